@@ -11,7 +11,8 @@ const cd_backend_row *cd_backend_row_find(const char *name)
     return NULL;
 }
 
-const cd_backend_row *cd_backend_row_of_alias(const char *alias, bool (*is_set)(const char *variable))
+const cd_backend_row *cd_backend_row_of_alias(const char *alias,
+                                              bool (*is_set)(const char *variable))
 {
     const cd_backend_row *first = NULL, *built = NULL;
     for (const cd_backend_row *row = cd_backend_rows; row->name != NULL; row++) {

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which backends this build knows: compiled in, in a module beside the program, or absent and why.
 **
-** The rows are generated from the cddp_backend lines of backends/CMakeLists.txt, so that `list backends` and
-** `doctor` cannot disagree with the build.
+** The rows are generated from the cddp_backend lines of backends/CMakeLists.txt, so that `list
+** backends` and `doctor` cannot disagree with the build.
 **
-** Not here: opening them. Built-in ones are named by their headers, modules are loaded by the program (cli).
+** Not here: opening them. Built-in ones are named by their headers, modules are loaded by the
+** program (cli).
 */
 #pragma once
 #include "cddp/backend.h"
@@ -24,6 +25,8 @@ extern const char cd_backend_module_dir[];
 
 /* NULL when no row has this name; an alias is no name. */
 const cd_backend_row *cd_backend_row_find(const char *name);
-/* What an alias means: among the rows that share it the one whose launcher started this process, else the first that
-** was built, else the first; NULL when it is no alias. is_set tells whether a variable is in the environment. */
-const cd_backend_row *cd_backend_row_of_alias(const char *alias, bool (*is_set)(const char *variable));
+/* What an alias means: among the rows that share it the one whose launcher started this process,
+** else the first that was built, else the first; NULL when it is no alias. is_set tells whether a
+** variable is in the environment. */
+const cd_backend_row *cd_backend_row_of_alias(const char *alias,
+                                              bool (*is_set)(const char *variable));

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What must agree between the members of a group before a collective: the fingerprint of a call.
 **
-** A guarded group exchanges fingerprints before each collective, because a communication library that is given
-** calls which disagree hangs, mixes data or ends the process.
+** A guarded group exchanges fingerprints before each collective, because a communication library
+** that is given calls which disagree hangs, mixes data or ends the process.
 */
 #pragma once
 #include "cddp/backend.h"
@@ -18,7 +18,8 @@ typedef struct cd_call_fingerprint {
 } cd_call_fingerprint;
 
 cd_call_fingerprint cd_call_fingerprint_of(const cddp_collective *call, uint32_t group_size);
-/* all: (group_size) in group order; members: (group_size) world ranks, for the message. Fails with CDDP_E_MISMATCH
-** naming both sides of the first difference. */
-cddp_status cd_call_fingerprint_agree(const cd_call_fingerprint *all, const uint32_t *members, uint32_t group_rank,
-                                      uint32_t group_size, cddp_error *err) CDDP_MUST_CHECK;
+/* all: (group_size) in group order; members: (group_size) world ranks, for the message. Fails with
+** CDDP_E_MISMATCH naming both sides of the first difference. */
+cddp_status cd_call_fingerprint_agree(const cd_call_fingerprint *all, const uint32_t *members,
+                                      uint32_t group_rank, uint32_t group_size,
+                                      cddp_error *err) CDDP_MUST_CHECK;

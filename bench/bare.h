@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The transport's library without us: what transport_bench.c measures ours against. One implementation per library.
+/* The transport's library without us: what transport_bench.c measures ours against. One
+** implementation per library.
 **
 ** Errors     false or NULL, told on stderr.
 */
@@ -17,7 +18,8 @@ typedef struct bare bare; /* connections of its own */
 
 /* directory: shared by the ranks and empty. NULL when it failed. */
 bare *bare_open(const char *directory, int rank, int size);
-bool bare_allreduce(bare *library, float *data, size_t count); /* sums in place; blocks the calling thread */
+/* sums in place; blocks the calling thread */
+bool bare_allreduce(bare *library, float *data, size_t count);
 void bare_close(bare *library);
 
 #ifdef __cplusplus

@@ -18,7 +18,8 @@ struct bare {
     uint32_t tag = 0;
 };
 
-namespace {
+namespace
+{
 
 template <typename Body> bool guarded(Body body) noexcept
 {

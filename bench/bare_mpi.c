@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* MPI as a C program calls it from a thread of its own: the same non-blocking operation, and MPI_Wait. */
+/* MPI as a C program calls it from a thread of its own: the same non-blocking operation, and
+** MPI_Wait. */
 #include "bench/bare.h"
 
 #include <mpi.h>
@@ -18,7 +19,9 @@ bare *bare_open(const char *directory, int rank, int size)
     (void)rank;
     (void)size;
     bare *library = malloc(sizeof *library);
-    if (library != NULL && MPI_Comm_dup(MPI_COMM_WORLD, &library->comm) == MPI_SUCCESS) return library; /* our backend has initialised MPI */
+    /* our backend has initialised MPI */
+    if (library != NULL && MPI_Comm_dup(MPI_COMM_WORLD, &library->comm) == MPI_SUCCESS)
+        return library;
     fprintf(stderr, "bare MPI: no communicator\n");
     free(library);
     return NULL;
@@ -27,7 +30,8 @@ bare *bare_open(const char *directory, int rank, int size)
 bool bare_allreduce(bare *library, float *data, size_t count)
 {
     MPI_Request request;
-    if (MPI_Iallreduce(MPI_IN_PLACE, data, (int)count, MPI_FLOAT, MPI_SUM, library->comm, &request) == MPI_SUCCESS &&
+    if (MPI_Iallreduce(MPI_IN_PLACE, data, (int)count, MPI_FLOAT, MPI_SUM, library->comm,
+                       &request) == MPI_SUCCESS &&
         MPI_Wait(&request, MPI_STATUS_IGNORE) == MPI_SUCCESS)
         return true;
     fprintf(stderr, "bare MPI: an all-reduce failed\n");

@@ -5,16 +5,18 @@
 **     explore_bench RANKS BUCKETS [SECONDS]  order only, with these
 **     explore_bench judged [SECONDS]         only what is judged
 **
-** order only     device shape, no trace, no store; one gradient per bucket, becoming ready in an order that is uniform
-**                over
-**                all orders of all ranks; the collectives that every rank issues are hashed as its word. A schedule is
-**                one
-**                iteration: forward, gradients, backward_end. It begins in the state in which the one before it ended;
-**                the first two, which end with the rebuild, do not count. The words of all ranks are compared.
-** random         the whole program of a scenario from its construction, on device shape and on cpu, all invariants
+** order only     device shape, no trace, no store; one gradient per bucket, becoming ready in an
+**                order that is uniform over all orders of all ranks; the collectives that every
+**                rank issues are hashed as its word. A schedule is one iteration: forward,
+**                gradients, backward_end. It begins in the state in which the one before it ended;
+**                the first two, which end with the rebuild, do not count. The words of all ranks
+**                are compared.
+** random         the whole program of a scenario from its construction, on device shape and on cpu,
+**                all invariants
 ** judged exhaustive     the same with every schedule, up to what cannot matter
-** bench/explore.pml is the same thing as a model for Spin, and says what it leaves out.
-** The rates are per second of CPU time of this one thread (getrusage), since the machine may have other things to do.
+** bench/explore.pml is the same thing as a model for Spin, and says what it leaves out. The rates
+** are per second of CPU time of this one thread (getrusage), since the machine may have other
+** things to do.
 */
 #define _POSIX_C_SOURCE 200809L
 #include "backends/sim/sim_backend.h"
@@ -39,9 +41,10 @@
 typedef struct bench {
     uint32_t ranks, buckets;
     double seconds, began;
-    cddp_backend backend, inner;  /* what groups are made of; the simulator's */
-    void *handles[RANKS_MAX];     /* its groups, by rank */
-    uint64_t words[2][RANKS_MAX]; /* of this iteration and of the one that others may be in already */
+    cddp_backend backend, inner; /* what groups are made of; the simulator's */
+    void *handles[RANKS_MAX];    /* its groups, by rank */
+    /* of this iteration and of the one that others may be in already */
+    uint64_t words[2][RANKS_MAX];
     uint64_t iterations[RANKS_MAX], stop_at;
     uint64_t order[2];
     uint64_t schedules, choices, different;
@@ -53,8 +56,8 @@ static double cpu_seconds(void)
 {
     struct rusage u;
     getrusage(RUSAGE_SELF, &u);
-    return (double)u.ru_utime.tv_sec + (double)u.ru_utime.tv_usec * 1e-6 + (double)u.ru_stime.tv_sec +
-           (double)u.ru_stime.tv_usec * 1e-6;
+    return (double)u.ru_utime.tv_sec + (double)u.ru_utime.tv_usec * 1e-6 +
+           (double)u.ru_stime.tv_sec + (double)u.ru_stime.tv_usec * 1e-6;
 }
 
 static void die_of(const cddp_error *err)
@@ -63,10 +66,10 @@ static void die_of(const cddp_error *err)
     exit(1);
 }
 
-#define TRY(call)                                                                                                      \
-    do {                                                                                                               \
-        cddp_status try_status = (call);                                                                               \
-        if (try_status != CDDP_OK) return try_status;                                                                  \
+#define TRY(call)                                     \
+    do {                                              \
+        cddp_status try_status = (call);              \
+        if (try_status != CDDP_OK) return try_status; \
     } while (0)
 
 /* ---- the chooser: uniform orders; turns in the order of waking ---- */
@@ -77,8 +80,8 @@ static uint32_t choose(void *self, const cddp_choice *choice, cd_place place)
     (void)place;
     if (choice->kind != CDDP_CHOICE_READY) return 0;
     uint32_t chosen = (uint32_t)cd_prng_below(&b->prng, choice->option_count);
-    uint64_t *order =
-        &b->order[b->iterations[choice->rank] % 2]; /* ranks choose in turn: rank by rank, or as they wake */
+    uint64_t *order = &b->order[b->iterations[choice->rank] %
+                                2]; /* ranks choose in turn: rank by rank, or as they wake */
     *order += cd_hash_mix(cd_hash_mix(choice->rank, choice->option_count), chosen);
     b->choices++;
     return chosen;
@@ -99,7 +102,10 @@ static cddp_status lane_init(bench *b, lane *l, cddp_rank *rank, cddp_error *err
     static const uint32_t all[RANKS_MAX] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
     static const int64_t one = 1;
     const cddp_device *shape = cddp_device_shape();
-    cddp_group_options o = {.size = sizeof o, .backend = &b->backend, .rank = rank, .works_max = BUCKETS_MAX + 4};
+    cddp_group_options o = {.size = sizeof o,
+                            .backend = &b->backend,
+                            .rank = rank,
+                            .works_max = BUCKETS_MAX + 4};
     o.spec = (cddp_group_spec){.size = sizeof o.spec,
                                .name = "world",
                                .group_rank = rank->rank,
@@ -110,10 +116,11 @@ static cddp_status lane_init(bench *b, lane *l, cddp_rank *rank, cddp_error *err
         void *storage = NULL;
         snprintf(l->names[i], sizeof l->names[i], "p%u", (unsigned)i);
         TRY(shape->allocate(shape, CDDP_F32, 1, &storage, err));
-        l->parameters[i] = (cddp_parameter){.name = l->names[i],
-                                            .tensor = cddp_tensor_of(shape, storage, 0, CDDP_F32, &one, 1),
-                                            .grad = &l->grads[i],
-                                            .requires_grad = true};
+        l->parameters[i] =
+            (cddp_parameter){.name = l->names[i],
+                             .tensor = cddp_tensor_of(shape, storage, 0, CDDP_F32, &one, 1),
+                             .grad = &l->grads[i],
+                             .requires_grad = true};
     }
     cddp_ddp_options d = cddp_ddp_options_default();
     d.parameters = l->parameters;
@@ -149,7 +156,8 @@ static cddp_status iterate(const bench *b, lane *l, cddp_rank *rank, bool chosen
     return cddp_ddp_backward_end(l->ddp, err);
 }
 
-/* When the backward of rank 0 has ended, every rank has posted the last letter of its word, and none is two ahead. */
+/* When the backward of rank 0 has ended, every rank has posted the last letter of its word, and
+** none is two ahead. */
 static void judge_words(bench *b)
 {
     uint64_t *words = b->words[b->iterations[0] % 2];
@@ -159,7 +167,8 @@ static void judge_words(bench *b)
     memset(words, 0, sizeof b->words[0]);
     *order = 0;
     b->schedules++;
-    if (b->schedules % 1024 == 0 && b->stop_at == UINT64_MAX && cpu_seconds() - b->began > b->seconds)
+    if (b->schedules % 1024 == 0 && b->stop_at == UINT64_MAX &&
+        cpu_seconds() - b->began > b->seconds)
         b->stop_at = b->iterations[0] + 2;
 }
 
@@ -169,7 +178,8 @@ static cddp_status rank_main(cddp_rank *rank, void *argument, cddp_error *err)
     static lane lanes[RANKS_MAX];
     lane *l = &lanes[rank->rank];
     TRY(lane_init(b, l, rank, err));
-    for (int warm = 0; warm < 2; warm++) TRY(iterate(b, l, rank, false, err)); /* past the rebuild */
+    /* past the rebuild */
+    for (int warm = 0; warm < 2; warm++) TRY(iterate(b, l, rank, false, err));
     b->words[0][rank->rank] = 0;
     if (rank->rank == 0) b->began = cpu_seconds();
     for (uint64_t *i = &b->iterations[rank->rank]; *i < b->stop_at; ++*i) {
@@ -185,8 +195,8 @@ static cddp_status rank_main(cddp_rank *rank, void *argument, cddp_error *err)
 
 static bench *explored; /* the posts of a backend know their group and nothing else */
 
-static cddp_status open_group(const cddp_backend *backend, cddp_rank *rank, const cddp_group_spec *spec, void **group,
-                              cddp_error *err)
+static cddp_status open_group(const cddp_backend *backend, cddp_rank *rank,
+                              const cddp_group_spec *spec, void **group, cddp_error *err)
 {
     TRY(explored->inner.open(backend, rank, spec, group, err));
     explored->handles[rank->rank] = *group;
@@ -198,8 +208,8 @@ static cddp_status post(void *group, const cddp_collective *c, void **work, cddp
     uint32_t r = 0;
     while (explored->handles[r] != group) r++;
     uint64_t *word = &explored->words[explored->iterations[r] % 2][r];
-    *word =
-        cd_hash_mix(*word, ((uint64_t)c->op << 32) | c->label); /* the label of a bucket's collective is its number */
+    *word = cd_hash_mix(*word, ((uint64_t)c->op << 32) |
+                                   c->label); /* the label of a bucket's collective is its number */
     return explored->inner.post(group, c, work, err);
 }
 
@@ -274,18 +284,19 @@ static void judged(uint32_t ranks, uint32_t buckets, double seconds, const char 
     if (cd_explorer_init(&e, &o, &err) != CDDP_OK) die_of(&err);
     double began = cpu_seconds();
     /* Asking the clock is a system call. */
-    for (const cd_chooser *chooser;
-         (e.runs % 64 != 0 || cpu_seconds() - began < seconds) && (chooser = cd_explorer_next(&e)) != NULL;)
+    for (const cd_chooser *chooser; (e.runs % 64 != 0 || cpu_seconds() - began < seconds) &&
+                                    (chooser = cd_explorer_next(&e)) != NULL;)
         if (cd_explore_run(&subject, &e, chooser, &what, &err) != CDDP_OK ||
             cd_explorer_done(&e, what.outcome, &err) != CDDP_OK)
             die_of(&err);
     double took = cpu_seconds() - began;
     printf("%-10s  %2u ranks x %2u buckets: %9" PRIu64
            " schedules, %8.0f per second of CPU time, judged, device %s, %zu outcome(s)%s",
-           cd_strategy_name(o.strategy), ranks, buckets, e.runs, (double)e.runs / took, device, e.outcomes.count,
-           o.strategy == CD_STRATEGY_EXHAUSTIVE ? "" : "\n");
+           cd_strategy_name(o.strategy), ranks, buckets, e.runs, (double)e.runs / took, device,
+           e.outcomes.count, o.strategy == CD_STRATEGY_EXHAUSTIVE ? "" : "\n");
     if (o.strategy == CD_STRATEGY_EXHAUSTIVE)
-        printf(", %zu states, %s in %.3f s\n", e.states.count, e.exhausted ? "everything" : "NOT everything", took);
+        printf(", %zu states, %s in %.3f s\n", e.states.count,
+               e.exhausted ? "everything" : "NOT everything", took);
     cd_explorer_fini(&e);
     cd_explore_fini(&subject);
     cddp_plan_destroy(subject.plan);
@@ -307,18 +318,26 @@ int main(int argc, char **argv)
         b.buckets = argc > 2 ? (uint32_t)atoi(argv[2]) : sizes[i].buckets;
         b.seconds = seconds;
         if (b.ranks < 1 || b.ranks > RANKS_MAX || b.buckets < 1 || b.buckets > BUCKETS_MAX)
-            return fprintf(stderr, "usage: explore_bench [RANKS BUCKETS [SECONDS]], at most %d and %d\n", RANKS_MAX,
-                           BUCKETS_MAX),
+            return fprintf(stderr,
+                           "usage: explore_bench [RANKS BUCKETS [SECONDS]], at most %d and %d\n",
+                           RANKS_MAX, BUCKETS_MAX),
                    2;
         order_only(&b);
         if (argc > 2) return 0;
     }
-    const cd_explore_options at_random = {
-        .strategy = CD_STRATEGY_RANDOM, .seed = 1, .reduce = true, .without_coverage = true};
-    const cd_explore_options all = {
-        .strategy = CD_STRATEGY_EXHAUSTIVE, .reduce = true, .merge = true, .symmetry = true, .without_coverage = true};
-    const cd_explore_options told_apart = {
-        .strategy = CD_STRATEGY_EXHAUSTIVE, .reduce = true, .merge = true, .without_coverage = true};
+    const cd_explore_options at_random = {.strategy = CD_STRATEGY_RANDOM,
+                                          .seed = 1,
+                                          .reduce = true,
+                                          .without_coverage = true};
+    const cd_explore_options all = {.strategy = CD_STRATEGY_EXHAUSTIVE,
+                                    .reduce = true,
+                                    .merge = true,
+                                    .symmetry = true,
+                                    .without_coverage = true};
+    const cd_explore_options told_apart = {.strategy = CD_STRATEGY_EXHAUSTIVE,
+                                           .reduce = true,
+                                           .merge = true,
+                                           .without_coverage = true};
     judged(3, 4, seconds, "shape", &at_random);
     judged(3, 4, seconds, "cpu", &at_random);
     judged(4, 5, 60.0, "shape", &all);

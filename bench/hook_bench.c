@@ -1,24 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What comm hooks compute, beside what the memory does: casts against a copy of the same bytes, the reproducible hook's
-** kernels against a plain addition. Every pair is measured in the same rounds, by the processor's clock; quote the ratios. A window is
-** four micro-steps, from bins or gradients without anything in them.
+/* What comm hooks compute, beside what the memory does: casts against a copy of the same bytes, the
+** reproducible hook's kernels against a plain addition. Every pair is measured in the same rounds,
+** by the processor's clock; quote the ratios. A window is four micro-steps, from bins or gradients
+** without anything in them.
 **
 **     hook_bench [--limits] [--rounds N] [--isa portable|avx2|avx512] [--mib N | --kib N | --sweep | --list NAME]
 **
 **     --mib, --kib    arrays of so many MiB or KiB of f32
 **     --sweep         accumulation alone, a line for each size from 1 KiB to 100 MiB; takes minutes
-**     --list          resnet50, tiny or mlp: additions go gradient by gradient, each into bins of its own, as in a backward
+**     --list          resnet50, tiny or mlp: additions go gradient by gradient, each into bins of
+**                     its own, as in a backward
 **
-** With --limits a ratio above its limit ends with 1. --isa: the kernel that accumulates, where it is not to be the fastest.
+** With --limits a ratio above its limit ends with 1. --isa: the kernel that accumulates, where it
+** is not to be the fastest.
 **
-** What an exact accumulation can cost: it reads 4 bytes of f32 and reads and writes 8 of f64, a plain addition reads 8 and writes 4.
-** Where bandwidth decides that is 20/12 = 1.67. Between, where the 8 bytes per element of one still fit a cache and the 12 of the other
-** do not, the ratio is that of two levels of memory.
+** What an exact accumulation can cost: it reads 4 bytes of f32 and reads and writes 8 of f64, a
+** plain addition reads 8 and writes 4. Where bandwidth decides that is 20/12 = 1.67. Between, where
+** the 8 bytes per element of one still fit a cache and the 12 of the other do not, the ratio is
+** that of two levels of memory.
 **
-** The plain addition is what the compiler makes of the loop for any processor of the architecture, without a call per array; the wide one
-** is the same loop in AVX2, where there is that. Arrays lie at
-** different places of their pages: where one is written a little ahead, modulo a page, of where the other is read, processors take the one for
-** the other, and a plain addition takes five times as long (malloc places arrays of 16 KiB so).
+** The plain addition is what the compiler makes of the loop for any processor of the architecture,
+** without a call per array; the wide one is the same loop in AVX2, where there is that. Arrays lie
+** at different places of their pages: where one is written a little ahead, modulo a page, of where
+** the other is read, processors take the one for the other, and a plain addition takes five times
+** as long (malloc places arrays of 16 KiB so).
 */
 #define _POSIX_C_SOURCE 200809L
 #include "bench/list.h"
@@ -33,7 +38,7 @@
 #include <time.h>
 
 #define ROUNDS_MAX 101
-#define WINDOW 4 /* micro-steps */
+#define WINDOW 4       /* micro-steps */
 #define LEAST_NS 200e3 /* of one measurement: reading the clock takes less than a hundredth of it */
 #define PAGE ((size_t)4096)
 
@@ -55,20 +60,23 @@ static void to_f16(arrays *a) { cd_convert_f32_to_f16(a->half, a->x, a->numel); 
 static void from_f16(arrays *a) { cd_convert_f16_to_f32(a->y, a->half, a->numel); }
 static void to_bf16(arrays *a) { cd_convert_f32_to_bf16(a->half, a->x, a->numel); }
 static void from_bf16(arrays *a) { cd_convert_bf16_to_f32(a->y, a->half, a->numel); }
-#define PLAIN_ADD(name, attributes)                                                                                    \
-    attributes static void name(arrays *a)                                                                             \
-    {                                                                                                                  \
-        float *restrict y = a->y;                                                                                      \
-        const float *restrict x = a->x;                                                                                \
-        for (size_t p = 0; p < a->gradients.count; p++) {                                                              \
-            for (int64_t i = 0; i < a->gradients.numel[p]; i++) y[i] += x[i];                                          \
-            x += a->gradients.numel[p], y += a->gradients.numel[p];                                                    \
-        }                                                                                                              \
+#define PLAIN_ADD(name, attributes)                                           \
+    attributes static void name(arrays *a)                                    \
+    {                                                                         \
+        float *restrict y = a->y;                                             \
+        const float *restrict x = a->x;                                       \
+        for (size_t p = 0; p < a->gradients.count; p++) {                     \
+            for (int64_t i = 0; i < a->gradients.numel[p]; i++) y[i] += x[i]; \
+            x += a->gradients.numel[p], y += a->gradients.numel[p];           \
+        }                                                                     \
     }
 PLAIN_ADD(plain_add, )
 #if defined(__GNUC__) && defined(__x86_64__)
 PLAIN_ADD(wide_add_avx2, __attribute__((target("avx2"))))
-static void wide_add(arrays *a) { (cd_isa_is_available(CD_ISA_AVX2) ? wide_add_avx2 : plain_add)(a); }
+static void wide_add(arrays *a)
+{
+    (cd_isa_is_available(CD_ISA_AVX2) ? wide_add_avx2 : plain_add)(a);
+}
 #else
 static void wide_add(arrays *a) { plain_add(a); }
 #endif
@@ -108,7 +116,8 @@ typedef struct phase {
     double times[ROUNDS_MAX]; /* nanoseconds of one run */
 } phase;
 
-/* A cast is to reach half of the bandwidth of a copy, an exact accumulation to cost at most two plain additions. */
+/* A cast is to reach half of the bandwidth of a copy, an exact accumulation to cost at most two
+** plain additions. */
 static phase phases[] = {
     {"copy", copy, -1, 0, 1, {0}},
     {"copy of 3/4 of the bytes", copy_three_quarters, -1, 0, 1, {0}},
@@ -128,8 +137,10 @@ static phase phases[] = {
 #define PHASES (sizeof phases / sizeof phases[0])
 
 /* What --sweep measures. */
-static const bool is_accumulation[PHASES] = {[6] = true, [7] = true, [8] = true, [9] = true, [13] = true};
-static const size_t sweep_kib[] = {1, 2, 4, 8, 16, 32, 64, 256, 1024, 4096, 16384, 24576, 32768, 40960, 65536, 102400};
+static const bool is_accumulation[PHASES] = {
+    [6] = true, [7] = true, [8] = true, [9] = true, [13] = true};
+static const size_t sweep_kib[] = {1,    2,    4,     8,     16,    32,    64,    256,
+                                   1024, 4096, 16384, 24576, 32768, 40960, 65536, 102400};
 
 static double processor_ns(void)
 {
@@ -145,12 +156,15 @@ static double run(const phase *p, arrays *a)
     return (processor_ns() - from) / p->repeats;
 }
 
-/* Every phase runs until its own arrays are in the caches, or it is itself to blame, and often enough for the clock. */
+/* Every phase runs until its own arrays are in the caches, or it is itself to blame, and often
+** enough for the clock. */
 static void measure(arrays *a, int rounds, bool is_sweep)
 {
     for (size_t i = 0; i < PHASES; i++) {
         phases[i].repeats = 1;
-        while ((!is_sweep || is_accumulation[i]) && run(&phases[i], a) * phases[i].repeats < LEAST_NS) phases[i].repeats *= 2;
+        while ((!is_sweep || is_accumulation[i]) &&
+               run(&phases[i], a) * phases[i].repeats < LEAST_NS)
+            phases[i].repeats *= 2;
     }
     for (int r = 0; r < rounds; r++)
         for (size_t i = 0; i < PHASES; i++) {
@@ -160,7 +174,8 @@ static void measure(arrays *a, int rounds, bool is_sweep)
         }
 }
 
-/* Whatever else the machine does only ever adds time: the best round is the one that was disturbed least. */
+/* Whatever else the machine does only ever adds time: the best round is the one that was disturbed
+** least. */
 static double best(const phase *p, int count)
 {
     double least = p->times[0];
@@ -172,15 +187,23 @@ static void fill(arrays *a)
 {
     cd_prng p = cd_prng_seed(5);
     for (size_t i = 0; i < a->numel; i++) {
-        double u = (double)cd_prng_between(&p, 1, 1u << 30) / 0x1p30, sign = cd_prng_between(&p, 0, 1) ? 1 : -1;
-        a->x[i] = (float)(sign * u * u * u * 0.01); /* seven orders of magnitude, as gradients have them */
+        double u = (double)cd_prng_between(&p, 1, 1u << 30) / 0x1p30,
+               sign = cd_prng_between(&p, 0, 1) ? 1 : -1;
+        /* seven orders of magnitude, as gradients have them */
+        a->x[i] = (float)(sign * u * u * u * 0.01);
         a->y[i] = 0;
     }
 }
 
-static double ratio_of(const phase *p, int rounds) { return best(p, rounds) / best(&phases[p->against], rounds); }
+static double ratio_of(const phase *p, int rounds)
+{
+    return best(p, rounds) / best(&phases[p->against], rounds);
+}
 
-static bool is_above(const phase *p, int rounds) { return p->limit > 0 && ratio_of(p, rounds) > p->limit; }
+static bool is_above(const phase *p, int rounds)
+{
+    return p->limit > 0 && ratio_of(p, rounds) > p->limit;
+}
 
 static int print_line(size_t kib, int rounds)
 {
@@ -188,8 +211,12 @@ static int print_line(size_t kib, int rounds)
     printf("%7zu KiB", kib);
     for (size_t i = 0; i < PHASES; i++) {
         if (!is_accumulation[i]) continue;
-        if (phases[i].against < 0) printf("   %s %.3f us", phases[i].name, best(&phases[i], rounds) * 1e-3);
-        else printf(", %s %.2f of a %s%s", phases[i].name, ratio_of(&phases[i], rounds), phases[phases[i].against].name, is_above(&phases[i], rounds) ? " (too slow)" : "");
+        if (phases[i].against < 0)
+            printf("   %s %.3f us", phases[i].name, best(&phases[i], rounds) * 1e-3);
+        else
+            printf(", %s %.2f of a %s%s", phases[i].name, ratio_of(&phases[i], rounds),
+                   phases[phases[i].against].name,
+                   is_above(&phases[i], rounds) ? " (too slow)" : "");
         above += phases[i].against >= 0 && is_above(&phases[i], rounds);
     }
     printf("\n");
@@ -204,7 +231,8 @@ static int print(int rounds)
     for (size_t i = 0; i < PHASES; i++) {
         const phase *p = &phases[i];
         printf("  %-26s %9.3f us", p->name, best(p, rounds) * 1e-3);
-        if (p->against >= 0) printf("   %.2f times %s", ratio_of(p, rounds), phases[p->against].name);
+        if (p->against >= 0)
+            printf("   %.2f times %s", ratio_of(p, rounds), phases[p->against].name);
         if (p->limit > 0) printf("; the limit is %.0f", p->limit);
         if (is_above(p, rounds)) printf(": too slow"), above++;
         printf("\n");
@@ -229,7 +257,8 @@ static bool create(arrays *a, const bench_list *gradients, cd_isa isa)
     a->y = (float *)(void *)(a->all + room);
     a->half = (uint16_t *)(void *)(a->all + 2 * room);
     for (size_t p = 0; p < a->gradients.count; p++) {
-        if (cd_bins_init(&a->bins[p], NULL, CDDP_F32, a->gradients.numel[p], &err) != CDDP_OK) return false;
+        if (cd_bins_init(&a->bins[p], NULL, CDDP_F32, a->gradients.numel[p], &err) != CDDP_OK)
+            return false;
         if (isa < CD_ISA_COUNT) a->bins[p].isa = isa;
     }
     fill(a);
@@ -246,7 +275,10 @@ static void destroy(arrays *a)
     free(a->rows);
 }
 
-static bench_list one_of(size_t kib) { return (bench_list){.count = 1, .numel = {(int64_t)kib << 8}}; }
+static bench_list one_of(size_t kib)
+{
+    return (bench_list){.count = 1, .numel = {(int64_t)kib << 8}};
+}
 
 /* The number of ratios above their limits, or -1 without memory. */
 static int compare(const bench_list *gradients, cd_isa isa, int rounds)
@@ -257,7 +289,8 @@ static int compare(const bench_list *gradients, cd_isa isa, int rounds)
     if (create(&a, gradients, isa)) {
         measure(&a, rounds, false);
         for (size_t p = 0; p < a.gradients.count; p++) spilled |= a.bins[p].spilled;
-        printf("%zu KiB of f32, %d rounds; the bins in use are %lld, %s\n", a.numel >> 8, rounds, (long long)cd_bins_rows(&a.span),
+        printf("%zu KiB of f32, %d rounds; the bins in use are %lld, %s\n", a.numel >> 8, rounds,
+               (long long)cd_bins_rows(&a.span),
                spilled ? "some sums needed more than an f64" : "every sum fitted an f64");
         above = print(rounds);
     }
@@ -281,7 +314,10 @@ static int sweep(cd_isa isa, int rounds)
 
 static cd_isa isa_named(const char *name)
 {
-    cd_isa isa = strcmp(name, "portable") == 0 ? CD_ISA_PORTABLE : strcmp(name, "avx2") == 0 ? CD_ISA_AVX2 : strcmp(name, "avx512") == 0 ? CD_ISA_AVX512 : CD_ISA_COUNT;
+    cd_isa isa = strcmp(name, "portable") == 0 ? CD_ISA_PORTABLE
+                 : strcmp(name, "avx2") == 0   ? CD_ISA_AVX2
+                 : strcmp(name, "avx512") == 0 ? CD_ISA_AVX512
+                                               : CD_ISA_COUNT;
     return isa < CD_ISA_COUNT && cd_isa_is_available(isa) ? isa : CD_ISA_COUNT;
 }
 
@@ -289,27 +325,40 @@ int main(int argc, char **argv)
 {
     int rounds = 21;
     cd_isa isa = CD_ISA_COUNT; /* the fastest */
-    size_t kib = 100 << 10; /* beyond the caches */
+    size_t kib = 100 << 10;    /* beyond the caches */
     const bench_list *list = NULL;
     int sizes = 0; /* ways to say them: one at most */
     bool limits = false, sweeps = false;
     for (int i = 1; i < argc; i++) {
         bool has_value = i + 1 < argc;
-        sizes += strcmp(argv[i], "--sweep") == 0 || strcmp(argv[i], "--mib") == 0 || strcmp(argv[i], "--kib") == 0 || strcmp(argv[i], "--list") == 0;
-        if (strcmp(argv[i], "--limits") == 0) limits = true;
-        else if (strcmp(argv[i], "--sweep") == 0) sweeps = true;
-        else if (has_value && strcmp(argv[i], "--rounds") == 0) rounds = atoi(argv[++i]);
-        else if (has_value && strcmp(argv[i], "--isa") == 0) rounds = (isa = isa_named(argv[++i])) == CD_ISA_COUNT ? 0 : rounds;
-        else if (has_value && strcmp(argv[i], "--mib") == 0) kib = (size_t)atoi(argv[++i]) << 10;
-        else if (has_value && strcmp(argv[i], "--kib") == 0) kib = (size_t)atoi(argv[++i]);
-        else if (has_value && strcmp(argv[i], "--list") == 0) rounds = (list = bench_list_find(argv[++i])) == NULL ? 0 : rounds;
-        else rounds = 0;
+        sizes += strcmp(argv[i], "--sweep") == 0 || strcmp(argv[i], "--mib") == 0 ||
+                 strcmp(argv[i], "--kib") == 0 || strcmp(argv[i], "--list") == 0;
+        if (strcmp(argv[i], "--limits") == 0)
+            limits = true;
+        else if (strcmp(argv[i], "--sweep") == 0)
+            sweeps = true;
+        else if (has_value && strcmp(argv[i], "--rounds") == 0)
+            rounds = atoi(argv[++i]);
+        else if (has_value && strcmp(argv[i], "--isa") == 0)
+            rounds = (isa = isa_named(argv[++i])) == CD_ISA_COUNT ? 0 : rounds;
+        else if (has_value && strcmp(argv[i], "--mib") == 0)
+            kib = (size_t)atoi(argv[++i]) << 10;
+        else if (has_value && strcmp(argv[i], "--kib") == 0)
+            kib = (size_t)atoi(argv[++i]);
+        else if (has_value && strcmp(argv[i], "--list") == 0)
+            rounds = (list = bench_list_find(argv[++i])) == NULL ? 0 : rounds;
+        else
+            rounds = 0;
     }
     if (rounds < 1 || rounds > ROUNDS_MAX || sizes > 1 || kib < 1 || kib > 1024 << 10) {
-        fprintf(stderr, "hook_bench [--limits] [--rounds 1 to %d] [--isa one this processor has] [--mib N | --kib N | --sweep | --list resnet50|tiny|mlp], arrays of 1 KiB to 1024 MiB\n", ROUNDS_MAX);
+        fprintf(stderr,
+                "hook_bench [--limits] [--rounds 1 to %d] [--isa one this processor has] [--mib N "
+                "| --kib N | --sweep | --list resnet50|tiny|mlp], arrays of 1 KiB to 1024 MiB\n",
+                ROUNDS_MAX);
         return 2;
     }
     const bench_list one = one_of(kib);
-    const int above = sweeps ? sweep(isa, rounds) : compare(list != NULL ? list : &one, isa, rounds);
+    const int above =
+        sweeps ? sweep(isa, rounds) : compare(list != NULL ? list : &one, isa, rounds);
     return above < 0 ? 2 : limits && above > 0 ? 1 : 0;
 }

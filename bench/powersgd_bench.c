@@ -1,11 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The powersgd hook alone: ResNet-50's gradients in buckets of 25 MiB, one rank, so that collectives cost nothing.
+/* The powersgd hook alone: ResNet-50's gradients in buckets of 25 MiB, one rank, so that
+** collectives cost nothing.
 **
-**     powersgd_bench [--rounds N] [RANK…]     the best milliseconds of one backward, for rank 1, 2 and 4 or those named
+**     powersgd_bench [--rounds N] [RANK…]     the best milliseconds of one backward, for rank 1, 2
+**                                             and 4 or those named
 **     powersgd_bench --print                  the list: per tensor its bucket and its sizes
-**     powersgd_bench --turns RANK             one backward per line of stdin, answered by its milliseconds: wall and processor
+**     powersgd_bench --turns RANK             one backward per line of stdin, answered by its
+**                                             milliseconds: wall and processor
 **
-** bench/powersgd_versus_pytorch.py takes turns with PyTorch's hook on the same list, and says whether ours is faster.
+** bench/powersgd_versus_pytorch.py takes turns with PyTorch's hook on the same list, and says
+** whether ours is faster.
 */
 #define _POSIX_C_SOURCE 200809L
 #include "cddp/cddp.h"
@@ -21,7 +25,8 @@
 #define BUCKETS_MAX 16
 #define BUCKET_ELEMENTS (25 << 18)
 #define RANKS_MAX 8
-#define WARM_UP 5 /* two backwards before the start, one that makes the factors, and two in memory that is there */
+/* two backwards before the start, one that makes the factors, and two in memory that is there */
+#define WARM_UP 5
 
 typedef struct list {
     int64_t sizes[TENSORS_MAX][4];
@@ -90,10 +95,18 @@ static uint32_t make_rooms(const list *l, room *rooms)
         m->flat = malloc((size_t)numel * sizeof(float));
         if (m->flat == NULL) exit(2);
         for (uint32_t k = 0; k < n; k++)
-            m->gradients[k] = cddp_tensor_of(cddp_device_cpu(), m->flat, m->offsets[k], CDDP_F32, l->sizes[first + k], l->dims[first + k]);
-        m->bucket = (cddp_grad_bucket){.size = sizeof m->bucket, .index = count, .parameter_count = n, .parameter_ids = m->ids,
-                                       .offsets = m->offsets, .lengths = m->lengths, .gradients = m->gradients, .parameters = m->gradients,
-                                       .buffer = cddp_tensor_of(cddp_device_cpu(), m->flat, 0, CDDP_F32, &numel, 1)};
+            m->gradients[k] = cddp_tensor_of(cddp_device_cpu(), m->flat, m->offsets[k], CDDP_F32,
+                                             l->sizes[first + k], l->dims[first + k]);
+        m->bucket = (cddp_grad_bucket){.size = sizeof m->bucket,
+                                       .index = count,
+                                       .parameter_count = n,
+                                       .parameter_ids = m->ids,
+                                       .offsets = m->offsets,
+                                       .lengths = m->lengths,
+                                       .gradients = m->gradients,
+                                       .parameters = m->gradients,
+                                       .buffer = cddp_tensor_of(cddp_device_cpu(), m->flat, 0,
+                                                                CDDP_F32, &numel, 1)};
         count++;
     }
     for (uint32_t b = 0; b < count; b++) {
@@ -111,7 +124,8 @@ static void fill(room *rooms, uint32_t count, uint64_t seed)
             rooms[b].flat[i] = (float)((double)cd_prng_between(&p, 0, 1u << 20) / 0x1p20 - 0.5);
 }
 
-static cddp_status backward(void *self, room *rooms, uint32_t count, cddp_group *group, cddp_error *err)
+static cddp_status backward(void *self, room *rooms, uint32_t count, cddp_group *group,
+                            cddp_error *err)
 {
     cddp_status status = CDDP_OK;
     for (uint32_t b = 0; status == CDDP_OK && b < count; b++) {
@@ -123,7 +137,8 @@ static cddp_status backward(void *self, room *rooms, uint32_t count, cddp_group 
         open = 0;
         for (uint32_t b = 0; status == CDDP_OK && b < count; b++) {
             if (rooms[b].complete) continue;
-            status = cd_future_advance(&rooms[b].future, self, &rooms[b].bucket, &rooms[b].complete, err);
+            status = cd_future_advance(&rooms[b].future, self, &rooms[b].bucket, &rooms[b].complete,
+                                       err);
             open += !rooms[b].complete;
         }
     }
@@ -156,8 +171,11 @@ static cddp_status bench_open(bench *b, const list *l, int rank, cddp_error *err
     static const uint32_t members[] = {0};
     char options[128];
     cddp_solo_options solo = {.size = sizeof solo, .world_size = 1};
-    cddp_group_options o = {.size = sizeof o, .backend = cddp_backend_self(), .works_max = 64,
-                            .spec = {.size = sizeof o.spec, .name = "bench", .group_size = 1, .members = members}};
+    cddp_group_options o = {
+        .size = sizeof o,
+        .backend = cddp_backend_self(),
+        .works_max = 64,
+        .spec = {.size = sizeof o.spec, .name = "bench", .group_size = 1, .members = members}};
     snprintf(options, sizeof options, "matrix_approximation_rank=%d,start_powerSGD_iter=2", rank);
     b->room_count = make_rooms(l, b->rooms);
     cddp_status status = cddp_solo_world_open(&solo, &b->world, err);
@@ -182,7 +200,8 @@ static cddp_status bench_round(bench *b, timing *taken, cddp_error *err)
     fill(b->rooms, b->room_count, ++b->rounds);
     timing from = {milliseconds(CLOCK_MONOTONIC), milliseconds(CLOCK_PROCESS_CPUTIME_ID)};
     cddp_status status = backward(b->self, b->rooms, b->room_count, b->group, err);
-    *taken = (timing){milliseconds(CLOCK_MONOTONIC) - from.wall, milliseconds(CLOCK_PROCESS_CPUTIME_ID) - from.processor};
+    *taken = (timing){milliseconds(CLOCK_MONOTONIC) - from.wall,
+                      milliseconds(CLOCK_PROCESS_CPUTIME_ID) - from.processor};
     return status;
 }
 
@@ -219,7 +238,8 @@ static int measure(const list *l, int rank, int rounds)
     cddp_error err = CDDP_ERROR_INIT;
     b = (bench){.room_count = 0};
     cddp_status status = bench_open(&b, l, rank, &err);
-    if (status == CDDP_OK) status = rounds == 0 ? in_turns(&b, &err) : alone(&b, rank, rounds, &err);
+    if (status == CDDP_OK)
+        status = rounds == 0 ? in_turns(&b, &err) : alone(&b, rank, rounds, &err);
     if (status != CDDP_OK) fprintf(stderr, "powersgd_bench: %s\n", err.message);
     bench_close(&b);
     return status == CDDP_OK ? 0 : 1;
@@ -246,19 +266,27 @@ int main(int argc, char **argv)
     int ranks[RANKS_MAX] = {1, 2, 4}, named = 0, rounds = 11, failed = 0;
     bool is_turns = false, is_print = false, is_usage = false;
     for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--print") == 0) is_print = true;
-        else if (strcmp(argv[i], "--turns") == 0) is_turns = true;
-        else if (strcmp(argv[i], "--rounds") == 0 && i + 1 < argc) is_usage |= (rounds = atoi(argv[++i])) < 1;
-        else if (named < RANKS_MAX && atoi(argv[i]) > 0) ranks[named++] = atoi(argv[i]);
-        else is_usage = true;
+        if (strcmp(argv[i], "--print") == 0)
+            is_print = true;
+        else if (strcmp(argv[i], "--turns") == 0)
+            is_turns = true;
+        else if (strcmp(argv[i], "--rounds") == 0 && i + 1 < argc)
+            is_usage |= (rounds = atoi(argv[++i])) < 1;
+        else if (named < RANKS_MAX && atoi(argv[i]) > 0)
+            ranks[named++] = atoi(argv[i]);
+        else
+            is_usage = true;
     }
     if (is_usage || (is_turns && named != 1)) {
-        fprintf(stderr, "powersgd_bench [--rounds N] [RANK…] | --print | --turns RANK; all numbers at least 1\n");
+        fprintf(stderr, "powersgd_bench [--rounds N] [RANK…] | --print | --turns RANK; all numbers "
+                        "at least 1\n");
         return 2;
     }
     put_resnet50(&l);
-    if (is_print) print_list(&l);
-    else if (is_turns) failed = measure(&l, ranks[0], 0);
+    if (is_print)
+        print_list(&l);
+    else if (is_turns)
+        failed = measure(&l, ranks[0], 0);
     else
         for (int i = 0; i < (named > 0 ? named : 3); i++) failed |= measure(&l, ranks[i], rounds);
     return failed;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ranks for benches: a process world for what can be forked, a solo world for what a launcher started. */
+/* Ranks for benches: a process world for what can be forked, a solo world for what a launcher
+** started. */
 #define _GNU_SOURCE
 #include "bench/ranks.h"
 
@@ -29,9 +30,12 @@ static cddp_status host_enter(const char *hosts, uint32_t rank, cddp_error *err)
 {
     char path[96];
     snprintf(path, sizeof path, "/run/netns/%s%u", hosts, rank);
-    const int fd = open(path, O_RDONLY | O_CLOEXEC), failed = fd < 0 || setns(fd, CLONE_NEWNET) != 0, code = errno;
+    const int fd = open(path, O_RDONLY | O_CLOEXEC),
+              failed = fd < 0 || setns(fd, CLONE_NEWNET) != 0, code = errno;
     if (fd >= 0) close(fd);
-    return failed ? cddp_error_set(err, CDDP_E_IO, "cannot enter the network namespace %s: %s", path, strerror(code)) : CDDP_OK;
+    return failed ? cddp_error_set(err, CDDP_E_IO, "cannot enter the network namespace %s: %s",
+                                   path, strerror(code))
+                  : CDDP_OK;
 }
 
 static cddp_status rank_run(cddp_rank *rank, void *argument, cddp_error *err)
@@ -54,9 +58,15 @@ static cddp_status rank_run(cddp_rank *rank, void *argument, cddp_error *err)
     cddp_backend bound = *j->backend;
     bound.self = rendezvous != NULL ? &here : NULL;
     for (uint32_t i = 0; i < rank->world_size; i++) members[i] = i;
-    cddp_group_options o = {.size = sizeof o, .backend = &bound, .rank = rank,
-                            .spec = {.size = sizeof o.spec, .name = "bench", .group_rank = rank->rank, .group_size = rank->world_size,
-                                     .members = members, .options = j->call->options}};
+    cddp_group_options o = {.size = sizeof o,
+                            .backend = &bound,
+                            .rank = rank,
+                            .spec = {.size = sizeof o.spec,
+                                     .name = "bench",
+                                     .group_rank = rank->rank,
+                                     .group_size = rank->world_size,
+                                     .members = members,
+                                     .options = j->call->options}};
     cddp_status status = cddp_group_create(&o, &group, err);
     if (status == CDDP_OK) status = j->call->body(group, j->directory, j->call->argument, err);
     cddp_group_destroy(group);
@@ -71,13 +81,16 @@ static int run_forked(job *j)
     cddp_rank_result results[RANKS_MAX];
     cddp_error err = CDDP_ERROR_INIT;
     char directory[] = "/tmp/cddp-bench-XXXXXX", command[64];
-    if (mkdtemp(directory) == NULL || cddp_process_world_open(&options, &world, &err) != CDDP_OK) return 1;
+    if (mkdtemp(directory) == NULL || cddp_process_world_open(&options, &world, &err) != CDDP_OK)
+        return 1;
     snprintf(j->directory, sizeof j->directory, "%s", directory);
-    for (uint32_t i = 0; i < j->call->size; i++) results[i] = (cddp_rank_result){.size = sizeof results[i]};
+    for (uint32_t i = 0; i < j->call->size; i++)
+        results[i] = (cddp_rank_result){.size = sizeof results[i]};
     int failed = cddp_process_world_ops()->launch(world, rank_run, j, results, &err) != CDDP_OK;
     for (uint32_t i = 0; i < j->call->size; i++) {
         failed |= results[i].status != CDDP_OK || results[i].end != CDDP_RANK_RETURNED;
-        if (results[i].status != CDDP_OK) fprintf(stderr, "rank %u: %s\n", i, results[i].error.message);
+        if (results[i].status != CDDP_OK)
+            fprintf(stderr, "rank %u: %s\n", i, results[i].error.message);
     }
     cddp_process_world_close(world);
     snprintf(command, sizeof command, "rm -rf %s", directory);
@@ -92,12 +105,22 @@ static int run_launched(job *j)
     cddp_solo_world *world = NULL;
     cddp_error err = CDDP_ERROR_INIT;
     bool one_host = false;
-    if (j->call->hosts != NULL) return fprintf(stderr, "%s starts ranks on its own hosts: leave --hosts out\n", j->backend->launcher->name), 2;
-    if (!j->backend->launcher->identity(read_variable, &options.rank, &options.world_size, &one_host) || options.world_size > RANKS_MAX)
-        return fprintf(stderr, "ranks of %s are started by %s: put it in front, for 2 to %d ranks\n", j->backend->name, j->backend->launcher->name, RANKS_MAX), 2;
+    if (j->call->hosts != NULL)
+        return fprintf(stderr, "%s starts ranks on its own hosts: leave --hosts out\n",
+                       j->backend->launcher->name),
+               2;
+    if (!j->backend->launcher->identity(read_variable, &options.rank, &options.world_size,
+                                        &one_host) ||
+        options.world_size > RANKS_MAX)
+        return fprintf(stderr,
+                       "ranks of %s are started by %s: put it in front, for 2 to %d ranks\n",
+                       j->backend->name, j->backend->launcher->name, RANKS_MAX),
+               2;
     if (cddp_solo_world_open(&options, &world, &err) != CDDP_OK) return 1;
     cddp_status status = CDDP_OK;
-    for (j->call->start = 0; status == CDDP_OK && j->call->start < j->call->starts; j->call->start++) status = rank_run(cddp_solo_world_rank(world), j, &err);
+    for (j->call->start = 0; status == CDDP_OK && j->call->start < j->call->starts;
+         j->call->start++)
+        status = rank_run(cddp_solo_world_rank(world), j, &err);
     if (status != CDDP_OK) fprintf(stderr, "rank %u: %s\n", options.rank, err.message);
     cddp_solo_world_close(world);
     if (status == CDDP_OK) j->backend->launcher->leave();
@@ -113,7 +136,8 @@ int bench_run(bench_call *call)
     job j = {.call = call, .backend = plugin->backends[0]};
     if (j.backend->launcher != NULL) return run_launched(&j);
     int failed = 0;
-    for (call->start = 0; failed == 0 && call->start < call->starts; call->start++) failed = run_forked(&j);
+    for (call->start = 0; failed == 0 && call->start < call->starts; call->start++)
+        failed = run_forked(&j);
     return failed;
 }
 

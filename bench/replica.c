@@ -7,15 +7,19 @@
 #include <stdio.h>
 #include <string.h>
 
-cddp_status bench_replica_init(bench_replica *l, const bench_list *p, cddp_group *group, bool views, cddp_error *err)
+cddp_status bench_replica_init(bench_replica *l, const bench_list *p, cddp_group *group, bool views,
+                               cddp_error *err)
 {
     const cddp_device *cpu = cddp_device_cpu();
     for (size_t i = 0; i < p->count; i++) {
         void *storage = NULL;
         BENCH_TRY(cpu->allocate(cpu, CDDP_F32, p->numel[i], &storage, err));
         snprintf(l->names[i], sizeof l->names[i], "p%zu", i);
-        l->parameters[i] = (cddp_parameter){.name = l->names[i], .tensor = cddp_tensor_of(cpu, storage, 0, CDDP_F32, &p->numel[i], 1),
-                                            .grad = &l->grads[i], .requires_grad = true};
+        l->parameters[i] =
+            (cddp_parameter){.name = l->names[i],
+                             .tensor = cddp_tensor_of(cpu, storage, 0, CDDP_F32, &p->numel[i], 1),
+                             .grad = &l->grads[i],
+                             .requires_grad = true};
         BENCH_TRY(cpu->fill(&l->parameters[i].tensor, 1.0, NULL, err));
     }
     cddp_ddp_options o = cddp_ddp_options_default();
@@ -64,7 +68,8 @@ void bench_slab_fini(bench_slab *s)
     cpu->release(cpu, CDDP_F32, cddp_tensor_numel(&s->other), s->other.storage);
 }
 
-cddp_status bench_slab_post(const bench_slab *s, cddp_group *group, uint32_t b, int64_t at, cddp_work **work, cddp_error *err)
+cddp_status bench_slab_post(const bench_slab *s, cddp_group *group, uint32_t b, int64_t at,
+                            cddp_work **work, cddp_error *err)
 {
     cddp_tensor piece = cddp_tensor_slice(&s->all, at, s->sizes[b]);
     return cddp_group_allreduce(group, &piece, CDDP_RED_SUM, work, err);

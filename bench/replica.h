@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What benches of the reducer share: a DDP over a list of parameters, and the bytes of its buckets without DDP.
+/* What benches of the reducer share: a DDP over a list of parameters, and the bytes of its buckets
+** without DDP.
 **
 ** Lifetime   init → use → fini; borrows list and group until fini.
 */
@@ -14,7 +15,8 @@ typedef struct bench_replica {
     cddp_ddp *ddp;
 } bench_replica;
 
-cddp_status bench_replica_init(bench_replica *replica, const bench_list *list, cddp_group *group, bool views, cddp_error *err);
+cddp_status bench_replica_init(bench_replica *replica, const bench_list *list, cddp_group *group,
+                               bool views, cddp_error *err);
 void bench_replica_fini(bench_replica *replica, const bench_list *list);
 
 /* As many bytes as the buckets hold, twice, and where each bucket would end. */
@@ -27,4 +29,5 @@ typedef struct bench_slab {
 cddp_status bench_slab_init(bench_slab *slab, const cddp_ddp *ddp, cddp_error *err);
 void bench_slab_fini(bench_slab *slab);
 /* Posts the sum of bucket b, whose elements begin at `at`. */
-cddp_status bench_slab_post(const bench_slab *slab, cddp_group *group, uint32_t b, int64_t at, cddp_work **work, cddp_error *err);
+cddp_status bench_slab_post(const bench_slab *slab, cddp_group *group, uint32_t b, int64_t at,
+                            cddp_work **work, cddp_error *err);

@@ -1,14 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The real reducer for many simulated ranks: two iterations, the second with rebuilt buckets; every bucket a ring
-** all-reduce timed as a graph.
+/* The real reducer for many simulated ranks: two iterations, the second with rebuilt buckets; every
+** bucket a ring all-reduce timed as a graph.
 **
-**     scale_bench [MODEL [RANKS…]]     MODEL: resnet50 or gpt2 (1.5 billion parameters); without: a curve of both
-**     scale_bench --limits MODEL FEW MANY TIMES GIB     fails when a rank's bucket costs more than TIMES as much among MANY
-**                                                       ranks as among FEW, or all of them more memory; exit code 77:
-**                                                       the machine has not so much memory to give
+**     scale_bench [MODEL [RANKS…]]     MODEL: resnet50 or gpt2 (1.5 billion parameters); without: a
+**                                      curve of both
+**     scale_bench --limits MODEL FEW MANY TIMES GIB     fails when a rank's bucket costs more than
+**                                                       TIMES as much among MANY ranks as among
+**                                                       FEW, or all of them more memory; exit code
+**                                                       77: the machine has not so much memory to
+**                                                       give
 **
-** One line per number of ranks: buckets, CPU time in all, of the last iteration, and per rank and bucket, memory of the
-** process at its peak. CPU time, because one thread does it all, and the machine may have other things to do.
+** One line per number of ranks: buckets, CPU time in all, of the last iteration, and per rank and
+** bucket, memory of the process at its peak. CPU time, because one thread does it all, and the
+** machine may have other things to do.
 */
 #define _POSIX_C_SOURCE 200809L
 #include "backends/sim/sim_backend.h"
@@ -29,8 +33,9 @@ typedef struct job {
     const cd_model *model;
     cddp_backend backend;
     uint32_t *all;
-    cddp_parameter *lists; /* (ranks × parameters) what ranks wrap; given back when the last one has */
-    uint32_t wrapping;     /* ranks that have not wrapped yet */
+    /* (ranks × parameters) what ranks wrap; given back when the last one has */
+    cddp_parameter *lists;
+    uint32_t wrapping; /* ranks that have not wrapped yet */
     uint32_t buckets;
     uint64_t ended_ns;
     double last_s; /* CPU time when the first rank began its last iteration */
@@ -96,8 +101,10 @@ static cddp_status program(cddp_rank *rank, void *argument, cddp_error *err)
     }
     for (size_t i = 0; i < count; i++) {
         const cd_parameter *p = &module->parameters[i];
-        parameters[i] =
-            (cddp_parameter){.name = p->name, .tensor = p->tensor, .grad = &grads[i], .requires_grad = true};
+        parameters[i] = (cddp_parameter){.name = p->name,
+                                         .tensor = p->tensor,
+                                         .grad = &grads[i],
+                                         .requires_grad = true};
     }
     cddp_group_options o = {.size = sizeof o, .backend = &j->backend, .rank = rank};
     o.spec = (cddp_group_spec){.size = sizeof o.spec,
@@ -151,7 +158,8 @@ static cost measure(size_t m, uint32_t ranks)
     cd_sim_config config = CD_SIM_CONFIG_INIT;
     config.world_size = ranks;
     config.stack_bytes = 32768;
-    config.heap_bytes = ((size_t)256 << 20) + ((size_t)4 << 20) * ranks; /* reserved; touched pages cost */
+    /* reserved; touched pages cost */
+    config.heap_bytes = ((size_t)256 << 20) + ((size_t)4 << 20) * ranks;
     config.algorithm = CD_ALGORITHM_ring;
     config.transport = CD_SIM_MODEL;
     config.network.ranks_per_node = 8;
@@ -166,10 +174,13 @@ static cost measure(size_t m, uint32_t ranks)
     double end = cpu_s(), seconds = end - start;
     struct rusage usage;
     getrusage(RUSAGE_SELF, &usage);
-    const cost c = {.us = seconds * 1e6 / ((double)ranks * j.buckets), .gib = (double)usage.ru_maxrss / (1 << 20)};
-    printf("%-9s %6u ranks %4u buckets  %8.3f s, the last iteration %7.3f  %7.3f us per rank and bucket  %7.3f GiB  "
+    const cost c = {.us = seconds * 1e6 / ((double)ranks * j.buckets),
+                    .gib = (double)usage.ru_maxrss / (1 << 20)};
+    printf("%-9s %6u ranks %4u buckets  %8.3f s, the last iteration %7.3f  %7.3f us per rank and "
+           "bucket  %7.3f GiB  "
            "virtual %.3f s\n",
-           models[m].name, ranks, j.buckets, seconds, end - j.last_s, c.us, c.gib, (double)j.ended_ns / 1e9);
+           models[m].name, ranks, j.buckets, seconds, end - j.last_s, c.us, c.gib,
+           (double)j.ended_ns / 1e9);
     cd_sim_destroy(sim);
     cd_model_destroy(model);
     free(results);
@@ -195,13 +206,14 @@ static cost measure_alone(size_t m, uint32_t ranks)
     bool told = child > 0 && read(ends[0], &c, sizeof c) == (ssize_t)sizeof c;
     close(ends[0]);
     int state = 1;
-    if (!told || waitpid(child, &state, 0) != child || state != 0) exit(EXIT_FAILURE); /* the child has said why */
+    /* the child has said why */
+    if (!told || waitpid(child, &state, 0) != child || state != 0) exit(EXIT_FAILURE);
     return c;
 }
 
-/* Processors differ, and are shared: what is asked for is that cost grows with ranks and buckets, and no faster. A miss is
-** measured again, twice at most, and then the dearest among few ranks counts and the cheapest among many: a neighbour's
-** burst is no growth. Memory is what it is. */
+/* Processors differ, and are shared: what is asked for is that cost grows with ranks and buckets,
+** and no faster. A miss is measured again, twice at most, and then the dearest among few ranks
+** counts and the cheapest among many: a neighbour's burst is no growth. Memory is what it is. */
 static int keep(size_t m, uint32_t few, uint32_t many, double times, double gib)
 {
     cost small = {0}, large = {.us = 1e300};
@@ -214,8 +226,10 @@ static int keep(size_t m, uint32_t few, uint32_t many, double times, double gib)
         linear = large.us <= times * small.us;
         fits = large.gib <= gib;
     }
-    printf("%.2f times as much per rank and bucket among %u ranks as among %u, limit %.2f: %s; %.3f GiB, limit %.3f: %s\n",
-           large.us / small.us, many, few, times, linear ? "kept" : "MISSED", large.gib, gib, fits ? "kept" : "MISSED");
+    printf("%.2f times as much per rank and bucket among %u ranks as among %u, limit %.2f: %s; "
+           "%.3f GiB, limit %.3f: %s\n",
+           large.us / small.us, many, few, times, linear ? "kept" : "MISSED", large.gib, gib,
+           fits ? "kept" : "MISSED");
     return !(linear && fits);
 }
 
@@ -235,18 +249,23 @@ int main(int argc, char **argv)
 {
     const bool limits = argc > 1 && strcmp(argv[1], "--limits") == 0;
     bool known = argc < 2;
-    if (limits && argc != 7) return fprintf(stderr, "usage: scale_bench --limits MODEL FEW MANY TIMES GIB\n"), 2;
+    if (limits && argc != 7)
+        return fprintf(stderr, "usage: scale_bench --limits MODEL FEW MANY TIMES GIB\n"), 2;
     if (limits && free_gib() < strtod(argv[6], NULL))
-        return printf("skipped: %.1f GiB of memory can be had, %s may be needed\n", free_gib(), argv[6]), 77;
+        return printf("skipped: %.1f GiB of memory can be had, %s may be needed\n", free_gib(),
+                      argv[6]),
+               77;
     const char *wanted = limits ? argv[2] : argv[1];
     for (size_t m = 0; m < sizeof models / sizeof models[0]; m++) {
         if (argc > 1 && strcmp(wanted, models[m].name) != 0) continue;
         known = true;
         if (limits)
-            return keep(m, (uint32_t)strtoul(argv[3], NULL, 10), (uint32_t)strtoul(argv[4], NULL, 10),
-                        strtod(argv[5], NULL), strtod(argv[6], NULL));
+            return keep(m, (uint32_t)strtoul(argv[3], NULL, 10),
+                        (uint32_t)strtoul(argv[4], NULL, 10), strtod(argv[5], NULL),
+                        strtod(argv[6], NULL));
         for (int i = 2; i < argc; i++) measure_alone(m, (uint32_t)strtoul(argv[i], NULL, 10));
         for (uint32_t ranks = 64; argc <= 2 && ranks <= 16384; ranks *= 4) measure_alone(m, ranks);
     }
-    return known ? 0 : (fprintf(stderr, "scale_bench: no model '%s': resnet50 or gpt2\n", wanted), 2);
+    return known ? 0
+                 : (fprintf(stderr, "scale_bench: no model '%s': resnet50 or gpt2\n", wanted), 2);
 }

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The simulator's speed: fiber switches, collectives at once, rings as graphs, rings as messages, growth.
+/* The simulator's speed: fiber switches, collectives at once, rings as graphs, rings as messages,
+** growth.
 **
 ** Usage: sim_bench [ranks]
-**        sim_bench ring [ranks]     one ring of 100 MiB as a graph, then as messages; CPU milliseconds last on the line, for
-**                                   smpi_compare.sh
-**        sim_bench scale [ranks]    one iteration's buckets of ResNet-50 and GPT-2-1.5B, from 64 ranks upwards
+**        sim_bench ring [ranks]     one ring of 100 MiB as a graph, then as messages; CPU
+**                                   milliseconds last on the line, for smpi_compare.sh
+**        sim_bench scale [ranks]    one iteration's buckets of ResNet-50 and GPT-2-1.5B, from 64
+**                                   ranks upwards
 ** One line per measurement: what, how many, CPU time, rate.
 ** CPU time, because one thread does it all, and the machine may have other things to do. */
 #define _POSIX_C_SOURCE 200809L
@@ -59,7 +61,8 @@ static cddp_status reduce(cddp_rank *rank, void *argument, cddp_error *err)
     open_group(j, rank, &g);
     cddp_tensor t = cddp_tensor_of(cddp_device_shape(), NULL, 0, CDDP_F32, &j->numel, 1);
     if (j->data != NULL)
-        t = cddp_tensor_of(cddp_device_cpu(), j->data + rank->rank * j->numel, 0, CDDP_F32, &j->numel, 1);
+        t = cddp_tensor_of(cddp_device_cpu(), j->data + rank->rank * j->numel, 0, CDDP_F32,
+                           &j->numel, 1);
     for (uint32_t k = 0; status == CDDP_OK && k < j->rounds; k++) {
         cddp_work *work = NULL;
         status = cddp_group_allreduce(g, &t, CDDP_RED_SUM, &work, err);
@@ -83,13 +86,14 @@ static void bench_switch(void)
     uint64_t start = cpu_ns();
     for (int i = 0; i < COUNT; i++) cd_fiber_enter(&fiber);
     double ns = (double)(cpu_ns() - start);
-    printf("%-44s %10d switches  %8.3f ms  %8.1f ns each\n", cd_fiber_mechanism(), 2 * COUNT, ns / 1e6,
-           ns / (2.0 * COUNT));
+    printf("%-44s %10d switches  %8.3f ms  %8.1f ns each\n", cd_fiber_mechanism(), 2 * COUNT,
+           ns / 1e6, ns / (2.0 * COUNT));
     cd_fiber_fini(&fiber);
     cd_fiber_unmap(stack, STACK);
 }
 
-static cd_sim_stats run(const char *what, cd_sim_config config, job j, const char *unit, double per_rank_round)
+static cd_sim_stats run(const char *what, cd_sim_config config, job j, const char *unit,
+                        double per_rank_round)
 {
     cddp_error err = CDDP_ERROR_INIT;
     cd_sim *sim = NULL;
@@ -107,8 +111,8 @@ static cd_sim_stats run(const char *what, cd_sim_config config, job j, const cha
         if (results[i].status != CDDP_OK) (void)die_of(&results[i].error);
     cd_sim_get_stats(sim, &stats);
     double count = per_rank_round > 0 ? per_rank_round * n * j.rounds : (double)stats.events;
-    printf("%-44s %10.0f %-9s %8.3f ms  %8.2f M/s  %6.1f ns each  virtual %.6f s  heap %.1f MiB\n", what, count, unit,
-           ns / 1e6, count / ns * 1e3, ns / count, (double)stats.time_ns / 1e9,
+    printf("%-44s %10.0f %-9s %8.3f ms  %8.2f M/s  %6.1f ns each  virtual %.6f s  heap %.1f MiB\n",
+           what, count, unit, ns / 1e6, count / ns * 1e3, ns / count, (double)stats.time_ns / 1e9,
            (double)stats.heap_used_peak / (1 << 20));
     cd_sim_destroy(sim);
     free(results);
@@ -116,7 +120,8 @@ static cd_sim_stats run(const char *what, cd_sim_config config, job j, const cha
     return stats;
 }
 
-/* Cost against ranks × buckets: one ring all-reduce of 25 MiB for each bucket of the model, timed as a graph. */
+/* Cost against ranks × buckets: one ring all-reduce of 25 MiB for each bucket of the model, timed
+** as a graph. */
 static void bench_scale(uint32_t ranks_max)
 {
     static const struct {
@@ -128,7 +133,8 @@ static void bench_scale(uint32_t ranks_max)
             for (uint32_t ranks = 64; ranks <= ranks_max; ranks *= 4) {
                 char what[64];
                 cd_sim_config config = CD_SIM_CONFIG_INIT;
-                if (timed && ranks > 1024) continue; /* a ring of N ranks has 2(N-1)N messages: quadratic by nature */
+                /* a ring of N ranks has 2(N-1)N messages: quadratic by nature */
+                if (timed && ranks > 1024) continue;
                 snprintf(what, sizeof what, "%s, %u ranks, %s", models[m].name, ranks,
                          timed ? "rings timed" : "direct");
                 config.world_size = ranks;
@@ -151,9 +157,10 @@ static void bench_ring(uint32_t ranks)
         config.transport = (cd_sim_transport)transport;
         config.network.inter = (cd_link){.latency_ns = 10000, .bytes_per_second = 12500000000};
         uint64_t start = cpu_ns();
-        run(transport == CD_SIM_MODEL ? "model" : "messages", config, (job){.rounds = 1, .numel = 26214400}, "messages",
-            2.0 * (ranks - 1));
-        printf("%.4f\n", (double)(cpu_ns() - start) / 1e6); /* creation included, as SMPI's start is */
+        run(transport == CD_SIM_MODEL ? "model" : "messages", config,
+            (job){.rounds = 1, .numel = 26214400}, "messages", 2.0 * (ranks - 1));
+        /* creation included, as SMPI's start is */
+        printf("%.4f\n", (double)(cpu_ns() - start) / 1e6);
     }
 }
 
@@ -177,18 +184,21 @@ int main(int argc, char **argv)
     bench_switch();
     run("direct, all-reduce per rank", config, (job){.rounds = 1000, .numel = 1024}, "ops", 1);
     config.transport = CD_SIM_MODEL;
-    run("model, ring of 4 KiB, 32 times", config, (job){.rounds = 32, .numel = 1024}, "messages", 2.0 * (ranks - 1));
-    run("model, ring of 100 MiB", config, (job){.rounds = 1, .numel = 26214400}, "messages", 2.0 * (ranks - 1));
-    config.algorithm = CD_ALGORITHM_gloo_ring;
-    run("model, Gloo's ring of 4 KiB, 32 times", config, (job){.rounds = 32, .numel = 1024}, "messages",
+    run("model, ring of 4 KiB, 32 times", config, (job){.rounds = 32, .numel = 1024}, "messages",
         2.0 * (ranks - 1));
+    run("model, ring of 100 MiB", config, (job){.rounds = 1, .numel = 26214400}, "messages",
+        2.0 * (ranks - 1));
+    config.algorithm = CD_ALGORITHM_gloo_ring;
+    run("model, Gloo's ring of 4 KiB, 32 times", config, (job){.rounds = 32, .numel = 1024},
+        "messages", 2.0 * (ranks - 1));
     config.algorithm = CD_ALGORITHM_ring;
     config.transport = CD_SIM_MESSAGES;
     run("messages, ring of 4 KiB, twice", config, (job){.rounds = 2, .numel = 1024}, "events", 0);
     config.network.ranks_per_node = 8;
     config.network.nics_per_node = 1;
     config.network.intra = *cd_link_get(CD_LINK_nvlink_a100);
-    run("messages, shared network ports, twice", config, (job){.rounds = 2, .numel = 1024}, "events", 0);
+    run("messages, shared network ports, twice", config, (job){.rounds = 2, .numel = 1024},
+        "events", 0);
     config = (cd_sim_config)CD_SIM_CONFIG_INIT;
     config.world_size = 64;
     config.heap_bytes = (size_t)1 << 30;

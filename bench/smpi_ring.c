@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The ring of sim_bench as an MPI program, for SimGrid's SMPI: 2(N-1) steps, each sends a chunk to one neighbour and
-** receives one from the other. Payload is shared memory, so that nothing is copied.
+/* The ring of sim_bench as an MPI program, for SimGrid's SMPI: 2(N-1) steps, each sends a chunk to
+** one neighbour and receives one from the other. Payload is shared memory, so that nothing is
+** copied.
 **
 **     smpirun … smpi_ring BYTES
 */
@@ -18,8 +19,8 @@ int main(int argc, char **argv)
     char *data = SMPI_SHARED_MALLOC((size_t)chunk + 1);
     double start = MPI_Wtime();
     for (int step = 0; step < 2 * (size - 1); step++)
-        MPI_Sendrecv(data, chunk, MPI_BYTE, (rank + size - 1) % size, 0, data, chunk, MPI_BYTE, (rank + 1) % size, 0,
-                     MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+        MPI_Sendrecv(data, chunk, MPI_BYTE, (rank + size - 1) % size, 0, data, chunk, MPI_BYTE,
+                     (rank + 1) % size, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
     double mine = MPI_Wtime() - start, last;
     MPI_Reduce(&mine, &last, 1, MPI_DOUBLE, MPI_MAX, 0, MPI_COMM_WORLD);
     if (rank == 0) printf("simulated %.6f s\n", last);

@@ -3,10 +3,11 @@
 **
 **   store_bench [EVENTS [FOLDER]]      defaults: 1000000 events, the current folder
 **
-** Three ways in the same run, in turns, median of five: a plain prepared INSERT of the same number of rows with eight
-** columns in one transaction (the ceiling that people know), the same for the row that an event has (twenty columns),
-** and the store itself, closing and tidying included. Rates are per second of this process's CPU time, which is what
-** "on one core" means on a shared machine; the wall-clock rate is printed beside it. */
+** Three ways in the same run, in turns, median of five: a plain prepared INSERT of the same number
+** of rows with eight columns in one transaction (the ceiling that people know), the same for the
+** row that an event has (twenty columns), and the store itself, closing and tidying included. Rates
+** are per second of this process's CPU time, which is what "on one core" means on a shared machine;
+** the wall-clock rate is printed beside it. */
 #define _POSIX_C_SOURCE 200809L
 #include "cddp/store.h"
 #include "core/base/error.h"
@@ -43,9 +44,11 @@ static void stop(const char *words)
 /* The mix of a traced step: mostly ready, launch, post and done events, few of them with a text. */
 static cddp_event make_event(uint64_t n)
 {
-    static const uint16_t kinds[] = {
-        CDDP_EV_grad_local,      CDDP_EV_mark_ready,    CDDP_EV_mark_ready,      CDDP_EV_grad_final, CDDP_EV_used_local,
-        CDDP_EV_collective_post, CDDP_EV_bucket_launch, CDDP_EV_collective_done, CDDP_EV_value,      CDDP_EV_hook_call};
+    static const uint16_t kinds[] = {CDDP_EV_grad_local,    CDDP_EV_mark_ready,
+                                     CDDP_EV_mark_ready,    CDDP_EV_grad_final,
+                                     CDDP_EV_used_local,    CDDP_EV_collective_post,
+                                     CDDP_EV_bucket_launch, CDDP_EV_collective_done,
+                                     CDDP_EV_value,         CDDP_EV_hook_call};
     cddp_event event = {.time_ns = n * 731,
                         .sequence = n / 4,
                         .rank = (uint32_t)(n % 4),
@@ -54,8 +57,9 @@ static cddp_event make_event(uint64_t n)
                         .level = CDDP_TRACE_DIGEST};
     const cddp_event_info *info = cddp_event_describe(event.kind);
     for (uint32_t i = 0; i < info->field_count; i++)
-        event.as.field[i] = info->fields[i].type == CDDP_FIELD_digest ? (int64_t)(n * UINT64_C(0x9e3779b97f4a7c15))
-                                                                      : (int64_t)(n % 1000 * i);
+        event.as.field[i] = info->fields[i].type == CDDP_FIELD_digest
+                                ? (int64_t)(n * UINT64_C(0x9e3779b97f4a7c15))
+                                : (int64_t)(n % 1000 * i);
     if (event.kind == CDDP_EV_hook_call) event.text = "allreduce";
     return event;
 }
@@ -72,19 +76,24 @@ static timing plain_inserts(const char *path, uint64_t count, int columns)
     sqlite3_stmt *insert = NULL;
     char create[1024] = "CREATE TABLE t (", statement[256] = "INSERT INTO t VALUES (";
     for (int i = 0; i < columns; i++) {
-        snprintf(create + strlen(create), sizeof create - strlen(create), "%sc%d INTEGER", i > 0 ? ", " : "", i);
-        snprintf(statement + strlen(statement), sizeof statement - strlen(statement), "%s?", i > 0 ? ", " : "");
+        snprintf(create + strlen(create), sizeof create - strlen(create), "%sc%d INTEGER",
+                 i > 0 ? ", " : "", i);
+        snprintf(statement + strlen(statement), sizeof statement - strlen(statement), "%s?",
+                 i > 0 ? ", " : "");
     }
     snprintf(create + strlen(create), sizeof create - strlen(create), ") STRICT");
     snprintf(statement + strlen(statement), sizeof statement - strlen(statement), ")");
     unlink(path);
     double cpu = seconds(CLOCK_PROCESS_CPUTIME_ID), wall = seconds(CLOCK_MONOTONIC);
-    if (sqlite3_open_v2(path, &db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX, NULL) != SQLITE_OK)
+    if (sqlite3_open_v2(path, &db, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX,
+                        NULL) != SQLITE_OK)
         stop(path);
-    run_sql(db, "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; PRAGMA cache_size = -65536; PRAGMA "
+    run_sql(db, "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; PRAGMA cache_size = "
+                "-65536; PRAGMA "
                 "wal_autocheckpoint = 4000");
     run_sql(db, create);
-    if (sqlite3_prepare_v3(db, statement, -1, SQLITE_PREPARE_PERSISTENT, &insert, NULL) != SQLITE_OK)
+    if (sqlite3_prepare_v3(db, statement, -1, SQLITE_PREPARE_PERSISTENT, &insert, NULL) !=
+        SQLITE_OK)
         stop(sqlite3_errmsg(db));
     run_sql(db, "BEGIN");
     for (uint64_t n = 0; n < count; n++) {
@@ -116,8 +125,10 @@ static timing through_store(const char *path, uint64_t count)
     cddp_error err = CDDP_ERROR_INIT;
     cddp_store *store = NULL;
     int64_t run = 0;
-    cddp_run_provenance provenance = {
-        .size = sizeof provenance, .title = "bench", .world_size = 4, .level = CDDP_TRACE_DIGEST};
+    cddp_run_provenance provenance = {.size = sizeof provenance,
+                                      .title = "bench",
+                                      .world_size = 4,
+                                      .level = CDDP_TRACE_DIGEST};
     cddp_run_outcome outcome = {.size = sizeof outcome, .verdict = "verified"};
     unlink(path);
     double cpu = seconds(CLOCK_PROCESS_CPUTIME_ID), wall = seconds(CLOCK_MONOTONIC);
@@ -148,7 +159,8 @@ static double median(double *values)
 
 int main(int argc, char **argv)
 {
-    static const char *const names[] = {"plain INSERT, 8 columns", "plain INSERT, 20 columns", "cddp store"};
+    static const char *const names[] = {"plain INSERT, 8 columns", "plain INSERT, 20 columns",
+                                        "cddp store"};
     uint64_t count = argc > 1 ? strtoull(argv[1], NULL, 10) : 1000000;
     char path[4096];
     double cpu[3][ROUNDS], wall[3][ROUNDS];
@@ -167,13 +179,14 @@ int main(int argc, char **argv)
     double bytes = (double)ftell(file) / (double)count;
     fclose(file);
     unlink(path);
-    printf("%-26s %12s %12s   (million rows per second, median of %d, SQLite %s)\n", "", "CPU", "wall", ROUNDS,
-           sqlite3_libversion());
+    printf("%-26s %12s %12s   (million rows per second, median of %d, SQLite %s)\n", "", "CPU",
+           "wall", ROUNDS, sqlite3_libversion());
     double rates[3];
     for (int way = 0; way < 3; way++) {
         rates[way] = median(cpu[way]);
         printf("%-26s %12.2f %12.2f\n", names[way], rates[way], median(wall[way]));
     }
-    printf("store / 8-column ceiling   %12.2f\nbytes per event            %12.1f\n", rates[2] / rates[0], bytes);
+    printf("store / 8-column ceiling   %12.2f\nbytes per event            %12.1f\n",
+           rates[2] / rates[0], bytes);
     return rates[2] >= 1.0 ? 0 : 1;
 }

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Speed of the cpu device: the matrix product against OpenBLAS on one thread (where it is installed), and
-** element-wise kernels against memcpy, which is what memory allows.
+/* Speed of the cpu device: the matrix product against OpenBLAS on one thread (where it is
+** installed), and element-wise kernels against memcpy, which is what memory allows.
 **
 ** Each number is the best of several runs: what disturbs a run only ever makes it slower.
-** Usage: cddp-bench-tensor [matmul | memory]. Exit 1 when the product is below a quarter of OpenBLAS at 512³. */
+** Usage: cddp-bench-tensor [matmul | memory]. Exit 1 when the product is below a quarter of OpenBLAS at
+** 512³. */
 #include "cddp/device.h"
 #include "core/base/os.h"
 #include "core/tensor/linalg.h"
@@ -74,9 +75,11 @@ static void run_openblas(void *context)
     product *p = context;
     const int n = (int)p->n;
     if (p->is_f64)
-        cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, n, n, n, 1, p->a, n, p->b, n, 0, p->c, n);
+        cblas_dgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, n, n, n, 1, p->a, n, p->b, n, 0,
+                    p->c, n);
     else
-        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, n, n, n, 1, p->a, n, p->b, n, 0, p->c, n);
+        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, n, n, n, 1, p->a, n, p->b, n, 0,
+                    p->c, n);
 }
 #endif
 
@@ -98,7 +101,8 @@ static double bench_product(int64_t n, bool is_f64)
     const double operations = 2e-9 * (double)n * (double)n * (double)n;
     const int tries = n > 600 ? 5 : 20;
     size_t bytes = (size_t)(n * n) * (is_f64 ? 8 : 4);
-    product p = {.n = n, .is_f64 = is_f64, .a = malloc(bytes), .b = malloc(bytes), .c = malloc(bytes)};
+    product p = {
+        .n = n, .is_f64 = is_f64, .a = malloc(bytes), .b = malloc(bytes), .c = malloc(bytes)};
     double own[CD_ISA_COUNT] = {0}, ratio = 0;
     fill(&p);
     printf("matmul %s %4" PRId64 "³", is_f64 ? "f64" : "f32", n);
@@ -144,7 +148,9 @@ enum { NUMEL = 1 << 24 };
 typedef struct memory_case {
     const char *name;
     cddp_dtype dst_dtype, src_dtype;
-    int op; /* 0 copy, 1 scale, 2 sum, 3 multiply by 1/3, 4 divide by 3, 5 axpy, 6 norm, 7 digest, 8 find_nonfinite */
+    /* 0 copy, 1 scale, 2 sum, 3 multiply by 1/3, 4 divide by 3, 5 axpy, 6 norm, 7 digest, 8
+    ** find_nonfinite */
+    int op;
 } memory_case;
 
 typedef struct memory_run {
@@ -194,7 +200,8 @@ static void run_memory(void *context)
 /* Bytes that the operation must move at least. */
 static double bytes_of(const memory_case *c)
 {
-    double dst = (double)cddp_dtype_bytes(c->dst_dtype), src = (double)cddp_dtype_bytes(c->src_dtype);
+    double dst = (double)cddp_dtype_bytes(c->dst_dtype),
+           src = (double)cddp_dtype_bytes(c->src_dtype);
     if (c->op >= 6) return NUMEL * src;
     bool reads_dst = c->op == 2 || c->op == 5;
     return NUMEL * (src + dst * (reads_dst ? 2 : 1));
@@ -240,7 +247,9 @@ static int bench_memory(void)
     release(&base.dst);
     release(&base.src);
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        memory_run r = {.what = &cases[i], .dst = make(cases[i].dst_dtype), .src = make(cases[i].src_dtype)};
+        memory_run r = {.what = &cases[i],
+                        .dst = make(cases[i].dst_dtype),
+                        .src = make(cases[i].src_dtype)};
         double rate = bytes_of(&cases[i]) / best_seconds(run_memory, &r, 7);
         printf("%-20s %6.1f GB/s  %.2f of memcpy\n", cases[i].name, rate * 1e-9, rate / memory);
         release(&r.dst);
@@ -252,7 +261,8 @@ static int bench_memory(void)
 int main(int argc, char **argv)
 {
     const char *what = argc > 1 ? argv[1] : "";
-    if (argc > 2 || (what[0] != '\0' && strcmp(what, "matmul") != 0 && strcmp(what, "memory") != 0)) {
+    if (argc > 2 ||
+        (what[0] != '\0' && strcmp(what, "matmul") != 0 && strcmp(what, "memory") != 0)) {
         fprintf(stderr, "usage: %s [matmul | memory]\n", argv[0]);
         return 2;
     }

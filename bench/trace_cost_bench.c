@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What tracing costs a training step: the reducer over the parameters of ResNet-50, one rank, events into a store.
+/* What tracing costs a training step: the reducer over the parameters of ResNet-50, one rank,
+** events into a store.
 **
 **   trace_cost_bench [ROUNDS]       default 15
 **
-** Three ways in turns, the least of the rounds (what other programs do on the machine only adds): no tracer, level
-** order, level digest. One step drops the gradients, makes
-** them anew (a fill), marks all of them ready and finalises: nothing of a model's own arithmetic, so the share of the
-** tracing is the largest it can be. The aims: order costs under 5% of a step; digest costs, on top of order, at
-** most 1.2 times one read of the bytes that it hashes, which a device that counts tells exactly. Rates are CPU time. */
+** Three ways in turns, the least of the rounds (what other programs do on the machine only adds):
+** no tracer, level order, level digest. One step drops the gradients, makes them anew (a fill),
+** marks all of them ready and finalises: nothing of a model's own arithmetic, so the share of the
+** tracing is the largest it can be. The aims: order costs under 5% of a step; digest costs, on top
+** of order, at most 1.2 times one read of the bytes that it hashes, which a device that counts
+** tells exactly. Rates are CPU time. */
 #define _POSIX_C_SOURCE 200809L
 #include "cddp/ddp.h"
 #include "cddp/process.h"
@@ -43,8 +45,8 @@ static double cpu_seconds(void)
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
-/* The cpu device, except that it counts what it hashes. Devices have no state of their own, so the count is the
-** bench's; there is one bench in this process. */
+/* The cpu device, except that it counts what it hashes. Devices have no state of their own, so the
+** count is the bench's; there is one bench in this process. */
 static uint64_t hashed_bytes;
 
 static cddp_status counting_digest(const cddp_tensor *tensor, uint64_t *digest, cddp_error *err)
@@ -80,8 +82,11 @@ static void open_ddp(lane *l, cddp_rank *rank, const cddp_device *device)
 {
     cddp_error err = CDDP_ERROR_INIT;
     cd_prng prng = cd_prng_seed(1);
-    cd_model_options model = {
-        .name = "resnet", .options = "depth=50", .dtype = CDDP_F32, .device = device, .prng = &prng};
+    cd_model_options model = {.name = "resnet",
+                              .options = "depth=50",
+                              .dtype = CDDP_F32,
+                              .device = device,
+                              .prng = &prng};
     need(cd_model_create(&model, &l->model, &err), &err);
     cd_module *module = l->model->module;
     l->count = module->parameter_count;
@@ -89,13 +94,20 @@ static void open_ddp(lane *l, cddp_rank *rank, const cddp_device *device)
     if (l->parameters == NULL) stop("no memory");
     for (size_t i = 0; i < l->count; i++) {
         cd_parameter *p = &module->parameters[i];
-        l->parameters[i] =
-            (cddp_parameter){.name = p->name, .tensor = p->tensor, .grad = &p->grad, .requires_grad = p->requires_grad};
+        l->parameters[i] = (cddp_parameter){.name = p->name,
+                                            .tensor = p->tensor,
+                                            .grad = &p->grad,
+                                            .requires_grad = p->requires_grad};
     }
     const uint32_t members[] = {0};
-    cddp_group_options group = {
-        .size = sizeof group, .backend = cddp_backend_self(), .rank = rank, .tracer = l->tracer};
-    group.spec = (cddp_group_spec){.size = sizeof group.spec, .name = "world", .group_size = 1, .members = members};
+    cddp_group_options group = {.size = sizeof group,
+                                .backend = cddp_backend_self(),
+                                .rank = rank,
+                                .tracer = l->tracer};
+    group.spec = (cddp_group_spec){.size = sizeof group.spec,
+                                   .name = "world",
+                                   .group_size = 1,
+                                   .members = members};
     need(cddp_group_create(&group, &l->group, &err), &err);
     cddp_ddp_options options = cddp_ddp_options_default();
     options.parameters = l->parameters;
@@ -139,7 +151,8 @@ static double read_cost(const uint64_t *words, size_t count)
     uint64_t sum = 0;
     for (int round = 0; round < 5; round++) {
         double began = cpu_seconds();
-        for (size_t i = 0; i < count; i += 4) sum += words[i] ^ words[i + 1] ^ words[i + 2] ^ words[i + 3];
+        for (size_t i = 0; i < count; i += 4)
+            sum += words[i] ^ words[i + 1] ^ words[i + 2] ^ words[i + 3];
         double took = cpu_seconds() - began;
         fastest = took < fastest ? took : fastest;
     }
@@ -181,8 +194,10 @@ int main(int argc, char **argv)
     double least[WAY_COUNT];
     for (int way = 0; way < WAY_COUNT; way++) {
         least[way] = times[way][0];
-        for (int i = 1; i < rounds; i++) least[way] = times[way][i] < least[way] ? times[way][i] : least[way];
-        printf("%-14s %8.2f ms per step  (x %.3f)\n", names[way], least[way] * 1e3, least[way] / least[WAY_NONE]);
+        for (int i = 1; i < rounds; i++)
+            least[way] = times[way][i] < least[way] ? times[way][i] : least[way];
+        printf("%-14s %8.2f ms per step  (x %.3f)\n", names[way], least[way] * 1e3,
+               least[way] / least[WAY_NONE]);
     }
     const size_t words = (size_t)12 << 20; /* 96 MiB, as much as the gradients */
     uint64_t *memory = malloc(words * sizeof *memory);
@@ -190,8 +205,10 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < words; i++) memory[i] = i;
     double one_read = read_cost(memory, words) * (double)hashed;
     free(memory);
-    double order = least[WAY_ORDER] / least[WAY_NONE] - 1, digest = (least[WAY_DIGEST] - least[WAY_ORDER]) / one_read;
-    printf("order costs %.1f%% of a step; digest hashes %.0f MB per step at %.2f times one read of them (%.2f ms)\n",
+    double order = least[WAY_ORDER] / least[WAY_NONE] - 1,
+           digest = (least[WAY_DIGEST] - least[WAY_ORDER]) / one_read;
+    printf("order costs %.1f%% of a step; digest hashes %.0f MB per step at %.2f times one read of "
+           "them (%.2f ms)\n",
            order * 100, (double)hashed / 1e6, digest, one_read * 1e3);
     for (int way = 0; way < WAY_COUNT; way++) {
         close_lane(&lanes[way]);

@@ -1,17 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What our all-reduce costs beyond its library's: the same sums, by turns, in the same two processes. The library alone is
-** driven from a queue thread of this program (bare.h), ours through a group, as the reducer does it. The control is the
-** library alone once more, over connections and a queue thread of its own: what it differs by is no cost of anybody's.
+/* What our all-reduce costs beyond its library's: the same sums, by turns, in the same two
+** processes. The library alone is driven from a queue thread of this program (bare.h), ours through
+** a group, as the reducer does it. The control is the library alone once more, over connections and
+** a queue thread of its own: what it differs by is no cost of anybody's.
 **
-** The limits: ours takes at most 3 % longer at 1 MiB and above, at most 10 us longer below, both as medians of 200 pairs or more.
+** The limits: ours takes at most 3 % longer at 1 MiB and above, at most 10 us longer below, both as
+** medians of 200 pairs or more.
 **
-** Each measured operation follows one of one element by the same side, so that both ranks begin together; the order of the
-** sides changes from pair to pair. Two clocks: the wall, and the processor time of the whole process (all its threads).
+** Each measured operation follows one of one element by the same side, so that both ranks begin
+** together; the order of the sides changes from pair to pair. Two clocks: the wall, and the
+** processor time of the whole process (all its threads).
 **
-** Threads that once run on the same processor tend to stay there, so that one start of the processes favours one side for as long
-** as it lasts, by half of what an operation takes where processors are few. Hence 12 starts; the medians of starts
-** say how certain a median is: the third lowest and the third highest enclose it in 96 of 100 cases. A median over its limit
-** whose enclosure is not is called open, not missed.
+** Threads that once run on the same processor tend to stay there, so that one start of the
+** processes favours one side for as long as it lasts, by half of what an operation takes where
+** processors are few. Hence 12 starts; the medians of starts say how certain a median is: the third
+** lowest and the third highest enclose it in 96 of 100 cases. A median over its limit whose
+** enclosure is not is called open, not missed.
 **
 **     gloo_bench [--module FILE.so] [--options algorithm=ring] [--pairs N] [--count ELEMENTS]
 **     mpirun -n 2 openmpi_bench …
@@ -30,7 +34,8 @@
 #include <time.h>
 
 #define STARTS 12
-#define ENCLOSED_BY 2 /* of STARTS sorted medians the ones with that many outside of them, on each side */
+/* of STARTS sorted medians the ones with that many outside of them, on each side */
+#define ENCLOSED_BY 2
 #define PAIRS_MAX 1992
 #define PAIRS_MIN 200 /* for a verdict */
 #define LARGE_BYTES ((size_t)1 << 20)
@@ -162,7 +167,8 @@ static cddp_status take_turn(rank_side *r, side who, size_t size, int pair, cddp
     BENCH_TRY(reduce(r, who, 1, err));
     const double wall = clock_read_us(WALL), processor = clock_read_us(PROCESSOR);
     BENCH_TRY(reduce(r, who, r->b->counts[size], err));
-    const double wall_us = clock_read_us(WALL) - wall, processor_us = clock_read_us(PROCESSOR) - processor;
+    const double wall_us = clock_read_us(WALL) - wall,
+                 processor_us = clock_read_us(PROCESSOR) - processor;
     if (cddp_group_rank(r->group) != 0 || pair < 0) return CDDP_OK;
     kept->us[WALL][who][pair] = wall_us;
     kept->us[PROCESSOR][who][pair] = processor_us;
@@ -171,17 +177,20 @@ static cddp_status take_turn(rank_side *r, side who, size_t size, int pair, cddp
 
 static cddp_status measure(rank_side *r, size_t size, cddp_error *err)
 {
-    static const side orders[][SIDE_COUNT] = {{BARE, OURS, CONTROL}, {CONTROL, OURS, BARE}, {OURS, CONTROL, BARE},
-                                              {BARE, CONTROL, OURS}, {CONTROL, BARE, OURS}, {OURS, BARE, CONTROL}};
+    static const side orders[][SIDE_COUNT] = {{BARE, OURS, CONTROL}, {CONTROL, OURS, BARE},
+                                              {OURS, CONTROL, BARE}, {BARE, CONTROL, OURS},
+                                              {CONTROL, BARE, OURS}, {OURS, BARE, CONTROL}};
     const int pairs = r->b->pairs, start = (int)r->b->call->start, warm = 3;
     for (int pair = -warm; pair < pairs; pair++) {
         const side *order = orders[(pair + warm + start) % 6];
-        for (int i = 0; i < SIDE_COUNT; i++) BENCH_TRY(take_turn(r, order[i], size, pair < 0 ? -1 : start * pairs + pair, err));
+        for (int i = 0; i < SIDE_COUNT; i++)
+            BENCH_TRY(take_turn(r, order[i], size, pair < 0 ? -1 : start * pairs + pair, err));
     }
     return CDDP_OK;
 }
 
-static cddp_status rank_run(cddp_group *group, const char *directory, void *argument, cddp_error *err)
+static cddp_status rank_run(cddp_group *group, const char *directory, void *argument,
+                            cddp_error *err)
 {
     static rank_side r;
     const bench *b = argument;
@@ -199,7 +208,8 @@ static cddp_status rank_run(cddp_group *group, const char *directory, void *argu
     if (rank == 0) {
         b->record->is_mine = true;
         b->record->ranks = (uint32_t)size;
-        snprintf(b->record->backend, sizeof b->record->backend, "%s", cddp_group_backend_name(group));
+        snprintf(b->record->backend, sizeof b->record->backend, "%s",
+                 cddp_group_backend_name(group));
     }
     queue_close(&r.queues[BARE]);
     queue_close(&r.queues[CONTROL]);
@@ -214,7 +224,8 @@ typedef struct comparison {
     double median, low, high;
 } comparison;
 
-static comparison compare_sides(const times *t, clock_kind clock, side who, bool as_ratio, int pairs)
+static comparison compare_sides(const times *t, clock_kind clock, side who, bool as_ratio,
+                                int pairs)
 {
     double all[PAIRS_MAX], own[PAIRS_MAX], medians[STARTS];
     for (int i = 0; i < STARTS * pairs; i++) {
@@ -226,7 +237,8 @@ static comparison compare_sides(const times *t, clock_kind clock, side who, bool
         medians[i] = bench_median(own, pairs);
     }
     (void)bench_median(medians, STARTS); /* sorts them */
-    return (comparison){bench_median(all, STARTS * pairs), medians[ENCLOSED_BY], medians[STARTS - 1 - ENCLOSED_BY]};
+    return (comparison){bench_median(all, STARTS * pairs), medians[ENCLOSED_BY],
+                        medians[STARTS - 1 - ENCLOSED_BY]};
 }
 
 static double median_of(const times *t, clock_kind clock, side who, int pairs)
@@ -243,13 +255,17 @@ static finding judge(size_t bytes, const times *t, int pairs)
     static const char *const words[] = {"kept", "open", "MISSED"};
     const bool is_large = bytes >= LARGE_BYTES;
     const double limit = is_large ? TIMES_MAX : BEYOND_US_MAX;
-    const comparison ours = compare_sides(t, WALL, OURS, is_large, pairs), control = compare_sides(t, WALL, CONTROL, is_large, pairs);
+    const comparison ours = compare_sides(t, WALL, OURS, is_large, pairs),
+                     control = compare_sides(t, WALL, CONTROL, is_large, pairs);
     const finding found = ours.median <= limit ? KEPT : ours.low <= limit ? OPEN : MISSED;
     const char *unit = is_large ? "times" : "us";
-    printf("%10zu  %10.1f %10.1f   %+9.3f (%+.3f to %+.3f) %-5s  %+9.3f (%+.3f to %+.3f)   %10.1f %10.1f %6.3f   %s\n", bytes,
-           median_of(t, WALL, BARE, pairs), median_of(t, WALL, OURS, pairs), ours.median, ours.low, ours.high, unit, control.median, control.low,
-           control.high, median_of(t, PROCESSOR, BARE, pairs), median_of(t, PROCESSOR, OURS, pairs),
-           compare_sides(t, PROCESSOR, OURS, true, pairs).median, STARTS * pairs < PAIRS_MIN ? "-" : words[found]);
+    printf("%10zu  %10.1f %10.1f   %+9.3f (%+.3f to %+.3f) %-5s  %+9.3f (%+.3f to %+.3f)   %10.1f "
+           "%10.1f %6.3f   %s\n",
+           bytes, median_of(t, WALL, BARE, pairs), median_of(t, WALL, OURS, pairs), ours.median,
+           ours.low, ours.high, unit, control.median, control.low, control.high,
+           median_of(t, PROCESSOR, BARE, pairs), median_of(t, PROCESSOR, OURS, pairs),
+           compare_sides(t, PROCESSOR, OURS, true, pairs).median,
+           STARTS * pairs < PAIRS_MIN ? "-" : words[found]);
     return found;
 }
 
@@ -257,35 +273,55 @@ static void tell(const bench *b)
 {
     int found[FINDING_COUNT] = {0};
     const record *r = b->record;
-    printf("%u ranks, %d starts of %d pairs, %u processors; medians in us; %s alone, ours through a group of %s beside it, and it beside itself\n", r->ranks,
-           STARTS, b->pairs, cd_os_core_count(), bare_name, r->backend);
-    printf("%10s  %10s %10s   %-36s  %-30s   %10s %10s %6s   limit\n", "bytes", "alone", "ours", "ours beyond, or times, the library", "itself",
-           "processor", "ours", "times");
-    for (size_t i = 0; i < b->count_of_counts; i++) found[judge(b->counts[i] * sizeof(float), &r->of[i], b->pairs)]++;
-    if (STARTS * b->pairs < PAIRS_MIN) printf("verdict: none, with fewer than %d pairs\n", PAIRS_MIN);
-    else if (found[MISSED] != 0) printf("verdict: a limit is missed\n");
-    else if (found[OPEN] != 0) printf("verdict: no limit is missed; open is what differs more from start to start than the limit allows\n");
-    else printf("verdict: all limits are kept\n");
+    printf("%u ranks, %d starts of %d pairs, %u processors; medians in us; %s alone, ours through "
+           "a group of %s beside it, and it beside itself\n",
+           r->ranks, STARTS, b->pairs, cd_os_core_count(), bare_name, r->backend);
+    printf("%10s  %10s %10s   %-36s  %-30s   %10s %10s %6s   limit\n", "bytes", "alone", "ours",
+           "ours beyond, or times, the library", "itself", "processor", "ours", "times");
+    for (size_t i = 0; i < b->count_of_counts; i++)
+        found[judge(b->counts[i] * sizeof(float), &r->of[i], b->pairs)]++;
+    if (STARTS * b->pairs < PAIRS_MIN)
+        printf("verdict: none, with fewer than %d pairs\n", PAIRS_MIN);
+    else if (found[MISSED] != 0)
+        printf("verdict: a limit is missed\n");
+    else if (found[OPEN] != 0)
+        printf("verdict: no limit is missed; open is what differs more from start to start than "
+               "the limit allows\n");
+    else
+        printf("verdict: all limits are kept\n");
 }
 
 int main(int argc, char **argv)
 {
     bench b = {.pairs = (PAIRS_MIN + STARTS - 1) / STARTS, .count_of_counts = SIZES};
-    bench_call call = {.module = CDDP_BENCH_MODULE, .size = 2, .body = rank_run, .argument = &b, .starts = STARTS};
+    bench_call call = {
+        .module = CDDP_BENCH_MODULE, .size = 2, .body = rank_run, .argument = &b, .starts = STARTS};
     void *memory = NULL;
     cddp_error err = CDDP_ERROR_INIT;
     memcpy(b.counts, usual_counts, sizeof usual_counts);
     b.call = &call;
     for (int i = 1; i < argc; i += 2) {
-        if (i + 1 < argc && strcmp(argv[i], "--module") == 0) call.module = argv[i + 1];
-        else if (i + 1 < argc && strcmp(argv[i], "--options") == 0) call.options = argv[i + 1];
-        else if (i + 1 < argc && strcmp(argv[i], "--pairs") == 0) b.pairs = (atoi(argv[i + 1]) + STARTS - 1) / STARTS;
-        else if (i + 1 < argc && strcmp(argv[i], "--count") == 0) b.counts[0] = strtoul(argv[i + 1], NULL, 10), b.count_of_counts = 1;
-        else return fprintf(stderr, "usage: %s [--module FILE.so] [--options KEY=VALUE] [--pairs N] [--count ELEMENTS]\n", argv[0]), 2;
+        if (i + 1 < argc && strcmp(argv[i], "--module") == 0)
+            call.module = argv[i + 1];
+        else if (i + 1 < argc && strcmp(argv[i], "--options") == 0)
+            call.options = argv[i + 1];
+        else if (i + 1 < argc && strcmp(argv[i], "--pairs") == 0)
+            b.pairs = (atoi(argv[i + 1]) + STARTS - 1) / STARTS;
+        else if (i + 1 < argc && strcmp(argv[i], "--count") == 0)
+            b.counts[0] = strtoul(argv[i + 1], NULL, 10), b.count_of_counts = 1;
+        else
+            return fprintf(stderr,
+                           "usage: %s [--module FILE.so] [--options KEY=VALUE] [--pairs N] "
+                           "[--count ELEMENTS]\n",
+                           argv[0]),
+                   2;
     }
-    if (b.pairs < 1 || b.pairs * STARTS > PAIRS_MAX || b.counts[0] < 1 || b.counts[0] > ELEMENTS_MAX)
-        return fprintf(stderr, "--pairs is 1 to %d, --count 1 to %zu\n", PAIRS_MAX, ELEMENTS_MAX), 2;
-    if (cd_os_shared_open(sizeof *b.record, &memory, &err) != CDDP_OK) return fprintf(stderr, "%s\n", err.message), 1;
+    if (b.pairs < 1 || b.pairs * STARTS > PAIRS_MAX || b.counts[0] < 1 ||
+        b.counts[0] > ELEMENTS_MAX)
+        return fprintf(stderr, "--pairs is 1 to %d, --count 1 to %zu\n", PAIRS_MAX, ELEMENTS_MAX),
+               2;
+    if (cd_os_shared_open(sizeof *b.record, &memory, &err) != CDDP_OK)
+        return fprintf(stderr, "%s\n", err.message), 1;
     b.record = memory;
     const int failed = bench_run(&call);
     if (failed == 0 && b.record->is_mine) tell(&b);

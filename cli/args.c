@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The command line. Long options take "--name value" or "--name=value", short ones "-n value" or "-nvalue", flags may
- ** be bundled ("-kv"), "--" ends the options, and options may stand before or after operands. */
+/* The command line. Long options take "--name value" or "--name=value", short ones "-n value" or
+** "-nvalue", flags may
+*** be bundled ("-kv"), "--" ends the options, and options may stand before or after operands. */
 #define _POSIX_C_SOURCE 200809L
 #include "cli/args.h"
 
@@ -21,7 +22,8 @@ const cd_command_info cd_commands[CD_COMMAND_COUNT] = {
 };
 
 const cd_option_info cd_options[CD_OPTION_COUNT] = {
-#define CD_OPTION(id, name, letter, argument, commands, help) {name, letter, argument, commands, help},
+#define CD_OPTION(id, name, letter, argument, commands, help) \
+    {name, letter, argument, commands, help},
 #include "cli/options.def"
 #undef CD_OPTION
 };
@@ -42,7 +44,8 @@ static cddp_status take_value(reader *r, int option, const char *attached, cddp_
 {
     const cd_option_info *info = &cd_options[option];
     if (attached == NULL && r->at >= r->count)
-        return cd_fail(err, CDDP_E_ARG, "--%s needs a value: --%s %s", info->name, info->name, info->argument);
+        return cd_fail(err, CDDP_E_ARG, "--%s needs a value: --%s %s", info->name, info->name,
+                       info->argument);
     add(r->args, option, attached != NULL ? attached : r->argv[r->at++]);
     return CDDP_OK;
 }
@@ -79,8 +82,10 @@ static cddp_status read_short(reader *r, const char *word, cddp_error *err)
     for (const char *at = word + 1; *at != '\0'; at++) {
         int option = 0;
         while (option < CD_OPTION_COUNT && cd_options[option].letter != *at) option++;
-        if (option == CD_OPTION_COUNT) return cd_fail(err, CDDP_E_ARG, "unknown option '-%c' in '%.100s'", *at, word);
-        if (cd_options[option].argument != NULL) return take_value(r, option, at[1] != '\0' ? at + 1 : NULL, err);
+        if (option == CD_OPTION_COUNT)
+            return cd_fail(err, CDDP_E_ARG, "unknown option '-%c' in '%.100s'", *at, word);
+        if (cd_options[option].argument != NULL)
+            return take_value(r, option, at[1] != '\0' ? at + 1 : NULL, err);
         add(r->args, option, "");
     }
     return CDDP_OK;
@@ -109,7 +114,8 @@ static bool looks_like_path(const char *word)
     struct stat info;
     size_t length = strlen(word);
     if (stat(word, &info) == 0) return true;
-    return strpbrk(word, "/.*?[") != NULL || (length > 5 && strcmp(word + length - 5, ".toml") == 0);
+    return strpbrk(word, "/.*?[") != NULL ||
+           (length > 5 && strcmp(word + length - 5, ".toml") == 0);
 }
 
 /* Finds the command and takes its word off the operands. */
@@ -129,9 +135,11 @@ static cddp_status find_command(cd_args *args, cddp_error *err)
     }
     if (looks_like_path(args->operands[0])) return CDDP_OK;
     if (s.best != NULL)
-        return cd_fail(err, CDDP_E_ARG, "unknown command '%.100s'; did you mean '%s'?", args->operands[0], s.best);
+        return cd_fail(err, CDDP_E_ARG, "unknown command '%.100s'; did you mean '%s'?",
+                       args->operands[0], s.best);
     return cd_fail(err, CDDP_E_ARG,
-                   "'%.100s' is neither a command nor a scenario file; \"cddp-verify help\" lists the commands",
+                   "'%.100s' is neither a command nor a scenario file; \"cddp-verify help\" lists "
+                   "the commands",
                    args->operands[0]);
 }
 
@@ -140,27 +148,35 @@ static cddp_status check_options(const cd_args *args, cddp_error *err)
     for (size_t i = 0; i < args->given_count; i++) {
         const cd_option_info *info = &cd_options[args->given[i].option];
         if ((info->commands & (1u << args->command)) == 0)
-            return cd_fail(err, CDDP_E_ARG, "--%s means nothing to '%s'; \"cddp-verify help %s\" lists its options",
-                           info->name, cd_commands[args->command].name, cd_commands[args->command].name);
+            return cd_fail(err, CDDP_E_ARG,
+                           "--%s means nothing to '%s'; \"cddp-verify help %s\" lists its options",
+                           info->name, cd_commands[args->command].name,
+                           cd_commands[args->command].name);
     }
     return CDDP_OK;
 }
 
-/* Words that the command would not look at are a mistake, and so are results that would take the place of what it reads. */
+/* Words that the command would not look at are a mistake, and so are results that would take the
+** place of what it reads. */
 static cddp_status check_operands(const cd_args *args, cddp_error *err)
 {
     static const cd_option_id written[] = {CD_OPTION_output, CD_OPTION_certificate};
     const cd_command_info *command = &cd_commands[args->command];
     if (cd_args_has(args, CD_OPTION_help) || cd_args_has(args, CD_OPTION_version)) return CDDP_OK;
     if (args->operand_count > 0 && command->operands[0] == '\0')
-        return cd_fail(err, CDDP_E_ARG, "'%s' takes nothing behind it, not '%.100s'", command->name, args->operands[0]);
+        return cd_fail(err, CDDP_E_ARG, "'%s' takes nothing behind it, not '%.100s'", command->name,
+                       args->operands[0]);
     if (args->operand_count > 1 && args->command == CD_COMMAND_help)
-        return cd_fail(err, CDDP_E_ARG, "'help' explains one command, not '%.100s' too", args->operands[1]);
-    if (args->operand_count > 1 && args->command == CD_COMMAND_list && strcmp(args->operands[0], "scenarios") != 0)
-        return cd_fail(err, CDDP_E_ARG, "'list %.60s' takes nothing behind it, not '%.100s'", args->operands[0], args->operands[1]);
+        return cd_fail(err, CDDP_E_ARG, "'help' explains one command, not '%.100s' too",
+                       args->operands[1]);
+    if (args->operand_count > 1 && args->command == CD_COMMAND_list &&
+        strcmp(args->operands[0], "scenarios") != 0)
+        return cd_fail(err, CDDP_E_ARG, "'list %.60s' takes nothing behind it, not '%.100s'",
+                       args->operands[0], args->operands[1]);
     for (size_t i = 0; i < sizeof written / sizeof written[0]; i++) {
         const char *path = cd_args_text(args, written[i], NULL);
-        for (size_t k = 0; path != NULL && k < args->operand_count; k++) CD_TRY(cd_output_check_input(path, args->operands[k], err));
+        for (size_t k = 0; path != NULL && k < args->operand_count; k++)
+            CD_TRY(cd_output_check_input(path, args->operands[k], err));
     }
     return CDDP_OK;
 }
@@ -197,7 +213,10 @@ void cd_args_fini(cd_args *args)
     *args = (cd_args){.given = NULL};
 }
 
-bool cd_args_has(const cd_args *args, cd_option_id option) { return cd_args_value(args, option, 0) != NULL; }
+bool cd_args_has(const cd_args *args, cd_option_id option)
+{
+    return cd_args_value(args, option, 0) != NULL;
+}
 
 const char *cd_args_value(const cd_args *args, cd_option_id option, size_t index)
 {
@@ -213,19 +232,25 @@ const char *cd_args_text(const cd_args *args, cd_option_id option, const char *o
     return value;
 }
 
-cddp_status cd_args_number(const cd_args *args, cd_option_id option, uint64_t *value, cddp_error *err)
+cddp_status cd_args_number(const cd_args *args, cd_option_id option, uint64_t *value,
+                           cddp_error *err)
 {
     const char *text = cd_args_text(args, option, NULL);
     char *end = NULL;
     if (text == NULL) return CDDP_OK;
-    const bool is_hex = text[0] == '0' && (text[1] == 'x' || text[1] == 'X'), is_negative = text[0] == '-';
+    const bool is_hex = text[0] == '0' && (text[1] == 'x' || text[1] == 'X'),
+               is_negative = text[0] == '-';
     const char *digits = text + (is_hex ? 2 : is_negative ? 1 : 0), *wrong = NULL;
     errno = 0;
     unsigned long long number = strtoull(digits, &end, is_hex ? 16 : 10);
-    if (end == digits || *end != '\0' || strpbrk(digits, "-+ ") != NULL) wrong = "is not a whole number";
-    else if (is_negative) wrong = "is negative";
-    else if (errno != 0) wrong = "is too large";
-    if (wrong != NULL) return cd_fail(err, CDDP_E_ARG, "--%s: '%.60s' %s", cd_options[option].name, text, wrong);
+    if (end == digits || *end != '\0' || strpbrk(digits, "-+ ") != NULL)
+        wrong = "is not a whole number";
+    else if (is_negative)
+        wrong = "is negative";
+    else if (errno != 0)
+        wrong = "is too large";
+    if (wrong != NULL)
+        return cd_fail(err, CDDP_E_ARG, "--%s: '%.60s' %s", cd_options[option].name, text, wrong);
     *value = number;
     return CDDP_OK;
 }
@@ -238,8 +263,8 @@ cddp_status cd_args_run_number(const cd_args *args, uint64_t *number, cddp_error
     return CDDP_OK;
 }
 
-cddp_status cd_args_choice(const cd_args *args, cd_option_id option, const char *const *words, int *choice,
-                           cddp_error *err)
+cddp_status cd_args_choice(const cd_args *args, cd_option_id option, const char *const *words,
+                           int *choice, cddp_error *err)
 {
     char list[160] = "";
     const char *text = cd_args_text(args, option, NULL);
@@ -248,20 +273,23 @@ cddp_status cd_args_choice(const cd_args *args, cd_option_id option, const char 
             *choice = i;
             return CDDP_OK;
         }
-        if (i > 0) strncat(list, words[i + 1] == NULL ? " or " : ", ", sizeof list - strlen(list) - 1);
+        if (i > 0)
+            strncat(list, words[i + 1] == NULL ? " or " : ", ", sizeof list - strlen(list) - 1);
         strncat(list, words[i], sizeof list - strlen(list) - 1);
     }
-    return cd_fail(err, CDDP_E_ARG, "--%s: '%.60s' is not one of %s", cd_options[option].name, text, list);
+    return cd_fail(err, CDDP_E_ARG, "--%s: '%.60s' is not one of %s", cd_options[option].name, text,
+                   list);
 }
 
-cddp_status cd_args_budget(const cd_args *args, cd_option_id option, const char *things, uint64_t *count,
-                           uint64_t *time_ns, cddp_error *err)
+cddp_status cd_args_budget(const cd_args *args, cd_option_id option, const char *things,
+                           uint64_t *count, uint64_t *time_ns, cddp_error *err)
 {
     const char *text = cd_args_text(args, option, NULL);
     if (text == NULL) return CDDP_OK;
     char *end = NULL;
     uint64_t n = strtoull(text, &end, 10);
-    bool ok = text[0] >= '0' && text[0] <= '9' && n > 0 && n < 1000000000000u / (*end == '\0' ? 1 : 1000);
+    bool ok =
+        text[0] >= '0' && text[0] <= '9' && n > 0 && n < 1000000000000u / (*end == '\0' ? 1 : 1000);
     if (ok && *end == '\0')
         *count = n;
     else if (ok && strcmp(end, "s") == 0)
@@ -269,7 +297,8 @@ cddp_status cd_args_budget(const cd_args *args, cd_option_id option, const char 
     else if (ok && strcmp(end, "m") == 0)
         *time_ns = n * 60000000000u;
     else
-        return cd_fail(err, CDDP_E_ARG, "--%s %s is neither a number of %s nor a time such as 30s or 5m",
+        return cd_fail(err, CDDP_E_ARG,
+                       "--%s %s is neither a number of %s nor a time such as 30s or 5m",
                        cd_options[option].name, text, things);
     return CDDP_OK;
 }

@@ -53,21 +53,25 @@ typedef struct cd_args {
     size_t capacity; /* of both arrays */
 } cd_args;
 
-/* argv without the program's name. A first operand that names no command but looks like a path means "run". */
+/* argv without the program's name. A first operand that names no command but looks like a path
+** means "run". */
 cddp_status cd_args_parse(cd_args *args, int count, char **argv, cddp_error *err) CDDP_MUST_CHECK;
 void cd_args_fini(cd_args *args); /* accepts a zeroed one */
 
 bool cd_args_has(const cd_args *args, cd_option_id option);
-const char *cd_args_text(const cd_args *args, cd_option_id option, const char *otherwise); /* the last one given */
+/* the last one given */
+const char *cd_args_text(const cd_args *args, cd_option_id option, const char *otherwise);
 /* The i-th value given for a repeated option; NULL past the end. */
 const char *cd_args_value(const cd_args *args, cd_option_id option, size_t index);
 /* Keeps *value when the option was not given. Decimal or 0x. */
-cddp_status cd_args_number(const cd_args *args, cd_option_id option, uint64_t *value, cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_args_number(const cd_args *args, cd_option_id option, uint64_t *value,
+                           cddp_error *err) CDDP_MUST_CHECK;
 /* --run: counted from 1; keeps *number when it was not given. */
-cddp_status cd_args_run_number(const cd_args *args, uint64_t *number, cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_args_run_number(const cd_args *args, uint64_t *number,
+                               cddp_error *err) CDDP_MUST_CHECK;
 /* The index of the option's value among words, which ends with NULL; 0 when it was not given. */
-cddp_status cd_args_choice(const cd_args *args, cd_option_id option, const char *const *words, int *choice,
-                           cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_args_choice(const cd_args *args, cd_option_id option, const char *const *words,
+                           int *choice, cddp_error *err) CDDP_MUST_CHECK;
 /* "100000", "30s" or "5m": so many things, or so long. Keeps both when the option was not given. */
-cddp_status cd_args_budget(const cd_args *args, cd_option_id option, const char *things, uint64_t *count, uint64_t *time_ns,
-                           cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_args_budget(const cd_args *args, cd_option_id option, const char *things,
+                           uint64_t *count, uint64_t *time_ns, cddp_error *err) CDDP_MUST_CHECK;

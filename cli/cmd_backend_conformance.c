@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* backend-conformance: the battery of core/comm over any backend that can be opened here, and its report card. */
+/* backend-conformance: the battery of core/comm over any backend that can be opened here, and its
+** report card. */
 #include "cddp/cddp.h"
 #include "cli/compose.h"
 #include "cli/interrupt.h"
@@ -45,27 +46,39 @@ static void tell_row(void *context, const cd_conformance_row *row)
 {
     const teller *t = context;
     cddp_event event = {.rank = t->rank->rank, .kind = CDDP_EV_compare, .text = row->first_failure};
-    event.as.compare = (cddp_event_compare){.link = row->op, .param = row->dtype, .element = row->reduce_op, .ulps = row->case_count,
-                                            .bad = row->failed_count, .exact = row->undeclared};
+    event.as.compare = (cddp_event_compare){.link = row->op,
+                                            .param = row->dtype,
+                                            .element = row->reduce_op,
+                                            .ulps = row->case_count,
+                                            .bad = row->failed_count,
+                                            .exact = row->undeclared};
     t->sink->event(t->sink->self, &event);
 }
 
-static cddp_status run_battery(const card *c, cddp_rank *rank, const cddp_rank_binding *binding, cddp_error *err)
+static cddp_status run_battery(const card *c, cddp_rank *rank, const cddp_rank_binding *binding,
+                               cddp_error *err)
 {
     uint32_t members[RANKS_MAX];
     for (uint32_t i = 0; i < rank->world_size; i++) members[i] = i;
     teller t = {binding->sink != NULL ? binding->sink : &c->sink, rank};
     cddp_group *group = NULL;
-    cddp_group_options options = {.size = sizeof options, .backend = binding->backend != NULL ? binding->backend : c->run->backend, .rank = rank,
-                                  .spec = {.size = sizeof options.spec, .name = "conformance", .group_rank = rank->rank,
-                                           .group_size = rank->world_size, .members = members}};
+    cddp_group_options options = {.size = sizeof options,
+                                  .backend =
+                                      binding->backend != NULL ? binding->backend : c->run->backend,
+                                  .rank = rank,
+                                  .spec = {.size = sizeof options.spec,
+                                           .name = "conformance",
+                                           .group_rank = rank->rank,
+                                           .group_size = rank->world_size,
+                                           .members = members}};
     cd_conformance_options battery = c->options;
     battery.context = &t;
     battery.row = tell_row;
     CD_TRY(cddp_group_create(&options, &group, err));
     cddp_status status = cd_conformance_run(group, &battery, err);
     cddp_group_destroy(group);
-    if (status != CDDP_OK || !options.backend->capabilities.guards || rank->world_size < 2) return status;
+    if (status != CDDP_OK || !options.backend->capabilities.guards || rank->world_size < 2)
+        return status;
     options.spec.name = "conformance/guard";
     options.spec.options = "guard=1";
     CD_TRY(cddp_group_create(&options, &group, err));
@@ -90,7 +103,9 @@ static void take_row(void *self, const cddp_event *event)
 {
     card *c = self;
     const cddp_event_compare *row = &event->as.compare;
-    if (event->kind != CDDP_EV_compare || row->link < 0 || row->link >= CDDP_OP_COUNT || row->param < 0 || row->param >= CDDP_DTYPE_COUNT) return;
+    if (event->kind != CDDP_EV_compare || row->link < 0 || row->link >= CDDP_OP_COUNT ||
+        row->param < 0 || row->param >= CDDP_DTYPE_COUNT)
+        return;
     line *l = &c->lines[row->link][row->param];
     if (event->rank == 0) {
         l->rows++;
@@ -103,8 +118,9 @@ static void take_row(void *self, const cddp_event *event)
     /* Of the least rank, so that the card does not depend on whose event came first. */
     if (l->first[0] != '\0' && event->rank >= l->first_rank) return;
     l->first_rank = event->rank;
-    snprintf(l->first, sizeof l->first, "%s%s%s", reduces ? cddp_red_op_name((cddp_red_op)row->element) : "", reduces ? ": " : "",
-                 event->text != NULL ? event->text : "");
+    snprintf(l->first, sizeof l->first, "%s%s%s",
+             reduces ? cddp_red_op_name((cddp_red_op)row->element) : "", reduces ? ": " : "",
+             event->text != NULL ? event->text : "");
 }
 
 static void put_rank_failures(cd_text *text, const cddp_rank_result *results, uint32_t ranks)
@@ -112,15 +128,20 @@ static void put_rank_failures(cd_text *text, const cddp_rank_result *results, ui
     for (uint32_t r = 0; r < ranks; r++) {
         if (results[r].end == CDDP_RANK_RETURNED && results[r].status == CDDP_OK) continue;
         cd_text_printf(text, "  rank %" PRIu32 "    ", r);
-        cd_text_wrap(text, results[r].error.message[0] != '\0' ? results[r].error.message : "ended without a word", 12, 110);
+        cd_text_wrap(text,
+                     results[r].error.message[0] != '\0' ? results[r].error.message
+                                                         : "ended without a word",
+                     12, 110);
     }
 }
 
-/* A rank that had no memory says nothing about its backend, nor do those that then waited for it. NULL: all had enough. */
+/* A rank that had no memory says nothing about its backend, nor do those that then waited for it.
+** NULL: all had enough. */
 static const cddp_rank_result *find_starved(const cddp_rank_result *results, uint32_t ranks)
 {
     for (uint32_t r = 0; r < ranks; r++)
-        if (results[r].end == CDDP_RANK_RETURNED && results[r].status == CDDP_E_NOMEM) return &results[r];
+        if (results[r].end == CDDP_RANK_RETURNED && results[r].status == CDDP_E_NOMEM)
+            return &results[r];
     return NULL;
 }
 
@@ -132,12 +153,16 @@ static int report(const card *c, const cddp_rank_result *results, uint32_t ranks
     cd_text text;
     if (starved != NULL) {
         cddp_error err = CDDP_ERROR_INIT;
-        (void)cd_fail(&err, CDDP_E_NOMEM, "backend %s was not judged: rank %u of %" PRIu32 ": %s; what ranks gather grows with their square",
+        (void)cd_fail(&err, CDDP_E_NOMEM,
+                      "backend %s was not judged: rank %u of %" PRIu32
+                      ": %s; what ranks gather grows with their square",
                       c->backend, (unsigned)(starved - results), ranks, starved->error.message);
         return cd_cli_fail(c->cli, &err);
     }
     cd_text_init(&text, c->cli->color_out);
-    for (uint32_t r = 0; r < ranks; r++) all_returned = all_returned && results[r].end == CDDP_RANK_RETURNED && results[r].status == CDDP_OK;
+    for (uint32_t r = 0; r < ranks; r++)
+        all_returned =
+            all_returned && results[r].end == CDDP_RANK_RETURNED && results[r].status == CDDP_OK;
     for (int op = 0; op < CDDP_OP_COUNT; op++) {
         for (int dtype = 0; dtype < CDDP_DTYPE_COUNT; dtype++) {
             const line *l = &c->lines[op][dtype];
@@ -147,9 +172,16 @@ static int report(const card *c, const cddp_rank_result *results, uint32_t ranks
             if (l->failed_rows == 0 && !verbose) continue;
             if (l->rows == 0 && l->failed_rows == 0) continue;
             bool undeclared = l->refused_rows == l->rows && l->failed_rows == 0;
-            cd_text_style(&text, l->failed_rows > 0 ? CD_STYLE_RED : undeclared ? CD_STYLE_YELLOW : CD_STYLE_GREEN, "  %-8s",
-                          l->failed_rows > 0 ? "FAILED" : undeclared ? "without" : "passed");
-            cd_text_printf(&text, "%-15s %-5s %" PRIu32 " cases", cddp_op_name((cddp_op)op), cddp_dtype_name((cddp_dtype)dtype), l->cases);
+            cd_text_style(&text,
+                          l->failed_rows > 0 ? CD_STYLE_RED
+                          : undeclared       ? CD_STYLE_YELLOW
+                                             : CD_STYLE_GREEN,
+                          "  %-8s",
+                          l->failed_rows > 0 ? "FAILED"
+                          : undeclared       ? "without"
+                                             : "passed");
+            cd_text_printf(&text, "%-15s %-5s %" PRIu32 " cases", cddp_op_name((cddp_op)op),
+                           cddp_dtype_name((cddp_dtype)dtype), l->cases);
             cd_text_push(&text, "\n");
             if (l->failed_rows > 0) {
                 cd_text_push(&text, "            ");
@@ -159,16 +191,20 @@ static int report(const card *c, const cddp_rank_result *results, uint32_t ranks
     }
     if (!all_returned && cd_interrupt_requested()) {
         cd_text_style(&text, CD_STYLE_YELLOW, "inconclusive");
-        cd_text_printf(&text, "  backend %s: interrupted after %" PRIu32 " cases\n", c->backend, cases);
+        cd_text_printf(&text, "  backend %s: interrupted after %" PRIu32 " cases\n", c->backend,
+                       cases);
         int exit_code = cd_cli_write(c->cli, &text, CD_EXIT_INCONCLUSIVE);
         cd_text_fini(&text);
         return exit_code;
     }
     put_rank_failures(&text, results, ranks);
     bool good = failed == 0 && all_returned && lines > 0;
-    cd_text_style(&text, good ? CD_STYLE_GREEN : CD_STYLE_RED, good ? "conforms" : "does not conform");
-    cd_text_printf(&text, "  backend %s, %" PRIu32 " rank%s: %" PRIu32 " operations by dtype, %" PRIu32 " cases", c->backend, ranks, ranks == 1 ? "" : "s",
-                   lines, cases);
+    cd_text_style(&text, good ? CD_STYLE_GREEN : CD_STYLE_RED,
+                  good ? "conforms" : "does not conform");
+    cd_text_printf(&text,
+                   "  backend %s, %" PRIu32 " rank%s: %" PRIu32 " operations by dtype, %" PRIu32
+                   " cases",
+                   c->backend, ranks, ranks == 1 ? "" : "s", lines, cases);
     if (failed > 0) cd_text_printf(&text, ", %" PRIu32 " failed", failed);
     if (!all_returned) cd_text_push(&text, ", not all ranks came to the end");
     cd_text_push(&text, "\n");
@@ -195,8 +231,12 @@ static cddp_status run_card(card *c, uint64_t ranks, cddp_rank_result *results, 
     cddp_run_options run = cddp_run_options_default();
     CD_TRY_OUT(make_plan(c, ranks, &plan, err));
     CD_TRY_OUT(cd_plugins_need_backend((cd_cli *)(uintptr_t)c->cli, c->backend, err));
-    cd_compose_options options = {.plan = plan, .registry = c->cli->registry, .level = CDDP_TRACE_ORDER, .node = getenv("CDDP_NODE"),
-                                  .origin = &c->cli->origin, .interrupted = cd_interrupt_requested};
+    cd_compose_options options = {.plan = plan,
+                                  .registry = c->cli->registry,
+                                  .level = CDDP_TRACE_ORDER,
+                                  .node = getenv("CDDP_NODE"),
+                                  .origin = &c->cli->origin,
+                                  .interrupted = cd_interrupt_requested};
     CD_TRY_OUT(cd_compose_open(&options, &compose, err));
     if (cd_compose_is_member(compose)) cd_leave_as_rank();
     cd_compose_fill(compose, &run);
@@ -214,9 +254,12 @@ static int judge(cd_cli *cli, uint64_t ranks, cddp_rank_result *results)
     cddp_error err = CDDP_ERROR_INIT;
     card c = {.cli = cli, .backend = cd_plugins_backend_name(cli, cli->args->operands[0])};
     c.sink = (cddp_trace_sink){sizeof c.sink, CDDP_TRACE_ABI, &c, take_row, NULL};
-    c.options = (cd_conformance_options){.device = cddp_device_cpu(), .thorough = cd_args_has(cli->args, CD_OPTION_thorough),
-                                         .huge_bytes = cd_args_has(cli->args, CD_OPTION_huge) ? HUGE_BYTES : 0,
-                                         .interrupted = cd_interrupt_requested};
+    c.options =
+        (cd_conformance_options){.device = cddp_device_cpu(),
+                                 .thorough = cd_args_has(cli->args, CD_OPTION_thorough),
+                                 .huge_bytes =
+                                     cd_args_has(cli->args, CD_OPTION_huge) ? HUGE_BYTES : 0,
+                                 .interrupted = cd_interrupt_requested};
     if (run_card(&c, ranks, results, &err) != CDDP_OK) return cd_cli_fail(cli, &err);
     return report(&c, results, (uint32_t)ranks);
 }
@@ -227,12 +270,17 @@ int cd_command_backend_conformance(cd_cli *cli)
     uint64_t ranks = 4;
     cddp_status status = cd_args_number(cli->args, CD_OPTION_world_size, &ranks, &err);
     if (status == CDDP_OK && cli->args->operand_count != 1)
-        status = cd_fail(&err, CDDP_E_ARG, "which backend? name one; `cddp-verify list backends` shows those of this build");
+        status = cd_fail(
+            &err, CDDP_E_ARG,
+            "which backend? name one; `cddp-verify list backends` shows those of this build");
     if (status == CDDP_OK && (ranks < 1 || ranks > RANKS_MAX))
-        status = cd_fail(&err, CDDP_E_ARG, "-n %" PRIu64 " is not between 1 and %d", ranks, RANKS_MAX);
+        status =
+            cd_fail(&err, CDDP_E_ARG, "-n %" PRIu64 " is not between 1 and %d", ranks, RANKS_MAX);
     if (status != CDDP_OK) return cd_cli_fail(cli, &err);
     cddp_rank_result *results = cd_allocate_array(NULL, (size_t)ranks, sizeof *results);
-    if (results == NULL) return (void)cd_fail(&err, CDDP_E_NOMEM, "no memory for %" PRIu64 " ranks", ranks), cd_cli_fail(cli, &err);
+    if (results == NULL)
+        return (void)cd_fail(&err, CDDP_E_NOMEM, "no memory for %" PRIu64 " ranks", ranks),
+               cd_cli_fail(cli, &err);
     for (uint64_t r = 0; r < ranks; r++) results[r].size = sizeof results[r];
     cd_interrupt_begin();
     int exit_code = judge(cli, ranks, results);

@@ -5,11 +5,15 @@
 
 #include <string.h>
 
-static bool belongs(int option, int command) { return (cd_options[option].commands & (1u << command)) != 0; }
+static bool belongs(int option, int command)
+{
+    return (cd_options[option].commands & (1u << command)) != 0;
+}
 
 static void put_command_names(cd_text *text)
 {
-    for (int i = 0; i < CD_COMMAND_COUNT; i++) cd_text_printf(text, "%s%s", i > 0 ? " " : "", cd_commands[i].name);
+    for (int i = 0; i < CD_COMMAND_COUNT; i++)
+        cd_text_printf(text, "%s%s", i > 0 ? " " : "", cd_commands[i].name);
 }
 
 static void put_bash(cd_text *text)
@@ -19,8 +23,10 @@ static void put_bash(cd_text *text)
                        "    local current=${COMP_WORDS[COMP_CWORD]} command=run word\n"
                        "    for word in \"${COMP_WORDS[@]:1:COMP_CWORD-1}\"; do\n"
                        "        case $word in\n            ");
-    for (int i = 0; i < CD_COMMAND_COUNT; i++) cd_text_printf(text, "%s%s", i > 0 ? "|" : "", cd_commands[i].name);
-    cd_text_push(text, ") command=$word; break ;;\n        esac\n    done\n    if [[ $current == -* ]]; then\n        "
+    for (int i = 0; i < CD_COMMAND_COUNT; i++)
+        cd_text_printf(text, "%s%s", i > 0 ? "|" : "", cd_commands[i].name);
+    cd_text_push(text, ") command=$word; break ;;\n        esac\n    done\n    if [[ $current == "
+                       "-* ]]; then\n        "
                        "case $command in\n");
     for (int i = 0; i < CD_COMMAND_COUNT; i++) {
         cd_text_printf(text, "            %s) COMPREPLY=($(compgen -W \"", cd_commands[i].name);
@@ -28,13 +34,18 @@ static void put_bash(cd_text *text)
             if (belongs(k, i)) cd_text_printf(text, "--%s ", cd_options[k].name);
         cd_text_push(text, "\" -- \"$current\")) ;;\n");
     }
-    cd_text_push(text, "        esac\n        return\n    fi\n    COMPREPLY=($(compgen -f -- \"$current\"))\n"
-                       "    if ((COMP_CWORD == 1)); then\n        COMPREPLY+=($(compgen -W \"");
+    cd_text_push(
+        text,
+        "        esac\n        return\n    fi\n    COMPREPLY=($(compgen -f -- \"$current\"))\n"
+        "    if ((COMP_CWORD == 1)); then\n        COMPREPLY+=($(compgen -W \"");
     put_command_names(text);
-    cd_text_push(text, "\" -- \"$current\"))\n    fi\n}\ncomplete -o filenames -F _cddp_verify cddp-verify\n");
+    cd_text_push(
+        text,
+        "\" -- \"$current\"))\n    fi\n}\ncomplete -o filenames -F _cddp_verify cddp-verify\n");
 }
 
-/* One word of a single-quoted shell text, with the characters that _arguments and fish take as their own made plain. */
+/* One word of a single-quoted shell text, with the characters that _arguments and fish take as
+** their own made plain. */
 static void push_quoted(cd_text *text, const char *words)
 {
     for (const char *at = words; *at != '\0'; at++) {
@@ -49,9 +60,11 @@ static void push_quoted(cd_text *text, const char *words)
 
 static void put_zsh(cd_text *text)
 {
-    cd_text_push(text, "#compdef cddp-verify\n# cddp-verify completion for zsh:  cddp-verify completion zsh > "
-                       "\"${fpath[1]}/_cddp-verify\"\n"
-                       "_cddp_verify() {\n    local -a commands options\n    commands=(\n");
+    cd_text_push(
+        text,
+        "#compdef cddp-verify\n# cddp-verify completion for zsh:  cddp-verify completion zsh > "
+        "\"${fpath[1]}/_cddp-verify\"\n"
+        "_cddp_verify() {\n    local -a commands options\n    commands=(\n");
     for (int i = 0; i < CD_COMMAND_COUNT; i++) {
         cd_text_printf(text, "        '%s:", cd_commands[i].name);
         push_quoted(text, cd_commands[i].summary);
@@ -62,7 +75,8 @@ static void put_zsh(cd_text *text)
         cd_text_printf(text, "        %s) options=(\n", cd_commands[i].name);
         for (int k = 0; k < CD_OPTION_COUNT; k++) {
             if (!belongs(k, i)) continue;
-            cd_text_printf(text, "            '--%s%s[", cd_options[k].name, cd_options[k].argument != NULL ? "=" : "");
+            cd_text_printf(text, "            '--%s%s[", cd_options[k].name,
+                           cd_options[k].argument != NULL ? "=" : "");
             push_quoted(text, cd_options[k].help);
             cd_text_push(text, "]");
             if (cd_options[k].argument != NULL)
@@ -72,15 +86,19 @@ static void put_zsh(cd_text *text)
         }
         cd_text_push(text, "        ) ;;\n");
     }
-    cd_text_push(text, "    esac\n    if ((CURRENT == 2)); then\n        _describe command commands\n    fi\n"
-                       "    _arguments \"${options[@]}\" '*:file:_files'\n}\n_cddp_verify \"$@\"\n");
+    cd_text_push(
+        text,
+        "    esac\n    if ((CURRENT == 2)); then\n        _describe command commands\n    fi\n"
+        "    _arguments \"${options[@]}\" '*:file:_files'\n}\n_cddp_verify \"$@\"\n");
 }
 
 static void put_fish(cd_text *text)
 {
-    cd_text_push(text, "# cddp-verify completion for fish:  cddp-verify completion fish | source\n");
+    cd_text_push(text,
+                 "# cddp-verify completion for fish:  cddp-verify completion fish | source\n");
     for (int i = 0; i < CD_COMMAND_COUNT; i++) {
-        cd_text_printf(text, "complete -c cddp-verify -n __fish_use_subcommand -a %s -d '", cd_commands[i].name);
+        cd_text_printf(text, "complete -c cddp-verify -n __fish_use_subcommand -a %s -d '",
+                       cd_commands[i].name);
         push_quoted(text, cd_commands[i].summary);
         cd_text_push(text, "'\n");
     }
@@ -117,7 +135,8 @@ int cd_command_completion(cd_cli *cli)
         exit_code = cd_cli_write(cli, &text, CD_EXIT_VERIFIED);
     else
         exit_code =
-            (cd_fail(&err, CDDP_E_ARG, "completion for which shell? one of bash, zsh, fish"), cd_cli_fail(cli, &err));
+            (cd_fail(&err, CDDP_E_ARG, "completion for which shell? one of bash, zsh, fish"),
+             cd_cli_fail(cli, &err));
     cd_text_fini(&text);
     return exit_code;
 }

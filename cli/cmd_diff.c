@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* diff: where two recorded runs first differ, in each dimension by itself.
 **
-** Runs on different transports happen at different times, so nothing is compared by time: the k-th operation that a
-** rank posted in a group is compared with the k-th of the other run. What an order may change without being wrong
-** (the order in which operations end) is not looked at.
+** Runs on different transports happen at different times, so nothing is compared by time: the k-th
+** operation that a rank posted in a group is compared with the k-th of the other run. What an order
+** may change without being wrong (the order in which operations end) is not looked at.
 */
 #include "cddp/store.h"
 #include "cli/command.h"
@@ -16,8 +16,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef enum dimension { DIM_ORDER, DIM_SHAPE, DIM_DTYPE, DIM_CONTENT, DIM_RESULT, DIM_COUNT } dimension;
-static const char *const dimension_names[DIM_COUNT] = {"order", "shape", "dtype", "content", "result"};
+typedef enum dimension {
+    DIM_ORDER,
+    DIM_SHAPE,
+    DIM_DTYPE,
+    DIM_CONTENT,
+    DIM_RESULT,
+    DIM_COUNT
+} dimension;
+static const char *const dimension_names[DIM_COUNT] = {"order", "shape", "dtype", "content",
+                                                       "result"};
 
 typedef struct side {
     char path[1024];
@@ -49,7 +57,8 @@ static cddp_status side_load(side *s, const char *operand, cddp_error *err)
     s->run = colon != NULL ? strtoll(colon + 1, &end, 10) : 0;
     bool numbered = colon != NULL && end != colon + 1 && *end == '\0' && s->run > 0;
     size_t length = numbered ? (size_t)(colon - operand) : strlen(operand);
-    if (length >= sizeof s->path) return cd_fail(err, CDDP_E_ARG, "the path '%s' is too long", operand);
+    if (length >= sizeof s->path)
+        return cd_fail(err, CDDP_E_ARG, "the path '%s' is too long", operand);
     memcpy(s->path, operand, length);
     CD_TRY(cddp_store_open(s->path, CDDP_STORE_READ, NULL, &store, err));
     if (!numbered) CD_TRY_OUT(cddp_store_last_run(store, &s->run, err));
@@ -64,17 +73,20 @@ out:
 /* An operation is known by kind of event, rank, group and sequence; everything else is compared. */
 static bool is_compared(const cddp_event *e)
 {
-    return e->kind == CDDP_EV_collective_post || e->kind == CDDP_EV_collective_done || e->kind == CDDP_EV_bucket_launch;
+    return e->kind == CDDP_EV_collective_post || e->kind == CDDP_EV_collective_done ||
+           e->kind == CDDP_EV_bucket_launch;
 }
 
 static void key_of(const cddp_event *e, int64_t key[4])
 {
     key[0] = e->kind;
     key[1] = e->rank;
-    key[2] = e->kind == CDDP_EV_collective_post ? e->as.collective_post.group
-             : e->kind == CDDP_EV_collective_done ? e->as.collective_done.group : e->as.bucket_launch.group;
-    key[3] = e->kind == CDDP_EV_collective_post ? e->as.collective_post.sequence
-             : e->kind == CDDP_EV_collective_done ? e->as.collective_done.sequence : e->as.bucket_launch.sequence;
+    key[2] = e->kind == CDDP_EV_collective_post   ? e->as.collective_post.group
+             : e->kind == CDDP_EV_collective_done ? e->as.collective_done.group
+                                                  : e->as.bucket_launch.group;
+    key[3] = e->kind == CDDP_EV_collective_post   ? e->as.collective_post.sequence
+             : e->kind == CDDP_EV_collective_done ? e->as.collective_done.sequence
+                                                  : e->as.bucket_launch.sequence;
 }
 
 typedef struct keyed {
@@ -97,7 +109,8 @@ static int compare_keys(const void *pa, const void *pb)
 static cddp_status keys_make(const side *s, keyed **keys, size_t *count, cddp_error *err)
 {
     *keys = malloc((s->events.count + 1) * sizeof **keys);
-    if (*keys == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory to compare %zu events", s->events.count);
+    if (*keys == NULL)
+        return cd_fail(err, CDDP_E_NOMEM, "no memory to compare %zu events", s->events.count);
     *count = 0;
     for (size_t i = 0; i < s->events.count; i++) {
         if (!is_compared(&s->events.events[i])) continue;
@@ -118,24 +131,32 @@ static void note(difference *d, const cddp_event *a, const cddp_event *b)
     if (b != NULL) d->b = *b;
 }
 
-static void compare_events(const cddp_event *a, const cddp_event *b, bool digests, difference differences[DIM_COUNT])
+static void compare_events(const cddp_event *a, const cddp_event *b, bool digests,
+                           difference differences[DIM_COUNT])
 {
     if (a->kind == CDDP_EV_collective_post) {
         const cddp_event_collective_post *x = &a->as.collective_post, *y = &b->as.collective_post;
-        if (x->op != y->op || x->reduce_op != y->reduce_op || x->root != y->root || x->bucket != y->bucket) note(&differences[DIM_ORDER], a, b);
-        else if (x->numel != y->numel) note(&differences[DIM_SHAPE], a, b);
-        else if (x->dtype != y->dtype) note(&differences[DIM_DTYPE], a, b);
-        else if (digests && x->digest != y->digest) note(&differences[DIM_CONTENT], a, b);
+        if (x->op != y->op || x->reduce_op != y->reduce_op || x->root != y->root ||
+            x->bucket != y->bucket)
+            note(&differences[DIM_ORDER], a, b);
+        else if (x->numel != y->numel)
+            note(&differences[DIM_SHAPE], a, b);
+        else if (x->dtype != y->dtype)
+            note(&differences[DIM_DTYPE], a, b);
+        else if (digests && x->digest != y->digest)
+            note(&differences[DIM_CONTENT], a, b);
     } else if (a->kind == CDDP_EV_bucket_launch) {
         const cddp_event_bucket_launch *x = &a->as.bucket_launch, *y = &b->as.bucket_launch;
         if (x->bucket != y->bucket || x->content != y->content) note(&differences[DIM_ORDER], a, b);
     } else {
         const cddp_event_collective_done *x = &a->as.collective_done, *y = &b->as.collective_done;
-        if (x->status != y->status || (digests && x->digest != y->digest)) note(&differences[DIM_RESULT], a, b);
+        if (x->status != y->status || (digests && x->digest != y->digest))
+            note(&differences[DIM_RESULT], a, b);
     }
 }
 
-static cddp_status compare_sides(const side *a, const side *b, difference differences[DIM_COUNT], size_t *compared, cddp_error *err)
+static cddp_status compare_sides(const side *a, const side *b, difference differences[DIM_COUNT],
+                                 size_t *compared, cddp_error *err)
 {
     keyed *ka = NULL, *kb = NULL;
     size_t na = 0, nb = 0, i = 0, k = 0;
@@ -149,9 +170,12 @@ static cddp_status compare_sides(const side *a, const side *b, difference differ
         if (k < nb) y = kb[k];
         x.index = y.index = 0; /* keys alone decide */
         int order = i >= na ? 1 : k >= nb ? -1 : compare_keys(&x, &y);
-        const cddp_event *ea = order <= 0 ? &a->events.events[ka[i].index] : NULL, *eb = order >= 0 ? &b->events.events[kb[k].index] : NULL;
-        if (order == 0) compare_events(ea, eb, digests, differences);
-        else note(&differences[DIM_ORDER], ea, eb);
+        const cddp_event *ea = order <= 0 ? &a->events.events[ka[i].index] : NULL,
+                         *eb = order >= 0 ? &b->events.events[kb[k].index] : NULL;
+        if (order == 0)
+            compare_events(ea, eb, digests, differences);
+        else
+            note(&differences[DIM_ORDER], ea, eb);
         i += order <= 0;
         k += order >= 0;
         ++*compared;
@@ -170,7 +194,8 @@ static void put_side(cd_text *text, const side *s, bool has, const cddp_event *e
     cd_text_wrap(text, has ? words : "nothing of the kind", 6, 110);
 }
 
-static int tell(cd_cli *cli, const side *a, const side *b, const difference differences[DIM_COUNT], size_t compared)
+static int tell(cd_cli *cli, const side *a, const side *b, const difference differences[DIM_COUNT],
+                size_t compared)
 {
     cd_text text;
     bool any = false;
@@ -185,8 +210,11 @@ static int tell(cd_cli *cli, const side *a, const side *b, const difference diff
     }
     if (!any) {
         cd_text_style(&text, CD_STYLE_GREEN, "no difference");
-        cd_text_printf(&text, "  in %zu operations of run %" PRId64 " and run %" PRId64 "%s\n", compared, a->run, b->run,
-                       a->level < CDDP_TRACE_DIGEST || b->level < CDDP_TRACE_DIGEST ? "; content was not recorded" : "");
+        cd_text_printf(&text, "  in %zu operations of run %" PRId64 " and run %" PRId64 "%s\n",
+                       compared, a->run, b->run,
+                       a->level < CDDP_TRACE_DIGEST || b->level < CDDP_TRACE_DIGEST
+                           ? "; content was not recorded"
+                           : "");
     }
     int exit_code = cd_cli_write(cli, &text, any ? CD_EXIT_FINDINGS : CD_EXIT_VERIFIED);
     cd_text_fini(&text);
@@ -202,10 +230,15 @@ int cd_command_diff(cd_cli *cli)
     memset(sides, 0, sizeof sides);
     for (int i = 0; i < 2; i++) cd_memory_sink_init(&sides[i].events, NULL);
     cddp_status status = CDDP_OK;
-    if (cli->args->operand_count != 2) status = cd_fail(&err, CDDP_E_ARG, "diff what? name two stores, each with :RUN when not its last run");
-    for (int i = 0; i < 2 && status == CDDP_OK; i++) status = side_load(&sides[i], cli->args->operands[i], &err);
-    if (status == CDDP_OK) status = compare_sides(&sides[0], &sides[1], differences, &compared, &err);
-    int exit_code = status == CDDP_OK ? tell(cli, &sides[0], &sides[1], differences, compared) : cd_cli_fail(cli, &err);
+    if (cli->args->operand_count != 2)
+        status = cd_fail(&err, CDDP_E_ARG,
+                         "diff what? name two stores, each with :RUN when not its last run");
+    for (int i = 0; i < 2 && status == CDDP_OK; i++)
+        status = side_load(&sides[i], cli->args->operands[i], &err);
+    if (status == CDDP_OK)
+        status = compare_sides(&sides[0], &sides[1], differences, &compared, &err);
+    int exit_code = status == CDDP_OK ? tell(cli, &sides[0], &sides[1], differences, compared)
+                                      : cd_cli_fail(cli, &err);
     for (int i = 0; i < 2; i++) cd_memory_sink_fini(&sides[i].events);
     return exit_code;
 }

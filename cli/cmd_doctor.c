@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* doctor: which backends work here, shown by training one step on each, and why the others do not. */
+/* doctor: which backends work here, shown by training one step on each, and why the others do
+** not. */
 #include "backends/builtin.h"
 #include "cli/session.h"
 #include "core/base/error.h"
@@ -7,8 +8,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Runs are counted, for the ranks that they start: those on backends of this build from 0, on those of plugins, and on
-** compositions, from here. */
+/* Runs are counted, for the ranks that they start: those on backends of this build from 0, on those
+** of plugins, and on compositions, from here. */
 #define PLUGINS_FROM 1000u
 #define COMPOSITIONS_FROM 2000u
 
@@ -18,7 +19,8 @@ static cddp_status make_plan(const char *backend, cddp_plan **plan, cddp_error *
     cddp_plan *p = NULL;
     CD_TRY(cddp_plan_create(NULL, &p, err));
     cddp_status status = cddp_plan_set(p, "world.backend", backend, err);
-    if (status == CDDP_OK) status = cddp_plan_set(p, "world.size", strcmp(backend, "self") == 0 ? "1" : "2", err);
+    if (status == CDDP_OK)
+        status = cddp_plan_set(p, "world.size", strcmp(backend, "self") == 0 ? "1" : "2", err);
     if (status == CDDP_OK) status = cddp_plan_set(p, "title", "one step", err);
     if (status == CDDP_OK) status = cddp_plan_set(p, "train.steps", "1", err);
     if (status == CDDP_OK) status = cddp_plan_check(p, err);
@@ -37,14 +39,16 @@ static void try_backend(cd_cli *cli, const char *backend, uint64_t run, char *wo
     cd_result result;
     cd_session session = {.cli = cli, .level = CDDP_TRACE_DIGEST, .overrides = "", .run = run};
     words[0] = '\0';
-    if (cli->origin.hub != NULL && cli->origin.run != run) return; /* we are a rank of another one */
+    /* we are a rank of another one */
+    if (cli->origin.hub != NULL && cli->origin.run != run) return;
     cd_result_init(&result);
     cddp_status status = make_plan(backend, &plan, &err);
     if (status == CDDP_OK) status = cd_session_run_plan(&session, plan, &result, &err);
     if (status != CDDP_OK)
         snprintf(words, bytes, "%s", err.message);
     else if (result.rank_count > 0)
-        snprintf(words, bytes, "rank %u %s: %s", result.ranks[0].rank, result.ranks[0].end, result.ranks[0].message);
+        snprintf(words, bytes, "rank %u %s: %s", result.ranks[0].rank, result.ranks[0].end,
+                 result.ranks[0].message);
     else if (result.exit_code == CD_EXIT_FINDINGS || !result.judged)
         snprintf(words, bytes, "%s", result.summary);
     cddp_plan_destroy(plan);
@@ -69,7 +73,8 @@ static void put_compositions(cd_cli *cli, cd_text *text)
         cd_text_style(text, words[0] == '\0' ? CD_STYLE_GREEN : CD_STYLE_YELLOW, "%-6s",
                       words[0] == '\0' ? "works" : "no");
         cd_text_printf(text, " %-20s ", examples[i]);
-        cd_text_wrap(text, words[0] == '\0' ? "a composition, here over the simulator" : words, 28, 110);
+        cd_text_wrap(text, words[0] == '\0' ? "a composition, here over the simulator" : words, 28,
+                     110);
     }
 }
 

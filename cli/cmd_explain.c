@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* explain: what a name in a report means. A name is looked up as invariant, event, scenario key, exit code and hook; a
-** tag such as UNU-04 is answered with the scenarios that exercise it. */
+/* explain: what a name in a report means. A name is looked up as invariant, event, scenario key,
+** exit code and hook; a tag such as UNU-04 is answered with the scenarios that exercise it. */
 #include "cddp/plan.h"
 #include "cli/command.h"
 #include "cli/scenarios.h"
@@ -35,9 +35,11 @@ static bool explain_event(cd_cli *cli, cd_text *text, const char *name)
     if (kind < 0) return false;
     const cddp_event_info *info = cddp_event_describe((uint32_t)kind);
     cd_text_style(text, CD_STYLE_BOLD, "%s", info->name);
-    cd_text_printf(text, ": %s\n\nfields, in a store the columns of the view ev_%s:\n", info->doc, info->name);
+    cd_text_printf(text, ": %s\n\nfields, in a store the columns of the view ev_%s:\n", info->doc,
+                   info->name);
     for (uint32_t i = 0; i < info->field_count; i++) {
-        cd_text_printf(text, "  %-16s %-8s ", info->fields[i].name, cd_field_type_name(info->fields[i].type));
+        cd_text_printf(text, "  %-16s %-8s ", info->fields[i].name,
+                       cd_field_type_name(info->fields[i].type));
         cd_text_wrap(text, info->fields[i].doc, 28, EXPLAIN_WIDTH);
     }
     return true;
@@ -52,11 +54,12 @@ static bool explain_key(cd_cli *cli, cd_text *text, const char *name)
         cd_text_style(text, CD_STYLE_BOLD, "%s", key.path);
         cd_text_printf(text, ": %s\n\n", key.doc);
         if (key.choices != NULL) cd_text_printf(text, "values:   %s\n", key.choices);
-        if (key.type == CDDP_KEY_INTEGER || key.type == CDDP_KEY_UNSIGNED || key.type == CDDP_KEY_NUMBER)
+        if (key.type == CDDP_KEY_INTEGER || key.type == CDDP_KEY_UNSIGNED ||
+            key.type == CDDP_KEY_NUMBER)
             cd_text_printf(text, "values:   %.17g to %.17g\n", key.low, key.high);
         cd_text_printf(text, "default:  %s\nper rank: %s\nset with: --set %s=VALUE%s\n",
-                       key.initial[0] != '\0' ? key.initial : "none", key.per_rank ? "yes" : "no", key.path,
-                       key.per_rank ? ", or KEY@RANKS=VALUE for some ranks" : "");
+                       key.initial[0] != '\0' ? key.initial : "none", key.per_rank ? "yes" : "no",
+                       key.path, key.per_rank ? ", or KEY@RANKS=VALUE for some ranks" : "");
         return true;
     }
     return false;
@@ -66,11 +69,13 @@ static bool explain_exit_code(cd_cli *cli, cd_text *text, const char *name)
 {
     (void)cli;
     static const char *const words[] = {
-        "verified: all that the scenario claims was exercised and held, or exactly the expected findings came",
+        "verified: all that the scenario claims was exercised and held, or exactly the expected "
+        "findings came",
         "findings: an invariant was broken; the report names the culprit",
         "error: the command line, a scenario, a store or a plugin is not usable as it is",
         "environment: something that was asked for is not there, such as a backend",
-        "inconclusive: the scenario did not exercise what it claims, a budget ran out, or the run was interrupted",
+        "inconclusive: the scenario did not exercise what it claims, a budget ran out, or the run "
+        "was interrupted",
     };
     if (name[0] < '0' || name[0] > '4' || name[1] != '\0') return false;
     cd_text_style(text, CD_STYLE_BOLD, "exit code %s", name);
@@ -92,11 +97,13 @@ static bool is_tag(const char *name)
 {
     if (!isupper((unsigned char)name[0]) || strchr(name, '-') == NULL) return false;
     for (const char *at = name; *at != '\0'; at++)
-        if (!isupper((unsigned char)*at) && !isdigit((unsigned char)*at) && *at != '-') return false;
+        if (!isupper((unsigned char)*at) && !isdigit((unsigned char)*at) && *at != '-')
+            return false;
     return true;
 }
 
-/* The scenarios below ./scenarios that carry the tag; a place without that folder has none to offer. */
+/* The scenarios below ./scenarios that carry the tag; a place without that folder has none to
+** offer. */
 static cddp_status name_scenarios(cd_text *text, const char *name, cddp_error *err)
 {
     cd_file_list files = {.paths = NULL};
@@ -123,7 +130,8 @@ static cddp_status explain_tag(cd_text *text, const char *name, cddp_error *err)
 {
     cd_tag tag;
     if (!cd_tag_find(name, &tag))
-        return cd_fail(err, CDDP_E_ARG, "no document states %.60s; docs/semantics.md lists the tags", name);
+        return cd_fail(err, CDDP_E_ARG,
+                       "no document states %.60s; docs/semantics.md lists the tags", name);
     cd_text_style(text, CD_STYLE_BOLD, "%s", name);
     cd_text_printf(text, " (%s)\n\n", tag.document);
     cd_text_wrap(text, tag.words, 0, EXPLAIN_WIDTH);
@@ -138,8 +146,10 @@ static cddp_status unknown(cd_cli *cli, const char *name, cddp_error *err)
     cddp_key_info key = {.size = sizeof key};
     char path[sizeof key.path] = "";
     cd_suggest_begin(&s, name);
-    for (size_t i = 0; (check = cddp_registry_check(cli->registry, i)) != NULL; i++) cd_suggest_offer(&s, check->name);
-    for (uint32_t i = 0; (info = cddp_event_describe(i)) != NULL; i++) cd_suggest_offer(&s, info->name);
+    for (size_t i = 0; (check = cddp_registry_check(cli->registry, i)) != NULL; i++)
+        cd_suggest_offer(&s, check->name);
+    for (uint32_t i = 0; (info = cddp_event_describe(i)) != NULL; i++)
+        cd_suggest_offer(&s, info->name);
     for (size_t i = 0; cddp_plan_key(i, &key); i++) {
         cd_suggest_offer(&s, key.path);
         if (s.best == key.path) {
@@ -147,14 +157,18 @@ static cddp_status unknown(cd_cli *cli, const char *name, cddp_error *err)
             s.best = path;
         }
     }
-    if (s.best != NULL) return cd_fail(err, CDDP_E_ARG, "nothing is called '%.60s'; did you mean '%s'?", name, s.best);
-    return cd_fail(err, CDDP_E_ARG, "nothing is called '%.60s'; see \"cddp-verify help explain\"", name);
+    if (s.best != NULL)
+        return cd_fail(err, CDDP_E_ARG, "nothing is called '%.60s'; did you mean '%s'?", name,
+                       s.best);
+    return cd_fail(err, CDDP_E_ARG, "nothing is called '%.60s'; see \"cddp-verify help explain\"",
+                   name);
 }
 
 static cddp_status explain(cd_cli *cli, cd_text *text, cddp_error *err)
 {
-    static bool (*const lookups[])(cd_cli * cli, cd_text * text, const char *name) = {
-        explain_check, explain_event, explain_key, explain_exit_code, explain_hook};
+    static bool (*const lookups[])(cd_cli * cli, cd_text * text,
+                                   const char *name) = {explain_check, explain_event, explain_key,
+                                                        explain_exit_code, explain_hook};
     if (cli->args->operand_count != 1)
         return cd_fail(err, CDDP_E_ARG, "explain what? for example: cddp-verify explain I-ORDER");
     const char *name = cli->args->operands[0];
@@ -169,8 +183,9 @@ int cd_command_explain(cd_cli *cli)
     cddp_error err = CDDP_ERROR_INIT;
     cd_text text;
     cd_text_init(&text, cli->color_out);
-    int exit_code =
-        explain(cli, &text, &err) == CDDP_OK ? cd_cli_write(cli, &text, CD_EXIT_VERIFIED) : cd_cli_fail(cli, &err);
+    int exit_code = explain(cli, &text, &err) == CDDP_OK
+                        ? cd_cli_write(cli, &text, CD_EXIT_VERIFIED)
+                        : cd_cli_fail(cli, &err);
     cd_text_fini(&text);
     return exit_code;
 }

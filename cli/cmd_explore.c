@@ -42,9 +42,11 @@ typedef struct explore_command {
 static cddp_status read_budget(explore_command *c, cddp_error *err)
 {
     if (!cd_args_has(c->cli->args, CD_OPTION_budget))
-        c->options.runs_max =
-            c->options.strategy >= CD_STRATEGY_EXHAUSTIVE ? 0 : 1000; /* those that end by themselves */
-    CD_TRY(cd_args_budget(c->cli->args, CD_OPTION_budget, "schedules", &c->options.runs_max, &c->time_budget_ns, err));
+        c->options.runs_max = c->options.strategy >= CD_STRATEGY_EXHAUSTIVE
+                                  ? 0
+                                  : 1000; /* those that end by themselves */
+    CD_TRY(cd_args_budget(c->cli->args, CD_OPTION_budget, "schedules", &c->options.runs_max,
+                          &c->time_budget_ns, err));
     return CDDP_OK;
 }
 
@@ -54,7 +56,8 @@ static cddp_status read_arguments(explore_command *c, cddp_error *err)
     const cd_args *args = c->cli->args;
     int strategy = 0;
     uint64_t depth = 3, workers = 1;
-    if (args->operand_count != 1) return cd_fail(err, CDDP_E_ARG, "explore what? name one scenario");
+    if (args->operand_count != 1)
+        return cd_fail(err, CDDP_E_ARG, "explore what? name one scenario");
     c->scenario = args->operands[0];
     CD_TRY(cd_args_choice(args, CD_OPTION_strategy, strategies, &strategy, err));
     CD_TRY(cd_args_number(args, CD_OPTION_depth, &depth, err));
@@ -67,22 +70,28 @@ static cddp_status read_arguments(explore_command *c, cddp_error *err)
     if (cd_args_has(args, CD_OPTION_certificate) && strategy != CD_STRATEGY_COVER)
         return cd_fail(err, CDDP_E_ARG, "--certificate is for --strategy cover");
     if (depth > CD_PCT_DEPTH_MAX)
-        return cd_fail(err, CDDP_E_ARG, "--depth %" PRIu64 " is not between 1 and %d", depth, CD_PCT_DEPTH_MAX);
+        return cd_fail(err, CDDP_E_ARG, "--depth %" PRIu64 " is not between 1 and %d", depth,
+                       CD_PCT_DEPTH_MAX);
     CD_TRY(cd_args_number(args, CD_OPTION_jobs, &workers, err));
     if (c->crew != NULL && cd_args_has(args, CD_OPTION_jobs))
         return cd_fail(err, CDDP_E_ARG,
-                       "--jobs is for one process; these are %" PRIu32 ", and their launcher says how many there are",
+                       "--jobs is for one process; these are %" PRIu32
+                       ", and their launcher says how many there are",
                        cd_crew_get_size(c->crew));
     if (c->crew != NULL && strategy == CD_STRATEGY_EXHAUSTIVE)
-        return cd_fail(err, CDDP_E_ARG,
-                       "an exhaustive search depends on all that it has seen: start it once, not in %" PRIu32 " processes",
-                       cd_crew_get_size(c->crew));
+        return cd_fail(
+            err, CDDP_E_ARG,
+            "an exhaustive search depends on all that it has seen: start it once, not in %" PRIu32
+            " processes",
+            cd_crew_get_size(c->crew));
     if (c->crew != NULL) workers = cd_crew_get_size(c->crew);
     if (workers == 0) workers = cd_os_core_count();
-    if (workers > 256 && c->crew == NULL) return cd_fail(err, CDDP_E_ARG, "--jobs %" PRIu64 " is more than 256", workers);
+    if (workers > 256 && c->crew == NULL)
+        return cd_fail(err, CDDP_E_ARG, "--jobs %" PRIu64 " is more than 256", workers);
     if (workers > 1 && cd_args_has(args, CD_OPTION_jobs) && strategy == CD_STRATEGY_EXHAUSTIVE)
         return cd_fail(err, CDDP_E_ARG,
-                       "--jobs is for random, pct and cover: an exhaustive search depends on all that it has seen");
+                       "--jobs is for random, pct and cover: an exhaustive search depends on all "
+                       "that it has seen");
     c->worker_count = (uint32_t)workers;
     c->frontier = cd_args_text(args, CD_OPTION_frontier, NULL);
     c->options.strategy = (cd_strategy)strategy;
@@ -98,11 +107,12 @@ static void show_progress(explore_command *c)
     c->shown_ns = now;
     double seconds = (double)(now - c->began_ns) / 1e9;
     const cd_explorer *e = &c->explorer;
-    fprintf(stderr, "\r\033[K%" PRIu64 " schedules, %.0f/s, %zu outcomes, %zu of %zu options", e->runs,
-            (double)(e->runs - c->began_runs) / seconds, e->outcomes.count, e->taken.count, e->offered.count);
+    fprintf(stderr, "\r\033[K%" PRIu64 " schedules, %.0f/s, %zu outcomes, %zu of %zu options",
+            e->runs, (double)(e->runs - c->began_runs) / seconds, e->outcomes.count, e->taken.count,
+            e->offered.count);
     if (c->options.strategy == CD_STRATEGY_EXHAUSTIVE)
-        fprintf(stderr, ", %zu states, about %.3f %% of the tree, at least %" PRIu64 " left", e->states.count,
-                100.0 * cd_explorer_progress(e), cd_explorer_left(e));
+        fprintf(stderr, ", %zu states, about %.3f %% of the tree, at least %" PRIu64 " left",
+                e->states.count, 100.0 * cd_explorer_progress(e), cd_explorer_left(e));
     if (c->failures.count > 0) fprintf(stderr, ", %" PRIu64 " not verified", c->failures.count);
     fflush(stderr);
 }
@@ -114,25 +124,29 @@ static bool time_is_over(const explore_command *c)
 
 static cd_explore_jobs jobs_of(explore_command *c)
 {
-    return (cd_explore_jobs){
-        .subject = &c->subject,
-        .frontier = {.explorer = &c->explorer, .failures = &c->failures, .plan = cddp_plan_digest(c->subject.plan)},
-        .worker_count = c->worker_count,
-        .keep_going = cd_args_has(c->cli->args, CD_OPTION_keep_going)};
+    return (cd_explore_jobs){.subject = &c->subject,
+                             .frontier = {.explorer = &c->explorer,
+                                          .failures = &c->failures,
+                                          .plan = cddp_plan_digest(c->subject.plan)},
+                             .worker_count = c->worker_count,
+                             .keep_going = cd_args_has(c->cli->args, CD_OPTION_keep_going)};
 }
 
-/* How many runs to do before looking up: a tenth of a second here, half a second in every worker, and never beyond a
-** power of two, where runs learn from all before. */
+/* How many runs to do before looking up: a tenth of a second here, half a second in every worker,
+** and never beyond a power of two, where runs learn from all before. */
 static uint64_t end_of_stretch(const explore_command *c)
 {
     const cd_explorer *e = &c->explorer;
     uint64_t end = e->runs + 1, power = 1;
-    double rate = (double)(e->runs - c->began_runs) / ((double)(cd_os_now_ns() - c->began_ns + 1) / 1e9);
-    if (e->runs > c->began_runs) end = e->runs + 1 + (uint64_t)(rate * (c->worker_count > 1 ? 0.5 : 0.1));
+    double rate =
+        (double)(e->runs - c->began_runs) / ((double)(cd_os_now_ns() - c->began_ns + 1) / 1e9);
+    if (e->runs > c->began_runs)
+        end = e->runs + 1 + (uint64_t)(rate * (c->worker_count > 1 ? 0.5 : 0.1));
     while (power <= e->runs) power *= 2;
     if (c->worker_count > 1 && end > power) end = power;
     if (e->options.runs_max != 0 && end > e->options.runs_max) end = e->options.runs_max;
-    if (e->options.strategy == CD_STRATEGY_COVER && e->cover.order_count > 0 && end > e->cover.order_count + 1u)
+    if (e->options.strategy == CD_STRATEGY_COVER && e->cover.order_count > 0 &&
+        end > e->cover.order_count + 1u)
         end = e->cover.order_count + 1u;
     return end;
 }
@@ -194,14 +208,16 @@ static void put_exhaustive(cd_text *text, const explore_command *c)
     if (e->exhausted && !e->bounded)
         cd_text_push(text, "  exhaustive: every combination of choices was tried\n");
     else if (e->exhausted)
-        cd_text_printf(
-            text, "  bounded: every combination of the first %" PRIu64 " choices was tried, of up to %" PRIu64 "\n",
-            c->options.choices_max, e->choices_longest);
-    else
         cd_text_printf(text,
-                       "  not exhaustive: at least %" PRIu64
-                       " schedules are left; about %.3g %% of the tree was tried, if its branches are equal\n",
-                       cd_explorer_left(e), 100.0 * cd_explorer_progress(e));
+                       "  bounded: every combination of the first %" PRIu64
+                       " choices was tried, of up to %" PRIu64 "\n",
+                       c->options.choices_max, e->choices_longest);
+    else
+        cd_text_printf(
+            text,
+            "  not exhaustive: at least %" PRIu64
+            " schedules are left; about %.3g %% of the tree was tried, if its branches are equal\n",
+            cd_explorer_left(e), 100.0 * cd_explorer_progress(e));
 }
 
 /* What was not tried because it cannot matter, each with its reason. */
@@ -209,17 +225,25 @@ static void put_reductions(cd_text *text, const explore_command *c)
 {
     const cd_explorer *e = &c->explorer;
     if (c->options.reduce && e->races && c->options.strategy == CD_STRATEGY_COVER)
-        cd_text_push(text, "  turns: one order of ranks only, although something in a run depends on it\n");
+        cd_text_push(
+            text, "  turns: one order of ranks only, although something in a run depends on it\n");
     else if (c->options.reduce && e->races)
-        cd_text_push(text, "  turns: every order of ranks, because something in a run depends on it (a poll, a "
-                           "time-out, a failure)\n");
+        cd_text_push(
+            text,
+            "  turns: every order of ranks, because something in a run depends on it (a poll, a "
+            "time-out, a failure)\n");
     else if (c->options.reduce)
-        cd_text_push(text, "  turns: one order of ranks for all, because nothing in any run depends on it\n");
+        cd_text_push(
+            text,
+            "  turns: one order of ranks for all, because nothing in any run depends on it\n");
     if (e->options.merge && !e->races)
-        cd_text_printf(text, "  states: %zu, %" PRIu64 " schedules led to one that was there before\n", e->states.count,
-                       e->merged);
+        cd_text_printf(text,
+                       "  states: %zu, %" PRIu64 " schedules led to one that was there before\n",
+                       e->states.count, e->merged);
     if (e->options.symmetry && !e->races)
-        cd_text_push(text, "  ranks: interchangeable but for rank 0; states and outcomes up to a renaming\n");
+        cd_text_push(
+            text,
+            "  ranks: interchangeable but for rank 0; states and outcomes up to a renaming\n");
     else if (c->asymmetry != NULL && e->options.merge && !e->races)
         cd_text_printf(text, "  ranks: told apart, because %s\n", c->asymmetry);
 }
@@ -234,17 +258,19 @@ static void put_cover(cd_text *text, const explore_command *c)
     const cd_explorer *e = &c->explorer;
     if (has_covered(e))
         cd_text_printf(text,
-                       "  cover: every %u of %u gradients became ready in every order, on every rank, in %u schedules "
+                       "  cover: every %u of %u gradients became ready in every order, on every "
+                       "rank, in %u schedules "
                        "after the first\n",
                        e->cover.strength, e->cover.event_count, e->cover.order_count);
     else if (e->exhausted && e->cover.order_count == 0)
         cd_text_push(text, "  not covered: no two gradients are ready at once\n");
     else if (e->covering.deviated)
-        cd_text_push(text, "  not covered: some gradients are only ready after others, or not in every backward, so "
+        cd_text_push(text, "  not covered: some gradients are only ready after others, or not in "
+                           "every backward, so "
                            "not every order can be run\n");
     else
-        cd_text_printf(text, "  not covered: %" PRIu64 " of %u orders were run\n", e->runs > 0 ? e->runs - 1 : 0,
-                       e->cover.order_count);
+        cd_text_printf(text, "  not covered: %" PRIu64 " of %u orders were run\n",
+                       e->runs > 0 ? e->runs - 1 : 0, e->cover.order_count);
 }
 
 static void put_claim(cd_text *text, const explore_command *c)
@@ -254,21 +280,21 @@ static void put_claim(cd_text *text, const explore_command *c)
     switch (c->options.strategy) {
     case CD_STRATEGY_RANDOM:
         if (e->uneven || e->races)
-            cd_text_printf(
-                text,
-                "  random: every option equally likely, so weighted, not uniform over orders; a sample, no proof\n");
+            cd_text_printf(text, "  random: every option equally likely, so weighted, not uniform "
+                                 "over orders; a sample, no proof\n");
         else
-            cd_text_printf(
-                text, "  random: uniform, since every schedule so far had the same alternatives; a sample, no proof\n");
+            cd_text_printf(text, "  random: uniform, since every schedule so far had the same "
+                                 "alternatives; a sample, no proof\n");
         break;
     case CD_STRATEGY_PCT: {
         double miss = cd_explorer_miss_chance(e, &inverse);
-        cd_text_printf(text,
-                       "  pct: n = %" PRIu64 ", k = %" PRIu64 ", d = %" PRIu32
-                       "; a bug of this depth is met with a chance of at least 1 in %.0f per schedule\n"
-                       "  and was missed by all of these with a chance of at most %.3g\n",
-                       e->contenders_max > 0 ? e->contenders_max : 1, e->choices_longest, c->options.depth, inverse,
-                       miss);
+        cd_text_printf(
+            text,
+            "  pct: n = %" PRIu64 ", k = %" PRIu64 ", d = %" PRIu32
+            "; a bug of this depth is met with a chance of at least 1 in %.0f per schedule\n"
+            "  and was missed by all of these with a chance of at most %.3g\n",
+            e->contenders_max > 0 ? e->contenders_max : 1, e->choices_longest, c->options.depth,
+            inverse, miss);
         break;
     }
     case CD_STRATEGY_EXHAUSTIVE:
@@ -287,8 +313,8 @@ static void put_failure(cd_text *text, const explore_command *c)
                             .overrides = cd_text_get(&c->overrides),
                             .schedule = c->failures.first.schedule,
                             .plugins = c->cli->args};
-    cd_text_printf(text, "  %" PRIu64 " not verified, the first was schedule %" PRIu64 "\n  ", c->failures.count,
-                   c->failures.first_at);
+    cd_text_printf(text, "  %" PRIu64 " not verified, the first was schedule %" PRIu64 "\n  ",
+                   c->failures.count, c->failures.first_at);
     cd_text_wrap(text, c->failures.first.culprit, 4, 110);
     if (c->failures.first.schedule[0] == '\0') {
         cd_text_push(text, "  its choices are too many for a choice string\n");
@@ -305,8 +331,10 @@ static void put_failure(cd_text *text, const explore_command *c)
 static void put_recorded(cd_text *text, const explore_command *c)
 {
     const cd_explore_recorded *r = &c->recorded;
-    cd_text_printf(text, "  recorded    %" PRIu64 " run%s in %s, one of every outcome that is not verified", r->runs,
-                   r->runs == 1 ? "" : "s", cddp_store_path(c->store));
+    cd_text_printf(text,
+                   "  recorded    %" PRIu64
+                   " run%s in %s, one of every outcome that is not verified",
+                   r->runs, r->runs == 1 ? "" : "s", cddp_store_path(c->store));
     if (r->known > 0) cd_text_printf(text, "; %" PRIu64 " were there already", r->known);
     if (r->too_long > 0) cd_text_printf(text, "; %" PRIu64 " have too many choices", r->too_long);
     if (c->failures.kind_count == CD_FAILURE_KINDS)
@@ -330,11 +358,13 @@ static int report(explore_command *c)
     else
         cd_text_style(&text, exit_code == CD_EXIT_VERIFIED ? CD_STYLE_GREEN : CD_STYLE_YELLOW, "%s",
                       exit_code == CD_EXIT_VERIFIED ? "verified" : "inconclusive");
-    cd_text_printf(&text, "  %s: %" PRIu64 " schedules, %zu outcome%s, up to %" PRIu64 " choices%s\n", c->scenario,
-                   e->runs, e->outcomes.count, e->outcomes.count == 1 ? "" : "s", e->choices_longest,
-                   c->interrupted ? "; interrupted" : "");
+    cd_text_printf(&text,
+                   "  %s: %" PRIu64 " schedules, %zu outcome%s, up to %" PRIu64 " choices%s\n",
+                   c->scenario, e->runs, e->outcomes.count, e->outcomes.count == 1 ? "" : "s",
+                   e->choices_longest, c->interrupted ? "; interrupted" : "");
     if (e->runs > 0 && e->choices_longest == 0)
-        cd_text_push(&text, "  the scenario leaves nothing to choose: there is only one schedule\n");
+        cd_text_push(&text,
+                     "  the scenario leaves nothing to choose: there is only one schedule\n");
     if (c->failures.count > 0)
         put_failure(&text, c);
     else
@@ -342,8 +372,8 @@ static int report(explore_command *c)
     if (c->store != NULL) put_recorded(&text, c);
     if (e->choices_longest > 0) {
         put_reductions(&text, c);
-        cd_text_printf(&text, "  coverage: %zu of %zu options of the choice points that were met\n", e->taken.count,
-                       e->offered.count);
+        cd_text_printf(&text, "  coverage: %zu of %zu options of the choice points that were met\n",
+                       e->taken.count, e->offered.count);
     }
     exit_code = cd_cli_write(c->cli, &text, exit_code);
     cd_text_fini(&text);
@@ -353,13 +383,15 @@ static int report(explore_command *c)
 static cddp_status prepare(explore_command *c, cddp_error *err)
 {
     bool exhaustive = c->options.strategy == CD_STRATEGY_EXHAUSTIVE;
-    CD_TRY(cd_explore_prepare(c->subject.plan, exhaustive && c->options.reduce, &c->overrides, err));
+    CD_TRY(
+        cd_explore_prepare(c->subject.plan, exhaustive && c->options.reduce, &c->overrides, err));
     c->subject.registry = c->cli->registry;
     c->subject.from_scratch = cd_args_has(c->cli->args, CD_OPTION_plugin);
     c->options.world_size = (uint32_t)c->subject.plan->world.size;
     c->options.without_rebuild = cd_explore_is_without_rebuild(c->subject.plan);
     c->options.merge &= exhaustive;
-    c->options.reduce &= c->options.strategy != CD_STRATEGY_PCT; /* its guarantee is about all choices */
+    /* its guarantee is about all choices */
+    c->options.reduce &= c->options.strategy != CD_STRATEGY_PCT;
     c->asymmetry = c->options.symmetry ? cd_explore_find_asymmetry(c->subject.plan) : NULL;
     c->options.symmetry &= c->options.merge && c->asymmetry == NULL;
     c->subject.anonymous = c->options.symmetry;
@@ -368,12 +400,16 @@ static cddp_status prepare(explore_command *c, cddp_error *err)
 
 static cddp_status read_scenario(explore_command *c, cddp_error *err)
 {
-    const cd_session session = {.cli = c->cli, .level = CDDP_TRACE_DIGEST, .overrides = cd_text_get(&c->overrides)};
+    const cd_session session = {.cli = c->cli,
+                                .level = CDDP_TRACE_DIGEST,
+                                .overrides = cd_text_get(&c->overrides)};
     FILE *told = cd_crew_is_first(c->crew) ? stderr : NULL;
     CD_TRY(cd_session_load_plan(&session, c->scenario, told, &c->subject.plan, err));
     const char *backend = c->subject.plan->world.backend;
     if (strcmp(backend, "sim") != 0)
-        return cd_fail(err, CDDP_E_CONFIG, "only the simulator can be explored; the scenario runs on backend %s", backend);
+        return cd_fail(err, CDDP_E_CONFIG,
+                       "only the simulator can be explored; the scenario runs on backend %s",
+                       backend);
     CD_TRY(prepare(c, err));
     return CDDP_OK;
 }
@@ -387,7 +423,8 @@ static cddp_status serve(explore_command *c, cddp_error *err)
     return cd_crew_serve(c->crew, &jobs, err);
 }
 
-/* Before the search, so that a file that cannot be written is known then; the first process keeps them for all. */
+/* Before the search, so that a file that cannot be written is known then; the first process keeps
+** them for all. */
 static cddp_status open_files(explore_command *c, cddp_error *err)
 {
     const char *path = cd_args_text(c->cli->args, CD_OPTION_trace, NULL);
@@ -402,11 +439,14 @@ static cddp_status open_files(explore_command *c, cddp_error *err)
 static cddp_status record(explore_command *c, cddp_error *err)
 {
     if (c->store == NULL) return CDDP_OK;
-    const cd_session session = {
-        .cli = c->cli, .store = c->store, .level = CDDP_TRACE_DIGEST, .overrides = cd_text_get(&c->overrides)};
+    const cd_session session = {.cli = c->cli,
+                                .store = c->store,
+                                .level = CDDP_TRACE_DIGEST,
+                                .overrides = cd_text_get(&c->overrides)};
     cd_interrupt_end(); /* Ctrl-C ended the search; another one ends this */
     cd_interrupt_begin();
-    return cd_explore_record(&session, c->subject.plan, c->scenario, &c->failures, &c->recorded, err);
+    return cd_explore_record(&session, c->subject.plan, c->scenario, &c->failures, &c->recorded,
+                             err);
 }
 
 static cddp_status explore(explore_command *c, cddp_error *err)
@@ -420,14 +460,16 @@ static cddp_status explore(explore_command *c, cddp_error *err)
     CD_TRY(status);
     if (!cd_crew_is_first(c->crew)) return serve(c, err);
     status = run_all(c, err);
-    if (c->crew != NULL && cd_crew_dismiss(c->crew, status == CDDP_OK ? err : NULL) != CDDP_OK && status == CDDP_OK)
+    if (c->crew != NULL && cd_crew_dismiss(c->crew, status == CDDP_OK ? err : NULL) != CDDP_OK &&
+        status == CDDP_OK)
         status = err->status;
     CD_TRY(status);
     c->has_explored = true;
     CD_TRY(record(c, err));
     const char *certificate = cd_args_text(c->cli->args, CD_OPTION_certificate, NULL);
     if (certificate != NULL && has_covered(&c->explorer))
-        CD_TRY(cd_certificate_write(certificate, &c->explorer, cddp_plan_digest(c->subject.plan), err));
+        CD_TRY(cd_certificate_write(certificate, &c->explorer, cddp_plan_digest(c->subject.plan),
+                                    err));
     return CDDP_OK;
 }
 
@@ -442,7 +484,8 @@ int cd_command_explore(cd_cli *cli)
     c->cli = cli;
     cd_text_init(&c->overrides, false);
     cddp_status status = explore(c, &err);
-    int exit_code = CD_EXIT_VERIFIED; /* of a process that served: the first one says what came of it */
+    /* of a process that served: the first one says what came of it */
+    int exit_code = CD_EXIT_VERIFIED;
     if (c->has_explored) exit_code = report(c); /* also when it could not be kept */
     if (cd_crew_is_first(c->crew))
         exit_code = status == CDDP_OK ? exit_code : cd_cli_fail(cli, &err);

@@ -15,8 +15,8 @@ static void print_option(cd_text *text, const cd_option_info *option)
 {
     char name[64], letter[8] = "    ";
     if (option->letter != 0) snprintf(letter, sizeof letter, "-%c, ", option->letter);
-    snprintf(name, sizeof name, "%s--%s%s%s", letter, option->name, option->argument != NULL ? " " : "",
-             option->argument != NULL ? option->argument : "");
+    snprintf(name, sizeof name, "%s--%s%s%s", letter, option->name,
+             option->argument != NULL ? " " : "", option->argument != NULL ? option->argument : "");
     cd_text_printf(text, "  %-26s  ", name);
     cd_text_wrap(text, option->help, 30, HELP_WIDTH);
 }
@@ -24,28 +24,34 @@ static void print_option(cd_text *text, const cd_option_info *option)
 static void print_options(cd_text *text, uint32_t command_bits, bool common)
 {
     for (int i = 0; i < CD_OPTION_COUNT; i++)
-        if ((cd_options[i].commands & command_bits) != 0 && (cd_options[i].commands == CD_IN_ALL) == common)
+        if ((cd_options[i].commands & command_bits) != 0 &&
+            (cd_options[i].commands == CD_IN_ALL) == common)
             print_option(text, &cd_options[i]);
 }
 
 static void print_overview(cd_text *text)
 {
     cd_text_style(text, CD_STYLE_BOLD, "cddp-verify");
-    cd_text_printf(text, " %s: is this data-parallel training the training of one process?\n\n", cddp_version());
-    cd_text_push(text, "usage: cddp-verify SCENARIO|DIR...        run scenarios and judge what happened\n"
-                       "       cddp-verify COMMAND [ARGUMENT...]\n\ncommands:\n");
+    cd_text_printf(text, " %s: is this data-parallel training the training of one process?\n\n",
+                   cddp_version());
+    cd_text_push(text,
+                 "usage: cddp-verify SCENARIO|DIR...        run scenarios and judge what happened\n"
+                 "       cddp-verify COMMAND [ARGUMENT...]\n\ncommands:\n");
     size_t width = 0;
     for (int i = 0; i < CD_COMMAND_COUNT; i++)
         width = strlen(cd_commands[i].name) > width ? strlen(cd_commands[i].name) : width;
     for (int i = 0; i < CD_COMMAND_COUNT; i++)
-        cd_text_printf(text, "  %-*s  %s\n", (int)width, cd_commands[i].name, cd_commands[i].summary);
+        cd_text_printf(text, "  %-*s  %s\n", (int)width, cd_commands[i].name,
+                       cd_commands[i].summary);
     cd_text_push(text, "\noptions of every command:\n");
     print_options(text, CD_IN_ALL, true);
-    cd_text_push(text, "\nexit codes:\n"
-                       "  0  verified            3  something asked for is absent, such as a backend\n"
-                       "  1  findings            4  inconclusive, or interrupted\n"
-                       "  2  usage, scenario or store error\n\n"
-                       "\"cddp-verify help COMMAND\" explains a command; \"cddp-verify man\" prints the manual.\n");
+    cd_text_push(text,
+                 "\nexit codes:\n"
+                 "  0  verified            3  something asked for is absent, such as a backend\n"
+                 "  1  findings            4  inconclusive, or interrupted\n"
+                 "  2  usage, scenario or store error\n\n"
+                 "\"cddp-verify help COMMAND\" explains a command; \"cddp-verify man\" prints the "
+                 "manual.\n");
 }
 
 static void print_command(cd_text *text, cd_command_id id)
@@ -84,7 +90,8 @@ int cd_command_help(cd_cli *cli)
         cd_suggest_begin(&s, name);
         for (int i = 0; i < CD_COMMAND_COUNT; i++) cd_suggest_offer(&s, cd_commands[i].name);
         (void)(s.best != NULL
-                   ? cd_fail(&err, CDDP_E_ARG, "there is no command '%.60s'; did you mean '%s'?", name, s.best)
+                   ? cd_fail(&err, CDDP_E_ARG, "there is no command '%.60s'; did you mean '%s'?",
+                             name, s.best)
                    : cd_fail(&err, CDDP_E_ARG, "there is no command '%.60s'", name));
         exit_code = cd_cli_fail(cli, &err);
     }

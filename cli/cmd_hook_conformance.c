@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hook-conformance: the battery of hook_battery.c over a hook of this build or of a plugin, and its report card. */
+/* hook-conformance: the battery of hook_battery.c over a hook of this build or of a plugin, and its
+** report card. */
 #include "cddp/cddp.h"
 #include "cli/hook_battery.h"
 #include "cli/hook_trial.h"
@@ -10,11 +11,15 @@
 #include <math.h>
 #include <stdio.h>
 
-static cddp_status find_hook(const cd_cli *cli, const char *name, const cddp_hook **hook, cddp_error *err)
+static cddp_status find_hook(const cd_cli *cli, const char *name, const cddp_hook **hook,
+                             cddp_error *err)
 {
     *hook = cddp_registry_find_hook(cli->registry, name);
     if (*hook == NULL)
-        return cd_fail(err, CDDP_E_ARG, "there is no communication hook '%s'; `cddp-verify list hooks` shows those there are", name);
+        return cd_fail(
+            err, CDDP_E_ARG,
+            "there is no communication hook '%s'; `cddp-verify list hooks` shows those there are",
+            name);
     return CDDP_OK;
 }
 
@@ -22,7 +27,8 @@ static cddp_status find_subject(const cd_cli *cli, cd_hook_subject *subject, cdd
 {
     const char *inner = cd_args_text(cli->args, CD_OPTION_inner, NULL);
     if (cli->args->operand_count != 1)
-        return cd_fail(err, CDDP_E_ARG, "which hook? name one; `cddp-verify list hooks` shows those there are");
+        return cd_fail(err, CDDP_E_ARG,
+                       "which hook? name one; `cddp-verify list hooks` shows those there are");
     CD_TRY(find_hook(cli, cli->args->operands[0], &subject->hook, err));
     if (inner != NULL) CD_TRY(find_hook(cli, inner, &subject->inner, err));
     subject->options = cd_args_text(cli->args, CD_OPTION_hook_options, NULL);
@@ -33,10 +39,16 @@ static void put_line(cd_text *text, const cd_hook_card *card, cd_hook_law law)
 {
     const cd_hook_line *line = &card->lines[law];
     bool failed = line->failed_count > 0;
-    cd_text_style(text, failed ? CD_STYLE_RED : line->case_count == 0 ? CD_STYLE_YELLOW : CD_STYLE_GREEN, "  %-8s",
-                  failed ? "FAILED" : line->case_count == 0 ? "without" : "passed");
-    cd_text_printf(text, "%-14s%s (%" PRIu32 " case%s)\n", cd_hook_law_name(law), cd_hook_law_title(law), line->case_count,
-                   line->case_count == 1 ? "" : "s");
+    cd_text_style(text,
+                  failed                  ? CD_STYLE_RED
+                  : line->case_count == 0 ? CD_STYLE_YELLOW
+                                          : CD_STYLE_GREEN,
+                  "  %-8s",
+                  failed                  ? "FAILED"
+                  : line->case_count == 0 ? "without"
+                                          : "passed");
+    cd_text_printf(text, "%-14s%s (%" PRIu32 " case%s)\n", cd_hook_law_name(law),
+                   cd_hook_law_title(law), line->case_count, line->case_count == 1 ? "" : "s");
     if (!failed) return;
     cd_text_push(text, "            ");
     cd_text_wrap(text, line->first, 12, 110);
@@ -45,35 +57,53 @@ static void put_line(cd_text *text, const cd_hook_card *card, cd_hook_law law)
 /* It declares that it loses something and never did: what there is to judge has not begun. */
 static bool is_untried(const cd_hook_subject *subject, const cd_hook_card *card)
 {
-    return card->is_exact && (subject->hook->flags & CDDP_HOOK_LOSSY) != 0 && (subject->hook->flags & CDDP_HOOK_EXACT) == 0;
+    return card->is_exact && (subject->hook->flags & CDDP_HOOK_LOSSY) != 0 &&
+           (subject->hook->flags & CDDP_HOOK_EXACT) == 0;
 }
 
 static void put_traits(cd_text *text, const cd_hook_subject *subject, const cd_hook_card *card)
 {
-    uint32_t flags = subject->hook->flags | (subject->inner != NULL ? subject->inner->flags & CDDP_HOOK_STATEFUL : 0);
+    uint32_t flags = subject->hook->flags |
+                     (subject->inner != NULL ? subject->inner->flags & CDDP_HOOK_STATEFUL : 0);
     cd_text_printf(text, "  %s, %s",
-                   is_untried(subject, card)                       ? "the plain all-reduce bit for bit, although it declares itself lossy"
-                   : card->is_exact                                ? "exact: the plain all-reduce bit for bit"
+                   is_untried(subject, card)
+                       ? "the plain all-reduce bit for bit, although it declares itself lossy"
+                   : card->is_exact ? "exact: the plain all-reduce bit for bit"
                    : subject->hook->flags & CDDP_HOOK_ROUNDED_ONCE ? "the exact mean, rounded once"
                                                                    : "lossy",
                    flags & CDDP_HOOK_STATEFUL ? "stateful" : "without saved state");
-    if (!card->is_exact) cd_text_printf(text, ", off by up to %.2g of the largest mean in one step", card->worst_relative);
-    if (!isfinite(card->bytes_factor)) cd_text_push(text, ", sends nothing\n");
-    else if (card->bytes_factor == 1.0) cd_text_push(text, ", as many bytes as the plain all-reduce\n");
-    else if (card->bytes_factor < 1.0) cd_text_printf(text, ", %.2f times the bytes of the plain all-reduce\n", 1.0 / card->bytes_factor);
-    else cd_text_printf(text, ", %.2f times fewer bytes than the plain all-reduce\n", card->bytes_factor);
+    if (!card->is_exact)
+        cd_text_printf(text, ", off by up to %.2g of the largest mean in one step",
+                       card->worst_relative);
+    if (!isfinite(card->bytes_factor))
+        cd_text_push(text, ", sends nothing\n");
+    else if (card->bytes_factor == 1.0)
+        cd_text_push(text, ", as many bytes as the plain all-reduce\n");
+    else if (card->bytes_factor < 1.0)
+        cd_text_printf(text, ", %.2f times the bytes of the plain all-reduce\n",
+                       1.0 / card->bytes_factor);
+    else
+        cd_text_printf(text, ", %.2f times fewer bytes than the plain all-reduce\n",
+                       card->bytes_factor);
     for (uint32_t i = 0; i < card->stated_count; i++)
-        cd_text_printf(text, "  states: %s (%" PRIu64 " times)\n", card->stated[i].name, card->stated[i].count);
-    if (card->goes_apart) cd_text_push(text, "  lets its ranks go apart, as it says: something else has to average the model\n");
+        cd_text_printf(text, "  states: %s (%" PRIu64 " times)\n", card->stated[i].name,
+                       card->stated[i].count);
+    if (card->goes_apart)
+        cd_text_push(
+            text,
+            "  lets its ranks go apart, as it says: something else has to average the model\n");
     for (uint32_t ranks = 1, told = 0; ranks <= CD_TRIAL_RANKS_MAX; ranks++)
-        if ((card->skipped & 1u << ranks) != 0) cd_text_printf(text, "%s%u", told++ == 0 ? "  not judged in worlds of " : ", ", ranks);
+        if ((card->skipped & 1u << ranks) != 0)
+            cd_text_printf(text, "%s%u", told++ == 0 ? "  not judged in worlds of " : ", ", ranks);
     if (card->skipped != 0) {
         cd_text_push(text, ": ");
         cd_text_wrap(text, card->skipped_because, 6, 110);
     }
     for (uint32_t d = 0; d < CDDP_DTYPE_COUNT; d++)
-        if (card->refused & CDDP_DTYPE_BIT(d)) cd_text_printf(text, "  does not take %s\n", cddp_dtype_name((cddp_dtype)d));
-    if (card->too_large > 0) cd_text_printf(text, "  does not take a bucket of %" PRId64 " elements\n", card->too_large);
+        if (card->refused & CDDP_DTYPE_BIT(d))
+            cd_text_printf(text, "  does not take %s\n", cddp_dtype_name((cddp_dtype)d));
+    if (card->too_large > 0)
+        cd_text_printf(text, "  does not take a bucket of %" PRId64 " elements\n", card->too_large);
 }
 
 static int report(const cd_cli *cli, const cd_hook_subject *subject, const cd_hook_card *card)
@@ -87,16 +117,30 @@ static int report(const cd_cli *cli, const cd_hook_subject *subject, const cd_ho
         put_line(&text, card, (cd_hook_law)law);
     }
     put_traits(&text, subject, card);
-    bool good = failed == 0 && card->lines[CD_LAW_RUNS].case_count > 0, untried = good && is_untried(subject, card);
-    cd_text_style(&text, untried ? CD_STYLE_YELLOW : good ? CD_STYLE_GREEN : CD_STYLE_RED,
-                  untried ? "inconclusive" : good ? "conforms" : "does not conform");
-    cd_text_printf(&text, "  hook %s%s%s%s: %" PRIu32 " cases", subject->hook->name, subject->inner != NULL ? " around " : "",
-                   subject->inner != NULL ? subject->inner->name : "", subject->options != NULL ? " with options" : "", cases);
-    if (failed > 0) cd_text_printf(&text, ", %" PRIu32 " law%s broken", failed, failed == 1 ? "" : "s");
+    bool good = failed == 0 && card->lines[CD_LAW_RUNS].case_count > 0,
+         untried = good && is_untried(subject, card);
+    cd_text_style(&text,
+                  untried ? CD_STYLE_YELLOW
+                  : good  ? CD_STYLE_GREEN
+                          : CD_STYLE_RED,
+                  untried ? "inconclusive"
+                  : good  ? "conforms"
+                          : "does not conform");
+    cd_text_printf(&text, "  hook %s%s%s%s: %" PRIu32 " cases", subject->hook->name,
+                   subject->inner != NULL ? " around " : "",
+                   subject->inner != NULL ? subject->inner->name : "",
+                   subject->options != NULL ? " with options" : "", cases);
+    if (failed > 0)
+        cd_text_printf(&text, ", %" PRIu32 " law%s broken", failed, failed == 1 ? "" : "s");
     if (card->lines[CD_LAW_RUNS].case_count == 0) cd_text_push(&text, ", takes no dtype at all");
-    if (untried) cd_text_push(&text, ", none of which saw it lose anything: --hook-options may let it begin earlier");
+    if (untried)
+        cd_text_push(
+            &text, ", none of which saw it lose anything: --hook-options may let it begin earlier");
     cd_text_push(&text, "\n");
-    int exit_code = cd_cli_write(cli, &text, untried ? CD_EXIT_INCONCLUSIVE : good ? CD_EXIT_VERIFIED : CD_EXIT_FINDINGS);
+    int exit_code = cd_cli_write(cli, &text,
+                                 untried ? CD_EXIT_INCONCLUSIVE
+                                 : good  ? CD_EXIT_VERIFIED
+                                         : CD_EXIT_FINDINGS);
     cd_text_fini(&text);
     return exit_code;
 }

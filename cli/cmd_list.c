@@ -35,16 +35,22 @@ static cddp_status list_hooks(cd_cli *cli, cd_text *text, cddp_error *err)
         static const struct {
             uint32_t flag;
             const char *word;
-        } flags[] = {
-            {CDDP_HOOK_EXACT, "exact"},       {CDDP_HOOK_LOSSY, "lossy"},   {CDDP_HOOK_ROUNDED_ONCE, "rounded once"},
-            {CDDP_HOOK_STATEFUL, "stateful"}, {CDDP_HOOK_LINEAR, "linear"}, {CDDP_HOOK_NO_COMM, "no communication"}};
+        } flags[] = {{CDDP_HOOK_EXACT, "exact"},
+                     {CDDP_HOOK_LOSSY, "lossy"},
+                     {CDDP_HOOK_ROUNDED_ONCE, "rounded once"},
+                     {CDDP_HOOK_STATEFUL, "stateful"},
+                     {CDDP_HOOK_LINEAR, "linear"},
+                     {CDDP_HOOK_NO_COMM, "no communication"}};
         size_t used = (size_t)snprintf(words, sizeof words, "%s", cd_hook_summary(hook->name));
-        for (size_t k = 0, first = 1; k < sizeof flags / sizeof flags[0] && used < sizeof words; k++) {
+        for (size_t k = 0, first = 1; k < sizeof flags / sizeof flags[0] && used < sizeof words;
+             k++) {
             if ((hook->flags & flags[k].flag) == 0) continue;
-            used += (size_t)snprintf(words + used, sizeof words - used, "%s%s", first ? " [" : ", ", flags[k].word);
+            used += (size_t)snprintf(words + used, sizeof words - used, "%s%s", first ? " [" : ", ",
+                                     flags[k].word);
             first = 0;
         }
-        if (hook->flags != 0 && used < sizeof words) snprintf(words + used, sizeof words - used, "]");
+        if (hook->flags != 0 && used < sizeof words)
+            snprintf(words + used, sizeof words - used, "]");
         put(text, hook->name, 24, words);
     }
     return CDDP_OK;
@@ -57,12 +63,13 @@ static cddp_status list_backends(cd_cli *cli, cd_text *text, cddp_error *err)
     const char *form, *summary;
     for (const cd_backend_row *row = cd_backend_rows; row->name != NULL; row++) {
         char words[512];
-        snprintf(words, sizeof words, "%s%s%s", row->summary, row->absent[0] != '\0' ? "; not in this build: " : "",
-                 row->absent);
+        snprintf(words, sizeof words, "%s%s%s", row->summary,
+                 row->absent[0] != '\0' ? "; not in this build: " : "", row->absent);
         put(text, row->name, 11, words);
     }
     for (size_t i = 0; (backend = cddp_registry_backend(cli->registry, i)) != NULL; i++)
-        if (cd_backend_row_find(backend->name) == NULL) put(text, backend->name, 11, "from a plugin");
+        if (cd_backend_row_find(backend->name) == NULL)
+            put(text, backend->name, 11, "from a plugin");
     cd_text_push(text, "\nand compositions of them, which nest (check:rr:2:hier:gloo):\n");
     for (size_t i = 0; cddp_composition_kind(i, &form, &summary); i++) put(text, form, 24, summary);
     return CDDP_OK;
@@ -83,8 +90,9 @@ static cddp_status list_keys(cd_cli *cli, cd_text *text, cddp_error *err)
     cddp_key_info key = {.size = sizeof key};
     for (size_t i = 0; cddp_plan_key(i, &key); i++) {
         char words[1024];
-        snprintf(words, sizeof words, "%s%s%s%s%s%s%s", key.doc, key.choices != NULL ? "; one of " : "",
-                 key.choices != NULL ? key.choices : "", key.initial[0] != '\0' ? " (default " : "", key.initial,
+        snprintf(words, sizeof words, "%s%s%s%s%s%s%s", key.doc,
+                 key.choices != NULL ? "; one of " : "", key.choices != NULL ? key.choices : "",
+                 key.initial[0] != '\0' ? " (default " : "", key.initial,
                  key.initial[0] != '\0' ? ")" : "", key.per_rank ? " [per rank]" : "");
         put(text, key.path, 34, words);
     }
@@ -95,7 +103,8 @@ static cddp_status list_events(cd_cli *cli, cd_text *text, cddp_error *err)
 {
     (void)cli, (void)err;
     const cddp_event_info *info;
-    for (uint32_t i = 0; (info = cddp_event_describe(i)) != NULL; i++) put(text, info->name, 18, info->doc);
+    for (uint32_t i = 0; (info = cddp_event_describe(i)) != NULL; i++)
+        put(text, info->name, 18, info->doc);
     return CDDP_OK;
 }
 
@@ -187,7 +196,8 @@ static cddp_status list_links(cd_cli *cli, cd_text *text, cddp_error *err)
 {
     (void)cli, (void)err;
     static const named_row rows[] = {
-#define CD_LINK(id, name, latency, bandwidth, overhead, is_pcie, source) {name, #latency " ns, " #bandwidth " B/s: " source},
+#define CD_LINK(id, name, latency, bandwidth, overhead, is_pcie, source) \
+    {name, #latency " ns, " #bandwidth " B/s: " source},
 #include "sim/links.def"
 #undef CD_LINK
     };
@@ -220,18 +230,12 @@ static const struct {
     const char *name;
     cddp_status (*list)(cd_cli *cli, cd_text *text, cddp_error *err);
 } topics[] = {
-    {"hooks", list_hooks},
-    {"backends", list_backends},
-    {"checks", list_checks},
-    {"scenarios", list_scenarios},
-    {"keys", list_keys},
-    {"events", list_events},
-    {"models", list_models},
-    {"optimizers", list_optimizers},
-    {"faults", list_faults},
-    {"marks", list_marks},
-    {"choosers", list_choosers},
-    {"algorithms", list_algorithms},
+    {"hooks", list_hooks},       {"backends", list_backends},
+    {"checks", list_checks},     {"scenarios", list_scenarios},
+    {"keys", list_keys},         {"events", list_events},
+    {"models", list_models},     {"optimizers", list_optimizers},
+    {"faults", list_faults},     {"marks", list_marks},
+    {"choosers", list_choosers}, {"algorithms", list_algorithms},
     {"links", list_links},
 };
 #define TOPIC_COUNT (sizeof topics / sizeof topics[0])
@@ -245,10 +249,12 @@ static cddp_status list_topic(cd_cli *cli, cd_text *text, cddp_error *err)
     for (size_t i = 0; i < TOPIC_COUNT; i++) {
         if (strcmp(topics[i].name, wanted) == 0) return topics[i].list(cli, text, err);
         cd_suggest_offer(&s, topics[i].name);
-        snprintf(all + strlen(all), sizeof all - strlen(all), "%s%s", i > 0 ? ", " : "", topics[i].name);
+        snprintf(all + strlen(all), sizeof all - strlen(all), "%s%s", i > 0 ? ", " : "",
+                 topics[i].name);
     }
     if (wanted[0] == '\0') return cd_fail(err, CDDP_E_ARG, "list what? one of %s", all);
-    if (s.best != NULL) return cd_fail(err, CDDP_E_ARG, "cannot list '%.60s'; did you mean '%s'?", wanted, s.best);
+    if (s.best != NULL)
+        return cd_fail(err, CDDP_E_ARG, "cannot list '%.60s'; did you mean '%s'?", wanted, s.best);
     return cd_fail(err, CDDP_E_ARG, "cannot list '%.60s'; there are %s", wanted, all);
 }
 
@@ -257,8 +263,9 @@ int cd_command_list(cd_cli *cli)
     cddp_error err = CDDP_ERROR_INIT;
     cd_text text;
     cd_text_init(&text, cli->color_out);
-    int exit_code =
-        list_topic(cli, &text, &err) == CDDP_OK ? cd_cli_write(cli, &text, CD_EXIT_VERIFIED) : cd_cli_fail(cli, &err);
+    int exit_code = list_topic(cli, &text, &err) == CDDP_OK
+                        ? cd_cli_write(cli, &text, CD_EXIT_VERIFIED)
+                        : cd_cli_fail(cli, &err);
     cd_text_fini(&text);
     return exit_code;
 }

@@ -51,7 +51,9 @@ static cddp_status read_budget(prove_command *c, cddp_error *err)
     else if (ok && strcmp(end, "m") == 0)
         c->time_budget_ns = n * 60000000000u;
     else
-        return cd_fail(err, CDDP_E_ARG, "--budget %s is neither a number of orders nor a time such as 30s or 5m", text);
+        return cd_fail(err, CDDP_E_ARG,
+                       "--budget %s is neither a number of orders nor a time such as 30s or 5m",
+                       text);
     snprintf(c->budget, sizeof c->budget, "%s", text);
     return CDDP_OK;
 }
@@ -67,7 +69,8 @@ static cddp_status read_arguments(prove_command *c, cddp_error *err)
     CD_TRY(cd_args_number(args, CD_OPTION_used_sets, &c->used_steps, err));
     CD_TRY(cd_args_number(args, CD_OPTION_no_sync, &c->sync_places, err));
     CD_TRY(cd_overrides_read(args, &c->overrides, err));
-    cd_text_printf(&c->overrides, "model.device=%s\nschedule.ready=chosen\n", c->words_only ? "shape" : "symbol");
+    cd_text_printf(&c->overrides, "model.device=%s\nschedule.ready=chosen\n",
+                   c->words_only ? "shape" : "symbol");
     if (c->jobs == 0) c->jobs = cd_os_core_count();
     return read_budget(c, err);
 }
@@ -79,7 +82,9 @@ static cddp_status read_plan(prove_command *c, cddp_error *err)
     cd_text lines;
     cd_text_init(&lines, false);
     cd_text_printf(&lines, "%s%s", cd_text_get(&c->overrides), cd_text_get(&c->pattern));
-    const cd_session session = {.cli = c->cli, .level = CDDP_TRACE_DIGEST, .overrides = cd_text_get(&lines)};
+    const cd_session session = {.cli = c->cli,
+                                .level = CDDP_TRACE_DIGEST,
+                                .overrides = cd_text_get(&lines)};
     cddp_plan_destroy(c->plan);
     cddp_status status = cd_session_load_plan(&session, c->scenario, stderr, &c->plan, err);
     cd_text_fini(&lines);
@@ -91,18 +96,24 @@ static cddp_status check_plan(const prove_command *c, cddp_error *err)
 {
     const cddp_plan *plan = c->plan;
     if (strcmp(plan->world.backend, "sim") != 0)
-        return cd_fail(err, CDDP_E_CONFIG, "a proof is made on the simulator; the scenario runs on backend %s",
+        return cd_fail(err, CDDP_E_CONFIG,
+                       "a proof is made on the simulator; the scenario runs on backend %s",
                        plan->world.backend);
     if (plan->fault_count > 0)
-        return cd_fail(err, CDDP_E_CONFIG, "the scenario plants faults; a proof is about runs without any");
+        return cd_fail(err, CDDP_E_CONFIG,
+                       "the scenario plants faults; a proof is about runs without any");
     if (plan->rendezvous.enable)
-        return cd_fail(err, CDDP_E_CONFIG, "rendezvous.enable: who comes first to the store is a race; a proof is about runs without any");
+        return cd_fail(err, CDDP_E_CONFIG,
+                       "rendezvous.enable: who comes first to the store is a race; a proof is "
+                       "about runs without any");
     if (plan->settings.train.checkpoint_step > 0)
-        return cd_fail(err, CDDP_E_CONFIG, "train.checkpoint_step: a proof does not go through a checkpoint");
+        return cd_fail(err, CDDP_E_CONFIG,
+                       "train.checkpoint_step: a proof does not go through a checkpoint");
     for (size_t i = 0; i < plan->when_count; i++)
         if (plan->whens[i].ready != CDDP_PLAN_UNSET && plan->whens[i].ready != CD_READY_BY_CHOICE)
-            return cd_fail(err, CDDP_E_CONFIG,
-                           "when[%zu].ready fixes the order of gradients, which is what a proof varies", i);
+            return cd_fail(
+                err, CDDP_E_CONFIG,
+                "when[%zu].ready fixes the order of gradients, which is what a proof varies", i);
     return CDDP_OK;
 }
 
@@ -120,11 +131,12 @@ static cddp_status find_units(prove_command *c, cddp_error *err)
         if (c->units[i] != NULL) memcpy(c->units[i], model->units[i].name, bytes);
     }
     cd_replica_destroy(replica);
-    return c->units != NULL ? CDDP_OK : cd_fail(err, CDDP_E_NOMEM, "no memory for the units of the model");
+    return c->units != NULL ? CDDP_OK
+                            : cd_fail(err, CDDP_E_NOMEM, "no memory for the units of the model");
 }
 
-/* How many bits a pattern has: a sync flag per micro-step that is not the last of its step, and a bit per unit of the
-** model, rank and step. Of those, the ones without an idle rank are proved. */
+/* How many bits a pattern has: a sync flag per micro-step that is not the last of its step, and a
+** bit per unit of the model, rank and step. Of those, the ones without an idle rank are proved. */
 static cddp_status count_variants(prove_command *c, cddp_error *err)
 {
     const cddp_plan *plan = c->plan;
@@ -135,33 +147,41 @@ static cddp_status count_variants(prove_command *c, cddp_error *err)
                        " micro-steps that are not the last of their step",
                        c->sync_places, places);
     if (c->used_steps > plan->settings.train.steps)
-        return cd_fail(err, CDDP_E_ARG, "--used-sets %" PRIu64 ": the scenario has %" PRIu64 " steps", c->used_steps,
+        return cd_fail(err, CDDP_E_ARG,
+                       "--used-sets %" PRIu64 ": the scenario has %" PRIu64 " steps", c->used_steps,
                        plan->settings.train.steps);
     if (c->used_steps > 0) CD_TRY(find_units(c, err));
     if (c->used_steps > 0 && c->unit_count == 0)
-        return cd_fail(err, CDDP_E_ARG, "--used-sets: model '%s' has no units that could be left out",
+        return cd_fail(err, CDDP_E_ARG,
+                       "--used-sets: model '%s' has no units that could be left out",
                        plan->settings.model.name);
     const uint64_t bits = c->sync_places + c->used_steps * c->unit_count * plan->world.size;
     if (bits > PATTERN_BITS_MAX)
         return cd_fail(err, CDDP_E_LIMIT,
-                       "that makes 2^%" PRIu64 " variants of the scenario; at most 2^%d are proved one by one", bits,
-                       PATTERN_BITS_MAX);
+                       "that makes 2^%" PRIu64
+                       " variants of the scenario; at most 2^%d are proved one by one",
+                       bits, PATTERN_BITS_MAX);
     c->variant_count = UINT64_C(1) << bits;
     return CDDP_OK;
 }
 
-static void write_pattern(prove_command *c, uint64_t variant, size_t when, uint32_t world_size, uint32_t micro_steps)
+static void write_pattern(prove_command *c, uint64_t variant, size_t when, uint32_t world_size,
+                          uint32_t micro_steps)
 {
     cd_text *t = &c->pattern;
     cd_text_fini(t);
     cd_text_init(t, false);
     for (uint64_t i = 0; i < c->sync_places; i++, when++, variant >>= 1)
-        cd_text_printf(t, "when.%zu.steps=%" PRIu64 "\nwhen.%zu.micro_steps=%" PRIu64 "\nwhen.%zu.sync=%s\n", when,
-                       i / (micro_steps - 1), when, i % (micro_steps - 1), when, (variant & 1) != 0 ? "true" : "false");
+        cd_text_printf(t,
+                       "when.%zu.steps=%" PRIu64 "\nwhen.%zu.micro_steps=%" PRIu64
+                       "\nwhen.%zu.sync=%s\n",
+                       when, i / (micro_steps - 1), when, i % (micro_steps - 1), when,
+                       (variant & 1) != 0 ? "true" : "false");
     for (uint64_t step = 0; step < c->used_steps; step++)
         for (uint32_t rank = 0; rank < world_size; rank++, when++) {
-            cd_text_printf(t, "when.%zu.ranks=%" PRIu32 "\nwhen.%zu.steps=%" PRIu64 "\nwhen.%zu.uses=", when, rank,
-                           when, step, when);
+            cd_text_printf(t,
+                           "when.%zu.ranks=%" PRIu32 "\nwhen.%zu.steps=%" PRIu64 "\nwhen.%zu.uses=",
+                           when, rank, when, step, when);
             for (size_t u = 0; u < c->unit_count; u++, variant >>= 1)
                 cd_text_printf(t, "%s%s=%d", u > 0 ? "," : "", c->units[u], (variant & 1) == 0);
             cd_text_push(t, "\n");
@@ -183,7 +203,8 @@ static bool has_idle_rank(const prove_command *c, uint64_t variant, uint32_t wor
 static bool must_stop(void *context)
 {
     const prove_command *c = context;
-    return cd_interrupt_requested() || (c->time_budget_ns != 0 && cd_os_now_ns() - c->began_ns > c->time_budget_ns);
+    return cd_interrupt_requested() ||
+           (c->time_budget_ns != 0 && cd_os_now_ns() - c->began_ns > c->time_budget_ns);
 }
 
 static void show_progress(void *context, const cd_proof *proof)
@@ -196,10 +217,11 @@ static void show_progress(void *context, const cd_proof *proof)
     fprintf(stderr, "\r\033[K%.1f s: ", seconds);
     if (c->variant_count > 1)
         fprintf(stderr, "variant %" PRIu64 " of %" PRIu64 ", ", c->variants + 1, c->variant_count);
-    fprintf(stderr, "%" PRIu64 " of about %.0f orders of rank 0, %" PRIu64 " states", proof->orders_tried,
-            proof->orders_estimate, c->proof.states + proof->states);
+    fprintf(stderr, "%" PRIu64 " of about %.0f orders of rank 0, %" PRIu64 " states",
+            proof->orders_tried, proof->orders_estimate, c->proof.states + proof->states);
     if (proof->orders_tried > 0 && proof->orders_estimate > (double)proof->orders_tried)
-        fprintf(stderr, ", about %.0f s left", seconds * (proof->orders_estimate / (double)proof->orders_tried - 1));
+        fprintf(stderr, ", about %.0f s left",
+                seconds * (proof->orders_estimate / (double)proof->orders_tried - 1));
     fflush(stderr);
 }
 
@@ -209,7 +231,8 @@ static void add_proof(prove_command *c, const cd_proof *one)
     cd_proof *all = &c->proof;
     const cd_proof sum = *all;
     const bool is_first = c->variants++ == 0;
-    if (is_first || (one->end != CD_PROOF_HOLDS && all->end == CD_PROOF_HOLDS) || one->end == CD_PROOF_REFUTED)
+    if (is_first || (one->end != CD_PROOF_HOLDS && all->end == CD_PROOF_HOLDS) ||
+        one->end == CD_PROOF_REFUTED)
         *all = *one;
     if (!is_first) {
         all->states = sum.states + one->states;
@@ -231,7 +254,8 @@ static cddp_status prove_variant(prove_command *c, cddp_error *err)
     cd_proof one;
     CD_TRY(check_plan(c, err));
     /* What the scenario expects is not what a proof is about. */
-    const cddp_text_list exercised = c->words_only ? (cddp_text_list){NULL, 0} : c->plan->expect.exercised;
+    const cddp_text_list exercised =
+        c->words_only ? (cddp_text_list){NULL, 0} : c->plan->expect.exercised;
     c->plan->expect = (cddp_plan_expect){.verdict = CDDP_EXPECT_VERIFIED, .exercised = exercised};
     const cd_prove_options options = {.plan = c->plan,
                                       .registry = c->cli->registry,
@@ -299,7 +323,9 @@ static void put_any_ranks(cd_text *text, const cd_proof *p)
     put_sizes(text, p->worlds, p->world_count);
     cd_text_push(text, " ranks, and of ranks alone in worlds of\n              ");
     put_sizes(text, p->large, p->large_count);
-    cd_text_printf(text, ": for any number of ranks from %" PRIu32 " on all issue the same collectives\n", p->any_from);
+    cd_text_printf(text,
+                   ": for any number of ranks from %" PRIu32 " on all issue the same collectives\n",
+                   p->any_from);
 }
 
 static void put_proved(cd_text *text, const prove_command *c)
@@ -307,8 +333,8 @@ static void put_proved(cd_text *text, const prove_command *c)
     const cd_proof *p = &c->proof;
     cd_text_printf(text,
                    "  words       on every one of %" PRIu32 " ranks the gradients of %" PRIu32
-                   " backwards, up to %" PRIu32
-                   " at once, may become ready in any\n              order: the rank issues the same %zu collectives\n",
+                   " backwards, up to %" PRIu32 " at once, may become ready in any\n              "
+                   "order: the rank issues the same %zu collectives\n",
                    p->rank_count, p->window_count, p->windows_max, p->letters);
     put_any_ranks(text, p);
     if (p->values) {
@@ -331,24 +357,32 @@ static void put_proved(cd_text *text, const prove_command *c)
 static void put_effort(cd_text *text, const prove_command *c)
 {
     const cd_proof *p = &c->proof;
-    cd_text_printf(text, "  search      %" PRIu64 " states of one rank, %" PRIu64 " steps between them", p->states,
-                   p->events);
+    cd_text_printf(text,
+                   "  search      %" PRIu64 " states of one rank, %" PRIu64 " steps between them",
+                   p->states, p->events);
     if (p->orders_tried > 1)
-        cd_text_printf(text, "; %" PRIu64 " orders of rank 0 that could change a rebuilt layout, %" PRIu64 " layouts",
+        cd_text_printf(text,
+                       "; %" PRIu64 " orders of rank 0 that could change a rebuilt layout, %" PRIu64
+                       " layouts",
                        p->orders_tried, p->layouts);
     if (c->variant_count > 1)
-        cd_text_printf(text, "; %" PRIu64 " of %" PRIu64 " variants", c->variants, c->variant_count);
+        cd_text_printf(text, "; %" PRIu64 " of %" PRIu64 " variants", c->variants,
+                       c->variant_count);
     if (p->shared_ranks > 0)
-        cd_text_printf(text, ", which stand%s for %" PRIu32 " more rank%s with the same program, word and results",
+        cd_text_printf(text,
+                       ", which stand%s for %" PRIu32
+                       " more rank%s with the same program, word and results",
                        p->states == 1 ? "s" : "", p->shared_ranks, p->shared_ranks == 1 ? "" : "s");
     cd_text_push(text, "\n");
     if (p->probes == 0) return;
-    cd_text_printf(
-        text,
-        "  estimate    before the search: about %.4g schedules; %.4g states, for each order that matters anew (%" PRIu32
-        " random descents",
-        p->estimate, p->states_estimate * (p->rank_count - p->shared_ranks) / p->rank_count, p->probes);
-    if (p->probe_spread > 0) cd_text_printf(text, ", which differ by %" PRIu32 " %%", p->probe_spread);
+    cd_text_printf(text,
+                   "  estimate    before the search: about %.4g schedules; %.4g states, for each "
+                   "order that matters anew (%" PRIu32 " random descents",
+                   p->estimate,
+                   p->states_estimate * (p->rank_count - p->shared_ranks) / p->rank_count,
+                   p->probes);
+    if (p->probe_spread > 0)
+        cd_text_printf(text, ", which differ by %" PRIu32 " %%", p->probe_spread);
     cd_text_push(text, ")\n");
 }
 
@@ -357,21 +391,30 @@ static void put_inputs(cd_text *text, const cd_proof *p)
 {
     cd_text words;
     cd_text_init(&words, false);
-    cd_text_printf(&words, "any ranks: further ranks do as rank%s ", p->model_count == 1 ? "" : "s");
+    cd_text_printf(&words, "any ranks: further ranks do as rank%s ",
+                   p->model_count == 1 ? "" : "s");
     put_sizes(&words, p->models, p->model_count);
-    cd_text_printf(&words,
-                   " here; a rank knows of the others by results alone; of its %zu collectives %" PRIu32
-                   " bring the runtime's own numbers",
-                   p->letters, p->steering);
+    cd_text_printf(
+        &words,
+        " here; a rank knows of the others by results alone; of its %zu collectives %" PRIu32
+        " bring the runtime's own numbers",
+        p->letters, p->steering);
     if (p->counting > 0)
-        cd_text_printf(&words,
-                       ", %" PRIu32 " of which count ranks or name one: nothing that is sent depends on more than whether "
-                       "none, some or all are counted",
-                       p->counting);
+        cd_text_printf(
+            &words,
+            ", %" PRIu32
+            " of which count ranks or name one: nothing that is sent depends on more than whether "
+            "none, some or all are counted",
+            p->counting);
     if (p->has_choice) cd_text_push(&words, " (tried with small, large and drawn numbers)");
-    if (p->sharing > 0) cd_text_printf(&words, "; %" PRIu32 " bring%s a share of each rank", p->sharing, p->sharing == 1 ? "s" : "");
-    cd_text_printf(&words, "; %" PRIu64 " runs of one rank in a larger world said its word, in the engine's order%s",
-                   p->retold, p->retold_in_every_order ? "; one was searched there in every order" : "");
+    if (p->sharing > 0)
+        cd_text_printf(&words, "; %" PRIu32 " bring%s a share of each rank", p->sharing,
+                       p->sharing == 1 ? "s" : "");
+    cd_text_printf(&words,
+                   "; %" PRIu64
+                   " runs of one rank in a larger world said its word, in the engine's order%s",
+                   p->retold,
+                   p->retold_in_every_order ? "; one was searched there in every order" : "");
     cd_text_push(text, "              ");
     cd_text_wrap(text, cd_text_get(&words), 14, 118);
     cd_text_fini(&words);
@@ -380,12 +423,12 @@ static void put_inputs(cd_text *text, const cd_proof *p)
 static void put_assumptions(cd_text *text, const prove_command *c)
 {
     const cd_proof *p = &c->proof;
-    cd_text_push(
-        text,
-        "  assumes     what a rank does follows from its program, the order of its gradients and the results of its "
-        "collectives;\n"
-        "              collectives of a group take place in order, and their results depend on what is sent alone;\n"
-        "              no faults; the real reducer ran, and one training of ");
+    cd_text_push(text, "  assumes     what a rank does follows from its program, the order of its "
+                       "gradients and the results of its "
+                       "collectives;\n"
+                       "              collectives of a group take place in order, and their "
+                       "results depend on what is sent alone;\n"
+                       "              no faults; the real reducer ran, and one training of ");
     cd_text_printf(text, "%" PRIu64 " steps", c->plan->settings.train.steps);
     cd_text_push(text, p->values ? ", with gradients as exact symbols\n" : ", with sizes only\n");
     if (p->any_from > 0) put_inputs(text, p);
@@ -407,26 +450,32 @@ static void put_refuted(cd_text *text, const prove_command *c)
     const cd_rank_proof *w = &p->parting;
     if (w->is_refuted) {
         uint32_t deviations = 0;
-        for (uint32_t k = 0; k < w->counterexample.digit_count; k++) deviations += w->counterexample.digits[k] != 0;
+        for (uint32_t k = 0; k < w->counterexample.digit_count; k++)
+            deviations += w->counterexample.digits[k] != 0;
         cd_text_printf(text,
                        "  two ranks   rank %" PRIu32 ", with %" PRIu32
-                       " gradient%s out of the engine's order in backward %" PRIu32 " (from 0), against any other rank%s\n",
-                       p->parting_rank, deviations, deviations == 1 ? "" : "s", w->counterexample.window,
-                       w->is_shortest ? "; no fewer do" : "");
+                       " gradient%s out of the engine's order in backward %" PRIu32
+                       " (from 0), against any other rank%s\n",
+                       p->parting_rank, deviations, deviations == 1 ? "" : "s",
+                       w->counterexample.window, w->is_shortest ? "; no fewer do" : "");
         if (w->message[0] != '\0') {
             cd_text_push(text, "  ends with   ");
             cd_text_wrap(text, w->message, 14, 110);
         } else {
-            const bool same_shape = w->has_said && w->has_expected && cd_letter_fits(&w->said, &w->expected);
+            const bool same_shape =
+                w->has_said && w->has_expected && cd_letter_fits(&w->said, &w->expected);
             cd_text_printf(text, "  collective  %zu, counted from 0\n", w->letter);
             put_letter(text, "this rank:", w->has_said, &w->said);
             put_letter(text, "others:   ", w->has_expected, &w->expected);
-            if (same_shape) cd_text_push(text, "              of the same shape, with other content\n");
+            if (same_shape)
+                cd_text_push(text, "              of the same shape, with other content\n");
         }
     }
     if (p->refuted_size > 0)
-        cd_text_printf(text, "  size        it holds for %" PRIu32 " ranks, and not in a world of %" PRIu32 "\n", p->rank_count,
-                       p->refuted_size);
+        cd_text_printf(text,
+                       "  size        it holds for %" PRIu32
+                       " ranks, and not in a world of %" PRIu32 "\n",
+                       p->rank_count, p->refuted_size);
     if (p->culprit[0] != '\0') {
         cd_text_push(text, w->is_refuted ? "  in a run    " : "  found       ");
         cd_text_wrap(text, p->culprit, 14, 110);
@@ -435,9 +484,12 @@ static void put_refuted(cd_text *text, const prove_command *c)
         cd_text lines;
         cd_text_init(&lines, false);
         cd_text_printf(&lines, "%s%s", cd_text_get(&c->overrides), cd_text_get(&c->pattern));
-        if (p->refuted_size > 0) cd_text_printf(&lines, "world.size=%" PRIu32 "\n", p->refuted_size);
-        cd_command_line line = {
-            .source = c->scenario, .overrides = cd_text_get(&lines), .schedule = p->schedule, .plugins = c->cli->args};
+        if (p->refuted_size > 0)
+            cd_text_printf(&lines, "world.size=%" PRIu32 "\n", p->refuted_size);
+        cd_command_line line = {.source = c->scenario,
+                                .overrides = cd_text_get(&lines),
+                                .schedule = p->schedule,
+                                .plugins = c->cli->args};
         cd_text_push(text, "  replay      ");
         cd_command_line_print(text, &line);
         cd_text_push(text, "\n  shrink      ");
@@ -471,7 +523,9 @@ static int report(prove_command *c)
         put_refuted(&text, c);
         break;
     case CD_PROOF_BOUNDED:
-        cd_text_printf(&text, "  not proved  nothing was refuted, but not everything was tried: %s\n", p->bound);
+        cd_text_printf(&text,
+                       "  not proved  nothing was refuted, but not everything was tried: %s\n",
+                       p->bound);
         break;
     case CD_PROOF_STOPPED:
         cd_text_printf(&text, "  not proved  %s; nothing was refuted so far\n",

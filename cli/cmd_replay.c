@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* replay: a recorded run once more on the simulator, compared event by event, whatever world it was recorded in; or a
-** scenario under a choice string. */
+/* replay: a recorded run once more on the simulator, compared event by event, whatever world it was
+** recorded in; or a scenario under a choice string. */
 #include "cddp/store.h"
 #include "cli/interrupt.h"
 #include "cli/overrides.h"
@@ -37,7 +37,8 @@ static cddp_status find_run(replay_command *c, cddp_error *err)
     CD_TRY(cd_recipe_load(&c->recipe, c->store, number, "replayed", err));
     c->result.source = cd_result_copy(&c->result, c->recipe.source);
     CD_TRY(cd_replay_load(&c->replay, c->store, c->recipe.run, err));
-    if (cd_recipe_is_foreign(&c->recipe)) CD_TRY(cd_replay_set_across(&c->replay, c->recipe.algorithm[0] != '\0', err));
+    if (cd_recipe_is_foreign(&c->recipe))
+        CD_TRY(cd_replay_set_across(&c->replay, c->recipe.algorithm[0] != '\0', err));
     return CDDP_OK;
 }
 
@@ -50,10 +51,14 @@ static cddp_status read_until(replay_command *c, cddp_error *err)
     c->replay.until = strtoull(until, &end, 10);
     const bool is_number = end != until && *end == '\0' && c->replay.until > 0;
     if (is_number && c->replay.until > c->replay.recorded.count)
-        return cd_fail(err, CDDP_E_ARG, "--until %s: the recorded run has %zu events", until, c->replay.recorded.count);
+        return cd_fail(err, CDDP_E_ARG, "--until %s: the recorded run has %zu events", until,
+                       c->replay.recorded.count);
     if (is_number) return CDDP_OK;
     int32_t kind = cd_event_find(until);
-    if (kind < 0) return cd_fail(err, CDDP_E_ARG, "--until %s is neither an event number from 1 nor the name of an event", until);
+    if (kind < 0)
+        return cd_fail(err, CDDP_E_ARG,
+                       "--until %s is neither an event number from 1 nor the name of an event",
+                       until);
     c->replay.until_kind = kind;
     for (size_t i = 0; i < c->replay.recorded.count; i++)
         if (c->replay.recorded.events[i].kind == kind) return CDDP_OK;
@@ -72,28 +77,39 @@ static void tell_parting(const replay_command *c, cd_text *text)
 {
     const cd_replay *r = &c->replay;
     cd_text_style(text, CD_STYLE_RED, "not reproduced");
-    cd_text_printf(text, "  run %" PRId64 " parts from its record at event %zu of %zu\n", c->recipe.run, r->met, r->total);
+    cd_text_printf(text, "  run %" PRId64 " parts from its record at event %zu of %zu\n",
+                   c->recipe.run, r->met, r->total);
     if (r->expected < r->recorded.count) {
         cddp_event expected = cd_memory_sink_get(&r->recorded, r->expected);
         put_event(text, "recorded", &expected);
     } else {
         cd_text_push(text, "  recorded   the run ended here\n");
     }
-    if (r->has_extra) put_event(text, "now", &r->extra);
-    else cd_text_push(text, "  now        the run ended here\n");
+    if (r->has_extra)
+        put_event(text, "now", &r->extra);
+    else
+        cd_text_push(text, "  now        the run ended here\n");
     if (r->across && !r->order_known)
-        cd_text_printf(text, "  note       the simulator does not know in which order %s sums: values may differ by rounding alone\n", c->recipe.backend);
+        cd_text_printf(text,
+                       "  note       the simulator does not know in which order %s sums: values "
+                       "may differ by rounding alone\n",
+                       c->recipe.backend);
 }
 
 static void tell(replay_command *c, cd_text *text)
 {
     cd_replay *r = &c->replay;
     c->reproduced = cd_replay_end(r);
-    const bool was_cut = !c->reproduced && cd_interrupt_requested() && (!r->parted || r->was_interrupted);
-    c->exit_code = c->reproduced ? CD_EXIT_VERIFIED : was_cut ? CD_EXIT_INCONCLUSIVE : CD_EXIT_FINDINGS;
+    const bool was_cut =
+        !c->reproduced && cd_interrupt_requested() && (!r->parted || r->was_interrupted);
+    c->exit_code = c->reproduced ? CD_EXIT_VERIFIED
+                   : was_cut     ? CD_EXIT_INCONCLUSIVE
+                                 : CD_EXIT_FINDINGS;
     if (was_cut) {
         cd_text_style(text, CD_STYLE_YELLOW, "inconclusive");
-        cd_text_printf(text, "  run %" PRId64 ": interrupted after %zu of %zu events, equal so far\n", c->recipe.run, r->met, r->total);
+        cd_text_printf(text,
+                       "  run %" PRId64 ": interrupted after %zu of %zu events, equal so far\n",
+                       c->recipe.run, r->met, r->total);
     } else if (!c->reproduced) {
         tell_parting(c, text);
     } else if (r->stopped) {
@@ -104,28 +120,36 @@ static void tell(replay_command *c, cd_text *text)
     } else {
         cd_text_style(text, CD_STYLE_GREEN, "reproduced");
         cd_text_printf(text, "  run %" PRId64 ", %zu events, all equal", c->recipe.run, r->total);
-        if (r->across) cd_text_printf(text, " rank by rank on the simulator (recorded on %s)", c->recipe.backend);
+        if (r->across)
+            cd_text_printf(text, " rank by rank on the simulator (recorded on %s)",
+                           c->recipe.backend);
         cd_text_printf(text, "; recorded verdict: %s\n", c->recipe.verdict);
     }
 }
 
-/* Equal events come to equal ends: a record that says otherwise was changed. Not where something else was recorded: on
-** another backend, at another level, or with repetitions, which are no part of a replay. */
+/* Equal events come to equal ends: a record that says otherwise was changed. Not where something
+** else was recorded: on another backend, at another level, or with repetitions, which are no part
+** of a replay. */
 static cddp_status check_outcome(replay_command *c, const cddp_plan *plan, cddp_error *err)
 {
     const cd_recipe *r = &c->recipe;
-    if (c->replay.across || c->replay.stopped || r->trace_digest == 0 || plan->expect.same_with.count > 0 ||
-        !cd_replay_end(&c->replay))
+    if (c->replay.across || c->replay.stopped || r->trace_digest == 0 ||
+        plan->expect.same_with.count > 0 || !cd_replay_end(&c->replay))
         return CDDP_OK;
     if (c->result.trace_digest != 0 && c->result.trace_digest != r->trace_digest)
+        return cd_fail(
+            err, CDDP_E_CORRUPT,
+            "run %" PRId64
+            " was changed: its events are equal to those of now, whose digest is %016" PRIx64
+            ", and the record says %016" PRIx64,
+            r->run, c->result.trace_digest, r->trace_digest);
+    const bool is_judged =
+        r->exit_code <= CD_EXIT_FINDINGS && c->result.exit_code <= CD_EXIT_FINDINGS;
+    if (is_judged && (strcmp(r->verdict, c->result.verdict) != 0 ||
+                      r->exit_code != (uint32_t)c->result.exit_code))
         return cd_fail(err, CDDP_E_CORRUPT,
-                       "run %" PRId64 " was changed: its events are equal to those of now, whose digest is %016" PRIx64
-                       ", and the record says %016" PRIx64,
-                       r->run, c->result.trace_digest, r->trace_digest);
-    const bool is_judged = r->exit_code <= CD_EXIT_FINDINGS && c->result.exit_code <= CD_EXIT_FINDINGS;
-    if (is_judged && (strcmp(r->verdict, c->result.verdict) != 0 || r->exit_code != (uint32_t)c->result.exit_code))
-        return cd_fail(err, CDDP_E_CORRUPT,
-                       "run %" PRId64 " was changed, or judged by others: its events are equal to those of now, which come to %s "
+                       "run %" PRId64 " was changed, or judged by others: its events are equal to "
+                       "those of now, which come to %s "
                        "(exit %d), and the record says %s (exit %" PRIu64 ")",
                        r->run, c->result.verdict, c->result.exit_code, r->verdict, r->exit_code);
     return CDDP_OK;
@@ -136,7 +160,10 @@ static cddp_status replay_store(replay_command *c, cddp_error *err)
     cddp_plan *plan = NULL;
     CD_TRY(find_run(c, err));
     CD_TRY(read_until(c, err));
-    cd_session session = {.cli = c->cli, .level = CDDP_TRACE_DIGEST, .overrides = c->recipe.options, .watcher = &c->replay.sink,
+    cd_session session = {.cli = c->cli,
+                          .level = CDDP_TRACE_DIGEST,
+                          .overrides = c->recipe.options,
+                          .watcher = &c->replay.sink,
                           .oracle_apart = c->replay.across,
                           .schedule = c->recipe.schedule[0] != '\0' ? c->recipe.schedule : NULL};
     CD_TRY(cd_recipe_read_plan(&c->recipe, &session, &plan, err));
@@ -146,7 +173,8 @@ static cddp_status replay_store(replay_command *c, cddp_error *err)
     cddp_plan_destroy(plan);
     if (status != CDDP_OK) return status;
     /* A choice string that does not fit is a failure of the run, not a difference between runs. */
-    if (c->result.exit_code == CD_EXIT_USAGE && !c->replay.parted && c->recipe.exit_code != CD_EXIT_USAGE)
+    if (c->result.exit_code == CD_EXIT_USAGE && !c->replay.parted &&
+        c->recipe.exit_code != CD_EXIT_USAGE)
         return cd_fail(err, CDDP_E_CONFIG, "%s", c->result.summary);
     return CDDP_OK;
 }
@@ -161,15 +189,18 @@ static int finish(replay_command *c)
     if (cd_args_has(c->cli->args, CD_OPTION_step)) {
         uint64_t from = 0;
         cddp_error err = CDDP_ERROR_INIT;
-        if (cd_args_number(c->cli->args, CD_OPTION_from, &from, &err) != CDDP_OK) return cd_cli_fail(c->cli, &err);
+        if (cd_args_number(c->cli->args, CD_OPTION_from, &from, &err) != CDDP_OK)
+            return cd_cli_fail(c->cli, &err);
         const cd_memory_sink *events = &c->replay.recorded;
         size_t position = 0;
         uint32_t latest = 0;
         for (; position < events->count && events->events[position].step < from; position++)
             if (events->events[position].step > latest) latest = events->events[position].step;
         if (position > 0 && position == events->count) {
-            (void)cd_fail(&err, CDDP_E_ARG, "--from %" PRIu64 ": the recorded run has no such step, its last one is %" PRIu32, from,
-                          latest);
+            (void)cd_fail(&err, CDDP_E_ARG,
+                          "--from %" PRIu64
+                          ": the recorded run has no such step, its last one is %" PRIu32,
+                          from, latest);
             return cd_cli_fail(c->cli, &err);
         }
         cd_stepper_run(c->cli, events, position);
@@ -190,10 +221,17 @@ static int replay_schedule(cd_cli *cli, const char *schedule)
     cddp_status status = cd_report_target_read(cli->args, &target, &err);
     if (status == CDDP_OK) status = cd_report_target_check(&target, &err);
     if (status == CDDP_OK) status = cd_overrides_read(cli->args, &overrides, &err);
-    cd_session session = {.cli = cli, .level = CDDP_TRACE_DIGEST, .overrides = cd_text_get(&overrides), .schedule = schedule};
+    cd_session session = {.cli = cli,
+                          .level = CDDP_TRACE_DIGEST,
+                          .overrides = cd_text_get(&overrides),
+                          .schedule = schedule};
     if (status == CDDP_OK) status = cd_session_run(&session, cli->args->operands[0], &result, &err);
     if (status == CDDP_OK) {
-        cd_report report = {.results = &result, .count = 1, .registry = cli->registry, .exit_code = result.exit_code, .verbose = true};
+        cd_report report = {.results = &result,
+                            .count = 1,
+                            .registry = cli->registry,
+                            .exit_code = result.exit_code,
+                            .verbose = true};
         exit_code = cd_report_send(cli, &target, &report);
     } else {
         exit_code = cd_cli_fail(cli, &err);
@@ -203,24 +241,31 @@ static int replay_schedule(cd_cli *cli, const char *schedule)
     return exit_code;
 }
 
-/* A store and a scenario are replayed in different ways: an option that only the other one heeds is refused. */
+/* A store and a scenario are replayed in different ways: an option that only the other one heeds is
+** refused. */
 static cddp_status check_arguments(const cd_args *args, bool is_scenario, cddp_error *err)
 {
     static const struct {
         cd_option_id option;
         bool of_scenario;
-    } rows[] = {{CD_OPTION_world_size, true}, {CD_OPTION_seed, true},   {CD_OPTION_set, true},  {CD_OPTION_format, true},     {CD_OPTION_output, true},
-                {CD_OPTION_until, false},     {CD_OPTION_step, false}, {CD_OPTION_from, false}, {CD_OPTION_run_number, false}};
+    } rows[] = {{CD_OPTION_world_size, true}, {CD_OPTION_seed, true},
+                {CD_OPTION_set, true},        {CD_OPTION_format, true},
+                {CD_OPTION_output, true},     {CD_OPTION_until, false},
+                {CD_OPTION_step, false},      {CD_OPTION_from, false},
+                {CD_OPTION_run_number, false}};
     if (args->operand_count != 1)
-        return cd_fail(err, CDDP_E_ARG, "replay what? name one store, or a scenario together with --schedule");
+        return cd_fail(err, CDDP_E_ARG,
+                       "replay what? name one store, or a scenario together with --schedule");
     const char *name = strrchr(args->operands[0], '.');
     if (!is_scenario && name != NULL && strcmp(name, ".toml") == 0)
-        return cd_fail(err, CDDP_E_ARG, "'%s' is a scenario: replay it with --schedule, or run it", args->operands[0]);
+        return cd_fail(err, CDDP_E_ARG, "'%s' is a scenario: replay it with --schedule, or run it",
+                       args->operands[0]);
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         if (!cd_args_has(args, rows[i].option) || rows[i].of_scenario == is_scenario) continue;
         return cd_fail(err, CDDP_E_ARG, "--%s goes with %s", cd_options[rows[i].option].name,
-                       is_scenario ? "a store: a scenario is run and judged as a whole"
-                                   : "a scenario and --schedule: a stored run is compared with itself");
+                       is_scenario
+                           ? "a store: a scenario is run and judged as a whole"
+                           : "a scenario and --schedule: a stored run is compared with itself");
     }
     if (cd_args_has(args, CD_OPTION_from) && !cd_args_has(args, CD_OPTION_step))
         return cd_fail(err, CDDP_E_ARG, "--from goes with --step: it says where to begin to walk");
@@ -231,7 +276,8 @@ int cd_command_replay(cd_cli *cli)
 {
     cddp_error err = CDDP_ERROR_INIT;
     const char *schedule = cd_args_text(cli->args, CD_OPTION_schedule, NULL);
-    if (check_arguments(cli->args, schedule != NULL, &err) != CDDP_OK) return cd_cli_fail(cli, &err);
+    if (check_arguments(cli->args, schedule != NULL, &err) != CDDP_OK)
+        return cd_cli_fail(cli, &err);
     cd_interrupt_begin();
     if (schedule != NULL) return replay_schedule(cli, schedule);
     replay_command c = {.cli = cli};

@@ -39,17 +39,20 @@ typedef struct run_command {
 
 static const char *read_variable(const char *variable) { return getenv(variable); }
 
-/* Where this process is one of many, rank 0 goes on as who judges and reports; the others run ranks until it is done. */
+/* Where this process is one of many, rank 0 goes on as who judges and reports; the others run ranks
+** until it is done. */
 static cddp_status join_job(run_command *c, cddp_error *err)
 {
     const cd_args *args = c->cli->args;
-    const char *url = cd_args_text(args, CD_OPTION_rendezvous, NULL), *backend = cd_args_text(args, CD_OPTION_backend, NULL);
+    const char *url = cd_args_text(args, CD_OPTION_rendezvous, NULL),
+               *backend = cd_args_text(args, CD_OPTION_backend, NULL);
     cd_join_waiting waiting = {.patience_ns = 0, .interrupted = cd_interrupt_requested};
     cd_join_order order;
     uint64_t seconds = JOIN_NS / 1000000000u;
     bool is_forked = false, found = false;
     if (c->cli->origin.hub != NULL) return CDDP_OK;
-    CD_TRY(cd_args_budget(args, CD_OPTION_join_timeout, "seconds", &seconds, &waiting.patience_ns, err));
+    CD_TRY(cd_args_budget(args, CD_OPTION_join_timeout, "seconds", &seconds, &waiting.patience_ns,
+                          err));
     if (waiting.patience_ns == 0) waiting.patience_ns = seconds * 1000000000u;
     /* A backend that cannot be had is told with the scenario that it was for. */
     if (backend != NULL && cd_plugins_need_backend(c->cli, backend, NULL) == CDDP_OK &&
@@ -77,9 +80,11 @@ static cddp_status join_job(run_command *c, cddp_error *err)
 static cddp_status read_arguments(run_command *c, cddp_error *err)
 {
     static const char *const levels[] = {"digest", "order", "payload", NULL};
-    static const cddp_trace_level level_values[] = {CDDP_TRACE_DIGEST, CDDP_TRACE_ORDER, CDDP_TRACE_PAYLOAD};
+    static const cddp_trace_level level_values[] = {CDDP_TRACE_DIGEST, CDDP_TRACE_ORDER,
+                                                    CDDP_TRACE_PAYLOAD};
     const cd_args *args = c->cli->args;
-    if (args->operand_count == 0) return cd_fail(err, CDDP_E_ARG, "run what? name a scenario file or a folder of them");
+    if (args->operand_count == 0)
+        return cd_fail(err, CDDP_E_ARG, "run what? name a scenario file or a folder of them");
     CD_TRY(cd_overrides_read(args, &c->overrides, err));
     CD_TRY(cd_report_target_read(args, &c->target, err));
     CD_TRY(cd_args_choice(args, CD_OPTION_level, levels, &c->level, err));
@@ -88,21 +93,29 @@ static cddp_status read_arguments(run_command *c, cddp_error *err)
     CD_TRY(cd_args_number(args, CD_OPTION_jobs, &c->workers, err));
     if (c->workers == 0) c->workers = cd_os_core_count();
     if (c->workers > WORKERS_MAX)
-        return cd_fail(err, CDDP_E_ARG, "--jobs: at most %d workers, got %" PRIu64, WORKERS_MAX, c->workers);
+        return cd_fail(err, CDDP_E_ARG, "--jobs: at most %d workers, got %" PRIu64, WORKERS_MAX,
+                       c->workers);
     if (c->workers > 1 && c->cli->origin.join != NULL)
-        return cd_fail(err, CDDP_E_ARG, "--jobs: the processes of a job that somebody else started run one scenario at a time");
-    if (cd_args_has(args, CD_OPTION_log)) CD_TRY(cd_log_sink_init(&c->log, cd_args_text(args, CD_OPTION_log, ""), err));
-    for (size_t i = 0; i < args->operand_count; i++) CD_TRY(cd_file_list_add(&c->files, args->operands[i], err));
-    for (size_t i = 0; i < c->files.count; i++) c->files.found[i] = c->files.found[i] && !cd_args_has(args, CD_OPTION_strict);
+        return cd_fail(
+            err, CDDP_E_ARG,
+            "--jobs: the processes of a job that somebody else started run one scenario at a time");
+    if (cd_args_has(args, CD_OPTION_log))
+        CD_TRY(cd_log_sink_init(&c->log, cd_args_text(args, CD_OPTION_log, ""), err));
+    for (size_t i = 0; i < args->operand_count; i++)
+        CD_TRY(cd_file_list_add(&c->files, args->operands[i], err));
+    for (size_t i = 0; i < c->files.count; i++)
+        c->files.found[i] = c->files.found[i] && !cd_args_has(args, CD_OPTION_strict);
     return CDDP_OK;
 }
 
-/* We are a rank of one of the runs that the command makes; whoever started us judges it and keeps the rest. */
+/* We are a rank of one of the runs that the command makes; whoever started us judges it and keeps
+** the rest. */
 static cddp_status be_a_rank(run_command *c, cd_session *session, cd_jobs *jobs, cddp_error *err)
 {
     uint64_t run = c->cli->origin.run;
     if (run >= c->files.count)
-        return cd_fail(err, CDDP_E_STATE, "there is no run %" PRIu64 " among %zu", run, c->files.count);
+        return cd_fail(err, CDDP_E_STATE, "there is no run %" PRIu64 " among %zu", run,
+                       c->files.count);
     session->run = run;
     session->log = NULL;
     jobs->paths += run;
@@ -126,7 +139,8 @@ static cddp_status run_all(run_command *c, cddp_error *err)
         CD_TRY(cddp_store_open(store, CDDP_STORE_APPEND, NULL, &c->store, err));
     c->results = cd_allocate_array(NULL, c->files.count, sizeof *c->results);
     if (c->results == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for the results of %zu scenarios", c->files.count);
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for the results of %zu scenarios",
+                       c->files.count);
     for (size_t i = 0; i < c->files.count; i++) cd_result_init(&c->results[i]);
     cd_session session = {.cli = c->cli,
                           .store = c->store,
@@ -137,7 +151,8 @@ static cddp_status run_all(run_command *c, cddp_error *err)
                     .paths = c->files.paths,
                     .may_skip = c->files.found,
                     .count = c->files.count,
-                    .worker_count = (uint32_t)(c->workers < c->files.count ? c->workers : c->files.count),
+                    .worker_count =
+                        (uint32_t)(c->workers < c->files.count ? c->workers : c->files.count),
                     .keep_going = cd_args_has(args, CD_OPTION_keep_going),
                     .progress = c->cli->progress};
     if (c->cli->origin.hub != NULL) CD_TRY(be_a_rank(c, &session, &jobs, err));
@@ -158,11 +173,13 @@ static int report(run_command *c)
                    .interrupted = cd_interrupt_requested(),
                    .not_run = c->files.count - c->done};
     r.exit_code = cd_results_exit_code(c->results, c->done);
-    if (r.exit_code == CD_EXIT_VERIFIED && (r.interrupted || r.not_run > 0)) r.exit_code = CD_EXIT_INCONCLUSIVE;
+    if (r.exit_code == CD_EXIT_VERIFIED && (r.interrupted || r.not_run > 0))
+        r.exit_code = CD_EXIT_INCONCLUSIVE;
     return cd_report_send(c->cli, &c->target, &r);
 }
 
-/* What ended all, a full disk say, ended the scenario that was under way: a report without it would be one of success. */
+/* What ended all, a full disk say, ended the scenario that was under way: a report without it would
+** be one of success. */
 static void note_failure(run_command *c, int exit_code, const cddp_error *err)
 {
     if (c->results == NULL || c->cli->origin.hub != NULL || c->done >= c->files.count) return;
@@ -182,12 +199,15 @@ int cd_command_run(cd_cli *cli)
     int exit_code = CD_EXIT_VERIFIED;
     bool failed = run_all(&c, &err) != CDDP_OK;
     if (failed) exit_code = cd_cli_fail(cli, &err);
-    if (failed && err.status == CDDP_E_ABORTED) exit_code = CD_EXIT_INCONCLUSIVE;
-    else if (failed) note_failure(&c, exit_code, &err);
+    if (failed && err.status == CDDP_E_ABORTED)
+        exit_code = CD_EXIT_INCONCLUSIVE;
+    else if (failed)
+        note_failure(&c, exit_code, &err);
     /* What was known before a failure is still worth reporting. */
     int reported = !c.has_left && (!failed || c.done > 0) ? report(&c) : c.left_with;
     if (!failed) exit_code = reported;
-    fflush(NULL); /* the report is out before anybody leaves: a launcher may end all with the first */
+    /* the report is out before anybody leaves: a launcher may end all with the first */
+    fflush(NULL);
     if (cli->origin.join != NULL) cd_join_end(&c.join, exit_code);
     for (size_t i = 0; c.results != NULL && i < c.files.count; i++) cd_result_fini(&c.results[i]);
     cd_release(NULL, c.results, c.files.count * sizeof *c.results);

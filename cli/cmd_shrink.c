@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* shrink: a failing run in, the smallest scenario and schedule that fail for the same reason out. */
+/* shrink: a failing run in, the smallest scenario and schedule that fail for the same reason
+** out. */
 #include "cddp/cddp.h"
 #include "cli/interrupt.h"
 #include "cli/output.h"
@@ -49,7 +50,8 @@ static bool is_store(const char *path)
 static cddp_status read_budget(shrink_command *c, cddp_error *err)
 {
     uint64_t time_ns = 0;
-    CD_TRY(cd_args_budget(c->cli->args, CD_OPTION_budget, "runs", &c->options.trials_max, &time_ns, err));
+    CD_TRY(cd_args_budget(c->cli->args, CD_OPTION_budget, "runs", &c->options.trials_max, &time_ns,
+                          err));
     if (time_ns > 0) c->options.deadline_ns = cd_os_now_ns() + time_ns;
     return CDDP_OK;
 }
@@ -57,14 +59,17 @@ static cddp_status read_budget(shrink_command *c, cddp_error *err)
 /* "runs.db" and run 2: "runs-2-shrunk.toml", beside it. "a/b.toml": "b-shrunk.toml", here. */
 static void name_output(shrink_command *c, const char *source, bool store)
 {
-    const char *given = cd_args_text(c->cli->args, CD_OPTION_output, NULL), *slash = strrchr(source, '/');
+    const char *given = cd_args_text(c->cli->args, CD_OPTION_output, NULL),
+               *slash = strrchr(source, '/');
     const char *name = store || slash == NULL ? source : slash + 1;
-    const char *base = strrchr(name, '/') != NULL ? strrchr(name, '/') : name, *dot = strrchr(base, '.');
+    const char *base = strrchr(name, '/') != NULL ? strrchr(name, '/') : name,
+               *dot = strrchr(base, '.');
     if (given != NULL) {
         cd_text_push(&c->path, given);
         return;
     }
-    cd_text_push_bytes(&c->path, name, dot != NULL && dot != base ? (size_t)(dot - name) : strlen(name));
+    cd_text_push_bytes(&c->path, name,
+                       dot != NULL && dot != base ? (size_t)(dot - name) : strlen(name));
     if (store) cd_text_printf(&c->path, "-%" PRId64, c->recipe.run);
     cd_text_push(&c->path, "-shrunk.toml");
 }
@@ -81,10 +86,12 @@ static cddp_status take_finding(void *context, const cddp_finding *finding, cddp
 /* Real processes made the plan's choices in fifo order, and so does the simulator with it. */
 static cddp_status take_to_simulator(shrink_command *c, const cd_recipe *recipe, cddp_error *err)
 {
-    if (recipe->backend != c->elsewhere) snprintf(c->elsewhere, sizeof c->elsewhere, "%s", recipe->backend);
+    if (recipe->backend != c->elsewhere)
+        snprintf(c->elsewhere, sizeof c->elsewhere, "%s", recipe->backend);
     CD_TRY(cd_recipe_transfer(recipe, c->plan, err));
     c->options.elsewhere = c->elsewhere;
-    if (c->found[0] != '\0' || recipe->exit_code == CD_EXIT_FINDINGS) c->options.found_elsewhere = c->found;
+    if (c->found[0] != '\0' || recipe->exit_code == CD_EXIT_FINDINGS)
+        c->options.found_elsewhere = c->found;
     return CDDP_OK;
 }
 
@@ -95,14 +102,18 @@ static cddp_status read_store(shrink_command *c, const char *path, cddp_error *e
     CD_TRY(cd_args_run_number(c->cli->args, &number, err));
     if (c->overrides.length > 0 || cd_args_has(c->cli->args, CD_OPTION_schedule))
         return cd_fail(err, CDDP_E_ARG,
-                       "a stored run has its own settings and schedule: --set, --seed, --world-size and --schedule go "
+                       "a stored run has its own settings and schedule: --set, --seed, "
+                       "--world-size and --schedule go "
                        "with a scenario");
     CD_TRY(cddp_store_open(path, CDDP_STORE_READ, NULL, &store, err));
     cddp_status status = cd_recipe_load(&c->recipe, store, number, "shrunk", err);
-    if (status == CDDP_OK) status = cddp_store_each_finding(store, c->recipe.run, take_finding, c, err);
+    if (status == CDDP_OK)
+        status = cddp_store_each_finding(store, c->recipe.run, take_finding, c, err);
     cddp_store_close(store);
     if (status != CDDP_OK) return status;
-    cd_session session = {.cli = c->cli, .level = CDDP_TRACE_DIGEST, .overrides = c->recipe.options};
+    cd_session session = {.cli = c->cli,
+                          .level = CDDP_TRACE_DIGEST,
+                          .overrides = c->recipe.options};
     CD_TRY(cd_recipe_read_plan(&c->recipe, &session, &c->plan, err));
     if (cd_recipe_is_foreign(&c->recipe)) return take_to_simulator(c, &c->recipe, err);
     c->options.trace_digest = c->recipe.trace_digest;
@@ -114,7 +125,9 @@ static cddp_status read_scenario(shrink_command *c, const char *path, cddp_error
 {
     if (cd_args_has(c->cli->args, CD_OPTION_run_number))
         return cd_fail(err, CDDP_E_ARG, "--run picks a run of a store; '%s' is none", path);
-    const cd_session session = {.cli = c->cli, .level = CDDP_TRACE_DIGEST, .overrides = cd_text_get(&c->overrides)};
+    const cd_session session = {.cli = c->cli,
+                                .level = CDDP_TRACE_DIGEST,
+                                .overrides = cd_text_get(&c->overrides)};
     CD_TRY(cd_session_load_plan(&session, path, stderr, &c->plan, err));
     c->options.schedule = cd_args_text(c->cli->args, CD_OPTION_schedule, NULL);
     snprintf(c->elsewhere, sizeof c->elsewhere, "%s", c->plan->world.backend);
@@ -136,7 +149,8 @@ static cddp_status read_arguments(shrink_command *c, cddp_error *err)
 {
     const cd_args *args = c->cli->args;
     uint64_t jobs = 1;
-    if (args->operand_count != 1) return cd_fail(err, CDDP_E_ARG, "shrink what? name one store, or one scenario");
+    if (args->operand_count != 1)
+        return cd_fail(err, CDDP_E_ARG, "shrink what? name one store, or one scenario");
     CD_TRY(cd_overrides_read(args, &c->overrides, err));
     CD_TRY(cd_args_number(args, CD_OPTION_explore_seed, &c->options.seed, err));
     CD_TRY(cd_args_number(args, CD_OPTION_jobs, &jobs, err));
@@ -163,11 +177,15 @@ static void put_comment(const shrink_command *c, cd_text *text)
     const cd_probe *best = &c->shrink.best;
     const char *plugin;
     cd_text_printf(text, "%s %s from %s", WRITTEN_BY_US, cddp_version(), c->cli->args->operands[0]);
-    if (c->recipe.run > 0) cd_text_printf(text, ", run %" PRId64 " (%s)", c->recipe.run, c->recipe.source);
-    cd_text_printf(text, ".\n# %s%s%s\n", best->reason.check, best->reason.check[0] != '\0' ? ": " : "", best->failure);
+    if (c->recipe.run > 0)
+        cd_text_printf(text, ", run %" PRId64 " (%s)", c->recipe.run, c->recipe.source);
+    cd_text_printf(text, ".\n# %s%s%s\n", best->reason.check,
+                   best->reason.check[0] != '\0' ? ": " : "", best->failure);
     if (c->shrink.end == CD_SHRINK_MINIMAL)
-        cd_text_printf(text, "# 1-minimal: %zu single removals were tried, and none fails for the same reason.\n",
-                       c->shrink.single_count);
+        cd_text_printf(
+            text,
+            "# 1-minimal: %zu single removals were tried, and none fails for the same reason.\n",
+            c->shrink.single_count);
     else
         cd_text_push(text, "# Not minimal yet: the search ended early.\n");
     for (size_t i = 0; (plugin = cd_args_value(c->cli->args, CD_OPTION_plugin, i)) != NULL; i++)
@@ -185,7 +203,8 @@ static cddp_status print_scenario(shrink_command *c, cd_text *text, cddp_error *
     cd_draft_init(&draft);
     CD_TRY_OUT(cd_draft_make(&c->shrink.draft, &plan, err));
     CD_TRY_OUT(cd_draft_take(&draft, plan, err));
-    snprintf(title, sizeof title, "%.200s, shrunk", c->plan->title != NULL ? c->plan->title : "a failure");
+    snprintf(title, sizeof title, "%.200s, shrunk",
+             c->plan->title != NULL ? c->plan->title : "a failure");
     CD_TRY_OUT(cd_draft_set(&draft, "title", title, err));
     if (c->shrink.wishes.count > 0) {
         CD_TRY_OUT(cd_draft_set(&draft, "schedule.chooser", "replay", err));
@@ -200,7 +219,8 @@ out:
     return status;
 }
 
-/* What is written must fail as what was shrunk does: read back, and run once more with exactly its schedule. */
+/* What is written must fail as what was shrunk does: read back, and run once more with exactly its
+** schedule. */
 static cddp_status check_scenario(shrink_command *c, const cd_text *text, cddp_error *err)
 {
     cddp_status status = CDDP_OK;
@@ -208,13 +228,18 @@ static cddp_status check_scenario(shrink_command *c, const cd_text *text, cddp_e
     cd_probe trial = {.failed = false};
     const cd_reader_options reader = {.allocator = NULL};
     CD_TRY_OUT(cd_reader_read_text(&reader, cd_text_get(&c->path), cd_text_get(text), &plan, err));
-    const cd_probe_options options = {.registry = c->cli->registry, .plan = plan, .policy = {.schedule = c->schedule}};
+    const cd_probe_options options = {.registry = c->cli->registry,
+                                      .plan = plan,
+                                      .policy = {.schedule = c->schedule}};
     CD_TRY_OUT(cd_probe_run(&options, &trial, err));
     if (trial.interrupted)
-        status = cd_fail(err, CDDP_E_ABORTED, "interrupted once more, while the best so far was run again; nothing was written");
+        status = cd_fail(
+            err, CDDP_E_ABORTED,
+            "interrupted once more, while the best so far was run again; nothing was written");
     else if (!cd_shrink_is_same(&c->shrink, &trial))
         status = cd_fail(err, CDDP_E_MISMATCH,
-                         "the shrunk scenario does not fail as the run did when it is read back; nothing was written");
+                         "the shrunk scenario does not fail as the run did when it is read back; "
+                         "nothing was written");
 out:
     cd_probe_fini(&trial);
     cddp_plan_destroy(plan);
@@ -227,11 +252,13 @@ static cddp_status may_write(const shrink_command *c, cddp_error *err)
     char start[sizeof WRITTEN_BY_US] = "";
     const char *path = cd_text_get(&c->path);
     FILE *file = cd_args_has(c->cli->args, CD_OPTION_output) ? NULL : fopen(path, "r");
-    bool ours = file == NULL ||
-                (fread(start, 1, sizeof start - 1, file) == sizeof start - 1 && strcmp(start, WRITTEN_BY_US) == 0);
+    bool ours = file == NULL || (fread(start, 1, sizeof start - 1, file) == sizeof start - 1 &&
+                                 strcmp(start, WRITTEN_BY_US) == 0);
     if (file != NULL) fclose(file);
     if (!ours)
-        return cd_fail(err, CDDP_E_ARG, "'%s' exists and was not written by shrink; --output FILE says where to write", path);
+        return cd_fail(
+            err, CDDP_E_ARG,
+            "'%s' exists and was not written by shrink; --output FILE says where to write", path);
     CD_TRY(cd_output_check(path, err));
     return CDDP_OK;
 }
@@ -259,15 +286,18 @@ static void put_size(const shrink_command *c, cd_text *text)
     cd_text line;
     cd_text_init(&line, false);
     cd_text_printf(&line,
-                   "%" PRIu64 " runs, %" PRIu64 " reductions; %zu decision%s beyond fifo of %zu (%zu of %zu before)",
-                   s->trials, s->removed, s->wishes.count, s->wishes.count == 1 ? "" : "s", s->best.decisions.count,
-                   s->first_deviations, s->first_decisions);
+                   "%" PRIu64 " runs, %" PRIu64
+                   " reductions; %zu decision%s beyond fifo of %zu (%zu of %zu before)",
+                   s->trials, s->removed, s->wishes.count, s->wishes.count == 1 ? "" : "s",
+                   s->best.decisions.count, s->first_deviations, s->first_decisions);
     put_line(text, "size", cd_text_get(&line));
     cd_text_fini(&line);
     cd_text_init(&line, false);
     if (s->end == CD_SHRINK_MINIMAL)
-        cd_text_printf(&line, "1-minimal: each of %zu single removals was tried, and none fails for the same reason",
-                       s->single_count);
+        cd_text_printf(
+            &line,
+            "1-minimal: each of %zu single removals was tried, and none fails for the same reason",
+            s->single_count);
     else
         cd_text_printf(&line, "not minimal yet: %s; this is the best so far",
                        s->end == CD_SHRINK_INTERRUPTED ? "interrupted" : "the budget is used up");
@@ -291,9 +321,10 @@ static int report(shrink_command *c)
     }
     cd_text_push(&text, "  ");
     cd_text_style(&text, CD_STYLE_CYAN, "%-10s", "replay");
-    cd_command_line_print(
-        &text, &(cd_command_line){
-                   .source = cd_text_get(&c->path), .overrides = "", .schedule = c->schedule, .plugins = c->cli->args});
+    cd_command_line_print(&text, &(cd_command_line){.source = cd_text_get(&c->path),
+                                                    .overrides = "",
+                                                    .schedule = c->schedule,
+                                                    .plugins = c->cli->args});
     cd_text_push(&text, "\n");
     int exit_code = cd_cli_write(c->cli, &text, minimal ? CD_EXIT_VERIFIED : CD_EXIT_INCONCLUSIVE);
     cd_text_fini(&text);
@@ -319,11 +350,12 @@ static cddp_status shrink(shrink_command *c, cddp_error *err)
     CD_TRY(cd_shrink_begin(&c->shrink, &c->options, err));
     CD_TRY(cd_shrink_run(&c->shrink, err));
     const bool interrupted = cd_interrupt_requested();
-    cd_interrupt_end(); /* Ctrl-C ended the search, not the run that shows what was found; another one ends that */
+    /* Ctrl-C ended the search, not the run that shows what was found; another one ends that */
+    cd_interrupt_end();
     cd_interrupt_begin();
     if (c->cli->progress && c->shown_ns != 0) fputs("\r\033[K", stderr);
-    if (!cd_decisions_print(c->shrink.best.decisions.items, c->shrink.best.decisions.count, c->schedule,
-                            sizeof c->schedule))
+    if (!cd_decisions_print(c->shrink.best.decisions.items, c->shrink.best.decisions.count,
+                            c->schedule, sizeof c->schedule))
         return cd_fail(err, CDDP_E_LIMIT, "the schedule is longer than a choice string may be");
     cd_text_init(&scenario, false);
     cddp_status status = print_scenario(c, &scenario, err);

@@ -8,13 +8,14 @@
 typedef struct store_command {
     cd_session session;
     cd_report_target target;
-    cddp_status (*take)(cd_result *result, const cd_session *session, const cddp_stored_run *run, cddp_error *err);
+    cddp_status (*take)(cd_result *result, const cd_session *session, const cddp_stored_run *run,
+                        cddp_error *err);
     cd_result *results;
     size_t count, capacity;
 } store_command;
 
-static cddp_status take_as_found(cd_result *result, const cd_session *session, const cddp_stored_run *run,
-                                 cddp_error *err)
+static cddp_status take_as_found(cd_result *result, const cd_session *session,
+                                 const cddp_stored_run *run, cddp_error *err)
 {
     return cd_stored_take(result, session->store, run, err);
 }
@@ -35,15 +36,16 @@ static cddp_status take_runs(store_command *c, bool all, cddp_error *err)
     uint64_t number = 0;
     int64_t last = 0;
     if (args->operand_count != 1)
-        return cd_fail(err, CDDP_E_ARG, "%s which store? name one file", cd_commands[args->command].name);
+        return cd_fail(err, CDDP_E_ARG, "%s which store? name one file",
+                       cd_commands[args->command].name);
     CD_TRY(cd_report_target_read(args, &c->target, err));
     CD_TRY(cd_report_target_check(&c->target, err));
     CD_TRY(cd_args_run_number(args, &number, err));
     CD_TRY(cddp_store_open(args->operands[0], CDDP_STORE_READ, NULL, &c->session.store, err));
     CD_TRY(cddp_store_last_run(c->session.store, &last, err));
     if (number > INT64_MAX)
-        return cd_fail(err, CDDP_E_ARG, "'%s' has no such run; its last one is %lld", args->operands[0],
-                       (long long)last);
+        return cd_fail(err, CDDP_E_ARG, "'%s' has no such run; its last one is %lld",
+                       args->operands[0], (long long)last);
     int64_t wanted = number != 0 ? (int64_t)number : all ? 0 : last;
     CD_TRY(cddp_store_each_run(c->session.store, wanted, take_run, c, err));
     return CDDP_OK;
@@ -73,10 +75,12 @@ static int work(store_command *c, bool all)
 
 int cd_command_report(cd_cli *cli)
 {
-    return work(&(store_command){.session = {.cli = cli, .overrides = ""}, .take = take_as_found}, true);
+    return work(&(store_command){.session = {.cli = cli, .overrides = ""}, .take = take_as_found},
+                true);
 }
 
 int cd_command_check(cd_cli *cli)
 {
-    return work(&(store_command){.session = {.cli = cli, .overrides = ""}, .take = cd_stored_judge}, false);
+    return work(&(store_command){.session = {.cli = cli, .overrides = ""}, .take = cd_stored_judge},
+                false);
 }

@@ -19,7 +19,8 @@ int cd_cli_fail(const cd_cli *cli, const cddp_error *err)
     cd_text_printf(&text, " %s\n", message);
     fputs(cd_text_get(&text), stderr);
     cd_text_fini(&text);
-    return err->status == CDDP_E_UNSUPPORTED || err->status == CDDP_E_BACKEND || err->status == CDDP_E_NOMEM
+    return err->status == CDDP_E_UNSUPPORTED || err->status == CDDP_E_BACKEND ||
+                   err->status == CDDP_E_NOMEM
                ? CD_EXIT_ENVIRONMENT
                : CD_EXIT_USAGE;
 }
@@ -27,8 +28,11 @@ int cd_cli_fail(const cd_cli *cli, const cddp_error *err)
 int cd_cli_write(const cd_cli *cli, const cd_text *text, int exit_code)
 {
     cddp_error err = CDDP_ERROR_INIT;
-    if (text->failed) return cd_fail(&err, CDDP_E_NOMEM, "no memory for the report"), cd_cli_fail(cli, &err);
-    bool written = fwrite(cd_text_get(text), 1, text->length, stdout) == text->length && fflush(stdout) == 0;
+    if (text->failed)
+        return cd_fail(&err, CDDP_E_NOMEM, "no memory for the report"), cd_cli_fail(cli, &err);
+    bool written =
+        fwrite(cd_text_get(text), 1, text->length, stdout) == text->length && fflush(stdout) == 0;
     if (written || errno == EPIPE) return exit_code;
-    return cd_fail(&err, CDDP_E_IO, "cannot write to standard output: %s", strerror(errno)), cd_cli_fail(cli, &err);
+    return cd_fail(&err, CDDP_E_IO, "cannot write to standard output: %s", strerror(errno)),
+           cd_cli_fail(cli, &err);
 }

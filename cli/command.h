@@ -2,7 +2,8 @@
 /* What a command is given, and the commands.
 **
 ** Lifetime   everything is borrowed for the call.
-** Errors     a command returns the exit code; an error it cannot word better goes through cd_cli_fail.
+** Errors     a command returns the exit code; an error it cannot word better goes through
+**            cd_cli_fail.
 */
 #pragma once
 #include "cddp/registry.h"
@@ -20,13 +21,16 @@ typedef enum cd_exit {
 
 typedef struct cd_plugins cd_plugins;
 
-/* How this process came to be, for backends whose launcher starts the ranks: it starts this very command again. */
+/* How this process came to be, for backends whose launcher starts the ranks: it starts this very
+** command again. */
 typedef struct cd_origin {
     char *const *words; /* (NULL-terminated) argv */
-    const char *hub;    /* we are a rank of a run that somebody else judges there; NULL: we are not */
-    uint64_t run;       /* of those that the command makes, the one that we belong to, */
+    /* we are a rank of a run that somebody else judges there; NULL: we are not */
+    const char *hub;
+    uint64_t run;        /* of those that the command makes, the one that we belong to, */
     uint64_t repetition; /* and of that run, 0: itself */
-    struct cd_join *join; /* the job of processes, one per rank, to which this one belongs; NULL: there is none */
+    /* the job of processes, one per rank, to which this one belongs; NULL: there is none */
+    struct cd_join *join;
 } cd_origin;
 
 /* Both in one number, as a rank is told. */

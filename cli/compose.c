@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Worlds for plans: the simulator configured from [world], [network], [schedule] and [[fault]]; a single process for
-** `self`.
+/* Worlds for plans: the simulator configured from [world], [network], [schedule] and [[fault]]; a
+** single process for `self`.
 **
-** This is the only place that knows both what a scenario says and what a world can do; neither includes the other.
+** This is the only place that knows both what a scenario says and what a world can do; neither
+** includes the other.
 */
 #include "cli/compose.h"
 
@@ -35,8 +36,8 @@ struct cd_compose {
     cddp_backend sim_backend;
     cd_sim_store store;
     cd_sim_store_agent *agents; /* (world size) with [rendezvous], else NULL */
-    cd_fault *faults; /* (fault_count) */
-    bool *sides;      /* (fault_count, world size) of partitions */
+    cd_fault *faults;           /* (fault_count) */
+    bool *sides;                /* (fault_count, world size) of partitions */
     size_t fault_count;
     cd_chooser chooser;
     cd_random_chooser random;
@@ -76,46 +77,55 @@ static cddp_status make_chooser(cd_compose *c, cddp_error *err)
         CD_TRY(cd_chooser_replay(&c->replay, string, &c->chooser, err));
         return CDDP_OK;
     default:
-        return cd_fail(err, CDDP_E_CONFIG, "schedule.chooser = \"%s\": `cddp-verify list choosers` shows what there is",
+        return cd_fail(err, CDDP_E_CONFIG,
+                       "schedule.chooser = \"%s\": `cddp-verify list choosers` shows what there is",
                        name);
     }
 }
 
 /* side: (world size) of a partition, or NULL. */
-static cddp_status make_fault(const cddp_plan *plan, const cddp_plan_fault *planned, const bool *side, cd_fault *fault,
-                              cddp_error *err)
+static cddp_status make_fault(const cddp_plan *plan, const cddp_plan_fault *planned,
+                              const bool *side, cd_fault *fault, cddp_error *err)
 {
     const int32_t kind = planned->kind != NULL ? cd_fault_find(planned->kind) : -1;
     if (kind < 0) {
-        return cd_fail(err, CDDP_E_CONFIG, "fault.kind = \"%s\": `cddp-verify list faults` shows what there is",
+        return cd_fail(err, CDDP_E_CONFIG,
+                       "fault.kind = \"%s\": `cddp-verify list faults` shows what there is",
                        planned->kind != NULL ? planned->kind : "");
     }
     const bool joins = planned->when >= CD_FAULT_BEFORE_JOIN;
     const int64_t joiner = planned->joiner != CDDP_PLAN_UNSET ? planned->joiner : planned->rank;
-    const bool needs_rank = kind != CD_FAULT_partition || (planned->when != CD_FAULT_AT_TIME && !joins);
+    const bool needs_rank =
+        kind != CD_FAULT_partition || (planned->when != CD_FAULT_AT_TIME && !joins);
     if (needs_rank && planned->rank == CDDP_PLAN_UNSET) {
-        return cd_fail(err, CDDP_E_CONFIG, "fault '%s' does not say which rank it strikes", planned->kind);
+        return cd_fail(err, CDDP_E_CONFIG, "fault '%s' does not say which rank it strikes",
+                       planned->kind);
     }
     if (joins && joiner == CDDP_PLAN_UNSET) {
-        return cd_fail(err, CDDP_E_CONFIG, "fault '%s' does not say around whose join it strikes: fault.joiner", planned->kind);
+        return cd_fail(err, CDDP_E_CONFIG,
+                       "fault '%s' does not say around whose join it strikes: fault.joiner",
+                       planned->kind);
     }
-    *fault = (cd_fault){.kind = (cd_fault_kind)kind,
-                        .when = (cd_fault_when)planned->when,
-                        .rank = planned->rank != CDDP_PLAN_UNSET ? (uint32_t)planned->rank : 0,
-                        .side = side,
-                        .peer = planned->peer != CDDP_PLAN_UNSET ? (uint32_t)planned->peer : UINT32_MAX,
-                        .joiner = joins ? (uint32_t)joiner : 0,
-                        .at = planned->at,
-                        .duration_ns = planned->duration_ns,
-                        .amount = planned->amount,
-                        .optional = planned->optional};
+    *fault =
+        (cd_fault){.kind = (cd_fault_kind)kind,
+                   .when = (cd_fault_when)planned->when,
+                   .rank = planned->rank != CDDP_PLAN_UNSET ? (uint32_t)planned->rank : 0,
+                   .side = side,
+                   .peer = planned->peer != CDDP_PLAN_UNSET ? (uint32_t)planned->peer : UINT32_MAX,
+                   .joiner = joins ? (uint32_t)joiner : 0,
+                   .at = planned->at,
+                   .duration_ns = planned->duration_ns,
+                   .amount = planned->amount,
+                   .optional = planned->optional};
     CD_TRY(cd_fault_check(fault, (uint32_t)plan->world.size, err));
     if (cd_fault_get_scope(fault->kind) == CD_FAULT_ON_STREAM) {
         cddp_plan_settings settings;
         CD_TRY(cddp_plan_rank_settings(plan, fault->rank, &settings, err));
         if (settings.streams.producers == 0)
-            return cd_fail(err, CDDP_E_CONFIG, "fault %s strikes rank %u, which has no streams: it needs streams.producers",
-                           planned->kind, fault->rank);
+            return cd_fail(
+                err, CDDP_E_CONFIG,
+                "fault %s strikes rank %u, which has no streams: it needs streams.producers",
+                planned->kind, fault->rank);
     }
     return CDDP_OK;
 }
@@ -129,9 +139,11 @@ static cddp_status make_faults(cd_compose *c, cddp_error *err)
         return cd_fail(err, CDDP_E_NOMEM, "no memory for %zu faults", plan->fault_count);
     }
     const size_t world = (size_t)plan->world.size;
-    c->sides = cd_allocate_array(c->options.allocator, plan->fault_count * world + 1, sizeof *c->sides);
+    c->sides =
+        cd_allocate_array(c->options.allocator, plan->fault_count * world + 1, sizeof *c->sides);
     if (c->sides == NULL) {
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for the sides of %zu faults", plan->fault_count);
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for the sides of %zu faults",
+                       plan->fault_count);
     }
     for (size_t i = 0; i < plan->fault_count; i++) {
         const cddp_selector *side = &plan->faults[i].side;
@@ -139,7 +151,8 @@ static cddp_status make_faults(cd_compose *c, cddp_error *err)
         for (uint32_t r = 0; r < world; r++) {
             sides[r] = side->term_count > 0 && cddp_selector_has(side, r);
         }
-        CD_TRY(make_fault(plan, &plan->faults[i], side->term_count > 0 ? sides : NULL, &c->faults[i], err));
+        CD_TRY(make_fault(plan, &plan->faults[i], side->term_count > 0 ? sides : NULL,
+                          &c->faults[i], err));
     }
     return CDDP_OK;
 }
@@ -148,7 +161,8 @@ static cddp_status find_link(const char *key, const char *name, cd_link *link, c
 {
     const int32_t kind = cd_link_find(name);
     if (kind < 0) {
-        return cd_fail(err, CDDP_E_CONFIG, "%s = \"%s\": `cddp-verify list links` shows what there is", key, name);
+        return cd_fail(err, CDDP_E_CONFIG,
+                       "%s = \"%s\": `cddp-verify list links` shows what there is", key, name);
     }
     *link = *cd_link_get((cd_link_kind)kind);
     return CDDP_OK;
@@ -161,7 +175,8 @@ static cddp_status open_store(cd_compose *c, cddp_error *err)
     const uint32_t world = (uint32_t)plan->world.size;
     if (!plan->rendezvous.enable) return CDDP_OK;
     c->agents = cd_allocate_array(c->options.allocator, world, sizeof *c->agents);
-    if (c->agents == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for the agents of %u ranks", world);
+    if (c->agents == NULL)
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for the agents of %u ranks", world);
     for (uint32_t i = 0; i < world; i++) {
         cddp_plan_settings settings;
         CD_TRY(cddp_plan_rank_settings(plan, i, &settings, err));
@@ -186,18 +201,23 @@ static cddp_status open_sim(cd_compose *c, cddp_error *err)
     cd_sim_config config = CD_SIM_CONFIG_INIT;
     const int32_t algorithm = cd_algorithm_find(network->algorithm);
     if (algorithm < 0) {
-        return cd_fail(err, CDDP_E_CONFIG,
-                       "network.algorithm = \"%s\": `cddp-verify list algorithms` shows what there is",
-                       network->algorithm);
+        return cd_fail(
+            err, CDDP_E_CONFIG,
+            "network.algorithm = \"%s\": `cddp-verify list algorithms` shows what there is",
+            network->algorithm);
     }
     CD_TRY(make_chooser(c, err));
     CD_TRY(make_faults(c, err));
     CD_TRY(find_link("network.link", network->link, &config.network.inter, err));
-    if (network->gb_per_s > 0) config.network.inter.bytes_per_second = (uint64_t)(network->gb_per_s * 1e9);
-    if (network->latency_us > 0) config.network.inter.latency_ns = (uint64_t)(network->latency_us * 1e3);
-    if (network->overhead_us > 0) config.network.inter.overhead_ns = (uint64_t)(network->overhead_us * 1e3);
+    if (network->gb_per_s > 0)
+        config.network.inter.bytes_per_second = (uint64_t)(network->gb_per_s * 1e9);
+    if (network->latency_us > 0)
+        config.network.inter.latency_ns = (uint64_t)(network->latency_us * 1e3);
+    if (network->overhead_us > 0)
+        config.network.inter.overhead_ns = (uint64_t)(network->overhead_us * 1e3);
     CD_TRY(find_link("network.intra_link", network->intra_link, &config.network.intra, err));
-    if (network->intra_latency_us > 0) config.network.intra.latency_ns = (uint64_t)(network->intra_latency_us * 1e3);
+    if (network->intra_latency_us > 0)
+        config.network.intra.latency_ns = (uint64_t)(network->intra_latency_us * 1e3);
     config.launch_ns = (uint64_t)(network->launch_us * 1e3);
     CD_TRY(find_link("network.bus", network->bus, &config.network.bus, err));
     config.network.host_bytes_per_second = (uint64_t)(network->host_gb_per_s * 1e9);
@@ -217,7 +237,8 @@ static cddp_status open_sim(cd_compose *c, cddp_error *err)
     config.slots_per_rank = (uint32_t)plan->world.in_flight_max;
     config.faults = c->faults;
     config.fault_count = c->fault_count;
-    config.heap_bytes = HEAP_BYTES + config.world_size * HEAP_BYTES_PER_RANK; /* reserved; touched pages cost */
+    /* reserved; touched pages cost */
+    config.heap_bytes = HEAP_BYTES + config.world_size * HEAP_BYTES_PER_RANK;
     config.sink = &c->relay.sink;
     config.trace_level = c->options.level;
     config.timeout_ns = plan->world.timeout_ms * 1000000u;
@@ -239,7 +260,8 @@ static cddp_status refuse_streams(const cddp_plan *plan, const char *backend, cd
 {
     if (!cd_plan_has_streams(plan)) return CDDP_OK;
     return cd_fail(err, CDDP_E_UNSUPPORTED,
-                   "the scenario queues gradients on streams, which only the simulator has; it runs on backend '%s'",
+                   "the scenario queues gradients on streams, which only the simulator has; it "
+                   "runs on backend '%s'",
                    backend);
 }
 
@@ -247,20 +269,25 @@ static cddp_status refuse_rendezvous(const cddp_plan *plan, const char *backend,
 {
     if (!plan->rendezvous.enable) return CDDP_OK;
     return cd_fail(err, CDDP_E_UNSUPPORTED,
-                   "[rendezvous] is how simulated ranks meet; it runs on backend '%s', which meets in its own way", backend);
+                   "[rendezvous] is how simulated ranks meet; it runs on backend '%s', which meets "
+                   "in its own way",
+                   backend);
 }
 
 static cddp_status open_self(cd_compose *c, cddp_error *err)
 {
     const cddp_plan *plan = c->options.plan;
     if (plan->world.size != 1) {
-        return cd_fail(err, CDDP_E_CONFIG, "backend 'self' is a world of one rank, but world.size is %llu",
+        return cd_fail(err, CDDP_E_CONFIG,
+                       "backend 'self' is a world of one rank, but world.size is %llu",
                        (unsigned long long)plan->world.size);
     }
     CD_TRY(refuse_streams(plan, "self", err));
     CD_TRY(refuse_rendezvous(plan, "self", err));
-    const cddp_solo_options options = {
-        .size = sizeof options, .rank = 0, .world_size = 1, .allocator = c->options.allocator};
+    const cddp_solo_options options = {.size = sizeof options,
+                                       .rank = 0,
+                                       .world_size = 1,
+                                       .allocator = c->options.allocator};
     CD_TRY(cddp_solo_world_open(&options, &c->solo, err));
     c->backend = cddp_backend_self();
     c->world_ops = cddp_solo_world_ops();
@@ -285,12 +312,15 @@ static cddp_status open_process(cd_compose *c, cddp_error *err)
     CD_TRY(cd_compose_process_open(&options, &c->process, err));
     c->backend = cd_compose_process_backend(c->process);
     if (plan->fault_count > 0)
-        return cd_fail(err, CDDP_E_UNSUPPORTED,
-                       "the scenario plants faults, which only the simulator can do; it runs on backend '%s'", name);
+        return cd_fail(
+            err, CDDP_E_UNSUPPORTED,
+            "the scenario plants faults, which only the simulator can do; it runs on backend '%s'",
+            name);
     CD_TRY(refuse_streams(plan, name, err));
     CD_TRY(refuse_rendezvous(plan, name, err));
     if (plan->settings.model.device != 0)
-        return cd_fail(err, CDDP_E_UNSUPPORTED, "device '%s' holds no numbers that backend '%s' could send",
+        return cd_fail(err, CDDP_E_UNSUPPORTED,
+                       "device '%s' holds no numbers that backend '%s' could send",
                        plan->settings.model.device == 1 ? "symbol" : "shape", name);
     return CDDP_OK;
 }
@@ -314,7 +344,8 @@ static cddp_status see_part(void *context, const char *name, cddp_error *err)
     return CDDP_OK;
 }
 
-static cddp_status find_here(void *context, const char *name, const cddp_backend **backend, cddp_error *err)
+static cddp_status find_here(void *context, const char *name, const cddp_backend **backend,
+                             cddp_error *err)
 {
     const cd_compose *c = context;
     (void)name;
@@ -355,12 +386,14 @@ static bool is_here(const char *name)
 
 static cddp_status open_world(cd_compose *c, cddp_error *err)
 {
-    const char *name = c->options.backend != NULL ? c->options.backend : c->options.plan->world.backend;
+    const char *name =
+        c->options.backend != NULL ? c->options.backend : c->options.plan->world.backend;
     part_search search = {.mixed = false};
     CD_TRY(cddp_composition_each(name, see_part, &search, err));
     if (search.mixed)
         return cd_fail(err, CDDP_E_CONFIG,
-                       "backend '%s': the simulator and self are worlds of their own and go with no other backend",
+                       "backend '%s': the simulator and self are worlds of their own and go with "
+                       "no other backend",
                        name);
     for (size_t i = 0; i < OPENERS; i++) {
         if (strcmp(openers[i].name, search.name) == 0) {
@@ -372,16 +405,19 @@ static cddp_status open_world(cd_compose *c, cddp_error *err)
     return CDDP_OK;
 }
 
-cddp_status cd_compose_is_forked(const cddp_registry *registry, const char *backend, bool *is_forked, cddp_error *err)
+cddp_status cd_compose_is_forked(const cddp_registry *registry, const char *backend,
+                                 bool *is_forked, cddp_error *err)
 {
     part_search search = {.mixed = false};
     *is_forked = false;
     CD_TRY(cddp_composition_each(backend, see_part, &search, err));
-    if (!is_here(search.name)) CD_TRY(cd_compose_process_is_forked(registry, backend, is_forked, err));
+    if (!is_here(search.name))
+        CD_TRY(cd_compose_process_is_forked(registry, backend, is_forked, err));
     return CDDP_OK;
 }
 
-cddp_status cd_compose_open(const cd_compose_options *options, cd_compose **compose, cddp_error *err)
+cddp_status cd_compose_open(const cd_compose_options *options, cd_compose **compose,
+                            cddp_error *err)
 {
     cd_compose *c = cd_allocate_zero(options->allocator, sizeof *c);
     if (c == NULL) {
@@ -454,7 +490,8 @@ void cd_compose_close(cd_compose *c)
         cd_sim_destroy(c->sim);
         cddp_solo_world_close(c->solo);
         cd_compose_process_close(c->process);
-        cd_release(c->options.allocator, c->agents, (size_t)c->options.plan->world.size * sizeof *c->agents);
+        cd_release(c->options.allocator, c->agents,
+                   (size_t)c->options.plan->world.size * sizeof *c->agents);
         cd_release(c->options.allocator, c->faults, (c->fault_count + 1) * sizeof *c->faults);
         cd_release(c->options.allocator, c->sides,
                    (c->fault_count * (size_t)c->options.plan->world.size + 1) * sizeof *c->sides);

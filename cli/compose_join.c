@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Who is in the job, and what rank 0 wants of it.
 **
-** Keys of the store: rank/R, who R is ("WORLD_SIZE NODE"); clash, the words of one who cannot be taken in; order/N,
-** what
-** rank 0 wants ("run RUN HUB", at the end "exit CODE"); left/R, R knows that this is the end. Below run/N ranks meet
-** for the Nth run.
+** Keys of the store: rank/R, who R is ("WORLD_SIZE NODE"); clash, the words of one who cannot be
+** taken in; order/N, what rank 0 wants ("run RUN HUB", at the end "exit CODE"); left/R, R knows
+** that this is the end. Below run/N ranks meet for the Nth run.
 **
-** In a directory (file://) ranks find nothing but where that store is, and a secret that is made for the job.
+** In a directory (file://) ranks find nothing but where that store is, and a secret that is made
+** for the job.
 **
 ** Not here: which rank this is, and where rank 0 is (compose_join_read.c).
 */
@@ -39,11 +39,12 @@
 void cd_join_make_url(cd_join *j)
 {
     bool brackets = strchr(j->host, ':') != NULL;
-    snprintf(j->url, sizeof j->url, "tcp://%s%s%s:%u", brackets ? "[" : "", j->host, brackets ? "]" : "",
-             (unsigned)j->port);
+    snprintf(j->url, sizeof j->url, "tcp://%s%s%s:%u", brackets ? "[" : "", j->host,
+             brackets ? "]" : "", (unsigned)j->port);
 }
 
-static cddp_status open_store(const cd_join *j, uint64_t timeout_ns, cddp_rendezvous **store, cddp_error *err)
+static cddp_status open_store(const cd_join *j, uint64_t timeout_ns, cddp_rendezvous **store,
+                              cddp_error *err)
 {
     const cddp_rendezvous_options options = {.size = sizeof options,
                                              .url = j->url,
@@ -74,7 +75,8 @@ static void serve_in_child(const cd_join *j, int64_t judge, int fd)
     const cddp_rendezvous_server_options options = {.size = sizeof options,
                                                     .host = j->host,
                                                     .port = j->port,
-                                                    .secret = j->secret[0] != '\0' ? j->secret : NULL,
+                                                    .secret =
+                                                        j->secret[0] != '\0' ? j->secret : NULL,
                                                     .dropped = tell_dropped};
     signal(SIGINT, SIG_IGN); /* the judge decides when it ends */
     signal(SIGTERM, SIG_IGN);
@@ -90,7 +92,8 @@ static void serve_in_child(const cd_join *j, int64_t judge, int fd)
     _exit(0);
 }
 
-/* In a process of its own, since this one forks its rank, which a process with threads had better not do. */
+/* In a process of its own, since this one forks its rank, which a process with threads had better
+** not do. */
 static cddp_status serve(cd_join *j, cddp_error *err)
 {
     int ends[2] = {-1, -1};
@@ -98,7 +101,8 @@ static cddp_status serve(cd_join *j, cddp_error *err)
     served words = {.status = CDDP_E_IO};
     size_t used = 0;
     cddp_status status = CDDP_OK;
-    if (pipe(ends) != 0) return cd_fail(err, CDDP_E_NOMEM, "cannot make a pipe: %s", strerror(errno));
+    if (pipe(ends) != 0)
+        return cd_fail(err, CDDP_E_NOMEM, "cannot make a pipe: %s", strerror(errno));
     status = cd_os_fork(&j->server, err);
     if (status == CDDP_OK && j->server == 0) serve_in_child(j, judge, ends[1]);
     close(ends[1]);
@@ -113,7 +117,8 @@ static cddp_status serve(cd_join *j, cddp_error *err)
         return cd_fail(err, CDDP_E_BACKEND, "the process that serves the store for the ranks died");
     if (words.status != CDDP_OK)
         return cd_fail(err, CDDP_E_BACKEND,
-                       "rank 0 %.180s (is this host the one that others call rank 0's, and this the only rank 0?)",
+                       "rank 0 %.180s (is this host the one that others call rank 0's, and this "
+                       "the only rank 0?)",
                        words.message);
     j->port = words.port;
     cd_join_make_url(j);
@@ -126,21 +131,26 @@ static cddp_status open_directory(const cd_join *j, cddp_rendezvous **directory,
 {
     char url[sizeof j->directory + 8];
     snprintf(url, sizeof url, "file://%s", j->directory);
-    const cddp_rendezvous_options options = {.size = sizeof options, .url = url, .timeout_ns = SLICE_NS};
+    const cddp_rendezvous_options options = {.size = sizeof options,
+                                             .url = url,
+                                             .timeout_ns = SLICE_NS};
     CD_TRY(cddp_rendezvous_open(&options, directory, err));
     return CDDP_OK;
 }
 
 /* "URL SECRET", or "URL -" where every rank was told the secret. */
-static cddp_status read_entry(cd_join *j, cddp_rendezvous *directory, char *entry, size_t entry_bytes, cddp_error *err)
+static cddp_status read_entry(cd_join *j, cddp_rendezvous *directory, char *entry,
+                              size_t entry_bytes, cddp_error *err)
 {
     char secret[sizeof j->secret];
     size_t bytes = entry_bytes - 1;
     CD_TRY(directory->get(directory->self, DIRECTORY_KEY, BRIEFLY_NS, entry, &bytes, err));
     entry[bytes] = '\0';
     if (sscanf(entry, "%239s %71s", j->url, secret) != 2)
-        return cd_fail(err, CDDP_E_CORRUPT, "the directory %.100s does not say where rank 0 is", j->directory);
-    if (!j->has_own_secret) snprintf(j->secret, sizeof j->secret, "%s", strcmp(secret, "-") != 0 ? secret : "");
+        return cd_fail(err, CDDP_E_CORRUPT, "the directory %.100s does not say where rank 0 is",
+                       j->directory);
+    if (!j->has_own_secret)
+        snprintf(j->secret, sizeof j->secret, "%s", strcmp(secret, "-") != 0 ? secret : "");
     return CDDP_OK;
 }
 
@@ -151,12 +161,14 @@ static cddp_status make_secret(cd_join *j, cddp_error *err)
     if (j->has_own_secret) return CDDP_OK;
     ssize_t n = fd >= 0 ? read(fd, bytes, sizeof bytes) : -1;
     if (fd >= 0) close(fd);
-    if (n != (ssize_t)sizeof bytes) return cd_fail(err, CDDP_E_IO, "cannot make a secret from /dev/urandom");
+    if (n != (ssize_t)sizeof bytes)
+        return cd_fail(err, CDDP_E_IO, "cannot make a secret from /dev/urandom");
     for (size_t i = 0; i < sizeof bytes; i++) snprintf(j->secret + 2 * i, 3, "%02x", bytes[i]);
     return CDDP_OK;
 }
 
-/* Rank 0 says where it is, unless another rank 0 lives there. What an earlier job left behind is replaced. */
+/* Rank 0 says where it is, unless another rank 0 lives there. What an earlier job left behind is
+** replaced. */
 static cddp_status publish(cd_join *j, cddp_error *err)
 {
     cd_join earlier = *j;
@@ -166,13 +178,16 @@ static cddp_status publish(cd_join *j, cddp_error *err)
     cddp_status status = CDDP_OK;
     snprintf(mine, sizeof mine, "%s %s", j->url, j->has_own_secret ? "-" : j->secret);
     CD_TRY(open_directory(j, &directory, err));
-    CD_TRY_OUT(directory->compare_and_set(directory->self, DIRECTORY_KEY, NULL, mine, &swapped, err));
+    CD_TRY_OUT(
+        directory->compare_and_set(directory->self, DIRECTORY_KEY, NULL, mine, &swapped, err));
     if (swapped) goto out;
     if (read_entry(&earlier, directory, old, sizeof old, NULL) == CDDP_OK &&
         open_store(&earlier, SLICE_NS, &other, NULL) == CDDP_OK)
-        status = cd_fail(err, CDDP_E_CONFIG, "another process is rank 0 of the job in %.150s", j->directory);
+        status = cd_fail(err, CDDP_E_CONFIG, "another process is rank 0 of the job in %.150s",
+                         j->directory);
     cddp_rendezvous_close(other);
-    if (status == CDDP_OK) status = directory->set(directory->self, DIRECTORY_KEY, mine, strlen(mine), err);
+    if (status == CDDP_OK)
+        status = directory->set(directory->self, DIRECTORY_KEY, mine, strlen(mine), err);
 out:
     j->is_published = status == CDDP_OK;
     cddp_rendezvous_close(directory);
@@ -195,11 +210,14 @@ static bool is_interrupted(const cd_join_waiting *waiting)
     return waiting->interrupted != NULL && waiting->interrupted();
 }
 
-static void key_of(char key[48], const char *kind, uint64_t number) { snprintf(key, 48, "%s/%" PRIu64, kind, number); }
+static void key_of(char key[48], const char *kind, uint64_t number)
+{
+    snprintf(key, 48, "%s/%" PRIu64, kind, number);
+}
 
 /* Waits at most timeout_ns; text is terminated. */
-static cddp_status get_text(const cd_join *j, const char *key, uint64_t timeout_ns, char *text, size_t text_bytes,
-                            cddp_error *err)
+static cddp_status get_text(const cd_join *j, const char *key, uint64_t timeout_ns, char *text,
+                            size_t text_bytes, cddp_error *err)
 {
     size_t bytes = text_bytes - 1;
     CD_TRY(j->store->get(j->store->self, key, timeout_ns, text, &bytes, err));
@@ -215,16 +233,16 @@ static void read_line(const char *path, char *text, size_t text_bytes)
     text[strcspn(text, "\n")] = '\0';
 }
 
-/* Two processes of one node are told apart by their numbers, which mean the same to both; "?" where that cannot be
- * said. */
+/* Two processes of one node are told apart by their numbers, which mean the same to both; "?" where
+** that cannot be said. */
 static void node_of(char node[NODE_BYTES])
 {
     char boot[40], space[48];
     read_line("/proc/sys/kernel/random/boot_id", boot, sizeof boot);
     ssize_t length = readlink("/proc/self/ns/pid", space, sizeof space - 1);
     space[length > 0 ? length : 0] = '\0';
-    snprintf(node, NODE_BYTES, "%s%s%s", boot[0] != '\0' && length > 0 ? boot : "?", length > 0 ? "/" : "",
-             length > 0 ? space : "");
+    snprintf(node, NODE_BYTES, "%s%s%s", boot[0] != '\0' && length > 0 ? boot : "?",
+             length > 0 ? "/" : "", length > 0 ? space : "");
 }
 
 /* Ranks above 0 find the store; until its host has a name and serves it, they try again. */
@@ -235,15 +253,20 @@ static cddp_status reach(cd_join *j, const cd_join_waiting *waiting, cddp_error 
     for (;;) {
         cddp_rendezvous *directory = NULL;
         char entry[sizeof j->url + sizeof j->secret + 4];
-        cddp_status status = j->directory[0] != '\0' ? open_directory(j, &directory, &last) : CDDP_OK;
-        if (status == CDDP_OK && directory != NULL) status = read_entry(j, directory, entry, sizeof entry, &last);
+        cddp_status status =
+            j->directory[0] != '\0' ? open_directory(j, &directory, &last) : CDDP_OK;
+        if (status == CDDP_OK && directory != NULL)
+            status = read_entry(j, directory, entry, sizeof entry, &last);
         cddp_rendezvous_close(directory);
         if (status == CDDP_OK) status = open_store(j, SLICE_NS * 5, &j->store, &last);
         if (status == CDDP_OK) break;
-        bool may_come = status == CDDP_E_TIMEOUT || status == CDDP_E_CONFIG || j->directory[0] != '\0';
-        if (!may_come) return cd_fail(err, CDDP_E_BACKEND, "rank %u: %.200s", j->rank, last.message);
+        bool may_come =
+            status == CDDP_E_TIMEOUT || status == CDDP_E_CONFIG || j->directory[0] != '\0';
+        if (!may_come)
+            return cd_fail(err, CDDP_E_BACKEND, "rank %u: %.200s", j->rank, last.message);
         if (is_interrupted(waiting))
-            return cd_fail(err, CDDP_E_ABORTED, "interrupted while rank %u waited for rank 0", j->rank);
+            return cd_fail(err, CDDP_E_ABORTED, "interrupted while rank %u waited for rank 0",
+                           j->rank);
         if (cd_os_now_ns() >= deadline)
             return cd_fail(err, CDDP_E_BACKEND, "rank %u waited %.0f s for rank 0: %.160s", j->rank,
                            (double)waiting->patience_ns / 1e9, last.message);
@@ -273,7 +296,8 @@ static cddp_status enter(const cd_join *j, uint64_t patience_ns, cddp_error *err
         world_size = (uint32_t)strtoul(text, NULL, 10);
     }
     if (world_size != j->world_size) {
-        snprintf(words, sizeof words, "rank %u was told that there are %u ranks, rank 0 that there are %u (%.40s)",
+        snprintf(words, sizeof words,
+                 "rank %u was told that there are %u ranks, rank 0 that there are %u (%.40s)",
                  j->rank, j->world_size, world_size, j->variables);
         return clash(j, err, words);
     }
@@ -282,11 +306,13 @@ static cddp_status enter(const cd_join *j, uint64_t patience_ns, cddp_error *err
     key_of(key, "rank", j->rank);
     CD_TRY(j->store->compare_and_set(j->store->self, key, NULL, text, &swapped, err));
     if (swapped) return CDDP_OK;
-    snprintf(words, sizeof words, "two processes were told to be rank %u (%.40s)", j->rank, j->variables);
+    snprintf(words, sizeof words, "two processes were told to be rank %u (%.40s)", j->rank,
+             j->variables);
     return clash(j, err, words);
 }
 
-static cddp_status say_missing(const cd_join *j, uint32_t first, uint64_t patience_ns, cddp_error *err)
+static cddp_status say_missing(const cd_join *j, uint32_t first, uint64_t patience_ns,
+                               cddp_error *err)
 {
     char list[120] = "", key[48], text[NODE_BYTES + 16];
     size_t used = 0;
@@ -294,11 +320,14 @@ static cddp_status say_missing(const cd_join *j, uint32_t first, uint64_t patien
     for (uint32_t r = first; r < j->world_size; r++) {
         key_of(key, "rank", r);
         if (get_text(j, key, BRIEFLY_NS, text, sizeof text, NULL) == CDDP_OK) continue;
-        if (count++ < 16) used += (size_t)snprintf(list + used, sizeof list - used, "%s%u", count > 1 ? ", " : "", r);
+        if (count++ < 16)
+            used +=
+                (size_t)snprintf(list + used, sizeof list - used, "%s%u", count > 1 ? ", " : "", r);
         if (used >= sizeof list - 12) break;
     }
-    return cd_fail(err, CDDP_E_BACKEND, "rank%s %s of %u did not come within %.0f s to %.60s%s", count == 1 ? "" : "s",
-                   list, j->world_size, (double)patience_ns / 1e9, j->directory[0] != '\0' ? j->directory : j->url,
+    return cd_fail(err, CDDP_E_BACKEND, "rank%s %s of %u did not come within %.0f s to %.60s%s",
+                   count == 1 ? "" : "s", list, j->world_size, (double)patience_ns / 1e9,
+                   j->directory[0] != '\0' ? j->directory : j->url,
                    count > 16 ? " (and more)" : "");
 }
 
@@ -379,8 +408,8 @@ static bool read_order(const char *text, cd_join_order *order)
     return order->is_rank;
 }
 
-static cddp_status await_order(cd_join *j, const cd_join_waiting *waiting, int64_t *rank, cd_join_order *order,
-                               cddp_error *err)
+static cddp_status await_order(cd_join *j, const cd_join_waiting *waiting, int64_t *rank,
+                               cd_join_order *order, cddp_error *err)
 {
     char key[48], text[CDDP_PROCESS_ADDRESS_BYTES + 32];
     uint64_t since_ns = 0;
@@ -394,19 +423,22 @@ static cddp_status await_order(cd_join *j, const cd_join_waiting *waiting, int64
         else
             status = CDDP_E_BACKEND;
         if (status != CDDP_OK && status != CDDP_E_TIMEOUT)
-            return cd_fail(err, CDDP_E_BACKEND, "rank %u: rank 0 is gone (%.160s)", j->rank, gone.message);
+            return cd_fail(err, CDDP_E_BACKEND, "rank %u: rank 0 is gone (%.160s)", j->rank,
+                           gone.message);
         if (since_ns == 0 && is_interrupted(waiting)) since_ns = cd_os_now_ns();
         if (status != CDDP_OK && since_ns != 0 && cd_os_now_ns() - since_ns > PERSIST_NS)
             return cd_fail(err, CDDP_E_ABORTED, "rank %u was interrupted, rank 0 was not", j->rank);
         if (*rank > 0 && waitpid((pid_t)*rank, NULL, WNOHANG) == (pid_t)*rank) *rank = 0;
     }
     if (!read_order(text, order))
-        return cd_fail(err, CDDP_E_CORRUPT, "rank 0 gives an order that rank %u does not understand", j->rank);
+        return cd_fail(err, CDDP_E_CORRUPT,
+                       "rank 0 gives an order that rank %u does not understand", j->rank);
     j->order++;
     return CDDP_OK;
 }
 
-cddp_status cd_join_follow(cd_join *j, const cd_join_waiting *waiting, cd_join_order *order, cddp_error *err)
+cddp_status cd_join_follow(cd_join *j, const cd_join_waiting *waiting, cd_join_order *order,
+                           cddp_error *err)
 {
     int64_t rank = 0;
     cddp_status status = CDDP_OK;
@@ -423,7 +455,8 @@ cddp_status cd_join_follow(cd_join *j, const cd_join_waiting *waiting, cd_join_o
         return CDDP_OK;
     }
     key_of(key, "left", j->rank);
-    (void)j->store->set(j->store->self, key, "1", 1, NULL); /* rank 0 does not wait for it for long */
+    /* rank 0 does not wait for it for long */
+    (void)j->store->set(j->store->self, key, "1", 1, NULL);
     return CDDP_OK;
 }
 
@@ -436,12 +469,14 @@ static void say_end(const cd_join *j, int exit_code)
     snprintf(text, sizeof text, "exit %d", exit_code);
     for (uint64_t i = 1; i <= j->order + 1; i++) {
         key_of(key, "order", i);
-        if (j->store->compare_and_set(j->store->self, key, NULL, text, &swapped, NULL) != CDDP_OK) return;
+        if (j->store->compare_and_set(j->store->self, key, NULL, text, &swapped, NULL) != CDDP_OK)
+            return;
     }
     for (uint32_t r = 1; r < j->world_size; r++) {
         uint64_t now = cd_os_now_ns();
         key_of(key, "left", r);
-        if (get_text(j, key, now < deadline ? deadline - now : BRIEFLY_NS, text, sizeof text, NULL) != CDDP_OK)
+        if (get_text(j, key, now < deadline ? deadline - now : BRIEFLY_NS, text, sizeof text,
+                     NULL) != CDDP_OK)
             continue;
     }
 }

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A job whose processes somebody else started, one per rank: torchrun, srun, a script. They meet in a store that rank 0
-** serves. Rank 0 is the judge, who gives one order per run and at the end its exit code; every other process forks a
-** rank per order and leaves with that code.
+/* A job whose processes somebody else started, one per rank: torchrun, srun, a script. They meet in
+** a store that rank 0 serves. Rank 0 is the judge, who gives one order per run and at the end its
+** exit code; every other process forks a rank per order and leaves with that code.
 **
 ** Lifetime   read → begin → follow (ranks above 0) → end. Borrows nothing.
 ** Threads    one; begin and follow fork.
-** Errors     a rank that does not come, comes twice, or was told another number of ranks is named, on rank 0 and on
+** Errors     a rank that does not come, comes twice, or was told another number of ranks is named,
+**            on rank 0 and on
 ** itself.
 */
 #pragma once
@@ -31,7 +32,8 @@ typedef struct cd_join {
 
 /* What rank 0 wants next. */
 typedef struct cd_join_order {
-    bool is_rank; /* this process was forked for one run: hub and run say which; false: the job has ended */
+    /* this process was forked for one run: hub and run say which; false: the job has ended */
+    bool is_rank;
     char hub[CDDP_PROCESS_ADDRESS_BYTES];
     uint64_t run;
     int exit_code;
@@ -42,21 +44,27 @@ typedef struct cd_join_waiting {
     bool (*interrupted)(void); /* true: wait no longer */
 } cd_join_waiting;
 
-/* url: "env://", "tcp://host:port" or "file:///directory"; NULL: env:// when the variables of a launcher are there.
-** *found false, and join untouched: there is no such job. */
-cddp_status cd_join_read(cddp_environment_fn environment, const char *url, cd_join *join, bool *found,
-                         cddp_error *err) CDDP_MUST_CHECK;
-/* For who joins a job of MPI ranks or begins one: fails when variables make this process one of several that were not started so,
-** since each of them would do the whole of it, as `what` says: "start all ranks". */
-cddp_status cd_join_refuse(cddp_environment_fn environment, const char *what, cddp_error *err) CDDP_MUST_CHECK;
+/* url: "env://", "tcp://host:port" or "file:///directory"; NULL: env:// when the variables of a
+** launcher are there. *found false, and join untouched: there is no such job. */
+cddp_status cd_join_read(cddp_environment_fn environment, const char *url, cd_join *join,
+                         bool *found, cddp_error *err) CDDP_MUST_CHECK;
+/* For who joins a job of MPI ranks or begins one: fails when variables make this process one of
+** several that were not started so, since each of them would do the whole of it, as `what` says:
+** "start all ranks". */
+cddp_status cd_join_refuse(cddp_environment_fn environment, const char *what,
+                           cddp_error *err) CDDP_MUST_CHECK;
 /* url from host and port. */
 void cd_join_make_url(cd_join *join);
-/* Blocks until all have come (rank 0), or until rank 0 has. After a failure, too, end is to be called. */
-cddp_status cd_join_begin(cd_join *join, const cd_join_waiting *waiting, cddp_error *err) CDDP_MUST_CHECK;
+/* Blocks until all have come (rank 0), or until rank 0 has. After a failure, too, end is to be
+** called. */
+cddp_status cd_join_begin(cd_join *join, const cd_join_waiting *waiting,
+                          cddp_error *err) CDDP_MUST_CHECK;
 /* Ranks above 0. Returns in a child for every run, and here when rank 0 has ended. */
 cddp_status cd_join_follow(cd_join *join, const cd_join_waiting *waiting, cd_join_order *order,
                            cddp_error *err) CDDP_MUST_CHECK;
-/* Rank 0, in the process of its rank: the order for the run numbered join->order, judged at this address. */
-cddp_status cd_join_announce(const cd_join *join, uint64_t run, const char *address, cddp_error *err) CDDP_MUST_CHECK;
+/* Rank 0, in the process of its rank: the order for the run numbered join->order, judged at this
+** address. */
+cddp_status cd_join_announce(const cd_join *join, uint64_t run, const char *address,
+                             cddp_error *err) CDDP_MUST_CHECK;
 /* Rank 0: all leave with this code. Others and those that never began: nothing but cleaning up. */
 void cd_join_end(cd_join *join, int exit_code);

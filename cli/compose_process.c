@@ -1,18 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ranks as processes: how they come to be, their rendezvous, their backend, and the way of their events back to us.
+/* Ranks as processes: how they come to be, their rendezvous, their backend, and the way of their
+** events back to us.
 **
-** A transport without a launcher gets forked ranks that meet through files; in a job whose processes somebody started
-** (compose_join.c) each of them has forked its rank, and they meet in the store of that job. One with a launcher (mpirun) gets
-** this very command again as its ranks: we start it, and CDDP_HUB in the environment says to each that it is a rank and
-** where its judge is. When mpirun started us, we are a rank already: rank 0's process judges, with a child as the rank,
+** A transport without a launcher gets forked ranks that meet through files; in a job whose
+** processes somebody started (compose_join.c) each of them has forked its rank, and they meet in
+** the store of that job. One with a launcher (mpirun) gets this very command again as its ranks: we
+** start it, and CDDP_HUB in the environment says to each that it is a rank and where its judge is.
+** When mpirun started us, we are a rank already: rank 0's process judges, with a child as the rank,
 ** and tells the others over the transport where it is.
 **
-** An event travels as its bytes and its text; all ends are the same program on machines of one kind. A rank sends
-** what it has whenever it starts to wait for a communication and at the end of a step, so that of a rank that is
-** killed everything up to its last wait is known.
+** An event travels as its bytes and its text; all ends are the same program on machines of one
+** kind. A rank sends what it has whenever it starts to wait for a communication and at the end of a
+** step, so that of a rank that is killed everything up to its last wait is known.
 **
-** The verifier guards every group (fingerprints before each collective) unless the scenario gives options of its
-** own: real libraries crash or mix data when ranks disagree, and it is the disagreement that is to be shown.
+** The verifier guards every group (fingerprints before each collective) unless the scenario gives
+** options of its own: real libraries crash or mix data when ranks disagree, and it is the
+** disagreement that is to be shown.
 */
 #define _POSIX_C_SOURCE 200809L
 #include "cli/compose_process.h"
@@ -38,8 +41,10 @@
 #define WIRE_BYTES 16384
 #define TIMEOUT_NS UINT64_C(20000000000)   /* of an operation when the scenario names none */
 #define DEADLINE_NS UINT64_C(600000000000) /* of the whole run */
-#define STOP_MARGIN_NS UINT64_C(250000000) /* beyond it, for a rank that is stopped: who waits for it speaks first */
-#define GRACE_NS UINT64_C(750000000)       /* for the others, after the first rank failed: they wait for the same */
+/* beyond it, for a rank that is stopped: who waits for it speaks first */
+#define STOP_MARGIN_NS UINT64_C(250000000)
+/* for the others, after the first rank failed: they wait for the same */
+#define GRACE_NS UINT64_C(750000000)
 #define LATE_EXIT 70
 
 #define PARTS_MAX 16 /* backends that one composition names */
@@ -49,12 +54,14 @@
 
 struct cd_compose_process {
     cd_compose_process_options options;
-    cddp_composition *composition; /* of backends without a rendezvous: what it can do, asked here */
-    cddp_process_world *world;     /* of the ranks that we judge; NULL when we are one that others judge */
-    cddp_member_world *member;     /* that one */
-    char directory[512];           /* of the rendezvous; "" where the transport has one, or a job */
-    cddp_member_options joined;    /* rank 0 of a job that somebody else started */
-    bool cannot_keep;              /* a sink failed when it was flushed, as on a full disk */
+    /* of backends without a rendezvous: what it can do, asked here */
+    cddp_composition *composition;
+    /* of the ranks that we judge; NULL when we are one that others judge */
+    cddp_process_world *world;
+    cddp_member_world *member;  /* that one */
+    char directory[512];        /* of the rendezvous; "" where the transport has one, or a job */
+    cddp_member_options joined; /* rank 0 of a job that somebody else started */
+    bool cannot_keep;           /* a sink failed when it was flushed, as on a full disk */
     char command[COMMAND_BYTES], program[4096], run[64];
     const char *words[COMMAND_WORDS_MAX + 1]; /* of the command, and of its environment */
     const char *settings[COMMAND_WORDS_MAX + 1];
@@ -71,7 +78,7 @@ typedef struct rank_side {
     cddp_composition *composition;
     cddp_backend guarded; /* what groups are opened with */
     char late[256];       /* what a composition found when nobody could be told; "" */
-    size_t used, last; /* of wire: bytes, and where the last head begins */
+    size_t used, last;    /* of wire: bytes, and where the last head begins */
     bool failed;
     unsigned char wire[WIRE_BYTES];
 } rank_side;
@@ -93,12 +100,14 @@ static cddp_status wire_send(rank_side *s, cddp_error *err)
     return CDDP_OK;
 }
 
-/* Where nothing was told since a wait there is no record to mark; the iteration is then stored with the next one. */
+/* Where nothing was told since a wait there is no record to mark; the iteration is then stored with
+** the next one. */
 static cddp_status wire_flush(void *self, cddp_error *err)
 {
     rank_side *s = self;
     const bool is_flushed = true;
-    if (s->used != 0) memcpy(s->wire + s->last + offsetof(wire_head, is_flushed), &is_flushed, sizeof is_flushed);
+    if (s->used != 0)
+        memcpy(s->wire + s->last + offsetof(wire_head, is_flushed), &is_flushed, sizeof is_flushed);
     CD_TRY(wire_send(s, err));
     return CDDP_OK;
 }
@@ -106,10 +115,12 @@ static cddp_status wire_flush(void *self, cddp_error *err)
 static void wire_event(void *self, const cddp_event *event)
 {
     rank_side *s = self;
-    wire_head head = {.event = *event, .text_bytes = event->text != NULL ? (uint32_t)strlen(event->text) + 1 : 0};
+    wire_head head = {.event = *event,
+                      .text_bytes = event->text != NULL ? (uint32_t)strlen(event->text) + 1 : 0};
     if (head.text_bytes > WIRE_BYTES / 2) head.text_bytes = 0;
     head.event.text = NULL;
-    if (s->used + sizeof head + head.text_bytes > WIRE_BYTES && wire_send(s, NULL) != CDDP_OK) s->failed = true;
+    if (s->used + sizeof head + head.text_bytes > WIRE_BYTES && wire_send(s, NULL) != CDDP_OK)
+        s->failed = true;
     if (s->failed) return;
     s->last = s->used;
     memcpy(s->wire + s->used, &head, sizeof head);
@@ -118,12 +129,13 @@ static void wire_event(void *self, const cddp_event *event)
     if (event->kind == CDDP_EV_collective_wait && wire_send(s, NULL) != CDDP_OK) s->failed = true;
 }
 
-/* Sinks learn of the end of an iteration as they do from a rank in this process. One that cannot go on says so here, which ends
-** the run; cddp_run asks it again, and tells. */
+/* Sinks learn of the end of an iteration as they do from a rank in this process. One that cannot go
+** on says so here, which ends the run; cddp_run asks it again, and tells. */
 static void flush_sinks(cd_compose_process *p)
 {
     const cddp_trace_sink *target = p->options.relay->target;
-    if (target != NULL && target->flush != NULL && target->flush(target->self, NULL) != CDDP_OK) p->cannot_keep = true;
+    if (target != NULL && target->flush != NULL && target->flush(target->self, NULL) != CDDP_OK)
+        p->cannot_keep = true;
 }
 
 static void take_message(void *context, uint32_t rank, const void *bytes, size_t byte_count)
@@ -149,8 +161,8 @@ const cddp_backend *cd_compose_process_backend(const cd_compose_process *p)
     return cddp_composition_backend(p->composition);
 }
 
-static cddp_status open_guarded(const cddp_backend *backend, cddp_rank *rank, const cddp_group_spec *spec, void **group,
-                                cddp_error *err)
+static cddp_status open_guarded(const cddp_backend *backend, cddp_rank *rank,
+                                const cddp_group_spec *spec, void **group, cddp_error *err)
 {
     const rank_side *s = backend->self;
     const cddp_backend *composed = cddp_composition_backend(s->composition);
@@ -171,26 +183,31 @@ static const char *read_variable(const char *variable) { return getenv(variable)
 
 static bool is_set(const char *variable) { return getenv(variable) != NULL; }
 
-static cddp_status find_module(const cd_compose_process *p, const char *name, const cddp_backend **module,
-                               cddp_error *err)
+static cddp_status find_module(const cd_compose_process *p, const char *name,
+                               const cddp_backend **module, cddp_error *err)
 {
     const cddp_registry *registry = p->options.registry;
     const cd_backend_row *alias = cd_backend_row_of_alias(name, is_set);
-    *module = registry != NULL ? cddp_registry_find_backend(registry, alias != NULL ? alias->name : name) : NULL;
+    *module = registry != NULL
+                  ? cddp_registry_find_backend(registry, alias != NULL ? alias->name : name)
+                  : NULL;
     if (*module == NULL)
-        return cd_fail(err, CDDP_E_BACKEND, "backend '%s' is not here; `cddp-verify doctor` says why", name);
+        return cd_fail(err, CDDP_E_BACKEND,
+                       "backend '%s' is not here; `cddp-verify doctor` says why", name);
     return CDDP_OK;
 }
 
 /* Here, before there are ranks. */
-static cddp_status find_unbound(void *context, const char *name, const cddp_backend **backend, cddp_error *err)
+static cddp_status find_unbound(void *context, const char *name, const cddp_backend **backend,
+                                cddp_error *err)
 {
     CD_TRY(find_module(context, name, backend, err));
     return CDDP_OK;
 }
 
 /* In the rank. */
-static cddp_status find_bound(void *context, const char *name, const cddp_backend **backend, cddp_error *err)
+static cddp_status find_bound(void *context, const char *name, const cddp_backend **backend,
+                              cddp_error *err)
 {
     rank_side *s = context;
     const cddp_backend *module = NULL;
@@ -199,7 +216,8 @@ static cddp_status find_bound(void *context, const char *name, const cddp_backen
     CD_TRY(find_module(s->process, name, &module, err));
     cddp_backend *part = &s->parts[s->part_count++];
     *part = *module;
-    if (part->self == NULL) part->self = s->rendezvous; /* a backend with a state of its own keeps it */
+    /* a backend with a state of its own keeps it */
+    if (part->self == NULL) part->self = s->rendezvous;
     *backend = part;
     return CDDP_OK;
 }
@@ -207,7 +225,8 @@ static cddp_status find_bound(void *context, const char *name, const cddp_backen
 /* Ranks of a transport with a launcher meet by its own means. */
 static bool is_joined(const cd_compose_process *p)
 {
-    return p->options.origin != NULL && p->options.origin->join != NULL && cd_compose_process_backend(p)->launcher == NULL;
+    return p->options.origin != NULL && p->options.origin->join != NULL &&
+           cd_compose_process_backend(p)->launcher == NULL;
 }
 
 static void hear_late(void *context, uint32_t rank, const char *message)
@@ -217,7 +236,8 @@ static void hear_late(void *context, uint32_t rank, const char *message)
     snprintf(s->late, sizeof s->late, "%s", message);
 }
 
-static cddp_status bind_rank(void *context, cddp_rank *rank, cddp_rank_binding *binding, cddp_error *err)
+static cddp_status bind_rank(void *context, cddp_rank *rank, cddp_rank_binding *binding,
+                             cddp_error *err)
 {
     const cd_compose_process *p = context;
     const cd_join *join = p->options.origin != NULL ? p->options.origin->join : NULL;
@@ -229,7 +249,9 @@ static cddp_status bind_rank(void *context, cddp_rank *rank, cddp_rank_binding *
     s->process = p;
     cddp_process_note(rank, "starting");
     s->sink = (cddp_trace_sink){sizeof s->sink, CDDP_TRACE_ABI, s, wire_event, wire_flush};
-    cddp_rendezvous_options meeting = {.size = sizeof meeting, .url = url, .timeout_ns = TIMEOUT_NS};
+    cddp_rendezvous_options meeting = {.size = sizeof meeting,
+                                       .url = url,
+                                       .timeout_ns = TIMEOUT_NS};
     cddp_composition_options parts = {.size = sizeof parts,
                                       .spec = p->options.backend,
                                       .find = find_bound,
@@ -244,7 +266,8 @@ static cddp_status bind_rank(void *context, cddp_rank *rank, cddp_rank_binding *
         meeting.secret = join->secret[0] != '\0' ? join->secret : NULL;
         meeting.prefix = prefix;
     }
-    if (p->directory[0] != '\0' || is_joined(p)) CD_TRY_OUT(cddp_rendezvous_open(&meeting, &s->rendezvous, err));
+    if (p->directory[0] != '\0' || is_joined(p))
+        CD_TRY_OUT(cddp_rendezvous_open(&meeting, &s->rendezvous, err));
     CD_TRY_OUT(cddp_composition_open(&parts, &s->composition, err));
     s->guarded = *cddp_composition_backend(s->composition);
     s->guarded.self = s;
@@ -259,7 +282,8 @@ out:
     return status;
 }
 
-/* What nobody could be told ends the rank without a result: the launcher says that, with these last words. */
+/* What nobody could be told ends the rank without a result: the launcher says that, with these last
+** words. */
 static void leave_late(const rank_side *s)
 {
     if (s->late[0] == '\0') return;
@@ -300,7 +324,8 @@ static void directory_remove(const char *path)
 /* ---- a job that somebody else started ---- */
 
 /* Hands the address of the judge from rank 0 to all others, by the only means that they share. */
-static cddp_status meet(void *context, cddp_rank *rank, char address[CDDP_PROCESS_ADDRESS_BYTES], cddp_error *err)
+static cddp_status meet(void *context, cddp_rank *rank, char address[CDDP_PROCESS_ADDRESS_BYTES],
+                        cddp_error *err)
 {
     const cd_compose_process *p = context;
     const cddp_backend *b = cd_compose_process_backend(p);
@@ -317,7 +342,10 @@ static cddp_status meet(void *context, cddp_rank *rank, char address[CDDP_PROCES
                             .members = members,
                             .timeout_ns = TIMEOUT_NS};
     cddp_tensor text = cddp_tensor_of(cddp_device_cpu(), address, 0, CDDP_U8, &bytes, 1);
-    cddp_collective broadcast = {.size = sizeof broadcast, .op = CDDP_OP_BROADCAST, .input = text, .output = text};
+    cddp_collective broadcast = {.size = sizeof broadcast,
+                                 .op = CDDP_OP_BROADCAST,
+                                 .input = text,
+                                 .output = text};
     CD_TRY_OUT(b->open(b, rank, &spec, &group, err));
     CD_TRY_OUT(b->post(group, &broadcast, &work, err));
     status = b->wait(group, work, TIMEOUT_NS, err);
@@ -335,7 +363,8 @@ static void leave(void *context)
 }
 
 /* In the process of rank 0: the others, who wait for it, are told where they are judged. */
-static cddp_status announce(void *context, cddp_rank *rank, char address[CDDP_PROCESS_ADDRESS_BYTES], cddp_error *err)
+static cddp_status announce(void *context, cddp_rank *rank,
+                            char address[CDDP_PROCESS_ADDRESS_BYTES], cddp_error *err)
 {
     const cd_compose_process *p = context;
     (void)rank;
@@ -350,10 +379,13 @@ static cddp_status make_command(cd_compose_process *p, cddp_error *err)
 {
     const cd_compose_process_options *o = &p->options;
     size_t setting_count = 0, word_count = 0;
-    CD_TRY(cd_compose_process_backend(p)->launcher->command((uint32_t)o->plan->world.size, read_variable, p->command,
+    CD_TRY(cd_compose_process_backend(p)->launcher->command((uint32_t)o->plan->world.size,
+                                                            read_variable, p->command,
                                                             sizeof p->command, err));
     ssize_t length = readlink("/proc/self/exe", p->program, sizeof p->program - 1);
-    if (length < 0) return cd_fail(err, CDDP_E_IO, "cannot find this program to start it again: %s", strerror(errno));
+    if (length < 0)
+        return cd_fail(err, CDDP_E_IO, "cannot find this program to start it again: %s",
+                       strerror(errno));
     snprintf(p->run, sizeof p->run, "CDDP_HUB_RUN=%llu", (unsigned long long)o->run);
     p->settings[setting_count++] = p->run;
     for (char *at = p->command; *at != '\0';) {
@@ -369,11 +401,12 @@ static cddp_status make_command(cd_compose_process *p, cddp_error *err)
     }
     for (size_t i = 0; word_count <= COMMAND_WORDS_MAX; i++) {
         if (i > 0 && o->origin->words[i] == NULL) return CDDP_OK;
-        if (word_count < COMMAND_WORDS_MAX) p->words[word_count] = i == 0 ? p->program : o->origin->words[i];
+        if (word_count < COMMAND_WORDS_MAX)
+            p->words[word_count] = i == 0 ? p->program : o->origin->words[i];
         word_count++;
     }
-    return cd_fail(err, CDDP_E_LIMIT, "a command of more than %d words cannot be started by %s", COMMAND_WORDS_MAX,
-                   cd_compose_process_backend(p)->launcher->name);
+    return cd_fail(err, CDDP_E_LIMIT, "a command of more than %d words cannot be started by %s",
+                   COMMAND_WORDS_MAX, cd_compose_process_backend(p)->launcher->name);
 }
 
 /* ---- life ---- */
@@ -391,31 +424,40 @@ static cddp_status open_member(cd_compose_process *p, cddp_member_options member
     return CDDP_OK;
 }
 
-static cddp_status check_size(const cd_compose_process *p, uint32_t started, const char *how, cddp_error *err)
+static cddp_status check_size(const cd_compose_process *p, uint32_t started, const char *how,
+                              cddp_error *err)
 {
     if (started == p->options.plan->world.size) return CDDP_OK;
-    return cd_fail(err, CDDP_E_CONFIG, "the scenario has %llu ranks, but %u were started%s: give both the same number (-n)",
-                   (unsigned long long)p->options.plan->world.size, started, how);
+    return cd_fail(
+        err, CDDP_E_CONFIG,
+        "the scenario has %llu ranks, but %u were started%s: give both the same number (-n)",
+        (unsigned long long)p->options.plan->world.size, started, how);
 }
 
-/* What the launcher of the transport makes of this process: a rank, the judge beside rank 0, or who starts it. */
-static cddp_status open_launched(cd_compose_process *p, cddp_process_options *options, cddp_error *err)
+/* What the launcher of the transport makes of this process: a rank, the judge beside rank 0, or who
+** starts it. */
+static cddp_status open_launched(cd_compose_process *p, cddp_process_options *options,
+                                 cddp_error *err)
 {
     const cddp_launcher *launcher = cd_compose_process_backend(p)->launcher;
     const cd_compose_process_options *o = &p->options;
     cddp_member_options *m = &p->joined;
     bool one_host = false;
     if (o->origin == NULL)
-        return cd_fail(err, CDDP_E_UNSUPPORTED,
-                       "ranks of backend '%s' are started by %s, and this program cannot be started again",
-                       cd_compose_process_backend(p)->name, launcher->name);
-    *m = (cddp_member_options){
-        .size = sizeof *m, .meet = o->origin->hub == NULL ? meet : NULL, .leave = leave, .context = p, .patience_ns = options->patience_ns,
-        .shelter = o->origin->hub != NULL && launcher->ends_all};
+        return cd_fail(
+            err, CDDP_E_UNSUPPORTED,
+            "ranks of backend '%s' are started by %s, and this program cannot be started again",
+            cd_compose_process_backend(p)->name, launcher->name);
+    *m = (cddp_member_options){.size = sizeof *m,
+                               .meet = o->origin->hub == NULL ? meet : NULL,
+                               .leave = leave,
+                               .context = p,
+                               .patience_ns = options->patience_ns,
+                               .shelter = o->origin->hub != NULL && launcher->ends_all};
     if (!launcher->identity(read_variable, &m->rank, &m->world_size, &one_host)) {
         if (o->origin->hub != NULL)
-            return cd_fail(err, CDDP_E_UNSUPPORTED, "CDDP_HUB is set, but %s did not start this process",
-                           launcher->name);
+            return cd_fail(err, CDDP_E_UNSUPPORTED,
+                           "CDDP_HUB is set, but %s did not start this process", launcher->name);
         CD_TRY(cd_join_refuse(read_variable, "start all ranks", err));
         CD_TRY(make_command(p, err));
         options->command = p->words;
@@ -425,25 +467,31 @@ static cddp_status open_launched(cd_compose_process *p, cddp_process_options *op
     CD_TRY(check_size(p, m->world_size, "", err));
     if (o->origin->hub == NULL && o->run > 0)
         return cd_fail(err, CDDP_E_UNSUPPORTED,
-                       "a job of the launcher holds one scenario; without it, cddp-verify starts a job for each");
+                       "a job of the launcher holds one scenario; without it, cddp-verify starts a "
+                       "job for each");
     if (m->rank > 0 || o->origin->hub != NULL) return open_member(p, *m, err);
     const char *host = getenv("CDDP_HUB_HOST");
     if (host == NULL && !one_host)
-        return cd_fail(
-            err, CDDP_E_CONFIG,
-            "the ranks are on several hosts: say in CDDP_HUB_HOST at which name or address they reach this one");
+        return cd_fail(err, CDDP_E_CONFIG,
+                       "the ranks are on several hosts: say in CDDP_HUB_HOST at which name or "
+                       "address they reach this one");
     options->hub_host = host != NULL ? host : "127.0.0.1";
     options->member = m;
     return CDDP_OK;
 }
 
-/* One process per rank was started: rank 0's judges, with a child as the rank; the others were forked for this run. */
-static cddp_status open_joined(cd_compose_process *p, cddp_process_options *options, cddp_error *err)
+/* One process per rank was started: rank 0's judges, with a child as the rank; the others were
+** forked for this run. */
+static cddp_status open_joined(cd_compose_process *p, cddp_process_options *options,
+                               cddp_error *err)
 {
     const cd_origin *o = p->options.origin;
     cddp_member_options *m = &p->joined;
     char how[80];
-    *m = (cddp_member_options){.size = sizeof *m, .rank = o->join->rank, .world_size = o->join->world_size, .context = p,
+    *m = (cddp_member_options){.size = sizeof *m,
+                               .rank = o->join->rank,
+                               .world_size = o->join->world_size,
+                               .context = p,
                                .patience_ns = options->patience_ns};
     snprintf(how, sizeof how, " (%s)", o->join->variables);
     CD_TRY(check_size(p, m->world_size, how, err));
@@ -465,24 +513,30 @@ static cddp_status open_forked(cd_compose_process *p, cddp_error *err)
     errno = ENAMETOOLONG;
     if (length >= (int)sizeof p->directory || mkdtemp(p->directory) == NULL) {
         p->directory[0] = '\0';
-        return cd_fail(err, CDDP_E_IO, "cannot make a directory for the rendezvous in %s (TMPDIR): %s", folder, strerror(errno));
+        return cd_fail(err, CDDP_E_IO,
+                       "cannot make a directory for the rendezvous in %s (TMPDIR): %s", folder,
+                       strerror(errno));
     }
     return CDDP_OK;
 }
 
-
-cddp_status cd_compose_process_is_forked(const cddp_registry *registry, const char *backend, bool *is_forked, cddp_error *err)
+cddp_status cd_compose_process_is_forked(const cddp_registry *registry, const char *backend,
+                                         bool *is_forked, cddp_error *err)
 {
     cd_compose_process p = {.options = {.registry = registry, .backend = backend}};
-    const cddp_composition_options parts = {.size = sizeof parts, .spec = backend, .find = find_unbound, .context = &p, .own_process = true};
+    const cddp_composition_options parts = {.size = sizeof parts,
+                                            .spec = backend,
+                                            .find = find_unbound,
+                                            .context = &p,
+                                            .own_process = true};
     CD_TRY(cddp_composition_open(&parts, &p.composition, err));
     *is_forked = cd_compose_process_backend(&p)->launcher == NULL;
     cddp_composition_close(p.composition);
     return CDDP_OK;
 }
 
-cddp_status cd_compose_process_open(const cd_compose_process_options *given, cd_compose_process **process,
-                                    cddp_error *err)
+cddp_status cd_compose_process_open(const cd_compose_process_options *given,
+                                    cd_compose_process **process, cddp_error *err)
 {
     cddp_status status = CDDP_OK;
     cd_compose_process *p = cd_allocate_zero(NULL, sizeof *p);
@@ -500,12 +554,15 @@ cddp_status cd_compose_process_open(const cd_compose_process_options *given, cd_
                                   .world_size = (uint32_t)given->plan->world.size,
                                   .deadline_ns = DEADLINE_NS,
                                   .grace_ns = GRACE_NS,
-                                  .patience_ns = (timeout_ns != 0 ? timeout_ns : TIMEOUT_NS) + STOP_MARGIN_NS,
+                                  .patience_ns =
+                                      (timeout_ns != 0 ? timeout_ns : TIMEOUT_NS) + STOP_MARGIN_NS,
                                   .message = take_message,
                                   .interrupted = interrupted,
                                   .context = p};
     bool is_launched = cd_compose_process_backend(p)->launcher != NULL;
-    CD_TRY_OUT(is_launched ? open_launched(p, &world, err) : is_joined(p) ? open_joined(p, &world, err) : open_forked(p, err));
+    CD_TRY_OUT(is_launched    ? open_launched(p, &world, err)
+               : is_joined(p) ? open_joined(p, &world, err)
+                              : open_forked(p, err));
     if (p->member == NULL) CD_TRY_OUT(cddp_process_world_open(&world, &p->world, err));
     *process = p;
     return CDDP_OK;
@@ -514,7 +571,10 @@ out:
     return status;
 }
 
-bool cd_compose_process_is_member(const cd_compose_process *process) { return process->member != NULL; }
+bool cd_compose_process_is_member(const cd_compose_process *process)
+{
+    return process->member != NULL;
+}
 
 bool cd_compose_process_was_interrupted(const cd_compose_process *process)
 {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Explorations by the processes of a job. See explore_crew.h.
 **
-**   process 0    order | state of the search | own block | reports | what the others came to | … | the last order
+**   process 0    order | state of the search | own block | reports | what the others came to | … |
+**                the last order
 **   the others   order | state of the search | own block | reports | …
 **
 ** Orders and states are broadcast, reports and what came of the blocks are gathered by all.
@@ -21,8 +22,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define WAIT_NS UINT64_C(3600000000000) /* for the slowest block; a process that dies ends the job */
-#define ANY_LAUNCHER "PMIX_RANK"        /* of launchers that start ranks of any MPI */
+/* for the slowest block; a process that dies ends the job */
+#define WAIT_NS UINT64_C(3600000000000)
+#define ANY_LAUNCHER "PMIX_RANK" /* of launchers that start ranks of any MPI */
 
 struct cd_crew {
     const cddp_backend *backend;
@@ -77,10 +79,12 @@ static cddp_status tell(const cd_crew *c, void *memory, size_t byte_count, cddp_
 }
 
 /* From each to all, equally much: process i's lies at i · byte_count. */
-static cddp_status gather(const cd_crew *c, void *mine, size_t byte_count, void *all, cddp_error *err)
+static cddp_status gather(const cd_crew *c, void *mine, size_t byte_count, void *all,
+                          cddp_error *err)
 {
-    cddp_collective each = {
-        .op = CDDP_OP_ALLGATHER, .input = bytes_at(mine, byte_count), .output = bytes_at(all, byte_count * c->size)};
+    cddp_collective each = {.op = CDDP_OP_ALLGATHER,
+                            .input = bytes_at(mine, byte_count),
+                            .output = bytes_at(all, byte_count * c->size)};
     return byte_count > 0 ? run(c, &each, err) : CDDP_OK;
 }
 
@@ -106,7 +110,8 @@ static cddp_status find_transport(cd_cli *cli, cd_crew *c, cddp_error *err)
     cddp_error reason = CDDP_ERROR_INIT;
     bool one_host = false;
     if (cd_plugins_need_backend(cli, "mpi", &reason) != CDDP_OK)
-        return cd_fail(err, CDDP_E_BACKEND, "processes that a launcher started explore together over MPI; %.400s",
+        return cd_fail(err, CDDP_E_BACKEND,
+                       "processes that a launcher started explore together over MPI; %.400s",
                        reason.message);
     c->backend = cddp_registry_find_backend(cli->registry, cd_plugins_backend_name(cli, "mpi"));
     c->size = 1;
@@ -119,7 +124,8 @@ static cddp_status open_group(cd_crew *c, cddp_error *err)
 {
     const cddp_solo_options solo = {.size = sizeof solo, .rank = c->rank, .world_size = c->size};
     c->members = cd_allocate_array(NULL, c->size, sizeof *c->members);
-    if (c->members == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for %u processes", c->size);
+    if (c->members == NULL)
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for %u processes", c->size);
     for (uint32_t i = 0; i < c->size; i++) c->members[i] = i;
     CD_TRY(cddp_solo_world_open(&solo, &c->world, err));
     const cddp_group_spec spec = {.size = sizeof spec,
@@ -135,7 +141,9 @@ static cddp_status open_group(cd_crew *c, cddp_error *err)
 
 cddp_status cd_crew_open(cd_cli *cli, cd_crew **crew, cddp_error *err)
 {
-    if (find_number() == NULL) return is_set("CDDP_HUB") ? CDDP_OK : cd_join_refuse(read_variable, "search the whole", err);
+    if (find_number() == NULL)
+        return is_set("CDDP_HUB") ? CDDP_OK
+                                  : cd_join_refuse(read_variable, "search the whole", err);
     cd_crew *c = cd_allocate_zero(NULL, sizeof *c);
     if (c == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for a job of several processes");
     cddp_status status = find_transport(cli, c, err);
@@ -161,7 +169,8 @@ void cd_crew_close(cd_crew *c)
 static cddp_status exchange(cd_crew *c, note *mine, note **notes, cddp_error *err)
 {
     *notes = cd_allocate_array(NULL, c->size, sizeof **notes);
-    if (*notes == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for what %u processes say", c->size);
+    if (*notes == NULL)
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for what %u processes say", c->size);
     const cddp_status status = gather(c, mine, sizeof *mine, *notes, err);
     c->in_peace = c->in_peace && status == CDDP_OK;
     return status;
@@ -182,7 +191,8 @@ static cddp_status first_failure(const cd_crew *c, const note *notes, cddp_error
         if (status == CDDP_OK) continue;
         cd_error_reset(err);
         if (i == 0) return cd_fail(err, status, "%s", notes[i].message);
-        return cd_fail(err, status, "process %" PRIu32 " of %" PRIu32 ": %.400s", i, c->size, notes[i].message);
+        return cd_fail(err, status, "process %" PRIu32 " of %" PRIu32 ": %.400s", i, c->size,
+                       notes[i].message);
     }
     return CDDP_OK;
 }
@@ -201,17 +211,20 @@ cddp_status cd_crew_agree(cd_crew *c, cddp_status mine, cddp_error *err)
 /* ---- a block ---- */
 
 /* The runs of this process, by an explorer that knows what the search has come to. */
-static cddp_status explore_block(const cd_crew *c, const cd_explore_jobs *jobs, const order *o, const char *state,
-                                 cd_text *result, cddp_error *err)
+static cddp_status explore_block(const cd_crew *c, const cd_explore_jobs *jobs, const order *o,
+                                 const char *state, cd_text *result, cddp_error *err)
 {
-    const uint64_t each = (o->end - o->first + c->size - 1) / c->size, mine = o->first + c->rank * each;
-    const uint64_t from = mine < o->end ? mine : o->end, to = from + each < o->end ? from + each : o->end;
+    const uint64_t each = (o->end - o->first + c->size - 1) / c->size,
+                   mine = o->first + c->rank * each;
+    const uint64_t from = mine < o->end ? mine : o->end,
+                   to = from + each < o->end ? from + each : o->end;
     cddp_status status = CDDP_OK;
     cd_explorer part;
     cd_explore_jobs own = *jobs;
     cd_failures *failures = cd_allocate_zero(NULL, sizeof *failures);
     if (failures == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for the runs of a process");
-    own.frontier = (cd_frontier){.explorer = &part, .failures = failures, .plan = jobs->frontier.plan};
+    own.frontier =
+        (cd_frontier){.explorer = &part, .failures = failures, .plan = jobs->frontier.plan};
     status = cd_explorer_init(&part, &jobs->frontier.explorer->options, err);
     if (status != CDDP_OK) goto out;
     CD_TRY_OUT(cd_frontier_read(&own.frontier, state, err));
@@ -221,7 +234,8 @@ static cddp_status explore_block(const cd_crew *c, const cd_explore_jobs *jobs, 
     CD_TRY_OUT(cd_explore_block(&own, to, err));
     if (cd_interrupt_requested()) CD_TRY_OUT(cd_fail(err, CDDP_E_ABORTED, "interrupted"));
     cd_frontier_print(&own.frontier, result);
-    if (result->failed) CD_TRY_OUT(cd_fail(err, CDDP_E_NOMEM, "no memory for what the runs of a process came to"));
+    if (result->failed)
+        CD_TRY_OUT(cd_fail(err, CDDP_E_NOMEM, "no memory for what the runs of a process came to"));
 out:
     cd_explorer_fini(&part);
     cd_release(NULL, failures, sizeof *failures);
@@ -229,7 +243,8 @@ out:
 }
 
 /* All blocks, as texts of equal length behind one another; *all is the caller's. */
-static cddp_status collect(cd_crew *c, cd_text *result, const note *notes, char **all, size_t *each, cddp_error *err)
+static cddp_status collect(cd_crew *c, cd_text *result, const note *notes, char **all, size_t *each,
+                           cddp_error *err)
 {
     *each = 0;
     for (uint32_t i = 0; i < c->size; i++)
@@ -248,8 +263,8 @@ out:
 }
 
 /* The same in all processes, from the order on; process 0 takes *all. */
-static cddp_status explore_together(cd_crew *c, const cd_explore_jobs *jobs, const order *o, const char *state,
-                                    char **all, size_t *each, cddp_error *err)
+static cddp_status explore_together(cd_crew *c, const cd_explore_jobs *jobs, const order *o,
+                                    const char *state, char **all, size_t *each, cddp_error *err)
 {
     cddp_error failure = CDDP_ERROR_INIT;
     cd_text result;
@@ -276,19 +291,21 @@ static void print_state(const cd_explore_jobs *jobs, cd_text *text)
     cd_frontier_print(&(cd_frontier){&light, jobs->frontier.failures, jobs->frontier.plan}, text);
 }
 
-static cddp_status absorb_all(const cd_crew *c, const cd_explore_jobs *jobs, const order *o, const char *all,
-                              size_t each, cddp_error *err)
+static cddp_status absorb_all(const cd_crew *c, const cd_explore_jobs *jobs, const order *o,
+                              const char *all, size_t each, cddp_error *err)
 {
     const uint64_t block = (o->end - o->first + c->size - 1) / c->size;
     for (uint32_t i = 0; i < c->size; i++) {
         const uint64_t first = o->first + i * block < o->end ? o->first + i * block : o->end;
         CD_TRY(cd_explore_absorb(jobs, all + i * each, first, err));
-        if (jobs->frontier.failures->count > 0 && !jobs->keep_going) break; /* later blocks do not count */
+        /* later blocks do not count */
+        if (jobs->frontier.failures->count > 0 && !jobs->keep_going) break;
     }
     return CDDP_OK;
 }
 
-cddp_status cd_crew_stretch(cd_crew *c, const cd_explore_jobs *jobs, uint64_t end, bool *done, cddp_error *err)
+cddp_status cd_crew_stretch(cd_crew *c, const cd_explore_jobs *jobs, uint64_t end, bool *done,
+                            cddp_error *err)
 {
     cddp_status status = CDDP_OK;
     char *all = NULL;
@@ -296,14 +313,19 @@ cddp_status cd_crew_stretch(cd_crew *c, const cd_explore_jobs *jobs, uint64_t en
     cd_text state;
     cd_text_init(&state, false);
     print_state(jobs, &state);
-    order o = {.explores = 1, .first = jobs->frontier.explorer->runs, .end = end, .state_bytes = state.length + 1};
+    order o = {.explores = 1,
+               .first = jobs->frontier.explorer->runs,
+               .end = end,
+               .state_bytes = state.length + 1};
     if (state.failed) CD_TRY_OUT(cd_fail(err, CDDP_E_NOMEM, "no memory for the state of a search"));
     status = tell(c, &o, sizeof o, err);
     if (status == CDDP_OK) status = tell(c, state.bytes, state.length + 1, err);
     c->in_peace = c->in_peace && status == CDDP_OK;
-    if (status == CDDP_OK) status = explore_together(c, jobs, &o, cd_text_get(&state), &all, &each, err);
+    if (status == CDDP_OK)
+        status = explore_together(c, jobs, &o, cd_text_get(&state), &all, &each, err);
     *done = status == CDDP_OK && !cd_interrupt_requested();
-    if (status == CDDP_E_ABORTED) status = CDDP_OK; /* somebody was interrupted: nothing of this is kept */
+    /* somebody was interrupted: nothing of this is kept */
+    if (status == CDDP_E_ABORTED) status = CDDP_OK;
     if (*done) status = absorb_all(c, jobs, &o, all, each, err);
 out:
     cd_release(NULL, all, each * c->size);
@@ -322,7 +344,8 @@ cddp_status cd_crew_dismiss(cd_crew *c, cddp_error *err)
 
 /* ---- the others ---- */
 
-static cddp_status serve_once(cd_crew *c, const cd_explore_jobs *jobs, const order *o, cddp_error *err)
+static cddp_status serve_once(cd_crew *c, const cd_explore_jobs *jobs, const order *o,
+                              cddp_error *err)
 {
     char *all = NULL, *state = cd_allocate_zero(NULL, (size_t)o->state_bytes);
     size_t each = 0;

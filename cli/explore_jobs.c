@@ -17,11 +17,13 @@ cddp_status cd_explore_block(const cd_explore_jobs *jobs, uint64_t end, cddp_err
     cd_explorer *e = jobs->frontier.explorer;
     cd_failures *failures = jobs->frontier.failures;
     cd_explored *now = &failures->now;
-    while (e->runs < end && !cd_interrupt_requested() && (failures->count == 0 || jobs->keep_going)) {
+    while (e->runs < end && !cd_interrupt_requested() &&
+           (failures->count == 0 || jobs->keep_going)) {
         const cd_chooser *chooser = cd_explorer_next(e);
         if (chooser == NULL) break;
         CD_TRY(cd_explore_run(jobs->subject, e, chooser, now, err));
-        if (!now->is_verified) cd_failures_add_kind(failures, now->outcome, e->runs + 1, now->schedule);
+        if (!now->is_verified)
+            cd_failures_add_kind(failures, now->outcome, e->runs + 1, now->schedule);
         if (!now->is_verified && failures->count++ == 0) {
             failures->first = *now;
             failures->first_at = e->runs + 1;
@@ -62,7 +64,8 @@ static int work(void *argument, int write_fd)
 
 /* ---- our side ---- */
 
-cddp_status cd_explore_absorb(const cd_explore_jobs *jobs, const char *part_text, uint64_t first, cddp_error *err)
+cddp_status cd_explore_absorb(const cd_explore_jobs *jobs, const char *part_text, uint64_t first,
+                              cddp_error *err)
 {
     cddp_status status = CDDP_OK;
     cd_explorer part;
@@ -71,14 +74,16 @@ cddp_status cd_explore_absorb(const cd_explore_jobs *jobs, const char *part_text
     if (theirs == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for what a process explored");
     CD_TRY_OUT(cd_explorer_init(&part, &jobs->frontier.explorer->options, err));
     status = cd_frontier_read(&read, part_text, err);
-    if (status == CDDP_OK) status = cd_explorer_absorb(jobs->frontier.explorer, &part, part.runs - first, err);
+    if (status == CDDP_OK)
+        status = cd_explorer_absorb(jobs->frontier.explorer, &part, part.runs - first, err);
     cd_explorer_fini(&part);
     if (status == CDDP_OK && theirs->count > 0 && ours->count == 0) {
         ours->first = theirs->first;
         ours->first_at = theirs->first_at;
     }
     for (uint32_t i = 0; status == CDDP_OK && i < theirs->kind_count; i++)
-        cd_failures_add_kind(ours, theirs->kinds[i].outcome, theirs->kinds[i].at, theirs->kinds[i].schedule);
+        cd_failures_add_kind(ours, theirs->kinds[i].outcome, theirs->kinds[i].at,
+                             theirs->kinds[i].schedule);
     ours->count += theirs->count;
 out:
     cd_release(NULL, theirs, sizeof *theirs);
@@ -102,16 +107,18 @@ static cddp_status drain(cd_os_child *child, block *b, cddp_error *err)
 static cddp_status look_at(cd_os_child *child, block *b, cddp_error *err)
 {
     int exit_code = 0, signal_number = 0;
-    bool ended = cd_os_child_poll(child, &exit_code, &signal_number); /* before the pipes are emptied */
+    /* before the pipes are emptied */
+    bool ended = cd_os_child_poll(child, &exit_code, &signal_number);
     CD_TRY(drain(child, b, err));
     if (!ended) return CDDP_OK;
     b->running = false;
     if (cd_interrupt_requested() || (exit_code == 0 && signal_number == 0)) return CDDP_OK;
-    return cd_fail(err, CDDP_E_STATE, "a process that explored ended early (code %d, signal %d)", exit_code,
-                   signal_number);
+    return cd_fail(err, CDDP_E_STATE, "a process that explored ended early (code %d, signal %d)",
+                   exit_code, signal_number);
 }
 
-static cddp_status wait_for_all(const cd_explore_jobs *jobs, cd_os_child *children, block *blocks, cddp_error *err)
+static cddp_status wait_for_all(const cd_explore_jobs *jobs, cd_os_child *children, block *blocks,
+                                cddp_error *err)
 {
     for (bool busy = true; busy && !cd_interrupt_requested();) {
         busy = false;
@@ -125,7 +132,8 @@ static cddp_status wait_for_all(const cd_explore_jobs *jobs, cd_os_child *childr
     return CDDP_OK;
 }
 
-static cddp_status run_blocks(const cd_explore_jobs *jobs, cd_os_child *children, block *blocks, cddp_error *err)
+static cddp_status run_blocks(const cd_explore_jobs *jobs, cd_os_child *children, block *blocks,
+                              cddp_error *err)
 {
     for (uint32_t i = 0; i < jobs->worker_count; i++) {
         CD_TRY(cd_os_child_open(&children[i], work, &blocks[i], err));
@@ -134,12 +142,14 @@ static cddp_status run_blocks(const cd_explore_jobs *jobs, cd_os_child *children
     CD_TRY(wait_for_all(jobs, children, blocks, err));
     for (uint32_t i = 0; i < jobs->worker_count && !cd_interrupt_requested(); i++) {
         CD_TRY(cd_explore_absorb(jobs, cd_text_get(&blocks[i].bytes), blocks[i].first, err));
-        if (jobs->frontier.failures->count > 0 && !jobs->keep_going) break; /* later blocks do not count */
+        /* later blocks do not count */
+        if (jobs->frontier.failures->count > 0 && !jobs->keep_going) break;
     }
     return CDDP_OK;
 }
 
-cddp_status cd_explore_stretch(const cd_explore_jobs *jobs, uint64_t end, bool *done, cddp_error *err)
+cddp_status cd_explore_stretch(const cd_explore_jobs *jobs, uint64_t end, bool *done,
+                               cddp_error *err)
 {
     static const cd_os_child none = CD_OS_CHILD_NONE;
     cddp_status status = CDDP_OK;
@@ -152,7 +162,8 @@ cddp_status cd_explore_stretch(const cd_explore_jobs *jobs, uint64_t end, bool *
     for (uint32_t i = 0; i < n; i++) {
         uint64_t from = first + i * each < end ? first + i * each : end;
         children[i] = none;
-        blocks[i] = (block){.jobs = jobs, .first = from, .end = from + each < end ? from + each : end};
+        blocks[i] =
+            (block){.jobs = jobs, .first = from, .end = from + each < end ? from + each : end};
         cd_text_init(&blocks[i].bytes, false);
     }
     status = run_blocks(jobs, children, blocks, err);

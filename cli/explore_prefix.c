@@ -10,15 +10,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define BLOCK_BYTES ((size_t)1 << 35)  /* reserved; touched pages cost */
+#define BLOCK_BYTES ((size_t)1 << 35)      /* reserved; touched pages cost */
 #define IMAGE_BYTES_MAX ((size_t)64 << 20) /* what is copied for every schedule */
 
 struct cd_explore_prefix {
     unsigned char *block; /* (BLOCK_BYTES) */
     cd_memory memory;     /* of the block */
     cddp_allocator table;
-    cd_run *run; /* in the block */
-    cd_snapshot *world;   /* NULL: nothing is kept */
+    cd_run *run;        /* in the block */
+    cd_snapshot *world; /* NULL: nothing is kept */
     cd_memory memory_then;
     unsigned char *image; /* (memory_then.used) of the block */
 };
@@ -40,7 +40,8 @@ cddp_status cd_explore_prefix_create(cd_explore_prefix **prefix, cddp_error *err
     return CDDP_OK;
 }
 
-/* Behind the moment everything is forgotten at once: what is given back needs no place in a list. */
+/* Behind the moment everything is forgotten at once: what is given back needs no place in a
+** list. */
 static void release_nothing(void *context, void *block, size_t bytes)
 {
     (void)context;
@@ -68,12 +69,14 @@ void cd_explore_prefix_destroy(cd_explore_prefix *p)
     free(p);
 }
 
-cddp_status cd_explore_prefix_start(cd_explore_prefix *p, const cddp_run_options *options, cddp_error *err)
+cddp_status cd_explore_prefix_start(cd_explore_prefix *p, const cddp_run_options *options,
+                                    cddp_error *err)
 {
     CD_ASSERT(p->run == NULL && options->sink_count == 0);
     cddp_run_options here = *options;
     here.allocator = &p->table;
-    const cd_run_manner manner = {.holds_storage = true, .without_digests = true}; /* schedules differ in them */
+    /* schedules differ in them */
+    const cd_run_manner manner = {.holds_storage = true, .without_digests = true};
     CD_TRY(cd_run_begin(&here, &manner, &p->run, err));
     return cd_run_launch(p->run, err);
 }
@@ -83,7 +86,8 @@ void cd_explore_prefix_keep(cd_explore_prefix *p, cd_sim *sim)
     cddp_error err = CDDP_ERROR_INIT;
     CD_ASSERT(p->run != NULL && p->world == NULL);
     if (cd_sim_snapshot(sim, &p->world, &err) != CDDP_OK) return;
-    if (p->memory.used + cd_snapshot_bytes(p->world) <= IMAGE_BYTES_MAX) p->image = malloc(p->memory.used);
+    if (p->memory.used + cd_snapshot_bytes(p->world) <= IMAGE_BYTES_MAX)
+        p->image = malloc(p->memory.used);
     if (p->image == NULL) {
         cd_snapshot_destroy(p->world);
         p->world = NULL;
@@ -99,7 +103,8 @@ bool cd_explore_prefix_is_used(const cd_explore_prefix *p) { return p->run != NU
 
 cddp_status cd_explore_prefix_resume(cd_explore_prefix *p, cd_sim *sim, cddp_error *err)
 {
-    cd_sim_restore(sim, p->world); /* first: it gives back what devices made since, which lies in the block */
+    /* first: it gives back what devices made since, which lies in the block */
+    cd_sim_restore(sim, p->world);
     p->memory = p->memory_then;
     memcpy(p->block, p->image, p->memory.used);
     cd_run_resume(p->run);

@@ -19,13 +19,14 @@ static cddp_status compare(void *context, const cddp_stored_run *run, cddp_error
 {
     (void)err;
     search *s = context;
-    s->found = s->found || (run->complete && run->provenance.plan == s->plan && run->outcome.schedule != NULL &&
-                            strcmp(run->outcome.schedule, s->schedule) == 0);
+    s->found = s->found ||
+               (run->complete && run->provenance.plan == s->plan && run->outcome.schedule != NULL &&
+                strcmp(run->outcome.schedule, s->schedule) == 0);
     return CDDP_OK;
 }
 
-static cddp_status find(const cd_session *session, const cddp_plan *plan, const char *schedule, bool *found,
-                        cddp_error *err)
+static cddp_status find(const cd_session *session, const cddp_plan *plan, const char *schedule,
+                        bool *found, cddp_error *err)
 {
     search s = {.plan = cddp_plan_digest(plan), .schedule = schedule};
     int64_t last = 0;
@@ -50,14 +51,17 @@ static cddp_status record(const cd_session *session, const cddp_plan *plan, cons
     CD_TRY_OUT(cd_session_run_plan(&again, plan, &result, err));
     if (result.exit_code == CD_EXIT_VERIFIED)
         CD_TRY_OUT(cd_fail(err, CDDP_E_STATE,
-                           "schedule %" PRIu64 " was not verified when it was explored, and is verified now", kind->at));
+                           "schedule %" PRIu64
+                           " was not verified when it was explored, and is verified now",
+                           kind->at));
 out:
     cd_result_fini(&result);
     return status;
 }
 
 cddp_status cd_explore_record(const cd_session *session, const cddp_plan *plan, const char *source,
-                              const cd_failures *failures, cd_explore_recorded *recorded, cddp_error *err)
+                              const cd_failures *failures, cd_explore_recorded *recorded,
+                              cddp_error *err)
 {
     for (uint32_t i = 0; i < failures->kind_count; i++) {
         const cd_failure_kind *kind = &failures->kinds[i];

@@ -17,34 +17,41 @@
 
 /* ---- the plan ---- */
 
-static cddp_status change(cddp_plan *plan, const char *key, const char *value, cd_text *overrides, cddp_error *err)
+static cddp_status change(cddp_plan *plan, const char *key, const char *value, cd_text *overrides,
+                          cddp_error *err)
 {
     CD_TRY(cddp_plan_set(plan, key, value, err));
     cd_text_printf(overrides, "%s=%s\n", key, value);
     return CDDP_OK;
 }
 
-cddp_status cd_explore_prepare(cddp_plan *plan, bool exhaustive, cd_text *overrides, cddp_error *err)
+cddp_status cd_explore_prepare(cddp_plan *plan, bool exhaustive, cd_text *overrides,
+                               cddp_error *err)
 {
     if (plan->schedule.ready == 0) CD_TRY(change(plan, "schedule.ready", "chosen", overrides, err));
     if (!exhaustive || plan->fault_count > 0) return CDDP_OK; /* faults strike at times */
-    if (plan->settings.train.forward_us > 0) CD_TRY(change(plan, "train.forward_us", "0", overrides, err));
-    if (plan->settings.train.backward_us > 0) CD_TRY(change(plan, "train.backward_us", "0", overrides, err));
+    if (plan->settings.train.forward_us > 0)
+        CD_TRY(change(plan, "train.forward_us", "0", overrides, err));
+    if (plan->settings.train.backward_us > 0)
+        CD_TRY(change(plan, "train.backward_us", "0", overrides, err));
     return CDDP_OK;
 }
 
 const char *cd_explore_find_asymmetry(const cddp_plan *plan)
 {
-    if (plan->settings.model.device != DEVICE_SHAPE) return "they hold different values (device shape holds none)";
+    if (plan->settings.model.device != DEVICE_SHAPE)
+        return "they hold different values (device shape holds none)";
     if (plan->override_count > 0) return "keys differ by rank";
     if (plan->group_count > 0) return "groups name ranks";
     if (plan->fault_count > 0) return "faults strike a rank";
     if (plan->rendezvous.enable) return "one rank serves the rendezvous";
-    if (plan->settings.data.inputs > 0 || plan->settings.join.enable) return "inputs end at different times";
+    if (plan->settings.data.inputs > 0 || plan->settings.join.enable)
+        return "inputs end at different times";
     for (size_t i = 0; i < plan->when_count; i++)
         if (plan->whens[i].ranks.term_count > 0) return "a [[when]] names ranks";
     for (size_t i = 0; i < plan->collective_count; i++)
-        if (plan->collectives[i].ranks.term_count > 0 || cd_op_is_rooted(cd_plan_op(&plan->collectives[i])))
+        if (plan->collectives[i].ranks.term_count > 0 ||
+            cd_op_is_rooted(cd_plan_op(&plan->collectives[i])))
             return "a [[collective]] names ranks";
     return NULL;
 }
@@ -73,7 +80,8 @@ static uint64_t findings_digest(const cddp_verdict *v, bool anonymous)
     for (int64_t rank = -1; rank < (int64_t)v->rank_count; rank++) {
         uint64_t of_rank = 0;
         for (size_t i = 0; i < v->finding_count; i++)
-            if (v->findings[i].rank == rank) of_rank += cd_hash_mix(finding_digest(&v->findings[i]), 1);
+            if (v->findings[i].rank == rank)
+                of_rank += cd_hash_mix(finding_digest(&v->findings[i]), 1);
         h += cd_hash_mix(of_rank, (uint64_t)(anonymous && rank > 0 ? 1 : rank));
     }
     return h;
@@ -90,13 +98,15 @@ static void tell_culprit(const cddp_verdict *v, cd_explored *e)
     snprintf(e->culprit, sizeof e->culprit, "%s", v->reason[0] != '\0' ? v->reason : v->summary);
     for (size_t i = v->rank_count; i-- > 0;)
         if (v->ranks[i].result.status != CDDP_OK)
-            snprintf(e->culprit, sizeof e->culprit, "rank %zu: %s", i, v->ranks[i].result.error.message);
+            snprintf(e->culprit, sizeof e->culprit, "rank %zu: %s", i,
+                     v->ranks[i].result.error.message);
     if (v->finding_count > 0)
-        snprintf(e->culprit, sizeof e->culprit, "%s  %s", v->findings[0].check, v->findings[0].title);
+        snprintf(e->culprit, sizeof e->culprit, "%s  %s", v->findings[0].check,
+                 v->findings[0].title);
 }
 
-static void take_verdict(const cd_explore_subject *subject, const cddp_verdict *v, const cd_compose *compose,
-                         cd_explored *e)
+static void take_verdict(const cd_explore_subject *subject, const cddp_verdict *v,
+                         const cd_compose *compose, cd_explored *e)
 {
     e->outcome = outcome_digest(v, subject->anonymous);
     e->is_verified = v->outcome == CDDP_OUTCOME_VERIFIED;
@@ -109,10 +119,13 @@ static void take_verdict(const cd_explore_subject *subject, const cddp_verdict *
 
 /* ---- the world ---- */
 
-static cddp_status open_world(cd_explore_subject *subject, const cd_chooser *chooser, cddp_error *err)
+static cddp_status open_world(cd_explore_subject *subject, const cd_chooser *chooser,
+                              cddp_error *err)
 {
-    const cd_compose_options options = {
-        .plan = subject->plan, .registry = subject->registry, .level = CDDP_TRACE_DIGEST, .chooser = chooser};
+    const cd_compose_options options = {.plan = subject->plan,
+                                        .registry = subject->registry,
+                                        .level = CDDP_TRACE_DIGEST,
+                                        .chooser = chooser};
     if (subject->compose != NULL)
         cd_compose_set_chooser(subject->compose, chooser);
     else
@@ -138,10 +151,11 @@ static cddp_run_options run_options(const cd_explore_subject *subject)
 
 /* ---- a run from its beginning, by itself ---- */
 
-static cddp_status run_whole(cd_explore_subject *subject, cd_explorer *explorer, const cd_chooser *chooser,
-                             cddp_verdict **verdict, cddp_error *err)
+static cddp_status run_whole(cd_explore_subject *subject, cd_explorer *explorer,
+                             const cd_chooser *chooser, cddp_verdict **verdict, cddp_error *err)
 {
-    const cddp_trace_sink *sinks[2], *others[2] = {cd_explorer_get_sink(explorer), subject->watcher};
+    const cddp_trace_sink *sinks[2],
+        *others[2] = {cd_explorer_get_sink(explorer), subject->watcher};
     CD_TRY(open_world(subject, chooser, err));
     cddp_run_options run = run_options(subject);
     run.sinks = sinks;
@@ -184,11 +198,14 @@ static void forget(cd_explore_subject *subject)
     cd_explore_prefix_clear(subject->prefix);
 }
 
-static cddp_status start(cd_explore_subject *subject, const cd_explorer *explorer, const cd_chooser *inner,
-                         cddp_error *err)
+static cddp_status start(cd_explore_subject *subject, const cd_explorer *explorer,
+                         const cd_chooser *inner, cddp_error *err)
 {
     keeper k = {.subject = subject, .explorer = explorer, .inner = inner};
-    const cd_chooser chooser = {.self = &k, .name = inner->name, .choose = choose_and_keep, .finish = finish_inner};
+    const cd_chooser chooser = {.self = &k,
+                                .name = inner->name,
+                                .choose = choose_and_keep,
+                                .finish = finish_inner};
     forget(subject);
     CD_TRY(open_world(subject, &chooser, err));
     subject->prefix_kind = cd_explorer_get_kind(explorer);
@@ -197,32 +214,39 @@ static cddp_status start(cd_explore_subject *subject, const cd_explorer *explore
 }
 
 static cddp_status run_behind_prefix(cd_explore_subject *subject, const cd_explorer *explorer,
-                                     const cd_chooser *chooser, cddp_verdict **verdict, cddp_error *err)
+                                     const cd_chooser *chooser, cddp_verdict **verdict,
+                                     cddp_error *err)
 {
-    if (cd_explore_prefix_is_kept(subject->prefix) && subject->prefix_kind == cd_explorer_get_kind(explorer)) {
+    if (cd_explore_prefix_is_kept(subject->prefix) &&
+        subject->prefix_kind == cd_explorer_get_kind(explorer)) {
         cd_compose_set_chooser(subject->compose, chooser);
-        CD_TRY(cd_explore_prefix_resume(subject->prefix, cd_compose_get_sim(subject->compose), err));
+        CD_TRY(
+            cd_explore_prefix_resume(subject->prefix, cd_compose_get_sim(subject->compose), err));
     } else {
         CD_TRY(start(subject, explorer, chooser, err));
-        /* Nothing to vary, or a world that cannot be copied there: the next one will be no other. */
+        /* Nothing to vary, or a world that cannot be copied there: the next one will be no
+        ** other. */
         subject->from_scratch = !cd_explore_prefix_is_kept(subject->prefix);
     }
     return cd_explore_prefix_end(subject->prefix, verdict, err);
 }
 
-/* A plan that contradicts itself is not run at all; a world of processes is not ours to put back. */
-static cddp_status make_prefix(cd_explore_subject *subject, const cd_chooser *chooser, cddp_error *err)
+/* A plan that contradicts itself is not run at all; a world of processes is not ours to put
+** back. */
+static cddp_status make_prefix(cd_explore_subject *subject, const cd_chooser *chooser,
+                               cddp_error *err)
 {
     if (subject->prefix != NULL || subject->from_scratch) return CDDP_OK;
     CD_TRY(open_world(subject, chooser, err));
-    if (cddp_plan_check(subject->plan, NULL) == CDDP_OK && cd_compose_get_sim(subject->compose) != NULL)
+    if (cddp_plan_check(subject->plan, NULL) == CDDP_OK &&
+        cd_compose_get_sim(subject->compose) != NULL)
         CD_TRY(cd_explore_prefix_create(&subject->prefix, err));
     subject->from_scratch = subject->prefix == NULL;
     return CDDP_OK;
 }
 
-cddp_status cd_explore_run(cd_explore_subject *subject, cd_explorer *explorer, const cd_chooser *chooser,
-                           cd_explored *explored, cddp_error *err)
+cddp_status cd_explore_run(cd_explore_subject *subject, cd_explorer *explorer,
+                           const cd_chooser *chooser, cd_explored *explored, cddp_error *err)
 {
     cddp_verdict *verdict = NULL;
     /* The states of a search are made of events, from the first one on. */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Frontiers: writing and reading. One line per fact: a word, then numbers in hexadecimal or one text. */
+/* Frontiers: writing and reading. One line per fact: a word, then numbers in hexadecimal or one
+** text. */
 #include "cli/frontier.h"
 
 #include "cli/output.h"
@@ -20,16 +21,20 @@
 static uint64_t search_digest(const cd_frontier *f)
 {
     const cd_explore_options *o = &f->explorer->options;
-    const uint64_t parts[] = {f->plan,   o->strategy, o->seed,     o->depth,           o->choices_max,
-                              o->reduce, o->merge,    o->symmetry, o->without_rebuild, o->world_size};
+    const uint64_t parts[] = {f->plan,      o->strategy,    o->seed,
+                              o->depth,     o->choices_max, o->reduce,
+                              o->merge,     o->symmetry,    o->without_rebuild,
+                              o->world_size};
     uint64_t digest = 0;
-    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) digest = cd_hash_mix(digest, parts[i]);
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
+        digest = cd_hash_mix(digest, parts[i]);
     return digest;
 }
 
 static void flags_of(cd_explorer *e, bool *flags[FLAGS])
 {
-    bool *const all[FLAGS] = {&e->exhausted, &e->bounded, &e->races, &e->uneven, &e->turns, &e->covering.deviated};
+    bool *const all[FLAGS] = {&e->exhausted, &e->bounded, &e->races,
+                              &e->uneven,    &e->turns,   &e->covering.deviated};
     memcpy(flags, all, sizeof all);
 }
 
@@ -37,8 +42,9 @@ static void flags_of(cd_explorer *e, bool *flags[FLAGS])
 static void numbers_of(const cd_frontier *f, uint64_t *numbers[NUMBERS])
 {
     cd_explorer *e = f->explorer;
-    uint64_t *const all[NUMBERS] = {&e->runs,   &e->choices_longest, &e->choices_expected, &e->contenders_max,
-                                    &e->merged, &e->alternatives,    &f->failures->count,  &f->failures->first_at};
+    uint64_t *const all[NUMBERS] = {
+        &e->runs,   &e->choices_longest, &e->choices_expected, &e->contenders_max,
+        &e->merged, &e->alternatives,    &f->failures->count,  &f->failures->first_at};
     memcpy(numbers, all, sizeof all);
 }
 
@@ -49,7 +55,8 @@ static void sets_of(cd_explorer *e, cd_digest_set *sets[SETS])
     memcpy(sets, all, sizeof all);
 }
 
-void cd_failures_add_kind(cd_failures *failures, uint64_t outcome, uint64_t at, const char *schedule)
+void cd_failures_add_kind(cd_failures *failures, uint64_t outcome, uint64_t at,
+                          const char *schedule)
 {
     for (uint32_t i = 0; i < failures->kind_count; i++)
         if (failures->kinds[i].outcome == outcome) return;
@@ -101,9 +108,11 @@ void cd_frontier_print(const cd_frontier *f, cd_text *text)
     }
     cd_text_printf(text, "answers %zx\n", e->answer_count);
     for (size_t i = 0; i < e->answer_count; i++)
-        cd_text_printf(text, "%x %x\n", (unsigned)e->answers[i].value, (unsigned)e->answers[i].options);
+        cd_text_printf(text, "%x %x\n", (unsigned)e->answers[i].value,
+                       (unsigned)e->answers[i].options);
     cd_text_printf(text, "events %x\n", (unsigned)e->covering.event_count);
-    for (uint32_t i = 0; i < e->covering.event_count; i++) cd_text_printf(text, "%" PRIx64 "\n", e->covering.events[i]);
+    for (uint32_t i = 0; i < e->covering.event_count; i++)
+        cd_text_printf(text, "%" PRIx64 "\n", e->covering.events[i]);
     for (int i = 0; i < SETS; i++) print_set(text, sets[i]);
     cd_text_printf(text, "digest %" PRIx64 "\n", cd_hash_text(cd_text_get(text)));
 }
@@ -171,9 +180,11 @@ static bool read_answers(reader *r, cd_explorer *e)
     expect(r, "answers ");
     size_t count = (size_t)read_number(r, UINT32_MAX);
     for (size_t i = 0; i < count && !r->failed; i++) {
-        uint64_t value = read_number(r, UINT32_MAX), options = read_number(r, CDDP_CHOICE_OPTIONS_MAX);
+        uint64_t value = read_number(r, UINT32_MAX),
+                 options = read_number(r, CDDP_CHOICE_OPTIONS_MAX);
         r->failed = r->failed || value >= options;
-        if (!cd_vec_grow(e->options.allocator, (void **)&e->answers, &e->answer_capacity, i + 1, sizeof *e->answers))
+        if (!cd_vec_grow(e->options.allocator, (void **)&e->answers, &e->answer_capacity, i + 1,
+                         sizeof *e->answers))
             return false;
         e->answers[i] = (cd_answer){(uint32_t)value, (uint32_t)options};
         e->answer_count = i + 1;
@@ -215,7 +226,8 @@ static cddp_status read_rest(const cd_frontier *f, reader *r, cddp_error *err)
     flags_of(e, flags);
     numbers_of(f, numbers);
     sets_of(e, sets);
-    for (int i = 0; i < NUMBERS; i++) expect(r, "number "), *numbers[i] = read_number(r, UINT64_MAX);
+    for (int i = 0; i < NUMBERS; i++)
+        expect(r, "number "), *numbers[i] = read_number(r, UINT64_MAX);
     for (int i = 0; i < FLAGS; i++) expect(r, "flag "), *flags[i] = read_number(r, 1) == 1;
     expect(r, "outcome ");
     f->failures->first.outcome = read_number(r, UINT64_MAX);
@@ -225,7 +237,9 @@ static cddp_status read_rest(const cd_frontier *f, reader *r, cddp_error *err)
     has_memory = read_answers(r, e);
     read_events(r, &e->covering);
     for (int i = 0; i < SETS && has_memory; i++) has_memory = read_set(r, sets[i]);
-    if (!has_memory) return cd_fail(err, CDDP_E_NOMEM, "no memory for a frontier of %zu states", e->states.count);
+    if (!has_memory)
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for a frontier of %zu states",
+                       e->states.count);
     expect(r, "digest ");
     if (r->failed) return cd_fail(err, CDDP_E_CONFIG, "not a frontier that this version can read");
     return CDDP_OK;
@@ -236,12 +250,14 @@ cddp_status cd_frontier_read(const cd_frontier *f, const char *text, cddp_error 
     reader r = {.at = text};
     expect(&r, "cddp-frontier 2\n");
     if (r.failed) return cd_fail(err, CDDP_E_CONFIG, "this is not a frontier of this version");
-    if (!is_whole(text)) return cd_fail(err, CDDP_E_CONFIG, "the frontier is cut off or was changed");
+    if (!is_whole(text))
+        return cd_fail(err, CDDP_E_CONFIG, "the frontier is cut off or was changed");
     expect(&r, "search ");
     uint64_t search = read_number(&r, UINT64_MAX);
     if (!r.failed && search != search_digest(f))
         return cd_fail(err, CDDP_E_CONFIG,
-                       "the frontier belongs to another search: another scenario, strategy, depth, seed or reduction");
+                       "the frontier belongs to another search: another scenario, strategy, depth, "
+                       "seed or reduction");
     CD_TRY(read_rest(f, &r, err));
     return cd_explorer_resume(f->explorer, err);
 }
@@ -262,11 +278,14 @@ static cddp_status slurp(FILE *file, cd_text *text, const char *path, cddp_error
 {
     char bytes[65536];
     for (size_t n; (n = fread(bytes, 1, sizeof bytes, file)) > 0;) {
-        if (memchr(bytes, 0, n) != NULL) return cd_fail(err, CDDP_E_CONFIG, "'%s' is not a frontier", path);
+        if (memchr(bytes, 0, n) != NULL)
+            return cd_fail(err, CDDP_E_CONFIG, "'%s' is not a frontier", path);
         cd_text_push_bytes(text, bytes, n);
     }
-    if (ferror(file)) return cd_fail(err, CDDP_E_IO, "cannot read the frontier '%s': %s", path, strerror(errno));
-    if (text->failed) return cd_fail(err, CDDP_E_NOMEM, "no memory to read the frontier '%s'", path);
+    if (ferror(file))
+        return cd_fail(err, CDDP_E_IO, "cannot read the frontier '%s': %s", path, strerror(errno));
+    if (text->failed)
+        return cd_fail(err, CDDP_E_NOMEM, "no memory to read the frontier '%s'", path);
     return CDDP_OK;
 }
 
@@ -278,7 +297,8 @@ cddp_status cd_frontier_load(const cd_frontier *f, const char *path, bool *found
     FILE *file = fopen(path, "rb");
     *found = file != NULL;
     if (file == NULL && errno == ENOENT) return CDDP_OK;
-    if (file == NULL) return cd_fail(err, CDDP_E_IO, "cannot read the frontier '%s': %s", path, strerror(errno));
+    if (file == NULL)
+        return cd_fail(err, CDDP_E_IO, "cannot read the frontier '%s': %s", path, strerror(errno));
     cd_text_init(&text, false);
     CD_TRY_OUT(slurp(file, &text, path, err));
     status = cd_frontier_read(f, cd_text_get(&text), &why);

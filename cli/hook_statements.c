@@ -29,9 +29,10 @@ static void judge(cd_statements *s, uint32_t law, const cddp_event *e, const cd_
     r->stated[law].count++;
     if (fabs(j->left - j->right) <= j->bound || r->breach[0] != '\0') return;
     if (j->count == 1 && !e->as.hook_law.over_ranks) snprintf(who, sizeof who, "rank %u", e->rank);
-    snprintf(r->breach, sizeof r->breach, "%s of %u, step %u, bucket %lld: %s: %.9g, not within %.3g of %.9g", who,
-             s->trial->ranks, e->step, (long long)e->as.hook_law.bucket, r->stated[law].name, j->left, j->bound,
-             j->right);
+    snprintf(r->breach, sizeof r->breach,
+             "%s of %u, step %u, bucket %lld: %s: %.9g, not within %.3g of %.9g", who,
+             s->trial->ranks, e->step, (long long)e->as.hook_law.bucket, r->stated[law].name,
+             j->left, j->bound, j->right);
 }
 
 static void take(void *self, const cddp_event *e)
@@ -39,19 +40,23 @@ static void take(void *self, const cddp_event *e)
     cd_statements *s = self;
     if (e->kind != CDDP_EV_hook_law || e->rank >= s->trial->ranks) return;
     const cddp_event_hook_law *l = &e->as.hook_law;
-    const double left = cd_f64_of(l->left), right = cd_f64_of(l->right), bound = cd_f64_of(l->bound);
+    const double left = cd_f64_of(l->left), right = cd_f64_of(l->right),
+                 bound = cd_f64_of(l->bound);
     uint32_t law = find_law(s->result, e->text != NULL ? e->text : "");
     if (law == CD_TRIAL_STATED_MAX) {
-        snprintf(s->result->breach, sizeof s->result->breach, "more than %d laws are stated: '%.100s' is not judged",
-                 CD_TRIAL_STATED_MAX, e->text);
+        snprintf(s->result->breach, sizeof s->result->breach,
+                 "more than %d laws are stated: '%.100s' is not judged", CD_TRIAL_STATED_MAX,
+                 e->text);
         return;
     }
     if (!l->over_ranks) {
         judge(s, law, e, &(cd_joint_statement){left, right, bound, 1});
         return;
     }
-    uint32_t place = l->bucket >= 0 && l->bucket < CD_TRIAL_BUCKETS ? (uint32_t)l->bucket : CD_TRIAL_BUCKETS;
-    cd_joint_statement *j = &s->joints[law][place][s->stated[e->rank][law][place]++ % CD_STATEMENTS_OPEN_MAX];
+    uint32_t place =
+        l->bucket >= 0 && l->bucket < CD_TRIAL_BUCKETS ? (uint32_t)l->bucket : CD_TRIAL_BUCKETS;
+    cd_joint_statement *j =
+        &s->joints[law][place][s->stated[e->rank][law][place]++ % CD_STATEMENTS_OPEN_MAX];
     *j = (cd_joint_statement){j->left + left, j->right + right, j->bound + bound, j->count + 1};
     if (j->count < s->trial->ranks) return;
     judge(s, law, e, j);
@@ -61,7 +66,8 @@ static void take(void *self, const cddp_event *e)
 void cd_statements_init(cd_statements *statements, const cd_trial *trial, cd_trial_result *result)
 {
     memset(statements, 0, sizeof *statements);
-    statements->sink = (cddp_trace_sink){sizeof statements->sink, CDDP_TRACE_ABI, statements, take, NULL};
+    statements->sink =
+        (cddp_trace_sink){sizeof statements->sink, CDDP_TRACE_ABI, statements, take, NULL};
     statements->trial = trial;
     statements->result = result;
 }

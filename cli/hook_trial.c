@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Driving a hook through steps, buckets, a rebuild and a resume, on the simulator.
 **
-** The reducer's part is played here, in its order: run for every bucket, then the futures in rounds, bucket by bucket
-** (HOOK-04, HOOK-09). Not here: what the numbers must be (hook_battery.c), and trials in which the reducer plays itself
-** (hook_ride.c).
+** The reducer's part is played here, in its order: run for every bucket, then the futures in
+** rounds, bucket by bucket (HOOK-04, HOOK-09). Not here: what the numbers must be (hook_battery.c),
+** and trials in which the reducer plays itself (hook_ride.c).
 */
 #include "cli/hook_trial.h"
 #include "cli/hook_trial_parts.h"
@@ -19,7 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define GUARD 8      /* elements before and after a buffer */
+#define GUARD 8 /* elements before and after a buffer */
 #define TAPE_BYTES (1 << 16)
 
 typedef struct tape {
@@ -30,7 +30,8 @@ typedef struct tape {
 /* The memory of one bucket of one step. */
 typedef struct room {
     unsigned char bytes[(CD_TRIAL_NUMEL_MAX + 2 * GUARD) * sizeof(double)];
-    unsigned char after[(CD_TRIAL_NUMEL_MAX + 2 * GUARD) * sizeof(double)]; /* as it was when its step ended */
+    /* as it was when its step ended */
+    unsigned char after[(CD_TRIAL_NUMEL_MAX + 2 * GUARD) * sizeof(double)];
     uint32_t parameters[CD_TRIAL_PARAMETERS];
     int64_t offsets[CD_TRIAL_PARAMETERS], lengths[CD_TRIAL_PARAMETERS];
     cddp_tensor gradients[CD_TRIAL_PARAMETERS], models[CD_TRIAL_PARAMETERS];
@@ -63,8 +64,8 @@ int64_t cd_trial_offset(const cd_trial *trial, uint32_t parameter, int64_t *nume
     return offset;
 }
 
-/* Multiples of 1/4 up to 2, never 0, so that sums of 8 are exact in every dtype; a constant sign pattern per element,
-** so that steps add up; the mean over elements is small. */
+/* Multiples of 1/4 up to 2, never 0, so that sums of 8 are exact in every dtype; a constant sign
+** pattern per element, so that steps add up; the mean over elements is small. */
 double cd_trial_gradient(const cd_trial *t, uint32_t rank, uint32_t step, int64_t element)
 {
     if (t->alone != 0 ? step + 1 != t->alone : step >= t->active_steps) return 0.0;
@@ -74,7 +75,8 @@ double cd_trial_gradient(const cd_trial *t, uint32_t rank, uint32_t step, int64_
         if (element == 4) return INFINITY;
         if (element == scalar) return NAN;
     }
-    cd_prng root = cd_prng_seed(29), p = cd_prng_split_index(&root, "value", (uint64_t)element + 1000 * step);
+    cd_prng root = cd_prng_seed(29),
+            p = cd_prng_split_index(&root, "value", (uint64_t)element + 1000 * step);
     if (t->values == CD_TRIAL_DIFFERENT) p = cd_prng_split_index(&p, "rank", rank);
     double magnitude = (double)cd_prng_between(&p, 1, 8) / 4.0;
     return element % 2 == 0 ? magnitude : -magnitude;
@@ -107,13 +109,20 @@ typedef struct place {
     cddp_tracer *tracer;
 } place;
 
-#define MODEL UINT64_C(0x7472) /* the digest of the trial's model, as far as a hook can tell; another one is another model */
+/* the digest of the trial's model, as far as a hook can tell; another one is another model */
+#define MODEL UINT64_C(0x7472)
 
 static cddp_status make(const run *r, const place *at, uint64_t model, void **self, cddp_error *err)
 {
     const cd_trial *t = r->trial;
-    cddp_hook_context context = {.size = sizeof context, .group = at->group, .allocator = at->rank->allocator, .tracer = at->tracer,
-                                 .options = t->options, .inner = t->inner, .divide_factor = t->ranks, .model_digest = model,
+    cddp_hook_context context = {.size = sizeof context,
+                                 .group = at->group,
+                                 .allocator = at->rank->allocator,
+                                 .tracer = at->tracer,
+                                 .options = t->options,
+                                 .inner = t->inner,
+                                 .divide_factor = t->ranks,
+                                 .model_digest = model,
                                  .parameter_count = CD_TRIAL_PARAMETERS};
     if (t->hook->create != NULL) CD_TRY(t->hook->create(&context, self, err));
     return CDDP_OK;
@@ -125,7 +134,8 @@ static void unmake(const run *r, void *self)
 }
 
 /* What was saved is offered to the hook of another model, with as many parameters. */
-static cddp_status offer_to_another(const run *r, const place *at, const tape *saved, cddp_error *err)
+static cddp_status offer_to_another(const run *r, const place *at, const tape *saved,
+                                    cddp_error *err)
 {
     cd_trial_result *result = r->result;
     tape t = {.bytes = saved->bytes, .used = saved->used};
@@ -137,9 +147,12 @@ static cddp_status offer_to_another(const run *r, const place *at, const tape *s
     unmake(r, self);
     result->was_offered = true;
     if (status == CDDP_OK && result->foreign[0] == '\0')
-        snprintf(result->foreign, sizeof result->foreign, "rank %u takes it: compare model_digest of the context with the saved one", at->rank->rank);
+        snprintf(result->foreign, sizeof result->foreign,
+                 "rank %u takes it: compare model_digest of the context with the saved one",
+                 at->rank->rank);
     if (status != CDDP_OK && refusal.message[0] == '\0' && result->foreign[0] == '\0')
-        snprintf(result->foreign, sizeof result->foreign, "rank %u refuses it without a reason", at->rank->rank);
+        snprintf(result->foreign, sizeof result->foreign, "rank %u refuses it without a reason",
+                 at->rank->rank);
     return CDDP_OK;
 }
 
@@ -158,7 +171,8 @@ static cddp_status swap_state(const run *r, const place *at, void **self, cddp_e
     CD_TRY_OUT(make(r, at, MODEL, self, err));
     if (hook->load != NULL) CD_TRY_OUT(hook->load(*self, &reader, err));
     if (hook->load != NULL && t.read != t.used)
-        status = cd_fail(err, CDDP_E_CORRUPT, "load read %zu of the %zu bytes that save wrote", t.read, t.used);
+        status = cd_fail(err, CDDP_E_CORRUPT, "load read %zu of the %zu bytes that save wrote",
+                         t.read, t.used);
 out:
     free(t.bytes);
     return status;
@@ -190,25 +204,37 @@ static void fill_room(run *r, uint32_t rank, uint32_t step, uint32_t index)
         int64_t matrix[2] = {6, 5}, own, from = cd_trial_offset(t, m->parameters[i], &own);
         bool is_matrix = m->parameters[i] <= CD_TRIAL_TWIN;
         const int64_t *sizes = is_matrix ? matrix : &own;
-        m->gradients[i] = cddp_tensor_of(buffer.device, m->bytes, GUARD + m->offsets[i], t->dtype, sizes, is_matrix ? 2 : 1);
-        m->models[i] = cddp_tensor_of(buffer.device, r->model[rank], from, CDDP_F64, sizes, is_matrix ? 2 : 1);
+        m->gradients[i] = cddp_tensor_of(buffer.device, m->bytes, GUARD + m->offsets[i], t->dtype,
+                                         sizes, is_matrix ? 2 : 1);
+        m->models[i] =
+            cddp_tensor_of(buffer.device, r->model[rank], from, CDDP_F64, sizes, is_matrix ? 2 : 1);
         for (int64_t e = 0; e < own; e++) {
             double value = cd_trial_gradient(t, rank, step, from + e);
             r->result->in[rank][step][from + e] = value;
             cd_host_set(&buffer, m->offsets[i] + e, value);
         }
     }
-    m->bucket = (cddp_grad_bucket){.size = sizeof m->bucket, .index = index, .bucket_count = CD_TRIAL_BUCKETS,
-                                   .is_last = index + 1 == CD_TRIAL_BUCKETS, .generation = t->rebuild_at != 0 && step >= t->rebuild_at,
-                                   .buffer = buffer, .parameter_count = count, .parameter_ids = m->parameters, .offsets = m->offsets,
-                                   .lengths = m->lengths, .gradients = m->gradients, .parameters = m->models};
+    m->bucket = (cddp_grad_bucket){.size = sizeof m->bucket,
+                                   .index = index,
+                                   .bucket_count = CD_TRIAL_BUCKETS,
+                                   .is_last = index + 1 == CD_TRIAL_BUCKETS,
+                                   .generation = t->rebuild_at != 0 && step >= t->rebuild_at,
+                                   .buffer = buffer,
+                                   .parameter_count = count,
+                                   .parameter_ids = m->parameters,
+                                   .offsets = m->offsets,
+                                   .lengths = m->lengths,
+                                   .gradients = m->gradients,
+                                   .parameters = m->models};
     m->future = (cddp_future){.size = sizeof m->future};
     m->complete = false;
 }
 
-static void note(char *text, size_t bytes, const char *what, uint32_t rank, uint32_t step, uint32_t bucket)
+static void note(char *text, size_t bytes, const char *what, uint32_t rank, uint32_t step,
+                 uint32_t bucket)
 {
-    if (text[0] == '\0') snprintf(text, bytes, "rank %u, step %u, bucket %u: %s", rank, step, bucket, what);
+    if (text[0] == '\0')
+        snprintf(text, bytes, "rank %u, step %u, bucket %u: %s", rank, step, bucket, what);
 }
 
 static void take_result(run *r, uint32_t rank, uint32_t step, room *m)
@@ -217,19 +243,21 @@ static void take_result(run *r, uint32_t rank, uint32_t step, room *m)
     const cddp_tensor *result = &m->future.result;
     char text[120];
     if (result->device == NULL) {
-        note(out->shape, sizeof out->shape, "completes without a result", rank, step, m->bucket.index);
+        note(out->shape, sizeof out->shape, "completes without a result", rank, step,
+             m->bucket.index);
         return;
     }
     int64_t numel = cddp_tensor_numel(result), wanted = cddp_tensor_numel(&m->bucket.buffer);
     if (numel != wanted || !cddp_dtype_is_float(result->dtype)) {
-        snprintf(text, sizeof text, "the result has %lld elements of %s, the bucket %lld", (long long)numel, cddp_dtype_name(result->dtype),
-                 (long long)wanted);
+        snprintf(text, sizeof text, "the result has %lld elements of %s, the bucket %lld",
+                 (long long)numel, cddp_dtype_name(result->dtype), (long long)wanted);
         note(out->shape, sizeof out->shape, text, rank, step, m->bucket.index);
         return;
     }
     for (uint32_t i = 0; i < m->bucket.parameter_count; i++) {
         int64_t own, from = cd_trial_offset(r->trial, m->parameters[i], &own);
-        for (int64_t e = 0; e < own; e++) out->out[rank][step][from + e] = cd_host_get(result, m->offsets[i] + e);
+        for (int64_t e = 0; e < own; e++)
+            out->out[rank][step][from + e] = cd_host_get(result, m->offsets[i] + e);
     }
 }
 
@@ -239,16 +267,20 @@ static void look_for_damage(run *r, uint32_t rank, uint32_t step)
     char *damage = r->result->damage;
     for (uint32_t b = 0; b < CD_TRIAL_BUCKETS; b++) {
         room *m = room_of(r, rank, step, b);
-        size_t from = GUARD * width, to = from + (size_t)cddp_tensor_numel(&m->bucket.buffer) * width;
+        size_t from = GUARD * width,
+               to = from + (size_t)cddp_tensor_numel(&m->bucket.buffer) * width;
         for (size_t i = 0; i < sizeof m->bytes; i++)
-            if ((i < from || i >= to) && m->bytes[i] != 0xa5) note(damage, 200, i < from ? "wrote before its bucket" : "wrote behind its bucket", rank, step, b);
+            if ((i < from || i >= to) && m->bytes[i] != 0xa5)
+                note(damage, 200, i < from ? "wrote before its bucket" : "wrote behind its bucket",
+                     rank, step, b);
         memcpy(m->after, m->bytes, sizeof m->after);
         room *old = step > 0 ? room_of(r, rank, step - 1, b) : NULL;
         if (old != NULL && memcmp(old->after, old->bytes, sizeof old->bytes) != 0)
             note(damage, 200, "was changed after its future had completed", rank, step - 1, b);
     }
     for (size_t i = 0; i < CD_TRIAL_NUMEL_MAX; i++)
-        if (r->model[rank][i] != 1.0) note(damage, 200, "changed a parameter of the model", rank, step, 0);
+        if (r->model[rank][i] != 1.0)
+            note(damage, 200, "changed a parameter of the model", rank, step, 0);
 }
 
 static cddp_status advance_all(run *r, uint32_t rank, uint32_t step, void *self, cddp_error *err)
@@ -269,8 +301,10 @@ static cddp_status advance_all(run *r, uint32_t rank, uint32_t step, void *self,
 static void count_promise(run *r, const void *self, const cddp_grad_bucket *bucket)
 {
     const cddp_hook *hook = r->trial->hook;
-    uint64_t promised = hook->promise != NULL ? hook->promise(self, bucket) : CDDP_PROMISE_NOTHING, *all = &r->result->promised;
-    *all = promised == CDDP_PROMISE_NOTHING || *all == CDDP_PROMISE_NOTHING ? CDDP_PROMISE_NOTHING : *all + promised;
+    uint64_t promised = hook->promise != NULL ? hook->promise(self, bucket) : CDDP_PROMISE_NOTHING,
+             *all = &r->result->promised;
+    *all = promised == CDDP_PROMISE_NOTHING || *all == CDDP_PROMISE_NOTHING ? CDDP_PROMISE_NOTHING
+                                                                            : *all + promised;
 }
 
 static cddp_status one_step(run *r, const place *at, void *self, uint32_t step, cddp_error *err)
@@ -279,18 +313,21 @@ static cddp_status one_step(run *r, const place *at, void *self, uint32_t step, 
     const cddp_rank *rank = at->rank;
     cddp_tracer_set_step(at->tracer, step, 0);
     for (uint32_t b = 0; b < CD_TRIAL_BUCKETS; b++) fill_room(r, rank->rank, step, b);
-    if (r->trial->rebuild_at != 0 && step == r->trial->rebuild_at && r->trial->hook->rebuilt != NULL)
+    if (r->trial->rebuild_at != 0 && step == r->trial->rebuild_at &&
+        r->trial->hook->rebuilt != NULL)
         CD_TRY_OUT(r->trial->hook->rebuilt(self, CD_TRIAL_BUCKETS, err));
     for (uint32_t b = 0; b < CD_TRIAL_BUCKETS; b++) {
         room *m = room_of(r, rank->rank, step, b);
         if (rank->rank == 0) count_promise(r, self, &m->bucket);
-        if (rank->rank == 0 && b == 0 && r->trial->hook->agreement != NULL) r->result->agreement[step] = r->trial->hook->agreement(self);
+        if (rank->rank == 0 && b == 0 && r->trial->hook->agreement != NULL)
+            r->result->agreement[step] = r->trial->hook->agreement(self);
         CD_TRY_OUT(r->trial->hook->run(self, &m->bucket, at->group, &m->future, err));
     }
     CD_TRY_OUT(advance_all(r, rank->rank, step, self, err));
     look_for_damage(r, rank->rank, step);
 out:
-    for (uint32_t b = 0; status != CDDP_OK && b < CD_TRIAL_BUCKETS; b++) cd_future_abandon(&room_of(r, rank->rank, step, b)->future);
+    for (uint32_t b = 0; status != CDDP_OK && b < CD_TRIAL_BUCKETS; b++)
+        cd_future_abandon(&room_of(r, rank->rank, step, b)->future);
     return status;
 }
 
@@ -298,9 +335,15 @@ static cddp_status rank_program(cddp_rank *rank, void *argument, cddp_error *err
 {
     run *r = argument;
     static const uint32_t members[CD_TRIAL_RANKS_MAX] = {0, 1, 2, 3, 4, 5, 6, 7};
-    cddp_group_options options = {.size = sizeof options, .backend = &r->backend, .rank = rank, .works_max = 64,
-                                  .spec = {.size = sizeof options.spec, .name = "trial", .group_rank = rank->rank,
-                                           .group_size = rank->world_size, .members = members}};
+    cddp_group_options options = {.size = sizeof options,
+                                  .backend = &r->backend,
+                                  .rank = rank,
+                                  .works_max = 64,
+                                  .spec = {.size = sizeof options.spec,
+                                           .name = "trial",
+                                           .group_rank = rank->rank,
+                                           .group_size = rank->world_size,
+                                           .members = members}};
     place at = {.rank = rank};
     void *self = NULL;
     cddp_status status = CDDP_OK;
@@ -313,9 +356,11 @@ static cddp_status rank_program(cddp_rank *rank, void *argument, cddp_error *err
     CD_TRY_OUT(make(r, &at, MODEL, &self, err));
     r->result->created = true;
     for (uint32_t step = 0; step < r->trial->steps; step++) {
-        if (r->trial->swap_at != 0 && step == r->trial->swap_at) CD_TRY_OUT(swap_state(r, &at, &self, err));
+        if (r->trial->swap_at != 0 && step == r->trial->swap_at)
+            CD_TRY_OUT(swap_state(r, &at, &self, err));
         CD_TRY_OUT(one_step(r, &at, self, step, err));
-        if (rank->rank == 0 && step + 1 == r->trial->active_steps) r->result->bytes_active = cddp_group_bytes(at.group);
+        if (rank->rank == 0 && step + 1 == r->trial->active_steps)
+            r->result->bytes_active = cddp_group_bytes(at.group);
     }
     if (rank->rank == 0) r->result->bytes = cddp_group_bytes(at.group);
 out:
@@ -337,7 +382,9 @@ void cd_trial_take_ends(const cd_trial *t, const cddp_rank_result *results, cd_t
         wrong += e->end == CDDP_RANK_RETURNED && e->status == CDDP_E_CONFIG;
         if (result->failure[0] == '\0')
             snprintf(result->failure, sizeof result->failure, "rank %u of %u: %.240s", i, t->ranks,
-                     e->error.message[0] != '\0' ? e->error.message : e->end == CDDP_RANK_HUNG ? "waits for ever" : "ended without a word");
+                     e->error.message[0] != '\0' ? e->error.message
+                     : e->end == CDDP_RANK_HUNG  ? "waits for ever"
+                                                 : "ended without a word");
     }
     result->refused = unsupported == t->ranks;
     result->misconfigured = wrong == t->ranks && !result->created;

@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One run of a comm hook over simulated ranks, by hand: what went in, what came out, what else was touched.
+/* One run of a comm hook over simulated ranks, by hand: what went in, what came out, what else was
+** touched.
 **
-** The model of a trial has four parameters, two matrices of one shape, a vector and a scalar, in two buckets; from rebuild_at on
-** they lie in other buckets. Every buffer lies inside guarded memory of its own that is left alone after its step, so that a
-** write at a wrong place, or too late, is seen.
+** The model of a trial has four parameters, two matrices of one shape, a vector and a scalar, in
+** two buckets; from rebuild_at on they lie in other buckets. Every buffer lies inside guarded
+** memory of its own that is left alone after its step, so that a write at a wrong place, or too
+** late, is seen.
 **
-** With through_reducer the reducer drives the hook instead (hook_ride.c): for what changes when and with what a hook is called.
+** With through_reducer the reducer drives the hook instead (hook_ride.c): for what changes when and
+** with what a hook is called.
 **
 ** Lifetime   a trial is the caller's; it points to nothing of its own.
 ** Errors     what a rank's hook answers is in `failure`; run fails only when no world can be made.
@@ -26,15 +29,17 @@ typedef enum cd_trial_values {
     CD_TRIAL_DIFFERENT, /* every rank has its own */
     CD_TRIAL_ALIKE,     /* all ranks have the same */
     CD_TRIAL_LARGE,     /* 2^15 everywhere: half of what f16 holds (GRD-11) */
-    CD_TRIAL_OVERFLOWN  /* different, but from the second step on the last rank's matrix and scalar are not finite */
+    /* different, but from the second step on the last rank's matrix and scalar are not finite */
+    CD_TRIAL_OVERFLOWN
 } cd_trial_values;
 
 typedef enum cd_trial_lack {
     CD_TRIAL_WHOLE,
     CD_TRIAL_IN_PARTS, /* three micro-steps, the first two inside no_sync */
     CD_TRIAL_UNUSED,   /* some parameters have no gradient on some ranks, or on any */
-    CD_TRIAL_LEFT_OUT, /* a bucket that nobody used is not reduced (skip_all_reduce_unused_params) */
-    CD_TRIAL_UNEVEN    /* ranks run out of inputs, and join */
+    /* a bucket that nobody used is not reduced (skip_all_reduce_unused_params) */
+    CD_TRIAL_LEFT_OUT,
+    CD_TRIAL_UNEVEN /* ranks run out of inputs, and join */
 } cd_trial_lack;
 
 typedef struct cd_trial {
@@ -42,7 +47,8 @@ typedef struct cd_trial {
     const char *options;
     uint32_t ranks, steps;
     uint32_t active_steps; /* later gradients are zero, so that what is owed can be sent */
-    uint32_t alone;        /* 0; else gradients are zero in every step but this one, counted from 1 */
+    /* 0; else gradients are zero in every step but this one, counted from 1 */
+    uint32_t alone;
     cddp_dtype dtype;
     cd_trial_values values;
     uint32_t swap_at;    /* save, destroy, create and load before this step; 0: never */
@@ -50,9 +56,10 @@ typedef struct cd_trial {
     uint64_t schedule;   /* 0: first come, first served; else the seed of random choices */
     bool empty_vector;   /* the vector has no elements */
     bool through_reducer;
-    cd_trial_lack lack;  /* through the reducer only */
-    bool fills_up;       /* the twin: one whole backward of everything, zeros where the other has nothing */
-    bool accumulates;    /* accumulate_in_hook */
+    cd_trial_lack lack; /* through the reducer only */
+    /* the twin: one whole backward of everything, zeros where the other has nothing */
+    bool fills_up;
+    bool accumulates; /* accumulate_in_hook */
 } cd_trial;
 
 /* A law that the hook stated of itself (cddp_tracer_law). */
@@ -64,21 +71,24 @@ typedef struct cd_stated_law {
 typedef struct cd_trial_result {
     int64_t numel; /* of all parameters */
     bool refused;  /* CDDP_E_UNSUPPORTED from every rank: the hook does not take this */
-    bool created;       /* on some rank */
-    bool misconfigured; /* CDDP_E_CONFIG from every rank at creation: its options are wrong, or not for so many ranks */
-    char failure[280]; /* the first rank that did not come to the end; "" when all did */
-    char damage[200];  /* memory that the hook had no business in; "" when untouched */
-    char shape[200];   /* a result that is no result: wrong count of elements, undefined */
-    uint64_t bytes;    /* that rank 0 gave to collectives */
+    bool created;  /* on some rank */
+    /* CDDP_E_CONFIG from every rank at creation: its options are wrong, or not for so many ranks */
+    bool misconfigured;
+    char failure[280];     /* the first rank that did not come to the end; "" when all did */
+    char damage[200];      /* memory that the hook had no business in; "" when untouched */
+    char shape[200];       /* a result that is no result: wrong count of elements, undefined */
+    uint64_t bytes;        /* that rank 0 gave to collectives */
     uint64_t bytes_active; /* of these, those of the active steps */
-    uint32_t agreement[CD_TRIAL_STEPS_MAX]; /* how many consecutive ranks the hook said would get the same; 0: all */
+    /* how many consecutive ranks the hook said would get the same; 0: all */
+    uint32_t agreement[CD_TRIAL_STEPS_MAX];
     cd_stated_law stated[CD_TRIAL_STATED_MAX]; /* (stated_count) */
     uint32_t stated_count;
     char breach[280];  /* the first of them that did not hold; "" when all did */
     bool was_offered;  /* the hook of another model was given a saved state */
     char foreign[120]; /* how it took it, unless it refused it with a reason */
     uint64_t promised; /* that it would give at most; CDDP_PROMISE_NOTHING */
-    double in[CD_TRIAL_RANKS_MAX][CD_TRIAL_STEPS_MAX][CD_TRIAL_NUMEL_MAX]; /* by parameter, then element */
+    /* by parameter, then element */
+    double in[CD_TRIAL_RANKS_MAX][CD_TRIAL_STEPS_MAX][CD_TRIAL_NUMEL_MAX];
     double out[CD_TRIAL_RANKS_MAX][CD_TRIAL_STEPS_MAX][CD_TRIAL_NUMEL_MAX];
 } cd_trial_result;
 

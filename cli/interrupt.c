@@ -24,7 +24,8 @@ void cd_interrupt_begin(void)
     action.sa_flags = (int)SA_RESETHAND; /* the second one ends the program as usual */
     sigemptyset(&action.sa_mask);
     /* The terminal was closed; under nohup we go on. */
-    if (sigaction(SIGHUP, NULL, &before) == 0 && before.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, NULL);
+    if (sigaction(SIGHUP, NULL, &before) == 0 && before.sa_handler != SIG_IGN)
+        sigaction(SIGHUP, &action, NULL);
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
 }
@@ -42,6 +43,7 @@ static cddp_status fail_when_requested(void *self, cddp_error *err)
 
 const cddp_trace_sink *cd_interrupt_sink(void)
 {
-    static const cddp_trace_sink sink = {sizeof sink, CDDP_TRACE_ABI, NULL, ignore_event, fail_when_requested};
+    static const cddp_trace_sink sink = {sizeof sink, CDDP_TRACE_ABI, NULL, ignore_event,
+                                         fail_when_requested};
     return &sink;
 }

@@ -1,14 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Ctrl-C: the first ends the work cleanly with what is known, the second at once.
 **
-** Threads    the signal handler touches one flag. Nothing else of the program outside main is mutable but main.c's has_verdict.
+** Threads    the signal handler touches one flag. Nothing else of the program outside main is
+**            mutable but main.c's has_verdict.
 */
 #pragma once
 #include "cddp/trace.h"
 
-void cd_interrupt_begin(void); /* from now on SIGINT, SIGTERM and, unless it is ignored, SIGHUP raise the flag */
+/* from now on SIGINT, SIGTERM and, unless it is ignored, SIGHUP raise the flag */
+void cd_interrupt_begin(void);
 bool cd_interrupt_requested(void);
-void cd_interrupt_end(void); /* what was asked for is done: the flag is lowered, and begin may follow */
+/* what was asked for is done: the flag is lowered, and begin may follow */
+void cd_interrupt_end(void);
 
-/* A sink whose flush fails once the flag is up, so that a running scenario ends at the end of a step. */
+/* A sink whose flush fails once the flag is up, so that a running scenario ends at the end of a
+** step. */
 const cddp_trace_sink *cd_interrupt_sink(void);

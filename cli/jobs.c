@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Several scenarios at once.
 **
-** One process per scenario, at most worker_count alive. Each sends its result through a pipe when it is done, and, when
-** the run is recorded, writes a store of its own (<store>.<index>) that is copied behind the others in the order of the
-** list and then removed. So the store, too, is the same for every number of workers. */
+** One process per scenario, at most worker_count alive. Each sends its result through a pipe when
+** it is done, and, when the run is recorded, writes a store of its own (<store>.<index>) that is
+** copied behind the others in the order of the list and then removed. So the store, too, is the
+** same for every number of workers. */
 #define _POSIX_C_SOURCE 200809L
 #include "cli/jobs.h"
 
@@ -40,7 +41,8 @@ typedef struct pool {
 
 static bool ends_run(const cd_jobs *jobs, const cd_result *result)
 {
-    return (result->exit_code != CD_EXIT_VERIFIED && !result->skipped && !jobs->keep_going) || cd_interrupt_requested();
+    return (result->exit_code != CD_EXIT_VERIFIED && !result->skipped && !jobs->keep_going) ||
+           cd_interrupt_requested();
 }
 
 /* ---- in this process ---- */
@@ -99,7 +101,8 @@ static int work_in_child(void *argument, int write_fd)
     cd_result result;
     cd_result_init(&result);
     result.source = w->jobs->paths[w->index];
-    if (do_work(w, &result, &err) != CDDP_OK) cd_result_set_failure(&result, CD_EXIT_USAGE, err.message, "");
+    if (do_work(w, &result, &err) != CDDP_OK)
+        cd_result_set_failure(&result, CD_EXIT_USAGE, err.message, "");
     int exit_code = cd_result_write(&result, write_fd, &err) == CDDP_OK ? 0 : 1;
     cd_result_fini(&result);
     return exit_code;
@@ -117,10 +120,12 @@ static void note_death(pool *p, const worker *w, int exit_code, int signal_numbe
     result->source = cd_result_copy(result, p->jobs->paths[w->index]);
     if (signal_number != 0)
         snprintf(words, sizeof words,
-                 "the process that ran it was ended by signal %d (%s): a bug in cddp-verify or in a plugin",
+                 "the process that ran it was ended by signal %d (%s): a bug in cddp-verify or in "
+                 "a plugin",
                  signal_number, strsignal(signal_number));
     else
-        snprintf(words, sizeof words, "the process that ran it left with code %d and without a result", exit_code);
+        snprintf(words, sizeof words,
+                 "the process that ran it left with code %d and without a result", exit_code);
     cd_result_set_failure(result, CD_EXIT_USAGE, words, "");
 }
 
@@ -150,7 +155,8 @@ out:
     return status;
 }
 
-/* Copies the worker's store behind what we have. One that died may have left a run, incomplete, or nothing at all. */
+/* Copies the worker's store behind what we have. One that died may have left a run, incomplete, or
+** nothing at all. */
 static cddp_status collect_shard(pool *p, size_t index, cddp_error *err)
 {
     cddp_error ignored = CDDP_ERROR_INIT;
@@ -158,7 +164,8 @@ static cddp_status collect_shard(pool *p, size_t index, cddp_error *err)
     if (p->jobs->session->store == NULL) return CDDP_OK;
     bool died = p->died[index];
     cddp_status status = CDDP_OK;
-    if (died || result->stored_run > 0) status = copy_shard(p->jobs, index, result, died ? &ignored : err);
+    if (died || result->stored_run > 0)
+        status = copy_shard(p->jobs, index, result, died ? &ignored : err);
     remove_shard(p->jobs, index);
     return died ? CDDP_OK : status;
 }
@@ -199,13 +206,15 @@ static void finish(pool *p, uint32_t slot, int exit_code, int signal_number)
     cd_text_fini(&w->bytes);
 }
 
-/* Takes everything that has arrived: the result, and what the worker printed, which is for people. */
+/* Takes everything that has arrived: the result, and what the worker printed, which is for
+** people. */
 static cddp_status drain(pool *p, uint32_t slot, cddp_error *err)
 {
     char bytes[16384];
     for (int pipe = 0; pipe < CD_OS_PIPE_COUNT; pipe++) {
         for (size_t count = 1; count > 0;) {
-            CD_TRY(cd_os_child_read(&p->children[slot], (cd_os_pipe)pipe, bytes, sizeof bytes, &count, err));
+            CD_TRY(cd_os_child_read(&p->children[slot], (cd_os_pipe)pipe, bytes, sizeof bytes,
+                                    &count, err));
             if (pipe == CD_OS_PIPE_RESULT)
                 cd_text_push_bytes(&p->workers[slot].bytes, bytes, count);
             else
@@ -230,7 +239,8 @@ static cddp_status turn(pool *p, cddp_error *err)
 {
     uint32_t count = p->jobs->worker_count;
     for (uint32_t i = 0; i < count; i++)
-        if (!p->workers[i].running && p->next < p->limit && !cd_interrupt_requested()) CD_TRY(start(p, i, err));
+        if (!p->workers[i].running && p->next < p->limit && !cd_interrupt_requested())
+            CD_TRY(start(p, i, err));
     CD_TRY(cd_os_children_wait(p->children, count, WAIT_NS, err));
     for (uint32_t i = 0; i < count; i++)
         if (p->workers[i].running) CD_TRY(look_at(p, i, err));
@@ -265,7 +275,8 @@ static void close_pool(pool *p)
     for (uint32_t i = 0; p->children != NULL && i < count; i++) cd_os_child_close(&p->children[i]);
     for (uint32_t i = 0; p->workers != NULL && i < count; i++) cd_text_fini(&p->workers[i].bytes);
     /* Shards of scenarios that no longer count. */
-    for (size_t i = p->done; p->jobs->session->store != NULL && i < p->next; i++) remove_shard(p->jobs, i);
+    for (size_t i = p->done; p->jobs->session->store != NULL && i < p->next; i++)
+        remove_shard(p->jobs, i);
     cd_release(NULL, p->children, count * sizeof *p->children);
     cd_release(NULL, p->workers, count * sizeof *p->workers);
     cd_release(NULL, p->arrived, p->jobs->count * sizeof *p->arrived);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Several scenarios at once, each in a process of its own.
 **
-** The results are the same as one after the other: a scenario that is not verified ends the run at its place in the
-** list, whatever ran beside it. A worker that crashes is a result too.
+** The results are the same as one after the other: a scenario that is not verified ends the run at
+** its place in the list, whatever ran beside it. A worker that crashes is a result too.
 */
 #pragma once
 #include "cli/session.h"
@@ -18,4 +18,5 @@ typedef struct cd_jobs {
 } cd_jobs;
 
 /* Fills results[0 … *done - 1], in the order of the paths. results: (count) initialised. */
-cddp_status cd_jobs_run(const cd_jobs *jobs, cd_result *results, size_t *done, cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_jobs_run(const cd_jobs *jobs, cd_result *results, size_t *done,
+                        cddp_error *err) CDDP_MUST_CHECK;

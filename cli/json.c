@@ -10,7 +10,10 @@
 
 void cd_json_begin(cd_json *json, cd_text *text) { *json = (cd_json){.text = text}; }
 
-static void break_line(cd_json *json) { cd_text_printf(json->text, "\n%*s", (int)(2 * json->depth), ""); }
+static void break_line(cd_json *json)
+{
+    cd_text_printf(json->text, "\n%*s", (int)(2 * json->depth), "");
+}
 
 /* Whatever stands between the value before and this one. */
 static void separate(cd_json *json)

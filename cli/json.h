@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A streaming JSON writer: what is written is always well-formed, two spaces of indent per level.
 **
-** Invalid UTF-8 in a text becomes U+FFFD. 64-bit digests are written as texts, because readers keep numbers as
-** doubles. Numbers that JSON lacks (NaN, infinity) become null.
+** Invalid UTF-8 in a text becomes U+FFFD. 64-bit digests are written as texts, because readers keep
+** numbers as doubles. Numbers that JSON lacks (NaN, infinity) become null.
 */
 #pragma once
 #include "cli/text.h"

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every way out of the program passes here. A plugin's call of _exit is bound to the first object that has one, and the program itself
-** comes before the C library; so no process has to watch over us, and debuggers, launchers and signals find what they always find. */
+/* Every way out of the program passes here. A plugin's call of _exit is bound to the first object
+** that has one, and the program itself comes before the C library; so no process has to watch over
+** us, and debuggers, launchers and signals find what they always find. */
 #define _DEFAULT_SOURCE /* syscall */
 #include "cli/leave.h"
 
@@ -28,7 +29,9 @@ static _Noreturn void leave(int code) { _exit(code); }
 static int code_of_nobody(void)
 {
     static const char words[] = "cddp-verify: a plugin ended the program: there is no verdict\n";
-    return cd_os_write_all(STDERR_FILENO, words, sizeof words - 1, NULL) == CDDP_OK ? CD_EXIT_USAGE : CD_EXIT_ENVIRONMENT;
+    return cd_os_write_all(STDERR_FILENO, words, sizeof words - 1, NULL) == CDDP_OK
+               ? CD_EXIT_USAGE
+               : CD_EXIT_ENVIRONMENT;
 }
 
 static void refuse(void)
@@ -37,7 +40,10 @@ static void refuse(void)
 }
 
 #if defined(__linux__)
-static _Noreturn void leave_unless_guarded(int code) { leave(guarded == getpid() && !is_rank ? code_of_nobody() : code); }
+static _Noreturn void leave_unless_guarded(int code)
+{
+    leave(guarded == getpid() && !is_rank ? code_of_nobody() : code);
+}
 CDDP_API void _exit(int code) { leave_unless_guarded(code); }
 CDDP_API void _Exit(int code) { leave_unless_guarded(code); }
 #endif

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Events as log lines. A component is the part of the program that an event tells about; its level says who cares:
-** error and warn for what went wrong, info for what happens once a step, debug for what happens per gradient. */
+/* Events as log lines. A component is the part of the program that an event tells about; its level
+** says who cares: error and warn for what went wrong, info for what happens once a step, debug for
+** what happens per gradient. */
 #include "cli/log_sink.h"
 
 #include "core/base/error.h"
@@ -89,7 +90,8 @@ static void log_event(void *self, const cddp_event *event)
     cd_log_level level = known ? (cd_log_level)rows[i].level : CD_LOG_DEBUG;
     if (level > log->level) return;
     cd_event_print(event, text, sizeof text);
-    cd_log_place place = {event->time_ns, event->rank == UINT32_MAX ? -1 : (int64_t)event->rank, event->step};
+    cd_log_place place = {event->time_ns, event->rank == UINT32_MAX ? -1 : (int64_t)event->rank,
+                          event->step};
     /* Rank and step stand in their own columns. */
     const char *words = strstr(text, cddp_event_describe(event->kind)->name);
     cd_log_write(log, level, place, "%s", words != NULL ? words : text);
@@ -98,7 +100,8 @@ static void log_event(void *self, const cddp_event *event)
 static bool is_component(const char *name, size_t length)
 {
     for (size_t i = 0; i < CD_LOG_COMPONENT_COUNT; i++)
-        if (strlen(components[i]) == length && memcmp(components[i], name, length) == 0) return true;
+        if (strlen(components[i]) == length && memcmp(components[i], name, length) == 0)
+            return true;
     return false;
 }
 
@@ -109,16 +112,18 @@ cddp_status cd_log_sink_init(cd_log_sink *log, const char *spec, cddp_error *err
         size_t length = strcspn(at, ",");
         const char *colon = memchr(at, ':', length);
         if (colon != NULL && !is_component(at, (size_t)(colon - at)))
-            return cd_fail(
-                err, CDDP_E_ARG,
-                "--log: there is no component '%.*s'; there are run, ddp, comm, hook, train, oracle, sim and memory",
-                (int)(colon - at), at);
+            return cd_fail(err, CDDP_E_ARG,
+                           "--log: there is no component '%.*s'; there are run, ddp, comm, hook, "
+                           "train, oracle, sim and memory",
+                           (int)(colon - at), at);
     }
     for (size_t i = 0; i < CD_LOG_COMPONENT_COUNT; i++) {
         cd_log_level level = CD_LOG_ERROR;
         if (!cd_log_parse(spec, components[i], &level))
-            return cd_fail(err, CDDP_E_ARG,
-                           "--log: '%.60s' is not COMPONENT:LEVEL,...; levels are error, warn, info and debug", spec);
+            return cd_fail(
+                err, CDDP_E_ARG,
+                "--log: '%.60s' is not COMPONENT:LEVEL,...; levels are error, warn, info and debug",
+                spec);
         log->logs[i] = (cd_log){.write = write_line, .level = level, .component = components[i]};
     }
     return CDDP_OK;

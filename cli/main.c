@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cddp-verify: where everything meets. The only reader of argv and of the environment.
 **
-** main reads the command line, decides about colours, collects the parts (compiled in, and from plugins that the
-** command line names), and calls one command. Commands return exit codes; nothing below main exits.
+** main reads the command line, decides about colours, collects the parts (compiled in, and from
+** plugins that the command line names), and calls one command. Commands return exit codes; nothing
+** below main exits.
 **
 ** Not here: the commands (cmd_*.c). */
 #define _POSIX_C_SOURCE 200809L
@@ -28,7 +29,8 @@ static cddp_status decide_color(cd_cli *cli, cddp_error *err)
     int when = 0;
     CD_TRY(cd_args_choice(cli->args, CD_OPTION_color, words, &when, err));
     const char *no_color = getenv("NO_COLOR"), *terminal = getenv("TERM");
-    bool wanted = (no_color == NULL || no_color[0] == '\0') && (terminal == NULL || strcmp(terminal, "dumb") != 0);
+    bool wanted = (no_color == NULL || no_color[0] == '\0') &&
+                  (terminal == NULL || strcmp(terminal, "dumb") != 0);
     cli->color_out = when == 1 || (when == 0 && wanted && isatty(STDOUT_FILENO));
     cli->color_err = when == 1 || (when == 0 && wanted && isatty(STDERR_FILENO));
     cli->progress = isatty(STDERR_FILENO);
@@ -55,8 +57,11 @@ int main(int argc, char **argv)
 {
     cddp_error err = CDDP_ERROR_INIT;
     cd_args args = {.given = NULL};
-    cd_cli cli = {.args = &args, .program = argc > 0 ? argv[0] : "cddp-verify", .origin = find_origin(argv)};
-    /* A full disk and a closed pipe are failures of a write, which says so, not reasons to die without a word. */
+    cd_cli cli = {.args = &args,
+                  .program = argc > 0 ? argv[0] : "cddp-verify",
+                  .origin = find_origin(argv)};
+    /* A full disk and a closed pipe are failures of a write, which says so, not reasons to die
+    ** without a word. */
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN);
     int exit_code = CD_EXIT_USAGE;

@@ -22,22 +22,26 @@ cddp_status cd_output_check(const char *path, cddp_error *err)
 {
     struct stat there;
     char folder[PATH_BYTES];
-    if (snprintf(folder, sizeof folder, "%s", path) >= (int)sizeof folder - 8) return refuse(path, ENAMETOOLONG, err);
+    if (snprintf(folder, sizeof folder, "%s", path) >= (int)sizeof folder - 8)
+        return refuse(path, ENAMETOOLONG, err);
     if (stat(path, &there) == 0) {
         if (S_ISDIR(there.st_mode)) return refuse(path, EISDIR, err);
         return access(path, W_OK) == 0 ? CDDP_OK : refuse(path, errno, err);
     }
     if (errno != ENOENT) return refuse(path, errno, err);
     char *slash = strrchr(folder, '/');
-    if (slash == NULL) snprintf(folder, sizeof folder, ".");
-    else slash[slash == folder ? 1 : 0] = '\0';
+    if (slash == NULL)
+        snprintf(folder, sizeof folder, ".");
+    else
+        slash[slash == folder ? 1 : 0] = '\0';
     return access(folder, W_OK | X_OK) == 0 ? CDDP_OK : refuse(path, errno, err);
 }
 
 cddp_status cd_output_check_input(const char *path, const char *input, cddp_error *err)
 {
     struct stat there, read;
-    if (stat(path, &there) != 0 || stat(input, &read) != 0 || !S_ISREG(there.st_mode)) return CDDP_OK;
+    if (stat(path, &there) != 0 || stat(input, &read) != 0 || !S_ISREG(there.st_mode))
+        return CDDP_OK;
     if (there.st_dev != read.st_dev || there.st_ino != read.st_ino) return CDDP_OK;
     return cd_fail(err, CDDP_E_ARG, "'%s' is read: what is written there would replace it", path);
 }
@@ -65,7 +69,8 @@ static int write_beside(const char *path, const struct stat *there, const cd_tex
     FILE *file = fopen(beside, "wb");
     if (file == NULL) return errno;
     int problem = fill(file, text);
-    if (problem == 0 && there != NULL && chmod(beside, there->st_mode & 07777) != 0) problem = errno;
+    if (problem == 0 && there != NULL && chmod(beside, there->st_mode & 07777) != 0)
+        problem = errno;
     if (problem == 0 && rename(beside, path) != 0) problem = errno;
     if (problem != 0) remove(beside);
     return problem;
@@ -74,10 +79,13 @@ static int write_beside(const char *path, const struct stat *there, const cd_tex
 cddp_status cd_output_write(const char *path, const cd_text *text, cddp_error *err)
 {
     struct stat there;
-    if (text->failed) return cd_fail(err, CDDP_E_NOMEM, "no memory for what belongs into '%s'", path);
+    if (text->failed)
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for what belongs into '%s'", path);
     const bool is_there = lstat(path, &there) == 0, is_plain = !is_there || S_ISREG(there.st_mode);
-    int problem = is_plain ? write_beside(path, is_there ? &there : NULL, text) : write_in_place(path, text);
+    int problem =
+        is_plain ? write_beside(path, is_there ? &there : NULL, text) : write_in_place(path, text);
     /* A file that may be written in a folder where nothing may be made. */
-    if (is_plain && is_there && (problem == EACCES || problem == EROFS)) problem = write_in_place(path, text);
+    if (is_plain && is_there && (problem == EACCES || problem == EROFS))
+        problem = write_in_place(path, text);
     return problem == 0 ? CDDP_OK : refuse(path, problem, err);
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Files that the program leaves behind: reports, shrunk scenarios, certificates, frontiers.
 **
-** A file is there whole or as it was before: what is new is written beside it and then takes its name. What is no
-** plain file, a device or a link, is written as it stands.
+** A file is there whole or as it was before: what is new is written beside it and then takes its
+** name. What is no plain file, a device or a link, is written as it stands.
 **
 ** Errors     one sentence with the path and the reason; a failed write leaves no half of a file.
 */
@@ -12,5 +12,6 @@
 /* Can the path be written? Asked before the work whose result belongs there. Changes nothing. */
 cddp_status cd_output_check(const char *path, cddp_error *err) CDDP_MUST_CHECK;
 /* The same for a path and a file that is read: it would be lost. */
-cddp_status cd_output_check_input(const char *path, const char *input, cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_output_check_input(const char *path, const char *input,
+                                  cddp_error *err) CDDP_MUST_CHECK;
 cddp_status cd_output_write(const char *path, const cd_text *text, cddp_error *err) CDDP_MUST_CHECK;

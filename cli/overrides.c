@@ -19,10 +19,12 @@ cddp_status cd_overrides_read(const cd_args *args, cd_text *lines, cddp_error *e
     for (size_t i = 0; (set = cd_args_value(args, CD_OPTION_set, i)) != NULL; i++) {
         const char *equals = strchr(set, '=');
         if (equals == NULL || equals == set || strchr(set, '\n') != NULL)
-            return cd_fail(err, CDDP_E_ARG, "--set: '%.100s' is not KEY=VALUE, as in ddp.bucket_cap_mb=1", set);
+            return cd_fail(err, CDDP_E_ARG,
+                           "--set: '%.100s' is not KEY=VALUE, as in ddp.bucket_cap_mb=1", set);
         cd_text_printf(lines, "%s\n", set);
     }
-    if (cd_args_has(args, CD_OPTION_world_size)) cd_text_printf(lines, "world.size=%" PRIu64 "\n", ranks);
+    if (cd_args_has(args, CD_OPTION_world_size))
+        cd_text_printf(lines, "world.size=%" PRIu64 "\n", ranks);
     if (cd_args_has(args, CD_OPTION_seed)) cd_text_printf(lines, "world.seed=%" PRIu64 "\n", seed);
     if (backend != NULL) cd_text_printf(lines, "world.backend=%s\n", backend);
     return CDDP_OK;
@@ -36,7 +38,8 @@ cddp_status cd_overrides_apply(const char *lines, cddp_plan *plan, cddp_error *e
         const char *equals = memchr(lines, '=', length);
         size_t key_length = equals != NULL ? (size_t)(equals - lines) : length;
         if (equals == NULL || key_length >= sizeof key || length - key_length >= sizeof value)
-            return cd_fail(err, CDDP_E_ARG, "'%.*s' is not KEY=VALUE", (int)(length > 100 ? 100 : length), lines);
+            return cd_fail(err, CDDP_E_ARG, "'%.*s' is not KEY=VALUE",
+                           (int)(length > 100 ? 100 : length), lines);
         memcpy(key, lines, key_length);
         key[key_length] = '\0';
         snprintf(value, sizeof value, "%.*s", (int)(length - key_length - 1), equals + 1);
@@ -50,7 +53,8 @@ cddp_status cd_overrides_apply(const char *lines, cddp_plan *plan, cddp_error *e
 /* A word that a shell takes as it is, or in single quotes. */
 static void push_shell(cd_text *text, const char *word, size_t length)
 {
-    static const char plain[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-./=,:@%+";
+    static const char plain[] =
+        "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-./=,:@%+";
     if (length > 0 && strspn(word, plain) >= length) {
         cd_text_push_bytes(text, word, length);
         return;
@@ -74,15 +78,20 @@ static void push_option(cd_text *text, const char *name, const char *value, size
 void cd_command_line_print(cd_text *text, const cd_command_line *line)
 {
     const char *plugin;
-    cd_text_printf(text, "cddp-verify %s ", line->command != NULL ? line->command : line->schedule != NULL ? "replay" : "run");
+    cd_text_printf(text, "cddp-verify %s ",
+                   line->command != NULL    ? line->command
+                   : line->schedule != NULL ? "replay"
+                                            : "run");
     push_shell(text, line->source, strlen(line->source));
     for (const char *at = line->overrides; *at != '\0'; at += *at == '\n') {
         size_t length = strcspn(at, "\n");
         push_option(text, "set", at, length);
         at += length;
     }
-    for (size_t i = 0; line->plugins != NULL && (plugin = cd_args_value(line->plugins, CD_OPTION_plugin, i)) != NULL;
+    for (size_t i = 0; line->plugins != NULL &&
+                       (plugin = cd_args_value(line->plugins, CD_OPTION_plugin, i)) != NULL;
          i++)
         push_option(text, "plugin", plugin, strlen(plugin));
-    if (line->schedule != NULL) push_option(text, "schedule", line->schedule, strlen(line->schedule));
+    if (line->schedule != NULL)
+        push_option(text, "schedule", line->schedule, strlen(line->schedule));
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Shared objects. A plugin is code of its author with all our rights: it is loaded only because its path stands on the
-** command line, never because a scenario or a store says so. */
+/* Shared objects. A plugin is code of its author with all our rights: it is loaded only because its
+** path stands on the command line, never because a scenario or a store says so. */
 #define _POSIX_C_SOURCE 200809L
 #include "cli/plugins.h"
 
@@ -19,7 +19,8 @@
 struct cd_plugins {
     void **handles;
     size_t handle_count, handle_capacity;
-    const cddp_backend **working; /* backends that found nothing missing: asking again would cost a process each time */
+    /* backends that found nothing missing: asking again would cost a process each time */
+    const cddp_backend **working;
     size_t working_count, working_capacity;
 };
 
@@ -30,13 +31,14 @@ static const char *loader_words(void)
 }
 
 /* Loads one object and adds what it lists. */
-static cddp_status load(cd_plugins *plugins, cddp_registry *registry, const char *path, cddp_error *err)
+static cddp_status load(cd_plugins *plugins, cddp_registry *registry, const char *path,
+                        cddp_error *err)
 {
     /* Without a slash the loader would search its own folders. */
     char place[4096];
     snprintf(place, sizeof place, "%s%s", strchr(path, '/') == NULL ? "./" : "", path);
-    if (!cd_vec_grow(NULL, (void **)&plugins->handles, &plugins->handle_capacity, plugins->handle_count + 1,
-                     sizeof(void *)))
+    if (!cd_vec_grow(NULL, (void **)&plugins->handles, &plugins->handle_capacity,
+                     plugins->handle_count + 1, sizeof(void *)))
         return cd_fail(err, CDDP_E_NOMEM, "no memory for plugin '%s'", path);
     /* Never unmapped: MPI and CUDA leave functions behind that run when the process ends. */
     void *handle = dlopen(place, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
@@ -51,7 +53,8 @@ static cddp_status load(cd_plugins *plugins, cddp_registry *registry, const char
     plugins->handles[plugins->handle_count++] = handle;
     const cddp_plugin *plugin = dlsym(handle, CDDP_PLUGIN_SYMBOL);
     if (plugin == NULL)
-        return cd_fail(err, CDDP_E_ARG, "'%s' is no cddp plugin: it does not export %s", path, CDDP_PLUGIN_SYMBOL);
+        return cd_fail(err, CDDP_E_ARG, "'%s' is no cddp plugin: it does not export %s", path,
+                       CDDP_PLUGIN_SYMBOL);
     CD_TRY(cddp_registry_add_plugin(registry, plugin, err));
     return CDDP_OK;
 }
@@ -91,8 +94,9 @@ static bool is_set(const char *variable) { return getenv(variable) != NULL; }
 
 const char *cd_plugins_backend_name(const cd_cli *cli, const char *name)
 {
-    const cd_backend_row *row =
-        cddp_registry_find_backend(cli->registry, name) == NULL ? cd_backend_row_of_alias(name, is_set) : NULL;
+    const cd_backend_row *row = cddp_registry_find_backend(cli->registry, name) == NULL
+                                    ? cd_backend_row_of_alias(name, is_set)
+                                    : NULL;
     return row != NULL ? row->name : name;
 }
 
@@ -100,9 +104,13 @@ static cddp_status unknown_backend(const char *name, cddp_error *err)
 {
     cd_suggestion s;
     cd_suggest_begin(&s, name);
-    for (const cd_backend_row *row = cd_backend_rows; row->name != NULL; row++) cd_suggest_offer(&s, row->name);
-    if (s.best != NULL) return cd_fail(err, CDDP_E_ARG, "unknown backend '%.60s'; did you mean '%s'?", name, s.best);
-    return cd_fail(err, CDDP_E_ARG, "unknown backend '%.60s'; \"cddp-verify list backends\" names them", name);
+    for (const cd_backend_row *row = cd_backend_rows; row->name != NULL; row++)
+        cd_suggest_offer(&s, row->name);
+    if (s.best != NULL)
+        return cd_fail(err, CDDP_E_ARG, "unknown backend '%.60s'; did you mean '%s'?", name,
+                       s.best);
+    return cd_fail(err, CDDP_E_ARG,
+                   "unknown backend '%.60s'; \"cddp-verify list backends\" names them", name);
 }
 
 static cddp_status need_part(void *context, const char *name, cddp_error *err)
@@ -118,9 +126,10 @@ static cddp_status probe(cd_plugins *plugins, const cddp_backend *backend, cddp_
     for (size_t i = 0; i < plugins->working_count; i++)
         if (plugins->working[i] == backend) return CDDP_OK;
     if (backend->probe(backend, &reason) != CDDP_OK)
-        return cd_fail(err, CDDP_E_BACKEND, "backend %s does not work here: %.400s", backend->name, reason.message);
-    if (!cd_vec_grow(NULL, (void **)&plugins->working, &plugins->working_capacity, plugins->working_count + 1,
-                     sizeof(void *)))
+        return cd_fail(err, CDDP_E_BACKEND, "backend %s does not work here: %.400s", backend->name,
+                       reason.message);
+    if (!cd_vec_grow(NULL, (void **)&plugins->working, &plugins->working_capacity,
+                     plugins->working_count + 1, sizeof(void *)))
         return cd_fail(err, CDDP_E_NOMEM, "no memory for backend '%s'", backend->name);
     plugins->working[plugins->working_count++] = backend;
     return CDDP_OK;
@@ -140,12 +149,15 @@ cddp_status cd_plugins_need_backend(cd_cli *cli, const char *name, cddp_error *e
     if (backend != NULL) return probe(cli->plugins, backend, err);
     if (row == NULL) return unknown_backend(name, err);
     if (row->absent[0] != '\0')
-        return cd_fail(err, CDDP_E_BACKEND, "backend %s is not in this build: %s", name, row->absent);
+        return cd_fail(err, CDDP_E_BACKEND, "backend %s is not in this build: %s", name,
+                       row->absent);
     if (row->module[0] == '\0') return CDDP_OK; /* compiled in */
     module_path(row->module, path, sizeof path);
     if (load(cli->plugins, cli->registry, path, &reason) != CDDP_OK)
-        return cd_fail(err, CDDP_E_BACKEND, "backend %s does not work here: %.400s", name, reason.message);
+        return cd_fail(err, CDDP_E_BACKEND, "backend %s does not work here: %.400s", name,
+                       reason.message);
     backend = cddp_registry_find_backend(cli->registry, name);
-    if (backend == NULL) return cd_fail(err, CDDP_E_BACKEND, "'%.300s' does not bring the backend %s", path, name);
+    if (backend == NULL)
+        return cd_fail(err, CDDP_E_BACKEND, "'%.300s' does not bring the backend %s", path, name);
     return probe(cli->plugins, backend, err);
 }

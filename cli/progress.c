@@ -10,7 +10,8 @@
 
 void cd_progress_begin(cd_progress *progress, bool enabled, size_t total)
 {
-    *progress = (cd_progress){.enabled = enabled && total > 1, .total = total, .began_ns = cd_os_now_ns()};
+    *progress =
+        (cd_progress){.enabled = enabled && total > 1, .total = total, .began_ns = cd_os_now_ns()};
 }
 
 void cd_progress_show(cd_progress *progress, size_t done, const char *current)

@@ -12,5 +12,6 @@ typedef struct cd_progress {
 } cd_progress;
 
 void cd_progress_begin(cd_progress *progress, bool enabled, size_t total);
-void cd_progress_show(cd_progress *progress, size_t done, const char *current); /* at most ten times a second */
-void cd_progress_end(cd_progress *progress);                                    /* wipes the line */
+/* at most ten times a second */
+void cd_progress_show(cd_progress *progress, size_t done, const char *current);
+void cd_progress_end(cd_progress *progress); /* wipes the line */

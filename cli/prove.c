@@ -60,7 +60,8 @@ typedef struct shared {
 static bool is_late(const proving *p)
 {
     for (uint32_t j = 0; p->shared != NULL && j < p->shared->count; j++)
-        if (p->shared->parts[j].refuted_at != 0 && p->shared->parts[j].refuted_at <= p->order) return true;
+        if (p->shared->parts[j].refuted_at != 0 && p->shared->parts[j].refuted_at <= p->order)
+            return true;
     return false;
 }
 
@@ -95,8 +96,8 @@ static void bound(proving *p, const char *what)
     snprintf(p->proof->bound, sizeof p->proof->bound, "%s", what);
 }
 
-/* Words that fit run by run, and yet hang where a rank waits for every collective before the next, or where a backend
-** lets one operation at a time take place. */
+/* Words that fit run by run, and yet hang where a rank waits for every collective before the next,
+** or where a backend lets one operation at a time take place. */
 static cddp_status compare_ranks(proving *p, const cd_world_run *run, cddp_error *err)
 {
     cd_words_conflict c;
@@ -125,8 +126,10 @@ static cddp_status compare_ranks(proving *p, const cd_world_run *run, cddp_error
     return CDDP_OK;
 }
 
-/* A rank parted from its word: the whole world under that order, others in the engine's, shows what comes of it. */
-static cddp_status refute_by_rank(proving *p, uint32_t rank, cd_rank_proof *parting, cddp_error *err)
+/* A rank parted from its word: the whole world under that order, others in the engine's, shows what
+** comes of it. */
+static cddp_status refute_by_rank(proving *p, uint32_t rank, cd_rank_proof *parting,
+                                  cddp_error *err)
 {
     cd_proof *proof = p->proof;
     proof->end = CD_PROOF_REFUTED;
@@ -149,7 +152,8 @@ static cddp_status refute_by_rank(proving *p, uint32_t rank, cd_rank_proof *part
 
 /* ---- before the search ---- */
 
-/* Knuth: a random descent meets b1, b2, … options; b1·b2·… is an unbiased estimate of the leaves. */
+/* Knuth: a random descent meets b1, b2, … options; b1·b2·… is an unbiased estimate of the
+** leaves. */
 static cddp_status probe(proving *p, cddp_error *err)
 {
     cd_prng root = cd_prng_seed(p->plan->world.seed);
@@ -182,16 +186,20 @@ static cddp_status probe(proving *p, cddp_error *err)
 
 /* ---- rank by rank ---- */
 
-static uint64_t told_digest(const cd_results *results, uint32_t rank, const cd_word *word, size_t letter)
+static uint64_t told_digest(const cd_results *results, uint32_t rank, const cd_word *word,
+                            size_t letter)
 {
     uint64_t sequence = 0, digest = 0;
-    for (size_t i = 0; i < letter; i++) sequence += word->letters[i].group == word->letters[letter].group;
+    for (size_t i = 0; i < letter; i++)
+        sequence += word->letters[i].group == word->letters[letter].group;
     const cd_told *told = cd_results_find(results, rank, word->letters[letter].group, sequence);
-    return told != NULL && told->tensor.device->digest(&told->tensor, &digest, NULL) == CDDP_OK ? digest : 0;
+    return told != NULL && told->tensor.device->digest(&told->tensor, &digest, NULL) == CDDP_OK
+               ? digest
+               : 0;
 }
 
-static cddp_status keep_first(proving *p, const cd_world_run *run, uint32_t rank, const cd_rank_proof *found,
-                              cddp_error *err)
+static cddp_status keep_first(proving *p, const cd_world_run *run, uint32_t rank,
+                              const cd_rank_proof *found, cddp_error *err)
 {
     const cd_word *word = &run->tap.words[rank];
     p->sizes[rank] = calloc(found->window_count + 1, sizeof *p->sizes[rank]);
@@ -201,7 +209,8 @@ static cddp_status keep_first(proving *p, const cd_world_run *run, uint32_t rank
         return cd_fail(err, CDDP_E_NOMEM, "no memory for the windows of rank %u", rank);
     p->size_counts[rank] = found->window_count;
     p->told_counts[rank] = word->count;
-    for (size_t i = 0; i < word->count; i++) p->told[rank][i] = told_digest(&run->tap.results, rank, word, i);
+    for (size_t i = 0; i < word->count; i++)
+        p->told[rank][i] = told_digest(&run->tap.results, rank, word, i);
     cd_proof *proof = p->proof;
     if (found->window_count > proof->window_count) proof->window_count = found->window_count;
     for (uint32_t w = 0; w < found->window_count; w++) {
@@ -212,8 +221,9 @@ static cddp_status keep_first(proving *p, const cd_world_run *run, uint32_t rank
     return CDDP_OK;
 }
 
-/* The last window in which this rank is told what it was told in the first run until its gradients have all fired: its
-** states are those that were searched then, and what follows it is new. -1: none. False: nothing differs at all. */
+/* The last window in which this rank is told what it was told in the first run until its gradients
+** have all fired: its states are those that were searched then, and what follows it is new. -1:
+** none. False: nothing differs at all. */
 static bool find_change(const proving *p, const cd_world_run *run, uint32_t rank, int32_t *window)
 {
     const cd_word *word = &run->tap.words[rank];
@@ -223,14 +233,15 @@ static bool find_change(const proving *p, const cd_world_run *run, uint32_t rank
         letter++;
     *window = -1;
     if (letter == word->count && letter == p->told_counts[rank]) return false;
-    for (uint32_t w = 0; w < p->size_counts[rank] && p->begins[rank][w] <= letter; w++) *window = (int32_t)w;
+    for (uint32_t w = 0; w < p->size_counts[rank] && p->begins[rank][w] <= letter; w++)
+        *window = (int32_t)w;
     return true;
 }
 
 static bool stop_rank(void *context) { return must_stop(context); }
 
-static cddp_status search_rank(proving *p, const cd_world_run *run, uint32_t rank, const cd_window_choice *chosen,
-                               cddp_error *err)
+static cddp_status search_rank(proving *p, const cd_world_run *run, uint32_t rank,
+                               const cd_window_choice *chosen, cddp_error *err)
 {
     cd_proof *proof = p->proof;
     cd_rank_proof found;
@@ -253,7 +264,8 @@ static cddp_status search_rank(proving *p, const cd_world_run *run, uint32_t ran
         bound(p, "a backward has too many gradients: its orders were sampled");
     cddp_status status = CDDP_OK;
     if (p->sizes[rank] == NULL) status = keep_first(p, run, rank, &found, err);
-    if (status == CDDP_OK && found.is_refuted && !p->over) status = refute_by_rank(p, rank, &found, err);
+    if (status == CDDP_OK && found.is_refuted && !p->over)
+        status = refute_by_rank(p, rank, &found, err);
     cd_rank_proof_fini(&found);
     show(p);
     return status;
@@ -262,7 +274,8 @@ static cddp_status search_rank(proving *p, const cd_world_run *run, uint32_t ran
 static uint64_t digest_of(const cd_world_run *run)
 {
     uint64_t h = run->tap.rank_count;
-    for (uint32_t r = 0; r < run->tap.rank_count; r++) h = cd_hash_mix(h, cd_word_digest(&run->tap.words[r]));
+    for (uint32_t r = 0; r < run->tap.rank_count; r++)
+        h = cd_hash_mix(h, cd_word_digest(&run->tap.words[r]));
     return h;
 }
 
@@ -275,23 +288,25 @@ static bool was_seen(proving *p, uint64_t digest)
     return false;
 }
 
-/* Note [Ranks that are one]
-** On device shape a rank has no content of its own. Where in addition no setting, table or fault of the plan names a
-** rank, all ranks run one program; and the runtime asks which rank it is only to know the root of a broadcast and to name
-** itself in messages. Two of them that were recorded with the same word, and told the same, are therefore one search: the
-** orders of the one are the orders of the other. Rank 0 stands for itself as well, since it is the root. */
+/* Note [Ranks that are one] On device shape a rank has no content of its own. Where in addition no
+** setting, table or fault of the plan names a rank, all ranks run one program; and the runtime asks
+** which rank it is only to know the root of a broadcast and to name itself in messages. Two of them
+** that were recorded with the same word, and told the same, are therefore one search: the orders of
+** the one are the orders of the other. Rank 0 stands for itself as well, since it is the root. */
 static bool are_one(const proving *p, const cd_world_run *run, uint32_t a, uint32_t b)
 {
     const cd_word *x = &run->tap.words[a], *y = &run->tap.words[b];
     if (x->count != y->count) return false;
     for (size_t i = 0; i < x->count; i++)
-        if (!cd_letter_fits(&x->letters[i], &y->letters[i]) || x->letters[i].digest != y->letters[i].digest ||
+        if (!cd_letter_fits(&x->letters[i], &y->letters[i]) ||
+            x->letters[i].digest != y->letters[i].digest ||
             told_digest(&run->tap.results, a, x, i) != told_digest(&run->tap.results, b, y, i))
             return false;
     return p->plan->settings.model.device == 2 && cd_explore_find_asymmetry(p->plan) == NULL;
 }
 
-/* An earlier rank was searched for this one, in this order of rank 0. See Note [Ranks that are one] */
+/* An earlier rank was searched for this one, in this order of rank 0. See Note [Ranks that are
+** one] */
 static bool is_searched(const proving *p, const cd_world_run *run, uint32_t rank, bool is_chosen)
 {
     const uint32_t first = is_chosen ? 1 : 0; /* rank 0 went a way of its own then */
@@ -316,7 +331,8 @@ static cddp_status keep_same(proving *p, uint32_t rank, cddp_error *err)
     return CDDP_OK;
 }
 
-/* Records one order of rank 0 and searches every rank behind it. chosen NULL: the engine's order, from the start. */
+/* Records one order of rank 0 and searches every rank behind it. chosen NULL: the engine's order,
+** from the start. */
 static cddp_status prove_order(proving *p, const cd_window_choice *chosen, cddp_error *err)
 {
     cddp_status status = CDDP_OK;
@@ -346,7 +362,11 @@ static cddp_status prove_order(proving *p, const cd_window_choice *chosen, cddp_
         const bool is_new = chosen == NULL || r == 0 || find_change(p, &run, r, &window);
         const cd_window_choice same = {.window = (uint32_t)window};
         if (is_new)
-            CD_TRY_OUT(search_rank(p, &run, r, chosen != NULL && r == 0 ? chosen : window >= 0 ? &same : NULL, err));
+            CD_TRY_OUT(search_rank(p, &run, r,
+                                   chosen != NULL && r == 0 ? chosen
+                                   : window >= 0            ? &same
+                                                            : NULL,
+                                   err));
     }
 out:
     cd_world_run_fini(&run);
@@ -366,17 +386,19 @@ static bool next_order(cd_window_choice *choice)
     return false;
 }
 
-/* Every order of rank 0 in the window that decides the layout; of several processes each takes every so-manieth. */
+/* Every order of rank 0 in the window that decides the layout; of several processes each takes
+** every so-manieth. */
 static cddp_status prove_orders(proving *p, cddp_error *err)
 {
-    const uint32_t window = (uint32_t)p->proposing, processes = p->shared != NULL ? p->shared->count : 1;
+    const uint32_t window = (uint32_t)p->proposing,
+                   processes = p->shared != NULL ? p->shared->count : 1;
     cd_window_choice choice = {.window = window, .digit_count = p->sizes[0][window]};
     for (p->order = 1; next_order(&choice) && !must_stop(p); p->order++) {
         if (p->order == p->options->orders_max) {
             char words[160];
             snprintf(words, sizeof words,
-                     "%" PRIu64
-                     " of rank 0's orders were tried in the backward that decides the rebuilt layout, not all",
+                     "%" PRIu64 " of rank 0's orders were tried in the backward that decides the "
+                     "rebuilt layout, not all",
                      p->order);
             bound(p, words);
             return CDDP_OK;
@@ -413,9 +435,11 @@ static cddp_status gather(proving *p, const shared *all, cddp_error *err)
     for (uint32_t j = 0; j < all->count; j++) {
         const part *one = &all->parts[j];
         if (!one->is_done)
-            return cd_fail(err, one->error.status != CDDP_OK ? one->error.status : CDDP_E_STATE, "%s",
-                           one->error.message[0] != '\0' ? one->error.message
-                                                         : "a process of the proof ended without a result");
+            return cd_fail(err, one->error.status != CDDP_OK ? one->error.status : CDDP_E_STATE,
+                           "%s",
+                           one->error.message[0] != '\0'
+                               ? one->error.message
+                               : "a process of the proof ended without a result");
         proof->states += one->proof.states;
         proof->events += one->proof.events;
         proof->rank_runs += one->proof.rank_runs;
@@ -424,7 +448,8 @@ static cddp_status gather(proving *p, const shared *all, cddp_error *err)
         for (size_t i = 0; i < one->seen_count; i++) (void)was_seen(p, one->seen[i]);
         if (one->proof.end == CD_PROOF_STOPPED) proof->end = CD_PROOF_STOPPED, p->over = true;
         if (one->proof.end == CD_PROOF_BOUNDED) bound(p, one->proof.bound);
-        if (one->refuted_at != 0 && (refuting == NULL || one->refuted_at < refuting->refuted_at)) refuting = one;
+        if (one->refuted_at != 0 && (refuting == NULL || one->refuted_at < refuting->refuted_at))
+            refuting = one;
     }
     proof->layouts = p->seen_count;
     if (refuting == NULL) return CDDP_OK;
@@ -451,7 +476,8 @@ static cddp_status wait_for_parts(cd_os_child *children, uint32_t count, cddp_er
             running += !cd_os_child_poll(&children[j], &exit_code, &signal_number);
             for (int pipe = 0; pipe < CD_OS_PIPE_COUNT; pipe++)
                 for (size_t got = 1; got > 0;)
-                    CD_TRY(cd_os_child_read(&children[j], (cd_os_pipe)pipe, bytes, sizeof bytes, &got, err));
+                    CD_TRY(cd_os_child_read(&children[j], (cd_os_pipe)pipe, bytes, sizeof bytes,
+                                            &got, err));
         }
     }
     return CDDP_OK;
@@ -468,7 +494,8 @@ static cddp_status prove_in_parts(proving *p, uint32_t count, cddp_error *err)
     CD_TRY(cd_os_shared_open(bytes, &memory, err));
     p->shared = memory;
     p->shared->count = count;
-    for (p->job = 0; p->job < count; p->job++) CD_TRY_OUT(cd_os_child_open(&children[p->job], prove_part, p, err));
+    for (p->job = 0; p->job < count; p->job++)
+        CD_TRY_OUT(cd_os_child_open(&children[p->job], prove_part, p, err));
     CD_TRY_OUT(wait_for_parts(children, count, err));
     CD_TRY_OUT(gather(p, memory, err));
 out:
@@ -485,7 +512,8 @@ static cddp_status prove_layouts(proving *p, cddp_error *err)
     double orders = 1;
     for (uint32_t k = 2; k <= p->sizes[0][p->proposing]; k++) orders *= k;
     if (p->proof->end == CD_PROOF_BOUNDED) return CDDP_OK; /* already no proof */
-    p->proof->orders_estimate = orders < (double)p->options->orders_max ? orders : (double)p->options->orders_max;
+    p->proof->orders_estimate =
+        orders < (double)p->options->orders_max ? orders : (double)p->options->orders_max;
     if (jobs <= 1 || orders < 4 * jobs) return prove_orders(p, err);
     return prove_in_parts(p, jobs, err);
 }
@@ -530,7 +558,8 @@ static void count_schedules(proving *p)
     }
     char digits[64], *to = proof->schedules_exactly;
     size_t n = (size_t)snprintf(digits, sizeof digits, "%" PRIu32, limbs[count - 1]);
-    for (size_t i = count - 1; i-- > 0;) n += (size_t)snprintf(digits + n, sizeof digits - n, "%09" PRIu32, limbs[i]);
+    for (size_t i = count - 1; i-- > 0;)
+        n += (size_t)snprintf(digits + n, sizeof digits - n, "%09" PRIu32, limbs[i]);
     for (size_t i = 0; i < n; i++) {
         if (i > 0 && (n - i) % 3 == 0) *to++ = ',';
         *to++ = digits[i];
@@ -546,13 +575,15 @@ cddp_status cd_prove(const cd_prove_options *options, cd_proof *proof, cddp_erro
                         .rank_count = (uint32_t)options->plan->world.size,
                         .values = options->plan->settings.model.device == 1};
     if (proof->rank_count > CD_PROVE_RANKS_MAX)
-        return cd_fail(err, CDDP_E_LIMIT, "a proof for %u ranks; at most %d: what holds for few holds for many",
+        return cd_fail(err, CDDP_E_LIMIT,
+                       "a proof for %u ranks; at most %d: what holds for few holds for many",
                        proof->rank_count, CD_PROVE_RANKS_MAX);
     p.seen = calloc(WORDS_SEEN_MAX, sizeof *p.seen);
     if (p.seen == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for a proof");
     CD_TRY_OUT(prove_order(&p, NULL, err));
     if (!must_stop(&p) && p.proposing >= 0) CD_TRY_OUT(prove_layouts(&p, err));
-    if (!must_stop(&p) && proof->end == CD_PROOF_HOLDS) CD_TRY_OUT(cd_prove_sizes(options, states_of_one(&p), proof, err));
+    if (!must_stop(&p) && proof->end == CD_PROOF_HOLDS)
+        CD_TRY_OUT(cd_prove_sizes(options, states_of_one(&p), proof, err));
     /* Nothing that the argument of this proof knows of, and yet a run that is not verified. */
     if (p.has_failed_probe && proof->end != CD_PROOF_REFUTED) refute_by_world(&p, &p.failed_probe);
     count_schedules(&p);

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The search over one rank. See prove_rank.h.
 **
-** Window by window: the states in which a window can begin (its roots; one, as a rule), every step from every state
-** that is reachable inside it, the states in which the next window begins.
+** Window by window: the states in which a window can begin (its roots; one, as a rule), every step
+** from every state that is reachable inside it, the states in which the next window begins.
 **
 ** Invariants:
 **   P1  every firing that is possible in a visited state was made once, from that very state;
 **   P2  a state is visited once: its key and its set of fired gradients are those of no other;
-**   P3  memory that the search does not put back has the content it had when the window began (snapshots only).
+**   P3  memory that the search does not put back has the content it had when the window began
+**       (snapshots only).
 */
 #include "cli/prove_rank.h"
 
@@ -51,7 +52,9 @@ typedef struct search {
     /* again */
     node *nodes;
     size_t node_count, node_capacity;
-    uint64_t *table; /* snapshots: (2^gradients) the key of the set's first state, 0: not visited; others are nodes */
+    /* snapshots: (2^gradients) the key of the set's first state, 0: not visited; others are
+    ** nodes */
+    uint64_t *table;
     cd_rewind *rewind;
     bool stopped, parted;
     uint8_t order[CD_PROVE_EVENTS_MAX]; /* of the window being searched, as far as it went */
@@ -73,7 +76,8 @@ static void roots_release(root *roots, size_t count)
     free(roots);
 }
 
-static cddp_status add_root(search *s, const root *from, uint64_t key, uint32_t events, cddp_error *err)
+static cddp_status add_root(search *s, const root *from, uint64_t key, uint32_t events,
+                            cddp_error *err)
 {
     for (size_t i = 0; i < s->next_count; i++)
         if (s->next[i].key == key) return CDDP_OK;
@@ -133,7 +137,8 @@ static void note_parting(search *s, const cd_rank_walk *w, const cddp_error *err
 
 static bool is_parting(const cd_rank_walk *w, cddp_status status)
 {
-    return status != CDDP_OK && status != CDDP_E_NOMEM && (w->has_parted || status != CDDP_E_UNSUPPORTED);
+    return status != CDDP_OK && status != CDDP_E_NOMEM &&
+           (w->has_parted || status != CDDP_E_UNSUPPORTED);
 }
 
 /* Turns a failure of the rank into a refutation; anything else stays an error. */
@@ -154,21 +159,22 @@ static cddp_status lead(search *s, cd_rank_walk *w, const root *from, cddp_error
     size_t at = 0;
     while (from != NULL && at < from->order_count) {
         const uint32_t events = w->firing_count;
-        for (uint32_t k = 0; k < events; k++) CD_TRY(cd_rank_walk_fire(w, from->orders[at + k], err));
+        for (uint32_t k = 0; k < events; k++)
+            CD_TRY(cd_rank_walk_fire(w, from->orders[at + k], err));
         at += events;
         CD_TRY(cd_rank_walk_next_window(w, err));
     }
     return CDDP_OK;
 }
 
-static cddp_status find_node(search *s, uint64_t set, uint64_t key, uint64_t left, size_t *index, bool *is_new,
-                             cddp_error *err)
+static cddp_status find_node(search *s, uint64_t set, uint64_t key, uint64_t left, size_t *index,
+                             bool *is_new, cddp_error *err)
 {
     *is_new = false;
     for (*index = 0; *index < s->node_count; ++*index)
         if (s->nodes[*index].set == set && s->nodes[*index].key == key) return CDDP_OK;
-    if (!cd_vec_grow(cddp_allocator_default(), (void **)&s->nodes, &s->node_capacity, s->node_count + 1,
-                     sizeof *s->nodes))
+    if (!cd_vec_grow(cddp_allocator_default(), (void **)&s->nodes, &s->node_capacity,
+                     s->node_count + 1, sizeof *s->nodes))
         return cd_fail(err, CDDP_E_NOMEM, "no memory for %zu states", s->node_count);
     node *n = &s->nodes[s->node_count++];
     *n = (node){.set = set, .key = key, .left = left};
@@ -194,7 +200,8 @@ static cddp_status descend(search *s, cd_rank_walk *w, const root *from, size_t 
         s->proof->events++;
         CD_TRY(cd_rank_walk_fire(w, e, err));
         bool is_new = false;
-        CD_TRY(find_node(s, all & ~w->left, cd_rank_walk_key(w), w->left, &at, &is_new, err)); /* P2 */
+        /* P2 */
+        CD_TRY(find_node(s, all & ~w->left, cd_rank_walk_key(w), w->left, &at, &is_new, err));
         if (w->left == 0) {
             note_proposal(s, w);
             if (is_new) CD_TRY(cross(s, w, from, err));
@@ -221,7 +228,8 @@ static cddp_status search_again(search *s, const root *from, cddp_error *err)
         }
         while (at > 0 && s->nodes[at - 1].left == 0) at--;
         const bool is_done = at == 0;
-        if (status == CDDP_OK && !is_done) status = judged(s, &walk, descend(s, &walk, from, at - 1, err), err);
+        if (status == CDDP_OK && !is_done)
+            status = judged(s, &walk, descend(s, &walk, from, at - 1, err), err);
         cd_rank_walk_fini(&walk);
         if (status != CDDP_OK || is_done) return status;
     }
@@ -278,24 +286,28 @@ static cddp_status visit(search *s, uint64_t set, uint64_t key, bool *is_new, cd
     return status;
 }
 
-/* What follows a window gives things back to the device, which cannot be undone: another rank does it. */
+/* What follows a window gives things back to the device, which cannot be undone: another rank does
+** it. */
 static cddp_status cross_apart(search *s, const root *from, uint32_t events, cddp_error *err)
 {
     cd_rank_walk walk;
     cd_rank_walk_init(&walk, s->options, cddp_allocator_default(), &s->expected);
     cddp_status status = lead(s, &walk, from, err);
-    for (uint32_t k = 0; k < events && status == CDDP_OK; k++) status = cd_rank_walk_fire(&walk, s->order[k], err);
+    for (uint32_t k = 0; k < events && status == CDDP_OK; k++)
+        status = cd_rank_walk_fire(&walk, s->order[k], err);
     if (status == CDDP_OK) status = cross(s, &walk, from, err);
     status = judged(s, &walk, status, err);
     cd_rank_walk_fini(&walk);
     return status;
 }
 
-static cddp_status dive(search *s, cd_rank_walk *w, uint64_t all, const root *from, uint32_t depth, cddp_error *err)
+static cddp_status dive(search *s, cd_rank_walk *w, uint64_t all, const root *from, uint32_t depth,
+                        cddp_error *err)
 {
     if (w->left == 0) return cross_apart(s, from, depth, err);
     cd_rewind_save(s->rewind, depth);
-    for (uint64_t todo = w->left; todo != 0 && !s->parted && !s->rewind->is_torn && !must_stop(s); todo &= todo - 1) {
+    for (uint64_t todo = w->left; todo != 0 && !s->parted && !s->rewind->is_torn && !must_stop(s);
+         todo &= todo - 1) {
         const uint32_t e = (uint32_t)__builtin_ctzll(todo);
         s->order[depth] = (uint8_t)e;
         s->order_count = depth + 1;
@@ -346,7 +358,8 @@ static cddp_status search_block(search *s, cd_rank_walk *w, const root *from, cd
         free(s->table);
         s->table = calloc(UINT64_C(1) << w->firing_count, sizeof *s->table);
         if (s->table == NULL)
-            return cd_fail(err, CDDP_E_NOMEM, "no memory for the states of %u gradients", w->firing_count);
+            return cd_fail(err, CDDP_E_NOMEM, "no memory for the states of %u gradients",
+                           w->firing_count);
         s->proof->states = states;
         s->node_count = 0;
         CD_TRY(learn(s, w, err));
@@ -384,7 +397,8 @@ static cddp_status search_root(search *s, uint32_t window, size_t index, cddp_er
     const root *from = s->roots != NULL ? &s->roots[index] : NULL;
     const uint32_t events = s->proof->windows[window];
     s->proof->roots++;
-    if (can_snapshot(s->options) && events <= CD_PROVE_EVENTS_SNAPSHOT) return search_snapshots(s, from, err);
+    if (can_snapshot(s->options) && events <= CD_PROVE_EVENTS_SNAPSHOT)
+        return search_snapshots(s, from, err);
     if (events <= CD_PROVE_EVENTS_AGAIN) return search_again(s, from, err);
     return sample(s, from, err);
 }
@@ -443,8 +457,8 @@ static cddp_status search_windows(search *s, cddp_error *err)
     cddp_status status = CDDP_OK;
     const cd_window_choice *chosen = s->options->chosen;
     if (chosen != NULL) CD_TRY(skip_to_chosen(s, err));
-    for (uint32_t w = chosen != NULL ? chosen->window + 1 : 0; w < s->proof->window_count && !s->stopped && !s->parted;
-         w++) {
+    for (uint32_t w = chosen != NULL ? chosen->window + 1 : 0;
+         w < s->proof->window_count && !s->stopped && !s->parted; w++) {
         const size_t count = s->roots != NULL ? s->root_count : 1;
         for (size_t i = 0; i < count && !s->stopped && !s->parted && status == CDDP_OK; i++)
             status = search_root(s, w, i, err);
@@ -465,19 +479,24 @@ static cddp_status walk_first(search *s, cddp_error *err)
     cddp_status status = cd_rank_walk_begin(&walk, err);
     while (status == CDDP_OK && !walk.has_ended) {
         if (p->window_count == CD_PROVE_WINDOWS_MAX) {
-            status = cd_fail(err, CDDP_E_LIMIT, "more than %d backwards with a choice", CD_PROVE_WINDOWS_MAX);
+            status = cd_fail(err, CDDP_E_LIMIT, "more than %d backwards with a choice",
+                             CD_PROVE_WINDOWS_MAX);
             break;
         }
         p->windows[p->window_count++] = walk.firing_count;
         const cd_window_choice *chosen = s->options->chosen;
-        status = cd_rank_walk_choose(&walk, chosen != NULL && chosen->window == walk.window ? chosen : NULL, err);
+        status =
+            cd_rank_walk_choose(&walk,
+                                chosen != NULL && chosen->window == walk.window ? chosen : NULL,
+                                err);
         p->window_letters[p->window_count - 1] = walk.fired_letters;
     }
     /* The same rank said something else in the recorded run: the record is no record of it. */
     if (walk.has_parted)
-        status = cd_fail(err, CDDP_E_MISMATCH,
-                         "rank %u alone does not repeat what it did in the recorded run, from collective %zu on",
-                         s->options->rank, walk.letter_count);
+        status = cd_fail(
+            err, CDDP_E_MISMATCH,
+            "rank %u alone does not repeat what it did in the recorded run, from collective %zu on",
+            s->options->rank, walk.letter_count);
     p->letter_count = walk.letter_count;
     cd_rank_walk_fini(&walk);
     return status;
@@ -485,7 +504,8 @@ static cddp_status walk_first(search *s, cddp_error *err)
 
 /* ---- the shortest counterexample ---- */
 
-static cddp_status try_choice(search *s, const cd_window_choice *choice, bool *parts, cddp_error *err)
+static cddp_status try_choice(search *s, const cd_window_choice *choice, bool *parts,
+                              cddp_error *err)
 {
     cd_rank_walk walk;
     cd_rank_walk_init(&walk, s->options, cddp_allocator_default(), &s->expected);
@@ -503,9 +523,11 @@ static cddp_status try_choice(search *s, const cd_window_choice *choice, bool *p
     return status;
 }
 
-/* Every choice of `deviations` places at which another gradient than the engine's goes first, in order. */
-static cddp_status try_deviations(search *s, cd_window_choice *choice, uint32_t from, uint32_t deviations,
-                                  uint32_t *tries, bool *parts, cddp_error *err)
+/* Every choice of `deviations` places at which another gradient than the engine's goes first, in
+** order. */
+static cddp_status try_deviations(search *s, cd_window_choice *choice, uint32_t from,
+                                  uint32_t deviations, uint32_t *tries, bool *parts,
+                                  cddp_error *err)
 {
     const uint32_t n = choice->digit_count;
     if (deviations == 0) {
@@ -539,13 +561,15 @@ static cddp_status shorten(search *s, cddp_error *err)
 {
     cd_rank_proof *p = s->proof;
     const uint32_t n =
-        p->windows[p->counterexample.window < p->window_count ? p->counterexample.window : p->window_count - 1];
+        p->windows[p->counterexample.window < p->window_count ? p->counterexample.window
+                                                              : p->window_count - 1];
     cd_window_choice found = {.window = p->counterexample.window};
     const cd_rank_proof as_found = *p;
     uint32_t tries = 0;
     bool parts = false;
     digits_of(s, n, &found);
-    for (uint32_t deviations = 1; deviations < n && !parts && tries < SHORTEST_TRIES; deviations++) {
+    for (uint32_t deviations = 1; deviations < n && !parts && tries < SHORTEST_TRIES;
+         deviations++) {
         cd_window_choice choice = {.window = found.window, .digit_count = n};
         CD_TRY(try_deviations(s, &choice, 0, deviations, &tries, &parts, err));
     }
@@ -557,7 +581,8 @@ static cddp_status shorten(search *s, cddp_error *err)
     return CDDP_OK;
 }
 
-cddp_status cd_prove_rank(const cd_prove_rank_options *options, cd_rank_proof *proof, cddp_error *err)
+cddp_status cd_prove_rank(const cd_prove_rank_options *options, cd_rank_proof *proof,
+                          cddp_error *err)
 {
     cddp_status status = CDDP_OK;
     search s = {.options = options, .proof = proof};
@@ -597,7 +622,8 @@ static void tell_parting(const cd_rank_walk *w, const cddp_error *error, cd_text
         cd_text_push(how, "the end");
 }
 
-cddp_status cd_prove_rank_repeats(const cd_prove_rank_options *options, bool *repeats, cd_text *how, cddp_error *err)
+cddp_status cd_prove_rank_repeats(const cd_prove_rank_options *options, bool *repeats, cd_text *how,
+                                  cddp_error *err)
 {
     cd_word expected = {0};
     cd_rank_walk walk;

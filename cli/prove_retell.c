@@ -14,11 +14,20 @@ static bool read_number(const cddp_tensor *t, int64_t at, double *number)
 {
     const size_t i = (size_t)(t->offset + at);
     switch (t->dtype) {
-    case CDDP_F32: *number = (double)((const float *)t->storage)[i]; return true;
-    case CDDP_F64: *number = ((const double *)t->storage)[i]; return true;
-    case CDDP_I32: *number = ((const int32_t *)t->storage)[i]; return true;
-    case CDDP_I64: *number = (double)((const int64_t *)t->storage)[i]; return true;
-    default: return false;
+    case CDDP_F32:
+        *number = (double)((const float *)t->storage)[i];
+        return true;
+    case CDDP_F64:
+        *number = ((const double *)t->storage)[i];
+        return true;
+    case CDDP_I32:
+        *number = ((const int32_t *)t->storage)[i];
+        return true;
+    case CDDP_I64:
+        *number = (double)((const int64_t *)t->storage)[i];
+        return true;
+    default:
+        return false;
     }
 }
 
@@ -43,21 +52,25 @@ static bool are_numbers_below(const cd_told *t, double from, double to)
 {
     double number = 0;
     for (int64_t i = 0, n = cddp_tensor_numel(&t->tensor); i < n; i++)
-        if (!read_number(&t->tensor, i, &number) || number < from || number > to || number != (double)(int64_t)number)
+        if (!read_number(&t->tensor, i, &number) || number < from || number > to ||
+            number != (double)(int64_t)number)
             return false;
     return true;
 }
 
 cd_told_kind cd_told_find_kind(const cd_told *t)
 {
-    if (t->op == CDDP_OP_ALLGATHER) return cd_is_own_number(&t->tensor) ? CD_TOLD_SHARES : CD_TOLD_CONTENT;
+    if (t->op == CDDP_OP_ALLGATHER)
+        return cd_is_own_number(&t->tensor) ? CD_TOLD_SHARES : CD_TOLD_CONTENT;
     if (!cd_is_own_number(&t->tensor)) return CD_TOLD_CONTENT;
     if (t->op == CDDP_OP_BROADCAST) return CD_TOLD_SAME;
     if (t->op != CDDP_OP_ALLREDUCE) return CD_TOLD_UNKNOWN;
     if (t->reduce_op == CDDP_RED_MIN && t->tensor.dtype == CDDP_I64) return CD_TOLD_SAME;
-    if (t->reduce_op == CDDP_RED_SUM && are_numbers_below(t, 0, t->group_size)) return CD_TOLD_COUNT;
+    if (t->reduce_op == CDDP_RED_SUM && are_numbers_below(t, 0, t->group_size))
+        return CD_TOLD_COUNT;
     if (t->reduce_op == CDDP_RED_MAX && t->tensor.dtype == CDDP_I32 &&
-        are_numbers_below(t, -1, (double)t->group_size - 1)) return CD_TOLD_RANK;
+        are_numbers_below(t, -1, (double)t->group_size - 1))
+        return CD_TOLD_RANK;
     return CD_TOLD_UNKNOWN;
 }
 
@@ -75,7 +88,8 @@ bool cd_told_is_alike(const cd_told *a, const cd_told *b)
     const cd_told_kind kind = cd_told_find_kind(a);
     if (kind != cd_told_find_kind(b)) return false;
     if (kind == CD_TOLD_CONTENT || kind == CD_TOLD_SHARES) return true;
-    if (kind == CD_TOLD_UNKNOWN || cddp_tensor_numel(&a->tensor) != cddp_tensor_numel(&b->tensor)) return false;
+    if (kind == CD_TOLD_UNKNOWN || cddp_tensor_numel(&a->tensor) != cddp_tensor_numel(&b->tensor))
+        return false;
     if (kind == CD_TOLD_SAME) {
         uint64_t x = 0, y = 0;
         return a->tensor.device->digest(&a->tensor, &x, NULL) == CDDP_OK &&
@@ -108,15 +122,19 @@ static uint32_t rank_of(const cd_retelling *r, const cd_told *told, int64_t at, 
     double recorded = 0;
     (void)read_number(&told->tensor, at, &recorded);
     switch (r->turn) {
-    case 0: return (uint32_t)recorded;
-    case 1: return group_size - 1;
-    case 2: return 0;
-    default: return drawn(r, told, at, group_size);
+    case 0:
+        return (uint32_t)recorded;
+    case 1:
+        return group_size - 1;
+    case 2:
+        return 0;
+    default:
+        return drawn(r, told, at, group_size);
     }
 }
 
-static void tell_numbers(const cd_retelling *r, const cd_told *told, cd_told_kind kind, const cddp_tensor *out,
-                         uint32_t group_size)
+static void tell_numbers(const cd_retelling *r, const cd_told *told, cd_told_kind kind,
+                         const cddp_tensor *out, uint32_t group_size)
 {
     for (int64_t i = 0, n = cddp_tensor_numel(out); i < n; i++) {
         const int class = class_of(told, kind, i);
@@ -124,19 +142,22 @@ static void tell_numbers(const cd_retelling *r, const cd_told *told, cd_told_kin
         if (class != 1) continue;
         *r->has_choice = true;
         write_number(out, i,
-                     kind == CD_TOLD_RANK ? rank_of(r, told, i, group_size) : some_of(r, told, i, group_size));
+                     kind == CD_TOLD_RANK ? rank_of(r, told, i, group_size)
+                                          : some_of(r, told, i, group_size));
     }
 }
 
 /* ---- shares ---- */
 
 /* numel elements of what was told, from `from` on, to place `to` of the output. */
-static cddp_status copy_part(const cddp_tensor *told, int64_t from, const cddp_tensor *out, int64_t to, int64_t numel,
-                             cddp_error *err)
+static cddp_status copy_part(const cddp_tensor *told, int64_t from, const cddp_tensor *out,
+                             int64_t to, int64_t numel, cddp_error *err)
 {
     if (numel == 0) return CDDP_OK;
-    const cddp_tensor source = cddp_tensor_of(told->device, told->storage, told->offset + from, told->dtype, &numel, 1);
-    const cddp_tensor target = cddp_tensor_of(out->device, out->storage, out->offset + to, out->dtype, &numel, 1);
+    const cddp_tensor source =
+        cddp_tensor_of(told->device, told->storage, told->offset + from, told->dtype, &numel, 1);
+    const cddp_tensor target =
+        cddp_tensor_of(out->device, out->storage, out->offset + to, out->dtype, &numel, 1);
     return out->device->copy(&target, &source, NULL, err);
 }
 
@@ -152,12 +173,14 @@ static cddp_status tell_shares(const cd_retelling *r, const cd_told *told, const
         at += share;
     }
     if (recorded != cddp_tensor_numel(&told->tensor) || at != cddp_tensor_numel(&c->output))
-        return cd_fail(err, CDDP_E_UNSUPPORTED, "the recorded shares of collective %" PRIu64 " do not fit", c->sequence);
+        return cd_fail(err, CDDP_E_UNSUPPORTED,
+                       "the recorded shares of collective %" PRIu64 " do not fit", c->sequence);
     CD_TRY(copy_part(&told->tensor, 0, &c->output, 0, recorded, err));
     at = recorded;
     for (uint32_t rank = told->group_size; rank < group_size; rank++) {
         int64_t from = 0;
-        for (uint32_t before = 0; before < r->models[rank]; before++) from += c->counts != NULL ? c->counts[before] : even;
+        for (uint32_t before = 0; before < r->models[rank]; before++)
+            from += c->counts != NULL ? c->counts[before] : even;
         const int64_t share = c->counts != NULL ? c->counts[rank] : even;
         CD_TRY(copy_part(&told->tensor, from, &c->output, at, share, err));
         at += share;
@@ -165,22 +188,29 @@ static cddp_status tell_shares(const cd_retelling *r, const cd_told *told, const
     return CDDP_OK;
 }
 
-cddp_status cd_retell(const cd_retelling *r, const cd_told *told, const cddp_collective *c, uint32_t group_size,
-                      cddp_error *err)
+cddp_status cd_retell(const cd_retelling *r, const cd_told *told, const cddp_collective *c,
+                      uint32_t group_size, cddp_error *err)
 {
     const cd_told_kind kind = cd_told_find_kind(told);
     const cddp_tensor *out = &c->output;
     const bool same_size = group_size == told->group_size; /* a group that lists its members */
-    if (told->tensor.dtype != out->dtype || told->tensor.device != out->device || told->op != (uint32_t)c->op)
-        return cd_fail(err, CDDP_E_UNSUPPORTED, "the recorded result of collective %" PRIu64 " does not fit", c->sequence);
+    if (told->tensor.dtype != out->dtype || told->tensor.device != out->device ||
+        told->op != (uint32_t)c->op)
+        return cd_fail(err, CDDP_E_UNSUPPORTED,
+                       "the recorded result of collective %" PRIu64 " does not fit", c->sequence);
     if (kind == CD_TOLD_UNKNOWN && !same_size)
         return cd_fail(err, CDDP_E_UNSUPPORTED,
-                       "collective %" PRIu64 " brings a number that neither counts ranks nor names one", c->sequence);
-    if (told->op == CDDP_OP_ALLGATHER && !same_size) return tell_shares(r, told, c, group_size, err);
+                       "collective %" PRIu64
+                       " brings a number that neither counts ranks nor names one",
+                       c->sequence);
+    if (told->op == CDDP_OP_ALLGATHER && !same_size)
+        return tell_shares(r, told, c, group_size, err);
     if (cddp_tensor_numel(&told->tensor) != cddp_tensor_numel(out))
-        return cd_fail(err, CDDP_E_UNSUPPORTED, "the recorded result of collective %" PRIu64 " has another size",
+        return cd_fail(err, CDDP_E_UNSUPPORTED,
+                       "the recorded result of collective %" PRIu64 " has another size",
                        c->sequence);
     CD_TRY(copy_part(&told->tensor, 0, out, 0, cddp_tensor_numel(out), err));
-    if (!same_size && (kind == CD_TOLD_COUNT || kind == CD_TOLD_RANK)) tell_numbers(r, told, kind, out, group_size);
+    if (!same_size && (kind == CD_TOLD_COUNT || kind == CD_TOLD_RANK))
+        tell_numbers(r, told, kind, out, group_size);
     return CDDP_OK;
 }

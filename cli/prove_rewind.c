@@ -31,9 +31,10 @@ typedef struct image {
 
 struct cd_rewind_memory {
     cddp_allocator table;
-    image first, before;            /* of the window; learning: before the last firing */
-    size_t watched;                 /* bytes of the block that may change in this window */
-    uint8_t *owner;                 /* (BLOCK_BYTES / PIECE) the one firing that changes a piece, NOBODY or EVERYBODY */
+    image first, before; /* of the window; learning: before the last firing */
+    size_t watched;      /* bytes of the block that may change in this window */
+    /* (BLOCK_BYTES / PIECE) the one firing that changes a piece, NOBODY or EVERYBODY */
+    uint8_t *owner;
     uint32_t *known;                /* (known_count) pieces by owner, EVERYBODY's last */
     size_t first_of[EVERYBODY + 2]; /* by owner: where in known */
     size_t known_count;
@@ -88,7 +89,8 @@ const cddp_allocator *cd_rewind_allocator(cd_rewind *r) { return &r->memory->tab
 static cddp_status take_image(const cd_rewind *r, image *to, size_t bytes, cddp_error *err)
 {
     unsigned char *grown = realloc(to->bytes, bytes);
-    if (grown == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for an image of %zu bytes", bytes);
+    if (grown == NULL)
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for an image of %zu bytes", bytes);
     to->bytes = grown;
     to->used = bytes;
     memcpy(to->bytes, r->block, bytes);
@@ -122,7 +124,8 @@ void cd_rewind_learn(cd_rewind *r, uint32_t firing)
     for (size_t page = 0; page < m->watched; page += PAGE) {
         if (memcmp(r->block + page, m->before.bytes + page, PAGE) == 0) continue;
         for (size_t at = page; at < page + PAGE; at += PIECE)
-            if (memcmp(r->block + at, m->before.bytes + at, PIECE) != 0) note_change(m, at / PIECE, firing);
+            if (memcmp(r->block + at, m->before.bytes + at, PIECE) != 0)
+                note_change(m, at / PIECE, firing);
         memcpy(m->before.bytes + page, r->block + page, PAGE);
     }
 }
@@ -143,7 +146,8 @@ cddp_status cd_rewind_fix(cd_rewind *r, cddp_error *err)
     free(m->saved);
     m->known = malloc((count + 1) * sizeof *m->known);
     m->saved = aligned_alloc(64, (DEPTH_MAX * count * PIECE + 127) / 64 * 64);
-    if (m->known == NULL || m->saved == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for %zu pieces", count);
+    if (m->known == NULL || m->saved == NULL)
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for %zu pieces", count);
     m->known_count = 0;
     for (uint32_t owner = 0; owner <= EVERYBODY; owner++) {
         m->first_of[owner] = m->known_count;
@@ -164,7 +168,8 @@ void cd_rewind_save(cd_rewind *r, uint32_t depth)
 {
     const struct cd_rewind_memory *m = r->memory;
     unsigned char *to = saved_at(m, depth);
-    for (size_t i = 0; i < m->known_count; i++) memcpy(to + i * PIECE, r->block + (size_t)m->known[i] * PIECE, PIECE);
+    for (size_t i = 0; i < m->known_count; i++)
+        memcpy(to + i * PIECE, r->block + (size_t)m->known[i] * PIECE, PIECE);
 }
 
 static void put_back(cd_rewind *r, const unsigned char *from, uint32_t owner)
@@ -202,7 +207,9 @@ void cd_rewind_check(cd_rewind *r, bool now)
     for (size_t page = 0; page < m->watched; page += PAGE) {
         if (memcmp(r->block + page, m->first.bytes + page, PAGE) == 0) continue;
         for (size_t i = page / PIECE; i < (page + PAGE) / PIECE; i++) {
-            if (m->owner[i] != NOBODY || memcmp(r->block + i * PIECE, m->first.bytes + i * PIECE, PIECE) == 0) continue;
+            if (m->owner[i] != NOBODY ||
+                memcmp(r->block + i * PIECE, m->first.bytes + i * PIECE, PIECE) == 0)
+                continue;
             m->owner[i] = EVERYBODY;
             r->is_torn = true;
         }

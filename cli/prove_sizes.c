@@ -3,10 +3,10 @@
 **
 ** Three steps, each of which may end the claim with a reason:
 **
-**   1  worlds of 2, 3, 4 and 5 ranks are run: all of their ranks say the word of this world, and what is told is of the
-**      same kind in those that are larger;
-**   2  every recorded rank, and further ranks doing as their models, run alone in much larger worlds, told numbers of the
-**      recorded kinds: they say their words;
+**   1  worlds of 2, 3, 4 and 5 ranks are run: all of their ranks say the word of this world, and
+**      what is told is of the same kind in those that are larger;
+**   2  every recorded rank, and further ranks doing as their models, run alone in much larger
+**      worlds, told numbers of the recorded kinds: they say their words;
 **   3  where that is affordable, one of them does so in every order of its gradients.
 **
 ** Limitations: what a rank decides by the number of ranks itself is seen in these worlds only.
@@ -24,13 +24,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SIZE_MOST 4096       /* the largest world that a scenario can have */
-#define STATES_AGAIN 4096    /* a search that is repeated in a large world */
+#define SIZE_MOST 4096    /* the largest world that a scenario can have */
+#define STATES_AGAIN 4096 /* a search that is repeated in a large world */
 
 typedef struct sizing {
     const cd_prove_options *options;
     cd_proof *proof;
-    cddp_plan other; /* the plan, for another number of ranks */
+    cddp_plan other;            /* the plan, for another number of ranks */
     uint32_t models[SIZE_MOST]; /* by rank of any world: the recorded rank with the same program */
     cd_world_run here;
     bool over;
@@ -49,18 +49,22 @@ static void miss(sizing *s, const char *format, ...)
 static bool must_stop(sizing *s)
 {
     const cd_prove_options *o = s->options;
-    if (!s->over && o->stop != NULL && o->stop(o->context)) miss(s, "the search was stopped before");
+    if (!s->over && o->stop != NULL && o->stop(o->context))
+        miss(s, "the search was stopped before");
     return s->over;
 }
 
 /* ---- further ranks ---- */
 
-/* A root is a rank of its group: one of the world's where the group has all of them, and otherwise no model, as members are none. */
-static bool has_world_root(const cddp_plan *plan, const cddp_plan_collective *collective, uint32_t rank)
+/* A root is a rank of its group: one of the world's where the group has all of them, and otherwise
+** no model, as members are none. */
+static bool has_world_root(const cddp_plan *plan, const cddp_plan_collective *collective,
+                           uint32_t rank)
 {
     bool is_whole = true;
     for (size_t g = 0; collective->group != NULL && g < plan->group_count; g++)
-        if (strcmp(plan->groups[g].name, collective->group) == 0) is_whole = plan->groups[g].members.count == 0;
+        if (strcmp(plan->groups[g].name, collective->group) == 0)
+            is_whole = plan->groups[g].members.count == 0;
     return is_whole && cd_op_is_rooted(cd_plan_op(collective)) && collective->root == rank;
 }
 
@@ -68,13 +72,18 @@ static bool has_world_root(const cddp_plan *plan, const cddp_plan_collective *co
 static bool is_same_program(const cddp_plan *plan, uint32_t a, uint32_t b)
 {
     for (size_t i = 0; i < plan->override_count; i++)
-        if (cddp_selector_has(&plan->overrides[i].ranks, a) != cddp_selector_has(&plan->overrides[i].ranks, b))
+        if (cddp_selector_has(&plan->overrides[i].ranks, a) !=
+            cddp_selector_has(&plan->overrides[i].ranks, b))
             return false;
     for (size_t i = 0; i < plan->when_count; i++)
-        if (cddp_selector_has(&plan->whens[i].ranks, a) != cddp_selector_has(&plan->whens[i].ranks, b)) return false;
+        if (cddp_selector_has(&plan->whens[i].ranks, a) !=
+            cddp_selector_has(&plan->whens[i].ranks, b))
+            return false;
     for (size_t i = 0; i < plan->collective_count; i++)
-        if (cddp_selector_has(&plan->collectives[i].ranks, a) != cddp_selector_has(&plan->collectives[i].ranks, b) ||
-            has_world_root(plan, &plan->collectives[i], a) || has_world_root(plan, &plan->collectives[i], b))
+        if (cddp_selector_has(&plan->collectives[i].ranks, a) !=
+                cddp_selector_has(&plan->collectives[i].ranks, b) ||
+            has_world_root(plan, &plan->collectives[i], a) ||
+            has_world_root(plan, &plan->collectives[i], b))
             return false;
     return true;
 }
@@ -109,7 +118,8 @@ static void find_models(sizing *s)
                (is_in_a_group(plan, model - 1) || !is_same_program(plan, model - 1, rank)))
             model--;
         if (model == 0) {
-            miss(s, "no rank of the scenario does what rank %" PRIu32 " of a larger world would do", rank);
+            miss(s, "no rank of the scenario does what rank %" PRIu32 " of a larger world would do",
+                 rank);
             return;
         }
         s->models[rank] = model - 1;
@@ -124,7 +134,8 @@ static bool words_fit(const cd_word *a, const cd_word *b, bool same_world)
     if (a->count != b->count) return false;
     for (size_t i = 0; i < a->count; i++) {
         cd_letter x = a->letters[i], y = b->letters[i];
-        if (!same_world) x.root = y.root = 0; /* who has the longest input, say: one rank, but another one elsewhere */
+        /* who has the longest input, say: one rank, but another one elsewhere */
+        if (!same_world) x.root = y.root = 0;
         if (!cd_letter_fits(&x, &y)) return false;
     }
     return true;
@@ -154,13 +165,15 @@ static bool is_told_alike(const cd_world_run *here, const cd_world_run *there)
 {
     for (size_t i = 0; i < here->tap.results.count; i++) {
         const cd_told *told = &here->tap.results.items[i];
-        const cd_told *other = cd_results_find(&there->tap.results, told->rank, told->group, told->sequence);
+        const cd_told *other =
+            cd_results_find(&there->tap.results, told->rank, told->group, told->sequence);
         if (other == NULL || !cd_told_is_alike(told, other)) return false;
     }
     return true;
 }
 
-static cddp_status record(sizing *s, uint32_t size, cd_world_run *run, bool *is_possible, cddp_error *err)
+static cddp_status record(sizing *s, uint32_t size, cd_world_run *run, bool *is_possible,
+                          cddp_error *err)
 {
     s->other.world.size = size;
     *is_possible = cddp_plan_check(&s->other, NULL) == CDDP_OK;
@@ -194,7 +207,8 @@ static cddp_status compare_world(sizing *s, uint32_t size, cddp_error *err)
 
 /* ---- a rank alone ---- */
 
-/* A larger world in which a rank says another word, as a whole: it may fail, and then that is a counterexample. */
+/* A larger world in which a rank says another word, as a whole: it may fail, and then that is a
+** counterexample. */
 static cddp_status try_whole_world(sizing *s, uint32_t size, cddp_error *err)
 {
     cd_world_run run = {0};
@@ -217,7 +231,8 @@ typedef struct seat {
     uint32_t size, rank, as; /* as: the recorded rank whose program and results it has */
 } seat;
 
-static cd_prove_rank_options options_of(const sizing *s, const seat *at, const cd_retelling *retelling)
+static cd_prove_rank_options options_of(const sizing *s, const seat *at,
+                                        const cd_retelling *retelling)
 {
     return (cd_prove_rank_options){.plan = &s->other,
                                    .registry = s->options->registry,
@@ -236,8 +251,10 @@ static cddp_status repeat_word(sizing *s, const seat *at, cddp_error *err)
     cd_text how;
     cd_text_init(&how, false);
     for (uint32_t turn = 0; turn < CD_RETELLING_TURNS && repeats && !must_stop(s); turn++) {
-        const cd_retelling retelling = {
-            .rank = at->as, .models = s->models, .turn = turn, .has_choice = &has_choice};
+        const cd_retelling retelling = {.rank = at->as,
+                                        .models = s->models,
+                                        .turn = turn,
+                                        .has_choice = &has_choice};
         const cd_prove_rank_options options = options_of(s, at, &retelling);
         CD_TRY_OUT(cd_prove_rank_repeats(&options, &repeats, &how, err));
         s->proof->retold++;
@@ -245,7 +262,9 @@ static cddp_status repeat_word(sizing *s, const seat *at, cddp_error *err)
     }
     s->proof->has_choice = s->proof->has_choice || has_choice;
     if (!repeats) {
-        miss(s, "rank %" PRIu32 " alone, in a world of %" PRIu32 ", says another word than rank %" PRIu32 " here: %s",
+        miss(s,
+             "rank %" PRIu32 " alone, in a world of %" PRIu32
+             ", says another word than rank %" PRIu32 " here: %s",
              at->rank, at->size, at->as, cd_text_get(&how));
         CD_TRY_OUT(try_whole_world(s, at->size, err));
     }
@@ -263,7 +282,8 @@ static cddp_status fill_large_world(sizing *s, uint32_t size, cddp_error *err)
         miss(s, "the scenario is not possible with %" PRIu32 " ranks", size);
         return CDDP_OK;
     }
-    for (uint32_t r = 0; r < recorded && !must_stop(s); r++) CD_TRY(repeat_word(s, &(seat){size, r, r}, err));
+    for (uint32_t r = 0; r < recorded && !must_stop(s); r++)
+        CD_TRY(repeat_word(s, &(seat){size, r, r}, err));
     for (size_t i = 0; i < sizeof further / sizeof further[0] && !must_stop(s); i++)
         if (further[i] >= recorded && further[i] < size)
             CD_TRY(repeat_word(s, &(seat){size, further[i], s->models[further[i]]}, err));
@@ -277,15 +297,19 @@ static cddp_status search_large_world(sizing *s, uint32_t size, cddp_error *err)
     cd_rank_proof found;
     bool has_choice = false;
     const seat at = {size, size - 1, s->models[size - 1]};
-    const cd_retelling retelling = {
-        .rank = at.as, .models = s->models, .turn = CD_RETELLING_TURNS - 1, .has_choice = &has_choice};
+    const cd_retelling retelling = {.rank = at.as,
+                                    .models = s->models,
+                                    .turn = CD_RETELLING_TURNS - 1,
+                                    .has_choice = &has_choice};
     s->other.world.size = size;
     cd_prove_rank_options options = options_of(s, &at, &retelling);
     options.snapshots = true;
     CD_TRY(cd_prove_rank(&options, &found, err));
     s->proof->rank_runs += found.runs;
     if (found.is_refuted)
-        miss(s, "rank %" PRIu32 " alone, in a world of %" PRIu32 ", says another word in some order of its gradients",
+        miss(s,
+             "rank %" PRIu32 " alone, in a world of %" PRIu32
+             ", says another word in some order of its gradients",
              at.rank, at.size);
     s->proof->retold_in_every_order = found.is_complete && !found.is_refuted;
     cd_rank_proof_fini(&found);
@@ -298,15 +322,18 @@ static uint32_t smallest_in_a_row(const cd_proof *proof)
     uint32_t from = proof->rank_count;
     for (bool found = true; found;) {
         found = false;
-        for (uint32_t i = 0; i < proof->world_count && !found; i++) found = proof->worlds[i] + 1 == from;
+        for (uint32_t i = 0; i < proof->world_count && !found; i++)
+            found = proof->worlds[i] + 1 == from;
         from -= found;
     }
     return from;
 }
 
-cddp_status cd_prove_sizes(const cd_prove_options *options, uint64_t states, cd_proof *proof, cddp_error *err)
+cddp_status cd_prove_sizes(const cd_prove_options *options, uint64_t states, cd_proof *proof,
+                           cddp_error *err)
 {
-    static const uint32_t small[CD_PROVE_SIZES] = {2, 3, 4, 5}, large[CD_PROVE_LARGE_SIZES] = {7, 1000, SIZE_MOST};
+    static const uint32_t small[CD_PROVE_SIZES] = {2, 3, 4, 5},
+                          large[CD_PROVE_LARGE_SIZES] = {7, 1000, SIZE_MOST};
     cddp_status status = CDDP_OK;
     sizing *s = calloc(1, sizeof *s);
     if (s == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for worlds of other sizes");
@@ -314,8 +341,10 @@ cddp_status cd_prove_sizes(const cd_prove_options *options, uint64_t states, cd_
     CD_TRY_OUT(cd_world_run_record(options, options->plan, &s->here, err));
     count_kinds(s);
     find_models(s);
-    if (!s->over && !is_one_word(&s->here)) miss(s, "ranks say different words, by the groups that they are in");
-    for (size_t i = 0; i < CD_PROVE_SIZES && !must_stop(s); i++) CD_TRY_OUT(compare_world(s, small[i], err));
+    if (!s->over && !is_one_word(&s->here))
+        miss(s, "ranks say different words, by the groups that they are in");
+    for (size_t i = 0; i < CD_PROVE_SIZES && !must_stop(s); i++)
+        CD_TRY_OUT(compare_world(s, small[i], err));
     for (size_t i = 0; i < CD_PROVE_LARGE_SIZES && !must_stop(s); i++)
         if (large[i] > proof->rank_count) CD_TRY_OUT(fill_large_world(s, large[i], err));
     if (!must_stop(s) && states <= STATES_AGAIN) CD_TRY_OUT(search_large_world(s, large[1], err));

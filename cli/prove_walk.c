@@ -15,8 +15,8 @@
 
 /* ---- a world of one rank, without time ---- */
 
-static cddp_status no_launch(void *world, cddp_rank_fn program, void *argument, cddp_rank_result *results,
-                             cddp_error *err)
+static cddp_status no_launch(void *world, cddp_rank_fn program, void *argument,
+                             cddp_rank_result *results, cddp_error *err)
 {
     (void)world, (void)program, (void)argument, (void)results;
     return cd_fail(err, CDDP_E_UNSUPPORTED, "this world launches nobody");
@@ -31,7 +31,8 @@ static cddp_status no_sleep(cddp_rank *rank, uint64_t duration_ns, cddp_error *e
     (void)rank, (void)duration_ns, (void)err;
     return CDDP_OK;
 }
-static cddp_status no_compute(cddp_rank *rank, uint64_t duration_ns, const char *label, cddp_error *err)
+static cddp_status no_compute(cddp_rank *rank, uint64_t duration_ns, const char *label,
+                              cddp_error *err)
 {
     (void)rank, (void)duration_ns, (void)label, (void)err;
     return CDDP_OK;
@@ -66,8 +67,8 @@ typedef struct alone_work {
     cddp_collective collective;
 } alone_work;
 
-static cddp_status alone_open(const cddp_backend *backend, cddp_rank *rank, const cddp_group_spec *spec, void **group,
-                              cddp_error *err)
+static cddp_status alone_open(const cddp_backend *backend, cddp_rank *rank,
+                              const cddp_group_spec *spec, void **group, cddp_error *err)
 {
     alone_group *g = cd_allocate_zero(rank->allocator, sizeof *g);
     if (g == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for group '%s'", spec->name);
@@ -94,16 +95,20 @@ static uint64_t content_of(const cd_rank_walk *w, const cddp_collective *c)
     return c->label <= set->bucket_count ? set->buckets[c->label - 1].content_digest : 0;
 }
 
-/* A small vector of the runtime's own that this rank broadcasts: what it says becomes a result, equal on all ranks. */
+/* A small vector of the runtime's own that this rank broadcasts: what it says becomes a result,
+** equal on all ranks. */
 static bool is_proposal(const alone_group *g, const cddp_collective *c)
 {
-    return c->op == CDDP_OP_BROADCAST && c->root == g->group_rank && (c->output.device->flags & CDDP_DEVICE_EXACT) == 0;
+    return c->op == CDDP_OP_BROADCAST && c->root == g->group_rank &&
+           (c->output.device->flags & CDDP_DEVICE_EXACT) == 0;
 }
 
-/* What a rank gives to a count, or as its share, is the same in a world of another size: see Note [Numbers of ranks]. */
+/* What a rank gives to a count, or as its share, is the same in a world of another size: see Note
+** [Numbers of ranks]. */
 static bool is_same_anywhere(const cddp_collective *c)
 {
-    const bool is_given = (c->op == CDDP_OP_ALLREDUCE && c->reduce_op == CDDP_RED_SUM) || c->op == CDDP_OP_ALLGATHER;
+    const bool is_given =
+        (c->op == CDDP_OP_ALLREDUCE && c->reduce_op == CDDP_RED_SUM) || c->op == CDDP_OP_ALLGATHER;
     return is_given && c->input.device != NULL && cd_is_own_number(&c->input);
 }
 
@@ -128,10 +133,11 @@ static cddp_status say(alone_group *g, const cddp_collective *c, cddp_error *err
         if (at >= w->expected->count) return part(w, &letter, err);
         cd_letter *expected = &w->expected->letters[at];
         const bool other_size = w->options->retelling != NULL;
-        const bool same_content =
-            letter.digest == expected->digest || (other_size && !is_same_anywhere(c)) || is_proposal(g, c);
+        const bool same_content = letter.digest == expected->digest ||
+                                  (other_size && !is_same_anywhere(c)) || is_proposal(g, c);
         cd_letter here = letter;
-        if (other_size) here.root = expected->root; /* who has the longest input, say: one rank, but another one there */
+        /* who has the longest input, say: one rank, but another one there */
+        if (other_size) here.root = expected->root;
         if (!cd_letter_fits(&here, expected) || !same_content) return part(w, &letter, err);
         if (expected->content == 0) expected->content = letter.content;
     }
@@ -157,7 +163,8 @@ static cddp_status alone_test(void *group, void *work, bool *done, cddp_error *e
     return CDDP_OK;
 }
 
-/* Tells what was recorded; without a record the output is what this rank put in, where that is the same memory. */
+/* Tells what was recorded; without a record the output is what this rank put in, where that is the
+** same memory. */
 static cddp_status alone_wait(void *group, void *work, uint64_t timeout_ns, cddp_error *err)
 {
     (void)timeout_ns;
@@ -166,16 +173,20 @@ static cddp_status alone_wait(void *group, void *work, uint64_t timeout_ns, cddp
     const cddp_collective *c = &((alone_work *)work)->collective;
     const cddp_tensor *out = &c->output;
     const uint32_t rank = o->retelling != NULL ? o->retelling->rank : g->walk->port.rank;
-    const cd_told *told = o->results != NULL ? cd_results_find(o->results, rank, g->name, c->sequence) : NULL;
+    const cd_told *told =
+        o->results != NULL ? cd_results_find(o->results, rank, g->name, c->sequence) : NULL;
     if (told == NULL || out->device == NULL || cddp_tensor_numel(out) == 0) return CDDP_OK;
     if (o->retelling != NULL) return cd_retell(o->retelling, told, c, g->group_size, err);
     const cddp_tensor *from = &told->tensor;
-    if (cddp_tensor_numel(from) != cddp_tensor_numel(out) || from->dtype != out->dtype || from->device != out->device)
+    if (cddp_tensor_numel(from) != cddp_tensor_numel(out) || from->dtype != out->dtype ||
+        from->device != out->device)
         return cd_fail(err, CDDP_E_MISMATCH, "the recorded result of collective %llu does not fit",
                        (unsigned long long)c->sequence);
     const int64_t numel = cddp_tensor_numel(out);
-    const cddp_tensor target = cddp_tensor_of(out->device, out->storage, out->offset, out->dtype, &numel, 1);
-    const cddp_tensor source = cddp_tensor_of(from->device, from->storage, from->offset, from->dtype, &numel, 1);
+    const cddp_tensor target =
+        cddp_tensor_of(out->device, out->storage, out->offset, out->dtype, &numel, 1);
+    const cddp_tensor source =
+        cddp_tensor_of(from->device, from->storage, from->offset, from->dtype, &numel, 1);
     return out->device->copy(&target, &source, NULL, err);
 }
 
@@ -188,8 +199,8 @@ static void alone_release(void *group, void *work)
 
 /* ---- the walk ---- */
 
-void cd_rank_walk_init(cd_rank_walk *w, const cd_prove_rank_options *options, const cddp_allocator *allocator,
-                       cd_word *expected)
+void cd_rank_walk_init(cd_rank_walk *w, const cd_prove_rank_options *options,
+                       const cddp_allocator *allocator, cd_word *expected)
 {
     *w = (cd_rank_walk){.options = options, .expected = expected};
     w->port = (cddp_rank){.ops = &world_ops,
@@ -254,8 +265,10 @@ static cddp_status open_window(cd_rank_walk *w, cddp_error *err)
 
 cddp_status cd_rank_walk_begin(cd_rank_walk *w, cddp_error *err)
 {
-    const cd_trainer_options options = {
-        .plan = w->options->plan, .rank = &w->port, .backend = &w->table, .registry = w->options->registry};
+    const cd_trainer_options options = {.plan = w->options->plan,
+                                        .rank = &w->port,
+                                        .backend = &w->table,
+                                        .registry = w->options->registry};
     CD_TRY(cd_trainer_create(&options, &w->trainer, err));
     CD_TRY(cd_trainer_begin(w->trainer, err));
     return open_window(w, err);
@@ -298,12 +311,15 @@ cddp_status cd_rank_walk_next_window(cd_rank_walk *w, cddp_error *err)
 
 uint64_t cd_rank_walk_key(const cd_rank_walk *w)
 {
-    const uint64_t place =
-        (uint64_t)w->step << 40 ^ (uint64_t)w->micro_index << 24 ^ (uint64_t)w->letter_count << 1 ^ w->has_ended;
+    const uint64_t place = (uint64_t)w->step << 40 ^ (uint64_t)w->micro_index << 24 ^
+                           (uint64_t)w->letter_count << 1 ^ w->has_ended;
     return cd_hash_mix(cd_ddp_state_key(w->trainer->ddp), place);
 }
 
-uint64_t cd_rank_walk_proposal(const cd_rank_walk *w) { return cd_ddp_state_proposal(w->trainer->ddp); }
+uint64_t cd_rank_walk_proposal(const cd_rank_walk *w)
+{
+    return cd_ddp_state_proposal(w->trainer->ddp);
+}
 
 /* The digit-th of the firings that are left. */
 static uint32_t index_of(const cd_rank_walk *w, uint32_t digit)
@@ -316,8 +332,9 @@ static uint32_t index_of(const cd_rank_walk *w, uint32_t digit)
 cddp_status cd_rank_walk_choose(cd_rank_walk *w, const cd_window_choice *choice, cddp_error *err)
 {
     for (uint32_t k = 0, n = w->firing_count; k < n; k++)
-        CD_TRY(
-            cd_rank_walk_fire(w, index_of(w, choice != NULL && k < choice->digit_count ? choice->digits[k] : 0), err));
+        CD_TRY(cd_rank_walk_fire(
+            w, index_of(w, choice != NULL && k < choice->digit_count ? choice->digits[k] : 0),
+            err));
     return cd_rank_walk_next_window(w, err);
 }
 

@@ -18,35 +18,43 @@
 
 static bool is_receiver(const cddp_collective *c, uint32_t group_rank)
 {
-    return ((c->op == CDDP_OP_BROADCAST || c->op == CDDP_OP_SCATTER) && c->root != group_rank) || c->op == CDDP_OP_RECV;
+    return ((c->op == CDDP_OP_BROADCAST || c->op == CDDP_OP_SCATTER) && c->root != group_rank) ||
+           c->op == CDDP_OP_RECV;
 }
 
-void cd_letter_make(cd_letter *letter, const char *group, const cddp_collective *c, uint32_t group_rank)
+void cd_letter_make(cd_letter *letter, const char *group, const cddp_collective *c,
+                    uint32_t group_rank)
 {
     const cddp_tensor *t =
-        c->op == CDDP_OP_BROADCAST || c->op == CDDP_OP_SCATTER || c->op == CDDP_OP_RECV ? &c->output : &c->input;
-    *letter = (cd_letter){.group = cd_hash_text(group), .label = c->label, .op = c->op, .dtype = CDDP_DTYPE_COUNT};
+        c->op == CDDP_OP_BROADCAST || c->op == CDDP_OP_SCATTER || c->op == CDDP_OP_RECV ? &c->output
+                                                                                        : &c->input;
+    *letter = (cd_letter){.group = cd_hash_text(group),
+                          .label = c->label,
+                          .op = c->op,
+                          .dtype = CDDP_DTYPE_COUNT};
     if (cd_op_is_reduction(c->op)) letter->reduce_op = c->reduce_op;
     if (cd_op_is_rooted(c->op)) letter->root = c->root;
     if (c->op == CDDP_OP_BARRIER || t->device == NULL) return;
     letter->dtype = t->dtype;
     letter->numel = c->counts != NULL || c->send_counts != NULL ? -1 : cddp_tensor_numel(t);
-    if (!is_receiver(c, group_rank) && (t->device->flags & (CDDP_DEVICE_VALUES | CDDP_DEVICE_EXACT)) != 0 &&
+    if (!is_receiver(c, group_rank) &&
+        (t->device->flags & (CDDP_DEVICE_VALUES | CDDP_DEVICE_EXACT)) != 0 &&
         t->device->digest(t, &letter->digest, NULL) != CDDP_OK)
         letter->digest = UINT64_MAX;
 }
 
 bool cd_letter_fits(const cd_letter *a, const cd_letter *b)
 {
-    return a->group == b->group && a->op == b->op && a->reduce_op == b->reduce_op && a->root == b->root &&
-           a->dtype == b->dtype && a->numel == b->numel && a->label == b->label &&
-           (a->content == b->content || a->content == 0 || b->content == 0);
+    return a->group == b->group && a->op == b->op && a->reduce_op == b->reduce_op &&
+           a->root == b->root && a->dtype == b->dtype && a->numel == b->numel &&
+           a->label == b->label && (a->content == b->content || a->content == 0 || b->content == 0);
 }
 
 void cd_letter_print(cd_text *text, const cd_letter *l)
 {
     cd_text_printf(text, "%s", cddp_op_name((cddp_op)l->op));
-    if (cd_op_is_reduction((cddp_op)l->op)) cd_text_printf(text, " %s", cddp_red_op_name((cddp_red_op)l->reduce_op));
+    if (cd_op_is_reduction((cddp_op)l->op))
+        cd_text_printf(text, " %s", cddp_red_op_name((cddp_red_op)l->reduce_op));
     if (l->dtype < CDDP_DTYPE_COUNT && l->numel >= 0)
         cd_text_printf(text, " of %" PRId64 " %s", l->numel, cddp_dtype_name((cddp_dtype)l->dtype));
     if (cd_op_is_rooted((cddp_op)l->op)) cd_text_printf(text, " root %" PRIu32, l->root);
@@ -57,7 +65,8 @@ void cd_letter_print(cd_text *text, const cd_letter *l)
 
 cddp_status cd_word_push(cd_word *word, size_t at, const cd_letter *letter, cddp_error *err)
 {
-    if (!cd_vec_grow(cddp_allocator_default(), (void **)&word->letters, &word->capacity, at + 1, sizeof *word->letters))
+    if (!cd_vec_grow(cddp_allocator_default(), (void **)&word->letters, &word->capacity, at + 1,
+                     sizeof *word->letters))
         return cd_fail(err, CDDP_E_NOMEM, "no memory for a word of %zu letters", at);
     word->letters[at] = *letter;
     word->count = at + 1;
@@ -102,7 +111,8 @@ static size_t next_of_group(const cd_word *word, uint64_t group, size_t at)
     return at;
 }
 
-static bool group_fits(const cd_word *words, uint32_t a, uint32_t b, uint64_t group, cd_words_conflict *conflict)
+static bool group_fits(const cd_word *words, uint32_t a, uint32_t b, uint64_t group,
+                       cd_words_conflict *conflict)
 {
     size_t i = next_of_group(&words[a], group, 0), j = next_of_group(&words[b], group, 0);
     if (j == words[b].count) return true; /* no member */
@@ -121,11 +131,14 @@ static bool group_fits(const cd_word *words, uint32_t a, uint32_t b, uint64_t gr
 /* Is rank r a member of the group, and has it not yet reached its next collective? */
 static bool is_missing(const cd_word *words, const size_t *at, uint32_t r, uint64_t group)
 {
-    return next_of_group(&words[r], group, at[r]) < words[r].count && words[r].letters[at[r]].group != group;
+    return next_of_group(&words[r], group, at[r]) < words[r].count &&
+           words[r].letters[at[r]].group != group;
 }
 
-/* Lets every collective take place that all members have reached, until none is left, or nobody can go on. */
-static void wait_in_turn(const cd_word *words, uint32_t count, size_t *at, cd_words_conflict *conflict)
+/* Lets every collective take place that all members have reached, until none is left, or nobody can
+** go on. */
+static void wait_in_turn(const cd_word *words, uint32_t count, size_t *at,
+                         cd_words_conflict *conflict)
 {
     for (bool moved = true; moved;) {
         moved = false;
@@ -133,7 +146,8 @@ static void wait_in_turn(const cd_word *words, uint32_t count, size_t *at, cd_wo
             if (at[r] == words[r].count) continue;
             const uint64_t group = words[r].letters[at[r]].group;
             bool complete = true;
-            for (uint32_t q = 0; q < count; q++) complete = complete && !is_missing(words, at, q, group);
+            for (uint32_t q = 0; q < count; q++)
+                complete = complete && !is_missing(words, at, q, group);
             if (!complete) continue;
             for (uint32_t q = 0; q < count; q++)
                 if (at[q] < words[q].count && words[q].letters[at[q]].group == group) at[q]++;
@@ -143,12 +157,14 @@ static void wait_in_turn(const cd_word *words, uint32_t count, size_t *at, cd_wo
     for (uint32_t r = 0; r < count; r++)
         for (uint32_t q = 0; at[r] < words[r].count && q < count; q++)
             if (is_missing(words, at, q, words[r].letters[at[r]].group)) {
-                *conflict = (cd_words_conflict){CD_WORDS_WAIT, {r, q}, {at[r], at[q]}, {true, true}};
+                *conflict =
+                    (cd_words_conflict){CD_WORDS_WAIT, {r, q}, {at[r], at[q]}, {true, true}};
                 return;
             }
 }
 
-cddp_status cd_words_compare(const cd_word *words, uint32_t count, cd_words_conflict *conflict, cddp_error *err)
+cddp_status cd_words_compare(const cd_word *words, uint32_t count, cd_words_conflict *conflict,
+                             cddp_error *err)
 {
     *conflict = (cd_words_conflict){.end = CD_WORDS_FIT};
     for (uint32_t a = 0; a < count; a++)
@@ -159,7 +175,8 @@ cddp_status cd_words_compare(const cd_word *words, uint32_t count, cd_words_conf
                 if (!group_fits(words, a, b, group, conflict)) return CDDP_OK;
         }
     size_t *at = calloc(count + 1, sizeof *at);
-    if (at == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory to compare %" PRIu32 " words", count);
+    if (at == NULL)
+        return cd_fail(err, CDDP_E_NOMEM, "no memory to compare %" PRIu32 " words", count);
     wait_in_turn(words, count, at, conflict);
     free(at);
     return CDDP_OK;
@@ -167,7 +184,8 @@ cddp_status cd_words_compare(const cd_word *words, uint32_t count, cd_words_conf
 
 /* ---- results ---- */
 
-const cd_told *cd_results_find(const cd_results *results, uint32_t rank, uint64_t group, uint64_t sequence)
+const cd_told *cd_results_find(const cd_results *results, uint32_t rank, uint64_t group,
+                               uint64_t sequence)
 {
     for (size_t i = 0; i < results->count; i++) {
         const cd_told *t = &results->items[i];
@@ -182,14 +200,16 @@ void cd_results_fini(cd_results *results)
         const cddp_tensor *t = &results->items[i].tensor;
         t->device->release(t->device, t->dtype, cddp_tensor_numel(t) + 1, t->storage);
     }
-    cd_release(cddp_allocator_default(), results->items, results->capacity * sizeof *results->items);
+    cd_release(cddp_allocator_default(), results->items,
+               results->capacity * sizeof *results->items);
     *results = (cd_results){0};
 }
 
-static cddp_status results_push(cd_results *results, const cd_told *told, const cddp_tensor *value, cddp_error *err)
+static cddp_status results_push(cd_results *results, const cd_told *told, const cddp_tensor *value,
+                                cddp_error *err)
 {
-    if (!cd_vec_grow(cddp_allocator_default(), (void **)&results->items, &results->capacity, results->count + 1,
-                     sizeof *results->items))
+    if (!cd_vec_grow(cddp_allocator_default(), (void **)&results->items, &results->capacity,
+                     results->count + 1, sizeof *results->items))
         return cd_fail(err, CDDP_E_NOMEM, "no memory for %zu results", results->count);
     const cddp_device *device = value->device;
     const int64_t numel = cddp_tensor_numel(value);
@@ -219,8 +239,8 @@ typedef struct tap_work {
     bool is_told;
 } tap_work;
 
-static cddp_status tap_open(const cddp_backend *backend, cddp_rank *rank, const cddp_group_spec *spec, void **group,
-                            cddp_error *err)
+static cddp_status tap_open(const cddp_backend *backend, cddp_rank *rank,
+                            const cddp_group_spec *spec, void **group, cddp_error *err)
 {
     cd_word_tap *tap = backend->self;
     tap_group *g = cd_allocate_zero(rank->allocator, sizeof *g);
@@ -270,7 +290,8 @@ static cddp_status tap_post(void *group, const cddp_collective *c, void **work, 
 static cddp_status keep(tap_group *g, tap_work *w, cddp_error *err)
 {
     const cddp_tensor *out = &w->collective.output;
-    if (w->is_told || out->device == NULL || (out->device->flags & (CDDP_DEVICE_VALUES | CDDP_DEVICE_EXACT)) == 0)
+    if (w->is_told || out->device == NULL ||
+        (out->device->flags & (CDDP_DEVICE_VALUES | CDDP_DEVICE_EXACT)) == 0)
         return CDDP_OK;
     w->is_told = true;
     const cd_told told = {.group = g->name,
@@ -320,13 +341,15 @@ static void tap_describe(void *group, void *work, char *text, size_t text_bytes)
     g->tap->inner.describe(g->inner, ((tap_work *)work)->inner, text, text_bytes);
 }
 
-cddp_status cd_word_tap_init(cd_word_tap *tap, const cddp_backend *inner, uint32_t rank_count, cddp_error *err)
+cddp_status cd_word_tap_init(cd_word_tap *tap, const cddp_backend *inner, uint32_t rank_count,
+                             cddp_error *err)
 {
     *tap = (cd_word_tap){.given = inner, .rank_count = rank_count};
     CD_TRY(cd_backend_adopt(inner, &tap->inner, err));
     tap->words = calloc(rank_count, sizeof *tap->words);
     if (tap->words == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for the words of %" PRIu32 " ranks", rank_count);
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for the words of %" PRIu32 " ranks",
+                       rank_count);
     tap->table = (cddp_backend){.size = sizeof tap->table,
                                 .abi = CDDP_BACKEND_ABI,
                                 .name = inner->name,
@@ -345,7 +368,8 @@ cddp_status cd_word_tap_init(cd_word_tap *tap, const cddp_backend *inner, uint32
 
 void cd_word_tap_fini(cd_word_tap *tap)
 {
-    for (uint32_t r = 0; tap->words != NULL && r < tap->rank_count; r++) cd_word_fini(&tap->words[r]);
+    for (uint32_t r = 0; tap->words != NULL && r < tap->rank_count; r++)
+        cd_word_fini(&tap->words[r]);
     free(tap->words);
     cd_results_fini(&tap->results);
     *tap = (cd_word_tap){0};

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a rank says: its word, one letter per collective; and what it is told: the results.
 **
-** A tap is a backend around another one. It writes down the word of every rank and the result of every collective, so
-** that a rank can be run again by itself: what it is told then comes from the record.
+** A tap is a backend around another one. It writes down the word of every rank and the result of
+** every collective, so that a rank can be run again by itself: what it is told then comes from the
+** record.
 **
 ** Lifetime   the tap's table is borrowed by the run; words and results stay until fini.
 ** Threads    one.
@@ -12,11 +13,12 @@
 #include "cli/text.h"
 
 typedef struct cd_letter {
-    uint64_t group;   /* digest of its name: the same in worlds of every size */
-    uint64_t label;   /* bucket index + 1, or 0 */
-    uint64_t content; /* of the bucket's ordered (variable, offset, numel) list; 0: none, or not known here */
-    uint64_t digest;  /* of what is sent; 0 where the device has no content */
-    int64_t numel;    /* of this rank's operand; -1: shares of its own */
+    uint64_t group; /* digest of its name: the same in worlds of every size */
+    uint64_t label; /* bucket index + 1, or 0 */
+    /* of the bucket's ordered (variable, offset, numel) list; 0: none, or not known here */
+    uint64_t content;
+    uint64_t digest; /* of what is sent; 0 where the device has no content */
+    int64_t numel;   /* of this rank's operand; -1: shares of its own */
     uint32_t op, reduce_op, root, dtype;
 } cd_letter;
 
@@ -25,23 +27,27 @@ typedef struct cd_word {
     size_t count, capacity;
 } cd_word;
 
-void cd_letter_make(cd_letter *letter, const char *group, const cddp_collective *collective, uint32_t group_rank);
-/* Same group, operation, dtype, count and bucket list: what collectives need to fit together. A content of 0 is not
-** known, and equals every other. */
+void cd_letter_make(cd_letter *letter, const char *group, const cddp_collective *collective,
+                    uint32_t group_rank);
+/* Same group, operation, dtype, count and bucket list: what collectives need to fit together. A
+** content of 0 is not known, and equals every other. */
 bool cd_letter_fits(const cd_letter *a, const cd_letter *b);
 void cd_letter_print(cd_text *text, const cd_letter *letter);
-cddp_status cd_word_push(cd_word *word, size_t at, const cd_letter *letter, cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_word_push(cd_word *word, size_t at, const cd_letter *letter,
+                         cddp_error *err) CDDP_MUST_CHECK;
 cddp_status cd_word_copy(cd_word *to, const cd_word *from, cddp_error *err) CDDP_MUST_CHECK;
 void cd_word_fini(cd_word *word); /* accepts a zeroed word */
 /* Of whole words, digests included. */
 uint64_t cd_word_digest(const cd_word *word);
 
-/* Do these ranks get along? Per group they must say the same, and if every collective is waited for before the next
-** one, nobody may wait for somebody who waits for him: the wait-for graph over all groups has no cycle. */
+/* Do these ranks get along? Per group they must say the same, and if every collective is waited for
+** before the next one, nobody may wait for somebody who waits for him: the wait-for graph over all
+** groups has no cycle. */
 typedef enum cd_words_end { CD_WORDS_FIT, CD_WORDS_PART, CD_WORDS_WAIT } cd_words_end;
 typedef struct cd_words_conflict {
     cd_words_end end;
-    uint32_t ranks[2];  /* part: the two; wait: one that waits, and one of those it waits for, which waits elsewhere */
+    /* part: the two; wait: one that waits, and one of those it waits for, which waits elsewhere */
+    uint32_t ranks[2];
     size_t letters[2];  /* where in their words */
     bool has_letter[2]; /* false: that word has no more of this group */
 } cd_words_conflict;
@@ -60,7 +66,8 @@ typedef struct cd_results {
     size_t count, capacity;
 } cd_results;
 
-const cd_told *cd_results_find(const cd_results *results, uint32_t rank, uint64_t group, uint64_t sequence);
+const cd_told *cd_results_find(const cd_results *results, uint32_t rank, uint64_t group,
+                               uint64_t sequence);
 void cd_results_fini(cd_results *results); /* accepts zeroed results */
 
 typedef struct cd_word_tap {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One run of a whole world: what every rank said and was told, and what it came to.
 **
-** Lifetime   a zeroed run, its chooser set by the caller → record → fini. Words and results stay until fini.
+** Lifetime   a zeroed run, its chooser set by the caller → record → fini. Words and results stay
+**            until fini.
 ** Threads    one.
 */
 #pragma once
@@ -19,7 +20,8 @@ typedef struct cd_window_chooser {
     double leaves;                        /* product of the options met: one probe's estimate */
     double states;                        /* sets of ready gradients, over all windows met */
     uint32_t windows[CD_PROVE_RANKS_MAX]; /* by rank: of those begun */
-    uint32_t left[CD_PROVE_RANKS_MAX];    /* options of the last choice of the rank; 2: its window is over */
+    /* options of the last choice of the rank; 2: its window is over */
+    uint32_t left[CD_PROVE_RANKS_MAX];
 } cd_window_chooser;
 
 typedef struct cd_world_failure {
@@ -37,6 +39,6 @@ typedef struct cd_world_run {
 } cd_world_run;
 
 /* The plan is that of the proof, or the same one for another number of ranks. */
-cddp_status cd_world_run_record(const cd_prove_options *options, const cddp_plan *plan, cd_world_run *run,
-                                cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_world_run_record(const cd_prove_options *options, const cddp_plan *plan,
+                                cd_world_run *run, cddp_error *err) CDDP_MUST_CHECK;
 void cd_world_run_fini(cd_world_run *run); /* accepts a zeroed run */

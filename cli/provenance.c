@@ -32,7 +32,8 @@ void cd_provenance_init(cd_provenance *provenance)
     time_t now = time(NULL);
     *provenance = (cd_provenance){.compiler = COMPILER ", " BUILD INSTRUMENTED};
     if (uname(&system) >= 0)
-        snprintf(provenance->machine, sizeof provenance->machine, "%.40s %.60s %.40s", system.sysname, system.release,
-                 system.machine);
-    if (gmtime_r(&now, &utc) != NULL) strftime(provenance->now, sizeof provenance->now, "%Y-%m-%dT%H:%M:%SZ", &utc);
+        snprintf(provenance->machine, sizeof provenance->machine, "%.40s %.60s %.40s",
+                 system.sysname, system.release, system.machine);
+    if (gmtime_r(&now, &utc) != NULL)
+        strftime(provenance->now, sizeof provenance->now, "%Y-%m-%dT%H:%M:%SZ", &utc);
 }

@@ -24,9 +24,11 @@ static cddp_status take_run(void *context, const cddp_stored_run *run, cddp_erro
     const cddp_run_provenance *p = &run->provenance;
     if (!run->complete)
         return cd_fail(err, CDDP_E_ARG,
-                       "run %" PRId64 " was interrupted while it was recorded; only whole runs can be %s", run->run,
-                       t->what);
-    /* The schedule that was taken is known only at the end; the one of the beginning is what was asked for. */
+                       "run %" PRId64
+                       " was interrupted while it was recorded; only whole runs can be %s",
+                       run->run, t->what);
+    /* The schedule that was taken is known only at the end; the one of the beginning is what was
+    ** asked for. */
     const char *taken = run->outcome.schedule;
     r->scenario = strdup(p->scenario);
     r->source = strdup(p->source);
@@ -34,8 +36,8 @@ static cddp_status take_run(void *context, const cddp_stored_run *run, cddp_erro
     r->backend = strdup(p->backend);
     r->algorithm = strdup("");
     r->schedule = strdup(taken != NULL && taken[0] != '\0' ? taken : p->schedule);
-    if (r->scenario == NULL || r->source == NULL || r->options == NULL || r->schedule == NULL || r->backend == NULL ||
-        r->algorithm == NULL)
+    if (r->scenario == NULL || r->source == NULL || r->options == NULL || r->schedule == NULL ||
+        r->backend == NULL || r->algorithm == NULL)
         return cd_fail(err, CDDP_E_NOMEM, "no memory for a stored run");
     r->run = run->run;
     r->plan_digest = p->plan;
@@ -54,7 +56,8 @@ static cddp_status take_metric(void *context, const char *name, double value, cd
     cd_recipe *r = context;
     const size_t length = strlen(CD_METRIC_ALGORITHM);
     (void)value;
-    if (strncmp(name, CD_METRIC_ALGORITHM, length) != 0 || cd_algorithm_find(name + length) < 0) return CDDP_OK;
+    if (strncmp(name, CD_METRIC_ALGORITHM, length) != 0 || cd_algorithm_find(name + length) < 0)
+        return CDDP_OK;
     char *algorithm = strdup(name + length);
     if (algorithm == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for a stored run");
     free(r->algorithm);
@@ -62,14 +65,15 @@ static cddp_status take_metric(void *context, const char *name, double value, cd
     return CDDP_OK;
 }
 
-cddp_status cd_recipe_load(cd_recipe *recipe, cddp_store *store, uint64_t number, const char *what, cddp_error *err)
+cddp_status cd_recipe_load(cd_recipe *recipe, cddp_store *store, uint64_t number, const char *what,
+                           cddp_error *err)
 {
     int64_t run = 0;
     taking t = {recipe, what};
     CD_TRY(cddp_store_last_run(store, &run, err));
     if (number > (uint64_t)run)
-        return cd_fail(err, CDDP_E_ARG, "'%s' has no run %" PRIu64 "; its last one is %" PRId64, cddp_store_path(store),
-                       number, run);
+        return cd_fail(err, CDDP_E_ARG, "'%s' has no run %" PRIu64 "; its last one is %" PRId64,
+                       cddp_store_path(store), number, run);
     if (number != 0) run = (int64_t)number;
     CD_TRY(cddp_store_each_run(store, run, take_run, &t, err));
     CD_TRY(cddp_store_each_metric(store, run, take_metric, recipe, err));
@@ -88,7 +92,8 @@ bool cd_recipe_is_foreign(const cd_recipe *recipe)
 {
     bool foreign = false;
     /* What cannot be read as a composition is the name of a backend that is not the simulator. */
-    return cddp_composition_each(recipe->backend, see_backend, &foreign, NULL) != CDDP_OK || foreign;
+    return cddp_composition_each(recipe->backend, see_backend, &foreign, NULL) != CDDP_OK ||
+           foreign;
 }
 
 cddp_status cd_recipe_transfer(const cd_recipe *recipe, cddp_plan *plan, cddp_error *err)
@@ -106,7 +111,8 @@ cddp_status cd_recipe_transfer(const cd_recipe *recipe, cddp_plan *plan, cddp_er
     }
     CD_TRY_OUT(cddp_plan_set(plan, "world.backend", cd_text_get(&spec), err));
     CD_TRY_OUT(cddp_plan_set(plan, "schedule.chooser", "fifo", err));
-    if (recipe->algorithm[0] != '\0') CD_TRY_OUT(cddp_plan_set(plan, "network.algorithm", recipe->algorithm, err));
+    if (recipe->algorithm[0] != '\0')
+        CD_TRY_OUT(cddp_plan_set(plan, "network.algorithm", recipe->algorithm, err));
 out:
     cd_text_fini(&spec);
     return status;
@@ -135,31 +141,35 @@ static cddp_status check_columns(const cd_recipe *recipe, const cddp_plan *plan,
     for (size_t i = 0; i < sizeof columns / sizeof *columns; i++)
         if (columns[i].recorded != columns[i].planned)
             return cd_fail(err, CDDP_E_CORRUPT,
-                           "run %" PRId64 " was changed: its column %s says %" PRIu64 ", and its scenario %" PRIu64,
+                           "run %" PRId64 " was changed: its column %s says %" PRIu64
+                           ", and its scenario %" PRIu64,
                            recipe->run, columns[i].name, columns[i].recorded, columns[i].planned);
     return CDDP_OK;
 }
 
-cddp_status cd_recipe_read_plan(const cd_recipe *recipe, const cd_session *session, cddp_plan **plan, cddp_error *err)
+cddp_status cd_recipe_read_plan(const cd_recipe *recipe, const cd_session *session,
+                                cddp_plan **plan, cddp_error *err)
 {
     cddp_status status = CDDP_OK;
     cddp_plan *read = NULL;
     cd_result mistakes;
     cd_result_init(&mistakes);
     cd_session_read_plan(session, recipe->source, recipe->scenario, &read, &mistakes);
-    /* Which backend "mpi" is was decided by the launcher of that run; another start decides otherwise. */
+    /* Which backend "mpi" is was decided by the launcher of that run; another start decides
+    ** otherwise. */
     if (read != NULL && recipe->backend[0] != '\0')
         status = cddp_plan_set(read, "world.backend", recipe->backend, err);
     if (status != CDDP_OK) {
         cddp_plan_destroy(read);
     } else if (read == NULL) {
-        status = cd_fail(err, CDDP_E_CONFIG, "the recorded scenario cannot be read any more: %s %s", mistakes.summary,
-                         mistakes.details);
+        status = cd_fail(err, CDDP_E_CONFIG, "the recorded scenario cannot be read any more: %s %s",
+                         mistakes.summary, mistakes.details);
     } else if (cddp_plan_digest(read) != recipe->plan_digest) {
-        status = cd_fail(err, CDDP_E_MISMATCH,
-                         "the recorded scenario no longer means the same: its plan has digest %016" PRIx64
-                         ", the record says %016" PRIx64,
-                         cddp_plan_digest(read), recipe->plan_digest);
+        status = cd_fail(
+            err, CDDP_E_MISMATCH,
+            "the recorded scenario no longer means the same: its plan has digest %016" PRIx64
+            ", the record says %016" PRIx64,
+            cddp_plan_digest(read), recipe->plan_digest);
         cddp_plan_destroy(read);
     } else {
         status = check_columns(recipe, read, err);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a stored run says about running it again: scenario, overrides, schedule, and the digests to hold it against.
+/* What a stored run says about running it again: scenario, overrides, schedule, and the digests to
+** hold it against.
 **
 ** Lifetime   load → read_plan … → fini; the texts are its own.
 ** Errors     a run that cannot be run again is refused with the reason, never bent to fit.
@@ -11,7 +12,7 @@ typedef struct cd_recipe {
     int64_t run;
     char *scenario, *source, *options; /* the text, its path, the command line's changes */
     char *schedule;                    /* the choices that were taken; "" for fifo */
-    char *backend;   /* that it was recorded on */
+    char *backend;                     /* that it was recorded on */
     char *algorithm; /* in which order that sums; "" where the simulator does not know it */
     uint64_t plan_digest, trace_digest, exit_code;
     uint64_t seed, world_size, steps; /* as the record says them again, beside the scenario */
@@ -23,10 +24,11 @@ cddp_status cd_recipe_load(cd_recipe *recipe, cddp_store *store, uint64_t number
                            cddp_error *err) CDDP_MUST_CHECK;
 /* Whether a backend of the record is another than the simulator. */
 bool cd_recipe_is_foreign(const cd_recipe *recipe);
-/* Turns the plan of a foreign record into the same one on the simulator, which sums in the recorded order where that is
-** known, and decides nothing: real processes take whatever comes first. */
-cddp_status cd_recipe_transfer(const cd_recipe *recipe, cddp_plan *plan, cddp_error *err) CDDP_MUST_CHECK;
+/* Turns the plan of a foreign record into the same one on the simulator, which sums in the recorded
+** order where that is known, and decides nothing: real processes take whatever comes first. */
+cddp_status cd_recipe_transfer(const cd_recipe *recipe, cddp_plan *plan,
+                               cddp_error *err) CDDP_MUST_CHECK;
 void cd_recipe_fini(cd_recipe *recipe); /* accepts a zeroed one */
 /* The plan, as long as it means what it meant. The session's overrides are those of the recipe. */
-cddp_status cd_recipe_read_plan(const cd_recipe *recipe, const cd_session *session, cddp_plan **plan,
-                                cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_recipe_read_plan(const cd_recipe *recipe, const cd_session *session,
+                                cddp_plan **plan, cddp_error *err) CDDP_MUST_CHECK;

@@ -10,7 +10,8 @@ static void record(void *self, const cddp_event *event)
 
 void cd_recorder_init(cd_recorder *recorder)
 {
-    *recorder = (cd_recorder){.sink = {sizeof(cddp_trace_sink), CDDP_TRACE_ABI, recorder, record, NULL}};
+    *recorder =
+        (cd_recorder){.sink = {sizeof(cddp_trace_sink), CDDP_TRACE_ABI, recorder, record, NULL}};
     cd_memory_sink_init(&recorder->memory, NULL);
 }
 

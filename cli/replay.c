@@ -18,7 +18,8 @@ static bool same_text(const char *a, const char *b)
 
 static bool same_place(const cddp_event *a, const cddp_event *b)
 {
-    return a->kind == b->kind && a->rank == b->rank && a->step == b->step && a->micro_step == b->micro_step && same_text(a->text, b->text);
+    return a->kind == b->kind && a->rank == b->rank && a->step == b->step &&
+           a->micro_step == b->micro_step && same_text(a->text, b->text);
 }
 
 static bool same_event(const cddp_event *a, const cddp_event *b)
@@ -50,10 +51,12 @@ static bool is_of_world(const cddp_event *e)
     }
 }
 
-/* The plan has another backend; what another backend promises of its order is no event of the rank; time passes as it likes. */
+/* The plan has another backend; what another backend promises of its order is no event of the rank;
+** time passes as it likes. */
 static bool is_compared(uint16_t kind, uint32_t field)
 {
-    if (kind == CDDP_EV_run_begin) return field != offsetof(cddp_event_run_begin, plan) / sizeof(int64_t);
+    if (kind == CDDP_EV_run_begin)
+        return field != offsetof(cddp_event_run_begin, plan) / sizeof(int64_t);
     if (kind == CDDP_EV_group) return field != offsetof(cddp_event_group, order) / sizeof(int64_t);
     return cddp_event_describe(kind)->fields[field].type != CDDP_FIELD_ns;
 }
@@ -66,12 +69,17 @@ static bool same_across(const cddp_event *a, const cddp_event *b)
     return true;
 }
 
-static size_t lane_of(const cddp_event *e) { return e->rank == UINT32_MAX ? 0 : (size_t)e->rank + 1; }
+static size_t lane_of(const cddp_event *e)
+{
+    return e->rank == UINT32_MAX ? 0 : (size_t)e->rank + 1;
+}
 
 /* The first event from `from` on that the lane has to meet. */
 static size_t find_next(const cd_replay *r, size_t lane, size_t from)
 {
-    while (from < r->recorded.count && (lane_of(&r->recorded.events[from]) != lane || is_of_world(&r->recorded.events[from]))) from++;
+    while (from < r->recorded.count &&
+           (lane_of(&r->recorded.events[from]) != lane || is_of_world(&r->recorded.events[from])))
+        from++;
     return from;
 }
 
@@ -88,7 +96,8 @@ static void meet(cd_replay *r, size_t index)
 {
     r->met++;
     r->last = index;
-    r->stopped = (r->until != 0 && r->met >= r->until) || r->until_kind == r->recorded.events[index].kind;
+    r->stopped =
+        (r->until != 0 && r->met >= r->until) || r->until_kind == r->recorded.events[index].kind;
     if (!r->across) return;
     const size_t lane = lane_of(&r->recorded.events[index]);
     r->cursors[lane] = find_next(r, lane, index + 1);
@@ -120,13 +129,15 @@ static cddp_status flush(void *self, cddp_error *err)
 {
     const cd_replay *r = self;
     if (r->parted) return cd_fail(err, CDDP_E_ABORTED, "the runs parted after %zu events", r->met);
-    if (r->stopped) return cd_fail(err, CDDP_E_ABORTED, "stopped after %zu events, as asked", r->met);
+    if (r->stopped)
+        return cd_fail(err, CDDP_E_ABORTED, "stopped after %zu events, as asked", r->met);
     return CDDP_OK;
 }
 
 void cd_replay_init(cd_replay *replay)
 {
-    *replay = (cd_replay){.sink = {sizeof(cddp_trace_sink), CDDP_TRACE_ABI, replay, compare, flush}, .until_kind = -1};
+    *replay = (cd_replay){.sink = {sizeof(cddp_trace_sink), CDDP_TRACE_ABI, replay, compare, flush},
+                          .until_kind = -1};
     cd_memory_sink_init(&replay->recorded, NULL);
 }
 
@@ -155,7 +166,8 @@ cddp_status cd_replay_set_across(cd_replay *r, bool order_known, cddp_error *err
         if (lane >= r->cursor_count) r->cursor_count = lane + 1;
     }
     r->cursors = malloc((r->cursor_count + 1) * sizeof *r->cursors);
-    if (r->cursors == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory to follow %zu ranks", r->cursor_count);
+    if (r->cursors == NULL)
+        return cd_fail(err, CDDP_E_NOMEM, "no memory to follow %zu ranks", r->cursor_count);
     for (size_t lane = 0; lane < r->cursor_count; lane++) r->cursors[lane] = find_next(r, lane, 0);
     return CDDP_OK;
 }

@@ -30,8 +30,9 @@ static int write_file(const cd_cli *cli, const cd_text *text, const char *path, 
 
 int cd_report_send(const cd_cli *cli, const cd_report_target *target, const cd_report *report)
 {
-    static void (*const formats[])(cd_text * text, const cd_report *report) = {cd_report_text, cd_report_json,
-                                                                               cd_report_junit, cd_report_sarif};
+    static void (*const formats[])(cd_text * text,
+                                   const cd_report *report) = {cd_report_text, cd_report_json,
+                                                               cd_report_junit, cd_report_sarif};
     cd_text text;
     cd_text_init(&text, target->format == CD_FORMAT_TEXT && target->path == NULL && cli->color_out);
     formats[target->format](&text, report);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The report as JUnit XML, as Jenkins, GitLab and the others read it: one test case per scenario, a failure per case
-** with findings, an error per case that could not run, and skipped for what is absent here. An inconclusive case is a
-** failure: it was not verified. tests/unit/cli validates against the Jenkins schema. */
+/* The report as JUnit XML, as Jenkins, GitLab and the others read it: one test case per scenario, a
+** failure per case with findings, an error per case that could not run, and skipped for what is
+** absent here. An inconclusive case is a failure: it was not verified. tests/unit/cli validates
+** against the Jenkins schema. */
 #include "cli/json.h"
 #include "cli/report.h"
 
@@ -43,11 +44,13 @@ static void put_attribute(cd_text *text, const char *name, const char *value)
     cd_text_push(text, "\"");
 }
 
-static void put_problem(cd_text *text, const char *element, const char *type, const cd_result *result)
+static void put_problem(cd_text *text, const char *element, const char *type,
+                        const cd_result *result)
 {
     cd_text body;
     cd_report one = {.results = result, .count = 1, .exit_code = result->exit_code};
-    const char *message = result->finding_count > 0 ? result->findings[0].finding.title : result->reason;
+    const char *message =
+        result->finding_count > 0 ? result->findings[0].finding.title : result->reason;
     cd_text_printf(text, "      <%s", element);
     put_attribute(text, "type", type);
     put_attribute(text, "message", message);
@@ -89,7 +92,8 @@ static void put_case(cd_text *text, const cd_report *report, const cd_result *re
     if (clean) return;
     switch (result->exit_code) {
     case CD_EXIT_FINDINGS:
-        put_problem(text, "failure", result->finding_count > 0 ? result->findings[0].finding.check : "findings",
+        put_problem(text, "failure",
+                    result->finding_count > 0 ? result->findings[0].finding.check : "findings",
                     result);
         break;
     case CD_EXIT_INCONCLUSIVE:
@@ -115,10 +119,11 @@ void cd_report_junit(cd_text *text, const cd_report *report)
         counts[report->results[i].exit_code]++;
         wall_ns += report->results[i].wall_ns;
     }
-    cd_text_push(text, "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites>\n  <testsuite name=\"cddp-verify\"");
-    cd_text_printf(text, " tests=\"%zu\" failures=\"%zu\" errors=\"%zu\" skipped=\"%zu\"", report->count,
-                   counts[CD_EXIT_FINDINGS] + counts[CD_EXIT_INCONCLUSIVE], counts[CD_EXIT_USAGE],
-                   counts[CD_EXIT_ENVIRONMENT]);
+    cd_text_push(text, "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites>\n  <testsuite "
+                       "name=\"cddp-verify\"");
+    cd_text_printf(text, " tests=\"%zu\" failures=\"%zu\" errors=\"%zu\" skipped=\"%zu\"",
+                   report->count, counts[CD_EXIT_FINDINGS] + counts[CD_EXIT_INCONCLUSIVE],
+                   counts[CD_EXIT_USAGE], counts[CD_EXIT_ENVIRONMENT]);
     if (report->timings) cd_text_printf(text, " time=\"%.3f\"", (double)wall_ns / 1e9);
     cd_text_push(text, ">\n");
     for (size_t i = 0; i < report->count; i++) put_case(text, report, &report->results[i]);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The report as SARIF 2.1.0, for code scanning: one rule per invariant, one result per finding, located at the scenario
-** file and, logically, at rank, bucket and parameter. Scenarios that could not be judged become notifications. */
+/* The report as SARIF 2.1.0, for code scanning: one rule per invariant, one result per finding,
+** located at the scenario file and, logically, at rank, bucket and parameter. Scenarios that could
+** not be judged become notifications. */
 #include "cli/json.h"
 #include "cli/report.h"
 
@@ -30,7 +31,9 @@ static void put_rules(cd_json *json, const cd_report *report)
     const cddp_check *check;
     cd_json_key(json, "rules");
     cd_json_open(json, '[');
-    for (size_t i = 0; report->registry != NULL && (check = cddp_registry_check(report->registry, i)) != NULL; i++) {
+    for (size_t i = 0;
+         report->registry != NULL && (check = cddp_registry_check(report->registry, i)) != NULL;
+         i++) {
         cd_json_open(json, '{');
         cd_json_put_text(json, "id", check->name);
         put_message(json, "shortDescription", check->title);
@@ -55,8 +58,8 @@ static void put_uri(cd_json *json, const char *path)
     cd_text_init(&uri, false);
     for (const char *at = path; *at != '\0'; at++) {
         unsigned char byte = (unsigned char)*at;
-        bool is_plain = (byte >= 'a' && byte <= 'z') || (byte >= 'A' && byte <= 'Z') || (byte >= '0' && byte <= '9') ||
-                        strchr("-._~/!$&'()*+,;=@", byte) != NULL;
+        bool is_plain = (byte >= 'a' && byte <= 'z') || (byte >= 'A' && byte <= 'Z') ||
+                        (byte >= '0' && byte <= '9') || strchr("-._~/!$&'()*+,;=@", byte) != NULL;
         cd_text_printf(&uri, is_plain ? "%c" : "%%%02X", byte);
     }
     cd_json_put_text(json, "uri", cd_text_get(&uri));
@@ -82,20 +85,24 @@ static void put_location(cd_json *json, const cd_result *result, const cddp_find
     cd_json_close(json, '}');
     cd_json_key(json, "logicalLocations");
     cd_json_open(json, '[');
-    if (f->rank >= 0) put_logical(json, "rank", (snprintf(name, sizeof name, "rank %d", (int)f->rank), name));
-    if (f->bucket >= 0) put_logical(json, "bucket", (snprintf(name, sizeof name, "bucket %d", (int)f->bucket), name));
+    if (f->rank >= 0)
+        put_logical(json, "rank", (snprintf(name, sizeof name, "rank %d", (int)f->rank), name));
+    if (f->bucket >= 0)
+        put_logical(json, "bucket",
+                    (snprintf(name, sizeof name, "bucket %d", (int)f->bucket), name));
     if (f->parameter[0] != '\0') put_logical(json, "parameter", f->parameter);
     cd_json_close(json, ']');
     cd_json_close(json, '}');
     cd_json_close(json, ']');
 }
 
-static void put_result(cd_json *json, const cd_report *report, const cd_result *result, const cddp_finding *f)
+static void put_result(cd_json *json, const cd_report *report, const cd_result *result,
+                       const cddp_finding *f)
 {
     cd_text words;
     cd_text_init(&words, false);
-    cd_text_printf(&words, "%s (step %u). Expected: %s. Found: %s.", f->title, (unsigned)f->step, f->expected,
-                   f->actual);
+    cd_text_printf(&words, "%s (step %u). Expected: %s. Found: %s.", f->title, (unsigned)f->step,
+                   f->expected, f->actual);
     if (f->advice[0] != '\0') cd_text_printf(&words, " %s", f->advice);
     cd_json_open(json, '{');
     cd_json_put_text(json, "ruleId", f->check);
@@ -141,7 +148,8 @@ static void put_invocation(cd_json *json, const cd_report *report)
     cd_json_open(json, '[');
     cd_json_open(json, '{');
     cd_json_put_flag(json, "executionSuccessful",
-                     report->exit_code == CD_EXIT_VERIFIED || report->exit_code == CD_EXIT_FINDINGS);
+                     report->exit_code == CD_EXIT_VERIFIED ||
+                         report->exit_code == CD_EXIT_FINDINGS);
     cd_json_put_integer(json, "exitCode", report->exit_code);
     cd_json_put_text(json, "exitCodeDescription", cd_result_verdict_name(report->exit_code));
     put_notifications(json, report);

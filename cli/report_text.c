@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The report for people. Verdict first, then the culprit with both sides shown, the events it rests on, and the line
-** that reproduces it. What followed from the culprit is counted, and shown in full with --verbose. */
+/* The report for people. Verdict first, then the culprit with both sides shown, the events it rests
+** on, and the line that reproduces it. What followed from the culprit is counted, and shown in full
+** with --verbose. */
 #include "cli/report.h"
 
 #include <inttypes.h>
@@ -63,7 +64,8 @@ static void put_finding(cd_text *text, const cd_result_finding *finding, bool cu
     put_place(text, f);
     put_line(text, "expected", f->expected);
     put_line(text, "found", f->actual);
-    for (size_t i = 0; i < finding->context_count; i++) put_line(text, i == 0 ? "events" : "", finding->context[i]);
+    for (size_t i = 0; i < finding->context_count; i++)
+        put_line(text, i == 0 ? "events" : "", finding->context[i]);
     put_line(text, "advice", f->advice);
 }
 
@@ -82,7 +84,8 @@ static void put_consequences(cd_text *text, const cd_result *result)
             count += same;
         }
         if (seen) continue;
-        cd_text_printf(&rest, "%s%s %zu time%s", rest.length > 0 ? ", " : "", check, count, count == 1 ? "" : "s");
+        cd_text_printf(&rest, "%s%s %zu time%s", rest.length > 0 ? ", " : "", check, count,
+                       count == 1 ? "" : "s");
     }
     put_line(text, "also", cd_text_get(&rest));
     cd_text_fini(&rest);
@@ -95,7 +98,8 @@ static void put_exercises(cd_text *text, const cd_result *result)
         cd_text_push(text, "  ");
         cd_text_style(text, CD_STYLE_CYAN, "%-*s", INDENT - 2, i == 0 ? "exercised" : "");
         cd_text_printf(text, "%-11s", e->check);
-        if (e->count > 0) cd_text_printf(text, " %" PRIu64 " time%s:", e->count, e->count == 1 ? "" : "s");
+        if (e->count > 0)
+            cd_text_printf(text, " %" PRIu64 " time%s:", e->count, e->count == 1 ? "" : "s");
         cd_text_printf(text, " %s\n", e->how);
     }
     for (size_t i = 0; i < result->mark_count; i++) {
@@ -108,17 +112,20 @@ static void put_exercises(cd_text *text, const cd_result *result)
 /* Ranks that did not return cleanly; when there are many, the first few say enough. */
 static void put_ranks(cd_text *text, const cd_report *report, const cd_result *result)
 {
-    size_t shown = report->verbose || result->rank_count <= RANKS_SHOWN + 1 ? result->rank_count : RANKS_SHOWN;
+    size_t shown =
+        report->verbose || result->rank_count <= RANKS_SHOWN + 1 ? result->rank_count : RANKS_SHOWN;
     for (size_t i = 0; i < shown; i++) {
         const cd_result_rank *r = &result->ranks[i];
         cd_text line;
         cd_text_init(&line, false);
-        cd_text_printf(&line, "%" PRIu32 " %s%s%s", r->rank, r->end, r->message[0] != '\0' ? ": " : "", r->message);
+        cd_text_printf(&line, "%" PRIu32 " %s%s%s", r->rank, r->end,
+                       r->message[0] != '\0' ? ": " : "", r->message);
         put_line(text, i == 0 ? "ranks" : "", cd_text_get(&line));
         cd_text_fini(&line);
     }
     if (shown < result->rank_count)
-        cd_text_printf(text, "%*sand %zu more ranks (--verbose shows them)\n", INDENT, "", result->rank_count - shown);
+        cd_text_printf(text, "%*sand %zu more ranks (--verbose shows them)\n", INDENT, "",
+                       result->rank_count - shown);
 }
 
 /* One line on what stands behind the verdict. */
@@ -130,13 +137,17 @@ static void put_facts(cd_text *text, const cd_report *report, const cd_result *r
                    "%" PRIu32 " rank%s, %" PRIu32 " step%s on %s, seed %" PRIu64 "; %" PRIu64
                    " events, %zu invariant%s exercised; "
                    "trace %016" PRIx64 ", plan %016" PRIx64,
-                   result->world_size, result->world_size == 1 ? "" : "s", result->steps, result->steps == 1 ? "" : "s",
-                   result->backend, result->seed, result->event_count, result->exercise_count,
-                   result->exercise_count == 1 ? "" : "s", result->trace_digest, result->plan_digest);
+                   result->world_size, result->world_size == 1 ? "" : "s", result->steps,
+                   result->steps == 1 ? "" : "s", result->backend, result->seed,
+                   result->event_count, result->exercise_count,
+                   result->exercise_count == 1 ? "" : "s", result->trace_digest,
+                   result->plan_digest);
     if (result->variant_count > 0)
-        cd_text_printf(&facts, "; the same parameters bit for bit under %" PRIu32 " other setting%s",
+        cd_text_printf(&facts,
+                       "; the same parameters bit for bit under %" PRIu32 " other setting%s",
                        result->variant_count, result->variant_count == 1 ? "" : "s");
-    if (report->timings && result->wall_ns > 0) cd_text_printf(&facts, "; %.1f ms", (double)result->wall_ns / 1e6);
+    if (report->timings && result->wall_ns > 0)
+        cd_text_printf(&facts, "; %.1f ms", (double)result->wall_ns / 1e6);
     put_line(text, "run", cd_text_get(&facts));
     cd_text_fini(&facts);
 }
@@ -144,7 +155,8 @@ static void put_facts(cd_text *text, const cd_report *report, const cd_result *r
 static void put_header(cd_text *text, const cd_result *result)
 {
     cd_text_style(text, result->skipped ? CD_STYLE_YELLOW : verdict_style(result->exit_code), "%s",
-                  result->exit_code == CD_EXIT_VERIFIED && result->as_expected ? "as expected" : result->verdict);
+                  result->exit_code == CD_EXIT_VERIFIED && result->as_expected ? "as expected"
+                                                                               : result->verdict);
     cd_text_printf(text, ": %s", result->source);
     if (result->stored_run > 0) cd_text_printf(text, " run %" PRId64, result->stored_run);
     if (result->title[0] != '\0') cd_text_printf(text, ": %s", result->title);
@@ -164,8 +176,10 @@ static void put_result(cd_text *text, const cd_report *report, const cd_result *
     put_details(text, result);
     /* A summary that only repeats the verdict or the culprit's title says nothing new. */
     bool told = strcmp(result->summary, result->verdict) == 0 ||
-                (result->finding_count > 0 && strstr(result->summary, result->findings[0].finding.title) != NULL);
-    if (result->summary[0] != '\0' && result->details[0] == '\0' && !told) put_line(text, "", result->summary);
+                (result->finding_count > 0 &&
+                 strstr(result->summary, result->findings[0].finding.title) != NULL);
+    if (result->summary[0] != '\0' && result->details[0] == '\0' && !told)
+        put_line(text, "", result->summary);
     if (strcmp(result->reason, result->summary) != 0) put_line(text, "because", result->reason);
     for (size_t i = 0; i < result->finding_count && (i == 0 || report->verbose); i++)
         put_finding(text, &result->findings[i], i == 0);
@@ -173,7 +187,8 @@ static void put_result(cd_text *text, const cd_report *report, const cd_result *
     put_ranks(text, report, result);
     if (report->verbose) put_exercises(text, result);
     /* What was refused before anything ran has no facts, and nothing to reproduce. */
-    const bool was_refused = result->event_count == 0 && (result->exit_code == CD_EXIT_USAGE || result->exit_code == CD_EXIT_ENVIRONMENT);
+    const bool was_refused = result->event_count == 0 && (result->exit_code == CD_EXIT_USAGE ||
+                                                          result->exit_code == CD_EXIT_ENVIRONMENT);
     put_line(text, "unjudged", result->unjudged);
     if (result->judged && !was_refused) put_facts(text, report, result);
     if (!was_refused && (result->exit_code != CD_EXIT_VERIFIED || result->finding_count > 0))
@@ -187,13 +202,15 @@ static void put_totals(cd_text *text, const cd_report *report)
     for (size_t i = 0; i < report->count; i++) {
         skipped += report->results[i].skipped;
         counts[report->results[i].exit_code] += !report->results[i].skipped;
-        expected += report->results[i].exit_code == CD_EXIT_VERIFIED && report->results[i].as_expected;
+        expected +=
+            report->results[i].exit_code == CD_EXIT_VERIFIED && report->results[i].as_expected;
     }
-    cd_text_style(text, verdict_style(report->exit_code), "%zu of %zu verified", counts[CD_EXIT_VERIFIED],
-                  report->count + report->not_run);
+    cd_text_style(text, verdict_style(report->exit_code), "%zu of %zu verified",
+                  counts[CD_EXIT_VERIFIED], report->count + report->not_run);
     if (expected > 0)
-        cd_text_printf(text, " (%zu as %s scenario%s expect%s)", expected, expected == 1 ? "its" : "their",
-                       expected == 1 ? "" : "s", expected == 1 ? "s" : "");
+        cd_text_printf(text, " (%zu as %s scenario%s expect%s)", expected,
+                       expected == 1 ? "its" : "their", expected == 1 ? "" : "s",
+                       expected == 1 ? "s" : "");
     static const struct {
         int code;
         const char *words;
@@ -202,8 +219,11 @@ static void put_totals(cd_text *text, const cd_report *report)
                 {CD_EXIT_ENVIRONMENT, "not possible here"},
                 {CD_EXIT_INCONCLUSIVE, "inconclusive"}};
     for (size_t i = 0; i < 4; i++)
-        if (counts[rest[i].code] > 0) cd_text_printf(text, ", %zu %s", counts[rest[i].code], rest[i].words);
-    if (skipped > 0) cd_text_printf(text, ", %zu skipped, which need%s a plugin", skipped, skipped == 1 ? "s" : "");
+        if (counts[rest[i].code] > 0)
+            cd_text_printf(text, ", %zu %s", counts[rest[i].code], rest[i].words);
+    if (skipped > 0)
+        cd_text_printf(text, ", %zu skipped, which need%s a plugin", skipped,
+                       skipped == 1 ? "s" : "");
     if (report->not_run > 0) cd_text_printf(text, ", %zu not run", report->not_run);
     cd_text_push(text, "\n");
 }
@@ -220,6 +240,7 @@ void cd_report_text(cd_text *text, const cd_report *report)
         else
             put_header(text, result);
     }
-    if (report->interrupted) cd_text_style(text, CD_STYLE_YELLOW, "interrupted: what is above is what was known\n");
+    if (report->interrupted)
+        cd_text_style(text, CD_STYLE_YELLOW, "interrupted: what is above is what was known\n");
     if (!single || report->quiet) put_totals(text, report);
 }

@@ -54,11 +54,13 @@ void cd_result_take_finding(cd_result *result, cd_result_finding *to, const cddp
 
 const char *cd_result_verdict_name(int exit_code)
 {
-    static const char *const names[] = {"verified", "findings", "error", "environment", "inconclusive"};
+    static const char *const names[] = {"verified", "findings", "error", "environment",
+                                        "inconclusive"};
     return exit_code >= 0 && exit_code <= 4 ? names[exit_code] : "crashed";
 }
 
-void cd_result_set_failure(cd_result *result, int exit_code, const char *summary, const char *details)
+void cd_result_set_failure(cd_result *result, int exit_code, const char *summary,
+                           const char *details)
 {
     result->exit_code = exit_code;
     result->verdict = cd_result_verdict_name(exit_code);
@@ -91,23 +93,28 @@ static bool take_ranks(cd_result *result, const cddp_verdict *verdict)
 {
     size_t count = 0;
     for (size_t i = 0; i < verdict->rank_count; i++)
-        count += verdict->ranks[i].result.end != CDDP_RANK_RETURNED || verdict->ranks[i].result.status != CDDP_OK;
+        count += verdict->ranks[i].result.end != CDDP_RANK_RETURNED ||
+                 verdict->ranks[i].result.status != CDDP_OK;
     if (!make(result, (void **)&result->ranks, count, sizeof *result->ranks)) return false;
     for (size_t i = 0; i < verdict->rank_count; i++) {
         const cddp_rank_result *r = &verdict->ranks[i].result;
         if (r->end == CDDP_RANK_RETURNED && r->status == CDDP_OK) continue;
         result->ranks[result->rank_count++] =
-            (cd_result_rank){(uint32_t)i, end_name(r->end), cd_result_copy(result, r->error.message)};
+            (cd_result_rank){(uint32_t)i, end_name(r->end),
+                             cd_result_copy(result, r->error.message)};
     }
     return true;
 }
 
 cddp_status cd_result_take_verdict(cd_result *result, const cddp_verdict *v, cddp_error *err)
 {
-    bool made = make(result, (void **)&result->findings, v->finding_count, sizeof *result->findings) &&
-                make(result, (void **)&result->exercises, v->exercise_count, sizeof *result->exercises) &&
-                make(result, (void **)&result->marks, v->mark_count, sizeof *result->marks) && take_ranks(result, v);
-    if (!made) return cd_fail(err, CDDP_E_NOMEM, "no memory for the result of '%s'", result->source);
+    bool made =
+        make(result, (void **)&result->findings, v->finding_count, sizeof *result->findings) &&
+        make(result, (void **)&result->exercises, v->exercise_count, sizeof *result->exercises) &&
+        make(result, (void **)&result->marks, v->mark_count, sizeof *result->marks) &&
+        take_ranks(result, v);
+    if (!made)
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for the result of '%s'", result->source);
     result->judged = true;
     result->exit_code = (int)v->outcome;
     result->verdict = cd_result_verdict_name(result->exit_code);
@@ -118,12 +125,15 @@ cddp_status cd_result_take_verdict(cd_result *result, const cddp_verdict *v, cdd
     result->trace_digest = v->trace_digest;
     result->plan_digest = v->plan_digest;
     result->virtual_time_ns = v->time_ns;
-    for (size_t i = 0; i < v->finding_count; i++) cd_result_take_finding(result, &result->findings[i], &v->findings[i]);
+    for (size_t i = 0; i < v->finding_count; i++)
+        cd_result_take_finding(result, &result->findings[i], &v->findings[i]);
     for (size_t i = 0; i < v->exercise_count; i++)
-        result->exercises[i] = (cddp_exercise){cd_result_copy(result, v->exercises[i].check),
-                                               cd_result_copy(result, v->exercises[i].how), v->exercises[i].count};
+        result->exercises[i] =
+            (cddp_exercise){cd_result_copy(result, v->exercises[i].check),
+                            cd_result_copy(result, v->exercises[i].how), v->exercises[i].count};
     for (size_t i = 0; i < v->mark_count; i++)
-        result->marks[i] = (cddp_mark_count){cd_result_copy(result, v->marks[i].name), v->marks[i].count};
+        result->marks[i] =
+            (cddp_mark_count){cd_result_copy(result, v->marks[i].name), v->marks[i].count};
     result->finding_count = v->finding_count;
     result->exercise_count = v->exercise_count;
     result->mark_count = v->mark_count;
@@ -135,14 +145,17 @@ cddp_status cd_result_take_verdict(cd_result *result, const cddp_verdict *v, cdd
 bool cd_result_wants_context(const cd_result *result)
 {
     for (size_t i = 0; i < result->finding_count; i++)
-        if (result->findings[i].context_count < result->findings[i].finding.event_count) return true;
+        if (result->findings[i].context_count < result->findings[i].finding.event_count)
+            return true;
     return false;
 }
 
 static bool rests_on(const cddp_finding *finding, const cddp_event *event)
 {
     for (uint32_t i = 0; i < finding->event_count; i++)
-        if (finding->events[i].rank == event->rank && finding->events[i].sequence == event->sequence) return true;
+        if (finding->events[i].rank == event->rank &&
+            finding->events[i].sequence == event->sequence)
+            return true;
     return false;
 }
 
@@ -153,7 +166,8 @@ void cd_result_add_context(cd_result *result, const cddp_event *event)
         cd_result_finding *f = &result->findings[i];
         if (f->context_count >= f->finding.event_count || !rests_on(&f->finding, event)) continue;
         if (f->context == NULL)
-            f->context = cd_arena_push(&result->arena, CDDP_FINDING_EVENTS_MAX * sizeof *f->context);
+            f->context =
+                cd_arena_push(&result->arena, CDDP_FINDING_EVENTS_MAX * sizeof *f->context);
         if (f->context == NULL) return;
         cd_event_print(event, text, sizeof text);
         f->context[f->context_count++] = cd_result_copy(result, text);
@@ -164,8 +178,8 @@ void cd_result_add_context(cd_result *result, const cddp_event *event)
 
 int cd_results_exit_code(const cd_result *results, size_t count)
 {
-    static const int order[] = {CD_EXIT_VERIFIED, CD_EXIT_INCONCLUSIVE, CD_EXIT_ENVIRONMENT, CD_EXIT_USAGE,
-                                CD_EXIT_FINDINGS};
+    static const int order[] = {CD_EXIT_VERIFIED, CD_EXIT_INCONCLUSIVE, CD_EXIT_ENVIRONMENT,
+                                CD_EXIT_USAGE, CD_EXIT_FINDINGS};
     int worst = 0;
     size_t skipped = 0;
     for (size_t i = 0; i < count; i++) {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a report says about one run, wherever it comes from: a verdict just reached, a worker process, or a store.
+/* What a report says about one run, wherever it comes from: a verdict just reached, a worker
+** process, or a store.
 **
 ** Ownership  a result owns everything in it; it lives in an arena of its own.
 ** Errors     a result is always complete; when memory runs out while it is made, the maker says so.
@@ -23,21 +24,24 @@ typedef struct cd_result_rank {
 
 typedef struct cd_result {
     cd_arena arena;
-    const char *source;  /* the scenario file, or the store */
-    const char *title;   /* "" when the scenario could not be read */
-    const char *verdict; /* "verified", "findings", "error", "environment", "inconclusive", "skipped", "not run" */
+    const char *source; /* the scenario file, or the store */
+    const char *title;  /* "" when the scenario could not be read */
+    /* "verified", "findings", "error", "environment", "inconclusive", "skipped", "not run" */
+    const char *verdict;
     const char *summary; /* one sentence */
     const char *reason;  /* why it is not verified */
     const char *details; /* several lines: the mistakes of a scenario file; "" */
     const char *backend, *schedule, *reproduce;
     const char *unjudged; /* what nothing here could judge, and why; "" */
-    const char *shrink; /* the line that makes the failure small; "" where nothing can */
+    const char *shrink;   /* the line that makes the failure small; "" where nothing can */
     int exit_code;
     bool as_expected; /* there are findings or errors, and the scenario expects them */
     bool judged;      /* there is a verdict of checks behind this */
-    bool skipped;     /* it lacks something that the caller did not ask for by name; says nothing of the whole */
+    /* it lacks something that the caller did not ask for by name; says nothing of the whole */
+    bool skipped;
     uint32_t world_size, steps;
-    uint32_t variant_count; /* repetitions under other settings that ended with the same parameters */
+    /* repetitions under other settings that ended with the same parameters */
+    uint32_t variant_count;
     uint64_t seed, plan_digest, trace_digest, virtual_time_ns, event_count;
     uint64_t wall_ns;   /* 0: not told */
     int64_t stored_run; /* in which run of the store; 0: not stored */
@@ -59,9 +63,11 @@ const char *cd_result_copy(cd_result *result, const char *text);
 void cd_result_take_finding(cd_result *result, cd_result_finding *to, const cddp_finding *finding);
 const char *cd_result_verdict_name(int exit_code);
 /* Copies what a verdict says; context lines come later. */
-cddp_status cd_result_take_verdict(cd_result *result, const cddp_verdict *verdict, cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_result_take_verdict(cd_result *result, const cddp_verdict *verdict,
+                                   cddp_error *err) CDDP_MUST_CHECK;
 /* A result without a run: "error" or "environment", with what was wrong. */
-void cd_result_set_failure(cd_result *result, int exit_code, const char *summary, const char *details);
+void cd_result_set_failure(cd_result *result, int exit_code, const char *summary,
+                           const char *details);
 void cd_result_set_skipped(cd_result *result, const char *why);
 /* Adds the text of an event to every finding that rests on it. */
 void cd_result_add_context(cd_result *result, const cddp_event *event);
@@ -69,8 +75,9 @@ bool cd_result_wants_context(const cd_result *result);
 
 /* Through a pipe, between processes of the same program. */
 cddp_status cd_result_write(const cd_result *result, int fd, cddp_error *err) CDDP_MUST_CHECK;
-cddp_status cd_result_read(cd_result *result, const void *bytes, size_t byte_count, cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_result_read(cd_result *result, const void *bytes, size_t byte_count,
+                           cddp_error *err) CDDP_MUST_CHECK;
 
-/* What all results together amount to: findings weigh most, then errors, absences, inconclusive ones. Those skipped do not
-** count, unless there is nothing else. */
+/* What all results together amount to: findings weigh most, then errors, absences, inconclusive
+** ones. Those skipped do not count, unless there is nothing else. */
 int cd_results_exit_code(const cd_result *results, size_t count);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A result through a pipe, from a worker to the program that started it.
 **
-** One function visits every member, in both directions, so that writing and reading cannot disagree. Both ends are the
-** same program: numbers and findings travel as they lie in memory, texts with their length. */
+** One function visits every member, in both directions, so that writing and reading cannot
+** disagree. Both ends are the same program: numbers and findings travel as they lie in memory,
+** texts with their length. */
 #include "cli/result.h"
 
 #include "cli/text.h"
@@ -40,7 +41,8 @@ static void visit_text(codec *c, const char **text)
         cd_text_push_bytes(c->out, *text, length);
         return;
     }
-    char *copy = c->failed || length > c->in_left ? NULL : cd_arena_push(&c->result->arena, length + 1);
+    char *copy =
+        c->failed || length > c->in_left ? NULL : cd_arena_push(&c->result->arena, length + 1);
     if (copy == NULL) {
         c->failed = true;
         *text = "";
@@ -56,7 +58,8 @@ static void visit_array(codec *c, void **items, size_t *count, size_t item_bytes
     visit_bytes(c, count, sizeof *count);
     if (c->out != NULL) return;
     if (c->failed || *count > c->in_left) c->failed = true;
-    *items = c->failed || *count == 0 ? NULL : cd_arena_push(&c->result->arena, *count * item_bytes);
+    *items =
+        c->failed || *count == 0 ? NULL : cd_arena_push(&c->result->arena, *count * item_bytes);
     if (*items == NULL && *count != 0) {
         c->failed = true;
         *count = 0;
@@ -100,8 +103,9 @@ static void visit_lists(codec *c, cd_result *r)
 
 static void visit(codec *c, cd_result *r)
 {
-    const char **const texts[] = {&r->source,  &r->title,   &r->verdict,  &r->summary,  &r->reason,
-                                  &r->details, &r->backend, &r->schedule, &r->reproduce, &r->shrink, &r->unjudged};
+    const char **const texts[] = {&r->source,    &r->title,   &r->verdict, &r->summary,
+                                  &r->reason,    &r->details, &r->backend, &r->schedule,
+                                  &r->reproduce, &r->shrink,  &r->unjudged};
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) visit_text(c, texts[i]);
     visit_bytes(c, &r->exit_code, sizeof r->exit_code);
     visit_bytes(c, &r->as_expected, sizeof r->as_expected);
@@ -110,9 +114,11 @@ static void visit(codec *c, cd_result *r)
     visit_bytes(c, &r->world_size, sizeof r->world_size);
     visit_bytes(c, &r->steps, sizeof r->steps);
     visit_bytes(c, &r->variant_count, sizeof r->variant_count);
-    uint64_t *const numbers[] = {&r->seed,        &r->plan_digest, &r->trace_digest, &r->virtual_time_ns,
-                                 &r->event_count, &r->wall_ns};
-    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) visit_bytes(c, numbers[i], sizeof(uint64_t));
+    uint64_t *const numbers[] = {&r->seed,         &r->plan_digest,
+                                 &r->trace_digest, &r->virtual_time_ns,
+                                 &r->event_count,  &r->wall_ns};
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
+        visit_bytes(c, numbers[i], sizeof(uint64_t));
     visit_bytes(c, &r->stored_run, sizeof r->stored_run);
     visit_findings(c, r);
     visit_lists(c, r);
@@ -124,8 +130,9 @@ cddp_status cd_result_write(const cd_result *result, int fd, cddp_error *err)
     cd_result copy = *result; /* the visitor may write, though it does not while writing out */
     cd_text_init(&text, false);
     visit(&(codec){.out = &text, .result = &copy}, &copy);
-    cddp_status status = text.failed ? cd_fail(err, CDDP_E_NOMEM, "no memory for the result of '%s'", result->source)
-                                     : cd_os_write_all(fd, text.bytes, text.length, err);
+    cddp_status status =
+        text.failed ? cd_fail(err, CDDP_E_NOMEM, "no memory for the result of '%s'", result->source)
+                    : cd_os_write_all(fd, text.bytes, text.length, err);
     cd_text_fini(&text);
     return status;
 }

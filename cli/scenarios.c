@@ -18,8 +18,10 @@
 
 static cddp_status add_path(cd_file_list *list, const char *path, bool found, cddp_error *err)
 {
-    if (!cd_vec_grow(NULL, (void **)&list->paths, &list->capacity, list->count + 1, sizeof *list->paths) ||
-        !cd_vec_grow(NULL, (void **)&list->found, &list->found_capacity, list->count + 1, sizeof *list->found) ||
+    if (!cd_vec_grow(NULL, (void **)&list->paths, &list->capacity, list->count + 1,
+                     sizeof *list->paths) ||
+        !cd_vec_grow(NULL, (void **)&list->found, &list->found_capacity, list->count + 1,
+                     sizeof *list->found) ||
         (list->paths[list->count] = cd_strdup(NULL, path)) == NULL)
         return cd_fail(err, CDDP_E_NOMEM, "no memory for a list of %zu scenarios", list->count + 1);
     list->found[list->count++] = found;
@@ -43,16 +45,18 @@ static bool is_scenario(const char *name)
 static cddp_status add_folder(cd_file_list *list, const char *folder, int depth, cddp_error *err);
 
 /* Takes over the names that scandir made. */
-static cddp_status add_entries(cd_file_list *list, const char *folder, struct dirent **entries, int count, int depth,
-                               cddp_error *err)
+static cddp_status add_entries(cd_file_list *list, const char *folder, struct dirent **entries,
+                               int count, int depth, cddp_error *err)
 {
     cddp_status status = CDDP_OK;
     for (int i = 0; i < count; i++) {
         char path[4096];
         struct stat info;
         const char *name = entries[i]->d_name;
-        int length = snprintf(path, sizeof path, "%s%s%s", folder, folder[strlen(folder) - 1] == '/' ? "" : "/", name);
-        if (status == CDDP_OK && name[0] != '.' && length < (int)sizeof path && stat(path, &info) == 0) {
+        int length = snprintf(path, sizeof path, "%s%s%s", folder,
+                              folder[strlen(folder) - 1] == '/' ? "" : "/", name);
+        if (status == CDDP_OK && name[0] != '.' && length < (int)sizeof path &&
+            stat(path, &info) == 0) {
             if (S_ISDIR(info.st_mode))
                 status = add_folder(list, path, depth + 1, err);
             else if (is_scenario(name))
@@ -63,15 +67,20 @@ static cddp_status add_entries(cd_file_list *list, const char *folder, struct di
     return status;
 }
 
-static int by_name(const struct dirent **a, const struct dirent **b) { return strcmp((*a)->d_name, (*b)->d_name); }
+static int by_name(const struct dirent **a, const struct dirent **b)
+{
+    return strcmp((*a)->d_name, (*b)->d_name);
+}
 
 static cddp_status add_folder(cd_file_list *list, const char *folder, int depth, cddp_error *err)
 {
     struct dirent **entries = NULL;
     if (depth > DEPTH_MAX)
-        return cd_fail(err, CDDP_E_LIMIT, "'%s' is nested more than %d folders deep", folder, DEPTH_MAX);
+        return cd_fail(err, CDDP_E_LIMIT, "'%s' is nested more than %d folders deep", folder,
+                       DEPTH_MAX);
     int count = scandir(folder, &entries, NULL, by_name);
-    if (count < 0) return cd_fail(err, CDDP_E_IO, "cannot read folder '%s': %s", folder, strerror(errno));
+    if (count < 0)
+        return cd_fail(err, CDDP_E_IO, "cannot read folder '%s': %s", folder, strerror(errno));
     cddp_status status = add_entries(list, folder, entries, count, depth, err);
     free(entries);
     return status;
@@ -109,6 +118,7 @@ cddp_status cd_file_list_add(cd_file_list *list, const char *operand, cddp_error
     }
     if (!S_ISDIR(info.st_mode)) return add_path(list, operand, false, err);
     CD_TRY(add_folder(list, operand, 0, err));
-    if (list->count == before) return cd_fail(err, CDDP_E_ARG, "there is no scenario (*.toml) in '%s'", operand);
+    if (list->count == before)
+        return cd_fail(err, CDDP_E_ARG, "there is no scenario (*.toml) in '%s'", operand);
     return CDDP_OK;
 }

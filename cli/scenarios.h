@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which scenario files the operands of a command mean: files, directories and globs.
 **
-** Files come in the order of the operands; those of a directory or glob by name, so that the order does not
-** depend on the file system.
+** Files come in the order of the operands; those of a directory or glob by name, so that the order
+** does not depend on the file system.
 */
 #pragma once
 #include "cddp/status.h"
@@ -16,6 +16,8 @@ typedef struct cd_file_list {
     size_t count, capacity, found_capacity;
 } cd_file_list;
 
-/* Appends what an operand stands for. A directory without scenarios and a glob without matches are errors. */
-cddp_status cd_file_list_add(cd_file_list *list, const char *operand, cddp_error *err) CDDP_MUST_CHECK;
+/* Appends what an operand stands for. A directory without scenarios and a glob without matches are
+** errors. */
+cddp_status cd_file_list_add(cd_file_list *list, const char *operand,
+                             cddp_error *err) CDDP_MUST_CHECK;
 void cd_file_list_fini(cd_file_list *list); /* accepts a zeroed one */

@@ -38,7 +38,8 @@ static void collect_complaint(void *context, const cd_complaint *complaint)
     cd_text_push(&r->complaints, text);
 }
 
-static size_t examine(void *context, const cddp_plan *plan, cd_contradiction_fn tell, void *tell_context)
+static size_t examine(void *context, const cddp_plan *plan, cd_contradiction_fn tell,
+                      void *tell_context)
 {
     reading *r = context;
     const cddp_registry *registry = r->session->cli->registry;
@@ -51,13 +52,14 @@ static size_t examine(void *context, const cddp_plan *plan, cd_contradiction_fn 
 static cddp_status apply_overrides(const cd_session *session, cddp_plan *plan, cddp_error *err)
 {
     CD_TRY(cd_overrides_apply(session->overrides, plan, err));
-    if (session->overrides[0] != '\0' && plan->expect.verdict != CDDP_EXPECT_ERROR && cddp_plan_check(plan, NULL) == CDDP_OK)
+    if (session->overrides[0] != '\0' && plan->expect.verdict != CDDP_EXPECT_ERROR &&
+        cddp_plan_check(plan, NULL) == CDDP_OK)
         CD_TRY(cd_plan_check_names(plan, session->cli->registry, err));
     return CDDP_OK;
 }
 
-void cd_session_read_plan(const cd_session *session, const char *path, const char *text, cddp_plan **plan,
-                          cd_result *result)
+void cd_session_read_plan(const cd_session *session, const char *path, const char *text,
+                          cddp_plan **plan, cd_result *result)
 {
     cddp_error err = CDDP_ERROR_INIT;
     reading r = {.session = session};
@@ -67,7 +69,8 @@ void cd_session_read_plan(const cd_session *session, const char *path, const cha
     cddp_status status = text == NULL ? cd_reader_read_file(&options, path, &p, &err)
                                       : cd_reader_read_text(&options, path, text, &p, &err);
     if (status == CDDP_OK) status = apply_overrides(session, p, &err);
-    const char *backend = status == CDDP_OK ? cd_plugins_backend_name(session->cli, p->world.backend) : NULL;
+    const char *backend =
+        status == CDDP_OK ? cd_plugins_backend_name(session->cli, p->world.backend) : NULL;
     if (backend != NULL && strcmp(backend, p->world.backend) != 0)
         status = cddp_plan_set(p, "world.backend", backend, &err);
     if (status == CDDP_OK) {
@@ -82,7 +85,8 @@ void cd_session_read_plan(const cd_session *session, const char *path, const cha
     cd_text_fini(&r.complaints);
 }
 
-cddp_status cd_session_load_plan(const cd_session *session, const char *path, FILE *told, cddp_plan **plan, cddp_error *err)
+cddp_status cd_session_load_plan(const cd_session *session, const char *path, FILE *told,
+                                 cddp_plan **plan, cddp_error *err)
 {
     cddp_status status = CDDP_OK;
     cd_result mistakes;
@@ -91,8 +95,10 @@ cddp_status cd_session_load_plan(const cd_session *session, const char *path, FI
     cd_session_read_plan(session, path, NULL, plan, &mistakes);
     const bool is_listed = mistakes.details[0] != '\0';
     if (*plan == NULL && is_listed && told != NULL) fputs(mistakes.details, told);
-    if (*plan == NULL && is_listed) status = cd_fail(err, CDDP_E_CONFIG, "'%s' is not a valid scenario", path);
-    else if (*plan == NULL) status = cd_fail(err, CDDP_E_CONFIG, "%s", mistakes.summary);
+    if (*plan == NULL && is_listed)
+        status = cd_fail(err, CDDP_E_CONFIG, "'%s' is not a valid scenario", path);
+    else if (*plan == NULL)
+        status = cd_fail(err, CDDP_E_CONFIG, "%s", mistakes.summary);
     cd_result_fini(&mistakes);
     return status;
 }
@@ -101,8 +107,11 @@ static void describe_reproduction(const cd_session *session, cd_result *result, 
 {
     cd_text text;
     cd_text_init(&text, false);
-    bool replay = has_schedule && result->schedule[0] != '\0' && strlen(result->schedule) <= CD_SCHEDULE_PASTEABLE;
-    cd_command_line line = {.source = result->source, .overrides = session->overrides, .schedule = replay ? result->schedule : NULL,
+    bool replay = has_schedule && result->schedule[0] != '\0' &&
+                  strlen(result->schedule) <= CD_SCHEDULE_PASTEABLE;
+    cd_command_line line = {.source = result->source,
+                            .overrides = session->overrides,
+                            .schedule = replay ? result->schedule : NULL,
                             .plugins = session->cli->args};
     cd_command_line_print(&text, &line);
     result->reproduce = cd_result_copy(result, cd_text_get(&text));
@@ -128,7 +137,8 @@ static void describe_plan(const cd_session *session, const cddp_plan *plan, cd_r
 
 /* ---- the store ---- */
 
-static cddp_status begin_recording(const cd_session *session, const cddp_plan *plan, cd_result *result, cddp_error *err)
+static cddp_status begin_recording(const cd_session *session, const cddp_plan *plan,
+                                   cd_result *result, cddp_error *err)
 {
     cd_provenance here;
     if (session->store == NULL) return CDDP_OK;
@@ -153,15 +163,19 @@ static cddp_status begin_recording(const cd_session *session, const cddp_plan *p
     return CDDP_OK;
 }
 
-/* Processes that ended by themselves before anybody could end them have said all that they had to say. */
+/* Processes that ended by themselves before anybody could end them have said all that they had to
+** say. */
 static bool was_interrupted(const cd_compose *compose)
 {
-    bool by_itself = compose != NULL && cd_compose_has_processes(compose) && !cd_compose_was_interrupted(compose);
+    bool by_itself = compose != NULL && cd_compose_has_processes(compose) &&
+                     !cd_compose_was_interrupted(compose);
     return cd_interrupt_requested() && !by_itself;
 }
 
-/* A run that was interrupted is not ended: the store marks it incomplete, and nobody judges or repeats it as a whole one. */
-static cddp_status end_recording(const cd_session *session, const cd_compose *compose, const cd_result *result, cddp_error *err)
+/* A run that was interrupted is not ended: the store marks it incomplete, and nobody judges or
+** repeats it as a whole one. */
+static cddp_status end_recording(const cd_session *session, const cd_compose *compose,
+                                 const cd_result *result, cddp_error *err)
 {
     cddp_store *store = session->store;
     if (store == NULL) return CDDP_OK;
@@ -179,7 +193,8 @@ static cddp_status end_recording(const cd_session *session, const cd_compose *co
     for (size_t i = 0; i < result->finding_count; i++)
         CD_TRY(cddp_store_add_finding(store, &result->findings[i].finding, err));
     for (size_t i = 0; i < result->exercise_count; i++)
-        CD_TRY(cddp_store_add_exercised(store, result->exercises[i].check, result->exercises[i].how, err));
+        CD_TRY(cddp_store_add_exercised(store, result->exercises[i].check, result->exercises[i].how,
+                                        err));
     for (size_t i = 0; i < result->mark_count; i++) {
         char name[128];
         snprintf(name, sizeof name, "mark: %s", result->marks[i].name);
@@ -188,7 +203,8 @@ static cddp_status end_recording(const cd_session *session, const cd_compose *co
     cddp_run_outcome outcome = {.size = sizeof outcome,
                                 .exit_code = (uint32_t)result->exit_code,
                                 .verdict = result->verdict,
-                                .reason = result->reason[0] != '\0' ? result->reason : result->summary,
+                                .reason =
+                                    result->reason[0] != '\0' ? result->reason : result->summary,
                                 .schedule = result->schedule,
                                 .digest = result->trace_digest,
                                 .virtual_time_ns = result->virtual_time_ns};
@@ -198,7 +214,8 @@ static cddp_status end_recording(const cd_session *session, const cd_compose *co
 
 /* ---- the run ---- */
 
-/* A hook from outside that calls itself lossy is judged by its law; whether it states one is seen only here. */
+/* A hook from outside that calls itself lossy is judged by its law; whether it states one is seen
+** only here. */
 typedef struct law_counter {
     cddp_trace_sink sink;
     cd_chosen_hook chosen;
@@ -215,16 +232,20 @@ static void count_laws(void *self, const cddp_event *event)
 
 static bool has_law_of_its_own(const cd_session *session, const char *name)
 {
-    const cddp_hook *hook = name != NULL && cd_hook_find(name) == NULL ? cddp_registry_find_hook(session->cli->registry, name) : NULL;
+    const cddp_hook *hook = name != NULL && cd_hook_find(name) == NULL
+                                ? cddp_registry_find_hook(session->cli->registry, name)
+                                : NULL;
     return hook != NULL && (hook->flags & CDDP_HOOK_LOSSY) != 0 &&
-           (hook->flags & (CDDP_HOOK_NO_COMM | CDDP_HOOK_CASTS_FIRST | CDDP_HOOK_ROUNDED_ONCE)) == 0;
+           (hook->flags & (CDDP_HOOK_NO_COMM | CDDP_HOOK_CASTS_FIRST | CDDP_HOOK_ROUNDED_ONCE)) ==
+               0;
 }
 
 static void law_counter_init(law_counter *c, const cd_session *session, const cddp_plan *plan)
 {
     *c = (law_counter){.sink = {sizeof c->sink, CDDP_TRACE_ABI, c, count_laws, NULL}};
     cd_choose_hook(&plan->settings, &c->chosen);
-    c->hook = has_law_of_its_own(session, c->chosen.name) ? c->chosen.name : NULL; /* a wrapper states one */
+    /* a wrapper states one */
+    c->hook = has_law_of_its_own(session, c->chosen.name) ? c->chosen.name : NULL;
 }
 
 static void tell_unjudged(const law_counter *c, cd_result *result)
@@ -232,8 +253,10 @@ static void tell_unjudged(const law_counter *c, cd_result *result)
     char words[400];
     if (c->hook == NULL || c->stated > 0 || c->called == 0) return;
     snprintf(words, sizeof words,
-             "what hook %.80s makes of gradients: it calls itself lossy and stated no law (cddp_tracer_law), so that only what all ranks "
-             "must have alike was judged, not whether it is right; \"cddp-verify hook-conformance\" tries it",
+             "what hook %.80s makes of gradients: it calls itself lossy and stated no law "
+             "(cddp_tracer_law), so that only what all ranks "
+             "must have alike was judged, not whether it is right; \"cddp-verify "
+             "hook-conformance\" tries it",
              c->hook);
     result->unjudged = cd_result_copy(result, words);
 }
@@ -246,7 +269,8 @@ typedef struct run_sinks {
     cd_finals finals;
 } run_sinks;
 
-static void add_sinks(const cd_session *session, const cd_compose *compose, const cddp_plan *plan, run_sinks *sinks)
+static void add_sinks(const cd_session *session, const cd_compose *compose, const cddp_plan *plan,
+                      run_sinks *sinks)
 {
     cd_recorder_init(&sinks->recorder);
     law_counter_init(&sinks->laws, session, plan);
@@ -256,7 +280,8 @@ static void add_sinks(const cd_session *session, const cd_compose *compose, cons
     if (!cd_compose_has_processes(compose)) sinks->list[sinks->count++] = cd_interrupt_sink();
     if (session->store != NULL) sinks->list[sinks->count++] = cddp_store_sink(session->store);
     if (session->watcher != NULL) sinks->list[sinks->count++] = session->watcher;
-    if (session->log != NULL && !cd_compose_is_member(compose)) sinks->list[sinks->count++] = &session->log->sink;
+    if (session->log != NULL && !cd_compose_is_member(compose))
+        sinks->list[sinks->count++] = &session->log->sink;
 }
 
 static void take_context(cd_result *result, const cd_recorder *recorder)
@@ -278,7 +303,8 @@ static void take_schedule(cd_result *result, const cd_compose *compose)
     result->schedule = schedule;
 }
 
-static cddp_status open_compose(const cd_session *session, const cddp_plan *plan, cd_compose **compose, cddp_error *err)
+static cddp_status open_compose(const cd_session *session, const cddp_plan *plan,
+                                cd_compose **compose, cddp_error *err)
 {
     cd_compose_options options = {.plan = plan,
                                   .registry = session->cli->registry,
@@ -294,8 +320,9 @@ static cddp_status open_compose(const cd_session *session, const cddp_plan *plan
     return CDDP_OK;
 }
 
-static cddp_status run_composed(const cd_session *session, const cddp_plan *plan, cd_compose *compose, run_sinks *sinks,
-                                cd_result *result, cddp_error *err)
+static cddp_status run_composed(const cd_session *session, const cddp_plan *plan,
+                                cd_compose *compose, run_sinks *sinks, cd_result *result,
+                                cddp_error *err)
 {
     cddp_status status = CDDP_OK;
     cddp_verdict *verdict = NULL;
@@ -343,7 +370,8 @@ static void settle_interruption(const cd_compose *compose, cd_result *result)
     result->as_expected = false;
 }
 
-cddp_status cd_session_run_plan(const cd_session *session, const cddp_plan *plan, cd_result *result, cddp_error *err)
+cddp_status cd_session_run_plan(const cd_session *session, const cddp_plan *plan, cd_result *result,
+                                cddp_error *err)
 {
     cd_compose *compose = NULL;
     cddp_error failure = CDDP_ERROR_INIT;
@@ -351,7 +379,8 @@ cddp_status cd_session_run_plan(const cd_session *session, const cddp_plan *plan
     cd_session here = *session;
     cddp_status status = CDDP_OK;
     describe_plan(session, plan, result);
-    if (session->cli->origin.hub != NULL && session->cli->origin.repetition > 0 && session->repetition == 0) {
+    if (session->cli->origin.hub != NULL && session->cli->origin.repetition > 0 &&
+        session->repetition == 0) {
         CD_TRY(cd_variants_be_rank(session, plan, result, err));
         return CDDP_OK;
     }
@@ -380,7 +409,8 @@ out:
     return status;
 }
 
-cddp_status cd_session_run(const cd_session *session, const char *path, cd_result *result, cddp_error *err)
+cddp_status cd_session_run(const cd_session *session, const char *path, cd_result *result,
+                           cddp_error *err)
 {
     cddp_plan *plan = NULL;
     result->source = cd_result_copy(result, path);

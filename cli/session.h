@@ -2,8 +2,8 @@
 /* One scenario from file to result: read, change, check, run on its world, record, judge.
 **
 ** Lifetime   everything in a session is borrowed until the last run.
-** Errors     whatever goes wrong with one scenario is its result; only what would go wrong with every further one
-**            (the store cannot be written) is an error.
+** Errors     whatever goes wrong with one scenario is its result; only what would go wrong with
+**            every further one (the store cannot be written) is an error.
 */
 #pragma once
 #include "cddp/store.h"
@@ -16,7 +16,8 @@
 /* Name of a stored run's metric: in which order its backend summed. */
 #define CD_METRIC_ALGORITHM "algorithm: "
 
-/* A schedule longer than this is no line that anybody pastes; the plan and its seed lead to it as well. */
+/* A schedule longer than this is no line that anybody pastes; the plan and its seed lead to it as
+** well. */
 #define CD_SCHEDULE_PASTEABLE 400
 
 typedef struct cd_session {
@@ -24,14 +25,17 @@ typedef struct cd_session {
     cddp_store *store;      /* NULL: not recorded */
     const cd_log_sink *log; /* NULL: not logged */
     cddp_trace_level level;
-    const char *overrides;            /* lines, see overrides.h */
-    const char *schedule;             /* replays this choice string; NULL: the plan's chooser decides */
+    const char *overrides; /* lines, see overrides.h */
+    /* replays this choice string; NULL: the plan's chooser decides */
+    const char *schedule;
     const struct cd_chooser *chooser; /* decides instead of the plan's; NULL: none */
-    uint64_t run;                     /* which of the command's runs this is: a rank that it starts is told */
-    uint64_t repetition;              /* of that run, for expect.same_with; 0: the run itself */
-    const cddp_trace_sink *watcher;   /* sees every event of the run too; NULL: none */
-    bool oracle_apart;                /* see cddp_run_options */
-    bool may_skip;                    /* a scenario that lacks a plugin is skipped; false: it is a mistake */
+    /* which of the command's runs this is: a rank that it starts is told */
+    uint64_t run;
+    uint64_t repetition;            /* of that run, for expect.same_with; 0: the run itself */
+    const cddp_trace_sink *watcher; /* sees every event of the run too; NULL: none */
+    bool oracle_apart;              /* see cddp_run_options */
+    /* a scenario that lacks a plugin is skipped; false: it is a mistake */
+    bool may_skip;
 } cd_session;
 
 cddp_status cd_session_run(const cd_session *session, const char *path, cd_result *result,
@@ -39,10 +43,11 @@ cddp_status cd_session_run(const cd_session *session, const char *path, cd_resul
 /* The same with a plan that exists already; it is borrowed. */
 cddp_status cd_session_run_plan(const cd_session *session, const cddp_plan *plan, cd_result *result,
                                 cddp_error *err) CDDP_MUST_CHECK;
-/* Reads a scenario and applies the overrides; a mistake becomes the result, and *plan stays NULL. text NULL: read
-** the file at path. */
-void cd_session_read_plan(const cd_session *session, const char *path, const char *text, cddp_plan **plan,
-                          cd_result *result);
-/* The same for a command that needs the plan: mistakes are written to told (NULL: not) and are an error. */
-cddp_status cd_session_load_plan(const cd_session *session, const char *path, FILE *told, cddp_plan **plan,
-                                 cddp_error *err) CDDP_MUST_CHECK;
+/* Reads a scenario and applies the overrides; a mistake becomes the result, and *plan stays NULL.
+** text NULL: read the file at path. */
+void cd_session_read_plan(const cd_session *session, const char *path, const char *text,
+                          cddp_plan **plan, cd_result *result);
+/* The same for a command that needs the plan: mistakes are written to told (NULL: not) and are an
+** error. */
+cddp_status cd_session_load_plan(const cd_session *session, const char *path, FILE *told,
+                                 cddp_plan **plan, cddp_error *err) CDDP_MUST_CHECK;

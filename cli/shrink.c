@@ -32,8 +32,10 @@ cddp_status cd_shrink_try(const cd_shrink *s, const cd_draft *draft, const cd_pr
         cddp_plan_destroy(plan);
         return CDDP_OK;
     }
-    const cd_probe_options options = {
-        .registry = s->options.registry, .plan = plan, .policy = *policy, .record = record};
+    const cd_probe_options options = {.registry = s->options.registry,
+                                      .plan = plan,
+                                      .policy = *policy,
+                                      .record = record};
     status = cd_probe_run(&options, trial, err);
     cddp_plan_destroy(plan);
     return status;
@@ -59,15 +61,17 @@ typedef struct candidate_list {
 
 static bool push_candidate(candidate_list *list, candidate c)
 {
-    if (!cd_vec_grow(NULL, (void **)&list->items, &list->capacity, list->count + 1, sizeof *list->items)) return false;
+    if (!cd_vec_grow(NULL, (void **)&list->items, &list->capacity, list->count + 1,
+                     sizeof *list->items))
+        return false;
     list->items[list->count++] = c;
     return true;
 }
 
 static bool is_size(const cd_edit *edit)
 {
-    return edit->kind == CD_EDIT_SIZE || edit->kind == CD_EDIT_SHAPE || edit->kind == CD_EDIT_NUMBER ||
-           edit->kind == CD_EDIT_CAP;
+    return edit->kind == CD_EDIT_SIZE || edit->kind == CD_EDIT_SHAPE ||
+           edit->kind == CD_EDIT_NUMBER || edit->kind == CD_EDIT_CAP;
 }
 
 static cddp_status list_some_edits(cd_shrink *s, candidate_list *list, bool sizes, cddp_error *err)
@@ -102,8 +106,9 @@ static cddp_status list_deviations(cd_shrink *s, candidate_list *list, cddp_erro
     list->count = 0;
     for (size_t chunk = total; ok && chunk > 0; chunk /= 2)
         for (size_t first = 0; ok && first < total; first += chunk)
-            ok = push_candidate(list,
-                                (candidate){.first = first, .count = chunk < total - first ? chunk : total - first});
+            ok = push_candidate(list, (candidate){.first = first,
+                                                  .count = chunk < total - first ? chunk
+                                                                                 : total - first});
     return ok ? CDDP_OK : cd_fail(err, CDDP_E_NOMEM, "no memory to shrink a schedule");
 }
 
@@ -121,7 +126,8 @@ static uint64_t digest_wishes(uint64_t digest, const attempt *a)
 {
     for (size_t i = 0; i < a->wish_count; i++) {
         const cd_decision *w = &a->wishes[i];
-        digest = cd_hash_mix(cd_hash_mix(digest, ((uint64_t)w->kind << 32) | w->rank), cd_hash_mix(w->nth, w->id));
+        digest = cd_hash_mix(cd_hash_mix(digest, ((uint64_t)w->kind << 32) | w->rank),
+                             cd_hash_mix(w->nth, w->id));
         digest = cd_hash_mix(digest, w->fifo_id);
     }
     digest = cd_hash_mix(digest, a->policy_count);
@@ -143,10 +149,12 @@ static bool close_gap(const cd_edit *edit, uint64_t per, uint64_t *n)
     return true;
 }
 
-/* A decision under the numbers that ranks, steps and parameters have after an edit; false when there is none left. */
+/* A decision under the numbers that ranks, steps and parameters have after an edit; false when
+** there is none left. */
 static bool renumber_wish(const cd_shrink *s, const cd_edit *edit, cd_decision *w)
 {
-    const bool ready = w->kind == CDDP_CHOICE_READY, ranks = w->kind == CDDP_CHOICE_RUN || w->kind == CDDP_CHOICE_ORDER;
+    const bool ready = w->kind == CDDP_CHOICE_READY,
+               ranks = w->kind == CDDP_CHOICE_RUN || w->kind == CDDP_CHOICE_ORDER;
     uint64_t rank = w->rank;
     switch (edit->kind) {
     case CD_EDIT_RANKS:
@@ -174,7 +182,8 @@ static cddp_status attempt_init(const cd_shrink *s, const candidate *c, attempt 
     if (a->wishes == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory to shrink a schedule");
     for (size_t i = 0; i < s->wishes.count; i++) {
         cd_decision wish = s->wishes.items[i];
-        if (c->is_edit ? renumber_wish(s, &c->edit, &wish) : i < c->first || i >= c->first + c->count)
+        if (c->is_edit ? renumber_wish(s, &c->edit, &wish)
+                       : i < c->first || i >= c->first + c->count)
             a->wishes[a->wish_count++] = wish;
     }
     if (c->is_edit)
@@ -182,7 +191,8 @@ static cddp_status attempt_init(const cd_shrink *s, const candidate *c, attempt 
     else
         CD_TRY(cd_draft_copy(&a->draft, &s->draft, err));
     /* Where fifo fails no other order is needed. */
-    if (c->is_edit && s->wishes.count > 0) a->policy_count = s->at_random ? 3 + s->options.random_tries : 3;
+    if (c->is_edit && s->wishes.count > 0)
+        a->policy_count = s->at_random ? 3 + s->options.random_tries : 3;
     cddp_plan *plan = NULL;
     if (a->possible && cd_draft_make(&a->draft, &plan, NULL) != CDDP_OK) a->possible = false;
     if (a->possible) a->digest = digest_wishes(cddp_plan_digest(plan), a);
@@ -206,7 +216,8 @@ static cd_probe_policy policy_of(const cd_shrink *s, const attempt *a, size_t k)
     return p;
 }
 
-/* What trying a candidate came to: the first way of deciding under which it fails the same, if any. */
+/* What trying a candidate came to: the first way of deciding under which it fails the same, if
+** any. */
 typedef struct answer {
     size_t policy; /* SIZE_MAX: none */
     uint64_t trials;
@@ -216,7 +227,8 @@ static cddp_status ask(const cd_shrink *s, const attempt *a, answer *out, cddp_e
 {
     out->policy = SIZE_MAX;
     out->trials = 0;
-    for (size_t k = 0; k < a->policy_count && out->policy == SIZE_MAX && !cd_interrupt_requested(); k++) {
+    for (size_t k = 0; k < a->policy_count && out->policy == SIZE_MAX && !cd_interrupt_requested();
+         k++) {
         cd_probe trial = {.failed = false};
         const cd_probe_policy policy = policy_of(s, a, k);
         CD_TRY(cd_shrink_try(s, &a->draft, &policy, NULL, &trial, err));
@@ -244,11 +256,12 @@ static cddp_status keep_wishes(cd_shrink *s, cddp_error *err)
 {
     cd_release(NULL, s->wishes.items, s->wishes.capacity * sizeof *s->wishes.items);
     s->wishes = (cd_decision_list){.count = 0};
-    if (!cd_vec_grow(NULL, (void **)&s->wishes.items, &s->wishes.capacity, s->best.deviation_count + 1,
-                     sizeof *s->wishes.items))
+    if (!cd_vec_grow(NULL, (void **)&s->wishes.items, &s->wishes.capacity,
+                     s->best.deviation_count + 1, sizeof *s->wishes.items))
         return cd_fail(err, CDDP_E_NOMEM, "no memory for the choices of a run");
     for (size_t i = 0; i < s->best.decisions.count; i++)
-        if (s->best.decisions.items[i].value != 0) s->wishes.items[s->wishes.count++] = s->best.decisions.items[i];
+        if (s->best.decisions.items[i].value != 0)
+            s->wishes.items[s->wishes.count++] = s->best.decisions.items[i];
     return CDDP_OK;
 }
 
@@ -291,7 +304,8 @@ static int ask_in_child(void *argument, int write_fd)
     return cd_os_write_all(write_fd, &a, sizeof a, &err) == CDDP_OK ? 0 : 1;
 }
 
-/* A child that brings no answer ended in a way that no run should: it did not fail for the same reason. */
+/* A child that brings no answer ended in a way that no run should: it did not fail for the same
+** reason. */
 static cddp_status collect(cd_os_child *child, answer *a, cddp_error *err)
 {
     char bytes[sizeof *a];
@@ -301,7 +315,8 @@ static cddp_status collect(cd_os_child *child, answer *a, cddp_error *err)
         char junk[512];
         size_t got = 0;
         CD_TRY(cd_os_children_wait(child, 1, 100000000u, err));
-        CD_TRY(cd_os_child_read(child, CD_OS_PIPE_RESULT, bytes + used, sizeof bytes - used, &got, err));
+        CD_TRY(cd_os_child_read(child, CD_OS_PIPE_RESULT, bytes + used, sizeof bytes - used, &got,
+                                err));
         used += got;
         for (int pipe = 0; pipe < CD_OS_PIPE_COUNT; pipe++)
             if (pipe != CD_OS_PIPE_RESULT)
@@ -312,8 +327,8 @@ static cddp_status collect(cd_os_child *child, answer *a, cddp_error *err)
     return CDDP_OK;
 }
 
-static cddp_status ask_batch(const cd_shrink *s, const attempt *attempts, answer *answers, size_t count,
-                             cddp_error *err)
+static cddp_status ask_batch(const cd_shrink *s, const attempt *attempts, answer *answers,
+                             size_t count, cddp_error *err)
 {
     cddp_status status = CDDP_OK;
     cd_os_child children[JOBS_MAX];
@@ -342,9 +357,10 @@ static bool is_over(cd_shrink *s)
     return s->end != CD_SHRINK_MINIMAL;
 }
 
-/* Goes on from list->items[*at], a batch at a time, to the first candidate that fails the same; *at is then its
-** position, and behind the end when there is none. */
-static cddp_status find_next(cd_shrink *s, const candidate_list *list, size_t *at, size_t *policy, cddp_error *err)
+/* Goes on from list->items[*at], a batch at a time, to the first candidate that fails the same; *at
+** is then its position, and behind the end when there is none. */
+static cddp_status find_next(cd_shrink *s, const candidate_list *list, size_t *at, size_t *policy,
+                             cddp_error *err)
 {
     cddp_status status = CDDP_OK;
     attempt attempts[JOBS_MAX];
@@ -355,7 +371,8 @@ static cddp_status find_next(cd_shrink *s, const candidate_list *list, size_t *a
         size_t next = *at;
         for (count = 0; count < s->options.jobs && next < list->count; next++) {
             CD_TRY_OUT(attempt_init(s, &list->items[next], &attempts[count++], err));
-            if (attempts[count - 1].possible && !cd_digest_set_has(&s->tried, attempts[count - 1].digest))
+            if (attempts[count - 1].possible &&
+                !cd_digest_set_has(&s->tried, attempts[count - 1].digest))
                 places[count - 1] = next;
             else
                 attempt_fini(s, &attempts[--count]);
@@ -372,7 +389,8 @@ static cddp_status find_next(cd_shrink *s, const candidate_list *list, size_t *a
                 CD_TRY_OUT(note_tried(s, attempts[i].digest, err));
         }
         for (; count > 0; count--) attempt_fini(s, &attempts[count - 1]);
-        if (s->options.progress != NULL) s->options.progress(s->options.context, s->trials, s->removed);
+        if (s->options.progress != NULL)
+            s->options.progress(s->options.context, s->trials, s->removed);
     }
 out:
     for (; count > 0; count--) attempt_fini(s, &attempts[count - 1]);
@@ -435,17 +453,22 @@ static cddp_status record_schedule(const cd_shrink_options *o, char *text, cddp_
         options.policy.seed = o->plan->world.seed;
     }
     CD_TRY(cd_probe_run(&options, &trial, err));
-    bool fits = cd_decisions_print(trial.decisions.items, trial.decisions.count, text, SCHEDULE_BYTES);
-    bool same = o->trace_digest == 0 || o->trace_digest == trial.trace_digest || trial.interrupted || trial.refused;
+    bool fits =
+        cd_decisions_print(trial.decisions.items, trial.decisions.count, text, SCHEDULE_BYTES);
+    bool same = o->trace_digest == 0 || o->trace_digest == trial.trace_digest ||
+                trial.interrupted || trial.refused;
     cd_probe_fini(&trial);
     if (!same)
         return cd_fail(err, CDDP_E_MISMATCH,
-                       "the recorded run does not repeat itself here; cddp-verify replay shows where it parts");
-    return fits ? CDDP_OK : cd_fail(err, CDDP_E_LIMIT, "the run has more choices than a choice string holds");
+                       "the recorded run does not repeat itself here; cddp-verify replay shows "
+                       "where it parts");
+    return fits ? CDDP_OK
+                : cd_fail(err, CDDP_E_LIMIT, "the run has more choices than a choice string holds");
 }
 
 /* The order in which gradients became ready, as a run with chosen orders can be told it. */
-static cddp_status record_orders(const cd_memory_sink *record, cd_ready **orders, size_t *count, cddp_error *err)
+static cddp_status record_orders(const cd_memory_sink *record, cd_ready **orders, size_t *count,
+                                 cddp_error *err)
 {
     *count = 0;
     *orders = cd_allocate_array(NULL, record->count + 1, sizeof **orders);
@@ -454,16 +477,20 @@ static cddp_status record_orders(const cd_memory_sink *record, cd_ready **orders
         const cddp_event *e = &record->events[i];
         for (size_t k = 0; e->kind == CDDP_EV_grad_local && k < i; k++) {
             const cddp_event *p = &record->events[k];
-            if (p->kind != CDDP_EV_param || p->rank != e->rank || p->as.param.param != e->as.grad_local.param) continue;
-            (*orders)[(*count)++] = (cd_ready){.rank = e->rank, .id = (uint64_t)p->as.param.ordinal};
+            if (p->kind != CDDP_EV_param || p->rank != e->rank ||
+                p->as.param.param != e->as.grad_local.param)
+                continue;
+            (*orders)[(*count)++] =
+                (cd_ready){.rank = e->rank, .id = (uint64_t)p->as.param.ordinal};
             break;
         }
     }
     return CDDP_OK;
 }
 
-/* Orders that were drawn say nothing to a reader, and change with everything that is taken away: the same orders as
-** decisions can be shrunk one by one. Only where the run then still fails for the same reason. */
+/* Orders that were drawn say nothing to a reader, and change with everything that is taken away:
+** the same orders as decisions can be shrunk one by one. Only where the run then still fails for
+** the same reason. */
 static cddp_status unshuffle(cd_shrink *s, const char *schedule, cddp_error *err)
 {
     cddp_status status = CDDP_OK;
@@ -483,8 +510,10 @@ static cddp_status unshuffle(cd_shrink *s, const char *schedule, cddp_error *err
     cd_probe_fini(&trial);
     capacity = record.count + 1;
     CD_TRY_OUT(record_orders(&record, &orders, &count, err));
-    const cd_probe_policy policy = {
-        .orders = orders, .order_count = count, .wishes = s->wishes.items, .wish_count = s->wishes.count};
+    const cd_probe_policy policy = {.orders = orders,
+                                    .order_count = count,
+                                    .wishes = s->wishes.items,
+                                    .wish_count = s->wishes.count};
     CD_TRY_OUT(cd_shrink_try(s, &draft, &policy, NULL, &trial, err));
     s->trials += 2;
     if (!cd_shrink_is_same(s, &trial)) goto out;
@@ -503,7 +532,8 @@ out:
     return status;
 }
 
-/* A failure of another world is shrunk where the simulator, with the orders of that world, fails alike. */
+/* A failure of another world is shrunk where the simulator, with the orders of that world, fails
+** alike. */
 static cddp_status check_failure(const cd_shrink *s, cddp_error *err)
 {
     const cd_shrink_options *o = &s->options;
@@ -511,15 +541,20 @@ static cddp_status check_failure(const cd_shrink *s, cddp_error *err)
         return cd_fail(err, CDDP_E_ARG, "the run does not fail: there is nothing to shrink");
     if (!s->best.failed)
         return cd_fail(err, CDDP_E_ARG,
-                       "it does not fail on the simulator, with the same orders: what fails on backend %s lies in the "
+                       "it does not fail on the simulator, with the same orders: what fails on "
+                       "backend %s lies in the "
                        "processes or in their transport, and there is nothing to shrink",
                        o->elsewhere);
-    if (o->elsewhere != NULL && o->found_elsewhere != NULL && strcmp(o->found_elsewhere, s->best.reason.check) != 0)
+    if (o->elsewhere != NULL && o->found_elsewhere != NULL &&
+        strcmp(o->found_elsewhere, s->best.reason.check) != 0)
         return cd_fail(err, CDDP_E_ARG,
-                       "the run failed on backend %s with %s and fails on the simulator, with the same orders, with %s: that "
+                       "the run failed on backend %s with %s and fails on the simulator, with the "
+                       "same orders, with %s: that "
                        "is another failure, and it is not shrunk in place of the first",
-                       o->elsewhere, o->found_elsewhere[0] != '\0' ? o->found_elsewhere : "an error of a rank",
-                       s->best.reason.check[0] != '\0' ? s->best.reason.check : "an error of a rank");
+                       o->elsewhere,
+                       o->found_elsewhere[0] != '\0' ? o->found_elsewhere : "an error of a rank",
+                       s->best.reason.check[0] != '\0' ? s->best.reason.check
+                                                       : "an error of a rank");
     return CDDP_OK;
 }
 
@@ -531,9 +566,11 @@ static cddp_status begin(cd_shrink *s, char *schedule, cddp_error *err)
     const cd_probe_policy policy = {.schedule = schedule};
     CD_TRY(cd_shrink_try(s, &s->draft, &policy, NULL, &s->best, err));
     s->trials = 2;
-    if (s->best.interrupted) return cd_fail(err, CDDP_E_ABORTED, "interrupted before anything was known");
+    if (s->best.interrupted)
+        return cd_fail(err, CDDP_E_ABORTED, "interrupted before anything was known");
     if (s->best.refused)
-        return cd_fail(err, CDDP_E_CONFIG, "the scenario cannot be run, so nothing of it can be shrunk: %s",
+        return cd_fail(err, CDDP_E_CONFIG,
+                       "the scenario cannot be run, so nothing of it can be shrunk: %s",
                        s->best.refusal);
     CD_TRY(check_failure(s, err));
     CD_TRY(keep_wishes(s, err));

@@ -22,10 +22,12 @@
 static const struct {
     const char *path;
     uint64_t least;
-} sizes[] = {{"data.samples", 1},  {"data.dataset_size", 1}, {"data.inputs", 1},      {"collective.numel", 1},
-             {"when.forwards", 1}, {"when.samples", 1},      {"when.abort_after", 1}, {"network.jitter_ns", 1}};
+} sizes[] = {{"data.samples", 1},     {"data.dataset_size", 1}, {"data.inputs", 1},
+             {"collective.numel", 1}, {"when.forwards", 1},     {"when.samples", 1},
+             {"when.abort_after", 1}, {"network.jitter_ns", 1}};
 
-static const char *const counted[] = {"world.size", "train.steps", "train.micro_steps", "data.samples"};
+static const char *const counted[] = {"world.size", "train.steps", "train.micro_steps",
+                                      "data.samples"};
 
 /* What is said about a run and not how it goes; and who decides, which is the schedule's. */
 static bool row_is_told(const cd_key_row *row)
@@ -34,27 +36,33 @@ static bool row_is_told(const cd_key_row *row)
            (strcmp(row->table, "schedule") == 0 && strcmp(row->field, "ready") != 0);
 }
 
-static bool row_is(const cd_key_row *row, const char *path) { return cd_key_find_path(path) == row; }
+static bool row_is(const cd_key_row *row, const char *path)
+{
+    return cd_key_find_path(path) == row;
+}
 
 static bool row_is_counted(const cd_key_row *row)
 {
     bool is = false;
-    for (size_t i = 0; i < sizeof counted / sizeof counted[0]; i++) is = is || row_is(row, counted[i]);
+    for (size_t i = 0; i < sizeof counted / sizeof counted[0]; i++)
+        is = is || row_is(row, counted[i]);
     return is;
 }
 
-/* Sizes only become smaller, and at its default a model may be larger: it shrinks option by option. */
+/* Sizes only become smaller, and at its default a model may be larger: it shrinks option by
+** option. */
 static bool is_kept(const cd_draft_setting *s)
 {
-    return s->ranks == NULL &&
-           (row_is_counted(s->row) || row_is(s->row, "model.options") ||
-            (row_is(s->row, "model.name") && s->item_count > 0 && strcmp(s->items[0], "params") == 0));
+    return s->ranks == NULL && (row_is_counted(s->row) || row_is(s->row, "model.options") ||
+                                (row_is(s->row, "model.name") && s->item_count > 0 &&
+                                 strcmp(s->items[0], "params") == 0));
 }
 
 static uint64_t number_of(cd_draft *draft, const char *path)
 {
     const cd_draft_setting *setting = cd_draft_find(draft, path);
-    return strtoull(setting != NULL ? setting->items[0] : cd_key_find_path(path)->initial, NULL, 10);
+    return strtoull(setting != NULL ? setting->items[0] : cd_key_find_path(path)->initial, NULL,
+                    10);
 }
 
 cddp_status cd_edit_prepare(cd_draft *draft, cddp_error *err)
@@ -118,7 +126,8 @@ static size_t options_find(const option_text *o, const char *name)
     return i;
 }
 
-static cddp_status options_join(const option_text *o, cd_draft *draft, cd_draft_setting *setting, cddp_error *err)
+static cddp_status options_join(const option_text *o, cd_draft *draft, cd_draft_setting *setting,
+                                cddp_error *err)
 {
     cd_text text;
     cd_text_init(&text, false);
@@ -168,7 +177,8 @@ static char *piece_remove(cd_arena *arena, const char *value, char separator, si
 static const char *model_name(cd_draft *draft)
 {
     const cd_draft_setting *name = cd_draft_find(draft, "model.name");
-    return name != NULL && name->item_count > 0 ? name->items[0] : cd_key_find_path("model.name")->initial;
+    return name != NULL && name->item_count > 0 ? name->items[0]
+                                                : cd_key_find_path("model.name")->initial;
 }
 
 static void model_options(cd_draft *draft, option_text *o)
@@ -208,7 +218,8 @@ static size_t list_find(const char *value, const char *name)
     size_t count = piece_count(value, ';'), length = 0;
     for (size_t k = 0; k < count; k++) {
         const char *piece = piece_get(value, ';', k, &length);
-        if (strcspn(piece, ":;") == strlen(name) && strncmp(piece, name, strlen(name)) == 0) return k;
+        if (strcspn(piece, ":;") == strlen(name) && strncmp(piece, name, strlen(name)) == 0)
+            return k;
     }
     return SIZE_MAX;
 }
@@ -223,7 +234,9 @@ void cd_edit_list_fini(cd_edit_list *list)
 
 static bool add(cd_edit_list *list, cd_edit edit)
 {
-    if (!cd_vec_grow(NULL, (void **)&list->items, &list->capacity, list->count + 1, sizeof *list->items)) return false;
+    if (!cd_vec_grow(NULL, (void **)&list->items, &list->capacity, list->count + 1,
+                     sizeof *list->items))
+        return false;
     list->items[list->count++] = edit;
     return true;
 }
@@ -285,7 +298,8 @@ static bool add_lists(cd_edit_list *list, const cd_draft *draft)
     bool ok = true;
     for (size_t i = 0; i < draft->count; i++) {
         const cd_draft_setting *s = &draft->settings[i];
-        for (size_t k = 0; ok && is_list(s->row->type) && s->item_count > 1 && k < s->item_count; k++)
+        for (size_t k = 0; ok && is_list(s->row->type) && s->item_count > 1 && k < s->item_count;
+             k++)
             ok = add(list, (cd_edit){.kind = CD_EDIT_ITEM, .at = i, .first = k});
         size_t terms = s->row->type == CDDP_KEY_SELECTOR ? piece_count(s->items[0], ',') : 0;
         for (size_t k = 0; ok && terms > 1 && k < terms; k++)
@@ -301,8 +315,8 @@ static bool add_numbers(cd_edit_list *list, const cd_draft *draft)
         const cd_draft_setting *s = &draft->settings[i];
         for (size_t k = 0; ok && k < sizeof sizes / sizeof sizes[0]; k++)
             if (row_is(s->row, sizes[k].path))
-                ok = add_smaller(list, (cd_edit){.kind = CD_EDIT_NUMBER, .at = i}, strtoull(s->items[0], NULL, 10),
-                                 sizes[k].least);
+                ok = add_smaller(list, (cd_edit){.kind = CD_EDIT_NUMBER, .at = i},
+                                 strtoull(s->items[0], NULL, 10), sizes[k].least);
         if (row_is(s->row, "ddp.bucket_cap_mb") && strtod(s->items[0], NULL) < 1)
             ok = ok && add(list, (cd_edit){.kind = CD_EDIT_CAP, .at = i});
     }
@@ -321,11 +335,13 @@ static bool add_model_sizes(cd_edit_list *list, cd_draft *draft)
         for (size_t k = 0; ok && cd_model_type_option(i, k, &option, &initial, &doc); k++) {
             size_t given = options_find(&o, option);
             const char *value = given < o.count ? o.values[given] : initial;
-            bool whole = value[0] >= '0' && value[0] <= '9' && value[strspn(value, "0123456789")] == '\0';
-            bool counts = strcmp(name, "params") == 0 && strcmp(option, "count") == 0; /* CD_EDIT_PARAMETER */
+            bool whole =
+                value[0] >= '0' && value[0] <= '9' && value[strspn(value, "0123456789")] == '\0';
+            /* CD_EDIT_PARAMETER */
+            bool counts = strcmp(name, "params") == 0 && strcmp(option, "count") == 0;
             if (whole && !counts)
-                ok = add_smaller(list, (cd_edit){.kind = CD_EDIT_SIZE, .at = i, .first = k}, strtoull(value, NULL, 10),
-                                 strcmp(initial, "1") == 0 ? 0 : 1);
+                ok = add_smaller(list, (cd_edit){.kind = CD_EDIT_SIZE, .at = i, .first = k},
+                                 strtoull(value, NULL, 10), strcmp(initial, "1") == 0 ? 0 : 1);
         }
     }
     return ok;
@@ -361,7 +377,8 @@ static uint64_t shape_of(cd_draft *draft, size_t k)
     if (list == o.count) return 0;
     const char *shape = strchr(piece_get(o.values[list], ';', k, &length), ':');
     size_t digits = shape != NULL ? strspn(shape + 1, "0123456789") : 0;
-    return digits > 0 && strchr(":;", shape[1 + digits]) != NULL ? strtoull(shape + 1, NULL, 10) : 0;
+    return digits > 0 && strchr(":;", shape[1 + digits]) != NULL ? strtoull(shape + 1, NULL, 10)
+                                                                 : 0;
 }
 
 static bool add_parameters(cd_edit_list *list, cd_draft *draft, bool coarse)
@@ -381,9 +398,11 @@ cddp_status cd_edit_list_make(cd_edit_list *list, cd_draft *draft, bool coarse, 
     list->count = 0;
     bool ok = add_ranges(list, CD_EDIT_RANKS, (size_t)number_of(draft, "world.size"), coarse) &&
               add_ranges(list, CD_EDIT_STEPS, (size_t)number_of(draft, "train.steps"), coarse) &&
-              add_ranges(list, CD_EDIT_MICRO_STEPS, (size_t)number_of(draft, "train.micro_steps"), coarse) &&
-              add_settings(list, draft) && add_parameters(list, draft, coarse) && add_lists(list, draft) &&
-              add_options(list, draft) && add_model_sizes(list, draft) && add_numbers(list, draft);
+              add_ranges(list, CD_EDIT_MICRO_STEPS, (size_t)number_of(draft, "train.micro_steps"),
+                         coarse) &&
+              add_settings(list, draft) && add_parameters(list, draft, coarse) &&
+              add_lists(list, draft) && add_options(list, draft) && add_model_sizes(list, draft) &&
+              add_numbers(list, draft);
     return ok ? CDDP_OK : NO_MEMORY(err);
 }
 
@@ -418,7 +437,8 @@ static bool renumber_selection(gap *g, const char *before, const char **text)
     cddp_selector from = {0}, to = {0};
     char words[256];
     uint64_t left = g->total - g->count, selected = 0, run = 0;
-    g->possible = g->possible && cd_selector_parse(before, &from, NULL) == CDDP_OK && left <= UINT32_MAX;
+    g->possible =
+        g->possible && cd_selector_parse(before, &from, NULL) == CDDP_OK && left <= UINT32_MAX;
     for (uint64_t n = 0; g->possible && n <= left; n++) {
         uint64_t old = n >= g->first ? n + g->count : n;
         bool has = n < left && cddp_selector_has(&from, (uint32_t)old);
@@ -433,12 +453,15 @@ static bool renumber_selection(gap *g, const char *before, const char **text)
     return true;
 }
 
-/* A [[table]] whose selection has nothing left goes; one that selects everything needs no selection. */
+/* A [[table]] whose selection has nothing left goes; one that selects everything needs no
+** selection. */
 static void renumber_selections(gap *g)
 {
     for (size_t i = g->draft->count; i-- > 0 && g->possible;) {
         cd_draft_setting *s = &g->draft->settings[i];
-        if (s->row->type != CDDP_KEY_SELECTOR || strcmp(s->row->field, g->field) != 0 || s->ranks != NULL) continue;
+        if (s->row->type != CDDP_KEY_SELECTOR || strcmp(s->row->field, g->field) != 0 ||
+            s->ranks != NULL)
+            continue;
         const cd_key_scope scope = s->row->scope;
         if (!renumber_selection(g, s->items[0], &s->items[0])) {
             if (!g->possible) return;
@@ -470,7 +493,8 @@ static bool renumber_text(gap *g, const char **item)
 
 static bool names_ranks(const cd_key_row *row)
 {
-    static const char *const paths[] = {"group.members", "fault.rank", "fault.peer", "fault.joiner", "rendezvous.host"};
+    static const char *const paths[] = {"group.members", "fault.rank", "fault.peer", "fault.joiner",
+                                        "rendezvous.host"};
     for (size_t i = 0; i < sizeof paths / sizeof paths[0]; i++)
         if (row_is(row, paths[i])) return true;
     return false;
@@ -487,7 +511,8 @@ static void renumber_named_ranks(gap *g)
             if (renumber_text(g, &s->items[k])) s->items[left++] = s->items[k];
         s->item_count = left;
         if (left > 0) continue;
-        if (cd_item_table_get(s->row->scope) == NULL) { /* the host itself is gone: another one would serve */
+        /* the host itself is gone: another one would serve */
+        if (cd_item_table_get(s->row->scope) == NULL) {
             g->possible = false;
             return;
         }
@@ -511,12 +536,18 @@ static void renumber_step_counts(gap *g)
     }
 }
 
-static cddp_status remove_range(const cd_edit *edit, cd_draft *draft, bool *possible, cddp_error *err)
+static cddp_status remove_range(const cd_edit *edit, cd_draft *draft, bool *possible,
+                                cddp_error *err)
 {
     static const char *const paths[] = {"world.size", "train.steps", "train.micro_steps"};
     static const char *const fields[] = {"ranks", "steps", "micro_steps"};
     char number[24];
-    gap g = {draft, edit->first, edit->count, (size_t)number_of(draft, paths[edit->kind]), fields[edit->kind], true};
+    gap g = {draft,
+             edit->first,
+             edit->count,
+             (size_t)number_of(draft, paths[edit->kind]),
+             fields[edit->kind],
+             true};
     snprintf(number, sizeof number, "%zu", g.total - g.count);
     renumber_selections(&g);
     if (edit->kind == CD_EDIT_RANKS) {
@@ -535,20 +566,24 @@ static cddp_status remove_range(const cd_edit *edit, cd_draft *draft, bool *poss
 /* Rows whose texts name parameters. */
 static bool row_names_parameters(const cd_key_row *row)
 {
-    static const char *const paths[] = {"when.ready_order",     "when.poison_parameter", "when.uses",
-                                        "optimizer.parameters", "model.freeze",          "model.ignore"};
+    static const char *const paths[] = {"when.ready_order", "when.poison_parameter",
+                                        "when.uses",        "optimizer.parameters",
+                                        "model.freeze",     "model.ignore"};
     bool names = false;
-    for (size_t i = 0; i < sizeof paths / sizeof paths[0]; i++) names = names || row_is(row, paths[i]);
+    for (size_t i = 0; i < sizeof paths / sizeof paths[0]; i++)
+        names = names || row_is(row, paths[i]);
     return names;
 }
 
 /* "p3" becomes "p2" where p0 … are counted; a text that does not begin with the name stays. */
-static const char *rename_parameter(cd_draft *draft, const char *text, size_t removed, bool is_counted)
+static const char *rename_parameter(cd_draft *draft, const char *text, size_t removed,
+                                    bool is_counted)
 {
     char *end = NULL;
     if (!is_counted || text[0] != 'p') return text;
     unsigned long long k = strtoull(text + 1, &end, 10);
-    return end == text + 1 || k <= removed ? text : cd_arena_printf(&draft->arena, "p%llu%s", k - 1, end);
+    return end == text + 1 || k <= removed ? text
+                                           : cd_arena_printf(&draft->arena, "p%llu%s", k - 1, end);
 }
 
 static void rename_parameters(cd_draft *draft, const char *name, size_t removed, bool is_counted)
@@ -558,9 +593,10 @@ static void rename_parameters(cd_draft *draft, const char *name, size_t removed,
         size_t left = 0;
         if (!row_names_parameters(s->row)) continue;
         for (size_t k = 0; k < s->item_count; k++) {
-            bool is_it =
-                strncmp(s->items[k], name, strlen(name)) == 0 && strchr("=", s->items[k][strlen(name)]) != NULL;
-            if (!is_it) s->items[left++] = rename_parameter(draft, s->items[k], removed, is_counted);
+            bool is_it = strncmp(s->items[k], name, strlen(name)) == 0 &&
+                         strchr("=", s->items[k][strlen(name)]) != NULL;
+            if (!is_it)
+                s->items[left++] = rename_parameter(draft, s->items[k], removed, is_counted);
         }
         s->item_count = left;
     }
@@ -588,14 +624,16 @@ static cddp_status remove_parameter(size_t first, cd_draft *draft, bool *possibl
     parameter_name(draft, first, name, sizeof name);
     model_options(draft, &base);
     bool is_counted = options_find(&base, "list") == base.count;
-    if (cd_draft_find(draft, "model.options") == NULL) CD_TRY(cd_draft_set(draft, "model.options", "count=4", err));
+    if (cd_draft_find(draft, "model.options") == NULL)
+        CD_TRY(cd_draft_set(draft, "model.options", "count=4", err));
     for (size_t i = 0; i < draft->count; i++) {
         cd_draft_setting *s = &draft->settings[i];
         option_text o;
         if (!row_is(s->row, "model.options") || s->item_count == 0) continue;
         options_split(&o, s->items[0]);
         *possible = *possible && o.fits;
-        size_t list = options_find(&o, "list"), count = options_find(&o, "count"), order = options_find(&o, "order");
+        size_t list = options_find(&o, "list"), count = options_find(&o, "count"),
+               order = options_find(&o, "order");
         size_t piece = list < o.count ? list_find(o.values[list], name) : first;
         if (piece == SIZE_MAX) continue;
         snprintf(number, sizeof number, "%zu", total - 1);
@@ -615,9 +653,11 @@ static cddp_status remove_parameter(size_t first, cd_draft *draft, bool *possibl
     return CDDP_OK;
 }
 
-static cddp_status remove_parameters(const cd_edit *edit, cd_draft *draft, bool *possible, cddp_error *err)
+static cddp_status remove_parameters(const cd_edit *edit, cd_draft *draft, bool *possible,
+                                     cddp_error *err)
 {
-    for (size_t i = 0; i < edit->count && *possible; i++) CD_TRY(remove_parameter(edit->first, draft, possible, err));
+    for (size_t i = 0; i < edit->count && *possible; i++)
+        CD_TRY(remove_parameter(edit->first, draft, possible, err));
     return CDDP_OK;
 }
 
@@ -634,9 +674,11 @@ static cddp_status shrink_parameter(const cd_edit *edit, cd_draft *draft, cddp_e
         size_t list = options_find(&o, "list");
         size_t piece = list < o.count ? list_find(o.values[list], name) : SIZE_MAX;
         if (piece == SIZE_MAX) continue;
-        const char *at = piece_get(o.values[list], ';', piece, &length), *shape = strchr(at, ':') + 1;
-        o.values[list] = cd_arena_printf(&draft->arena, "%.*s%zu%s", (int)(shape - o.values[list]), o.values[list],
-                                         edit->count, shape + strspn(shape, "0123456789"));
+        const char *at = piece_get(o.values[list], ';', piece, &length),
+                   *shape = strchr(at, ':') + 1;
+        o.values[list] =
+            cd_arena_printf(&draft->arena, "%.*s%zu%s", (int)(shape - o.values[list]),
+                            o.values[list], edit->count, shape + strspn(shape, "0123456789"));
         CD_TRY(options_join(&o, draft, s, err));
     }
     return CDDP_OK;
@@ -656,7 +698,8 @@ static cddp_status set_model_size(const cd_edit *edit, cd_draft *draft, cddp_err
     option_text o;
     const char *option = "", *initial, *doc;
     char number[24];
-    if (cd_draft_find(draft, "model.options") == NULL) CD_TRY(cd_draft_set(draft, "model.options", "", err));
+    if (cd_draft_find(draft, "model.options") == NULL)
+        CD_TRY(cd_draft_set(draft, "model.options", "", err));
     model_options(draft, &o);
     (void)cd_model_type_option(edit->at, edit->first, &option, &initial, &doc);
     size_t k = options_find(&o, option);
@@ -676,7 +719,8 @@ static cddp_status change_option(const cd_edit *edit, cd_draft *draft, cddp_erro
     if (edit->kind == CD_EDIT_OPTION)
         o.names[edit->first] = NULL;
     else
-        o.values[edit->first] = piece_remove(&draft->arena, o.values[edit->first], ':', edit->count);
+        o.values[edit->first] =
+            piece_remove(&draft->arena, o.values[edit->first], ':', edit->count);
     CD_TRY(options_join(&o, draft, s, err));
     return CDDP_OK;
 }
@@ -695,10 +739,12 @@ static void remove_item(const cd_edit *edit, cd_draft *draft)
 {
     cd_draft_setting *s = &draft->settings[edit->at];
     s->item_count--;
-    memmove(&s->items[edit->first], &s->items[edit->first + 1], (s->item_count - edit->first) * sizeof *s->items);
+    memmove(&s->items[edit->first], &s->items[edit->first + 1],
+            (s->item_count - edit->first) * sizeof *s->items);
 }
 
-cddp_status cd_edit_apply(const cd_edit *edit, const cd_draft *from, cd_draft *to, bool *possible, cddp_error *err)
+cddp_status cd_edit_apply(const cd_edit *edit, const cd_draft *from, cd_draft *to, bool *possible,
+                          cddp_error *err)
 {
     *possible = true;
     CD_TRY(cd_draft_copy(to, from, err));
@@ -733,7 +779,8 @@ cddp_status cd_edit_apply(const cd_edit *edit, const cd_draft *from, cd_draft *t
     case CD_EDIT_NUMBER:
         return set_item(to, s, cd_arena_printf(&to->arena, "%zu", edit->count), err);
     case CD_EDIT_CAP:
-        return set_item(to, s, cd_arena_printf(&to->arena, "%.17g", 2 * strtod(s->items[0], NULL)), err);
+        return set_item(to, s, cd_arena_printf(&to->arena, "%.17g", 2 * strtod(s->items[0], NULL)),
+                        err);
     }
     return CDDP_OK;
 }
@@ -746,7 +793,8 @@ static void print_range(const cd_edit *edit, cd_text *text)
     if (edit->count == 1)
         cd_text_printf(text, "%s %zu", words[edit->kind], edit->first);
     else
-        cd_text_printf(text, "%ss %zu to %zu", words[edit->kind], edit->first, edit->first + edit->count - 1);
+        cd_text_printf(text, "%ss %zu to %zu", words[edit->kind], edit->first,
+                       edit->first + edit->count - 1);
 }
 
 static void print_setting(const cd_draft *from, size_t at, cd_text *text)
@@ -754,9 +802,10 @@ static void print_setting(const cd_draft *from, size_t at, cd_text *text)
     const cd_draft_setting *s = &from->settings[at];
     char path[96];
     cd_key_path(s->row, path, sizeof path);
-    cd_text_printf(text, "%s%s%s%s", path, s->ranks != NULL ? " on rank " : "", s->ranks != NULL ? s->ranks : "",
-                   s->item_count > 0 ? " = " : "");
-    for (size_t i = 0; i < s->item_count; i++) cd_text_printf(text, "%s%s", i > 0 ? "," : "", s->items[i]);
+    cd_text_printf(text, "%s%s%s%s", path, s->ranks != NULL ? " on rank " : "",
+                   s->ranks != NULL ? s->ranks : "", s->item_count > 0 ? " = " : "");
+    for (size_t i = 0; i < s->item_count; i++)
+        cd_text_printf(text, "%s%s", i > 0 ? "," : "", s->items[i]);
 }
 
 /* The settings of one [[table]], as "[[when]] ranks = 1, ready = reversed". */
@@ -766,8 +815,10 @@ static void print_element(const cd_edit *edit, const cd_draft *from, cd_text *te
     cd_text_printf(text, "[[%s]]", cd_item_table_get((cd_key_scope)edit->at)->name);
     for (size_t i = 0; i < from->count; i++) {
         const cd_draft_setting *s = &from->settings[i];
-        if (s->ranks != NULL || (size_t)s->row->scope != edit->at || s->element != edit->first) continue;
-        cd_text_printf(text, "%s%s = %s", first ? " " : ", ", s->row->field, s->item_count > 0 ? s->items[0] : "");
+        if (s->ranks != NULL || (size_t)s->row->scope != edit->at || s->element != edit->first)
+            continue;
+        cd_text_printf(text, "%s%s = %s", first ? " " : ", ", s->row->field,
+                       s->item_count > 0 ? s->items[0] : "");
         for (size_t k = 1; k < s->item_count; k++) cd_text_printf(text, ",%s", s->items[k]);
         first = false;
     }

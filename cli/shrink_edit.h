@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What can be made smaller in a scenario: every single change that leaves less of it.
 **
-** An edit takes one thing away: ranks, steps or micro-steps (everything that names the later ones is renumbered), a
-** parameter, a table, one setting, one item of a list, or makes one size smaller. None adds anything, with one
-** exception: a model may be replaced, once, by a list of at most four parameters. So shrinking ends.
+** An edit takes one thing away: ranks, steps or micro-steps (everything that names the later ones
+** is renumbered), a parameter, a table, one setting, one item of a list, or makes one size smaller.
+** None adds anything, with one exception: a model may be replaced, once, by a list of at most four
+** parameters. So shrinking ends.
 **
 ** Lifetime   an edit list is valid for the draft that it was made from.
 ** Errors     CDDP_E_NOMEM. An edit that cannot be made on this draft says so with *possible.
@@ -42,13 +43,14 @@ typedef struct cd_edit_list {
 
 void cd_edit_list_fini(cd_edit_list *list);
 
-/* Makes the sizes that every scenario has (ranks, steps, micro-steps, samples) visible to edits, and drops what says
-** nothing about the run: story, tags, expectations, and who decides. */
+/* Makes the sizes that every scenario has (ranks, steps, micro-steps, samples) visible to edits,
+** and drops what says nothing about the run: story, tags, expectations, and who decides. */
 cddp_status cd_edit_prepare(cd_draft *draft, cddp_error *err) CDDP_MUST_CHECK;
 /* Orders that were drawn become orders that the chooser decides; *found: there were some. */
 cddp_status cd_edit_unshuffle(cd_draft *draft, bool *found, cddp_error *err) CDDP_MUST_CHECK;
 /* coarse: also edits that take several things at once. */
-cddp_status cd_edit_list_make(cd_edit_list *list, cd_draft *draft, bool coarse, cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_edit_list_make(cd_edit_list *list, cd_draft *draft, bool coarse,
+                              cddp_error *err) CDDP_MUST_CHECK;
 /* `to` is empty before. */
 cddp_status cd_edit_apply(const cd_edit *edit, const cd_draft *from, cd_draft *to, bool *possible,
                           cddp_error *err) CDDP_MUST_CHECK;

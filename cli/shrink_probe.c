@@ -24,7 +24,8 @@ static bool word_is_name(const char *word, size_t length, const char *parameter)
     return name;
 }
 
-static void take_sentence(const char *title, const char *parameter, char *sentence, size_t sentence_bytes)
+static void take_sentence(const char *title, const char *parameter, char *sentence,
+                          size_t sentence_bytes)
 {
     size_t used = 0;
     int depth = 0;
@@ -32,7 +33,8 @@ static void take_sentence(const char *title, const char *parameter, char *senten
         depth += *at == '(';
         depth -= *at == ')';
         size_t length = strcspn(at, " ,:;()");
-        if (depth == 0 && length > 0 && !word_is_name(at, length, parameter) && used + length + 2 < sentence_bytes) {
+        if (depth == 0 && length > 0 && !word_is_name(at, length, parameter) &&
+            used + length + 2 < sentence_bytes) {
             memcpy(sentence + used, at, length);
             used += length;
             sentence[used++] = ' ';
@@ -68,7 +70,8 @@ bool cd_reason_take(cd_reason *reason, const cddp_verdict *v)
         if (rank_failure(&v->ranks[i].result) != NULL) failure = rank_failure(&v->ranks[i].result);
     reason->finished = failure == NULL;
     if (v->finding_count == 0) {
-        take_sentence(failure != NULL ? failure : "", "", reason->sentence, sizeof reason->sentence);
+        take_sentence(failure != NULL ? failure : "", "", reason->sentence,
+                      sizeof reason->sentence);
         return failure != NULL;
     }
     const cddp_finding *f = &v->findings[0];
@@ -81,8 +84,9 @@ bool cd_reason_take(cd_reason *reason, const cddp_verdict *v)
 
 bool cd_reason_is_same(const cd_reason *a, const cd_reason *b)
 {
-    return strcmp(a->check, b->check) == 0 && strcmp(a->sentence, b->sentence) == 0 && a->has_bucket == b->has_bucket &&
-           a->has_parameter == b->has_parameter && a->finished == b->finished;
+    return strcmp(a->check, b->check) == 0 && strcmp(a->sentence, b->sentence) == 0 &&
+           a->has_bucket == b->has_bucket && a->has_parameter == b->has_parameter &&
+           a->finished == b->finished;
 }
 
 /* ---- deciding ---- */
@@ -90,7 +94,8 @@ bool cd_reason_is_same(const cd_reason *a, const cd_reason *b)
 typedef struct decider {
     const cd_probe_policy *policy;
     cd_probe *trial;
-    uint64_t *counts;  /* (CDDP_CHOICE_KIND_COUNT · (world_size + 1)) choices so far, by kind and rank */
+    /* (CDDP_CHOICE_KIND_COUNT · (world_size + 1)) choices so far, by kind and rank */
+    uint64_t *counts;
     size_t *positions; /* (rank_slots) in the orders */
     uint32_t *left;    /* (rank_slots) gradients that the last choice of the rank was among */
     size_t rank_slots;
@@ -116,8 +121,9 @@ static uint64_t count_choice(decider *d, const cddp_choice *choice)
     return *count;
 }
 
-/* The option that was wished for at this choice, else fifo. A gradient is wished for in front of another one, wherever
- ** that stands in the backward now. */
+/* The option that was wished for at this choice, else fifo. A gradient is wished for in front of
+** another one, wherever
+*** that stands in the backward now. */
 static uint32_t grant_wish(const decider *d, const cddp_choice *choice, uint64_t nth)
 {
     const cd_probe_policy *p = d->policy;
@@ -131,7 +137,8 @@ static uint32_t grant_wish(const decider *d, const cddp_choice *choice, uint64_t
     return 0;
 }
 
-/* The option that comes next in the order given for this rank. Where two are left the second one follows unasked. */
+/* The option that comes next in the order given for this rank. Where two are left the second one
+** follows unasked. */
 static uint32_t follow_order(decider *d, const cddp_choice *choice)
 {
     const cd_probe_policy *p = d->policy;
@@ -140,7 +147,8 @@ static uint32_t follow_order(decider *d, const cddp_choice *choice)
         if (p->orders[*at].rank != choice->rank) continue;
         for (uint32_t k = 0; k < choice->option_count; k++) {
             if (option_id(choice, k) != p->orders[*at].id) continue;
-            for (uint32_t taken = choice->option_count == 2 ? 2 : 1; taken > 0 && *at < p->order_count; ++*at)
+            for (uint32_t taken = choice->option_count == 2 ? 2 : 1;
+                 taken > 0 && *at < p->order_count; ++*at)
                 taken -= p->orders[*at].rank == choice->rank;
             return k;
         }
@@ -157,7 +165,8 @@ static uint32_t decide(void *self, const cddp_choice *choice, cd_place place)
     uint32_t value = 0;
     if (p->schedule != NULL)
         value = d->inner.choose(d->inner.self, choice, place);
-    else if (p->order_count > 0 && choice->kind == CDDP_CHOICE_READY && choice->rank < d->rank_slots)
+    else if (p->order_count > 0 && choice->kind == CDDP_CHOICE_READY &&
+             choice->rank < d->rank_slots)
         value = follow_order(d, choice);
     else if (place.number < p->prefix_count)
         value = p->prefix[place.number].value;
@@ -166,7 +175,8 @@ static uint32_t decide(void *self, const cddp_choice *choice, cd_place place)
     else
         value = grant_wish(d, choice, nth);
     if (value >= choice->option_count) value = 0;
-    if (!cd_vec_grow(NULL, (void **)&list->items, &list->capacity, list->count + 1, sizeof *list->items)) {
+    if (!cd_vec_grow(NULL, (void **)&list->items, &list->capacity, list->count + 1,
+                     sizeof *list->items)) {
         d->out_of_memory = true;
         return value;
     }
@@ -207,17 +217,22 @@ static void take_verdict(cd_probe *trial, const cddp_verdict *v)
     trial->refused = v->outcome == CDDP_OUTCOME_ERROR || v->outcome == CDDP_OUTCOME_ENVIRONMENT;
     if (trial->refused) snprintf(trial->refusal, sizeof trial->refusal, "%.250s", v->reason);
     if (v->finding_count > 0) trial->finding = v->findings[0];
-    snprintf(trial->failure, sizeof trial->failure, "%s", v->finding_count > 0 ? v->findings[0].title : v->summary);
+    snprintf(trial->failure, sizeof trial->failure, "%s",
+             v->finding_count > 0 ? v->findings[0].title : v->summary);
 }
 
-static cddp_status run_composed(const cd_probe_options *o, const cd_chooser *chooser, cd_probe *trial, cddp_error *err)
+static cddp_status run_composed(const cd_probe_options *o, const cd_chooser *chooser,
+                                cd_probe *trial, cddp_error *err)
 {
     cddp_status status = CDDP_OK;
     cd_compose *compose = NULL;
     cddp_verdict *verdict = NULL;
-    const cddp_trace_sink *sinks[2] = {cd_interrupt_sink(), o->record != NULL ? &o->record->sink : NULL};
-    const cd_compose_options options = {
-        .plan = o->plan, .registry = o->registry, .level = CDDP_TRACE_DIGEST, .chooser = chooser};
+    const cddp_trace_sink *sinks[2] = {cd_interrupt_sink(),
+                                       o->record != NULL ? &o->record->sink : NULL};
+    const cd_compose_options options = {.plan = o->plan,
+                                        .registry = o->registry,
+                                        .level = CDDP_TRACE_DIGEST,
+                                        .chooser = chooser};
     CD_TRY(cd_compose_open(&options, &compose, err));
     cddp_run_options run = cddp_run_options_default();
     cd_compose_fill(compose, &run);
@@ -234,14 +249,17 @@ out:
 
 void cd_probe_fini(cd_probe *trial)
 {
-    cd_release(NULL, trial->decisions.items, trial->decisions.capacity * sizeof *trial->decisions.items);
+    cd_release(NULL, trial->decisions.items,
+               trial->decisions.capacity * sizeof *trial->decisions.items);
     *trial = (cd_probe){.failed = false};
 }
 
 cddp_status cd_probe_run(const cd_probe_options *options, cd_probe *trial, cddp_error *err)
 {
     cddp_error wrong = CDDP_ERROR_INIT;
-    decider d = {.policy = &options->policy, .trial = trial, .rank_slots = (size_t)options->plan->world.size + 1};
+    decider d = {.policy = &options->policy,
+                 .trial = trial,
+                 .rank_slots = (size_t)options->plan->world.size + 1};
     const size_t slots = d.rank_slots * CDDP_CHOICE_KIND_COUNT;
     *trial = (cd_probe){.failed = false};
     if (options->policy.schedule != NULL)
@@ -259,7 +277,8 @@ cddp_status cd_probe_run(const cd_probe_options *options, cd_probe *trial, cddp_
     cddp_status status = run_composed(options, &chooser, trial, &wrong);
     decider_fini(&d, slots);
     trial->interrupted = cd_interrupt_requested();
-    if (status == CDDP_E_NOMEM || (status != CDDP_OK && options->policy.schedule != NULL && !trial->interrupted)) {
+    if (status == CDDP_E_NOMEM ||
+        (status != CDDP_OK && options->policy.schedule != NULL && !trial->interrupted)) {
         if (err != NULL) *err = wrong;
         cd_probe_fini(trial);
         return status;
@@ -278,7 +297,8 @@ bool cd_decisions_print(const cd_decision *decisions, size_t count, char *text, 
     cd_schedule schedule = {.capacity = count + 1};
     schedule.items = cd_allocate_array(NULL, count + 1, sizeof *schedule.items);
     if (schedule.items == NULL) return false;
-    for (size_t i = 0; i < count; i++) cd_schedule_push(&schedule, decisions[i].value, decisions[i].kind);
+    for (size_t i = 0; i < count; i++)
+        cd_schedule_push(&schedule, decisions[i].value, decisions[i].kind);
     bool fits = cd_schedule_print(&schedule, text, text_bytes) < text_bytes && !schedule.overflowed;
     cd_release(NULL, schedule.items, (count + 1) * sizeof *schedule.items);
     return fits;

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One run of a smaller scenario: whether it fails for the same reason, and what was decided in it.
 **
-** Note [The same reason]
-** Two runs fail for the same reason when all of these agree: the invariant of the first finding; its sentence, once
-** numbers, names and what stands in parentheses are taken out; whether it names a bucket, and whether a parameter; and
-** whether every rank came to its end. A run without findings whose ranks failed has the sentence of the first rank that
-** did.
-** So a smaller scenario may blame another rank, another bucket and another parameter, since they have other numbers in
-** it, and may not turn one mistake into another one.
+** Note [The same reason] Two runs fail for the same reason when all of these agree: the invariant
+** of the first finding; its sentence, once numbers, names and what stands in parentheses are taken
+** out; whether it names a bucket, and whether a parameter; and whether every rank came to its end.
+** A run without findings whose ranks failed has the sentence of the first rank that did. So a
+** smaller scenario may blame another rank, another bucket and another parameter, since they have
+** other numbers in it, and may not turn one mistake into another one.
 **
 ** Lifetime   a probe owns what it learnt until fini.
-** Errors     a scenario that cannot be run is a probe that did not fail; memory that runs out is an error.
+** Errors     a scenario that cannot be run is a probe that did not fail; memory that runs out is an
+**            error.
 */
 #pragma once
 #include "cddp/check.h"
@@ -34,8 +34,10 @@ bool cd_reason_take(cd_reason *reason, const cddp_verdict *verdict);
 /* What was decided at one choice point. */
 typedef struct cd_decision {
     uint64_t number; /* of the choice point, from 0 */
-    uint64_t nth;    /* of a gradient: in which backward of the rank; else among the choices of this kind and rank */
-    uint64_t id, fifo_id; /* semantic: of the option taken, and of the one that fifo would have taken */
+    /* of a gradient: in which backward of the rank; else among the choices of this kind and rank */
+    uint64_t nth;
+    /* semantic: of the option taken, and of the one that fifo would have taken */
+    uint64_t id, fifo_id;
     uint32_t kind, rank, value, options;
 } cd_decision;
 
@@ -53,8 +55,8 @@ typedef struct cd_ready {
 /* How a probe decides. */
 typedef struct cd_probe_policy {
     const char *schedule; /* exactly this choice string; else */
-    const cd_decision
-        *wishes; /* (wish_count) these, each at the same choice of the same rank, where its option exists … */
+    /* (wish_count) these, each at the same choice of the same rank, where its option exists … */
+    const cd_decision *wishes;
     size_t wish_count;
     const cd_ready *orders; /* (order_count) gradients become ready in this order, rank by rank … */
     size_t order_count;
@@ -74,8 +76,9 @@ typedef struct cd_probe_options {
 typedef struct cd_probe {
     bool failed; /* and then: */
     cd_reason reason;
-    cddp_finding
-        finding; /* the first; .check is NULL when there is none. Its check's name is borrowed from the registry */
+    /* the first; .check is NULL when there is none. Its check's name is borrowed from the
+    ** registry */
+    cddp_finding finding;
     char failure[512]; /* the finding's title, or the error of the first rank that failed */
     char refusal[256]; /* why it could not be run; "" */
     bool refused;
@@ -86,6 +89,7 @@ typedef struct cd_probe {
 } cd_probe;
 
 void cd_probe_fini(cd_probe *trial); /* accepts a zeroed one */
-cddp_status cd_probe_run(const cd_probe_options *options, cd_probe *trial, cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_probe_run(const cd_probe_options *options, cd_probe *trial,
+                         cddp_error *err) CDDP_MUST_CHECK;
 /* The choice string of the decisions; false when it does not fit. */
 bool cd_decisions_print(const cd_decision *decisions, size_t count, char *text, size_t text_bytes);

@@ -23,12 +23,15 @@ typedef struct telling {
 
 /* ---- reading the record ---- */
 
-static const char *name_by_ordinal(const telling *t, uint64_t ordinal, char *words, size_t words_bytes)
+static const char *name_by_ordinal(const telling *t, uint64_t ordinal, char *words,
+                                   size_t words_bytes)
 {
     snprintf(words, words_bytes, "parameter %" PRIu64, ordinal);
     for (size_t i = 0; i < t->failing.count; i++) {
         const cddp_event event = cd_memory_sink_get(&t->failing, i);
-        if (event.kind != CDDP_EV_param || event.as.param.ordinal != (int64_t)ordinal || event.text == NULL) continue;
+        if (event.kind != CDDP_EV_param || event.as.param.ordinal != (int64_t)ordinal ||
+            event.text == NULL)
+            continue;
         snprintf(words, words_bytes, "%s", event.text);
         break;
     }
@@ -40,7 +43,8 @@ static int64_t ordinal_of(const telling *t, uint32_t rank, int64_t param)
 {
     for (size_t i = 0; i < t->failing.count; i++) {
         const cddp_event *e = &t->failing.events[i];
-        if (e->kind == CDDP_EV_param && e->rank == rank && e->as.param.param == param) return e->as.param.ordinal;
+        if (e->kind == CDDP_EV_param && e->rank == rank && e->as.param.param == param)
+            return e->as.param.ordinal;
     }
     return -1;
 }
@@ -64,7 +68,8 @@ static void put_ready(telling *t, const cd_decision *d)
 {
     char taken[128], fifo[128];
     cd_text_printf(t->text, "in step %" PRIu32 " rank %" PRIu32 " made %s ready before %s",
-                   step_of_choice(t, d->number, d->rank), d->rank, name_by_ordinal(t, d->id, taken, sizeof taken),
+                   step_of_choice(t, d->number, d->rank), d->rank,
+                   name_by_ordinal(t, d->id, taken, sizeof taken),
                    name_by_ordinal(t, d->fifo_id, fifo, sizeof fifo));
 }
 
@@ -79,19 +84,24 @@ static void put_decision(telling *t, const cd_decision *d)
         break;
     case CDDP_CHOICE_COMPLETE:
         if (d->id < t->rank_count)
-            cd_text_printf(t->text, "rank %" PRIu64 " went on before an operation that could complete did", d->id);
+            cd_text_printf(t->text,
+                           "rank %" PRIu64 " went on before an operation that could complete did",
+                           d->id);
         else
             cd_text_push(t->text, "an operation completed before an earlier one");
         break;
     case CDDP_CHOICE_ORDER:
-        cd_text_printf(t->text, "the contribution of rank %" PRIu64 " was added before that of rank %" PRIu64, d->id,
-                       d->fifo_id);
+        cd_text_printf(t->text,
+                       "the contribution of rank %" PRIu64
+                       " was added before that of rank %" PRIu64,
+                       d->id, d->fifo_id);
         break;
     case CDDP_CHOICE_FAULT:
         cd_text_push(t->text, "an optional fault struck");
         break;
     default:
-        cd_text_printf(t->text, "rank %" PRIu32 " took option %" PRIu32 " instead of the first", d->rank, d->value);
+        cd_text_printf(t->text, "rank %" PRIu32 " took option %" PRIu32 " instead of the first",
+                       d->rank, d->value);
         break;
     }
 }
@@ -101,7 +111,8 @@ static void put_decisions(telling *t)
     const cd_decision_list *list = &t->shrink->wishes;
     for (size_t i = 0; i < list->count; i++) {
         cd_text_push(t->text, i == 0 ? "It takes " : i + 1 < list->count ? ", " : " and ");
-        if (i == 0) cd_text_printf(t->text, "%zu decision%s: ", list->count, list->count == 1 ? "" : "s");
+        if (i == 0)
+            cd_text_printf(t->text, "%zu decision%s: ", list->count, list->count == 1 ? "" : "s");
         put_decision(t, &list->items[i]);
     }
     if (list->count > 0) cd_text_push(t->text, ". ");
@@ -110,8 +121,8 @@ static void put_decisions(telling *t)
 /* ---- what differs between the ranks ---- */
 
 /* The nth event of a kind on a rank in a step; NULL past the last. */
-static const cddp_event *find_event(const cd_memory_sink *record, uint16_t kind, uint32_t rank, uint32_t step,
-                                    size_t nth)
+static const cddp_event *find_event(const cd_memory_sink *record, uint16_t kind, uint32_t rank,
+                                    uint32_t step, size_t nth)
 {
     for (size_t i = 0; i < record->count; i++) {
         const cddp_event *e = &record->events[i];
@@ -120,7 +131,8 @@ static const cddp_event *find_event(const cd_memory_sink *record, uint16_t kind,
     return NULL;
 }
 
-/* The first place where two ranks' gradients did not come in one order. Only for what both see under one number. */
+/* The first place where two ranks' gradients did not come in one order. Only for what both see
+** under one number. */
 static bool put_ready_order(telling *t, uint32_t rank, uint32_t step)
 {
     char mine[128], theirs[128];
@@ -128,10 +140,13 @@ static bool put_ready_order(telling *t, uint32_t rank, uint32_t step)
         const cddp_event *a = find_event(&t->failing, CDDP_EV_grad_local, rank, step, n);
         const cddp_event *b = find_event(&t->failing, CDDP_EV_grad_local, 0, step, n);
         if (a == NULL || b == NULL) return false;
-        const int64_t p = ordinal_of(t, rank, a->as.grad_local.param), q = ordinal_of(t, 0, b->as.grad_local.param);
+        const int64_t p = ordinal_of(t, rank, a->as.grad_local.param),
+                      q = ordinal_of(t, 0, b->as.grad_local.param);
         if (p == q || p < 0 || q < 0) continue;
         cd_text_printf(t->text,
-                       "Rank %" PRIu32 " made %s ready before %s, rank 0 the other way round (step %" PRIu32 "), so ",
+                       "Rank %" PRIu32
+                       " made %s ready before %s, rank 0 the other way round (step %" PRIu32
+                       "), so ",
                        rank, name_by_ordinal(t, (uint64_t)p, mine, sizeof mine),
                        name_by_ordinal(t, (uint64_t)q, theirs, sizeof theirs), step);
         return true;
@@ -155,7 +170,8 @@ static bool put_launch_order(telling *t, uint32_t rank, uint32_t step)
         if (a == NULL && b == NULL) return false;
         if (a == NULL || b == NULL) {
             cd_text_printf(t->text,
-                           "%s %" PRIu32 " launched bucket %" PRId64 " where rank %" PRIu32 " launched nothing; ",
+                           "%s %" PRIu32 " launched bucket %" PRId64 " where rank %" PRIu32
+                           " launched nothing; ",
                            first_word(t, "Rank", "rank"), a != NULL ? rank : 0,
                            (a != NULL ? a : b)->as.bucket_launch.bucket, a != NULL ? 0 : rank);
             return true;
@@ -165,10 +181,14 @@ static bool put_launch_order(telling *t, uint32_t rank, uint32_t step)
             continue;
         if (a->as.bucket_launch.bucket != b->as.bucket_launch.bucket)
             cd_text_printf(t->text,
-                           "%s %" PRIu32 " launched bucket %" PRId64 " where rank 0 launched bucket %" PRId64 "; ",
-                           first_word(t, "Rank", "rank"), rank, a->as.bucket_launch.bucket, b->as.bucket_launch.bucket);
+                           "%s %" PRIu32 " launched bucket %" PRId64
+                           " where rank 0 launched bucket %" PRId64 "; ",
+                           first_word(t, "Rank", "rank"), rank, a->as.bucket_launch.bucket,
+                           b->as.bucket_launch.bucket);
         else
-            cd_text_printf(t->text, "%s %" PRId64 " of rank %" PRIu32 " held other gradients than that of rank 0; ",
+            cd_text_printf(t->text,
+                           "%s %" PRId64 " of rank %" PRIu32
+                           " held other gradients than that of rank 0; ",
                            first_word(t, "Bucket", "bucket"), a->as.bucket_launch.bucket, rank);
         return true;
     }
@@ -180,9 +200,11 @@ static void put_differences(telling *t)
     const bool failed_by_finding = f->check != NULL;
     bool ready = false, launch = false;
     for (uint32_t step = 0; step <= (failed_by_finding ? f->step : 0); step++)
-        for (uint32_t rank = 1; rank < t->rank_count && !ready; rank++) ready = put_ready_order(t, rank, step);
+        for (uint32_t rank = 1; rank < t->rank_count && !ready; rank++)
+            ready = put_ready_order(t, rank, step);
     for (uint32_t step = 0; step <= (failed_by_finding ? f->step : 0); step++)
-        for (uint32_t rank = 1; rank < t->rank_count && !launch; rank++) launch = put_launch_order(t, rank, step);
+        for (uint32_t rank = 1; rank < t->rank_count && !launch; rank++)
+            launch = put_launch_order(t, rank, step);
 }
 
 /* ---- the finding, and the run that passes ---- */
@@ -196,10 +218,13 @@ static void put_finding(telling *t)
         return;
     }
     cd_text_printf(t->text, "%s finds in step %" PRIu32 ": %s. ", f->check, f->step, f->title);
-    if (f->expected[0] != '\0') cd_text_printf(t->text, "Expected: %s; found: %s. ", f->expected, f->actual);
-    cd_text_push(t->text, best->reason.finished
-                              ? "Every rank came to its end, so without the check nobody would have noticed. "
-                              : "Not every rank came to its end. ");
+    if (f->expected[0] != '\0')
+        cd_text_printf(t->text, "Expected: %s; found: %s. ", f->expected, f->actual);
+    cd_text_push(
+        t->text,
+        best->reason.finished
+            ? "Every rank came to its end, so without the check nobody would have noticed. "
+            : "Not every rank came to its end. ");
 }
 
 static bool same_event(const cddp_event *a, const cddp_event *b)
@@ -216,7 +241,8 @@ static bool event_counts(const cddp_event *e, uint32_t rank)
            e->kind != CDDP_EV_collective_done && e->kind != CDDP_EV_collective_post;
 }
 
-/* Where rank's own story first goes another way than in the passing run; the position in the failing record. */
+/* Where rank's own story first goes another way than in the passing run; the position in the
+** failing record. */
 static size_t find_parting(const telling *t, uint32_t rank)
 {
     size_t k = 0;
@@ -253,8 +279,8 @@ static void put_passing(telling *t)
 
 /* ---- the nearest run that passes ---- */
 
-static cddp_status record_run(telling *t, const cd_draft *draft, const cd_probe_policy *policy, cd_memory_sink *record,
-                              cd_probe *trial, cddp_error *err)
+static cddp_status record_run(telling *t, const cd_draft *draft, const cd_probe_policy *policy,
+                              cd_memory_sink *record, cd_probe *trial, cddp_error *err)
 {
     cd_memory_sink_clear(record);
     CD_TRY(cd_shrink_try(t->shrink, draft, policy, record, trial, err));
@@ -300,7 +326,8 @@ static cddp_status try_edit(telling *t, const cd_edit *edit, cddp_error *err)
     cd_draft draft;
     bool possible = false;
     cd_probe trial = {.failed = false};
-    const cd_probe_policy policy = {.wishes = t->shrink->wishes.items, .wish_count = t->shrink->wishes.count};
+    const cd_probe_policy policy = {.wishes = t->shrink->wishes.items,
+                                    .wish_count = t->shrink->wishes.count};
     cd_draft_init(&draft);
     CD_TRY_OUT(cd_edit_apply(edit, &t->shrink->draft, &draft, &possible, err));
     if (possible) CD_TRY_OUT(record_run(t, &draft, &policy, &t->passing, &trial, err));
@@ -312,7 +339,8 @@ out:
     return status;
 }
 
-/* Which edits a person would call one thing less: settings first, then parameters, then ranks and steps. */
+/* Which edits a person would call one thing less: settings first, then parameters, then ranks and
+** steps. */
 static int pass_of(const cd_edit *edit)
 {
     switch (edit->kind) {
@@ -354,13 +382,16 @@ out:
 /* ---- from where on it was inevitable ---- */
 
 /* How many random continuations of the first `kept` choices fail the same way. */
-static cddp_status count_failures(const cd_shrink *s, size_t kept, size_t *failures, cddp_error *err)
+static cddp_status count_failures(const cd_shrink *s, size_t kept, size_t *failures,
+                                  cddp_error *err)
 {
     *failures = 0;
     for (size_t i = 0; i < CD_STORY_TRIES; i++) {
         cd_probe trial = {.failed = false};
-        const cd_probe_policy policy = {
-            .prefix = s->best.decisions.items, .prefix_count = kept, .random = true, .seed = s->options.seed + i};
+        const cd_probe_policy policy = {.prefix = s->best.decisions.items,
+                                        .prefix_count = kept,
+                                        .random = true,
+                                        .seed = s->options.seed + i};
         CD_TRY(cd_shrink_try(s, &s->draft, &policy, NULL, &trial, err));
         *failures += cd_shrink_is_same(s, &trial);
         cd_probe_fini(&trial);
@@ -390,8 +421,8 @@ static cddp_status tell_inevitable(telling *t, cddp_error *err)
     }
     if (high == 0) {
         cd_text_printf(t->text,
-                       "It was inevitable from the start: %d of %d random schedules fail the same way (seed %" PRIu64
-                       ").",
+                       "It was inevitable from the start: %d of %d random schedules fail the same "
+                       "way (seed %" PRIu64 ").",
                        CD_STORY_TRIES, CD_STORY_TRIES, s->options.seed);
         return CDDP_OK;
     }
@@ -401,11 +432,10 @@ static cddp_status tell_inevitable(telling *t, cddp_error *err)
         put_decision(t, d);
     else
         cd_text_push(t->text, "everything went on as queued");
-    cd_text_printf(
-        t->text,
-        ": after it all of %d random continuations fail the same way, one choice earlier %zu of %d do (seed %" PRIu64
-        ").",
-        CD_STORY_TRIES, before, CD_STORY_TRIES, s->options.seed);
+    cd_text_printf(t->text,
+                   ": after it all of %d random continuations fail the same way, one choice "
+                   "earlier %zu of %d do (seed %" PRIu64 ").",
+                   CD_STORY_TRIES, before, CD_STORY_TRIES, s->options.seed);
     return CDDP_OK;
 }
 
@@ -416,8 +446,9 @@ static void put_setting_out(telling *t, const cddp_plan *plan)
     size_t parameters = 0;
     for (size_t i = 0; i < t->failing.count; i++)
         parameters += t->failing.events[i].kind == CDDP_EV_param && t->failing.events[i].rank == 0;
-    cd_text_printf(t->text, "%" PRIu64 " rank%s %zu parameter%s for %" PRIu64 " step%s", plan->world.size,
-                   plan->world.size == 1 ? " trains" : "s train", parameters, parameters == 1 ? "" : "s", plan->settings.train.steps,
+    cd_text_printf(t->text, "%" PRIu64 " rank%s %zu parameter%s for %" PRIu64 " step%s",
+                   plan->world.size, plan->world.size == 1 ? " trains" : "s train", parameters,
+                   parameters == 1 ? "" : "s", plan->settings.train.steps,
                    plan->settings.train.steps == 1 ? "" : "s");
     if (plan->settings.train.micro_steps > 1)
         cd_text_printf(t->text, " of %" PRIu64 " micro-steps", plan->settings.train.micro_steps);

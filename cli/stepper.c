@@ -15,17 +15,19 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Events are shown with their number from 1, as `--until` and the store (docs/formats/trace.md) count them. */
+/* Events are shown with their number from 1, as `--until` and the store (docs/formats/trace.md)
+** count them. */
 typedef struct stepper {
     const cd_memory_sink *events;
-    size_t at; /* events before it have happened */
+    size_t at;    /* events before it have happened */
     int64_t rank; /* only this one is shown; -1: all */
 } stepper;
 
 static const char help[] =
     "  n [N]        the next event, or the next N\n"
     "  b [N]        back by one, or by N\n"
-    "  goto N|NAME  to event number N, or to the next event of that name (as in goto bucket_launch)\n"
+    "  goto N|NAME  to event number N, or to the next event of that name (as in goto "
+    "bucket_launch)\n"
     "  p RANK|all   show this rank only, as in p 2 or p rank 2; or all again\n"
     "  w            who waits for whom at this moment\n"
     "  bucket B     what happened to bucket B so far\n"
@@ -38,7 +40,8 @@ static void print_group(const stepper *s, int64_t group, char *text, size_t text
     snprintf(text, text_bytes, "group %" PRId64, group);
     for (size_t i = 0; i < s->events->count; i++) {
         const cddp_event event = cd_memory_sink_get(s->events, i);
-        if (event.kind != CDDP_EV_group || event.as.group.group != group || event.text == NULL) continue;
+        if (event.kind != CDDP_EV_group || event.as.group.group != group || event.text == NULL)
+            continue;
         snprintf(text, text_bytes, "group '%s'", event.text);
         return;
     }
@@ -80,8 +83,10 @@ static void forward(stepper *s, uint64_t count)
 static void backward(stepper *s, uint64_t count)
 {
     while (count > 0 && s->at > 0) count -= shown(s, --s->at);
-    if (s->at > 0) show(s, s->at - 1);
-    else printf("        the beginning of the run\n");
+    if (s->at > 0)
+        show(s, s->at - 1);
+    else
+        printf("        the beginning of the run\n");
 }
 
 /* ---- who waits ---- */
@@ -100,13 +105,18 @@ static bool is_of(const cddp_event *wait, int64_t group, int64_t sequence)
 static bool note_wait(open_waits *waits, const cddp_event *e)
 {
     if (e->kind == CDDP_EV_collective_wait) {
-        if (!cd_vec_grow(NULL, (void **)&waits->items, &waits->capacity, waits->count + 1, sizeof *waits->items)) return false;
+        if (!cd_vec_grow(NULL, (void **)&waits->items, &waits->capacity, waits->count + 1,
+                         sizeof *waits->items))
+            return false;
         waits->items[waits->count++] = *e;
     } else if (e->kind == CDDP_EV_collective_done) {
         for (size_t i = waits->count; i-- > 0;) {
-            if (waits->items[i].rank != e->rank || !is_of(&waits->items[i], e->as.collective_done.group, e->as.collective_done.sequence))
+            if (waits->items[i].rank != e->rank ||
+                !is_of(&waits->items[i], e->as.collective_done.group,
+                       e->as.collective_done.sequence))
                 continue;
-            memmove(&waits->items[i], &waits->items[i + 1], (--waits->count - i) * sizeof *waits->items);
+            memmove(&waits->items[i], &waits->items[i + 1],
+                    (--waits->count - i) * sizeof *waits->items);
             break;
         }
     }
@@ -118,8 +128,10 @@ static void put_ranks(bool *marked, uint32_t ranks)
 {
     for (uint32_t first = 0, last; first < ranks; first = last + 1) {
         for (last = first; marked[last] && last + 1 < ranks && marked[last + 1]; last++) continue;
-        if (marked[first] && last > first) printf(" %" PRIu32 "-%" PRIu32, first, last);
-        else if (marked[first]) printf(" %" PRIu32, first);
+        if (marked[first] && last > first)
+            printf(" %" PRIu32 "-%" PRIu32, first, last);
+        else if (marked[first])
+            printf(" %" PRIu32, first);
     }
     memset(marked, 0, ranks * sizeof *marked);
 }
@@ -134,26 +146,32 @@ static uint32_t world_size(const stepper *s)
     return size;
 }
 
-/* One line for an operation: who waits for it, and who has posted it. A wait-for edge leads to everybody else in the group. */
+/* One line for an operation: who waits for it, and who has posted it. A wait-for edge leads to
+** everybody else in the group. */
 static void tell_operation(const stepper *s, open_waits *waits, bool *marked, uint32_t ranks)
 {
-    const int64_t group = waits->items[0].as.collective_wait.group, sequence = waits->items[0].as.collective_wait.sequence;
+    const int64_t group = waits->items[0].as.collective_wait.group,
+                  sequence = waits->items[0].as.collective_wait.sequence;
     size_t left = 0, together = 0;
     char name[160];
     for (size_t i = 0; i < waits->count; i++) {
         const bool is_this = is_of(&waits->items[i], group, sequence);
-        if (is_this) marked[waits->items[i].rank] = true;
-        else waits->items[left++] = waits->items[i];
+        if (is_this)
+            marked[waits->items[i].rank] = true;
+        else
+            waits->items[left++] = waits->items[i];
         together += is_this;
     }
     waits->count = left;
     printf("        rank%s", together > 1 ? "s" : "");
     put_ranks(marked, ranks);
     print_group(s, group, name, sizeof name);
-    printf(" wait%s for operation #%" PRId64 " of %s; posted so far by rank", together > 1 ? "" : "s", sequence, name);
+    printf(" wait%s for operation #%" PRId64 " of %s; posted so far by rank",
+           together > 1 ? "" : "s", sequence, name);
     for (size_t i = 0; i < s->at; i++) {
         const cddp_event *e = &s->events->events[i];
-        if (e->kind == CDDP_EV_collective_post && e->as.collective_post.group == group && e->as.collective_post.sequence == sequence)
+        if (e->kind == CDDP_EV_collective_post && e->as.collective_post.group == group &&
+            e->as.collective_post.sequence == sequence)
             marked[e->rank] = true;
     }
     put_ranks(marked, ranks);
@@ -164,10 +182,14 @@ static void waits(const stepper *s)
 {
     open_waits open = {.count = 0};
     const uint32_t ranks = world_size(s);
-    bool *marked = cd_allocate_array(NULL, ranks, sizeof *marked), has_memory = marked != NULL || ranks == 0;
-    for (size_t i = 0; has_memory && i < s->at; i++) has_memory = note_wait(&open, &s->events->events[i]);
-    if (!has_memory) printf("        no memory to tell\n");
-    else if (open.count == 0) printf("        nobody waits\n");
+    bool *marked = cd_allocate_array(NULL, ranks, sizeof *marked),
+         has_memory = marked != NULL || ranks == 0;
+    for (size_t i = 0; has_memory && i < s->at; i++)
+        has_memory = note_wait(&open, &s->events->events[i]);
+    if (!has_memory)
+        printf("        no memory to tell\n");
+    else if (open.count == 0)
+        printf("        nobody waits\n");
     while (has_memory && open.count > 0) tell_operation(s, &open, marked, ranks);
     cd_release(NULL, marked, ranks * sizeof *marked);
     cd_release(NULL, open.items, open.capacity * sizeof *open.items);
@@ -194,7 +216,8 @@ static void bucket(const stepper *s, const char *which)
         cddp_event event = cd_memory_sink_get(s->events, i);
         const cddp_event_info *info = cddp_event_describe(event.kind);
         for (uint32_t f = 0; f < info->field_count; f++)
-            if (strcmp(info->fields[f].name, names[0]) == 0 && event.as.field[f] == (int64_t)number && shown(s, i) &&
+            if (strcmp(info->fields[f].name, names[0]) == 0 &&
+                event.as.field[f] == (int64_t)number && shown(s, i) &&
                 event.kind != CDDP_EV_bucket_layout) {
                 show(s, i);
                 found++;
@@ -209,7 +232,8 @@ static void go(stepper *s, const char *where)
     if (strspn(where, "-0123456789") > 0) {
         if (!read_number(where, &number)) return;
         if (number == 0 || number > s->events->count) {
-            printf("        there is no event %" PRIu64 ": they are 1 to %zu\n", number, s->events->count);
+            printf("        there is no event %" PRIu64 ": they are 1 to %zu\n", number,
+                   s->events->count);
             return;
         }
         s->at = (size_t)number; /* the next one is the one behind it */
@@ -277,14 +301,22 @@ static bool obey(stepper *s, const char *verb, const char *rest)
         if (read_count(rest, &count)) forward(s, count);
     } else if (strcmp(verb, "b") == 0) {
         if (read_count(rest, &count)) backward(s, count);
-    } else if (strcmp(verb, "goto") == 0) go(s, rest);
-    else if (strcmp(verb, "p") == 0) pick(s, rest);
-    else if (strcmp(verb, "w") == 0) waits(s);
-    else if (strcmp(verb, "bucket") == 0) bucket(s, rest);
-    else if (strcmp(verb, "l") == 0) last(s);
-    else if (strcmp(verb, "q") == 0) return false;
-    else if (strcmp(verb, "help") == 0) fputs(help, stdout);
-    else printf("        '%s' is no command; `help` lists them\n", verb);
+    } else if (strcmp(verb, "goto") == 0)
+        go(s, rest);
+    else if (strcmp(verb, "p") == 0)
+        pick(s, rest);
+    else if (strcmp(verb, "w") == 0)
+        waits(s);
+    else if (strcmp(verb, "bucket") == 0)
+        bucket(s, rest);
+    else if (strcmp(verb, "l") == 0)
+        last(s);
+    else if (strcmp(verb, "q") == 0)
+        return false;
+    else if (strcmp(verb, "help") == 0)
+        fputs(help, stdout);
+    else
+        printf("        '%s' is no command; `help` lists them\n", verb);
     return true;
 }
 

@@ -4,5 +4,6 @@
 #include "cli/command.h"
 #include "core/trace/sink.h"
 
-/* Reads commands from standard input until q or its end; `help` lists them. position: where to start. */
+/* Reads commands from standard input until q or its end; `help` lists them. position: where to
+** start. */
 void cd_stepper_run(const cd_cli *cli, const cd_memory_sink *events, size_t position);

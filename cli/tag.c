@@ -29,7 +29,8 @@ bool cd_tag_find(const char *name, cd_tag *tag)
 {
     const struct {
         const char *name, *text;
-    } documents[] = {{"docs/semantics.md", cd_document_semantics}, {"docs/zoo.md", cd_document_zoo}};
+    } documents[] = {{"docs/semantics.md", cd_document_semantics},
+                     {"docs/zoo.md", cd_document_zoo}};
     char start[64];
     snprintf(start, sizeof start, "\n| %.40s | ", name);
     for (size_t i = 0; i < sizeof documents / sizeof documents[0]; i++) {

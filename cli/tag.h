@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tags such as UNU-04 and ZOO-20: what the documents say about them, which the program carries along. */
+/* Tags such as UNU-04 and ZOO-20: what the documents say about them, which the program carries
+** along. */
 #pragma once
 #include <stdbool.h>
 

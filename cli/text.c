@@ -21,14 +21,18 @@ const char *cd_text_get(const cd_text *text) { return text->bytes != NULL ? text
 void cd_text_push_bytes(cd_text *text, const char *bytes, size_t length)
 {
     if (text->failed) return;
-    text->failed = !cd_vec_grow(NULL, (void **)&text->bytes, &text->capacity, text->length + length + 1, 1);
+    text->failed =
+        !cd_vec_grow(NULL, (void **)&text->bytes, &text->capacity, text->length + length + 1, 1);
     if (text->failed) return;
     memcpy(text->bytes + text->length, bytes, length);
     text->length += length;
     text->bytes[text->length] = '\0';
 }
 
-void cd_text_push(cd_text *text, const char *bytes) { cd_text_push_bytes(text, bytes, strlen(bytes)); }
+void cd_text_push(cd_text *text, const char *bytes)
+{
+    cd_text_push_bytes(text, bytes, strlen(bytes));
+}
 
 static void push_list(cd_text *text, const char *format, va_list arguments) CDDP_PRINTF(2, 0);
 
@@ -56,7 +60,8 @@ void cd_text_printf(cd_text *text, const char *format, ...)
 
 void cd_text_style(cd_text *text, cd_style style, const char *format, ...)
 {
-    static const char *const codes[] = {"", "\033[1m", "\033[2m", "\033[1;31m", "\033[1;32m", "\033[1;33m", "\033[36m"};
+    static const char *const codes[] = {"",           "\033[1m",    "\033[2m", "\033[1;31m",
+                                        "\033[1;32m", "\033[1;33m", "\033[36m"};
     va_list arguments;
     bool styled = text->color && style != CD_STYLE_NONE;
     if (styled) cd_text_push(text, codes[style]);
@@ -68,11 +73,14 @@ void cd_text_style(cd_text *text, cd_style style, const char *format, ...)
 
 size_t cd_utf8_length(const char *text)
 {
-    /* The ranges of Unicode's table of well-formed sequences: no overlong form, no surrogate, nothing above
-    ** U+10FFFF. */
+    /* The ranges of Unicode's table of well-formed sequences: no overlong form, no surrogate,
+    ** nothing above U+10FFFF. */
     const unsigned char *b = (const unsigned char *)text;
     if (b[0] < 0x80) return 1;
-    size_t length = b[0] >= 0xc2 && b[0] <= 0xdf ? 2 : (b[0] & 0xf0) == 0xe0 ? 3 : b[0] >= 0xf0 && b[0] <= 0xf4 ? 4 : 0;
+    size_t length = b[0] >= 0xc2 && b[0] <= 0xdf   ? 2
+                    : (b[0] & 0xf0) == 0xe0        ? 3
+                    : b[0] >= 0xf0 && b[0] <= 0xf4 ? 4
+                                                   : 0;
     unsigned char low = 0x80, high = 0xbf;
     if (b[0] == 0xe0) low = 0xa0;
     if (b[0] == 0xed) high = 0x9f;

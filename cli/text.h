@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Text that grows: what reports are written into before they go anywhere.
 **
-** Lifetime   init → append… → fini. Memory that runs out is remembered; the text is then not to be used.
+** Lifetime   init → append… → fini. Memory that runs out is remembered; the text is then not to be
+**            used.
 ** Threads    one thread.
 */
 #pragma once
@@ -34,9 +35,10 @@ const char *cd_text_get(const cd_text *text); /* never NULL */
 
 /* The length of a valid UTF-8 sequence at text, 0 when it is not one. */
 size_t cd_utf8_length(const char *text);
-/* Makes a text from a file or another process harmless for terminals: control characters other than newlines and tabs,
-** and bytes that are no UTF-8, become question marks. */
+/* Makes a text from a file or another process harmless for terminals: control characters other than
+** newlines and tabs, and bytes that are no UTF-8, become question marks. */
 void cd_text_clean(char *text);
 
-/* Appends `words` folded at `width` columns, every line after the first indented by `indent`; a newline ends it. */
+/* Appends `words` folded at `width` columns, every line after the first indented by `indent`; a
+** newline ends it. */
 void cd_text_wrap(cd_text *text, const char *words, size_t indent, size_t width);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Repeating a run under other settings, and comparing how both end.
 **
-** Each text of expect.same_with is one repetition: settings as for --set, separated by spaces. Repetitions are judged
-** like any run, and neither recorded nor logged: the run that the scenario describes is the one that is kept.
+** Each text of expect.same_with is one repetition: settings as for --set, separated by spaces.
+** Repetitions are judged like any run, and neither recorded nor logged: the run that the scenario
+** describes is the one that is kept.
 */
 #include "cli/variants.h"
 
@@ -16,7 +17,8 @@ static void keep(void *self, const cddp_event *event)
 {
     cd_finals *f = self;
     const cddp_event_value *v = &event->as.value;
-    if (event->kind == CDDP_EV_value && event->rank == 0 && v->what == 0 && v->moment == CD_MOMENT_END)
+    if (event->kind == CDDP_EV_value && event->rank == 0 && v->what == 0 &&
+        v->moment == CD_MOMENT_END)
         f->memory.sink.event(&f->memory, event);
 }
 
@@ -36,24 +38,27 @@ static void set_finding(cd_result *result, const char *summary)
 }
 
 /* True when both ends have the same parameters with the same digests. */
-static bool compare(const cd_finals *one, const cd_finals *other, const char *settings, cd_result *result)
+static bool compare(const cd_finals *one, const cd_finals *other, const char *settings,
+                    cd_result *result)
 {
     char text[400];
     size_t differ = 0;
     cddp_event first = {.text = NULL};
     if (one->memory.count != other->memory.count || one->memory.count == 0) {
-        snprintf(text, sizeof text, "with %.200s rank 0 ends with %zu parameters, without with %zu", settings,
-                 other->memory.count, one->memory.count);
+        snprintf(text, sizeof text, "with %.200s rank 0 ends with %zu parameters, without with %zu",
+                 settings, other->memory.count, one->memory.count);
         set_finding(result, text);
         return false;
     }
     for (size_t i = 0; i < one->memory.count; i++) {
-        cddp_event a = cd_memory_sink_get(&one->memory, i), b = cd_memory_sink_get(&other->memory, i);
+        cddp_event a = cd_memory_sink_get(&one->memory, i),
+                   b = cd_memory_sink_get(&other->memory, i);
         if (a.as.value.digest == b.as.value.digest && a.as.value.id == b.as.value.id) continue;
         if (differ++ == 0) first = a;
     }
     if (differ == 0) return true;
-    snprintf(text, sizeof text, "with %.200s parameter %.80s ends with other bits (%zu of %zu parameters)", settings,
+    snprintf(text, sizeof text,
+             "with %.200s parameter %.80s ends with other bits (%zu of %zu parameters)", settings,
              first.text != NULL ? first.text : "?", differ, one->memory.count);
     set_finding(result, text);
     return false;
@@ -71,12 +76,16 @@ static void put_settings(cd_text *lines, const char *overrides, const char *sett
 }
 
 /* *same: go on with the next one. */
-static cddp_status judge_one(const cd_session *session, const cddp_plan *plan, size_t index, const cd_finals *finals,
-                             cd_result *result, bool *same, cddp_error *err)
+static cddp_status judge_one(const cd_session *session, const cddp_plan *plan, size_t index,
+                             const cd_finals *finals, cd_result *result, bool *same,
+                             cddp_error *err)
 {
     const char *settings = plan->expect.same_with.items[index];
     cddp_status status = CDDP_OK;
-    cd_session other = {.cli = session->cli, .level = session->level, .run = session->run, .repetition = index + 1};
+    cd_session other = {.cli = session->cli,
+                        .level = session->level,
+                        .run = session->run,
+                        .repetition = index + 1};
     cddp_plan *changed = NULL;
     cd_result ended;
     cd_finals ends;
@@ -111,24 +120,28 @@ out:
     return status;
 }
 
-cddp_status cd_variants_be_rank(const cd_session *session, const cddp_plan *plan, cd_result *result, cddp_error *err)
+cddp_status cd_variants_be_rank(const cd_session *session, const cddp_plan *plan, cd_result *result,
+                                cddp_error *err)
 {
     bool same = true;
     cd_finals none;
     uint64_t repetition = session->cli->origin.repetition;
     if (repetition > plan->expect.same_with.count)
-        return cd_fail(err, CDDP_E_STATE, "the scenario has no repetition %llu", (unsigned long long)repetition);
+        return cd_fail(err, CDDP_E_STATE, "the scenario has no repetition %llu",
+                       (unsigned long long)repetition);
     cd_finals_init(&none);
-    cddp_status status = judge_one(session, plan, (size_t)repetition - 1, &none, result, &same, err);
+    cddp_status status =
+        judge_one(session, plan, (size_t)repetition - 1, &none, result, &same, err);
     cd_finals_fini(&none);
     return status;
 }
 
-cddp_status cd_variants_judge(const cd_session *session, const cddp_plan *plan, const cd_finals *finals,
-                              cd_result *result, cddp_error *err)
+cddp_status cd_variants_judge(const cd_session *session, const cddp_plan *plan,
+                              const cd_finals *finals, cd_result *result, cddp_error *err)
 {
     bool same = true;
-    for (size_t i = 0; same && i < plan->expect.same_with.count && result->exit_code == CD_EXIT_VERIFIED; i++) {
+    for (size_t i = 0;
+         same && i < plan->expect.same_with.count && result->exit_code == CD_EXIT_VERIFIED; i++) {
         CD_TRY(judge_one(session, plan, i, finals, result, &same, err));
         result->variant_count += same;
     }

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* expect.same_with: a verified run is repeated under other settings, and must end with the same parameters, bit for
-** bit.
+/* expect.same_with: a verified run is repeated under other settings, and must end with the same
+** parameters, bit for bit.
 **
 ** Lifetime   init → give sink to the run → judge → fini.
-** Errors     memory only. A difference, or a repetition that is not verified, becomes the result of the run.
+** Errors     memory only. A difference, or a repetition that is not verified, becomes the result of
+**            the run.
 */
 #pragma once
 #include "cli/session.h"
@@ -21,6 +22,8 @@ void cd_finals_fini(cd_finals *finals);
 /* In a rank of one of these repetitions: becomes it, without the run itself. */
 cddp_status cd_variants_be_rank(const cd_session *session, const cddp_plan *plan, cd_result *result,
                                 cddp_error *err) CDDP_MUST_CHECK;
-/* Repeats the run of `plan` as its expect.same_with says. finals: of the run itself, whose result is `result`. */
-cddp_status cd_variants_judge(const cd_session *session, const cddp_plan *plan, const cd_finals *finals,
-                              cd_result *result, cddp_error *err) CDDP_MUST_CHECK;
+/* Repeats the run of `plan` as its expect.same_with says. finals: of the run itself, whose result
+** is `result`. */
+cddp_status cd_variants_judge(const cd_session *session, const cddp_plan *plan,
+                              const cd_finals *finals, cd_result *result,
+                              cddp_error *err) CDDP_MUST_CHECK;

@@ -6,8 +6,9 @@
 **   B2  text_numbers[i] is 0 or below next_number.
 **   B3  texts from written_offset on are those numbered written_number … next_number - 1, in order.
 **
-** Texts repeat (names of parameters, hooks and marks), so each is stored once. When too many different ones have
-** come the memory of them is dropped at a commit: a repeated text then gets a second row, which harms nobody.
+** Texts repeat (names of parameters, hooks and marks), so each is stored once. When too many
+** different ones have come the memory of them is dropped at a commit: a repeated text then gets a
+** second row, which harms nobody.
 **
 ** Not here: transactions (writer.c). */
 #include "db/batch.h"
@@ -27,7 +28,8 @@ void cd_batch_init(cd_batch *batch, const cddp_allocator *allocator, const int16
     for (uint32_t kind = 0; kind < CDDP_EV_COUNT; kind++) {
         const cddp_event_info *info = cddp_event_describe(kind);
         for (uint32_t i = 0; i < info->field_count; i++)
-            if (info->fields[i].type == CDDP_FIELD_f64) batch->real_fields[kind] |= (uint16_t)(1u << i);
+            if (info->fields[i].type == CDDP_FIELD_f64)
+                batch->real_fields[kind] |= (uint16_t)(1u << i);
     }
 }
 
@@ -94,13 +96,17 @@ static uint32_t intern(cd_batch *batch, const char *text)
     size_t bytes = strlen(text) + 1;
     uint64_t hash = cd_hash64(text, bytes - 1, 0);
     if (!grow_slots(batch)) return 0;
-    for (size_t i = hash & (batch->slot_count - 1); batch->slots[i].offset != 0; i = (i + 1) & (batch->slot_count - 1))
-        if (batch->slots[i].hash == hash && strcmp(batch->texts + batch->slots[i].offset - 1, text) == 0)
+    for (size_t i = hash & (batch->slot_count - 1); batch->slots[i].offset != 0;
+         i = (i + 1) & (batch->slot_count - 1))
+        if (batch->slots[i].hash == hash &&
+            strcmp(batch->texts + batch->slots[i].offset - 1, text) == 0)
             return batch->slots[i].number;
-    if (!cd_vec_grow(batch->allocator, (void **)&batch->texts, &batch->texts_capacity, batch->texts_used + bytes, 1))
+    if (!cd_vec_grow(batch->allocator, (void **)&batch->texts, &batch->texts_capacity,
+                     batch->texts_used + bytes, 1))
         return 0;
     memcpy(batch->texts + batch->texts_used, text, bytes);
-    place(batch->slots, batch->slot_count, (cd_interned){hash, batch->texts_used + 1, batch->next_number});
+    place(batch->slots, batch->slot_count,
+          (cd_interned){hash, batch->texts_used + 1, batch->next_number});
     batch->texts_used += bytes;
     batch->slots_used++;
     return batch->next_number++;
@@ -110,7 +116,8 @@ bool cd_batch_add(cd_batch *batch, const cddp_event *event)
 {
     const cddp_allocator *a = batch->allocator;
     uint32_t number = 0;
-    if (!cd_vec_grow(a, (void **)&batch->events, &batch->capacity, batch->count + 1, sizeof *batch->events))
+    if (!cd_vec_grow(a, (void **)&batch->events, &batch->capacity, batch->count + 1,
+                     sizeof *batch->events))
         return false;
     if (!cd_vec_grow(a, (void **)&batch->text_numbers, &batch->text_capacity, batch->count + 1,
                      sizeof *batch->text_numbers))
@@ -147,12 +154,13 @@ typedef struct batch_cursor {
     size_t at;
 } batch_cursor;
 
-static int batch_connect(sqlite3 *db, void *context, int argument_count, const char *const *arguments,
-                         sqlite3_vtab **table, char **message)
+static int batch_connect(sqlite3 *db, void *context, int argument_count,
+                         const char *const *arguments, sqlite3_vtab **table, char **message)
 {
     (void)argument_count, (void)arguments, (void)message;
-    int result = sqlite3_declare_vtab(db, "CREATE TABLE x(id, t, rank, seq, kind, step, micro, text, "
-                                          "f0, f1, f2, f3, f4, f5, f6, f7, f8, f9, f10)");
+    int result =
+        sqlite3_declare_vtab(db, "CREATE TABLE x(id, t, rank, seq, kind, step, micro, text, "
+                                 "f0, f1, f2, f3, f4, f5, f6, f7, f8, f9, f10)");
     if (result != SQLITE_OK) return result;
     sqlite3_vtab_config(db, SQLITE_VTAB_DIRECTONLY);
     batch_table *t = sqlite3_malloc(sizeof *t);
@@ -192,7 +200,8 @@ static int batch_close(sqlite3_vtab_cursor *cursor)
     return SQLITE_OK;
 }
 
-static int batch_filter(sqlite3_vtab_cursor *cursor, int index, const char *name, int count, sqlite3_value **values)
+static int batch_filter(sqlite3_vtab_cursor *cursor, int index, const char *name, int count,
+                        sqlite3_value **values)
 {
     (void)index, (void)name, (void)count, (void)values;
     ((batch_cursor *)cursor)->at = 0;
@@ -210,7 +219,8 @@ static int batch_eof(sqlite3_vtab_cursor *cursor)
     return ((batch_cursor *)cursor)->at >= ((batch_table *)cursor->pVtab)->batch->count;
 }
 
-static void field_result(sqlite3_context *context, const cd_batch *batch, const cddp_event *event, uint32_t position)
+static void field_result(sqlite3_context *context, const cd_batch *batch, const cddp_event *event,
+                         uint32_t position)
 {
     if (position >= cd_event_field_counts[event->kind]) return; /* NULL */
     int64_t value = event->as.field[position];
@@ -250,7 +260,8 @@ static int batch_column(sqlite3_vtab_cursor *cursor, sqlite3_context *context, i
         sqlite3_result_int64(context, event->micro_step);
         break;
     case COLUMN_TEXT:
-        if (batch->text_numbers[at] != 0) sqlite3_result_int64(context, (batch->run << 32) + batch->text_numbers[at]);
+        if (batch->text_numbers[at] != 0)
+            sqlite3_result_int64(context, (batch->run << 32) + batch->text_numbers[at]);
         break;
     default:
         field_result(context, batch, event, (uint32_t)(column - COLUMN_FIELDS));
@@ -267,7 +278,8 @@ static int batch_rowid(sqlite3_vtab_cursor *cursor, sqlite3_int64 *rowid)
 
 static const sqlite3_module batch_module = {
     .iVersion = 1,
-    .xConnect = batch_connect, /* no xCreate: the table exists by itself and cannot be made in a file */
+    /* no xCreate: the table exists by itself and cannot be made in a file */
+    .xConnect = batch_connect,
     .xBestIndex = batch_best_index,
     .xDisconnect = batch_disconnect,
     .xOpen = batch_open,

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Events between two commits, and the virtual table through which SQLite takes them.
 **
-** One statement, "INSERT INTO event SELECT * FROM cd_batch", moves a whole batch: no parameter is bound per
-** value and no statement is reset per row, which makes the wide event row as fast as a narrow plain insert
-** (bench/store.c measures both).
+** One statement, "INSERT INTO event SELECT * FROM cd_batch", moves a whole batch: no parameter is
+** bound per value and no statement is reset per row, which makes the wide event row as fast as a
+** narrow plain insert (bench/store.c measures both).
 **
 ** Lifetime   init → (add* → insert → clear)* → fini. The virtual table borrows the batch.
 ** Errors     add tells when memory is exhausted; the event is then not in the batch.
@@ -50,7 +50,8 @@ void cd_batch_clear(cd_batch *batch);
 /* Makes the virtual table cd_batch known to a connection. */
 cddp_status cd_batch_attach(cd_batch *batch, cd_sql *sql, cddp_error *err) CDDP_MUST_CHECK;
 
-#define CD_BATCH_INSERT                                                                                                \
-    "INSERT INTO main.event SELECT id, t, rank, seq, kind, step, micro, text, f0, f1, f2, f3, f4, f5, f6, f7, f8, "    \
-    "f9, "                                                                                                             \
+#define CD_BATCH_INSERT                                                                         \
+    "INSERT INTO main.event SELECT id, t, rank, seq, kind, step, micro, text, f0, f1, f2, f3, " \
+    "f4, f5, f6, f7, f8, "                                                                      \
+    "f9, "                                                                                      \
     "f10 FROM cd_batch"

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The kinds of events in a file, and one view per kind with named columns.
 **
-** A store explains its own numbers: `kind` and `field` are events.def as rows, `enumeration` names statuses,
-** dtypes and operations. Kinds are found by name, so that a file written when events.def was shorter, or
-** numbered otherwise, reads right; fields only ever grow at the end of a row.
+** A store explains its own numbers: `kind` and `field` are events.def as rows, `enumeration` names
+** statuses, dtypes and operations. Kinds are found by name, so that a file written when events.def
+** was shorter, or numbered otherwise, reads right; fields only ever grow at the end of a row.
 **
 ** Not here: tables (schema.sql) and the views over several kinds (views.sql). */
 #include "db/kinds.h"
@@ -19,11 +19,14 @@
 const char *cd_field_type_name(cddp_field_type type)
 {
     static const char *const names[] = {
-        [CDDP_FIELD_count] = "count",   [CDDP_FIELD_index] = "index",   [CDDP_FIELD_bytes] = "bytes",
-        [CDDP_FIELD_flag] = "flag",     [CDDP_FIELD_ns] = "ns",         [CDDP_FIELD_digest] = "digest",
-        [CDDP_FIELD_f64] = "f64",       [CDDP_FIELD_status] = "status", [CDDP_FIELD_dtype] = "dtype",
-        [CDDP_FIELD_op] = "op",         [CDDP_FIELD_redop] = "redop",   [CDDP_FIELD_param] = "param",
-        [CDDP_FIELD_bucket] = "bucket", [CDDP_FIELD_rank] = "rank",     [CDDP_FIELD_group] = "group",
+        [CDDP_FIELD_count] = "count",   [CDDP_FIELD_index] = "index",
+        [CDDP_FIELD_bytes] = "bytes",   [CDDP_FIELD_flag] = "flag",
+        [CDDP_FIELD_ns] = "ns",         [CDDP_FIELD_digest] = "digest",
+        [CDDP_FIELD_f64] = "f64",       [CDDP_FIELD_status] = "status",
+        [CDDP_FIELD_dtype] = "dtype",   [CDDP_FIELD_op] = "op",
+        [CDDP_FIELD_redop] = "redop",   [CDDP_FIELD_param] = "param",
+        [CDDP_FIELD_bucket] = "bucket", [CDDP_FIELD_rank] = "rank",
+        [CDDP_FIELD_group] = "group",
     };
     return names[type];
 }
@@ -33,13 +36,15 @@ const char *cd_field_type_name(cddp_field_type type)
 /* Columns that every ev_* view has; a field of the same name is prefixed with its kind's. */
 static bool is_base_column(const char *name)
 {
-    static const char *const base[] = {"run", "t", "rank", "seq", "step", "micro", "text", "parameter"};
+    static const char *const base[] = {"run",  "t",     "rank", "seq",
+                                       "step", "micro", "text", "parameter"};
     for (size_t i = 0; i < sizeof base / sizeof base[0]; i++)
         if (strcmp(base[i], name) == 0) return true;
     return false;
 }
 
-static void print_column(sqlite3_str *text, const cddp_event_info *info, uint32_t position, bool *named)
+static void print_column(sqlite3_str *text, const cddp_event_info *info, uint32_t position,
+                         bool *named)
 {
     const cddp_field_info *field = &info->fields[position];
     switch (field->type) {
@@ -48,14 +53,17 @@ static void print_column(sqlite3_str *text, const cddp_event_info *info, uint32_
         break;
     case CDDP_FIELD_f64:
         /* A NaN is kept as the integer of its bits, because SQLite has no such real. */
-        sqlite3_str_appendf(text, "CASE typeof(e.f%u) WHEN 'real' THEN e.f%u ELSE 'nan' END", position, position);
+        sqlite3_str_appendf(text, "CASE typeof(e.f%u) WHEN 'real' THEN e.f%u ELSE 'nan' END",
+                            position, position);
         break;
     case CDDP_FIELD_status:
     case CDDP_FIELD_dtype:
     case CDDP_FIELD_op:
     case CDDP_FIELD_redop:
-        sqlite3_str_appendf(text, "coalesce((SELECT name FROM enumeration WHERE type = '%s' AND value = e.f%u), e.f%u)",
-                            cd_field_type_name(field->type), position, position);
+        sqlite3_str_appendf(
+            text,
+            "coalesce((SELECT name FROM enumeration WHERE type = '%s' AND value = e.f%u), e.f%u)",
+            cd_field_type_name(field->type), position, position);
         break;
     case CDDP_FIELD_count:
     case CDDP_FIELD_index:
@@ -73,7 +81,9 @@ static void print_column(sqlite3_str *text, const cddp_event_info *info, uint32_
     sqlite3_str_appendf(text, " AS \"%s%s%s\"", prefix, prefix[0] != '\0' ? "_" : "", field->name);
     if (field->type == CDDP_FIELD_param && !*named) {
         sqlite3_str_appendf(
-            text, ", (SELECT name FROM parameter p WHERE p.run = r.id AND p.param = e.f%u) AS parameter", position);
+            text,
+            ", (SELECT name FROM parameter p WHERE p.run = r.id AND p.param = e.f%u) AS parameter",
+            position);
         *named = true;
     }
 }
@@ -82,17 +92,19 @@ static cddp_status make_view(cd_sql *sql, int stored, const cddp_event_info *inf
 {
     bool named = false;
     sqlite3_str *text = sqlite3_str_new(sql->db);
-    sqlite3_str_appendf(
-        text, "DROP VIEW IF EXISTS ev_%s; CREATE VIEW ev_%s AS SELECT r.id AS run, e.t, e.rank, e.seq, e.step, e.micro",
-        info->name, info->name);
+    sqlite3_str_appendf(text,
+                        "DROP VIEW IF EXISTS ev_%s; CREATE VIEW ev_%s AS SELECT r.id AS run, e.t, "
+                        "e.rank, e.seq, e.step, e.micro",
+                        info->name, info->name);
     for (uint32_t i = 0; i < info->field_count; i++) {
         sqlite3_str_appendall(text, ", ");
         print_column(text, info, i, &named);
     }
-    sqlite3_str_appendf(text,
-                        ", (SELECT value FROM text x WHERE x.id = e.text) AS text FROM run r JOIN event e "
-                        "ON e.id > r.id << 40 AND e.id < (r.id + 1) << 40 AND e.kind = %d",
-                        stored);
+    sqlite3_str_appendf(
+        text,
+        ", (SELECT value FROM text x WHERE x.id = e.text) AS text FROM run r JOIN event e "
+        "ON e.id > r.id << 40 AND e.id < (r.id + 1) << 40 AND e.kind = %d",
+        stored);
     char *command = sqlite3_str_finish(text);
     if (command == NULL) return cd_sql_fail(sql, SQLITE_NOMEM, err);
     cddp_status status = cd_sql_exec(sql, command, err);
@@ -102,8 +114,8 @@ static cddp_status make_view(cd_sql *sql, int stored, const cddp_event_info *inf
 
 /* ---- rows ---- */
 
-static cddp_status add_name(cd_sql *sql, sqlite3_stmt *insert, const char *type, int value, const char *name,
-                            cddp_error *err)
+static cddp_status add_name(cd_sql *sql, sqlite3_stmt *insert, const char *type, int value,
+                            const char *name, cddp_error *err)
 {
     cd_sql_bind_text(insert, 1, type);
     sqlite3_bind_int(insert, 2, value);
@@ -115,12 +127,14 @@ static cddp_status fill_enumerations(cd_sql *sql, cddp_error *err)
 {
     sqlite3_stmt *insert = NULL;
     cddp_status status = CDDP_OK;
-    CD_TRY(cd_sql_prepare(sql, "INSERT OR REPLACE INTO enumeration VALUES (?, ?, ?)", &insert, err));
+    CD_TRY(
+        cd_sql_prepare(sql, "INSERT OR REPLACE INTO enumeration VALUES (?, ?, ?)", &insert, err));
     for (int i = 0; i < CDDP_STATUS_COUNT; i++)
         CD_TRY_OUT(add_name(sql, insert, "status", i, cddp_status_text((cddp_status)i), err));
     for (int i = 0; i < CDDP_DTYPE_COUNT; i++)
         CD_TRY_OUT(add_name(sql, insert, "dtype", i, cddp_dtype_name((cddp_dtype)i), err));
-    for (int i = 0; i < CDDP_OP_COUNT; i++) CD_TRY_OUT(add_name(sql, insert, "op", i, cddp_op_name((cddp_op)i), err));
+    for (int i = 0; i < CDDP_OP_COUNT; i++)
+        CD_TRY_OUT(add_name(sql, insert, "op", i, cddp_op_name((cddp_op)i), err));
     for (int i = 0; i < CDDP_RED_COUNT; i++)
         CD_TRY_OUT(add_name(sql, insert, "redop", i, cddp_red_op_name((cddp_red_op)i), err));
 out:
@@ -163,7 +177,8 @@ static cddp_status add_kind(cd_sql *sql, int stored, const cddp_event_info *info
 cddp_status cd_kinds_fill(cd_sql *sql, cddp_error *err)
 {
     CD_TRY(fill_enumerations(sql, err));
-    for (int i = 0; i < CDDP_EV_COUNT; i++) CD_TRY(add_kind(sql, i, cddp_event_describe((uint32_t)i), err));
+    for (int i = 0; i < CDDP_EV_COUNT; i++)
+        CD_TRY(add_kind(sql, i, cddp_event_describe((uint32_t)i), err));
     return CDDP_OK;
 }
 
@@ -180,7 +195,8 @@ static cddp_status read_kinds(cd_sql *sql, cd_kind_map *map, cddp_error *err)
         int64_t stored = sqlite3_column_int64(statement, 0);
         int32_t ours = cd_event_find(cd_sql_text(statement, 1));
         if (stored < 0 || stored >= CD_KINDS_STORED_MAX) {
-            status = cd_fail(err, CDDP_E_CORRUPT, "'%s' numbers an event kind %" PRId64 "; 0 to %d are possible",
+            status = cd_fail(err, CDDP_E_CORRUPT,
+                             "'%s' numbers an event kind %" PRId64 "; 0 to %d are possible",
                              sql->path, stored, CD_KINDS_STORED_MAX - 1);
             goto out;
         }
@@ -194,25 +210,31 @@ out:
 }
 
 /* Every stored field must be ours of the same position, by name and type. */
-static cddp_status check_fields(cd_sql *sql, const cd_kind_map *map, uint32_t counts[CDDP_EV_COUNT], cddp_error *err)
+static cddp_status check_fields(cd_sql *sql, const cd_kind_map *map, uint32_t counts[CDDP_EV_COUNT],
+                                cddp_error *err)
 {
     sqlite3_stmt *statement = NULL;
     cddp_status status = CDDP_OK;
-    CD_TRY(
-        cd_sql_prepare(sql, "SELECT kind, position, name, type FROM field ORDER BY kind, position", &statement, err));
+    CD_TRY(cd_sql_prepare(sql,
+                          "SELECT kind, position, name, type FROM field ORDER BY kind, position",
+                          &statement, err));
     for (bool row = true;;) {
         CD_TRY_OUT(cd_sql_step(sql, statement, &row, err));
         if (!row) break;
-        int64_t stored = sqlite3_column_int64(statement, 0), position = sqlite3_column_int64(statement, 1);
+        int64_t stored = sqlite3_column_int64(statement, 0),
+                position = sqlite3_column_int64(statement, 1);
         if (stored < 0 || stored >= CD_KINDS_STORED_MAX || map->ours[stored] < 0) continue;
         const cddp_event_info *info = cddp_event_describe((uint32_t)map->ours[stored]);
         if (position < 0 || position >= info->field_count ||
             strcmp(info->fields[position].name, cd_sql_text(statement, 2)) != 0 ||
-            strcmp(cd_field_type_name(info->fields[position].type), cd_sql_text(statement, 3)) != 0) {
+            strcmp(cd_field_type_name(info->fields[position].type), cd_sql_text(statement, 3)) !=
+                0) {
             status = cd_fail(err, CDDP_E_UNSUPPORTED,
-                             "'%s' was written by another version of cddp: its event '%s' has a field '%.40s' of "
+                             "'%s' was written by another version of cddp: its event '%s' has a "
+                             "field '%.40s' of "
                              "type '%.20s' at position %" PRId64,
-                             sql->path, info->name, cd_sql_text(statement, 2), cd_sql_text(statement, 3), position);
+                             sql->path, info->name, cd_sql_text(statement, 2),
+                             cd_sql_text(statement, 3), position);
             goto out;
         }
         counts[map->ours[stored]]++;
@@ -247,7 +269,8 @@ cddp_status cd_kinds_extend(cd_sql *sql, void *argument, cddp_error *err)
         const cddp_event_info *info = cddp_event_describe((uint32_t)i);
         if (map.stored[i] < 0) {
             if (next >= CD_KINDS_STORED_MAX)
-                return cd_fail(err, CDDP_E_LIMIT, "'%s' has no room for more event kinds; write to a new file",
+                return cd_fail(err, CDDP_E_LIMIT,
+                               "'%s' has no room for more event kinds; write to a new file",
                                sql->path);
             CD_TRY(add_kind(sql, (int)next++, info, err));
         } else if (counts[i] < info->field_count) {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Copying runs between stores: shards of one run into one, and whole runs from another file.
 **
-** The ranks of a real backend each write their own file, so that one that dies harms no other. Merging is a
-** k-way merge over cursors in (time, rank, sequence) order: it holds one event per shard in memory, and gives
-** the same file whatever the order of the paths. */
+** The ranks of a real backend each write their own file, so that one that dies harms no other.
+** Merging is a k-way merge over cursors in (time, rank, sequence) order: it holds one event per
+** shard in memory, and gives the same file whatever the order of the paths. */
 #include "db/store.h"
 
 #include "core/base/alloc.h"
@@ -16,7 +16,8 @@ typedef struct shard {
     bool pending;
 } shard;
 
-static cddp_status open_shard(shard *s, const char *path, const cddp_allocator *allocator, cddp_error *err)
+static cddp_status open_shard(shard *s, const char *path, const cddp_allocator *allocator,
+                              cddp_error *err)
 {
     int64_t run = 0;
     CD_TRY(cddp_store_open(path, CDDP_STORE_READ, allocator, &s->store, err));
@@ -33,22 +34,27 @@ static bool comes_before(const cddp_event *a, const cddp_event *b)
     return a->sequence < b->sequence;
 }
 
-/* Shards are few (one per rank of a real job), so the least is found by looking at all. NULL: all are done. */
+/* Shards are few (one per rank of a real job), so the least is found by looking at all. NULL: all
+** are done. */
 static shard *find_least(shard *shards, size_t count)
 {
     shard *least = NULL;
     for (size_t i = 0; i < count; i++)
-        if (shards[i].pending && (least == NULL || comes_before(&shards[i].event, &least->event))) least = &shards[i];
+        if (shards[i].pending && (least == NULL || comes_before(&shards[i].event, &least->event)))
+            least = &shards[i];
     return least;
 }
 
-cddp_status cddp_store_merge_shards(cddp_store *store, const char *const *paths, size_t path_count, cddp_error *err)
+cddp_status cddp_store_merge_shards(cddp_store *store, const char *const *paths, size_t path_count,
+                                    cddp_error *err)
 {
     cddp_status status = CDDP_OK;
     CD_TRY(cd_writer_require(store, err));
     shard *shards = cd_allocate_array(store->allocator, path_count, sizeof *shards);
-    if (shards == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory to merge %zu shards", path_count);
-    for (size_t i = 0; i < path_count; i++) CD_TRY_OUT(open_shard(&shards[i], paths[i], store->allocator, err));
+    if (shards == NULL)
+        return cd_fail(err, CDDP_E_NOMEM, "no memory to merge %zu shards", path_count);
+    for (size_t i = 0; i < path_count; i++)
+        CD_TRY_OUT(open_shard(&shards[i], paths[i], store->allocator, err));
     for (shard *s = find_least(shards, path_count); s != NULL; s = find_least(shards, path_count)) {
         cd_writer_add(store, &s->event);
         CD_TRY_OUT(cd_cursor_next(&s->cursor, &s->event, &s->pending, err));
@@ -89,7 +95,8 @@ static cddp_status copy_run(void *context, const cddp_stored_run *stored, cddp_e
 {
     copy *c = context;
     CD_TRY(cddp_store_run_begin(c->to, &stored->provenance, &c->number, err));
-    CD_TRY(cddp_store_each_event(c->from, stored->run, CDDP_STORE_RECORDED, cddp_store_sink(c->to), err));
+    CD_TRY(cddp_store_each_event(c->from, stored->run, CDDP_STORE_RECORDED, cddp_store_sink(c->to),
+                                 err));
     CD_TRY(cddp_store_each_finding(c->from, stored->run, add_finding, c->to, err));
     CD_TRY(cddp_store_each_exercised(c->from, stored->run, add_exercised, c->to, err));
     CD_TRY(cddp_store_each_metric(c->from, stored->run, add_metric, c->to, err));
@@ -99,7 +106,8 @@ static cddp_status copy_run(void *context, const cddp_stored_run *stored, cddp_e
     return CDDP_OK;
 }
 
-cddp_status cddp_store_copy_run(cddp_store *store, cddp_store *from, int64_t run, int64_t *copied, cddp_error *err)
+cddp_status cddp_store_copy_run(cddp_store *store, cddp_store *from, int64_t run, int64_t *copied,
+                                cddp_error *err)
 {
     copy c = {.to = store, .from = from};
     cddp_status status = cddp_store_each_run(from, run, copy_run, &c, err);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reading runs and events back.
 **
-** Nothing in a file is believed: kinds are looked up in the map, ids must ascend, ranks and steps must fit.
+** Nothing in a file is believed: kinds are looked up in the map, ids must ascend, ranks and steps
+** must fit.
 **
 ** Not here: findings (results.c). */
 #include "db/store.h"
@@ -22,7 +23,8 @@ cddp_status cddp_store_last_run(cddp_store *store, int64_t *run, cddp_error *err
 }
 
 static const char run_columns[] =
-    "SELECT id, complete, exit_code, verdict, reason, title, source, scenario, options, schedule, backend, version, "
+    "SELECT id, complete, exit_code, verdict, reason, title, source, scenario, options, schedule, "
+    "backend, version, "
     "machine, "
     "compiler, recorded_at, seed, plan, world_size, steps, level, digest, virtual_time, "
     "(SELECT count(*) FROM event e WHERE e.id > run.id << 40 AND e.id < (run.id + 1) << 40), "
@@ -32,8 +34,9 @@ static const char run_columns[] =
 /* Texts are borrowed from the statement until its next step. */
 static cddp_stored_run run_of(sqlite3_stmt *row)
 {
-    cddp_stored_run r = {
-        .size = sizeof r, .run = sqlite3_column_int64(row, 0), .complete = sqlite3_column_int(row, 1) == 1};
+    cddp_stored_run r = {.size = sizeof r,
+                         .run = sqlite3_column_int64(row, 0),
+                         .complete = sqlite3_column_int(row, 1) == 1};
     cddp_run_provenance *p = &r.provenance;
     r.outcome = (cddp_run_outcome){.size = sizeof r.outcome,
                                    .exit_code = (uint32_t)sqlite3_column_int64(row, 2),
@@ -56,7 +59,8 @@ static cddp_stored_run run_of(sqlite3_stmt *row)
     return r;
 }
 
-cddp_status cddp_store_each_run(cddp_store *store, int64_t run, cddp_store_run_fn fn, void *context, cddp_error *err)
+cddp_status cddp_store_each_run(cddp_store *store, int64_t run, cddp_store_run_fn fn, void *context,
+                                cddp_error *err)
 {
     cddp_status status = CDDP_OK;
     sqlite3_stmt *select = NULL;
@@ -69,7 +73,8 @@ cddp_status cddp_store_each_run(cddp_store *store, int64_t run, cddp_store_run_f
         cddp_stored_run stored = run_of(select);
         CD_TRY_OUT(fn(context, &stored, err));
     }
-    if (!found && run != 0) status = cd_fail(err, CDDP_E_ARG, "'%s' has no run %" PRId64, store->path, run);
+    if (!found && run != 0)
+        status = cd_fail(err, CDDP_E_ARG, "'%s' has no run %" PRId64, store->path, run);
 out:
     sqlite3_finalize(select);
     return status;
@@ -77,12 +82,15 @@ out:
 
 /* ---- events ---- */
 
-#define EVENT_COLUMNS                                                                                                  \
-    "SELECT id, t, coalesce(rank, 4294967295), seq, kind, step, micro, (SELECT value FROM text x WHERE x.id = "        \
-    "event.text), "                                                                                                    \
-    "f0, f1, f2, f3, f4, f5, f6, f7, f8, f9, f10 FROM event WHERE id > ?1 << 40 AND id < (?1 + 1) << 40 "
+#define EVENT_COLUMNS                                                                              \
+    "SELECT id, t, coalesce(rank, 4294967295), seq, kind, step, micro, (SELECT value FROM text x " \
+    "WHERE x.id = "                                                                                \
+    "event.text), "                                                                                \
+    "f0, f1, f2, f3, f4, f5, f6, f7, f8, f9, f10 FROM event WHERE id > ?1 << 40 AND id < (?1 + "   \
+    "1) << 40 "
 
-cddp_status cd_cursor_open(cd_cursor *cursor, cddp_store *store, int64_t run, cddp_store_order order, cddp_error *err)
+cddp_status cd_cursor_open(cd_cursor *cursor, cddp_store *store, int64_t run,
+                           cddp_store_order order, cddp_error *err)
 {
     sqlite3_stmt *select = NULL;
     int64_t level = -1;
@@ -93,12 +101,15 @@ cddp_status cd_cursor_open(cd_cursor *cursor, cddp_store *store, int64_t run, cd
     if (row) level = sqlite3_column_int64(select, 0);
     sqlite3_finalize(select);
     if (status != CDDP_OK) return status;
-    if (level < 0 || run <= 0) return cd_fail(err, CDDP_E_ARG, "'%s' has no run %" PRId64, store->path, run);
+    if (level < 0 || run <= 0)
+        return cd_fail(err, CDDP_E_ARG, "'%s' has no run %" PRId64, store->path, run);
     CD_TRY(cd_sql_prepare(&store->sql,
-                          order == CDDP_STORE_MERGED ? EVENT_COLUMNS "ORDER BY 2, 3, 4" : EVENT_COLUMNS "ORDER BY 1",
+                          order == CDDP_STORE_MERGED ? EVENT_COLUMNS "ORDER BY 2, 3, 4"
+                                                     : EVENT_COLUMNS "ORDER BY 1",
                           &select, err));
     sqlite3_bind_int64(select, 1, run);
-    *cursor = (cd_cursor){.store = store, .statement = select, .run = run, .level = (uint16_t)level, .order = order};
+    *cursor = (cd_cursor){
+        .store = store, .statement = select, .run = run, .level = (uint16_t)level, .order = order};
     return CDDP_OK;
 }
 
@@ -115,15 +126,19 @@ static cddp_status check_row(cd_cursor *cursor, int64_t id, cddp_error *err)
     int64_t rank = sqlite3_column_int64(row, 2), kind = sqlite3_column_int64(row, 4),
             step = sqlite3_column_int64(row, 5), micro = sqlite3_column_int64(row, 6);
     if (cursor->order == CDDP_STORE_RECORDED && id <= cursor->last_id)
-        return cd_fail(err, CDDP_E_CORRUPT, "'%s' is damaged: event %" PRId64 " follows event %" PRId64, path, id,
+        return cd_fail(err, CDDP_E_CORRUPT,
+                       "'%s' is damaged: event %" PRId64 " follows event %" PRId64, path, id,
                        cursor->last_id);
     if (kind < 0 || kind >= CD_KINDS_STORED_MAX || cursor->store->kinds.ours[kind] < 0)
         return cd_fail(err, CDDP_E_UNSUPPORTED,
-                       "'%s': event %" PRId64 " is of kind %" PRId64 ", which this version does not know", path, id,
-                       kind);
-    if (rank < 0 || rank > UINT32_MAX || step < 0 || step > UINT32_MAX || micro < 0 || micro > UINT32_MAX)
+                       "'%s': event %" PRId64 " is of kind %" PRId64
+                       ", which this version does not know",
+                       path, id, kind);
+    if (rank < 0 || rank > UINT32_MAX || step < 0 || step > UINT32_MAX || micro < 0 ||
+        micro > UINT32_MAX)
         return cd_fail(err, CDDP_E_CORRUPT,
-                       "'%s' is damaged: event %" PRId64 " has rank %" PRId64 ", step %" PRId64 ", micro-step %" PRId64,
+                       "'%s' is damaged: event %" PRId64 " has rank %" PRId64 ", step %" PRId64
+                       ", micro-step %" PRId64,
                        path, id, rank, step, micro);
     return CDDP_OK;
 }
@@ -158,13 +173,14 @@ cddp_status cd_cursor_next(cd_cursor *cursor, cddp_event *event, bool *found, cd
     event->micro_step = (uint32_t)sqlite3_column_int64(row, 6);
     event->level = cursor->level;
     event->text = (const char *)sqlite3_column_text(row, 7);
-    for (uint32_t i = 0; i < cd_event_field_counts[event->kind]; i++) event->as.field[i] = field_of(row, 8 + (int)i);
+    for (uint32_t i = 0; i < cd_event_field_counts[event->kind]; i++)
+        event->as.field[i] = field_of(row, 8 + (int)i);
     *found = true;
     return CDDP_OK;
 }
 
-cddp_status cddp_store_each_event(cddp_store *store, int64_t run, cddp_store_order order, const cddp_trace_sink *sink,
-                                  cddp_error *err)
+cddp_status cddp_store_each_event(cddp_store *store, int64_t run, cddp_store_order order,
+                                  const cddp_trace_sink *sink, cddp_error *err)
 {
     cddp_status status = CDDP_OK;
     cd_cursor cursor = {.store = NULL};

@@ -16,8 +16,10 @@ static void bind_or_null(sqlite3_stmt *statement, int index, int64_t value)
 static cddp_status insert_finding(cddp_store *store, const cddp_finding *f, cddp_error *err)
 {
     sqlite3_stmt *insert = NULL;
-    CD_TRY(cd_sql_prepare(&store->sql, "INSERT INTO finding VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                          &insert, err));
+    CD_TRY(
+        cd_sql_prepare(&store->sql,
+                       "INSERT INTO finding VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                       &insert, err));
     sqlite3_bind_int64(insert, 1, store->writer.run);
     sqlite3_bind_int64(insert, 2, store->writer.finding_count);
     cd_sql_bind_text(insert, 3, f->check);
@@ -39,8 +41,10 @@ static cddp_status insert_finding_events(cddp_store *store, const cddp_finding *
 {
     sqlite3_stmt *insert = NULL;
     cddp_status status = CDDP_OK;
-    CD_TRY(cd_sql_prepare(&store->sql, "INSERT INTO finding_event VALUES (?, ?, ?, ?, ?)", &insert, err));
-    for (uint32_t i = 0; i < f->event_count && i < CDDP_FINDING_EVENTS_MAX && status == CDDP_OK; i++) {
+    CD_TRY(cd_sql_prepare(&store->sql, "INSERT INTO finding_event VALUES (?, ?, ?, ?, ?)", &insert,
+                          err));
+    for (uint32_t i = 0; i < f->event_count && i < CDDP_FINDING_EVENTS_MAX && status == CDDP_OK;
+         i++) {
         sqlite3_bind_int64(insert, 1, store->writer.run);
         sqlite3_bind_int64(insert, 2, store->writer.finding_count);
         sqlite3_bind_int64(insert, 3, i);
@@ -64,7 +68,8 @@ cddp_status cddp_store_add_finding(cddp_store *store, const cddp_finding *findin
     return CDDP_OK;
 }
 
-cddp_status cddp_store_add_exercised(cddp_store *store, const char *check, const char *how, cddp_error *err)
+cddp_status cddp_store_add_exercised(cddp_store *store, const char *check, const char *how,
+                                     cddp_error *err)
 {
     sqlite3_stmt *insert = NULL;
     CD_TRY(cd_writer_require(store, err));
@@ -79,11 +84,13 @@ cddp_status cddp_store_add_exercised(cddp_store *store, const char *check, const
     return status;
 }
 
-cddp_status cddp_store_add_metric(cddp_store *store, const char *name, double value, cddp_error *err)
+cddp_status cddp_store_add_metric(cddp_store *store, const char *name, double value,
+                                  cddp_error *err)
 {
     sqlite3_stmt *insert = NULL;
     CD_TRY(cd_writer_require(store, err));
-    CD_TRY(cd_sql_prepare(&store->sql, "INSERT OR REPLACE INTO metric VALUES (?, ?, ?)", &insert, err));
+    CD_TRY(cd_sql_prepare(&store->sql, "INSERT OR REPLACE INTO metric VALUES (?, ?, ?)", &insert,
+                          err));
     sqlite3_bind_int64(insert, 1, store->writer.run);
     cd_sql_bind_text(insert, 2, name);
     sqlite3_bind_double(insert, 3, value);
@@ -96,7 +103,9 @@ cddp_status cddp_store_add_metric(cddp_store *store, const char *name, double va
 
 static int32_t number_or_none(sqlite3_stmt *statement, int column)
 {
-    return sqlite3_column_type(statement, column) == SQLITE_NULL ? -1 : sqlite3_column_int(statement, column);
+    return sqlite3_column_type(statement, column) == SQLITE_NULL
+               ? -1
+               : sqlite3_column_int(statement, column);
 }
 
 static void copy_text(char *to, size_t bytes, sqlite3_stmt *statement, int column)
@@ -123,8 +132,8 @@ static cddp_finding finding_of(sqlite3_stmt *row)
     return f;
 }
 
-static cddp_status read_finding_events(cddp_store *store, sqlite3_stmt *select, int64_t run, int64_t position,
-                                       cddp_finding *f, cddp_error *err)
+static cddp_status read_finding_events(cddp_store *store, sqlite3_stmt *select, int64_t run,
+                                       int64_t position, cddp_finding *f, cddp_error *err)
 {
     sqlite3_bind_int64(select, 1, run);
     sqlite3_bind_int64(select, 2, position);
@@ -132,30 +141,34 @@ static cddp_status read_finding_events(cddp_store *store, sqlite3_stmt *select, 
         CD_TRY(cd_sql_step(&store->sql, select, &row, err));
         if (!row) return CDDP_OK;
         if (f->event_count == CDDP_FINDING_EVENTS_MAX) continue;
-        f->events[f->event_count].rank =
-            sqlite3_column_type(select, 0) == SQLITE_NULL ? UINT32_MAX : (uint32_t)sqlite3_column_int64(select, 0);
+        f->events[f->event_count].rank = sqlite3_column_type(select, 0) == SQLITE_NULL
+                                             ? UINT32_MAX
+                                             : (uint32_t)sqlite3_column_int64(select, 0);
         f->events[f->event_count++].sequence = (uint64_t)sqlite3_column_int64(select, 1);
     }
 }
 
-cddp_status cddp_store_each_finding(cddp_store *store, int64_t run, cddp_store_finding_fn fn, void *context,
-                                    cddp_error *err)
+cddp_status cddp_store_each_finding(cddp_store *store, int64_t run, cddp_store_finding_fn fn,
+                                    void *context, cddp_error *err)
 {
     cddp_status status = CDDP_OK;
     sqlite3_stmt *select = NULL, *events = NULL;
-    CD_TRY_OUT(cd_sql_prepare(&store->sql,
-                              "SELECT position, invariant, step, micro, ranks, rank, peer, bucket, param, parameter, "
-                              "title, expected, actual, advice FROM finding WHERE run = ? ORDER BY position",
-                              &select, err));
-    CD_TRY_OUT(cd_sql_prepare(&store->sql,
-                              "SELECT rank, seq FROM finding_event WHERE run = ? AND position = ? ORDER BY ordinal",
-                              &events, err));
+    CD_TRY_OUT(cd_sql_prepare(
+        &store->sql,
+        "SELECT position, invariant, step, micro, ranks, rank, peer, bucket, param, parameter, "
+        "title, expected, actual, advice FROM finding WHERE run = ? ORDER BY position",
+        &select, err));
+    CD_TRY_OUT(cd_sql_prepare(
+        &store->sql,
+        "SELECT rank, seq FROM finding_event WHERE run = ? AND position = ? ORDER BY ordinal",
+        &events, err));
     sqlite3_bind_int64(select, 1, run);
     for (bool row = true;;) {
         CD_TRY_OUT(cd_sql_step(&store->sql, select, &row, err));
         if (!row) break;
         cddp_finding finding = finding_of(select);
-        CD_TRY_OUT(read_finding_events(store, events, run, sqlite3_column_int64(select, 0), &finding, err));
+        CD_TRY_OUT(read_finding_events(store, events, run, sqlite3_column_int64(select, 0),
+                                       &finding, err));
         CD_TRY_OUT(fn(context, &finding, err));
     }
 out:
@@ -164,13 +177,14 @@ out:
     return status;
 }
 
-cddp_status cddp_store_each_exercised(cddp_store *store, int64_t run, cddp_store_pair_fn fn, void *context,
-                                      cddp_error *err)
+cddp_status cddp_store_each_exercised(cddp_store *store, int64_t run, cddp_store_pair_fn fn,
+                                      void *context, cddp_error *err)
 {
     cddp_status status = CDDP_OK;
     sqlite3_stmt *select = NULL;
-    CD_TRY(cd_sql_prepare(&store->sql, "SELECT invariant, how FROM exercised WHERE run = ? ORDER BY position", &select,
-                          err));
+    CD_TRY(cd_sql_prepare(&store->sql,
+                          "SELECT invariant, how FROM exercised WHERE run = ? ORDER BY position",
+                          &select, err));
     sqlite3_bind_int64(select, 1, run);
     for (bool row = true;;) {
         CD_TRY_OUT(cd_sql_step(&store->sql, select, &row, err));
@@ -182,11 +196,13 @@ out:
     return status;
 }
 
-cddp_status cddp_store_each_metric(cddp_store *store, int64_t run, cddp_store_metric_fn fn, void *context, cddp_error *err)
+cddp_status cddp_store_each_metric(cddp_store *store, int64_t run, cddp_store_metric_fn fn,
+                                   void *context, cddp_error *err)
 {
     cddp_status status = CDDP_OK;
     sqlite3_stmt *select = NULL;
-    CD_TRY(cd_sql_prepare(&store->sql, "SELECT name, value FROM metric WHERE run = ? ORDER BY name", &select, err));
+    CD_TRY(cd_sql_prepare(&store->sql, "SELECT name, value FROM metric WHERE run = ? ORDER BY name",
+                          &select, err));
     sqlite3_bind_int64(select, 1, run);
     for (bool row = true;;) {
         CD_TRY_OUT(cd_sql_step(&store->sql, select, &row, err));

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The shape of a store file.
 **
-** A file is recognised in three looks: its first hundred bytes (SQLite, our application id), its version, and
-** the text of every table, which must be the text of db/schema.sql to the letter. The third look is what makes
-** a hostile file dull: a "table" that is a view, a virtual table or has a generated column has another text.
-** Views are not looked at: cddp never reads one of a file, and people may add their own.
+** A file is recognised in three looks: its first hundred bytes (SQLite, our application id), its
+** version, and the text of every table, which must be the text of db/schema.sql to the letter. The
+** third look is what makes a hostile file dull: a "table" that is a view, a virtual table or has a
+** generated column has another text. Views are not looked at: cddp never reads one of a file, and
+** people may add their own.
 **
 ** Not here: the kinds of events (kinds.c), rows (writer.c, reader.c). */
 #include "db/schema.h"
@@ -18,32 +19,37 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The step from version i to i + 1, as SQL; version 0 is an empty database, which cd_schema_create fills. A file of
-** an older version is carried forward inside the transaction that appends to it for the first time. */
+/* The step from version i to i + 1, as SQL; version 0 is an empty database, which cd_schema_create
+** fills. A file of an older version is carried forward inside the transaction that appends to it
+** for the first time. */
 static const char *const migrations[CDDP_STORE_VERSION] = {cd_schema_tables};
 
 static uint32_t big_endian(const unsigned char *bytes)
 {
-    return (uint32_t)bytes[0] << 24 | (uint32_t)bytes[1] << 16 | (uint32_t)bytes[2] << 8 | (uint32_t)bytes[3];
+    return (uint32_t)bytes[0] << 24 | (uint32_t)bytes[1] << 16 | (uint32_t)bytes[2] << 8 |
+           (uint32_t)bytes[3];
 }
 
 cddp_status cd_schema_probe(const char *path, cd_file_kind *kind, cddp_error *err)
 {
-    /* The layout of the header is part of SQLite's documented file format: text at 0, application id at 68. */
+    /* The layout of the header is part of SQLite's documented file format: text at 0, application
+    ** id at 68. */
     static const char magic[16] = "SQLite format 3";
     unsigned char header[100];
     if (path[0] == '\0') return cd_fail(err, CDDP_E_ARG, "a store needs a file name");
     errno = 0;
     FILE *file = fopen(path, "rb");
     if (file == NULL) {
-        if (errno != ENOENT) return cd_fail(err, CDDP_E_IO, "cannot open '%s': %s", path, strerror(errno));
+        if (errno != ENOENT)
+            return cd_fail(err, CDDP_E_IO, "cannot open '%s': %s", path, strerror(errno));
         *kind = CD_FILE_ABSENT;
         return CDDP_OK;
     }
     size_t bytes = fread(header, 1, sizeof header, file);
     int problem = ferror(file) ? errno : 0;
     fclose(file);
-    if (problem != 0) return cd_fail(err, CDDP_E_IO, "cannot read '%s': %s", path, strerror(problem));
+    if (problem != 0)
+        return cd_fail(err, CDDP_E_IO, "cannot read '%s': %s", path, strerror(problem));
     if (bytes == 0) {
         *kind = CD_FILE_EMPTY;
         return CDDP_OK;
@@ -53,8 +59,9 @@ cddp_status cd_schema_probe(const char *path, cd_file_kind *kind, cddp_error *er
     uint32_t id = big_endian(header + 68);
     if (id != CDDP_STORE_APPLICATION_ID)
         return cd_fail(err, CDDP_E_CORRUPT,
-                       "'%s' is an SQLite file of another application (id 0x%08" PRIx32 ", a store has 0x%08x)", path,
-                       id, (unsigned)CDDP_STORE_APPLICATION_ID);
+                       "'%s' is an SQLite file of another application (id 0x%08" PRIx32
+                       ", a store has 0x%08x)",
+                       path, id, (unsigned)CDDP_STORE_APPLICATION_ID);
     *kind = CD_FILE_STORE;
     return CDDP_OK;
 }
@@ -68,21 +75,23 @@ cddp_status cd_schema_is_blank(cd_sql *sql, bool *blank, cddp_error *err)
 }
 
 /* Runs body between BEGIN IMMEDIATE and COMMIT; rolls back when it fails. */
-static cddp_status transact(cd_sql *sql, cddp_status (*body)(cd_sql *sql, void *argument, cddp_error *err),
+static cddp_status transact(cd_sql *sql,
+                            cddp_status (*body)(cd_sql *sql, void *argument, cddp_error *err),
                             void *argument, cddp_error *err)
 {
     CD_TRY(cd_sql_exec(sql, "BEGIN IMMEDIATE", err));
     cddp_status status = body(sql, argument, err);
     if (status == CDDP_OK) status = cd_sql_exec(sql, "COMMIT", err);
-    if (status != CDDP_OK && !sqlite3_get_autocommit(sql->db)) sqlite3_exec(sql->db, "ROLLBACK", NULL, NULL, NULL);
+    if (status != CDDP_OK && !sqlite3_get_autocommit(sql->db))
+        sqlite3_exec(sql->db, "ROLLBACK", NULL, NULL, NULL);
     return status;
 }
 
 static cddp_status set_version(cd_sql *sql, cddp_error *err)
 {
     char text[128];
-    snprintf(text, sizeof text, "PRAGMA application_id = %d; PRAGMA user_version = %d", CDDP_STORE_APPLICATION_ID,
-             CDDP_STORE_VERSION);
+    snprintf(text, sizeof text, "PRAGMA application_id = %d; PRAGMA user_version = %d",
+             CDDP_STORE_APPLICATION_ID, CDDP_STORE_VERSION);
     return cd_sql_exec(sql, text, err);
 }
 
@@ -123,13 +132,14 @@ static cddp_status check_version(cd_sql *sql, bool writable, cddp_error *err)
     CD_TRY(cd_sql_number(sql, "PRAGMA user_version", &version, err));
     if (version > CDDP_STORE_VERSION || version < 1)
         return cd_fail(err, CDDP_E_UNSUPPORTED,
-                       "'%s' has store version %" PRId64 "; this program reads versions 1 to %d", sql->path, version,
-                       CDDP_STORE_VERSION);
+                       "'%s' has store version %" PRId64 "; this program reads versions 1 to %d",
+                       sql->path, version, CDDP_STORE_VERSION);
     if (version == CDDP_STORE_VERSION) return CDDP_OK;
     if (!writable)
         return cd_fail(err, CDDP_E_UNSUPPORTED,
-                       "'%s' has store version %" PRId64 "; append a run to it to bring it to version %d", sql->path,
-                       version, CDDP_STORE_VERSION);
+                       "'%s' has store version %" PRId64
+                       "; append a run to it to bring it to version %d",
+                       sql->path, version, CDDP_STORE_VERSION);
     return transact(sql, migrate, &(migration){version}, err);
 }
 
@@ -137,10 +147,12 @@ static cddp_status refuse_triggers(cd_sql *sql, cddp_error *err)
 {
     sqlite3_stmt *statement = NULL;
     bool row = false;
-    CD_TRY(cd_sql_prepare(sql, "SELECT name FROM sqlite_schema WHERE type = 'trigger' LIMIT 1", &statement, err));
+    CD_TRY(cd_sql_prepare(sql, "SELECT name FROM sqlite_schema WHERE type = 'trigger' LIMIT 1",
+                          &statement, err));
     cddp_status status = cd_sql_step(sql, statement, &row, err);
     if (status == CDDP_OK && row)
-        status = cd_fail(err, CDDP_E_CORRUPT, "'%s' contains a trigger ('%.60s'), which a store never has", sql->path,
+        status = cd_fail(err, CDDP_E_CORRUPT,
+                         "'%s' contains a trigger ('%.60s'), which a store never has", sql->path,
                          cd_sql_text(statement, 0));
     sqlite3_finalize(statement);
     return status;
@@ -153,22 +165,27 @@ static cddp_status compare_tables(cd_sql *wanted, cd_sql *sql, cddp_error *err)
     sqlite3_stmt *ours = NULL, *theirs = NULL;
     bool row = true;
     CD_TRY_OUT(
-        cd_sql_prepare(wanted, "SELECT name, sql FROM sqlite_schema WHERE type = 'table' ORDER BY name", &ours, err));
-    CD_TRY_OUT(cd_sql_prepare(sql, "SELECT sql FROM sqlite_schema WHERE type = 'table' AND name = ?", &theirs, err));
+        cd_sql_prepare(wanted,
+                       "SELECT name, sql FROM sqlite_schema WHERE type = 'table' ORDER BY name",
+                       &ours, err));
+    CD_TRY_OUT(cd_sql_prepare(sql,
+                              "SELECT sql FROM sqlite_schema WHERE type = 'table' AND name = ?",
+                              &theirs, err));
     for (;;) {
         CD_TRY_OUT(cd_sql_step(wanted, ours, &row, err));
         if (!row) break;
         cd_sql_bind_text(theirs, 1, cd_sql_text(ours, 0));
         CD_TRY_OUT(cd_sql_step(sql, theirs, &row, err));
         if (!row) {
-            status = cd_fail(err, CDDP_E_CORRUPT, "'%s' is not a cddp store: it has no table '%s'", sql->path,
-                             cd_sql_text(ours, 0));
+            status = cd_fail(err, CDDP_E_CORRUPT, "'%s' is not a cddp store: it has no table '%s'",
+                             sql->path, cd_sql_text(ours, 0));
             goto out;
         }
         if (strcmp(cd_sql_text(theirs, 0), cd_sql_text(ours, 1)) != 0) {
-            status = cd_fail(err, CDDP_E_CORRUPT,
-                             "'%s' is not a cddp store: its table '%s' is not the one that version %d has", sql->path,
-                             cd_sql_text(ours, 0), CDDP_STORE_VERSION);
+            status = cd_fail(
+                err, CDDP_E_CORRUPT,
+                "'%s' is not a cddp store: its table '%s' is not the one that version %d has",
+                sql->path, cd_sql_text(ours, 0), CDDP_STORE_VERSION);
             goto out;
         }
         sqlite3_reset(theirs);

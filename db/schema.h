@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The shape of a store file: making it, recognising it, carrying older ones forward, and translating the event
-** kinds of the file to those of this program.
+/* The shape of a store file: making it, recognising it, carrying older ones forward, and
+** translating the event kinds of the file to those of this program.
 **
 ** Errors     a file that is not exactly a store of a known version is refused with a sentence.
 */
@@ -18,16 +18,18 @@ typedef struct cd_kind_map {
 
 typedef enum cd_file_kind { CD_FILE_ABSENT, CD_FILE_EMPTY, CD_FILE_STORE } cd_file_kind;
 
-/* What lies at path, judged by its first bytes alone, so that a foreign file is never even opened by SQLite. */
+/* What lies at path, judged by its first bytes alone, so that a foreign file is never even opened
+** by SQLite. */
 cddp_status cd_schema_probe(const char *path, cd_file_kind *kind, cddp_error *err) CDDP_MUST_CHECK;
 
 /* Makes an empty store, in one transaction. */
 cddp_status cd_schema_create(cd_sql *sql, cddp_error *err) CDDP_MUST_CHECK;
 /* True when the database has no tables yet: it is new, or its making was interrupted. */
 cddp_status cd_schema_is_blank(cd_sql *sql, bool *blank, cddp_error *err) CDDP_MUST_CHECK;
-/* Checks version and tables and reads the kinds. writable: carries an older version forward and adds kinds and
-** fields that the file does not know yet. */
-cddp_status cd_schema_adopt(cd_sql *sql, bool writable, cd_kind_map *map, cddp_error *err) CDDP_MUST_CHECK;
+/* Checks version and tables and reads the kinds. writable: carries an older version forward and
+** adds kinds and fields that the file does not know yet. */
+cddp_status cd_schema_adopt(cd_sql *sql, bool writable, cd_kind_map *map,
+                            cddp_error *err) CDDP_MUST_CHECK;
 
 extern const char cd_schema_tables[]; /* db/schema.sql, embedded at build */
 extern const char cd_schema_views[];  /* db/views.sql */

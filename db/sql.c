@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* SQLite in cddp's terms.
 **
-** A store may come from anybody. So every connection is opened with triggers, views, extensions and the file's
-** own schema functions switched off, with small limits, and reading is given an amount of work in proportion to
-** the size of the file: pages that refer to each other in circles end in a sentence, not in an endless query.
+** A store may come from anybody. So every connection is opened with triggers, views, extensions and
+** the file's own schema functions switched off, with small limits, and reading is given an amount
+** of work in proportion to the size of the file: pages that refer to each other in circles end in a
+** sentence, not in an endless query.
 **
 ** Not here: what the tables are (schema.c), what is written (writer.c) and read (reader.c). */
 #include "db/sql.h"
@@ -14,8 +15,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Instructions of SQLite's machine between two looks at the budget, and per byte of file. A stored event has at
-** least 16 bytes and takes about 100 instructions to read. */
+/* Instructions of SQLite's machine between two looks at the budget, and per byte of file. A stored
+** event has at least 16 bytes and takes about 100 instructions to read. */
 #define WORK_SLICE 4096
 #define WORK_PER_BYTE 64
 #define WORK_FLOOR 50000000
@@ -54,13 +55,19 @@ cddp_status cd_sql_fail(const cd_sql *sql, int result, cddp_error *err)
     const char *path = sql->path;
     int system_error = sql->db != NULL ? sqlite3_system_errno(sql->db) : 0;
     const bool is_read = result == SQLITE_IOERR_READ || result == SQLITE_IOERR_SHORT_READ;
-    /* Who only looks at a store writes too, beside it, where the writer was stopped or is at work. */
-    if (sql->only_reads && !is_read && ((result & 0xff) == SQLITE_FULL || (result & 0xff) == SQLITE_IOERR))
-        return cd_fail(err, CDDP_E_IO, "cannot read '%s': it is being written or was left so, and reading it needs room beside it: %s",
+    /* Who only looks at a store writes too, beside it, where the writer was stopped or is at
+    ** work. */
+    if (sql->only_reads && !is_read &&
+        ((result & 0xff) == SQLITE_FULL || (result & 0xff) == SQLITE_IOERR))
+        return cd_fail(err, CDDP_E_IO,
+                       "cannot read '%s': it is being written or was left so, and reading it needs "
+                       "room beside it: %s",
                        path, system_error != 0 ? strerror(system_error) : sqlite3_errstr(result));
     switch (result & 0xff) {
     case SQLITE_FULL:
-        return cd_fail(err, CDDP_E_IO, "cannot write '%s': the disk is full; what was committed before is kept", path);
+        return cd_fail(err, CDDP_E_IO,
+                       "cannot write '%s': the disk is full; what was committed before is kept",
+                       path);
     case SQLITE_IOERR:
         return cd_fail(err, CDDP_E_IO, "cannot %s '%s': %s; what was committed before is kept",
                        is_read ? "read" : "write", path,
@@ -71,11 +78,13 @@ cddp_status cd_sql_fail(const cd_sql *sql, int result, cddp_error *err)
         return cd_fail(err, CDDP_E_CORRUPT, "'%s' is damaged (%s)", path,
                        sql->db != NULL ? sqlite3_errmsg(sql->db) : sqlite3_errstr(result));
     case SQLITE_READONLY:
-        return cd_fail(err, CDDP_E_IO, "cannot write '%s': the file or its folder is read-only", path);
+        return cd_fail(err, CDDP_E_IO, "cannot write '%s': the file or its folder is read-only",
+                       path);
     case SQLITE_PERM:
     case SQLITE_CANTOPEN:
         return cd_fail(err, CDDP_E_IO, "cannot open '%s': %s", path,
-                       system_error != 0 ? strerror(system_error) : "it, or a file beside it, cannot be opened");
+                       system_error != 0 ? strerror(system_error)
+                                         : "it, or a file beside it, cannot be opened");
     case SQLITE_BUSY:
     case SQLITE_LOCKED:
         return cd_fail(err, CDDP_E_IO, "'%s' is in use: another program is writing to it", path);
@@ -84,7 +93,8 @@ cddp_status cd_sql_fail(const cd_sql *sql, int result, cddp_error *err)
     case SQLITE_TOOBIG:
         return cd_fail(err, CDDP_E_LIMIT, "'%s' holds a value larger than 64 MiB", path);
     case SQLITE_INTERRUPT:
-        return cd_fail(err, CDDP_E_CORRUPT, "'%s' is damaged: reading it takes more work than its size allows", path);
+        return cd_fail(err, CDDP_E_CORRUPT,
+                       "'%s' is damaged: reading it takes more work than its size allows", path);
     default:
         return cd_fail(err, CDDP_E_CORRUPT, "'%s' cannot be used as a store: %s", path,
                        sql->db != NULL ? sqlite3_errmsg(sql->db) : sqlite3_errstr(result));
@@ -105,7 +115,8 @@ static cddp_status configure(cd_sql *sql, bool writable, cddp_error *err)
         int result = sqlite3_db_config(sql->db, switches[i].id, switches[i].value, (int *)NULL);
         if (result != SQLITE_OK) return cd_sql_fail(sql, result, err);
     }
-    for (size_t i = 0; i < sizeof limits / sizeof limits[0]; i++) sqlite3_limit(sql->db, limits[i].id, limits[i].value);
+    for (size_t i = 0; i < sizeof limits / sizeof limits[0]; i++)
+        sqlite3_limit(sql->db, limits[i].id, limits[i].value);
     sqlite3_busy_timeout(sql->db, CD_SQL_WAIT_MS);
     sqlite3_extended_result_codes(sql->db, 1);
     sqlite3_progress_handler(sql->db, WORK_SLICE, spend_work, sql);
@@ -121,7 +132,8 @@ static cddp_status open_as(cd_sql *sql, const char *path, bool writable, cddp_er
     /* A leading "./" keeps names such as ":memory:" from meaning anything but a file. */
     char *name = sqlite3_mprintf("%s%s", path[0] == '/' ? "" : "./", path);
     if (name == NULL) return cd_sql_fail(sql, SQLITE_NOMEM, err);
-    int flags = SQLITE_OPEN_NOMUTEX | (writable ? SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE : SQLITE_OPEN_READONLY);
+    int flags = SQLITE_OPEN_NOMUTEX |
+                (writable ? SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE : SQLITE_OPEN_READONLY);
     int result = sqlite3_open_v2(name, &sql->db, flags, NULL);
     sqlite3_free(name);
     if (result != SQLITE_OK) status = cd_sql_fail(sql, result, err);
@@ -130,7 +142,8 @@ static cddp_status open_as(cd_sql *sql, const char *path, bool writable, cddp_er
     return status;
 }
 
-/* Whether a transaction was left half written beside the file: only who may write can take it back. */
+/* Whether a transaction was left half written beside the file: only who may write can take it
+** back. */
 static bool is_half_written(cd_sql *sql)
 {
     (void)sqlite3_exec(sql->db, "SELECT 1 FROM sqlite_schema LIMIT 1", NULL, NULL, NULL);
@@ -149,8 +162,11 @@ cddp_status cd_sql_open(cd_sql *sql, const char *path, bool writable, cddp_error
     sql->only_reads = true;
     cddp_status status = cd_sql_number(sql, "SELECT count(*) FROM sqlite_schema", &tables, err);
     if (status != CDDP_OK && (sqlite3_errcode(sql->db) & 0xff) == SQLITE_READONLY)
-        status = cd_fail(err, CDDP_E_IO, "'%s' was left half written by a program that was stopped; to put it right, the file and its "
-                         "folder must be writable", path);
+        status = cd_fail(err, CDDP_E_IO,
+                         "'%s' was left half written by a program that was stopped; to put it "
+                         "right, the file and its "
+                         "folder must be writable",
+                         path);
     cd_sql_close(sql);
     if (status == CDDP_OK) status = open_as(sql, path, false, err);
     sql->only_reads = true;

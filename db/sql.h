@@ -21,23 +21,29 @@ typedef struct cd_sql {
 } cd_sql;
 
 /* writable: opens or creates for appending; otherwise nothing is changed. */
-cddp_status cd_sql_open(cd_sql *sql, const char *path, bool writable, cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_sql_open(cd_sql *sql, const char *path, bool writable,
+                        cddp_error *err) CDDP_MUST_CHECK;
 void cd_sql_close(cd_sql *sql); /* accepts a zeroed one */
 
-/* Gives each statement that follows an amount of work in proportion to the size of the file; before, it is fixed. */
+/* Gives each statement that follows an amount of work in proportion to the size of the file;
+** before, it is fixed. */
 cddp_status cd_sql_limit_work(cd_sql *sql, cddp_error *err) CDDP_MUST_CHECK;
 
 cddp_status cd_sql_exec(cd_sql *sql, const char *text, cddp_error *err) CDDP_MUST_CHECK;
-cddp_status cd_sql_prepare(cd_sql *sql, const char *text, sqlite3_stmt **statement, cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_sql_prepare(cd_sql *sql, const char *text, sqlite3_stmt **statement,
+                           cddp_error *err) CDDP_MUST_CHECK;
 /* One row, or the end: then *row is false and the statement is reset. */
-cddp_status cd_sql_step(cd_sql *sql, sqlite3_stmt *statement, bool *row, cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_sql_step(cd_sql *sql, sqlite3_stmt *statement, bool *row,
+                        cddp_error *err) CDDP_MUST_CHECK;
 /* Runs a statement that returns no row, and resets it. */
 cddp_status cd_sql_run(cd_sql *sql, sqlite3_stmt *statement, cddp_error *err) CDDP_MUST_CHECK;
 /* The first column of the first row; *value keeps what it had when there is none. */
-cddp_status cd_sql_number(cd_sql *sql, const char *text, int64_t *value, cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_sql_number(cd_sql *sql, const char *text, int64_t *value,
+                          cddp_error *err) CDDP_MUST_CHECK;
 
 /* The sentence for a result code. */
 cddp_status cd_sql_fail(const cd_sql *sql, int result, cddp_error *err) CDDP_MUST_CHECK;
 
-void cd_sql_bind_text(sqlite3_stmt *statement, int index, const char *text); /* NULL binds "" ; borrows until reset */
-const char *cd_sql_text(sqlite3_stmt *statement, int column);                /* never NULL */
+/* NULL binds "" ; borrows until reset */
+void cd_sql_bind_text(sqlite3_stmt *statement, int index, const char *text);
+const char *cd_sql_text(sqlite3_stmt *statement, int column); /* never NULL */

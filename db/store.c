@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Opening and closing a store.
 **
-** A file is made and recognised in rollback mode, written in WAL mode, and turned back into one tidy file when
-** the writer closes it. So its first bytes always say what it is, a reader can look on while a run is being
-** written, and a program that is killed loses at most the iteration it was in.
+** A file is made and recognised in rollback mode, written in WAL mode, and turned back into one
+** tidy file when the writer closes it. So its first bytes always say what it is, a reader can look
+** on while a run is being written, and a program that is killed loses at most the iteration it was
+** in.
 **
-** Not here: tables (schema.c), writing (writer.c), reading (reader.c), copying and merging (merge.c). */
+** Not here: tables (schema.c), writing (writer.c), reading (reader.c), copying and merging
+** (merge.c). */
 #include "db/store.h"
 
 #include "core/base/alloc.h"
@@ -20,7 +22,8 @@ static cddp_status create_file(const char *path, cddp_error *err)
 {
     errno = 0;
     FILE *file = fopen(path, "ab");
-    if (file == NULL) return cd_fail(err, CDDP_E_IO, "cannot create '%s': %s", path, strerror(errno));
+    if (file == NULL)
+        return cd_fail(err, CDDP_E_IO, "cannot create '%s': %s", path, strerror(errno));
     fclose(file);
     return CDDP_OK;
 }
@@ -30,21 +33,25 @@ static cddp_status open_file(cddp_store *store, cddp_error *err)
     bool append = store->mode == CDDP_STORE_APPEND, blank = false;
     cd_file_kind kind = CD_FILE_ABSENT;
     CD_TRY(cd_schema_probe(store->path, &kind, err));
-    if (kind == CD_FILE_ABSENT && !append) return cd_fail(err, CDDP_E_IO, "there is no store '%s'", store->path);
+    if (kind == CD_FILE_ABSENT && !append)
+        return cd_fail(err, CDDP_E_IO, "there is no store '%s'", store->path);
     if (kind == CD_FILE_ABSENT) CD_TRY(create_file(store->path, err));
     CD_TRY(cd_sql_open(&store->sql, store->path, append, err));
-    if (append) CD_TRY(cd_sql_exec(&store->sql, "PRAGMA synchronous = NORMAL; PRAGMA cache_size = -65536", err));
+    if (append)
+        CD_TRY(cd_sql_exec(&store->sql, "PRAGMA synchronous = NORMAL; PRAGMA cache_size = -65536",
+                           err));
     CD_TRY(cd_sql_limit_work(&store->sql, err));
     CD_TRY(cd_schema_is_blank(&store->sql, &blank, err));
     if (blank && !append)
-        return cd_fail(err, CDDP_E_CORRUPT, "'%s' is empty: whoever was making it was stopped", store->path);
+        return cd_fail(err, CDDP_E_CORRUPT, "'%s' is empty: whoever was making it was stopped",
+                       store->path);
     if (blank) CD_TRY(cd_schema_create(&store->sql, err));
     CD_TRY(cd_schema_adopt(&store->sql, append, &store->kinds, err));
     return CDDP_OK;
 }
 
-cddp_status cddp_store_open(const char *path, cddp_store_mode mode, const cddp_allocator *allocator, cddp_store **store,
-                            cddp_error *err)
+cddp_status cddp_store_open(const char *path, cddp_store_mode mode, const cddp_allocator *allocator,
+                            cddp_store **store, cddp_error *err)
 {
     cddp_status status = CDDP_OK;
     cddp_store *s = cd_allocate_zero(allocator, sizeof *s);
@@ -65,7 +72,8 @@ out:
     return status;
 }
 
-/* Back to one file without companions. Fails only when somebody else has it open; it is complete either way. */
+/* Back to one file without companions. Fails only when somebody else has it open; it is complete
+** either way. */
 static void tidy(cddp_store *store)
 {
     sqlite3_busy_timeout(store->sql.db, 0);

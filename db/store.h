@@ -49,8 +49,9 @@ typedef struct cd_cursor {
     cddp_store_order order;
 } cd_cursor;
 
-cddp_status cd_cursor_open(cd_cursor *cursor, cddp_store *store, int64_t run, cddp_store_order order,
-                           cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_cursor_open(cd_cursor *cursor, cddp_store *store, int64_t run,
+                           cddp_store_order order, cddp_error *err) CDDP_MUST_CHECK;
 /* The next event, its text borrowed until the next call; *found is false at the end. */
-cddp_status cd_cursor_next(cd_cursor *cursor, cddp_event *event, bool *found, cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_cursor_next(cd_cursor *cursor, cddp_event *event, bool *found,
+                           cddp_error *err) CDDP_MUST_CHECK;
 void cd_cursor_close(cd_cursor *cursor); /* accepts a zeroed one */

@@ -5,13 +5,14 @@
 ** more is written, and the failure is told by the next flush and by run_end.
 **
 ** Invariants:
-**   W1  While a run is open, its row exists with complete = 0; only run_end sets it to 1, in the transaction
-**       that also writes the verdict.
-**   W2  An iteration is in the file once every rank has flushed it. A commit happens when the last rank does so
-**       (done_everywhere grows), when the batch is full, and at run_end.
+**   W1  While a run is open, its row exists with complete = 0; only run_end sets it to 1, in the
+**       transaction that also writes the verdict.
+**   W2  An iteration is in the file once every rank has flushed it. A commit happens when the last
+**       rank does so (done_everywhere grows), when the batch is full, and at run_end.
 **   W3  Rows of older runs are never changed.
 **
-** Which rank flushes is read off the event that came last: a tracer flushes right after its rank's own event.
+** Which rank flushes is read off the event that came last: a tracer flushes right after its rank's
+** own event.
 **
 ** Not here: the batch (batch.c). */
 #include "db/store.h"
@@ -27,7 +28,8 @@
 
 cddp_status cd_writer_require(const cddp_store *store, cddp_error *err)
 {
-    if (store->writer.run == 0) return cd_fail(err, CDDP_E_STATE, "'%s': no run has been begun", store->path);
+    if (store->writer.run == 0)
+        return cd_fail(err, CDDP_E_STATE, "'%s': no run has been begun", store->path);
     return CDDP_OK;
 }
 
@@ -84,7 +86,8 @@ static cddp_status insert_batch(cddp_store *store, cddp_error *err)
 
 static void rollback(cddp_store *store)
 {
-    if (!sqlite3_get_autocommit(store->sql.db)) sqlite3_exec(store->sql.db, "ROLLBACK", NULL, NULL, NULL);
+    if (!sqlite3_get_autocommit(store->sql.db))
+        sqlite3_exec(store->sql.db, "ROLLBACK", NULL, NULL, NULL);
 }
 
 cddp_status cd_writer_commit(cddp_store *store, cddp_error *err)
@@ -113,7 +116,8 @@ void cd_writer_add(cddp_store *store, const cddp_event *event)
     if (w->failed) return;
     if (store->batch.count >= BATCH_EVENTS_MAX && cd_writer_commit(store, NULL) != CDDP_OK) return;
     if (cd_batch_add(&store->batch, event)) return;
-    w->failed = cd_fail(&w->failure, CDDP_E_NOMEM, "no memory for the events of '%s'", store->path) != CDDP_OK;
+    w->failed = cd_fail(&w->failure, CDDP_E_NOMEM, "no memory for the events of '%s'",
+                        store->path) != CDDP_OK;
 }
 
 static void sink_event(void *self, const cddp_event *event) { cd_writer_add(self, event); }
@@ -125,7 +129,8 @@ static bool note_flush(cd_writer *w)
     if (w->steps_done[w->last_rank]++ != w->done_everywhere) return false;
     if (--w->behind_count != 0) return false;
     w->done_everywhere++;
-    for (uint32_t rank = 0; rank < w->world_size; rank++) w->behind_count += w->steps_done[rank] == w->done_everywhere;
+    for (uint32_t rank = 0; rank < w->world_size; rank++)
+        w->behind_count += w->steps_done[rank] == w->done_everywhere;
     return true;
 }
 
@@ -145,18 +150,21 @@ const cddp_trace_sink *cddp_store_sink(cddp_store *store)
 
 /* ---- a run ---- */
 
-static cddp_status insert_run(cddp_store *store, const cddp_run_provenance *p, int64_t *run, cddp_error *err)
+static cddp_status insert_run(cddp_store *store, const cddp_run_provenance *p, int64_t *run,
+                              cddp_error *err)
 {
     sqlite3_stmt *insert = NULL;
-    CD_TRY(cd_sql_prepare(&store->sql,
-                          "INSERT INTO run (title, source, scenario, options, schedule, backend, version, machine, "
-                          "compiler, recorded_at, seed, plan, world_size, steps, level) "
-                          "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                          &insert, err));
+    CD_TRY(cd_sql_prepare(
+        &store->sql,
+        "INSERT INTO run (title, source, scenario, options, schedule, backend, version, machine, "
+        "compiler, recorded_at, seed, plan, world_size, steps, level) "
+        "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        &insert, err));
     const char *const texts[] = {p->title,   p->source,  p->scenario, p->options,  p->schedule,
                                  p->backend, p->version, p->machine,  p->compiler, p->recorded_at};
     int column = 1;
-    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) cd_sql_bind_text(insert, column++, texts[i]);
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
+        cd_sql_bind_text(insert, column++, texts[i]);
     sqlite3_bind_int64(insert, column++, (int64_t)p->seed);
     sqlite3_bind_int64(insert, column++, (int64_t)p->plan);
     sqlite3_bind_int64(insert, column++, p->world_size);
@@ -188,27 +196,33 @@ static void close_writer(cddp_store *store)
     *w = (cd_writer){.run = 0};
 }
 
-/* Another program may be creating the store. SQLite does not always wait for this statement itself, and when it does it waits anew at every
-** attempt: so its own wait is off, and there are so many attempts as make CD_SQL_WAIT_MS in all. What is then still busy is told by who
-** asks next. */
+/* Another program may be creating the store. SQLite does not always wait for this statement itself,
+** and when it does it waits anew at every attempt: so its own wait is off, and there are so many
+** attempts as make CD_SQL_WAIT_MS in all. What is then still busy is told by who asks next. */
 static void wait_for_wal(cddp_store *store)
 {
     sqlite3 *db = store->sql.db;
     sqlite3_busy_timeout(db, 0);
-    for (int ms = 0; ms < CD_SQL_WAIT_MS && sqlite3_exec(db, "PRAGMA journal_mode = WAL", NULL, NULL, NULL) == SQLITE_BUSY; ms += 10)
+    for (int ms = 0; ms < CD_SQL_WAIT_MS &&
+                     sqlite3_exec(db, "PRAGMA journal_mode = WAL", NULL, NULL, NULL) == SQLITE_BUSY;
+         ms += 10)
         sqlite3_sleep(10);
     sqlite3_busy_timeout(db, CD_SQL_WAIT_MS);
 }
 
-cddp_status cddp_store_run_begin(cddp_store *store, const cddp_run_provenance *provenance, int64_t *run,
-                                 cddp_error *err)
+cddp_status cddp_store_run_begin(cddp_store *store, const cddp_run_provenance *provenance,
+                                 int64_t *run, cddp_error *err)
 {
     cddp_status status = CDDP_OK;
     cd_writer *w = &store->writer;
     int64_t number = 0;
-    if (store->mode != CDDP_STORE_APPEND) return cd_fail(err, CDDP_E_STATE, "'%s' was opened for reading", store->path);
-    if (w->run != 0) return cd_fail(err, CDDP_E_STATE, "'%s': run %lld has not ended", store->path, (long long)w->run);
-    *w = (cd_writer){.sink = {sizeof(cddp_trace_sink), CDDP_TRACE_ABI, store, sink_event, sink_flush},
+    if (store->mode != CDDP_STORE_APPEND)
+        return cd_fail(err, CDDP_E_STATE, "'%s' was opened for reading", store->path);
+    if (w->run != 0)
+        return cd_fail(err, CDDP_E_STATE, "'%s': run %lld has not ended", store->path,
+                       (long long)w->run);
+    *w = (cd_writer){.sink = {sizeof(cddp_trace_sink), CDDP_TRACE_ABI, store, sink_event,
+                              sink_flush},
                      .world_size = provenance->world_size,
                      .behind_count = provenance->world_size,
                      .last_rank = UINT32_MAX};
@@ -218,7 +232,8 @@ cddp_status cddp_store_run_begin(cddp_store *store, const cddp_run_provenance *p
         goto out;
     }
     wait_for_wal(store);
-    CD_TRY_OUT(cd_sql_exec(&store->sql, "PRAGMA journal_mode = WAL; PRAGMA wal_autocheckpoint = 4000", err));
+    CD_TRY_OUT(cd_sql_exec(&store->sql,
+                           "PRAGMA journal_mode = WAL; PRAGMA wal_autocheckpoint = 4000", err));
     CD_TRY_OUT(prepare_inserts(store, err));
     CD_TRY_OUT(insert_run(store, provenance, &number, err));
     cd_batch_begin(&store->batch, number);
@@ -232,10 +247,11 @@ out:
 static cddp_status update_run(cddp_store *store, const cddp_run_outcome *o, cddp_error *err)
 {
     sqlite3_stmt *update = NULL;
-    CD_TRY(cd_sql_prepare(&store->sql,
-                          "UPDATE run SET complete = 1, exit_code = ?, verdict = ?, reason = ?, digest = ?, "
-                          "virtual_time = ?, schedule = coalesce(?, schedule) WHERE id = ?",
-                          &update, err));
+    CD_TRY(cd_sql_prepare(
+        &store->sql,
+        "UPDATE run SET complete = 1, exit_code = ?, verdict = ?, reason = ?, digest = ?, "
+        "virtual_time = ?, schedule = coalesce(?, schedule) WHERE id = ?",
+        &update, err));
     sqlite3_bind_int64(update, 1, o->exit_code);
     cd_sql_bind_text(update, 2, o->verdict);
     cd_sql_bind_text(update, 3, o->reason);

@@ -7,10 +7,18 @@
 double *classifier_parameter(classifier *c, size_t i, size_t *count, const char **name)
 {
     switch (i) {
-    case 0: *count = HIDDEN * INPUTS, *name = "layer1.weight"; return c->weight1;
-    case 1: *count = HIDDEN, *name = "layer1.bias"; return c->bias1;
-    case 2: *count = CLASSES * HIDDEN, *name = "layer2.weight"; return c->weight2;
-    default: *count = CLASSES, *name = "layer2.bias"; return c->bias2;
+    case 0:
+        *count = HIDDEN * INPUTS, *name = "layer1.weight";
+        return c->weight1;
+    case 1:
+        *count = HIDDEN, *name = "layer1.bias";
+        return c->bias1;
+    case 2:
+        *count = CLASSES * HIDDEN, *name = "layer2.weight";
+        return c->weight2;
+    default:
+        *count = CLASSES, *name = "layer2.bias";
+        return c->bias2;
     }
 }
 
@@ -28,7 +36,8 @@ void classifier_init(classifier *c, unsigned seed)
         size_t count;
         const char *name;
         double *p = classifier_parameter(c, i, &count, &name);
-        for (size_t k = 0; k < count; k++) p[k] = i % 2 == 0 ? uniform(seed + (unsigned)i, (unsigned)k) : 0.0;
+        for (size_t k = 0; k < count; k++)
+            p[k] = i % 2 == 0 ? uniform(seed + (unsigned)i, (unsigned)k) : 0.0;
     }
 }
 
@@ -44,7 +53,8 @@ static void forward(const classifier *c, const double *x, double *hidden, double
 {
     double logit[CLASSES], top, sum = 0;
     for (int j = 0; j < HIDDEN; j++)
-        hidden[j] = tanh(c->weight1[j * INPUTS] * x[0] + c->weight1[j * INPUTS + 1] * x[1] + c->bias1[j]);
+        hidden[j] =
+            tanh(c->weight1[j * INPUTS] * x[0] + c->weight1[j * INPUTS + 1] * x[1] + c->bias1[j]);
     for (int k = 0; k < CLASSES; k++) {
         logit[k] = c->bias2[k];
         for (int j = 0; j < HIDDEN; j++) logit[k] += c->weight2[k * HIDDEN + j] * hidden[j];
@@ -72,7 +82,8 @@ double classifier_loss_and_gradients(classifier *c, const share *s, double *cons
             g[3][k] += slope[m][k];
             for (int j = 0; j < HIDDEN; j++) g[2][k * HIDDEN + j] += slope[m][k] * hidden[m][j];
         }
-    if (s->ready != NULL) s->ready(s->context, 3), s->ready(s->context, 2); /* layer 2 is done: it can be reduced now */
+    /* layer 2 is done: it can be reduced now */
+    if (s->ready != NULL) s->ready(s->context, 3), s->ready(s->context, 2);
     memset(g[0], 0, sizeof c->weight1), memset(g[1], 0, sizeof c->bias1);
     for (int m = 0; m < n; m++)
         for (int j = 0; j < HIDDEN; j++) {

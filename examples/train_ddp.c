@@ -2,13 +2,17 @@
 /* The classifier, trained data-parallel on W ranks: train_single.c plus DDP.
 **
 **     train_ddp                                    one rank, no transport
-**     train_ddp 4 …/lib/cddp/cddp-gloo.so          four processes over Gloo (any backend module: its path says which)
-**     train_ddp env …/lib/cddp/cddp-gloo.so        one rank of a job that somebody else starts, on any number of hosts:
-**                                                  RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT say which, as with
-**                                                  torchrun; CDDP_STORE_SECRET, when set, is what ranks must know
+**     train_ddp 4 …/lib/cddp/cddp-gloo.so          four processes over Gloo (any backend module:
+**                                                  its path says which)
+**     train_ddp env …/lib/cddp/cddp-gloo.so        one rank of a job that somebody else starts, on
+**                                                  any number of hosts: RANK, WORLD_SIZE,
+**                                                  MASTER_ADDR and MASTER_PORT say which, as with
+**                                                  torchrun; CDDP_STORE_SECRET, when set, is what
+**                                                  ranks must know
 **
-** Every rank starts from weights of its own; DDP gives all of them rank 0's. Each computes the loss of its share of the
-** batch, DDP averages gradients while backward still runs, and every rank takes the same step.
+** Every rank starts from weights of its own; DDP gives all of them rank 0's. Each computes the loss
+** of its share of the batch, DDP averages gradients while backward still runs, and every rank takes
+** the same step.
 */
 #define _POSIX_C_SOURCE 200809L
 #include "classifier.h"
@@ -45,7 +49,8 @@ static void gradient_is_ready(void *context, size_t parameter)
 }
 
 /* One step: forward and backward on this rank's share, then the optimizer on averaged gradients. */
-static cddp_status train_step(training *t, classifier *model, cddp_grad *grads, const share *mine, double *loss)
+static cddp_status train_step(training *t, classifier *model, cddp_grad *grads, const share *mine,
+                              double *loss)
 {
     double *g[PARAMETERS];
     size_t count;
@@ -98,19 +103,25 @@ static cddp_status train(cddp_group *group, cddp_error *err)
         const char *name;
         double *p = classifier_parameter(&model, i, &count, &name);
         int64_t n = (int64_t)count;
-        parameters[i] = (cddp_parameter){.name = name,
-                                         .grad = &grads[i],
-                                         .requires_grad = true,
-                                         .tensor = cddp_tensor_of(cddp_device_cpu(), p, 0, CDDP_F64, &n, 1)};
+        parameters[i] =
+            (cddp_parameter){.name = name,
+                             .grad = &grads[i],
+                             .requires_grad = true,
+                             .tensor = cddp_tensor_of(cddp_device_cpu(), p, 0, CDDP_F64, &n, 1)};
     }
     cddp_ddp_options options = cddp_ddp_options_default();
     options.parameters = parameters;
     options.parameter_count = PARAMETERS;
     options.group = group;
-    options.gradient_as_bucket_view = true; /* gradients are born in their buckets: nothing is copied */
+    /* gradients are born in their buckets: nothing is copied */
+    options.gradient_as_bucket_view = true;
     cddp_status status = cddp_ddp_create(&options, &t.ddp, err);
     for (unsigned step = 0; status == CDDP_OK && step < STEPS; step++) {
-        const share mine = {.step = step, .first = rank, .stride = world, .context = &t, .ready = gradient_is_ready};
+        const share mine = {.step = step,
+                            .first = rank,
+                            .stride = world,
+                            .context = &t,
+                            .ready = gradient_is_ready};
         double loss = 0;
         status = train_step(&t, &model, grads, &mine, &loss);
         if (status == CDDP_OK && step % 200 == 199) {
@@ -119,8 +130,8 @@ static cddp_status train(cddp_group *group, cddp_error *err)
         }
     }
     if (status == CDDP_OK && rank == 0)
-        printf("accuracy %.3f  layer1.weight[0] %.9f  layer2.bias[0] %.9f\n", classifier_accuracy(&model),
-               model.weight1[0], model.bias2[0]);
+        printf("accuracy %.3f  layer1.weight[0] %.9f  layer2.bias[0] %.9f\n",
+               classifier_accuracy(&model), model.weight1[0], model.bias2[0]);
     cddp_ddp_destroy(t.ddp);
     for (size_t i = 0; i < PARAMETERS; i++) cddp_grad_fini(&grads[i]);
     return status;
@@ -155,9 +166,11 @@ static cddp_status rank_program(cddp_rank *rank, void *argument, cddp_error *err
 static const cddp_backend *load_backend(const char *path)
 {
     void *library = dlopen(path, RTLD_NOW);
-    const cddp_plugin *plugin = library != NULL ? (const cddp_plugin *)dlsym(library, CDDP_PLUGIN_SYMBOL) : NULL;
+    const cddp_plugin *plugin =
+        library != NULL ? (const cddp_plugin *)dlsym(library, CDDP_PLUGIN_SYMBOL) : NULL;
     if (plugin == NULL || plugin->backends == NULL) {
-        fprintf(stderr, "no backend in %s: %s\n", path, library == NULL ? dlerror() : "no " CDDP_PLUGIN_SYMBOL);
+        fprintf(stderr, "no backend in %s: %s\n", path,
+                library == NULL ? dlerror() : "no " CDDP_PLUGIN_SYMBOL);
         return NULL;
     }
     return plugin->backends[0];
@@ -176,9 +189,12 @@ static int launch(job *j, uint32_t world_size)
     cddp_rank_result results[RANKS_MAX];
     cddp_process_world *world = NULL;
     int failed = 0;
-    const cddp_process_options options = {.size = sizeof options, .world_size = world_size, .output = pass_on};
+    const cddp_process_options options = {.size = sizeof options,
+                                          .world_size = world_size,
+                                          .output = pass_on};
     cddp_status status = cddp_process_world_open(&options, &world, &err);
-    if (status == CDDP_OK) status = cddp_process_world_ops()->launch(world, rank_program, j, results, &err);
+    if (status == CDDP_OK)
+        status = cddp_process_world_ops()->launch(world, rank_program, j, results, &err);
     if (status != CDDP_OK) fprintf(stderr, "cannot start %u ranks: %s\n", world_size, err.message);
     for (uint32_t r = 0; status == CDDP_OK && r < world_size; r++) {
         if (results[r].status == CDDP_OK && results[r].end == CDDP_RANK_RETURNED) continue;
@@ -208,21 +224,28 @@ static int join(job *j)
     const long rank = number_of("RANK"), world_size = number_of("WORLD_SIZE");
     /* torchrun's agent may serve PyTorch's own store at that port. */
     const long port = number_of("MASTER_PORT") + (agent != NULL && strcmp(agent, "True") == 0);
-    if (host == NULL || world_size < 1 || world_size > RANKS_MAX || BATCH % world_size != 0 || rank < 0 ||
-        rank >= world_size || port < 1 || port > 65535) {
-        fprintf(stderr, "RANK, WORLD_SIZE (a divisor of %d), MASTER_ADDR and MASTER_PORT must say which rank this is\n",
+    if (host == NULL || world_size < 1 || world_size > RANKS_MAX || BATCH % world_size != 0 ||
+        rank < 0 || rank >= world_size || port < 1 || port > 65535) {
+        fprintf(stderr,
+                "RANK, WORLD_SIZE (a divisor of %d), MASTER_ADDR and MASTER_PORT must say which "
+                "rank this is\n",
                 BATCH);
         return 2;
     }
     j->secret = getenv("CDDP_STORE_SECRET");
     snprintf(j->url, sizeof j->url, "tcp://%.255s:%ld", host, port);
     cddp_rank_result results[RANKS_MAX];
-    const cddp_rendezvous_server_options serve = {
-        .size = sizeof serve, .host = host, .port = (uint16_t)port, .secret = j->secret};
-    const cddp_solo_options solo = {.size = sizeof solo, .rank = (uint32_t)rank, .world_size = (uint32_t)world_size};
+    const cddp_rendezvous_server_options serve = {.size = sizeof serve,
+                                                  .host = host,
+                                                  .port = (uint16_t)port,
+                                                  .secret = j->secret};
+    const cddp_solo_options solo = {.size = sizeof solo,
+                                    .rank = (uint32_t)rank,
+                                    .world_size = (uint32_t)world_size};
     cddp_status status = rank == 0 ? cddp_rendezvous_server_open(&serve, &server, &err) : CDDP_OK;
     if (status == CDDP_OK) status = cddp_solo_world_open(&solo, &world, &err);
-    if (status == CDDP_OK) status = cddp_solo_world_ops()->launch(world, rank_program, j, results, &err);
+    if (status == CDDP_OK)
+        status = cddp_solo_world_ops()->launch(world, rank_program, j, results, &err);
     if (status == CDDP_OK) {
         status = results[rank].status;
         err = results[rank].error;
@@ -238,14 +261,18 @@ int main(int argc, char **argv)
     job j = {.module = NULL};
     char directory[256]; /* fits into url */
     const char *temporary = getenv("TMPDIR");
-    if (argc == 3 && strcmp(argv[1], "env") == 0) return (j.module = load_backend(argv[2])) != NULL ? join(&j) : 3;
+    if (argc == 3 && strcmp(argv[1], "env") == 0)
+        return (j.module = load_backend(argv[2])) != NULL ? join(&j) : 3;
     int world_size = argc > 1 ? atoi(argv[1]) : 1;
-    if (world_size < 1 || world_size > RANKS_MAX || BATCH % world_size != 0 || (world_size > 1 && argc < 3)) {
-        fprintf(stderr, "usage: %s [RANKS|env BACKEND.so], RANKS a divisor of %d\n", argv[0], BATCH);
+    if (world_size < 1 || world_size > RANKS_MAX || BATCH % world_size != 0 ||
+        (world_size > 1 && argc < 3)) {
+        fprintf(stderr, "usage: %s [RANKS|env BACKEND.so], RANKS a divisor of %d\n", argv[0],
+                BATCH);
         return 2;
     }
     if (argc > 2 && (j.module = load_backend(argv[2])) == NULL) return 3;
-    const int length = snprintf(directory, sizeof directory, "%s/train-ddp-XXXXXX", temporary != NULL && temporary[0] == '/' ? temporary : "/tmp");
+    const int length = snprintf(directory, sizeof directory, "%s/train-ddp-XXXXXX",
+                                temporary != NULL && temporary[0] == '/' ? temporary : "/tmp");
     if (length >= (int)sizeof directory || mkdtemp(directory) == NULL) {
         perror(directory);
         return 3;

@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Prints docs/formats/scenario.md from the key table; a test compares it with the page in the tree. */
+/* Prints docs/formats/scenario.md from the key table; a test compares it with the page in the
+** tree. */
 #include "core/run/keys.h"
 
 #include <stdio.h>
 
-static void write_text(void *context, const char *text)
-{
-    fputs(text, context);
-}
+static void write_text(void *context, const char *text) { fputs(text, context); }
 
 int main(void)
 {

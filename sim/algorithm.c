@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Every algorithm as a function from an index to an action.
 **
-** A program is a sequence; a receive waits, a send does not. Programs of one operation fit together because every
-** member computes the same boundaries from the same description: members that disagree get programs that do not fit,
-** and then messages meet receives they were not meant for, as on a real cluster.
+** A program is a sequence; a receive waits, a send does not. Programs of one operation fit together
+** because every member computes the same boundaries from the same description: members that
+** disagree get programs that do not fit, and then messages meet receives they were not meant for,
+** as on a real cluster.
 **
 ** Which algorithm serves which operation:
 **   allreduce       as named
 **   reduce          flat and any_order: all to the root; otherwise a binomial tree (tree.c)
-**   reduce_scatter  flat and any_order: through rank 0; otherwise a ring (chunk c from rank c-1 downwards to rank c)
+**   reduce_scatter  flat and any_order: through rank 0; otherwise a ring (chunk c from rank c-1
+**                   downwards to rank c)
 **   broadcast       binomial tree      allgather  ring      gather, scatter  direct      alltoall  pairwise
 **   barrier         dissemination      send, recv direct
 */
@@ -43,7 +45,8 @@ int32_t cd_algorithm_find(const char *name)
     return -1;
 }
 
-/* Where a walk through a program stands: every part of a program takes indices away until one hits zero. */
+/* Where a walk through a program stands: every part of a program takes indices away until one hits
+** zero. */
 typedef struct cursor {
     uint32_t left;
     cd_action *action;
@@ -52,7 +55,8 @@ typedef struct cursor {
 /* Between two members' devices. */
 static void set(cd_action *action, cd_action_kind kind, uint32_t peer, int64_t begin, int64_t count)
 {
-    action->kind = kind; /* one by one: a copy of the whole would wait for the parts it was made of */
+    /* one by one: a copy of the whole would wait for the parts it was made of */
+    action->kind = kind;
     action->peer = peer;
     action->begin = begin;
     action->count = count;
@@ -82,14 +86,15 @@ static int64_t share_count(const int64_t *counts, int64_t equal, uint32_t member
 
 /* ---- ring ---- */
 
-/* Gloo's segments: at least two per rank, at most 1 MiB each, an equal number in each of the N chunks. The plain ring
-** has one segment per chunk. */
+/* Gloo's segments: at least two per rank, at most 1 MiB each, an equal number in each of the N
+** chunks. The plain ring has one segment per chunk. */
 cd_ring_segments cd_ring_get_segments(const cd_program *program)
 {
     const cd_program *p = program;
     const uint64_t max_bytes = 1024 * 1024;
     uint64_t n = p->size, esize = p->element_bytes != 0 ? p->element_bytes : 1;
-    if (p->algorithm == CD_ALGORITHM_ring) return (cd_ring_segments){1, (p->numel + (int64_t)n - 1) / (int64_t)n};
+    if (p->algorithm == CD_ALGORITHM_ring)
+        return (cd_ring_segments){1, (p->numel + (int64_t)n - 1) / (int64_t)n};
     uint64_t total = (uint64_t)p->numel * esize;
     uint64_t segment_max = esize * (max_bytes / esize > 1 ? max_bytes / esize : 1);
     uint64_t count = (total + segment_max - 1) / segment_max;
@@ -99,8 +104,9 @@ cd_ring_segments cd_ring_get_segments(const cd_program *program)
     return (cd_ring_segments){(uint32_t)(count / n), (int64_t)((bytes + esize - 1) / esize)};
 }
 
-/* Step t of 2(N-1): rank r sends chunk r+1+t to rank r-1 and receives chunk r+2+t from rank r+1, reducing in the first
-** N-1 steps and storing in the rest. A segment is passed on as soon as it has been received. */
+/* Step t of 2(N-1): rank r sends chunk r+1+t to rank r-1 and receives chunk r+2+t from rank r+1,
+** reducing in the first N-1 steps and storing in the rest. A segment is passed on as soon as it has
+** been received. */
 static bool ring_get(const cd_program *p, uint32_t index, cd_action *action)
 {
     uint32_t n = p->size, steps = 2 * (n - 1);
@@ -125,8 +131,9 @@ static bool ring_get(const cd_program *p, uint32_t index, cd_action *action)
     return true;
 }
 
-/* Entries come in groups of one chunk each: first those that send a rank's own, then those of every step. With less
-** data than chunks most groups are empty, in a large ring nearly all: the next that may not be is about chunk 0. */
+/* Entries come in groups of one chunk each: first those that send a rank's own, then those of every
+** step. With less data than chunks most groups are empty, in a large ring nearly all: the next that
+** may not be is about chunk 0. */
 static uint32_t ring_skip(const cd_program *p, uint32_t index)
 {
     const uint32_t n = p->size, per_chunk = p->ring.per_chunk, groups = 2 * n - 1;
@@ -147,8 +154,9 @@ static bool ring_reduce_scatter(const cd_program *p, uint32_t index, cd_action *
     bool sends = index % 2 == 0;
     uint32_t chunk = (p->rank + step + (sends ? 1 : 2)) % n;
     int64_t equal = p->numel / (int64_t)n;
-    set(action, sends ? CD_ACTION_SEND : CD_ACTION_REDUCE, sends ? (p->rank + n - 1) % n : (p->rank + 1) % n,
-        share_begin(p->counts, equal, chunk), share_count(p->counts, equal, chunk));
+    set(action, sends ? CD_ACTION_SEND : CD_ACTION_REDUCE,
+        sends ? (p->rank + n - 1) % n : (p->rank + 1) % n, share_begin(p->counts, equal, chunk),
+        share_count(p->counts, equal, chunk));
     return true;
 }
 
@@ -158,8 +166,9 @@ static bool ring_allgather(const cd_program *p, uint32_t index, cd_action *actio
     if (step >= n - 1) return false;
     bool sends = index % 2 == 0;
     uint32_t chunk = (p->rank + 2 * n - step - (sends ? 0 : 1)) % n;
-    set(action, sends ? CD_ACTION_SEND : CD_ACTION_STORE, sends ? (p->rank + 1) % n : (p->rank + n - 1) % n,
-        share_begin(p->counts, p->numel, chunk), share_count(p->counts, p->numel, chunk));
+    set(action, sends ? CD_ACTION_SEND : CD_ACTION_STORE,
+        sends ? (p->rank + 1) % n : (p->rank + n - 1) % n, share_begin(p->counts, p->numel, chunk),
+        share_count(p->counts, p->numel, chunk));
     return true;
 }
 
@@ -170,7 +179,8 @@ static bool star_reduce(const cd_program *p, uint32_t root, cursor *c)
 {
     bool any = p->algorithm == CD_ALGORITHM_any_order;
     if (p->rank != root) return hit(c, CD_ACTION_SEND, root, 0, p->numel);
-    if (any && hit(c, CD_ACTION_SEND, root, 0, p->numel)) return true; /* its own takes part in the race */
+    /* its own takes part in the race */
+    if (any && hit(c, CD_ACTION_SEND, root, 0, p->numel)) return true;
     for (uint32_t i = any ? 0 : 1; i < p->size; i++) {
         /* flat: 0, 1, 2 … without the root; the first of the race replaces, the others are added */
         uint32_t peer = i <= root ? i - 1 : i;
@@ -192,17 +202,19 @@ static bool star_scatter(const cd_program *p, int64_t equal, cursor *c)
 {
     uint32_t root = p->op == CDDP_OP_SCATTER ? p->root : 0;
     int64_t mine = p->op == CDDP_OP_SCATTER ? 0 : share_begin(p->counts, equal, p->rank);
-    if (p->rank != root) return hit(c, CD_ACTION_STORE, root, mine, share_count(p->counts, equal, p->rank));
+    if (p->rank != root)
+        return hit(c, CD_ACTION_STORE, root, mine, share_count(p->counts, equal, p->rank));
     for (uint32_t peer = 0; peer < p->size; peer++)
-        if (peer != root &&
-            hit(c, CD_ACTION_SEND, peer, share_begin(p->counts, equal, peer), share_count(p->counts, equal, peer)))
+        if (peer != root && hit(c, CD_ACTION_SEND, peer, share_begin(p->counts, equal, peer),
+                                share_count(p->counts, equal, peer)))
             return true;
     return false;
 }
 
 static bool star_gather(const cd_program *p, cursor *c)
 {
-    if (p->rank != p->root) return hit(c, CD_ACTION_SEND, p->root, 0, share_count(p->counts, p->numel, p->rank));
+    if (p->rank != p->root)
+        return hit(c, CD_ACTION_SEND, p->root, 0, share_count(p->counts, p->numel, p->rank));
     for (uint32_t peer = 0; peer < p->size; peer++)
         if (peer != p->root && hit(c, CD_ACTION_STORE, peer, share_begin(p->counts, p->numel, peer),
                                    share_count(p->counts, p->numel, peer)))
@@ -238,8 +250,8 @@ static bool dissemination(const cd_program *p, uint32_t index, cd_action *action
 
 /* ---- recursive halving and doubling ---- */
 
-/* What is left of the vector for a rank after `steps` halvings; step s pairs ranks that differ in bit s, and the one
-** with the bit clear keeps the lower half. */
+/* What is left of the vector for a rank after `steps` halvings; step s pairs ranks that differ in
+** bit s, and the one with the bit clear keeps the lower half. */
 static void halved(int64_t numel, uint32_t rank, uint32_t steps, int64_t *begin, int64_t *end)
 {
     *begin = 0;
@@ -259,7 +271,8 @@ static bool halving_doubling(const cd_program *p, cursor *c)
     while ((UINT64_C(2) << log) <= p->size) log++;
     uint32_t power = 1u << log, me = p->rank;
     if (me >= power) { /* folds in first, hears the result last */
-        return hit(c, CD_ACTION_SEND, me - power, 0, p->numel) || hit(c, CD_ACTION_STORE, me - power, 0, p->numel);
+        return hit(c, CD_ACTION_SEND, me - power, 0, p->numel) ||
+               hit(c, CD_ACTION_STORE, me - power, 0, p->numel);
     }
     bool has_extra = me + power < p->size;
     if (has_extra && hit(c, CD_ACTION_REDUCE, me + power, 0, p->numel)) return true;
@@ -343,7 +356,8 @@ bool cd_program_get(const cd_program *program, uint32_t index, cd_action *action
 
 bool cd_program_find(const cd_program *program, uint32_t *index, cd_action *action)
 {
-    const bool is_ring = program->op == CDDP_OP_ALLREDUCE && cd_algorithm_is_ring(program->algorithm);
+    const bool is_ring =
+        program->op == CDDP_OP_ALLREDUCE && cd_algorithm_is_ring(program->algorithm);
     while (cd_program_get(program, *index, action)) {
         if (action->count != 0 || program->op == CDDP_OP_BARRIER) return true;
         (*index)++;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sequence covering arrays and the chooser that plays them. See choose_cover.h.
 **
-** The tuples that are covered are a set of bits, (a, b, c, d) of n^4 at most. It is closed under reversal, because
-** orders come in pairs, so the second of a pair covers as many new tuples as the first.
+** The tuples that are covered are a set of bits, (a, b, c, d) of n^4 at most. It is closed under
+** reversal, because orders come in pairs, so the second of a pair covers as many new tuples as the
+** first.
 */
 #include "sim/choose_cover.h"
 
@@ -37,7 +38,8 @@ static uint32_t is_new(const maker *m, const uint8_t *tuple)
     return (uint32_t)(~(m->covered[i / 64] >> (i % 64)) & 1u);
 }
 
-/* The tuples of t places in ascending order out of count, one after the other; false behind the last. */
+/* The tuples of t places in ascending order out of count, one after the other; false behind the
+** last. */
 static bool next_places(uint32_t *places, uint32_t t, uint32_t count)
 {
     for (uint32_t i = t; i-- > 0;) {
@@ -49,7 +51,8 @@ static bool next_places(uint32_t *places, uint32_t t, uint32_t count)
     return false;
 }
 
-/* New tuples in which x stands right behind sequence[at] … or right before it, with both in them. */
+/* New tuples in which x stands right behind sequence[at] … or right before it, with both in
+** them. */
 static int64_t gain_beside(const maker *m, uint32_t length, uint32_t at, uint8_t x, bool behind)
 {
     uint8_t tuple[CD_COVER_STRENGTH_MAX];
@@ -78,8 +81,8 @@ static int64_t gain_beside(const maker *m, uint32_t length, uint32_t at, uint8_t
     return gain;
 }
 
-/* Inserts x where it covers most; of equally good places one at random. Moving x behind one more element changes
-** only the tuples that hold both. */
+/* Inserts x where it covers most; of equally good places one at random. Moving x behind one more
+** element changes only the tuples that hold both. */
 static void insert(maker *m, uint32_t length, uint8_t x)
 {
     int64_t gain = 0, best = 0;
@@ -128,8 +131,10 @@ static cddp_status push_order(maker *m, cd_cover *cover, cddp_error *err)
         uint32_t capacity = cover->order_capacity == 0 ? 64 : 2 * cover->order_capacity;
         uint8_t *orders = cd_allocate(cover->allocator, (size_t)capacity * m->n);
         if (orders == NULL)
-            return cd_fail(err, CDDP_E_NOMEM, "no memory for %u orders of %u gradients", capacity, m->n);
-        memcpy(orders, cover->orders != NULL ? cover->orders : orders, (size_t)cover->order_count * m->n);
+            return cd_fail(err, CDDP_E_NOMEM, "no memory for %u orders of %u gradients", capacity,
+                           m->n);
+        memcpy(orders, cover->orders != NULL ? cover->orders : orders,
+               (size_t)cover->order_count * m->n);
         cd_release(cover->allocator, cover->orders, (size_t)cover->order_capacity * m->n);
         cover->orders = orders;
         cover->order_capacity = capacity;
@@ -160,13 +165,15 @@ static cddp_status make_pair(maker *m, cd_cover *cover, cddp_error *err)
     return CDDP_OK;
 }
 
-cddp_status cd_cover_make(uint32_t strength, uint32_t event_count, uint64_t seed, cd_cover *cover, cddp_error *err)
+cddp_status cd_cover_make(uint32_t strength, uint32_t event_count, uint64_t seed, cd_cover *cover,
+                          cddp_error *err)
 {
     cddp_status status = CDDP_OK;
     uint32_t most = strength < 4 ? CD_COVER_EVENTS_MAX : CD_COVER_EVENTS_MAX_4;
     CD_ASSERT(strength >= 2 && strength <= CD_COVER_STRENGTH_MAX && event_count >= 2);
     if (event_count > most)
-        return cd_fail(err, CDDP_E_LIMIT, "a covering array of strength %u takes at most %u gradients, not %u",
+        return cd_fail(err, CDDP_E_LIMIT,
+                       "a covering array of strength %u takes at most %u gradients, not %u",
                        strength, most, event_count);
     maker *m = cd_allocate_zero(cover->allocator, sizeof *m);
     if (m == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for a covering array");
@@ -182,7 +189,8 @@ cddp_status cd_cover_make(uint32_t strength, uint32_t event_count, uint64_t seed
     }
     m->words = (size_t)(tuples / 64 + 1);
     m->covered = cd_allocate_array(cover->allocator, m->words, sizeof *m->covered);
-    if (m->covered == NULL) CD_TRY_OUT(cd_fail(err, CDDP_E_NOMEM, "no memory for %zu words of tuples", m->words));
+    if (m->covered == NULL)
+        CD_TRY_OUT(cd_fail(err, CDDP_E_NOMEM, "no memory for %zu words of tuples", m->words));
     cover->strength = m->t;
     cover->event_count = m->n;
     while (m->missing > 0) CD_TRY_OUT(make_pair(m, cover, err));
@@ -253,7 +261,8 @@ uint32_t cd_cover_choose(cd_cover_chooser *c, const cddp_choice *choice)
         learn(c, choice);
         return 0;
     }
-    uint32_t lane = choice->rank < c->lane_count ? choice->rank : 0, best = 0, position = UINT32_MAX;
+    uint32_t lane = choice->rank < c->lane_count ? choice->rank : 0, best = 0,
+             position = UINT32_MAX;
     uint64_t row = (c->run + (uint64_t)lane * c->shift) % c->cover->order_count;
     const uint8_t *order = c->cover->orders + row * c->cover->event_count;
     for (uint32_t i = 0; i < choice->option_count; i++) {
@@ -262,7 +271,8 @@ uint32_t cd_cover_choose(cd_cover_chooser *c, const cddp_choice *choice)
     }
     /* One gradient fewer than before is the same backward, anything else a new one. */
     bool goes_on = c->lanes[lane].options == choice->option_count + 1;
-    if (position == UINT32_MAX || (goes_on && position < c->lanes[lane].position)) c->deviated = true;
+    if (position == UINT32_MAX || (goes_on && position < c->lanes[lane].position))
+        c->deviated = true;
     if (!goes_on && choice->option_count != c->event_count) c->deviated = true;
     c->lanes[lane].options = choice->option_count;
     c->lanes[lane].position = position;

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sequence covering arrays: few orders of n events, such that every t of them occur in every order relative to each
-** other in at least one (Kuhn and others, 2012). A bug that needs t gradients in a certain order is then met for
-** certain.
+/* Sequence covering arrays: few orders of n events, such that every t of them occur in every order
+** relative to each other in at least one (Kuhn and others, 2012). A bug that needs t gradients in a
+** certain order is then met for certain.
 **
-** Orders are made greedily: events are inserted one by one where they cover most of what is not covered yet, the best
-** of several attempts is taken, and its reverse after it. Whether an array covers is not believed but counted; a
-** certificate is the array as text, and tests/cover checks it without any of this code.
+** Orders are made greedily: events are inserted one by one where they cover most of what is not
+** covered yet, the best of several attempts is taken, and its reverse after it. Whether an array
+** covers is not believed but counted; a certificate is the array as text, and tests/cover checks it
+** without any of this code.
 **
-** In run i rank r plays order (i + r * shift) modulo the number of orders, so every rank plays all of them, and ranks
-** play different ones at a time.
+** In run i rank r plays order (i + r * shift) modulo the number of orders, so every rank plays all
+** of them, and ranks play different ones at a time.
 **
 ** Lifetime   a zeroed cd_cover is empty; make fills it, fini empties it.
 */
@@ -31,8 +32,8 @@ cddp_status cd_cover_make(uint32_t strength, uint32_t event_count, uint64_t seed
 void cd_cover_fini(cd_cover *cover); /* keeps the allocator */
 uint32_t cd_cover_shift(const cd_cover *cover, uint32_t world_size);
 
-/* Plays one order per rank at choices of gradients; fifo elsewhere. An option is known by its place among the events,
-** which are the options of the largest choice of the first run. */
+/* Plays one order per rank at choices of gradients; fifo elsewhere. An option is known by its place
+** among the events, which are the options of the largest choice of the first run. */
 typedef struct cd_cover_chooser {
     const cd_cover *cover; /* empty: fifo, to learn the events */
     uint64_t run;
@@ -40,7 +41,8 @@ typedef struct cd_cover_chooser {
     uint64_t events[CD_COVER_EVENTS_MAX]; /* (event_count) ascending */
     uint32_t event_count;
     bool too_many; /* a choice with more than CD_COVER_EVENTS_MAX options */
-    bool deviated; /* an order could not be played: a gradient came when a later one was already ready */
+    /* an order could not be played: a gradient came when a later one was already ready */
+    bool deviated;
     /* of the run: where each rank is in its order */
     struct {
         uint32_t options, position;

@@ -47,6 +47,7 @@ cd_chooser cd_chooser_pct(cd_pct_chooser *pct, uint64_t seed, uint32_t depth, ui
     CD_ASSERT(depth >= 1 && depth <= CD_PCT_DEPTH_MAX);
     *pct = (cd_pct_chooser){.seed = seed, .depth = depth};
     cd_prng root = cd_prng_seed(seed), prng = cd_prng_split(&root, "pct");
-    for (uint32_t i = 0; i + 1 < depth; i++) pct->change_at[i] = cd_prng_below(&prng, choices > 0 ? choices : 1);
+    for (uint32_t i = 0; i + 1 < depth; i++)
+        pct->change_at[i] = cd_prng_below(&prng, choices > 0 ? choices : 1);
     return (cd_chooser){.self = pct, .name = "pct", .choose = choose};
 }

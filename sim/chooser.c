@@ -54,12 +54,14 @@ cd_chooser cd_chooser_random(cd_random_chooser *random, uint64_t seed)
     return (cd_chooser){.self = random, .name = "random", .choose = random_choose};
 }
 
-/* The string was read once to its end when the chooser was made, so reading it again cannot fail. */
+/* The string was read once to its end when the chooser was made, so reading it again cannot
+** fail. */
 static void replay_advance(cd_replay_chooser *replay, uint64_t previous)
 {
     cd_deviation d = {0};
     bool found = false;
-    if (cd_schedule_read(replay->at, &replay->at, previous, &d, &found, NULL) != CDDP_OK) found = false;
+    if (cd_schedule_read(replay->at, &replay->at, previous, &d, &found, NULL) != CDDP_OK)
+        found = false;
     replay->next_number = found ? d.number : UINT64_MAX;
     replay->next_value = d.value;
 }
@@ -84,24 +86,32 @@ static cddp_status replay_finish(void *self, cd_place end, cddp_error *err)
     const cd_replay_chooser *replay = self;
     if (replay->wrong_number != UINT64_MAX)
         return cd_fail(err, CDDP_E_MISMATCH,
-                       "the schedule does not fit this run: choice %llu has %u options, but option %u was recorded",
-                       (unsigned long long)replay->wrong_number, replay->wrong_options, replay->wrong_value);
+                       "the schedule does not fit this run: choice %llu has %u options, but option "
+                       "%u was recorded",
+                       (unsigned long long)replay->wrong_number, replay->wrong_options,
+                       replay->wrong_value);
     if (replay->next_number != UINT64_MAX)
-        return cd_fail(err, CDDP_E_MISMATCH,
-                       "the schedule does not fit this run: it decides choice %llu, but the run had only %llu",
-                       (unsigned long long)replay->next_number, (unsigned long long)end.number);
+        return cd_fail(
+            err, CDDP_E_MISMATCH,
+            "the schedule does not fit this run: it decides choice %llu, but the run had only %llu",
+            (unsigned long long)replay->next_number, (unsigned long long)end.number);
     return CDDP_OK;
 }
 
-cddp_status cd_chooser_replay(cd_replay_chooser *replay, const char *schedule, cd_chooser *chooser, cddp_error *err)
+cddp_status cd_chooser_replay(cd_replay_chooser *replay, const char *schedule, cd_chooser *chooser,
+                              cddp_error *err)
 {
     const char *text = NULL;
     CD_TRY(cd_schedule_open(schedule, &text, err));
     const char *first = text;
     cd_deviation d = {.number = UINT64_MAX};
-    for (bool found = true; found;) CD_TRY(cd_schedule_read(schedule, &text, d.number, &d, &found, err));
+    for (bool found = true; found;)
+        CD_TRY(cd_schedule_read(schedule, &text, d.number, &d, &found, err));
     *replay = (cd_replay_chooser){.at = first, .wrong_number = UINT64_MAX};
     replay_advance(replay, UINT64_MAX);
-    *chooser = (cd_chooser){.self = replay, .name = "replay", .choose = replay_choose, .finish = replay_finish};
+    *chooser = (cd_chooser){.self = replay,
+                            .name = "replay",
+                            .choose = replay_choose,
+                            .finish = replay_finish};
     return CDDP_OK;
 }

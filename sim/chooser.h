@@ -1,13 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The chooser port: who decides at a choice point. fifo, random and replay are here; exploring ones implement it too.
+/* The chooser port: who decides at a choice point. fifo, random and replay are here; exploring ones
+** implement it too.
 **
-** A run is a function of its configuration and of the answers of its chooser. The world numbers every choice point
-** with more than one option 0, 1, 2 … (cd_place.number) and records the answer; the record is the run's choice
-** string (sim/schedule.h), and the replay chooser gives the same answers again.
+** A run is a function of its configuration and of the answers of its chooser. The world numbers
+** every choice point with more than one option 0, 1, 2 … (cd_place.number) and records the answer;
+** the record is the run's choice string (sim/schedule.h), and the replay chooser gives the same
+** answers again.
 **
-** Lifetime   a chooser outlives the run. Its state is the caller's; one chooser serves one world at a time.
+** Lifetime   a chooser outlives the run. Its state is the caller's; one chooser serves one world at
+**            a time.
 ** Threads    called on the thread that drives the world, never on a rank's stack.
-** Errors     choose cannot fail; a chooser that finds its input wrong answers 0 and tells it in `finish`.
+** Errors     choose cannot fail; a chooser that finds its input wrong answers 0 and tells it in
+**            `finish`.
 */
 #pragma once
 #include "cddp/world.h"
@@ -31,19 +35,20 @@ typedef struct cd_chooser {
 /* Always the first option: the order in which things happened to be queued. */
 cd_chooser cd_chooser_fifo(void);
 
-/* Every option equally likely, from a seed: weighted towards long queues, not uniform over interleavings. */
+/* Every option equally likely, from a seed: weighted towards long queues, not uniform over
+** interleavings. */
 typedef struct cd_random_chooser {
     cd_prng prng;
 } cd_random_chooser;
 cd_chooser cd_chooser_random(cd_random_chooser *random, uint64_t seed);
 
-/* The answers of a choice string; fifo behind its end. finish fails where the string asked for an option that
-** did not exist, or named choice points that the run never reached. */
+/* The answers of a choice string; fifo behind its end. finish fails where the string asked for an
+** option that did not exist, or named choice points that the run never reached. */
 typedef struct cd_replay_chooser {
-    const char *at;           /* what is left of the string; borrowed */
-    uint64_t next_number;     /* choice point of the next deviation, UINT64_MAX: none left */
+    const char *at;       /* what is left of the string; borrowed */
+    uint64_t next_number; /* choice point of the next deviation, UINT64_MAX: none left */
     uint32_t next_value;
-    uint64_t wrong_number;    /* first choice point whose option did not exist, UINT64_MAX: none */
+    uint64_t wrong_number; /* first choice point whose option did not exist, UINT64_MAX: none */
     uint32_t wrong_value, wrong_options;
 } cd_replay_chooser;
 cddp_status cd_chooser_replay(cd_replay_chooser *replay, const char *schedule, cd_chooser *chooser,

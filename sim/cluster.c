@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The cluster behind a world's groups: its ports and pools, and what the death of a rank does to everybody's operations. */
+/* The cluster behind a world's groups: its ports and pools, and what the death of a rank does to
+** everybody's operations. */
 #include "core/base/error.h"
 #include "sim/cluster.h"
 
@@ -23,7 +24,8 @@ cddp_status cd_cluster_init(cd_sim *sim, cddp_error *err)
 
 static void release_staging(cd_staging *list)
 {
-    for (cd_staging *s = list; s != NULL; s = s->next) s->device->release(s->device, s->dtype, s->numel, s->storage);
+    for (cd_staging *s = list; s != NULL; s = s->next)
+        s->device->release(s->device, s->dtype, s->numel, s->storage);
 }
 
 void cd_cluster_fini(cd_sim *sim)
@@ -38,7 +40,8 @@ static void lose_parts(cd_coll *coll, const cd_sim_rank *rank)
 {
     for (uint32_t i = 0; i < coll->size; i++) {
         cd_part *p = &coll->parts[i];
-        if (p->member != NULL && p->member->rank == rank && (p->state == CD_PART_QUEUED || p->state == CD_PART_STARTED))
+        if (p->member != NULL && p->member->rank == rank &&
+            (p->state == CD_PART_QUEUED || p->state == CD_PART_STARTED))
             cd_part_lose(p);
     }
 }
@@ -56,7 +59,8 @@ static void notice(cd_sim *sim, cd_sim_event *event)
     snprintf(why, sizeof why, "rank %u closed its connections", rank);
     for (cd_comm *c = sim->cluster->comms; c != NULL; c = c->next)
         for (uint32_t i = 0; i < c->size; i++)
-            if (c->ranks[i] == rank && !c->members[i].is_closed) cd_comm_fail(c, CDDP_E_BACKEND, why);
+            if (c->ranks[i] == rank && !c->members[i].is_closed)
+                cd_comm_fail(c, CDDP_E_BACKEND, why);
 }
 
 void cd_cluster_rank_died(cd_sim *sim, cd_sim_rank *rank)

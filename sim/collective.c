@@ -2,14 +2,18 @@
 /* The life of an operation on one rank: posted → queued → started → ended → released.
 **
 ** Invariants:
-**   O1  the k-th collective that a member posts in a group is part k of that group, whatever the others call theirs;
-**   O2  with bounded slots a rank never has more started parts than slots, counted over all its groups;
-**   O3  with messages, the parts of one member in one group start one after the other, in the order of posting
+**   O1  the k-th collective that a member posts in a group is part k of that group, whatever the
+**       others call theirs;
+**   O2  with bounded slots a rank never has more started parts than slots, counted over all its
+**       groups;
+**   O3  with messages, the parts of one member in one group start one after the other, in the order
+**       of posting
 **   (C10-03);
 **   O4  a part ends once; its waiter is woken then; its tensors are not touched afterwards.
 **
-** Direct and model: a collective takes place when its last part starts. Messages: every part runs its program as soon
-** as it starts, and so do all parts of a direct collective whose members disagree on what it is.
+** Direct and model: a collective takes place when its last part starts. Messages: every part runs
+** its program as soon as it starts, and so do all parts of a direct collective whose members
+** disagree on what it is.
 */
 #include "sim/collective.h"
 
@@ -52,7 +56,8 @@ static void change_transfers(cd_sim *sim, cd_part *part, bool moves)
     if (part->is_moving == moves) return;
     part->is_moving = moves;
     rank->transfers += moves ? 1 : -1u;
-    if (rank->is_sharing && rank->transfers == (moves ? 1 : 0)) cd_sim_wake(sim, rank, CD_WAKE_DONE);
+    if (rank->is_sharing && rank->transfers == (moves ? 1 : 0))
+        cd_sim_wake(sim, rank, CD_WAKE_DONE);
 }
 
 /* Whatever its state, the part takes no slot and no place in a queue afterwards. */
@@ -75,13 +80,16 @@ void cd_part_lose(cd_part *part)
     detach(part);
     cd_part_unprepare(part);
     part->state = CD_PART_GONE;
-    if (rank->queue_first != NULL && rank->state != CD_RANK_DEAD && !sim->unwinding) cd_rank_start_queued(sim, rank);
+    if (rank->queue_first != NULL && rank->state != CD_RANK_DEAD && !sim->unwinding)
+        cd_rank_start_queued(sim, rank);
 }
 
-/* Streams hold a part through coll->messages; what its owner gave back meanwhile goes when it has ended. */
+/* Streams hold a part through coll->messages; what its owner gave back meanwhile goes when it has
+** ended. */
 static void release_if_due(cd_part *part)
 {
-    if (part->is_given_back && !part->is_released && part->state == CD_PART_ENDED) cd_part_forget(part);
+    if (part->is_given_back && !part->is_released && part->state == CD_PART_ENDED)
+        cd_part_forget(part);
 }
 
 void cd_part_joined(cd_part *part)
@@ -105,7 +113,8 @@ void cd_part_end(cd_part *part, cddp_status status, const char *why)
     part->is_blocked = false;
     part->coll->ended++;
     sim->stats.collectives++;
-    cd_sim_note(rank, status == CDDP_OK ? "completed" : "failed", part->coll->comm->name, part->coll->ordinal);
+    cd_sim_note(rank, status == CDDP_OK ? "completed" : "failed", part->coll->comm->name,
+                part->coll->ordinal);
     if (part->waiter != NULL) cd_sim_wake(sim, part->waiter, CD_WAKE_DONE);
     part->waiter = NULL;
     if (rank->queue_first != NULL) cd_rank_start_queued(sim, rank);
@@ -132,7 +141,8 @@ static void end_all(cd_coll *coll)
             cd_part_end(&coll->parts[i], status, status == CDDP_OK ? NULL : coll->comm->why);
 }
 
-/* A member died or gave its part back: what it contributed is lost, and the others wait for ever. */
+/* A member died or gave its part back: what it contributed is lost, and the others wait for
+** ever. */
 static bool is_broken(const cd_coll *coll)
 {
     for (uint32_t i = 0; i < coll->size; i++)
@@ -140,7 +150,8 @@ static bool is_broken(const cd_coll *coll)
     return false;
 }
 
-/* The first part to end carries the data of all: nobody can tell the difference, because nobody may look before. */
+/* The first part to end carries the data of all: nobody can tell the difference, because nobody may
+** look before. */
 static void timed_end(cd_sim *sim, cd_sim_event *event)
 {
     (void)sim;
@@ -180,7 +191,8 @@ static void complete(cd_sim *sim, cd_completion *completion)
         p->end_event.fire = timed_end;
         if (p->state == CD_PART_STARTED) change_transfers(sim, p, true);
         coll->messages++;
-        cd_sim_schedule_event(sim, &p->end_event, p->time_ns > sim->now_ns ? p->time_ns : sim->now_ns);
+        cd_sim_schedule_event(sim, &p->end_event,
+                              p->time_ns > sim->now_ns ? p->time_ns : sim->now_ns);
     }
 }
 
@@ -202,8 +214,9 @@ static void all_arrived(cd_sim *sim, cd_coll *coll)
             if (coll->parts[i].state == CD_PART_STARTED) cd_part_progress(&coll->parts[i]);
         return;
     }
-    coll->completion = (cd_completion){
-        .group = coll->comm, .semantic = cd_hash_mix(coll->comm->id, coll->ordinal), .complete = complete};
+    coll->completion = (cd_completion){.group = coll->comm,
+                                       .semantic = cd_hash_mix(coll->comm->id, coll->ordinal),
+                                       .complete = complete};
     coll->messages++;
     if (sim->host->config.completion == CD_SIM_COMPLETE_CHOICE)
         cd_sim_add_completion(sim, &coll->completion);
@@ -279,7 +292,8 @@ void cd_rank_start_queued(cd_sim *sim, cd_sim_rank *rank)
 
 /* ---- posting ---- */
 
-/* Where among those that already arrived this contribution is added: a choice, "behind all" first. */
+/* Where among those that already arrived this contribution is added: a choice, "behind all"
+** first. */
 static void choose_order(cd_sim *sim, cd_coll *coll, cd_part *part)
 {
     uint32_t n = coll->arrived, at = 0;
@@ -310,8 +324,8 @@ static cddp_status check_shares(const cd_member *member, const cddp_collective *
     for (int l = 0; l < 2; l++)
         for (uint32_t i = 0; lists[l] != NULL && i < member->comm->size; i++)
             if (lists[l][i] < 0)
-                return cd_fail(err, CDDP_E_ARG, "group '%s': a share of %lld elements", member->comm->name,
-                               (long long)lists[l][i]);
+                return cd_fail(err, CDDP_E_ARG, "group '%s': a share of %lld elements",
+                               member->comm->name, (long long)lists[l][i]);
     if ((c->op == CDDP_OP_SEND || c->op == CDDP_OP_RECV) && c->root == member->index)
         return cd_fail(err, CDDP_E_ARG, "group '%s': %s names its own rank %u", member->comm->name,
                        cddp_op_name(c->op), member->rank->port.rank);
@@ -332,15 +346,17 @@ static const cddp_device *unwrap(cddp_collective *what)
     return outer;
 }
 
-static cddp_status begin_part(cd_member *member, const cddp_collective *what, cd_part **out, cddp_error *err)
+static cddp_status begin_part(cd_member *member, const cddp_collective *what, cd_part **out,
+                              cddp_error *err)
 {
     cd_comm *comm = member->comm;
     bool is_pair = what->op == CDDP_OP_SEND || what->op == CDDP_OP_RECV;
     uint32_t index = member->index;
-    cd_coll *coll =
-        is_pair ? cd_comm_get_pair(comm, what, member->index, &index) : cd_comm_get_coll(comm, member->posted);
+    cd_coll *coll = is_pair ? cd_comm_get_pair(comm, what, member->index, &index)
+                            : cd_comm_get_coll(comm, member->posted);
     if (coll == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "group '%s': no memory for %s", comm->name, cddp_op_name(what->op));
+        return cd_fail(err, CDDP_E_NOMEM, "group '%s': no memory for %s", comm->name,
+                       cddp_op_name(what->op));
     cd_part *part = &coll->parts[index];
     CD_ASSERT(part->state == CD_PART_EMPTY);
     if (!is_pair) member->posted++; /* O1 */
@@ -376,25 +392,30 @@ void cd_part_reached(cd_part *part)
         cd_coll_reclaim(coll); /* it was given up meanwhile */
 }
 
-cddp_status cd_member_post(cd_member *member, const cddp_collective *what, cd_part **part, cddp_error *err)
+cddp_status cd_member_post(cd_member *member, const cddp_collective *what, cd_part **part,
+                           cddp_error *err)
 {
     cd_sim *sim = member->comm->sim;
     cd_sim_rank *rank = member->rank;
     if (cd_sim_is_over_for(sim, rank))
-        return cd_fail(err, CDDP_E_ABORTED, "the world has ended; %s is not posted", cddp_op_name(what->op));
+        return cd_fail(err, CDDP_E_ABORTED, "the world has ended; %s is not posted",
+                       cddp_op_name(what->op));
     CD_TRY(check_shares(member, what, err));
     cd_sim_fault_at_op(sim, rank, CD_FAULT_BEFORE_OP, NULL, what);
     if (sim->unwinding)
-        return cd_fail(err, CDDP_E_ABORTED, "rank %u stopped before %s", rank->port.rank, cddp_op_name(what->op));
+        return cd_fail(err, CDDP_E_ABORTED, "rank %u stopped before %s", rank->port.rank,
+                       cddp_op_name(what->op));
     if (member->comm->failure != CDDP_OK)
-        return cd_fail(err, member->comm->failure, "group '%s': %s", member->comm->name, member->comm->why);
+        return cd_fail(err, member->comm->failure, "group '%s': %s", member->comm->name,
+                       member->comm->why);
     cd_part *p = NULL;
     CD_TRY(begin_part(member, what, &p, err));
     cd_sim_note(rank, "posted", member->comm->name, p->coll->ordinal);
     if (p->coll->order != NULL) choose_order(sim, p->coll, p);
     cd_sim_fault_at_op(sim, rank, CD_FAULT_INSIDE_OP, p, what);
     if (sim->unwinding)
-        return cd_fail(err, CDDP_E_ABORTED, "rank %u stopped inside %s", rank->port.rank, cddp_op_name(what->op));
+        return cd_fail(err, CDDP_E_ABORTED, "rank %u stopped inside %s", rank->port.rank,
+                       cddp_op_name(what->op));
     if (p->stream_device != NULL) {
         p->coll->messages++;
         if (!cd_stream_push_start(p, what))
@@ -403,7 +424,8 @@ cddp_status cd_member_post(cd_member *member, const cddp_collective *what, cd_pa
         enqueue(p);
     }
     if (sim->unwinding)
-        return cd_fail(err, CDDP_E_ABORTED, "rank %u stopped inside %s", rank->port.rank, cddp_op_name(what->op));
+        return cd_fail(err, CDDP_E_ABORTED, "rank %u stopped inside %s", rank->port.rank,
+                       cddp_op_name(what->op));
     *part = p;
     return CDDP_OK;
 }
@@ -415,7 +437,8 @@ static cddp_status outcome(cd_part *part, cddp_error *err)
     cd_sim_rank *rank = part->member->rank;
     cd_sim_fault_at_op(sim_of(part), rank, CD_FAULT_AFTER_OP, part, &part->what);
     if (sim_of(part)->unwinding)
-        return cd_fail(err, CDDP_E_ABORTED, "rank %u stopped after %s", rank->port.rank, cddp_op_name(part->what.op));
+        return cd_fail(err, CDDP_E_ABORTED, "rank %u stopped after %s", rank->port.rank,
+                       cddp_op_name(part->what.op));
     if (part->status == CDDP_OK) return CDDP_OK;
     return cd_fail(err, part->status, "%s", part->why != NULL ? part->why : "the operation failed");
 }
@@ -425,7 +448,8 @@ cddp_status cd_part_test(cd_part *part, bool *done, cddp_error *err)
     cd_sim *sim = sim_of(part);
     sim->stats.races++;
     if (part->state != CD_PART_ENDED) {
-        if (cd_sim_is_over_for(sim, part->member->rank)) return cd_fail(err, CDDP_E_ABORTED, "the world has ended");
+        if (cd_sim_is_over_for(sim, part->member->rank))
+            return cd_fail(err, CDDP_E_ABORTED, "the world has ended");
         cd_sim_yield(sim); /* or a rank that polls would keep the others from running */
     }
     *done = part->state == CD_PART_ENDED;
@@ -438,7 +462,8 @@ cddp_status cd_part_wait(cd_part *part, uint64_t timeout_ns, cddp_error *err)
 {
     cd_sim *sim = sim_of(part);
     if (part->stream_device != NULL) cd_stream_order_end(part, false);
-    if (part->stream_device != NULL && part->state != CD_PART_ENDED) { /* the stream waits, the host does not */
+    /* the stream waits, the host does not */
+    if (part->stream_device != NULL && part->state != CD_PART_ENDED) {
         if (part->is_unordered[1]) return CDDP_OK;
         part->coll->messages++;
         if (!cd_stream_push_join(part))
@@ -446,18 +471,24 @@ cddp_status cd_part_wait(cd_part *part, uint64_t timeout_ns, cddp_error *err)
         return CDDP_OK;
     }
     if (part->state != CD_PART_ENDED) {
-        if (timeout_ns == 0) timeout_ns = part->what.timeout_ns != 0 ? part->what.timeout_ns : part->member->timeout_ns;
+        if (timeout_ns == 0)
+            timeout_ns =
+                part->what.timeout_ns != 0 ? part->what.timeout_ns : part->member->timeout_ns;
         uint64_t now = sim->now_ns;
-        if (cd_sim_is_over_for(sim, part->member->rank)) return cd_fail(err, CDDP_E_ABORTED, "the world has ended");
+        if (cd_sim_is_over_for(sim, part->member->rank))
+            return cd_fail(err, CDDP_E_ABORTED, "the world has ended");
         part->waiter = part->member->rank;
-        cd_wake wake = cd_sim_wait(sim, "waits", part, timeout_ns != 0 ? now + timeout_ns : UINT64_MAX);
+        cd_wake wake =
+            cd_sim_wait(sim, "waits", part, timeout_ns != 0 ? now + timeout_ns : UINT64_MAX);
         part->waiter = NULL;
         part->member->rank->times.exposed_ns += sim->now_ns - now;
         if (part->state != CD_PART_ENDED && wake == CD_WAKE_ABORT)
-            return cd_fail(err, CDDP_E_ABORTED, "the world ended while rank %u waited", part->member->rank->port.rank);
+            return cd_fail(err, CDDP_E_ABORTED, "the world ended while rank %u waited",
+                           part->member->rank->port.rank);
         if (part->state != CD_PART_ENDED) sim->stats.races++;
         if (part->state != CD_PART_ENDED)
-            return cd_fail(err, CDDP_E_TIMEOUT, "not completed within %llu ns", (unsigned long long)timeout_ns);
+            return cd_fail(err, CDDP_E_TIMEOUT, "not completed within %llu ns",
+                           (unsigned long long)timeout_ns);
     }
     part->is_awaited = true;
     CD_TRY(outcome(part, err));
@@ -495,7 +526,8 @@ void cd_part_forget(cd_part *part)
 {
     cd_coll *coll = part->coll;
     CD_ASSERT(part->state != CD_PART_EMPTY && !part->is_released);
-    /* Given back unseen: whether it had ended by then was a matter of turns, and so is what the others get. */
+    /* Given back unseen: whether it had ended by then was a matter of turns, and so is what the
+    ** others get. */
     if (!part->is_awaited && !sim_of(part)->unwinding) sim_of(part)->stats.races++;
     if (part->state != CD_PART_ENDED) cd_part_lose(part);
     part->is_released = true;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Groups and operations of a simulated world, as a backend needs them.
 **
-** A group is one cd_comm that its members share, and one cd_member per rank. The k-th collective of a group is one cd_coll
-** with one cd_part per member; send and receive are cd_colls of two parts. A part is the work handle.
+** A group is one cd_comm that its members share, and one cd_member per rank. The k-th collective of
+** a group is one cd_coll with one cd_part per member; send and receive are cd_colls of two parts. A
+** part is the work handle.
 **
 ** Lifetime   members live from open to close, parts from post to release.
 ** Threads    the world's.

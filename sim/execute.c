@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Data: what an operation reads and writes, in the order of its program, through the tensors' own device.
+/* Data: what an operation reads and writes, in the order of its program, through the tensors' own
+** device.
 **
-** Summation order is that of the program's REDUCE entries: work = work op received. AVG sums and then divides once, on
-** every member that holds a result; PREMUL_SUM scales each contribution before anything is added.
+** Summation order is that of the program's REDUCE entries: work = work op received. AVG sums and
+** then divides once, on every member that holds a result; PREMUL_SUM scales each contribution
+** before anything is added.
 **
-** All at once (cd_coll_execute): programs are run in turns and a receive reads the sender's buffer itself. No copy is
-** needed, because in every algorithm a range is overwritten only by something that depends on its having been received.
+** All at once (cd_coll_execute): programs are run in turns and a receive reads the sender's buffer
+** itself. No copy is needed, because in every algorithm a range is overwritten only by something
+** that depends on its having been received.
 */
 #include "core/base/assert.h"
 #include "core/base/error.h"
@@ -36,7 +39,8 @@ cddp_tensor cd_flat(const cddp_tensor *tensor, int64_t begin, int64_t count)
     return t;
 }
 
-/* A float on a device without values is nothing; everything else has content that must really move. */
+/* A float on a device without values is nothing; everything else has content that must really
+** move. */
 static bool has_content(const cddp_tensor *tensor)
 {
     if (tensor->device == NULL) return false;
@@ -67,24 +71,30 @@ static cd_staging *find_staging(struct cd_cluster *cluster, const cddp_tensor *l
     return NULL;
 }
 
-cddp_status cd_staging_take(cd_sim *sim, const cddp_tensor *like, int64_t numel, cddp_tensor *tensor, cddp_error *err)
+cddp_status cd_staging_take(cd_sim *sim, const cddp_tensor *like, int64_t numel,
+                            cddp_tensor *tensor, cddp_error *err)
 {
     struct cd_cluster *cluster = sim->cluster;
     cddp_tensor t = cd_flat(like, 0, numel);
     t.offset = 0;
     if (is_plain_memory(like->device)) {
         t.storage = cd_memory_allocate(&sim->memory, staging_bytes(like, numel));
-        if (t.storage == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory to stage %lld elements", (long long)numel);
+        if (t.storage == NULL)
+            return cd_fail(err, CDDP_E_NOMEM, "no memory to stage %lld elements", (long long)numel);
         *tensor = t;
         return CDDP_OK;
     }
     cd_staging *s = find_staging(cluster, like, numel);
     if (s == NULL) {
         s = cd_memory_allocate(&sim->memory, sizeof *s);
-        if (s == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory to stage %lld elements", (long long)numel);
-        *s = (cd_staging){
-            .device = like->device, .dtype = like->dtype, .numel = numel, .serial = cluster->staging_serial++};
-        cddp_status status = like->device->allocate(like->device, like->dtype, numel, &s->storage, err);
+        if (s == NULL)
+            return cd_fail(err, CDDP_E_NOMEM, "no memory to stage %lld elements", (long long)numel);
+        *s = (cd_staging){.device = like->device,
+                          .dtype = like->dtype,
+                          .numel = numel,
+                          .serial = cluster->staging_serial++};
+        cddp_status status =
+            like->device->allocate(like->device, like->dtype, numel, &s->storage, err);
         if (status != CDDP_OK) {
             cd_memory_release(&sim->memory, s, sizeof *s);
             return status;
@@ -119,11 +129,14 @@ bool cd_part_describe_program(cd_part *part)
 {
     const cddp_collective *c = &part->what;
     cd_coll *coll = part->coll;
-    if (coll->flows == NULL) coll->flows = cd_memory_allocate(&coll->comm->sim->memory, coll->size * sizeof *coll->flows);
+    if (coll->flows == NULL)
+        coll->flows =
+            cd_memory_allocate(&coll->comm->sim->memory, coll->size * sizeof *coll->flows);
     if (coll->flows == NULL) return false;
     cd_flow *flow = &coll->flows[part->index];
     const cddp_tensor *subject =
-        c->op == CDDP_OP_BROADCAST || c->op == CDDP_OP_SCATTER || c->op == CDDP_OP_RECV ? &c->output : &c->input;
+        c->op == CDDP_OP_BROADCAST || c->op == CDDP_OP_SCATTER || c->op == CDDP_OP_RECV ? &c->output
+                                                                                        : &c->input;
     const cd_sim_config *config = &coll->comm->sim->host->config;
     int64_t numel = cd_numel(subject);
     if (c->op == CDDP_OP_ALLTOALL) numel /= coll->size;
@@ -134,9 +147,11 @@ bool cd_part_describe_program(cd_part *part)
                      .rank = part->index,
                      .root = c->root,
                      .ranks_per_node = config->network.ranks_per_node,
-                     .piece_bytes = cd_algorithm_is_tree(config->algorithm) ? config->piece_bytes : 0,
+                     .piece_bytes =
+                         cd_algorithm_is_tree(config->algorithm) ? config->piece_bytes : 0,
                      .numel = numel,
-                     .element_bytes = subject->device != NULL ? (uint32_t)cddp_dtype_bytes(subject->dtype) : 0,
+                     .element_bytes =
+                         subject->device != NULL ? (uint32_t)cddp_dtype_bytes(subject->dtype) : 0,
                      .counts = c->counts,
                      .send_counts = c->send_counts};
     if (c->op == CDDP_OP_ALLREDUCE && cd_algorithm_is_ring(config->algorithm))
@@ -160,15 +175,18 @@ static bool shares_agree(const cd_coll *coll, const cddp_collective *first)
 {
     for (uint32_t i = 0; i < coll->size; i++) {
         const cddp_collective *c = &coll->parts[i].what;
-        if ((c->counts == NULL) != (first->counts == NULL) || (c->send_counts == NULL) != (first->send_counts == NULL))
+        if ((c->counts == NULL) != (first->counts == NULL) ||
+            (c->send_counts == NULL) != (first->send_counts == NULL))
             return false;
         bool varied = c->op == CDDP_OP_ALLTOALL;
         for (uint32_t j = 0; c->counts != NULL && j < coll->size; j++) {
             const cddp_collective *peer = &coll->parts[j].what;
             if (!varied && c->counts[j] != first->counts[j]) return false;
-            if (varied && peer->send_counts != NULL && c->counts[j] != peer->send_counts[i]) return false;
+            if (varied && peer->send_counts != NULL && c->counts[j] != peer->send_counts[i])
+                return false;
         }
-        if (c->op == CDDP_OP_ALLGATHER && c->counts != NULL && cd_numel(&c->input) != c->counts[i]) return false;
+        if (c->op == CDDP_OP_ALLGATHER && c->counts != NULL && cd_numel(&c->input) != c->counts[i])
+            return false;
     }
     return true;
 }
@@ -177,17 +195,20 @@ bool cd_coll_agrees(const cd_coll *coll)
 {
     if (coll->is_pair) return pair_agrees(coll);
     const cddp_collective *first = &coll->parts[0].what;
-    bool rooted = first->op == CDDP_OP_BROADCAST || first->op == CDDP_OP_REDUCE || first->op == CDDP_OP_GATHER ||
-                  first->op == CDDP_OP_SCATTER;
-    bool reduces = first->op == CDDP_OP_ALLREDUCE || first->op == CDDP_OP_REDUCE || first->op == CDDP_OP_REDUCE_SCATTER;
+    bool rooted = first->op == CDDP_OP_BROADCAST || first->op == CDDP_OP_REDUCE ||
+                  first->op == CDDP_OP_GATHER || first->op == CDDP_OP_SCATTER;
+    bool reduces = first->op == CDDP_OP_ALLREDUCE || first->op == CDDP_OP_REDUCE ||
+                   first->op == CDDP_OP_REDUCE_SCATTER;
     bool receives = first->op == CDDP_OP_BROADCAST || first->op == CDDP_OP_SCATTER;
     int64_t numel = cd_numel(receives ? &first->output : &first->input);
     for (uint32_t i = 1; i < coll->size; i++) {
         const cddp_collective *c = &coll->parts[i].what;
-        if (c->op != first->op || (reduces && c->reduce_op != first->reduce_op) || (rooted && c->root != first->root))
+        if (c->op != first->op || (reduces && c->reduce_op != first->reduce_op) ||
+            (rooted && c->root != first->root))
             return false;
         if (c->op == CDDP_OP_BARRIER) continue;
-        const cddp_tensor *a = receives ? &c->output : &c->input, *b = receives ? &first->output : &first->input;
+        const cddp_tensor *a = receives ? &c->output : &c->input,
+                          *b = receives ? &first->output : &first->input;
         if (a->dtype != b->dtype || (first->counts == NULL && cd_numel(a) != numel)) return false;
     }
     return (first->counts == NULL && first->send_counts == NULL) || shares_agree(coll, first);
@@ -199,8 +220,8 @@ static int64_t share_of(const cd_part *part, int64_t *begin)
 {
     cd_flow *flow = cd_flow_of(part);
     const int64_t *counts = part->what.counts;
-    int64_t equal =
-        part->what.op == CDDP_OP_REDUCE_SCATTER ? flow->program.numel / part->coll->size : flow->program.numel;
+    int64_t equal = part->what.op == CDDP_OP_REDUCE_SCATTER ? flow->program.numel / part->coll->size
+                                                            : flow->program.numel;
     *begin = 0;
     for (uint32_t i = 0; counts != NULL && i < part->index; i++) *begin += counts[i];
     if (counts != NULL) return counts[part->index];
@@ -208,8 +229,8 @@ static int64_t share_of(const cd_part *part, int64_t *begin)
     return equal;
 }
 
-static cddp_status copy(const cddp_tensor *dst, int64_t dst_begin, const cddp_tensor *src, int64_t src_begin,
-                        int64_t count, cddp_error *err)
+static cddp_status copy(const cddp_tensor *dst, int64_t dst_begin, const cddp_tensor *src,
+                        int64_t src_begin, int64_t count, cddp_error *err)
 {
     if (count == 0) return CDDP_OK;
     cddp_tensor d = cd_flat(dst, dst_begin, count), s = cd_flat(src, src_begin, count);
@@ -248,7 +269,8 @@ cddp_status cd_part_prepare(cd_part *part, cddp_error *err)
     case CDDP_OP_REDUCE:
     case CDDP_OP_REDUCE_SCATTER:
         if (c->op == CDDP_OP_REDUCE_SCATTER || !is_root) {
-            CD_TRY(cd_staging_take(part->coll->comm->sim, &c->input, cd_numel(&c->input), &flow->work, err));
+            CD_TRY(cd_staging_take(part->coll->comm->sim, &c->input, cd_numel(&c->input),
+                                   &flow->work, err));
             part->is_staged = true;
         }
         flow->source = flow->work;
@@ -271,8 +293,10 @@ cddp_status cd_part_prepare(cd_part *part, cddp_error *err)
         int64_t from = 0;
         flow->source = c->input;
         int64_t count = share_of(part, &begin);
-        for (uint32_t i = 0; c->send_counts != NULL && i < part->index; i++) from += c->send_counts[i];
-        return copy(&flow->work, begin, &c->input, c->send_counts != NULL ? from : begin, count, err);
+        for (uint32_t i = 0; c->send_counts != NULL && i < part->index; i++)
+            from += c->send_counts[i];
+        return copy(&flow->work, begin, &c->input, c->send_counts != NULL ? from : begin, count,
+                    err);
     }
     case CDDP_OP_SEND:
         flow->source = c->input;
@@ -286,11 +310,12 @@ cddp_status cd_part_prepare(cd_part *part, cddp_error *err)
     return CDDP_OK;
 }
 
-cddp_status cd_part_apply(cd_part *part, const cd_action *action, const cddp_tensor *data, int64_t count,
-                          cddp_error *err)
+cddp_status cd_part_apply(cd_part *part, const cd_action *action, const cddp_tensor *data,
+                          int64_t count, cddp_error *err)
 {
     if (!part->has_content || count == 0) return CDDP_OK;
-    cddp_tensor d = cd_flat(&cd_flow_of(part)->work, action->begin, count), s = cd_flat(data, 0, count);
+    cddp_tensor d = cd_flat(&cd_flow_of(part)->work, action->begin, count),
+                s = cd_flat(data, 0, count);
     cddp_red_op op = part->what.reduce_op;
     if (op == CDDP_RED_AVG || op == CDDP_RED_PREMUL_SUM) op = CDDP_RED_SUM;
     if (action->kind == CD_ACTION_STORE)
@@ -320,13 +345,15 @@ void cd_part_unprepare(cd_part *part)
 {
     if (!part->is_staged) return;
     part->is_staged = false;
-    cd_staging_give(part->coll->comm->sim, &cd_flow_of(part)->work, cd_flow_of(part)->work.sizes[0]);
+    cd_staging_give(part->coll->comm->sim, &cd_flow_of(part)->work,
+                    cd_flow_of(part)->work.sizes[0]);
 }
 
 /* ---- all at once ---- */
 
 /* Runs a program until it must wait. */
-static cddp_status run_until_blocked(cd_part *part, cd_turns *turns, uint32_t *finished, cddp_error *err)
+static cddp_status run_until_blocked(cd_part *part, cd_turns *turns, uint32_t *finished,
+                                     cddp_error *err)
 {
     cd_coll *coll = part->coll;
     cd_sim *sim = coll->comm->sim;
@@ -345,10 +372,11 @@ static cddp_status run_until_blocked(cd_part *part, cd_turns *turns, uint32_t *f
         } else {
             cd_message *m = cd_inbox_take(part, &a);
             if (m == NULL) return CDDP_OK;
-            cddp_tensor data = cd_flat(&cd_flow_of(&coll->parts[m->source])->source, m->begin, m->count);
+            cddp_tensor data =
+                cd_flat(&cd_flow_of(&coll->parts[m->source])->source, m->begin, m->count);
             cddp_status status = CDDP_OK;
-            if (m->source != part->index) /* between a leader's device and its host: it is in place */
-                status = cd_part_apply(part, &a, &data, m->count, err);
+            /* between a leader's device and its host: it is in place */
+            if (m->source != part->index) status = cd_part_apply(part, &a, &data, m->count, err);
             cd_message_free(sim, m, false);
             if (status != CDDP_OK) return status;
         }
@@ -368,7 +396,8 @@ static cddp_status execute_ordered(cd_coll *coll, cddp_error *err)
         CD_TRY(cd_part_apply(first, &all, &cd_flow_of(&coll->parts[coll->order[i]])->work, n, err));
     for (uint32_t i = 0; i < coll->size; i++) {
         cd_part *p = &coll->parts[i];
-        if (p != first && (root == UINT32_MAX || root == i)) CD_TRY(copy(&cd_flow_of(p)->work, 0, &cd_flow_of(first)->work, 0, n, err));
+        if (p != first && (root == UINT32_MAX || root == i))
+            CD_TRY(copy(&cd_flow_of(p)->work, 0, &cd_flow_of(first)->work, 0, n, err));
     }
     return CDDP_OK;
 }
@@ -380,7 +409,8 @@ static cddp_status execute_programs(cd_coll *coll, cddp_error *err)
     cd_turns turns;
     if (!cd_turns_init(&turns, &coll->comm->sim->memory, coll->size))
         return cd_fail(err, CDDP_E_NOMEM, "no memory for the turns of %u members", coll->size);
-    while (cd_turns_next(&turns, &i)) CD_TRY_OUT(run_until_blocked(&coll->parts[i], &turns, &finished, err));
+    while (cd_turns_next(&turns, &i))
+        CD_TRY_OUT(run_until_blocked(&coll->parts[i], &turns, &finished, err));
     CD_ASSERT(finished == coll->size); /* programs of members that agree fit together */
 out:
     cd_turns_fini(&turns);
@@ -390,9 +420,9 @@ out:
 static cddp_status execute(cd_coll *coll, cddp_error *err)
 {
     for (uint32_t i = 0; i < coll->size; i++) CD_TRY(cd_part_prepare(&coll->parts[i], err));
-    bool ordered = coll->order != NULL &&
-                   (coll->parts[0].what.op == CDDP_OP_ALLREDUCE || coll->parts[0].what.op == CDDP_OP_REDUCE ||
-                    coll->parts[0].what.op == CDDP_OP_REDUCE_SCATTER);
+    bool ordered = coll->order != NULL && (coll->parts[0].what.op == CDDP_OP_ALLREDUCE ||
+                                           coll->parts[0].what.op == CDDP_OP_REDUCE ||
+                                           coll->parts[0].what.op == CDDP_OP_REDUCE_SCATTER);
     CD_TRY(ordered ? execute_ordered(coll, err) : execute_programs(coll, err));
     for (uint32_t i = 0; i < coll->size; i++) CD_TRY(cd_part_finish(&coll->parts[i], err));
     return CDDP_OK;
@@ -408,7 +438,8 @@ cddp_status cd_coll_execute(cd_coll *coll, cddp_error *err)
     if (!content || coll->parts[0].what.op == CDDP_OP_BARRIER) return CDDP_OK;
     for (uint32_t i = 0; i < coll->size; i++)
         if (!cd_part_describe_program(&coll->parts[i]))
-            return cd_fail(err, CDDP_E_NOMEM, "no memory for %s of %u", cddp_op_name(coll->parts[i].what.op), coll->size);
+            return cd_fail(err, CDDP_E_NOMEM, "no memory for %s of %u",
+                           cddp_op_name(coll->parts[i].what.op), coll->size);
     cddp_status status = execute(coll, err);
     for (uint32_t i = 0; i < coll->size; i++) cd_inbox_clear(&coll->parts[i], false);
     return status;

@@ -2,21 +2,24 @@
 /* Which schedule to try next. See explore.h.
 **
 ** Invariants:
-**   X1  exhaustive: the answers of run i+1 are the successor of those of run i in the order of an odometer whose
-**       digits are the choices that are varied, so every combination comes once and the last one ends the search;
-**   X2  a run is a function of its answers, so the same prefix meets the same choices (checked by option counts);
-**   X3  a state is in `states` exactly when what follows it was tried, or is being tried by the run in progress.
+**   X1  exhaustive: the answers of run i+1 are the successor of those of run i in the order of an
+**       odometer whose digits are the choices that are varied, so every combination comes once and
+**       the last one ends the search;
+**   X2  a run is a function of its answers, so the same prefix meets the same choices (checked by
+**       option counts);
+**   X3  a state is in `states` exactly when what follows it was tried, or is being tried by the run
+**       in progress.
 **
-** Note [Turns commute]
-** A rank is a sequential program. Direct and model collectives, and messages, give each member what a function of all
-** members' contributions gives, whenever they came; a rank that waits learns nothing but that. So the ranks are a
-** network of deterministic processes with blocking reads (Kahn, 1974): given every rank's own answers, each rank does
-** the same things in every order of turns. If one order meets no race (cd_sim_stats.races), then no order does.
+** Note [Turns commute] A rank is a sequential program. Direct and model collectives, and messages,
+** give each member what a function of all members' contributions gives, whenever they came; a rank
+** that waits learns nothing but that. So the ranks are a network of deterministic processes with
+** blocking reads (Kahn, 1974): given every rank's own answers, each rank does the same things in
+** every order of turns. If one order meets no race (cd_sim_stats.races), then no order does.
 **
-** Note [Merging]
-** Two runs in one state (sim/past.h) have the same choices before them, and each outcome behind is reached from either.
-** The second goes on in fifo order without being varied. With a bound on the varied choices the number left is part
-** of the state. Once there are races the states do not say enough, and nothing is merged.
+** Note [Merging] Two runs in one state (sim/past.h) have the same choices before them, and each
+** outcome behind is reached from either. The second goes on in fifo order without being varied.
+** With a bound on the varied choices the number left is part of the state. Once there are races the
+** states do not say enough, and nothing is merged.
 */
 #include "sim/explore.h"
 
@@ -28,8 +31,9 @@
 
 #include <string.h>
 
-#define PRIME UINT64_C(2251799813685119) /* the greatest below 2^51, so that a product with 2^12 options fits */
-#define COVERAGE_MAX ((size_t)1 << 20)   /* options that are told apart */
+/* the greatest below 2^51, so that a product with 2^12 options fits */
+#define PRIME UINT64_C(2251799813685119)
+#define COVERAGE_MAX ((size_t)1 << 20) /* options that are told apart */
 
 const char *cd_strategy_name(cd_strategy strategy)
 {
@@ -53,9 +57,11 @@ static cddp_status init_parts(cd_explorer *e, cddp_error *err)
         CD_TRY(cd_past_init(&e->past, &past, err));
     }
     if (o->strategy == CD_STRATEGY_COVER) {
-        e->covering.lanes = cd_allocate_array(o->allocator, o->world_size, sizeof *e->covering.lanes);
+        e->covering.lanes =
+            cd_allocate_array(o->allocator, o->world_size, sizeof *e->covering.lanes);
         if (e->covering.lanes == NULL)
-            return cd_fail(err, CDDP_E_NOMEM, "no memory for the orders of %u ranks", o->world_size);
+            return cd_fail(err, CDDP_E_NOMEM, "no memory for the orders of %u ranks",
+                           o->world_size);
         e->covering.lane_count = o->world_size;
     }
     return CDDP_OK;
@@ -65,12 +71,17 @@ cddp_status cd_explorer_init(cd_explorer *e, const cd_explore_options *options, 
 {
     cddp_status status = CDDP_OK;
     const cd_digest_set empty = {.allocator = options->allocator};
-    *e = (cd_explorer){.options = *options, .outcomes = empty, .states = empty, .offered = empty, .taken = empty};
+    *e = (cd_explorer){
+        .options = *options, .outcomes = empty, .states = empty, .offered = empty, .taken = empty};
     e->cover.allocator = options->allocator;
-    if (options->strategy == CD_STRATEGY_PCT && (options->depth < 1 || options->depth > CD_PCT_DEPTH_MAX))
-        return cd_fail(err, CDDP_E_ARG, "a depth of %u; pct takes 1 to %d", options->depth, CD_PCT_DEPTH_MAX);
-    if (options->strategy == CD_STRATEGY_COVER && (options->depth < 2 || options->depth > CD_COVER_STRENGTH_MAX))
-        return cd_fail(err, CDDP_E_ARG, "a depth of %u; cover takes 2 to %d", options->depth, CD_COVER_STRENGTH_MAX);
+    if (options->strategy == CD_STRATEGY_PCT &&
+        (options->depth < 1 || options->depth > CD_PCT_DEPTH_MAX))
+        return cd_fail(err, CDDP_E_ARG, "a depth of %u; pct takes 1 to %d", options->depth,
+                       CD_PCT_DEPTH_MAX);
+    if (options->strategy == CD_STRATEGY_COVER &&
+        (options->depth < 2 || options->depth > CD_COVER_STRENGTH_MAX))
+        return cd_fail(err, CDDP_E_ARG, "a depth of %u; cover takes 2 to %d", options->depth,
+                       CD_COVER_STRENGTH_MAX);
     CD_TRY_OUT(init_parts(e, err));
 out:
     if (status != CDDP_OK) cd_explorer_fini(e);
@@ -91,7 +102,10 @@ void cd_explorer_fini(cd_explorer *e)
     *e = (cd_explorer){.exhausted = true};
 }
 
-const cddp_trace_sink *cd_explorer_get_sink(const cd_explorer *e) { return merges(e) ? &e->past.sink : NULL; }
+const cddp_trace_sink *cd_explorer_get_sink(const cd_explorer *e)
+{
+    return merges(e) ? &e->past.sink : NULL;
+}
 
 /* ---- what is varied ---- */
 
@@ -129,7 +143,8 @@ static void count_option(cd_explorer *e, const cddp_choice *choice, uint32_t cho
         cd_digest_set_add(&e->taken, cd_hash_mix(point, chosen)) == CD_DIGEST_NO_MEMORY)
         e->failed = true;
     for (uint32_t i = 0; i < choice->option_count && e->offered.count < COVERAGE_MAX; i++)
-        if (cd_digest_set_add(&e->offered, cd_hash_mix(point, i)) == CD_DIGEST_NO_MEMORY) e->failed = true;
+        if (cd_digest_set_add(&e->offered, cd_hash_mix(point, i)) == CD_DIGEST_NO_MEMORY)
+            e->failed = true;
 }
 
 static void note(cd_explorer *e, const cddp_choice *choice, cd_place place)
@@ -184,8 +199,8 @@ static bool merge_here(cd_explorer *e, const cddp_choice *choice)
 static bool push_digit(cd_explorer *e, uint32_t options)
 {
     size_t i = e->digits;
-    if (e->failed ||
-        !cd_vec_grow(e->options.allocator, (void **)&e->answers, &e->answer_capacity, i + 1, sizeof *e->answers)) {
+    if (e->failed || !cd_vec_grow(e->options.allocator, (void **)&e->answers, &e->answer_capacity,
+                                  i + 1, sizeof *e->answers)) {
         e->failed = true;
         return false;
     }
@@ -243,19 +258,22 @@ const cd_chooser *cd_explorer_next(cd_explorer *e)
     if (is_over(e)) return NULL;
     uint64_t number = e->runs;
     begin_stretch(e);
-    cd_prng root = cd_prng_seed(e->options.seed), prng = cd_prng_split_index(&root, "explore", number);
+    cd_prng root = cd_prng_seed(e->options.seed),
+            prng = cd_prng_split_index(&root, "explore", number);
     e->choices = 0;
     e->digits = 0;
     e->product = 1;
     e->is_merged = e->had_races = false;
-    e->chooser = (cd_chooser){.self = e, .name = cd_strategy_name(e->options.strategy), .finish = finish};
+    e->chooser =
+        (cd_chooser){.self = e, .name = cd_strategy_name(e->options.strategy), .finish = finish};
     switch (e->options.strategy) {
     case CD_STRATEGY_RANDOM:
         e->random.prng = prng;
         e->chooser.choose = choose_random;
         break;
     case CD_STRATEGY_PCT:
-        e->inner = cd_chooser_pct(&e->pct, cd_prng_next(&prng), e->options.depth, e->choices_expected);
+        e->inner =
+            cd_chooser_pct(&e->pct, cd_prng_next(&prng), e->options.depth, e->choices_expected);
         e->chooser.choose = choose_pct;
         break;
     case CD_STRATEGY_COVER:
@@ -277,7 +295,8 @@ const cd_chooser *cd_explorer_next(cd_explorer *e)
 /* X1: the last digit that can grow grows, those behind it are forgotten. */
 static void odometer_advance(cd_explorer *e)
 {
-    /* A run may pass fewer choices than were planned when it ended early; what it did not reach is no digit. */
+    /* A run may pass fewer choices than were planned when it ended early; what it did not reach is
+    ** no digit. */
     if (e->digits < e->answer_count) e->answer_count = e->digits;
     while (e->answer_count > 0) {
         cd_answer *last = &e->answers[e->answer_count - 1];
@@ -290,7 +309,8 @@ static void odometer_advance(cd_explorer *e)
     e->exhausted = true;
 }
 
-/* The order of turns is a choice after all: what was tried without it says nothing about the rest. */
+/* The order of turns is a choice after all: what was tried without it says nothing about the
+** rest. */
 static void begin_again_with_turns(cd_explorer *e)
 {
     e->turns = true;
@@ -305,13 +325,15 @@ static cddp_status cover_advance(cd_explorer *e, cddp_error *err)
     cd_cover_chooser *c = &e->covering;
     if (e->cover.order_count == 0) {
         if (c->too_many)
-            return cd_fail(err, CDDP_E_LIMIT,
-                           "more than %d gradients are ready at once; a covering array takes no more",
-                           CD_COVER_EVENTS_MAX);
+            return cd_fail(
+                err, CDDP_E_LIMIT,
+                "more than %d gradients are ready at once; a covering array takes no more",
+                CD_COVER_EVENTS_MAX);
         if (c->event_count < 2)
             e->exhausted = true; /* nothing to order */
         else
-            CD_TRY(cd_cover_make(e->options.depth, c->event_count, e->options.seed, &e->cover, err));
+            CD_TRY(
+                cd_cover_make(e->options.depth, c->event_count, e->options.seed, &e->cover, err));
         return CDDP_OK;
     }
     if (e->runs > e->cover.order_count) e->exhausted = true;
@@ -359,11 +381,13 @@ void cd_explorer_begin_part(cd_explorer *e, uint64_t first_run)
 static bool absorb_set(cd_digest_set *set, const cd_digest_set *part)
 {
     for (size_t i = 0; i < part->capacity; i++)
-        if (part->items[i] != 0 && cd_digest_set_add(set, part->items[i]) == CD_DIGEST_NO_MEMORY) return false;
+        if (part->items[i] != 0 && cd_digest_set_add(set, part->items[i]) == CD_DIGEST_NO_MEMORY)
+            return false;
     return true;
 }
 
-cddp_status cd_explorer_absorb(cd_explorer *e, const cd_explorer *part, uint64_t part_runs, cddp_error *err)
+cddp_status cd_explorer_absorb(cd_explorer *e, const cd_explorer *part, uint64_t part_runs,
+                               cddp_error *err)
 {
     if (part_runs == 0) return CDDP_OK;
     e->uneven |= part->uneven || (e->runs > 0 && part->alternatives != e->alternatives);
@@ -375,10 +399,12 @@ cddp_status cd_explorer_absorb(cd_explorer *e, const cd_explorer *part, uint64_t
     if (part->choices_longest > e->choices_longest) e->choices_longest = part->choices_longest;
     if (part->contenders_max > e->contenders_max) e->contenders_max = part->contenders_max;
     e->runs += part_runs;
-    bool has_memory = absorb_set(&e->outcomes, &part->outcomes) && absorb_set(&e->offered, &part->offered) &&
+    bool has_memory = absorb_set(&e->outcomes, &part->outcomes) &&
+                      absorb_set(&e->offered, &part->offered) &&
                       absorb_set(&e->taken, &part->taken);
     if (!has_memory)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for what %llu schedules came to", (unsigned long long)e->runs);
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for what %llu schedules came to",
+                       (unsigned long long)e->runs);
     if (e->options.strategy == CD_STRATEGY_COVER) CD_TRY(cover_advance(e, err));
     return CDDP_OK;
 }

@@ -7,20 +7,24 @@
 **         cd_explorer_done(&explorer, outcome digest);
 **     }
 **
-** random       every option of every choice equally likely: every schedule, when the runs have equally many
+** random       every option of every choice equally likely: every schedule, when the runs have
+**              equally many
 ** pct          priorities with depth - 1 changes (sim/choose_pct.h), with its guarantee
-** exhaustive   every combination of answers, by counting: the last answer that can grow grows, what follows is fifo.
-**              Each run starts anew from the beginning; no two runs give the same answers.
+** exhaustive   every combination of answers, by counting: the last answer that can grow grows, what
+**              follows is fifo. Each run starts anew from the beginning; no two runs give the same
+**              answers.
 ** cover        a sequence covering array of gradients becoming ready (sim/choose_cover.h)
 **
 ** What makes a search smaller without losing an outcome, each by itself:
-** reduce       whose turn it is, and when a completed operation is noticed, is not varied: ranks meet only where they
-**              wait for each other, so these commute. A run in which something could tell (cd_sim_stats.races) shows
-**              that they do not; from then on they are varied, and exhaustive search begins again.
-** merge        exhaustive: where a run comes to a state that was there before (sim/past.h), what follows is not tried
+** reduce       whose turn it is, and when a completed operation is noticed, is not varied: ranks
+**              meet only where they wait for each other, so these commute. A run in which something
+**              could tell (cd_sim_stats.races) shows that they do not; from then on they are
+**              varied, and exhaustive search begins again.
+** merge        exhaustive: where a run comes to a state that was there before (sim/past.h), what
+**              follows is not tried
 ** again.
-** symmetry     … nor where it was there before with ranks exchanged. The caller knows that they are interchangeable;
-**              outcomes are then those up to a renaming of ranks.
+** symmetry     … nor where it was there before with ranks exchanged. The caller knows that they are
+**              interchangeable; outcomes are then those up to a renaming of ranks.
 **
 ** Lifetime   init → next/done … → fini. The chooser is valid until done.
 ** Threads    one thread per explorer; explorers with different seeds share nothing.
@@ -42,9 +46,10 @@ typedef enum cd_strategy {
 typedef struct cd_explore_options {
     cd_strategy strategy;
     uint64_t seed;
-    uint32_t depth;               /* pct: 1 … CD_PCT_DEPTH_MAX; cover: 2 … CD_COVER_STRENGTH_MAX */
-    uint64_t runs_max;            /* 0: no limit */
-    uint64_t choices_max;         /* exhaustive: only the first so many choices of a run are varied; 0: all */
+    uint32_t depth;    /* pct: 1 … CD_PCT_DEPTH_MAX; cover: 2 … CD_COVER_STRENGTH_MAX */
+    uint64_t runs_max; /* 0: no limit */
+    /* exhaustive: only the first so many choices of a run are varied; 0: all */
+    uint64_t choices_max;
     bool reduce, merge, symmetry; /* symmetry needs merge */
     bool without_rebuild;         /* see cd_past_options */
     bool without_coverage;        /* options are not counted */
@@ -62,11 +67,12 @@ typedef struct cd_explorer {
     uint64_t choices_longest;  /* of any run */
     uint64_t choices_expected; /* pct: what choices_longest was at the last power of two of runs */
     uint64_t contenders_max;
-    bool exhausted;        /* exhaustive, cover: there is nothing left to try */
-    bool bounded;          /* exhaustive: some run had more choices than were varied */
-    bool races;            /* some run had something that could tell the order of turns */
-    bool turns;            /* turns are varied; random: decided at powers of two of runs */
-    bool uneven;           /* runs differ in how many alternatives they had: not all schedules were equally likely */
+    bool exhausted; /* exhaustive, cover: there is nothing left to try */
+    bool bounded;   /* exhaustive: some run had more choices than were varied */
+    bool races;     /* some run had something that could tell the order of turns */
+    bool turns;     /* turns are varied; random: decided at powers of two of runs */
+    /* runs differ in how many alternatives they had: not all schedules were equally likely */
+    bool uneven;
     uint64_t merged;       /* runs that came to a state that was there before */
     uint64_t alternatives; /* of a run: the product of its option counts, modulo a prime */
     cd_digest_set outcomes, states;
@@ -87,35 +93,39 @@ typedef struct cd_explorer {
     bool failed; /* memory ran out inside a chooser */
 } cd_explorer;
 
-cddp_status cd_explorer_init(cd_explorer *explorer, const cd_explore_options *options, cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_explorer_init(cd_explorer *explorer, const cd_explore_options *options,
+                             cddp_error *err) CDDP_MUST_CHECK;
 void cd_explorer_fini(cd_explorer *explorer);
 /* NULL: the budget is used up, or everything was tried. */
 const cd_chooser *cd_explorer_next(cd_explorer *explorer);
-/* False: this choice is answered alike in every run of the stretch at hand, and leaves nothing behind in the explorer
-** that the first run of it did not leave. Up to the first that is true, all these runs are one. */
+/* False: this choice is answered alike in every run of the stretch at hand, and leaves nothing
+** behind in the explorer that the first run of it did not leave. Up to the first that is true, all
+** these runs are one. */
 bool cd_explorer_varies(const cd_explorer *explorer, const cddp_choice *choice);
 /* Explorers of one kind agree on what they vary. */
 uint64_t cd_explorer_get_kind(const cd_explorer *explorer);
 /* Where the events of the run must go, at level digest; NULL: nowhere. */
 const cddp_trace_sink *cd_explorer_get_sink(const cd_explorer *explorer);
 /* outcome: a digest of what the run came to. */
-cddp_status cd_explorer_done(cd_explorer *explorer, uint64_t outcome, cddp_error *err) CDDP_MUST_CHECK;
-/* Random, pct, cover: runs are numbered, and what run i does is a function of the seed and of all runs before the
-** greatest
-** power of two that is at most i. So the runs of one such stretch may be done by several explorers, each a copy of this
-** one; what they counted is absorbed in the order of their runs. */
+cddp_status cd_explorer_done(cd_explorer *explorer, uint64_t outcome,
+                             cddp_error *err) CDDP_MUST_CHECK;
+/* Random, pct, cover: runs are numbered, and what run i does is a function of the seed and of all
+** runs before the greatest power of two that is at most i. So the runs of one such stretch may be
+** done by several explorers, each a copy of this one; what they counted is absorbed in the order of
+** their runs. */
 void cd_explorer_begin_part(cd_explorer *copy, uint64_t first_run);
 cddp_status cd_explorer_absorb(cd_explorer *explorer, const cd_explorer *part, uint64_t part_runs,
                                cddp_error *err) CDDP_MUST_CHECK;
 /* After its counts were read back from somewhere: makes what follows from them. */
 cddp_status cd_explorer_resume(cd_explorer *explorer, cddp_error *err) CDDP_MUST_CHECK;
 
-/* pct: the least chance of meeting a bug of the configured depth in one run, as 1 / *inverse, and over all runs so
-** far the greatest chance of having missed it. */
+/* pct: the least chance of meeting a bug of the configured depth in one run, as 1 / *inverse, and
+** over all runs so far the greatest chance of having missed it. */
 double cd_explorer_miss_chance(const cd_explorer *explorer, double *inverse);
 /* exhaustive: the part of the tree behind us, 0 … 1, if all subtrees were of one size. */
 double cd_explorer_progress(const cd_explorer *explorer);
-/* exhaustive: so many schedules are left at least: the alternatives on the way to the current one. */
+/* exhaustive: so many schedules are left at least: the alternatives on the way to the current
+** one. */
 uint64_t cd_explorer_left(const cd_explorer *explorer);
 
 const char *cd_strategy_name(cd_strategy strategy);

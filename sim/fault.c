@@ -16,7 +16,10 @@ static const struct {
 #undef CD_FAULT
 };
 
-const char *cd_fault_name(cd_fault_kind kind) { return (unsigned)kind < CD_FAULT_KIND_COUNT ? rows[kind].name : "?"; }
+const char *cd_fault_name(cd_fault_kind kind)
+{
+    return (unsigned)kind < CD_FAULT_KIND_COUNT ? rows[kind].name : "?";
+}
 
 const char *cd_fault_summary(cd_fault_kind kind)
 {
@@ -40,7 +43,8 @@ static cddp_status check_sides(const cd_fault *fault, uint32_t world_size, cddp_
     uint32_t inside = 0;
     for (uint32_t r = 0; r < world_size; r++) inside += fault->side[r];
     if (inside == 0 || inside == world_size)
-        return cd_fail(err, CDDP_E_CONFIG, "fault partition: all %u ranks are on one side", world_size);
+        return cd_fail(err, CDDP_E_CONFIG, "fault partition: all %u ranks are on one side",
+                       world_size);
     return CDDP_OK;
 }
 
@@ -58,28 +62,39 @@ cddp_status cd_fault_check(const cd_fault *fault, uint32_t world_size, cddp_erro
     const char *name = rows[fault->kind].name;
     cd_fault_scope scope = rows[fault->kind].scope;
     if (fault->rank >= world_size)
-        return cd_fail(err, CDDP_E_CONFIG, "fault %s strikes rank %u of a world of %u", name, fault->rank, world_size);
+        return cd_fail(err, CDDP_E_CONFIG, "fault %s strikes rank %u of a world of %u", name,
+                       fault->rank, world_size);
     if (scope == CD_FAULT_ON_LINK && fault->peer != UINT32_MAX &&
         (fault->peer >= world_size || fault->peer == fault->rank))
-        return cd_fail(err, CDDP_E_CONFIG, "fault %s: there is no link from rank %u to rank %u in a world of %u", name,
+        return cd_fail(err, CDDP_E_CONFIG,
+                       "fault %s: there is no link from rank %u to rank %u in a world of %u", name,
                        fault->rank, fault->peer, world_size);
     if ((fault->kind == CD_FAULT_partition) != (fault->side != NULL))
         return cd_fail(err, CDDP_E_CONFIG, "fault %s %s", name,
-                       fault->side != NULL ? "has no sides: they are partition's" : "needs the ranks of one side");
+                       fault->side != NULL ? "has no sides: they are partition's"
+                                           : "needs the ranks of one side");
     if (fault->side != NULL) CD_TRY(check_sides(fault, world_size, err));
     if (fault->when >= CD_FAULT_BEFORE_JOIN && fault->joiner >= world_size)
-        return cd_fail(err, CDDP_E_CONFIG, "fault %s waits for a join of rank %u of a world of %u", name, fault->joiner,
-                       world_size);
-    if (scope == CD_FAULT_ON_DATA && fault->when != CD_FAULT_BEFORE_OP && fault->when != CD_FAULT_INSIDE_OP)
-        return cd_fail(err, CDDP_E_CONFIG,
-                       "fault %s needs a collective whose contribution it changes: before_op or inside_op", name);
+        return cd_fail(err, CDDP_E_CONFIG, "fault %s waits for a join of rank %u of a world of %u",
+                       name, fault->joiner, world_size);
+    if (scope == CD_FAULT_ON_DATA && fault->when != CD_FAULT_BEFORE_OP &&
+        fault->when != CD_FAULT_INSIDE_OP)
+        return cd_fail(
+            err, CDDP_E_CONFIG,
+            "fault %s needs a collective whose contribution it changes: before_op or inside_op",
+            name);
     if (scope == CD_FAULT_ON_STREAM && fault->when != CD_FAULT_INSIDE_OP)
-        return cd_fail(err, CDDP_E_CONFIG, "fault %s loses a wait of one collective: inside_op", name);
-    if (scope == CD_FAULT_ON_LINK && (fault->when == CD_FAULT_INSIDE_OP || fault->when == CD_FAULT_AFTER_OP))
-        return cd_fail(err, CDDP_E_CONFIG, "fault %s acts on a link: at_time, before_op or around a join", name);
-    if (fault->kind == CD_FAULT_slow_rank && fault->amount == 0)
+        return cd_fail(err, CDDP_E_CONFIG, "fault %s loses a wait of one collective: inside_op",
+                       name);
+    if (scope == CD_FAULT_ON_LINK &&
+        (fault->when == CD_FAULT_INSIDE_OP || fault->when == CD_FAULT_AFTER_OP))
         return cd_fail(err, CDDP_E_CONFIG,
-                       "fault slow_rank of rank %u needs a factor in permille, 2000 is twice as slow", fault->rank);
+                       "fault %s acts on a link: at_time, before_op or around a join", name);
+    if (fault->kind == CD_FAULT_slow_rank && fault->amount == 0)
+        return cd_fail(
+            err, CDDP_E_CONFIG,
+            "fault slow_rank of rank %u needs a factor in permille, 2000 is twice as slow",
+            fault->rank);
     return CDDP_OK;
 }
 
@@ -99,16 +114,24 @@ void cd_fault_print(const cd_fault *fault, char *text, size_t text_bytes)
         [CD_FAULT_bit_flip] = "suffers a bit flip",
         [CD_FAULT_nan] = "contributes a NaN",
     };
-    static const char *const moments[] = {"at",       "before its collective", "inside its collective", "after its collective",
-                                          "before join", "inside join",        "after join"};
+    static const char *const moments[] = {"at",
+                                          "before its collective",
+                                          "inside its collective",
+                                          "after its collective",
+                                          "before join",
+                                          "inside join",
+                                          "after join"};
     char peer[32] = "", joiner[32] = "";
     if (fault->kind == CD_FAULT_partition && fault->when == CD_FAULT_AT_TIME) {
-        snprintf(text, text_bytes, "the network parts into two sides at %llu ns", (unsigned long long)fault->at);
+        snprintf(text, text_bytes, "the network parts into two sides at %llu ns",
+                 (unsigned long long)fault->at);
         return;
     }
     if (rows[fault->kind].scope == CD_FAULT_ON_LINK && fault->peer != UINT32_MAX)
         snprintf(peer, sizeof peer, " to rank %u", fault->peer);
-    if (fault->when >= CD_FAULT_BEFORE_JOIN) snprintf(joiner, sizeof joiner, " of rank %u", fault->joiner);
-    snprintf(text, text_bytes, "rank %u %s%s %s %llu%s%s", fault->rank, words[fault->kind], peer, moments[fault->when],
-             (unsigned long long)fault->at, fault->when == CD_FAULT_AT_TIME ? " ns" : "", joiner);
+    if (fault->when >= CD_FAULT_BEFORE_JOIN)
+        snprintf(joiner, sizeof joiner, " of rank %u", fault->joiner);
+    snprintf(text, text_bytes, "rank %u %s%s %s %llu%s%s", fault->rank, words[fault->kind], peer,
+             moments[fault->when], (unsigned long long)fault->at,
+             fault->when == CD_FAULT_AT_TIME ? " ns" : "", joiner);
 }

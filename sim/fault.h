@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Faults: what can break in a simulated cluster, when, and where. Data only; the world and the transport enact them.
+/* Faults: what can break in a simulated cluster, when, and where. Data only; the world and the
+** transport enact them.
 **
 ** Lifetime   plain values; the array is borrowed until the world is destroyed.
 */
@@ -13,16 +14,23 @@ typedef enum cd_fault_kind {
     CD_FAULT_KIND_COUNT
 } cd_fault_kind;
 
-/* What a fault acts on, hence which fields count: a rank, a link (rank → peer), the data of a collective, or the order
-** between a collective and the stream of its tensors. */
-typedef enum cd_fault_scope { CD_FAULT_ON_RANK, CD_FAULT_ON_LINK, CD_FAULT_ON_DATA, CD_FAULT_ON_STREAM } cd_fault_scope;
+/* What a fault acts on, hence which fields count: a rank, a link (rank → peer), the data of a
+** collective, or the order between a collective and the stream of its tensors. */
+typedef enum cd_fault_scope {
+    CD_FAULT_ON_RANK,
+    CD_FAULT_ON_LINK,
+    CD_FAULT_ON_DATA,
+    CD_FAULT_ON_STREAM
+} cd_fault_scope;
 
 typedef enum cd_fault_when {
-    CD_FAULT_AT_TIME,   /* at `at` ns of virtual time */
-    CD_FAULT_BEFORE_OP, /* when the rank is about to post its at-th collective, counted over all its groups from 0 */
+    CD_FAULT_AT_TIME, /* at `at` ns of virtual time */
+    /* when the rank is about to post its at-th collective, counted over all its groups from 0 */
+    CD_FAULT_BEFORE_OP,
     CD_FAULT_INSIDE_OP, /* after the rank posted it, and before it can complete there */
     CD_FAULT_AFTER_OP,  /* when it completed on the rank */
-    CD_FAULT_BEFORE_JOIN, /* when `joiner` is about to meet others for a group for the at-th time, from 0 */
+    /* when `joiner` is about to meet others for a group for the at-th time, from 0 */
+    CD_FAULT_BEFORE_JOIN,
     CD_FAULT_INSIDE_JOIN, /* after it has said that it is there, and before it knows who else is */
     CD_FAULT_AFTER_JOIN   /* when it has met them */
 } cd_fault_when;
@@ -30,16 +38,20 @@ typedef enum cd_fault_when {
 typedef struct cd_fault {
     cd_fault_kind kind;
     cd_fault_when when;
-    uint32_t rank;        /* whom it strikes; the sender for links */
-    uint32_t peer;        /* links: the receiver; UINT32_MAX: every one */
-    uint32_t joiner;      /* *_JOIN: whose joins `at` counts; it need not be the rank that is struck */
-    const bool *side;     /* partition: (world_size) who is on the one side, borrowed; else NULL. rank: whose collective
+    uint32_t rank; /* whom it strikes; the sender for links */
+    uint32_t peer; /* links: the receiver; UINT32_MAX: every one */
+    /* *_JOIN: whose joins `at` counts; it need not be the rank that is struck */
+    uint32_t joiner;
+    const bool *
+        side; /* partition: (world_size) who is on the one side, borrowed; else NULL. rank: whose collective
                           ** `at` counts; peer is not used */
     uint64_t at;          /* ns, or ordinal of the collective, or of the join */
     uint64_t duration_ns; /* hang, slow_rank, link_cut, link_delay: for how long; 0: for good */
-    uint64_t amount;      /* slow_rank: permille of normal time; link_delay, link_reorder: ns added; chunk_corrupt,
+    uint64_t
+        amount; /* slow_rank: permille of normal time; link_delay, link_reorder: ns added; chunk_corrupt,
                           ** bit_flip: number of the bit; nan: element */
-    bool optional;        /* whether it strikes is a choice (CDDP_CHOICE_FAULT); fifo: it does not */
+    /* whether it strikes is a choice (CDDP_CHOICE_FAULT); fifo: it does not */
+    bool optional;
 } cd_fault;
 
 const char *cd_fault_name(cd_fault_kind kind);
@@ -47,7 +59,8 @@ const char *cd_fault_summary(cd_fault_kind kind);
 cd_fault_scope cd_fault_get_scope(cd_fault_kind kind);
 int32_t cd_fault_find(const char *name); /* -1 when there is none */
 /* Is the fault meaningful in a world of this size? */
-cddp_status cd_fault_check(const cd_fault *fault, uint32_t world_size, cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_fault_check(const cd_fault *fault, uint32_t world_size,
+                           cddp_error *err) CDDP_MUST_CHECK;
 /* Does the fault hold back what source sends to target? */
 bool cd_fault_cuts(const cd_fault *fault, uint32_t source, uint32_t target);
 /* "rank 2 dies before its collective 5"; always terminated. */

@@ -32,7 +32,8 @@
 #if defined(CD_ASAN)
 #include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
-/* Before a switch to another stack, and after arriving on this one. `fake` keeps ASan's own stack meanwhile. */
+/* Before a switch to another stack, and after arriving on this one. `fake` keeps ASan's own stack
+** meanwhile. */
 static void before_switch(void **fake, const void *stack, size_t bytes)
 {
     __sanitizer_start_switch_fiber(fake, stack, bytes);
@@ -42,8 +43,14 @@ static void after_switch(void *fake, const void **stack, size_t *bytes)
     __sanitizer_finish_switch_fiber(fake, stack, bytes);
 }
 #else
-static void before_switch(void **fake, const void *stack, size_t bytes) { (void)fake, (void)stack, (void)bytes; }
-static void after_switch(void *fake, const void **stack, size_t *bytes) { (void)fake, (void)stack, (void)bytes; }
+static void before_switch(void **fake, const void *stack, size_t bytes)
+{
+    (void)fake, (void)stack, (void)bytes;
+}
+static void after_switch(void *fake, const void **stack, size_t *bytes)
+{
+    (void)fake, (void)stack, (void)bytes;
+}
 #endif
 
 #if defined(CD_TSAN)
@@ -64,10 +71,15 @@ static void body(cd_fiber *fiber)
     CD_UNREACHABLE("an ended fiber was entered");
 }
 
-void cd_fiber_init(cd_fiber *fiber, unsigned char *stack, size_t stack_bytes, cd_fiber_fn program, void *argument)
+void cd_fiber_init(cd_fiber *fiber, unsigned char *stack, size_t stack_bytes, cd_fiber_fn program,
+                   void *argument)
 {
-    CD_ASSERT(stack_bytes >= 4 * CD_FIBER_RED_ZONE && (uintptr_t)stack % 64 == 0 && stack_bytes % 64 == 0);
-    *fiber = (cd_fiber){.stack = stack, .stack_bytes = stack_bytes, .program = program, .argument = argument};
+    CD_ASSERT(stack_bytes >= 4 * CD_FIBER_RED_ZONE && (uintptr_t)stack % 64 == 0 &&
+              stack_bytes % 64 == 0);
+    *fiber = (cd_fiber){.stack = stack,
+                        .stack_bytes = stack_bytes,
+                        .program = program,
+                        .argument = argument};
     memset(stack, RED_ZONE_BYTE, CD_FIBER_RED_ZONE);
 #if defined(CD_TSAN)
     fiber->sanitizer = __tsan_create_fiber(0);
@@ -113,13 +125,15 @@ void cd_fiber_leave(cd_fiber *fiber)
     after_switch(fake, &fiber->caller_stack, &fiber->caller_stack_bytes);
 }
 
-/* While it runs only the line next to the stack is looked at, which costs one cache line per switch; at the end all. */
+/* While it runs only the line next to the stack is looked at, which costs one cache line per
+** switch; at the end all. */
 bool cd_fiber_is_intact(const cd_fiber *fiber)
 {
     if (!fiber->ended && fiber->low < fiber->stack + CD_FIBER_RED_ZONE) return false;
     const unsigned char *zone = fiber->stack + (fiber->ended ? 0 : CD_FIBER_RED_ZONE - 64);
     size_t bytes = (size_t)(fiber->stack + CD_FIBER_RED_ZONE - zone);
-    return zone[0] == RED_ZONE_BYTE && memcmp(zone, zone + 1, bytes - 1) == 0; /* each byte as the one before it */
+    /* each byte as the one before it */
+    return zone[0] == RED_ZONE_BYTE && memcmp(zone, zone + 1, bytes - 1) == 0;
 }
 
 unsigned char *cd_fiber_get_top(const cd_fiber *fiber)
@@ -139,7 +153,8 @@ bool cd_fiber_has_shadow(void)
 
 void *cd_fiber_map(size_t bytes)
 {
-    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     return memory == MAP_FAILED ? NULL : memory;
 }
 

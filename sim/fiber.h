@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Fibers: several stacks that take turns on one thread. A switch saves registers and swaps the stack pointer.
+/* Fibers: several stacks that take turns on one thread. A switch saves registers and swaps the
+** stack pointer.
 **
-** Lifetime   a fiber lives in caller's storage on a stack of the caller's. fini forgets it; a fiber that has not
-**            returned is simply never run again, so whatever it owned outside its stack stays unfreed.
-** Threads    a fiber is entered only by the thread that made it. AddressSanitizer and ThreadSanitizer are told
-**            about every switch.
-** Errors     switching cannot fail. Overflow is found by cd_fiber_is_intact after every switch; the guard page below
-**            the stack stops what runs further than the red zone.
+** Lifetime   a fiber lives in caller's storage on a stack of the caller's. fini forgets it; a fiber
+**            that has not returned is simply never run again, so whatever it owned outside its
+**            stack stays unfreed.
+** Threads    a fiber is entered only by the thread that made it. AddressSanitizer and
+**            ThreadSanitizer are told about every switch.
+** Errors     switching cannot fail. Overflow is found by cd_fiber_is_intact after every switch; the
+**            guard page below the stack stops what runs further than the red zone.
 */
 #pragma once
 #include "cddp/status.h"
@@ -16,7 +18,8 @@
 
 typedef void (*cd_fiber_fn)(void *argument);
 
-/* Which mechanism switches: "fcontext" (Boost.Context) or "ucontext" (POSIX, a system call per switch). */
+/* Which mechanism switches: "fcontext" (Boost.Context) or "ucontext" (POSIX, a system call per
+** switch). */
 const char *cd_fiber_mechanism(void);
 
 typedef struct cd_fiber {
@@ -25,17 +28,19 @@ typedef struct cd_fiber {
     size_t stack_bytes;
     cd_fiber_fn program;
     void *argument;
-    void *caller;         /* where it switches back to */
-    unsigned char *low;   /* how deep its stack was when it last left */
+    void *caller;       /* where it switches back to */
+    unsigned char *low; /* how deep its stack was when it last left */
     bool ended;
-    void *sanitizer;      /* TSan's name for it; ASan's fake stack while it is away */
+    void *sanitizer; /* TSan's name for it; ASan's fake stack while it is away */
     const void *caller_stack;
     size_t caller_stack_bytes;
 } cd_fiber;
 
-void cd_fiber_init(cd_fiber *fiber, unsigned char *stack, size_t stack_bytes, cd_fiber_fn program, void *argument);
+void cd_fiber_init(cd_fiber *fiber, unsigned char *stack, size_t stack_bytes, cd_fiber_fn program,
+                   void *argument);
 void cd_fiber_fini(cd_fiber *fiber); /* accepts a zeroed fiber */
-/* Runs the fiber until it leaves or its program returns. Must not be called from inside the same fiber. */
+/* Runs the fiber until it leaves or its program returns. Must not be called from inside the same
+** fiber. */
 void cd_fiber_enter(cd_fiber *fiber);
 /* Back to whoever entered. Called from inside the fiber. */
 void cd_fiber_leave(cd_fiber *fiber);
@@ -47,8 +52,9 @@ unsigned char *cd_fiber_get_top(const cd_fiber *fiber);
 /* Does a sanitizer keep books about stacks, so that a copied stack would not be itself? */
 bool cd_fiber_has_shadow(void);
 
-/* Memory for stacks and everything else of a world: page-aligned, zero, not counted until touched. NULL when
-** exhausted. A page can be made unreachable, so that running into it stops the program. */
+/* Memory for stacks and everything else of a world: page-aligned, zero, not counted until touched.
+** NULL when exhausted. A page can be made unreachable, so that running into it stops the
+** program. */
 void *cd_fiber_map(size_t bytes);
 void cd_fiber_unmap(void *memory, size_t bytes);
 bool cd_fiber_guard(void *memory, size_t bytes);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Switching through Boost.Context's fcontext: some fifteen instructions of assembler, no system call. Its two functions
-** have C linkage and are declared here, because Boost ships C++ headers only. */
+/* Switching through Boost.Context's fcontext: some fifteen instructions of assembler, no system
+** call. Its two functions have C linkage and are declared here, because Boost ships C++ headers
+** only. */
 #include "sim/fiber_switch.h"
 
 typedef struct transfer {
@@ -13,7 +14,8 @@ void *make_fcontext(void *stack_end, size_t stack_bytes, void (*entry)(transfer 
 
 const char *const cd_switch_name = "fcontext";
 
-/* What the first jump finds on its way in: the fiber travels as data, its body in `program`'s place. */
+/* What the first jump finds on its way in: the fiber travels as data, its body in `program`'s
+** place. */
 typedef struct first_entry {
     cd_fiber *fiber;
     void (*body)(cd_fiber *fiber);
@@ -41,7 +43,10 @@ void cd_switch_enter(cd_fiber *fiber)
     fiber->context = jump_fcontext(fiber->context, argument).context;
 }
 
-void cd_switch_leave(cd_fiber *fiber) { fiber->caller = jump_fcontext(fiber->caller, NULL).context; }
+void cd_switch_leave(cd_fiber *fiber)
+{
+    fiber->caller = jump_fcontext(fiber->caller, NULL).context;
+}
 
 unsigned char *cd_switch_top(const cd_fiber *fiber)
 {

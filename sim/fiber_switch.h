@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The part of a fiber that differs by mechanism; implemented once per build by fiber_fcontext.c or fiber_ucontext.c. */
+/* The part of a fiber that differs by mechanism; implemented once per build by fiber_fcontext.c or
+** fiber_ucontext.c. */
 #pragma once
 #include "sim/fiber.h"
 

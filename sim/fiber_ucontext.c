@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Switching through POSIX ucontext, where Boost.Context is absent: portable, and two system calls per round trip,
-** because swapcontext saves the signal mask. */
+/* Switching through POSIX ucontext, where Boost.Context is absent: portable, and two system calls
+** per round trip, because swapcontext saves the signal mask. */
 #define _XOPEN_SOURCE 700
 #include "sim/fiber_switch.h"
 
@@ -11,7 +11,8 @@
 
 const char *const cd_switch_name = "ucontext";
 
-/* Lies at the highest addresses of the stack, so that a copy of the stack is a copy of the fiber. */
+/* Lies at the highest addresses of the stack, so that a copy of the stack is a copy of the
+** fiber. */
 typedef struct contexts {
     ucontext_t fiber, caller;
     void (*body)(cd_fiber *fiber);
@@ -40,7 +41,8 @@ void cd_switch_init(cd_fiber *fiber, void (*body)(cd_fiber *fiber))
     c->fiber.uc_stack.ss_size = (size_t)((unsigned char *)c - fiber->stack);
     c->fiber.uc_link = NULL;
     uintptr_t p = (uintptr_t)fiber;
-    makecontext(&c->fiber, (void (*)(void))entry, 2, (unsigned)(p >> 32), (unsigned)(p & 0xffffffffu));
+    makecontext(&c->fiber, (void (*)(void))entry, 2, (unsigned)(p >> 32),
+                (unsigned)(p & 0xffffffffu));
     fiber->context = c;
 }
 

@@ -2,9 +2,12 @@
 /* Groups: meeting by name, the window of running collectives, failing, closing.
 **
 ** Invariants:
-**   P1  members of a group agree on its ordered list of ranks: a rank that joins with another list is refused;
-**   P2  window[i] is collective base + i; it leaves the window only from the front, and only when it is reclaimed;
-**   P3  a coll is reclaimed when every member posted and released its part and no message refers to it.
+**   P1  members of a group agree on its ordered list of ranks: a rank that joins with another list
+**       is refused;
+**   P2  window[i] is collective base + i; it leaves the window only from the front, and only when
+**       it is reclaimed;
+**   P3  a coll is reclaimed when every member posted and released its part and no message refers to
+**       it.
 */
 #include "core/base/alloc.h"
 #include "core/base/assert.h"
@@ -51,14 +54,18 @@ static cd_comm *make_comm(cd_sim *sim, const cddp_group_spec *spec)
     cd_comm *comm = cd_memory_allocate(m, sizeof *comm);
     if (comm == NULL) return NULL;
     uint32_t n = spec->group_size;
-    *comm =
-        (cd_comm){.sim = sim, .id = id_of(spec), .size = n, .name_bytes = strlen(spec->name) + 1, .window_capacity = 8};
+    *comm = (cd_comm){.sim = sim,
+                      .id = id_of(spec),
+                      .size = n,
+                      .name_bytes = strlen(spec->name) + 1,
+                      .window_capacity = 8};
     comm->name = cd_memory_allocate(m, comm->name_bytes);
     comm->ranks = cd_memory_allocate(m, n * sizeof *comm->ranks);
     comm->members = cd_memory_allocate(m, n * sizeof *comm->members);
     comm->window = cd_memory_allocate(m, comm->window_capacity * sizeof *comm->window);
     if (comm->members != NULL) memset(comm->members, 0, n * sizeof *comm->members);
-    if (comm->name == NULL || comm->ranks == NULL || comm->members == NULL || comm->window == NULL) {
+    if (comm->name == NULL || comm->ranks == NULL || comm->members == NULL ||
+        comm->window == NULL) {
         free_comm(comm);
         return NULL;
     }
@@ -84,16 +91,19 @@ static uint32_t smaller_limit(uint32_t a, uint32_t b)
 
 /* ---- opening ---- */
 
-static cddp_status check_join(const cd_comm *comm, const cddp_group_spec *spec, uint32_t rank, cddp_error *err)
+static cddp_status check_join(const cd_comm *comm, const cddp_group_spec *spec, uint32_t rank,
+                              cddp_error *err)
 {
     if (!same_ranks(comm, spec)) /* P1 */
         return cd_fail(err, CDDP_E_MISMATCH,
-                       "group '%s': rank %u joins with %u members, others with %u, or in another order: the name is "
+                       "group '%s': rank %u joins with %u members, others with %u, or in another "
+                       "order: the name is "
                        "taken by another set of ranks",
                        spec->name, rank, spec->group_size, comm->size);
     if (comm->members[spec->group_rank].is_joined)
-        return cd_fail(err, CDDP_E_MISMATCH, "group '%s': rank %u joins twice, before the others joined once",
-                       spec->name, rank);
+        return cd_fail(err, CDDP_E_MISMATCH,
+                       "group '%s': rank %u joins twice, before the others joined once", spec->name,
+                       rank);
     return CDDP_OK;
 }
 
@@ -108,33 +118,39 @@ static cddp_status wait_for_members(cd_member *member, uint64_t timeout_ns, cddp
         member->rank->waiting_group = NULL;
         if (wake == CD_WAKE_DONE) continue;
         if (wake == CD_WAKE_ABORT)
-            return cd_fail(err, CDDP_E_ABORTED, "group '%s': the world ended while rank %u waited for its members",
+            return cd_fail(err, CDDP_E_ABORTED,
+                           "group '%s': the world ended while rank %u waited for its members",
                            comm->name, member->rank->port.rank);
         sim->stats.races++;
-        return cd_fail(err, CDDP_E_TIMEOUT, "group '%s': %u of %u members joined within %llu ns", comm->name,
-                       comm->joined, comm->size, (unsigned long long)timeout_ns);
+        return cd_fail(err, CDDP_E_TIMEOUT, "group '%s': %u of %u members joined within %llu ns",
+                       comm->name, comm->joined, comm->size, (unsigned long long)timeout_ns);
     }
-    if (comm->failure != CDDP_OK) return cd_fail(err, comm->failure, "group '%s': %s", comm->name, comm->why);
+    if (comm->failure != CDDP_OK)
+        return cd_fail(err, comm->failure, "group '%s': %s", comm->name, comm->why);
     return CDDP_OK;
 }
 
-cddp_status cd_member_open(cddp_rank *port, const cddp_group_spec *spec, cd_member **member, cddp_error *err)
+cddp_status cd_member_open(cddp_rank *port, const cddp_group_spec *spec, cd_member **member,
+                           cddp_error *err)
 {
     cd_sim *sim = port->world;
     cd_sim_rank *rank = cd_sim_rank_of(port);
     const cd_sim_config *config = &sim->host->config;
     if (cd_sim_is_over_for(sim, rank))
-        return cd_fail(err, CDDP_E_ABORTED, "the world has ended; group '%s' is not opened", spec->name);
+        return cd_fail(err, CDDP_E_ABORTED, "the world has ended; group '%s' is not opened",
+                       spec->name);
     for (uint32_t i = 0; i < spec->group_size; i++)
         if (spec->members[i] >= sim->world_size)
-            return cd_fail(err, CDDP_E_ARG, "group '%s' names rank %u of a world of %u", spec->name, spec->members[i],
-                           sim->world_size);
+            return cd_fail(err, CDDP_E_ARG, "group '%s' names rank %u of a world of %u", spec->name,
+                           spec->members[i], sim->world_size);
     cd_comm *comm = find_comm(sim, spec);
     if (comm != NULL)
         CD_TRY(check_join(comm, spec, port->rank, err));
     else
         comm = make_comm(sim, spec);
-    if (comm == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for group '%s' of %u", spec->name, spec->group_size);
+    if (comm == NULL)
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for group '%s' of %u", spec->name,
+                       spec->group_size);
     cd_member *m = &comm->members[spec->group_rank];
     uint64_t timeout = spec->timeout_ns != 0 ? spec->timeout_ns : config->timeout_ns;
     *m = (cd_member){.comm = comm,
@@ -147,7 +163,8 @@ cddp_status cd_member_open(cddp_rank *port, const cddp_group_spec *spec, cd_memb
     cd_sim_note(rank, "joined group", comm->name, 0);
     if (comm->joined == comm->size)
         for (uint32_t i = 0; i < comm->size; i++)
-            if (comm->members[i].rank->waiting_group == comm) cd_sim_wake(sim, comm->members[i].rank, CD_WAKE_DONE);
+            if (comm->members[i].rank->waiting_group == comm)
+                cd_sim_wake(sim, comm->members[i].rank, CD_WAKE_DONE);
     cddp_status status = wait_for_members(m, timeout, err);
     if (status != CDDP_OK) {
         cd_member_close(m);
@@ -163,7 +180,8 @@ cd_coll *cd_comm_make_coll(cd_comm *comm, uint32_t size)
 {
     cd_sim *sim = comm->sim;
     bool ordered = sim->host->config.algorithm == CD_ALGORITHM_any_order && size == comm->size;
-    size_t bytes = sizeof(cd_coll) + size * sizeof(cd_part), order_bytes = ordered ? size * sizeof(uint32_t) : 0;
+    size_t bytes = sizeof(cd_coll) + size * sizeof(cd_part),
+           order_bytes = ordered ? size * sizeof(uint32_t) : 0;
     cd_coll **pool = size == comm->size ? &comm->free_colls : &comm->free_pairs;
     cd_coll *coll = *pool;
     if (coll != NULL)
@@ -181,8 +199,8 @@ cd_coll *cd_comm_make_coll(cd_comm *comm, uint32_t size)
         p->member = NULL;
         p->waiter = NULL;
         p->inbox = p->inbox_last = NULL;
-        p->is_blocked = p->has_content = p->is_staged = p->is_released = p->is_given_back = p->is_moving =
-            p->is_awaited = false;
+        p->is_blocked = p->has_content = p->is_staged = p->is_released = p->is_given_back =
+            p->is_moving = p->is_awaited = false;
         p->stream_device = NULL;
         p->joiner = NULL;
         p->is_unordered[0] = p->is_unordered[1] = false;
@@ -273,7 +291,8 @@ static void fail_coll(cd_coll *coll, cddp_status status)
 {
     for (uint32_t i = 0; i < coll->size; i++) {
         cd_part *p = &coll->parts[i];
-        if (p->state == CD_PART_QUEUED || p->state == CD_PART_STARTED) cd_part_end(p, status, coll->comm->why);
+        if (p->state == CD_PART_QUEUED || p->state == CD_PART_STARTED)
+            cd_part_end(p, status, coll->comm->why);
     }
 }
 
@@ -297,7 +316,8 @@ cddp_status cd_member_abort(cd_member *member, const char *reason, cddp_error *e
 {
     cd_comm *comm = member->comm;
     char why[CD_WHY_BYTES];
-    if (cd_sim_is_over_for(comm->sim, member->rank)) return cd_fail(err, CDDP_E_ABORTED, "the world has ended");
+    if (cd_sim_is_over_for(comm->sim, member->rank))
+        return cd_fail(err, CDDP_E_ABORTED, "the world has ended");
     snprintf(why, sizeof why, "rank %u aborted the group: %s", member->rank->port.rank,
              reason != NULL ? reason : "no reason given");
     cd_comm_fail(comm, CDDP_E_ABORTED, why);
@@ -345,12 +365,14 @@ void cd_member_close(cd_member *member)
     *link = comm->next;
     cd_memory *m = &comm->sim->memory;
     bool ordered = comm->sim->host->config.algorithm == CD_ALGORITHM_any_order;
-    size_t bytes = sizeof(cd_coll) + comm->size * (sizeof(cd_part) + (ordered ? sizeof(uint32_t) : 0));
+    size_t bytes =
+        sizeof(cd_coll) + comm->size * (sizeof(cd_part) + (ordered ? sizeof(uint32_t) : 0));
     for (size_t i = 0; i < comm->window_count; i++) {
         cd_coll *coll = comm->window[(comm->window_first + i) % comm->window_capacity];
         if (coll != NULL) cd_coll_drop_flows(coll);
         cd_memory_release(m, coll, bytes);
     }
-    for (cd_coll *c = comm->free_colls, *next; c != NULL; c = next) next = c->next, cd_memory_release(m, c, bytes);
+    for (cd_coll *c = comm->free_colls, *next; c != NULL; c = next)
+        next = c->next, cd_memory_release(m, c, bytes);
     free_comm(comm);
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Making a world, running it once or several times, telling how each rank ended; and the world port.
+/* Making a world, running it once or several times, telling how each rank ended; and the world
+** port.
 **
 **   block:  cd_sim | memory of everybody | guard, stack of rank 0 | guard, stack of rank 1 | …
 **
@@ -33,30 +34,38 @@ static cddp_status check_config(const cd_sim_config *c, cddp_error *err)
 {
     if (c == NULL) return cd_fail(err, CDDP_E_ARG, "a world needs a configuration");
     if (c->world_size == 0 || c->world_size > WORLD_SIZE_MAX)
-        return cd_fail(err, CDDP_E_CONFIG, "a simulated world has 1 to %u ranks, not %u", WORLD_SIZE_MAX,
-                       c->world_size);
+        return cd_fail(err, CDDP_E_CONFIG, "a simulated world has 1 to %u ranks, not %u",
+                       WORLD_SIZE_MAX, c->world_size);
     if ((unsigned)c->algorithm >= CD_ALGORITHM_COUNT)
-        return cd_fail(err, CDDP_E_CONFIG, "there is no all-reduce algorithm %d", (int)c->algorithm);
+        return cd_fail(err, CDDP_E_CONFIG, "there is no all-reduce algorithm %d",
+                       (int)c->algorithm);
     if ((unsigned)c->transport > CD_SIM_MESSAGES)
         return cd_fail(err, CDDP_E_CONFIG, "there is no transport %d", (int)c->transport);
     if (c->stack_bytes != 0 && c->stack_bytes < 16384)
-        return cd_fail(err, CDDP_E_CONFIG, "a rank's stack of %zu bytes is too small; at least 16384", c->stack_bytes);
+        return cd_fail(err, CDDP_E_CONFIG,
+                       "a rank's stack of %zu bytes is too small; at least 16384", c->stack_bytes);
     if (c->delay_permille > 1000000)
-        return cd_fail(err, CDDP_E_CONFIG, "delay_permille of %u: a thousand times its time is the most", c->delay_permille);
+        return cd_fail(err, CDDP_E_CONFIG,
+                       "delay_permille of %u: a thousand times its time is the most",
+                       c->delay_permille);
     if (c->compute_permille > 1000000)
-        return cd_fail(err, CDDP_E_CONFIG, "compute_permille of %u: a thousand times slower is the most",
+        return cd_fail(err, CDDP_E_CONFIG,
+                       "compute_permille of %u: a thousand times slower is the most",
                        c->compute_permille);
     if (c->launch_ns > UINT64_C(1000000000000))
         return cd_fail(err, CDDP_E_CONFIG, "a launch of more than 1000 seconds is not one");
     if (c->fault_count > 0 && c->faults == NULL)
         return cd_fail(err, CDDP_E_ARG, "%zu faults, but no array of them", c->fault_count);
     if (c->algorithm == CD_ALGORITHM_any_order && c->transport == CD_SIM_MODEL)
-        return cd_fail(err, CDDP_E_CONFIG,
-                       "algorithm any_order has no static graph to time: use transport direct or messages");
+        return cd_fail(
+            err, CDDP_E_CONFIG,
+            "algorithm any_order has no static graph to time: use transport direct or messages");
     for (size_t i = 0; i < c->fault_count; i++) {
         CD_TRY(cd_fault_check(&c->faults[i], c->world_size, err));
-        if (cd_fault_get_scope(c->faults[i].kind) == CD_FAULT_ON_LINK && c->transport != CD_SIM_MESSAGES)
-            return cd_fail(err, CDDP_E_CONFIG, "fault %s needs transport messages: there are no links otherwise",
+        if (cd_fault_get_scope(c->faults[i].kind) == CD_FAULT_ON_LINK &&
+            c->transport != CD_SIM_MESSAGES)
+            return cd_fail(err, CDDP_E_CONFIG,
+                           "fault %s needs transport messages: there are no links otherwise",
                            cd_fault_name(c->faults[i].kind));
     }
     return CDDP_OK;
@@ -80,13 +89,16 @@ static cddp_status copy_config(cd_sim_host *host, cddp_error *err)
     uint32_t n = c->world_size;
     host->options_max = CDDP_CHOICE_OPTIONS_MAX;
     host->options = cd_allocate_array(host->allocator, host->options_max, sizeof *host->options);
-    if (c->network.slow_permille != NULL) host->slow = cd_allocate_array(host->allocator, n, sizeof *host->slow);
-    if (c->fault_count > 0) host->faults = cd_allocate_array(host->allocator, c->fault_count, sizeof *host->faults);
+    if (c->network.slow_permille != NULL)
+        host->slow = cd_allocate_array(host->allocator, n, sizeof *host->slow);
+    if (c->fault_count > 0)
+        host->faults = cd_allocate_array(host->allocator, c->fault_count, sizeof *host->faults);
     if (host->options == NULL || (c->network.slow_permille != NULL && host->slow == NULL) ||
         (c->fault_count > 0 && host->faults == NULL))
         return cd_fail(err, CDDP_E_NOMEM, "no memory for a world of %u ranks", n);
     if (host->slow != NULL) memcpy(host->slow, c->network.slow_permille, n * sizeof *host->slow);
-    if (host->faults != NULL) memcpy(host->faults, c->faults, c->fault_count * sizeof *host->faults);
+    if (host->faults != NULL)
+        memcpy(host->faults, c->faults, c->fault_count * sizeof *host->faults);
     c->network.slow_permille = host->slow;
     c->faults = host->faults;
     CD_TRY(cd_network_init(&host->network, &c->network, n, c->seed, err));
@@ -99,18 +111,20 @@ static cddp_status map_block(cd_sim_host *host, cddp_error *err)
     size_t page = cd_fiber_page_bytes();
     size_t deviations = (size_t)c->deviations_max * sizeof(cd_deviation);
     host->region_offset = round_up(sizeof(cd_sim), page);
-    host->region_bytes = round_up(c->heap_bytes + deviations + (size_t)c->world_size * sizeof(cd_sim_rank), page);
+    host->region_bytes =
+        round_up(c->heap_bytes + deviations + (size_t)c->world_size * sizeof(cd_sim_rank), page);
     host->stacks_offset = host->region_offset + host->region_bytes;
     host->stack_bytes = round_up(c->stack_bytes, page);
     host->stack_stride = host->stack_bytes + page;
     host->block_bytes = host->stacks_offset + host->stack_stride * c->world_size;
     host->block = cd_fiber_map(host->block_bytes);
     if (host->block == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "no address space for a world of %u ranks and %zu bytes", c->world_size,
-                       host->block_bytes);
+        return cd_fail(err, CDDP_E_NOMEM, "no address space for a world of %u ranks and %zu bytes",
+                       c->world_size, host->block_bytes);
     for (uint32_t i = 0; i < c->world_size; i++)
         if (!cd_fiber_guard(host->block + host->stacks_offset + i * host->stack_stride, page))
-            return cd_fail(err, CDDP_E_LIMIT, "the system refuses a guard page for the stack of rank %u", i);
+            return cd_fail(err, CDDP_E_LIMIT,
+                           "the system refuses a guard page for the stack of rank %u", i);
     return CDDP_OK;
 }
 
@@ -164,7 +178,8 @@ static cddp_status make_parts(cd_sim *sim, cddp_error *err)
     bool has_events = cd_queue_init(&sim->events, &sim->memory);
     if (sim->ranks == NULL || sim->ready == NULL || !has_events) {
         sim->ranks = NULL;
-        return cd_fail(err, CDDP_E_NOMEM, "%zu bytes are too few for a world of %u ranks", host->region_bytes, n);
+        return cd_fail(err, CDDP_E_NOMEM, "%zu bytes are too few for a world of %u ranks",
+                       host->region_bytes, n);
     }
     memset(sim->ranks, 0, n * sizeof *sim->ranks);
     void *deviations = region + host->region_bytes - deviations_bytes;
@@ -184,7 +199,8 @@ cddp_status cd_sim_begin(cd_sim *sim, cddp_rank_fn program, void *argument, cddp
     sim->world_size = host->config.world_size;
     sim->program = program;
     sim->argument = argument;
-    sim->tracer = (struct cddp_tracer){.sink = host->config.sink, .level = host->config.trace_level};
+    sim->tracer =
+        (struct cddp_tracer){.sink = host->config.sink, .level = host->config.trace_level};
     CD_TRY(make_parts(sim, err));
     CD_TRY(cd_cluster_init(sim, err));
     for (uint32_t i = 0; i < sim->world_size; i++) make_rank(sim, i);
@@ -194,8 +210,10 @@ cddp_status cd_sim_begin(cd_sim *sim, cddp_rank_fn program, void *argument, cddp
 
 static void fill_result(const cd_sim *sim, const cd_sim_rank *rank, cddp_rank_result *result)
 {
-    *result = (cddp_rank_result){
-        .size = sizeof *result, .end = CDDP_RANK_RETURNED, .status = rank->status, .error = rank->error};
+    *result = (cddp_rank_result){.size = sizeof *result,
+                                 .end = CDDP_RANK_RETURNED,
+                                 .status = rank->status,
+                                 .error = rank->error};
     if (rank->overflowed) {
         result->end = CDDP_RANK_CRASHED;
         result->detail = 11; /* as a process would die of it: SIGSEGV */
@@ -216,14 +234,17 @@ cddp_status cd_sim_end(cd_sim *sim, cddp_rank_result *results, cddp_error *err)
     for (uint32_t i = 0; i < sim->world_size; i++) fill_result(sim, &sim->ranks[i], &results[i]);
     sim->stats.heap_used_peak = sim->memory.peak_bytes;
     if (sim->out_of_memory)
-        return cd_fail(err, CDDP_E_NOMEM, "the world's %zu bytes are used up after %llu ns; raise heap_bytes",
+        return cd_fail(err, CDDP_E_NOMEM,
+                       "the world's %zu bytes are used up after %llu ns; raise heap_bytes",
                        sim->host->region_bytes, (unsigned long long)sim->now_ns);
     return CDDP_OK;
 }
 
 static cd_place place_of(const cd_sim *sim)
 {
-    return (cd_place){.number = sim->schedule.choice_count, .time_ns = sim->now_ns, .races = sim->stats.races};
+    return (cd_place){.number = sim->schedule.choice_count,
+                      .time_ns = sim->now_ns,
+                      .races = sim->stats.races};
 }
 
 cddp_status cd_sim_resume(cd_sim *sim, cddp_rank_result *results, cddp_error *err)
@@ -238,7 +259,8 @@ cddp_status cd_sim_resume(cd_sim *sim, cddp_rank_result *results, cddp_error *er
     return CDDP_OK;
 }
 
-static cddp_status launch(void *world, cddp_rank_fn program, void *argument, cddp_rank_result *results, cddp_error *err)
+static cddp_status launch(void *world, cddp_rank_fn program, void *argument,
+                          cddp_rank_result *results, cddp_error *err)
 {
     cd_sim *sim = world;
     CD_TRY(cd_sim_begin(sim, program, argument, err));
@@ -252,14 +274,16 @@ static uint64_t now_ns(cddp_rank *rank) { return ((const cd_sim *)rank->world)->
 
 static cddp_status over(cddp_rank *rank, cddp_error *err)
 {
-    return cd_fail(err, CDDP_E_ABORTED, "the world has ended; rank %u is only cleaning up", rank->rank);
+    return cd_fail(err, CDDP_E_ABORTED, "the world has ended; rank %u is only cleaning up",
+                   rank->rank);
 }
 
 /* Lets time pass for the rank; when a fault makes it hang meanwhile, it comes back later. */
 static cddp_status pass(cddp_rank *port, uint64_t duration_ns, const char *what, cddp_error *err)
 {
     cd_sim *sim = port->world;
-    uint64_t end = duration_ns > UINT64_MAX / 2 - sim->now_ns ? UINT64_MAX / 2 : sim->now_ns + duration_ns;
+    uint64_t end =
+        duration_ns > UINT64_MAX / 2 - sim->now_ns ? UINT64_MAX / 2 : sim->now_ns + duration_ns;
     while (sim->now_ns < end)
         if (cd_sim_wait(sim, what, NULL, end) == CD_WAKE_ABORT) return over(port, err);
     return CDDP_OK;
@@ -279,9 +303,11 @@ static cddp_status pass_sharing(cddp_rank *port, uint64_t work_ns, cddp_error *e
     cd_sim *sim = port->world;
     cd_sim_rank *rank = cd_sim_rank_of(port);
     while (work_ns > 0) {
-        uint64_t start = sim->now_ns, permille = rank->transfers > 0 ? sim->host->config.compute_permille : 1000;
+        uint64_t start = sim->now_ns,
+                 permille = rank->transfers > 0 ? sim->host->config.compute_permille : 1000;
         rank->is_sharing = true;
-        cd_wake wake = cd_sim_wait(sim, "computes", NULL, start + (work_ns * permille + 999) / 1000);
+        cd_wake wake =
+            cd_sim_wait(sim, "computes", NULL, start + (work_ns * permille + 999) / 1000);
         rank->is_sharing = false;
         if (wake == CD_WAKE_ABORT) return over(port, err);
         uint64_t done = (sim->now_ns - start) * 1000 / permille;
@@ -303,7 +329,8 @@ static uint64_t choose_delay(cd_sim *sim, uint32_t rank, uint64_t duration_ns)
     return permilles[1] == 0 ? 0 : duration_ns * permilles[cd_sim_choose(sim, &choice)] / 1000;
 }
 
-static cddp_status compute(cddp_rank *port, uint64_t duration_ns, const char *label, cddp_error *err)
+static cddp_status compute(cddp_rank *port, uint64_t duration_ns, const char *label,
+                           cddp_error *err)
 {
     cd_sim *sim = port->world;
     cd_sim_rank *rank = cd_sim_rank_of(port);
@@ -311,7 +338,8 @@ static cddp_status compute(cddp_rank *port, uint64_t duration_ns, const char *la
     if (duration_ns == 0) return CDDP_OK;
     const uint32_t *slow = sim->host->slow;
     if (rank->slow_until_ns <= sim->now_ns) rank->slow_permille = 1000;
-    uint64_t permille = (uint64_t)rank->slow_permille * (slow != NULL ? slow[port->rank] : 1000) / 1000;
+    uint64_t permille =
+        (uint64_t)rank->slow_permille * (slow != NULL ? slow[port->rank] : 1000) / 1000;
     if (duration_ns > UINT64_MAX / 4 / (permille + 1) / (sim->host->config.delay_permille + 1))
         return cd_fail(err, CDDP_E_ARG, "rank %u cannot compute for %llu ns", port->rank,
                        (unsigned long long)duration_ns);
@@ -346,11 +374,12 @@ static void yield(cddp_rank *port)
     cd_sim_yield(sim);
 }
 
-static cddp_status streams_open(cddp_rank *rank, const cddp_streams_options *options, const cddp_device **device,
-                                cddp_error *err)
+static cddp_status streams_open(cddp_rank *rank, const cddp_streams_options *options,
+                                const cddp_device **device, cddp_error *err)
 {
-    const cd_stream_device_config config = {
-        .inner = options->inner, .op_ns = options->operation_ns, .tracer = options->tracer};
+    const cd_stream_device_config config = {.inner = options->inner,
+                                            .op_ns = options->operation_ns,
+                                            .tracer = options->tracer};
     CD_TRY(cd_stream_device_create(rank, &config, device, err));
     return CDDP_OK;
 }
@@ -363,8 +392,9 @@ static void streams_close(cddp_rank *rank, const cddp_device *device)
 
 const cddp_world_ops *cd_sim_ops(void)
 {
-    static const cddp_world_ops ops = {sizeof ops, CDDP_WORLD_ABI, "sim", launch,       now_ns,       sleep_ns,
-                                       compute,    choose,         yield, streams_open, streams_close};
+    static const cddp_world_ops ops = {sizeof ops, CDDP_WORLD_ABI, "sim",        launch,
+                                       now_ns,     sleep_ns,       compute,      choose,
+                                       yield,      streams_open,   streams_close};
     return &ops;
 }
 
@@ -376,7 +406,9 @@ static void make_rank(cd_sim *sim, uint32_t i)
     rank->port = (cddp_rank){cd_sim_ops(), sim, i, sim->world_size, &rank->allocator};
     rank->slow_permille = 1000;
     rank->slow_until_ns = 0;
-    cd_sim_start_rank(sim, rank, host->block + host->stacks_offset + (i + 1) * host->stack_stride - host->stack_bytes,
+    cd_sim_start_rank(sim, rank,
+                      host->block + host->stacks_offset + (i + 1) * host->stack_stride -
+                          host->stack_bytes,
                       host->stack_bytes);
 }
 

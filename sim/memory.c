@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sizes up to 1 KiB are rounded to multiples of 64, larger ones to a quarter of their power of two. */
+/* Sizes up to 1 KiB are rounded to multiples of 64, larger ones to a quarter of their power of
+** two. */
 #include "sim/memory.h"
 
 #include "core/base/assert.h"
@@ -88,7 +89,10 @@ void cd_memory_release(cd_memory *memory, void *block, size_t bytes)
     hide(block, class_bytes);
 }
 
-static void *table_allocate(void *context, size_t bytes) { return cd_memory_allocate(context, bytes); }
+static void *table_allocate(void *context, size_t bytes)
+{
+    return cd_memory_allocate(context, bytes);
+}
 
 static void *table_resize(void *context, void *block, size_t bytes_old, size_t bytes_new)
 {
@@ -101,9 +105,13 @@ static void *table_resize(void *context, void *block, size_t bytes_old, size_t b
     return moved;
 }
 
-static void table_release(void *context, void *block, size_t bytes) { cd_memory_release(context, block, bytes); }
+static void table_release(void *context, void *block, size_t bytes)
+{
+    cd_memory_release(context, block, bytes);
+}
 
 cddp_allocator cd_memory_table(cd_memory *memory)
 {
-    return (cddp_allocator){sizeof(cddp_allocator), memory, table_allocate, table_resize, table_release};
+    return (cddp_allocator){sizeof(cddp_allocator), memory, table_allocate, table_resize,
+                            table_release};
 }

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* When every part of a collective ends, from the static graph of its program: no event queue, no contention between
-** operations. The same costs as in transport.c, so both agree to the nanosecond where nothing is shared.
+/* When every part of a collective ends, from the static graph of its program: no event queue, no
+** contention between operations. The same costs as in transport.c, so both agree to the nanosecond
+** where nothing is shared.
 **
-** Any program can be timed by walking it (time_program); a ring is timed as a recurrence over rows of ranks
-** (ring_time.c).
+** Any program can be timed by walking it (time_program); a ring is timed as a recurrence over rows
+** of ranks (ring_time.c).
 */
 #include "core/base/assert.h"
 #include "core/base/hash.h"
@@ -46,14 +47,20 @@ static void send_timed(walk *w, cd_part *part, const cd_action *a)
     bool from_host = (a->hosts & CD_HOST_HERE) != 0, to_host = (a->hosts & CD_HOST_THERE) != 0;
     if (from != to || from_host != to_host) {
         const cd_passage passage = {from, to, from_host, to_host};
-        const cd_route route = cd_network_route(network, &passage, (uint64_t)a->count * cd_flow_of(part)->program.element_bytes);
-        uint64_t key = network->config.jitter_ns != 0 ? cd_hash_mix(w->coll->comm->id, w->coll->ordinal) : 0;
+        const cd_route route =
+            cd_network_route(network, &passage,
+                             (uint64_t)a->count * cd_flow_of(part)->program.element_bytes);
+        uint64_t key =
+            network->config.jitter_ns != 0 ? cd_hash_mix(w->coll->comm->id, w->coll->ordinal) : 0;
         uint64_t left_ns = leave(w, part, a->peer, &route);
         cd_flow_keep_until(cd_flow_of(part), left_ns);
-        m->time_ns = left_ns + route.latency_ns +
-                     cd_network_jitter_ns(network, from, to, key != 0 ? cd_hash_mix(key, cd_flow_of(part)->action) : 0);
+        m->time_ns =
+            left_ns + route.latency_ns +
+            cd_network_jitter_ns(network, from, to,
+                                 key != 0 ? cd_hash_mix(key, cd_flow_of(part)->action) : 0);
         if (network->config.jitter_ns != 0) {
-            if (m->time_ns < cd_flow_of(part)->last_arrival_ns) m->time_ns = cd_flow_of(part)->last_arrival_ns;
+            if (m->time_ns < cd_flow_of(part)->last_arrival_ns)
+                m->time_ns = cd_flow_of(part)->last_arrival_ns;
             cd_flow_of(part)->last_arrival_ns = m->time_ns;
         }
     }
@@ -75,7 +82,8 @@ static bool walk_part(walk *w, cd_part *part)
             if (m->time_ns > part->time_ns) part->time_ns = m->time_ns;
             if ((a.hosts & CD_HOST_HERE) != 0)
                 part->time_ns +=
-                    cd_network_host_ns(&w->sim->host->network, (uint64_t)a.count * flow->program.element_bytes);
+                    cd_network_host_ns(&w->sim->host->network,
+                                       (uint64_t)a.count * flow->program.element_bytes);
             cd_message_free(w->sim, m, false);
         }
     }
@@ -87,14 +95,17 @@ static void time_program(walk *w)
 {
     uint32_t unfinished = w->coll->size, i = 0;
     bool has_memory = cd_turns_init(&w->turns, &w->sim->memory, w->coll->size);
-    for (uint32_t k = 0; has_memory && k < w->coll->size; k++) has_memory = cd_part_describe_program(&w->coll->parts[k]);
+    for (uint32_t k = 0; has_memory && k < w->coll->size; k++)
+        has_memory = cd_part_describe_program(&w->coll->parts[k]);
     if (!has_memory) cd_sim_exhausted(w->sim);
-    while (!w->sim->out_of_memory && cd_turns_next(&w->turns, &i)) unfinished -= !walk_part(w, &w->coll->parts[i]);
+    while (!w->sim->out_of_memory && cd_turns_next(&w->turns, &i))
+        unfinished -= !walk_part(w, &w->coll->parts[i]);
     CD_ASSERT(unfinished == 0 || w->sim->out_of_memory);
     cd_turns_fini(&w->turns);
 }
 
-/* A ring with so many times more ranks than chunks that are not empty is walked faster, message by message. */
+/* A ring with so many times more ranks than chunks that are not empty is walked faster, message by
+** message. */
 #define SPARSE 64
 
 static bool is_sparse_ring(const cd_program *p)
@@ -107,19 +118,22 @@ static bool is_sparse_ring(const cd_program *p)
 static uint64_t *ring_lane(walk *w, uint32_t part)
 {
     const cd_network *network = &w->sim->host->network;
-    uint32_t from = cd_coll_rank(w->coll, part), to = cd_coll_rank(w->coll, (part + w->coll->size - 1) % w->coll->size);
+    uint32_t from = cd_coll_rank(w->coll, part),
+             to = cd_coll_rank(w->coll, (part + w->coll->size - 1) % w->coll->size);
     const cd_passage passage = {.source = from, .target = to};
     return &w->lanes[part][cd_network_route(network, &passage, 0).lanes[0]];
 }
 
-/* True when the collective is a ring that ring_time.c is to time: one member's program tells of all. */
+/* True when the collective is a ring that ring_time.c is to time: one member's program tells of
+** all. */
 static bool time_ring(walk *w)
 {
     cd_coll *coll = w->coll;
     if (!cd_part_describe_program(&coll->parts[0])) return false;
     cd_program *p = &cd_flow_of(&coll->parts[0])->program;
     if (p->op != CDDP_OP_ALLREDUCE || !cd_algorithm_is_ring(p->algorithm) || p->size < 2 ||
-        w->sim->host->network.config.jitter_ns != 0 || !w->sim->host->network.is_plain || is_sparse_ring(p))
+        w->sim->host->network.config.jitter_ns != 0 || !w->sim->host->network.is_plain ||
+        is_sparse_ring(p))
         return false;
     size_t scratch = cd_ring_time_scratch(p), bytes = (scratch + 2 * coll->size) * sizeof(double);
     double *memory = cd_memory_allocate(&w->sim->memory, bytes);
@@ -129,7 +143,8 @@ static bool time_ring(walk *w)
         memory[i] = (double)coll->parts[i].time_ns;
         port[i] = (double)*ring_lane(w, i);
     }
-    cd_ring_time ring = {&w->sim->host->network, *p, coll->comm->ranks, memory, port, port + coll->size};
+    cd_ring_time ring = {&w->sim->host->network, *p, coll->comm->ranks, memory, port,
+                         port + coll->size};
     cd_ring_time_run(&ring);
     for (uint32_t i = 0; i < coll->size; i++) {
         coll->parts[i].time_ns = (uint64_t)(memory[i] > port[i] ? memory[i] : port[i]);
@@ -139,7 +154,8 @@ static bool time_ring(walk *w)
     return true;
 }
 
-/* A part starts when it was posted and its member's previous operation has ended; its port may be busy longer. */
+/* A part starts when it was posted and its member's previous operation has ended; its port may be
+** busy longer. */
 void cd_coll_time(cd_coll *coll)
 {
     cd_sim *sim = coll->comm->sim;
@@ -154,7 +170,9 @@ void cd_coll_time(cd_coll *coll)
         if (!coll->is_pair && p->member->free_ns > p->time_ns) p->time_ns = p->member->free_ns;
         p->time_ns += sim->host->config.launch_ns;
         for (int lane = 0; lane < CD_LANE_COUNT; lane++)
-            w.lanes[i][lane] = p->member->lane_free_ns[lane] > p->time_ns ? p->member->lane_free_ns[lane] : p->time_ns;
+            w.lanes[i][lane] = p->member->lane_free_ns[lane] > p->time_ns
+                                   ? p->member->lane_free_ns[lane]
+                                   : p->time_ns;
     }
     if (!time_ring(&w)) time_program(&w);
     for (uint32_t i = 0; i < coll->size; i++) {

@@ -37,7 +37,8 @@ static void become_ready(const cd_past *past, cd_past_rank *r, const cddp_event 
     r->ready += digest;
     if (event->kind != CDDP_EV_mark_ready) return;
     r->by_bucket[(uint64_t)event->as.mark_ready.bucket % CD_PAST_BUCKETS] += digest;
-    if (!past->options.without_rebuild) r->arrival = cd_hash_mix(r->arrival, (uint64_t)event->as.mark_ready.param);
+    if (!past->options.without_rebuild)
+        r->arrival = cd_hash_mix(r->arrival, (uint64_t)event->as.mark_ready.param);
 }
 
 /* The gradients that a launch depends on are those of its bucket. */
@@ -63,26 +64,33 @@ static uint64_t ready_before(const cd_past_rank *r, const cddp_event *event)
 static void take_event(void *self, const cddp_event *event)
 {
     cd_past *past = self;
-    if (event->rank >= past->options.world_size) return; /* the world's: choices, and times of computing */
+    /* the world's: choices, and times of computing */
+    if (event->rank >= past->options.world_size) return;
     if (past->options.interchangeable && names_the_rank(event)) return;
     cd_past_rank *r = &past->ranks[event->rank];
     if (event->kind == CDDP_EV_grad_local || event->kind == CDDP_EV_mark_ready) {
         become_ready(past, r, event);
         return;
     }
-    if (event->kind == CDDP_EV_backward_begin) { /* comes with the first gradient, whichever it is */
+    /* comes with the first gradient, whichever it is */
+    if (event->kind == CDDP_EV_backward_begin) {
         r->ordered = cd_hash_mix(r->ordered, CDDP_EV_backward_begin);
         return;
     }
-    r->ordered = cd_hash_mix(cd_hash_mix(r->ordered, digest_of(past, event)), ready_before(r, event));
+    r->ordered =
+        cd_hash_mix(cd_hash_mix(r->ordered, digest_of(past, event)), ready_before(r, event));
 }
 
 cddp_status cd_past_init(cd_past *past, const cd_past_options *options, cddp_error *err)
 {
     *past = (cd_past){.options = *options};
-    past->sink = (cddp_trace_sink){.size = sizeof past->sink, .abi = CDDP_TRACE_ABI, .self = past, .event = take_event};
+    past->sink = (cddp_trace_sink){.size = sizeof past->sink,
+                                   .abi = CDDP_TRACE_ABI,
+                                   .self = past,
+                                   .event = take_event};
     past->ranks = cd_allocate_array(options->allocator, options->world_size, sizeof *past->ranks);
-    past->scratch = cd_allocate_array(options->allocator, options->world_size, sizeof *past->scratch);
+    past->scratch =
+        cd_allocate_array(options->allocator, options->world_size, sizeof *past->scratch);
     if (past->ranks != NULL && past->scratch != NULL) return CDDP_OK;
     cd_past_fini(past);
     return cd_fail(err, CDDP_E_NOMEM, "no memory to follow %u ranks", options->world_size);
@@ -98,7 +106,10 @@ void cd_past_fini(cd_past *past)
     past->scratch = NULL;
 }
 
-void cd_past_begin(cd_past *past) { memset(past->ranks, 0, past->options.world_size * sizeof *past->ranks); }
+void cd_past_begin(cd_past *past)
+{
+    memset(past->ranks, 0, past->options.world_size * sizeof *past->ranks);
+}
 
 static uint64_t digest_of_rank(const cd_past_rank *r)
 {

@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What every rank has come to, as a digest that forgets the order of what commutes. A trace sink.
 **
-** Two runs with equal digests at a choice go on alike, and what they come to differs only in what they had come to
-** before. Explorers try what follows only once (sim/explore.h).
+** Two runs with equal digests at a choice go on alike, and what they come to differs only in what
+** they had come to before. Explorers try what follows only once (sim/explore.h).
 **
-** What commutes is a rank's gradients becoming ready. Their order is forgotten, apart from what it decided: the
-** order of everything else on the rank; which gradients were ready when a bucket was launched, of that bucket, and
-** when anything but a launch and its collective happened, of all; and their order itself as long as a rebuild may
-** follow it. Values count where the trace has their digests. Times do not, and neither does the turn of other ranks.
+** What commutes is a rank's gradients becoming ready. Their order is forgotten, apart from what it
+** decided: the order of everything else on the rank; which gradients were ready when a bucket was
+** launched, of that bucket, and when anything but a launch and its collective happened, of all; and
+** their order itself as long as a rebuild may follow it. Values count where the trace has their
+** digests. Times do not, and neither does the turn of other ranks.
 **
-** Interchangeable ranks: the digests of ranks 1 … n-1 are sorted, and what merely names the rank is left out. Rank 0
-** stays apart, since buckets are rebuilt in its order and its values are broadcast.
+** Interchangeable ranks: the digests of ranks 1 … n-1 are sorted, and what merely names the rank is
+** left out. Rank 0 stays apart, since buckets are rebuilt in its order and its values are
+** broadcast.
 **
 ** Lifetime   init → begin → events → begin … → fini.
 ** Threads    one run at a time.
@@ -19,7 +21,8 @@
 #include "cddp/alloc.h"
 #include "cddp/trace.h"
 
-#define CD_PAST_BUCKETS 64 /* of which the ready gradients are told apart; others share, which merges less */
+/* of which the ready gradients are told apart; others share, which merges less */
+#define CD_PAST_BUCKETS 64
 
 typedef struct cd_past_options {
     uint32_t world_size;
@@ -42,7 +45,8 @@ typedef struct cd_past {
     uint64_t *scratch;   /* (world_size) */
 } cd_past;
 
-cddp_status cd_past_init(cd_past *past, const cd_past_options *options, cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_past_init(cd_past *past, const cd_past_options *options,
+                         cddp_error *err) CDDP_MUST_CHECK;
 void cd_past_fini(cd_past *past); /* accepts a zeroed one */
 void cd_past_begin(cd_past *past);
 /* The digest at a choice of `rank` (UINT32_MAX: of the world). */

@@ -12,7 +12,8 @@ bool cd_queue_init(cd_queue *queue, cd_memory *memory)
 {
     *queue = (cd_queue){.memory = memory};
     for (int i = 0; i < CD_QUEUE_LANES; i++) {
-        queue->lanes[i].entries = cd_memory_allocate(memory, FIRST_CAPACITY * sizeof(cd_heap_entry));
+        queue->lanes[i].entries =
+            cd_memory_allocate(memory, FIRST_CAPACITY * sizeof(cd_heap_entry));
         queue->lanes[i].capacity = FIRST_CAPACITY;
         if (queue->lanes[i].entries == NULL) return false;
     }
@@ -26,7 +27,8 @@ static bool grow_lane(cd_queue *queue, cd_queue_lane *lane)
     size_t capacity = lane->capacity * 2;
     cd_heap_entry *entries = cd_memory_allocate(queue->memory, capacity * sizeof *entries);
     if (entries == NULL) return false;
-    for (size_t i = 0; i < lane->count; i++) entries[i] = lane->entries[(lane->first + i) & (lane->capacity - 1)];
+    for (size_t i = 0; i < lane->count; i++)
+        entries[i] = lane->entries[(lane->first + i) & (lane->capacity - 1)];
     cd_memory_release(queue->memory, lane->entries, lane->capacity * sizeof *entries);
     lane->entries = entries;
     lane->capacity = capacity;
@@ -38,7 +40,8 @@ static bool push_heap(cd_queue *queue, cd_heap_entry entry)
 {
     cd_heap *heap = &queue->heap;
     if (heap->count == heap->capacity) {
-        cd_heap_entry *entries = cd_memory_allocate(queue->memory, 2 * heap->capacity * sizeof *entries);
+        cd_heap_entry *entries =
+            cd_memory_allocate(queue->memory, 2 * heap->capacity * sizeof *entries);
         if (entries == NULL) return false;
         memcpy(entries, heap->entries, heap->count * sizeof *entries);
         cd_memory_release(queue->memory, heap->entries, heap->capacity * sizeof *entries);
@@ -110,5 +113,6 @@ void *cd_queue_guess(const cd_queue *queue, size_t ahead)
 {
     if (queue->source == CD_QUEUE_LANES) return NULL;
     const cd_queue_lane *lane = &queue->lanes[queue->source];
-    return ahead < lane->count ? lane->entries[(lane->first + ahead) & (lane->capacity - 1)].item : NULL;
+    return ahead < lane->count ? lane->entries[(lane->first + ahead) & (lane->capacity - 1)].item
+                               : NULL;
 }

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The event queue: a total order by (time, sequence), fast because most events are queued in the order of their times.
+/* The event queue: a total order by (time, sequence), fast because most events are queued in the
+** order of their times.
 **
-** An event whose time is not before the last one of a lane is appended to that lane; what fits no lane goes into a heap.
-** Lanes are sorted, so the next event is the least of a few heads. Under constant latencies the heap stays empty.
+** An event whose time is not before the last one of a lane is appended to that lane; what fits no
+** lane goes into a heap. Lanes are sorted, so the next event is the least of a few heads. Under
+** constant latencies the heap stays empty.
 **
 ** Lifetime   storage comes from the world's memory and grows by doubling.
 ** Errors     push fails when memory is exhausted.
@@ -14,7 +16,7 @@
 #define CD_QUEUE_LANES 4
 
 typedef struct cd_queue_lane {
-    cd_heap_entry *entries; /* (capacity) ring */
+    cd_heap_entry *entries;        /* (capacity) ring */
     size_t capacity, first, count; /* capacity is a power of two */
     uint64_t last_time;
 } cd_queue_lane;
@@ -29,9 +31,10 @@ typedef struct cd_queue {
 } cd_queue;
 
 bool cd_queue_init(cd_queue *queue, cd_memory *memory);
-bool cd_queue_push(cd_queue *queue, uint64_t time, void *item); /* false: out of memory */
+bool cd_queue_push(cd_queue *queue, uint64_t time, void *item);  /* false: out of memory */
 const cd_heap_entry *cd_queue_find_first(const cd_queue *queue); /* NULL when empty */
 bool cd_queue_pop(cd_queue *queue, cd_heap_entry *entry);        /* false when empty */
-/* What will be popped after `ahead` others if nothing is queued meanwhile and what was popped last shares its lane with
-** it, as it does when thousands do the same; a guess, or NULL. For bringing memory near. */
+/* What will be popped after `ahead` others if nothing is queued meanwhile and what was popped last
+** shares its lane with it, as it does when thousands do the same; a guess, or NULL. For bringing
+** memory near. */
 void *cd_queue_guess(const cd_queue *queue, size_t ahead);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who waits for whom, in words and as events: what a person needs to know about a world that stopped. */
+/* Who waits for whom, in words and as events: what a person needs to know about a world that
+** stopped. */
 #include "core/base/error.h"
 #include "sim/cluster.h"
 
@@ -50,8 +51,10 @@ uint32_t cd_part_missing(const cd_part *part, uint32_t *peers, uint32_t peers_ma
         return add_peer(peers, 0, peers_max, cd_coll_rank(coll, part->awaited));
     for (uint32_t i = 0; i < coll->size; i++) {
         const cd_part *p = &coll->parts[i];
-        bool absent = p->state == CD_PART_EMPTY || p->state == CD_PART_QUEUED || p->state == CD_PART_GONE;
-        if (absent && i != part->index) count = add_peer(peers, count, peers_max, cd_coll_rank(coll, i));
+        bool absent =
+            p->state == CD_PART_EMPTY || p->state == CD_PART_QUEUED || p->state == CD_PART_GONE;
+        if (absent && i != part->index)
+            count = add_peer(peers, count, peers_max, cd_coll_rank(coll, i));
     }
     return count;
 }
@@ -59,7 +62,8 @@ uint32_t cd_part_missing(const cd_part *part, uint32_t *peers, uint32_t peers_ma
 static void add_peers(text_builder *b, const uint32_t *peers, uint32_t count)
 {
     add(b, count == 1 ? " for rank" : " for ranks");
-    for (uint32_t i = 0; i < count && i < PEERS_MAX; i++) add(b, "%s %u", i > 0 ? "," : "", peers[i]);
+    for (uint32_t i = 0; i < count && i < PEERS_MAX; i++)
+        add(b, "%s %u", i > 0 ? "," : "", peers[i]);
     if (count >= PEERS_MAX) add(b, " …");
 }
 
@@ -78,15 +82,18 @@ static void add_part(text_builder *b, const cd_part *part)
 {
     uint32_t peers[PEERS_MAX], count = cd_part_missing(part, peers, PEERS_MAX);
     const cd_sim *sim = part->coll->comm->sim;
-    add(b, "%s #%llu of group '%s'", cddp_op_name(part->what.op), (unsigned long long)part->coll->ordinal,
-        part->coll->comm->name);
+    add(b, "%s #%llu of group '%s'", cddp_op_name(part->what.op),
+        (unsigned long long)part->coll->ordinal, part->coll->comm->name);
     if (part->state == CD_PART_QUEUED) add(b, " (no slot is free)");
     if (count == 0) return;
     add_peers(b, peers, count);
-    if (is_cut(sim, peers[0], part->member->rank->port.rank)) add(b, ", from whom the network is cut");
+    if (is_cut(sim, peers[0], part->member->rank->port.rank))
+        add(b, ", from whom the network is cut");
     const cd_sim_rank *first = &sim->ranks[peers[0]];
     const cd_part *other = first->waiting_part;
-    const char *state = first->state == CD_RANK_DEAD ? "is dead" : first->state == CD_RANK_ENDED ? "has ended" : NULL;
+    const char *state = first->state == CD_RANK_DEAD    ? "is dead"
+                        : first->state == CD_RANK_ENDED ? "has ended"
+                                                        : NULL;
     if (state != NULL)
         add(b, ", which %s", state);
     else if (other != NULL && other != part)
@@ -121,7 +128,8 @@ static void add_last(text_builder *b, const cd_sim_rank *rank)
 {
     if (rank->last_what == NULL) return;
     add(b, "; last: %s", rank->last_what);
-    if (rank->last_group != NULL) add(b, " '%s' #%llu", rank->last_group, (unsigned long long)rank->last_ordinal);
+    if (rank->last_group != NULL)
+        add(b, " '%s' #%llu", rank->last_group, (unsigned long long)rank->last_ordinal);
     add(b, " at %llu ns", (unsigned long long)rank->last_ns);
 }
 
@@ -148,7 +156,8 @@ void cd_sim_report_death(cd_sim_rank *rank)
     text_builder b = {words, sizeof words, 0};
     words[0] = '\0';
     add_last(&b, rank);
-    (void)cd_fail(&rank->error, CDDP_E_ABORTED, "rank %u was killed by a planted fault%s", rank->port.rank, words);
+    (void)cd_fail(&rank->error, CDDP_E_ABORTED, "rank %u was killed by a planted fault%s",
+                  rank->port.rank, words);
 }
 
 size_t cd_sim_print_waits(const cd_sim *sim, char *text, size_t text_bytes)
@@ -174,15 +183,17 @@ static void emit_edges(cd_sim *sim, const cd_sim_rank *rank, const char *text)
     const cd_part *part = rank->waiting_part;
     if (part != NULL) count = cd_part_missing(part, peers, PEERS_MAX);
     for (uint32_t i = 0; i < count; i++)
-        CD_SIM_EMIT(sim, waiting_for, text, .group = part->coll->comm->id, .sequence = (int64_t)part->what.sequence,
-                    .peer = peers[i], .op = part->what.op, .who = rank->port.rank);
+        CD_SIM_EMIT(sim, waiting_for, text, .group = part->coll->comm->id,
+                    .sequence = (int64_t)part->what.sequence, .peer = peers[i], .op = part->what.op,
+                    .who = rank->port.rank);
     const cd_comm *comm = part == NULL ? rank->waiting_group : NULL;
     if (comm != NULL) count = absent_members(comm, peers);
     for (uint32_t i = 0; comm != NULL && i < count; i++)
-        CD_SIM_EMIT(sim, waiting_for, text, .group = comm->id, .sequence = -1, .peer = peers[i], .op = -1,
-                    .who = rank->port.rank);
+        CD_SIM_EMIT(sim, waiting_for, text, .group = comm->id, .sequence = -1, .peer = peers[i],
+                    .op = -1, .who = rank->port.rank);
     if (count == 0)
-        CD_SIM_EMIT(sim, waiting_for, text, .group = -1, .sequence = -1, .peer = -1, .op = -1, .who = rank->port.rank);
+        CD_SIM_EMIT(sim, waiting_for, text, .group = -1, .sequence = -1, .peer = -1, .op = -1,
+                    .who = rank->port.rank);
 }
 
 void cd_sim_report_hang(cd_sim *sim)

@@ -1,45 +1,49 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A ring as a recurrence over rows of ranks. In position (step t, segment j) of every rank's program:
+/* A ring as a recurrence over rows of ranks. In position (step t, segment j) of every rank's
+** program:
 **
 **     time[r] = max(time[r], arrival[r])              the segment from rank r+1 is here
 **     port[r] = max(port[r], time[r]) + cost[r]       and is passed on to rank r-1
 **     arrival'[r-1] = port[r] + latency[r]
 **
-** which is a loop without dependences between ranks. Cost depends on the chunk, and rank r handles chunk r+2+t, so the
-** row of costs is one array per link class, read from a place that moves by one each step. Segments behind the end of
-** the data have mask 0: they arrive at time 0, which changes nothing.
+** which is a loop without dependences between ranks. Cost depends on the chunk, and rank r handles
+** chunk r+2+t, so the row of costs is one array per link class, read from a place that moves by one
+** each step. Segments behind the end of the data have mask 0: they arrive at time 0, which changes
+** nothing.
 **
-** Note [Steady chunks]: follow a chunk around the ring. Its state after a step is that of the rank which then handled it:
-** time, port, and what it passed on. In the next step the neighbour handles it, whose time and port are in the state of
-** the chunk before it:
+** Note [Steady chunks]: follow a chunk around the ring. Its state after a step is that of the rank
+** which then handled it: time, port, and what it passed on. In the next step the neighbour handles
+** it, whose time and port are in the state of the chunk before it:
 **
 **     chunk c after step t+1  =  f(chunk c after step t, chunk c-1 after step t, what c costs on the link it comes to)
 **
-** Compare every step with the one `period` steps before it. When those added the same d to all of the states of c and of
-** c-1, and the link costs what the one `period` ranks before costs, the next step adds d to the state of c as well: it
-** need not be looked at. The period is the number of ranks in a node, where links inside and between nodes alternate. What
-** is left to look at are the chunk that is not full, the empty ones, what stands behind them, and whatever passes a node
-** of another size; so a step costs as much as there are such places, and not as much as there are ranks. Until this is so
-** steps are made for the whole row; whether it is so is seen every now and then. The period decides how soon that is,
-** never what comes out.
+** Compare every step with the one `period` steps before it. When those added the same d to all of
+** the states of c and of c-1, and the link costs what the one `period` ranks before costs, the next
+** step adds d to the state of c as well: it need not be looked at. The period is the number of
+** ranks in a node, where links inside and between nodes alternate. What is left to look at are the
+** chunk that is not full, the empty ones, what stands behind them, and whatever passes a node of
+** another size; so a step costs as much as there are such places, and not as much as there are
+** ranks. Until this is so steps are made for the whole row; whether it is so is seen every now and
+** then. The period decides how soon that is, never what comes out.
 **
-** Times are doubles because the instruction set has their maximum; every value is a whole number below 2^53, so sums
-** are exact and the result does not depend on how the loop is compiled.
+** Times are doubles because the instruction set has their maximum; every value is a whole number
+** below 2^53, so sums are exact and the result does not depend on how the loop is compiled.
 */
 #include "sim/ring_time.h"
 
 #include <math.h>
 #include <string.h>
 
-/* The loop below is compiled twice where the compiler can choose at start: the bits are the same, see above. */
-#if defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__) && defined(__gnu_linux__) &&                       \
+/* The loop below is compiled twice where the compiler can choose at start: the bits are the same,
+** see above. */
+#if defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__) && defined(__gnu_linux__) && \
     !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define WIDE __attribute__((target_clones("avx2", "default")))
 #else
 #define WIDE
 #endif
 
-#define FEW 16 /* a chunk alone costs about as much as this many in a row */
+#define FEW 16        /* a chunk alone costs about as much as this many in a row */
 #define PERIOD_MAX 64 /* where nodes are larger, few links are between nodes */
 
 typedef struct row {
@@ -77,7 +81,8 @@ WIDE static void step_uniform(row x, double cost, double latency, size_t n)
     }
 }
 
-/* As step_row, where links differ from rank to rank: x.cost is for links inside a node, far for those between. */
+/* As step_row, where links differ from rank to rank: x.cost is for links inside a node, far for
+** those between. */
 static void step_mixed(row x, const double *restrict far, const double *restrict is_far, size_t n)
 {
     for (size_t r = 0; r < n; r++) {
@@ -93,14 +98,17 @@ typedef struct tables {
     cd_ring_segments segments;
     size_t n;
     double *latency, *is_far; /* (n) */
-    double
-        *arrival; /* (2, segments, n + 1): place r + 1 is rank r's, place 0 is the last rank's again; used in turns */
+    /* (2, segments, n + 1): place r + 1 is rank r's, place 0 is the last rank's again; used in
+    ** turns */
+    double *arrival;
     double *near_cost, *far_cost, *mask; /* (segments, 2n): by chunk, twice in a row */
     bool has_near, has_far, is_uniform;  /* uniform: all chunks are full, all links of one class */
-    /* Note [Steady chunks]. A state has 2 + segments fields: time, port, and what was passed on of each segment. */
+    /* Note [Steady chunks]. A state has 2 + segments fields: time, port, and what was passed on of
+    ** each segment. */
     size_t period;
-    double *past;   /* (period, fields, n) states by step modulo period, up to the chunk's `made` */
-    double *growth; /* (n) what `period` steps added to all of a chunk's state; NaN: not the same to all */
+    double *past; /* (period, fields, n) states by step modulo period, up to the chunk's `made` */
+    /* (n) what `period` steps added to all of a chunk's state; NaN: not the same to all */
+    double *growth;
     double *made;   /* (n) the last step that was made for this chunk */
     double *due;    /* (n) chunks of the step to be made */
     double *next;   /* (n) … and of the one after it */
@@ -127,13 +135,17 @@ static void fill_costs(const cd_ring_time *ring, tables *t)
     const cd_program *p = &ring->program;
     for (size_t j = 0; j < t->segments.per_chunk; j++)
         for (size_t chunk = 0; chunk < t->n; chunk++) {
-            int64_t begin = ((int64_t)chunk * t->segments.per_chunk + (int64_t)j) * t->segments.elements;
-            int64_t count = p->numel - begin < t->segments.elements ? p->numel - begin : t->segments.elements;
+            int64_t begin =
+                ((int64_t)chunk * t->segments.per_chunk + (int64_t)j) * t->segments.elements;
+            int64_t count =
+                p->numel - begin < t->segments.elements ? p->numel - begin : t->segments.elements;
             bool exists = count > 0;
             uint64_t bytes = exists ? (uint64_t)count * p->element_bytes : 0;
             const cd_network_config *c = &ring->network->config;
-            double near = exists ? (double)(c->intra.overhead_ns + cd_link_busy_ns(&c->intra, bytes)) : 0;
-            double far = exists ? (double)(c->inter.overhead_ns + cd_link_busy_ns(&c->inter, bytes)) : 0;
+            double near =
+                exists ? (double)(c->intra.overhead_ns + cd_link_busy_ns(&c->intra, bytes)) : 0;
+            double far =
+                exists ? (double)(c->inter.overhead_ns + cd_link_busy_ns(&c->inter, bytes)) : 0;
             size_t at = j * 2 * t->n + chunk;
             t->near_cost[at] = t->near_cost[at + t->n] = near;
             t->far_cost[at] = t->far_cost[at + t->n] = far;
@@ -174,13 +186,15 @@ static tables make_tables(const cd_ring_time *ring)
     t.period = t.has_near && t.has_far ? longest_period(&ring->program) : 1;
     for (size_t r = 0; r < n; r++) {
         size_t behind = (r + t.period) % n;
-        if (t.is_far[r] != t.is_far[behind] || t.latency[r] != t.latency[behind]) t.edges[t.edge_count++] = (double)r;
+        if (t.is_far[r] != t.is_far[behind] || t.latency[r] != t.latency[behind])
+            t.edges[t.edge_count++] = (double)r;
     }
     return t;
 }
 
-/* One position of every program: what arrived by `turn` is received, chunk r + first is passed on for the other turn.
- */
+/* One position of every program: what arrived by `turn` is received, chunk r + first is passed on
+** for the other turn.
+*/
 static void run_row(const cd_ring_time *ring, tables *t, size_t j, size_t first, size_t turn)
 {
     size_t at = j * 2 * t->n + first, segments = t->segments.per_chunk;
@@ -205,12 +219,16 @@ static double *passed_in(const tables *t, size_t j, size_t step)
 
 static void run_step(const cd_ring_time *ring, tables *t, size_t step)
 {
-    for (size_t j = 0; j < t->segments.per_chunk; j++) run_row(ring, t, j, (2 + step) % t->n, (step + 1) % 2);
+    for (size_t j = 0; j < t->segments.per_chunk; j++)
+        run_row(ring, t, j, (2 + step) % t->n, (step + 1) % 2);
 }
 
 /* ---- steady chunks ---- */
 
-static size_t chunk_of(const tables *t, size_t rank, size_t step) { return (rank + 2 + step) % t->n; }
+static size_t chunk_of(const tables *t, size_t rank, size_t step)
+{
+    return (rank + 2 + step) % t->n;
+}
 
 static size_t rank_of(const tables *t, size_t chunk, size_t step)
 {
@@ -235,7 +253,8 @@ static void keep_row(const cd_ring_time *ring, const tables *t, size_t step)
 {
     turn(t, past_of(t, step, 0), ring->time, step);
     turn(t, past_of(t, step, 1), ring->port, step);
-    for (size_t j = 0; j < t->segments.per_chunk; j++) turn(t, past_of(t, step, 2 + j), passed_in(t, j, step), step);
+    for (size_t j = 0; j < t->segments.per_chunk; j++)
+        turn(t, past_of(t, step, 2 + j), passed_in(t, j, step), step);
 }
 
 /* A chunk's state after a step, made or not. */
@@ -243,13 +262,16 @@ static double state_after(const tables *t, size_t chunk, size_t step, size_t fie
 {
     size_t made = (size_t)t->made[chunk];
     double state = past_of(t, step, field)[chunk];
-    return step > made ? state + t->growth[chunk] * (double)((step - made + t->period - 1) / t->period) : state;
+    return step > made
+               ? state + t->growth[chunk] * (double)((step - made + t->period - 1) / t->period)
+               : state;
 }
 
 /* Before `step` is made for a chunk that was not looked at: its states of the period before it. */
 static void catch_up(tables *t, size_t chunk, size_t step)
 {
-    size_t made = (size_t)t->made[chunk], first = step - t->period > made ? step - t->period : made + 1;
+    size_t made = (size_t)t->made[chunk],
+           first = step - t->period > made ? step - t->period : made + 1;
     if (made + 1 == step) return;
     for (size_t x = first; x < step; x++)
         for (size_t field = 0; field < 2 + t->segments.per_chunk; field++)
@@ -270,10 +292,12 @@ static void queue_chunk(tables *t, size_t chunk, size_t step, size_t *count)
     t->next[(*count)++] = (double)chunk;
 }
 
-/* With the chunks that come to another link than `period` steps before, these are all that are due for `step`. */
+/* With the chunks that come to another link than `period` steps before, these are all that are due
+** for `step`. */
 static void take_queue(tables *t, size_t step, size_t count)
 {
-    for (size_t e = 0; e < t->edge_count; e++) queue_chunk(t, chunk_of(t, (size_t)t->edges[e], step), step, &count);
+    for (size_t e = 0; e < t->edge_count; e++)
+        queue_chunk(t, chunk_of(t, (size_t)t->edges[e], step), step, &count);
     double *due = t->due;
     t->due = t->next;
     t->next = due;
@@ -346,8 +370,8 @@ static void run_due(tables *t, size_t step)
     take_queue(t, step + 1, count);
 }
 
-/* Makes steps for the chunks that are due as long as they are few; returns the last one that was made. Everything stands
-** as after it then. */
+/* Makes steps for the chunks that are due as long as they are few; returns the last one that was
+** made. Everything stands as after it then. */
 static size_t run_few(const cd_ring_time *ring, tables *t, size_t step, size_t last)
 {
     while (step < last && t->due_count <= t->n / FEW) run_due(t, ++step);
@@ -355,9 +379,11 @@ static size_t run_few(const cd_ring_time *ring, tables *t, size_t step, size_t l
         size_t r = rank_of(t, c, step);
         ring->time[r] = state_after(t, c, step, 0);
         ring->port[r] = state_after(t, c, step, 1);
-        for (size_t j = 0; j < t->segments.per_chunk; j++) passed_in(t, j, step)[r] = state_after(t, c, step, 2 + j);
+        for (size_t j = 0; j < t->segments.per_chunk; j++)
+            passed_in(t, j, step)[r] = state_after(t, c, step, 2 + j);
     }
-    for (size_t j = 0; j < t->segments.per_chunk; j++) passed_in(t, j, step)[t->n] = passed_in(t, j, step)[0];
+    for (size_t j = 0; j < t->segments.per_chunk; j++)
+        passed_in(t, j, step)[t->n] = passed_in(t, j, step)[0];
     return step;
 }
 
@@ -374,7 +400,8 @@ void cd_ring_time_run(const cd_ring_time *ring)
             find_due(ring, &t, step);
             bool are_few = t.due_count <= n / FEW / 2;
             if (are_few) step = run_few(ring, &t, step, steps - 2);
-            pause = are_few ? t.period : pause + pause / 2 + 1; /* looking costs more than a period of steps */
+            /* looking costs more than a period of steps */
+            pause = are_few ? t.period : pause + pause / 2 + 1;
             look = step + pause;
         } else if (step + t.period >= look) {
             keep_row(ring, &t, step);
@@ -382,5 +409,6 @@ void cd_ring_time_run(const cd_ring_time *ring)
     }
     for (size_t j = 0; j < segments; j++)
         for (size_t r = 0; r < n; r++)
-            ring->time[r] = later(ring->time[r], t.arrival[((steps % 2) * segments + j) * (n + 1) + r + 1]);
+            ring->time[r] =
+                later(ring->time[r], t.arrival[((steps % 2) * segments + j) * (n + 1) + r + 1]);
 }

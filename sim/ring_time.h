@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The time of a ring all-reduce, for all ranks at once: what walking its 2(N-1)N messages gives, to the nanosecond.
+/* The time of a ring all-reduce, for all ranks at once: what walking its 2(N-1)N messages gives, to
+** the nanosecond.
 **
 ** Lifetime   a plain function over the caller's arrays.
 */
@@ -11,9 +12,11 @@ typedef struct cd_ring_time {
     const cd_network *network; /* without jitter */
     cd_program program;        /* of any rank */
     const uint32_t *ranks;     /* (size) world ranks of the members */
-    double *time;              /* (size) in: when each starts; out: when each has finished; whole ns below 2^53 */
-    double *port;              /* (size) in and out: when each one's sending port is free, not before its start */
-    double *scratch;           /* (cd_ring_time_scratch) */
+    /* (size) in: when each starts; out: when each has finished; whole ns below 2^53 */
+    double *time;
+    /* (size) in and out: when each one's sending port is free, not before its start */
+    double *port;
+    double *scratch; /* (cd_ring_time_scratch) */
 } cd_ring_time;
 
 size_t cd_ring_time_scratch(const cd_program *program); /* doubles */

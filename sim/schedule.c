@@ -59,7 +59,8 @@ cddp_status cd_schedule_open(const char *start, const char **text, cddp_error *e
     size_t n = strlen(CD_SCHEDULE_PREFIX);
     if (start == NULL) return cd_fail(err, CDDP_E_CONFIG, "no schedule was given");
     if (strncmp(start, CD_SCHEDULE_PREFIX, n) != 0)
-        return cd_fail(err, CDDP_E_CONFIG, "a schedule starts with '" CD_SCHEDULE_PREFIX "', not with '%.8s'", start);
+        return cd_fail(err, CDDP_E_CONFIG,
+                       "a schedule starts with '" CD_SCHEDULE_PREFIX "', not with '%.8s'", start);
     *text = start + n;
     return CDDP_OK;
 }
@@ -67,9 +68,11 @@ cddp_status cd_schedule_open(const char *start, const char **text, cddp_error *e
 static cddp_status malformed(const char *start, const char *at, const char *wanted, cddp_error *err)
 {
     if (*at == '\0')
-        return cd_fail(err, CDDP_E_CONFIG, "the schedule ends at position %zu, where %s is expected",
+        return cd_fail(err, CDDP_E_CONFIG,
+                       "the schedule ends at position %zu, where %s is expected",
                        (size_t)(at - start), wanted);
-    return cd_fail(err, CDDP_E_CONFIG, "schedule position %zu: '%c' where %s is expected", (size_t)(at - start),
+    return cd_fail(err, CDDP_E_CONFIG, "schedule position %zu: '%c' where %s is expected",
+                   (size_t)(at - start),
                    (unsigned char)*at >= ' ' && (unsigned char)*at < 127 ? *at : '?', wanted);
 }
 
@@ -81,7 +84,8 @@ static cddp_status read_gap(const char *start, const char **text, uint64_t *gap,
     uint64_t value = 0;
     for (; *p >= 'A' && *p <= 'Z'; p++) {
         if (value > (UINT64_MAX >> 8) / 26)
-            return cd_fail(err, CDDP_E_LIMIT, "schedule position %zu: a gap that long cannot be", (size_t)(p - start));
+            return cd_fail(err, CDDP_E_LIMIT, "schedule position %zu: a gap that long cannot be",
+                           (size_t)(p - start));
         value = value * 26 + (uint64_t)(*p - 'A');
     }
     *gap = value;
@@ -89,7 +93,8 @@ static cddp_status read_gap(const char *start, const char **text, uint64_t *gap,
     return CDDP_OK;
 }
 
-static cddp_status read_value(const char *start, const char **text, uint32_t *value, cddp_error *err)
+static cddp_status read_value(const char *start, const char **text, uint32_t *value,
+                              cddp_error *err)
 {
     const char *p = *text;
     if (*p >= '1' && *p <= '9') {
@@ -97,10 +102,12 @@ static cddp_status read_value(const char *start, const char **text, uint32_t *va
         *text = p + 1;
         return CDDP_OK;
     }
-    if (*p != '(') return malformed(start, p, "an option (1 to 9, or a number in parentheses)", err);
+    if (*p != '(')
+        return malformed(start, p, "an option (1 to 9, or a number in parentheses)", err);
     const char *first = ++p;
     uint64_t number = 0;
-    for (; *p >= '0' && *p <= '9' && number <= UINT32_MAX; p++) number = number * 10 + (uint64_t)(*p - '0');
+    for (; *p >= '0' && *p <= '9' && number <= UINT32_MAX; p++)
+        number = number * 10 + (uint64_t)(*p - '0');
     if (number > UINT32_MAX - 1)
         return cd_fail(err, CDDP_E_LIMIT, "schedule position %zu: no choice has that many options",
                        (size_t)(first - start));
@@ -111,8 +118,8 @@ static cddp_status read_value(const char *start, const char **text, uint32_t *va
     return CDDP_OK;
 }
 
-cddp_status cd_schedule_read(const char *start, const char **text, uint64_t previous, cd_deviation *deviation,
-                             bool *found, cddp_error *err)
+cddp_status cd_schedule_read(const char *start, const char **text, uint64_t previous,
+                             cd_deviation *deviation, bool *found, cddp_error *err)
 {
     if (**text == '\0') {
         *found = false;

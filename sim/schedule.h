@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A schedule: the deviations of a run from fifo, and their printable form, the choice string.
 **
-**     s1:Q2B1(23)3      16 choices fifo, then option 2; one fifo, then option 1; option 23; option 3; fifo from here
+**     s1:Q2B1(23)3      16 choices fifo, then option 2; one fifo, then option 1; option 23; option
+**                       3; fifo from here
 **
-** Letters count fifo choices in base 26 (A = 0, B = 1, Z = 25, BA = 26), a digit 1–9 or a number in parentheses is the
-** option taken. The form is canonical: no leading A, no zero option, no parentheses around a single digit, nothing
-** behind the last deviation. docs/formats/schedule.md describes it.
+** Letters count fifo choices in base 26 (A = 0, B = 1, Z = 25, BA = 26), a digit 1–9 or a number in
+** parentheses is the option taken. The form is canonical: no leading A, no zero option, no
+** parentheses around a single digit, nothing behind the last deviation. docs/formats/schedule.md
+** describes it.
 **
 ** Lifetime   storage of a schedule is the caller's. Strings are borrowed.
 ** Errors     a malformed string is named by the position of its first wrong character.
@@ -30,11 +32,12 @@ typedef struct cd_schedule {
 
 /* Counts one choice and keeps it when it deviates. */
 void cd_schedule_push(cd_schedule *schedule, uint32_t value, uint32_t kind);
-/* Writes the choice string, always terminated; returns the length it wanted (without the terminator). */
+/* Writes the choice string, always terminated; returns the length it wanted (without the
+** terminator). */
 size_t cd_schedule_print(const cd_schedule *schedule, char *text, size_t text_bytes);
-/* Reads one deviation at *text. `previous` is the choice point of the one before, UINT64_MAX at the start.
-** *found is false at the end of the string. start: of the whole string, for messages. */
-cddp_status cd_schedule_read(const char *start, const char **text, uint64_t previous, cd_deviation *deviation,
-                             bool *found, cddp_error *err) CDDP_MUST_CHECK;
+/* Reads one deviation at *text. `previous` is the choice point of the one before, UINT64_MAX at the
+** start. *found is false at the end of the string. start: of the whole string, for messages. */
+cddp_status cd_schedule_read(const char *start, const char **text, uint64_t previous,
+                             cd_deviation *deviation, bool *found, cddp_error *err) CDDP_MUST_CHECK;
 /* Checks the prefix and points *text behind it. */
 cddp_status cd_schedule_open(const char *start, const char **text, cddp_error *err) CDDP_MUST_CHECK;

@@ -4,7 +4,8 @@
 **   cd_sim | memory up to its high-water mark | pending options | deviations so far |
 **   of every stack, what lies above its stack pointer
 **
-** Pointers stay valid because nothing moves. What a device or a program keeps outside the block is not rolled back.
+** Pointers stay valid because nothing moves. What a device or a program keeps outside the block is
+** not rolled back.
 */
 #include "core/base/alloc.h"
 #include "core/base/assert.h"
@@ -35,7 +36,8 @@ static bool get_piece(cd_sim *sim, uint32_t index, piece *out)
         *out = (piece){sim->memory.base, sim->memory.used};
     } else if (index == 2) {
         bool ours = sim->pending.options == sim->host->options;
-        *out = (piece){sim->host->options, ours ? sim->pending.option_count * sizeof *sim->host->options : 0};
+        *out = (piece){sim->host->options,
+                       ours ? sim->pending.option_count * sizeof *sim->host->options : 0};
     } else if (index == 3) {
         *out = (piece){sim->schedule.items, sim->schedule.count * sizeof *sim->schedule.items};
     } else if (index - 4 < sim->world_size) {
@@ -52,29 +54,34 @@ cddp_status cd_sim_snapshot(cd_sim *sim, cd_snapshot **snapshot, cddp_error *err
 {
     const cddp_allocator *a = sim->host->allocator;
     if (cd_fiber_has_shadow())
-        return cd_fail(err, CDDP_E_UNSUPPORTED,
-                       "a sanitizer build cannot copy the shadow of its stacks: replay the prefix instead");
+        return cd_fail(
+            err, CDDP_E_UNSUPPORTED,
+            "a sanitizer build cannot copy the shadow of its stacks: replay the prefix instead");
     if (sim->pending_source == CD_PENDING_NONE)
         return cd_fail(err, CDDP_E_STATE, "a snapshot is taken at a pending choice");
     if (sim->cluster->used_staging != NULL)
-        return cd_fail(err, CDDP_E_UNSUPPORTED,
-                       "a chunk whose data lives outside the world is under way: replay the prefix instead");
+        return cd_fail(
+            err, CDDP_E_UNSUPPORTED,
+            "a chunk whose data lives outside the world is under way: replay the prefix instead");
     size_t bytes = 0;
     piece p;
     for (uint32_t i = 0; get_piece(sim, i, &p); i++) bytes += p.bytes;
     cd_snapshot *s = cd_allocate(a, sizeof *s + bytes);
-    if (s == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for a snapshot of %zu bytes", bytes);
+    if (s == NULL)
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for a snapshot of %zu bytes", bytes);
     s->allocator = a;
     s->sim = sim;
     s->bytes = bytes;
     s->staging_serial = sim->cluster->staging_serial;
     size_t at = 0;
-    for (uint32_t i = 0; get_piece(sim, i, &p); at += p.bytes, i++) memcpy(s->data + at, p.memory, p.bytes);
+    for (uint32_t i = 0; get_piece(sim, i, &p); at += p.bytes, i++)
+        memcpy(s->data + at, p.memory, p.bytes);
     *snapshot = s;
     return CDDP_OK;
 }
 
-/* Storage that devices made after the snapshot was taken is not known to the world that it describes. */
+/* Storage that devices made after the snapshot was taken is not known to the world that it
+** describes. */
 static void release_newer(cd_staging *list, uint64_t serial)
 {
     for (cd_staging *s = list; s != NULL; s = s->next)
@@ -89,7 +96,8 @@ void cd_sim_restore(cd_sim *sim, const cd_snapshot *snapshot)
     size_t at = 0;
     piece p;
     /* The first pieces bring back what tells where the following ones lie. */
-    for (uint32_t i = 0; get_piece(sim, i, &p); at += p.bytes, i++) memcpy(p.memory, snapshot->data + at, p.bytes);
+    for (uint32_t i = 0; get_piece(sim, i, &p); at += p.bytes, i++)
+        memcpy(p.memory, snapshot->data + at, p.bytes);
     CD_ASSERT(at == snapshot->bytes);
 }
 
@@ -97,5 +105,6 @@ size_t cd_snapshot_bytes(const cd_snapshot *snapshot) { return snapshot->bytes; 
 
 void cd_snapshot_destroy(cd_snapshot *snapshot)
 {
-    if (snapshot != NULL) cd_release(snapshot->allocator, snapshot, sizeof *snapshot + snapshot->bytes);
+    if (snapshot != NULL)
+        cd_release(snapshot->allocator, snapshot, sizeof *snapshot + snapshot->bytes);
 }

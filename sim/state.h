@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the parts of one world share: the scheduler (world.c), the collectives (collective.c), the transport
-** (transport.c), streams and faults. Not for users of the world, who include sim/world.h.
+/* What the parts of one world share: the scheduler (world.c), the collectives (collective.c), the
+** transport (transport.c), streams and faults. Not for users of the world, who include sim/world.h.
 **
-** Memory   a cd_sim lies at the start of its block; everything it points to lies in the block, except cd_sim_host.
+** Memory   a cd_sim lies at the start of its block; everything it points to lies in the block,
+**          except cd_sim_host.
 */
 #pragma once
 #include "core/trace/tracer.h"
@@ -17,7 +18,8 @@ struct cd_sim_event {
     void (*fire)(cd_sim *sim, cd_sim_event *event);
 };
 
-/* An operation whose completion may be chosen. Linked in the order in which they became completable. */
+/* An operation whose completion may be chosen. Linked in the order in which they became
+** completable. */
 typedef struct cd_completion cd_completion;
 struct cd_completion {
     cd_completion *next;
@@ -27,12 +29,12 @@ struct cd_completion {
 };
 
 typedef enum cd_rank_state {
-    CD_RANK_READY,   /* in the ready queue */
-    CD_RANK_RUNNING, /* on its stack now */
-    CD_RANK_WAITING, /* for a wake-up or its deadline */
-    CD_RANK_CHOOSING,/* its choice is pending */
-    CD_RANK_ENDED,   /* its program returned */
-    CD_RANK_DEAD     /* killed or crashed: never scheduled again */
+    CD_RANK_READY,    /* in the ready queue */
+    CD_RANK_RUNNING,  /* on its stack now */
+    CD_RANK_WAITING,  /* for a wake-up or its deadline */
+    CD_RANK_CHOOSING, /* its choice is pending */
+    CD_RANK_ENDED,    /* its program returned */
+    CD_RANK_DEAD      /* killed or crashed: never scheduled again */
 } cd_rank_state;
 
 typedef enum cd_wake { CD_WAKE_DONE, CD_WAKE_TIMEOUT, CD_WAKE_ABORT } cd_wake;
@@ -50,29 +52,30 @@ struct cd_sim_rank {
     cddp_allocator allocator;
     cd_fiber fiber;
     cd_rank_state state;
-    cd_wake wake;               /* why it became ready again */
-    uint64_t deadline_ns;       /* while waiting; UINT64_MAX: none */
+    cd_wake wake;         /* why it became ready again */
+    uint64_t deadline_ns; /* while waiting; UINT64_MAX: none */
     cd_rank_timer timer;
-    const char *waiting;        /* in words, while waiting; static text */
+    const char *waiting;                /* in words, while waiting; static text */
     const struct cd_part *waiting_part; /* the operation it waits for, or NULL */
-    const void *waiting_group;  /* cd_comm that it waits to see complete, or NULL */
+    const void *waiting_group;          /* cd_comm that it waits to see complete, or NULL */
     uint64_t waiting_since_ns;
-    uint64_t hang_until_ns;     /* a fault: not scheduled before */
-    bool is_held;               /* it was woken while it hangs … */
-    cd_wake held_wake;          /* … for this reason */
-    uint32_t slow_permille;     /* of normal compute time … */
-    uint64_t slow_until_ns;     /* … until then */
-    uint32_t chosen;            /* answer to its own choice */
+    uint64_t hang_until_ns; /* a fault: not scheduled before */
+    bool is_held;           /* it was woken while it hangs … */
+    cd_wake held_wake;      /* … for this reason */
+    uint32_t slow_permille; /* of normal compute time … */
+    uint64_t slow_until_ns; /* … until then */
+    uint32_t chosen;        /* answer to its own choice */
     bool started, killed, overflowed, hung, has_op_faults;
-    uint64_t unwind_calls;      /* world calls after the world ended */
-    uint64_t collective_count;  /* posted, over all groups: what faults count */
-    uint64_t join_count;        /* begun: cd_sim_pass_join */
+    uint64_t unwind_calls;     /* world calls after the world ended */
+    uint64_t collective_count; /* posted, over all groups: what faults count */
+    uint64_t join_count;       /* begun: cd_sim_pass_join */
     uint32_t slots_used;
-    uint32_t transfers;  /* operations whose data are moving */
-    bool is_sharing;     /* it computes, and how fast depends on transfers */
+    uint32_t transfers;                       /* operations whose data are moving */
+    bool is_sharing;                          /* it computes, and how fast depends on transfers */
     struct cd_part *queue_first, *queue_last; /* posted, waiting for a slot */
-    struct cd_part *active;     /* parts that take part now; kept for hang reports when slots are bounded */
-    const char *last_what;      /* its last event, for hang reports */
+    /* parts that take part now; kept for hang reports when slots are bounded */
+    struct cd_part *active;
+    const char *last_what; /* its last event, for hang reports */
     const char *last_group;
     uint64_t last_ordinal, last_ns;
     cd_sim_rank_times times;
@@ -99,8 +102,8 @@ typedef struct cd_sim_host {
     size_t stacks_offset, stack_bytes, stack_stride;
     uint64_t *options; /* (options_max) semantic ids of the choice being made */
     uint32_t options_max;
-    uint32_t *slow;    /* (world_size) or NULL */
-    cd_fault *faults;  /* (fault_count) */
+    uint32_t *slow;   /* (world_size) or NULL */
+    cd_fault *faults; /* (fault_count) */
 } cd_sim_host;
 
 struct cd_sim {
@@ -108,9 +111,9 @@ struct cd_sim {
     cd_memory memory;
     uint64_t now_ns;
     cd_queue events;
-    cd_sim_rank *ranks;  /* (world_size) */
+    cd_sim_rank *ranks; /* (world_size) */
     uint32_t world_size;
-    uint32_t *ready;     /* (world_size) ring of rank numbers */
+    uint32_t *ready; /* (world_size) ring of rank numbers */
     uint32_t ready_first, ready_count;
     cd_completion *completable, *completable_last;
     uint32_t completable_count;
@@ -118,7 +121,7 @@ struct cd_sim {
     cddp_rank_fn program;
     void *argument;
     uint32_t ended_count; /* ranks that are ENDED or DEAD */
-    bool is_launched; /* by launch: without a chooser, fifo decides at once */
+    bool is_launched;     /* by launch: without a chooser, fifo decides at once */
     bool over, unwinding, out_of_time, out_of_memory;
     cd_pending_source pending_source;
     cddp_choice pending;
@@ -131,15 +134,14 @@ struct cd_sim {
     cd_sim_stats stats;
 };
 
-static inline cd_sim_rank *cd_sim_rank_of(cddp_rank *rank)
-{
-    return (cd_sim_rank *)(void *)rank;
-}
+static inline cd_sim_rank *cd_sim_rank_of(cddp_rank *rank) { return (cd_sim_rank *)(void *)rank; }
 
 /* Queues an event at now + delay; equal times fire in the order of these calls. */
 void cd_sim_schedule_event(cd_sim *sim, cd_sim_event *event, uint64_t time_ns);
-/* On a rank's stack: waits for cd_sim_wake or the deadline (UINT64_MAX: none). `what` is static text. */
-cd_wake cd_sim_wait(cd_sim *sim, const char *what, const struct cd_part *part, uint64_t deadline_ns);
+/* On a rank's stack: waits for cd_sim_wake or the deadline (UINT64_MAX: none). `what` is static
+** text. */
+cd_wake cd_sim_wait(cd_sim *sim, const char *what, const struct cd_part *part,
+                    uint64_t deadline_ns);
 /* Makes a waiting rank ready; nothing when it is not waiting. */
 void cd_sim_wake(cd_sim *sim, cd_sim_rank *rank, cd_wake wake);
 /* On a rank's stack: lets the other ready ranks run first. */
@@ -151,10 +153,12 @@ uint32_t cd_sim_choose(cd_sim *sim, const cddp_choice *choice);
 void cd_sim_add_completion(cd_sim *sim, cd_completion *completion);
 /* Stops the run with CDDP_E_NOMEM: the block is exhausted where no rank could be told. */
 void cd_sim_exhausted(cd_sim *sim);
-/* True when this call must fail because the world has ended; counts calls, and abandons a rank that never stops. */
+/* True when this call must fail because the world has ended; counts calls, and abandons a rank that
+** never stops. */
 bool cd_sim_is_over_for(cd_sim *sim, cd_sim_rank *rank);
 void cd_sim_note(cd_sim_rank *rank, const char *what, const char *group, uint64_t ordinal);
-/* Ranks that never returned are run once more with every call failing, so that they give back what they own. */
+/* Ranks that never returned are run once more with every call failing, so that they give back what
+** they own. */
 void cd_sim_unwind(cd_sim *sim);
 /* Ends a rank for good; when it is the caller's own, does not return. */
 void cd_sim_kill(cd_sim *sim, cd_sim_rank *rank);
@@ -164,12 +168,12 @@ void cd_sim_report_hang(cd_sim *sim);
 /* Fills the error of a rank that is killed now, with what it did last. */
 void cd_sim_report_death(cd_sim_rank *rank);
 /* Emits through the world's tracer, stamped with the world's time. */
-#define CD_SIM_EMIT(sim, event_name, event_text, ...)                                              \
-    do {                                                                                           \
-        if ((sim)->tracer.sink != NULL && !(sim)->unwinding) {                                     \
-            (sim)->tracer.time_ns = (sim)->now_ns;                                                 \
-            CD_EMIT(&(sim)->tracer, event_name, event_text, __VA_ARGS__);                          \
-        }                                                                                          \
+#define CD_SIM_EMIT(sim, event_name, event_text, ...)                     \
+    do {                                                                  \
+        if ((sim)->tracer.sink != NULL && !(sim)->unwinding) {            \
+            (sim)->tracer.time_ns = (sim)->now_ns;                        \
+            CD_EMIT(&(sim)->tracer, event_name, event_text, __VA_ARGS__); \
+        }                                                                 \
     } while (0)
 
 /* Faults (strike.c). */
@@ -188,6 +192,7 @@ void cd_wires_rank_ended(cd_sim *sim, const cd_sim_rank *rank);
 cddp_status cd_cluster_init(cd_sim *sim, cddp_error *err);
 void cd_cluster_fini(cd_sim *sim);
 void cd_cluster_rank_died(cd_sim *sim, cd_sim_rank *rank);
-/* "allreduce #3 of group 'world' for ranks 1, 2"; returns the number of peers written to peers[]. */
+/* "allreduce #3 of group 'world' for ranks 1, 2"; returns the number of peers written to
+** peers[]. */
 uint32_t cd_part_missing(const struct cd_part *part, uint32_t *peers, uint32_t peers_max);
 void cd_part_print(const struct cd_part *part, char *text, size_t text_bytes);

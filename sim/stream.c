@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The device table of a device with streams: every operation is queued, what blocks waits for the default stream. */
+/* The device table of a device with streams: every operation is queued, what blocks waits for the
+** default stream. */
 #include "sim/stream.h"
 
 #include "core/base/assert.h"
@@ -18,12 +19,12 @@ static cd_stream_region *find_free(cd_stream_device *d, cddp_dtype dtype, int64_
 
 static void tell_memory(const cd_stream_device *d, const cd_stream_region *r, bool released)
 {
-    CD_EMIT(d->tracer, memory, NULL, .region = r->id, .bytes = r->numel * (int64_t)cddp_dtype_bytes(r->dtype),
-            .released = released);
+    CD_EMIT(d->tracer, memory, NULL, .region = r->id,
+            .bytes = r->numel * (int64_t)cddp_dtype_bytes(r->dtype), .released = released);
 }
 
-static cddp_status dev_allocate(const cddp_device *table, cddp_dtype dtype, int64_t numel, void **storage,
-                                cddp_error *err)
+static cddp_status dev_allocate(const cddp_device *table, cddp_dtype dtype, int64_t numel,
+                                void **storage, cddp_error *err)
 {
     cd_stream_device *d = cd_stream_device_of(table);
     cd_stream_region *r = find_free(d, dtype, numel);
@@ -36,8 +37,11 @@ static cddp_status dev_allocate(const cddp_device *table, cddp_dtype dtype, int6
             cd_memory_release(&d->sim->memory, r, sizeof *r);
             return status;
         }
-        *r = (cd_stream_region){
-            .next = d->regions, .storage = made, .id = d->region_count++, .numel = numel, .dtype = dtype};
+        *r = (cd_stream_region){.next = d->regions,
+                                .storage = made,
+                                .id = d->region_count++,
+                                .numel = numel,
+                                .dtype = dtype};
         d->regions = r;
     }
     r->is_free = false;
@@ -78,11 +82,13 @@ static cddp_status wait_idle(cd_stream_device *d, cddp_stream *s, cddp_error *er
 {
     while (s->first != NULL) {
         if (d->sim->current == NULL)
-            return cd_fail(err, CDDP_E_STATE, "stream %u is busy, and nobody is here to wait for it", s->index);
+            return cd_fail(err, CDDP_E_STATE,
+                           "stream %u is busy, and nobody is here to wait for it", s->index);
         s->waiter = d->sim->current;
         const cd_part *part = s->first->kind == CD_STREAM_JOIN ? s->first->part : NULL;
         if (cd_sim_wait(d->sim, "waits for a stream", part, UINT64_MAX) == CD_WAKE_ABORT)
-            return cd_fail(err, CDDP_E_ABORTED, "the world ended while rank %u waited for stream %u", d->rank->rank,
+            return cd_fail(err, CDDP_E_ABORTED,
+                           "the world ended while rank %u waited for stream %u", d->rank->rank,
                            s->index);
     }
     if (d->failure == CDDP_OK) return CDDP_OK;
@@ -101,7 +107,8 @@ static cddp_status dev_read(const cddp_tensor *src, void *host, size_t host_byte
     return d->inner->read(&t, host, host_bytes, err);
 }
 
-static cddp_status dev_write(const cddp_tensor *dst, const void *host, size_t host_bytes, cddp_error *err)
+static cddp_status dev_write(const cddp_tensor *dst, const void *host, size_t host_bytes,
+                             cddp_error *err)
 {
     cd_stream_device *d = cd_stream_device_of(dst->device);
     cd_stream_touch(d, d->streams[0], dst, true, "write");
@@ -135,8 +142,8 @@ static cddp_status dev_digest(const cddp_tensor *src, uint64_t *digest, cddp_err
     return d->inner->digest(&t, digest, err);
 }
 
-static cddp_status two(cd_stream_op_kind kind, const cddp_tensor *dst, const cddp_tensor *src, cddp_stream *stream,
-                       cd_stream_op extra, cddp_error *err)
+static cddp_status two(cd_stream_op_kind kind, const cddp_tensor *dst, const cddp_tensor *src,
+                       cddp_stream *stream, cd_stream_op extra, cddp_error *err)
 {
     cd_stream_device *d = cd_stream_device_of(dst->device);
     extra.kind = kind;
@@ -145,19 +152,25 @@ static cddp_status two(cd_stream_op_kind kind, const cddp_tensor *dst, const cdd
     return cd_stream_push(d, stream, &extra, err);
 }
 
-static cddp_status dev_copy(const cddp_tensor *dst, const cddp_tensor *src, cddp_stream *stream, cddp_error *err)
+static cddp_status dev_copy(const cddp_tensor *dst, const cddp_tensor *src, cddp_stream *stream,
+                            cddp_error *err)
 {
     return two(CD_STREAM_COPY, dst, src, stream, (cd_stream_op){.next = NULL}, err);
 }
 
-static cddp_status dev_copy_many(const cddp_device *table, const cddp_copy_pair *pairs, size_t pair_count,
-                                 cddp_copy_scale scale, int64_t n, cddp_stream *stream, cddp_error *err)
+static cddp_status dev_copy_many(const cddp_device *table, const cddp_copy_pair *pairs,
+                                 size_t pair_count, cddp_copy_scale scale, int64_t n,
+                                 cddp_stream *stream, cddp_error *err)
 {
     cd_stream_device *d = cd_stream_device_of(table);
-    cd_stream_op o = {.kind = CD_STREAM_COPY_MANY, .pair_count = pair_count, .scale = scale, .n = n};
+    cd_stream_op o = {.kind = CD_STREAM_COPY_MANY,
+                      .pair_count = pair_count,
+                      .scale = scale,
+                      .n = n};
     if (pair_count == 0) return CDDP_OK;
     o.pairs = cd_memory_allocate(&d->sim->memory, pair_count * sizeof *o.pairs);
-    if (o.pairs == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory to queue %zu copies", pair_count);
+    if (o.pairs == NULL)
+        return cd_fail(err, CDDP_E_NOMEM, "no memory to queue %zu copies", pair_count);
     for (size_t i = 0; i < pair_count; i++) {
         o.pairs[i] = pairs[i];
         cd_stream_touch(d, cd_stream_or_default(d, stream), &o.pairs[i].src, false, "copy");
@@ -166,56 +179,63 @@ static cddp_status dev_copy_many(const cddp_device *table, const cddp_copy_pair 
     return cd_stream_push(d, stream, &o, err);
 }
 
-static cddp_status dev_fill(const cddp_tensor *dst, double value, cddp_stream *stream, cddp_error *err)
+static cddp_status dev_fill(const cddp_tensor *dst, double value, cddp_stream *stream,
+                            cddp_error *err)
 {
     cd_stream_device *d = cd_stream_device_of(dst->device);
     cd_stream_op o = {.kind = CD_STREAM_FILL, .dst = *dst, .x = value};
     return cd_stream_push(d, stream, &o, err);
 }
 
-static cddp_status dev_reduce(cddp_red_op red, const cddp_tensor *dst, const cddp_tensor *src, cddp_stream *stream,
-                              cddp_error *err)
+static cddp_status dev_reduce(cddp_red_op red, const cddp_tensor *dst, const cddp_tensor *src,
+                              cddp_stream *stream, cddp_error *err)
 {
     return two(CD_STREAM_REDUCE, dst, src, stream, (cd_stream_op){.red = red}, err);
 }
 
-static cddp_status dev_divide(const cddp_tensor *dst, const cddp_tensor *src, int64_t n, cddp_stream *stream,
-                              cddp_error *err)
+static cddp_status dev_divide(const cddp_tensor *dst, const cddp_tensor *src, int64_t n,
+                              cddp_stream *stream, cddp_error *err)
 {
     return two(CD_STREAM_DIVIDE, dst, src, stream, (cd_stream_op){.n = n}, err);
 }
 
-static cddp_status dev_reciprocal(const cddp_tensor *dst, const cddp_tensor *src, int64_t n, cddp_stream *stream,
-                                  cddp_error *err)
+static cddp_status dev_reciprocal(const cddp_tensor *dst, const cddp_tensor *src, int64_t n,
+                                  cddp_stream *stream, cddp_error *err)
 {
     return two(CD_STREAM_RECIPROCAL, dst, src, stream, (cd_stream_op){.n = n}, err);
 }
 
-static cddp_status dev_scale(const cddp_tensor *dst, const cddp_tensor *src, double factor, cddp_stream *stream,
-                             cddp_error *err)
+static cddp_status dev_scale(const cddp_tensor *dst, const cddp_tensor *src, double factor,
+                             cddp_stream *stream, cddp_error *err)
 {
     return two(CD_STREAM_SCALE, dst, src, stream, (cd_stream_op){.x = factor}, err);
 }
 
-static cddp_status dev_axpy(const cddp_tensor *dst, double alpha, const cddp_tensor *x, cddp_stream *stream,
-                            cddp_error *err)
+static cddp_status dev_axpy(const cddp_tensor *dst, double alpha, const cddp_tensor *x,
+                            cddp_stream *stream, cddp_error *err)
 {
     return two(CD_STREAM_AXPY, dst, x, stream, (cd_stream_op){.x = alpha}, err);
 }
 
-static cddp_status dev_matmul(const cddp_tensor *dst, const cddp_matmul *operands, cddp_stream *stream, cddp_error *err)
+static cddp_status dev_matmul(const cddp_tensor *dst, const cddp_matmul *operands,
+                              cddp_stream *stream, cddp_error *err)
 {
     cd_stream_device *d = cd_stream_device_of(dst->device);
-    cd_stream_op o = {
-        .kind = CD_STREAM_MATMUL, .dst = *dst, .a = *operands->a, .b = *operands->b, .matmul = *operands};
+    cd_stream_op o = {.kind = CD_STREAM_MATMUL,
+                      .dst = *dst,
+                      .a = *operands->a,
+                      .b = *operands->b,
+                      .matmul = *operands};
     return cd_stream_push(d, stream, &o, err);
 }
 
-static cddp_status dev_stream_create(const cddp_device *table, cddp_stream **stream, cddp_error *err)
+static cddp_status dev_stream_create(const cddp_device *table, cddp_stream **stream,
+                                     cddp_error *err)
 {
     cd_stream_device *d = cd_stream_device_of(table);
     if (d->stream_count == CD_STREAMS_MAX)
-        return cd_fail(err, CDDP_E_LIMIT, "rank %u already has %u streams", d->rank->rank, CD_STREAMS_MAX);
+        return cd_fail(err, CDDP_E_LIMIT, "rank %u already has %u streams", d->rank->rank,
+                       CD_STREAMS_MAX);
     cddp_stream *s = cd_memory_allocate(&d->sim->memory, sizeof *s);
     if (s == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for a stream");
     *s = (cddp_stream){.device = d, .index = d->stream_count};
@@ -225,9 +245,13 @@ static cddp_status dev_stream_create(const cddp_device *table, cddp_stream **str
 }
 
 /* Work that is queued still completes, as on a GPU; the stream's memory goes with the device. */
-static void dev_stream_destroy(const cddp_device *table, cddp_stream *stream) { (void)table, (void)stream; }
+static void dev_stream_destroy(const cddp_device *table, cddp_stream *stream)
+{
+    (void)table, (void)stream;
+}
 
-static cddp_status dev_stream_synchronize(const cddp_device *table, cddp_stream *stream, cddp_error *err)
+static cddp_status dev_stream_synchronize(const cddp_device *table, cddp_stream *stream,
+                                          cddp_error *err)
 {
     cd_stream_device *d = cd_stream_device_of(table);
     cddp_stream *s = cd_stream_or_default(d, stream);
@@ -249,40 +273,44 @@ static cddp_status dev_mark_create(const cddp_device *table, cddp_mark **mark, c
 /* As with streams: a queued record or wait may still name it. */
 static void dev_mark_destroy(const cddp_device *table, cddp_mark *mark) { (void)table, (void)mark; }
 
-static cddp_status dev_mark_record(const cddp_device *table, cddp_mark *mark, cddp_stream *stream, cddp_error *err)
+static cddp_status dev_mark_record(const cddp_device *table, cddp_mark *mark, cddp_stream *stream,
+                                   cddp_error *err)
 {
     cd_stream_device *d = cd_stream_device_of(table);
     cd_stream_op o = {.kind = CD_STREAM_RECORD, .mark = mark, .generation = ++mark->recorded};
-    CD_EMIT(d->tracer, order, NULL, .from = cd_stream_or_default(d, stream)->index, .to = -1, .point = mark->index,
-            .waits = 0);
+    CD_EMIT(d->tracer, order, NULL, .from = cd_stream_or_default(d, stream)->index, .to = -1,
+            .point = mark->index, .waits = 0);
     return cd_stream_push(d, stream, &o, err);
 }
 
-static cddp_status dev_mark_wait(const cddp_device *table, cddp_mark *mark, cddp_stream *stream, cddp_error *err)
+static cddp_status dev_mark_wait(const cddp_device *table, cddp_mark *mark, cddp_stream *stream,
+                                 cddp_error *err)
 {
     cd_stream_device *d = cd_stream_device_of(table);
     cd_stream_op o = {.kind = CD_STREAM_WAIT, .mark = mark, .generation = mark->recorded};
-    CD_EMIT(d->tracer, order, NULL, .from = -1, .to = cd_stream_or_default(d, stream)->index, .point = mark->index,
-            .waits = 1);
+    CD_EMIT(d->tracer, order, NULL, .from = -1, .to = cd_stream_or_default(d, stream)->index,
+            .point = mark->index, .waits = 1);
     return cd_stream_push(d, stream, &o, err);
 }
 
 /* Ours are known by their function: no two devices share it. */
 const cddp_device *cd_stream_device_inner(const cddp_device *table)
 {
-    return table != NULL && table->allocate == dev_allocate ? cd_stream_device_of(table)->inner : NULL;
+    return table != NULL && table->allocate == dev_allocate ? cd_stream_device_of(table)->inner
+                                                            : NULL;
 }
 
 /* ---- making ---- */
 
-cddp_status cd_stream_device_create(cddp_rank *rank, const cd_stream_device_config *config, const cddp_device **out,
-                                    cddp_error *err)
+cddp_status cd_stream_device_create(cddp_rank *rank, const cd_stream_device_config *config,
+                                    const cddp_device **out, cddp_error *err)
 {
     cd_sim *sim = rank->world;
     const cddp_device *inner = config->inner;
     cd_stream_device *d = cd_memory_allocate(&sim->memory, sizeof *d);
     if (d == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for a device with streams");
-    *d = (cd_stream_device){.sim = sim, .rank = rank, .inner = inner, .op_ns = config->op_ns, .tracer = config->tracer};
+    *d = (cd_stream_device){
+        .sim = sim, .rank = rank, .inner = inner, .op_ns = config->op_ns, .tracer = config->tracer};
     d->table = (cddp_device){.size = sizeof d->table,
                              .abi = CDDP_DEVICE_ABI,
                              .name = inner->name,
@@ -344,7 +372,8 @@ static void drop_free_regions(cd_stream_device *d)
     }
 }
 
-/* Operations under way, parts and completions may still name streams and device: those go with the world. */
+/* Operations under way, parts and completions may still name streams and device: those go with the
+** world. */
 void cd_stream_device_destroy(const cddp_device *table)
 {
     if (table == NULL) return;
@@ -354,5 +383,6 @@ void cd_stream_device_destroy(const cddp_device *table)
     d->tracer = NULL;
     drop_free_regions(d);
     const bool quiet = is_quiet(d);
-    for (uint32_t i = 0; quiet && i < d->stream_count; i++) cd_memory_release(memory, d->streams[i], sizeof *d->streams[i]);
+    for (uint32_t i = 0; quiet && i < d->stream_count; i++)
+        cd_memory_release(memory, d->streams[i], sizeof *d->streams[i]);
 }

@@ -5,7 +5,8 @@
 
 /* The device that a stream device wraps, or NULL when it is none. */
 const cddp_device *cd_stream_device_inner(const cddp_device *device);
-/* Queues the start of a part on the stream of what was posted. Where that wait is lost the part starts at once. */
+/* Queues the start of a part on the stream of what was posted. Where that wait is lost the part
+** starts at once. */
 bool cd_stream_push_start(cd_part *part, const cddp_collective *what);
 /* Queues the wait for its end on the same stream. */
 bool cd_stream_push_join(cd_part *part);

@@ -15,14 +15,15 @@ static const cd_stream_region *find_region(const cd_stream_device *d, const void
     return NULL;
 }
 
-void cd_stream_touch(const cd_stream_device *d, const cddp_stream *s, const cddp_tensor *t, bool write, const char *what)
+void cd_stream_touch(const cd_stream_device *d, const cddp_stream *s, const cddp_tensor *t,
+                     bool write, const char *what)
 {
     int64_t esize = (int64_t)cddp_dtype_bytes(t->dtype);
     if (d->tracer == NULL || t->device != &d->table) return;
     const cd_stream_region *r = find_region(d, t->storage);
     if (r == NULL) return;
-    CD_EMIT(d->tracer, touch, what, .region = r->id, .on_stream = s->index, .write = write, .begin = t->offset * esize,
-            .end = (t->offset + cd_numel(t)) * esize);
+    CD_EMIT(d->tracer, touch, what, .region = r->id, .on_stream = s->index, .write = write,
+            .begin = t->offset * esize, .end = (t->offset + cd_numel(t)) * esize);
 }
 
 /* ---- the queue ---- */
@@ -34,7 +35,8 @@ static void unwrap(const cd_stream_device *d, cd_stream_op *o)
     o->a = cd_stream_unwrapped(d, &o->a);
     o->b = cd_stream_unwrapped(d, &o->b);
     for (size_t i = 0; i < o->pair_count; i++)
-        o->pairs[i] = (cddp_copy_pair){cd_stream_unwrapped(d, &o->pairs[i].dst), cd_stream_unwrapped(d, &o->pairs[i].src)};
+        o->pairs[i] = (cddp_copy_pair){cd_stream_unwrapped(d, &o->pairs[i].dst),
+                                       cd_stream_unwrapped(d, &o->pairs[i].src)};
 }
 
 static cddp_status take_effect(const cd_stream_device *d, cd_stream_op *o, cddp_error *err)
@@ -117,8 +119,9 @@ static void run_first(cddp_stream *s)
     s->is_running = true;
     sim->stats.races++;
     if (sim->host->config.completion == CD_SIM_COMPLETE_CHOICE) {
-        s->completion = (cd_completion){
-            .group = s, .semantic = cd_hash_mix(d->rank->rank, s->index), .complete = completion_finished};
+        s->completion = (cd_completion){.group = s,
+                                        .semantic = cd_hash_mix(d->rank->rank, s->index),
+                                        .complete = completion_finished};
         cd_sim_add_completion(sim, &s->completion);
     } else {
         s->event.fire = event_finished;
@@ -138,7 +141,8 @@ void cd_stream_kick(cddp_stream *s)
     while (s->first != NULL && !s->is_running) {
         cd_stream_op *o = s->first;
         if (o->kind == CD_STREAM_WAIT && o->mark->done < o->generation) return;
-        if (o->kind == CD_STREAM_JOIN && o->part->state != CD_PART_ENDED && o->part->state != CD_PART_GONE) {
+        if (o->kind == CD_STREAM_JOIN && o->part->state != CD_PART_ENDED &&
+            o->part->state != CD_PART_GONE) {
             o->part->joiner = s;
             if (s->waiter != NULL) s->waiter->waiting_part = o->part;
             return;
@@ -157,9 +161,11 @@ void cd_stream_kick(cddp_stream *s)
         } else if (reached.kind == CD_STREAM_JOIN) {
             cd_stream_device *d = s->device;
             if (s->waiter != NULL) s->waiter->waiting_part = NULL;
-            if (reached.part->state == CD_PART_ENDED && reached.part->status != CDDP_OK && d->failure == CDDP_OK)
-                d->failure = cd_fail(&d->error, reached.part->status, "%s",
-                                     reached.part->why != NULL ? reached.part->why : "a collective failed");
+            if (reached.part->state == CD_PART_ENDED && reached.part->status != CDDP_OK &&
+                d->failure == CDDP_OK)
+                d->failure =
+                    cd_fail(&d->error, reached.part->status, "%s",
+                            reached.part->why != NULL ? reached.part->why : "a collective failed");
             cd_part_joined(reached.part);
         }
     }
@@ -169,11 +175,13 @@ void cd_stream_kick(cddp_stream *s)
     }
 }
 
-cddp_status cd_stream_push(cd_stream_device *d, cddp_stream *stream, const cd_stream_op *what, cddp_error *err)
+cddp_status cd_stream_push(cd_stream_device *d, cddp_stream *stream, const cd_stream_op *what,
+                           cddp_error *err)
 {
     cddp_stream *s = cd_stream_or_default(d, stream);
     cd_stream_op *o = cd_memory_allocate(&d->sim->memory, sizeof *o);
-    if (o == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory to queue an operation on stream %u", s->index);
+    if (o == NULL)
+        return cd_fail(err, CDDP_E_NOMEM, "no memory to queue an operation on stream %u", s->index);
     *o = *what;
     o->next = NULL;
     if (s->first == NULL)
@@ -192,7 +200,8 @@ cddp_status cd_stream_push(cd_stream_device *d, cddp_stream *stream, const cd_st
 
 /* ---- collectives ---- */
 
-/* Operations of one group follow each other, so they are a stream of their own; made when it is first needed. */
+/* Operations of one group follow each other, so they are a stream of their own; made when it is
+** first needed. */
 static cddp_stream *stream_of(cd_stream_device *d, const cd_comm *comm)
 {
     for (uint32_t i = 0; i < d->stream_count; i++)
@@ -210,7 +219,8 @@ static uint32_t take_point(cd_stream_device *d)
 
 static void give_point(cd_stream_device *d, uint32_t point)
 {
-    if (d->free_point_count < CD_STREAM_POINTS_FREE_MAX) d->free_points[d->free_point_count++] = point;
+    if (d->free_point_count < CD_STREAM_POINTS_FREE_MAX)
+        d->free_points[d->free_point_count++] = point;
 }
 
 static void tell_record(const cd_stream_device *d, const cddp_stream *from, uint32_t point)
@@ -227,7 +237,8 @@ static void tell_wait(const cd_stream_device *d, int64_t to, uint32_t point)
 bool cd_stream_push_start(cd_part *part, const cddp_collective *what)
 {
     cd_stream_device *d = cd_stream_device_of(part->stream_device);
-    const cddp_stream *posted = cd_stream_or_default(d, what->stream), *own = stream_of(d, part->coll->comm);
+    const cddp_stream *posted = cd_stream_or_default(d, what->stream),
+                      *own = stream_of(d, part->coll->comm);
     cd_stream_op o = {.kind = CD_STREAM_START, .part = part};
     if (own == NULL) return false;
     part->point = take_point(d);
@@ -247,7 +258,8 @@ void cd_stream_order_end(const cd_part *part, bool is_host)
 {
     cd_stream_device *d = cd_stream_device_of(part->stream_device);
     if (part->is_unordered[1]) return;
-    tell_wait(d, is_host ? -1 : (int64_t)cd_stream_or_default(d, part->what.stream)->index, part->point);
+    tell_wait(d, is_host ? -1 : (int64_t)cd_stream_or_default(d, part->what.stream)->index,
+              part->point);
 }
 
 void cd_stream_forget_end(const cd_part *part)
@@ -258,7 +270,8 @@ void cd_stream_forget_end(const cd_part *part)
 bool cd_stream_push_join(cd_part *part)
 {
     cd_stream_op o = {.kind = CD_STREAM_JOIN, .part = part};
-    return cd_stream_push(cd_stream_device_of(part->stream_device), part->what.stream, &o, NULL) == CDDP_OK;
+    return cd_stream_push(cd_stream_device_of(part->stream_device), part->what.stream, &o, NULL) ==
+           CDDP_OK;
 }
 
 void cd_stream_part_ended(cddp_stream *stream) { cd_stream_kick(stream); }

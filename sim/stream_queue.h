@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The queues of a device with streams, between the table that fills them (stream.c) and what moves them on
-** (stream_queue.c).
+/* The queues of a device with streams, between the table that fills them (stream.c) and what moves
+** them on (stream_queue.c).
 **
 ** Invariants:
 **   S1  operations of one stream take effect in the order in which they were queued;
-**   S2  a stream is idle (empty queue), running (its first operation will complete by itself) or held (its first
-**       operation waits for a mark or for a collective), and whoever ends the wait kicks it;
+**   S2  a stream is idle (empty queue), running (its first operation will complete by itself) or
+**       held (its first operation waits for a mark or for a collective), and whoever ends the wait
+**       kicks it;
 **   S3  a mark is done up to the generation of its last record that was reached.
 */
 #pragma once
@@ -15,9 +16,19 @@
 #define CD_STREAMS_MAX 64u
 
 typedef enum cd_stream_op_kind {
-    CD_STREAM_COPY, CD_STREAM_COPY_MANY, CD_STREAM_FILL, CD_STREAM_REDUCE, CD_STREAM_DIVIDE,
-    CD_STREAM_RECIPROCAL, CD_STREAM_SCALE, CD_STREAM_AXPY, CD_STREAM_MATMUL,
-    CD_STREAM_RECORD, CD_STREAM_WAIT, CD_STREAM_START, CD_STREAM_JOIN
+    CD_STREAM_COPY,
+    CD_STREAM_COPY_MANY,
+    CD_STREAM_FILL,
+    CD_STREAM_REDUCE,
+    CD_STREAM_DIVIDE,
+    CD_STREAM_RECIPROCAL,
+    CD_STREAM_SCALE,
+    CD_STREAM_AXPY,
+    CD_STREAM_MATMUL,
+    CD_STREAM_RECORD,
+    CD_STREAM_WAIT,
+    CD_STREAM_START,
+    CD_STREAM_JOIN
 } cd_stream_op_kind;
 
 typedef struct cd_stream_op {
@@ -52,8 +63,8 @@ struct cddp_stream {
     cd_sim_rank *waiter;
 };
 
-/* A piece of storage by its number, so that traces do not depend on addresses; the number outlives its owners, so that
-** what a former owner left queued meets the next one's work. */
+/* A piece of storage by its number, so that traces do not depend on addresses; the number outlives
+** its owners, so that what a former owner left queued meets the next one's work. */
 typedef struct cd_stream_region {
     struct cd_stream_region *next; /* last given back first */
     void *storage;
@@ -74,7 +85,8 @@ typedef struct cd_stream_device {
     cddp_stream *streams[CD_STREAMS_MAX]; /* [0] is the default */
     const cd_comm *comms[CD_STREAMS_MAX]; /* whose operations run on it; NULL: an ordinary stream */
     uint32_t stream_count, mark_count;
-    uint32_t free_points[CD_STREAM_POINTS_FREE_MAX]; /* (free_point_count) numbers of marks to be used again */
+    /* (free_point_count) numbers of marks to be used again */
+    uint32_t free_points[CD_STREAM_POINTS_FREE_MAX];
     uint32_t free_point_count;
     cd_stream_region *regions;
     int64_t region_count;
@@ -101,9 +113,11 @@ static inline cddp_tensor cd_stream_unwrapped(const cd_stream_device *d, const c
 }
 
 /* Queues a copy of an operation; NULL is the default stream. */
-cddp_status cd_stream_push(cd_stream_device *device, cddp_stream *stream, const cd_stream_op *what, cddp_error *err);
+cddp_status cd_stream_push(cd_stream_device *device, cddp_stream *stream, const cd_stream_op *what,
+                           cddp_error *err);
 void cd_stream_kick(cddp_stream *s);       /* moves a stream on as far as it goes by itself (S2) */
 void cd_stream_drop_first(cddp_stream *s); /* forgets its first operation */
-/* A read or write of a tensor, for the trace. Only of storage that the device made: the rest is the program's. */
-void cd_stream_touch(const cd_stream_device *d, const cddp_stream *s, const cddp_tensor *t, bool write,
-                     const char *what);
+/* A read or write of a tensor, for the trace. Only of storage that the device made: the rest is the
+** program's. */
+void cd_stream_touch(const cd_stream_device *d, const cddp_stream *s, const cddp_tensor *t,
+                     bool write, const char *what);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Faults as they strike: at a time, or around a rank's n-th operation. sim/fault.h says what they are. */
+/* Faults as they strike: at a time, or around a rank's n-th operation. sim/fault.h says what they
+** are. */
 #include "core/base/assert.h"
 #include "core/base/error.h"
 #include "sim/cluster.h"
@@ -21,20 +22,23 @@ static uint64_t until(const cd_sim *sim, const cd_fault *fault)
 static void emit(cd_sim *sim, const cd_fault *fault, const char *text)
 {
     const bool is_link = cd_fault_get_scope(fault->kind) == CD_FAULT_ON_LINK && fault->side == NULL;
-    CD_SIM_EMIT(sim, fault, text, .kind = fault->kind, .target = fault->side == NULL ? (int64_t)fault->rank : -1,
+    CD_SIM_EMIT(sim, fault, text, .kind = fault->kind,
+                .target = fault->side == NULL ? (int64_t)fault->rank : -1,
                 .peer = is_link && fault->peer != UINT32_MAX ? (int64_t)fault->peer : -1,
                 .duration = (int64_t)fault->duration_ns);
 }
 
 /* "ranks 0, 1", eight of them at most. */
-static size_t print_side(const cd_sim *sim, const bool *sides, bool side, char *text, size_t text_bytes)
+static size_t print_side(const cd_sim *sim, const bool *sides, bool side, char *text,
+                         size_t text_bytes)
 {
     uint32_t count = 0;
     size_t at = (size_t)snprintf(text, text_bytes, "ranks");
     for (uint32_t r = 0; r < sim->world_size && at < text_bytes; r++) {
         if (sides[r] != side || ++count > 9) continue;
         at += (size_t)(count > 8 ? snprintf(text + at, text_bytes - at, ", …")
-                                 : snprintf(text + at, text_bytes - at, "%s %u", count > 1 ? "," : "", r));
+                                 : snprintf(text + at, text_bytes - at, "%s %u",
+                                            count > 1 ? "," : "", r));
     }
     return at;
 }
@@ -74,18 +78,22 @@ static void spoil(cd_sim *sim, const cd_fault *fault, const cddp_collective *wha
         cd_tensor_flip_bit(t, fault->amount);
     } else {
         cddp_tensor one = cd_flat(t, (int64_t)(fault->amount % (uint64_t)numel), 1);
-        if (one.device->fill(&one, (double)NAN, NULL, NULL) != CDDP_OK) memcpy(text, "no effect", sizeof "no effect");
+        if (one.device->fill(&one, (double)NAN, NULL, NULL) != CDDP_OK)
+            memcpy(text, "no effect", sizeof "no effect");
     }
     emit(sim, fault, text);
 }
 
-/* The order between the collective and its stream is gone; what comes of it is up to the schedule. */
+/* The order between the collective and its stream is gone; what comes of it is up to the
+** schedule. */
 static void lose_wait(cd_sim *sim, const cd_fault *fault, struct cd_part *part)
 {
     char text[128];
     cd_fault_print(fault, text, sizeof text);
     part->is_unordered[fault->kind == CD_FAULT_lost_end] = true;
-    emit(sim, fault, part->stream_device != NULL ? text : "no effect: the tensors of the operation are on no stream");
+    emit(sim, fault,
+         part->stream_device != NULL ? text
+                                     : "no effect: the tensors of the operation are on no stream");
 }
 
 static void hang(cd_sim *sim, cd_sim_rank *rank, uint64_t until_ns)
@@ -112,7 +120,8 @@ void cd_sim_strike(cd_sim *sim, const cd_fault *fault)
 {
     cd_sim_rank *rank = &sim->ranks[fault->rank];
     char text[160];
-    if (fault->side == NULL && (rank->state == CD_RANK_ENDED || rank->state == CD_RANK_DEAD)) return;
+    if (fault->side == NULL && (rank->state == CD_RANK_ENDED || rank->state == CD_RANK_DEAD))
+        return;
     sim->stats.races++;
     cd_fault_print(fault, text, sizeof text);
     if (fault->side != NULL) print_partition(sim, fault, text, sizeof text);
@@ -136,7 +145,9 @@ void cd_sim_strike(cd_sim *sim, const cd_fault *fault)
     case CD_FAULT_link_reorder:
     case CD_FAULT_chunk_corrupt:
         sim->cluster->link_faults[sim->cluster->link_fault_count++] =
-            (cd_link_fault){.fault = fault, .until_ns = until(sim, fault), .late_ns = late_of(sim, fault)};
+            (cd_link_fault){.fault = fault,
+                            .until_ns = until(sim, fault),
+                            .late_ns = late_of(sim, fault)};
         break;
     case CD_FAULT_lost_start:
     case CD_FAULT_lost_end:
@@ -226,7 +237,8 @@ void cd_sim_fault_at_op(cd_sim *sim, cd_sim_rank *rank, cd_fault_when when, stru
             spoil(sim, f, what);
         } else if (cd_fault_get_scope(f->kind) == CD_FAULT_ON_STREAM) {
             lose_wait(sim, f, part);
-        } else if (f->kind == CD_FAULT_kill && when == CD_FAULT_INSIDE_OP && config->transport == CD_SIM_MESSAGES) {
+        } else if (f->kind == CD_FAULT_kill && when == CD_FAULT_INSIDE_OP &&
+                   config->transport == CD_SIM_MESSAGES) {
             part->death = f; /* with its first message on the way */
         } else {
             cd_sim_strike(sim, f);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Messages: a part's program sends chunks over ports and links, and waits for chunks in its inbox.
 **
-** A chunk is copied when it is sent. It belongs to one operation (group, ordinal) and one receiver; within those the
-** chunks of one sender arrive in order. That is all that ties a receive to a send: what the sender believes the
-** operation to be does not matter, exactly as on a wire. A chunk shorter than expected fills part of the range; a
-** longer one fails the receiver.
+** A chunk is copied when it is sent. It belongs to one operation (group, ordinal) and one receiver;
+** within those the chunks of one sender arrive in order. That is all that ties a receive to a send:
+** what the sender believes the operation to be does not matter, exactly as on a wire. A chunk
+** shorter than expected fills part of the range; a longer one fails the receiver.
 **
 ** Conservation: messages sent = delivered + lost + under way, and so are bytes (cd_sim_stats).
 */
@@ -72,7 +72,8 @@ cd_message *cd_inbox_take(cd_part *part, const cd_action *awaited)
 void cd_inbox_clear(cd_part *part, bool lost)
 {
     const cd_action any = {.peer = UINT32_MAX};
-    while (part->inbox != NULL) cd_message_free(part->coll->comm->sim, cd_inbox_take(part, &any), lost);
+    while (part->inbox != NULL)
+        cd_message_free(part->coll->comm->sim, cd_inbox_take(part, &any), lost);
 }
 
 /* ---- sending ---- */
@@ -98,7 +99,8 @@ static bool acts_on(const cd_sim *sim, const cd_link_fault *l, uint32_t source, 
 }
 
 /* Later, or never: false. */
-static bool pass_link_fault(const cd_link_fault *l, uint32_t source, uint32_t target, uint64_t *arrival_ns)
+static bool pass_link_fault(const cd_link_fault *l, uint32_t source, uint32_t target,
+                            uint64_t *arrival_ns)
 {
     if (cd_fault_cuts(l->fault, source, target)) {
         if (l->until_ns == UINT64_MAX) return false;
@@ -122,7 +124,8 @@ bool cd_link_pass(const cd_sim *sim, uint32_t source, uint32_t target, uint64_t 
 {
     for (uint32_t i = 0; i < sim->cluster->link_fault_count; i++) {
         const cd_link_fault *l = &sim->cluster->link_faults[i];
-        if (acts_on(sim, l, source, target) && !pass_link_fault(l, source, target, arrival_ns)) return false;
+        if (acts_on(sim, l, source, target) && !pass_link_fault(l, source, target, arrival_ns))
+            return false;
     }
     return true;
 }
@@ -135,8 +138,8 @@ static void keep_order(cd_link_fault *l, const cd_message *m, bool acts, uint64_
         if (*arrival_ns < *late) *arrival_ns = *late;
         if (acts) *late = *arrival_ns;
     }
-    if (l->held_coll == m->coll && l->held_target == m->target_rank && l->fault->rank == m->source_rank &&
-        *arrival_ns < l->held_ns)
+    if (l->held_coll == m->coll && l->held_target == m->target_rank &&
+        l->fault->rank == m->source_rank && *arrival_ns < l->held_ns)
         *arrival_ns = l->held_ns;
 }
 
@@ -176,20 +179,23 @@ static uint64_t busy_of(struct cd_cluster *cluster, const cd_link *link, uint64_
 
 static cd_passage passage_of(const cd_message *m)
 {
-    return (cd_passage){m->source_rank, m->target_rank, (m->hosts & CD_HOST_HERE) != 0, (m->hosts & CD_HOST_THERE) != 0};
+    return (cd_passage){m->source_rank, m->target_rank, (m->hosts & CD_HOST_HERE) != 0,
+                        (m->hosts & CD_HOST_THERE) != 0};
 }
 
 static uint64_t arrival_by_route(cd_sim *sim, cd_part *part, cd_message *m)
 {
     const cd_network *network = &sim->host->network;
-    uint64_t ordinal = cd_hash_mix(cd_hash_mix(part->coll->comm->id, part->coll->ordinal), cd_flow_of(part)->action);
+    uint64_t ordinal = cd_hash_mix(cd_hash_mix(part->coll->comm->id, part->coll->ordinal),
+                                   cd_flow_of(part)->action);
     const cd_passage passage = passage_of(m);
     const cd_route route = cd_network_route(network, &passage, m->bytes);
     uint64_t *ports = sim->cluster->send_port_free_ns, *clocks[CD_LANE_COUNT];
     for (int lane = 0; lane < CD_LANE_COUNT; lane++)
         clocks[lane] = &ports[cd_network_lane_port(network, m->source_rank, (cd_lane)lane)];
     clocks[CD_LANE_LANDING] =
-        &sim->cluster->receive_port_free_ns[cd_network_lane_port(network, m->target_rank, CD_LANE_LANDING)];
+        &sim->cluster
+             ->receive_port_free_ns[cd_network_lane_port(network, m->target_rank, CD_LANE_LANDING)];
     clocks[CD_LANE_CONNECTION] = &part->member->lane_free_ns[CD_LANE_CONNECTION];
     m->is_received = !route.holds_receiver;
     uint64_t left_ns = cd_route_leave(&route, &m->sent_ns, clocks);
@@ -210,7 +216,8 @@ static uint64_t arrival_of(cd_sim *sim, cd_part *part, cd_message *m)
     if (!network->is_plain) return arrival_by_route(sim, part, m);
     const cd_link *link = cd_network_link(network, m->source_rank, m->target_rank);
     m->busy_ns = busy_of(sim->cluster, link, m->bytes);
-    uint64_t *port = &sim->cluster->send_port_free_ns[cd_network_port(network, m->source_rank, m->target_rank)];
+    uint64_t *port =
+        &sim->cluster->send_port_free_ns[cd_network_port(network, m->source_rank, m->target_rank)];
     uint64_t start = *port > sim->now_ns ? *port : sim->now_ns;
     *port = start + link->overhead_ns + m->busy_ns;
     m->sent_ns = start;
@@ -218,16 +225,18 @@ static uint64_t arrival_of(cd_sim *sim, cd_part *part, cd_message *m)
     uint64_t arrival = *port + link->latency_ns;
     if (network->config.jitter_ns != 0) {
         uint64_t key = cd_hash_mix(part->coll->comm->id, part->coll->ordinal);
-        arrival =
-            *port + cd_network_latency_ns(network, m->source_rank, m->target_rank, cd_hash_mix(key, cd_flow_of(part)->action));
+        arrival = *port + cd_network_latency_ns(network, m->source_rank, m->target_rank,
+                                                cd_hash_mix(key, cd_flow_of(part)->action));
     }
-    if (arrival < cd_flow_of(part)->last_arrival_ns) arrival = cd_flow_of(part)->last_arrival_ns; /* one connection: no overtaking */
+    /* one connection: no overtaking */
+    if (arrival < cd_flow_of(part)->last_arrival_ns) arrival = cd_flow_of(part)->last_arrival_ns;
     return arrival;
 }
 
 static void deliver(cd_sim *sim, cd_message *m);
 
-/* A receiver's port is busy for as long as the sender's was; without contention that time has just passed. */
+/* A receiver's port is busy for as long as the sender's was; without contention that time has just
+** passed. */
 static uint64_t pass_port(cd_sim *sim, uint32_t port, uint64_t busy_ns, uint64_t now_ns)
 {
     uint64_t *free_ns = &sim->cluster->receive_port_free_ns[port];
@@ -239,13 +248,15 @@ static uint64_t pass_receiver(cd_sim *sim, const cd_message *m)
 {
     const cd_network *network = &sim->host->network;
     if (network->is_plain && m->hosts == 0)
-        return pass_port(sim, cd_network_port(network, m->target_rank, m->source_rank), m->busy_ns, sim->now_ns);
+        return pass_port(sim, cd_network_port(network, m->target_rank, m->source_rank), m->busy_ns,
+                         sim->now_ns);
     const cd_passage passage = passage_of(m);
     const cd_route route = cd_network_route(network, &passage, m->bytes);
     uint64_t done = sim->now_ns;
     for (int i = 2; i-- > 0;)
         if (route.lanes[i] != CD_LANE_COUNT)
-            done = pass_port(sim, cd_network_lane_port(network, m->target_rank, route.lanes[i]), route.lane_ns[i], done);
+            done = pass_port(sim, cd_network_lane_port(network, m->target_rank, route.lanes[i]),
+                             route.lane_ns[i], done);
     return done;
 }
 
@@ -253,7 +264,8 @@ static void arrive(cd_sim *sim, cd_sim_event *event)
 {
     cd_message *m = (cd_message *)(void *)event;
     bool wired = sim->host->config.transport == CD_SIM_MESSAGES && m->source_rank != m->target_rank;
-    if (wired && !m->is_received) { /* copies between a device and its host were received when they were sent */
+    /* copies between a device and its host were received when they were sent */
+    if (wired && !m->is_received) {
         uint64_t done = pass_receiver(sim, m);
         m->is_received = true;
         if (done > sim->now_ns) {
@@ -289,7 +301,8 @@ static cddp_status transmit(cd_part *part, const cd_action *a, cddp_error *err)
     uint64_t arrival = arrival_of(sim, part, m);
     sim->stats.messages_sent++;
     sim->stats.bytes_sent += m->bytes;
-    bool is_copy = m->hosts == CD_HOST_HERE || m->hosts == CD_HOST_THERE; /* inside a node, where no link breaks */
+    /* inside a node, where no link breaks */
+    bool is_copy = m->hosts == CD_HOST_HERE || m->hosts == CD_HOST_THERE;
     if (sim->cluster->link_fault_count > 0 && !is_copy && !pass_link_faults(sim, m, &arrival)) {
         cd_message_free(sim, m, true);
         return CDDP_OK;
@@ -306,8 +319,9 @@ static cddp_status transmit(cd_part *part, const cd_action *a, cddp_error *err)
 static void emit_message(cd_sim *sim, const cd_message *m)
 {
     if (sim->tracer.sink == NULL || sim->tracer.level < CDDP_TRACE_PAYLOAD) return;
-    CD_SIM_EMIT(sim, message, NULL, .source = m->source_rank, .target = m->target_rank, .bytes = (int64_t)m->bytes,
-                .group = m->coll->comm->id, .sequence = (int64_t)m->coll->ordinal, .sent = (int64_t)m->sent_ns,
+    CD_SIM_EMIT(sim, message, NULL, .source = m->source_rank, .target = m->target_rank,
+                .bytes = (int64_t)m->bytes, .group = m->coll->comm->id,
+                .sequence = (int64_t)m->coll->ordinal, .sent = (int64_t)m->sent_ns,
                 .digest = cd_tracer_digest(&sim->tracer, &m->data));
 }
 
@@ -317,7 +331,8 @@ static void deliver(cd_sim *sim, cd_message *m)
     cd_part *part = &coll->parts[m->target];
     coll->messages--;
     bool is_dead = sim->ranks[m->target_rank].state == CD_RANK_DEAD;
-    if (is_dead || part->state == CD_PART_ENDED || part->state == CD_PART_GONE || coll->comm->failure != CDDP_OK) {
+    if (is_dead || part->state == CD_PART_ENDED || part->state == CD_PART_GONE ||
+        coll->comm->failure != CDDP_OK) {
         cd_message_free(sim, m, true);
         cd_coll_reclaim(coll);
         return;
@@ -326,7 +341,8 @@ static void deliver(cd_sim *sim, cd_message *m)
     sim->stats.bytes += m->bytes;
     emit_message(sim, m);
     cd_inbox_push(part, m);
-    if (part->is_blocked && cd_message_suits(m, part->awaited, part->awaited_channel)) cd_part_progress(part);
+    if (part->is_blocked && cd_message_suits(m, part->awaited, part->awaited_channel))
+        cd_part_progress(part);
 }
 
 /* A chunk of another dtype is read as bytes of ours, as a wire would have it. */
@@ -334,16 +350,20 @@ static cddp_status receive(cd_part *part, const cd_action *a, const cd_message *
 {
     uint64_t wanted = (uint64_t)a->count * cd_flow_of(part)->program.element_bytes;
     if (m->bytes > wanted)
-        return cd_fail(err, CDDP_E_MISMATCH, "rank %u received %llu bytes from rank %u where it expected %llu",
-                       m->target_rank, (unsigned long long)m->bytes, m->source_rank, (unsigned long long)wanted);
+        return cd_fail(err, CDDP_E_MISMATCH,
+                       "rank %u received %llu bytes from rank %u where it expected %llu",
+                       m->target_rank, (unsigned long long)m->bytes, m->source_rank,
+                       (unsigned long long)wanted);
     if (m->data.device == NULL || !part->has_content) return CDDP_OK;
     cddp_tensor data = m->data;
     int64_t count = m->count;
     if (data.dtype != cd_flow_of(part)->work.dtype) {
-        bool plain = (data.device->flags & CDDP_DEVICE_HOST) != 0 && (data.device->flags & CDDP_DEVICE_VALUES) != 0;
+        bool plain = (data.device->flags & CDDP_DEVICE_HOST) != 0 &&
+                     (data.device->flags & CDDP_DEVICE_VALUES) != 0;
         if (!plain)
-            return cd_fail(err, CDDP_E_MISMATCH, "rank %u received %s from rank %u where it expected %s",
-                           m->target_rank, cddp_dtype_name(data.dtype), m->source_rank,
+            return cd_fail(err, CDDP_E_MISMATCH,
+                           "rank %u received %s from rank %u where it expected %s", m->target_rank,
+                           cddp_dtype_name(data.dtype), m->source_rank,
                            cddp_dtype_name(cd_flow_of(part)->work.dtype));
         data.dtype = cd_flow_of(part)->work.dtype;
         count = (int64_t)(m->bytes / cd_flow_of(part)->program.element_bytes);
@@ -373,7 +393,8 @@ static void go_on_at(cd_part *part, uint64_t time_ns)
     cd_sim_schedule_event(part->coll->comm->sim, &part->end_event, time_ns);
 }
 
-/* True when the host needs time for what it received; the program goes on behind this entry afterwards. */
+/* True when the host needs time for what it received; the program goes on behind this entry
+** afterwards. */
 static bool host_adds(cd_part *part, const cd_action *a)
 {
     cd_sim *sim = part->coll->comm->sim;

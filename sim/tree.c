@@ -1,29 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Trees in pieces.
 **
-** An all-reduce goes up one or two trees and down again. A tree's data (all of it, or its half) is cut into pieces; a
-** member passes a piece on when it has all of it, while the next one is under way. A program is a sequence, so the two
-** trees, and what goes up and comes down in them, take turns, in rounds. With `levels` above the deepest member, one that
-** is `depth` below the root of a tree handles in round i of that tree
+** An all-reduce goes up one or two trees and down again. A tree's data (all of it, or its half) is
+** cut into pieces; a member passes a piece on when it has all of it, while the next one is under
+** way. A program is a sequence, so the two trees, and what goes up and comes down in them, take
+** turns, in rounds. With `levels` above the deepest member, one that is `depth` below the root of a
+** tree handles in round i of that tree
 **
 **     on its way up      piece i - (levels - depth)
 **     on its way down    piece i - (levels + depth)
 **
-** so that a piece makes one step in a round, and has the whole round for it: nobody waits within a round for what another
-** does in the same one. (If all handled piece i in round i, each round would take a message's time for every level, twice,
-** since who is a leaf in one tree is not in the other.) It cannot deadlock: what an entry waits for was sent a round ago.
-** One piece alone has no rounds: up the first tree, up the second, down the first, down the second.
+** so that a piece makes one step in a round, and has the whole round for it: nobody waits within a
+** round for what another does in the same one. (If all handled piece i in round i, each round would
+** take a message's time for every level, twice, since who is a leaf in one tree is not in the
+** other.) It cannot deadlock: what an entry waits for was sent a round ago. One piece alone has no
+** rounds: up the first tree, up the second, down the first, down the second.
 **
-** two_level: below each member of the trees, the leader of its node, hang the other members of the node, in both trees.
-** They send all they have at once and take what comes in the leader's order.
+** two_level: below each member of the trees, the leader of its node, hang the other members of the
+** node, in both trees. They send all they have at once and take what comes in the leader's order.
 **
-** hfreduce: the same, but node leaders are hosts: every member of the node, the leader too, copies its pieces up to the
-** host (a prologue to the leader's program), the host adds and passes on, and copies the result down to all (an epilogue).
+** hfreduce: the same, but node leaders are hosts: every member of the node, the leader too, copies
+** its pieces up to the host (a prologue to the leader's program), the host adds and passes on, and
+** copies the result down to all (an epilogue).
 **
-** Order of summation: own value, then the node's others in rank order, then children: pieces do not change it.
+** Order of summation: own value, then the node's others in rank order, then children: pieces do not
+** change it.
 **
-** Limitations: a round lasts no less than a message takes, latency included, so pieces much smaller than what a link holds
-** do not fill it.
+** Limitations: a round lasts no less than a message takes, latency included, so pieces much smaller
+** than what a link holds do not fill it.
 */
 #include "sim/tree.h"
 
@@ -39,7 +43,8 @@ typedef struct branch {
 
 /* ---- binomial, rooted anywhere ---- */
 
-/* Children are added in order of growing distance, 1, 2, 4 …, and told in order of falling distance. */
+/* Children are added in order of growing distance, 1, 2, 4 …, and told in order of falling
+** distance. */
 static branch binomial(const cd_program *p, uint32_t root)
 {
     uint32_t me = (p->rank + p->size - root) % p->size;
@@ -69,7 +74,8 @@ typedef struct tree_node {
     int64_t parent, children[2]; /* -1: none */
 } tree_node;
 
-/* The in-order binary tree of NCCL: ranks with the lowest bit set are leaves, rank 0 hangs on top. */
+/* The in-order binary tree of NCCL: ranks with the lowest bit set are leaves, rank 0 hangs on
+** top. */
 static tree_node binary_tree(int64_t size, int64_t rank)
 {
     int64_t bit = 1;
@@ -87,8 +93,12 @@ static tree_node binary_tree(int64_t size, int64_t rank)
     return node;
 }
 
-/* The second tree is the first one mirrored (even sizes) or shifted by one (odd), so that a leaf here works there. */
-static int64_t second_of(int64_t size, int64_t rank) { return size % 2 == 0 ? size - 1 - rank : (rank + 1) % size; }
+/* The second tree is the first one mirrored (even sizes) or shifted by one (odd), so that a leaf
+** here works there. */
+static int64_t second_of(int64_t size, int64_t rank)
+{
+    return size % 2 == 0 ? size - 1 - rank : (rank + 1) % size;
+}
 
 static int64_t first_of(int64_t size, int64_t rank)
 {
@@ -166,10 +176,13 @@ cd_tree_pieces cd_tree_get_pieces(const cd_program *p)
 {
     bool two = is_double(p);
     int64_t longest = two ? p->numel - p->numel / 2 : p->numel, elements = longest;
-    if (p->piece_bytes != 0 && p->element_bytes != 0) elements = (int64_t)(p->piece_bytes / p->element_bytes);
-    if (elements < (longest + PIECES_MAX - 1) / PIECES_MAX) elements = (longest + PIECES_MAX - 1) / PIECES_MAX;
+    if (p->piece_bytes != 0 && p->element_bytes != 0)
+        elements = (int64_t)(p->piece_bytes / p->element_bytes);
+    if (elements < (longest + PIECES_MAX - 1) / PIECES_MAX)
+        elements = (longest + PIECES_MAX - 1) / PIECES_MAX;
     if (elements < 1) elements = 1;
-    cd_tree_pieces pieces = {.elements = elements, .count = (uint32_t)((longest + elements - 1) / elements)};
+    cd_tree_pieces pieces = {.elements = elements,
+                             .count = (uint32_t)((longest + elements - 1) / elements)};
     if (pieces.count == 0) pieces.count = 1;
     double_tree leaders = leaders_of(p);
     uint32_t levels = 0; /* of n members: log2 n, rounded up, in either kind of tree */
@@ -182,7 +195,8 @@ cd_tree_pieces cd_tree_get_pieces(const cd_program *p)
     return pieces;
 }
 
-/* What passes a member: up the trees, then down; each in pieces, the first of them in round `first`. */
+/* What passes a member: up the trees, then down; each in pieces, the first of them in round
+** `first`. */
 typedef struct rounds {
     uint32_t pieces;
     uint32_t entries[4], first[4]; /* by pass: 0 and 1 up the trees, 2 and 3 down */
@@ -245,23 +259,26 @@ static bool hit(cursor *c, cd_action action)
     return true;
 }
 
-static void piece_of(const member *m, const branch *b, uint32_t piece, int64_t *begin, int64_t *count)
+static void piece_of(const member *m, const branch *b, uint32_t piece, int64_t *begin,
+                     int64_t *count)
 {
     *begin = b->begin + (int64_t)piece * m->p->tree.elements;
     *count = b->end - *begin < m->p->tree.elements ? b->end - *begin : m->p->tree.elements;
     if (*count < 0) *count = 0;
 }
 
-/* Of one tree in one direction, as if each had a connection of its own: which of them is ahead differs between members.
-** With one piece there is but one order. */
+/* Of one tree in one direction, as if each had a connection of its own: which of them is ahead
+** differs between members. With one piece there is but one order. */
 static uint8_t channel_of(const member *m, uint32_t tree, bool up)
 {
     return m->p->tree.count > 1 ? (uint8_t)(1 + 2 * tree + (up ? 0 : 1)) : 0;
 }
 
-/* What a node's members and their leader exchange: a tree's piece. Data in one piece do not travel by halves: they go up
-** in front of the first tree, and come down behind the second. False: nothing here. */
-static bool local_piece(const member *m, uint32_t tree, uint32_t piece, bool up, int64_t *begin, int64_t *count)
+/* What a node's members and their leader exchange: a tree's piece. Data in one piece do not travel
+** by halves: they go up in front of the first tree, and come down behind the second. False: nothing
+** here. */
+static bool local_piece(const member *m, uint32_t tree, uint32_t piece, bool up, int64_t *begin,
+                        int64_t *count)
 {
     if (m->p->tree.count > 1) {
         piece_of(m, &m->trees[tree], piece, begin, count);
@@ -292,7 +309,8 @@ static bool go_up(const member *m, uint32_t tree, uint32_t piece, cursor *c)
     }
     piece_of(m, b, piece, &begin, &count);
     for (uint32_t i = 0; i < b->child_count; i++)
-        if (hit(c, (cd_action){CD_ACTION_REDUCE, b->children[i], begin, count, channel, between})) return true;
+        if (hit(c, (cd_action){CD_ACTION_REDUCE, b->children[i], begin, count, channel, between}))
+            return true;
     if (b->parent < 0) return false;
     return hit(c, (cd_action){CD_ACTION_SEND, (uint32_t)b->parent, begin, count, channel, between});
 }
@@ -311,14 +329,16 @@ static bool come_down(const member *m, uint32_t tree, uint32_t piece, cursor *c)
                hit(c, (cd_action){CD_ACTION_STORE, m->node.leader, begin, count, channel, there});
     const int64_t local_begin = begin, local_count = count;
     piece_of(m, b, piece, &begin, &count);
-    if (b->parent >= 0 && hit(c, (cd_action){CD_ACTION_STORE, (uint32_t)b->parent, begin, count, channel, between}))
+    if (b->parent >= 0 &&
+        hit(c, (cd_action){CD_ACTION_STORE, (uint32_t)b->parent, begin, count, channel, between}))
         return true;
     for (uint32_t i = 0; i < b->child_count; i++) {
         uint32_t child = b->children[is_reversed ? b->child_count - 1 - i : i];
         if (hit(c, (cd_action){CD_ACTION_SEND, child, begin, count, channel, between})) return true;
     }
     for (uint32_t r = first_below(m); has_local && r < m->node.end; r++)
-        if (hit(c, (cd_action){CD_ACTION_SEND, r, local_begin, local_count, channel, here})) return true;
+        if (hit(c, (cd_action){CD_ACTION_SEND, r, local_begin, local_count, channel, here}))
+            return true;
     return false;
 }
 
@@ -337,7 +357,8 @@ static rounds rounds_of(const member *m, bool goes_up, bool comes_down)
         cursor c = {UINT32_MAX, &ignored};
         r.first[pass] = pass < 2 ? pieces->up[tree] : pieces->down[tree];
         /* Who is not in the trees has nothing to pass on: it sends everything and then listens. */
-        if (pass >= 2 && !m->is_leader) r.first[pass] += pieces->count + pieces->down[0] + pieces->down[1];
+        if (pass >= 2 && !m->is_leader)
+            r.first[pass] += pieces->count + pieces->down[0] + pieces->down[1];
         if (tree >= m->tree_count || !(pass < 2 ? goes_up : comes_down)) continue;
         (void)make_pass(m, pass, 0, &c);
         r.entries[pass] = UINT32_MAX - c.left;
@@ -386,5 +407,6 @@ bool cd_tree_get(const cd_program *program, uint32_t index, cd_action *action)
         m.trees[0] = binomial(p, root_of(p));
     }
     rounds r = rounds_of(&m, p->op != CDDP_OP_BROADCAST, p->op != CDDP_OP_REDUCE);
-    return device_of_leader(&m, true, &c) || in_rounds(&m, &r, &c) || device_of_leader(&m, false, &c);
+    return device_of_leader(&m, true, &c) || in_rounds(&m, &r, &c) ||
+           device_of_leader(&m, false, &c);
 }

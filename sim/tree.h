@@ -6,5 +6,6 @@
 #pragma once
 #include "sim/algorithm.h"
 
-/* The index-th entry of an all-reduce, a reduce or a broadcast over trees; false behind the last. */
+/* The index-th entry of an all-reduce, a reduce or a broadcast over trees; false behind the
+** last. */
 bool cd_tree_get(const cd_program *program, uint32_t index, cd_action *action);

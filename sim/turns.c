@@ -16,7 +16,8 @@ bool cd_turns_init(cd_turns *turns, cd_memory *memory, uint32_t count)
 
 void cd_turns_fini(cd_turns *turns)
 {
-    cd_memory_release(turns->memory, turns->due, CD_BITSET_WORDS(turns->count) * sizeof *turns->due);
+    cd_memory_release(turns->memory, turns->due,
+                      CD_BITSET_WORDS(turns->count) * sizeof *turns->due);
     turns->due = NULL;
 }
 
@@ -25,7 +26,8 @@ void cd_turns_add(cd_turns *turns, uint32_t part)
     if (part != turns->part) cd_bitset_add(turns->due, part);
 }
 
-/* The lowest member of the set at or above from, which has none at or above to; to when there is none. */
+/* The lowest member of the set at or above from, which has none at or above to; to when there is
+** none. */
 static uint32_t find(const uint64_t *set, uint32_t from, uint32_t to)
 {
     for (uint32_t word = from / 64; from < to; from = ++word * 64) {

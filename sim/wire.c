@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Waiting for bytes, and the time that they take. Planted faults of links hold them back as they do messages. */
+/* Waiting for bytes, and the time that they take. Planted faults of links hold them back as they do
+** messages. */
 #include "sim/wire.h"
 
 #include "core/base/alloc.h"
@@ -20,12 +21,14 @@ struct cd_wire {
     bool *is_reading; /* (world_size) those whose rank waits for bytes */
 };
 
-cddp_status cd_wire_create(cd_sim *sim, const cd_wire_options *options, cd_wire **wire, cddp_error *err)
+cddp_status cd_wire_create(cd_sim *sim, const cd_wire_options *options, cd_wire **wire,
+                           cddp_error *err)
 {
     const cddp_allocator *a = options->allocator;
     cd_wire *w = cd_allocate_zero(a, sizeof *w);
     if (w == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for a wire");
-    *w = (cd_wire){.sim = sim, .allocator = a, .ops = options->ops, .self = options->self, .host = NOBODY};
+    *w = (cd_wire){
+        .sim = sim, .allocator = a, .ops = options->ops, .self = options->self, .host = NOBODY};
     w->is_open = cd_allocate_array(a, sim->world_size, sizeof *w->is_open);
     w->is_reading = cd_allocate_array(a, sim->world_size, sizeof *w->is_reading);
     if (w->is_open == NULL || w->is_reading == NULL) {
@@ -67,7 +70,8 @@ static cd_wire_state host_of(const cd_wire *w)
     return host->state == CD_RANK_ENDED ? CD_WIRE_ABSENT : CD_WIRE_ALIVE;
 }
 
-/* A host that hangs for a while finds its bytes when it comes back; 0: it does not hang, or for good. */
+/* A host that hangs for a while finds its bytes when it comes back; 0: it does not hang, or for
+** good. */
 static uint64_t comes_back_ns(const cd_wire *w)
 {
     const cd_sim_rank *host = &w->sim->ranks[w->host];
@@ -79,7 +83,8 @@ cd_wire_state cd_wire_look(const cd_wire *w, const cddp_rank *port)
 {
     const cd_wire_state host = host_of(w);
     if (host == CD_WIRE_SILENT || w->host == NOBODY || w->host == port->rank) return host;
-    const bool is_cut = cd_link_is_cut(w->sim, port->rank, w->host) || cd_link_is_cut(w->sim, w->host, port->rank);
+    const bool is_cut =
+        cd_link_is_cut(w->sim, port->rank, w->host) || cd_link_is_cut(w->sim, w->host, port->rank);
     return is_cut ? CD_WIRE_CUT : host;
 }
 
@@ -92,7 +97,8 @@ static uint64_t one_way_ns(const cd_wire *w, uint32_t rank, size_t bytes)
 }
 
 /* Until then, or until the deadline if that is earlier; CDDP_E_TIMEOUT in the second case. */
-static cddp_status pass_until(cddp_rank *port, uint64_t end_ns, uint64_t deadline_ns, cddp_error *err)
+static cddp_status pass_until(cddp_rank *port, uint64_t end_ns, uint64_t deadline_ns,
+                              cddp_error *err)
 {
     cd_sim *sim = port->world;
     uint64_t until = end_ns < deadline_ns ? end_ns : deadline_ns;
@@ -110,10 +116,14 @@ static uint64_t arrival_ns(const cd_wire *w, uint32_t source, uint32_t target, s
 
 static cddp_status over(const cddp_rank *port, const char *what, cddp_error *err)
 {
-    return cd_fail(err, CDDP_E_ABORTED, "the world has ended; rank %u %s no more", port->rank, what);
+    return cd_fail(err, CDDP_E_ABORTED, "the world has ended; rank %u %s no more", port->rank,
+                   what);
 }
 
-static bool is_over(cd_wire *w, cddp_rank *port) { return cd_sim_is_over_for(w->sim, cd_sim_rank_of(port)); }
+static bool is_over(cd_wire *w, cddp_rank *port)
+{
+    return cd_sim_is_over_for(w->sim, cd_sim_rank_of(port));
+}
 
 /* False when the deadline came first, or the world's end. */
 static bool is_reached(cd_wire *w, cddp_rank *port, uint64_t deadline_ns)
@@ -121,7 +131,8 @@ static bool is_reached(cd_wire *w, cddp_rank *port, uint64_t deadline_ns)
     cd_sim *sim = w->sim;
     for (;;) {
         uint64_t there_and_back = 2 * one_way_ns(w, port->rank, 0);
-        if (pass_until(port, sim->now_ns + there_and_back, deadline_ns, NULL) != CDDP_OK) return false;
+        if (pass_until(port, sim->now_ns + there_and_back, deadline_ns, NULL) != CDDP_OK)
+            return false;
         if (cd_wire_look(w, port) == CD_WIRE_ALIVE) return true;
         if (pass_until(port, sim->now_ns + RETRY_NS, deadline_ns, NULL) != CDDP_OK) return false;
     }
@@ -169,8 +180,8 @@ static cddp_status closed(cd_wire *w, const cddp_rank *port, cddp_error *err)
     return cd_fail(err, CDDP_E_IO, "the rendezvous server closed the connection");
 }
 
-cddp_status cd_wire_write(cd_wire *w, cddp_rank *port, const void *bytes, size_t byte_count, uint64_t deadline_ns,
-                          cddp_error *err)
+cddp_status cd_wire_write(cd_wire *w, cddp_rank *port, const void *bytes, size_t byte_count,
+                          uint64_t deadline_ns, cddp_error *err)
 {
     if (is_over(w, port)) return over(port, "writes", err);
     if (w->host == NOBODY || !w->is_open[port->rank]) return closed(w, port, err);
@@ -194,13 +205,14 @@ static cddp_status await_bytes(cd_wire *w, cddp_rank *port, uint64_t deadline_ns
     const uint64_t back = comes_back_ns(w);
     if (w->sim->now_ns >= deadline_ns) return cd_fail(err, CDDP_E_TIMEOUT, "no answer in time");
     w->is_reading[port->rank] = true;
-    cd_wake wake = cd_sim_wait(w->sim, "waits for the rendezvous", NULL, back != 0 && back < deadline_ns ? back : deadline_ns);
+    cd_wake wake = cd_sim_wait(w->sim, "waits for the rendezvous", NULL,
+                               back != 0 && back < deadline_ns ? back : deadline_ns);
     w->is_reading[port->rank] = false;
     return wake == CD_WAKE_ABORT ? over(port, "reads", err) : CDDP_OK;
 }
 
-cddp_status cd_wire_read(cd_wire *w, cddp_rank *port, void *bytes, size_t byte_count, uint64_t deadline_ns,
-                         cddp_error *err)
+cddp_status cd_wire_read(cd_wire *w, cddp_rank *port, void *bytes, size_t byte_count,
+                         uint64_t deadline_ns, cddp_error *err)
 {
     unsigned char *at = bytes;
     size_t left = byte_count;

@@ -1,18 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A byte stream between ranks and a server that lives on one of them, as a store's sockets are: a simulated TCP.
+/* A byte stream between ranks and a server that lives on one of them, as a store's sockets are: a
+** simulated TCP.
 **
-** The server is passive: it is fed what arrives and asked what it has to say. It answers as long as its host lives:
-** bytes to a killed host are lost in silence, one that hangs for a while finds them when it comes back, and one whose
-** program has returned closes its connections. Bytes on a cut link arrive when it heals.
+** The server is passive: it is fed what arrives and asked what it has to say. It answers as long as
+** its host lives: bytes to a killed host are lost in silence, one that hangs for a while finds them
+** when it comes back, and one whose program has returned closes its connections. Bytes on a cut
+** link arrive when it heals.
 **
-** A write ends when the last byte has arrived; a read pays the way back. Costs are those of the world's links, without
-** contention. What a client is told depends on who spoke first: every write counts as a race (cd_sim_stats).
+** A write ends when the last byte has arrived; a read pays the way back. Costs are those of the
+** world's links, without contention. What a client is told depends on who spoke first: every write
+** counts as a race (cd_sim_stats).
 **
-** Lifetime   create → listen … → destroy. Made of a rank's allocator it lies in the world's block, and a snapshot covers
-**            it; it then goes with the run.
+** Lifetime   create → listen … → destroy. Made of a rank's allocator it lies in the world's block,
+**            and a snapshot covers it; it then goes with the run.
 ** Threads    the world's.
-** Errors     CDDP_E_TIMEOUT at a deadline of virtual time, CDDP_E_IO for a closed connection, CDDP_E_ABORTED when the
-**            world has ended.
+** Errors     CDDP_E_TIMEOUT at a deadline of virtual time, CDDP_E_IO for a closed connection,
+**            CDDP_E_ABORTED when the world has ended.
 */
 #pragma once
 #include "sim/world.h"
@@ -20,7 +23,8 @@
 typedef struct cd_wire_server_ops {
     /* does: takes bytes of a client that arrived. false: the client is to be dropped. */
     bool (*feed)(void *self, uint32_t client, const void *bytes, size_t byte_count);
-    /* does: gives at most `room` bytes for a client; returns how many. Others' bytes may have made them ready. */
+    /* does: gives at most `room` bytes for a client; returns how many. Others' bytes may have made
+    ** them ready. */
     size_t (*take)(void *self, uint32_t client, void *bytes, size_t room);
     /* does: would take give anything? */
     bool (*has_answer)(void *self, uint32_t client);
@@ -37,7 +41,8 @@ typedef struct cd_wire_options {
 typedef struct cd_wire cd_wire;
 
 /* One server for all ranks of the world; nobody listens yet. */
-cddp_status cd_wire_create(cd_sim *sim, const cd_wire_options *options, cd_wire **wire, cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_wire_create(cd_sim *sim, const cd_wire_options *options, cd_wire **wire,
+                           cddp_error *err) CDDP_MUST_CHECK;
 void cd_wire_destroy(cd_wire *wire); /* accepts NULL */
 
 /* From now on the server is on this rank. */
@@ -55,7 +60,7 @@ cd_wire_state cd_wire_look(const cd_wire *wire, const cddp_rank *rank);
 /* As a client, on the rank's own stack. connect is patient while nobody listens. */
 cddp_status cd_wire_connect(cd_wire *wire, cddp_rank *rank, uint64_t deadline_ns, cddp_error *err);
 void cd_wire_disconnect(cd_wire *wire, const cddp_rank *rank);
-cddp_status cd_wire_write(cd_wire *wire, cddp_rank *rank, const void *bytes, size_t byte_count, uint64_t deadline_ns,
-                          cddp_error *err);
-cddp_status cd_wire_read(cd_wire *wire, cddp_rank *rank, void *bytes, size_t byte_count, uint64_t deadline_ns,
-                         cddp_error *err);
+cddp_status cd_wire_write(cd_wire *wire, cddp_rank *rank, const void *bytes, size_t byte_count,
+                          uint64_t deadline_ns, cddp_error *err);
+cddp_status cd_wire_read(cd_wire *wire, cddp_rank *rank, void *bytes, size_t byte_count,
+                         uint64_t deadline_ns, cddp_error *err);

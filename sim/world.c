@@ -1,16 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The scheduler: ready ranks first, in an order the chooser decides; then the earliest event; then the end.
+/* The scheduler: ready ranks first, in an order the chooser decides; then the earliest event; then
+** the end.
 **
 ** Invariants (cd_sim_audit):
 **   W1  virtual time never goes back, and advances only when no rank is ready;
 **   W2  a rank is in the ready queue exactly when its state is READY, and only one is RUNNING;
 **   W3  events are ordered by (time, sequence), and sequence numbers are never used twice;
-**   W4  every choice with more than one option has a number, and is answered before anything else happens;
+**   W4  every choice with more than one option has a number, and is answered before anything else
+**       happens;
 **   W5  once the world is over, no event fires, no choice is made and nothing is traced.
 **
 **   begin → { ready rank | completion | event }* → over → unwind → end
 **
-** Not here: the making of the block (create.c), what ranks wait for (collective.c), who waited for whom (report.c).
+** Not here: the making of the block (create.c), what ranks wait for (collective.c), who waited for
+** whom (report.c).
 */
 #include "sim/world.h"
 
@@ -23,7 +26,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* After the world ended a rank may still make this many calls while it cleans up; then it is abandoned. */
+/* After the world ended a rank may still make this many calls while it cleans up; then it is
+** abandoned. */
 #define UNWIND_CALLS_MAX 1000000u
 
 void cd_sim_audit(const cd_sim *sim)
@@ -62,7 +66,8 @@ static cd_sim_rank *take_ready(cd_sim *sim, uint32_t index)
 {
     uint32_t n = sim->world_size, first = sim->ready_first;
     uint32_t number = sim->ready[(first + index) % n];
-    for (uint32_t i = index; i > 0; i--) sim->ready[(first + i) % n] = sim->ready[(first + i - 1) % n];
+    for (uint32_t i = index; i > 0; i--)
+        sim->ready[(first + i) % n] = sim->ready[(first + i - 1) % n];
     sim->ready_first = (first + 1) % n;
     sim->ready_count--;
     return &sim->ranks[number];
@@ -76,7 +81,8 @@ void cd_sim_wake(cd_sim *sim, cd_sim_rank *rank, cd_wake wake)
     push_ready(sim, rank);
 }
 
-/* A rank has at most one entry in the queue that matters; entries of waits that ended early are dropped here. */
+/* A rank has at most one entry in the queue that matters; entries of waits that ended early are
+** dropped here. */
 static void timer_fire(cd_sim *sim, cd_sim_event *event)
 {
     cd_rank_timer *timer = (cd_rank_timer *)(void *)event;
@@ -157,8 +163,8 @@ static void crash(cd_sim *sim, cd_sim_rank *rank)
     rank->overflowed = true;
     rank->state = CD_RANK_DEAD;
     sim->ended_count++;
-    (void)cd_fail(&rank->error, CDDP_E_LIMIT, "rank %u overflowed its stack of %zu bytes", rank->port.rank,
-                  rank->fiber.stack_bytes);
+    (void)cd_fail(&rank->error, CDDP_E_LIMIT, "rank %u overflowed its stack of %zu bytes",
+                  rank->port.rank, rank->fiber.stack_bytes);
     rank->status = CDDP_E_LIMIT;
     cd_sim_note(rank, "its stack overflowed", NULL, 0);
     cd_cluster_rank_died(sim, rank);
@@ -188,17 +194,20 @@ static void prefetch(uintptr_t address, size_t bytes)
     for (size_t at = 0; at < bytes; at += line) __builtin_prefetch((const void *)(address + at));
 }
 
-/* With thousands of ranks each has left the caches when its turn comes again: what the next turns begin with is fetched
-** while this one runs. Three turns ahead the event, which most often is the timer inside a rank's record, with what lies
-** before it there; by the next turn that has come, so that the rank's stack can be found: what it wrote last, and the end
-** of its red zone, which is looked at after every switch. */
+/* With thousands of ranks each has left the caches when its turn comes again: what the next turns
+** begin with is fetched while this one runs. Three turns ahead the event, which most often is the
+** timer inside a rank's record, with what lies before it there; by the next turn that has come, so
+** that the rank's stack can be found: what it wrote last, and the end of its red zone, which is
+** looked at after every switch. */
 static void bring_near(const cd_sim *sim)
 {
     const size_t record_bytes = 192, stack_bytes = 1024;
-    const cd_sim_event *later = cd_queue_guess(&sim->events, 3), *next = cd_queue_guess(&sim->events, 1);
+    const cd_sim_event *later = cd_queue_guess(&sim->events, 3),
+                       *next = cd_queue_guess(&sim->events, 1);
     if (later != NULL) prefetch((uintptr_t)later - record_bytes, record_bytes + sizeof *later);
     if (next == NULL || next->fire != timer_fire) return;
-    const cd_sim_rank *rank = (const cd_sim_rank *)(const void *)((const char *)next - offsetof(cd_sim_rank, timer));
+    const cd_sim_rank *rank =
+        (const cd_sim_rank *)(const void *)((const char *)next - offsetof(cd_sim_rank, timer));
     __builtin_prefetch(rank->fiber.stack + CD_FIBER_RED_ZONE - 64);
     if (rank->fiber.context != NULL) prefetch((uintptr_t)rank->fiber.context, stack_bytes);
 }
@@ -295,9 +304,11 @@ static void record(cd_sim *sim, const cddp_choice *choice, uint32_t index)
     uint64_t semantic = option_id(choice, index);
     cd_schedule_push(&sim->schedule, index, choice->kind);
     sim->stats.choices++;
-    sim->stats.choice_digest = cd_hash_mix(cd_hash_mix(sim->stats.choice_digest, choice->kind), semantic);
-    CD_SIM_EMIT(sim, choice, choice->name, .point = choice->kind, .options = choice->option_count, .chosen = index,
-                .semantic = (int64_t)semantic, .who = choice->rank == UINT32_MAX ? -1 : (int64_t)choice->rank);
+    sim->stats.choice_digest =
+        cd_hash_mix(cd_hash_mix(sim->stats.choice_digest, choice->kind), semantic);
+    CD_SIM_EMIT(sim, choice, choice->name, .point = choice->kind, .options = choice->option_count,
+                .chosen = index, .semantic = (int64_t)semantic,
+                .who = choice->rank == UINT32_MAX ? -1 : (int64_t)choice->rank);
 }
 
 uint32_t cd_sim_choose(cd_sim *sim, const cddp_choice *choice)
@@ -316,8 +327,9 @@ uint32_t cd_sim_choose(cd_sim *sim, const cddp_choice *choice)
     return rank->chosen;
 }
 
-/* What can happen next without time passing: completions first, then ready ranks, each in the order they were queued.
- */
+/* What can happen next without time passing: completions first, then ready ranks, each in the order
+** they were queued.
+*/
 static void ask_next(cd_sim *sim, uint32_t completions)
 {
     cd_sim_host *host = sim->host;
@@ -338,7 +350,8 @@ static void ask_next(cd_sim *sim, uint32_t completions)
 static uint32_t eligible_count(const cd_sim *sim)
 {
     uint32_t count = 0;
-    for (const cd_completion *c = sim->completable; c != NULL; c = c->next) count += is_eligible(sim, c);
+    for (const cd_completion *c = sim->completable; c != NULL; c = c->next)
+        count += is_eligible(sim, c);
     return count < sim->host->options_max / 2 ? count : sim->host->options_max / 2;
 }
 
@@ -393,7 +406,10 @@ static bool step(cd_sim *sim)
         if (sim->host->config.chooser == NULL && sim->is_launched) { /* fifo, without asking */
             bool ids = completions > 0;
             if (ids) ask_next(sim, completions);
-            cddp_choice run = {.kind = CDDP_CHOICE_RUN, .rank = UINT32_MAX, .option_count = options, .name = "run"};
+            cddp_choice run = {.kind = CDDP_CHOICE_RUN,
+                               .rank = UINT32_MAX,
+                               .option_count = options,
+                               .name = "run"};
             uint64_t first = sim->ready_count > 0 ? sim->ready[sim->ready_first] : 0;
             run.options = &first; /* only the first is looked at */
             sim->pending_source = CD_PENDING_NONE;
@@ -417,7 +433,8 @@ static bool step(cd_sim *sim)
     sim->stats.events++;
     cd_sim_event *event = entry.item;
     event->fire(sim, event);
-    if (sim->pending_source == CD_PENDING_FAULT && sim->host->config.chooser == NULL && sim->is_launched)
+    if (sim->pending_source == CD_PENDING_FAULT && sim->host->config.chooser == NULL &&
+        sim->is_launched)
         cd_sim_decide(sim, 0);
     return true;
 }
@@ -431,7 +448,8 @@ const cddp_choice *cd_sim_advance(cd_sim *sim)
             sim->stats.time_ns = sim->now_ns;
             sim->stats.hung = sim->ended_count < sim->world_size;
             for (uint32_t i = 0; i < sim->world_size; i++)
-                sim->ranks[i].hung = sim->ranks[i].state != CD_RANK_ENDED && sim->ranks[i].state != CD_RANK_DEAD;
+                sim->ranks[i].hung =
+                    sim->ranks[i].state != CD_RANK_ENDED && sim->ranks[i].state != CD_RANK_DEAD;
             if (sim->stats.hung) cd_sim_report_hang(sim);
         }
     }

@@ -5,18 +5,21 @@
 **                 2  the operation itself (main)                        with the same words
 **                 3  digests of what every rank must hold now (content)
 **
-** check:after:x   the operation is issued at once and runs as it would alone; fingerprints travel beside it and are
-**                 compared when they have arrived. No rank waits for another one that it would not have waited for:
-**                 after an operation that ends on no rank before all have joined it, the fingerprints are on their way
-**                 and are waited for; after a broadcast or another rooted one they are looked at, and again at every
-**                 later call, and at last when the group is closed (the composition's `late` hears of that).
+** check:after:x   the operation is issued at once and runs as it would alone; fingerprints travel
+**                 beside it and are compared when they have arrived. No rank waits for another one
+**                 that it would not have waited for: after an operation that ends on no rank before
+**                 all have joined it, the fingerprints are on their way and are waited for; after a
+**                 broadcast or another rooted one they are looked at, and again at every later
+**                 call, and at last when the group is closed (the composition's `late` hears of
+**                 that).
 **
-** Contents are compared where the inner backend promises equal bits on all ranks and the device holds numbers: after
-** all-reduce, broadcast and all-gather. Messages between two ranks are not compared.
+** Contents are compared where the inner backend promises equal bits on all ranks and the device
+** holds numbers: after all-reduce, broadcast and all-gather. Messages between two ranks are not
+** compared.
 **
-** In the second mode a disagreement is found after the fact: what the inner backend does with it happens first (Gloo
-** unguarded ends the process when sizes differ). When an operation fails or times out, fingerprints that came explain
-** it.
+** In the second mode a disagreement is found after the fact: what the inner backend does with it
+** happens first (Gloo unguarded ends the process when sizes differ). When an operation fails or
+** times out, fingerprints that came explain it.
 */
 #include "backends/compose/fingerprint.h"
 #include "backends/compose/step.h"
@@ -29,8 +32,9 @@
 
 enum { MAIN, SIDE, CONTENT };
 
-#define EXPLAIN_NS                                                                                                     \
-    UINT64_C(1000000000) /* what a failed operation waits for fingerprints, and closing for the last ones */
+#define EXPLAIN_NS \
+    UINT64_C(      \
+        1000000000) /* what a failed operation waits for fingerprints, and closing for the last ones */
 #define LATE_NS UINT64_C(2000000000)
 
 /* check:after: one operation until it has been compared. */
@@ -50,7 +54,8 @@ typedef struct check_group {
     entry *first, *last, *free, *made; /* in order of posting */
     bool differs;                      /* something was found afterwards */
     bool told;                         /* and an operation has reported it */
-    bool deaf;                         /* an exchange failed: this rank takes no further part in contents */
+    /* an exchange failed: this rank takes no further part in contents */
+    bool deaf;
     char verdict[CDDP_ERROR_MESSAGE_BYTES / 2];
 } check_group;
 
@@ -63,7 +68,10 @@ static size_t room_bytes(uint32_t size)
     return (size + 1) * cd_fingerprint_bytes(size) + (size + 1) * sizeof(uint64_t);
 }
 static cd_fingerprint *room_mine(void *room) { return room; }
-static void *room_all(void *room, uint32_t size) { return (unsigned char *)room + cd_fingerprint_bytes(size); }
+static void *room_all(void *room, uint32_t size)
+{
+    return (unsigned char *)room + cd_fingerprint_bytes(size);
+}
 static uint64_t *room_digests(void *room, uint32_t size)
 {
     return (uint64_t *)(void *)((unsigned char *)room + (size + 1) * cd_fingerprint_bytes(size));
@@ -91,8 +99,9 @@ static cddp_collective content_call(const cd_step_group *g, void *room)
 
 static bool must_be_equal(const cd_step_group *g, const cddp_collective *c)
 {
-    bool same = c->op == CDDP_OP_BROADCAST || c->op == CDDP_OP_ALLGATHER ||
-                (c->op == CDDP_OP_ALLREDUCE && g->node->table.capabilities.order != CDDP_ORDER_UNSPECIFIED);
+    bool same =
+        c->op == CDDP_OP_BROADCAST || c->op == CDDP_OP_ALLGATHER ||
+        (c->op == CDDP_OP_ALLREDUCE && g->node->table.capabilities.order != CDDP_ORDER_UNSPECIFIED);
     return same && (c->output.device->flags & CDDP_DEVICE_VALUES) != 0;
 }
 
@@ -103,18 +112,20 @@ static cddp_status digest_of(const cddp_collective *c, uint64_t *digest, cddp_er
     return CDDP_OK;
 }
 
-static cddp_status compare_contents(const cd_step_group *g, uint64_t number, void *room, const char *op,
-                                    cddp_error *err)
+static cddp_status compare_contents(const cd_step_group *g, uint64_t number, void *room,
+                                    const char *op, cddp_error *err)
 {
     char words[320];
-    if (cd_contents_agree(room_digests(room, g->size), g->size, g->members, words, sizeof words)) return CDDP_OK;
+    if (cd_contents_agree(room_digests(room, g->size), g->size, g->members, words, sizeof words))
+        return CDDP_OK;
     return cd_fail(err, CDDP_E_MISMATCH, "check: after %s %" PRIu64 " %s", op, number, words);
 }
 
 static cddp_status compare_calls(const cd_step_group *g, void *room, cddp_error *err)
 {
     char words[400];
-    if (cd_fingerprints_agree(room_all(room, g->size), g->size, g->members, words, sizeof words)) return CDDP_OK;
+    if (cd_fingerprints_agree(room_all(room, g->size), g->size, g->members, words, sizeof words))
+        return CDDP_OK;
     return cd_fail(err, CDDP_E_MISMATCH, "check: %s", words);
 }
 
@@ -146,7 +157,8 @@ static cddp_status before_next(cd_step_group *g, cd_step_work *w, cddp_error *er
 static cddp_status before_finish(cd_step_group *g, cd_step_work *w, cddp_error *err)
 {
     if (w->inner_index != CONTENT) return CDDP_OK;
-    CD_TRY(compare_contents(g, room_mine(w->extra)->number, w->extra, cddp_op_name(w->call.op), err));
+    CD_TRY(
+        compare_contents(g, room_mine(w->extra)->number, w->extra, cddp_op_name(w->call.op), err));
     return CDDP_OK;
 }
 
@@ -182,8 +194,10 @@ static void note_difference(check_group *k, const cddp_error *error)
     snprintf(k->verdict, sizeof k->verdict, "%.*s", (int)sizeof k->verdict - 1, error->message);
 }
 
-/* Is this exchange over? Waits for it when timeout_ns is not 0. A failed exchange is over, and compares nothing. */
-static bool exchange_ended(check_group *k, uint32_t index, void **work, uint64_t timeout_ns, bool *arrived)
+/* Is this exchange over? Waits for it when timeout_ns is not 0. A failed exchange is over, and
+** compares nothing. */
+static bool exchange_ended(check_group *k, uint32_t index, void **work, uint64_t timeout_ns,
+                           bool *arrived)
 {
     const cd_inner *inner = &k->base.inner[index];
     bool done = true;
@@ -204,21 +218,25 @@ static void settle_side(check_group *k, entry *e, uint64_t timeout_ns)
     if (e->side == NULL || !exchange_ended(k, SIDE, &e->side, timeout_ns, &arrived)) return;
     if (!arrived || compare_calls(&k->base, e->room, &error) == CDDP_OK) return;
     note_difference(k, &error);
-    e->content_wanted = false; /* ranks that make different calls have nothing to compare; all of them know */
+    /* ranks that make different calls have nothing to compare; all of them know */
+    e->content_wanted = false;
 }
 
 static void settle_content(check_group *k, entry *e, uint64_t timeout_ns)
 {
     cddp_error error = CDDP_ERROR_INIT;
     bool arrived = false;
-    if (e->content == NULL || !exchange_ended(k, CONTENT, &e->content, timeout_ns, &arrived)) return;
-    if (arrived && compare_contents(&k->base, e->number, e->room, cddp_op_name((cddp_op)room_mine(e->room)->op),
-                                    &error) != CDDP_OK)
+    if (e->content == NULL || !exchange_ended(k, CONTENT, &e->content, timeout_ns, &arrived))
+        return;
+    if (arrived &&
+        compare_contents(&k->base, e->number, e->room,
+                         cddp_op_name((cddp_op)room_mine(e->room)->op), &error) != CDDP_OK)
         note_difference(k, &error);
 }
 
-/* Contents are sent in the order of the operations, whatever the order in which they ended here. An operation that
-** failed or was given up here sends "not known": the others count on one message for each. */
+/* Contents are sent in the order of the operations, whatever the order in which they ended here. An
+** operation that failed or was given up here sends "not known": the others count on one message for
+** each. */
 static void post_content(check_group *k, entry *e)
 {
     e->content_posted = true;
@@ -241,7 +259,8 @@ static void settle(check_group *k, const entry *last, uint64_t timeout_ns)
     }
     while (k->first != NULL) {
         entry *e = k->first;
-        bool over = e->side == NULL && e->content == NULL && (!e->content_wanted || e->content_posted) && e->main_ended;
+        bool over = e->side == NULL && e->content == NULL &&
+                    (!e->content_wanted || e->content_posted) && e->main_ended;
         if (!over) break;
         k->first = e->next;
         if (k->first == NULL) k->last = NULL;
@@ -357,8 +376,10 @@ static cddp_status check_begin(cd_step_group *g, cd_step_work *w, cddp_error *er
     return CDDP_OK;
 }
 
-static const cd_step_ops before_ops = {
-    .group_bytes = sizeof(check_group), .begin = check_begin, .next = before_next, .finish = before_finish};
+static const cd_step_ops before_ops = {.group_bytes = sizeof(check_group),
+                                       .begin = check_begin,
+                                       .next = before_next,
+                                       .finish = before_finish};
 static const cd_step_ops after_ops = {.group_bytes = sizeof(check_group),
                                       .begin = check_begin,
                                       .finish = after_finish,
@@ -367,10 +388,13 @@ static const cd_step_ops after_ops = {.group_bytes = sizeof(check_group),
                                       .closing = check_closing,
                                       .fini = check_fini};
 
-static bool takes_host(const cddp_capabilities *k) { return k->any_device || (k->devices & CDDP_DEVICE_HOST) != 0; }
+static bool takes_host(const cddp_capabilities *k)
+{
+    return k->any_device || (k->devices & CDDP_DEVICE_HOST) != 0;
+}
 
-/* The side channel must not suffer from what it is to judge (check:fault:…), nor pay for it (check:hier:…): it is a
-** group of the first backend underneath that takes tensors of the host. */
+/* The side channel must not suffer from what it is to judge (check:fault:…), nor pay for it
+** (check:hier:…): it is a group of the first backend underneath that takes tensors of the host. */
 static const cd_node *ground_of(const cd_node *node)
 {
     while (node->kind != NULL) {
@@ -381,18 +405,20 @@ static const cd_node *ground_of(const cd_node *node)
     return node;
 }
 
-static cddp_status check_open(const cddp_backend *backend, cddp_rank *rank, const cddp_group_spec *spec, void **group,
-                              cddp_error *err)
+static cddp_status check_open(const cddp_backend *backend, cddp_rank *rank,
+                              const cddp_group_spec *spec, void **group, cddp_error *err)
 {
     cd_step_group *g = NULL;
     cddp_status status = CDDP_OK;
     const cd_node *node = backend->self;
-    CD_TRY(cd_step_group_create(backend, rank, spec, node->after ? &after_ops : &before_ops, &g, err));
+    CD_TRY(
+        cd_step_group_create(backend, rank, spec, node->after ? &after_ops : &before_ops, &g, err));
     check_of(g)->room_bytes = room_bytes(g->size);
     g->extra_bytes = node->after ? sizeof(entry *) : room_bytes(g->size);
     static const char *const suffixes[] = {"", "/check", "/content"};
     for (uint32_t i = 0; i < 3; i++) {
-        const cd_inner_spec inner = {.node = i == MAIN ? node->inner[0] : ground_of(node), .suffix = suffixes[i]};
+        const cd_inner_spec inner = {.node = i == MAIN ? node->inner[0] : ground_of(node),
+                                     .suffix = suffixes[i]};
         CD_TRY_OUT(cd_step_group_open_inner(g, spec, &inner, err));
     }
     *group = g;
@@ -414,8 +440,10 @@ static cddp_status check_adopt(cd_node *node, cddp_error *err)
 {
     cddp_capabilities *k = &node->table.capabilities;
     const cddp_backend *ground = &ground_of(node)->table;
-    if ((ground->capabilities.ops & 1u << CDDP_OP_ALLGATHER) == 0 || !takes_host(&ground->capabilities))
-        return cd_fail(err, CDDP_E_UNSUPPORTED, "check: needs a backend that gathers tensors of the host; %s does not",
+    if ((ground->capabilities.ops & 1u << CDDP_OP_ALLGATHER) == 0 ||
+        !takes_host(&ground->capabilities))
+        return cd_fail(err, CDDP_E_UNSUPPORTED,
+                       "check: needs a backend that gathers tensors of the host; %s does not",
                        ground->name);
     k->async = k->async && node->after;
     k->guards = false; /* it is one */
@@ -423,10 +451,10 @@ static cddp_status check_adopt(cd_node *node, cddp_error *err)
     return CDDP_OK;
 }
 
-const cd_kind cd_kind_check = {
-    .word = "check",
-    .form = "check:[after:]x",
-    .summary = "ranks compare every collective before it starts and its result; or both afterwards, without waiting",
-    .parse = check_parse,
-    .adopt = check_adopt,
-    .open = check_open};
+const cd_kind cd_kind_check = {.word = "check",
+                               .form = "check:[after:]x",
+                               .summary = "ranks compare every collective before it starts and its "
+                                          "result; or both afterwards, without waiting",
+                               .parse = check_parse,
+                               .adopt = check_adopt,
+                               .open = check_open};

@@ -8,8 +8,8 @@
 
 #include <string.h>
 
-cddp_status cddp_composition_open(const cddp_composition_options *options, cddp_composition **composition,
-                                  cddp_error *err)
+cddp_status cddp_composition_open(const cddp_composition_options *options,
+                                  cddp_composition **composition, cddp_error *err)
 {
     const cddp_allocator *a = options->allocator;
     cddp_status status = CDDP_OK;
@@ -35,7 +35,10 @@ out:
     return status;
 }
 
-const cddp_backend *cddp_composition_backend(const cddp_composition *composition) { return &composition->root->table; }
+const cddp_backend *cddp_composition_backend(const cddp_composition *composition)
+{
+    return &composition->root->table;
+}
 
 void cddp_composition_close(cddp_composition *composition)
 {
@@ -50,8 +53,9 @@ void cddp_composition_close(cddp_composition *composition)
 bool cddp_composition_is_named(const char *spec) { return strpbrk(spec, ":,") != NULL; }
 
 cddp_status cddp_composition_each(const char *spec,
-                                  cddp_status (*visit)(void *context, const char *name, cddp_error *err), void *context,
-                                  cddp_error *err)
+                                  cddp_status (*visit)(void *context, const char *name,
+                                                       cddp_error *err),
+                                  void *context, cddp_error *err)
 {
     const cd_spec_reader reader = {.visit = visit, .context = context};
     cd_node *root = NULL;

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cpu:x,cuda:y. One group per device; the device of an operation's tensor decides. A barrier goes to the first.
+/* cpu:x,cuda:y. One group per device; the device of an operation's tensor decides. A barrier goes
+** to the first.
 **
-** Declared is what holds on every device: the operations, dtypes and reductions that all inner backends have. Which
-** devices there are is not a bit mask of the port, so any device is let in and one without a backend is refused by
-** name when it comes.
+** Declared is what holds on every device: the operations, dtypes and reductions that all inner
+** backends have. Which devices there are is not a bit mask of the port, so any device is let in and
+** one without a backend is refused by name when it comes.
 */
 #include "backends/compose/step.h"
 #include "core/base/error.h"
@@ -17,18 +18,19 @@ static cddp_status dispatch_begin(cd_step_group *g, cd_step_work *w, cddp_error 
     const cddp_tensor *t = cd_step_has_input(g, c) ? &c->input : &c->output;
     uint32_t index = 0;
     if (c->op != CDDP_OP_BARRIER)
-        while (index < g->inner_count && strcmp(g->node->devices[index], t->device->name) != 0) index++;
+        while (index < g->inner_count && strcmp(g->node->devices[index], t->device->name) != 0)
+            index++;
     if (index == g->inner_count)
-        return cd_fail(err, CDDP_E_UNSUPPORTED, "backend '%s' has none for device %s (%s)", g->node->table.name,
-                       t->device->name, cddp_op_name(c->op));
+        return cd_fail(err, CDDP_E_UNSUPPORTED, "backend '%s' has none for device %s (%s)",
+                       g->node->table.name, t->device->name, cddp_op_name(c->op));
     CD_TRY(cd_step_issue(g, w, index, c, true, err));
     return CDDP_OK;
 }
 
 static const cd_step_ops ops = {.group_bytes = sizeof(cd_step_group), .begin = dispatch_begin};
 
-static cddp_status dispatch_open(const cddp_backend *backend, cddp_rank *rank, const cddp_group_spec *spec,
-                                 void **group, cddp_error *err)
+static cddp_status dispatch_open(const cddp_backend *backend, cddp_rank *rank,
+                                 const cddp_group_spec *spec, void **group, cddp_error *err)
 {
     cd_step_group *g = NULL;
     cddp_status status = CDDP_OK;
@@ -61,9 +63,11 @@ static cddp_status dispatch_adopt(cd_node *node, cddp_error *err)
         if (node->table.device == NULL) node->table.device = node->inner[i]->table.device;
         if (node->table.launcher == NULL) node->table.launcher = node->inner[i]->table.launcher;
         if (other->world_size_max < k->world_size_max) k->world_size_max = other->world_size_max;
-        bool same = k->algorithm != NULL && other->algorithm != NULL && strcmp(k->algorithm, other->algorithm) == 0;
+        bool same = k->algorithm != NULL && other->algorithm != NULL &&
+                    strcmp(k->algorithm, other->algorithm) == 0;
         if (other->order < k->order) k->order = other->order;
-        if (k->order == CDDP_ORDER_KNOWN && !same) k->order = CDDP_ORDER_SAME; /* known, but not by one name */
+        /* known, but not by one name */
+        if (k->order == CDDP_ORDER_KNOWN && !same) k->order = CDDP_ORDER_SAME;
     }
     k->any_device = true;
     k->devices = 0;
@@ -72,6 +76,7 @@ static cddp_status dispatch_adopt(cd_node *node, cddp_error *err)
 }
 
 const cd_kind cd_kind_dispatch = {.form = "cpu:x,cuda:y",
-                                  .summary = "the device of a tensor decides which backend moves it",
+                                  .summary =
+                                      "the device of a tensor decides which backend moves it",
                                   .adopt = dispatch_adopt,
                                   .open = dispatch_open};

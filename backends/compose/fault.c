@@ -3,19 +3,21 @@
 **
 ** settings, separated by commas:
 **   seed=N       what is drawn (default 0)
-**   drop=P       an operation of this rank is lost, and with it everything later of the group: a broken connection.
-**                Its waits end at the time-out
+**   drop=P       an operation of this rank is lost, and with it everything later of the group: a
+**                broken connection. Its waits end at the time-out
 **   corrupt=P    one bit of what this rank gets is turned over
-**   delay=T      (ns, us, ms, s) operations are seen to be done up to T later than they were, drawn evenly
+**   delay=T      (ns, us, ms, s) operations are seen to be done up to T later than they were, drawn
+**                evenly
 **   late=P       which of them, when delay is given (default 1)
-**   die=R@K      rank R dies at its K-th operation in the group: a process of its own is killed, a simulated rank
-**                fails there and for good, and tells nobody
+**   die=R@K      rank R dies at its K-th operation in the group: a process of its own is killed, a
+**                simulated rank fails there and for good, and tells nobody
 **   plant=WORD   every operation is done wrongly, in a way of plants.def
 **   rank=R       only this rank is struck;  from=K  only from its K-th operation
 **
-** P is a decimal number from 0 to 1, kept as parts of a million. Whether an operation is struck depends on the seed,
-** the group's name, the rank and the number of the operation, and on nothing else: not on time, not on what was struck
-** before. What the inner backend promises about its bits stays declared: breaking that promise is the fault.
+** P is a decimal number from 0 to 1, kept as parts of a million. Whether an operation is struck
+** depends on the seed, the group's name, the rank and the number of the operation, and on nothing
+** else: not on time, not on what was struck before. What the inner backend promises about its bits
+** stays declared: breaking that promise is the fault.
 */
 #define _POSIX_C_SOURCE 200809L
 #include "backends/compose/plant.h"
@@ -46,14 +48,16 @@ static cd_prng draw_of(const cd_step_group *g, const cd_step_work *w, const char
 static bool strikes(const cd_step_group *g, const cd_step_work *w, const char *label, uint64_t ppm)
 {
     const cd_fault_plan *f = &g->node->fault;
-    if (ppm == 0 || w->number < f->from || (f->rank >= 0 && f->rank != (int64_t)g->rank->rank)) return false;
+    if (ppm == 0 || w->number < f->from || (f->rank >= 0 && f->rank != (int64_t)g->rank->rank))
+        return false;
     cd_prng prng = draw_of(g, w, label);
     return cd_prng_chance(&prng, ppm, MILLION);
 }
 
 static cddp_status fail_dead(const cd_step_group *g, cddp_error *err)
 {
-    return cd_fail(err, CDDP_E_BACKEND, "rank %" PRIu32 " died at its operation %" PRIu64 " (planted by fault:)",
+    return cd_fail(err, CDDP_E_BACKEND,
+                   "rank %" PRIu32 " died at its operation %" PRIu64 " (planted by fault:)",
                    g->rank->rank, g->node->fault.die_at);
 }
 
@@ -98,7 +102,8 @@ static void fault_failed(cd_step_group *g, cd_step_work *w, cddp_error *err)
     count_out(g, w);
 }
 
-static cddp_status turn_bit(const cd_step_group *g, const cd_step_work *w, const cddp_tensor *t, cddp_error *err)
+static cddp_status turn_bit(const cd_step_group *g, const cd_step_work *w, const cddp_tensor *t,
+                            cddp_error *err)
 {
     unsigned char element[16];
     size_t bytes = cddp_dtype_bytes(t->dtype);
@@ -118,11 +123,12 @@ static cddp_status fault_finish(cd_step_group *g, cd_step_work *w, cddp_error *e
     const cddp_tensor *t = &w->call.output;
     count_out(g, w);
     CD_TRY(cd_plant_finish(g, w, &f->plants, err));
-    if (!cd_step_has_output(g, &w->call) || !strikes(g, w, "corrupt", g->node->fault.corrupt_ppm)) return CDDP_OK;
+    if (!cd_step_has_output(g, &w->call) || !strikes(g, w, "corrupt", g->node->fault.corrupt_ppm))
+        return CDDP_OK;
     if (cddp_tensor_numel(t) == 0) return CDDP_OK;
     if ((t->device->flags & CDDP_DEVICE_VALUES) == 0)
-        return cd_fail(err, CDDP_E_UNSUPPORTED, "fault: device %s holds no bits that could be corrupted",
-                       t->device->name);
+        return cd_fail(err, CDDP_E_UNSUPPORTED,
+                       "fault: device %s holds no bits that could be corrupted", t->device->name);
     CD_TRY(turn_bit(g, w, t, err));
     return CDDP_OK;
 }
@@ -131,14 +137,19 @@ static void fault_fini(cd_step_group *g)
 {
     fault_group *f = (fault_group *)(void *)g;
     cd_plant_room_fini(&f->plants.last);
-    for (cd_step_work *w = g->made; w != NULL; w = w->next_made) cd_plant_room_fini(&((cd_plant_work *)w->extra)->before);
+    for (cd_step_work *w = g->made; w != NULL; w = w->next_made)
+        cd_plant_room_fini(&((cd_plant_work *)w->extra)->before);
 }
 
-static const cd_step_ops ops = {.group_bytes = sizeof(fault_group), .begin = fault_begin, .finish = fault_finish,
-                                .failed = fault_failed, .given_up = count_out, .fini = fault_fini};
+static const cd_step_ops ops = {.group_bytes = sizeof(fault_group),
+                                .begin = fault_begin,
+                                .finish = fault_finish,
+                                .failed = fault_failed,
+                                .given_up = count_out,
+                                .fini = fault_fini};
 
-static cddp_status fault_open(const cddp_backend *backend, cddp_rank *rank, const cddp_group_spec *spec, void **group,
-                              cddp_error *err)
+static cddp_status fault_open(const cddp_backend *backend, cddp_rank *rank,
+                              const cddp_group_spec *spec, void **group, cddp_error *err)
 {
     cd_step_group *g = NULL;
     CD_TRY(cd_step_group_create(backend, rank, spec, &ops, &g, err));
@@ -250,19 +261,25 @@ static cddp_status fault_parse(cd_node *node, const char **at, cddp_error *err)
     for (;;) {
         const char *begin = *at, *wanted = NULL;
         if (!cd_spec_word(begin, "=:,", key) || begin[strlen(key)] != '=')
-            return cd_spec_refuse(node, begin, err,
-                                  "fault: needs settings and a colon, as in fault:seed=7,drop=0.01:gloo");
+            return cd_spec_refuse(
+                node, begin, err,
+                "fault: needs settings and a colon, as in fault:seed=7,drop=0.01:gloo");
         *at += strlen(key) + 1;
         const char *value = *at;
         bool read = parse_value(f, key, at, &wanted);
         if (wanted == NULL)
             return cd_spec_refuse(node, begin, err,
-                                  "fault: knows seed, drop, corrupt, delay, late, plant, die, rank and from, not '%s'", key);
-        if (!read || (**at != ',' && **at != ':')) return cd_spec_refuse(node, value, err, "%s= needs %s", key, wanted);
+                                  "fault: knows seed, drop, corrupt, delay, late, plant, die, rank "
+                                  "and from, not '%s'",
+                                  key);
+        if (!read || (**at != ',' && **at != ':'))
+            return cd_spec_refuse(node, value, err, "%s= needs %s", key, wanted);
         if (*(*at)++ == ':') break;
     }
     if (f->rank >= 0 && cd_plant_is_shared((cd_plant)f->plant))
-        return cd_spec_refuse(node, begin_all, err, "plant=%s is a mistake of all ranks: drop rank=", cd_plant_word((cd_plant)f->plant));
+        return cd_spec_refuse(node, begin_all, err,
+                              "plant=%s is a mistake of all ranks: drop rank=",
+                              cd_plant_word((cd_plant)f->plant));
     return CDDP_OK;
 }
 
@@ -273,10 +290,10 @@ static cddp_status fault_adopt(cd_node *node, cddp_error *err)
     return CDDP_OK;
 }
 
-const cd_kind cd_kind_fault = {
-    .word = "fault",
-    .form = "fault:seed=N,drop=P:x",
-    .summary = "loses, delays, corrupts or dies as drawn from the seed (docs/backends.md has the settings)",
-    .parse = fault_parse,
-    .adopt = fault_adopt,
-    .open = fault_open};
+const cd_kind cd_kind_fault = {.word = "fault",
+                               .form = "fault:seed=N,drop=P:x",
+                               .summary = "loses, delays, corrupts or dies as drawn from the seed "
+                                          "(docs/backends.md has the settings)",
+                               .parse = fault_parse,
+                               .adopt = fault_adopt,
+                               .open = fault_open};

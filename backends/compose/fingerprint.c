@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Taking fingerprints and comparing them. The most frequent opinion is right, the lowest rank's among equals. */
+/* Taking fingerprints and comparing them. The most frequent opinion is right, the lowest rank's
+** among equals. */
 #include "backends/compose/fingerprint.h"
 
 #include "backends/compose/step.h"
@@ -13,17 +14,22 @@
 
 static uint32_t splits_of(uint32_t size) { return size <= SPLITS_RANKS_MAX ? 2 * size : 0; }
 
-size_t cd_fingerprint_bytes(uint32_t size) { return sizeof(cd_fingerprint) + splits_of(size) * sizeof(int64_t); }
+size_t cd_fingerprint_bytes(uint32_t size)
+{
+    return sizeof(cd_fingerprint) + splits_of(size) * sizeof(int64_t);
+}
 
 static bool is_rooted(uint32_t op)
 {
-    return op == CDDP_OP_BROADCAST || op == CDDP_OP_REDUCE || op == CDDP_OP_GATHER || op == CDDP_OP_SCATTER;
+    return op == CDDP_OP_BROADCAST || op == CDDP_OP_REDUCE || op == CDDP_OP_GATHER ||
+           op == CDDP_OP_SCATTER;
 }
 
 /* The operand whose length all ranks share when shares are equal. */
 static const cddp_tensor *measured(const cddp_collective *c)
 {
-    bool by_output = c->op == CDDP_OP_BROADCAST || c->op == CDDP_OP_SCATTER || c->op == CDDP_OP_REDUCE_SCATTER;
+    bool by_output =
+        c->op == CDDP_OP_BROADCAST || c->op == CDDP_OP_SCATTER || c->op == CDDP_OP_REDUCE_SCATTER;
     return by_output ? &c->output : &c->input;
 }
 
@@ -45,7 +51,8 @@ static void take_splits(const cddp_collective *c, uint32_t me, uint32_t size, cd
 
 void cd_fingerprint_take(const cddp_collective *c, uint32_t me, uint32_t size, cd_fingerprint *f)
 {
-    bool has_tensor = c->op != CDDP_OP_BARRIER, is_explicit = c->counts != NULL || c->send_counts != NULL;
+    bool has_tensor = c->op != CDDP_OP_BARRIER,
+         is_explicit = c->counts != NULL || c->send_counts != NULL;
     uint64_t number = f->number;
     memset(f, 0, cd_fingerprint_bytes(size));
     f->number = number;
@@ -65,7 +72,8 @@ void cd_fingerprint_take(const cddp_collective *c, uint32_t me, uint32_t size, c
 
 static const cd_fingerprint *at(const void *all, uint32_t size, uint32_t rank)
 {
-    return (const cd_fingerprint *)(const void *)((const unsigned char *)all + rank * cd_fingerprint_bytes(size));
+    return (const cd_fingerprint *)(const void *)((const unsigned char *)all +
+                                                  rank * cd_fingerprint_bytes(size));
 }
 
 /* What must be equal on all ranks, as one number. */
@@ -102,13 +110,17 @@ static void print_call(const cd_fingerprint *f, char *text, size_t bytes)
     if (f->label != 0) snprintf(parts[3], sizeof parts[3], ", bucket %" PRIu64, f->label - 1);
     bool has_tensor = f->op != CDDP_OP_BARRIER;
     snprintf(text, bytes, "%s(%s%s%s%s%s)", cddp_op_name((cddp_op)f->op), parts[0], parts[1],
-             has_tensor ? parts[2] : "", has_tensor ? cddp_dtype_name((cddp_dtype)f->dtype) : "", parts[3]);
+             has_tensor ? parts[2] : "", has_tensor ? cddp_dtype_name((cddp_dtype)f->dtype) : "",
+             parts[3]);
 }
 
 /* What must be equal, of rank r. */
 typedef uint64_t (*opinion_fn)(const void *all, uint32_t size, uint32_t rank);
 
-static uint64_t opinion_on_call(const void *all, uint32_t size, uint32_t rank) { return opinion(at(all, size, rank)); }
+static uint64_t opinion_on_call(const void *all, uint32_t size, uint32_t rank)
+{
+    return opinion(at(all, size, rank));
+}
 
 static uint64_t opinion_on_content(const void *all, uint32_t size, uint32_t rank)
 {
@@ -130,7 +142,8 @@ static uint32_t reference_rank(const void *all, uint32_t size, opinion_fn of)
     return best;
 }
 
-static bool splits_agree(const void *all, uint32_t size, const uint32_t *members, char *text, size_t bytes)
+static bool splits_agree(const void *all, uint32_t size, const uint32_t *members, char *text,
+                         size_t bytes)
 {
     uint64_t sent = 0, expected = 0;
     for (uint32_t r = 0; r < size; r++) {
@@ -140,21 +153,24 @@ static bool splits_agree(const void *all, uint32_t size, const uint32_t *members
     if (sent == expected) return true;
     for (uint32_t from = 0; splits_of(size) > 0 && from < size; from++) {
         for (uint32_t to = 0; to < size; to++) {
-            int64_t given = at(all, size, from)->splits[to], wanted = at(all, size, to)->splits[size + from];
+            int64_t given = at(all, size, from)->splits[to],
+                    wanted = at(all, size, to)->splits[size + from];
             if (given == wanted) continue;
             snprintf(text, bytes,
-                     "alltoall %" PRIu64 ": rank %" PRIu32 " sends %" PRId64 " elements to rank %" PRIu32
-                     ", which expects %" PRId64,
+                     "alltoall %" PRIu64 ": rank %" PRIu32 " sends %" PRId64
+                     " elements to rank %" PRIu32 ", which expects %" PRId64,
                      at(all, size, 0)->number, members[from], given, members[to], wanted);
             return false;
         }
     }
-    snprintf(text, bytes, "alltoall %" PRIu64 ": what ranks send each other is not what they expect",
+    snprintf(text, bytes,
+             "alltoall %" PRIu64 ": what ranks send each other is not what they expect",
              at(all, size, 0)->number);
     return false;
 }
 
-bool cd_fingerprints_agree(const void *all, uint32_t size, const uint32_t *members, char *text, size_t bytes)
+bool cd_fingerprints_agree(const void *all, uint32_t size, const uint32_t *members, char *text,
+                           size_t bytes)
 {
     char call[160], words[240];
     uint32_t reference = reference_rank(all, size, opinion_on_call);
@@ -164,20 +180,22 @@ bool cd_fingerprints_agree(const void *all, uint32_t size, const uint32_t *membe
         const cd_fingerprint *f = at(all, size, r);
         if (opinion(f) == opinion(right)) continue;
         print_call(f, call, sizeof call);
-        snprintf(words, sizeof words, "%srank %" PRIu32 " calls %s", used > 0 ? ", " : "", members[r], call);
+        snprintf(words, sizeof words, "%srank %" PRIu32 " calls %s", used > 0 ? ", " : "",
+                 members[r], call);
         used = put(text, bytes, used, words);
     }
     if (used > 0) {
         print_call(right, call, sizeof call);
-        snprintf(words, sizeof words, " where rank %" PRIu32 " calls %s (collective %" PRIu64 ")", members[reference],
-                 call, right->number);
+        snprintf(words, sizeof words, " where rank %" PRIu32 " calls %s (collective %" PRIu64 ")",
+                 members[reference], call, right->number);
         put(text, bytes, used, words);
         return false;
     }
     return splits_agree(all, size, members, text, bytes);
 }
 
-bool cd_contents_agree(const uint64_t *digests, uint32_t size, const uint32_t *members, char *text, size_t bytes)
+bool cd_contents_agree(const uint64_t *digests, uint32_t size, const uint32_t *members, char *text,
+                       size_t bytes)
 {
     char words[120];
     uint32_t reference = reference_rank(digests, size, opinion_on_content);

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a rank says about an operation it is about to issue, and the comparison of what all said.
 **
-** A fingerprint has a fixed length for a group, whatever the operation, since ranks that disagree must still be able to
-** exchange it. Split sizes of an all-to-all are carried in full up to 32 ranks; beyond that as two sums of hashes, one
-** over what is sent and one over what is expected, which are equal when every pair agrees.
+** A fingerprint has a fixed length for a group, whatever the operation, since ranks that disagree
+** must still be able to exchange it. Split sizes of an all-to-all are carried in full up to 32
+** ranks; beyond that as two sums of hashes, one over what is sent and one over what is expected,
+** which are equal when every pair agrees.
 **
-** Not compared: the factor of PREMUL_SUM, which may differ, and content before an operation, which must.
+** Not compared: the factor of PREMUL_SUM, which may differ, and content before an operation, which
+** must.
 */
 #pragma once
 #include "cddp/backend.h"
@@ -21,9 +23,12 @@ typedef struct cd_fingerprint {
 } cd_fingerprint;
 
 size_t cd_fingerprint_bytes(uint32_t size);
-void cd_fingerprint_take(const cddp_collective *call, uint32_t me, uint32_t size, cd_fingerprint *f);
-/* Compares what (size) ranks said; members are their world ranks. On disagreement *text names every rank that differs
-** from the most frequent opinion, equal on all ranks; false then. */
-bool cd_fingerprints_agree(const void *all, uint32_t size, const uint32_t *members, char *text, size_t text_bytes);
+void cd_fingerprint_take(const cddp_collective *call, uint32_t me, uint32_t size,
+                         cd_fingerprint *f);
+/* Compares what (size) ranks said; members are their world ranks. On disagreement *text names every
+** rank that differs from the most frequent opinion, equal on all ranks; false then. */
+bool cd_fingerprints_agree(const void *all, uint32_t size, const uint32_t *members, char *text,
+                           size_t text_bytes);
 /* The same for digests of what every rank must hold afterwards. 0 stands for "not known". */
-bool cd_contents_agree(const uint64_t *digests, uint32_t size, const uint32_t *members, char *text, size_t text_bytes);
+bool cd_contents_agree(const uint64_t *digests, uint32_t size, const uint32_t *members, char *text,
+                       size_t text_bytes);

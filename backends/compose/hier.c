@@ -5,16 +5,17 @@
 **     node 1    r4 r5 r6 r7      2  all-reduce between these leaders            (group leaders)
 **                                3  broadcast from the leader inside the node   (group down)
 **
-** Broadcast takes the same way: inside the root's node, between leaders, inside the other nodes. Everything else goes
-** over one flat group. Up and down are two groups, because a rank may start operation k+1 upwards before k came down
-** to it (P1).
+** Broadcast takes the same way: inside the root's node, between leaders, inside the other nodes.
+** Everything else goes over one flat group. Up and down are two groups, because a rank may start
+** operation k+1 upwards before k came down to it (P1).
 **
-** Nodes: what the text says (hier:per=2:x: two consecutive ranks each), or what the composition was told, or the
-** name of the host. Every rank says its node once, when a group is opened; a rank's word is law for itself only.
+** Nodes: what the text says (hier:per=2:x: two consecutive ranks each), or what the composition was
+** told, or the name of the host. Every rank says its node once, when a group is opened; a rank's
+** word is law for itself only.
 **
-** Numerics: contributions of a node are added first, so the association is neither the inner backend's nor known to
-** cddp: all ranks get the same bits (they are broadcast), and that is what is declared. AVG is a sum, divided once on
-** each leader; PREMUL_SUM scales before the first step.
+** Numerics: contributions of a node are added first, so the association is neither the inner
+** backend's nor known to cddp: all ranks get the same bits (they are broadcast), and that is what
+** is declared. AVG is a sum, divided once on each leader; PREMUL_SUM scales before the first step.
 **
 ** Limits: steps move on when a rank posts, tests or waits, so the declaration is not async.
 */
@@ -107,7 +108,8 @@ static uint32_t place_in_node(const hier_group *h, uint32_t rank)
 static uint32_t steps_of(const hier_group *h, const cddp_collective *c)
 {
     bool leads = h->my_place == 0;
-    uint32_t between = leads && h->leader_count > 1 ? 1u << LEADERS : 0, inside = h->sibling_count > 1;
+    uint32_t between = leads && h->leader_count > 1 ? 1u << LEADERS : 0,
+             inside = h->sibling_count > 1;
     if (c->op == CDDP_OP_ALLREDUCE) return (inside ? 1u << UP | 1u << DOWN : 0) | between;
     bool roots_node = node_index(h, c->root) == h->my_node; /* broadcast */
     return between | (inside ? roots_node ? 1u << UP : 1u << DOWN : 0);
@@ -118,12 +120,15 @@ static cddp_collective step_call(const cd_step_group *g, const cd_step_work *w, 
     const hier_group *h = (const hier_group *)(const void *)g;
     cddp_collective c = w->call;
     if (w->call.op == CDDP_OP_BROADCAST) {
-        c.root = step == LEADERS ? node_index(h, w->call.root) : step == UP ? place_in_node(h, w->call.root) : 0;
+        c.root = step == LEADERS ? node_index(h, w->call.root)
+                 : step == UP    ? place_in_node(h, w->call.root)
+                                 : 0;
         return c;
     }
     bool sums = c.reduce_op == CDDP_RED_AVG || c.reduce_op == CDDP_RED_PREMUL_SUM;
     if (sums) c.reduce_op = CDDP_RED_SUM;
-    if (w->stage > 0 || w->call.reduce_op == CDDP_RED_PREMUL_SUM) c.input = c.output; /* what was made so far */
+    /* what was made so far */
+    if (w->stage > 0 || w->call.reduce_op == CDDP_RED_PREMUL_SUM) c.input = c.output;
     c.op = step == UP ? CDDP_OP_REDUCE : step == LEADERS ? CDDP_OP_ALLREDUCE : CDDP_OP_BROADCAST;
     c.root = 0;
     return c;
@@ -134,7 +139,8 @@ static cddp_status divide(const cd_step_group *g, const cddp_collective *c, cddp
     return c->output.device->divide(&c->output, &c->output, g->size, c->stream, err);
 }
 
-/* Issues the first step of `steps` that comes after `done`; the mean is taken once everything is added. */
+/* Issues the first step of `steps` that comes after `done`; the mean is taken once everything is
+** added. */
 static cddp_status issue_after(cd_step_group *g, cd_step_work *w, uint32_t done, cddp_error *err)
 {
     hier_group *h = hier_of(g);
@@ -151,7 +157,8 @@ static cddp_status hier_begin(cd_step_group *g, cd_step_work *w, cddp_error *err
 {
     const hier_group *h = hier_of(g);
     const cddp_collective *c = &w->call;
-    bool nodewise = (c->op == CDDP_OP_ALLREDUCE || c->op == CDDP_OP_BROADCAST) && g->size > 1 && steps_of(h, c) != 0;
+    bool nodewise = (c->op == CDDP_OP_ALLREDUCE || c->op == CDDP_OP_BROADCAST) && g->size > 1 &&
+                    steps_of(h, c) != 0;
     if (!nodewise) {
         CD_TRY(cd_step_issue(g, w, FLAT, c, true, err));
         return CDDP_OK;
@@ -171,7 +178,8 @@ static cddp_status hier_next(cd_step_group *g, cd_step_work *w, cddp_error *err)
 /* A rank alone on its node has no way down, on which its leader would have taken the mean. */
 static cddp_status hier_finish(cd_step_group *g, cd_step_work *w, cddp_error *err)
 {
-    bool takes_mean = w->call.op == CDDP_OP_ALLREDUCE && w->call.reduce_op == CDDP_RED_AVG && w->inner_index == LEADERS;
+    bool takes_mean = w->call.op == CDDP_OP_ALLREDUCE && w->call.reduce_op == CDDP_RED_AVG &&
+                      w->inner_index == LEADERS;
     if (takes_mean) CD_TRY(divide(g, &w->call, err));
     return CDDP_OK;
 }
@@ -217,8 +225,8 @@ static cddp_status open_levels(hier_group *h, const cddp_group_spec *spec, cddp_
     return CDDP_OK;
 }
 
-static cddp_status hier_open(const cddp_backend *backend, cddp_rank *rank, const cddp_group_spec *spec, void **group,
-                             cddp_error *err)
+static cddp_status hier_open(const cddp_backend *backend, cddp_rank *rank,
+                             const cddp_group_spec *spec, void **group, cddp_error *err)
 {
     cd_step_group *g = NULL;
     cddp_status status = CDDP_OK;
@@ -250,8 +258,9 @@ static cddp_status hier_parse(cd_node *node, const char **at, cddp_error *err)
     *at += 4;
     const char *begin = *at;
     if (!cd_spec_number(at, &per) || **at != ':' || per < 1 || per > UINT32_MAX)
-        return cd_spec_refuse(node, begin, err,
-                              "per= needs a number of ranks per node and a colon, as in hier:per=2:gloo");
+        return cd_spec_refuse(
+            node, begin, err,
+            "per= needs a number of ranks per node and a colon, as in hier:per=2:gloo");
     node->ranks_per_node = (uint32_t)per;
     ++*at;
     return CDDP_OK;
@@ -260,17 +269,20 @@ static cddp_status hier_parse(cd_node *node, const char **at, cddp_error *err)
 static cddp_status hier_adopt(cd_node *node, cddp_error *err)
 {
     cddp_capabilities *k = &node->table.capabilities;
-    const uint32_t needed =
-        1u << CDDP_OP_ALLREDUCE | 1u << CDDP_OP_REDUCE | 1u << CDDP_OP_BROADCAST | 1u << CDDP_OP_ALLGATHER;
+    const uint32_t needed = 1u << CDDP_OP_ALLREDUCE | 1u << CDDP_OP_REDUCE |
+                            1u << CDDP_OP_BROADCAST | 1u << CDDP_OP_ALLGATHER;
     const char *inner = node->inner[0]->table.name;
     for (cddp_op op = 0; op < CDDP_OP_COUNT; op++)
         if ((needed & (1u << op)) != 0 && (k->ops & (1u << op)) == 0)
-            return cd_fail(err, CDDP_E_UNSUPPORTED, "hier: needs %s, which backend %s does not implement",
-                           cddp_op_name(op), inner);
+            return cd_fail(err, CDDP_E_UNSUPPORTED,
+                           "hier: needs %s, which backend %s does not implement", cddp_op_name(op),
+                           inner);
     if (!k->in_place || (!k->any_device && (k->devices & CDDP_DEVICE_HOST) == 0) ||
         (k->reduce_ops & (1u << CDDP_RED_SUM)) == 0)
-        return cd_fail(err, CDDP_E_UNSUPPORTED,
-                       "hier: needs a backend that sums in place and takes tensors of the host; %s does not", inner);
+        return cd_fail(
+            err, CDDP_E_UNSUPPORTED,
+            "hier: needs a backend that sums in place and takes tensors of the host; %s does not",
+            inner);
     if (k->order == CDDP_ORDER_KNOWN) k->order = CDDP_ORDER_SAME;
     k->algorithm = "hier";
     k->async = false;
@@ -278,10 +290,10 @@ static cddp_status hier_adopt(cd_node *node, cddp_error *err)
     return CDDP_OK;
 }
 
-const cd_kind cd_kind_hier = {.word = "hier",
-                              .form = "hier:[per=N:]x",
-                              .summary =
-                                  "reduce inside a node, all-reduce between the nodes' first ranks, broadcast inside",
-                              .parse = hier_parse,
-                              .adopt = hier_adopt,
-                              .open = hier_open};
+const cd_kind cd_kind_hier = {
+    .word = "hier",
+    .form = "hier:[per=N:]x",
+    .summary = "reduce inside a node, all-reduce between the nodes' first ranks, broadcast inside",
+    .parse = hier_parse,
+    .adopt = hier_adopt,
+    .open = hier_open};

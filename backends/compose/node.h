@@ -30,10 +30,11 @@ typedef struct cd_kind {
     const char *form, *summary;
     /* (optional) reads what stands between the word and the inner text; *at moves on. */
     cddp_status (*parse)(cd_node *node, const char **at, cddp_error *err);
-    /* Fills table.capabilities from those of the inner nodes, and refuses inner nodes that cannot serve. */
+    /* Fills table.capabilities from those of the inner nodes, and refuses inner nodes that cannot
+    ** serve. */
     cddp_status (*adopt)(cd_node *node, cddp_error *err);
-    cddp_status (*open)(const cddp_backend *backend, cddp_rank *rank, const cddp_group_spec *spec, void **group,
-                        cddp_error *err);
+    cddp_status (*open)(const cddp_backend *backend, cddp_rank *rank, const cddp_group_spec *spec,
+                        void **group, cddp_error *err);
 } cd_kind;
 
 struct cd_node {
@@ -59,22 +60,25 @@ struct cddp_composition {
     cd_node *root;
 };
 
-extern const cd_kind cd_kind_dispatch, cd_kind_round_robin, cd_kind_hier, cd_kind_check, cd_kind_fault;
+extern const cd_kind cd_kind_dispatch, cd_kind_round_robin, cd_kind_hier, cd_kind_check,
+    cd_kind_fault;
 /* Ends with NULL; dispatch is first. */
 extern const cd_kind *const cd_kinds[];
 
-/* Reads the text into a tree. With find NULL only the form is looked at and visit hears of the leaves. */
+/* Reads the text into a tree. With find NULL only the form is looked at and visit hears of the
+** leaves. */
 typedef struct cd_spec_reader {
     cddp_composition *composition; /* NULL: names are only handed to visit */
     cddp_status (*visit)(void *context, const char *name, cddp_error *err);
     void *context;
 } cd_spec_reader;
-cddp_status cd_spec_read(const cd_spec_reader *reader, const char *spec, cd_node **root, cddp_error *err);
+cddp_status cd_spec_read(const cd_spec_reader *reader, const char *spec, cd_node **root,
+                         cddp_error *err);
 void cd_node_destroy(const cddp_allocator *allocator, cd_node *node); /* accepts NULL */
 
 /* For parse functions: a refusal with the character of the text. */
-cddp_status cd_spec_refuse(const cd_node *node, const char *at, cddp_error *err, const char *format, ...)
-    CDDP_PRINTF(4, 5);
+cddp_status cd_spec_refuse(const cd_node *node, const char *at, cddp_error *err, const char *format,
+                           ...) CDDP_PRINTF(4, 5);
 /* The word up to any of `stops`; false when it is longer than a word may be. */
 bool cd_spec_word(const char *at, const char *stops, char word[CD_NODE_WORD_BYTES]);
 /* A whole decimal number; *at behind it. */

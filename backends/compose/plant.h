@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What fault:plant=WORD does to one operation: plants.def has the words. All of it is local to the rank, through the device
-** table alone, so a plant works over every backend and on every device whose elements mean something.
+/* What fault:plant=WORD does to one operation: plants.def has the words. All of it is local to the
+** rank, through the device table alone, so a plant works over every backend and on every device
+** whose elements mean something.
 **
 ** Ownership  rooms belong to the group and its works, and grow to the largest operation.
 */
@@ -40,6 +41,8 @@ typedef struct cd_plant_work {
 } cd_plant_work;
 
 /* Before the operation is issued: *call may be changed. */
-cddp_status cd_plant_begin(cd_step_group *group, cd_step_work *work, cd_plant_group *plants, cddp_collective *call, cddp_error *err);
+cddp_status cd_plant_begin(cd_step_group *group, cd_step_work *work, cd_plant_group *plants,
+                           cddp_collective *call, cddp_error *err);
 /* After it ended well. */
-cddp_status cd_plant_finish(cd_step_group *group, cd_step_work *work, cd_plant_group *plants, cddp_error *err);
+cddp_status cd_plant_finish(cd_step_group *group, cd_step_work *work, cd_plant_group *plants,
+                            cddp_error *err);

@@ -4,9 +4,10 @@
 **     operation   0  1  2  3  4 …
 **     group       0  1  2  0  1 …       (K = 3)
 **
-** A transport that runs one operation of a group at a time runs K of ours at once. Messages between two ranks stay in
-** one group, chosen by nothing at all (group 0): the other ranks do not know of them, so they must not turn the wheel.
-** Numerics are those of the inner backend: an operation is never split.
+** A transport that runs one operation of a group at a time runs K of ours at once. Messages between
+** two ranks stay in one group, chosen by nothing at all (group 0): the other ranks do not know of
+** them, so they must not turn the wheel. Numerics are those of the inner backend: an operation is
+** never split.
 */
 #include "backends/compose/step.h"
 #include "core/base/error.h"
@@ -29,8 +30,8 @@ static cddp_status rr_begin(cd_step_group *g, cd_step_work *w, cddp_error *err)
 
 static const cd_step_ops ops = {.group_bytes = sizeof(rr_group), .begin = rr_begin};
 
-static cddp_status rr_open(const cddp_backend *backend, cddp_rank *rank, const cddp_group_spec *spec, void **group,
-                           cddp_error *err)
+static cddp_status rr_open(const cddp_backend *backend, cddp_rank *rank,
+                           const cddp_group_spec *spec, void **group, cddp_error *err)
 {
     cd_step_group *g = NULL;
     cddp_status status = CDDP_OK;
@@ -53,8 +54,10 @@ static cddp_status rr_parse(cd_node *node, const char **at, cddp_error *err)
     const char *begin = *at;
     uint64_t count = 0;
     if (!cd_spec_number(at, &count) || **at != ':' || count < 1 || count > CD_NODE_GROUPS_MAX)
-        return cd_spec_refuse(node, begin, err, "rr needs a number of groups from 1 to %d and a colon, as in rr:3:gloo",
-                              CD_NODE_GROUPS_MAX);
+        return cd_spec_refuse(
+            node, begin, err,
+            "rr needs a number of groups from 1 to %d and a colon, as in rr:3:gloo",
+            CD_NODE_GROUPS_MAX);
     node->group_count = (uint32_t)count;
     ++*at;
     return CDDP_OK;

@@ -5,8 +5,9 @@
 **   item     = kind ":" [ settings ":" ] item  |  backend
 **   settings belong to the kind and contain no colon
 **
-** Read from left to right without looking back: settings end at the next colon, so a comma inside them never means
-** another device. Texts come from command lines and scenarios; the fuzzer of this file feeds it anything.
+** Read from left to right without looking back: settings end at the next colon, so a comma inside
+** them never means another device. Texts come from command lines and scenarios; the fuzzer of this
+** file feeds it anything.
 */
 #include "backends/compose/node.h"
 #include "core/base/alloc.h"
@@ -36,10 +37,12 @@ typedef struct reading {
 
 static cddp_status refuse_at(const char *spec, const char *at, cddp_error *err, const char *words)
 {
-    return cd_fail(err, CDDP_E_CONFIG, "backend '%s', character %zu: %s", spec, (size_t)(at - spec) + 1, words);
+    return cd_fail(err, CDDP_E_CONFIG, "backend '%s', character %zu: %s", spec,
+                   (size_t)(at - spec) + 1, words);
 }
 
-cddp_status cd_spec_refuse(const cd_node *node, const char *at, cddp_error *err, const char *format, ...)
+cddp_status cd_spec_refuse(const cd_node *node, const char *at, cddp_error *err, const char *format,
+                           ...)
 {
     char words[256];
     va_list arguments;
@@ -95,10 +98,13 @@ static cddp_status refuse_word(const reading *r, const char *word, cddp_error *e
     for (size_t i = 1; cd_kinds[i] != NULL; i++) cd_suggest_offer(&s, cd_kinds[i]->word);
     for (size_t i = 0; i < DEVICE_WORDS; i++) cd_suggest_offer(&s, device_words[i]);
     if (s.best != NULL)
-        snprintf(words, sizeof words, "'%s' is no composition and no device; did you mean '%s'?", word, s.best);
+        snprintf(words, sizeof words, "'%s' is no composition and no device; did you mean '%s'?",
+                 word, s.best);
     else
         snprintf(words, sizeof words,
-                 "'%s' is no composition (rr, hier, check, fault) and no device (cpu, cuda, symbol, shape)", word);
+                 "'%s' is no composition (rr, hier, check, fault) and no device (cpu, cuda, "
+                 "symbol, shape)",
+                 word);
     return refuse_at(r->spec, r->at, err, words);
 }
 
@@ -112,7 +118,8 @@ void cd_node_destroy(const cddp_allocator *allocator, cd_node *node)
     cd_release(allocator, node, sizeof *node);
 }
 
-static cddp_status node_create(const reading *r, const cd_kind *kind, cd_node **node, cddp_error *err)
+static cddp_status node_create(const reading *r, const cd_kind *kind, cd_node **node,
+                               cddp_error *err)
 {
     cd_node *n = cd_allocate_zero(r->allocator, sizeof *n);
     if (n == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for backend '%s'", r->spec);
@@ -149,12 +156,14 @@ static cddp_status read_leaf(reading *r, cd_node **node, cddp_error *err)
     const cd_spec_reader *reader = r->reader;
     if (!cd_spec_word(r->at, ":,", word) || word[0] == '\0')
         return refuse_at(r->spec, r->at, err, "here the name of a backend is missing");
-    cddp_status status = reader->visit != NULL ? reader->visit(reader->context, word, &reason) : CDDP_OK;
+    cddp_status status =
+        reader->visit != NULL ? reader->visit(reader->context, word, &reason) : CDDP_OK;
     if (status == CDDP_OK && reader->composition != NULL)
-        status = reader->composition->options.find(reader->composition->options.context, word, &backend, &reason);
+        status = reader->composition->options.find(reader->composition->options.context, word,
+                                                   &backend, &reason);
     if (status != CDDP_OK)
-        return cd_fail(err, status, "backend '%s', character %zu: %.300s", r->spec, (size_t)(r->at - r->spec) + 1,
-                       reason.message);
+        return cd_fail(err, status, "backend '%s', character %zu: %.300s", r->spec,
+                       (size_t)(r->at - r->spec) + 1, reason.message);
     cd_node *n = NULL;
     CD_TRY(node_create(r, NULL, &n, err));
     if (backend != NULL) n->table = *backend;
@@ -186,15 +195,18 @@ out:
 static cddp_status read_item(reading *r, cd_node **node, cddp_error *err)
 {
     char word[CD_NODE_WORD_BYTES];
-    if (!cd_spec_word(r->at, ":,", word)) return refuse_at(r->spec, r->at, err, "this word is too long");
+    if (!cd_spec_word(r->at, ":,", word))
+        return refuse_at(r->spec, r->at, err, "this word is too long");
     if (r->at[strlen(word)] != ':') {
         CD_TRY(read_leaf(r, node, err));
         return CDDP_OK;
     }
     const cd_kind *kind = kind_find(word);
-    if (kind == NULL && is_device(word)) return refuse_at(r->spec, r->at, err, "devices stand at the beginning only");
+    if (kind == NULL && is_device(word))
+        return refuse_at(r->spec, r->at, err, "devices stand at the beginning only");
     if (kind == NULL) return refuse_word(r, word, err);
-    if (++r->depth > DEPTH_MAX) return refuse_at(r->spec, r->at, err, "compositions nest at most 8 deep");
+    if (++r->depth > DEPTH_MAX)
+        return refuse_at(r->spec, r->at, err, "compositions nest at most 8 deep");
     CD_TRY(read_kind(r, kind, node, err));
     r->depth--;
     return CDDP_OK;
@@ -203,9 +215,11 @@ static cddp_status read_item(reading *r, cd_node **node, cddp_error *err)
 static cddp_status read_device(reading *r, cd_node *n, cddp_error *err)
 {
     char *word = n->devices[n->inner_count];
-    if (n->inner_count == CD_NODE_INNER_MAX) return refuse_at(r->spec, r->at, err, "more devices than there are");
+    if (n->inner_count == CD_NODE_INNER_MAX)
+        return refuse_at(r->spec, r->at, err, "more devices than there are");
     if (!cd_spec_word(r->at, ":,", word) || r->at[strlen(word)] != ':')
-        return refuse_at(r->spec, r->at, err, "here a device and a colon are missing, as in cpu:gloo,cuda:nccl");
+        return refuse_at(r->spec, r->at, err,
+                         "here a device and a colon are missing, as in cpu:gloo,cuda:nccl");
     if (!is_device(word)) return refuse_word(r, word, err);
     for (uint32_t i = 0; i < n->inner_count; i++)
         if (strcmp(n->devices[i], word) == 0)
@@ -235,23 +249,28 @@ out:
     return status;
 }
 
-cddp_status cd_spec_read(const cd_spec_reader *reader, const char *spec, cd_node **root, cddp_error *err)
+cddp_status cd_spec_read(const cd_spec_reader *reader, const char *spec, cd_node **root,
+                         cddp_error *err)
 {
     reading r = {.reader = reader,
-                 .allocator = reader->composition != NULL ? reader->composition->options.allocator : NULL,
+                 .allocator =
+                     reader->composition != NULL ? reader->composition->options.allocator : NULL,
                  .spec = spec,
                  .at = spec};
     char word[CD_NODE_WORD_BYTES];
     cd_node *n = NULL;
     if (strlen(spec) > SPEC_BYTES_MAX)
-        return cd_fail(err, CDDP_E_CONFIG, "the name of a backend has at most %d characters", SPEC_BYTES_MAX);
+        return cd_fail(err, CDDP_E_CONFIG, "the name of a backend has at most %d characters",
+                       SPEC_BYTES_MAX);
     bool by_device = cd_spec_word(spec, ":,", word) && is_device(word);
     CD_TRY(by_device ? read_dispatch(&r, &n, err) : read_item(&r, &n, err));
     if (*r.at != '\0') {
         cd_node_destroy(r.allocator, n);
-        return refuse_at(spec, r.at, err,
-                         *r.at == ',' ? "a comma separates devices (cpu:gloo,cuda:nccl), and no device stands in front"
-                                      : "here the text should end: a backend takes nothing behind its name");
+        return refuse_at(
+            spec, r.at, err,
+            *r.at == ','
+                ? "a comma separates devices (cpu:gloo,cuda:nccl), and no device stands in front"
+                : "here the text should end: a backend takes nothing behind its name");
     }
     *root = n;
     return CDDP_OK;

@@ -62,7 +62,8 @@ static void group_break(cd_step_group *g, cddp_status status, const char *words)
 {
     if (g->broken != CDDP_OK) return;
     g->broken = status;
-    snprintf(g->broken_words, sizeof g->broken_words, "%.*s", (int)sizeof g->broken_words - 1, words);
+    snprintf(g->broken_words, sizeof g->broken_words, "%.*s", (int)sizeof g->broken_words - 1,
+             words);
 }
 
 static cddp_status fail_broken(const cd_step_group *g, cddp_error *err)
@@ -72,8 +73,9 @@ static cddp_status fail_broken(const cd_step_group *g, cddp_error *err)
 
 /* ---- groups ---- */
 
-cddp_status cd_step_group_create(const cddp_backend *backend, cddp_rank *rank, const cddp_group_spec *spec,
-                                 const cd_step_ops *ops, cd_step_group **group, cddp_error *err)
+cddp_status cd_step_group_create(const cddp_backend *backend, cddp_rank *rank,
+                                 const cddp_group_spec *spec, const cd_step_ops *ops,
+                                 cd_step_group **group, cddp_error *err)
 {
     const cddp_allocator *a = rank->allocator;
     cd_step_group *g = cd_allocate_zero(a, ops->group_bytes);
@@ -89,25 +91,29 @@ cddp_status cd_step_group_create(const cddp_backend *backend, cddp_rank *rank, c
     g->members = cd_allocate_array(a, g->size, sizeof *g->members);
     if (g->name == NULL || g->members == NULL) {
         cd_step_group_destroy(g);
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for group '%s' of %" PRIu32, spec->name, spec->group_size);
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for group '%s' of %" PRIu32, spec->name,
+                       spec->group_size);
     }
     memcpy(g->members, spec->members, g->size * sizeof *g->members);
     *group = g;
     return CDDP_OK;
 }
 
-cddp_status cd_step_group_open_inner(cd_step_group *g, const cddp_group_spec *spec, const cd_inner_spec *inner,
-                                     cddp_error *err)
+cddp_status cd_step_group_open_inner(cd_step_group *g, const cddp_group_spec *spec,
+                                     const cd_inner_spec *inner, cddp_error *err)
 {
     char name[160];
     cddp_status status = CDDP_OK;
     const uint32_t count = inner->members != NULL ? inner->member_count : g->size;
     CD_ASSERT(g->inner_count < CD_NODE_GROUPS_MAX);
     if (snprintf(name, sizeof name, "%s%s", g->name, inner->suffix) >= (int)sizeof name)
-        return cd_fail(err, CDDP_E_LIMIT, "group name '%s' is too long for backend '%s'", g->name, g->node->table.name);
+        return cd_fail(err, CDDP_E_LIMIT, "group name '%s' is too long for backend '%s'", g->name,
+                       g->node->table.name);
     uint32_t *members = cd_allocate_array(g->allocator, count, sizeof *members);
-    if (members == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for group '%s' of %" PRIu32, name, count);
-    for (uint32_t i = 0; i < count; i++) members[i] = g->members[inner->members != NULL ? inner->members[i] : i];
+    if (members == NULL)
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for group '%s' of %" PRIu32, name, count);
+    for (uint32_t i = 0; i < count; i++)
+        members[i] = g->members[inner->members != NULL ? inner->members[i] : i];
     cddp_group_spec full = *spec;
     full.name = name;
     full.members = members;
@@ -134,7 +140,8 @@ void cd_step_group_destroy(void *group)
     if (g == NULL) return;
     if (g->ops->closing != NULL) g->ops->closing(g);
     for (cd_step_work *w = g->made; w != NULL; w = w->next_made)
-        if (w->inner != NULL) g->inner[w->inner_index].table->release(g->inner[w->inner_index].group, w->inner);
+        if (w->inner != NULL)
+            g->inner[w->inner_index].table->release(g->inner[w->inner_index].group, w->inner);
     while (g->inner_count > 0) {
         const cd_inner *inner = &g->inner[--g->inner_count];
         if (inner->table != NULL) inner->table->close(inner->group);
@@ -161,7 +168,8 @@ static cddp_status work_take(cd_step_group *g, cd_step_work **work, cddp_error *
         g->free = w->next;
     } else {
         w = cd_allocate_zero(g->allocator, sizeof *w);
-        if (w == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for an operation of group '%s'", g->name);
+        if (w == NULL)
+            return cd_fail(err, CDDP_E_NOMEM, "no memory for an operation of group '%s'", g->name);
         w->next_made = g->made;
         g->made = w;
         w->counts = cd_allocate_array(g->allocator, 2 * g->size, sizeof *w->counts);
@@ -212,7 +220,8 @@ static void queue_remove(cd_step_group *g, cd_step_work *w)
 
 /* ---- steps ---- */
 
-/* What is left until a deadline, as inner backends take it: 0 is "no limit", so nothing left is 1. */
+/* What is left until a deadline, as inner backends take it: 0 is "no limit", so nothing left is
+** 1. */
 static uint64_t time_left(const cd_step_group *g, uint64_t deadline_ns)
 {
     if (deadline_ns == UINT64_MAX) return 0;
@@ -220,7 +229,8 @@ static uint64_t time_left(const cd_step_group *g, uint64_t deadline_ns)
     return now < deadline_ns ? deadline_ns - now : 1;
 }
 
-cddp_status cd_inner_post(cd_step_group *g, uint32_t index, const cddp_collective *call, void **work, cddp_error *err)
+cddp_status cd_inner_post(cd_step_group *g, uint32_t index, const cddp_collective *call,
+                          void **work, cddp_error *err)
 {
     cd_inner *inner = &g->inner[index];
     cddp_collective c = *call;
@@ -231,8 +241,8 @@ cddp_status cd_inner_post(cd_step_group *g, uint32_t index, const cddp_collectiv
     return CDDP_OK;
 }
 
-cddp_status cd_step_issue(cd_step_group *g, cd_step_work *w, uint32_t index, const cddp_collective *call, bool last,
-                          cddp_error *err)
+cddp_status cd_step_issue(cd_step_group *g, cd_step_work *w, uint32_t index,
+                          const cddp_collective *call, bool last, cddp_error *err)
 {
     cddp_collective c = *call;
     c.timeout_ns = time_left(g, w->deadline_ns);
@@ -252,12 +262,14 @@ static void inner_release(cd_step_group *g, cd_step_work *w)
 }
 
 /* Whom the step in flight waits for, as the inner backend tells it; nothing when there is none. */
-static void describe_inner(const cd_step_group *g, const cd_step_work *w, char *text, size_t text_bytes)
+static void describe_inner(const cd_step_group *g, const cd_step_work *w, char *text,
+                           size_t text_bytes)
 {
     if (text_bytes > 0) text[0] = '\0';
     if (w->inner == NULL) return;
     const cd_inner *inner = &g->inner[w->inner_index];
-    if (inner->table->describe != NULL) inner->table->describe(inner->group, w->inner, text, text_bytes);
+    if (inner->table->describe != NULL)
+        inner->table->describe(inner->group, w->inner, text, text_bytes);
 }
 
 /* Ends a work; a failure of one whose later steps are missing breaks the group (P3). */
@@ -269,7 +281,8 @@ static void work_end(cd_step_group *g, cd_step_work *w, cddp_status outcome, cdd
         outcome = err->status;
     }
     w->outcome = outcome;
-    if (outcome != CDDP_OK) snprintf(w->words, sizeof w->words, "%.*s", (int)sizeof w->words - 1, err->message);
+    if (outcome != CDDP_OK)
+        snprintf(w->words, sizeof w->words, "%.*s", (int)sizeof w->words - 1, err->message);
     if (outcome != CDDP_OK && !w->last) group_break(g, outcome, w->words);
     if (outcome != CDDP_OK) describe_inner(g, w, w->who, sizeof w->who);
     inner_release(g, w);
@@ -277,24 +290,27 @@ static void work_end(cd_step_group *g, cd_step_work *w, cddp_status outcome, cdd
 }
 
 /* Waits for the step in flight, or looks. *ended says whether it is over; a failure is returned. */
-static cddp_status step_complete(cd_step_group *g, cd_step_work *w, uint64_t limit_ns, bool blocks, bool *ended,
-                                 cddp_error *err)
+static cddp_status step_complete(cd_step_group *g, cd_step_work *w, uint64_t limit_ns, bool blocks,
+                                 bool *ended, cddp_error *err)
 {
     const cd_inner *inner = &g->inner[w->inner_index];
     uint64_t until = limit_ns < w->deadline_ns ? limit_ns : w->deadline_ns;
     *ended = true;
-    if (w->inner != NULL && blocks) CD_TRY(inner->table->wait(inner->group, w->inner, time_left(g, until), err));
+    if (w->inner != NULL && blocks)
+        CD_TRY(inner->table->wait(inner->group, w->inner, time_left(g, until), err));
     if (w->inner != NULL && !blocks) CD_TRY(inner->table->test(inner->group, w->inner, ended, err));
     if (w->lost) {
         uint64_t now = cd_step_now(g);
         if (!blocks && now < until)
             *ended = false;
         else {
-            /* Without any time-out it would be lost unnoticed for ever; saying so at once is worth more. */
-            if (now < until && until != UINT64_MAX) CD_TRY(g->rank->ops->sleep_ns(g->rank, until - now, err));
+            /* Without any time-out it would be lost unnoticed for ever; saying so at once is worth
+            ** more. */
+            if (now < until && until != UINT64_MAX)
+                CD_TRY(g->rank->ops->sleep_ns(g->rank, until - now, err));
             return cd_fail(err, CDDP_E_TIMEOUT,
-                           "operation %" PRIu64 " of rank %" PRIu32 " was lost (planted by fault:)", w->number,
-                           g->rank->rank);
+                           "operation %" PRIu64 " of rank %" PRIu32 " was lost (planted by fault:)",
+                           w->number, g->rank->rank);
         }
     }
     if (*ended && w->last && w->due_ns > 0) {
@@ -307,7 +323,8 @@ static cddp_status step_complete(cd_step_group *g, cd_step_work *w, uint64_t lim
     return CDDP_OK;
 }
 
-/* Moves a work on: as far as it goes without waiting, or, when it blocks, over the step in flight at least. */
+/* Moves a work on: as far as it goes without waiting, or, when it blocks, over the step in flight
+** at least. */
 static void work_advance(cd_step_group *g, cd_step_work *w, uint64_t limit_ns, bool blocks)
 {
     cddp_error error = CDDP_ERROR_INIT, *err = &error;
@@ -337,7 +354,8 @@ static void group_pump(cd_step_group *g)
     for (cd_step_work *w = g->first; w != NULL && w == g->first;) {
         uint32_t stage = w->stage;
         work_advance(g, w, UINT64_MAX, false);
-        if (g->first == w && w->stage == stage) return; /* it waits for others, and so do those behind it (P1) */
+        /* it waits for others, and so do those behind it (P1) */
+        if (g->first == w && w->stage == stage) return;
         w = g->first;
     }
 }
@@ -403,7 +421,8 @@ static void step_release(void *group, void *work)
 {
     cd_step_group *g = group;
     cd_step_work *w = work;
-    if (w->queued) group_break(g, CDDP_E_STATE, "an operation was given up before all of its steps were made");
+    if (w->queued)
+        group_break(g, CDDP_E_STATE, "an operation was given up before all of its steps were made");
     if (!w->ended && g->ops->given_up != NULL) g->ops->given_up(g, w);
     inner_release(g, w);
     queue_remove(g, w);
@@ -417,7 +436,8 @@ static cddp_status step_abort(void *group, const char *reason, cddp_error *err)
     for (uint32_t i = 0; i < g->inner_count; i++) {
         const cd_inner *inner = &g->inner[i];
         if (inner->table == NULL || inner->table->abort == NULL) continue;
-        cddp_status status = inner->table->abort(inner->group, reason, first == CDDP_OK ? err : NULL);
+        cddp_status status =
+            inner->table->abort(inner->group, reason, first == CDDP_OK ? err : NULL);
         if (first == CDDP_OK) first = status;
     }
     group_break(g, CDDP_E_ABORTED, reason != NULL ? reason : "aborted");

@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What all compositions share: a group made of inner groups, and works that take one or more steps.
 **
-** A step is one operation of an inner group. A work whose only step is issued when it is posted runs as the inner
-** backend runs it. A work of several steps moves on when this rank posts, tests or waits in the group: nothing here
-** has a thread, so that a composition works in the simulator too, and declares async only when all its works
-** take one step.
+** A step is one operation of an inner group. A work whose only step is issued when it is posted
+** runs as the inner backend runs it. A work of several steps moves on when this rank posts, tests
+** or waits in the group: nothing here has a thread, so that a composition works in the simulator
+** too, and declares async only when all its works take one step.
 **
 ** Invariants:
-**   P1  in each inner group every rank issues its operations in the same order: works leave the queue of unfinished
-**       steps in the order in which they were posted;
+**   P1  in each inner group every rank issues its operations in the same order: works leave the
+**       queue of unfinished steps in the order in which they were posted;
 **   P2  a work is queued until its last step has been issued; then it may end in any order;
-**   P3  a queued work that fails or is given up breaks the group, since its later steps would be missing (P1);
-**   P4  collectives of an inner group are numbered without gaps; messages between two ranks do not count, because
-**       the others cannot know of them;
+**   P3  a queued work that fails or is given up breaks the group, since its later steps would be
+**       missing (P1);
+**   P4  collectives of an inner group are numbered without gaps; messages between two ranks do not
+**       count, because the others cannot know of them;
 **   P5  records of works are kept for reuse: a steady state allocates nothing.
 */
 #pragma once
@@ -41,7 +42,8 @@ typedef struct cd_step_ops {
     void (*given_up)(cd_step_group *group, cd_step_work *work);
     /* (optional) before the inner groups are closed. */
     void (*closing)(cd_step_group *group);
-    void (*fini)(cd_step_group *group); /* (optional) gives back what the composition made; accepts half an opening */
+    /* (optional) gives back what the composition made; accepts half an opening */
+    void (*fini)(cd_step_group *group);
 } cd_step_ops;
 
 struct cd_step_work {
@@ -91,11 +93,12 @@ typedef struct cd_inner_spec {
     uint32_t me; /* within members */
 } cd_inner_spec;
 
-cddp_status cd_step_group_create(const cddp_backend *backend, cddp_rank *rank, const cddp_group_spec *spec,
-                                 const cd_step_ops *ops, cd_step_group **group, cddp_error *err);
+cddp_status cd_step_group_create(const cddp_backend *backend, cddp_rank *rank,
+                                 const cddp_group_spec *spec, const cd_step_ops *ops,
+                                 cd_step_group **group, cddp_error *err);
 /* Opens inner group number inner_count; every member calls it in the same order. */
-cddp_status cd_step_group_open_inner(cd_step_group *group, const cddp_group_spec *spec, const cd_inner_spec *inner,
-                                     cddp_error *err);
+cddp_status cd_step_group_open_inner(cd_step_group *group, const cddp_group_spec *spec,
+                                     const cd_inner_spec *inner, cddp_error *err);
 /* Counts an inner group that this rank is not in, so that indices agree on all ranks. */
 void cd_step_group_skip_inner(cd_step_group *group);
 void cd_step_group_destroy(void *group); /* the close function of every composition; accepts NULL */
@@ -105,11 +108,11 @@ void cd_step_fill_table(cddp_backend *table);
 /* ---- for steps ---- */
 
 /* Issues one operation as the work's next step. */
-cddp_status cd_step_issue(cd_step_group *group, cd_step_work *work, uint32_t inner, const cddp_collective *call,
-                          bool last, cddp_error *err);
+cddp_status cd_step_issue(cd_step_group *group, cd_step_work *work, uint32_t inner,
+                          const cddp_collective *call, bool last, cddp_error *err);
 /* One operation of an inner group on its own, outside any work; blocks: no. */
-cddp_status cd_inner_post(cd_step_group *group, uint32_t inner, const cddp_collective *call, void **work,
-                          cddp_error *err);
+cddp_status cd_inner_post(cd_step_group *group, uint32_t inner, const cddp_collective *call,
+                          void **work, cddp_error *err);
 bool cd_step_is_message(cddp_op op);
 bool cd_step_is_reduction(cddp_op op);
 uint64_t cd_step_now(const cd_step_group *group);

@@ -1,23 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The Gloo backend: groups, the queue thread that runs collectives in order of posting, works.
 **
-** Gloo itself is synchronous. A group has one queue thread (the collective lane); point-to-point messages are
-** started when they are posted and waited for by two more lanes, so that ranks which all send before they
-** receive do not stop each other.
+** Gloo itself is synchronous. A group has one queue thread (the collective lane); point-to-point
+** messages are started when they are posted and waited for by two more lanes, so that ranks which
+** all send before they receive do not stop each other.
 **
 ** Invariants:
 **   B1  everything that may write to a socket runs with SIGPIPE blocked in its thread;
 **   B2  a work is in exactly one lane's queue until it is done; release waits for that;
-**   B3  the context is opened and used by the collective lane (and started messages), closed after all lanes ended;
+**   B3  the context is opened and used by the collective lane (and started messages), closed after
+**       all lanes ended;
 **   B4  every operation ends by its deadline: each wait inside has what is left of it;
-**   B5  an operation that ended, well or not, touches its tensors no more: one that fails with something under way
-**       closes the group's connections first. The group is of no more use then; its peers hear of it at once.
+**   B5  an operation that ended, well or not, touches its tensors no more: one that fails with
+**       something under way closes the group's connections first. The group is of no more use then;
+**       its peers hear of it at once.
 **
 ** Options of a group ("key=value,…"): guard=0|1 (fingerprints before each collective, default 0),
 ** algorithm=native|ring (the library's ring and tree, or ours, which can be aborted; default native).
 **
-** Limits: an operation of the library's own that is in the middle of a message when the group is aborted, or when its
-** peer dies, ends at its time-out: Gloo does not tell it.
+** Limits: an operation of the library's own that is in the middle of a message when the group is
+** aborted, or when its peer dies, ends at its time-out: Gloo does not tell it.
 */
 #define _POSIX_C_SOURCE 200809L
 #include "backends/gloo/gloo_group.h"
@@ -48,7 +50,9 @@ void *cd_gloo_scratch(cd_gloo_group *group, size_t bytes)
 
 static cd_gloo_lane lane_of(cddp_op op)
 {
-    return op == CDDP_OP_SEND ? CD_GLOO_LANE_SEND : op == CDDP_OP_RECV ? CD_GLOO_LANE_RECV : CD_GLOO_LANE_COLLECTIVE;
+    return op == CDDP_OP_SEND   ? CD_GLOO_LANE_SEND
+           : op == CDDP_OP_RECV ? CD_GLOO_LANE_RECV
+                                : CD_GLOO_LANE_COLLECTIVE;
 }
 
 static cddp_status message_finish(cd_gloo_group *g, cd_gloo_work *w, cddp_error *err)
@@ -56,7 +60,8 @@ static cddp_status message_finish(cd_gloo_group *g, cd_gloo_work *w, cddp_error 
     char text[CD_GLOO_TEXT_BYTES];
     bool sends = w->call.op == CDDP_OP_SEND;
     int64_t left = cd_gloo_milliseconds_left(w);
-    cd_gloo_code code = sends ? cd_gloo_wait_send(w->message, left, text) : cd_gloo_wait_recv(w->message, left, text);
+    cd_gloo_code code = sends ? cd_gloo_wait_send(w->message, left, text)
+                              : cd_gloo_wait_recv(w->message, left, text);
     cd_gloo_buffer_destroy(w->message);
     w->message = NULL;
     if (code != CD_GLOO_OK) return cd_gloo_fail(g, code, w->call.root, text, err);
@@ -81,15 +86,18 @@ static bool store_set(void *store, const char *key, const void *bytes, size_t by
     return g->rendezvous->set(g->rendezvous->self, full, bytes, byte_count, NULL) == CDDP_OK;
 }
 
-static bool store_get(void *store, const char *key, int64_t timeout_ms, void *bytes, size_t *byte_count)
+static bool store_get(void *store, const char *key, int64_t timeout_ms, void *bytes,
+                      size_t *byte_count)
 {
     const cd_gloo_group *g = store;
     char full[CDDP_RENDEZVOUS_KEY_BYTES_MAX];
     snprintf(full, sizeof full, "%s%s", g->prefix, key);
-    return g->rendezvous->get(g->rendezvous->self, full, (uint64_t)timeout_ms * 1000000, bytes, byte_count, NULL) == CDDP_OK;
+    return g->rendezvous->get(g->rendezvous->self, full, (uint64_t)timeout_ms * 1000000, bytes,
+                              byte_count, NULL) == CDDP_OK;
 }
 
-/* Every opening of a name has keys of its own, so that a second group of that name meets nothing stale. */
+/* Every opening of a name has keys of its own, so that a second group of that name meets nothing
+** stale. */
 static cddp_status prefix_choose(cd_gloo_group *g, cddp_error *err)
 {
     char key[CDDP_RENDEZVOUS_KEY_BYTES_MAX];
@@ -103,15 +111,24 @@ static cddp_status prefix_choose(cd_gloo_group *g, cddp_error *err)
 static cddp_status context_open(cd_gloo_group *g, cddp_error *err)
 {
     CD_TRY(prefix_choose(g, err));
-    uint64_t wait_ns = g->rendezvous->timeout_ns < g->timeout_ns ? g->rendezvous->timeout_ns : g->timeout_ns;
-    cd_gloo_open open = {.rank = (int)g->rank, .size = (int)g->size, .host = g->rendezvous->bind_host,
-                         .timeout_ms = (int64_t)(wait_ns / 1000000 + 1), .store = g, .store_set = store_set, .store_get = store_get};
+    uint64_t wait_ns =
+        g->rendezvous->timeout_ns < g->timeout_ns ? g->rendezvous->timeout_ns : g->timeout_ns;
+    cd_gloo_open open = {.rank = (int)g->rank,
+                         .size = (int)g->size,
+                         .host = g->rendezvous->bind_host,
+                         .timeout_ms = (int64_t)(wait_ns / 1000000 + 1),
+                         .store = g,
+                         .store_set = store_set,
+                         .store_get = store_get};
     char text[CD_GLOO_TEXT_BYTES];
     cd_gloo_code code = cd_gloo_context_open(&open, &g->gloo, text);
     if (code == CD_GLOO_TIMEOUT)
-        return cd_fail(err, CDDP_E_TIMEOUT, "group '%s': not all of %u ranks came within %" PRIu64 " ms (gloo: %s)", g->name, g->size,
-                       wait_ns / 1000000, text);
-    if (code != CD_GLOO_OK) return cd_fail(err, CDDP_E_BACKEND, "group '%s' cannot connect its ranks (gloo: %s)", g->name, text);
+        return cd_fail(err, CDDP_E_TIMEOUT,
+                       "group '%s': not all of %u ranks came within %" PRIu64 " ms (gloo: %s)",
+                       g->name, g->size, wait_ns / 1000000, text);
+    if (code != CD_GLOO_OK)
+        return cd_fail(err, CDDP_E_BACKEND, "group '%s' cannot connect its ranks (gloo: %s)",
+                       g->name, text);
     return CDDP_OK;
 }
 
@@ -122,12 +139,19 @@ static cddp_status open_run(cd_os_job *job, cddp_error *err)
 
 /* ---- groups ---- */
 
-static cddp_status parse_option(cd_gloo_group *g, const char *key, const char *value, cddp_error *err)
+static cddp_status parse_option(cd_gloo_group *g, const char *key, const char *value,
+                                cddp_error *err)
 {
-    if (strcmp(key, "guard") == 0 && (strcmp(value, "0") == 0 || strcmp(value, "1") == 0)) g->guard = value[0] == '1';
-    else if (strcmp(key, "algorithm") == 0 && strcmp(value, "native") == 0) g->own_ring = false;
-    else if (strcmp(key, "algorithm") == 0 && strcmp(value, "ring") == 0) g->own_ring = true;
-    else return cd_fail(err, CDDP_E_CONFIG, "group '%s': gloo knows guard=0|1 and algorithm=native|ring, not %s=%s", g->name, key, value);
+    if (strcmp(key, "guard") == 0 && (strcmp(value, "0") == 0 || strcmp(value, "1") == 0))
+        g->guard = value[0] == '1';
+    else if (strcmp(key, "algorithm") == 0 && strcmp(value, "native") == 0)
+        g->own_ring = false;
+    else if (strcmp(key, "algorithm") == 0 && strcmp(value, "ring") == 0)
+        g->own_ring = true;
+    else
+        return cd_fail(err, CDDP_E_CONFIG,
+                       "group '%s': gloo knows guard=0|1 and algorithm=native|ring, not %s=%s",
+                       g->name, key, value);
     return CDDP_OK;
 }
 
@@ -136,11 +160,15 @@ static cddp_status parse_options(cd_gloo_group *g, const char *options, cddp_err
     while (options != NULL && *options != '\0') {
         char pair[64];
         size_t length = strcspn(options, ",");
-        if (length >= sizeof pair) return cd_fail(err, CDDP_E_CONFIG, "group '%s': option '%s' is too long", g->name, options);
+        if (length >= sizeof pair)
+            return cd_fail(err, CDDP_E_CONFIG, "group '%s': option '%s' is too long", g->name,
+                           options);
         memcpy(pair, options, length);
         pair[length] = '\0';
         char *equals = strchr(pair, '=');
-        if (equals == NULL) return cd_fail(err, CDDP_E_CONFIG, "group '%s': option '%s' is not key=value", g->name, pair);
+        if (equals == NULL)
+            return cd_fail(err, CDDP_E_CONFIG, "group '%s': option '%s' is not key=value", g->name,
+                           pair);
         *equals = '\0';
         CD_TRY(parse_option(g, pair, equals + 1, err));
         options += length + (options[length] == ',');
@@ -162,13 +190,15 @@ static void gloo_close(void *group)
     cd_release(g->allocator, g, sizeof *g);
 }
 
-static cddp_status gloo_open(const cddp_backend *backend, cddp_rank *rank, const cddp_group_spec *spec, void **group,
-                             cddp_error *err)
+static cddp_status gloo_open(const cddp_backend *backend, cddp_rank *rank,
+                             const cddp_group_spec *spec, void **group, cddp_error *err)
 {
     if (backend->self == NULL)
-        return cd_fail(err, CDDP_E_CONFIG, "backend gloo needs a rendezvous (tcp://host:port or file:///directory)");
+        return cd_fail(err, CDDP_E_CONFIG,
+                       "backend gloo needs a rendezvous (tcp://host:port or file:///directory)");
     cddp_status status = CDDP_OK;
-    /* The heap, not the rank's allocator: works are made and freed while other threads of ours allocate. */
+    /* The heap, not the rank's allocator: works are made and freed while other threads of ours
+    ** allocate. */
     (void)rank;
     cd_gloo_group *g = cd_allocate_zero(NULL, sizeof *g);
     if (g == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for group '%s'", spec->name);
@@ -190,7 +220,8 @@ static cddp_status gloo_open(const cddp_backend *backend, cddp_rank *rank, const
         goto out;
     }
     CD_TRY_OUT(parse_options(g, spec->options, err));
-    /* The lane that will use the context opens it, so that Gloo's own thread inherits its signal mask (B1). */
+    /* The lane that will use the context opens it, so that Gloo's own thread inherits its signal
+    ** mask (B1). */
     cd_gloo_work opening = {.job = {.run = open_run}, .group = g};
     CD_TRY_OUT(cd_os_lane_push(&g->lanes, CD_GLOO_LANE_COLLECTIVE, &opening.job, err));
     cd_os_job_wait(&g->lanes, &opening.job, 0);
@@ -217,12 +248,14 @@ static cddp_status counts_copy(cd_gloo_group *g, cd_gloo_work *w, cddp_error *er
     const cddp_collective *c = &w->call;
     if (c->counts == NULL && c->send_counts == NULL) return CDDP_OK;
     w->counts = cd_allocate_array(g->allocator, 2 * g->size, sizeof *w->counts);
-    if (w->counts == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for the counts of %u ranks", g->size);
+    if (w->counts == NULL)
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for the counts of %u ranks", g->size);
     for (uint32_t r = 0; r < g->size; r++) {
         w->counts[r] = c->counts != NULL ? c->counts[r] : 0;
         w->counts[g->size + r] = c->send_counts != NULL ? c->send_counts[r] : 0;
         if (w->counts[r] < 0 || w->counts[g->size + r] < 0)
-            return cd_fail(err, CDDP_E_ARG, "%s: the count of rank %u is negative", cddp_op_name(c->op), r);
+            return cd_fail(err, CDDP_E_ARG, "%s: the count of rank %u is negative",
+                           cddp_op_name(c->op), r);
     }
     if (c->counts != NULL) w->call.counts = w->counts;
     if (c->send_counts != NULL) w->call.send_counts = w->counts + g->size;
@@ -233,29 +266,38 @@ static cddp_status message_start(cd_gloo_group *g, cd_gloo_work *w, cddp_error *
 {
     const cddp_tensor *t = w->call.op == CDDP_OP_SEND ? &w->call.input : &w->call.output;
     size_t element = cddp_dtype_bytes(t->dtype), bytes = (size_t)cddp_tensor_numel(t) * element;
-    if (w->call.root == g->rank) return cd_fail(err, CDDP_E_ARG, "%s names its own rank %u", cddp_op_name(w->call.op), g->members[g->rank]);
+    if (w->call.root == g->rank)
+        return cd_fail(err, CDDP_E_ARG, "%s names its own rank %u", cddp_op_name(w->call.op),
+                       g->members[g->rank]);
     if (bytes == 0) return CDDP_OK;
     char text[CD_GLOO_TEXT_BYTES];
     uint64_t slot = UINT64_C(3) << 62 | (w->call.tag & ((UINT64_C(1) << 62) - 1));
-    cd_gloo_code code = cd_gloo_buffer_create(g->gloo, (char *)t->storage + (size_t)t->offset * element, bytes, &w->message, text);
+    cd_gloo_code code =
+        cd_gloo_buffer_create(g->gloo, (char *)t->storage + (size_t)t->offset * element, bytes,
+                              &w->message, text);
     if (code == CD_GLOO_OK)
-        code = w->call.op == CDDP_OP_SEND ? cd_gloo_send(w->message, (int)w->call.root, slot, 0, bytes, text)
-                                          : cd_gloo_recv(w->message, (int)w->call.root, slot, 0, bytes, text);
+        code = w->call.op == CDDP_OP_SEND
+                   ? cd_gloo_send(w->message, (int)w->call.root, slot, 0, bytes, text)
+                   : cd_gloo_recv(w->message, (int)w->call.root, slot, 0, bytes, text);
     if (code != CD_GLOO_OK) return cd_gloo_fail(g, code, w->call.root, text, err);
     return CDDP_OK;
 }
 
-static cddp_status gloo_post(void *group, const cddp_collective *collective, void **work, cddp_error *err)
+static cddp_status gloo_post(void *group, const cddp_collective *collective, void **work,
+                             cddp_error *err)
 {
     cd_gloo_group *g = group;
     cd_gloo_lane lane = lane_of(collective->op);
     cddp_status status = CDDP_OK;
     cd_gloo_work *w = cd_allocate_zero(g->allocator, sizeof *w);
-    if (w == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for %s of group '%s'", cddp_op_name(collective->op), g->name);
+    if (w == NULL)
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for %s of group '%s'",
+                       cddp_op_name(collective->op), g->name);
     w->job.run = work_run;
     w->group = g;
     w->call = *collective;
-    w->deadline_ns = cd_os_now_ns() + (collective->timeout_ns != 0 ? collective->timeout_ns : g->timeout_ns);
+    w->deadline_ns =
+        cd_os_now_ns() + (collective->timeout_ns != 0 ? collective->timeout_ns : g->timeout_ns);
     CD_TRY_OUT(counts_copy(g, w, err));
     if (lane != CD_GLOO_LANE_COLLECTIVE) {
         cd_os_sigpipe guard;
@@ -288,7 +330,8 @@ static cddp_status gloo_wait(void *group, void *work, uint64_t timeout_ns, cddp_
     cd_gloo_group *g = group;
     cd_gloo_work *w = work;
     if (!cd_os_job_wait(&g->lanes, &w->job, timeout_ns))
-        return cd_fail(err, CDDP_E_TIMEOUT, "gloo: not done within %" PRIu64 " ms", timeout_ns / 1000000);
+        return cd_fail(err, CDDP_E_TIMEOUT, "gloo: not done within %" PRIu64 " ms",
+                       timeout_ns / 1000000);
     CD_TRY(cd_os_job_outcome(&w->job, err));
     return CDDP_OK;
 }
@@ -306,7 +349,9 @@ static cddp_status gloo_abort(void *group, const char *reason, cddp_error *err)
     cd_gloo_group *g = group;
     (void)err;
     pthread_mutex_lock(&g->lanes.lock);
-    if (!g->aborted) snprintf(g->abort_reason, sizeof g->abort_reason, "%s", reason != NULL ? reason : "no reason given");
+    if (!g->aborted)
+        snprintf(g->abort_reason, sizeof g->abort_reason, "%s",
+                 reason != NULL ? reason : "no reason given");
     g->aborted = true;
     pthread_mutex_unlock(&g->lanes.lock);
     cd_gloo_disconnect(g->gloo, g->abort_reason);
@@ -331,9 +376,17 @@ static const cddp_backend gloo = {
     .size = sizeof gloo,
     .abi = CDDP_BACKEND_ABI,
     .name = "gloo",
-    .capabilities = {.size = sizeof(cddp_capabilities), .ops = ALL_OPS, .dtypes = ALL_DTYPES, .reduce_ops = ALL_REDUCTIONS,
-                     .devices = CDDP_DEVICE_HOST, .in_place = true, .async = true, .order = CDDP_ORDER_KNOWN,
-                     .algorithm = "gloo_ring", .world_size_max = 1024, .guards = true},
+    .capabilities = {.size = sizeof(cddp_capabilities),
+                     .ops = ALL_OPS,
+                     .dtypes = ALL_DTYPES,
+                     .reduce_ops = ALL_REDUCTIONS,
+                     .devices = CDDP_DEVICE_HOST,
+                     .in_place = true,
+                     .async = true,
+                     .order = CDDP_ORDER_KNOWN,
+                     .algorithm = "gloo_ring",
+                     .world_size_max = 1024,
+                     .guards = true},
     .open = gloo_open,
     .close = gloo_close,
     .post = gloo_post,
@@ -347,5 +400,8 @@ static const cddp_backend gloo = {
 static const cddp_backend *const backends[] = {&gloo, NULL};
 
 CDDP_PLUGIN_EXPORT const cddp_plugin cddp_plugin_v1;
-const cddp_plugin cddp_plugin_v1 = {.size = sizeof cddp_plugin_v1, .abi = CDDP_PLUGIN_ABI, .name = "gloo",
-                                    .version = "libgloo 0.5", .backends = backends};
+const cddp_plugin cddp_plugin_v1 = {.size = sizeof cddp_plugin_v1,
+                                    .abi = CDDP_PLUGIN_ABI,
+                                    .name = "gloo",
+                                    .version = "libgloo 0.5",
+                                    .backends = backends};

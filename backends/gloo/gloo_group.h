@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One Gloo group inside this process: a context, a queue thread that runs operations in order of posting,
-** and two lanes that wait for point-to-point messages.
+/* One Gloo group inside this process: a context, a queue thread that runs operations in order of
+** posting, and two lanes that wait for point-to-point messages.
 **
-** Threads    everything of Gloo that may write to a socket runs with SIGPIPE blocked: the library writes
-**            without MSG_NOSIGNAL. The event loop's thread inherits that from the lane that opens the context.
+** Threads    everything of Gloo that may write to a socket runs with SIGPIPE blocked: the library
+**            writes without MSG_NOSIGNAL. The event loop's thread inherits that from the lane that
+**            opens the context.
 ** Locks      the lanes' lock guards `waiting_peer`, `aborted` and `abort_reason` too.
 */
 #pragma once
@@ -15,7 +16,11 @@
 typedef struct cd_gloo_group cd_gloo_group;
 typedef struct cd_gloo_work cd_gloo_work;
 
-typedef enum cd_gloo_lane { CD_GLOO_LANE_COLLECTIVE, CD_GLOO_LANE_SEND, CD_GLOO_LANE_RECV } cd_gloo_lane;
+typedef enum cd_gloo_lane {
+    CD_GLOO_LANE_COLLECTIVE,
+    CD_GLOO_LANE_SEND,
+    CD_GLOO_LANE_RECV
+} cd_gloo_lane;
 
 struct cd_gloo_work {
     cd_os_job job; /* first: a lane hands it back */
@@ -35,13 +40,13 @@ struct cd_gloo_group {
     uint32_t rank, size;
     uint32_t *members; /* (size) world ranks, for texts */
     uint64_t timeout_ns;
-    bool guard;      /* exchange fingerprints before each collective */
-    bool own_ring;   /* our own ring over unbound buffers instead of the library's */
+    bool guard;    /* exchange fingerprints before each collective */
+    bool own_ring; /* our own ring over unbound buffers instead of the library's */
     cd_os_lanes lanes;
     int32_t waiting_peer; /* whom the collective lane waits for, -1; under lock */
     bool aborted;         /* under lock; abort_reason is written before and stays */
     char abort_reason[160];
-    unsigned char *scratch;  /* (scratch_bytes) of the collective lane */
+    unsigned char *scratch; /* (scratch_bytes) of the collective lane */
     size_t scratch_bytes;
 };
 
@@ -50,7 +55,8 @@ cddp_status cd_gloo_collective_run(cd_gloo_group *group, cd_gloo_work *work, cdd
 /* Room that lives until the next call; NULL when memory is exhausted. */
 void *cd_gloo_scratch(cd_gloo_group *group, size_t bytes);
 
-/* ---- messages between two members, for collectives: blocking, abortable, errors name the peer ---- */
+/* ---- messages between two members, for collectives: blocking, abortable, errors name the peer
+** ---- */
 
 typedef struct cd_gloo_message {
     cd_gloo_buffer *buffer;
@@ -58,14 +64,19 @@ typedef struct cd_gloo_message {
     bool sends;
 } cd_gloo_message;
 
-/* slot tells messages of one operation apart; it is combined with the operation's sequence number. */
-cddp_status cd_gloo_message_begin(cd_gloo_group *group, const cd_gloo_work *work, cd_gloo_message *message,
-                                  void *data, size_t bytes, uint32_t slot, cddp_error *err);
-cddp_status cd_gloo_message_end(cd_gloo_group *group, const cd_gloo_work *work, cd_gloo_message *message, cddp_error *err);
+/* slot tells messages of one operation apart; it is combined with the operation's sequence
+** number. */
+cddp_status cd_gloo_message_begin(cd_gloo_group *group, const cd_gloo_work *work,
+                                  cd_gloo_message *message, void *data, size_t bytes, uint32_t slot,
+                                  cddp_error *err);
+cddp_status cd_gloo_message_end(cd_gloo_group *group, const cd_gloo_work *work,
+                                cd_gloo_message *message, cddp_error *err);
 /* Gives up a message whose operation failed elsewhere. */
 void cd_gloo_message_drop(cd_gloo_message *message);
 
 int64_t cd_gloo_milliseconds_left(const cd_gloo_work *work);
 bool cd_gloo_is_aborted(cd_gloo_group *group);
-/* Turns a code and Gloo's words into a status; peer -1 when unknown. After an abort that is what is told. */
-cddp_status cd_gloo_fail(cd_gloo_group *group, cd_gloo_code code, int64_t peer, const char *text, cddp_error *err);
+/* Turns a code and Gloo's words into a status; peer -1 when unknown. After an abort that is what is
+** told. */
+cddp_status cd_gloo_fail(cd_gloo_group *group, cd_gloo_code code, int64_t peer, const char *text,
+                         cddp_error *err);

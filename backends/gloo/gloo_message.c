@@ -19,27 +19,35 @@ bool cd_gloo_is_aborted(cd_gloo_group *group)
     return aborted;
 }
 
-cddp_status cd_gloo_fail(cd_gloo_group *group, cd_gloo_code code, int64_t peer, const char *text, cddp_error *err)
+cddp_status cd_gloo_fail(cd_gloo_group *group, cd_gloo_code code, int64_t peer, const char *text,
+                         cddp_error *err)
 {
-    static const cddp_status statuses[] = {[CD_GLOO_OK] = CDDP_OK, [CD_GLOO_TIMEOUT] = CDDP_E_TIMEOUT,
-                                           [CD_GLOO_IO] = CDDP_E_BACKEND, [CD_GLOO_FAILED] = CDDP_E_BACKEND};
-    if (cd_gloo_is_aborted(group)) return cd_fail(err, CDDP_E_ABORTED, "the group was aborted: %s", group->abort_reason);
+    static const cddp_status statuses[] = {[CD_GLOO_OK] = CDDP_OK,
+                                           [CD_GLOO_TIMEOUT] = CDDP_E_TIMEOUT,
+                                           [CD_GLOO_IO] = CDDP_E_BACKEND,
+                                           [CD_GLOO_FAILED] = CDDP_E_BACKEND};
+    if (cd_gloo_is_aborted(group))
+        return cd_fail(err, CDDP_E_ABORTED, "the group was aborted: %s", group->abort_reason);
     /* No peer is to blame here: it is whose operation failed first that says who. */
     if (code == CD_GLOO_CLOSED)
-        return cd_fail(err, CDDP_E_BACKEND, "gloo: connections were closed when an operation failed: %s", text);
+        return cd_fail(err, CDDP_E_BACKEND,
+                       "gloo: connections were closed when an operation failed: %s", text);
     if (peer < 0) return cd_fail(err, statuses[code], "gloo: %s", text);
     if (code == CD_GLOO_TIMEOUT)
-        return cd_fail(err, CDDP_E_TIMEOUT, "rank %u did not take part in time (gloo: %s)", group->members[peer], text);
+        return cd_fail(err, CDDP_E_TIMEOUT, "rank %u did not take part in time (gloo: %s)",
+                       group->members[peer], text);
     return cd_fail(err, statuses[code], "lost rank %u (gloo: %s)", group->members[peer], text);
 }
 
-cddp_status cd_gloo_message_begin(cd_gloo_group *group, const cd_gloo_work *work, cd_gloo_message *message,
-                                  void *data, size_t bytes, uint32_t slot, cddp_error *err)
+cddp_status cd_gloo_message_begin(cd_gloo_group *group, const cd_gloo_work *work,
+                                  cd_gloo_message *message, void *data, size_t bytes, uint32_t slot,
+                                  cddp_error *err)
 {
     char text[CD_GLOO_TEXT_BYTES];
     cd_gloo_code code = cd_gloo_buffer_create(group->gloo, data, bytes, &message->buffer, text);
     if (code != CD_GLOO_OK) return cd_gloo_fail(group, code, message->peer, text, err);
-    /* Native operations use 32-bit tags shifted up by Gloo; the top bit keeps ours apart from them. */
+    /* Native operations use 32-bit tags shifted up by Gloo; the top bit keeps ours apart from
+    ** them. */
     uint64_t full = UINT64_C(1) << 63 | work->call.sequence << 24 | slot;
     code = message->sends ? cd_gloo_send(message->buffer, (int)message->peer, full, 0, bytes, text)
                           : cd_gloo_recv(message->buffer, (int)message->peer, full, 0, bytes, text);
@@ -56,7 +64,8 @@ static void waiting_set(cd_gloo_group *group, int32_t peer)
     pthread_mutex_unlock(&group->lanes.lock);
 }
 
-cddp_status cd_gloo_message_end(cd_gloo_group *group, const cd_gloo_work *work, cd_gloo_message *message, cddp_error *err)
+cddp_status cd_gloo_message_end(cd_gloo_group *group, const cd_gloo_work *work,
+                                cd_gloo_message *message, cddp_error *err)
 {
     char text[CD_GLOO_TEXT_BYTES];
     int64_t left = cd_gloo_milliseconds_left(work);

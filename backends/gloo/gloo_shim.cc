@@ -23,7 +23,7 @@
 struct cd_gloo_buffer {
     cd_gloo *gloo = nullptr;
     std::unique_ptr<gloo::transport::UnboundBuffer> unbound;
-    int pending = 0; // operations started and not seen to end
+    int pending = 0;                                  // operations started and not seen to end
     cd_gloo_buffer *next = nullptr, **link = nullptr; // among the context's
     char failure[CD_GLOO_TEXT_BYTES] = "";            // what its wait said
 };
@@ -31,17 +31,20 @@ struct cd_gloo_buffer {
 struct cd_gloo {
     std::shared_ptr<gloo::transport::Device> device;
     std::shared_ptr<gloo::rendezvous::Context> context;
-    std::mutex closing; // held while connections are closed: who comes second returns when nothing is touched any more
-    std::mutex lock;    // guards what follows
+    // held while connections are closed: who comes second returns when nothing is touched any more
+    std::mutex closing;
+    std::mutex lock; // guards what follows
     cd_gloo_buffer *buffers = nullptr;
     std::string why; // they were closed; empty while they are open
 };
 
-namespace {
+namespace
+{
 
 // Gloo's rendezvous over the caller's callbacks; its own stores have a fixed 30 s wait.
-class CallbackStore : public gloo::rendezvous::Store {
-public:
+class CallbackStore : public gloo::rendezvous::Store
+{
+  public:
     explicit CallbackStore(const cd_gloo_open &open) : open_(open) {}
     void set(const std::string &key, const std::vector<char> &data) override
     {
@@ -61,9 +64,12 @@ public:
     {
         for (const auto &key : keys) get(key);
     }
-    void wait(const std::vector<std::string> &keys, const std::chrono::milliseconds &) override { wait(keys); }
+    void wait(const std::vector<std::string> &keys, const std::chrono::milliseconds &) override
+    {
+        wait(keys);
+    }
 
-private:
+  private:
     const cd_gloo_open &open_;
 };
 
@@ -77,7 +83,8 @@ cd_gloo_code explain(cd_gloo_code code, const char *words, char *text)
     for (char *c = text; *c != '\0'; c++)
         if (*c == '\n') *c = ' ';
     // Only the words tell a time-out from a broken connection.
-    bool late = std::strstr(words, "Timed out") != nullptr || std::strstr(words, "timeout") != nullptr;
+    bool late =
+        std::strstr(words, "Timed out") != nullptr || std::strstr(words, "timeout") != nullptr;
     return code == CD_GLOO_IO && late ? CD_GLOO_TIMEOUT : code;
 }
 
@@ -96,19 +103,22 @@ template <typename Body> cd_gloo_code guarded(char *text, Body body) noexcept
     }
 }
 
-// A connection that was closed fails whoever uses it in words of its own; the reason is what was said first.
+// A connection that was closed fails whoever uses it in words of its own; the reason is what was
+// said first.
 cd_gloo_code reason(cd_gloo &gloo, cd_gloo_code code, char *text)
 {
     if (code == CD_GLOO_OK) return code;
     std::lock_guard<std::mutex> hold(gloo.lock);
     // What Gloo tells the others of a connection when one of them waited too long.
-    if (gloo.why.empty()) return std::strstr(text, "Application timeout") != nullptr ? CD_GLOO_CLOSED : code;
+    if (gloo.why.empty())
+        return std::strstr(text, "Application timeout") != nullptr ? CD_GLOO_CLOSED : code;
     std::snprintf(text, CD_GLOO_TEXT_BYTES, "%s", gloo.why.c_str());
     return CD_GLOO_CLOSED;
 }
 
-// Closes every connection and wakes whoever waits. Afterwards nothing of Gloo touches the memory of any buffer: not even a
-// peer that asks for its data late makes the event loop write from memory that has another owner by then.
+// Closes every connection and wakes whoever waits. Afterwards nothing of Gloo touches the memory of
+// any buffer: not even a peer that asks for its data late makes the event loop write from memory
+// that has another owner by then.
 void disconnect(cd_gloo &gloo, const char *why)
 {
     std::lock_guard<std::mutex> alone(gloo.closing);
@@ -117,11 +127,12 @@ void disconnect(cd_gloo &gloo, const char *why)
         if (!gloo.why.empty()) return;
         gloo.why = why[0] != '\0' ? why : "it could not go on";
     }
-    // The only call that closes all connections and says so to those who wait is a wait that lasts too long. Nobody sends
-    // to this buffer.
+    // The only call that closes all connections and says so to those who wait is a wait that lasts
+    // too long. Nobody sends to this buffer.
     try {
         char nothing = 0;
-        gloo.context->createUnboundBuffer(&nothing, sizeof nothing)->waitRecv(std::chrono::milliseconds(1));
+        gloo.context->createUnboundBuffer(&nothing, sizeof nothing)
+            ->waitRecv(std::chrono::milliseconds(1));
     } catch (const gloo::IoException &) {
     }
     // It does not say so to those in the middle of a message.
@@ -132,21 +143,27 @@ void disconnect(cd_gloo &gloo, const char *why)
     }
 }
 
-// The event loop only tries a connection's lock: while the lock's holder cannot run it asks epoll again and again, up to the
-// next tick of the scheduler. Most often it is the loop itself that displaced the holder, by waking on its processor. A
-// thread of SCHED_BATCH displaces nobody when it wakes; the loop's thread takes that over from the one that creates it.
+// The event loop only tries a connection's lock: while the lock's holder cannot run it asks epoll
+// again and again, up to the next tick of the scheduler. Most often it is the loop itself that
+// displaced the holder, by waking on its processor. A thread of SCHED_BATCH displaces nobody when
+// it wakes; the loop's thread takes that over from the one that creates it.
 std::shared_ptr<gloo::transport::Device> device_create(const gloo::transport::tcp::attr &attributes)
 {
 #if defined(SCHED_BATCH)
-    class Batch {
-    public:
-        Batch() : changed_(sched_getscheduler(0) == SCHED_OTHER && sched_setscheduler(0, SCHED_BATCH, &none_) == 0) {}
+    class Batch
+    {
+      public:
+        Batch()
+            : changed_(sched_getscheduler(0) == SCHED_OTHER &&
+                       sched_setscheduler(0, SCHED_BATCH, &none_) == 0)
+        {
+        }
         ~Batch()
         {
             if (changed_) (void)sched_setscheduler(0, SCHED_OTHER, &none_);
         }
 
-    private:
+      private:
         const sched_param none_{};
         const bool changed_;
     } batch;
@@ -154,7 +171,8 @@ std::shared_ptr<gloo::transport::Device> device_create(const gloo::transport::tc
     return gloo::transport::tcp::CreateDevice(attributes);
 }
 
-// An operation of the library's own. Where it fails its messages are given up, some of them half sent.
+// An operation of the library's own. Where it fails its messages are given up, some of them half
+// sent.
 template <typename Body> cd_gloo_code collective(cd_gloo *gloo, char *text, Body body) noexcept
 {
     cd_gloo_code code = reason(*gloo, guarded(text, body), text);
@@ -162,16 +180,21 @@ template <typename Body> cd_gloo_code collective(cd_gloo *gloo, char *text, Body
     return code;
 }
 
-template <typename Body> cd_gloo_code started(cd_gloo_buffer *buffer, char *text, Body body) noexcept
+template <typename Body>
+cd_gloo_code started(cd_gloo_buffer *buffer, char *text, Body body) noexcept
 {
-    return reason(*buffer->gloo, guarded(text, [&] {
-        body();
-        buffer->pending++;
-        return CD_GLOO_OK;
-    }), text);
+    return reason(*buffer->gloo,
+                  guarded(text,
+                          [&] {
+                              body();
+                              buffer->pending++;
+                              return CD_GLOO_OK;
+                          }),
+                  text);
 }
 
-// The body is false when the wait was woken before the message had come or gone: its connection was closed.
+// The body is false when the wait was woken before the message had come or gone: its connection was
+// closed.
 template <typename Body> cd_gloo_code waited(cd_gloo_buffer *buffer, char *text, Body body) noexcept
 {
     cd_gloo_code code = guarded(text, [&] {
@@ -229,16 +252,21 @@ cd_gloo_code cd_gloo_allreduce(cd_gloo *gloo, const cd_gloo_call *call, char *te
         // The element type only sizes the elements; the reduction is the callback's.
         size_t bytes = call->element_bytes;
         char *data = static_cast<char *>(call->data);
-        if (bytes == 8) options.setOutput(reinterpret_cast<uint64_t *>(data), call->element_count);
-        else if (bytes == 4) options.setOutput(reinterpret_cast<uint32_t *>(data), call->element_count);
-        else if (bytes == 2) options.setOutput(reinterpret_cast<uint16_t *>(data), call->element_count);
-        else options.setOutput(reinterpret_cast<uint8_t *>(data), call->element_count);
+        if (bytes == 8)
+            options.setOutput(reinterpret_cast<uint64_t *>(data), call->element_count);
+        else if (bytes == 4)
+            options.setOutput(reinterpret_cast<uint32_t *>(data), call->element_count);
+        else if (bytes == 2)
+            options.setOutput(reinterpret_cast<uint16_t *>(data), call->element_count);
+        else
+            options.setOutput(reinterpret_cast<uint8_t *>(data), call->element_count);
         options.setAlgorithm(gloo::AllreduceOptions::Algorithm::RING);
         auto reduce = call->reduce;
         auto context = call->context;
-        options.setReduceFunction([reduce, context](void *out, const void *in1, const void *in2, size_t count) {
-            reduce(context, out, in1, in2, count);
-        });
+        options.setReduceFunction(
+            [reduce, context](void *out, const void *in1, const void *in2, size_t count) {
+                reduce(context, out, in1, in2, count);
+            });
         options.setTag(call->tag);
         options.setTimeout(std::chrono::milliseconds(call->timeout_ms));
         gloo::allreduce(options);
@@ -250,7 +278,8 @@ cd_gloo_code cd_gloo_broadcast(cd_gloo *gloo, const cd_gloo_call *call, char *te
 {
     return collective(gloo, text, [&] {
         gloo::BroadcastOptions options(gloo->context);
-        options.setOutput(static_cast<uint8_t *>(call->data), call->element_count * call->element_bytes);
+        options.setOutput(static_cast<uint8_t *>(call->data),
+                          call->element_count * call->element_bytes);
         options.setRoot(call->root);
         options.setTag(call->tag);
         options.setTimeout(std::chrono::milliseconds(call->timeout_ms));
@@ -259,7 +288,8 @@ cd_gloo_code cd_gloo_broadcast(cd_gloo *gloo, const cd_gloo_call *call, char *te
     });
 }
 
-cd_gloo_code cd_gloo_buffer_create(cd_gloo *gloo, void *data, size_t bytes, cd_gloo_buffer **buffer, char *text)
+cd_gloo_code cd_gloo_buffer_create(cd_gloo *gloo, void *data, size_t bytes, cd_gloo_buffer **buffer,
+                                   char *text)
 {
     return guarded(text, [&] {
         auto made = std::make_unique<cd_gloo_buffer>();
@@ -291,24 +321,28 @@ void cd_gloo_buffer_destroy(cd_gloo_buffer *buffer)
     });
 }
 
-cd_gloo_code cd_gloo_send(cd_gloo_buffer *buffer, int peer, uint64_t slot, size_t offset, size_t bytes, char *text)
+cd_gloo_code cd_gloo_send(cd_gloo_buffer *buffer, int peer, uint64_t slot, size_t offset,
+                          size_t bytes, char *text)
 {
     return started(buffer, text, [&] { buffer->unbound->send(peer, slot, offset, bytes); });
 }
 
-cd_gloo_code cd_gloo_recv(cd_gloo_buffer *buffer, int peer, uint64_t slot, size_t offset, size_t bytes, char *text)
+cd_gloo_code cd_gloo_recv(cd_gloo_buffer *buffer, int peer, uint64_t slot, size_t offset,
+                          size_t bytes, char *text)
 {
     return started(buffer, text, [&] { buffer->unbound->recv(peer, slot, offset, bytes); });
 }
 
 cd_gloo_code cd_gloo_wait_send(cd_gloo_buffer *buffer, int64_t timeout_ms, char *text)
 {
-    return waited(buffer, text, [&] { return buffer->unbound->waitSend(std::chrono::milliseconds(timeout_ms)); });
+    return waited(buffer, text,
+                  [&] { return buffer->unbound->waitSend(std::chrono::milliseconds(timeout_ms)); });
 }
 
 cd_gloo_code cd_gloo_wait_recv(cd_gloo_buffer *buffer, int64_t timeout_ms, char *text)
 {
-    return waited(buffer, text, [&] { return buffer->unbound->waitRecv(std::chrono::milliseconds(timeout_ms)); });
+    return waited(buffer, text,
+                  [&] { return buffer->unbound->waitRecv(std::chrono::milliseconds(timeout_ms)); });
 }
 
 } // extern "C"

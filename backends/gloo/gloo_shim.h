@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The border between C and Gloo's C++: nothing C++ crosses it, neither a type nor an allocation nor an
-** exception. Every call blocks the calling thread; the queue thread of gloo_backend.c is the one that calls.
+/* The border between C and Gloo's C++: nothing C++ crosses it, neither a type nor an allocation nor
+** an exception. Every call blocks the calling thread; the queue thread of gloo_backend.c is the one
+** that calls.
 **
 ** Lifetime   open → use → close; buffers go before their context.
-** Failure    A connection may still be reading or writing what an operation gave up. So whatever fails with something
-**            under way closes all connections of the context before it returns, and who waits on them is woken: the
-**            memory is the caller's again, and every later call says what failed first.
+** Failure    A connection may still be reading or writing what an operation gave up. So whatever
+**            fails with something under way closes all connections of the context before it
+**            returns, and who waits on them is woken: the memory is the caller's again, and every
+**            later call says what failed first.
 ** Errors     a cd_gloo_code, and the library's own words in text.
 */
 #pragma once
@@ -36,7 +38,8 @@ typedef struct cd_gloo_open {
     int64_t timeout_ms;
     void *store;
     bool (*store_set)(void *store, const char *key, const void *bytes, size_t byte_count);
-    bool (*store_get)(void *store, const char *key, int64_t timeout_ms, void *bytes, size_t *byte_count);
+    bool (*store_get)(void *store, const char *key, int64_t timeout_ms, void *bytes,
+                      size_t *byte_count);
 } cd_gloo_open;
 
 typedef struct cd_gloo_call {
@@ -46,23 +49,30 @@ typedef struct cd_gloo_call {
     uint32_t tag;
     int64_t timeout_ms;
     /* out = in1 op in2; out may be in1 or in2 */
-    void (*reduce)(void *context, void *out, const void *in1, const void *in2, size_t element_count);
+    void (*reduce)(void *context, void *out, const void *in1, const void *in2,
+                   size_t element_count);
     void *context;
 } cd_gloo_call;
 
 cd_gloo_code cd_gloo_context_open(const cd_gloo_open *options, cd_gloo **gloo, char *text);
 void cd_gloo_context_close(cd_gloo *gloo); /* accepts NULL */
-/* From any thread: closes all connections and wakes who waits. Blocks for a tick of the event loop (10 ms) per peer. */
+/* From any thread: closes all connections and wakes who waits. Blocks for a tick of the event loop
+** (10 ms) per peer. */
 void cd_gloo_disconnect(cd_gloo *gloo, const char *why);
 
-cd_gloo_code cd_gloo_allreduce(cd_gloo *gloo, const cd_gloo_call *call, char *text); /* the library's ring */
-cd_gloo_code cd_gloo_broadcast(cd_gloo *gloo, const cd_gloo_call *call, char *text); /* the library's tree */
+/* the library's ring */
+cd_gloo_code cd_gloo_allreduce(cd_gloo *gloo, const cd_gloo_call *call, char *text);
+/* the library's tree */
+cd_gloo_code cd_gloo_broadcast(cd_gloo *gloo, const cd_gloo_call *call, char *text);
 
-cd_gloo_code cd_gloo_buffer_create(cd_gloo *gloo, void *data, size_t bytes, cd_gloo_buffer **buffer, char *text);
+cd_gloo_code cd_gloo_buffer_create(cd_gloo *gloo, void *data, size_t bytes, cd_gloo_buffer **buffer,
+                                   char *text);
 /* Accepts NULL. One with a message under way closes all connections first. */
 void cd_gloo_buffer_destroy(cd_gloo_buffer *buffer);
-cd_gloo_code cd_gloo_send(cd_gloo_buffer *buffer, int peer, uint64_t slot, size_t offset, size_t bytes, char *text);
-cd_gloo_code cd_gloo_recv(cd_gloo_buffer *buffer, int peer, uint64_t slot, size_t offset, size_t bytes, char *text);
+cd_gloo_code cd_gloo_send(cd_gloo_buffer *buffer, int peer, uint64_t slot, size_t offset,
+                          size_t bytes, char *text);
+cd_gloo_code cd_gloo_recv(cd_gloo_buffer *buffer, int peer, uint64_t slot, size_t offset,
+                          size_t bytes, char *text);
 cd_gloo_code cd_gloo_wait_send(cd_gloo_buffer *buffer, int64_t timeout_ms, char *text);
 cd_gloo_code cd_gloo_wait_recv(cd_gloo_buffer *buffer, int64_t timeout_ms, char *text);
 

@@ -1,31 +1,37 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The MPI backend: non-blocking collectives of an MPI library, driven by one lane per group.
 **
-** An MPI library progresses only inside its own calls, so every operation runs in the group's lane: it is
-** started there, tested until it ended or its deadline passed, and the lane yields the processor between
-** tests. Order of issue is order of posting (C10-03); communication goes on while backward computes.
+** An MPI library progresses only inside its own calls, so every operation runs in the group's lane:
+** it is started there, tested until it ended or its deadline passed, and the lane yields the
+** processor between tests. Order of issue is order of posting (C10-03); communication goes on while
+** backward computes.
 **
-** The process is a rank already: mpirun or srun started it, perhaps because we did (<flavour>_launcher.c; one module is
-** built per MPI, from these sources). MPI is initialised by the first group and
-** finalised when the process exits. Each group is a communicator of its own, made from its members alone.
+** The process is a rank already: mpirun or srun started it, perhaps because we did
+** (<flavour>_launcher.c; one module is built per MPI, from these sources). MPI is initialised by
+** the first group and finalised when the process exits. Each group is a communicator of its own,
+** made from its members alone.
 **
-** Types: f16 and bf16 are two contiguous bytes, reduced by operators of ours; where MPI's own MIN and MAX say
-** nothing about NaN ours say what the device table says. Counts above 2^30 elements go in several pieces.
+** Types: f16 and bf16 are two contiguous bytes, reduced by operators of ours; where MPI's own MIN
+** and MAX say nothing about NaN ours say what the device table says. Counts above 2^30 elements go
+** in several pieces.
 **
 ** Invariant
-**   M1  An operation that has begun cannot be taken back: it goes on inside any later call of MPI, to whatever group, and
-**       when MPI is finalised, and then writes to its tensors. So a process that gave one up (its time was over, its group
-**       was aborted) calls MPI no more: its tensors are the caller's, every later operation says why it fails, and the
-**       process exits without finalising, at which the launcher ends the job.
+**   M1  An operation that has begun cannot be taken back: it goes on inside any later call of MPI,
+**       to whatever group, and when MPI is finalised, and then writes to its tensors. So a process
+**       that gave one up (its time was over, its group was aborted) calls MPI no more: its tensors
+**       are the caller's, every later operation says why it fails, and the process exits without
+**       finalising, at which the launcher ends the job.
 **
 ** Options of a group ("key=value,…"): guard=0|1, fingerprints before each collective (default 0). MPI itself
 ** corrupts memory when ranks disagree on a size, so the verifier turns it on.
 **
-** Limits: an MPI that does not return from a call while a peer is stopped (MPICH over shared memory) keeps the lane; the
-** wait ends in time, and the group's memory stays with MPI until the process ends. A peer that comes late may still read
-** what was given up, over shared memory or by a network that needs no help from here: it can die of that, in its MPI's
-** words. MPI 4.1 has no recovery: a dead rank ends the job from the launcher. abort is MPI_Abort's business; here it fails
-** what is queued and gives up what is under way. Needs MPI_THREAD_MULTIPLE; without it the group refuses to open, saying so.
+** Limits: an MPI that does not return from a call while a peer is stopped (MPICH over shared
+** memory) keeps the lane; the wait ends in time, and the group's memory stays with MPI until the
+** process ends. A peer that comes late may still read what was given up, over shared memory or by a
+** network that needs no help from here: it can die of that, in its MPI's words. MPI 4.1 has no
+** recovery: a dead rank ends the job from the launcher. abort is MPI_Abort's business; here it
+** fails what is queued and gives up what is under way. Needs MPI_THREAD_MULTIPLE; without it the
+** group refuses to open, saying so.
 */
 #define _POSIX_C_SOURCE 200809L
 #include "backends/mpi/mpi_group.h"
@@ -54,7 +60,9 @@ void cd_mpi_give_up(void) { atomic_store(&mpi_state.given_up, true); }
 cddp_status cd_mpi_usable(cddp_error *err)
 {
     if (!atomic_load_explicit(&mpi_state.given_up, memory_order_relaxed)) return CDDP_OK;
-    return cd_fail(err, CDDP_E_BACKEND, "mpi: an operation never ended in this process, and MPI has no way back from that");
+    return cd_fail(
+        err, CDDP_E_BACKEND,
+        "mpi: an operation never ended in this process, and MPI has no way back from that");
 }
 
 void cd_mpi_leave(void)
@@ -74,15 +82,17 @@ static cddp_status library_open(cddp_error *err)
     CD_TRY(cd_mpi_usable(err));
     MPI_Initialized(&initialised);
     if (!initialised) {
-        CD_TRY(cd_mpi_check(MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &provided), "MPI_Init_thread", err));
+        CD_TRY(cd_mpi_check(MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &provided),
+                            "MPI_Init_thread", err));
         atexit(cd_mpi_leave);
     } else {
         MPI_Query_thread(&provided);
     }
     if (provided < MPI_THREAD_MULTIPLE)
-        return cd_fail(err, CDDP_E_UNSUPPORTED,
-                       "this MPI provides thread level %d; the backend needs MPI_THREAD_MULTIPLE (%d)", provided,
-                       MPI_THREAD_MULTIPLE);
+        return cd_fail(
+            err, CDDP_E_UNSUPPORTED,
+            "this MPI provides thread level %d; the backend needs MPI_THREAD_MULTIPLE (%d)",
+            provided, MPI_THREAD_MULTIPLE);
     return CDDP_OK;
 }
 
@@ -90,7 +100,8 @@ static cddp_status parse_options(cd_mpi_group *g, const char *options, cddp_erro
 {
     if (options == NULL || options[0] == '\0' || strcmp(options, "guard=0") == 0) return CDDP_OK;
     if (strcmp(options, "guard=1") != 0)
-        return cd_fail(err, CDDP_E_CONFIG, "group '%s': mpi knows guard=0|1, not '%s'", g->name, options);
+        return cd_fail(err, CDDP_E_CONFIG, "group '%s': mpi knows guard=0|1, not '%s'", g->name,
+                       options);
     g->guard = true;
     return CDDP_OK;
 }
@@ -101,25 +112,29 @@ static cddp_status communicator_open(cd_mpi_group *g, const cddp_group_spec *spe
     int world = 0, here = 0;
     cddp_status status = CDDP_OK;
     int *ranks = cd_allocate_array(NULL, g->size, sizeof *ranks);
-    if (ranks == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for group '%s' of %u", g->name, g->size);
+    if (ranks == NULL)
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for group '%s' of %u", g->name, g->size);
     MPI_Comm_size(MPI_COMM_WORLD, &world);
     MPI_Comm_rank(MPI_COMM_WORLD, &here);
     for (uint32_t i = 0; i < g->size; i++) ranks[i] = (int)spec->members[i];
     for (uint32_t i = 0; i < g->size; i++) {
         if (ranks[i] < world) continue;
-        status = cd_fail(err, CDDP_E_CONFIG, "group '%s' names rank %d, but MPI started %d ranks (use mpirun -n %u)",
+        status = cd_fail(err, CDDP_E_CONFIG,
+                         "group '%s' names rank %d, but MPI started %d ranks (use mpirun -n %u)",
                          g->name, ranks[i], world, g->size);
         goto out;
     }
     if (ranks[g->rank] != here) {
-        status = cd_fail(err, CDDP_E_CONFIG, "group '%s': this process is MPI rank %d, not rank %d", g->name, here,
-                         ranks[g->rank]);
+        status = cd_fail(err, CDDP_E_CONFIG, "group '%s': this process is MPI rank %d, not rank %d",
+                         g->name, here, ranks[g->rank]);
         goto out;
     }
     CD_TRY_OUT(cd_mpi_check(MPI_Comm_group(MPI_COMM_WORLD, &all), "MPI_Comm_group", err));
-    CD_TRY_OUT(cd_mpi_check(MPI_Group_incl(all, (int)g->size, ranks, &ours), "MPI_Group_incl", err));
+    CD_TRY_OUT(
+        cd_mpi_check(MPI_Group_incl(all, (int)g->size, ranks, &ours), "MPI_Group_incl", err));
     /* Members alone take part, so groups that do not overlap may be made at the same time. */
-    CD_TRY_OUT(cd_mpi_check(MPI_Comm_create_group(MPI_COMM_WORLD, ours, 0, &g->comm), "MPI_Comm_create_group", err));
+    CD_TRY_OUT(cd_mpi_check(MPI_Comm_create_group(MPI_COMM_WORLD, ours, 0, &g->comm),
+                            "MPI_Comm_create_group", err));
     MPI_Comm_set_errhandler(g->comm, MPI_ERRORS_RETURN);
 out:
     if (ours != MPI_GROUP_NULL) MPI_Group_free(&ours);
@@ -148,8 +163,8 @@ static void mpi_close(void *group)
     cd_release(NULL, g, sizeof *g);
 }
 
-static cddp_status mpi_open(const cddp_backend *backend, cddp_rank *rank, const cddp_group_spec *spec, void **group,
-                            cddp_error *err)
+static cddp_status mpi_open(const cddp_backend *backend, cddp_rank *rank,
+                            const cddp_group_spec *spec, void **group, cddp_error *err)
 {
     (void)backend;
     (void)rank;
@@ -210,20 +225,22 @@ static void work_free(cd_mpi_work *w)
 static cddp_status counts_copy(cd_mpi_group *g, cd_mpi_work *w, cddp_error *err)
 {
     const cddp_collective *c = &w->call;
-    bool shares = c->op == CDDP_OP_ALLGATHER || c->op == CDDP_OP_REDUCE_SCATTER || c->op == CDDP_OP_ALLTOALL ||
-                  c->op == CDDP_OP_GATHER || c->op == CDDP_OP_SCATTER;
+    bool shares = c->op == CDDP_OP_ALLGATHER || c->op == CDDP_OP_REDUCE_SCATTER ||
+                  c->op == CDDP_OP_ALLTOALL || c->op == CDDP_OP_GATHER || c->op == CDDP_OP_SCATTER;
     if (!shares) return CDDP_OK;
     w->counts = cd_allocate_array(NULL, 4 * g->size, sizeof *w->counts);
-    if (w->counts == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for the counts of %u ranks", g->size);
+    if (w->counts == NULL)
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for the counts of %u ranks", g->size);
     bool small_output = c->op == CDDP_OP_REDUCE_SCATTER || c->op == CDDP_OP_SCATTER;
-    int64_t equal =
-        cddp_tensor_numel(small_output ? &c->output : &c->input) / (c->op == CDDP_OP_ALLTOALL ? (int64_t)g->size : 1);
+    int64_t equal = cddp_tensor_numel(small_output ? &c->output : &c->input) /
+                    (c->op == CDDP_OP_ALLTOALL ? (int64_t)g->size : 1);
     int64_t at = 0, send_at = 0;
     for (uint32_t r = 0; r < g->size; r++) {
         int64_t count = c->counts != NULL ? c->counts[r] : equal,
                 send = c->send_counts != NULL ? c->send_counts[r] : equal;
         if (count < 0 || send < 0 || at + count > INT32_MAX || send_at + send > INT32_MAX)
-            return cd_fail(err, CDDP_E_LIMIT, "%s: the counts up to rank %u leave the range of MPI's int",
+            return cd_fail(err, CDDP_E_LIMIT,
+                           "%s: the counts up to rank %u leave the range of MPI's int",
                            cddp_op_name(c->op), r);
         w->counts[r] = (int)count;
         w->counts[g->size + r] = (int)at;
@@ -235,17 +252,20 @@ static cddp_status counts_copy(cd_mpi_group *g, cd_mpi_work *w, cddp_error *err)
     return CDDP_OK;
 }
 
-static cddp_status mpi_post(void *group, const cddp_collective *collective, void **work, cddp_error *err)
+static cddp_status mpi_post(void *group, const cddp_collective *collective, void **work,
+                            cddp_error *err)
 {
     cd_mpi_group *g = group;
     cddp_status status = CDDP_OK;
     cd_mpi_work *w = cd_allocate_zero(NULL, sizeof *w);
     if (w == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for %s of group '%s'", cddp_op_name(collective->op), g->name);
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for %s of group '%s'",
+                       cddp_op_name(collective->op), g->name);
     w->job.run = work_run;
     w->group = g;
     w->call = *collective;
-    w->deadline_ns = cd_os_now_ns() + (collective->timeout_ns != 0 ? collective->timeout_ns : g->timeout_ns);
+    w->deadline_ns =
+        cd_os_now_ns() + (collective->timeout_ns != 0 ? collective->timeout_ns : g->timeout_ns);
     CD_TRY_OUT(counts_copy(g, w, err));
     if (lane_of(collective->op) != 0) CD_TRY_OUT(cd_mpi_message_begin(g, w, err));
     CD_TRY_OUT(cd_os_lane_push(&g->lanes, lane_of(collective->op), &w->job, err));
@@ -270,14 +290,19 @@ static cddp_status mpi_wait(void *group, void *work, uint64_t timeout_ns, cddp_e
 {
     cd_mpi_group *g = group;
     cd_mpi_work *w = work;
-    /* The lane sees the deadline itself, unless a peer that stopped holds it inside a call of MPI. */
-    uint64_t now = cd_os_now_ns(), until = w->deadline_ns + STUCK_NS, patience = until > now ? until - now : 1;
+    /* The lane sees the deadline itself, unless a peer that stopped holds it inside a call of
+    ** MPI. */
+    uint64_t now = cd_os_now_ns(), until = w->deadline_ns + STUCK_NS,
+             patience = until > now ? until - now : 1;
     bool is_asked = timeout_ns != 0 && timeout_ns < patience;
     if (!cd_os_job_wait(&g->lanes, &w->job, is_asked ? timeout_ns : patience)) {
-        if (is_asked) return cd_fail(err, CDDP_E_TIMEOUT, "mpi: not done within %" PRIu64 " ms", timeout_ns / 1000000);
+        if (is_asked)
+            return cd_fail(err, CDDP_E_TIMEOUT, "mpi: not done within %" PRIu64 " ms",
+                           timeout_ns / 1000000);
         g->is_stuck = true;
         cd_mpi_give_up();
-        return cd_fail(err, CDDP_E_TIMEOUT, "mpi: %s did not end in time, and MPI does not return from it",
+        return cd_fail(err, CDDP_E_TIMEOUT,
+                       "mpi: %s did not end in time, and MPI does not return from it",
                        cddp_op_name(w->call.op));
     }
     CD_TRY(cd_os_job_outcome(&w->job, err));
@@ -298,7 +323,8 @@ static cddp_status mpi_abort(void *group, const char *reason, cddp_error *err)
     cd_mpi_group *g = group;
     (void)err;
     pthread_mutex_lock(&g->lanes.lock);
-    snprintf(g->abort_reason, sizeof g->abort_reason, "%s", reason != NULL ? reason : "no reason given");
+    snprintf(g->abort_reason, sizeof g->abort_reason, "%s",
+             reason != NULL ? reason : "no reason given");
     g->aborted = true;
     pthread_mutex_unlock(&g->lanes.lock);
     return CDDP_OK;
@@ -312,8 +338,9 @@ static const cddp_backend mpi = {
     .size = sizeof mpi,
     .abi = CDDP_BACKEND_ABI,
     .name = CDDP_MPI_NAME,
-    /* MPI promises no association. Both libraries give equal bits on all ranks: in every algorithm of theirs each part
-    ** is reduced along one tree, by all ranks or by one that hands it on, and a + b has the bits of b + a. */
+    /* MPI promises no association. Both libraries give equal bits on all ranks: in every algorithm
+    ** of theirs each part is reduced along one tree, by all ranks or by one that hands it on, and a
+    ** + b has the bits of b + a. */
     .capabilities = {.size = sizeof(cddp_capabilities),
                      .ops = ALL_OPS,
                      .dtypes = ALL_DTYPES,

@@ -12,7 +12,8 @@ typedef struct cd_mpi_work {
     cd_os_job job; /* first: a lane hands it back */
     cd_mpi_group *group;
     cddp_collective call;
-    int *counts;         /* (4 × size) receive counts, receive offsets, send counts, send offsets; or NULL */
+    /* (4 × size) receive counts, receive offsets, send counts, send offsets; or NULL */
+    int *counts;
     MPI_Request message; /* SEND and RECV: started at post */
     uint64_t deadline_ns;
 } cd_mpi_work;
@@ -24,7 +25,7 @@ struct cd_mpi_group {
     uint32_t *members; /* (size) world ranks */
     uint64_t timeout_ns;
     bool guard, types_made;
-    bool is_stuck; /* MPI does not return to the lane: what it uses cannot be freed */
+    bool is_stuck;           /* MPI does not return to the lane: what it uses cannot be freed */
     cd_mpi_group *next_kept; /* of those that stay with MPI */
     MPI_Datatype types[CDDP_DTYPE_COUNT];
     MPI_Op ops[CDDP_DTYPE_COUNT][CDDP_RED_COUNT]; /* MPI_OP_NULL where MPI's own is used */
@@ -40,7 +41,7 @@ extern const cddp_launcher cd_mpi_launcher; /* of the MPI that this module is bu
 void cd_mpi_leave(void);
 /* An operation that will not be waited for any longer: this process calls MPI no more (M1). */
 void cd_mpi_give_up(void);
-cddp_status cd_mpi_usable(cddp_error *err); /* has none been given up? */
+cddp_status cd_mpi_usable(cddp_error *err);                            /* has none been given up? */
 cddp_status cd_mpi_check(int code, const char *what, cddp_error *err); /* what: that was called */
 cddp_status cd_mpi_types_init(cd_mpi_group *group, cddp_error *err);
 void cd_mpi_types_fini(cd_mpi_group *group);

@@ -22,7 +22,9 @@ bool cd_mpi_is_step(cddp_environment_fn environment, bool *one_host)
 {
     uint32_t nodes = 0;
     if (environment("SLURM_STEP_ID") == NULL) return false;
-    *one_host = (cd_mpi_number(environment, "SLURM_STEP_NUM_NODES", &nodes) || cd_mpi_number(environment, "SLURM_NNODES", &nodes)) && nodes == 1;
+    *one_host = (cd_mpi_number(environment, "SLURM_STEP_NUM_NODES", &nodes) ||
+                 cd_mpi_number(environment, "SLURM_NNODES", &nodes)) &&
+                nodes == 1;
     return true;
 }
 
@@ -35,8 +37,8 @@ cddp_status cd_mpi_word(char *words, size_t words_bytes, const char *word, cddp_
     return CDDP_OK;
 }
 
-cddp_status cd_mpi_setting(cddp_environment_fn environment, char *words, size_t words_bytes, const char *setting,
-                           cddp_error *err)
+cddp_status cd_mpi_setting(cddp_environment_fn environment, char *words, size_t words_bytes,
+                           const char *setting, cddp_error *err)
 {
     char name[128];
     snprintf(name, sizeof name, "%.*s", (int)strcspn(setting, "="), setting);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Operations over MPI: started, then tested by their lane until they ended or their deadline passed. */
+/* Operations over MPI: started, then tested by their lane until they ended or their deadline
+** passed. */
 #define _POSIX_C_SOURCE 200809L
 #include "backends/mpi/mpi_group.h"
 
@@ -19,10 +20,12 @@
 
 static char *bytes_of(const cddp_tensor *t)
 {
-    return t->device == NULL ? NULL : (char *)t->storage + (size_t)t->offset * cddp_dtype_bytes(t->dtype);
+    return t->device == NULL ? NULL
+                             : (char *)t->storage + (size_t)t->offset * cddp_dtype_bytes(t->dtype);
 }
 
-static cddp_status may_go_on(cd_mpi_group *g, const cd_mpi_work *w, uint64_t now_ns, const char *what, cddp_error *err)
+static cddp_status may_go_on(cd_mpi_group *g, const cd_mpi_work *w, uint64_t now_ns,
+                             const char *what, cddp_error *err)
 {
     pthread_mutex_lock(&g->lanes.lock);
     bool aborted = g->aborted;
@@ -33,11 +36,12 @@ static cddp_status may_go_on(cd_mpi_group *g, const cd_mpi_work *w, uint64_t now
     return cd_fail(err, CDDP_E_TIMEOUT, "mpi: %s did not end in time", what);
 }
 
-/* Tests until the end. The first tests follow each other closely, since most operations are short. Then whoever else
-** wants the processor goes first; a sleep would cost as much as a tenth of an operation that takes a millisecond. After
-** two milliseconds a sleep is small against what has been waited for, and the computation has the processor. */
-static cddp_status finish(cd_mpi_group *g, const cd_mpi_work *w, MPI_Request *request, const char *what,
-                          cddp_error *err)
+/* Tests until the end. The first tests follow each other closely, since most operations are short.
+** Then whoever else wants the processor goes first; a sleep would cost as much as a tenth of an
+** operation that takes a millisecond. After two milliseconds a sleep is small against what has been
+** waited for, and the computation has the processor. */
+static cddp_status finish(cd_mpi_group *g, const cd_mpi_work *w, MPI_Request *request,
+                          const char *what, cddp_error *err)
 {
     uint64_t began = 0;
     bool sleeps = false;
@@ -47,8 +51,10 @@ static cddp_status finish(cd_mpi_group *g, const cd_mpi_work *w, MPI_Request *re
         CD_TRY(cd_mpi_check(MPI_Test(request, &done, MPI_STATUS_IGNORE), what, err));
         if (done) return CDDP_OK;
         if (spin < SPINS_BEFORE_YIELD) continue;
-        if (sleeps) cd_os_sleep_ns(20000);
-        else sched_yield();
+        if (sleeps)
+            cd_os_sleep_ns(20000);
+        else
+            sched_yield();
         if (!sleeps && spin % SPINS_PER_LOOK != 0) continue;
         uint64_t now = cd_os_now_ns();
         if (began == 0) began = now;
@@ -71,10 +77,12 @@ static void *scratch(cd_mpi_group *g, size_t bytes)
 static cddp_status guard_run(cd_mpi_group *g, const cd_mpi_work *w, cddp_error *err)
 {
     cd_call_fingerprint *all = scratch(g, (g->size + 1) * sizeof *all), *mine = all + g->size;
-    if (all == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for %u fingerprints", g->size + 1);
+    if (all == NULL)
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for %u fingerprints", g->size + 1);
     *mine = cd_call_fingerprint_of(&w->call, g->size);
     MPI_Request request;
-    CD_TRY(cd_mpi_check(MPI_Iallgather(mine, sizeof *mine, MPI_BYTE, all, sizeof *mine, MPI_BYTE, g->comm, &request),
+    CD_TRY(cd_mpi_check(MPI_Iallgather(mine, sizeof *mine, MPI_BYTE, all, sizeof *mine, MPI_BYTE,
+                                       g->comm, &request),
                         "MPI_Iallgather of fingerprints", err));
     CD_TRY(finish(g, w, &request, "the exchange of fingerprints", err));
     CD_TRY(cd_call_fingerprint_agree(all, g->members, g->rank, g->size, err));
@@ -88,7 +96,8 @@ static cddp_status premultiply(const cd_mpi_work *w, const cddp_tensor *t, cddp_
     return CDDP_OK;
 }
 
-static cddp_status average(const cd_mpi_group *g, const cd_mpi_work *w, const cddp_tensor *t, cddp_error *err)
+static cddp_status average(const cd_mpi_group *g, const cd_mpi_work *w, const cddp_tensor *t,
+                           cddp_error *err)
 {
     if (w->call.reduce_op != CDDP_RED_AVG) return CDDP_OK;
     CD_TRY(t->device->divide(t, t, g->size, NULL, err));
@@ -107,8 +116,8 @@ static cddp_status run_allreduce(cd_mpi_group *g, cd_mpi_work *w, cddp_error *er
     for (int64_t at = 0; at < numel; at += PIECE_ELEMENTS_MAX) {
         int64_t piece = numel - at < PIECE_ELEMENTS_MAX ? numel - at : PIECE_ELEMENTS_MAX;
         MPI_Request request;
-        CD_TRY(cd_mpi_check(MPI_Iallreduce(MPI_IN_PLACE, bytes_of(out) + (size_t)at * element, (int)piece,
-                                           g->types[out->dtype], op, g->comm, &request),
+        CD_TRY(cd_mpi_check(MPI_Iallreduce(MPI_IN_PLACE, bytes_of(out) + (size_t)at * element,
+                                           (int)piece, g->types[out->dtype], op, g->comm, &request),
                             "MPI_Iallreduce", err));
         CD_TRY(finish(g, w, &request, "MPI_Iallreduce", err));
     }
@@ -124,8 +133,8 @@ static cddp_status run_broadcast(cd_mpi_group *g, cd_mpi_work *w, cddp_error *er
     for (int64_t at = 0; at < numel; at += PIECE_ELEMENTS_MAX) {
         int64_t piece = numel - at < PIECE_ELEMENTS_MAX ? numel - at : PIECE_ELEMENTS_MAX;
         MPI_Request request;
-        CD_TRY(cd_mpi_check(MPI_Ibcast(bytes_of(out) + (size_t)at * element, (int)piece, g->types[out->dtype],
-                                       (int)w->call.root, g->comm, &request),
+        CD_TRY(cd_mpi_check(MPI_Ibcast(bytes_of(out) + (size_t)at * element, (int)piece,
+                                       g->types[out->dtype], (int)w->call.root, g->comm, &request),
                             "MPI_Ibcast", err));
         CD_TRY(finish(g, w, &request, "MPI_Ibcast", err));
     }
@@ -140,7 +149,8 @@ static cddp_status input_copy(cd_mpi_group *g, cd_mpi_work *w, cddp_tensor *copy
     if (w->call.reduce_op != CDDP_RED_PREMUL_SUM) return CDDP_OK;
     size_t bytes = (size_t)cddp_tensor_numel(in) * cddp_dtype_bytes(in->dtype);
     void *room = scratch(g, bytes);
-    if (room == NULL && bytes > 0) return cd_fail(err, CDDP_E_NOMEM, "no memory for a copy of %zu bytes", bytes);
+    if (room == NULL && bytes > 0)
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for a copy of %zu bytes", bytes);
     if (bytes > 0) memcpy(room, bytes_of(in), bytes);
     copy->storage = room;
     copy->offset = 0;
@@ -155,13 +165,15 @@ static cddp_status run_reduce(cd_mpi_group *g, cd_mpi_work *w, cddp_error *err)
     int64_t numel = cddp_tensor_numel(&in);
     bool is_root = g->rank == w->call.root;
     if (numel > PIECE_ELEMENTS_MAX)
-        return cd_fail(err, CDDP_E_LIMIT, "mpi: reduce of %" PRId64 " elements is beyond one piece", numel);
+        return cd_fail(err, CDDP_E_LIMIT, "mpi: reduce of %" PRId64 " elements is beyond one piece",
+                       numel);
     if (numel == 0) return CDDP_OK;
     MPI_Request request;
     /* Its root may not give the same memory twice; the others may, since they give no output. */
     bool in_place = is_root && bytes_of(&in) == bytes_of(&w->call.output);
-    CD_TRY(cd_mpi_check(MPI_Ireduce(in_place ? MPI_IN_PLACE : bytes_of(&in), is_root ? bytes_of(&w->call.output) : NULL,
-                                    (int)numel, g->types[in.dtype], cd_mpi_op(g, in.dtype, w->call.reduce_op),
+    CD_TRY(cd_mpi_check(MPI_Ireduce(in_place ? MPI_IN_PLACE : bytes_of(&in),
+                                    is_root ? bytes_of(&w->call.output) : NULL, (int)numel,
+                                    g->types[in.dtype], cd_mpi_op(g, in.dtype, w->call.reduce_op),
                                     (int)w->call.root, g->comm, &request),
                         "MPI_Ireduce", err));
     CD_TRY(finish(g, w, &request, "MPI_Ireduce", err));
@@ -175,8 +187,10 @@ static cddp_status run_reduce_scatter(cd_mpi_group *g, cd_mpi_work *w, cddp_erro
     CD_TRY(input_copy(g, w, &in, err));
     if (cddp_tensor_numel(&in) == 0) return CDDP_OK;
     MPI_Request request;
-    CD_TRY(cd_mpi_check(MPI_Ireduce_scatter(bytes_of(&in), bytes_of(&w->call.output), w->counts, g->types[in.dtype],
-                                            cd_mpi_op(g, in.dtype, w->call.reduce_op), g->comm, &request),
+    CD_TRY(cd_mpi_check(MPI_Ireduce_scatter(bytes_of(&in), bytes_of(&w->call.output), w->counts,
+                                            g->types[in.dtype],
+                                            cd_mpi_op(g, in.dtype, w->call.reduce_op), g->comm,
+                                            &request),
                         "MPI_Ireduce_scatter", err));
     CD_TRY(finish(g, w, &request, "MPI_Ireduce_scatter", err));
     CD_TRY(average(g, w, &w->call.output, err));
@@ -224,13 +238,16 @@ cddp_status cd_mpi_message_begin(cd_mpi_group *g, cd_mpi_work *w, cddp_error *er
     int64_t numel = cddp_tensor_numel(t);
     int tag = (int)(w->call.tag & 0x7fff); /* what every MPI accepts */
     if (w->call.root == g->rank)
-        return cd_fail(err, CDDP_E_ARG, "%s names its own rank %u", cddp_op_name(w->call.op), g->members[g->rank]);
+        return cd_fail(err, CDDP_E_ARG, "%s names its own rank %u", cddp_op_name(w->call.op),
+                       g->members[g->rank]);
     if (numel > INT32_MAX)
-        return cd_fail(err, CDDP_E_LIMIT, "mpi: a message of %" PRId64 " elements is too long", numel);
+        return cd_fail(err, CDDP_E_LIMIT, "mpi: a message of %" PRId64 " elements is too long",
+                       numel);
     CD_TRY(cd_mpi_usable(err));
-    int code =
-        sends ? MPI_Isend(bytes_of(t), (int)numel, g->types[t->dtype], (int)w->call.root, tag, g->comm, &w->message)
-              : MPI_Irecv(bytes_of(t), (int)numel, g->types[t->dtype], (int)w->call.root, tag, g->comm, &w->message);
+    int code = sends ? MPI_Isend(bytes_of(t), (int)numel, g->types[t->dtype], (int)w->call.root,
+                                 tag, g->comm, &w->message)
+                     : MPI_Irecv(bytes_of(t), (int)numel, g->types[t->dtype], (int)w->call.root,
+                                 tag, g->comm, &w->message);
     CD_TRY(cd_mpi_check(code, cddp_op_name(w->call.op), err));
     return CDDP_OK;
 }
@@ -239,7 +256,8 @@ cddp_status cd_mpi_operation_run(cd_mpi_group *g, cd_mpi_work *w, cddp_error *er
 {
     cddp_op op = w->call.op;
     CD_TRY(cd_mpi_usable(err));
-    if (op == CDDP_OP_SEND || op == CDDP_OP_RECV) return finish(g, w, &w->message, cddp_op_name(op), err);
+    if (op == CDDP_OP_SEND || op == CDDP_OP_RECV)
+        return finish(g, w, &w->message, cddp_op_name(op), err);
     if (g->guard && g->size > 1) CD_TRY(guard_run(g, w, err));
     switch (op) {
     case CDDP_OP_ALLREDUCE:

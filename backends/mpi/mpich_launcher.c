@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mpiexec of MPICH (Hydra). It takes more ranks than cores, and root, without being told. When a process of its own
-** dies it ends the others at once (ends_all); told not to (-disable-auto-cleanup), it loses its own proxy.
+/* mpiexec of MPICH (Hydra). It takes more ranks than cores, and root, without being told. When a
+** process of its own dies it ends the others at once (ends_all); told not to
+** (-disable-auto-cleanup), it loses its own proxy.
 */
 #include "backends/mpi/mpi_group.h"
 #include "backends/mpi/mpi_launch.h"
@@ -9,8 +10,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static cddp_status command(uint32_t world_size, cddp_environment_fn environment, char *words, size_t words_bytes,
-                           cddp_error *err)
+static cddp_status command(uint32_t world_size, cddp_environment_fn environment, char *words,
+                           size_t words_bytes, cddp_error *err)
 {
     char number[16];
     (void)environment;
@@ -23,13 +24,17 @@ static cddp_status command(uint32_t world_size, cddp_environment_fn environment,
 }
 
 /* srun --mpi=pmi2 says what Hydra says, except how many of the ranks are on this host. */
-static bool identity(cddp_environment_fn environment, uint32_t *rank, uint32_t *world_size, bool *one_host)
+static bool identity(cddp_environment_fn environment, uint32_t *rank, uint32_t *world_size,
+                     bool *one_host)
 {
     uint32_t local = 0;
     bool is_ours = (environment("PMI_FD") != NULL || environment("PMI_PORT") != NULL) &&
-                   cd_mpi_number(environment, "PMI_RANK", rank) && cd_mpi_number(environment, "PMI_SIZE", world_size);
+                   cd_mpi_number(environment, "PMI_RANK", rank) &&
+                   cd_mpi_number(environment, "PMI_SIZE", world_size);
     if (!is_ours) return false;
-    if (!cd_mpi_number(environment, "MPI_LOCALNRANKS", &local) && cd_mpi_is_step(environment, one_host)) return true;
+    if (!cd_mpi_number(environment, "MPI_LOCALNRANKS", &local) &&
+        cd_mpi_is_step(environment, one_host))
+        return true;
     *one_host = local == *world_size;
     return true;
 }

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* mpirun of Open MPI.
 **
-** Ranks yield the processor while they wait, are not bound to cores and use shared memory: a verification has more
-** ranks than cores as a rule. mpirun refuses root unless told twice, and more ranks than cores unless told; it is told
-** only where it matters. A rank that dies does not make it end the others: who watches the ranks lets them say what they were
-** waiting for, and ends them then. A setting that the environment has already stays as it is.
+** Ranks yield the processor while they wait, are not bound to cores and use shared memory: a
+** verification has more ranks than cores as a rule. mpirun refuses root unless told twice, and more
+** ranks than cores unless told; it is told only where it matters. A rank that dies does not make it
+** end the others: who watches the ranks lets them say what they were waiting for, and ends them
+** then. A setting that the environment has already stays as it is.
 */
 #define _POSIX_C_SOURCE 200809L
 #include "backends/mpi/mpi_group.h"
@@ -16,10 +17,11 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-static cddp_status command(uint32_t world_size, cddp_environment_fn environment, char *words, size_t words_bytes,
-                           cddp_error *err)
+static cddp_status command(uint32_t world_size, cddp_environment_fn environment, char *words,
+                           size_t words_bytes, cddp_error *err)
 {
-    static const char *const settings[] = {"OMPI_MCA_mpi_yield_when_idle=1", "OMPI_MCA_hwloc_base_binding_policy=none",
+    static const char *const settings[] = {"OMPI_MCA_mpi_yield_when_idle=1",
+                                           "OMPI_MCA_hwloc_base_binding_policy=none",
                                            "OMPI_MCA_pml=ob1", "OMPI_MCA_btl=self,vader",
                                            "OMPI_MCA_oob_tcp_if_include=lo"};
     char number[16];
@@ -30,7 +32,8 @@ static cddp_status command(uint32_t world_size, cddp_environment_fn environment,
     CD_TRY(cd_mpi_word(words, words_bytes, "-q", err));
     CD_TRY(cd_mpi_word(words, words_bytes, "--enable-recovery", err));
     if (geteuid() == 0) CD_TRY(cd_mpi_word(words, words_bytes, "--allow-run-as-root", err));
-    if (world_size > cd_os_core_count()) CD_TRY(cd_mpi_word(words, words_bytes, "--oversubscribe", err));
+    if (world_size > cd_os_core_count())
+        CD_TRY(cd_mpi_word(words, words_bytes, "--oversubscribe", err));
     CD_TRY(cd_mpi_word(words, words_bytes, "-n", err));
     snprintf(number, sizeof number, "%u", world_size);
     CD_TRY(cd_mpi_word(words, words_bytes, number, err));
@@ -38,17 +41,22 @@ static cddp_status command(uint32_t world_size, cddp_environment_fn environment,
 }
 
 /* srun with PMIx or PMI2 starts ranks too, and says so in words of its own. */
-static bool identity(cddp_environment_fn environment, uint32_t *rank, uint32_t *world_size, bool *one_host)
+static bool identity(cddp_environment_fn environment, uint32_t *rank, uint32_t *world_size,
+                     bool *one_host)
 {
     uint32_t local = 0;
     if (cd_mpi_number(environment, "OMPI_COMM_WORLD_RANK", rank) &&
         cd_mpi_number(environment, "OMPI_COMM_WORLD_SIZE", world_size)) {
-        *one_host = cd_mpi_number(environment, "OMPI_COMM_WORLD_LOCAL_SIZE", &local) && local == *world_size;
+        *one_host = cd_mpi_number(environment, "OMPI_COMM_WORLD_LOCAL_SIZE", &local) &&
+                    local == *world_size;
         return true;
     }
-    bool has_manager = environment("PMIX_RANK") != NULL || environment("PMI2_VERSION") != NULL || environment("PMI_FD") != NULL;
-    return has_manager && cd_mpi_is_step(environment, one_host) && cd_mpi_number(environment, "SLURM_PROCID", rank) &&
-           (cd_mpi_number(environment, "SLURM_STEP_NUM_TASKS", world_size) || cd_mpi_number(environment, "SLURM_NTASKS", world_size));
+    bool has_manager = environment("PMIX_RANK") != NULL || environment("PMI2_VERSION") != NULL ||
+                       environment("PMI_FD") != NULL;
+    return has_manager && cd_mpi_is_step(environment, one_host) &&
+           cd_mpi_number(environment, "SLURM_PROCID", rank) &&
+           (cd_mpi_number(environment, "SLURM_STEP_NUM_TASKS", world_size) ||
+            cd_mpi_number(environment, "SLURM_NTASKS", world_size));
 }
 
 const cddp_launcher cd_mpi_launcher = {.size = sizeof cd_mpi_launcher,

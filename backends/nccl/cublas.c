@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Products through cuBLAS, which is opened when the first one is asked for: it is large, and only PowerSGD multiplies.
+/* Products through cuBLAS, which is opened when the first one is asked for: it is large, and only
+** PowerSGD multiplies.
 **
-** cuBLAS thinks in columns. A product whose result has unit stride down its columns is asked for as it is; one whose
-** result has unit stride along its rows is asked for transposed (Cᵀ = Bᵀ Aᵀ). Each operand must have unit stride one
-** way or the other. Everything else, and any product where cuBLAS is missing, is left to the kernel of ours.
+** cuBLAS thinks in columns. A product whose result has unit stride down its columns is asked for as
+** it is; one whose result has unit stride along its rows is asked for transposed (Cᵀ = Bᵀ Aᵀ). Each
+** operand must have unit stride one way or the other. Everything else, and any product where cuBLAS
+** is missing, is left to the kernel of ours.
 */
 #define _POSIX_C_SOURCE 200809L
 #include "backends/nccl/cuda.h"
@@ -22,9 +24,10 @@ typedef struct cublas {
     cublasHandle_t handle;
     cublasStatus_t (*destroy)(cublasHandle_t);
     cublasStatus_t (*set_stream)(cublasHandle_t, cudaStream_t);
-    cublasStatus_t (*gemm)(cublasHandle_t, cublasOperation_t, cublasOperation_t, int, int, int, const void *,
-                           const void *, cudaDataType, int, const void *, cudaDataType, int, const void *, void *,
-                           cudaDataType, int, cublasComputeType_t, cublasGemmAlgo_t);
+    cublasStatus_t (*gemm)(cublasHandle_t, cublasOperation_t, cublasOperation_t, int, int, int,
+                           const void *, const void *, cudaDataType, int, const void *,
+                           cudaDataType, int, const void *, void *, cudaDataType, int,
+                           cublasComputeType_t, cublasGemmAlgo_t);
 } cublas;
 
 /* A pointer to data becomes one to a function by its bytes: ISO C has no cast for it. */
@@ -52,8 +55,10 @@ static cublas *open_library(void)
     snprintf(name, sizeof name, "libcublas.so.%d", CUBLAS_VER_MAJOR);
     b->library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
     bool works = b->library != NULL && find(b->library, "cublasDestroy_v2", &b->destroy) &&
-                 find(b->library, "cublasSetStream_v2", &b->set_stream) && find(b->library, "cublasGemmEx", &b->gemm) &&
-                 find(b->library, "cublasCreate_v2", &create) && create(&b->handle) == CUBLAS_STATUS_SUCCESS;
+                 find(b->library, "cublasSetStream_v2", &b->set_stream) &&
+                 find(b->library, "cublasGemmEx", &b->gemm) &&
+                 find(b->library, "cublasCreate_v2", &create) &&
+                 create(&b->handle) == CUBLAS_STATUS_SUCCESS;
     if (works) return b;
     close_library(b);
     return NULL;
@@ -72,17 +77,21 @@ typedef struct matrix {
     int64_t rows, columns, row_stride, column_stride;
 } matrix;
 
-static matrix transposed(matrix m) { return (matrix){m.data, m.columns, m.rows, m.column_stride, m.row_stride}; }
+static matrix transposed(matrix m)
+{
+    return (matrix){m.data, m.columns, m.rows, m.column_stride, m.row_stride};
+}
 
 static int64_t at_least_one(int64_t n) { return n > 1 ? n : 1; }
 
-/* Stored by columns (N), or by rows and thus transposed (T). A single row or column has any stride it likes. */
+/* Stored by columns (N), or by rows and thus transposed (T). A single row or column has any stride
+** it likes. */
 static bool describe(const matrix *m, cublasOperation_t *operation, int *leading)
 {
-    bool by_columns =
-        (m->row_stride == 1 || m->rows == 1) && (m->column_stride >= at_least_one(m->rows) || m->columns == 1);
-    bool by_rows =
-        (m->column_stride == 1 || m->columns == 1) && (m->row_stride >= at_least_one(m->columns) || m->rows == 1);
+    bool by_columns = (m->row_stride == 1 || m->rows == 1) &&
+                      (m->column_stride >= at_least_one(m->rows) || m->columns == 1);
+    bool by_rows = (m->column_stride == 1 || m->columns == 1) &&
+                   (m->row_stride >= at_least_one(m->columns) || m->rows == 1);
     if (!by_columns && !by_rows) return false;
     int64_t ld = by_columns ? (m->columns == 1 ? at_least_one(m->rows) : m->column_stride)
                             : (m->rows == 1 ? at_least_one(m->columns) : m->row_stride);
@@ -105,7 +114,8 @@ static cudaDataType type_of(uint32_t dtype)
     }
 }
 
-cddp_status cd_cublas_product(cd_cuda *cuda, const cd_cuda_product *p, cudaStream_t stream, bool *done, cddp_error *err)
+cddp_status cd_cublas_product(cd_cuda *cuda, const cd_cuda_product *p, cudaStream_t stream,
+                              bool *done, cddp_error *err)
 {
     *done = false;
     bool is_16 = p->dtype == CDDP_F16 || p->dtype == CDDP_BF16;
@@ -138,12 +148,13 @@ cddp_status cd_cublas_product(cd_cuda *cuda, const cd_cuda_product *p, cudaStrea
     cublasStatus_t code = library->set_stream(library->handle, stream);
     if (code == CUBLAS_STATUS_SUCCESS)
         code = library->gemm(library->handle, how_a, how_b, (int)c.rows, (int)c.columns, (int)p->k,
-                             is_f64 ? (const void *)&one_f64 : &one_f32, a.data, type, lda, b.data, type, ldb,
-                             is_f64 ? (const void *)&beta_f64 : &beta_f32, p->dst, type, ldc,
-                             is_f64 ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT);
+                             is_f64 ? (const void *)&one_f64 : &one_f32, a.data, type, lda, b.data,
+                             type, ldb, is_f64 ? (const void *)&beta_f64 : &beta_f32, p->dst, type,
+                             ldc, is_f64 ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F,
+                             CUBLAS_GEMM_DEFAULT);
     if (code != CUBLAS_STATUS_SUCCESS)
-        return cd_fail(err, CDDP_E_BACKEND, "cublas: a product of %lld × %lld × %lld failed (%d)", (long long)p->m,
-                       (long long)p->k, (long long)p->n, (int)code);
+        return cd_fail(err, CDDP_E_BACKEND, "cublas: a product of %lld × %lld × %lld failed (%d)",
+                       (long long)p->m, (long long)p->k, (long long)p->n, (int)code);
     *done = true;
     return CDDP_OK;
 }

@@ -11,10 +11,11 @@ cd_cuda cd_cuda_here = {.lock = PTHREAD_MUTEX_INITIALIZER};
 cddp_status cd_cuda_check(cudaError_t code, const char *what, cddp_error *err)
 {
     if (code == cudaSuccess) return CDDP_OK;
-    /* Takes the error out of CUDA's memory of it, where it can be: the next call shall tell of its own. */
+    /* Takes the error out of CUDA's memory of it, where it can be: the next call shall tell of its
+    ** own. */
     (void)cudaGetLastError();
-    return cd_fail(err, code == cudaErrorMemoryAllocation ? CDDP_E_NOMEM : CDDP_E_BACKEND, "cuda: %s: %s", what,
-                   cudaGetErrorString(code));
+    return cd_fail(err, code == cudaErrorMemoryAllocation ? CDDP_E_NOMEM : CDDP_E_BACKEND,
+                   "cuda: %s: %s", what, cudaGetErrorString(code));
 }
 
 /* ---- memory ---- */
@@ -69,14 +70,20 @@ cddp_status cd_cuda_take(cd_cuda *cuda, size_t bytes, void **block, cddp_error *
     return take(cuda, &cuda->memory, bytes, block, err);
 }
 
-void cd_cuda_give(cd_cuda *cuda, size_t bytes, void *block) { give(cuda, &cuda->memory, bytes, block); }
+void cd_cuda_give(cd_cuda *cuda, size_t bytes, void *block)
+{
+    give(cuda, &cuda->memory, bytes, block);
+}
 
 cddp_status cd_cuda_take_pinned(cd_cuda *cuda, size_t bytes, void **block, cddp_error *err)
 {
     return take(cuda, &cuda->pinned, bytes, block, err);
 }
 
-void cd_cuda_give_pinned(cd_cuda *cuda, size_t bytes, void *block) { give(cuda, &cuda->pinned, bytes, block); }
+void cd_cuda_give_pinned(cd_cuda *cuda, size_t bytes, void *block)
+{
+    give(cuda, &cuda->pinned, bytes, block);
+}
 
 /* ---- life ---- */
 
@@ -91,8 +98,8 @@ static void ring_free(cd_cuda *cuda)
 static cddp_status open_locked(cd_cuda *cuda, int ordinal, cddp_error *err)
 {
     CD_TRY(cd_cuda_check(cudaSetDevice(ordinal), "cudaSetDevice", err));
-    CD_TRY(cd_cuda_check(cudaStreamCreateWithFlags(&cuda->stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags",
-                         err));
+    CD_TRY(cd_cuda_check(cudaStreamCreateWithFlags(&cuda->stream, cudaStreamNonBlocking),
+                         "cudaStreamCreateWithFlags", err));
     cd_pool_init(&cuda->memory, &(cd_pool_source){NULL, device_take, device_give});
     cd_pool_init(&cuda->pinned, &(cd_pool_source){NULL, pinned_take, pinned_give});
     cuda->ordinal = ordinal;
@@ -135,7 +142,8 @@ cudaStream_t cd_cuda_stream(cd_cuda *cuda, cddp_stream *stream)
     return stream != NULL ? stream->stream : cuda->stream;
 }
 
-cddp_status cd_cuda_synchronize(cd_cuda *cuda, cudaStream_t stream, const char *what, cddp_error *err)
+cddp_status cd_cuda_synchronize(cd_cuda *cuda, cudaStream_t stream, const char *what,
+                                cddp_error *err)
 {
     cuda->host_waits++;
     CD_TRY(cd_cuda_check(cudaStreamSynchronize(stream), what, err));
@@ -179,14 +187,16 @@ static cddp_status ring_grow(cd_cuda *cuda, size_t bytes, cddp_error *err)
     const size_t capacity = cd_pool_class_bytes(cd_pool_class(bytes));
     for (uint32_t i = 0; i < CD_RING_SLOTS; i++) CD_TRY(slot_wait(cuda, &cuda->ring[i], err));
     ring_free(cuda);
-    CD_TRY(cd_cuda_check(cudaHostAlloc(&cuda->ring_host, CD_RING_SLOTS * capacity, cudaHostAllocDefault),
+    CD_TRY(cd_cuda_check(cudaHostAlloc(&cuda->ring_host, CD_RING_SLOTS * capacity,
+                                       cudaHostAllocDefault),
                          "cudaHostAlloc", err));
-    CD_TRY(cd_cuda_check(cudaMalloc(&cuda->ring_device, CD_RING_SLOTS * capacity), "cudaMalloc", err));
+    CD_TRY(
+        cd_cuda_check(cudaMalloc(&cuda->ring_device, CD_RING_SLOTS * capacity), "cudaMalloc", err));
     for (uint32_t i = 0; i < CD_RING_SLOTS; i++) {
         cudaEvent_t *passed = &cuda->ring[i].passed;
         if (*passed == NULL)
-            CD_TRY(cd_cuda_check(cudaEventCreateWithFlags(passed, cudaEventDisableTiming), "cudaEventCreateWithFlags",
-                                 err));
+            CD_TRY(cd_cuda_check(cudaEventCreateWithFlags(passed, cudaEventDisableTiming),
+                                 "cudaEventCreateWithFlags", err));
         cuda->ring[i].host = (char *)cuda->ring_host + i * capacity;
         cuda->ring[i].device = (char *)cuda->ring_device + i * capacity;
     }

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The `cuda` device: the device table over one GPU.
 **
-** An operation checks its operands as the cpu device does, translates its views and enqueues one kernel; only read,
-** norm, find_nonfinite, digest and stream_synchronize wait for the GPU, and they count it (cd_cuda.host_waits).
-** write waits only for data that is too large for the staging ring.
+** An operation checks its operands as the cpu device does, translates its views and enqueues one
+** kernel; only read, norm, find_nonfinite, digest and stream_synchronize wait for the GPU, and they
+** count it (cd_cuda.host_waits). write waits only for data that is too large for the staging ring.
 **
-** Orders     norm: element i is squared in f64 and added to lane i mod 8192 in order; the lanes are added pairwise,
+** Orders     norm: element i is squared in f64 and added to lane i mod 8192 in order; the lanes are
+**            added pairwise,
 ** lane
 **            l to lane l + 4096, then + 2048, … matmul: cuBLAS's own order where it takes the operands and is here,
 **            else k = 0, 1, 2, … as on cpu.
@@ -43,26 +44,31 @@ static char *address(const cddp_tensor *t)
     return (char *)t->storage + (size_t)t->offset * cddp_dtype_bytes(t->dtype);
 }
 
-static size_t size_of(const cddp_tensor *t) { return (size_t)cddp_tensor_numel(t) * cddp_dtype_bytes(t->dtype); }
+static size_t size_of(const cddp_tensor *t)
+{
+    return (size_t)cddp_tensor_numel(t) * cddp_dtype_bytes(t->dtype);
+}
 
 /* ---- storage ---- */
 
-static cddp_status cuda_allocate(const cddp_device *device, cddp_dtype dtype, int64_t numel, void **storage,
-                                 cddp_error *err)
+static cddp_status cuda_allocate(const cddp_device *device, cddp_dtype dtype, int64_t numel,
+                                 void **storage, cddp_error *err)
 {
     cd_cuda *cuda;
     void *made = NULL;
     if (numel < 0 || (unsigned)dtype >= CDDP_DTYPE_COUNT)
-        return cd_fail(err, CDDP_E_ARG, "allocate: %" PRId64 " elements of dtype %d", numel, (int)dtype);
+        return cd_fail(err, CDDP_E_ARG, "allocate: %" PRId64 " elements of dtype %d", numel,
+                       (int)dtype);
     CD_TRY(need(device, &cuda, err));
     if ((uint64_t)numel > SIZE_MAX / cddp_dtype_bytes(dtype))
-        return cd_fail(err, CDDP_E_NOMEM, "allocate: no memory for %" PRId64 " elements of %s", numel,
-                       cddp_dtype_name(dtype));
+        return cd_fail(err, CDDP_E_NOMEM, "allocate: no memory for %" PRId64 " elements of %s",
+                       numel, cddp_dtype_name(dtype));
     size_t bytes = (size_t)numel * cddp_dtype_bytes(dtype);
     CD_TRY(cd_cuda_take(cuda, bytes, &made, err));
     /* Stale on purpose: NaN and -1. */
-    cddp_status status =
-        bytes > 0 ? cd_cuda_check(cudaMemsetAsync(made, 0xff, bytes, cuda->stream), "cudaMemsetAsync", err) : CDDP_OK;
+    cddp_status status = bytes > 0 ? cd_cuda_check(cudaMemsetAsync(made, 0xff, bytes, cuda->stream),
+                                                   "cudaMemsetAsync", err)
+                                   : CDDP_OK;
     if (status != CDDP_OK) {
         cd_cuda_give(cuda, bytes, made);
         return status;
@@ -119,19 +125,20 @@ static cd_cuda_scalar scalar_of(cddp_dtype dtype, double value, int64_t count)
 }
 
 static const char *const op_names[] = {
-    [CD_CUDA_COPY] = "copy",   [CD_CUDA_FILL] = "fill",     [CD_CUDA_SCALE] = "scale",     [CD_CUDA_DIVIDE] = "divide",
-    [CD_CUDA_AXPY] = "axpy",   [CD_CUDA_SUM] = "sum",       [CD_CUDA_PRODUCT] = "product", [CD_CUDA_MIN] = "min",
-    [CD_CUDA_MAX] = "max",     [CD_CUDA_BAND] = "and",      [CD_CUDA_BOR] = "or",          [CD_CUDA_BXOR] = "xor"};
+    [CD_CUDA_COPY] = "copy",       [CD_CUDA_FILL] = "fill", [CD_CUDA_SCALE] = "scale",
+    [CD_CUDA_DIVIDE] = "divide",   [CD_CUDA_AXPY] = "axpy", [CD_CUDA_SUM] = "sum",
+    [CD_CUDA_PRODUCT] = "product", [CD_CUDA_MIN] = "min",   [CD_CUDA_MAX] = "max",
+    [CD_CUDA_BAND] = "and",        [CD_CUDA_BOR] = "or",    [CD_CUDA_BXOR] = "xor"};
 
-static void touch_two(cd_cuda *cuda, cudaStream_t stream, const cddp_tensor *dst, const cddp_tensor *src,
-                      const char *who)
+static void touch_two(cd_cuda *cuda, cudaStream_t stream, const cddp_tensor *dst,
+                      const cddp_tensor *src, const char *who)
 {
     if (src != dst) cd_observe_touch(&cuda->observer, stream, src, false, who);
     cd_observe_touch(&cuda->observer, stream, dst, true, who);
 }
 
-static cddp_status enqueue(cd_cuda_op op, const cddp_tensor *dst, const cddp_tensor *src, const cd_cuda_scalar *scalar,
-                           cddp_stream *stream, cddp_error *err)
+static cddp_status enqueue(cd_cuda_op op, const cddp_tensor *dst, const cddp_tensor *src,
+                           const cd_cuda_scalar *scalar, cddp_stream *stream, cddp_error *err)
 {
     cd_cuda *cuda;
     CD_TRY(need(dst->device, &cuda, err));
@@ -149,26 +156,31 @@ static cddp_status enqueue(cd_cuda_op op, const cddp_tensor *dst, const cddp_ten
 
 static cddp_status check_count(int64_t n, const char *operation, cddp_error *err)
 {
-    if (n < 1) return cd_fail(err, CDDP_E_ARG, "%s: n is %" PRId64 ", it must be at least 1", operation, n);
+    if (n < 1)
+        return cd_fail(err, CDDP_E_ARG, "%s: n is %" PRId64 ", it must be at least 1", operation,
+                       n);
     return CDDP_OK;
 }
 
-static cddp_status check_factor(cddp_dtype dtype, double factor, const char *operation, cddp_error *err)
+static cddp_status check_factor(cddp_dtype dtype, double factor, const char *operation,
+                                cddp_error *err)
 {
     if (cd_dtype_is_integer(dtype) && (double)cd_f64_to_i64(factor) != factor)
-        return cd_fail(err, CDDP_E_UNSUPPORTED, "%s: %s elements times %.17g", operation, cddp_dtype_name(dtype),
-                       factor);
+        return cd_fail(err, CDDP_E_UNSUPPORTED, "%s: %s elements times %.17g", operation,
+                       cddp_dtype_name(dtype), factor);
     return CDDP_OK;
 }
 
-static cddp_status cuda_copy(const cddp_tensor *dst, const cddp_tensor *src, cddp_stream *stream, cddp_error *err)
+static cddp_status cuda_copy(const cddp_tensor *dst, const cddp_tensor *src, cddp_stream *stream,
+                             cddp_error *err)
 {
     CD_TRY(cd_view_check_pair(dst, src, "copy", err));
     CD_TRY(enqueue(CD_CUDA_COPY, dst, src, &(cd_cuda_scalar){0}, stream, err));
     return CDDP_OK;
 }
 
-static cddp_status cuda_fill(const cddp_tensor *dst, double value, cddp_stream *stream, cddp_error *err)
+static cddp_status cuda_fill(const cddp_tensor *dst, double value, cddp_stream *stream,
+                             cddp_error *err)
 {
     CD_TRY(cd_view_check(dst, "fill", "destination", err));
     cd_cuda_scalar scalar = {0};
@@ -177,23 +189,25 @@ static cddp_status cuda_fill(const cddp_tensor *dst, double value, cddp_stream *
     return CDDP_OK;
 }
 
-static cddp_status cuda_reduce(cddp_red_op op, const cddp_tensor *dst, const cddp_tensor *src, cddp_stream *stream,
-                               cddp_error *err)
+static cddp_status cuda_reduce(cddp_red_op op, const cddp_tensor *dst, const cddp_tensor *src,
+                               cddp_stream *stream, cddp_error *err)
 {
     static const cd_cuda_op ops[CDDP_RED_COUNT] = {
-        [CDDP_RED_SUM] = CD_CUDA_SUM,  [CDDP_RED_PRODUCT] = CD_CUDA_PRODUCT, [CDDP_RED_MIN] = CD_CUDA_MIN,
-        [CDDP_RED_MAX] = CD_CUDA_MAX,  [CDDP_RED_BAND] = CD_CUDA_BAND,       [CDDP_RED_BOR] = CD_CUDA_BOR,
+        [CDDP_RED_SUM] = CD_CUDA_SUM,   [CDDP_RED_PRODUCT] = CD_CUDA_PRODUCT,
+        [CDDP_RED_MIN] = CD_CUDA_MIN,   [CDDP_RED_MAX] = CD_CUDA_MAX,
+        [CDDP_RED_BAND] = CD_CUDA_BAND, [CDDP_RED_BOR] = CD_CUDA_BOR,
         [CDDP_RED_BXOR] = CD_CUDA_BXOR};
     CD_TRY(cd_view_check_same(dst, src, "reduce", err));
     if (cd_kernel_reduce(op, dst->dtype) == NULL)
-        return cd_fail(err, CDDP_E_UNSUPPORTED, "reduce: %s is not defined between two elements of %s",
-                       cddp_red_op_name(op), cddp_dtype_name(dst->dtype));
+        return cd_fail(err, CDDP_E_UNSUPPORTED,
+                       "reduce: %s is not defined between two elements of %s", cddp_red_op_name(op),
+                       cddp_dtype_name(dst->dtype));
     CD_TRY(enqueue(ops[op], dst, src, &(cd_cuda_scalar){0}, stream, err));
     return CDDP_OK;
 }
 
-static cddp_status cuda_divide(const cddp_tensor *dst, const cddp_tensor *src, int64_t n, cddp_stream *stream,
-                               cddp_error *err)
+static cddp_status cuda_divide(const cddp_tensor *dst, const cddp_tensor *src, int64_t n,
+                               cddp_stream *stream, cddp_error *err)
 {
     CD_TRY(check_count(n, "divide", err));
     CD_TRY(cd_view_check_same(dst, src, "divide", err));
@@ -202,8 +216,8 @@ static cddp_status cuda_divide(const cddp_tensor *dst, const cddp_tensor *src, i
     return CDDP_OK;
 }
 
-static cddp_status cuda_scale(const cddp_tensor *dst, const cddp_tensor *src, double factor, cddp_stream *stream,
-                              cddp_error *err)
+static cddp_status cuda_scale(const cddp_tensor *dst, const cddp_tensor *src, double factor,
+                              cddp_stream *stream, cddp_error *err)
 {
     CD_TRY(cd_view_check_same(dst, src, "scale", err));
     CD_TRY(check_factor(dst->dtype, factor, "scale", err));
@@ -212,16 +226,16 @@ static cddp_status cuda_scale(const cddp_tensor *dst, const cddp_tensor *src, do
     return CDDP_OK;
 }
 
-static cddp_status cuda_multiply_reciprocal(const cddp_tensor *dst, const cddp_tensor *src, int64_t n,
-                                            cddp_stream *stream, cddp_error *err)
+static cddp_status cuda_multiply_reciprocal(const cddp_tensor *dst, const cddp_tensor *src,
+                                            int64_t n, cddp_stream *stream, cddp_error *err)
 {
     CD_TRY(check_count(n, "multiply_reciprocal", err));
     CD_TRY(cuda_scale(dst, src, 1.0 / (double)n, stream, err));
     return CDDP_OK;
 }
 
-static cddp_status cuda_axpy(const cddp_tensor *dst, double alpha, const cddp_tensor *x, cddp_stream *stream,
-                             cddp_error *err)
+static cddp_status cuda_axpy(const cddp_tensor *dst, double alpha, const cddp_tensor *x,
+                             cddp_stream *stream, cddp_error *err)
 {
     CD_TRY(cd_view_check_same(dst, x, "axpy", err));
     CD_TRY(check_factor(dst->dtype, alpha, "axpy", err));
@@ -232,8 +246,8 @@ static cddp_status cuda_axpy(const cddp_tensor *dst, double alpha, const cddp_te
 
 /* ---- many tensors in one launch ---- */
 
-static cddp_status check_pairs(const cddp_copy_pair *pairs, size_t pair_count, cddp_copy_scale scale, int64_t n,
-                               cddp_error *err)
+static cddp_status check_pairs(const cddp_copy_pair *pairs, size_t pair_count,
+                               cddp_copy_scale scale, int64_t n, cddp_error *err)
 {
     if (scale != CDDP_COPY_PLAIN) CD_TRY(check_count(n, "copy_many", err));
     for (size_t i = 0; i < pair_count; i++) {
@@ -242,24 +256,28 @@ static cddp_status check_pairs(const cddp_copy_pair *pairs, size_t pair_count, c
             CD_TRY(cd_view_check_pair(&p->dst, &p->src, "copy_many", err));
         else
             CD_TRY(cd_view_check_same(&p->dst, &p->src, "copy_many", err));
-        if (scale == CDDP_COPY_MULTIPLY) CD_TRY(check_factor(p->dst.dtype, 1.0 / (double)n, "copy_many", err));
+        if (scale == CDDP_COPY_MULTIPLY)
+            CD_TRY(check_factor(p->dst.dtype, 1.0 / (double)n, "copy_many", err));
     }
     return CDDP_OK;
 }
 
-static const cd_cuda_op batch_ops[] = {
-    [CDDP_COPY_PLAIN] = CD_CUDA_COPY, [CDDP_COPY_MULTIPLY] = CD_CUDA_SCALE, [CDDP_COPY_DIVIDE] = CD_CUDA_DIVIDE};
+static const cd_cuda_op batch_ops[] = {[CDDP_COPY_PLAIN] = CD_CUDA_COPY,
+                                       [CDDP_COPY_MULTIPLY] = CD_CUDA_SCALE,
+                                       [CDDP_COPY_DIVIDE] = CD_CUDA_DIVIDE};
 
-/* A batch has one scalar, so pairs of a scaled batch share a dtype; others go on their own, as strided ones do. */
-static bool fits_batch(const cddp_copy_pair *pair, const cddp_copy_pair *first, cddp_copy_scale scale)
+/* A batch has one scalar, so pairs of a scaled batch share a dtype; others go on their own, as
+** strided ones do. */
+static bool fits_batch(const cddp_copy_pair *pair, const cddp_copy_pair *first,
+                       cddp_copy_scale scale)
 {
     return cd_view_is_parallel(&pair->dst, &pair->src) &&
            (scale == CDDP_COPY_PLAIN || pair->dst.dtype == first->dst.dtype);
 }
 
 /* Writes the table of the pairs that go together and numbers their chunks through. */
-static void batch_fill(cd_cuda_pair *table, cd_cuda_batch *batch, const cddp_copy_pair *pairs, size_t pair_count,
-                       cddp_copy_scale scale)
+static void batch_fill(cd_cuda_pair *table, cd_cuda_batch *batch, const cddp_copy_pair *pairs,
+                       size_t pair_count, cddp_copy_scale scale)
 {
     for (size_t i = 0; i < pair_count; i++) {
         int64_t numel = cddp_tensor_numel(&pairs[i].dst);
@@ -274,8 +292,8 @@ static void batch_fill(cd_cuda_pair *table, cd_cuda_batch *batch, const cddp_cop
     }
 }
 
-static cddp_status batch_run(cd_cuda *cuda, const cddp_copy_pair *pairs, size_t pair_count, cddp_copy_scale scale,
-                             int64_t n, cudaStream_t stream, cddp_error *err)
+static cddp_status batch_run(cd_cuda *cuda, const cddp_copy_pair *pairs, size_t pair_count,
+                             cddp_copy_scale scale, int64_t n, cudaStream_t stream, cddp_error *err)
 {
     cd_ring_slot *slot = NULL;
     size_t bytes = pair_count * sizeof(cd_cuda_pair);
@@ -284,13 +302,16 @@ static cddp_status batch_run(cd_cuda *cuda, const cddp_copy_pair *pairs, size_t 
                            .chunk_numel = CHUNK_NUMEL,
                            .op = batch_ops[scale],
                            .scalar =
-                               scalar_of(pairs[0].dst.dtype, scale == CDDP_COPY_MULTIPLY ? 1.0 / (double)n : 0, n)};
+                               scalar_of(pairs[0].dst.dtype,
+                                         scale == CDDP_COPY_MULTIPLY ? 1.0 / (double)n : 0, n)};
     batch_fill(slot->host, &batch, pairs, pair_count, scale);
     if (batch.pair_count == 0) return CDDP_OK;
     bytes = batch.pair_count * sizeof(cd_cuda_pair);
-    CD_TRY(cd_cuda_check(cudaMemcpyAsync(slot->device, slot->host, bytes, cudaMemcpyHostToDevice, stream),
+    CD_TRY(cd_cuda_check(cudaMemcpyAsync(slot->device, slot->host, bytes, cudaMemcpyHostToDevice,
+                                         stream),
                          "cudaMemcpyAsync", err));
-    CD_TRY(cd_cuda_check((cudaError_t)cd_cuda_launch_batch(&batch, stream), "starting a batch of copies", err));
+    CD_TRY(cd_cuda_check((cudaError_t)cd_cuda_launch_batch(&batch, stream),
+                         "starting a batch of copies", err));
     CD_TRY(cd_ring_end(slot, stream, err));
     for (size_t i = 0; i < pair_count && cuda->observer.tracer != NULL; i++)
         if (fits_batch(&pairs[i], &pairs[0], scale))
@@ -298,23 +319,26 @@ static cddp_status batch_run(cd_cuda *cuda, const cddp_copy_pair *pairs, size_t 
     return CDDP_OK;
 }
 
-static cddp_status pair_run(const cddp_copy_pair *p, cddp_copy_scale scale, int64_t n, cddp_stream *stream,
-                            cddp_error *err)
+static cddp_status pair_run(const cddp_copy_pair *p, cddp_copy_scale scale, int64_t n,
+                            cddp_stream *stream, cddp_error *err)
 {
     if (scale == CDDP_COPY_PLAIN) return cuda_copy(&p->dst, &p->src, stream, err);
-    if (scale == CDDP_COPY_MULTIPLY) return cuda_multiply_reciprocal(&p->dst, &p->src, n, stream, err);
+    if (scale == CDDP_COPY_MULTIPLY)
+        return cuda_multiply_reciprocal(&p->dst, &p->src, n, stream, err);
     return cuda_divide(&p->dst, &p->src, n, stream, err);
 }
 
-static cddp_status cuda_copy_many(const cddp_device *device, const cddp_copy_pair *pairs, size_t pair_count,
-                                  cddp_copy_scale scale, int64_t n, cddp_stream *stream, cddp_error *err)
+static cddp_status cuda_copy_many(const cddp_device *device, const cddp_copy_pair *pairs,
+                                  size_t pair_count, cddp_copy_scale scale, int64_t n,
+                                  cddp_stream *stream, cddp_error *err)
 {
     cd_cuda *cuda;
     CD_TRY(check_pairs(pairs, pair_count, scale, n, err));
     if (pair_count == 0) return CDDP_OK;
     CD_TRY(need(device, &cuda, err));
     pthread_mutex_lock(&cuda->lock);
-    cddp_status status = batch_run(cuda, pairs, pair_count, scale, n, cd_cuda_stream(cuda, stream), err);
+    cddp_status status =
+        batch_run(cuda, pairs, pair_count, scale, n, cd_cuda_stream(cuda, stream), err);
     pthread_mutex_unlock(&cuda->lock);
     for (size_t i = 0; i < pair_count && status == CDDP_OK; i++)
         if (cddp_tensor_numel(&pairs[i].dst) > 0 && !fits_batch(&pairs[i], &pairs[0], scale))
@@ -324,8 +348,8 @@ static cddp_status cuda_copy_many(const cddp_device *device, const cddp_copy_pai
 
 /* ---- matrices ---- */
 
-static cddp_status cuda_matmul(const cddp_tensor *dst, const cddp_matmul *operands, cddp_stream *stream,
-                               cddp_error *err)
+static cddp_status cuda_matmul(const cddp_tensor *dst, const cddp_matmul *operands,
+                               cddp_stream *stream, cddp_error *err)
 {
     cd_cuda *cuda;
     cd_matmul_shape s;
@@ -348,7 +372,9 @@ static cddp_status cuda_matmul(const cddp_tensor *dst, const cddp_matmul *operan
                                .dst_col = s.dst_col};
     cudaStream_t on = cd_cuda_stream(cuda, stream);
     CD_TRY(cd_cublas_product(cuda, &product, on, &done, err));
-    if (!done) CD_TRY(cd_cuda_check((cudaError_t)cd_cuda_launch_product(&product, on), "starting a product", err));
+    if (!done)
+        CD_TRY(cd_cuda_check((cudaError_t)cd_cuda_launch_product(&product, on),
+                             "starting a product", err));
     cd_observe_touch(&cuda->observer, on, operands->b, false, "matmul");
     touch_two(cuda, on, dst, operands->a, "matmul");
     return CDDP_OK;
@@ -356,46 +382,56 @@ static cddp_status cuda_matmul(const cddp_tensor *dst, const cddp_matmul *operan
 
 /* ---- for hooks that look at numbers ---- */
 
-/* Work memory belongs to the default stream, before and afterwards; for another one the host sees to it. */
-static cddp_status work_begin(cd_cuda *cuda, cudaStream_t on, size_t bytes, void **work, cddp_error *err)
+/* Work memory belongs to the default stream, before and afterwards; for another one the host sees
+** to it. */
+static cddp_status work_begin(cd_cuda *cuda, cudaStream_t on, size_t bytes, void **work,
+                              cddp_error *err)
 {
     if (on != cuda->stream) CD_TRY(cd_cuda_synchronize(cuda, cuda->stream, "work memory", err));
     CD_TRY(cd_cuda_take(cuda, bytes, work, err));
     return CDDP_OK;
 }
 
-static cddp_status work_end(cd_cuda *cuda, cudaStream_t on, size_t bytes, void *work, int launched, cddp_error *err)
+static cddp_status work_end(cd_cuda *cuda, cudaStream_t on, size_t bytes, void *work, int launched,
+                            cddp_error *err)
 {
     cddp_status status = cd_cuda_check((cudaError_t)launched, "starting a kernel", err);
-    if (status == CDDP_OK && on != cuda->stream) status = cd_cuda_synchronize(cuda, on, "work memory", err);
+    if (status == CDDP_OK && on != cuda->stream)
+        status = cd_cuda_synchronize(cuda, on, "work memory", err);
     cd_cuda_give(cuda, bytes, work);
     return status;
 }
 
-static cddp_status check_operand(const cddp_tensor *t, const char *operation, const char *operand, uint32_t dtypes,
-                                 cddp_error *err)
+static cddp_status check_operand(const cddp_tensor *t, const char *operation, const char *operand,
+                                 uint32_t dtypes, cddp_error *err)
 {
     CD_TRY(cd_view_check(t, operation, operand, err));
     if ((dtypes & CDDP_DTYPE_BIT(t->dtype)) == 0)
-        return cd_fail(err, CDDP_E_ARG, "%s: %s is of %s", operation, operand, cddp_dtype_name(t->dtype));
-    if (!cddp_tensor_is_contiguous(t)) return cd_fail(err, CDDP_E_ARG, "%s: %s is not contiguous", operation, operand);
+        return cd_fail(err, CDDP_E_ARG, "%s: %s is of %s", operation, operand,
+                       cddp_dtype_name(t->dtype));
+    if (!cddp_tensor_is_contiguous(t))
+        return cd_fail(err, CDDP_E_ARG, "%s: %s is not contiguous", operation, operand);
     return CDDP_OK;
 }
 
-#define FLOATS                                                                                                         \
-    (CDDP_DTYPE_BIT(CDDP_F64) | CDDP_DTYPE_BIT(CDDP_F32) | CDDP_DTYPE_BIT(CDDP_F16) | CDDP_DTYPE_BIT(CDDP_BF16))
+#define FLOATS                                                                        \
+    (CDDP_DTYPE_BIT(CDDP_F64) | CDDP_DTYPE_BIT(CDDP_F32) | CDDP_DTYPE_BIT(CDDP_F16) | \
+     CDDP_DTYPE_BIT(CDDP_BF16))
 
-static cddp_status cuda_orthonormalize(const cddp_tensor *matrix, double epsilon, cddp_stream *stream, cddp_error *err)
+static cddp_status cuda_orthonormalize(const cddp_tensor *matrix, double epsilon,
+                                       cddp_stream *stream, cddp_error *err)
 {
     cd_cuda *cuda;
     void *work = NULL;
     CD_TRY(cd_view_check(matrix, "orthonormalize", "matrix", err));
     if (matrix->dim_count != 2 || (FLOATS & CDDP_DTYPE_BIT(matrix->dtype)) == 0)
-        return cd_fail(err, CDDP_E_ARG, "orthonormalize: a %s tensor with %u dimensions, not a floating matrix",
+        return cd_fail(err, CDDP_E_ARG,
+                       "orthonormalize: a %s tensor with %u dimensions, not a floating matrix",
                        cddp_dtype_name(matrix->dtype), matrix->dim_count);
     CD_TRY(need(matrix->device, &cuda, err));
     const int64_t numel = cddp_tensor_numel(matrix);
-    const size_t bytes = ((size_t)numel + CD_CUDA_BASIS_SLOTS * CD_ORTHONORMAL_LANES) * sizeof(double);
+    const size_t bytes =
+        ((size_t)numel + CD_CUDA_BASIS_SLOTS * CD_ORTHONORMAL_LANES) * sizeof(double);
     cudaStream_t on = cd_cuda_stream(cuda, stream);
     CD_TRY(work_begin(cuda, on, bytes, &work, err));
     cd_cuda_basis basis = {.data = address(matrix),
@@ -419,8 +455,8 @@ static bool has_sizes(const cddp_tensor *t, uint32_t dim_count, const int64_t *s
     return same;
 }
 
-static cddp_status cuda_quantize(const cddp_tensor *codes, const cddp_tensor *rows, const cddp_tensor *values,
-                                 cddp_stream *stream, cddp_error *err)
+static cddp_status cuda_quantize(const cddp_tensor *codes, const cddp_tensor *rows,
+                                 const cddp_tensor *values, cddp_stream *stream, cddp_error *err)
 {
     cd_cuda *cuda;
     void *work = NULL;
@@ -428,8 +464,11 @@ static cddp_status cuda_quantize(const cddp_tensor *codes, const cddp_tensor *ro
     CD_TRY(check_operand(rows, "quantize", "rows", CDDP_DTYPE_BIT(CDDP_F32), err));
     CD_TRY(check_operand(values, "quantize", "values", CDDP_DTYPE_BIT(CDDP_F32), err));
     const int64_t of_rows[] = {values->sizes[0], 2};
-    if (values->dim_count != 2 || !has_sizes(codes, 2, values->sizes) || !has_sizes(rows, 2, of_rows))
-        return cd_fail(err, CDDP_E_ARG, "quantize: values (rows, length), codes (rows, length) and rows (rows, 2) do not fit");
+    if (values->dim_count != 2 || !has_sizes(codes, 2, values->sizes) ||
+        !has_sizes(rows, 2, of_rows))
+        return cd_fail(
+            err, CDDP_E_ARG,
+            "quantize: values (rows, length), codes (rows, length) and rows (rows, 2) do not fit");
     CD_TRY(need(values->device, &cuda, err));
     cd_cuda_rows q = {.values = (const float *)(const void *)address(values),
                       .codes = (uint8_t *)address(codes),
@@ -437,7 +476,8 @@ static cddp_status cuda_quantize(const cddp_tensor *codes, const cddp_tensor *ro
                       .rows = values->sizes[0],
                       .length = values->sizes[1],
                       .lanes = cd_cuda_range_lanes(values->sizes[1])};
-    const size_t bytes = (size_t)q.rows * (size_t)(q.lanes + CD_CUDA_RANGE_JOINS) * 2 * sizeof(float);
+    const size_t bytes =
+        (size_t)q.rows * (size_t)(q.lanes + CD_CUDA_RANGE_JOINS) * 2 * sizeof(float);
     cudaStream_t on = cd_cuda_stream(cuda, stream);
     CD_TRY(work_begin(cuda, on, bytes, &work, err));
     q.partials = work;
@@ -447,8 +487,9 @@ static cddp_status cuda_quantize(const cddp_tensor *codes, const cddp_tensor *ro
     return CDDP_OK;
 }
 
-static cddp_status cuda_dequantize_sum(const cddp_tensor *dst, const cddp_tensor *codes, const cddp_tensor *rows,
-                                       cddp_stream *stream, cddp_error *err)
+static cddp_status cuda_dequantize_sum(const cddp_tensor *dst, const cddp_tensor *codes,
+                                       const cddp_tensor *rows, cddp_stream *stream,
+                                       cddp_error *err)
 {
     cd_cuda *cuda;
     CD_TRY(check_operand(dst, "dequantize_sum", "destination", CDDP_DTYPE_BIT(CDDP_F32), err));
@@ -457,10 +498,11 @@ static cddp_status cuda_dequantize_sum(const cddp_tensor *dst, const cddp_tensor
     const int64_t of_rows[] = {codes->sizes[0], codes->sizes[1], 2};
     if (codes->dim_count != 3 || !has_sizes(rows, 3, of_rows) ||
         cddp_tensor_numel(dst) > codes->sizes[1] * codes->sizes[2])
-        return cd_fail(err, CDDP_E_ARG,
-                       "dequantize_sum: codes (parts, rows, length), rows (parts, rows, 2) and %" PRId64
-                       " elements do not fit",
-                       cddp_tensor_numel(dst));
+        return cd_fail(
+            err, CDDP_E_ARG,
+            "dequantize_sum: codes (parts, rows, length), rows (parts, rows, 2) and %" PRId64
+            " elements do not fit",
+            cddp_tensor_numel(dst));
     CD_TRY(need(dst->device, &cuda, err));
     cd_cuda_decode d = {.dst = (float *)(void *)address(dst),
                         .numel = cddp_tensor_numel(dst),
@@ -477,21 +519,24 @@ static cddp_status cuda_dequantize_sum(const cddp_tensor *dst, const cddp_tensor
 }
 
 /* flat, indices and values of take_largest and add_at. */
-static cddp_status check_selection(const cddp_tensor *flat, const cddp_tensor *indices, const cddp_tensor *values,
-                                   const char *operation, cddp_error *err)
+static cddp_status check_selection(const cddp_tensor *flat, const cddp_tensor *indices,
+                                   const cddp_tensor *values, const char *operation,
+                                   cddp_error *err)
 {
     CD_TRY(check_operand(flat, operation, "flat", FLOATS, err));
     CD_TRY(check_operand(indices, operation, "indices", CDDP_DTYPE_BIT(CDDP_I32), err));
     CD_TRY(check_operand(values, operation, "values", CDDP_DTYPE_BIT(flat->dtype), err));
     const int64_t numel = cddp_tensor_numel(flat), count = cddp_tensor_numel(indices);
     if (count != cddp_tensor_numel(values) || count > numel || numel > INT32_MAX)
-        return cd_fail(err, CDDP_E_ARG, "%s: %" PRId64 " indices and %" PRId64 " values of %" PRId64 " elements", operation,
-                       count, cddp_tensor_numel(values), numel);
+        return cd_fail(err, CDDP_E_ARG,
+                       "%s: %" PRId64 " indices and %" PRId64 " values of %" PRId64 " elements",
+                       operation, count, cddp_tensor_numel(values), numel);
     return CDDP_OK;
 }
 
-static cddp_status cuda_take_largest(const cddp_tensor *flat, const cddp_tensor *indices, const cddp_tensor *values,
-                                     cddp_stream *stream, cddp_error *err)
+static cddp_status cuda_take_largest(const cddp_tensor *flat, const cddp_tensor *indices,
+                                     const cddp_tensor *values, cddp_stream *stream,
+                                     cddp_error *err)
 {
     cd_cuda *cuda;
     void *work = NULL;
@@ -506,15 +551,16 @@ static cddp_status cuda_take_largest(const cddp_tensor *flat, const cddp_tensor 
                                .indices = (int32_t *)(void *)address(indices),
                                .values = address(values),
                                .work = work};
-    CD_TRY(work_end(cuda, on, CD_CUDA_LARGEST_BYTES, work, cd_cuda_launch_largest(&largest, on), err));
+    CD_TRY(
+        work_end(cuda, on, CD_CUDA_LARGEST_BYTES, work, cd_cuda_launch_largest(&largest, on), err));
     cd_observe_touch(&cuda->observer, on, flat, true, "take_largest");
     cd_observe_touch(&cuda->observer, on, indices, true, "take_largest");
     cd_observe_touch(&cuda->observer, on, values, true, "take_largest");
     return CDDP_OK;
 }
 
-static cddp_status cuda_add_at(const cddp_tensor *flat, const cddp_tensor *indices, const cddp_tensor *values,
-                               cddp_stream *stream, cddp_error *err)
+static cddp_status cuda_add_at(const cddp_tensor *flat, const cddp_tensor *indices,
+                               const cddp_tensor *values, cddp_stream *stream, cddp_error *err)
 {
     cd_cuda *cuda;
     CD_TRY(check_selection(flat, indices, values, "add_at", err));
@@ -534,8 +580,10 @@ static cddp_status cuda_add_at(const cddp_tensor *flat, const cddp_tensor *indic
 
 /* ---- to and from the host ---- */
 
-/* A contiguous copy on the device of a view that is not; *block NULL when the view itself will do. */
-static cddp_status pack(cd_cuda *cuda, const cddp_tensor *src, cddp_tensor *packed, void **block, cddp_error *err)
+/* A contiguous copy on the device of a view that is not; *block NULL when the view itself will
+** do. */
+static cddp_status pack(cd_cuda *cuda, const cddp_tensor *src, cddp_tensor *packed, void **block,
+                        cddp_error *err)
 {
     *packed = *src;
     *block = NULL;
@@ -557,7 +605,8 @@ static cddp_status cuda_read(const cddp_tensor *src, void *host, size_t host_byt
     CD_TRY(pack(cuda, src, &packed, &block, err));
     cd_observe_touch(&cuda->observer, cuda->stream, src, false, "read");
     if (block != NULL) CD_TRY_OUT(cuda_copy(&packed, src, NULL, err));
-    CD_TRY_OUT(cd_cuda_check(cudaMemcpyAsync(host, address(&packed), host_bytes, cudaMemcpyDeviceToHost, cuda->stream),
+    CD_TRY_OUT(cd_cuda_check(cudaMemcpyAsync(host, address(&packed), host_bytes,
+                                             cudaMemcpyDeviceToHost, cuda->stream),
                              "cudaMemcpyAsync", err));
     CD_TRY_OUT(cd_cuda_synchronize(cuda, cuda->stream, "read", err));
 out:
@@ -565,29 +614,32 @@ out:
     return status;
 }
 
-/* The host's bytes into contiguous device memory. Small ones pass through the ring, so that nobody waits. */
+/* The host's bytes into contiguous device memory. Small ones pass through the ring, so that nobody
+** waits. */
 static cddp_status upload(cd_cuda *cuda, void *to, const void *host, size_t bytes, cddp_error *err)
 {
     cd_ring_slot *slot = NULL;
     cddp_status status = CDDP_OK;
     if (bytes > STAGED_BYTES_MAX) {
-        CD_TRY(cd_cuda_check(cudaMemcpyAsync(to, host, bytes, cudaMemcpyHostToDevice, cuda->stream), "cudaMemcpyAsync",
-                             err));
+        CD_TRY(cd_cuda_check(cudaMemcpyAsync(to, host, bytes, cudaMemcpyHostToDevice, cuda->stream),
+                             "cudaMemcpyAsync", err));
         CD_TRY(cd_cuda_synchronize(cuda, cuda->stream, "write", err));
         return CDDP_OK;
     }
     pthread_mutex_lock(&cuda->lock);
     CD_TRY_OUT(cd_ring_begin(cuda, bytes, &slot, err));
     memcpy(slot->host, host, bytes);
-    CD_TRY_OUT(cd_cuda_check(cudaMemcpyAsync(to, slot->host, bytes, cudaMemcpyHostToDevice, cuda->stream),
-                             "cudaMemcpyAsync", err));
+    CD_TRY_OUT(
+        cd_cuda_check(cudaMemcpyAsync(to, slot->host, bytes, cudaMemcpyHostToDevice, cuda->stream),
+                      "cudaMemcpyAsync", err));
     CD_TRY_OUT(cd_ring_end(slot, cuda->stream, err));
 out:
     pthread_mutex_unlock(&cuda->lock);
     return status;
 }
 
-static cddp_status cuda_write(const cddp_tensor *dst, const void *host, size_t host_bytes, cddp_error *err)
+static cddp_status cuda_write(const cddp_tensor *dst, const void *host, size_t host_bytes,
+                              cddp_error *err)
 {
     cd_cuda *cuda;
     cddp_tensor packed;
@@ -607,7 +659,8 @@ out:
 
 /* ---- whole-tensor results ---- */
 
-/* Runs one of the scans and brings its lanes to the host. lanes: (CD_CUDA_PARTIALS) of 8 bytes each. */
+/* Runs one of the scans and brings its lanes to the host. lanes: (CD_CUDA_PARTIALS) of 8 bytes
+** each. */
 static cddp_status scan(const cddp_tensor *src, bool squares, void *lanes, cddp_error *err)
 {
     cd_cuda *cuda;
@@ -621,9 +674,11 @@ static cddp_status scan(const cddp_tensor *src, bool squares, void *lanes, cddp_
     int code = squares ? cd_cuda_launch_squares(&view, numel, partials, cuda->stream)
                        : cd_cuda_launch_nonfinite(&view, numel, partials, cuda->stream);
     CD_TRY_OUT(cd_cuda_check((cudaError_t)code, "starting a scan", err));
-    cd_observe_touch(&cuda->observer, cuda->stream, src, false, squares ? "norm" : "find_nonfinite");
-    CD_TRY_OUT(cd_cuda_check(cudaMemcpyAsync(lanes, partials, bytes, cudaMemcpyDeviceToHost, cuda->stream),
-                             "cudaMemcpyAsync", err));
+    cd_observe_touch(&cuda->observer, cuda->stream, src, false,
+                     squares ? "norm" : "find_nonfinite");
+    CD_TRY_OUT(
+        cd_cuda_check(cudaMemcpyAsync(lanes, partials, bytes, cudaMemcpyDeviceToHost, cuda->stream),
+                      "cudaMemcpyAsync", err));
     CD_TRY_OUT(cd_cuda_synchronize(cuda, cuda->stream, squares ? "norm" : "find_nonfinite", err));
 out:
     cd_cuda_give(cuda, bytes, partials);
@@ -657,8 +712,9 @@ static cddp_status cuda_find_nonfinite(const cddp_tensor *src, int64_t *index, c
     return CDDP_OK;
 }
 
-/* The digest is the cpu's, over a copy: it must be equal on every machine, and it is the judge's, not the training's.
- */
+/* The digest is the cpu's, over a copy: it must be equal on every machine, and it is the judge's,
+** not the training's.
+*/
 static cddp_status cuda_digest(const cddp_tensor *src, uint64_t *digest, cddp_error *err)
 {
     cd_cuda *cuda;
@@ -668,7 +724,8 @@ static cddp_status cuda_digest(const cddp_tensor *src, uint64_t *digest, cddp_er
     CD_TRY(need(src->device, &cuda, err));
     CD_TRY(cd_cuda_take_pinned(cuda, size_of(src), &host, err));
     CD_TRY_OUT(cuda_read(src, host, size_of(src), err));
-    const cddp_tensor copy = cddp_tensor_of(cddp_device_cpu(), host, 0, src->dtype, src->sizes, src->dim_count);
+    const cddp_tensor copy =
+        cddp_tensor_of(cddp_device_cpu(), host, 0, src->dtype, src->sizes, src->dim_count);
     CD_TRY_OUT(cddp_device_cpu()->digest(&copy, digest, err));
 out:
     cd_cuda_give_pinned(cuda, size_of(src), host);
@@ -677,14 +734,15 @@ out:
 
 /* ---- streams and marks ---- */
 
-static cddp_status cuda_stream_create(const cddp_device *device, cddp_stream **stream, cddp_error *err)
+static cddp_status cuda_stream_create(const cddp_device *device, cddp_stream **stream,
+                                      cddp_error *err)
 {
     cd_cuda *cuda;
     CD_TRY(need(device, &cuda, err));
     cddp_stream *s = cd_allocate_zero(NULL, sizeof *s);
     if (s == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for a stream");
-    cddp_status status =
-        cd_cuda_check(cudaStreamCreateWithFlags(&s->stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags", err);
+    cddp_status status = cd_cuda_check(cudaStreamCreateWithFlags(&s->stream, cudaStreamNonBlocking),
+                                       "cudaStreamCreateWithFlags", err);
     if (status == CDDP_OK)
         *stream = s;
     else
@@ -700,7 +758,8 @@ static void cuda_stream_destroy(const cddp_device *device, cddp_stream *stream)
     cd_release(NULL, stream, sizeof *stream);
 }
 
-static cddp_status cuda_stream_synchronize(const cddp_device *device, cddp_stream *stream, cddp_error *err)
+static cddp_status cuda_stream_synchronize(const cddp_device *device, cddp_stream *stream,
+                                           cddp_error *err)
 {
     cd_cuda *cuda;
     CD_TRY(need(device, &cuda, err));
@@ -714,8 +773,8 @@ static cddp_status cuda_mark_create(const cddp_device *device, cddp_mark **mark,
     CD_TRY(need(device, &cuda, err));
     cddp_mark *m = cd_allocate_zero(NULL, sizeof *m);
     if (m == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for a mark");
-    cddp_status status =
-        cd_cuda_check(cudaEventCreateWithFlags(&m->event, cudaEventDisableTiming), "cudaEventCreateWithFlags", err);
+    cddp_status status = cd_cuda_check(cudaEventCreateWithFlags(&m->event, cudaEventDisableTiming),
+                                       "cudaEventCreateWithFlags", err);
     if (status == CDDP_OK)
         *mark = m;
     else
@@ -731,13 +790,15 @@ static void cuda_mark_destroy(const cddp_device *device, cddp_mark *mark)
     cd_release(NULL, mark, sizeof *mark);
 }
 
-static cddp_status cuda_mark_record(const cddp_device *device, cddp_mark *mark, cddp_stream *stream, cddp_error *err)
+static cddp_status cuda_mark_record(const cddp_device *device, cddp_mark *mark, cddp_stream *stream,
+                                    cddp_error *err)
 {
     cd_cuda *cuda = state_of(device);
     return cd_cuda_record(cuda, mark->event, cd_cuda_stream(cuda, stream), err);
 }
 
-static cddp_status cuda_mark_wait(const cddp_device *device, cddp_mark *mark, cddp_stream *stream, cddp_error *err)
+static cddp_status cuda_mark_wait(const cddp_device *device, cddp_mark *mark, cddp_stream *stream,
+                                  cddp_error *err)
 {
     cd_cuda *cuda = state_of(device);
     return cd_cuda_wait(cuda, cd_cuda_stream(cuda, stream), mark->event, err);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The guard: fingerprints exchanged through the group's own communicator before each collective.
 **
-** It blocks the host until every member has come to the same call, so it is for verification and off otherwise. Members
-** that use two groups in different orders wait for each other here as they would in NCCL's kernels.
+** It blocks the host until every member has come to the same call, so it is for verification and
+** off otherwise. Members that use two groups in different orders wait for each other here as they
+** would in NCCL's kernels.
 */
 #include "backends/nccl/nccl_group.h"
 
@@ -28,7 +29,8 @@ static cddp_status wait_stream(cd_nccl_group *g, const cd_nccl_work *w, cddp_err
         if (state != ncclSuccess && state != ncclInProgress)
             return cd_nccl_fail(g, state, "exchanging fingerprints", err);
         if (cd_os_now_ns() >= w->deadline_ns)
-            return cd_fail(err, CDDP_E_TIMEOUT, "rank %u, group '%s': not every rank came to %s #%llu in time",
+            return cd_fail(err, CDDP_E_TIMEOUT,
+                           "rank %u, group '%s': not every rank came to %s #%llu in time",
                            g->members[g->rank], g->name, cddp_op_name(w->call.op),
                            (unsigned long long)w->call.sequence);
         cd_os_sleep_ns(POLL_NS);
@@ -40,11 +42,13 @@ cddp_status cd_nccl_guard(cd_nccl_group *g, const cd_nccl_work *w, cddp_error *e
     cd_call_fingerprint mine = cd_call_fingerprint_of(&w->call, g->size);
     char *all = g->guard_device, *own = all + g->size * sizeof mine;
     memcpy(g->guard_host, &mine, sizeof mine);
-    CD_TRY(cd_cuda_check(cudaMemcpyAsync(own, g->guard_host, sizeof mine, cudaMemcpyHostToDevice, g->stream),
+    CD_TRY(cd_cuda_check(cudaMemcpyAsync(own, g->guard_host, sizeof mine, cudaMemcpyHostToDevice,
+                                         g->stream),
                          "cudaMemcpyAsync", err));
     ncclResult_t code = ncclAllGather(own, all, sizeof mine, ncclUint8, g->comm, g->stream);
     CD_TRY(cd_nccl_settle(g, code, "exchanging fingerprints", w->deadline_ns, err));
-    CD_TRY(cd_cuda_check(cudaMemcpyAsync(g->guard_host, all, g->size * sizeof mine, cudaMemcpyDeviceToHost, g->stream),
+    CD_TRY(cd_cuda_check(cudaMemcpyAsync(g->guard_host, all, g->size * sizeof mine,
+                                         cudaMemcpyDeviceToHost, g->stream),
                          "cudaMemcpyAsync", err));
     CD_TRY(wait_stream(g, w, err));
     CD_TRY(cd_call_fingerprint_agree(g->guard_host, g->members, g->rank, g->size, err));

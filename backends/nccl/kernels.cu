@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Kernels of the cuda device. What they compute is said in kernels.h.
 **
-** Written once for two compilers: nvcc makes GPU code of it, and the unit tests compile the same file as C++ with a
-** header of theirs (CD_CUDA_ON_HOST names it), where a launch is a loop over all threads. So what a thread does, which
-** elements it takes and how it rounds is tested on any machine; what only a GPU can show is left to tests/gpu.
+** Written once for two compilers: nvcc makes GPU code of it, and the unit tests compile the same
+** file as C++ with a header of theirs (CD_CUDA_ON_HOST names it), where a launch is a loop over all
+** threads. So what a thread does, which elements it takes and how it rounds is tested on any
+** machine; what only a GPU can show is left to tests/gpu.
 **
 ** Compiled with --fmad=false: a product is rounded before it is added (docs/determinism.md).
 */
@@ -11,7 +12,7 @@
 #include CD_CUDA_ON_HOST
 #else
 #include <cuda_runtime.h>
-#define CD_LAUNCH(kernel, blocks, threads, stream, argument)                                                           \
+#define CD_LAUNCH(kernel, blocks, threads, stream, argument) \
     kernel<<<(unsigned)(blocks), (unsigned)(threads), 0, (cudaStream_t)(stream)>>>(argument)
 #endif
 
@@ -62,7 +63,8 @@ struct Complex {
 /* ---- one element ---- */
 
 template <typename D>
-__device__ void apply_float(cd_cuda_op op, typename D::Stored *d, typename D::Stored s, const cd_cuda_scalar &k)
+__device__ void apply_float(cd_cuda_op op, typename D::Stored *d, typename D::Stored s,
+                            const cd_cuda_scalar &k)
 {
     typedef typename D::Wide Wide;
     const Wide x = D::widen(s);
@@ -81,7 +83,8 @@ __device__ void apply_float(cd_cuda_op op, typename D::Stored *d, typename D::St
     case CD_CUDA_PRODUCT:
         *d = D::narrow(y * x);
         break;
-    /* A NaN on either side gives NaN, the destination's first; of equal operands the destination stays. */
+    /* A NaN on either side gives NaN, the destination's first; of equal operands the destination
+    ** stays. */
     case CD_CUDA_MIN:
         *d = D::narrow(y != y || y <= x ? y : x);
         break;
@@ -105,9 +108,11 @@ template <typename D> __device__ void divide_16(uint16_t *d, uint16_t s, int64_t
     *d = n <= 1 << 11 ? D::narrow(x / (float)n) : D::narrow_f64((double)x / (double)n);
 }
 
-template <typename T, typename U> __device__ void apply_integer(cd_cuda_op op, T *d, T s, const cd_cuda_scalar &k)
+template <typename T, typename U>
+__device__ void apply_integer(cd_cuda_op op, T *d, T s, const cd_cuda_scalar &k)
 {
-    const uint64_t x = (uint64_t)s, y = op == CD_CUDA_SCALE || op == CD_CUDA_DIVIDE ? 0 : (uint64_t)*d;
+    const uint64_t x = (uint64_t)s,
+                   y = op == CD_CUDA_SCALE || op == CD_CUDA_DIVIDE ? 0 : (uint64_t)*d;
     switch (op) {
     case CD_CUDA_SCALE:
         *d = (T)(U)(x * (uint64_t)cd_f64_to_i64(k.value));
@@ -159,7 +164,8 @@ __device__ inline void apply_complex(cd_cuda_op op, Complex *d, Complex s, const
     }
 }
 
-/* What overlays which element: dispatch once per kernel, outside its loop. Body has operator()(T *d, T s). */
+/* What overlays which element: dispatch once per kernel, outside its loop. Body has operator()(T
+** *d, T s). */
 struct Apply {
     cd_cuda_op op;
     cd_cuda_scalar scalar;
@@ -191,7 +197,10 @@ struct Apply {
         else
             apply_float<BF16>(op, d, s, scalar);
     }
-    __device__ void operator()(Complex *d, Complex s, Complex) const { apply_complex(op, d, s, scalar); }
+    __device__ void operator()(Complex *d, Complex s, Complex) const
+    {
+        apply_complex(op, d, s, scalar);
+    }
     __device__ void operator()(int64_t *d, int64_t s, int64_t) const
     {
         apply_integer<int64_t, uint64_t>(op, d, s, scalar);
@@ -208,7 +217,10 @@ struct Apply {
 
 /* ---- conversions, by the rules of core/tensor/dtype.h ---- */
 
-__device__ inline bool is_integer(uint32_t dtype) { return dtype == CDDP_I64 || dtype == CDDP_I32 || dtype == CDDP_U8; }
+__device__ inline bool is_integer(uint32_t dtype)
+{
+    return dtype == CDDP_I64 || dtype == CDDP_I32 || dtype == CDDP_U8;
+}
 
 __device__ inline double load_f64(uint32_t dtype, const void *p)
 {
@@ -242,10 +254,13 @@ __device__ inline void store_complex(void *p, float re)
     ((float *)p)[1] = 0;
 }
 
-__device__ inline int64_t clamp(int64_t x, int64_t low, int64_t high) { return x < low ? low : x > high ? high : x; }
+__device__ inline int64_t clamp(int64_t x, int64_t low, int64_t high)
+{
+    return x < low ? low : x > high ? high : x;
+}
 
-/* A number on its way to an element. Floats to integers saturate, integers to narrower ones wrap, and an integer reaches
-** 16 bits through an f64 that is rounded to odd. */
+/* A number on its way to an element. Floats to integers saturate, integers to narrower ones wrap,
+** and an integer reaches 16 bits through an f64 that is rounded to odd. */
 struct FromF64 {
     double x;
     __device__ double f64() const { return x; }
@@ -297,7 +312,8 @@ template <typename From> __device__ void store(uint32_t dtype, void *p, From fro
 
 __device__ inline void store_f64(uint32_t dtype, void *p, double x) { store(dtype, p, FromF64{x}); }
 
-/* The pairs that gradients go through have a way of their own, which keeps the payload of a NaN as the cpu's does. */
+/* The pairs that gradients go through have a way of their own, which keeps the payload of a NaN as
+** the cpu's does. */
 __device__ inline void convert(uint32_t to, void *d, uint32_t from, const void *s)
 {
     if (from == CDDP_F32 && to == CDDP_F16)
@@ -361,7 +377,8 @@ template <typename T> __device__ void run_fill(const cd_cuda_call &c)
 {
     T value;
     memcpy(&value, &c.scalar.bits, sizeof value);
-    for (int64_t i = thread_index(); i < c.numel; i += thread_count()) ((T *)c.dst.data)[place(c.dst, i)] = value;
+    for (int64_t i = thread_index(); i < c.numel; i += thread_count())
+        ((T *)c.dst.data)[place(c.dst, i)] = value;
 }
 
 /* Bits are moved, not numbers: a signalling NaN stays what it is. */
@@ -433,7 +450,8 @@ struct alignas(16) Sixteen {
     uint64_t low, high;
 };
 
-/* Bytes [0, count): 16 at a time between the first and the last boundary when both sides share their misalignment. */
+/* Bytes [0, count): 16 at a time between the first and the last boundary when both sides share
+** their misalignment. */
 __device__ inline void move_bytes(char *d, const char *s, int64_t count)
 {
     const uint64_t d_at = (uint64_t)(uintptr_t)d, s_at = (uint64_t)(uintptr_t)s;
@@ -458,14 +476,16 @@ __device__ inline void move_bytes(char *d, const char *s, int64_t count)
 }
 
 template <typename T, typename Tag>
-__device__ void run_chunk(const cd_cuda_batch &b, void *dst, const void *src, int64_t count, Tag tag)
+__device__ void run_chunk(const cd_cuda_batch &b, void *dst, const void *src, int64_t count,
+                          Tag tag)
 {
     const Apply apply = {b.op, b.scalar};
-    for (int64_t i = threadIdx.x; i < count; i += blockDim.x) apply((T *)dst + i, ((const T *)src)[i], tag);
+    for (int64_t i = threadIdx.x; i < count; i += blockDim.x)
+        apply((T *)dst + i, ((const T *)src)[i], tag);
 }
 
-/* The last pair whose first chunk is not behind `chunk`. Pairs without elements have no chunk and are passed over:
-** their successor begins at the same number. */
+/* The last pair whose first chunk is not behind `chunk`. Pairs without elements have no chunk and
+** are passed over: their successor begins at the same number. */
 __device__ inline uint32_t pair_of(const cd_cuda_batch &b, int64_t chunk)
 {
     uint32_t low = 0, high = b.pair_count;
@@ -483,7 +503,8 @@ __device__ inline void batch_chunk(const cd_cuda_batch &b, int64_t chunk)
 {
     const cd_cuda_pair p = b.pairs[pair_of(b, chunk)];
     const int64_t start = (chunk - p.first_chunk) * (int64_t)b.chunk_numel;
-    const int64_t count = p.numel - start < (int64_t)b.chunk_numel ? p.numel - start : (int64_t)b.chunk_numel;
+    const int64_t count =
+        p.numel - start < (int64_t)b.chunk_numel ? p.numel - start : (int64_t)b.chunk_numel;
     const uint32_t dst_bytes = bytes_of(p.dst_dtype), src_bytes = bytes_of(p.src_dtype);
     char *d = (char *)p.dst + start * (int64_t)dst_bytes;
     const char *s = (const char *)p.src + start * (int64_t)src_bytes;
@@ -491,7 +512,8 @@ __device__ inline void batch_chunk(const cd_cuda_batch &b, int64_t chunk)
         move_bytes(d, s, count * (int64_t)dst_bytes);
     } else if (b.op == CD_CUDA_COPY) {
         for (int64_t i = threadIdx.x; i < count; i += blockDim.x)
-            convert(p.dst_dtype, d + i * (int64_t)dst_bytes, p.src_dtype, s + i * (int64_t)src_bytes);
+            convert(p.dst_dtype, d + i * (int64_t)dst_bytes, p.src_dtype,
+                    s + i * (int64_t)src_bytes);
     } else {
         switch (p.dst_dtype) {
         case CDDP_F64:
@@ -524,7 +546,8 @@ __device__ inline void batch_chunk(const cd_cuda_batch &b, int64_t chunk)
 
 __global__ void batch_kernel(cd_cuda_batch b)
 {
-    for (int64_t chunk = blockIdx.x; chunk < b.chunk_count; chunk += gridDim.x) batch_chunk(b, chunk);
+    for (int64_t chunk = blockIdx.x; chunk < b.chunk_count; chunk += gridDim.x)
+        batch_chunk(b, chunk);
 }
 
 /* ---- products ---- */
@@ -537,7 +560,8 @@ template <typename D> __device__ void run_product(const cd_cuda_product &p)
         const int64_t row = i / p.n, column = i % p.n;
         typename D::Wide sum = 0;
         for (int64_t k = 0; k < p.k; k++)
-            sum = sum + D::widen(a[row * p.a_row + k * p.a_k]) * D::widen(b[k * p.b_k + column * p.b_col]);
+            sum = sum + D::widen(a[row * p.a_row + k * p.a_k]) *
+                            D::widen(b[k * p.b_k + column * p.b_col]);
         Stored *d = (Stored *)p.dst + row * p.dst_row + column * p.dst_col;
         /* 16-bit dtypes sum in f32 and round once; accumulation is one more operation. */
         const Stored rounded = D::narrow(sum);
@@ -583,14 +607,16 @@ __global__ void basis_store_kernel(cd_cuda_basis b)
         store_f64(b.dtype, basis_at(b, i), b.work[i]);
 }
 
-/* What one launch does to a column: takes off its projection on `taken` (-1: on none), whose size is in slot `from`; then
-** sums its product with `next` into slot `to`. A lane has rows of its own, so that both fit into one launch. */
+/* What one launch does to a column: takes off its projection on `taken` (-1: on none), whose size
+** is in slot `from`; then sums its product with `next` into slot `to`. A lane has rows of its own,
+** so that both fit into one launch. */
 struct BasisStep {
     cd_cuda_basis basis;
     int64_t column, taken, next;
     int from, to;
 };
-constexpr int BASIS_BEFORE = 2; /* the slot of the squared length that a column came with; 0 and 1 take turns */
+/* the slot of the squared length that a column came with; 0 and 1 take turns */
+constexpr int BASIS_BEFORE = 2;
 
 __device__ inline double basis_total(const cd_cuda_basis &b, int slot)
 {
@@ -629,7 +655,10 @@ __global__ void basis_scale_kernel(BasisStep s)
 
 /* ---- 8-bit codes ---- */
 
-__device__ inline cd_quantizer_range range_get(const float *p, int64_t i) { return {p[2 * i], p[2 * i + 1]}; }
+__device__ inline cd_quantizer_range range_get(const float *p, int64_t i)
+{
+    return {p[2 * i], p[2 * i + 1]};
+}
 __device__ inline void range_set(float *p, int64_t i, cd_quantizer_range r)
 {
     p[2 * i] = r.least;
@@ -663,7 +692,8 @@ __global__ void quantizer_kernel(cd_cuda_rows q)
     for (int64_t row = thread_index(); row < q.rows; row += thread_count()) {
         cd_quantizer_range r = {0, 0};
         for (int64_t i = 0; i < CD_CUDA_RANGE_JOINS; i++)
-            r = cd_quantizer_join(r, range_get(q.partials, q.rows * q.lanes + row * CD_CUDA_RANGE_JOINS + i));
+            r = cd_quantizer_join(r, range_get(q.partials,
+                                               q.rows * q.lanes + row * CD_CUDA_RANGE_JOINS + i));
         const cd_quantizer made = cd_quantizer_of(r);
         q.quantizers[2 * row] = made.scale;
         q.quantizers[2 * row + 1] = made.zero_point;
@@ -694,12 +724,12 @@ __global__ void decode_kernel(cd_cuda_decode d)
 
 /* ---- the largest elements ---- */
 
-/* The work memory: what is known of the k-th largest, and counts per lane. For the search there are 16 counts of each lane;
-** afterwards two. Behind the lanes' stand the joined ones. */
+/* The work memory: what is known of the k-th largest, and counts per lane. For the search there are
+** 16 counts of each lane; afterwards two. Behind the lanes' stand the joined ones. */
 struct Largest {
     cd_cuda_largest of;
-    uint64_t *key;      /* the digits found so far */
-    int64_t *remaining; /* how many of the equal ones are wanted */
+    uint64_t *key;           /* the digits found so far */
+    int64_t *remaining;      /* how many of the equal ones are wanted */
     uint32_t *lanes, *joins; /* [count][lane], [count][join] */
     uint32_t shift, key_bits;
     int counts;
@@ -719,7 +749,8 @@ __device__ inline uint64_t magnitude_key(const cd_cuda_largest &l, int64_t i)
         return m > 0x7f800000u ? 0x7fffffffu : m;
     }
     default: {
-        const uint32_t m = ((const uint16_t *)l.data)[i] & 0x7fffu, infinite = l.dtype == CDDP_F16 ? 0x7c00u : 0x7f80u;
+        const uint32_t m = ((const uint16_t *)l.data)[i] & 0x7fffu,
+                       infinite = l.dtype == CDDP_F16 ? 0x7c00u : 0x7f80u;
         return m > infinite ? 0x7fffu : m;
     }
     }
@@ -764,7 +795,8 @@ __global__ void largest_digit_kernel(Largest l)
     int64_t wanted = *l.remaining;
     for (int d = 15; d >= 0; d--) {
         int64_t here = 0;
-        for (int64_t j = 0; j < CD_CUDA_LARGEST_JOINS; j++) here += l.joins[d * CD_CUDA_LARGEST_JOINS + j];
+        for (int64_t j = 0; j < CD_CUDA_LARGEST_JOINS; j++)
+            here += l.joins[d * CD_CUDA_LARGEST_JOINS + j];
         if (here >= wanted) {
             *l.key |= (uint64_t)d << l.shift;
             break;
@@ -803,11 +835,13 @@ __device__ inline int64_t before_lane(const Largest &l, int count, int64_t lane)
 {
     int64_t sum = 0;
     for (int64_t j = 0; j < lane / PER_JOIN; j++) sum += l.joins[count * CD_CUDA_LARGEST_JOINS + j];
-    for (int64_t i = lane / PER_JOIN * PER_JOIN; i < lane; i++) sum += l.lanes[count * CD_CUDA_LARGEST_LANES + i];
+    for (int64_t i = lane / PER_JOIN * PER_JOIN; i < lane; i++)
+        sum += l.lanes[count * CD_CUDA_LARGEST_LANES + i];
     return sum;
 }
 
-template <typename T> __device__ void largest_move(const cd_cuda_largest &l, int64_t from, int64_t to)
+template <typename T>
+__device__ void largest_move(const cd_cuda_largest &l, int64_t from, int64_t to)
 {
     ((T *)l.values)[to] = ((const T *)l.data)[from];
     ((T *)l.data)[from] = 0;
@@ -848,7 +882,8 @@ __global__ void add_at_kernel(cd_cuda_add_at a)
     for (int64_t i = thread_index(); i < a.count; i += thread_count()) {
         if (!is_index(a, i)) continue;
         char *d = (char *)a.data + a.indices[i] * bytes;
-        store_f64(a.dtype, d, load_f64(a.dtype, d) + load_f64(a.dtype, (const char *)a.values + i * bytes));
+        store_f64(a.dtype, d,
+                  load_f64(a.dtype, d) + load_f64(a.dtype, (const char *)a.values + i * bytes));
     }
 }
 
@@ -876,7 +911,8 @@ __global__ void squares_kernel(Scan scan)
     double sum = 0;
     for (int64_t i = lane; i < scan.numel; i += CD_CUDA_PARTIALS) {
         const char *p = (const char *)scan.src.data + place(scan.src, i) * (int64_t)bytes;
-        const double x = is_integer(scan.src.dtype) ? (double)load_i64(scan.src.dtype, p) : load_f64(scan.src.dtype, p);
+        const double x = is_integer(scan.src.dtype) ? (double)load_i64(scan.src.dtype, p)
+                                                    : load_f64(scan.src.dtype, p);
         sum += x * x;
         if (scan.src.dtype == CDDP_C64) {
             const double y = (double)((const float *)(const void *)p)[1];
@@ -897,7 +933,8 @@ __global__ void nonfinite_kernel(Scan scan)
     for (int64_t i = lane; i < scan.numel && first == INT64_MAX; i += CD_CUDA_PARTIALS) {
         const char *p = (const char *)scan.src.data + place(scan.src, i) * (int64_t)bytes;
         bool found = is_nonfinite(load_f64(scan.src.dtype, p));
-        if (scan.src.dtype == CDDP_C64) found = found || is_nonfinite((double)((const float *)(const void *)p)[1]);
+        if (scan.src.dtype == CDDP_C64)
+            found = found || is_nonfinite((double)((const float *)(const void *)p)[1]);
         if (found) first = i;
     }
     scan.first[lane] = first;
@@ -968,9 +1005,11 @@ extern "C" int cd_cuda_launch_quantize(const cd_cuda_rows *rows, void *stream)
 {
     if (rows->rows == 0) return 0;
     CD_LAUNCH(range_kernel, blocks_for(rows->rows * rows->lanes), THREADS, stream, *rows);
-    CD_LAUNCH(range_join_kernel, blocks_for(rows->rows * CD_CUDA_RANGE_JOINS), THREADS, stream, *rows);
+    CD_LAUNCH(range_join_kernel, blocks_for(rows->rows * CD_CUDA_RANGE_JOINS), THREADS, stream,
+              *rows);
     CD_LAUNCH(quantizer_kernel, blocks_for(rows->rows), THREADS, stream, *rows);
-    if (rows->length > 0) CD_LAUNCH(encode_kernel, blocks_for(rows->rows * rows->length), THREADS, stream, *rows);
+    if (rows->length > 0)
+        CD_LAUNCH(encode_kernel, blocks_for(rows->rows * rows->length), THREADS, stream, *rows);
     return (int)cudaGetLastError();
 }
 
@@ -987,7 +1026,8 @@ extern "C" int cd_cuda_launch_largest(const cd_cuda_largest *largest, void *stre
     if (largest->k == 0) return 0;
     uint64_t *key = (uint64_t *)largest->work;
     uint32_t *counts = (uint32_t *)(key + 2);
-    Largest l = {*largest, key, (int64_t *)(key + 1), counts, counts + 16 * CD_CUDA_LARGEST_LANES, 0, 0, 16};
+    Largest l = {
+        *largest, key, (int64_t *)(key + 1), counts, counts + 16 * CD_CUDA_LARGEST_LANES, 0, 0, 16};
     l.key_bits = largest->dtype == CDDP_F64 ? 64 : largest->dtype == CDDP_F32 ? 32 : 16;
     CD_LAUNCH(largest_begin_kernel, 1, 1, stream, l);
     for (uint32_t known = 4; known <= l.key_bits; known += 4) {
@@ -1011,14 +1051,16 @@ extern "C" int cd_cuda_launch_add_at(const cd_cuda_add_at *add, void *stream)
     return (int)cudaGetLastError();
 }
 
-extern "C" int cd_cuda_launch_squares(const cd_cuda_view *src, int64_t numel, double *partials, void *stream)
+extern "C" int cd_cuda_launch_squares(const cd_cuda_view *src, int64_t numel, double *partials,
+                                      void *stream)
 {
     const Scan scan = {*src, numel, partials, nullptr};
     CD_LAUNCH(squares_kernel, CD_CUDA_PARTIALS / THREADS, THREADS, stream, scan);
     return (int)cudaGetLastError();
 }
 
-extern "C" int cd_cuda_launch_nonfinite(const cd_cuda_view *src, int64_t numel, int64_t *partials, void *stream)
+extern "C" int cd_cuda_launch_nonfinite(const cd_cuda_view *src, int64_t numel, int64_t *partials,
+                                        void *stream)
 {
     const Scan scan = {*src, numel, nullptr, partials};
     CD_LAUNCH(nonfinite_kernel, CD_CUDA_PARTIALS / THREADS, THREADS, stream, scan);

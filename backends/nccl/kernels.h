@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The kernels of the cuda device as C functions: each enqueues on a stream and returns at once.
 **
-** Arithmetic is that of core/tensor/kernels.h, operation by operation and rounding by rounding, so that the bits are
-** the cpu device's. The one exception is the payload of a NaN that arithmetic makes or passes on: a GPU answers with
-** its
-** canonical NaN. Conversions between f32 and the 16-bit dtypes keep the payload: they are the cpu's integer arithmetic.
+** Arithmetic is that of core/tensor/kernels.h, operation by operation and rounding by rounding, so
+** that the bits are the cpu device's. The one exception is the payload of a NaN that arithmetic
+** makes or passes on: a GPU answers with its canonical NaN. Conversions between f32 and the 16-bit
+** dtypes keep the payload: they are the cpu's integer arithmetic.
 **
-** Every kernel is a loop over elements that knows nothing of other threads: no shared memory, no barrier, no atomic.
-** What is summed is summed by stated threads in a stated order, so results do not depend on the GPU or the launch.
+** Every kernel is a loop over elements that knows nothing of other threads: no shared memory, no
+** barrier, no atomic. What is summed is summed by stated threads in a stated order, so results do
+** not depend on the GPU or the launch.
 */
 #pragma once
 #include <stddef.h>
@@ -18,10 +19,11 @@ extern "C" {
 #endif
 
 #define CD_CUDA_DIMS 6
-#define CD_CUDA_PARTIALS 8192 /* lanes of norm and find_nonfinite: element i belongs to lane i mod 8192 */
+/* lanes of norm and find_nonfinite: element i belongs to lane i mod 8192 */
+#define CD_CUDA_PARTIALS 8192
 
-/* A view as the kernels see it: logical index → address. Sizes are those of the view with dimensions merged that
-** continue each other; the last one is innermost. */
+/* A view as the kernels see it: logical index → address. Sizes are those of the view with
+** dimensions merged that continue each other; the last one is innermost. */
 typedef struct cd_cuda_view {
     void *data;         /* the element with index 0 */
     uint32_t dtype;     /* cddp_dtype */
@@ -58,8 +60,8 @@ typedef struct cd_cuda_call {
     cd_cuda_scalar scalar;
 } cd_cuda_call;
 
-/* One tensor of a batch, both sides contiguous. Chunks of all tensors are numbered through; a block takes one chunk
-** and finds its tensor by bisection of first_chunk. */
+/* One tensor of a batch, both sides contiguous. Chunks of all tensors are numbered through; a block
+** takes one chunk and finds its tensor by bisection of first_chunk. */
 typedef struct cd_cuda_pair {
     void *dst;
     const void *src;
@@ -104,7 +106,7 @@ typedef struct cd_cuda_rows {
     uint8_t *codes;      /* (rows × length) */
     float *quantizers;   /* (rows × 2) */
     int64_t rows, length;
-    int64_t lanes;  /* observers of a row: lane l sees elements l, l + lanes, … */
+    int64_t lanes;   /* observers of a row: lane l sees elements l, l + lanes, … */
     float *partials; /* (rows × (lanes + CD_CUDA_RANGE_JOINS) × 2) device memory */
 } cd_cuda_rows;
 int64_t cd_cuda_range_lanes(int64_t length);
@@ -117,8 +119,9 @@ typedef struct cd_cuda_decode {
     int64_t parts, rows, length;
 } cd_cuda_decode;
 
-/* The k largest by magnitude: digits of four bits of the k-th largest are found from the top, each by a histogram of what
-** agrees with the ones before; then a prefix sum says where each lane's chosen elements go. */
+/* The k largest by magnitude: digits of four bits of the k-th largest are found from the top, each
+** by a histogram of what agrees with the ones before; then a prefix sum says where each lane's
+** chosen elements go. */
 #define CD_CUDA_LARGEST_LANES 8192
 #define CD_CUDA_LARGEST_JOINS 64
 typedef struct cd_cuda_largest {
@@ -129,7 +132,8 @@ typedef struct cd_cuda_largest {
     void *values;     /* (k) */
     void *work;       /* CD_CUDA_LARGEST_BYTES of device memory */
 } cd_cuda_largest;
-#define CD_CUDA_LARGEST_BYTES ((size_t)(16 + 16 * 4 * (CD_CUDA_LARGEST_LANES + CD_CUDA_LARGEST_JOINS)))
+#define CD_CUDA_LARGEST_BYTES \
+    ((size_t)(16 + 16 * 4 * (CD_CUDA_LARGEST_LANES + CD_CUDA_LARGEST_JOINS)))
 
 typedef struct cd_cuda_add_at {
     void *data; /* (numel) */
@@ -148,8 +152,10 @@ int cd_cuda_launch_product(const cd_cuda_product *product, void *stream);
 int cd_cuda_launch_basis(const cd_cuda_basis *basis, void *stream);
 /* partials: (CD_CUDA_PARTIALS) f64, the sum of squares of each lane, in order. */
 int cd_cuda_launch_squares(const cd_cuda_view *src, int64_t numel, double *partials, void *stream);
-/* partials: (CD_CUDA_PARTIALS) i64, the first index of each lane that is NaN or infinite, or INT64_MAX. */
-int cd_cuda_launch_nonfinite(const cd_cuda_view *src, int64_t numel, int64_t *partials, void *stream);
+/* partials: (CD_CUDA_PARTIALS) i64, the first index of each lane that is NaN or infinite, or
+** INT64_MAX. */
+int cd_cuda_launch_nonfinite(const cd_cuda_view *src, int64_t numel, int64_t *partials,
+                             void *stream);
 
 int cd_cuda_launch_quantize(const cd_cuda_rows *rows, void *stream);
 int cd_cuda_launch_decode(const cd_cuda_decode *decode, void *stream);

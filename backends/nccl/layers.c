@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Layers and update rules of the cuda device: operands, scratch, products. What a kernel computes is in layers.cu. */
+/* Layers and update rules of the cuda device: operands, scratch, products. What a kernel computes
+** is in layers.cu. */
 #include "backends/nccl/layers.h"
 
 #include "backends/nccl/cuda.h"
@@ -45,15 +46,17 @@ static cddp_status check_tensors(const cddp_device *device, const char *name, co
         const cddp_tensor *t = &tensors[i];
         if (t->device == NULL) continue;
         if (t->device != device)
-            return cd_fail(err, CDDP_E_ARG, "%s: %s %u is on device %s", name, what, i, t->device->name);
-        if (!cddp_tensor_is_contiguous(t)) return cd_fail(err, CDDP_E_ARG, "%s: %s %u has gaps", name, what, i);
+            return cd_fail(err, CDDP_E_ARG, "%s: %s %u is on device %s", name, what, i,
+                           t->device->name);
+        if (!cddp_tensor_is_contiguous(t))
+            return cd_fail(err, CDDP_E_ARG, "%s: %s %u has gaps", name, what, i);
     }
     return CDDP_OK;
 }
 
 /* pairs: which tensor may be c64 beside f32, or count. */
-static cddp_status check_reals(const char *name, const char *what, const cddp_tensor *tensors, uint32_t count,
-                               uint32_t pairs, cddp_dtype dtype, cddp_error *err)
+static cddp_status check_reals(const char *name, const char *what, const cddp_tensor *tensors,
+                               uint32_t count, uint32_t pairs, cddp_dtype dtype, cddp_error *err)
 {
     for (uint32_t i = 0; i < count; i++)
         if (tensors[i].device != NULL && tensors[i].dtype != dtype &&
@@ -63,19 +66,24 @@ static cddp_status check_reals(const char *name, const char *what, const cddp_te
     return CDDP_OK;
 }
 
-static cddp_status check_call(const cddp_device *device, const cddp_layer_call *call, cddp_error *err)
+static cddp_status check_call(const cddp_device *device, const cddp_layer_call *call,
+                              cddp_error *err)
 {
-    if (call->size < sizeof *call || (unsigned)call->layer >= CDDP_LAYER_COUNT || layers[call->layer].name == NULL)
-        return cd_fail(err, CDDP_E_ARG, "cuda: layer %d in a call of %u bytes", (int)call->layer, call->size);
+    if (call->size < sizeof *call || (unsigned)call->layer >= CDDP_LAYER_COUNT ||
+        layers[call->layer].name == NULL)
+        return cd_fail(err, CDDP_E_ARG, "cuda: layer %d in a call of %u bytes", (int)call->layer,
+                       call->size);
     const char *name = layers[call->layer].name;
     const bool fits = call->layer == CDDP_LAYER_COMBINE
                           ? call->input_count >= 2 && call->input_count <= 1 + CD_CUDA_EXPERTS_MAX
                           : call->input_count == layers[call->layer].inputs;
     if (!fits || call->output_count != 1)
-        return cd_fail(err, CDDP_E_ARG, "%s: %u inputs and %u outputs", name, call->input_count, call->output_count);
+        return cd_fail(err, CDDP_E_ARG, "%s: %u inputs and %u outputs", name, call->input_count,
+                       call->output_count);
     const cddp_dtype dtype = call->outputs[0].dtype;
     if (dtype != CDDP_F32 && dtype != CDDP_F64)
-        return cd_fail(err, CDDP_E_ARG, "%s computes in f32 and f64, not in %s", name, cddp_dtype_name(dtype));
+        return cd_fail(err, CDDP_E_ARG, "%s computes in f32 and f64, not in %s", name,
+                       cddp_dtype_name(dtype));
     CD_TRY(check_tensors(device, name, "given tensor", call->given, CDDP_LAYER_GIVEN, err));
     CD_TRY(check_tensors(device, name, "input", call->inputs, call->input_count, err));
     CD_TRY(check_tensors(device, name, "output", call->outputs, 1, err));
@@ -83,17 +91,20 @@ static cddp_status check_call(const cddp_device *device, const cddp_layer_call *
     CD_TRY(check_reals(name, "input", call->inputs, n, pairs, dtype, err));
     if (!call->is_backward) return CDDP_OK;
     CD_TRY(check_tensors(device, name, "gradient of output", call->out_grads, 1, err));
-    CD_TRY(check_tensors(device, name, "gradient of input", call->in_grads, call->input_count, err));
+    CD_TRY(
+        check_tensors(device, name, "gradient of input", call->in_grads, call->input_count, err));
     CD_TRY(check_reals(name, "gradient of output", call->out_grads, 1, 1, dtype, err));
     return check_reals(name, "gradient of input", call->in_grads, n, pairs, dtype, err);
 }
 
 /* ---- what the trace hears ---- */
 
-static void touch(cd_cuda *cuda, const cddp_tensor *tensors, uint32_t count, bool write, const char *who)
+static void touch(cd_cuda *cuda, const cddp_tensor *tensors, uint32_t count, bool write,
+                  const char *who)
 {
     for (uint32_t i = 0; i < count; i++)
-        if (tensors[i].device != NULL) cd_observe_touch(&cuda->observer, cuda->stream, &tensors[i], write, who);
+        if (tensors[i].device != NULL)
+            cd_observe_touch(&cuda->observer, cuda->stream, &tensors[i], write, who);
 }
 
 static void observe_call(cd_cuda *cuda, const cddp_layer_call *call)
@@ -102,7 +113,8 @@ static void observe_call(cd_cuda *cuda, const cddp_layer_call *call)
     const bool is_half = call->layer == CDDP_LAYER_BATCH_NORM_SHARED;
     const bool moves_given =
         (is_half && call->integers[1] == 1) ||
-        (!call->is_backward && (is_half || call->layer == CDDP_LAYER_BATCH_NORM || call->layer == CDDP_LAYER_GATE));
+        (!call->is_backward &&
+         (is_half || call->layer == CDDP_LAYER_BATCH_NORM || call->layer == CDDP_LAYER_GATE));
     if (cuda->observer.tracer == NULL) return;
     touch(cuda, call->inputs, call->input_count, false, who);
     touch(cuda, call->given, CDDP_LAYER_GIVEN, moves_given, who);
@@ -127,13 +139,14 @@ static operand operand_of(const cddp_tensor *t, int64_t width, bool by_columns)
 }
 
 /* dst (m, n) = a (m, k) · b (k, n) */
-static cddp_status run_product(cd_cuda *cuda, const cddp_tensor *dst, const operand *a, const operand *b, int64_t m,
-                               int64_t n, int64_t k, cddp_error *err)
+static cddp_status run_product(cd_cuda *cuda, const cddp_tensor *dst, const operand *a,
+                               const operand *b, int64_t m, int64_t n, int64_t k, cddp_error *err)
 {
     bool done = false;
     cd_cuda_product p = {.a = a->data,
                          .b = b->data,
-                         .dst = (char *)dst->storage + (size_t)dst->offset * cddp_dtype_bytes(dst->dtype),
+                         .dst = (char *)dst->storage +
+                                (size_t)dst->offset * cddp_dtype_bytes(dst->dtype),
                          .dtype = (uint32_t)dst->dtype,
                          .m = m,
                          .n = n,
@@ -148,7 +161,8 @@ static cddp_status run_product(cd_cuda *cuda, const cddp_tensor *dst, const oper
     if (k > 0 && m >= (CD_CUDA_LARGE_PRODUCT / n + k - 1) / k)
         CD_TRY(cd_cublas_product(cuda, &p, cuda->stream, &done, err));
     if (done) return CDDP_OK;
-    return cd_cuda_check((cudaError_t)cd_cuda_launch_product(&p, cuda->stream), "starting a product", err);
+    return cd_cuda_check((cudaError_t)cd_cuda_launch_product(&p, cuda->stream),
+                         "starting a product", err);
 }
 
 static cddp_status run_linear_products(cd_cuda *cuda, const cddp_layer_call *call, cddp_error *err)
@@ -166,7 +180,8 @@ static cddp_status run_linear_products(cd_cuda *cuda, const cddp_layer_call *cal
         operand a = operand_of(dy, out, false), b = operand_of(w, in, false);
         CD_TRY(run_product(cuda, dx, &a, &b, rows, in, out, err));
     }
-    if (dw->device == NULL || rows != x->sizes[0]) return CDDP_OK; /* several rows per sample: layers.cu */
+    /* several rows per sample: layers.cu */
+    if (dw->device == NULL || rows != x->sizes[0]) return CDDP_OK;
     operand a = operand_of(dy, out, true), b = operand_of(x, in, false);
     return run_product(cuda, dw, &a, &b, out, in, rows, err);
 }
@@ -192,33 +207,41 @@ static cddp_status cuda_run(const cddp_device *device, const cddp_layer_call *ca
     const size_t bytes = cd_cuda_layer_scratch(call);
     if (bytes > 0) CD_TRY(cd_cuda_take(cuda, bytes, &scratch, err));
     cddp_status status =
-        cd_cuda_check((cudaError_t)cd_cuda_launch_layer(call, scratch, cuda->stream), layers[call->layer].name, err);
+        cd_cuda_check((cudaError_t)cd_cuda_launch_layer(call, scratch, cuda->stream),
+                      layers[call->layer].name, err);
     cd_cuda_give(cuda, bytes, scratch);
     return status;
 }
 
-static cddp_status cuda_update(const cddp_device *device, const cddp_update_call *call, cddp_error *err)
+static cddp_status cuda_update(const cddp_device *device, const cddp_update_call *call,
+                               cddp_error *err)
 {
     cd_cuda *cuda;
-    if (call->size < sizeof *call || (unsigned)call->rule >= CDDP_UPDATE_COUNT || call->tensors[0] == NULL)
-        return cd_fail(err, CDDP_E_ARG, "cuda: update rule %d in a call of %u bytes", (int)call->rule, call->size);
+    if (call->size < sizeof *call || (unsigned)call->rule >= CDDP_UPDATE_COUNT ||
+        call->tensors[0] == NULL)
+        return cd_fail(err, CDDP_E_ARG, "cuda: update rule %d in a call of %u bytes",
+                       (int)call->rule, call->size);
     for (int i = 0; i < CDDP_UPDATE_TENSORS && call->tensors[i] != NULL; i++) {
         const cddp_tensor *t = call->tensors[i];
         if (t->device != device)
-            return cd_fail(err, CDDP_E_ARG, "update: tensor %d is on device %s", i, t->device->name);
+            return cd_fail(err, CDDP_E_ARG, "update: tensor %d is on device %s", i,
+                           t->device->name);
         if (!cddp_dtype_is_float(t->dtype) && t->dtype != CDDP_C64)
-            return cd_fail(err, CDDP_E_ARG, "update: tensor %d is %s", i, cddp_dtype_name(t->dtype));
+            return cd_fail(err, CDDP_E_ARG, "update: tensor %d is %s", i,
+                           cddp_dtype_name(t->dtype));
         CD_TRY(cd_view_check_same(call->tensors[0], t, "update", err));
     }
     CD_TRY(need(device, &cuda, err));
     for (uint32_t i = 0; i < CDDP_UPDATE_TENSORS && call->tensors[i] != NULL; i++)
         touch(cuda, call->tensors[i], 1, i != 1, "update"); /* all but the gradient */
-    return cd_cuda_check((cudaError_t)cd_cuda_launch_update(call, cuda->stream), "starting an update", err);
+    return cd_cuda_check((cudaError_t)cd_cuda_launch_update(call, cuda->stream),
+                         "starting an update", err);
 }
 
 const cddp_layers cd_cuda_layers = {.size = sizeof cd_cuda_layers,
                                     .abi = CDDP_LAYERS_ABI,
-                                    .layers = (CDDP_LAYER_BIT(CDDP_LAYER_COUNT) - 1) & ~CDDP_LAYER_BIT(CDDP_LAYER_NONE),
+                                    .layers = (CDDP_LAYER_BIT(CDDP_LAYER_COUNT) - 1) &
+                                              ~CDDP_LAYER_BIT(CDDP_LAYER_NONE),
                                     .rules = CDDP_UPDATE_BIT(CDDP_UPDATE_COUNT) - 1,
                                     .run = cuda_run,
                                     .update = cuda_update};

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Kernels of the layers and of the optimizers' rules: layers.h says how they sum.
 **
-** Written for two compilers, as kernels.cu is. A kernel is a functor: operator()(i) computes element i of what it makes
-** and writes nothing else, so launches need no barrier inside and no atomics. R is float or double.
+** Written for two compilers, as kernels.cu is. A kernel is a functor: operator()(i) computes
+** element i of what it makes and writes nothing else, so launches need no barrier inside and no
+** atomics. R is float or double.
 */
 #ifdef CD_CUDA_ON_HOST
 #include CD_CUDA_ON_HOST
 #else
 #include <cuda_runtime.h>
-#define CD_LAUNCH(kernel, blocks, threads, stream, argument)                                                           \
+#define CD_LAUNCH(kernel, blocks, threads, stream, argument) \
     kernel<<<(unsigned)(blocks), (unsigned)(threads), 0, (cudaStream_t)(stream)>>>(argument)
 #endif
 
@@ -31,7 +32,8 @@ template <typename F> struct Each {
 
 template <typename F> __global__ void each_kernel(Each<F> e)
 {
-    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < e.count; i += (int64_t)gridDim.x * blockDim.x)
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < e.count;
+         i += (int64_t)gridDim.x * blockDim.x)
         e.element(i);
 }
 
@@ -82,7 +84,10 @@ template <typename R> struct Call {
     R *din(uint32_t i) const { return data<R>(&c->in_grads[i]); }
     template <typename T> T *given(uint32_t i) const { return data<T>(&c->given[i]); }
     int64_t size(uint32_t input, uint32_t d) const { return c->inputs[input].sizes[d]; }
-    int64_t last(uint32_t input) const { return c->inputs[input].sizes[c->inputs[input].dim_count - 1]; }
+    int64_t last(uint32_t input) const
+    {
+        return c->inputs[input].sizes[c->inputs[input].dim_count - 1];
+    }
     int64_t numel(uint32_t input) const { return cddp_tensor_numel(&c->inputs[input]); }
     int64_t samples() const { return c->inputs[0].sizes[0]; }
     /* Elements per sample of the first input. */
@@ -131,7 +136,8 @@ template <typename R> struct LinearWeight {
         R total = 0;
         for (int64_t s = 0; s < samples; s++) {
             R sample = 0;
-            for (int64_t r = s * inner; r < (s + 1) * inner; r++) sample += dy[r * out + o] * x[r * in + column];
+            for (int64_t r = s * inner; r < (s + 1) * inner; r++)
+                sample += dy[r * out + o] * x[r * in + column];
             total += sample;
         }
         dw[i] = total;
@@ -167,7 +173,10 @@ struct Sigmoid {
 };
 /* Φ(x) is computed again in backward. */
 struct Gelu {
-    template <typename R> static __device__ R share(R x) { return (R)0.5 * (1 + ferf(x * (R)0.70710678118654752440)); }
+    template <typename R> static __device__ R share(R x)
+    {
+        return (R)0.5 * (1 + ferf(x * (R)0.70710678118654752440));
+    }
     template <typename R> static __device__ R value(R x) { return x * share(x); }
     template <typename R> static __device__ R slope(R x, R, R dy)
     {
@@ -197,7 +206,8 @@ template <typename R, typename F> void run_function(Call<R> &k)
 /* ---- convolution ---- */
 
 struct ConvSizes {
-    int64_t samples, channels, height, width, kernel_height, kernel_width, stride, padding, out, out_width, positions;
+    int64_t samples, channels, height, width, kernel_height, kernel_width, stride, padding, out,
+        out_width, positions;
     __device__ int64_t patch() const { return channels * kernel_height * kernel_width; }
     __device__ int64_t sample() const { return channels * height * width; }
     /* Which element of the sample patch element k meets at position p; -1 in the padding. */
@@ -218,7 +228,8 @@ template <typename R> struct ConvForward {
     R *y;
     __device__ void operator()(int64_t i) const
     {
-        const int64_t s = i / (z.out * z.positions), o = i / z.positions % z.out, p = i % z.positions;
+        const int64_t s = i / (z.out * z.positions), o = i / z.positions % z.out,
+                      p = i % z.positions;
         const R *sample = x + s * z.sample();
         R sum = 0;
         for (int64_t k = 0; k < z.patch(); k++) {
@@ -237,7 +248,8 @@ template <typename R> struct ConvInput {
     __device__ void operator()(int64_t i) const
     {
         const int64_t s = i / z.sample(), at = i % z.sample();
-        const int64_t channel = at / (z.height * z.width), row = at / z.width % z.height, column = at % z.width;
+        const int64_t channel = at / (z.height * z.width), row = at / z.width % z.height,
+                      column = at % z.width;
         const R *from = dy + s * z.out * z.positions;
         R total = 0;
         for (int64_t ky = 0; ky < z.kernel_height; ky++)
@@ -246,9 +258,11 @@ template <typename R> struct ConvInput {
                 if (top < 0 || left < 0 || top % z.stride != 0 || left % z.stride != 0) continue;
                 const int64_t y = top / z.stride, x = left / z.stride;
                 if (x >= z.out_width || y >= z.positions / z.out_width) continue;
-                const int64_t k = (channel * z.kernel_height + ky) * z.kernel_width + kx, p = y * z.out_width + x;
+                const int64_t k = (channel * z.kernel_height + ky) * z.kernel_width + kx,
+                              p = y * z.out_width + x;
                 R sum = 0;
-                for (int64_t o = 0; o < z.out; o++) sum += weight[o * z.patch() + k] * from[o * z.positions + p];
+                for (int64_t o = 0; o < z.out; o++)
+                    sum += weight[o * z.patch() + k] * from[o * z.positions + p];
                 total += sum;
             }
         dx[i] = total;
@@ -267,7 +281,8 @@ template <typename R> struct ConvWeight {
             R sum = 0;
             for (int64_t p = 0; p < z.positions; p++) {
                 const int64_t at = z.source(k, p);
-                sum += dy[(s * z.out + o) * z.positions + p] * (at >= 0 ? x[s * z.sample() + at] : (R)0);
+                sum += dy[(s * z.out + o) * z.positions + p] *
+                       (at >= 0 ? x[s * z.sample() + at] : (R)0);
             }
             total += sum;
         }
@@ -311,10 +326,12 @@ template <typename R> void run_conv(Call<R> &k)
     }
     if (k.din(0) != nullptr) k.step(k.numel(0), ConvInput<R>{z, k.in(1), k.dout(), k.din(0)});
     if (k.din(1) != nullptr) k.step(k.numel(1), ConvWeight<R>{z, k.in(0), k.dout(), k.din(1)});
-    if (k.din(2) != nullptr) k.step(z.out, ConvBias<R>{k.dout(), k.din(2), z.samples, z.out, z.positions});
+    if (k.din(2) != nullptr)
+        k.step(z.out, ConvBias<R>{k.dout(), k.din(2), z.samples, z.out, z.positions});
 }
 
-/* Sums of size × size blocks of the large side, row by row, divided by `divisor` where that is not 0. */
+/* Sums of size × size blocks of the large side, row by row, divided by `divisor` where that is not
+** 0. */
 template <typename R> struct Blocks {
     const R *large;
     R *small;
@@ -325,7 +342,8 @@ template <typename R> struct Blocks {
         const int64_t plane = i / (height * width), row = i / width % height, column = i % width;
         R sum = 0;
         for (int64_t b = 0; b < size * size; b++)
-            sum += large[((plane * height + row) * size + b / size) * width * size + column * size + b % size];
+            sum += large[((plane * height + row) * size + b / size) * width * size + column * size +
+                         b % size];
         small[i] = divisor != 0 ? sum / divisor : sum;
     }
 };
@@ -338,7 +356,8 @@ template <typename R> struct Spread {
     R divisor;
     __device__ void operator()(int64_t i) const
     {
-        const int64_t wide = width * size, plane = i / (height * size * wide), row = i / wide % (height * size) / size;
+        const int64_t wide = width * size, plane = i / (height * size * wide),
+                      row = i / wide % (height * size) / size;
         const R value = small[(plane * height + row) * width + i % wide / size];
         large[i] = divisor != 0 ? value / divisor : value;
     }
@@ -360,7 +379,8 @@ template <typename R> void run_resize(Call<R> &k, bool shrinks)
 
 /* ---- dropout ---- */
 
-/* One thread draws for one sample: xoshiro256** (core/base/prng.c) has no place to begin but its start. */
+/* One thread draws for one sample: xoshiro256** (core/base/prng.c) has no place to begin but its
+** start. */
 template <typename R> struct Dropout {
     const R *from;
     R *to;
@@ -395,7 +415,8 @@ template <typename R> void run_dropout(Call<R> &k)
 {
     const R *from = k.c->is_backward ? k.dout() : k.in(0);
     R *to = k.c->is_backward ? k.din(0) : k.out();
-    k.step(k.samples(), Dropout<R>{from, to, k.template given<const int64_t>(0), k.width(), k.c->reals[0]});
+    k.step(k.samples(),
+           Dropout<R>{from, to, k.template given<const int64_t>(0), k.width(), k.c->reals[0]});
 }
 
 /* ---- embedding ---- */
@@ -405,7 +426,10 @@ template <typename R> struct EmbeddingRows {
     R *y;
     const int64_t *indices;
     int64_t width;
-    __device__ void operator()(int64_t i) const { y[i] = table[indices[i / width] * width + i % width]; }
+    __device__ void operator()(int64_t i) const
+    {
+        y[i] = table[indices[i / width] * width + i % width];
+    }
 };
 
 template <typename R> struct EmbeddingBags {
@@ -422,7 +446,8 @@ template <typename R> struct EmbeddingBags {
     }
 };
 
-/* Row `hit` of the gradient from the places that are its own: those of one sample first, then samples. */
+/* Row `hit` of the gradient from the places that are its own: those of one sample first, then
+** samples. */
 template <typename R> struct EmbeddingTable {
     const R *dy;
     R *table;
@@ -453,8 +478,8 @@ template <typename R> void run_embedding(Call<R> &k)
     if (k.c->is_backward) {
         k.step(k.c->given[1].sizes[0] * width,
                EmbeddingTable<R>{k.dout(), k.din(0), k.template given<const int64_t>(1),
-                                 k.template given<const int64_t>(2), k.template given<const int64_t>(3), positions,
-                                 width, bag});
+                                 k.template given<const int64_t>(2),
+                                 k.template given<const int64_t>(3), positions, width, bag});
         return;
     }
     const int64_t count = cddp_tensor_numel(&k.c->outputs[0]);
@@ -466,7 +491,8 @@ template <typename R> void run_embedding(Call<R> &k)
 
 /* ---- layer norm ---- */
 
-template <typename R> __device__ void row_moments(const R *x, int64_t width, double eps, R *mean, R *inverse)
+template <typename R>
+__device__ void row_moments(const R *x, int64_t width, double eps, R *mean, R *inverse)
 {
     R sum = 0, squares = 0;
     for (int64_t i = 0; i < width; i++) sum += x[i];
@@ -510,7 +536,8 @@ template <typename R> struct NormRowBack {
         sum /= (R)width;
         dot /= (R)width;
         for (int64_t i = 0; i < width; i++)
-            dx[r * width + i] = inverse * (dyr[i] * weight[i] - sum - (xr[i] - mean) * inverse * dot);
+            dx[r * width + i] =
+                inverse * (dyr[i] * weight[i] - sum - (xr[i] - mean) * inverse * dot);
     }
 };
 
@@ -525,7 +552,8 @@ template <typename R> struct NormColumn {
             R sample_w = 0, sample_b = 0;
             for (int64_t r = s * inner; r < (s + 1) * inner; r++) {
                 const R d = dy[r * width + i];
-                sample_w = sample_w + d * ((x[r * width + i] - moments[2 * r]) * moments[2 * r + 1]);
+                sample_w =
+                    sample_w + d * ((x[r * width + i] - moments[2 * r]) * moments[2 * r + 1]);
                 sample_b = sample_b + d;
             }
             total_w += sample_w;
@@ -548,7 +576,8 @@ template <typename R> void run_layer_norm(Call<R> &k, void *scratch)
     R *moments = (R *)scratch;
     k.step(rows, NormRowBack<R>{k.in(0), k.in(1), k.dout(), k.din(0), moments, width, eps});
     if (k.din(1) != nullptr || k.din(2) != nullptr)
-        k.step(width, NormColumn<R>{k.in(0), k.dout(), moments, k.din(1), k.din(2), k.samples(), inner, width});
+        k.step(width, NormColumn<R>{k.in(0), k.dout(), moments, k.din(1), k.din(2), k.samples(),
+                                    inner, width});
 }
 
 /* ---- batch norm ---- */
@@ -556,7 +585,10 @@ template <typename R> void run_layer_norm(Call<R> &k, void *scratch)
 struct Planes {
     int64_t samples, channels, area;
     __device__ int64_t values() const { return samples * area; } /* per channel */
-    __device__ int64_t at(int64_t n, int64_t channel, int64_t p) const { return (n * channels + channel) * area + p; }
+    __device__ int64_t at(int64_t n, int64_t channel, int64_t p) const
+    {
+        return (n * channels + channel) * area + p;
+    }
 };
 
 struct Moments {
@@ -601,7 +633,10 @@ template <typename R> struct BatchMoments {
     Planes z;
     const R *x;
     BatchKeep<R> to;
-    __device__ void operator()(int64_t c) const { to.keep(c, moments_of(z, x, c), (double)z.values()); }
+    __device__ void operator()(int64_t c) const
+    {
+        to.keep(c, moments_of(z, x, c), (double)z.values());
+    }
 };
 
 /* own: (2 · channels + 1) mean, spread, count. */
@@ -618,7 +653,8 @@ template <typename R> struct BatchOwn {
     }
 };
 
-/* all: (ranks, 2 · channels + 1). Chan's parallel formula, in rank order; total: the count of all ranks, written too. */
+/* all: (ranks, 2 · channels + 1). Chan's parallel formula, in rank order; total: the count of all
+** ranks, written too. */
 template <typename R> struct BatchCombine {
     const double *all;
     int64_t ranks;
@@ -634,7 +670,8 @@ template <typename R> struct BatchCombine {
         m.mean = sum / count;
         for (int64_t r = 0; r < ranks; r++) {
             const double distance = all[r * width + c] - m.mean;
-            m.spread += all[r * width + to.channels + c] + all[r * width + width - 1] * distance * distance;
+            m.spread +=
+                all[r * width + to.channels + c] + all[r * width + width - 1] * distance * distance;
         }
         if (c == 0) *total = count;
         to.keep(c, m, count);
@@ -661,7 +698,8 @@ template <typename R> struct BatchValue {
     __device__ void operator()(int64_t i) const
     {
         const int64_t c = i / z.area % z.channels;
-        y[i] = (R)(((double)x[i] - kept[c]) * kept[2 * z.channels + c] * (double)weight[c] + (double)bias[c]);
+        y[i] = (R)(((double)x[i] - kept[c]) * kept[2 * z.channels + c] * (double)weight[c] +
+                   (double)bias[c]);
     }
 };
 
@@ -698,7 +736,8 @@ template <typename R> struct BatchInput {
     __device__ void operator()(int64_t i) const
     {
         const int64_t c = i / z.area % z.channels;
-        const double count = total != nullptr ? *total : (double)z.values(), inverse = kept[2 * z.channels + c];
+        const double count = total != nullptr ? *total : (double)z.values(),
+                     inverse = kept[2 * z.channels + c];
         const double xhat = ((double)x[i] - kept[c]) * inverse;
         double centred = (double)dy[i];
         if (training) centred -= sums[c] / count + xhat * (sums[z.channels + c] / count);
@@ -731,7 +770,8 @@ template <typename R> void run_batch_norm(Call<R> &k, void *scratch)
     if (k.c->is_backward) {
         k.step(z.channels, BatchSums<R>{z, k.in(0), k.dout(), kept, sums, k.din(1), k.din(2)});
         if (k.din(0) != nullptr)
-            k.step(k.numel(0), BatchInput<R>{z, k.in(0), k.in(1), k.dout(), kept, sums, nullptr, k.din(0), training});
+            k.step(k.numel(0), BatchInput<R>{z, k.in(0), k.in(1), k.dout(), kept, sums, nullptr,
+                                             k.din(0), training});
         return;
     }
     if (training)
@@ -756,7 +796,8 @@ template <typename R> void run_batch_norm_shared(Call<R> &k)
     } else if (is_first) {
         k.step(z.channels, BatchSums<R>{z, k.in(0), k.dout(), kept, own, k.din(1), k.din(2)});
     } else if (k.din(0) != nullptr) {
-        k.step(k.numel(0), BatchInput<R>{z, k.in(0), k.in(1), k.dout(), kept, own, total, k.din(0), true});
+        k.step(k.numel(0),
+               BatchInput<R>{z, k.in(0), k.in(1), k.dout(), kept, own, total, k.din(0), true});
     }
 }
 
@@ -767,7 +808,10 @@ struct AttentionSizes {
     bool causal;
     __device__ int64_t stride() const { return 3 * width; }
     /* Where the queries of head h of sample s begin; keys and values follow `width` further on. */
-    __device__ int64_t start(int64_t s, int64_t h) const { return s * positions * stride() + h * head; }
+    __device__ int64_t start(int64_t s, int64_t h) const
+    {
+        return s * positions * stride() + h * head;
+    }
     int64_t queries() const { return samples * heads * positions; }
 };
 
@@ -785,7 +829,8 @@ template <typename R> struct AttentionShares {
     R *shares;
     __device__ void operator()(int64_t i) const
     {
-        const int64_t q = i % z.positions, h = i / z.positions % z.heads, s = i / z.positions / z.heads;
+        const int64_t q = i % z.positions, h = i / z.positions % z.heads,
+                      s = i / z.positions / z.heads;
         const R *from = qkv + z.start(s, h), scale = 1 / root((R)z.head);
         R *row = shares + i * z.positions, top = 0, total = 0;
         const int64_t seen = z.causal ? q + 1 : z.positions;
@@ -807,9 +852,11 @@ template <typename R> struct AttentionMix {
     {
         const int64_t i = at % z.head, h = at / z.head % z.heads, q = at / z.width % z.positions;
         const int64_t s = at / z.width / z.positions;
-        const R *from = qkv + z.start(s, h), *row = shares + ((s * z.heads + h) * z.positions + q) * z.positions;
+        const R *from = qkv + z.start(s, h),
+                *row = shares + ((s * z.heads + h) * z.positions + q) * z.positions;
         R sum = 0;
-        for (int64_t k = 0; k < z.positions; k++) sum += row[k] * from[k * z.stride() + 2 * z.width + i];
+        for (int64_t k = 0; k < z.positions; k++)
+            sum += row[k] * from[k * z.stride() + 2 * z.width + i];
         y[at] = sum;
     }
 };
@@ -821,9 +868,11 @@ template <typename R> struct AttentionScores {
     R *scores;
     __device__ void operator()(int64_t i) const
     {
-        const int64_t q = i % z.positions, h = i / z.positions % z.heads, s = i / z.positions / z.heads;
+        const int64_t q = i % z.positions, h = i / z.positions % z.heads,
+                      s = i / z.positions / z.heads;
         const R *value = qkv + z.start(s, h) + 2 * z.width, scale = 1 / root((R)z.head);
-        const R *dyq = dy + (s * z.positions + q) * z.width + h * z.head, *row = shares + i * z.positions;
+        const R *dyq = dy + (s * z.positions + q) * z.width + h * z.head,
+                *row = shares + i * z.positions;
         R *score = scores + i * z.positions, mixed = 0;
         for (int64_t k = 0; k < z.positions; k++) {
             score[k] = dot(dyq, value + k * z.stride(), z.head);
@@ -847,7 +896,8 @@ template <typename R> struct AttentionInput {
         R sum = 0;
         for (int64_t other = 0; other < z.positions; other++) {
             if (part == 0)
-                sum += scores[square + t * z.positions + other] * from[other * z.stride() + z.width + i];
+                sum += scores[square + t * z.positions + other] *
+                       from[other * z.stride() + z.width + i];
             else if (part == 1)
                 sum += scores[square + other * z.positions + t] * from[other * z.stride() + i];
             else
@@ -860,7 +910,8 @@ template <typename R> struct AttentionInput {
 template <typename R> void run_attention(Call<R> &k, void *scratch)
 {
     const int64_t width = k.size(0, 2) / 3, heads = k.c->integers[0];
-    const AttentionSizes z = {k.size(0, 0), k.size(0, 1), width, heads, width / heads, k.c->integers[1] != 0};
+    const AttentionSizes z = {k.size(0, 0), k.size(0, 1),  width,
+                              heads,        width / heads, k.c->integers[1] != 0};
     R *shares = (R *)scratch, *scores = shares + z.queries() * z.positions;
     k.step(z.queries(), AttentionShares<R>{z, k.in(0), shares});
     if (!k.c->is_backward) {
@@ -904,7 +955,10 @@ template <typename R, typename F> struct PairSlope {
     const R *y, *target, *dlosses;
     R *dy;
     int64_t width;
-    __device__ void operator()(int64_t i) const { dy[i] = dlosses[i / width] * F::slope(y[i], target[i]); }
+    __device__ void operator()(int64_t i) const
+    {
+        dy[i] = dlosses[i / width] * F::slope(y[i], target[i]);
+    }
 };
 
 template <typename R, typename F> void run_pair_loss(Call<R> &k)
@@ -957,7 +1011,8 @@ template <typename R> struct EntropySlope {
     {
         const int64_t at = i / classes;
         if (target[at] != IGNORED)
-            dy[i] = dlosses[at / positions] * (fexp(y[i] - totals[at]) - (i % classes == target[at] ? 1 : 0));
+            dy[i] = dlosses[at / positions] *
+                    (fexp(y[i] - totals[at]) - (i % classes == target[at] ? 1 : 0));
     }
 };
 
@@ -970,7 +1025,8 @@ template <typename R> void run_cross_entropy(Call<R> &k, void *scratch)
     if (!k.c->is_backward)
         k.step(k.samples(), EntropyLoss<R>{k.in(0), totals, target, k.out(), positions, classes});
     else
-        k.step(k.numel(0), EntropySlope<R>{k.in(0), totals, k.dout(), target, k.din(0), positions, classes});
+        k.step(k.numel(0),
+               EntropySlope<R>{k.in(0), totals, k.dout(), target, k.din(0), positions, classes});
 }
 
 template <typename R> struct WeightedSum {
@@ -982,7 +1038,8 @@ template <typename R> struct WeightedSum {
     __device__ void operator()(int64_t) const
     {
         R sum = 0;
-        for (int64_t s = 0; s < samples; s++) sum += weights != nullptr ? losses[s] * (R)weights[s] : losses[s];
+        for (int64_t s = 0; s < samples; s++)
+            sum += weights != nullptr ? losses[s] * (R)weights[s] : losses[s];
         *loss = divisor != 0 ? sum / (R)divisor : sum;
     }
 };
@@ -1030,7 +1087,10 @@ template <typename R> struct InnerTotal {
 template <typename R> struct InnerValue {
     const R *acc, *x, *total;
     R *y;
-    __device__ void operator()(int64_t s) const { y[s] = (acc != nullptr ? acc[s] : 0) + x[s] * *total; }
+    __device__ void operator()(int64_t s) const
+    {
+        y[s] = (acc != nullptr ? acc[s] : 0) + x[s] * *total;
+    }
 };
 template <typename R> struct InnerSlope {
     const R *dy, *x;
@@ -1052,10 +1112,14 @@ template <typename R> struct Copy {
 };
 
 /* Reals of a parameter, and where they begin: c64 has two in each element. */
-int64_t real_count(const cddp_tensor *p) { return cddp_tensor_numel(p) * (p->dtype == CDDP_C64 ? 2 : 1); }
+int64_t real_count(const cddp_tensor *p)
+{
+    return cddp_tensor_numel(p) * (p->dtype == CDDP_C64 ? 2 : 1);
+}
 template <typename R> R *reals_of(const cddp_tensor *p)
 {
-    return p->device != nullptr ? (R *)p->storage + p->offset * (p->dtype == CDDP_C64 ? 2 : 1) : nullptr;
+    return p->device != nullptr ? (R *)p->storage + p->offset * (p->dtype == CDDP_C64 ? 2 : 1)
+                                : nullptr;
 }
 
 template <typename R> void run_add_inner(Call<R> &k, void *scratch)
@@ -1108,7 +1172,8 @@ template <typename R> struct GateSlope {
     {
         const int64_t s = at / n, i = at % n;
         const R *row = logits + s * n;
-        dlogits[at] = dgates[s] * gates[s] * ((i == expert[s] ? 1 : 0) - share_of(row, n, i, row[expert[s]]));
+        dlogits[at] =
+            dgates[s] * gates[s] * ((i == expert[s] ? 1 : 0) - share_of(row, n, i, row[expert[s]]));
     }
 };
 
@@ -1118,7 +1183,8 @@ template <typename R> void run_gate(Call<R> &k)
     if (!k.c->is_backward)
         k.step(k.samples(), Gate<R>{k.in(0), k.out(), expert, k.size(0, 1)});
     else
-        k.step(k.numel(0), GateSlope<R>{k.in(0), k.out(), k.dout(), expert, k.din(0), k.size(0, 1)});
+        k.step(k.numel(0),
+               GateSlope<R>{k.in(0), k.out(), k.dout(), expert, k.din(0), k.size(0, 1)});
 }
 
 /* Rows of one expert: taken from their samples, or brought back to them. */
@@ -1138,8 +1204,10 @@ template <typename R> struct Take {
 template <typename R> void run_take(Call<R> &k)
 {
     const bool back = k.c->is_backward;
-    k.step(k.numel(0), Take<R>{back ? k.dout() : k.in(0), back ? k.din(0) : k.out(), k.template given<const int64_t>(0),
-                               k.template given<const int64_t>(1), k.c->integers[0], k.size(0, 1), back});
+    k.step(k.numel(0),
+           Take<R>{back ? k.dout() : k.in(0), back ? k.din(0) : k.out(),
+                   k.template given<const int64_t>(0), k.template given<const int64_t>(1),
+                   k.c->integers[0], k.size(0, 1), back});
 }
 
 template <typename R> struct Combine {
@@ -1183,7 +1251,8 @@ template <typename R> struct CombineResult {
 
 template <typename R> void run_combine(Call<R> &k)
 {
-    const int64_t *expert = k.template given<const int64_t>(0), *position = k.template given<const int64_t>(1);
+    const int64_t *expert = k.template given<const int64_t>(0),
+                  *position = k.template given<const int64_t>(1);
     const int64_t width = k.c->outputs[0].sizes[1], numel = cddp_tensor_numel(&k.c->outputs[0]);
     const uint32_t experts = k.c->input_count - 1;
     Combine<R> value = {{}, k.in(0), k.out(), expert, position, width};
@@ -1328,35 +1397,60 @@ struct F64 {
     typedef double Wide;
     static __device__ Wide widen(Stored x) { return x; }
     static __device__ Stored narrow(Wide x) { return x; }
-    static __device__ void update(void *const *x, const cddp_adam_scalars *s) { cd_adam_f64(x, 1, s); }
-    static __device__ void update(void *const *x, const cddp_adagrad_scalars *s) { cd_adagrad_f64(x, 1, s); }
+    static __device__ void update(void *const *x, const cddp_adam_scalars *s)
+    {
+        cd_adam_f64(x, 1, s);
+    }
+    static __device__ void update(void *const *x, const cddp_adagrad_scalars *s)
+    {
+        cd_adagrad_f64(x, 1, s);
+    }
 };
 struct F32 {
     typedef float Stored;
     typedef float Wide;
     static __device__ Wide widen(Stored x) { return x; }
     static __device__ Stored narrow(Wide x) { return x; }
-    static __device__ void update(void *const *x, const cddp_adam_scalars *s) { cd_adam_f32(x, 1, s); }
-    static __device__ void update(void *const *x, const cddp_adagrad_scalars *s) { cd_adagrad_f32(x, 1, s); }
+    static __device__ void update(void *const *x, const cddp_adam_scalars *s)
+    {
+        cd_adam_f32(x, 1, s);
+    }
+    static __device__ void update(void *const *x, const cddp_adagrad_scalars *s)
+    {
+        cd_adagrad_f32(x, 1, s);
+    }
 };
 struct F16 {
     typedef uint16_t Stored;
     typedef float Wide;
     static __device__ Wide widen(Stored x) { return cd_f16_to_f32(x); }
     static __device__ Stored narrow(Wide x) { return cd_f32_to_f16(x); }
-    static __device__ void update(void *const *x, const cddp_adam_scalars *s) { cd_adam_f16(x, 1, s); }
-    static __device__ void update(void *const *x, const cddp_adagrad_scalars *s) { cd_adagrad_f16(x, 1, s); }
+    static __device__ void update(void *const *x, const cddp_adam_scalars *s)
+    {
+        cd_adam_f16(x, 1, s);
+    }
+    static __device__ void update(void *const *x, const cddp_adagrad_scalars *s)
+    {
+        cd_adagrad_f16(x, 1, s);
+    }
 };
 struct BF16 {
     typedef uint16_t Stored;
     typedef float Wide;
     static __device__ Wide widen(Stored x) { return cd_bf16_to_f32(x); }
     static __device__ Stored narrow(Wide x) { return cd_f32_to_bf16(x); }
-    static __device__ void update(void *const *x, const cddp_adam_scalars *s) { cd_adam_bf16(x, 1, s); }
-    static __device__ void update(void *const *x, const cddp_adagrad_scalars *s) { cd_adagrad_bf16(x, 1, s); }
+    static __device__ void update(void *const *x, const cddp_adam_scalars *s)
+    {
+        cd_adam_bf16(x, 1, s);
+    }
+    static __device__ void update(void *const *x, const cddp_adagrad_scalars *s)
+    {
+        cd_adagrad_bf16(x, 1, s);
+    }
 };
 
-/* One element of every tensor is widened, updated by the cpu's own code, and stored; the gradient (1) is not. */
+/* One element of every tensor is widened, updated by the cpu's own code, and stored; the gradient
+** (1) is not. */
 template <typename D, typename S> struct Update {
     Place places[CDDP_UPDATE_TENSORS];
     int tensor_count;
@@ -1367,15 +1461,18 @@ template <typename D, typename S> struct Update {
         void *x[CDDP_UPDATE_TENSORS];
         for (int t = 0; t < CDDP_UPDATE_TENSORS; t++) {
             x[t] = &values[t];
-            if (t < tensor_count) values[t] = D::widen(((const typename D::Stored *)places[t].data)[places[t].at(i)]);
+            if (t < tensor_count)
+                values[t] = D::widen(((const typename D::Stored *)places[t].data)[places[t].at(i)]);
         }
         D::update(x, &scalars);
         for (int t = 0; t < tensor_count; t++)
-            if (t != 1) ((typename D::Stored *)places[t].data)[places[t].at(i)] = D::narrow(values[t]);
+            if (t != 1)
+                ((typename D::Stored *)places[t].data)[places[t].at(i)] = D::narrow(values[t]);
     }
 };
 
-template <typename D, typename S> int run_update(const cddp_update_call *call, const S *scalars, void *stream)
+template <typename D, typename S>
+int run_update(const cddp_update_call *call, const S *scalars, void *stream)
 {
     Update<D, S> u = {};
     u.scalars = *scalars;
@@ -1407,7 +1504,8 @@ extern "C" size_t cd_cuda_layer_scratch(const cddp_layer_call *call)
 {
     const cddp_tensor *x = &call->inputs[0];
     const size_t element = cddp_dtype_bytes(call->outputs[0].dtype);
-    const int64_t numel = cddp_tensor_numel(x), last = x->dim_count > 0 ? x->sizes[x->dim_count - 1] : 1;
+    const int64_t numel = cddp_tensor_numel(x),
+                  last = x->dim_count > 0 ? x->sizes[x->dim_count - 1] : 1;
     switch (call->layer) {
     case CDDP_LAYER_LAYER_NORM:
         return call->is_backward && last > 0 ? (size_t)(numel / last) * 2 * element : 0;
@@ -1427,10 +1525,12 @@ extern "C" size_t cd_cuda_layer_scratch(const cddp_layer_call *call)
 
 extern "C" int cd_cuda_launch_layer(const cddp_layer_call *call, void *scratch, void *stream)
 {
-    return call->outputs[0].dtype == CDDP_F64 ? run<double>(call, scratch, stream) : run<float>(call, scratch, stream);
+    return call->outputs[0].dtype == CDDP_F64 ? run<double>(call, scratch, stream)
+                                              : run<float>(call, scratch, stream);
 }
 
 extern "C" int cd_cuda_launch_update(const cddp_update_call *call, void *stream)
 {
-    return call->rule == CDDP_UPDATE_ADAM ? run_rule(call, call->adam, stream) : run_rule(call, call->adagrad, stream);
+    return call->rule == CDDP_UPDATE_ADAM ? run_rule(call, call->adam, stream)
+                                          : run_rule(call, call->adagrad, stream);
 }

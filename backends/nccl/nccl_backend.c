@@ -2,21 +2,22 @@
 /* The NCCL backend: groups, works, the watchdog's thread; and the module's one symbol.
 **
 ** Invariants:
-**   N1  a work is on exactly one list, in flight or free; a work that was released stays in flight until the GPU is
+**   N1  a work is on exactly one list, in flight or free; a work that was released stays in flight
+**       until the GPU is
 ** done
 **       with it, because its events and its stand-ins for host memory are still in use;
 **   N2  works are issued in order of posting, messages together (nccl_group.h);
-**   N3  the group fails once: the first reason is told by every call from then on, and the communicator is aborted then
-**       and there, so that no wait outlives its deadline;
+**   N3  the group fails once: the first reason is told by every call from then on, and the
+**       communicator is aborted then and there, so that no wait outlives its deadline;
 **   N4  post, test and (for device tensors without guard) wait never wait for the GPU. close does.
 **
 ** Options of a group ("key=value,…"): guard=0|1, fingerprints before each collective and host-side waits (default 0);
-** split=NAME, the communicator is split from that of group NAME, all of whose members open their groups at the same
-** point (default: made afresh).
+** split=NAME, the communicator is split from that of group NAME, all of whose members open their
+** groups at the same point (default: made afresh).
 **
-** Limits: messages between two ranks pair up in order of posting; tags are not compared. A rank is a process: NCCL
-** reads
-** its settings once, and two ranks of one process would share a GPU's default stream.
+** Limits: messages between two ranks pair up in order of posting; tags are not compared. A rank is
+** a process: NCCL reads its settings once, and two ranks of one process would share a GPU's default
+** stream.
 */
 #define _POSIX_C_SOURCE 200809L
 #include "backends/nccl/nccl_group.h"
@@ -78,7 +79,10 @@ static cudaError_t progress(const cd_nccl_group *g, const cd_nccl_work *w)
     return code;
 }
 
-static bool is_done(const cd_nccl_group *g, const cd_nccl_work *w) { return progress(g, w) != cudaErrorNotReady; }
+static bool is_done(const cd_nccl_group *g, const cd_nccl_work *w)
+{
+    return progress(g, w) != cudaErrorNotReady;
+}
 
 static void operand_give(cd_nccl_group *g, cd_nccl_operand *o)
 {
@@ -123,16 +127,17 @@ static cddp_status work_create(cd_nccl_group *g, cd_nccl_work **work, cddp_error
 {
     cddp_status status = CDDP_OK;
     cd_nccl_work *w = cd_allocate_zero(g->allocator, sizeof *w);
-    if (w == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for an operation of group '%s'", g->name);
+    if (w == NULL)
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for an operation of group '%s'", g->name);
     w->counts = cd_allocate_array(g->allocator, 2 * g->size, sizeof *w->counts);
     if (w->counts == NULL) {
         status = cd_fail(err, CDDP_E_NOMEM, "no memory for the counts of %u ranks", g->size);
         goto out;
     }
-    CD_TRY_OUT(
-        cd_cuda_check(cudaEventCreateWithFlags(&w->ready, cudaEventDisableTiming), "cudaEventCreateWithFlags", err));
-    CD_TRY_OUT(
-        cd_cuda_check(cudaEventCreateWithFlags(&w->done, cudaEventDisableTiming), "cudaEventCreateWithFlags", err));
+    CD_TRY_OUT(cd_cuda_check(cudaEventCreateWithFlags(&w->ready, cudaEventDisableTiming),
+                             "cudaEventCreateWithFlags", err));
+    CD_TRY_OUT(cd_cuda_check(cudaEventCreateWithFlags(&w->done, cudaEventDisableTiming),
+                             "cudaEventCreateWithFlags", err));
     *work = w;
     return CDDP_OK;
 out:
@@ -147,23 +152,26 @@ static cddp_status counts_copy(const cd_nccl_group *g, cd_nccl_work *w, cddp_err
         w->counts[r] = c->counts != NULL ? c->counts[r] : 0;
         w->counts[g->size + r] = c->send_counts != NULL ? c->send_counts[r] : 0;
         if (w->counts[r] < 0 || w->counts[g->size + r] < 0)
-            return cd_fail(err, CDDP_E_ARG, "%s: the count of rank %u is negative", cddp_op_name(c->op), r);
+            return cd_fail(err, CDDP_E_ARG, "%s: the count of rank %u is negative",
+                           cddp_op_name(c->op), r);
     }
     if (c->counts != NULL) w->call.counts = w->counts;
     if (c->send_counts != NULL) w->call.send_counts = w->counts + g->size;
     return CDDP_OK;
 }
 
-/* Device memory is used as it is; host memory gets a stand-in, filled from the tensor when it is read. */
-static cddp_status operand_take(cd_nccl_group *g, const cddp_tensor *t, bool is_read, cd_nccl_operand *o,
-                                cddp_error *err)
+/* Device memory is used as it is; host memory gets a stand-in, filled from the tensor when it is
+** read. */
+static cddp_status operand_take(cd_nccl_group *g, const cddp_tensor *t, bool is_read,
+                                cd_nccl_operand *o, cddp_error *err)
 {
     if (t->device == NULL) return CDDP_OK;
     o->data = (char *)t->storage + (size_t)t->offset * cddp_dtype_bytes(t->dtype);
     o->bytes = (size_t)cddp_tensor_numel(t) * cddp_dtype_bytes(t->dtype);
     if (t->device->self == g->cuda && (t->device->flags & CDDP_DEVICE_ASYNC) != 0) return CDDP_OK;
     if ((t->device->flags & CDDP_DEVICE_HOST) == 0 || (t->device->flags & CDDP_DEVICE_VALUES) == 0)
-        return cd_fail(err, CDDP_E_UNSUPPORTED, "nccl: tensors on device %s cannot be sent", t->device->name);
+        return cd_fail(err, CDDP_E_UNSUPPORTED, "nccl: tensors on device %s cannot be sent",
+                       t->device->name);
     CD_TRY(cd_cuda_take(g->cuda, o->bytes, &o->device, err));
     cddp_status status = cd_cuda_take_pinned(g->cuda, o->bytes, &o->pinned, err);
     if (status != CDDP_OK) {
@@ -178,21 +186,25 @@ static cddp_status operand_take(cd_nccl_group *g, const cddp_tensor *t, bool is_
 
 static bool same_memory(const cddp_tensor *a, const cddp_tensor *b)
 {
-    return a->device != NULL && b->device != NULL && a->storage == b->storage && a->offset == b->offset;
+    return a->device != NULL && b->device != NULL && a->storage == b->storage &&
+           a->offset == b->offset;
 }
 
 /* In place is one operand: the output, which then brings the input's bytes. */
 static cddp_status operands_take(cd_nccl_group *g, cd_nccl_work *w, cddp_error *err)
 {
     const cddp_collective *c = &w->call;
-    bool in_place = (c->op == CDDP_OP_ALLREDUCE || c->op == CDDP_OP_REDUCE) && same_memory(&c->input, &c->output);
-    if (c->op != CDDP_OP_BROADCAST && !in_place) CD_TRY(operand_take(g, &c->input, true, &w->in, err));
+    bool in_place = (c->op == CDDP_OP_ALLREDUCE || c->op == CDDP_OP_REDUCE) &&
+                    same_memory(&c->input, &c->output);
+    if (c->op != CDDP_OP_BROADCAST && !in_place)
+        CD_TRY(operand_take(g, &c->input, true, &w->in, err));
     CD_TRY(operand_take(g, &c->output, in_place || c->op == CDDP_OP_BROADCAST, &w->out, err));
     if (in_place) {
         w->in = w->out;
         w->in.device = w->in.pinned = NULL; /* the output's to give back */
     }
-    w->on_host = w->in.device != NULL || w->out.device != NULL || c->op == CDDP_OP_BARRIER || g->guard;
+    w->on_host =
+        w->in.device != NULL || w->out.device != NULL || c->op == CDDP_OP_BARRIER || g->guard;
     return CDDP_OK;
 }
 
@@ -202,7 +214,8 @@ static void deliver(cd_nccl_group *g, cd_nccl_work *w)
     const cddp_tensor *t = &w->call.output;
     bool is_mine = w->call.op != CDDP_OP_REDUCE || g->rank == w->call.root;
     if (w->out.device == NULL || w->out.bytes == 0 || !is_mine) return;
-    memcpy((char *)t->storage + (size_t)t->offset * cddp_dtype_bytes(t->dtype), w->out.pinned, w->out.bytes);
+    memcpy((char *)t->storage + (size_t)t->offset * cddp_dtype_bytes(t->dtype), w->out.pinned,
+           w->out.bytes);
 }
 
 /* ---- post ---- */
@@ -219,20 +232,23 @@ static void append(cd_nccl_group *g, cd_nccl_work *w)
     g->in_flight_last = w;
 }
 
-static cddp_status work_begin(cd_nccl_group *g, const cddp_collective *c, cd_nccl_work *w, cddp_error *err)
+static cddp_status work_begin(cd_nccl_group *g, const cddp_collective *c, cd_nccl_work *w,
+                              cddp_error *err)
 {
     w->call = *c;
     w->issued = w->released = false;
     w->posted_ns = cd_os_now_ns();
     w->deadline_ns = w->posted_ns + (c->timeout_ns != 0 ? c->timeout_ns : g->timeout_ns);
     if (is_message(c->op) && c->root == g->rank)
-        return cd_fail(err, CDDP_E_ARG, "%s names its own rank %u", cddp_op_name(c->op), g->members[g->rank]);
+        return cd_fail(err, CDDP_E_ARG, "%s names its own rank %u", cddp_op_name(c->op),
+                       g->members[g->rank]);
     CD_TRY(counts_copy(g, w, err));
     CD_TRY(operands_take(g, w, err));
     return CDDP_OK;
 }
 
-static cddp_status post_locked(cd_nccl_group *g, const cddp_collective *c, cd_nccl_work *w, cddp_error *err)
+static cddp_status post_locked(cd_nccl_group *g, const cddp_collective *c, cd_nccl_work *w,
+                               cddp_error *err)
 {
     cddp_status status = CDDP_OK;
     if (g->watch.failed) return tell_failure(g, err);
@@ -251,7 +267,8 @@ out:
     return fail_group(g, status, err);
 }
 
-static cddp_status nccl_post(void *group, const cddp_collective *collective, void **work, cddp_error *err)
+static cddp_status nccl_post(void *group, const cddp_collective *collective, void **work,
+                             cddp_error *err)
 {
     cd_nccl_group *g = group;
     cddp_status status = CDDP_OK;
@@ -286,7 +303,8 @@ static cddp_status nccl_post(void *group, const cddp_collective *collective, voi
 
 /* ---- the end of a work ---- */
 
-/* Under the lock. *done when the GPU is through; a group that failed fails every work that had not ended. */
+/* Under the lock. *done when the GPU is through; a group that failed fails every work that had not
+** ended. */
 static cddp_status look_at(cd_nccl_group *g, cd_nccl_work *w, bool *done, cddp_error *err)
 {
     if (!w->issued && !g->watch.failed) {
@@ -310,13 +328,15 @@ static cddp_status nccl_test(void *group, void *work, bool *done, cddp_error *er
     bool ended = false;
     pthread_mutex_lock(&g->lock);
     cddp_status status = look_at(g, work, &ended, err);
-    if (status == CDDP_OK && ended) cd_observe_passed(&g->cuda->observer, ((cd_nccl_work *)work)->done);
+    if (status == CDDP_OK && ended)
+        cd_observe_passed(&g->cuda->observer, ((cd_nccl_work *)work)->done);
     pthread_mutex_unlock(&g->lock);
     if (status == CDDP_OK) *done = ended;
     return status;
 }
 
-static cddp_status wait_on_host(cd_nccl_group *g, cd_nccl_work *w, uint64_t timeout_ns, cddp_error *err)
+static cddp_status wait_on_host(cd_nccl_group *g, cd_nccl_work *w, uint64_t timeout_ns,
+                                cddp_error *err)
 {
     uint64_t limit_ns = timeout_ns != 0 ? cd_os_now_ns() + timeout_ns : UINT64_MAX;
     g->cuda->host_waits++;
@@ -325,7 +345,8 @@ static cddp_status wait_on_host(cd_nccl_group *g, cd_nccl_work *w, uint64_t time
         CD_TRY(nccl_test(g, w, &done, err));
         if (done) return CDDP_OK;
         if (cd_os_now_ns() >= limit_ns)
-            return cd_fail(err, CDDP_E_TIMEOUT, "nccl: not done within %" PRIu64 " ms", timeout_ns / 1000000);
+            return cd_fail(err, CDDP_E_TIMEOUT, "nccl: not done within %" PRIu64 " ms",
+                           timeout_ns / 1000000);
         cd_os_sleep_ns(POLL_NS);
     }
 }
@@ -385,7 +406,8 @@ static void look(cd_nccl_group *g)
     cd_watch_look l = {.now_ns = cd_os_now_ns()};
     ncclResult_t state = ncclSuccess;
     if (g->watch.failed) return;
-    if (ncclCommGetAsyncError(g->comm, &state) == ncclSuccess && state != ncclSuccess && state != ncclInProgress)
+    if (ncclCommGetAsyncError(g->comm, &state) == ncclSuccess && state != ncclSuccess &&
+        state != ncclInProgress)
         l.async_error = ncclGetErrorString(state);
     for (cd_nccl_work *w = g->in_flight; w != NULL && !l.has_oldest; w = w->next) {
         if (!w->issued || is_done(g, w)) continue; /* a message that is kept back has not begun */
@@ -421,14 +443,16 @@ static void *watchdog_main(void *argument)
 
 /* ---- groups ---- */
 
-static cddp_status parse_option(cd_nccl_group *g, const char *key, const char *value, cddp_error *err)
+static cddp_status parse_option(cd_nccl_group *g, const char *key, const char *value,
+                                cddp_error *err)
 {
     if (strcmp(key, "guard") == 0 && (strcmp(value, "0") == 0 || strcmp(value, "1") == 0))
         g->guard = value[0] == '1';
     else if (strcmp(key, "split") == 0 && value[0] != '\0')
         snprintf(g->split_of, sizeof g->split_of, "%s", value);
     else
-        return cd_fail(err, CDDP_E_CONFIG, "group '%s': nccl knows guard=0|1 and split=GROUP, not %s=%s", g->name, key,
+        return cd_fail(err, CDDP_E_CONFIG,
+                       "group '%s': nccl knows guard=0|1 and split=GROUP, not %s=%s", g->name, key,
                        value);
     return CDDP_OK;
 }
@@ -439,12 +463,14 @@ static cddp_status parse_options(cd_nccl_group *g, const char *options, cddp_err
         char pair[160];
         size_t length = strcspn(options, ",");
         if (length >= sizeof pair)
-            return cd_fail(err, CDDP_E_CONFIG, "group '%s': option '%.100s' is too long", g->name, options);
+            return cd_fail(err, CDDP_E_CONFIG, "group '%s': option '%.100s' is too long", g->name,
+                           options);
         memcpy(pair, options, length);
         pair[length] = '\0';
         char *equals = strchr(pair, '=');
         if (equals == NULL)
-            return cd_fail(err, CDDP_E_CONFIG, "group '%s': option '%s' is not key=value", g->name, pair);
+            return cd_fail(err, CDDP_E_CONFIG, "group '%s': option '%s' is not key=value", g->name,
+                           pair);
         *equals = '\0';
         CD_TRY(parse_option(g, pair, equals + 1, err));
         options += length + (options[length] == ',');
@@ -471,17 +497,19 @@ static void list_remove(const cd_nccl_group *g)
     pthread_mutex_unlock(&open_lock);
 }
 
-static cddp_status parent_find(const cd_nccl_group *g, const cd_nccl_group **parent, cddp_error *err)
+static cddp_status parent_find(const cd_nccl_group *g, const cd_nccl_group **parent,
+                               cddp_error *err)
 {
     *parent = NULL;
     if (g->split_of[0] == '\0') return CDDP_OK;
     pthread_mutex_lock(&open_lock);
     for (cd_nccl_group *p = open_groups; p != NULL && *parent == NULL; p = p->next_open)
-        if (p->members[p->rank] == g->members[g->rank] && strcmp(p->name, g->split_of) == 0) *parent = p;
+        if (p->members[p->rank] == g->members[g->rank] && strcmp(p->name, g->split_of) == 0)
+            *parent = p;
     pthread_mutex_unlock(&open_lock);
     if (*parent == NULL)
-        return cd_fail(err, CDDP_E_CONFIG, "group '%s': there is no open group '%s' to split from", g->name,
-                       g->split_of);
+        return cd_fail(err, CDDP_E_CONFIG, "group '%s': there is no open group '%s' to split from",
+                       g->name, g->split_of);
     return CDDP_OK;
 }
 
@@ -493,7 +521,8 @@ static cddp_status buffers_take(cd_nccl_group *g, cddp_error *err)
     CD_TRY(cd_cuda_take(g->cuda, sizeof(int32_t), &g->flag, err));
     /* Pooled memory belongs to the default stream, which may not be through with it. */
     CD_TRY(cd_cuda_synchronize(g->cuda, g->cuda->stream, "opening a group", err));
-    CD_TRY(cd_cuda_check(cudaMemsetAsync(g->flag, 0, sizeof(int32_t), g->stream), "cudaMemsetAsync", err));
+    CD_TRY(cd_cuda_check(cudaMemsetAsync(g->flag, 0, sizeof(int32_t), g->stream), "cudaMemsetAsync",
+                         err));
     return CDDP_OK;
 }
 
@@ -501,20 +530,22 @@ static cddp_status watchdog_start(cd_nccl_group *g, cddp_error *err)
 {
     int code = pthread_create(&g->watchdog, NULL, watchdog_main, g);
     if (code != 0)
-        return cd_fail(err, CDDP_E_IO, "group '%s': the watchdog does not start: %s", g->name, strerror(code));
+        return cd_fail(err, CDDP_E_IO, "group '%s': the watchdog does not start: %s", g->name,
+                       strerror(code));
     g->watchdog_runs = true;
     return CDDP_OK;
 }
 
-/* Lets what is in flight end. The watchdog aborts what outlives its deadline; what does not even end then is left to
-** the GPU, with its memory. */
+/* Lets what is in flight end. The watchdog aborts what outlives its deadline; what does not even
+** end then is left to the GPU, with its memory. */
 static void drain(cd_nccl_group *g)
 {
     uint64_t limit_ns = cd_os_now_ns() + g->timeout_ns + UINT64_C(5000000000);
     if (!g->watchdog_runs) return;
     pthread_mutex_lock(&g->lock);
     for (cd_nccl_work *w = g->in_flight; w != NULL; w = w->next) w->released = true;
-    if (!g->watch.failed && cd_nccl_issue_messages(g, NULL) != CDDP_OK) (void)fail_group(g, CDDP_E_BACKEND, NULL);
+    if (!g->watch.failed && cd_nccl_issue_messages(g, NULL) != CDDP_OK)
+        (void)fail_group(g, CDDP_E_BACKEND, NULL);
     for (reap(g); g->in_flight != NULL && cd_os_now_ns() < limit_ns; reap(g)) {
         pthread_mutex_unlock(&g->lock);
         cd_os_sleep_ns(POLL_NS);
@@ -527,7 +558,8 @@ static void comm_close(cd_nccl_group *g)
 {
     if (g->comm == NULL || g->comm_aborted) return;
     uint64_t deadline_ns = cd_os_now_ns() + g->timeout_ns;
-    if (cd_nccl_settle(g, ncclCommFinalize(g->comm), "ncclCommFinalize", deadline_ns, NULL) == CDDP_OK)
+    if (cd_nccl_settle(g, ncclCommFinalize(g->comm), "ncclCommFinalize", deadline_ns, NULL) ==
+        CDDP_OK)
         (void)ncclCommDestroy(g->comm);
     else
         comm_abort(g);
@@ -572,8 +604,8 @@ static void nccl_close(void *group)
     cd_release(g->allocator, g, sizeof *g);
 }
 
-static cddp_status group_create(const cddp_backend *backend, const cddp_rank *rank, const cddp_group_spec *spec,
-                                cd_nccl_group **group, cddp_error *err)
+static cddp_status group_create(const cddp_backend *backend, const cddp_rank *rank,
+                                const cddp_group_spec *spec, cd_nccl_group **group, cddp_error *err)
 {
     cd_nccl_group *g = cd_allocate_zero(rank->allocator, sizeof *g);
     if (g == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for group '%s'", spec->name);
@@ -589,7 +621,8 @@ static cddp_status group_create(const cddp_backend *backend, const cddp_rank *ra
     g->members = cd_allocate_array(g->allocator, g->size, sizeof *g->members);
     if (g->members == NULL) {
         nccl_close(g);
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for group '%s' of %u", spec->name, spec->group_size);
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for group '%s' of %u", spec->name,
+                       spec->group_size);
     }
     memcpy(g->members, spec->members, g->size * sizeof *g->members);
     g->watch.rank = g->members[g->rank];
@@ -598,22 +631,23 @@ static cddp_status group_create(const cddp_backend *backend, const cddp_rank *ra
     return CDDP_OK;
 }
 
-static cddp_status nccl_open(const cddp_backend *backend, cddp_rank *rank, const cddp_group_spec *spec, void **group,
-                             cddp_error *err)
+static cddp_status nccl_open(const cddp_backend *backend, cddp_rank *rank,
+                             const cddp_group_spec *spec, void **group, cddp_error *err)
 {
     cd_nccl_group *g = NULL;
     const cd_nccl_group *parent = NULL;
     cddp_status status = CDDP_OK;
     if (backend->self == NULL)
-        return cd_fail(err, CDDP_E_CONFIG, "backend nccl needs a rendezvous (tcp://host:port or file:///directory)");
+        return cd_fail(err, CDDP_E_CONFIG,
+                       "backend nccl needs a rendezvous (tcp://host:port or file:///directory)");
     if (strlen(spec->name) > 100)
         return cd_fail(err, CDDP_E_LIMIT, "group name '%s' is longer than 100 bytes", spec->name);
     CD_TRY(group_create(backend, rank, spec, &g, err));
     CD_TRY_OUT(parse_options(g, spec->options, err));
     CD_TRY_OUT(parent_find(g, &parent, err));
     CD_TRY_OUT(cd_nccl_world_open(g, rank, err));
-    CD_TRY_OUT(
-        cd_cuda_check(cudaStreamCreateWithFlags(&g->stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags", err));
+    CD_TRY_OUT(cd_cuda_check(cudaStreamCreateWithFlags(&g->stream, cudaStreamNonBlocking),
+                             "cudaStreamCreateWithFlags", err));
     CD_TRY_OUT(cd_nccl_comm_open(g, parent, err));
     CD_TRY_OUT(buffers_take(g, err));
     CD_TRY_OUT(watchdog_start(g, err));
@@ -639,8 +673,9 @@ static const cddp_backend nccl = {
     .size = sizeof nccl,
     .abi = CDDP_BACKEND_ABI,
     .name = "nccl",
-    /* Rings, trees and switches make each element in one place and hand it to everybody: equal bits on all ranks, in an
-    ** association of NCCL's own. Promised here so that I-GRADEQ and its kin look whether it is so (C10-09). */
+    /* Rings, trees and switches make each element in one place and hand it to everybody: equal bits
+    ** on all ranks, in an association of NCCL's own. Promised here so that I-GRADEQ and its kin
+    ** look whether it is so (C10-09). */
     .capabilities = {.size = sizeof(cddp_capabilities),
                      .ops = ALL_OPS,
                      .dtypes = CD_NCCL_DTYPES,
@@ -668,5 +703,8 @@ static const cddp_backend nccl = {
 static const cddp_backend *const backends[] = {&nccl, NULL};
 
 CDDP_PLUGIN_EXPORT const cddp_plugin cddp_plugin_v1;
-const cddp_plugin cddp_plugin_v1 = {
-    .size = sizeof cddp_plugin_v1, .abi = CDDP_PLUGIN_ABI, .name = "nccl", .version = "NCCL 2", .backends = backends};
+const cddp_plugin cddp_plugin_v1 = {.size = sizeof cddp_plugin_v1,
+                                    .abi = CDDP_PLUGIN_ABI,
+                                    .name = "nccl",
+                                    .version = "NCCL 2",
+                                    .backends = backends};

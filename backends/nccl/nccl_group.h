@@ -8,11 +8,14 @@
 **
 **            ready is recorded at post, done behind the operation; the group's stream waits for the first and, at
 **            wait, the caller's for the second. The host waits for neither.
-** Host data  tensors in host memory travel through pinned memory and the GPU; their wait blocks, as it must.
-** Messages   send and recv are kept back until something needs them (a wait, a test, a collective) and are then issued
-**            together, so that ranks which all send before they receive do not stop each other.
-** Locks      `lock` guards the communicator, the lists and the watch. The watchdog takes it too; nothing waits for
-**            the GPU while holding it, but for the guard, which has a deadline of its own.
+** Host data  tensors in host memory travel through pinned memory and the GPU; their wait blocks, as
+**            it must.
+** Messages   send and recv are kept back until something needs them (a wait, a test, a collective)
+**            and are then issued together, so that ranks which all send before they receive do not
+**            stop each other.
+** Locks      `lock` guards the communicator, the lists and the watch. The watchdog takes it too;
+**            nothing waits for the GPU while holding it, but for the guard, which has a deadline of
+**            its own.
 */
 #pragma once
 #include <nccl.h>
@@ -75,12 +78,13 @@ struct cd_nccl_group {
 bool cd_nccl_type(cddp_dtype dtype, ncclDataType_t *type);
 bool cd_nccl_red_op(cddp_red_op op, ncclRedOp_t *nccl); /* AVG and PREMUL_SUM start from a sum */
 /* The same as bit sets, for the capabilities. */
-#define CD_NCCL_DTYPES                                                                                                 \
-    (CDDP_DTYPE_BIT(CDDP_F64) | CDDP_DTYPE_BIT(CDDP_F32) | CDDP_DTYPE_BIT(CDDP_F16) | CDDP_DTYPE_BIT(CDDP_BF16) |      \
-     CDDP_DTYPE_BIT(CDDP_I64) | CDDP_DTYPE_BIT(CDDP_I32) | CDDP_DTYPE_BIT(CDDP_U8))
-#define CD_NCCL_RED_OPS                                                                                                \
-    (1u << CDDP_RED_SUM | 1u << CDDP_RED_AVG | 1u << CDDP_RED_MIN | 1u << CDDP_RED_MAX | 1u << CDDP_RED_PRODUCT |      \
-     1u << CDDP_RED_PREMUL_SUM)
+#define CD_NCCL_DTYPES                                                                 \
+    (CDDP_DTYPE_BIT(CDDP_F64) | CDDP_DTYPE_BIT(CDDP_F32) | CDDP_DTYPE_BIT(CDDP_F16) |  \
+     CDDP_DTYPE_BIT(CDDP_BF16) | CDDP_DTYPE_BIT(CDDP_I64) | CDDP_DTYPE_BIT(CDDP_I32) | \
+     CDDP_DTYPE_BIT(CDDP_U8))
+#define CD_NCCL_RED_OPS                                                                  \
+    (1u << CDDP_RED_SUM | 1u << CDDP_RED_AVG | 1u << CDDP_RED_MIN | 1u << CDDP_RED_MAX | \
+     1u << CDDP_RED_PRODUCT | 1u << CDDP_RED_PREMUL_SUM)
 cddp_status cd_nccl_fail(const cd_nccl_group *group, ncclResult_t code, const char *what,
                          cddp_error *err) CDDP_MUST_CHECK;
 /* A factor as NCCL wants it: one element of the dtype. */
@@ -96,11 +100,14 @@ cd_nccl_factor cd_nccl_factor_of(cddp_dtype dtype, double value);
 
 /* ---- nccl_world.c ---- */
 /* Which GPU this rank takes, told by the host names of all; then the group's communicator. */
-cddp_status cd_nccl_world_open(cd_nccl_group *group, const cddp_rank *rank, cddp_error *err) CDDP_MUST_CHECK;
-cddp_status cd_nccl_comm_open(cd_nccl_group *group, const cd_nccl_group *parent, cddp_error *err) CDDP_MUST_CHECK;
-/* Waits until a non-blocking call of NCCL is through; at the deadline the communicator is aborted. */
-cddp_status cd_nccl_settle(cd_nccl_group *group, ncclResult_t code, const char *what, uint64_t deadline_ns,
-                           cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_nccl_world_open(cd_nccl_group *group, const cddp_rank *rank,
+                               cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_nccl_comm_open(cd_nccl_group *group, const cd_nccl_group *parent,
+                              cddp_error *err) CDDP_MUST_CHECK;
+/* Waits until a non-blocking call of NCCL is through; at the deadline the communicator is
+** aborted. */
+cddp_status cd_nccl_settle(cd_nccl_group *group, ncclResult_t code, const char *what,
+                           uint64_t deadline_ns, cddp_error *err) CDDP_MUST_CHECK;
 
 typedef struct cd_nccl_place {
     uint32_t local_rank, local_count; /* among the ranks of this host */
@@ -109,12 +116,14 @@ typedef struct cd_nccl_place {
     bool shared;   /* somewhere in the world more ranks than GPUs share a host */
 } cd_nccl_place;
 /* hosts: (world_size) "host/first_gpu gpu_count" of each rank. Pure. */
-cddp_status cd_nccl_place_of(const char *const *hosts, uint32_t world_size, uint32_t rank, cd_nccl_place *place,
-                             cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_nccl_place_of(const char *const *hosts, uint32_t world_size, uint32_t rank,
+                             cd_nccl_place *place, cddp_error *err) CDDP_MUST_CHECK;
 
 /* ---- nccl_operation.c: under the group's lock ---- */
-cddp_status cd_nccl_issue(cd_nccl_group *group, cd_nccl_work *work, cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_nccl_issue(cd_nccl_group *group, cd_nccl_work *work,
+                          cddp_error *err) CDDP_MUST_CHECK;
 cddp_status cd_nccl_issue_messages(cd_nccl_group *group, cddp_error *err) CDDP_MUST_CHECK;
 
 /* ---- guard.c: blocks the host ---- */
-cddp_status cd_nccl_guard(cd_nccl_group *group, const cd_nccl_work *work, cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_nccl_guard(cd_nccl_group *group, const cd_nccl_work *work,
+                          cddp_error *err) CDDP_MUST_CHECK;

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Operations as NCCL calls on the group's stream.
 **
-** Reductions carry their dtype; what only moves, moves bytes. NCCL has no uneven shares: allgather and reduce_scatter
-** with counts are one fused batch of broadcasts or reductions, one per rank; gather, scatter and alltoall are fused
-** sends and receives, our own share a copy. A barrier is a sum of four bytes, and its wait blocks the host.
-** Calls of no elements are left out: every member leaves them out.
+** Reductions carry their dtype; what only moves, moves bytes. NCCL has no uneven shares: allgather
+** and reduce_scatter with counts are one fused batch of broadcasts or reductions, one per rank;
+** gather, scatter and alltoall are fused sends and receives, our own share a copy. A barrier is a
+** sum of four bytes, and its wait blocks the host. Calls of no elements are left out: every member
+** leaves them out.
 **
 ** Here the lock is held, and nothing waits for the GPU.
 */
@@ -39,7 +40,8 @@ typedef struct reduction {
     bool made; /* op is ours and goes back */
 } reduction;
 
-static cddp_status reduction_begin(cd_nccl_group *g, const cd_nccl_work *w, reduction *r, cddp_error *err)
+static cddp_status reduction_begin(cd_nccl_group *g, const cd_nccl_work *w, reduction *r,
+                                   cddp_error *err)
 {
     const cddp_collective *c = &w->call;
     r->element = cddp_dtype_bytes(c->input.dtype);
@@ -49,16 +51,19 @@ static cddp_status reduction_begin(cd_nccl_group *g, const cd_nccl_work *w, redu
                        cddp_dtype_name(c->input.dtype));
     if (c->reduce_op != CDDP_RED_PREMUL_SUM) return CDDP_OK;
     cd_nccl_factor factor = cd_nccl_factor_of(c->input.dtype, c->premultiplier);
-    ncclResult_t code = ncclRedOpCreatePreMulSum(&r->op, &factor, r->type, ncclScalarHostImmediate, g->comm);
+    ncclResult_t code =
+        ncclRedOpCreatePreMulSum(&r->op, &factor, r->type, ncclScalarHostImmediate, g->comm);
     CD_TRY(cd_nccl_settle(g, code, "ncclRedOpCreatePreMulSum", w->deadline_ns, err));
     r->made = true;
     return CDDP_OK;
 }
 
-static cddp_status reduction_end(cd_nccl_group *g, const cd_nccl_work *w, const reduction *r, cddp_error *err)
+static cddp_status reduction_end(cd_nccl_group *g, const cd_nccl_work *w, const reduction *r,
+                                 cddp_error *err)
 {
     if (!r->made) return CDDP_OK;
-    return cd_nccl_settle(g, ncclRedOpDestroy(r->op, g->comm), "ncclRedOpDestroy", w->deadline_ns, err);
+    return cd_nccl_settle(g, ncclRedOpDestroy(r->op, g->comm), "ncclRedOpDestroy", w->deadline_ns,
+                          err);
 }
 
 /* The second half of an average: the sum divided, in place. */
@@ -71,13 +76,17 @@ static cddp_status average(cd_nccl_group *g, const cd_nccl_work *w, cddp_error *
                          .dim_count = 1,
                          .sizes = {(int64_t)(w->out.bytes / element)},
                          .strides = {1}};
-    cd_cuda_call call = {
-        .dst = view, .src = view, .numel = view.sizes[0], .op = CD_CUDA_DIVIDE, .scalar = {.count = g->size}};
-    return cd_cuda_check((cudaError_t)cd_cuda_launch_call(&call, g->stream), "dividing an average", err);
+    cd_cuda_call call = {.dst = view,
+                         .src = view,
+                         .numel = view.sizes[0],
+                         .op = CD_CUDA_DIVIDE,
+                         .scalar = {.count = g->size}};
+    return cd_cuda_check((cudaError_t)cd_cuda_launch_call(&call, g->stream), "dividing an average",
+                         err);
 }
 
-static cddp_status group_end(cd_nccl_group *g, const cd_nccl_work *w, ncclResult_t inside, const char *what,
-                             cddp_error *err)
+static cddp_status group_end(cd_nccl_group *g, const cd_nccl_work *w, ncclResult_t inside,
+                             const char *what, cddp_error *err)
 {
     ncclResult_t code = ncclGroupEnd();
     if (inside != ncclSuccess && inside != ncclInProgress) code = inside;
@@ -90,15 +99,16 @@ static ncclResult_t first(ncclResult_t before, ncclResult_t now)
     return before == ncclSuccess || before == ncclInProgress ? now : before;
 }
 
-static cddp_status reduce_scatter_uneven(cd_nccl_group *g, cd_nccl_work *w, const reduction *r, cddp_error *err)
+static cddp_status reduce_scatter_uneven(cd_nccl_group *g, cd_nccl_work *w, const reduction *r,
+                                         cddp_error *err)
 {
     const int64_t *counts = w->call.counts;
     ncclResult_t code = ncclGroupStart();
     for (uint32_t q = 0; q < g->size; q++) {
         if (counts[q] == 0) continue;
         const char *part = w->in.data + share_at(counts, 0, q, r->element);
-        code = first(code, ncclReduce(part, q == g->rank ? w->out.data : NULL, (size_t)counts[q], r->type, r->op,
-                                      (int)q, g->comm, g->stream));
+        code = first(code, ncclReduce(part, q == g->rank ? w->out.data : NULL, (size_t)counts[q],
+                                      r->type, r->op, (int)q, g->comm, g->stream));
     }
     return group_end(g, w, code, "reduce_scatter", err);
 }
@@ -118,8 +128,8 @@ static cddp_status run_reduction(cd_nccl_group *g, cd_nccl_work *w, cddp_error *
         if (n > 0 && c->op == CDDP_OP_ALLREDUCE)
             code = ncclAllReduce(w->in.data, w->out.data, n, r.type, r.op, g->comm, g->stream);
         else if (n > 0 && c->op == CDDP_OP_REDUCE)
-            code =
-                ncclReduce(w->in.data, is_root ? w->out.data : NULL, n, r.type, r.op, (int)c->root, g->comm, g->stream);
+            code = ncclReduce(w->in.data, is_root ? w->out.data : NULL, n, r.type, r.op,
+                              (int)c->root, g->comm, g->stream);
         else if (n > 0)
             code = ncclReduceScatter(w->in.data, w->out.data, n, r.type, r.op, g->comm, g->stream);
         status = cd_nccl_settle(g, code, cddp_op_name(c->op), w->deadline_ns, err);
@@ -133,17 +143,20 @@ static cddp_status run_reduction(cd_nccl_group *g, cd_nccl_work *w, cddp_error *
 
 /* ---- what only moves ---- */
 
-static cddp_status copy_own(cd_nccl_group *g, char *to, const char *from, size_t bytes, cddp_error *err)
+static cddp_status copy_own(cd_nccl_group *g, char *to, const char *from, size_t bytes,
+                            cddp_error *err)
 {
     if (bytes == 0 || to == from) return CDDP_OK;
-    return cd_cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, g->stream), "cudaMemcpyAsync", err);
+    return cd_cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, g->stream),
+                         "cudaMemcpyAsync", err);
 }
 
 static cddp_status run_broadcast(cd_nccl_group *g, cd_nccl_work *w, cddp_error *err)
 {
     ncclResult_t code = ncclSuccess;
     if (w->out.bytes > 0)
-        code = ncclBroadcast(w->out.data, w->out.data, w->out.bytes, ncclUint8, (int)w->call.root, g->comm, g->stream);
+        code = ncclBroadcast(w->out.data, w->out.data, w->out.bytes, ncclUint8, (int)w->call.root,
+                             g->comm, g->stream);
     return cd_nccl_settle(g, code, "broadcast", w->deadline_ns, err);
 }
 
@@ -153,27 +166,32 @@ static cddp_status run_allgather(cd_nccl_group *g, cd_nccl_work *w, cddp_error *
     const size_t element = cddp_dtype_bytes(w->call.output.dtype);
     if (counts == NULL) {
         if (w->in.bytes * g->size != w->out.bytes)
-            return cd_fail(err, CDDP_E_ARG, "allgather of %zu bytes from %u ranks into %zu", w->in.bytes, g->size,
-                           w->out.bytes);
+            return cd_fail(err, CDDP_E_ARG, "allgather of %zu bytes from %u ranks into %zu",
+                           w->in.bytes, g->size, w->out.bytes);
         ncclResult_t code = ncclSuccess;
-        if (w->in.bytes > 0) code = ncclAllGather(w->in.data, w->out.data, w->in.bytes, ncclUint8, g->comm, g->stream);
+        if (w->in.bytes > 0)
+            code =
+                ncclAllGather(w->in.data, w->out.data, w->in.bytes, ncclUint8, g->comm, g->stream);
         return cd_nccl_settle(g, code, "allgather", w->deadline_ns, err);
     }
     if (share_bytes(counts, 0, g->rank, element) != w->in.bytes ||
         share_at(counts, 0, g->size, element) != w->out.bytes)
-        return cd_fail(err, CDDP_E_ARG, "allgather counts do not fit an input of %zu and an output of %zu bytes",
+        return cd_fail(err, CDDP_E_ARG,
+                       "allgather counts do not fit an input of %zu and an output of %zu bytes",
                        w->in.bytes, w->out.bytes);
     ncclResult_t code = ncclGroupStart();
     for (uint32_t r = 0; r < g->size; r++) {
         if (counts[r] == 0) continue;
         char *part = w->out.data + share_at(counts, 0, r, element);
-        code = first(code, ncclBroadcast(r == g->rank ? w->in.data : part, part, share_bytes(counts, 0, r, element),
-                                         ncclUint8, (int)r, g->comm, g->stream));
+        code = first(code, ncclBroadcast(r == g->rank ? w->in.data : part, part,
+                                         share_bytes(counts, 0, r, element), ncclUint8, (int)r,
+                                         g->comm, g->stream));
     }
     return group_end(g, w, code, "allgather", err);
 }
 
-/* gather, scatter, alltoall as one exchange: to(r) bytes of ours go to r, from(r) bytes come from r. */
+/* gather, scatter, alltoall as one exchange: to(r) bytes of ours go to r, from(r) bytes come from
+** r. */
 typedef struct exchange {
     const int64_t *to, *from; /* (size) elements, or NULL for equal shares */
     int64_t to_equal, from_equal;
@@ -182,7 +200,8 @@ typedef struct exchange {
     size_t element;
 } exchange;
 
-static cddp_status run_exchange(cd_nccl_group *g, cd_nccl_work *w, const exchange *x, cddp_error *err)
+static cddp_status run_exchange(cd_nccl_group *g, cd_nccl_work *w, const exchange *x,
+                                cddp_error *err)
 {
     ncclResult_t code = ncclGroupStart();
     for (uint32_t r = 0; r < g->size; r++) {
@@ -190,13 +209,17 @@ static cddp_status run_exchange(cd_nccl_group *g, cd_nccl_work *w, const exchang
         size_t out = share_bytes(x->to, x->to_equal, r, x->element),
                in = share_bytes(x->from, x->from_equal, r, x->element);
         /* A root's partner has one share, whoever it is; the root has one per rank. */
-        size_t out_at = x->only >= 0 && !x->receives ? 0 : share_at(x->to, x->to_equal, r, x->element);
-        size_t in_at = x->only >= 0 && !x->sends ? 0 : share_at(x->from, x->from_equal, r, x->element);
+        size_t out_at =
+            x->only >= 0 && !x->receives ? 0 : share_at(x->to, x->to_equal, r, x->element);
+        size_t in_at =
+            x->only >= 0 && !x->sends ? 0 : share_at(x->from, x->from_equal, r, x->element);
         if (x->only >= 0 && r != (uint32_t)x->only) continue;
         if (x->sends && out > 0)
-            code = first(code, ncclSend(w->in.data + out_at, out, ncclUint8, (int)r, g->comm, g->stream));
+            code = first(code,
+                         ncclSend(w->in.data + out_at, out, ncclUint8, (int)r, g->comm, g->stream));
         if (x->receives && in > 0)
-            code = first(code, ncclRecv(w->out.data + in_at, in, ncclUint8, (int)r, g->comm, g->stream));
+            code = first(code,
+                         ncclRecv(w->out.data + in_at, in, ncclUint8, (int)r, g->comm, g->stream));
     }
     return group_end(g, w, code, cddp_op_name(w->call.op), err);
 }
@@ -215,7 +238,8 @@ static cddp_status run_alltoall(cd_nccl_group *g, cd_nccl_work *w, cddp_error *e
                   .element = element};
     if (share_at(x.to, x.to_equal, g->size, element) != w->in.bytes ||
         share_at(x.from, x.from_equal, g->size, element) != w->out.bytes)
-        return cd_fail(err, CDDP_E_ARG, "alltoall counts do not fit an input of %zu and an output of %zu bytes",
+        return cd_fail(err, CDDP_E_ARG,
+                       "alltoall counts do not fit an input of %zu and an output of %zu bytes",
                        w->in.bytes, w->out.bytes);
     CD_TRY(copy_own(g, w->out.data + share_at(x.from, x.from_equal, g->rank, element),
                     w->in.data + share_at(x.to, x.to_equal, g->rank, element),
@@ -229,17 +253,24 @@ static cddp_status run_rooted(cd_nccl_group *g, cd_nccl_work *w, cddp_error *err
     const cddp_collective *c = &w->call;
     bool gathers = c->op == CDDP_OP_GATHER, is_root = g->rank == c->root;
     const cddp_tensor *small = gathers ? &c->input : &c->output;
-    const size_t element = cddp_dtype_bytes(small->dtype), large = gathers ? w->out.bytes : w->in.bytes;
+    const size_t element = cddp_dtype_bytes(small->dtype),
+                 large = gathers ? w->out.bytes : w->in.bytes;
     const int64_t equal = cddp_tensor_numel(small);
     if (is_root && share_at(c->counts, equal, g->size, element) != large)
-        return cd_fail(err, CDDP_E_ARG, "%s counts do not add up to %zu bytes", cddp_op_name(c->op), large);
-    exchange x = {.to_equal = equal, .from_equal = equal, .only = is_root ? -1 : (int64_t)c->root, .element = element};
+        return cd_fail(err, CDDP_E_ARG, "%s counts do not add up to %zu bytes", cddp_op_name(c->op),
+                       large);
+    exchange x = {.to_equal = equal,
+                  .from_equal = equal,
+                  .only = is_root ? -1 : (int64_t)c->root,
+                  .element = element};
     x.sends = gathers != is_root;
     x.receives = gathers == is_root;
     if (is_root) {
-        size_t at = share_at(c->counts, equal, g->rank, element), own = share_bytes(c->counts, equal, g->rank, element);
+        size_t at = share_at(c->counts, equal, g->rank, element),
+               own = share_bytes(c->counts, equal, g->rank, element);
         x.to = x.from = c->counts;
-        CD_TRY(copy_own(g, w->out.data + (gathers ? at : 0), w->in.data + (gathers ? 0 : at), own, err));
+        CD_TRY(copy_own(g, w->out.data + (gathers ? at : 0), w->in.data + (gathers ? 0 : at), own,
+                        err));
     }
     return run_exchange(g, w, &x, err);
 }
@@ -255,14 +286,16 @@ static cddp_status run_barrier(cd_nccl_group *g, cd_nccl_work *w, cddp_error *er
 static cddp_status bring_in(cd_nccl_group *g, const cd_nccl_operand *o, cddp_error *err)
 {
     if (o->device == NULL || o->bytes == 0) return CDDP_OK;
-    return cd_cuda_check(cudaMemcpyAsync(o->device, o->pinned, o->bytes, cudaMemcpyHostToDevice, g->stream),
+    return cd_cuda_check(cudaMemcpyAsync(o->device, o->pinned, o->bytes, cudaMemcpyHostToDevice,
+                                         g->stream),
                          "cudaMemcpyAsync", err);
 }
 
 static cddp_status bring_back(cd_nccl_group *g, const cd_nccl_operand *o, cddp_error *err)
 {
     if (o->device == NULL || o->bytes == 0) return CDDP_OK;
-    return cd_cuda_check(cudaMemcpyAsync(o->pinned, o->device, o->bytes, cudaMemcpyDeviceToHost, g->stream),
+    return cd_cuda_check(cudaMemcpyAsync(o->pinned, o->device, o->bytes, cudaMemcpyDeviceToHost,
+                                         g->stream),
                          "cudaMemcpyAsync", err);
 }
 
@@ -291,7 +324,8 @@ static void touch(cd_nccl_group *g, const cd_nccl_work *w)
 {
     const cddp_collective *c = &w->call;
     const char *who = cddp_op_name(c->op);
-    bool is_root = g->rank == c->root, writes = c->op == CDDP_OP_BROADCAST ? !is_root : c->op != CDDP_OP_REDUCE || is_root;
+    bool is_root = g->rank == c->root,
+         writes = c->op == CDDP_OP_BROADCAST ? !is_root : c->op != CDDP_OP_REDUCE || is_root;
     if (w->in.bytes > 0 && c->input.device->self == g->cuda)
         cd_observe_touch(&g->cuda->observer, g->stream, &c->input, false, who);
     if (w->out.bytes > 0 && c->output.device->self == g->cuda)
@@ -333,9 +367,11 @@ cddp_status cd_nccl_issue_messages(cd_nccl_group *g, cddp_error *err)
         if (w->issued) continue;
         int peer = (int)w->call.root;
         if (w->call.op == CDDP_OP_SEND && w->in.bytes > 0)
-            code = first(code, ncclSend(w->in.data, w->in.bytes, ncclUint8, peer, g->comm, g->stream));
+            code =
+                first(code, ncclSend(w->in.data, w->in.bytes, ncclUint8, peer, g->comm, g->stream));
         else if (w->call.op == CDDP_OP_RECV && w->out.bytes > 0)
-            code = first(code, ncclRecv(w->out.data, w->out.bytes, ncclUint8, peer, g->comm, g->stream));
+            code = first(code,
+                         ncclRecv(w->out.data, w->out.bytes, ncclUint8, peer, g->comm, g->stream));
     }
     CD_TRY(group_end(g, some, code, "send and receive", err));
     for (cd_nccl_work *w = g->in_flight; w != NULL; w = w->next)

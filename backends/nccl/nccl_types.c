@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cddp's dtypes and reductions in NCCL's words.
 **
-** Not here: complex numbers (their variables are reduced as real ones, SPA-05) and bitwise operations, which NCCL has
-** no word for. AVG is a sum that we divide: NCCL's own average multiplies every contribution by the rounded 1/n, which
-** is another number where n is no power of two (GRD-03, GRD-04).
+** Not here: complex numbers (their variables are reduced as real ones, SPA-05) and bitwise
+** operations, which NCCL has no word for. AVG is a sum that we divide: NCCL's own average
+** multiplies every contribution by the rounded 1/n, which is another number where n is no power of
+** two (GRD-03, GRD-04).
 */
 #include "backends/nccl/nccl_group.h"
 
@@ -74,7 +75,8 @@ cd_nccl_factor cd_nccl_factor_of(cddp_dtype dtype, double value)
     return factor;
 }
 
-cddp_status cd_nccl_fail(const cd_nccl_group *group, ncclResult_t code, const char *what, cddp_error *err)
+cddp_status cd_nccl_fail(const cd_nccl_group *group, ncclResult_t code, const char *what,
+                         cddp_error *err)
 {
     const char *more = ncclGetLastError(group->comm);
     return cd_fail(err, CDDP_E_BACKEND, "nccl: %s: %s%s%.200s", what, ncclGetErrorString(code),

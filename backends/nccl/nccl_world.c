@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Finding each other: which rank takes which GPU, and the communicator of a group.
 **
-** Every rank tells the rendezvous its host with the first GPU that it sees, and how many it sees. Ranks that see the
-** same ones take them in turn, lowest rank first; ranks that were given GPUs of their own (CUDA_VISIBLE_DEVICES) keep
-** them. NCCL refuses two ranks on one GPU of one host; for verification on a machine with fewer GPUs than ranks
-** each rank is therefore told (NCCL_HOSTID) that it is a host of its own, and that hosts talk over sockets. What a user
-** has set stays set. This works for processes only, and is slow.
+** Every rank tells the rendezvous its host with the first GPU that it sees, and how many it sees.
+** Ranks that see the same ones take them in turn, lowest rank first; ranks that were given GPUs of
+** their own (CUDA_VISIBLE_DEVICES) keep them. NCCL refuses two ranks on one GPU of one host; for
+** verification on a machine with fewer GPUs than ranks each rank is therefore told (NCCL_HOSTID)
+** that it is a host of its own, and that hosts talk over sockets. What a user has set stays set.
+** This works for processes only, and is slow.
 **
-** Communicators are made without blocking, so that a rank that never comes is a time-out and not a hang.
+** Communicators are made without blocking, so that a rank that never comes is a time-out and not a
+** hang.
 */
 #define _POSIX_C_SOURCE 200809L
 #include "backends/nccl/nccl_group.h"
@@ -33,23 +35,26 @@ static size_t host_parse(const char *text, uint32_t *gpu_count)
     return space != NULL ? (size_t)(space - text) : strlen(text);
 }
 
-cddp_status cd_nccl_place_of(const char *const *hosts, uint32_t world_size, uint32_t rank, cd_nccl_place *place,
-                             cddp_error *err)
+cddp_status cd_nccl_place_of(const char *const *hosts, uint32_t world_size, uint32_t rank,
+                             cd_nccl_place *place, cddp_error *err)
 {
     cd_nccl_place p = {.one_host = true};
     for (uint32_t r = 0; r < world_size; r++) {
         uint32_t gpus, others = 0, beside = 0;
         size_t length = host_parse(hosts[r], &gpus);
         if (gpus == 0)
-            return cd_fail(err, CDDP_E_BACKEND, "rank %u sees no GPU on host '%.*s'", r, (int)length, hosts[r]);
+            return cd_fail(err, CDDP_E_BACKEND, "rank %u sees no GPU on host '%.*s'", r,
+                           (int)length, hosts[r]);
         for (uint32_t q = 0; q < world_size; q++) {
-            if (host_parse(hosts[q], &others) != length || strncmp(hosts[q], hosts[r], length) != 0) continue;
+            if (host_parse(hosts[q], &others) != length || strncmp(hosts[q], hosts[r], length) != 0)
+                continue;
             beside++;
             if (r == rank && q < rank) p.local_rank++;
         }
         p.shared = p.shared || beside > gpus;
         size_t host = strcspn(hosts[r], "/ ");
-        p.one_host = p.one_host && strncmp(hosts[r], hosts[0], host) == 0 && strcspn(hosts[0], "/ ") == host;
+        p.one_host =
+            p.one_host && strncmp(hosts[r], hosts[0], host) == 0 && strcspn(hosts[0], "/ ") == host;
         if (r == rank) {
             p.local_count = beside;
             p.gpu_count = gpus;
@@ -59,15 +64,17 @@ cddp_status cd_nccl_place_of(const char *const *hosts, uint32_t world_size, uint
     return CDDP_OK;
 }
 
-static cddp_status hosts_exchange(cd_nccl_group *g, const cddp_rank *rank, char *texts, const char **hosts,
-                                  cddp_error *err)
+static cddp_status hosts_exchange(cd_nccl_group *g, const cddp_rank *rank, char *texts,
+                                  const char **hosts, cddp_error *err)
 {
     const cddp_rendezvous *r = g->rendezvous;
     char key[64];
     int gpus = 0;
     char *mine = texts + (size_t)rank->rank * HOST_BYTES, name[HOST_BYTES - 48] = "", bus[24] = "";
     CD_TRY(cd_cuda_check(cudaGetDeviceCount(&gpus), "counting GPUs", err));
-    if (gpus > 0) CD_TRY(cd_cuda_check(cudaDeviceGetPCIBusId(bus, sizeof bus, 0), "cudaDeviceGetPCIBusId", err));
+    if (gpus > 0)
+        CD_TRY(
+            cd_cuda_check(cudaDeviceGetPCIBusId(bus, sizeof bus, 0), "cudaDeviceGetPCIBusId", err));
     (void)gethostname(name, sizeof name - 1);
     snprintf(mine, HOST_BYTES, "%s/%s %d", name, bus, gpus);
     snprintf(key, sizeof key, "nccl/host/%u", rank->rank);
@@ -90,9 +97,11 @@ static cddp_status share_gpu(const cddp_rank *rank, bool one_host, cddp_error *e
     snprintf(host, sizeof host, "cddp-%u", rank->rank);
     const struct {
         const char *name, *value;
-    } settings[] = {{"NCCL_HOSTID", host},     {"NCCL_NET", "Socket"},     {"NCCL_SOCKET_IFNAME", "lo"},
-                    {"NCCL_IB_DISABLE", "1"},  {"NCCL_P2P_DISABLE", "1"},  {"NCCL_SHM_DISABLE", "1"},
-                    {"NCCL_NVLS_ENABLE", "0"}, {"NCCL_MNNVL_ENABLE", "0"}, {"NCCL_MAX_CTAS", "1"}};
+    } settings[] = {{"NCCL_HOSTID", host},        {"NCCL_NET", "Socket"},
+                    {"NCCL_SOCKET_IFNAME", "lo"}, {"NCCL_IB_DISABLE", "1"},
+                    {"NCCL_P2P_DISABLE", "1"},    {"NCCL_SHM_DISABLE", "1"},
+                    {"NCCL_NVLS_ENABLE", "0"},    {"NCCL_MNNVL_ENABLE", "0"},
+                    {"NCCL_MAX_CTAS", "1"}};
     for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++) {
         if (!one_host && strcmp(settings[i].value, "lo") == 0)
             continue; /* other hosts are not on the loopback interface */
@@ -126,7 +135,8 @@ out:
 
 /* ---- communicators ---- */
 
-/* Polls one communicator until a call of it is through; ncclInProgress when the time is over first. */
+/* Polls one communicator until a call of it is through; ncclInProgress when the time is over
+** first. */
 static ncclResult_t poll_comm(ncclComm_t comm, ncclResult_t code, uint64_t deadline_ns)
 {
     while (code == ncclInProgress) {
@@ -138,7 +148,8 @@ static ncclResult_t poll_comm(ncclComm_t comm, ncclResult_t code, uint64_t deadl
     return code;
 }
 
-cddp_status cd_nccl_settle(cd_nccl_group *g, ncclResult_t code, const char *what, uint64_t deadline_ns, cddp_error *err)
+cddp_status cd_nccl_settle(cd_nccl_group *g, ncclResult_t code, const char *what,
+                           uint64_t deadline_ns, cddp_error *err)
 {
     code = poll_comm(g->comm, code, deadline_ns);
     if (code == ncclInProgress) {
@@ -150,7 +161,8 @@ cddp_status cd_nccl_settle(cd_nccl_group *g, ncclResult_t code, const char *what
     return CDDP_OK;
 }
 
-/* Every opening of a name has keys of its own, so that a second group of that name meets nothing stale. */
+/* Every opening of a name has keys of its own, so that a second group of that name meets nothing
+** stale. */
 static cddp_status id_exchange(cd_nccl_group *g, ncclUniqueId *id, cddp_error *err)
 {
     const cddp_rendezvous *r = g->rendezvous;
@@ -169,7 +181,8 @@ static cddp_status id_exchange(cd_nccl_group *g, ncclUniqueId *id, cddp_error *e
     }
     CD_TRY(r->get(r->self, key, r->timeout_ns, id, &bytes, err));
     if (bytes != sizeof *id)
-        return cd_fail(err, CDDP_E_CORRUPT, "group '%s': the id of the communicator has %zu bytes", g->name, bytes);
+        return cd_fail(err, CDDP_E_CORRUPT, "group '%s': the id of the communicator has %zu bytes",
+                       g->name, bytes);
     return CDDP_OK;
 }
 
@@ -178,28 +191,34 @@ cddp_status cd_nccl_comm_open(cd_nccl_group *g, const cd_nccl_group *parent, cdd
     ncclUniqueId id;
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     ncclResult_t code;
-    uint64_t wait_ns = g->rendezvous->timeout_ns > g->timeout_ns ? g->rendezvous->timeout_ns : g->timeout_ns;
+    uint64_t wait_ns =
+        g->rendezvous->timeout_ns > g->timeout_ns ? g->rendezvous->timeout_ns : g->timeout_ns;
     uint64_t deadline_ns = cd_os_now_ns() + wait_ns;
     memset(&id, 0, sizeof id);
     config.blocking = 0;
     config.commName = g->name;
     if (parent != NULL) {
-        /* Disjoint groups of one parent have different lowest members, which makes colours of them. */
+        /* Disjoint groups of one parent have different lowest members, which makes colours of
+        ** them. */
         code = ncclCommSplit(parent->comm, (int)g->members[0], (int)g->rank, &g->comm, &config);
-        /* A split is work of the parent: until that is through, the child may not even have a name. */
+        /* A split is work of the parent: until that is through, the child may not even have a
+        ** name. */
         code = poll_comm(parent->comm, code, deadline_ns);
         if (code == ncclInProgress || (code == ncclSuccess && g->comm == NULL))
-            return cd_fail(err, CDDP_E_TIMEOUT, "group '%s': not every member of '%s' came to split it in time",
-                           g->name, parent->name);
+            return cd_fail(err, CDDP_E_TIMEOUT,
+                           "group '%s': not every member of '%s' came to split it in time", g->name,
+                           parent->name);
         if (code == ncclSuccess) code = ncclInProgress;
     } else {
         CD_TRY(id_exchange(g, &id, err));
         code = ncclCommInitRankConfig(&g->comm, (int)g->size, id, (int)g->rank, &config);
     }
-    if (code != ncclSuccess && code != ncclInProgress) return cd_nccl_fail(g, code, "making a communicator", err);
+    if (code != ncclSuccess && code != ncclInProgress)
+        return cd_nccl_fail(g, code, "making a communicator", err);
     cddp_status status = cd_nccl_settle(g, code, "making a communicator", deadline_ns, err);
     if (status == CDDP_E_TIMEOUT)
-        return cd_fail(err, CDDP_E_TIMEOUT, "group '%s': not all of %u ranks came within %" PRIu64 " ms", g->name,
+        return cd_fail(err, CDDP_E_TIMEOUT,
+                       "group '%s': not all of %u ranks came within %" PRIu64 " ms", g->name,
                        g->size, wait_ns / 1000000);
     return status;
 }

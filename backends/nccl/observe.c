@@ -112,7 +112,8 @@ void cd_observe_memory(cd_observer *o, const void *storage, size_t bytes, bool r
     if (o->tracer == NULL || storage == NULL) return;
     int64_t region = cd_numbers_of(&o->regions, storage);
     if (region >= 0)
-        CD_EMIT(o->tracer, memory, NULL, .region = region, .bytes = (int64_t)bytes, .released = released);
+        CD_EMIT(o->tracer, memory, NULL, .region = region, .bytes = (int64_t)bytes,
+                .released = released);
 }
 
 /* From the first to the last element of a view, whatever lies between them. */
@@ -126,15 +127,17 @@ static int64_t extent(const cddp_tensor *t)
     return last + 1;
 }
 
-void cd_observe_touch(cd_observer *o, cudaStream_t stream, const cddp_tensor *t, bool write, const char *who)
+void cd_observe_touch(cd_observer *o, cudaStream_t stream, const cddp_tensor *t, bool write,
+                      const char *who)
 {
     if (o->tracer == NULL) return;
-    int64_t bytes = (int64_t)cddp_dtype_bytes(t->dtype), numel = extent(t), on = stream_of(o, stream);
+    int64_t bytes = (int64_t)cddp_dtype_bytes(t->dtype), numel = extent(t),
+            on = stream_of(o, stream);
     if (numel == 0 || on == UNNUMBERED) return;
     int64_t region = cd_numbers_of(&o->regions, t->storage);
     if (region >= 0)
-        CD_EMIT(o->tracer, touch, who, .region = region, .on_stream = on, .write = write, .begin = t->offset * bytes,
-                .end = (t->offset + numel) * bytes);
+        CD_EMIT(o->tracer, touch, who, .region = region, .on_stream = on, .write = write,
+                .begin = t->offset * bytes, .end = (t->offset + numel) * bytes);
 }
 
 void cd_observe_record(cd_observer *o, cudaStream_t stream, cudaEvent_t event)
@@ -149,7 +152,8 @@ void cd_observe_wait(cd_observer *o, cudaStream_t stream, cudaEvent_t event)
 
 static void tell_passed(cd_observer *o, const void *event)
 {
-    for (int64_t stream = HOST; stream < (int64_t)o->stream_count; stream++) tell_wait(o, event, stream);
+    for (int64_t stream = HOST; stream < (int64_t)o->stream_count; stream++)
+        tell_wait(o, event, stream);
 }
 
 void cd_observe_passed(cd_observer *o, cudaEvent_t event)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Size classes and shelves of the caching pool.
 **
-** A grain is 512 bytes. Classes 0 … 15 are 1 … 16 grains; above, each doubling (8·2^d, 16·2^d] has eight classes,
-** in steps of 2^d grains.
+** A grain is 512 bytes. Classes 0 … 15 are 1 … 16 grains; above, each doubling (8·2^d, 16·2^d] has
+** eight classes, in steps of 2^d grains.
 */
 #include "backends/nccl/pool.h"
 
@@ -73,8 +73,8 @@ cddp_status cd_pool_take(cd_pool *pool, size_t bytes, void **block, cddp_error *
     if (!pool->source.take(pool->source.context, rounded, &made)) {
         cd_pool_trim(pool);
         if (!pool->source.take(pool->source.context, rounded, &made))
-            return cd_fail(err, CDDP_E_NOMEM, "no memory for %zu bytes beside the %llu in use", rounded,
-                           (unsigned long long)pool->taken_bytes);
+            return cd_fail(err, CDDP_E_NOMEM, "no memory for %zu bytes beside the %llu in use",
+                           rounded, (unsigned long long)pool->taken_bytes);
     }
     pool->taken_bytes += rounded;
     *block = made;
@@ -87,7 +87,8 @@ void cd_pool_give(cd_pool *pool, size_t bytes, void *block)
     uint32_t class_index = cd_pool_class(bytes);
     CD_ASSERT(class_index < CD_POOL_CLASSES);
     cd_pool_shelf *shelf = &pool->shelves[class_index];
-    if (cd_vec_grow(NULL, (void **)&shelf->blocks, &shelf->capacity, shelf->count + 1, sizeof(void *))) {
+    if (cd_vec_grow(NULL, (void **)&shelf->blocks, &shelf->capacity, shelf->count + 1,
+                    sizeof(void *))) {
         shelf->blocks[shelf->count++] = block;
         return;
     }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What this machine lacks for GPUs, said in words.
 **
-** The question is asked in a child process: CUDA cannot be used after a fork by the child of a process that has used
-** it, and the program forks its ranks after it has asked.
+** The question is asked in a child process: CUDA cannot be used after a fork by the child of a
+** process that has used it, and the program forks its ranks after it has asked.
 */
 #define _POSIX_C_SOURCE 200809L
 #include "backends/nccl/cuda.h"
@@ -27,24 +27,29 @@ static void find_out(char *text, size_t bytes)
     void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
     if (driver == NULL) {
         const char *words = dlerror();
-        snprintf(text, bytes, "there is no NVIDIA driver (%s)", words != NULL ? words : "libcuda.so.1 is missing");
+        snprintf(text, bytes, "there is no NVIDIA driver (%s)",
+                 words != NULL ? words : "libcuda.so.1 is missing");
         return;
     }
     cudaError_t code = cudaGetDeviceCount(&count);
     if (code == cudaErrorInsufficientDriver) {
         int driver_version = 0;
         (void)cudaDriverGetVersion(&driver_version);
-        snprintf(text, bytes, "the NVIDIA driver speaks CUDA %d.%d, and this build needs %d.%d", driver_version / 1000,
-                 driver_version % 1000 / 10, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+        snprintf(text, bytes, "the NVIDIA driver speaks CUDA %d.%d, and this build needs %d.%d",
+                 driver_version / 1000, driver_version % 1000 / 10, CUDART_VERSION / 1000,
+                 CUDART_VERSION % 1000 / 10);
     } else if (code != cudaSuccess || count < 1) {
         snprintf(text, bytes, "no usable GPU: %s",
                  code != cudaSuccess ? cudaGetErrorString(code) : "the driver shows none");
-    } else if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0) != cudaSuccess ||
-               cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, 0) != cudaSuccess) {
-        snprintf(text, bytes, "GPU 0 does not say what it is: %s", cudaGetErrorString(cudaGetLastError()));
+    } else if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0) !=
+                   cudaSuccess ||
+               cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, 0) !=
+                   cudaSuccess) {
+        snprintf(text, bytes, "GPU 0 does not say what it is: %s",
+                 cudaGetErrorString(cudaGetLastError()));
     } else if (major < CAPABILITY_MAJOR_MIN) {
-        snprintf(text, bytes, "GPU 0 has compute capability %d.%d, and the kernels need %d.0", major, minor,
-                 CAPABILITY_MAJOR_MIN);
+        snprintf(text, bytes, "GPU 0 has compute capability %d.%d, and the kernels need %d.0",
+                 major, minor, CAPABILITY_MAJOR_MIN);
     }
 }
 
@@ -78,7 +83,8 @@ cddp_status cd_cuda_probe(cddp_error *err)
     while (waitpid(child, &how, 0) < 0 && errno == EINTR) continue;
     text[used] = '\0';
     if (used == 0)
-        return cd_fail(err, CDDP_E_BACKEND, "the CUDA runtime ended the process that asked it for a GPU (status %d)",
+        return cd_fail(err, CDDP_E_BACKEND,
+                       "the CUDA runtime ended the process that asked it for a GPU (status %d)",
                        how);
     if (text[0] != '\0') return cd_fail(err, CDDP_E_BACKEND, "%s", text);
     return CDDP_OK;

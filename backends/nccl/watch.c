@@ -17,11 +17,12 @@ bool cd_watch_step(cd_watch *watch, const cd_watch_look *look)
     char oldest[96] = "nothing was in flight";
     if (watch->failed) return false;
     if (look->has_oldest)
-        snprintf(oldest, sizeof oldest, "the oldest operation in flight was %s #%" PRIu64, cddp_op_name(look->op),
-                 look->sequence);
+        snprintf(oldest, sizeof oldest, "the oldest operation in flight was %s #%" PRIu64,
+                 cddp_op_name(look->op), look->sequence);
     if (look->async_error != NULL) {
-        snprintf(watch->reason, sizeof watch->reason, "rank %u, group '%s': NCCL reports %.200s; %s", watch->rank,
-                 watch->group, look->async_error, oldest);
+        snprintf(watch->reason, sizeof watch->reason,
+                 "rank %u, group '%s': NCCL reports %.200s; %s", watch->rank, watch->group,
+                 look->async_error, oldest);
         return fail(watch, CDDP_E_BACKEND);
     }
     if (look->has_oldest && look->now_ns >= look->deadline_ns) {

@@ -2,10 +2,11 @@
 /* What a watchdog makes of what it sees: the state of one communicator, as plain data.
 **
 **     RUNS ──time-out of the oldest operation──▶ FAILED       RUNS ──asynchronous error──▶ FAILED
-**     RUNS ──abort──▶ FAILED                                  FAILED ──▶ FAILED (the first reason stays)
+**     RUNS ──abort──▶ FAILED                                  FAILED ──▶ FAILED (the first reason
+**                                                             stays)
 **
-** Whoever turns RUNS into FAILED is told so, once, and aborts the communicator: kernels that wait for a peer that will
-** never come end then, and with them every wait.
+** Whoever turns RUNS into FAILED is told so, once, and aborts the communicator: kernels that wait
+** for a peer that will never come end then, and with them every wait.
 */
 #pragma once
 #include "cddp/backend.h"

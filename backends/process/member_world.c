@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The world of one rank whose launcher is another process, perhaps on another host.
 **
-** A thread listens to the launcher all the time, so that a rank whose launcher is gone, or that is told to quit, ends
-** even while its program waits for a peer. A rank that has said how it went stays until it is released: a launcher of
-** the transport (mpirun) that sees one process leave in disorder would end the others before they can speak.
+** A thread listens to the launcher all the time, so that a rank whose launcher is gone, or that is
+** told to quit, ends even while its program waits for a peer. A rank that has said how it went
+** stays until it is released: a launcher of the transport (mpirun) that sees one process leave in
+** disorder would end the others before they can speak.
 **
 ** Not here: what is told (process_wire.c), how to get there (process_hub.c). */
 #define _POSIX_C_SOURCE 200809L
@@ -30,20 +31,25 @@ struct cddp_member_world {
     char address[CDDP_PROCESS_ADDRESS_BYTES];
     int fds[CD_OS_PIPE_COUNT];
     atomic_bool has_joined; /* the launcher's address is known */
-    atomic_bool has_ended; /* the program returned and its result is sent */
+    atomic_bool has_ended;  /* the program returned and its result is sent */
 };
 
-/* Ends the process when its launcher is not found: it may have left, or a peer be stopped, while the transport starts, which
-** may have no time-out then. Longer than the launcher's own patience, who has more to say. */
+/* Ends the process when its launcher is not found: it may have left, or a peer be stopped, while
+** the transport starts, which may have no time-out then. Longer than the launcher's own patience,
+** who has more to say. */
 static void *guard_start(void *argument)
 {
     cddp_member_world *w = argument;
     const uint64_t patience = CD_PROCESS_START_PATIENCE_NS + CD_PROCESS_START_PATIENCE_NS / 2;
-    const uint64_t until = cd_os_now_ns() + (w->options.patience_ns > patience ? w->options.patience_ns : patience);
-    while (!atomic_load(&w->has_joined) && cd_os_now_ns() < until) cd_os_sleep_ns(CD_PROCESS_POLL_NS / 10);
+    const uint64_t until =
+        cd_os_now_ns() + (w->options.patience_ns > patience ? w->options.patience_ns : patience);
+    while (!atomic_load(&w->has_joined) && cd_os_now_ns() < until)
+        cd_os_sleep_ns(CD_PROCESS_POLL_NS / 10);
     if (atomic_load(&w->has_joined)) return NULL;
     char words[96];
-    int n = snprintf(words, sizeof words, "rank %u did not find its judge: the transport did not start\n", w->options.rank);
+    int n =
+        snprintf(words, sizeof words,
+                 "rank %u did not find its judge: the transport did not start\n", w->options.rank);
     /* Nothing can be told where nobody listens. */
     _exit(cd_os_write_all(STDERR_FILENO, words, (size_t)n, NULL) == CDDP_OK ? 1 : 2);
 }
@@ -52,7 +58,8 @@ static cddp_status find_launcher(cddp_member_world *w, cddp_error *err)
 {
     pthread_t guard;
     if (w->options.meet == NULL) return CDDP_OK;
-    if (pthread_create(&guard, NULL, guard_start, w) != 0) return cd_fail(err, CDDP_E_NOMEM, "cannot start a thread");
+    if (pthread_create(&guard, NULL, guard_start, w) != 0)
+        return cd_fail(err, CDDP_E_NOMEM, "cannot start a thread");
     cddp_status status = w->options.meet(w->options.context, &w->rank.base, w->address, err);
     atomic_store(&w->has_joined, true);
     pthread_join(guard, NULL);
@@ -80,16 +87,18 @@ static cddp_status report_to_launcher(cddp_member_world *w, cddp_error *err)
     CD_TRY(find_launcher(w, err));
     CD_TRY(cd_process_hub_join(w->address, &who, JOIN_PATIENCE_NS, w->fds, err));
     fflush(NULL);
-    if (dup2(w->fds[CD_OS_PIPE_STDOUT], STDOUT_FILENO) < 0 || dup2(w->fds[CD_OS_PIPE_STDERR], STDERR_FILENO) < 0)
-        return cd_fail(err, CDDP_E_IO, "cannot redirect the output of rank %u: %s", w->options.rank, strerror(errno));
+    if (dup2(w->fds[CD_OS_PIPE_STDOUT], STDOUT_FILENO) < 0 ||
+        dup2(w->fds[CD_OS_PIPE_STDERR], STDERR_FILENO) < 0)
+        return cd_fail(err, CDDP_E_IO, "cannot redirect the output of rank %u: %s", w->options.rank,
+                       strerror(errno));
     close(w->fds[CD_OS_PIPE_STDOUT]);
     close(w->fds[CD_OS_PIPE_STDERR]);
     w->rank.result_fd = w->fds[CD_OS_PIPE_RESULT];
     return CDDP_OK;
 }
 
-/* What a shelter asks. An mpiexec that is killed while it starts can leave its proxy behind, which then waits for shelters that would wait
-** for it. */
+/* What a shelter asks. An mpiexec that is killed while it starts can leave its proxy behind, which
+** then waits for shelters that would wait for it. */
 static bool is_judged(void *argument)
 {
     const cddp_member_world *w = argument;
@@ -97,8 +106,8 @@ static bool is_judged(void *argument)
 }
 
 /* Returns only when the launcher could not be reached. */
-static cddp_status member_launch(void *world, cddp_rank_fn program, void *argument, cddp_rank_result *results,
-                                 cddp_error *err)
+static cddp_status member_launch(void *world, cddp_rank_fn program, void *argument,
+                                 cddp_rank_result *results, cddp_error *err)
 {
     cddp_member_world *w = world;
     pthread_t listener;
@@ -115,7 +124,8 @@ static cddp_status member_launch(void *world, cddp_rank_fn program, void *argume
     atomic_store(&w->has_ended, true);
     if (cd_process_result_write(w->rank.result_fd, status, &error, NULL) != CDDP_OK) _exit(1);
     pthread_join(listener, NULL);
-    /* Everybody is well, so this takes as long as the transport takes; but no rank outlives its run. */
+    /* Everybody is well, so this takes as long as the transport takes; but no rank outlives its
+    ** run. */
     alarm(LEAVE_PATIENCE_S);
     if (w->options.leave != NULL) w->options.leave(w->options.context);
     fflush(NULL);
@@ -136,19 +146,22 @@ static const cddp_world_ops ops = {
 
 const cddp_world_ops *cddp_member_world_ops(void) { return &ops; }
 
-cddp_status cddp_member_world_open(const cddp_member_options *options, cddp_member_world **world, cddp_error *err)
+cddp_status cddp_member_world_open(const cddp_member_options *options, cddp_member_world **world,
+                                   cddp_error *err)
 {
     if (options->rank >= options->world_size)
-        return cd_fail(err, CDDP_E_ARG, "rank %u does not exist in a world of %u", options->rank, options->world_size);
+        return cd_fail(err, CDDP_E_ARG, "rank %u does not exist in a world of %u", options->rank,
+                       options->world_size);
     if (options->address == NULL && options->meet == NULL)
         return cd_fail(err, CDDP_E_ARG, "rank %u has no way to its launcher", options->rank);
     cddp_member_world *w = cd_allocate_zero(options->allocator, sizeof *w);
     if (w == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for a member world");
     w->options = *options;
     if (options->address != NULL) snprintf(w->address, sizeof w->address, "%s", options->address);
-    w->rank = (cd_process_rank){.base = {&ops, w, options->rank, options->world_size, options->allocator},
-                                .result_fd = -1,
-                                .simulate_compute = options->simulate_compute};
+    w->rank =
+        (cd_process_rank){.base = {&ops, w, options->rank, options->world_size, options->allocator},
+                          .result_fd = -1,
+                          .simulate_compute = options->simulate_compute};
     *world = w;
     return CDDP_OK;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Hellos are of one size, so a connection is either complete or waits for the rest of its hello; it has no say in
-** anything before that. */
+/* Hellos are of one size, so a connection is either complete or waits for the rest of its hello; it
+** has no say in anything before that. */
 #define _POSIX_C_SOURCE 200809L
 #include "backends/process/process_hub.h"
 
@@ -50,7 +50,8 @@ static cddp_status make_secret(unsigned char *secret, cddp_error *err)
     int reason = errno;
     if (fd >= 0) close(fd);
     if (n != SECRET_BYTES)
-        return cd_fail(err, CDDP_E_IO, "cannot make a secret from /dev/urandom: %s", strerror(reason));
+        return cd_fail(err, CDDP_E_IO, "cannot make a secret from /dev/urandom: %s",
+                       strerror(reason));
     return CDDP_OK;
 }
 
@@ -66,7 +67,8 @@ cddp_status cd_process_hub_open(const char *host, cd_process_hub **hub, cddp_err
     CD_TRY_OUT(cd_tcp_listen(host, 0, &h->fd, &port, err));
     /* A launcher that outlived us would hold it open, and the hub would seem to answer. */
     if (fcntl(h->fd, F_SETFD, FD_CLOEXEC) != 0) {
-        status = cd_fail(err, CDDP_E_IO, "cannot keep the hub from the launcher: %s", strerror(errno));
+        status =
+            cd_fail(err, CDDP_E_IO, "cannot keep the hub from the launcher: %s", strerror(errno));
         goto out;
     }
     int n = snprintf(h->address, sizeof h->address, "%s:%u/", host, (unsigned)port);
@@ -74,7 +76,8 @@ cddp_status cd_process_hub_open(const char *host, cd_process_hub **hub, cddp_err
         status = cd_fail(err, CDDP_E_ARG, "the host name '%.60s…' of the hub is too long", host);
         goto out;
     }
-    for (int i = 0; i < SECRET_BYTES; i++) snprintf(h->address + n + 2 * i, 3, "%02x", h->secret[i]);
+    for (int i = 0; i < SECRET_BYTES; i++)
+        snprintf(h->address + n + 2 * i, 3, "%02x", h->secret[i]);
     *hub = h;
     return CDDP_OK;
 out:
@@ -124,11 +127,13 @@ static void accept_all(cd_process_hub *hub, uint64_t now)
 static bool is_ours(const cd_process_hub *hub, const hello_record *r)
 {
     unsigned char difference = 0;
-    for (int i = 0; i < SECRET_BYTES; i++) difference = (unsigned char)(difference | (hub->secret[i] ^ r->secret[i]));
+    for (int i = 0; i < SECRET_BYTES; i++)
+        difference = (unsigned char)(difference | (hub->secret[i] ^ r->secret[i]));
     return r->magic == HELLO_MAGIC && difference == 0 && r->who.pipe < CD_OS_PIPE_COUNT;
 }
 
-cddp_status cd_process_hub_take(cd_process_hub *hub, cd_process_hello *hello, int *fd, bool *found, cddp_error *err)
+cddp_status cd_process_hub_take(cd_process_hub *hub, cd_process_hello *hello, int *fd, bool *found,
+                                cddp_error *err)
 {
     uint64_t now = cd_os_now_ns();
     (void)err;
@@ -160,18 +165,20 @@ cddp_status cd_process_hub_take(cd_process_hub *hub, cd_process_hello *hello, in
 
 /* ---- the rank's side ---- */
 
-static cddp_status parse(const char *address, char *host, size_t host_bytes, uint16_t *port, unsigned char *secret,
-                         cddp_error *err)
+static cddp_status parse(const char *address, char *host, size_t host_bytes, uint16_t *port,
+                         unsigned char *secret, cddp_error *err)
 {
     const char *slash = strchr(address, '/');
     const char *colon = NULL;
     for (const char *at = address; slash != NULL && at < slash; at++)
         if (*at == ':') colon = at; /* the last one: an IPv6 address has some of its own */
-    if (colon == NULL || (size_t)(colon - address) >= host_bytes || strlen(slash + 1) != 2 * SECRET_BYTES)
+    if (colon == NULL || (size_t)(colon - address) >= host_bytes ||
+        strlen(slash + 1) != 2 * SECRET_BYTES)
         return cd_fail(err, CDDP_E_CONFIG, "'%.60s' is not the address of a hub", address);
     snprintf(host, host_bytes, "%.*s", (int)(colon - address), address);
     unsigned long number = strtoul(colon + 1, NULL, 10);
-    if (number == 0 || number > UINT16_MAX) return cd_fail(err, CDDP_E_CONFIG, "'%.60s' names no port", address);
+    if (number == 0 || number > UINT16_MAX)
+        return cd_fail(err, CDDP_E_CONFIG, "'%.60s' names no port", address);
     *port = (uint16_t)number;
     for (int i = 0; i < SECRET_BYTES; i++) {
         unsigned value = 0;
@@ -182,8 +189,8 @@ static cddp_status parse(const char *address, char *host, size_t host_bytes, uin
     return CDDP_OK;
 }
 
-static cddp_status connect_one(const char *host, uint16_t port, const hello_record *record, uint64_t deadline_ns,
-                               int *fd, cddp_error *err)
+static cddp_status connect_one(const char *host, uint16_t port, const hello_record *record,
+                               uint64_t deadline_ns, int *fd, cddp_error *err)
 {
     CD_TRY(cd_tcp_connect_once(host, port, deadline_ns, fd, err));
     CD_TRY(cd_tcp_write(*fd, record, sizeof *record, deadline_ns, err));
@@ -200,13 +207,14 @@ bool cd_process_hub_answers(const char *address)
     uint16_t port = 0;
     int fd = -1;
     if (parse(address, host, sizeof host, &port, secret, NULL) != CDDP_OK) return false;
-    if (cd_tcp_connect_once(host, port, cd_os_now_ns() + ANSWER_PATIENCE_NS, &fd, NULL) != CDDP_OK) return false;
+    if (cd_tcp_connect_once(host, port, cd_os_now_ns() + ANSWER_PATIENCE_NS, &fd, NULL) != CDDP_OK)
+        return false;
     close(fd); /* the hub drops who says nothing */
     return true;
 }
 
-cddp_status cd_process_hub_join(const char *address, const cd_process_hello *who, uint64_t timeout_ns, int *fds,
-                                cddp_error *err)
+cddp_status cd_process_hub_join(const char *address, const cd_process_hello *who,
+                                uint64_t timeout_ns, int *fds, cddp_error *err)
 {
     cddp_status status = CDDP_OK;
     char host[CD_PROCESS_HUB_ADDRESS_BYTES];

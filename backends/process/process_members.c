@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Ranks that report by themselves, as the process world watches them.
 **
-** Note [Ranks that report by themselves]
-** Where the transport starts its ranks, one child (mpirun, or rank 0 alone when mpirun started us) takes the place of
-** all, and a rank is a set of connections to the hub instead of three pipes. Everything else is the same: records,
-** lines, notes, grace, results. Such a rank has ended when it said how it went, and then waits to be released, because
-** mpirun kills all others as soon as one leaves without ending MPI. A connection that ends without a result is a
-** rank that died. Under a foreign mpirun the connections of a run that went wrong stay open until this process exits:
-** our verdict has to be out before mpirun sees anybody leave.
+** Note [Ranks that report by themselves] Where the transport starts its ranks, one child (mpirun,
+** or rank 0 alone when mpirun started us) takes the place of all, and a rank is a set of
+** connections to the hub instead of three pipes. Everything else is the same: records, lines,
+** notes, grace, results. Such a rank has ended when it said how it went, and then waits to be
+** released, because mpirun kills all others as soon as one leaves without ending MPI. A connection
+** that ends without a result is a rank that died. Under a foreign mpirun the connections of a run
+** that went wrong stay open until this process exits: our verdict has to be out before mpirun sees
+** anybody leave.
 **
-** Not here: connections (process_hub.c), the ranks' side of them (member_world.c), forked ranks (process_world.c).
+** Not here: connections (process_hub.c), the ranks' side of them (member_world.c), forked ranks
+** (process_world.c).
 */
 #define _POSIX_C_SOURCE 200809L
 #include "backends/process/process_watch.h"
@@ -23,7 +25,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* A launcher whose ranks have all ended ends by itself, soon; one whose ranks were killed is asked to, then made to. */
+/* A launcher whose ranks have all ended ends by itself, soon; one whose ranks were killed is asked
+** to, then made to. */
 #define LEAVE_PATIENCE_NS UINT64_C(6000000000)
 #define LOSS_PATIENCE_NS UINT64_C(500000000)
 #define END_PATIENCE_NS UINT64_C(500000000)
@@ -64,15 +67,20 @@ static cddp_status watch_starter(cddp_process_world *w, cddp_error *err)
     return CDDP_OK;
 }
 
-/* On another host a process number means something else; under a foreign launcher it is not ours to end a rank. */
+/* On another host a process number means something else; under a foreign launcher it is not ours to
+** end a rank. */
 static bool numbers_mean_something(const cddp_process_world *w)
 {
     return w->options.command != NULL || (w->options.ends_members && w->options.one_host);
 }
 
-static bool has_arrived(const cd_process_watched *r) { return r->streams == (1u << CD_OS_PIPE_COUNT) - 1; }
+static bool has_arrived(const cd_process_watched *r)
+{
+    return r->streams == (1u << CD_OS_PIPE_COUNT) - 1;
+}
 
-/* Connections of ranks that arrived. One that names a rank that does not exist, or again, is not taken. */
+/* Connections of ranks that arrived. One that names a rank that does not exist, or again, is not
+** taken. */
 static cddp_status welcome(cddp_process_world *w, cddp_error *err)
 {
     for (;;) {
@@ -82,7 +90,8 @@ static cddp_status welcome(cddp_process_world *w, cddp_error *err)
         CD_TRY(cd_process_hub_take(w->hub, &who, &fd, &found, err));
         if (!found) return CDDP_OK;
         cd_process_watched *r = who.rank < w->options.world_size ? &w->watched[who.rank] : NULL;
-        if (r == NULL || who.world_size != w->options.world_size || r->ended || (r->streams >> who.pipe & 1) != 0) {
+        if (r == NULL || who.world_size != w->options.world_size || r->ended ||
+            (r->streams >> who.pipe & 1) != 0) {
             close(fd);
             continue;
         }
@@ -93,7 +102,8 @@ static cddp_status welcome(cddp_process_world *w, cddp_error *err)
     }
 }
 
-cddp_status cd_process_members_take(cddp_process_world *w, cd_os_child *launcher, cd_os_child *door, cddp_error *err)
+cddp_status cd_process_members_take(cddp_process_world *w, cd_os_child *launcher, cd_os_child *door,
+                                    cddp_error *err)
 {
     CD_TRY(watch_starter(w, err));
     CD_TRY(welcome(w, err));
@@ -103,15 +113,18 @@ cddp_status cd_process_members_take(cddp_process_world *w, cd_os_child *launcher
     return CDDP_OK;
 }
 
-/* How long it was waited for, when that was too long: it is dead or stopped, or all wait for such a one in a transport that
-** has no time-out while it starts. Launchers start all at the same time. 0: it is not late. */
+/* How long it was waited for, when that was too long: it is dead or stopped, or all wait for such a
+** one in a transport that has no time-out while it starts. Launchers start all at the same time. 0:
+** it is not late. */
 static uint64_t find_lateness(const cd_process_watched *r)
 {
     const cddp_process_world *w = r->world;
     uint64_t patience = w->options.patience_ns;
     if (patience == 0 || has_arrived(r)) return 0;
-    if (w->arrived_ns == 0 && patience < CD_PROCESS_START_PATIENCE_NS) patience = CD_PROCESS_START_PATIENCE_NS;
-    return cd_os_now_ns() - (w->arrived_ns != 0 ? w->arrived_ns : w->start_ns) > patience ? patience : 0;
+    if (w->arrived_ns == 0 && patience < CD_PROCESS_START_PATIENCE_NS)
+        patience = CD_PROCESS_START_PATIENCE_NS;
+    return cd_os_now_ns() - (w->arrived_ns != 0 ? w->arrived_ns : w->start_ns) > patience ? patience
+                                                                                          : 0;
 }
 
 static void judge_loss(cd_process_watched *r, bool arrived)
@@ -125,24 +138,29 @@ static void judge_loss(cd_process_watched *r, bool arrived)
         cd_process_watched_judge(r, 0, SIGKILL);
     } else if (arrived && !is_first) {
         result->end = CDDP_RANK_HUNG;
-        result->status = cd_fail(&result->error, CDDP_E_ABORTED,
-                                 "rank %u was ended with the others when one had died%s%s", r->rank, lead, note);
+        result->status =
+            cd_fail(&result->error, CDDP_E_ABORTED,
+                    "rank %u was ended with the others when one had died%s%s", r->rank, lead, note);
     } else if (arrived) {
         result->end = CDDP_RANK_KILLED;
-        result->status = cd_fail(&result->error, CDDP_E_ABORTED,
-                                 "rank %u died: its connection ended without a result%s%s", r->rank, lead, note);
+        result->status =
+            cd_fail(&result->error, CDDP_E_ABORTED,
+                    "rank %u died: its connection ended without a result%s%s", r->rank, lead, note);
     } else if (find_lateness(r) != 0) {
         result->end = CDDP_RANK_CRASHED;
-        result->status = cd_fail(&result->error, CDDP_E_BACKEND, "rank %u never reported, %.3f s after %s", r->rank,
-                                 (double)find_lateness(r) / 1e9,
-                                 w->arrived_ns != 0 ? "the first of the others had" : "the start; nobody did");
+        result->status =
+            cd_fail(&result->error, CDDP_E_BACKEND, "rank %u never reported, %.3f s after %s",
+                    r->rank, (double)find_lateness(r) / 1e9,
+                    w->arrived_ns != 0 ? "the first of the others had" : "the start; nobody did");
     } else {
         const char *words = w->starter_words[0] != '\0' ? ": " : "";
         result->end = CDDP_RANK_CRASHED;
         result->detail = w->starter_code;
-        result->status = cd_fail(
-            &result->error, CDDP_E_BACKEND, "rank %u never reported; its launcher ended with code %d%s%s", r->rank,
-            w->starter_signal != 0 ? 128 + w->starter_signal : w->starter_code, words, w->starter_words);
+        result->status =
+            cd_fail(&result->error, CDDP_E_BACKEND,
+                    "rank %u never reported; its launcher ended with code %d%s%s", r->rank,
+                    w->starter_signal != 0 ? 128 + w->starter_signal : w->starter_code, words,
+                    w->starter_words);
     }
     cd_process_watched_fail(r);
 }
@@ -164,10 +182,12 @@ cddp_status cd_process_member_watch(cd_process_watched *r, cddp_error *err)
     const cddp_process_world *w = r->world;
     bool arrived = has_arrived(r);
     /* What its launcher left behind in the hub's queue has been taken in by now. */
-    bool hopeless = w->killed || (w->starter_ended && cd_os_now_ns() - w->starter_end_ns > END_PATIENCE_NS);
+    bool hopeless =
+        w->killed || (w->starter_ended && cd_os_now_ns() - w->starter_end_ns > END_PATIENCE_NS);
     if (arrived) CD_TRY(cd_process_watched_drain(r, false, err));
     if (!r->has_result && !is_lost(r) && find_lateness(r) == 0 && !hopeless) return CDDP_OK;
-    if (arrived) CD_TRY(cd_process_watched_drain(r, true, err)); /* what it wrote before it spoke is there now (W3) */
+    /* what it wrote before it spoke is there now (W3) */
+    if (arrived) CD_TRY(cd_process_watched_drain(r, true, err));
     r->ended = true;
     if (!r->has_result) judge_loss(r, arrived);
     return CDDP_OK;
@@ -184,7 +204,8 @@ static bool all_can_leave(const cddp_process_world *w)
 {
     for (uint32_t i = 0; i < w->options.world_size; i++) {
         const cddp_rank_result *r = w->watched[i].result;
-        bool is_cut_off = r->status == CDDP_E_TIMEOUT || r->status == CDDP_E_BACKEND || r->status == CDDP_E_ABORTED;
+        bool is_cut_off = r->status == CDDP_E_TIMEOUT || r->status == CDDP_E_BACKEND ||
+                          r->status == CDDP_E_ABORTED;
         if (r->end != CDDP_RANK_RETURNED || is_cut_off) return false;
     }
     return true;
@@ -193,7 +214,8 @@ static bool all_can_leave(const cddp_process_world *w)
 static cddp_status drain_members(cddp_process_world *w, cddp_error *err)
 {
     for (uint32_t i = 0; i < w->options.world_size; i++)
-        if (has_arrived(&w->watched[i])) CD_TRY(cd_process_watched_drain(&w->watched[i], true, err));
+        if (has_arrived(&w->watched[i]))
+            CD_TRY(cd_process_watched_drain(&w->watched[i], true, err));
     return CDDP_OK;
 }
 
@@ -202,7 +224,8 @@ static cddp_status await_starter(cddp_process_world *w, uint64_t patience_ns, cd
     uint64_t until = cd_os_now_ns() + patience_ns;
     for (;;) {
         CD_TRY(watch_starter(w, err));
-        CD_TRY(drain_members(w, err)); /* after that: what they wrote before they ended is there now (W3) */
+        /* after that: what they wrote before they ended is there now (W3) */
+        CD_TRY(drain_members(w, err));
         if (w->starter_ended || cd_os_now_ns() >= until) return CDDP_OK;
         CD_TRY(cd_os_children_wait(&w->starter, 1, CD_PROCESS_POLL_NS / 5, err));
     }
@@ -226,7 +249,8 @@ static cddp_status release_members(cddp_process_world *w, cddp_error *err)
         CD_TRY(await_starter(w, END_PATIENCE_NS, err)); /* what is left then is killed by close */
     } else {
         /* Until we exit: the sockets, and rank 0, which ends with us. */
-        for (uint32_t i = 0; i < w->options.world_size; i++) w->watched[i].child = (cd_os_child)CD_OS_CHILD_NONE;
+        for (uint32_t i = 0; i < w->options.world_size; i++)
+            w->watched[i].child = (cd_os_child)CD_OS_CHILD_NONE;
         w->starter = (cd_os_child)CD_OS_CHILD_NONE;
     }
     return CDDP_OK;
@@ -257,7 +281,8 @@ static int starter_main(void *argument, int write_fd)
         cddp_status opened = cddp_member_world_open(&m, &member, &error);
         cd_process_hub_close(call->world->hub); /* the judge alone listens there */
         if (opened == CDDP_OK &&
-            cddp_member_world_ops()->launch(member, call->program, call->argument, NULL, &error) == CDDP_OK)
+            cddp_member_world_ops()->launch(member, call->program, call->argument, NULL, &error) ==
+                CDDP_OK)
             return 0;
         say(error.message);
         return 1;
@@ -283,7 +308,8 @@ static int starter_main(void *argument, int write_fd)
     return 127;
 }
 
-cddp_status cd_process_members_begin(cddp_process_world *w, cddp_rank_fn program, void *argument, cddp_error *err)
+cddp_status cd_process_members_begin(cddp_process_world *w, cddp_rank_fn program, void *argument,
+                                     cddp_error *err)
 {
     const char *host = w->options.hub_host != NULL ? w->options.hub_host : "127.0.0.1";
     starter_call call = {w, program, argument};

@@ -15,7 +15,10 @@ static const cd_process_rank *find(const cddp_rank *rank)
     return ours ? (const cd_process_rank *)rank : NULL;
 }
 
-uint64_t cd_process_rank_now(cddp_rank *rank) { return cd_os_now_ns() - ((const cd_process_rank *)rank)->start_ns; }
+uint64_t cd_process_rank_now(cddp_rank *rank)
+{
+    return cd_os_now_ns() - ((const cd_process_rank *)rank)->start_ns;
+}
 
 cddp_status cd_process_rank_sleep(cddp_rank *rank, uint64_t duration_ns, cddp_error *err)
 {
@@ -25,7 +28,8 @@ cddp_status cd_process_rank_sleep(cddp_rank *rank, uint64_t duration_ns, cddp_er
     return CDDP_OK;
 }
 
-cddp_status cd_process_rank_compute(cddp_rank *rank, uint64_t duration_ns, const char *label, cddp_error *err)
+cddp_status cd_process_rank_compute(cddp_rank *rank, uint64_t duration_ns, const char *label,
+                                    cddp_error *err)
 {
     (void)label;
     (void)err;
@@ -42,10 +46,12 @@ uint32_t cd_process_rank_choose(cddp_rank *rank, const cddp_choice *choice)
 
 void cd_process_rank_yield(cddp_rank *rank) { (void)rank; }
 
-cddp_status cddp_process_send(cddp_rank *rank, const void *bytes, size_t byte_count, cddp_error *err)
+cddp_status cddp_process_send(cddp_rank *rank, const void *bytes, size_t byte_count,
+                              cddp_error *err)
 {
     const cd_process_rank *r = find(rank);
-    if (r == NULL) return cd_fail(err, CDDP_E_STATE, "rank %u does not live in a process world", rank->rank);
+    if (r == NULL)
+        return cd_fail(err, CDDP_E_STATE, "rank %u does not live in a process world", rank->rank);
     CD_TRY(cd_process_record_write(r->result_fd, CD_PROCESS_MESSAGE, bytes, byte_count, err));
     return CDDP_OK;
 }
@@ -57,9 +63,11 @@ void cddp_process_note(cddp_rank *rank, const char *text)
     size_t length = strlen(text);
     if (r->note == NULL) {
         /* A launcher that is gone reads no notes, and this rank ends by itself. */
-        if (cd_process_record_write(r->result_fd, CD_PROCESS_NOTE, text, length, NULL) != CDDP_OK) return;
+        if (cd_process_record_write(r->result_fd, CD_PROCESS_NOTE, text, length, NULL) != CDDP_OK)
+            return;
     } else {
-        /* The last byte stays 0 for ever, so the launcher reads a text even from a rank killed in the middle. */
+        /* The last byte stays 0 for ever, so the launcher reads a text even from a rank killed in
+        ** the middle. */
         strncpy(r->note, text, CD_PROCESS_NOTE_BYTES - 1);
     }
 }

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A ring of slots, each with the number of the event it holds. The number is cleared before a slot is written and
-** set afterwards, so a slot whose writer died in between counts as empty. */
+/* A ring of slots, each with the number of the event it holds. The number is cleared before a slot
+** is written and set afterwards, so a slot whose writer died in between counts as empty. */
 #include "backends/process/process_ring.h"
 
 #include <stdatomic.h>
 #include <stdio.h>
 
 typedef struct slot {
-    _Atomic uint64_t number; /* 1-based position among all events of the rank; 0: empty, or half written */
-    cddp_event event;        /* its text points nowhere: see below */
+    /* 1-based position among all events of the rank; 0: empty, or half written */
+    _Atomic uint64_t number;
+    cddp_event event; /* its text points nowhere: see below */
     bool has_text;
     char text[CD_PROCESS_RING_TEXT_BYTES];
 } slot;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The last events of a rank, in memory that the launcher shares: what a killed rank was doing is still there when
-** everything it had not yet committed to a store is gone.
+/* The last events of a rank, in memory that the launcher shares: what a killed rank was doing is
+** still there when everything it had not yet committed to a store is gone.
 **
 ** Lifetime   a ring lies in memory of somebody else, zeroed at first; it owns nothing.
-** Threads    one process writes, another reads when the writer is dead. An event that the writer did not finish is
-**            recognised and left out.
+** Threads    one process writes, another reads when the writer is dead. An event that the writer
+**            did not finish is recognised and left out.
 */
 #pragma once
 #include "cddp/trace.h"

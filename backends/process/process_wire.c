@@ -25,8 +25,8 @@ typedef struct result_record {
     } frames[CDDP_ERROR_FRAMES_MAX];
 } result_record;
 
-cddp_status cd_process_record_write(int fd, cd_process_record_kind kind, const void *bytes, size_t byte_count,
-                                    cddp_error *err)
+cddp_status cd_process_record_write(int fd, cd_process_record_kind kind, const void *bytes,
+                                    size_t byte_count, cddp_error *err)
 {
     if (byte_count > CD_PROCESS_RECORD_BYTES_MAX)
         return cd_fail(err, CDDP_E_LIMIT, "a rank may send at most %u bytes at once, not %zu",
@@ -37,18 +37,21 @@ cddp_status cd_process_record_write(int fd, cd_process_record_kind kind, const v
     return CDDP_OK;
 }
 
-cddp_status cd_process_result_write(int fd, cddp_status status, const cddp_error *error, cddp_error *err)
+cddp_status cd_process_result_write(int fd, cddp_status status, const cddp_error *error,
+                                    cddp_error *err)
 {
     result_record r;
     memset(&r, 0, sizeof r); /* padding travels too */
     r.status = (int32_t)status;
     snprintf(r.message, sizeof r.message, "%s", error->message);
-    r.frame_count = error->frame_count < CDDP_ERROR_FRAMES_MAX ? error->frame_count : CDDP_ERROR_FRAMES_MAX;
+    r.frame_count =
+        error->frame_count < CDDP_ERROR_FRAMES_MAX ? error->frame_count : CDDP_ERROR_FRAMES_MAX;
     for (uint32_t i = 0; i < r.frame_count; i++) {
         const cddp_error_frame *f = &error->frames[i];
         r.frames[i].line = f->line;
         snprintf(r.frames[i].file, sizeof r.frames[i].file, "%s", f->file != NULL ? f->file : "?");
-        snprintf(r.frames[i].function, sizeof r.frames[i].function, "%s", f->function != NULL ? f->function : "?");
+        snprintf(r.frames[i].function, sizeof r.frames[i].function, "%s",
+                 f->function != NULL ? f->function : "?");
     }
     CD_TRY(cd_process_record_write(fd, CD_PROCESS_RESULT, &r, sizeof r, err));
     return CDDP_OK;
@@ -65,10 +68,12 @@ void cd_process_inbox_fini(cd_process_inbox *inbox)
     cd_process_inbox_init(inbox, inbox->allocator);
 }
 
-cddp_status cd_process_inbox_push(cd_process_inbox *inbox, const void *bytes, size_t byte_count, cddp_error *err)
+cddp_status cd_process_inbox_push(cd_process_inbox *inbox, const void *bytes, size_t byte_count,
+                                  cddp_error *err)
 {
     if (byte_count == 0) return CDDP_OK;
-    if (inbox->taken > 0) memmove(inbox->bytes, inbox->bytes + inbox->taken, inbox->used - inbox->taken);
+    if (inbox->taken > 0)
+        memmove(inbox->bytes, inbox->bytes + inbox->taken, inbox->used - inbox->taken);
     inbox->used -= inbox->taken;
     inbox->taken = 0;
     size_t needed = inbox->used + byte_count;
@@ -79,21 +84,22 @@ cddp_status cd_process_inbox_push(cd_process_inbox *inbox, const void *bytes, si
     return CDDP_OK;
 }
 
-cddp_status cd_process_inbox_take(cd_process_inbox *inbox, cd_process_record *record, bool *found, cddp_error *err)
+cddp_status cd_process_inbox_take(cd_process_inbox *inbox, cd_process_record *record, bool *found,
+                                  cddp_error *err)
 {
     size_t waiting = inbox->used - inbox->taken;
     record_header header;
     *found = false;
     if (waiting < sizeof header) return CDDP_OK;
     memcpy(&header, inbox->bytes + inbox->taken, sizeof header);
-    bool known =
-        header.kind == CD_PROCESS_MESSAGE || header.kind == CD_PROCESS_RESULT || header.kind == CD_PROCESS_NOTE;
+    bool known = header.kind == CD_PROCESS_MESSAGE || header.kind == CD_PROCESS_RESULT ||
+                 header.kind == CD_PROCESS_NOTE;
     if (!known || header.byte_count > CD_PROCESS_RECORD_BYTES_MAX)
-        return cd_fail(err, CDDP_E_CORRUPT, "a rank wrote a record of kind %u and %u bytes", header.kind,
-                       header.byte_count);
+        return cd_fail(err, CDDP_E_CORRUPT, "a rank wrote a record of kind %u and %u bytes",
+                       header.kind, header.byte_count);
     if (waiting - sizeof header < header.byte_count) return CDDP_OK;
-    *record = (cd_process_record){(cd_process_record_kind)header.kind, inbox->bytes + inbox->taken + sizeof header,
-                                  header.byte_count};
+    *record = (cd_process_record){(cd_process_record_kind)header.kind,
+                                  inbox->bytes + inbox->taken + sizeof header, header.byte_count};
     inbox->taken += sizeof header + header.byte_count;
     *found = true;
     return CDDP_OK;
@@ -106,22 +112,24 @@ static const char *copy_text(cd_arena *texts, const char *text, size_t bytes)
     return cd_arena_printf(texts, "%.*s", (int)(end != NULL ? end - text : (ptrdiff_t)bytes), text);
 }
 
-cddp_status cd_process_result_read(const cd_process_record *record, cd_arena *texts, cddp_rank_result *result,
-                                   cddp_error *err)
+cddp_status cd_process_result_read(const cd_process_record *record, cd_arena *texts,
+                                   cddp_rank_result *result, cddp_error *err)
 {
     result_record r;
     if (record->byte_count != sizeof r)
-        return cd_fail(err, CDDP_E_CORRUPT, "a rank's result has %zu bytes instead of %zu", record->byte_count,
-                       sizeof r);
+        return cd_fail(err, CDDP_E_CORRUPT, "a rank's result has %zu bytes instead of %zu",
+                       record->byte_count, sizeof r);
     memcpy(&r, record->bytes, sizeof r);
     if (r.status < 0 || r.status >= CDDP_STATUS_COUNT || r.frame_count > CDDP_ERROR_FRAMES_MAX)
-        return cd_fail(err, CDDP_E_CORRUPT, "a rank's result has status %d and %u frames", r.status, r.frame_count);
+        return cd_fail(err, CDDP_E_CORRUPT, "a rank's result has status %d and %u frames", r.status,
+                       r.frame_count);
     cddp_error error = {.status = (cddp_status)r.status, .frame_count = r.frame_count};
     snprintf(error.message, sizeof error.message, "%.*s", (int)sizeof r.message - 1, r.message);
     for (uint32_t i = 0; i < r.frame_count; i++) {
         const char *file = copy_text(texts, r.frames[i].file, sizeof r.frames[i].file);
         const char *function = copy_text(texts, r.frames[i].function, sizeof r.frames[i].function);
-        if (file == NULL || function == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for a rank's error");
+        if (file == NULL || function == NULL)
+            return cd_fail(err, CDDP_E_NOMEM, "no memory for a rank's error");
         error.frames[i] = (cddp_error_frame){file, function, r.frames[i].line};
     }
     result->status = error.status;
@@ -129,8 +137,8 @@ cddp_status cd_process_result_read(const cd_process_record *record, cd_arena *te
     return CDDP_OK;
 }
 
-void cd_process_lines_push(cd_process_lines *lines, const char *text, size_t length, cd_process_line_fn line,
-                           void *context)
+void cd_process_lines_push(cd_process_lines *lines, const char *text, size_t length,
+                           cd_process_line_fn line, void *context)
 {
     for (size_t i = 0; i < length; i++) {
         if (text[i] != '\n') lines->text[lines->used++] = text[i];

@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The process world: forks ranks, watches them until every one has ended, says how each of them did.
+/* The process world: forks ranks, watches them until every one has ended, says how each of them
+** did.
 **
-** One launch is a loop over events of all children: take what their pipes hold, reap who has exited, and at
-** the kill time kill who is left. The kill time is the deadline, or sooner: grace_ns after the first rank
-** failed. A rank that returned an error, was killed or crashed has failed; the others learn of it only through
-** their transport, and what they then report is worth waiting for.
+** One launch is a loop over events of all children: take what their pipes hold, reap who has
+** exited, and at the kill time kill who is left. The kill time is the deadline, or sooner: grace_ns
+** after the first rank failed. A rank that returned an error, was killed or crashed has failed; the
+** others learn of it only through their transport, and what they then report is worth waiting for.
 **
 ** Invariants:
 **   W1  a result is filled exactly once: by the rank's own record, or by how its process ended;
 **   W2  after launch no child is left, whatever launch returns;
 **   W3  output that a rank wrote before it ended is forwarded before launch returns.
 **
-** Not here: ranks that a launcher started (process_members.c), the format on the pipes (process_wire.c), processes
-** themselves (core/base/os_child_posix.c).
+** Not here: ranks that a launcher started (process_members.c), the format on the pipes
+** (process_wire.c), processes themselves (core/base/os_child_posix.c).
 */
 #define _POSIX_C_SOURCE 200809L
 #include "cddp/process.h"
@@ -30,8 +31,8 @@
 
 #define DEFAULT_GRACE_NS UINT64_C(5000000000)
 
-static cddp_status world_launch(void *world, cddp_rank_fn program, void *argument, cddp_rank_result *results,
-                                cddp_error *err);
+static cddp_status world_launch(void *world, cddp_rank_fn program, void *argument,
+                                cddp_rank_result *results, cddp_error *err);
 
 static const cddp_world_ops ops = {
     .size = sizeof ops,
@@ -47,7 +48,10 @@ static const cddp_world_ops ops = {
 
 const cddp_world_ops *cddp_process_world_ops(void) { return &ops; }
 
-static void keep_last_event(void *self, const cddp_event *event) { cd_process_ring_push(self, event); }
+static void keep_last_event(void *self, const cddp_event *event)
+{
+    cd_process_ring_push(self, event);
+}
 
 static cd_process_ring *ring_of(const cddp_process_world *w, uint32_t rank)
 {
@@ -69,8 +73,8 @@ static int rank_main(void *argument, int write_fd)
         .base = {&ops, w, call->watched->rank, w->options.world_size, w->options.allocator},
         .result_fd = write_fd,
         .note = w->notes + (size_t)call->watched->rank * CD_PROCESS_NOTE_BYTES,
-        .last_events = {sizeof(cddp_trace_sink), CDDP_TRACE_ABI, ring_of(w, call->watched->rank), keep_last_event,
-                        NULL},
+        .last_events = {sizeof(cddp_trace_sink), CDDP_TRACE_ABI, ring_of(w, call->watched->rank),
+                        keep_last_event, NULL},
         .start_ns = w->start_ns,
         .simulate_compute = w->options.simulate_compute,
     };
@@ -83,7 +87,8 @@ static int rank_main(void *argument, int write_fd)
 
 /* ---- the launcher ---- */
 
-static void forward_line(const cd_process_watched *r, bool is_error, const char *line, size_t length)
+static void forward_line(const cd_process_watched *r, bool is_error, const char *line,
+                         size_t length)
 {
     const cddp_process_options *o = &r->world->options;
     if (o->output != NULL) {
@@ -124,12 +129,14 @@ static cddp_status take_records(cd_process_watched *r, cddp_error *err)
         if (!found) return CDDP_OK;
         const cddp_process_options *o = &r->world->options;
         if (record.kind == CD_PROCESS_MESSAGE) {
-            if (o->message != NULL) o->message(o->context, r->rank, record.bytes, record.byte_count);
+            if (o->message != NULL)
+                o->message(o->context, r->rank, record.bytes, record.byte_count);
             continue;
         }
         if (record.kind == CD_PROCESS_NOTE) {
             char *note = r->world->notes + (size_t)r->rank * CD_PROCESS_NOTE_BYTES;
-            snprintf(note, CD_PROCESS_NOTE_BYTES, "%.*s", (int)record.byte_count, (const char *)record.bytes);
+            snprintf(note, CD_PROCESS_NOTE_BYTES, "%.*s", (int)record.byte_count,
+                     (const char *)record.bytes);
             continue;
         }
         CD_TRY(cd_process_result_read(&record, &r->world->texts, r->result, err));
@@ -151,7 +158,8 @@ cddp_status cd_process_watched_drain(cd_process_watched *r, bool has_ended, cddp
                 CD_TRY(take_records(r, err));
             } else {
                 bool is_error = pipe == CD_OS_PIPE_STDERR;
-                cd_process_lines_push(&r->lines[pipe], bytes, n, is_error ? forward_stderr : forward_stdout, r);
+                cd_process_lines_push(&r->lines[pipe], bytes, n,
+                                      is_error ? forward_stderr : forward_stdout, r);
             }
         }
     }
@@ -168,31 +176,38 @@ void cd_process_watched_judge(cd_process_watched *r, int exit_code, int signal_n
     if (r->overdue) {
         result->end = CDDP_RANK_KILLED;
         result->status =
-            cd_fail(&result->error, CDDP_E_ABORTED, "rank %u was stopped and did not go on for %.3f s, so it was killed%s%s",
+            cd_fail(&result->error, CDDP_E_ABORTED,
+                    "rank %u was stopped and did not go on for %.3f s, so it was killed%s%s",
                     r->rank, (double)w->options.patience_ns / 1e9, lead, note);
     } else if (w->killed && w->interrupted && signal_number != 0) {
         result->end = CDDP_RANK_INTERRUPTED;
-        result->status = cd_fail(&result->error, CDDP_E_ABORTED, "rank %u was still running when the run was interrupted%s%s", r->rank, lead, note);
+        result->status = cd_fail(&result->error, CDDP_E_ABORTED,
+                                 "rank %u was still running when the run was interrupted%s%s",
+                                 r->rank, lead, note);
     } else if (w->killed && signal_number != 0) {
         char why[96];
         if (w->failed >= 0) {
-            snprintf(why, sizeof why, "%.3f s after rank %d failed", (double)w->options.grace_ns / 1e9, w->failed);
+            snprintf(why, sizeof why, "%.3f s after rank %d failed",
+                     (double)w->options.grace_ns / 1e9, w->failed);
         } else {
-            snprintf(why, sizeof why, "at the deadline of %.3f s", (double)w->options.deadline_ns / 1e9);
+            snprintf(why, sizeof why, "at the deadline of %.3f s",
+                     (double)w->options.deadline_ns / 1e9);
         }
         result->end = CDDP_RANK_HUNG;
-        result->status =
-            cd_fail(&result->error, CDDP_E_TIMEOUT, "rank %u was still running %s%s%s", r->rank, why, lead, note);
+        result->status = cd_fail(&result->error, CDDP_E_TIMEOUT, "rank %u was still running %s%s%s",
+                                 r->rank, why, lead, note);
     } else if (signal_number != 0) {
         result->end = CDDP_RANK_KILLED;
         result->detail = signal_number;
-        result->status = cd_fail(&result->error, CDDP_E_ABORTED, "rank %u was killed by signal %d (%s)%s%s", r->rank,
-                                 signal_number, cd_os_signal_text(signal_number), lead, note);
+        result->status =
+            cd_fail(&result->error, CDDP_E_ABORTED, "rank %u was killed by signal %d (%s)%s%s",
+                    r->rank, signal_number, cd_os_signal_text(signal_number), lead, note);
     } else {
         result->end = CDDP_RANK_CRASHED;
         result->detail = exit_code;
-        result->status = cd_fail(&result->error, CDDP_E_ABORTED, "rank %u exited with code %d and left no result%s%s",
-                                 r->rank, exit_code, lead, note);
+        result->status = cd_fail(&result->error, CDDP_E_ABORTED,
+                                 "rank %u exited with code %d and left no result%s%s", r->rank,
+                                 exit_code, lead, note);
     }
 }
 
@@ -206,7 +221,8 @@ static cddp_status watch(cd_process_watched *r, cddp_error *err)
 {
     int exit_code = 0, signal_number = 0;
     bool exited = cd_os_child_poll(&r->child, &exit_code, &signal_number);
-    CD_TRY(cd_process_watched_drain(r, exited, err)); /* after the poll: what it wrote before it exited is there now (W3) */
+    /* after the poll: what it wrote before it exited is there now (W3) */
+    CD_TRY(cd_process_watched_drain(r, exited, err));
     if (!exited) return CDDP_OK;
     cd_process_watched_end_lines(r);
     cd_os_child_close(&r->child);
@@ -221,9 +237,13 @@ static cddp_status watch(cd_process_watched *r, cddp_error *err)
 
 /* ---- all of them ---- */
 
-static bool reports_by_itself(const cddp_process_options *o) { return o->command != NULL || o->member != NULL; }
+static bool reports_by_itself(const cddp_process_options *o)
+{
+    return o->command != NULL || o->member != NULL;
+}
 
-static cddp_status look_at_all(cddp_process_world *w, cd_os_child *children, uint32_t *running, cddp_error *err)
+static cddp_status look_at_all(cddp_process_world *w, cd_os_child *children, uint32_t *running,
+                               cddp_error *err)
 {
     uint32_t count = w->options.world_size;
     bool members = reports_by_itself(&w->options);
@@ -240,7 +260,8 @@ static cddp_status look_at_all(cddp_process_world *w, cd_os_child *children, uin
     return CDDP_OK;
 }
 
-/* A rank that somebody stopped holds the others wherever the transport has no time-out of its own, as while it starts. */
+/* A rank that somebody stopped holds the others wherever the transport has no time-out of its own,
+** as while it starts. */
 static void look_for_stopped(cddp_process_world *w)
 {
     uint64_t now = cd_os_now_ns();
@@ -249,9 +270,12 @@ static void look_for_stopped(cddp_process_world *w)
     for (uint32_t i = 0; i < w->options.world_size; i++) {
         cd_process_watched *r = &w->watched[i];
         if (r->ended || r->has_result || r->overdue || r->process <= 0) continue;
-        if (!cd_os_process_is_stopped(r->process)) r->stopped_ns = 0;
-        else if (r->stopped_ns == 0) r->stopped_ns = now;
-        else if (now - r->stopped_ns > w->options.patience_ns) r->overdue = true;
+        if (!cd_os_process_is_stopped(r->process))
+            r->stopped_ns = 0;
+        else if (r->stopped_ns == 0)
+            r->stopped_ns = now;
+        else if (now - r->stopped_ns > w->options.patience_ns)
+            r->overdue = true;
         if (!r->overdue) continue;
         cd_process_watched_fail(r);
         kill((pid_t)r->process, SIGKILL);
@@ -271,18 +295,21 @@ static cddp_status watch_all(cddp_process_world *w, cddp_error *err)
     uint32_t slots = w->options.world_size + 2, running = 0;
     cddp_status status = CDDP_OK;
     cd_os_child *children = cd_allocate_array(w->options.allocator, slots, sizeof *children);
-    if (children == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory to watch %u ranks", w->options.world_size);
+    if (children == NULL)
+        return cd_fail(err, CDDP_E_NOMEM, "no memory to watch %u ranks", w->options.world_size);
     for (uint32_t i = 0; i < slots; i++) children[i] = (cd_os_child)CD_OS_CHILD_NONE;
     for (;;) {
         CD_TRY_OUT(look_at_all(w, children, &running, err));
         if (running == 0) break;
         look_for_stopped(w);
         uint64_t now = cd_os_now_ns();
-        /* After a failure the end is near, and is to be told as what it is: mpirun, too, asks us to end then. */
+        /* After a failure the end is near, and is to be told as what it is: mpirun, too, asks us to
+        ** end then. */
         w->interrupted = w->interrupted || (w->failed < 0 && w->options.interrupted != NULL &&
                                             w->options.interrupted(w->options.context));
         if ((w->interrupted || now >= w->kill_ns) && !w->killed) end_patience(w);
-        uint64_t patience = w->killed || w->kill_ns - now > CD_PROCESS_POLL_NS ? CD_PROCESS_POLL_NS : w->kill_ns - now;
+        uint64_t patience = w->killed || w->kill_ns - now > CD_PROCESS_POLL_NS ? CD_PROCESS_POLL_NS
+                                                                               : w->kill_ns - now;
         CD_TRY_OUT(cd_os_children_wait(children, slots, patience, err));
     }
 out:
@@ -290,7 +317,8 @@ out:
     return status;
 }
 
-static cddp_status start_all(cddp_process_world *w, cddp_rank_fn program, void *argument, cddp_error *err)
+static cddp_status start_all(cddp_process_world *w, cddp_rank_fn program, void *argument,
+                             cddp_error *err)
 {
     for (uint32_t i = 0; i < w->options.world_size; i++) {
         program_call call = {&w->watched[i], program, argument};
@@ -300,8 +328,8 @@ static cddp_status start_all(cddp_process_world *w, cddp_rank_fn program, void *
     return CDDP_OK;
 }
 
-static cddp_status world_launch(void *world, cddp_rank_fn program, void *argument, cddp_rank_result *results,
-                                cddp_error *err)
+static cddp_status world_launch(void *world, cddp_rank_fn program, void *argument,
+                                cddp_rank_result *results, cddp_error *err)
 {
     cddp_process_world *w = world;
     uint32_t count = w->options.world_size;
@@ -315,7 +343,10 @@ static cddp_status world_launch(void *world, cddp_rank_fn program, void *argumen
     w->kill_ns = w->options.deadline_ns != 0 ? w->start_ns + w->options.deadline_ns : UINT64_MAX;
     for (uint32_t i = 0; i < count; i++) {
         results[i] = (cddp_rank_result){.size = sizeof results[i], .end = CDDP_RANK_RETURNED};
-        w->watched[i] = (cd_process_watched){.world = w, .child = CD_OS_CHILD_NONE, .result = &results[i], .rank = i};
+        w->watched[i] = (cd_process_watched){.world = w,
+                                             .child = CD_OS_CHILD_NONE,
+                                             .result = &results[i],
+                                             .rank = i};
         cd_process_inbox_init(&w->watched[i].inbox, w->options.allocator);
     }
     if (reports_by_itself(&w->options)) {
@@ -335,9 +366,11 @@ out:
     return status;
 }
 
-cddp_status cddp_process_world_open(const cddp_process_options *options, cddp_process_world **world, cddp_error *err)
+cddp_status cddp_process_world_open(const cddp_process_options *options, cddp_process_world **world,
+                                    cddp_error *err)
 {
-    if (options->world_size == 0) return cd_fail(err, CDDP_E_ARG, "a world needs at least one rank");
+    if (options->world_size == 0)
+        return cd_fail(err, CDDP_E_ARG, "a world needs at least one rank");
     cddp_status status = CDDP_OK;
     cddp_process_world *w = cd_allocate_zero(options->allocator, sizeof *w);
     if (w == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for a process world");
@@ -347,7 +380,8 @@ cddp_status cddp_process_world_open(const cddp_process_options *options, cddp_pr
     cd_arena_init(&w->texts, options->allocator, 4096);
     w->watched = cd_allocate_array(options->allocator, options->world_size, sizeof *w->watched);
     if (w->watched == NULL) {
-        status = cd_fail(err, CDDP_E_NOMEM, "no memory for a process world of %u ranks", options->world_size);
+        status = cd_fail(err, CDDP_E_NOMEM, "no memory for a process world of %u ranks",
+                         options->world_size);
         goto out;
     }
     void *notes;
@@ -375,9 +409,13 @@ void cddp_process_world_close(cddp_process_world *world)
     cd_release(a, world, sizeof *world);
 }
 
-bool cddp_process_world_was_interrupted(const cddp_process_world *world) { return world->interrupted; }
+bool cddp_process_world_was_interrupted(const cddp_process_world *world)
+{
+    return world->interrupted;
+}
 
-void cddp_process_world_each_last_event(const cddp_process_world *world, uint32_t rank, const cddp_trace_sink *sink)
+void cddp_process_world_each_last_event(const cddp_process_world *world, uint32_t rank,
+                                        const cddp_trace_sink *sink)
 {
     CD_ASSERT(rank < world->options.world_size);
     cd_process_ring_each(ring_of(world, rank), sink);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The world of a process that is one rank already, started by somebody else.
 **
-** Launch is a call. Time is real, choices are fifo, and nothing here knows the other ranks: only the backend
-** talks to them.
+** Launch is a call. Time is real, choices are fifo, and nothing here knows the other ranks: only
+** the backend talks to them.
 */
 #include "cddp/process.h"
 
@@ -17,8 +17,8 @@ struct cddp_solo_world {
     bool simulate_compute;
 };
 
-static cddp_status solo_launch(void *world, cddp_rank_fn program, void *argument, cddp_rank_result *results,
-                               cddp_error *err)
+static cddp_status solo_launch(void *world, cddp_rank_fn program, void *argument,
+                               cddp_rank_result *results, cddp_error *err)
 {
     cddp_solo_world *w = world;
     (void)err;
@@ -42,7 +42,8 @@ static cddp_status solo_sleep(cddp_rank *rank, uint64_t duration_ns, cddp_error 
     return CDDP_OK;
 }
 
-static cddp_status solo_compute(cddp_rank *rank, uint64_t duration_ns, const char *label, cddp_error *err)
+static cddp_status solo_compute(cddp_rank *rank, uint64_t duration_ns, const char *label,
+                                cddp_error *err)
 {
     const cddp_solo_world *w = rank->world;
     (void)label;
@@ -74,10 +75,12 @@ static const cddp_world_ops ops = {
 
 const cddp_world_ops *cddp_solo_world_ops(void) { return &ops; }
 
-cddp_status cddp_solo_world_open(const cddp_solo_options *options, cddp_solo_world **world, cddp_error *err)
+cddp_status cddp_solo_world_open(const cddp_solo_options *options, cddp_solo_world **world,
+                                 cddp_error *err)
 {
     if (options->rank >= options->world_size)
-        return cd_fail(err, CDDP_E_ARG, "rank %u does not exist in a world of %u", options->rank, options->world_size);
+        return cd_fail(err, CDDP_E_ARG, "rank %u does not exist in a world of %u", options->rank,
+                       options->world_size);
     cddp_solo_world *w = cd_allocate_zero(options->allocator, sizeof *w);
     if (w == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for a solo world");
     w->allocator = options->allocator;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Opening a rendezvous by its URL, and the client of a server over a link. Sockets are in tcp_link.c, the file store is in
-** file_store.c. */
+/* Opening a rendezvous by its URL, and the client of a server over a link. Sockets are in
+** tcp_link.c, the file store is in file_store.c. */
 #include "backends/rendezvous/client.h"
 
 #include "backends/rendezvous/kv.h"
@@ -25,18 +25,22 @@ typedef struct store_client {
     size_t answer_bytes; /* of the value in answer */
 } store_client;
 
-static cddp_status exchange(store_client *c, const cd_kv_request *request, uint64_t deadline_ns, cd_kv_code *code,
-                            cddp_error *err)
+static cddp_status exchange(store_client *c, const cd_kv_request *request, uint64_t deadline_ns,
+                            cd_kv_code *code, cddp_error *err)
 {
     size_t bytes = cd_kv_encode(request, c->frame, sizeof c->frame);
-    if (bytes == 0) return cd_fail(err, CDDP_E_LIMIT, "a rendezvous value of %zu bytes is too long", request->a_bytes);
+    if (bytes == 0)
+        return cd_fail(err, CDDP_E_LIMIT, "a rendezvous value of %zu bytes is too long",
+                       request->a_bytes);
     CD_TRY(c->link.write(c->link.self, c->frame, bytes, deadline_ns, err));
     unsigned char head[5];
     CD_TRY(c->link.read(c->link.self, head, sizeof head, deadline_ns, err));
-    size_t length = (size_t)head[0] | (size_t)head[1] << 8 | (size_t)head[2] << 16 | (size_t)head[3] << 24;
+    size_t length =
+        (size_t)head[0] | (size_t)head[1] << 8 | (size_t)head[2] << 16 | (size_t)head[3] << 24;
     if (length < 1 || length - 1 > sizeof c->answer)
-        return cd_fail(err, CDDP_E_CORRUPT, "the rendezvous at %s answers %zu bytes: it is not a cddp store", c->link.peer,
-                       length);
+        return cd_fail(err, CDDP_E_CORRUPT,
+                       "the rendezvous at %s answers %zu bytes: it is not a cddp store",
+                       c->link.peer, length);
     CD_TRY(c->link.read(c->link.self, c->answer, length - 1, deadline_ns, err));
     c->answer_bytes = length - 1;
     *code = (cd_kv_code)head[4];
@@ -50,89 +54,113 @@ static cddp_status reach(store_client *c, cddp_error *err)
     uint64_t deadline = c->link.now_ns(c->link.self) + c->timeout_ns;
     CD_TRY(c->link.connect(c->link.self, deadline, c->bind_host, err));
     cd_kv_code code;
-    cddp_status status = exchange(c, &(cd_kv_request){.verb = CD_KV_HELLO, .generation = c->generation, .key = "",
-                                                      .a = &c->secret_digest, .a_bytes = sizeof c->secret_digest},
+    cddp_status status = exchange(c,
+                                  &(cd_kv_request){.verb = CD_KV_HELLO,
+                                                   .generation = c->generation,
+                                                   .key = "",
+                                                   .a = &c->secret_digest,
+                                                   .a_bytes = sizeof c->secret_digest},
                                   deadline, &code, err);
     if (status == CDDP_OK) {
         c->is_connected = true;
         return CDDP_OK;
     }
     c->link.disconnect(c->link.self);
-    return cd_fail(err, status, "the rendezvous at %s turned us away (does CDDP_STORE_SECRET agree?)", c->link.peer);
+    return cd_fail(err, status,
+                   "the rendezvous at %s turned us away (does CDDP_STORE_SECRET agree?)",
+                   c->link.peer);
 }
 
-static cddp_status ask(store_client *c, cd_kv_request request, const char *key, uint64_t timeout_ns, cd_kv_code *code,
-                       cddp_error *err)
+static cddp_status ask(store_client *c, cd_kv_request request, const char *key, uint64_t timeout_ns,
+                       cd_kv_code *code, cddp_error *err)
 {
     char full[CDDP_RENDEZVOUS_KEY_BYTES_MAX + 1];
     int length = snprintf(full, sizeof full, "%s%s", c->prefix, key);
     if (length < 0 || (size_t)length >= sizeof full)
-        return cd_fail(err, CDDP_E_LIMIT, "rendezvous key '%s%s' is longer than %u bytes", c->prefix, key,
-                       CDDP_RENDEZVOUS_KEY_BYTES_MAX);
+        return cd_fail(err, CDDP_E_LIMIT, "rendezvous key '%s%s' is longer than %u bytes",
+                       c->prefix, key, CDDP_RENDEZVOUS_KEY_BYTES_MAX);
     CD_TRY(reach(c, err));
     request.generation = c->generation;
     request.key = full;
     request.key_bytes = (size_t)length;
-    cddp_status status = exchange(c, &request, c->link.now_ns(c->link.self) + timeout_ns, code, err);
+    cddp_status status =
+        exchange(c, &request, c->link.now_ns(c->link.self) + timeout_ns, code, err);
     if (status != CDDP_OK) {
         c->link.disconnect(c->link.self);
         c->is_connected = false;
         if (status == CDDP_E_TIMEOUT)
-            return cd_fail(err, status, "rendezvous key '%s' did not appear within %" PRIu64 " ms", full, timeout_ns / 1000000);
+            return cd_fail(err, status, "rendezvous key '%s' did not appear within %" PRIu64 " ms",
+                           full, timeout_ns / 1000000);
         return status;
     }
-    if (*code == CD_KV_FULL) return cd_fail(err, CDDP_E_LIMIT, "the rendezvous store is full; key '%s' refused", full);
+    if (*code == CD_KV_FULL)
+        return cd_fail(err, CDDP_E_LIMIT, "the rendezvous store is full; key '%s' refused", full);
     return CDDP_OK;
 }
 
-static cddp_status store_set(void *self, const char *key, const void *value, size_t value_bytes, cddp_error *err)
+static cddp_status store_set(void *self, const char *key, const void *value, size_t value_bytes,
+                             cddp_error *err)
 {
     store_client *c = self;
     cd_kv_code code;
     if (value_bytes > CDDP_RENDEZVOUS_VALUE_BYTES_MAX)
-        return cd_fail(err, CDDP_E_LIMIT, "rendezvous key '%s': a value of %zu bytes is too long", key, value_bytes);
-    CD_TRY(ask(c, (cd_kv_request){.verb = CD_KV_SET, .a = value, .a_bytes = value_bytes}, key, c->timeout_ns, &code, err));
+        return cd_fail(err, CDDP_E_LIMIT, "rendezvous key '%s': a value of %zu bytes is too long",
+                       key, value_bytes);
+    CD_TRY(ask(c, (cd_kv_request){.verb = CD_KV_SET, .a = value, .a_bytes = value_bytes}, key,
+               c->timeout_ns, &code, err));
     return CDDP_OK;
 }
 
-static cddp_status store_get(void *self, const char *key, uint64_t timeout_ns, void *value, size_t *value_bytes, cddp_error *err)
+static cddp_status store_get(void *self, const char *key, uint64_t timeout_ns, void *value,
+                             size_t *value_bytes, cddp_error *err)
 {
     store_client *c = self;
     cd_kv_code code;
-    CD_TRY(ask(c, (cd_kv_request){.verb = CD_KV_WAIT}, key, timeout_ns != 0 ? timeout_ns : c->timeout_ns, &code, err));
+    CD_TRY(ask(c, (cd_kv_request){.verb = CD_KV_WAIT}, key,
+               timeout_ns != 0 ? timeout_ns : c->timeout_ns, &code, err));
     if (c->answer_bytes > *value_bytes)
-        return cd_fail(err, CDDP_E_LIMIT, "rendezvous key '%s' holds %zu bytes; room for %zu", key, c->answer_bytes, *value_bytes);
+        return cd_fail(err, CDDP_E_LIMIT, "rendezvous key '%s' holds %zu bytes; room for %zu", key,
+                       c->answer_bytes, *value_bytes);
     memcpy(value, c->answer, c->answer_bytes);
     *value_bytes = c->answer_bytes;
     return CDDP_OK;
 }
 
-static cddp_status store_compare_and_set(void *self, const char *key, const char *expected, const char *desired,
-                                       bool *swapped, cddp_error *err)
+static cddp_status store_compare_and_set(void *self, const char *key, const char *expected,
+                                         const char *desired, bool *swapped, cddp_error *err)
 {
     store_client *c = self;
     char tagged[512] = "1";
     size_t length = 0;
     if (expected != NULL) {
         if (strlen(expected) > sizeof tagged - 2)
-            return cd_fail(err, CDDP_E_LIMIT, "rendezvous key '%s': a compared value of %zu bytes is too long", key, strlen(expected));
+            return cd_fail(err, CDDP_E_LIMIT,
+                           "rendezvous key '%s': a compared value of %zu bytes is too long", key,
+                           strlen(expected));
         memcpy(tagged + 1, expected, strlen(expected));
         length = strlen(expected) + 1;
     }
     cd_kv_code code;
-    CD_TRY(ask(c, (cd_kv_request){.verb = CD_KV_COMPARE_AND_SET, .a = tagged, .a_bytes = length, .b = desired,
-                                  .b_bytes = strlen(desired)}, key, c->timeout_ns, &code, err));
+    CD_TRY(ask(c,
+               (cd_kv_request){.verb = CD_KV_COMPARE_AND_SET,
+                               .a = tagged,
+                               .a_bytes = length,
+                               .b = desired,
+                               .b_bytes = strlen(desired)},
+               key, c->timeout_ns, &code, err));
     *swapped = code == CD_KV_OK;
     return CDDP_OK;
 }
 
-static cddp_status store_add(void *self, const char *key, int64_t amount, int64_t *sum, cddp_error *err)
+static cddp_status store_add(void *self, const char *key, int64_t amount, int64_t *sum,
+                             cddp_error *err)
 {
     store_client *c = self;
     char text[32];
     snprintf(text, sizeof text, "%" PRId64, amount);
     cd_kv_code code;
-    CD_TRY(ask(c, (cd_kv_request){.verb = CD_KV_ADD, .a = text, .a_bytes = strlen(text)}, key, c->timeout_ns, &code, err));
+    CD_TRY(ask(c, (cd_kv_request){.verb = CD_KV_ADD, .a = text, .a_bytes = strlen(text)}, key,
+               c->timeout_ns, &code, err));
     if (code == CD_KV_NOT_A_NUMBER || c->answer_bytes >= sizeof text)
         return cd_fail(err, CDDP_E_MISMATCH, "rendezvous key '%s' does not hold a number", key);
     memcpy(text, c->answer, c->answer_bytes);
@@ -172,9 +200,15 @@ cddp_status cd_store_client_open(const cddp_rendezvous_options *o, const cd_stor
     c->secret_digest = cd_kv_secret_digest(o->secret);
     c->timeout_ns = o->timeout_ns != 0 ? o->timeout_ns : UINT64_C(30000000000);
     snprintf(c->prefix, sizeof c->prefix, "%s", o->prefix != NULL ? o->prefix : "");
-    c->table = (cddp_rendezvous){.size = sizeof c->table, .self = c, .set = store_set, .get = store_get,
-                                 .compare_and_set = store_compare_and_set, .add = store_add, .remove = store_remove,
-                                 .timeout_ns = c->timeout_ns, .bind_host = c->bind_host};
+    c->table = (cddp_rendezvous){.size = sizeof c->table,
+                                 .self = c,
+                                 .set = store_set,
+                                 .get = store_get,
+                                 .compare_and_set = store_compare_and_set,
+                                 .add = store_add,
+                                 .remove = store_remove,
+                                 .timeout_ns = c->timeout_ns,
+                                 .bind_host = c->bind_host};
     CD_TRY_OUT(reach(c, err));
     *rendezvous = &c->table;
     return CDDP_OK;
@@ -183,21 +217,32 @@ out:
     return status;
 }
 
-cddp_status cddp_rendezvous_open(const cddp_rendezvous_options *options, cddp_rendezvous **rendezvous, cddp_error *err)
+cddp_status cddp_rendezvous_open(const cddp_rendezvous_options *options,
+                                 cddp_rendezvous **rendezvous, cddp_error *err)
 {
-    if (options == NULL || options->url == NULL) return cd_fail(err, CDDP_E_ARG, "a rendezvous needs a URL");
+    if (options == NULL || options->url == NULL)
+        return cd_fail(err, CDDP_E_ARG, "a rendezvous needs a URL");
     if (options->prefix != NULL && strlen(options->prefix) > 100)
-        return cd_fail(err, CDDP_E_LIMIT, "rendezvous prefix '%s' is longer than 100 bytes", options->prefix);
-    if (strncmp(options->url, "tcp://", 6) == 0) return cd_tcp_store_open(options, options->url + 6, rendezvous, err);
-    if (strncmp(options->url, "file://", 7) == 0) return cd_file_store_open(options, options->url + 7, rendezvous, err);
+        return cd_fail(err, CDDP_E_LIMIT, "rendezvous prefix '%s' is longer than 100 bytes",
+                       options->prefix);
+    if (strncmp(options->url, "tcp://", 6) == 0)
+        return cd_tcp_store_open(options, options->url + 6, rendezvous, err);
+    if (strncmp(options->url, "file://", 7) == 0)
+        return cd_file_store_open(options, options->url + 7, rendezvous, err);
     if (strcmp(options->url, "env://") == 0)
-        return cd_fail(err, CDDP_E_CONFIG, "env:// is resolved by the program that reads the environment; give tcp://host:port here");
-    return cd_fail(err, CDDP_E_CONFIG, "rendezvous '%s' is none of tcp://host:port, file:///directory, env://", options->url);
+        return cd_fail(err, CDDP_E_CONFIG,
+                       "env:// is resolved by the program that reads the environment; give "
+                       "tcp://host:port here");
+    return cd_fail(err, CDDP_E_CONFIG,
+                   "rendezvous '%s' is none of tcp://host:port, file:///directory, env://",
+                   options->url);
 }
 
 void cddp_rendezvous_close(cddp_rendezvous *rendezvous)
 {
     if (rendezvous == NULL) return;
-    if (rendezvous->set == store_set) store_close(rendezvous);
-    else cd_file_store_close(rendezvous);
+    if (rendezvous->set == store_set)
+        store_close(rendezvous);
+    else
+        cd_file_store_close(rendezvous);
 }

@@ -10,16 +10,21 @@ void cd_file_store_close(cddp_rendezvous *rendezvous);
 
 #define CD_STORE_LOCAL_BYTES 64
 
-/* Bytes to a server and back, in order: sockets, or simulated wires. Deadlines are on the link's own clock. */
+/* Bytes to a server and back, in order: sockets, or simulated wires. Deadlines are on the link's
+** own clock. */
 typedef struct cd_store_link {
     void *self;
     const char *peer; /* of messages: "127.0.0.1:29500"; as long-lived as self */
     uint64_t (*now_ns)(void *self);
-    /* does: connects, with patience while nobody listens yet; then local says how peers would reach this end. */
-    cddp_status (*connect)(void *self, uint64_t deadline_ns, char local[CD_STORE_LOCAL_BYTES], cddp_error *err);
+    /* does: connects, with patience while nobody listens yet; then local says how peers would reach
+    ** this end. */
+    cddp_status (*connect)(void *self, uint64_t deadline_ns, char local[CD_STORE_LOCAL_BYTES],
+                           cddp_error *err);
     /* does: whole buffers or an error; CDDP_E_TIMEOUT at the deadline. */
-    cddp_status (*write)(void *self, const void *bytes, size_t byte_count, uint64_t deadline_ns, cddp_error *err);
-    cddp_status (*read)(void *self, void *bytes, size_t byte_count, uint64_t deadline_ns, cddp_error *err);
+    cddp_status (*write)(void *self, const void *bytes, size_t byte_count, uint64_t deadline_ns,
+                         cddp_error *err);
+    cddp_status (*read)(void *self, void *bytes, size_t byte_count, uint64_t deadline_ns,
+                        cddp_error *err);
     void (*disconnect)(void *self); /* does: nothing when not connected */
     void (*close)(void *self);      /* (optional) gives self back, disconnected before */
 } cd_store_link;

@@ -15,9 +15,13 @@ uint64_t cd_kv_secret_digest(const char *secret)
     return secret == NULL ? 0 : cd_hash_text(secret) | 1u; /* 0 means "none asked for" */
 }
 
-cddp_status cd_kv_init(cd_kv *kv, const cddp_allocator *allocator, size_t keys_max, const char *secret, cddp_error *err)
+cddp_status cd_kv_init(cd_kv *kv, const cddp_allocator *allocator, size_t keys_max,
+                       const char *secret, cddp_error *err)
 {
-    *kv = (cd_kv){.allocator = allocator, .capacity = 64, .keys_max = keys_max, .secret_digest = cd_kv_secret_digest(secret)};
+    *kv = (cd_kv){.allocator = allocator,
+                  .capacity = 64,
+                  .keys_max = keys_max,
+                  .secret_digest = cd_kv_secret_digest(secret)};
     kv->entries = cd_allocate_array(allocator, kv->capacity, sizeof *kv->entries);
     if (kv->entries == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for a rendezvous store");
     return CDDP_OK;
@@ -32,12 +36,14 @@ static void entry_free(cd_kv *kv, cd_kv_entry *e)
 
 void cd_kv_fini(cd_kv *kv)
 {
-    for (size_t i = 0; kv->entries != NULL && i < kv->capacity; i++) entry_free(kv, &kv->entries[i]);
+    for (size_t i = 0; kv->entries != NULL && i < kv->capacity; i++)
+        entry_free(kv, &kv->entries[i]);
     cd_release(kv->allocator, kv->entries, kv->capacity * sizeof *kv->entries);
     kv->entries = NULL;
 }
 
-cddp_status cd_kv_client_init(cd_kv_client *client, const cddp_allocator *allocator, cddp_error *err)
+cddp_status cd_kv_client_init(cd_kv_client *client, const cddp_allocator *allocator,
+                              cddp_error *err)
 {
     *client = (cd_kv_client){0};
     client->frame = cd_allocate(allocator, CD_KV_FRAME_BYTES_MAX);
@@ -59,8 +65,8 @@ void cd_kv_client_fini(cd_kv_client *client, const cddp_allocator *allocator)
 static size_t slot_of(const cd_kv *kv, const char *key, size_t key_bytes)
 {
     size_t i = (size_t)cd_hash64(key, key_bytes, 0) & (kv->capacity - 1);
-    while (kv->entries[i].key != NULL &&
-           (kv->entries[i].key_bytes != key_bytes || memcmp(kv->entries[i].key, key, key_bytes) != 0))
+    while (kv->entries[i].key != NULL && (kv->entries[i].key_bytes != key_bytes ||
+                                          memcmp(kv->entries[i].key, key, key_bytes) != 0))
         i = (i + 1) & (kv->capacity - 1);
     return i;
 }
@@ -73,7 +79,8 @@ static bool table_grow(cd_kv *kv)
     if (grown.entries == NULL) return false;
     for (size_t i = 0; i < kv->capacity; i++)
         if (kv->entries[i].key != NULL)
-            grown.entries[slot_of(&grown, kv->entries[i].key, kv->entries[i].key_bytes)] = kv->entries[i];
+            grown.entries[slot_of(&grown, kv->entries[i].key, kv->entries[i].key_bytes)] =
+                kv->entries[i];
     cd_release(kv->allocator, kv->entries, kv->capacity * sizeof *kv->entries);
     *kv = grown;
     return true;
@@ -151,7 +158,8 @@ size_t cd_kv_encode(const cd_kv_request *r, unsigned char *frame, size_t frame_b
     return body + 4;
 }
 
-/* A frame's body, checked piece by piece: a hostile length must not move the cursor past the end. */
+/* A frame's body, checked piece by piece: a hostile length must not move the cursor past the
+** end. */
 static bool decode(const unsigned char *body, size_t body_bytes, cd_kv_request *r)
 {
     size_t at = 11;
@@ -160,7 +168,8 @@ static bool decode(const unsigned char *body, size_t body_bytes, cd_kv_request *
     r->generation = 0;
     for (int i = 0; i < 8; i++) r->generation |= (uint64_t)body[1 + i] << (8 * i);
     r->key_bytes = (size_t)body[9] | (size_t)body[10] << 8;
-    if (r->key_bytes > CDDP_RENDEZVOUS_KEY_BYTES_MAX || r->key_bytes > body_bytes - at) return false;
+    if (r->key_bytes > CDDP_RENDEZVOUS_KEY_BYTES_MAX || r->key_bytes > body_bytes - at)
+        return false;
     r->key = (const char *)body + at;
     at += r->key_bytes;
     if (body_bytes - at < 4) return false;
@@ -197,10 +206,12 @@ static bool read_number(bytes_view bytes, long long *number)
     return end == text + bytes.count;
 }
 
-static cd_kv_code add_to(cd_kv *kv, bytes_view key, const cd_kv_entry *e, const cd_kv_request *r, char text[32])
+static cd_kv_code add_to(cd_kv *kv, bytes_view key, const cd_kv_entry *e, const cd_kv_request *r,
+                         char text[32])
 {
     long long base = 0, more = 0;
-    if (e->key != NULL && !read_number((bytes_view){e->value, e->value_bytes}, &base)) return CD_KV_NOT_A_NUMBER;
+    if (e->key != NULL && !read_number((bytes_view){e->value, e->value_bytes}, &base))
+        return CD_KV_NOT_A_NUMBER;
     if (!read_number((bytes_view){r->a, r->a_bytes}, &more)) return CD_KV_NOT_A_NUMBER;
     snprintf(text, 32, "%lld", (long long)((unsigned long long)base + (unsigned long long)more));
     return table_set(kv, key, (bytes_view){text, strlen(text)}) ? CD_KV_OK : CD_KV_FULL;
@@ -218,7 +229,8 @@ static bool serve(cd_kv *kv, cd_kv_client *client, const cd_kv_request *r)
     char text[32];
     switch (r->verb) {
     case CD_KV_SET:
-        answer(client, table_set(kv, key, (bytes_view){r->a, r->a_bytes}) ? CD_KV_OK : CD_KV_FULL, none);
+        answer(client, table_set(kv, key, (bytes_view){r->a, r->a_bytes}) ? CD_KV_OK : CD_KV_FULL,
+               none);
         return true;
     case CD_KV_GET:
     case CD_KV_WAIT:
@@ -231,8 +243,12 @@ static bool serve(cd_kv *kv, cd_kv_client *client, const cd_kv_request *r)
         bool equal = expects ? e->key != NULL && e->value_bytes == r->a_bytes - 1 &&
                                    memcmp(e->value, (const char *)r->a + 1, e->value_bytes) == 0
                              : e->key == NULL;
-        if (!equal) answer(client, CD_KV_DIFFERS, value);
-        else answer(client, table_set(kv, key, (bytes_view){r->b, r->b_bytes}) ? CD_KV_OK : CD_KV_FULL, none);
+        if (!equal)
+            answer(client, CD_KV_DIFFERS, value);
+        else
+            answer(client,
+                   table_set(kv, key, (bytes_view){r->b, r->b_bytes}) ? CD_KV_OK : CD_KV_FULL,
+                   none);
         return true;
     }
     case CD_KV_ADD: {
@@ -252,7 +268,8 @@ static bool serve(cd_kv *kv, cd_kv_client *client, const cd_kv_request *r)
     return true;
 }
 
-static bool greet(const cd_kv *kv, cd_kv_client *client, const cd_kv_request *r, const char **reason)
+static bool greet(const cd_kv *kv, cd_kv_client *client, const cd_kv_request *r,
+                  const char **reason)
 {
     uint64_t digest = 0;
     if (r->verb != CD_KV_HELLO || r->a_bytes != sizeof digest) {
@@ -297,7 +314,8 @@ static bool frame_end(cd_kv *kv, cd_kv_client *client, const char **reason)
     return true;
 }
 
-bool cd_kv_feed(cd_kv *kv, cd_kv_client *client, const void *bytes, size_t byte_count, const char **reason)
+bool cd_kv_feed(cd_kv *kv, cd_kv_client *client, const void *bytes, size_t byte_count,
+                const char **reason)
 {
     const unsigned char *at = bytes;
     while (byte_count > 0) {
@@ -310,7 +328,8 @@ bool cd_kv_feed(cd_kv *kv, cd_kv_client *client, const void *bytes, size_t byte_
             *reason = "its request is too long";
             return false;
         }
-        size_t take = wanted - client->frame_used < byte_count ? wanted - client->frame_used : byte_count;
+        size_t take =
+            wanted - client->frame_used < byte_count ? wanted - client->frame_used : byte_count;
         memcpy(client->frame + client->frame_used, at, take);
         client->frame_used += take;
         at += take;

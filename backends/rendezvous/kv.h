@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The store itself: a table of keys, and a request → answer function. It knows no socket, so the simulator
-** can serve it over simulated links and a fuzzer can feed it bytes.
+/* The store itself: a table of keys, and a request → answer function. It knows no socket, so the
+** simulator can serve it over simulated links and a fuzzer can feed it bytes.
 **
 ** Wire format, little-endian, one request outstanding per client:
-**   frame   u32 length of what follows, u8 verb, u64 generation, u16 key bytes, key, u32 a bytes, a, u32 b bytes, b
+**   frame   u32 length of what follows, u8 verb, u64 generation, u16 key bytes, key, u32 a bytes,
+**           a, u32 b bytes, b
 **   answer  u32 length of what follows, u8 code, value bytes
-** The first request of a client is HELLO with the digest of the secret as a. Anything malformed ends the client.
+** The first request of a client is HELLO with the digest of the secret as a. Anything malformed
+** ends the client.
 **
 ** Lifetime   init → serve … → fini. Answers lie in the client's buffer until its next request.
 ** Errors     kv_serve says "drop" with a reason; the table is never left half-changed.
@@ -16,10 +18,23 @@
 #define CD_KV_FRAME_BYTES_MAX (CDDP_RENDEZVOUS_VALUE_BYTES_MAX * 2 + 1024u)
 
 typedef enum cd_kv_verb {
-    CD_KV_HELLO, CD_KV_SET, CD_KV_GET, CD_KV_WAIT, CD_KV_COMPARE_AND_SET, CD_KV_ADD, CD_KV_REMOVE, CD_KV_VERB_COUNT
+    CD_KV_HELLO,
+    CD_KV_SET,
+    CD_KV_GET,
+    CD_KV_WAIT,
+    CD_KV_COMPARE_AND_SET,
+    CD_KV_ADD,
+    CD_KV_REMOVE,
+    CD_KV_VERB_COUNT
 } cd_kv_verb;
 
-typedef enum cd_kv_code { CD_KV_OK, CD_KV_ABSENT, CD_KV_DIFFERS, CD_KV_FULL, CD_KV_NOT_A_NUMBER } cd_kv_code;
+typedef enum cd_kv_code {
+    CD_KV_OK,
+    CD_KV_ABSENT,
+    CD_KV_DIFFERS,
+    CD_KV_FULL,
+    CD_KV_NOT_A_NUMBER
+} cd_kv_code;
 
 typedef struct cd_kv_entry {
     char *key; /* "generation/key"; NULL: free slot */
@@ -39,19 +54,24 @@ typedef struct cd_kv {
 typedef struct cd_kv_client {
     bool greeted;
     bool waiting; /* its WAIT has no answer yet; retry cd_kv_resume after every change */
-    unsigned char *frame; /* (CD_KV_FRAME_BYTES_MAX) request being collected, then the one that waits */
+    /* (CD_KV_FRAME_BYTES_MAX) request being collected, then the one that waits */
+    unsigned char *frame;
     size_t frame_used;
     unsigned char *answer; /* (CD_KV_FRAME_BYTES_MAX) */
     size_t answer_bytes, answer_sent;
 } cd_kv_client;
 
-cddp_status cd_kv_init(cd_kv *kv, const cddp_allocator *allocator, size_t keys_max, const char *secret, cddp_error *err);
+cddp_status cd_kv_init(cd_kv *kv, const cddp_allocator *allocator, size_t keys_max,
+                       const char *secret, cddp_error *err);
 void cd_kv_fini(cd_kv *kv);
-cddp_status cd_kv_client_init(cd_kv_client *client, const cddp_allocator *allocator, cddp_error *err);
+cddp_status cd_kv_client_init(cd_kv_client *client, const cddp_allocator *allocator,
+                              cddp_error *err);
 void cd_kv_client_fini(cd_kv_client *client, const cddp_allocator *allocator);
 
-/* Feeds bytes that arrived. True: carry on (an answer may be ready). False: drop the client, *reason says why. */
-bool cd_kv_feed(cd_kv *kv, cd_kv_client *client, const void *bytes, size_t byte_count, const char **reason);
+/* Feeds bytes that arrived. True: carry on (an answer may be ready). False: drop the client,
+** *reason says why. */
+bool cd_kv_feed(cd_kv *kv, cd_kv_client *client, const void *bytes, size_t byte_count,
+                const char **reason);
 /* Tries a waiting request again. True when an answer is ready now. */
 bool cd_kv_resume(cd_kv *kv, cd_kv_client *client);
 

@@ -17,29 +17,37 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-static cddp_status resolve(const char *host, uint16_t port, bool passive, struct addrinfo **found, cddp_error *err)
+static cddp_status resolve(const char *host, uint16_t port, bool passive, struct addrinfo **found,
+                           cddp_error *err)
 {
-    struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = passive ? AI_PASSIVE : 0};
+    struct addrinfo hints = {.ai_family = AF_UNSPEC,
+                             .ai_socktype = SOCK_STREAM,
+                             .ai_flags = passive ? AI_PASSIVE : 0};
     char service[8];
     snprintf(service, sizeof service, "%u", (unsigned)port);
     int failure = getaddrinfo(host, service, &hints, found);
-    if (failure != 0) return cd_fail(err, CDDP_E_CONFIG, "cannot resolve host '%s': %s", host, gai_strerror(failure));
+    if (failure != 0)
+        return cd_fail(err, CDDP_E_CONFIG, "cannot resolve host '%s': %s", host,
+                       gai_strerror(failure));
     return CDDP_OK;
 }
 
 bool cd_tcp_set_nonblocking(int fd)
 {
     int flags = fcntl(fd, F_GETFL);
-    return flags >= 0 && fcntl(fd, F_SETFL, flags | O_NONBLOCK) == 0 && fcntl(fd, F_SETFD, FD_CLOEXEC) == 0;
+    return flags >= 0 && fcntl(fd, F_SETFL, flags | O_NONBLOCK) == 0 &&
+           fcntl(fd, F_SETFD, FD_CLOEXEC) == 0;
 }
 
 static uint16_t port_of(const struct sockaddr_storage *address)
 {
-    if (address->ss_family == AF_INET6) return ntohs(((const struct sockaddr_in6 *)(const void *)address)->sin6_port);
+    if (address->ss_family == AF_INET6)
+        return ntohs(((const struct sockaddr_in6 *)(const void *)address)->sin6_port);
     return ntohs(((const struct sockaddr_in *)(const void *)address)->sin_port);
 }
 
-cddp_status cd_tcp_listen(const char *host, uint16_t port, int *fd, uint16_t *port_bound, cddp_error *err)
+cddp_status cd_tcp_listen(const char *host, uint16_t port, int *fd, uint16_t *port_bound,
+                          cddp_error *err)
 {
     struct addrinfo *found = NULL;
     CD_TRY(resolve(host, port, true, &found, err));
@@ -49,13 +57,17 @@ cddp_status cd_tcp_listen(const char *host, uint16_t port, int *fd, uint16_t *po
         if (s < 0) continue;
         int on = 1;
         setsockopt(s, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-        if (bind(s, a->ai_addr, a->ai_addrlen) == 0 && listen(s, 1024) == 0 && cd_tcp_set_nonblocking(s)) break;
+        if (bind(s, a->ai_addr, a->ai_addrlen) == 0 && listen(s, 1024) == 0 &&
+            cd_tcp_set_nonblocking(s))
+            break;
         reason = errno;
         close(s);
         s = -1;
     }
     freeaddrinfo(found);
-    if (s < 0) return cd_fail(err, CDDP_E_IO, "cannot serve at %s:%u: %s", host, (unsigned)port, strerror(reason));
+    if (s < 0)
+        return cd_fail(err, CDDP_E_IO, "cannot serve at %s:%u: %s", host, (unsigned)port,
+                       strerror(reason));
     struct sockaddr_storage bound = {0};
     socklen_t length = sizeof bound;
     getsockname(s, (struct sockaddr *)&bound, &length);
@@ -81,13 +93,17 @@ static int connect_once(const struct addrinfo *a, uint64_t deadline_ns, int *rea
         return -1;
     }
     int failure = 0;
-    if (!cd_tcp_set_nonblocking(s)) failure = errno;
-    else if (connect(s, a->ai_addr, a->ai_addrlen) != 0) failure = errno;
+    if (!cd_tcp_set_nonblocking(s))
+        failure = errno;
+    else if (connect(s, a->ai_addr, a->ai_addrlen) != 0)
+        failure = errno;
     if (failure == EINPROGRESS) {
         struct pollfd p = {.fd = s, .events = POLLOUT};
         socklen_t length = sizeof failure;
-        if (poll(&p, 1, milliseconds_to(deadline_ns)) <= 0) failure = ETIMEDOUT;
-        else if (getsockopt(s, SOL_SOCKET, SO_ERROR, &failure, &length) != 0) failure = errno;
+        if (poll(&p, 1, milliseconds_to(deadline_ns)) <= 0)
+            failure = ETIMEDOUT;
+        else if (getsockopt(s, SOL_SOCKET, SO_ERROR, &failure, &length) != 0)
+            failure = errno;
     }
     if (failure == 0) {
         int on = 1;
@@ -99,13 +115,15 @@ static int connect_once(const struct addrinfo *a, uint64_t deadline_ns, int *rea
     return -1;
 }
 
-static cddp_status connect_to(const char *host, uint16_t port, bool may_come_later, uint64_t deadline_ns, int *fd, cddp_error *err)
+static cddp_status connect_to(const char *host, uint16_t port, bool may_come_later,
+                              uint64_t deadline_ns, int *fd, cddp_error *err)
 {
     struct addrinfo *found = NULL;
     CD_TRY(resolve(host, port, false, &found, err));
     int reason = 0, s = -1;
     for (;;) {
-        for (struct addrinfo *a = found; a != NULL && s < 0; a = a->ai_next) s = connect_once(a, deadline_ns, &reason);
+        for (struct addrinfo *a = found; a != NULL && s < 0; a = a->ai_next)
+            s = connect_once(a, deadline_ns, &reason);
         /* Nobody listens yet: rank 0 may still be starting. Anything else will not get better. */
         bool may_come = may_come_later && (reason == ECONNREFUSED || reason == ECONNRESET);
         if (s >= 0 || !may_come || milliseconds_to(deadline_ns) == 0) break;
@@ -113,18 +131,22 @@ static cddp_status connect_to(const char *host, uint16_t port, bool may_come_lat
     }
     freeaddrinfo(found);
     if (s < 0)
-        return cd_fail(err, reason == ETIMEDOUT || reason == ECONNREFUSED ? CDDP_E_TIMEOUT : CDDP_E_IO,
-                       "cannot reach the rendezvous at %s:%u: %s", host, (unsigned)port, strerror(reason));
+        return cd_fail(err,
+                       reason == ETIMEDOUT || reason == ECONNREFUSED ? CDDP_E_TIMEOUT : CDDP_E_IO,
+                       "cannot reach the rendezvous at %s:%u: %s", host, (unsigned)port,
+                       strerror(reason));
     *fd = s;
     return CDDP_OK;
 }
 
-cddp_status cd_tcp_connect(const char *host, uint16_t port, uint64_t deadline_ns, int *fd, cddp_error *err)
+cddp_status cd_tcp_connect(const char *host, uint16_t port, uint64_t deadline_ns, int *fd,
+                           cddp_error *err)
 {
     return connect_to(host, port, true, deadline_ns, fd, err);
 }
 
-cddp_status cd_tcp_connect_once(const char *host, uint16_t port, uint64_t deadline_ns, int *fd, cddp_error *err)
+cddp_status cd_tcp_connect_once(const char *host, uint16_t port, uint64_t deadline_ns, int *fd,
+                                cddp_error *err)
 {
     return connect_to(host, port, false, deadline_ns, fd, err);
 }
@@ -133,17 +155,21 @@ static cddp_status wait_for(int fd, short events, uint64_t deadline_ns, cddp_err
 {
     struct pollfd p = {.fd = fd, .events = events};
     int ready = poll(&p, 1, milliseconds_to(deadline_ns));
-    if (ready < 0 && errno != EINTR) return cd_fail(err, CDDP_E_IO, "cannot wait for a socket: %s", strerror(errno));
-    if (ready == 0 && milliseconds_to(deadline_ns) == 0) return cd_fail(err, CDDP_E_TIMEOUT, "no answer in time");
+    if (ready < 0 && errno != EINTR)
+        return cd_fail(err, CDDP_E_IO, "cannot wait for a socket: %s", strerror(errno));
+    if (ready == 0 && milliseconds_to(deadline_ns) == 0)
+        return cd_fail(err, CDDP_E_TIMEOUT, "no answer in time");
     return CDDP_OK;
 }
 
-cddp_status cd_tcp_write(int fd, const void *bytes, size_t byte_count, uint64_t deadline_ns, cddp_error *err)
+cddp_status cd_tcp_write(int fd, const void *bytes, size_t byte_count, uint64_t deadline_ns,
+                         cddp_error *err)
 {
     const char *at = bytes;
     while (byte_count > 0) {
         ssize_t n = send(fd, at, byte_count, MSG_NOSIGNAL);
-        if (n < 0 && errno != EAGAIN && errno != EINTR) return cd_fail(err, CDDP_E_IO, "cannot send: %s", strerror(errno));
+        if (n < 0 && errno != EAGAIN && errno != EINTR)
+            return cd_fail(err, CDDP_E_IO, "cannot send: %s", strerror(errno));
         if (n < 0) {
             CD_TRY(wait_for(fd, POLLOUT, deadline_ns, err));
             continue;
@@ -154,13 +180,15 @@ cddp_status cd_tcp_write(int fd, const void *bytes, size_t byte_count, uint64_t 
     return CDDP_OK;
 }
 
-cddp_status cd_tcp_read(int fd, void *bytes, size_t byte_count, uint64_t deadline_ns, cddp_error *err)
+cddp_status cd_tcp_read(int fd, void *bytes, size_t byte_count, uint64_t deadline_ns,
+                        cddp_error *err)
 {
     char *at = bytes;
     while (byte_count > 0) {
         ssize_t n = recv(fd, at, byte_count, 0);
         if (n == 0) return cd_fail(err, CDDP_E_IO, "the rendezvous server closed the connection");
-        if (n < 0 && errno != EAGAIN && errno != EINTR) return cd_fail(err, CDDP_E_IO, "cannot receive: %s", strerror(errno));
+        if (n < 0 && errno != EAGAIN && errno != EINTR)
+            return cd_fail(err, CDDP_E_IO, "cannot receive: %s", strerror(errno));
         if (n < 0) {
             CD_TRY(wait_for(fd, POLLIN, deadline_ns, err));
             continue;
@@ -171,11 +199,12 @@ cddp_status cd_tcp_read(int fd, void *bytes, size_t byte_count, uint64_t deadlin
     return CDDP_OK;
 }
 
-static void address_print(const struct sockaddr_storage *address, socklen_t length, bool with_port, char *text)
+static void address_print(const struct sockaddr_storage *address, socklen_t length, bool with_port,
+                          char *text)
 {
     char host[48] = "?", service[8] = "?";
-    getnameinfo((const struct sockaddr *)address, length, host, sizeof host, service, sizeof service,
-                NI_NUMERICHOST | NI_NUMERICSERV);
+    getnameinfo((const struct sockaddr *)address, length, host, sizeof host, service,
+                sizeof service, NI_NUMERICHOST | NI_NUMERICSERV);
     snprintf(text, CD_TCP_PEER_BYTES, with_port ? "%s:%s" : "%s", host, service);
 }
 
@@ -184,7 +213,8 @@ void cd_tcp_peer_print(int fd, char text[CD_TCP_PEER_BYTES])
     struct sockaddr_storage address = {0};
     socklen_t length = sizeof address;
     snprintf(text, CD_TCP_PEER_BYTES, "?");
-    if (getpeername(fd, (struct sockaddr *)&address, &length) == 0) address_print(&address, length, true, text);
+    if (getpeername(fd, (struct sockaddr *)&address, &length) == 0)
+        address_print(&address, length, true, text);
 }
 
 void cd_tcp_local_print(int fd, char text[CD_TCP_PEER_BYTES])
@@ -192,5 +222,6 @@ void cd_tcp_local_print(int fd, char text[CD_TCP_PEER_BYTES])
     struct sockaddr_storage address = {0};
     socklen_t length = sizeof address;
     snprintf(text, CD_TCP_PEER_BYTES, "127.0.0.1");
-    if (getsockname(fd, (struct sockaddr *)&address, &length) == 0) address_print(&address, length, false, text);
+    if (getsockname(fd, (struct sockaddr *)&address, &length) == 0)
+        address_print(&address, length, false, text);
 }

@@ -33,7 +33,8 @@ static void tcp_disconnect(void *self)
     c->fd = -1;
 }
 
-static cddp_status tcp_connect(void *self, uint64_t deadline_ns, char local[CD_STORE_LOCAL_BYTES], cddp_error *err)
+static cddp_status tcp_connect(void *self, uint64_t deadline_ns, char local[CD_STORE_LOCAL_BYTES],
+                               cddp_error *err)
 {
     tcp_link *c = self;
     CD_TRY(cd_tcp_connect(c->host, c->port, deadline_ns, &c->fd, err));
@@ -41,13 +42,15 @@ static cddp_status tcp_connect(void *self, uint64_t deadline_ns, char local[CD_S
     return CDDP_OK;
 }
 
-static cddp_status tcp_write(void *self, const void *bytes, size_t byte_count, uint64_t deadline_ns, cddp_error *err)
+static cddp_status tcp_write(void *self, const void *bytes, size_t byte_count, uint64_t deadline_ns,
+                             cddp_error *err)
 {
     const tcp_link *c = self;
     return cd_tcp_write(c->fd, bytes, byte_count, deadline_ns, err);
 }
 
-static cddp_status tcp_read(void *self, void *bytes, size_t byte_count, uint64_t deadline_ns, cddp_error *err)
+static cddp_status tcp_read(void *self, void *bytes, size_t byte_count, uint64_t deadline_ns,
+                            cddp_error *err)
 {
     const tcp_link *c = self;
     return cd_tcp_read(c->fd, bytes, byte_count, deadline_ns, err);
@@ -65,7 +68,8 @@ static cddp_status parse_host(const char *rest, tcp_link *c, cddp_error *err)
     const char *colon = strrchr(rest, ':');
     char *end = NULL;
     unsigned long port = colon != NULL ? strtoul(colon + 1, &end, 10) : 0;
-    if (colon == NULL || colon == rest || end == colon + 1 || *end != '\0' || port == 0 || port > 65535)
+    if (colon == NULL || colon == rest || end == colon + 1 || *end != '\0' || port == 0 ||
+        port > 65535)
         return cd_fail(err, CDDP_E_CONFIG, "rendezvous 'tcp://%s' is not tcp://host:port", rest);
     size_t length = (size_t)(colon - rest);
     bool bracketed = rest[0] == '[' && colon[-1] == ']'; /* [::1]:29500 */
@@ -73,7 +77,9 @@ static cddp_status parse_host(const char *rest, tcp_link *c, cddp_error *err)
         rest++;
         length -= 2;
     }
-    if (length == 0 || length >= sizeof c->host) return cd_fail(err, CDDP_E_CONFIG, "rendezvous host in 'tcp://%s' is empty or too long", rest);
+    if (length == 0 || length >= sizeof c->host)
+        return cd_fail(err, CDDP_E_CONFIG, "rendezvous host in 'tcp://%s' is empty or too long",
+                       rest);
     memcpy(c->host, rest, length);
     c->host[length] = '\0';
     c->port = (uint16_t)port;
@@ -93,6 +99,7 @@ cddp_status cd_tcp_store_open(const cddp_rendezvous_options *o, const char *host
         return status;
     }
     snprintf(c->peer, sizeof c->peer, "%s:%u", c->host, (unsigned)c->port);
-    const cd_store_link link = {c, c->peer, tcp_now_ns, tcp_connect, tcp_write, tcp_read, tcp_disconnect, tcp_close};
+    const cd_store_link link = {c,         c->peer,  tcp_now_ns,     tcp_connect,
+                                tcp_write, tcp_read, tcp_disconnect, tcp_close};
     return cd_store_client_open(o, &link, rendezvous, err);
 }

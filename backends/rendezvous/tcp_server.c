@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The rendezvous server: one thread, one poll loop over a listening socket, a wake-up pipe and the clients.
+/* The rendezvous server: one thread, one poll loop over a listening socket, a wake-up pipe and the
+** clients.
 **
-** A client that says something wrong is dropped and reported; it cannot disturb the others. The server binds
-** to exactly the address it was given.
+** A client that says something wrong is dropped and reported; it cannot disturb the others. The
+** server binds to exactly the address it was given.
 */
 #define _POSIX_C_SOURCE 200809L
 #include "backends/rendezvous/kv.h"
@@ -56,9 +57,12 @@ static void admit(cddp_rendezvous_server *s)
     char peer[CD_TCP_PEER_BYTES];
     cd_tcp_peer_print(fd, peer);
     const char *reason = NULL;
-    if (s->client_count == s->clients_max) reason = "there are too many clients";
-    else if (!cd_tcp_set_nonblocking(fd)) reason = "its socket cannot be made non-blocking";
-    else if (cd_kv_client_init(&s->clients[s->client_count], s->allocator, NULL) != CDDP_OK) reason = "there is no memory left";
+    if (s->client_count == s->clients_max)
+        reason = "there are too many clients";
+    else if (!cd_tcp_set_nonblocking(fd))
+        reason = "its socket cannot be made non-blocking";
+    else if (cd_kv_client_init(&s->clients[s->client_count], s->allocator, NULL) != CDDP_OK)
+        reason = "there is no memory left";
     if (reason != NULL) {
         if (s->options.dropped != NULL) s->options.dropped(s->options.context, peer, reason);
         close(fd);
@@ -71,7 +75,8 @@ static void admit(cddp_rendezvous_server *s)
 static bool client_write(struct pollfd *p, cd_kv_client *c)
 {
     while (c->answer_sent < c->answer_bytes) {
-        ssize_t n = send(p->fd, c->answer + c->answer_sent, c->answer_bytes - c->answer_sent, MSG_NOSIGNAL);
+        ssize_t n =
+            send(p->fd, c->answer + c->answer_sent, c->answer_bytes - c->answer_sent, MSG_NOSIGNAL);
         if (n < 0 && (errno == EAGAIN || errno == EINTR)) {
             p->events = POLLIN | POLLOUT;
             return true;
@@ -84,7 +89,8 @@ static bool client_write(struct pollfd *p, cd_kv_client *c)
 }
 
 /* Reads and serves. False when the client is to be dropped, with *reason when it is its fault. */
-static bool client_read(cddp_rendezvous_server *s, struct pollfd *p, cd_kv_client *c, const char **reason)
+static bool client_read(cddp_rendezvous_server *s, struct pollfd *p, cd_kv_client *c,
+                        const char **reason)
 {
     unsigned char bytes[4096];
     ssize_t n = recv(p->fd, bytes, sizeof bytes, 0);
@@ -96,7 +102,8 @@ static bool client_read(cddp_rendezvous_server *s, struct pollfd *p, cd_kv_clien
 static void resume_waiting(cddp_rendezvous_server *s)
 {
     for (uint32_t i = s->client_count; i-- > 0;)
-        if (cd_kv_resume(&s->kv, &s->clients[i]) && !client_write(&s->polls[FIRST_CLIENT + i], &s->clients[i]))
+        if (cd_kv_resume(&s->kv, &s->clients[i]) &&
+            !client_write(&s->polls[FIRST_CLIENT + i], &s->clients[i]))
             drop(s, i, NULL);
 }
 
@@ -115,7 +122,8 @@ static void *serve(void *argument)
             const char *reason = NULL;
             bool alive = true;
             if (p->revents & POLLOUT) alive = client_write(p, &s->clients[i]);
-            if (alive && (p->revents & (POLLIN | POLLHUP | POLLERR))) alive = client_read(s, p, &s->clients[i], &reason);
+            if (alive && (p->revents & (POLLIN | POLLHUP | POLLERR)))
+                alive = client_read(s, p, &s->clients[i], &reason);
             if (!alive) drop(s, i, reason);
         }
         resume_waiting(s);
@@ -143,7 +151,8 @@ cddp_status cddp_rendezvous_server_open(const cddp_rendezvous_server_options *op
         goto out;
     }
     s->polls[0] = s->polls[1] = (struct pollfd){.fd = -1, .events = POLLIN};
-    CD_TRY_OUT(cd_kv_init(&s->kv, a, options->keys_max != 0 ? options->keys_max : 65536, options->secret, err));
+    CD_TRY_OUT(cd_kv_init(&s->kv, a, options->keys_max != 0 ? options->keys_max : 65536,
+                          options->secret, err));
     CD_TRY_OUT(cd_tcp_listen(options->host, options->port, &s->polls[0].fd, &s->port, err));
     if (pipe(s->wake) != 0) {
         status = cd_fail(err, CDDP_E_IO, "cannot make a pipe: %s", strerror(errno));
@@ -152,7 +161,8 @@ cddp_status cddp_rendezvous_server_open(const cddp_rendezvous_server_options *op
     s->polls[1].fd = s->wake[0];
     int failure = pthread_create(&s->thread, NULL, serve, s);
     if (failure != 0) {
-        status = cd_fail(err, CDDP_E_NOMEM, "cannot start the rendezvous thread: %s", strerror(failure));
+        status =
+            cd_fail(err, CDDP_E_NOMEM, "cannot start the rendezvous thread: %s", strerror(failure));
         goto out;
     }
     s->thread_runs = true;
@@ -163,10 +173,7 @@ out:
     return status;
 }
 
-uint16_t cddp_rendezvous_server_port(const cddp_rendezvous_server *server)
-{
-    return server->port;
-}
+uint16_t cddp_rendezvous_server_port(const cddp_rendezvous_server *server) { return server->port; }
 
 void cddp_rendezvous_server_close(cddp_rendezvous_server *server)
 {

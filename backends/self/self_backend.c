@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The backend of a world of one rank, and the smallest complete backend: copy this file to begin another.
+/* The backend of a world of one rank, and the smallest complete backend: copy this file to begin
+** another.
 **
 ** What a backend consists of, in the order of the file:
 **   1. a group record, made by open and freed by close;
-**   2. post, which starts an operation and hands out a work; here every operation ends inside post, so one
-**      static work stands for all of them (a real transport makes a record per operation);
+**   2. post, which starts an operation and hands out a work; here every operation ends inside post,
+**      so one static work stands for all of them (a real transport makes a record per operation);
 **   3. test, wait and release, which follow a work to its end;
 **   4. abort, which fails what is outstanding and everything later;
 **   5. the table, in which capabilities are data: what is not listed there never arrives in post.
@@ -23,12 +24,13 @@ typedef struct self_group {
     char done_work; /* its address is the work of every operation */
 } self_group;
 
-static cddp_status self_open(const cddp_backend *backend, cddp_rank *rank, const cddp_group_spec *spec, void **group,
-                             cddp_error *err)
+static cddp_status self_open(const cddp_backend *backend, cddp_rank *rank,
+                             const cddp_group_spec *spec, void **group, cddp_error *err)
 {
     (void)backend;
     if (spec->options != NULL && spec->options[0] != '\0')
-        return cd_fail(err, CDDP_E_CONFIG, "backend self has no options, but was given \"%s\"", spec->options);
+        return cd_fail(err, CDDP_E_CONFIG, "backend self has no options, but was given \"%s\"",
+                       spec->options);
     self_group *g = cd_allocate_zero(rank->allocator, sizeof *g);
     if (g == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for group '%s'", spec->name);
     g->allocator = rank->allocator;
@@ -42,10 +44,15 @@ static void self_close(void *group)
     if (g != NULL) cd_release(g->allocator, g, sizeof *g);
 }
 
-/* Input and output may have different shapes of the same length; both are contiguous (cddp/backend.h). */
+/* Input and output may have different shapes of the same length; both are contiguous
+** (cddp/backend.h). */
 static cddp_tensor flat(const cddp_tensor *t)
 {
-    cddp_tensor view = {.device = t->device, .storage = t->storage, .offset = t->offset, .dtype = t->dtype, .dim_count = 1};
+    cddp_tensor view = {.device = t->device,
+                        .storage = t->storage,
+                        .offset = t->offset,
+                        .dtype = t->dtype,
+                        .dim_count = 1};
     view.sizes[0] = 1;
     view.strides[0] = 1;
     for (uint32_t i = 0; i < t->dim_count; i++) view.sizes[0] *= t->sizes[i];
@@ -58,7 +65,8 @@ static cddp_status self_post(void *group, const cddp_collective *c, void **work,
     if (g->aborted) return cd_fail(err, CDDP_E_ABORTED, "the group was aborted");
     if (c->op != CDDP_OP_BARRIER && c->op != CDDP_OP_BROADCAST) {
         cddp_tensor in = flat(&c->input), out = flat(&c->output);
-        bool reduces = c->op == CDDP_OP_ALLREDUCE || c->op == CDDP_OP_REDUCE || c->op == CDDP_OP_REDUCE_SCATTER;
+        bool reduces = c->op == CDDP_OP_ALLREDUCE || c->op == CDDP_OP_REDUCE ||
+                       c->op == CDDP_OP_REDUCE_SCATTER;
         if (reduces && c->reduce_op == CDDP_RED_PREMUL_SUM) {
             CD_TRY(out.device->scale(&out, &in, c->premultiplier, c->stream, err));
         } else if (in.storage != out.storage || in.offset != out.offset) {
@@ -128,7 +136,4 @@ static const cddp_backend table = {
     .abort = self_abort,
 };
 
-const cddp_backend *cddp_backend_self(void)
-{
-    return &table;
-}
+const cddp_backend *cddp_backend_self(void) { return &table; }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The simulator behind the backend port. Nothing is decided here: every function hands over to sim/collective.c.
+/* The simulator behind the backend port. Nothing is decided here: every function hands over to
+** sim/collective.c.
 **
 ** What a backend is told by pointer to void is a cd_member (group) and a cd_part (work).
 */
@@ -10,15 +11,17 @@
 
 #include <string.h>
 
-static cddp_status open_group(const cddp_backend *backend, cddp_rank *rank, const cddp_group_spec *spec, void **group,
-                              cddp_error *err)
+static cddp_status open_group(const cddp_backend *backend, cddp_rank *rank,
+                              const cddp_group_spec *spec, void **group, cddp_error *err)
 {
     cd_member *member = NULL;
     if (rank->world != backend->self)
-        return cd_fail(err, CDDP_E_ARG, "group '%s': rank %u does not live in the simulated world of this backend",
+        return cd_fail(err, CDDP_E_ARG,
+                       "group '%s': rank %u does not live in the simulated world of this backend",
                        spec->name, rank->rank);
     if (spec->options != NULL && spec->options[0] != '\0')
-        return cd_fail(err, CDDP_E_CONFIG, "group '%s': backend sim takes no group options, but was given '%s'",
+        return cd_fail(err, CDDP_E_CONFIG,
+                       "group '%s': backend sim takes no group options, but was given '%s'",
                        spec->name, spec->options);
     CD_TRY(cd_member_open(rank, spec, &member, err));
     *group = member;
@@ -27,7 +30,8 @@ static cddp_status open_group(const cddp_backend *backend, cddp_rank *rank, cons
 
 static void close_group(void *group) { cd_member_close(group); }
 
-static cddp_status post(void *group, const cddp_collective *collective, void **work, cddp_error *err)
+static cddp_status post(void *group, const cddp_collective *collective, void **work,
+                        cddp_error *err)
 {
     cd_part *part = NULL;
     CD_TRY(cd_member_post(group, collective, &part, err));

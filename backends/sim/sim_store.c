@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The agent of a rank: attempts, rounds, and what it says when it gives up. sim_store.h has the protocol. */
+/* The agent of a rank: attempts, rounds, and what it says when it gives up. sim_store.h has the
+** protocol. */
 #include "backends/sim/sim_store.h"
 
 #include "backends/rendezvous/client.h"
@@ -20,8 +21,8 @@
 
 /* What a rank remembers between its attempts. */
 typedef struct agent {
-    cd_kv_client client;    /* as the server sees it */
-    uint64_t group, round;  /* where its key stands and the meeting has not ended; 0: nowhere */
+    cd_kv_client client;   /* as the server sees it */
+    uint64_t group, round; /* where its key stands and the meeting has not ended; 0: nowhere */
     bool has_client, is_here;
 } agent;
 
@@ -43,7 +44,7 @@ typedef struct meeting {
     uint64_t round;
     uint32_t attempt;
     uint64_t begin_ns, deadline_ns;
-    int64_t missing;  /* the rank that the attempt waited for in vain */
+    int64_t missing; /* the rank that the attempt waited for in vain */
     bool is_cut;
     cddp_rendezvous *client;
 } meeting;
@@ -84,19 +85,24 @@ static void reset(void *self, uint32_t client)
     c->frame_used = c->answer_bytes = c->answer_sent = 0;
 }
 
-static cddp_status make_service(const cd_sim_store *store, cddp_rank *rank, service **made, cddp_error *err)
+static cddp_status make_service(const cd_sim_store *store, cddp_rank *rank, service **made,
+                                cddp_error *err)
 {
     const cddp_allocator *a = rank->allocator; /* the world's block */
     service *s = cd_allocate_zero(a, sizeof *s);
-    if (s == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for the store that ranks meet through");
+    if (s == NULL)
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for the store that ranks meet through");
     *s = (service){.store = store, .world_size = rank->world_size};
     s->agents = cd_allocate_array(a, rank->world_size, sizeof *s->agents);
     if (s->agents == NULL)
         return cd_fail(err, CDDP_E_NOMEM, "no memory for the agents of %u ranks", rank->world_size);
     CD_TRY(cd_kv_init(&s->kv, a, KEYS_MAX, NULL, err));
-    const cd_wire_options wire = {.ops = {feed, take, has_answer, reset}, .self = s, .allocator = a};
+    const cd_wire_options wire = {.ops = {feed, take, has_answer, reset},
+                                  .self = s,
+                                  .allocator = a};
     CD_TRY(cd_wire_create(store->sim, &wire, &s->wire, err));
-    cd_sim_set_service(store->sim, s); /* what an attempt that failed before left behind goes with the run */
+    /* what an attempt that failed before left behind goes with the run */
+    cd_sim_set_service(store->sim, s);
     *made = s;
     return CDDP_OK;
 }
@@ -109,20 +115,23 @@ static uint64_t now_of(void *self)
     return m->rank->ops->now_ns(m->rank);
 }
 
-static cddp_status connect_wire(void *self, uint64_t deadline_ns, char local[CD_STORE_LOCAL_BYTES], cddp_error *err)
+static cddp_status connect_wire(void *self, uint64_t deadline_ns, char local[CD_STORE_LOCAL_BYTES],
+                                cddp_error *err)
 {
     meeting *m = self;
     snprintf(local, CD_STORE_LOCAL_BYTES, "rank %u", m->rank->rank);
     return cd_wire_connect(m->s->wire, m->rank, deadline_ns, err);
 }
 
-static cddp_status write_wire(void *self, const void *bytes, size_t n, uint64_t deadline_ns, cddp_error *err)
+static cddp_status write_wire(void *self, const void *bytes, size_t n, uint64_t deadline_ns,
+                              cddp_error *err)
 {
     meeting *m = self;
     return cd_wire_write(m->s->wire, m->rank, bytes, n, deadline_ns, err);
 }
 
-static cddp_status read_wire(void *self, void *bytes, size_t n, uint64_t deadline_ns, cddp_error *err)
+static cddp_status read_wire(void *self, void *bytes, size_t n, uint64_t deadline_ns,
+                             cddp_error *err)
 {
     meeting *m = self;
     return cd_wire_read(m->s->wire, m->rank, bytes, n, deadline_ns, err);
@@ -146,14 +155,18 @@ static uint64_t left_ns(meeting *m)
 static void tell_wait(meeting *m, const char *key, int64_t peer)
 {
     m->missing = peer != NOBODY ? peer : (int64_t)m->s->store->host;
-    CD_EMIT(m->tracer, store_wait, key, .host = m->s->store->host, .peer = peer, .generation = (int64_t)m->round);
+    CD_EMIT(m->tracer, store_wait, key, .host = m->s->store->host, .peer = peer,
+            .generation = (int64_t)m->round);
 }
 
 static cddp_status connect_to(meeting *m, uint64_t generation, cddp_error *err)
 {
-    const cddp_rendezvous_options options = {.size = sizeof options, .generation = generation, .timeout_ns = left_ns(m),
+    const cddp_rendezvous_options options = {.size = sizeof options,
+                                             .generation = generation,
+                                             .timeout_ns = left_ns(m),
                                              .allocator = m->rank->allocator};
-    const cd_store_link link = {m, "the simulated host", now_of, connect_wire, write_wire, read_wire, disconnect_wire, NULL};
+    const cd_store_link link = {m,         "the simulated host", now_of, connect_wire, write_wire,
+                                read_wire, disconnect_wire,      NULL};
     tell_wait(m, NULL, NOBODY);
     return cd_store_client_open(&options, &link, &m->client, err);
 }
@@ -165,11 +178,13 @@ static void disconnect(meeting *m)
 }
 
 /* The key of a member as its group's name and its position say. */
-static cddp_status key_of(const meeting *m, uint32_t position, char key[CDDP_RENDEZVOUS_KEY_BYTES_MAX], cddp_error *err)
+static cddp_status key_of(const meeting *m, uint32_t position,
+                          char key[CDDP_RENDEZVOUS_KEY_BYTES_MAX], cddp_error *err)
 {
     int n = snprintf(key, CDDP_RENDEZVOUS_KEY_BYTES_MAX, "%s/%u", m->spec->name, position);
     if (n < 0 || n >= (int)CDDP_RENDEZVOUS_KEY_BYTES_MAX)
-        return cd_fail(err, CDDP_E_LIMIT, "the name of group '%s' is too long for a key of the store", m->spec->name);
+        return cd_fail(err, CDDP_E_LIMIT,
+                       "the name of group '%s' is too long for a key of the store", m->spec->name);
     return CDDP_OK;
 }
 
@@ -178,7 +193,8 @@ static void tell_key(meeting *m, const char *key, bool written, const char *valu
 {
     char full[CDDP_RENDEZVOUS_KEY_BYTES_MAX + 24];
     snprintf(full, sizeof full, "%" PRIu64 "/%s", m->s->store->generations ? m->round : 0, key);
-    CD_EMIT(m->tracer, store_key, full, .generation = (int64_t)m->round, .written = written, .value = (int64_t)cd_hash_text(value));
+    CD_EMIT(m->tracer, store_key, full, .generation = (int64_t)m->round, .written = written,
+            .value = (int64_t)cd_hash_text(value));
 }
 
 /* ---- rounds ---- */
@@ -192,10 +208,15 @@ static cddp_status read_state(meeting *m, const char *key, bool *is_full, cddp_e
     const bool is_open = strncmp(text, "open ", 5) == 0;
     *is_full = strncmp(text, "full ", 5) == 0;
     m->round = is_open || *is_full ? strtoull(text + 5, NULL, 10) : 0;
-    return m->round > 0 ? CDDP_OK : cd_fail(err, CDDP_E_CORRUPT, "the store's key '%s' holds '%s', which is no round", key, text);
+    return m->round > 0 ? CDDP_OK
+                        : cd_fail(err, CDDP_E_CORRUPT,
+                                  "the store's key '%s' holds '%s', which is no round", key, text);
 }
 
-static void print_state(char text[32], const char *word, uint64_t round) { snprintf(text, 32, "%s %" PRIu64, word, round); }
+static void print_state(char text[32], const char *word, uint64_t round)
+{
+    snprintf(text, 32, "%s %" PRIu64, word, round);
+}
 
 /* The round to join; *is_over: it is full, and this rank is one of those in it. */
 static cddp_status begin_round(meeting *m, const char *key, bool *is_over, cddp_error *err)
@@ -204,7 +225,8 @@ static cddp_status begin_round(meeting *m, const char *key, bool *is_over, cddp_
     char now[32], next[32];
     CD_TRY(m->client->compare_and_set(m->client->self, key, NULL, "open 1", &swapped, err));
     CD_TRY(read_state(m, key, &is_full, err));
-    *is_over = is_full && m->agent->group == cd_hash_text(m->spec->name) && m->agent->round == m->round;
+    *is_over =
+        is_full && m->agent->group == cd_hash_text(m->spec->name) && m->agent->round == m->round;
     if (!is_full || *is_over) return CDDP_OK;
     print_state(now, "full", m->round); /* of a group of this name that was there before */
     print_state(next, "open", m->round + 1);
@@ -213,7 +235,8 @@ static cddp_status begin_round(meeting *m, const char *key, bool *is_over, cddp_
 }
 
 /* The one decision about the round: full, or given up. *is_full: what it has come to. */
-static cddp_status end_round(meeting *m, const char *key, bool sees_all, bool *is_full, cddp_error *err)
+static cddp_status end_round(meeting *m, const char *key, bool sees_all, bool *is_full,
+                             cddp_error *err)
 {
     const uint64_t round = m->round;
     char now[32], next[32];
@@ -231,7 +254,8 @@ static cddp_status end_round(meeting *m, const char *key, bool sees_all, bool *i
     return CDDP_OK;
 }
 
-static cddp_status decide(meeting *m, const char *key, bool sees_all, bool *is_full, cddp_error *err)
+static cddp_status decide(meeting *m, const char *key, bool sees_all, bool *is_full,
+                          cddp_error *err)
 {
     const int64_t missing = m->missing; /* of the attempt, whatever comes of telling */
     CD_TRY(connect_to(m, 0, err));
@@ -282,7 +306,8 @@ static cddp_status attempt(meeting *m, cddp_error *err)
     char state[CDDP_RENDEZVOUS_KEY_BYTES_MAX];
     bool is_over = false, is_full = false;
     if (snprintf(state, sizeof state, "%s/state", m->spec->name) >= (int)sizeof state)
-        return cd_fail(err, CDDP_E_LIMIT, "the name of group '%s' is too long for a key of the store", m->spec->name);
+        return cd_fail(err, CDDP_E_LIMIT,
+                       "the name of group '%s' is too long for a key of the store", m->spec->name);
     CD_TRY(look_for_round(m, state, &is_over, err));
     if (is_over) return CDDP_OK;
     cddp_status status = connect_to(m, has_rounds ? m->round : 0, err);
@@ -291,11 +316,14 @@ static cddp_status attempt(meeting *m, cddp_error *err)
     if (!has_rounds || (status != CDDP_OK && status != CDDP_E_TIMEOUT)) return status;
     cddp_error ignored = CDDP_ERROR_INIT;
     m->deadline_ns = now_of(m) + m->s->store->agents[m->rank->rank].timeout_ns;
-    cddp_status decided = decide(m, state, status == CDDP_OK, &is_full, status == CDDP_OK ? err : &ignored);
+    cddp_status decided =
+        decide(m, state, status == CDDP_OK, &is_full, status == CDDP_OK ? err : &ignored);
     if (decided == CDDP_OK && is_full) return CDDP_OK;
     if (status != CDDP_OK) return decided == CDDP_E_ABORTED ? decided : status;
     if (decided != CDDP_OK) return decided;
-    return cd_fail(err, CDDP_E_TIMEOUT, "round %" PRIu64 " of group '%s' was given up by another rank", m->round, m->spec->name);
+    return cd_fail(err, CDDP_E_TIMEOUT,
+                   "round %" PRIu64 " of group '%s' was given up by another rank", m->round,
+                   m->spec->name);
 }
 
 /* ---- what became of it ---- */
@@ -303,10 +331,14 @@ static cddp_status attempt(meeting *m, cddp_error *err)
 static const char *words_of(cd_wire_state state)
 {
     switch (state) {
-    case CD_WIRE_ABSENT: return "which is not there";
-    case CD_WIRE_SILENT: return "which is dead or hangs";
-    case CD_WIRE_CUT: return "from whom the network is cut";
-    case CD_WIRE_ALIVE: break;
+    case CD_WIRE_ABSENT:
+        return "which is not there";
+    case CD_WIRE_SILENT:
+        return "which is dead or hangs";
+    case CD_WIRE_CUT:
+        return "from whom the network is cut";
+    case CD_WIRE_ALIVE:
+        break;
     }
     return "which answers";
 }
@@ -323,24 +355,32 @@ static void explain(meeting *m, cddp_status status, cddp_error *err)
     if (m->missing == NOBODY)
         snprintf(words, sizeof words, "%s", why);
     else if (state != CD_WIRE_ALIVE)
-        snprintf(words, sizeof words, "%s; rank %u waits for the store on rank %u, %s", why, m->rank->rank, host, words_of(state));
+        snprintf(words, sizeof words, "%s; rank %u waits for the store on rank %u, %s", why,
+                 m->rank->rank, host, words_of(state));
     else
-        snprintf(words, sizeof words, "%s; rank %u waits for rank %" PRId64 ", which has not come to the store on rank %u", why,
-                 m->rank->rank, m->missing, host);
+        snprintf(words, sizeof words,
+                 "%s; rank %u waits for rank %" PRId64
+                 ", which has not come to the store on rank %u",
+                 why, m->rank->rank, m->missing, host);
     if (m->missing != NOBODY)
-        CD_EMIT(m->tracer, waiting_for, words, .group = -1, .sequence = -1, .peer = m->missing, .op = -1, .who = m->rank->rank);
-    (void)cd_fail(err, status, "attempt %u to join group '%s': %s", m->attempt, m->spec->name, words);
+        CD_EMIT(m->tracer, waiting_for, words, .group = -1, .sequence = -1, .peer = m->missing,
+                .op = -1, .who = m->rank->rank);
+    (void)cd_fail(err, status, "attempt %u to join group '%s': %s", m->attempt, m->spec->name,
+                  words);
 }
 
 /* Only who did not find the others in time, or lost the store, may try again. */
-static bool may_try_again(cddp_status status) { return status == CDDP_E_TIMEOUT || status == CDDP_E_IO; }
+static bool may_try_again(cddp_status status)
+{
+    return status == CDDP_E_TIMEOUT || status == CDDP_E_IO;
+}
 
 static void tell_end(meeting *m, cddp_status status, bool is_last, const cddp_error *err)
 {
-    CD_EMIT(m->tracer, store_done, status != CDDP_OK ? err->message : NULL, .status = status, .attempt = m->attempt,
-            .is_last = is_last, .generation = (int64_t)m->round, .host = m->s->store->host,
-            .peer = may_try_again(status) ? m->missing : NOBODY, .is_cut = m->is_cut,
-            .duration = (int64_t)(now_of(m) - m->begin_ns));
+    CD_EMIT(m->tracer, store_done, status != CDDP_OK ? err->message : NULL, .status = status,
+            .attempt = m->attempt, .is_last = is_last, .generation = (int64_t)m->round,
+            .host = m->s->store->host, .peer = may_try_again(status) ? m->missing : NOBODY,
+            .is_cut = m->is_cut, .duration = (int64_t)(now_of(m) - m->begin_ns));
 }
 
 static cddp_status try_once(meeting *m, bool is_last, cddp_error *err)
@@ -385,22 +425,24 @@ static cddp_status arrive(service *s, cddp_rank *rank, cddp_error *err)
     return CDDP_OK;
 }
 
-static cddp_status open_traced(const cddp_backend *backend, cddp_rank *rank, const cddp_group_spec *spec, cddp_tracer *tracer,
-                               void **group, cddp_error *err)
+static cddp_status open_traced(const cddp_backend *backend, cddp_rank *rank,
+                               const cddp_group_spec *spec, cddp_tracer *tracer, void **group,
+                               cddp_error *err)
 {
     const cd_sim_store *store = backend->self;
     service *s = rank->world == store->sim ? cd_sim_get_service(store->sim) : NULL;
     if (rank->world != store->sim) return store->inner.open(&store->inner, rank, spec, group, err);
     if (s == NULL) CD_TRY(make_service(store, rank, &s, err));
     CD_TRY(arrive(s, rank, err));
-    meeting m = {.s = s, .rank = rank, .spec = spec, .tracer = tracer, .agent = &s->agents[rank->rank]};
+    meeting m = {
+        .s = s, .rank = rank, .spec = spec, .tracer = tracer, .agent = &s->agents[rank->rank]};
     CD_TRY(meet(&m, err));
     m.agent->group = m.agent->round = 0;
     return store->inner.open(&store->inner, rank, spec, group, err);
 }
 
-static cddp_status open_untold(const cddp_backend *backend, cddp_rank *rank, const cddp_group_spec *spec, void **group,
-                               cddp_error *err)
+static cddp_status open_untold(const cddp_backend *backend, cddp_rank *rank,
+                               const cddp_group_spec *spec, void **group, cddp_error *err)
 {
     return open_traced(backend, rank, spec, NULL, group, err);
 }

@@ -29,15 +29,9 @@ static void heap_release(void *context, void *block, size_t bytes)
 
 static const cddp_allocator heap = {sizeof heap, NULL, heap_allocate, heap_resize, heap_release};
 
-const cddp_allocator *cddp_allocator_default(void)
-{
-    return &heap;
-}
+const cddp_allocator *cddp_allocator_default(void) { return &heap; }
 
-static const cddp_allocator *or_heap(const cddp_allocator *a)
-{
-    return a != NULL ? a : &heap;
-}
+static const cddp_allocator *or_heap(const cddp_allocator *a) { return a != NULL ? a : &heap; }
 
 void *cd_allocate(const cddp_allocator *a, size_t bytes)
 {
@@ -78,15 +72,17 @@ void cd_strfree(const cddp_allocator *a, char *text)
     if (text != NULL) cd_release(a, text, strlen(text) + 1);
 }
 
-bool cd_vec_grow(const cddp_allocator *a, void **items, size_t *capacity, size_t needed, size_t item_bytes)
+bool cd_vec_grow(const cddp_allocator *a, void **items, size_t *capacity, size_t needed,
+                 size_t item_bytes)
 {
     if (needed <= *capacity) return true;
     a = or_heap(a);
     size_t grown = *capacity < 8 ? 8 : *capacity * 2;
     if (grown < needed) grown = needed;
     if (grown > SIZE_MAX / item_bytes) return false;
-    void *block = *items == NULL ? a->allocate(a->context, grown * item_bytes)
-                                 : a->resize(a->context, *items, *capacity * item_bytes, grown * item_bytes);
+    void *block = *items == NULL
+                      ? a->allocate(a->context, grown * item_bytes)
+                      : a->resize(a->context, *items, *capacity * item_bytes, grown * item_bytes);
     if (block == NULL) return false;
     *items = block;
     *capacity = grown;
@@ -112,8 +108,10 @@ static void *watch_allocate(void *context, size_t bytes)
     cd_watch_allocator *w = context;
     if (!watch_admit(w, bytes)) return NULL;
     void *block = w->inner->allocate(w->inner->context, bytes);
-    if (block == NULL) w->live_bytes -= bytes;
-    else w->live_count++;
+    if (block == NULL)
+        w->live_bytes -= bytes;
+    else
+        w->live_count++;
     return block;
 }
 

@@ -2,7 +2,8 @@
 /* Calling allocator tables: zeroing, arrays with overflow check, strings.
 **
 ** Ownership  returns owned; give back with cd_release naming the same size.
-** Errors     NULL when memory is exhausted or the size overflows; callers turn that into CDDP_E_NOMEM.
+** Errors     NULL when memory is exhausted or the size overflows; callers turn that into
+**            CDDP_E_NOMEM.
 */
 #pragma once
 #include "cddp/alloc.h"
@@ -15,12 +16,15 @@ void cd_release(const cddp_allocator *a, void *block, size_t bytes);          /*
 char *cd_strdup(const cddp_allocator *a, const char *text);
 void cd_strfree(const cddp_allocator *a, char *text); /* accepts NULL */
 
-/* Grows the array at *items (NULL at first) to hold at least `needed`; doubles. *capacity in items. */
-bool cd_vec_grow(const cddp_allocator *a, void **items, size_t *capacity, size_t needed, size_t item_bytes);
+/* Grows the array at *items (NULL at first) to hold at least `needed`; doubles. *capacity in
+** items. */
+bool cd_vec_grow(const cddp_allocator *a, void **items, size_t *capacity, size_t needed,
+                 size_t item_bytes);
 
-/* An allocator in front of another that can be frozen: allocations are then counted as growth (and abort
-** when `abort_on_growth`), which is how tests show that a steady iteration allocates nothing. It can also
-** fail the n-th allocation, which is how tests show that failure leaves nothing behind. */
+/* An allocator in front of another that can be frozen: allocations are then counted as growth (and
+** abort when `abort_on_growth`), which is how tests show that a steady iteration allocates nothing.
+** It can also fail the n-th allocation, which is how tests show that failure leaves nothing
+** behind. */
 typedef struct cd_watch_allocator {
     cddp_allocator table; /* give &watch->table to create functions */
     const cddp_allocator *inner;

@@ -44,7 +44,8 @@ static cd_arena_block *block_make(cd_arena *arena, size_t bytes)
     return b;
 }
 
-/* A little at first, then twice as much each time: what holds little costs little, to copy as well. */
+/* A little at first, then twice as much each time: what holds little costs little, to copy as
+** well. */
 static size_t next_block_bytes(const cd_arena *arena)
 {
     const size_t next = arena->current != NULL ? 2 * arena->current->bytes : FIRST_BLOCK_BYTES;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* An arena: memory that is given back all at once, or back to a mark.
 **
-** Lifetime   init → allocate/mark/rewind → fini. Blocks come from an allocator and are kept until fini, so a
-**            steady user that rewinds to the same mark allocates nothing.
+** Lifetime   init → allocate/mark/rewind → fini. Blocks come from an allocator and are kept until
+**            fini, so a steady user that rewinds to the same mark allocates nothing.
 ** Threads    one thread.
 ** Errors     NULL when memory is exhausted.
 */

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* CD_ASSERT: a bug in us. On in every build; prints the expression and the context, then aborts.
 **
-** The expression must have no side effects. Bad input and failing peers are cddp_status, never assertions.
+** The expression must have no side effects. Bad input and failing peers are cddp_status, never
+** assertions.
 */
 #pragma once
 #include "cddp/status.h"
 
-#define CD_ASSERT(expression)                                                                      \
+#define CD_ASSERT(expression) \
     ((expression) ? (void)0 : cd_assert_fail(#expression, __FILE__, __func__, __LINE__))
 
 /* A place that no path reaches: an enum out of its range, a state that cannot be. */

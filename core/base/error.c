@@ -9,8 +9,8 @@
 const char *cddp_status_text(cddp_status status)
 {
     switch (status) {
-#define STATUS_TEXT(name, words)                                                                   \
-    case name:                                                                                     \
+#define STATUS_TEXT(name, words) \
+    case name:                   \
         return words;
         CDDP_STATUS_LIST(STATUS_TEXT)
 #undef STATUS_TEXT
@@ -44,8 +44,8 @@ static void fill(cddp_error *err, cddp_status status, const char *format, va_lis
     memcpy(err->message, message, sizeof message);
 }
 
-cddp_status cd_error_fail(cddp_error *err, cddp_status status, const char *file, const char *function,
-                          int line, const char *format, ...)
+cddp_status cd_error_fail(cddp_error *err, cddp_status status, const char *file,
+                          const char *function, int line, const char *format, ...)
 {
     if (err == NULL) return status;
     va_list args;
@@ -70,11 +70,13 @@ void cd_error_print(const cddp_error *err, char *text, size_t text_bytes)
 {
     if (text_bytes == 0) return;
     size_t used = 0;
-    int n = snprintf(text, text_bytes, "%s", err->message[0] ? err->message : cddp_status_text(err->status));
+    int n = snprintf(text, text_bytes, "%s",
+                     err->message[0] ? err->message : cddp_status_text(err->status));
     used = n < 0 ? 0 : (size_t)n;
     for (uint32_t i = 0; i < err->frame_count && used < text_bytes; i++) {
         const cddp_error_frame *f = &err->frames[i];
-        n = snprintf(text + used, text_bytes - used, "\n  at %s (%s:%d)", f->function, f->file, f->line);
+        n = snprintf(text + used, text_bytes - used, "\n  at %s (%s:%d)", f->function, f->file,
+                     f->line);
         used += n < 0 ? 0 : (size_t)n;
     }
 }

@@ -1,17 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Making and passing on errors.
 **
-** Whoever decides which error it is writes the message, with the values; whoever passes it on adds a frame.
-** These are the only macros of the tree that hide a jump.
+** Whoever decides which error it is writes the message, with the values; whoever passes it on adds
+** a frame. These are the only macros of the tree that hide a jump.
 */
 #pragma once
 #include "cddp/status.h"
 
 /* Creates an error and returns its status: `return cd_fail(err, CDDP_E_ARG, "…", …);` */
-#define cd_fail(err, status, ...) cd_error_fail((err), (status), __FILE__, __func__, __LINE__, __VA_ARGS__)
+#define cd_fail(err, status, ...) \
+    cd_error_fail((err), (status), __FILE__, __func__, __LINE__, __VA_ARGS__)
 
-cddp_status cd_error_fail(cddp_error *err, cddp_status status, const char *file, const char *function,
-                          int line, const char *format, ...) CDDP_PRINTF(6, 7);
+cddp_status cd_error_fail(cddp_error *err, cddp_status status, const char *file,
+                          const char *function, int line, const char *format, ...)
+    CDDP_PRINTF(6, 7);
 /* Adds a frame to an error that is passed on. */
 void cd_error_frame(cddp_error *err, const char *file, const char *function, int line);
 void cd_error_reset(cddp_error *err); /* accepts NULL */
@@ -19,21 +21,21 @@ void cd_error_reset(cddp_error *err); /* accepts NULL */
 void cd_error_print(const cddp_error *err, char *text, size_t text_bytes);
 
 /* Returns from the function when call fails. Expects a parameter named err. */
-#define CD_TRY(call)                                                                               \
-    do {                                                                                           \
-        cddp_status cd_try_status = (call);                                                        \
-        if (cd_try_status != CDDP_OK) {                                                            \
-            cd_error_frame(err, __FILE__, __func__, __LINE__);                                     \
-            return cd_try_status;                                                                  \
-        }                                                                                          \
+#define CD_TRY(call)                                           \
+    do {                                                       \
+        cddp_status cd_try_status = (call);                    \
+        if (cd_try_status != CDDP_OK) {                        \
+            cd_error_frame(err, __FILE__, __func__, __LINE__); \
+            return cd_try_status;                              \
+        }                                                      \
     } while (0)
 
 /* Sets `status` and goes to `out` when call fails. Expects locals named status and err. */
-#define CD_TRY_OUT(call)                                                                           \
-    do {                                                                                           \
-        status = (call);                                                                           \
-        if (status != CDDP_OK) {                                                                   \
-            cd_error_frame(err, __FILE__, __func__, __LINE__);                                     \
-            goto out;                                                                              \
-        }                                                                                          \
+#define CD_TRY_OUT(call)                                       \
+    do {                                                       \
+        status = (call);                                       \
+        if (status != CDDP_OK) {                               \
+            cd_error_frame(err, __FILE__, __func__, __LINE__); \
+            goto out;                                          \
+        }                                                      \
     } while (0)

@@ -14,7 +14,8 @@
 uint64_t cd_hash64(const void *bytes, size_t byte_count, uint64_t seed)
 {
 #if defined(CD_HASH_AVX2)
-    if (byte_count >= VECTOR_BYTES_MIN && __builtin_cpu_supports("avx2")) return cd_hash64_avx2(bytes, byte_count, seed);
+    if (byte_count >= VECTOR_BYTES_MIN && __builtin_cpu_supports("avx2"))
+        return cd_hash64_avx2(bytes, byte_count, seed);
 #endif
     return XXH3_64bits_withSeed(bytes, byte_count, seed);
 }

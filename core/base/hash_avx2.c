@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* XXH3 compiled for AVX2: the same digests as hash.c, read at the speed of memory. CMake compiles this file with -mavx2
+/* XXH3 compiled for AVX2: the same digests as hash.c, read at the speed of memory. CMake compiles
+**      this file with -mavx2
 ** where the compiler knows it; hash.c calls it on processors that have it.
 */
 #include "core/base/hash.h"

@@ -37,7 +37,8 @@ bool cd_heap_pop(cd_heap *heap, cd_heap_entry *entry)
     for (;;) {
         size_t child = 2 * i + 1;
         if (child >= heap->count) break;
-        if (child + 1 < heap->count && before(&heap->entries[child + 1], &heap->entries[child])) child++;
+        if (child + 1 < heap->count && before(&heap->entries[child + 1], &heap->entries[child]))
+            child++;
         if (!before(&heap->entries[child], &last)) break;
         heap->entries[i] = heap->entries[child];
         i = child;

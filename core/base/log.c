@@ -9,15 +9,16 @@
 
 static const char *const level_names[] = {"error", "warn", "info", "debug"};
 
-void cd_log_write(const cd_log *log, cd_log_level level, cd_log_place place, const char *format, ...)
+void cd_log_write(const cd_log *log, cd_log_level level, cd_log_place place, const char *format,
+                  ...)
 {
     if (log == NULL || log->write == NULL || level > log->level) return;
     char line[1024], rank[24] = "-", step[24] = "-";
     if (place.rank >= 0) snprintf(rank, sizeof rank, "%" PRId64, place.rank);
     if (place.step >= 0) snprintf(step, sizeof step, "%" PRId64, place.step);
-    int n = snprintf(line, sizeof line, "%12" PRIu64 ".%03" PRIu64 " %4s %5s %-8s %-5s ", place.time_ns / 1000,
-                     place.time_ns % 1000, rank, step, log->component != NULL ? log->component : "-",
-                     level_names[level]);
+    int n = snprintf(line, sizeof line, "%12" PRIu64 ".%03" PRIu64 " %4s %5s %-8s %-5s ",
+                     place.time_ns / 1000, place.time_ns % 1000, rank, step,
+                     log->component != NULL ? log->component : "-", level_names[level]);
     size_t used = n < 0 ? 0 : (size_t)n;
     va_list args;
     va_start(args, format);
@@ -47,7 +48,8 @@ bool cd_log_parse(const char *spec, const char *component, cd_log_level *level)
         const char *word = colon != NULL ? colon + 1 : spec;
         cd_log_level parsed;
         if (!level_find(word, length - (size_t)(word - spec), &parsed)) return false;
-        bool ours = colon == NULL || (strlen(component) == name_length && memcmp(spec, component, name_length) == 0);
+        bool ours = colon == NULL ||
+                    (strlen(component) == name_length && memcmp(spec, component, name_length) == 0);
         if (ours) *level = parsed;
         spec += length;
         if (*spec == ',') spec++;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Text for a developer at a terminal. Not the trace: nothing reads the log.
 **
-** A logger is a value in the context of whoever logs; without a write function it is silent. Columns are
-** fixed: virtual time, rank, step, component, level, message (docs/formats/log.md). Never allocates.
+** A logger is a value in the context of whoever logs; without a write function it is silent.
+** Columns are fixed: virtual time, rank, step, component, level, message (docs/formats/log.md).
+** Never allocates.
 */
 #pragma once
 #include "cddp/status.h"
@@ -22,7 +23,7 @@ typedef struct cd_log_place {
     int64_t step; /* -1: none */
 } cd_log_place;
 
-void cd_log_write(const cd_log *log, cd_log_level level, cd_log_place place, const char *format, ...)
-    CDDP_PRINTF(4, 5);
+void cd_log_write(const cd_log *log, cd_log_level level, cd_log_place place, const char *format,
+                  ...) CDDP_PRINTF(4, 5);
 /* "ddp:debug,sim:info" → the level of one component; false when the text is malformed. */
 bool cd_log_parse(const char *spec, const char *component, cd_log_level *level);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Child processes on POSIX: fork, three pipes each, poll, waitpid.
 **
-** Our ends of the pipes do not block: a child that writes half a record must not stop us from watching the
-** others. A pipe that a grandchild keeps open ends for us when the child itself is closed.
+** Our ends of the pipes do not block: a child that writes half a record must not stop us from
+** watching the others. A pipe that a grandchild keeps open ends for us when the child itself is
+** closed.
 */
 #define _POSIX_C_SOURCE 200809L
 #include "core/base/os.h"
@@ -41,7 +42,8 @@ static void die_with(pid_t parent)
 }
 
 /* The child's side of the fork. */
-static void child_main(int ends[CD_OS_PIPE_COUNT][2], pid_t parent, cd_os_child_fn program, void *argument)
+static void child_main(int ends[CD_OS_PIPE_COUNT][2], pid_t parent, cd_os_child_fn program,
+                       void *argument)
 {
     die_with(parent);
     dup2(ends[CD_OS_PIPE_STDOUT][1], STDOUT_FILENO);
@@ -54,7 +56,8 @@ static void child_main(int ends[CD_OS_PIPE_COUNT][2], pid_t parent, cd_os_child_
     _exit(code); /* not exit: handlers registered by the parent are the parent's */
 }
 
-cddp_status cd_os_child_open(cd_os_child *child, cd_os_child_fn program, void *argument, cddp_error *err)
+cddp_status cd_os_child_open(cd_os_child *child, cd_os_child_fn program, void *argument,
+                             cddp_error *err)
 {
     cddp_status status = CDDP_OK;
     int ends[CD_OS_PIPE_COUNT][2] = {{-1, -1}, {-1, -1}, {-1, -1}};
@@ -83,14 +86,17 @@ out:
     return status;
 }
 
-cddp_status cd_os_children_wait(const cd_os_child *children, size_t count, uint64_t timeout_ns, cddp_error *err)
+cddp_status cd_os_children_wait(const cd_os_child *children, size_t count, uint64_t timeout_ns,
+                                cddp_error *err)
 {
     size_t slots = count * CD_OS_PIPE_COUNT;
     struct pollfd *polled = cd_allocate_array(NULL, slots, sizeof *polled);
-    if (polled == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory to wait for %zu processes", count);
+    if (polled == NULL)
+        return cd_fail(err, CDDP_E_NOMEM, "no memory to wait for %zu processes", count);
     /* poll skips descriptors below zero. */
     for (size_t i = 0; i < slots; i++)
-        polled[i] = (struct pollfd){.fd = children[i / CD_OS_PIPE_COUNT].fds[i % CD_OS_PIPE_COUNT], .events = POLLIN};
+        polled[i] = (struct pollfd){.fd = children[i / CD_OS_PIPE_COUNT].fds[i % CD_OS_PIPE_COUNT],
+                                    .events = POLLIN};
     uint64_t timeout_ms = (timeout_ns + 999999) / 1000000;
     int ready = poll(polled, (nfds_t)slots, timeout_ms > 1000000000 ? 1000000000 : (int)timeout_ms);
     int reason = errno;

@@ -100,14 +100,17 @@ cddp_status cd_os_lane_push(cd_os_lanes *lanes, uint32_t index, cd_os_job *job, 
     cd_os_lane *lane = &lanes->lane[index];
     if (!lane->runs) {
         int failure = pthread_create(&lane->thread, NULL, lane_main, lane);
-        if (failure != 0) return cd_fail(err, CDDP_E_NOMEM, "cannot start a thread: %s", strerror(failure));
+        if (failure != 0)
+            return cd_fail(err, CDDP_E_NOMEM, "cannot start a thread: %s", strerror(failure));
         lane->runs = true;
     }
     job->next = NULL;
     job->done = false;
     pthread_mutex_lock(&lanes->lock);
-    if (lane->last != NULL) lane->last->next = job;
-    else lane->first = job;
+    if (lane->last != NULL)
+        lane->last->next = job;
+    else
+        lane->first = job;
     lane->last = job;
     pthread_cond_signal(&lane->arrived);
     pthread_mutex_unlock(&lanes->lock);
@@ -125,7 +128,8 @@ bool cd_os_job_is_done(cd_os_lanes *lanes, const cd_os_job *job)
 bool cd_os_job_wait(cd_os_lanes *lanes, const cd_os_job *job, uint64_t timeout_ns)
 {
     uint64_t until = cd_os_now_ns() + timeout_ns;
-    struct timespec t = {(time_t)(until / UINT64_C(1000000000)), (long)(until % UINT64_C(1000000000))};
+    struct timespec t = {(time_t)(until / UINT64_C(1000000000)),
+                         (long)(until % UINT64_C(1000000000))};
     int late = 0;
     pthread_mutex_lock(&lanes->lock);
     while (!job->done && late == 0)

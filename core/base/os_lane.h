@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Lanes: threads of a backend that run jobs in the order in which they were pushed.
 **
-** A group of lanes shares one lock and one "a job ended" condition. A library that only knows blocking calls
-** becomes asynchronous by running them in a lane; whoever waits gets the job's own error.
+** A group of lanes shares one lock and one "a job ended" condition. A library that only knows
+** blocking calls becomes asynchronous by running them in a lane; whoever waits gets the job's own
+** error.
 **
-** Lifetime   init → push/wait → fini. A job is the caller's memory and stays untouched until it is done.
+** Lifetime   init → push/wait → fini. A job is the caller's memory and stays untouched until it is
+**            done.
 ** Threads    push, wait and test from any thread; a job's run function runs in its lane.
 ** Errors     push fails only when the lane's thread cannot be started.
 */
@@ -31,14 +33,16 @@ typedef struct cd_os_lane {
 } cd_os_lane;
 
 typedef struct cd_os_lanes {
-    pthread_mutex_t lock; /* guards the queues and `done` of every job; nothing blocks while holding it */
+    /* guards the queues and `done` of every job; nothing blocks while holding it */
+    pthread_mutex_t lock;
     pthread_cond_t ended;
     cd_os_lane lane[CD_OS_LANES_MAX];
     bool closing;
 } cd_os_lanes;
 
 void cd_os_lanes_init(cd_os_lanes *lanes);
-void cd_os_lanes_fini(cd_os_lanes *lanes); /* lets jobs that were pushed end, then joins the threads */
+/* lets jobs that were pushed end, then joins the threads */
+void cd_os_lanes_fini(cd_os_lanes *lanes);
 /* Starts the lane's thread on first use. Its SIGPIPE is blocked: libraries write to sockets. */
 cddp_status cd_os_lane_push(cd_os_lanes *lanes, uint32_t lane, cd_os_job *job, cddp_error *err);
 bool cd_os_job_is_done(cd_os_lanes *lanes, const cd_os_job *job);
@@ -47,7 +51,8 @@ bool cd_os_job_wait(cd_os_lanes *lanes, const cd_os_job *job, uint64_t timeout_n
 /* The outcome of a done job: its status, its error copied. */
 cddp_status cd_os_job_outcome(const cd_os_job *job, cddp_error *err);
 
-/* Blocks SIGPIPE in the calling thread around a library call, and takes back one that came meanwhile. */
+/* Blocks SIGPIPE in the calling thread around a library call, and takes back one that came
+** meanwhile. */
 typedef struct cd_os_sigpipe {
     unsigned char before[128]; /* a sigset_t */
 } cd_os_sigpipe;

@@ -38,10 +38,7 @@ void cd_os_sleep_punctually(void)
 #endif
 }
 
-uint32_t cd_os_process_id(void)
-{
-    return (uint32_t)getpid();
-}
+uint32_t cd_os_process_id(void) { return (uint32_t)getpid(); }
 
 uint32_t cd_os_core_count(void)
 {
@@ -70,9 +67,11 @@ cddp_status cd_os_write_all(int fd, const void *bytes, size_t byte_count, cddp_e
 
 cddp_status cd_os_shared_open(size_t byte_count, void **bytes, cddp_error *err)
 {
-    void *memory = mmap(NULL, byte_count, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    void *memory =
+        mmap(NULL, byte_count, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED)
-        return cd_fail(err, CDDP_E_NOMEM, "no %zu bytes of shared memory: %s", byte_count, strerror(errno));
+        return cd_fail(err, CDDP_E_NOMEM, "no %zu bytes of shared memory: %s", byte_count,
+                       strerror(errno));
     *bytes = memory;
     return CDDP_OK;
 }

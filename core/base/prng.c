@@ -34,10 +34,7 @@ cd_prng cd_prng_split(const cd_prng *parent, const char *label)
     return cd_prng_split_index(parent, label, 0);
 }
 
-static uint64_t rotl(uint64_t x, int k)
-{
-    return (x << k) | (x >> (64 - k));
-}
+static uint64_t rotl(uint64_t x, int k) { return (x << k) | (x >> (64 - k)); }
 
 uint64_t cd_prng_next(cd_prng *prng)
 {

@@ -9,7 +9,8 @@
 
 static size_t least(size_t a, size_t b) { return a < b ? a : b; }
 
-/* Optimal string alignment: insertions, deletions, substitutions and swaps of neighbours cost one each. */
+/* Optimal string alignment: insertions, deletions, substitutions and swaps of neighbours cost one
+** each. */
 static size_t distance(const char *a, const char *b)
 {
     size_t rows[3][NAME_MAX_LENGTH + 1];
@@ -20,7 +21,8 @@ static size_t distance(const char *a, const char *b)
         size_t *row = rows[i % 3], *above = rows[(i - 1) % 3], *second = rows[(i + 1) % 3];
         row[0] = i;
         for (size_t j = 1; j <= m; j++) {
-            row[j] = least(least(above[j] + 1, row[j - 1] + 1), above[j - 1] + (a[i - 1] != b[j - 1]));
+            row[j] =
+                least(least(above[j] + 1, row[j - 1] + 1), above[j - 1] + (a[i - 1] != b[j - 1]));
             if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
                 row[j] = least(row[j], second[j - 2] + 1);
         }
@@ -39,7 +41,8 @@ void cd_suggest_offer(cd_suggestion *suggestion, const char *name)
 {
     size_t typed = strlen(suggestion->wanted), d = distance(suggestion->wanted, name);
     /* What was typed and more: near enough, as long as nothing nearer comes. */
-    bool continues = typed >= 3 && strncmp(name, suggestion->wanted, typed) == 0 && suggestion->best == NULL;
+    bool continues =
+        typed >= 3 && strncmp(name, suggestion->wanted, typed) == 0 && suggestion->best == NULL;
     if (continues && d >= suggestion->distance) d = suggestion->distance - 1;
     if (d >= suggestion->distance) return;
     suggestion->distance = d;

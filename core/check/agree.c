@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Counting votes per key. The first thing said is kept in the entry itself, differing ones in a list, so a run
-** in which all agree costs one entry per key whatever the number of ranks. */
+/* Counting votes per key. The first thing said is kept in the entry itself, differing ones in a
+** list, so a run in which all agree costs one entry per key whatever the number of ranks. */
 #include "core/check/agree.h"
 
 #include "core/base/alloc.h"
@@ -16,8 +16,10 @@ void cd_agree_init(cd_agree *agree, const cddp_allocator *allocator)
 
 void cd_agree_fini(cd_agree *agree)
 {
-    cd_release(agree->entries.allocator, agree->splits, agree->splits_capacity * sizeof *agree->splits);
-    cd_release(agree->entries.allocator, agree->overflow, agree->overflow_capacity * sizeof *agree->overflow);
+    cd_release(agree->entries.allocator, agree->splits,
+               agree->splits_capacity * sizeof *agree->splits);
+    cd_release(agree->entries.allocator, agree->overflow,
+               agree->overflow_capacity * sizeof *agree->overflow);
     cd_table_fini(&agree->entries);
 }
 
@@ -61,8 +63,9 @@ bool cd_agree_push(cd_agree *agree, const cd_statement *statement, const cddp_ev
         if (v->next == 0) {
             if (v == &entry->first) agree->split_count++;
             size_t from = v == &entry->first ? SIZE_MAX : (size_t)(v - agree->overflow);
-            if (!cd_vec_grow(agree->entries.allocator, (void **)&agree->overflow, &agree->overflow_capacity,
-                             agree->overflow_count + 1, sizeof *agree->overflow))
+            if (!cd_vec_grow(agree->entries.allocator, (void **)&agree->overflow,
+                             &agree->overflow_capacity, agree->overflow_count + 1,
+                             sizeof *agree->overflow))
                 return false;
             v = from == SIZE_MAX ? &entry->first : &agree->overflow[from];
             v->next = (uint32_t)++agree->overflow_count;
@@ -95,10 +98,12 @@ static const cd_variant *next_of(const cd_agree *agree, const cd_variant *v)
 }
 
 /* The side taken for right: the authority's, else the majority's, else the first one that spoke. */
-static const cd_variant *choose_right(const cd_agree *agree, const cd_agree_entry *entry, bool *has_culprit)
+static const cd_variant *choose_right(const cd_agree *agree, const cd_agree_entry *entry,
+                                      bool *has_culprit)
 {
     for (const cd_variant *v = &entry->first; v != NULL; v = next_of(agree, v)) {
-        bool is_right = entry->authority != 0 ? said_by(v, entry->authority - 1) : v->count * 2 > entry->voters;
+        bool is_right =
+            entry->authority != 0 ? said_by(v, entry->authority - 1) : v->count * 2 > entry->voters;
         if (is_right) {
             *has_culprit = true;
             return v;
@@ -125,7 +130,8 @@ static void describe_split(const cd_agree *agree, size_t position, cd_split *spl
         if (v == right) continue;
         split->odd_mask |= v->mask;
         split->odd_count += v->count;
-        if (odd == NULL || v->count > odd->count || (v->count == odd->count && v->rank < odd->rank)) odd = v;
+        if (odd == NULL || v->count > odd->count || (v->count == odd->count && v->rank < odd->rank))
+            odd = v;
     }
     split->odd = *odd;
 }
@@ -152,13 +158,16 @@ static void sort_splits(cd_agree *agree)
     const cddp_allocator *allocator = agree->entries.allocator;
     const size_t count = (size_t)agree->split_count;
     agree->splits_sorted = 0;
-    if (!cd_vec_grow(allocator, (void **)&agree->splits, &agree->splits_capacity, count, sizeof *agree->splits)) return;
+    if (!cd_vec_grow(allocator, (void **)&agree->splits, &agree->splits_capacity, count,
+                     sizeof *agree->splits))
+        return;
     sorted_split *sorted = cd_allocate_array(allocator, count, sizeof *sorted);
     if (sorted == NULL) return;
     for (size_t i = 0; i < agree->entries.count; i++) {
         const cd_agree_entry *e = cd_table_value(&agree->entries, i);
         if (e->first.next == 0 || e->voters == 0) continue;
-        sorted[agree->splits_sorted++] = (sorted_split){e->sequence, e->step, e->micro_step, e->teller, i};
+        sorted[agree->splits_sorted++] =
+            (sorted_split){e->sequence, e->step, e->micro_step, e->teller, i};
     }
     qsort(sorted, agree->splits_sorted, sizeof *sorted, compare_splits);
     for (size_t i = 0; i < agree->splits_sorted; i++) agree->splits[i] = sorted[i].position;
@@ -179,7 +188,8 @@ bool cd_agree_next_step(cd_agree *agree, size_t *cursor, cd_split *split, uint64
     if (!cd_agree_next(agree, cursor, split)) return false;
     *count = 1;
     cd_split further;
-    for (size_t ahead = *cursor; cd_agree_next(agree, &ahead, &further); *cursor = ahead, (*count)++)
+    for (size_t ahead = *cursor; cd_agree_next(agree, &ahead, &further);
+         *cursor = ahead, (*count)++)
         if (further.step != split->step || further.micro_step != split->micro_step) break;
     return true;
 }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Agreement: under one key every rank says something, and all must say the same.
 **
-** Blame. When more than half of the ranks that spoke say the same, the others are the odd ones and are blamed.
-** Otherwise nobody knows who is right: both sides are named and no single rank is blamed. Rank 0 has no
-** authority by being rank 0; where one rank is the authority (the root of a broadcast) the check says so by
-** cd_agree_set_authority.
+** Blame. When more than half of the ranks that spoke say the same, the others are the odd ones and
+** are blamed. Otherwise nobody knows who is right: both sides are named and no single rank is
+** blamed. Rank 0 has no authority by being rank 0; where one rank is the authority (the root of a
+** broadcast) the check says so by cd_agree_set_authority.
 **
 ** Lifetime   init → push → walk → fini.
 ** Cost       one hash lookup per statement; memory per key, not per rank, as long as all agree.
@@ -27,13 +27,14 @@ typedef struct cd_variant {
     uint32_t next;     /* position + 1 in the overflow list; 0: none */
 } cd_variant;
 
-/* Place and teller do not depend on which rank spoke first: real processes speak in whatever order they run. */
+/* Place and teller do not depend on which rank spoke first: real processes speak in whatever order
+** they run. */
 typedef struct cd_agree_entry {
     cd_variant first;
     uint64_t sequence;         /* of the teller's event */
     uint32_t teller;           /* the least rank that spoke */
     uint32_t step, micro_step; /* the earliest place at which one spoke */
-    uint32_t authority; /* rank + 1; 0: none */
+    uint32_t authority;        /* rank + 1; 0: none */
     uint32_t voters;
 } cd_agree_entry;
 
@@ -41,7 +42,8 @@ typedef struct cd_agree {
     cd_table entries;     /* of cd_agree_entry */
     cd_variant *overflow; /* (overflow_count) */
     size_t overflow_count, overflow_capacity;
-    size_t *splits; /* (splits_sorted) positions of the entries on which they differ, for the walk */
+    /* (splits_sorted) positions of the entries on which they differ, for the walk */
+    size_t *splits;
     size_t splits_sorted, splits_capacity;
     uint64_t shared_count; /* keys on which at least two ranks spoke */
     uint64_t split_count;  /* keys on which they differ */
@@ -56,13 +58,15 @@ typedef struct cd_statement {
     const int64_t *data; /* (words) */
     size_t words;        /* ≤ CD_STATEMENT_WORDS */
 } cd_statement;
-#define CD_SAYS(...) .data = (int64_t[]){__VA_ARGS__}, .words = sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)
+#define CD_SAYS(...) \
+    .data = (int64_t[]){__VA_ARGS__}, .words = sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)
 
 /* False when the statement differs from the first one made under the key. */
 bool cd_agree_push(cd_agree *agree, const cd_statement *statement, const cddp_event *event);
 void cd_agree_set_authority(cd_agree *agree, const cd_key *key, uint32_t rank);
 
-/* A disagreement: `right` is the majority or the authority when has_culprit, else just one of the sides. */
+/* A disagreement: `right` is the majority or the authority when has_culprit, else just one of the
+** sides. */
 typedef struct cd_split {
     const cd_key *key;
     cd_variant right, odd;
@@ -73,9 +77,10 @@ typedef struct cd_split {
     bool has_culprit;
 } cd_split;
 
-/* Walks the disagreements in order of place, then as the least rank came to them. *cursor starts at 0; nothing is pushed
-** during a walk. */
+/* Walks the disagreements in order of place, then as the least rank came to them. *cursor starts at
+** 0; nothing is pushed during a walk. */
 bool cd_agree_next(cd_agree *agree, size_t *cursor, cd_split *split);
 
-/* The same, one result per step and micro-step: the first disagreement of it, and in *count how many there are. */
+/* The same, one result per step and micro-step: the first disagreement of it, and in *count how
+** many there are. */
 bool cd_agree_next_step(cd_agree *agree, size_t *cursor, cd_split *split, uint64_t *count);

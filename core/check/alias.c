@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* I-ALIAS: in view mode a gradient is its own slice of the bucket in force, and slices do not overlap.
+/* I-ALIAS: in view mode a gradient is its own slice of the bucket in force, and slices do not
+** overlap.
 **
-** Judged from   bucket_layout (slices of one bucket are disjoint) and grad_final's is_view, generation and address,
-**               which counts elements from the start of the bucket.
+** Judged from   bucket_layout (slices of one bucket are disjoint) and grad_final's is_view,
+**               generation and address, which counts elements from the start of the bucket.
 ** Exercised     a gradient was a view of a bucket.
 ** Blame         the rank, the bucket and the parameter; for an overlap both parameters.
-** Limits        a globally unused parameter keeps whatever gradient it had (FIN-04) and is not judged; storage outside
-**               the buckets is not visible.
+** Limits        a globally unused parameter keeps whatever gradient it had (FIN-04) and is not
+**               judged; storage outside the buckets is not visible.
 */
 #include "core/check/layout.h"
 #include "core/check/scribe.h"
@@ -23,7 +24,8 @@ typedef struct state {
 
 static cddp_status begin(const cddp_check_context *context, void **self, cddp_error *err)
 {
-    cddp_status status = cd_check_begin(context, &(cd_check_spec){"I-ALIAS", sizeof(state)}, self, err);
+    cddp_status status =
+        cd_check_begin(context, &(cd_check_spec){"I-ALIAS", sizeof(state)}, self, err);
     if (status != CDDP_OK) return status;
     state *s = *self;
     cd_layouts_init(&s->layouts, context->allocator);
@@ -37,7 +39,8 @@ static void take_layout(state *s, const cddp_event *e)
     const cddp_event_bucket_layout *l = &e->as.bucket_layout;
     int64_t *last = cd_table_add(&s->ends, CD_KEY(e->rank, l->generation, l->bucket));
     if (last == NULL) return;
-    if (l->slot == 0) last[0] = 0; /* the layout is made anew: a rebuild, or a wrapper made again after a resume */
+    /* the layout is made anew: a rebuild, or a wrapper made again after a resume */
+    if (l->slot == 0) last[0] = 0;
     if (l->offset < last[0] && cd_scribe_is_first(&s->scribe, CD_KEY(0), e)) {
         cddp_finding f = cd_finding_at(&s->scribe, e);
         f.bucket = (int32_t)l->bucket;
@@ -72,14 +75,15 @@ static void take_final(state *s, const cddp_event *e)
     f.bucket = (int32_t)place->bucket;
     cd_finding_set_parameter(&s->scribe, &f, g->param);
     CD_SAY(f.title, "rank %u: the gradient of %s %s", e->rank, f.parameter, wrong);
-    CD_SAY(f.expected, "element %lld of bucket %lld, layout %lld", (long long)place->offset, (long long)place->bucket,
-           (long long)newest);
+    CD_SAY(f.expected, "element %lld of bucket %lld, layout %lld", (long long)place->offset,
+           (long long)place->bucket, (long long)newest);
     if (g->is_view)
-        CD_SAY(f.actual, "element %lld of bucket %lld, layout %lld", (long long)g->address, (long long)g->bucket,
-               (long long)g->generation);
+        CD_SAY(f.actual, "element %lld of bucket %lld, layout %lld", (long long)g->address,
+               (long long)g->bucket, (long long)g->generation);
     else
         CD_SAY(f.actual, "storage of its own");
-    CD_SAY(f.advice, "in view mode gradients must not be replaced between backward and step, and a rebuild must move "
+    CD_SAY(f.advice, "in view mode gradients must not be replaced between backward and step, and a "
+                     "rebuild must move "
                      "their values (REB-08)");
     cd_scribe_hold(&s->scribe, CD_KEY(1), &f);
 }
@@ -105,15 +109,18 @@ static void end(void *self)
     state *s = self;
     if (s == NULL) return;
     if (s->aliased > 0)
-        cd_scribe_exercise(&s->scribe, "%llu gradients were views of their bucket", (unsigned long long)s->aliased);
+        cd_scribe_exercise(&s->scribe, "%llu gradients were views of their bucket",
+                           (unsigned long long)s->aliased);
     cd_layouts_fini(&s->layouts);
     cd_table_fini(&s->ends);
     cd_ranks_fini(&s->views);
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {CDDP_EV_param, CDDP_EV_bucket_layout, CDDP_EV_grad_final, CDDP_EV_option};
+static const uint16_t kinds[] = {CDDP_EV_param, CDDP_EV_bucket_layout, CDDP_EV_grad_final,
+                                 CDDP_EV_option};
 
 CD_CHECK_TABLE(alias, "I-ALIAS", "gradient views are their own slices of the bucket in force",
-               "In view mode a gradient aliases its own bucket slice of the current generation; no two parameters' "
+               "In view mode a gradient aliases its own bucket slice of the current generation; no "
+               "two parameters' "
                "gradients overlap; one owner per region.");

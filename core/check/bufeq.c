@@ -1,17 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* I-BUFEQ: after buffers were synchronised, every rank enters forward with the authority's values, and the authority is
-** the right one: rank 0, or the largest active rank under join; at the end of join the largest last joiner. They are
-** synchronised in the first forward and in each that follows a synchronising one, and in no other (BUF-05).
+/* I-BUFEQ: after buffers were synchronised, every rank enters forward with the authority's values,
+** and the authority is the right one: rank 0, or the largest active rank under join; at the end of
+** join the largest last joiner. They are synchronised in the first forward and in each that follows
+** a synchronising one, and in no other (BUF-05).
 **
-** Judged from   buffer_sync before a forward, then value of a buffer at moment 2 (forward entry); the root of the
-**               broadcast before buffer_sync and before join_end; last_joiner of every join_end; with the option
-**               ddp.broadcast_buffers, buffer_sync between forward_begin and forward_end.
-** Exercised     two ranks told the content of a buffer at the entry of a forward that had synchronised.
-** Blame         the ranks that differ from the authority; for a wrong authority, the ranks that follow it; for a
-**               synchronisation that is missing or out of turn, the ranks whose forward it is.
-** Limits        forwards that do not synchronise (inside no_sync, and the first one after it, BUF-05) may differ by
-**               right; ignored buffers too. What a custom buffer hook does is not judged here. Once a rank has spoken
-**               of join, which of its forwards synchronise is voted on and not judged.
+** Judged from   buffer_sync before a forward, then value of a buffer at moment 2 (forward entry);
+**               the root of the broadcast before buffer_sync and before join_end; last_joiner of
+**               every join_end; with the option ddp.broadcast_buffers, buffer_sync between
+**               forward_begin and forward_end.
+** Exercised     two ranks told the content of a buffer at the entry of a forward that had
+**               synchronised.
+** Blame         the ranks that differ from the authority; for a wrong authority, the ranks that
+**               follow it; for a synchronisation that is missing or out of turn, the ranks whose
+**               forward it is.
+** Limits        forwards that do not synchronise (inside no_sync, and the first one after it,
+**               BUF-05) may differ by right; ignored buffers too. What a custom buffer hook does is
+**               not judged here. Once a rank has spoken of join, which of its forwards synchronise
+**               is voted on and not judged.
 */
 #include "core/check/scribe.h"
 
@@ -25,7 +30,9 @@ typedef struct rank_facts {
     uint32_t step, micro_step, forward, joins;
     bool is_synced, has_begun, has_join;
     bool broadcasts, has_buffers; /* the option; there are buffers to broadcast */
-    bool is_due, has_synced;      /* the forward before synchronised, or there was none (BUF-05); this one did, before or after it */
+    /* the forward before synchronised, or there was none (BUF-05); this one did, before or after
+    ** it */
+    bool is_due, has_synced;
 } rank_facts;
 
 /* The end of a join context, over all ranks. */
@@ -45,7 +52,8 @@ typedef struct state {
 
 static cddp_status begin(const cddp_check_context *context, void **self, cddp_error *err)
 {
-    cddp_status status = cd_check_begin(context, &(cd_check_spec){"I-BUFEQ", sizeof(state)}, self, err);
+    cddp_status status =
+        cd_check_begin(context, &(cd_check_spec){"I-BUFEQ", sizeof(state)}, self, err);
     if (status != CDDP_OK) return status;
     state *s = *self;
     cd_agree_init(&s->buffers, context->allocator);
@@ -66,7 +74,8 @@ static void take_value(state *s, const cddp_event *e, const rank_facts *r)
     if (r->authority >= 0) cd_agree_set_authority(&s->buffers, key, (uint32_t)r->authority);
 }
 
-/* What the values come from must be who has the authority, and without join that is rank 0 (BUF-03, JON-07, JON-12). */
+/* What the values come from must be who has the authority, and without join that is rank 0 (BUF-03,
+** JON-07, JON-12). */
 static void judge_authority(state *s, const cddp_event *e, const rank_facts *r, int64_t authority)
 {
     bool other_root = authority >= 0 && r->last_root >= 0 && r->last_root != authority;
@@ -76,7 +85,8 @@ static void judge_authority(state *s, const cddp_event *e, const rank_facts *r, 
     cddp_finding f = cd_finding_at(&s->scribe, e);
     const char *what = e->kind == CDDP_EV_join_end ? "the state at the end of join" : "buffers";
     if (other_root) {
-        CD_SAY(f.title, "%s came from rank %lld although rank %lld has the authority", what, (long long)r->last_root, (long long)authority);
+        CD_SAY(f.title, "%s came from rank %lld although rank %lld has the authority", what,
+               (long long)r->last_root, (long long)authority);
         CD_SAY(f.expected, "a broadcast from rank %lld", (long long)authority);
         CD_SAY(f.actual, "a broadcast from rank %lld", (long long)r->last_root);
     } else {
@@ -84,26 +94,33 @@ static void judge_authority(state *s, const cddp_event *e, const rank_facts *r, 
         CD_SAY(f.expected, "rank 0: without join nobody else has it");
         CD_SAY(f.actual, "rank %lld", (long long)authority);
     }
-    CD_SAY(f.advice, "whose values are broadcast is a contract: rank 0, or under join the largest active rank");
+    CD_SAY(
+        f.advice,
+        "whose values are broadcast is a contract: rank 0, or under join the largest active rank");
     cd_scribe_hold(&s->scribe, key, &f);
 }
 
 /* BUF-05: which forwards synchronise buffers is a function of the forward before. */
 static void take_forward_end(state *s, const cddp_event *e, rank_facts *r)
 {
-    const bool was_due = r->is_due, is_judged = r->broadcasts && r->has_buffers && !r->has_join && r->has_begun;
+    const bool was_due = r->is_due,
+               is_judged = r->broadcasts && r->has_buffers && !r->has_join && r->has_begun;
     const cd_key *key = CD_KEY(e->kind, was_due);
     r->is_due = e->as.forward_end.prepared;
     if (!is_judged || r->has_synced == was_due || !cd_scribe_is_first(&s->scribe, key, e)) return;
     cddp_finding f = cd_finding_at(&s->scribe, e);
     if (was_due) {
         CD_SAY(f.title, "a forward of rank %u does not synchronise buffers", e->rank);
-        CD_SAY(f.expected, "a synchronisation of buffers in the first forward and after every synchronising one");
+        CD_SAY(
+            f.expected,
+            "a synchronisation of buffers in the first forward and after every synchronising one");
         CD_SAY(f.actual, "none in this forward");
-        CD_SAY(f.advice, "broadcast_buffers is on: buffers of other ranks go on from values of their own (BUF-02, BUF-05)");
+        CD_SAY(f.advice, "broadcast_buffers is on: buffers of other ranks go on from values of "
+                         "their own (BUF-02, BUF-05)");
     } else {
         CD_SAY(f.title, "a forward of rank %u synchronises buffers out of turn", e->rank);
-        CD_SAY(f.expected, "none: the forward before this one was inside no_sync or recorded no gradients");
+        CD_SAY(f.expected,
+               "none: the forward before this one was inside no_sync or recorded no gradients");
         CD_SAY(f.actual, "a synchronisation of buffers");
         CD_SAY(f.advice, "what the ranks' buffers gathered meanwhile is lost (BUF-04, BUF-05)");
     }
@@ -119,7 +136,8 @@ static void take_join_end(state *s, const cddp_event *e, rank_facts *r)
     judge_authority(s, e, r, j->authority);
     if (facts == NULL) return;
     if (is_new) *facts = (join_facts){.largest_last_joiner = -1, .first = *e};
-    if (j->last_joiner != 0 && (int64_t)e->rank > facts->largest_last_joiner) facts->largest_last_joiner = (int64_t)e->rank;
+    if (j->last_joiner != 0 && (int64_t)e->rank > facts->largest_last_joiner)
+        facts->largest_last_joiner = (int64_t)e->rank;
 }
 
 /* JON-12: among those that ran longest the largest rank hands its state on. */
@@ -131,8 +149,10 @@ static void judge_joins(state *s)
         int64_t authority = facts->first.as.join_end.authority;
         if (facts->largest_last_joiner < 0 || facts->largest_last_joiner == authority) continue;
         cddp_finding f = cd_finding_at(&s->scribe, &facts->first);
-        CD_SAY(f.title, "rank %lld hands its state on at the end of join, not rank %lld", (long long)authority, (long long)facts->largest_last_joiner);
-        CD_SAY(f.expected, "rank %lld, the largest of those that ran longest", (long long)facts->largest_last_joiner);
+        CD_SAY(f.title, "rank %lld hands its state on at the end of join, not rank %lld",
+               (long long)authority, (long long)facts->largest_last_joiner);
+        CD_SAY(f.expected, "rank %lld, the largest of those that ran longest",
+               (long long)facts->largest_last_joiner);
         CD_SAY(f.actual, "rank %lld", (long long)authority);
         CD_SAY(f.advice, "what the longest-running ranks learnt since would be lost");
         cd_scribe_report(&s->scribe, &f);
@@ -144,7 +164,8 @@ static void event(void *self, const cddp_event *e)
     state *s = self;
     cd_scribe_learn(&s->scribe, e);
     if (e->kind == CDDP_EV_buffer) {
-        int64_t *flag = e->as.buffer.ignored ? cd_table_add(&s->ignored, CD_KEY(e->as.buffer.buffer)) : NULL;
+        int64_t *flag =
+            e->as.buffer.ignored ? cd_table_add(&s->ignored, CD_KEY(e->as.buffer.buffer)) : NULL;
         if (flag != NULL) *flag = 1;
         return;
     }
@@ -152,9 +173,16 @@ static void event(void *self, const cddp_event *e)
     if (r == NULL) return;
     if (e->kind == CDDP_EV_forward_begin) {
         bool same = r->has_begun && r->step == e->step && r->micro_step == e->micro_step;
-        *r = (rank_facts){.step = e->step, .micro_step = e->micro_step, .forward = same ? r->forward + 1 : 0, .has_begun = true,
-                          .last_root = -1, .joins = r->joins, .has_join = r->has_join, .broadcasts = r->broadcasts,
-                          .has_buffers = r->has_buffers, .is_due = r->is_due};
+        *r = (rank_facts){.step = e->step,
+                          .micro_step = e->micro_step,
+                          .forward = same ? r->forward + 1 : 0,
+                          .has_begun = true,
+                          .last_root = -1,
+                          .joins = r->joins,
+                          .has_join = r->has_join,
+                          .broadcasts = r->broadcasts,
+                          .has_buffers = r->has_buffers,
+                          .is_due = r->is_due};
     } else if (e->kind == CDDP_EV_forward_end) {
         take_forward_end(s, e, r);
     } else if (e->kind == CDDP_EV_option) {
@@ -168,7 +196,8 @@ static void event(void *self, const cddp_event *e)
         judge_authority(s, e, r, r->authority);
     } else if (e->kind == CDDP_EV_buffer_sync && e->as.buffer_sync.location == 1) {
         r->has_synced = true;
-    } else if (e->kind == CDDP_EV_collective_post && e->as.collective_post.op == CDDP_OP_BROADCAST) {
+    } else if (e->kind == CDDP_EV_collective_post &&
+               e->as.collective_post.op == CDDP_OP_BROADCAST) {
         r->last_root = e->as.collective_post.root;
     } else if (e->kind == CDDP_EV_join_notify) {
         r->has_join = true;
@@ -194,10 +223,14 @@ static void end(void *self)
         char who[160];
         cd_split_print(&split, who, sizeof who);
         CD_SAY(f.title, "%s enter forward with different values of buffer %s%s", who,
-               cd_scribe_get_buffer(&s->scribe, split.key->part[3]), cd_scribe_get_count(&s->scribe, count, "buffers"));
-        CD_SAY(f.expected, "rank %u: digest %016llx", split.right.rank, (unsigned long long)split.right.data[1]);
-        CD_SAY(f.actual, "rank %u: digest %016llx", split.odd.rank, (unsigned long long)split.odd.data[1]);
-        CD_SAY(f.advice, "a buffer that was re-assigned, or changed between the broadcast and the forward, is no "
+               cd_scribe_get_buffer(&s->scribe, split.key->part[3]),
+               cd_scribe_get_count(&s->scribe, count, "buffers"));
+        CD_SAY(f.expected, "rank %u: digest %016llx", split.right.rank,
+               (unsigned long long)split.right.data[1]);
+        CD_SAY(f.actual, "rank %u: digest %016llx", split.odd.rank,
+               (unsigned long long)split.odd.data[1]);
+        CD_SAY(f.advice, "a buffer that was re-assigned, or changed between the broadcast and the "
+                         "forward, is no "
                          "longer the broadcast one");
         cd_scribe_report(&s->scribe, &f);
     }
@@ -208,9 +241,13 @@ static void end(void *self)
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {CDDP_EV_option,      CDDP_EV_buffer, CDDP_EV_wrap,            CDDP_EV_forward_begin, CDDP_EV_forward_end,
-                                 CDDP_EV_buffer_sync, CDDP_EV_value,  CDDP_EV_collective_post, CDDP_EV_join_notify,   CDDP_EV_join_end};
+static const uint16_t kinds[] = {CDDP_EV_option,      CDDP_EV_buffer,
+                                 CDDP_EV_wrap,        CDDP_EV_forward_begin,
+                                 CDDP_EV_forward_end, CDDP_EV_buffer_sync,
+                                 CDDP_EV_value,       CDDP_EV_collective_post,
+                                 CDDP_EV_join_notify, CDDP_EV_join_end};
 
 CD_CHECK_TABLE(bufeq, "I-BUFEQ", "buffers are the authority's at forward entry",
-               "At forward entry each live buffer equals the authority's value, the authority is the right rank, and "
+               "At forward entry each live buffer equals the authority's value, the authority is "
+               "the right rank, and "
                "buffers are synchronised when it is due.");

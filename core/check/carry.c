@@ -2,16 +2,18 @@
 #include "core/check/carry.h"
 
 typedef struct launch {
-    int64_t group, content, arrived; /* digests, 0: not told: as launched, and what its collective delivered */
+    /* digests, 0: not told: as launched, and what its collective delivered */
+    int64_t group, content, arrived;
     uint64_t sequence;
     uint64_t posts, under_way; /* operations that carry it; a sparse bucket's rows take several */
     bool is_open;
 } launch;
 
-/* The operations of a group that carry buckets are numbered from the first one after all buckets had arrived, so that what is remembered
-** is as much as was ever under way at once. */
+/* The operations of a group that carry buckets are numbered from the first one after all buckets
+** had arrived, so that what is remembered is as much as was ever under way at once. */
 typedef struct window {
-    uint64_t first, buckets; /* the sequence of that one; buckets that are posted and have not arrived */
+    /* the sequence of that one; buckets that are posted and have not arrived */
+    uint64_t first, buckets;
 } window;
 
 typedef struct carried {
@@ -39,7 +41,8 @@ void cd_carries_fini(cd_carries *c)
 /* Whatever became of it, it is under way no more. */
 static void conclude(cd_carries *c, uint32_t rank, launch *l)
 {
-    window *w = l->is_open && l->posts > 0 ? cd_table_find(&c->windows, CD_KEY(rank, l->group)) : NULL;
+    window *w =
+        l->is_open && l->posts > 0 ? cd_table_find(&c->windows, CD_KEY(rank, l->group)) : NULL;
     if (w != NULL) w->buckets--;
     l->is_open = false;
 }
@@ -57,9 +60,11 @@ static void report(cd_carries *c, const cddp_event *e, const launch *l, const co
     f.bucket = (int32_t)x->bucket;
     cd_finding_add_event(&f, e->rank, l->sequence);
     CD_SAY(f.title, "rank %u: bucket %lld %s", e->rank, (long long)x->bucket, x->title);
-    CD_SAY(f.expected, x->left != 0 ? "%s %016llx" : "%s", x->expected, (unsigned long long)x->left);
+    CD_SAY(f.expected, x->left != 0 ? "%s %016llx" : "%s", x->expected,
+           (unsigned long long)x->left);
     CD_SAY(f.actual, x->right != 0 ? "%s %016llx" : "%s", x->actual, (unsigned long long)x->right);
-    CD_SAY(f.advice, "a bucket goes to the group as it was launched, and what comes back is its result: nothing may touch it in between");
+    CD_SAY(f.advice, "a bucket goes to the group as it was launched, and what comes back is its "
+                     "result: nothing may touch it in between");
     cd_scribe_hold(c->scribe, key, &f);
 }
 
@@ -70,7 +75,10 @@ static void take_launch(cd_carries *c, const cddp_event *e)
     if (l == NULL) return;
     conclude(c, e->rank, l); /* the backward in which it went before was left */
     /* A joined rank tells no result of its own. */
-    *l = (launch){.group = b->group, .content = b->digest, .sequence = e->sequence, .is_open = !b->shadow};
+    *l = (launch){.group = b->group,
+                  .content = b->digest,
+                  .sequence = e->sequence,
+                  .is_open = !b->shadow};
 }
 
 static void take_post(cd_carries *c, const cddp_event *e)
@@ -84,20 +92,26 @@ static void take_post(cd_carries *c, const cddp_event *e)
     window *w = cd_table_add(&c->windows, CD_KEY(e->rank, p->group));
     if (w == NULL) return;
     if (w->buckets == 0) w->first = (uint64_t)p->sequence;
-    carried *x = cd_table_add(&c->posts, CD_KEY(e->rank, p->group, (int64_t)((uint64_t)p->sequence - w->first)));
+    carried *x = cd_table_add(&c->posts, CD_KEY(e->rank, p->group,
+                                                (int64_t)((uint64_t)p->sequence - w->first)));
     if (x == NULL) return;
     *x = (carried){p->sequence, p->bucket, l->sequence + 1};
     w->buckets += l->posts == 0;
     l->under_way++;
     if (l->posts++ > 0 || l->content == 0 || p->digest == 0 || p->digest == l->content) return;
-    report(c, e, l, &(contradiction){"is not posted as it was launched", "launched:", "posted:", p->bucket, l->content, p->digest});
+    report(c, e, l,
+           &(contradiction){"is not posted as it was launched", "launched:", "posted:", p->bucket,
+                            l->content, p->digest});
 }
 
 static void take_end(cd_carries *c, const cddp_event *e)
 {
     const cddp_event_collective_done *d = &e->as.collective_done;
     const window *w = cd_table_find(&c->windows, CD_KEY(e->rank, d->group));
-    carried *x = w != NULL ? cd_table_find(&c->posts, CD_KEY(e->rank, d->group, (int64_t)((uint64_t)d->sequence - w->first))) : NULL;
+    carried *x = w != NULL
+                     ? cd_table_find(&c->posts, CD_KEY(e->rank, d->group,
+                                                       (int64_t)((uint64_t)d->sequence - w->first)))
+                     : NULL;
     if (x == NULL || x->launch == 0 || x->sequence != d->sequence) return;
     launch *l = cd_table_find(&c->buckets, CD_KEY(e->rank, x->bucket));
     if (l == NULL || !l->is_open || l->sequence + 1 != x->launch) return;
@@ -114,15 +128,20 @@ static void take_result(cd_carries *c, const cddp_event *e)
     conclude(c, e->rank, l);
     if (l->posts == 0) {
         const int64_t *labels = cd_ranks_find(&c->labels, e->rank);
-        if (labels == NULL || *labels == 0) return; /* another program's group, which does not tell what its operations carry */
-        report(c, e, l, &(contradiction){"is said to be reduced, but no collective carried it",
-                                         "a collective of its group that carries it", "none since it was launched", b->bucket, 0, 0});
+        /* another program's group, which does not tell what its operations carry */
+        if (labels == NULL || *labels == 0) return;
+        report(c, e, l,
+               &(contradiction){"is said to be reduced, but no collective carried it",
+                                "a collective of its group that carries it",
+                                "none since it was launched", b->bucket, 0, 0});
     } else if (l->under_way > 0) {
-        report(c, e, l, &(contradiction){"is taken for reduced before its collective has ended", "its collective has ended",
-                                         "still in flight", b->bucket, 0, 0});
+        report(c, e, l,
+               &(contradiction){"is taken for reduced before its collective has ended",
+                                "its collective has ended", "still in flight", b->bucket, 0, 0});
     } else if (l->content != 0 && b->digest != 0 && l->arrived != 0 && b->digest != l->arrived) {
-        report(c, e, l, &(contradiction){"is not what its collective delivered", "delivered:", "taken as the result:", b->bucket,
-                                         l->arrived, b->digest});
+        report(c, e, l,
+               &(contradiction){"is not what its collective delivered", "delivered:",
+                                "taken as the result:", b->bucket, l->arrived, b->digest});
     } else {
         c->done++;
     }
@@ -131,15 +150,24 @@ static void take_result(cd_carries *c, const cddp_event *e)
 void cd_carries_learn(cd_carries *c, const cddp_event *e)
 {
     switch (e->kind) {
-    case CDDP_EV_bucket_launch: take_launch(c, e); break;
+    case CDDP_EV_bucket_launch:
+        take_launch(c, e);
+        break;
     case CDDP_EV_hook_call: {
         launch *l = cd_table_find(&c->buckets, CD_KEY(e->rank, e->as.hook_call.bucket));
         if (l != NULL) conclude(c, e->rank, l);
         break;
     }
-    case CDDP_EV_collective_post: take_post(c, e); break;
-    case CDDP_EV_collective_done: take_end(c, e); break;
-    case CDDP_EV_bucket_done: take_result(c, e); break;
-    default: break;
+    case CDDP_EV_collective_post:
+        take_post(c, e);
+        break;
+    case CDDP_EV_collective_done:
+        take_end(c, e);
+        break;
+    case CDDP_EV_bucket_done:
+        take_result(c, e);
+        break;
+    default:
+        break;
     }
 }

@@ -2,10 +2,12 @@
 /* The judge: dispatch by event kind, the verdict's raw material, and the merge of per-rank traces.
 **
 ** Invariants
-** J1  an event reaches exactly the checks whose kinds name it (all checks for a plugin without kinds)
+** J1  an event reaches exactly the checks whose kinds name it (all checks for a plugin without
+**     kinds)
 ** J2  a check that has begun is ended exactly once, even when another one failed to begin
 ** J3  after an allocation failed, end says so: silence is never mistaken for innocence
-** J4  ids and counts in events that reach a check are small enough to be walked to and added: a store may hold anything
+** J4  ids and counts in events that reach a check are small enough to be walked to and added: a
+**     store may hold anything
 */
 #include "core/check/check.h"
 
@@ -28,7 +30,10 @@ static const struct {
 
 size_t cd_check_count(void) { return sizeof rows / sizeof rows[0]; }
 
-const cddp_check *cd_check_get(size_t index) { return index < cd_check_count() ? rows[index].check : NULL; }
+const cddp_check *cd_check_get(size_t index)
+{
+    return index < cd_check_count() ? rows[index].check : NULL;
+}
 
 const cddp_check *cd_check_find(const char *name)
 {
@@ -107,8 +112,12 @@ static void take_finding(void *reporter, const cddp_finding *finding)
     seat *s = seat_of(j, finding->check);
     if (s == NULL || s->exercise.findings++ >= FINDINGS_HELD_MAX) return;
     const cddp_allocator *a = &j->table;
-    if (!cd_vec_grow(a, (void **)&j->findings, &j->finding_capacity, j->finding_count + 1, sizeof *j->findings)) return;
-    if (!cd_vec_grow(a, (void **)&j->causes, &j->cause_capacity, j->finding_count + 1, sizeof *j->causes)) return;
+    if (!cd_vec_grow(a, (void **)&j->findings, &j->finding_capacity, j->finding_count + 1,
+                     sizeof *j->findings))
+        return;
+    if (!cd_vec_grow(a, (void **)&j->causes, &j->cause_capacity, j->finding_count + 1,
+                     sizeof *j->causes))
+        return;
     j->findings[j->finding_count] = *finding;
     j->findings[j->finding_count].check = s->check->name;
     j->causes[j->finding_count++] = (uint16_t)(s - j->seats);
@@ -138,7 +147,8 @@ static bool is_tame(const cddp_event_info *info, const cddp_event *event)
 {
     for (uint32_t i = 0; i < info->field_count; i++) {
         int64_t value = event->as.field[i];
-        const bool is_small = (uint64_t)value <= 1 || (value > 0 && value < CD_IDS_MAX && info->fields[i].type != CDDP_FIELD_flag);
+        const bool is_small = (uint64_t)value <= 1 || (value > 0 && value < CD_IDS_MAX &&
+                                                       info->fields[i].type != CDDP_FIELD_flag);
         if (!is_small && tame(info->fields[i].type, value) != value) return false;
     }
     return true;
@@ -162,7 +172,8 @@ static void judge_event(void *self, const cddp_event *event)
     }
 }
 
-/* Calls for every kind that a seat wants, each once: counts it, or writes the seat where the kind's next one goes. */
+/* Calls for every kind that a seat wants, each once: counts it, or writes the seat where the kind's
+** next one goes. */
 static void sort_in(cd_judge *j, uint32_t seat_index, uint32_t *next)
 {
     const cddp_check *check = j->seats[seat_index].check;
@@ -181,10 +192,12 @@ static cddp_status build_listeners(cd_judge *j, cddp_error *err)
 {
     uint32_t next[CDDP_EV_COUNT] = {0};
     for (uint32_t s = 0; s < j->seat_count; s++) sort_in(j, s, next);
-    for (uint32_t kind = 0; kind < CDDP_EV_COUNT; kind++) j->offsets[kind + 1] = j->offsets[kind] + next[kind];
+    for (uint32_t kind = 0; kind < CDDP_EV_COUNT; kind++)
+        j->offsets[kind + 1] = j->offsets[kind] + next[kind];
     const size_t count = j->offsets[CDDP_EV_COUNT];
     j->listeners = cd_allocate_array(&j->table, count, sizeof *j->listeners);
-    if (j->listeners == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for %zu listeners", count);
+    if (j->listeners == NULL)
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for %zu listeners", count);
     j->listener_count = count;
     memcpy(next, j->offsets, sizeof next);
     for (uint32_t s = 0; s < j->seat_count; s++) sort_in(j, s, next);
@@ -194,7 +207,8 @@ static cddp_status build_listeners(cd_judge *j, cddp_error *err)
 static cddp_status begin_seat(cd_judge *j, const cddp_check *check, cddp_error *err)
 {
     if (check == NULL || check->begin == NULL || check->event == NULL || check->end == NULL)
-        return cd_fail(err, CDDP_E_ARG, "check %s lacks begin, event or end", check != NULL ? check->name : "(null)");
+        return cd_fail(err, CDDP_E_ARG, "check %s lacks begin, event or end",
+                       check != NULL ? check->name : "(null)");
     seat *s = &j->seats[j->seat_count];
     *s = (seat){.check = check, .exercise = {.check = check->name}};
     cddp_check_context context = {sizeof context, &j->table, j, take_finding, take_exercise};
@@ -219,10 +233,12 @@ cddp_status cd_judge_create(const cd_judge_options *options, cd_judge **judge, c
         goto out;
     }
     for (size_t i = 0; i < count; i++)
-        CD_TRY_OUT(begin_seat(j, options->checks != NULL ? options->checks[i] : cd_check_get(i), err));
+        CD_TRY_OUT(
+            begin_seat(j, options->checks != NULL ? options->checks[i] : cd_check_get(i), err));
     CD_TRY_OUT(build_listeners(j, err));
     /* By name: a registry may hold copies of the tables. */
-    while (j->replica_seat < count && strcmp(j->seats[j->replica_seat].check->name, cd_check_parameq.name) != 0)
+    while (j->replica_seat < count &&
+           strcmp(j->seats[j->replica_seat].check->name, cd_check_parameq.name) != 0)
         j->replica_seat++;
     *judge = j;
     return CDDP_OK;
@@ -257,10 +273,12 @@ const cddp_trace_sink *cd_judge_get_sink(cd_judge *judge) { return &judge->sink;
 
 static int compare_u64(uint64_t a, uint64_t b) { return a < b ? -1 : a > b; }
 
-/* Where a finding stands in the causal order: with its check, or just before the first check on replicas. */
+/* Where a finding stands in the causal order: with its check, or just before the first check on
+** replicas. */
 static uint64_t cause_of(const cd_judge *j, uint32_t finding)
 {
-    return j->findings[finding].is_consequence ? 2 * (uint64_t)j->replica_seat : 2 * (uint64_t)j->causes[finding] + 1;
+    return j->findings[finding].is_consequence ? 2 * (uint64_t)j->replica_seat
+                                               : 2 * (uint64_t)j->causes[finding] + 1;
 }
 
 /* Step, causal order of the checks, micro-step, rank, parameter, order of report. */
@@ -270,12 +288,15 @@ static int compare_findings(const cd_judge *j, uint32_t a, uint32_t b)
     int order = compare_u64(x->step, y->step);
     if (order == 0) order = compare_u64(cause_of(j, a), cause_of(j, b));
     if (order == 0) order = compare_u64(x->micro_step, y->micro_step);
-    if (order == 0) order = compare_u64((uint64_t)((int64_t)x->rank + 1), (uint64_t)((int64_t)y->rank + 1));
-    if (order == 0) order = compare_u64((uint64_t)((int64_t)x->param + 1), (uint64_t)((int64_t)y->param + 1));
+    if (order == 0)
+        order = compare_u64((uint64_t)((int64_t)x->rank + 1), (uint64_t)((int64_t)y->rank + 1));
+    if (order == 0)
+        order = compare_u64((uint64_t)((int64_t)x->param + 1), (uint64_t)((int64_t)y->param + 1));
     return order != 0 ? order : compare_u64(a, b);
 }
 
-/* Insertion sort: findings are few, and come nearly in order. Then only the first ones of each check stay. */
+/* Insertion sort: findings are few, and come nearly in order. Then only the first ones of each
+** check stay. */
 static void sort_findings(cd_judge *j)
 {
     for (size_t i = 0; i < j->finding_count; i++) {
@@ -298,7 +319,8 @@ cddp_status cd_judge_end(cd_judge *judge, cddp_error *err)
     end_checks(judge);
     judge->sorted = cd_allocate_array(&judge->table, judge->finding_count, sizeof *judge->sorted);
     if (judge->sorted != NULL) judge->sorted_count = judge->finding_count;
-    if (judge->out_of_memory) return cd_fail(err, CDDP_E_NOMEM, "no memory to judge the trace; it was not judged");
+    if (judge->out_of_memory)
+        return cd_fail(err, CDDP_E_NOMEM, "no memory to judge the trace; it was not judged");
     sort_findings(judge);
     return CDDP_OK;
 }

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The judge: shows a trace to every check and keeps what they find.
 **
-** Lifetime   create → feed events (live through the sink, or a recorded trace at once) → end → read → destroy.
-**            Findings and exercises are borrowed until destroy.
+** Lifetime   create → feed events (live through the sink, or a recorded trace at once) → end → read
+**            → destroy. Findings and exercises are borrowed until destroy.
 ** Threads    one thread.
-** Errors     memory that ran out while judging is told by cd_judge_end; a judge that lost events never says
-**            that nothing was wrong.
-** Order      checks rely on each rank's own order and on the ids that events carry, never on how the events of
-**            different ranks interleave. So a live run, its merged trace and a trace of real processes with
-**            clocks of their own are judged alike, and findings are sorted before they are read.
+** Errors     memory that ran out while judging is told by cd_judge_end; a judge that lost events
+**            never says that nothing was wrong.
+** Order      checks rely on each rank's own order and on the ids that events carry, never on how
+**            the events of different ranks interleave. So a live run, its merged trace and a trace
+**            of real processes with clocks of their own are judged alike, and findings are sorted
+**            before they are read.
 */
 #pragma once
 #include "cddp/check.h"
@@ -35,16 +36,19 @@ typedef struct cd_judge_exercise {
     char how[160];     /* the first reason given */
 } cd_judge_exercise;
 
-cddp_status cd_judge_create(const cd_judge_options *options, cd_judge **judge, cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_judge_create(const cd_judge_options *options, cd_judge **judge,
+                            cddp_error *err) CDDP_MUST_CHECK;
 void cd_judge_destroy(cd_judge *judge); /* accepts NULL */
 
 /* Where events go while the run is on. Borrowed until destroy. */
 const cddp_trace_sink *cd_judge_get_sink(cd_judge *judge);
 /* A recorded trace, in (time, rank, sequence) order. */
-cddp_status cd_judge_push_trace(cd_judge *judge, const cd_memory_sink *trace, cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_judge_push_trace(cd_judge *judge, const cd_memory_sink *trace,
+                                cddp_error *err) CDDP_MUST_CHECK;
 
-/* Lets every check draw its conclusions and sorts the findings: by step, then causal order, then micro-step, rank and
-** parameter; so the first finding is the culprit and the rest are what it led to. */
+/* Lets every check draw its conclusions and sorts the findings: by step, then causal order, then
+** micro-step, rank and parameter; so the first finding is the culprit and the rest are what it led
+** to. */
 cddp_status cd_judge_end(cd_judge *judge, cddp_error *err) CDDP_MUST_CHECK;
 
 size_t cd_judge_finding_count(const cd_judge *judge);
@@ -59,4 +63,5 @@ typedef struct cd_merge_input {
     size_t trace_count;
     const cddp_allocator *allocator;
 } cd_merge_input;
-cddp_status cd_trace_merge(const cd_merge_input *input, const cddp_trace_sink *sink, cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_trace_merge(const cd_merge_input *input, const cddp_trace_sink *sink,
+                           cddp_error *err) CDDP_MUST_CHECK;

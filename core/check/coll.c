@@ -2,20 +2,23 @@
 /* I-COLL: a collective computes what its name says, on every member, and leaves its input alone.
 **
 ** Judged from   collective_post and collective_done by (group, sequence).
-**     C1  outputs of allreduce, allgather and broadcast are equal on all members, where the backend promises it
+**     C1  outputs of allreduce, allgather and broadcast are equal on all members, where the backend
+**         promises it
 **     C2  the output of a broadcast is what the root sent
 **     C3  an input that is not also the output is the same after as before
-**     C4  compare events of link 2 whose error has no other explanation: the sum of what entered is not what came out.
-**         Only when what entered is what the oracle averaged: a bucket was reduced in that micro-step, no comm hook, every
-**         rank's local gradient was its own one-process gradient at that step (link 3), and all ranks had the same
-**         parameters and loss scale up to it
-**     C5  compare events of link 11: what a collective of the program itself gave is what its members' inputs make, where
-**         all members posted the same operation, for no bucket
+**     C4  compare events of link 2 whose error has no other explanation: the sum of what entered is
+**         not what came out. Only when what entered is what the oracle averaged: a bucket was
+**         reduced in that micro-step, no comm hook, every rank's local gradient was its own
+**         one-process gradient at that step (link 3), and all ranks had the same parameters and
+**         loss scale up to it
+**     C5  compare events of link 11: what a collective of the program itself gave is what its
+**         members' inputs make, where all members posted the same operation, for no bucket
 ** Exercised     an output was compared across at least two members, or with what it must be (C5).
-** Blame         C1: the odd ranks. C2: the ranks that differ from the root. C3: the rank. C4: the rank and parameter.
-**               C5: the rank.
-** Limits        C1 skips reductions of backends that promise nothing about bits, and groups whose members did not post
-**               the same operation (I-ORDER). C3 remembers the 64 latest operations per group and rank.
+** Blame         C1: the odd ranks. C2: the ranks that differ from the root. C3: the rank. C4: the
+**               rank and parameter. C5: the rank.
+** Limits        C1 skips reductions of backends that promise nothing about bits, and groups whose
+**               members did not post the same operation (I-ORDER). C3 remembers the 64 latest
+**               operations per group and rank.
 */
 #include "core/check/scribe.h"
 #include "core/check/tally.h"
@@ -75,7 +78,8 @@ typedef struct state {
 
 static cddp_status begin(const cddp_check_context *context, void **self, cddp_error *err)
 {
-    cddp_status status = cd_check_begin(context, &(cd_check_spec){"I-COLL", sizeof(state)}, self, err);
+    cddp_status status =
+        cd_check_begin(context, &(cd_check_spec){"I-COLL", sizeof(state)}, self, err);
     if (status != CDDP_OK) return status;
     state *s = *self;
     cd_agree_init(&s->posts, context->allocator);
@@ -99,13 +103,16 @@ static void take_post(state *s, const cddp_event *e)
                   &(cd_statement){.key = CD_KEY(c->group, c->sequence),
                                   CD_SAYS(c->op, c->reduce_op, c->root, c->dtype, c->numel)},
                   e);
-    cd_agree_push(&s->labels, &(cd_statement){.key = CD_KEY(c->group, c->sequence), CD_SAYS(c->bucket)}, e);
+    cd_agree_push(&s->labels,
+                  &(cd_statement){.key = CD_KEY(c->group, c->sequence), CD_SAYS(c->bucket)}, e);
     recent *r = cd_table_add(&s->recents, CD_KEY(c->group, e->rank));
-    if (r != NULL) r->posts[(uint64_t)c->sequence % RECENT_MAX] = (recent_post){c->sequence + 1, c->digest};
+    if (r != NULL)
+        r->posts[(uint64_t)c->sequence % RECENT_MAX] = (recent_post){c->sequence + 1, c->digest};
     if (c->op != CDDP_OP_BROADCAST || c->digest == 0) return;
     const int64_t *seat = cd_table_find(&s->seats, CD_KEY(c->group, c->root));
-    int64_t *root =
-        seat != NULL && *seat == (int64_t)e->rank + 1 ? cd_table_add(&s->roots, CD_KEY(c->group, c->sequence)) : NULL;
+    int64_t *root = seat != NULL && *seat == (int64_t)e->rank + 1
+                        ? cd_table_add(&s->roots, CD_KEY(c->group, c->sequence))
+                        : NULL;
     if (root == NULL) return;
     root[0] = c->digest;
     root[1] = *seat;
@@ -122,11 +129,12 @@ static void check_input(state *s, const cddp_event *e)
         !cd_scribe_is_first(&s->scribe, CD_KEY(3), e))
         return;
     cddp_finding f = cd_finding_at(&s->scribe, e);
-    CD_SAY(f.title, "rank %u: the input of collective #%lld of group '%s' changed while it ran", e->rank,
-           (long long)d->sequence, cd_scribe_get_group(&s->scribe, d->group));
+    CD_SAY(f.title, "rank %u: the input of collective #%lld of group '%s' changed while it ran",
+           e->rank, (long long)d->sequence, cd_scribe_get_group(&s->scribe, d->group));
     CD_SAY(f.expected, "%016llx, as posted", (unsigned long long)p->digest);
     CD_SAY(f.actual, "%016llx, when it ended", (unsigned long long)d->input);
-    CD_SAY(f.advice, "the backend used its input as scratch, or the program wrote to it before waiting");
+    CD_SAY(f.advice,
+           "the backend used its input as scratch, or the program wrote to it before waiting");
     cd_scribe_hold(&s->scribe, CD_KEY(3), &f);
 }
 
@@ -141,8 +149,10 @@ static void take_done(state *s, const cddp_event *e)
     if (post == NULL || d->digest == 0) return;
     int64_t op = post->first.data[0];
     bool same = op == CDDP_OP_ALLREDUCE || op == CDDP_OP_ALLGATHER || op == CDDP_OP_BROADCAST;
-    if (!same || (op == CDDP_OP_ALLREDUCE && !cd_scribe_has_equal_bits(&s->scribe, d->group))) return;
-    cd_agree_push(&s->outputs, &(cd_statement){.key = CD_KEY(d->group, d->sequence), CD_SAYS(d->digest)}, e);
+    if (!same || (op == CDDP_OP_ALLREDUCE && !cd_scribe_has_equal_bits(&s->scribe, d->group)))
+        return;
+    cd_agree_push(&s->outputs,
+                  &(cd_statement){.key = CD_KEY(d->group, d->sequence), CD_SAYS(d->digest)}, e);
 }
 
 /* ---- C4 ---- */
@@ -151,17 +161,22 @@ static void close_hash(state *s, running_hash *h)
 {
     if (!h->is_open) return;
     h->is_open = false;
-    /* What a rank holds after step k is what it starts step k + 1 from; moment 1 is the start of step 0. */
+    /* What a rank holds after step k is what it starts step k + 1 from; moment 1 is the start of
+    ** step 0. */
     int64_t step = h->last.as.value.moment == 1 ? 0 : (int64_t)h->last.step + 1;
-    cd_agree_push(&s->starts, &(cd_statement){.key = CD_KEY(step, 0), CD_SAYS((int64_t)h->digest)}, &h->last);
+    cd_agree_push(&s->starts, &(cd_statement){.key = CD_KEY(step, 0), CD_SAYS((int64_t)h->digest)},
+                  &h->last);
 }
 
 static void take_value(state *s, const cddp_event *e)
 {
     const cddp_event_value *v = &e->as.value;
-    running_hash *h = v->what == 0 && (v->moment == 1 || v->moment == 5) ? cd_ranks_add(&s->hashes, e->rank) : NULL;
+    running_hash *h = v->what == 0 && (v->moment == 1 || v->moment == 5)
+                          ? cd_ranks_add(&s->hashes, e->rank)
+                          : NULL;
     if (h == NULL) return;
-    if (h->is_open && (h->last.step != e->step || h->last.as.value.moment != v->moment)) close_hash(s, h);
+    if (h->is_open && (h->last.step != e->step || h->last.as.value.moment != v->moment))
+        close_hash(s, h);
     h->digest = cd_hash_mix(h->is_open ? h->digest : 0, (uint64_t)v->digest);
     h->is_open = true;
     h->last = *e;
@@ -192,7 +207,8 @@ static void take_compare(state *s, const cddp_event *e)
     }
     const cddp_event *w = &s->worst;
     const running_hash *h = cd_ranks_find(&s->hashes, e->rank);
-    bool reduced = h != NULL && h->has_reduced && h->reduced_step == e->step && h->reduced_micro == e->micro_step;
+    bool reduced = h != NULL && h->has_reduced && h->reduced_step == e->step &&
+                   h->reduced_micro == e->micro_step;
     if (!reduced || c->link != CD_LINK_REDUCTION || c->shape != CD_SHAPE_UNEXPLAINED) return;
     if (s->has_worst && (w->step < e->step || (w->step == e->step && w->rank <= e->rank))) return;
     s->has_worst = true;
@@ -224,16 +240,20 @@ static void report_unexplained(state *s)
 {
     const cddp_event *e = &s->worst;
     const cddp_event_compare *c = &e->as.compare;
-    if (!s->has_worst || s->has_hook || (s->has_local && s->local_step <= e->step) || !were_alike(s, e->step)) return;
+    if (!s->has_worst || s->has_hook || (s->has_local && s->local_step <= e->step) ||
+        !were_alike(s, e->step))
+        return;
     cddp_finding f = cd_finding_at(&s->scribe, e);
     cd_finding_set_parameter(&s->scribe, &f, c->param);
     if (c->param < 0) CD_SAY(f.parameter, "%s", s->worst_name);
-    CD_SAY(f.title, "rank %u: the reduced gradient of %s is not the average of what entered", e->rank, f.parameter);
-    CD_SAY(f.expected, "%.17g at element %lld, within %.3g", cd_f64_of(c->expected), (long long)c->element,
-           cd_f64_of(c->bound));
+    CD_SAY(f.title, "rank %u: the reduced gradient of %s is not the average of what entered",
+           e->rank, f.parameter);
+    CD_SAY(f.expected, "%.17g at element %lld, within %.3g", cd_f64_of(c->expected),
+           (long long)c->element, cd_f64_of(c->bound));
     CD_SAY(f.actual, "%.17g (%lld elements differ); no contribution is missing, doubled or scaled",
            cd_f64_of(c->actual), (long long)c->bad);
-    CD_SAY(f.advice, "run the backend's conformance tests at this element count, dtype and world size");
+    CD_SAY(f.advice,
+           "run the backend's conformance tests at this element count, dtype and world size");
     cd_scribe_report(&s->scribe, &f);
 }
 
@@ -279,17 +299,18 @@ static bool report_split(state *s, const cd_split *split)
     char who[160], operation[96];
     cd_split_print(split, who, sizeof who);
     cd_operation_print(post->first.data, operation, sizeof operation);
-    CD_SAY(f.title, "%s get different results from collective #%lld of group '%s'", who, (long long)split->key->part[1],
-           cd_scribe_get_group(&s->scribe, split->key->part[0]));
-    CD_SAY(f.expected, "rank %u: %016llx from %s", split->right.rank, (unsigned long long)split->right.data[0],
-           operation);
+    CD_SAY(f.title, "%s get different results from collective #%lld of group '%s'", who,
+           (long long)split->key->part[1], cd_scribe_get_group(&s->scribe, split->key->part[0]));
+    CD_SAY(f.expected, "rank %u: %016llx from %s", split->right.rank,
+           (unsigned long long)split->right.data[0], operation);
     CD_SAY(f.actual, "rank %u: %016llx", split->odd.rank, (unsigned long long)split->odd.data[0]);
     CD_SAY(f.advice, "the backend promises equal bits on all ranks and did not deliver them");
     cd_scribe_report(&s->scribe, &f);
     return true;
 }
 
-/* C5: the first operation that all posted alike, on every rank that it is wrong on. Messages have no posts. */
+/* C5: the first operation that all posted alike, on every rank that it is wrong on. Messages have
+** no posts. */
 static void report_own(state *s)
 {
     const wrong *first = NULL;
@@ -301,11 +322,15 @@ static void report_own(state *s)
         const cd_key *operation = CD_KEY(key->part[0], key->part[1]);
         const cd_agree_entry *label = cd_table_find(&s->labels.entries, operation);
         const bool is_message = cd_table_find(&s->posts.entries, operation) == NULL;
-        if (!is_message && (!was_posted_alike(s, operation) || label == NULL || label->first.next != 0 || label->first.data[0] >= 0)) continue;
-        const bool is_same = at != NULL && at->part[0] == key->part[0] && at->part[1] == key->part[1];
+        if (!is_message && (!was_posted_alike(s, operation) || label == NULL ||
+                            label->first.next != 0 || label->first.data[0] >= 0))
+            continue;
+        const bool is_same =
+            at != NULL && at->part[0] == key->part[0] && at->part[1] == key->part[1];
         const bool precedes = first == NULL || w->event.step < first->event.step ||
                               (w->event.step == first->event.step &&
-                               (key->part[0] < at->part[0] || (key->part[0] == at->part[0] && key->part[1] < at->part[1])));
+                               (key->part[0] < at->part[0] ||
+                                (key->part[0] == at->part[0] && key->part[1] < at->part[1])));
         if (precedes) mask = 0;
         if ((precedes || is_same) && w->event.rank < 64) mask |= UINT64_C(1) << w->event.rank;
         if (precedes || (is_same && w->event.rank < first->event.rank)) {
@@ -317,10 +342,13 @@ static void report_own(state *s)
     const cddp_event_compare *c = &first->event.as.compare;
     cddp_finding f = cd_finding_at(&s->scribe, &first->event);
     f.ranks = mask;
-    CD_SAY(f.title, "rank %u: %s (#%lld) does not give what its members' inputs make", first->event.rank, first->name, (long long)at->part[1]);
-    CD_SAY(f.expected, "%.17g at element %lld, within %.3g", cd_f64_of(c->expected), (long long)c->element, cd_f64_of(c->bound));
+    CD_SAY(f.title, "rank %u: %s (#%lld) does not give what its members' inputs make",
+           first->event.rank, first->name, (long long)at->part[1]);
+    CD_SAY(f.expected, "%.17g at element %lld, within %.3g", cd_f64_of(c->expected),
+           (long long)c->element, cd_f64_of(c->bound));
     CD_SAY(f.actual, "%.17g (%lld elements differ)", cd_f64_of(c->actual), (long long)c->bad);
-    CD_SAY(f.advice, "run the backend's conformance tests at this operation, element count, dtype and world size");
+    CD_SAY(f.advice, "run the backend's conformance tests at this operation, element count, dtype "
+                     "and world size");
     cd_scribe_report(&s->scribe, &f);
 }
 
@@ -331,7 +359,8 @@ static bool report_roots(state *s)
         const int64_t *root = cd_table_value(&s->roots, i);
         const cd_key *key = cd_table_key(&s->roots, i);
         const cd_agree_entry *output = cd_table_find(&s->outputs.entries, key);
-        if (output == NULL || output->first.next != 0 || output->first.data[0] == root[0] || !was_posted_alike(s, key))
+        if (output == NULL || output->first.next != 0 || output->first.data[0] == root[0] ||
+            !was_posted_alike(s, key))
             continue;
         cddp_event at = {.rank = output->first.rank,
                          .step = output->step,
@@ -341,7 +370,8 @@ static bool report_roots(state *s)
         f.peer = (int32_t)(root[1] - 1);
         CD_SAY(f.title, "broadcast #%lld of group '%s' delivers something the root did not send",
                (long long)key->part[1], cd_scribe_get_group(&s->scribe, key->part[0]));
-        CD_SAY(f.expected, "rank %lld sent %016llx", (long long)(root[1] - 1), (unsigned long long)root[0]);
+        CD_SAY(f.expected, "rank %lld sent %016llx", (long long)(root[1] - 1),
+               (unsigned long long)root[0]);
         CD_SAY(f.actual, "%016llx arrived", (unsigned long long)output->first.data[0]);
         cd_scribe_report(&s->scribe, &f);
         return true;
@@ -359,16 +389,20 @@ static void end(void *self)
     for (size_t i = 0; i < s->roots.count; i++) {
         const int64_t *root = cd_table_value(&s->roots, i);
         if (cd_table_find(&s->outputs.entries, cd_table_key(&s->roots, i)) != NULL)
-            cd_agree_set_authority(&s->outputs, cd_table_key(&s->roots, i), (uint32_t)(root[1] - 1));
+            cd_agree_set_authority(&s->outputs, cd_table_key(&s->roots, i),
+                                   (uint32_t)(root[1] - 1));
     }
     if (s->owns > 0)
-        cd_scribe_exercise(&s->scribe, "%llu results of the program's own collectives compared with what they must be",
-                           (unsigned long long)s->owns);
+        cd_scribe_exercise(
+            &s->scribe,
+            "%llu results of the program's own collectives compared with what they must be",
+            (unsigned long long)s->owns);
     report_unexplained(s);
     report_own(s);
     cd_split split;
     bool told = false;
-    for (size_t cursor = 0; !told && cd_agree_next(&s->outputs, &cursor, &split);) told = report_split(s, &split);
+    for (size_t cursor = 0; !told && cd_agree_next(&s->outputs, &cursor, &split);)
+        told = report_split(s, &split);
     if (!told) (void)report_roots(s);
     cd_agree_fini(&s->posts);
     cd_agree_fini(&s->labels);
@@ -383,10 +417,13 @@ static void end(void *self)
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {CDDP_EV_group,     CDDP_EV_collective_post, CDDP_EV_collective_done,
-                                 CDDP_EV_compare,   CDDP_EV_param,           CDDP_EV_value,
-                                 CDDP_EV_hook_call, CDDP_EV_bucket_done,     CDDP_EV_optimizer_step};
+static const uint16_t kinds[] = {CDDP_EV_group,           CDDP_EV_collective_post,
+                                 CDDP_EV_collective_done, CDDP_EV_compare,
+                                 CDDP_EV_param,           CDDP_EV_value,
+                                 CDDP_EV_hook_call,       CDDP_EV_bucket_done,
+                                 CDDP_EV_optimizer_step};
 
 CD_CHECK_TABLE(coll, "I-COLL", "collectives compute what their names say",
-               "The backend's result equals the mathematical collective over the whole grid of operation, algorithm, "
+               "The backend's result equals the mathematical collective over the whole grid of "
+               "operation, algorithm, "
                "dtype, count, in-place flag and world size.");

@@ -1,11 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* I-CONTENT: the k-th bucket launch carries the same bucket with the same parameters at the same offsets everywhere.
+/* I-CONTENT: the k-th bucket launch carries the same bucket with the same parameters at the same
+** offsets everywhere.
 **
-** Judged from   bucket_layout (slot by slot), bucket_launch, numbered per rank and group by this file, and the bucket that
-**               collective_post says it carries, where all operations of the run look alike on all ranks; and on each rank by
-**               itself, whether what its reducer says of a bucket is what its group saw (carry.h).
-** Exercised     a bucket was launched by at least two ranks with a digest of its content list, or followed to its result.
-** Blame         the odd ranks; the finding names the first slot where the layouts differ and both parameters.
+** Judged from   bucket_layout (slot by slot), bucket_launch, numbered per rank and group by this
+**               file, and the bucket that collective_post says it carries, where all operations of
+**               the run look alike on all ranks; and on each rank by itself, whether what its
+**               reducer says of a bucket is what its group saw (carry.h).
+** Exercised     a bucket was launched by at least two ranks with a digest of its content list, or
+**               followed to its result.
+** Blame         the odd ranks; the finding names the first slot where the layouts differ and both
+**               parameters.
 ** Limits        equal shapes prove nothing here, but what lies in the buffer is I-REF's business.
 */
 #include "core/check/carry.h"
@@ -22,7 +26,8 @@ typedef struct state {
 
 static cddp_status begin(const cddp_check_context *context, void **self, cddp_error *err)
 {
-    cddp_status status = cd_check_begin(context, &(cd_check_spec){"I-CONTENT", sizeof(state)}, self, err);
+    cddp_status status =
+        cd_check_begin(context, &(cd_check_spec){"I-CONTENT", sizeof(state)}, self, err);
     if (status != CDDP_OK) return status;
     state *s = *self;
     cd_agree_init(&s->layouts, context->allocator);
@@ -38,7 +43,10 @@ static void take_post(state *s, const cddp_event *e)
 {
     const cddp_event_collective_post *p = &e->as.collective_post;
     const cd_key *key = CD_KEY(p->group, p->sequence);
-    cd_agree_push(&s->posts, &(cd_statement){.key = key, CD_SAYS(p->op, p->reduce_op, p->root, p->dtype, p->numel)}, e);
+    cd_agree_push(&s->posts,
+                  &(cd_statement){.key = key,
+                                  CD_SAYS(p->op, p->reduce_op, p->root, p->dtype, p->numel)},
+                  e);
     cd_agree_push(&s->carried, &(cd_statement){.key = key, CD_SAYS(p->bucket)}, e);
 }
 
@@ -73,11 +81,12 @@ static void report_layout(state *s, const cd_split *split)
     cd_split_print(split, who, sizeof who);
     f.bucket = (int32_t)split->key->part[1];
     cd_finding_set_parameter(&s->scribe, &f, split->odd.data[0]);
-    CD_SAY(f.title, "%s disagree on slot %lld of bucket %lld, layout %lld", who, (long long)split->key->part[2],
-           (long long)split->key->part[1], (long long)split->key->part[0]);
+    CD_SAY(f.title, "%s disagree on slot %lld of bucket %lld, layout %lld", who,
+           (long long)split->key->part[2], (long long)split->key->part[1],
+           (long long)split->key->part[0]);
     CD_SAY(f.expected, "rank %u: %s, %lld elements at offset %lld", split->right.rank,
-           cd_scribe_get_parameter(&s->scribe, split->right.data[0]), (long long)split->right.data[2],
-           (long long)split->right.data[1]);
+           cd_scribe_get_parameter(&s->scribe, split->right.data[0]),
+           (long long)split->right.data[2], (long long)split->right.data[1]);
     CD_SAY(f.actual, "rank %u: %s, %lld elements at offset %lld", split->odd.rank,
            cd_scribe_get_parameter(&s->scribe, split->odd.data[0]), (long long)split->odd.data[2],
            (long long)split->odd.data[1]);
@@ -94,14 +103,14 @@ static void report_launch(state *s, const cd_split *split)
     cd_split_print(split, who, sizeof who);
     f.bucket = (int32_t)split->odd.data[0];
     CD_SAY(f.title, "%s disagree on bucket launch #%lld", who, (long long)split->key->part[1]);
-    CD_SAY(f.expected, "rank %u: bucket %lld of layout %lld, %lld elements, content %016llx", split->right.rank,
-           (long long)split->right.data[0], (long long)split->right.data[1], (long long)split->right.data[3],
-           (unsigned long long)split->right.data[2]);
-    CD_SAY(f.actual, "rank %u: bucket %lld of layout %lld, %lld elements, content %016llx", split->odd.rank,
-           (long long)split->odd.data[0], (long long)split->odd.data[1], (long long)split->odd.data[3],
-           (unsigned long long)split->odd.data[2]);
-    CD_SAY(f.advice,
-           "buckets must be launched in index order whatever the order in which gradients become ready (RED-06)");
+    CD_SAY(f.expected, "rank %u: bucket %lld of layout %lld, %lld elements, content %016llx",
+           split->right.rank, (long long)split->right.data[0], (long long)split->right.data[1],
+           (long long)split->right.data[3], (unsigned long long)split->right.data[2]);
+    CD_SAY(f.actual, "rank %u: bucket %lld of layout %lld, %lld elements, content %016llx",
+           split->odd.rank, (long long)split->odd.data[0], (long long)split->odd.data[1],
+           (long long)split->odd.data[3], (unsigned long long)split->odd.data[2]);
+    CD_SAY(f.advice, "buckets must be launched in index order whatever the order in which "
+                     "gradients become ready (RED-06)");
     cd_scribe_report(&s->scribe, &f);
 }
 
@@ -119,13 +128,14 @@ static void report_carried(state *s, const cd_split *split)
     char who[160];
     cd_split_print(split, who, sizeof who);
     f.bucket = (int32_t)(split->odd.data[0] >= 0 ? split->odd.data[0] : split->right.data[0]);
-    CD_SAY(f.title, "%s disagree on what collective #%lld of group '%s' carries, and it looks the same", who,
+    CD_SAY(f.title,
+           "%s disagree on what collective #%lld of group '%s' carries, and it looks the same", who,
            (long long)split->key->part[1], cd_scribe_get_group(&s->scribe, split->key->part[0]));
     say_carried(f.expected, sizeof f.expected, &split->right);
     say_carried(f.actual, sizeof f.actual, &split->odd);
-    CD_SAY(f.advice,
-           "operations of the program and buckets of the reducer share one group: issue them in one order on all "
-           "ranks, or give the program's own operations a group of their own");
+    CD_SAY(f.advice, "operations of the program and buckets of the reducer share one group: issue "
+                     "them in one order on all "
+                     "ranks, or give the program's own operations a group of their own");
     cd_scribe_report(&s->scribe, &f);
 }
 
@@ -137,7 +147,8 @@ static void end(void *self)
         cd_scribe_exercise(&s->scribe, "%llu bucket launches seen on several ranks",
                            (unsigned long long)s->launches.shared_count);
     if (s->carries.done > 0)
-        cd_scribe_exercise(&s->scribe, "%llu buckets followed through their collectives", (unsigned long long)s->carries.done);
+        cd_scribe_exercise(&s->scribe, "%llu buckets followed through their collectives",
+                           (unsigned long long)s->carries.done);
     /* The first difference leads to all others of its kind. */
     cd_split split;
     size_t cursor = 0;
@@ -156,10 +167,14 @@ static void end(void *self)
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {CDDP_EV_bucket_layout, CDDP_EV_bucket_launch, CDDP_EV_collective_post, CDDP_EV_group,
-                                 CDDP_EV_param,         CDDP_EV_hook_call,     CDDP_EV_collective_done, CDDP_EV_bucket_done};
+static const uint16_t kinds[] = {CDDP_EV_bucket_layout,   CDDP_EV_bucket_launch,
+                                 CDDP_EV_collective_post, CDDP_EV_group,
+                                 CDDP_EV_param,           CDDP_EV_hook_call,
+                                 CDDP_EV_collective_done, CDDP_EV_bucket_done};
 
-CD_CHECK_TABLE(
-    content, "I-CONTENT", "every rank launches the same bucket with the same parameters at the same offsets",
-    "For the k-th bucket launch, bucket, layout generation and the ordered (parameter, offset, count) list agree "
-    "on all ranks, and every collective carries the same bucket, as it was launched. Equal shapes are not enough.");
+CD_CHECK_TABLE(content, "I-CONTENT",
+               "every rank launches the same bucket with the same parameters at the same offsets",
+               "For the k-th bucket launch, bucket, layout generation and the ordered (parameter, "
+               "offset, count) list agree "
+               "on all ranks, and every collective carries the same bucket, as it was launched. "
+               "Equal shapes are not enough.");

@@ -3,10 +3,11 @@
 **
 ** Judged from   sample (id, weight, epoch) and samples (how many of them a micro-batch has).
 ** Exercised     at least two ranks consumed samples.
-** Blame         the rank of the later use, in order of step, micro-step and rank; with its first user as the peer.
-** Limits        repetition within one micro-batch is not judged (a forward that runs twice), nor is repetition after
-**               a checkpoint was loaded. Samples of weight 0 do not count. A tail that is dropped on purpose is not
-**               seen as missing.
+** Blame         the rank of the later use, in order of step, micro-step and rank; with its first
+**               user as the peer.
+** Limits        repetition within one micro-batch is not judged (a forward that runs twice), nor is
+**               repetition after a checkpoint was loaded. Samples of weight 0 do not count. A tail
+**               that is dropped on purpose is not seen as missing.
 */
 #include "core/check/scribe.h"
 
@@ -40,7 +41,8 @@ typedef struct state {
 
 static cddp_status begin(const cddp_check_context *context, void **self, cddp_error *err)
 {
-    cddp_status status = cd_check_begin(context, &(cd_check_spec){"I-DATA", sizeof(state)}, self, err);
+    cddp_status status =
+        cd_check_begin(context, &(cd_check_spec){"I-DATA", sizeof(state)}, self, err);
     if (status != CDDP_OK) return status;
     state *s = *self;
     cd_table_init(&s->uses, context->allocator, sizeof(use));
@@ -68,7 +70,9 @@ static void take_sample(state *s, const cddp_event *e, batch *b)
         *u = (use){here, true};
         return;
     }
-    if (u->first.rank == here.rank && u->first.step == here.step && u->first.micro_step == here.micro_step) return;
+    if (u->first.rank == here.rank && u->first.step == here.step &&
+        u->first.micro_step == here.micro_step)
+        return;
     place first = u->first, second = here;
     if (precedes(&second, &first)) {
         place swapped = first;
@@ -88,9 +92,10 @@ static void report_count(state *s, const cddp_event *e, const batch *b)
 {
     if (s->miscounted++ != 0) return;
     cddp_finding f = cd_finding_at(&s->scribe, e);
-    CD_SAY(f.title, "rank %u declared %lld samples and consumed %lld", e->rank, (long long)b->declared,
-           (long long)b->seen);
-    CD_SAY(f.expected, "%lld samples at step %u micro-step %u", (long long)b->declared, b->at.step, b->at.micro_step);
+    CD_SAY(f.title, "rank %u declared %lld samples and consumed %lld", e->rank,
+           (long long)b->declared, (long long)b->seen);
+    CD_SAY(f.expected, "%lld samples at step %u micro-step %u", (long long)b->declared, b->at.step,
+           b->at.micro_step);
     CD_SAY(f.actual, "%lld samples", (long long)b->seen);
     cd_scribe_report(&s->scribe, &f);
 }
@@ -105,9 +110,11 @@ static void event(void *self, const cddp_event *e)
     else if (e->kind == CDDP_EV_checkpoint)
         b->loads += e->as.checkpoint.loaded;
     else {
-        /* `samples` may open or close a micro-batch; those between two of them must fit one of the two. */
+        /* `samples` may open or close a micro-batch; those between two of them must fit one of the
+        ** two. */
         int64_t next = e->as.samples.count;
-        bool fits = b->declared <= 0 || b->seen % b->declared == 0 || (next > 0 && b->seen % next == 0);
+        bool fits =
+            b->declared <= 0 || b->seen % b->declared == 0 || (next > 0 && b->seen % next == 0);
         if (b->seen > 0 && !fits) report_count(s, e, b);
         b->declared = e->as.samples.count;
         b->seen = 0;
@@ -129,14 +136,16 @@ static void end(void *self)
         cddp_finding f = cd_finding_at(&s->scribe, &at);
         f.peer = (int32_t)s->before.rank;
         cd_finding_add_event(&f, s->before.rank, s->before.sequence);
-        CD_SAY(f.title, "rank %u consumes sample %lld again in epoch %lld (%llu repeated uses in all)", s->again.rank,
-               (long long)s->again_sample, (long long)s->again_epoch, (unsigned long long)s->repeated);
-        CD_SAY(f.expected, "used once: by rank %u at step %u micro-step %u", s->before.rank, s->before.step,
-               s->before.micro_step);
+        CD_SAY(f.title,
+               "rank %u consumes sample %lld again in epoch %lld (%llu repeated uses in all)",
+               s->again.rank, (long long)s->again_sample, (long long)s->again_epoch,
+               (unsigned long long)s->repeated);
+        CD_SAY(f.expected, "used once: by rank %u at step %u micro-step %u", s->before.rank,
+               s->before.step, s->before.micro_step);
         CD_SAY(f.actual, "again by rank %u at step %u micro-step %u", s->again.rank, s->again.step,
                s->again.micro_step);
-        CD_SAY(f.advice,
-               "a sampler that pads uneven shards repeats samples: drop the tail, give them weight 0, or use join");
+        CD_SAY(f.advice, "a sampler that pads uneven shards repeats samples: drop the tail, give "
+                         "them weight 0, or use join");
         cd_scribe_report(&s->scribe, &f);
     }
     cd_table_fini(&s->uses);

@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* I-DET: where a backend promises equal bits, the same reduction of the same inputs gives the same bits again.
+/* I-DET: where a backend promises equal bits, the same reduction of the same inputs gives the same
+** bits again.
 **
-** Judged from   collective_post and collective_done: two reductions of one group with the same operation, dtype and
-**               count whose inputs had equal digests, rank by rank, must have equal outputs.
+** Judged from   collective_post and collective_done: two reductions of one group with the same
+**               operation, dtype and count whose inputs had equal digests, rank by rank, must have
+**               equal outputs.
 ** Exercised     a reduction was repeated with the inputs of an earlier one.
 ** Blame         the group; no rank, since all of them took part.
-** Limits        backends that promise nothing are not judged: their reordering stays inside the bound that the oracle
-**               derives, and is labelled there. Whole runs are compared by `cddp-verify diff`.
+** Limits        backends that promise nothing are not judged: their reordering stays inside the
+**               bound that the oracle derives, and is labelled there. Whole runs are compared by
+**               `cddp-verify diff`.
 */
 #include "core/check/scribe.h"
 
@@ -38,7 +41,8 @@ typedef struct state {
 
 static cddp_status begin(const cddp_check_context *context, void **self, cddp_error *err)
 {
-    cddp_status status = cd_check_begin(context, &(cd_check_spec){"I-DET", sizeof(state)}, self, err);
+    cddp_status status =
+        cd_check_begin(context, &(cd_check_spec){"I-DET", sizeof(state)}, self, err);
     if (status != CDDP_OK) return status;
     state *s = *self;
     cd_table_init(&s->operations, context->allocator, sizeof(operation));
@@ -56,19 +60,24 @@ static void report(state *s, const operation *o, const outcome *before, const cd
     cd_finding_add_event(&f, o->rank, o->sequence);
     cd_finding_add_event(&f, before->rank, before->witness);
     CD_SAY(f.title, "group '%s' reduces equal inputs to different bits: #%lld and #%lld",
-           cd_scribe_get_group(&s->scribe, key->part[0]), (long long)before->sequence, (long long)key->part[1]);
-    CD_SAY(f.expected, "%016llx, as in #%lld", (unsigned long long)before->output, (long long)before->sequence);
+           cd_scribe_get_group(&s->scribe, key->part[0]), (long long)before->sequence,
+           (long long)key->part[1]);
+    CD_SAY(f.expected, "%016llx, as in #%lld", (unsigned long long)before->output,
+           (long long)before->sequence);
     CD_SAY(f.actual, "%016llx", (unsigned long long)o->output);
-    CD_SAY(f.advice, "the order of summation depends on arrival or on the algorithm chosen; the backend must not "
+    CD_SAY(f.advice, "the order of summation depends on arrival or on the algorithm chosen; the "
+                     "backend must not "
                      "promise equal bits then");
     cd_scribe_report(&s->scribe, &f);
 }
 
 static void close_operation(state *s, const operation *o, const cd_key *key)
 {
-    uint64_t kind = cd_hash_mix(cd_hash_mix(cd_hash_mix((uint64_t)o->op, (uint64_t)o->reduce_op), (uint64_t)o->dtype),
+    uint64_t kind = cd_hash_mix(cd_hash_mix(cd_hash_mix((uint64_t)o->op, (uint64_t)o->reduce_op),
+                                            (uint64_t)o->dtype),
                                 (uint64_t)o->numel);
-    outcome *known = cd_table_add(&s->outcomes, CD_KEY(key->part[0], (int64_t)kind, (int64_t)o->inputs));
+    outcome *known =
+        cd_table_add(&s->outcomes, CD_KEY(key->part[0], (int64_t)kind, (int64_t)o->inputs));
     if (known == NULL) return;
     if (!known->is_known) {
         *known = (outcome){key->part[0], key->part[1], o->output, o->sequence, o->rank, true};
@@ -81,7 +90,9 @@ static void close_operation(state *s, const operation *o, const cd_key *key)
 static void take_post(state *s, const cddp_event *e)
 {
     const cddp_event_collective_post *c = &e->as.collective_post;
-    if (c->op != CDDP_OP_ALLREDUCE || c->digest == 0 || !cd_scribe_has_equal_bits(&s->scribe, c->group)) return;
+    if (c->op != CDDP_OP_ALLREDUCE || c->digest == 0 ||
+        !cd_scribe_has_equal_bits(&s->scribe, c->group))
+        return;
     operation *o = cd_table_add(&s->operations, CD_KEY(c->group, c->sequence));
     if (o == NULL) return;
     o->op = c->op;
@@ -126,7 +137,8 @@ static void end(void *self)
         if (g != NULL && (int64_t)o->posts == g->members && o->done > 0) close_operation(s, o, key);
     }
     if (s->repeated > 0)
-        cd_scribe_exercise(&s->scribe, "%llu reductions repeated with equal inputs", (unsigned long long)s->repeated);
+        cd_scribe_exercise(&s->scribe, "%llu reductions repeated with equal inputs",
+                           (unsigned long long)s->repeated);
     cd_table_fini(&s->operations);
     cd_table_fini(&s->outcomes);
     cd_check_end(s);
@@ -135,5 +147,6 @@ static void end(void *self)
 static const uint16_t kinds[] = {CDDP_EV_group, CDDP_EV_collective_post, CDDP_EV_collective_done};
 
 CD_CHECK_TABLE(det, "I-DET", "the same reduction gives the same bits",
-               "Bits are reproducible where the configuration promises it; otherwise reordering stays inside the bound "
+               "Bits are reproducible where the configuration promises it; otherwise reordering "
+               "stays inside the bound "
                "and is labelled, not failed.");

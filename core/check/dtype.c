@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* I-DTYPE: every collective and every accumulation site uses the dtype it was declared to use.
 **
-** Judged from   bucket_layout against bucket_launch and the gradients that were marked ready for it (GRD-15);
-**               collective_post of a bucket against policy(site 0), or against the bucket's own dtype without a hook;
-**               grad_local against policy(site 1); grad_final against the parameter.
+** Judged from   bucket_layout against bucket_launch and the gradients that were marked ready for it
+**               (GRD-15); collective_post of a bucket against policy(site 0), or against the
+**               bucket's own dtype without a hook; grad_local against policy(site 1); grad_final
+**               against the parameter.
 ** Exercised     a reduction of a bucket was compared with its declared dtype.
 ** Blame         the rank, the bucket and, for a gradient, the parameter.
-** Limits        only reductions are compared: a hook may gather indices and counts in dtypes of their own. Of a hook's, only those of
-**               floating-point numbers: integers have no precision to lose.
+** Limits        only reductions are compared: a hook may gather indices and counts in dtypes of
+**               their own. Of a hook's, only those of floating-point numbers: integers have no
+**               precision to lose.
 */
 #include "core/check/scribe.h"
 
@@ -29,7 +31,8 @@ typedef struct state {
 
 static cddp_status begin(const cddp_check_context *context, void **self, cddp_error *err)
 {
-    cddp_status status = cd_check_begin(context, &(cd_check_spec){"I-DTYPE", sizeof(state)}, self, err);
+    cddp_status status =
+        cd_check_begin(context, &(cd_check_spec){"I-DTYPE", sizeof(state)}, self, err);
     if (status != CDDP_OK) return status;
     state *s = *self;
     cd_ranks_init(&s->ranks, context->allocator, sizeof(rank_facts));
@@ -53,8 +56,8 @@ static void expect(state *s, const cddp_event *e, const site *x)
     cddp_finding f = cd_finding_at(&s->scribe, e);
     f.bucket = (int32_t)x->bucket;
     cd_finding_set_parameter(&s->scribe, &f, x->param);
-    CD_SAY(f.title, "rank %u: %s is %s, declared %s", e->rank, x->name, cddp_dtype_name((cddp_dtype)x->actual),
-           cddp_dtype_name((cddp_dtype)x->expected));
+    CD_SAY(f.title, "rank %u: %s is %s, declared %s", e->rank, x->name,
+           cddp_dtype_name((cddp_dtype)x->actual), cddp_dtype_name((cddp_dtype)x->expected));
     CD_SAY(f.expected, "%s", cddp_dtype_name((cddp_dtype)x->expected));
     CD_SAY(f.actual, "%s", cddp_dtype_name((cddp_dtype)x->actual));
     CD_SAY(f.advice, "%s", x->advice);
@@ -78,7 +81,9 @@ static void take_post(state *s, const cddp_event *e, const rank_facts *r)
     const cddp_event_collective_post *c = &e->as.collective_post;
     if (c->bucket < 0 || !cd_operation_reduces(c->op) || c->dtype < 0) return;
     if (r->has_hook && !cddp_dtype_is_float((cddp_dtype)c->dtype) && c->dtype != CDDP_C64) return;
-    int64_t expected = r->wire > 0 ? r->wire - 1 : r->has_hook ? -1 : recall(&s->buckets, CD_KEY(e->rank, c->bucket));
+    int64_t expected = r->wire > 0   ? r->wire - 1
+                       : r->has_hook ? -1
+                                     : recall(&s->buckets, CD_KEY(e->rank, c->bucket));
     if (expected < 0) return;
     s->compared++;
     if (expected == c->dtype) return; /* nothing needs a name */
@@ -86,7 +91,8 @@ static void take_post(state *s, const cddp_event *e, const rank_facts *r)
     CD_SAY(name, "bucket %lld on the wire", (long long)c->bucket);
     expect(s, e,
            &(site){name,
-                   "the requested reduction precision must hold on every reduction, also after a parameter is unfrozen",
+                   "the requested reduction precision must hold on every reduction, also after a "
+                   "parameter is unfrozen",
                    0, c->bucket, expected, c->dtype, c->bucket, -1});
 }
 
@@ -96,13 +102,14 @@ static void take_ready(state *s, const cddp_event *e)
     int64_t gradient = recall(&s->gradients, CD_KEY(e->rank, m->param)),
             bucket = recall(&s->buckets, CD_KEY(e->rank, m->bucket));
     if (gradient == CDDP_C64)
-        gradient = CDDP_F32; /* a complex gradient lies in a real bucket of twice the length (SPA-05) */
+        gradient =
+            CDDP_F32; /* a complex gradient lies in a real bucket of twice the length (SPA-05) */
     if (gradient < 0 || bucket < 0 || m->path == 2 || gradient == bucket) return;
     char name[128];
     CD_SAY(name, "the gradient of %s", cd_scribe_get_parameter(&s->scribe, m->param));
     expect(s, e,
-           &(site){name, "a bucket holds gradients of one dtype (GRD-15, BKT-17)", 1, m->param, bucket, gradient,
-                   m->bucket, m->param});
+           &(site){name, "a bucket holds gradients of one dtype (GRD-15, BKT-17)", 1, m->param,
+                   bucket, gradient, m->bucket, m->param});
 }
 
 static void take_local(state *s, const cddp_event *e, const rank_facts *r)
@@ -113,9 +120,11 @@ static void take_local(state *s, const cddp_event *e, const rank_facts *r)
     if (r->gradient <= 0 || r->gradient - 1 == g->dtype) return;
     char name[128];
     CD_SAY(name, "the accumulated gradient of %s", cd_scribe_get_parameter(&s->scribe, g->param));
-    expect(s, e,
-           &(site){name, "micro-batches must be accumulated in the declared dtype, not converted at the end", 2,
-                   g->param, r->gradient - 1, g->dtype, -1, g->param});
+    expect(
+        s, e,
+        &(site){name,
+                "micro-batches must be accumulated in the declared dtype, not converted at the end",
+                2, g->param, r->gradient - 1, g->dtype, -1, g->param});
 }
 
 static void take_final(state *s, const cddp_event *e)
@@ -126,8 +135,8 @@ static void take_final(state *s, const cddp_event *e)
     char name[128];
     CD_SAY(name, "the final gradient of %s", cd_scribe_get_parameter(&s->scribe, g->param));
     expect(s, e,
-           &(site){name, "the write-back casts to the parameter's dtype (HOOK-07)", 3, g->param, expected, g->dtype,
-                   g->bucket, g->param});
+           &(site){name, "the write-back casts to the parameter's dtype (HOOK-07)", 3, g->param,
+                   expected, g->dtype, g->bucket, g->param});
 }
 
 static void take_launch(state *s, const cddp_event *e)
@@ -137,9 +146,9 @@ static void take_launch(state *s, const cddp_event *e)
     if (expected < 0 || expected == b->dtype) return;
     char name[64];
     CD_SAY(name, "launched bucket %lld", (long long)b->bucket);
-    expect(
-        s, e,
-        &(site){name, "a bucket keeps the dtype of its parameters", 4, b->bucket, expected, b->dtype, b->bucket, -1});
+    expect(s, e,
+           &(site){name, "a bucket keeps the dtype of its parameters", 4, b->bucket, expected,
+                   b->dtype, b->bucket, -1});
 }
 
 static void event(void *self, const cddp_event *e)
@@ -150,10 +159,12 @@ static void event(void *self, const cddp_event *e)
     if (r == NULL) return;
     switch (e->kind) {
     case CDDP_EV_param:
-        if (e->as.param.param >= 0) remember(&s->params, CD_KEY(e->as.param.param), e->as.param.dtype);
+        if (e->as.param.param >= 0)
+            remember(&s->params, CD_KEY(e->as.param.param), e->as.param.dtype);
         break;
     case CDDP_EV_bucket_layout:
-        remember(&s->buckets, CD_KEY(e->rank, e->as.bucket_layout.bucket), e->as.bucket_layout.dtype);
+        remember(&s->buckets, CD_KEY(e->rank, e->as.bucket_layout.bucket),
+                 e->as.bucket_layout.dtype);
         break;
     case CDDP_EV_policy:
         if (e->as.policy.site == 0)
@@ -198,9 +209,12 @@ static void end(void *self)
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {CDDP_EV_param,         CDDP_EV_bucket_layout,   CDDP_EV_policy,
-                                 CDDP_EV_hook_call,     CDDP_EV_grad_local,      CDDP_EV_mark_ready,
-                                 CDDP_EV_bucket_launch, CDDP_EV_collective_post, CDDP_EV_grad_final};
+static const uint16_t kinds[] = {CDDP_EV_param,         CDDP_EV_bucket_layout,
+                                 CDDP_EV_policy,        CDDP_EV_hook_call,
+                                 CDDP_EV_grad_local,    CDDP_EV_mark_ready,
+                                 CDDP_EV_bucket_launch, CDDP_EV_collective_post,
+                                 CDDP_EV_grad_final};
 
-CD_CHECK_TABLE(dtype, "I-DTYPE", "reductions and accumulations use their declared dtype",
-               "Wire and accumulation dtypes equal policy at every collective and accumulation site.");
+CD_CHECK_TABLE(
+    dtype, "I-DTYPE", "reductions and accumulations use their declared dtype",
+    "Wire and accumulation dtypes equal policy at every collective and accumulation site.");

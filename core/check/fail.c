@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* I-FAIL: after a fault no rank reads an incomplete result, and the survivors agree to commit a step or to give it up.
+/* I-FAIL: after a fault no rank reads an incomplete result, and the survivors agree to commit a
+** step or to give it up.
 **
-** Judged from   collective_done with a failure, then bucket_done, grad_final or optimizer_step of the same rank in the
-**               same step; optimizer_step and failures of all ranks by step; rank_end and fault.
+** Judged from   collective_done with a failure, then bucket_done, grad_final or optimizer_step of
+**               the same rank in the same step; optimizer_step and failures of all ranks by step;
+**               rank_end and fault.
 **     F1  a rank that saw an operation of a bucket fail goes on to use a result in that step
-**     F2  some survivors committed the step (stepped) that others gave up; not where a rank hung unasked, which is the
-**         cause and I-LIVE's
-**     F3  a rank died although no fault struck it; named with the operation in which another one missed it
+**     F2  some survivors committed the step (stepped) that others gave up; not where a rank hung
+**         unasked, which is the cause and I-LIVE's
+**     F3  a rank died although no fault struck it; named with the operation in which another one
+**         missed it
 ** Exercised     an operation failed, a fault struck or a rank died.
 ** Blame         F1, F3: the rank. F2: the ranks that gave up, against those that committed.
 ** Limits        a rank that re-arms (opens a group again) starts afresh.
@@ -19,7 +22,8 @@ typedef struct rank_facts {
     uint64_t failed_sequence;
     uint32_t failed_step;
     int64_t failed_status;
-    int64_t wait_group, wait_sequence, wait_op; /* the operation that it was in last, when is_waiting */
+    /* the operation that it was in last, when is_waiting */
+    int64_t wait_group, wait_sequence, wait_op;
     bool is_waiting;
     bool has_failed, is_struck, told;
 } rank_facts;
@@ -39,7 +43,8 @@ typedef struct state {
 
 static cddp_status begin(const cddp_check_context *context, void **self, cddp_error *err)
 {
-    cddp_status status = cd_check_begin(context, &(cd_check_spec){"I-FAIL", sizeof(state)}, self, err);
+    cddp_status status =
+        cd_check_begin(context, &(cd_check_spec){"I-FAIL", sizeof(state)}, self, err);
     if (status != CDDP_OK) return status;
     state *s = *self;
     cd_ranks_init(&s->ranks, context->allocator, sizeof(rank_facts));
@@ -73,9 +78,12 @@ static void take_use(state *s, const cddp_event *e, rank_facts *r, const char *w
     cddp_finding f = cd_finding_at(&s->scribe, e);
     cd_finding_add_event(&f, e->rank, r->failed_sequence);
     CD_SAY(f.title, "rank %u %s after an operation of the same step failed", e->rank, what);
-    CD_SAY(f.expected, "the failure (%s) ends the step", cddp_status_text((cddp_status)r->failed_status));
+    CD_SAY(f.expected, "the failure (%s) ends the step",
+           cddp_status_text((cddp_status)r->failed_status));
     CD_SAY(f.actual, "%s at step %u", what, e->step);
-    CD_SAY(f.advice, "a failed or aborted operation leaves its output undefined; wait must hand the failure on");
+    CD_SAY(
+        f.advice,
+        "a failed or aborted operation leaves its output undefined; wait must hand the failure on");
     cd_scribe_report(&s->scribe, &f);
 }
 
@@ -90,7 +98,8 @@ static void take_post(state *s, const cddp_event *e, rank_facts *r)
     r->is_waiting = true;
 }
 
-/* The operation that ended well is not waited for any more; one that failed is what the others were missed in. */
+/* The operation that ended well is not waited for any more; one that failed is what the others were
+** missed in. */
 static void take_done(const cddp_event *e, rank_facts *r)
 {
     const cddp_event_collective_done *d = &e->as.collective_done;
@@ -99,8 +108,8 @@ static void take_done(const cddp_event *e, rank_facts *r)
     if (d->status != CDDP_OK) r->wait_sequence = d->sequence;
 }
 
-/* Who missed a rank that died, and where: the first rank that waits for something it has not posted, else any that
- * waits. */
+/* Who missed a rank that died, and where: the first rank that waits for something it has not
+** posted, else any that waits. */
 static void describe_absence(state *s, uint32_t rank, cddp_finding *f)
 {
     int64_t who = -1;
@@ -117,8 +126,11 @@ static void describe_absence(state *s, uint32_t rank, cddp_finding *f)
     if (who < 0) return;
     const rank_facts *r = cd_ranks_find(&s->ranks, (uint32_t)who);
     f->peer = (int32_t)who;
-    CD_SAY(f->expected, "it returns; rank %lld waits for it in %s #%lld of group '%s', which it had %s", (long long)who,
-           r->wait_op >= 0 && r->wait_op < CDDP_OP_COUNT ? cddp_op_name((cddp_op)r->wait_op) : "an operation",
+    CD_SAY(f->expected,
+           "it returns; rank %lld waits for it in %s #%lld of group '%s', which it had %s",
+           (long long)who,
+           r->wait_op >= 0 && r->wait_op < CDDP_OP_COUNT ? cddp_op_name((cddp_op)r->wait_op)
+                                                         : "an operation",
            (long long)r->wait_sequence, cd_scribe_get_group(&s->scribe, r->wait_group),
            has_posted ? "posted" : "not posted");
 }
@@ -147,7 +159,8 @@ static void event(void *self, const cddp_event *e)
     state *s = self;
     if (e->kind == CDDP_EV_fault) {
         s->faults++;
-        rank_facts *struck = e->as.fault.target >= 0 ? cd_ranks_add(&s->ranks, (uint32_t)e->as.fault.target) : NULL;
+        rank_facts *struck =
+            e->as.fault.target >= 0 ? cd_ranks_add(&s->ranks, (uint32_t)e->as.fault.target) : NULL;
         if (struck != NULL) struck->is_struck = true;
         return;
     }
@@ -197,7 +210,9 @@ typedef struct ballot {
 /* F2. */
 static void report_ballot(state *s, int64_t step, const ballot *b)
 {
-    cddp_event at = {.rank = b->failed_rank, .step = (uint32_t)step, .sequence = b->failed_sequence};
+    cddp_event at = {.rank = b->failed_rank,
+                     .step = (uint32_t)step,
+                     .sequence = b->failed_sequence};
     cddp_finding f = cd_finding_at(&s->scribe, &at);
     f.ranks = b->failed_mask;
     f.peer = (int32_t)b->committed_rank;
@@ -208,7 +223,9 @@ static void report_ballot(state *s, int64_t step, const ballot *b)
     CD_SAY(f.title, "%s gave up step %lld which %s committed", gave_up, (long long)step, committed);
     CD_SAY(f.expected, "all survivors commit, or all give up");
     CD_SAY(f.actual, "%u committed, %u gave up", b->committed, b->failed);
-    CD_SAY(f.advice, "agree on the outcome before stepping: a barrier or a reduced flag after the last bucket");
+    CD_SAY(
+        f.advice,
+        "agree on the outcome before stepping: a barrier or a reduced flag after the last bucket");
     cd_scribe_report(&s->scribe, &f);
 }
 
@@ -249,7 +266,8 @@ static void end(void *self)
     state *s = self;
     if (s == NULL) return;
     if (s->failures + s->faults + s->deaths > 0)
-        cd_scribe_exercise(&s->scribe, "%llu operations failed, %llu faults struck, %llu ranks died",
+        cd_scribe_exercise(&s->scribe,
+                           "%llu operations failed, %llu faults struck, %llu ranks died",
                            (unsigned long long)s->failures, (unsigned long long)s->faults,
                            (unsigned long long)s->deaths);
     if (s->hung == 0 || s->faults > 0) judge_decisions(s);
@@ -259,10 +277,12 @@ static void end(void *self)
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {CDDP_EV_fault,          CDDP_EV_collective_post, CDDP_EV_collective_done,
-                                 CDDP_EV_group,          CDDP_EV_bucket_done,     CDDP_EV_grad_final,
-                                 CDDP_EV_optimizer_step, CDDP_EV_rank_end};
+static const uint16_t kinds[] = {CDDP_EV_fault,           CDDP_EV_collective_post,
+                                 CDDP_EV_collective_done, CDDP_EV_group,
+                                 CDDP_EV_bucket_done,     CDDP_EV_grad_final,
+                                 CDDP_EV_optimizer_step,  CDDP_EV_rank_end};
 
 CD_CHECK_TABLE(fail, "I-FAIL", "failures are seen, agreed on and contained",
-               "After a fault or time-out no rank reads an incomplete result; survivors agree on abort or commit; "
+               "After a fault or time-out no rank reads an incomplete result; survivors agree on "
+               "abort or commit; "
                "state re-arms cleanly.");

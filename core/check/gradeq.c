@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* I-GRADEQ: after a synchronising backward every rank holds the same gradients, bit for bit, before anybody steps.
+/* I-GRADEQ: after a synchronising backward every rank holds the same gradients, bit for bit, before
+** anybody steps.
 **
-** Judged from   grad_final (presence and digest) across ranks by step, micro-step and parameter; agreement, which narrows that
-**               to the ranks that must agree.
+** Judged from   grad_final (presence and digest) across ranks by step, micro-step and parameter;
+**               agreement, which narrows that to the ranks that must agree.
 ** Exercised     two ranks told the content of the same synchronised gradient.
 ** Blame         the odd ranks; with two ranks both.
-** Limits        globally unused gradients were not synchronised and may differ (FIN-05). Where the backend does not
-**               promise equal bits the check stays silent and the oracle's bound judges instead (C10-09).
+** Limits        globally unused gradients were not synchronised and may differ (FIN-05). Where the
+**               backend does not promise equal bits the check stays silent and the oracle's bound
+**               judges instead (C10-09).
 */
 #include "core/check/scribe.h"
 
@@ -24,7 +26,8 @@ typedef struct wrapped {
 
 static cddp_status begin(const cddp_check_context *context, void **self, cddp_error *err)
 {
-    cddp_status status = cd_check_begin(context, &(cd_check_spec){"I-GRADEQ", sizeof(state)}, self, err);
+    cddp_status status =
+        cd_check_begin(context, &(cd_check_spec){"I-GRADEQ", sizeof(state)}, self, err);
     if (status != CDDP_OK) return status;
     state *s = *self;
     cd_agree_init(&s->gradients, context->allocator);
@@ -49,7 +52,8 @@ static void event(void *self, const cddp_event *e)
     if (g->digest != 0) s->has_digest = true;
     cd_agree_push(&s->gradients,
                   &(cd_statement){.key = CD_KEY(e->step, e->micro_step, g->param,
-                                                cd_scribe_get_block(&s->scribe, w->group, e->rank, CD_AGREED_GRADIENTS)),
+                                                cd_scribe_get_block(&s->scribe, w->group, e->rank,
+                                                                    CD_AGREED_GRADIENTS)),
                                   CD_SAYS(g->presence, g->digest, g->bucket)},
                   e);
 }
@@ -69,14 +73,14 @@ static void end(void *self)
         cd_split_print(&split, who, sizeof who);
         f.bucket = (int32_t)split.odd.data[2];
         cd_finding_set_parameter(&s->scribe, &f, split.key->part[2]);
-        CD_SAY(f.title, "%s hold different gradients of %s after synchronisation%s", who, f.parameter,
-               cd_scribe_get_count(&s->scribe, count, "parameters"));
-        CD_SAY(f.expected, "rank %u: %s, digest %016llx", split.right.rank, split.right.data[0] ? "a value" : "absent",
-               (unsigned long long)split.right.data[1]);
-        CD_SAY(f.actual, "rank %u: %s, digest %016llx", split.odd.rank, split.odd.data[0] ? "a value" : "absent",
-               (unsigned long long)split.odd.data[1]);
-        CD_SAY(f.advice,
-               "look for a gradient that was added after finalisation, or a hook that returned a local buffer");
+        CD_SAY(f.title, "%s hold different gradients of %s after synchronisation%s", who,
+               f.parameter, cd_scribe_get_count(&s->scribe, count, "parameters"));
+        CD_SAY(f.expected, "rank %u: %s, digest %016llx", split.right.rank,
+               split.right.data[0] ? "a value" : "absent", (unsigned long long)split.right.data[1]);
+        CD_SAY(f.actual, "rank %u: %s, digest %016llx", split.odd.rank,
+               split.odd.data[0] ? "a value" : "absent", (unsigned long long)split.odd.data[1]);
+        CD_SAY(f.advice, "look for a gradient that was added after finalisation, or a hook that "
+                         "returned a local buffer");
         cd_scribe_report(&s->scribe, &f);
     }
     cd_agree_fini(&s->gradients);
@@ -84,8 +88,9 @@ static void end(void *self)
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {CDDP_EV_param, CDDP_EV_group, CDDP_EV_wrap, CDDP_EV_agreement, CDDP_EV_grad_final};
+static const uint16_t kinds[] = {CDDP_EV_param, CDDP_EV_group, CDDP_EV_wrap, CDDP_EV_agreement,
+                                 CDDP_EV_grad_final};
 
-CD_CHECK_TABLE(
-    gradeq, "I-GRADEQ", "synchronised gradients are equal on all ranks",
-    "After a synchronising backward, synced gradients are bitwise equal on all ranks, checked before step().");
+CD_CHECK_TABLE(gradeq, "I-GRADEQ", "synchronised gradients are equal on all ranks",
+               "After a synchronising backward, synced gradients are bitwise equal on all ranks, "
+               "checked before step().");

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* I-GROUP: a reduction has the declared members and divisor; a store key has one owner and one generation.
+/* I-GROUP: a reduction has the declared members and divisor; a store key has one owner and one
+** generation.
 **
 ** Judged from   group (by name), wrap, mark_ready's divide factor, join_notify, store_key.
 ** Exercised     a group was opened by at least two ranks.
-** Blame         the odd ranks of a group's membership; the rank with the wrong divisor; the second writer of a key; who read
-**               what another generation had left behind.
-** Limits        a factor other than the group's size is accepted under join when it is a number of active ranks; a
-**               hook's own division is I-SCALE's business.
+** Blame         the odd ranks of a group's membership; the rank with the wrong divisor; the second
+**               writer of a key; who read what another generation had left behind.
+** Limits        a factor other than the group's size is accepted under join when it is a number of
+**               active ranks; a hook's own division is I-SCALE's business.
 */
 #include "core/check/scribe.h"
 
@@ -37,14 +38,15 @@ typedef struct state {
     cd_table names;  /* name → text, for the report */
     cd_table seats;  /* (group, group_rank) → world rank + 1 */
     cd_ranks ranks;  /* of rank_facts */
-    cd_table keys;     /* store key → key_facts */
+    cd_table keys;   /* store key → key_facts */
     cd_table writings; /* (store key, value) → key_use; (store key, value, generation) → key_use */
     cd_table readings; /* (store key, value, generation, rank) → key_use, the first */
 } state;
 
 static cddp_status begin(const cddp_check_context *context, void **self, cddp_error *err)
 {
-    cddp_status status = cd_check_begin(context, &(cd_check_spec){"I-GROUP", sizeof(state)}, self, err);
+    cddp_status status =
+        cd_check_begin(context, &(cd_check_spec){"I-GROUP", sizeof(state)}, self, err);
     if (status != CDDP_OK) return status;
     state *s = *self;
     cd_agree_init(&s->groups, context->allocator);
@@ -63,17 +65,21 @@ static void take_group(state *s, const cddp_event *e)
     int64_t name = (int64_t)cd_hash_text(e->text);
     char *text = cd_table_add(&s->names, CD_KEY(name));
     if (text != NULL && e->text != NULL) cd_say(text, CD_SCRIBE_NAME_BYTES, "%s", e->text);
-    cd_agree_push(&s->groups, &(cd_statement){.key = CD_KEY(name), CD_SAYS(g->group, g->members, g->members_digest)},
+    cd_agree_push(&s->groups,
+                  &(cd_statement){.key = CD_KEY(name),
+                                  CD_SAYS(g->group, g->members, g->members_digest)},
                   e);
     int64_t *seat = cd_table_add(&s->seats, CD_KEY(g->group, g->group_rank));
     if (seat == NULL) return;
     if (*seat != 0 && *seat != (int64_t)e->rank + 1) {
         cddp_finding f = cd_finding_at(&s->scribe, e);
         f.peer = (int32_t)(*seat - 1);
-        CD_SAY(f.title, "ranks %lld and %u both are member %lld of group '%s'", (long long)(*seat - 1), e->rank,
-               (long long)g->group_rank, e->text != NULL ? e->text : "");
+        CD_SAY(f.title, "ranks %lld and %u both are member %lld of group '%s'",
+               (long long)(*seat - 1), e->rank, (long long)g->group_rank,
+               e->text != NULL ? e->text : "");
         CD_SAY(f.expected, "one world rank per position of the group");
-        CD_SAY(f.actual, "rank %u took a position that rank %lld holds", e->rank, (long long)(*seat - 1));
+        CD_SAY(f.actual, "rank %u took a position that rank %lld holds", e->rank,
+               (long long)(*seat - 1));
         cd_scribe_report(&s->scribe, &f);
     }
     *seat = (int64_t)e->rank + 1;
@@ -83,7 +89,8 @@ static void take_ready(state *s, const cddp_event *e)
 {
     const cddp_event_mark_ready *m = &e->as.mark_ready;
     const rank_facts *r = cd_ranks_find(&s->ranks, e->rank);
-    const cd_group_facts *g = r != NULL && r->is_wrapped ? cd_scribe_find_group(&s->scribe, r->group) : NULL;
+    const cd_group_facts *g =
+        r != NULL && r->is_wrapped ? cd_scribe_find_group(&s->scribe, r->group) : NULL;
     bool divides = m->path == 0 || m->path == 1 || m->path == 3 || m->path == 5;
     if (g == NULL || !divides || m->factor == 0 || m->factor == g->members) return;
     if (r->has_joined && m->factor == r->active) return;
@@ -91,12 +98,13 @@ static void take_ready(state *s, const cddp_event *e)
     cddp_finding f = cd_finding_at(&s->scribe, e);
     f.bucket = (int32_t)m->bucket;
     cd_finding_set_parameter(&s->scribe, &f, m->param);
-    CD_SAY(f.title, "rank %u divides %s by %lld in a group of %lld", e->rank, f.parameter, (long long)m->factor,
-           (long long)g->members);
+    CD_SAY(f.title, "rank %u divides %s by %lld in a group of %lld", e->rank, f.parameter,
+           (long long)m->factor, (long long)g->members);
     CD_SAY(f.expected, "%lld, the size of group '%s'%s", (long long)g->members, g->name,
            r->has_joined ? ", or the ranks still active" : "");
     CD_SAY(f.actual, "%lld", (long long)m->factor);
-    CD_SAY(f.advice, "the divide factor is the group's size, or the active ranks under join (GRD-01)");
+    CD_SAY(f.advice,
+           "the divide factor is the group's size, or the active ranks under join (GRD-01)");
     cd_scribe_hold(&s->scribe, CD_KEY(1), &f);
 }
 
@@ -111,7 +119,8 @@ static void take_writing(key_facts *facts, const key_use *use)
 {
     if (facts->owner.is_known && use->rank == facts->owner.rank) return;
     if (is_before(use, &facts->owner)) {
-        if (facts->owner.is_known && is_before(&facts->owner, &facts->other)) facts->other = facts->owner;
+        if (facts->owner.is_known && is_before(&facts->owner, &facts->other))
+            facts->other = facts->owner;
         facts->owner = *use;
     } else if (is_before(use, &facts->other)) {
         facts->other = *use;
@@ -142,15 +151,19 @@ static void take_key(state *s, const cddp_event *e)
 }
 
 /* A finding about a key at its second use, beside the first. */
-static void hold_key(state *s, const cd_key *hold, const char *name, const key_use *first, const key_use *second)
+static void hold_key(state *s, const cd_key *hold, const char *name, const key_use *first,
+                     const key_use *second)
 {
-    const cddp_event at = {.rank = second->rank, .step = second->step, .sequence = second->sequence};
+    const cddp_event at = {.rank = second->rank,
+                           .step = second->step,
+                           .sequence = second->sequence};
     const bool is_owned = hold->part[0] == 3;
     if (!cd_scribe_is_first(&s->scribe, hold, &at)) return;
     cddp_finding f = cd_finding_at(&s->scribe, &at);
     f.peer = (int32_t)first->rank;
     cd_finding_add_event(&f, first->rank, first->sequence);
-    CD_SAY(f.title, "store key '%s' has %s", name, is_owned ? "two owners" : "the wrong generation");
+    CD_SAY(f.title, "store key '%s' has %s", name,
+           is_owned ? "two owners" : "the wrong generation");
     CD_SAY(f.expected, "rank %u wrote generation %lld", first->rank, (long long)first->generation);
     CD_SAY(f.actual, "rank %u %s generation %lld", second->rank, is_owned ? "wrote" : "read in",
            (long long)second->generation);
@@ -165,7 +178,8 @@ static void judge_keys(state *s)
         const cd_key *k = cd_table_key(&s->readings, i);
         const key_facts *facts = cd_table_find(&s->keys, CD_KEY(k->part[0]));
         const key_use *any = cd_table_find(&s->writings, CD_KEY(k->part[0], k->part[1]));
-        const key_use *right = cd_table_find(&s->writings, CD_KEY(k->part[0], k->part[1], k->part[2], 1));
+        const key_use *right =
+            cd_table_find(&s->writings, CD_KEY(k->part[0], k->part[1], k->part[2], 1));
         if (facts != NULL && any != NULL && right == NULL)
             hold_key(s, CD_KEY(2), facts->name, any, cd_table_value(&s->readings, i));
     }
@@ -206,10 +220,10 @@ static void report_members(state *s, const cd_split *split)
     cd_split_print(split, who, sizeof who);
     const char *name = cd_table_find(&s->names, split->key);
     CD_SAY(f.title, "%s disagree on who is in group '%s'", who, name != NULL ? name : "");
-    CD_SAY(f.expected, "rank %u: %lld members, list %016llx", split->right.rank, (long long)split->right.data[1],
-           (unsigned long long)split->right.data[2]);
-    CD_SAY(f.actual, "rank %u: %lld members, list %016llx", split->odd.rank, (long long)split->odd.data[1],
-           (unsigned long long)split->odd.data[2]);
+    CD_SAY(f.expected, "rank %u: %lld members, list %016llx", split->right.rank,
+           (long long)split->right.data[1], (unsigned long long)split->right.data[2]);
+    CD_SAY(f.actual, "rank %u: %lld members, list %016llx", split->odd.rank,
+           (long long)split->odd.data[1], (unsigned long long)split->odd.data[2]);
     CD_SAY(f.advice, "two groups with different members need different names");
     cd_scribe_report(&s->scribe, &f);
 }
@@ -237,6 +251,6 @@ static void end(void *self)
 static const uint16_t kinds[] = {CDDP_EV_group,       CDDP_EV_wrap,      CDDP_EV_mark_ready,
                                  CDDP_EV_join_notify, CDDP_EV_store_key, CDDP_EV_param};
 
-CD_CHECK_TABLE(
-    group, "I-GROUP", "every reduction has its declared members and divisor",
-    "Members and divisor of each reduction are the declared ones; store keys have one owner set and one generation.");
+CD_CHECK_TABLE(group, "I-GROUP", "every reduction has its declared members and divisor",
+               "Members and divisor of each reduction are the declared ones; store keys have one "
+               "owner set and one generation.");

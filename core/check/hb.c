@@ -1,17 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* I-HB: happens-before. A buffer is not written while a reduction may read it, nor read before its result is there.
+/* I-HB: happens-before. A buffer is not written while a reduction may read it, nor read before its
+** result is there.
 **
 ** Judged from   two sources, each rank by itself.
-**     Buckets   between bucket_launch and bucket_done a bucket is in flight: a mark_ready into it, a grad_local of a
-**               parameter whose gradient is a view of it, and an optimizer_touch of one of its parameters are races.
-**     Streams   touch and order events, by vector clocks: every touch ticks its stream; `order` records a clock at a
-**               mark and joins it where it is waited for; what the host queues comes after everything that it waited
-**               for. Two accesses to overlapping bytes, one of them a write, must be ordered.
-** Exercised     a bucket was filled again after an earlier launch had completed, or two conflicting accesses on
-**               different streams were ordered.
-** Blame         the rank; the finding names both accesses, and the parameter or bucket that was at hand.
-** Limits        sixteen streams per rank, the sixteen latest accesses per region; a marker that an access forgets can
-**               hide a race, never invent one.
+**     Buckets   between bucket_launch and bucket_done a bucket is in flight: a mark_ready into it,
+**               a grad_local of a parameter whose gradient is a view of it, and an optimizer_touch
+**               of one of its parameters are races.
+**     Streams   touch and order events, by vector clocks: every touch ticks its stream; `order`
+**               records a clock at a mark and joins it where it is waited for; what the host queues
+**               comes after everything that it waited for. Two accesses to overlapping bytes, one
+**               of them a write, must be ordered.
+** Exercised     a bucket was filled again after an earlier launch had completed, or two conflicting
+**               accesses on different streams were ordered.
+** Blame         the rank; the finding names both accesses, and the parameter or bucket that was at
+**               hand.
+** Limits        sixteen streams per rank, the sixteen latest accesses per region; a marker that an
+**               access forgets can hide a race, never invent one.
 */
 #include "core/check/layout.h"
 #include "core/check/scribe.h"
@@ -54,18 +58,19 @@ typedef struct region_history {
 typedef struct state {
     cd_scribe scribe;
     cd_layouts layouts;
-    cd_table flights; /* (rank, bucket) → bucket_flight */
-    cd_table views;   /* (rank, param) → 1 when its gradient is a view of its bucket */
+    cd_table flights;   /* (rank, bucket) → bucket_flight */
+    cd_table views;     /* (rank, param) → 1 when its gradient is a view of its bucket */
     cd_ranks clocks;    /* of clocks */
     cd_ranks occasions; /* of occasion */
-    cd_table points;  /* (rank, point) → marked_point */
-    cd_table regions; /* (rank, region) → region_history */
+    cd_table points;    /* (rank, point) → marked_point */
+    cd_table regions;   /* (rank, region) → region_history */
     uint64_t reused, ordered;
 } state;
 
 static cddp_status begin(const cddp_check_context *context, void **self, cddp_error *err)
 {
-    cddp_status status = cd_check_begin(context, &(cd_check_spec){"I-HB", sizeof(state)}, self, err);
+    cddp_status status =
+        cd_check_begin(context, &(cd_check_spec){"I-HB", sizeof(state)}, self, err);
     if (status != CDDP_OK) return status;
     state *s = *self;
     cd_layouts_init(&s->layouts, context->allocator);
@@ -98,12 +103,13 @@ static void use_bucket(state *s, const cddp_event *e, const bucket_use *use)
     cd_finding_add_event(&f, e->rank, b->launch_sequence);
     f.bucket = (int32_t)use->bucket;
     cd_finding_set_parameter(&s->scribe, &f, use->param);
-    CD_SAY(f.title, "rank %u: %s %s while bucket %lld is being reduced", e->rank, f.parameter, use->what,
-           (long long)use->bucket);
+    CD_SAY(f.title, "rank %u: %s %s while bucket %lld is being reduced", e->rank, f.parameter,
+           use->what, (long long)use->bucket);
     CD_SAY(f.expected, "after the bucket's reduction has completed");
-    CD_SAY(f.actual, "between its launch (event %llu) and its completion", (unsigned long long)b->launch_sequence);
-    CD_SAY(f.advice,
-           "wait for the bucket (finalisation does) before its memory is used again; accumulate inside no_sync");
+    CD_SAY(f.actual, "between its launch (event %llu) and its completion",
+           (unsigned long long)b->launch_sequence);
+    CD_SAY(f.advice, "wait for the bucket (finalisation does) before its memory is used again; "
+                     "accumulate inside no_sync");
     cd_scribe_hold(&s->scribe, CD_KEY(use->bucket), &f);
 }
 
@@ -212,15 +218,16 @@ static void report_race(state *s, const cddp_event *e, const access *before)
         if (place != NULL) f.bucket = (int32_t)place->bucket;
         CD_SAY(what, "memory of %s", f.parameter);
     }
-    CD_SAY(f.title, "rank %u: %s is %s on stream %lld without waiting for the %s on stream %lld", e->rank, what,
-           t->write ? "written" : "read", (long long)t->on_stream, before->is_write ? "write" : "read",
-           (long long)(before->stream - 1));
-    CD_SAY(f.expected, "an order between event %llu and event %llu", (unsigned long long)before->sequence,
-           (unsigned long long)e->sequence);
-    CD_SAY(f.actual, "bytes %lld to %lld of region %lld, none waits for the other; by %s", (long long)t->begin,
-           (long long)t->end, (long long)t->region, e->text != NULL ? e->text : "somebody");
-    CD_SAY(f.advice, "record an event on stream %lld and let stream %lld wait for it", (long long)(before->stream - 1),
-           (long long)t->on_stream);
+    CD_SAY(f.title, "rank %u: %s is %s on stream %lld without waiting for the %s on stream %lld",
+           e->rank, what, t->write ? "written" : "read", (long long)t->on_stream,
+           before->is_write ? "write" : "read", (long long)(before->stream - 1));
+    CD_SAY(f.expected, "an order between event %llu and event %llu",
+           (unsigned long long)before->sequence, (unsigned long long)e->sequence);
+    CD_SAY(f.actual, "bytes %lld to %lld of region %lld, none waits for the other; by %s",
+           (long long)t->begin, (long long)t->end, (long long)t->region,
+           e->text != NULL ? e->text : "somebody");
+    CD_SAY(f.advice, "record an event on stream %lld and let stream %lld wait for it",
+           (long long)(before->stream - 1), (long long)t->on_stream);
     cd_scribe_report(&s->scribe, &f);
 }
 
@@ -234,7 +241,8 @@ static void take_touch(state *s, const cddp_event *e)
     learn(c->of[stream], c->of[HOST]);
     for (uint32_t i = 0; i < h->count; i++) {
         const access *a = &h->accesses[i];
-        bool conflicts = a->stream != stream && (a->is_write || t->write) && a->begin < t->end && t->begin < a->end;
+        bool conflicts = a->stream != stream && (a->is_write || t->write) && a->begin < t->end &&
+                         t->begin < a->end;
         if (!conflicts) continue;
         if (a->time <= c->of[stream][a->stream]) {
             s->ordered++;
@@ -244,7 +252,8 @@ static void take_touch(state *s, const cddp_event *e)
         }
     }
     c->of[stream][stream]++;
-    h->accesses[h->next] = (access){stream, c->of[stream][stream], t->begin, t->end, e->sequence, t->write != 0};
+    h->accesses[h->next] =
+        (access){stream, c->of[stream][stream], t->begin, t->end, e->sequence, t->write != 0};
     h->next = (h->next + 1) % ACCESSES_MAX;
     if (h->count < ACCESSES_MAX) h->count++;
 }
@@ -277,12 +286,14 @@ static void event(void *self, const cddp_event *e)
         break;
     case CDDP_EV_mark_ready:
         take_occasion(s, e, -1, -1);
-        use_bucket(s, e, &(bucket_use){e->as.mark_ready.bucket, e->as.mark_ready.param, "is copied in"});
+        use_bucket(s, e,
+                   &(bucket_use){e->as.mark_ready.bucket, e->as.mark_ready.param, "is copied in"});
         break;
     case CDDP_EV_optimizer_touch: {
         const cd_place *place = cd_layouts_find(&s->layouts, e->rank, e->as.optimizer_touch.param);
         if (place != NULL && e->as.optimizer_touch.touched)
-            use_bucket(s, e, &(bucket_use){place->bucket, e->as.optimizer_touch.param, "is stepped on"});
+            use_bucket(s, e,
+                       &(bucket_use){place->bucket, e->as.optimizer_touch.param, "is stepped on"});
         break;
     }
     case CDDP_EV_order:
@@ -301,9 +312,10 @@ static void end(void *self)
     state *s = self;
     if (s == NULL) return;
     if (s->reused + s->ordered > 0)
-        cd_scribe_exercise(&s->scribe,
-                           "%llu uses of a bucket after its completion, %llu ordered accesses across streams",
-                           (unsigned long long)s->reused, (unsigned long long)s->ordered);
+        cd_scribe_exercise(
+            &s->scribe,
+            "%llu uses of a bucket after its completion, %llu ordered accesses across streams",
+            (unsigned long long)s->reused, (unsigned long long)s->ordered);
     cd_layouts_fini(&s->layouts);
     cd_table_fini(&s->flights);
     cd_table_fini(&s->views);
@@ -314,11 +326,12 @@ static void end(void *self)
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {CDDP_EV_param,       CDDP_EV_bucket_layout, CDDP_EV_bucket_launch,
-                                 CDDP_EV_bucket_done, CDDP_EV_rebuild,       CDDP_EV_grad_final,
-                                 CDDP_EV_grad_local,  CDDP_EV_mark_ready,    CDDP_EV_optimizer_touch,
-                                 CDDP_EV_order,       CDDP_EV_touch};
+static const uint16_t kinds[] = {
+    CDDP_EV_param,           CDDP_EV_bucket_layout, CDDP_EV_bucket_launch, CDDP_EV_bucket_done,
+    CDDP_EV_rebuild,         CDDP_EV_grad_final,    CDDP_EV_grad_local,    CDDP_EV_mark_ready,
+    CDDP_EV_optimizer_touch, CDDP_EV_order,         CDDP_EV_touch};
 
 CD_CHECK_TABLE(hb, "I-HB", "no buffer is touched while somebody else may use it",
-               "Happens-before: last write before the launch reads, completion before the next write, read or reuse; "
+               "Happens-before: last write before the launch reads, completion before the next "
+               "write, read or reuse; "
                "per stream, by vector clocks.");

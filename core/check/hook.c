@@ -1,17 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* I-HOOK: a comm hook is called once per bucket per window, in bucket order, with the last one marked, and keeps its
-** own law.
+/* I-HOOK: a comm hook is called once per bucket per window, in bucket order, with the last one
+** marked, and keeps its own law.
 **
-** Judged from   hook_call and hook_done between two finalised backwards; bucket_layout for which bucket is last;
-**               hook_law (a quantity the hook states itself, with its allowed distance; or the n-th of each rank, summed
-**               over the ranks); compare events of link 9;
-**               hook_done digests across ranks where the backend promises equal bits; agreement, which narrows that to the
-**               ranks that must agree.
+** Judged from   hook_call and hook_done between two finalised backwards; bucket_layout for which
+**               bucket is last; hook_law (a quantity the hook states itself, with its allowed
+**               distance; or the n-th of each rank, summed over the ranks); compare events of link
+**               9; hook_done digests across ranks where the backend promises equal bits; agreement,
+**               which narrows that to the ranks that must agree.
 ** Exercised     a hook call completed.
-** Blame         the rank and the bucket; for a law the rank that broke it, none where it is over all ranks.
-** Limits        calls with the zeros of a joined rank have no window and are left out. The first pass of a static graph
-**               marks no bucket as last (STA-04), so is_last is judged from the second
-**               window on. What a hook declares to be no communication (noop) makes ranks differ, as it should.
+** Blame         the rank and the bucket; for a law the rank that broke it, none where it is over
+**               all ranks.
+** Limits        calls with the zeros of a joined rank have no window and are left out. The first
+**               pass of a static graph marks no bucket as last (STA-04), so is_last is judged from
+**               the second window on. What a hook declares to be no communication (noop) makes
+**               ranks differ, as it should.
 */
 #include "core/check/scribe.h"
 
@@ -22,7 +24,8 @@
 #include <math.h>
 
 typedef struct rank_facts {
-    int64_t windows, last_bucket; /* finalised backwards; bucket of the previous call in this window, + 1 */
+    /* finalised backwards; bucket of the previous call in this window, + 1 */
+    int64_t windows, last_bucket;
     int64_t group, bucket_count;
     int64_t generation;
     uint64_t calls, done;
@@ -35,7 +38,8 @@ typedef struct call {
     uint64_t sequence;
 } call;
 
-/* One statement of a law over all ranks, so far; the place is that of the lowest rank that spoke. */
+/* One statement of a law over all ranks, so far; the place is that of the lowest rank that
+** spoke. */
 typedef struct joint {
     double left, right, bound;
     uint32_t count, rank, step, micro_step;
@@ -54,7 +58,8 @@ typedef struct state {
 
 static cddp_status begin(const cddp_check_context *context, void **self, cddp_error *err)
 {
-    cddp_status status = cd_check_begin(context, &(cd_check_spec){"I-HOOK", sizeof(state)}, self, err);
+    cddp_status status =
+        cd_check_begin(context, &(cd_check_spec){"I-HOOK", sizeof(state)}, self, err);
     if (status != CDDP_OK) return status;
     state *s = *self;
     cd_ranks_init(&s->ranks, context->allocator, sizeof(rank_facts));
@@ -75,11 +80,12 @@ static void report(state *s, const cddp_event *e, const breach *b)
     if (!cd_scribe_is_first(&s->scribe, CD_KEY(0, b->bucket), e)) return;
     cddp_finding f = cd_finding_at(&s->scribe, e);
     f.bucket = (int32_t)b->bucket;
-    CD_SAY(f.title, "rank %u: hook %s%s%s", e->rank, e->text != NULL ? e->text : "", e->text != NULL ? " " : "",
-           b->title);
+    CD_SAY(f.title, "rank %u: hook %s%s%s", e->rank, e->text != NULL ? e->text : "",
+           e->text != NULL ? " " : "", b->title);
     CD_SAY(f.expected, "%s", b->expected);
     CD_SAY(f.actual, "%s", b->actual);
-    CD_SAY(f.advice, "a hook is called once per bucket per synchronised backward, in bucket order (HOOK-04)");
+    CD_SAY(f.advice,
+           "a hook is called once per bucket per synchronised backward, in bucket order (HOOK-04)");
     cd_scribe_hold(&s->scribe, CD_KEY(0, b->bucket), &f);
 }
 
@@ -99,11 +105,12 @@ static void take_call(state *s, const cddp_event *e, rank_facts *r)
     if (h->bucket + 1 < r->last_bucket)
         report(s, e, &(breach){h->bucket, "is called out of bucket order", expected, actual});
     bool is_last = h->bucket + 1 == r->bucket_count;
-    CD_SAY(expected, "is_last %s: bucket %lld of %lld", is_last ? "set" : "not set", (long long)h->bucket,
-           (long long)r->bucket_count);
+    CD_SAY(expected, "is_last %s: bucket %lld of %lld", is_last ? "set" : "not set",
+           (long long)h->bucket, (long long)r->bucket_count);
     CD_SAY(actual, "is_last %s", h->is_last ? "set" : "not set");
     if (r->windows > 0 && r->bucket_count > 0 && is_last != (h->is_last != 0))
-        report(s, e, &(breach){h->bucket, "is told wrongly which bucket is last", expected, actual});
+        report(s, e,
+               &(breach){h->bucket, "is told wrongly which bucket is last", expected, actual});
     CD_SAY(expected, "layout %lld", (long long)r->generation);
     CD_SAY(actual, "layout %lld", (long long)h->generation);
     if (h->generation != r->generation)
@@ -118,14 +125,18 @@ static void take_done(state *s, const cddp_event *e, rank_facts *r)
     call *c = cd_table_add(&s->calls, CD_KEY(e->rank, h->bucket));
     if (c == NULL) return;
     if (!c->is_open)
-        report(s, e, &(breach){h->bucket, "completes without having been called", "a call before", "no open call"});
+        report(s, e,
+               &(breach){h->bucket, "completes without having been called", "a call before",
+                         "no open call"});
     c->is_open = false;
     r->done++;
     s->completed++;
     if (r->is_wrapped && h->digest != 0 && cd_scribe_has_equal_bits(&s->scribe, r->group))
         cd_agree_push(&s->results,
-                      &(cd_statement){.key = CD_KEY(e->step, e->micro_step, h->bucket,
-                                                    cd_scribe_get_block(&s->scribe, r->group, e->rank, CD_AGREED_GRADIENTS)),
+                      &(cd_statement){.key =
+                                          CD_KEY(e->step, e->micro_step, h->bucket,
+                                                 cd_scribe_get_block(&s->scribe, r->group, e->rank,
+                                                                     CD_AGREED_GRADIENTS)),
                                       CD_SAYS(h->digest, h->dtype)},
                       e);
 }
@@ -139,11 +150,15 @@ static void take_law(state *s, const cddp_event *e)
     cddp_finding f = cd_finding_at(&s->scribe, e);
     f.bucket = (int32_t)l->bucket;
     const char *text = e->text != NULL ? e->text : "";
-    if (l->bucket < 0) CD_SAY(f.title, "rank %u breaks a law: %s", e->rank, text);
-    else CD_SAY(f.title, "rank %u: the hook breaks its law for bucket %lld: %s", e->rank, (long long)l->bucket, text);
+    if (l->bucket < 0)
+        CD_SAY(f.title, "rank %u breaks a law: %s", e->rank, text);
+    else
+        CD_SAY(f.title, "rank %u: the hook breaks its law for bucket %lld: %s", e->rank,
+               (long long)l->bucket, text);
     CD_SAY(f.expected, "%.17g, within %.3g", right, bound);
     CD_SAY(f.actual, "%.17g", left);
-    CD_SAY(f.advice, "state that is keyed by bucket index does not survive a rebuild; error feedback must remember "
+    CD_SAY(f.advice, "state that is keyed by bucket index does not survive a rebuild; error "
+                     "feedback must remember "
                      "what was not sent");
     cd_scribe_hold(&s->scribe, CD_KEY(1, l->bucket), &f);
 }
@@ -154,7 +169,9 @@ static joint *add_to_joint(state *s, const cddp_event *e, const rank_facts *r)
     const cddp_event_hook_law *l = &e->as.hook_law;
     int64_t law = (int64_t)cd_hash_text(e->text);
     uint64_t *before = cd_table_add(&s->stated, CD_KEY(e->rank, l->bucket, law));
-    joint *j = before != NULL ? cd_table_add(&s->joint, CD_KEY((int64_t)*before, l->bucket, law, r->group)) : NULL;
+    joint *j = before != NULL
+                   ? cd_table_add(&s->joint, CD_KEY((int64_t)*before, l->bucket, law, r->group))
+                   : NULL;
     if (j == NULL) return NULL;
     (*before)++;
     j->left += cd_f64_of(l->left);
@@ -174,18 +191,28 @@ static void take_joint_law(state *s, const cddp_event *e, const rank_facts *r)
 {
     const cd_group_facts *group = r->is_wrapped ? cd_scribe_find_group(&s->scribe, r->group) : NULL;
     const joint *j = group != NULL ? add_to_joint(s, e, r) : NULL;
-    if (j == NULL || j->count != (uint64_t)group->members || fabs(j->left - j->right) <= j->bound) return;
-    cddp_event place = {.kind = e->kind, .rank = j->rank, .step = j->step, .micro_step = j->micro_step, .sequence = j->sequence};
+    if (j == NULL || j->count != (uint64_t)group->members || fabs(j->left - j->right) <= j->bound)
+        return;
+    cddp_event place = {.kind = e->kind,
+                        .rank = j->rank,
+                        .step = j->step,
+                        .micro_step = j->micro_step,
+                        .sequence = j->sequence};
     if (!cd_scribe_is_first(&s->scribe, CD_KEY(3, e->as.hook_law.bucket), &place)) return;
     cddp_finding f = cd_finding_at(&s->scribe, &place);
     f.rank = -1;
     f.bucket = (int32_t)e->as.hook_law.bucket;
     const char *text = e->text != NULL ? e->text : "";
-    if (f.bucket < 0) CD_SAY(f.title, "the ranks together break a law: %s", text);
-    else CD_SAY(f.title, "the hook breaks its law over all ranks for bucket %lld: %s", (long long)f.bucket, text);
-    CD_SAY(f.expected, "%.9g, within %.3g", j->right, j->bound); /* not more: the last digits depend on the order of ranks */
+    if (f.bucket < 0)
+        CD_SAY(f.title, "the ranks together break a law: %s", text);
+    else
+        CD_SAY(f.title, "the hook breaks its law over all ranks for bucket %lld: %s",
+               (long long)f.bucket, text);
+    /* not more: the last digits depend on the order of ranks */
+    CD_SAY(f.expected, "%.9g, within %.3g", j->right, j->bound);
     CD_SAY(f.actual, "%.9g", j->left);
-    CD_SAY(f.advice, "what is averaged, and by which number; what the ranks must hold alike before");
+    CD_SAY(f.advice,
+           "what is averaged, and by which number; what the ranks must hold alike before");
     cd_scribe_hold(&s->scribe, CD_KEY(3, e->as.hook_law.bucket), &f);
 }
 
@@ -210,7 +237,9 @@ static void close_window(state *s, const cddp_event *e, rank_facts *r)
         const cd_key *key = cd_table_key(&s->calls, i);
         int64_t b = key->part[1];
         if (key->part[0] != (int64_t)e->rank || !c->is_open) continue;
-        report(s, e, &(breach){b, "never completes for a bucket", "a result before finalisation", "none"});
+        report(s, e,
+               &(breach){b, "never completes for a bucket", "a result before finalisation",
+                         "none"});
     }
     r->calls = r->done = 0;
     r->last_bucket = 0;
@@ -231,7 +260,8 @@ static void event(void *self, const cddp_event *e)
     case CDDP_EV_bucket_layout:
         if (e->as.bucket_layout.generation != r->generation) r->bucket_count = 0;
         r->generation = e->as.bucket_layout.generation;
-        if (e->as.bucket_layout.bucket >= r->bucket_count) r->bucket_count = e->as.bucket_layout.bucket + 1;
+        if (e->as.bucket_layout.bucket >= r->bucket_count)
+            r->bucket_count = e->as.bucket_layout.bucket + 1;
         break;
     case CDDP_EV_bucket_launch:
         r->is_shadow = e->as.bucket_launch.shadow;
@@ -243,8 +273,10 @@ static void event(void *self, const cddp_event *e)
         if (!r->is_shadow) take_done(s, e, r);
         break;
     case CDDP_EV_hook_law:
-        if (e->as.hook_law.over_ranks) take_joint_law(s, e, r);
-        else take_law(s, e);
+        if (e->as.hook_law.over_ranks)
+            take_joint_law(s, e, r);
+        else
+            take_law(s, e);
         break;
     case CDDP_EV_compare:
         take_compare(s, e);
@@ -261,7 +293,9 @@ static void end(void *self)
 {
     state *s = self;
     if (s == NULL) return;
-    if (s->completed > 0) cd_scribe_exercise(&s->scribe, "%llu hook calls completed", (unsigned long long)s->completed);
+    if (s->completed > 0)
+        cd_scribe_exercise(&s->scribe, "%llu hook calls completed",
+                           (unsigned long long)s->completed);
     cd_split split;
     uint64_t count = 0;
     size_t cursor = 0;
@@ -270,8 +304,10 @@ static void end(void *self)
         char who[160];
         cd_split_print(&split, who, sizeof who);
         f.bucket = (int32_t)split.key->part[2];
-        CD_SAY(f.title, "%s get different results from the hook for bucket %lld", who, (long long)split.key->part[2]);
-        CD_SAY(f.expected, "rank %u: %016llx", split.right.rank, (unsigned long long)split.right.data[0]);
+        CD_SAY(f.title, "%s get different results from the hook for bucket %lld", who,
+               (long long)split.key->part[2]);
+        CD_SAY(f.expected, "rank %u: %016llx", split.right.rank,
+               (unsigned long long)split.right.data[0]);
         CD_SAY(f.actual, "rank %u: %016llx", split.odd.rank, (unsigned long long)split.odd.data[0]);
         CD_SAY(f.advice, "equality of replicas is the hook's responsibility (HOOK-08)");
         cd_scribe_report(&s->scribe, &f);
@@ -284,10 +320,11 @@ static void end(void *self)
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {CDDP_EV_param,         CDDP_EV_group,       CDDP_EV_wrap,      CDDP_EV_bucket_layout,
-                                 CDDP_EV_bucket_launch, CDDP_EV_hook_call,   CDDP_EV_hook_done, CDDP_EV_hook_law,
-                                 CDDP_EV_compare,       CDDP_EV_backward_end, CDDP_EV_agreement};
+static const uint16_t kinds[] = {CDDP_EV_param,         CDDP_EV_group,         CDDP_EV_wrap,
+                                 CDDP_EV_bucket_layout, CDDP_EV_bucket_launch, CDDP_EV_hook_call,
+                                 CDDP_EV_hook_done,     CDDP_EV_hook_law,      CDDP_EV_compare,
+                                 CDDP_EV_backward_end,  CDDP_EV_agreement};
 
-CD_CHECK_TABLE(
-    hook, "I-HOOK", "the comm hook keeps its contract and its law",
-    "The hook contract holds per bucket and window; hook state is consistent over steps, rebuilds and ranks.");
+CD_CHECK_TABLE(hook, "I-HOOK", "the comm hook keeps its contract and its law",
+               "The hook contract holds per bucket and window; hook state is consistent over "
+               "steps, rebuilds and ranks.");

@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* I-INIT: before step 0 every rank holds the same parameters, buffers, names and ignore lists, and they are rank 0's.
+/* I-INIT: before step 0 every rank holds the same parameters, buffers, names and ignore lists, and
+** they are rank 0's.
 **
-** Judged from   param, buffer, wrap and value at moment 1 (after the initial synchronisation, or in its place); the roots
-**               of the broadcasts between the first param and wrap.
+** Judged from   param, buffer, wrap and value at moment 1 (after the initial synchronisation, or in
+**               its place); the roots of the broadcasts between the first param and wrap.
 ** Exercised     at least two ranks told the content of a parameter or buffer at moment 1.
-** Blame         the odd ranks; with two ranks both; for another root than 0, the ranks that follow it.
-** Limits        ignored parameters and buffers may differ by right (IGN-01); not so those whose reduction is only delayed (DEL-01).
+** Blame         the odd ranks; with two ranks both; for another root than 0, the ranks that follow
+**               it.
+** Limits        ignored parameters and buffers may differ by right (IGN-01); not so those whose
+**               reduction is only delayed (DEL-01).
 */
 #include "core/check/lists.h"
 #include "core/check/scribe.h"
@@ -17,8 +20,9 @@
 enum { ABOUT_PARAM, ABOUT_BUFFER, ABOUT_WRAP, ABOUT_VALUE };
 
 typedef struct rank_facts {
-    int64_t wraps;             /* how often it wrapped: again after a resume */
-    int64_t root, root_group; /* of the last broadcast since the parameters were told that came from another rank than 0 */
+    int64_t wraps; /* how often it wrapped: again after a resume */
+    /* of the last broadcast since the parameters were told that came from another rank than 0 */
+    int64_t root, root_group;
 } rank_facts;
 
 typedef struct state {
@@ -33,7 +37,8 @@ typedef struct state {
 
 static cddp_status begin(const cddp_check_context *context, void **self, cddp_error *err)
 {
-    cddp_status status = cd_check_begin(context, &(cd_check_spec){"I-INIT", sizeof(state)}, self, err);
+    cddp_status status =
+        cd_check_begin(context, &(cd_check_spec){"I-INIT", sizeof(state)}, self, err);
     if (status != CDDP_OK) return status;
     state *s = *self;
     cd_agree_init(&s->tables, context->allocator);
@@ -54,13 +59,16 @@ static void note_ignored(state *s, int64_t what, int64_t id)
 static void judge_root(state *s, const cddp_event *e, const rank_facts *r)
 {
     const cd_key *key = CD_KEY(ABOUT_WRAP);
-    if (r->root == 0 || r->root_group != e->as.wrap.group || !cd_scribe_is_first(&s->scribe, key, e)) return;
+    if (r->root == 0 || r->root_group != e->as.wrap.group ||
+        !cd_scribe_is_first(&s->scribe, key, e))
+        return;
     cddp_finding f = cd_finding_at(&s->scribe, e);
     CD_SAY(f.title, "the initial state came from rank %lld of group '%s'", (long long)r->root,
            cd_scribe_get_group(&s->scribe, r->root_group));
     CD_SAY(f.expected, "broadcasts from rank 0 while the model is wrapped");
     CD_SAY(f.actual, "a broadcast from rank %lld", (long long)r->root);
-    CD_SAY(f.advice, "equal replicas are not enough: what rank 0 loaded or was initialised with is overwritten (INI-11)");
+    CD_SAY(f.advice, "equal replicas are not enough: what rank 0 loaded or was initialised with is "
+                     "overwritten (INI-11)");
     cd_scribe_hold(&s->scribe, key, &f);
 }
 
@@ -72,7 +80,10 @@ static void take_wrap(state *s, const cddp_event *e)
         judge_root(s, e, r);
         *r = (rank_facts){.wraps = r->wraps + 1};
     }
-    cd_agree_push(&s->tables, &(cd_statement){.key = CD_KEY(ABOUT_WRAP, w->group), CD_SAYS(w->params, w->buffers, w->init_sync)}, e);
+    cd_agree_push(&s->tables,
+                  &(cd_statement){.key = CD_KEY(ABOUT_WRAP, w->group),
+                                  CD_SAYS(w->params, w->buffers, w->init_sync)},
+                  e);
 }
 
 static void event(void *self, const cddp_event *e)
@@ -84,41 +95,46 @@ static void event(void *self, const cddp_event *e)
         const cddp_event_param *p = &e->as.param;
         rank_facts *r = cd_ranks_add(&s->ranks, e->rank);
         if (r != NULL) r->root = 0;
-        const bool is_delayed = e->text != NULL && cd_lists_find(&s->lists, e->rank, CD_LIST_DELAYED, e->text) == CD_LISTED;
+        const bool is_delayed =
+            e->text != NULL &&
+            cd_lists_find(&s->lists, e->rank, CD_LIST_DELAYED, e->text) == CD_LISTED;
         if (p->ignored && !is_delayed) note_ignored(s, 0, p->ordinal);
         cd_agree_push(&s->tables,
                       &(cd_statement){.key = CD_KEY(ABOUT_PARAM, p->ordinal),
                                       CD_SAYS(p->numel, p->dtype, p->shape, p->name,
-                                              p->requires_grad | p->ignored << 1 | p->sparse << 2, p->param)},
+                                              p->requires_grad | p->ignored << 1 | p->sparse << 2,
+                                              p->param)},
                       e);
     } else if (e->kind == CDDP_EV_buffer) {
         const cddp_event_buffer *b = &e->as.buffer;
         if (b->ignored) note_ignored(s, 1, b->buffer);
         cd_agree_push(&s->tables,
                       &(cd_statement){.key = CD_KEY(ABOUT_BUFFER, b->buffer),
-                                      CD_SAYS(b->numel, b->dtype, (int64_t)cd_hash_text(e->text), b->ignored)},
+                                      CD_SAYS(b->numel, b->dtype, (int64_t)cd_hash_text(e->text),
+                                              b->ignored)},
                       e);
     } else if (e->kind == CDDP_EV_wrap) {
         take_wrap(s, e);
     } else if (e->kind == CDDP_EV_collective_post) {
         const cddp_event_collective_post *c = &e->as.collective_post;
         rank_facts *r = cd_ranks_add(&s->ranks, e->rank);
-        if (r != NULL && c->op == CDDP_OP_BROADCAST && c->root != 0) r->root = c->root, r->root_group = c->group;
+        if (r != NULL && c->op == CDDP_OP_BROADCAST && c->root != 0)
+            r->root = c->root, r->root_group = c->group;
     } else if (e->kind == CDDP_EV_value && e->as.value.moment == 1 && e->as.value.what <= 1) {
         const cddp_event_value *v = &e->as.value;
         if (v->digest != 0) s->has_digest = true;
         const rank_facts *r = cd_ranks_find(&s->ranks, e->rank);
-        cd_agree_push(
-            &s->values,
-            &(cd_statement){.key = CD_KEY(v->what, v->id, r != NULL ? r->wraps : 0), CD_SAYS(v->presence, v->digest)},
-            e);
+        cd_agree_push(&s->values,
+                      &(cd_statement){.key = CD_KEY(v->what, v->id, r != NULL ? r->wraps : 0),
+                                      CD_SAYS(v->presence, v->digest)},
+                      e);
     }
 }
 
 static void say_flags(int64_t flags, char *text, size_t text_bytes)
 {
-    cd_say(text, text_bytes, "%s%s%s", (flags & 1) ? "trainable" : "frozen", (flags & 2) ? ", ignored" : "",
-           (flags & 4) ? ", sparse" : "");
+    cd_say(text, text_bytes, "%s%s%s", (flags & 1) ? "trainable" : "frozen",
+           (flags & 2) ? ", ignored" : "", (flags & 4) ? ", sparse" : "");
 }
 
 static void report_table(state *s, const cd_split *split)
@@ -137,12 +153,15 @@ static void report_table(state *s, const cd_split *split)
         f.param = (int32_t)y[5];
         say_flags(x[4], right, sizeof right);
         say_flags(y[4], left, sizeof left);
-        CD_SAY(f.title, "%s disagree on the %s of parameter %lld, %s", who, what, (long long)id, f.parameter);
-        CD_SAY(f.expected, "rank %u: %lld elements of %s, %s, name digest %016llx", split->right.rank, (long long)x[0],
-               cddp_dtype_name((cddp_dtype)x[1]), right, (unsigned long long)x[3]);
-        CD_SAY(f.actual, "rank %u: %lld elements of %s, %s, name digest %016llx", split->odd.rank, (long long)y[0],
-               cddp_dtype_name((cddp_dtype)y[1]), left, (unsigned long long)y[3]);
-        CD_SAY(f.advice, "ranks must build the same model; dtypes are not verified at construction (INI-09)");
+        CD_SAY(f.title, "%s disagree on the %s of parameter %lld, %s", who, what, (long long)id,
+               f.parameter);
+        CD_SAY(f.expected, "rank %u: %lld elements of %s, %s, name digest %016llx",
+               split->right.rank, (long long)x[0], cddp_dtype_name((cddp_dtype)x[1]), right,
+               (unsigned long long)x[3]);
+        CD_SAY(f.actual, "rank %u: %lld elements of %s, %s, name digest %016llx", split->odd.rank,
+               (long long)y[0], cddp_dtype_name((cddp_dtype)y[1]), left, (unsigned long long)y[3]);
+        CD_SAY(f.advice,
+               "ranks must build the same model; dtypes are not verified at construction (INI-09)");
     } else if (split->key->part[0] == ABOUT_BUFFER) {
         CD_SAY(f.title, "%s disagree on buffer %s", who, cd_scribe_get_buffer(&s->scribe, id));
         CD_SAY(f.expected, "rank %u: %lld elements of %s%s", split->right.rank, (long long)x[0],
@@ -151,10 +170,10 @@ static void report_table(state *s, const cd_split *split)
                cddp_dtype_name((cddp_dtype)y[1]), y[3] ? ", ignored" : "");
     } else {
         CD_SAY(f.title, "%s disagree on how many parameters and buffers are wrapped", who);
-        CD_SAY(f.expected, "rank %u: %lld parameters, %lld buffers%s", split->right.rank, (long long)x[0],
-               (long long)x[1], x[2] ? "" : ", no initial sync");
-        CD_SAY(f.actual, "rank %u: %lld parameters, %lld buffers%s", split->odd.rank, (long long)y[0], (long long)y[1],
-               y[2] ? "" : ", no initial sync");
+        CD_SAY(f.expected, "rank %u: %lld parameters, %lld buffers%s", split->right.rank,
+               (long long)x[0], (long long)x[1], x[2] ? "" : ", no initial sync");
+        CD_SAY(f.actual, "rank %u: %lld parameters, %lld buffers%s", split->odd.rank,
+               (long long)y[0], (long long)y[1], y[2] ? "" : ", no initial sync");
     }
     cd_scribe_report(&s->scribe, &f);
 }
@@ -165,7 +184,8 @@ static void report_values(state *s)
     cd_split split, first = {0};
     uint64_t count = 0;
     for (size_t cursor = 0; cd_agree_next(&s->values, &cursor, &split);) {
-        if (cd_table_find(&s->ignored, CD_KEY(split.key->part[0], split.key->part[1])) != NULL) continue;
+        if (cd_table_find(&s->ignored, CD_KEY(split.key->part[0], split.key->part[1])) != NULL)
+            continue;
         if (count++ == 0) first = split;
     }
     if (count == 0) return;
@@ -176,12 +196,15 @@ static void report_values(state *s)
     const char *name = is_buffer ? cd_scribe_get_buffer(&s->scribe, first.key->part[1])
                                  : cd_scribe_get_ordinal(&s->scribe, first.key->part[1]);
     if (!is_buffer) CD_SAY(f.parameter, "%s", name);
-    CD_SAY(f.title, "%s start with different values of %s %s%s", who, is_buffer ? "buffer" : "parameter", name,
+    CD_SAY(f.title, "%s start with different values of %s %s%s", who,
+           is_buffer ? "buffer" : "parameter", name,
            cd_scribe_get_count(&s->scribe, count, "tensors in all"));
-    CD_SAY(f.expected, "rank %u: digest %016llx", first.right.rank, (unsigned long long)first.right.data[1]);
-    CD_SAY(f.actual, "rank %u: digest %016llx", first.odd.rank, (unsigned long long)first.odd.data[1]);
-    CD_SAY(f.advice,
-           "without the initial synchronisation equal starting values are the caller's responsibility (INI-14)");
+    CD_SAY(f.expected, "rank %u: digest %016llx", first.right.rank,
+           (unsigned long long)first.right.data[1]);
+    CD_SAY(f.actual, "rank %u: digest %016llx", first.odd.rank,
+           (unsigned long long)first.odd.data[1]);
+    CD_SAY(f.advice, "without the initial synchronisation equal starting values are the caller's "
+                     "responsibility (INI-14)");
     cd_scribe_report(&s->scribe, &f);
 }
 
@@ -203,7 +226,9 @@ static void end(void *self)
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {CDDP_EV_param, CDDP_EV_buffer, CDDP_EV_wrap, CDDP_EV_value, CDDP_EV_collective_post, CDDP_EV_option};
+static const uint16_t kinds[] = {CDDP_EV_param, CDDP_EV_buffer,          CDDP_EV_wrap,
+                                 CDDP_EV_value, CDDP_EV_collective_post, CDDP_EV_option};
 
 CD_CHECK_TABLE(init, "I-INIT", "all ranks start from the same model",
-               "State (parameters, buffers, name tables, ignore lists) agrees on all ranks before step 0, and is rank 0's.");
+               "State (parameters, buffers, name tables, ignore lists) agrees on all ranks before "
+               "step 0, and is rank 0's.");

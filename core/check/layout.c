@@ -25,7 +25,8 @@ void cd_layouts_learn(cd_layouts *layouts, const cddp_event *event)
     int64_t *member = cd_table_add(&layouts->members, CD_KEY(event->rank, l->bucket, l->slot));
     /* Not the highest: a wrapper that is made again starts from generation 0. */
     if (newest != NULL) *newest = l->generation + 1;
-    if (place != NULL) *place = (cd_place){l->bucket, l->slot, l->offset, l->numel, l->generation, l->dtype};
+    if (place != NULL)
+        *place = (cd_place){l->bucket, l->slot, l->offset, l->numel, l->generation, l->dtype};
     if (member != NULL) {
         member[0] = l->param;
         member[1] = l->generation;
@@ -43,8 +44,10 @@ int64_t cd_layouts_generation(const cd_layouts *layouts, uint32_t rank)
     return newest != NULL ? *newest - 1 : -1;
 }
 
-int64_t cd_layouts_member(const cd_layouts *layouts, uint32_t rank, const int64_t bucket_and_slot[2])
+int64_t cd_layouts_member(const cd_layouts *layouts, uint32_t rank,
+                          const int64_t bucket_and_slot[2])
 {
-    const int64_t *member = cd_table_find(&layouts->members, CD_KEY(rank, bucket_and_slot[0], bucket_and_slot[1]));
+    const int64_t *member =
+        cd_table_find(&layouts->members, CD_KEY(rank, bucket_and_slot[0], bucket_and_slot[1]));
     return member != NULL && member[1] == cd_layouts_generation(layouts, rank) ? member[0] : -1;
 }

@@ -16,8 +16,12 @@ typedef struct cd_layouts {
 
 void cd_layouts_init(cd_layouts *layouts, const cddp_allocator *allocator);
 void cd_layouts_fini(cd_layouts *layouts);
-void cd_layouts_learn(cd_layouts *layouts, const cddp_event *event);                      /* ignores other kinds */
-const cd_place *cd_layouts_find(const cd_layouts *layouts, uint32_t rank, int64_t param); /* NULL when unknown */
-int64_t cd_layouts_generation(const cd_layouts *layouts, uint32_t rank);                  /* -1 before the first */
+/* ignores other kinds */
+void cd_layouts_learn(cd_layouts *layouts, const cddp_event *event);
+/* NULL when unknown */
+const cd_place *cd_layouts_find(const cd_layouts *layouts, uint32_t rank, int64_t param);
+/* -1 before the first */
+int64_t cd_layouts_generation(const cd_layouts *layouts, uint32_t rank);
 /* The parameter in a slot of a bucket of the newest layout; -1 past the last. */
-int64_t cd_layouts_member(const cd_layouts *layouts, uint32_t rank, const int64_t bucket_and_slot[2]);
+int64_t cd_layouts_member(const cd_layouts *layouts, uint32_t rank,
+                          const int64_t bucket_and_slot[2]);

@@ -1,19 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* I-LIFE: nothing is used after it was given back: groups, works, memory regions.
 **
-** Judged from   group_close (works still outstanding), group_abort, collective_post/wait/done after a close, more
-**               completions than posts, or fewer: works given back that nobody had waited for; memory and touch per region;
-**               store_key and store_wait after the store's host had returned.
-** Exercised     a group that had posted something was closed, or a region that was touched was released.
+** Judged from   group_close (works still outstanding), group_abort, collective_post/wait/done after
+**               a close, more completions than posts, or fewer: works given back that nobody had
+**               waited for; memory and touch per region; store_key and store_wait after the store's
+**               host had returned.
+** Exercised     a group that had posted something was closed, or a region that was touched was
+**               released.
 ** Blame         the rank that closed or released too early.
-** Limits        outstanding works at a close are forgiven on a rank that ended with an error or aborted the group, and works that
-**               nobody waited for also where something failed before or a backward was left. The store's host is the one that
-**               store_wait names, or else rank 0; a host that was killed is I-LIVE's, and so is a rank that comes when the host
-**               has ended. Only later events in time are compared with its end.
+** Limits        outstanding works at a close are forgiven on a rank that ended with an error or
+**               aborted the group, and works that nobody waited for also where something failed
+**               before or a backward was left. The store's host is the one that store_wait names,
+**               or else rank 0; a host that was killed is I-LIVE's, and so is a rank that comes
+**               when the host has ended. Only later events in time are compared with its end.
 */
 #include "core/check/scribe.h"
 
-#define FOLLOWED_MAX 4096 /* operations of a member from the first on that has not ended; of more it is only known how many */
+/* operations of a member from the first on that has not ended; of more it is only known how many */
+#define FOLLOWED_MAX 4096
 
 typedef struct posted {
     int64_t sequence; /* + 1; 0: it ended */
@@ -23,7 +27,9 @@ typedef struct posted {
 
 typedef struct member {
     int64_t posted, ended, outstanding;
-    uint64_t first; /* the sequence of the first operation after all before had ended: they are numbered from there */
+    /* the sequence of the first operation after all before had ended: they are numbered from
+    ** there */
+    uint64_t first;
     uint64_t close_sequence;
     uint32_t close_step;
     bool is_closed, is_aborted, told;
@@ -43,25 +49,27 @@ typedef struct client {
     char key[64];
 } client;
 
-/* How a rank went: works that were in flight when something failed, or a backward was left, are given back by right. */
+/* How a rank went: works that were in flight when something failed, or a backward was left, are
+** given back by right. */
 typedef struct rank_end {
     bool is_good, has_failed, is_reducing;
 } rank_end;
 
 typedef struct state {
     cd_scribe scribe;
-    cd_table members; /* (group, rank) → member */
-    cd_table posts;   /* (group, rank, number) → posted */
-    cd_table regions; /* (rank, region) → region */
-    cd_ranks ends;    /* of rank_end */
-    cd_ranks clients; /* of client */
+    cd_table members;          /* (group, rank) → member */
+    cd_table posts;            /* (group, rank, number) → posted */
+    cd_table regions;          /* (rank, region) → region */
+    cd_ranks ends;             /* of rank_end */
+    cd_ranks clients;          /* of client */
     uint64_t closed, released; /* after use */
     int64_t host;              /* of the store */
 } state;
 
 static cddp_status begin(const cddp_check_context *context, void **self, cddp_error *err)
 {
-    cddp_status status = cd_check_begin(context, &(cd_check_spec){"I-LIFE", sizeof(state)}, self, err);
+    cddp_status status =
+        cd_check_begin(context, &(cd_check_spec){"I-LIFE", sizeof(state)}, self, err);
     if (status != CDDP_OK) return status;
     state *s = *self;
     cd_table_init(&s->members, context->allocator, sizeof(member));
@@ -78,7 +86,8 @@ static void report_closed(state *s, const cddp_event *e, member *m, int64_t grou
     m->told = true;
     cddp_finding f = cd_finding_at(&s->scribe, e);
     cd_finding_add_event(&f, e->rank, m->close_sequence);
-    CD_SAY(f.title, "rank %u uses group '%s' after it was closed", e->rank, cd_scribe_get_group(&s->scribe, group));
+    CD_SAY(f.title, "rank %u uses group '%s' after it was closed", e->rank,
+           cd_scribe_get_group(&s->scribe, group));
     CD_SAY(f.expected, "no operation after the close");
     CD_SAY(f.actual, "%s", cddp_event_describe(e->kind)->name);
     cd_scribe_report(&s->scribe, &f);
@@ -89,14 +98,17 @@ static void take_post(state *s, const cddp_event *e, member *m)
     const cddp_event_collective_post *c = &e->as.collective_post;
     if (m->posted++ == m->ended) m->first = (uint64_t)c->sequence;
     const uint64_t number = (uint64_t)c->sequence - m->first;
-    posted *p = number < FOLLOWED_MAX ? cd_table_add(&s->posts, CD_KEY(c->group, e->rank, (int64_t)number)) : NULL;
+    posted *p = number < FOLLOWED_MAX
+                    ? cd_table_add(&s->posts, CD_KEY(c->group, e->rank, (int64_t)number))
+                    : NULL;
     if (p != NULL) *p = (posted){c->sequence + 1, e->sequence, e->step, e->micro_step};
 }
 
 static void take_done(state *s, const cddp_event *e, const member *m)
 {
     const cddp_event_collective_done *c = &e->as.collective_done;
-    posted *p = cd_table_find(&s->posts, CD_KEY(c->group, e->rank, (int64_t)((uint64_t)c->sequence - m->first)));
+    posted *p = cd_table_find(&s->posts, CD_KEY(c->group, e->rank,
+                                                (int64_t)((uint64_t)c->sequence - m->first)));
     if (p != NULL && p->sequence == c->sequence + 1) p->sequence = 0;
 }
 
@@ -111,7 +123,8 @@ static void take_collective(state *s, const cddp_event *e, int64_t group)
     if (++m->ended <= m->posted || m->told) return;
     m->told = true;
     cddp_finding f = cd_finding_at(&s->scribe, e);
-    CD_SAY(f.title, "a work of group '%s' ends twice on rank %u", cd_scribe_get_group(&s->scribe, group), e->rank);
+    CD_SAY(f.title, "a work of group '%s' ends twice on rank %u",
+           cd_scribe_get_group(&s->scribe, group), e->rank);
     CD_SAY(f.expected, "%lld operations posted", (long long)m->posted);
     CD_SAY(f.actual, "%lld ended", (long long)m->ended);
     cd_scribe_report(&s->scribe, &f);
@@ -147,13 +160,14 @@ static void take_touch(state *s, const cddp_event *e)
     r->told = true;
     cddp_finding f = cd_finding_at(&s->scribe, e);
     cd_finding_add_event(&f, e->rank, r->release_sequence);
-    CD_SAY(f.title, "rank %u: memory region %lld is %s after it was released", e->rank, (long long)e->as.touch.region,
-           e->as.touch.write ? "written" : "read");
+    CD_SAY(f.title, "rank %u: memory region %lld is %s after it was released", e->rank,
+           (long long)e->as.touch.region, e->as.touch.write ? "written" : "read");
     CD_SAY(f.expected, "no access after the release");
     CD_SAY(f.actual, "bytes %lld to %lld on stream %lld, by %s", (long long)e->as.touch.begin,
-           (long long)e->as.touch.end, (long long)e->as.touch.on_stream, e->text != NULL ? e->text : "somebody");
-    CD_SAY(f.advice,
-           "keep the buffer alive until the stream that uses it has passed, or record the stream with the allocator");
+           (long long)e->as.touch.end, (long long)e->as.touch.on_stream,
+           e->text != NULL ? e->text : "somebody");
+    CD_SAY(f.advice, "keep the buffer alive until the stream that uses it has passed, or record "
+                     "the stream with the allocator");
     cd_scribe_report(&s->scribe, &f);
 }
 
@@ -176,7 +190,8 @@ static void judge_store(state *s)
     const client *host = s->host >= 0 ? cd_ranks_find(&s->clients, (uint32_t)s->host) : NULL;
     for (uint32_t i = 0; host != NULL && host->has_returned && i < s->clients.count; i++) {
         const client *c = cd_ranks_find(&s->clients, i);
-        if (c == NULL || !c->has_used || i == (uint32_t)s->host || c->use_ns <= host->end_ns || c->first_ns > host->end_ns)
+        if (c == NULL || !c->has_used || i == (uint32_t)s->host || c->use_ns <= host->end_ns ||
+            c->first_ns > host->end_ns)
             continue;
         cddp_event at = {.rank = i, .step = c->step, .sequence = c->use_sequence};
         cddp_finding f = cd_finding_at(&s->scribe, &at);
@@ -184,11 +199,14 @@ static void judge_store(state *s)
         f.ranks = s->host < 64 ? UINT64_C(1) << s->host : 0;
         f.peer = (int32_t)i;
         cd_finding_add_event(&f, (uint32_t)s->host, host->end_sequence);
-        CD_SAY(f.title, "rank %lld ended and took the store with it while rank %u still uses it", (long long)s->host, i);
+        CD_SAY(f.title, "rank %lld ended and took the store with it while rank %u still uses it",
+               (long long)s->host, i);
         CD_SAY(f.expected, "the store outlives all its clients");
-        CD_SAY(f.actual, "%s%s%s after rank %lld's end", c->key[0] != '\0' ? "key '" : "a connection asked for",
-               c->key, c->key[0] != '\0' ? "' asked for" : "", (long long)s->host);
-        CD_SAY(f.advice, "let the store's host wait until all clients have said that they need it no more, or try for as long as they do");
+        CD_SAY(f.actual, "%s%s%s after rank %lld's end",
+               c->key[0] != '\0' ? "key '" : "a connection asked for", c->key,
+               c->key[0] != '\0' ? "' asked for" : "", (long long)s->host);
+        CD_SAY(f.advice, "let the store's host wait until all clients have said that they need it "
+                         "no more, or try for as long as they do");
         cd_scribe_report(&s->scribe, &f);
         return;
     }
@@ -209,7 +227,8 @@ static void take_course(state *s, const cddp_event *e)
 {
     rank_end *end = cd_ranks_add(&s->ends, e->rank);
     if (end == NULL) return;
-    end->has_failed |= e->kind == CDDP_EV_error || (e->kind == CDDP_EV_forward_begin && end->is_reducing);
+    end->has_failed |=
+        e->kind == CDDP_EV_error || (e->kind == CDDP_EV_forward_begin && end->is_reducing);
     end->is_reducing = e->kind == CDDP_EV_bucket_launch;
 }
 
@@ -268,21 +287,30 @@ static void event(void *self, const cddp_event *e)
 /* Nobody knows whether such an operation was over when its buffer was used, nor what came of it. */
 static void report_unawaited(state *s, const cd_key *key, const member *m)
 {
-    posted lost = {.sequence = 0, .step = m->close_step, .event = m->close_sequence}; /* the first, where it was followed */
+    /* the first, where it was followed */
+    posted lost = {.sequence = 0, .step = m->close_step, .event = m->close_sequence};
     for (size_t i = 0; i < s->posts.count; i++) {
         const cd_key *of = cd_table_key(&s->posts, i);
         const posted *p = cd_table_value(&s->posts, i);
-        if (of->part[0] != key->part[0] || of->part[1] != key->part[1] || p->sequence == 0) continue;
+        if (of->part[0] != key->part[0] || of->part[1] != key->part[1] || p->sequence == 0)
+            continue;
         if (lost.sequence == 0 || p->sequence < lost.sequence) lost = *p;
     }
-    const cddp_event at = {.rank = (uint32_t)key->part[1], .step = lost.step, .micro_step = lost.micro_step, .sequence = lost.event};
+    const cddp_event at = {.rank = (uint32_t)key->part[1],
+                           .step = lost.step,
+                           .micro_step = lost.micro_step,
+                           .sequence = lost.event};
     cddp_finding f = cd_finding_at(&s->scribe, &at);
     char which[32] = "a collective";
     if (lost.sequence > 0) CD_SAY(which, "collective #%lld", (long long)lost.sequence - 1);
-    CD_SAY(f.title, "rank %u never waits for %s of group '%s'", at.rank, which, cd_scribe_get_group(&s->scribe, key->part[0]));
-    CD_SAY(f.expected, "every operation that is posted is waited for, or tested until it has ended");
-    CD_SAY(f.actual, "%lld of %lld given back before anybody knew how they ended", (long long)(m->posted - m->ended), (long long)m->posted);
-    CD_SAY(f.advice, "an operation that nobody waits for may still be reading its buffer, and its failure is never noticed");
+    CD_SAY(f.title, "rank %u never waits for %s of group '%s'", at.rank, which,
+           cd_scribe_get_group(&s->scribe, key->part[0]));
+    CD_SAY(f.expected,
+           "every operation that is posted is waited for, or tested until it has ended");
+    CD_SAY(f.actual, "%lld of %lld given back before anybody knew how they ended",
+           (long long)(m->posted - m->ended), (long long)m->posted);
+    CD_SAY(f.advice, "an operation that nobody waits for may still be reading its buffer, and its "
+                     "failure is never noticed");
     cd_scribe_report(&s->scribe, &f);
 }
 
@@ -291,7 +319,8 @@ static void end(void *self)
     state *s = self;
     if (s == NULL) return;
     if (s->closed + s->released > 0)
-        cd_scribe_exercise(&s->scribe, "%llu groups closed after use, %llu regions released after use",
+        cd_scribe_exercise(&s->scribe,
+                           "%llu groups closed after use, %llu regions released after use",
                            (unsigned long long)s->closed, (unsigned long long)s->released);
     for (size_t i = 0; i < s->members.count; i++) {
         const member *m = cd_table_value(&s->members, i);
@@ -299,15 +328,19 @@ static void end(void *self)
         const rank_end *end = cd_ranks_find(&s->ends, (uint32_t)key->part[1]);
         if (m->is_aborted || end == NULL || !end->is_good) continue;
         if (m->outstanding <= 0) {
-            if (m->is_closed && m->posted > m->ended && !end->has_failed) report_unawaited(s, key, m);
+            if (m->is_closed && m->posted > m->ended && !end->has_failed)
+                report_unawaited(s, key, m);
             continue;
         }
-        cddp_event at = {.rank = (uint32_t)key->part[1], .step = m->close_step, .sequence = m->close_sequence};
+        cddp_event at = {.rank = (uint32_t)key->part[1],
+                         .step = m->close_step,
+                         .sequence = m->close_sequence};
         cddp_finding f = cd_finding_at(&s->scribe, &at);
         CD_SAY(f.title, "rank %u closes group '%s' with %lld works not given back", at.rank,
                cd_scribe_get_group(&s->scribe, key->part[0]), (long long)m->outstanding);
         CD_SAY(f.expected, "every work waited for or released before the close");
-        CD_SAY(f.actual, "%lld of %lld outstanding", (long long)m->outstanding, (long long)m->posted);
+        CD_SAY(f.actual, "%lld of %lld outstanding", (long long)m->outstanding,
+               (long long)m->posted);
         cd_scribe_report(&s->scribe, &f);
     }
     judge_store(s);
@@ -320,9 +353,11 @@ static void end(void *self)
 }
 
 static const uint16_t kinds[] = {
-    CDDP_EV_collective_post, CDDP_EV_collective_wait, CDDP_EV_collective_done, CDDP_EV_group_close, CDDP_EV_group_abort,
-    CDDP_EV_group,           CDDP_EV_memory,          CDDP_EV_touch,           CDDP_EV_store_key,   CDDP_EV_rank_end,
-    CDDP_EV_store_wait,      CDDP_EV_error,           CDDP_EV_forward_begin,   CDDP_EV_bucket_launch, CDDP_EV_backward_end};
+    CDDP_EV_collective_post, CDDP_EV_collective_wait, CDDP_EV_collective_done, CDDP_EV_group_close,
+    CDDP_EV_group_abort,     CDDP_EV_group,           CDDP_EV_memory,          CDDP_EV_touch,
+    CDDP_EV_store_key,       CDDP_EV_rank_end,        CDDP_EV_store_wait,      CDDP_EV_error,
+    CDDP_EV_forward_begin,   CDDP_EV_bucket_launch,   CDDP_EV_backward_end};
 
 CD_CHECK_TABLE(life, "I-LIFE", "nothing is used after it was given back",
-               "No buffer, work handle, store or group is recycled while an operation or handle can still touch it.");
+               "No buffer, work handle, store or group is recycled while an operation or handle "
+               "can still touch it.");

@@ -8,14 +8,18 @@
 #define LIST_BYTES 192
 #define WHOLE_MAX 190 /* a value of this many bytes may have been cut where it was told */
 
-static const char *const keys[CD_LIST_COUNT] = {[CD_LIST_IGNORED] = "model.ignore=", [CD_LIST_DELAYED] = "ddp.delay_all_reduce_named_params="};
+static const char *const keys[CD_LIST_COUNT] = {
+    [CD_LIST_IGNORED] = "model.ignore=", [CD_LIST_DELAYED] = "ddp.delay_all_reduce_named_params="};
 
 typedef struct told {
     bool is_whole[CD_LIST_COUNT];
     char text[CD_LIST_COUNT][LIST_BYTES]; /* "a.*,b" */
 } told;
 
-void cd_lists_init(cd_lists *lists, const cddp_allocator *allocator) { cd_ranks_init(&lists->ranks, allocator, sizeof(told)); }
+void cd_lists_init(cd_lists *lists, const cddp_allocator *allocator)
+{
+    cd_ranks_init(&lists->ranks, allocator, sizeof(told));
+}
 void cd_lists_fini(cd_lists *lists) { cd_ranks_fini(&lists->ranks); }
 
 void cd_lists_learn(cd_lists *lists, const cddp_event *event)

@@ -1,21 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* I-LIVE: no rank waits forever. When one does, the chain of who waits for whom is followed to its root or its cycle.
+/* I-LIVE: no rank waits forever. When one does, the chain of who waits for whom is followed to its
+** root or its cycle.
 **
-** Judged from   group (members), collective_post, collective_wait, collective_done and rank_end: a rank that hung, whose
-**               wait timed out, or whose wait failed because a peer had returned or died without it, waits for the
-**               members of that group that have not posted the operation; or, when all have, for one that stopped
-**               inside it; or for one whose message names itself. store_wait, store_done: a rank that gave up meeting the others at the rendezvous store waited
-**               for who sets the key that it asked for, or for the store's host. waiting_for: for whom the world says that
-**               a rank waits, where it opens a group.
+** Judged from   group (members), collective_post, collective_wait, collective_done and rank_end: a
+**               rank that hung, whose wait timed out, or whose wait failed because a peer had
+**               returned or died without it, waits for the members of that group that have not
+**               posted the operation; or, when all have, for one that stopped inside it; or for one
+**               whose message names itself. store_wait, store_done: a rank that gave up meeting the
+**               others at the rendezvous store waited for who sets the key that it asked for, or
+**               for the store's host. waiting_for: for whom the world says that a rank waits, where
+**               it opens a group.
 ** Exercised     a wait of at least two ranks was followed and every rank's end is known.
-** Blame         the rank at the root of the chain, with what it did instead; where the root waits inside an operation
-**               that all have posted, the one that stopped inside; of a message, the one that names itself as its other side; in a cycle all ranks on it. Who gave up because
-**               another had stopped is not the culprit. Where a fault of the network itself parts the ranks for good, nobody
-**               is: both sides are named, and who waits for whom. At the store: the rank at the root of the chain of the first
-**               that gave up, as things were at that time, or the network between it and the host.
-** Limits        who was still waiting when the run was interrupted might have waited on rightly: only what timed out before is
-**               judged. A time-out of a collective that a planted fault explains belongs to I-FAIL. A rank that waits outside a
-**               collective and outside the rendezvous (teardown) is reported without a chain.
+** Blame         the rank at the root of the chain, with what it did instead; where the root waits
+**               inside an operation that all have posted, the one that stopped inside; of a
+**               message, the one that names itself as its other side; in a cycle all ranks on it.
+**               Who gave up because another had stopped is not the culprit. Where a fault of the
+**               network itself parts the ranks for good, nobody is: both sides are named, and who
+**               waits for whom. At the store: the rank at the root of the chain of the first that
+**               gave up, as things were at that time, or the network between it and the host.
+** Limits        who was still waiting when the run was interrupted might have waited on rightly:
+**               only what timed out before is judged. A time-out of a collective that a planted
+**               fault explains belongs to I-FAIL. A rank that waits outside a collective and
+**               outside the rendezvous (teardown) is reported without a chain.
 */
 #include "core/check/scribe.h"
 
@@ -27,14 +33,16 @@
 
 typedef struct member {
     int64_t posted, index;
-    int64_t to_itself;        /* + 1: the last message that names its own sender or receiver as the other one */
+    /* + 1: the last message that names its own sender or receiver as the other one */
+    int64_t to_itself;
     uint64_t itself_sequence; /* of that post */
     bool is_open;
 } member;
 
 /* A rank at the rendezvous store: its last attempt. */
 typedef struct meeting {
-    uint64_t first_ns, begin_ns, end_ns, sequence; /* when it came; since it waits; when it gave up, and the event that says so */
+    /* when it came; since it waits; when it gave up, and the event that says so */
+    uint64_t first_ns, begin_ns, end_ns, sequence;
     int64_t host, missing, attempts;
     bool has_come, has_given_up, is_cut;
     char key[64]; /* that it asked for last */
@@ -64,14 +72,15 @@ typedef struct state {
     cd_table operations; /* (group, k) → operation */
     uint64_t waits;
     bool has_fault;
-    char parted[160];         /* what a fault of the network itself said; "" without one */
+    char parted[160]; /* what a fault of the network itself said; "" without one */
     uint64_t parted_sequence;
-    char edges[200];          /* "rank 1 waits for rank 2, …", as the world told them */
+    char edges[200]; /* "rank 1 waits for rank 2, …", as the world told them */
 } state;
 
 static cddp_status begin(const cddp_check_context *context, void **self, cddp_error *err)
 {
-    cddp_status status = cd_check_begin(context, &(cd_check_spec){"I-LIVE", sizeof(state)}, self, err);
+    cddp_status status =
+        cd_check_begin(context, &(cd_check_spec){"I-LIVE", sizeof(state)}, self, err);
     if (status != CDDP_OK) return status;
     state *s = *self;
     cd_ranks_init(&s->ranks, context->allocator, sizeof(rank_facts));
@@ -86,7 +95,8 @@ static void take_post(state *s, const cddp_event *e)
     member *m = cd_table_add(&s->members, CD_KEY(c->group, e->rank));
     operation *o = cd_table_add(&s->operations, CD_KEY(c->group, c->sequence));
     if (m != NULL && c->sequence + 1 > m->posted) m->posted = c->sequence + 1;
-    if (m != NULL && m->is_open && (c->op == CDDP_OP_SEND || c->op == CDDP_OP_RECV) && c->root == m->index) {
+    if (m != NULL && m->is_open && (c->op == CDDP_OP_SEND || c->op == CDDP_OP_RECV) &&
+        c->root == m->index) {
         m->to_itself = c->sequence + 1;
         m->itself_sequence = e->sequence;
     }
@@ -97,7 +107,8 @@ static void take_post(state *s, const cddp_event *e)
 static void take_done(state *s, const cddp_event *e, rank_facts *r)
 {
     const cddp_event_collective_done *d = &e->as.collective_done;
-    bool awaited = r->is_waiting && r->waiting_group == d->group && r->waiting_sequence == d->sequence;
+    bool awaited =
+        r->is_waiting && r->waiting_group == d->group && r->waiting_sequence == d->sequence;
     if (d->status != CDDP_OK && d->status != CDDP_E_ABORTED) {
         r->has_given_up = true;
         r->has_timed_out = d->status == CDDP_E_TIMEOUT;
@@ -129,7 +140,9 @@ static void take_store_done(const cddp_event *e, meeting *m)
     const cddp_event_store_done *d = &e->as.store_done;
     m->has_given_up = d->status != CDDP_OK && d->is_last;
     m->end_ns = e->time_ns;
-    m->begin_ns = d->duration >= 0 && (uint64_t)d->duration <= e->time_ns ? e->time_ns - (uint64_t)d->duration : 0;
+    m->begin_ns = d->duration >= 0 && (uint64_t)d->duration <= e->time_ns
+                      ? e->time_ns - (uint64_t)d->duration
+                      : 0;
     if (!m->has_come || m->begin_ns < m->first_ns) m->first_ns = m->begin_ns;
     m->has_come = true;
     m->sequence = e->sequence;
@@ -142,15 +155,17 @@ static void take_store_done(const cddp_event *e, meeting *m)
 static void take_edge(state *s, const cddp_event *e)
 {
     const cddp_event_waiting_for *w = &e->as.waiting_for;
-    if (e->rank != UINT32_MAX) return; /* a rank that gives up says the rest in an event of its own */
-    const bool is_edge = w->who >= 0 && w->who < CD_RANKS_MAX && w->peer >= 0 && w->peer < CD_RANKS_MAX;
+    /* a rank that gives up says the rest in an event of its own */
+    if (e->rank != UINT32_MAX) return;
+    const bool is_edge =
+        w->who >= 0 && w->who < CD_RANKS_MAX && w->peer >= 0 && w->peer < CD_RANKS_MAX;
     rank_facts *r = is_edge ? cd_ranks_add(&s->ranks, (uint32_t)w->who) : NULL;
     int64_t *told = r == NULL ? NULL : w->sequence < 0 ? &r->told_peer : &r->told_inside;
     if (told != NULL && (*told == 0 || w->peer + 1 < *told)) *told = w->peer + 1;
     const size_t used = strlen(s->edges);
     if (w->who < 0 || w->peer < 0 || used + 40 > sizeof s->edges) return;
-    cd_say(s->edges + used, sizeof s->edges - used, "%srank %lld waits for rank %lld", used > 0 ? ", " : "", (long long)w->who,
-           (long long)w->peer);
+    cd_say(s->edges + used, sizeof s->edges - used, "%srank %lld waits for rank %lld",
+           used > 0 ? ", " : "", (long long)w->who, (long long)w->peer);
 }
 
 static void event(void *self, const cddp_event *e)
@@ -160,7 +175,8 @@ static void event(void *self, const cddp_event *e)
     if (e->kind == CDDP_EV_fault) {
         s->has_fault = true;
         const bool is_network = e->as.fault.target < 0 || e->as.fault.kind == KIND_LINK_CUT;
-        rank_facts *struck = is_network ? NULL : cd_ranks_add(&s->ranks, (uint32_t)e->as.fault.target);
+        rank_facts *struck =
+            is_network ? NULL : cd_ranks_add(&s->ranks, (uint32_t)e->as.fault.target);
         if (struck != NULL) struck->is_struck = true;
         if (struck == NULL && e->as.fault.duration == 0 && s->parted[0] == '\0') {
             CD_SAY(s->parted, "%s", e->text != NULL ? e->text : "the network parts");
@@ -212,16 +228,20 @@ static void event(void *self, const cddp_event *e)
     }
 }
 
-static bool is_stuck(const rank_facts *r) { return r->is_known && (r->end == 2 || r->has_given_up); }
+static bool is_stuck(const rank_facts *r)
+{
+    return r->is_known && (r->end == 2 || r->has_given_up);
+}
 
-/* A rank that went away without a word: it did not return, it did not give up a wait, and nobody interrupted the run. */
+/* A rank that went away without a word: it did not return, it did not give up a wait, and nobody
+** interrupted the run. */
 static bool is_gone(const rank_facts *r)
 {
     return r != NULL && r->has_ended && r->end != 0 && r->end != 4 && !r->has_given_up;
 }
 
-/* The member of the group that has not posted the operation that `rank` waits for: the first that went away, or else
-** the first; -1 when there is none. */
+/* The member of the group that has not posted the operation that `rank` waits for: the first that
+** went away, or else the first; -1 when there is none. */
 static int64_t missing_for(const state *s, const rank_facts *r)
 {
     if (!r->is_waiting && !r->has_given_up) return -1;
@@ -237,8 +257,8 @@ static int64_t missing_for(const state *s, const rank_facts *r)
     return gone >= 0 ? gone : missing;
 }
 
-/* A member that is gone at the end of who waits for whom inside an operation, as the world told it; -1: there is none, or
-** nobody told. */
+/* A member that is gone at the end of who waits for whom inside an operation, as the world told it;
+** -1: there is none, or nobody told. */
 static int64_t told_to_be_gone(const state *s, const rank_facts *r)
 {
     int64_t at = r->told_inside - 1;
@@ -250,8 +270,8 @@ static int64_t told_to_be_gone(const state *s, const rank_facts *r)
     return -1;
 }
 
-/* A member that died or stopped inside the operation that `r` waits for, which all have posted; -1: none. Who waits in
-** another one got past this. A hung rank may be such a member itself. */
+/* A member that died or stopped inside the operation that `r` waits for, which all have posted; -1:
+** none. Who waits in another one got past this. A hung rank may be such a member itself. */
 static int64_t stopped_inside(const state *s, const rank_facts *r)
 {
     if (!r->is_waiting && !r->has_given_up) return -1;
@@ -261,18 +281,22 @@ static int64_t stopped_inside(const state *s, const rank_facts *r)
         const rank_facts *x = cd_ranks_find(&s->ranks, i);
         const member *m = cd_table_find(&s->members, CD_KEY(r->waiting_group, i));
         if (!is_gone(x) || x->is_struck || m == NULL || m->posted <= r->waiting_sequence) continue;
-        bool here = x->waiting_group == r->waiting_group && x->waiting_sequence == r->waiting_sequence;
+        bool here =
+            x->waiting_group == r->waiting_group && x->waiting_sequence == r->waiting_sequence;
         if (!x->is_waiting || here) return i;
     }
     return -1;
 }
 
-/* Another rank, whose part of the message that `r` waits for names itself as the other side: it cannot arrive; -1: none. */
+/* Another rank, whose part of the message that `r` waits for names itself as the other side: it
+** cannot arrive; -1: none. */
 static int64_t named_itself(const state *s, const rank_facts *r)
 {
     for (uint32_t i = 0; (r->is_waiting || r->has_given_up) && i < s->ranks.count; i++) {
         const member *m = cd_table_find(&s->members, CD_KEY(r->waiting_group, i));
-        if (m != NULL && m->to_itself == r->waiting_sequence + 1 && cd_ranks_find(&s->ranks, i) != r) return i;
+        if (m != NULL && m->to_itself == r->waiting_sequence + 1 &&
+            cd_ranks_find(&s->ranks, i) != r)
+            return i;
     }
     return -1;
 }
@@ -286,13 +310,16 @@ static int64_t next_of(const state *s, const rank_facts *r)
 
 static void describe_end(const rank_facts *r, char *text, size_t text_bytes)
 {
-    static const char *const words[] = {"ended normally", "was killed", "hangs outside a collective", "crashed", "was interrupted"};
+    static const char *const words[] = {"ended normally", "was killed",
+                                        "hangs outside a collective", "crashed", "was interrupted"};
     if (!r->has_ended)
         cd_say(text, text_bytes, "was last seen at step %u", r->step);
     else if (r->end == 0 && r->status != CDDP_OK)
-        cd_say(text, text_bytes, "ended with an error (%s)", cddp_status_text((cddp_status)r->status));
+        cd_say(text, text_bytes, "ended with an error (%s)",
+               cddp_status_text((cddp_status)r->status));
     else
-        cd_say(text, text_bytes, "%s after step %u", words[r->end >= 0 && r->end < 5 ? r->end : 2], r->step);
+        cd_say(text, text_bytes, "%s after step %u", words[r->end >= 0 && r->end < 5 ? r->end : 2],
+               r->step);
 }
 
 typedef struct chain {
@@ -324,11 +351,12 @@ static chain follow(const state *s, uint32_t from)
 /* What a rank waits in: "allreduce(sum) of 212 f32, #5 of group 'world'". */
 static void describe_operation(state *s, const rank_facts *r, char *text, size_t text_bytes)
 {
-    const operation *o = cd_table_find(&s->operations, CD_KEY(r->waiting_group, r->waiting_sequence));
+    const operation *o =
+        cd_table_find(&s->operations, CD_KEY(r->waiting_group, r->waiting_sequence));
     char operation_words[96] = "an operation";
     if (o != NULL) cd_operation_print(o->data, operation_words, sizeof operation_words);
-    cd_say(text, text_bytes, "%s, #%lld of group '%s'", operation_words, (long long)r->waiting_sequence,
-           cd_scribe_get_group(&s->scribe, r->waiting_group));
+    cd_say(text, text_bytes, "%s, #%lld of group '%s'", operation_words,
+           (long long)r->waiting_sequence, cd_scribe_get_group(&s->scribe, r->waiting_group));
 }
 
 static void describe_wait(state *s, uint32_t rank, char *text, size_t text_bytes)
@@ -336,7 +364,8 @@ static void describe_wait(state *s, uint32_t rank, char *text, size_t text_bytes
     const rank_facts *r = cd_ranks_find(&s->ranks, rank);
     char words[200] = "opening a group";
     if (r->is_waiting || r->has_given_up) describe_operation(s, r, words, sizeof words);
-    cd_say(text, text_bytes, "rank %u waits for rank %lld in %s", rank, (long long)next_of(s, r), words);
+    cd_say(text, text_bytes, "rank %u waits for rank %lld in %s", rank, (long long)next_of(s, r),
+           words);
 }
 
 static void report_cycle(state *s, const chain *c, cddp_finding *f)
@@ -351,8 +380,8 @@ static void report_cycle(state *s, const chain *c, cddp_finding *f)
     describe_wait(s, peer, f->actual, sizeof f->actual);
     f->peer = (int32_t)peer;
     cd_finding_add_event(f, c->root, other->wait_sequence);
-    CD_SAY(f->advice,
-           "operations of several groups must be issued in one order on all ranks, or the slots for them must suffice");
+    CD_SAY(f->advice, "operations of several groups must be issued in one order on all ranks, or "
+                      "the slots for them must suffice");
 }
 
 static void report_root(state *s, const chain *c, cddp_finding *f)
@@ -367,7 +396,8 @@ static void report_root(state *s, const chain *c, cddp_finding *f)
     describe_wait(s, c->first, f->expected, sizeof f->expected);
     CD_SAY(f->actual, "rank %u %s", c->root, did);
     cd_finding_add_event(f, c->root, root->end_sequence);
-    CD_SAY(f->advice, "compare what rank %u posts with the others from step %u on", c->root, root->step);
+    CD_SAY(f->advice, "compare what rank %u posts with the others from step %u on", c->root,
+           root->step);
 }
 
 static void report_inside(state *s, uint32_t rank, uint32_t inside, cddp_finding *f)
@@ -387,7 +417,9 @@ static void report_inside(state *s, uint32_t rank, uint32_t inside, cddp_finding
         CD_SAY(f->actual, "rank %u %s, and rank %u waited for it", inside, did, rank);
         cd_finding_add_event(f, inside, x->end_sequence);
     }
-    CD_SAY(f->advice, "the run was alright until then: look at what became of the process, and at its machine");
+    CD_SAY(
+        f->advice,
+        "the run was alright until then: look at what became of the process, and at its machine");
 }
 
 static void report_itself(state *s, uint32_t rank, uint32_t culprit, cddp_finding *f)
@@ -397,12 +429,15 @@ static void report_itself(state *s, uint32_t rank, uint32_t culprit, cddp_findin
     f->rank = (int32_t)culprit;
     f->peer = (int32_t)rank;
     f->ranks = culprit < 64 ? UINT64_C(1) << culprit : 0;
-    CD_SAY(f->title, "rank %u names itself in message #%lld of group '%s', and rank %u waits for it", culprit,
+    CD_SAY(f->title,
+           "rank %u names itself in message #%lld of group '%s', and rank %u waits for it", culprit,
            (long long)r->waiting_sequence, cd_scribe_get_group(&s->scribe, r->waiting_group), rank);
     CD_SAY(f->expected, "the other side is rank %u", rank);
-    CD_SAY(f->actual, "it is rank %lld of the group, which is rank %u itself", (long long)m->index, culprit);
+    CD_SAY(f->actual, "it is rank %lld of the group, which is rank %u itself", (long long)m->index,
+           culprit);
     cd_finding_add_event(f, culprit, m->itself_sequence);
-    CD_SAY(f->advice, "the root of send and recv is the other rank of the message, counted within the group");
+    CD_SAY(f->advice,
+           "the root of send and recv is the other rank of the message, counted within the group");
 }
 
 /* No rank did anything wrong. */
@@ -428,14 +463,17 @@ static int64_t first_to_give_up(const state *s)
     uint64_t first_ns = 0;
     for (uint32_t i = 0; i < s->ranks.count; i++) {
         const meeting *m = &((const rank_facts *)cd_ranks_find(&s->ranks, i))->meeting;
-        if (!m->has_given_up || (m->missing < 0 && !m->is_cut) || (first >= 0 && m->end_ns >= first_ns)) continue;
+        if (!m->has_given_up || (m->missing < 0 && !m->is_cut) ||
+            (first >= 0 && m->end_ns >= first_ns))
+            continue;
         first = i;
         first_ns = m->end_ns;
     }
     return first;
 }
 
-/* Whom it waited for, as long as that one was at the store too and waited for another; the last of them. */
+/* Whom it waited for, as long as that one was at the store too and waited for another; the last of
+** them. */
 static uint32_t follow_meetings(const state *s, uint32_t first)
 {
     const rank_facts *r = cd_ranks_find(&s->ranks, first);
@@ -455,34 +493,43 @@ static uint32_t follow_meetings(const state *s, uint32_t first)
 static void describe_meeting(uint32_t rank, const meeting *m, char *text, size_t text_bytes)
 {
     if (m->key[0] == '\0' || m->missing == m->host || m->is_cut)
-        cd_say(text, text_bytes, "rank %u waits for the store on rank %lld", rank, (long long)m->host);
+        cd_say(text, text_bytes, "rank %u waits for the store on rank %lld", rank,
+               (long long)m->host);
     else
-        cd_say(text, text_bytes, "rank %u waits for key '%s' of the store on rank %lld, which rank %lld sets", rank, m->key,
-               (long long)m->host, (long long)m->missing);
+        cd_say(text, text_bytes,
+               "rank %u waits for key '%s' of the store on rank %lld, which rank %lld sets", rank,
+               m->key, (long long)m->host, (long long)m->missing);
 }
 
 static void report_cut(const meeting *m, uint32_t rank, cddp_finding *f)
 {
     f->rank = -1;
     f->peer = (int32_t)m->host;
-    f->ranks = (rank < 64 ? UINT64_C(1) << rank : 0) | (m->host >= 0 && m->host < 64 ? UINT64_C(1) << m->host : 0);
-    CD_SAY(f->title, "the network between rank %u and the store on rank %lld stays cut, and rank %u gives up", rank,
-           (long long)m->host, rank);
-    CD_SAY(f->expected, "what they send reaches each other in one of %lld attempts", (long long)m->attempts);
-    CD_SAY(f->advice, "look at the network between the two: neither has failed; or let the rank try for longer");
+    f->ranks = (rank < 64 ? UINT64_C(1) << rank : 0) |
+               (m->host >= 0 && m->host < 64 ? UINT64_C(1) << m->host : 0);
+    CD_SAY(f->title,
+           "the network between rank %u and the store on rank %lld stays cut, and rank %u gives up",
+           rank, (long long)m->host, rank);
+    CD_SAY(f->expected, "what they send reaches each other in one of %lld attempts",
+           (long long)m->attempts);
+    CD_SAY(
+        f->advice,
+        "look at the network between the two: neither has failed; or let the rank try for longer");
 }
 
-/* The root was not at the store when it was waited for there, or it served the store and did so no more. */
+/* The root was not at the store when it was waited for there, or it served the store and did so no
+** more. */
 static void report_absent(const state *s, uint32_t first, uint32_t root, cddp_finding *f)
 {
     const rank_facts *r = cd_ranks_find(&s->ranks, root), *waiter = cd_ranks_find(&s->ranks, first);
     const bool serves = waiter->meeting.host == (int64_t)root;
-    const bool has_come = r != NULL && r->meeting.has_come && r->meeting.begin_ns > waiter->meeting.end_ns;
+    const bool has_come =
+        r != NULL && r->meeting.has_come && r->meeting.begin_ns > waiter->meeting.end_ns;
     const bool is_late = has_come && r->meeting.first_ns > waiter->meeting.end_ns;
     char did[120] = "never spoke";
     if (is_late)
-        CD_SAY(did, "came %llu ms after the run began, when rank %u had given up", (unsigned long long)(r->meeting.first_ns / 1000000),
-               first);
+        CD_SAY(did, "came %llu ms after the run began, when rank %u had given up",
+               (unsigned long long)(r->meeting.first_ns / 1000000), first);
     else if (has_come)
         CD_SAY(did, "was between two attempts when rank %u gave up", first);
     else if (r != NULL && r->has_ended)
@@ -491,20 +538,27 @@ static void report_absent(const state *s, uint32_t first, uint32_t root, cddp_fi
     f->ranks = root < 64 ? UINT64_C(1) << root : 0;
     f->peer = (int32_t)first;
     if (serves)
-        CD_SAY(f->title, "rank %u, which serves the rendezvous store, %s: rank %u meets nobody", root, did, first);
+        CD_SAY(f->title, "rank %u, which serves the rendezvous store, %s: rank %u meets nobody",
+               root, did, first);
     else
-        CD_SAY(f->title, "rank %u does not meet the others at the rendezvous store: it %s", root, did);
+        CD_SAY(f->title, "rank %u does not meet the others at the rendezvous store: it %s", root,
+               did);
     CD_SAY(f->actual, "rank %u %s", root, did);
     if (r != NULL && r->has_ended) cd_finding_add_event(f, root, r->end_sequence);
-    CD_SAY(f->advice, serves ? "the store must live as long as somebody may need it: let it run apart from the ranks, or start anew on another host"
-                             : "a longer time-out or more attempts let a late rank in; see what kept it");
+    CD_SAY(f->advice,
+           serves ? "the store must live as long as somebody may need it: let it run apart from "
+                    "the ranks, or start anew on another host"
+                  : "a longer time-out or more attempts let a late rank in; see what kept it");
 }
 
 static void report_meeting(state *s, uint32_t first)
 {
     const uint32_t root = follow_meetings(s, first);
     const rank_facts *waiter = cd_ranks_find(&s->ranks, first), *r = cd_ranks_find(&s->ranks, root);
-    cddp_event at = {.rank = first, .step = waiter->step, .micro_step = waiter->micro_step, .sequence = waiter->meeting.sequence};
+    cddp_event at = {.rank = first,
+                     .step = waiter->step,
+                     .micro_step = waiter->micro_step,
+                     .sequence = waiter->meeting.sequence};
     cddp_finding f = cd_finding_at(&s->scribe, &at);
     describe_meeting(first, &waiter->meeting, f.actual, sizeof f.actual);
     CD_SAY(f.expected, "%s", f.actual);
@@ -521,16 +575,21 @@ static void report(state *s, uint32_t rank)
     chain c = follow(s, rank);
     const rank_facts *root = cd_ranks_find(&s->ranks, c.root);
     bool hung = r->end == 2;
-    /* A transport that notices that a peer has gone ends the wait with a failure of its own; had the peer stayed, the
-    ** wait would have lasted for ever. */
+    /* A transport that notices that a peer has gone ends the wait with a failure of its own; had
+    ** the peer stayed, the wait would have lasted for ever. */
     bool died = root != NULL && (root->end == 1 || root->end == 3);
-    bool left =
-        root != NULL && c.length > 1 && root->has_ended && ((root->end == 0 && root->status == CDDP_OK) || died);
+    bool left = root != NULL && c.length > 1 && root->has_ended &&
+                ((root->end == 0 && root->status == CDDP_OK) || died);
     /* The root waits as well, inside an operation that all have posted. */
     int64_t inside = !c.is_cycle && root != NULL && is_stuck(root) ? stopped_inside(s, root) : -1;
     const int64_t itself = named_itself(s, r);
-    if (!hung && (s->has_fault || root == NULL || !(r->has_timed_out || left || inside >= 0 || itself >= 0))) return;
-    cddp_event at = {.rank = rank, .step = r->step, .micro_step = r->micro_step, .sequence = r->wait_sequence};
+    if (!hung &&
+        (s->has_fault || root == NULL || !(r->has_timed_out || left || inside >= 0 || itself >= 0)))
+        return;
+    cddp_event at = {.rank = rank,
+                     .step = r->step,
+                     .micro_step = r->micro_step,
+                     .sequence = r->wait_sequence};
     cddp_finding f = cd_finding_at(&s->scribe, &at);
     if (s->parted[0] != '\0') {
         report_parted(s, &f);
@@ -546,7 +605,8 @@ static void report(state *s, uint32_t rank)
         CD_SAY(f.title, "rank %u never comes back", rank);
         CD_SAY(f.expected, "it returns");
         CD_SAY(f.actual, "it waits %s",
-               r->is_waiting ? "for an operation that all members have posted" : "outside a collective");
+               r->is_waiting ? "for an operation that all members have posted"
+                             : "outside a collective");
     }
     cd_scribe_report(&s->scribe, &f);
 }
@@ -563,7 +623,8 @@ static void end(void *self)
         ended += r->is_known && r->has_ended;
         if (stuck < 0 && is_stuck(r)) stuck = i;
     }
-    /* Who lost a peer that had given up is the second to fail; who waited in vain knows for whom. */
+    /* Who lost a peer that had given up is the second to fail; who waited in vain knows for
+    ** whom. */
     for (uint32_t i = 0; i < s->ranks.count; i++) {
         const rank_facts *r = cd_ranks_find(&s->ranks, i);
         if (!is_stuck(r) || !(r->end == 2 || r->has_timed_out || named_itself(s, r) >= 0)) continue;
@@ -573,7 +634,8 @@ static void end(void *self)
     if (known > 1 && ended == known && s->waits > 1)
         cd_scribe_exercise(&s->scribe, "%llu waits ended and the end of all %u ranks is known",
                            (unsigned long long)s->waits, known);
-    /* One finding: who waits for a stuck rank is stuck for the same reason, and who met nobody cannot be waited for. */
+    /* One finding: who waits for a stuck rank is stuck for the same reason, and who met nobody
+    ** cannot be waited for. */
     const int64_t alone = first_to_give_up(s);
     if (alone >= 0)
         report_meeting(s, (uint32_t)alone);
@@ -585,10 +647,12 @@ static void end(void *self)
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {CDDP_EV_group,           CDDP_EV_collective_post, CDDP_EV_collective_wait,
-                                 CDDP_EV_collective_done, CDDP_EV_rank_end,        CDDP_EV_fault,
-                                 CDDP_EV_waiting_for,     CDDP_EV_store_wait,      CDDP_EV_store_done};
+static const uint16_t kinds[] = {CDDP_EV_group,           CDDP_EV_collective_post,
+                                 CDDP_EV_collective_wait, CDDP_EV_collective_done,
+                                 CDDP_EV_rank_end,        CDDP_EV_fault,
+                                 CDDP_EV_waiting_for,     CDDP_EV_store_wait,
+                                 CDDP_EV_store_done};
 
-CD_CHECK_TABLE(
-    live, "I-LIVE", "no rank waits forever",
-    "Under a fair schedule and bounded in-flight slots no rank waits forever; the wait-for graph is acyclic.");
+CD_CHECK_TABLE(live, "I-LIVE", "no rank waits forever",
+               "Under a fair schedule and bounded in-flight slots no rank waits forever; the "
+               "wait-for graph is acyclic.");

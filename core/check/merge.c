@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Merging traces: events of several sinks, or of several ranks in one sink, in (time, rank, sequence) order. */
+/* Merging traces: events of several sinks, or of several ranks in one sink, in (time, rank,
+** sequence) order. */
 #include "core/check/check.h"
 
 #include "core/base/alloc.h"
@@ -23,7 +24,8 @@ static int compare_refs(const void *a, const void *b)
     return x->index < y->index ? -1 : x->index > y->index;
 }
 
-cddp_status cd_trace_merge(const cd_merge_input *input, const cddp_trace_sink *sink, cddp_error *err)
+cddp_status cd_trace_merge(const cd_merge_input *input, const cddp_trace_sink *sink,
+                           cddp_error *err)
 {
     size_t count = 0, filled = 0;
     for (size_t t = 0; t < input->trace_count; t++) count += input->traces[t].count;

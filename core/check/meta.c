@@ -2,20 +2,29 @@
 /* I-META: a setting that was accepted has its observable effect.
 **
 ** Judged from   option events ("key=value") against what the trace shows:
-**     no_sync                        forwards inside it do not arm the reducer, their backwards launch nothing (NSY-02); nor do forwards
-**                                    that record no gradients
+**     no_sync                        forwards inside it do not arm the reducer, their backwards
+**                                    launch nothing (NSY-02); nor do forwards that record no
+**                                    gradients
 **     ddp.find_unused_parameters     a used map exists once a backward was finalised (UNU-02)
-**     ddp.broadcast_buffers          buffers were synchronised before some synchronising forward (BUF-02)
-**     ddp.comm_hook, hook.name, hook.comm_hook   the hook was called for the buckets that were launched (HOOK-04)
+**     ddp.broadcast_buffers          buffers were synchronised before some synchronising forward
+**                                    (BUF-02)
+**     ddp.comm_hook, hook.name, hook.comm_hook   the hook was called for the buckets that were
+**                                                launched (HOOK-04)
 **     join.enable                    the join protocol spoke (JON-03)
-**     policy of the wire             what a hook that declares a narrower wire reduces and gathers is in it (ZOO-60)
-**     ddp.skip_all_reduce_unused_params   a bucket all of whose parameters were marked as unused is not launched (UNU-14)
-**     model.ignore, ddp.delay_all_reduce_named_params   whatever they name is left out of the reducer, and nothing else (IGN-01, DEL-01)
-**     ddp.bucket_cap_mb and the other caps   every layout is what they and the order of arrival give (plans.h)
+**     policy of the wire             what a hook that declares a narrower wire reduces and gathers
+**                                    is in it (ZOO-60)
+**     ddp.skip_all_reduce_unused_params   a bucket all of whose parameters were marked as unused is
+**                                         not launched (UNU-14)
+**     model.ignore, ddp.delay_all_reduce_named_params   whatever they name is left out of the
+**                                                       reducer, and nothing else (IGN-01, DEL-01)
+**     ddp.bucket_cap_mb and the other caps   every layout is what they and the order of arrival
+**                                            give (plans.h)
 ** Exercised     one of these settings was on and its effect was seen.
 ** Blame         the rank on which the setting had none.
-** Limits        numbers gathered in a wider dtype beside a narrow result are the hook's own business, as a quantiser's scales are; settings whose only effect is on memory or time are not judged from a trace; which buckets are left out not in a static
-**               graph, whose first pass launches all.
+** Limits        numbers gathered in a wider dtype beside a narrow result are the hook's own
+**               business, as a quantiser's scales are; settings whose only effect is on memory or
+**               time are not judged from a trace; which buckets are left out not in a static graph,
+**               whose first pass launches all.
 */
 #include "core/check/lists.h"
 #include "core/check/plans.h"
@@ -27,12 +36,14 @@
 enum { KEY_PARAMETER, KEY_BUFFER, KEY_EVALUATION }; /* of findings that are held */
 
 typedef struct rank_facts {
-    bool find_unused, broadcast_buffers, joins;                 /* settings */
-    bool names_hook, replaces_hook, drops_hook; /* by a key of [hook]; by ddp.comm_hook; by ddp.comm_hook=no */
+    bool find_unused, broadcast_buffers, joins; /* settings */
+    /* by a key of [hook]; by ddp.comm_hook; by ddp.comm_hook=no */
+    bool names_hook, replaces_hook, drops_hook;
     bool has_map, has_buffer_sync, has_hook_call, has_notified; /* effects */
     bool has_armed, finalized, is_armed, last_sync;
     bool told_no_sync;
-    bool skips_unused, is_static; /* ddp.skip_all_reduce_unused_params; in a static graph's first pass it has no say */
+    /* ddp.skip_all_reduce_unused_params; in a static graph's first pass it has no say */
+    bool skips_unused, is_static;
     int64_t skipped, not_skipped; /* buckets nobody used here */
     int64_t buffers, launches, depth, silent_backwards, world_size;
     int64_t wire; /* declared dtype + 1; 0: none */
@@ -47,22 +58,27 @@ typedef struct bucket_users {
 typedef struct state {
     cd_scribe scribe;
     cd_ranks ranks; /* of rank_facts */
-    cd_table users; /* (rank, bucket) → parameters marked ready since it was last launched or left out: used ones, all of them */
+    /* (rank, bucket) → parameters marked ready since it was last launched or left out: used ones,
+    ** all of them */
+    cd_table users;
     cd_table calls; /* (rank, bucket) → hook_call */
     cd_lists lists;
     cd_plans plans;
 } state;
 
-/* One call of a hook whose declared wire is narrower than its bucket, and the floating-point numbers it sent. */
+/* One call of a hook whose declared wire is narrower than its bucket, and the floating-point
+** numbers it sent. */
 typedef struct hook_call {
-    int64_t bytes; /* of the bucket; 0: no such call is open */
+    int64_t bytes;  /* of the bucket; 0: no such call is open */
     int64_t others; /* operations that are not reductions of floating-point numbers */
-    int64_t low, wide_reductions, wide_gathers; /* in the declared dtype or a narrower one; in wider ones */
+    /* in the declared dtype or a narrower one; in wider ones */
+    int64_t low, wide_reductions, wide_gathers;
 } hook_call;
 
 static cddp_status begin(const cddp_check_context *context, void **self, cddp_error *err)
 {
-    cddp_status status = cd_check_begin(context, &(cd_check_spec){"I-META", sizeof(state)}, self, err);
+    cddp_status status =
+        cd_check_begin(context, &(cd_check_spec){"I-META", sizeof(state)}, self, err);
     if (status != CDDP_OK) return status;
     state *s = *self;
     cd_ranks_init(&s->ranks, context->allocator, sizeof(rank_facts));
@@ -78,7 +94,8 @@ static bool has_value(const char *text, const char *key)
     size_t n = strlen(key);
     if (strncmp(text, key, n) != 0 || text[n] != '=') return false;
     const char *value = text + n + 1;
-    return value[0] != '\0' && strcmp(value, "false") != 0 && strcmp(value, "0") != 0 && strcmp(value, "none") != 0;
+    return value[0] != '\0' && strcmp(value, "false") != 0 && strcmp(value, "0") != 0 &&
+           strcmp(value, "none") != 0;
 }
 
 static void take_option(rank_facts *r, const char *text)
@@ -88,9 +105,12 @@ static void take_option(rank_facts *r, const char *text)
     if (has_value(text, "ddp.broadcast_buffers")) r->broadcast_buffers = true;
     /* However it is named; "no" is Accelerate's word for none (ACC-03). */
     if (has_value(text, "hook.name")) r->names_hook = true;
-    if (has_value(text, "hook.comm_hook") && strcmp(text, "hook.comm_hook=no") != 0) r->names_hook = true;
-    if (strcmp(text, "ddp.comm_hook=no") == 0) r->drops_hook = true;
-    else if (has_value(text, "ddp.comm_hook")) r->replaces_hook = true;
+    if (has_value(text, "hook.comm_hook") && strcmp(text, "hook.comm_hook=no") != 0)
+        r->names_hook = true;
+    if (strcmp(text, "ddp.comm_hook=no") == 0)
+        r->drops_hook = true;
+    else if (has_value(text, "ddp.comm_hook"))
+        r->replaces_hook = true;
     if (has_value(text, "join.enable")) r->joins = true;
     /* A static graph overrides the search for unused parameters (STA-02). */
     if (has_value(text, "ddp.static_graph")) {
@@ -108,8 +128,8 @@ static void report_no_sync(state *s, const cddp_event *e, rank_facts *r, const c
     CD_SAY(f.title, "no_sync has no effect on rank %u: %s", e->rank, what);
     CD_SAY(f.expected, "gradients accumulate locally until the first forward outside no_sync");
     CD_SAY(f.actual, "%s at step %u micro-step %u", what, e->step, e->micro_step);
-    CD_SAY(f.advice,
-           "the flag is read in forward (FWD-03): forward and backward of a micro-step belong into the same context");
+    CD_SAY(f.advice, "the flag is read in forward (FWD-03): forward and backward of a micro-step "
+                     "belong into the same context");
     cd_scribe_report(&s->scribe, &f);
 }
 
@@ -122,7 +142,8 @@ static void report_evaluation(state *s, const cddp_event *e)
     CD_SAY(f.title, "a forward without gradients arms the reducer of rank %u", e->rank);
     CD_SAY(f.expected, "the reducer stays as it was: no backward will follow");
     CD_SAY(f.actual, "a synchronising forward");
-    CD_SAY(f.advice, "a forward synchronises outside no_sync and only where gradients are recorded (FWD-03)");
+    CD_SAY(f.advice,
+           "a forward synchronises outside no_sync and only where gradients are recorded (FWD-03)");
     cd_scribe_hold(&s->scribe, key, &f);
 }
 
@@ -143,19 +164,25 @@ static bool is_wider(int64_t dtype, int64_t wire)
 static void take_post(state *s, const rank_facts *r, const cddp_event *e)
 {
     const cddp_event_collective_post *c = &e->as.collective_post;
-    hook_call *call = r->wire != 0 && c->bucket >= 0 ? cd_table_find(&s->calls, CD_KEY(e->rank, c->bucket)) : NULL;
+    hook_call *call = r->wire != 0 && c->bucket >= 0
+                          ? cd_table_find(&s->calls, CD_KEY(e->rank, c->bucket))
+                          : NULL;
     if (call == NULL || call->bytes == 0) return;
     const bool reduces = cd_operation_reduces(c->op);
-    const bool is_float = c->dtype == CDDP_C64 || (c->dtype >= 0 && cddp_dtype_is_float((cddp_dtype)c->dtype));
+    const bool is_float =
+        c->dtype == CDDP_C64 || (c->dtype >= 0 && cddp_dtype_is_float((cddp_dtype)c->dtype));
     call->others += !reduces || !is_float;
     if (!is_float) return;
-    if (!is_wider(c->dtype, r->wire)) call->low++;
-    else if (reduces) call->wide_reductions++;
-    else call->wide_gathers++;
+    if (!is_wider(c->dtype, r->wire))
+        call->low++;
+    else if (reduces)
+        call->wide_reductions++;
+    else
+        call->wide_gathers++;
 }
 
-/* Bytes tell only of a hook that just reduces numbers: indices beside k of them, or digits in their place, may well take more than the
-** bucket did. */
+/* Bytes tell only of a hook that just reduces numbers: indices beside k of them, or digits in their
+** place, may well take more than the bucket did. */
 static bool is_effective(const hook_call *call, bool has_wide_result, int64_t wire_bytes)
 {
     if (call->wide_reductions > 0) return false;
@@ -170,12 +197,17 @@ static void take_hook(state *s, rank_facts *r, const cddp_event *e)
     if (call == NULL) return;
     if (e->kind == CDDP_EV_hook_call) {
         r->has_hook_call = true;
-        *call = (hook_call){.bytes = r->wire != 0 && is_wider(e->as.hook_call.dtype, r->wire) ? e->as.hook_call.bytes : 0};
+        *call = (hook_call){.bytes = r->wire != 0 && is_wider(e->as.hook_call.dtype, r->wire)
+                                         ? e->as.hook_call.bytes
+                                         : 0};
         return;
     }
     if (call->bytes > 0 && e->as.hook_done.wire_bytes > 0) {
-        if (is_effective(call, is_wider(e->as.hook_done.dtype, r->wire), e->as.hook_done.wire_bytes)) r->narrow_calls++;
-        else r->wide_calls++;
+        if (is_effective(call, is_wider(e->as.hook_done.dtype, r->wire),
+                         e->as.hook_done.wire_bytes))
+            r->narrow_calls++;
+        else
+            r->wide_calls++;
     }
     call->bytes = 0;
 }
@@ -190,8 +222,10 @@ static void take_use(state *s, rank_facts *r, const cddp_event *e, int64_t bucke
         users->used += !e->as.mark_ready.unused;
         return;
     }
-    if (e->kind == CDDP_EV_bucket_skip) r->skipped++;
-    else if (users->marked > 0 && users->used == 0) r->not_skipped++;
+    if (e->kind == CDDP_EV_bucket_skip)
+        r->skipped++;
+    else if (users->marked > 0 && users->used == 0)
+        r->not_skipped++;
     *users = (bucket_users){0, 0};
 }
 
@@ -201,20 +235,33 @@ static void take_name(state *s, const cddp_event *e, bool is_left_out)
     const bool is_buffer = e->kind == CDDP_EV_buffer;
     if (e->text == NULL) return;
     const cd_listed ignored = cd_lists_find(&s->lists, e->rank, CD_LIST_IGNORED, e->text);
-    const cd_listed delayed = is_buffer ? CD_NOT_LISTED : cd_lists_find(&s->lists, e->rank, CD_LIST_DELAYED, e->text);
+    const cd_listed delayed =
+        is_buffer ? CD_NOT_LISTED : cd_lists_find(&s->lists, e->rank, CD_LIST_DELAYED, e->text);
     if (ignored == CD_LIST_UNKNOWN || delayed == CD_LIST_UNKNOWN) return;
     const bool is_listed = ignored == CD_LISTED || delayed == CD_LISTED;
-    const char *setting = delayed == CD_LISTED ? "ddp.delay_all_reduce_named_params" : "model.ignore";
-    const cd_key *key = CD_KEY(is_buffer ? KEY_BUFFER : KEY_PARAMETER, is_buffer ? e->as.buffer.buffer : e->as.param.ordinal);
-    const bool is_forgotten = !is_buffer && !is_listed && !is_left_out && e->as.param.requires_grad && e->as.param.param < 0;
-    if (is_listed == is_left_out && is_listed) cd_scribe_exercise(&s->scribe, "%s: %s is left out", setting, e->text);
-    if ((is_listed == is_left_out && !is_forgotten) || !cd_scribe_is_first(&s->scribe, key, e)) return;
+    const char *setting =
+        delayed == CD_LISTED ? "ddp.delay_all_reduce_named_params" : "model.ignore";
+    const cd_key *key = CD_KEY(is_buffer ? KEY_BUFFER : KEY_PARAMETER,
+                               is_buffer ? e->as.buffer.buffer : e->as.param.ordinal);
+    const bool is_forgotten = !is_buffer && !is_listed && !is_left_out &&
+                              e->as.param.requires_grad && e->as.param.param < 0;
+    if (is_listed == is_left_out && is_listed)
+        cd_scribe_exercise(&s->scribe, "%s: %s is left out", setting, e->text);
+    if ((is_listed == is_left_out && !is_forgotten) || !cd_scribe_is_first(&s->scribe, key, e))
+        return;
     cddp_finding f = cd_finding_at(&s->scribe, e);
     if (!is_buffer) cd_finding_set_parameter(&s->scribe, &f, e->as.param.param);
-    CD_SAY(f.title, "%s does not hold for %s %s on rank %u", setting, is_buffer ? "buffer" : "parameter", e->text, e->rank);
-    CD_SAY(f.expected, "%s", !is_listed ? "reduced or broadcast: no list names it" : "left out of the reducer: the list names it");
-    CD_SAY(f.actual, "%s", is_left_out ? "left out" : is_forgotten ? "trainable, and not reduced" : "wrapped like all others");
-    CD_SAY(f.advice, "every name of the list counts, not only the first; and nothing but the list decides");
+    CD_SAY(f.title, "%s does not hold for %s %s on rank %u", setting,
+           is_buffer ? "buffer" : "parameter", e->text, e->rank);
+    CD_SAY(f.expected, "%s",
+           !is_listed ? "reduced or broadcast: no list names it"
+                      : "left out of the reducer: the list names it");
+    CD_SAY(f.actual, "%s",
+           is_left_out    ? "left out"
+           : is_forgotten ? "trainable, and not reduced"
+                          : "wrapped like all others");
+    CD_SAY(f.advice,
+           "every name of the list counts, not only the first; and nothing but the list decides");
     cd_scribe_hold(&s->scribe, key, &f);
 }
 
@@ -245,7 +292,8 @@ static void event(void *self, const cddp_event *e)
         take_name(s, e, e->as.buffer.ignored);
         break;
     case CDDP_EV_no_sync:
-        r->depth += e->as.no_sync.entered ? 1 : r->depth > 0 ? -1 : 0; /* counted here: what is told is the wrapper's own count */
+        /* counted here: what is told is the wrapper's own count */
+        r->depth += e->as.no_sync.entered ? 1 : r->depth > 0 ? -1 : 0;
         break;
     case CDDP_EV_forward_begin:
         take_forward(s, e, r);
@@ -254,7 +302,8 @@ static void event(void *self, const cddp_event *e)
         if (e->as.bucket_launch.shadow) break;
         r->launches++;
         take_use(s, r, e, e->as.bucket_launch.bucket);
-        if (!r->is_armed && !r->last_sync) report_no_sync(s, e, r, "a bucket is launched after a forward inside it");
+        if (!r->is_armed && !r->last_sync)
+            report_no_sync(s, e, r, "a bucket is launched after a forward inside it");
         break;
     case CDDP_EV_backward_end:
         if (e->as.backward_end.finalized) {
@@ -311,16 +360,19 @@ static void judge_rank(state *s, const rank_facts *r)
         const char *setting, *effect;
         bool is_on, is_due, is_seen;
     } rows[] = {
-        {"find_unused_parameters", "a used map after a finalised backward", r->find_unused, r->finalized, r->has_map},
+        {"find_unused_parameters", "a used map after a finalised backward", r->find_unused,
+         r->finalized, r->has_map},
         {"broadcast_buffers", "a buffer synchronisation before a forward", r->broadcast_buffers,
          r->has_armed && r->buffers > 0, r->has_buffer_sync},
-        {"the comm hook", "a hook call for every launched bucket", has_hook, r->launches > 0, r->has_hook_call},
+        {"the comm hook", "a hook call for every launched bucket", has_hook, r->launches > 0,
+         r->has_hook_call},
         {"join", "a notification per iteration", r->joins, r->has_armed, r->has_notified},
         {"the hook's declared wire dtype", "what it reduces and gathers is in that dtype",
          r->wide_calls + r->narrow_calls > 0, true, r->wide_calls == 0},
-        {"skip_all_reduce_unused_params", "no launch of a bucket whose parameters are all unused", r->skips_unused,
-         r->skipped + r->not_skipped > 0, r->not_skipped == 0},
-        {"no_sync", "backwards that launch nothing", r->silent_backwards > 0, true, !r->told_no_sync},
+        {"skip_all_reduce_unused_params", "no launch of a bucket whose parameters are all unused",
+         r->skips_unused, r->skipped + r->not_skipped > 0, r->not_skipped == 0},
+        {"no_sync", "backwards that launch nothing", r->silent_backwards > 0, true,
+         !r->told_no_sync},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         if (!rows[i].is_on || !rows[i].is_due) continue;
@@ -335,7 +387,8 @@ static void end(void *self)
 {
     state *s = self;
     if (s == NULL) return;
-    for (size_t i = 0; i < s->ranks.count; i++) judge_rank(s, cd_ranks_find(&s->ranks, (uint32_t)i));
+    for (size_t i = 0; i < s->ranks.count; i++)
+        judge_rank(s, cd_ranks_find(&s->ranks, (uint32_t)i));
     cd_ranks_fini(&s->ranks);
     cd_table_fini(&s->users);
     cd_table_fini(&s->calls);
@@ -344,13 +397,15 @@ static void end(void *self)
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {CDDP_EV_rank_begin,    CDDP_EV_option,        CDDP_EV_wrap,         CDDP_EV_no_sync,
-                                 CDDP_EV_forward_begin, CDDP_EV_bucket_launch, CDDP_EV_backward_end, CDDP_EV_used_local,
-                                 CDDP_EV_buffer_sync,   CDDP_EV_join_notify,   CDDP_EV_policy,       CDDP_EV_hook_call,
-                                 CDDP_EV_hook_done,     CDDP_EV_mark_ready,    CDDP_EV_bucket_skip,  CDDP_EV_group,
-                                 CDDP_EV_param,         CDDP_EV_buffer,        CDDP_EV_bucket_layout, CDDP_EV_rebuild,
-                                 CDDP_EV_forward_end,   CDDP_EV_collective_post};
+static const uint16_t kinds[] = {
+    CDDP_EV_rank_begin,    CDDP_EV_option,         CDDP_EV_wrap,          CDDP_EV_no_sync,
+    CDDP_EV_forward_begin, CDDP_EV_bucket_launch,  CDDP_EV_backward_end,  CDDP_EV_used_local,
+    CDDP_EV_buffer_sync,   CDDP_EV_join_notify,    CDDP_EV_policy,        CDDP_EV_hook_call,
+    CDDP_EV_hook_done,     CDDP_EV_mark_ready,     CDDP_EV_bucket_skip,   CDDP_EV_group,
+    CDDP_EV_param,         CDDP_EV_buffer,         CDDP_EV_bucket_layout, CDDP_EV_rebuild,
+    CDDP_EV_forward_end,   CDDP_EV_collective_post};
 
 CD_CHECK_TABLE(meta, "I-META", "accepted settings have their effect",
-               "Every accepted setting has its observable effect; the checker itself is sound on clean programs and "
+               "Every accepted setting has its observable effect; the checker itself is sound on "
+               "clean programs and "
                "does not perturb them.");

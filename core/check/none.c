@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* I-NONE: an absent gradient stays absent, and an optimizer leaves its parameter and state alone.
 **
-** Judged from   compare events of link 7 (presence) and those whose shape is presence; optimizer_touch against the
-**               rank's last grad_final and grad_local; optimizer_touch across ranks.
+** Judged from   compare events of link 7 (presence) and those whose shape is presence;
+**               optimizer_touch against the rank's last grad_final and grad_local; optimizer_touch
+**               across ranks.
 ** Exercised     the oracle compared presence, or an optimizer met an absent gradient.
 ** Blame         the rank that touched; across ranks the odd ones.
 ** Limits        absent is what the trace says: presence 0. A gradient of zeros is a value.
@@ -24,7 +25,8 @@ typedef struct state {
 
 static cddp_status begin(const cddp_check_context *context, void **self, cddp_error *err)
 {
-    cddp_status status = cd_check_begin(context, &(cd_check_spec){"I-NONE", sizeof(state)}, self, err);
+    cddp_status status =
+        cd_check_begin(context, &(cd_check_spec){"I-NONE", sizeof(state)}, self, err);
     if (status != CDDP_OK) return status;
     state *s = *self;
     cd_tally_init(&s->tally, context->allocator);
@@ -43,18 +45,24 @@ static void set_presence(state *s, const cddp_event *e, const int64_t param_and_
 static void take_touch(state *s, const cddp_event *e)
 {
     const cddp_event_optimizer_touch *t = &e->as.optimizer_touch;
-    cd_agree_push(&s->touches, &(cd_statement){.key = CD_KEY(e->step, t->optimizer, t->param), CD_SAYS(t->touched)}, e);
+    cd_agree_push(&s->touches,
+                  &(cd_statement){.key = CD_KEY(e->step, t->optimizer, t->param),
+                                  CD_SAYS(t->touched)},
+                  e);
     if (!t->touched) s->absent++;
     const presence *p = cd_table_find(&s->gradients, CD_KEY(e->rank, t->param));
-    if (p == NULL || !p->is_known || !p->is_absent || !t->touched || !cd_scribe_is_first(&s->scribe, CD_KEY(0), e))
+    if (p == NULL || !p->is_known || !p->is_absent || !t->touched ||
+        !cd_scribe_is_first(&s->scribe, CD_KEY(0), e))
         return;
     cddp_finding f = cd_finding_at(&s->scribe, e);
     cd_finding_add_event(&f, e->rank, p->sequence);
     cd_finding_set_parameter(&s->scribe, &f, t->param);
-    CD_SAY(f.title, "rank %u: an optimizer stepped on %s, which has no gradient", e->rank, f.parameter);
+    CD_SAY(f.title, "rank %u: an optimizer stepped on %s, which has no gradient", e->rank,
+           f.parameter);
     CD_SAY(f.expected, "parameter and optimizer state untouched: its gradient is absent");
     CD_SAY(f.actual, "touched at step %u", e->step);
-    CD_SAY(f.advice, "absent is not zero: with momentum or weight decay a zero gradient moves the parameter (UNU-05)");
+    CD_SAY(f.advice, "absent is not zero: with momentum or weight decay a zero gradient moves the "
+                     "parameter (UNU-05)");
     cd_scribe_hold(&s->scribe, CD_KEY(0), &f);
 }
 
@@ -92,8 +100,10 @@ static void report_split(state *s, const cd_split *split, uint64_t count)
     cd_finding_set_parameter(&s->scribe, &f, split->key->part[2]);
     CD_SAY(f.title, "%s disagree on whether %s has a gradient%s", who, f.parameter,
            cd_scribe_get_count(&s->scribe, count, "parameters"));
-    CD_SAY(f.expected, "rank %u: %s", split->right.rank, split->right.data[0] ? "stepped on" : "left alone");
-    CD_SAY(f.actual, "rank %u: %s", split->odd.rank, split->odd.data[0] ? "stepped on" : "left alone");
+    CD_SAY(f.expected, "rank %u: %s", split->right.rank,
+           split->right.data[0] ? "stepped on" : "left alone");
+    CD_SAY(f.actual, "rank %u: %s", split->odd.rank,
+           split->odd.data[0] ? "stepped on" : "left alone");
     CD_SAY(f.advice, "globally unused is decided by the reduced map, the same on all ranks");
     cd_scribe_report(&s->scribe, &f);
 }
@@ -103,26 +113,30 @@ static void end(void *self)
     state *s = self;
     if (s == NULL) return;
     if (s->compared > 0)
-        cd_scribe_exercise(&s->scribe, "%llu presence patterns compared", (unsigned long long)s->compared);
+        cd_scribe_exercise(&s->scribe, "%llu presence patterns compared",
+                           (unsigned long long)s->compared);
     if (s->absent > 0)
-        cd_scribe_exercise(&s->scribe, "an optimizer met %llu absent gradients", (unsigned long long)s->absent);
+        cd_scribe_exercise(&s->scribe, "an optimizer met %llu absent gradients",
+                           (unsigned long long)s->absent);
     cddp_finding f;
-    for (size_t i = 0; cd_tally_get(&s->tally, &s->scribe, i, &f); i++) cd_scribe_report(&s->scribe, &f);
+    for (size_t i = 0; cd_tally_get(&s->tally, &s->scribe, i, &f); i++)
+        cd_scribe_report(&s->scribe, &f);
     cd_split split;
     uint64_t count = 0;
     size_t cursor = 0;
     /* One optimizer that touched an absent gradient explains why ranks differ. */
     bool explained = cd_table_find(&s->scribe.held, CD_KEY(0)) != NULL;
-    if (!explained && cd_agree_next_step(&s->touches, &cursor, &split, &count)) report_split(s, &split, count);
+    if (!explained && cd_agree_next_step(&s->touches, &cursor, &split, &count))
+        report_split(s, &split, count);
     cd_tally_fini(&s->tally);
     cd_table_fini(&s->gradients);
     cd_agree_fini(&s->touches);
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {CDDP_EV_compare, CDDP_EV_param, CDDP_EV_grad_final, CDDP_EV_grad_local,
-                                 CDDP_EV_optimizer_touch};
+static const uint16_t kinds[] = {CDDP_EV_compare, CDDP_EV_param, CDDP_EV_grad_final,
+                                 CDDP_EV_grad_local, CDDP_EV_optimizer_touch};
 
-CD_CHECK_TABLE(
-    none, "I-NONE", "absent gradients stay absent and untouched",
-    "The presence pattern (absent, zero, value) and the optimizer-state touch pattern equal the single-process run's.");
+CD_CHECK_TABLE(none, "I-NONE", "absent gradients stay absent and untouched",
+               "The presence pattern (absent, zero, value) and the optimizer-state touch pattern "
+               "equal the single-process run's.");

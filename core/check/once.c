@@ -2,17 +2,21 @@
 /* I-ONCE: every gradient contribution enters the value that the optimizer consumes, exactly once.
 **
 ** Judged from   a ledger per rank and parameter:
-**     O1  a parameter is marked ready at most once between two preparations (ERR-03), a bucket launched at most once
-**     O2  an optimizer steps on a parameter only when every contribution since its last reduction was reduced: after a
-**         grad_local comes a grad_final, or (optimizer in backward) the bucket's completion. Nor does it pass over one
-**         whose contributions were not reduced and are still there
-**     O3  contributions within a step accumulate: their number falls only after the program dropped gradients
+**     O1  a parameter is marked ready at most once between two preparations (ERR-03), a bucket
+**         launched at most once
+**     O2  an optimizer steps on a parameter only when every contribution since its last reduction
+**         was reduced: after a grad_local comes a grad_final, or (optimizer in backward) the
+**         bucket's completion. Nor does it pass over one whose contributions were not reduced and
+**         are still there
+**     O3  contributions within a step accumulate: their number falls only after the program dropped
+**         gradients
 **     O4  compare events whose shape is a missing or doubled contribution
 ** Exercised     an optimizer stepped on a parameter whose contributions had all been reduced.
-** Blame         O1, O3: the rank and parameter. O2: all ranks that stepped; the finding says why: the backward did not
-**               synchronise, or the bucket was never launched and which parameter it waited for.
-** Limits        the weight of a contribution is I-SCALE's and I-REF's business. The ledger counts what the engine says
-**               it accumulated.
+** Blame         O1, O3: the rank and parameter. O2: all ranks that stepped; the finding says why:
+**               the backward did not synchronise, or the bucket was never launched and which
+**               parameter it waited for.
+** Limits        the weight of a contribution is I-SCALE's and I-REF's business. The ledger counts
+**               what the engine says it accumulated.
 */
 #include "core/check/layout.h"
 #include "core/check/tally.h"
@@ -61,7 +65,8 @@ typedef struct state {
 
 static cddp_status begin(const cddp_check_context *context, void **self, cddp_error *err)
 {
-    cddp_status status = cd_check_begin(context, &(cd_check_spec){"I-ONCE", sizeof(state)}, self, err);
+    cddp_status status =
+        cd_check_begin(context, &(cd_check_spec){"I-ONCE", sizeof(state)}, self, err);
     if (status != CDDP_OK) return status;
     state *s = *self;
     cd_layouts_init(&s->layouts, context->allocator);
@@ -81,14 +86,19 @@ static void take_local(state *s, const cddp_event *e, const rank_facts *r)
     ledger *l = g->presence != 0 ? cd_table_add(&s->ledgers, CD_KEY(e->rank, g->param)) : NULL;
     if (l == NULL) return;
     bool may_fall = !l->has_local || l->zero_epoch != r->zero_epoch || l->last_step != e->step;
-    if (!may_fall && g->contributions <= l->contributions && cd_scribe_is_first(&s->scribe, CD_KEY(3, g->param), e)) {
+    if (!may_fall && g->contributions <= l->contributions &&
+        cd_scribe_is_first(&s->scribe, CD_KEY(3, g->param), e)) {
         cddp_finding f = cd_finding_at(&s->scribe, e);
         cd_finding_add_event(&f, e->rank, l->local_sequence);
         cd_finding_set_parameter(&s->scribe, &f, g->param);
-        CD_SAY(f.title, "rank %u: the gradient of %s loses what earlier micro-steps accumulated", e->rank, f.parameter);
-        CD_SAY(f.expected, "%lld contributions after micro-step %u", (long long)l->contributions + 1, e->micro_step);
-        CD_SAY(f.actual, "%lld: it was dropped in between, and not by the program", (long long)g->contributions);
-        CD_SAY(f.advice, "only the program may drop gradients, at the boundary of a step; a boundary flag that is "
+        CD_SAY(f.title, "rank %u: the gradient of %s loses what earlier micro-steps accumulated",
+               e->rank, f.parameter);
+        CD_SAY(f.expected, "%lld contributions after micro-step %u",
+               (long long)l->contributions + 1, e->micro_step);
+        CD_SAY(f.actual, "%lld: it was dropped in between, and not by the program",
+               (long long)g->contributions);
+        CD_SAY(f.advice, "only the program may drop gradients, at the boundary of a step; a "
+                         "boundary flag that is "
                          "always true drops them every time");
         cd_scribe_hold(&s->scribe, CD_KEY(3, g->param), &f);
     }
@@ -103,19 +113,21 @@ static void take_local(state *s, const cddp_event *e, const rank_facts *r)
     l->has_local = true;
 }
 
-static void report_twice(state *s, const cddp_event *e, const char *what, const int64_t param_and_bucket[2])
+static void report_twice(state *s, const cddp_event *e, const char *what,
+                         const int64_t param_and_bucket[2])
 {
-    const cd_key *key = CD_KEY(param_and_bucket[0] >= 0 ? 1 : 2, param_and_bucket[0], param_and_bucket[1]);
+    const cd_key *key =
+        CD_KEY(param_and_bucket[0] >= 0 ? 1 : 2, param_and_bucket[0], param_and_bucket[1]);
     if (!cd_scribe_is_first(&s->scribe, key, e)) return;
     cddp_finding f = cd_finding_at(&s->scribe, e);
     f.bucket = (int32_t)param_and_bucket[1];
     cd_finding_set_parameter(&s->scribe, &f, param_and_bucket[0]);
-    CD_SAY(f.title, "rank %u: %s%s%s twice in one backward", e->rank, f.parameter, f.parameter[0] ? " " : "", what);
+    CD_SAY(f.title, "rank %u: %s%s%s twice in one backward", e->rank, f.parameter,
+           f.parameter[0] ? " " : "", what);
     CD_SAY(f.expected, "once between two preparations of the reducer");
     CD_SAY(f.actual, "again at event %llu", (unsigned long long)e->sequence);
-    CD_SAY(
-        f.advice,
-        "a parameter used outside forward, a re-entrant checkpoint, or wrong unused detection marks it twice (ERR-03)");
+    CD_SAY(f.advice, "a parameter used outside forward, a re-entrant checkpoint, or wrong unused "
+                     "detection marks it twice (ERR-03)");
     cd_scribe_hold(&s->scribe, key, &f);
 }
 
@@ -125,7 +137,8 @@ static void take_ready(state *s, const cddp_event *e, const rank_facts *r)
     const cddp_event_mark_ready *m = &e->as.mark_ready;
     ledger *l = cd_table_add(&s->ledgers, CD_KEY(e->rank, m->param));
     if (l == NULL) return;
-    if (l->ready_window == r->window + 1) report_twice(s, e, "is marked ready", (int64_t[]){m->param, m->bucket});
+    if (l->ready_window == r->window + 1)
+        report_twice(s, e, "is marked ready", (int64_t[]){m->param, m->bucket});
     l->ready_window = r->window + 1;
     l->was_unused = m->unused;
 }
@@ -167,22 +180,26 @@ static void explain(state *s, const cddp_event *e, const ledger *l, unreduced *u
 {
     const rank_facts *r = cd_ranks_find(&s->ranks, e->rank);
     const cd_place *place = cd_layouts_find(&s->layouts, e->rank, u->param);
-    const bucket_facts *b = place != NULL ? cd_table_find(&s->buckets, CD_KEY(e->rank, place->bucket)) : NULL;
+    const bucket_facts *b =
+        place != NULL ? cd_table_find(&s->buckets, CD_KEY(e->rank, place->bucket)) : NULL;
     bool launched = b != NULL && b->launched_window == r->window + 1;
-    int64_t straggler = place != NULL && r->is_prepared && !launched ? straggler_of(s, e, place) : -1;
+    int64_t straggler =
+        place != NULL && r->is_prepared && !launched ? straggler_of(s, e, place) : -1;
     if (!r->is_prepared && r->last_sync && (l->was_unused || l->ready_window < r->window))
         CD_SAY(u->why, "the wrapper never heard of it: this is not the parameter that was wrapped");
     else if (l->final_sequence != 0 && l->pending == 1 && !r->is_prepared && r->last_sync)
         CD_SAY(u->why, "it was added after the reduction had been finalised (FWD-09)");
     else if (straggler >= 0)
-        CD_SAY(u->why, "bucket %lld was never launched: %s did not become ready", (long long)place->bucket,
-               cd_scribe_get_parameter(&s->scribe, straggler));
+        CD_SAY(u->why, "bucket %lld was never launched: %s did not become ready",
+               (long long)place->bucket, cd_scribe_get_parameter(&s->scribe, straggler));
     else if (!r->last_sync)
         CD_SAY(u->why, "the last forward ran inside no_sync, or outside the wrapper");
     else if (launched && b->is_done)
-        CD_SAY(u->why, "bucket %lld was reduced and its result not written back", (long long)place->bucket);
+        CD_SAY(u->why, "bucket %lld was reduced and its result not written back",
+               (long long)place->bucket);
     else if (launched)
-        CD_SAY(u->why, "bucket %lld had been launched and not been finalised", (long long)place->bucket);
+        CD_SAY(u->why, "bucket %lld had been launched and not been finalised",
+               (long long)place->bucket);
     else
         CD_SAY(u->why, "no reduction was launched for it");
 }
@@ -194,10 +211,14 @@ static void take_touch(state *s, const cddp_event *e)
     ledger *l = t->param >= 0 ? cd_table_find(&s->ledgers, CD_KEY(e->rank, t->param)) : NULL;
     if (l == NULL || !l->has_local) return;
     const cd_place *place = cd_layouts_find(&s->layouts, e->rank, t->param);
-    const bucket_facts *b = place != NULL ? cd_table_find(&s->buckets, CD_KEY(e->rank, place->bucket)) : NULL;
+    const bucket_facts *b =
+        place != NULL ? cd_table_find(&s->buckets, CD_KEY(e->rank, place->bucket)) : NULL;
     const rank_facts *r = cd_ranks_find(&s->ranks, e->rank);
-    if (!t->touched && (l->pending == 0 || l->zero_epoch != r->zero_epoch || l->pending_step != e->step)) return;
-    bool in_backward = t->touched && r->is_prepared && b != NULL && b->is_done && b->done_sequence > l->local_sequence &&
+    if (!t->touched &&
+        (l->pending == 0 || l->zero_epoch != r->zero_epoch || l->pending_step != e->step))
+        return;
+    bool in_backward = t->touched && r->is_prepared && b != NULL && b->is_done &&
+                       b->done_sequence > l->local_sequence &&
                        l->final_sequence < l->local_sequence;
     if (l->pending == 0 || in_backward) {
         l->pending = 0;
@@ -281,7 +302,10 @@ static void event(void *self, const cddp_event *e)
 
 static void report_unreduced(state *s, int64_t step, const unreduced *u)
 {
-    cddp_event at = {.rank = u->rank, .step = (uint32_t)step, .micro_step = u->pending_micro, .sequence = u->sequence};
+    cddp_event at = {.rank = u->rank,
+                     .step = (uint32_t)step,
+                     .micro_step = u->pending_micro,
+                     .sequence = u->sequence};
     cddp_finding f = cd_finding_at(&s->scribe, &at);
     const cd_place *place = cd_layouts_find(&s->layouts, u->rank, u->param);
     char who[96];
@@ -292,12 +316,14 @@ static void report_unreduced(state *s, int64_t step, const unreduced *u)
     if (place != NULL) f.bucket = (int32_t)place->bucket;
     cd_mask_print(u->mask, (uint32_t)u->ranks_count, who, sizeof who);
     CD_SAY(f.title, "%s: the optimizer %s of %s%s", who,
-           u->is_passed_over ? "passes over the gradient" : "steps on a local gradient", f.parameter,
-           cd_scribe_get_count(&s->scribe, (uint64_t)u->tensors, "tensors"));
-    CD_SAY(f.expected, "reduced: the contribution of step %u micro-step %u, averaged over the group", u->pending_step,
-           u->pending_micro);
+           u->is_passed_over ? "passes over the gradient" : "steps on a local gradient",
+           f.parameter, cd_scribe_get_count(&s->scribe, (uint64_t)u->tensors, "tensors"));
+    CD_SAY(f.expected,
+           "reduced: the contribution of step %u micro-step %u, averaged over the group",
+           u->pending_step, u->pending_micro);
     CD_SAY(f.actual, "%s", u->why);
-    CD_SAY(f.advice, "the micro-step before the optimizer must be the synchronising one, forward included, and every "
+    CD_SAY(f.advice, "the micro-step before the optimizer must be the synchronising one, forward "
+                     "included, and every "
                      "parameter must become ready in it");
     cd_scribe_report(&s->scribe, &f);
 }
@@ -307,15 +333,19 @@ static void end(void *self)
     state *s = self;
     if (s == NULL) return;
     if (s->consumed > 0)
-        cd_scribe_exercise(&s->scribe, "%llu reduced gradients reached an optimizer", (unsigned long long)s->consumed);
+        cd_scribe_exercise(&s->scribe, "%llu reduced gradients reached an optimizer",
+                           (unsigned long long)s->consumed);
     if (s->steps.count > 0) {
         size_t first = 0;
         for (size_t i = 1; i < s->steps.count; i++)
-            if (cd_table_key(&s->steps, i)->part[0] < cd_table_key(&s->steps, first)->part[0]) first = i;
-        report_unreduced(s, cd_table_key(&s->steps, first)->part[0], cd_table_value(&s->steps, first));
+            if (cd_table_key(&s->steps, i)->part[0] < cd_table_key(&s->steps, first)->part[0])
+                first = i;
+        report_unreduced(s, cd_table_key(&s->steps, first)->part[0],
+                         cd_table_value(&s->steps, first));
     }
     cddp_finding f;
-    for (size_t i = 0; cd_tally_get(&s->tally, &s->scribe, i, &f); i++) cd_scribe_report(&s->scribe, &f);
+    for (size_t i = 0; cd_tally_get(&s->tally, &s->scribe, i, &f); i++)
+        cd_scribe_report(&s->scribe, &f);
     cd_layouts_fini(&s->layouts);
     cd_tally_fini(&s->tally);
     cd_table_fini(&s->ledgers);
@@ -326,11 +356,15 @@ static void end(void *self)
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {
-    CDDP_EV_param,      CDDP_EV_bucket_layout,   CDDP_EV_forward_begin, CDDP_EV_backward_end,  CDDP_EV_zero_grad,
-    CDDP_EV_checkpoint, CDDP_EV_grad_local,      CDDP_EV_mark_ready,    CDDP_EV_bucket_launch, CDDP_EV_bucket_done,
-    CDDP_EV_grad_final, CDDP_EV_optimizer_touch, CDDP_EV_compare};
+static const uint16_t kinds[] = {CDDP_EV_param,         CDDP_EV_bucket_layout,
+                                 CDDP_EV_forward_begin, CDDP_EV_backward_end,
+                                 CDDP_EV_zero_grad,     CDDP_EV_checkpoint,
+                                 CDDP_EV_grad_local,    CDDP_EV_mark_ready,
+                                 CDDP_EV_bucket_launch, CDDP_EV_bucket_done,
+                                 CDDP_EV_grad_final,    CDDP_EV_optimizer_touch,
+                                 CDDP_EV_compare};
 
 CD_CHECK_TABLE(once, "I-ONCE", "every contribution reaches the optimizer exactly once",
-               "Contribution ledger: each (rank, micro-step, parameter) gradient enters the value the optimizer "
+               "Contribution ledger: each (rank, micro-step, parameter) gradient enters the value "
+               "the optimizer "
                "consumes exactly once, with the declared weight.");

@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* I-ORDER: per group, the k-th collective is the same operation on every member, and all post equally many.
+/* I-ORDER: per group, the k-th collective is the same operation on every member, and all post
+** equally many.
 **
-** Judged from   collective_post, numbered per rank and group by this file (sends and receives do not count: they
-**               concern two ranks only); group; rank_end.
+** Judged from   collective_post, numbered per rank and group by this file (sends and receives do
+**               not count: they concern two ranks only); group; rank_end.
 ** Exercised     a collective of some group was posted by at least two of its members.
-** Blame         the odd ranks at the first collective that differs; the first difference shifts all later ones, so
-**               one finding per group. For a short sequence: the rank that returned without posting the rest.
-** Limits        counts of scatter, alltoall and of unequal shares differ by right and are left out. A rank that died
-**               or failed is not blamed for what it did not post: I-FAIL and I-LIVE tell that story.
+** Blame         the odd ranks at the first collective that differs; the first difference shifts all
+**               later ones, so one finding per group. For a short sequence: the rank that returned
+**               without posting the rest.
+** Limits        counts of scatter, alltoall and of unequal shares differ by right and are left out.
+**               A rank that died or failed is not blamed for what it did not post: I-FAIL and
+**               I-LIVE tell that story.
 */
 #include "core/check/scribe.h"
 
@@ -28,7 +31,8 @@ typedef struct posted {
 
 static cddp_status begin(const cddp_check_context *context, void **self, cddp_error *err)
 {
-    cddp_status status = cd_check_begin(context, &(cd_check_spec){"I-ORDER", sizeof(state)}, self, err);
+    cddp_status status =
+        cd_check_begin(context, &(cd_check_spec){"I-ORDER", sizeof(state)}, self, err);
     if (status != CDDP_OK) return status;
     state *s = *self;
     cd_agree_init(&s->posts, context->allocator);
@@ -47,7 +51,8 @@ static void take_post(state *s, const cddp_event *e)
     bool sized = c->op != CDDP_OP_SCATTER && c->op != CDDP_OP_ALLTOALL && c->op != CDDP_OP_BARRIER;
     cd_agree_push(&s->posts,
                   &(cd_statement){.key = CD_KEY(c->group, p->count),
-                                  CD_SAYS(c->op, c->reduce_op, c->root, c->dtype, sized ? c->numel : 0)},
+                                  CD_SAYS(c->op, c->reduce_op, c->root, c->dtype,
+                                          sized ? c->numel : 0)},
                   e);
     p->count++;
     p->last_sequence = e->sequence;
@@ -63,7 +68,8 @@ static void event(void *self, const cddp_event *e)
         (void)cd_table_add(&s->counts, CD_KEY(e->as.group.group, e->rank));
     } else if (e->kind == CDDP_EV_rank_end) {
         int64_t *end_kind = cd_ranks_add(&s->ends, e->rank);
-        if (end_kind != NULL) *end_kind = e->as.rank_end.end == 0 && e->as.rank_end.status == CDDP_OK ? 1 : 2;
+        if (end_kind != NULL)
+            *end_kind = e->as.rank_end.end == 0 && e->as.rank_end.status == CDDP_OK ? 1 : 2;
     }
 }
 
@@ -77,12 +83,14 @@ static void report_mismatch(state *s, const cd_split *split)
     cd_split_print(split, who, sizeof who);
     cd_operation_print(split->odd.data, left, sizeof left);
     cd_operation_print(split->right.data, right, sizeof right);
-    CD_SAY(f.title, "%s disagree on collective #%lld of group '%s'", who, (long long)split->key->part[1],
-           cd_scribe_get_group(&s->scribe, group));
+    CD_SAY(f.title, "%s disagree on collective #%lld of group '%s'", who,
+           (long long)split->key->part[1], cd_scribe_get_group(&s->scribe, group));
     CD_SAY(f.expected, "rank %u: %s", split->right.rank, right);
     CD_SAY(f.actual, "rank %u: %s", split->odd.rank, left);
-    CD_SAY(f.advice, "look at what rank %u did just before: a branch, a skipped backward or an extra collective",
-           split->odd.rank);
+    CD_SAY(
+        f.advice,
+        "look at what rank %u did just before: a branch, a skipped backward or an extra collective",
+        split->odd.rank);
     cd_scribe_report(&s->scribe, &f);
 }
 
@@ -127,11 +135,14 @@ static void report_short(state *s, int64_t group)
     char operation[96], who[96];
     cd_operation_print(missing->first.data, operation, sizeof operation);
     cd_mask_print(mask, short_count, who, sizeof who);
-    CD_SAY(f.title, "%s returned without posting collective #%lld of group '%s'", who, (long long)shortest,
-           cd_scribe_get_group(&s->scribe, group));
-    CD_SAY(f.expected, "rank %u: %s, %lld collectives in all", missing->first.rank, operation, (long long)longest);
+    CD_SAY(f.title, "%s returned without posting collective #%lld of group '%s'", who,
+           (long long)shortest, cd_scribe_get_group(&s->scribe, group));
+    CD_SAY(f.expected, "rank %u: %s, %lld collectives in all", missing->first.rank, operation,
+           (long long)longest);
     CD_SAY(f.actual, "rank %u: %lld collectives", short_rank, (long long)shortest);
-    CD_SAY(f.advice, "rank %u ran fewer synchronising iterations, or skipped one; uneven inputs need join", short_rank);
+    CD_SAY(f.advice,
+           "rank %u ran fewer synchronising iterations, or skipped one; uneven inputs need join",
+           short_rank);
     cd_scribe_report(&s->scribe, &f);
 }
 
@@ -159,7 +170,8 @@ static void end(void *self)
 
 static const uint16_t kinds[] = {CDDP_EV_collective_post, CDDP_EV_group, CDDP_EV_rank_end};
 
-CD_CHECK_TABLE(
-    order, "I-ORDER", "every member of a group posts the same collectives in the same order",
-    "Per group, the k-th collective on every member has the same operation, reduction, root, dtype and count, "
-    "and all members post equally many.");
+CD_CHECK_TABLE(order, "I-ORDER",
+               "every member of a group posts the same collectives in the same order",
+               "Per group, the k-th collective on every member has the same operation, reduction, "
+               "root, dtype and count, "
+               "and all members post equally many.");

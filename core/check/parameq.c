@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* I-PARAMEQ: after the optimizers stepped, parameters and optimizer state are equal on all ranks.
 **
-** Judged from   value of parameters and optimizer state at moments 5 (after step) and 6 (end), across ranks; agreement, which
-**               narrows that to the ranks that must agree.
+** Judged from   value of parameters and optimizer state at moments 5 (after step) and 6 (end),
+**               across ranks; agreement, which narrows that to the ranks that must agree.
 ** Exercised     two ranks told the content of the same parameter after the same step.
 ** Blame         the odd ranks; with two ranks both.
-** Limits        ignored parameters and state without a parameter may differ by right; under a model averager whatever lies in
-**               different blocks of an agreement event. Where the backend does not
-**               promise equal bits the check stays silent and the oracle's bound judges instead. Ranks that only
-**               shadowed a step (join) say nothing about it.
+** Limits        ignored parameters and state without a parameter may differ by right; under a model
+**               averager whatever lies in different blocks of an agreement event. Where the backend
+**               does not promise equal bits the check stays silent and the oracle's bound judges
+**               instead. Ranks that only shadowed a step (join) say nothing about it.
 */
 #include "core/check/scribe.h"
 
@@ -22,7 +22,8 @@ typedef struct state {
 
 static cddp_status begin(const cddp_check_context *context, void **self, cddp_error *err)
 {
-    cddp_status status = cd_check_begin(context, &(cd_check_spec){"I-PARAMEQ", sizeof(state)}, self, err);
+    cddp_status status =
+        cd_check_begin(context, &(cd_check_spec){"I-PARAMEQ", sizeof(state)}, self, err);
     if (status != CDDP_OK) return status;
     state *s = *self;
     cd_agree_init(&s->values, context->allocator);
@@ -41,8 +42,9 @@ static void take_value(state *s, const cddp_event *e)
     if (v->digest != 0) s->has_digest = true;
     /* At the end a rank that joined early may have counted fewer steps. */
     int64_t step = v->moment == 6 ? -1 : (int64_t)e->step;
-    const int64_t block = v->what == 3 ? cd_scribe_get_block(&s->scribe, group[0], e->rank, CD_AGREED_STATE)
-                                       : cd_scribe_get_parameter_block(&s->scribe, group[0], e->rank, v->id);
+    const int64_t block = v->what == 3
+                              ? cd_scribe_get_block(&s->scribe, group[0], e->rank, CD_AGREED_STATE)
+                              : cd_scribe_get_parameter_block(&s->scribe, group[0], e->rank, v->id);
     cd_agree_push(&s->values,
                   &(cd_statement){.key = CD_KEY(v->moment * 16 + v->what, step, block, v->id),
                                   CD_SAYS(v->presence, v->digest, v->param)},
@@ -78,11 +80,14 @@ static void report(state *s, const cd_split *split, uint64_t count)
     CD_SAY(f.parameter, "%s", name);
     CD_SAY(f.title, "%s hold different %s %s after %s%s", who,
            is_state ? "optimizer state of" : "values of", name,
-           split->key->part[0] / 16 == 6 ? "the last step" : "the step", cd_scribe_get_count(&s->scribe, count, "tensors"));
-    CD_SAY(f.expected, "rank %u: digest %016llx", split->right.rank, (unsigned long long)split->right.data[1]);
-    CD_SAY(f.actual, "rank %u: digest %016llx", split->odd.rank, (unsigned long long)split->odd.data[1]);
-    CD_SAY(f.advice,
-           "parameters are never broadcast again after construction (INI-15): what differs now differs for good");
+           split->key->part[0] / 16 == 6 ? "the last step" : "the step",
+           cd_scribe_get_count(&s->scribe, count, "tensors"));
+    CD_SAY(f.expected, "rank %u: digest %016llx", split->right.rank,
+           (unsigned long long)split->right.data[1]);
+    CD_SAY(f.actual, "rank %u: digest %016llx", split->odd.rank,
+           (unsigned long long)split->odd.data[1]);
+    CD_SAY(f.advice, "parameters are never broadcast again after construction (INI-15): what "
+                     "differs now differs for good");
     cd_scribe_report(&s->scribe, &f);
 }
 
@@ -97,9 +102,10 @@ static void end(void *self)
     uint64_t count = 0;
     /* Replicas that have parted stay apart: the first step says it all. */
     for (size_t cursor = 0; cd_agree_next(&s->values, &cursor, &split);) {
-        bool is_ignored =
-            split.key->part[0] % 16 == 0 && cd_table_find(&s->ignored, CD_KEY(split.key->part[3])) != NULL;
-        if (is_ignored || (count > 0 && (split.step != first.step || split.key->part[0] != first.key->part[0])))
+        bool is_ignored = split.key->part[0] % 16 == 0 &&
+                          cd_table_find(&s->ignored, CD_KEY(split.key->part[3])) != NULL;
+        if (is_ignored ||
+            (count > 0 && (split.step != first.step || split.key->part[0] != first.key->part[0])))
             continue;
         if (count++ == 0) first = split;
     }
@@ -110,7 +116,8 @@ static void end(void *self)
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {CDDP_EV_param, CDDP_EV_group, CDDP_EV_wrap, CDDP_EV_agreement, CDDP_EV_value};
+static const uint16_t kinds[] = {CDDP_EV_param, CDDP_EV_group, CDDP_EV_wrap, CDDP_EV_agreement,
+                                 CDDP_EV_value};
 
 CD_CHECK_TABLE(parameq, "I-PARAMEQ", "replicas are equal after every step",
                "Parameter and optimizer-state digests are equal on all ranks after step().");

@@ -12,12 +12,15 @@
 
 typedef struct plan_facts {
     int64_t cap_bytes, first_bytes, list_count;
-    bool has_caps, find_unused, is_static, last_first; /* settings; last_first: the small cap is the last bucket's (BKT-16) */
-    bool leads, is_lost;                               /* is_lost: who leads what, or what arrived, is not known any more */
-    int64_t params, slots, arrivals, unused, windows;  /* windows: finalised backwards */
-    int64_t marks;                                     /* since the last of them */
+    /* settings; last_first: the small cap is the last bucket's (BKT-16) */
+    bool has_caps, find_unused, is_static, last_first;
+    /* is_lost: who leads what, or what arrived, is not known any more */
+    bool leads, is_lost;
+    int64_t params, slots, arrivals, unused, windows; /* windows: finalised backwards */
+    int64_t marks;                                    /* since the last of them */
     int64_t generation, group;
-    bool is_wrapped, is_due, is_rebuilt, asks; /* is_due: to be rebuilt; asks: in the forward that has begun */
+    /* is_due: to be rebuilt; asks: in the forward that has begun */
+    bool is_wrapped, is_due, is_rebuilt, asks;
 } plan_facts;
 
 typedef struct size {
@@ -112,7 +115,9 @@ static void take_option(cd_plans *p, const cddp_event *e, plan_facts *f)
 static int64_t cap_of(const cd_plans *p, uint32_t rank, const plan_facts *f, int64_t closed)
 {
     if (f->list_count > 0)
-        return *(const int64_t *)cd_table_find(&p->caps, CD_KEY(rank, closed < f->list_count ? closed : f->list_count - 1));
+        return *(const int64_t *)cd_table_find(&p->caps, CD_KEY(rank, closed < f->list_count
+                                                                          ? closed
+                                                                          : f->list_count - 1));
     if (f->generation == 0 && (f->is_static || !f->find_unused)) return UNLIMITED;
     if (f->cap_bytes > 0) return f->cap_bytes;
     return closed == 0 ? f->first_bytes : bytes_of(25);
@@ -126,10 +131,12 @@ static int64_t param_at(const cd_plans *p, uint32_t rank, const plan_facts *f, i
     if (f->generation == 0) return k;
     if (f->last_first) k = f->params - 1 - k;
     const int64_t *arrived = f->arrivals > 0 ? cd_table_find(&p->arrivals, CD_KEY(rank, k)) : NULL;
-    return arrived != NULL ? *arrived : k; /* a rank that had joined before anything arrived takes the order of registration (REB-09) */
+    /* a rank that had joined before anything arrived takes the order of registration (REB-09) */
+    return arrived != NULL ? *arrived : k;
 }
 
-/* Every dtype fills a bucket of its own until its bytes reach its cap; whoever expects sparse gradients stands alone. */
+/* Every dtype fills a bucket of its own until its bytes reach its cap; whoever expects sparse
+** gradients stands alone. */
 static void work_out(const cd_plans *p, uint32_t rank, const plan_facts *f, draft *d)
 {
     int64_t open[CDDP_DTYPE_COUNT], closed[CDDP_DTYPE_COUNT] = {0}, turns = 0;
@@ -140,7 +147,9 @@ static void work_out(const cd_plans *p, uint32_t rank, const plan_facts *f, draf
         int64_t b = s->is_sparse ? -1 : open[s->dtype];
         if (b < 0) {
             b = d->bucket_count++;
-            d->buckets[b] = (opened){.limit = s->is_sparse ? 0 : cap_of(p, rank, f, closed[s->dtype]), .turn = -1};
+            d->buckets[b] =
+                (opened){.limit = s->is_sparse ? 0 : cap_of(p, rank, f, closed[s->dtype]),
+                         .turn = -1};
             if (!s->is_sparse) open[s->dtype] = b;
         }
         opened *bucket = &d->buckets[b];
@@ -157,7 +166,8 @@ static void work_out(const cd_plans *p, uint32_t rank, const plan_facts *f, draf
         if (d->buckets[b].turn < 0) d->buckets[b].turn = turns++;
 }
 
-/* Where a bucket stands: at first the last to be opened comes first (BKT-10); rebuilt ones as they were closed, or with the small one last. */
+/* Where a bucket stands: at first the last to be opened comes first (BKT-10); rebuilt ones as they
+** were closed, or with the small one last. */
 static int64_t index_of(const plan_facts *f, const draft *d, int64_t b)
 {
     if (f->generation == 0) return d->bucket_count - 1 - b;
@@ -168,7 +178,8 @@ static void say_slot(char *text, size_t text_bytes, const slot *s)
 {
     char limit[40] = "without a cap";
     if (s->limit != UNLIMITED) CD_SAY(limit, "with a cap of %lld bytes", (long long)s->limit);
-    cd_say(text, text_bytes, "slot %lld of bucket %lld, %s", (long long)s->slot, (long long)s->bucket, limit);
+    cd_say(text, text_bytes, "slot %lld of bucket %lld, %s", (long long)s->slot,
+           (long long)s->bucket, limit);
 }
 
 static void compare(cd_plans *p, const cddp_event *e, const plan_facts *f, const draft *d)
@@ -182,15 +193,19 @@ static void compare(cd_plans *p, const cddp_event *e, const plan_facts *f, const
         cddp_finding finding = cd_finding_at(p->scribe, e);
         finding.bucket = (int32_t)is->bucket;
         cd_finding_set_parameter(p->scribe, &finding, is->param);
-        CD_SAY(finding.title, "layout %lld of rank %u is not what its bucket caps and %s give: %s", (long long)f->generation, e->rank,
-               f->generation == 0 ? "the order of its parameters" : "the order of arrival", finding.parameter);
+        CD_SAY(finding.title, "layout %lld of rank %u is not what its bucket caps and %s give: %s",
+               (long long)f->generation, e->rank,
+               f->generation == 0 ? "the order of its parameters" : "the order of arrival",
+               finding.parameter);
         say_slot(finding.expected, sizeof finding.expected, &due);
         say_slot(finding.actual, sizeof finding.actual, is);
-        CD_SAY(finding.advice, "a bucket is closed as soon as its bytes reach its cap, each dtype for itself (BKT-02 to BKT-16, REB-04)");
+        CD_SAY(finding.advice, "a bucket is closed as soon as its bytes reach its cap, each dtype "
+                               "for itself (BKT-02 to BKT-16, REB-04)");
         cd_scribe_report(p->scribe, &finding);
         return;
     }
-    cd_scribe_exercise(p->scribe, "bucket caps: layout %lld, %lld buckets", (long long)f->generation, (long long)d->bucket_count);
+    cd_scribe_exercise(p->scribe, "bucket caps: layout %lld, %lld buckets",
+                       (long long)f->generation, (long long)d->bucket_count);
 }
 
 /* All slots of a layout were told. */
@@ -198,8 +213,11 @@ static void judge_layout(cd_plans *p, const cddp_event *e, const plan_facts *f)
 {
     const cddp_allocator *a = p->scribe->context.allocator;
     const size_t count = (size_t)f->params;
-    const bool leads = f->generation == 0 || (f->is_wrapped && cd_table_find(&p->leads, CD_KEY(e->rank, f->group)) != NULL);
-    const bool is_known = f->generation == 0 || (f->generation == 1 && (f->arrivals == 0 || f->arrivals == f->params));
+    const bool leads =
+        f->generation == 0 ||
+        (f->is_wrapped && cd_table_find(&p->leads, CD_KEY(e->rank, f->group)) != NULL);
+    const bool is_known = f->generation == 0 ||
+                          (f->generation == 1 && (f->arrivals == 0 || f->arrivals == f->params));
     if (!f->has_caps || f->is_lost || !leads || !is_known) return;
     for (int64_t k = 0; k < f->params; k++)
         if (cd_table_find(&p->sizes, CD_KEY(e->rank, k)) == NULL) return;
@@ -224,10 +242,12 @@ static void take_param(cd_plans *p, const cddp_event *e, plan_facts *f)
         f->params = f->slots = f->arrivals = f->unused = f->windows = f->marks = 0;
         f->is_wrapped = f->is_due = f->is_rebuilt = f->asks = false;
     }
-    const bool is_reduced = m->param >= 0 && m->numel >= 0 && m->dtype >= 0 && m->dtype < CDDP_DTYPE_COUNT;
+    const bool is_reduced =
+        m->param >= 0 && m->numel >= 0 && m->dtype >= 0 && m->dtype < CDDP_DTYPE_COUNT;
     size *s = is_reduced ? cd_table_add(&p->sizes, CD_KEY(e->rank, m->param)) : NULL;
     if (s == NULL) return;
-    *s = (size){m->numel * (int64_t)cddp_dtype_bytes((cddp_dtype)m->dtype), m->dtype, m->sparse != 0};
+    *s = (size){m->numel * (int64_t)cddp_dtype_bytes((cddp_dtype)m->dtype), m->dtype,
+                m->sparse != 0};
     if (m->param >= f->params) f->params = m->param + 1;
 }
 
@@ -236,7 +256,9 @@ static void take_slot(cd_plans *p, const cddp_event *e, plan_facts *f)
     const cddp_event_bucket_layout *l = &e->as.bucket_layout;
     if (f->slots == f->params || l->generation != f->generation) f->slots = 0;
     f->generation = l->generation;
-    slot *s = l->param >= 0 && l->param < f->params ? cd_table_add(&p->slots, CD_KEY(e->rank, f->slots)) : NULL;
+    slot *s = l->param >= 0 && l->param < f->params
+                  ? cd_table_add(&p->slots, CD_KEY(e->rank, f->slots))
+                  : NULL;
     if (s == NULL) return;
     *s = (slot){l->bucket, l->slot, l->param, l->limit};
     if (++f->slots == f->params) judge_layout(p, e, f);
@@ -245,7 +267,9 @@ static void take_slot(cd_plans *p, const cddp_event *e, plan_facts *f)
 static void arrive(cd_plans *p, uint32_t rank, plan_facts *f, int64_t param)
 {
     const bool is_known = param >= 0 && param < f->params;
-    int64_t *at = is_known && f->arrivals < f->params ? cd_table_add(&p->arrivals, CD_KEY(rank, f->arrivals)) : NULL;
+    int64_t *at = is_known && f->arrivals < f->params
+                      ? cd_table_add(&p->arrivals, CD_KEY(rank, f->arrivals))
+                      : NULL;
     if (at == NULL) return;
     *at = param;
     f->arrivals++;
@@ -254,7 +278,8 @@ static void arrive(cd_plans *p, uint32_t rank, plan_facts *f, int64_t param)
 /* Layouts are rebuilt unless unused parameters are searched for in every pass (REB-01). */
 static bool rebuilds(const plan_facts *f) { return f->is_static || !f->find_unused; }
 
-/* The first synchronised backward tells; of a static graph the second, in which the unused are taken to come last (REB-02). */
+/* The first synchronised backward tells; of a static graph the second, in which the unused are
+** taken to come last (REB-02). */
 static bool is_watched(const plan_facts *f)
 {
     return rebuilds(f) && !f->is_rebuilt && f->windows >= f->is_static;
@@ -285,13 +310,17 @@ static void take_ready(cd_plans *p, const cddp_event *e, plan_facts *f)
     if (at != NULL) *at = m->param;
 }
 
-/* The event is the rebuild that should not be, or the end of the forward in which there was none. */
+/* The event is the rebuild that should not be, or the end of the forward in which there was
+** none. */
 static void report_rebuild(cd_plans *p, const cddp_event *e, const plan_facts *f)
 {
     cddp_finding finding = cd_finding_at(p->scribe, e);
     if (!f->has_caps || f->is_lost) return;
     if (e->kind != CDDP_EV_rebuild) {
-        CD_SAY(finding.title, "rank %u does not rebuild its buckets although it knows in which order gradients arrive", e->rank);
+        CD_SAY(finding.title,
+               "rank %u does not rebuild its buckets although it knows in which order gradients "
+               "arrive",
+               e->rank);
         CD_SAY(finding.expected, "new buckets in the first forward after that backward");
         CD_SAY(finding.actual, "layout %lld", (long long)f->generation);
     } else {
@@ -300,8 +329,8 @@ static void report_rebuild(cd_plans *p, const cddp_event *e, const plan_facts *f
         CD_SAY(finding.expected, "layout %lld for good", (long long)f->generation);
         CD_SAY(finding.actual, "layout %lld", (long long)e->as.rebuild.generation);
     }
-    CD_SAY(finding.advice,
-           "rebuilding depends on settings only, never on what one rank saw: ranks agree on it by broadcasts (REB-01, REB-07)");
+    CD_SAY(finding.advice, "rebuilding depends on settings only, never on what one rank saw: ranks "
+                           "agree on it by broadcasts (REB-01, REB-07)");
     cd_scribe_report(p->scribe, &finding);
 }
 
@@ -346,17 +375,30 @@ void cd_plans_learn(cd_plans *p, const cddp_event *e)
     if (e->kind == CDDP_EV_option) take_option(p, e, f);
     if (!f->leads) return;
     switch (e->kind) {
-    case CDDP_EV_param: take_param(p, e, f); break;
-    case CDDP_EV_bucket_layout: take_slot(p, e, f); break;
+    case CDDP_EV_param:
+        take_param(p, e, f);
+        break;
+    case CDDP_EV_bucket_layout:
+        take_slot(p, e, f);
+        break;
     case CDDP_EV_wrap:
         f->group = e->as.wrap.group;
         f->is_wrapped = true;
         break;
-    case CDDP_EV_mark_ready: take_ready(p, e, f); break;
-    case CDDP_EV_backward_end: take_backward_end(p, e, f); break;
-    case CDDP_EV_rebuild: take_rebuild(p, e, f); break;
+    case CDDP_EV_mark_ready:
+        take_ready(p, e, f);
+        break;
+    case CDDP_EV_backward_end:
+        take_backward_end(p, e, f);
+        break;
+    case CDDP_EV_rebuild:
+        take_rebuild(p, e, f);
+        break;
     case CDDP_EV_forward_begin:
-    case CDDP_EV_forward_end: take_forward(p, e, f); break;
-    default: break;
+    case CDDP_EV_forward_end:
+        take_forward(p, e, f);
+        break;
+    default:
+        break;
     }
 }

@@ -1,22 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Bucket plans: a layout is what sizes, caps and order say, and is rebuilt when the first arrival is known (BKT-02 to BKT-16, REB-01 to REB-04).
+/* Bucket plans: a layout is what sizes, caps and order say, and is rebuilt when the first arrival
+** is known (BKT-02 to BKT-16, REB-01 to REB-04).
 **
-** Judged from   option events (the caps, find_unused_parameters, static_graph), param (bytes, dtype, sparse), mark_ready (who arrived when),
-**               bucket_layout, rebuild, forward_begin and forward_end, backward_end; of the first rank of a group, since a layout is rank 0's.
-** Limits        nothing is said before the caps were told as options, nor after a group was opened, or a backward was left, while gradients
-**               arrived. The assignment is worked out here by itself: what is accused has its own.
+** Judged from   option events (the caps, find_unused_parameters, static_graph), param (bytes,
+**               dtype, sparse), mark_ready (who arrived when), bucket_layout, rebuild,
+**               forward_begin and forward_end, backward_end; of the first rank of a group, since a
+**               layout is rank 0's.
+** Limits        nothing is said before the caps were told as options, nor after a group was opened,
+**               or a backward was left, while gradients arrived. The assignment is worked out here
+**               by itself: what is accused has its own.
 */
 #pragma once
 #include "core/check/scribe.h"
 
 typedef struct cd_plans {
     cd_scribe *scribe;
-    cd_ranks ranks;    /* of plan_facts */
-    cd_table leads;    /* (rank, group) → 1 where it is the group's first */
-    cd_table caps;     /* (rank, k) → bytes of the list */
-    cd_table sizes;    /* (rank, param) → size */
-    cd_table slots;    /* (rank, k-th told) → slot of the layout that is being told */
-    cd_table arrivals; /* (rank, k, 0) → param as it arrived; (rank, k, 1) → unused in this backward */
+    cd_ranks ranks; /* of plan_facts */
+    cd_table leads; /* (rank, group) → 1 where it is the group's first */
+    cd_table caps;  /* (rank, k) → bytes of the list */
+    cd_table sizes; /* (rank, param) → size */
+    cd_table slots; /* (rank, k-th told) → slot of the layout that is being told */
+    /* (rank, k, 0) → param as it arrived; (rank, k, 1) → unused in this backward */
+    cd_table arrivals;
 } cd_plans;
 
 /* scribe: who reports; it must outlive this. */

@@ -1,13 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* I-RANGE: a reduction makes no overflow and no NaN out of finite gradients, and none that came in goes unnoticed.
+/* I-RANGE: a reduction makes no overflow and no NaN out of finite gradients, and none that came in
+** goes unnoticed.
 **
 ** Judged from   grad_local and grad_final (nonfinite), optimizer_step, and compare events whose shape is "not finite".
-**     R1  a final gradient is not finite although every local one was, and an optimizer stepped on it: the reduction
-**         overflowed and nobody noticed (a loss scaler that skips the step has noticed)
-**     R2  a local gradient was not finite, and an optimizer stepped all the same: the rank that brought it is named
-** Exercised     something was not finite, or a reduction on a 16-bit wire, gathered and added up by a hook or not, kept everything finite.
-** Blame         R1: the bucket, no rank. R2: the first rank, in order of micro-step and rank, with such a gradient.
-** Limits        a gradient that was kept from an earlier step counts as local only in the step that made it.
+**     R1  a final gradient is not finite although every local one was, and an optimizer stepped on
+**         it: the reduction overflowed and nobody noticed (a loss scaler that skips the step has
+**         noticed)
+**     R2  a local gradient was not finite, and an optimizer stepped all the same: the rank that
+**         brought it is named
+** Exercised     something was not finite, or a reduction on a 16-bit wire, gathered and added up by
+**               a hook or not, kept everything finite.
+** Blame         R1: the bucket, no rank. R2: the first rank, in order of micro-step and rank, with
+**               such a gradient.
+** Limits        a gradient that was kept from an earlier step counts as local only in the step that
+**               made it.
 */
 #include "core/check/scribe.h"
 
@@ -38,7 +44,8 @@ typedef struct state {
 
 static cddp_status begin(const cddp_check_context *context, void **self, cddp_error *err)
 {
-    cddp_status status = cd_check_begin(context, &(cd_check_spec){"I-RANGE", sizeof(state)}, self, err);
+    cddp_status status =
+        cd_check_begin(context, &(cd_check_spec){"I-RANGE", sizeof(state)}, self, err);
     if (status != CDDP_OK) return status;
     state *s = *self;
     cd_table_init(&s->tensors, context->allocator, sizeof(tensor_facts));
@@ -52,8 +59,8 @@ static void take_local(state *s, const cddp_event *e)
     s->nonfinite++;
     tensor_facts *t = cd_table_add(&s->tensors, CD_KEY(e->step, e->as.grad_local.param));
     if (t == NULL) return;
-    bool earlier =
-        !t->local_bad || e->micro_step < t->local_micro || (e->micro_step == t->local_micro && e->rank < t->local_rank);
+    bool earlier = !t->local_bad || e->micro_step < t->local_micro ||
+                   (e->micro_step == t->local_micro && e->rank < t->local_rank);
     t->local_bad = true;
     if (!earlier) return;
     t->local_rank = e->rank;
@@ -85,10 +92,12 @@ static void report_overflow(state *s, const cddp_event *e, const cd_key *where)
     cd_finding_set_parameter(&s->scribe, &f, where->part[0]);
     char bucket[48] = "";
     if (where->part[1] >= 0) CD_SAY(bucket, " of bucket %lld", (long long)where->part[1]);
-    CD_SAY(f.title, "the reduction%s makes NaN or infinity of %s, which was finite on every rank", bucket, f.parameter);
+    CD_SAY(f.title, "the reduction%s makes NaN or infinity of %s, which was finite on every rank",
+           bucket, f.parameter);
     CD_SAY(f.expected, "a finite mean of finite gradients");
     CD_SAY(f.actual, "NaN or infinity in the reduced gradient");
-    CD_SAY(f.advice, "divide before the sum, or reduce in a wider dtype; dividing first does not always save half "
+    CD_SAY(f.advice, "divide before the sum, or reduce in a wider dtype; dividing first does not "
+                     "always save half "
                      "precision (GRD-11)");
     cd_scribe_report(&s->scribe, &f);
 }
@@ -103,7 +112,8 @@ static void event(void *self, const cddp_event *e)
         take_final(s, e);
     else if (e->kind == CDDP_EV_collective_post) {
         const cddp_event_collective_post *c = &e->as.collective_post;
-        bool reduces = c->op == CDDP_OP_ALLREDUCE || c->op == CDDP_OP_ALLGATHER; /* what a hook gathers it adds up itself */
+        /* what a hook gathers it adds up itself */
+        bool reduces = c->op == CDDP_OP_ALLREDUCE || c->op == CDDP_OP_ALLGATHER;
         if (c->bucket >= 0 && reduces && (c->dtype == CDDP_F16 || c->dtype == CDDP_BF16))
             s->half_reductions++;
     } else if (e->kind == CDDP_EV_optimizer_step && !e->as.optimizer_step.skipped) {
@@ -128,15 +138,19 @@ static void report_step(state *s, uint32_t step, const tensor_facts *t, int64_t 
     const step_facts *stepped = cd_table_find(&s->steps, CD_KEY(step));
     if (stepped == NULL || !t->local_bad || s->told_step) return;
     s->told_step = true;
-    cddp_event at = {.rank = t->local_rank, .step = step, .micro_step = t->local_micro, .sequence = t->local_sequence};
+    cddp_event at = {.rank = t->local_rank,
+                     .step = step,
+                     .micro_step = t->local_micro,
+                     .sequence = t->local_sequence};
     cddp_finding f = cd_finding_at(&s->scribe, &at);
     cd_finding_add_event(&f, stepped->stepped_rank, stepped->stepped_sequence);
     cd_finding_set_parameter(&s->scribe, &f, param);
-    CD_SAY(f.title, "rank %u brought the first NaN or infinity, in %s, and the optimizer stepped", t->local_rank,
-           f.parameter);
+    CD_SAY(f.title, "rank %u brought the first NaN or infinity, in %s, and the optimizer stepped",
+           t->local_rank, f.parameter);
     CD_SAY(f.expected, "the step is skipped on every rank, or the gradient is finite");
     CD_SAY(f.actual, "rank %u stepped at step %u", stepped->stepped_rank, step);
-    CD_SAY(f.advice, "decide to skip from a value that all ranks share: the reduced gradient, or a reduced flag");
+    CD_SAY(f.advice, "decide to skip from a value that all ranks share: the reduced gradient, or a "
+                     "reduced flag");
     cd_scribe_report(&s->scribe, &f);
 }
 
@@ -145,7 +159,8 @@ static void end(void *self)
     state *s = self;
     if (s == NULL) return;
     if (s->nonfinite > 0)
-        cd_scribe_exercise(&s->scribe, "%llu tensors were not finite", (unsigned long long)s->nonfinite);
+        cd_scribe_exercise(&s->scribe, "%llu tensors were not finite",
+                           (unsigned long long)s->nonfinite);
     else if (s->half_reductions > 0)
         cd_scribe_exercise(&s->scribe, "%llu reductions on a 16-bit wire stayed finite",
                            (unsigned long long)s->half_reductions);
@@ -157,7 +172,8 @@ static void end(void *self)
                          .micro_step = t->final_micro,
                          .sequence = t->final_sequence};
         const step_facts *stepped = cd_table_find(&s->steps, CD_KEY(key->part[0]));
-        if (t->final_bad && !t->local_bad && stepped != NULL) report_overflow(s, &at, CD_KEY(key->part[1], t->bucket));
+        if (t->final_bad && !t->local_bad && stepped != NULL)
+            report_overflow(s, &at, CD_KEY(key->part[1], t->bucket));
         report_step(s, (uint32_t)key->part[0], t, key->part[1]);
     }
     cd_table_fini(&s->tensors);
@@ -165,9 +181,11 @@ static void end(void *self)
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {CDDP_EV_param,           CDDP_EV_grad_local,     CDDP_EV_grad_final,
-                                 CDDP_EV_collective_post, CDDP_EV_optimizer_step, CDDP_EV_compare};
+static const uint16_t kinds[] = {CDDP_EV_param,          CDDP_EV_grad_local,
+                                 CDDP_EV_grad_final,     CDDP_EV_collective_post,
+                                 CDDP_EV_optimizer_step, CDDP_EV_compare};
 
 CD_CHECK_TABLE(range, "I-RANGE", "reductions neither overflow nor hide a NaN",
-               "No overflow or NaN is produced by a reduction whose exact result is finite and representable; no "
+               "No overflow or NaN is produced by a reduction whose exact result is finite and "
+               "representable; no "
                "narrowing of counts or offsets.");

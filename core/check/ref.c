@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* I-REF: gradient, update, optimizer state and buffers equal the single-process reference.
 **
-** Judged from   compare events of every link, except those whose shape says more than "different": a ratio is I-SCALE,
-**               a missing or doubled contribution I-ONCE, presence I-NONE, an overflow I-RANGE, an unexplained
-**               reduction I-COLL, a hook's law I-HOOK.
-** Exercised     a gradient was compared with the single-process one (link 1) or an update with the reference (link 4).
+** Judged from   compare events of every link, except those whose shape says more than "different":
+**               a ratio is I-SCALE, a missing or doubled contribution I-ONCE, presence I-NONE, an
+**               overflow I-RANGE, an unexplained reduction I-COLL, a hook's law I-HOOK.
+** Exercised     a gradient was compared with the single-process one (link 1) or an update with the
+**               reference (link 4).
 ** Blame         the ranks whose comparison failed.
-** Limits        needs the oracle. Of ranks that each start a step from other values, the oracle makes a reference of the
-**               first ones only (uncompared); a finding that rests on one says how many were left.
+** Limits        needs the oracle. Of ranks that each start a step from other values, the oracle
+**               makes a reference of the first ones only (uncompared); a finding that rests on one
+**               says how many were left.
 */
 #include "core/check/tally.h"
 
@@ -19,7 +21,8 @@ typedef struct state {
 
 static cddp_status begin(const cddp_check_context *context, void **self, cddp_error *err)
 {
-    cddp_status status = cd_check_begin(context, &(cd_check_spec){"I-REF", sizeof(state)}, self, err);
+    cddp_status status =
+        cd_check_begin(context, &(cd_check_spec){"I-REF", sizeof(state)}, self, err);
     if (status != CDDP_OK) return status;
     state *s = *self;
     cd_tally_init(&s->tally, context->allocator);
@@ -63,16 +66,20 @@ static void end(void *self)
     state *s = self;
     if (s == NULL) return;
     if (s->exact + s->bounded > 0)
-        cd_scribe_exercise(&s->scribe, "%llu tensors compared bit for bit, %llu within a derived bound",
+        cd_scribe_exercise(&s->scribe,
+                           "%llu tensors compared bit for bit, %llu within a derived bound",
                            (unsigned long long)s->exact, (unsigned long long)s->bounded);
     cddp_finding f;
-    for (size_t i = 0; cd_tally_get(&s->tally, &s->scribe, i, &f); i++) cd_scribe_report(&s->scribe, &f);
+    for (size_t i = 0; cd_tally_get(&s->tally, &s->scribe, i, &f); i++)
+        cd_scribe_report(&s->scribe, &f);
     cd_tally_fini(&s->tally);
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {CDDP_EV_compare, CDDP_EV_uncompared, CDDP_EV_param, CDDP_EV_buffer};
+static const uint16_t kinds[] = {CDDP_EV_compare, CDDP_EV_uncompared, CDDP_EV_param,
+                                 CDDP_EV_buffer};
 
 CD_CHECK_TABLE(ref, "I-REF", "training equals single-process training",
-               "Gradient and update equal the single-process oracle on the same global batch, within a derived bound, "
+               "Gradient and update equal the single-process oracle on the same global batch, "
+               "within a derived bound, "
                "bit for bit on exact inputs.");

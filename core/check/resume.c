@@ -1,19 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* I-RESUME: what a run loads is what it saved: model, optimizer, hook, scaler, random and sampler state.
+/* I-RESUME: what a run loads is what it saved: model, optimizer, hook, scaler, random and sampler
+** state.
 **
-** Judged from   value at moment 7 (checkpoint) against moment 8 (resume), per rank: tensors by their content, states by the bytes
-**               that they would save; checkpoint events by their text.
+** Judged from   value at moment 7 (checkpoint) against moment 8 (resume), per rank: tensors by
+**               their content, states by the bytes that they would save; checkpoint events by their
+**               text.
 ** Exercised     some state was loaded that this trace also saw being saved.
 ** Blame         the rank whose state came back different, or not at all.
-** Limits        that the resumed run then goes on like the uninterrupted one is the oracle's link 8, read by I-REF; of a lossy hook,
-**               that runs resumed at different steps end with the same bits (expect.same_with).
+** Limits        that the resumed run then goes on like the uninterrupted one is the oracle's link
+**               8, read by I-REF; of a lossy hook, that runs resumed at different steps end with
+**               the same bits (expect.same_with).
 */
 #include "core/check/scribe.h"
 
 #include "core/base/hash.h"
 
-static const char *const what_words[] = {"parameter",  "buffer", "gradient",     "optimizer state",
-                                         "hook state", "scaler", "random state", "sampler", "averager"};
+static const char *const what_words[] = {"parameter",       "buffer",     "gradient",
+                                         "optimizer state", "hook state", "scaler",
+                                         "random state",    "sampler",    "averager"};
 #define WHATS (sizeof what_words / sizeof what_words[0])
 
 typedef struct saved {
@@ -33,7 +37,8 @@ typedef struct state {
 
 static cddp_status begin(const cddp_check_context *context, void **self, cddp_error *err)
 {
-    cddp_status status = cd_check_begin(context, &(cd_check_spec){"I-RESUME", sizeof(state)}, self, err);
+    cddp_status status =
+        cd_check_begin(context, &(cd_check_spec){"I-RESUME", sizeof(state)}, self, err);
     if (status != CDDP_OK) return status;
     state *s = *self;
     cd_table_init(&s->values, context->allocator, sizeof(saved));
@@ -59,11 +64,13 @@ static void report_difference(state *s, const cddp_event *e, const saved *before
     cddp_finding f = cd_finding_at(&s->scribe, e);
     cd_finding_add_event(&f, e->rank, before->sequence);
     CD_SAY(f.title, "%s of rank %u is not what was saved", what, e->rank);
-    CD_SAY(f.expected, "%016llx, as saved at step %u", (unsigned long long)before->digest, before->step);
+    CD_SAY(f.expected, "%016llx, as saved at step %u", (unsigned long long)before->digest,
+           before->step);
     bool is_value = e->kind == CDDP_EV_value;
-    CD_SAY(f.actual, "%016llx", (unsigned long long)(is_value ? e->as.value.digest : e->as.checkpoint.digest));
-    CD_SAY(f.advice,
-           "everything that the next step reads belongs into the checkpoint, in the order in which it is read back");
+    CD_SAY(f.actual, "%016llx",
+           (unsigned long long)(is_value ? e->as.value.digest : e->as.checkpoint.digest));
+    CD_SAY(f.advice, "everything that the next step reads belongs into the checkpoint, in the "
+                     "order in which it is read back");
     cd_scribe_report(&s->scribe, &f);
 }
 
@@ -100,7 +107,8 @@ static void take_checkpoint(state *s, const cddp_event *e)
     const saved *kept = cd_table_find(&s->checkpoints, key);
     if (kept == NULL) return;
     s->compared++;
-    if (kept->digest != c->digest) report_difference(s, e, kept, e->text != NULL ? e->text : "checkpoint");
+    if (kept->digest != c->digest)
+        report_difference(s, e, kept, e->text != NULL ? e->text : "checkpoint");
 }
 
 static void event(void *self, const cddp_event *e)
@@ -121,11 +129,14 @@ static void report_forgotten(state *s)
         const cd_key *key = cd_table_key(&s->values, i);
         const int64_t *resumed = cd_ranks_find(&s->resumed, (uint32_t)key->part[0]);
         if (kept->is_back || resumed == NULL || *resumed == 0) continue;
-        cddp_event at = {.rank = (uint32_t)key->part[0], .step = kept->step, .sequence = kept->sequence};
+        cddp_event at = {.rank = (uint32_t)key->part[0],
+                         .step = kept->step,
+                         .sequence = kept->sequence};
         cddp_finding f = cd_finding_at(&s->scribe, &at);
         char what[120];
         describe(s, what, sizeof what, key);
-        CD_SAY(f.title, "%s of rank %lld was saved and never loaded", what, (long long)key->part[0]);
+        CD_SAY(f.title, "%s of rank %lld was saved and never loaded", what,
+               (long long)key->part[0]);
         CD_SAY(f.expected, "loaded with the rest");
         CD_SAY(f.actual, "absent after resuming");
         cd_scribe_report(&s->scribe, &f);
@@ -138,7 +149,8 @@ static void end(void *self)
     state *s = self;
     if (s == NULL) return;
     if (s->compared > 0)
-        cd_scribe_exercise(&s->scribe, "%llu saved states loaded again", (unsigned long long)s->compared);
+        cd_scribe_exercise(&s->scribe, "%llu saved states loaded again",
+                           (unsigned long long)s->compared);
     report_forgotten(s);
     cd_table_fini(&s->values);
     cd_table_fini(&s->checkpoints);
@@ -148,6 +160,6 @@ static void end(void *self)
 
 static const uint16_t kinds[] = {CDDP_EV_value, CDDP_EV_checkpoint, CDDP_EV_param, CDDP_EV_buffer};
 
-CD_CHECK_TABLE(
-    resume, "I-RESUME", "a resumed run continues from what was saved",
-    "A resumed run equals the uninterrupted run: model, optimizer, hook state, random streams, sampler and scaler.");
+CD_CHECK_TABLE(resume, "I-RESUME", "a resumed run continues from what was saved",
+               "A resumed run equals the uninterrupted run: model, optimizer, hook state, random "
+               "streams, sampler and scaler.");

@@ -24,7 +24,8 @@ typedef struct held_finding {
     bool is_known, is_made;
 } held_finding;
 
-cddp_status cd_check_begin(const cddp_check_context *context, const cd_check_spec *spec, void **self, cddp_error *err)
+cddp_status cd_check_begin(const cddp_check_context *context, const cd_check_spec *spec,
+                           void **self, cddp_error *err)
 {
     cd_scribe *scribe = cd_allocate_zero(context->allocator, spec->state_bytes);
     if (scribe == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for check %s", spec->check);
@@ -79,7 +80,8 @@ static void learn_group(cd_scribe *scribe, const cddp_event *event)
 void cd_scribe_learn(cd_scribe *scribe, const cddp_event *event)
 {
     if (event->kind == CDDP_EV_param) {
-        if (event->as.param.param >= 0) learn_name(scribe, CD_KEY(NAME_VARIABLE, event->as.param.param), event);
+        if (event->as.param.param >= 0)
+            learn_name(scribe, CD_KEY(NAME_VARIABLE, event->as.param.param), event);
         learn_name(scribe, CD_KEY(NAME_ORDINAL, event->as.param.ordinal), event);
     } else if (event->kind == CDDP_EV_buffer) {
         learn_name(scribe, CD_KEY(NAME_BUFFER, event->as.buffer.buffer), event);
@@ -110,11 +112,14 @@ int64_t cd_scribe_get_block(const cd_scribe *scribe, int64_t group, uint32_t ran
     return group + (block << 32);
 }
 
-int64_t cd_scribe_get_parameter_block(const cd_scribe *scribe, int64_t group, uint32_t rank, int64_t ordinal)
+int64_t cd_scribe_get_parameter_block(const cd_scribe *scribe, int64_t group, uint32_t rank,
+                                      int64_t ordinal)
 {
     const int64_t *sizes = cd_ranks_find(&scribe->agreements, rank);
-    const int64_t *own = sizes != NULL ? cd_table_find(&scribe->exceptions, CD_KEY(rank, ordinal)) : NULL;
-    if (own == NULL || own[1] != sizes[CD_AGREED_COUNT]) return cd_scribe_get_block(scribe, group, rank, CD_AGREED_PARAMETERS);
+    const int64_t *own =
+        sizes != NULL ? cd_table_find(&scribe->exceptions, CD_KEY(rank, ordinal)) : NULL;
+    if (own == NULL || own[1] != sizes[CD_AGREED_COUNT])
+        return cd_scribe_get_block(scribe, group, rank, CD_AGREED_PARAMETERS);
     return group + ((own[0] > 0 ? (int64_t)rank / own[0] : 0) << 32);
 }
 
@@ -133,7 +138,8 @@ const char *cd_scribe_get_count(cd_scribe *scribe, uint64_t count, const char *w
 {
     char *text = scribe->scratch[scribe->scratch_next++ % CD_SCRIBE_SCRATCH];
     text[0] = '\0';
-    if (count != 1) cd_say(text, CD_SCRIBE_NAME_BYTES, " (%llu %s)", (unsigned long long)count, words);
+    if (count != 1)
+        cd_say(text, CD_SCRIBE_NAME_BYTES, " (%llu %s)", (unsigned long long)count, words);
     return text;
 }
 
@@ -286,7 +292,8 @@ void cd_operation_print(const int64_t data[5], char *text, size_t text_bytes)
     char reduce[24] = "", root[40] = "", size[48] = "";
     if (data[1] >= 0) CD_SAY(reduce, "(%s)", cddp_red_op_name((cddp_red_op)data[1]));
     if (data[2] >= 0) CD_SAY(root, " root %lld", (long long)data[2]);
-    if (data[3] >= 0) CD_SAY(size, " of %lld %s", (long long)data[4], cddp_dtype_name((cddp_dtype)data[3]));
+    if (data[3] >= 0)
+        CD_SAY(size, " of %lld %s", (long long)data[4], cddp_dtype_name((cddp_dtype)data[3]));
     cd_say(text, text_bytes, "%s%s%s%s", cddp_op_name((cddp_op)data[0]), reduce, root, size);
 }
 

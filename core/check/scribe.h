@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The scribe: what every check needs to speak about a run. It learns the names of parameters, buffers and groups
-** from the trace and writes findings in one style: the culprit first, both sides shown.
+/* The scribe: what every check needs to speak about a run. It learns the names of parameters,
+** buffers and groups from the trace and writes findings in one style: the culprit first, both sides
+** shown.
 **
-** Lifetime   the first member of a check's state; cd_check_begin makes the state, cd_check_end frees it.
+** Lifetime   the first member of a check's state; cd_check_begin makes the state, cd_check_end
+**            frees it.
 ** Names      returned borrowed until three more names were asked for.
 */
 #pragma once
@@ -25,38 +27,53 @@ typedef struct cd_scribe {
     const char *check;
     cd_table names;  /* (kind, id) → what the least rank that told it calls it */
     cd_table groups; /* id → cd_group_facts */
-    cd_table held;   /* a check's own key → the earliest finding under it, and all ranks it concerns */
+    /* a check's own key → the earliest finding under it, and all ranks it concerns */
+    cd_table held;
     cd_ranks agreements; /* sizes, then how many there were; empty without a model averager */
-    cd_table exceptions; /* (rank, ordinal) → size, and during which of its rank's agreements it holds */
+    /* (rank, ordinal) → size, and during which of its rank's agreements it holds */
+    cd_table exceptions;
     size_t state_bytes;
     uint32_t scratch_next;
     char scratch[CD_SCRIBE_SCRATCH][CD_SCRIBE_NAME_BYTES];
 } cd_scribe;
 
 /* Which of what ranks hold must be alike; the sizes of blocks of consecutive ranks, 0: all. */
-typedef enum cd_agreed { CD_AGREED_GRADIENTS, CD_AGREED_PARAMETERS, CD_AGREED_STATE, CD_AGREED_COUNT } cd_agreed;
+typedef enum cd_agreed {
+    CD_AGREED_GRADIENTS,
+    CD_AGREED_PARAMETERS,
+    CD_AGREED_STATE,
+    CD_AGREED_COUNT
+} cd_agreed;
 
 /* Makes a zeroed state whose first member is a scribe. */
 typedef struct cd_check_spec {
     const char *check;
     size_t state_bytes;
 } cd_check_spec;
-cddp_status cd_check_begin(const cddp_check_context *context, const cd_check_spec *spec, void **self, cddp_error *err);
+cddp_status cd_check_begin(const cddp_check_context *context, const cd_check_spec *spec,
+                           void **self, cddp_error *err);
 void cd_check_end(void *self); /* accepts NULL */
 
-/* Takes names from param, buffer and group events, and who must agree from agreement; ignores the others. Where ranks differ the least rank's word stands,
-** whichever event came first: real processes tell in any order. */
+/* Takes names from param, buffer and group events, and who must agree from agreement; ignores the
+** others. Where ranks differ the least rank's word stands, whichever event came first: real
+** processes tell in any order. */
 void cd_scribe_learn(cd_scribe *scribe, const cddp_event *event);
-const char *cd_scribe_get_parameter(cd_scribe *scribe, int64_t variable); /* "fc1.weight", or "parameter 3" */
-const char *cd_scribe_get_ordinal(cd_scribe *scribe, int64_t ordinal);    /* by position among all parameters */
+/* "fc1.weight", or "parameter 3" */
+const char *cd_scribe_get_parameter(cd_scribe *scribe, int64_t variable);
+/* by position among all parameters */
+const char *cd_scribe_get_ordinal(cd_scribe *scribe, int64_t ordinal);
 const char *cd_scribe_get_buffer(cd_scribe *scribe, int64_t buffer);
 const char *cd_scribe_get_group(cd_scribe *scribe, int64_t group);
-const char *cd_scribe_get_count(cd_scribe *scribe, uint64_t count, const char *words); /* " (3 tensors)", or "" of one, which is named */
-const cd_group_facts *cd_scribe_find_group(const cd_scribe *scribe, int64_t group); /* NULL when unknown */
-/* Joins a group's number with the block of it to which a rank belongs now, as a part of a key: only within blocks must ranks agree. */
+/* " (3 tensors)", or "" of one, which is named */
+const char *cd_scribe_get_count(cd_scribe *scribe, uint64_t count, const char *words);
+/* NULL when unknown */
+const cd_group_facts *cd_scribe_find_group(const cd_scribe *scribe, int64_t group);
+/* Joins a group's number with the block of it to which a rank belongs now, as a part of a key: only
+** within blocks must ranks agree. */
 int64_t cd_scribe_get_block(const cd_scribe *scribe, int64_t group, uint32_t rank, cd_agreed what);
 /* The same for one parameter, which may have an agreement of its own. */
-int64_t cd_scribe_get_parameter_block(const cd_scribe *scribe, int64_t group, uint32_t rank, int64_t ordinal);
+int64_t cd_scribe_get_parameter_block(const cd_scribe *scribe, int64_t group, uint32_t rank,
+                                      int64_t ordinal);
 /* Whether the backend of the group promises equal bits on all ranks. */
 bool cd_scribe_has_equal_bits(const cd_scribe *scribe, int64_t group);
 
@@ -66,7 +83,8 @@ cddp_finding cd_finding_at(const cd_scribe *scribe, const cddp_event *event);
 cddp_finding cd_finding_of(const cd_scribe *scribe, const cd_split *split);
 void cd_finding_add_event(cddp_finding *finding, uint32_t rank, uint64_t sequence);
 void cd_finding_set_parameter(cd_scribe *scribe, cddp_finding *finding, int64_t variable);
-/* "rank 1", or "ranks 1 and 3 (and 5 more)", or "rank 0 and rank 1 (no majority)" in front of "disagree". */
+/* "rank 1", or "ranks 1 and 3 (and 5 more)", or "rank 0 and rank 1 (no majority)" in front of
+** "disagree". */
 void cd_split_print(const cd_split *split, char *text, size_t text_bytes);
 /* "rank 2" or "ranks 0, 1 and 3". */
 void cd_mask_print(uint64_t mask, uint32_t count, char *text, size_t text_bytes);
@@ -80,24 +98,25 @@ void cd_say(char *text, size_t text_bytes, const char *format, ...) CDDP_PRINTF(
 #define CD_SAY(array, ...) cd_say((array), sizeof(array), __VA_ARGS__)
 
 void cd_scribe_report(cd_scribe *scribe, const cddp_finding *finding);
-/* One finding per key, the earliest in (step, micro-step, rank), whatever the order in which events come; the ranks
-** of the others are added to its mask. is_first says whether a finding at this event would be the earliest so far;
-** then it is made and held. Held findings are reported by cd_check_end. */
+/* One finding per key, the earliest in (step, micro-step, rank), whatever the order in which events
+** come; the ranks of the others are added to its mask. is_first says whether a finding at this
+** event would be the earliest so far; then it is made and held. Held findings are reported by
+** cd_check_end. */
 bool cd_scribe_is_first(cd_scribe *scribe, const cd_key *key, const cddp_event *event);
 void cd_scribe_hold(cd_scribe *scribe, const cd_key *key, const cddp_finding *finding);
 void cd_scribe_exercise(cd_scribe *scribe, const char *format, ...) CDDP_PRINTF(2, 3);
 
 /* The table of a check whose file defines begin, event, end and kinds. */
-#define CD_CHECK_TABLE(file, name_, title_, rule_)                                                                     \
-    const cddp_check cd_check_##file = {sizeof(cddp_check),                                                            \
-                                        CDDP_CHECK_ABI,                                                                \
-                                        name_,                                                                         \
-                                        title_,                                                                        \
-                                        rule_,                                                                         \
-                                        begin,                                                                         \
-                                        event,                                                                         \
-                                        end,                                                                           \
-                                        kinds,                                                                         \
+#define CD_CHECK_TABLE(file, name_, title_, rule_)          \
+    const cddp_check cd_check_##file = {sizeof(cddp_check), \
+                                        CDDP_CHECK_ABI,     \
+                                        name_,              \
+                                        title_,             \
+                                        rule_,              \
+                                        begin,              \
+                                        event,              \
+                                        end,                \
+                                        kinds,              \
                                         sizeof kinds / sizeof kinds[0]}
 
 #define CD_CHECK(file, name) extern const cddp_check cd_check_##file;

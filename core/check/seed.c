@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* I-SEED: a random stream is what it was declared to be: shared by all ranks, or distinct per rank; and it advances.
+/* I-SEED: a random stream is what it was declared to be: shared by all ranks, or distinct per rank;
+** and it advances.
 **
-** Judged from   seed events: per rank the k-th use of a stream with its declared policy and the digest of its state.
+** Judged from   seed events: per rank the k-th use of a stream with its declared policy and the
+**               digest of its state.
 ** Exercised     a stream was used by at least two ranks.
-** Blame         shared: the odd ranks. Distinct: the two ranks with the same state. Advancing: the rank.
+** Blame         shared: the odd ranks. Distinct: the two ranks with the same state. Advancing: the
+**               rank.
 ** Limits        the quality of randomness is not judged, only its policy.
 */
 #include "core/check/scribe.h"
@@ -41,7 +44,8 @@ typedef struct state {
 
 static cddp_status begin(const cddp_check_context *context, void **self, cddp_error *err)
 {
-    cddp_status status = cd_check_begin(context, &(cd_check_spec){"I-SEED", sizeof(state)}, self, err);
+    cddp_status status =
+        cd_check_begin(context, &(cd_check_spec){"I-SEED", sizeof(state)}, self, err);
     if (status != CDDP_OK) return status;
     state *s = *self;
     cd_table_init(&s->uses, context->allocator, sizeof(use));
@@ -61,11 +65,13 @@ static bool tell_once(state *s, const cd_key *key)
 static void report_standing(state *s, const cddp_event *e, const use *before)
 {
     cddp_finding f = cd_finding_at(&s->scribe, e);
-    CD_SAY(f.title, "random stream '%s' of rank %u does not advance", e->text != NULL ? e->text : "", e->rank);
-    CD_SAY(f.expected, "another state than at step %u micro-step %u", before->step, before->micro_step);
+    CD_SAY(f.title, "random stream '%s' of rank %u does not advance",
+           e->text != NULL ? e->text : "", e->rank);
+    CD_SAY(f.expected, "another state than at step %u micro-step %u", before->step,
+           before->micro_step);
     CD_SAY(f.actual, "the same state %016llx again", (unsigned long long)e->as.seed.state);
-    CD_SAY(f.advice,
-           "a seed that is set again every step, or an epoch number that is never passed on, repeats the same draws");
+    CD_SAY(f.advice, "a seed that is set again every step, or an epoch number that is never passed "
+                     "on, repeats the same draws");
     cd_scribe_hold(&s->scribe, CD_KEY((int64_t)cd_hash_text(e->text), e->as.seed.stream, 1), &f);
 }
 
@@ -92,7 +98,10 @@ static void report_equal(state *s, const cd_key *key, const owner *o)
 {
     const draw *x = &o->least[0], *y = &o->least[1];
     const char *label = cd_table_find(&s->labels, CD_KEY(key->part[0]));
-    cddp_event at = {.rank = y->rank, .step = y->step, .micro_step = y->micro_step, .sequence = y->sequence};
+    cddp_event at = {.rank = y->rank,
+                     .step = y->step,
+                     .micro_step = y->micro_step,
+                     .sequence = y->sequence};
     if (!cd_scribe_is_first(&s->scribe, CD_KEY(key->part[0], key->part[1], 2), &at)) return;
     cddp_finding f = cd_finding_at(&s->scribe, &at);
     f.peer = (int32_t)x->rank;
@@ -122,10 +131,13 @@ static void event(void *self, const cddp_event *e)
     use *u = cd_table_add(&s->uses, CD_KEY(label, d->stream, e->rank));
     if (u == NULL) return;
     bool later = u->count > 0 && (u->step != e->step || u->micro_step != e->micro_step);
-    if (later && u->state == d->state && cd_scribe_is_first(&s->scribe, CD_KEY(label, d->stream, 1), e))
+    if (later && u->state == d->state &&
+        cd_scribe_is_first(&s->scribe, CD_KEY(label, d->stream, 1), e))
         report_standing(s, e, u);
     if (d->policy == 0)
-        cd_agree_push(&s->shared, &(cd_statement){.key = CD_KEY(label, d->stream, u->count), CD_SAYS(d->state)}, e);
+        cd_agree_push(&s->shared,
+                      &(cd_statement){.key = CD_KEY(label, d->stream, u->count), CD_SAYS(d->state)},
+                      e);
     else
         take_distinct(s, e, CD_KEY(label, d->stream, u->count, d->state));
     *u = (use){u->count + 1, d->state, e->step, e->micro_step};
@@ -135,7 +147,8 @@ static void end(void *self)
 {
     state *s = self;
     if (s == NULL) return;
-    if (s->has_second) cd_scribe_exercise(&s->scribe, "%zu random streams followed", s->labels.count);
+    if (s->has_second)
+        cd_scribe_exercise(&s->scribe, "%zu random streams followed", s->labels.count);
     for (size_t i = 0; i < s->owners.count; i++) {
         const owner *o = cd_table_value(&s->owners, i);
         if (o->count > 1) report_equal(s, cd_table_key(&s->owners, i), o);
@@ -147,11 +160,14 @@ static void end(void *self)
         char who[160];
         cd_split_print(&split, who, sizeof who);
         const char *label = cd_table_find(&s->labels, CD_KEY(split.key->part[0]));
-        CD_SAY(f.title, "%s disagree on shared random stream '%s'", who, label != NULL ? label : "");
+        CD_SAY(f.title, "%s disagree on shared random stream '%s'", who,
+               label != NULL ? label : "");
         CD_SAY(f.expected, "rank %u: state %016llx at use #%lld", split.right.rank,
                (unsigned long long)split.right.data[0], (long long)split.key->part[2]);
-        CD_SAY(f.actual, "rank %u: state %016llx", split.odd.rank, (unsigned long long)split.odd.data[0]);
-        CD_SAY(f.advice, "a shared stream takes one seed from one rank and is used equally often by all");
+        CD_SAY(f.actual, "rank %u: state %016llx", split.odd.rank,
+               (unsigned long long)split.odd.data[0]);
+        CD_SAY(f.advice,
+               "a shared stream takes one seed from one rank and is used equally often by all");
         cd_scribe_report(&s->scribe, &f);
     }
     cd_table_fini(&s->uses);
@@ -164,7 +180,7 @@ static void end(void *self)
 
 static const uint16_t kinds[] = {CDDP_EV_seed};
 
-CD_CHECK_TABLE(
-    seed, "I-SEED", "random streams follow their declared policy",
-    "Each random stream follows its declared policy: shared across ranks, or distinct per rank, and advancing "
-    "from step to step.");
+CD_CHECK_TABLE(seed, "I-SEED", "random streams follow their declared policy",
+               "Each random stream follows its declared policy: shared across ranks, or distinct "
+               "per rank, and advancing "
+               "from step to step.");

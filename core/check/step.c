@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* I-STEP: every rank takes the same decisions: step or skip, learning rate, loss scale, clipping, stop.
+/* I-STEP: every rank takes the same decisions: step or skip, learning rate, loss scale, clipping,
+** stop.
 **
-** Judged from   optimizer_step and stop across ranks; the number of optimizer steps per rank; and, on each rank, that
-**               gradients were unscaled before they were clipped, and compare events of link 13: the norm is that of all
-**               gradients, each counted once.
+** Judged from   optimizer_step and stop across ranks; the number of optimizer steps per rank; and,
+**               on each rank, that gradients were unscaled before they were clipped, and compare
+**               events of link 13: the norm is that of all gradients, each counted once.
 ** Exercised     two ranks reported the same optimizer's step.
-** Blame         the odd ranks; a rank that stepped less often than the others and returned normally.
-** Limits        the clip coefficient is compared only where the backend promises equal bits. Under join ranks step as
-**               often as they have inputs, so their numbers are not compared.
+** Blame         the odd ranks; a rank that stepped less often than the others and returned
+**               normally.
+** Limits        the clip coefficient is compared only where the backend promises equal bits. Under
+**               join ranks step as often as they have inputs, so their numbers are not compared.
 */
 #include "core/check/tally.h"
 
@@ -32,7 +34,8 @@ typedef struct state {
 
 static cddp_status begin(const cddp_check_context *context, void **self, cddp_error *err)
 {
-    cddp_status status = cd_check_begin(context, &(cd_check_spec){"I-STEP", sizeof(state)}, self, err);
+    cddp_status status =
+        cd_check_begin(context, &(cd_check_spec){"I-STEP", sizeof(state)}, self, err);
     if (status != CDDP_OK) return status;
     state *s = *self;
     cd_agree_init(&s->steps, context->allocator);
@@ -50,7 +53,8 @@ static void check_order(state *s, const cddp_event *e)
         !cd_scribe_is_first(&s->scribe, CD_KEY(0), e))
         return;
     cddp_finding f = cd_finding_at(&s->scribe, e);
-    CD_SAY(f.title, "rank %u clips gradients that are still multiplied by the loss scale %g", e->rank, scale);
+    CD_SAY(f.title, "rank %u clips gradients that are still multiplied by the loss scale %g",
+           e->rank, scale);
     CD_SAY(f.expected, "unscale, then clip");
     CD_SAY(f.actual, "clip coefficient %.9g applied before unscaling", clip);
     CD_SAY(f.advice, "the norm limit is meant for true gradients: unscale first");
@@ -66,7 +70,8 @@ static void take_step(state *s, const cddp_event *e, rank_facts *r)
     check_order(s, e);
     cd_agree_push(&s->steps,
                   &(cd_statement){.key = CD_KEY(e->step, o->optimizer),
-                                  CD_SAYS(o->skipped, o->lr, o->loss_scale, s->has_unordered ? 0 : o->clip)},
+                                  CD_SAYS(o->skipped, o->lr, o->loss_scale,
+                                          s->has_unordered ? 0 : o->clip)},
                   e);
 }
 
@@ -76,10 +81,13 @@ static void take_norm(state *s, const cddp_event *e)
     char name[16];
     if (c->bad == 0 || !cd_scribe_is_first(&s->scribe, CD_KEY(1), e)) return;
     cddp_finding f = cd_finding_at(&s->scribe, e);
-    CD_SAY(f.title, "rank %u clips by a norm that was taken %s", e->rank, cd_compare_split_name(e->text != NULL ? e->text : "", name, sizeof name));
-    CD_SAY(f.expected, "the norm of all gradients, each counted once: %.17g", cd_f64_of(c->expected));
+    CD_SAY(f.title, "rank %u clips by a norm that was taken %s", e->rank,
+           cd_compare_split_name(e->text != NULL ? e->text : "", name, sizeof name));
+    CD_SAY(f.expected, "the norm of all gradients, each counted once: %.17g",
+           cd_f64_of(c->expected));
     CD_SAY(f.actual, "%.17g, %.9g times as large", cd_f64_of(c->actual), cd_f64_of(c->ratio));
-    CD_SAY(f.advice, "add the squares of what only one rank steps over all ranks, and those of what every rank steps once");
+    CD_SAY(f.advice, "add the squares of what only one rank steps over all ranks, and those of "
+                     "what every rank steps once");
     cd_scribe_hold(&s->scribe, CD_KEY(1), &f);
 }
 
@@ -103,7 +111,8 @@ static void event(void *self, const cddp_event *e)
         if (e->as.compare.link == CD_LINK_NORM) take_norm(s, e);
         break;
     case CDDP_EV_stop:
-        cd_agree_push(&s->stops, &(cd_statement){.key = CD_KEY(e->step), CD_SAYS(e->as.stop.stop)}, e);
+        cd_agree_push(&s->stops, &(cd_statement){.key = CD_KEY(e->step), CD_SAYS(e->as.stop.stop)},
+                      e);
         break;
     case CDDP_EV_rank_end:
         r->has_returned = e->as.rank_end.end == 0 && e->as.rank_end.status == CDDP_OK;
@@ -115,8 +124,8 @@ static void event(void *self, const cddp_event *e)
 
 static void report_step(state *s, const cd_split *split)
 {
-    static const char *const words[] = {"whether to skip the step", "the learning rate", "the loss scale",
-                                        "the clip coefficient"};
+    static const char *const words[] = {"whether to skip the step", "the learning rate",
+                                        "the loss scale", "the clip coefficient"};
     size_t field = 0;
     while (field < 3 && split->odd.data[field] == split->right.data[field]) field++;
     int64_t *told = cd_table_add(&s->told, CD_KEY((int64_t)field));
@@ -126,15 +135,18 @@ static void report_step(state *s, const cd_split *split)
     cd_split_print(split, who, sizeof who);
     CD_SAY(f.title, "%s disagree on %s", who, words[field]);
     if (field == 0) {
-        CD_SAY(f.expected, "rank %u %s", split->right.rank, split->right.data[0] ? "skipped" : "stepped");
+        CD_SAY(f.expected, "rank %u %s", split->right.rank,
+               split->right.data[0] ? "skipped" : "stepped");
         CD_SAY(f.actual, "rank %u %s", split->odd.rank, split->odd.data[0] ? "skipped" : "stepped");
     } else {
-        CD_SAY(f.expected, "rank %u: %.17g", split->right.rank, cd_f64_of(split->right.data[field]));
+        CD_SAY(f.expected, "rank %u: %.17g", split->right.rank,
+               cd_f64_of(split->right.data[field]));
         CD_SAY(f.actual, "rank %u: %.17g", split->odd.rank, cd_f64_of(split->odd.data[field]));
     }
-    CD_SAY(f.advice,
-           "decide from values that all ranks share: reduced gradients, a reduced overflow flag, one schedule");
-    /* The learning rate and the loss scale are settled before the backward, the rest follows from gradients. */
+    CD_SAY(f.advice, "decide from values that all ranks share: reduced gradients, a reduced "
+                     "overflow flag, one schedule");
+    /* The learning rate and the loss scale are settled before the backward, the rest follows from
+    ** gradients. */
     f.is_consequence = field != 1 && field != 2;
     cd_scribe_report(&s->scribe, &f);
 }
@@ -173,8 +185,8 @@ static void report_counts(state *s)
     cddp_event at = {.rank = least_rank, .step = least->last_step + 1, .sequence = least->sequence};
     cddp_finding f = cd_finding_at(&s->scribe, &at);
     f.peer = (int32_t)most_rank;
-    CD_SAY(f.title, "rank %u stepped %lld times, rank %u %lld times", least_rank, (long long)least->steps, most_rank,
-           (long long)most->steps);
+    CD_SAY(f.title, "rank %u stepped %lld times, rank %u %lld times", least_rank,
+           (long long)least->steps, most_rank, (long long)most->steps);
     CD_SAY(f.expected, "equally many steps on every rank");
     CD_SAY(f.actual, "rank %u: last at step %u", least_rank, least->last_step);
     f.is_consequence = true;
@@ -203,9 +215,10 @@ static void end(void *self)
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {CDDP_EV_compare, CDDP_EV_group, CDDP_EV_join_notify, CDDP_EV_optimizer_step, CDDP_EV_stop,
-                                 CDDP_EV_rank_end};
+static const uint16_t kinds[] = {CDDP_EV_compare,        CDDP_EV_group, CDDP_EV_join_notify,
+                                 CDDP_EV_optimizer_step, CDDP_EV_stop,  CDDP_EV_rank_end};
 
 CD_CHECK_TABLE(step, "I-STEP", "all ranks take the same decisions at a step",
-               "Step or skip, loss scale, clip coefficient, learning rate and stop decisions are equal on all ranks "
+               "Step or skip, loss scale, clip coefficient, learning rate and stop decisions are "
+               "equal on all ranks "
                "and equal to the reference.");

@@ -20,7 +20,8 @@ void cd_table_fini(cd_table *table)
     cd_table_init(table, table->allocator, table->value_bytes);
 }
 
-/* One multiplication per part, none waiting for another, and one mix at the end: keys are small integers and digests. */
+/* One multiplication per part, none waiting for another, and one mix at the end: keys are small
+** integers and digests. */
 static uint64_t hash_key(const cd_key *key)
 {
     uint64_t h = (uint64_t)key->part[0] * UINT64_C(0x9e3779b97f4a7c15);
@@ -43,7 +44,8 @@ static size_t slot_of(const cd_table *table, const cd_key *key)
 {
     size_t mask = table->index_count - 1;
     size_t slot = (size_t)hash_key(key) & mask;
-    while (table->index[slot] != 0 && !is_key(&table->keys[table->index[slot] - 1], key)) slot = (slot + 1) & mask;
+    while (table->index[slot] != 0 && !is_key(&table->keys[table->index[slot] - 1], key))
+        slot = (slot + 1) & mask;
     return slot;
 }
 
@@ -55,7 +57,8 @@ static bool grow_index(cd_table *table)
     cd_release(table->allocator, table->index, table->index_count * sizeof *index);
     table->index = index;
     table->index_count = wanted;
-    for (size_t i = 0; i < table->count; i++) table->index[slot_of(table, &table->keys[i])] = (uint32_t)i + 1;
+    for (size_t i = 0; i < table->count; i++)
+        table->index[slot_of(table, &table->keys[i])] = (uint32_t)i + 1;
     return true;
 }
 
@@ -69,15 +72,19 @@ void *cd_table_find(const cd_table *table, const cd_key *key)
 void *cd_table_add(cd_table *table, const cd_key *key)
 {
     size_t slot = table->index_count > 0 ? slot_of(table, key) : 0;
-    if (table->index_count > 0 && table->index[slot] != 0) return cd_table_value(table, table->index[slot] - 1);
+    if (table->index_count > 0 && table->index[slot] != 0)
+        return cd_table_value(table, table->index[slot] - 1);
     if (table->count * 2 >= table->index_count) {
         if (!grow_index(table)) return NULL;
         slot = slot_of(table, key);
     }
     const cddp_allocator *a = table->allocator;
     size_t needed = table->count + 1;
-    if (!cd_vec_grow(a, (void **)&table->keys, &table->key_capacity, needed, sizeof *table->keys)) return NULL;
-    if (!cd_vec_grow(a, (void **)&table->values, &table->value_capacity, needed, table->value_bytes)) return NULL;
+    if (!cd_vec_grow(a, (void **)&table->keys, &table->key_capacity, needed, sizeof *table->keys))
+        return NULL;
+    if (!cd_vec_grow(a, (void **)&table->values, &table->value_capacity, needed,
+                     table->value_bytes))
+        return NULL;
     table->keys[table->count] = *key;
     table->index[slot] = (uint32_t)table->count + 1;
     void *value = cd_table_value(table, table->count++);
@@ -101,9 +108,11 @@ void *cd_ranks_add(cd_ranks *ranks, uint32_t rank)
     if (rank >= CD_RANKS_MAX) return NULL;
     size_t needed = (size_t)rank + 1;
     if (needed > ranks->count) {
-        if (!cd_vec_grow(ranks->allocator, (void **)&ranks->items, &ranks->capacity, needed, ranks->item_bytes))
+        if (!cd_vec_grow(ranks->allocator, (void **)&ranks->items, &ranks->capacity, needed,
+                         ranks->item_bytes))
             return NULL;
-        memset(ranks->items + ranks->count * ranks->item_bytes, 0, (needed - ranks->count) * ranks->item_bytes);
+        memset(ranks->items + ranks->count * ranks->item_bytes, 0,
+               (needed - ranks->count) * ranks->item_bytes);
         ranks->count = needed;
     }
     return ranks->items + rank * ranks->item_bytes;

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A table from four integers to a fixed-size value, and an array that is indexed by rank: what checks remember.
+/* A table from four integers to a fixed-size value, and an array that is indexed by rank: what
+** checks remember.
 **
-** Entries lie in order of insertion, so walking a table is deterministic; an index hashes into them.
+** Entries lie in order of insertion, so walking a table is deterministic; an index hashes into
+** them.
 **
 ** Lifetime   init → use → fini. A value stays where it is until the next add.
 ** Errors     NULL when memory is exhausted; the judge learns of it from its own allocator.
@@ -34,7 +36,10 @@ static inline void *cd_table_value(const cd_table *table, size_t position)
 {
     return table->values + position * table->value_bytes;
 }
-static inline const cd_key *cd_table_key(const cd_table *table, size_t position) { return &table->keys[position]; }
+static inline const cd_key *cd_table_key(const cd_table *table, size_t position)
+{
+    return &table->keys[position];
+}
 
 typedef struct cd_ranks {
     const cddp_allocator *allocator;
@@ -48,6 +53,7 @@ typedef struct cd_ranks {
 
 void cd_ranks_init(cd_ranks *ranks, const cddp_allocator *allocator, size_t item_bytes);
 void cd_ranks_fini(cd_ranks *ranks);
-/* The item of a rank, zeroed when it is new; NULL for the world itself and when memory is exhausted. */
+/* The item of a rank, zeroed when it is new; NULL for the world itself and when memory is
+** exhausted. */
 void *cd_ranks_add(cd_ranks *ranks, uint32_t rank);
 void *cd_ranks_find(const cd_ranks *ranks, uint32_t rank); /* NULL when the rank was never added */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Gathering comparisons. The witness is the least in (step, link order, micro-step, rank, parameter), so it does not
-** depend on how the events of different ranks interleave. */
+/* Gathering comparisons. The witness is the least in (step, link order, micro-step, rank,
+** parameter), so it does not depend on how the events of different ranks interleave. */
 #include "core/check/tally.h"
 
 #include "core/trace/tracer.h"
@@ -8,29 +8,33 @@
 #include <stdio.h>
 #include <string.h>
 
-static const char *const link_words[CD_LINK_COUNT] = {[CD_LINK_MATHEMATICS] = "single-process gradient",
-                                                      [CD_LINK_REDUCTION] = "average of the local gradients",
-                                                      [CD_LINK_PRECISION] = "one-process local gradient",
-                                                      [CD_LINK_UPDATE] = "reference update",
-                                                      [CD_LINK_OPTIMIZER] = "reference optimizer state",
-                                                      [CD_LINK_BUFFER] = "reference buffer",
-                                                      [CD_LINK_PRESENCE] = "reference presence",
-                                                      [CD_LINK_FREE] = "free-running reference",
-                                                      [CD_LINK_LAW] = "hook's law",
-                                                      [CD_LINK_STATISTICS] = "statistics of the whole batch",
-                                                      [CD_LINK_COLLECTIVE] = "result of a collective",
-                                                      [CD_LINK_SHARE] = "reference update"};
+static const char *const link_words[CD_LINK_COUNT] = {
+    [CD_LINK_MATHEMATICS] = "single-process gradient",
+    [CD_LINK_REDUCTION] = "average of the local gradients",
+    [CD_LINK_PRECISION] = "one-process local gradient",
+    [CD_LINK_UPDATE] = "reference update",
+    [CD_LINK_OPTIMIZER] = "reference optimizer state",
+    [CD_LINK_BUFFER] = "reference buffer",
+    [CD_LINK_PRESENCE] = "reference presence",
+    [CD_LINK_FREE] = "free-running reference",
+    [CD_LINK_LAW] = "hook's law",
+    [CD_LINK_STATISTICS] = "statistics of the whole batch",
+    [CD_LINK_COLLECTIVE] = "result of a collective",
+    [CD_LINK_SHARE] = "reference update"};
 
 /* Position in the chain of causes. */
 static const int link_order[CD_LINK_COUNT] = {
     [CD_LINK_STATISTICS] = -1, /* of the forward: what other ranks then get follows from it */
-    [CD_LINK_PRECISION] = 0, [CD_LINK_REDUCTION] = 1, [CD_LINK_MATHEMATICS] = 2,
-    [CD_LINK_PRESENCE] = 3,  [CD_LINK_LAW] = 4,       [CD_LINK_BUFFER] = 5,
-    [CD_LINK_UPDATE] = 6,    [CD_LINK_OPTIMIZER] = 7, [CD_LINK_FREE] = 8,
+    [CD_LINK_PRECISION] = 0,   [CD_LINK_REDUCTION] = 1, [CD_LINK_MATHEMATICS] = 2,
+    [CD_LINK_PRESENCE] = 3,    [CD_LINK_LAW] = 4,       [CD_LINK_BUFFER] = 5,
+    [CD_LINK_UPDATE] = 6,      [CD_LINK_OPTIMIZER] = 7, [CD_LINK_FREE] = 8,
     [CD_LINK_SHARE] = 9, /* what an owner stepped wrongly, everybody gets */
     [CD_LINK_COLLECTIVE] = 10};
 
-const char *cd_link_words(int64_t link) { return link >= 1 && link < CD_LINK_COUNT ? link_words[link] : "reference"; }
+const char *cd_link_words(int64_t link)
+{
+    return link >= 1 && link < CD_LINK_COUNT ? link_words[link] : "reference";
+}
 
 void cd_tally_init(cd_tally *tally, const cddp_allocator *allocator)
 {
@@ -75,7 +79,8 @@ static int64_t layer_of(const cddp_event_compare *c)
 void cd_tally_push(cd_tally *tally, const cddp_event *event)
 {
     const cddp_event_compare *c = &event->as.compare;
-    if (c->link == CD_LINK_COLLECTIVE || c->link == CD_LINK_NORM) return; /* of no tensor of the model */
+    /* of no tensor of the model */
+    if (c->link == CD_LINK_COLLECTIVE || c->link == CD_LINK_NORM) return;
     tally->compared++;
     int64_t *judged = cd_ranks_add(&tally->judged, event->rank);
     if (judged != NULL) (*judged)++;
@@ -111,19 +116,22 @@ static uint32_t count_ranks(const cd_ranks *ranks)
     return count;
 }
 
-/* How often a rank was left out of comparisons of this kind. An update is compared with what the optimizers make of the rank's own
-** gradients: nobody is left out of that. */
+/* How often a rank was left out of comparisons of this kind. An update is compared with what the
+** optimizers make of the rank's own gradients: nobody is left out of that. */
 static uint64_t count_left_out(const cd_tally_apart *apart, int64_t link)
 {
     switch (link) {
     case CD_LINK_MATHEMATICS:
     case CD_LINK_REDUCTION:
     case CD_LINK_PRESENCE:
-    case CD_LINK_FREE: return apart->reduced;
+    case CD_LINK_FREE:
+        return apart->reduced;
     case CD_LINK_STATISTICS:
     case CD_LINK_PRECISION:
-    case CD_LINK_BUFFER: return apart->own;
-    default: return 0;
+    case CD_LINK_BUFFER:
+        return apart->own;
+    default:
+        return 0;
     }
 }
 
@@ -146,8 +154,11 @@ static void advise(const cd_tally *tally, const cd_tally_entry *entry, cddp_find
     const uint32_t apart = count_apart(tally, entry);
     char others[128] = "";
     if (apart > 0)
-        CD_SAY(others, "%s%u more %s of its own, %s not compared", entry->count > 1 ? "; " : "", apart,
-               apart > 1 ? "ranks, each of which starts from values" : "rank, which starts from values", apart > 1 ? "were" : "was");
+        CD_SAY(others, "%s%u more %s of its own, %s not compared", entry->count > 1 ? "; " : "",
+               apart,
+               apart > 1 ? "ranks, each of which starts from values"
+                         : "rank, which starts from values",
+               apart > 1 ? "were" : "was");
     if (entry->count > 1)
         CD_SAY(f->advice, "the same error in %llu more comparisons, up to step %u%s",
                (unsigned long long)entry->count - 1, entry->last_step, others);
@@ -174,14 +185,16 @@ static const cd_tally_entry *find_entry(const cd_tally *tally, size_t index)
         size_t before = 0;
         for (size_t k = 0; k < tally->entries.count; k++) {
             const cd_tally_entry *other = cd_table_value(&tally->entries, k);
-            before += precedes(&other->witness, &entry->witness) || (k < i && !precedes(&entry->witness, &other->witness));
+            before += precedes(&other->witness, &entry->witness) ||
+                      (k < i && !precedes(&entry->witness, &other->witness));
         }
         if (before == index) return entry;
     }
     return NULL;
 }
 
-/* What a rank did with the statistics of a layer spreads to every gradient of the step; what it stepped wrongly, to who gets it. */
+/* What a rank did with the statistics of a layer spreads to every gradient of the step; what it
+** stepped wrongly, to who gets it. */
 static bool follows_from_another(const cd_tally *tally, size_t index)
 {
     const bool was_sent = find_entry(tally, index)->witness.as.compare.link == CD_LINK_SHARE;
@@ -208,21 +221,24 @@ bool cd_tally_get(const cd_tally *tally, cd_scribe *scribe, size_t index, cddp_f
     if (everybody) f.rank = -1;
     bool is_buffer = c->link == CD_LINK_BUFFER || c->link == CD_LINK_STATISTICS;
     const char *words = entry->words;
-    const char *name = is_buffer ? cd_scribe_get_buffer(scribe, c->param) : cd_scribe_get_parameter(scribe, c->param);
+    const char *name = is_buffer ? cd_scribe_get_buffer(scribe, c->param)
+                                 : cd_scribe_get_parameter(scribe, c->param);
     if (!is_buffer) cd_finding_set_parameter(scribe, &f, c->param);
     if (c->param < 0) {
         words = cd_compare_split_name(entry->words, f.parameter, sizeof f.parameter);
         name = f.parameter;
     }
-    CD_SAY(f.title, "%s: %s differs from the %s: %s", everybody ? "all ranks" : who, name, cd_link_words(c->link),
-           words[0] != '\0' ? words : "no simple explanation");
+    CD_SAY(f.title, "%s: %s differs from the %s: %s", everybody ? "all ranks" : who, name,
+           cd_link_words(c->link), words[0] != '\0' ? words : "no simple explanation");
     double bound = cd_f64_of(c->bound);
     if (bound > 0)
-        CD_SAY(f.expected, "%s[%lld] = %.17g, within %.3g", name, (long long)c->element, cd_f64_of(c->expected), bound);
+        CD_SAY(f.expected, "%s[%lld] = %.17g, within %.3g", name, (long long)c->element,
+               cd_f64_of(c->expected), bound);
     else
-        CD_SAY(f.expected, "%s[%lld] = %.17g, bit for bit", name, (long long)c->element, cd_f64_of(c->expected));
-    CD_SAY(f.actual, "rank %u: %.17g, %lld ulps away; %lld elements beyond the bound", entry->witness.rank,
-           cd_f64_of(c->actual), (long long)c->ulps, (long long)c->bad);
+        CD_SAY(f.expected, "%s[%lld] = %.17g, bit for bit", name, (long long)c->element,
+               cd_f64_of(c->expected));
+    CD_SAY(f.actual, "rank %u: %.17g, %lld ulps away; %lld elements beyond the bound",
+           entry->witness.rank, cd_f64_of(c->actual), (long long)c->ulps, (long long)c->bad);
     advise(tally, entry, &f);
     *finding = f;
     return true;

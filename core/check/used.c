@@ -1,17 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* I-USED: a parameter is used on a rank when any micro-step since the last reduction gave it a gradient, and
-** globally used when it is used on any rank.
+/* I-USED: a parameter is used on a rank when any micro-step since the last reduction gave it a
+** gradient, and globally used when it is used on any rank.
 **
-** Judged from   grad_local with a defined gradient (what really happened), used_local (what the rank's map says),
-**               used_global (the reduced map) and grad_final's globally_unused.
-**     U1  used_local equals "some grad_local with a value since the last finalisation" (UNU-03, NSY-04)
+** Judged from   grad_local with a defined gradient (what really happened), used_local (what the
+**               rank's map says), used_global (the reduced map) and grad_final's globally_unused.
+**     U1  used_local equals "some grad_local with a value since the last finalisation" (UNU-03,
+**         NSY-04)
 **     U2  used_global is the number of ranks whose used_local was set in the same round (UNU-01)
 **     U3  all ranks read the same used_global
-**     U4  globally_unused is set exactly where the map says 0; never for a parameter that is used here (FIN-02)
-** Exercised     a parameter was unused on some rank in a reduction whose map was read, or a map had to remember a use
-**               from before the micro-step that reduced.
+**     U4  globally_unused is set exactly where the map says 0; never for a parameter that is used
+**         here (FIN-02)
+** Exercised     a parameter was unused on some rank in a reduction whose map was read, or a map had
+**               to remember a use from before the micro-step that reduced.
 ** Blame         U1, U4: the rank. U2, U3: the odd ranks, or the map.
-** Limits        the map of a static graph is reduced once; later finalisations that reuse it are judged by U4 only.
+** Limits        the map of a static graph is reduced once; later finalisations that reuse it are
+**               judged by U4 only.
 */
 #include "core/check/scribe.h"
 
@@ -23,8 +26,9 @@ typedef struct rank_use {
     bool has_local;
 } rank_use;
 
-/* Rounds count the used maps that a rank made. Every rank makes one per reduction, a joined one as well, whose step
-** and micro-step stand still; so rounds match across ranks where steps need not. */
+/* Rounds count the used maps that a rank made. Every rank makes one per reduction, a joined one as
+** well, whose step and micro-step stand still; so rounds match across ranks where steps need
+** not. */
 typedef struct rank_facts {
     int64_t last_param, round, window;
 } rank_facts;
@@ -46,7 +50,8 @@ typedef struct state {
 
 static cddp_status begin(const cddp_check_context *context, void **self, cddp_error *err)
 {
-    cddp_status status = cd_check_begin(context, &(cd_check_spec){"I-USED", sizeof(state)}, self, err);
+    cddp_status status =
+        cd_check_begin(context, &(cd_check_spec){"I-USED", sizeof(state)}, self, err);
     if (status != CDDP_OK) return status;
     state *s = *self;
     cd_table_init(&s->uses, context->allocator, sizeof(rank_use));
@@ -86,7 +91,8 @@ static void take_used_local(state *s, const cddp_event *e)
     rank_use *u = use_of(s, e, l->param);
     rank_facts *r = cd_ranks_add(&s->ranks, e->rank);
     if (u == NULL || r == NULL) return;
-    if (r->round == 0 || l->param <= r->last_param) r->round++; /* a map is told from its first entry to its last */
+    /* a map is told from its first entry to its last */
+    if (r->round == 0 || l->param <= r->last_param) r->round++;
     r->last_param = l->param;
     window_sum *sum = cd_table_add(&s->sums, CD_KEY(r->round, l->param));
     if (sum == NULL) return;
@@ -99,20 +105,24 @@ static void take_used_local(state *s, const cddp_event *e)
         s->unused++;
     else if (is_seen(s, e->rank, u) && (u->step != e->step || u->micro_step != e->micro_step))
         s->earlier++;
-    if ((l->used != 0) == is_seen(s, e->rank, u) || !cd_scribe_is_first(&s->scribe, CD_KEY(1, l->param), e)) return;
+    if ((l->used != 0) == is_seen(s, e->rank, u) ||
+        !cd_scribe_is_first(&s->scribe, CD_KEY(1, l->param), e))
+        return;
     cddp_finding f = cd_finding_at(&s->scribe, e);
     if (is_seen(s, e->rank, u)) cd_finding_add_event(&f, e->rank, u->sequence);
     cd_finding_set_parameter(&s->scribe, &f, l->param);
     if (is_seen(s, e->rank, u)) {
         CD_SAY(f.title, "rank %u: the used map forgets %s", e->rank, f.parameter);
-        CD_SAY(f.expected, "used: it got a gradient at step %u micro-step %u", u->step, u->micro_step);
+        CD_SAY(f.expected, "used: it got a gradient at step %u micro-step %u", u->step,
+               u->micro_step);
         CD_SAY(f.actual, "unused");
         CD_SAY(f.advice, "use must be recorded in every micro-step, also inside no_sync (NSY-04)");
     } else {
         CD_SAY(f.title, "rank %u: the used map claims %s without a gradient", e->rank, f.parameter);
         CD_SAY(f.expected, "unused: no defined gradient since the last reduction");
         CD_SAY(f.actual, "used");
-        CD_SAY(f.advice, "reachable is not used: a hook that fires with an undefined gradient does not count (UNU-03)");
+        CD_SAY(f.advice, "reachable is not used: a hook that fires with an undefined gradient does "
+                         "not count (UNU-03)");
     }
     cd_scribe_hold(&s->scribe, CD_KEY(1, l->param), &f);
 }
@@ -136,9 +146,12 @@ static void take_final(state *s, const cddp_event *e)
     f.bucket = (int32_t)g->bucket;
     CD_SAY(f.title, "rank %u treats %s as %s although %s", e->rank, f.parameter,
            g->globally_unused ? "globally unused" : "used", why);
-    CD_SAY(f.expected, "local map %lld, reduced map %lld", (long long)u->local, (long long)u->global);
-    CD_SAY(f.actual, "%s", g->globally_unused ? "its gradient was left untouched" : "its gradient was overwritten");
-    CD_SAY(f.advice, "the reduced map decides once it is there; before that only a local use may (FIN-02)");
+    CD_SAY(f.expected, "local map %lld, reduced map %lld", (long long)u->local,
+           (long long)u->global);
+    CD_SAY(f.actual, "%s",
+           g->globally_unused ? "its gradient was left untouched" : "its gradient was overwritten");
+    CD_SAY(f.advice,
+           "the reduced map decides once it is there; before that only a local use may (FIN-02)");
     cd_scribe_hold(&s->scribe, CD_KEY(4, g->param), &f);
 }
 
@@ -160,7 +173,9 @@ static void event(void *self, const cddp_event *e)
         rank_use *u = use_of(s, e, g->param);
         if (u != NULL) u->global = g->used;
         const rank_facts *r = cd_ranks_find(&s->ranks, e->rank);
-        cd_agree_push(&s->globals, &(cd_statement){.key = CD_KEY(r != NULL ? r->round : 0, g->param), CD_SAYS(g->used)},
+        cd_agree_push(&s->globals,
+                      &(cd_statement){.key = CD_KEY(r != NULL ? r->round : 0, g->param),
+                                      CD_SAYS(g->used)},
                       e);
     } else if (e->kind == CDDP_EV_grad_final) {
         take_final(s, e);
@@ -179,7 +194,8 @@ static void report_split(state *s, const cd_split *split)
     cd_split_print(split, who, sizeof who);
     cd_finding_set_parameter(&s->scribe, &f, split->key->part[1]);
     CD_SAY(f.title, "%s read different reduced maps for %s", who, f.parameter);
-    CD_SAY(f.expected, "rank %u: used by %lld ranks", split->right.rank, (long long)split->right.data[0]);
+    CD_SAY(f.expected, "rank %u: used by %lld ranks", split->right.rank,
+           (long long)split->right.data[0]);
     CD_SAY(f.actual, "rank %u: used by %lld ranks", split->odd.rank, (long long)split->odd.data[0]);
     CD_SAY(f.advice, "the reduced map replaces the whole local one on every rank (FIN-02)");
     cd_scribe_report(&s->scribe, &f);
@@ -193,7 +209,8 @@ static void report_sum(state *s, size_t position)
     const window_sum *sum = cd_table_find(&s->sums, key);
     if (cd_table_find(&s->scribe.held, CD_KEY(1, key->part[1])) != NULL)
         return; /* a wrong local map explains a wrong sum */
-    if (sum == NULL || entry->first.next != 0 || entry->first.data[0] == sum->used || !tell_once(s, 2, key->part[1]))
+    if (sum == NULL || entry->first.next != 0 || entry->first.data[0] == sum->used ||
+        !tell_once(s, 2, key->part[1]))
         return;
     cddp_event at = {.rank = UINT32_MAX, .step = entry->step, .micro_step = entry->micro_step};
     cddp_finding f = cd_finding_at(&s->scribe, &at);
@@ -203,9 +220,11 @@ static void report_sum(state *s, size_t position)
     cd_finding_set_parameter(&s->scribe, &f, key->part[1]);
     CD_SAY(f.title, "the reduced map counts %lld users of %s, the ranks' own maps %lld",
            (long long)entry->first.data[0], f.parameter, (long long)sum->used);
-    CD_SAY(f.expected, "%lld of the %lld ranks that reported used it", (long long)sum->used, (long long)sum->voters);
+    CD_SAY(f.expected, "%lld of the %lld ranks that reported used it", (long long)sum->used,
+           (long long)sum->voters);
     CD_SAY(f.actual, "%lld", (long long)entry->first.data[0]);
-    CD_SAY(f.advice, "every rank contributes its own map, joined ranks zeros, and the reduction is a sum (UNU-01)");
+    CD_SAY(f.advice, "every rank contributes its own map, joined ranks zeros, and the reduction is "
+                     "a sum (UNU-01)");
     cd_scribe_report(&s->scribe, &f);
 }
 
@@ -214,10 +233,12 @@ static void end(void *self)
     state *s = self;
     if (s == NULL) return;
     if (s->unused > 0 && s->globals.entries.count > 0)
-        cd_scribe_exercise(&s->scribe, "%llu entries of used maps were unused and the reduced map was read",
+        cd_scribe_exercise(&s->scribe,
+                           "%llu entries of used maps were unused and the reduced map was read",
                            (unsigned long long)s->unused);
     if (s->earlier > 0)
-        cd_scribe_exercise(&s->scribe, "%llu parameters were first used before the reducing micro-step",
+        cd_scribe_exercise(&s->scribe,
+                           "%llu parameters were first used before the reducing micro-step",
                            (unsigned long long)s->earlier);
     cd_split split;
     for (size_t cursor = 0; cd_agree_next(&s->globals, &cursor, &split);) report_split(s, &split);
@@ -234,5 +255,6 @@ static const uint16_t kinds[] = {CDDP_EV_param,       CDDP_EV_grad_local, CDDP_E
                                  CDDP_EV_used_global, CDDP_EV_grad_final, CDDP_EV_backward_end};
 
 CD_CHECK_TABLE(used, "I-USED", "use is remembered over the whole window and agreed by all ranks",
-               "used(p) on a rank is the OR over all micro-steps since the last reduction; the global entry is the OR "
+               "used(p) on a rank is the OR over all micro-steps since the last reduction; the "
+               "global entry is the OR "
                "over ranks.");

@@ -7,13 +7,14 @@
 #include <stddef.h>
 #include <string.h>
 
-/* Slots are compared as bytes: a function pointer of all zero bits is a null pointer wherever POSIX runs. */
+/* Slots are compared as bytes: a function pointer of all zero bits is a null pointer wherever POSIX
+** runs. */
 typedef void (*any_fn)(void);
 _Static_assert(sizeof(any_fn) == sizeof(void *), "slots are read as pointers");
 
-#define SLOT(name)                                                                                                     \
-    {                                                                                                                  \
-#name, offsetof(cddp_backend, name)                                                                            \
+#define SLOT(name)                          \
+    {                                       \
+#name, offsetof(cddp_backend, name) \
     }
 static const struct {
     const char *name;
@@ -47,8 +48,9 @@ static void observe_nothing(void *group, cddp_tracer *tracer)
     (void)tracer;
 }
 
-static cddp_status open_untold(const cddp_backend *backend, cddp_rank *rank, const cddp_group_spec *spec,
-                               cddp_tracer *tracer, void **group, cddp_error *err)
+static cddp_status open_untold(const cddp_backend *backend, cddp_rank *rank,
+                               const cddp_group_spec *spec, cddp_tracer *tracer, void **group,
+                               cddp_error *err)
 {
     (void)tracer;
     return backend->open(backend, rank, spec, group, err);
@@ -57,28 +59,36 @@ static cddp_status open_untold(const cddp_backend *backend, cddp_rank *rank, con
 cddp_status cd_backend_adopt(const cddp_backend *backend, cddp_backend *full, cddp_error *err)
 {
     const char *name =
-        backend->size >= offsetof(cddp_backend, capabilities) && backend->name != NULL ? backend->name : "?";
+        backend->size >= offsetof(cddp_backend, capabilities) && backend->name != NULL
+            ? backend->name
+            : "?";
     if (backend->abi != CDDP_BACKEND_ABI)
-        return cd_fail(err, CDDP_E_ARG, "backend %s speaks ABI %u; this library speaks %u", name, backend->abi,
-                       CDDP_BACKEND_ABI);
-    if (name[0] == '\0' || name[0] == '?') return cd_fail(err, CDDP_E_ARG, "a backend without a name");
+        return cd_fail(err, CDDP_E_ARG, "backend %s speaks ABI %u; this library speaks %u", name,
+                       backend->abi, CDDP_BACKEND_ABI);
+    if (name[0] == '\0' || name[0] == '?')
+        return cd_fail(err, CDDP_E_ARG, "a backend without a name");
     /* abort and describe were the last slots of version 1, so a table may end before them. */
     if (backend->size < offsetof(cddp_backend, abort) || backend->size > sizeof *backend)
-        return cd_fail(err, CDDP_E_ARG, "backend %s has a table of %u bytes; expected %zu to %zu", name, backend->size,
-                       offsetof(cddp_backend, abort), sizeof *backend);
+        return cd_fail(err, CDDP_E_ARG, "backend %s has a table of %u bytes; expected %zu to %zu",
+                       name, backend->size, offsetof(cddp_backend, abort), sizeof *backend);
     cddp_backend table = {0};
     memcpy(&table, backend, backend->size);
     for (size_t i = 0; i < sizeof required / sizeof required[0]; i++) {
         any_fn slot;
         memcpy(&slot, (const char *)&table + required[i].offset, sizeof slot);
         if (slot == NULL)
-            return cd_fail(err, CDDP_E_ARG, "backend %s lacks the required slot %s", name, required[i].name);
+            return cd_fail(err, CDDP_E_ARG, "backend %s lacks the required slot %s", name,
+                           required[i].name);
     }
     if (table.capabilities.world_size_max == 0)
-        return cd_fail(err, CDDP_E_ARG, "backend %s declares no world size (capabilities.world_size_max is 0)", name);
+        return cd_fail(err, CDDP_E_ARG,
+                       "backend %s declares no world size (capabilities.world_size_max is 0)",
+                       name);
     const cddp_launcher *l = table.launcher;
-    if (l != NULL && (l->size != sizeof *l || l->command == NULL || l->identity == NULL || l->leave == NULL))
-        return cd_fail(err, CDDP_E_ARG, "backend %s has a launcher that lacks command, identity or leave", name);
+    if (l != NULL &&
+        (l->size != sizeof *l || l->command == NULL || l->identity == NULL || l->leave == NULL))
+        return cd_fail(err, CDDP_E_ARG,
+                       "backend %s has a launcher that lacks command, identity or leave", name);
     if (table.abort == NULL) table.abort = unsupported_abort;
     if (table.describe == NULL) table.describe = unsupported_describe;
     if (table.probe == NULL) table.probe = nothing_missing;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The backend battery. See conformance.h.
 **
-** Values: x(rank, i) = (7·rank + 3·i) mod 5, so that 1,024 ranks sum below 2^12 and no dtype but f16, bf16 and
-** u8 could round; those are run with values in {0, 1}. Products use {1, 2} on the first six ranks only.
-** Around every output lie sentinels of SENTINEL elements on either side.
+** Values: x(rank, i) = (7·rank + 3·i) mod 5, so that 1,024 ranks sum below 2^12 and no dtype but
+** f16, bf16 and u8 could round; those are run with values in {0, 1}. Products use {1, 2} on the
+** first six ranks only. Around every output lie sentinels of SENTINEL elements on either side.
 */
 #include "core/comm/conformance.h"
 
@@ -24,9 +24,9 @@ typedef struct battery {
     cddp_rank *rank;
     uint32_t size, me;
     cd_conformance_row row;
-    int64_t *counts, *send_counts; /* (size) */
-    double *host;                  /* (capacity) scratch on the host */
-    int64_t capacity;              /* elements of the largest tensor, sentinels included */
+    int64_t *counts, *send_counts;    /* (size) */
+    double *host;                     /* (capacity) scratch on the host */
+    int64_t capacity;                 /* elements of the largest tensor, sentinels included */
     unsigned char *bytes, *bytes_too; /* (capacity × 8) */
     uint64_t tag;
 } battery;
@@ -66,15 +66,35 @@ static double reduced_of(const battery *b, const test_case *c, int64_t i)
         uint64_t u = (uint64_t)x;
         switch (c->reduce_op) {
         case CDDP_RED_SUM:
-        case CDDP_RED_AVG: total += x; break;
-        case CDDP_RED_PREMUL_SUM: total += PREMULTIPLIER * x; break;
-        case CDDP_RED_MIN: total = r == 0 || x < total ? x : total; break;
-        case CDDP_RED_MAX: total = r == 0 || x > total ? x : total; break;
-        case CDDP_RED_PRODUCT: total = r == 0 ? x : total * x; break;
-        case CDDP_RED_BAND: bits = r == 0 ? u : bits & u; total = (double)bits; break;
-        case CDDP_RED_BOR: bits |= u; total = (double)bits; break;
-        case CDDP_RED_BXOR: bits ^= u; total = (double)bits; break;
-        case CDDP_RED_COUNT: break;
+        case CDDP_RED_AVG:
+            total += x;
+            break;
+        case CDDP_RED_PREMUL_SUM:
+            total += PREMULTIPLIER * x;
+            break;
+        case CDDP_RED_MIN:
+            total = r == 0 || x < total ? x : total;
+            break;
+        case CDDP_RED_MAX:
+            total = r == 0 || x > total ? x : total;
+            break;
+        case CDDP_RED_PRODUCT:
+            total = r == 0 ? x : total * x;
+            break;
+        case CDDP_RED_BAND:
+            bits = r == 0 ? u : bits & u;
+            total = (double)bits;
+            break;
+        case CDDP_RED_BOR:
+            bits |= u;
+            total = (double)bits;
+            break;
+        case CDDP_RED_BXOR:
+            bits ^= u;
+            total = (double)bits;
+            break;
+        case CDDP_RED_COUNT:
+            break;
         }
     }
     return c->reduce_op == CDDP_RED_AVG ? total / b->size : total;
@@ -91,7 +111,8 @@ static bool is_meaningful(cddp_dtype dtype, cddp_red_op op)
 
 /* ---- tensors ---- */
 
-static cddp_status guarded_init(battery *b, guarded *g, cddp_dtype dtype, int64_t numel, cddp_error *err)
+static cddp_status guarded_init(battery *b, guarded *g, cddp_dtype dtype, int64_t numel,
+                                cddp_error *err)
 {
     const cddp_device *d = b->options->device;
     void *storage = NULL;
@@ -112,8 +133,8 @@ static void guarded_fini(guarded *g)
     *g = (guarded){0};
 }
 
-/* Host doubles to the dtype's bytes, by hand: the battery must not trust the device's own casts to be the
-** inverse of themselves. Values are small integers, so each conversion is exact. */
+/* Host doubles to the dtype's bytes, by hand: the battery must not trust the device's own casts to
+** be the inverse of themselves. Values are small integers, so each conversion is exact. */
 static void encode(cddp_dtype dtype, const double *values, int64_t numel, unsigned char *bytes)
 {
     size_t step = cddp_dtype_bytes(dtype);
@@ -128,17 +149,33 @@ static void encode(cddp_dtype dtype, const double *values, int64_t numel, unsign
         memcpy(&bits, &f32, sizeof bits);
         if (dtype == CDDP_BF16) half = (uint16_t)(bits >> 16);
         if (dtype == CDDP_F16 && f64 != 0.0)
-            half = (uint16_t)((bits >> 16 & 0x8000u) | (((bits >> 23 & 0xffu) - 112u) << 10) | (bits >> 13 & 0x3ffu));
+            half = (uint16_t)((bits >> 16 & 0x8000u) | (((bits >> 23 & 0xffu) - 112u) << 10) |
+                              (bits >> 13 & 0x3ffu));
         switch (dtype) {
-        case CDDP_F64: memcpy(at, &f64, step); break;
-        case CDDP_F32: memcpy(at, &f32, step); break;
+        case CDDP_F64:
+            memcpy(at, &f64, step);
+            break;
+        case CDDP_F32:
+            memcpy(at, &f32, step);
+            break;
         case CDDP_F16:
-        case CDDP_BF16: memcpy(at, &half, step); break;
-        case CDDP_C64: memcpy(at, complex_pair, step); break;
-        case CDDP_I64: memcpy(at, &i64, step); break;
-        case CDDP_I32: memcpy(at, &i32, step); break;
-        case CDDP_U8: *at = (unsigned char)i64; break;
-        case CDDP_DTYPE_COUNT: break;
+        case CDDP_BF16:
+            memcpy(at, &half, step);
+            break;
+        case CDDP_C64:
+            memcpy(at, complex_pair, step);
+            break;
+        case CDDP_I64:
+            memcpy(at, &i64, step);
+            break;
+        case CDDP_I32:
+            memcpy(at, &i32, step);
+            break;
+        case CDDP_U8:
+            *at = (unsigned char)i64;
+            break;
+        case CDDP_DTYPE_COUNT:
+            break;
         }
     }
 }
@@ -153,19 +190,22 @@ static void expect_whole(const guarded *g, double *host)
 static cddp_status guarded_write(battery *b, const guarded *g, cddp_error *err)
 {
     encode(g->whole.dtype, b->host, g->numel, b->bytes);
-    CD_TRY(g->view.device->write(&g->view, b->bytes, (size_t)g->numel * cddp_dtype_bytes(g->whole.dtype), err));
+    CD_TRY(g->view.device->write(&g->view, b->bytes,
+                                 (size_t)g->numel * cddp_dtype_bytes(g->whole.dtype), err));
     return CDDP_OK;
 }
 
 static void note_failure(battery *b, const test_case *c, const char *what)
 {
     if (b->row.failed_count++ != 0) return;
-    snprintf(b->row.first_failure, sizeof b->row.first_failure, "rank %u of %u, %lld elements%s%s, root %u: %s", b->me, b->size,
-             (long long)c->numel, c->in_place ? ", in place" : "", c->uneven ? ", uneven" : "", c->root, what);
+    snprintf(b->row.first_failure, sizeof b->row.first_failure,
+             "rank %u of %u, %lld elements%s%s, root %u: %s", b->me, b->size, (long long)c->numel,
+             c->in_place ? ", in place" : "", c->uneven ? ", uneven" : "", c->root, what);
 }
 
 /* Compares the whole tensor with b->host (numel values of the view). */
-static cddp_status guarded_compare(battery *b, const test_case *c, const guarded *g, const char *name, cddp_error *err)
+static cddp_status guarded_compare(battery *b, const test_case *c, const guarded *g,
+                                   const char *name, cddp_error *err)
 {
     size_t step = cddp_dtype_bytes(g->whole.dtype);
     int64_t total = g->numel + 2 * SENTINEL;
@@ -173,15 +213,17 @@ static cddp_status guarded_compare(battery *b, const test_case *c, const guarded
     encode(g->whole.dtype, b->host, total, b->bytes);
     CD_TRY(g->whole.device->read(&g->whole, b->bytes_too, (size_t)total * step, err));
     for (int64_t i = 0; i < total; i++) {
-        if (memcmp(b->bytes + (size_t)i * step, b->bytes_too + (size_t)i * step, step) == 0) continue;
+        if (memcmp(b->bytes + (size_t)i * step, b->bytes_too + (size_t)i * step, step) == 0)
+            continue;
         char what[160], hex[2][20] = {"", ""};
         for (size_t k = 0; k < step; k++) {
             snprintf(hex[0] + 2 * k, 4, "%02x", b->bytes[(size_t)i * step + k]);
             snprintf(hex[1] + 2 * k, 4, "%02x", b->bytes_too[(size_t)i * step + k]);
         }
         bool outside = i < SENTINEL || i >= SENTINEL + g->numel;
-        snprintf(what, sizeof what, "%s element %lld%s is %s, expected %s (%g)", name, (long long)(i - SENTINEL),
-                 outside ? " (outside the tensor)" : "", hex[1], hex[0], b->host[i]);
+        snprintf(what, sizeof what, "%s element %lld%s is %s, expected %s (%g)", name,
+                 (long long)(i - SENTINEL), outside ? " (outside the tensor)" : "", hex[1], hex[0],
+                 b->host[i]);
         note_failure(b, c, what);
         return CDDP_OK;
     }
@@ -210,16 +252,23 @@ static int64_t input_numel(const battery *b, const test_case *c)
     switch (c->op) {
     case CDDP_OP_ALLREDUCE:
     case CDDP_OP_REDUCE:
-    case CDDP_OP_GATHER: return c->numel;
-    case CDDP_OP_ALLGATHER: return share_of(b, c, b->me);
-    case CDDP_OP_REDUCE_SCATTER: return shares_total(b, c);
-    case CDDP_OP_ALLTOALL: return c->uneven ? shares_total(b, c) : c->numel * b->size;
-    case CDDP_OP_SCATTER: return is_root ? c->numel * b->size : -1;
-    case CDDP_OP_SEND: return c->numel;
+    case CDDP_OP_GATHER:
+        return c->numel;
+    case CDDP_OP_ALLGATHER:
+        return share_of(b, c, b->me);
+    case CDDP_OP_REDUCE_SCATTER:
+        return shares_total(b, c);
+    case CDDP_OP_ALLTOALL:
+        return c->uneven ? shares_total(b, c) : c->numel * b->size;
+    case CDDP_OP_SCATTER:
+        return is_root ? c->numel * b->size : -1;
+    case CDDP_OP_SEND:
+        return c->numel;
     case CDDP_OP_BROADCAST:
     case CDDP_OP_RECV:
     case CDDP_OP_BARRIER:
-    case CDDP_OP_COUNT: break;
+    case CDDP_OP_COUNT:
+        break;
     }
     return -1;
 }
@@ -231,15 +280,22 @@ static int64_t output_numel(const battery *b, const test_case *c)
     case CDDP_OP_ALLREDUCE:
     case CDDP_OP_BROADCAST:
     case CDDP_OP_SCATTER:
-    case CDDP_OP_RECV: return c->numel;
-    case CDDP_OP_ALLGATHER: return shares_total(b, c);
-    case CDDP_OP_REDUCE_SCATTER: return share_of(b, c, b->me);
-    case CDDP_OP_REDUCE: return c->numel; /* given everywhere, so that a clobbered non-root shows */
-    case CDDP_OP_GATHER: return is_root ? c->numel * b->size : -1;
-    case CDDP_OP_ALLTOALL: return c->uneven ? share_of(b, c, b->me) * b->size : c->numel * b->size;
+    case CDDP_OP_RECV:
+        return c->numel;
+    case CDDP_OP_ALLGATHER:
+        return shares_total(b, c);
+    case CDDP_OP_REDUCE_SCATTER:
+        return share_of(b, c, b->me);
+    case CDDP_OP_REDUCE:
+        return c->numel; /* given everywhere, so that a clobbered non-root shows */
+    case CDDP_OP_GATHER:
+        return is_root ? c->numel * b->size : -1;
+    case CDDP_OP_ALLTOALL:
+        return c->uneven ? share_of(b, c, b->me) * b->size : c->numel * b->size;
     case CDDP_OP_SEND:
     case CDDP_OP_BARRIER:
-    case CDDP_OP_COUNT: break;
+    case CDDP_OP_COUNT:
+        break;
     }
     return -1;
 }
@@ -259,7 +315,9 @@ static void fill_expected(battery *b, const test_case *c, int64_t numel)
         break;
     case CDDP_OP_REDUCE:
         for (int64_t i = 0; i < numel; i++)
-            b->host[i] = c->root == b->me ? reduced_of(b, c, i) : c->in_place ? value_of(c, b->me, i) : SENTINEL_VALUE;
+            b->host[i] = c->root == b->me ? reduced_of(b, c, i)
+                         : c->in_place    ? value_of(c, b->me, i)
+                                          : SENTINEL_VALUE;
         break;
     case CDDP_OP_REDUCE_SCATTER:
         for (uint32_t r = 0; r < b->me; r++) before += share_of(b, c, r);
@@ -269,7 +327,8 @@ static void fill_expected(battery *b, const test_case *c, int64_t numel)
         for (int64_t i = 0; i < numel; i++) b->host[i] = value_of(c, c->root, i);
         break;
     case CDDP_OP_SCATTER:
-        for (int64_t i = 0; i < numel; i++) b->host[i] = value_of(c, c->root, (int64_t)b->me * c->numel + i);
+        for (int64_t i = 0; i < numel; i++)
+            b->host[i] = value_of(c, c->root, (int64_t)b->me * c->numel + i);
         break;
     case CDDP_OP_RECV:
         for (int64_t i = 0; i < numel; i++) b->host[i] = value_of(c, c->root, i);
@@ -277,17 +336,21 @@ static void fill_expected(battery *b, const test_case *c, int64_t numel)
     case CDDP_OP_ALLGATHER:
     case CDDP_OP_GATHER:
         for (uint32_t r = 0; r < b->size; r++)
-            for (int64_t i = 0; i < (c->op == CDDP_OP_GATHER ? c->numel : share_of(b, c, r)); i++) b->host[at++] = value_of(c, r, i);
+            for (int64_t i = 0; i < (c->op == CDDP_OP_GATHER ? c->numel : share_of(b, c, r)); i++)
+                b->host[at++] = value_of(c, r, i);
         break;
     case CDDP_OP_ALLTOALL:
-        /* Rank r cuts its input by receiver; ours starts behind the shares of the ranks below us. */
+        /* Rank r cuts its input by receiver; ours starts behind the shares of the ranks below
+        ** us. */
         for (uint32_t r = 0; r < b->me; r++) before += share_of(b, c, r);
         for (uint32_t r = 0; r < b->size; r++)
-            for (int64_t i = 0; i < share_of(b, c, b->me); i++) b->host[at++] = value_of(c, r, before + i);
+            for (int64_t i = 0; i < share_of(b, c, b->me); i++)
+                b->host[at++] = value_of(c, r, before + i);
         break;
     case CDDP_OP_SEND:
     case CDDP_OP_BARRIER:
-    case CDDP_OP_COUNT: break;
+    case CDDP_OP_COUNT:
+        break;
     }
 }
 
@@ -303,19 +366,26 @@ static void set_counts(battery *b, const test_case *c, cddp_collective *call)
 }
 
 /* The failure of an operation, with the case in front of the backend's words. */
-static cddp_status fail_case(const battery *b, const test_case *c, cddp_status status, cddp_error *err)
+static cddp_status fail_case(const battery *b, const test_case *c, cddp_status status,
+                             cddp_error *err)
 {
     char words[CDDP_ERROR_MESSAGE_BYTES / 2];
     snprintf(words, sizeof words, "%.*s", (int)sizeof words - 1, err != NULL ? err->message : "");
-    return cd_fail(err, status, "%s of %lld %s%s%s on rank %u: %s", cddp_op_name(c->op), (long long)c->numel, cddp_dtype_name(c->dtype),
-                   c->in_place ? ", in place" : "", c->uneven ? ", uneven" : "", b->me, words);
+    return cd_fail(err, status, "%s of %lld %s%s%s on rank %u: %s", cddp_op_name(c->op),
+                   (long long)c->numel, cddp_dtype_name(c->dtype), c->in_place ? ", in place" : "",
+                   c->uneven ? ", uneven" : "", b->me, words);
 }
 
 /* Posts and waits. run_case does so twice over the same memory: works must be reusable. */
-static cddp_status call_once(battery *b, const test_case *c, const guarded *in, const guarded *out, bool *refused, cddp_error *err)
+static cddp_status call_once(battery *b, const test_case *c, const guarded *in, const guarded *out,
+                             bool *refused, cddp_error *err)
 {
-    cddp_collective call = {.op = c->op, .reduce_op = c->reduce_op == CDDP_RED_COUNT ? CDDP_RED_SUM : c->reduce_op, .root = c->root,
-                            .premultiplier = PREMULTIPLIER, .tag = b->tag};
+    cddp_collective call = {.op = c->op,
+                            .reduce_op =
+                                c->reduce_op == CDDP_RED_COUNT ? CDDP_RED_SUM : c->reduce_op,
+                            .root = c->root,
+                            .premultiplier = PREMULTIPLIER,
+                            .tag = b->tag};
     if (in->whole.device != NULL) call.input = in->view;
     if (out->whole.device != NULL) call.output = out->view;
     if (c->in_place) call.input = call.output;
@@ -333,7 +403,8 @@ static cddp_status run_case(battery *b, const test_case *c, cddp_error *err)
     guarded in = {0}, out = {0};
     cddp_status status = CDDP_OK;
     bool refused = false;
-    int64_t in_numel = c->in_place || c->op == CDDP_OP_BROADCAST ? -1 : input_numel(b, c), out_numel = output_numel(b, c);
+    int64_t in_numel = c->in_place || c->op == CDDP_OP_BROADCAST ? -1 : input_numel(b, c),
+            out_numel = output_numel(b, c);
     b->row.case_count++;
     b->tag++;
     if (in_numel >= 0) {
@@ -359,15 +430,18 @@ static cddp_status run_case(battery *b, const test_case *c, cddp_error *err)
         }
     }
     b->row.refused_count += refused;
-    if (refused && !b->row.undeclared) note_failure(b, c, "refused although its capabilities declare it");
-    if (!refused && b->row.undeclared) note_failure(b, c, "accepted although its capabilities do not declare it");
+    if (refused && !b->row.undeclared)
+        note_failure(b, c, "refused although its capabilities declare it");
+    if (!refused && b->row.undeclared)
+        note_failure(b, c, "accepted although its capabilities do not declare it");
 out:
     guarded_fini(&in);
     guarded_fini(&out);
     return status;
 }
 
-/* Neighbours: even ranks send up first, odd ranks receive first; every rank both sends and receives. */
+/* Neighbours: even ranks send up first, odd ranks receive first; every rank both sends and
+** receives. */
 static cddp_status run_messages(battery *b, test_case c, cddp_error *err)
 {
     uint32_t up = (b->me + 1) % b->size, down = (b->me + b->size - 1) % b->size;
@@ -402,8 +476,9 @@ out:
     return status;
 }
 
-/* An operation that ended on this rank has read what this rank gave: the memory is the caller's again (C10-04). The
-** input is overwritten at once; the barrier behind it lets a peer that reads late do so before anything is compared. */
+/* An operation that ended on this rank has read what this rank gave: the memory is the caller's
+** again (C10-04). The input is overwritten at once; the barrier behind it lets a peer that reads
+** late do so before anything is compared. */
 static cddp_status run_reuse(battery *b, test_case c, cddp_error *err)
 {
     guarded in = {0}, out = {0};
@@ -424,7 +499,8 @@ static cddp_status run_reuse(battery *b, test_case c, cddp_error *err)
     CD_TRY_OUT(cddp_group_barrier(b->group, err));
     if (out_numel >= 0) {
         fill_expected(b, &c, out_numel);
-        CD_TRY_OUT(guarded_compare(b, &c, &out, "input was overwritten after completion: output", err));
+        CD_TRY_OUT(
+            guarded_compare(b, &c, &out, "input was overwritten after completion: output", err));
     }
 out:
     guarded_fini(&in);
@@ -440,12 +516,13 @@ static bool declared(const battery *b, cddp_op op, cddp_dtype dtype, cddp_red_op
     return (k->dtypes & CDDP_DTYPE_BIT(dtype)) != 0 && (k->reduce_ops & (1u << reduce_op)) != 0;
 }
 
-/* Transports change their algorithm at round sizes: one element less, exactly there, one more. In one dtype, unless
-** asked for more; sums alone. */
+/* Transports change their algorithm at round sizes: one element less, exactly there, one more. In
+** one dtype, unless asked for more; sums alone. */
 static cddp_status run_switches(battery *b, test_case c, cddp_error *err)
 {
     const int64_t sizes[] = {1024, 4096, 16384};
-    bool in_place = cddp_group_capabilities(b->group)->in_place && (c.op == CDDP_OP_ALLREDUCE || c.op == CDDP_OP_REDUCE);
+    bool in_place = cddp_group_capabilities(b->group)->in_place &&
+                    (c.op == CDDP_OP_ALLREDUCE || c.op == CDDP_OP_REDUCE);
     for (size_t i = 0; i < 3 * sizeof sizes / sizeof sizes[0]; i++) {
         c.numel = sizes[i / 3] + (int64_t)(i % 3) - 1;
         c.root = (uint32_t)(i % b->size);
@@ -470,20 +547,26 @@ static cddp_status run_counts(battery *b, test_case c, cddp_error *err)
         CD_TRY(run_case(b, &c, err));
         if (b->row.undeclared) return CDDP_OK;
         c.in_place = true;
-        if ((c.op == CDDP_OP_ALLREDUCE || c.op == CDDP_OP_REDUCE) && in_place) CD_TRY(run_case(b, &c, err));
+        if ((c.op == CDDP_OP_ALLREDUCE || c.op == CDDP_OP_REDUCE) && in_place)
+            CD_TRY(run_case(b, &c, err));
         c.in_place = false;
         c.uneven = true;
-        bool may = c.op == CDDP_OP_ALLGATHER || c.op == CDDP_OP_REDUCE_SCATTER || c.op == CDDP_OP_ALLTOALL;
+        bool may =
+            c.op == CDDP_OP_ALLGATHER || c.op == CDDP_OP_REDUCE_SCATTER || c.op == CDDP_OP_ALLTOALL;
         if (may) CD_TRY(run_case(b, &c, err));
     }
     return CDDP_OK;
 }
 
-static cddp_status run_row(battery *b, cddp_op op, cddp_dtype dtype, cddp_red_op reduce_op, cddp_error *err)
+static cddp_status run_row(battery *b, cddp_op op, cddp_dtype dtype, cddp_red_op reduce_op,
+                           cddp_error *err)
 {
     test_case c = {.op = op, .dtype = dtype, .reduce_op = reduce_op};
-    if (b->options->interrupted != NULL && b->options->interrupted()) return cd_fail(err, CDDP_E_ABORTED, "interrupted");
-    b->row = (cd_conformance_row){.op = op, .dtype = dtype, .reduce_op = reduce_op,
+    if (b->options->interrupted != NULL && b->options->interrupted())
+        return cd_fail(err, CDDP_E_ABORTED, "interrupted");
+    b->row = (cd_conformance_row){.op = op,
+                                  .dtype = dtype,
+                                  .reduce_op = reduce_op,
                                   .undeclared = !declared(b, op, dtype, reduce_op)};
     if (op == CDDP_OP_SEND) {
         const int64_t counts[] = {0, 1, 17, 1021};
@@ -496,8 +579,10 @@ static cddp_status run_row(battery *b, cddp_op op, cddp_dtype dtype, cddp_red_op
         bool barrier = (cddp_group_capabilities(b->group)->ops & (1u << CDDP_OP_BARRIER)) != 0;
         CD_TRY(run_counts(b, c, err));
         c.numel = 17;
-        if (!b->row.undeclared && plain && barrier && op != CDDP_OP_BROADCAST) CD_TRY(run_reuse(b, c, err));
-        if (!b->row.undeclared && plain && (dtype == CDDP_F32 || b->options->thorough)) CD_TRY(run_switches(b, c, err));
+        if (!b->row.undeclared && plain && barrier && op != CDDP_OP_BROADCAST)
+            CD_TRY(run_reuse(b, c, err));
+        if (!b->row.undeclared && plain && (dtype == CDDP_F32 || b->options->thorough))
+            CD_TRY(run_switches(b, c, err));
     }
     b->options->row(b->options->context, &b->row);
     return CDDP_OK;
@@ -508,9 +593,13 @@ static cddp_status run_huge(battery *b, cddp_error *err)
     const cddp_device *d = b->options->device;
     int64_t numel = b->options->huge_bytes;
     void *storage = NULL;
-    b->row = (cd_conformance_row){.op = CDDP_OP_ALLREDUCE, .dtype = CDDP_U8, .reduce_op = CDDP_RED_MAX, .case_count = 1};
+    b->row = (cd_conformance_row){.op = CDDP_OP_ALLREDUCE,
+                                  .dtype = CDDP_U8,
+                                  .reduce_op = CDDP_RED_MAX,
+                                  .case_count = 1};
     CD_TRY(d->allocate(d, CDDP_U8, numel, &storage, err));
-    cddp_tensor t = cddp_tensor_of(d, storage, 0, CDDP_U8, &numel, 1), last = cddp_tensor_slice(&t, numel - 1, 1);
+    cddp_tensor t = cddp_tensor_of(d, storage, 0, CDDP_U8, &numel, 1),
+                last = cddp_tensor_slice(&t, numel - 1, 1);
     cddp_work *work = NULL;
     unsigned char end = 0, mine = (unsigned char)(b->me + 1);
     cddp_status status = CDDP_OK;
@@ -544,15 +633,22 @@ static cddp_status run_all(battery *b, cddp_error *err)
         }
     }
     if (b->options->huge_bytes > 0) CD_TRY(run_huge(b, err));
-    b->row = (cd_conformance_row){.op = CDDP_OP_BARRIER, .dtype = CDDP_U8, .reduce_op = CDDP_RED_COUNT, .case_count = 1};
+    b->row = (cd_conformance_row){.op = CDDP_OP_BARRIER,
+                                  .dtype = CDDP_U8,
+                                  .reduce_op = CDDP_RED_COUNT,
+                                  .case_count = 1};
     CD_TRY(cddp_group_barrier(b->group, err));
     b->options->row(b->options->context, &b->row);
     return CDDP_OK;
 }
 
-cddp_status cd_conformance_run(cddp_group *group, const cd_conformance_options *options, cddp_error *err)
+cddp_status cd_conformance_run(cddp_group *group, const cd_conformance_options *options,
+                               cddp_error *err)
 {
-    battery b = {.group = group, .options = options, .rank = cddp_group_world_rank(group), .size = cddp_group_size(group),
+    battery b = {.group = group,
+                 .options = options,
+                 .rank = cddp_group_world_rank(group),
+                 .size = cddp_group_size(group),
                  .me = cddp_group_rank(group)};
     const cddp_allocator *a = b.allocator = b.rank->allocator;
     int64_t largest = options->thorough ? 70001 : 16385;
@@ -563,9 +659,12 @@ cddp_status cd_conformance_run(cddp_group *group, const cd_conformance_options *
     b.host = cd_allocate_array(a, (size_t)b.capacity, sizeof *b.host);
     b.bytes = cd_allocate_array(a, (size_t)b.capacity, 8);
     b.bytes_too = cd_allocate_array(a, (size_t)b.capacity, 8);
-    if (b.counts == NULL || b.send_counts == NULL || b.host == NULL || b.bytes == NULL || b.bytes_too == NULL)
-        status = cd_fail(err, CDDP_E_NOMEM, "no memory for a conformance run over %u ranks", b.size);
-    else status = run_all(&b, err);
+    if (b.counts == NULL || b.send_counts == NULL || b.host == NULL || b.bytes == NULL ||
+        b.bytes_too == NULL)
+        status =
+            cd_fail(err, CDDP_E_NOMEM, "no memory for a conformance run over %u ranks", b.size);
+    else
+        status = run_all(&b, err);
     cd_release(a, b.counts, b.size * sizeof *b.counts);
     cd_release(a, b.send_counts, b.size * sizeof *b.send_counts);
     cd_release(a, b.host, (size_t)b.capacity * sizeof *b.host);
@@ -574,9 +673,14 @@ cddp_status cd_conformance_run(cddp_group *group, const cd_conformance_options *
     return status;
 }
 
-cddp_status cd_conformance_run_guard(cddp_group *group, const cd_conformance_options *options, cddp_error *err)
+cddp_status cd_conformance_run_guard(cddp_group *group, const cd_conformance_options *options,
+                                     cddp_error *err)
 {
-    battery b = {.group = group, .options = options, .rank = cddp_group_world_rank(group), .size = cddp_group_size(group), .me = cddp_group_rank(group)};
+    battery b = {.group = group,
+                 .options = options,
+                 .rank = cddp_group_world_rank(group),
+                 .size = cddp_group_size(group),
+                 .me = cddp_group_rank(group)};
     float data[8] = {0};
     int64_t numel = b.me == 1 ? 5 : 8;
     cddp_error told = CDDP_ERROR_INIT;
@@ -584,11 +688,16 @@ cddp_status cd_conformance_run_guard(cddp_group *group, const cd_conformance_opt
     const test_case c = {.op = CDDP_OP_ALLREDUCE, .numel = numel};
     cddp_work *work = NULL;
     (void)err;
-    b.row = (cd_conformance_row){.op = CDDP_OP_ALLREDUCE, .dtype = CDDP_F32, .reduce_op = CDDP_RED_SUM, .case_count = 1};
+    b.row = (cd_conformance_row){.op = CDDP_OP_ALLREDUCE,
+                                 .dtype = CDDP_F32,
+                                 .reduce_op = CDDP_RED_SUM,
+                                 .case_count = 1};
     cddp_status status = cddp_group_allreduce(group, &t, CDDP_RED_SUM, &work, &told);
     if (status == CDDP_OK) status = cddp_work_wait(work, 0, &told);
-    if (status == CDDP_OK) note_failure(&b, &c, "guard=1 let rank 1 reduce 5 elements where the others reduce 8");
-    else if (status != CDDP_E_MISMATCH) note_failure(&b, &c, "guard=1 did not say that ranks disagree, but failed otherwise");
+    if (status == CDDP_OK)
+        note_failure(&b, &c, "guard=1 let rank 1 reduce 5 elements where the others reduce 8");
+    else if (status != CDDP_E_MISMATCH)
+        note_failure(&b, &c, "guard=1 did not say that ranks disagree, but failed otherwise");
     options->row(options->context, &b.row);
     return CDDP_OK;
 }

@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The backend battery: every operation × dtype × reduction × count × in-place, against exact results.
+/* The backend battery: every operation × dtype × reduction × count × in-place, against exact
+** results.
 **
-** Every rank runs the same list of cases over one group, fills inputs with small integers whose sums and
-** products are exact in every dtype, computes what must come out by itself, and compares bytes. It also looks
-** at what must not change: inputs, the elements around the outputs, outputs of ranks that are not the root.
-** The group under test is never asked for anything but the case itself.
+** Every rank runs the same list of cases over one group, fills inputs with small integers whose
+** sums and products are exact in every dtype, computes what must come out by itself, and compares
+** bytes. It also looks at what must not change: inputs, the elements around the outputs, outputs of
+** ranks that are not the root. The group under test is never asked for anything but the case
+** itself.
 **
 ** Lifetime   the report is the caller's; rows are handed over one by one.
-** Errors     a wrong result is a row, not an error; run fails only when it cannot go on (a lost peer).
+** Errors     a wrong result is a row, not an error; run fails only when it cannot go on (a lost
+**            peer).
 */
 #pragma once
 #include "cddp/comm.h"
@@ -26,14 +29,18 @@ typedef struct cd_conformance_row {
 typedef struct cd_conformance_options {
     const cddp_device *device; /* where tensors live */
     uint32_t dtypes;           /* CDDP_DTYPE_BIT of those to run; 0: all */
-    bool thorough;             /* larger counts too, and those around powers of two in every dtype */
-    int64_t huge_bytes;        /* one all-reduce of this many bytes; 0: none */
+    /* larger counts too, and those around powers of two in every dtype */
+    bool thorough;
+    int64_t huge_bytes; /* one all-reduce of this many bytes; 0: none */
     void *context;
     void (*row)(void *context, const cd_conformance_row *row);
-    bool (*interrupted)(void); /* asked before every row: the run ends there with CDDP_E_ABORTED; NULL: never */
+    /* asked before every row: the run ends there with CDDP_E_ABORTED; NULL: never */
+    bool (*interrupted)(void);
 } cd_conformance_options;
 
-cddp_status cd_conformance_run(cddp_group *group, const cd_conformance_options *options, cddp_error *err);
-/* For a group opened with guard=1 of a backend that declares guards: ranks that disagree about a count must all be
-** told, and not by a time-out. One row; the group is of no use afterwards. */
-cddp_status cd_conformance_run_guard(cddp_group *group, const cd_conformance_options *options, cddp_error *err);
+cddp_status cd_conformance_run(cddp_group *group, const cd_conformance_options *options,
+                               cddp_error *err);
+/* For a group opened with guard=1 of a backend that declares guards: ranks that disagree about a
+** count must all be told, and not by a time-out. One row; the group is of no use afterwards. */
+cddp_status cd_conformance_run_guard(cddp_group *group, const cd_conformance_options *options,
+                                     cddp_error *err);

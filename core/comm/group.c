@@ -1,18 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The choke point of all communication: numbering, operand checks, events, calls into the backend table.
+/* The choke point of all communication: numbering, operand checks, events, calls into the backend
+** table.
 **
 ** Invariants (cd_group_audit):
-**   G1  every operation handed to the backend has its own sequence number, consecutive per group (C10-03), also
-**       one that the backend then fails: its k-th operation must stay the k-th on every rank;
+**   G1  every operation handed to the backend has its own sequence number, consecutive per group
+**       (C10-03), also one that the backend then fails: its k-th operation must stay the k-th on
+**       every rank;
 **   G2  a work is either free or holds a backend work that has not been released;
-**   G3  works in flight never exceed works_max; their memory is made by the chunk, the first one at creation, and
-**       grows only when more of them are in flight than ever before;
-**   G4  an operation that the backend does not declare never reaches it: the caller is told by name;
-**   G5  every post has exactly one collective_done, unless its work was released, or its group destroyed, before
-**       it ended.
+**   G3  works in flight never exceed works_max; their memory is made by the chunk, the first one at
+**       creation, and grows only when more of them are in flight than ever before;
+**   G4  an operation that the backend does not declare never reaches it: the caller is told by
+**       name;
+**   G5  every post has exactly one collective_done, unless its work was released, or its group
+**       destroyed, before it ended.
 **
-** Not here: operand checks (operands.c), the life of a work (work.c), the table's own check (adopt.c), what an
-** operation means (backends), which ones to issue (ddp, hooks).
+** Not here: operand checks (operands.c), the life of a work (work.c), the table's own check
+** (adopt.c), what an operation means (backends), which ones to issue (ddp, hooks).
 */
 #include "core/comm/group.h"
 
@@ -44,7 +47,8 @@ void cd_group_audit(const cddp_group *g)
     CD_ASSERT(busy == g->in_flight);
 }
 
-/* Group ids must be equal on all members without talking to them: the name and the members decide. */
+/* Group ids must be equal on all members without talking to them: the name and the members
+** decide. */
 static uint32_t group_id(const cddp_group_spec *spec)
 {
     uint64_t h = cd_hash_text(spec->name);
@@ -64,14 +68,16 @@ static cddp_status check_options(const cddp_group_options *o, cddp_error *err)
     if (o == NULL || o->backend == NULL || o->rank == NULL)
         return cd_fail(err, CDDP_E_ARG, "a group needs a backend and a rank");
     const cddp_group_spec *s = &o->spec;
-    if (s->name == NULL || s->name[0] == '\0') return cd_fail(err, CDDP_E_ARG, "a group needs a name");
+    if (s->name == NULL || s->name[0] == '\0')
+        return cd_fail(err, CDDP_E_ARG, "a group needs a name");
     if (s->group_size == 0 || s->members == NULL)
         return cd_fail(err, CDDP_E_ARG, "group '%s' has no members", s->name);
     if (s->group_rank >= s->group_size)
-        return cd_fail(err, CDDP_E_ARG, "group '%s': group_rank %u is not below group_size %u", s->name,
-                       s->group_rank, s->group_size);
+        return cd_fail(err, CDDP_E_ARG, "group '%s': group_rank %u is not below group_size %u",
+                       s->name, s->group_rank, s->group_size);
     if (s->members[s->group_rank] != o->rank->rank)
-        return cd_fail(err, CDDP_E_ARG, "group '%s': member %u is world rank %u, but this is rank %u", s->name,
+        return cd_fail(err, CDDP_E_ARG,
+                       "group '%s': member %u is world rank %u, but this is rank %u", s->name,
                        s->group_rank, s->members[s->group_rank], o->rank->rank);
     return CDDP_OK;
 }
@@ -86,7 +92,8 @@ static cddp_status check_members(const cddp_group_spec *s, const cddp_rank *rank
     for (uint32_t i = 0; i < s->group_size && status == CDDP_OK; i++) {
         uint32_t member = s->members[i];
         if (member >= rank->world_size) {
-            status = cd_fail(err, CDDP_E_ARG, "group '%s' lists rank %u of a world of %u", s->name, member, rank->world_size);
+            status = cd_fail(err, CDDP_E_ARG, "group '%s' lists rank %u of a world of %u", s->name,
+                             member, rank->world_size);
         } else if (cd_bitset_has(seen, member)) {
             status = cd_fail(err, CDDP_E_ARG, "group '%s' lists rank %u twice", s->name, member);
         } else {
@@ -117,20 +124,22 @@ static cddp_status keep_members(cddp_group *g, const cddp_group_spec *spec, cddp
     if (i == spec->group_size) return CDDP_OK;
     g->members = cd_allocate_array(g->allocator, spec->group_size, sizeof *g->members);
     if (g->members == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for group '%s' of %u", spec->name, spec->group_size);
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for group '%s' of %u", spec->name,
+                       spec->group_size);
     memcpy(g->members, spec->members, spec->group_size * sizeof *g->members);
     return CDDP_OK;
 }
 
-cddp_status cddp_group_create(const cddp_group_options *options, cddp_group **group, cddp_error *err)
+cddp_status cddp_group_create(const cddp_group_options *options, cddp_group **group,
+                              cddp_error *err)
 {
     CD_TRY(check_options(options, err));
     const cddp_group_spec *spec = &options->spec;
     cddp_backend table;
     CD_TRY(cd_backend_adopt(options->backend, &table, err));
     if (spec->group_size > table.capabilities.world_size_max)
-        return cd_fail(err, CDDP_E_LIMIT, "group '%s' has %u members; backend %s takes at most %u", spec->name,
-                       spec->group_size, table.name, table.capabilities.world_size_max);
+        return cd_fail(err, CDDP_E_LIMIT, "group '%s' has %u members; backend %s takes at most %u",
+                       spec->name, spec->group_size, table.name, table.capabilities.world_size_max);
     CD_TRY(check_members(spec, options->rank, err));
     const cddp_allocator *a = options->rank->allocator;
     cddp_status status = CDDP_OK;
@@ -145,19 +154,22 @@ cddp_status cddp_group_create(const cddp_group_options *options, cddp_group **gr
     g->group_size = spec->group_size;
     g->timeout_ns = spec->timeout_ns;
     g->id = group_id(spec);
-    bool has_start = options->size >= offsetof(cddp_group_options, sequence_start) + sizeof options->sequence_start;
+    bool has_start = options->size >=
+                     offsetof(cddp_group_options, sequence_start) + sizeof options->sequence_start;
     g->sequence = has_start ? options->sequence_start : 0;
     g->works_max = options->works_max != 0 ? options->works_max : 1024;
     g->name = cd_strdup(a, spec->name);
     if (g->name == NULL || !add_chunk(g)) {
-        status = cd_fail(err, CDDP_E_NOMEM, "no memory for group '%s' of %u", spec->name, spec->group_size);
+        status = cd_fail(err, CDDP_E_NOMEM, "no memory for group '%s' of %u", spec->name,
+                         spec->group_size);
         goto out;
     }
     CD_TRY_OUT(keep_members(g, spec, err));
     CD_TRY_OUT(g->table.open_traced(g->backend, g->rank, spec, g->tracer, &g->backend_group, err));
     if (g->tracer != NULL) g->table.observe(g->backend_group, g->tracer);
-    CD_EMIT(g->tracer, group, g->name, .group = g->id, .members = g->group_size, .group_rank = g->group_rank,
-            .members_digest = (int64_t)members_digest(g), .order = g->table.capabilities.order);
+    CD_EMIT(g->tracer, group, g->name, .group = g->id, .members = g->group_size,
+            .group_rank = g->group_rank, .members_digest = (int64_t)members_digest(g),
+            .order = g->table.capabilities.order);
     *group = g;
     return CDDP_OK;
 out:
@@ -169,11 +181,12 @@ void cddp_group_destroy(cddp_group *group)
 {
     if (group == NULL) return;
     if (group->backend_group != NULL) {
-        CD_EMIT(group->tracer, group_close, NULL, .group = group->id, .sequence = (int64_t)group->sequence,
-                .outstanding = group->in_flight);
+        CD_EMIT(group->tracer, group_close, NULL, .group = group->id,
+                .sequence = (int64_t)group->sequence, .outstanding = group->in_flight);
         for (const cd_work_chunk *c = group->chunks; c != NULL; c = c->next)
             for (uint32_t i = 0; i < c->made; i++)
-                if (c->works[i].busy) group->table.release(group->backend_group, c->works[i].backend_work);
+                if (c->works[i].busy)
+                    group->table.release(group->backend_group, c->works[i].backend_work);
         group->table.close(group->backend_group);
     }
     const cddp_allocator *a = group->allocator;
@@ -211,18 +224,24 @@ static void emit_post(const cddp_group *g, const cddp_collective *c)
     const cddp_tensor *t = subject_of(g, c);
     bool has_data = t->device != NULL;
     /* What a receiver holds before the operation is not part of it. */
-    bool sends = (cd_operands_of(g, c) & CD_OPERAND_INPUT) || (c->op == CDDP_OP_BROADCAST && c->root == g->group_rank);
-    CD_EMIT(g->tracer, collective_post, NULL, .group = g->id, .sequence = (int64_t)c->sequence, .op = c->op,
-            .reduce_op = cd_op_is_reduction(c->op) ? (int64_t)c->reduce_op : -1, .root = cd_op_is_rooted(c->op) ? (int64_t)c->root : -1,
+    bool sends = (cd_operands_of(g, c) & CD_OPERAND_INPUT) ||
+                 (c->op == CDDP_OP_BROADCAST && c->root == g->group_rank);
+    CD_EMIT(g->tracer, collective_post, NULL, .group = g->id, .sequence = (int64_t)c->sequence,
+            .op = c->op, .reduce_op = cd_op_is_reduction(c->op) ? (int64_t)c->reduce_op : -1,
+            .root = cd_op_is_rooted(c->op) ? (int64_t)c->root : -1,
             .dtype = has_data ? (int64_t)t->dtype : -1,
-            .numel = c->counts != NULL || c->send_counts != NULL ? -1 : has_data ? cddp_tensor_numel(t) : 0,
-            .digest = has_data && sends ? cd_tracer_digest(g->tracer, t) : 0, .bucket = (int64_t)c->label - 1,
-            .address = has_data ? t->offset : -1, .in_flight = g->in_flight);
+            .numel = c->counts != NULL || c->send_counts != NULL ? -1
+                     : has_data                                  ? cddp_tensor_numel(t)
+                                                                 : 0,
+            .digest = has_data && sends ? cd_tracer_digest(g->tracer, t) : 0,
+            .bucket = (int64_t)c->label - 1, .address = has_data ? t->offset : -1,
+            .in_flight = g->in_flight);
 }
 
 static uint64_t bytes_given(const cddp_group *g, const cddp_collective *c)
 {
-    bool sends = (cd_operands_of(g, c) & CD_OPERAND_INPUT) || (c->op == CDDP_OP_BROADCAST && c->root == g->group_rank);
+    bool sends = (cd_operands_of(g, c) & CD_OPERAND_INPUT) ||
+                 (c->op == CDDP_OP_BROADCAST && c->root == g->group_rank);
     const cddp_tensor *t = subject_of(g, c);
     return sends ? (uint64_t)cddp_tensor_numel(t) * cddp_dtype_bytes(t->dtype) : 0;
 }
@@ -232,10 +251,11 @@ static cddp_status find_work(cddp_group *group, cddp_work **work, cddp_error *er
 {
     if (group->free_works == NULL) {
         if (group->works_made == group->works_max)
-            return cd_fail(err, CDDP_E_LIMIT, "group '%s' already has %u operations in flight", group->name,
-                           group->works_max);
+            return cd_fail(err, CDDP_E_LIMIT, "group '%s' already has %u operations in flight",
+                           group->name, group->works_max);
         if (group->chunks->made == CD_WORKS_IN_CHUNK && !add_chunk(group))
-            return cd_fail(err, CDDP_E_NOMEM, "no memory for more than %u operations in flight in group '%s'",
+            return cd_fail(err, CDDP_E_NOMEM,
+                           "no memory for more than %u operations in flight in group '%s'",
                            group->works_made, group->name);
         cddp_work *w = &group->chunks->works[group->chunks->made++];
         *w = (cddp_work){.group = group};
@@ -246,7 +266,8 @@ static cddp_status find_work(cddp_group *group, cddp_work **work, cddp_error *er
     return CDDP_OK;
 }
 
-cddp_status cddp_group_post(cddp_group *group, cddp_collective *collective, cddp_work **work, cddp_error *err)
+cddp_status cddp_group_post(cddp_group *group, cddp_collective *collective, cddp_work **work,
+                            cddp_error *err)
 {
     CD_TRY(cd_operands_check(group, collective, err));
     cddp_work *w = NULL;
@@ -274,24 +295,27 @@ cddp_status cddp_group_post(cddp_group *group, cddp_collective *collective, cddp
     return CDDP_OK;
 }
 
-cddp_status cddp_group_allreduce(cddp_group *group, const cddp_tensor *inout, cddp_red_op op, cddp_work **work,
-                                 cddp_error *err)
+cddp_status cddp_group_allreduce(cddp_group *group, const cddp_tensor *inout, cddp_red_op op,
+                                 cddp_work **work, cddp_error *err)
 {
-    cddp_collective c = {.op = CDDP_OP_ALLREDUCE, .reduce_op = op, .input = *inout, .output = *inout};
+    cddp_collective c = {.op = CDDP_OP_ALLREDUCE,
+                         .reduce_op = op,
+                         .input = *inout,
+                         .output = *inout};
     CD_TRY(cddp_group_post(group, &c, work, err));
     return CDDP_OK;
 }
 
-cddp_status cddp_group_broadcast(cddp_group *group, const cddp_tensor *inout, uint32_t root, cddp_work **work,
-                                 cddp_error *err)
+cddp_status cddp_group_broadcast(cddp_group *group, const cddp_tensor *inout, uint32_t root,
+                                 cddp_work **work, cddp_error *err)
 {
     cddp_collective c = {.op = CDDP_OP_BROADCAST, .root = root, .output = *inout};
     CD_TRY(cddp_group_post(group, &c, work, err));
     return CDDP_OK;
 }
 
-cddp_status cddp_group_allgather(cddp_group *group, const cddp_tensor *input, const cddp_tensor *output,
-                                 cddp_work **work, cddp_error *err)
+cddp_status cddp_group_allgather(cddp_group *group, const cddp_tensor *input,
+                                 const cddp_tensor *output, cddp_work **work, cddp_error *err)
 {
     cddp_collective c = {.op = CDDP_OP_ALLGATHER, .input = *input, .output = *output};
     CD_TRY(cddp_group_post(group, &c, work, err));

@@ -25,15 +25,18 @@ struct cd_work_chunk {
 };
 
 struct cddp_group {
-    const cddp_backend *backend; /* as given: open receives it, its self and name are read from it */
-    cddp_backend table;          /* the same with every slot filled (adopt.c); calls go through it */
+    /* as given: open receives it, its self and name are read from it */
+    const cddp_backend *backend;
+    /* the same with every slot filled (adopt.c); calls go through it */
+    cddp_backend table;
     void *backend_group;
     cddp_rank *rank;
     cddp_tracer *tracer;
     const cddp_allocator *allocator;
     char *name;
-    uint32_t first_member, member_step; /* world ranks that are evenly spaced, as in most groups … */
-    uint32_t *members;                  /* … need no list; otherwise (group_size), else NULL */
+    /* world ranks that are evenly spaced, as in most groups … */
+    uint32_t first_member, member_step;
+    uint32_t *members; /* … need no list; otherwise (group_size), else NULL */
     uint32_t group_rank, group_size, id;
     uint32_t works_max, in_flight;
     uint64_t sequence;
@@ -47,7 +50,8 @@ struct cddp_group {
 
 static inline uint32_t cd_group_member(const cddp_group *group, uint32_t index)
 {
-    return group->members != NULL ? group->members[index] : group->first_member + index * group->member_step;
+    return group->members != NULL ? group->members[index]
+                                  : group->first_member + index * group->member_step;
 }
 
 void cd_group_audit(const cddp_group *group);

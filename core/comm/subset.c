@@ -7,32 +7,45 @@
 #include "core/base/alloc.h"
 #include "core/base/error.h"
 
-cddp_status cddp_group_create_subset(const cddp_group *parent, const cddp_group_subset *subset, cddp_group **group, cddp_error *err)
+cddp_status cddp_group_create_subset(const cddp_group *parent, const cddp_group_subset *subset,
+                                     cddp_group **group, cddp_error *err)
 {
     const cddp_allocator *a = parent->allocator;
     uint32_t own = UINT32_MAX;
     cddp_status status = CDDP_OK;
     if (subset->name == NULL || subset->member_count == 0 || subset->members == NULL)
-        return cd_fail(err, CDDP_E_ARG, "a subset of group '%s' needs a name and members", parent->name);
+        return cd_fail(err, CDDP_E_ARG, "a subset of group '%s' needs a name and members",
+                       parent->name);
     uint32_t *members = cd_allocate_array(a, subset->member_count, sizeof *members);
-    if (members == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for group '%s' of %u", subset->name, subset->member_count);
+    if (members == NULL)
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for group '%s' of %u", subset->name,
+                       subset->member_count);
     for (uint32_t i = 0; i < subset->member_count; i++) {
         if (subset->members[i] >= parent->group_size) {
-            status = cd_fail(err, CDDP_E_ARG, "group '%s' lists rank %u of group '%s', which has %u", subset->name, subset->members[i],
-                             parent->name, parent->group_size);
+            status =
+                cd_fail(err, CDDP_E_ARG, "group '%s' lists rank %u of group '%s', which has %u",
+                        subset->name, subset->members[i], parent->name, parent->group_size);
             goto out;
         }
         members[i] = cd_group_member(parent, subset->members[i]);
         if (subset->members[i] == parent->group_rank) own = i;
     }
     if (own == UINT32_MAX) {
-        status = cd_fail(err, CDDP_E_ARG, "rank %u of group '%s' is no member of '%s'", parent->group_rank, parent->name, subset->name);
+        status = cd_fail(err, CDDP_E_ARG, "rank %u of group '%s' is no member of '%s'",
+                         parent->group_rank, parent->name, subset->name);
         goto out;
     }
-    cddp_group_options options = {.size = sizeof options, .backend = parent->backend, .rank = parent->rank, .tracer = parent->tracer,
+    cddp_group_options options = {.size = sizeof options,
+                                  .backend = parent->backend,
+                                  .rank = parent->rank,
+                                  .tracer = parent->tracer,
                                   .works_max = parent->works_max,
-                                  .spec = {.size = sizeof options.spec, .name = subset->name, .group_rank = own,
-                                           .group_size = subset->member_count, .members = members, .timeout_ns = parent->timeout_ns}};
+                                  .spec = {.size = sizeof options.spec,
+                                           .name = subset->name,
+                                           .group_rank = own,
+                                           .group_size = subset->member_count,
+                                           .members = members,
+                                           .timeout_ns = parent->timeout_ns}};
     CD_TRY_OUT(cddp_group_create(&options, group, err));
 out:
     cd_release(a, members, subset->member_count * sizeof *members);

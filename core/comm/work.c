@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A work: one operation in flight, from post to the end of its wait.
 **
-** States: free → busy (post accepted) → ended (test or wait said how) → free. A work that is released before
-** it ended goes straight back; the backend keeps what its transport still needs (G2, G5).
+** States: free → busy (post accepted) → ended (test or wait said how) → free. A work that is
+** released before it ended goes straight back; the backend keeps what its transport still needs
+** (G2, G5).
 */
 #include "core/base/assert.h"
 #include "core/base/error.h"
@@ -21,8 +22,10 @@ void cd_work_emit_done(const cddp_work *w)
     bool ok = w->outcome == CDDP_OK;
     bool separate = operands == (CD_OPERAND_INPUT | CD_OPERAND_OUTPUT) &&
                     (c->input.storage != c->output.storage || c->input.offset != c->output.offset);
-    CD_EMIT(g->tracer, collective_done, NULL, .group = g->id, .sequence = (int64_t)c->sequence, .status = w->outcome,
-            .digest = ok && (operands & CD_OPERAND_OUTPUT) ? cd_tracer_digest(g->tracer, &c->output) : 0,
+    CD_EMIT(g->tracer, collective_done, NULL, .group = g->id, .sequence = (int64_t)c->sequence,
+            .status = w->outcome,
+            .digest =
+                ok && (operands & CD_OPERAND_OUTPUT) ? cd_tracer_digest(g->tracer, &c->output) : 0,
             .duration = (int64_t)(g->rank->ops->now_ns(g->rank) - w->posted_ns),
             .input = ok && separate ? cd_tracer_digest(g->tracer, &c->input) : 0);
 }
@@ -45,13 +48,16 @@ static cddp_status explain(const cddp_work *w, cddp_error *err)
     const cddp_group *g = w->group;
     char who[160] = "";
     g->table.describe(g->backend_group, w->backend_work, who, sizeof who);
-    if (who[0] != '\0') CD_EMIT(g->tracer, waiting_for, who, .group = g->id, .sequence = (int64_t)w->collective.sequence,
-                                .peer = -1, .op = w->collective.op, .who = g->rank->rank);
+    if (who[0] != '\0')
+        CD_EMIT(g->tracer, waiting_for, who, .group = g->id,
+                .sequence = (int64_t)w->collective.sequence, .peer = -1, .op = w->collective.op,
+                .who = g->rank->rank);
     if (err == NULL) return w->outcome;
     char words[CDDP_ERROR_MESSAGE_BYTES];
     memcpy(words, err->message, sizeof words);
-    return cd_fail(err, w->outcome, "%s #%llu of group '%s' on rank %u: %s%s%s", cddp_op_name(w->collective.op),
-                   (unsigned long long)w->collective.sequence, g->name, g->rank->rank, words, who[0] ? "; " : "", who);
+    return cd_fail(err, w->outcome, "%s #%llu of group '%s' on rank %u: %s%s%s",
+                   cddp_op_name(w->collective.op), (unsigned long long)w->collective.sequence,
+                   g->name, g->rank->rank, words, who[0] ? "; " : "", who);
 }
 
 /* Records how a work ended, once; *err holds the backend's words when outcome is a failure. */
@@ -68,8 +74,9 @@ static cddp_status end_work(cddp_work *w, cddp_status outcome, cddp_error *err)
 static cddp_status repeat_outcome(const cddp_work *w, cddp_error *err)
 {
     if (w->outcome == CDDP_OK) return CDDP_OK;
-    return cd_fail(err, w->outcome, "%s #%llu of group '%s' on rank %u failed before", cddp_op_name(w->collective.op),
-                   (unsigned long long)w->collective.sequence, w->group->name, w->group->rank->rank);
+    return cd_fail(err, w->outcome, "%s #%llu of group '%s' on rank %u failed before",
+                   cddp_op_name(w->collective.op), (unsigned long long)w->collective.sequence,
+                   w->group->name, w->group->rank->rank);
 }
 
 cddp_status cddp_work_test(cddp_work *work, bool *done, cddp_error *err)
@@ -93,7 +100,8 @@ cddp_status cddp_work_wait(cddp_work *work, uint64_t timeout_ns, cddp_error *err
     if (work->ended) {
         status = repeat_outcome(work, err);
     } else {
-        CD_EMIT(g->tracer, collective_wait, NULL, .group = g->id, .sequence = (int64_t)work->collective.sequence);
+        CD_EMIT(g->tracer, collective_wait, NULL, .group = g->id,
+                .sequence = (int64_t)work->collective.sequence);
         status = g->table.wait(g->backend_group, work->backend_work, timeout_ns, err);
         status = end_work(work, status, err);
     }

@@ -3,12 +3,13 @@
 **
 **     slab of one dtype:   |bucket 0 ......|red|pad|bucket 2 ....|red|pad| …     every | at a 64-byte boundary
 **
-** Inside a bucket variables lie without gaps: the offset of a variable is the number of elements before it in the
-** bucket (BKT-18). The red zone behind a bucket holds a fixed pattern; a collective or a hook that writes past the
-** end is caught at the next audit, where the host can read the device.
+** Inside a bucket variables lie without gaps: the offset of a variable is the number of elements
+** before it in the bucket (BKT-18). The red zone behind a bucket holds a fixed pattern; a
+** collective or a hook that writes past the end is caught at the next audit, where the host can
+** read the device.
 **
-** Complex variables: the flat tensor is real and twice as long, so that any backend can sum it; the views are the
-** same memory as c64 (SPA-05). Offsets and lengths count elements of the flat tensor.
+** Complex variables: the flat tensor is real and twice as long, so that any backend can sum it; the
+** views are the same memory as c64 (SPA-05). Offsets and lengths count elements of the flat tensor.
 **
 ** Not here: who goes where (bucket_plan.c), what is written into a bucket (reducer.c).
 */
@@ -40,10 +41,7 @@ static cddp_dtype storage_dtype(const cd_bucket_set_spec *spec, cddp_dtype dtype
 }
 
 /* Elements of the flat tensor per element of the variable. */
-static int64_t flat_per_element(cddp_dtype dtype)
-{
-    return dtype == CDDP_C64 ? 2 : 1;
-}
+static int64_t flat_per_element(cddp_dtype dtype) { return dtype == CDDP_C64 ? 2 : 1; }
 
 static int64_t align_elements(int64_t numel, cddp_dtype dtype)
 {
@@ -61,7 +59,8 @@ static cd_slab *slab_of(cd_bucket_set *set, const cddp_device *device, cddp_dtyp
 }
 
 /* BKT-17: one dtype and one device per bucket, and a sparse variable alone. */
-static cddp_status check_bucket(const cd_bucket_set *set, const cd_wrapped *m, uint32_t b, cddp_error *err)
+static cddp_status check_bucket(const cd_bucket_set *set, const cd_wrapped *m, uint32_t b,
+                                cddp_error *err)
 {
     const cd_bucket_layout *l = &set->layout;
     const cd_variable *first = cd_wrapped_variable(m, l->indices[l->starts[b]]);
@@ -70,19 +69,24 @@ static cddp_status check_bucket(const cd_bucket_set *set, const cd_wrapped *m, u
         const cd_variable *v = cd_wrapped_variable(m, l->indices[i]);
         const cddp_tensor *other = &v->tensor.form->like;
         if (other->dtype != one->dtype)
-            return cd_fail(err, CDDP_E_ARG, "bucket %u mixes dtypes: '%s' is %s, '%s' is %s", b, first->name,
-                           cddp_dtype_name(one->dtype), v->name, cddp_dtype_name(other->dtype));
+            return cd_fail(err, CDDP_E_ARG, "bucket %u mixes dtypes: '%s' is %s, '%s' is %s", b,
+                           first->name, cddp_dtype_name(one->dtype), v->name,
+                           cddp_dtype_name(other->dtype));
         if (other->device != one->device)
-            return cd_fail(err, CDDP_E_ARG, "bucket %u mixes devices: '%s' is on %s, '%s' is on %s", b, first->name,
-                           one->device->name, v->name, other->device->name);
+            return cd_fail(err, CDDP_E_ARG, "bucket %u mixes devices: '%s' is on %s, '%s' is on %s",
+                           b, first->name, one->device->name, v->name, other->device->name);
         if (v->expect_sparse || first->expect_sparse)
-            return cd_fail(err, CDDP_E_ARG, "bucket %u holds '%s' besides '%s', which expects a sparse gradient and must be alone",
-                           b, v->expect_sparse ? first->name : v->name, v->expect_sparse ? v->name : first->name);
+            return cd_fail(err, CDDP_E_ARG,
+                           "bucket %u holds '%s' besides '%s', which expects a sparse gradient and "
+                           "must be alone",
+                           b, v->expect_sparse ? first->name : v->name,
+                           v->expect_sparse ? v->name : first->name);
     }
     return CDDP_OK;
 }
 
-/* First pass: places of variables, sizes of buckets, sizes of slabs. Buckets get their first element as offset. */
+/* First pass: places of variables, sizes of buckets, sizes of slabs. Buckets get their first
+** element as offset. */
 static cddp_status place(cd_bucket_set *set, const cd_bucket_set_spec *spec, cddp_error *err)
 {
     const cd_wrapped *m = spec->module;
@@ -92,8 +96,11 @@ static cddp_status place(cd_bucket_set *set, const cd_bucket_set_spec *spec, cdd
         cd_bucket *bucket = &set->buckets[b];
         const cd_variable *first = cd_wrapped_variable(m, l->indices[l->starts[b]]);
         const cddp_tensor *like = &first->tensor.form->like;
-        *bucket = (cd_bucket){.index = b, .first_slot = l->starts[b], .limit_bytes = l->limits[b],
-                              .variable_count = l->starts[b + 1] - l->starts[b], .pending = l->starts[b + 1] - l->starts[b],
+        *bucket = (cd_bucket){.index = b,
+                              .first_slot = l->starts[b],
+                              .limit_bytes = l->limits[b],
+                              .variable_count = l->starts[b + 1] - l->starts[b],
+                              .pending = l->starts[b + 1] - l->starts[b],
                               .flat_per_element = (uint32_t)flat_per_element(like->dtype),
                               .is_sparse = first->expect_sparse};
         int64_t numel = 0;
@@ -113,7 +120,9 @@ static cddp_status place(cd_bucket_set *set, const cd_bucket_set_spec *spec, cdd
         cd_slab *slab = slab_of(set, like->device, dtype);
         bucket->flat = cddp_tensor_of(slab->device, NULL, slab->numel, dtype, &numel, 1);
         /* A sparse bucket has no dense storage: its gradient travels as rows (SPA-01). */
-        if (!bucket->is_sparse) slab->numel += align_elements(numel + (int64_t)(RED_BYTES / cddp_dtype_bytes(dtype)), dtype);
+        if (!bucket->is_sparse)
+            slab->numel +=
+                align_elements(numel + (int64_t)(RED_BYTES / cddp_dtype_bytes(dtype)), dtype);
     }
     return CDDP_OK;
 }
@@ -130,7 +139,8 @@ static cddp_status allocate_slabs(cd_bucket_set *set, cddp_error *err)
     return CDDP_OK;
 }
 
-/* At once: looking at a device whose operations are queued would wait for them, and order what nobody ordered. */
+/* At once: looking at a device whose operations are queued would wait for them, and order what
+** nobody ordered. */
 static bool host_can_look(const cddp_device *device)
 {
     const uint32_t wanted = CDDP_DEVICE_HOST | CDDP_DEVICE_VALUES;
@@ -141,7 +151,8 @@ static cddp_tensor red_zone_of(const cd_bucket *bucket)
 {
     const cddp_tensor *flat = &bucket->flat;
     const int64_t red = RED_BYTES / (int64_t)cddp_dtype_bytes(flat->dtype);
-    return cddp_tensor_of(flat->device, flat->storage, flat->offset + flat->sizes[0], flat->dtype, &red, 1);
+    return cddp_tensor_of(flat->device, flat->storage, flat->offset + flat->sizes[0], flat->dtype,
+                          &red, 1);
 }
 
 static cddp_status paint_red_zone(const cd_bucket *bucket, cddp_error *err)
@@ -153,13 +164,15 @@ static cddp_status paint_red_zone(const cd_bucket *bucket, cddp_error *err)
     return zone.device->write(&zone, pattern, sizeof pattern, err);
 }
 
-cddp_tensor cd_bucket_set_view_of(const cd_bucket_set *set, size_t variable, const cddp_tensor *flat)
+cddp_tensor cd_bucket_set_view_of(const cd_bucket_set *set, size_t variable,
+                                  const cddp_tensor *flat)
 {
     cddp_tensor view = cd_wrapped_variable(set->module, variable)->tensor.form->gradient;
     if (view.dtype != CDDP_C64) view.dtype = flat->dtype;
     view.device = flat->device;
     view.storage = flat->storage;
-    view.offset = (flat->offset + set->offsets[set->slot_of[variable]]) / flat_per_element(view.dtype);
+    view.offset =
+        (flat->offset + set->offsets[set->slot_of[variable]]) / flat_per_element(view.dtype);
     return view;
 }
 
@@ -170,16 +183,27 @@ static void show_bucket(cd_bucket_set *set, const cd_bucket *bucket)
         set->parameters[s] = cd_packed_tensor_get(&cd_wrapped_variable(set->module, v)->tensor);
         if (bucket->is_sparse) continue;
         const cddp_tensor view = cd_bucket_set_view(set, v);
-        set->slices[s] = cddp_tensor_of(view.device, view.storage, view.offset, view.dtype, view.sizes, view.dim_count);
+        set->slices[s] = cddp_tensor_of(view.device, view.storage, view.offset, view.dtype,
+                                        view.sizes, view.dim_count);
     }
     uint32_t s = bucket->first_slot;
-    set->hook_buckets[bucket->index] = (cddp_grad_bucket){
-        .size = sizeof(cddp_grad_bucket), .index = bucket->index, .bucket_count = (uint32_t)set->bucket_count,
-        .is_last = bucket->index + 1 == set->bucket_count, .generation = set->generation, .buffer = bucket->flat,
-        .parameter_count = bucket->variable_count, .parameter_ids = set->layout.indices + s,
-        .offsets = set->offsets + s, .lengths = set->lengths + s, .gradients = set->slices + s,
-        .parameters = set->parameters + s,
-        .sparse = bucket->is_sparse ? cd_wrapped_variable(set->module, set->layout.indices[s])->grad : NULL};
+    set->hook_buckets[bucket->index] =
+        (cddp_grad_bucket){.size = sizeof(cddp_grad_bucket),
+                           .index = bucket->index,
+                           .bucket_count = (uint32_t)set->bucket_count,
+                           .is_last = bucket->index + 1 == set->bucket_count,
+                           .generation = set->generation,
+                           .buffer = bucket->flat,
+                           .parameter_count = bucket->variable_count,
+                           .parameter_ids = set->layout.indices + s,
+                           .offsets = set->offsets + s,
+                           .lengths = set->lengths + s,
+                           .gradients = set->slices + s,
+                           .parameters = set->parameters + s,
+                           .sparse =
+                               bucket->is_sparse
+                                   ? cd_wrapped_variable(set->module, set->layout.indices[s])->grad
+                                   : NULL};
 }
 
 static void release_hook_tables(cd_bucket_set *set)
@@ -201,7 +225,8 @@ cddp_status cd_bucket_set_show_to_hook(cd_bucket_set *set, cddp_error *err)
     set->parameters = cd_allocate_array(a, set->variable_count, sizeof *set->parameters);
     if (set->hook_buckets == NULL || set->slices == NULL || set->parameters == NULL) {
         release_hook_tables(set);
-        return cd_fail(err, CDDP_E_NOMEM, "no memory to show %zu buckets to a comm hook", set->bucket_count);
+        return cd_fail(err, CDDP_E_NOMEM, "no memory to show %zu buckets to a comm hook",
+                       set->bucket_count);
     }
     for (size_t b = 0; b < set->bucket_count; b++) show_bucket(set, &set->buckets[b]);
     return CDDP_OK;
@@ -217,10 +242,12 @@ bool cd_bucket_set_tell(cd_bucket_set *set, const cd_bucket *bucket, uint32_t in
     return is_last;
 }
 
-cddp_grad_bucket *cd_bucket_set_told(const cd_bucket_set *set, const cd_bucket *bucket, cddp_grad_bucket *plain)
+cddp_grad_bucket *cd_bucket_set_told(const cd_bucket_set *set, const cd_bucket *bucket,
+                                     cddp_grad_bucket *plain)
 {
     if (set->hook_buckets != NULL) return &set->hook_buckets[bucket->index];
-    *plain = (cddp_grad_bucket){.size = sizeof *plain, .index = bucket->index, .buffer = bucket->flat};
+    *plain =
+        (cddp_grad_bucket){.size = sizeof *plain, .index = bucket->index, .buffer = bucket->flat};
     return plain;
 }
 
@@ -247,18 +274,22 @@ static cddp_status allocate_tables(cd_bucket_set *set, bool for_copies, cddp_err
     set->slot_of = cd_allocate_array(a, n, sizeof *set->slot_of);
     set->bucket_of = cd_allocate_array(a, n, sizeof *set->bucket_of);
     if (for_copies) set->pairs = cd_allocate_array(a, set->largest_count, sizeof *set->pairs);
-    if (set->buckets == NULL || set->slabs == NULL || set->offsets == NULL || set->lengths == NULL ||
-        set->slot_of == NULL || set->bucket_of == NULL || (for_copies && set->pairs == NULL))
+    if (set->buckets == NULL || set->slabs == NULL || set->offsets == NULL ||
+        set->lengths == NULL || set->slot_of == NULL || set->bucket_of == NULL ||
+        (for_copies && set->pairs == NULL))
         return cd_fail(err, CDDP_E_NOMEM, "no memory for %zu buckets of %zu variables", b, n);
     return CDDP_OK;
 }
 
-cddp_status cd_bucket_set_init(cd_bucket_set *set, const cd_bucket_set_spec *spec, const cddp_allocator *allocator,
-                               cddp_error *err)
+cddp_status cd_bucket_set_init(cd_bucket_set *set, const cd_bucket_set_spec *spec,
+                               const cddp_allocator *allocator, cddp_error *err)
 {
     cddp_status status = CDDP_OK;
-    cd_bucket_set s = {.allocator = allocator, .module = spec->module, .generation = spec->generation,
-                       .layout = *spec->layout, .bucket_count = spec->layout->bucket_count,
+    cd_bucket_set s = {.allocator = allocator,
+                       .module = spec->module,
+                       .generation = spec->generation,
+                       .layout = *spec->layout,
+                       .bucket_count = spec->layout->bucket_count,
                        .variable_count = spec->layout->variable_count};
     for (size_t b = 0; b < s.bucket_count; b++) {
         size_t count = s.layout.starts[b + 1] - s.layout.starts[b];
@@ -283,7 +314,8 @@ void cd_bucket_set_fini(cd_bucket_set *set)
     size_t n = set->variable_count, b = set->bucket_count;
     for (size_t i = 0; set->slabs != NULL && i < set->slab_count; i++)
         if (set->slabs[i].storage != NULL)
-            set->slabs[i].device->release(set->slabs[i].device, set->slabs[i].dtype, set->slabs[i].numel, set->slabs[i].storage);
+            set->slabs[i].device->release(set->slabs[i].device, set->slabs[i].dtype,
+                                          set->slabs[i].numel, set->slabs[i].storage);
     cd_release(a, set->buckets, b * sizeof *set->buckets);
     cd_release(a, set->slabs, b * sizeof *set->slabs);
     release_hook_tables(set);
@@ -298,11 +330,13 @@ void cd_bucket_set_fini(cd_bucket_set *set)
 
 bool cd_bucket_is_alias(const cddp_tensor *value, const cddp_tensor *view)
 {
-    return value->device != NULL && value->storage == view->storage && value->offset == view->offset;
+    return value->device != NULL && value->storage == view->storage &&
+           value->offset == view->offset;
 }
 
-/* One gradient moves into its slice and is from then on an alias, not a fresh one (GRD-04). Its old home, when it
-** was private, is given back: with views the buckets are the only memory of gradients. */
+/* One gradient moves into its slice and is from then on an alias, not a fresh one (GRD-04). Its old
+** home, when it was private, is given back: with views the buckets are the only memory of
+** gradients. */
 static cddp_status move_in(const cddp_tensor *view, cddp_grad *grad, cddp_error *err)
 {
     if (grad->kind == CDDP_GRAD_DENSE && !cd_bucket_is_alias(&grad->value, view))
@@ -335,8 +369,11 @@ void cd_bucket_set_release_grads(cd_bucket_set *set)
         const cd_variable *variable = cd_wrapped_variable(set->module, v);
         cddp_grad *grad = variable->grad;
         if (variable->expect_sparse) continue;
-        if (grad->kind == CDDP_GRAD_DENSE && cd_bucket_set_holds(set, v, grad->value.storage, grad->value.offset)) cddp_grad_drop(grad);
-        if (grad->home_is_lent && cd_bucket_set_holds(set, v, grad->home.storage, grad->home.offset)) {
+        if (grad->kind == CDDP_GRAD_DENSE &&
+            cd_bucket_set_holds(set, v, grad->value.storage, grad->value.offset))
+            cddp_grad_drop(grad);
+        if (grad->home_is_lent &&
+            cd_bucket_set_holds(set, v, grad->home.storage, grad->home.offset)) {
             grad->home = (cddp_home){.device = NULL};
             grad->home_is_lent = false;
         }

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* compute_bucket_assignment_by_size, as PyTorch does it: add first, flush at or above the limit (BKT-02, BKT-03).
+/* compute_bucket_assignment_by_size, as PyTorch does it: add first, flush at or above the limit
+** (BKT-02, BKT-03).
 **
-** One accumulator per key (dtype, device) is open at a time; each key walks the list of limits on its own
-** (BKT-04). Members of an open accumulator are chained through `next`, so the work is linear in the number of
-** inputs and the number of keys is bounded only by memory.
+** One accumulator per key (dtype, device) is open at a time; each key walks the list of limits on
+** its own (BKT-04). Members of an open accumulator are chained through `next`, so the work is
+** linear in the number of inputs and the number of keys is bounded only by memory.
 **
 ** Limitations: a tensor is never split, so a bucket may overshoot its limit by one tensor.
 **
@@ -33,11 +34,11 @@ typedef struct assignment {
     cd_bucket_layout *layout;
     accumulator *open; /* (open_count) in order of first appearance of the key */
     size_t open_count;
-    uint32_t *next;  /* (input_count) */
+    uint32_t *next; /* (input_count) */
 } assignment;
 
-cddp_status cd_bucket_layout_init(cd_bucket_layout *layout, size_t capacity, const cddp_allocator *allocator,
-                                  cddp_error *err)
+cddp_status cd_bucket_layout_init(cd_bucket_layout *layout, size_t capacity,
+                                  const cddp_allocator *allocator, cddp_error *err)
 {
     cd_bucket_layout l = {.allocator = allocator, .capacity = capacity};
     l.indices = cd_allocate_array(allocator, capacity + 1, sizeof *l.indices);
@@ -45,7 +46,8 @@ cddp_status cd_bucket_layout_init(cd_bucket_layout *layout, size_t capacity, con
     l.limits = cd_allocate_array(allocator, capacity + 1, sizeof *l.limits);
     if (l.indices == NULL || l.starts == NULL || l.limits == NULL) {
         cd_bucket_layout_fini(&l);
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for a bucket layout of %zu variables", capacity);
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for a bucket layout of %zu variables",
+                       capacity);
     }
     *layout = l;
     return CDDP_OK;
@@ -67,7 +69,8 @@ static uint32_t variable_at(const cd_bucket_request *request, size_t position)
 
 static accumulator *accumulator_of(assignment *a, uint64_t key)
 {
-    /* Keys are few (dtypes on devices), and a run of equal keys is the rule: the last one found is tried first. */
+    /* Keys are few (dtypes on devices), and a run of equal keys is the rule: the last one found is
+    ** tried first. */
     for (size_t i = a->open_count; i-- > 0;)
         if (a->open[i].key == key) return &a->open[i];
     accumulator *acc = &a->open[a->open_count++];
@@ -90,7 +93,8 @@ static void push_variable(cd_bucket_layout *layout, uint32_t variable)
 static void emit(assignment *a, accumulator *acc)
 {
     begin_bucket(a->layout, a->request->limits[acc->limit_position]);
-    for (uint32_t p = acc->first; p != NONE; p = a->next[p]) push_variable(a->layout, variable_at(a->request, p));
+    for (uint32_t p = acc->first; p != NONE; p = a->next[p])
+        push_variable(a->layout, variable_at(a->request, p));
     acc->first = acc->last = NONE;
     acc->bytes = 0;
     if (acc->limit_position + 1 < a->request->limit_count) acc->limit_position++;
@@ -108,23 +112,26 @@ static void assign(assignment *a)
         }
         accumulator *acc = accumulator_of(a, request->inputs[p].key);
         a->next[p] = NONE;
-        if (acc->first == NONE) acc->first = (uint32_t)p;
-        else a->next[acc->last] = (uint32_t)p;
+        if (acc->first == NONE)
+            acc->first = (uint32_t)p;
+        else
+            a->next[acc->last] = (uint32_t)p;
         acc->last = (uint32_t)p;
         acc->bytes += request->inputs[p].bytes;
         if (acc->bytes >= request->limits[acc->limit_position]) emit(a, acc);
     }
 }
 
-/* Left-over accumulators by the position of their first member: PyTorch takes the order of a hash map, which is
-** unspecified (BKT-07). */
+/* Left-over accumulators by the position of their first member: PyTorch takes the order of a hash
+** map, which is unspecified (BKT-07). */
 static void emit_leftovers(assignment *a)
 {
     for (;;) {
         accumulator *earliest = NULL;
         for (size_t i = 0; i < a->open_count; i++) {
             accumulator *acc = &a->open[i];
-            if (acc->first != NONE && (earliest == NULL || acc->first < earliest->first)) earliest = acc;
+            if (acc->first != NONE && (earliest == NULL || acc->first < earliest->first))
+                earliest = acc;
         }
         if (earliest == NULL) return;
         emit(a, earliest);
@@ -140,33 +147,41 @@ static void reverse_u32(uint32_t *items, size_t count)
     }
 }
 
-/* Sorts buckets by their smallest variable (BKT-06). Without indices positions are variables, so a bucket's first
-** member is its smallest. `owner` has room for one entry per input. */
+/* Sorts buckets by their smallest variable (BKT-06). Without indices positions are variables, so a
+** bucket's first member is its smallest. `owner` has room for one entry per input. */
 static void sort_by_first(cd_bucket_layout *layout, uint32_t *owner, cd_bucket_layout *sorted)
 {
     for (size_t i = 0; i < layout->variable_count; i++) owner[i] = NONE;
-    for (uint32_t b = 0; b < layout->bucket_count; b++) owner[layout->indices[layout->starts[b]]] = b;
+    for (uint32_t b = 0; b < layout->bucket_count; b++)
+        owner[layout->indices[layout->starts[b]]] = b;
     for (size_t v = 0; v < layout->variable_count; v++) {
         if (owner[v] == NONE) continue;
         uint32_t b = owner[v];
         begin_bucket(sorted, layout->limits[b]);
-        for (uint32_t i = layout->starts[b]; i < layout->starts[b + 1]; i++) push_variable(sorted, layout->indices[i]);
+        for (uint32_t i = layout->starts[b]; i < layout->starts[b + 1]; i++)
+            push_variable(sorted, layout->indices[i]);
     }
 }
 
-static cddp_status check_request(const cd_bucket_request *request, const cd_bucket_layout *layout, cddp_error *err)
+static cddp_status check_request(const cd_bucket_request *request, const cd_bucket_layout *layout,
+                                 cddp_error *err)
 {
-    if (request->input_count == 0) return cd_fail(err, CDDP_E_ARG, "bucket assignment of no tensors");
-    if (request->limit_count == 0) return cd_fail(err, CDDP_E_ARG, "bucket assignment without a size limit");
+    if (request->input_count == 0)
+        return cd_fail(err, CDDP_E_ARG, "bucket assignment of no tensors");
+    if (request->limit_count == 0)
+        return cd_fail(err, CDDP_E_ARG, "bucket assignment without a size limit");
     if (request->input_count > layout->capacity)
-        return cd_fail(err, CDDP_E_ARG, "%zu tensors for a layout of %zu", request->input_count, layout->capacity);
+        return cd_fail(err, CDDP_E_ARG, "%zu tensors for a layout of %zu", request->input_count,
+                       layout->capacity);
     for (size_t p = 0; p < request->input_count; p++)
         if (request->inputs[p].is_sparse_layout)
-            return cd_fail(err, CDDP_E_ARG, "tensor %zu has a sparse layout; buckets hold dense tensors only", p);
+            return cd_fail(err, CDDP_E_ARG,
+                           "tensor %zu has a sparse layout; buckets hold dense tensors only", p);
     return CDDP_OK;
 }
 
-cddp_status cd_bucket_assignment_by_size(const cd_bucket_request *request, cd_bucket_layout *layout, cddp_error *err)
+cddp_status cd_bucket_assignment_by_size(const cd_bucket_request *request, cd_bucket_layout *layout,
+                                         cddp_error *err)
 {
     CD_TRY(check_request(request, layout, err));
     const cddp_allocator *allocator = layout->allocator;
@@ -198,7 +213,8 @@ out:
 
 void cd_bucket_layout_reverse(cd_bucket_layout *layout)
 {
-    /* Reverse everything, then each bucket back: the list turns, the contents stay in order (BKT-10). */
+    /* Reverse everything, then each bucket back: the list turns, the contents stay in order
+    ** (BKT-10). */
     size_t count = layout->bucket_count, n = layout->variable_count;
     reverse_u32(layout->indices, n);
     for (size_t b = 0; b < count; b++) {
@@ -219,7 +235,8 @@ uint64_t cd_bucket_layout_digest(const cd_bucket_layout *layout)
     uint64_t h = layout->bucket_count;
     for (size_t b = 0; b < layout->bucket_count; b++) {
         h = cd_hash_mix(h, layout->starts[b + 1] - layout->starts[b]);
-        for (uint32_t i = layout->starts[b]; i < layout->starts[b + 1]; i++) h = cd_hash_mix(h, layout->indices[i]);
+        for (uint32_t i = layout->starts[b]; i < layout->starts[b + 1]; i++)
+            h = cd_hash_mix(h, layout->indices[i]);
     }
     return h;
 }
@@ -229,7 +246,8 @@ void cd_bucket_layout_audit(const cd_bucket_layout *layout)
     CD_ASSERT(layout->starts[0] == 0);
     CD_ASSERT(layout->starts[layout->bucket_count] == layout->variable_count);
     uint64_t sum = 0, expected = 0;
-    for (size_t b = 0; b < layout->bucket_count; b++) CD_ASSERT(layout->starts[b] < layout->starts[b + 1]);
+    for (size_t b = 0; b < layout->bucket_count; b++)
+        CD_ASSERT(layout->starts[b] < layout->starts[b + 1]);
     for (size_t i = 0; i < layout->variable_count; i++) {
         CD_ASSERT(layout->indices[i] < layout->variable_count);
         sum += layout->indices[i];
@@ -238,20 +256,19 @@ void cd_bucket_layout_audit(const cd_bucket_layout *layout)
     CD_ASSERT(sum == expected);
 }
 
-uint64_t cd_bucket_cap_bytes(double mib)
-{
-    return (uint64_t)(mib * 1048576.0);
-}
+uint64_t cd_bucket_cap_bytes(double mib) { return (uint64_t)(mib * 1048576.0); }
 
-size_t cd_bucket_caps_initial(const cd_bucket_caps *caps, bool one_bucket, uint64_t limits[2], const uint64_t **chosen)
+size_t cd_bucket_caps_initial(const cd_bucket_caps *caps, bool one_bucket, uint64_t limits[2],
+                              const uint64_t **chosen)
 {
     if (caps->list_count > 0) {
         *chosen = caps->list;
         return caps->list_count;
     }
     *chosen = limits;
-    /* In the first iteration registration order need not be execution order; an early all-reduce could then cross
-    ** other collectives of the backward, so everything of a dtype waits for one bucket (BKT-11). */
+    /* In the first iteration registration order need not be execution order; an early all-reduce
+    ** could then cross other collectives of the backward, so everything of a dtype waits for one
+    ** bucket (BKT-11). */
     if (one_bucket) {
         limits[0] = CD_BUCKET_LIMIT_INFINITE;
         return 1;
@@ -263,7 +280,8 @@ size_t cd_bucket_caps_initial(const cd_bucket_caps *caps, bool one_bucket, uint6
     return cd_bucket_caps_rebuild(caps, limits, chosen);
 }
 
-size_t cd_bucket_caps_rebuild(const cd_bucket_caps *caps, uint64_t limits[2], const uint64_t **chosen)
+size_t cd_bucket_caps_rebuild(const cd_bucket_caps *caps, uint64_t limits[2],
+                              const uint64_t **chosen)
 {
     if (caps->list_count > 0) {
         *chosen = caps->list;

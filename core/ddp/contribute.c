@@ -8,9 +8,10 @@
 **     undefined (C)                          slice = 0                           slice = 0
 **     sparse                                 values = values ÷ div               nothing
 **
-** PyTorch gives a newly made gradient storage of its own and copies it, scaled by the rounded reciprocal. Our engine
-** makes it in the slice; the pass over it is then in place, and the reciprocal keeps the bits (GRD-06). The two forms
-** differ in the last bit for world sizes that are not powers of two (GRD-05).
+** PyTorch gives a newly made gradient storage of its own and copies it, scaled by the rounded
+** reciprocal. Our engine makes it in the slice; the pass over it is then in place, and the
+** reciprocal keeps the bits (GRD-06). The two forms differ in the last bit for world sizes that are
+** not powers of two (GRD-05).
 */
 #include "core/ddp/reducer.h"
 
@@ -34,45 +35,61 @@ static cddp_status contribute_sparse(cd_reducer *r, const cd_variable *v, cddp_e
 {
     cddp_grad *grad = v->grad;
     if (grad->kind == CDDP_GRAD_UNDEFINED) /* ERR-12 */
-        return cd_fail(err, CDDP_E_STATE, "'%s' expects a sparse gradient but received none; a sparse parameter must be "
-                       "used on every rank in every iteration", v->name);
+        return cd_fail(
+            err, CDDP_E_STATE,
+            "'%s' expects a sparse gradient but received none; a sparse parameter must be "
+            "used on every rank in every iteration",
+            v->name);
     if (grad->kind != CDDP_GRAD_SPARSE)
-        return cd_fail(err, CDDP_E_STATE, "'%s' expects a sparse gradient but received a dense one", v->name);
+        return cd_fail(err, CDDP_E_STATE, "'%s' expects a sparse gradient but received a dense one",
+                       v->name);
     if (!r->scales_in_hook)
-        CD_TRY(grad->value.device->divide(&grad->value, &grad->value, (int64_t)r->divide_factor, NULL, err));
+        CD_TRY(grad->value.device->divide(&grad->value, &grad->value, (int64_t)r->divide_factor,
+                                          NULL, err));
     return CDDP_OK;
 }
 
-/* GRD-07: an undefined gradient is zeros on the wire. A variable that was used in this window cannot be undefined,
-** unless somebody dropped what no_sync micro-steps had accumulated. */
-static cddp_status contribute_zero(const cd_reducer *r, size_t variable, const cddp_tensor *view, cddp_error *err)
+/* GRD-07: an undefined gradient is zeros on the wire. A variable that was used in this window
+** cannot be undefined, unless somebody dropped what no_sync micro-steps had accumulated. */
+static cddp_status contribute_zero(const cd_reducer *r, size_t variable, const cddp_tensor *view,
+                                   cddp_error *err)
 {
     bool has_map = cd_reducer_is_dynamic(r) || cd_reducer_is_first_static(r);
     if (has_map && !r->config->accumulate_in_hook && r->used_map.local[variable] != 0)
         return cd_fail(err, CDDP_E_STATE,
-                       "'%s' was used since the last synchronisation, but its gradient is undefined: was it set to "
-                       "none between the micro-steps of one window?", cd_wrapped_variable(r->module, variable)->name);
+                       "'%s' was used since the last synchronisation, but its gradient is "
+                       "undefined: was it set to "
+                       "none between the micro-steps of one window?",
+                       cd_wrapped_variable(r->module, variable)->name);
     return view->device->fill(view, 0.0, NULL, err);
 }
 
-static cddp_status check_gradient(const cd_reducer *r, const cd_variable *v, const cddp_tensor *view, cddp_error *err)
+static cddp_status check_gradient(const cd_reducer *r, const cd_variable *v,
+                                  const cddp_tensor *view, cddp_error *err)
 {
     const cddp_grad *grad = v->grad;
     if (grad->kind == CDDP_GRAD_SPARSE)
-        return cd_fail(err, CDDP_E_STATE, "'%s' received a sparse gradient but was wrapped without expect_sparse", v->name);
+        return cd_fail(err, CDDP_E_STATE,
+                       "'%s' received a sparse gradient but was wrapped without expect_sparse",
+                       v->name);
     if (grad->value.dtype != view->dtype) /* ERR-08 */
-        return cd_fail(err, CDDP_E_STATE, "the gradient of '%s' is %s, but its bucket holds %s", v->name,
-                       cddp_dtype_name(grad->value.dtype), cddp_dtype_name(view->dtype));
+        return cd_fail(err, CDDP_E_STATE, "the gradient of '%s' is %s, but its bucket holds %s",
+                       v->name, cddp_dtype_name(grad->value.dtype), cddp_dtype_name(view->dtype));
     if (cddp_tensor_numel(&grad->value) != cddp_tensor_numel(view))
-        return cd_fail(err, CDDP_E_STATE, "the gradient of '%s' has %lld elements, the parameter has %lld", v->name,
-                       (long long)cddp_tensor_numel(&grad->value), (long long)cddp_tensor_numel(view));
-    if (!r->config->gradient_as_bucket_view && cd_bucket_is_alias(&grad->value, view) && cddp_tensor_numel(view) > 0)
-        return cd_fail(err, CDDP_E_STATE, "the gradient of '%s' lies in its bucket without gradient_as_bucket_view", v->name);
+        return cd_fail(err, CDDP_E_STATE,
+                       "the gradient of '%s' has %lld elements, the parameter has %lld", v->name,
+                       (long long)cddp_tensor_numel(&grad->value),
+                       (long long)cddp_tensor_numel(view));
+    if (!r->config->gradient_as_bucket_view && cd_bucket_is_alias(&grad->value, view) &&
+        cddp_tensor_numel(view) > 0)
+        return cd_fail(err, CDDP_E_STATE,
+                       "the gradient of '%s' lies in its bucket without gradient_as_bucket_view",
+                       v->name);
     return CDDP_OK;
 }
 
-static cddp_status contribute_dense(cd_reducer *r, const cd_variable *v, const cddp_tensor *view, int64_t *path,
-                                    cddp_error *err)
+static cddp_status contribute_dense(cd_reducer *r, const cd_variable *v, const cddp_tensor *view,
+                                    int64_t *path, cddp_error *err)
 {
     const cddp_tensor *value = &v->grad->value;
     const cddp_device *device = view->device;
@@ -80,7 +97,8 @@ static cddp_status contribute_dense(cd_reducer *r, const cd_variable *v, const c
     bool is_alias = cd_bucket_is_alias(value, view);
     bool deferred = r->config->batched_grad_copy && !r->scales_in_hook;
     if (deferred) {
-        *path = PATH_DEFERRED; /* the copy waits for the bucket; see cd_reducer_contribute_deferred */
+        /* the copy waits for the bucket; see cd_reducer_contribute_deferred */
+        *path = PATH_DEFERRED;
     } else if (r->scales_in_hook) {
         *path = PATH_HOOK;
         if (!is_alias) CD_TRY(device->copy(view, value, NULL, err));
@@ -99,30 +117,39 @@ static cddp_status tell_hook(const cd_reducer *r, size_t variable, cddp_error *e
 {
     const cd_bucket_set *set = &r->buckets;
     uint32_t s = set->slot_of[variable];
-    cddp_tensor flat =
-        cddp_tensor_slice(&set->buckets[set->bucket_of[variable]].flat, set->offsets[s], set->lengths[s]);
+    cddp_tensor flat = cddp_tensor_slice(&set->buckets[set->bucket_of[variable]].flat,
+                                         set->offsets[s], set->lengths[s]);
     return r->hook->accumulate(r->hook_self, (uint32_t)variable, &flat, err);
 }
 
 /* OIB-03: what is stepped as soon as it is reduced has no place to be accumulated. */
 static cddp_status check_accumulation(const cd_reducer *r, const cd_variable *v, cddp_error *err)
 {
-    if (r->optimizer.step == NULL || r->optimizer.overlap != CDDP_OVERLAP_HOOK_THEN_OPTIMIZER || r->is_after_finalize) return CDDP_OK;
-    return cd_fail(err, CDDP_E_STATE, "'%s' received a gradient inside no_sync, but hook_then_optimizer steps every backward and "
-                   "accumulates nothing", v->name);
+    if (r->optimizer.step == NULL || r->optimizer.overlap != CDDP_OVERLAP_HOOK_THEN_OPTIMIZER ||
+        r->is_after_finalize)
+        return CDDP_OK;
+    return cd_fail(
+        err, CDDP_E_STATE,
+        "'%s' received a gradient inside no_sync, but hook_then_optimizer steps every backward and "
+        "accumulates nothing",
+        v->name);
 }
 
 cddp_status cd_reducer_hand_over(cd_reducer *r, size_t variable, cddp_error *err)
 {
     const cd_variable *v = cd_wrapped_variable(r->module, variable);
     CD_TRY(check_accumulation(r, v, err));
-    if (!r->config->accumulate_in_hook || r->is_after_finalize || v->grad->kind == CDDP_GRAD_UNDEFINED) return CDDP_OK;
+    if (!r->config->accumulate_in_hook || r->is_after_finalize ||
+        v->grad->kind == CDDP_GRAD_UNDEFINED)
+        return CDDP_OK;
     if (r->hook == NULL)
         return cd_fail(err, CDDP_E_STATE,
-                       "accumulate_in_hook without a comm hook: register one that adds gradients up (reproducible)");
+                       "accumulate_in_hook without a comm hook: register one that adds gradients "
+                       "up (reproducible)");
     const cddp_tensor slice = cd_bucket_set_view(&r->buckets, variable), *view = &slice;
     CD_TRY(check_gradient(r, v, view, err));
-    if (!cd_bucket_is_alias(&v->grad->value, view)) CD_TRY(view->device->copy(view, &v->grad->value, NULL, err));
+    if (!cd_bucket_is_alias(&v->grad->value, view))
+        CD_TRY(view->device->copy(view, &v->grad->value, NULL, err));
     CD_TRY(tell_hook(r, variable, err));
     cddp_grad_drop(v->grad);
     return CDDP_OK;
@@ -131,14 +158,12 @@ cddp_status cd_reducer_hand_over(cd_reducer *r, size_t variable, cddp_error *err
 /* GRD-10: an unused variable contributes what its gradient still held, not zero. */
 static void note_stale(const cd_reducer *r, size_t variable)
 {
-    if (r->tracer == NULL || r->unused_count == 0 || !cd_bitset_has(r->unused_set, variable)) return;
+    if (r->tracer == NULL || r->unused_count == 0 || !cd_bitset_has(r->unused_set, variable))
+        return;
     CD_EMIT(r->tracer, mark, "stale_gradient_contributed", .value = (int64_t)variable);
 }
 
-static bool is_view_mode(const cd_reducer *r)
-{
-    return r->config->gradient_as_bucket_view;
-}
+static bool is_view_mode(const cd_reducer *r) { return r->config->gradient_as_bucket_view; }
 
 cddp_status cd_reducer_contribute(cd_reducer *r, size_t variable, int64_t *path, cddp_error *err)
 {
@@ -154,12 +179,15 @@ cddp_status cd_reducer_contribute(cd_reducer *r, size_t variable, int64_t *path,
     }
     if (r->config->accumulate_in_hook && r->hook == NULL)
         return cd_fail(err, CDDP_E_STATE,
-                       "accumulate_in_hook without a comm hook: register one that adds gradients up (reproducible)");
+                       "accumulate_in_hook without a comm hook: register one that adds gradients "
+                       "up (reproducible)");
     CD_TRY(check_gradient(r, v, view, err));
     note_stale(r, variable);
-    if (v->grad->requires_grad) CD_EMIT(r->tracer, mark, "create_graph_gradient", .value = (int64_t)variable);
+    if (v->grad->requires_grad)
+        CD_EMIT(r->tracer, mark, "create_graph_gradient", .value = (int64_t)variable);
     CD_TRY(contribute_dense(r, v, view, path, err));
-    if (r->config->accumulate_in_hook && !cd_bitset_has(r->unused_set, variable)) CD_TRY(tell_hook(r, variable, err));
+    if (r->config->accumulate_in_hook && !cd_bitset_has(r->unused_set, variable))
+        CD_TRY(tell_hook(r, variable, err));
     if (*path == PATH_DEFERRED) return CDDP_OK;
     if (is_view_mode(r) && !cd_bucket_is_alias(&v->grad->value, view)) v->grad->value = *view;
     v->grad->is_fresh = false;
@@ -177,11 +205,13 @@ cddp_status cd_reducer_contribute_deferred(cd_reducer *r, cd_bucket *bucket, cdd
         cddp_grad *grad = cd_wrapped_variable(r->module, v)->grad;
         if (grad->kind != CDDP_GRAD_DENSE) continue;
         const cddp_tensor slice = cd_bucket_set_view(&r->buckets, v), *view = &slice;
-        if (!cd_bucket_is_alias(&grad->value, view)) pairs[pair_count++] = (cddp_copy_pair){.dst = *view, .src = grad->value};
+        if (!cd_bucket_is_alias(&grad->value, view))
+            pairs[pair_count++] = (cddp_copy_pair){.dst = *view, .src = grad->value};
         if (is_view_mode(r)) grad->value = *view;
         grad->is_fresh = false;
     }
     const cddp_device *device = bucket->flat.device;
-    if (pair_count > 0) CD_TRY(device->copy_many(device, pairs, pair_count, CDDP_COPY_PLAIN, 1, NULL, err));
+    if (pair_count > 0)
+        CD_TRY(device->copy_many(device, pairs, pair_count, CDDP_COPY_PLAIN, 1, NULL, err));
     return device->divide(&bucket->flat, &bucket->flat, (int64_t)r->divide_factor, NULL, err);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Control vectors: host memory where the backend takes it; device memory where it does not, and where the parameters are
-** on a device with streams that it reaches, so that their exchange is ordered by streams as everything else is. */
+/* Control vectors: host memory where the backend takes it; device memory where it does not, and
+** where the parameters are on a device with streams that it reaches, so that their exchange is
+** ordered by streams as everything else is. */
 #include "core/ddp/control.h"
 
 #include "cddp/device.h"
@@ -16,15 +17,17 @@ cddp_status cd_control_init(cd_control *control, const cd_control_spec *spec, cd
     c.bytes = (size_t)spec->numel * cddp_dtype_bytes(spec->dtype);
     c.host = cd_allocate_zero(spec->allocator, c.bytes);
     if (c.host == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for a control vector of %lld %s", (long long)spec->numel,
-                       cddp_dtype_name(spec->dtype));
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for a control vector of %lld %s",
+                       (long long)spec->numel, cddp_dtype_name(spec->dtype));
     const cddp_device *device = cddp_device_cpu();
     void *storage = c.host;
-    bool device_is_reached = spec->device != NULL && (spec->device->flags & k->devices & CDDP_DEVICE_ASYNC) != 0;
+    bool device_is_reached =
+        spec->device != NULL && (spec->device->flags & k->devices & CDDP_DEVICE_ASYNC) != 0;
     if (!k->any_device && ((k->devices & CDDP_DEVICE_HOST) == 0 || device_is_reached)) {
         device = spec->device;
         c.is_remote = true;
-        cddp_status status = device->allocate(device, spec->dtype, spec->numel > 0 ? spec->numel : 1, &storage, err);
+        cddp_status status =
+            device->allocate(device, spec->dtype, spec->numel > 0 ? spec->numel : 1, &storage, err);
         if (status != CDDP_OK) {
             cd_release(spec->allocator, c.host, c.bytes);
             return status;
@@ -39,24 +42,28 @@ void cd_control_fini(cd_control *control)
 {
     if (control->is_remote)
         control->tensor.device->release(control->tensor.device, control->tensor.dtype,
-                                        control->numel > 0 ? control->numel : 1, control->tensor.storage);
+                                        control->numel > 0 ? control->numel : 1,
+                                        control->tensor.storage);
     cd_release(control->allocator, control->host, control->bytes);
     memset(control, 0, sizeof *control);
 }
 
 cddp_status cd_control_upload(const cd_control *control, cddp_error *err)
 {
-    if (control->is_remote) CD_TRY(control->tensor.device->write(&control->tensor, control->host, control->bytes, err));
+    if (control->is_remote)
+        CD_TRY(control->tensor.device->write(&control->tensor, control->host, control->bytes, err));
     return CDDP_OK;
 }
 
 cddp_status cd_control_download(const cd_control *control, cddp_error *err)
 {
-    if (control->is_remote) CD_TRY(control->tensor.device->read(&control->tensor, control->host, control->bytes, err));
+    if (control->is_remote)
+        CD_TRY(control->tensor.device->read(&control->tensor, control->host, control->bytes, err));
     return CDDP_OK;
 }
 
-cddp_status cd_control_allreduce(cddp_group *group, cd_control *control, cddp_red_op op, cddp_error *err)
+cddp_status cd_control_allreduce(cddp_group *group, cd_control *control, cddp_red_op op,
+                                 cddp_error *err)
 {
     cddp_work *work = NULL;
     CD_TRY(cd_control_upload(control, err));
@@ -66,7 +73,8 @@ cddp_status cd_control_allreduce(cddp_group *group, cd_control *control, cddp_re
     return CDDP_OK;
 }
 
-cddp_status cd_control_broadcast(cddp_group *group, cd_control *control, uint32_t root, cddp_error *err)
+cddp_status cd_control_broadcast(cddp_group *group, cd_control *control, uint32_t root,
+                                 cddp_error *err)
 {
     cddp_work *work = NULL;
     CD_TRY(cd_control_upload(control, err));
@@ -76,7 +84,8 @@ cddp_status cd_control_broadcast(cddp_group *group, cd_control *control, uint32_
     return CDDP_OK;
 }
 
-cddp_status cd_control_allgather(cddp_group *group, cd_control *one, cd_control *all, cddp_error *err)
+cddp_status cd_control_allgather(cddp_group *group, cd_control *one, cd_control *all,
+                                 cddp_error *err)
 {
     cddp_work *work = NULL;
     CD_TRY(cd_control_upload(one, err));

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A small vector that the runtime itself sends: the used map, layouts, votes, digests.
 **
-** Where the backend takes host memory the vector is the host array itself; elsewhere it lives on the
-** parameters' device and is uploaded and downloaded around the collective.
+** Where the backend takes host memory the vector is the host array itself; elsewhere it lives on
+** the parameters' device and is uploaded and downloaded around the collective.
 **
 ** Ownership  init → use → fini. The tensor is borrowed by posted works until they completed.
 */
@@ -33,7 +33,10 @@ cddp_status cd_control_upload(const cd_control *control, cddp_error *err);
 cddp_status cd_control_download(const cd_control *control, cddp_error *err);
 
 /* The blocking collectives of construction, rebuild and join: upload, post, wait, download. */
-cddp_status cd_control_allreduce(cddp_group *group, cd_control *control, cddp_red_op op, cddp_error *err);
-cddp_status cd_control_broadcast(cddp_group *group, cd_control *control, uint32_t root, cddp_error *err);
+cddp_status cd_control_allreduce(cddp_group *group, cd_control *control, cddp_red_op op,
+                                 cddp_error *err);
+cddp_status cd_control_broadcast(cddp_group *group, cd_control *control, uint32_t root,
+                                 cddp_error *err);
 /* all: group_size × one->numel elements. */
-cddp_status cd_control_allgather(cddp_group *group, cd_control *one, cd_control *all, cddp_error *err);
+cddp_status cd_control_allgather(cddp_group *group, cd_control *one, cd_control *all,
+                                 cddp_error *err);

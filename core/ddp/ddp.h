@@ -22,14 +22,14 @@ struct cddp_ddp {
     cd_delayed delayed;
     cd_join join;
     cd_reducer reducer;
-    bool has_reducer; /* false: every trainable parameter is delayed (DEL-06) */
+    bool has_reducer;   /* false: every trainable parameter is delayed (DEL-06) */
     bool hooks_removed; /* UPG-03 */
     uint32_t no_sync_depth;
     bool in_forward, forward_is_sync; /* between forward_begin and forward_end */
 };
 
-/* Parameters (and buffers, when they are synchronised) of `root` on every rank (INI-11, JON-12). extra: what else to
-** send, may be NULL. */
+/* Parameters (and buffers, when they are synchronised) of `root` on every rank (INI-11, JON-12).
+** extra: what else to send, may be NULL. */
 typedef struct cd_state_broadcast {
     uint32_t root;
     const cddp_tensor *extra; /* (extra_count) */

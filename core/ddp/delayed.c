@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Delayed all-reduce of named parameters.
 **
-** The trigger's gradient must be the last one of the delayed set; as in PyTorch that is not checked (DEL-05). PyTorch
-** never awaits the sum, because on a GPU the stream orders it; here the end of the backward awaits it, so that the
-** optimizer reads finished values.
+** The trigger's gradient must be the last one of the delayed set; as in PyTorch that is not checked
+** (DEL-05). PyTorch never awaits the sum, because on a GPU the stream orders it; here the end of
+** the backward awaits it, so that the optimizer reads finished values.
 */
 #include "core/ddp/delayed.h"
 
@@ -14,28 +14,35 @@
 
 #include <string.h>
 
-static cddp_status measure(const cd_wrapped *m, int64_t *numel, const cddp_tensor **like, cddp_error *err)
+static cddp_status measure(const cd_wrapped *m, int64_t *numel, const cddp_tensor **like,
+                           cddp_error *err)
 {
     *numel = 0;
     *like = NULL;
     for (size_t i = 0; i < m->parameter_count; i++) {
         const cd_wrapped_parameter *p = &m->parameters[i];
         if (!p->is_delayed) continue;
-        if (p->tensor.form->like.device == NULL) return cd_fail(err, CDDP_E_CONFIG, "delayed parameter '%s' is not initialised", p->name);
+        if (p->tensor.form->like.device == NULL)
+            return cd_fail(err, CDDP_E_CONFIG, "delayed parameter '%s' is not initialised",
+                           p->name);
         if (!p->requires_grad || p->grad == NULL)
-            return cd_fail(err, CDDP_E_CONFIG, "delayed parameter '%s' does not require a gradient", p->name);
+            return cd_fail(err, CDDP_E_CONFIG, "delayed parameter '%s' does not require a gradient",
+                           p->name);
         if (*like == NULL) *like = &p->tensor.form->like;
         const cddp_tensor *own = &p->tensor.form->like;
         if (own->dtype != (*like)->dtype || own->device != (*like)->device)
-            return cd_fail(err, CDDP_E_CONFIG, "delayed parameters share one buffer, but '%s' is %s on %s, others %s on %s",
-                           p->name, cddp_dtype_name(own->dtype), own->device->name,
-                           cddp_dtype_name((*like)->dtype), (*like)->device->name);
+            return cd_fail(
+                err, CDDP_E_CONFIG,
+                "delayed parameters share one buffer, but '%s' is %s on %s, others %s on %s",
+                p->name, cddp_dtype_name(own->dtype), own->device->name,
+                cddp_dtype_name((*like)->dtype), (*like)->device->name);
         *numel += p->tensor.form->numel;
     }
     return CDDP_OK;
 }
 
-/* Every delayed slot is lent its slice, so that a gradient made by the engine lands in the buffer. */
+/* Every delayed slot is lent its slice, so that a gradient made by the engine lands in the
+** buffer. */
 static void lend_slices(cd_delayed *d)
 {
     int64_t offset = 0;
@@ -43,13 +50,15 @@ static void lend_slices(cd_delayed *d)
         cd_wrapped_parameter *p = &d->module->parameters[i];
         if (!p->is_delayed) continue;
         cddp_grad_fini(p->grad);
-        p->grad->home = (cddp_home){d->flat.device, d->flat.storage, offset, p->tensor.form->numel, d->flat.dtype};
+        p->grad->home = (cddp_home){d->flat.device, d->flat.storage, offset, p->tensor.form->numel,
+                                    d->flat.dtype};
         p->grad->home_is_lent = true;
         offset += p->tensor.form->numel;
     }
 }
 
-cddp_status cd_delayed_init(cd_delayed *delayed, cd_wrapped *module, const cddp_ddp_options *options, cddp_error *err)
+cddp_status cd_delayed_init(cd_delayed *delayed, cd_wrapped *module,
+                            const cddp_ddp_options *options, cddp_error *err)
 {
     cd_delayed d = {.module = module};
     if (options->delay_all_reduce_count == 0) {
@@ -98,12 +107,15 @@ cddp_status cd_delayed_broadcast(cd_delayed *d, cddp_group *group, cddp_error *e
     if (!d->is_active) return CDDP_OK;
     size_t n = d->module->parameter_count, count = 0;
     uint32_t *ordinals = cd_allocate_array(d->module->allocator, n, sizeof *ordinals);
-    if (ordinals == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory to broadcast %zu delayed parameters", n);
+    if (ordinals == NULL)
+        return cd_fail(err, CDDP_E_NOMEM, "no memory to broadcast %zu delayed parameters", n);
     for (size_t i = 0; i < n; i++)
         if (d->module->parameters[i].is_delayed) ordinals[count++] = (uint32_t)i;
     const delayed_list list = {d->module, ordinals};
-    cd_broadcast_spec spec = {.allocator = d->module->allocator, .tensor_count = count,
-                              .tensors = {&list, get_delayed}, .limit_bytes = CD_BROADCAST_BYTES};
+    cd_broadcast_spec spec = {.allocator = d->module->allocator,
+                              .tensor_count = count,
+                              .tensors = {&list, get_delayed},
+                              .limit_bytes = CD_BROADCAST_BYTES};
     cddp_status status = cd_broadcast_coalesced(&spec, group, 0, err);
     cd_release(d->module->allocator, ordinals, n * sizeof *ordinals);
     return status;

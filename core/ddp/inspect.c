@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What can be asked about a running DDP: variables, buckets, the used map, the logging struct (LOG-01, LOG-02). */
+/* What can be asked about a running DDP: variables, buckets, the used map, the logging struct
+** (LOG-01, LOG-02). */
 #include "core/ddp/ddp.h"
 
 #include "core/base/error.h"
@@ -13,32 +14,36 @@ int64_t cddp_ddp_variable_index(const cddp_ddp *d, const char *name)
     return d->module.parameters[ordinal].variable;
 }
 
-size_t cddp_ddp_variable_count(const cddp_ddp *d)
-{
-    return d->module.variable_count;
-}
+size_t cddp_ddp_variable_count(const cddp_ddp *d) { return d->module.variable_count; }
 
 uint32_t cddp_ddp_bucket_count(const cddp_ddp *d)
 {
     return d->has_reducer ? (uint32_t)d->reducer.buckets.bucket_count : 0;
 }
 
-cddp_status cddp_ddp_bucket(const cddp_ddp *d, uint32_t bucket, cddp_bucket_info *info, cddp_error *err)
+cddp_status cddp_ddp_bucket(const cddp_ddp *d, uint32_t bucket, cddp_bucket_info *info,
+                            cddp_error *err)
 {
     if (bucket >= cddp_ddp_bucket_count(d))
         return cd_fail(err, CDDP_E_ARG, "bucket %u of %u", bucket, cddp_ddp_bucket_count(d));
     const cd_bucket_set *set = &d->reducer.buckets;
     const cd_bucket *b = &set->buckets[bucket];
-    *info = (cddp_bucket_info){.size = sizeof *info, .generation = set->generation, .dtype = b->flat.dtype,
-                               .numel = cddp_tensor_numel(&b->flat), .limit_bytes = b->limit_bytes,
-                               .variable_count = b->variable_count, .variables = set->layout.indices + b->first_slot,
+    *info = (cddp_bucket_info){.size = sizeof *info,
+                               .generation = set->generation,
+                               .dtype = b->flat.dtype,
+                               .numel = cddp_tensor_numel(&b->flat),
+                               .limit_bytes = b->limit_bytes,
+                               .variable_count = b->variable_count,
+                               .variables = set->layout.indices + b->first_slot,
                                .offsets = set->offsets + b->first_slot};
     return CDDP_OK;
 }
 
 int64_t cddp_ddp_optimizer_owner(const cddp_ddp *d, size_t variable)
 {
-    return d->has_reducer && variable < d->module.variable_count ? cd_zero_owner(&d->reducer, variable) : -1;
+    return d->has_reducer && variable < d->module.variable_count
+               ? cd_zero_owner(&d->reducer, variable)
+               : -1;
 }
 
 bool cddp_ddp_local_used_map(const cddp_ddp *d, int32_t *map)
@@ -65,7 +70,8 @@ static void append_bucket_sizes(cd_logger *log, const cd_reducer *r)
 {
     for (size_t b = 0; b < r->buckets.bucket_count; b++) {
         const cddp_tensor *flat = &r->buckets.buckets[b].flat;
-        unsigned long long bytes = (unsigned long long)cddp_tensor_numel(flat) * cddp_dtype_bytes(flat->dtype);
+        unsigned long long bytes =
+            (unsigned long long)cddp_tensor_numel(flat) * cddp_dtype_bytes(flat->dtype);
         cd_logger_text_append(log, "%s%llu", b > 0 ? ", " : "", bytes);
     }
 }
@@ -75,7 +81,11 @@ static void append_bucket_indices(cd_logger *log, const cd_bucket_layout *l)
 {
     for (size_t b = 0; b < l->bucket_count; b++)
         for (uint32_t i = l->starts[b]; i < l->starts[b + 1]; i++)
-            cd_logger_text_append(log, "%s%u", i > l->starts[b] ? " " : b > 0 ? ", " : "", l->indices[i]);
+            cd_logger_text_append(log, "%s%u",
+                                  i > l->starts[b] ? " "
+                                  : b > 0          ? ", "
+                                                   : "",
+                                  l->indices[i]);
 }
 
 static void append_ready_order(cd_logger *log, const cd_reducer *r)
@@ -142,8 +152,8 @@ static void fill_run_time(cddp_ddp *d, cddp_ddp_logging *out)
     out->has_rebuilt_buckets = r->has_rebuilt;
     out->can_set_static_graph = cd_reducer_is_dynamic(r) && r->graph_was_static;
     out->comm_hook = r->hook != NULL ? r->hook->name : "";
-    out->growth_count = r->growth_count + r->sparse.growth_count + d->buffers.growth_count + d->mixed.growth_count +
-                        d->join.growth_count;
+    out->growth_count = r->growth_count + r->sparse.growth_count + d->buffers.growth_count +
+                        d->mixed.growth_count + d->join.growth_count;
     fill_times(&d->logger, out);
     fill_texts(d, out);
 }
@@ -166,8 +176,12 @@ void cddp_ddp_get_logging(cddp_ddp *d, cddp_ddp_logging *logging)
         .has_error = d->logger.has_error,
         .backend_name = d->group != NULL ? cddp_group_backend_name(d->group) : "",
         .error = d->logger.has_error ? d->logger.error.message : "",
-        .comm_hook = "", .dtypes = "", .bucket_sizes = "", .rebuilt_bucket_sizes = "",
-        .rebuilt_per_bucket_param_indices = "", .prev_iteration_grad_ready_order_indices = "",
+        .comm_hook = "",
+        .dtypes = "",
+        .bucket_sizes = "",
+        .rebuilt_bucket_sizes = "",
+        .rebuilt_per_bucket_param_indices = "",
+        .prev_iteration_grad_ready_order_indices = "",
     };
     if (d->has_reducer) fill_run_time(d, &out);
     *logging = out;

@@ -4,20 +4,23 @@
 **     active rank, one iteration                      joined rank, one shadow iteration
 **     notify 1 (async) ······························ notify 0  → number of active ranks; 0: leave
 **     [throw: 0]                                      [throw: 1, then fail]
-**     [rebuild: 2 broadcasts]                         the same, with registration order of its own (JON-08)
+**     [rebuild: 2 broadcasts]                         the same, with registration order of its own
+**                                                     (JON-08)
 **     [buffers: MAX of rank, broadcasts]              MAX of -1, broadcasts
 **     vote 1 or 0 (async)                             vote 0    → does anybody synchronise?
 **     buckets in index order, [used map]              zeros in index order, zeros for the map
 **
-** Deviation: a joined rank contributes zeros to the used map. PyTorch sends its last reduced map again, so a parameter
-** used before the join never counts as globally unused afterwards (JON-15).
+** Deviation: a joined rank contributes zeros to the used map. PyTorch sends its last reduced map
+** again, so a parameter used before the join never counts as globally unused afterwards (JON-15).
 **
-** At the end the largest rank among those that ran longest broadcasts parameters and buffers (JON-12), and optimizer
-** state when asked for: without it replicas part again in the next step (INT-01).
+** At the end the largest rank among those that ran longest broadcasts parameters and buffers
+** (JON-12), and optimizer state when asked for: without it replicas part again in the next step
+** (INT-01).
 **
-** Limitations: models with collectives of their own need throw_on_early_termination; skip_all_reduce_unused_params
-** must not skip while ranks are joined; a rank that joins before the first synchronised backward of a static graph
-** shadows that pass too, but cannot train on afterwards with the recorded counts (JON-18).
+** Limitations: models with collectives of their own need throw_on_early_termination;
+** skip_all_reduce_unused_params must not skip while ranks are joined; a rank that joins before the
+** first synchronised backward of a static graph shadows that pass too, but cannot train on
+** afterwards with the recorded counts (JON-18).
 */
 #include "core/ddp/join.h"
 
@@ -45,8 +48,11 @@ static cddp_status make_controls(cddp_ddp *d, cddp_error *err)
 {
     cd_join *j = &d->join;
     if (j->notify.host != NULL) return CDDP_OK;
-    cd_control_spec spec = {.allocator = d->allocator, .group = d->group, .device = cd_module_device(&d->module),
-                            .dtype = CDDP_F32, .numel = 1};
+    cd_control_spec spec = {.allocator = d->allocator,
+                            .group = d->group,
+                            .device = cd_module_device(&d->module),
+                            .dtype = CDDP_F32,
+                            .numel = 1};
     CD_TRY(cd_control_init(&j->notify, &spec, err));
     CD_TRY(cd_control_init(&j->vote, &spec, err));
     spec.dtype = CDDP_I32;
@@ -58,14 +64,20 @@ cddp_status cd_join_configure(cddp_ddp *d, const cddp_join_options *o, cddp_erro
 {
     cd_join *j = &d->join;
     if (j->in_context) return cd_fail(err, CDDP_E_STATE, "join contexts do not nest"); /* ERR-16 */
-    if (!d->has_reducer) return cd_fail(err, CDDP_E_UNSUPPORTED, "join needs a reducer; every parameter here is delayed");
+    if (!d->has_reducer)
+        return cd_fail(err, CDDP_E_UNSUPPORTED,
+                       "join needs a reducer; every parameter here is delayed");
     if (o->optimizer_state_count > 0 && !d->config.join_broadcast_optimizer_state)
-        return cd_fail(err, CDDP_E_CONFIG, "join received %zu optimizer tensors, but join_broadcast_optimizer_state is off",
-                       o->optimizer_state_count);
+        return cd_fail(
+            err, CDDP_E_CONFIG,
+            "join received %zu optimizer tensors, but join_broadcast_optimizer_state is off",
+            o->optimizer_state_count);
     if (d->buffers.hook != NULL && o->enable)
         return cd_fail(err, CDDP_E_UNSUPPORTED, "join cannot shadow a custom buffer hook");
     if (d->reducer.zero.is_set && o->enable) /* ZRO-09 */
-        return cd_fail(err, CDDP_E_UNSUPPORTED, "join cannot shadow hook_with_zero_step: nobody would step what is a joined rank's");
+        return cd_fail(
+            err, CDDP_E_UNSUPPORTED,
+            "join cannot shadow hook_with_zero_step: nobody would step what is a joined rank's");
     CD_TRY(make_controls(d, err));
     j->in_context = true;
     j->is_enabled = o->enable;
@@ -86,7 +98,8 @@ static cddp_status await(cddp_work **work, cddp_error *err)
     return CDDP_OK;
 }
 
-static cddp_status post_number(cddp_ddp *d, cd_control *control, bool value, cddp_work **work, cddp_error *err)
+static cddp_status post_number(cddp_ddp *d, cd_control *control, bool value, cddp_work **work,
+                               cddp_error *err)
 {
     CD_TRY(await(work, err));
     *(float *)control->host = value ? 1.0f : 0.0f;
@@ -94,7 +107,8 @@ static cddp_status post_number(cddp_ddp *d, cd_control *control, bool value, cdd
     return cddp_group_allreduce(d->group, &control->tensor, CDDP_RED_SUM, work, err);
 }
 
-static cddp_status read_number(cd_control *control, cddp_work **work, uint64_t *value, cddp_error *err)
+static cddp_status read_number(cd_control *control, cddp_work **work, uint64_t *value,
+                               cddp_error *err)
 {
     CD_TRY(await(work, err));
     CD_TRY(cd_control_download(control, err));
@@ -123,8 +137,10 @@ cddp_status cd_join_notify(cddp_ddp *d, cddp_error *err)
     int32_t exhausted = 0;
     CD_TRY(ask(d, 0, CDDP_RED_SUM, &exhausted, err));
     if (exhausted > 0)
-        return cd_fail(err, CDDP_E_ABORTED, "%d of %u ranks ran out of inputs; throw_on_early_termination stops all of them",
-                       exhausted, cddp_group_size(d->group));
+        return cd_fail(
+            err, CDDP_E_ABORTED,
+            "%d of %u ranks ran out of inputs; throw_on_early_termination stops all of them",
+            exhausted, cddp_group_size(d->group));
     return CDDP_OK;
 }
 
@@ -140,7 +156,8 @@ cddp_status cd_join_find_authority(cddp_ddp *d, bool proposes, uint32_t *rank, c
     if (!d->join.is_enabled) return CDDP_OK;
     int32_t winner = -1;
     CD_TRY(ask(d, proposes ? (int32_t)cddp_group_rank(d->group) : -1, CDDP_RED_MAX, &winner, err));
-    if (winner < 0) return cd_fail(err, CDDP_E_STATE, "no rank is active, but buffers are to be synchronised");
+    if (winner < 0)
+        return cd_fail(err, CDDP_E_STATE, "no rank is active, but buffers are to be synchronised");
     *rank = (uint32_t)winner;
     return CDDP_OK;
 }
@@ -174,8 +191,11 @@ static cddp_status need_shadow(cddp_ddp *d, cddp_error *err)
     memcpy(layout.indices, from->indices, from->variable_count * sizeof *from->indices);
     memcpy(layout.starts, from->starts, (from->bucket_count + 1) * sizeof *from->starts);
     memcpy(layout.limits, from->limits, from->bucket_count * sizeof *from->limits);
-    cd_bucket_set_spec spec = {.module = &d->module, .layout = &layout, .generation = r->buckets.generation,
-                               .for_hook = r->hook != NULL, .dtype = d->config.param_dtype};
+    cd_bucket_set_spec spec = {.module = &d->module,
+                               .layout = &layout,
+                               .generation = r->buckets.generation,
+                               .for_hook = r->hook != NULL,
+                               .dtype = d->config.param_dtype};
     CD_TRY_OUT(cd_bucket_set_init(&j->shadow, &spec, d->allocator, err));
     j->has_shadow = true;
     j->growth_count++;
@@ -190,9 +210,9 @@ static cddp_status launch_shadow(cddp_ddp *d, cd_bucket *bucket, bool first_stat
     if (!bucket->is_sparse) CD_TRY(bucket->flat.device->fill(&bucket->flat, 0.0, NULL, err));
     bool is_last = cd_bucket_set_tell(&d->join.shadow, bucket, first_static ? 0 : bucket->index);
     bucket->is_complete = false;
-    CD_EMIT(d->tracer, bucket_launch, NULL, .bucket = bucket->index, .generation = d->join.shadow.generation,
-            .numel = cddp_tensor_numel(&bucket->flat), .dtype = bucket->flat.dtype,
-            .content = (int64_t)bucket->content_digest,
+    CD_EMIT(d->tracer, bucket_launch, NULL, .bucket = bucket->index,
+            .generation = d->join.shadow.generation, .numel = cddp_tensor_numel(&bucket->flat),
+            .dtype = bucket->flat.dtype, .content = (int64_t)bucket->content_digest,
             .digest = bucket->is_sparse ? 0 : cd_tracer_digest(d->tracer, &bucket->flat),
             .is_last = is_last, .shadow = 1, .group = cddp_group_id(d->group),
             .sequence = (int64_t)cddp_group_sequence(d->group));
@@ -209,7 +229,8 @@ static cddp_status complete_shadows(cddp_ddp *d, cddp_error *err)
             if (bucket->is_complete) continue;
             void *self = d->reducer.hook != NULL ? d->reducer.hook_self : bucket->future_self;
             cddp_grad_bucket plain;
-            CD_TRY(cd_future_advance(&bucket->future, self, cd_bucket_set_told(set, bucket, &plain), &bucket->is_complete, err));
+            CD_TRY(cd_future_advance(&bucket->future, self, cd_bucket_set_told(set, bucket, &plain),
+                                     &bucket->is_complete, err));
             left -= bucket->is_complete;
         }
     return CDDP_OK;
@@ -224,21 +245,25 @@ static cddp_status shadow_all_reduce(cddp_ddp *d, cddp_error *err)
     if (first_static) CD_TRY(cd_unused_map_post(&r->used_map, d->group, d->tracer, false, err));
     for (size_t b = 0; b < j->shadow.bucket_count; b++)
         CD_TRY(launch_shadow(d, &j->shadow.buckets[b], first_static, err));
-    if (cd_reducer_is_dynamic(r)) CD_TRY(cd_unused_map_post(&r->used_map, d->group, d->tracer, false, err));
+    if (cd_reducer_is_dynamic(r))
+        CD_TRY(cd_unused_map_post(&r->used_map, d->group, d->tracer, false, err));
     CD_TRY(complete_shadows(d, err));
     if (first_static || cd_reducer_is_dynamic(r)) {
         CD_TRY(cd_unused_map_await(&r->used_map, d->tracer, false, err));
         cd_unused_map_close_window(&r->used_map);
     }
-    if (first_static) j->shadowed_first_static = true;
-    else cd_reducer_push_all_arrivals(r);
+    if (first_static)
+        j->shadowed_first_static = true;
+    else
+        cd_reducer_push_all_arrivals(r);
     return CDDP_OK;
 }
 
 static cddp_status shadow_iteration(cddp_ddp *d, cddp_error *err)
 {
     bool rebuilt = false;
-    CD_EMIT(d->tracer, forward_begin, NULL, .iteration = (int64_t)d->reducer.iteration, .joined = 1);
+    CD_EMIT(d->tracer, forward_begin, NULL, .iteration = (int64_t)d->reducer.iteration,
+            .joined = 1);
     CD_TRY(cd_reducer_rebuild_buckets(&d->reducer, &rebuilt, err));
     if (cd_buffers_will_sync(&d->buffers, false)) {
         uint32_t authority = 0;
@@ -262,7 +287,8 @@ static cddp_status count_active(cddp_ddp *d, uint64_t *active, cddp_error *err)
     return CDDP_OK;
 }
 
-static cddp_status shadow_until_all_joined(cddp_ddp *d, bool *is_last_joiner, uint64_t *shadows, cddp_error *err)
+static cddp_status shadow_until_all_joined(cddp_ddp *d, bool *is_last_joiner, uint64_t *shadows,
+                                           cddp_error *err)
 {
     *is_last_joiner = true;
     for (*shadows = 0;; ++*shadows) {
@@ -273,10 +299,13 @@ static cddp_status shadow_until_all_joined(cddp_ddp *d, bool *is_last_joiner, ui
         if (d->join.throw_on_early_termination) {
             int32_t exhausted = 0;
             CD_TRY(ask(d, 1, CDDP_RED_SUM, &exhausted, err));
-            return cd_fail(err, CDDP_E_ABORTED, "rank %u ran out of inputs while %llu ranks had more; "
-                           "throw_on_early_termination stops all of them", cddp_group_rank(d->group), (unsigned long long)active);
+            return cd_fail(err, CDDP_E_ABORTED,
+                           "rank %u ran out of inputs while %llu ranks had more; "
+                           "throw_on_early_termination stops all of them",
+                           cddp_group_rank(d->group), (unsigned long long)active);
         }
-        if (*shadows == CD_JOIN_SHADOW_WARNING) CD_EMIT(d->tracer, mark, "join_shadows_many_iterations", .value = (int64_t)*shadows);
+        if (*shadows == CD_JOIN_SHADOW_WARNING)
+            CD_EMIT(d->tracer, mark, "join_shadows_many_iterations", .value = (int64_t)*shadows);
         CD_TRY(shadow_iteration(d, err));
     }
 }
@@ -294,7 +323,9 @@ cddp_status cd_join_leave(cddp_ddp *d, cddp_error *err)
     CD_TRY(await(&j->vote_work, err));
     CD_TRY(shadow_until_all_joined(d, &is_last_joiner, &shadows, err));
     CD_TRY(cd_join_find_authority(d, is_last_joiner, &authority, err));
-    cd_state_broadcast what = {.root = authority, .extra = j->optimizer_state, .extra_count = j->optimizer_state_count};
+    cd_state_broadcast what = {.root = authority,
+                               .extra = j->optimizer_state,
+                               .extra_count = j->optimizer_state_count};
     CD_TRY(cd_ddp_broadcast_state(d, &what, err));
     if (d->config.broadcast_buffers && d->buffers.listed_count > 0)
         CD_EMIT(d->tracer, buffer_sync, NULL, .authority = authority, .location = 3);

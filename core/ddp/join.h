@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Uneven inputs: a rank that ran out of them shadows the collectives of those that have not (JON-01…19).
+/* Uneven inputs: a rank that ran out of them shadows the collectives of those that have not
+** (JON-01…19).
 **
 ** Lifetime   configured by join_begin; the configuration stays in force after join_end (JON-14).
 */
@@ -13,12 +14,14 @@ typedef struct cd_join {
     bool is_enabled; /* notifications and votes are being sent */
     bool in_context;
     bool divide_by_initial_world_size, throw_on_early_termination;
-    const cddp_tensor *optimizer_state; /* (optimizer_state_count) borrowed until join_end returned */
+    /* (optimizer_state_count) borrowed until join_end returned */
+    const cddp_tensor *optimizer_state;
     size_t optimizer_state_count;
     cd_control notify, vote; /* f32, one element each, in flight across a forward */
     cd_control one;          /* i32: blocking questions */
     cddp_work *notify_work, *vote_work;
-    cd_bucket_set shadow; /* zeros in the reducer's layout; made on first need, again after a rebuild */
+    /* zeros in the reducer's layout; made on first need, again after a rebuild */
+    cd_bucket_set shadow;
     bool has_shadow, shadowed_first_static;
     uint64_t growth_count;
 } cd_join;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sampling of times, the last error, and the texts of the logging struct.
 **
-** Sampled are the first ten iterations and then every sample_rate-th (LOG-03): reading the clock for every gradient
-** of every iteration would be a cost of its own.
+** Sampled are the first ten iterations and then every sample_rate-th (LOG-03): reading the clock
+** for every gradient of every iteration would be a cost of its own.
 */
 #include "core/ddp/logger.h"
 
@@ -26,8 +26,10 @@ void cd_logger_fini(cd_logger *logger)
 
 void cd_logger_begin_iteration(cd_logger *logger, uint64_t iteration)
 {
-    logger->is_sampling = iteration <= CD_LOGGER_FIRST_SAMPLES || iteration % logger->sample_rate == 0;
-    logger->backward_begin_ns = logger->backward_compute_end_ns = logger->comm_begin_ns = logger->comm_end_ns = 0;
+    logger->is_sampling =
+        iteration <= CD_LOGGER_FIRST_SAMPLES || iteration % logger->sample_rate == 0;
+    logger->backward_begin_ns = logger->backward_compute_end_ns = logger->comm_begin_ns =
+        logger->comm_end_ns = 0;
 }
 
 void cd_logger_end_iteration(cd_logger *logger)
@@ -51,10 +53,7 @@ void cd_logger_set_error(cd_logger *logger, const cddp_error *err)
     if (err != NULL) logger->error = *err;
 }
 
-void cd_logger_text_begin(cd_logger *logger)
-{
-    logger->text_used = 0;
-}
+void cd_logger_text_begin(cd_logger *logger) { logger->text_used = 0; }
 
 void cd_logger_text_append(cd_logger *logger, const char *format, ...)
 {
@@ -64,7 +63,8 @@ void cd_logger_text_append(cd_logger *logger, const char *format, ...)
     int wanted = vsnprintf(NULL, 0, format, args);
     va_end(args);
     size_t needed = logger->text_used + (size_t)wanted + 1;
-    if (wanted >= 0 && cd_vec_grow(logger->allocator, (void **)&logger->text, &logger->text_capacity, needed, 1)) {
+    if (wanted >= 0 &&
+        cd_vec_grow(logger->allocator, (void **)&logger->text, &logger->text_capacity, needed, 1)) {
         vsnprintf(logger->text + logger->text_used, (size_t)wanted + 1, format, again);
         logger->text_used += (size_t)wanted;
     }
@@ -73,7 +73,8 @@ void cd_logger_text_append(cd_logger *logger, const char *format, ...)
 
 size_t cd_logger_text_cut(cd_logger *logger, size_t start)
 {
-    if (cd_vec_grow(logger->allocator, (void **)&logger->text, &logger->text_capacity, logger->text_used + 1, 1))
+    if (cd_vec_grow(logger->allocator, (void **)&logger->text, &logger->text_capacity,
+                    logger->text_used + 1, 1))
         logger->text[logger->text_used++] = '\0';
     return start;
 }

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* DDP's own mixed precision.
 **
-** Before forward every floating parameter is cast into a copy, and the gradient slot is lent a home of the same dtype,
-** so that backward accumulates in param_dtype; a gradient that exists is cast down with it. When backward is over, or
-** before averages are written back, slots get their full-precision homes again and local values are cast up.
+** Before forward every floating parameter is cast into a copy, and the gradient slot is lent a home
+** of the same dtype, so that backward accumulates in param_dtype; a gradient that exists is cast
+** down with it. When backward is over, or before averages are written back, slots get their
+** full-precision homes again and local values are cast up.
 **
-** Copies are allocated once, at construction. PyTorch frees them between iterations to save memory; we keep them, so
-** that a steady iteration allocates nothing.
+** Copies are allocated once, at construction. PyTorch frees them between iterations to save memory;
+** we keep them, so that a steady iteration allocates nothing.
 */
 #include "core/ddp/mixed_precision.h"
 
@@ -19,20 +20,20 @@
 
 static bool is_cast(const cd_mixed *m, const cd_wrapped_parameter *p)
 {
-    return m->param_dtype != CDDP_DTYPE_COUNT && !p->is_ignored && cddp_dtype_is_float(p->tensor.form->like.dtype) &&
+    return m->param_dtype != CDDP_DTYPE_COUNT && !p->is_ignored &&
+           cddp_dtype_is_float(p->tensor.form->like.dtype) &&
            p->tensor.form->like.dtype != m->param_dtype;
 }
 
-static int64_t at_least_one(int64_t numel)
-{
-    return numel > 0 ? numel : 1;
-}
+static int64_t at_least_one(int64_t numel) { return numel > 0 ? numel : 1; }
 
 /* Storage laid out like `like`, in another dtype. */
-static cddp_status make_like(const cddp_tensor *like, cddp_dtype dtype, cddp_tensor *made, cddp_error *err)
+static cddp_status make_like(const cddp_tensor *like, cddp_dtype dtype, cddp_tensor *made,
+                             cddp_error *err)
 {
     void *storage = NULL;
-    CD_TRY(like->device->allocate(like->device, dtype, at_least_one(cddp_tensor_numel(like)), &storage, err));
+    CD_TRY(like->device->allocate(like->device, dtype, at_least_one(cddp_tensor_numel(like)),
+                                  &storage, err));
     *made = cddp_tensor_of(like->device, storage, 0, dtype, like->sizes, like->dim_count);
     if (cddp_tensor_is_dense(like)) memcpy(made->strides, like->strides, sizeof made->strides);
     return CDDP_OK;
@@ -40,7 +41,8 @@ static cddp_status make_like(const cddp_tensor *like, cddp_dtype dtype, cddp_ten
 
 static void release_made(cddp_tensor *t)
 {
-    if (t->device != NULL) t->device->release(t->device, t->dtype, at_least_one(cddp_tensor_numel(t)), t->storage);
+    if (t->device != NULL)
+        t->device->release(t->device, t->dtype, at_least_one(cddp_tensor_numel(t)), t->storage);
     t->device = NULL;
 }
 
@@ -48,8 +50,11 @@ cddp_status cd_mixed_init(cd_mixed *mixed, cd_wrapped *module, const cd_ddp_conf
                           const cddp_allocator *allocator, cddp_error *err)
 {
     cddp_status status = CDDP_OK;
-    cd_mixed m = {.allocator = allocator, .module = module, .param_dtype = config->param_dtype,
-                  .reduce_dtype = config->reduce_dtype != CDDP_DTYPE_COUNT ? config->reduce_dtype : config->param_dtype,
+    cd_mixed m = {.allocator = allocator,
+                  .module = module,
+                  .param_dtype = config->param_dtype,
+                  .reduce_dtype = config->reduce_dtype != CDDP_DTYPE_COUNT ? config->reduce_dtype
+                                                                           : config->param_dtype,
                   .is_active = config->mixed_precision};
     if (!m.is_active) {
         *mixed = m;
@@ -57,13 +62,15 @@ cddp_status cd_mixed_init(cd_mixed *mixed, cd_wrapped *module, const cd_ddp_conf
     }
     m.parameters = cd_allocate_array(allocator, module->parameter_count, sizeof *m.parameters);
     if (m.parameters == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for low-precision copies of %zu parameters", module->parameter_count);
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for low-precision copies of %zu parameters",
+                       module->parameter_count);
     for (size_t i = 0; i < module->parameter_count; i++) {
         const cd_wrapped_parameter *p = &module->parameters[i];
         if (!is_cast(&m, p)) continue;
         CD_TRY_OUT(make_like(&p->tensor.form->like, m.param_dtype, &m.parameters[i].low, err));
         if (p->grad != NULL && p->requires_grad)
-            CD_TRY_OUT(make_like(&p->tensor.form->like, m.param_dtype, &m.parameters[i].low_home, err));
+            CD_TRY_OUT(
+                make_like(&p->tensor.form->like, m.param_dtype, &m.parameters[i].low_home, err));
     }
     *mixed = m;
     return CDDP_OK;
@@ -74,7 +81,8 @@ out:
 
 void cd_mixed_fini(cd_mixed *m)
 {
-    if (m->is_low) (void)!cd_mixed_end(m, NULL); /* slots must not keep borrowed homes; values may be lost */
+    /* slots must not keep borrowed homes; values may be lost */
+    if (m->is_low) (void)!cd_mixed_end(m, NULL);
     for (size_t i = 0; m->parameters != NULL && i < m->module->parameter_count; i++) {
         release_made(&m->parameters[i].low);
         release_made(&m->parameters[i].low_home);
@@ -90,7 +98,9 @@ static cddp_status lend_low_home(const cd_mixed *m, size_t i, cddp_error *err)
 {
     cd_mixed_parameter *mp = &m->parameters[i];
     cddp_grad *grad = m->module->parameters[i].grad;
-    if (mp->low_home.device == NULL || (grad->home_is_lent && grad->home.storage == mp->low_home.storage)) return CDDP_OK;
+    if (mp->low_home.device == NULL ||
+        (grad->home_is_lent && grad->home.storage == mp->low_home.storage))
+        return CDDP_OK;
     if (grad->kind == CDDP_GRAD_DENSE) {
         CD_TRY(mp->low_home.device->copy(&mp->low_home, &grad->value, NULL, err));
         grad->value = mp->low_home;
@@ -121,7 +131,9 @@ static cddp_status restore_home(const cd_mixed *m, size_t i, cddp_error *err)
     cd_mixed_parameter *mp = &m->parameters[i];
     const cd_wrapped_parameter *p = &m->module->parameters[i];
     cddp_grad *grad = p->grad;
-    if (mp->low_home.device == NULL || !grad->home_is_lent || grad->home.storage != mp->low_home.storage) return CDDP_OK;
+    if (mp->low_home.device == NULL || !grad->home_is_lent ||
+        grad->home.storage != mp->low_home.storage)
+        return CDDP_OK;
     bool is_low = grad->kind == CDDP_GRAD_DENSE && grad->value.storage == mp->low_home.storage;
     grad->home = mp->full_home;
     grad->home_is_lent = mp->full_home_is_lent;
@@ -142,17 +154,21 @@ cddp_status cd_mixed_end(cd_mixed *m, cddp_error *err)
 
 const cddp_tensor *cd_mixed_get_copy(const cd_mixed *m, size_t ordinal)
 {
-    return m->is_low && m->parameters[ordinal].low.device != NULL ? &m->parameters[ordinal].low : NULL;
+    return m->is_low && m->parameters[ordinal].low.device != NULL ? &m->parameters[ordinal].low
+                                                                  : NULL;
 }
 
 /* ---- the hook ---- */
 
-static cddp_status find_wire(cd_mixed *m, const cddp_grad_bucket *bucket, cddp_tensor **wire, cddp_error *err)
+static cddp_status find_wire(cd_mixed *m, const cddp_grad_bucket *bucket, cddp_tensor **wire,
+                             cddp_error *err)
 {
     size_t key = bucket->parameter_ids[0];
     if (key >= m->wire_count) {
-        if (!cd_vec_grow(m->allocator, (void **)&m->wires, &m->wire_capacity, key + 1, sizeof *m->wires))
-            return cd_fail(err, CDDP_E_NOMEM, "no memory for bucket %u in %s", bucket->index, cddp_dtype_name(m->reduce_dtype));
+        if (!cd_vec_grow(m->allocator, (void **)&m->wires, &m->wire_capacity, key + 1,
+                         sizeof *m->wires))
+            return cd_fail(err, CDDP_E_NOMEM, "no memory for bucket %u in %s", bucket->index,
+                           cddp_dtype_name(m->reduce_dtype));
         memset(m->wires + m->wire_count, 0, (key + 1 - m->wire_count) * sizeof *m->wires);
         m->wire_count = key + 1;
     }
@@ -166,14 +182,16 @@ static cddp_status find_wire(cd_mixed *m, const cddp_grad_bucket *bucket, cddp_t
     return CDDP_OK;
 }
 
-static cddp_status divide_result(void *self, cddp_grad_bucket *bucket, cddp_future *future, cddp_error *err)
+static cddp_status divide_result(void *self, cddp_grad_bucket *bucket, cddp_future *future,
+                                 cddp_error *err)
 {
     (void)self, (void)bucket;
     const cddp_tensor *result = &future->result;
     return result->device->divide(result, result, (int64_t)future->scratch[0], NULL, err);
 }
 
-static cddp_status run(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
+static cddp_status run(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future,
+                       cddp_error *err)
 {
     cd_mixed *m = self;
     CD_TRY(cd_hook_refuse_sparse(bucket, cd_mixed_hook.name, err));

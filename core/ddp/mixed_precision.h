@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* DDP's own mixed precision: forward and backward compute in param_dtype, buckets travel in reduce_dtype, parameters
-** and averaged gradients keep full precision (MIX-01…06).
+/* DDP's own mixed precision: forward and backward compute in param_dtype, buckets travel in
+** reduce_dtype, parameters and averaged gradients keep full precision (MIX-01…06).
 **
-** Ownership  owns the low-precision copies; gradient slots borrow low-precision homes between forward and the end of
-**            backward.
+** Ownership  owns the low-precision copies; gradient slots borrow low-precision homes between
+**            forward and the end of backward.
 */
 #pragma once
 #include "core/ddp/module.h"
 #include "core/ddp/options.h"
 
 typedef struct cd_mixed_parameter {
-    cddp_tensor low;       /* copy in param_dtype; undefined when the parameter is not cast */
-    cddp_tensor low_home;  /* where its gradient is born in param_dtype */
-    cddp_home full_home;   /* the slot's own home, while the low one is lent */
+    cddp_tensor low;      /* copy in param_dtype; undefined when the parameter is not cast */
+    cddp_tensor low_home; /* where its gradient is born in param_dtype */
+    cddp_home full_home;  /* the slot's own home, while the low one is lent */
     bool full_home_is_lent;
 } cd_mixed_parameter;
 
@@ -21,9 +21,9 @@ typedef struct cd_mixed {
     cd_wrapped *module;
     cddp_dtype param_dtype, reduce_dtype;
     bool is_active;
-    bool is_low; /* forward and backward are under way in low precision */
+    bool is_low;                    /* forward and backward are under way in low precision */
     cd_mixed_parameter *parameters; /* (parameter_count) */
-    cddp_tensor *wires; /* (wire_count) buckets in reduce_dtype, by first variable */
+    cddp_tensor *wires;             /* (wire_count) buckets in reduce_dtype, by first variable */
     size_t wire_count, wire_capacity;
     uint64_t growth_count;
 } cd_mixed;

@@ -27,9 +27,9 @@ static cddp_status allocate_tables(cd_reducer *r, cddp_error *err)
     r->ready_order = cd_allocate_array(a, n, sizeof *r->ready_order);
     r->arrival = cd_allocate_array(a, n, sizeof *r->arrival);
     r->optimizer_managed = cd_allocate_array(a, n, sizeof *r->optimizer_managed);
-    if (r->hook_counts == NULL || r->unused == NULL || r->previous_unused == NULL || r->unused_set == NULL ||
-        r->ready == NULL || r->remaining == NULL || r->ready_order == NULL || r->arrival == NULL ||
-        r->optimizer_managed == NULL)
+    if (r->hook_counts == NULL || r->unused == NULL || r->previous_unused == NULL ||
+        r->unused_set == NULL || r->ready == NULL || r->remaining == NULL ||
+        r->ready_order == NULL || r->arrival == NULL || r->optimizer_managed == NULL)
         return cd_fail(err, CDDP_E_NOMEM, "no memory for a reducer of %zu parameters", n);
     return CDDP_OK;
 }
@@ -39,9 +39,11 @@ static cddp_status plan_first_layout(const cd_reducer *r, cd_bucket_layout *layo
 {
     const cd_wrapped *m = r->module;
     uint64_t limits[2] = {0};
-    cd_bucket_request request = {.input_count = r->variable_count, .expect_sparse = m->expect_sparse};
+    cd_bucket_request request = {.input_count = r->variable_count,
+                                 .expect_sparse = m->expect_sparse};
     bool one_bucket = r->static_graph || !r->config->find_unused_parameters;
-    request.limit_count = cd_bucket_caps_initial(&r->config->caps, one_bucket, limits, &request.limits);
+    request.limit_count =
+        cd_bucket_caps_initial(&r->config->caps, one_bucket, limits, &request.limits);
     cd_bucket_input *inputs = NULL;
     CD_TRY(cd_wrapped_bucket_inputs(m, NULL, &inputs, err));
     request.inputs = inputs;
@@ -58,7 +60,10 @@ static cddp_status build_buckets(cd_reducer *r, cddp_error *err)
     cd_bucket_layout layout = {0};
     CD_TRY_OUT(cd_bucket_layout_init(&layout, r->variable_count, r->allocator, err));
     CD_TRY_OUT(plan_first_layout(r, &layout, err));
-    cd_bucket_set_spec spec = {.module = r->module, .layout = &layout, .for_hook = r->hook != NULL, .for_copies = cd_reducer_copies(r),
+    cd_bucket_set_spec spec = {.module = r->module,
+                               .layout = &layout,
+                               .for_hook = r->hook != NULL,
+                               .for_copies = cd_reducer_copies(r),
                                .dtype = r->config->param_dtype};
     CD_TRY_OUT(cd_bucket_set_init(&r->buckets, &spec, r->allocator, err));
     return CDDP_OK;
@@ -69,18 +74,30 @@ out:
 
 static cddp_status init_used_map(cd_reducer *r, cddp_error *err)
 {
-    cd_control_spec spec = {.allocator = r->allocator, .group = r->group, .dtype = CDDP_I32,
-                            .device = cd_module_device(r->module), .numel = (int64_t)r->variable_count};
+    cd_control_spec spec = {.allocator = r->allocator,
+                            .group = r->group,
+                            .dtype = CDDP_I32,
+                            .device = cd_module_device(r->module),
+                            .numel = (int64_t)r->variable_count};
     return cd_unused_map_init(&r->used_map, &spec, err);
 }
 
 cddp_status cd_reducer_init(cd_reducer *reducer, const cd_reducer_spec *spec, cddp_error *err)
 {
     cddp_status status = CDDP_OK;
-    cd_reducer r = {.allocator = spec->allocator, .group = spec->group, .tracer = spec->tracer, .module = spec->module,
-                    .config = spec->config, .logger = spec->logger, .mixed = spec->mixed, .variable_count = spec->module->variable_count,
-                    .static_graph = spec->config->static_graph, .graph_was_static = true, .writes_back = true,
-                    .scales_in_hook = spec->config->mixed_precision, .is_first_hook_due = true};
+    cd_reducer r = {.allocator = spec->allocator,
+                    .group = spec->group,
+                    .tracer = spec->tracer,
+                    .module = spec->module,
+                    .config = spec->config,
+                    .logger = spec->logger,
+                    .mixed = spec->mixed,
+                    .variable_count = spec->module->variable_count,
+                    .static_graph = spec->config->static_graph,
+                    .graph_was_static = true,
+                    .writes_back = true,
+                    .scales_in_hook = spec->config->mixed_precision,
+                    .is_first_hook_due = true};
     if (spec->config->mixed_precision) {
         r.hook = &cd_mixed_hook;
         r.hook_self = spec->mixed;
@@ -89,7 +106,8 @@ cddp_status cd_reducer_init(cd_reducer *reducer, const cd_reducer_spec *spec, cd
     CD_TRY_OUT(allocate_tables(&r, err));
     CD_TRY_OUT(build_buckets(&r, err));
     CD_TRY_OUT(cd_sparse_set_init(&r.sparse, r.module, r.allocator, err));
-    /* UNU-02: only these modes have a map. Static graph may also be chosen later, so the map is made then. */
+    /* UNU-02: only these modes have a map. Static graph may also be chosen later, so the map is
+    ** made then. */
     if (r.config->find_unused_parameters || r.static_graph) CD_TRY_OUT(init_used_map(&r, err));
     if (r.config->gradient_as_bucket_view) CD_TRY_OUT(cd_bucket_set_lend_homes(&r.buckets, err));
     *reducer = r;

@@ -4,11 +4,12 @@
 **     rank 0: rows {0,4}        counts 2,2      rows 0 4 | 1 4        union {0,1,4}
 **     rank 1: rows {1,4}   ──▶             ──▶  values a b | c d  ──▶ values a, c, b+d     on every rank alike
 **
-** Each row of the union starts at zero and receives the ranks' rows in rank order, so the bits are equal on all ranks
-** whatever the backend. With metadata (SPA-04) the union is known beforehand: rows are scattered into it and one dense
-** all-reduce does the rest.
+** Each row of the union starts at zero and receives the ranks' rows in rank order, so the bits are
+** equal on all ranks whatever the backend. With metadata (SPA-04) the union is known beforehand:
+** rows are scattered into it and one dense all-reduce does the rest.
 **
-** Limitations: the first form moves all rows to all ranks, as Gloo's does; rows need not be sorted or unique on entry.
+** Limitations: the first form moves all rows to all ranks, as Gloo's does; rows need not be sorted
+** or unique on entry.
 */
 #include "core/ddp/sparse.h"
 
@@ -32,7 +33,7 @@ struct cd_sparse {
     uint32_t index; /* of the variable */
     cd_sparse_set *set;
     cddp_group *group;
-    int64_t columns; /* elements per row */
+    int64_t columns;                 /* elements per row */
     cd_control count_one, count_all; /* i64 */
     cd_control rows_one, rows_all;   /* i64 */
     int64_t *shares;                 /* (share_capacity) rows per rank, then elements per rank */
@@ -50,17 +51,19 @@ static int64_t columns_of(const cddp_tensor *t)
     return columns;
 }
 
-cddp_status cd_sparse_set_init(cd_sparse_set *set, const cd_wrapped *module, const cddp_allocator *allocator,
-                               cddp_error *err)
+cddp_status cd_sparse_set_init(cd_sparse_set *set, const cd_wrapped *module,
+                               const cddp_allocator *allocator, cddp_error *err)
 {
     cd_sparse_set s = {.allocator = allocator};
-    for (size_t v = 0; v < module->variable_count; v++) s.count += cd_wrapped_variable(module, v)->expect_sparse;
+    for (size_t v = 0; v < module->variable_count; v++)
+        s.count += cd_wrapped_variable(module, v)->expect_sparse;
     if (s.count == 0) {
         *set = s;
         return CDDP_OK;
     }
     s.items = cd_allocate_array(allocator, s.count, sizeof *s.items);
-    if (s.items == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for %zu sparse parameters", s.count);
+    if (s.items == NULL)
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for %zu sparse parameters", s.count);
     size_t i = 0;
     for (size_t v = 0; v < module->variable_count; v++) {
         const cd_variable *variable = cd_wrapped_variable(module, v);
@@ -117,7 +120,10 @@ static cddp_status need_storage(cd_sparse *s, storage *t, int64_t numel, cddp_er
     int64_t capacity = numel > 0 ? numel : 1;
     void *block = NULL;
     CD_TRY(like->device->allocate(like->device, like->dtype, capacity, &block, err));
-    *t = (storage){.device = like->device, .dtype = like->dtype, .capacity = capacity, .block = block};
+    *t = (storage){.device = like->device,
+                   .dtype = like->dtype,
+                   .capacity = capacity,
+                   .block = block};
     s->set->growth_count++;
     return CDDP_OK;
 }
@@ -127,8 +133,11 @@ static cddp_status need_control(cd_sparse *s, cd_control *control, int64_t numel
 {
     if (control->host != NULL && control->numel == numel) return CDDP_OK;
     cd_control_fini(control);
-    cd_control_spec spec = {.allocator = s->set->allocator, .group = s->group, .dtype = CDDP_I64,
-                            .device = s->variable->tensor.form->like.device, .numel = numel};
+    cd_control_spec spec = {.allocator = s->set->allocator,
+                            .group = s->group,
+                            .dtype = CDDP_I64,
+                            .device = s->variable->tensor.form->like.device,
+                            .numel = numel};
     s->set->growth_count++;
     return cd_control_init(control, &spec, err);
 }
@@ -136,8 +145,10 @@ static cddp_status need_control(cd_sparse *s, cd_control *control, int64_t numel
 static cddp_status need_rows(cd_sparse *s, size_t count, cddp_error *err)
 {
     if (count > s->row_capacity) s->set->growth_count++;
-    if (!cd_vec_grow(s->set->allocator, (void **)&s->rows, &s->row_capacity, count > 0 ? count : 1, sizeof *s->rows))
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for %zu rows of '%s'", count, s->variable->name);
+    if (!cd_vec_grow(s->set->allocator, (void **)&s->rows, &s->row_capacity, count > 0 ? count : 1,
+                     sizeof *s->rows))
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for %zu rows of '%s'", count,
+                       s->variable->name);
     return CDDP_OK;
 }
 
@@ -149,16 +160,22 @@ static cddp_tensor row_view(const cd_sparse *s, const storage *t, int64_t row, i
 
 /* ---- metadata ---- */
 
-cddp_status cd_sparse_set_metadata(cd_sparse_set *set, size_t variable, const int64_t *rows, size_t row_count,
-                                   cddp_error *err)
+cddp_status cd_sparse_set_metadata(cd_sparse_set *set, size_t variable, const int64_t *rows,
+                                   size_t row_count, cddp_error *err)
 {
     cd_sparse *s = find_item(set, (uint32_t)variable);
-    if (s == NULL) return cd_fail(err, CDDP_E_ARG, "sparse metadata for variable %zu, which does not expect a sparse gradient", variable);
+    if (s == NULL)
+        return cd_fail(err, CDDP_E_ARG,
+                       "sparse metadata for variable %zu, which does not expect a sparse gradient",
+                       variable);
     for (size_t i = 0; i < row_count; i++) {
         bool ordered = i == 0 || rows[i - 1] < rows[i];
         if (!ordered || rows[i] < 0 || rows[i] >= s->variable->tensor.form->like.sizes[0])
-            return cd_fail(err, CDDP_E_ARG, "sparse metadata of '%s': row %lld at position %zu is out of order or outside 0…%lld",
-                           s->variable->name, (long long)rows[i], i, (long long)s->variable->tensor.form->like.sizes[0] - 1);
+            return cd_fail(err, CDDP_E_ARG,
+                           "sparse metadata of '%s': row %lld at position %zu is out of order or "
+                           "outside 0…%lld",
+                           s->variable->name, (long long)rows[i], i,
+                           (long long)s->variable->tensor.form->like.sizes[0] - 1);
     }
     CD_TRY(need_rows(s, row_count, err));
     memcpy(s->rows, rows, row_count * sizeof *rows);
@@ -177,21 +194,26 @@ static bool find_row(const cd_sparse *s, int64_t row, size_t *position)
     size_t low = 0, high = s->row_count;
     while (low < high) {
         size_t middle = low + (high - low) / 2;
-        if (s->rows[middle] < row) low = middle + 1;
-        else high = middle;
+        if (s->rows[middle] < row)
+            low = middle + 1;
+        else
+            high = middle;
     }
     *position = low;
     return low < s->row_count && s->rows[low] == row;
 }
 
 /* Adds `count` rows of `values`, named by `rows`, into the result, in order. */
-static cddp_status add_rows(cd_sparse *s, const int64_t *rows, int64_t count, const cddp_tensor *values, cddp_error *err)
+static cddp_status add_rows(cd_sparse *s, const int64_t *rows, int64_t count,
+                            const cddp_tensor *values, cddp_error *err)
 {
     for (int64_t i = 0; i < count; i++) {
         size_t position = 0;
         if (!find_row(s, rows[i], &position))
-            return cd_fail(err, CDDP_E_STATE, "'%s' has a gradient in row %lld, which its sparse metadata does not name",
-                           s->variable->name, (long long)rows[i]);
+            return cd_fail(
+                err, CDDP_E_STATE,
+                "'%s' has a gradient in row %lld, which its sparse metadata does not name",
+                s->variable->name, (long long)rows[i]);
         cddp_tensor dst = row_view(s, &s->result, (int64_t)position, 1);
         cddp_tensor src = cddp_tensor_slice(values, i * s->columns, s->columns);
         CD_TRY(dst.device->reduce(CDDP_RED_SUM, &dst, &src, NULL, err));
@@ -210,7 +232,8 @@ static cddp_status clear_result(cd_sparse *s, cddp_error *err)
 static cddp_tensor flat_values(const cddp_grad *grad)
 {
     int64_t numel = cddp_tensor_numel(&grad->value);
-    return cddp_tensor_of(grad->value.device, grad->value.storage, grad->value.offset, grad->value.dtype, &numel, 1);
+    return cddp_tensor_of(grad->value.device, grad->value.storage, grad->value.offset,
+                          grad->value.dtype, &numel, 1);
 }
 
 /* Into rows_one, which has room for them. */
@@ -220,7 +243,8 @@ static cddp_status read_rows(const cd_sparse *s, const cddp_grad *grad, cddp_err
     return rows.device->read(&rows, s->rows_one.host, s->rows_one.bytes, err);
 }
 
-static cddp_status post_with_metadata(cd_sparse *s, const cd_sparse_launch *launch, cddp_future *future, cddp_error *err)
+static cddp_status post_with_metadata(cd_sparse *s, const cd_sparse_launch *launch,
+                                      cddp_future *future, cddp_error *err)
 {
     CD_TRY(clear_result(s, err));
     if (launch->contribute) {
@@ -239,21 +263,24 @@ static cddp_status post_with_metadata(cd_sparse *s, const cd_sparse_launch *laun
 /* ---- gathering ---- */
 
 /* The sorted union of all gathered rows. */
-static cddp_status build_union(cd_sparse *s, const int64_t *gathered, int64_t total, cddp_error *err)
+static cddp_status build_union(cd_sparse *s, const int64_t *gathered, int64_t total,
+                               cddp_error *err)
 {
     s->row_count = 0;
     CD_TRY(need_rows(s, (size_t)total, err));
     for (int64_t i = 0; i < total; i++) {
         size_t position = 0;
         if (find_row(s, gathered[i], &position)) continue;
-        memmove(s->rows + position + 1, s->rows + position, (s->row_count - position) * sizeof *s->rows);
+        memmove(s->rows + position + 1, s->rows + position,
+                (s->row_count - position) * sizeof *s->rows);
         s->rows[position] = gathered[i];
         s->row_count++;
     }
     return CDDP_OK;
 }
 
-static cddp_status sum_gathered(void *self, cddp_grad_bucket *bucket, cddp_future *future, cddp_error *err)
+static cddp_status sum_gathered(void *self, cddp_grad_bucket *bucket, cddp_future *future,
+                                cddp_error *err)
 {
     cd_sparse *s = self;
     (void)bucket, (void)future;
@@ -270,24 +297,31 @@ static cddp_status sum_gathered(void *self, cddp_grad_bucket *bucket, cddp_futur
     return CDDP_OK;
 }
 
-static cddp_status add_allgather(cd_sparse *s, const cddp_grad_bucket *bucket, const cddp_tensor *in,
-                                 const cddp_tensor *out, const int64_t *counts, cddp_future *future, cddp_error *err)
+static cddp_status add_allgather(cd_sparse *s, const cddp_grad_bucket *bucket,
+                                 const cddp_tensor *in, const cddp_tensor *out,
+                                 const int64_t *counts, cddp_future *future, cddp_error *err)
 {
-    cddp_collective c = {.size = sizeof c, .op = CDDP_OP_ALLGATHER, .input = *in, .output = *out, .counts = counts,
+    cddp_collective c = {.size = sizeof c,
+                         .op = CDDP_OP_ALLGATHER,
+                         .input = *in,
+                         .output = *out,
+                         .counts = counts,
                          .label = (uint64_t)bucket->index + 1};
     CD_TRY(cddp_group_post(s->group, &c, &future->works[future->work_count], err));
     future->work_count++;
     return CDDP_OK;
 }
 
-static cddp_status gather_rows(void *self, cddp_grad_bucket *bucket, cddp_future *future, cddp_error *err)
+static cddp_status gather_rows(void *self, cddp_grad_bucket *bucket, cddp_future *future,
+                               cddp_error *err)
 {
     cd_sparse *s = self;
     uint32_t world = cddp_group_size(s->group);
     int64_t total = 0, mine = *(int64_t *)s->count_one.host;
     CD_TRY(cd_control_download(&s->count_all, err));
     const int64_t *counts = s->count_all.host;
-    if (!cd_vec_grow(s->set->allocator, (void **)&s->shares, &s->share_capacity, 2 * (size_t)world, sizeof *s->shares))
+    if (!cd_vec_grow(s->set->allocator, (void **)&s->shares, &s->share_capacity, 2 * (size_t)world,
+                     sizeof *s->shares))
         return cd_fail(err, CDDP_E_NOMEM, "no memory for the row counts of %u ranks", world);
     for (uint32_t r = 0; r < world; r++) {
         s->shares[r] = counts[r];
@@ -299,13 +333,15 @@ static cddp_status gather_rows(void *self, cddp_grad_bucket *bucket, cddp_future
     cddp_tensor out = row_view(s, &s->gathered, 0, total);
     /* A rank without rows still takes part, with nothing. */
     cddp_tensor in = mine > 0 ? flat_values(s->variable->grad) : row_view(s, &s->gathered, 0, 0);
-    CD_TRY(add_allgather(s, bucket, &s->rows_one.tensor, &s->rows_all.tensor, s->shares, future, err));
+    CD_TRY(
+        add_allgather(s, bucket, &s->rows_one.tensor, &s->rows_all.tensor, s->shares, future, err));
     CD_TRY(add_allgather(s, bucket, &in, &out, s->shares + world, future, err));
     future->next = sum_gathered;
     return CDDP_OK;
 }
 
-static cddp_status post_counts(cd_sparse *s, const cd_sparse_launch *launch, cddp_future *future, cddp_error *err)
+static cddp_status post_counts(cd_sparse *s, const cd_sparse_launch *launch, cddp_future *future,
+                               cddp_error *err)
 {
     const cddp_grad *grad = launch->variable->grad;
     int64_t mine = launch->contribute ? grad->rows.count : 0;
@@ -322,11 +358,12 @@ static cddp_status post_counts(cd_sparse *s, const cd_sparse_launch *launch, cdd
     return CDDP_OK;
 }
 
-cddp_status cd_sparse_launch_reduce(cd_sparse_set *set, const cd_sparse_launch *launch, cddp_future *future,
-                                    void **self, cddp_error *err)
+cddp_status cd_sparse_launch_reduce(cd_sparse_set *set, const cd_sparse_launch *launch,
+                                    cddp_future *future, void **self, cddp_error *err)
 {
     cd_sparse *s = find_item(set, launch->index);
-    if (s == NULL) return cd_fail(err, CDDP_E_ARG, "'%s' is not a sparse parameter", launch->variable->name);
+    if (s == NULL)
+        return cd_fail(err, CDDP_E_ARG, "'%s' is not a sparse parameter", launch->variable->name);
     s->group = launch->group;
     *self = s;
     if (s->has_metadata) return post_with_metadata(s, launch, future, err);
@@ -338,7 +375,8 @@ void cd_sparse_write_back(cd_sparse_set *set, size_t variable, cddp_grad *grad)
     cd_sparse *s = find_item(set, (uint32_t)variable);
     int64_t count = (int64_t)s->row_count;
     grad->kind = CDDP_GRAD_SPARSE;
-    grad->value = cddp_tensor_of(s->result.device, s->result.block, 0, s->result.dtype, s->variable->tensor.form->like.sizes,
+    grad->value = cddp_tensor_of(s->result.device, s->result.block, 0, s->result.dtype,
+                                 s->variable->tensor.form->like.sizes,
                                  s->variable->tensor.form->like.dim_count);
     grad->value.sizes[0] = count;
     grad->rows = (cddp_rows){cddp_device_cpu(), s->rows, 0, count};

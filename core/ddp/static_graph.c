@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Static graph. The first synchronised backward counts how often each hook fires and reduces everything at its end:
-** the used map first, then every bucket in index order (STA-03). Later backwards mark a variable ready at its recorded
-** number of firings, so checkpointing a layer twice or several forwards per backward work (STA-05).
+/* Static graph. The first synchronised backward counts how often each hook fires and reduces
+** everything at its end: the used map first, then every bucket in index order (STA-03). Later
+** backwards mark a variable ready at its recorded number of firings, so checkpointing a layer twice
+** or several forwards per backward work (STA-05).
 **
-** Counting belongs to the first *synchronised* backward: micro-steps inside no_sync before it only mark use (NSY-07).
+** Counting belongs to the first *synchronised* backward: micro-steps inside no_sync before it only
+** mark use (NSY-07).
 **
-** In the first pass the bucket counter stands still, so a comm hook sees index 0 for every bucket and is_last only when
-** there is exactly one (STA-04); cd_reducer_launch_bucket knows.
+** In the first pass the bucket counter stands still, so a comm hook sees index 0 for every bucket
+** and is_last only when there is exactly one (STA-04); cd_reducer_launch_bucket knows.
 */
 #include "core/ddp/static_graph.h"
 
@@ -22,17 +24,24 @@ cddp_status cd_static_graph_set(cd_reducer *r, cddp_error *err)
     }
     if (r->config->accumulate_in_hook)
         return cd_fail(err, CDDP_E_CONFIG,
-                       "static_graph cannot be combined with accumulate_in_hook: its first pass delays every gradient");
+                       "static_graph cannot be combined with accumulate_in_hook: its first pass "
+                       "delays every gradient");
     if (r->iteration > 0) /* ERR-04 */
         return cd_fail(err, CDDP_E_STATE,
-                       "static_graph set after %llu synchronising forwards; set it right after construction, before "
-                       "the training loop", (unsigned long long)r->iteration);
+                       "static_graph set after %llu synchronising forwards; set it right after "
+                       "construction, before "
+                       "the training loop",
+                       (unsigned long long)r->iteration);
     if (r->used_map.count == 0) {
-        cd_control_spec spec = {.allocator = r->allocator, .group = r->group, .dtype = CDDP_I32,
-                                .device = cd_module_device(r->module), .numel = (int64_t)r->variable_count};
+        cd_control_spec spec = {.allocator = r->allocator,
+                                .group = r->group,
+                                .dtype = CDDP_I32,
+                                .device = cd_module_device(r->module),
+                                .numel = (int64_t)r->variable_count};
         CD_TRY(cd_unused_map_init(&r->used_map, &spec, err));
     }
-    if (r->config->find_unused_parameters) CD_EMIT(r->tracer, mark, "static_graph_ignores_find_unused", .value = 0);
+    if (r->config->find_unused_parameters)
+        CD_EMIT(r->tracer, mark, "static_graph_ignores_find_unused", .value = 0);
     r->static_graph = true;
     return CDDP_OK;
 }

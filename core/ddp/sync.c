@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Coalesced broadcast.
 **
-** A bucket of one contiguous tensor is broadcast where it lies; others are flattened by the root and copied out by the
-** receivers. Bucket k is posted once bucket k-2 has been copied out, so at most two flat copies exist when storage is
-** not kept.
+** A bucket of one contiguous tensor is broadcast where it lies; others are flattened by the root
+** and copied out by the receivers. Bucket k is posted once bucket k-2 has been copied out, so at
+** most two flat copies exist when storage is not kept.
 */
 #include "core/ddp/sync.h"
 
@@ -39,10 +39,14 @@ static cddp_status plan_layout(cd_broadcast_plan *p, const cd_broadcast_spec *sp
     if (inputs == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory to broadcast %zu tensors", n);
     for (size_t i = 0; i < n; i++) {
         const cddp_tensor t = tensor_of(p, i);
-        inputs[i] = (cd_bucket_input){.bytes = (uint64_t)cddp_tensor_numel(&t) * cddp_dtype_bytes(t.dtype),
-                                      .key = key_of(p, &t)};
+        inputs[i] =
+            (cd_bucket_input){.bytes = (uint64_t)cddp_tensor_numel(&t) * cddp_dtype_bytes(t.dtype),
+                              .key = key_of(p, &t)};
     }
-    cd_bucket_request request = {.inputs = inputs, .input_count = n, .limits = &spec->limit_bytes, .limit_count = 1};
+    cd_bucket_request request = {.inputs = inputs,
+                                 .input_count = n,
+                                 .limits = &spec->limit_bytes,
+                                 .limit_count = 1};
     cddp_status status = cd_bucket_assignment_by_size(&request, &p->layout, err);
     cd_release(spec->allocator, inputs, n * sizeof *inputs);
     CD_TRY(status);
@@ -62,15 +66,20 @@ static void describe_bucket(cd_broadcast_plan *p, size_t b)
     if (count > p->largest_count) p->largest_count = count;
     cd_broadcast_bucket *bucket = &p->buckets[b];
     bucket->is_direct = count == 1 && cddp_tensor_is_contiguous(&first);
-    bucket->flat = bucket->is_direct ? cddp_tensor_of(first.device, first.storage, first.offset, first.dtype, &numel, 1)
-                                     : cddp_tensor_of(first.device, NULL, 0, first.dtype, &numel, 1);
+    bucket->flat =
+        bucket->is_direct
+            ? cddp_tensor_of(first.device, first.storage, first.offset, first.dtype, &numel, 1)
+            : cddp_tensor_of(first.device, NULL, 0, first.dtype, &numel, 1);
 }
 
-cddp_status cd_broadcast_plan_init(cd_broadcast_plan *plan, const cd_broadcast_spec *spec, cddp_error *err)
+cddp_status cd_broadcast_plan_init(cd_broadcast_plan *plan, const cd_broadcast_spec *spec,
+                                   cddp_error *err)
 {
     cddp_status status = CDDP_OK;
     size_t n = spec->tensor_count;
-    cd_broadcast_plan p = {.allocator = spec->allocator, .tensors = spec->tensors, .tensor_count = n,
+    cd_broadcast_plan p = {.allocator = spec->allocator,
+                           .tensors = spec->tensors,
+                           .tensor_count = n,
                            .keep_storage = spec->keep_storage};
     if (n == 0) {
         *plan = p;
@@ -100,7 +109,8 @@ static void release_flat(cd_broadcast_bucket *bucket)
 {
     if (bucket->is_direct || bucket->flat.storage == NULL) return;
     int64_t numel = cddp_tensor_numel(&bucket->flat);
-    bucket->flat.device->release(bucket->flat.device, bucket->flat.dtype, numel > 0 ? numel : 1, bucket->flat.storage);
+    bucket->flat.device->release(bucket->flat.device, bucket->flat.dtype, numel > 0 ? numel : 1,
+                                 bucket->flat.storage);
     bucket->flat.storage = NULL;
 }
 
@@ -116,7 +126,8 @@ void cd_broadcast_plan_fini(cd_broadcast_plan *p)
     memset(p, 0, sizeof *p);
 }
 
-/* Copies every tensor into (gather) or out of its place in the flat copy; tensors without elements are left out. */
+/* Copies every tensor into (gather) or out of its place in the flat copy; tensors without elements
+** are left out. */
 static cddp_status copy_bucket(cd_broadcast_plan *p, size_t b, bool gather, cddp_error *err)
 {
     const cd_bucket_layout *l = &p->layout;
@@ -128,23 +139,29 @@ static cddp_status copy_bucket(cd_broadcast_plan *p, size_t b, bool gather, cddp
         const cddp_tensor tensor = tensor_of(p, l->indices[i]), *t = &tensor;
         int64_t numel = cddp_tensor_numel(t);
         if (numel == 0) continue;
-        cddp_tensor place = cddp_tensor_of(t->device, bucket->flat.storage, offset, t->dtype, t->sizes, t->dim_count);
-        /* Dense tensors keep their own order of elements, as in buckets (BKT-19): it is one straight copy. */
+        cddp_tensor place = cddp_tensor_of(t->device, bucket->flat.storage, offset, t->dtype,
+                                           t->sizes, t->dim_count);
+        /* Dense tensors keep their own order of elements, as in buckets (BKT-19): it is one
+        ** straight copy. */
         if (cddp_tensor_is_dense(t)) memcpy(place.strides, t->strides, sizeof place.strides);
-        p->pairs[pair_count++] = gather ? (cddp_copy_pair){.dst = place, .src = *t} : (cddp_copy_pair){.dst = *t, .src = place};
+        p->pairs[pair_count++] = gather ? (cddp_copy_pair){.dst = place, .src = *t}
+                                        : (cddp_copy_pair){.dst = *t, .src = place};
         offset += numel;
     }
     if (pair_count == 0) return CDDP_OK;
-    return bucket->flat.device->copy_many(bucket->flat.device, p->pairs, pair_count, CDDP_COPY_PLAIN, 1, NULL, err);
+    return bucket->flat.device->copy_many(bucket->flat.device, p->pairs, pair_count,
+                                          CDDP_COPY_PLAIN, 1, NULL, err);
 }
 
-static cddp_status begin_bucket(cd_broadcast_plan *p, size_t b, cddp_group *group, uint32_t root, cddp_error *err)
+static cddp_status begin_bucket(cd_broadcast_plan *p, size_t b, cddp_group *group, uint32_t root,
+                                cddp_error *err)
 {
     cd_broadcast_bucket *bucket = &p->buckets[b];
     if (!bucket->is_direct && bucket->flat.storage == NULL) {
         int64_t numel = cddp_tensor_numel(&bucket->flat);
         void *storage = NULL;
-        CD_TRY(bucket->flat.device->allocate(bucket->flat.device, bucket->flat.dtype, numel > 0 ? numel : 1, &storage, err));
+        CD_TRY(bucket->flat.device->allocate(bucket->flat.device, bucket->flat.dtype,
+                                             numel > 0 ? numel : 1, &storage, err));
         bucket->flat.storage = storage;
     }
     if (cddp_group_rank(group) == root) CD_TRY(copy_bucket(p, b, true, err));
@@ -163,7 +180,8 @@ static cddp_status end_bucket(cd_broadcast_plan *p, size_t b, bool is_root, cddp
     return CDDP_OK;
 }
 
-cddp_status cd_broadcast_plan_run(cd_broadcast_plan *p, cddp_group *group, uint32_t root, cddp_error *err)
+cddp_status cd_broadcast_plan_run(cd_broadcast_plan *p, cddp_group *group, uint32_t root,
+                                  cddp_error *err)
 {
     size_t n = p->layout.bucket_count, ended = 0;
     bool is_root = cddp_group_rank(group) == root;
@@ -175,7 +193,8 @@ cddp_status cd_broadcast_plan_run(cd_broadcast_plan *p, cddp_group *group, uint3
     return CDDP_OK;
 }
 
-cddp_status cd_broadcast_coalesced(const cd_broadcast_spec *spec, cddp_group *group, uint32_t root, cddp_error *err)
+cddp_status cd_broadcast_coalesced(const cd_broadcast_spec *spec, cddp_group *group, uint32_t root,
+                                   cddp_error *err)
 {
     cddp_status status = CDDP_OK;
     cd_broadcast_plan plan = {0};

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Making ranks equal: coalesced broadcast of many tensors from one rank (INI-11, INI-12, BUF-03, JON-12).
+/* Making ranks equal: coalesced broadcast of many tensors from one rank (INI-11, INI-12, BUF-03,
+** JON-12).
 **
-** Tensors of one dtype and device travel together in flat buckets of at most about 250 MiB, at most two in flight.
+** Tensors of one dtype and device travel together in flat buckets of at most about 250 MiB, at most
+** two in flight.
 **
-** Ownership  a plan borrows storage of the tensors; it owns its flat copies. With keep_storage they stay for the next
-**            run, so that a steady buffer sync allocates nothing.
+** Ownership  a plan borrows storage of the tensors; it owns its flat copies. With keep_storage they
+**            stay for the next run, so that a steady buffer sync allocates nothing.
 */
 #pragma once
 #include "core/ddp/bucket_plan.h"
@@ -41,8 +43,11 @@ typedef struct cd_broadcast_spec {
 } cd_broadcast_spec;
 
 /* No tensors: an empty plan, whose run does nothing. */
-cddp_status cd_broadcast_plan_init(cd_broadcast_plan *plan, const cd_broadcast_spec *spec, cddp_error *err);
+cddp_status cd_broadcast_plan_init(cd_broadcast_plan *plan, const cd_broadcast_spec *spec,
+                                   cddp_error *err);
 void cd_broadcast_plan_fini(cd_broadcast_plan *plan); /* accepts a zeroed plan */
-cddp_status cd_broadcast_plan_run(cd_broadcast_plan *plan, cddp_group *group, uint32_t root, cddp_error *err);
+cddp_status cd_broadcast_plan_run(cd_broadcast_plan *plan, cddp_group *group, uint32_t root,
+                                  cddp_error *err);
 /* All three for a list that is sent once. */
-cddp_status cd_broadcast_coalesced(const cd_broadcast_spec *spec, cddp_group *group, uint32_t root, cddp_error *err);
+cddp_status cd_broadcast_coalesced(const cd_broadcast_spec *spec, cddp_group *group, uint32_t root,
+                                   cddp_error *err);

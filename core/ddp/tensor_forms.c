@@ -24,7 +24,8 @@ static cddp_tensor like_of(const cddp_tensor *t)
 
 static const cd_tensor_form *find(const cd_tensor_forms *forms, const cddp_tensor *like)
 {
-    const cd_tensor_form *start = forms->recent != NULL && forms->recent->next != NULL ? forms->recent->next : forms->first;
+    const cd_tensor_form *start =
+        forms->recent != NULL && forms->recent->next != NULL ? forms->recent->next : forms->first;
     const cd_tensor_form *f = start;
     if (f == NULL) return NULL;
     do {
@@ -42,10 +43,13 @@ static const cd_tensor_form *add(cd_tensor_forms *forms, const cddp_tensor *like
     if (like->device != NULL) {
         f->numel = cddp_tensor_numel(like);
         if (!cddp_tensor_is_dense(like))
-            f->gradient = cddp_tensor_of(like->device, NULL, 0, like->dtype, like->sizes, like->dim_count);
+            f->gradient =
+                cddp_tensor_of(like->device, NULL, 0, like->dtype, like->sizes, like->dim_count);
     }
-    if (forms->last != NULL) forms->last->next = f;
-    else forms->first = f;
+    if (forms->last != NULL)
+        forms->last->next = f;
+    else
+        forms->first = f;
     forms->last = f;
     return f;
 }

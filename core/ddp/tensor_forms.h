@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tensors in little memory: models have thousands of parameters but few forms, and a form is kept once.
+/* Tensors in little memory: models have thousands of parameters but few forms, and a form is kept
+** once.
 **
-** Ownership  a set of forms owns them from the first intern to fini; a packed tensor borrows its form and, like any
-**            tensor, its storage.
+** Ownership  a set of forms owns them from the first intern to fini; a packed tensor borrows its
+**            form and, like any tensor, its storage.
 */
 #pragma once
 #include "cddp/alloc.h"
@@ -12,14 +13,16 @@
 typedef struct cd_tensor_form {
     struct cd_tensor_form *next;
     cddp_tensor like; /* no storage, offset 0; an undefined tensor's has no device */
-    cddp_tensor gradient; /* the layout a gradient gets: like's own when it is dense, else contiguous (BKT-19) */
+    /* the layout a gradient gets: like's own when it is dense, else contiguous (BKT-19) */
+    cddp_tensor gradient;
     int64_t numel;
 } cd_tensor_form;
 
 typedef struct cd_tensor_forms {
     const cddp_allocator *allocator;
     cd_tensor_form *first, *last;
-    const cd_tensor_form *recent; /* found last: layers repeat, so the next tensor's form is most often its successor */
+    /* found last: layers repeat, so the next tensor's form is most often its successor */
+    const cd_tensor_form *recent;
 } cd_tensor_forms;
 
 /* NULL: no memory. */

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The used map of the find_unused_parameters and static_graph modes.
 **
-** Used means: the hook of the variable fired with a defined gradient (UNU-03), in any micro-step of the window, also
-** inside no_sync (NSY-04). The maps of all ranks are summed as i32; a variable whose sum is 0 is globally unused
-** and its gradient is left alone, so that an optimizer can tell "no gradient" from "zero gradient" (UNU-05).
+** Used means: the hook of the variable fired with a defined gradient (UNU-03), in any micro-step of
+** the window, also inside no_sync (NSY-04). The maps of all ranks are summed as i32; a variable
+** whose sum is 0 is globally unused and its gradient is left alone, so that an optimizer can tell
+** "no gradient" from "zero gradient" (UNU-05).
 **
-** The sum is awaited lazily: a variable that this rank used needs no answer from the others (FIN-02).
+** The sum is awaited lazily: a variable that this rank used needs no answer from the others
+** (FIN-02).
 */
 #include "core/ddp/unused_map.h"
 
@@ -37,22 +39,26 @@ void cd_unused_map_fini(cd_unused_map *map)
     memset(map, 0, sizeof *map);
 }
 
-cddp_status cd_unused_map_post(cd_unused_map *map, cddp_group *group, cddp_tracer *tracer, bool contribute,
-                               cddp_error *err)
+cddp_status cd_unused_map_post(cd_unused_map *map, cddp_group *group, cddp_tracer *tracer,
+                               bool contribute, cddp_error *err)
 {
     CD_ASSERT(!map->is_posted && map->work == NULL); /* M2 */
-    if (contribute) memcpy(map->reduced.host, map->local, map->reduced.bytes);
-    else memset(map->reduced.host, 0, map->reduced.bytes);
+    if (contribute)
+        memcpy(map->reduced.host, map->local, map->reduced.bytes);
+    else
+        memset(map->reduced.host, 0, map->reduced.bytes);
     if (tracer != NULL)
         for (size_t i = 0; i < map->count; i++)
-            CD_EMIT(tracer, used_local, NULL, .param = (int64_t)i, .used = contribute ? map->local[i] : 0);
+            CD_EMIT(tracer, used_local, NULL, .param = (int64_t)i,
+                    .used = contribute ? map->local[i] : 0);
     CD_TRY(cd_control_upload(&map->reduced, err));
     CD_TRY(cddp_group_allreduce(group, &map->reduced.tensor, CDDP_RED_SUM, &map->work, err));
     map->is_posted = true;
     return CDDP_OK;
 }
 
-cddp_status cd_unused_map_await(cd_unused_map *map, cddp_tracer *tracer, bool adopt, cddp_error *err)
+cddp_status cd_unused_map_await(cd_unused_map *map, cddp_tracer *tracer, bool adopt,
+                                cddp_error *err)
 {
     CD_ASSERT(map->is_posted);
     if (map->work != NULL) {
@@ -72,10 +78,11 @@ cddp_status cd_unused_map_await(cd_unused_map *map, cddp_tracer *tracer, bool ad
     return CDDP_OK;
 }
 
-cddp_status cd_unused_map_is_globally_unused(cd_unused_map *map, size_t variable, cddp_tracer *tracer, bool *is_unused,
-                                             cddp_error *err)
+cddp_status cd_unused_map_is_globally_unused(cd_unused_map *map, size_t variable,
+                                             cddp_tracer *tracer, bool *is_unused, cddp_error *err)
 {
-    if (map->local[variable] == 0 && !map->is_reduced) CD_TRY(cd_unused_map_await(map, tracer, true, err));
+    if (map->local[variable] == 0 && !map->is_reduced)
+        CD_TRY(cd_unused_map_await(map, tracer, true, err));
     *is_unused = map->local[variable] == 0;
     return CDDP_OK;
 }

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Verification across ranks.
 **
-** Every rank folds what it wraps into a digest, and the smallest and the largest of all ranks' digests are compared: one
-** small reduction, whatever the number of ranks. When they are equal that is all. When not, every rank describes what it
-** wraps as text, one line per setting list, parameter and buffer, and the digests of the texts are all-gathered. Every
-** rank sees the same digests and so knows the same pair of ranks: rank 0 and the first one that differs from it. Their
+** Every rank folds what it wraps into a digest, and the smallest and the largest of all ranks'
+** digests are compared: one small reduction, whatever the number of ranks. When they are equal that
+** is all. When not, every rank describes what it wraps as text, one line per setting list,
+** parameter and buffer, and the digests of the texts are all-gathered. Every rank sees the same
+** digests and so knows the same pair of ranks: rank 0 and the first one that differs from it. Their
 ** texts are broadcast, and every rank reports the first line in which they part, both sides shown.
 **
-** PyTorch compares shapes and strides only, finds them only on ranks other than 0, and never looks at dtypes, names or
-** options (INI-08…10); a difference there becomes garbage or a hang much later.
+** PyTorch compares shapes and strides only, finds them only on ranks other than 0, and never looks
+** at dtypes, names or options (INI-08…10); a difference there becomes garbage or a hang much later.
 */
 #include "core/ddp/verify.h"
 
@@ -38,7 +39,8 @@ static void append(text *t, const char *format, ...)
     int wanted = vsnprintf(line, sizeof line, format, args);
     va_end(args);
     size_t n = wanted < 0 ? 0 : (size_t)wanted < sizeof line ? (size_t)wanted : sizeof line - 1;
-    if (t->failed || !cd_vec_grow(t->allocator, (void **)&t->bytes, &t->capacity, t->used + n + 1, 1)) {
+    if (t->failed ||
+        !cd_vec_grow(t->allocator, (void **)&t->bytes, &t->capacity, t->used + n + 1, 1)) {
         t->failed = true;
         return;
     }
@@ -64,13 +66,15 @@ static void append_parameter(text *t, const cd_wrapped_parameter *p)
     append(t, " %s ", cddp_dtype_name(like->dtype));
     append_dims(t, "", like->sizes, like->dim_count);
     append_dims(t, " strides ", like->strides, like->dim_count);
-    append(t, "%s%s\n", p->requires_grad ? " requires_grad" : " frozen", p->expect_sparse ? " sparse" : "");
+    append(t, "%s%s\n", p->requires_grad ? " requires_grad" : " frozen",
+           p->expect_sparse ? " sparse" : "");
 }
 
 static void append_buffer(text *t, const cd_wrapped_buffer *b)
 {
     append(t, "buffer '%s'", b->name);
-    if (b->is_ignored) append(t, " ignored");
+    if (b->is_ignored)
+        append(t, " ignored");
     else {
         append(t, " %s ", cddp_dtype_name(b->tensor.dtype));
         append_dims(t, "", b->tensor.sizes, b->tensor.dim_count);
@@ -78,23 +82,30 @@ static void append_buffer(text *t, const cd_wrapped_buffer *b)
     append(t, "\n");
 }
 
-static cddp_status describe(text *t, const cd_wrapped *m, const cd_ddp_config *config, cddp_error *err)
+static cddp_status describe(text *t, const cd_wrapped *m, const cd_ddp_config *config,
+                            cddp_error *err)
 {
     char options[512];
     cd_ddp_config_print(config, options, sizeof options);
     append(t, "options %s\n", options);
     for (size_t i = 0; i < m->parameter_count; i++) append_parameter(t, &m->parameters[i]);
     for (size_t i = 0; i < m->buffer_count; i++) append_buffer(t, &m->buffers[i]);
-    if (t->failed) return cd_fail(err, CDDP_E_NOMEM, "no memory to describe %zu parameters", m->parameter_count);
+    if (t->failed)
+        return cd_fail(err, CDDP_E_NOMEM, "no memory to describe %zu parameters",
+                       m->parameter_count);
     return CDDP_OK;
 }
 
 /* What travels in the all-gather: enough to see that something differs, and what the counts are. */
 enum { CARD_COUNT, CARD_DIGEST, CARD_LENGTH, CARD_FIELDS };
 
-static cddp_status gather_cards(const text *mine, const cd_wrapped *m, cddp_group *group, cd_control *all, cddp_error *err)
+static cddp_status gather_cards(const text *mine, const cd_wrapped *m, cddp_group *group,
+                                cd_control *all, cddp_error *err)
 {
-    cd_control_spec spec = {.allocator = m->allocator, .group = group, .dtype = CDDP_I64, .numel = CARD_FIELDS,
+    cd_control_spec spec = {.allocator = m->allocator,
+                            .group = group,
+                            .dtype = CDDP_I64,
+                            .numel = CARD_FIELDS,
                             .device = mine->device};
     cddp_status status = CDDP_OK;
     cd_control one = {0};
@@ -112,10 +123,13 @@ out:
 }
 
 /* The text of one rank, on every rank, terminated. */
-static cddp_status fetch_text(const text *mine, uint32_t rank, size_t length, cddp_group *group, cd_control *fetched,
-                              cddp_error *err)
+static cddp_status fetch_text(const text *mine, uint32_t rank, size_t length, cddp_group *group,
+                              cd_control *fetched, cddp_error *err)
 {
-    cd_control_spec spec = {.allocator = mine->allocator, .group = group, .dtype = CDDP_U8, .device = mine->device,
+    cd_control_spec spec = {.allocator = mine->allocator,
+                            .group = group,
+                            .dtype = CDDP_U8,
+                            .device = mine->device,
                             .numel = (int64_t)length + 1};
     CD_TRY(cd_control_init(fetched, &spec, err));
     if (cddp_group_rank(group) == rank) memcpy(fetched->host, mine->bytes, length);
@@ -149,7 +163,8 @@ static void skip_common_words(const char **a, const char **b)
     *b += word;
 }
 
-static cddp_status report(char *left, char *right, uint32_t rank, const int64_t *cards, cddp_error *err)
+static cddp_status report(char *left, char *right, uint32_t rank, const int64_t *cards,
+                          cddp_error *err)
 {
     const char *a = "", *b = "";
     while (strcmp(a, b) == 0 && (*left != '\0' || *right != '\0')) {
@@ -157,21 +172,27 @@ static cddp_status report(char *left, char *right, uint32_t rank, const int64_t 
         b = next_line(&right);
     }
     skip_common_words(&a, &b);
-    long long counts[2] = {(long long)cards[CARD_COUNT], (long long)cards[rank * CARD_FIELDS + CARD_COUNT]};
+    long long counts[2] = {(long long)cards[CARD_COUNT],
+                           (long long)cards[rank * CARD_FIELDS + CARD_COUNT]};
     if (counts[0] != counts[1])
         return cd_fail(err, CDDP_E_MISMATCH,
-                       "ranks wrap different models: rank 0 reduces %lld parameters, rank %u %lld; first difference: "
-                       "rank 0 has %.150s, rank %u has %.150s", counts[0], rank, counts[1], a, rank, b);
-    return cd_fail(err, CDDP_E_MISMATCH, "ranks wrap different models: rank 0 has %.200s, rank %u has %.200s", a, rank, b);
+                       "ranks wrap different models: rank 0 reduces %lld parameters, rank %u %lld; "
+                       "first difference: "
+                       "rank 0 has %.150s, rank %u has %.150s",
+                       counts[0], rank, counts[1], a, rank, b);
+    return cd_fail(err, CDDP_E_MISMATCH,
+                   "ranks wrap different models: rank 0 has %.200s, rank %u has %.200s", a, rank,
+                   b);
 }
 
-static cddp_status explain_difference(const text *mine, const int64_t *cards, uint32_t rank, cddp_group *group,
-                                      cddp_error *err)
+static cddp_status explain_difference(const text *mine, const int64_t *cards, uint32_t rank,
+                                      cddp_group *group, cddp_error *err)
 {
     cddp_status status = CDDP_OK;
     cd_control left = {0}, right = {0};
     CD_TRY_OUT(fetch_text(mine, 0, (size_t)cards[CARD_LENGTH], group, &left, err));
-    CD_TRY_OUT(fetch_text(mine, rank, (size_t)cards[rank * CARD_FIELDS + CARD_LENGTH], group, &right, err));
+    CD_TRY_OUT(fetch_text(mine, rank, (size_t)cards[rank * CARD_FIELDS + CARD_LENGTH], group,
+                          &right, err));
     status = report(left.host, right.host, rank, cards, err);
 out:
     cd_control_fini(&left);
@@ -179,7 +200,8 @@ out:
     return status;
 }
 
-static cddp_status explain(const cd_wrapped *module, const cd_ddp_config *config, cddp_group *group, cddp_error *err)
+static cddp_status explain(const cd_wrapped *module, const cd_ddp_config *config, cddp_group *group,
+                           cddp_error *err)
 {
     cddp_status status = CDDP_OK;
     text mine = {.allocator = module->allocator, .device = cd_module_device(module)};
@@ -208,12 +230,14 @@ static uint64_t fold_tensor(uint64_t h, const cddp_tensor *t, bool has_strides)
     return h;
 }
 
-/* Of exactly what the texts say: making texts only to compare them would take longer than all the rest of construction. */
+/* Of exactly what the texts say: making texts only to compare them would take longer than all the
+** rest of construction. */
 static uint64_t fold(const cd_wrapped *m, const cd_ddp_config *config)
 {
     char options[512];
     cd_ddp_config_print(config, options, sizeof options);
-    uint64_t h = cd_hash_mix(cd_hash_mix(cd_hash_text(options), m->parameter_count), m->buffer_count);
+    uint64_t h =
+        cd_hash_mix(cd_hash_mix(cd_hash_text(options), m->parameter_count), m->buffer_count);
     for (size_t i = 0; i < m->parameter_count; i++) {
         const cd_wrapped_parameter *p = &m->parameters[i];
         const bool bits[] = {p->is_ignored, p->is_delayed, p->requires_grad, p->expect_sparse};
@@ -229,11 +253,15 @@ static uint64_t fold(const cd_wrapped *m, const cd_ddp_config *config)
     return h;
 }
 
-/* The complement turns an order around, so the smallest complement is that of the largest digest: whatever ranks differ,
-** smallest and largest do, and every rank sees the same two. */
-static cddp_status compare_digests(uint64_t mine, const cd_wrapped *m, cddp_group *group, bool *agree, cddp_error *err)
+/* The complement turns an order around, so the smallest complement is that of the largest digest:
+** whatever ranks differ, smallest and largest do, and every rank sees the same two. */
+static cddp_status compare_digests(uint64_t mine, const cd_wrapped *m, cddp_group *group,
+                                   bool *agree, cddp_error *err)
 {
-    cd_control_spec spec = {.allocator = m->allocator, .group = group, .dtype = CDDP_I64, .numel = 2,
+    cd_control_spec spec = {.allocator = m->allocator,
+                            .group = group,
+                            .dtype = CDDP_I64,
+                            .numel = 2,
                             .device = cd_module_device(m)};
     cddp_status status = CDDP_OK;
     cd_control ends = {0};
@@ -248,11 +276,12 @@ out:
     return status;
 }
 
-cddp_status cd_verify_across_ranks(const cd_wrapped *module, const cd_ddp_config *config, cddp_group *group,
-                                   cddp_error *err)
+cddp_status cd_verify_across_ranks(const cd_wrapped *module, const cd_ddp_config *config,
+                                   cddp_group *group, cddp_error *err)
 {
     const cddp_capabilities *k = cddp_group_capabilities(group);
-    bool has_min = (k->reduce_ops & (1u << CDDP_RED_MIN)) != 0 && (k->dtypes & CDDP_DTYPE_BIT(CDDP_I64)) != 0;
+    bool has_min =
+        (k->reduce_ops & (1u << CDDP_RED_MIN)) != 0 && (k->dtypes & CDDP_DTYPE_BIT(CDDP_I64)) != 0;
     bool agree = false;
     if (has_min) CD_TRY(compare_digests(fold(module, config), module, group, &agree, err));
     return agree ? CDDP_OK : explain(module, config, group, err);

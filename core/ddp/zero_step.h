@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A sharded optimizer behind the comm hook: every bucket's parameters are stepped by one rank, or by a few, which send
-** them to the others (ZRO-10…12).
+/* A sharded optimizer behind the comm hook: every bucket's parameters are stepped by one rank, or
+** by a few, which send them to the others (ZRO-10…12).
 **
-** Lifetime   init when the optimizer is set; assignments are made at the end of the first backward over rebuilt buckets.
-** Ownership  owns one flat vector per bucket, through which parameters travel, from then until fini.
+** Lifetime   init when the optimizer is set; assignments are made at the end of the first backward
+**            over rebuilt buckets.
+** Ownership  owns one flat vector per bucket, through which parameters travel, from then until
+**            fini.
 ** Threads    the rank's.
 ** Errors     as the reducer's: after one, abandon gives the works back.
 */
@@ -19,32 +21,37 @@ struct cd_bucket;
 typedef struct cd_zero_assignment {
     uint32_t first, count; /* variables, from the bucket's first on */
     uint32_t rank;
-    cddp_tensor flat;  /* what travels: the part of the bucket's flat vector */
-    cddp_work *work;   /* its broadcast, under way */
+    cddp_tensor flat; /* what travels: the part of the bucket's flat vector */
+    cddp_work *work;  /* its broadcast, under way */
 } cd_zero_assignment;
 
 typedef struct cd_zero {
     const cddp_allocator *allocator;
     bool is_set, is_interleaved, shards_buckets;
-    bool is_assigned;                 /* else a backward updates nothing (ZRO-11) */
-    cd_zero_assignment *assignments;  /* (assignment_count) by bucket, then by rank */
+    bool is_assigned;                /* else a backward updates nothing (ZRO-11) */
+    cd_zero_assignment *assignments; /* (assignment_count) by bucket, then by rank */
     size_t assignment_count, assignment_capacity;
-    size_t *starts;   /* (bucket_count + 1) of each bucket's assignments */
+    size_t *starts;     /* (bucket_count + 1) of each bucket's assignments */
     cddp_tensor *flats; /* (bucket_count) owned */
     bool *has_stepped;  /* (bucket_count) in this backward */
     size_t bucket_count;
 } cd_zero;
 
 /* Refuses what a rebuilt layout, or a rank that steps for others, cannot be had with. */
-cddp_status cd_zero_attach(struct cd_reducer *reducer, const cddp_optimizer_in_backward *optimizer, cddp_error *err);
+cddp_status cd_zero_attach(struct cd_reducer *reducer, const cddp_optimizer_in_backward *optimizer,
+                           cddp_error *err);
 /* The group rank that steps a variable; -1: none yet. */
 int64_t cd_zero_owner(const struct cd_reducer *reducer, size_t variable);
 void cd_zero_fini(cd_zero *zero); /* accepts a zeroed one */
 void cd_zero_abandon(cd_zero *zero);
 
-/* Interleaved: before the reducer goes on after launching a bucket, the one before it is awaited, stepped and sent. */
-cddp_status cd_zero_step_previous(struct cd_reducer *reducer, const struct cd_bucket *launched, cddp_error *err);
+/* Interleaved: before the reducer goes on after launching a bucket, the one before it is awaited,
+** stepped and sent. */
+cddp_status cd_zero_step_previous(struct cd_reducer *reducer, const struct cd_bucket *launched,
+                                  cddp_error *err);
 /* The bucket's future is complete. Once per backward; a second call does nothing. */
-cddp_status cd_zero_step_bucket(struct cd_reducer *reducer, const struct cd_bucket *bucket, cddp_error *err);
-/* The end of a backward: takes what the others stepped; or, the first time that buckets are rebuilt, deals them. */
+cddp_status cd_zero_step_bucket(struct cd_reducer *reducer, const struct cd_bucket *bucket,
+                                cddp_error *err);
+/* The end of a backward: takes what the others stepped; or, the first time that buckets are
+** rebuilt, deals them. */
 cddp_status cd_zero_end_backward(struct cd_reducer *reducer, cddp_error *err);

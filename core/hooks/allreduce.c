@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The allreduce hook: true division in place by the size of the group, then a SUM (HK-01).
 **
-** It differs from no hook at all in the last bit when the world size is not a power of two: without a hook the
-** reducer multiplies by the rounded reciprocal while copying (GRD-03, GRD-05).
+** It differs from no hook at all in the last bit when the world size is not a power of two: without
+** a hook the reducer multiplies by the rounded reciprocal while copying (GRD-03, GRD-05).
 */
 #include "core/hooks/hook.h"
 
@@ -15,7 +15,8 @@ static cddp_status create(const cddp_hook_context *context, void **self, cddp_er
     return CDDP_OK;
 }
 
-static cddp_status run(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
+static cddp_status run(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future,
+                       cddp_error *err)
 {
     (void)self;
     const cddp_tensor *buffer = &bucket->buffer;

@@ -31,27 +31,37 @@ struct cd_averager {
 
 static cddp_status check_options(const cd_averager_options *o, cddp_error *err)
 {
-    if (o->level_count == 0 || o->level_count > CD_AVERAGER_LEVELS_MAX || (!o->hierarchical && o->level_count != 1))
-        return cd_fail(err, CDDP_E_CONFIG, "an averager of %u levels: a periodic one has 1, a hierarchical one 1 to %d", o->level_count,
-                       CD_AVERAGER_LEVELS_MAX);
+    if (o->level_count == 0 || o->level_count > CD_AVERAGER_LEVELS_MAX ||
+        (!o->hierarchical && o->level_count != 1))
+        return cd_fail(err, CDDP_E_CONFIG,
+                       "an averager of %u levels: a periodic one has 1, a hierarchical one 1 to %d",
+                       o->level_count, CD_AVERAGER_LEVELS_MAX);
     for (uint32_t i = 0; i < o->level_count; i++) {
         const cd_averager_level *l = &o->levels[i];
-        if (l->period == 0) return cd_fail(err, CDDP_E_CONFIG, "averager: the period of level %u is 0 and must be positive", i);
+        if (l->period == 0)
+            return cd_fail(err, CDDP_E_CONFIG,
+                           "averager: the period of level %u is 0 and must be positive", i);
         if (i > 0 && l->period <= l[-1].period)
-            return cd_fail(err, CDDP_E_CONFIG, "averager: periods must grow, but %" PRIu64 " follows %" PRIu64, l->period, l[-1].period);
+            return cd_fail(err, CDDP_E_CONFIG,
+                           "averager: periods must grow, but %" PRIu64 " follows %" PRIu64,
+                           l->period, l[-1].period);
         if (i > 0 && l->group_size <= l[-1].group_size)
-            return cd_fail(err, CDDP_E_CONFIG, "averager: group sizes must grow, but %u follows %u", l->group_size, l[-1].group_size);
+            return cd_fail(err, CDDP_E_CONFIG, "averager: group sizes must grow, but %u follows %u",
+                           l->group_size, l[-1].group_size);
     }
     uint32_t last = o->levels[o->level_count - 1].group_size;
     if (o->periods != NULL && o->hierarchical)
-        return cd_fail(err, CDDP_E_CONFIG, "averager: parameters have periods of their own in a periodic one only");
+        return cd_fail(err, CDDP_E_CONFIG,
+                       "averager: parameters have periods of their own in a periodic one only");
     if (last != cddp_group_size(o->group))
-        return cd_fail(err, CDDP_E_CONFIG, "averager: the last group size is %u and must be that of group '%s', %u", last,
-                       cddp_group_name(o->group), cddp_group_size(o->group));
+        return cd_fail(err, CDDP_E_CONFIG,
+                       "averager: the last group size is %u and must be that of group '%s', %u",
+                       last, cddp_group_name(o->group), cddp_group_size(o->group));
     return CDDP_OK;
 }
 
-cddp_status cd_averager_create(const cd_averager_options *options, cd_averager **averager, cddp_error *err)
+cddp_status cd_averager_create(const cd_averager_options *options, cd_averager **averager,
+                               cddp_error *err)
 {
     cddp_status status = CDDP_OK;
     CD_TRY(check_options(options, err));
@@ -65,7 +75,8 @@ cddp_status cd_averager_create(const cd_averager_options *options, cd_averager *
         a->parameter_count = options->parameter_count;
         a->periods = cd_allocate_array(allocator, a->parameter_count, sizeof *a->periods);
         if (a->periods == NULL) {
-            status = cd_fail(err, CDDP_E_NOMEM, "no memory for the periods of %zu parameters", options->parameter_count);
+            status = cd_fail(err, CDDP_E_NOMEM, "no memory for the periods of %zu parameters",
+                             options->parameter_count);
             goto out;
         }
         memcpy(a->periods, options->periods, a->parameter_count * sizeof *a->periods);
@@ -77,7 +88,8 @@ cddp_status cd_averager_create(const cd_averager_options *options, cd_averager *
         l->is_own = i + 1 < options->level_count;
         if (!l->is_own) continue;
         l->group = NULL;
-        CD_TRY_OUT(cd_block_group_create(options->group, "average", options->levels[i].group_size, &l->group, err));
+        CD_TRY_OUT(cd_block_group_create(options->group, "average", options->levels[i].group_size,
+                                         &l->group, err));
     }
     *averager = a;
     return CDDP_OK;
@@ -91,7 +103,8 @@ void cd_averager_destroy(cd_averager *averager)
     if (averager == NULL) return;
     for (uint32_t i = 0; i < averager->level_count; i++)
         if (averager->levels[i].is_own) cddp_group_destroy(averager->levels[i].group);
-    cd_release(averager->allocator, averager->periods, averager->parameter_count * sizeof *averager->periods);
+    cd_release(averager->allocator, averager->periods,
+               averager->parameter_count * sizeof *averager->periods);
     cd_release(averager->allocator, averager, sizeof *averager);
 }
 
@@ -101,7 +114,8 @@ static const level *find_due(const cd_averager *a)
     if (a->step < a->warmup_steps) return NULL;
     uint64_t step = a->hierarchical ? a->step : a->step - a->warmup_steps; /* AVG-01, AVG-03 */
     for (uint32_t i = 0; i < a->level_count; i++)
-        if (step % a->levels[i].period == 0) due = &a->levels[i]; /* the largest period is the last one */
+        if (step % a->levels[i].period == 0)
+            due = &a->levels[i]; /* the largest period is the last one */
     return due;
 }
 
@@ -160,7 +174,9 @@ static cddp_status average(const share *s, cddp_group *group, cddp_error *err)
         if (!takes_part(s, i)) continue;
         const cddp_tensor *p = &s->parameters[i];
         if (!cddp_dtype_is_float(p->dtype))
-            return cd_fail(err, CDDP_E_UNSUPPORTED, "averager: parameter %zu is %s; only real floating point is averaged", i, cddp_dtype_name(p->dtype));
+            return cd_fail(err, CDDP_E_UNSUPPORTED,
+                           "averager: parameter %zu is %s; only real floating point is averaged", i,
+                           cddp_dtype_name(p->dtype));
         dtype = device == NULL ? p->dtype : promote(dtype, p->dtype);
         device = p->device;
         numel += cddp_tensor_numel(p);
@@ -181,25 +197,21 @@ out:
     return status;
 }
 
-cddp_status cd_averager_step(cd_averager *averager, const cddp_tensor *parameters, cddp_grad *const *gradients, size_t count,
-                             cddp_error *err)
+cddp_status cd_averager_step(cd_averager *averager, const cddp_tensor *parameters,
+                             cddp_grad *const *gradients, size_t count, cddp_error *err)
 {
     const level *due = find_due(averager);
     const level *last = &averager->levels[averager->level_count - 1];
     if (averager->periods != NULL && averager->parameter_count != count)
-        return cd_fail(err, CDDP_E_ARG, "averager: %zu parameters, but %zu periods", count, averager->parameter_count);
+        return cd_fail(err, CDDP_E_ARG, "averager: %zu parameters, but %zu periods", count,
+                       averager->parameter_count);
     share s = {parameters, gradients, count, averager, due != NULL};
-    if (due != NULL || averager->periods != NULL) CD_TRY(average(&s, due != NULL ? due->group : last->group, err));
+    if (due != NULL || averager->periods != NULL)
+        CD_TRY(average(&s, due != NULL ? due->group : last->group, err));
     averager->step++;
     return CDDP_OK;
 }
 
-uint64_t cd_averager_get_step(const cd_averager *averager)
-{
-    return averager->step;
-}
+uint64_t cd_averager_get_step(const cd_averager *averager) { return averager->step; }
 
-void cd_averager_set_step(cd_averager *averager, uint64_t step)
-{
-    averager->step = step;
-}
+void cd_averager_set_step(cd_averager *averager, uint64_t step) { averager->step = step; }

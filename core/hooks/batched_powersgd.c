@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The batched_powersgd hook: the whole bucket as one square matrix at low rank (low_rank.c, PSG-14). */
+/* The batched_powersgd hook: the whole bucket as one square matrix at low rank (low_rank.c,
+** PSG-14). */
 #include "core/hooks/hook.h"
 #include "core/hooks/low_rank.h"
 

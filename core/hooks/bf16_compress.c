@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The bf16_compress hook: half the bytes on the wire; cast, divide, sum, cast back (cast.c, HK-02, HK-03). */
+/* The bf16_compress hook: half the bytes on the wire; cast, divide, sum, cast back (cast.c, HK-02,
+** HK-03). */
 #include "core/hooks/cast.h"
 #include "core/hooks/hook.h"
 

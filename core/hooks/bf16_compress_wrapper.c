@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The bf16_compress_wrapper: another hook sees the bucket in bf16, and its bf16 result goes to the reducer as it is
-** (cast.c, HK-05). State is the inner hook's.
+/* The bf16_compress_wrapper: another hook sees the bucket in bf16, and its bf16 result goes to the
+** reducer as it is (cast.c, HK-05). State is the inner hook's.
 */
 #include "core/hooks/cast.h"
 #include "core/hooks/hook.h"

@@ -1,28 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Exact sums in absolute bins.
 **
-** Note [Absolute bins]
-** Every finite number of a format is an integer times the format's smallest subnormal, so a sum of any of them is one,
-** too, and addition of integers is associative. Bin j weighs 2^(24·j), whatever the data: a bin that depended on the
-** largest number of a bucket or of a rank would make bits depend on the bucket layout or on the world. A sum is kept
+** Note [Absolute bins] Every finite number of a format is an integer times the format's smallest
+** subnormal, so a sum of any of them is one, too, and addition of integers is associative. Bin j
+** weighs 2^(24·j), whatever the data: a bin that depended on the largest number of a bucket or of a
+** rank would make bits depend on the bucket layout or on the world. A sum is kept
 ** as a row of balanced digits, |digit| ≤ 2^23, so that 255 rows can be added digit by digit in i32. Nothing is ever
 ** dropped: what a span leaves out is zero on every rank, so the span changes bytes and never bits.
 **
-** Locally a double is a window of 53 bits that almost always suffices: an addition of a 24-bit number is exact unless
-** sum and addend lie more than 29 binades apart. Where it is not, the sum moves on and Knuth's error term goes into
-** bins of its own, so the pair is exact again. f64 has no such window: it always goes into bins. Whether additions were exact is found
-** by undoing them, from the processor's own flag, or by rounding both ways: whatever takes least.
+** Locally a double is a window of 53 bits that almost always suffices: an addition of a 24-bit
+** number is exact unless sum and addend lie more than 29 binades apart. Where it is not, the sum
+** moves on and Knuth's error term goes into bins of its own, so the pair is exact again. f64 has no
+** such window: it always goes into bins. Whether additions were exact is found by undoing them,
+** from the processor's own flag, or by rounding both ways: whatever takes least.
 **
-** Note [Sums move over]: whether a block of additions was exact is known when all of it has been done, and then the old sums have to be there
-** still. Setting them aside would store as much again. Instead new sums go one block further than the old ones lie, and overwrite those of
-** the block before, which are settled: the array moves over by a block with every addition, from its beginning to its end on the way down, back
-** from its end on the way up. So every second addition begins with the sums that the one before left in the caches, too. Elements do not
-** meet: their order is of no consequence to bits.
+** Note [Sums move over]: whether a block of additions was exact is known when all of it has been
+** done, and then the old sums have to be there still. Setting them aside would store as much again.
+** Instead new sums go one block further than the old ones lie, and overwrite those of the block
+** before, which are settled: the array moves over by a block with every addition, from its
+** beginning to its end on the way down, back from its end on the way up. So every second addition
+** begins with the sums that the one before left in the caches, too. Elements do not meet: their
+** order is of no consequence to bits.
 **
-** Note [One rounding]
-** The digits of a sum are not unique, their value is. It is evaluated in f64 together with a bound of the error; if
-** every number within the bound rounds to the same result, this is the correctly rounded quotient. Where that is not
-** certain (a tie, heavy cancellation) integers decide. Both ways give the same bits.
+** Note [One rounding] The digits of a sum are not unique, their value is. It is evaluated in f64
+** together with a bound of the error; if every number within the bound rounds to the same result,
+** this is the correctly rounded quotient. Where that is not certain (a tie, heavy cancellation)
+** integers decide. Both ways give the same bits.
 */
 #include "core/hooks/bins.h"
 
@@ -61,10 +64,13 @@ static format format_of(cddp_dtype dtype)
                                 : (format){24, -149, 128};
 }
 
-static int floor_bin(int exponent) { return exponent >= 0 ? exponent / BITS : -((-exponent + BITS - 1) / BITS); }
+static int floor_bin(int exponent)
+{
+    return exponent >= 0 ? exponent / BITS : -((-exponent + BITS - 1) / BITS);
+}
 
-/* The lowest bin of a number whose lowest bit weighs 2^exponent, and the highest of one below 2^exponent: its digit is
-** then at most 2^23. */
+/* The lowest bin of a number whose lowest bit weighs 2^exponent, and the highest of one below
+** 2^exponent: its digit is then at most 2^23. */
 static int bin_of_low(int exponent) { return floor_bin(exponent); }
 static int bin_of_high(int exponent) { return floor_bin(exponent + 1); }
 
@@ -83,14 +89,15 @@ int64_t cd_bins_rows_most(cddp_dtype dtype)
 
 /* ---- blocks ---- */
 
-/* How groups of a block follow one another, and whether the whole array is long enough to be fetched ahead: what is in the nearest cache
-** anyway would only be waited for. */
+/* How groups of a block follow one another, and whether the whole array is long enough to be
+** fetched ahead: what is in the nearest cache anyway would only be waited for. */
 typedef struct way {
     bool is_back, is_long;
 } way;
 #define LONG 16384 /* elements: 128 KiB of sums */
-/* Where the processor's flag takes least, in elements. With AVX2 undoing additions takes longer, but not than clearing the flag. With AVX-512
-** rounding both ways takes no longer, except where memory decides: then whatever else a line takes keeps the next one waiting. */
+/* Where the processor's flag takes least, in elements. With AVX2 undoing additions takes longer,
+** but not than clearing the flag. With AVX-512 rounding both ways takes no longer, except where
+** memory decides: then whatever else a line takes keeps the next one waiting. */
 #define WATCHED_FROM_avx2 385
 #define WATCHED_FROM_avx512 (256 * 1024 + 1)
 
@@ -104,150 +111,162 @@ static size_t block_of(size_t count) { return count < BLOCK ? count : BLOCK; }
 #endif
 
 /* The first numbers of a window are their own sums; false: not all are finite. */
-#define BEGIN_BLOCK(name, attributes)                                                                                  \
-    attributes static bool name(double *restrict to, const float *restrict x, size_t count)                            \
-    {                                                                                                                  \
-        uint32_t high = 0;                                                                                             \
-        for (size_t i = 0; i < count; i++) {                                                                           \
-            uint32_t bits, m;                                                                                          \
-            memcpy(&bits, x + i, sizeof bits);                                                                         \
-            m = bits & 0x7fffffffu;                                                                                    \
-            high = m > high ? m : high;                                                                                \
-            to[i] = (double)x[i];                                                                                      \
-        }                                                                                                              \
-        return high < INFINITE;                                                                                        \
+#define BEGIN_BLOCK(name, attributes)                                                       \
+    attributes static bool name(double *restrict to, const float *restrict x, size_t count) \
+    {                                                                                       \
+        uint32_t high = 0;                                                                  \
+        for (size_t i = 0; i < count; i++) {                                                \
+            uint32_t bits, m;                                                               \
+            memcpy(&bits, x + i, sizeof bits);                                              \
+            m = bits & 0x7fffffffu;                                                         \
+            high = m > high ? m : high;                                                     \
+            to[i] = (double)x[i];                                                           \
+        }                                                                                   \
+        return high < INFINITE;                                                             \
     }
 
-/* Sums of one block, from where they are to where they go; false: not all are known to be exact, and the old ones still lie where they
-** lay. With s = fl(a + b) the subtraction of the larger operand from s is exact (Dekker) and gives the other one exactly when a + b was: then
-** both rests are +0. What is not finite leaves a NaN. */
-#define ADD_BLOCK(name, attributes)                                                                                    \
-    attributes static bool name(double *restrict to, const double *restrict from, const float *restrict x, size_t count, way w) \
-    {                                                                                                                  \
-        uint64_t wrong = 0;                                                                                            \
-        (void)w;                                                                                                       \
-        for (size_t i = 0; i < count; i++) {                                                                           \
-            double a = from[i], b = (double)x[i], s = a + b, p = (s - a) - b, q = (s - b) - a;                         \
-            uint64_t p_bits, q_bits;                                                                                   \
-            memcpy(&p_bits, &p, sizeof p_bits);                                                                        \
-            memcpy(&q_bits, &q, sizeof q_bits);                                                                        \
-            wrong |= p_bits | q_bits;                                                                                  \
-            to[i] = s;                                                                                                 \
-        }                                                                                                              \
-        return wrong == 0;                                                                                             \
+/* Sums of one block, from where they are to where they go; false: not all are known to be exact,
+** and the old ones still lie where they lay. With s = fl(a + b) the subtraction of the larger
+** operand from s is exact (Dekker) and gives the other one exactly when a + b was: then both rests
+** are +0. What is not finite leaves a NaN. */
+#define ADD_BLOCK(name, attributes)                                                            \
+    attributes static bool name(double *restrict to, const double *restrict from,              \
+                                const float *restrict x, size_t count, way w)                  \
+    {                                                                                          \
+        uint64_t wrong = 0;                                                                    \
+        (void)w;                                                                               \
+        for (size_t i = 0; i < count; i++) {                                                   \
+            double a = from[i], b = (double)x[i], s = a + b, p = (s - a) - b, q = (s - b) - a; \
+            uint64_t p_bits, q_bits;                                                           \
+            memcpy(&p_bits, &p, sizeof p_bits);                                                \
+            memcpy(&q_bits, &q, sizeof q_bits);                                                \
+            wrong |= p_bits | q_bits;                                                          \
+            to[i] = s;                                                                         \
+        }                                                                                      \
+        return wrong == 0;                                                                     \
     }
 
-/* Bits of magnitudes: the largest, and one less than the least that is not zero (zero itself wraps to the top). */
-#define SCAN_BLOCK(name, attributes)                                                                                   \
-    attributes static void name(const uint32_t *restrict x, size_t count, uint32_t *least, uint32_t *largest)          \
-    {                                                                                                                  \
-        uint32_t low = *least - 1u, high = *largest;                                                                   \
-        for (size_t i = 0; i < count; i++) {                                                                           \
-            uint32_t m = x[i] & 0x7fffffffu, n = m - 1u;                                                               \
-            high = m > high ? m : high;                                                                                \
-            low = n < low ? n : low;                                                                                   \
-        }                                                                                                              \
-        *least = low + 1u;                                                                                             \
-        *largest = high;                                                                                               \
+/* Bits of magnitudes: the largest, and one less than the least that is not zero (zero itself wraps
+** to the top). */
+#define SCAN_BLOCK(name, attributes)                                                       \
+    attributes static void name(const uint32_t *restrict x, size_t count, uint32_t *least, \
+                                uint32_t *largest)                                         \
+    {                                                                                      \
+        uint32_t low = *least - 1u, high = *largest;                                       \
+        for (size_t i = 0; i < count; i++) {                                               \
+            uint32_t m = x[i] & 0x7fffffffu, n = m - 1u;                                   \
+            high = m > high ? m : high;                                                    \
+            low = n < low ? n : low;                                                       \
+        }                                                                                  \
+        *least = low + 1u;                                                                 \
+        *largest = high;                                                                   \
     }
 
 /* The same of sums. */
-#define ENDS_BLOCK(name, attributes)                                                                                   \
-    attributes static void name(const double *restrict x, size_t count, double *least, double *largest)                \
-    {                                                                                                                  \
-        double low = *least, high = *largest;                                                                          \
-        for (size_t i = 0; i < count; i++) {                                                                           \
-            double m = fabs(x[i]), n = m == 0 ? INFINITY : m;                                                          \
-            high = m > high ? m : high;                                                                                \
-            low = n < low ? n : low;                                                                                   \
-        }                                                                                                              \
-        *least = low;                                                                                                  \
-        *largest = high;                                                                                               \
+#define ENDS_BLOCK(name, attributes)                                                   \
+    attributes static void name(const double *restrict x, size_t count, double *least, \
+                                double *largest)                                       \
+    {                                                                                  \
+        double low = *least, high = *largest;                                          \
+        for (size_t i = 0; i < count; i++) {                                           \
+            double m = fabs(x[i]), n = m == 0 ? INFINITY : m;                          \
+            high = m > high ? m : high;                                                \
+            low = n < low ? n : low;                                                   \
+        }                                                                              \
+        *least = low;                                                                  \
+        *largest = high;                                                               \
     }
 
 /* Whether all are multiples of the weight. */
-#define FITS_BLOCK(name, attributes)                                                                                   \
-    attributes static bool name(const double *restrict x, size_t count, double weight)                                 \
-    {                                                                                                                  \
-        const double inverse = 1.0 / weight;                                                                           \
-        int64_t wrong = 0;                                                                                             \
-        for (size_t i = 0; i < count; i++) wrong |= -(int64_t)(rint(x[i] * inverse) != x[i] * inverse);                \
-        return wrong == 0;                                                                                             \
+#define FITS_BLOCK(name, attributes)                                                   \
+    attributes static bool name(const double *restrict x, size_t count, double weight) \
+    {                                                                                  \
+        const double inverse = 1.0 / weight;                                           \
+        int64_t wrong = 0;                                                             \
+        for (size_t i = 0; i < count; i++)                                             \
+            wrong |= -(int64_t)(rint(x[i] * inverse) != x[i] * inverse);               \
+        return wrong == 0;                                                             \
     }
 
-/* One row: the part of x that is a multiple of 2^weight leaves x; adding and subtracting 1.5·2^(weight+52) rounds to
-** such multiples, and the rest is at most half of one, which bounds the next digit. */
-#define CUT_BLOCK(name, attributes)                                                                                    \
-    attributes static void name(double *restrict x, size_t count, double weight, int32_t *restrict row)                \
-    {                                                                                                                  \
-        const double magic = weight * 0x1.8p52, inverse = 1.0 / weight;                                                \
-        for (size_t i = 0; i < count; i++) {                                                                           \
-            double q = (x[i] + magic) - magic;                                                                         \
-            row[i] = (int32_t)(q * inverse);                                                                           \
-            x[i] -= q;                                                                                                 \
-        }                                                                                                              \
+/* One row: the part of x that is a multiple of 2^weight leaves x; adding and subtracting
+** 1.5·2^(weight+52) rounds to such multiples, and the rest is at most half of one, which bounds the
+** next digit. */
+#define CUT_BLOCK(name, attributes)                                              \
+    attributes static void name(double *restrict x, size_t count, double weight, \
+                                int32_t *restrict row)                           \
+    {                                                                            \
+        const double magic = weight * 0x1.8p52, inverse = 1.0 / weight;          \
+        for (size_t i = 0; i < count; i++) {                                     \
+            double q = (x[i] + magic) - magic;                                   \
+            row[i] = (int32_t)(q * inverse);                                     \
+            x[i] -= q;                                                           \
+        }                                                                        \
     }
 
 /* value and bound of the error grow by one row. */
-#define JOIN_BLOCK(name, attributes)                                                                                   \
-    attributes static void name(double *restrict value, double *restrict magnitude, size_t count, double weight,       \
-                                const int32_t *restrict row)                                                           \
-    {                                                                                                                  \
-        for (size_t i = 0; i < count; i++) {                                                                           \
-            double term = (double)row[i] * weight;                                                                     \
-            value[i] += term;                                                                                          \
-            magnitude[i] += fabs(term);                                                                                \
-        }                                                                                                              \
+#define JOIN_BLOCK(name, attributes)                                                              \
+    attributes static void name(double *restrict value, double *restrict magnitude, size_t count, \
+                                double weight, const int32_t *restrict row)                       \
+    {                                                                                             \
+        for (size_t i = 0; i < count; i++) {                                                      \
+            double term = (double)row[i] * weight;                                                \
+            value[i] += term;                                                                     \
+            magnitude[i] += fabs(term);                                                           \
+        }                                                                                         \
     }
 
 /* Quotients as f32; false when some rounding is not certain. */
-#define ROUND_BLOCK(name, attributes)                                                                                  \
-    attributes static bool name(const double *restrict value, const double *restrict magnitude, size_t count,          \
-                                double divisor, float *restrict out)                                                   \
-    {                                                                                                                  \
-        const double bound = 0x1p-47 / divisor;                                                                        \
-        uint32_t differ = 0;                                                                                           \
-        for (size_t i = 0; i < count; i++) {                                                                           \
-            double q = value[i] / divisor, e = magnitude[i] * bound;                                                   \
-            float low = (float)(q - e), high = (float)(q + e);                                                         \
-            uint32_t a, b;                                                                                             \
-            memcpy(&a, &low, sizeof a);                                                                                \
-            memcpy(&b, &high, sizeof b);                                                                               \
-            differ |= a ^ b;                                                                                           \
-            out[i] = high;                                                                                             \
-        }                                                                                                              \
-        return differ == 0;                                                                                            \
+#define ROUND_BLOCK(name, attributes)                                                           \
+    attributes static bool name(const double *restrict value, const double *restrict magnitude, \
+                                size_t count, double divisor, float *restrict out)              \
+    {                                                                                           \
+        const double bound = 0x1p-47 / divisor;                                                 \
+        uint32_t differ = 0;                                                                    \
+        for (size_t i = 0; i < count; i++) {                                                    \
+            double q = value[i] / divisor, e = magnitude[i] * bound;                            \
+            float low = (float)(q - e), high = (float)(q + e);                                  \
+            uint32_t a, b;                                                                      \
+            memcpy(&a, &low, sizeof a);                                                         \
+            memcpy(&b, &high, sizeof b);                                                        \
+            differ |= a ^ b;                                                                    \
+            out[i] = high;                                                                      \
+        }                                                                                       \
+        return differ == 0;                                                                     \
     }
 
 /* Sums without instructions of their own. */
-#define SUMS(suffix, attributes)                                                                                       \
-    BEGIN_BLOCK(begin_##suffix, attributes)                                                                            \
+#define SUMS(suffix, attributes)            \
+    BEGIN_BLOCK(begin_##suffix, attributes) \
     ADD_BLOCK(add_##suffix, attributes)
 
-#define KERNELS(suffix, attributes)                                                                                    \
-    SCAN_BLOCK(scan_##suffix, attributes)                                                                              \
-    ENDS_BLOCK(ends_##suffix, attributes)                                                                              \
-    FITS_BLOCK(fits_##suffix, attributes)                                                                              \
-    CUT_BLOCK(cut_##suffix, attributes)                                                                                \
-    JOIN_BLOCK(join_##suffix, attributes)                                                                              \
+#define KERNELS(suffix, attributes)       \
+    SCAN_BLOCK(scan_##suffix, attributes) \
+    ENDS_BLOCK(ends_##suffix, attributes) \
+    FITS_BLOCK(fits_##suffix, attributes) \
+    CUT_BLOCK(cut_##suffix, attributes)   \
+    JOIN_BLOCK(join_##suffix, attributes) \
     ROUND_BLOCK(round_##suffix, attributes)
 
 typedef bool (*add_fn)(double *to, const double *from, const float *x, size_t count, way w);
 typedef struct kernels {
     bool (*begin)(double *to, const float *x, size_t count);
     add_fn add;
-    add_fn add_watched; /* the same between watch_begin and watch_end, for arrays of at least so many elements; NULL: never */
+    /* the same between watch_begin and watch_end, for arrays of at least so many elements; NULL:
+    ** never */
+    add_fn add_watched;
     int64_t watched_from;
     void (*scan)(const uint32_t *x, size_t count, uint32_t *least, uint32_t *largest);
     void (*ends)(const double *x, size_t count, double *least, double *largest);
     bool (*fits)(const double *x, size_t count, double weight);
     void (*cut)(double *x, size_t count, double weight, int32_t *row);
     void (*join)(double *value, double *magnitude, size_t count, double weight, const int32_t *row);
-    bool (*round)(const double *value, const double *magnitude, size_t count, double divisor, float *out);
+    bool (*round)(const double *value, const double *magnitude, size_t count, double divisor,
+                  float *out);
 } kernels;
-#define TABLE(suffix, watched, from)                                                                                   \
-    {                                                                                                                  \
-        begin_##suffix, add_##suffix, watched, from, scan_##suffix, ends_##suffix, fits_##suffix, cut_##suffix, join_##suffix, round_##suffix\
+#define TABLE(suffix, watched, from)                                                              \
+    {                                                                                             \
+        begin_##suffix, add_##suffix, watched, from, scan_##suffix, ends_##suffix, fits_##suffix, \
+            cut_##suffix, join_##suffix, round_##suffix                                           \
     }
 
 KERNELS(plain, )
@@ -258,9 +277,10 @@ KERNELS(avx2, TARGET("avx2"))
 SUMS(avx2, TARGET("avx2"))
 KERNELS(avx512, TARGET("avx512f"))
 
-/* Note [One flag for a block]: an exact addition raises nothing and an inexact one always raises INEXACT, which stays until somebody
-** clears it. Cleared before a block and still clear after it means that every addition was exact. Infinities and NaN raise nothing
-** either, so they are looked for. The barriers keep additions on their side: what is stored before one has been computed. */
+/* Note [One flag for a block]: an exact addition raises nothing and an inexact one always raises
+** INEXACT, which stays until somebody clears it. Cleared before a block and still clear after it
+** means that every addition was exact. Infinities and NaN raise nothing either, so they are looked
+** for. The barriers keep additions on their side: what is stored before one has been computed. */
 #define INEXACT ((uint32_t)_MM_EXCEPT_INEXACT)
 #define FENCE() __asm__ volatile("" : : : "memory")
 
@@ -278,67 +298,91 @@ static void watch_end(uint32_t flags)
     if ((flags & INEXACT) != 0) one = one + 0x1p-60;
 }
 
-/* Sums of a long array are fetched a page before their addition: processors look ahead themselves, but not across the end of a page. What is
-** beyond the array is fetched for nothing, and no harm done. */
+/* Sums of a long array are fetched a page before their addition: processors look ahead themselves,
+** but not across the end of a page. What is beyond the array is fetched for nothing, and no harm
+** done. */
 #define AHEAD 512
 #define GROUP (2 * (size_t)LINE) /* elements: a line of addends, two of sums */
-#define FETCH_AHEAD(array, i, is_back)                                                                                 \
-    _mm_prefetch((const char *)((is_back) ? (uintptr_t)((array) + (i)) - AHEAD * sizeof *(array)                       \
-                                          : (uintptr_t)((array) + (i)) + AHEAD * sizeof *(array)),                     \
+#define FETCH_AHEAD(array, i, is_back)                                                             \
+    _mm_prefetch((const char *)((is_back) ? (uintptr_t)((array) + (i)) - AHEAD * sizeof *(array)   \
+                                          : (uintptr_t)((array) + (i)) + AHEAD * sizeof *(array)), \
                  _MM_HINT_T0)
 
 /* The bits of the largest magnitude that was added. */
-TARGET("avx2") static inline __attribute__((always_inline)) __m256i watch_groups_avx2(double *restrict to, const double *restrict from,
-                                                                                    const float *restrict x, size_t whole, way w)
+TARGET("avx2")
+static inline __attribute__((always_inline)) __m256i watch_groups_avx2(double *restrict to,
+                                                                       const double *restrict from,
+                                                                       const float *restrict x,
+                                                                       size_t whole, way w)
 {
     const __m256i sign = _mm256_set1_epi32(0x7fffffff);
     __m256i largest = _mm256_setzero_si256();
-    const size_t step = w.is_long ? LINE : GROUP; /* memory is asked line by line, in the order of the lines */
+    /* memory is asked line by line, in the order of the lines */
+    const size_t step = w.is_long ? LINE : GROUP;
     for (size_t done = 0; done < whole; done += step) {
         const size_t first = w.is_back ? whole - step - done : done;
         if (w.is_long) FETCH_AHEAD(from, first, w.is_back);
         if (w.is_long && first % GROUP == 0) FETCH_AHEAD(x, first, w.is_back);
         for (size_t i = first; i < first + step; i += LINE) {
-            largest = _mm256_max_epi32(largest, _mm256_and_si256(_mm256_loadu_si256((const __m256i *)(const void *)(x + i)), sign));
-            _mm256_storeu_pd(to + i, _mm256_add_pd(_mm256_loadu_pd(from + i), _mm256_cvtps_pd(_mm_loadu_ps(x + i))));
-            _mm256_storeu_pd(to + i + 4, _mm256_add_pd(_mm256_loadu_pd(from + i + 4), _mm256_cvtps_pd(_mm_loadu_ps(x + i + 4))));
+            largest = _mm256_max_epi32(
+                largest,
+                _mm256_and_si256(_mm256_loadu_si256((const __m256i *)(const void *)(x + i)), sign));
+            _mm256_storeu_pd(to + i, _mm256_add_pd(_mm256_loadu_pd(from + i),
+                                                   _mm256_cvtps_pd(_mm_loadu_ps(x + i))));
+            _mm256_storeu_pd(to + i + 4, _mm256_add_pd(_mm256_loadu_pd(from + i + 4),
+                                                       _mm256_cvtps_pd(_mm_loadu_ps(x + i + 4))));
         }
     }
     return largest;
 }
 
-#define ADD_WATCHED(suffix, attributes)                                                                                \
-    attributes static bool add_watched_##suffix(double *restrict to, const double *restrict from, const float *restrict x, size_t count, way w) \
-    {                                                                                                                  \
-        const size_t whole = count - count % GROUP;                                                                    \
-        FENCE();                                                                                                       \
-        const __m256i largest = w.is_long ? w.is_back ? watch_groups_##suffix(to, from, x, whole, (way){true, true})   \
-                                                      : watch_groups_##suffix(to, from, x, whole, (way){false, true})  \
-                                : w.is_back ? watch_groups_##suffix(to, from, x, whole, (way){true, false})            \
-                                            : watch_groups_##suffix(to, from, x, whole, (way){false, false});          \
-        FENCE();                                                                                                       \
-        const __m256i special = _mm256_cmpgt_epi32(largest, _mm256_set1_epi32(0x7f7fffff));                            \
-        const bool exact = (_mm_getcsr() & INEXACT) == 0 && _mm256_testz_si256(special, special) != 0;                 \
-        if (exact && (whole == count || add_##suffix(to + whole, from + whole, x + whole, count - whole, w))) return true; \
-        FENCE();                                                                                                       \
-        _mm_setcsr(_mm_getcsr() & ~INEXACT);                                                                           \
-        return false;                                                                                                  \
+#define ADD_WATCHED(suffix, attributes)                                                             \
+    attributes static bool add_watched_##suffix(double *restrict to, const double *restrict from,   \
+                                                const float *restrict x, size_t count, way w)       \
+    {                                                                                               \
+        const size_t whole = count - count % GROUP;                                                 \
+        FENCE();                                                                                    \
+        const __m256i largest =                                                                     \
+            w.is_long   ? w.is_back ? watch_groups_##suffix(to, from, x, whole, (way){true, true})  \
+                                    : watch_groups_##suffix(to, from, x, whole, (way){false, true}) \
+              : w.is_back ? watch_groups_##suffix(to, from, x, whole, (way){true, false})           \
+                        : watch_groups_##suffix(to, from, x, whole, (way){false, false});           \
+        FENCE();                                                                                    \
+        const __m256i special = _mm256_cmpgt_epi32(largest, _mm256_set1_epi32(0x7f7fffff));         \
+        const bool exact =                                                                          \
+            (_mm_getcsr() & INEXACT) == 0 && _mm256_testz_si256(special, special) != 0;             \
+        if (exact && (whole == count ||                                                             \
+                      add_##suffix(to + whole, from + whole, x + whole, count - whole, w)))         \
+            return true;                                                                            \
+        FENCE();                                                                                    \
+        _mm_setcsr(_mm_getcsr() & ~INEXACT);                                                        \
+        return false;                                                                               \
     }
 ADD_WATCHED(avx2, TARGET("avx2"))
 
-/* Note [Rounded both ways]: a sum that is a double is the same rounded up and rounded down, and any other is not. With AVX-512 an addition says
-** itself how it rounds, and raises nothing, so the processor's flags, which take 60 ns to clear and to read again, are left alone. Rounded up an
-** exact sum is what rounding to nearest makes of it, x - x = +0 included. The difference of both is +0, or NaN where they are not finite. */
+/* Note [Rounded both ways]: a sum that is a double is the same rounded up and rounded down, and any
+** other is not. With AVX-512 an addition says itself how it rounds, and raises nothing, so the
+** processor's flags, which take 60 ns to clear and to read again, are left alone. Rounded up an
+** exact sum is what rounding to nearest makes of it, x - x = +0 included. The difference of both is
+** +0, or NaN where they are not finite. */
 #define UP (_MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC)
 #define DOWN (_MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC)
 #define NEAREST (_MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)
-#define DIFFER(a, b, up) _mm512_castpd_si512(_mm512_maskz_sub_round_pd(ALL, up, _mm512_maskz_add_round_pd(ALL, a, b, DOWN), NEAREST))
+#define DIFFER(a, b, up) \
+    _mm512_castpd_si512( \
+        _mm512_maskz_sub_round_pd(ALL, up, _mm512_maskz_add_round_pd(ALL, a, b, DOWN), NEAREST))
 #define EITHER_OF_THREE 0xfe
-#define ALL ((__mmask8)0xff) /* which the compilers leave out; without optimisation GCC warns of what its own unmasked forms convert */
+/* which the compilers leave out; without optimisation GCC warns of what its own unmasked forms
+** convert */
+#define ALL ((__mmask8)0xff)
 
-static __mmask8 part_of_line(size_t count) { return (__mmask8)(count < LINE ? (1u << count) - 1 : 0xff); }
+static __mmask8 part_of_line(size_t count)
+{
+    return (__mmask8)(count < LINE ? (1u << count) - 1 : 0xff);
+}
 
-TARGET("avx512f") static bool begin_avx512(double *restrict to, const float *restrict x, size_t count)
+TARGET("avx512f")
+static bool begin_avx512(double *restrict to, const float *restrict x, size_t count)
 {
     const __m512i sign = _mm512_set1_epi32(0x7fffffff);
     const size_t whole = count - count % GROUP;
@@ -358,8 +402,11 @@ TARGET("avx512f") static bool begin_avx512(double *restrict to, const float *res
 }
 
 /* The bits of all differences. */
-TARGET("avx512f") static inline __attribute__((always_inline)) __m512i add_groups_avx512(double *restrict to, const double *restrict from,
-                                                                                         const float *restrict x, size_t whole, way w)
+TARGET("avx512f")
+static inline __attribute__((always_inline)) __m512i add_groups_avx512(double *restrict to,
+                                                                       const double *restrict from,
+                                                                       const float *restrict x,
+                                                                       size_t whole, way w)
 {
     __m512i wrong = _mm512_setzero_si512();
     for (size_t done = 0; done < whole; done += GROUP) {
@@ -368,8 +415,10 @@ TARGET("avx512f") static inline __attribute__((always_inline)) __m512i add_group
         if (w.is_long) FETCH_AHEAD(from + LINE, i, w.is_back);
         if (w.is_long) FETCH_AHEAD(x, i, w.is_back);
         const __m512d a = _mm512_loadu_pd(from + i), b = _mm512_cvtps_pd(_mm256_loadu_ps(x + i));
-        const __m512d c = _mm512_loadu_pd(from + i + LINE), d = _mm512_cvtps_pd(_mm256_loadu_ps(x + i + LINE));
-        const __m512d s = _mm512_maskz_add_round_pd(ALL, a, b, UP), t = _mm512_maskz_add_round_pd(ALL, c, d, UP);
+        const __m512d c = _mm512_loadu_pd(from + i + LINE),
+                      d = _mm512_cvtps_pd(_mm256_loadu_ps(x + i + LINE));
+        const __m512d s = _mm512_maskz_add_round_pd(ALL, a, b, UP),
+                      t = _mm512_maskz_add_round_pd(ALL, c, d, UP);
         wrong = _mm512_ternarylogic_epi64(wrong, DIFFER(a, b, s), DIFFER(c, d, t), EITHER_OF_THREE);
         _mm512_storeu_pd(to + i, s);
         _mm512_storeu_pd(to + i + LINE, t);
@@ -378,12 +427,16 @@ TARGET("avx512f") static inline __attribute__((always_inline)) __m512i add_group
 }
 
 /* The end of an array: less than a group, lines and a part of one. */
-TARGET("avx512f") static __m512i add_rest_avx512(double *restrict to, const double *restrict from, const float *restrict x, size_t count)
+TARGET("avx512f")
+static __m512i add_rest_avx512(double *restrict to, const double *restrict from,
+                               const float *restrict x, size_t count)
 {
     __m512i wrong = _mm512_setzero_si512();
     for (size_t i = 0; i < count; i += LINE) {
         const __mmask8 there = part_of_line(count - i);
-        const __m512d a = _mm512_maskz_loadu_pd(there, from + i), b = _mm512_cvtps_pd(_mm512_castps512_ps256(_mm512_maskz_loadu_ps(there, x + i)));
+        const __m512d a = _mm512_maskz_loadu_pd(there, from + i),
+                      b = _mm512_cvtps_pd(
+                          _mm512_castps512_ps256(_mm512_maskz_loadu_ps(there, x + i)));
         const __m512d s = _mm512_maskz_add_round_pd(ALL, a, b, UP);
         wrong = _mm512_or_si512(wrong, DIFFER(a, b, s));
         _mm512_mask_storeu_pd(to + i, there, s);
@@ -391,19 +444,26 @@ TARGET("avx512f") static __m512i add_rest_avx512(double *restrict to, const doub
     return wrong;
 }
 
-TARGET("avx512f") static bool add_avx512(double *restrict to, const double *restrict from, const float *restrict x, size_t count, way w)
+TARGET("avx512f")
+static bool add_avx512(double *restrict to, const double *restrict from, const float *restrict x,
+                       size_t count, way w)
 {
     const size_t whole = count - count % GROUP;
-    __m512i wrong = w.is_long ? w.is_back ? add_groups_avx512(to, from, x, whole, (way){true, true})
-                                          : add_groups_avx512(to, from, x, whole, (way){false, true})
-                    : w.is_back ? add_groups_avx512(to, from, x, whole, (way){true, false})
+    __m512i wrong = w.is_long   ? w.is_back
+                                      ? add_groups_avx512(to, from, x, whole, (way){true, true})
+                                      : add_groups_avx512(to, from, x, whole, (way){false, true})
+                      : w.is_back ? add_groups_avx512(to, from, x, whole, (way){true, false})
                                 : add_groups_avx512(to, from, x, whole, (way){false, false});
-    if (whole != count) wrong = _mm512_or_si512(wrong, add_rest_avx512(to + whole, from + whole, x + whole, count - whole));
+    if (whole != count)
+        wrong = _mm512_or_si512(wrong, add_rest_avx512(to + whole, from + whole, x + whole,
+                                                       count - whole));
     return _mm512_test_epi64_mask(wrong, wrong) == 0;
 }
 
-TARGET("avx512f") static inline __attribute__((always_inline)) __m256i watch_groups_avx512(double *restrict to, const double *restrict from,
-                                                                                           const float *restrict x, size_t whole, way w)
+TARGET("avx512f")
+static inline __attribute__((always_inline)) __m256i
+watch_groups_avx512(double *restrict to, const double *restrict from, const float *restrict x,
+                    size_t whole, way w)
 {
     const __m256i sign = _mm256_set1_epi32(0x7fffffff);
     __m256i largest = _mm256_setzero_si256();
@@ -413,7 +473,8 @@ TARGET("avx512f") static inline __attribute__((always_inline)) __m256i watch_gro
         if (w.is_long && i % GROUP == 0) FETCH_AHEAD(x, i, w.is_back);
         const __m256 addends = _mm256_loadu_ps(x + i);
         largest = _mm256_max_epi32(largest, _mm256_and_si256(_mm256_castps_si256(addends), sign));
-        _mm512_storeu_pd(to + i, _mm512_add_pd(_mm512_loadu_pd(from + i), _mm512_cvtps_pd(addends)));
+        _mm512_storeu_pd(to + i,
+                         _mm512_add_pd(_mm512_loadu_pd(from + i), _mm512_cvtps_pd(addends)));
     }
     return largest;
 }
@@ -439,7 +500,8 @@ static const kernels *get_kernels_of(cd_isa isa)
 static const kernels *get_kernels(void) { return get_kernels_of(cd_isa_best()); }
 
 /* Elements first … first + count - 1 as f32; scratch where they are not. */
-static const float *widen(cddp_dtype dtype, const void *values, int64_t first, size_t count, float *scratch)
+static const float *widen(cddp_dtype dtype, const void *values, int64_t first, size_t count,
+                          float *scratch)
 {
     if (dtype == CDDP_F32) return (const float *)values + first;
     if (dtype == CDDP_F16)
@@ -459,7 +521,8 @@ static void add_to_bins(int64_t *bins, int first, double x)
     int exponent = 0;
     double fraction = frexp(x, &exponent);
     if (x == 0) return;
-    int64_t m = (int64_t)ldexp(fraction, 53); /* x = m · 2^(exponent - 53), and m ends in zeros where x is subnormal */
+    /* x = m · 2^(exponent - 53), and m ends in zeros where x is subnormal */
+    int64_t m = (int64_t)ldexp(fraction, 53);
     int low = exponent - 53, bin = floor_bin(low), shift = low - bin * BITS;
     if (bin < first) { /* below the format's last bit there are only zeros */
         int cut = (first - bin) * BITS - shift;
@@ -505,7 +568,8 @@ static bool make_positive(int64_t *bins, size_t count)
     return negative;
 }
 
-/* Σ bins[i]·2^(24·(first+i)) plus less than one unit of bins[0] if `rest`, rounded to the format. */
+/* Σ bins[i]·2^(24·(first+i)) plus less than one unit of bins[0] if `rest`, rounded to the
+** format. */
 static double round_bins(const int64_t *bins, size_t count, int first, bool rest, format f)
 {
     size_t top = count;
@@ -516,7 +580,8 @@ static double round_bins(const int64_t *bins, size_t count, int first, bool rest
     int exponent = ((int)top - 1 + first) * BITS + highest; /* of the leading bit */
     int unit = exponent - f.precision + 1;
     if (unit < f.least) unit = f.least;
-    /* Bits at and above `unit` make an integer of at most 53 bits; the bit below and everything under it round. */
+    /* Bits at and above `unit` make an integer of at most 53 bits; the bit below and everything
+    ** under it round. */
     uint64_t kept = 0;
     bool half = false, below = rest;
     for (size_t i = 0; i < top; i++) {
@@ -541,8 +606,8 @@ static double round_bins(const int64_t *bins, size_t count, int first, bool rest
 }
 
 /* The rows of one element ÷ divisor, exactly, then rounded. */
-static double decode_exactly(cddp_dtype dtype, const int32_t *rows, int64_t stride, const cd_bins_span *span,
-                             uint32_t divisor)
+static double decode_exactly(cddp_dtype dtype, const int32_t *rows, int64_t stride,
+                             const cd_bins_span *span, uint32_t divisor)
 {
     enum {
         BELOW = 4
@@ -582,8 +647,9 @@ static cd_bins_span span_of_bits(uint32_t least, uint32_t largest, format f)
 {
     cd_bins_span span = {.first = 1, .last = 0, .special = largest >= INFINITE};
     if (largest == 0 || least >= INFINITE) return span;
-    uint32_t finite =
-        largest >= INFINITE ? INFINITE - 1 : largest; /* then the elements in between count as the largest */
+    uint32_t finite = largest >= INFINITE
+                          ? INFINITE - 1
+                          : largest; /* then the elements in between count as the largest */
     int low = (int)(least >> 23) - 126 - f.precision, high = (int)(finite >> 23) - 126;
     if (low < f.least) low = f.least;
     if (high < -125) high = -125;
@@ -595,12 +661,14 @@ static cd_bins_span span_of_bits(uint32_t least, uint32_t largest, format f)
 static bool all_fit(const cd_bins *bins, int bin)
 {
     for (int64_t first = 0; first < bins->numel; first += BLOCK)
-        if (!get_kernels()->fits(bins->high + first, block_at(first, bins->numel), ldexp(1.0, bin * BITS)))
+        if (!get_kernels()->fits(bins->high + first, block_at(first, bins->numel),
+                                 ldexp(1.0, bin * BITS)))
             return false;
     return true;
 }
 
-/* Of finite sums, all in doubles. A double tells where its last bit may be, not where it is: that is tried. */
+/* Of finite sums, all in doubles. A double tells where its last bit may be, not where it is: that
+** is tried. */
 static cd_bins_span span_of_sums(const cd_bins *bins)
 {
     cd_bins_span span = {.first = 1, .last = 0};
@@ -629,16 +697,23 @@ static void join_element(cd_bins_span *span, int64_t *bins, size_t count, int fi
 
 /* ---- adding up ---- */
 
-/* The first element at the beginning of a cache line: a vector across two lines takes twice as long to store. */
-static double *line_of(double *sums) { return sums != NULL ? sums + (LINE - (uintptr_t)sums / sizeof *sums % LINE) % LINE : NULL; }
+/* The first element at the beginning of a cache line: a vector across two lines takes twice as long
+** to store. */
+static double *line_of(double *sums)
+{
+    return sums != NULL ? sums + (LINE - (uintptr_t)sums / sizeof *sums % LINE) % LINE : NULL;
+}
 
 /* How far sums move: a block, or all of a short array; whole cache lines. */
-static int64_t shift_of(int64_t numel) { return ((int64_t)block_of((size_t)numel) + LINE - 1) / LINE * LINE; }
+static int64_t shift_of(int64_t numel)
+{
+    return ((int64_t)block_of((size_t)numel) + LINE - 1) / LINE * LINE;
+}
 
 static size_t sums_capacity(int64_t numel) { return (size_t)(numel + shift_of(numel)) + LINE; }
 
-cddp_status cd_bins_init(cd_bins *bins, const cddp_allocator *allocator, cddp_dtype dtype, int64_t numel,
-                         cddp_error *err)
+cddp_status cd_bins_init(cd_bins *bins, const cddp_allocator *allocator, cddp_dtype dtype,
+                         int64_t numel, cddp_error *err)
 {
     cd_bins b = {.allocator = allocator, .dtype = dtype, .isa = cd_isa_best(), .numel = numel};
     b.sums = cd_allocate_array(allocator, sums_capacity(numel), sizeof *b.sums);
@@ -646,7 +721,8 @@ cddp_status cd_bins_init(cd_bins *bins, const cddp_allocator *allocator, cddp_dt
     b.high = line_of(b.sums);
     if (b.sums == NULL || b.scratch == NULL) {
         cd_bins_fini(&b);
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for the bins of %lld elements", (long long)numel);
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for the bins of %lld elements",
+                       (long long)numel);
     }
     *bins = b;
     cd_bins_clear(bins);
@@ -658,16 +734,19 @@ void cd_bins_fini(cd_bins *bins)
     if (bins->scratch == NULL && bins->sums == NULL) return;
     cd_release(bins->allocator, bins->sums, sums_capacity(bins->numel) * sizeof *bins->sums);
     cd_release(bins->allocator, bins->scratch, BLOCK * sizeof *bins->scratch);
-    cd_release(bins->allocator, bins->spill, (size_t)bins->numel * bins->spill_bins * sizeof *bins->spill);
+    cd_release(bins->allocator, bins->spill,
+               (size_t)bins->numel * bins->spill_bins * sizeof *bins->spill);
     *bins = (cd_bins){.dtype = CDDP_DTYPE_COUNT};
 }
 
-/* Sums are not written: the first addition does not read them. It goes forwards, and the one after it back. */
+/* Sums are not written: the first addition does not read them. It goes forwards, and the one after
+** it back. */
 void cd_bins_clear(cd_bins *bins)
 {
     bins->high = line_of(bins->sums);
     if (bins->dtype == CDDP_F64) memset(bins->high, 0, (size_t)bins->numel * sizeof *bins->high);
-    if (bins->spilled) memset(bins->spill, 0, (size_t)bins->numel * bins->spill_bins * sizeof *bins->spill);
+    if (bins->spilled)
+        memset(bins->spill, 0, (size_t)bins->numel * bins->spill_bins * sizeof *bins->spill);
     bins->spilled = false;
     bins->count = 0;
     bins->special = false;
@@ -678,17 +757,23 @@ static cddp_status make_spill(cd_bins *bins, cddp_error *err)
     bins->spilled = true;
     if (bins->spill != NULL) return CDDP_OK;
     size_t count = bin_count(bins->dtype);
-    bins->spill = cd_allocate_array(bins->allocator, (size_t)bins->numel * count, sizeof *bins->spill);
+    bins->spill =
+        cd_allocate_array(bins->allocator, (size_t)bins->numel * count, sizeof *bins->spill);
     bins->spilled = bins->spill != NULL;
     if (bins->spill == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for %zu bins of %lld elements", count, (long long)bins->numel);
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for %zu bins of %lld elements", count,
+                       (long long)bins->numel);
     bins->spill_bins = count;
     return CDDP_OK;
 }
 
-static int64_t *spill_at(const cd_bins *bins, int64_t i) { return bins->spill + (size_t)i * bins->spill_bins; }
+static int64_t *spill_at(const cd_bins *bins, int64_t i)
+{
+    return bins->spill + (size_t)i * bins->spill_bins;
+}
 
-/* One element, whose sum is there, with an error term; once not finite, always so, as IEEE addition has it. */
+/* One element, whose sum is there, with an error term; once not finite, always so, as IEEE addition
+** has it. */
 static void add_slowly(cd_bins *bins, double *sum, int64_t i, double x)
 {
     double a = *sum, s = a + x, t = s - a;
@@ -704,11 +789,13 @@ static void add_slowly(cd_bins *bins, double *sum, int64_t i, double x)
 }
 
 /* Elements first … first + count - 1 move over by `shift`. */
-static cddp_status add_block(cd_bins *bins, add_fn add, const void *values, int64_t first, size_t count, int64_t shift, cddp_error *err)
+static cddp_status add_block(cd_bins *bins, add_fn add, const void *values, int64_t first,
+                             size_t count, int64_t shift, cddp_error *err)
 {
     const float *x = widen(bins->dtype, values, first, count, (float *)(void *)bins->scratch);
     double *from = bins->high + first, *to = from + shift;
-    if (add(to, from, x, count, (way){.is_back = shift > 0, .is_long = bins->numel > LONG})) return CDDP_OK;
+    if (add(to, from, x, count, (way){.is_back = shift > 0, .is_long = bins->numel > LONG}))
+        return CDDP_OK;
     memcpy(to, from, count * sizeof *to);
     CD_TRY(make_spill(bins, err));
     for (size_t i = 0; i < count; i++) add_slowly(bins, to + i, first + (int64_t)i, (double)x[i]);
@@ -727,8 +814,12 @@ static cddp_status add_all(cd_bins *bins, const void *values, cddp_error *err)
     for (int64_t done = 0, count; done < bins->numel; done += count) {
         count = (int64_t)block_at(done, bins->numel);
         const int64_t first = is_back ? bins->numel - done - count : done;
-        if (status == CDDP_OK) status = add_block(bins, is_watched ? k->add_watched : k->add, values, first, (size_t)count, shift, err);
-        else memcpy(bins->high + first + shift, bins->high + first, (size_t)count * sizeof *bins->high);
+        if (status == CDDP_OK)
+            status = add_block(bins, is_watched ? k->add_watched : k->add, values, first,
+                               (size_t)count, shift, err);
+        else
+            memcpy(bins->high + first + shift, bins->high + first,
+                   (size_t)count * sizeof *bins->high);
     }
     if (is_watched) watch_end(flags);
     bins->high += shift;
@@ -750,9 +841,11 @@ static cddp_status begin_all(cd_bins *bins, const void *values)
 cddp_status cd_bins_add(cd_bins *bins, const void *values, cddp_error *err)
 {
     const bool is_first = bins->count++ == 0;
-    if (bins->dtype != CDDP_F64) return is_first ? begin_all(bins, values) : add_all(bins, values, err);
+    if (bins->dtype != CDDP_F64)
+        return is_first ? begin_all(bins, values) : add_all(bins, values, err);
     CD_TRY(make_spill(bins, err));
-    for (int64_t i = 0; i < bins->numel; i++) add_slowly(bins, bins->high + i, i, ((const double *)values)[i]);
+    for (int64_t i = 0; i < bins->numel; i++)
+        add_slowly(bins, bins->high + i, i, ((const double *)values)[i]);
     return CDDP_OK;
 }
 
@@ -784,7 +877,8 @@ cd_bins_span cd_bins_get_span(const cd_bins *bins)
 }
 
 /* Cuts a block of doubles into the rows of the span, the highest first. */
-static void cut_rows(double *x, size_t count, const cd_bins_span *span, int32_t *rows, int64_t stride)
+static void cut_rows(double *x, size_t count, const cd_bins_span *span, int32_t *rows,
+                     int64_t stride)
 {
     const kernels *k = get_kernels();
     for (int32_t bin = span->last; bin >= span->first; bin--)
@@ -792,10 +886,13 @@ static void cut_rows(double *x, size_t count, const cd_bins_span *span, int32_t 
 }
 
 /* Where the row of special codes begins; only where the span has one. */
-static int64_t special_row(const cd_bins_span *span, int64_t stride) { return (cd_bins_rows(span) - 1) * stride; }
+static int64_t special_row(const cd_bins_span *span, int64_t stride)
+{
+    return (cd_bins_rows(span) - 1) * stride;
+}
 
-static void encode_element(int64_t *all, size_t count, int first, const cd_bins_span *span, int32_t *rows,
-                           int64_t stride)
+static void encode_element(int64_t *all, size_t count, int first, const cd_bins_span *span,
+                           int32_t *rows, int64_t stride)
 {
     balance(all, count);
     for (int32_t bin = span->first; bin <= span->last; bin++) {
@@ -808,7 +905,8 @@ void cd_bins_encode(const cd_bins *bins, const cd_bins_span *span, int32_t *rows
 {
     int32_t *special = span->special ? rows + special_row(span, stride) : NULL;
     if (bins->count == 0) {
-        for (int64_t row = 0; row < cd_bins_rows(span); row++) memset(rows + row * stride, 0, (size_t)bins->numel * sizeof *rows);
+        for (int64_t row = 0; row < cd_bins_rows(span); row++)
+            memset(rows + row * stride, 0, (size_t)bins->numel * sizeof *rows);
         return;
     }
     if (is_simple(bins)) {
@@ -856,13 +954,14 @@ cd_bins_span cd_bins_span_of(cddp_dtype dtype, const void *values, int64_t numel
     return span;
 }
 
-static void encode_one_by_one(cddp_dtype dtype, const void *values, int64_t numel, const cd_bins_span *span,
-                              int32_t *rows, int64_t stride)
+static void encode_one_by_one(cddp_dtype dtype, const void *values, int64_t numel,
+                              const cd_bins_span *span, int32_t *rows, int64_t stride)
 {
     int32_t *special = span->special ? rows + special_row(span, stride) : NULL;
     int64_t all[BINS_MAX + 8];
     for (int64_t i = 0; i < numel; i++) {
-        double x = cd_element_get(dtype, (const char *)values + (size_t)i * cddp_dtype_bytes(dtype));
+        double x =
+            cd_element_get(dtype, (const char *)values + (size_t)i * cddp_dtype_bytes(dtype));
         memset(all, 0, sizeof all);
         if (isfinite(x)) add_to_bins(all, first_bin(dtype), x);
         encode_element(all, bin_count(dtype), first_bin(dtype), span, rows + i, stride);
@@ -870,8 +969,8 @@ static void encode_one_by_one(cddp_dtype dtype, const void *values, int64_t nume
     }
 }
 
-void cd_bins_encode_values(cddp_dtype dtype, const void *values, int64_t numel, const cd_bins_span *span, int32_t *rows,
-                           int64_t stride)
+void cd_bins_encode_values(cddp_dtype dtype, const void *values, int64_t numel,
+                           const cd_bins_span *span, int32_t *rows, int64_t stride)
 {
     if (dtype == CDDP_F64 || span->special) {
         encode_one_by_one(dtype, values, numel, span, rows, stride);
@@ -895,8 +994,8 @@ static void store(cddp_dtype dtype, void *values, int64_t i, double value)
 }
 
 /* Quotients as f16 or bf16; false when some rounding is not certain. */
-static bool round_narrow(cddp_dtype dtype, const double *value, const double *magnitude, size_t count, double divisor,
-                         uint16_t *out)
+static bool round_narrow(cddp_dtype dtype, const double *value, const double *magnitude,
+                         size_t count, double divisor, uint16_t *out)
 {
     bool certain = true;
     for (size_t i = 0; i < count; i++) {
@@ -909,30 +1008,34 @@ static bool round_narrow(cddp_dtype dtype, const double *value, const double *ma
 }
 
 /* A block whose rounding is certain; false: somebody has to look closer. */
-static bool decode_block(cddp_dtype dtype, const int32_t *rows, int64_t stride, const cd_bins_span *span,
-                         uint32_t divisor, size_t count, void *out)
+static bool decode_block(cddp_dtype dtype, const int32_t *rows, int64_t stride,
+                         const cd_bins_span *span, uint32_t divisor, size_t count, void *out)
 {
     const kernels *k = get_kernels();
     double value[BLOCK] = {0}, magnitude[BLOCK] = {0};
     if (dtype == CDDP_F64) return false;
     for (int32_t bin = span->first; bin <= span->last; bin++)
-        k->join(value, magnitude, count, ldexp(1.0, bin * BITS), rows + (int64_t)(bin - span->first) * stride);
-    if (dtype != CDDP_F32) return round_narrow(dtype, value, magnitude, count, (double)divisor, out);
+        k->join(value, magnitude, count, ldexp(1.0, bin * BITS),
+                rows + (int64_t)(bin - span->first) * stride);
+    if (dtype != CDDP_F32)
+        return round_narrow(dtype, value, magnitude, count, (double)divisor, out);
     return k->round(value, magnitude, count, (double)divisor, out);
 }
 
-void cd_bins_decode(cddp_dtype dtype, const int32_t *rows, int64_t stride, const cd_bins_span *span, uint32_t divisor,
-                    void *values, int64_t numel)
+void cd_bins_decode(cddp_dtype dtype, const int32_t *rows, int64_t stride, const cd_bins_span *span,
+                    uint32_t divisor, void *values, int64_t numel)
 {
     const int32_t *special = span->special ? rows + special_row(span, stride) : NULL;
     for (int64_t first = 0; first < numel; first += BLOCK) {
         size_t count = block_at(first, numel);
         void *out = (char *)values + (size_t)first * cddp_dtype_bytes(dtype);
-        if (special == NULL && decode_block(dtype, rows + first, stride, span, divisor, count, out)) continue;
+        if (special == NULL && decode_block(dtype, rows + first, stride, span, divisor, count, out))
+            continue;
         for (int64_t i = first; i < first + (int64_t)count; i++) {
             bool is_special = special != NULL && special[i] != 0;
             store(dtype, values, i,
-                  is_special ? decode_special(special[i]) : decode_exactly(dtype, rows + i, stride, span, divisor));
+                  is_special ? decode_special(special[i])
+                             : decode_exactly(dtype, rows + i, stride, span, divisor));
         }
     }
 }

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Cast first, then divide in the low type, then sum (HK-02); or let another hook work on the low copy (HK-05).
+/* Cast first, then divide in the low type, then sum (HK-02); or let another hook work on the low
+** copy (HK-05).
 **
-** The order is observable: f16(2049) ÷ 3 is 682.5 while f16(2049 ÷ 3) is 683, and 65520 overflows before it is
-** divided (HK-03). The plain hooks cast the sum back into the bucket; the wrappers hand the low tensor on, and the
-** reducer casts while it writes gradients back (HOOK-07).
+** The order is observable: f16(2049) ÷ 3 is 682.5 while f16(2049 ÷ 3) is 683, and 65520 overflows
+** before it is divided (HK-03). The plain hooks cast the sum back into the bucket; the wrappers
+** hand the low tensor on, and the reducer casts while it writes gradients back (HOOK-07).
 **
 ** Not here: PowerSGD and the other lossy hooks.
 */
@@ -38,21 +39,25 @@ struct cd_cast {
     size_t copy_count, copy_capacity;
 };
 
-static cddp_status check_context(const cddp_hook_context *context, const cd_cast_spec *spec, cddp_error *err)
+static cddp_status check_context(const cddp_hook_context *context, const cd_cast_spec *spec,
+                                 cddp_error *err)
 {
     const cddp_capabilities *k = cddp_group_capabilities(context->group);
     if (!spec->wraps && (k->dtypes & CDDP_DTYPE_BIT(spec->dtype)) == 0)
-        return cd_fail(err, CDDP_E_UNSUPPORTED, "comm hook %s sums %s, which the backend of group '%s' cannot", spec->name,
+        return cd_fail(err, CDDP_E_UNSUPPORTED,
+                       "comm hook %s sums %s, which the backend of group '%s' cannot", spec->name,
                        cddp_dtype_name(spec->dtype), cddp_group_name(context->group));
     if (spec->wraps && context->inner == NULL)
-        return cd_fail(err, CDDP_E_CONFIG, "comm hook %s wraps another hook; none was given", spec->name);
+        return cd_fail(err, CDDP_E_CONFIG, "comm hook %s wraps another hook; none was given",
+                       spec->name);
     if (!spec->wraps && context->inner != NULL)
-        return cd_fail(err, CDDP_E_CONFIG, "comm hook %s does not wrap another hook; got %s", spec->name,
-                       context->inner->name);
+        return cd_fail(err, CDDP_E_CONFIG, "comm hook %s does not wrap another hook; got %s",
+                       spec->name, context->inner->name);
     return spec->wraps ? CDDP_OK : cd_hook_refuse_options(context, spec->name, err);
 }
 
-cddp_status cd_cast_create(const cddp_hook_context *context, const cd_cast_spec *spec, void **self, cddp_error *err)
+cddp_status cd_cast_create(const cddp_hook_context *context, const cd_cast_spec *spec, void **self,
+                           cddp_error *err)
 {
     CD_TRY(check_context(context, spec, err));
     cd_cast *c = cd_allocate_zero(context->allocator, sizeof *c);
@@ -62,7 +67,8 @@ cddp_status cd_cast_create(const cddp_hook_context *context, const cd_cast_spec 
     c->spec = *spec;
     c->inner = context->inner;
     if (c->inner != NULL && c->inner->create != NULL) {
-        cddp_hook_context inside = *context; /* the options are the inner hook's: a wrapper has none of its own */
+        /* the options are the inner hook's: a wrapper has none of its own */
+        cddp_hook_context inside = *context;
         inside.inner = NULL;
         cddp_status status = c->inner->create(&inside, &c->inner_self, err);
         if (status != CDDP_OK) {
@@ -77,7 +83,8 @@ cddp_status cd_cast_create(const cddp_hook_context *context, const cd_cast_spec 
 
 static void release_copy(cd_cast *c, copy *k)
 {
-    if (k->capacity > 0) k->flat.device->release(k->flat.device, c->spec.dtype, k->capacity, k->flat.storage);
+    if (k->capacity > 0)
+        k->flat.device->release(k->flat.device, c->spec.dtype, k->capacity, k->flat.storage);
     cd_release(c->allocator, k->gradients, k->gradient_count * sizeof *k->gradients);
     memset(k, 0, sizeof *k);
 }
@@ -96,7 +103,8 @@ cddp_status cd_cast_rebuilt(void *self, uint32_t bucket_count, cddp_error *err)
 {
     cd_cast *c = self;
     for (size_t i = 0; i < c->copy_count; i++) release_copy(c, &c->copies[i]);
-    if (c->inner != NULL && c->inner->rebuilt != NULL) CD_TRY(c->inner->rebuilt(c->inner_self, bucket_count, err));
+    if (c->inner != NULL && c->inner->rebuilt != NULL)
+        CD_TRY(c->inner->rebuilt(c->inner_self, bucket_count, err));
     return CDDP_OK;
 }
 
@@ -107,7 +115,8 @@ static cddp_status make_copy(cd_cast *c, copy *k, const cddp_grad_bucket *bucket
     int64_t numel = cddp_tensor_numel(&bucket->buffer);
     k->gradients = cd_allocate_array(c->allocator, bucket->parameter_count, sizeof *k->gradients);
     if (k->gradients == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for the %s copy of bucket %u", cddp_dtype_name(c->spec.dtype), bucket->index);
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for the %s copy of bucket %u",
+                       cddp_dtype_name(c->spec.dtype), bucket->index);
     k->gradient_count = bucket->parameter_count;
     void *storage = NULL;
     CD_TRY(device->allocate(device, c->spec.dtype, numel > 0 ? numel : 1, &storage, err));
@@ -115,21 +124,27 @@ static cddp_status make_copy(cd_cast *c, copy *k, const cddp_grad_bucket *bucket
     k->flat = cddp_tensor_of(device, storage, 0, c->spec.dtype, &numel, 1);
     for (uint32_t i = 0; i < bucket->parameter_count; i++) {
         const cddp_tensor *g = &bucket->gradients[i];
-        k->gradients[i] = cddp_tensor_of(device, storage, bucket->offsets[i], c->spec.dtype, g->sizes, g->dim_count);
+        k->gradients[i] = cddp_tensor_of(device, storage, bucket->offsets[i], c->spec.dtype,
+                                         g->sizes, g->dim_count);
     }
     return CDDP_OK;
 }
 
-static cddp_status find_copy(cd_cast *c, const cddp_grad_bucket *bucket, copy **found, cddp_error *err)
+static cddp_status find_copy(cd_cast *c, const cddp_grad_bucket *bucket, copy **found,
+                             cddp_error *err)
 {
     if (bucket->parameter_count > 0 && bucket->gradients[0].dtype == CDDP_C64)
-        return cd_fail(err, CDDP_E_UNSUPPORTED, "comm hook %s does not take complex gradients (bucket %u)", c->spec.name,
+        return cd_fail(err, CDDP_E_UNSUPPORTED,
+                       "comm hook %s does not take complex gradients (bucket %u)", c->spec.name,
                        bucket->index);
-    /* Static graph's first pass calls every bucket 0 (STA-04), so the bucket is known by its first parameter. */
+    /* Static graph's first pass calls every bucket 0 (STA-04), so the bucket is known by its first
+    ** parameter. */
     size_t key = bucket->parameter_ids[0];
     if (key >= c->copy_count) {
-        if (!cd_vec_grow(c->allocator, (void **)&c->copies, &c->copy_capacity, key + 1, sizeof *c->copies))
-            return cd_fail(err, CDDP_E_NOMEM, "no memory for %zu buckets in comm hook %s", key + 1, c->spec.name);
+        if (!cd_vec_grow(c->allocator, (void **)&c->copies, &c->copy_capacity, key + 1,
+                         sizeof *c->copies))
+            return cd_fail(err, CDDP_E_NOMEM, "no memory for %zu buckets in comm hook %s", key + 1,
+                           c->spec.name);
         memset(c->copies + c->copy_count, 0, (key + 1 - c->copy_count) * sizeof *c->copies);
         c->copy_count = key + 1;
     }
@@ -142,7 +157,8 @@ static cddp_status find_copy(cd_cast *c, const cddp_grad_bucket *bucket, copy **
 }
 
 /* The sum is there: back into the bucket's own dtype. */
-static cddp_status cast_back(void *self, cddp_grad_bucket *bucket, cddp_future *future, cddp_error *err)
+static cddp_status cast_back(void *self, cddp_grad_bucket *bucket, cddp_future *future,
+                             cddp_error *err)
 {
     copy *k = NULL;
     CD_TRY(find_copy(self, bucket, &k, err));
@@ -162,7 +178,8 @@ uint64_t cd_cast_promise_wrapped(const void *self, const cddp_grad_bucket *bucke
     const cd_cast *c = self;
     cddp_grad_bucket inside = *bucket;
     inside.buffer.dtype = c->spec.dtype;
-    return c->inner->promise != NULL ? c->inner->promise(c->inner_self, &inside) : CDDP_PROMISE_NOTHING;
+    return c->inner->promise != NULL ? c->inner->promise(c->inner_self, &inside)
+                                     : CDDP_PROMISE_NOTHING;
 }
 
 uint32_t cd_cast_agreement(const void *self)
@@ -171,7 +188,8 @@ uint32_t cd_cast_agreement(const void *self)
     return c->inner->agreement != NULL ? c->inner->agreement(c->inner_self) : 0;
 }
 
-cddp_status cd_cast_run(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
+cddp_status cd_cast_run(void *self, cddp_grad_bucket *bucket, cddp_group *group,
+                        cddp_future *future, cddp_error *err)
 {
     cd_cast *c = self;
     copy *k = NULL;
@@ -185,8 +203,8 @@ cddp_status cd_cast_run(void *self, cddp_grad_bucket *bucket, cddp_group *group,
     return CDDP_OK;
 }
 
-/* What a wrapper hands on nobody predicts, so it says itself that every cast went to the nearest number: half a unit in the last place
-** away at most, or half the smallest step. */
+/* What a wrapper hands on nobody predicts, so it says itself that every cast went to the nearest
+** number: half a unit in the last place away at most, or half the smallest step. */
 static void state_cast(const cd_cast *c, const cddp_grad_bucket *bucket, const cddp_tensor *low)
 {
     double beyond = 0;
@@ -198,12 +216,19 @@ static void state_cast(const cd_cast *c, const cddp_grad_bucket *bucket, const c
         const double half = x != 0 ? ldexp(cd_host_unit(low->dtype), ilogb(x)) : 0;
         beyond = fmax(beyond, fabs(y - x) - fmax(half, cd_host_least(low->dtype)));
     }
-    cddp_law law = {sizeof(cddp_law), "the cast is the nearest number: by how much one is farther than half a unit", (int64_t)bucket->index, beyond, 0, 0, false};
+    cddp_law law = {sizeof(cddp_law),
+                    "the cast is the nearest number: by how much one is farther than half a unit",
+                    (int64_t)bucket->index,
+                    beyond,
+                    0,
+                    0,
+                    false};
     cddp_tracer_law(c->tracer, &law);
 }
 
 /* Every stage of the inner hook runs on its own bucket, whose buffer is the copy. */
-static cddp_status inner_stage(void *self, cddp_grad_bucket *bucket, cddp_future *future, cddp_error *err)
+static cddp_status inner_stage(void *self, cddp_grad_bucket *bucket, cddp_future *future,
+                               cddp_error *err)
 {
     cd_cast *c = self;
     copy *k = NULL;
@@ -214,8 +239,8 @@ static cddp_status inner_stage(void *self, cddp_grad_bucket *bucket, cddp_future
     return CDDP_OK;
 }
 
-cddp_status cd_cast_run_wrapped(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future,
-                                cddp_error *err)
+cddp_status cd_cast_run_wrapped(void *self, cddp_grad_bucket *bucket, cddp_group *group,
+                                cddp_future *future, cddp_error *err)
 {
     cd_cast *c = self;
     copy *k = NULL;

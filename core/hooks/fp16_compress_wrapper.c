@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The fp16_compress_wrapper: another hook sees the bucket in f16, and its f16 result goes to the reducer as it is
-** (cast.c, HK-05). State is the inner hook's.
+/* The fp16_compress_wrapper: another hook sees the bucket in f16, and its f16 result goes to the
+** reducer as it is (cast.c, HK-05). State is the inner hook's.
 */
 #include "core/hooks/cast.h"
 #include "core/hooks/hook.h"

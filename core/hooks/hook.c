@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The table of compiled-in hooks, and futures that go on stage by stage.
 **
-** Not here: when hooks are called and what becomes of their results (core/ddp/reducer.c, finalize.c).
+** Not here: when hooks are called and what becomes of their results (core/ddp/reducer.c,
+** finalize.c).
 */
 #include "core/hooks/hook.h"
 
@@ -32,23 +33,28 @@ cddp_status cd_hook_check(const cddp_hook *hook, cddp_error *err)
 {
     if (hook == NULL) return cd_fail(err, CDDP_E_ARG, "the comm hook is NULL");
     if (hook->size < sizeof *hook || hook->abi != CDDP_HOOK_ABI)
-        return cd_fail(err, CDDP_E_ARG, "a comm hook of %u bytes, abi %u; wanted %zu bytes, abi %u", hook->size, hook->abi,
-                       sizeof *hook, CDDP_HOOK_ABI);
-    if (hook->name == NULL || hook->name[0] == '\0') return cd_fail(err, CDDP_E_ARG, "a comm hook without a name");
-    if (hook->run == NULL) return cd_fail(err, CDDP_E_ARG, "comm hook %s has no run function", hook->name);
+        return cd_fail(err, CDDP_E_ARG, "a comm hook of %u bytes, abi %u; wanted %zu bytes, abi %u",
+                       hook->size, hook->abi, sizeof *hook, CDDP_HOOK_ABI);
+    if (hook->name == NULL || hook->name[0] == '\0')
+        return cd_fail(err, CDDP_E_ARG, "a comm hook without a name");
+    if (hook->run == NULL)
+        return cd_fail(err, CDDP_E_ARG, "comm hook %s has no run function", hook->name);
     if ((hook->flags & CDDP_HOOK_STATEFUL) != 0 && (hook->save == NULL || hook->load == NULL))
-        return cd_fail(err, CDDP_E_ARG, "comm hook %s says it is stateful but has no %s function", hook->name,
-                       hook->save == NULL ? "save" : "load");
+        return cd_fail(err, CDDP_E_ARG, "comm hook %s says it is stateful but has no %s function",
+                       hook->name, hook->save == NULL ? "save" : "load");
     if ((hook->accumulate == NULL) != (hook->begin_backward == NULL))
-        return cd_fail(err, CDDP_E_ARG,
-                       "comm hook %s has one of accumulate and begin_backward; they come only as a pair", hook->name);
+        return cd_fail(
+            err, CDDP_E_ARG,
+            "comm hook %s has one of accumulate and begin_backward; they come only as a pair",
+            hook->name);
     if (hook->create == NULL && hook->destroy != NULL)
-        return cd_fail(err, CDDP_E_ARG, "comm hook %s has a destroy function but no create function", hook->name);
+        return cd_fail(err, CDDP_E_ARG,
+                       "comm hook %s has a destroy function but no create function", hook->name);
     return CDDP_OK;
 }
 
-cddp_status cd_future_advance(cddp_future *future, void *self, cddp_grad_bucket *bucket, bool *complete,
-                              cddp_error *err)
+cddp_status cd_future_advance(cddp_future *future, void *self, cddp_grad_bucket *bucket,
+                              bool *complete, cddp_error *err)
 {
     for (uint32_t i = 0; i < future->work_count; i++) {
         cddp_work *work = future->works[i];
@@ -71,11 +77,15 @@ void cd_future_abandon(cddp_future *future)
     *future = (cddp_future){.size = sizeof *future};
 }
 
-cddp_status cd_future_add_allreduce(cddp_future *future, const cddp_grad_bucket *bucket, const cddp_tensor *t,
-                                    cddp_group *group, cddp_error *err)
+cddp_status cd_future_add_allreduce(cddp_future *future, const cddp_grad_bucket *bucket,
+                                    const cddp_tensor *t, cddp_group *group, cddp_error *err)
 {
     CD_ASSERT(future->work_count < CDDP_FUTURE_WORKS_MAX);
-    cddp_collective c = {.size = sizeof c, .op = CDDP_OP_ALLREDUCE, .reduce_op = CDDP_RED_SUM, .input = *t, .output = *t,
+    cddp_collective c = {.size = sizeof c,
+                         .op = CDDP_OP_ALLREDUCE,
+                         .reduce_op = CDDP_RED_SUM,
+                         .input = *t,
+                         .output = *t,
                          .label = (uint64_t)bucket->index + 1};
     CD_TRY(cddp_group_post(group, &c, &future->works[future->work_count], err));
     future->work_count++;
@@ -85,14 +95,17 @@ cddp_status cd_future_add_allreduce(cddp_future *future, const cddp_grad_bucket 
 cddp_status cd_hook_refuse_sparse(const cddp_grad_bucket *bucket, const char *name, cddp_error *err)
 {
     if (bucket->sparse != NULL)
-        return cd_fail(err, CDDP_E_UNSUPPORTED, "comm hook %s works on flat buckets; bucket %u holds a sparse gradient",
+        return cd_fail(err, CDDP_E_UNSUPPORTED,
+                       "comm hook %s works on flat buckets; bucket %u holds a sparse gradient",
                        name, bucket->index);
     return CDDP_OK;
 }
 
-cddp_status cd_hook_refuse_options(const cddp_hook_context *context, const char *name, cddp_error *err)
+cddp_status cd_hook_refuse_options(const cddp_hook_context *context, const char *name,
+                                   cddp_error *err)
 {
     if (context->options != NULL && context->options[0] != '\0')
-        return cd_fail(err, CDDP_E_CONFIG, "comm hook %s takes no options; got \"%s\"", name, context->options);
+        return cd_fail(err, CDDP_E_CONFIG, "comm hook %s takes no options; got \"%s\"", name,
+                       context->options);
     return CDDP_OK;
 }

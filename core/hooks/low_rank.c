@@ -7,16 +7,18 @@
 **   stage_q  orthogonalise P; Q = Mᵀ·P                                → all-reduce of Q
 **   stage_m  Q ÷ W; M = P·Qᵀ; error -= M
 **
-** Three chained collectives, issued even when empty, so that all ranks issue the same. In the vanilla phase a
-** bucket is pre-divided and summed, exactly the allreduce hook.
+** Three chained collectives, issued even when empty, so that all ranks issue the same. In the
+** vanilla phase a bucket is pre-divided and summed, exactly the allreduce hook.
 **
 ** Invariants:
-**   L1  a slot's error is what its gradient still owes: Σ outputs = Σ inputs - error, per parameter (PSG-11);
+**   L1  a slot's error is what its gradient still owes: Σ outputs = Σ inputs - error, per parameter
+**       (PSG-11);
 **   L2  Q of a slot has the columns of its matrix and the rank it was made for, or is not there;
 **   L3  the iteration grows by one per backward, on its last bucket (PSG-03).
 **
-** Deviations from PyTorch, on purpose: a zero column stays zero instead of becoming NaN (PSG-08); Gram-Schmidt
-** in f64 for every rank and dtype; the padding of the batched form carries no error of its own.
+** Deviations from PyTorch, on purpose: a zero column stays zero instead of becoming NaN (PSG-08);
+** Gram-Schmidt in f64 for every rank and dtype; the padding of the batched form carries no error of
+** its own.
 */
 #include "core/hooks/low_rank.h"
 
@@ -33,12 +35,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define TRACE 0x1p-100   /* far below half a unit of what a gradient leaves in Q, far above the smallest number */
+/* far below half a unit of what a gradient leaves in Q, far above the smallest number */
+#define TRACE 0x1p-100
 #define TRACE_F16 0x1p-20 /* where numbers end at 2^-24 */
 
 #define NO_SUCH "PyTorch has no such option"
 
 static const cd_option option_table[] = {
+    /* clang-format off */
     {"matrix_approximation_rank", CD_OPTION_COUNT, offsetof(cd_low_rank_settings, rank), 1, 4096, NULL},
     {"start_powerSGD_iter", CD_OPTION_COUNT, offsetof(cd_low_rank_settings, start), 0, 1e15, NULL},
     {"min_compression_rate", CD_OPTION_REAL, offsetof(cd_low_rank_settings, min_rate), 0, 1e9, NULL},
@@ -56,6 +60,7 @@ static const cd_option option_table[] = {
     {"update_state", CD_OPTION_REFUSED, 0, 0, 0, NO_SUCH "; the state is updated on every backward"},
     {"warm_up_beta_factor", CD_OPTION_REFUSED, 0, 0, 0, NO_SUCH "; start_powerSGD_iter says when compression begins"},
     {"lr_scheduler", CD_OPTION_REFUSED, 0, 0, 0, NO_SUCH "; a hook has no learning rate, the optimizer has"},
+    /* clang-format on */
 };
 
 /* "0:1/100:2/500:4": from iteration 100 on rank 2, and so on. Iterations grow. */
@@ -72,7 +77,9 @@ static cddp_status schedule_parse(cd_low_rank *s, cddp_error *err)
             ok = end != at && (*end == '/' || *end == '\0') && rank >= 1 && rank <= 4096;
         }
         if (!ok || (s->step_count > 0 && from <= last) || s->step_count == CD_LOW_RANK_STEPS_MAX)
-            return cd_fail(err, CDDP_E_CONFIG, "%s: rank_schedule=%s is not iteration:rank/iteration:rank… with growing iterations",
+            return cd_fail(err, CDDP_E_CONFIG,
+                           "%s: rank_schedule=%s is not iteration:rank/iteration:rank… with "
+                           "growing iterations",
                            s->name, s->settings.schedule);
         s->steps[s->step_count++] = (cd_low_rank_step){from, rank};
         last = from;
@@ -85,18 +92,26 @@ static cddp_status check_settings(cd_low_rank *s, const cddp_hook_context *conte
 {
     const cd_low_rank_settings *o = &s->settings;
     if ((o->error_feedback || o->warm_start) && o->start <= 1)
-        return cd_fail(err, CDDP_E_CONFIG, "%s: start_powerSGD_iter is %" PRIu64 " and must be above 1 with error feedback or warm start: "
-                       "buckets are rebuilt after the first iterations", s->name, o->start);
+        return cd_fail(err, CDDP_E_CONFIG,
+                       "%s: start_powerSGD_iter is %" PRIu64
+                       " and must be above 1 with error feedback or warm start: "
+                       "buckets are rebuilt after the first iterations",
+                       s->name, o->start);
     if (o->feedback_every > 1 && !o->error_feedback)
-        return cd_fail(err, CDDP_E_CONFIG, "%s: feedback_every_n_iters has no effect without error feedback", s->name);
+        return cd_fail(err, CDDP_E_CONFIG,
+                       "%s: feedback_every_n_iters has no effect without error feedback", s->name);
     if (o->comm_device[0] != '\0' && strcmp(o->comm_device, "cpu") != 0)
-        return cd_fail(err, CDDP_E_CONFIG, "%s: comm_device=%s: tensors are reduced where they live", s->name, o->comm_device);
+        return cd_fail(err, CDDP_E_CONFIG,
+                       "%s: comm_device=%s: tensors are reduced where they live", s->name,
+                       o->comm_device);
     if (context->inner != NULL)
-        return cd_fail(err, CDDP_E_CONFIG, "%s does not wrap another hook; got %s", s->name, context->inner->name);
+        return cd_fail(err, CDDP_E_CONFIG, "%s does not wrap another hook; got %s", s->name,
+                       context->inner->name);
     return schedule_parse(s, err);
 }
 
-cddp_status cd_low_rank_create(const cddp_hook_context *context, bool batched, void **self, cddp_error *err)
+cddp_status cd_low_rank_create(const cddp_hook_context *context, bool batched, void **self,
+                               cddp_error *err)
 {
     cddp_status status = CDDP_OK;
     cd_low_rank *s = cd_allocate_zero(context->allocator, sizeof *s);
@@ -109,9 +124,16 @@ cddp_status cd_low_rank_create(const cddp_hook_context *context, bool batched, v
     s->group = context->group;
     s->model = cd_state_model_of(context);
     s->world_size = cddp_group_size(context->group);
-    s->settings = (cd_low_rank_settings){.rank = 1, .start = 1000, .min_rate = 2, .error_feedback = true, .warm_start = true,
-                                         .stats_every = 10000, .feedback_every = 1, .bytes_per_weight = 4};
-    CD_TRY_OUT(cd_options_read(name, option_table, sizeof option_table / sizeof option_table[0], context->options, &s->settings, err));
+    s->settings = (cd_low_rank_settings){.rank = 1,
+                                         .start = 1000,
+                                         .min_rate = 2,
+                                         .error_feedback = true,
+                                         .warm_start = true,
+                                         .stats_every = 10000,
+                                         .feedback_every = 1,
+                                         .bytes_per_weight = 4};
+    CD_TRY_OUT(cd_options_read(name, option_table, sizeof option_table / sizeof option_table[0],
+                               context->options, &s->settings, err));
     CD_TRY_OUT(check_settings(s, context, err));
     *self = s;
     return CDDP_OK;
@@ -123,16 +145,14 @@ out:
 static uint64_t rank_now(const cd_low_rank *s)
 {
     uint64_t rank = s->settings.rank;
-    for (uint32_t i = 0; i < s->step_count && s->steps[i].from <= s->iteration; i++) rank = s->steps[i].rank;
+    for (uint32_t i = 0; i < s->step_count && s->steps[i].from <= s->iteration; i++)
+        rank = s->steps[i].rank;
     return rank;
 }
 
 /* ---- matrices of a bucket ---- */
 
-static int64_t least(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* PSG-05: is it worth it? */
 static bool pays(const cd_low_rank *s, int64_t n, int64_t m, int64_t r)
@@ -163,19 +183,28 @@ static cd_low_rank_matrix square_of(const cd_low_rank *s, const cddp_grad_bucket
 {
     int64_t side = 0, numel = cddp_tensor_numel(&bucket->buffer);
     while (side * side < numel) side++;
-    return (cd_low_rank_matrix){.parameter = bucket->parameter_ids[0], .rows = side, .columns = side, .rank = least(side, (int64_t)rank_now(s)),
+    return (cd_low_rank_matrix){.parameter = bucket->parameter_ids[0],
+                                .rows = side,
+                                .columns = side,
+                                .rank = least(side, (int64_t)rank_now(s)),
                                 .is_whole = rank_now(s) >= (uint64_t)side};
 }
 
 /* The k-th gradient as a matrix; false where it travels as it is. */
-static bool find_matrix(const cd_low_rank *s, const cddp_grad_bucket *bucket, uint32_t k, cd_low_rank_matrix *m)
+static bool find_matrix(const cd_low_rank *s, const cddp_grad_bucket *bucket, uint32_t k,
+                        cd_low_rank_matrix *m)
 {
     const cddp_tensor *g = &bucket->gradients[k];
-    int64_t numel = bucket->lengths[k], rows = g->dim_count > 0 ? g->sizes[0] : 1, columns = rows > 0 ? numel / rows : 0;
+    int64_t numel = bucket->lengths[k], rows = g->dim_count > 0 ? g->sizes[0] : 1,
+            columns = rows > 0 ? numel / rows : 0;
     if (g->dim_count <= 1) columns = 1;
     int64_t rank = least(least(rows, columns), (int64_t)rank_now(s));
-    *m = (cd_low_rank_matrix){.parameter = bucket->parameter_ids[k], .rows = rows, .columns = columns, .rank = rank,
-                              .is_whole = rank_now(s) >= (uint64_t)least(rows, columns), .at = bucket->offsets[k]};
+    *m = (cd_low_rank_matrix){.parameter = bucket->parameter_ids[k],
+                              .rows = rows,
+                              .columns = columns,
+                              .rank = rank,
+                              .is_whole = rank_now(s) >= (uint64_t)least(rows, columns),
+                              .at = bucket->offsets[k]};
     return numel > 0 && pays(s, rows, columns, rank);
 }
 
@@ -201,7 +230,8 @@ uint64_t cd_low_rank_promise(const void *self, const cddp_grad_bucket *bucket)
     return (uint64_t)sent * cddp_dtype_bytes(bucket->buffer.dtype);
 }
 
-static cddp_status split(cd_low_rank *s, cd_low_rank_job *job, const cddp_grad_bucket *bucket, cddp_error *err)
+static cddp_status split(cd_low_rank *s, cd_low_rank_job *job, const cddp_grad_bucket *bucket,
+                         cddp_error *err)
 {
     job->matrix_count = job->rest_count = 0;
     job->rest_numel = 0;
@@ -228,8 +258,8 @@ static cddp_status split(cd_low_rank *s, cd_low_rank_job *job, const cddp_grad_b
     return CDDP_OK;
 }
 
-cddp_tensor cd_low_rank_matrix_view(const cd_low_rank *s, const cd_low_rank_job *job, const cddp_grad_bucket *bucket,
-                                    const cd_low_rank_matrix *m)
+cddp_tensor cd_low_rank_matrix_view(const cd_low_rank *s, const cd_low_rank_job *job,
+                                    const cddp_grad_bucket *bucket, const cd_low_rank_matrix *m)
 {
     int64_t sizes[2] = {m->rows, m->columns};
     const cddp_tensor *flat = s->batched ? &job->square : &bucket->buffer;
@@ -239,7 +269,8 @@ cddp_tensor cd_low_rank_matrix_view(const cd_low_rank *s, const cd_low_rank_job 
 static cddp_tensor factor_of(const cddp_tensor *memory, int64_t at, int64_t rows, int64_t rank)
 {
     int64_t sizes[2] = {rows, rank};
-    return cddp_tensor_of(memory->device, memory->storage, memory->offset + at, memory->dtype, sizes, 2);
+    return cddp_tensor_of(memory->device, memory->storage, memory->offset + at, memory->dtype,
+                          sizes, 2);
 }
 
 cddp_tensor cd_low_rank_p_view(const cd_low_rank_job *job, const cd_low_rank_matrix *m)
@@ -256,11 +287,12 @@ cddp_tensor cd_low_rank_q_view(const cd_low_rank_job *job, const cd_low_rank_mat
 
 static bool feeds_back(const cd_low_rank *s)
 {
-    return s->settings.error_feedback && (s->iteration - s->settings.start) % s->settings.feedback_every == 0;
+    return s->settings.error_feedback &&
+           (s->iteration - s->settings.start) % s->settings.feedback_every == 0;
 }
 
-/* Before compression: what is owed goes in, and the corrected gradient is what will be owed if nothing is sent.
-** In iterations without feedback the debt only grows. */
+/* Before compression: what is owed goes in, and the corrected gradient is what will be owed if
+** nothing is sent. In iterations without feedback the debt only grows. */
 static cddp_status errors_begin(cd_low_rank *s, const cddp_grad_bucket *bucket, cddp_error *err)
 {
     const cddp_device *d = bucket->buffer.device;
@@ -283,7 +315,8 @@ static cddp_status errors_end(cd_low_rank *s, const cddp_grad_bucket *bucket, cd
     const cddp_device *d = bucket->buffer.device;
     for (uint32_t k = 0; s->settings.error_feedback && k < bucket->parameter_count; k++) {
         cd_low_rank_slot *slot = NULL;
-        cddp_tensor out = cddp_tensor_slice(&bucket->buffer, bucket->offsets[k], bucket->lengths[k]);
+        cddp_tensor out =
+            cddp_tensor_slice(&bucket->buffer, bucket->offsets[k], bucket->lengths[k]);
         CD_TRY(cd_low_rank_slot_find(s, bucket->parameter_ids[k], &out, &slot, err));
         CD_TRY(d->axpy(&slot->error, -1.0, &out, NULL, err));
     }
@@ -293,26 +326,34 @@ static cddp_status errors_end(cd_low_rank *s, const cddp_grad_bucket *bucket, cd
 /* ---- factors ---- */
 
 /* The first Q of a warm start stays known: see factor_begin. */
-static cddp_status first_find(cd_low_rank *s, cd_low_rank_slot *slot, const cddp_tensor *q, cd_prng *prng, cddp_tensor *first, cddp_error *err)
+static cddp_status first_find(cd_low_rank *s, cd_low_rank_slot *slot, const cddp_tensor *q,
+                              cd_prng *prng, cddp_tensor *first, cddp_error *err)
 {
-    bool is_known = slot->first_numel == cddp_tensor_numel(q) && slot->first.device == q->device && slot->first.dtype == q->dtype;
+    bool is_known = slot->first_numel == cddp_tensor_numel(q) && slot->first.device == q->device &&
+                    slot->first.dtype == q->dtype;
     if (!is_known) {
         CD_TRY(cd_low_rank_fill_normal(s, q, prng, err));
         CD_TRY(cd_low_rank_slot_keep_first(slot, q, err));
     }
-    *first = cddp_tensor_of(slot->first.device, slot->first.storage, slot->first.offset, slot->first.dtype, q->sizes, q->dim_count);
+    *first = cddp_tensor_of(slot->first.device, slot->first.storage, slot->first.offset,
+                            slot->first.dtype, q->sizes, q->dim_count);
     return CDDP_OK;
 }
 
-/* The first Q, turned by a number of elements that is drawn in each iteration: always along the same columns, only what lies along them
-** would ever be sent of an error that waits while gradients are zero. */
-static cddp_status trace_add(const cd_low_rank *s, const cd_prng *prng, const cddp_tensor *q, const cddp_tensor *first, cddp_error *err)
+/* The first Q, turned by a number of elements that is drawn in each iteration: always along the
+** same columns, only what lies along them would ever be sent of an error that waits while gradients
+** are zero. */
+static cddp_status trace_add(const cd_low_rank *s, const cd_prng *prng, const cddp_tensor *q,
+                             const cddp_tensor *first, cddp_error *err)
 {
     const double trace = q->dtype == CDDP_F16 ? TRACE_F16 : TRACE;
     cd_prng drawn = cd_prng_split_index(prng, "turn", s->iteration);
-    const int64_t numel = cddp_tensor_numel(q), turn = numel > 0 ? (int64_t)cd_prng_below(&drawn, (uint64_t)numel) : 0;
-    const cddp_tensor head = cddp_tensor_slice(q, 0, numel - turn), tail = cddp_tensor_slice(q, numel - turn, turn);
-    const cddp_tensor from = cddp_tensor_slice(first, turn, numel - turn), rest = cddp_tensor_slice(first, 0, turn);
+    const int64_t numel = cddp_tensor_numel(q),
+                  turn = numel > 0 ? (int64_t)cd_prng_below(&drawn, (uint64_t)numel) : 0;
+    const cddp_tensor head = cddp_tensor_slice(q, 0, numel - turn),
+                      tail = cddp_tensor_slice(q, numel - turn, turn);
+    const cddp_tensor from = cddp_tensor_slice(first, turn, numel - turn),
+                      rest = cddp_tensor_slice(first, 0, turn);
     CD_TRY(q->device->axpy(&head, trace, &from, NULL, err));
     if (turn > 0) CD_TRY(q->device->axpy(&tail, trace, &rest, NULL, err));
     return CDDP_OK;
@@ -320,16 +361,20 @@ static cddp_status trace_add(const cd_low_rank *s, const cd_prng *prng, const cd
 
 /* Where Q starts: the last one when warm, else random normals that every rank draws alike.
 **
-** Columns of the last one along which there was nothing to send are zero, as all of them after a gradient of zeros, and would stay so:
-** from zeros nothing is ever sent again. So a trace of the first Q is added to every last one, too small to be seen beside numbers that are
-** not zero; where all are, it is what remains, and orthonormal columns come of it. Nobody has to look for zeros, which a device of its own
-** would have to be waited for. */
-static cddp_status factor_begin(cd_low_rank *s, cd_low_rank_job *job, const cd_low_rank_matrix *m, cddp_error *err)
+** Columns of the last one along which there was nothing to send are zero, as all of them after a
+** gradient of zeros, and would stay so: from zeros nothing is ever sent again. So a trace of the
+** first Q is added to every last one, too small to be seen beside numbers that are not zero; where
+** all are, it is what remains, and orthonormal columns come of it. Nobody has to look for zeros,
+** which a device of its own would have to be waited for. */
+static cddp_status factor_begin(cd_low_rank *s, cd_low_rank_job *job, const cd_low_rank_matrix *m,
+                                cddp_error *err)
 {
     cddp_tensor q = cd_low_rank_q_view(job, m), first;
     cd_low_rank_slot *slot = &s->slots[m->parameter];
-    const bool kept = slot->q_numel == m->columns * m->rank && slot->q_rank == m->rank, is_warm = s->settings.warm_start;
-    cd_prng seed = cd_prng_seed(s->settings.seed), prng = cd_prng_split_index(&seed, "powersgd", m->parameter);
+    const bool kept = slot->q_numel == m->columns * m->rank && slot->q_rank == m->rank,
+               is_warm = s->settings.warm_start;
+    cd_prng seed = cd_prng_seed(s->settings.seed),
+            prng = cd_prng_split_index(&seed, "powersgd", m->parameter);
     if (is_warm) {
         CD_TRY(first_find(s, slot, &q, &prng, &first, err));
         CD_TRY(cd_low_rank_bring(s, &q, kept ? &slot->q : &first, err));
@@ -345,7 +390,8 @@ static cddp_status factor_begin(cd_low_rank *s, cd_low_rank_job *job, const cd_l
     return CDDP_OK;
 }
 
-static cddp_status factor_end(cd_low_rank *s, const cd_low_rank_job *job, const cd_low_rank_matrix *m, cddp_error *err)
+static cddp_status factor_end(cd_low_rank *s, const cd_low_rank_job *job,
+                              const cd_low_rank_matrix *m, cddp_error *err)
 {
     cd_low_rank_slot *slot = &s->slots[m->parameter];
     cd_low_rank_factor_ended(s, job, m);
@@ -366,57 +412,74 @@ static cddp_status multiply(const cddp_tensor *dst, cddp_matmul operands, cddp_e
 
 /* ---- stages ---- */
 
-static cddp_status stage_p(void *self, cddp_grad_bucket *bucket, cddp_future *future, cddp_error *err);
-static cddp_status stage_q(void *self, cddp_grad_bucket *bucket, cddp_future *future, cddp_error *err);
-static cddp_status stage_m(void *self, cddp_grad_bucket *bucket, cddp_future *future, cddp_error *err);
+static cddp_status stage_p(void *self, cddp_grad_bucket *bucket, cddp_future *future,
+                           cddp_error *err);
+static cddp_status stage_q(void *self, cddp_grad_bucket *bucket, cddp_future *future,
+                           cddp_error *err);
+static cddp_status stage_m(void *self, cddp_grad_bucket *bucket, cddp_future *future,
+                           cddp_error *err);
 
-static cddp_status rest_move(const cd_low_rank_job *job, const cddp_grad_bucket *bucket, bool back, cddp_error *err)
+static cddp_status rest_move(const cd_low_rank_job *job, const cddp_grad_bucket *bucket, bool back,
+                             cddp_error *err)
 {
     int64_t at = 0;
     for (uint32_t i = 0; i < job->rest_count; i++) {
         uint32_t k = job->rest[i];
-        cddp_tensor inside = cddp_tensor_slice(&bucket->buffer, bucket->offsets[k], bucket->lengths[k]);
+        cddp_tensor inside =
+            cddp_tensor_slice(&bucket->buffer, bucket->offsets[k], bucket->lengths[k]);
         cddp_tensor outside = cddp_tensor_slice(&job->uncompressed, at, bucket->lengths[k]);
-        CD_TRY(inside.device->copy(back ? &inside : &outside, back ? &outside : &inside, NULL, err));
+        CD_TRY(
+            inside.device->copy(back ? &inside : &outside, back ? &outside : &inside, NULL, err));
         at += bucket->lengths[k];
     }
     return CDDP_OK;
 }
 
 /* PSG-14: the bucket, then zeros, as a square. */
-static cddp_status square_fill(const cd_low_rank_job *job, const cddp_grad_bucket *bucket, cddp_error *err)
+static cddp_status square_fill(const cd_low_rank_job *job, const cddp_grad_bucket *bucket,
+                               cddp_error *err)
 {
     const cddp_device *d = bucket->buffer.device;
     int64_t numel = cddp_tensor_numel(&bucket->buffer), total = cddp_tensor_numel(&job->square);
-    cddp_tensor head = cddp_tensor_slice(&job->square, 0, numel), tail = cddp_tensor_slice(&job->square, numel, total - numel);
+    cddp_tensor head = cddp_tensor_slice(&job->square, 0, numel),
+                tail = cddp_tensor_slice(&job->square, numel, total - numel);
     CD_TRY(d->copy(&head, &bucket->buffer, NULL, err));
     CD_TRY(d->fill(&tail, 0.0, NULL, err));
     return CDDP_OK;
 }
 
-static cddp_status vanilla_run(cd_low_rank *s, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
+static cddp_status vanilla_run(cd_low_rank *s, cddp_grad_bucket *bucket, cddp_group *group,
+                               cddp_future *future, cddp_error *err)
 {
     if (bucket->is_last) s->iteration++;
-    CD_TRY(bucket->buffer.device->divide(&bucket->buffer, &bucket->buffer, s->world_size, NULL, err));
+    CD_TRY(
+        bucket->buffer.device->divide(&bucket->buffer, &bucket->buffer, s->world_size, NULL, err));
     future->result = bucket->buffer;
     CD_TRY(cd_future_add_allreduce(future, bucket, &bucket->buffer, group, err));
     return CDDP_OK;
 }
 
-static cddp_status refuse_bucket(const cd_low_rank *s, const cddp_grad_bucket *bucket, cddp_error *err)
+static cddp_status refuse_bucket(const cd_low_rank *s, const cddp_grad_bucket *bucket,
+                                 cddp_error *err)
 {
     CD_TRY(cd_hook_refuse_sparse(bucket, s->batched ? "batched_powersgd" : "powersgd", err));
     const cddp_device *d = bucket->buffer.device;
     if (!cd_host_can_look(d) && !(cd_host_is_away(d) && CD_DEVICE_HAS(d, orthonormalize)))
-        return cd_fail(err, CDDP_E_UNSUPPORTED, "%s needs numbers in host memory, or a device that can orthonormalize; bucket %u is on device %s",
+        return cd_fail(err, CDDP_E_UNSUPPORTED,
+                       "%s needs numbers in host memory, or a device that can orthonormalize; "
+                       "bucket %u is on device %s",
                        s->name, bucket->index, d->name);
-    if (!cddp_dtype_is_float(bucket->buffer.dtype) || (bucket->parameter_count > 0 && bucket->gradients[0].dtype == CDDP_C64))
-        return cd_fail(err, CDDP_E_UNSUPPORTED, "%s takes real gradients only; bucket %u holds %s", s->name, bucket->index,
-                       cddp_dtype_name(bucket->parameter_count > 0 ? bucket->gradients[0].dtype : bucket->buffer.dtype));
+    if (!cddp_dtype_is_float(bucket->buffer.dtype) ||
+        (bucket->parameter_count > 0 && bucket->gradients[0].dtype == CDDP_C64))
+        return cd_fail(err, CDDP_E_UNSUPPORTED, "%s takes real gradients only; bucket %u holds %s",
+                       s->name, bucket->index,
+                       cddp_dtype_name(bucket->parameter_count > 0 ? bucket->gradients[0].dtype
+                                                                   : bucket->buffer.dtype));
     return CDDP_OK;
 }
 
-cddp_status cd_low_rank_run(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
+cddp_status cd_low_rank_run(void *self, cddp_grad_bucket *bucket, cddp_group *group,
+                            cddp_future *future, cddp_error *err)
 {
     cd_low_rank *s = self;
     cd_low_rank_job *job = NULL;
@@ -426,15 +489,19 @@ cddp_status cd_low_rank_run(void *self, cddp_grad_bucket *bucket, cddp_group *gr
     cd_low_rank_law_begin(s, job, bucket);
     CD_TRY(errors_begin(s, bucket, err));
     CD_TRY(split(s, job, bucket, err));
-    if (job->matrix_count > 0) cddp_tracer_mark(s->tracer, "powersgd_compresses", job->matrix_count);
-    if (s->batched) CD_TRY(square_fill(job, bucket, err));
-    else CD_TRY(rest_move(job, bucket, false, err));
+    if (job->matrix_count > 0)
+        cddp_tracer_mark(s->tracer, "powersgd_compresses", job->matrix_count);
+    if (s->batched)
+        CD_TRY(square_fill(job, bucket, err));
+    else
+        CD_TRY(rest_move(job, bucket, false, err));
     cd_low_rank_rest_begin(s, job, bucket);
     cd_low_rank_factors_begin(job);
     for (uint32_t i = 0; i < job->matrix_count; i++) {
         const cd_low_rank_matrix *m = &job->matrices[i];
         CD_TRY(factor_begin(s, job, m, err));
-        cddp_tensor matrix = cd_low_rank_matrix_view(s, job, bucket, m), p = cd_low_rank_p_view(job, m), q = cd_low_rank_q_view(job, m);
+        cddp_tensor matrix = cd_low_rank_matrix_view(s, job, bucket, m),
+                    p = cd_low_rank_p_view(job, m), q = cd_low_rank_q_view(job, m);
         CD_TRY(multiply(&p, (cddp_matmul){.a = &matrix, .b = &q}, err));
     }
     cd_low_rank_factors_end(s, job, bucket);
@@ -448,12 +515,14 @@ cddp_status cd_low_rank_run(void *self, cddp_grad_bucket *bucket, cddp_group *gr
     return CDDP_OK;
 }
 
-static cddp_status stage_p(void *self, cddp_grad_bucket *bucket, cddp_future *future, cddp_error *err)
+static cddp_status stage_p(void *self, cddp_grad_bucket *bucket, cddp_future *future,
+                           cddp_error *err)
 {
     cd_low_rank *s = self;
     cd_low_rank_job *job = NULL;
     CD_TRY(cd_low_rank_job_find(s, bucket, &job, err));
-    CD_TRY(job->uncompressed.device->divide(&job->uncompressed, &job->uncompressed, s->world_size, NULL, err));
+    CD_TRY(job->uncompressed.device->divide(&job->uncompressed, &job->uncompressed, s->world_size,
+                                            NULL, err));
     CD_TRY(rest_move(job, bucket, true, err));
     cd_low_rank_rest_end(s, job, bucket);
     CD_TRY(cd_future_add_allreduce(future, bucket, &job->p, s->group, err));
@@ -461,14 +530,16 @@ static cddp_status stage_p(void *self, cddp_grad_bucket *bucket, cddp_future *fu
     return CDDP_OK;
 }
 
-static cddp_status stage_q(void *self, cddp_grad_bucket *bucket, cddp_future *future, cddp_error *err)
+static cddp_status stage_q(void *self, cddp_grad_bucket *bucket, cddp_future *future,
+                           cddp_error *err)
 {
     cd_low_rank *s = self;
     cd_low_rank_job *job = NULL;
     CD_TRY(cd_low_rank_job_find(s, bucket, &job, err));
     for (uint32_t i = 0; i < job->matrix_count; i++) {
         const cd_low_rank_matrix *m = &job->matrices[i];
-        cddp_tensor matrix = cd_low_rank_matrix_view(s, job, bucket, m), p = cd_low_rank_p_view(job, m), q = cd_low_rank_q_view(job, m);
+        cddp_tensor matrix = cd_low_rank_matrix_view(s, job, bucket, m),
+                    p = cd_low_rank_p_view(job, m), q = cd_low_rank_q_view(job, m);
         CD_TRY(cd_low_rank_orthogonalize(s, &p, err));
         CD_TRY(multiply(&q, (cddp_matmul){.a = &matrix, .b = &p, .a_transposed = true}, err));
     }
@@ -478,7 +549,8 @@ static cddp_status stage_q(void *self, cddp_grad_bucket *bucket, cddp_future *fu
     return CDDP_OK;
 }
 
-static void count_elements(cd_low_rank *s, const cd_low_rank_job *job, const cddp_grad_bucket *bucket)
+static void count_elements(cd_low_rank *s, const cd_low_rank_job *job,
+                           const cddp_grad_bucket *bucket)
 {
     s->elements_before += (uint64_t)cddp_tensor_numel(&bucket->buffer);
     s->elements_after += (uint64_t)(job->rest_numel + job->p_numel + job->q_numel);
@@ -486,12 +558,14 @@ static void count_elements(cd_low_rank *s, const cd_low_rank_job *job, const cdd
     s->iteration++;
     if (s->iteration % s->settings.stats_every != 0 || s->elements_after == 0) return;
     cd_low_rank_statistics told = cd_low_rank_get_statistics(s);
-    cddp_tracer_mark(s->tracer, "powersgd_compression_permille", (int64_t)(1000 * s->elements_before / s->elements_after));
+    cddp_tracer_mark(s->tracer, "powersgd_compression_permille",
+                     (int64_t)(1000 * s->elements_before / s->elements_after));
     cddp_tracer_mark(s->tracer, "powersgd_bytes_before", (int64_t)told.bytes_before);
     cddp_tracer_mark(s->tracer, "powersgd_bytes_after", (int64_t)told.bytes_after);
 }
 
-static cddp_status stage_m(void *self, cddp_grad_bucket *bucket, cddp_future *future, cddp_error *err)
+static cddp_status stage_m(void *self, cddp_grad_bucket *bucket, cddp_future *future,
+                           cddp_error *err)
 {
     cd_low_rank *s = self;
     cd_low_rank_job *job = NULL;
@@ -499,7 +573,8 @@ static cddp_status stage_m(void *self, cddp_grad_bucket *bucket, cddp_future *fu
     CD_TRY(job->q.device->divide(&job->q, &job->q, s->world_size, NULL, err));
     for (uint32_t i = 0; i < job->matrix_count; i++) {
         const cd_low_rank_matrix *m = &job->matrices[i];
-        cddp_tensor matrix = cd_low_rank_matrix_view(s, job, bucket, m), p = cd_low_rank_p_view(job, m), q = cd_low_rank_q_view(job, m);
+        cddp_tensor matrix = cd_low_rank_matrix_view(s, job, bucket, m),
+                    p = cd_low_rank_p_view(job, m), q = cd_low_rank_q_view(job, m);
         CD_TRY(multiply(&matrix, (cddp_matmul){.a = &p, .b = &q, .b_transposed = true}, err));
         CD_TRY(factor_end(s, job, m, err));
     }
@@ -519,6 +594,7 @@ cd_low_rank_statistics cd_low_rank_get_statistics(const void *self)
 {
     const cd_low_rank *s = self;
     double weight = s->settings.bytes_per_weight;
-    return (cd_low_rank_statistics){s->iteration, s->elements_before, s->elements_after, weight * (double)s->elements_before,
+    return (cd_low_rank_statistics){s->iteration, s->elements_before, s->elements_after,
+                                    weight * (double)s->elements_before,
                                     weight * (double)s->elements_after};
 }

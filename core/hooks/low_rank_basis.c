@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Random factors and Gram-Schmidt, in f64, so that the dtype of the bucket costs one rounding. Factors are drawn on the host; a device
-** whose memory is its own orthonormalises there. */
+/* Random factors and Gram-Schmidt, in f64, so that the dtype of the bucket costs one rounding.
+** Factors are drawn on the host; a device whose memory is its own orthonormalises there. */
 #include "cddp/device.h"
 #include "core/base/alloc.h"
 #include "core/base/error.h"
@@ -17,36 +17,46 @@ static cddp_status basis_reserve(cd_low_rank *s, int64_t numel, cddp_error *err)
     cd_release(s->allocator, s->basis, s->basis_capacity * sizeof *s->basis);
     s->basis_capacity = 0;
     s->basis = cd_allocate(s->allocator, (size_t)numel * sizeof *s->basis);
-    if (s->basis == NULL) return cd_fail(err, CDDP_E_NOMEM, "%s: no memory for a basis of %lld numbers", s->name, (long long)numel);
+    if (s->basis == NULL)
+        return cd_fail(err, CDDP_E_NOMEM, "%s: no memory for a basis of %lld numbers", s->name,
+                       (long long)numel);
     s->basis_capacity = (size_t)numel;
     return CDDP_OK;
 }
 
 static cddp_tensor basis_view(const cd_low_rank *s, const cddp_tensor *matrix)
 {
-    return cddp_tensor_of(cddp_device_cpu(), s->basis, 0, CDDP_F64, matrix->sizes, matrix->dim_count);
+    return cddp_tensor_of(cddp_device_cpu(), s->basis, 0, CDDP_F64, matrix->sizes,
+                          matrix->dim_count);
 }
 
 /* To another device the numbers go in its dtype, rounded as a copy rounds them. */
-cddp_status cd_low_rank_bring(cd_low_rank *s, const cddp_tensor *to, const cddp_tensor *from, cddp_error *err)
+cddp_status cd_low_rank_bring(cd_low_rank *s, const cddp_tensor *to, const cddp_tensor *from,
+                              cddp_error *err)
 {
-    if (from->device == to->device || !cd_host_is_away(to->device)) return to->device->copy(to, from, NULL, err);
+    if (from->device == to->device || !cd_host_is_away(to->device))
+        return to->device->copy(to, from, NULL, err);
     int64_t numel = cddp_tensor_numel(to);
     size_t bytes = (size_t)numel * cddp_dtype_bytes(to->dtype);
     CD_TRY(cd_host_memory_reserve(s->allocator, &s->staging, bytes, err));
-    cddp_tensor staged = cd_host_memory_tensor(&s->staging, to->dtype, numel), flat = cddp_tensor_of(from->device, from->storage, from->offset, from->dtype, &numel, 1);
+    cddp_tensor staged = cd_host_memory_tensor(&s->staging, to->dtype, numel),
+                flat = cddp_tensor_of(from->device, from->storage, from->offset, from->dtype,
+                                      &numel, 1);
     CD_TRY(flat.device->copy(&staged, &flat, NULL, err));
     return to->device->write(to, s->staging.block, bytes, err);
 }
 
-/* Box and Muller: two uniforms to one normal. The first is in (0, 1], so its logarithm is finite. */
+/* Box and Muller: two uniforms to one normal. The first is in (0, 1], so its logarithm is
+** finite. */
 static double normal(cd_prng *prng)
 {
-    double u = ((double)(cd_prng_next(prng) >> 11) + 1.0) * 0x1p-53, v = (double)(cd_prng_next(prng) >> 11) * 0x1p-53;
+    double u = ((double)(cd_prng_next(prng) >> 11) + 1.0) * 0x1p-53,
+           v = (double)(cd_prng_next(prng) >> 11) * 0x1p-53;
     return sqrt(-2.0 * cd_log(u)) * cd_cospi(2.0 * v);
 }
 
-cddp_status cd_low_rank_fill_normal(cd_low_rank *s, const cddp_tensor *q, cd_prng *prng, cddp_error *err)
+cddp_status cd_low_rank_fill_normal(cd_low_rank *s, const cddp_tensor *q, cd_prng *prng,
+                                    cddp_error *err)
 {
     int64_t numel = cddp_tensor_numel(q);
     CD_TRY(basis_reserve(s, numel, err));
@@ -58,7 +68,8 @@ cddp_status cd_low_rank_fill_normal(cd_low_rank *s, const cddp_tensor *q, cd_prn
 cddp_status cd_low_rank_orthogonalize(cd_low_rank *s, const cddp_tensor *matrix, cddp_error *err)
 {
     int64_t rows = matrix->sizes[0], rank = matrix->sizes[1];
-    if (cd_host_is_away(matrix->device)) return matrix->device->orthonormalize(matrix, s->settings.epsilon, NULL, err);
+    if (cd_host_is_away(matrix->device))
+        return matrix->device->orthonormalize(matrix, s->settings.epsilon, NULL, err);
     CD_TRY(basis_reserve(s, rows * rank, err));
     cddp_tensor f64 = basis_view(s, matrix);
     CD_TRY(matrix->device->copy(&f64, matrix, NULL, err));

@@ -1,44 +1,52 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What PowerSGD promises about one bucket, as numbers that the trace keeps: nothing is lost, and what is sent is a projection.
+/* What PowerSGD promises about one bucket, as numbers that the trace keeps: nothing is lost, and
+** what is sent is a projection.
 **
 ** Error feedback (PSG-11) means, element by element,
 **
 **     gradient + old error  =  output + new error
 **
-** and therefore also for the sums over a bucket, with signs by place, so that what went to a neighbour shows too. The hook computes both sides apart from each other, from what it was
-** given and from what it left behind. Each element is rounded twice on the way, when the error is added and when the
-** output is taken off; everything else is exact, because the result of a subtraction is what is stored. So the sums may
+** and therefore also for the sums over a bucket, with signs by place, so that what went to a
+** neighbour shows too. The hook computes both sides apart from each other, from what it was given
+** and from what it left behind. Each element is rounded twice on the way, when the error is added
+** and when the output is taken off; everything else is exact, because the result of a subtraction
+** is what is stored. So the sums may
 ** differ by u·Σ|corrected| + u·Σ|new error| and twice the smallest step per element.
 **
-** Projection (PSG-11): the output P·Qᵀ is the projection of the ranks' mean A (gradients, corrected) on the columns of P, so
-** Pᵀ·(A - P·Qᵀ) = 0. A is nowhere in one place, but the identity is linear in it: with signs w and v, fixed and arbitrary, so that no
-** error is likely to cancel,
+** Projection (PSG-11): the output P·Qᵀ is the projection of the ranks' mean A (gradients,
+** corrected) on the columns of P, so Pᵀ·(A - P·Qᵀ) = 0. A is nowhere in one place, but the identity
+** is linear in it: with signs w and v, fixed and arbitrary, so that no error is likely to cancel,
 **
 **     Σ over ranks  wᵀPᵀ·A_r·v   =   Σ over ranks  wᵀPᵀ·output·v          (the right sides are alike)
 **
-** where both sides may differ by what rounding leaves, per rank, of a matrix of n × m elements at rank r, u the unit roundoff:
+** where both sides may differ by what rounding leaves, per rank, of a matrix of n × m elements at
+** rank r, u the unit roundoff:
 **   A_rᵀ·P, its sum over W ranks and the division: (γ(n) + u + γ(W - 1) + u, and their products) · Σ|w||P|ᵀ|A_r||v|;
 **   PᵀP = 1 but for the rounding of P: (2u + u², and n·r·2^-50 for Gram-Schmidt in f64) · r · Σ|Q|;
 **   P·Qᵀ: (γ(r) + u) · Σ|w||P|ᵀ|P||Q|ᵀ|v|;
 **   the smallest step for every product, and 2^-52 per operation of these sums themselves.
-** Matrix products of 16-bit numbers are added up in f32 and rounded once, so that γ is f32's there. A column that was left out is zero in P
-** and in Q, and drops out. With orthogonalization_epsilon the columns are shorter than 1, and there is no such identity.
+** Matrix products of 16-bit numbers are added up in f32 and rounded once, so that γ is f32's there.
+** A column that was left out is zero in P and in Q, and drops out. With orthogonalization_epsilon
+** the columns are shorter than 1, and there is no such identity.
 **
-** Losslessness: where the rank asked for is not below a side of the matrix, min(n, m) = k columns span all there is, and the output is A
-** itself, in sums signed by place over the ranks. With δ = 2u + u² + n·k·2^-50 for the orthogonality of a factor, of norm at most 1.1, and c
-** for the rounding of a product, its sum and the division,
-**   n < m: P is square, ‖PPᵀ - 1‖ ≤ n·δ;
-**   m ≤ n: Q, where P began, is square, so A = (A·Q)·Qᵀ up to m·δ; A·Q was rounded by c·√k, its columns lie in P's but for what Gram-Schmidt
+** Losslessness: where the rank asked for is not below a side of the matrix, min(n, m) = k columns
+** span all there is, and the output is A itself, in sums signed by place over the ranks. With δ =
+** 2u + u² + n·k·2^-50 for the orthogonality of a factor, of norm at most 1.1, and c for the
+** rounding of a product, its sum and the division,
+**   n < m: P is square, ‖PPᵀ - 1‖ ≤ n·δ; m ≤ n: Q, where P began, is square, so A = (A·Q)·Qᵀ up to
+**   m·δ; A·Q was rounded by c·√k, its columns lie in P's but for what Gram-Schmidt
 **          leaves, n·k·2^-50, or takes for dependent, and P was rounded by u: another 3u·√k;
 **   then A_rᵀ·P, summed and divided, and P·Qᵀ are rounded: c·√k and (γ(k) + u)·√k;
-** each times 1.1³ at most and ‖A_r‖, of which every rank states its own; times √(n·m) for a sum of so many. A P of fewer columns than n < m
-** says nothing (what A lacks is not known), nor do factors whose k·δ is above 0.1.
+** each times 1.1³ at most and ‖A_r‖, of which every rank states its own; times √(n·m) for a sum of
+** so many. A P of fewer columns than n < m says nothing (what A lacks is not known), nor do factors
+** whose k·δ is above 0.1.
 **
 ** What stays uncompressed comes back as the mean of what the ranks sent (cd_mean_law).
 **
-** Factors (PSG-07): what is drawn at random is drawn alike by all ranks. The first rank speaks for all: it states W times its signed sum,
-** every rank its own, and the sums of both sides agree but for the rounding of W additions. A warm start begins with the very numbers
-** that the round before ended with.
+** Factors (PSG-07): what is drawn at random is drawn alike by all ranks. The first rank speaks for
+** all: it states W times its signed sum, every rank its own, and the sums of both sides agree but
+** for the rounding of W additions. A warm start begins with the very numbers that the round before
+** ended with.
 **
 ** Not here: who judges it (core/check/hook.c).
 */
@@ -62,10 +70,12 @@ static void add_errors(const cd_low_rank *s, const cddp_grad_bucket *bucket, cd_
 /* A law is stated where the host can look without waiting. */
 static bool states_law(const cd_low_rank *s, const cddp_grad_bucket *bucket)
 {
-    return s->tracer != NULL && s->settings.error_feedback && cd_host_can_look(bucket->buffer.device);
+    return s->tracer != NULL && s->settings.error_feedback &&
+           cd_host_can_look(bucket->buffer.device);
 }
 
-void cd_low_rank_law_begin(const cd_low_rank *s, cd_low_rank_job *job, const cddp_grad_bucket *bucket)
+void cd_low_rank_law_begin(const cd_low_rank *s, cd_low_rank_job *job,
+                           const cddp_grad_bucket *bucket)
 {
     cd_host_sums in = {.count = 0};
     if (!states_law(s, bucket)) return;
@@ -75,47 +85,61 @@ void cd_low_rank_law_begin(const cd_low_rank *s, cd_low_rank_job *job, const cdd
     job->law_magnitude = in.magnitude;
 }
 
-void cd_low_rank_law_end(const cd_low_rank *s, const cd_low_rank_job *job, const cddp_grad_bucket *bucket)
+void cd_low_rank_law_end(const cd_low_rank *s, const cd_low_rank_job *job,
+                         const cddp_grad_bucket *bucket)
 {
     cd_host_sums owed = {.count = 0}, out = {.count = 0};
     if (!states_law(s, bucket) || !isfinite(job->law_right)) return; /* an overflow is I-RANGE's */
     add_errors(s, bucket, &owed);
     cd_host_add_all(&out, 0, &bucket->buffer);
     double unit = cd_host_unit(bucket->buffer.dtype), least = cd_host_least(bucket->buffer.dtype);
-    double sums = 0x1p-52 * (double)(out.count + owed.count) * (job->law_magnitude + out.magnitude + owed.magnitude);
-    cddp_law law = {sizeof(cddp_law), "gradient + old error = output + new error, signed sums over the bucket", (int64_t)bucket->index, out.sum + owed.sum,
-                    job->law_right, unit * (job->law_magnitude + owed.magnitude) + 2.0 * (double)out.count * least + sums, false};
+    double sums = 0x1p-52 * (double)(out.count + owed.count) *
+                  (job->law_magnitude + out.magnitude + owed.magnitude);
+    cddp_law law = {sizeof(cddp_law),
+                    "gradient + old error = output + new error, signed sums over the bucket",
+                    (int64_t)bucket->index,
+                    out.sum + owed.sum,
+                    job->law_right,
+                    unit * (job->law_magnitude + owed.magnitude) + 2.0 * (double)out.count * least +
+                        sums,
+                    false};
     cddp_tracer_law(s->tracer, &law);
 }
 
 /* ---- what stays uncompressed ---- */
 
-static bool states_rest(const cd_low_rank *s, const cd_low_rank_job *job, const cddp_grad_bucket *bucket)
+static bool states_rest(const cd_low_rank *s, const cd_low_rank_job *job,
+                        const cddp_grad_bucket *bucket)
 {
-    return s->tracer != NULL && !s->batched && job->rest_count > 0 && cd_host_can_look(bucket->buffer.device);
+    return s->tracer != NULL && !s->batched && job->rest_count > 0 &&
+           cd_host_can_look(bucket->buffer.device);
 }
 
 static void add_rest(const cd_low_rank_job *job, const cddp_grad_bucket *bucket, cd_host_sums *sums)
 {
     for (uint32_t i = 0; i < job->rest_count; i++) {
         uint32_t k = job->rest[i];
-        cddp_tensor slice = cddp_tensor_slice(&bucket->buffer, bucket->offsets[k], bucket->lengths[k]);
+        cddp_tensor slice =
+            cddp_tensor_slice(&bucket->buffer, bucket->offsets[k], bucket->lengths[k]);
         cd_host_add_all(sums, bucket->offsets[k], &slice);
     }
 }
 
-void cd_low_rank_rest_begin(const cd_low_rank *s, cd_low_rank_job *job, const cddp_grad_bucket *bucket)
+void cd_low_rank_rest_begin(const cd_low_rank *s, cd_low_rank_job *job,
+                            const cddp_grad_bucket *bucket)
 {
     job->rest_sent = (cd_host_sums){.count = 0};
     if (states_rest(s, job, bucket)) add_rest(job, bucket, &job->rest_sent);
 }
 
-void cd_low_rank_rest_end(const cd_low_rank *s, const cd_low_rank_job *job, const cddp_grad_bucket *bucket)
+void cd_low_rank_rest_end(const cd_low_rank *s, const cd_low_rank_job *job,
+                          const cddp_grad_bucket *bucket)
 {
     if (!states_rest(s, job, bucket)) return;
     cd_host_sums has = {.count = 0};
     add_rest(job, bucket, &has);
-    const cd_mean_law law = {(int64_t)bucket->index, s->world_size, bucket->buffer.dtype, bucket->buffer.dtype, &job->rest_sent, &has};
+    const cd_mean_law law = {(int64_t)bucket->index, s->world_size,   bucket->buffer.dtype,
+                             bucket->buffer.dtype,   &job->rest_sent, &has};
     cd_mean_law_state(&law, s->tracer);
 }
 
@@ -130,7 +154,8 @@ static cd_host_sums sums_of_factor(const cd_low_rank_job *job, const cd_low_rank
 {
     cd_host_sums sums = {.count = 0};
     const cddp_tensor factor = cddp_tensor_slice(&job->q, m->q_at, m->columns * m->rank);
-    cd_host_add_all(&sums, (int64_t)m->parameter << 32, &factor); /* the same places in every round, wherever the factor lies */
+    /* the same places in every round, wherever the factor lies */
+    cd_host_add_all(&sums, (int64_t)m->parameter << 32, &factor);
     return sums;
 }
 
@@ -141,7 +166,8 @@ void cd_low_rank_factors_begin(cd_low_rank_job *job)
     job->warm_count = 0;
 }
 
-void cd_low_rank_factor_begins(const cd_low_rank *s, cd_low_rank_job *job, const cd_low_rank_matrix *m, bool is_drawn)
+void cd_low_rank_factor_begins(const cd_low_rank *s, cd_low_rank_job *job,
+                               const cd_low_rank_matrix *m, bool is_drawn)
 {
     if (!states_factors(s, job)) return;
     const cd_low_rank_slot *slot = &s->slots[m->parameter];
@@ -151,29 +177,43 @@ void cd_low_rank_factor_begins(const cd_low_rank *s, cd_low_rank_job *job, const
         job->drawn.magnitude += sums.magnitude;
         job->drawn.count += sums.count;
     }
-    if (!s->settings.warm_start || slot->ended_numel != m->columns * m->rank || slot->ended_rank != m->rank) return;
+    if (!s->settings.warm_start || slot->ended_numel != m->columns * m->rank ||
+        slot->ended_rank != m->rank)
+        return;
     job->warm += sums.sum;
     job->warm_ended += slot->ended;
     job->warm_count++;
 }
 
-void cd_low_rank_factors_end(const cd_low_rank *s, const cd_low_rank_job *job, const cddp_grad_bucket *bucket)
+void cd_low_rank_factors_end(const cd_low_rank *s, const cd_low_rank_job *job,
+                             const cddp_grad_bucket *bucket)
 {
     if (!states_factors(s, job)) return;
     const double ranks = s->world_size;
     if (job->drawn.count > 0) {
-        const cddp_law alike = {sizeof(cddp_law), "random factors are drawn alike, signed sums over the bucket", (int64_t)bucket->index,
-                                cddp_group_rank(s->group) == 0 ? ranks * job->drawn.sum : 0, job->drawn.sum,
-                                0x1p-52 * ranks * job->drawn.magnitude, true};
+        const cddp_law alike = {sizeof(cddp_law),
+                                "random factors are drawn alike, signed sums over the bucket",
+                                (int64_t)bucket->index,
+                                cddp_group_rank(s->group) == 0 ? ranks * job->drawn.sum : 0,
+                                job->drawn.sum,
+                                0x1p-52 * ranks * job->drawn.magnitude,
+                                true};
         cddp_tracer_law(s->tracer, &alike);
     }
     if (job->warm_count == 0 || !isfinite(job->warm_ended)) return;
-    const cddp_law warm = {sizeof(cddp_law), "a warm start begins where the last round ended, signed sums over the bucket", (int64_t)bucket->index, job->warm,
-                           job->warm_ended, 0, false};
+    const cddp_law warm = {
+        sizeof(cddp_law),
+        "a warm start begins where the last round ended, signed sums over the bucket",
+        (int64_t)bucket->index,
+        job->warm,
+        job->warm_ended,
+        0,
+        false};
     cddp_tracer_law(s->tracer, &warm);
 }
 
-void cd_low_rank_factor_ended(cd_low_rank *s, const cd_low_rank_job *job, const cd_low_rank_matrix *m)
+void cd_low_rank_factor_ended(cd_low_rank *s, const cd_low_rank_job *job,
+                              const cd_low_rank_matrix *m)
 {
     cd_low_rank_slot *slot = &s->slots[m->parameter];
     if (!states_factors(s, job)) return;
@@ -188,7 +228,8 @@ void cd_low_rank_factor_forget(cd_low_rank_slot *slot) { slot->ended_numel = slo
 
 static bool states_projection(const cd_low_rank *s, const cd_low_rank_job *job)
 {
-    return s->tracer != NULL && job->matrix_count > 0 && !(s->settings.epsilon > 0) && cd_host_can_look(job->p.device);
+    return s->tracer != NULL && job->matrix_count > 0 && !(s->settings.epsilon > 0) &&
+           cd_host_can_look(job->p.device);
 }
 
 typedef struct along {
@@ -224,7 +265,8 @@ static double product_rounding(cddp_dtype dtype, int64_t k)
     return (double)k * unit / (1 - (double)k * unit) + cd_host_unit(dtype);
 }
 
-/* What a product of so many terms, its sum over the ranks and the division leave of the sum of magnitudes, as a part of it. */
+/* What a product of so many terms, its sum over the ranks and the division leave of the sum of
+** magnitudes, as a part of it. */
 static double average_rounding(const cd_low_rank *s, cddp_dtype dtype, int64_t terms)
 {
     double unit = cd_host_unit(dtype), ranks = (s->world_size - 1) * unit;
@@ -250,53 +292,76 @@ static bool has_zero_column(const cddp_tensor *p)
 {
     for (int64_t k = 0; k < p->sizes[1]; k++) {
         bool is_zero = true;
-        for (int64_t i = 0; i < p->sizes[0]; i++) is_zero = is_zero && cd_host_get(p, i * p->sizes[1] + k) == 0;
+        for (int64_t i = 0; i < p->sizes[0]; i++)
+            is_zero = is_zero && cd_host_get(p, i * p->sizes[1] + k) == 0;
         if (is_zero) return true;
     }
     return false;
 }
 
-static double whole_rounding(const cd_low_rank *s, const cd_low_rank_matrix *m, const cddp_tensor *p, double norm)
+static double whole_rounding(const cd_low_rank *s, const cd_low_rank_matrix *m,
+                             const cddp_tensor *p, double norm)
 {
-    const double n = (double)m->rows, columns = (double)m->columns, k = fmin(n, columns), root = sqrt(k), delta = orthogonality(p, (int64_t)k);
-    const double least = cd_host_least(p->dtype), steps = 4 * (n + columns + k + s->world_size + 2) * sqrt(n * columns) * least * (1 + norm);
-    const double sums = root * (average_rounding(s, p->dtype, m->rows) + product_rounding(p->dtype, (int64_t)k));
+    const double n = (double)m->rows, columns = (double)m->columns, k = fmin(n, columns),
+                 root = sqrt(k), delta = orthogonality(p, (int64_t)k);
+    const double least = cd_host_least(p->dtype), steps = 4 *
+                                                          (n + columns + k + s->world_size + 2) *
+                                                          sqrt(n * columns) * least * (1 + norm);
+    const double sums =
+        root * (average_rounding(s, p->dtype, m->rows) + product_rounding(p->dtype, (int64_t)k));
     double off = n * delta;
     if (columns <= n)
-        off = columns * delta + root * (CD_ORTHONORMAL_DEPENDENT + n * k * 0x1p-50 + 3 * cd_host_unit(p->dtype) + average_rounding(s, p->dtype, m->columns));
+        off = columns * delta +
+              root * (CD_ORTHONORMAL_DEPENDENT + n * k * 0x1p-50 + 3 * cd_host_unit(p->dtype) +
+                      average_rounding(s, p->dtype, m->columns));
     if (!(k * delta <= 0.1) || (columns > n && has_zero_column(p))) return INFINITY;
     return sqrt(n * columns) * (1.1 * 1.1 * 1.1 * (off + sums) * norm + steps);
 }
 
-static void whole_begin(const cd_low_rank *s, cd_low_rank_job *job, const cd_low_rank_matrix *m, const cddp_tensor *matrix, const cddp_tensor *p)
+static void whole_begin(const cd_low_rank *s, cd_low_rank_job *job, const cd_low_rank_matrix *m,
+                        const cddp_tensor *matrix, const cddp_tensor *p)
 {
     double squares = 0;
     if (!m->is_whole) return;
     cd_host_add_all(&job->whole, m->at, matrix);
-    for (int64_t i = 0; i < m->rows * m->columns; i++) squares += cd_host_get(matrix, i) * cd_host_get(matrix, i);
-    job->whole_bound += whole_rounding(s, m, p, sqrt(squares) * (1 + 0x1p-52 * (double)(m->rows * m->columns)));
+    for (int64_t i = 0; i < m->rows * m->columns; i++)
+        squares += cd_host_get(matrix, i) * cd_host_get(matrix, i);
+    job->whole_bound +=
+        whole_rounding(s, m, p, sqrt(squares) * (1 + 0x1p-52 * (double)(m->rows * m->columns)));
 }
 
-static void whole_end(const cd_low_rank *s, const cd_low_rank_job *job, const cddp_grad_bucket *bucket, const cd_host_sums *has)
+static void whole_end(const cd_low_rank *s, const cd_low_rank_job *job,
+                      const cddp_grad_bucket *bucket, const cd_host_sums *has)
 {
     if (has->count == 0) return;
-    double bound = job->whole_bound + 0x1p-52 * (double)has->count * (job->whole.magnitude + has->magnitude);
-    bool can_say = isfinite(job->whole.sum) && isfinite(has->sum) && bound >= 0; /* an overflow is I-RANGE's */
-    cddp_law law = {sizeof(cddp_law), "at full rank nothing is lost: mean of gradient + error = output, signed sums over the bucket", (int64_t)bucket->index,
-                    can_say ? has->sum : 0, can_say ? job->whole.sum : 0, can_say ? bound : INFINITY, true};
+    double bound =
+        job->whole_bound + 0x1p-52 * (double)has->count * (job->whole.magnitude + has->magnitude);
+    /* an overflow is I-RANGE's */
+    bool can_say = isfinite(job->whole.sum) && isfinite(has->sum) && bound >= 0;
+    cddp_law law = {sizeof(cddp_law),
+                    "at full rank nothing is lost: mean of gradient + error = output, signed sums "
+                    "over the bucket",
+                    (int64_t)bucket->index,
+                    can_say ? has->sum : 0,
+                    can_say ? job->whole.sum : 0,
+                    can_say ? bound : INFINITY,
+                    true};
     cddp_tracer_law(s->tracer, &law);
 }
 
-void cd_low_rank_projection_begin(const cd_low_rank *s, cd_low_rank_job *job, const cddp_grad_bucket *bucket)
+void cd_low_rank_projection_begin(const cd_low_rank *s, cd_low_rank_job *job,
+                                  const cddp_grad_bucket *bucket)
 {
     job->projected = job->projected_bound = job->whole_bound = 0;
     job->whole = (cd_host_sums){.count = 0};
     for (uint32_t i = 0; i < job->matrix_count && states_projection(s, job); i++) {
         const cd_low_rank_matrix *m = &job->matrices[i];
-        cddp_tensor matrix = cd_low_rank_matrix_view(s, job, bucket, m), p = cd_low_rank_p_view(job, m);
+        cddp_tensor matrix = cd_low_rank_matrix_view(s, job, bucket, m),
+                    p = cd_low_rank_p_view(job, m);
         along a = along_p(&matrix, &p);
         job->projected += a.sum;
-        job->projected_bound += (average_rounding(s, matrix.dtype, m->rows) + evaluation(job, m)) * a.magnitude;
+        job->projected_bound +=
+            (average_rounding(s, matrix.dtype, m->rows) + evaluation(job, m)) * a.magnitude;
         whole_begin(s, job, m, &matrix, &p);
     }
 }
@@ -321,30 +386,40 @@ static along magnitude_of_factors(const cddp_tensor *p, const cddp_tensor *q)
 }
 
 /* What the products and the orthogonalisation of one matrix leave, and its evaluation here. */
-static double matrix_rounding(const cd_low_rank_matrix *m, const cddp_tensor *p, const cddp_tensor *q)
+static double matrix_rounding(const cd_low_rank_matrix *m, const cddp_tensor *p,
+                              const cddp_tensor *q)
 {
     double n = (double)m->rows, columns = (double)m->columns, r = (double)m->rank;
     along factors = magnitude_of_factors(p, q);
     double least = cd_host_least(p->dtype), steps = 4 * n * columns * r * least;
-    return orthogonality(p, m->rank) * r * factors.sum + product_rounding(p->dtype, m->rank) * factors.magnitude + steps;
+    return orthogonality(p, m->rank) * r * factors.sum +
+           product_rounding(p->dtype, m->rank) * factors.magnitude + steps;
 }
 
-void cd_low_rank_projection_end(const cd_low_rank *s, const cd_low_rank_job *job, const cddp_grad_bucket *bucket)
+void cd_low_rank_projection_end(const cd_low_rank *s, const cd_low_rank_job *job,
+                                const cddp_grad_bucket *bucket)
 {
     if (!states_projection(s, job)) return;
     double right = 0, bound = job->projected_bound;
     cd_host_sums has = {.count = 0};
     for (uint32_t i = 0; i < job->matrix_count; i++) {
         const cd_low_rank_matrix *m = &job->matrices[i];
-        cddp_tensor matrix = cd_low_rank_matrix_view(s, job, bucket, m), p = cd_low_rank_p_view(job, m), q = cd_low_rank_q_view(job, m);
+        cddp_tensor matrix = cd_low_rank_matrix_view(s, job, bucket, m),
+                    p = cd_low_rank_p_view(job, m), q = cd_low_rank_q_view(job, m);
         along out = along_p(&matrix, &p);
         right += out.sum;
         if (m->is_whole) cd_host_add_all(&has, m->at, &matrix);
         bound += matrix_rounding(m, &p, &q) + evaluation(job, m) * out.magnitude;
     }
-    bool can_say = isfinite(job->projected) && isfinite(right) && bound >= 0; /* an overflow is I-RANGE's */
-    cddp_law law = {sizeof(cddp_law), "Pᵀ·(mean of gradient + error) = Pᵀ·output, signed sums over the bucket", (int64_t)bucket->index,
-                    can_say ? job->projected : 0, can_say ? right : 0, can_say ? bound : INFINITY, true};
+    /* an overflow is I-RANGE's */
+    bool can_say = isfinite(job->projected) && isfinite(right) && bound >= 0;
+    cddp_law law = {sizeof(cddp_law),
+                    "Pᵀ·(mean of gradient + error) = Pᵀ·output, signed sums over the bucket",
+                    (int64_t)bucket->index,
+                    can_say ? job->projected : 0,
+                    can_say ? right : 0,
+                    can_say ? bound : INFINITY,
+                    true};
     cddp_tracer_law(s->tracer, &law);
     whole_end(s, job, bucket, &has);
 }

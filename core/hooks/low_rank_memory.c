@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Slots (what is remembered per parameter) and jobs (work memory per bucket) of the low-rank engine.
+/* Slots (what is remembered per parameter) and jobs (work memory per bucket) of the low-rank
+** engine.
 **
-** Memory grows when a parameter or a bucket is first met and when the rank schedule asks for more; a steady
-** iteration allocates nothing.
+** Memory grows when a parameter or a bucket is first met and when the rank schedule asks for more;
+** a steady iteration allocates nothing.
 */
 #include "cddp/device.h"
 #include "core/base/alloc.h"
@@ -12,7 +13,8 @@
 #include <string.h>
 
 /* Memory of at least numel elements like `like`, as a flat view of exactly numel. */
-static cddp_status flat_reserve(const cddp_tensor *like, int64_t numel, cddp_tensor *flat, int64_t *capacity, cddp_error *err)
+static cddp_status flat_reserve(const cddp_tensor *like, int64_t numel, cddp_tensor *flat,
+                                int64_t *capacity, cddp_error *err)
 {
     cd_flat f = {*flat, *capacity};
     cddp_status status = cd_flat_reserve(&f, like->device, like->dtype, numel, err);
@@ -80,13 +82,17 @@ static cddp_status slot_move(cd_low_rank_slot *slot, const cddp_tensor *gradient
     cddp_tensor moved = {0};
     int64_t numel = cddp_tensor_numel(gradient), capacity = 0, loaded = error_capacity(slot);
     CD_TRY(flat_reserve(gradient, numel, &moved, &capacity, err));
-    cddp_status status = gradient->device->write(&moved, slot->error.storage, (size_t)numel * cddp_dtype_bytes(moved.dtype), err);
-    flat_release(status == CDDP_OK ? &slot->error : &moved, status == CDDP_OK ? &loaded : &capacity);
+    cddp_status status =
+        gradient->device->write(&moved, slot->error.storage,
+                                (size_t)numel * cddp_dtype_bytes(moved.dtype), err);
+    flat_release(status == CDDP_OK ? &slot->error : &moved,
+                 status == CDDP_OK ? &loaded : &capacity);
     if (status == CDDP_OK) slot->error = moved;
     return status;
 }
 
-cddp_status cd_low_rank_slot_find(cd_low_rank *s, uint32_t parameter, const cddp_tensor *gradient, cd_low_rank_slot **found, cddp_error *err)
+cddp_status cd_low_rank_slot_find(cd_low_rank *s, uint32_t parameter, const cddp_tensor *gradient,
+                                  cd_low_rank_slot **found, cddp_error *err)
 {
     CD_TRY(cd_low_rank_slots_reserve(s, (size_t)parameter + 1, err));
     cd_low_rank_slot *slot = &s->slots[parameter];
@@ -94,20 +100,25 @@ cddp_status cd_low_rank_slot_find(cd_low_rank *s, uint32_t parameter, const cddp
     if (slot->error.device == NULL) {
         CD_TRY(flat_reserve(gradient, numel, &slot->error, &capacity, err));
         CD_TRY(gradient->device->fill(&slot->error, 0.0, NULL, err));
-    } else if (slot->loaded && cd_host_is_away(gradient->device) && slot->error.dtype == gradient->dtype &&
-               cddp_tensor_numel(&slot->error) == numel) {
+    } else if (slot->loaded && cd_host_is_away(gradient->device) &&
+               slot->error.dtype == gradient->dtype && cddp_tensor_numel(&slot->error) == numel) {
         CD_TRY(slot_move(slot, gradient, err));
     } else if (cddp_tensor_numel(&slot->error) != numel || slot->error.dtype != gradient->dtype) {
-        return cd_fail(err, CDDP_E_MISMATCH, "%s: the %s state of parameter %u is for %lld elements of %s, its gradient has %lld of %s",
-                       s->name, slot->loaded ? "loaded" : "kept", parameter, (long long)cddp_tensor_numel(&slot->error),
-                       cddp_dtype_name(slot->error.dtype), (long long)numel, cddp_dtype_name(gradient->dtype));
+        return cd_fail(err, CDDP_E_MISMATCH,
+                       "%s: the %s state of parameter %u is for %lld elements of %s, its gradient "
+                       "has %lld of %s",
+                       s->name, slot->loaded ? "loaded" : "kept", parameter,
+                       (long long)cddp_tensor_numel(&slot->error),
+                       cddp_dtype_name(slot->error.dtype), (long long)numel,
+                       cddp_dtype_name(gradient->dtype));
     }
     slot->loaded = false;
     *found = slot;
     return CDDP_OK;
 }
 
-cddp_status cd_low_rank_slot_keep_q(cd_low_rank_slot *slot, const cddp_tensor *q, int64_t rank, cddp_error *err)
+cddp_status cd_low_rank_slot_keep_q(cd_low_rank_slot *slot, const cddp_tensor *q, int64_t rank,
+                                    cddp_error *err)
 {
     int64_t numel = cddp_tensor_numel(q);
     slot->q_numel = 0;
@@ -118,7 +129,8 @@ cddp_status cd_low_rank_slot_keep_q(cd_low_rank_slot *slot, const cddp_tensor *q
     return CDDP_OK;
 }
 
-cddp_status cd_low_rank_slot_keep_first(cd_low_rank_slot *slot, const cddp_tensor *q, cddp_error *err)
+cddp_status cd_low_rank_slot_keep_first(cd_low_rank_slot *slot, const cddp_tensor *q,
+                                        cddp_error *err)
 {
     int64_t numel = cddp_tensor_numel(q);
     slot->first_numel = 0;
@@ -128,11 +140,13 @@ cddp_status cd_low_rank_slot_keep_first(cd_low_rank_slot *slot, const cddp_tenso
     return CDDP_OK;
 }
 
-cddp_status cd_low_rank_job_find(cd_low_rank *s, const cddp_grad_bucket *bucket, cd_low_rank_job **found, cddp_error *err)
+cddp_status cd_low_rank_job_find(cd_low_rank *s, const cddp_grad_bucket *bucket,
+                                 cd_low_rank_job **found, cddp_error *err)
 {
     size_t key = bucket->parameter_ids[0];
     if (key >= s->job_count) {
-        if (!cd_vec_grow(s->allocator, (void **)&s->jobs, &s->job_capacity, key + 1, sizeof *s->jobs))
+        if (!cd_vec_grow(s->allocator, (void **)&s->jobs, &s->job_capacity, key + 1,
+                         sizeof *s->jobs))
             return cd_fail(err, CDDP_E_NOMEM, "%s: no memory for %zu buckets", s->name, key + 1);
         memset(s->jobs + s->job_count, 0, (key + 1 - s->job_count) * sizeof *s->jobs);
         s->job_count = key + 1;
@@ -145,7 +159,8 @@ cddp_status cd_low_rank_job_find(cd_low_rank *s, const cddp_grad_bucket *bucket,
         job->slot_capacity = 0;
         job->rest = NULL;
         job->matrices = cd_allocate_array(s->allocator, count, sizeof *job->matrices);
-        if (job->matrices != NULL) job->rest = cd_allocate_array(s->allocator, count, sizeof *job->rest);
+        if (job->matrices != NULL)
+            job->rest = cd_allocate_array(s->allocator, count, sizeof *job->rest);
         if (job->rest == NULL) {
             cd_release(s->allocator, job->matrices, count * sizeof *job->matrices);
             job->matrices = NULL;
@@ -157,7 +172,8 @@ cddp_status cd_low_rank_job_find(cd_low_rank *s, const cddp_grad_bucket *bucket,
     return CDDP_OK;
 }
 
-cddp_status cd_low_rank_job_reserve(cd_low_rank *s, cd_low_rank_job *job, const cddp_grad_bucket *bucket, cddp_error *err)
+cddp_status cd_low_rank_job_reserve(cd_low_rank *s, cd_low_rank_job *job,
+                                    const cddp_grad_bucket *bucket, cddp_error *err)
 {
     const cddp_tensor *like = &bucket->buffer;
     CD_TRY(flat_reserve(like, job->p_numel, &job->p, &job->p_capacity, err));
@@ -168,12 +184,13 @@ cddp_status cd_low_rank_job_reserve(cd_low_rank *s, cd_low_rank_job *job, const 
     } else {
         CD_TRY(flat_reserve(like, job->rest_numel, &job->uncompressed, &job->rest_capacity, err));
     }
-    for (uint32_t i = 0; i < job->matrix_count; i++) CD_TRY(cd_low_rank_slots_reserve(s, (size_t)job->matrices[i].parameter + 1, err));
+    for (uint32_t i = 0; i < job->matrix_count; i++)
+        CD_TRY(cd_low_rank_slots_reserve(s, (size_t)job->matrices[i].parameter + 1, err));
     return CDDP_OK;
 }
 
-/* New buckets: their work memory is made anew, what is remembered per parameter stays. The batched form's Q is
-** of a bucket that no longer exists. */
+/* New buckets: their work memory is made anew, what is remembered per parameter stays. The batched
+** form's Q is of a bucket that no longer exists. */
 cddp_status cd_low_rank_rebuilt(void *self, uint32_t bucket_count, cddp_error *err)
 {
     cd_low_rank *s = self;
@@ -187,14 +204,16 @@ cddp_status cd_low_rank_rebuilt(void *self, uint32_t bucket_count, cddp_error *e
     return CDDP_OK;
 }
 
-cddp_status cd_low_rank_set_factor(void *self, uint32_t parameter, const double *q, int64_t numel, cddp_error *err)
+cddp_status cd_low_rank_set_factor(void *self, uint32_t parameter, const double *q, int64_t numel,
+                                   cddp_error *err)
 {
     cd_low_rank *s = self;
     CD_TRY(cd_low_rank_slots_reserve(s, (size_t)parameter + 1, err));
     cd_low_rank_slot *slot = &s->slots[parameter];
     int64_t rank = (int64_t)s->settings.rank;
     if (numel <= 0 || numel % rank != 0)
-        return cd_fail(err, CDDP_E_ARG, "%s: %lld numbers are no factor of rank %lld", s->name, (long long)numel, (long long)rank);
+        return cd_fail(err, CDDP_E_ARG, "%s: %lld numbers are no factor of rank %lld", s->name,
+                       (long long)numel, (long long)rank);
     int64_t bytes = numel;
     void *storage = NULL;
     const cddp_device *d = cddp_device_cpu();

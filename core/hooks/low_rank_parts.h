@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the files of the low-rank engine share: low_rank.c (stages), low_rank_memory.c (slots and jobs),
-** low_rank_basis.c (random factors, Gram-Schmidt), low_rank_law.c (nothing is lost, and what is sent is a projection), low_rank_state.c (save and load). */
+/* What the files of the low-rank engine share: low_rank.c (stages), low_rank_memory.c (slots and
+** jobs), low_rank_basis.c (random factors, Gram-Schmidt), low_rank_law.c (nothing is lost, and what
+** is sent is a projection), low_rank_state.c (save and load). */
 #pragma once
 #include "core/base/prng.h"
 #include "core/hooks/host.h"
@@ -25,11 +26,14 @@ typedef struct cd_low_rank_slot {
     cddp_tensor error; /* (numel) what its gradient is owed; undefined until first needed */
     cddp_tensor q;     /* (columns, rank) of its matrix; valid when q_numel > 0 */
     int64_t q_numel, q_capacity, q_rank;
-    cddp_tensor first; /* the q that a warm start began with, drawn again when it is not known; valid when first_numel > 0 */
+    /* the q that a warm start began with, drawn again when it is not known; valid when first_numel
+    ** > 0 */
+    cddp_tensor first;
     int64_t first_numel, first_capacity;
     bool loaded; /* from a saved state, not yet met by a bucket */
-    int64_t ended_numel, ended_rank; /* low_rank_law.c: of the factor the last round ended with; 0: not known */
-    double ended;                    /* Σ± of it */
+    /* low_rank_law.c: of the factor the last round ended with; 0: not known */
+    int64_t ended_numel, ended_rank;
+    double ended; /* Σ± of it */
 } cd_low_rank_slot;
 
 typedef struct cd_low_rank_matrix {
@@ -46,16 +50,18 @@ typedef struct cd_low_rank_job {
     int64_t p_numel, q_numel, rest_numel;
     int64_t p_capacity, q_capacity, rest_capacity, square_capacity;
     cd_low_rank_matrix *matrices; /* (slot_capacity) */
-    uint32_t *rest;               /* (slot_capacity) positions in the bucket that stay uncompressed */
+    /* (slot_capacity) positions in the bucket that stay uncompressed */
+    uint32_t *rest;
     uint32_t matrix_count, rest_count;
     size_t slot_capacity;
-    double law_right, law_magnitude; /* low_rank_law.c: what went in, and Σ|…| of it */
+    double law_right, law_magnitude;   /* low_rank_law.c: what went in, and Σ|…| of it */
     double projected, projected_bound; /* what went in, along P, and what rounding may make of it */
     cd_host_sums whole;                /* what went in, of matrices that are to come out whole */
     double whole_bound;
-    cd_host_sums rest_sent;            /* what travels uncompressed */
-    cd_host_sums drawn;                /* factors that began with random numbers */
-    double warm, warm_ended;           /* Σ± of factors that began where a round had ended, and where it had */
+    cd_host_sums rest_sent; /* what travels uncompressed */
+    cd_host_sums drawn;     /* factors that began with random numbers */
+    /* Σ± of factors that began where a round had ended, and where it had */
+    double warm, warm_ended;
     uint32_t warm_count;
 } cd_low_rank_job;
 
@@ -74,7 +80,8 @@ struct cd_low_rank {
     uint64_t elements_before, elements_after;
     cd_low_rank_slot *slots; /* (slot_count) by variable index */
     size_t slot_count, slot_capacity;
-    cd_low_rank_job *jobs; /* (job_count) by the variable index of a bucket's first parameter: static graph calls
+    cd_low_rank_job *
+        jobs; /* (job_count) by the variable index of a bucket's first parameter: static graph calls
                            ** every bucket 0 in its first pass (STA-04) */
     size_t job_count, job_capacity;
     double *basis; /* (basis_capacity) host scratch of Gram-Schmidt */
@@ -82,42 +89,63 @@ struct cd_low_rank {
     cd_host_memory staging; /* what is on its way to a device */
 };
 
-/* Makes the slot's error (zeros) when it is not there; refuses one that was saved for another size. */
-cddp_status cd_low_rank_slot_find(cd_low_rank *s, uint32_t parameter, const cddp_tensor *gradient, cd_low_rank_slot **slot, cddp_error *err);
+/* Makes the slot's error (zeros) when it is not there; refuses one that was saved for another
+** size. */
+cddp_status cd_low_rank_slot_find(cd_low_rank *s, uint32_t parameter, const cddp_tensor *gradient,
+                                  cd_low_rank_slot **slot, cddp_error *err);
 cddp_status cd_low_rank_slots_reserve(cd_low_rank *s, size_t count, cddp_error *err);
-cddp_status cd_low_rank_slot_keep_q(cd_low_rank_slot *slot, const cddp_tensor *q, int64_t rank, cddp_error *err);
+cddp_status cd_low_rank_slot_keep_q(cd_low_rank_slot *slot, const cddp_tensor *q, int64_t rank,
+                                    cddp_error *err);
 /* Notes q as the one that a warm start began with. */
-cddp_status cd_low_rank_slot_keep_first(cd_low_rank_slot *slot, const cddp_tensor *q, cddp_error *err);
-cddp_status cd_low_rank_job_find(cd_low_rank *s, const cddp_grad_bucket *bucket, cd_low_rank_job **job, cddp_error *err);
-cddp_status cd_low_rank_job_reserve(cd_low_rank *s, cd_low_rank_job *job, const cddp_grad_bucket *bucket, cddp_error *err);
+cddp_status cd_low_rank_slot_keep_first(cd_low_rank_slot *slot, const cddp_tensor *q,
+                                        cddp_error *err);
+cddp_status cd_low_rank_job_find(cd_low_rank *s, const cddp_grad_bucket *bucket,
+                                 cd_low_rank_job **job, cddp_error *err);
+cddp_status cd_low_rank_job_reserve(cd_low_rank *s, cd_low_rank_job *job,
+                                    const cddp_grad_bucket *bucket, cddp_error *err);
 
 /* q is (rows, rank): independent standard normals, drawn row by row. */
-cddp_status cd_low_rank_fill_normal(cd_low_rank *s, const cddp_tensor *q, cd_prng *prng, cddp_error *err);
+cddp_status cd_low_rank_fill_normal(cd_low_rank *s, const cddp_tensor *q, cd_prng *prng,
+                                    cddp_error *err);
 /* Copies contiguous numbers of the host or of the same device. */
-cddp_status cd_low_rank_bring(cd_low_rank *s, const cddp_tensor *to, const cddp_tensor *from, cddp_error *err);
+cddp_status cd_low_rank_bring(cd_low_rank *s, const cddp_tensor *to, const cddp_tensor *from,
+                              cddp_error *err);
 /* As cddp_device.orthonormalize says. */
 cddp_status cd_low_rank_orthogonalize(cd_low_rank *s, const cddp_tensor *matrix, cddp_error *err);
 
 /* A matrix of the bucket (rows, columns), and its factors (rows, rank) and (columns, rank). */
-cddp_tensor cd_low_rank_matrix_view(const cd_low_rank *s, const cd_low_rank_job *job, const cddp_grad_bucket *bucket,
-                                    const cd_low_rank_matrix *m);
+cddp_tensor cd_low_rank_matrix_view(const cd_low_rank *s, const cd_low_rank_job *job,
+                                    const cddp_grad_bucket *bucket, const cd_low_rank_matrix *m);
 cddp_tensor cd_low_rank_p_view(const cd_low_rank_job *job, const cd_low_rank_matrix *m);
 cddp_tensor cd_low_rank_q_view(const cd_low_rank_job *job, const cd_low_rank_matrix *m);
 
-/* States in the trace that nothing is lost: begin before errors go in, end when they are taken off again. */
-void cd_low_rank_law_begin(const cd_low_rank *s, cd_low_rank_job *job, const cddp_grad_bucket *bucket);
-void cd_low_rank_law_end(const cd_low_rank *s, const cd_low_rank_job *job, const cddp_grad_bucket *bucket);
-/* States that what travels uncompressed comes back as its mean: begin before it is sent, end when it is back in the bucket. */
-void cd_low_rank_rest_begin(const cd_low_rank *s, cd_low_rank_job *job, const cddp_grad_bucket *bucket);
-void cd_low_rank_rest_end(const cd_low_rank *s, const cd_low_rank_job *job, const cddp_grad_bucket *bucket);
-/* State that ranks draw the same random factors, and that a warm start goes on where the last round ended: begin before the first factor
-** of a bucket, factor with each as it begins, end after the last; ended with each as it ends, forget where what it ended with is no more. */
+/* States in the trace that nothing is lost: begin before errors go in, end when they are taken off
+** again. */
+void cd_low_rank_law_begin(const cd_low_rank *s, cd_low_rank_job *job,
+                           const cddp_grad_bucket *bucket);
+void cd_low_rank_law_end(const cd_low_rank *s, const cd_low_rank_job *job,
+                         const cddp_grad_bucket *bucket);
+/* States that what travels uncompressed comes back as its mean: begin before it is sent, end when
+** it is back in the bucket. */
+void cd_low_rank_rest_begin(const cd_low_rank *s, cd_low_rank_job *job,
+                            const cddp_grad_bucket *bucket);
+void cd_low_rank_rest_end(const cd_low_rank *s, const cd_low_rank_job *job,
+                          const cddp_grad_bucket *bucket);
+/* State that ranks draw the same random factors, and that a warm start goes on where the last round
+** ended: begin before the first factor of a bucket, factor with each as it begins, end after the
+** last; ended with each as it ends, forget where what it ended with is no more. */
 void cd_low_rank_factors_begin(cd_low_rank_job *job);
-void cd_low_rank_factor_begins(const cd_low_rank *s, cd_low_rank_job *job, const cd_low_rank_matrix *m, bool is_drawn);
-void cd_low_rank_factors_end(const cd_low_rank *s, const cd_low_rank_job *job, const cddp_grad_bucket *bucket);
-void cd_low_rank_factor_ended(cd_low_rank *s, const cd_low_rank_job *job, const cd_low_rank_matrix *m);
+void cd_low_rank_factor_begins(const cd_low_rank *s, cd_low_rank_job *job,
+                               const cd_low_rank_matrix *m, bool is_drawn);
+void cd_low_rank_factors_end(const cd_low_rank *s, const cd_low_rank_job *job,
+                             const cddp_grad_bucket *bucket);
+void cd_low_rank_factor_ended(cd_low_rank *s, const cd_low_rank_job *job,
+                              const cd_low_rank_matrix *m);
 void cd_low_rank_factor_forget(cd_low_rank_slot *slot);
-/* States that the output is the mean's projection on the columns of P, and where the rank is full the mean itself: begin when P is
-** orthonormal and matrices are still what this rank brings, end when they are the output. */
-void cd_low_rank_projection_begin(const cd_low_rank *s, cd_low_rank_job *job, const cddp_grad_bucket *bucket);
-void cd_low_rank_projection_end(const cd_low_rank *s, const cd_low_rank_job *job, const cddp_grad_bucket *bucket);
+/* States that the output is the mean's projection on the columns of P, and where the rank is full
+** the mean itself: begin when P is orthonormal and matrices are still what this rank brings, end
+** when they are the output. */
+void cd_low_rank_projection_begin(const cd_low_rank *s, cd_low_rank_job *job,
+                                  const cddp_grad_bucket *bucket);
+void cd_low_rank_projection_end(const cd_low_rank *s, const cd_low_rank_job *job,
+                                const cddp_grad_bucket *bucket);

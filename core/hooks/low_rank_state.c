@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Saving and loading what PowerSGD remembers: the iteration, and per parameter its error and its factor.
+/* Saving and loading what PowerSGD remembers: the iteration, and per parameter its error and its
+** factor.
 **
-** Format: magic, model, batched, iteration, statistics, slot count; per slot: parameter, dtype, element
-** counts, then bytes. The group is not part of it (PSG-13).
+** Format: magic, model, batched, iteration, statistics, slot count; per slot: parameter, dtype,
+** element counts, then bytes. The group is not part of it (PSG-13).
 */
 #include "cddp/device.h"
 #include "core/base/alloc.h"
@@ -24,24 +25,30 @@ typedef struct slot_header {
     uint64_t error_dtype, q_dtype;
 } slot_header;
 
-static cddp_status put(const cd_low_rank *s, const cddp_state_writer *w, const void *bytes, size_t count, cddp_error *err)
+static cddp_status put(const cd_low_rank *s, const cddp_state_writer *w, const void *bytes,
+                       size_t count, cddp_error *err)
 {
-    if (count > 0 && !w->write(w->context, bytes, count)) return cd_fail(err, CDDP_E_IO, "%s: its state cannot be written", s->name);
+    if (count > 0 && !w->write(w->context, bytes, count))
+        return cd_fail(err, CDDP_E_IO, "%s: its state cannot be written", s->name);
     return CDDP_OK;
 }
 
-static cddp_status get(const cd_low_rank *s, const cddp_state_reader *r, void *bytes, size_t count, cddp_error *err)
+static cddp_status get(const cd_low_rank *s, const cddp_state_reader *r, void *bytes, size_t count,
+                       cddp_error *err)
 {
-    if (count > 0 && !r->read(r->context, bytes, count)) return cd_fail(err, CDDP_E_CORRUPT, "%s: the saved state ends early", s->name);
+    if (count > 0 && !r->read(r->context, bytes, count))
+        return cd_fail(err, CDDP_E_CORRUPT, "%s: the saved state ends early", s->name);
     return CDDP_OK;
 }
 
 /* Through the host, whatever the device. */
-static cddp_status put_tensor(const cd_low_rank *s, const cddp_state_writer *w, const cddp_tensor *t, int64_t numel, cddp_error *err)
+static cddp_status put_tensor(const cd_low_rank *s, const cddp_state_writer *w,
+                              const cddp_tensor *t, int64_t numel, cddp_error *err)
 {
     size_t bytes = (size_t)numel * cddp_dtype_bytes(t->dtype);
     void *host = cd_allocate(s->allocator, bytes);
-    if (host == NULL) return cd_fail(err, CDDP_E_NOMEM, "%s: no memory to save %zu bytes", s->name, bytes);
+    if (host == NULL)
+        return cd_fail(err, CDDP_E_NOMEM, "%s: no memory to save %zu bytes", s->name, bytes);
     cddp_tensor flat = cddp_tensor_slice(t, 0, numel);
     cddp_status status = flat.device->read(&flat, host, bytes, err);
     if (status == CDDP_OK) status = put(s, w, host, bytes, err);
@@ -52,14 +59,20 @@ static cddp_status put_tensor(const cd_low_rank *s, const cddp_state_writer *w, 
 cddp_status cd_low_rank_save(void *self, const cddp_state_writer *writer, cddp_error *err)
 {
     const cd_low_rank *s = self;
-    header h = {MAGIC, s->model, s->batched, s->iteration, s->elements_before, s->elements_after, s->slot_count};
+    header h = {MAGIC,        s->model,           s->batched,
+                s->iteration, s->elements_before, s->elements_after,
+                s->slot_count};
     CD_TRY(put(s, writer, &h, sizeof h, err));
     for (size_t i = 0; i < s->slot_count; i++) {
         const cd_low_rank_slot *slot = &s->slots[i];
         bool has_error = slot->error.device != NULL;
         slot_header sh = {.error_numel = -1}; /* of what is not there nothing is told */
-        if (has_error) sh.error_numel = cddp_tensor_numel(&slot->error), sh.error_dtype = (uint64_t)slot->error.dtype;
-        if (slot->q_numel > 0) sh.q_numel = slot->q_numel, sh.q_rank = slot->q_rank, sh.q_dtype = (uint64_t)slot->q.dtype;
+        if (has_error)
+            sh.error_numel = cddp_tensor_numel(&slot->error),
+            sh.error_dtype = (uint64_t)slot->error.dtype;
+        if (slot->q_numel > 0)
+            sh.q_numel = slot->q_numel, sh.q_rank = slot->q_rank,
+            sh.q_dtype = (uint64_t)slot->q.dtype;
         CD_TRY(put(s, writer, &sh, sizeof sh, err));
         if (has_error) CD_TRY(put_tensor(s, writer, &slot->error, sh.error_numel, err));
         if (slot->q_numel > 0) CD_TRY(put_tensor(s, writer, &slot->q, slot->q_numel, err));
@@ -67,10 +80,12 @@ cddp_status cd_low_rank_save(void *self, const cddp_state_writer *writer, cddp_e
     return CDDP_OK;
 }
 
-static cddp_status get_tensor(const cd_low_rank *s, const cddp_state_reader *r, cddp_tensor *t, int64_t numel, uint64_t dtype, cddp_error *err)
+static cddp_status get_tensor(const cd_low_rank *s, const cddp_state_reader *r, cddp_tensor *t,
+                              int64_t numel, uint64_t dtype, cddp_error *err)
 {
     const cddp_device *d = cddp_device_cpu();
-    if (dtype >= CDDP_DTYPE_COUNT || !cddp_dtype_is_float((cddp_dtype)dtype) || numel > (INT64_C(1) << 40))
+    if (dtype >= CDDP_DTYPE_COUNT || !cddp_dtype_is_float((cddp_dtype)dtype) ||
+        numel > (INT64_C(1) << 40))
         return cd_fail(err, CDDP_E_CORRUPT, "%s: the saved state is damaged", s->name);
     void *storage = NULL;
     size_t bytes = (size_t)numel * cddp_dtype_bytes((cddp_dtype)dtype);
@@ -80,14 +95,16 @@ static cddp_status get_tensor(const cd_low_rank *s, const cddp_state_reader *r, 
     return CDDP_OK;
 }
 
-static cddp_status get_slot(cd_low_rank *s, const cddp_state_reader *r, cd_low_rank_slot *slot, cddp_error *err)
+static cddp_status get_slot(cd_low_rank *s, const cddp_state_reader *r, cd_low_rank_slot *slot,
+                            cddp_error *err)
 {
     slot_header sh;
     CD_TRY(get(s, r, &sh, sizeof sh, err));
     if (sh.error_numel < -1 || sh.q_numel < 0 || sh.q_rank < 0)
         return cd_fail(err, CDDP_E_CORRUPT, "%s: the saved state is damaged", s->name);
     slot->loaded = true;
-    if (sh.error_numel >= 0) CD_TRY(get_tensor(s, r, &slot->error, sh.error_numel, sh.error_dtype, err));
+    if (sh.error_numel >= 0)
+        CD_TRY(get_tensor(s, r, &slot->error, sh.error_numel, sh.error_dtype, err));
     if (sh.q_numel > 0) {
         slot->q_capacity = sh.q_numel;
         cddp_status status = get_tensor(s, r, &slot->q, sh.q_numel, sh.q_dtype, err);
@@ -105,13 +122,16 @@ cddp_status cd_low_rank_load(void *self, const cddp_state_reader *reader, cddp_e
     cd_low_rank *s = self;
     header h;
     CD_TRY(get(s, reader, &h, sizeof h, err));
-    if (h.magic != MAGIC || h.slot_count > (UINT64_C(1) << 32)) return cd_fail(err, CDDP_E_CORRUPT, "%s: this is no saved state of it", s->name);
+    if (h.magic != MAGIC || h.slot_count > (UINT64_C(1) << 32))
+        return cd_fail(err, CDDP_E_CORRUPT, "%s: this is no saved state of it", s->name);
     if (h.batched != s->batched)
-        return cd_fail(err, CDDP_E_MISMATCH, "%s: the state was saved by the %s hook", s->name, h.batched ? "batched_powersgd" : "powersgd");
+        return cd_fail(err, CDDP_E_MISMATCH, "%s: the state was saved by the %s hook", s->name,
+                       h.batched ? "batched_powersgd" : "powersgd");
     CD_TRY(cd_state_model_check(&s->model, &h.model, s->name, err));
     cddp_status status = CDDP_OK;
     cd_low_rank *fresh = cd_allocate_zero(s->allocator, sizeof *fresh);
-    if (fresh == NULL) return cd_fail(err, CDDP_E_NOMEM, "%s: no memory to load its state", s->name);
+    if (fresh == NULL)
+        return cd_fail(err, CDDP_E_NOMEM, "%s: no memory to load its state", s->name);
     fresh->name = s->name;
     fresh->allocator = s->allocator;
     for (uint64_t i = 0; i < h.slot_count; i++) {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The noop hook: the local bucket is the result. It measures what communication costs; replicas differ (HK-07). */
+/* The noop hook: the local bucket is the result. It measures what communication costs; replicas
+** differ (HK-07). */
 #include "core/hooks/hook.h"
 
 #include "core/base/error.h"
@@ -11,7 +12,8 @@ static cddp_status create(const cddp_hook_context *context, void **self, cddp_er
     return CDDP_OK;
 }
 
-static cddp_status run(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
+static cddp_status run(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future,
+                       cddp_error *err)
 {
     (void)self, (void)group, (void)err;
     future->result = bucket->buffer;

@@ -49,20 +49,24 @@ typedef struct options {
     void *target;
 } options;
 
-static cddp_status set(const char *owner, const cd_option *o, const char *value, void *target, cddp_error *err)
+static cddp_status set(const char *owner, const cd_option *o, const char *value, void *target,
+                       cddp_error *err)
 {
     char *field = (char *)target + o->offset, *end = NULL;
     switch (o->kind) {
     case CD_OPTION_REFUSED:
         return cd_fail(err, CDDP_E_CONFIG, "%s: %s: %s", owner, o->key, o->why);
     case CD_OPTION_TEXT:
-        if (strlen(value) >= CD_OPTION_TEXT_BYTES) return cd_fail(err, CDDP_E_CONFIG, "%s: %s is too long", owner, o->key);
+        if (strlen(value) >= CD_OPTION_TEXT_BYTES)
+            return cd_fail(err, CDDP_E_CONFIG, "%s: %s is too long", owner, o->key);
         memcpy(field, value, strlen(value) + 1);
         return CDDP_OK;
     case CD_OPTION_FLAG: {
         bool yes = strcmp(value, "true") == 0 || strcmp(value, "1") == 0;
         bool no = strcmp(value, "false") == 0 || strcmp(value, "0") == 0;
-        if (!yes && !no) return cd_fail(err, CDDP_E_CONFIG, "%s: %s=%s is neither true nor false", owner, o->key, value);
+        if (!yes && !no)
+            return cd_fail(err, CDDP_E_CONFIG, "%s: %s=%s is neither true nor false", owner, o->key,
+                           value);
         memcpy(field, &yes, sizeof yes);
         return CDDP_OK;
     }
@@ -72,19 +76,26 @@ static cddp_status set(const char *owner, const cd_option *o, const char *value,
     }
     double real = strtod(value, &end);
     bool is_number = end != value && *end == '\0' && real == real;
-    bool is_whole = is_number && real >= 0 && real < 9007199254740992.0 && (double)(uint64_t)real == real;
+    bool is_whole =
+        is_number && real >= 0 && real < 9007199254740992.0 && (double)(uint64_t)real == real;
     if (!is_number || (o->kind == CD_OPTION_COUNT && !is_whole))
-        return cd_fail(err, CDDP_E_CONFIG, "%s: %s=%s is not a %s", owner, o->key, value, o->kind == CD_OPTION_COUNT ? "whole number" : "number");
+        return cd_fail(err, CDDP_E_CONFIG, "%s: %s=%s is not a %s", owner, o->key, value,
+                       o->kind == CD_OPTION_COUNT ? "whole number" : "number");
     if (real < o->least || real > o->most)
-        return cd_fail(err, CDDP_E_CONFIG, "%s: %s=%s is not between %g and %g", owner, o->key, value, o->least, o->most);
+        return cd_fail(err, CDDP_E_CONFIG, "%s: %s=%s is not between %g and %g", owner, o->key,
+                       value, o->least, o->most);
     uint64_t count = is_whole ? (uint64_t)real : 0;
-    if (o->kind == CD_OPTION_COUNT) memcpy(field, &count, sizeof count);
-    else memcpy(field, &real, sizeof real);
+    if (o->kind == CD_OPTION_COUNT)
+        memcpy(field, &count, sizeof count);
+    else
+        memcpy(field, &real, sizeof real);
     return CDDP_OK;
 }
 
-/* The row that has already set this row's field: itself, or one of another name; NULL: none. given: (table_count) */
-static const cd_option *find_earlier(const cd_option *table, size_t table_count, const bool *given, const cd_option *row)
+/* The row that has already set this row's field: itself, or one of another name; NULL: none. given:
+** (table_count) */
+static const cd_option *find_earlier(const cd_option *table, size_t table_count, const bool *given,
+                                     const cd_option *row)
 {
     for (size_t i = 0; i < table_count; i++)
         if (given[i] && table[i].offset == row->offset) return &table[i];
@@ -94,25 +105,29 @@ static const cd_option *find_earlier(const cd_option *table, size_t table_count,
 static cddp_status set_pair(const options *o, char *pair, cddp_error *err)
 {
     char *equals = strchr(pair, '=');
-    if (equals == NULL) return cd_fail(err, CDDP_E_CONFIG, "%s: option '%s' is not key=value", o->owner, pair);
+    if (equals == NULL)
+        return cd_fail(err, CDDP_E_CONFIG, "%s: option '%s' is not key=value", o->owner, pair);
     *equals = '\0';
     for (size_t i = 0; i < o->table_count; i++) {
         if (strcmp(o->table[i].key, pair) != 0) continue;
         const cd_option *earlier = find_earlier(o->table, o->table_count, o->given, &o->table[i]);
-        if (earlier == &o->table[i]) return cd_fail(err, CDDP_E_CONFIG, "%s: %s is given twice", o->owner, pair);
+        if (earlier == &o->table[i])
+            return cd_fail(err, CDDP_E_CONFIG, "%s: %s is given twice", o->owner, pair);
         if (earlier != NULL && o->table[i].kind != CD_OPTION_REFUSED)
-            return cd_fail(err, CDDP_E_CONFIG, "%s: %s and %s are one option: give one of them", o->owner, earlier->key, pair);
+            return cd_fail(err, CDDP_E_CONFIG, "%s: %s and %s are one option: give one of them",
+                           o->owner, earlier->key, pair);
         CD_TRY(set(o->owner, &o->table[i], equals + 1, o->target, err));
         o->given[i] = true;
         return CDDP_OK;
     }
     const char *near = nearest(o->table, o->table_count, pair);
-    return cd_fail(err, CDDP_E_CONFIG, "%s: unknown option '%s'%s%s%s", o->owner, pair, near != NULL ? " (did you mean '" : "",
-                   near != NULL ? near : "", near != NULL ? "'?)" : "");
+    return cd_fail(err, CDDP_E_CONFIG, "%s: unknown option '%s'%s%s%s", o->owner, pair,
+                   near != NULL ? " (did you mean '" : "", near != NULL ? near : "",
+                   near != NULL ? "'?)" : "");
 }
 
-cddp_status cd_options_read(const char *owner, const cd_option *table, size_t table_count, const char *text, void *target,
-                            cddp_error *err)
+cddp_status cd_options_read(const char *owner, const cd_option *table, size_t table_count,
+                            const char *text, void *target, cddp_error *err)
 {
     bool given[CD_OPTIONS_MAX] = {false};
     const options o = {owner, table, table_count, given, target};
@@ -120,7 +135,8 @@ cddp_status cd_options_read(const char *owner, const cd_option *table, size_t ta
     while (text != NULL && *text != '\0') {
         char pair[256];
         size_t length = strcspn(text, ",");
-        if (length >= sizeof pair) return cd_fail(err, CDDP_E_CONFIG, "%s: option '%.40s…' is too long", owner, text);
+        if (length >= sizeof pair)
+            return cd_fail(err, CDDP_E_CONFIG, "%s: option '%.40s…' is too long", owner, text);
         memcpy(pair, text, length);
         pair[length] = '\0';
         CD_TRY(set_pair(&o, pair, err));

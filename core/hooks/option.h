@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The options of a comm hook: "key=value,key=value", read against a table.
 **
-** Errors     an unknown key is refused by name with the nearest known one; so is a value of the wrong kind or
-**            outside its range, and a field that is given twice, under one name or two. Tutorials name options that
-**            PyTorch never had: a row may say so.
+** Errors     an unknown key is refused by name with the nearest known one; so is a value of the
+**            wrong kind or outside its range, and a field that is given twice, under one name or
+**            two. Tutorials name options that PyTorch never had: a row may say so.
 */
 #pragma once
 #include "cddp/status.h"
@@ -22,11 +22,12 @@ typedef enum cd_option_kind {
 typedef struct cd_option {
     const char *key;
     cd_option_kind kind;
-    size_t offset; /* of the field in the caller's struct */
+    size_t offset;      /* of the field in the caller's struct */
     double least, most; /* COUNT and REAL */
     const char *why;    /* REFUSED */
 } cd_option;
 
-/* Reads options into target, which holds the defaults. owner is named in messages ("comm hook powersgd"). */
-cddp_status cd_options_read(const char *owner, const cd_option *table, size_t table_count, const char *text, void *target,
-                            cddp_error *err);
+/* Reads options into target, which holds the defaults. owner is named in messages ("comm hook
+** powersgd"). */
+cddp_status cd_options_read(const char *owner, const cd_option *table, size_t table_count,
+                            const char *text, void *target, cddp_error *err);

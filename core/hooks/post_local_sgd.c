@@ -1,14 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The post_local_sgd hook: all ranks at first, then only the ranks of one block, or nobody (LSG-01…03).
+/* The post_local_sgd hook: all ranks at first, then only the ranks of one block, or nobody
+** (LSG-01…03).
 **
-** Until start_localSGD_iter a bucket is divided by the world size and summed over the world. From then on, with
-** post_local_gradient_allreduce, it is divided by the block's size and summed over the block; without, it stays as it
-** is. Replicas of different blocks then drift apart on purpose: something has to average the models (averager.h).
+** Until start_localSGD_iter a bucket is divided by the world size and summed over the world. From
+** then on, with post_local_gradient_allreduce, it is divided by the block's size and summed over
+** the block; without, it stays as it is. Replicas of different blocks then drift apart on purpose:
+** something has to average the models (averager.h).
 **
-** The counter grows on the last bucket of a backward and stops at the start (LSG-02). It is the whole state.
+** The counter grows on the last bucket of a backward and stops at the start (LSG-02). It is the
+** whole state.
 **
-** Deviations from PyTorch: the block is subgroup_size consecutive ranks instead of "the ranks of this machine", which a
-** simulation does not have; its group is made with the hook and not in the middle of a backward.
+** Deviations from PyTorch: the block is subgroup_size consecutive ranks instead of "the ranks of
+** this machine", which a simulation does not have; its group is made with the hook and not in the
+** middle of a backward.
 */
 #include "core/base/alloc.h"
 #include "core/base/error.h"
@@ -27,7 +31,8 @@ typedef struct settings {
 static const cd_option option_table[] = {
     {"start_localSGD_iter", CD_OPTION_COUNT, offsetof(settings, start), 0, 1e15, NULL},
     {"subgroup_size", CD_OPTION_COUNT, offsetof(settings, subgroup_size), 0, 4096, NULL},
-    {"post_local_gradient_allreduce", CD_OPTION_FLAG, offsetof(settings, gradient_allreduce), 0, 0, NULL},
+    {"post_local_gradient_allreduce", CD_OPTION_FLAG, offsetof(settings, gradient_allreduce), 0, 0,
+     NULL},
 };
 
 typedef struct local {
@@ -56,19 +61,30 @@ static cddp_status create(const cddp_hook_context *context, void **self, cddp_er
 {
     settings s = {.start = 100, .gradient_allreduce = true};
     if (context->inner != NULL)
-        return cd_fail(err, CDDP_E_CONFIG, "comm hook post_local_sgd does not wrap another hook; got %s", context->inner->name);
-    CD_TRY(cd_options_read("comm hook post_local_sgd", option_table, sizeof option_table / sizeof option_table[0], context->options, &s, err));
+        return cd_fail(err, CDDP_E_CONFIG,
+                       "comm hook post_local_sgd does not wrap another hook; got %s",
+                       context->inner->name);
+    CD_TRY(cd_options_read("comm hook post_local_sgd", option_table,
+                           sizeof option_table / sizeof option_table[0], context->options, &s,
+                           err));
     if (s.gradient_allreduce && s.subgroup_size == 0)
-        return cd_fail(err, CDDP_E_CONFIG, "comm hook post_local_sgd: subgroup_size is missing: how many ranks reduce together after the "
-                                           "start? (post_local_gradient_allreduce=false: none)");
+        return cd_fail(err, CDDP_E_CONFIG,
+                       "comm hook post_local_sgd: subgroup_size is missing: how many ranks reduce "
+                       "together after the "
+                       "start? (post_local_gradient_allreduce=false: none)");
     if (!s.gradient_allreduce && s.subgroup_size != 0)
-        return cd_fail(err, CDDP_E_CONFIG, "comm hook post_local_sgd: subgroup_size has no effect with post_local_gradient_allreduce=false");
+        return cd_fail(err, CDDP_E_CONFIG,
+                       "comm hook post_local_sgd: subgroup_size has no effect with "
+                       "post_local_gradient_allreduce=false");
     local *l = cd_allocate_zero(context->allocator, sizeof *l);
     if (l == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for comm hook post_local_sgd");
-    *l = (local){.allocator = context->allocator, .settings = s, .model = cd_state_model_of(context)};
+    *l = (local){.allocator = context->allocator,
+                 .settings = s,
+                 .model = cd_state_model_of(context)};
     cddp_status status = CDDP_OK;
     if (s.subgroup_size != 0 && s.subgroup_size != cddp_group_size(context->group))
-        CD_TRY_OUT(cd_block_group_create(context->group, "post_local_sgd", (uint32_t)s.subgroup_size, &l->subgroup, err));
+        CD_TRY_OUT(cd_block_group_create(context->group, "post_local_sgd",
+                                         (uint32_t)s.subgroup_size, &l->subgroup, err));
     *self = l;
     return CDDP_OK;
 out:
@@ -76,7 +92,8 @@ out:
     return status;
 }
 
-static cddp_status run(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
+static cddp_status run(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future,
+                       cddp_error *err)
 {
     local *l = self;
     bool is_global = l->iteration < l->settings.start;
@@ -85,7 +102,8 @@ static cddp_status run(void *self, cddp_grad_bucket *bucket, cddp_group *group, 
     future->result = bucket->buffer;
     if (!is_global && !l->settings.gradient_allreduce) return CDDP_OK;
     cddp_group *over = is_global || l->subgroup == NULL ? group : l->subgroup;
-    CD_TRY(bucket->buffer.device->divide(&bucket->buffer, &bucket->buffer, cddp_group_size(over), NULL, err));
+    CD_TRY(bucket->buffer.device->divide(&bucket->buffer, &bucket->buffer, cddp_group_size(over),
+                                         NULL, err));
     CD_TRY(cd_future_add_allreduce(future, bucket, &bucket->buffer, over, err));
     return CDDP_OK;
 }
@@ -101,7 +119,9 @@ static uint64_t promise(const void *self, const cddp_grad_bucket *bucket)
 {
     const local *l = self;
     bool reduces = l->iteration < l->settings.start || l->settings.gradient_allreduce;
-    return reduces ? (uint64_t)cddp_tensor_numel(&bucket->buffer) * cddp_dtype_bytes(bucket->buffer.dtype) : 0;
+    return reduces ? (uint64_t)cddp_tensor_numel(&bucket->buffer) *
+                         cddp_dtype_bytes(bucket->buffer.dtype)
+                   : 0;
 }
 
 static cddp_status save(void *self, const cddp_state_writer *writer, cddp_error *err)
@@ -116,7 +136,9 @@ static cddp_status load(void *self, const cddp_state_reader *reader, cddp_error 
     local *l = self;
     saved s;
     CD_TRY(cd_state_get(reader, "post_local_sgd", &s, sizeof s, err));
-    if (s.magic != MAGIC) return cd_fail(err, CDDP_E_CORRUPT, "comm hook post_local_sgd: this is no saved state of it");
+    if (s.magic != MAGIC)
+        return cd_fail(err, CDDP_E_CORRUPT,
+                       "comm hook post_local_sgd: this is no saved state of it");
     CD_TRY(cd_state_model_check(&l->model, &s.model, "comm hook post_local_sgd", err));
     l->iteration = s.iteration;
     return CDDP_OK;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The powersgd hook: every matrix of a bucket at low rank, the rest as it is (low_rank.c, PSG-06). */
+/* The powersgd hook: every matrix of a bucket at low rank, the rest as it is (low_rank.c,
+** PSG-06). */
 #include "core/hooks/hook.h"
 #include "core/hooks/low_rank.h"
 

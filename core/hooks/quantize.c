@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Gradients as 8-bit codes.
 **
-**   run     f32 copy of the bucket, padded with zeros to whole rows; scale and zero point of every row; codes
-**           → all-gather of (scale, zero point) as f32, all-gather of codes as u8
-**   decode  result = (Σ over ranks 0, 1, 2, … of scale_r · (code_r - zero_r)) ÷ W, in f32, on every rank alike
+**   run     f32 copy of the bucket, padded with zeros to whole rows; scale and zero point of every
+**           row; codes → all-gather of (scale, zero point) as f32, all-gather of codes as u8
+**   decode  result = (Σ over ranks 0, 1, 2, … of scale_r · (code_r - zero_r)) ÷ W, in f32, on every
+**           rank alike
 **
 ** There is no all-reduce, and no error feedback: |result - mean| ≤ (1/W)·Σ_r scale_r / 2 plus rounding (QNT-04). Each
-** rank states its own share of that in the trace, and that the result is the mean of what was sent. Per channel, a bucket that divides gets one more row, all padding
-** (QNT-03).
+** rank states its own share of that in the trace, and that the result is the mean of what was sent.
+** Per channel, a bucket that divides gets one more row, all padding (QNT-03).
 */
 #include "core/hooks/quantize.h"
 
@@ -58,17 +59,26 @@ cd_quantizer cd_quantizer_observe(const float *values, int64_t count)
 
 /* ---- life ---- */
 
-cddp_status cd_quantize_create(const cddp_hook_context *context, bool per_channel, void **self, cddp_error *err)
+cddp_status cd_quantize_create(const cddp_hook_context *context, bool per_channel, void **self,
+                               cddp_error *err)
 {
     const char *name = per_channel ? "quantize_per_channel" : "quantize_per_tensor";
     settings s = {.bucket_size = 512};
     if (context->inner != NULL)
-        return cd_fail(err, CDDP_E_CONFIG, "comm hook %s does not wrap another hook; got %s", name, context->inner->name);
-    if (per_channel) CD_TRY(cd_options_read("comm hook quantize_per_channel", channel_options, 1, context->options, &s, err));
-    else CD_TRY(cd_hook_refuse_options(context, name, err));
+        return cd_fail(err, CDDP_E_CONFIG, "comm hook %s does not wrap another hook; got %s", name,
+                       context->inner->name);
+    if (per_channel)
+        CD_TRY(cd_options_read("comm hook quantize_per_channel", channel_options, 1,
+                               context->options, &s, err));
+    else
+        CD_TRY(cd_hook_refuse_options(context, name, err));
     quantize *q = cd_allocate_zero(context->allocator, sizeof *q);
     if (q == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for comm hook %s", name);
-    *q = (quantize){.name = name, .allocator = context->allocator, .tracer = context->tracer, .per_channel = per_channel, .settings = s,
+    *q = (quantize){.name = name,
+                    .allocator = context->allocator,
+                    .tracer = context->tracer,
+                    .per_channel = per_channel,
+                    .settings = s,
                     .world_size = cddp_group_size(context->group)};
     *self = q;
     return CDDP_OK;
@@ -89,19 +99,23 @@ void cd_quantize_destroy(void *self)
 
 /* ---- stages ---- */
 
-static cddp_status find_job(quantize *q, const cddp_grad_bucket *bucket, job **found, cddp_error *err)
+static cddp_status find_job(quantize *q, const cddp_grad_bucket *bucket, job **found,
+                            cddp_error *err)
 {
     size_t key = bucket->parameter_count > 0 ? bucket->parameter_ids[0] : 0;
     if (key >= q->job_count) {
-        if (!cd_vec_grow(q->allocator, (void **)&q->jobs, &q->job_capacity, key + 1, sizeof *q->jobs))
-            return cd_fail(err, CDDP_E_NOMEM, "comm hook %s: no memory for %zu buckets", q->name, key + 1);
+        if (!cd_vec_grow(q->allocator, (void **)&q->jobs, &q->job_capacity, key + 1,
+                         sizeof *q->jobs))
+            return cd_fail(err, CDDP_E_NOMEM, "comm hook %s: no memory for %zu buckets", q->name,
+                           key + 1);
         for (; q->job_count <= key; q->job_count++) q->jobs[q->job_count] = (job){.row_count = 0};
     }
     *found = &q->jobs[key];
     return CDDP_OK;
 }
 
-static void find_rows(const quantize *q, const cddp_grad_bucket *bucket, int64_t *row_count, int64_t *length)
+static void find_rows(const quantize *q, const cddp_grad_bucket *bucket, int64_t *row_count,
+                      int64_t *length)
 {
     int64_t numel = cddp_tensor_numel(&bucket->buffer), size = (int64_t)q->settings.bucket_size;
     *length = q->per_channel ? size : numel;
@@ -116,7 +130,8 @@ uint64_t cd_quantize_promise(const void *self, const cddp_grad_bucket *bucket)
     return (uint64_t)row_count * (2 * sizeof(float) + (uint64_t)length);
 }
 
-static cddp_status reserve(const quantize *q, job *j, const cddp_grad_bucket *bucket, cddp_error *err)
+static cddp_status reserve(const quantize *q, job *j, const cddp_grad_bucket *bucket,
+                           cddp_error *err)
 {
     const cddp_device *d = bucket->buffer.device;
     int64_t w = q->world_size;
@@ -130,7 +145,8 @@ static cddp_status reserve(const quantize *q, job *j, const cddp_grad_bucket *bu
     return CDDP_OK;
 }
 
-/* Codes of every row; *excess is the largest |x - decoded x| - scale/2, which must not be above rounding. */
+/* Codes of every row; *excess is the largest |x - decoded x| - scale/2, which must not be above
+** rounding. */
 static void encode_rows(job *j, int64_t numel, double *excess, double *slack)
 {
     const float *values = j->values.tensor.storage;
@@ -152,18 +168,30 @@ static void encode_rows(job *j, int64_t numel, double *excess, double *slack)
     }
 }
 
-/* The scale is rounded, its reciprocal is, and the product with up to 255 steps is: 255 · 2 · 4 · 2^-24 of half a step
-** is below 2^-13 of it. */
-static void state_law(const quantize *q, const cddp_grad_bucket *bucket, double excess, double slack)
+/* The scale is rounded, its reciprocal is, and the product with up to 255 steps is: 255 · 2 · 4 ·
+** 2^-24 of half a step is below 2^-13 of it. */
+static void state_law(const quantize *q, const cddp_grad_bucket *bucket, double excess,
+                      double slack)
 {
-    cddp_law law = {sizeof(cddp_law), "|x - decoded x| ≤ scale/2: the largest excess", (int64_t)bucket->index, excess, 0.0, slack, false};
+    cddp_law law = {sizeof(cddp_law),
+                    "|x - decoded x| ≤ scale/2: the largest excess",
+                    (int64_t)bucket->index,
+                    excess,
+                    0.0,
+                    slack,
+                    false};
     if (q->tracer != NULL && isfinite(slack)) cddp_tracer_law(q->tracer, &law);
 }
 
-static cddp_status gather(cddp_future *future, const cddp_grad_bucket *bucket, const cddp_tensor *from, const cddp_tensor *to,
-                          cddp_group *group, cddp_error *err)
+static cddp_status gather(cddp_future *future, const cddp_grad_bucket *bucket,
+                          const cddp_tensor *from, const cddp_tensor *to, cddp_group *group,
+                          cddp_error *err)
 {
-    cddp_collective c = {.size = sizeof c, .op = CDDP_OP_ALLGATHER, .input = *from, .output = *to, .label = (uint64_t)bucket->index + 1};
+    cddp_collective c = {.size = sizeof c,
+                         .op = CDDP_OP_ALLGATHER,
+                         .input = *from,
+                         .output = *to,
+                         .label = (uint64_t)bucket->index + 1};
     CD_TRY(cddp_group_post(group, &c, &future->works[future->work_count], err));
     future->work_count++;
     return CDDP_OK;
@@ -174,15 +202,18 @@ static cddp_tensor shaped(const cddp_tensor *flat, int64_t parts, int64_t rows, 
 {
     int64_t sizes[3] = {parts, rows, length};
     bool is_one = parts < 0;
-    return cddp_tensor_of(flat->device, flat->storage, 0, flat->dtype, is_one ? sizes + 1 : sizes, is_one ? 2 : 3);
+    return cddp_tensor_of(flat->device, flat->storage, 0, flat->dtype, is_one ? sizes + 1 : sizes,
+                          is_one ? 2 : 3);
 }
 
-static cddp_status encode(const quantize *q, job *j, const cddp_grad_bucket *bucket, cddp_error *err)
+static cddp_status encode(const quantize *q, job *j, const cddp_grad_bucket *bucket,
+                          cddp_error *err)
 {
     const cddp_device *d = bucket->buffer.device;
     double excess, slack;
     if (cd_host_is_away(d)) {
-        cddp_tensor codes = shaped(&j->codes.tensor, -1, j->row_count, j->length), rows = shaped(&j->rows.tensor, -1, j->row_count, 2);
+        cddp_tensor codes = shaped(&j->codes.tensor, -1, j->row_count, j->length),
+                    rows = shaped(&j->rows.tensor, -1, j->row_count, 2);
         cddp_tensor values = shaped(&j->values.tensor, -1, j->row_count, j->length);
         return d->quantize(&codes, &rows, &values, NULL, err);
     }
@@ -195,7 +226,8 @@ static cddp_status add_up(const quantize *q, const job *j, const cddp_tensor *su
 {
     int64_t w = q->world_size, codes = j->row_count * j->length, numel = cddp_tensor_numel(sum);
     if (cd_host_is_away(sum->device)) {
-        cddp_tensor all = shaped(&j->all_codes.tensor, w, j->row_count, j->length), rows = shaped(&j->all_rows.tensor, w, j->row_count, 2);
+        cddp_tensor all = shaped(&j->all_codes.tensor, w, j->row_count, j->length),
+                    rows = shaped(&j->all_rows.tensor, w, j->row_count, 2);
         return sum->device->dequantize_sum(sum, &all, &rows, NULL, err);
     }
     const cd_quantizer *rows = j->all_rows.tensor.storage;
@@ -210,7 +242,8 @@ static cddp_status add_up(const quantize *q, const job *j, const cddp_tensor *su
     return CDDP_OK;
 }
 
-static cddp_status decode(void *self, cddp_grad_bucket *bucket, cddp_future *future, cddp_error *err)
+static cddp_status decode(void *self, cddp_grad_bucket *bucket, cddp_future *future,
+                          cddp_error *err)
 {
     quantize *q = self;
     job *j = NULL;
@@ -222,14 +255,16 @@ static cddp_status decode(void *self, cddp_grad_bucket *bucket, cddp_future *fut
     if (q->tracer != NULL && !cd_host_is_away(sum.device)) {
         cd_host_sums has = {.count = 0};
         cd_host_add_all(&has, 0, &bucket->buffer);
-        const cd_mean_law law = {(int64_t)bucket->index, q->world_size, CDDP_F32, bucket->buffer.dtype, &j->sent, &has};
+        const cd_mean_law law = {(int64_t)bucket->index, q->world_size, CDDP_F32,
+                                 bucket->buffer.dtype,   &j->sent,      &has};
         cd_mean_law_state(&law, q->tracer);
     }
     future->result = bucket->buffer;
     return CDDP_OK;
 }
 
-cddp_status cd_quantize_run(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
+cddp_status cd_quantize_run(void *self, cddp_grad_bucket *bucket, cddp_group *group,
+                            cddp_future *future, cddp_error *err)
 {
     quantize *q = self;
     job *j = NULL;

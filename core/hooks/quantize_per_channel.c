@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The quantize_per_channel hook: 8-bit codes with one scale per block of bucket_size elements (quantize.c, QNT-03). */
+/* The quantize_per_channel hook: 8-bit codes with one scale per block of bucket_size elements
+** (quantize.c, QNT-03). */
 #include "core/hooks/hook.h"
 #include "core/hooks/quantize.h"
 

@@ -6,21 +6,25 @@
 **   encode   the bucket as rows of digits, one row per bin            → all-reduce SUM of i32
 **   decode   the sum of the digits ÷ N, rounded once, into the bucket
 **
-** Every step is exact but the last, and integer sums are associative, so the bits are those of the exact mean of what
-** went in: the same for every number of ranks, algorithm, bucket layout and schedule. See Note [Absolute bins].
+** Every step is exact but the last, and integer sums are associative, so the bits are those of the
+** exact mean of what went in: the same for every number of ranks, algorithm, bucket layout and
+** schedule. See Note [Absolute bins].
 **
-** With the reducer's option accumulate_in_hook the gradients of micro-steps come one by one and are added here,
-** exactly,
-** instead of in `.grad`, where each addition rounds. With average_contributions N counts them over all ranks, so that
-** W ranks with k samples each get the bits of one process with W·k samples.
+** With the reducer's option accumulate_in_hook the gradients of micro-steps come one by one and are
+** added here, exactly, instead of in `.grad`, where each addition rounds. With
+** average_contributions N counts them over all ranks, so that W ranks with k samples each get the
+** bits of one process with W·k samples.
 **
-** Where numbers are in memory of a device's own they pass through the host, which waits for them: how many bins travel
-** depends on the numbers of all ranks, so somebody has to see the span before the second collective can be posted.
+** Where numbers are in memory of a device's own they pass through the host, which waits for them:
+** how many bins travel depends on the numbers of all ranks, so somebody has to see the span before
+** the second collective can be posted.
 **
 ** Invariants:
-**   X1  between two buckets' runs a parameter's bins are empty, or hold what was accumulated since its last run;
-**   X2  the count belongs to the window: it restarts with the first backward after a run, and a rank that has none
-**       before buckets come round again (it shadows the others in join) brought nothing.
+**   X1  between two buckets' runs a parameter's bins are empty, or hold what was accumulated since
+**       its last run;
+**   X2  the count belongs to the window: it restarts with the first backward after a run, and a
+**       rank that has none before buckets come round again (it shadows the others in join) brought
+**       nothing.
 */
 #include "core/base/alloc.h"
 #include "core/base/error.h"
@@ -53,7 +57,8 @@ typedef struct reproducible {
     int64_t backwards;        /* of this window */
     bool has_run;
     uint32_t last_index; /* of the bucket that ran last */
-    job *jobs;           /* (job_count) by the variable index of a bucket's first parameter (STA-04) */
+    /* (job_count) by the variable index of a bucket's first parameter (STA-04) */
+    job *jobs;
     size_t job_count, job_capacity;
     cd_bins *bins; /* (bin_count) by variable, where the reducer accumulates here */
     size_t bin_count, bin_capacity;
@@ -81,16 +86,18 @@ static cddp_status check_context(const cddp_hook_context *context, cddp_error *e
     const cddp_capabilities *k = cddp_group_capabilities(context->group);
     CD_TRY(cd_hook_refuse_options(context, "reproducible", err));
     if (context->inner != NULL)
-        return cd_fail(err, CDDP_E_CONFIG, "comm hook reproducible does not wrap another hook; got %s",
+        return cd_fail(err, CDDP_E_CONFIG,
+                       "comm hook reproducible does not wrap another hook; got %s",
                        context->inner->name);
     if ((k->dtypes & CDDP_DTYPE_BIT(CDDP_I32)) == 0)
         return cd_fail(err, CDDP_E_UNSUPPORTED,
                        "comm hook reproducible sums i32, which the backend of group '%s' cannot",
                        cddp_group_name(context->group));
     if (cddp_group_size(context->group) > CD_BINS_RANKS_MAX)
-        return cd_fail(err, CDDP_E_LIMIT,
-                       "comm hook reproducible: %u ranks; the sums of more than %d digits may leave i32",
-                       cddp_group_size(context->group), CD_BINS_RANKS_MAX);
+        return cd_fail(
+            err, CDDP_E_LIMIT,
+            "comm hook reproducible: %u ranks; the sums of more than %d digits may leave i32",
+            cddp_group_size(context->group), CD_BINS_RANKS_MAX);
     return CDDP_OK;
 }
 
@@ -117,14 +124,17 @@ static void begin_backward(void *self)
     p->backwards++;
 }
 
-static cddp_status find_bins(reproducible *p, uint32_t variable, const cddp_tensor *like, cd_bins **found,
-                             cddp_error *err)
+static cddp_status find_bins(reproducible *p, uint32_t variable, const cddp_tensor *like,
+                             cd_bins **found, cddp_error *err)
 {
     int64_t numel = cddp_tensor_numel(like);
     if (variable >= p->bin_count) {
-        if (!cd_vec_grow(p->allocator, (void **)&p->bins, &p->bin_capacity, (size_t)variable + 1, sizeof *p->bins))
-            return cd_fail(err, CDDP_E_NOMEM, "comm hook reproducible: no memory for %u parameters", variable + 1);
-        for (; p->bin_count <= variable; p->bin_count++) p->bins[p->bin_count] = (cd_bins){.dtype = CDDP_DTYPE_COUNT};
+        if (!cd_vec_grow(p->allocator, (void **)&p->bins, &p->bin_capacity, (size_t)variable + 1,
+                         sizeof *p->bins))
+            return cd_fail(err, CDDP_E_NOMEM, "comm hook reproducible: no memory for %u parameters",
+                           variable + 1);
+        for (; p->bin_count <= variable; p->bin_count++)
+            p->bins[p->bin_count] = (cd_bins){.dtype = CDDP_DTYPE_COUNT};
     }
     cd_bins *b = &p->bins[variable];
     if (b->high == NULL || b->numel != numel || b->dtype != like->dtype) {
@@ -147,14 +157,16 @@ static void *elements(const cddp_tensor *flat, const cd_host_memory *copy)
     return (char *)flat->storage + (size_t)flat->offset * cddp_dtype_bytes(flat->dtype);
 }
 
-static cddp_status look(const reproducible *p, const cddp_tensor *flat, cd_host_memory *copy, cddp_error *err)
+static cddp_status look(const reproducible *p, const cddp_tensor *flat, cd_host_memory *copy,
+                        cddp_error *err)
 {
     if (!cd_host_is_away(flat->device)) return CDDP_OK;
     CD_TRY(cd_host_memory_reserve(p->allocator, copy, bytes_of(flat), err));
     return flat->device->read(flat, copy->block, bytes_of(flat), err);
 }
 
-static cddp_status accumulate(void *self, uint32_t variable, const cddp_tensor *gradient, cddp_error *err)
+static cddp_status accumulate(void *self, uint32_t variable, const cddp_tensor *gradient,
+                              cddp_error *err)
 {
     reproducible *p = self;
     cd_bins *b = NULL;
@@ -167,18 +179,22 @@ static cddp_status accumulate(void *self, uint32_t variable, const cddp_tensor *
 
 /* ---- stages ---- */
 
-static cddp_status find_job(reproducible *p, const cddp_grad_bucket *bucket, job **found, cddp_error *err)
+static cddp_status find_job(reproducible *p, const cddp_grad_bucket *bucket, job **found,
+                            cddp_error *err)
 {
     size_t key = bucket->parameter_count > 0 ? bucket->parameter_ids[0] : 0;
     if (key >= p->job_count) {
-        if (!cd_vec_grow(p->allocator, (void **)&p->jobs, &p->job_capacity, key + 1, sizeof *p->jobs))
-            return cd_fail(err, CDDP_E_NOMEM, "comm hook reproducible: no memory for %zu buckets", key + 1);
+        if (!cd_vec_grow(p->allocator, (void **)&p->jobs, &p->job_capacity, key + 1,
+                         sizeof *p->jobs))
+            return cd_fail(err, CDDP_E_NOMEM, "comm hook reproducible: no memory for %zu buckets",
+                           key + 1);
         for (; p->job_count <= key; p->job_count++) p->jobs[p->job_count] = (job){.message = NULL};
     }
     job *j = &p->jobs[key];
     if (j->message == NULL) j->message = cd_allocate_zero(p->allocator, sizeof *j->message);
     if (j->message == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "comm hook reproducible: no memory for bucket %u", bucket->index);
+        return cd_fail(err, CDDP_E_NOMEM, "comm hook reproducible: no memory for bucket %u",
+                       bucket->index);
     *found = j;
     return CDDP_OK;
 }
@@ -186,7 +202,8 @@ static cddp_status find_job(reproducible *p, const cddp_grad_bucket *bucket, job
 /* A parameter that brought nothing in this window has no bins, or empty ones: zeros. */
 static const cd_bins *bins_of(const reproducible *p, uint32_t variable)
 {
-    bool has = variable < p->bin_count && p->bins[variable].high != NULL && p->bins[variable].count > 0;
+    bool has =
+        variable < p->bin_count && p->bins[variable].high != NULL && p->bins[variable].count > 0;
     return has ? &p->bins[variable] : NULL;
 }
 
@@ -203,7 +220,8 @@ static cd_bins_span local_span(const reproducible *p, const job *j, const cddp_g
     cd_bins_span all = {.first = NO_BIN, .last = -NO_BIN};
     if (!p->accumulates) {
         cd_bins_span one =
-            cd_bins_span_of(bucket->buffer.dtype, elements(&bucket->buffer, &j->copy), cddp_tensor_numel(&bucket->buffer));
+            cd_bins_span_of(bucket->buffer.dtype, elements(&bucket->buffer, &j->copy),
+                            cddp_tensor_numel(&bucket->buffer));
         widen(&all, &one);
         return all;
     }
@@ -216,8 +234,8 @@ static cd_bins_span local_span(const reproducible *p, const job *j, const cddp_g
     return all;
 }
 
-static cddp_status post(const cddp_grad_bucket *bucket, const cddp_tensor *t, cddp_red_op op, cddp_group *group,
-                        cddp_future *future, cddp_error *err)
+static cddp_status post(const cddp_grad_bucket *bucket, const cddp_tensor *t, cddp_red_op op,
+                        cddp_group *group, cddp_future *future, cddp_error *err)
 {
     cddp_collective c = {.size = sizeof c,
                          .op = CDDP_OP_ALLREDUCE,
@@ -235,8 +253,8 @@ static cddp_tensor flat_of(void *storage, cddp_dtype dtype, int64_t numel)
     return cddp_tensor_of(cddp_device_cpu(), storage, 0, dtype, &numel, 1);
 }
 
-static void encode_parameters(reproducible *p, const cddp_grad_bucket *bucket, const cd_bins_span *span, int32_t *rows,
-                              int64_t numel)
+static void encode_parameters(reproducible *p, const cddp_grad_bucket *bucket,
+                              const cd_bins_span *span, int32_t *rows, int64_t numel)
 {
     int64_t row_count = cd_bins_rows(span);
     memset(rows, 0, (size_t)(row_count * numel) * sizeof *rows);
@@ -248,7 +266,8 @@ static void encode_parameters(reproducible *p, const cddp_grad_bucket *bucket, c
     }
 }
 
-static cddp_status decode(void *self, cddp_grad_bucket *bucket, cddp_future *future, cddp_error *err)
+static cddp_status decode(void *self, cddp_grad_bucket *bucket, cddp_future *future,
+                          cddp_error *err)
 {
     reproducible *p = self;
     job *j = NULL;
@@ -256,18 +275,21 @@ static cddp_status decode(void *self, cddp_grad_bucket *bucket, cddp_future *fut
     CD_TRY(find_job(p, bucket, &j, err));
     int64_t divisor = p->counts ? j->message->count : (int64_t)p->world_size;
     if (divisor > UINT32_MAX)
-        return cd_fail(err, CDDP_E_LIMIT,
-                       "comm hook reproducible: %lld contributions; at most 4294967295 can be averaged",
-                       (long long)divisor);
+        return cd_fail(
+            err, CDDP_E_LIMIT,
+            "comm hook reproducible: %lld contributions; at most 4294967295 can be averaged",
+            (long long)divisor);
     if (divisor < 1) divisor = 1; /* nobody brought anything: zeros */
-    cd_bins_decode(flat->dtype, j->rows.block, cddp_tensor_numel(flat), &j->span, (uint32_t)divisor, elements(flat, &j->copy),
-                   cddp_tensor_numel(flat));
-    if (cd_host_is_away(flat->device)) CD_TRY(flat->device->write(flat, j->copy.block, bytes_of(flat), err));
+    cd_bins_decode(flat->dtype, j->rows.block, cddp_tensor_numel(flat), &j->span, (uint32_t)divisor,
+                   elements(flat, &j->copy), cddp_tensor_numel(flat));
+    if (cd_host_is_away(flat->device))
+        CD_TRY(flat->device->write(flat, j->copy.block, bytes_of(flat), err));
     future->result = *flat;
     return CDDP_OK;
 }
 
-static cddp_status encode(void *self, cddp_grad_bucket *bucket, cddp_future *future, cddp_error *err)
+static cddp_status encode(void *self, cddp_grad_bucket *bucket, cddp_future *future,
+                          cddp_error *err)
 {
     reproducible *p = self;
     job *j = NULL;
@@ -277,18 +299,22 @@ static cddp_status encode(void *self, cddp_grad_bucket *bucket, cddp_future *fut
     j->span = (cd_bins_span){.first = -agreed[0], .last = agreed[1], .special = agreed[2] != 0};
     int64_t row_count = cd_bins_rows(&j->span);
     if (row_count * numel == 0) return decode(self, bucket, future, err);
-    CD_TRY(cd_host_memory_reserve(p->allocator, &j->rows, (size_t)(row_count * numel) * sizeof(int32_t), err));
+    CD_TRY(cd_host_memory_reserve(p->allocator, &j->rows,
+                                  (size_t)(row_count * numel) * sizeof(int32_t), err));
     if (p->accumulates)
         encode_parameters(p, bucket, &j->span, j->rows.block, numel);
     else
-        cd_bins_encode_values(bucket->buffer.dtype, elements(&bucket->buffer, &j->copy), numel, &j->span, j->rows.block, numel);
+        cd_bins_encode_values(bucket->buffer.dtype, elements(&bucket->buffer, &j->copy), numel,
+                              &j->span, j->rows.block, numel);
     cddp_tensor rows = cd_host_memory_tensor(&j->rows, CDDP_I32, row_count * numel);
-    CD_TRY(post(bucket, &rows, CDDP_RED_SUM, (cddp_group *)(uintptr_t)future->scratch[0], future, err));
+    CD_TRY(post(bucket, &rows, CDDP_RED_SUM, (cddp_group *)(uintptr_t)future->scratch[0], future,
+                err));
     future->next = decode;
     return CDDP_OK;
 }
 
-static cddp_status run(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
+static cddp_status run(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future,
+                       cddp_error *err)
 {
     reproducible *p = self;
     job *j = NULL;
@@ -300,7 +326,8 @@ static cddp_status run(void *self, cddp_grad_bucket *bucket, cddp_group *group, 
     *j->message = (message){{-span.first, span.last, span.special}, p->backwards};
     p->has_run = true;
     p->last_index = bucket->index;
-    cddp_tensor ends = flat_of(j->message->span, CDDP_I32, 3), count = flat_of(&j->message->count, CDDP_I64, 1);
+    cddp_tensor ends = flat_of(j->message->span, CDDP_I32, 3),
+                count = flat_of(&j->message->count, CDDP_I64, 1);
     CD_TRY(post(bucket, &ends, CDDP_RED_MAX, group, future, err));
     if (p->counts) CD_TRY(post(bucket, &count, CDDP_RED_SUM, group, future, err));
     future->scratch[0] = (uintptr_t)group;
@@ -312,8 +339,10 @@ static cddp_status run(void *self, cddp_grad_bucket *bucket, cddp_group *group, 
 static uint64_t promise(const void *self, const cddp_grad_bucket *bucket)
 {
     const reproducible *p = self;
-    uint64_t rows = (uint64_t)cd_bins_rows_most(bucket->buffer.dtype), numel = (uint64_t)cddp_tensor_numel(&bucket->buffer);
-    return sizeof ((message *)0)->span + (p->counts ? sizeof(int64_t) : 0) + rows * numel * sizeof(int32_t);
+    uint64_t rows = (uint64_t)cd_bins_rows_most(bucket->buffer.dtype),
+             numel = (uint64_t)cddp_tensor_numel(&bucket->buffer);
+    return sizeof((message *)0)->span + (p->counts ? sizeof(int64_t) : 0) +
+           rows * numel * sizeof(int32_t);
 }
 
 const cddp_hook cd_hook_reproducible = {

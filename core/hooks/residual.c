@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Error feedback per parameter. A slot is made with its parameter's first bucket and never changes its size. */
+/* Error feedback per parameter. A slot is made with its parameter's first bucket and never changes
+** its size. */
 #include "core/hooks/residual.h"
 
 #include "core/base/alloc.h"
@@ -17,7 +18,8 @@ typedef struct saved_head {
     uint64_t slot_count;
 } saved_head;
 
-void cd_residual_init(cd_residual *r, const cddp_allocator *allocator, const cd_state_model *model, const char *name)
+void cd_residual_init(cd_residual *r, const cddp_allocator *allocator, const cd_state_model *model,
+                      const char *name)
 {
     *r = (cd_residual){.name = name, .allocator = allocator, .model = *model};
 }
@@ -33,8 +35,10 @@ static cddp_status reserve(cd_residual *r, size_t count, cddp_error *err)
 {
     if (count <= r->slot_count) return CDDP_OK;
     if (!cd_vec_grow(r->allocator, (void **)&r->slots, &r->slot_capacity, count, sizeof *r->slots))
-        return cd_fail(err, CDDP_E_NOMEM, "comm hook %s: no memory for %zu parameters", r->name, count);
-    for (; r->slot_count < count; r->slot_count++) r->slots[r->slot_count] = (cd_residual_slot){.numel = -1};
+        return cd_fail(err, CDDP_E_NOMEM, "comm hook %s: no memory for %zu parameters", r->name,
+                       count);
+    for (; r->slot_count < count; r->slot_count++)
+        r->slots[r->slot_count] = (cd_residual_slot){.numel = -1};
     return CDDP_OK;
 }
 
@@ -42,13 +46,15 @@ static cddp_status slot_move(cd_residual_slot *slot, const cddp_device *d, cddp_
 {
     cd_flat moved = {.capacity = 0};
     CD_TRY(cd_flat_reserve(&moved, d, slot->dtype, slot->numel, err));
-    cddp_status status = d->write(&moved.tensor, slot->owed.tensor.storage, (size_t)slot->numel * cddp_dtype_bytes(slot->dtype), err);
+    cddp_status status = d->write(&moved.tensor, slot->owed.tensor.storage,
+                                  (size_t)slot->numel * cddp_dtype_bytes(slot->dtype), err);
     cd_flat_release(status == CDDP_OK ? &slot->owed : &moved);
     if (status == CDDP_OK) slot->owed = moved;
     return status;
 }
 
-static cddp_status find(cd_residual *r, const cddp_grad_bucket *bucket, uint32_t k, cd_residual_slot **found, cddp_error *err)
+static cddp_status find(cd_residual *r, const cddp_grad_bucket *bucket, uint32_t k,
+                        cd_residual_slot **found, cddp_error *err)
 {
     uint32_t parameter = bucket->parameter_ids[k];
     int64_t numel = bucket->lengths[k];
@@ -62,8 +68,11 @@ static cddp_status find(cd_residual *r, const cddp_grad_bucket *bucket, uint32_t
         slot->dtype = dtype;
     }
     if (slot->numel != numel || slot->dtype != dtype)
-        return cd_fail(err, CDDP_E_MISMATCH, "comm hook %s: its state of parameter %u is for %lld elements of %s, the gradient has %lld of %s",
-                       r->name, parameter, (long long)slot->numel, cddp_dtype_name(slot->dtype), (long long)numel, cddp_dtype_name(dtype));
+        return cd_fail(err, CDDP_E_MISMATCH,
+                       "comm hook %s: its state of parameter %u is for %lld elements of %s, the "
+                       "gradient has %lld of %s",
+                       r->name, parameter, (long long)slot->numel, cddp_dtype_name(slot->dtype),
+                       (long long)numel, cddp_dtype_name(dtype));
     if (slot->owed.tensor.device != bucket->buffer.device && cd_host_is_away(bucket->buffer.device))
         CD_TRY(slot_move(slot, bucket->buffer.device, err));
     *found = slot;
@@ -102,7 +111,8 @@ void cd_residual_sum(const cd_residual *r, const cddp_grad_bucket *bucket, cd_ho
 }
 
 /* Through the host, whatever the device. */
-static cddp_status save_slot(const cd_residual *r, const cd_residual_slot *slot, const cddp_state_writer *writer, cddp_error *err)
+static cddp_status save_slot(const cd_residual *r, const cd_residual_slot *slot,
+                             const cddp_state_writer *writer, cddp_error *err)
 {
     cd_host_memory host = {NULL, 0};
     size_t bytes = (size_t)slot->numel * cddp_dtype_bytes(slot->dtype);
@@ -133,7 +143,8 @@ static cddp_status load_slot(cd_residual *r, const cddp_state_reader *reader, cd
     CD_TRY(reserve(r, r->slot_count + 1, err));
     cd_residual_slot *slot = &r->slots[r->slot_count - 1];
     if (head[0] == -1) return CDDP_OK;
-    if (head[0] < 0 || head[0] > NUMEL_MAX || head[1] < 0 || head[1] >= CDDP_DTYPE_COUNT || !cddp_dtype_is_float((cddp_dtype)head[1]))
+    if (head[0] < 0 || head[0] > NUMEL_MAX || head[1] < 0 || head[1] >= CDDP_DTYPE_COUNT ||
+        !cddp_dtype_is_float((cddp_dtype)head[1]))
         return cd_fail(err, CDDP_E_CORRUPT, "comm hook %s: the saved state is damaged", r->name);
     size_t bytes = (size_t)head[0] * cddp_dtype_bytes((cddp_dtype)head[1]);
     CD_TRY(cd_flat_reserve(&slot->owed, cddp_device_cpu(), (cddp_dtype)head[1], head[0], err));
@@ -152,9 +163,11 @@ cddp_status cd_residual_load(cd_residual *r, const cddp_state_reader *reader, cd
     snprintf(who, sizeof who, "comm hook %s", r->name);
     cd_residual_init(&fresh, r->allocator, &r->model, r->name);
     CD_TRY(cd_state_get(reader, r->name, &h, sizeof h, err));
-    if (h.magic != MAGIC) return cd_fail(err, CDDP_E_CORRUPT, "%s: this is no saved state of it", who);
+    if (h.magic != MAGIC)
+        return cd_fail(err, CDDP_E_CORRUPT, "%s: this is no saved state of it", who);
     CD_TRY(cd_state_model_check(&r->model, &h.model, who, err));
-    if (h.slot_count > SLOTS_MAX) return cd_fail(err, CDDP_E_CORRUPT, "%s: the saved state is damaged", who);
+    if (h.slot_count > SLOTS_MAX)
+        return cd_fail(err, CDDP_E_CORRUPT, "%s: the saved state is damaged", who);
     for (uint64_t i = 0; i < h.slot_count; i++) CD_TRY_OUT(load_slot(&fresh, reader, err));
     cd_residual old = *r;
     *r = fresh;

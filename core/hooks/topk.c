@@ -1,18 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The topk hook: the k largest elements of every bucket travel, the rest is owed (error feedback).
 **
-**   run      corrected = gradient + owed; the k elements of largest magnitude are chosen; the rest is owed
-**            → all-gather of indices (i32), all-gather of values (the bucket's dtype)
+**   run      corrected = gradient + owed; the k elements of largest magnitude are chosen; the rest
+**            is owed → all-gather of indices (i32), all-gather of values (the bucket's dtype)
 **   scatter  values ÷ W; result = 0; result[index] += value, ranks 0, 1, 2, … in order
 **
-** What is chosen is a pure function of the values: larger magnitude first, NaN above everything, equal magnitudes by
-** the smaller index. k is the same on every rank, so that shares are equal. The order of addition is written above, so
-** all ranks compute the same bits. The division comes before the sum, as in the all-reduce hooks (GRD-17): W gradients of half the
-** range of f16 have a mean, but no sum.
+** What is chosen is a pure function of the values: larger magnitude first, NaN above everything,
+** equal magnitudes by the smaller index. k is the same on every rank, so that shares are equal. The
+** order of addition is written above, so all ranks compute the same bits. The division comes before
+** the sum, as in the all-reduce hooks (GRD-17): W gradients of half the range of f16 have a mean,
+** but no sum.
 **
-** Laws, stated in the trace: per rank gradient + old debt = sent + new debt, element by element; what is sent is sent
-** exactly, so that only the addition of the debt rounds. Summed over the ranks this is the telescoping of the mean. Nothing that
-** stays is larger than what is sent. Over all ranks: the result is the mean of what was sent (cd_mean_law).
+** Laws, stated in the trace: per rank gradient + old debt = sent + new debt, element by element;
+** what is sent is sent exactly, so that only the addition of the debt rounds. Summed over the ranks
+** this is the telescoping of the mean. Nothing that stays is larger than what is sent. Over all
+** ranks: the result is the mean of what was sent (cd_mean_law).
 **
 ** Invariants:
 **   T1  the chosen indices are strictly increasing, so that nothing is sent twice;
@@ -55,7 +57,8 @@ typedef struct topk {
     settings settings;
     cd_residual residual;
     cd_host_memory heap; /* (k) indices */
-    job *jobs;          /* (job_count) by the variable index of a bucket's first parameter (STA-04) */
+    /* (job_count) by the variable index of a bucket's first parameter (STA-04) */
+    job *jobs;
     size_t job_count, job_capacity;
 } topk;
 
@@ -64,7 +67,8 @@ static void destroy(void *self)
     topk *t = self;
     if (t == NULL) return;
     for (size_t i = 0; i < t->job_count; i++) {
-        cd_flat *flats[] = {&t->jobs[i].indices, &t->jobs[i].values, &t->jobs[i].all_indices, &t->jobs[i].all_values};
+        cd_flat *flats[] = {&t->jobs[i].indices, &t->jobs[i].values, &t->jobs[i].all_indices,
+                            &t->jobs[i].all_values};
         for (size_t f = 0; f < 4; f++) cd_flat_release(flats[f]);
     }
     cd_release(t->allocator, t->jobs, t->job_capacity * sizeof *t->jobs);
@@ -76,11 +80,14 @@ static void destroy(void *self)
 static cddp_status check_settings(const topk *t, const cddp_hook_context *context, cddp_error *err)
 {
     if (context->inner != NULL)
-        return cd_fail(err, CDDP_E_CONFIG, "comm hook topk does not wrap another hook; got %s", context->inner->name);
+        return cd_fail(err, CDDP_E_CONFIG, "comm hook topk does not wrap another hook; got %s",
+                       context->inner->name);
     if (t->settings.k != 0 && t->settings.ratio >= 0)
-        return cd_fail(err, CDDP_E_CONFIG, "comm hook topk: k and ratio both say how much is sent; give one of them");
+        return cd_fail(err, CDDP_E_CONFIG,
+                       "comm hook topk: k and ratio both say how much is sent; give one of them");
     if (t->settings.ratio == 0)
-        return cd_fail(err, CDDP_E_CONFIG, "comm hook topk: ratio=0 sends nothing; it must be above 0");
+        return cd_fail(err, CDDP_E_CONFIG,
+                       "comm hook topk: ratio=0 sends nothing; it must be above 0");
     return CDDP_OK;
 }
 
@@ -95,7 +102,8 @@ static cddp_status create(const cddp_hook_context *context, void **self, cddp_er
     t->settings = (settings){.k = 0, .ratio = -1, .error_feedback = true};
     cd_state_model model = cd_state_model_of(context);
     cd_residual_init(&t->residual, context->allocator, &model, "topk");
-    CD_TRY_OUT(cd_options_read("comm hook topk", option_table, sizeof option_table / sizeof option_table[0], context->options,
+    CD_TRY_OUT(cd_options_read("comm hook topk", option_table,
+                               sizeof option_table / sizeof option_table[0], context->options,
                                &t->settings, err));
     CD_TRY_OUT(check_settings(t, context, err));
     if (t->settings.k == 0 && t->settings.ratio < 0) t->settings.ratio = 0.01;
@@ -132,7 +140,8 @@ static void sift(const cddp_tensor *flat, int32_t *heap, int64_t count, int64_t 
     }
 }
 
-/* The k-th largest is found with a heap, then everything not below it is taken in index order (T1). */
+/* The k-th largest is found with a heap, then everything not below it is taken in index order
+** (T1). */
 static void choose(const cddp_tensor *flat, int32_t *heap, int64_t k, int32_t *chosen)
 {
     int64_t numel = cddp_tensor_numel(flat), taken = 0;
@@ -150,7 +159,8 @@ static void choose(const cddp_tensor *flat, int32_t *heap, int64_t k, int32_t *c
 
 static int64_t count_of(const topk *t, int64_t numel)
 {
-    double asked = t->settings.k != 0 ? (double)t->settings.k : floor(t->settings.ratio * (double)numel);
+    double asked =
+        t->settings.k != 0 ? (double)t->settings.k : floor(t->settings.ratio * (double)numel);
     int64_t k = asked < (double)numel ? (int64_t)asked : numel;
     return k < 1 && numel > 0 ? 1 : k;
 }
@@ -161,7 +171,8 @@ static cddp_status find_job(topk *t, const cddp_grad_bucket *bucket, job **found
 {
     size_t key = bucket->parameter_count > 0 ? bucket->parameter_ids[0] : 0;
     if (key >= t->job_count) {
-        if (!cd_vec_grow(t->allocator, (void **)&t->jobs, &t->job_capacity, key + 1, sizeof *t->jobs))
+        if (!cd_vec_grow(t->allocator, (void **)&t->jobs, &t->job_capacity, key + 1,
+                         sizeof *t->jobs))
             return cd_fail(err, CDDP_E_NOMEM, "comm hook topk: no memory for %zu buckets", key + 1);
         for (; t->job_count <= key; t->job_count++) t->jobs[t->job_count] = (job){.k = 0};
     }
@@ -175,11 +186,13 @@ static cddp_status reserve(topk *t, job *j, const cddp_grad_bucket *bucket, cddp
     cddp_dtype dtype = bucket->buffer.dtype;
     int64_t numel = cddp_tensor_numel(&bucket->buffer);
     if (numel > INT32_MAX)
-        return cd_fail(err, CDDP_E_LIMIT, "comm hook topk: bucket %u has %lld elements, at most %d can be indexed", bucket->index,
-                       (long long)numel, INT32_MAX);
+        return cd_fail(err, CDDP_E_LIMIT,
+                       "comm hook topk: bucket %u has %lld elements, at most %d can be indexed",
+                       bucket->index, (long long)numel, INT32_MAX);
     j->k = count_of(t, numel);
     int64_t all = j->k * (int64_t)t->world_size;
-    if (!cd_host_is_away(d)) CD_TRY(cd_host_memory_reserve(t->allocator, &t->heap, (size_t)j->k * sizeof(int32_t), err));
+    if (!cd_host_is_away(d))
+        CD_TRY(cd_host_memory_reserve(t->allocator, &t->heap, (size_t)j->k * sizeof(int32_t), err));
     CD_TRY(cd_flat_reserve(&j->indices, d, CDDP_I32, j->k, err));
     CD_TRY(cd_flat_reserve(&j->values, d, dtype, j->k, err));
     CD_TRY(cd_flat_reserve(&j->all_indices, d, CDDP_I32, all, err));
@@ -201,20 +214,28 @@ static void take_chosen(job *j, const cddp_tensor *flat)
 
 static cddp_status take(const topk *t, job *j, const cddp_tensor *flat, cddp_error *err)
 {
-    if (cd_host_is_away(flat->device)) return flat->device->take_largest(flat, &j->indices.tensor, &j->values.tensor, NULL, err);
+    if (cd_host_is_away(flat->device))
+        return flat->device->take_largest(flat, &j->indices.tensor, &j->values.tensor, NULL, err);
     choose(flat, t->heap.block, j->k, j->indices.tensor.storage);
     take_chosen(j, flat);
     return CDDP_OK;
 }
 
-static void state_law(const topk *t, const job *j, const cddp_grad_bucket *bucket, const cd_host_sums *in)
+static void state_law(const topk *t, const job *j, const cddp_grad_bucket *bucket,
+                      const cd_host_sums *in)
 {
     if (!t->settings.error_feedback || !isfinite(in->sum)) return;
     cd_host_sums after = j->sent;
     cd_residual_sum(&t->residual, bucket, &after);
     double sums = 0x1p-52 * (double)(in->count + after.count) * (in->magnitude + after.magnitude);
-    cddp_law law = {sizeof(cddp_law), "gradient + old debt = sent + new debt, signed sums over the bucket", (int64_t)bucket->index, after.sum, in->sum,
-                    cd_host_unit(bucket->buffer.dtype) * in->magnitude + (double)in->count * cd_host_least(bucket->buffer.dtype) + sums, false};
+    cddp_law law = {sizeof(cddp_law),
+                    "gradient + old debt = sent + new debt, signed sums over the bucket",
+                    (int64_t)bucket->index,
+                    after.sum,
+                    in->sum,
+                    cd_host_unit(bucket->buffer.dtype) * in->magnitude +
+                        (double)in->count * cd_host_least(bucket->buffer.dtype) + sums,
+                    false};
     cddp_tracer_law(t->tracer, &law);
 }
 
@@ -225,63 +246,81 @@ static void state_choice(const topk *t, const job *j, const cddp_grad_bucket *bu
     int64_t numel = cddp_tensor_numel(&bucket->buffer);
     for (int64_t i = 0; i < numel; i++) kept = fmax(kept, fabs(cd_host_get(&bucket->buffer, i)));
     for (int64_t i = 0; i < j->k; i++) sent = fmin(sent, fabs(cd_host_get(&j->values.tensor, i)));
-    cddp_law law = {sizeof(cddp_law), "the largest elements are sent: by how much one that stays is larger", (int64_t)bucket->index,
-                    kept > sent ? kept - sent : 0.0, 0.0, 0.0, false};
+    cddp_law law = {sizeof(cddp_law),
+                    "the largest elements are sent: by how much one that stays is larger",
+                    (int64_t)bucket->index,
+                    kept > sent ? kept - sent : 0.0,
+                    0.0,
+                    0.0,
+                    false};
     if (isfinite(j->sent.magnitude)) cddp_tracer_law(t->tracer, &law);
 }
 
-static cddp_status gather(cddp_future *future, const cddp_grad_bucket *bucket, const cddp_tensor *from, const cddp_tensor *to,
-                          cddp_group *group, cddp_error *err)
+static cddp_status gather(cddp_future *future, const cddp_grad_bucket *bucket,
+                          const cddp_tensor *from, const cddp_tensor *to, cddp_group *group,
+                          cddp_error *err)
 {
-    cddp_collective c = {.size = sizeof c, .op = CDDP_OP_ALLGATHER, .input = *from, .output = *to, .label = (uint64_t)bucket->index + 1};
+    cddp_collective c = {.size = sizeof c,
+                         .op = CDDP_OP_ALLGATHER,
+                         .input = *from,
+                         .output = *to,
+                         .label = (uint64_t)bucket->index + 1};
     CD_TRY(cddp_group_post(group, &c, &future->works[future->work_count], err));
     future->work_count++;
     return CDDP_OK;
 }
 
 /* What one rank sent, in index order. */
-static cddp_status add_share(const job *j, const cddp_grad_bucket *bucket, uint32_t rank, cddp_error *err)
+static cddp_status add_share(const job *j, const cddp_grad_bucket *bucket, uint32_t rank,
+                             cddp_error *err)
 {
     const cddp_tensor *flat = &bucket->buffer;
     int64_t numel = cddp_tensor_numel(flat), first = (int64_t)rank * j->k;
-    cddp_tensor at = cddp_tensor_slice(&j->all_indices.tensor, first, j->k), values = cddp_tensor_slice(&j->all_values.tensor, first, j->k);
+    cddp_tensor at = cddp_tensor_slice(&j->all_indices.tensor, first, j->k),
+                values = cddp_tensor_slice(&j->all_values.tensor, first, j->k);
     if (cd_host_is_away(flat->device)) return flat->device->add_at(flat, &at, &values, NULL, err);
     const int32_t *indices = (const int32_t *)at.storage + first;
     for (int64_t i = 0; i < j->k; i++) {
         if (indices[i] < 0 || indices[i] >= numel)
-            return cd_fail(err, CDDP_E_CORRUPT, "comm hook topk: rank %u sent index %d for bucket %u of %lld elements", rank, indices[i],
-                           bucket->index, (long long)numel);
+            return cd_fail(err, CDDP_E_CORRUPT,
+                           "comm hook topk: rank %u sent index %d for bucket %u of %lld elements",
+                           rank, indices[i], bucket->index, (long long)numel);
         cd_host_set(flat, indices[i], cd_host_get(flat, indices[i]) + cd_host_get(&values, i));
     }
     return CDDP_OK;
 }
 
-static cddp_status scatter(void *self, cddp_grad_bucket *bucket, cddp_future *future, cddp_error *err)
+static cddp_status scatter(void *self, cddp_grad_bucket *bucket, cddp_future *future,
+                           cddp_error *err)
 {
     topk *t = self;
     job *j = NULL;
     CD_TRY(find_job(t, bucket, &j, err));
     const cddp_tensor *flat = &bucket->buffer;
-    CD_TRY(flat->device->divide(&j->all_values.tensor, &j->all_values.tensor, t->world_size, NULL, err));
+    CD_TRY(flat->device->divide(&j->all_values.tensor, &j->all_values.tensor, t->world_size, NULL,
+                                err));
     CD_TRY(flat->device->fill(flat, 0.0, NULL, err));
     for (uint32_t r = 0; r < t->world_size; r++) CD_TRY(add_share(j, bucket, r, err));
     if (t->tracer != NULL && cd_host_can_look(flat->device)) {
         cd_host_sums has = {.count = 0};
         cd_host_add_all(&has, 0, flat);
-        const cd_mean_law law = {(int64_t)bucket->index, t->world_size, flat->dtype, flat->dtype, &j->sent, &has};
+        const cd_mean_law law = {
+            (int64_t)bucket->index, t->world_size, flat->dtype, flat->dtype, &j->sent, &has};
         cd_mean_law_state(&law, t->tracer);
     }
     future->result = *flat;
     return CDDP_OK;
 }
 
-static cddp_status run(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
+static cddp_status run(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future,
+                       cddp_error *err)
 {
     topk *t = self;
     job *j = NULL;
     cd_host_sums in = {.count = 0};
     const cddp_device *d = bucket->buffer.device;
-    bool can = CD_DEVICE_HAS(d, take_largest) && CD_DEVICE_HAS(d, add_at), states = t->tracer != NULL && cd_host_can_look(d);
+    bool can = CD_DEVICE_HAS(d, take_largest) && CD_DEVICE_HAS(d, add_at),
+         states = t->tracer != NULL && cd_host_can_look(d);
     CD_TRY(cd_host_refuse(bucket, "topk", can ? NULL : "take the largest elements", err));
     CD_TRY(find_job(t, bucket, &j, err));
     CD_TRY(reserve(t, j, bucket, err));
@@ -304,7 +343,8 @@ static cddp_status run(void *self, cddp_grad_bucket *bucket, cddp_group *group, 
 static uint64_t promise(const void *self, const cddp_grad_bucket *bucket)
 {
     const topk *t = self;
-    return (uint64_t)count_of(t, cddp_tensor_numel(&bucket->buffer)) * (sizeof(int32_t) + cddp_dtype_bytes(bucket->buffer.dtype));
+    return (uint64_t)count_of(t, cddp_tensor_numel(&bucket->buffer)) *
+           (sizeof(int32_t) + cddp_dtype_bytes(bucket->buffer.dtype));
 }
 
 static cddp_status save(void *self, const cddp_state_writer *writer, cddp_error *err)

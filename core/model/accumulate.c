@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sums of gradients. Dense sums are element-wise; sparse ones are unions of rows in increasing order; a sparse
-** gradient added to a dense one is scattered into it, as in PyTorch.
+/* Sums of gradients. Dense sums are element-wise; sparse ones are unions of rows in increasing
+** order; a sparse gradient added to a dense one is scattered into it, as in PyTorch.
 **
-** The slot's storage: a dense gradient is born in `home` (cddp_grad_define), a sparse one in two tensors of the
-** parameter's full size that are made once, so that steady iterations allocate nothing.
+** The slot's storage: a dense gradient is born in `home` (cddp_grad_define), a sparse one in two
+** tensors of the parameter's full size that are made once, so that steady iterations allocate
+** nothing.
 */
 #include "core/model/accumulate.h"
 
@@ -41,12 +42,13 @@ static size_t row_bytes(const cddp_tensor *value)
 static cddp_tensor row_of(const cddp_tensor *value, int64_t row)
 {
     int64_t numel = cd_tensor_row_numel(value);
-    return cddp_tensor_of(value->device, value->storage, value->offset + row * numel, value->dtype, &numel, 1);
+    return cddp_tensor_of(value->device, value->storage, value->offset + row * numel, value->dtype,
+                          &numel, 1);
 }
 
 /* dense[rows[i]] += value[i], in increasing order of rows. */
-static cddp_status scatter_add(const cddp_tensor *dense, const cddp_tensor *value, const cddp_tensor *rows,
-                               cddp_stream *stream, cddp_error *err)
+static cddp_status scatter_add(const cddp_tensor *dense, const cddp_tensor *value,
+                               const cddp_tensor *rows, cddp_stream *stream, cddp_error *err)
 {
     const int64_t *row = cd_tensor_data(rows);
     for (int64_t i = 0; i < row_count(rows); i++) {
@@ -57,8 +59,8 @@ static cddp_status scatter_add(const cddp_tensor *dense, const cddp_tensor *valu
 }
 
 /* The union of two sparse gradients in the tape: rows present in both are a's plus b's. */
-static cddp_status merge_rows(cd_graph *graph, const cd_gradient *a, const cd_gradient *b, cd_gradient *merged,
-                              cddp_error *err)
+static cddp_status merge_rows(cd_graph *graph, const cd_gradient *a, const cd_gradient *b,
+                              cd_gradient *merged, cddp_error *err)
 {
     int64_t na = row_count(&a->rows), nb = row_count(&b->rows), n = na + nb;
     const int64_t *ra = cd_tensor_data(&a->rows), *rb = cd_tensor_data(&b->rows);
@@ -73,7 +75,8 @@ static cddp_status merge_rows(cd_graph *graph, const cd_gradient *a, const cd_gr
         bool from_a = i < na && (j >= nb || ra[i] <= rb[j]);
         bool from_b = j < nb && (i >= na || rb[j] <= ra[i]);
         out[k] = from_a ? ra[i] : rb[j];
-        cddp_tensor to = row_of(&m.value, k), first = from_a ? row_of(&a->value, i) : row_of(&b->value, j);
+        cddp_tensor to = row_of(&m.value, k),
+                    first = from_a ? row_of(&a->value, i) : row_of(&b->value, j);
         memcpy(cd_tensor_data(&to), cd_tensor_data(&first), bytes);
         if (from_a && from_b) {
             cddp_tensor second = row_of(&b->value, j);
@@ -87,7 +90,8 @@ static cddp_status merge_rows(cd_graph *graph, const cd_gradient *a, const cd_gr
     return CDDP_OK;
 }
 
-cddp_status cd_gradient_add(cd_graph *graph, cd_gradient *sum, const cd_gradient *gradient, cddp_error *err)
+cddp_status cd_gradient_add(cd_graph *graph, cd_gradient *sum, const cd_gradient *gradient,
+                            cddp_error *err)
 {
     if (gradient->kind == CDDP_GRAD_UNDEFINED) return CDDP_OK;
     if (sum->kind == CDDP_GRAD_UNDEFINED) {
@@ -126,8 +130,8 @@ static cddp_stream *stream_of(const cd_graph *graph, uint32_t parameter)
     return cb->stream != NULL ? cb->stream(cb->context, parameter) : NULL;
 }
 
-static cddp_status make_once(cddp_tensor *tensor, const cddp_device *device, cddp_dtype dtype, const int64_t *sizes,
-                             uint32_t dim_count, cddp_error *err)
+static cddp_status make_once(cddp_tensor *tensor, const cddp_device *device, cddp_dtype dtype,
+                             const int64_t *sizes, uint32_t dim_count, cddp_error *err)
 {
     if (tensor->device != NULL) return CDDP_OK;
     cddp_tensor t = cddp_tensor_of(device, NULL, 0, dtype, sizes, dim_count);
@@ -138,19 +142,23 @@ static cddp_status make_once(cddp_tensor *tensor, const cddp_device *device, cdd
 }
 
 /* What this firing contributes: the numbers of the tape, or what the world writes, or zero. */
-static cddp_status write_contribution(cd_graph *graph, uint32_t parameter, const cd_gradient *gradient,
-                                      const cddp_tensor *target, cddp_error *err)
+static cddp_status write_contribution(cd_graph *graph, uint32_t parameter,
+                                      const cd_gradient *gradient, const cddp_tensor *target,
+                                      cddp_error *err)
 {
     const cd_graph_callbacks *cb = &graph->callbacks;
     size_t bytes = (size_t)cddp_tensor_numel(target) * cddp_dtype_bytes(target->dtype);
     if (!cd_graph_computes(graph))
         return cb->fresh != NULL ? cb->fresh(cb->context, parameter, target, err)
                                  : target->device->fill(target, 0.0, NULL, err);
-    return bytes > 0 ? target->device->write(target, cd_tensor_data(&gradient->value), bytes, err) : CDDP_OK;
+    return bytes > 0 ? target->device->write(target, cd_tensor_data(&gradient->value), bytes, err)
+                     : CDDP_OK;
 }
 
-/* Where the slot's numbers are not the host's: into a new slot, or through a second operand of the device's sum. */
-static cddp_status accumulate_there(cd_graph *graph, uint32_t parameter, const cd_gradient *gradient, cddp_error *err)
+/* Where the slot's numbers are not the host's: into a new slot, or through a second operand of the
+** device's sum. */
+static cddp_status accumulate_there(cd_graph *graph, uint32_t parameter,
+                                    const cd_gradient *gradient, cddp_error *err)
 {
     cd_parameter *p = &graph->module->parameters[parameter];
     const cddp_tensor *t = cd_graph_source(graph, parameter);
@@ -165,13 +173,15 @@ static cddp_status accumulate_there(cd_graph *graph, uint32_t parameter, const c
     return t->device->reduce(CDDP_RED_SUM, &p->grad.value, &extra->addend, NULL, err);
 }
 
-static cddp_status store_sparse(cd_graph *graph, uint32_t parameter, const cd_gradient *gradient, cddp_error *err)
+static cddp_status store_sparse(cd_graph *graph, uint32_t parameter, const cd_gradient *gradient,
+                                cddp_error *err)
 {
     cd_parameter *p = &graph->module->parameters[parameter];
     const cddp_tensor *t = &p->tensor;
     cd_parameter_extra *extra = NULL;
     CD_TRY(cd_module_get_extra(graph->module, parameter, &extra, err));
-    CD_TRY(make_once(&extra->sparse_value, t->device, gradient->value.dtype, t->sizes, t->dim_count, err));
+    CD_TRY(make_once(&extra->sparse_value, t->device, gradient->value.dtype, t->sizes, t->dim_count,
+                     err));
     CD_TRY(make_once(&extra->sparse_rows, t->device, CDDP_I64, t->sizes, 1, err));
     int64_t n = row_count(&gradient->rows);
     CD_ASSERT(n <= t->sizes[0]);
@@ -179,7 +189,8 @@ static cddp_status store_sparse(cd_graph *graph, uint32_t parameter, const cd_gr
     value.sizes[0] = rows.sizes[0] = n;
     if (n > 0) {
         memcpy(cd_tensor_data(&rows), cd_tensor_data(&gradient->rows), (size_t)n * sizeof(int64_t));
-        memcpy(cd_tensor_data(&value), cd_tensor_data(&gradient->value), (size_t)n * row_bytes(&value));
+        memcpy(cd_tensor_data(&value), cd_tensor_data(&gradient->value),
+               (size_t)n * row_bytes(&value));
     }
     p->grad.kind = CDDP_GRAD_SPARSE;
     p->grad.value = value;
@@ -188,7 +199,8 @@ static cddp_status store_sparse(cd_graph *graph, uint32_t parameter, const cd_gr
 }
 
 /* Slot and gradient are not both dense. */
-static cddp_status accumulate_mixed(cd_graph *graph, uint32_t parameter, const cd_gradient *gradient, cddp_error *err)
+static cddp_status accumulate_mixed(cd_graph *graph, uint32_t parameter,
+                                    const cd_gradient *gradient, cddp_error *err)
 {
     cddp_grad *slot = &graph->module->parameters[parameter].grad;
     if (slot->kind == CDDP_GRAD_UNDEFINED) {
@@ -197,8 +209,11 @@ static cddp_status accumulate_mixed(cd_graph *graph, uint32_t parameter, const c
         return CDDP_OK;
     }
     if (slot->kind == CDDP_GRAD_DENSE)
-        return scatter_add(&slot->value, &gradient->value, &gradient->rows, stream_of(graph, parameter), err);
-    cd_gradient sum = {.kind = CDDP_GRAD_SPARSE, .value = slot->value, .rows = cddp_rows_tensor(&slot->rows)};
+        return scatter_add(&slot->value, &gradient->value, &gradient->rows,
+                           stream_of(graph, parameter), err);
+    cd_gradient sum = {.kind = CDDP_GRAD_SPARSE,
+                       .value = slot->value,
+                       .rows = cddp_rows_tensor(&slot->rows)};
     CD_TRY(cd_gradient_add(graph, &sum, gradient, err));
     if (sum.kind == CDDP_GRAD_SPARSE) return store_sparse(graph, parameter, &sum, err);
     cddp_grad_drop(slot);
@@ -206,7 +221,8 @@ static cddp_status accumulate_mixed(cd_graph *graph, uint32_t parameter, const c
     return slot->value.device->copy(&slot->value, &sum.value, stream_of(graph, parameter), err);
 }
 
-cddp_status cd_grad_accumulate(cd_graph *graph, uint32_t parameter, const cd_gradient *gradient, cddp_error *err)
+cddp_status cd_grad_accumulate(cd_graph *graph, uint32_t parameter, const cd_gradient *gradient,
+                               cddp_error *err)
 {
     cddp_grad *slot = &graph->module->parameters[parameter].grad;
     const bool is_new = slot->kind == CDDP_GRAD_UNDEFINED;
@@ -216,10 +232,12 @@ cddp_status cd_grad_accumulate(cd_graph *graph, uint32_t parameter, const cd_gra
     } else if (gradient->kind == CDDP_GRAD_SPARSE || slot->kind == CDDP_GRAD_SPARSE) {
         status = accumulate_mixed(graph, parameter, gradient, err);
     } else if (slot->kind == CDDP_GRAD_DENSE) {
-        status = slot->value.device->reduce(CDDP_RED_SUM, &slot->value, &gradient->value, stream_of(graph, parameter), err);
+        status = slot->value.device->reduce(CDDP_RED_SUM, &slot->value, &gradient->value,
+                                            stream_of(graph, parameter), err);
     } else {
         CD_TRY(cddp_grad_define(slot, cd_graph_source(graph, parameter), err));
-        status = slot->value.device->copy(&slot->value, &gradient->value, stream_of(graph, parameter), err);
+        status = slot->value.device->copy(&slot->value, &gradient->value,
+                                          stream_of(graph, parameter), err);
     }
     if (status != CDDP_OK) {
         if (is_new) cddp_grad_drop(slot); /* a half-made gradient is none */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Data from (seed, field, sample id). Exact values are k/4 with k in -8…8; others are uniform in [-1, 1), drawn as
-** integers, so that they are the same on every machine.
+/* Data from (seed, field, sample id). Exact values are k/4 with k in -8…8; others are uniform in
+** [-1, 1), drawn as integers, so that they are the same on every machine.
 */
 #include "core/model/batch.h"
 
@@ -45,8 +45,8 @@ static void fill_class(const cddp_tensor *t, int64_t sample, cd_prng *prng, cons
     }
 }
 
-static cddp_status make_field(cd_graph *graph, const cd_field *field, cddp_dtype real, const cd_batch_request *request,
-                              cddp_tensor *tensor, cddp_error *err)
+static cddp_status make_field(cd_graph *graph, const cd_field *field, cddp_dtype real,
+                              const cd_batch_request *request, cddp_tensor *tensor, cddp_error *err)
 {
     int64_t sizes[CDDP_DIMS_MAX] = {request->sample_count};
     if (field->kind == CD_FIELD_NONE) return CDDP_OK;
@@ -55,7 +55,8 @@ static cddp_status make_field(cd_graph *graph, const cd_field *field, cddp_dtype
     const cddp_dtype dtype = field->kind == CD_FIELD_REAL ? real : CDDP_I64;
     CD_TRY(cd_graph_host_tensor(graph, dtype, sizes, field->dim_count + 1, &t, err));
     for (int64_t s = 0; s < request->sample_count && t.storage != NULL; s++) {
-        cd_prng prng = cd_prng_split_index(request->prng, field->name, (uint64_t)request->sample_ids[s]);
+        cd_prng prng =
+            cd_prng_split_index(request->prng, field->name, (uint64_t)request->sample_ids[s]);
         if (field->kind == CD_FIELD_REAL)
             fill_real(&t, s, &prng, request->exact);
         else
@@ -64,8 +65,8 @@ static cddp_status make_field(cd_graph *graph, const cd_field *field, cddp_dtype
     return cd_graph_place(graph, &t, tensor, err);
 }
 
-cddp_status cd_batch_make(cd_graph *graph, const cd_model *model, const cd_batch_request *request, cd_batch *batch,
-                          cddp_error *err)
+cddp_status cd_batch_make(cd_graph *graph, const cd_model *model, const cd_batch_request *request,
+                          cd_batch *batch, cddp_error *err)
 {
     if (request->sample_count < 0)
         return cd_fail(err, CDDP_E_ARG, "batch: %lld samples", (long long)request->sample_count);
@@ -76,13 +77,15 @@ cddp_status cd_batch_make(cd_graph *graph, const cd_model *model, const cd_batch
     if (bytes > 0) memcpy(ids, request->sample_ids, bytes);
     made.sample_ids = ids;
     for (uint32_t i = 0; i < model->input_count; i++)
-        CD_TRY(make_field(graph, &model->inputs[i], model->compute_dtype, request, &made.inputs[i], err));
+        CD_TRY(make_field(graph, &model->inputs[i], model->compute_dtype, request, &made.inputs[i],
+                          err));
     for (uint32_t i = 0; i < model->output_count; i++) {
         /* An output's target has the output's name; it must not repeat an input's values. */
         cd_batch_request targets = *request;
         cd_prng prng = cd_prng_split(request->prng, "targets");
         targets.prng = &prng;
-        CD_TRY(make_field(graph, &model->targets[i], model->compute_dtype, &targets, &made.targets[i], err));
+        CD_TRY(make_field(graph, &model->targets[i], model->compute_dtype, &targets,
+                          &made.targets[i], err));
     }
     *batch = made;
     return CDDP_OK;
@@ -97,7 +100,8 @@ int64_t cd_batch_token_count(const cd_batch *batch)
         if (t->device == NULL || t->dtype != CDDP_I64) continue;
         const int64_t *classes = cd_tensor_data(t);
         any = true;
-        for (int64_t k = 0, n = cddp_tensor_numel(t); k < n; k++) count += classes[k] != CD_IGNORE_CLASS;
+        for (int64_t k = 0, n = cddp_tensor_numel(t); k < n; k++)
+            count += classes[k] != CD_IGNORE_CLASS;
     }
     return any ? count : batch->sample_count;
 }

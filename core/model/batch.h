@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A batch: the samples of one forward, and data that depends on nothing but the seed and the sample id.
+/* A batch: the samples of one forward, and data that depends on nothing but the seed and the sample
+** id.
 **
-** The values of sample s are the same on whatever rank, in whatever batch and at whatever position it is used;
-** that is what makes "the same samples on one process" a meaningful sentence.
+** The values of sample s are the same on whatever rank, in whatever batch and at whatever position
+** it is used; that is what makes "the same samples on one process" a meaningful sentence.
 **
 ** Lifetime   made in the graph's arena: after cd_graph_begin, until the next one.
 */
@@ -16,14 +17,19 @@ typedef struct cd_model cd_model;
 
 typedef struct cd_batch {
     int64_t sample_count;
-    const int64_t *sample_ids; /* (sample_count) key dropout, routing without arithmetic, and generated data */
-    cddp_tensor inputs[CD_BATCH_FIELDS_MAX];   /* as cd_model_inputs says; first dimension sample_count */
-    cddp_tensor targets[CD_MODEL_OUTPUTS_MAX]; /* one per output; device NULL where its loss needs none */
-    const double *weights;                     /* (sample_count) of each sample's loss; NULL: 1 */
-    double divisor;                            /* of the weighted sum; 0 or 1: none */
-    uint64_t iteration;                        /* keys dropout together with the sample id */
-    uint32_t branch;                           /* which way control flow goes, in models that branch */
-    const uint8_t *uses;                       /* (unit_count) how often each unit runs; NULL: the model's own counts */
+    /* (sample_count) key dropout, routing without arithmetic, and generated data */
+    const int64_t *sample_ids;
+    /* as cd_model_inputs says; first dimension sample_count */
+    cddp_tensor inputs[CD_BATCH_FIELDS_MAX];
+    /* one per output; device NULL where its loss needs none */
+    cddp_tensor targets[CD_MODEL_OUTPUTS_MAX];
+    const double *weights; /* (sample_count) of each sample's loss; NULL: 1 */
+    double divisor;        /* of the weighted sum; 0 or 1: none */
+    uint64_t iteration;    /* keys dropout together with the sample id */
+    /* which way control flow goes, in models that branch */
+    uint32_t branch;
+    /* (unit_count) how often each unit runs; NULL: the model's own counts */
+    const uint8_t *uses;
 } cd_batch;
 
 typedef struct cd_batch_request {
@@ -33,10 +39,11 @@ typedef struct cd_batch_request {
     bool exact;          /* small integers over powers of two */
 } cd_batch_request;
 
-/* Targets that count: classes that are not ignored, over all outputs; sample_count where there are no classes. */
+/* Targets that count: classes that are not ignored, over all outputs; sample_count where there are
+** no classes. */
 int64_t cd_batch_token_count(const cd_batch *batch);
 /* The same of one sample, before any batch is made of it. prng: as in the request. */
 int64_t cd_model_token_count(const cd_model *model, const cd_prng *prng, int64_t sample_id);
 /* inputs and targets; weights NULL, everything else zero. */
-cddp_status cd_batch_make(cd_graph *graph, const cd_model *model, const cd_batch_request *request, cd_batch *batch,
-                          cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_batch_make(cd_graph *graph, const cd_model *model, const cd_batch_request *request,
+                          cd_batch *batch, cddp_error *err) CDDP_MUST_CHECK;

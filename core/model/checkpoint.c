@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Both kinds of activation checkpointing.
 **
-** Re-entrant: the forward records one node whose only edge is the input's.
-** Its route runs the part again on a detached input and calls cd_graph_backward on the result, so that the
-** part's parameters accumulate and fire their hooks right there, in the middle of the outer backward; the
+** Re-entrant: the forward records one node whose only edge is the input's. Its route runs the part
+** again on a detached input and calls cd_graph_backward on the result, so that the part's
+** parameters accumulate and fire their hooks right there, in the middle of the outer backward; the
 ** gradient of the detached input is captured by an accumulation-free leaf node and passed on.
 **
-** Non-reentrant: nodes recorded by the part belong to a segment and lose their saved tensors when the part
-** returns. The first that goes back runs the part again with recording on; the i-th node of that run has the
-** saved tensors of the i-th node of the segment. A part that records other nodes the second time is an error.
+** Non-reentrant: nodes recorded by the part belong to a segment and lose their saved tensors when
+** the part returns. The first that goes back runs the part again with recording on; the i-th node
+** of that run has the saved tensors of the i-th node of the segment. A part that records other
+** nodes the second time is an error.
 **
-** Not here: freeing memory. Activations stay in the tape until the next iteration; what is reproduced is the
-** order of events.
+** Not here: freeing memory. Activations stay in the tape until the next iteration; what is
+** reproduced is the order of events.
 */
 #include "core/model/checkpoint.h"
 
@@ -45,17 +46,25 @@ static cddp_status entry_route(const cd_op_call *call, cddp_error *err)
     return cd_gradient_add(call->graph, &state->input_gradient, &call->out_grads[0], err);
 }
 
-static const cd_op entry_op = {.name = "CheckpointInput", .keeps_nothing = true, .route = entry_route};
+static const cd_op entry_op = {.name = "CheckpointInput",
+                               .keeps_nothing = true,
+                               .route = entry_route};
 
 static cddp_status enter_part(cd_graph *graph, reentrant *state, cd_value **output, cddp_error *err)
 {
     cd_value *input = NULL;
     CD_TRY(cd_graph_detach(graph, state->input, &input, err));
     /* An edge to nobody makes the input want a gradient: the node is recorded by hand. */
-    cd_value anyone = {.tensor = state->input->tensor, .node = state->input->node, .output = state->input->output};
+    cd_value anyone = {.tensor = state->input->tensor,
+                       .node = state->input->node,
+                       .output = state->input->output};
     cd_value *inputs[1] = {&anyone};
-    cd_record record = {
-        .op = &entry_op, .inputs = inputs, .input_count = 1, .outputs = &input, .output_count = 1, .state = state};
+    cd_record record = {.op = &entry_op,
+                        .inputs = inputs,
+                        .input_count = 1,
+                        .outputs = &input,
+                        .output_count = 1,
+                        .state = state};
     CD_TRY(cd_graph_record(graph, &record, err));
     CD_ASSERT(input->node != NULL);
     input->node->edges[0] = (cd_edge){0};
@@ -97,8 +106,8 @@ static cddp_status reentrant_route(const cd_op_call *call, cddp_error *err)
 
 static const cd_op reentrant_op = {.name = "CheckpointFunction", .route = reentrant_route};
 
-static cddp_status run_reentrant(cd_graph *graph, const cd_checkpoint *checkpoint, cd_value *input, cd_value **output,
-                                 cddp_error *err)
+static cddp_status run_reentrant(cd_graph *graph, const cd_checkpoint *checkpoint, cd_value *input,
+                                 cd_value **output, cddp_error *err)
 {
     void *memory = NULL;
     CD_TRY(cd_graph_push(graph, sizeof(reentrant), &memory, err));
@@ -114,8 +123,12 @@ static cddp_status run_reentrant(cd_graph *graph, const cd_checkpoint *checkpoin
         return status;
     }
     CD_TRY(cd_graph_detach(graph, inner, &made, err));
-    cd_record record = {
-        .op = &reentrant_op, .inputs = &input, .input_count = 1, .outputs = &made, .output_count = 1, .state = state};
+    cd_record record = {.op = &reentrant_op,
+                        .inputs = &input,
+                        .input_count = 1,
+                        .outputs = &made,
+                        .output_count = 1,
+                        .state = state};
     CD_TRY(cd_graph_record(graph, &record, err));
     *output = made;
     return CDDP_OK;
@@ -132,16 +145,18 @@ static cd_node *next_node(const cd_graph *graph, size_t *position, size_t end)
     return NULL;
 }
 
-static cddp_status run_segment(cd_graph *graph, const cd_checkpoint *checkpoint, cd_value *input, cd_value **output,
-                               cddp_error *err)
+static cddp_status run_segment(cd_graph *graph, const cd_checkpoint *checkpoint, cd_value *input,
+                               cd_value **output, cddp_error *err)
 {
     if (graph->segment != NULL)
         return cd_fail(err, CDDP_E_UNSUPPORTED, "a non-reentrant checkpoint inside another one");
     void *memory = NULL;
     CD_TRY(cd_graph_push(graph, sizeof(cd_segment), &memory, err));
     cd_segment *s = memory;
-    *s = (cd_segment){
-        .part = checkpoint->part, .context = checkpoint->context, .input = input, .first = graph->node_count};
+    *s = (cd_segment){.part = checkpoint->part,
+                      .context = checkpoint->context,
+                      .input = input,
+                      .first = graph->node_count};
     graph->segment = s;
     cddp_status status = checkpoint->part(graph, checkpoint->context, input, output, err);
     graph->segment = NULL;
@@ -177,7 +192,8 @@ static cddp_status recompute(cd_graph *graph, cd_segment *s, cddp_error *err)
         cd_node *new_node = next_node(graph, &new_position, graph->node_count);
         if (old_node == NULL && new_node == NULL) break;
         if (old_node == NULL || new_node == NULL || old_node->op != new_node->op)
-            return cd_fail(err, CDDP_E_STATE, "checkpoint: recomputing recorded %s where forward recorded %s",
+            return cd_fail(err, CDDP_E_STATE,
+                           "checkpoint: recomputing recorded %s where forward recorded %s",
                            new_node != NULL ? new_node->op->name : "nothing",
                            old_node != NULL ? old_node->op->name : "nothing");
         old_node->inputs = new_node->inputs;
@@ -194,8 +210,8 @@ cddp_status cd_segment_restore(cd_graph *graph, cd_node *node, cddp_error *err)
     return recompute(graph, node->segment, err);
 }
 
-cddp_status cd_checkpoint_run(cd_graph *graph, const cd_checkpoint *checkpoint, cd_value *input, cd_value **output,
-                              cddp_error *err)
+cddp_status cd_checkpoint_run(cd_graph *graph, const cd_checkpoint *checkpoint, cd_value *input,
+                              cd_value **output, cddp_error *err)
 {
     switch (graph->grad_enabled ? checkpoint->kind : CD_CHECKPOINT_NONE) {
     case CD_CHECKPOINT_REENTRANT:

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Backward. A run counts, for every node reachable from its roots, the gradients that will arrive; a node whose
-** count is zero is ready; of the ready nodes the youngest goes first, accumulation nodes before all others, and
-** equal ones in the order in which they became ready. That is the order of PyTorch's engine (REB-05).
+/* Backward. A run counts, for every node reachable from its roots, the gradients that will arrive;
+** a node whose count is zero is ready; of the ready nodes the youngest goes first, accumulation
+** nodes before all others, and equal ones in the order in which they became ready. That is the
+** order of PyTorch's engine (REB-05).
 **
-** Undefined gradients travel like defined ones: a node all of whose output gradients are undefined passes
-** undefined on without computing, and an accumulation node that receives undefined leaves its slot alone and
-** still fires its hook (UNU-03).
+** Undefined gradients travel like defined ones: a node all of whose output gradients are undefined
+** passes undefined on without computing, and an accumulation node that receives undefined leaves
+** its slot alone and still fires its hook (UNU-03).
 **
-** A run inside a run (re-entrant checkpoint) has its own counts; what the two share are accumulation nodes, which
-** may fire once in each.
+** A run inside a run (re-entrant checkpoint) has its own counts; what the two share are
+** accumulation nodes, which may fire once in each.
 **
 ** Not here: how gradients are added (accumulate.c), what a node computes (op.h, layers/).
 */
@@ -38,11 +39,15 @@ typedef struct run {
     cd_gradient *captured;
 } run;
 
-static bool keeps_graph(const run *r) { return r->options->retain_graph || r->options->create_graph; }
+static bool keeps_graph(const run *r)
+{
+    return r->options->retain_graph || r->options->create_graph;
+}
 
 /* ---- preparing ---- */
 
-static cddp_status push_array(cd_graph *graph, size_t count, size_t bytes, void *array, cddp_error *err)
+static cddp_status push_array(cd_graph *graph, size_t count, size_t bytes, void *array,
+                              cddp_error *err)
 {
     void *memory = NULL;
     CD_TRY(cd_graph_push(graph, count * bytes, &memory, err));
@@ -77,7 +82,8 @@ static cddp_status count_missing(run *r, cddp_error *err)
     for (uint32_t i = 0; i < r->options->root_count; i++) {
         cd_node *root = r->options->roots[i]->node;
         if (root == NULL)
-            return cd_fail(err, CDDP_E_STATE, "root %u of backward does not require grad and has no grad_fn",
+            return cd_fail(err, CDDP_E_STATE,
+                           "root %u of backward does not require grad and has no grad_fn",
                            (unsigned)i);
         if (r->seen[root->index]) continue;
         r->seen[root->index] = true;
@@ -97,11 +103,13 @@ static cddp_status count_missing(run *r, cddp_error *err)
     return CDDP_OK;
 }
 
-static cddp_status arrive(run *r, const cd_node *node, uint32_t output, const cd_gradient *gradient, cddp_error *err)
+static cddp_status arrive(run *r, const cd_node *node, uint32_t output, const cd_gradient *gradient,
+                          cddp_error *err)
 {
     if (gradient->kind == CDDP_GRAD_UNDEFINED) return CDDP_OK;
     cd_gradient **buffer = &r->buffers[node->index];
-    if (*buffer == NULL) CD_TRY(push_array(r->graph, node->output_count, sizeof(cd_gradient), buffer, err));
+    if (*buffer == NULL)
+        CD_TRY(push_array(r->graph, node->output_count, sizeof(cd_gradient), buffer, err));
     return cd_gradient_add(r->graph, &(*buffer)[output], gradient, err);
 }
 
@@ -111,15 +119,19 @@ static void become_ready(run *r, cd_node *node)
         r->held[r->held_count++] = node;
         return;
     }
-    cd_heap_entry entry = {.time = UINT64_MAX - node->sequence, .sequence = r->ready_count++, .item = node};
+    cd_heap_entry entry = {.time = UINT64_MAX - node->sequence,
+                           .sequence = r->ready_count++,
+                           .item = node};
     bool pushed = cd_heap_push(&r->ready, entry);
     CD_ASSERT(pushed); /* every node becomes ready once */
 }
 
-static cddp_status ones_like(cd_graph *graph, const cddp_tensor *like, cd_gradient *gradient, cddp_error *err)
+static cddp_status ones_like(cd_graph *graph, const cddp_tensor *like, cd_gradient *gradient,
+                             cddp_error *err)
 {
     *gradient = (cd_gradient){.kind = CDDP_GRAD_DENSE};
-    CD_TRY(cd_graph_tensor(graph, like->dtype, like->sizes, like->dim_count, &gradient->value, err));
+    CD_TRY(
+        cd_graph_tensor(graph, like->dtype, like->sizes, like->dim_count, &gradient->value, err));
     if (!cd_graph_computes(graph)) return CDDP_OK;
     return graph->device->fill(&gradient->value, 1.0, NULL, err);
 }
@@ -135,9 +147,10 @@ static cddp_status start_roots(run *r, cddp_error *err)
         } else {
             char text[CD_SIZES_BYTES];
             if (cddp_tensor_numel(&root->tensor) != 1)
-                return cd_fail(err, CDDP_E_STATE,
-                               "grad can be implicitly created only for scalar outputs; root %u has sizes %s",
-                               (unsigned)i, cd_tensor_print_sizes(&root->tensor, text, sizeof text));
+                return cd_fail(
+                    err, CDDP_E_STATE,
+                    "grad can be implicitly created only for scalar outputs; root %u has sizes %s",
+                    (unsigned)i, cd_tensor_print_sizes(&root->tensor, text, sizeof text));
             CD_TRY(ones_like(r->graph, &root->tensor, &gradient, err));
         }
         CD_TRY(arrive(r, root->node, root->output, &gradient, err));
@@ -169,21 +182,25 @@ static cddp_status fire(run *r, const cd_node *leaf, cddp_error *err)
     const cd_gradient *arrived = r->buffers[leaf->index];
     const cd_gradient undefined = {.kind = CDDP_GRAD_UNDEFINED};
     if (g->callbacks.collect != NULL)
-        return g->callbacks.collect(g->callbacks.context, leaf->parameter, arrived != NULL ? arrived : &undefined, err);
+        return g->callbacks.collect(g->callbacks.context, leaf->parameter,
+                                    arrived != NULL ? arrived : &undefined, err);
     if (arrived != NULL && arrived->kind != CDDP_GRAD_UNDEFINED)
         CD_TRY(cd_grad_accumulate(g, leaf->parameter, arrived, err));
     if (g->callbacks.ready == NULL) return CDDP_OK;
-    return g->callbacks.ready(g->callbacks.context, leaf->parameter, &g->module->parameters[leaf->parameter].grad, err);
+    return g->callbacks.ready(g->callbacks.context, leaf->parameter,
+                              &g->module->parameters[leaf->parameter].grad, err);
 }
 
 /* Zeros for the outputs whose gradient is undefined while another one's is defined. */
-static cddp_status fill_undefined(run *r, const cd_node *node, cd_gradient *out_grads, cddp_error *err)
+static cddp_status fill_undefined(run *r, const cd_node *node, cd_gradient *out_grads,
+                                  cddp_error *err)
 {
     for (uint32_t i = 0; i < node->output_count; i++) {
         if (out_grads[i].kind != CDDP_GRAD_UNDEFINED) continue;
         const cddp_tensor *t = &node->outputs[i];
         out_grads[i].kind = CDDP_GRAD_DENSE;
-        CD_TRY(cd_graph_tensor(r->graph, t->dtype, t->sizes, t->dim_count, &out_grads[i].value, err));
+        CD_TRY(
+            cd_graph_tensor(r->graph, t->dtype, t->sizes, t->dim_count, &out_grads[i].value, err));
     }
     return CDDP_OK;
 }
@@ -207,13 +224,15 @@ static cddp_status go_back(run *r, cd_node *node, cddp_error *err)
 {
     if (node->released && !node->op->keeps_nothing)
         return cd_fail(err, CDDP_E_STATE,
-                       "Trying to backward through the graph a second time: the saved tensors of %s have already been "
+                       "Trying to backward through the graph a second time: the saved tensors of "
+                       "%s have already been "
                        "freed. Specify retain_graph if the graph is needed again",
                        node->op->name);
     if (r->captured != NULL) CD_TRY(capture(r, node, err));
     if (node->segment != NULL) CD_TRY(cd_segment_restore(r->graph, node, err));
     cd_gradient *in_grads = r->in_grads, *out_grads = r->buffers[node->index];
-    for (uint32_t e = 0; e < node->edge_count; e++) in_grads[e] = (cd_gradient){.kind = CDDP_GRAD_UNDEFINED};
+    for (uint32_t e = 0; e < node->edge_count; e++)
+        in_grads[e] = (cd_gradient){.kind = CDDP_GRAD_UNDEFINED};
     bool any = out_grads != NULL;
     if (!any) CD_TRY(push_array(r->graph, node->output_count, sizeof *out_grads, &out_grads, err));
     cd_op_call call = {.graph = r->graph,
@@ -264,8 +283,8 @@ static cddp_status choose_held(run *r, size_t *position, cddp_error *err)
     uint32_t chosen = cb->choose(cb->context, options, (uint32_t)r->held_count);
     cd_arena_rewind(&r->graph->arena, mark);
     if (chosen >= r->held_count)
-        return cd_fail(err, CDDP_E_ARG, "the chooser answered %u of %zu ready gradients", (unsigned)chosen,
-                       r->held_count);
+        return cd_fail(err, CDDP_E_ARG, "the chooser answered %u of %zu ready gradients",
+                       (unsigned)chosen, r->held_count);
     *position = chosen;
     return CDDP_OK;
 }
@@ -301,7 +320,8 @@ static cddp_status run_all(run *r, cddp_error *err)
     }
 }
 
-/* Remembers the outer run, for nested ones and for ops that ask which kind of backward they are in. */
+/* Remembers the outer run, for nested ones and for ops that ask which kind of backward they are
+** in. */
 static cddp_status run_inside(run *r, cddp_error *err)
 {
     cd_graph *g = r->graph;
@@ -322,13 +342,15 @@ cddp_status cd_graph_backward(cd_graph *graph, const cd_backward_options *option
     return run_inside(&r, err);
 }
 
-cddp_status cd_graph_grad(cd_graph *graph, const cd_backward_options *options, cd_value *const *values,
-                          uint32_t value_count, cd_gradient *gradients, cddp_error *err)
+cddp_status cd_graph_grad(cd_graph *graph, const cd_backward_options *options,
+                          cd_value *const *values, uint32_t value_count, cd_gradient *gradients,
+                          cddp_error *err)
 {
     run r = {.graph = graph, .options = options, .wanted = values, .wanted_count = value_count};
     for (uint32_t i = 0; i < value_count; i++)
         if (values[i]->node == NULL)
-            return cd_fail(err, CDDP_E_STATE, "value %u of grad does not require grad", (unsigned)i);
+            return cd_fail(err, CDDP_E_STATE, "value %u of grad does not require grad",
+                           (unsigned)i);
     CD_TRY(push_array(graph, value_count, sizeof *r.captured, &r.captured, err));
     CD_TRY(run_inside(&r, err));
     for (uint32_t i = 0; i < value_count; i++) gradients[i] = r.captured[i];

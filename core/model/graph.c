@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The tape. Values and nodes are pushed onto one arena; the only storage outside it is the list of nodes, which
-** grows to the longest tape seen and is kept.
+/* The tape. Values and nodes are pushed onto one arena; the only storage outside it is the list of
+** nodes, which grows to the longest tape seen and is kept.
 **
 ** Invariants (cd_graph_audit):
-**   G1  node i of the list has index i; sequences grow with the index except for accumulation nodes.
+**   G1  node i of the list has index i; sequences grow with the index except for accumulation
+**       nodes.
 **   G2  an edge leads to an older node or to an accumulation node: the graph has no cycle.
 **   G3  accumulate[p], when present, is an accumulation node of parameter p and is on the list.
 **
@@ -37,7 +38,8 @@ static void scratch_release(void *context, void *block, size_t bytes)
     (void)bytes;
 }
 
-cddp_status cd_graph_create(cd_module *module, const cddp_allocator *allocator, cd_graph **graph, cddp_error *err)
+cddp_status cd_graph_create(cd_module *module, const cddp_allocator *allocator, cd_graph **graph,
+                            cddp_error *err)
 {
     cddp_status status = CDDP_OK;
     cd_graph *g = cd_allocate_zero(allocator, sizeof *g);
@@ -45,11 +47,13 @@ cddp_status cd_graph_create(cd_module *module, const cddp_allocator *allocator, 
     g->module = module;
     g->allocator = allocator;
     cd_arena_init(&g->arena, allocator, TAPE_BLOCK_BYTES);
-    g->scratch = (cddp_allocator){sizeof g->scratch, &g->arena, scratch_allocate, scratch_resize, scratch_release};
+    g->scratch = (cddp_allocator){sizeof g->scratch, &g->arena, scratch_allocate, scratch_resize,
+                                  scratch_release};
     size_t count = module->parameter_count;
     g->accumulate = cd_allocate_array(allocator, count, sizeof(cd_node *));
     g->parameters = cd_allocate_array(allocator, count, sizeof(cd_value *));
-    const bool is_far = (module->device->flags & CDDP_DEVICE_VALUES) && !cd_device_is_direct(module->device);
+    const bool is_far =
+        (module->device->flags & CDDP_DEVICE_VALUES) && !cd_device_is_direct(module->device);
     g->layers = is_far ? cd_device_layers(module->device) : NULL;
     const bool is_staged = is_far && g->layers == NULL;
     cd_tape_init(&g->tape, module->device, allocator);
@@ -97,16 +101,17 @@ cddp_status cd_graph_push(cd_graph *graph, size_t bytes, void **memory, cddp_err
     return CDDP_OK;
 }
 
-cddp_status cd_graph_tensor(cd_graph *graph, cddp_dtype dtype, const int64_t *sizes, uint32_t dim_count,
-                            cddp_tensor *tensor, cddp_error *err)
+cddp_status cd_graph_tensor(cd_graph *graph, cddp_dtype dtype, const int64_t *sizes,
+                            uint32_t dim_count, cddp_tensor *tensor, cddp_error *err)
 {
     if (graph->layers != NULL && !graph->on_host && dtype != CDDP_I64)
         return cd_tape_tensor(&graph->tape, dtype, sizes, dim_count, tensor, err);
     return cd_graph_host_tensor(graph, dtype, sizes, dim_count, tensor, err);
 }
 
-cddp_status cd_graph_give(cd_graph *graph, cddp_dtype dtype, const int64_t *sizes, uint32_t dim_count,
-                          const void *values, cddp_tensor *tensor, cddp_error *err)
+cddp_status cd_graph_give(cd_graph *graph, cddp_dtype dtype, const int64_t *sizes,
+                          uint32_t dim_count, const void *values, cddp_tensor *tensor,
+                          cddp_error *err)
 {
     CD_ASSERT(graph->layers != NULL);
     cddp_tensor t;
@@ -117,25 +122,29 @@ cddp_status cd_graph_give(cd_graph *graph, cddp_dtype dtype, const int64_t *size
     return CDDP_OK;
 }
 
-cddp_status cd_graph_place(cd_graph *graph, const cddp_tensor *host, cddp_tensor *placed, cddp_error *err)
+cddp_status cd_graph_place(cd_graph *graph, const cddp_tensor *host, cddp_tensor *placed,
+                           cddp_error *err)
 {
     *placed = *host;
     if (graph->layers == NULL || graph->on_host || host->dtype == CDDP_I64) return CDDP_OK;
-    return cd_graph_give(graph, host->dtype, host->sizes, host->dim_count, cd_tensor_data(host), placed, err);
+    return cd_graph_give(graph, host->dtype, host->sizes, host->dim_count, cd_tensor_data(host),
+                         placed, err);
 }
 
-cddp_status cd_graph_host_tensor(cd_graph *graph, cddp_dtype dtype, const int64_t *sizes, uint32_t dim_count,
-                                 cddp_tensor *tensor, cddp_error *err)
+cddp_status cd_graph_host_tensor(cd_graph *graph, cddp_dtype dtype, const int64_t *sizes,
+                                 uint32_t dim_count, cddp_tensor *tensor, cddp_error *err)
 {
     const cddp_device *device = graph->layers != NULL ? cddp_device_cpu() : graph->device;
     cddp_tensor t = cddp_tensor_of(device, NULL, 0, dtype, sizes, dim_count);
     if (cd_graph_computes(graph) || dtype == CDDP_I64)
-        CD_TRY(cd_graph_push(graph, (size_t)cddp_tensor_numel(&t) * cddp_dtype_bytes(dtype), &t.storage, err));
+        CD_TRY(cd_graph_push(graph, (size_t)cddp_tensor_numel(&t) * cddp_dtype_bytes(dtype),
+                             &t.storage, err));
     *tensor = t;
     return CDDP_OK;
 }
 
-cddp_status cd_graph_input(cd_graph *graph, const cddp_tensor *tensor, cd_value **value, cddp_error *err)
+cddp_status cd_graph_input(cd_graph *graph, const cddp_tensor *tensor, cd_value **value,
+                           cddp_error *err)
 {
     void *made = NULL;
     CD_TRY(cd_graph_push(graph, sizeof(cd_value), &made, err));
@@ -144,15 +153,16 @@ cddp_status cd_graph_input(cd_graph *graph, const cddp_tensor *tensor, cd_value 
     return CDDP_OK;
 }
 
-cddp_status cd_graph_detach(cd_graph *graph, const cd_value *value, cd_value **detached, cddp_error *err)
+cddp_status cd_graph_detach(cd_graph *graph, const cd_value *value, cd_value **detached,
+                            cddp_error *err)
 {
     return cd_graph_input(graph, &value->tensor, detached, err);
 }
 
 static cddp_status add_node(cd_graph *graph, cd_node node, cd_node **added, cddp_error *err)
 {
-    if (!cd_vec_grow(graph->allocator, (void **)&graph->nodes, &graph->node_capacity, graph->node_count + 1,
-                     sizeof *graph->nodes))
+    if (!cd_vec_grow(graph->allocator, (void **)&graph->nodes, &graph->node_capacity,
+                     graph->node_count + 1, sizeof *graph->nodes))
         return cd_fail(err, CDDP_E_NOMEM, "tape: no memory for node %zu", graph->node_count);
     void *made = NULL;
     CD_TRY(cd_graph_push(graph, sizeof(cd_node), &made, err));
@@ -163,11 +173,15 @@ static cddp_status add_node(cd_graph *graph, cd_node node, cd_node **added, cddp
     return CDDP_OK;
 }
 
-/* The leaf of a parameter is made once per tape, however often the parameter is used: its gradients meet there. */
-static cddp_status accumulation_node(cd_graph *graph, uint32_t parameter, cd_node **node, cddp_error *err)
+/* The leaf of a parameter is made once per tape, however often the parameter is used: its gradients
+** meet there. */
+static cddp_status accumulation_node(cd_graph *graph, uint32_t parameter, cd_node **node,
+                                     cddp_error *err)
 {
     if (graph->accumulate[parameter] == NULL) {
-        cd_node leaf = {.sequence = CD_SEQUENCE_ACCUMULATE, .parameter = parameter, .output_count = 1};
+        cd_node leaf = {.sequence = CD_SEQUENCE_ACCUMULATE,
+                        .parameter = parameter,
+                        .output_count = 1};
         CD_TRY(add_node(graph, leaf, &graph->accumulate[parameter], err));
     }
     *node = graph->accumulate[parameter];
@@ -181,12 +195,13 @@ static bool same_storage(const cddp_tensor *a, const cddp_tensor *b)
 
 const cddp_tensor *cd_graph_source(const cd_graph *graph, uint32_t parameter)
 {
-    return graph->staged != NULL ? &graph->staged[parameter] : &graph->parameters[parameter]->tensor;
+    return graph->staged != NULL ? &graph->staged[parameter]
+                                 : &graph->parameters[parameter]->tensor;
 }
 
 /* A copy of the parameter on the tape. */
-static cddp_status stage(cd_graph *graph, uint32_t parameter, const cddp_tensor *source, cddp_tensor *copy,
-                         cddp_error *err)
+static cddp_status stage(cd_graph *graph, uint32_t parameter, const cddp_tensor *source,
+                         cddp_tensor *copy, cddp_error *err)
 {
     CD_TRY(cd_graph_tensor(graph, source->dtype, source->sizes, source->dim_count, copy, err));
     size_t bytes = (size_t)cddp_tensor_numel(copy) * cddp_dtype_bytes(copy->dtype);
@@ -195,8 +210,8 @@ static cddp_status stage(cd_graph *graph, uint32_t parameter, const cddp_tensor 
     return CDDP_OK;
 }
 
-static cddp_status make_leaf(cd_graph *graph, uint32_t parameter, const cddp_tensor *source, bool wants,
-                             cddp_error *err)
+static cddp_status make_leaf(cd_graph *graph, uint32_t parameter, const cddp_tensor *source,
+                             bool wants, cddp_error *err)
 {
     cddp_tensor tensor = *source;
     cd_value *leaf = NULL;
@@ -207,7 +222,8 @@ static cddp_status make_leaf(cd_graph *graph, uint32_t parameter, const cddp_ten
     return CDDP_OK;
 }
 
-cddp_status cd_graph_parameter(cd_graph *graph, uint32_t parameter, cd_value **value, cddp_error *err)
+cddp_status cd_graph_parameter(cd_graph *graph, uint32_t parameter, cd_value **value,
+                               cddp_error *err)
 {
     CD_ASSERT(parameter < graph->module->parameter_count);
     const cd_parameter *p = &graph->module->parameters[parameter];
@@ -216,7 +232,8 @@ cddp_status cd_graph_parameter(cd_graph *graph, uint32_t parameter, cd_value **v
         cb->forward_parameter != NULL ? cb->forward_parameter(cb->context, parameter) : &p->tensor;
     const cd_value *leaf = graph->parameters[parameter];
     bool wants = p->requires_grad && graph->grad_enabled;
-    if (leaf == NULL || (leaf->node != NULL) != wants || !same_storage(cd_graph_source(graph, parameter), source))
+    if (leaf == NULL || (leaf->node != NULL) != wants ||
+        !same_storage(cd_graph_source(graph, parameter), source))
         CD_TRY(make_leaf(graph, parameter, source, wants, err));
     /* Every use has a cast of its own, as every use of autocast has. */
     if (source->dtype == CDDP_F16 || source->dtype == CDDP_BF16)
@@ -234,8 +251,8 @@ static bool is_wanted(const cd_graph *graph, const cd_record *record)
 }
 
 /* Copies of the tensors that backward reads. */
-static cddp_status save_tensors(cd_graph *graph, cd_value *const *values, uint32_t count, cddp_tensor **saved,
-                                cddp_error *err)
+static cddp_status save_tensors(cd_graph *graph, cd_value *const *values, uint32_t count,
+                                cddp_tensor **saved, cddp_error *err)
 {
     void *memory = NULL;
     CD_TRY(cd_graph_push(graph, count * sizeof(cddp_tensor), &memory, err));
@@ -259,7 +276,8 @@ cddp_status cd_graph_record(cd_graph *graph, const cd_record *record, cddp_error
     CD_TRY(cd_graph_push(graph, record->input_count * sizeof(cd_edge), &edges, err));
     node.edges = edges;
     for (uint32_t i = 0; i < record->input_count; i++)
-        if (record->inputs[i] != NULL) node.edges[i] = (cd_edge){record->inputs[i]->node, record->inputs[i]->output};
+        if (record->inputs[i] != NULL)
+            node.edges[i] = (cd_edge){record->inputs[i]->node, record->inputs[i]->output};
     if (cd_graph_computes(graph)) {
         CD_TRY(save_tensors(graph, record->inputs, record->input_count, &node.inputs, err));
         CD_TRY(save_tensors(graph, record->outputs, record->output_count, &node.outputs, err));
@@ -273,8 +291,8 @@ cddp_status cd_graph_record(cd_graph *graph, const cd_record *record, cddp_error
     return CDDP_OK;
 }
 
-cddp_status cd_graph_reachable(cd_graph *graph, cd_value *const *outputs, uint32_t output_count, bool *reachable,
-                               cddp_error *err)
+cddp_status cd_graph_reachable(cd_graph *graph, cd_value *const *outputs, uint32_t output_count,
+                               bool *reachable, cddp_error *err)
 {
     cd_arena_mark mark = cd_arena_get_mark(&graph->arena);
     void *seen_memory = NULL, *stack_memory = NULL;
@@ -311,13 +329,14 @@ void cd_graph_audit(const cd_graph *graph)
         CD_ASSERT(node->index == i); /* G1 */
         for (uint32_t e = 0; e < node->edge_count; e++) {
             const cd_node *next = node->edges[e].node;
-            CD_ASSERT(next == NULL || next->op == NULL || next->sequence < node->sequence); /* G1 G2 */
+            /* G1 G2 */
+            CD_ASSERT(next == NULL || next->op == NULL || next->sequence < node->sequence);
         }
     }
     for (size_t p = 0; p < graph->module->parameter_count; p++) {
         const cd_node *leaf = graph->accumulate[p];
-        CD_ASSERT(leaf == NULL ||
-                  (leaf->op == NULL && leaf->parameter == p && graph->nodes[leaf->index] == leaf)); /* G3 */
+        CD_ASSERT(leaf == NULL || (leaf->op == NULL && leaf->parameter == p &&
+                                   graph->nodes[leaf->index] == leaf)); /* G3 */
     }
 }
 

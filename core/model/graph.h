@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The tape: values and the nodes that made them, for as long as one iteration lasts.
 **
-** A value is a tensor with the node that computed it; a node keeps what its backward needs and has an edge to
-** the node of every input that wants a gradient. Accumulation nodes, one per parameter, are the leaves
-** (AccumulateGrad in PyTorch). Everything lives in one arena that cd_graph_begin rewinds, so a steady
-** iteration allocates nothing.
+** A value is a tensor with the node that computed it; a node keeps what its backward needs and has
+** an edge to the node of every input that wants a gradient. Accumulation nodes, one per parameter,
+** are the leaves (AccumulateGrad in PyTorch). Everything lives in one arena that cd_graph_begin
+** rewinds, so a steady iteration allocates nothing.
 **
-** On devices without values (symbol, shape) the graph has the same nodes and edges and no arithmetic: values have
-** sizes and no storage. On devices that compute layers themselves (cddp_device.layers) values are in the device's
-** memory, i64 tensors and what ops keep for themselves in the host's. On other devices whose values the host cannot
-** touch at once the tape holds copies: a parameter is read when it is first used, its gradient is written when it is
+** On devices without values (symbol, shape) the graph has the same nodes and edges and no
+** arithmetic: values have sizes and no storage. On devices that compute layers themselves
+** (cddp_device.layers) values are in the device's memory, i64 tensors and what ops keep for
+** themselves in the host's. On other devices whose values the host cannot touch at once the tape
+** holds copies: a parameter is read when it is first used, its gradient is written when it is
 ** accumulated.
 **
-** Lifetime   create → (begin → forward → backward)* → destroy. Values and nodes are borrowed until the next
-**            begin. The module outlives the graph.
+** Lifetime   create → (begin → forward → backward)* → destroy. Values and nodes are borrowed until
+**            the next begin. The module outlives the graph.
 ** Threads    one thread.
 */
 #pragma once
@@ -26,7 +27,8 @@ typedef struct cd_node cd_node;
 typedef struct cd_op cd_op;
 typedef struct cd_segment cd_segment; /* checkpoint.h */
 
-/* A gradient on its way through the graph. DENSE without storage: defined, on a device without arithmetic. */
+/* A gradient on its way through the graph. DENSE without storage: defined, on a device without
+** arithmetic. */
 typedef struct cd_gradient {
     cddp_grad_kind kind;
     bool owned; /* made by the engine: may be added to in place */
@@ -58,38 +60,47 @@ struct cd_node {
     cddp_tensor *outputs; /* (output_count) saved; NULL where the graph does not compute */
     void *state;          /* what the op keeps between forward and backward, in the arena */
     bool released;        /* its saved tensors were freed by a backward without retain_graph */
-    cd_segment *segment;  /* made inside a non-reentrant checkpoint: saved tensors come from recomputing */
+    /* made inside a non-reentrant checkpoint: saved tensors come from recomputing */
+    cd_segment *segment;
 };
 
 /* What the world around the model wants to hear or to decide. Every function may be NULL. */
 typedef struct cd_graph_callbacks {
     void *context;
-    /* The post-accumulate hook (RED-04): fires once per accumulation node and backward, with an undefined
-    ** slot too (UNU-03). */
+    /* The post-accumulate hook (RED-04): fires once per accumulation node and backward, with an
+    ** undefined slot too (UNU-03). */
     cddp_status (*ready)(void *context, uint32_t parameter, cddp_grad *grad, cddp_error *err);
-    /* Which of the gradients that could be accumulated now goes first; returns an index < count. options are
-    ** parameter indices; option 0 is the one the engine would take. Not called for a single option. */
+    /* Which of the gradients that could be accumulated now goes first; returns an index < count.
+    ** options are parameter indices; option 0 is the one the engine would take. Not called for a
+    ** single option. */
     uint32_t (*choose)(void *context, const uint64_t *options, uint32_t count);
-    /* Told of every firing instead of having it take place: nothing is accumulated and ready is not called. For who
-    ** lets the firings take place later, in an order of its own, with cd_grad_accumulate and ready. */
-    cddp_status (*collect)(void *context, uint32_t parameter, const cd_gradient *arrived, cddp_error *err);
-    /* The tensor that forward computes with in place of the parameter (a low-precision copy, MIX-02); gradients
-    ** accumulate in its dtype. */
+    /* Told of every firing instead of having it take place: nothing is accumulated and ready is not
+    ** called. For who lets the firings take place later, in an order of its own, with
+    ** cd_grad_accumulate and ready. */
+    cddp_status (*collect)(void *context, uint32_t parameter, const cd_gradient *arrived,
+                           cddp_error *err);
+    /* The tensor that forward computes with in place of the parameter (a low-precision copy,
+    ** MIX-02); gradients accumulate in its dtype. */
     const cddp_tensor *(*forward_parameter)(void *context, uint32_t parameter);
-    /* On devices without arithmetic: writes the gradient that one firing of this parameter contributes
-    ** (atoms on symbol, nothing on shape). dst has the parameter's sizes. */
-    cddp_status (*fresh)(void *context, uint32_t parameter, const cddp_tensor *dst, cddp_error *err);
-    /* The stream on which the engine accumulates a parameter's gradient, where gradients live on a device with streams;
-    ** NULL, or without the callback: the default one. Numbers on the tape stay as they are until the next begin. */
+    /* On devices without arithmetic: writes the gradient that one firing of this parameter
+    ** contributes (atoms on symbol, nothing on shape). dst has the parameter's sizes. */
+    cddp_status (*fresh)(void *context, uint32_t parameter, const cddp_tensor *dst,
+                         cddp_error *err);
+    /* The stream on which the engine accumulates a parameter's gradient, where gradients live on a
+    ** device with streams; NULL, or without the callback: the default one. Numbers on the tape stay
+    ** as they are until the next begin. */
     cddp_stream *(*stream)(void *context, uint32_t parameter);
-    /* Synchronised batch norm: statistics of all ranks. mine (count) f64, all (rank_count, count) f64 in rank order, the
-    ** last of a rank's numbers is how many values per channel it speaks for; sums (count) f64 is summed over ranks in
-    ** place, in rank order. They are on the graph's device, or the host's. rank_count 0 or 1: a single process. */
+    /* Synchronised batch norm: statistics of all ranks. mine (count) f64, all (rank_count, count)
+    ** f64 in rank order, the last of a rank's numbers is how many values per channel it speaks for;
+    ** sums (count) f64 is summed over ranks in place, in rank order. They are on the graph's
+    ** device, or the host's. rank_count 0 or 1: a single process. */
     uint32_t rank_count;
-    /* Told of what a layer then normalises with: its running mean's buffer, (channels) mean and Σ(x-mean)². (optional) */
-    cddp_status (*combined)(void *context, uint32_t buffer, const double *mean, const double *spread, int64_t channels,
-                            cddp_error *err);
-    cddp_status (*allgather)(void *context, const cddp_tensor *mine, const cddp_tensor *all, cddp_error *err);
+    /* Told of what a layer then normalises with: its running mean's buffer, (channels) mean and
+    ** Σ(x-mean)². (optional) */
+    cddp_status (*combined)(void *context, uint32_t buffer, const double *mean,
+                            const double *spread, int64_t channels, cddp_error *err);
+    cddp_status (*allgather)(void *context, const cddp_tensor *mine, const cddp_tensor *all,
+                             cddp_error *err);
     cddp_status (*allreduce)(void *context, const cddp_tensor *sums, cddp_error *err);
 } cd_graph_callbacks;
 
@@ -107,44 +118,56 @@ struct cd_graph {
     size_t node_count, node_capacity;
     cd_node **accumulate;  /* (parameter_count) accumulation node of each parameter, or NULL */
     cd_value **parameters; /* (parameter_count) value of each parameter, or NULL */
-    cddp_tensor *staged;   /* (parameter_count) what each value is a copy of; NULL when the tape needs no copies */
+    /* (parameter_count) what each value is a copy of; NULL when the tape needs no copies */
+    cddp_tensor *staged;
     uint64_t sequence;
     const struct cd_backward_options *backward; /* of the innermost backward that runs, or NULL */
     bool inside_grad;                           /* that backward is a cd_graph_grad */
     bool grad_enabled;                          /* false under no_grad */
     bool training;                              /* dropout and batch norm */
-    cd_segment *segment;                        /* non-reentrant checkpoint being recorded or recomputed */
+    /* non-reentrant checkpoint being recorded or recomputed */
+    cd_segment *segment;
 };
 
 /* Borrows module and allocator until destroy. */
 cddp_status cd_graph_create(cd_module *module, const cddp_allocator *allocator, cd_graph **graph,
                             cddp_error *err) CDDP_MUST_CHECK;
-void cd_graph_set_callbacks(cd_graph *graph, const cd_graph_callbacks *callbacks); /* copies; NULL: none */
-/* A new tape. Several forwards may follow before a backward (FWD-08): begin only when the old tape is over. */
+/* copies; NULL: none */
+void cd_graph_set_callbacks(cd_graph *graph, const cd_graph_callbacks *callbacks);
+/* A new tape. Several forwards may follow before a backward (FWD-08): begin only when the old tape
+** is over. */
 void cd_graph_begin(cd_graph *graph);
 /* True where layers compute numbers. */
 bool cd_graph_computes(const cd_graph *graph);
 
 /* Zeroed memory until the next begin. */
-cddp_status cd_graph_push(cd_graph *graph, size_t bytes, void **memory, cddp_error *err) CDDP_MUST_CHECK;
-/* A tensor in the tape, zeroed, without storage where the graph does not compute. i64 tensors always have storage. */
-cddp_status cd_graph_tensor(cd_graph *graph, cddp_dtype dtype, const int64_t *sizes, uint32_t dim_count,
-                            cddp_tensor *tensor, cddp_error *err) CDDP_MUST_CHECK;
-/* The same in memory that the host may write, whatever the graph's device; cd_graph_place brings it to where values
-** are: the tensor itself, or a copy on the tape's device. */
-cddp_status cd_graph_host_tensor(cd_graph *graph, cddp_dtype dtype, const int64_t *sizes, uint32_t dim_count,
-                                 cddp_tensor *tensor, cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_graph_push(cd_graph *graph, size_t bytes, void **memory,
+                          cddp_error *err) CDDP_MUST_CHECK;
+/* A tensor in the tape, zeroed, without storage where the graph does not compute. i64 tensors
+** always have storage. */
+cddp_status cd_graph_tensor(cd_graph *graph, cddp_dtype dtype, const int64_t *sizes,
+                            uint32_t dim_count, cddp_tensor *tensor,
+                            cddp_error *err) CDDP_MUST_CHECK;
+/* The same in memory that the host may write, whatever the graph's device; cd_graph_place brings it
+** to where values are: the tensor itself, or a copy on the tape's device. */
+cddp_status cd_graph_host_tensor(cd_graph *graph, cddp_dtype dtype, const int64_t *sizes,
+                                 uint32_t dim_count, cddp_tensor *tensor,
+                                 cddp_error *err) CDDP_MUST_CHECK;
 cddp_status cd_graph_place(cd_graph *graph, const cddp_tensor *host, cddp_tensor *placed,
                            cddp_error *err) CDDP_MUST_CHECK;
-/* For ops of a graph with layers: a tensor of any dtype on its device, zeroed; filled from the host where values is
-** not NULL. */
-cddp_status cd_graph_give(cd_graph *graph, cddp_dtype dtype, const int64_t *sizes, uint32_t dim_count,
-                          const void *values, cddp_tensor *tensor, cddp_error *err) CDDP_MUST_CHECK;
-/* A value that wants no gradient: an input, a target. The tensor is borrowed until the next begin. */
+/* For ops of a graph with layers: a tensor of any dtype on its device, zeroed; filled from the host
+** where values is not NULL. */
+cddp_status cd_graph_give(cd_graph *graph, cddp_dtype dtype, const int64_t *sizes,
+                          uint32_t dim_count, const void *values, cddp_tensor *tensor,
+                          cddp_error *err) CDDP_MUST_CHECK;
+/* A value that wants no gradient: an input, a target. The tensor is borrowed until the next
+** begin. */
 cddp_status cd_graph_input(cd_graph *graph, const cddp_tensor *tensor, cd_value **value,
                            cddp_error *err) CDDP_MUST_CHECK;
-/* The value of a parameter in the dtype in which layers compute: f16 and bf16 pass through a cast to f32. */
-cddp_status cd_graph_parameter(cd_graph *graph, uint32_t parameter, cd_value **value, cddp_error *err) CDDP_MUST_CHECK;
+/* The value of a parameter in the dtype in which layers compute: f16 and bf16 pass through a cast
+** to f32. */
+cddp_status cd_graph_parameter(cd_graph *graph, uint32_t parameter, cd_value **value,
+                               cddp_error *err) CDDP_MUST_CHECK;
 /* The same value without history. */
 cddp_status cd_graph_detach(cd_graph *graph, const cd_value *value, cd_value **detached,
                             cddp_error *err) CDDP_MUST_CHECK;
@@ -161,11 +184,13 @@ typedef struct cd_record {
     void *state;
 } cd_record;
 /* Puts a node on the tape and makes the outputs its own, when gradients are enabled and wanted. */
-cddp_status cd_graph_record(cd_graph *graph, const cd_record *record, cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_graph_record(cd_graph *graph, const cd_record *record,
+                            cddp_error *err) CDDP_MUST_CHECK;
 
-/* RED-03: which parameters are reachable from these outputs along next-edges. reachable: (parameter_count). */
-cddp_status cd_graph_reachable(cd_graph *graph, cd_value *const *outputs, uint32_t output_count, bool *reachable,
-                               cddp_error *err) CDDP_MUST_CHECK;
+/* RED-03: which parameters are reachable from these outputs along next-edges. reachable:
+** (parameter_count). */
+cddp_status cd_graph_reachable(cd_graph *graph, cd_value *const *outputs, uint32_t output_count,
+                               bool *reachable, cddp_error *err) CDDP_MUST_CHECK;
 
 void cd_graph_audit(const cd_graph *graph); /* asserts the invariants of graph.c */
 void cd_graph_destroy(cd_graph *graph);     /* accepts NULL */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Making a named model, running it, and its loss. What differs between models is in zoo/.
 **
-** Loss: the losses of the chosen outputs are added sample by sample, in output order, then weighted and summed over
-** samples (layers/loss.h).
+** Loss: the losses of the chosen outputs are added sample by sample, in output order, then weighted
+** and summed over samples (layers/loss.h).
 */
 #include "core/model/model.h"
 
@@ -26,11 +26,18 @@ static const cd_model_type *const types[] = {
 
 size_t cd_model_type_count(void) { return CD_COUNT_OF(types); }
 
-const char *cd_model_type_name(size_t index) { return index < CD_COUNT_OF(types) ? types[index]->name : NULL; }
+const char *cd_model_type_name(size_t index)
+{
+    return index < CD_COUNT_OF(types) ? types[index]->name : NULL;
+}
 
-const char *cd_model_type_summary(size_t index) { return index < CD_COUNT_OF(types) ? types[index]->summary : NULL; }
+const char *cd_model_type_summary(size_t index)
+{
+    return index < CD_COUNT_OF(types) ? types[index]->summary : NULL;
+}
 
-bool cd_model_type_option(size_t type, size_t option, const char **name, const char **initial, const char **doc)
+bool cd_model_type_option(size_t type, size_t option, const char **name, const char **initial,
+                          const char **doc)
 {
     if (type >= CD_COUNT_OF(types) || option >= types[type]->option_count) return false;
     const cd_option *o = &types[type]->options[option];
@@ -102,7 +109,8 @@ cddp_status cd_model_create(const cd_model_options *options, cd_model **model, c
 cddp_status cd_model_add_input(cd_model *model, const cd_field *field, cddp_error *err)
 {
     if (model->input_count == CD_BATCH_FIELDS_MAX)
-        return cd_fail(err, CDDP_E_LIMIT, "model %s: more than %d inputs", model->type->name, CD_BATCH_FIELDS_MAX);
+        return cd_fail(err, CDDP_E_LIMIT, "model %s: more than %d inputs", model->type->name,
+                       CD_BATCH_FIELDS_MAX);
     model->inputs[model->input_count++] = *field;
     return CDDP_OK;
 }
@@ -110,18 +118,20 @@ cddp_status cd_model_add_input(cd_model *model, const cd_field *field, cddp_erro
 cddp_status cd_model_add_output(cd_model *model, const cd_field *target, cddp_error *err)
 {
     if (model->output_count == CD_MODEL_OUTPUTS_MAX)
-        return cd_fail(err, CDDP_E_LIMIT, "model %s: more than %d outputs", model->type->name, CD_MODEL_OUTPUTS_MAX);
+        return cd_fail(err, CDDP_E_LIMIT, "model %s: more than %d outputs", model->type->name,
+                       CD_MODEL_OUTPUTS_MAX);
     model->targets[model->output_count++] = *target;
     return CDDP_OK;
 }
 
 cddp_status cd_model_add_unit(cd_model *model, const char *name, uint8_t uses, cddp_error *err)
 {
-    if (!cd_vec_grow(model->allocator, (void **)&model->units, &model->unit_capacity, model->unit_count + 1,
-                     sizeof *model->units))
+    if (!cd_vec_grow(model->allocator, (void **)&model->units, &model->unit_capacity,
+                     model->unit_count + 1, sizeof *model->units))
         return cd_fail(err, CDDP_E_NOMEM, "model %s: out of memory", model->type->name);
     cd_unit unit = {cd_strdup(model->allocator, name), uses};
-    if (unit.name == NULL) return cd_fail(err, CDDP_E_NOMEM, "model %s: out of memory", model->type->name);
+    if (unit.name == NULL)
+        return cd_fail(err, CDDP_E_NOMEM, "model %s: out of memory", model->type->name);
     model->units[model->unit_count++] = unit;
     return CDDP_OK;
 }
@@ -132,8 +142,8 @@ uint8_t cd_model_unit_uses(const cd_model *model, const cd_batch *batch, size_t 
     return batch->uses != NULL ? batch->uses[unit] : model->units[unit].uses;
 }
 
-cddp_status cd_model_forward(cd_model *model, cd_graph *graph, const cd_batch *batch, cd_outputs *outputs,
-                             cddp_error *err)
+cddp_status cd_model_forward(cd_model *model, cd_graph *graph, const cd_batch *batch,
+                             cd_outputs *outputs, cddp_error *err)
 {
     cd_outputs made = {.count = model->output_count};
     if (batch->sample_count < 1)
@@ -144,14 +154,16 @@ cddp_status cd_model_forward(cd_model *model, cd_graph *graph, const cd_batch *b
     return CDDP_OK;
 }
 
-cddp_status cd_model_loss(cd_model *model, cd_graph *graph, const cd_batch *batch, const cd_outputs *outputs,
-                          uint32_t mask, cd_value **loss, cddp_error *err)
+cddp_status cd_model_loss(cd_model *model, cd_graph *graph, const cd_batch *batch,
+                          const cd_outputs *outputs, uint32_t mask, cd_value **loss,
+                          cddp_error *err)
 {
     cd_value *total = NULL;
     for (uint32_t i = 0; i < outputs->count; i++) {
         cd_value *losses = NULL, *sum = NULL;
         if (!(mask >> i & 1) || outputs->values[i] == NULL) continue;
-        CD_TRY(model->type->losses(model, graph, i, outputs->values[i], &batch->targets[i], &losses, err));
+        CD_TRY(model->type->losses(model, graph, i, outputs->values[i], &batch->targets[i], &losses,
+                                   err));
         if (total == NULL) {
             total = losses;
             continue;
@@ -160,7 +172,8 @@ cddp_status cd_model_loss(cd_model *model, cd_graph *graph, const cd_batch *batc
         total = sum;
     }
     if (total == NULL)
-        return cd_fail(err, CDDP_E_ARG, "model %s: the loss uses none of its outputs", model->type->name);
+        return cd_fail(err, CDDP_E_ARG, "model %s: the loss uses none of its outputs",
+                       model->type->name);
     return cd_weighted_sum(graph, total, batch->weights, batch->divisor, loss, err);
 }
 
@@ -182,7 +195,8 @@ void cd_model_destroy(cd_model *model)
 {
     if (model == NULL) return;
     cd_module_destroy(model->module);
-    for (size_t i = 0; i < model->unit_count; i++) cd_strfree(model->allocator, model->units[i].name);
+    for (size_t i = 0; i < model->unit_count; i++)
+        cd_strfree(model->allocator, model->units[i].name);
     cd_release(model->allocator, model->units, model->unit_capacity * sizeof *model->units);
     cd_release(model->allocator, model->state, model->type->state_bytes);
     cd_release(model->allocator, model->options, model->options_bytes);

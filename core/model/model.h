@@ -6,7 +6,8 @@
 **
 ** Lifetime   create → use with any number of graphs, one after the other → destroy.
 ** Threads    one thread.
-** Errors     an unknown model, option or value is CDDP_E_CONFIG and names what would have been accepted.
+** Errors     an unknown model, option or value is CDDP_E_CONFIG and names what would have been
+**            accepted.
 */
 #pragma once
 #include "core/model/batch.h"
@@ -20,7 +21,8 @@ typedef struct cd_field {
     uint32_t dim_count; /* without the sample dimension */
     int64_t sizes[CDDP_DIMS_MAX];
     int64_t class_count; /* CLASS: values are i64 in 0 … class_count-1 */
-    bool ragged;         /* CLASS targets: a sample's last positions may be ignored, how many depends on its id */
+    /* CLASS targets: a sample's last positions may be ignored, how many depends on its id */
+    bool ragged;
 } cd_field;
 
 /* A part of the model whose number of runs a batch may change ("module=2" in a scenario). */
@@ -46,7 +48,8 @@ struct cd_model {
     char *options;            /* copy that texts in the record point into */
     size_t options_bytes;
     cd_field inputs[CD_BATCH_FIELDS_MAX];
-    bool exchanges_statistics; /* synchronised batch norm: the graph's callbacks must reach the other ranks */
+    /* synchronised batch norm: the graph's callbacks must reach the other ranks */
+    bool exchanges_statistics;
     uint32_t input_count;
     cd_field targets[CD_MODEL_OUTPUTS_MAX]; /* one per output, same name */
     uint32_t output_count;
@@ -56,8 +59,9 @@ struct cd_model {
 };
 
 typedef struct cd_model_options {
-    const char *name;    /* a row of models.def */
-    const char *options; /* "key=value,key=value"; NULL: defaults. Lists are "4:8:3", shapes "3x4" */
+    const char *name; /* a row of models.def */
+    /* "key=value,key=value"; NULL: defaults. Lists are "4:8:3", shapes "3x4" */
+    const char *options;
     cddp_dtype dtype;
     bool dyadic;                     /* initial parameters on a dyadic grid (exact inputs) */
     const cddp_device *device;       /* borrowed until destroy */
@@ -65,14 +69,18 @@ typedef struct cd_model_options {
     const cd_prng *prng;             /* initial parameters and dropout */
 } cd_model_options;
 
-cddp_status cd_model_create(const cd_model_options *options, cd_model **model, cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_model_create(const cd_model_options *options, cd_model **model,
+                            cddp_error *err) CDDP_MUST_CHECK;
 
-/* Runs the model; outputs has an entry per output. training: dropout draws, batch norm uses batch statistics. */
-cddp_status cd_model_forward(cd_model *model, cd_graph *graph, const cd_batch *batch, cd_outputs *outputs,
-                             cddp_error *err) CDDP_MUST_CHECK;
-/* The loss over the outputs whose bit is set in mask (bit i: output i); UINT32_MAX: all. A scalar. */
-cddp_status cd_model_loss(cd_model *model, cd_graph *graph, const cd_batch *batch, const cd_outputs *outputs,
-                          uint32_t mask, cd_value **loss, cddp_error *err) CDDP_MUST_CHECK;
+/* Runs the model; outputs has an entry per output. training: dropout draws, batch norm uses batch
+** statistics. */
+cddp_status cd_model_forward(cd_model *model, cd_graph *graph, const cd_batch *batch,
+                             cd_outputs *outputs, cddp_error *err) CDDP_MUST_CHECK;
+/* The loss over the outputs whose bit is set in mask (bit i: output i); UINT32_MAX: all. A
+** scalar. */
+cddp_status cd_model_loss(cd_model *model, cd_graph *graph, const cd_batch *batch,
+                          const cd_outputs *outputs, uint32_t mask, cd_value **loss,
+                          cddp_error *err) CDDP_MUST_CHECK;
 
 int64_t cd_model_find_output(const cd_model *model, const char *name); /* -1 */
 int64_t cd_model_find_unit(const cd_model *model, const char *name);   /* -1 */
@@ -84,5 +92,7 @@ void cd_model_destroy(cd_model *model); /* accepts NULL */
 size_t cd_model_type_count(void);
 const char *cd_model_type_name(size_t index);    /* NULL past the end */
 const char *cd_model_type_summary(size_t index); /* NULL past the end */
-/* The i-th option of a model: "widths=4:8:3  sizes of the layers, input first"; false past the end. */
-bool cd_model_type_option(size_t type, size_t option, const char **name, const char **initial, const char **doc);
+/* The i-th option of a model: "widths=4:8:3  sizes of the layers, input first"; false past the
+** end. */
+bool cd_model_type_option(size_t type, size_t option, const char **name, const char **initial,
+                          const char **doc);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The registry of a model's named tensors. Initial values are drawn from a generator split by the full name, so
-** that adding a parameter changes no other; they are drawn as integers and scaled, without libm.
+/* The registry of a model's named tensors. Initial values are drawn from a generator split by the
+** full name, so that adding a parameter changes no other; they are drawn as integers and scaled,
+** without libm.
 **
 ** Not here: what the parameters are for (zoo/), their gradients' arithmetic (accumulate.c).
 */
@@ -14,8 +15,8 @@
 #include <stdio.h>
 #include <string.h>
 
-cddp_status cd_module_create(const cddp_allocator *allocator, const cddp_device *device, const cd_prng *prng,
-                             cd_module **module, cddp_error *err)
+cddp_status cd_module_create(const cddp_allocator *allocator, const cddp_device *device,
+                             const cd_prng *prng, cd_module **module, cddp_error *err)
 {
     cd_module *m = cd_allocate_zero(allocator, sizeof *m);
     if (m == NULL) return cd_fail(err, CDDP_E_NOMEM, "module: out of memory");
@@ -35,7 +36,8 @@ cddp_status cd_module_push(cd_module *module, cddp_error *err, const char *forma
     va_end(args);
     if (n < 0 || (size_t)n + 2 > room || module->scope_depth == CD_SCOPES_MAX) {
         module->scope[module->scope_bytes] = 0;
-        return cd_fail(err, CDDP_E_LIMIT, "module path \"%s…\" is longer than %d characters or %d scopes",
+        return cd_fail(err, CDDP_E_LIMIT,
+                       "module path \"%s…\" is longer than %d characters or %d scopes",
                        module->scope, CD_NAME_BYTES_MAX - 2, CD_SCOPES_MAX);
     }
     module->scope_marks[module->scope_depth++] = module->scope_bytes;
@@ -52,12 +54,13 @@ void cd_module_pop(cd_module *module)
     module->scope[module->scope_bytes] = 0;
 }
 
-static cddp_status full_name(const cd_module *m, const char *name, char text[CD_NAME_BYTES_MAX], cddp_error *err)
+static cddp_status full_name(const cd_module *m, const char *name, char text[CD_NAME_BYTES_MAX],
+                             cddp_error *err)
 {
     int n = snprintf(text, CD_NAME_BYTES_MAX, "%s%s", m->scope, name);
     if (n < 0 || n >= CD_NAME_BYTES_MAX)
-        return cd_fail(err, CDDP_E_LIMIT, "name \"%s%s\" is longer than %d characters", m->scope, name,
-                       CD_NAME_BYTES_MAX - 1);
+        return cd_fail(err, CDDP_E_LIMIT, "name \"%s%s\" is longer than %d characters", m->scope,
+                       name, CD_NAME_BYTES_MAX - 1);
     if (cd_module_find_parameter(m, text) >= 0 || cd_module_find_buffer(m, text) >= 0)
         return cd_fail(err, CDDP_E_CONFIG, "the name \"%s\" is given twice", text);
     return CDDP_OK;
@@ -72,7 +75,8 @@ static double draw(const cd_init *init, bool dyadic, cd_prng *prng)
         return 1.0;
     case CD_INIT_UNIFORM:
         if (!dyadic)
-            return ((double)cd_prng_between(prng, -(1 << 24), (1 << 24) - 1) / (double)(1 << 24)) * init->bound;
+            return ((double)cd_prng_between(prng, -(1 << 24), (1 << 24) - 1) / (double)(1 << 24)) *
+                   init->bound;
         break;
     case CD_INIT_DYADIC:
         break;
@@ -80,9 +84,10 @@ static double draw(const cd_init *init, bool dyadic, cd_prng *prng)
     return (double)cd_prng_between(prng, -8, 8) / 8.0;
 }
 
-/* Host numbers are drawn in f64, rounded once to the parameter's dtype on the cpu, then written to the device. */
-static cddp_status fill_initial(const cd_module *m, const cd_init *init, const char *name, const cddp_tensor *t,
-                                cddp_error *err)
+/* Host numbers are drawn in f64, rounded once to the parameter's dtype on the cpu, then written to
+** the device. */
+static cddp_status fill_initial(const cd_module *m, const cd_init *init, const char *name,
+                                const cddp_tensor *t, cddp_error *err)
 {
     if (!(m->device->flags & CDDP_DEVICE_VALUES)) return m->device->fill(t, 0.0, NULL, err);
     if (init->kind == CD_INIT_ZERO || init->kind == CD_INIT_ONE)
@@ -90,7 +95,8 @@ static cddp_status fill_initial(const cd_module *m, const cd_init *init, const c
     int64_t numel = cddp_tensor_numel(t), scalars = t->dtype == CDDP_C64 ? 2 * numel : numel;
     if (numel == 0) return CDDP_OK;
     cddp_dtype scalar = t->dtype == CDDP_C64 ? CDDP_F32 : t->dtype;
-    size_t drawn_bytes = (size_t)scalars * sizeof(double), rounded_bytes = (size_t)numel * cddp_dtype_bytes(t->dtype);
+    size_t drawn_bytes = (size_t)scalars * sizeof(double),
+           rounded_bytes = (size_t)numel * cddp_dtype_bytes(t->dtype);
     double *drawn = cd_allocate(m->allocator, drawn_bytes);
     void *rounded = cd_allocate(m->allocator, rounded_bytes);
     cddp_status status = CDDP_OK;
@@ -124,26 +130,27 @@ static void tensor_release(cddp_tensor *t)
     *t = (cddp_tensor){0};
 }
 
-static cddp_status make_tensor(const cd_module *m, const cd_parameter_spec *spec, const char *name, cddp_tensor *tensor,
-                               cddp_error *err)
+static cddp_status make_tensor(const cd_module *m, const cd_parameter_spec *spec, const char *name,
+                               cddp_tensor *tensor, cddp_error *err)
 {
     if (spec->dim_count > CDDP_DIMS_MAX)
-        return cd_fail(err, CDDP_E_CONFIG, "\"%s\" has %u dimensions, at most %d are possible", name,
-                       (unsigned)spec->dim_count, CDDP_DIMS_MAX);
+        return cd_fail(err, CDDP_E_CONFIG, "\"%s\" has %u dimensions, at most %d are possible",
+                       name, (unsigned)spec->dim_count, CDDP_DIMS_MAX);
     int64_t numel = 1;
     for (uint32_t i = 0; i < spec->dim_count; i++) {
         int64_t size = spec->sizes[i];
         if (size < 0 || (size > 0 && numel > (INT64_MAX >> 8) / size))
-            return cd_fail(err, CDDP_E_CONFIG, "\"%s\": size %lld of dimension %u is out of range", name,
-                           (long long)size, (unsigned)i);
+            return cd_fail(err, CDDP_E_CONFIG, "\"%s\": size %lld of dimension %u is out of range",
+                           name, (long long)size, (unsigned)i);
         numel *= size;
     }
     if (!(m->device->dtypes & CDDP_DTYPE_BIT(spec->dtype)))
-        return cd_fail(err, CDDP_E_CONFIG, "\"%s\": device %s does not hold %s", name, m->device->name,
-                       cddp_dtype_name(spec->dtype));
+        return cd_fail(err, CDDP_E_CONFIG, "\"%s\": device %s does not hold %s", name,
+                       m->device->name, cddp_dtype_name(spec->dtype));
     void *storage = NULL;
     CD_TRY(m->device->allocate(m->device, spec->dtype, numel > 0 ? numel : 1, &storage, err));
-    cddp_tensor t = cddp_tensor_of(m->device, storage, 0, spec->dtype, spec->sizes, spec->dim_count);
+    cddp_tensor t =
+        cddp_tensor_of(m->device, storage, 0, spec->dtype, spec->sizes, spec->dim_count);
     cddp_status status = fill_initial(m, &spec->init, name, &t, err);
     if (status != CDDP_OK) {
         tensor_release(&t);
@@ -153,7 +160,8 @@ static cddp_status make_tensor(const cd_module *m, const cd_parameter_spec *spec
     return CDDP_OK;
 }
 
-cddp_status cd_module_add_parameter(cd_module *module, const cd_parameter_spec *spec, uint32_t *index, cddp_error *err)
+cddp_status cd_module_add_parameter(cd_module *module, const cd_parameter_spec *spec,
+                                    uint32_t *index, cddp_error *err)
 {
     char name[CD_NAME_BYTES_MAX];
     CD_TRY(full_name(module, spec->name, name, err));
@@ -177,13 +185,14 @@ cddp_status cd_module_add_parameter(cd_module *module, const cd_parameter_spec *
     return CDDP_OK;
 }
 
-cddp_status cd_module_add_alias(cd_module *module, const char *name, uint32_t parameter, cddp_error *err)
+cddp_status cd_module_add_alias(cd_module *module, const char *name, uint32_t parameter,
+                                cddp_error *err)
 {
     CD_ASSERT(parameter < module->parameter_count);
     char text[CD_NAME_BYTES_MAX];
     CD_TRY(full_name(module, name, text, err));
-    if (!cd_vec_grow(module->allocator, (void **)&module->aliases, &module->alias_capacity, module->alias_count + 1,
-                     sizeof *module->aliases))
+    if (!cd_vec_grow(module->allocator, (void **)&module->aliases, &module->alias_capacity,
+                     module->alias_count + 1, sizeof *module->aliases))
         return cd_fail(err, CDDP_E_NOMEM, "alias \"%s\": out of memory", text);
     cd_alias alias = {cd_strdup(module->allocator, text), parameter};
     if (alias.name == NULL) return cd_fail(err, CDDP_E_NOMEM, "alias \"%s\": out of memory", text);
@@ -191,12 +200,13 @@ cddp_status cd_module_add_alias(cd_module *module, const char *name, uint32_t pa
     return CDDP_OK;
 }
 
-cddp_status cd_module_add_buffer(cd_module *module, const cd_parameter_spec *spec, uint32_t *index, cddp_error *err)
+cddp_status cd_module_add_buffer(cd_module *module, const cd_parameter_spec *spec, uint32_t *index,
+                                 cddp_error *err)
 {
     char name[CD_NAME_BYTES_MAX];
     CD_TRY(full_name(module, spec->name, name, err));
-    if (!cd_vec_grow(module->allocator, (void **)&module->buffers, &module->buffer_capacity, module->buffer_count + 1,
-                     sizeof *module->buffers))
+    if (!cd_vec_grow(module->allocator, (void **)&module->buffers, &module->buffer_capacity,
+                     module->buffer_count + 1, sizeof *module->buffers))
         return cd_fail(err, CDDP_E_NOMEM, "buffer \"%s\": out of memory", name);
     cd_buffer b = {0};
     CD_TRY(make_tensor(module, spec, name, &b.tensor, err));
@@ -214,7 +224,8 @@ cddp_status cd_module_replace_buffer(cd_module *module, uint32_t index, cddp_err
 {
     cd_buffer *b = &module->buffers[index];
     void *storage = NULL;
-    CD_TRY(b->tensor.device->allocate(b->tensor.device, b->tensor.dtype, storage_numel(&b->tensor), &storage, err));
+    CD_TRY(b->tensor.device->allocate(b->tensor.device, b->tensor.dtype, storage_numel(&b->tensor),
+                                      &storage, err));
     cddp_tensor made = b->tensor;
     made.storage = storage;
     made.offset = 0;
@@ -224,11 +235,13 @@ cddp_status cd_module_replace_buffer(cd_module *module, uint32_t index, cddp_err
     return status;
 }
 
-cddp_status cd_module_get_extra(cd_module *module, uint32_t parameter, cd_parameter_extra **extra, cddp_error *err)
+cddp_status cd_module_get_extra(cd_module *module, uint32_t parameter, cd_parameter_extra **extra,
+                                cddp_error *err)
 {
     cd_parameter *p = &module->parameters[parameter];
     if (p->extra == NULL) p->extra = cd_allocate_zero(module->allocator, sizeof *p->extra);
-    if (p->extra == NULL) return cd_fail(err, CDDP_E_NOMEM, "gradient of \"%s\": out of memory", p->name);
+    if (p->extra == NULL)
+        return cd_fail(err, CDDP_E_NOMEM, "gradient of \"%s\": out of memory", p->name);
     *extra = p->extra;
     return CDDP_OK;
 }
@@ -252,7 +265,8 @@ int64_t cd_module_find_buffer(const cd_module *module, const char *name)
 int64_t cd_module_parameter_numel(const cd_module *module)
 {
     int64_t numel = 0;
-    for (size_t i = 0; i < module->parameter_count; i++) numel += cddp_tensor_numel(&module->parameters[i].tensor);
+    for (size_t i = 0; i < module->parameter_count; i++)
+        numel += cddp_tensor_numel(&module->parameters[i].tensor);
     return numel;
 }
 
@@ -288,9 +302,13 @@ void cd_module_destroy(cd_module *module)
         tensor_release(&module->buffers[i].tensor);
         cd_strfree(module->allocator, module->buffers[i].name);
     }
-    for (size_t i = 0; i < module->alias_count; i++) cd_strfree(module->allocator, module->aliases[i].name);
-    cd_release(module->allocator, module->parameters, module->parameter_capacity * sizeof *module->parameters);
-    cd_release(module->allocator, module->buffers, module->buffer_capacity * sizeof *module->buffers);
-    cd_release(module->allocator, module->aliases, module->alias_capacity * sizeof *module->aliases);
+    for (size_t i = 0; i < module->alias_count; i++)
+        cd_strfree(module->allocator, module->aliases[i].name);
+    cd_release(module->allocator, module->parameters,
+               module->parameter_capacity * sizeof *module->parameters);
+    cd_release(module->allocator, module->buffers,
+               module->buffer_capacity * sizeof *module->buffers);
+    cd_release(module->allocator, module->aliases,
+               module->alias_capacity * sizeof *module->aliases);
     cd_release(module->allocator, module, sizeof *module);
 }

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Named parameters and buffers in the order in which a module registers them, which is the order of PyTorch's
-** named_parameters(): what a reducer, an optimizer and a broadcast see of a model.
+/* Named parameters and buffers in the order in which a module registers them, which is the order of
+** PyTorch's named_parameters(): what a reducer, an optimizer and a broadcast see of a model.
 **
-** Lifetime   create → push/add/pop while the model is built → use → destroy. Parameter storage and gradient
-**            slots stay where they are from the end of building until destroy.
+** Lifetime   create → push/add/pop while the model is built → use → destroy. Parameter storage and
+**            gradient slots stay where they are from the end of building until destroy.
 ** Threads    one thread.
-** Errors     a name given twice, a shape out of range and a dtype that the device cannot hold are CDDP_E_CONFIG.
+** Errors     a name given twice, a shape out of range and a dtype that the device cannot hold are
+**            CDDP_E_CONFIG.
 */
 #pragma once
 #include "cddp/alloc.h"
@@ -31,20 +32,23 @@ typedef struct cd_init {
     double bound;
 } cd_init;
 
-/* Storage of a gradient beyond its home, full-sized, made on first need and kept until destroy: the rows of a sparse
-** gradient, and the second operand of an accumulation on devices without arithmetic. */
+/* Storage of a gradient beyond its home, full-sized, made on first need and kept until destroy: the
+** rows of a sparse gradient, and the second operand of an accumulation on devices without
+** arithmetic. */
 typedef struct cd_parameter_extra {
     cddp_tensor sparse_value, sparse_rows, addend;
 } cd_parameter_extra;
 
 typedef struct cd_parameter {
-    char *name; /* the first name under which it was registered; tied parameters count once (UNU-12) */
+    /* the first name under which it was registered; tied parameters count once (UNU-12) */
+    char *name;
     cddp_tensor tensor;
     cddp_grad grad;
     bool requires_grad;
-    bool expect_sparse;                   /* its gradient is CDDP_GRAD_SPARSE (INI-06) */
-    uint64_t forward_cost, backward_cost; /* floating-point operations per sample that it takes part in */
-    cd_parameter_extra *extra;            /* NULL until needed */
+    bool expect_sparse; /* its gradient is CDDP_GRAD_SPARSE (INI-06) */
+    /* floating-point operations per sample that it takes part in */
+    uint64_t forward_cost, backward_cost;
+    cd_parameter_extra *extra; /* NULL until needed */
 } cd_parameter;
 
 typedef struct cd_buffer {
@@ -61,7 +65,8 @@ typedef struct cd_module {
     const cddp_allocator *allocator;
     const cddp_device *device;
     cd_prng prng;
-    bool dyadic;              /* initial values on a dyadic grid whatever the layer asks for, so that sums are exact */
+    /* initial values on a dyadic grid whatever the layer asks for, so that sums are exact */
+    bool dyadic;
     cd_parameter *parameters; /* (parameter_count) */
     size_t parameter_count, parameter_capacity;
     cd_buffer *buffers;
@@ -85,8 +90,9 @@ typedef struct cd_parameter_spec {
     uint64_t forward_cost, backward_cost; /* 0: 2 and 4 per element */
 } cd_parameter_spec;
 
-/* True when layers may read and write this device's storage at once, from the host. On a device that has values but
-** keeps them elsewhere or works later (a GPU, a stream), the graph computes on copies. */
+/* True when layers may read and write this device's storage at once, from the host. On a device
+** that has values but keeps them elsewhere or works later (a GPU, a stream), the graph computes on
+** copies. */
 static inline bool cd_device_is_direct(const cddp_device *device)
 {
     const uint32_t needed = CDDP_DEVICE_VALUES | CDDP_DEVICE_HOST;
@@ -97,19 +103,21 @@ static inline bool cd_device_is_direct(const cddp_device *device)
 static inline const cddp_layers *cd_device_layers(const cddp_device *device)
 {
     const size_t needed = offsetof(cddp_device, layers) + sizeof device->layers;
-    if (device->size < needed || device->layers == NULL || device->layers->abi != CDDP_LAYERS_ABI) return NULL;
+    if (device->size < needed || device->layers == NULL || device->layers->abi != CDDP_LAYERS_ABI)
+        return NULL;
     return device->layers;
 }
 
 /* Allocator and device are borrowed until destroy. */
-cddp_status cd_module_create(const cddp_allocator *allocator, const cddp_device *device, const cd_prng *prng,
-                             cd_module **module, cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_module_create(const cddp_allocator *allocator, const cddp_device *device,
+                             const cd_prng *prng, cd_module **module,
+                             cddp_error *err) CDDP_MUST_CHECK;
 /* Names added until the matching pop are prefixed with "<scope>."; a scope may have dots. */
 cddp_status cd_module_push(cd_module *module, cddp_error *err, const char *format, ...)
     CDDP_PRINTF(3, 4) CDDP_MUST_CHECK;
 void cd_module_pop(cd_module *module);
-cddp_status cd_module_add_parameter(cd_module *module, const cd_parameter_spec *spec, uint32_t *index,
-                                    cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_module_add_parameter(cd_module *module, const cd_parameter_spec *spec,
+                                    uint32_t *index, cddp_error *err) CDDP_MUST_CHECK;
 /* A second name for a tied parameter: found by name, counted once. */
 cddp_status cd_module_add_alias(cd_module *module, const char *name, uint32_t parameter,
                                 cddp_error *err) CDDP_MUST_CHECK;
@@ -118,7 +126,8 @@ cddp_status cd_module_add_buffer(cd_module *module, const cd_parameter_spec *spe
                                  cddp_error *err) CDDP_MUST_CHECK;
 
 /* The buffer gets another tensor with the same values; the old one is released. */
-cddp_status cd_module_replace_buffer(cd_module *module, uint32_t index, cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_module_replace_buffer(cd_module *module, uint32_t index,
+                                     cddp_error *err) CDDP_MUST_CHECK;
 /* The parameter's extra, made when there is none; its tensors are the caller's to allocate. */
 cddp_status cd_module_get_extra(cd_module *module, uint32_t parameter, cd_parameter_extra **extra,
                                 cddp_error *err) CDDP_MUST_CHECK;
@@ -128,7 +137,9 @@ int64_t cd_module_find_buffer(const cd_module *module, const char *name);    /* 
 int64_t cd_module_parameter_numel(const cd_module *module);                  /* of all parameters */
 
 typedef enum cd_zero_grad { CD_ZERO_GRAD_TO_NONE, CD_ZERO_GRAD_TO_ZERO } cd_zero_grad;
-/* optimizer.zero_grad(): undefined, or a defined gradient filled with zeros (an undefined one stays so). */
-cddp_status cd_module_zero_grad(cd_module *module, cd_zero_grad how, cddp_error *err) CDDP_MUST_CHECK;
+/* optimizer.zero_grad(): undefined, or a defined gradient filled with zeros (an undefined one stays
+** so). */
+cddp_status cd_module_zero_grad(cd_module *module, cd_zero_grad how,
+                                cddp_error *err) CDDP_MUST_CHECK;
 
 void cd_module_destroy(cd_module *module); /* accepts NULL */

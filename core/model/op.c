@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Applying an op: outputs, forward kernel, node. The one path by which every layer enters the tape. */
+/* Applying an op: outputs, forward kernel, node. The one path by which every layer enters the
+** tape. */
 #include "core/model/op.h"
 
 #include "core/base/assert.h"
@@ -33,29 +34,36 @@ const char *cd_tensor_print_sizes(const cddp_tensor *t, char *text, size_t text_
     for (uint32_t i = 0; i < t->dim_count && n >= 0; i++) {
         used += (size_t)n;
         if (used >= text_bytes) return text;
-        n = snprintf(text + used, text_bytes - used, "%s%lld", i > 0 ? ", " : "", (long long)t->sizes[i]);
+        n = snprintf(text + used, text_bytes - used, "%s%lld", i > 0 ? ", " : "",
+                     (long long)t->sizes[i]);
     }
-    if (n >= 0 && used + (size_t)n < text_bytes) snprintf(text + used + (size_t)n, text_bytes - used - (size_t)n, ")");
+    if (n >= 0 && used + (size_t)n < text_bytes)
+        snprintf(text + used + (size_t)n, text_bytes - used - (size_t)n, ")");
     return text;
 }
 
-cddp_status cd_op_check_dtypes(const char *layer, cd_value *const *inputs, uint32_t input_count, cddp_error *err)
+cddp_status cd_op_check_dtypes(const char *layer, cd_value *const *inputs, uint32_t input_count,
+                               cddp_error *err)
 {
     cddp_dtype first = inputs[0]->tensor.dtype;
     if (first != CDDP_F32 && first != CDDP_F64)
-        return cd_fail(err, CDDP_E_ARG, "%s computes in f32 and f64, not in %s", layer, cddp_dtype_name(first));
+        return cd_fail(err, CDDP_E_ARG, "%s computes in f32 and f64, not in %s", layer,
+                       cddp_dtype_name(first));
     for (uint32_t i = 1; i < input_count; i++)
         if (inputs[i] != NULL && inputs[i]->tensor.dtype != first)
-            return cd_fail(err, CDDP_E_ARG, "%s: operand 0 is %s, operand %u is %s", layer, cddp_dtype_name(first),
-                           (unsigned)i, cddp_dtype_name(inputs[i]->tensor.dtype));
+            return cd_fail(err, CDDP_E_ARG, "%s: operand 0 is %s, operand %u is %s", layer,
+                           cddp_dtype_name(first), (unsigned)i,
+                           cddp_dtype_name(inputs[i]->tensor.dtype));
     return CDDP_OK;
 }
 
-static cddp_status run_forward(cd_graph *graph, const cd_apply *apply, cd_value *const *outputs, cddp_error *err)
+static cddp_status run_forward(cd_graph *graph, const cd_apply *apply, cd_value *const *outputs,
+                               cddp_error *err)
 {
     if (!cd_graph_computes(graph) || apply->op->forward[0] == NULL) return CDDP_OK;
     void *memory = NULL;
-    CD_TRY(cd_graph_push(graph, (apply->input_count + apply->output_count) * sizeof(cddp_tensor), &memory, err));
+    CD_TRY(cd_graph_push(graph, (apply->input_count + apply->output_count) * sizeof(cddp_tensor),
+                         &memory, err));
     cddp_tensor *inputs = memory, *made = inputs + apply->input_count;
     for (uint32_t i = 0; i < apply->input_count; i++)
         if (apply->inputs[i] != NULL) inputs[i] = apply->inputs[i]->tensor;

@@ -1,15 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How a layer is written: an op is a forward kernel and a backward kernel per element type, or a route.
+/* How a layer is written: an op is a forward kernel and a backward kernel per element type, or a
+** route.
 **
-** cd_op_apply allocates outputs, runs the forward kernel where the graph computes, and records the node with its
-** inputs, outputs and state saved. The engine calls backward with every wanted input gradient zeroed; a kernel
-** adds into it. A route passes gradients on unchanged (sink, add, reshape) and works on every device.
+** cd_op_apply allocates outputs, runs the forward kernel where the graph computes, and records the
+** node with its inputs, outputs and state saved. The engine calls backward with every wanted input
+** gradient zeroed; a kernel adds into it. A route passes gradients on unchanged (sink, add,
+** reshape) and works on every device.
 **
-** Where the tape is a device's own (cddp_device.layers), a layer that the device has runs there, and the kernels of
-** another one run on the host over copies of what the call names (cd_op_run).
+** Where the tape is a device's own (cddp_device.layers), a layer that the device has runs there,
+** and the kernels of another one run on the host over copies of what the call names (cd_op_run).
 **
-** Promise of every kernel unless it says otherwise: the bits of a sample do not depend on the batch around it,
-** and the gradient of a parameter is the left fold, in sample order, of the gradients of single samples.
+** Promise of every kernel unless it says otherwise: the bits of a sample do not depend on the batch
+** around it, and the gradient of a parameter is the left fold, in sample order, of the gradients of
+** single samples.
 */
 #pragma once
 #include "core/base/error.h"
@@ -19,38 +22,42 @@ typedef struct cd_op_call {
     cd_graph *graph;
     void *state; /* the op's own record in the arena */
     uint32_t input_count, output_count;
-    const cddp_tensor *inputs;    /* (input_count) device NULL: an absent optional input */
-    const cddp_tensor *outputs;   /* (output_count) */
-    const cd_gradient *out_grads; /* backward: (output_count); kernels see them all dense, routes as they come */
-    cd_gradient *in_grads;        /* backward: (input_count); UNDEFINED where nobody wants it */
+    const cddp_tensor *inputs;  /* (input_count) device NULL: an absent optional input */
+    const cddp_tensor *outputs; /* (output_count) */
+    /* backward: (output_count); kernels see them all dense, routes as they come */
+    const cd_gradient *out_grads;
+    cd_gradient *in_grads; /* backward: (input_count); UNDEFINED where nobody wants it */
 } cd_op_call;
 
 typedef cddp_status (*cd_op_fn)(const cd_op_call *call, cddp_error *err);
 
 struct cd_op {
-    const char *name;     /* "Linear", as errors show it */
-    bool keeps_nothing;   /* no saved tensors: may go back again after its graph was freed */
-    bool makes_gradients; /* its backward kernel makes the storage of in_grads itself (sparse ones) */
-    cd_op_fn forward[2];  /* f32, f64; may be NULL with a route */
+    const char *name;   /* "Linear", as errors show it */
+    bool keeps_nothing; /* no saved tensors: may go back again after its graph was freed */
+    /* its backward kernel makes the storage of in_grads itself (sparse ones) */
+    bool makes_gradients;
+    cd_op_fn forward[2]; /* f32, f64; may be NULL with a route */
     cd_op_fn backward[2];
-    cd_op_fn route; /* passes gradients on; in_grads start undefined */
+    cd_op_fn route;      /* passes gradients on; in_grads start undefined */
     bool through_device; /* its kernels touch tensors through the device table alone */
     cddp_layer layer;    /* what a device may compute in the kernels' place, or NONE */
-    /* does: refuses what the kernel would refuse, and fills in what the layer is given besides inputs; layer NONE: the
-    ** host this time. NULL: nothing to fill in. */
+    /* does: refuses what the kernel would refuse, and fills in what the layer is given besides
+    ** inputs; layer NONE: the host this time. NULL: nothing to fill in. */
     cddp_status (*describe)(const cd_op_call *call, cddp_layer_call *layer, cddp_error *err);
-    /* does: runs what describe described where one call is not enough: ranks talk in between. NULL: one call is. */
+    /* does: runs what describe described where one call is not enough: ranks talk in between. NULL:
+    ** one call is. */
     cddp_status (*run_parts)(const cd_op_call *call, cddp_layer_call *layer, cddp_error *err);
 };
 
-/* The table of an op whose kernels are <fn>_forward and <fn>_backward of a kernels header (each_real.h). */
-#define CD_OP(text, fn, device_layer, device_describe)                                                                 \
-    {                                                                                                                  \
-        .name = (text), .layer = (device_layer), .describe = (device_describe),                                        \
-        .forward = {fn##_forward_f32, fn##_forward_f64}, .backward = {                                                 \
-            fn##_backward_f32,                                                                                         \
-            fn##_backward_f64                                                                                          \
-        }                                                                                                              \
+/* The table of an op whose kernels are <fn>_forward and <fn>_backward of a kernels header
+** (each_real.h). */
+#define CD_OP(text, fn, device_layer, device_describe)                          \
+    {                                                                           \
+        .name = (text), .layer = (device_layer), .describe = (device_describe), \
+        .forward = {fn##_forward_f32, fn##_forward_f64}, .backward = {          \
+            fn##_backward_f32,                                                  \
+            fn##_backward_f64                                                   \
+        }                                                                       \
     }
 
 typedef struct cd_apply {
@@ -61,10 +68,12 @@ typedef struct cd_apply {
     const cddp_tensor *shapes; /* (output_count) dtype and sizes of the outputs; storage is made */
     uint32_t output_count;
 } cd_apply;
-cddp_status cd_op_apply(cd_graph *graph, const cd_apply *apply, cd_value **outputs, cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_op_apply(cd_graph *graph, const cd_apply *apply, cd_value **outputs,
+                        cddp_error *err) CDDP_MUST_CHECK;
 
 /* Runs an op's forward or backward kernel, here or on the tape's device. The graph computes. */
-cddp_status cd_op_run(const cd_op *op, const cd_op_call *call, bool is_backward, cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_op_run(const cd_op *op, const cd_op_call *call, bool is_backward,
+                      cddp_error *err) CDDP_MUST_CHECK;
 
 /* Sizes and dtype without storage, for cd_apply.shapes. */
 cddp_tensor cd_shape_of(cddp_dtype dtype, const int64_t *sizes, uint32_t dim_count);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reading a model's options: every error names the option, what was given and what would be accepted. */
+/* Reading a model's options: every error names the option, what was given and what would be
+** accepted. */
 #include "core/model/type.h"
 
 #include "core/base/assert.h"
@@ -7,7 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void *field_of(const cd_option *option, void *state) { return (unsigned char *)state + option->offset; }
+static void *field_of(const cd_option *option, void *state)
+{
+    return (unsigned char *)state + option->offset;
+}
 
 static bool parse_integer(const char *text, int64_t *value)
 {
@@ -17,24 +21,28 @@ static bool parse_integer(const char *text, int64_t *value)
     return *end == 0;
 }
 
-static cddp_status check_range(const cd_option *option, double value, const char *text, cddp_error *err)
+static cddp_status check_range(const cd_option *option, double value, const char *text,
+                               cddp_error *err)
 {
     if (value >= option->low && value <= option->high) return CDDP_OK;
-    return cd_fail(err, CDDP_E_CONFIG, "model option %s=%s: must be in %g … %g", option->name, text, option->low,
-                   option->high);
+    return cd_fail(err, CDDP_E_CONFIG, "model option %s=%s: must be in %g … %g", option->name, text,
+                   option->low, option->high);
 }
 
-static cddp_status set_integer(const cd_option *option, const char *text, int64_t *value, cddp_error *err)
+static cddp_status set_integer(const cd_option *option, const char *text, int64_t *value,
+                               cddp_error *err)
 {
     int64_t parsed = 0;
     if (!parse_integer(text, &parsed))
-        return cd_fail(err, CDDP_E_CONFIG, "model option %s=%s: not an integer", option->name, text);
+        return cd_fail(err, CDDP_E_CONFIG, "model option %s=%s: not an integer", option->name,
+                       text);
     CD_TRY(check_range(option, (double)parsed, text, err));
     *value = parsed;
     return CDDP_OK;
 }
 
-static cddp_status set_choice(const cd_option *option, const char *text, int64_t *value, cddp_error *err)
+static cddp_status set_choice(const cd_option *option, const char *text, int64_t *value,
+                              cddp_error *err)
 {
     int64_t position = 0;
     size_t length = strlen(text);
@@ -47,11 +55,14 @@ static cddp_status set_choice(const cd_option *option, const char *text, int64_t
         }
         word = bar != NULL ? bar + 1 : NULL;
     }
-    return cd_fail(err, CDDP_E_CONFIG, "model option %s=%s: must be one of %s", option->name, text, option->choices);
+    return cd_fail(err, CDDP_E_CONFIG, "model option %s=%s: must be one of %s", option->name, text,
+                   option->choices);
 }
 
-/* No strtod: digits, a point and an exponent would drag in the locale. "0.125" is enough for probabilities. */
-static cddp_status set_real(const cd_option *option, const char *text, double *value, cddp_error *err)
+/* No strtod: digits, a point and an exponent would drag in the locale. "0.125" is enough for
+** probabilities. */
+static cddp_status set_real(const cd_option *option, const char *text, double *value,
+                            cddp_error *err)
 {
     double whole = 0, scale = 1;
     bool point = false, negative = text[0] == '-';
@@ -62,18 +73,22 @@ static cddp_status set_real(const cd_option *option, const char *text, double *v
             continue;
         }
         if (*c < '0' || *c > '9' || ++digits > 15)
-            return cd_fail(err, CDDP_E_CONFIG, "model option %s=%s: not a decimal number", option->name, text);
+            return cd_fail(err, CDDP_E_CONFIG, "model option %s=%s: not a decimal number",
+                           option->name, text);
         whole = whole * 10 + (*c - '0');
         if (point) scale *= 10;
     }
-    if (digits == 0) return cd_fail(err, CDDP_E_CONFIG, "model option %s=%s: not a decimal number", option->name, text);
+    if (digits == 0)
+        return cd_fail(err, CDDP_E_CONFIG, "model option %s=%s: not a decimal number", option->name,
+                       text);
     double parsed = (negative ? -whole : whole) / scale;
     CD_TRY(check_range(option, parsed, text, err));
     *value = parsed;
     return CDDP_OK;
 }
 
-static cddp_status set_integers(const cd_option *option, const char *text, cd_integers *list, cddp_error *err)
+static cddp_status set_integers(const cd_option *option, const char *text, cd_integers *list,
+                                cddp_error *err)
 {
     cd_integers parsed = {.count = 0};
     for (const char *item = text; item != NULL;) {
@@ -81,7 +96,8 @@ static cddp_status set_integers(const cd_option *option, const char *text, cd_in
         const char *colon = strchr(item, ':');
         size_t length = colon != NULL ? (size_t)(colon - item) : strlen(item);
         if (length >= sizeof word || parsed.count >= CD_INTEGERS_MAX)
-            return cd_fail(err, CDDP_E_CONFIG, "model option %s=%s: a list like 4:8:3 of at most %d integers",
+            return cd_fail(err, CDDP_E_CONFIG,
+                           "model option %s=%s: a list like 4:8:3 of at most %d integers",
                            option->name, text, CD_INTEGERS_MAX);
         memcpy(word, item, length);
         word[length] = 0;
@@ -93,7 +109,8 @@ static cddp_status set_integers(const cd_option *option, const char *text, cd_in
     return CDDP_OK;
 }
 
-static cddp_status set_option(const cd_option *option, const char *text, void *state, cddp_error *err)
+static cddp_status set_option(const cd_option *option, const char *text, void *state,
+                              cddp_error *err)
 {
     void *field = field_of(option, state);
     switch (option->kind) {
@@ -129,7 +146,8 @@ static cddp_status refuse(const cd_model_type *type, const char *name, cddp_erro
         if (used > 0) known[used++] = ' ';
         memcpy(known + used, type->options[i].name, more + 1);
     }
-    return cd_fail(err, CDDP_E_CONFIG, "model %s has no option \"%s\"; it has: %s", type->name, name, known);
+    return cd_fail(err, CDDP_E_CONFIG, "model %s has no option \"%s\"; it has: %s", type->name,
+                   name, known);
 }
 
 cddp_status cd_options_parse(const cd_model_type *type, char *text, void *state, cddp_error *err)
@@ -140,7 +158,8 @@ cddp_status cd_options_parse(const cd_model_type *type, char *text, void *state,
         char *comma = strchr(item, ','), *equals = NULL;
         if (comma != NULL) *comma = 0;
         equals = strchr(item, '=');
-        if (equals == NULL) return cd_fail(err, CDDP_E_CONFIG, "model option \"%s\": must be key=value", item);
+        if (equals == NULL)
+            return cd_fail(err, CDDP_E_CONFIG, "model option \"%s\": must be key=value", item);
         *equals = 0;
         const cd_option *option = find_option(type, item);
         if (option == NULL) return refuse(type, item, err);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Device memory of a tape: tensors for one iteration, out of blocks that are kept.
 **
-** What is handed out is zero: blocks are zeroed when they are made, and before the first tensor of the next iteration
-** as far as they were used, one operation per block. A steady iteration allocates nothing.
+** What is handed out is zero: blocks are zeroed when they are made, and before the first tensor of
+** the next iteration as far as they were used, one operation per block. A steady iteration
+** allocates nothing.
 **
 ** Lifetime   init → (tensor … → rewind)* → fini. Tensors are borrowed until the next rewind.
 ** Threads    one thread.
@@ -26,7 +27,8 @@ typedef struct cd_tape {
 } cd_tape;
 
 void cd_tape_init(cd_tape *tape, const cddp_device *device, const cddp_allocator *allocator);
-cddp_status cd_tape_tensor(cd_tape *tape, cddp_dtype dtype, const int64_t *sizes, uint32_t dim_count,
-                           cddp_tensor *tensor, cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_tape_tensor(cd_tape *tape, cddp_dtype dtype, const int64_t *sizes,
+                           uint32_t dim_count, cddp_tensor *tensor,
+                           cddp_error *err) CDDP_MUST_CHECK;
 void cd_tape_rewind(cd_tape *tape);
 void cd_tape_fini(cd_tape *tape);

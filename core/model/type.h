@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How a named model is written: one file in zoo/ that fills a cd_model_type, and one row in models.def.
+/* How a named model is written: one file in zoo/ that fills a cd_model_type, and one row in
+** models.def.
 **
-** build registers parameters, buffers and units and says what a batch holds; forward makes the outputs; losses turns
-** one output into one number per sample. Options are declared in a table that binds each to a field of the type's
-** record, so that unknown and unused options cannot exist.
+** build registers parameters, buffers and units and says what a batch holds; forward makes the
+** outputs; losses turns one output into one number per sample. Options are declared in a table that
+** binds each to a field of the type's record, so that unknown and unused options cannot exist.
 */
 #pragma once
 #include "core/base/error.h"
@@ -40,21 +41,26 @@ struct cd_model_type {
     size_t option_count;
     size_t state_bytes;
     cddp_status (*build)(cd_model *model, cddp_error *err);
-    cddp_status (*forward)(cd_model *model, cd_graph *graph, const cd_batch *batch, cd_outputs *outputs,
-                           cddp_error *err);
+    cddp_status (*forward)(cd_model *model, cd_graph *graph, const cd_batch *batch,
+                           cd_outputs *outputs, cddp_error *err);
     /* One number per sample from output i; target is undefined for CD_FIELD_NONE. */
-    cddp_status (*losses)(cd_model *model, cd_graph *graph, uint32_t output, cd_value *value, const cddp_tensor *target,
-                          cd_value **losses, cddp_error *err);
+    cddp_status (*losses)(cd_model *model, cd_graph *graph, uint32_t output, cd_value *value,
+                          const cddp_tensor *target, cd_value **losses, cddp_error *err);
 };
 
 #define CD_COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
 
-/* Fills the type's record from "key=value,…" and the defaults. text is cut into pieces and lives as long as state. */
-cddp_status cd_options_parse(const cd_model_type *type, char *text, void *state, cddp_error *err) CDDP_MUST_CHECK;
+/* Fills the type's record from "key=value,…" and the defaults. text is cut into pieces and lives as
+** long as state. */
+cddp_status cd_options_parse(const cd_model_type *type, char *text, void *state,
+                             cddp_error *err) CDDP_MUST_CHECK;
 
 /* For build: what forward takes and gives. */
-cddp_status cd_model_add_input(cd_model *model, const cd_field *field, cddp_error *err) CDDP_MUST_CHECK;
-cddp_status cd_model_add_output(cd_model *model, const cd_field *target, cddp_error *err) CDDP_MUST_CHECK;
-cddp_status cd_model_add_unit(cd_model *model, const char *name, uint8_t uses, cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_model_add_input(cd_model *model, const cd_field *field,
+                               cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_model_add_output(cd_model *model, const cd_field *target,
+                                cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_model_add_unit(cd_model *model, const char *name, uint8_t uses,
+                              cddp_error *err) CDDP_MUST_CHECK;
 /* How often unit i runs in this batch. */
 uint8_t cd_model_unit_uses(const cd_model *model, const cd_batch *batch, size_t unit);

@@ -14,7 +14,8 @@ static uint64_t ulps_between(cddp_dtype dtype, double expected, double actual)
 
 static bool same(double a, double b) { return a == b || (isnan(a) && isnan(b)); }
 
-cd_comparison cd_compare_bits(cddp_dtype dtype, const double *expected, const double *actual, size_t numel)
+cd_comparison cd_compare_bits(cddp_dtype dtype, const double *expected, const double *actual,
+                              size_t numel)
 {
     cd_comparison c = {.numel = numel, .element = -1, .exact = true};
     for (size_t i = 0; i < numel; i++) {
@@ -35,7 +36,8 @@ typedef struct verdict {
     bool exact;
 } verdict;
 
-/* Whether dividing the lowest bit leaves the format: then even a division by a power of two may round. */
+/* Whether dividing the lowest bit leaves the format: then even a division by a power of two may
+** round. */
 static double underflow_of(const cd_sum_rule *rule)
 {
     return rule->underflow > 0 ? rule->underflow : cd_dtype_underflow(rule->dtype);
@@ -47,17 +49,20 @@ static bool underflows(const cd_wide_sum *sum, const cd_sum_rule *rule, size_t i
            ldexp(1, sum->low[i]) < (double)rule->divisor * 2 * underflow_of(rule);
 }
 
-/* Half the distance to the neighbour on the side on which the exact quotient lies; at a power of two the inner one is
-** nearer. The residual is rounded once, which only a quotient within 2^-53 of a midpoint could feel. */
+/* Half the distance to the neighbour on the side on which the exact quotient lies; at a power of
+** two the inner one is nearer. The residual is rounded once, which only a quotient within 2^-53 of
+** a midpoint could feel. */
 static verdict judge_rounding(const cd_sum_rule *rule, double actual, double residual)
 {
     bool lies_outside = (residual > 0) == (actual > 0);
     double side = lies_outside ? actual : actual * (1 - 0x1p-53);
-    double bound = cd_dtype_ulp(rule->dtype, side) / 2, error = fabs(residual) / (double)rule->divisor;
+    double bound = cd_dtype_ulp(rule->dtype, side) / 2,
+           error = fabs(residual) / (double)rule->divisor;
     return (verdict){bound, error <= bound * (1 + 0x1p-51) ? 0 : error / bound, residual == 0};
 }
 
-static verdict judge_element(const cd_wide_sum *sum, const cd_sum_rule *rule, size_t i, double actual)
+static verdict judge_element(const cd_wide_sum *sum, const cd_sum_rule *rule, size_t i,
+                             double actual)
 {
     double magnitude = sum->magnitude[i];
     if (!cd_wide_sum_is_finite(sum, i)) return (verdict){0, isfinite(actual) ? INFINITY : 0, false};
@@ -68,7 +73,8 @@ static verdict judge_element(const cd_wide_sum *sum, const cd_sum_rule *rule, si
     if (rule->division_is_exact && cd_wide_sum_is_exact(sum, i, cd_dtype_precision(rule->dtype)) &&
         !underflows(sum, rule, i))
         return (verdict){0, error == 0 ? 0 : INFINITY, true};
-    double bound = cd_gamma(rule->dtype, rule->roundings) * (magnitude / (double)rule->divisor) * (1 + 0x1p-40) +
+    double bound = cd_gamma(rule->dtype, rule->roundings) * (magnitude / (double)rule->divisor) *
+                       (1 + 0x1p-40) +
                    (double)rule->addends * underflow_of(rule);
     return (verdict){bound, error <= bound ? 0 : bound > 0 ? error / bound : INFINITY, false};
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Comparison of tensors: bitwise, or against an exact sum within a derived bound; the worst element is named.
+/* Comparison of tensors: bitwise, or against an exact sum within a derived bound; the worst element
+** is named.
 **
 ** See docs/oracle.md for the derivations.
 **
@@ -12,8 +13,9 @@
 
 typedef struct cd_comparison {
     size_t numel, bad;
-    int64_t element;                /* the worst one; -1 when equal within the bound everywhere */
-    double expected, actual, bound; /* of the worst element; when all is well, bound is the largest one allowed */
+    int64_t element; /* the worst one; -1 when equal within the bound everywhere */
+    /* of the worst element; when all is well, bound is the largest one allowed */
+    double expected, actual, bound;
     uint64_t ulps;
     bool exact; /* no rounding was possible: every element was compared bit for bit */
     cd_shape shape;
@@ -22,16 +24,19 @@ typedef struct cd_comparison {
 } cd_comparison;
 
 /* Bit for bit, as doubles: NaN equals NaN, +0 equals -0. */
-cd_comparison cd_compare_bits(cddp_dtype dtype, const double *expected, const double *actual, size_t numel);
+cd_comparison cd_compare_bits(cddp_dtype dtype, const double *expected, const double *actual,
+                              size_t numel);
 
 /* How far actual may lie from sum / divisor. */
 typedef struct cd_sum_rule {
     cddp_dtype dtype; /* whose roundoff counts: the narrowest on the way */
     uint64_t divisor;
-    uint64_t roundings;     /* n of γ_n: additions on the longest path, divisions, casts */
-    uint64_t addends;       /* results that may underflow, each by η */
-    bool rounded_once;      /* within half a unit in the last place, whatever the other rules */
-    bool division_is_exact; /* no rounding in the division: it happened before (divisor 1), or by a power of two */
-    double underflow;       /* of one operation, where some step has a narrower range than dtype; 0: dtype's */
+    uint64_t roundings; /* n of γ_n: additions on the longest path, divisions, casts */
+    uint64_t addends;   /* results that may underflow, each by η */
+    bool rounded_once;  /* within half a unit in the last place, whatever the other rules */
+    /* no rounding in the division: it happened before (divisor 1), or by a power of two */
+    bool division_is_exact;
+    /* of one operation, where some step has a narrower range than dtype; 0: dtype's */
+    double underflow;
 } cd_sum_rule;
 cd_comparison cd_compare_sum(const cd_wide_sum *sum, const double *actual, const cd_sum_rule *rule);

@@ -25,8 +25,10 @@ void cd_exact_fill(cd_prng *prng, cd_exact_range range, double *values, size_t c
 {
     int64_t before = 0;
     for (size_t i = 0; i < count; i++) {
-        int64_t drawn = range.magnitude > 0 ? cd_prng_between(prng, -range.magnitude, range.magnitude) : 0;
-        if (range.magnitude > 0 && drawn == before) drawn = drawn < range.magnitude ? drawn + 1 : -range.magnitude;
+        int64_t drawn =
+            range.magnitude > 0 ? cd_prng_between(prng, -range.magnitude, range.magnitude) : 0;
+        if (range.magnitude > 0 && drawn == before)
+            drawn = drawn < range.magnitude ? drawn + 1 : -range.magnitude;
         values[i] = ldexp((double)drawn, range.exponent);
         before = drawn;
     }

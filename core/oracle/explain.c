@@ -13,19 +13,25 @@
 cddp_status cd_locals_init(cd_locals *locals, cddp_error *err)
 {
     size_t parts = (size_t)locals->rank_count * locals->micro_count;
-    locals->values = cd_allocate_array(locals->allocator, parts * locals->numel, sizeof *locals->values);
-    locals->present = cd_allocate_array(locals->allocator, parts * locals->parameter_count, sizeof *locals->present);
-    locals->magnitudes = cd_allocate_array(locals->allocator, locals->numel, sizeof *locals->magnitudes);
-    if (locals->values != NULL && locals->magnitudes != NULL && locals->present != NULL) return CDDP_OK;
+    locals->values =
+        cd_allocate_array(locals->allocator, parts * locals->numel, sizeof *locals->values);
+    locals->present = cd_allocate_array(locals->allocator, parts * locals->parameter_count,
+                                        sizeof *locals->present);
+    locals->magnitudes =
+        cd_allocate_array(locals->allocator, locals->numel, sizeof *locals->magnitudes);
+    if (locals->values != NULL && locals->magnitudes != NULL && locals->present != NULL)
+        return CDDP_OK;
     cd_locals_fini(locals);
-    return cd_fail(err, CDDP_E_NOMEM, "no memory for %zu local gradients of %zu elements", parts, locals->numel);
+    return cd_fail(err, CDDP_E_NOMEM, "no memory for %zu local gradients of %zu elements", parts,
+                   locals->numel);
 }
 
 void cd_locals_fini(cd_locals *locals)
 {
     size_t parts = (size_t)locals->rank_count * locals->micro_count;
     cd_release(locals->allocator, locals->values, parts * locals->numel * sizeof *locals->values);
-    cd_release(locals->allocator, locals->present, parts * locals->parameter_count * sizeof *locals->present);
+    cd_release(locals->allocator, locals->present,
+               parts * locals->parameter_count * sizeof *locals->present);
     cd_release(locals->allocator, locals->magnitudes, locals->numel * sizeof *locals->magnitudes);
     locals->values = locals->magnitudes = NULL;
     locals->present = NULL;
@@ -69,15 +75,17 @@ static bool settle(const context *x, cd_shape shape, const char *format, ...)
     return true;
 }
 
-/* Where the division rounds, what is expected was predicted with its roundings, and what is there has roundings of its own: on both sides
-** one per contribution and one more, each at most half an ulp of the sum of magnitudes. */
+/* Where the division rounds, what is expected was predicted with its roundings, and what is there
+** has roundings of its own: on both sides one per contribution and one more, each at most half an
+** ulp of the sum of magnitudes. */
 static double rounding(const context *x, size_t i)
 {
     const cd_locals *l = x->s->locals;
     if (x->is_exact || x->c->bound != 0 || l == NULL) return 0;
     double parts = (double)l->rank_count * l->micro_count;
     double magnitude = l->magnitudes[l->offsets[x->s->parameter] + i];
-    return 2 * (parts + 1) * ldexp(magnitude / (double)x->s->divisor, -cd_dtype_precision(x->s->dtype));
+    return 2 * (parts + 1) *
+           ldexp(magnitude / (double)x->s->divisor, -cd_dtype_precision(x->s->dtype));
 }
 
 /* Is element i the candidate? */
@@ -85,11 +93,13 @@ static bool near(const context *x, size_t i, double candidate)
 {
     double actual = x->s->actual[i];
     if (actual == candidate) return true;
-    double slack = x->is_exact ? 0 : x->c->bound + rounding(x, i) + 2 * cd_dtype_ulp(x->s->dtype, candidate);
+    double slack =
+        x->is_exact ? 0 : x->c->bound + rounding(x, i) + 2 * cd_dtype_ulp(x->s->dtype, candidate);
     return fabs(actual - candidate) <= slack;
 }
 
-/* actual = expected + sign · Σ of the contributions of rank (or all) at micro-step (or all) / divisor. */
+/* actual = expected + sign · Σ of the contributions of rank (or all) at micro-step (or all) /
+** divisor. */
 typedef struct selection {
     int64_t rank, micro; /* -1: all */
     double sign;
@@ -99,7 +109,8 @@ static double selected_sum(const context *x, const selection *pick, size_t i)
 {
     const cd_locals *l = x->s->locals;
     double sum = 0;
-    uint32_t first = pick->rank < 0 ? 0 : (uint32_t)pick->rank, count = pick->rank < 0 ? l->rank_count : 1;
+    uint32_t first = pick->rank < 0 ? 0 : (uint32_t)pick->rank,
+             count = pick->rank < 0 ? l->rank_count : 1;
     for (uint32_t r = first; r < first + count; r++)
         for (uint32_t m = l->micro_first; m < l->micro_first + l->micro_count; m++)
             if (pick->micro < 0 || pick->micro == (int64_t)m)
@@ -113,7 +124,8 @@ static bool fits_selection(const context *x, const selection *pick)
     for (size_t i = 0; i < x->c->numel; i++) {
         double change = pick->sign * selected_sum(x, pick, i) / (double)x->s->divisor;
         if (!near(x, i, x->s->expected[i] + change)) return false;
-        differs = differs || (change != 0 && !near(x, i, x->s->expected[i])); /* by more than rounding */
+        /* by more than rounding */
+        differs = differs || (change != 0 && !near(x, i, x->s->expected[i]));
     }
     return differs;
 }
@@ -122,7 +134,8 @@ static bool is_nonfinite(const context *x)
 {
     for (size_t i = 0; i < x->c->numel; i++)
         if (!isfinite(x->s->actual[i]) && isfinite(x->s->expected[i]))
-            return settle(x, CD_SHAPE_NONFINITE, "not finite at element %zu, where %.9g belongs", i, x->s->expected[i]);
+            return settle(x, CD_SHAPE_NONFINITE, "not finite at element %zu, where %.9g belongs", i,
+                          x->s->expected[i]);
     return false;
 }
 
@@ -139,7 +152,8 @@ static bool is_stale(const context *x)
     for (size_t i = 0; i < x->c->numel; i++)
         if (x->s->actual[i] != x->s->before[i]) return false;
     return settle(x, CD_SHAPE_STALE, "%s",
-                  x->s->before_words != NULL ? x->s->before_words : "unchanged since the beginning of the step");
+                  x->s->before_words != NULL ? x->s->before_words
+                                             : "unchanged since the beginning of the step");
 }
 
 /* Of an update: what is wrong has the value from before, and the rest is right. */
@@ -157,7 +171,8 @@ static bool is_partly_stale(const context *x)
     first += x->s->first;
     last += x->s->first;
     if (first == last) return settle(x, CD_SHAPE_STALE, "element %lld was not updated", first);
-    return settle(x, CD_SHAPE_STALE, "%lld elements from %lld to %lld were not updated", count, first, last);
+    return settle(x, CD_SHAPE_STALE, "%lld elements from %lld to %lld were not updated", count,
+                  first, last);
 }
 
 static bool is_local(const context *x)
@@ -167,12 +182,15 @@ static bool is_local(const context *x)
         selection pick = {r, -1, 1};
         size_t i = 0;
         while (i < x->c->numel && near(x, i, selected_sum(x, &pick, i))) i++;
-        if (i == x->c->numel) return settle(x, CD_SHAPE_LOCAL, "equals the local gradient of rank %u: not reduced", r);
+        if (i == x->c->numel)
+            return settle(x, CD_SHAPE_LOCAL, "equals the local gradient of rank %u: not reduced",
+                          r);
     }
     return false;
 }
 
-/* The ratio that all elements share, from the largest expected one; *support counts elements that are not zero. */
+/* The ratio that all elements share, from the largest expected one; *support counts elements that
+** are not zero. */
 static bool shared_ratio(const context *x, double *ratio, size_t *support)
 {
     size_t largest = 0;
@@ -181,12 +199,13 @@ static bool shared_ratio(const context *x, double *ratio, size_t *support)
         if (fabs(x->s->expected[i]) > fabs(x->s->expected[largest])) largest = i;
         *support += x->s->expected[i] != 0;
     }
-    if (x->c->numel == 0 || x->s->expected[largest] == 0 || !isfinite(x->s->expected[largest])) return false;
+    if (x->c->numel == 0 || x->s->expected[largest] == 0 || !isfinite(x->s->expected[largest]))
+        return false;
     *ratio = x->s->actual[largest] / x->s->expected[largest];
     for (size_t i = 0; i < x->c->numel; i++) {
         double candidate = *ratio * x->s->expected[i];
-        double slack =
-            (x->is_exact ? 0 : (x->c->bound + rounding(x, i)) * fmax(1, fabs(*ratio))) + 2 * cd_dtype_ulp(x->s->dtype, candidate);
+        double slack = (x->is_exact ? 0 : (x->c->bound + rounding(x, i)) * fmax(1, fabs(*ratio))) +
+                       2 * cd_dtype_ulp(x->s->dtype, candidate);
         if (fabs(x->s->actual[i] - candidate) > slack) return false;
     }
     return true;
@@ -216,7 +235,8 @@ static bool is_ratio(const context *x, size_t support_min, bool closed_only)
             continue;
         x->c->ratio = ratio;
         if (ratio < 1 && ratio > 0)
-            return settle(x, CD_SHAPE_RATIO, "ratio 1/%.6g on every element: %s", 1 / ratio, forms[i].words);
+            return settle(x, CD_SHAPE_RATIO, "ratio 1/%.6g on every element: %s", 1 / ratio,
+                          forms[i].words);
         return settle(x, CD_SHAPE_RATIO, "ratio %.6g on every element: %s", ratio, forms[i].words);
     }
     if (closed_only) return false;
@@ -224,23 +244,29 @@ static bool is_ratio(const context *x, size_t support_min, bool closed_only)
     return settle(x, CD_SHAPE_RATIO, "ratio %.9g on every element", ratio);
 }
 
-/* One contribution that explains it names the culprit. Where more than one does, because they are alike or because what rounding
-** leaves is wider than what tells them apart, naming the first would blame an innocent. */
-static bool is_one_contribution(const context *x, double sign, bool per_micro, cd_shape shape, const char *words)
+/* One contribution that explains it names the culprit. Where more than one does, because they are
+** alike or because what rounding leaves is wider than what tells them apart, naming the first would
+** blame an innocent. */
+static bool is_one_contribution(const context *x, double sign, bool per_micro, cd_shape shape,
+                                const char *words)
 {
     const cd_locals *l = x->s->locals;
     uint32_t fits = 0, rank = 0, micro = 0;
     for (uint32_t r = 0; r < l->rank_count; r++)
         for (uint32_t m = 0; m < (per_micro ? l->micro_count : 1); m++) {
-            if (!fits_selection(x, &(selection){r, per_micro ? (int64_t)(l->micro_first + m) : -1, sign})) continue;
+            if (!fits_selection(x, &(selection){r, per_micro ? (int64_t)(l->micro_first + m) : -1,
+                                                sign}))
+                continue;
             if (fits++ > 0) continue;
             rank = r;
             micro = l->micro_first + m;
         }
     if (fits == 0) return false;
     char which[64];
-    if (per_micro) snprintf(which, sizeof which, "micro-step %u of rank %u", micro, rank);
-    else snprintf(which, sizeof which, "the contribution of rank %u", rank);
+    if (per_micro)
+        snprintf(which, sizeof which, "micro-step %u of rank %u", micro, rank);
+    else
+        snprintf(which, sizeof which, "the contribution of rank %u", rank);
     if (fits == 1) return settle(x, shape, "%s %s", words, which);
     const char *one = fits == 2 ? " that explains" : "s that explain";
     return settle(x, shape, "%s %s, or %u other%s it as well", words, which, fits - 1, one);
@@ -253,7 +279,8 @@ static bool is_missing_or_doubled(const context *x)
     for (int sign = -1; sign <= 1; sign += 2) {
         cd_shape shape = sign < 0 ? CD_SHAPE_MISSING : CD_SHAPE_DOUBLED;
         const char *words = sign < 0 ? "missing" : "counted twice:";
-        for (uint32_t m = l->micro_first; l->micro_count > 1 && m < l->micro_first + l->micro_count; m++)
+        for (uint32_t m = l->micro_first; l->micro_count > 1 && m < l->micro_first + l->micro_count;
+             m++)
             if (fits_selection(x, &(selection){-1, m, sign}))
                 return settle(x, shape, "%s micro-step %u of all ranks", words, m);
         if (is_one_contribution(x, sign, false, shape, words)) return true;
@@ -280,7 +307,8 @@ static bool is_other(const context *x)
             while (i < x->c->numel && near(x, i, selected_sum(&other, &pick, i) / divisor)) i++;
             if (i < x->c->numel) continue;
             if (r < 0) return settle(x, CD_SHAPE_OTHER, "equals the gradient of %s", name);
-            return settle(x, CD_SHAPE_OTHER, "equals the gradient of %s on rank %lld", name, (long long)r);
+            return settle(x, CD_SHAPE_OTHER, "equals the gradient of %s on rank %lld", name,
+                          (long long)r);
         }
     }
     return false;
@@ -295,7 +323,9 @@ static bool is_shifted(const context *x)
             int64_t from = i + shift;
             if (from >= 0 && from < n) fits = near(x, (size_t)i, x->s->expected[from]);
         }
-        if (fits) return settle(x, CD_SHAPE_SHIFTED, "the right values, shifted by %lld elements", (long long)-shift);
+        if (fits)
+            return settle(x, CD_SHAPE_SHIFTED, "the right values, shifted by %lld elements",
+                          (long long)-shift);
     }
     return false;
 }
@@ -305,10 +335,12 @@ void cd_explain(cd_comparison *comparison, const cd_suspect *suspect)
     bool power_of_two = (suspect->divisor & (suspect->divisor - 1)) == 0;
     context x = {comparison, suspect, comparison->bound == 0 && power_of_two};
     if (comparison->bad == 0) return;
-    bool explained = is_nonfinite(&x) || is_zero(&x) || is_stale(&x) || is_partly_stale(&x) || is_local(&x) || is_ratio(&x, 2, true) ||
-                     is_missing_or_doubled(&x) || is_other(&x) || is_shifted(&x) || is_ratio(&x, 3, false) ||
+    bool explained = is_nonfinite(&x) || is_zero(&x) || is_stale(&x) || is_partly_stale(&x) ||
+                     is_local(&x) || is_ratio(&x, 2, true) || is_missing_or_doubled(&x) ||
+                     is_other(&x) || is_shifted(&x) || is_ratio(&x, 3, false) ||
                      is_ratio(&x, 1, true);
     if (!explained)
-        (void)settle(&x, CD_SHAPE_UNEXPLAINED, "%zu of %zu elements differ, without a simple explanation",
-                     comparison->bad, comparison->numel);
+        (void)settle(&x, CD_SHAPE_UNEXPLAINED,
+                     "%zu of %zu elements differ, without a simple explanation", comparison->bad,
+                     comparison->numel);
 }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The shape of an error: what the wrong values are, when they are something else that is known.
 **
-** Every candidate is tested on all elements, on exact inputs for equality, otherwise within the comparison's own bound
-** and two ulps, and where only the division rounds within what the roundings of predicted and found contributions leave. The most specific explanation that holds is taken.
+** Every candidate is tested on all elements, on exact inputs for equality, otherwise within the
+** comparison's own bound and two ulps, and where only the division rounds within what the roundings
+** of predicted and found contributions leave. The most specific explanation that holds is taken.
 */
 #pragma once
 #include "core/oracle/compare.h"
@@ -14,11 +15,13 @@ typedef struct cd_locals {
     size_t parameter_count, numel; /* of all parameters together */
     const size_t *offsets;         /* (parameter_count + 1) borrowed */
     double *values;                /* (rank_count · micro_count · numel) */
-    double *magnitudes;            /* (numel) Σ|x| over ranks and micro-steps, see cd_locals_close */
-    bool *present;                 /* (rank_count · micro_count · parameter_count) a gradient was defined */
+    /* (numel) Σ|x| over ranks and micro-steps, see cd_locals_close */
+    double *magnitudes;
+    /* (rank_count · micro_count · parameter_count) a gradient was defined */
+    bool *present;
 } cd_locals;
 cddp_status cd_locals_init(cd_locals *locals, cddp_error *err); /* the other fields are filled in */
-void cd_locals_close(cd_locals *locals);                         /* when all values are in */
+void cd_locals_close(cd_locals *locals);                        /* when all values are in */
 void cd_locals_fini(cd_locals *locals);
 double *cd_locals_get(const cd_locals *locals, uint32_t rank, uint32_t micro, size_t parameter);
 bool *cd_locals_presence(const cd_locals *locals, uint32_t rank, uint32_t micro, size_t parameter);

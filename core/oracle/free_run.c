@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Link 8, the free-running reference: one process that trains from the initial parameters by itself (O3). */
+/* Link 8, the free-running reference: one process that trains from the initial parameters by itself
+** (O3). */
 #include "core/oracle/state.h"
 
 #include "core/base/alloc.h"
 #include "core/base/error.h"
 
-/* The single process's gradient. The window of the run serves: both have the same parameters (note_parting). */
+/* The single process's gradient. The window of the run serves: both have the same parameters
+** (note_parting). */
 static cddp_status free_gradient(cd_oracle *o, const cd_window *w, size_t i, cddp_error *err)
 {
     const cd_wide_sum *sum = &w->parameters[i].samples;
@@ -15,15 +17,18 @@ static cddp_status free_gradient(cd_oracle *o, const cd_window *w, size_t i, cdd
     CD_TRY(cddp_grad_define(g, &o->values[i], err));
     double *means = cd_allocate_array(o->options.allocator, sum->numel, sizeof *means);
     if (means == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for the free-running gradient of %s", o->parameters[i].name);
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for the free-running gradient of %s",
+                       o->parameters[i].name);
     for (size_t j = 0; j < sum->numel; j++) means[j] = cd_wide_sum_get(sum, j) / (double)w->divisor;
     cddp_status status = cd_numbers_write(&o->numbers, &g->value, means, err);
     cd_release(o->options.allocator, means, sum->numel * sizeof *means);
     return status;
 }
 
-/* The optimizers of the run saw gradients that were clipped or unscaled: the free run has no such program. */
-static cddp_status sees_plain_gradients(cd_oracle *o, const cd_oracle_update *before, bool *plain, cddp_error *err)
+/* The optimizers of the run saw gradients that were clipped or unscaled: the free run has no such
+** program. */
+static cddp_status sees_plain_gradients(cd_oracle *o, const cd_oracle_update *before, bool *plain,
+                                        cddp_error *err)
 {
     *plain = true;
     for (size_t i = 0; *plain && i < o->options.parameter_count; i++) {
@@ -40,8 +45,8 @@ static cddp_status sees_plain_gradients(cd_oracle *o, const cd_oracle_update *be
     return CDDP_OK;
 }
 
-/* Once the run's parameters at the beginning of a step are not the reference's, there is nothing left to follow: the
-** final comparison tells. */
+/* Once the run's parameters at the beginning of a step are not the reference's, there is nothing
+** left to follow: the final comparison tells. */
 static cddp_status note_parting(cd_oracle *o, const cddp_tensor *mine, cddp_error *err)
 {
     for (size_t i = 0; !o->has_free_parted && i < o->options.parameter_count; i++) {
@@ -62,7 +67,8 @@ cddp_status cd_oracle_advance_free(cd_oracle *o, const cd_oracle_update *before,
     }
     CD_TRY(note_parting(o, e->parameters(e->self), err));
     if (o->has_free_parted) return CDDP_OK;
-    bool usable = w != NULL && w->is_valid && w->step == before->step && w->digest == o->digest && cd_is_power_of_two(w->divisor);
+    bool usable = w != NULL && w->is_valid && w->step == before->step && w->digest == o->digest &&
+                  cd_is_power_of_two(w->divisor);
     if (!usable) {
         o->is_free_running = false;
         return CDDP_OK;
@@ -74,8 +80,9 @@ cddp_status cd_oracle_advance_free(cd_oracle *o, const cd_oracle_update *before,
         return CDDP_OK;
     }
     cd_oracle_slots state = {0};
-    cd_oracle_update update = {
-        .step = before->step, .parameters = e->parameters(e->self), .gradients = o->free_gradients};
+    cd_oracle_update update = {.step = before->step,
+                               .parameters = e->parameters(e->self),
+                               .gradients = o->free_gradients};
     CD_TRY(e->update(e->self, &update, &state, err));
     return CDDP_OK;
 }
@@ -89,8 +96,9 @@ cddp_status cd_oracle_finish(cd_oracle *oracle, const cddp_tensor *parameters, c
         cd_comparison c;
         CD_TRY(cd_oracle_compare_tensors(o, &expected[i], &parameters[i], &c, err));
         if (c.bad > 0)
-            cd_tell_print(c.words, sizeof c.words, "%zu of %zu elements have drifted from the free-running reference",
-                          c.bad, c.numel);
+            cd_tell_print(c.words, sizeof c.words,
+                          "%zu of %zu elements have drifted from the free-running reference", c.bad,
+                          c.numel);
         cd_oracle_tell(o, CD_LINK_FREE, i, &c);
     }
     return CDDP_OK;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Links 1 mathematics, 2 reduction, 3 precision, 6 buffers and 7 presence: what a rank holds after a backward. */
+/* Links 1 mathematics, 2 reduction, 3 precision, 6 buffers and 7 presence: what a rank holds after
+** a backward. */
 #include "core/oracle/state.h"
 
 #include "core/base/alloc.h"
@@ -10,15 +11,19 @@
 
 /* ---- link 3: the local gradient is what one process computes on the same samples ---- */
 
-static cddp_status judge_local(cd_oracle *o, const cd_oracle_reduction *r, size_t i, const cddp_grad *replica,
-                               cddp_error *err)
+static cddp_status judge_local(cd_oracle *o, const cd_oracle_reduction *r, size_t i,
+                               const cddp_grad *replica, cddp_error *err)
 {
     if (!o->captured[i]) return CDDP_OK;
     bool present = replica->kind != CDDP_GRAD_UNDEFINED;
     cd_comparison c = {.element = -1, .exact = true};
     if (present != o->local_present[i]) {
-        c = (cd_comparison){
-            .bad = 1, .element = 0, .expected = present, .actual = !present, .exact = true, .shape = CD_SHAPE_PRESENCE};
+        c = (cd_comparison){.bad = 1,
+                            .element = 0,
+                            .expected = present,
+                            .actual = !present,
+                            .exact = true,
+                            .shape = CD_SHAPE_PRESENCE};
         cd_tell_print(c.words, sizeof c.words,
                       present ? "no local gradient, where one process gets one"
                               : "a local gradient, where one process gets none");
@@ -35,23 +40,28 @@ static cddp_status judge_local(cd_oracle *o, const cd_oracle_reduction *r, size_
     CD_TRY(cd_numbers_read_gradient(&o->other, replica, numel, err));
     c = cd_compare_bits(o->parameters[i].dtype, o->other.values, o->local + o->offsets[i], numel);
     if (c.bad > 0) {
-        /* Explaining runs the engine again, whose gradients are what was just read into o->other: keep a copy. */
+        /* Explaining runs the engine again, whose gradients are what was just read into o->other:
+        ** keep a copy. */
         CD_TRY(cd_numbers_read_gradient(&o->numbers, replica, numel, err));
-        cd_suspect s = {
-            .expected = o->numbers.values, .actual = o->local + o->offsets[i], .parameter = i, .divisor = r->divisor};
+        cd_suspect s = {.expected = o->numbers.values,
+                        .actual = o->local + o->offsets[i],
+                        .parameter = i,
+                        .divisor = r->divisor};
         cd_oracle_explain(o, &c, &s);
     }
     cd_oracle_tell(o, CD_LINK_PRECISION, i, &c);
     return CDDP_OK;
 }
 
-static cddp_status judge_locals(cd_oracle *o, const cd_start *start, const cd_oracle_reduction *r, cddp_error *err)
+static cddp_status judge_locals(cd_oracle *o, const cd_start *start, const cd_oracle_reduction *r,
+                                cddp_error *err)
 {
     cd_oracle_reduction own = *r;
     if (r->separate) own.micro_first = r->micro_step;
     CD_TRY(cd_start_run_rank(start, &own, o->options.rank, err));
     const cddp_grad *replica = start->engine->gradients(start->engine->self);
-    for (size_t i = 0; i < o->options.parameter_count; i++) CD_TRY(judge_local(o, r, i, &replica[i], err));
+    for (size_t i = 0; i < o->options.parameter_count; i++)
+        CD_TRY(judge_local(o, r, i, &replica[i], err));
     return CDDP_OK;
 }
 
@@ -73,23 +83,30 @@ static cddp_status find_locals(cd_oracle *o, const judged *j, cd_suspect *s, cdd
     return CDDP_OK;
 }
 
-static cddp_status judge_sum(cd_oracle *o, const judged *j, size_t i, const cd_wide_sum *sum, const cd_sum_rule *rule,
-                             cd_oracle_link link, cddp_error *err)
+static cddp_status judge_sum(cd_oracle *o, const judged *j, size_t i, const cd_wide_sum *sum,
+                             const cd_sum_rule *rule, cd_oracle_link link, cddp_error *err)
 {
     const cd_oracle_reduction *r = j->reduction;
     CD_TRY(cd_numbers_read_gradient(&o->numbers, &r->gradients[i], sum->numel, err));
     cd_comparison c = cd_compare_sum(sum, o->numbers.values, rule);
     if (c.bad > 0) {
         double *expected = cd_allocate_array(o->options.allocator, sum->numel, sizeof *expected);
-        if (expected == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory to explain %s", o->parameters[i].name);
-        for (size_t k = 0; k < sum->numel; k++) expected[k] = cd_wide_sum_get(sum, k) / (double)rule->divisor;
-        cd_suspect s = {.expected = expected, .actual = o->numbers.values, .parameter = i, .divisor = r->divisor};
+        if (expected == NULL)
+            return cd_fail(err, CDDP_E_NOMEM, "no memory to explain %s", o->parameters[i].name);
+        for (size_t k = 0; k < sum->numel; k++)
+            expected[k] = cd_wide_sum_get(sum, k) / (double)rule->divisor;
+        cd_suspect s = {.expected = expected,
+                        .actual = o->numbers.values,
+                        .parameter = i,
+                        .divisor = r->divisor};
         cddp_status status = find_locals(o, j, &s, err);
         if (status == CDDP_OK) cd_oracle_explain(o, &c, &s);
         cd_release(o->options.allocator, expected, sum->numel * sizeof *expected);
         if (status != CDDP_OK) return status;
-        if (link == CD_LINK_MATHEMATICS && r->normalisation != NULL && c.shape == CD_SHAPE_UNEXPLAINED)
-            cd_tell_print(c.words, sizeof c.words, "%zu of %zu elements differ: %s", c.bad, c.numel, r->normalisation);
+        if (link == CD_LINK_MATHEMATICS && r->normalisation != NULL &&
+            c.shape == CD_SHAPE_UNEXPLAINED)
+            cd_tell_print(c.words, sizeof c.words, "%zu of %zu elements differ: %s", c.bad, c.numel,
+                          r->normalisation);
     }
     if (link == CD_LINK_MATHEMATICS && !c.exact) o->is_free_running = false;
     cd_oracle_tell(o, link, i, &c);
@@ -114,9 +131,11 @@ static cddp_status judge_reduced(cd_oracle *o, const judged *j, size_t i, cddp_e
     bool delayed = o->parameters[i].path == CD_ORACLE_PATH_DELAYED;
     uint64_t casts = r->wire != CDDP_DTYPE_COUNT && !delayed;
     cddp_dtype dtype = casts ? r->wire : o->parameters[i].dtype;
-    /* Local gradients were added up in a dtype of their own: the whole sum is no finer than the coarsest step. */
+    /* Local gradients were added up in a dtype of their own: the whole sum is no finer than the
+    ** coarsest step. */
     bool is_low = r->accumulates_low && !delayed;
-    cddp_dtype coarsest = is_low && cd_dtype_precision(r->local) < cd_dtype_precision(dtype) ? r->local : dtype;
+    cddp_dtype coarsest =
+        is_low && cd_dtype_precision(r->local) < cd_dtype_precision(dtype) ? r->local : dtype;
     double underflow = is_low ? fmax(cd_dtype_underflow(r->local), cd_dtype_underflow(dtype)) : 0;
     bool divided = w->divided && (!casts || w->division == CD_ORACLE_DIVISION_CAST);
     cd_sum_rule reduction = {.dtype = dtype,
@@ -137,19 +156,25 @@ static cddp_status judge_reduced(cd_oracle *o, const judged *j, size_t i, cddp_e
     return CDDP_OK;
 }
 
-static cddp_status judge_presence(cd_oracle *o, const cd_oracle_reduction *r, const cd_window *w, size_t i,
-                                  bool *comparable, cddp_error *err)
+static cddp_status judge_presence(cd_oracle *o, const cd_oracle_reduction *r, const cd_window *w,
+                                  size_t i, bool *comparable, cddp_error *err)
 {
     (void)err;
     bool reduced = o->parameters[i].path != CD_ORACLE_PATH_LOCAL;
-    bool kept = o->kept[i].kind != CDDP_GRAD_UNDEFINED || o->parameters[i].path == CD_ORACLE_PATH_DELAYED;
-    bool expected = kept || (reduced ? w->parameters[i].fired : o->captured[i] && o->local_present[i]);
+    bool kept =
+        o->kept[i].kind != CDDP_GRAD_UNDEFINED || o->parameters[i].path == CD_ORACLE_PATH_DELAYED;
+    bool expected =
+        kept || (reduced ? w->parameters[i].fired : o->captured[i] && o->local_present[i]);
     bool actual = r->gradients[i].kind != CDDP_GRAD_UNDEFINED;
     cd_comparison c = {.element = -1, .exact = true};
     *comparable = reduced && actual && expected && w->parameters[i].fired;
     if (expected != actual) {
-        c = (cd_comparison){
-            .bad = 1, .element = 0, .expected = expected, .actual = actual, .exact = true, .shape = CD_SHAPE_PRESENCE};
+        c = (cd_comparison){.bad = 1,
+                            .element = 0,
+                            .expected = expected,
+                            .actual = actual,
+                            .exact = true,
+                            .shape = CD_SHAPE_PRESENCE};
         cd_tell_print(c.words, sizeof c.words,
                       expected ? "absent, where some rank has a gradient"
                                : "present, although no rank used it: absent is not zero");
@@ -187,7 +212,8 @@ cddp_status cd_oracle_judge_gradients(cd_oracle *oracle, const cd_oracle_reducti
     cd_oracle *o = oracle;
     if (!cd_oracle_has_values(o) && !cd_oracle_is_exact_device(o)) return CDDP_OK;
     if (reduction->divisor == 0)
-        return cd_fail(err, CDDP_E_ARG, "the oracle was given divisor 0 at step %u", reduction->step);
+        return cd_fail(err, CDDP_E_ARG, "the oracle was given divisor 0 at step %u",
+                       reduction->step);
     if (reduction->rank_count != 0) o->is_free_running = false; /* one process has one model */
     if (o->is_left_out) return CDDP_OK;
     cd_start start = cd_oracle_get_start(o);
@@ -202,7 +228,8 @@ cddp_status cd_oracle_judge_gradients(cd_oracle *oracle, const cd_oracle_reducti
         bool lawless = reduction->lossy && o->parameters[i].path == CD_ORACLE_PATH_BUCKET;
         if (comparable && !lawless) CD_TRY(judge_reduced(o, &j, i, err));
     }
-    if (j.window == NULL) CD_EMIT(o->options.tracer, uncompared, NULL, .references = CD_FAILED_REFERENCES_MAX);
+    if (j.window == NULL)
+        CD_EMIT(o->options.tracer, uncompared, NULL, .references = CD_FAILED_REFERENCES_MAX);
     CD_TRY(judge_buffers(o, &start, reduction, buffers, err));
     return CDDP_OK;
 }

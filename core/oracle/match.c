@@ -32,7 +32,8 @@ void cd_oracle_explain(const cd_oracle *o, cd_comparison *c, cd_suspect *s)
 static const char *name_of_source(void *context, cd_atom_kind kind, uint32_t source)
 {
     const cd_oracle *o = context;
-    return (kind == CD_ATOM_GRADIENT || kind == CD_ATOM_PARAMETER) && source < o->options.parameter_count
+    return (kind == CD_ATOM_GRADIENT || kind == CD_ATOM_PARAMETER) &&
+                   source < o->options.parameter_count
                ? o->names[source]
                : NULL;
 }
@@ -40,7 +41,8 @@ static const char *name_of_source(void *context, cd_atom_kind kind, uint32_t sou
 static const cd_term *find_term(const cd_term *terms, size_t count, const cd_term *like)
 {
     for (size_t i = 0; i < count; i++)
-        if (memcmp(&terms[i].atom, &like->atom, sizeof like->atom) == 0 && terms[i].element == like->element)
+        if (memcmp(&terms[i].atom, &like->atom, sizeof like->atom) == 0 &&
+            terms[i].element == like->element)
             return &terms[i];
     return NULL;
 }
@@ -56,7 +58,8 @@ static void describe_forms(cd_oracle *o, const cd_symbol_difference *d, cd_compa
     c->shape = CD_SHAPE_UNEXPLAINED;
     for (size_t i = 0; odd == NULL && i < expected; i++) {
         other = find_term(d->actual, actual, &d->expected[i]);
-        bool equal = other != NULL && other->coefficient.numerator == d->expected[i].coefficient.numerator &&
+        bool equal = other != NULL &&
+                     other->coefficient.numerator == d->expected[i].coefficient.numerator &&
                      other->coefficient.denominator == d->expected[i].coefficient.denominator;
         if (equal) continue;
         odd = &d->expected[i];
@@ -80,11 +83,12 @@ static void describe_forms(cd_oracle *o, const cd_symbol_difference *d, cd_compa
     cd_tell_print(c->words, sizeof c->words, "%s %s%s", form, what, found);
 }
 
-cddp_status cd_oracle_compare_forms(cd_oracle *o, const cddp_tensor *expected, const cddp_tensor *actual,
-                                    cd_comparison *c, cddp_error *err)
+cddp_status cd_oracle_compare_forms(cd_oracle *o, const cddp_tensor *expected,
+                                    const cddp_tensor *actual, cd_comparison *c, cddp_error *err)
 {
     cd_symbol_difference d;
-    *c = (cd_comparison){.numel = (size_t)cddp_tensor_numel(expected), .element = -1, .exact = true};
+    *c =
+        (cd_comparison){.numel = (size_t)cddp_tensor_numel(expected), .element = -1, .exact = true};
     CD_TRY(cd_symbol_compare_views(actual, expected, &d, err));
     if (d.index < 0) return CDDP_OK;
     c->bad = 1;
@@ -94,8 +98,8 @@ cddp_status cd_oracle_compare_forms(cd_oracle *o, const cddp_tensor *expected, c
 }
 
 /* Two tensors of the same device, bit for bit. s may be NULL: no explanation is looked for. */
-cddp_status cd_oracle_compare_tensors(cd_oracle *o, const cddp_tensor *expected, const cddp_tensor *actual,
-                                      cd_comparison *c, cddp_error *err)
+cddp_status cd_oracle_compare_tensors(cd_oracle *o, const cddp_tensor *expected,
+                                      const cddp_tensor *actual, cd_comparison *c, cddp_error *err)
 {
     if (cd_oracle_is_exact_device(o)) return cd_oracle_compare_forms(o, expected, actual, c, err);
     CD_TRY(cd_numbers_read(&o->numbers, expected, err));

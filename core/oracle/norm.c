@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Link 13, the norm by which gradients are clipped: that of all gradients, each counted once, whoever steps them.
+/* Link 13, the norm by which gradients are clipped: that of all gradients, each counted once,
+** whoever steps them.
 **
-** Both sides add squares in f64: the run those of a tensor, then tensors, then ranks, with a root and a square for each tensor; the
-** oracle those of a rank. With n elements of p tensors on W ranks that is at most n + 3p + W + 4 roundings on the run's way and
-** n + W + 4 here, each of 2^-53 of a sum of positive terms; the root halves them. A square that underflows loses at most 2^-1074, so the
-** root of all of them is off by no more than √(n + p) · 2^-537. */
+** Both sides add squares in f64: the run those of a tensor, then tensors, then ranks, with a root
+** and a square for each tensor; the oracle those of a rank. With n elements of p tensors on W ranks
+** that is at most n + 3p + W + 4 roundings on the run's way and n + W + 4 here, each of 2^-53 of a
+** sum of positive terms; the root halves them. A square that underflows loses at most 2^-1074, so
+** the root of all of them is off by no more than √(n + p) · 2^-537. */
 #include "core/oracle/state.h"
 
 #include "core/base/error.h"
@@ -17,7 +19,8 @@ typedef struct squares {
     uint64_t elements, tensors;
 } squares;
 
-static cddp_status add_squares(cd_oracle *o, const cddp_grad *gradient, size_t i, squares *s, cddp_error *err)
+static cddp_status add_squares(cd_oracle *o, const cddp_grad *gradient, size_t i, squares *s,
+                               cddp_error *err)
 {
     const cd_part *part = &o->parameters[i].part;
     CD_TRY(cd_numbers_read(&o->numbers, &gradient->value, err));
@@ -47,11 +50,19 @@ static void explain(const cd_oracle_norm *n, const squares *s, cd_comparison *c)
     bool is_theirs = fabs(n->norm - norm_over(s, n->ranks, n->rank_count)) <= c->bound;
     c->shape = CD_SHAPE_OTHER;
     if (is_theirs && s->of_all > 0 && n->rank_count > 1)
-        cd_tell_print(c->words, sizeof c->words, "over the wrong group: each of %u ranks has these gradients, and all were added", n->rank_count);
+        cd_tell_print(
+            c->words, sizeof c->words,
+            "over the wrong group: each of %u ranks has these gradients, and all were added",
+            n->rank_count);
     else if (is_theirs && n->rank_count == 1)
-        cd_tell_print(c->words, sizeof c->words, "over the wrong group: of what rank %u steps alone, and not of what all ranks step", n->ranks[0]);
+        cd_tell_print(
+            c->words, sizeof c->words,
+            "over the wrong group: of what rank %u steps alone, and not of what all ranks step",
+            n->ranks[0]);
     else if (is_theirs)
-        cd_tell_print(c->words, sizeof c->words, "over the wrong group: of what %u ranks from rank %u on step, and not of what all ranks step",
+        cd_tell_print(c->words, sizeof c->words,
+                      "over the wrong group: of what %u ranks from rank %u on step, and not of "
+                      "what all ranks step",
                       n->rank_count, n->ranks[0]);
     else
         cd_tell_print(c->words, sizeof c->words, "of something else than the gradients");
@@ -64,12 +75,15 @@ cddp_status cd_oracle_judge_norm(cd_oracle *o, const cd_oracle_norm *norm, cddp_
     if (!cd_oracle_has_values(o)) return CDDP_OK;
     memset(o->squares, 0, world * sizeof *o->squares);
     for (size_t i = 0; i < o->options.parameter_count; i++)
-        if (norm->gradients[i].kind != CDDP_GRAD_UNDEFINED) CD_TRY(add_squares(o, &norm->gradients[i], i, &s, err));
+        if (norm->gradients[i].kind != CDDP_GRAD_UNDEFINED)
+            CD_TRY(add_squares(o, &norm->gradients[i], i, &s, err));
     double sum = s.of_all;
     for (uint32_t r = 0; r < world; r++) sum += s.of_rank[r];
     cd_comparison c = {.numel = 1, .element = -1, .expected = sqrt(sum), .actual = norm->norm};
-    c.bound = c.expected * cd_gamma(CDDP_F64, 2 * (s.elements + 2 * s.tensors + world + 4)) + sqrt((double)(s.elements + s.tensors)) * 0x1p-537;
-    if (isfinite(c.expected) && !(fabs(c.actual - c.expected) <= c.bound)) { /* an overflow is I-RANGE's */
+    c.bound = c.expected * cd_gamma(CDDP_F64, 2 * (s.elements + 2 * s.tensors + world + 4)) +
+              sqrt((double)(s.elements + s.tensors)) * 0x1p-537;
+    /* an overflow is I-RANGE's */
+    if (isfinite(c.expected) && !(fabs(c.actual - c.expected) <= c.bound)) {
         c.bad = 1;
         c.element = 0;
         c.ratio = c.actual / c.expected;

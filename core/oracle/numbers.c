@@ -11,7 +11,8 @@
 
 void cd_numbers_fini(cd_numbers *numbers)
 {
-    cd_release(numbers->allocator, numbers->values, numbers->value_capacity * sizeof *numbers->values);
+    cd_release(numbers->allocator, numbers->values,
+               numbers->value_capacity * sizeof *numbers->values);
     cd_release(numbers->allocator, numbers->bytes, numbers->byte_capacity);
     *numbers = (cd_numbers){.allocator = numbers->allocator};
 }
@@ -20,7 +21,8 @@ static cddp_status make_room(cd_numbers *numbers, size_t count, size_t bytes, cd
 {
     if (!cd_vec_grow(numbers->allocator, (void **)&numbers->values, &numbers->value_capacity, count,
                      sizeof *numbers->values) ||
-        !cd_vec_grow(numbers->allocator, (void **)&numbers->bytes, &numbers->byte_capacity, bytes, 1))
+        !cd_vec_grow(numbers->allocator, (void **)&numbers->bytes, &numbers->byte_capacity, bytes,
+                     1))
         return cd_fail(err, CDDP_E_NOMEM, "no memory to read %zu elements", count);
     return CDDP_OK;
 }
@@ -32,12 +34,14 @@ cddp_status cd_numbers_read(cd_numbers *numbers, const cddp_tensor *tensor, cddp
     numbers->count = count;
     if (count == 0) return CDDP_OK;
     CD_TRY(tensor->device->read(tensor, numbers->bytes, count * width, err));
-    for (size_t i = 0; i < count; i++) numbers->values[i] = cd_element_get(tensor->dtype, numbers->bytes + i * width);
+    for (size_t i = 0; i < count; i++)
+        numbers->values[i] = cd_element_get(tensor->dtype, numbers->bytes + i * width);
     return CDDP_OK;
 }
 
 /* Adds the rows in the order in which they lie; a coalesced gradient has each once. */
-static cddp_status scatter_rows(cd_numbers *numbers, const cddp_grad *gradient, size_t numel, cddp_error *err)
+static cddp_status scatter_rows(cd_numbers *numbers, const cddp_grad *gradient, size_t numel,
+                                cddp_error *err)
 {
     const cddp_tensor list = cddp_rows_tensor(&gradient->rows);
     size_t rows = (size_t)gradient->rows.count;
@@ -52,16 +56,19 @@ static cddp_status scatter_rows(cd_numbers *numbers, const cddp_grad *gradient, 
         int64_t row;
         memcpy(&row, numbers->bytes + r * sizeof row, sizeof row);
         if (row < 0 || ((size_t)row + 1) * width > numel)
-            return cd_fail(err, CDDP_E_CORRUPT, "sparse gradient names row %lld of a tensor of %zu elements",
+            return cd_fail(err, CDDP_E_CORRUPT,
+                           "sparse gradient names row %lld of a tensor of %zu elements",
                            (long long)row, numel);
-        for (size_t c = 0; c < width; c++) dense[(size_t)row * width + c] += numbers->values[r * width + c];
+        for (size_t c = 0; c < width; c++)
+            dense[(size_t)row * width + c] += numbers->values[r * width + c];
     }
     memmove(numbers->values, dense, numel * sizeof *dense);
     numbers->count = numel;
     return CDDP_OK;
 }
 
-cddp_status cd_numbers_read_gradient(cd_numbers *numbers, const cddp_grad *gradient, size_t numel, cddp_error *err)
+cddp_status cd_numbers_read_gradient(cd_numbers *numbers, const cddp_grad *gradient, size_t numel,
+                                     cddp_error *err)
 {
     if (gradient->kind == CDDP_GRAD_DENSE) return cd_numbers_read(numbers, &gradient->value, err);
     if (gradient->kind == CDDP_GRAD_SPARSE) return scatter_rows(numbers, gradient, numel, err);
@@ -71,11 +78,13 @@ cddp_status cd_numbers_read_gradient(cd_numbers *numbers, const cddp_grad *gradi
     return CDDP_OK;
 }
 
-cddp_status cd_numbers_write(cd_numbers *numbers, const cddp_tensor *tensor, const double *values, cddp_error *err)
+cddp_status cd_numbers_write(cd_numbers *numbers, const cddp_tensor *tensor, const double *values,
+                             cddp_error *err)
 {
     size_t count = (size_t)cddp_tensor_numel(tensor), width = cddp_dtype_bytes(tensor->dtype);
     CD_TRY(make_room(numbers, count, count * width, err));
-    for (size_t i = 0; i < count; i++) cd_element_set(tensor->dtype, numbers->bytes + i * width, values[i]);
+    for (size_t i = 0; i < count; i++)
+        cd_element_set(tensor->dtype, numbers->bytes + i * width, values[i]);
     if (count > 0) CD_TRY(tensor->device->write(tensor, numbers->bytes, count * width, err));
     return CDDP_OK;
 }

@@ -16,13 +16,17 @@ void cd_numbers_fini(cd_numbers *numbers);
 
 /* Reads a tensor in logical order; every element is exact as a double except large i64. */
 cddp_status cd_numbers_read(cd_numbers *numbers, const cddp_tensor *tensor, cddp_error *err);
-/* A gradient as a dense tensor of numel elements: absent is zeros, the rows of a sparse one are added up. */
-cddp_status cd_numbers_read_gradient(cd_numbers *numbers, const cddp_grad *gradient, size_t numel, cddp_error *err);
+/* A gradient as a dense tensor of numel elements: absent is zeros, the rows of a sparse one are
+** added up. */
+cddp_status cd_numbers_read_gradient(cd_numbers *numbers, const cddp_grad *gradient, size_t numel,
+                                     cddp_error *err);
 
 /* Writes doubles into a tensor, rounded to its dtype; `numbers` lends its room. */
-cddp_status cd_numbers_write(cd_numbers *numbers, const cddp_tensor *tensor, const double *values, cddp_error *err);
+cddp_status cd_numbers_write(cd_numbers *numbers, const cddp_tensor *tensor, const double *values,
+                             cddp_error *err);
 
-int cd_dtype_precision(cddp_dtype dtype);            /* significand bits, the hidden one included: 24 for f32 */
+/* significand bits, the hidden one included: 24 for f32 */
+int cd_dtype_precision(cddp_dtype dtype);
 double cd_dtype_roundoff(cddp_dtype dtype);          /* u = 2^-p */
 double cd_dtype_underflow(cddp_dtype dtype);         /* η, half the smallest subnormal */
 double cd_dtype_ulp(cddp_dtype dtype, double value); /* distance to the next value away from zero */

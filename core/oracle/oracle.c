@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The oracle's life, and what a rank hands in. Not here: the comparisons (gradients.c, update.c, free_run.c).
+/* The oracle's life, and what a rank hands in. Not here: the comparisons (gradients.c, update.c,
+** free_run.c).
 **
 ** Invariants
-** O1  start holds copies: nothing that the run does after begin_step changes what the reference starts from
+** O1  start holds copies: nothing that the run does after begin_step changes what the reference
+**     starts from
 ** O2  a gradient is compared only while captured is set for it, by push_local in the same step
-** O3  the free-running reference goes on only while every comparison was exact: beyond that no bound is derived
+** O3  the free-running reference goes on only while every comparison was exact: beyond that no
+**     bound is derived
 */
 #include "core/oracle/state.h"
 
@@ -16,7 +19,8 @@
 
 /* ---- life ---- */
 
-cddp_status cd_oracle_share_create(const cddp_allocator *allocator, cd_oracle_share **share, cddp_error *err)
+cddp_status cd_oracle_share_create(const cddp_allocator *allocator, cd_oracle_share **share,
+                                   cddp_error *err)
 {
     cd_oracle_share *s = cd_allocate_zero(allocator, sizeof *s);
     if (s == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for the oracle's share");
@@ -46,9 +50,9 @@ static cddp_status allocate_arrays(cd_oracle *o, cddp_error *err)
     o->captured = cd_allocate_array(a, n + 1, sizeof *o->captured);
     o->local_present = cd_allocate_array(a, n + 1, sizeof *o->local_present);
     o->free_gradients = cd_allocate_array(a, n + 1, sizeof *o->free_gradients);
-    if (o->parameters == NULL || o->names == NULL || o->offsets == NULL || o->values == NULL || o->kept == NULL ||
-        o->buffers == NULL || o->local_forms == NULL || o->captured == NULL || o->local_present == NULL ||
-        o->free_gradients == NULL)
+    if (o->parameters == NULL || o->names == NULL || o->offsets == NULL || o->values == NULL ||
+        o->kept == NULL || o->buffers == NULL || o->local_forms == NULL || o->captured == NULL ||
+        o->local_present == NULL || o->free_gradients == NULL)
         return cd_fail(err, CDDP_E_NOMEM, "no memory for the oracle of rank %u", o->options.rank);
     for (size_t i = 0; i < n; i++) {
         o->parameters[i] = o->options.parameters[i];
@@ -63,7 +67,8 @@ cddp_status cd_oracle_create(const cd_oracle_options *options, cd_oracle **oracl
 {
     cddp_status status = CDDP_OK;
     cd_oracle *o = cd_allocate_zero(options->allocator, sizeof *o);
-    if (o == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for the oracle of rank %u", options->rank);
+    if (o == NULL)
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for the oracle of rank %u", options->rank);
     o->options = *options;
     o->is_free_running = options->free_engine != NULL;
     o->numbers.allocator = o->other.allocator = o->before.allocator = options->allocator;
@@ -71,7 +76,9 @@ cddp_status cd_oracle_create(const cd_oracle_options *options, cd_oracle **oracl
     o->share = options->share != NULL ? options->share : &o->own;
     CD_TRY_OUT(allocate_arrays(o, err));
     o->squares = cd_allocate_array(options->allocator, options->world_size, sizeof *o->squares);
-    if (o->squares == NULL) CD_TRY_OUT(cd_fail(err, CDDP_E_NOMEM, "no memory for the norms of %u ranks", options->world_size));
+    if (o->squares == NULL)
+        CD_TRY_OUT(
+            cd_fail(err, CDDP_E_NOMEM, "no memory for the norms of %u ranks", options->world_size));
     *oracle = o;
     o = NULL;
 out:
@@ -81,7 +88,8 @@ out:
 
 void cd_oracle_declare_parts(cd_oracle *oracle, const cd_part *parts)
 {
-    for (size_t i = 0; i < oracle->options.parameter_count; i++) oracle->parameters[i].part = parts[i];
+    for (size_t i = 0; i < oracle->options.parameter_count; i++)
+        oracle->parameters[i].part = parts[i];
 }
 
 static void release_tensor(cddp_tensor *t)
@@ -131,8 +139,10 @@ static cddp_status copy_tensor(cddp_tensor *mine, const cddp_tensor *theirs, cdd
     if (mine->device == NULL) {
         void *storage = NULL;
         int64_t numel = cddp_tensor_numel(theirs);
-        CD_TRY(theirs->device->allocate(theirs->device, theirs->dtype, numel > 0 ? numel : 1, &storage, err));
-        *mine = cddp_tensor_of(theirs->device, storage, 0, theirs->dtype, theirs->sizes, theirs->dim_count);
+        CD_TRY(theirs->device->allocate(theirs->device, theirs->dtype, numel > 0 ? numel : 1,
+                                        &storage, err));
+        *mine = cddp_tensor_of(theirs->device, storage, 0, theirs->dtype, theirs->sizes,
+                               theirs->dim_count);
     }
     CD_TRY(theirs->device->copy(mine, theirs, NULL, err));
     return CDDP_OK;
@@ -181,30 +191,36 @@ cddp_status cd_oracle_begin_step(cd_oracle *oracle, uint32_t step, const cddp_te
         o->digest = cd_hash_mix(o->digest, (uint64_t)o->parameters[i].numel);
         CD_TRY(digest_of(&o->values[i], &o->digest, err));
         o->digest = cd_hash_mix(o->digest, o->kept[i].kind);
-        if (o->kept[i].kind == CDDP_GRAD_DENSE) CD_TRY(digest_of(&o->kept[i].value, &o->digest, err));
+        if (o->kept[i].kind == CDDP_GRAD_DENSE)
+            CD_TRY(digest_of(&o->kept[i].value, &o->digest, err));
         o->captured[i] = false;
     }
     if (o->local == NULL && cd_oracle_has_values(o)) {
-        o->local = cd_allocate_array(o->options.allocator, o->offsets[o->options.parameter_count], sizeof *o->local);
+        o->local = cd_allocate_array(o->options.allocator, o->offsets[o->options.parameter_count],
+                                     sizeof *o->local);
         if (o->local == NULL)
-            return cd_fail(err, CDDP_E_NOMEM, "no memory for the local gradients of rank %u", o->options.rank);
+            return cd_fail(err, CDDP_E_NOMEM, "no memory for the local gradients of rank %u",
+                           o->options.rank);
     }
     return CDDP_OK;
 }
 
-cddp_status cd_oracle_enter_forward(cd_oracle *oracle, uint32_t micro_step, const cddp_tensor *buffers, cddp_error *err)
+cddp_status cd_oracle_enter_forward(cd_oracle *oracle, uint32_t micro_step,
+                                    const cddp_tensor *buffers, cddp_error *err)
 {
     (void)micro_step; /* the last forward's buffers are the ones that judge_gradients compares */
     for (size_t i = 0; i < oracle->options.buffer_count; i++)
         CD_TRY(copy_tensor(&oracle->buffers[i], &buffers[i], err));
     oracle->has_buffers = oracle->options.buffer_count > 0;
-    /* Earlier gradients were handed over: what stands in .grad after this micro-step comes from it alone. */
+    /* Earlier gradients were handed over: what stands in .grad after this micro-step comes from it
+    ** alone. */
     for (size_t i = 0; oracle->options.separate && i < oracle->options.parameter_count; i++)
         oracle->captured[i] = false;
     return CDDP_OK;
 }
 
-cddp_status cd_oracle_push_local(cd_oracle *oracle, size_t parameter, const cddp_grad *gradient, cddp_error *err)
+cddp_status cd_oracle_push_local(cd_oracle *oracle, size_t parameter, const cddp_grad *gradient,
+                                 cddp_error *err)
 {
     cd_oracle *o = oracle;
     o->captured[parameter] = true;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The oracle: what one process would have computed, and by how much a rank may differ from it.
 **
-** Every rank asks its own oracle, so it works where ranks are processes. The oracle drives a private replica of
-** the model through a small table that core/run fills in; it never sees ddp, comm or hooks. What it finds enters
-** the trace as `compare` events.
+** Every rank asks its own oracle, so it works where ranks are processes. The oracle drives a
+** private replica of the model through a small table that core/run fills in; it never sees ddp,
+** comm or hooks. What it finds enters the trace as `compare` events.
 **
 ** Per optimizer step the rank calls
 **     begin_step → for each micro-step: enter_forward → (forward, backward: push_local per gradient)
@@ -32,8 +32,8 @@ typedef struct cd_oracle_part {
     bool objective;  /* as the training is meant, where that is not what its ranks do */
 } cd_oracle_part;
 
-/* State of the optimizers, slot by slot, in an order of the engine's own. An undefined tensor (device NULL) is a
-** slot that does not exist yet: absent is not zero. */
+/* State of the optimizers, slot by slot, in an order of the engine's own. An undefined tensor
+** (device NULL) is a slot that does not exist yet: absent is not zero. */
 typedef struct cd_oracle_slots {
     const cddp_tensor *tensors; /* (count) */
     const int32_t *parameters;  /* (count) the ordinal each belongs to */
@@ -51,13 +51,16 @@ typedef struct cd_oracle_update {
 typedef struct cd_oracle_engine {
     void *self;
     /* does: gives the replica these values and drops its gradients. */
-    cddp_status (*load)(void *self, const cddp_tensor *parameters, const cddp_tensor *buffers, cddp_error *err);
-    /* does: makes the replica's gradient of parameter i equal to this one (an earlier step's, kept). */
-    cddp_status (*set_gradient)(void *self, size_t parameter, const cddp_grad *gradient, cddp_error *err);
+    cddp_status (*load)(void *self, const cddp_tensor *parameters, const cddp_tensor *buffers,
+                        cddp_error *err);
+    /* does: makes the replica's gradient of parameter i equal to this one (an earlier step's,
+    ** kept). */
+    cddp_status (*set_gradient)(void *self, size_t parameter, const cddp_grad *gradient,
+                                cddp_error *err);
     /* does: drops the replica's gradients. */
     void (*drop_gradients)(void *self);
-    /* does: forward and backward of a part, as its rank would do them, without communication; accumulates. A part
-    ** that its rank does not run (no inputs left, skipped) adds nothing. */
+    /* does: forward and backward of a part, as its rank would do them, without communication;
+    ** accumulates. A part that its rank does not run (no inputs left, skipped) adds nothing. */
     cddp_status (*run)(void *self, const cd_oracle_part *part, cddp_error *err);
     /* does: how many samples the part's micro-batch has; 0 when its rank does not run it. */
     uint32_t (*sample_count)(void *self, const cd_oracle_part *part);
@@ -65,13 +68,14 @@ typedef struct cd_oracle_engine {
     const cddp_tensor *(*parameters)(void *self);
     const cddp_grad *(*gradients)(void *self);
     const cddp_tensor *(*buffers)(void *self);
-    /* does: the optimizers of the step, from these parameters, gradients and state; leaves the results in
-    ** parameters() and *state (borrowed until the next call). */
-    cddp_status (*update)(void *self, const cd_oracle_update *before, cd_oracle_slots *state, cddp_error *err);
-    /* does: what every rank says at the n-th exchange of statistics of a part, (world, width), borrowed until the next
-    ** call. (optional: NULL where nothing is exchanged) */
-    cddp_status (*statistics)(void *self, const cd_oracle_part *part, size_t exchange, size_t width, const double **rows,
-                              cddp_error *err);
+    /* does: the optimizers of the step, from these parameters, gradients and state; leaves the
+    ** results in parameters() and *state (borrowed until the next call). */
+    cddp_status (*update)(void *self, const cd_oracle_update *before, cd_oracle_slots *state,
+                          cddp_error *err);
+    /* does: what every rank says at the n-th exchange of statistics of a part, (world, width),
+    ** borrowed until the next call. (optional: NULL where nothing is exchanged) */
+    cddp_status (*statistics)(void *self, const cd_oracle_part *part, size_t exchange, size_t width,
+                              const double **rows, cddp_error *err);
 } cd_oracle_engine;
 
 /* What a synchronised layer normalised with. */
@@ -95,31 +99,37 @@ typedef struct cd_oracle_parameter {
     const char *name; /* borrowed until destroy */
     int64_t numel;
     cddp_dtype dtype;
-    int32_t variable; /* variable index among the reduced parameters, -1 when it is not one of them */
+    /* variable index among the reduced parameters, -1 when it is not one of them */
+    int32_t variable;
     cd_oracle_path path;
     cd_part part; /* whose step it gets, where its optimizer is sharded */
 } cd_oracle_parameter;
 
 typedef struct cd_oracle_options {
-    const cd_oracle_parameter *parameters; /* (parameter_count) in the order of named_parameters() */
+    /* (parameter_count) in the order of named_parameters() */
+    const cd_oracle_parameter *parameters;
     size_t parameter_count;
     size_t buffer_count;
     uint32_t rank, world_size;
     const cd_oracle_engine *engine;
-    const cd_oracle_engine *free_engine; /* a second replica for the free-running reference; NULL: none */
-    cd_oracle_share *share;              /* ranks of one thread share what they recompute; NULL: each for itself */
-    struct cddp_tracer *tracer;          /* may be NULL: then only cd_oracle_get_summary tells */
+    /* a second replica for the free-running reference; NULL: none */
+    const cd_oracle_engine *free_engine;
+    /* ranks of one thread share what they recompute; NULL: each for itself */
+    cd_oracle_share *share;
+    struct cddp_tracer *tracer; /* may be NULL: then only cd_oracle_get_summary tells */
     const cddp_allocator *allocator;
-    bool sample_wise;  /* a sample's gradient does not depend on the rest of its micro-batch; false with batch norm */
+    /* a sample's gradient does not depend on the rest of its micro-batch; false with batch norm */
+    bool sample_wise;
     bool separate;     /* every micro-step begins without gradients: the comm hook adds them up */
     bool exact_inputs; /* the plan promises that no sum rounds; the witness is still checked */
 } cd_oracle_options;
 
 /* What the plan declares about one reduction. */
 typedef enum cd_oracle_division {
-    CD_ORACLE_DIVISION_ANY,        /* either form, or after the sum: bounded unless the divisor is a power of two */
+    /* either form, or after the sum: bounded unless the divisor is a power of two */
+    CD_ORACLE_DIVISION_ANY,
     CD_ORACLE_DIVISION_RECIPROCAL, /* × fl(1/n) before the sum (GRD-03) */
-    CD_ORACLE_DIVISION_TRUE,        /* ÷ n before the sum (GRD-04) */
+    CD_ORACLE_DIVISION_TRUE,       /* ÷ n before the sum (GRD-04) */
     CD_ORACLE_DIVISION_CAST /* cast to the wire's dtype, ÷ n there, before the sum (HK-02) */
 } cd_oracle_division;
 
@@ -127,18 +137,26 @@ typedef struct cd_oracle_reduction {
     uint32_t step, micro_step; /* the synchronising micro-step */
     uint64_t divisor;          /* W, or the ranks still active (JON-11) */
     cd_oracle_division division;
-    cddp_dtype wire;      /* CDDP_DTYPE_COUNT: each parameter's own (GRD-17) */
-    bool accumulates_low; /* under mixed precision gradients are born and added up in `local` (MIX-02) */
+    cddp_dtype wire; /* CDDP_DTYPE_COUNT: each parameter's own (GRD-17) */
+    /* under mixed precision gradients are born and added up in `local` (MIX-02) */
+    bool accumulates_low;
     cddp_dtype local;
-    uint32_t depth;             /* additions on the longest path of the reduction; 0: world_size - 1 */
-    bool lossy;                 /* the hook obeys a law of its own: links 1 and 2 are not judged */
-    uint32_t micro_first;       /* first micro-step that entered since gradients were dropped */
-    const char *normalisation;  /* how loss and objective are normalised, when they are not alike; else NULL */
-    uint32_t last_step;         /* the last micro-step of any rank, where others have more than this one */
-    bool separate;              /* gradients of micro-steps enter one by one, `.grad` never holds their sum */
-    bool rounded_once;          /* the reduction promises the exact mean of what entered, rounded once */
-    double loss_scale;          /* of this rank, which the engine applies to every rank's gradients */
-    uint32_t rank_first, rank_count; /* local SGD: the ranks that are averaged together; rank_count 0: all */
+    /* additions on the longest path of the reduction; 0: world_size - 1 */
+    uint32_t depth;
+    bool lossy;           /* the hook obeys a law of its own: links 1 and 2 are not judged */
+    uint32_t micro_first; /* first micro-step that entered since gradients were dropped */
+    /* how loss and objective are normalised, when they are not alike; else NULL */
+    const char *normalisation;
+    /* the last micro-step of any rank, where others have more than this one */
+    uint32_t last_step;
+    /* gradients of micro-steps enter one by one, `.grad` never holds their sum */
+    bool separate;
+    /* the reduction promises the exact mean of what entered, rounded once */
+    bool rounded_once;
+    /* of this rank, which the engine applies to every rank's gradients */
+    double loss_scale;
+    /* local SGD: the ranks that are averaged together; rank_count 0: all */
+    uint32_t rank_first, rank_count;
     const cddp_grad *gradients; /* (parameter_count) after backward */
 } cd_oracle_reduction;
 
@@ -146,7 +164,7 @@ typedef struct cd_oracle_reduction {
 typedef struct cd_oracle_norm {
     const cddp_grad *gradients; /* (parameter_count) as they are now */
     double norm;
-    const uint32_t *ranks;      /* (rank_count) whose parts entered, as the program has it */
+    const uint32_t *ranks; /* (rank_count) whose parts entered, as the program has it */
     uint32_t rank_count;
 } cd_oracle_norm;
 
@@ -158,8 +176,10 @@ cddp_status cd_oracle_share_create(const cddp_allocator *allocator, cd_oracle_sh
                                    cddp_error *err) CDDP_MUST_CHECK;
 void cd_oracle_share_destroy(cd_oracle_share *share); /* accepts NULL */
 
-cddp_status cd_oracle_create(const cd_oracle_options *options, cd_oracle **oracle, cddp_error *err) CDDP_MUST_CHECK;
-/* parts: (parameter_count) from now on; for optimizers whose parts follow from something that the training itself finds out. */
+cddp_status cd_oracle_create(const cd_oracle_options *options, cd_oracle **oracle,
+                             cddp_error *err) CDDP_MUST_CHECK;
+/* parts: (parameter_count) from now on; for optimizers whose parts follow from something that the
+** training itself finds out. */
 void cd_oracle_declare_parts(cd_oracle *oracle, const cd_part *parts);
 void cd_oracle_destroy(cd_oracle *oracle); /* accepts NULL */
 
@@ -167,22 +187,27 @@ void cd_oracle_destroy(cd_oracle *oracle); /* accepts NULL */
 cddp_status cd_oracle_begin_step(cd_oracle *oracle, uint32_t step, const cddp_tensor *parameters,
                                  const cddp_grad *gradients, cddp_error *err) CDDP_MUST_CHECK;
 /* At forward entry, after the wrapper synchronised buffers. Copies. */
-cddp_status cd_oracle_enter_forward(cd_oracle *oracle, uint32_t micro_step, const cddp_tensor *buffers,
-                                    cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_oracle_enter_forward(cd_oracle *oracle, uint32_t micro_step,
+                                    const cddp_tensor *buffers, cddp_error *err) CDDP_MUST_CHECK;
 /* Link 10 statistics: what a synchronised layer of the forward at hand normalises with. */
-cddp_status cd_oracle_judge_statistics(cd_oracle *oracle, const cd_oracle_moments *used, cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_oracle_judge_statistics(cd_oracle *oracle, const cd_oracle_moments *used,
+                                       cddp_error *err) CDDP_MUST_CHECK;
 /* When the engine accumulated into parameter i, before the wrapper hears of it. Copies. */
 cddp_status cd_oracle_push_local(cd_oracle *oracle, size_t parameter, const cddp_grad *gradient,
                                  cddp_error *err) CDDP_MUST_CHECK;
-/* Links 1 mathematics, 2 reduction, 3 precision, 6 buffers, 7 presence. buffers: after the forwards, or NULL. */
+/* Links 1 mathematics, 2 reduction, 3 precision, 6 buffers, 7 presence. buffers: after the
+** forwards, or NULL. */
 cddp_status cd_oracle_judge_gradients(cd_oracle *oracle, const cd_oracle_reduction *reduction,
                                       const cddp_tensor *buffers, cddp_error *err) CDDP_MUST_CHECK;
 /* Link 13: it is the norm of all gradients, each counted once. */
-cddp_status cd_oracle_judge_norm(cd_oracle *oracle, const cd_oracle_norm *norm, cddp_error *err) CDDP_MUST_CHECK;
-/* Links 4 update, 12 updates by other ranks and 5 optimizer state: from `before`, the engine's optimizers must arrive at `after`. */
-cddp_status cd_oracle_judge_update(cd_oracle *oracle, const cd_oracle_update *before, const cd_oracle_update *after,
-                                   cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_oracle_judge_norm(cd_oracle *oracle, const cd_oracle_norm *norm,
+                                 cddp_error *err) CDDP_MUST_CHECK;
+/* Links 4 update, 12 updates by other ranks and 5 optimizer state: from `before`, the engine's
+** optimizers must arrive at `after`. */
+cddp_status cd_oracle_judge_update(cd_oracle *oracle, const cd_oracle_update *before,
+                                   const cd_oracle_update *after, cddp_error *err) CDDP_MUST_CHECK;
 /* Link 8: the free-running reference against the final parameters. */
-cddp_status cd_oracle_finish(cd_oracle *oracle, const cddp_tensor *parameters, cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_oracle_finish(cd_oracle *oracle, const cddp_tensor *parameters,
+                             cddp_error *err) CDDP_MUST_CHECK;
 
 cd_oracle_summary cd_oracle_get_summary(const cd_oracle *oracle);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The declared partition. It shares nothing with core/run/shard.c and core/ddp/zero_step.c, which are judged by it. */
+/* The declared partition. It shares nothing with core/run/shard.c and core/ddp/zero_step.c, which
+** are judged by it. */
 #include "core/oracle/partition.h"
 
 #include "core/base/alloc.h"
@@ -28,7 +29,8 @@ static size_t next_of(const cd_partition *p, bool by_size, const cd_part *parts)
 cddp_status cd_partition_whole(const cd_partition *p, bool by_size, cd_part *parts, cddp_error *err)
 {
     int64_t *loads = cd_allocate_array(p->allocator, p->world, sizeof *loads);
-    if (loads == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for the partition over %u ranks", p->world);
+    if (loads == NULL)
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for the partition over %u ranks", p->world);
     for (size_t i = 0; i < p->count; i++) parts[i] = (cd_part){0, 0};
     for (size_t dealt = 0; dealt < p->count; dealt++) {
         size_t i = next_of(p, by_size, parts);
@@ -67,7 +69,8 @@ static uint32_t next_rank(const cd_partition *p, const int64_t *loads, const boo
 }
 
 /* From position `from` on: where the piece ends, and its elements. */
-static size_t end_of_piece(const cd_partition *p, const cd_partition_bucket *b, size_t from, int64_t total, int64_t *numel)
+static size_t end_of_piece(const cd_partition *p, const cd_partition_bucket *b, size_t from,
+                           int64_t total, int64_t *numel)
 {
     size_t end = from;
     *numel = 0;
@@ -76,7 +79,8 @@ static size_t end_of_piece(const cd_partition *p, const cd_partition_bucket *b, 
     return end;
 }
 
-static void cut_bucket(const cd_partition *p, const cd_partition_bucket *b, int64_t total, int64_t *loads, bool *served, cd_part *parts)
+static void cut_bucket(const cd_partition *p, const cd_partition_bucket *b, int64_t total,
+                       int64_t *loads, bool *served, cd_part *parts)
 {
     int64_t rest = numel_of(p, b), numel;
     for (uint32_t r = 0; r < p->world; r++) served[r] = false;
@@ -93,15 +97,16 @@ static void cut_bucket(const cd_partition *p, const cd_partition_bucket *b, int6
     }
 }
 
-cddp_status cd_partition_buckets(const cd_partition *p, const cd_partition_bucket *buckets, size_t bucket_count, bool cut,
-                                 cd_part *parts, cddp_error *err)
+cddp_status cd_partition_buckets(const cd_partition *p, const cd_partition_bucket *buckets,
+                                 size_t bucket_count, bool cut, cd_part *parts, cddp_error *err)
 {
     cddp_status status = CDDP_OK;
     int64_t total = 0, *loads = cd_allocate_array(p->allocator, p->world, sizeof *loads);
     bool *served = cd_allocate_array(p->allocator, p->world, sizeof *served);
     bool *dealt = cd_allocate_array(p->allocator, bucket_count + 1, sizeof *dealt);
     if (loads == NULL || served == NULL || dealt == NULL) {
-        status = cd_fail(err, CDDP_E_NOMEM, "no memory to deal %zu buckets to %u ranks", bucket_count, p->world);
+        status = cd_fail(err, CDDP_E_NOMEM, "no memory to deal %zu buckets to %u ranks",
+                         bucket_count, p->world);
         goto out;
     }
     for (size_t b = 0; b < bucket_count; b++) total += numel_of(p, &buckets[b]);
@@ -111,7 +116,8 @@ cddp_status cd_partition_buckets(const cd_partition *p, const cd_partition_bucke
         for (size_t other = b + 1; cut && other < bucket_count; other++)
             if (!dealt[other] && numel_of(p, &buckets[other]) < numel_of(p, &buckets[b])) b = other;
         dealt[b] = true;
-        for (size_t i = 0; !cut && i < buckets[b].count; i++) give_whole(p, buckets[b].parameters[i], (uint32_t)(b % p->world), parts);
+        for (size_t i = 0; !cut && i < buckets[b].count; i++)
+            give_whole(p, buckets[b].parameters[i], (uint32_t)(b % p->world), parts);
         if (cut) cut_bucket(p, &buckets[b], total, loads, served, parts);
     }
 out:
@@ -126,5 +132,6 @@ void cd_partition_flat(const cd_partition *p, cd_part *parts)
     int64_t numel = 0, start = 0;
     for (size_t i = 0; i < p->count; i++) numel += p->numels[i];
     int64_t share = numel / p->world + (numel % p->world != 0);
-    for (size_t i = 0; i < p->count; start += p->numels[i++]) parts[i] = (cd_part){start, share > 0 ? share : 1};
+    for (size_t i = 0; i < p->count; start += p->numels[i++])
+        parts[i] = (cd_part){start, share > 0 ? share : 1};
 }

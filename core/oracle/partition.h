@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which rank has to step which element, where optimizers are sharded: the declared law, found apart from the run's own.
+/* Which rank has to step which element, where optimizers are sharded: the declared law, found apart
+** from the run's own.
 **
 ** Threads    no state.
 ** Errors     no memory.
@@ -28,14 +29,17 @@ typedef struct cd_partition {
     const cddp_allocator *allocator;
 } cd_partition;
 /* ZRO-01: whole parameters, by greedy load. */
-cddp_status cd_partition_whole(const cd_partition *partition, bool by_size, cd_part *parts, cddp_error *err) CDDP_MUST_CHECK;
-/* ZRO-12: buckets, in their order, each a rank's alone, in turn; or, when they may be cut, the smallest first, and in each as many
-** parameters together as stay below a W-th of all elements, to the rank with the least load that has nothing of this bucket. */
+cddp_status cd_partition_whole(const cd_partition *partition, bool by_size, cd_part *parts,
+                               cddp_error *err) CDDP_MUST_CHECK;
+/* ZRO-12: buckets, in their order, each a rank's alone, in turn; or, when they may be cut, the
+** smallest first, and in each as many parameters together as stay below a W-th of all elements, to
+** the rank with the least load that has nothing of this bucket. */
 typedef struct cd_partition_bucket {
     const uint32_t *parameters; /* (count) positions in numels */
     size_t count;
 } cd_partition_bucket;
-cddp_status cd_partition_buckets(const cd_partition *partition, const cd_partition_bucket *buckets, size_t bucket_count, bool cut,
-                                 cd_part *parts, cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_partition_buckets(const cd_partition *partition, const cd_partition_bucket *buckets,
+                                 size_t bucket_count, bool cut, cd_part *parts,
+                                 cddp_error *err) CDDP_MUST_CHECK;
 /* Equal slices of one vector, padded to a multiple of the ranks. */
 void cd_partition_flat(const cd_partition *partition, cd_part *parts);

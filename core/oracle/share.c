@@ -6,8 +6,10 @@
 #include "core/base/error.h"
 
 #define WINDOWS_MAX CD_FAILED_REFERENCES_MAX
-#define WINDOW_ELEMENTS_MAX ((size_t)1 << 18)  /* of all windows of a shelf together, unless one alone has more */
-#define EXPLAIN_VALUES_MAX (UINT64_C(1) << 23) /* local gradients that are recomputed to explain an error */
+/* of all windows of a shelf together, unless one alone has more */
+#define WINDOW_ELEMENTS_MAX ((size_t)1 << 18)
+/* local gradients that are recomputed to explain an error */
+#define EXPLAIN_VALUES_MAX (UINT64_C(1) << 23)
 
 void cd_share_init(cd_oracle_share *share, const cddp_allocator *allocator, bool is_single)
 {
@@ -24,7 +26,10 @@ void cd_share_fini(cd_oracle_share *share)
     cd_share_init(share, share->allocator, share->is_single);
 }
 
-static size_t shelf_index(const cd_oracle_share *share, uint32_t step) { return share->is_single ? 0 : step % 2; }
+static size_t shelf_index(const cd_oracle_share *share, uint32_t step)
+{
+    return share->is_single ? 0 : step % 2;
+}
 
 /* As many windows as the size of the model allows; a form holds a term per rank. */
 static size_t windows_for(const cd_oracle_share *share, const cd_start *start)
@@ -37,12 +42,14 @@ static size_t windows_for(const cd_oracle_share *share, const cd_start *start)
     return count < WINDOWS_MAX ? count : WINDOWS_MAX;
 }
 
-static cddp_status open_shelf(cd_oracle_share *share, cd_shelf *shelf, const cd_start *start, cddp_error *err)
+static cddp_status open_shelf(cd_oracle_share *share, cd_shelf *shelf, const cd_start *start,
+                              cddp_error *err)
 {
     if (shelf->windows != NULL) return CDDP_OK;
     size_t count = windows_for(share, start);
     shelf->windows = cd_allocate_array(share->allocator, count, sizeof *shelf->windows);
-    if (shelf->windows == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for %zu references", count);
+    if (shelf->windows == NULL)
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for %zu references", count);
     shelf->count = count;
     for (size_t i = 0; i < count; i++) cd_window_init(&shelf->windows[i], share->allocator);
     return CDDP_OK;
@@ -50,12 +57,14 @@ static cddp_status open_shelf(cd_oracle_share *share, cd_shelf *shelf, const cd_
 
 static bool is_over(const cd_shelf *shelf, const cd_window *w)
 {
-    return w->step != shelf->step || w->micro_first != shelf->micro_first || w->micro_step != shelf->micro_step;
+    return w->step != shelf->step || w->micro_first != shelf->micro_first ||
+           w->micro_step != shelf->micro_step;
 }
 
-/* The window that holds it; else one of a reduction that is over, so that a run whose ranks agree needs one window; else
-** the one that was asked for the longest ago. */
-static cd_window *pick_window(cd_shelf *shelf, const cd_start *start, const cd_oracle_reduction *reduction)
+/* The window that holds it; else one of a reduction that is over, so that a run whose ranks agree
+** needs one window; else the one that was asked for the longest ago. */
+static cd_window *pick_window(cd_shelf *shelf, const cd_start *start,
+                              const cd_oracle_reduction *reduction)
 {
     cd_window *oldest = NULL, *over = NULL;
     for (size_t i = 0; i < shelf->count; i++) {
@@ -67,12 +76,13 @@ static cd_window *pick_window(cd_shelf *shelf, const cd_start *start, const cd_o
     return over != NULL ? over : oldest;
 }
 
-cddp_status cd_share_find(cd_oracle_share *share, const cd_start *start, const cd_oracle_reduction *reduction,
-                          cd_window **window, cddp_error *err)
+cddp_status cd_share_find(cd_oracle_share *share, const cd_start *start,
+                          const cd_oracle_reduction *reduction, cd_window **window, cddp_error *err)
 {
     cd_shelf *shelf = &share->shelves[shelf_index(share, reduction->step)];
     CD_TRY(open_shelf(share, shelf, start, err));
-    bool is_another = shelf->step != reduction->step || shelf->micro_first != reduction->micro_first ||
+    bool is_another = shelf->step != reduction->step ||
+                      shelf->micro_first != reduction->micro_first ||
                       shelf->micro_step != reduction->micro_step;
     if (is_another) {
         shelf->failed = 0;
@@ -102,14 +112,16 @@ const cd_window *cd_share_latest(const cd_oracle_share *share, uint32_t step)
 static bool is_known_wrong(const cd_shelf *shelf, uint64_t digest)
 {
     bool is_known = false;
-    for (uint32_t i = 0; i < shelf->wrong_count; i++) is_known = is_known || shelf->wrong[i] == digest;
+    for (uint32_t i = 0; i < shelf->wrong_count; i++)
+        is_known = is_known || shelf->wrong[i] == digest;
     return is_known;
 }
 
 bool cd_share_judges_statistics(const cd_oracle_share *share, uint32_t step, uint64_t digest)
 {
     const cd_shelf *shelf = &share->shelves[shelf_index(share, step)];
-    return shelf->wrong_step != step || shelf->wrong_count < CD_FAILED_REFERENCES_MAX || is_known_wrong(shelf, digest);
+    return shelf->wrong_step != step || shelf->wrong_count < CD_FAILED_REFERENCES_MAX ||
+           is_known_wrong(shelf, digest);
 }
 
 void cd_share_note_wrong_statistics(cd_oracle_share *share, uint32_t step, uint64_t digest)
@@ -137,7 +149,8 @@ static void make_room(cd_oracle_share *share, uint64_t values)
             for (size_t i = 0; i < shelf->count; i++) {
                 cd_window *w = &shelf->windows[i];
                 if (release == 0 && w->has_locals)
-                    held += (uint64_t)w->locals.numel * w->locals.rank_count * w->locals.micro_count;
+                    held +=
+                        (uint64_t)w->locals.numel * w->locals.rank_count * w->locals.micro_count;
                 if (release == 1) cd_window_release_locals(w);
             }
         }

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The references that the ranks of one thread share.
 **
-** Ranks that start a step from equal values need the same reference, so it is computed once per value and not once per
-** rank. Ranks that each start from values of their own would need W references of W ranks each: W². Once
-** CD_FAILED_REFERENCES_MAX references of one reduction were found to differ from what their ranks hold, nothing new can
-** be learnt from more of them, and the others are told not to have been compared.
+** Ranks that start a step from equal values need the same reference, so it is computed once per
+** value and not once per rank. Ranks that each start from values of their own would need W
+** references of W ranks each: W². Once CD_FAILED_REFERENCES_MAX references of one reduction were
+** found to differ from what their ranks hold, nothing new can be learnt from more of them, and the
+** others are told not to have been compared.
 **
 ** Lifetime   one per run; a rank whose oracle was given none has one of its own.
 ** Errors     memory and the engine's.
@@ -18,10 +19,11 @@
 typedef struct cd_shelf {
     cd_window *windows; /* (count) */
     size_t count;
-    cd_window *latest; /* the last one that was asked for, or NULL */
-    bool rounds;       /* see cd_window */
+    cd_window *latest;                              /* the last one that was asked for, or NULL */
+    bool rounds;                                    /* see cd_window */
     uint32_t step, micro_first, micro_step, failed; /* windows of this reduction that have failed */
-    uint64_t wrong[CD_FAILED_REFERENCES_MAX];       /* (wrong_count) starts whose statistics were found wrong in wrong_step */
+    /* (wrong_count) starts whose statistics were found wrong in wrong_step */
+    uint64_t wrong[CD_FAILED_REFERENCES_MAX];
     uint32_t wrong_count, wrong_step;
 } cd_shelf;
 
@@ -35,11 +37,13 @@ struct cd_oracle_share {
 void cd_share_init(cd_oracle_share *share, const cddp_allocator *allocator, bool is_single);
 void cd_share_fini(cd_oracle_share *share);
 /* The window of a reduction from this start; NULL when enough others of it have failed. */
-cddp_status cd_share_find(cd_oracle_share *share, const cd_start *start, const cd_oracle_reduction *reduction,
-                          cd_window **window, cddp_error *err);
+cddp_status cd_share_find(cd_oracle_share *share, const cd_start *start,
+                          const cd_oracle_reduction *reduction, cd_window **window,
+                          cddp_error *err);
 /* The window that was asked for last in this step, or NULL. */
 const cd_window *cd_share_latest(const cd_oracle_share *share, uint32_t step);
-/* Whether statistics of a step are judged from this start: no when those from enough others were found wrong. */
+/* Whether statistics of a step are judged from this start: no when those from enough others were
+** found wrong. */
 bool cd_share_judges_statistics(const cd_oracle_share *share, uint32_t step, uint64_t digest);
 void cd_share_note_wrong_statistics(cd_oracle_share *share, uint32_t step, uint64_t digest);
 void cd_share_note_failed(cd_oracle_share *share, cd_window *window);

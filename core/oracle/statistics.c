@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Link 10 statistics: what a synchronised layer normalises with is what the whole batch has.
 **
-** The engine says which mean m_r, spread S_r = Σ(x - m_r)² and count n_r every rank has at this exchange. With N = Σ n_r the whole
-** batch has mean m = Σ n_r m_r / N and spread S = Σ (S_r + n_r (m_r - m)²). Judged here by formulas of its own, in f64, and bounded as
-** docs/oracle.md derives; what follows from a difference, in later layers and on other ranks, is only reported after it.
+** The engine says which mean m_r, spread S_r = Σ(x - m_r)² and count n_r every rank has at this
+** exchange. With N = Σ n_r the whole batch has mean m = Σ n_r m_r / N and spread S = Σ (S_r + n_r
+** (m_r - m)²). Judged here by formulas of its own, in f64, and bounded as docs/oracle.md derives;
+** what follows from a difference, in later layers and on other ranks, is only reported after it.
 */
 #include "core/oracle/state.h"
 
@@ -24,11 +25,15 @@ typedef struct moments {
     size_t channels;
 } moments;
 
-static const double *row_of(const moments *m, uint32_t rank) { return m->rows + rank * (2 * m->channels + 1); }
+static const double *row_of(const moments *m, uint32_t rank)
+{
+    return m->rows + rank * (2 * m->channels + 1);
+}
 
 static channel whole_batch(const moments *m, size_t k)
 {
-    const double u = 0x1p-53, n = m->world + 5.0, gamma = 2 * n * u / (1 - n * u); /* both sides round */
+    /* both sides round */
+    const double u = 0x1p-53, n = m->world + 5.0, gamma = 2 * n * u / (1 - n * u);
     double total = 0, sum = 0, size = 0, away = 0;
     channel c = {.mean = 0};
     for (uint32_t r = 0; r < m->world; r++) {
@@ -44,18 +49,21 @@ static channel whole_batch(const moments *m, size_t k)
         c.spread += row_of(m, r)[m->channels + k] + count * distance * distance;
         away += count * fabs(distance);
     }
-    c.spread_bound = gamma * c.spread + 2 * c.mean_bound * away + total * c.mean_bound * c.mean_bound;
+    c.spread_bound =
+        gamma * c.spread + 2 * c.mean_bound * away + total * c.mean_bound * c.mean_bound;
     return c;
 }
 
-/* Is the number that was found first what this rank has by itself? Its spread counts as many elements as the whole batch's. */
+/* Is the number that was found first what this rank has by itself? Its spread counts as many
+** elements as the whole batch's. */
 static bool is_own(const cd_oracle *o, const moments *m, const cd_comparison *c)
 {
     const size_t element = (size_t)c->element, k = element % m->channels;
     const double *own = row_of(m, o->options.rank), u = 0x1p-53;
     double total = 0;
     for (uint32_t r = 0; r < m->world; r++) total += row_of(m, r)[2 * m->channels];
-    const double wanted = element < m->channels ? own[k] : own[m->channels + k] / own[2 * m->channels] * total;
+    const double wanted =
+        element < m->channels ? own[k] : own[m->channels + k] / own[2 * m->channels] * total;
     return fabs(c->actual - wanted) <= c->bound + 4 * (m->world + 5) * u * fabs(wanted);
 }
 
@@ -68,7 +76,8 @@ static bool is_unweighted(const moments *m, const cd_comparison *c)
         alike += row_of(m, r)[k] / m->world;
         size += fabs(row_of(m, r)[k]) / m->world;
     }
-    return k < m->channels && fabs(c->actual - alike) <= c->bound + 4 * (m->world + 5) * 0x1p-53 * size;
+    return k < m->channels &&
+           fabs(c->actual - alike) <= c->bound + 4 * (m->world + 5) * 0x1p-53 * size;
 }
 
 static void explain(const cd_oracle *o, const moments *m, cd_comparison *c)
@@ -76,18 +85,22 @@ static void explain(const cd_oracle *o, const moments *m, cd_comparison *c)
     c->shape = CD_SHAPE_UNEXPLAINED;
     if (!isfinite(c->actual) && isfinite(c->expected)) {
         c->shape = CD_SHAPE_NONFINITE;
-        cd_tell_print(c->words, sizeof c->words, "not finite at element %lld, where %.9g belongs", (long long)c->element, c->expected);
+        cd_tell_print(c->words, sizeof c->words, "not finite at element %lld, where %.9g belongs",
+                      (long long)c->element, c->expected);
     } else if (is_own(o, m, c)) {
         c->shape = CD_SHAPE_LOCAL;
-        cd_tell_print(c->words, sizeof c->words, "the statistics of rank %u alone", o->options.rank);
+        cd_tell_print(c->words, sizeof c->words, "the statistics of rank %u alone",
+                      o->options.rank);
     } else if (is_unweighted(m, c)) {
-        cd_tell_print(c->words, sizeof c->words, "every rank weighs alike, although their counts differ");
+        cd_tell_print(c->words, sizeof c->words,
+                      "every rank weighs alike, although their counts differ");
     } else {
         cd_tell_print(c->words, sizeof c->words, "%zu of %zu numbers differ", c->bad, c->numel);
     }
 }
 
-static void judge_number(cd_comparison *c, size_t element, double expected, double actual, double bound)
+static void judge_number(cd_comparison *c, size_t element, double expected, double actual,
+                         double bound)
 {
     const bool is_good = fabs(actual - expected) <= bound; /* NaN is not */
     c->bad += !is_good;
@@ -103,18 +116,21 @@ static void judge_number(cd_comparison *c, size_t element, double expected, doub
     c->ulps = (uint64_t)fmin(fabs(actual - expected) / cd_dtype_ulp(CDDP_F64, expected), 0x1p62);
 }
 
-cddp_status cd_oracle_judge_statistics(cd_oracle *oracle, const cd_oracle_moments *used, cddp_error *err)
+cddp_status cd_oracle_judge_statistics(cd_oracle *oracle, const cd_oracle_moments *used,
+                                       cddp_error *err)
 {
     cd_oracle *o = oracle;
     const cd_start start = cd_oracle_get_start(o);
     const cd_oracle_engine *e = start.engine;
-    const cd_oracle_part part = {o->options.rank, used->step, used->micro_step, CD_ORACLE_ALL, false};
+    const cd_oracle_part part = {o->options.rank, used->step, used->micro_step, CD_ORACLE_ALL,
+                                 false};
     moments m = {.world = o->options.world_size, .channels = used->channels};
     cd_comparison c = {.numel = 2 * used->channels, .element = -1};
     if (e->statistics == NULL || o->is_left_out) return CDDP_OK;
     if (!cd_share_judges_statistics(o->share, used->step, start.digest)) {
         o->is_left_out = true;
-        CD_EMIT(o->options.tracer, uncompared, NULL, .references = CD_FAILED_REFERENCES_MAX, .statistics = 1);
+        CD_EMIT(o->options.tracer, uncompared, NULL, .references = CD_FAILED_REFERENCES_MAX,
+                .statistics = 1);
         return CDDP_OK;
     }
     CD_TRY(e->load(e->self, start.values, start.buffers, err));
@@ -122,7 +138,8 @@ cddp_status cd_oracle_judge_statistics(cd_oracle *oracle, const cd_oracle_moment
     for (size_t k = 0; k < m.channels; k++)
         judge_number(&c, k, whole_batch(&m, k).mean, used->mean[k], whole_batch(&m, k).mean_bound);
     for (size_t k = 0; k < m.channels; k++)
-        judge_number(&c, m.channels + k, whole_batch(&m, k).spread, used->spread[k], whole_batch(&m, k).spread_bound);
+        judge_number(&c, m.channels + k, whole_batch(&m, k).spread, used->spread[k],
+                     whole_batch(&m, k).spread_bound);
     if (c.bad > 0) {
         explain(o, &m, &c);
         cd_share_note_wrong_statistics(o->share, used->step, start.digest);
@@ -130,6 +147,8 @@ cddp_status cd_oracle_judge_statistics(cd_oracle *oracle, const cd_oracle_moment
     o->summary.compared++;
     o->summary.differing += c.bad > 0;
     o->summary.bounded++;
-    cd_tell_comparison(&(cd_tell){o->options.tracer, CD_LINK_STATISTICS, (int32_t)used->buffer, "statistics"}, &c);
+    cd_tell_comparison(&(cd_tell){o->options.tracer, CD_LINK_STATISTICS, (int32_t)used->buffer,
+                                  "statistics"},
+                       &c);
     return CDDP_OK;
 }

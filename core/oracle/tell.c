@@ -16,10 +16,11 @@ void cd_tell_comparison(const cd_tell *tell, const cd_comparison *comparison)
         snprintf(text, sizeof text, "%s: %s", tell->name, c->words);
         words = text;
     }
-    CD_EMIT(tell->tracer, compare, words, .link = tell->link, .param = tell->variable, .element = c->element,
-            .expected = cd_f64_bits(c->expected), .actual = cd_f64_bits(c->actual), .ulps = (int64_t)c->ulps,
-            .bound = cd_f64_bits(c->bound), .bad = (int64_t)c->bad, .shape = c->shape, .exact = c->exact,
-            .ratio = cd_f64_bits(c->ratio));
+    CD_EMIT(tell->tracer, compare, words, .link = tell->link, .param = tell->variable,
+            .element = c->element, .expected = cd_f64_bits(c->expected),
+            .actual = cd_f64_bits(c->actual), .ulps = (int64_t)c->ulps,
+            .bound = cd_f64_bits(c->bound), .bad = (int64_t)c->bad, .shape = c->shape,
+            .exact = c->exact, .ratio = cd_f64_bits(c->ratio));
 }
 
 void cd_tell_print(char *text, size_t text_bytes, const char *format, ...)

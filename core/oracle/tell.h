@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Writing a comparison into the trace. Apart from the arithmetic, whose headers name the same helpers. */
+/* Writing a comparison into the trace. Apart from the arithmetic, whose headers name the same
+** helpers. */
 #pragma once
 #include "cddp/trace.h"
 #include "core/oracle/compare.h"

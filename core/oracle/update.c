@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Links 4 update and 5 optimizer state: from the run's own state before the step, the engine's optimizers must arrive
-** at the run's state after it. */
+/* Links 4 update and 5 optimizer state: from the run's own state before the step, the engine's
+** optimizers must arrive at the run's state after it. */
 #include "core/oracle/state.h"
 
 #include "core/base/error.h"
@@ -22,14 +22,22 @@ static cddp_tensor own_slot(const cd_oracle *o, const slot *s)
     return cddp_tensor_of(t->device, t->storage, t->offset + own.first, t->dtype, &count, 1);
 }
 
-/* Shared out wrongly: a rank keeps state of what another one steps, or not of what it steps itself. */
+/* Shared out wrongly: a rank keeps state of what another one steps, or not of what it steps
+** itself. */
 static bool is_misplaced(const slot *s, const cddp_tensor *own, cd_comparison *c)
 {
     long long wanted = own->device != NULL ? (long long)cddp_tensor_numel(own) : 0;
     long long found = s->actual->device != NULL ? (long long)cddp_tensor_numel(s->actual) : 0;
     if (s->expected->device == NULL || wanted == found) return false;
-    *c = (cd_comparison){.bad = 1, .element = 0, .expected = (double)wanted, .actual = (double)found, .exact = true, .shape = CD_SHAPE_OTHER};
-    cd_tell_print(c->words, sizeof c->words, "state of %lld elements, where the step of %lld belongs to this rank", found, wanted);
+    *c = (cd_comparison){.bad = 1,
+                         .element = 0,
+                         .expected = (double)wanted,
+                         .actual = (double)found,
+                         .exact = true,
+                         .shape = CD_SHAPE_OTHER};
+    cd_tell_print(c->words, sizeof c->words,
+                  "state of %lld elements, where the step of %lld belongs to this rank", found,
+                  wanted);
     return true;
 }
 
@@ -40,12 +48,17 @@ static cddp_status judge_slot(cd_oracle *o, const slot *s, cddp_error *err)
     cddp_tensor own = own_slot(o, s);
     bool wanted = own.device != NULL, found = s->actual->device != NULL;
     if (!wanted && !found) return CDDP_OK;
-    if (is_shared_out && o->parameters[s->parameter].numel == 0) return CDDP_OK; /* whose nothing is, nobody can tell */
+    /* whose nothing is, nobody can tell */
+    if (is_shared_out && o->parameters[s->parameter].numel == 0) return CDDP_OK;
     if (is_shared_out && is_misplaced(s, &own, &c)) {
         /* said */
     } else if (wanted != found) {
-        c = (cd_comparison){
-            .bad = 1, .element = 0, .expected = wanted, .actual = found, .exact = true, .shape = CD_SHAPE_PRESENCE};
+        c = (cd_comparison){.bad = 1,
+                            .element = 0,
+                            .expected = wanted,
+                            .actual = found,
+                            .exact = true,
+                            .shape = CD_SHAPE_PRESENCE};
         cd_tell_print(c.words, sizeof c.words,
                       wanted ? "optimizer state is absent"
                              : "optimizer state was made for a parameter without a gradient");
@@ -60,20 +73,24 @@ static cddp_status judge_slot(cd_oracle *o, const slot *s, cddp_error *err)
     return CDDP_OK;
 }
 
-static cddp_status judge_slots(cd_oracle *o, const cd_oracle_slots *expected, const cd_oracle_slots *actual,
-                               cddp_error *err)
+static cddp_status judge_slots(cd_oracle *o, const cd_oracle_slots *expected,
+                               const cd_oracle_slots *actual, cddp_error *err)
 {
     if (expected->count != actual->count)
-        return cd_fail(err, CDDP_E_ARG, "the run has %zu optimizer slots, the reference %zu", actual->count,
-                       expected->count);
+        return cd_fail(err, CDDP_E_ARG, "the run has %zu optimizer slots, the reference %zu",
+                       actual->count, expected->count);
     for (size_t i = 0; i < expected->count; i++)
-        CD_TRY(judge_slot(o, &(slot){&expected->tensors[i], &actual->tensors[i], i, (size_t)expected->parameters[i]}, err));
+        CD_TRY(judge_slot(o,
+                          &(slot){&expected->tensors[i], &actual->tensors[i], i,
+                                  (size_t)expected->parameters[i]},
+                          err));
     return CDDP_OK;
 }
 
 static const char not_updated[] = "the parameter was not updated";
 
-/* What one rank had to step of a parameter whose optimizer is sharded; expected and actual values have been read. */
+/* What one rank had to step of a parameter whose optimizer is sharded; expected and actual values
+** have been read. */
 static void judge_range(cd_oracle *o, const cd_suspect *whole, uint32_t owner)
 {
     const cd_oracle_parameter *p = &o->parameters[whole->parameter];
@@ -85,7 +102,8 @@ static void judge_range(cd_oracle *o, const cd_suspect *whole, uint32_t owner)
     s.actual += part.first;
     s.before += part.first;
     s.first = part.first;
-    cd_comparison c = cd_compare_bits(p->dtype, s.expected, s.actual, (size_t)(part.end - part.first));
+    cd_comparison c =
+        cd_compare_bits(p->dtype, s.expected, s.actual, (size_t)(part.end - part.first));
     cd_oracle_explain(o, &c, &s);
     if (c.element >= 0) c.element += part.first;
     if (c.bad > 0 && !is_own) {
@@ -102,8 +120,8 @@ static void judge_ranges(cd_oracle *o, const cd_suspect *whole)
     for (uint32_t owner = 0; owner < o->options.world_size; owner++) judge_range(o, whole, owner);
 }
 
-static cddp_status judge_parameter(cd_oracle *o, const cd_oracle_update *before, const cd_oracle_update *after,
-                                   size_t i, cddp_error *err)
+static cddp_status judge_parameter(cd_oracle *o, const cd_oracle_update *before,
+                                   const cd_oracle_update *after, size_t i, cddp_error *err)
 {
     cd_comparison c;
     const cddp_tensor *expected = &o->options.engine->parameters(o->options.engine->self)[i];
@@ -127,15 +145,17 @@ static cddp_status judge_parameter(cd_oracle *o, const cd_oracle_update *before,
     return CDDP_OK;
 }
 
-cddp_status cd_oracle_judge_update(cd_oracle *oracle, const cd_oracle_update *before, const cd_oracle_update *after,
-                                   cddp_error *err)
+cddp_status cd_oracle_judge_update(cd_oracle *oracle, const cd_oracle_update *before,
+                                   const cd_oracle_update *after, cddp_error *err)
 {
     cd_oracle *o = oracle;
     if (!cd_oracle_has_values(o) && !cd_oracle_is_exact_device(o)) return CDDP_OK;
     cd_oracle_slots state = {0};
     CD_TRY(o->options.engine->update(o->options.engine->self, before, &state, err));
-    for (size_t i = 0; i < o->options.parameter_count; i++) CD_TRY(judge_parameter(o, before, after, i, err));
+    for (size_t i = 0; i < o->options.parameter_count; i++)
+        CD_TRY(judge_parameter(o, before, after, i, err));
     CD_TRY(judge_slots(o, &state, &after->state, err));
-    if (o->is_free_running && cd_oracle_has_values(o)) CD_TRY(cd_oracle_advance_free(o, before, err));
+    if (o->is_free_running && cd_oracle_has_values(o))
+        CD_TRY(cd_oracle_advance_free(o, before, err));
     return CDDP_OK;
 }

@@ -11,7 +11,8 @@
 #define LIMB_BITS 32
 #define LIMBS_MAX 72
 
-/* From the smallest subnormal to the largest finite value, plus 64 bits for 2^31 additions and a factor. */
+/* From the smallest subnormal to the largest finite value, plus 64 bits for 2^31 additions and a
+** factor. */
 static void range_of(cddp_dtype dtype, int32_t *exponent_min, size_t *limb_count)
 {
     bool is_double = dtype == CDDP_F64;
@@ -19,8 +20,8 @@ static void range_of(cddp_dtype dtype, int32_t *exponent_min, size_t *limb_count
     *limb_count = is_double ? 70 : 12;
 }
 
-cddp_status cd_wide_sum_init(cd_wide_sum *sum, const cddp_allocator *allocator, cddp_dtype dtype, size_t numel,
-                             cddp_error *err)
+cddp_status cd_wide_sum_init(cd_wide_sum *sum, const cddp_allocator *allocator, cddp_dtype dtype,
+                             size_t numel, cddp_error *err)
 {
     cd_wide_sum made = {.allocator = allocator, .numel = numel};
     range_of(dtype, &made.exponent_min, &made.limb_count);
@@ -61,7 +62,8 @@ static uint64_t take_apart(double value, int32_t *exponent)
     return (uint64_t)ldexp(fraction, 53);
 }
 
-/* Adds ± mantissa · 2^exponent (mantissa < 2^63) to a row of limbs. Bits below the row are zeros by construction. */
+/* Adds ± mantissa · 2^exponent (mantissa < 2^63) to a row of limbs. Bits below the row are zeros by
+** construction. */
 static void add_to_row(int64_t *row, int32_t bit, uint64_t mantissa, bool negative)
 {
     while (bit < 0) {
@@ -72,7 +74,8 @@ static void add_to_row(int64_t *row, int32_t bit, uint64_t mantissa, bool negati
     unsigned shift = (unsigned)bit % LIMB_BITS;
     uint64_t low = (mantissa & UINT32_MAX) << shift, high = (mantissa >> LIMB_BITS) << shift;
     uint64_t middle = (low >> LIMB_BITS) + (high & UINT32_MAX);
-    int64_t pieces[3] = {(int64_t)(low & UINT32_MAX), (int64_t)middle, (int64_t)(high >> LIMB_BITS)};
+    int64_t pieces[3] = {(int64_t)(low & UINT32_MAX), (int64_t)middle,
+                         (int64_t)(high >> LIMB_BITS)};
     for (size_t i = 0; i < 3; i++)
         if (pieces[i] != 0) row[limb + i] += negative ? -pieces[i] : pieces[i];
 }
@@ -102,7 +105,8 @@ void cd_wide_sum_push(cd_wide_sum *sum, const double *values)
     sum->push_count++;
 }
 
-/* Carries so that every limb but the top one lies in [0, 2^32). Division that rounds down, on signed limbs. */
+/* Carries so that every limb but the top one lies in [0, 2^32). Division that rounds down, on
+** signed limbs. */
 static void carry(int64_t *row, size_t count)
 {
     for (size_t i = 0; i + 1 < count; i++) {
@@ -120,8 +124,9 @@ static bool negate_when_negative(int64_t *row, size_t count)
     return true;
 }
 
-/* Rounds a carried, non-negative row to a double, to nearest with ties to even: 64 leading bits and a sticky one
-** are more than a double keeps, so the conversion rounds once and correctly (normal results). */
+/* Rounds a carried, non-negative row to a double, to nearest with ties to even: 64 leading bits and
+** a sticky one are more than a double keeps, so the conversion rounds once and correctly (normal
+** results). */
 static double row_to_double(const int64_t *row, size_t count, int32_t exponent_min)
 {
     size_t top = count;
@@ -183,7 +188,10 @@ double cd_wide_sum_residual(const cd_wide_sum *sum, size_t element, double actua
     return read_row(row, sum);
 }
 
-bool cd_wide_sum_is_finite(const cd_wide_sum *sum, size_t element) { return sum->low[element] != INT32_MIN; }
+bool cd_wide_sum_is_finite(const cd_wide_sum *sum, size_t element)
+{
+    return sum->low[element] != INT32_MIN;
+}
 
 bool cd_wide_sum_is_exact(const cd_wide_sum *sum, size_t element, int precision)
 {

@@ -3,13 +3,14 @@
 **
 ** See Note [Addends of the reference]
 **
-** Note [Addends of the reference]
-** The reference sum of link 1 is taken over single samples as long as computing them does not round: then nothing in
-** the batch can round either, and equality is bitwise. A sample's gradient that is itself a rounded sum (a module
-** used twice, a sum over positions) may be associated differently inside a batch, so its bits are not an addend of
-** the batch's gradient. Once the processor's flags show such rounding the addends are whole micro-batches, which
-** link 3 has shown to be the rank's own bits, and only sums over micro-steps and ranks are bounded. Where gradients are
-** cast to a narrower dtype as they are made, the cast rounds without a flag: there the caller says so (sample_wise). */
+** Note [Addends of the reference] The reference sum of link 1 is taken over single samples as long
+** as computing them does not round: then nothing in the batch can round either, and equality is
+** bitwise. A sample's gradient that is itself a rounded sum (a module used twice, a sum over
+** positions) may be associated differently inside a batch, so its bits are not an addend of the
+** batch's gradient. Once the processor's flags show such rounding the addends are whole
+** micro-batches, which link 3 has shown to be the rank's own bits, and only sums over micro-steps
+** and ranks are bounded. Where gradients are cast to a narrower dtype as they are made, the cast
+** rounds without a flag: there the caller says so (sample_wise). */
 #include "core/oracle/window.h"
 
 #include "core/base/alloc.h"
@@ -26,7 +27,8 @@ static void release_expected(cd_window_parameter *p)
 {
     if (p->expected.device == NULL) return;
     int64_t numel = cddp_tensor_numel(&p->expected);
-    p->expected.device->release(p->expected.device, p->expected.dtype, numel > 0 ? numel : 1, p->expected.storage);
+    p->expected.device->release(p->expected.device, p->expected.dtype, numel > 0 ? numel : 1,
+                                p->expected.storage);
     p->expected.device = NULL;
 }
 
@@ -37,7 +39,8 @@ static void release_parameters(cd_window *window)
         cd_wide_sum_fini(&window->parameters[i].contributions);
         release_expected(&window->parameters[i]);
     }
-    cd_release(window->allocator, window->parameters, window->parameter_count * sizeof *window->parameters);
+    cd_release(window->allocator, window->parameters,
+               window->parameter_count * sizeof *window->parameters);
     window->parameters = NULL;
     window->parameter_count = 0;
 }
@@ -65,18 +68,21 @@ static cddp_status make_expected(cd_window_parameter *p, const cddp_tensor *like
     void *storage = NULL;
     int64_t numel = cddp_tensor_numel(like);
     CD_TRY(like->device->allocate(like->device, like->dtype, numel > 0 ? numel : 1, &storage, err));
-    p->expected = cddp_tensor_of(like->device, storage, 0, like->dtype, like->sizes, like->dim_count);
+    p->expected =
+        cddp_tensor_of(like->device, storage, 0, like->dtype, like->sizes, like->dim_count);
     return CDDP_OK;
 }
 
-/* Whether its parameters have the sizes and dtypes of these: a rank may have registered them in another order. */
+/* Whether its parameters have the sizes and dtypes of these: a rank may have registered them in
+** another order. */
 static bool fits(const cd_window *w, const cd_start *start)
 {
     bool all = w->parameter_count == start->parameter_count;
     for (size_t i = 0; all && i < start->parameter_count; i++) {
         const cddp_tensor *mine = &w->parameters[i].expected, *theirs = &start->values[i];
         all = mine->dim_count == theirs->dim_count;
-        for (uint32_t d = 0; all && d < mine->dim_count; d++) all = mine->sizes[d] == theirs->sizes[d];
+        for (uint32_t d = 0; all && d < mine->dim_count; d++)
+            all = mine->sizes[d] == theirs->sizes[d];
         all = all && mine->device == theirs->device && mine->dtype == theirs->dtype;
     }
     return all;
@@ -88,7 +94,8 @@ static cddp_status make_parameters(cd_window *w, const cd_start *start, cddp_err
     release_parameters(w);
     w->parameters = cd_allocate_array(w->allocator, start->parameter_count, sizeof *w->parameters);
     if (w->parameters == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for the oracle's %zu parameters", start->parameter_count);
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for the oracle's %zu parameters",
+                       start->parameter_count);
     w->parameter_count = start->parameter_count;
     w->is_exact_device = is_exact_device(start);
     for (size_t i = 0; i < start->parameter_count; i++) {
@@ -97,7 +104,8 @@ static cddp_status make_parameters(cd_window *w, const cd_start *start, cddp_err
         CD_TRY(make_expected(p, &start->values[i], err));
         if (w->is_exact_device || !has_values(start)) continue;
         CD_TRY(cd_wide_sum_init(&p->samples, w->allocator, meta->dtype, (size_t)meta->numel, err));
-        CD_TRY(cd_wide_sum_init(&p->contributions, w->allocator, meta->dtype, (size_t)meta->numel, err));
+        CD_TRY(cd_wide_sum_init(&p->contributions, w->allocator, meta->dtype, (size_t)meta->numel,
+                                err));
     }
     return CDDP_OK;
 }
@@ -120,7 +128,8 @@ static cd_oracle_part part_of(const cd_oracle_reduction *reduction, uint32_t ran
     return (cd_oracle_part){rank, reduction->step, micro, CD_ORACLE_ALL, false};
 }
 
-static bool rank_contributes(const cd_start *start, const cd_oracle_reduction *reduction, uint32_t rank)
+static bool rank_contributes(const cd_start *start, const cd_oracle_reduction *reduction,
+                             uint32_t rank)
 {
     for (uint32_t m = reduction->micro_first; m <= reduction->micro_step; m++) {
         cd_oracle_part part = part_of(reduction, rank, m);
@@ -134,7 +143,8 @@ static bool is_averaged(const cd_oracle_reduction *r, uint32_t rank)
     return r->rank_count == 0 || (rank >= r->rank_first && rank - r->rank_first < r->rank_count);
 }
 
-/* Takes the gradients of one part, computed from nothing: who fired, and one addend of every parameter's sum. */
+/* Takes the gradients of one part, computed from nothing: who fired, and one addend of every
+** parameter's sum. */
 static cddp_status take_part(cd_window *w, const cd_start *start, cddp_error *err)
 {
     const cddp_grad *grads = start->engine->gradients(start->engine->self);
@@ -150,7 +160,8 @@ static cddp_status take_part(cd_window *w, const cd_start *start, cddp_error *er
     return CDDP_OK;
 }
 
-static cddp_status sum_samples(cd_window *w, const cd_start *start, const cd_oracle_part *whole, cddp_error *err)
+static cddp_status sum_samples(cd_window *w, const cd_start *start, const cd_oracle_part *whole,
+                               cddp_error *err)
 {
     const cd_oracle_engine *e = start->engine;
     uint32_t count = e->sample_count(e->self, whole);
@@ -188,12 +199,13 @@ static cddp_status load(const cd_start *start, cddp_error *err)
     const cd_oracle_engine *e = start->engine;
     CD_TRY(e->load(e->self, start->values, start->buffers, err));
     for (size_t i = 0; i < start->parameter_count; i++)
-        if (start->kept[i].kind != CDDP_GRAD_UNDEFINED) CD_TRY(e->set_gradient(e->self, i, &start->kept[i], err));
+        if (start->kept[i].kind != CDDP_GRAD_UNDEFINED)
+            CD_TRY(e->set_gradient(e->self, i, &start->kept[i], err));
     return CDDP_OK;
 }
 
-cddp_status cd_start_run_rank(const cd_start *start, const cd_oracle_reduction *reduction, uint32_t rank,
-                              cddp_error *err)
+cddp_status cd_start_run_rank(const cd_start *start, const cd_oracle_reduction *reduction,
+                              uint32_t rank, cddp_error *err)
 {
     CD_TRY(load(start, err));
     for (uint32_t m = reduction->micro_first; m <= reduction->micro_step; m++) {
@@ -204,8 +216,8 @@ cddp_status cd_start_run_rank(const cd_start *start, const cd_oracle_reduction *
     return CDDP_OK;
 }
 
-/* Cast first, then divide, one rounding each (HK-02). The quotient of a half type is computed in f64 first, which does
-** no harm: twice its precision and two bits more suffice. */
+/* Cast first, then divide, one rounding each (HK-02). The quotient of a half type is computed in
+** f64 first, which does no harm: twice its precision and two bits more suffice. */
 static void divide_in_wire(cd_window *w)
 {
     for (size_t i = 0; i < w->numbers.count; i++) {
@@ -216,9 +228,10 @@ static void divide_in_wire(cd_window *w)
     }
 }
 
-/* What a rank puts into the reduction of a parameter: its gradient, divided as declared by the device itself. */
-static cddp_status take_contribution(cd_window *w, const cd_oracle_parameter *meta, cd_window_parameter *p,
-                                     const cddp_grad *grad, cddp_error *err)
+/* What a rank puts into the reduction of a parameter: its gradient, divided as declared by the
+** device itself. */
+static cddp_status take_contribution(cd_window *w, const cd_oracle_parameter *meta,
+                                     cd_window_parameter *p, const cddp_grad *grad, cddp_error *err)
 {
     if (grad->kind == CDDP_GRAD_UNDEFINED || !w->counts) return CDDP_OK;
     const cddp_device *device = p->expected.device;
@@ -234,18 +247,22 @@ static cddp_status take_contribution(cd_window *w, const cd_oracle_parameter *me
         cd_wide_sum_push(&p->contributions, w->numbers.values);
         return CDDP_OK;
     }
-    if (!w->divided || is_sparse) CD_TRY(cd_numbers_read_gradient(&w->numbers, grad, p->contributions.numel, err));
+    if (!w->divided || is_sparse)
+        CD_TRY(cd_numbers_read_gradient(&w->numbers, grad, p->contributions.numel, err));
     if (w->divided) {
         if (is_sparse)
             CD_TRY(cd_numbers_write(&w->numbers, &p->expected, w->numbers.values, err));
         else
             CD_TRY(device->copy(&p->expected, &grad->value, NULL, err));
-        /* A sparse gradient is truly divided in place, whatever the path of the dense ones (SPA-02). */
-        bool truly = is_sparse || meta->path == CD_ORACLE_PATH_DELAYED || w->division == CD_ORACLE_DIVISION_TRUE;
+        /* A sparse gradient is truly divided in place, whatever the path of the dense ones
+        ** (SPA-02). */
+        bool truly = is_sparse || meta->path == CD_ORACLE_PATH_DELAYED ||
+                     w->division == CD_ORACLE_DIVISION_TRUE;
         if (truly)
             CD_TRY(device->divide(&p->expected, &p->expected, (int64_t)w->divisor, NULL, err));
         else
-            CD_TRY(device->multiply_reciprocal(&p->expected, &p->expected, (int64_t)w->divisor, NULL, err));
+            CD_TRY(device->multiply_reciprocal(&p->expected, &p->expected, (int64_t)w->divisor,
+                                               NULL, err));
         CD_TRY(cd_numbers_read(&w->numbers, &p->expected, err));
     }
     cd_wide_sum_push(&p->contributions, w->numbers.values);
@@ -261,8 +278,8 @@ static cddp_status take_all(cd_window *w, const cd_start *start, cddp_error *err
 }
 
 /* All micro-steps of a rank at once, or one by one and each from nothing. */
-static cddp_status sum_rank(cd_window *w, const cd_start *start, const cd_oracle_reduction *reduction, uint32_t rank,
-                            cddp_error *err)
+static cddp_status sum_rank(cd_window *w, const cd_start *start,
+                            const cd_oracle_reduction *reduction, uint32_t rank, cddp_error *err)
 {
     cd_oracle_reduction part = *reduction;
     for (uint32_t m = reduction->micro_first; m <= reduction->micro_step; m++) {
@@ -278,7 +295,8 @@ static cddp_status sum_rank(cd_window *w, const cd_start *start, const cd_oracle
 }
 
 /* Link 1's sums. Stops early when a sample turns out to round; the caller then starts again. */
-static cddp_status sum_all(cd_window *w, const cd_start *start, const cd_oracle_reduction *reduction, cddp_error *err)
+static cddp_status sum_all(cd_window *w, const cd_start *start,
+                           const cd_oracle_reduction *reduction, cddp_error *err)
 {
     bool started_single = !w->rounds;
     CD_TRY(clear_parameters(w, err));
@@ -296,18 +314,20 @@ static cddp_status sum_all(cd_window *w, const cd_start *start, const cd_oracle_
     return CDDP_OK;
 }
 
-bool cd_window_holds(const cd_window *window, const cd_start *start, const cd_oracle_reduction *reduction)
+bool cd_window_holds(const cd_window *window, const cd_start *start,
+                     const cd_oracle_reduction *reduction)
 {
     const cd_window *w = window;
     const cd_oracle_reduction *r = reduction;
-    return w->is_valid && w->step == r->step && w->micro_first == r->micro_first && w->micro_step == r->micro_step &&
-           w->rank_first == r->rank_first && w->rank_count == r->rank_count &&
-           w->divisor == r->divisor && w->division == r->division && w->wire == r->wire &&
-           w->loss_scale == r->loss_scale && w->digest == start->digest;
+    return w->is_valid && w->step == r->step && w->micro_first == r->micro_first &&
+           w->micro_step == r->micro_step && w->rank_first == r->rank_first &&
+           w->rank_count == r->rank_count && w->divisor == r->divisor &&
+           w->division == r->division && w->wire == r->wire && w->loss_scale == r->loss_scale &&
+           w->digest == start->digest;
 }
 
-cddp_status cd_window_compute(cd_window *window, const cd_start *start, const cd_oracle_reduction *reduction,
-                              cddp_error *err)
+cddp_status cd_window_compute(cd_window *window, const cd_start *start,
+                              const cd_oracle_reduction *reduction, cddp_error *err)
 {
     cd_window *w = window;
     if (cd_window_holds(w, start, reduction)) return CDDP_OK;
@@ -334,7 +354,8 @@ cddp_status cd_window_compute(cd_window *window, const cd_start *start, const cd
     if (started_single && w->rounds) CD_TRY(sum_all(w, start, reduction, err));
     for (uint32_t rank = 0; rank < start->world_size; rank++) {
         w->counts = is_averaged(reduction, rank);
-        if (w->counts && rank_contributes(start, reduction, rank)) CD_TRY(sum_rank(w, start, reduction, rank, err));
+        if (w->counts && rank_contributes(start, reduction, rank))
+            CD_TRY(sum_rank(w, start, reduction, rank, err));
     }
     for (size_t i = 0; w->is_exact_device && i < w->parameter_count; i++) {
         const cddp_tensor *t = &w->parameters[i].expected;
@@ -350,8 +371,8 @@ void cd_window_release_locals(cd_window *window)
     window->has_locals = false;
 }
 
-static cddp_status fill_locals(cd_locals *locals, const cd_start *start, const cd_oracle_reduction *reduction,
-                               cddp_error *err)
+static cddp_status fill_locals(cd_locals *locals, const cd_start *start,
+                               const cd_oracle_reduction *reduction, cddp_error *err)
 {
     cd_numbers numbers = {.allocator = locals->allocator};
     const cd_oracle_engine *e = start->engine;
@@ -368,7 +389,8 @@ static cddp_status fill_locals(cd_locals *locals, const cd_start *start, const c
                 size_t numel = locals->offsets[i + 1] - locals->offsets[i];
                 *cd_locals_presence(locals, r, m, i) = grads[i].kind != CDDP_GRAD_UNDEFINED;
                 CD_TRY_OUT(cd_numbers_read_gradient(&numbers, &grads[i], numel, err));
-                for (size_t j = 0; j < numel; j++) cd_locals_get(locals, r, m, i)[j] = numbers.values[j];
+                for (size_t j = 0; j < numel; j++)
+                    cd_locals_get(locals, r, m, i)[j] = numbers.values[j];
             }
         }
     }
@@ -377,8 +399,8 @@ out:
     return status;
 }
 
-cddp_status cd_window_gather(cd_window *window, const cd_start *start, const cd_oracle_reduction *reduction,
-                             cddp_error *err)
+cddp_status cd_window_gather(cd_window *window, const cd_start *start,
+                             const cd_oracle_reduction *reduction, cddp_error *err)
 {
     window->locals.offsets = start->offsets; /* of a rank that is still there */
     if (window->has_locals) return CDDP_OK;
@@ -393,6 +415,7 @@ cddp_status cd_window_gather(cd_window *window, const cd_start *start, const cd_
     window->has_locals = true;
     cddp_status status = fill_locals(&window->locals, start, reduction, err);
     if (status == CDDP_OK) cd_locals_close(&window->locals);
-    if (status != CDDP_OK) cd_window_release_locals(window); /* half of them would explain wrongly */
+    /* half of them would explain wrongly */
+    if (status != CDDP_OK) cd_window_release_locals(window);
     return status;
 }

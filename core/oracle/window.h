@@ -27,8 +27,8 @@ typedef struct cd_start {
 
 typedef struct cd_window_parameter {
     cd_wide_sum samples; /* Σ over samples of all ranks: link 1 */
-    cd_wide_sum
-        contributions;    /* Σ over ranks of what each puts in, already divided when the division is known: link 2 */
+    /* Σ over ranks of what each puts in, already divided when the division is known: link 2 */
+    cd_wide_sum contributions;
     cddp_tensor expected; /* exact devices: the whole expected form, contiguous */
     bool fired;           /* somebody's backward gave it a gradient */
 } cd_window_parameter;
@@ -39,7 +39,8 @@ typedef struct cd_window {
     size_t parameter_count;
     cd_numbers numbers;
     bool is_valid, is_exact_device, divided; /* divided: contributions hold divided values */
-    bool rounds; /* a sample's own computation was seen to round: sums are then taken over whole micro-batches */
+    /* a sample's own computation was seen to round: sums are then taken over whole micro-batches */
+    bool rounds;
     bool counts; /* the rank at hand is averaged; of another one only who fired matters */
     uint32_t contributors, parts;
     cd_locals locals; /* every rank's gradients of this reduction, once an error asked for them */
@@ -57,14 +58,16 @@ typedef struct cd_window {
 void cd_window_init(cd_window *window, const cddp_allocator *allocator);
 void cd_window_fini(cd_window *window);
 /* Does nothing when the window already holds this reduction from this start. */
-cddp_status cd_window_compute(cd_window *window, const cd_start *start, const cd_oracle_reduction *reduction,
-                              cddp_error *err);
-/* Every rank's gradients of every micro-step, for explaining an error: once for a window, into its locals. */
-cddp_status cd_window_gather(cd_window *window, const cd_start *start, const cd_oracle_reduction *reduction,
-                             cddp_error *err);
+cddp_status cd_window_compute(cd_window *window, const cd_start *start,
+                              const cd_oracle_reduction *reduction, cddp_error *err);
+/* Every rank's gradients of every micro-step, for explaining an error: once for a window, into its
+** locals. */
+cddp_status cd_window_gather(cd_window *window, const cd_start *start,
+                             const cd_oracle_reduction *reduction, cddp_error *err);
 void cd_window_release_locals(cd_window *window);
 /* Whether the window already holds this reduction from this start. */
-bool cd_window_holds(const cd_window *window, const cd_start *start, const cd_oracle_reduction *reduction);
+bool cd_window_holds(const cd_window *window, const cd_start *start,
+                     const cd_oracle_reduction *reduction);
 /* The replica's gradients after all of a rank's micro-steps of the reduction. */
-cddp_status cd_start_run_rank(const cd_start *start, const cd_oracle_reduction *reduction, uint32_t rank,
-                              cddp_error *err);
+cddp_status cd_start_run_rank(const cd_start *start, const cd_oracle_reduction *reduction,
+                              uint32_t rank, cddp_error *err);

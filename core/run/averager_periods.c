@@ -16,14 +16,16 @@ uint32_t cd_plan_read_levels(const char *text, cd_plan_level levels[CD_PLAN_LEVE
         char *end = NULL;
         const cd_plan_level *last = count > 0 ? &levels[count - 1] : NULL;
         const unsigned long long period = strtoull(at, &end, 10);
-        if (end == at || *at == '-' || period == 0 || (last != NULL && (period <= last->period || last->ranks == 0))) {
+        if (end == at || *at == '-' || period == 0 ||
+            (last != NULL && (period <= last->period || last->ranks == 0))) {
             return 0;
         }
         unsigned long ranks = 0;
         if (*end == ':') {
             at = end + 1;
             ranks = strtoul(at, &end, 10);
-            if (end == at || *at == '-' || ranks == 0 || ranks > 4096 || (last != NULL && (ranks <= last->ranks || ranks % last->ranks != 0))) {
+            if (end == at || *at == '-' || ranks == 0 || ranks > 4096 ||
+                (last != NULL && (ranks <= last->ranks || ranks % last->ranks != 0))) {
                 return 0;
             }
         }
@@ -43,7 +45,8 @@ bool cd_plan_read_period(const char *text, char pattern[CD_PLAN_PATTERN_BYTES], 
 {
     const char *equals = strrchr(text, '=');
     char *end = NULL;
-    if (equals == NULL || equals == text || (size_t)(equals - text) >= CD_PLAN_PATTERN_BYTES || equals[1] < '0' || equals[1] > '9') {
+    if (equals == NULL || equals == text || (size_t)(equals - text) >= CD_PLAN_PATTERN_BYTES ||
+        equals[1] < '0' || equals[1] > '9') {
         return false;
     }
     *period = strtoull(equals + 1, &end, 10);

@@ -1,16 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The model averager of a scenario: it averages (core/hooks/averager.c), and what it did is judged.
 **
-** Two things follow from the plan alone, by arithmetic of their own and not from what the averager says:
+** Two things follow from the plan alone, by arithmetic of their own and not from what the averager
+** says:
 **
-**   who must agree   gradients in the blocks over which the hook reduces; parameters where gradients and state agreed, and
-**                    after an average in its block; optimizer state, which is not averaged (AVG-02), where gradients
-**                    always did. Told with an agreement event before the step: I-PARAMEQ, I-GRADEQ and I-HOOK go by it;
-**   what is kept     an average keeps the sum over the ranks: Σ before = Σ after, of parameters with signs; and between
-**                    averages everything stays as it is. With agreement in blocks that is the mean. Stated as laws,
-**                    which I-HOOK judges.
+**   who must agree   gradients in the blocks over which the hook reduces; parameters where
+**                    gradients and state agreed, and after an average in its block; optimizer
+**                    state, which is not averaged (AVG-02), where gradients always did. Told with
+**                    an agreement event before the step: I-PARAMEQ, I-GRADEQ and I-HOOK go by it;
+**   what is kept     an average keeps the sum over the ranks: Σ before = Σ after, of parameters
+**                    with signs; and between averages everything stays as it is. With agreement in
+**                    blocks that is the mean. Stated as laws, which I-HOOK judges.
 **
-** The sum may be off by the division and the additions of W terms, and by the way back into the parameter's dtype: per rank
+** The sum may be off by the division and the additions of W terms, and by the way back into the
+** parameter's dtype: per rank
 ** (γ(W) + 2u)·Σ|p| + 2·least per element, u and least of the dtype, and 2^-52 per addition here. Between averages nothing
 ** rounds.
 **
@@ -76,9 +79,11 @@ static cddp_status read_periods(cd_trainer *t, struct cd_averaging *a, cddp_erro
             char pattern[CD_PLAN_PATTERN_BYTES];
             uint64_t period = 0;
             if (!cd_plan_read_period(periods->items[k], pattern, &period)) {
-                return cd_fail(err, CDDP_E_CONFIG, "averager.periods: '%s' is not pattern=period", periods->items[k]);
+                return cd_fail(err, CDDP_E_CONFIG, "averager.periods: '%s' is not pattern=period",
+                               periods->items[k]);
             }
-            a->periods[i] = cd_pattern_matches(pattern, module->parameters[i].name) ? period : a->periods[i];
+            a->periods[i] =
+                cd_pattern_matches(pattern, module->parameters[i].name) ? period : a->periods[i];
         }
     }
     return CDDP_OK;
@@ -160,7 +165,8 @@ static uint32_t due_at(const cd_trainer *t, uint64_t step)
 static uint32_t due_of(const cd_trainer *t, size_t parameter)
 {
     const struct cd_averaging *a = t->averaging;
-    const uint64_t own = a->periods != NULL ? a->periods[parameter] : 0, warmup = t->settings.averager.warmup_steps;
+    const uint64_t own = a->periods != NULL ? a->periods[parameter] : 0,
+                   warmup = t->settings.averager.warmup_steps;
     if (own == 0) {
         return a->due;
     }
@@ -200,12 +206,14 @@ void cd_trainer_tell_agreement(cd_trainer *t)
     a->due = due_at(t, t->step);
     const uint32_t stepped = least_of(a->parameters, a->state);
     a->parameters = a->due > stepped ? a->due : stepped;
-    CD_EMIT(t->tracer, agreement, NULL, .gradients = a->gradients, .parameters = a->parameters, .state = a->state);
+    CD_EMIT(t->tracer, agreement, NULL, .gradients = a->gradients, .parameters = a->parameters,
+            .state = a->state);
     for (size_t i = 0; a->periods != NULL && i < a->parameter_count; i++) {
         const uint32_t before = least_of(a->agreed[i], a->state), due = due_of(t, i);
         a->agreed[i] = due > before ? due : before;
         if (a->agreed[i] != a->parameters) {
-            CD_EMIT(t->tracer, agreement, NULL, .gradients = a->gradients, .parameters = a->agreed[i], .state = a->state, .ordinal = (int64_t)i + 1);
+            CD_EMIT(t->tracer, agreement, NULL, .gradients = a->gradients,
+                    .parameters = a->agreed[i], .state = a->state, .ordinal = (int64_t)i + 1);
         }
     }
 }
@@ -251,7 +259,8 @@ static cddp_status sum_parameters(const cd_trainer *t, signed_sums *sums, cddp_e
         for (size_t k = 0; k < a->numbers.count; k++, place++) {
             const double x = a->numbers.values[k];
             s->sum += cd_host_sign(place) * x;
-            s->bound += (rounding + 0x1p-52 * (double)place) * fabs(x) + 2 * cd_host_least(p->dtype);
+            s->bound +=
+                (rounding + 0x1p-52 * (double)place) * fabs(x) + 2 * cd_host_least(p->dtype);
         }
     }
     *sums = found;
@@ -272,11 +281,14 @@ static cddp_status state_laws(cd_trainer *t, const signed_sums *before, cddp_err
     signed_sums after;
     CD_TRY(sum_parameters(t, &after, err));
     if (before->kept.parameters > 0) {
-        tell_law(t, (cddp_law){sizeof(cddp_law), "parameters stay as they are between averages", -1, before->kept.sum, after.kept.sum, 0, false});
+        tell_law(t, (cddp_law){sizeof(cddp_law), "parameters stay as they are between averages", -1,
+                               before->kept.sum, after.kept.sum, 0, false});
     }
     if (before->averaged.parameters > 0) {
-        tell_law(t, (cddp_law){sizeof(cddp_law), "an average keeps the sum of the parameters over the ranks", -1, before->averaged.sum, after.averaged.sum,
-                               before->averaged.bound, true});
+        tell_law(t, (cddp_law){sizeof(cddp_law),
+                               "an average keeps the sum of the parameters over the ranks", -1,
+                               before->averaged.sum, after.averaged.sum, before->averaged.bound,
+                               true});
     }
     return CDDP_OK;
 }
@@ -301,7 +313,8 @@ cddp_status cd_trainer_average(cd_trainer *t, cddp_error *err)
 
 /* ---- checkpoint ---- */
 
-cddp_status cd_trainer_save_averager(const cd_trainer *t, const cddp_state_writer *writer, cddp_error *err)
+cddp_status cd_trainer_save_averager(const cd_trainer *t, const cddp_state_writer *writer,
+                                     cddp_error *err)
 {
     const struct cd_averaging *a = t->averaging;
     if (a == NULL) {
@@ -309,10 +322,13 @@ cddp_status cd_trainer_save_averager(const cd_trainer *t, const cddp_state_write
     }
     const uint64_t words[3] = {cd_averager_get_step(a->averager), a->parameters, a->state};
     CD_TRY(cd_state_put(writer, "averager", words, sizeof words, err));
-    return a->agreed != NULL ? cd_state_put(writer, "agreed", a->agreed, a->parameter_count * sizeof *a->agreed, err) : CDDP_OK;
+    return a->agreed != NULL ? cd_state_put(writer, "agreed", a->agreed,
+                                            a->parameter_count * sizeof *a->agreed, err)
+                             : CDDP_OK;
 }
 
-cddp_status cd_trainer_load_averager(cd_trainer *t, const cddp_state_reader *reader, cddp_error *err)
+cddp_status cd_trainer_load_averager(cd_trainer *t, const cddp_state_reader *reader,
+                                     cddp_error *err)
 {
     uint64_t words[3];
     if (t->averaging == NULL) {
@@ -323,7 +339,8 @@ cddp_status cd_trainer_load_averager(cd_trainer *t, const cddp_state_reader *rea
     t->averaging->parameters = (uint32_t)words[1];
     t->averaging->state = (uint32_t)words[2];
     if (t->averaging->agreed != NULL) {
-        CD_TRY(cd_state_get(reader, "agreed", t->averaging->agreed, t->averaging->parameter_count * sizeof *t->averaging->agreed, err));
+        CD_TRY(cd_state_get(reader, "agreed", t->averaging->agreed,
+                            t->averaging->parameter_count * sizeof *t->averaging->agreed, err));
     }
     return CDDP_OK;
 }

@@ -15,15 +15,13 @@ void cd_blob_fini(cd_blob *blob)
     blob->used = blob->capacity = blob->cursor = 0;
 }
 
-void cd_blob_clear(cd_blob *blob)
-{
-    blob->used = blob->cursor = blob->missing = 0;
-}
+void cd_blob_clear(cd_blob *blob) { blob->used = blob->cursor = blob->missing = 0; }
 
 static bool blob_write(void *context, const void *bytes, size_t byte_count)
 {
     cd_blob *blob = context;
-    if (!cd_vec_grow(blob->allocator, (void **)&blob->bytes, &blob->capacity, blob->used + byte_count + 1, 1)) {
+    if (!cd_vec_grow(blob->allocator, (void **)&blob->bytes, &blob->capacity,
+                     blob->used + byte_count + 1, 1)) {
         blob->missing = byte_count;
         return false;
     }
@@ -47,10 +45,7 @@ static bool blob_read(void *context, void *bytes, size_t byte_count)
     return true;
 }
 
-cddp_state_writer cd_blob_writer(cd_blob *blob)
-{
-    return (cddp_state_writer){blob, blob_write};
-}
+cddp_state_writer cd_blob_writer(cd_blob *blob) { return (cddp_state_writer){blob, blob_write}; }
 
 cddp_status cd_blob_end(const cd_blob *blob, cddp_status written, cddp_error *err)
 {
@@ -67,10 +62,7 @@ cddp_state_reader cd_blob_reader(cd_blob *blob)
     return (cddp_state_reader){blob, blob_read};
 }
 
-uint64_t cd_blob_digest(const cd_blob *blob)
-{
-    return cd_hash64(blob->bytes, blob->used, 0);
-}
+uint64_t cd_blob_digest(const cd_blob *blob) { return cd_hash64(blob->bytes, blob->used, 0); }
 
 static size_t tensor_bytes(const cddp_tensor *tensor)
 {
@@ -80,7 +72,8 @@ static size_t tensor_bytes(const cddp_tensor *tensor)
 cddp_status cd_blob_push_tensor(cd_blob *blob, const cddp_tensor *tensor, cddp_error *err)
 {
     const size_t bytes = tensor_bytes(tensor);
-    if (!cd_vec_grow(blob->allocator, (void **)&blob->bytes, &blob->capacity, blob->used + bytes + 1, 1)) {
+    if (!cd_vec_grow(blob->allocator, (void **)&blob->bytes, &blob->capacity,
+                     blob->used + bytes + 1, 1)) {
         return cd_fail(err, CDDP_E_NOMEM, "no memory to save %zu bytes", bytes);
     }
     if (bytes > 0) {
@@ -94,7 +87,8 @@ cddp_status cd_blob_pop_tensor(cd_blob *blob, const cddp_tensor *tensor, cddp_er
 {
     const size_t bytes = tensor_bytes(tensor);
     if (bytes > blob->used - blob->cursor) {
-        return cd_fail(err, CDDP_E_CORRUPT, "the saved state ends %zu bytes early", bytes - (blob->used - blob->cursor));
+        return cd_fail(err, CDDP_E_CORRUPT, "the saved state ends %zu bytes early",
+                       bytes - (blob->used - blob->cursor));
     }
     if (bytes > 0) {
         CD_TRY(tensor->device->write(tensor, blob->bytes + blob->cursor, bytes, err));

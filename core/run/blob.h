@@ -10,14 +10,17 @@ typedef struct cd_blob {
     size_t missing; /* bytes of the write that there was no memory for; 0: none */
 } cd_blob;
 
-void cd_blob_fini(cd_blob *blob); /* accepts a zeroed blob */
+void cd_blob_fini(cd_blob *blob);  /* accepts a zeroed blob */
 void cd_blob_clear(cd_blob *blob); /* forgets the content, keeps the memory */
 cddp_state_writer cd_blob_writer(cd_blob *blob);
-/* What somebody returned who wrote through the writer, who cannot know why it failed: for want of memory. */
+/* What somebody returned who wrote through the writer, who cannot know why it failed: for want of
+** memory. */
 cddp_status cd_blob_end(const cd_blob *blob, cddp_status written, cddp_error *err) CDDP_MUST_CHECK;
 /* From the start. */
 cddp_state_reader cd_blob_reader(cd_blob *blob);
 uint64_t cd_blob_digest(const cd_blob *blob);
 /* Content of a tensor, in logical order. */
-cddp_status cd_blob_push_tensor(cd_blob *blob, const cddp_tensor *tensor, cddp_error *err) CDDP_MUST_CHECK;
-cddp_status cd_blob_pop_tensor(cd_blob *blob, const cddp_tensor *tensor, cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_blob_push_tensor(cd_blob *blob, const cddp_tensor *tensor,
+                                cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_blob_pop_tensor(cd_blob *blob, const cddp_tensor *tensor,
+                               cddp_error *err) CDDP_MUST_CHECK;

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Saving a trainer, throwing it away and loading it: everything that the rest of the training depends on.
+/* Saving a trainer, throwing it away and loading it: everything that the rest of the training
+** depends on.
 **
-** Saved, in this order: parameters, buffers, optimizers, the hook's state, the loss scaler, the averager's step. The sampler and the
-** learning rates are functions of the step and need no state; the reducer starts again with its first layout.
+** Saved, in this order: parameters, buffers, optimizers, the hook's state, the loss scaler, the
+** averager's step. The sampler and the learning rates are functions of the step and need no state;
+** the reducer starts again with its first layout.
 **
-** What nobody can look into, the states of hook, scaler and averager, is told by the bytes that it would save at that moment: whoever
-** loads less than he saved has other bytes afterwards.
+** What nobody can look into, the states of hook, scaler and averager, is told by the bytes that it
+** would save at that moment: whoever loads less than he saved has other bytes afterwards.
 */
 #include "core/run/trainer.h"
 
@@ -75,7 +77,8 @@ static cddp_status load(cd_trainer *t, cddp_error *err)
     return CDDP_OK;
 }
 
-static cddp_status tell_state(cd_trainer *t, cd_moment moment, int64_t what, cddp_status (*save_part)(cd_trainer *, cd_blob *, cddp_error *),
+static cddp_status tell_state(cd_trainer *t, cd_moment moment, int64_t what,
+                              cddp_status (*save_part)(cd_trainer *, cd_blob *, cddp_error *),
                               cddp_error *err)
 {
     if (!cd_tracer_wants_digest(t->tracer)) {
@@ -84,8 +87,8 @@ static cddp_status tell_state(cd_trainer *t, cd_moment moment, int64_t what, cdd
     cd_blob_clear(&t->part);
     CD_TRY(save_part(t, &t->part, err));
     if (t->part.used > 0) {
-        CD_EMIT(t->tracer, value, "", .what = what, .moment = moment, .presence = 2, .digest = (int64_t)cd_blob_digest(&t->part), .param = -1,
-                .nonfinite = -1);
+        CD_EMIT(t->tracer, value, "", .what = what, .moment = moment, .presence = 2,
+                .digest = (int64_t)cd_blob_digest(&t->part), .param = -1, .nonfinite = -1);
     }
     return CDDP_OK;
 }
@@ -93,8 +96,9 @@ static cddp_status tell_state(cd_trainer *t, cd_moment moment, int64_t what, cdd
 static cddp_status tell(cd_trainer *t, bool loaded, uint32_t steps_done, cddp_error *err)
 {
     const cd_moment moment = loaded ? CD_MOMENT_RESUME : CD_MOMENT_CHECKPOINT;
-    CD_EMIT(t->tracer, checkpoint, "parameters, buffers, optimizers, hook, scaler, averager", .loaded = loaded,
-            .digest = (int64_t)cd_blob_digest(&t->checkpoint), .step = steps_done);
+    CD_EMIT(t->tracer, checkpoint, "parameters, buffers, optimizers, hook, scaler, averager",
+            .loaded = loaded, .digest = (int64_t)cd_blob_digest(&t->checkpoint),
+            .step = steps_done);
     CD_TRY(cd_trainer_tell_parameters(t, moment, err));
     CD_TRY(cd_trainer_tell_buffers(t, moment, err));
     CD_TRY(cd_trainer_tell_optimizers(t, moment, err));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which comm hook a rank's settings choose, under any of the three ways to say it: ddp.comm_hook, hook.name, and
-** Accelerate's words.
+/* Which comm hook a rank's settings choose, under any of the three ways to say it: ddp.comm_hook,
+** hook.name, and Accelerate's words.
 */
 #pragma once
 #include "cddp/plan.h"
@@ -12,8 +12,8 @@ typedef struct cd_chosen_hook {
     const char *options; /* or NULL; borrowed from the settings */
 } cd_chosen_hook;
 
-/* How many reductions the chosen hook begins with that are to be exactly those of the allreduce hook (PSG-04, LSG-01); 0 under a wrapper,
-** and for all other hooks. */
+/* How many reductions the chosen hook begins with that are to be exactly those of the allreduce
+** hook (PSG-04, LSG-01); 0 under a wrapper, and for all other hooks. */
 uint64_t cd_chosen_hook_exact_reductions(const cd_chosen_hook *chosen);
 
 /* Fills *chosen, which the pointers may point into: it must not be copied. */

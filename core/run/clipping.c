@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Clipping after the reduction, and whose norm it goes by.
 **
-** Note [Whose norm]
-** After a reduction every rank holds all gradients, so the norm of what it holds is the total (no clip.group). Who steps only a part of them,
-** as with a sharded optimizer, may add the squares of that part to those of the others: over all ranks that is the same total.
-** Over fewer ranks, or over none, it is too small. A gradient whose optimizer is not sharded is part of what every rank
-** steps: added up over a group it counts once for each rank (ZOO-127). The program does what the plan says; whether its norm
-** is that of all gradients, each once, is judged by the oracle (link 13) and told by I-STEP.
+** Note [Whose norm] After a reduction every rank holds all gradients, so the norm of what it holds
+** is the total (no clip.group). Who steps only a part of them, as with a sharded optimizer, may add
+** the squares of that part to those of the others: over all ranks that is the same total. Over
+** fewer ranks, or over none, it is too small. A gradient whose optimizer is not sharded is part of
+** what every rank steps: added up over a group it counts once for each rank (ZOO-127). The program
+** does what the plan says; whether its norm is that of all gradients, each once, is judged by the
+** oracle (link 13) and told by I-STEP.
 */
 #include "core/run/trainer.h"
 
@@ -18,13 +19,14 @@
 #include <string.h>
 
 struct cd_clipping {
-    cddp_group *group;   /* over which squares are added; NULL: over none */
-    bool takes_own;      /* of what this rank steps; else of all that it holds */
-    uint32_t *ranks;     /* (rank_count of world) whose parts enter */
+    cddp_group *group; /* over which squares are added; NULL: over none */
+    bool takes_own;    /* of what this rank steps; else of all that it holds */
+    uint32_t *ranks;   /* (rank_count of world) whose parts enter */
     uint32_t rank_count;
-    const cddp_grad **own; /* (own_count of grad_count) of what is stepped, in the order of the slots */
+    /* (own_count of grad_count) of what is stepped, in the order of the slots */
+    const cddp_grad **own;
     size_t own_count;
-    cddp_tensor sum;     /* (1), owned */
+    cddp_tensor sum; /* (1), owned */
 };
 
 static void destroy(cd_trainer *t, struct cd_clipping *c)
@@ -70,7 +72,8 @@ static void find_ranks(const cd_trainer *t, struct cd_clipping *c)
     }
     for (size_t i = 0; i < t->plan->group_count; i++) {
         const cddp_u32_list *members = &t->plan->groups[i].members;
-        if (t->plan->groups[i].name != NULL && strcmp(t->plan->groups[i].name, name) == 0 && members->count > 0) {
+        if (t->plan->groups[i].name != NULL && strcmp(t->plan->groups[i].name, name) == 0 &&
+            members->count > 0) {
             memcpy(c->ranks, members->items, members->count * sizeof *c->ranks);
         }
     }
@@ -148,8 +151,8 @@ static cddp_status find_norm(cd_trainer *t, double *norm, cddp_error *err)
             CD_TRY(cd_shard_take_gradients(t->replica->optimizers[i].shard, err));
         }
     }
-    CD_TRY(cd_clip_add_squares(c->takes_own ? c->own : (const cddp_grad *const *)t->grads, c->takes_own ? c->own_count : t->grad_count,
-                               &squares, err));
+    CD_TRY(cd_clip_add_squares(c->takes_own ? c->own : (const cddp_grad *const *)t->grads,
+                               c->takes_own ? c->own_count : t->grad_count, &squares, err));
     if (c->group != NULL) {
         CD_TRY(add_over_group(c, &squares, err));
     }

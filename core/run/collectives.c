@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Groups and collectives of the training program itself: what real jobs do between the reducer's operations.
+/* Groups and collectives of the training program itself: what real jobs do between the reducer's
+** operations.
 **
-** Element i of what rank r of the world gives is r mod 4 + 1 + i mod 3, on devices that hold numbers and complete what they
-** begin: so every element of the result is known without asking anybody, and an element too far, a rank too few and a
-** reduction that is not heeded give other numbers. With the oracle the result is compared with that, told as link 11
-** (I-COLL). Sums, products and averages of such numbers round seldom: where nothing rounds the bound is 0, otherwise it is
-** γ(W + 1) times the size of the result, which all terms together have, since they are positive.
+** Element i of what rank r of the world gives is r mod 4 + 1 + i mod 3, on devices that hold
+** numbers and complete what they begin: so every element of the result is known without asking
+** anybody, and an element too far, a rank too few and a reduction that is not heeded give other
+** numbers. With the oracle the result is compared with that, told as link 11 (I-COLL). Sums,
+** products and averages of such numbers round seldom: where nothing rounds the bound is 0,
+** otherwise it is γ(W + 1) times the size of the result, which all terms together have, since they
+** are positive.
 */
 #include "core/run/trainer.h"
 
@@ -32,7 +35,8 @@ static bool group_position(const cd_trainer *t, const cddp_plan_group *group, ui
     return group->members.count == 0;
 }
 
-static cddp_status open_one(cd_trainer *t, const cddp_plan_group *planned, cddp_group **group, cddp_error *err)
+static cddp_status open_one(cd_trainer *t, const cddp_plan_group *planned, cddp_group **group,
+                            cddp_error *err)
 {
     cddp_status status = CDDP_OK;
     uint32_t position;
@@ -48,12 +52,20 @@ static cddp_status open_one(cd_trainer *t, const cddp_plan_group *planned, cddp_
     for (uint32_t i = 0; i < count && i < world; i++) {
         members[i] = planned->members.count > 0 ? planned->members.items[i] : i;
     }
-    const cddp_group_options options = {
-        .sequence_start = t->plan->world.sequence_start,
-        .size = sizeof options, .backend = t->options.backend, .rank = t->rank, .tracer = t->tracer,
-        .spec = {.size = sizeof options.spec, .name = planned->name, .group_rank = position, .group_size = count,
-                 .members = members, .timeout_ns = t->plan->world.timeout_ms * 1000000u,
-                 .in_flight_max = (uint32_t)t->plan->world.in_flight_max, .options = t->plan->world.backend_options}};
+    const cddp_group_options options = {.sequence_start = t->plan->world.sequence_start,
+                                        .size = sizeof options,
+                                        .backend = t->options.backend,
+                                        .rank = t->rank,
+                                        .tracer = t->tracer,
+                                        .spec = {.size = sizeof options.spec,
+                                                 .name = planned->name,
+                                                 .group_rank = position,
+                                                 .group_size = count,
+                                                 .members = members,
+                                                 .timeout_ns = t->plan->world.timeout_ms * 1000000u,
+                                                 .in_flight_max =
+                                                     (uint32_t)t->plan->world.in_flight_max,
+                                                 .options = t->plan->world.backend_options}};
     CD_TRY_OUT(cddp_group_create(&options, group, err));
 out:
     cd_release(t->allocator, members, world * sizeof *members);
@@ -111,7 +123,8 @@ typedef struct own {
     cddp_dtype dtype;
     uint32_t size, me, root; /* root: or the other rank of a message */
     int64_t numel;
-    double reduced[VALUE_PERIOD]; /* of a reduction, elements 0, 1, … of its result, which then come again */
+    /* of a reduction, elements 0, 1, … of its result, which then come again */
+    double reduced[VALUE_PERIOD];
 } own;
 
 static double value_of(const own *c, uint32_t member, int64_t i)
@@ -124,13 +137,20 @@ static double value_of(const own *c, uint32_t member, int64_t i)
 static double combine(cddp_red_op op, double a, double b)
 {
     switch (op) {
-    case CDDP_RED_PRODUCT: return a * b;
-    case CDDP_RED_MIN: return a < b ? a : b;
-    case CDDP_RED_MAX: return a > b ? a : b;
-    case CDDP_RED_BAND: return (double)((uint64_t)a & (uint64_t)b);
-    case CDDP_RED_BOR: return (double)((uint64_t)a | (uint64_t)b);
-    case CDDP_RED_BXOR: return (double)((uint64_t)a ^ (uint64_t)b);
-    default: return a + b;
+    case CDDP_RED_PRODUCT:
+        return a * b;
+    case CDDP_RED_MIN:
+        return a < b ? a : b;
+    case CDDP_RED_MAX:
+        return a > b ? a : b;
+    case CDDP_RED_BAND:
+        return (double)((uint64_t)a & (uint64_t)b);
+    case CDDP_RED_BOR:
+        return (double)((uint64_t)a | (uint64_t)b);
+    case CDDP_RED_BXOR:
+        return (double)((uint64_t)a ^ (uint64_t)b);
+    default:
+        return a + b;
     }
 }
 
@@ -150,13 +170,19 @@ static double expected_of(const own *c, int64_t i)
 {
     switch (c->op) {
     case CDDP_OP_ALLREDUCE:
-    case CDDP_OP_REDUCE: return c->reduced[i % VALUE_PERIOD];
-    case CDDP_OP_REDUCE_SCATTER: return c->reduced[(c->me * c->numel + i) % VALUE_PERIOD];
+    case CDDP_OP_REDUCE:
+        return c->reduced[i % VALUE_PERIOD];
+    case CDDP_OP_REDUCE_SCATTER:
+        return c->reduced[(c->me * c->numel + i) % VALUE_PERIOD];
     case CDDP_OP_ALLGATHER:
-    case CDDP_OP_GATHER: return value_of(c, (uint32_t)(i / c->numel), i % c->numel);
-    case CDDP_OP_ALLTOALL: return value_of(c, (uint32_t)(i / c->numel), c->me * c->numel + i % c->numel);
-    case CDDP_OP_SCATTER: return value_of(c, c->root, c->me * c->numel + i);
-    default: return value_of(c, c->root, i);
+    case CDDP_OP_GATHER:
+        return value_of(c, (uint32_t)(i / c->numel), i % c->numel);
+    case CDDP_OP_ALLTOALL:
+        return value_of(c, (uint32_t)(i / c->numel), c->me * c->numel + i % c->numel);
+    case CDDP_OP_SCATTER:
+        return value_of(c, c->root, c->me * c->numel + i);
+    default:
+        return value_of(c, c->root, i);
     }
 }
 
@@ -166,11 +192,16 @@ static int64_t given(const own *c)
     const int64_t all = c->numel * c->size;
     switch (c->op) {
     case CDDP_OP_REDUCE_SCATTER:
-    case CDDP_OP_ALLTOALL: return all;
-    case CDDP_OP_SCATTER: return c->me == c->root ? all : 0;
-    case CDDP_OP_BROADCAST: return c->me == c->root ? c->numel : 0;
-    case CDDP_OP_RECV: return 0;
-    default: return c->numel;
+    case CDDP_OP_ALLTOALL:
+        return all;
+    case CDDP_OP_SCATTER:
+        return c->me == c->root ? all : 0;
+    case CDDP_OP_BROADCAST:
+        return c->me == c->root ? c->numel : 0;
+    case CDDP_OP_RECV:
+        return 0;
+    default:
+        return c->numel;
     }
 }
 
@@ -179,11 +210,16 @@ static int64_t gotten(const own *c)
     const int64_t all = c->numel * c->size;
     switch (c->op) {
     case CDDP_OP_ALLGATHER:
-    case CDDP_OP_ALLTOALL: return all;
-    case CDDP_OP_GATHER: return c->me == c->root ? all : 0;
-    case CDDP_OP_REDUCE: return c->me == c->root ? c->numel : 0;
-    case CDDP_OP_SEND: return 0;
-    default: return c->numel;
+    case CDDP_OP_ALLTOALL:
+        return all;
+    case CDDP_OP_GATHER:
+        return c->me == c->root ? all : 0;
+    case CDDP_OP_REDUCE:
+        return c->me == c->root ? c->numel : 0;
+    case CDDP_OP_SEND:
+        return 0;
+    default:
+        return c->numel;
     }
 }
 
@@ -191,19 +227,27 @@ static int64_t gotten(const own *c)
 static double largest_of(cddp_dtype dtype)
 {
     switch (dtype) {
-    case CDDP_F16: return 65504;
-    case CDDP_U8: return UINT8_MAX;
-    case CDDP_I32: return INT32_MAX;
-    case CDDP_I64: return 0x1p53;
-    case CDDP_F64: return 0x1p1023;
-    default: return 0x1p127;
+    case CDDP_F16:
+        return 65504;
+    case CDDP_U8:
+        return UINT8_MAX;
+    case CDDP_I32:
+        return INT32_MAX;
+    case CDDP_I64:
+        return 0x1p53;
+    case CDDP_F64:
+        return 0x1p1023;
+    default:
+        return 0x1p127;
     }
 }
 
-/* How far the result may be off, INFINITY where no number of the dtype holds it. Whole numbers that fit are exact, in whatever order they are combined. */
+/* How far the result may be off, INFINITY where no number of the dtype holds it. Whole numbers that
+** fit are exact, in whatever order they are combined. */
 static double bound_of(const own *c, double largest)
 {
-    const bool rounds = c->reduction == CDDP_RED_SUM || c->reduction == CDDP_RED_PRODUCT || c->reduction == CDDP_RED_AVG;
+    const bool rounds = c->reduction == CDDP_RED_SUM || c->reduction == CDDP_RED_PRODUCT ||
+                        c->reduction == CDDP_RED_AVG;
     if (!cd_op_is_reduction(c->op) || !rounds) {
         return 0;
     }
@@ -212,7 +256,8 @@ static double bound_of(const own *c, double largest)
         return INFINITY;
     }
     const double whole = c->reduction == CDDP_RED_AVG ? largest * c->size : largest;
-    if (whole <= ldexp(1, cd_dtype_precision(c->dtype)) && (is_power || c->reduction != CDDP_RED_AVG)) {
+    if (whole <= ldexp(1, cd_dtype_precision(c->dtype)) &&
+        (is_power || c->reduction != CDDP_RED_AVG)) {
         return 0;
     }
     return cd_gamma(c->dtype, (uint64_t)c->size + 1) * largest;
@@ -220,14 +265,17 @@ static double bound_of(const own *c, double largest)
 
 /* ---- running one ---- */
 
-static cddp_status give_values(cd_trainer *t, const own *c, const cddp_tensor *input, cddp_error *err)
+static cddp_status give_values(cd_trainer *t, const own *c, const cddp_tensor *input,
+                               cddp_error *err)
 {
     const int64_t numel = cddp_tensor_numel(input);
     if ((input->device->flags & CDDP_DEVICE_VALUES) == 0 || t->streams.device != NULL) {
         return input->device->fill(input, t->rank->rank + 1.0, NULL, err);
     }
-    if (!cd_vec_grow(t->allocator, (void **)&t->own_values, &t->own_capacity, (size_t)numel, sizeof *t->own_values)) {
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for the %lld elements of a collective", (long long)numel);
+    if (!cd_vec_grow(t->allocator, (void **)&t->own_values, &t->own_capacity, (size_t)numel,
+                     sizeof *t->own_values)) {
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for the %lld elements of a collective",
+                       (long long)numel);
     }
     for (int64_t i = 0; i < numel; i++) {
         t->own_values[i] = value_of(c, c->me, i);
@@ -235,10 +283,12 @@ static cddp_status give_values(cd_trainer *t, const own *c, const cddp_tensor *i
     return cd_numbers_write(&t->own_numbers, input, t->own_values, err);
 }
 
-static cddp_status judge_values(cd_trainer *t, const own *c, const cddp_tensor *output, cddp_error *err)
+static cddp_status judge_values(cd_trainer *t, const own *c, const cddp_tensor *output,
+                                cddp_error *err)
 {
     const size_t numel = (size_t)cddp_tensor_numel(output);
-    if (t->oracle == NULL || numel == 0 || (output->device->flags & CDDP_DEVICE_VALUES) == 0 || t->streams.device != NULL) {
+    if (t->oracle == NULL || numel == 0 || (output->device->flags & CDDP_DEVICE_VALUES) == 0 ||
+        t->streams.device != NULL) {
         return CDDP_OK;
     }
     char name[96];
@@ -268,7 +318,8 @@ static cddp_status judge_values(cd_trainer *t, const own *c, const cddp_tensor *
     return CDDP_OK;
 }
 
-static cddp_tensor slice_of(const own *c, const cddp_device *device, void *storage, int64_t offset, int64_t numel)
+static cddp_tensor slice_of(const own *c, const cddp_device *device, void *storage, int64_t offset,
+                            int64_t numel)
 {
     return cddp_tensor_of(device, storage, offset, c->dtype, &numel, 1);
 }
@@ -276,16 +327,21 @@ static cddp_tensor slice_of(const own *c, const cddp_device *device, void *stora
 static cddp_status run_on_tensor(cd_trainer *t, const own *c, cddp_group *group, cddp_error *err)
 {
     cddp_status status = CDDP_OK;
-    const cddp_device *device = t->streams.device != NULL ? t->streams.device : cd_trainer_module(t)->device;
+    const cddp_device *device =
+        t->streams.device != NULL ? t->streams.device : cd_trainer_module(t)->device;
     const int64_t in = given(c), out = gotten(c), total = in + out + 1;
     const bool reduces_whole = c->op == CDDP_OP_ALLREDUCE || c->op == CDDP_OP_REDUCE;
-    const bool is_shared = in == out && (c->op == CDDP_OP_BROADCAST || (reduces_whole && c->planned->in_place));
+    const bool is_shared =
+        in == out && (c->op == CDDP_OP_BROADCAST || (reduces_whole && c->planned->in_place));
     cddp_work *work = NULL;
     void *storage;
     CD_TRY(device->allocate(device, c->dtype, total, &storage, err));
     const cddp_tensor input = slice_of(c, device, storage, 0, in);
     const cddp_tensor output = slice_of(c, device, storage, is_shared ? 0 : in, out);
-    cddp_collective call = {.size = sizeof call, .op = c->op, .reduce_op = c->reduction, .root = c->root};
+    cddp_collective call = {.size = sizeof call,
+                            .op = c->op,
+                            .reduce_op = c->reduction,
+                            .root = c->root};
     if (in > 0) {
         CD_TRY_OUT(give_values(t, c, &input, err));
     }
@@ -308,16 +364,23 @@ out:
     return status;
 }
 
-static cddp_status run_one(cd_trainer *t, const cddp_plan_collective *planned, cddp_group *group, cddp_error *err)
+static cddp_status run_one(cd_trainer *t, const cddp_plan_collective *planned, cddp_group *group,
+                           cddp_error *err)
 {
-    own c = {.planned = planned, .op = cd_plan_op(planned), .reduction = cd_plan_reduction(planned),
-             .dtype = (cddp_dtype)planned->dtype, .size = cddp_group_size(group), .me = cddp_group_rank(group),
-             .root = (uint32_t)planned->root, .numel = (int64_t)planned->numel};
+    own c = {.planned = planned,
+             .op = cd_plan_op(planned),
+             .reduction = cd_plan_reduction(planned),
+             .dtype = (cddp_dtype)planned->dtype,
+             .size = cddp_group_size(group),
+             .me = cddp_group_rank(group),
+             .root = (uint32_t)planned->root,
+             .numel = (int64_t)planned->numel};
     if (c.op == CDDP_OP_BARRIER) {
         return cddp_group_barrier(group, err);
     }
     for (size_t i = 0; planned->group != NULL && i < t->plan->group_count; i++) {
-        c.members = strcmp(t->plan->groups[i].name, planned->group) == 0 ? &t->plan->groups[i] : c.members;
+        c.members =
+            strcmp(t->plan->groups[i].name, planned->group) == 0 ? &t->plan->groups[i] : c.members;
     }
     reduce_values(&c);
     return run_on_tensor(t, &c, group, err);
@@ -328,7 +391,8 @@ cddp_status cd_trainer_run_collectives(cd_trainer *t, cd_place_in_step place, cd
     for (size_t i = 0; i < t->plan->collective_count; i++) {
         const cddp_plan_collective *planned = &t->plan->collectives[i];
         cddp_group *group = cd_trainer_find_group(t, planned->group);
-        if (planned->place != (int64_t)place || group == NULL || !cddp_selector_has(&planned->ranks, t->rank->rank) ||
+        if (planned->place != (int64_t)place || group == NULL ||
+            !cddp_selector_has(&planned->ranks, t->rank->rank) ||
             !cddp_selector_has(&planned->steps, t->step)) {
             continue;
         }

@@ -55,7 +55,8 @@ static bool same_value(const cd_key_value *a, const cd_key_value *b)
     return same;
 }
 
-static cddp_status is_default(cd_draft *draft, const cd_draft_setting *setting, bool *answer, cddp_error *err)
+static cddp_status is_default(cd_draft *draft, const cd_draft_setting *setting, bool *answer,
+                              cddp_error *err)
 {
     _Alignas(16) char initial[sizeof(cddp_selector)];
     const cd_key_value value = {setting->items, setting->item_count};
@@ -66,7 +67,8 @@ static cddp_status is_default(cd_draft *draft, const cd_draft_setting *setting, 
     return CDDP_OK;
 }
 
-static cddp_status take_field(cd_draft *draft, cd_draft_setting *setting, const void *field, cddp_error *err)
+static cddp_status take_field(cd_draft *draft, cd_draft_setting *setting, const void *field,
+                              cddp_error *err)
 {
     cd_key_value value = {NULL, 0};
     bool untouched = false;
@@ -82,12 +84,14 @@ static cddp_status take_field(cd_draft *draft, cd_draft_setting *setting, const 
     return CDDP_OK;
 }
 
-static cddp_status take_row(cd_draft *draft, const cddp_plan *plan, const cd_key_row *row, cddp_error *err)
+static cddp_status take_row(cd_draft *draft, const cddp_plan *plan, const cd_key_row *row,
+                            cddp_error *err)
 {
     cd_draft_setting setting = {.row = row};
     const cd_item_table *table = cd_item_table_get(row->scope);
     if (table == NULL) {
-        const char *base = row->scope == CD_SCOPE_RANK ? (const char *)&plan->settings : (const char *)plan;
+        const char *base =
+            row->scope == CD_SCOPE_RANK ? (const char *)&plan->settings : (const char *)plan;
         return take_field(draft, &setting, base + row->offset, err);
     }
     const char *elements;
@@ -125,7 +129,8 @@ cddp_status cd_draft_copy(cd_draft *draft, const cd_draft *from, cddp_error *err
     for (size_t i = 0; i < from->count; i++) {
         cd_draft_setting setting = from->settings[i];
         const char **items = cd_arena_push(&draft->arena, (setting.item_count + 1) * sizeof *items);
-        const char *ranks = setting.ranks != NULL ? cd_arena_strdup(&draft->arena, setting.ranks) : "";
+        const char *ranks =
+            setting.ranks != NULL ? cd_arena_strdup(&draft->arena, setting.ranks) : "";
         if (items == NULL || ranks == NULL) {
             return NO_MEMORY(err);
         }
@@ -202,14 +207,17 @@ cddp_status cd_draft_set(cd_draft *draft, const char *path, const char *item, cd
         found->item_count = 1;
         return CDDP_OK;
     }
-    const cd_draft_setting setting = {.row = cd_key_find_path(path), .items = items, .item_count = 1};
+    const cd_draft_setting setting = {.row = cd_key_find_path(path),
+                                      .items = items,
+                                      .item_count = 1};
     return push(draft, &setting, err);
 }
 
 void cd_draft_remove(cd_draft *draft, size_t index)
 {
     draft->count--;
-    memmove(&draft->settings[index], &draft->settings[index + 1], (draft->count - index) * sizeof *draft->settings);
+    memmove(&draft->settings[index], &draft->settings[index + 1],
+            (draft->count - index) * sizeof *draft->settings);
 }
 
 void cd_draft_remove_element(cd_draft *draft, cd_key_scope scope, size_t element)
@@ -252,7 +260,8 @@ static void write_quoted(const writer *w, const char *text)
 
 static bool is_quoted(cddp_key_type type)
 {
-    return type == CDDP_KEY_TEXT || type == CDDP_KEY_CHOICE || type == CDDP_KEY_SELECTOR || type == CDDP_KEY_TEXTS;
+    return type == CDDP_KEY_TEXT || type == CDDP_KEY_CHOICE || type == CDDP_KEY_SELECTOR ||
+           type == CDDP_KEY_TEXTS;
 }
 
 static bool is_list(cddp_key_type type)
@@ -301,7 +310,8 @@ static void write_tables(const cd_draft *draft, const writer *w)
         const cd_key_row *row = cd_key_row_get(k);
         for (size_t i = 0; i < draft->count && cd_item_table_get(row->scope) == NULL; i++) {
             const cd_draft_setting *setting = &draft->settings[i];
-            if (setting->row != row || setting->ranks != NULL || strcmp(row->field, "schema") == 0) {
+            if (setting->row != row || setting->ranks != NULL ||
+                strcmp(row->field, "schema") == 0) {
                 continue;
             }
             if (strcmp(table, row->table) != 0) {
@@ -313,11 +323,13 @@ static void write_tables(const cd_draft *draft, const writer *w)
     }
 }
 
-/* Is the key of setting `last` written since `first` for the same ranks? A table cannot say it twice. */
+/* Is the key of setting `last` written since `first` for the same ranks? A table cannot say it
+** twice. */
 static bool is_said(const cd_draft *draft, size_t first, size_t last)
 {
     for (size_t i = first; i < last; i++) {
-        if (draft->settings[i].ranks != NULL && draft->settings[i].row == draft->settings[last].row) {
+        if (draft->settings[i].ranks != NULL &&
+            draft->settings[i].row == draft->settings[last].row) {
             return true;
         }
     }
@@ -360,7 +372,8 @@ static void write_elements(const cd_draft *draft, const writer *w, cd_key_scope 
     }
 }
 
-void cd_draft_print(const cd_draft *draft, void (*write)(void *context, const char *text), void *context)
+void cd_draft_print(const cd_draft *draft, void (*write)(void *context, const char *text),
+                    void *context)
 {
     const writer w = {write, context};
     write(context, "schema = 1\n");

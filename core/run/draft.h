@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A plan as the list of what it sets: to be changed line by line, and written as a scenario file.
 **
-** A plan knows values; a draft knows which of them somebody chose. Taking a plan apart, putting a draft together and
-** writing it all go through the key table, so that what is written is what the reader reads.
+** A plan knows values; a draft knows which of them somebody chose. Taking a plan apart, putting a
+** draft together and writing it all go through the key table, so that what is written is what the
+** reader reads.
 **
-** Lifetime   init → take or copy → change → make, print … → fini. Everything in a draft lives in its arena.
+** Lifetime   init → take or copy → change → make, print … → fini. Everything in a draft lives in
+**            its arena.
 ** Threads    one thread.
 ** Errors     CDDP_E_NOMEM; `make` also tells what a plan refuses.
 */
@@ -34,12 +36,15 @@ cddp_status cd_draft_take(cd_draft *draft, const cddp_plan *plan, cddp_error *er
 cddp_status cd_draft_copy(cd_draft *draft, const cd_draft *from, cddp_error *err) CDDP_MUST_CHECK;
 cddp_status cd_draft_make(const cd_draft *draft, cddp_plan **plan, cddp_error *err) CDDP_MUST_CHECK;
 
-/* The setting of a key for everybody ("train.steps"); NULL when it is at its default. Not for tables that repeat. */
+/* The setting of a key for everybody ("train.steps"); NULL when it is at its default. Not for
+** tables that repeat. */
 cd_draft_setting *cd_draft_find(cd_draft *draft, const char *path);
 /* Sets such a key to one item. */
-cddp_status cd_draft_set(cd_draft *draft, const char *path, const char *item, cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_draft_set(cd_draft *draft, const char *path, const char *item,
+                         cddp_error *err) CDDP_MUST_CHECK;
 void cd_draft_remove(cd_draft *draft, size_t index);
 void cd_draft_remove_element(cd_draft *draft, cd_key_scope scope, size_t element);
 
 /* As TOML, from `schema = 1` on. Settings at their default are left out. */
-void cd_draft_print(const cd_draft *draft, void (*write)(void *context, const char *text), void *context);
+void cd_draft_print(const cd_draft *draft, void (*write)(void *context, const char *text),
+                    void *context);

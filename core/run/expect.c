@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Holding a run against what its plan expects.
 **
-** A plan that expects nothing special has to be verified: no finding, no failed rank, everything it claims to
-** exercise exercised. A plan that expects findings or an error is met only by exactly these: the first finding must
-** be one that it names, and no check that it does not name may report.
+** A plan that expects nothing special has to be verified: no finding, no failed rank, everything it
+** claims to exercise exercised. A plan that expects findings or an error is met only by exactly
+** these: the first finding must be one that it names, and no check that it does not name may
+** report.
 */
 #include "core/run/verdict.h"
 
@@ -19,7 +20,8 @@ typedef struct measure {
     bool *is_exhausted; /* there was no memory to say what is wrong */
 } measure;
 
-/* What is wrong is said in words, and NULL is "nothing": where there is no memory for words that must not pass. */
+/* What is wrong is said in words, and NULL is "nothing": where there is no memory for words that
+** must not pass. */
 static const char *told(const measure *m, const char *words)
 {
     *m->is_exhausted |= words == NULL;
@@ -45,10 +47,12 @@ static bool finding_fits(const cddp_plan_finding *expected, const cddp_finding *
 {
     const bool blames = expected->rank == CDDP_PLAN_UNSET || expected->rank == finding->rank ||
                         (expected->rank < 64 && (finding->ranks >> expected->rank & 1u) != 0);
-    const bool has_words = expected->words == NULL || strstr(finding->title, expected->words) != NULL ||
+    const bool has_words = expected->words == NULL ||
+                           strstr(finding->title, expected->words) != NULL ||
                            strstr(finding->expected, expected->words) != NULL ||
                            strstr(finding->actual, expected->words) != NULL;
-    return strcmp(expected->check, finding->check) == 0 && blames && number_fits(expected->step, finding->step) &&
+    return strcmp(expected->check, finding->check) == 0 && blames &&
+           number_fits(expected->step, finding->step) &&
            number_fits(expected->bucket, finding->bucket) && has_words &&
            (expected->parameter == NULL || strcmp(expected->parameter, finding->parameter) == 0);
 }
@@ -84,17 +88,23 @@ static const char *compare_findings(const measure *m)
             seen |= finding_fits(&expect->findings[i], &v->findings[k]);
         }
         if (!seen) {
-            return told(m, cd_arena_printf(m->arena, "the expected finding %s%s%s did not come", expect->findings[i].check,
-                                   expect->findings[i].parameter != NULL ? " of " : "",
-                                   expect->findings[i].parameter != NULL ? expect->findings[i].parameter : ""));
+            return told(m, cd_arena_printf(m->arena, "the expected finding %s%s%s did not come",
+                                           expect->findings[i].check,
+                                           expect->findings[i].parameter != NULL ? " of " : "",
+                                           expect->findings[i].parameter != NULL
+                                               ? expect->findings[i].parameter
+                                               : ""));
         }
     }
-    if (expect->finding_count > 0 && v->finding_count > 0 && !is_expected(expect, &v->findings[0])) {
-        return told(m, cd_arena_printf(m->arena, "another finding came first: %s", v->findings[0].check));
+    if (expect->finding_count > 0 && v->finding_count > 0 &&
+        !is_expected(expect, &v->findings[0])) {
+        return told(m, cd_arena_printf(m->arena, "another finding came first: %s",
+                                       v->findings[0].check));
     }
     for (size_t i = 0; i < v->finding_count; i++) {
         if (!check_is_named(expect, v->findings[i].check)) {
-            return told(m, cd_arena_printf(m->arena, "%s was not expected to report", v->findings[i].check));
+            return told(m, cd_arena_printf(m->arena, "%s was not expected to report",
+                                           v->findings[i].check));
         }
     }
     return NULL;
@@ -108,11 +118,16 @@ static bool rank_failed(const cddp_rank_result *result)
 static const char *rank_words(const cddp_rank_result *result)
 {
     switch (result->end) {
-    case CDDP_RANK_RETURNED: return result->error.message;
-    case CDDP_RANK_KILLED: return "it was killed";
-    case CDDP_RANK_HUNG: return "it waited for ever";
-    case CDDP_RANK_CRASHED: return "it ended without a result";
-    case CDDP_RANK_INTERRUPTED: return "it was interrupted";
+    case CDDP_RANK_RETURNED:
+        return result->error.message;
+    case CDDP_RANK_KILLED:
+        return "it was killed";
+    case CDDP_RANK_HUNG:
+        return "it waited for ever";
+    case CDDP_RANK_CRASHED:
+        return "it ended without a result";
+    case CDDP_RANK_INTERRUPTED:
+        return "it was interrupted";
     }
     return "";
 }
@@ -123,13 +138,15 @@ static const char *first_failure(const measure *m)
     for (size_t i = 0; i < m->verdict->rank_count; i++) {
         const cddp_rank_result *result = &m->verdict->ranks[i].result;
         if (rank_failed(result)) {
-            return told(m, cd_arena_printf(m->arena, "rank %zu did not finish: %s", i, rank_words(result)));
+            return told(m, cd_arena_printf(m->arena, "rank %zu did not finish: %s", i,
+                                           rank_words(result)));
         }
     }
     return NULL;
 }
 
-/* Every rank ended by itself because its settings are invalid: nothing was wrong with the training, it could not be done. */
+/* Every rank ended by itself because its settings are invalid: nothing was wrong with the training,
+** it could not be done. */
 static bool settings_are_invalid(const cddp_verdict *v)
 {
     for (size_t i = 0; i < v->rank_count; i++) {
@@ -149,12 +166,15 @@ static const char *missing_error(const measure *m)
         bool seen = m->refusal != NULL && strstr(m->refusal, expect->error.items[i]) != NULL;
         for (size_t k = 0; k < m->verdict->rank_count; k++) {
             const cddp_rank_result *result = &m->verdict->ranks[k].result;
-            seen |= rank_failed(result) && strstr(rank_words(result), expect->error.items[i]) != NULL;
+            seen |=
+                rank_failed(result) && strstr(rank_words(result), expect->error.items[i]) != NULL;
         }
         if (!seen) {
             const char *failure = first_failure(m);
-            return told(m, cd_arena_printf(m->arena, "no rank ended with an error containing '%s'%s%s", expect->error.items[i],
-                                   failure != NULL ? "; " : "", failure != NULL ? failure : ""));
+            return told(m,
+                        cd_arena_printf(m->arena, "no rank ended with an error containing '%s'%s%s",
+                                        expect->error.items[i], failure != NULL ? "; " : "",
+                                        failure != NULL ? failure : ""));
         }
     }
     return NULL;
@@ -187,7 +207,8 @@ static const char *missing_claim(const measure *m)
     return v->exercise_count == 0 ? "no check had anything to judge" : NULL;
 }
 
-static cddp_status conclude(const measure *m, cddp_outcome outcome, const char *summary, const char *reason, cddp_error *err)
+static cddp_status conclude(const measure *m, cddp_outcome outcome, const char *summary,
+                            const char *reason, cddp_error *err)
 {
     if (summary == NULL || reason == NULL) {
         return cd_fail(err, CDDP_E_NOMEM, "no memory for a verdict");
@@ -200,7 +221,8 @@ static cddp_status conclude(const measure *m, cddp_outcome outcome, const char *
 
 static cddp_status refuse_settings(const measure *m, cddp_error *err)
 {
-    return conclude(m, CDDP_OUTCOME_ERROR, rank_words(&m->verdict->ranks[0].result), "every rank refuses its settings", err);
+    return conclude(m, CDDP_OUTCOME_ERROR, rank_words(&m->verdict->ranks[0].result),
+                    "every rank refuses its settings", err);
 }
 
 static cddp_status measure_verified(const measure *m, cddp_error *err)
@@ -211,8 +233,11 @@ static cddp_status measure_verified(const measure *m, cddp_error *err)
     }
     if (v->finding_count > 0) {
         const cddp_finding *first = &v->findings[0];
-        return conclude(m, CDDP_OUTCOME_FINDINGS, cd_arena_printf(m->arena, "%s: %s", first->check, first->title),
-                        cd_arena_printf(m->arena, "%zu finding%s", v->finding_count, v->finding_count > 1 ? "s" : ""), err);
+        return conclude(m, CDDP_OUTCOME_FINDINGS,
+                        cd_arena_printf(m->arena, "%s: %s", first->check, first->title),
+                        cd_arena_printf(m->arena, "%zu finding%s", v->finding_count,
+                                        v->finding_count > 1 ? "s" : ""),
+                        err);
     }
     const char *failure = first_failure(m);
     if (settings_are_invalid(v)) {
@@ -223,7 +248,8 @@ static cddp_status measure_verified(const measure *m, cddp_error *err)
     }
     const char *claim = missing_claim(m);
     if (claim != NULL) {
-        return conclude(m, CDDP_OUTCOME_INCONCLUSIVE, "the run did not exercise what it claims", claim, err);
+        return conclude(m, CDDP_OUTCOME_INCONCLUSIVE, "the run did not exercise what it claims",
+                        claim, err);
     }
     return conclude(m, CDDP_OUTCOME_VERIFIED, "verified", "", err);
 }
@@ -240,22 +266,29 @@ static cddp_status measure_expected(const measure *m, cddp_error *err)
     }
     wrong = wrong == NULL && wants_error ? missing_error(m) : wrong;
     if (wrong != NULL) {
-        return conclude(m, CDDP_OUTCOME_FINDINGS, wants_error ? "not the expected error" : "not the expected findings", wrong, err);
+        return conclude(m, CDDP_OUTCOME_FINDINGS,
+                        wants_error ? "not the expected error" : "not the expected findings", wrong,
+                        err);
     }
     const char *claim = m->refusal == NULL ? missing_claim(m) : NULL;
     if (claim != NULL) {
-        return conclude(m, CDDP_OUTCOME_INCONCLUSIVE, "the run did not exercise what it claims", claim, err);
+        return conclude(m, CDDP_OUTCOME_INCONCLUSIVE, "the run did not exercise what it claims",
+                        claim, err);
     }
     m->verdict->as_expected = true;
-    const char *what = wants_error ? (m->refusal != NULL ? m->refusal : first_failure(m)) : m->verdict->findings[0].title;
-    return conclude(m, CDDP_OUTCOME_VERIFIED, cd_arena_printf(m->arena, "as expected: %s", what != NULL ? what : ""), "", err);
+    const char *what = wants_error ? (m->refusal != NULL ? m->refusal : first_failure(m))
+                                   : m->verdict->findings[0].title;
+    return conclude(m, CDDP_OUTCOME_VERIFIED,
+                    cd_arena_printf(m->arena, "as expected: %s", what != NULL ? what : ""), "",
+                    err);
 }
 
-cddp_status cd_verdict_measure(const cddp_plan *plan, const char *refusal, cd_arena *arena, cddp_verdict *verdict,
-                               cddp_error *err)
+cddp_status cd_verdict_measure(const cddp_plan *plan, const char *refusal, cd_arena *arena,
+                               cddp_verdict *verdict, cddp_error *err)
 {
     bool is_exhausted = false;
     const measure m = {plan, refusal, arena, verdict, &is_exhausted};
-    CD_TRY(plan->expect.verdict == CDDP_EXPECT_VERIFIED ? measure_verified(&m, err) : measure_expected(&m, err));
+    CD_TRY(plan->expect.verdict == CDDP_EXPECT_VERIFIED ? measure_verified(&m, err)
+                                                        : measure_expected(&m, err));
     return is_exhausted ? cd_fail(err, CDDP_E_NOMEM, "no memory for a verdict") : CDDP_OK;
 }

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Optimizers in backward: each parameter is stepped when its bucket is reduced, on every rank (OIB-01, OIB-03) or by the rank
-** to which it was dealt (ZRO-12). What the oracle and the checks want to see of it is kept here.
+/* Optimizers in backward: each parameter is stepped when its bucket is reduced, on every rank
+** (OIB-01, OIB-03) or by the rank to which it was dealt (ZRO-12). What the oracle and the checks
+** want to see of it is kept here.
 **
-** Note [A step before the step]
-** The oracle judges a step from the parameters before it, the averaged gradients and the parameters after it. With an
-** optimizer in backward the update is spread over the backward, so the parameters are copied when the step begins and,
-** where gradients are gone afterwards (OIB-01), every averaged gradient when its bucket hands it over;
+** Note [A step before the step] The oracle judges a step from the parameters before it, the
+** averaged gradients and the parameters after it. With an optimizer in backward the update is
+** spread over the backward, so the parameters are copied when the step begins and, where gradients
+** are gone afterwards (OIB-01), every averaged gradient when its bucket hands it over;
 ** cd_trainer_refresh_views shows these copies until the gradients are dropped.
 **
-** Note [Owners from the layout]
-** Who has to step what follows from the rebuilt buckets, which the wrapper knows and I-CONTENT judges, and from the law by which
-** buckets are dealt, which the oracle has of its own making.
+** Note [Owners from the layout] Who has to step what follows from the rebuilt buckets, which the
+** wrapper knows and I-CONTENT judges, and from the law by which buckets are dealt, which the oracle
+** has of its own making.
 */
 #include "core/run/trainer.h"
 
@@ -40,7 +41,8 @@ cddp_optimizer_overlap cd_trainer_overlap(const cd_trainer *t)
 }
 
 /* The optimizer that owns a parameter, and the parameter's position in it. */
-static cd_replica_optimizer *find_owner(const cd_trainer *t, uint32_t parameter, size_t *optimizer, size_t *position)
+static cd_replica_optimizer *find_owner(const cd_trainer *t, uint32_t parameter, size_t *optimizer,
+                                        size_t *position)
 {
     for (size_t i = 0; i < t->replica->optimizer_count; i++) {
         cd_replica_optimizer *o = &t->replica->optimizers[i];
@@ -56,7 +58,8 @@ static cd_replica_optimizer *find_owner(const cd_trainer *t, uint32_t parameter,
 }
 
 /* OIB-01: the gradient will be gone when the oracle wants to see it. */
-static cddp_status keep_gradient(cd_trainer *t, uint32_t parameter, const cddp_grad *grad, cddp_error *err)
+static cddp_status keep_gradient(cd_trainer *t, uint32_t parameter, const cddp_grad *grad,
+                                 cddp_error *err)
 {
     cddp_grad *kept = &t->averaged[parameter];
     CD_TRY(cddp_grad_define(kept, &grad->value, err));
@@ -79,7 +82,9 @@ static void begin_optimizer(cd_trainer *t, size_t optimizer)
     if (!o->has_stepped) {
         o->has_stepped = true;
         cd_trainer_tell_step(t, optimizer,
-                             &(cd_trainer_decision){.clip = 1.0, .norm = NAN, .loss_scale = t->loss_scale});
+                             &(cd_trainer_decision){.clip = 1.0,
+                                                    .norm = NAN,
+                                                    .loss_scale = t->loss_scale});
     }
 }
 
@@ -91,11 +96,11 @@ static cddp_status step_parameter(void *context, size_t variable, cddp_grad *gra
     cd_replica_optimizer *o = find_owner(t, parameter, &optimizer, &position);
     CD_TRY(cd_streams_settle(&t->streams, err));
     if (o->has_touched[position]) {
-        return cd_fail(
-            err, CDDP_E_CONFIG,
-            "'%s' was averaged twice in step %u: an optimizer in backward would step twice, which is not one "
-            "optimizer step of a scenario",
-            cd_trainer_module(t)->parameters[parameter].name, t->step);
+        return cd_fail(err, CDDP_E_CONFIG,
+                       "'%s' was averaged twice in step %u: an optimizer in backward would step "
+                       "twice, which is not one "
+                       "optimizer step of a scenario",
+                       cd_trainer_module(t)->parameters[parameter].name, t->step);
     }
     o->has_touched[position] = true;
     const cddp_tensor queued = grad->value;
@@ -120,7 +125,8 @@ static cddp_status find_managed(const cd_trainer *t, bool *managed, cddp_error *
         size_t optimizer, position;
         const cd_replica_optimizer *o = find_owner(t, i, &optimizer, &position);
         if (o != NULL && t->variables[i] == CD_NO_VARIABLE) {
-            return cd_fail(err, CDDP_E_CONFIG, "optimizer '%s' steps in backward, but the wrapper does not reduce '%s'",
+            return cd_fail(err, CDDP_E_CONFIG,
+                           "optimizer '%s' steps in backward, but the wrapper does not reduce '%s'",
                            o->name, module->parameters[i].name);
         }
         if (o != NULL) {
@@ -139,7 +145,8 @@ cddp_status cd_trainer_attach_optimizers(cd_trainer *t, cddp_error *err)
     }
     bool *managed = cd_allocate_array(t->allocator, variable_count + 1, sizeof *managed);
     if (managed == NULL) {
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for %zu optimizers in backward", variable_count);
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for %zu optimizers in backward",
+                       variable_count);
     }
     CD_TRY_OUT(find_managed(t, managed, err));
     const cddp_optimizer_in_backward optimizer = {.size = sizeof optimizer,
@@ -147,7 +154,9 @@ cddp_status cd_trainer_attach_optimizers(cd_trainer *t, cddp_error *err)
                                                   .context = t,
                                                   .managed = managed,
                                                   .overlap = cd_trainer_overlap(t),
-                                                  .shard_buckets = t->plan->optimizer_count > 0 && t->plan->optimizers[0].shard_buckets};
+                                                  .shard_buckets =
+                                                      t->plan->optimizer_count > 0 &&
+                                                      t->plan->optimizers[0].shard_buckets};
     CD_TRY_OUT(cddp_ddp_set_optimizer_in_backward(t->ddp, &optimizer, err));
 out:
     cd_release(t->allocator, managed, (variable_count + 1) * sizeof *managed);
@@ -165,7 +174,8 @@ static cddp_status declare_owners(cd_trainer *t, cddp_error *err)
     cd_partition_bucket *buckets = cd_allocate_array(t->allocator, count + 1, sizeof *buckets);
     cd_part *parts = cd_allocate_array(t->allocator, module->parameter_count + 1, sizeof *parts);
     int64_t *numels = cd_allocate_array(t->allocator, module->parameter_count + 1, sizeof *numels);
-    uint32_t *parameters = cd_allocate_array(t->allocator, module->parameter_count + 1, sizeof *parameters);
+    uint32_t *parameters =
+        cd_allocate_array(t->allocator, module->parameter_count + 1, sizeof *parameters);
     if (buckets == NULL || parts == NULL || numels == NULL || parameters == NULL) {
         status = cd_fail(err, CDDP_E_NOMEM, "no memory for the owners of %u buckets", count);
         goto out;
@@ -181,8 +191,10 @@ static cddp_status declare_owners(cd_trainer *t, cddp_error *err)
     for (size_t i = 0; i < module->parameter_count; i++) {
         numels[i] = cddp_tensor_numel(&module->parameters[i].tensor);
     }
-    const cd_partition partition = {numels, module->parameter_count, (uint32_t)t->plan->world.size, t->allocator};
-    CD_TRY_OUT(cd_partition_buckets(&partition, buckets, count, t->plan->optimizers[0].shard_buckets, parts, err));
+    const cd_partition partition = {numels, module->parameter_count, (uint32_t)t->plan->world.size,
+                                    t->allocator};
+    CD_TRY_OUT(cd_partition_buckets(&partition, buckets, count,
+                                    t->plan->optimizers[0].shard_buckets, parts, err));
     cd_oracle_declare_parts(t->oracle, parts);
     t->has_owners = true;
 out:
@@ -197,7 +209,8 @@ out:
 static bool is_elsewhere(const cd_trainer *t, const cd_replica_optimizer *o, size_t position)
 {
     return o->overlap >= CDDP_OVERLAP_HOOK_WITH_ZERO_STEP &&
-           cddp_ddp_optimizer_owner(t->ddp, (size_t)t->variables[o->ordinals[position]]) != (int64_t)t->rank->rank;
+           cddp_ddp_optimizer_owner(t->ddp, (size_t)t->variables[o->ordinals[position]]) !=
+               (int64_t)t->rank->rank;
 }
 
 cddp_status cd_trainer_end_step_in_backward(cd_trainer *t, uint32_t due, cddp_error *err)
@@ -213,13 +226,15 @@ cddp_status cd_trainer_end_step_in_backward(cd_trainer *t, uint32_t due, cddp_er
         for (size_t k = 0; k < o->count; k++) {
             if (o->has_stepped && !o->has_touched[k] && !is_elsewhere(t, o, k)) {
                 CD_TRY(cd_optimizer_state_begin(o->optimizer, k, err));
-                CD_TRY(cd_trainer_tell_touch(t, i, k, false, err)); /* its bucket was not averaged */
+                /* its bucket was not averaged */
+                CD_TRY(cd_trainer_tell_touch(t, i, k, false, err));
             }
             o->has_touched[k] = false;
         }
         o->has_stepped = false;
     }
-    if (t->oracle != NULL && !t->has_owners && cd_trainer_overlap(t) >= CDDP_OVERLAP_HOOK_WITH_ZERO_STEP && due != 0) {
+    if (t->oracle != NULL && !t->has_owners &&
+        cd_trainer_overlap(t) >= CDDP_OVERLAP_HOOK_WITH_ZERO_STEP && due != 0) {
         CD_TRY(declare_owners(t, err));
     }
     return CDDP_OK;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From text to a field of the plan and back: every type of key, its range, and the message when it does not fit.
+/* From text to a field of the plan and back: every type of key, its range, and the message when it
+** does not fit.
 **
-** Numbers are parsed by strtod/strtoll in the "C" locale that a program starts in; the command line never
-** changes it.
+** Numbers are parsed by strtod/strtoll in the "C" locale that a program starts in; the command line
+** never changes it.
 */
 #include "core/run/keys.h"
 
@@ -14,24 +15,28 @@
 #include <stdlib.h>
 #include <string.h>
 
-static cddp_status refuse(const cd_key_row *row, const char *text, const char *wanted, cddp_error *err)
+static cddp_status refuse(const cd_key_row *row, const char *text, const char *wanted,
+                          cddp_error *err)
 {
     char path[96];
     cd_key_path(row, path, sizeof path);
     return cd_fail(err, CDDP_E_CONFIG, "%s = '%s' is not %s", path, text, wanted);
 }
 
-static cddp_status check_range(const cd_key_row *row, double value, const char *text, cddp_error *err)
+static cddp_status check_range(const cd_key_row *row, double value, const char *text,
+                               cddp_error *err)
 {
     if (value >= row->low && value <= row->high) {
         return CDDP_OK;
     }
     char path[96];
     cd_key_path(row, path, sizeof path);
-    return cd_fail(err, CDDP_E_CONFIG, "%s = %s is out of range: %.16g to %.16g", path, text, row->low, row->high);
+    return cd_fail(err, CDDP_E_CONFIG, "%s = %s is out of range: %.16g to %.16g", path, text,
+                   row->low, row->high);
 }
 
-static cddp_status parse_integer(const cd_key_row *row, const char *text, int64_t *value, cddp_error *err)
+static cddp_status parse_integer(const cd_key_row *row, const char *text, int64_t *value,
+                                 cddp_error *err)
 {
     char *end;
     errno = 0;
@@ -39,7 +44,8 @@ static cddp_status parse_integer(const cd_key_row *row, const char *text, int64_
     if (end == text || *end != '\0') {
         return refuse(row, text, "a whole number", err);
     }
-    CD_TRY(check_range(row, (double)number, text, err)); /* what does not fit became the largest there is */
+    /* what does not fit became the largest there is */
+    CD_TRY(check_range(row, (double)number, text, err));
     if (errno != 0) {
         return refuse(row, text, "a whole number of 64 bits", err);
     }
@@ -47,7 +53,8 @@ static cddp_status parse_integer(const cd_key_row *row, const char *text, int64_
     return CDDP_OK;
 }
 
-static cddp_status parse_number(const cd_key_row *row, const char *text, double *value, cddp_error *err)
+static cddp_status parse_number(const cd_key_row *row, const char *text, double *value,
+                                cddp_error *err)
 {
     char *end;
     double number = strtod(text, &end);
@@ -69,7 +76,8 @@ static cddp_status parse_flag(const cd_key_row *row, const char *text, bool *val
 }
 
 /* Position of a word in "a|b|c". */
-static cddp_status parse_choice(const cd_key_row *row, const char *text, int64_t *value, cddp_error *err)
+static cddp_status parse_choice(const cd_key_row *row, const char *text, int64_t *value,
+                                cddp_error *err)
 {
     int64_t position = 0;
     for (const char *word = row->choices; word != NULL; position++) {
@@ -86,14 +94,16 @@ static cddp_status parse_choice(const cd_key_row *row, const char *text, int64_t
     return refuse(row, text, wanted, err);
 }
 
-static cddp_status parse_selector(const cd_key_row *row, const cd_key_value *value, void *field, cddp_error *err)
+static cddp_status parse_selector(const cd_key_row *row, const cd_key_value *value, void *field,
+                                  cddp_error *err)
 {
     cddp_selector all = {0};
     for (size_t i = 0; i < value->count; i++) {
         cddp_selector some;
         if (cd_selector_parse(value->items[i], &some, NULL) != CDDP_OK) {
-            return refuse(row, value->items[i],
-                          "a selection: write 2, \"0-3\", \"1%2\" (n mod 2 == 1) or a list of these", err);
+            return refuse(
+                row, value->items[i],
+                "a selection: write 2, \"0-3\", \"1%2\" (n mod 2 == 1) or a list of these", err);
         }
         if (all.term_count + some.term_count > CDDP_SELECTOR_TERMS_MAX) {
             return refuse(row, value->items[i], "short enough: at most 8 terms", err);
@@ -117,8 +127,8 @@ static char *copy_text(cd_arena *arena, const char *text)
 
 #define NO_MEMORY(err) cd_fail(err, CDDP_E_NOMEM, "no memory for a scenario value")
 
-static cddp_status parse_list(const cd_key_row *row, const cd_key_value *value, cd_arena *arena, void *field,
-                              cddp_error *err)
+static cddp_status parse_list(const cd_key_row *row, const cd_key_value *value, cd_arena *arena,
+                              void *field, cddp_error *err)
 {
     size_t item_bytes = row->type == CDDP_KEY_TEXTS     ? sizeof(char *)
                         : row->type == CDDP_KEY_NUMBERS ? sizeof(double)
@@ -147,7 +157,8 @@ static cddp_status parse_list(const cd_key_row *row, const cd_key_value *value, 
     return CDDP_OK;
 }
 
-static cddp_status parse_scalar(const cd_key_row *row, const char *text, cd_arena *arena, void *field, cddp_error *err)
+static cddp_status parse_scalar(const cd_key_row *row, const char *text, cd_arena *arena,
+                                void *field, cddp_error *err)
 {
     int64_t integer = 0;
     double number = 0;
@@ -182,13 +193,14 @@ static cddp_status parse_scalar(const cd_key_row *row, const char *text, cd_aren
     return CDDP_OK;
 }
 
-cddp_status cd_key_parse(const cd_key_row *row, const cd_key_value *value, cd_arena *arena, void *field,
-                         cddp_error *err)
+cddp_status cd_key_parse(const cd_key_row *row, const cd_key_value *value, cd_arena *arena,
+                         void *field, cddp_error *err)
 {
     if (row->type == CDDP_KEY_SELECTOR) {
         return parse_selector(row, value, field, err);
     }
-    if (row->type == CDDP_KEY_TEXTS || row->type == CDDP_KEY_NUMBERS || row->type == CDDP_KEY_UNSIGNEDS) {
+    if (row->type == CDDP_KEY_TEXTS || row->type == CDDP_KEY_NUMBERS ||
+        row->type == CDDP_KEY_UNSIGNEDS) {
         return parse_list(row, value, arena, field, err);
     }
     if (value->count != 1) {
@@ -274,11 +286,11 @@ static bool is_unset(const cd_key_row *row, const void *field)
     return integer == CDDP_PLAN_UNSET;
 }
 
-cddp_status cd_key_print(const cd_key_row *row, const void *field, cd_arena *arena, cd_key_value *value,
-                         cddp_error *err)
+cddp_status cd_key_print(const cd_key_row *row, const void *field, cd_arena *arena,
+                         cd_key_value *value, cddp_error *err)
 {
-    const bool is_list =
-        row->type == CDDP_KEY_TEXTS || row->type == CDDP_KEY_NUMBERS || row->type == CDDP_KEY_UNSIGNEDS;
+    const bool is_list = row->type == CDDP_KEY_TEXTS || row->type == CDDP_KEY_NUMBERS ||
+                         row->type == CDDP_KEY_UNSIGNEDS;
     char selector[CD_SELECTOR_TEXT_BYTES] = "";
     cddp_text_list list = {NULL, 0};
     size_t count = 1;

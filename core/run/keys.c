@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The key table: keys.def turned into rows, and looking them up.
 **
-** Not here: turning text into fields (key_value.c), the page written from the table (keys_document.c).
+** Not here: turning text into fields (key_value.c), the page written from the table
+** (keys_document.c).
 */
 #include "core/run/keys.h"
 
@@ -11,18 +12,54 @@
 #include <string.h>
 
 #define WIDTH(type, member) sizeof(((type *)0)->member)
-#define CD_KEY_ROOT(field, type, choices, initial, low, high, doc)                                 \
-    {CD_SCOPE_PLAN, "", #field, CDDP_KEY_##type, choices, initial, low, high,                      \
-     offsetof(cddp_plan, field), WIDTH(cddp_plan, field), doc},
-#define CD_KEY_PLAN(table, field, type, choices, initial, low, high, doc)                          \
-    {CD_SCOPE_PLAN, #table, #field, CDDP_KEY_##type, choices, initial, low, high,                  \
-     offsetof(cddp_plan, table.field), WIDTH(cddp_plan, table.field), doc},
-#define CD_KEY_RANK(table, field, type, choices, initial, low, high, doc)                          \
-    {CD_SCOPE_RANK, #table, #field, CDDP_KEY_##type, choices, initial, low, high,                  \
-     offsetof(cddp_plan_settings, table.field), WIDTH(cddp_plan_settings, table.field), doc},
-#define CD_KEY_ITEM(table, field, type, choices, initial, low, high, doc)                          \
-    {CD_SCOPE_##table, ITEM_NAME_##table, #field, CDDP_KEY_##type, choices, initial, low, high,    \
-     offsetof(cddp_plan_##table, field), WIDTH(cddp_plan_##table, field), doc},
+#define CD_KEY_ROOT(field, type, choices, initial, low, high, doc) \
+    {CD_SCOPE_PLAN,                                                \
+     "",                                                           \
+     #field,                                                       \
+     CDDP_KEY_##type,                                              \
+     choices,                                                      \
+     initial,                                                      \
+     low,                                                          \
+     high,                                                         \
+     offsetof(cddp_plan, field),                                   \
+     WIDTH(cddp_plan, field),                                      \
+     doc},
+#define CD_KEY_PLAN(table, field, type, choices, initial, low, high, doc) \
+    {CD_SCOPE_PLAN,                                                       \
+     #table,                                                              \
+     #field,                                                              \
+     CDDP_KEY_##type,                                                     \
+     choices,                                                             \
+     initial,                                                             \
+     low,                                                                 \
+     high,                                                                \
+     offsetof(cddp_plan, table.field),                                    \
+     WIDTH(cddp_plan, table.field),                                       \
+     doc},
+#define CD_KEY_RANK(table, field, type, choices, initial, low, high, doc) \
+    {CD_SCOPE_RANK,                                                       \
+     #table,                                                              \
+     #field,                                                              \
+     CDDP_KEY_##type,                                                     \
+     choices,                                                             \
+     initial,                                                             \
+     low,                                                                 \
+     high,                                                                \
+     offsetof(cddp_plan_settings, table.field),                           \
+     WIDTH(cddp_plan_settings, table.field),                              \
+     doc},
+#define CD_KEY_ITEM(table, field, type, choices, initial, low, high, doc) \
+    {CD_SCOPE_##table,                                                    \
+     ITEM_NAME_##table,                                                   \
+     #field,                                                              \
+     CDDP_KEY_##type,                                                     \
+     choices,                                                             \
+     initial,                                                             \
+     low,                                                                 \
+     high,                                                                \
+     offsetof(cddp_plan_##table, field),                                  \
+     WIDTH(cddp_plan_##table, field),                                     \
+     doc},
 
 #define ITEM_NAME_optimizer "optimizer"
 #define ITEM_NAME_group "group"
@@ -35,18 +72,18 @@ static const cd_key_row rows[] = {
 #include "core/run/keys.def"
 };
 
-#define ITEM(scope, member, counter)                                                               \
-    [CD_SCOPE_##scope] = {ITEM_NAME_##scope, sizeof(cddp_plan_##scope), offsetof(cddp_plan, member), \
-                          offsetof(cddp_plan, counter)}
+#define ITEM(scope, member, counter)                                    \
+    [CD_SCOPE_##scope] = {ITEM_NAME_##scope, sizeof(cddp_plan_##scope), \
+                          offsetof(cddp_plan, member), offsetof(cddp_plan, counter)}
 static const cd_item_table item_tables[CD_SCOPE_COUNT] = {
-    ITEM(optimizer, optimizers, optimizer_count), ITEM(group, groups, group_count),
-    ITEM(collective, collectives, collective_count), ITEM(when, whens, when_count),
-    ITEM(fault, faults, fault_count), ITEM(finding, expect.findings, expect.finding_count)};
+    ITEM(optimizer, optimizers, optimizer_count),
+    ITEM(group, groups, group_count),
+    ITEM(collective, collectives, collective_count),
+    ITEM(when, whens, when_count),
+    ITEM(fault, faults, fault_count),
+    ITEM(finding, expect.findings, expect.finding_count)};
 
-size_t cd_key_count(void)
-{
-    return sizeof rows / sizeof rows[0];
-}
+size_t cd_key_count(void) { return sizeof rows / sizeof rows[0]; }
 
 const cd_key_row *cd_key_row_get(size_t index)
 {
@@ -146,10 +183,14 @@ bool cddp_plan_key(size_t index, cddp_key_info *info)
         return false;
     }
     const cd_key_row *row = &rows[index];
-    *info = (cddp_key_info){.size = sizeof *info, .type = row->type,
+    *info = (cddp_key_info){.size = sizeof *info,
+                            .type = row->type,
                             .choices = row->type == CDDP_KEY_CHOICE ? row->choices : NULL,
-                            .initial = row->initial, .low = row->low, .high = row->high,
-                            .per_rank = row->scope == CD_SCOPE_RANK, .doc = row->doc};
+                            .initial = row->initial,
+                            .low = row->low,
+                            .high = row->high,
+                            .per_rank = row->scope == CD_SCOPE_RANK,
+                            .doc = row->doc};
     cd_key_path(row, info->path, sizeof info->path);
     return true;
 }

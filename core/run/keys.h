@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The key table of the scenario language as the program sees it, and how a text becomes a field.
 **
-** A row says where its value lies: an offset into the plan, into the settings, or into one element of a table
-** that repeats. So one function sets every key, and nothing else knows how keys are spelled.
+** A row says where its value lies: an offset into the plan, into the settings, or into one element
+** of a table that repeats. So one function sets every key, and nothing else knows how keys are
+** spelled.
 */
 #pragma once
 #include "cddp/plan.h"
@@ -41,9 +42,11 @@ const cd_key_row *cd_key_find(const char *table, const char *field);
 /* "ddp.bucket_cap_mb" */
 const cd_key_row *cd_key_find_path(const char *path);
 bool cd_key_has_table(const char *table);
-/* The row of a table that is written in place of a text of settings: "hook.comm_state_option"; NULL. */
+/* The row of a table that is written in place of a text of settings: "hook.comm_state_option";
+** NULL. */
 const cd_key_row *cd_key_find_settings(const char *table);
-/* The field of the table that a person probably meant, or one of that very name in another table; NULL. */
+/* The field of the table that a person probably meant, or one of that very name in another table;
+** NULL. */
 const cd_key_row *cd_key_nearest(const char *table, const char *field);
 /* The table that was probably meant; NULL. */
 const char *cd_key_nearest_table(const char *table);
@@ -57,20 +60,23 @@ typedef struct cd_item_table {
 } cd_item_table;
 const cd_item_table *cd_item_table_get(cd_key_scope scope);
 
-/* Items in, the field's representation out. Lists take any number of items, everything else exactly one. */
+/* Items in, the field's representation out. Lists take any number of items, everything else exactly
+** one. */
 typedef struct cd_key_value {
     const char *const *items;
     size_t count;
 } cd_key_value;
-cddp_status cd_key_parse(const cd_key_row *row, const cd_key_value *value, cd_arena *arena, void *field,
-                         cddp_error *err);
+cddp_status cd_key_parse(const cd_key_row *row, const cd_key_value *value, cd_arena *arena,
+                         void *field, cddp_error *err);
 /* The inverse: the field as items that cd_key_parse takes; none where it is unset or empty. */
-cddp_status cd_key_print(const cd_key_row *row, const void *field, cd_arena *arena, cd_key_value *value, cddp_error *err);
+cddp_status cd_key_print(const cd_key_row *row, const void *field, cd_arena *arena,
+                         cd_key_value *value, cddp_error *err);
 /* The default into the field. */
 void cd_key_parse_initial(const cd_key_row *row, void *field);
 
 cddp_status cd_selector_parse(const char *text, cddp_selector *selector, cddp_error *err);
-#define CD_SELECTOR_TEXT_BYTES (CDDP_SELECTOR_TERMS_MAX * sizeof "4294967295-4294967295,") /* what any selector takes */
+/* what any selector takes */
+#define CD_SELECTOR_TEXT_BYTES (CDDP_SELECTOR_TERMS_MAX * sizeof "4294967295-4294967295,")
 void cd_selector_print(const cddp_selector *selector, char *text, size_t text_bytes);
 
 /* docs/formats/scenario.md, written by `write` piece by piece. */

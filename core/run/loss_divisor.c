@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* By what a loss is divided: by counts of its own forward, or by those of all ranks and micro-steps of the step.
+/* By what a loss is divided: by counts of its own forward, or by those of all ranks and micro-steps
+** of the step.
 **
-** Note [What a sample weighs]
-** DDP averages gradients over ranks and adds them up over micro-steps. A loss that each forward divides by its own
-** number of tokens therefore weighs a token of a short micro-batch more than one of a long one (ZOO-48, ZOO-50). The
-** declared objective divides by the number of an average forward, which is the same number everywhere; where all
-** forwards have equally many, both are one. A real program learns it by an all-reduce of counts; here it is a
+** Note [What a sample weighs] DDP averages gradients over ranks and adds them up over micro-steps.
+** A loss that each forward divides by its own number of tokens therefore weighs a token of a short
+** micro-batch more than one of a long one (ZOO-48, ZOO-50). The declared objective divides by the
+** number of an average forward, which is the same number everywhere; where all forwards have
+** equally many, both are one. A real program learns it by an all-reduce of counts; here it is a
 ** function of the plan.
 */
 #include "core/run/replica.h"
@@ -13,14 +14,22 @@
 #include "core/base/alloc.h"
 #include "core/base/error.h"
 
-typedef enum normalisation { BY_NOTHING, BY_SAMPLES, BY_TOKENS, BY_AVERAGE_SAMPLES, BY_AVERAGE_TOKENS } normalisation;
+typedef enum normalisation {
+    BY_NOTHING,
+    BY_SAMPLES,
+    BY_TOKENS,
+    BY_AVERAGE_SAMPLES,
+    BY_AVERAGE_TOKENS
+} normalisation;
 
 static normalisation normalisation_of(const cd_replica *r)
 {
-    static const normalisation losses[] = {BY_NOTHING, BY_SAMPLES, BY_NOTHING, BY_TOKENS, BY_AVERAGE_SAMPLES, BY_AVERAGE_TOKENS};
+    static const normalisation losses[] = {BY_NOTHING, BY_SAMPLES,         BY_NOTHING,
+                                           BY_TOKENS,  BY_AVERAGE_SAMPLES, BY_AVERAGE_TOKENS};
     static const normalisation objectives[] = {BY_NOTHING, BY_AVERAGE_SAMPLES, BY_AVERAGE_TOKENS};
     const cddp_plan_train *train = &r->settings.train;
-    return r->computes_objective && train->objective != 0 ? objectives[train->objective] : losses[train->loss];
+    return r->computes_objective && train->objective != 0 ? objectives[train->objective]
+                                                          : losses[train->loss];
 }
 
 int64_t cd_replica_token_count(const cd_replica *r, const int64_t *sample_ids, uint32_t count)
@@ -33,7 +42,8 @@ int64_t cd_replica_token_count(const cd_replica *r, const int64_t *sample_ids, u
 }
 
 /* Samples, tokens and forwards of one rank in one step, added. */
-static cddp_status count_rank(cd_replica *r, uint32_t rank, uint32_t step, int64_t totals[3], cddp_error *err)
+static cddp_status count_rank(cd_replica *r, uint32_t rank, uint32_t step, int64_t totals[3],
+                              cddp_error *err)
 {
     cddp_plan_settings settings;
     CD_TRY(cddp_plan_rank_settings(r->plan, rank, &settings, err));
@@ -69,23 +79,31 @@ static cddp_status count_step(cd_replica *r, uint32_t step, cddp_error *err)
     return CDDP_OK;
 }
 
-cddp_status cd_replica_divisor(cd_replica *r, const cd_micro *micro, const cd_micro_batch *samples, uint32_t first,
-                               double *divisor, cddp_error *err)
+cddp_status cd_replica_divisor(cd_replica *r, const cd_micro *micro, const cd_micro_batch *samples,
+                               uint32_t first, double *divisor, cddp_error *err)
 {
     const normalisation by = normalisation_of(r);
     if (by == BY_AVERAGE_SAMPLES || by == BY_AVERAGE_TOKENS) {
         CD_TRY(count_step(r, micro->place.step, err));
     }
     switch (by) {
-    case BY_NOTHING: *divisor = 0.0; break;
-    case BY_SAMPLES: *divisor = (double)micro->samples; break;
+    case BY_NOTHING:
+        *divisor = 0.0;
+        break;
+    case BY_SAMPLES:
+        *divisor = (double)micro->samples;
+        break;
     case BY_TOKENS: {
         const uint32_t begin = first / micro->samples * micro->samples; /* of the forward */
         *divisor = (double)cd_replica_token_count(r, samples->ids + begin, micro->samples);
         break;
     }
-    case BY_AVERAGE_SAMPLES: *divisor = r->samples_per_forward; break;
-    case BY_AVERAGE_TOKENS: *divisor = r->tokens_per_forward; break;
+    case BY_AVERAGE_SAMPLES:
+        *divisor = r->samples_per_forward;
+        break;
+    case BY_AVERAGE_TOKENS:
+        *divisor = r->tokens_per_forward;
+        break;
     }
     return CDDP_OK;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Low-precision copies for the reference. A gradient goes down and up again without loss, because what comes up was
-** low before; so the moments at which it is cast need not be the runtime's.
+/* Low-precision copies for the reference. A gradient goes down and up again without loss, because
+** what comes up was low before; so the moments at which it is cast need not be the runtime's.
 */
 #include "core/run/low_precision.h"
 
@@ -15,7 +15,8 @@ cddp_dtype cd_mixed_dtype(int64_t choice)
     return dtypes[choice];
 }
 
-static cddp_status make_like(const cddp_tensor *like, cddp_dtype dtype, cddp_tensor *made, cddp_error *err)
+static cddp_status make_like(const cddp_tensor *like, cddp_dtype dtype, cddp_tensor *made,
+                             cddp_error *err)
 {
     void *storage = NULL;
     CD_TRY(like->device->allocate(like->device, dtype, cddp_tensor_numel(like) + 1, &storage, err));
@@ -26,7 +27,8 @@ static cddp_status make_like(const cddp_tensor *like, cddp_dtype dtype, cddp_ten
 static void release_made(const cddp_tensor *tensor)
 {
     if (tensor->device != NULL) {
-        tensor->device->release(tensor->device, tensor->dtype, cddp_tensor_numel(tensor) + 1, tensor->storage);
+        tensor->device->release(tensor->device, tensor->dtype, cddp_tensor_numel(tensor) + 1,
+                                tensor->storage);
     }
 }
 
@@ -37,8 +39,9 @@ static bool is_cast(const cddp_plan_settings *settings, const cd_parameter *p, c
            !cd_patterns_match(&settings->ddp.delay_all_reduce_named_params, p->name);
 }
 
-cddp_status cd_low_precision_init(cd_low_precision *low, const cddp_plan_settings *settings, cd_module *module,
-                                  const cddp_allocator *allocator, cddp_error *err)
+cddp_status cd_low_precision_init(cd_low_precision *low, const cddp_plan_settings *settings,
+                                  cd_module *module, const cddp_allocator *allocator,
+                                  cddp_error *err)
 {
     const cddp_dtype dtype = cd_mixed_dtype(settings->mixed_precision.param_dtype);
     cddp_status status = CDDP_OK;
@@ -46,7 +49,8 @@ cddp_status cd_low_precision_init(cd_low_precision *low, const cddp_plan_setting
     if (dtype == CDDP_DTYPE_COUNT) {
         return CDDP_OK;
     }
-    low->parameters = cd_allocate_array(allocator, module->parameter_count + 1, sizeof *low->parameters);
+    low->parameters =
+        cd_allocate_array(allocator, module->parameter_count + 1, sizeof *low->parameters);
     if (low->parameters == NULL) {
         return cd_fail(err, CDDP_E_NOMEM, "no memory for low-precision copies of %zu parameters",
                        module->parameter_count);
@@ -72,7 +76,8 @@ void cd_low_precision_fini(cd_low_precision *low)
     for (size_t i = 0; i < low->module->parameter_count; i++) {
         cddp_grad *grad = &low->module->parameters[i].grad;
         /* Asked slot by slot: begin or end may have failed half-way. */
-        const bool is_low = low->parameters[i].home.device != NULL && grad->home.storage == low->parameters[i].home.storage;
+        const bool is_low = low->parameters[i].home.device != NULL &&
+                            grad->home.storage == low->parameters[i].home.storage;
         if (is_low) {
             cddp_grad_drop(grad); /* its value lies in a home that goes now */
             grad->home = low->parameters[i].full_home;
@@ -81,13 +86,14 @@ void cd_low_precision_fini(cd_low_precision *low)
         release_made(&low->parameters[i].value);
         release_made(&low->parameters[i].home);
     }
-    cd_release(low->allocator, low->parameters, (low->module->parameter_count + 1) * sizeof *low->parameters);
+    cd_release(low->allocator, low->parameters,
+               (low->module->parameter_count + 1) * sizeof *low->parameters);
     low->parameters = NULL;
 }
 
 /* The slot lives in `home` from now on, with the value that it has. */
-static cddp_status move_gradient(cddp_grad *grad, const cddp_tensor *like, const cddp_home *home, bool is_lent,
-                                 cddp_error *err)
+static cddp_status move_gradient(cddp_grad *grad, const cddp_tensor *like, const cddp_home *home,
+                                 bool is_lent, cddp_error *err)
 {
     const cddp_tensor before = grad->value;
     const bool is_dense = grad->kind == CDDP_GRAD_DENSE;
@@ -136,5 +142,6 @@ cddp_status cd_low_precision_end(cd_low_precision *low, cddp_error *err)
 const cddp_tensor *cd_low_precision_get(const cd_low_precision *low, uint32_t parameter)
 {
     const bool is_cast_now = low->is_low && low->parameters[parameter].value.device != NULL;
-    return is_cast_now ? &low->parameters[parameter].value : &low->module->parameters[parameter].tensor;
+    return is_cast_now ? &low->parameters[parameter].value
+                       : &low->module->parameters[parameter].tensor;
 }

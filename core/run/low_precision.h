@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The reference's own mixed precision: parameters cast before a forward, gradients born in the low dtype (MIX-02).
+/* The reference's own mixed precision: parameters cast before a forward, gradients born in the low
+** dtype (MIX-02).
 **
 ** Apart from the runtime's on purpose: the reference must not lean on what it judges.
 **
-** Lifetime   init → (begin → forwards and backwards → end)* → fini. Borrows the module. Slots borrow low-precision
-**            homes between begin and end.
+** Lifetime   init → (begin → forwards and backwards → end)* → fini. Borrows the module. Slots
+**            borrow low-precision homes between begin and end.
 */
 #pragma once
 #include "cddp/plan.h"
@@ -26,8 +27,9 @@ typedef struct cd_low_precision {
 /* The dtype that a key of [mixed_precision] names; CDDP_DTYPE_COUNT: none. */
 cddp_dtype cd_mixed_dtype(int64_t choice);
 
-cddp_status cd_low_precision_init(cd_low_precision *low, const cddp_plan_settings *settings, cd_module *module,
-                                  const cddp_allocator *allocator, cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_low_precision_init(cd_low_precision *low, const cddp_plan_settings *settings,
+                                  cd_module *module, const cddp_allocator *allocator,
+                                  cddp_error *err) CDDP_MUST_CHECK;
 void cd_low_precision_fini(cd_low_precision *low); /* accepts a zeroed struct */
 /* Casts parameters, and gradients that exist, down. */
 cddp_status cd_low_precision_begin(cd_low_precision *low, cddp_error *err) CDDP_MUST_CHECK;

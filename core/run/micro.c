@@ -11,7 +11,8 @@ static int64_t given(int64_t value, int64_t otherwise)
 
 static bool applies(const cddp_plan_when *when, cd_micro_place place)
 {
-    return cddp_selector_has(&when->ranks, place.rank) && cddp_selector_has(&when->steps, place.step) &&
+    return cddp_selector_has(&when->ranks, place.rank) &&
+           cddp_selector_has(&when->steps, place.step) &&
            cddp_selector_has(&when->micro_steps, place.micro_step);
 }
 
@@ -36,7 +37,8 @@ static void apply(const cddp_plan_when *when, cd_micro *m)
     m->skip = (cd_skip)given(when->skip, (int64_t)m->skip);
     m->stop = given(when->stop, m->stop) != 0;
     m->poison = (cd_poison)given(when->poison, (int64_t)m->poison);
-    m->poison_parameter = when->poison_parameter != NULL ? when->poison_parameter : m->poison_parameter;
+    m->poison_parameter =
+        when->poison_parameter != NULL ? when->poison_parameter : m->poison_parameter;
     m->abort_after = (uint32_t)given(when->abort_after, m->abort_after);
     m->early_step = given(when->early_step, m->early_step) != 0;
     m->touch_buffers = given(when->touch_buffers, m->touch_buffers) != 0;
@@ -48,11 +50,19 @@ static void apply(const cddp_plan_when *when, cd_micro *m)
     m->compute_us = (uint64_t)given(when->compute_us, (int64_t)m->compute_us);
 }
 
-void cd_micro_resolve(const cddp_plan *plan, const cddp_plan_settings *settings, cd_micro_place place, cd_micro *micro)
+void cd_micro_resolve(const cddp_plan *plan, const cddp_plan_settings *settings,
+                      cd_micro_place place, cd_micro *micro)
 {
     const bool is_last = place.micro_step + 1 == settings->train.micro_steps;
-    *micro = (cd_micro){.place = place, .sync = is_last, .sync_backward = is_last, .no_sync_depth = 1, .forwards = 1, .backwards = 1,
-                        .grad_mode = true, .await_producers = true, .samples = (uint32_t)settings->data.samples,
+    *micro = (cd_micro){.place = place,
+                        .sync = is_last,
+                        .sync_backward = is_last,
+                        .no_sync_depth = 1,
+                        .forwards = 1,
+                        .backwards = 1,
+                        .grad_mode = true,
+                        .await_producers = true,
+                        .samples = (uint32_t)settings->data.samples,
                         .ready = (cd_ready_kind)plan->schedule.ready};
     for (size_t i = 0; i < plan->when_count; i++) {
         if (applies(&plan->whens[i], place)) {
@@ -76,7 +86,8 @@ static bool plan_changes_parameters(const cddp_plan *plan)
     return false;
 }
 
-void cd_micro_resolve_parameter(const cddp_plan *plan, cd_micro_place place, const char *name, cd_parameter_fate *fate)
+void cd_micro_resolve_parameter(const cddp_plan *plan, cd_micro_place place, const char *name,
+                                cd_parameter_fate *fate)
 {
     const uint32_t last = place.step;
     if (!plan_changes_parameters(plan)) {
@@ -90,7 +101,8 @@ void cd_micro_resolve_parameter(const cddp_plan *plan, cd_micro_place place, con
             }
             fate->requires_grad = cd_patterns_match(&when->unfreeze, name) ||
                                   (fate->requires_grad && !cd_patterns_match(&when->freeze, name));
-            fate->is_replaced = fate->is_replaced || cd_patterns_match(&when->replace_parameters, name);
+            fate->is_replaced =
+                fate->is_replaced || cd_patterns_match(&when->replace_parameters, name);
         }
     }
 }
@@ -105,9 +117,11 @@ bool cd_plan_unfreezes(const cddp_plan *plan, const char *name)
     return false;
 }
 
-bool cd_rank_has_step(const cddp_plan *plan, const cddp_plan_settings *settings, uint32_t rank, uint32_t step)
+bool cd_rank_has_step(const cddp_plan *plan, const cddp_plan_settings *settings, uint32_t rank,
+                      uint32_t step)
 {
-    if (step >= settings->train.steps || (settings->data.inputs > 0 && step >= settings->data.inputs)) {
+    if (step >= settings->train.steps ||
+        (settings->data.inputs > 0 && step >= settings->data.inputs)) {
         return false;
     }
     for (size_t i = 0; i < plan->when_count; i++) {
@@ -123,8 +137,8 @@ bool cd_rank_has_step(const cddp_plan *plan, const cddp_plan_settings *settings,
 
 bool cd_micro_contributes(const cd_micro *micro)
 {
-    return micro->skip != CD_SKIP_ALL && micro->skip != CD_SKIP_BACKWARD && micro->grad_mode && micro->backwards > 0 &&
-           micro->samples > 0;
+    return micro->skip != CD_SKIP_ALL && micro->skip != CD_SKIP_BACKWARD && micro->grad_mode &&
+           micro->backwards > 0 && micro->samples > 0;
 }
 
 bool cd_patterns_match(const cddp_text_list *patterns, const char *name)

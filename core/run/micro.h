@@ -1,16 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One micro-step of one rank, as the plan tells it: a pure function of plan, rank, step and micro-step.
+/* One micro-step of one rank, as the plan tells it: a pure function of plan, rank, step and
+** micro-step.
 **
-** So every rank can know what every other rank does, without asking it; that is what the oracle needs.
+** So every rank can know what every other rank does, without asking it; that is what the oracle
+** needs.
 */
 #pragma once
 #include "cddp/plan.h"
 
-typedef enum cd_ready_kind { CD_READY_ENGINE, CD_READY_REVERSED, CD_READY_SHUFFLED, CD_READY_BY_CHOICE, CD_READY_LISTED } cd_ready_kind;
+typedef enum cd_ready_kind {
+    CD_READY_ENGINE,
+    CD_READY_REVERSED,
+    CD_READY_SHUFFLED,
+    CD_READY_BY_CHOICE,
+    CD_READY_LISTED
+} cd_ready_kind;
 typedef enum cd_skip { CD_SKIP_NOTHING, CD_SKIP_BACKWARD, CD_SKIP_STEP, CD_SKIP_ALL } cd_skip;
-typedef enum cd_poison { CD_POISON_NOTHING, CD_POISON_NAN, CD_POISON_INFINITY, CD_POISON_LARGE } cd_poison;
+typedef enum cd_poison {
+    CD_POISON_NOTHING,
+    CD_POISON_NAN,
+    CD_POISON_INFINITY,
+    CD_POISON_LARGE
+} cd_poison;
 
-typedef enum cd_statistics_use { CD_STATISTICS_EXCHANGED, CD_STATISTICS_OWN, CD_STATISTICS_UNWEIGHTED } cd_statistics_use;
+typedef enum cd_statistics_use {
+    CD_STATISTICS_EXCHANGED,
+    CD_STATISTICS_OWN,
+    CD_STATISTICS_UNWEIGHTED
+} cd_statistics_use;
 
 typedef struct cd_micro_place {
     uint32_t rank, step, micro_step;
@@ -19,7 +36,8 @@ typedef struct cd_micro_place {
 typedef struct cd_micro {
     cd_micro_place place;
     bool sync, sync_backward;
-    uint32_t no_sync_depth; /* contexts around a forward that does not synchronise; all but the outer one end before it */
+    /* contexts around a forward that does not synchronise; all but the outer one end before it */
+    uint32_t no_sync_depth;
     uint32_t forwards, backwards;
     bool backward_each, grad_mode, bypass;
     uint32_t samples; /* of each forward */
@@ -32,24 +50,28 @@ typedef struct cd_micro {
     cd_poison poison;
     const char *poison_parameter; /* NULL: the first that becomes ready */
     uint32_t abort_after;         /* 0: never */
-    bool early_step, touch_buffers, touch_parameters, replace_buffers, create_graph, await_producers;
+    bool early_step, touch_buffers, touch_parameters, replace_buffers, create_graph,
+        await_producers;
     cd_statistics_use statistics;
     uint64_t compute_us;
 } cd_micro;
 
 /* settings: those of the rank. */
-void cd_micro_resolve(const cddp_plan *plan, const cddp_plan_settings *settings, cd_micro_place place, cd_micro *micro);
+void cd_micro_resolve(const cddp_plan *plan, const cddp_plan_settings *settings,
+                      cd_micro_place place, cd_micro *micro);
 /* What the plan does to one parameter for good. */
 typedef struct cd_parameter_fate {
     bool requires_grad;
     bool is_replaced; /* by a parameter that the wrapper does not know */
 } cd_parameter_fate;
 /* *fate: before training; afterwards as every step up to place.step leaves it. */
-void cd_micro_resolve_parameter(const cddp_plan *plan, cd_micro_place place, const char *name, cd_parameter_fate *fate);
+void cd_micro_resolve_parameter(const cddp_plan *plan, cd_micro_place place, const char *name,
+                                cd_parameter_fate *fate);
 /* Does a [[when]] table make this frozen parameter require gradients, on any rank? */
 bool cd_plan_unfreezes(const cddp_plan *plan, const char *name);
 /* Does this rank train in this step: it has inputs left and did not stop before? */
-bool cd_rank_has_step(const cddp_plan *plan, const cddp_plan_settings *settings, uint32_t rank, uint32_t step);
+bool cd_rank_has_step(const cddp_plan *plan, const cddp_plan_settings *settings, uint32_t rank,
+                      uint32_t step);
 /* Do its samples reach the optimizer: it trains, runs the micro-step, and runs a backward? */
 bool cd_micro_contributes(const cd_micro *micro);
 

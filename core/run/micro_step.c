@@ -4,8 +4,8 @@
 **     no_sync ─┐ forward_begin → model → graph search → forward_end → loss ─┐ backward → mark_ready … → backward_end
 **              └────────────── as the plan says, forward and backward by themselves (FWD-03) ──────────────┘
 **
-** The wrong programs of the zoo differ here in single flags: a forward that bypasses the wrapper, a backward that
-** is run twice, one that is left in the middle.
+** The wrong programs of the zoo differ here in single flags: a forward that bypasses the wrapper, a
+** backward that is run twice, one that is left in the middle.
 */
 #include "core/run/trainer.h"
 
@@ -36,7 +36,8 @@ static uint64_t backward_ns(const cd_trainer *t, uint32_t parameter)
     if (t->settings.train.backward_split == 0 || t->backward_weights == 0) {
         return given_ns;
     }
-    const double share = (double)cd_trainer_backward_weight(t, parameter) / (double)t->backward_weights;
+    const double share =
+        (double)cd_trainer_backward_weight(t, parameter) / (double)t->backward_weights;
     return (uint64_t)((double)given_ns * share + 0.5);
 }
 
@@ -48,7 +49,8 @@ cddp_status cd_tensor_add_number(const cddp_tensor *tensor, double number, cddp_
     cddp_status status = CDDP_OK;
     void *storage = NULL;
     CD_TRY(device->allocate(device, tensor->dtype, numel + 1, &storage, err));
-    const cddp_tensor addend = cddp_tensor_of(device, storage, 0, tensor->dtype, tensor->sizes, tensor->dim_count);
+    const cddp_tensor addend =
+        cddp_tensor_of(device, storage, 0, tensor->dtype, tensor->sizes, tensor->dim_count);
     CD_TRY_OUT(device->fill(&addend, number, NULL, err));
     CD_TRY_OUT(device->reduce(CDDP_RED_SUM, tensor, &addend, NULL, err));
 out:
@@ -139,7 +141,8 @@ static cddp_status run_forward(cd_trainer *t, cd_pass *pass, cddp_error *err)
 
 /* ---- backward ---- */
 
-static cddp_status gradient_is_ready(void *context, uint32_t parameter, cddp_grad *grad, cddp_error *err)
+static cddp_status gradient_is_ready(void *context, uint32_t parameter, cddp_grad *grad,
+                                     cddp_error *err)
 {
     cd_trainer *t = context;
     const char *name = cd_trainer_module(t)->parameters[parameter].name;
@@ -163,7 +166,8 @@ static cddp_status gradient_is_ready(void *context, uint32_t parameter, cddp_gra
         CD_TRY(cddp_ddp_mark_parameter_ready(t->ddp, parameter, err));
     }
     if (t->gradient_count == t->micro->abort_after) {
-        return cd_fail(err, CDDP_E_ABORTED, "the plan leaves this backward after %u gradients", t->gradient_count);
+        return cd_fail(err, CDDP_E_ABORTED, "the plan leaves this backward after %u gradients",
+                       t->gradient_count);
     }
     return CDDP_OK;
 }
@@ -171,12 +175,17 @@ static cddp_status gradient_is_ready(void *context, uint32_t parameter, cddp_gra
 static uint32_t choose_ready(void *context, const uint64_t *options, uint32_t count)
 {
     cd_trainer *t = context;
-    const cddp_choice choice = {.size = sizeof choice, .kind = CDDP_CHOICE_READY, .rank = t->rank->rank,
-                                .option_count = count, .options = options, .name = "ready"};
+    const cddp_choice choice = {.size = sizeof choice,
+                                .kind = CDDP_CHOICE_READY,
+                                .rank = t->rank->rank,
+                                .option_count = count,
+                                .options = options,
+                                .name = "ready"};
     return t->rank->ops->choose(t->rank, &choice);
 }
 
-static cddp_status fresh_gradient(void *context, uint32_t parameter, const cddp_tensor *dst, cddp_error *err)
+static cddp_status fresh_gradient(void *context, uint32_t parameter, const cddp_tensor *dst,
+                                  cddp_error *err)
 {
     const cd_trainer *t = context;
     CD_TRY(cd_replica_write_atoms(t->micro, parameter, dst, err));
@@ -194,7 +203,8 @@ static const cddp_tensor *forward_parameter(void *context, uint32_t parameter)
 
 /* ---- synchronised batch norm ---- */
 
-static cddp_status gather(const cd_trainer *t, const cddp_tensor *mine, const cddp_tensor *all, cddp_error *err)
+static cddp_status gather(const cd_trainer *t, const cddp_tensor *mine, const cddp_tensor *all,
+                          cddp_error *err)
 {
     cddp_work *work = NULL;
     CD_TRY(cddp_group_allgather(t->group, mine, all, &work, err));
@@ -203,13 +213,14 @@ static cddp_status gather(const cd_trainer *t, const cddp_tensor *mine, const cd
 }
 
 /* The planted defects: the exchange took place, and its result is not what is used. */
-static cddp_status spoil_statistics(const cd_trainer *t, const cddp_tensor *mine, const cddp_tensor *all,
-                                    cddp_error *err)
+static cddp_status spoil_statistics(const cd_trainer *t, const cddp_tensor *mine,
+                                    const cddp_tensor *all, cddp_error *err)
 {
     const size_t width = (size_t)cddp_tensor_numel(mine), world = cddp_group_size(t->group);
     double total = 0;
     cddp_tensor here;
-    CD_TRY(cd_graph_host_tensor(t->replica->graph, CDDP_F64, all->sizes, all->dim_count, &here, err));
+    CD_TRY(
+        cd_graph_host_tensor(t->replica->graph, CDDP_F64, all->sizes, all->dim_count, &here, err));
     double *rows = here.storage; /* (world, width) */
     const double *own = rows + t->rank->rank * width;
     CD_TRY(all->device->read(all, rows, world * width * sizeof *rows, err));
@@ -227,7 +238,8 @@ static cddp_status spoil_statistics(const cd_trainer *t, const cddp_tensor *mine
     return CDDP_OK;
 }
 
-static cddp_status gather_statistics(void *context, const cddp_tensor *mine, const cddp_tensor *all, cddp_error *err)
+static cddp_status gather_statistics(void *context, const cddp_tensor *mine, const cddp_tensor *all,
+                                     cddp_error *err)
 {
     const cd_trainer *t = context;
     CD_TRY(gather(t, mine, all, err));
@@ -237,26 +249,34 @@ static cddp_status gather_statistics(void *context, const cddp_tensor *mine, con
     return CDDP_OK;
 }
 
-static cddp_status show_statistics(void *context, uint32_t buffer, const double *mean, const double *spread,
-                                   int64_t channels, cddp_error *err)
+static cddp_status show_statistics(void *context, uint32_t buffer, const double *mean,
+                                   const double *spread, int64_t channels, cddp_error *err)
 {
     cd_trainer *t = context;
-    const cd_oracle_moments used = {.step = t->step, .micro_step = t->micro->place.micro_step, .exchange = t->exchange_count++,
-                                    .buffer = buffer, .mean = mean, .spread = spread, .channels = (size_t)channels};
-    if (t->oracle != NULL && t->is_in_forward) { /* a checkpoint runs layers again in the backward */
+    const cd_oracle_moments used = {.step = t->step,
+                                    .micro_step = t->micro->place.micro_step,
+                                    .exchange = t->exchange_count++,
+                                    .buffer = buffer,
+                                    .mean = mean,
+                                    .spread = spread,
+                                    .channels = (size_t)channels};
+    /* a checkpoint runs layers again in the backward */
+    if (t->oracle != NULL && t->is_in_forward) {
         CD_TRY(cd_oracle_judge_statistics(t->oracle, &used, err));
     }
     return CDDP_OK;
 }
 
-/* Every rank adds the others' sums itself, in rank order: the bits do not depend on how a backend would reduce. */
+/* Every rank adds the others' sums itself, in rank order: the bits do not depend on how a backend
+** would reduce. */
 static cddp_status sum_statistics(void *context, const cddp_tensor *sums, cddp_error *err)
 {
     const cd_trainer *t = context;
     const uint32_t world = cddp_group_size(t->group);
     const int64_t width = cddp_tensor_numel(sums);
     cddp_tensor all;
-    CD_TRY(cd_graph_tensor(t->replica->graph, CDDP_F64, (const int64_t[2]){world, width}, 2, &all, err));
+    CD_TRY(cd_graph_tensor(t->replica->graph, CDDP_F64, (const int64_t[2]){world, width}, 2, &all,
+                           err));
     CD_TRY(gather(t, sums, &all, err));
     if (t->micro->statistics == CD_STATISTICS_OWN) {
         CD_TRY(sums->device->scale(sums, sums, world, NULL, err));
@@ -264,7 +284,8 @@ static cddp_status sum_statistics(void *context, const cddp_tensor *sums, cddp_e
     }
     CD_TRY(sums->device->fill(sums, 0, NULL, err));
     for (uint32_t r = 0; r < world; r++) {
-        const cddp_tensor row = cddp_tensor_of(all.device, all.storage, all.offset + r * width, CDDP_F64, &width, 1);
+        const cddp_tensor row =
+            cddp_tensor_of(all.device, all.storage, all.offset + r * width, CDDP_F64, &width, 1);
         CD_TRY(sums->device->reduce(CDDP_RED_SUM, sums, &row, NULL, err));
     }
     return CDDP_OK;
@@ -302,7 +323,8 @@ static cddp_status end_backward(cd_trainer *t, const cd_micro *micro, cddp_error
     return CDDP_OK;
 }
 
-static cddp_status run_backwards(cd_trainer *t, const cd_micro *micro, cd_value *const *losses, cddp_error *err)
+static cddp_status run_backwards(cd_trainer *t, const cd_micro *micro, cd_value *const *losses,
+                                 cddp_error *err)
 {
     for (uint32_t round = 0; round < micro->backwards; round++) {
         const bool retain = round + 1 < micro->backwards;
@@ -310,15 +332,16 @@ static cddp_status run_backwards(cd_trainer *t, const cd_micro *micro, cd_value 
         for (uint32_t f = 0; f < parts; f++) {
             t->gradient_count = 0;
             CD_TRY(cd_streams_begin_backward(&t->streams, err));
-            CD_TRY(cd_replica_backward(t->replica, micro, &losses[f], micro->forwards / parts, retain || f + 1 < parts, err));
+            CD_TRY(cd_replica_backward(t->replica, micro, &losses[f], micro->forwards / parts,
+                                       retain || f + 1 < parts, err));
             CD_TRY(end_backward(t, micro, err));
         }
     }
     return CDDP_OK;
 }
 
-/* An exception in the middle of a backward that the program catches: it forgets the half-done reduction on every
-** rank (UPG-02), drops what was accumulated and goes on with the next step. */
+/* An exception in the middle of a backward that the program catches: it forgets the half-done
+** reduction on every rank (UPG-02), drops what was accumulated and goes on with the next step. */
 static cddp_status leave_backward(cd_trainer *t, cddp_error *err)
 {
     cd_trainer_tell_mark(t, "backward_left_early", t->gradient_count);
@@ -328,13 +351,15 @@ static cddp_status leave_backward(cd_trainer *t, cddp_error *err)
     return CDDP_OK;
 }
 
-static cddp_status run_backward(cd_trainer *t, const cd_micro *micro, cd_value *const *losses, cddp_error *err)
+static cddp_status run_backward(cd_trainer *t, const cd_micro *micro, cd_value *const *losses,
+                                cddp_error *err)
 {
     if (!cd_micro_contributes(micro)) {
         return CDDP_OK;
     }
     const cddp_status status = run_backwards(t, micro, losses, err);
-    if (status == CDDP_E_ABORTED && micro->abort_after > 0 && t->gradient_count == micro->abort_after) {
+    if (status == CDDP_E_ABORTED && micro->abort_after > 0 &&
+        t->gradient_count == micro->abort_after) {
         cd_error_reset(err);
         CD_TRY(leave_backward(t, err));
         return CDDP_OK;
@@ -344,13 +369,16 @@ static cddp_status run_backward(cd_trainer *t, const cd_micro *micro, cd_value *
 
 /* ---- the whole ---- */
 
-static cddp_status run_forwards(cd_trainer *t, const cd_micro *micro, const cd_micro_batch *samples, cd_value **losses,
-                                cddp_error *err)
+static cddp_status run_forwards(cd_trainer *t, const cd_micro *micro, const cd_micro_batch *samples,
+                                cd_value **losses, cddp_error *err)
 {
     cd_graph_begin(t->replica->graph);
     t->exchange_count = 0;
     for (uint32_t f = 0; f < micro->forwards; f++) {
-        cd_pass pass = {.micro = micro, .samples = samples, .first = f * micro->samples, .count = micro->samples,
+        cd_pass pass = {.micro = micro,
+                        .samples = samples,
+                        .first = f * micro->samples,
+                        .count = micro->samples,
                         .loss_scale = t->loss_scale};
         CD_TRY(run_forward(t, &pass, err));
         losses[f] = pass.loss;
@@ -363,7 +391,8 @@ static bool is_last_micro(const cd_trainer *t, const cd_micro *micro)
     return micro->place.micro_step + 1 == t->settings.train.micro_steps;
 }
 
-/* The inner contexts are left at once: the outer one then counts as if they had not been (NSY-01). */
+/* The inner contexts are left at once: the outer one then counts as if they had not been
+** (NSY-01). */
 static void enter_no_sync(cd_trainer *t, uint32_t depth)
 {
     for (uint32_t i = 0; i < depth; i++) {
@@ -375,7 +404,8 @@ static void enter_no_sync(cd_trainer *t, uint32_t depth)
 }
 
 /* Everything before the backward. */
-static cddp_status begin_micro(cd_trainer *t, const cd_micro *micro, cd_value **losses, cddp_error *err)
+static cddp_status begin_micro(cd_trainer *t, const cd_micro *micro, cd_value **losses,
+                               cddp_error *err)
 {
     cd_micro_batch samples;
     const bool is_last = is_last_micro(t, micro);
@@ -442,7 +472,8 @@ typedef struct collection {
     size_t count, capacity;
 } collection;
 
-static cddp_status collect_firing(void *context, uint32_t parameter, const cd_gradient *arrived, cddp_error *err)
+static cddp_status collect_firing(void *context, uint32_t parameter, const cd_gradient *arrived,
+                                  cddp_error *err)
 {
     collection *c = ((const cd_trainer *)context)->collection;
     if (c->count == c->capacity) {
@@ -452,8 +483,8 @@ static cddp_status collect_firing(void *context, uint32_t parameter, const cd_gr
     return CDDP_OK;
 }
 
-cddp_status cd_trainer_open_micro(cd_trainer *t, const cd_micro *micro, cd_firing *firings, size_t capacity,
-                                  size_t *count, cddp_error *err)
+cddp_status cd_trainer_open_micro(cd_trainer *t, const cd_micro *micro, cd_firing *firings,
+                                  size_t capacity, size_t *count, cddp_error *err)
 {
     cd_value *losses[FORWARDS_MAX] = {NULL};
     collection c = {.firings = firings, .capacity = capacity};
@@ -461,7 +492,9 @@ cddp_status cd_trainer_open_micro(cd_trainer *t, const cd_micro *micro, cd_firin
     t->micro = micro;
     t->gradient_count = 0;
     if (micro->backward_each || micro->backwards > 1 || micro->abort_after > 0) {
-        return cd_fail(err, CDDP_E_UNSUPPORTED, "step %u micro-step %u does not run exactly one whole backward, and cannot be cut in pieces",
+        return cd_fail(err, CDDP_E_UNSUPPORTED,
+                       "step %u micro-step %u does not run exactly one whole backward, and cannot "
+                       "be cut in pieces",
                        micro->place.step, micro->place.micro_step);
     }
     if (micro->skip == CD_SKIP_ALL) {
@@ -475,7 +508,8 @@ cddp_status cd_trainer_open_micro(cd_trainer *t, const cd_micro *micro, cd_firin
     collecting.collect = collect_firing;
     t->collection = &c;
     cd_graph_set_callbacks(t->replica->graph, &collecting);
-    const cddp_status status = cd_replica_backward(t->replica, micro, losses, micro->forwards, false, err);
+    const cddp_status status =
+        cd_replica_backward(t->replica, micro, losses, micro->forwards, false, err);
     cd_trainer_set_callbacks(t);
     t->collection = NULL;
     *count = c.count;
@@ -487,7 +521,9 @@ cddp_status cd_trainer_fire(cd_trainer *t, const cd_firing *firing, cddp_error *
     cddp_grad *grad = &cd_trainer_module(t)->parameters[firing->parameter].grad;
     const cd_gradient arrived = {.kind = firing->kind};
     if (firing->kind == CDDP_GRAD_SPARSE || cd_graph_computes(t->replica->graph)) {
-        return cd_fail(err, CDDP_E_UNSUPPORTED, "only gradients without numbers can fire later: model.device symbol or shape");
+        return cd_fail(
+            err, CDDP_E_UNSUPPORTED,
+            "only gradients without numbers can fire later: model.device symbol or shape");
     }
     if (firing->kind == CDDP_GRAD_DENSE) {
         CD_TRY(cd_grad_accumulate(t->replica->graph, firing->parameter, &arrived, err));

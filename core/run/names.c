@@ -49,11 +49,13 @@ static void tell_parameter(names *n, const cd_replica *r, const char *key, const
     const cd_module *module = r->model->module;
     const char *bracket = strchr(key, '['), *rest = bracket != NULL ? strchr(bracket, ']') + 1 : "";
     tell(n, key, "%.*s%s: model '%s' has no parameter '%s'; its %zu go from '%s' to '%s'",
-         (int)(bracket != NULL ? (size_t)(bracket - key) : strlen(key)), key, rest, r->settings.model.name, name,
-         module->parameter_count, module->parameters[0].name, module->parameters[module->parameter_count - 1].name);
+         (int)(bracket != NULL ? (size_t)(bracket - key) : strlen(key)), key, rest,
+         r->settings.model.name, name, module->parameter_count, module->parameters[0].name,
+         module->parameters[module->parameter_count - 1].name);
 }
 
-static void check_patterns(names *n, const cd_replica *r, const char *key, const cddp_text_list *patterns)
+static void check_patterns(names *n, const cd_replica *r, const char *key,
+                           const cddp_text_list *patterns)
 {
     const cd_module *module = r->model->module;
     for (size_t i = 0; i < patterns->count; i++) {
@@ -128,7 +130,8 @@ static void check_settings(names *n, const cd_replica *r)
     check_periods(n, r, &s->averager.periods);
     check_patterns(n, r, "model.freeze", &s->model.freeze);
     check_patterns(n, r, "model.ignore", &s->model.ignore);
-    check_patterns(n, r, "ddp.delay_all_reduce_named_params", &s->ddp.delay_all_reduce_named_params);
+    check_patterns(n, r, "ddp.delay_all_reduce_named_params",
+                   &s->ddp.delay_all_reduce_named_params);
     check_parameter(n, r, "ddp.param_to_hook_all_reduce", s->ddp.param_to_hook_all_reduce);
     for (size_t i = 0; i < r->plan->optimizer_count; i++) {
         char key[64];
@@ -137,7 +140,8 @@ static void check_settings(names *n, const cd_replica *r)
     }
 }
 
-size_t cd_replica_find_unknown_names(const cd_replica *r, cd_contradiction_fn tell_fn, void *context)
+size_t cd_replica_find_unknown_names(const cd_replica *r, cd_contradiction_fn tell_fn,
+                                     void *context)
 {
     names n = {.tell = tell_fn, .context = context};
     check_settings(&n, r);
@@ -221,7 +225,8 @@ static void check_mark(names *n, const cddp_registry *registry, const char *name
     }
 }
 
-static void check_expectations(names *n, const cddp_plan_expect *expect, const cddp_registry *registry)
+static void check_expectations(names *n, const cddp_plan_expect *expect,
+                               const cddp_registry *registry)
 {
     for (size_t i = 0; i < expect->finding_count; i++) {
         char key[64];
@@ -239,7 +244,8 @@ static void check_expectations(names *n, const cddp_plan_expect *expect, const c
     }
 }
 
-static void check_hook_name(names *n, const cddp_registry *registry, const char *key, const char *name)
+static void check_hook_name(names *n, const cddp_registry *registry, const char *key,
+                            const char *name)
 {
     const cddp_hook *hook;
     cd_suggestion s;
@@ -257,7 +263,8 @@ static void check_hook(names *n, const cddp_plan_settings *settings, const cddp_
 {
     cd_chosen_hook chosen;
     cd_choose_hook(settings, &chosen);
-    check_hook_name(n, registry, settings->ddp.comm_hook != NULL ? "ddp.comm_hook" : "hook.name", chosen.name);
+    check_hook_name(n, registry, settings->ddp.comm_hook != NULL ? "ddp.comm_hook" : "hook.name",
+                    chosen.name);
     check_hook_name(n, registry, "hook.inner", chosen.inner);
 }
 
@@ -267,7 +274,8 @@ static void check_hook(names *n, const cddp_plan_settings *settings, const cddp_
 static bool has_own(const cddp_plan *plan, uint32_t rank, const char *prefix)
 {
     for (size_t i = 0; i < plan->override_count; i++) {
-        if (strncmp(plan->overrides[i].key, prefix, strlen(prefix)) == 0 && cddp_selector_has(&plan->overrides[i].ranks, rank)) {
+        if (strncmp(plan->overrides[i].key, prefix, strlen(prefix)) == 0 &&
+            cddp_selector_has(&plan->overrides[i].ranks, rank)) {
             return true;
         }
     }
@@ -277,8 +285,10 @@ static bool has_own(const cddp_plan *plan, uint32_t rank, const char *prefix)
 /* Whether the rank has settings of its own that names depend on. */
 static bool is_special(const cddp_plan *plan, uint32_t rank)
 {
-    return has_own(plan, rank, "model.") || has_own(plan, rank, "hook.") || has_own(plan, rank, "ddp.comm_hook") ||
-           has_own(plan, rank, "ddp.delay_all_reduce_named_params") || has_own(plan, rank, "ddp.param_to_hook_all_reduce");
+    return has_own(plan, rank, "model.") || has_own(plan, rank, "hook.") ||
+           has_own(plan, rank, "ddp.comm_hook") ||
+           has_own(plan, rank, "ddp.delay_all_reduce_named_params") ||
+           has_own(plan, rank, "ddp.param_to_hook_all_reduce");
 }
 
 static bool is_model(const char *name)
@@ -299,16 +309,20 @@ static cd_replica *make_replica(names *n, const cddp_plan *plan, uint32_t rank)
     cddp_plan_settings settings;
     const cd_replica_options options = {.plan = plan, .rank = rank, .only_names = true};
     const cddp_status status = cd_replica_create(&options, &replica, &err);
-    if (status != CDDP_OK && status != CDDP_E_NOMEM && cddp_plan_rank_settings(plan, rank, &settings, NULL) == CDDP_OK) {
+    if (status != CDDP_OK && status != CDDP_E_NOMEM &&
+        cddp_plan_rank_settings(plan, rank, &settings, NULL) == CDDP_OK) {
         const bool known = is_model(settings.model.name);
-        const char *own = known ? "rank.model.options" : "rank.model.name", *common = own + strlen("rank.");
+        const char *own = known ? "rank.model.options" : "rank.model.name",
+                   *common = own + strlen("rank.");
         tell(n, has_own(plan, rank, common) ? own : common, "%s", err.message);
     }
     return replica;
 }
 
-/* Each [[when]] is looked at once, on the first of the ranks that it is for and that have the common settings. */
-static void check_common(names *n, const cddp_plan *plan, const cddp_registry *registry, uint32_t first)
+/* Each [[when]] is looked at once, on the first of the ranks that it is for and that have the
+** common settings. */
+static void check_common(names *n, const cddp_plan *plan, const cddp_registry *registry,
+                         uint32_t first)
 {
     cd_replica *replica = make_replica(n, plan, first);
     if (replica != NULL) {
@@ -326,7 +340,8 @@ static void check_common(names *n, const cddp_plan *plan, const cddp_registry *r
     cd_replica_destroy(replica);
 }
 
-static void check_special(names *n, const cddp_plan *plan, const cddp_registry *registry, uint32_t rank)
+static void check_special(names *n, const cddp_plan *plan, const cddp_registry *registry,
+                          uint32_t rank)
 {
     cd_replica *replica = make_replica(n, plan, rank);
     if (replica != NULL) {
@@ -351,8 +366,8 @@ static void find_names(names *n, const cddp_plan *plan, const cddp_registry *reg
     }
 }
 
-size_t cd_plan_find_unknown_names(const cddp_plan *plan, const cddp_registry *registry, cd_contradiction_fn tell_fn,
-                                  void *context)
+size_t cd_plan_find_unknown_names(const cddp_plan *plan, const cddp_registry *registry,
+                                  cd_contradiction_fn tell_fn, void *context)
 {
     names n = {.tell = tell_fn, .context = context};
     find_names(&n, plan, registry);
@@ -373,7 +388,8 @@ bool cd_plan_lacks_plugin(const cddp_plan *plan, const cddp_registry *registry)
     return n.count > 0 && n.count == n.strangers;
 }
 
-cddp_status cd_plan_check_names(const cddp_plan *plan, const cddp_registry *registry, cddp_error *err)
+cddp_status cd_plan_check_names(const cddp_plan *plan, const cddp_registry *registry,
+                                cddp_error *err)
 {
     char first[CDDP_ERROR_MESSAGE_BYTES] = "";
     const size_t count = cd_plan_find_unknown_names(plan, registry, keep_first, first);

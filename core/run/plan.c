@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Making a plan and changing it key by key.
 **
-** Everything that a plan points to lies in its arena: a value that is set again leaves the old one behind, which
-** is small and goes with the plan.
+** Everything that a plan points to lies in its arena: a value that is set again leaves the old one
+** behind, which is small and goes with the plan.
 **
-** Not here: reading files (scenarios/reader), contradictions (plan_check.c), the key table (keys.c).
+** Not here: reading files (scenarios/reader), contradictions (plan_check.c), the key table
+** (keys.c).
 */
 #include "core/run/plan.h"
 
@@ -62,8 +63,8 @@ void cddp_plan_destroy(cddp_plan *plan)
 }
 
 /* Room for one more element in an array of the arena. */
-static void *array_push(struct cddp_plan_memory *memory, void **items, size_t *capacity, const size_t *count,
-                        size_t item_bytes)
+static void *array_push(struct cddp_plan_memory *memory, void **items, size_t *capacity,
+                        const size_t *count, size_t item_bytes)
 {
     if (*count == *capacity) {
         const size_t grown = *capacity > 0 ? 2 * *capacity : 4;
@@ -93,7 +94,8 @@ cddp_status cd_plan_add_item(cddp_plan *plan, cd_key_scope scope, cddp_error *er
     void *items;
     size_t count = cd_plan_item_count(plan, scope);
     memcpy(&items, (char *)plan + table->items_offset, sizeof items);
-    void *element = array_push(plan->memory, &items, &plan->memory->item_capacity[scope], &count, table->element_bytes);
+    void *element = array_push(plan->memory, &items, &plan->memory->item_capacity[scope], &count,
+                               table->element_bytes);
     if (element == NULL) {
         return cd_fail(err, CDDP_E_NOMEM, "no memory for [[%s]] number %zu", table->name, count);
     }
@@ -109,8 +111,8 @@ cddp_status cd_plan_add_item(cddp_plan *plan, cd_key_scope scope, cddp_error *er
     return CDDP_OK;
 }
 
-cddp_status cd_plan_assign(cddp_plan *plan, const cd_key_row *row, size_t index, const cd_key_value *value,
-                           cddp_error *err)
+cddp_status cd_plan_assign(cddp_plan *plan, const cd_key_row *row, size_t index,
+                           const cd_key_value *value, cddp_error *err)
 {
     char *base = row->scope == CD_SCOPE_RANK ? (char *)&plan->settings : (char *)plan;
     const cd_item_table *table = cd_item_table_get(row->scope);
@@ -152,14 +154,15 @@ cddp_status cd_plan_add_override(cddp_plan *plan, const cddp_selector *ranks, co
     char path[96];
     cd_key_path(row, path, sizeof path);
     if (row->scope != CD_SCOPE_RANK) {
-        return cd_fail(err, CDDP_E_CONFIG, "%s is the same for all ranks and cannot be changed for some", path);
+        return cd_fail(err, CDDP_E_CONFIG,
+                       "%s is the same for all ranks and cannot be changed for some", path);
     }
     void *parsed = cd_arena_push(&memory->arena, row->width);
     char *text = join_commas(&memory->arena, value);
     char *key = cd_arena_strdup(&memory->arena, path);
     void *items = (void *)(uintptr_t)plan->overrides;
-    cddp_plan_override *override =
-        array_push(memory, &items, &memory->override_capacity, &plan->override_count, sizeof *override);
+    cddp_plan_override *override = array_push(memory, &items, &memory->override_capacity,
+                                              &plan->override_count, sizeof *override);
     if (override != NULL) {
         plan->overrides = items; /* they may have moved, whatever becomes of this one */
     }
@@ -212,19 +215,21 @@ static size_t split_commas(char *text, const char **items)
     return count;
 }
 
-static cddp_status fail_unknown(const char *key, const char *table, const char *field, cddp_error *err)
+static cddp_status fail_unknown(const char *key, const char *table, const char *field,
+                                cddp_error *err)
 {
     const cd_key_row *near = cd_key_nearest(table, field);
     char path[96] = "";
     if (near != NULL) {
         cd_key_path(near, path, sizeof path);
     }
-    return cd_fail(err, CDDP_E_CONFIG, "unknown key '%s'%s%s%s", key, near != NULL ? "; did you mean '" : "", path,
-                   near != NULL ? "'?" : "");
+    return cd_fail(err, CDDP_E_CONFIG, "unknown key '%s'%s%s%s", key,
+                   near != NULL ? "; did you mean '" : "", path, near != NULL ? "'?" : "");
 }
 
 /* "when.2.sync" becomes "when.sync" and 2; an element that is the next one is made. */
-static cddp_status take_index(cddp_plan *plan, char *path, const cd_key_row **row, size_t *index, cddp_error *err)
+static cddp_status take_index(cddp_plan *plan, char *path, const cd_key_row **row, size_t *index,
+                              cddp_error *err)
 {
     for (char *dot = strchr(path, '.'); dot != NULL; dot = strchr(dot + 1, '.')) {
         char *end;
@@ -239,7 +244,8 @@ static cddp_status take_index(cddp_plan *plan, char *path, const cd_key_row **ro
         }
         const size_t count = cd_plan_item_count(plan, (*row)->scope);
         if (number > count) {
-            return cd_fail(err, CDDP_E_CONFIG, "[[%s]] has %zu elements: number %lu would leave a gap", (*row)->table,
+            return cd_fail(err, CDDP_E_CONFIG,
+                           "[[%s]] has %zu elements: number %lu would leave a gap", (*row)->table,
                            count, number);
         }
         if (number == count) {
@@ -250,7 +256,8 @@ static cddp_status take_index(cddp_plan *plan, char *path, const cd_key_row **ro
     }
     *row = cd_key_find_path(path);
     if (*row != NULL && cd_item_table_get((*row)->scope) != NULL) {
-        return cd_fail(err, CDDP_E_CONFIG, "[[%s]] may appear several times: say which, as in %s.0.%s", (*row)->table,
+        return cd_fail(err, CDDP_E_CONFIG,
+                       "[[%s]] may appear several times: say which, as in %s.0.%s", (*row)->table,
                        (*row)->table, (*row)->field);
     }
     return CDDP_OK;
@@ -285,7 +292,8 @@ cddp_status cddp_plan_set(cddp_plan *plan, const char *key, const char *value, c
     const bool is_list = type_is_list(row->type);
     const cd_key_value parsed = {items, is_list ? split_commas(values, items) : 1};
     if (parsed.count > SET_ITEMS_MAX) {
-        return cd_fail(err, CDDP_E_LIMIT, "the value of '%.40s' has more than %d items", key, SET_ITEMS_MAX);
+        return cd_fail(err, CDDP_E_LIMIT, "the value of '%.40s' has more than %d items", key,
+                       SET_ITEMS_MAX);
     }
     if (at != NULL) {
         CD_TRY(cd_plan_add_override(plan, &ranks, row, &parsed, err));
@@ -297,11 +305,12 @@ cddp_status cddp_plan_set(cddp_plan *plan, const char *key, const char *value, c
 
 /* ---- reading ---- */
 
-cddp_status cddp_plan_rank_settings(const cddp_plan *plan, uint32_t rank, cddp_plan_settings *settings,
-                                    cddp_error *err)
+cddp_status cddp_plan_rank_settings(const cddp_plan *plan, uint32_t rank,
+                                    cddp_plan_settings *settings, cddp_error *err)
 {
     if (rank >= plan->world.size) {
-        return cd_fail(err, CDDP_E_ARG, "rank %u of a world of %llu", rank, (unsigned long long)plan->world.size);
+        return cd_fail(err, CDDP_E_ARG, "rank %u of a world of %llu", rank,
+                       (unsigned long long)plan->world.size);
     }
     *settings = plan->settings;
     for (size_t i = 0; i < plan->override_count; i++) {
@@ -312,7 +321,8 @@ cddp_status cddp_plan_rank_settings(const cddp_plan *plan, uint32_t rank, cddp_p
         }
     }
     if (plan->world.batch > 0) { /* sample i of a step goes to rank i mod W */
-        settings->train.micro_steps = (plan->world.batch + plan->world.size - 1 - rank) / plan->world.size;
+        settings->train.micro_steps =
+            (plan->world.batch + plan->world.size - 1 - rank) / plan->world.size;
     }
     return CDDP_OK;
 }
@@ -322,7 +332,9 @@ static uint64_t digest_field(uint64_t digest, const cd_key_row *row, const void 
     const void *pointer;
     cddp_text_list list;
     switch (row->type) {
-    case CDDP_KEY_TEXT: memcpy(&pointer, field, sizeof pointer); return cd_hash_mix(digest, cd_hash_text(pointer));
+    case CDDP_KEY_TEXT:
+        memcpy(&pointer, field, sizeof pointer);
+        return cd_hash_mix(digest, cd_hash_text(pointer));
     case CDDP_KEY_TEXTS:
         memcpy(&list, field, sizeof list);
         digest = cd_hash_mix(digest, list.count);
@@ -333,13 +345,17 @@ static uint64_t digest_field(uint64_t digest, const cd_key_row *row, const void 
     case CDDP_KEY_NUMBERS:
     case CDDP_KEY_UNSIGNEDS:
         memcpy(&list, field, sizeof list);
-        return cd_hash64(list.items, list.count * (row->type == CDDP_KEY_NUMBERS ? sizeof(double) : sizeof(uint32_t)), digest);
+        return cd_hash64(list.items,
+                         list.count *
+                             (row->type == CDDP_KEY_NUMBERS ? sizeof(double) : sizeof(uint32_t)),
+                         digest);
     case CDDP_KEY_SELECTOR: {
         cddp_selector selector;
         memcpy(&selector, field, sizeof selector);
         return cd_hash64(selector.terms, selector.term_count * sizeof selector.terms[0], digest);
     }
-    default: return cd_hash64(field, row->width, digest);
+    default:
+        return cd_hash64(field, row->width, digest);
     }
 }
 
@@ -360,7 +376,8 @@ uint64_t cddp_plan_digest(const cddp_plan *plan)
         }
         digest = cd_hash_mix(digest, cd_hash_text(row->field));
         if (table == NULL) {
-            const char *base = row->scope == CD_SCOPE_RANK ? (const char *)&plan->settings : (const char *)plan;
+            const char *base =
+                row->scope == CD_SCOPE_RANK ? (const char *)&plan->settings : (const char *)plan;
             digest = digest_field(digest, row, base + row->offset);
             continue;
         }
@@ -372,7 +389,9 @@ uint64_t cddp_plan_digest(const cddp_plan *plan)
     }
     for (size_t i = 0; i < plan->override_count; i++) {
         digest = cd_hash64(plan->overrides[i].ranks.terms,
-                           plan->overrides[i].ranks.term_count * sizeof plan->overrides[i].ranks.terms[0], digest);
+                           plan->overrides[i].ranks.term_count *
+                               sizeof plan->overrides[i].ranks.terms[0],
+                           digest);
         digest = cd_hash_mix(digest, cd_hash_text(plan->overrides[i].key));
         digest = cd_hash_mix(digest, cd_hash_text(plan->overrides[i].value));
     }

@@ -14,22 +14,31 @@ static cddp_status train(const cd_trainer_options *options, cddp_error *err)
     return status;
 }
 
-static cddp_status run_bound(cddp_rank *rank, const cd_rank_argument *a, const cddp_rank_binding *binding, cddp_error *err)
+static cddp_status run_bound(cddp_rank *rank, const cd_rank_argument *a,
+                             const cddp_rank_binding *binding, cddp_error *err)
 {
     const cddp_run_options *options = a->options;
     cddp_tracer *tracer = NULL;
     const cddp_trace_sink *sink = binding->sink != NULL ? binding->sink : a->sink;
     CD_TRY(cddp_tracer_create(rank, sink, options->level, &tracer, err));
     CD_EMIT(tracer, rank_begin, NULL, .world_size = rank->world_size);
-    const cd_trainer_options trainer = {.plan = options->plan, .rank = rank, .registry = options->registry,
-                                        .backend = binding->backend != NULL ? binding->backend : options->backend,
-                                        .tracer = tracer, .oracle = options->oracle, .share = a->share, .reference_share = a->reference_share,
+    const cd_trainer_options trainer = {.plan = options->plan,
+                                        .rank = rank,
+                                        .registry = options->registry,
+                                        .backend = binding->backend != NULL ? binding->backend
+                                                                            : options->backend,
+                                        .tracer = tracer,
+                                        .oracle = options->oracle,
+                                        .share = a->share,
+                                        .reference_share = a->reference_share,
                                         .devices = a->devices};
     const cddp_status status = train(&trainer, err);
     if (status != CDDP_OK) {
-        CD_EMIT(tracer, error, err != NULL ? err->message : cddp_status_text(status), .status = status);
+        CD_EMIT(tracer, error, err != NULL ? err->message : cddp_status_text(status),
+                .status = status);
     }
-    CD_EMIT(tracer, rank_end, status != CDDP_OK && err != NULL ? err->message : NULL, .status = status, .end = CDDP_RANK_RETURNED);
+    CD_EMIT(tracer, rank_end, status != CDDP_OK && err != NULL ? err->message : NULL,
+            .status = status, .end = CDDP_RANK_RETURNED);
     const cddp_status flushed = cddp_tracer_flush(tracer, status == CDDP_OK ? err : NULL);
     cddp_tracer_destroy(tracer);
     return status != CDDP_OK ? status : flushed;

@@ -7,10 +7,11 @@
 
 typedef struct cd_rank_argument {
     const cddp_run_options *options;
-    const cddp_trace_sink *sink; /* of the run: judge and caller's sinks */
-    cd_oracle_share *share;      /* NULL where ranks are processes */
+    const cddp_trace_sink *sink;         /* of the run: judge and caller's sinks */
+    cd_oracle_share *share;              /* NULL where ranks are processes */
     cd_reference_share *reference_share; /* likewise */
-    const cddp_device *devices;  /* (CD_REPLICA_DEVICES) of the ranks' tensors; NULL: over the process heap */
+    /* (CD_REPLICA_DEVICES) of the ranks' tensors; NULL: over the process heap */
+    const cddp_device *devices;
 } cd_rank_argument;
 
 /* A cddp_rank_fn; argument is a cd_rank_argument, the same for all ranks. */

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The reference: what one process computes for a part of the plan, and its optimizers' update.
 **
-** It repeats what the plan tells the rank to do to its own gradients (poison, a backward that is left early), because
-** these are part of the declared program; it repeats nothing that happens between ranks.
+** It repeats what the plan tells the rank to do to its own gradients (poison, a backward that is
+** left early), because these are part of the declared program; it repeats nothing that happens
+** between ranks.
 */
 #include "core/run/reference.h"
 
@@ -17,8 +18,8 @@
 
 /* ---- a micro-step without anybody watching ---- */
 
-static cddp_status run_backwards(cd_replica *r, const cd_micro *micro, cd_value *const *losses, uint32_t count,
-                                 cddp_error *err)
+static cddp_status run_backwards(cd_replica *r, const cd_micro *micro, cd_value *const *losses,
+                                 uint32_t count, cddp_error *err)
 {
     for (uint32_t round = 0; round < micro->backwards; round++) {
         const bool retain = round + 1 < micro->backwards;
@@ -33,8 +34,9 @@ static cddp_status run_backwards(cd_replica *r, const cd_micro *micro, cd_value 
     return CDDP_OK;
 }
 
-cddp_status cd_replica_run_micro(cd_replica *r, const cd_micro *micro, const cd_micro_batch *samples, uint32_t sample,
-                                 double loss_scale, cddp_error *err)
+cddp_status cd_replica_run_micro(cd_replica *r, const cd_micro *micro,
+                                 const cd_micro_batch *samples, uint32_t sample, double loss_scale,
+                                 cddp_error *err)
 {
     cd_value *losses[FORWARDS_MAX];
     uint32_t loss_count = 0;
@@ -44,8 +46,11 @@ cddp_status cd_replica_run_micro(cd_replica *r, const cd_micro *micro, const cd_
         if (!all && sample / micro->samples != f) {
             continue;
         }
-        cd_pass pass = {.micro = micro, .samples = samples, .first = all ? f * micro->samples : sample,
-                        .count = all ? micro->samples : 1, .loss_scale = loss_scale};
+        cd_pass pass = {.micro = micro,
+                        .samples = samples,
+                        .first = all ? f * micro->samples : sample,
+                        .count = all ? micro->samples : 1,
+                        .loss_scale = loss_scale};
         CD_TRY(cd_replica_forward(r, &pass, err));
         CD_TRY(cd_replica_loss(r, &pass, err));
         losses[loss_count++] = pass.loss;
@@ -74,7 +79,8 @@ void cd_replica_get_slots(const cd_replica *replica, cddp_tensor *tensors, int32
             cd_optimizer_state state;
             cd_replica_get_state(o, k, &state);
             for (uint32_t s = 0; s < CD_OPTIMIZER_SLOTS_MAX; s++, at++) {
-                tensors[at] = state.is_present && s < state.slot_count ? state.slots[s] : (cddp_tensor){0};
+                tensors[at] =
+                    state.is_present && s < state.slot_count ? state.slots[s] : (cddp_tensor){0};
                 parameters[at] = (int32_t)o->ordinals[k];
             }
         }
@@ -85,12 +91,14 @@ cddp_status cd_replica_save_optimizers(const cd_replica *replica, cd_blob *blob,
 {
     const cddp_state_writer writer = cd_blob_writer(blob);
     for (size_t i = 0; i < replica->optimizer_count; i++) {
-        CD_TRY(cd_blob_end(blob, cd_optimizer_save(replica->optimizers[i].optimizer, &writer, err), err));
+        CD_TRY(cd_blob_end(blob, cd_optimizer_save(replica->optimizers[i].optimizer, &writer, err),
+                           err));
     }
     return CDDP_OK;
 }
 
-cddp_status cd_replica_load_optimizers(cd_replica *replica, const cddp_state_reader *reader, cddp_error *err)
+cddp_status cd_replica_load_optimizers(cd_replica *replica, const cddp_state_reader *reader,
+                                       cddp_error *err)
 {
     for (size_t i = 0; i < replica->optimizer_count; i++) {
         CD_TRY(cd_optimizer_load(replica->optimizers[i].optimizer, reader, err));
@@ -100,7 +108,8 @@ cddp_status cd_replica_load_optimizers(cd_replica *replica, const cddp_state_rea
 
 /* ---- the engine's table ---- */
 
-static cddp_status reference_load(void *self, const cddp_tensor *parameters, const cddp_tensor *buffers, cddp_error *err)
+static cddp_status reference_load(void *self, const cddp_tensor *parameters,
+                                  const cddp_tensor *buffers, cddp_error *err)
 {
     cd_reference *r = self;
     cd_module *module = r->replica->model->module;
@@ -116,7 +125,8 @@ static cddp_status reference_load(void *self, const cddp_tensor *parameters, con
     return CDDP_OK;
 }
 
-static cddp_status reference_set_gradient(void *self, size_t parameter, const cddp_grad *gradient, cddp_error *err)
+static cddp_status reference_set_gradient(void *self, size_t parameter, const cddp_grad *gradient,
+                                          cddp_error *err)
 {
     cd_reference *r = self;
     cd_parameter *mine = &r->replica->model->module->parameters[parameter];
@@ -125,7 +135,8 @@ static cddp_status reference_set_gradient(void *self, size_t parameter, const cd
         CD_TRY(cddp_grad_define(&mine->grad, &mine->tensor, err));
         CD_TRY(mine->tensor.device->copy(&mine->grad.value, &gradient->value, NULL, err));
     } else if (gradient->kind == CDDP_GRAD_SPARSE) {
-        mine->grad.kind = CDDP_GRAD_SPARSE; /* a view for the update at hand; dropped before it can dangle */
+        /* a view for the update at hand; dropped before it can dangle */
+        mine->grad.kind = CDDP_GRAD_SPARSE;
         mine->grad.value = gradient->value;
         mine->grad.rows = gradient->rows;
     }
@@ -146,7 +157,8 @@ static bool find_micro(cd_reference *r, const cd_oracle_part *part, cd_micro *mi
 {
     const cddp_plan_settings *settings = &r->settings[r->settings_of[part->rank]];
     const cd_micro_place place = {part->rank, part->step, part->micro_step};
-    if (part->micro_step >= settings->train.micro_steps || !cd_rank_has_step(r->plan, settings, part->rank, part->step)) {
+    if (part->micro_step >= settings->train.micro_steps ||
+        !cd_rank_has_step(r->plan, settings, part->rank, part->step)) {
         return false;
     }
     cd_micro_resolve(r->plan, settings, place, micro);
@@ -159,7 +171,8 @@ static uint32_t reference_sample_count(void *self, const cd_oracle_part *part)
     return find_micro(self, part, &micro) ? micro.samples * micro.forwards : 0;
 }
 
-static cddp_status find_samples(cd_reference *r, uint32_t rank, const cd_micro *micro, cd_micro_batch *samples, cddp_error *err)
+static cddp_status find_samples(cd_reference *r, uint32_t rank, const cd_micro *micro,
+                                cd_micro_batch *samples, cddp_error *err)
 {
     cd_sampler *sampler;
     CD_TRY(cd_samplers_find(&r->share->samplers, rank, &sampler, err));
@@ -169,7 +182,8 @@ static cddp_status find_samples(cd_reference *r, uint32_t rank, const cd_micro *
 
 /* ---- synchronised batch norm: what the ranks of a micro-step exchange, see statistics.h ---- */
 
-static cddp_status reference_allgather(void *context, const cddp_tensor *mine, const cddp_tensor *all, cddp_error *err)
+static cddp_status reference_allgather(void *context, const cddp_tensor *mine,
+                                       const cddp_tensor *all, cddp_error *err)
 {
     const cd_reference *r = context;
     CD_TRY(cd_statistics_allgather(r->listening, mine, all, err));
@@ -190,7 +204,8 @@ static const cddp_tensor *reference_forward_parameter(void *context, uint32_t pa
 }
 
 /* On exact devices: the same symbol that the rank itself gives to this gradient. */
-static cddp_status reference_fresh(void *context, uint32_t parameter, const cddp_tensor *dst, cddp_error *err)
+static cddp_status reference_fresh(void *context, uint32_t parameter, const cddp_tensor *dst,
+                                   cddp_error *err)
 {
     const cd_reference *r = context;
     CD_TRY(cd_replica_write_atoms(r->running, parameter, dst, err));
@@ -217,8 +232,11 @@ static bool exchanges_statistics(const cd_reference *r)
 static cddp_status make_scout(cd_reference *r, cddp_error *err)
 {
     const cd_module *module = r->replica->model->module;
-    const cd_replica_options options = {
-        .plan = r->plan, .rank = r->replica->rank, .device = module->device, .allocator = r->allocator, .whole_optimizers = true};
+    const cd_replica_options options = {.plan = r->plan,
+                                        .rank = r->replica->rank,
+                                        .device = module->device,
+                                        .allocator = r->allocator,
+                                        .whole_optimizers = true};
     if (r->scout != NULL) {
         return CDDP_OK;
     }
@@ -263,7 +281,9 @@ static cddp_status scout_all(cd_reference *r, const cd_oracle_part *part, cddp_e
             CD_TRY(scout_run(r, &all, err));
         }
         if (++rounds > s->count + 2) {
-            return cd_fail(err, CDDP_E_STATE, "the statistics of %u ranks do not settle in %zu rounds", s->world, rounds);
+            return cd_fail(err, CDDP_E_STATE,
+                           "the statistics of %u ranks do not settle in %zu rounds", s->world,
+                           rounds);
         }
     } while (s->has_changed);
     return CDDP_OK;
@@ -320,30 +340,33 @@ static cddp_status reference_run(void *self, const cd_oracle_part *part, cddp_er
     r->gradient_count = 0;
     r->replica->computes_objective = part->objective;
     cd_replica_begin_step(r->replica, part->rank, part->step, NULL);
-    const cddp_status status = cd_replica_run_micro(r->replica, &micro, &samples, part->sample, *r->loss_scale, err);
+    const cddp_status status =
+        cd_replica_run_micro(r->replica, &micro, &samples, part->sample, *r->loss_scale, err);
     const bool left_early = status == CDDP_E_ABORTED && micro.abort_after > 0;
     r->running = NULL;
     return left_early ? CDDP_OK : status;
 }
 
-static cddp_status reference_ready(void *context, uint32_t parameter, cddp_grad *grad, cddp_error *err)
+static cddp_status reference_ready(void *context, uint32_t parameter, cddp_grad *grad,
+                                   cddp_error *err)
 {
     cd_reference *r = context;
     const char *name = r->replica->model->module->parameters[parameter].name;
     CD_TRY(cd_replica_poison(r->running, name, r->gradient_count == 0, grad, err));
     r->gradient_count++;
     if (r->gradient_count == r->running->abort_after) {
-        return cd_fail(err, CDDP_E_ABORTED, "the plan leaves this backward after %u gradients", r->gradient_count);
+        return cd_fail(err, CDDP_E_ABORTED, "the plan leaves this backward after %u gradients",
+                       r->gradient_count);
     }
     return CDDP_OK;
 }
 
-static const cddp_tensor *reference_parameters(void *self) { return ((cd_reference *)self)->parameters; }
-
-static const cddp_tensor *reference_buffers(void *self)
+static const cddp_tensor *reference_parameters(void *self)
 {
-    return ((cd_reference *)self)->buffers;
+    return ((cd_reference *)self)->parameters;
 }
+
+static const cddp_tensor *reference_buffers(void *self) { return ((cd_reference *)self)->buffers; }
 
 static const cddp_grad *reference_gradients(void *self)
 {
@@ -355,7 +378,8 @@ static const cddp_grad *reference_gradients(void *self)
     return r->gradients;
 }
 
-static cddp_status reference_update(void *self, const cd_oracle_update *before, cd_oracle_slots *state, cddp_error *err)
+static cddp_status reference_update(void *self, const cd_oracle_update *before,
+                                    cd_oracle_slots *state, cddp_error *err)
 {
     cd_reference *r = self;
     cd_replica *replica = r->replica;
@@ -370,7 +394,8 @@ static cddp_status reference_update(void *self, const cd_oracle_update *before, 
     }
     for (size_t i = 0; i < replica->optimizer_count; i++) {
         if ((r->due >> i & 1u) != 0) {
-            cd_optimizer_set_lr(replica->optimizers[i].optimizer, cd_replica_lr(replica, i, before->step));
+            cd_optimizer_set_lr(replica->optimizers[i].optimizer,
+                                cd_replica_lr(replica, i, before->step));
             CD_TRY(cd_optimizer_step(replica->optimizers[i].optimizer, err));
         }
     }
@@ -384,15 +409,17 @@ static cddp_status reference_update(void *self, const cd_oracle_update *before, 
     return CDDP_OK;
 }
 
-static cddp_status reference_statistics(void *self, const cd_oracle_part *part, size_t exchange, size_t width,
-                                        const double **rows, cddp_error *err)
+static cddp_status reference_statistics(void *self, const cd_oracle_part *part, size_t exchange,
+                                        size_t width, const double **rows, cddp_error *err)
 {
     cd_reference *r = self;
     CD_TRY(cd_low_precision_begin(&r->low, err));
     CD_TRY(find_statistics(r, part, err));
     const cd_statistics *s = r->listening;
     if (exchange >= s->count || s->exchanges[exchange].width != width) {
-        return cd_fail(err, CDDP_E_STATE, "exchange %zu of the batch norm statistics of a micro-step is none of the reference's %zu",
+        return cd_fail(err, CDDP_E_STATE,
+                       "exchange %zu of the batch norm statistics of a micro-step is none of the "
+                       "reference's %zu",
                        exchange, s->count);
     }
     *rows = s->exchanges[exchange].said;
@@ -401,7 +428,8 @@ static cddp_status reference_statistics(void *self, const cd_oracle_part *part, 
 
 /* ---- life ---- */
 
-void cd_reference_share_init(cd_reference_share *share, const cddp_plan *plan, const cddp_allocator *allocator)
+void cd_reference_share_init(cd_reference_share *share, const cddp_plan *plan,
+                             const cddp_allocator *allocator)
 {
     cd_statistics_share_init(&share->statistics, (uint32_t)plan->world.size, allocator);
     cd_samplers_init(&share->samplers, plan, allocator);
@@ -413,7 +441,8 @@ void cd_reference_share_fini(cd_reference_share *share)
     cd_samplers_fini(&share->samplers);
 }
 
-/* Equal bytes are equal settings; where padding differs a rank has a copy more, and nothing else. */
+/* Equal bytes are equal settings; where padding differs a rank has a copy more, and nothing
+** else. */
 static cddp_status add_settings(cd_reference *r, uint32_t rank, cddp_error *err)
 {
     cddp_plan_settings settings;
@@ -425,8 +454,10 @@ static cddp_status add_settings(cd_reference *r, uint32_t rank, cddp_error *err)
             return CDDP_OK;
         }
     }
-    if (!cd_vec_grow(r->allocator, (void **)&r->settings, &r->setting_capacity, r->setting_count + 1, sizeof settings)) {
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for the settings of rank %u in a reference", rank);
+    if (!cd_vec_grow(r->allocator, (void **)&r->settings, &r->setting_capacity,
+                     r->setting_count + 1, sizeof settings)) {
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for the settings of rank %u in a reference",
+                       rank);
     }
     memcpy(&r->settings[r->setting_count], &settings, sizeof settings);
     r->settings_of[rank] = (uint32_t)r->setting_count++;
@@ -439,14 +470,18 @@ static cddp_status reference_allocate(cd_reference *r, cddp_error *err)
     const size_t world = (size_t)r->plan->world.size;
     r->slot_count = cd_replica_slot_count(r->replica);
     r->settings_of = cd_allocate_array(r->allocator, world, sizeof *r->settings_of);
-    r->parameters = cd_allocate_array(r->allocator, module->parameter_count + 1, sizeof *r->parameters);
-    r->gradients = cd_allocate_array(r->allocator, module->parameter_count + 1, sizeof *r->gradients);
+    r->parameters =
+        cd_allocate_array(r->allocator, module->parameter_count + 1, sizeof *r->parameters);
+    r->gradients =
+        cd_allocate_array(r->allocator, module->parameter_count + 1, sizeof *r->gradients);
     r->buffers = cd_allocate_array(r->allocator, module->buffer_count + 1, sizeof *r->buffers);
     r->slots = cd_allocate_array(r->allocator, r->slot_count + 1, sizeof *r->slots);
-    r->slot_parameters = cd_allocate_array(r->allocator, r->slot_count + 1, sizeof *r->slot_parameters);
+    r->slot_parameters =
+        cd_allocate_array(r->allocator, r->slot_count + 1, sizeof *r->slot_parameters);
     if (r->settings_of == NULL || r->parameters == NULL || r->gradients == NULL ||
         r->buffers == NULL || r->slots == NULL || r->slot_parameters == NULL) {
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for the reference of rank %u", r->replica->rank);
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for the reference of rank %u",
+                       r->replica->rank);
     }
     for (uint32_t rank = 0; rank < world; rank++) {
         CD_TRY(add_settings(r, rank, err));
@@ -470,7 +505,8 @@ static void set_key(cd_reference *r)
     }
 }
 
-cddp_status cd_reference_create(const cd_reference_options *options, cd_reference **reference, cddp_error *err)
+cddp_status cd_reference_create(const cd_reference_options *options, cd_reference **reference,
+                                cddp_error *err)
 {
     cddp_status status = CDDP_OK;
     cd_reference *r = cd_allocate_zero(options->allocator, sizeof *r);
@@ -484,17 +520,25 @@ cddp_status cd_reference_create(const cd_reference_options *options, cd_referenc
     r->loss_scale = options->loss_scale;
     cd_reference_share_init(&r->own, options->plan, options->allocator);
     r->share = options->share != NULL ? options->share : &r->own;
-    r->engine = (cd_oracle_engine){.self = r, .load = reference_load, .set_gradient = reference_set_gradient,
-                                   .drop_gradients = reference_drop_gradients, .run = reference_run,
-                                   .sample_count = reference_sample_count, .parameters = reference_parameters,
-                                   .gradients = reference_gradients, .buffers = reference_buffers,
+    r->engine = (cd_oracle_engine){.self = r,
+                                   .load = reference_load,
+                                   .set_gradient = reference_set_gradient,
+                                   .drop_gradients = reference_drop_gradients,
+                                   .run = reference_run,
+                                   .sample_count = reference_sample_count,
+                                   .parameters = reference_parameters,
+                                   .gradients = reference_gradients,
+                                   .buffers = reference_buffers,
                                    .update = reference_update};
-    const cd_replica_options replica = {
-        .plan = options->plan, .rank = options->rank, .device = options->device, .allocator = options->allocator,
-        .whole_optimizers = true};
+    const cd_replica_options replica = {.plan = options->plan,
+                                        .rank = options->rank,
+                                        .device = options->device,
+                                        .allocator = options->allocator,
+                                        .whole_optimizers = true};
     CD_TRY_OUT(cd_replica_create(&replica, &r->replica, err));
     CD_TRY_OUT(reference_allocate(r, err));
-    CD_TRY_OUT(cd_low_precision_init(&r->low, &r->replica->settings, r->replica->model->module, r->allocator, err));
+    CD_TRY_OUT(cd_low_precision_init(&r->low, &r->replica->settings, r->replica->model->module,
+                                     r->allocator, err));
     cd_graph_callbacks callbacks = callbacks_of(r);
     callbacks.ready = reference_ready;
     cd_graph_set_callbacks(r->replica->graph, &callbacks);

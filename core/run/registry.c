@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The registry: tables found by name, compiled-in ones first.
 **
-** A table is copied into one of our own size, so that a plugin that knows fewer slots is safe to call. What a backend
-** must have and what it may leave out is known to core/comm/adopt.c alone.
+** A table is copied into one of our own size, so that a plugin that knows fewer slots is safe to
+** call. What a backend must have and what it may leave out is known to core/comm/adopt.c alone.
 */
 #include "cddp/registry.h"
 
@@ -28,11 +28,12 @@ struct cddp_registry {
     table_list backends, hooks, checks;
 };
 
-static cddp_status list_add(cddp_registry *registry, table_list *list, const void *table, size_t known_bytes,
-                            cddp_error *err)
+static cddp_status list_add(cddp_registry *registry, table_list *list, const void *table,
+                            size_t known_bytes, cddp_error *err)
 {
     void *copy = cd_allocate_zero(registry->allocator, list->bytes);
-    if (copy == NULL || !cd_vec_grow(registry->allocator, (void **)&list->items, &list->capacity, list->count + 1, sizeof(void *))) {
+    if (copy == NULL || !cd_vec_grow(registry->allocator, (void **)&list->items, &list->capacity,
+                                     list->count + 1, sizeof(void *))) {
         cd_release(registry->allocator, copy, list->bytes);
         return cd_fail(err, CDDP_E_NOMEM, "no memory for one more part of the registry");
     }
@@ -51,28 +52,35 @@ static void list_fini(cddp_registry *registry, table_list *list)
 
 /* ---- what makes a table acceptable ---- */
 
-static cddp_status check_head(const char *what, const char *name, uint32_t abi, uint32_t abi_wanted, cddp_error *err)
+static cddp_status check_head(const char *what, const char *name, uint32_t abi, uint32_t abi_wanted,
+                              cddp_error *err)
 {
     if (name == NULL || name[0] == '\0') {
         return cd_fail(err, CDDP_E_ARG, "a %s without a name", what);
     }
     if (abi != abi_wanted) {
-        return cd_fail(err, CDDP_E_UNSUPPORTED, "%s '%s' has ABI version %u; this program speaks version %u", what, name,
+        return cd_fail(err, CDDP_E_UNSUPPORTED,
+                       "%s '%s' has ABI version %u; this program speaks version %u", what, name,
                        abi, abi_wanted);
     }
     return CDDP_OK;
 }
 
-static cddp_status check_size(const char *what, const char *name, size_t size, size_t wanted, cddp_error *err)
+static cddp_status check_size(const char *what, const char *name, size_t size, size_t wanted,
+                              cddp_error *err)
 {
     return size >= wanted ? CDDP_OK
-                          : cd_fail(err, CDDP_E_UNSUPPORTED, "%s '%s' is a table of %zu bytes; at least %zu are needed", what,
-                                    name, size, wanted);
+                          : cd_fail(err, CDDP_E_UNSUPPORTED,
+                                    "%s '%s' is a table of %zu bytes; at least %zu are needed",
+                                    what, name, size, wanted);
 }
 
-static cddp_status check_slot(const char *what, const char *name, const char *slot, bool is_there, cddp_error *err)
+static cddp_status check_slot(const char *what, const char *name, const char *slot, bool is_there,
+                              cddp_error *err)
 {
-    return is_there ? CDDP_OK : cd_fail(err, CDDP_E_ARG, "%s '%s' lacks the required function %s", what, name, slot);
+    return is_there ? CDDP_OK
+                    : cd_fail(err, CDDP_E_ARG, "%s '%s' lacks the required function %s", what, name,
+                              slot);
 }
 
 static cddp_status fail_taken(const char *what, const char *name, cddp_error *err)
@@ -80,7 +88,8 @@ static cddp_status fail_taken(const char *what, const char *name, cddp_error *er
     return cd_fail(err, CDDP_E_ARG, "there is already a %s called '%s'", what, name);
 }
 
-cddp_status cddp_registry_add_backend(cddp_registry *registry, const cddp_backend *backend, cddp_error *err)
+cddp_status cddp_registry_add_backend(cddp_registry *registry, const cddp_backend *backend,
+                                      cddp_error *err)
 {
     cddp_backend full;
     CD_TRY(cd_backend_adopt(backend, &full, err));
@@ -106,7 +115,8 @@ cddp_status cddp_registry_add_hook(cddp_registry *registry, const cddp_hook *hoo
     return CDDP_OK;
 }
 
-cddp_status cddp_registry_add_check(cddp_registry *registry, const cddp_check *check, cddp_error *err)
+cddp_status cddp_registry_add_check(cddp_registry *registry, const cddp_check *check,
+                                    cddp_error *err)
 {
     CD_TRY(check_head("check", check->name, check->abi, CDDP_CHECK_ABI, err));
     CD_TRY(check_size("check", check->name, check->size, CHECK_SIZE_MIN, err));
@@ -120,7 +130,8 @@ cddp_status cddp_registry_add_check(cddp_registry *registry, const cddp_check *c
     return CDDP_OK;
 }
 
-cddp_status cddp_registry_add_plugin(cddp_registry *registry, const cddp_plugin *plugin, cddp_error *err)
+cddp_status cddp_registry_add_plugin(cddp_registry *registry, const cddp_plugin *plugin,
+                                     cddp_error *err)
 {
     CD_TRY(check_head("plugin", plugin->name, plugin->abi, CDDP_PLUGIN_ABI, err));
     CD_TRY(check_size("plugin", plugin->name, plugin->size, sizeof *plugin, err));
@@ -136,7 +147,8 @@ cddp_status cddp_registry_add_plugin(cddp_registry *registry, const cddp_plugin 
     return CDDP_OK;
 }
 
-cddp_status cddp_registry_create(const cddp_allocator *allocator, cddp_registry **registry, cddp_error *err)
+cddp_status cddp_registry_create(const cddp_allocator *allocator, cddp_registry **registry,
+                                 cddp_error *err)
 {
     cddp_status status = CDDP_OK;
     cddp_registry *r = cd_allocate_zero(allocator, sizeof *r);

@@ -18,13 +18,17 @@
 static const cddp_device *device_of_heap(int64_t word)
 {
     switch (word) {
-    case 1: return cddp_device_symbol();
-    case 2: return cddp_device_shape();
-    default: return cddp_device_cpu();
+    case 1:
+        return cddp_device_symbol();
+    case 2:
+        return cddp_device_shape();
+    default:
+        return cddp_device_cpu();
     }
 }
 
-void cd_replica_make_devices(const cddp_allocator *allocator, cddp_device devices[CD_REPLICA_DEVICES])
+void cd_replica_make_devices(const cddp_allocator *allocator,
+                             cddp_device devices[CD_REPLICA_DEVICES])
 {
     for (int64_t word = 0; word < CD_REPLICA_DEVICES; word++) {
         devices[word] = cd_device_with_allocator(device_of_heap(word), allocator);
@@ -41,14 +45,20 @@ static cddp_status make_model(cd_replica *r, const cddp_device *device, cddp_err
 {
     const cddp_plan_model *model = &r->settings.model;
     const cd_prng root = cd_prng_seed(r->plan->world.seed);
-    const cd_prng prng = model->init == 1 ? cd_prng_split_index(&root, "model", r->rank + 1u) : cd_prng_split(&root, "model");
-    const cd_model_options options = {.name = model->name, .options = model->options, .dtype = (cddp_dtype)model->dtype,
-                                      .dyadic = model->exact, .device = device,
-                                      .allocator = r->allocator, .prng = &prng};
+    const cd_prng prng = model->init == 1 ? cd_prng_split_index(&root, "model", r->rank + 1u)
+                                          : cd_prng_split(&root, "model");
+    const cd_model_options options = {.name = model->name,
+                                      .options = model->options,
+                                      .dtype = (cddp_dtype)model->dtype,
+                                      .dyadic = model->exact,
+                                      .device = device,
+                                      .allocator = r->allocator,
+                                      .prng = &prng};
     CD_TRY(cd_model_create(&options, &r->model, err));
     r->data_prng = cd_prng_split(&root, "data");
     cd_module *module = r->model->module;
-    r->requires_grad = cd_allocate_array(r->allocator, module->parameter_count + 1, sizeof *r->requires_grad);
+    r->requires_grad =
+        cd_allocate_array(r->allocator, module->parameter_count + 1, sizeof *r->requires_grad);
     if (r->requires_grad == NULL) {
         return cd_fail(err, CDDP_E_NOMEM, "no memory for a replica");
     }
@@ -60,12 +70,15 @@ static cddp_status make_model(cd_replica *r, const cddp_device *device, cddp_err
     CD_TRY(cd_graph_create(module, r->allocator, &r->graph, err));
     r->uses = cd_allocate_array(r->allocator, r->model->unit_count + 1, sizeof *r->uses);
     r->order = cd_allocate_array(r->allocator, module->parameter_count + 1, sizeof *r->order);
-    return r->uses != NULL && r->order != NULL ? CDDP_OK : cd_fail(err, CDDP_E_NOMEM, "no memory for a replica");
+    return r->uses != NULL && r->order != NULL
+               ? CDDP_OK
+               : cd_fail(err, CDDP_E_NOMEM, "no memory for a replica");
 }
 
 /* ---- optimizers ---- */
 
-static const cddp_plan_optimizer default_optimizer = {.name = "sgd", .lr = 0.125, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8};
+static const cddp_plan_optimizer default_optimizer = {
+    .name = "sgd", .lr = 0.125, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8};
 
 static cd_optimizer_options optimizer_options(const cddp_plan_optimizer *planned)
 {
@@ -81,31 +94,37 @@ static cd_optimizer_options optimizer_options(const cddp_plan_optimizer *planned
     return options;
 }
 
-static cddp_status collect_parameters(cd_replica *r, const cddp_plan_optimizer *planned, cd_replica_optimizer *made,
-                                      cddp_error *err)
+static cddp_status collect_parameters(cd_replica *r, const cddp_plan_optimizer *planned,
+                                      cd_replica_optimizer *made, cddp_error *err)
 {
     cd_module *module = r->model->module;
-    made->ordinals = cd_allocate_array(r->allocator, module->parameter_count + 1, sizeof *made->ordinals);
+    made->ordinals =
+        cd_allocate_array(r->allocator, module->parameter_count + 1, sizeof *made->ordinals);
     made->grads = cd_allocate_array(r->allocator, module->parameter_count + 1, sizeof *made->grads);
-    made->has_touched = cd_allocate_array(r->allocator, module->parameter_count + 1, sizeof *made->has_touched);
+    made->has_touched =
+        cd_allocate_array(r->allocator, module->parameter_count + 1, sizeof *made->has_touched);
     if (made->ordinals == NULL || made->grads == NULL || made->has_touched == NULL) {
         return cd_fail(err, CDDP_E_NOMEM, "no memory for the parameters of an optimizer");
     }
     for (size_t i = 0; i < module->parameter_count; i++) {
         cd_parameter *parameter = &module->parameters[i];
         if ((parameter->requires_grad || cd_plan_unfreezes(r->plan, parameter->name)) &&
-            (planned->parameters.count == 0 || cd_patterns_match(&planned->parameters, parameter->name))) {
+            (planned->parameters.count == 0 ||
+             cd_patterns_match(&planned->parameters, parameter->name))) {
             made->ordinals[made->count] = (uint32_t)i;
             made->grads[made->count++] = &parameter->grad;
         }
     }
-    return made->count > 0 ? CDDP_OK
-                           : cd_fail(err, CDDP_E_CONFIG, "optimizer '%s' owns no parameter of model '%s' that requires grad",
-                                     made->name, r->settings.model.name);
+    return made->count > 0
+               ? CDDP_OK
+               : cd_fail(err, CDDP_E_CONFIG,
+                         "optimizer '%s' owns no parameter of model '%s' that requires grad",
+                         made->name, r->settings.model.name);
 }
 
-static cddp_status make_shard(cd_replica *r, const cddp_plan_optimizer *planned, const cd_optimizer_parameter *parameters,
-                              cd_replica_optimizer *made, cddp_error *err)
+static cddp_status make_shard(cd_replica *r, const cddp_plan_optimizer *planned,
+                              const cd_optimizer_parameter *parameters, cd_replica_optimizer *made,
+                              cddp_error *err)
 {
     const cd_shard_options options = {.optimizer = made->name,
                                       .kind = (cd_shard_kind)planned->shard,
@@ -120,8 +139,8 @@ static cddp_status make_shard(cd_replica *r, const cddp_plan_optimizer *planned,
     return CDDP_OK;
 }
 
-static cddp_status make_optimizer(cd_replica *r, const cddp_plan_optimizer *planned, bool is_whole, cd_replica_optimizer *made,
-                                  cddp_error *err)
+static cddp_status make_optimizer(cd_replica *r, const cddp_plan_optimizer *planned, bool is_whole,
+                                  cd_replica_optimizer *made, cddp_error *err)
 {
     cddp_status status = CDDP_OK;
     cd_optimizer_options options = optimizer_options(planned);
@@ -132,13 +151,15 @@ static cddp_status make_optimizer(cd_replica *r, const cddp_plan_optimizer *plan
     made->overlap = (cddp_optimizer_overlap)planned->overlap;
     options.defers_state = made->overlap >= CDDP_OVERLAP_HOOK_WITH_ZERO_STEP && !is_whole;
     CD_TRY(collect_parameters(r, planned, made, err));
-    cd_optimizer_parameter *parameters = cd_allocate_array(r->allocator, made->count, sizeof *parameters);
+    cd_optimizer_parameter *parameters =
+        cd_allocate_array(r->allocator, made->count, sizeof *parameters);
     if (parameters == NULL) {
         return cd_fail(err, CDDP_E_NOMEM, "no memory for optimizer '%s'", made->name);
     }
     for (size_t i = 0; i < made->count; i++) {
         cd_parameter *parameter = &r->model->module->parameters[made->ordinals[i]];
-        parameters[i] = (cd_optimizer_parameter){parameter->name, parameter->tensor, &parameter->grad};
+        parameters[i] =
+            (cd_optimizer_parameter){parameter->name, parameter->tensor, &parameter->grad};
     }
     const cd_optimizer_parameter *held = parameters;
     size_t held_count = made->count;
@@ -146,20 +167,23 @@ static cddp_status make_optimizer(cd_replica *r, const cddp_plan_optimizer *plan
         CD_TRY_OUT(make_shard(r, planned, parameters, made, err));
         held = cd_shard_get_pieces(made->shard, &held_count);
     }
-    CD_TRY_OUT(cd_optimizer_create(&options, held, held_count, r->allocator, &made->optimizer, err));
+    CD_TRY_OUT(
+        cd_optimizer_create(&options, held, held_count, r->allocator, &made->optimizer, err));
 out:
     cd_release(r->allocator, parameters, made->count * sizeof *parameters);
     return status;
 }
 
-/* What one optimizer steps in parts, another one may not step: the oracle shares a parameter out to its owners once, and could not
-** tell of two optimizers whose state is whose. */
+/* What one optimizer steps in parts, another one may not step: the oracle shares a parameter out to
+** its owners once, and could not tell of two optimizers whose state is whose. */
 static cddp_status check_owners(const cd_replica *r, size_t sharded, size_t other, cddp_error *err)
 {
     const cd_replica_optimizer *a = &r->optimizers[sharded], *b = &r->optimizers[other];
     for (size_t i = 0, k = 0; sharded != other && i < a->count && k < b->count;) {
         if (a->ordinals[i] == b->ordinals[k]) {
-            return cd_fail(err, CDDP_E_CONFIG, "optimizer '%s' is sharded, and optimizer '%s' steps its parameter '%s' as well: give a sharded optimizer parameters of its own",
+            return cd_fail(err, CDDP_E_CONFIG,
+                           "optimizer '%s' is sharded, and optimizer '%s' steps its parameter '%s' "
+                           "as well: give a sharded optimizer parameters of its own",
                            a->name, b->name, r->model->module->parameters[a->ordinals[i]].name);
         }
         if (a->ordinals[i] < b->ordinals[k]) {
@@ -173,7 +197,8 @@ static cddp_status check_owners(const cd_replica *r, size_t sharded, size_t othe
 
 static cddp_status make_optimizers(cd_replica *r, bool is_whole, cddp_error *err)
 {
-    const cddp_plan_optimizer *planned = r->plan->optimizer_count > 0 ? r->plan->optimizers : &default_optimizer;
+    const cddp_plan_optimizer *planned =
+        r->plan->optimizer_count > 0 ? r->plan->optimizers : &default_optimizer;
     r->optimizer_count = r->plan->optimizer_count > 0 ? r->plan->optimizer_count : 1;
     r->optimizers = cd_allocate_array(r->allocator, r->optimizer_count, sizeof *r->optimizers);
     if (r->optimizers == NULL) {
@@ -183,7 +208,8 @@ static cddp_status make_optimizers(cd_replica *r, bool is_whole, cddp_error *err
         CD_TRY(make_optimizer(r, &planned[i], is_whole, &r->optimizers[i], err));
     }
     for (size_t i = 0; i < r->optimizer_count; i++) {
-        for (size_t other = 0; planned[i].shard != CD_SHARD_NONE && other < r->optimizer_count; other++) {
+        for (size_t other = 0; planned[i].shard != CD_SHARD_NONE && other < r->optimizer_count;
+             other++) {
             CD_TRY(check_owners(r, i, other, err));
         }
     }
@@ -198,14 +224,16 @@ bool cd_replica_deals_buckets(const cd_replica *replica, size_t optimizer)
 bool cd_replica_is_sharded(const cd_replica *replica)
 {
     for (size_t i = 0; i < replica->plan->optimizer_count; i++) {
-        if (replica->plan->optimizers[i].shard != CD_SHARD_NONE || cd_replica_deals_buckets(replica, i)) {
+        if (replica->plan->optimizers[i].shard != CD_SHARD_NONE ||
+            cd_replica_deals_buckets(replica, i)) {
             return true;
         }
     }
     return false;
 }
 
-void cd_replica_get_state(const cd_replica_optimizer *optimizer, size_t k, cd_optimizer_state *state)
+void cd_replica_get_state(const cd_replica_optimizer *optimizer, size_t k,
+                          cd_optimizer_state *state)
 {
     const int64_t held = optimizer->shard != NULL ? cd_shard_find(optimizer->shard, k) : (int64_t)k;
     *state = (cd_optimizer_state){.is_present = false};
@@ -216,8 +244,11 @@ void cd_replica_get_state(const cd_replica_optimizer *optimizer, size_t k, cd_op
 
 bool cd_replica_is_due(const cd_replica *replica, size_t optimizer, uint32_t step)
 {
-    /* ZRO-11: buckets are dealt when they were rebuilt, which a static graph does a backward later. */
-    const uint32_t first = !cd_replica_deals_buckets(replica, optimizer) ? 0 : replica->settings.ddp.static_graph ? 3 : 2;
+    /* ZRO-11: buckets are dealt when they were rebuilt, which a static graph does a backward
+    ** later. */
+    const uint32_t first = !cd_replica_deals_buckets(replica, optimizer) ? 0
+                           : replica->settings.ddp.static_graph          ? 3
+                                                                         : 2;
     return step >= first && cddp_selector_has(&replica->optimizers[optimizer].steps, step);
 }
 
@@ -232,7 +263,8 @@ double cd_replica_lr(const cd_replica *replica, size_t optimizer, uint32_t step)
 
 /* ---- life ---- */
 
-cddp_status cd_replica_create(const cd_replica_options *options, cd_replica **replica, cddp_error *err)
+cddp_status cd_replica_create(const cd_replica_options *options, cd_replica **replica,
+                              cddp_error *err)
 {
     cddp_status status = CDDP_OK;
     cd_replica *r = cd_allocate_zero(options->allocator, sizeof *r);
@@ -300,30 +332,36 @@ void cd_replica_begin_step(cd_replica *r, uint32_t rank, uint32_t step, bool *re
 
 /* ---- one micro-step ---- */
 
-cddp_status cd_replica_read_use(const cd_replica *r, const char *text, cd_unit_use *use, cddp_error *err)
+cddp_status cd_replica_read_use(const cd_replica *r, const char *text, cd_unit_use *use,
+                                cddp_error *err)
 {
     char unit[CD_NAME_BYTES_MAX];
     const char *equals = strchr(text, '=');
     const size_t length = equals != NULL ? (size_t)(equals - text) : 0;
-    if (equals == NULL || length >= sizeof unit || equals[1] < '0' || equals[1] > '9' || equals[2] != '\0') {
+    if (equals == NULL || length >= sizeof unit || equals[1] < '0' || equals[1] > '9' ||
+        equals[2] != '\0') {
         return cd_fail(err, CDDP_E_CONFIG, "when.uses '%s': write \"unit=0\" to \"unit=9\"", text);
     }
     memcpy(unit, text, length);
     unit[length] = '\0';
     const int64_t index = cd_model_find_unit(r->model, unit);
     if (index < 0) {
-        return cd_fail(err, CDDP_E_CONFIG, "when.uses: model '%s' has no unit '%s'", r->settings.model.name, unit);
+        return cd_fail(err, CDDP_E_CONFIG, "when.uses: model '%s' has no unit '%s'",
+                       r->settings.model.name, unit);
     }
     *use = (cd_unit_use){(uint32_t)index, (uint8_t)(equals[1] - '0')};
     return CDDP_OK;
 }
 
-cddp_status cd_replica_find_output(const cd_replica *r, const char *name, uint32_t *output, cddp_error *err)
+cddp_status cd_replica_find_output(const cd_replica *r, const char *name, uint32_t *output,
+                                   cddp_error *err)
 {
     const int64_t index = cd_model_find_output(r->model, name);
     if (index < 0) {
-        return cd_fail(err, CDDP_E_CONFIG, "when.outputs: model '%s' has no output '%s'; its %u go from '%s' to '%s'",
-                       r->settings.model.name, name, r->model->output_count, r->model->targets[0].name,
+        return cd_fail(err, CDDP_E_CONFIG,
+                       "when.outputs: model '%s' has no output '%s'; its %u go from '%s' to '%s'",
+                       r->settings.model.name, name, r->model->output_count,
+                       r->model->targets[0].name,
                        r->model->targets[r->model->output_count - 1].name);
     }
     *output = (uint32_t)index;
@@ -347,15 +385,18 @@ static cddp_status resolve_uses(cd_replica *r, const cd_micro *micro, cddp_error
 cddp_status cd_replica_forward(cd_replica *r, cd_pass *pass, cddp_error *err)
 {
     const cd_micro *micro = pass->micro;
-    const cd_batch_request request = {.sample_ids = pass->samples->ids + pass->first, .sample_count = pass->count,
-                                      .prng = &r->data_prng, .exact = r->settings.model.exact};
+    const cd_batch_request request = {.sample_ids = pass->samples->ids + pass->first,
+                                      .sample_count = pass->count,
+                                      .prng = &r->data_prng,
+                                      .exact = r->settings.model.exact};
     CD_TRY(cd_batch_make(r->graph, r->model, &request, &pass->batch, err));
     CD_TRY(resolve_uses(r, micro, err));
     pass->batch.weights = pass->samples->weights + pass->first;
     CD_TRY(cd_replica_divisor(r, micro, pass->samples, pass->first, &pass->batch.divisor, err));
     pass->batch.branch = micro->branch;
     pass->batch.uses = r->model->unit_count > 0 ? r->uses : NULL;
-    pass->batch.iteration = (uint64_t)micro->place.step * r->settings.train.micro_steps + micro->place.micro_step;
+    pass->batch.iteration =
+        (uint64_t)micro->place.step * r->settings.train.micro_steps + micro->place.micro_step;
     CD_TRY(cd_model_forward(r->model, r->graph, &pass->batch, &pass->outputs, err));
     return CDDP_OK;
 }
@@ -376,7 +417,8 @@ cddp_status cd_replica_loss(cd_replica *r, cd_pass *pass, cddp_error *err)
 }
 
 /* The order that the plan asks for; the count of parameters in r->order. */
-static cddp_status resolve_order(cd_replica *r, const cd_micro *micro, uint32_t *count, cddp_error *err)
+static cddp_status resolve_order(cd_replica *r, const cd_micro *micro, uint32_t *count,
+                                 cddp_error *err)
 {
     const cd_module *module = r->model->module;
     const size_t parameter_count = module->parameter_count;
@@ -384,7 +426,8 @@ static cddp_status resolve_order(cd_replica *r, const cd_micro *micro, uint32_t 
         for (size_t i = 0; i < micro->ready_order.count; i++) {
             const int64_t ordinal = cd_module_find_parameter(module, micro->ready_order.items[i]);
             if (ordinal < 0 || i >= parameter_count) {
-                return cd_fail(err, CDDP_E_CONFIG, "when.ready_order: model '%s' has no parameter '%s' left to name",
+                return cd_fail(err, CDDP_E_CONFIG,
+                               "when.ready_order: model '%s' has no parameter '%s' left to name",
                                r->settings.model.name, micro->ready_order.items[i]);
             }
             r->order[i] = (uint32_t)ordinal;
@@ -406,11 +449,13 @@ static cddp_status resolve_order(cd_replica *r, const cd_micro *micro, uint32_t 
     return CDDP_OK;
 }
 
-cddp_status cd_replica_backward(cd_replica *r, const cd_micro *micro, cd_value *const *losses, uint32_t loss_count,
-                                bool retain_graph, cddp_error *err)
+cddp_status cd_replica_backward(cd_replica *r, const cd_micro *micro, cd_value *const *losses,
+                                uint32_t loss_count, bool retain_graph, cddp_error *err)
 {
-    cd_backward_options options = {
-        .roots = losses, .root_count = loss_count, .retain_graph = retain_graph, .create_graph = micro->create_graph};
+    cd_backward_options options = {.roots = losses,
+                                   .root_count = loss_count,
+                                   .retain_graph = retain_graph,
+                                   .create_graph = micro->create_graph};
     if (micro->ready == CD_READY_BY_CHOICE) {
         options.order = CD_READY_CHOSEN;
     } else if (micro->ready != CD_READY_ENGINE) {
@@ -422,28 +467,36 @@ cddp_status cd_replica_backward(cd_replica *r, const cd_micro *micro, cd_value *
     return CDDP_OK;
 }
 
-cddp_status cd_replica_poison(const cd_micro *micro, const char *parameter, bool is_first, cddp_grad *grad,
-                              cddp_error *err)
+cddp_status cd_replica_poison(const cd_micro *micro, const char *parameter, bool is_first,
+                              cddp_grad *grad, cddp_error *err)
 {
-    static const double values[] = {[CD_POISON_NAN] = NAN, [CD_POISON_INFINITY] = INFINITY, [CD_POISON_LARGE] = 1048576.0};
-    const bool is_meant = micro->poison_parameter != NULL ? strcmp(micro->poison_parameter, parameter) == 0 : is_first;
+    static const double values[] = {
+        [CD_POISON_NAN] = NAN, [CD_POISON_INFINITY] = INFINITY, [CD_POISON_LARGE] = 1048576.0};
+    const bool is_meant = micro->poison_parameter != NULL
+                              ? strcmp(micro->poison_parameter, parameter) == 0
+                              : is_first;
     if (micro->poison == CD_POISON_NOTHING || !is_meant || grad->kind != CDDP_GRAD_DENSE) {
         return CDDP_OK;
     }
     /* The first element, as a view without dimensions. */
     const cddp_tensor *value = &grad->value;
-    const cddp_tensor element = cddp_tensor_of(value->device, value->storage, value->offset, value->dtype, NULL, 0);
+    const cddp_tensor element =
+        cddp_tensor_of(value->device, value->storage, value->offset, value->dtype, NULL, 0);
     CD_TRY(value->device->fill(&element, values[micro->poison], NULL, err));
     return CDDP_OK;
 }
 
-cddp_status cd_replica_write_atoms(const cd_micro *micro, uint32_t parameter, const cddp_tensor *dst, cddp_error *err)
+cddp_status cd_replica_write_atoms(const cd_micro *micro, uint32_t parameter,
+                                   const cddp_tensor *dst, cddp_error *err)
 {
     if ((dst->device->flags & CDDP_DEVICE_EXACT) == 0) {
         return CDDP_OK;
     }
-    const cd_atom atom = {.kind = CD_ATOM_GRADIENT, .source = parameter, .rank = micro->place.rank,
-                          .micro_step = micro->place.micro_step, .step = micro->place.step};
+    const cd_atom atom = {.kind = CD_ATOM_GRADIENT,
+                          .source = parameter,
+                          .rank = micro->place.rank,
+                          .micro_step = micro->place.micro_step,
+                          .step = micro->place.step};
     CD_TRY(cd_symbol_write_atoms(dst, &atom, err));
     return CDDP_OK;
 }
@@ -468,14 +521,16 @@ static void regrid_numbers(double *numbers, int64_t numel)
 }
 
 /* The same where the host cannot reach: through memory of its own. */
-static cddp_status regrid_away(const cddp_allocator *allocator, const cddp_tensor *wide, cddp_error *err)
+static cddp_status regrid_away(const cddp_allocator *allocator, const cddp_tensor *wide,
+                               cddp_error *err)
 {
     cddp_status status = CDDP_OK;
     const int64_t numel = cddp_tensor_numel(wide);
     const size_t bytes = (size_t)numel * sizeof(double);
     double *numbers = cd_allocate_array(allocator, (size_t)numel + 1, sizeof *numbers);
     if (numbers == NULL) {
-        return cd_fail(err, CDDP_E_NOMEM, "no memory to put %lld numbers on their grid", (long long)numel);
+        return cd_fail(err, CDDP_E_NOMEM, "no memory to put %lld numbers on their grid",
+                       (long long)numel);
     }
     CD_TRY_OUT(wide->device->read(wide, numbers, bytes, err));
     regrid_numbers(numbers, numel);
@@ -485,14 +540,16 @@ out:
     return status;
 }
 
-static cddp_status regrid_tensor(const cddp_allocator *allocator, const cddp_tensor *tensor, cddp_error *err)
+static cddp_status regrid_tensor(const cddp_allocator *allocator, const cddp_tensor *tensor,
+                                 cddp_error *err)
 {
     cddp_status status = CDDP_OK;
     const cddp_device *device = tensor->device;
     const int64_t numel = cddp_tensor_numel(tensor);
     void *storage;
     CD_TRY(device->allocate(device, CDDP_F64, numel + 1, &storage, err));
-    const cddp_tensor wide = cddp_tensor_of(device, storage, 0, CDDP_F64, tensor->sizes, tensor->dim_count);
+    const cddp_tensor wide =
+        cddp_tensor_of(device, storage, 0, CDDP_F64, tensor->sizes, tensor->dim_count);
     CD_TRY_OUT(device->copy(&wide, tensor, NULL, err));
     if (cd_device_is_direct(device)) {
         regrid_numbers(storage, numel);
@@ -508,7 +565,9 @@ out:
 cddp_status cd_replica_regrid(cd_replica *r, cddp_error *err)
 {
     cd_module *module = r->model->module;
-    for (size_t i = 0; r->settings.model.exact && cd_graph_computes(r->graph) && i < module->parameter_count; i++) {
+    for (size_t i = 0;
+         r->settings.model.exact && cd_graph_computes(r->graph) && i < module->parameter_count;
+         i++) {
         const cd_parameter *parameter = &module->parameters[i];
         if (parameter->requires_grad && cddp_dtype_is_float(parameter->tensor.dtype)) {
             CD_TRY(regrid_tensor(r->allocator, &parameter->tensor, err));

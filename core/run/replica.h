@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One process's model and its optimizers: what a rank trains, and what the oracle trains again by itself.
+/* One process's model and its optimizers: what a rank trains, and what the oracle trains again by
+** itself.
 **
-** Nothing here communicates. The rank program and the oracle's engine both drive replicas, so that "the same
-** samples on one process" means the same code on the same samples.
+** Nothing here communicates. The rank program and the oracle's engine both drive replicas, so that
+** "the same samples on one process" means the same code on the same samples.
 **
 ** Lifetime   create → (begin → forward… → loss… → backward)* → destroy. Borrows the plan.
 ** Threads    the rank's.
@@ -24,11 +25,11 @@ typedef struct cd_replica_optimizer {
     uint32_t *ordinals; /* (count) module parameters that it owns */
     cddp_grad **grads;  /* (count) their slots */
     size_t count;
-    bool in_backward; /* DDP has each parameter stepped when its bucket is reduced */
+    bool in_backward;               /* DDP has each parameter stepped when its bucket is reduced */
     cddp_optimizer_overlap overlap; /* with it: how */
-    bool has_stepped;  /* in this step, for the trace */
-    bool *has_touched; /* (count) the same of its parameters */
-    cd_shard *shard;  /* which pieces the optimizer is over; NULL: over all of its parameters */
+    bool has_stepped;               /* in this step, for the trace */
+    bool *has_touched;              /* (count) the same of its parameters */
+    cd_shard *shard; /* which pieces the optimizer is over; NULL: over all of its parameters */
 } cd_replica_optimizer;
 
 typedef struct cd_replica {
@@ -46,16 +47,20 @@ typedef struct cd_replica {
     cd_prng data_prng;
     cd_samplers samplers;  /* used when a loss or objective counts over all ranks */
     uint32_t divisor_step; /* + 1; of the two below */
-    double samples_per_forward, tokens_per_forward; /* on average over all ranks and micro-steps of a step */
-    bool computes_objective; /* losses are normalised as train.objective says, not as train.loss does */
+    /* on average over all ranks and micro-steps of a step */
+    double samples_per_forward, tokens_per_forward;
+    /* losses are normalised as train.objective says, not as train.loss does */
+    bool computes_objective;
 } cd_replica;
 
 #define CD_REPLICA_DEVICES 3 /* words of model.device */
 
 /* A device for every word of model.device, whose storage comes from this allocator. */
-void cd_replica_make_devices(const cddp_allocator *allocator, cddp_device devices[CD_REPLICA_DEVICES]);
+void cd_replica_make_devices(const cddp_allocator *allocator,
+                             cddp_device devices[CD_REPLICA_DEVICES]);
 /* The device that the plan's settings name: one of these; NULL: over the process heap. */
-const cddp_device *cd_replica_device(const cddp_plan_settings *settings, const cddp_device *devices);
+const cddp_device *cd_replica_device(const cddp_plan_settings *settings,
+                                     const cddp_device *devices);
 
 /* device: of its tensors; NULL: that of the plan, over the process heap. */
 typedef struct cd_replica_options {
@@ -64,13 +69,17 @@ typedef struct cd_replica_options {
     const cddp_device *device;
     const cddp_allocator *allocator;
     bool whole_optimizers; /* also those that the plan cuts into the ranks' parts: the oracle's */
-    bool only_names; /* a model to look names up in: without optimizers, and what the plan names is not looked up yet */
+    /* a model to look names up in: without optimizers, and what the plan names is not looked up
+    ** yet */
+    bool only_names;
 } cd_replica_options;
-cddp_status cd_replica_create(const cd_replica_options *options, cd_replica **replica, cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_replica_create(const cd_replica_options *options, cd_replica **replica,
+                              cddp_error *err) CDDP_MUST_CHECK;
 void cd_replica_destroy(cd_replica *replica); /* accepts NULL */
 
-/* What [[when]] tables did to the parameters until this step: some stopped or began to require gradients, some were
-** replaced (flags into replaced, (parameter_count), unless NULL). rank: whose tables apply. */
+/* What [[when]] tables did to the parameters until this step: some stopped or began to require
+** gradients, some were replaced (flags into replaced, (parameter_count), unless NULL). rank: whose
+** tables apply. */
 void cd_replica_begin_step(cd_replica *replica, uint32_t rank, uint32_t step, bool *replaced);
 
 /* "unit=2": which unit of the model, and how often it runs. */
@@ -78,13 +87,18 @@ typedef struct cd_unit_use {
     uint32_t unit;
     uint8_t count;
 } cd_unit_use;
-cddp_status cd_replica_read_use(const cd_replica *replica, const char *text, cd_unit_use *use, cddp_error *err) CDDP_MUST_CHECK;
-cddp_status cd_replica_find_output(const cd_replica *replica, const char *name, uint32_t *output, cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_replica_read_use(const cd_replica *replica, const char *text, cd_unit_use *use,
+                                cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_replica_find_output(const cd_replica *replica, const char *name, uint32_t *output,
+                                   cddp_error *err) CDDP_MUST_CHECK;
 
-/* The divisor of the weighted sum of losses of the forward to which sample `first` of a micro-batch belongs; 0: none. */
-cddp_status cd_replica_divisor(cd_replica *replica, const cd_micro *micro, const cd_micro_batch *samples, uint32_t first,
-                               double *divisor, cddp_error *err) CDDP_MUST_CHECK;
-int64_t cd_replica_token_count(const cd_replica *replica, const int64_t *sample_ids, uint32_t count);
+/* The divisor of the weighted sum of losses of the forward to which sample `first` of a micro-batch
+** belongs; 0: none. */
+cddp_status cd_replica_divisor(cd_replica *replica, const cd_micro *micro,
+                               const cd_micro_batch *samples, uint32_t first, double *divisor,
+                               cddp_error *err) CDDP_MUST_CHECK;
+int64_t cd_replica_token_count(const cd_replica *replica, const int64_t *sample_ids,
+                               uint32_t count);
 
 /* One forward of a micro-step: samples first … first + count - 1 of its batch. */
 typedef struct cd_pass {
@@ -100,27 +114,32 @@ cddp_status cd_replica_forward(cd_replica *replica, cd_pass *pass, cddp_error *e
 cddp_status cd_replica_loss(cd_replica *replica, cd_pass *pass, cddp_error *err) CDDP_MUST_CHECK;
 /* losses: (loss_count) summed by one backward. */
 cddp_status cd_replica_backward(cd_replica *replica, const cd_micro *micro, cd_value *const *losses,
-                                uint32_t loss_count, bool retain_graph, cddp_error *err) CDDP_MUST_CHECK;
+                                uint32_t loss_count, bool retain_graph,
+                                cddp_error *err) CDDP_MUST_CHECK;
 
 /* Changes a local gradient as the plan's `poison` asks. */
-cddp_status cd_replica_poison(const cd_micro *micro, const char *parameter, bool is_first, cddp_grad *grad,
-                              cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_replica_poison(const cd_micro *micro, const char *parameter, bool is_first,
+                              cddp_grad *grad, cddp_error *err) CDDP_MUST_CHECK;
 
-/* On a device of exact forms a gradient is a symbol of its own: whose, from which rank, step and micro-step. Nothing
-** on other devices. */
-cddp_status cd_replica_write_atoms(const cd_micro *micro, uint32_t parameter, const cddp_tensor *dst,
-                                   cddp_error *err) CDDP_MUST_CHECK;
+/* On a device of exact forms a gradient is a symbol of its own: whose, from which rank, step and
+** micro-step. Nothing on other devices. */
+cddp_status cd_replica_write_atoms(const cd_micro *micro, uint32_t parameter,
+                                   const cddp_tensor *dst, cddp_error *err) CDDP_MUST_CHECK;
 
-/* With model.exact: puts every parameter back on the grid k/8, -8 <= k <= 8, wrapping around, so that the next
-** step's sums are exact again. Part of the declared program, on every rank and in the reference alike. */
+/* With model.exact: puts every parameter back on the grid k/8, -8 <= k <= 8, wrapping around, so
+** that the next step's sums are exact again. Part of the declared program, on every rank and in the
+** reference alike. */
 cddp_status cd_replica_regrid(cd_replica *replica, cddp_error *err) CDDP_MUST_CHECK;
 
 /* Are buckets dealt to the ranks, each of which steps its own (ZRO-12)? */
 bool cd_replica_deals_buckets(const cd_replica *replica, size_t optimizer);
 /* Does the plan cut an optimizer into the ranks' parts? */
 bool cd_replica_is_sharded(const cd_replica *replica);
-/* The state that an optimizer of the replica keeps for the k-th of its parameters: absent where another rank has it. */
-void cd_replica_get_state(const cd_replica_optimizer *optimizer, size_t k, cd_optimizer_state *state);
+/* The state that an optimizer of the replica keeps for the k-th of its parameters: absent where
+** another rank has it. */
+void cd_replica_get_state(const cd_replica_optimizer *optimizer, size_t k,
+                          cd_optimizer_state *state);
 bool cd_replica_is_due(const cd_replica *replica, size_t optimizer, uint32_t step);
-/* The learning rate of a step: lr × lr_decay^step by repeated multiplication, so that a resumed run has its bits. */
+/* The learning rate of a step: lr × lr_decay^step by repeated multiplication, so that a resumed run
+** has its bits. */
 double cd_replica_lr(const cd_replica *replica, size_t optimizer, uint32_t step);

@@ -15,13 +15,16 @@
 
 cddp_run_options cddp_run_options_default(void)
 {
-    return (cddp_run_options){.size = sizeof(cddp_run_options), .level = CDDP_TRACE_DIGEST, .judge = true, .oracle = true};
+    return (cddp_run_options){.size = sizeof(cddp_run_options),
+                              .level = CDDP_TRACE_DIGEST,
+                              .judge = true,
+                              .oracle = true};
 }
 
 /* ---- the judge with the checks of a registry ---- */
 
-static cddp_status make_judge(const cddp_registry *registry, const cddp_allocator *allocator, cd_judge **judge,
-                              cddp_error *err)
+static cddp_status make_judge(const cddp_registry *registry, const cddp_allocator *allocator,
+                              cd_judge **judge, cddp_error *err)
 {
     cddp_status status = CDDP_OK;
     size_t count = 0;
@@ -36,7 +39,9 @@ static cddp_status make_judge(const cddp_registry *registry, const cddp_allocato
         checks[i] = cddp_registry_check(registry, i);
     }
     /* The judge keeps the array's pointers, not the array: the tables are the registry's. */
-    const cd_judge_options options = {.checks = checks, .check_count = count, .allocator = allocator};
+    const cd_judge_options options = {.checks = checks,
+                                      .check_count = count,
+                                      .allocator = allocator};
     CD_TRY_OUT(cd_judge_create(&options, judge, err));
 out:
     cd_release(allocator, checks, (count + 1) * sizeof *checks);
@@ -48,9 +53,10 @@ out:
 struct cd_run {
     cddp_run_options options;
     cd_rank_argument argument;
-    cd_reference_share reference_share;      /* of ranks that share a thread */
-    cddp_device devices[CD_REPLICA_DEVICES]; /* over the run's allocator, where it holds the storage */
-    cd_judge *judge;                         /* NULL: not judged */
+    cd_reference_share reference_share; /* of ranks that share a thread */
+    /* over the run's allocator, where it holds the storage */
+    cddp_device devices[CD_REPLICA_DEVICES];
+    cd_judge *judge; /* NULL: not judged */
     cd_tap tap;
     struct cddp_tracer world;
     cddp_rank_result *results; /* (world size) */
@@ -72,9 +78,14 @@ static void tell_ends(cd_tap *tap, const cddp_rank_result *results)
         if (results[i].end == CDDP_RANK_RETURNED) {
             continue;
         }
-        cddp_event event = {.time_ns = cd_tap_time(tap), .sequence = tap->ranks[i].count, .rank = i, .kind = CDDP_EV_rank_end,
-                            .level = CDDP_TRACE_ORDER, .text = results[i].error.message};
-        event.as.rank_end = (cddp_event_rank_end){results[i].status, results[i].end, results[i].detail};
+        cddp_event event = {.time_ns = cd_tap_time(tap),
+                            .sequence = tap->ranks[i].count,
+                            .rank = i,
+                            .kind = CDDP_EV_rank_end,
+                            .level = CDDP_TRACE_ORDER,
+                            .text = results[i].error.message};
+        event.as.rank_end =
+            (cddp_event_rank_end){results[i].status, results[i].end, results[i].detail};
         tap->sink.event(tap->sink.self, &event);
     }
 }
@@ -101,7 +112,8 @@ static cddp_status begin(cd_run *run, const cd_run_manner *manner, cddp_error *e
     if (options->judge) {
         CD_TRY(make_judge(options->registry, options->allocator, &run->judge, err));
     }
-    CD_TRY(cd_tap_init(&run->tap, options, run->judge != NULL ? cd_judge_get_sink(run->judge) : NULL, err));
+    CD_TRY(cd_tap_init(&run->tap, options,
+                       run->judge != NULL ? cd_judge_get_sink(run->judge) : NULL, err));
     run->world = (struct cddp_tracer){.sink = &run->tap.sink, .level = options->level};
     run->argument = (cd_rank_argument){.options = options, .sink = &run->tap.sink};
     if (options->bind == NULL && !options->oracle_apart) {
@@ -119,7 +131,8 @@ static cddp_status begin(cd_run *run, const cd_run_manner *manner, cddp_error *e
     return CDDP_OK;
 }
 
-cddp_status cd_run_begin(const cddp_run_options *options, const cd_run_manner *manner, cd_run **run, cddp_error *err)
+cddp_status cd_run_begin(const cddp_run_options *options, const cd_run_manner *manner, cd_run **run,
+                         cddp_error *err)
 {
     cd_run *r = cd_allocate_zero(options->allocator, sizeof *r);
     if (r == NULL) {
@@ -148,7 +161,8 @@ cddp_rank_result *cd_run_get_results(cd_run *run) { return run->results; }
 cddp_status cd_run_launch(cd_run *run, cddp_error *err)
 {
     const cddp_run_options *options = &run->options;
-    return options->world_ops->launch(options->world, cd_rank_program, &run->argument, run->results, err);
+    return options->world_ops->launch(options->world, cd_rank_program, &run->argument, run->results,
+                                      err);
 }
 
 cddp_status cd_run_end(cd_run *run, cddp_verdict **verdict, cddp_error *err)
@@ -163,8 +177,12 @@ cddp_status cd_run_end(cd_run *run, cddp_verdict **verdict, cddp_error *err)
     if (run->judge != NULL) {
         CD_TRY(cd_judge_end(run->judge, err));
     }
-    const cd_verdict_input input = {.plan = options->plan, .plan_digest = run->plan_digest, .allocator = options->allocator,
-                                    .judge = run->judge, .tap = &run->tap, .results = run->results};
+    const cd_verdict_input input = {.plan = options->plan,
+                                    .plan_digest = run->plan_digest,
+                                    .allocator = options->allocator,
+                                    .judge = run->judge,
+                                    .tap = &run->tap,
+                                    .results = run->results};
     return cd_verdict_create(&input, verdict, err);
 }
 
@@ -181,11 +199,13 @@ void cd_run_destroy(cd_run *run)
     cd_reference_share_fini(&run->reference_share);
     cd_tap_fini(&run->tap);
     cd_judge_destroy(run->judge);
-    cd_release(allocator, run->results, (size_t)run->options.plan->world.size * sizeof *run->results);
+    cd_release(allocator, run->results,
+               (size_t)run->options.plan->world.size * sizeof *run->results);
     cd_release(allocator, run, sizeof *run);
 }
 
-static cddp_status run_accepted(const cddp_run_options *options, cddp_verdict **verdict, cddp_error *err)
+static cddp_status run_accepted(const cddp_run_options *options, cddp_verdict **verdict,
+                                cddp_error *err)
 {
     cd_run *run = NULL;
     CD_TRY(cd_run_begin(options, &(cd_run_manner){.holds_storage = false}, &run, err));
@@ -201,8 +221,10 @@ cddp_status cddp_run(const cddp_run_options *options, cddp_verdict **verdict, cd
 {
     cddp_error refusal = CDDP_ERROR_INIT;
     if (cddp_plan_check(options->plan, &refusal) != CDDP_OK) {
-        const cd_verdict_input input = {.plan = options->plan, .plan_digest = cddp_plan_digest(options->plan),
-                                        .allocator = options->allocator, .refusal = refusal.message};
+        const cd_verdict_input input = {.plan = options->plan,
+                                        .plan_digest = cddp_plan_digest(options->plan),
+                                        .allocator = options->allocator,
+                                        .refusal = refusal.message};
         CD_TRY(cd_verdict_create(&input, verdict, err));
         return CDDP_OK;
     }
@@ -210,8 +232,8 @@ cddp_status cddp_run(const cddp_run_options *options, cddp_verdict **verdict, cd
     return CDDP_OK;
 }
 
-cddp_status cddp_judge(const cddp_plan *plan, const cddp_registry *registry, cddp_replay_fn replay, void *source,
-                       cddp_verdict **verdict, cddp_error *err)
+cddp_status cddp_judge(const cddp_plan *plan, const cddp_registry *registry, cddp_replay_fn replay,
+                       void *source, cddp_verdict **verdict, cddp_error *err)
 {
     cddp_status status = CDDP_OK;
     cd_judge *judge = NULL;
@@ -221,7 +243,10 @@ cddp_status cddp_judge(const cddp_plan *plan, const cddp_registry *registry, cdd
     CD_TRY_OUT(cd_tap_init(&tap, &options, cd_judge_get_sink(judge), err));
     CD_TRY_OUT(replay(source, &tap.sink, err));
     CD_TRY_OUT(cd_judge_end(judge, err));
-    const cd_verdict_input input = {.plan = plan, .plan_digest = cddp_plan_digest(plan), .judge = judge, .tap = &tap};
+    const cd_verdict_input input = {.plan = plan,
+                                    .plan_digest = cddp_plan_digest(plan),
+                                    .judge = judge,
+                                    .tap = &tap};
     CD_TRY_OUT(cd_verdict_create(&input, verdict, err));
 out:
     cd_tap_fini(&tap);

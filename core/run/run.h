@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A run in pieces, for who stops its world at a moment and goes on from there more than once.
 **
-** Lifetime   begin → launch → end → destroy. Options and what they point to are borrowed until destroy.
-** Memory     everything that belongs to the run and lies outside the ranks comes from the options' allocator. With
-**            holds_storage so does the storage of the ranks' tensors: then allocator and world together are the whole
-**            state of a run, and a run whose memory is simply forgotten leaves nothing behind.
+** Lifetime   begin → launch → end → destroy. Options and what they point to are borrowed until
+**            destroy.
+** Memory     everything that belongs to the run and lies outside the ranks comes from the options'
+**            allocator. With holds_storage so does the storage of the ranks' tensors: then
+**            allocator and world together are the whole state of a run, and a run whose memory is
+**            simply forgotten leaves nothing behind.
 ** Errors     none of its own; a failed begin leaves nothing.
 */
 #pragma once
@@ -23,7 +25,8 @@ cddp_status cd_run_begin(const cddp_run_options *options, const cd_run_manner *m
 cddp_status cd_run_launch(cd_run *run, cddp_error *err) CDDP_MUST_CHECK;
 /* (world size) what launch fills, for who makes the world go on by itself. */
 cddp_rank_result *cd_run_get_results(cd_run *run);
-/* The world and the memory of the run are what they were at a moment of its launch: events arrive again. */
+/* The world and the memory of the run are what they were at a moment of its launch: events arrive
+** again. */
 void cd_run_resume(cd_run *run);
 /* The world has ended. */
 cddp_status cd_run_end(cd_run *run, cddp_verdict **verdict, cddp_error *err) CDDP_MUST_CHECK;

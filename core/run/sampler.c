@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The sampler. A rank's position in its stream is the number of samples that it consumed before; these counts are
-** summed once, so that any micro-step can be asked for in any order.
+/* The sampler. A rank's position in its stream is the number of samples that it consumed before;
+** these counts are summed once, so that any micro-step can be asked for in any order.
 */
 #include "core/run/sampler.h"
 
@@ -10,7 +10,6 @@
 #include "core/base/prng.h"
 
 #include <string.h>
-
 
 struct cd_sampler {
     const cddp_plan *plan;
@@ -111,27 +110,33 @@ static double dyadic_weight(int64_t id)
     return 1.0 / (double)(1u << (cd_hash_mix(0x77656967u, (uint64_t)id) % 3));
 }
 
-cddp_status cd_sampler_get(cd_sampler *s, const cd_micro *micro, cd_micro_batch *batch, cddp_error *err)
+cddp_status cd_sampler_get(cd_sampler *s, const cd_micro *micro, cd_micro_batch *batch,
+                           cddp_error *err)
 {
-    const size_t place = (size_t)micro->place.step * s->settings.train.micro_steps + micro->place.micro_step;
+    const size_t place =
+        (size_t)micro->place.step * s->settings.train.micro_steps + micro->place.micro_step;
     const uint32_t count = micro_sample_count(micro);
     if (place >= s->place_count || count > s->capacity) {
-        return cd_fail(err, CDDP_E_ARG, "step %u micro-step %u is not part of the plan", micro->place.step,
-                       micro->place.micro_step);
+        return cd_fail(err, CDDP_E_ARG, "step %u micro-step %u is not part of the plan",
+                       micro->place.step, micro->place.micro_step);
     }
     const uint64_t world = s->plan->world.size, size = s->settings.data.dataset_size;
-    const uint64_t quota = s->settings.data.padding == 0 ? (size + world - 1) / world : size / world;
+    const uint64_t quota =
+        s->settings.data.padding == 0 ? (size + world - 1) / world : size / world;
     for (uint32_t i = 0; i < count; i++) {
         const uint64_t cursor = s->cursors[place] + i;
         s->epochs[i] = size > 0 ? (uint32_t)(cursor / quota) : 0;
-        s->ids[i] =
-            size > 0 ? sample_at(s, cursor / quota, cursor % quota * world + s->rank)
-            : s->plan->world.batch > 0
-                ? (int64_t)(micro->place.step * s->plan->world.batch + micro->place.micro_step * world + s->rank)
-                : (int64_t)(cursor * world + s->rank);
+        s->ids[i] = size > 0 ? sample_at(s, cursor / quota, cursor % quota * world + s->rank)
+                    : s->plan->world.batch > 0
+                        ? (int64_t)(micro->place.step * s->plan->world.batch +
+                                    micro->place.micro_step * world + s->rank)
+                        : (int64_t)(cursor * world + s->rank);
         s->weights[i] = s->settings.train.loss == 0 ? dyadic_weight(s->ids[i]) : 1.0;
     }
-    *batch = (cd_micro_batch){.count = count, .epoch = count > 0 ? s->epochs[0] : 0, .ids = s->ids, .epochs = s->epochs,
+    *batch = (cd_micro_batch){.count = count,
+                              .epoch = count > 0 ? s->epochs[0] : 0,
+                              .ids = s->ids,
+                              .epochs = s->epochs,
                               .weights = s->weights};
     return CDDP_OK;
 }
@@ -140,7 +145,8 @@ void cd_sampler_destroy(cd_sampler *s)
 {
     if (s != NULL) {
         cd_release(s->allocator, s->cursors, s->place_count * sizeof *s->cursors);
-        cd_release(s->allocator, s->order, (size_t)s->settings.data.dataset_size * sizeof *s->order);
+        cd_release(s->allocator, s->order,
+                   (size_t)s->settings.data.dataset_size * sizeof *s->order);
         cd_release(s->allocator, s->ids, (s->capacity + 1) * sizeof *s->ids);
         cd_release(s->allocator, s->epochs, (s->capacity + 1) * sizeof *s->epochs);
         cd_release(s->allocator, s->weights, (s->capacity + 1) * sizeof *s->weights);
@@ -153,7 +159,8 @@ void cd_samplers_init(cd_samplers *samplers, const cddp_plan *plan, const cddp_a
     *samplers = (cd_samplers){.plan = plan, .allocator = allocator};
 }
 
-cddp_status cd_samplers_find(cd_samplers *samplers, uint32_t rank, cd_sampler **sampler, cddp_error *err)
+cddp_status cd_samplers_find(cd_samplers *samplers, uint32_t rank, cd_sampler **sampler,
+                             cddp_error *err)
 {
     const size_t world = (size_t)samplers->plan->world.size;
     if (samplers->items == NULL) {
@@ -163,7 +170,8 @@ cddp_status cd_samplers_find(cd_samplers *samplers, uint32_t rank, cd_sampler **
         return cd_fail(err, CDDP_E_NOMEM, "no memory for the samples of %zu ranks", world);
     }
     if (samplers->items[rank] == NULL) {
-        CD_TRY(cd_sampler_create(samplers->plan, rank, samplers->allocator, &samplers->items[rank], err));
+        CD_TRY(cd_sampler_create(samplers->plan, rank, samplers->allocator, &samplers->items[rank],
+                                 err));
     }
     *sampler = samplers->items[rank];
     return CDDP_OK;

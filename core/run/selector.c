@@ -18,7 +18,8 @@ static bool parse_term(const char **at, cddp_selector *selector)
     if (ok && (joint == '-' || joint == '%')) {
         const char *digits = end + 1;
         second = strtoul(digits, &end, 10);
-        ok = *digits >= '0' && *digits <= '9' && second <= UINT32_MAX && (joint == '-' ? second >= first : second > first);
+        ok = *digits >= '0' && *digits <= '9' && second <= UINT32_MAX &&
+             (joint == '-' ? second >= first : second > first);
     }
     if (!ok || (*end != '\0' && *end != ',')) {
         return false;
@@ -38,11 +39,14 @@ cddp_status cd_selector_parse(const char *text, cddp_selector *selector, cddp_er
     cddp_selector parsed = {0};
     for (const char *at = text; *at != '\0';) {
         if (parsed.term_count == CDDP_SELECTOR_TERMS_MAX) {
-            return cd_fail(err, CDDP_E_CONFIG, "'%s' has more than %d terms", text, CDDP_SELECTOR_TERMS_MAX);
+            return cd_fail(err, CDDP_E_CONFIG, "'%s' has more than %d terms", text,
+                           CDDP_SELECTOR_TERMS_MAX);
         }
         if (!parse_term(&at, &parsed)) {
-            return cd_fail(err, CDDP_E_CONFIG, "'%s' is not a selection: write 2, 0-3, 1%%2 (n mod 2 == 1) or a list of these",
-                           text);
+            return cd_fail(
+                err, CDDP_E_CONFIG,
+                "'%s' is not a selection: write 2, 0-3, 1%%2 (n mod 2 == 1) or a list of these",
+                text);
         }
     }
     *selector = parsed;
@@ -57,7 +61,8 @@ void cd_selector_print(const cddp_selector *selector, char *text, size_t text_by
         const char *comma = i > 0 ? "," : "";
         char term[32];
         if (selector->terms[i].modulus != 0) {
-            snprintf(term, sizeof term, "%u%%%u", selector->terms[i].remainder, selector->terms[i].modulus);
+            snprintf(term, sizeof term, "%u%%%u", selector->terms[i].remainder,
+                     selector->terms[i].modulus);
         } else if (selector->terms[i].first == selector->terms[i].last) {
             snprintf(term, sizeof term, "%u", selector->terms[i].first);
         } else {

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Cutting an optimizer into the ranks' parts, and putting the parameters together after its step.
 **
-** Note [Slices of a padded vector]
-** N elements on W ranks make slices of ⌈N/W⌉; the last ranks' slices end in padding, which holds zeros and is nobody's. Whoever
-** finds the bounds of what he steps from N itself has slices of ⌊N/W⌋: the elements between both bounds are then stepped by
-** nobody (`dropped`), and if what he sends begins there too, his values land elsewhere (`shifted`). Where W divides N
-** there is no padding, and neither mistake can be made: it is refused.
+** Note [Slices of a padded vector] N elements on W ranks make slices of ⌈N/W⌉; the last ranks'
+** slices end in padding, which holds zeros and is nobody's. Whoever finds the bounds of what he
+** steps from N itself has slices of ⌊N/W⌋: the elements between both bounds are then stepped by
+** nobody (`dropped`), and if what he sends begins there too, his values land elsewhere (`shifted`).
+** Where W divides N there is no padding, and neither mistake can be made: it is refused.
 **
-** Not here: the optimizer's arithmetic (core/model/optim), what the parts ought to be (core/oracle/partition.c, of its own making).
+** Not here: the optimizer's arithmetic (core/model/optim), what the parts ought to be
+** (core/oracle/partition.c, of its own making).
 */
 #include "core/run/shard.h"
 
@@ -25,17 +26,18 @@ struct cd_shard {
     cd_optimizer_parameter *parameters;
     int64_t *found;                 /* (parameter_count) the piece of each, or -1 */
     cd_optimizer_parameter *pieces; /* (piece_count) */
-    cddp_grad *gradients;           /* (piece_count) views of the parameters' gradients, where a piece is not a whole parameter */
-    uint32_t *origins;              /* (piece_count) the parameter that each is a piece of */
+    /* (piece_count) views of the parameters' gradients, where a piece is not a whole parameter */
+    cddp_grad *gradients;
+    uint32_t *origins; /* (piece_count) the parameter that each is a piece of */
     size_t piece_count;
     /* parameters */
     uint32_t *dealt;   /* (parameter_count) in the order in which they were dealt */
     uint32_t *owners;  /* (parameter_count) */
     cddp_work **works; /* (parameter_count) */
     /* flat */
-    int64_t numel, share;  /* of all; of one slice with its padding */
-    int64_t *offsets;      /* (parameter_count + 1) in the vector */
-    range stepped, sent;   /* of the vector, by this rank */
+    int64_t numel, share;   /* of all; of one slice with its padding */
+    int64_t *offsets;       /* (parameter_count + 1) in the vector */
+    range stepped, sent;    /* of the vector, by this rank */
     cddp_tensor given, all; /* (share) and (share · world), owned */
 };
 
@@ -52,12 +54,19 @@ static cddp_status check_parameters(const cd_shard_options *o, cddp_error *err)
     for (size_t i = 0; i < o->parameter_count; i++) {
         const cd_optimizer_parameter *p = &o->parameters[i], *first = &o->parameters[0];
         if (p->tensor.dtype != first->tensor.dtype) {
-            return cd_fail(err, CDDP_E_CONFIG, "optimizer.shard: '%s' holds %s and %s, '%s' and '%s': a sharded optimizer has parameters of one dtype (ZRO-08)",
-                           o->optimizer, cddp_dtype_name(first->tensor.dtype), cddp_dtype_name(p->tensor.dtype), first->name, p->name);
+            return cd_fail(err, CDDP_E_CONFIG,
+                           "optimizer.shard: '%s' holds %s and %s, '%s' and '%s': a sharded "
+                           "optimizer has parameters of one dtype (ZRO-08)",
+                           o->optimizer, cddp_dtype_name(first->tensor.dtype),
+                           cddp_dtype_name(p->tensor.dtype), first->name, p->name);
         }
-        if (flat && (!cddp_tensor_is_contiguous(&p->tensor) || !cddp_dtype_is_float(p->tensor.dtype))) {
-            return cd_fail(err, CDDP_E_CONFIG, "optimizer.shard: '%s' of optimizer '%s' is %s: one vector is of contiguous real numbers; use optimizer.shard = \"parameters\"",
-                           p->name, o->optimizer, cddp_tensor_is_contiguous(&p->tensor) ? "not real" : "not contiguous");
+        if (flat &&
+            (!cddp_tensor_is_contiguous(&p->tensor) || !cddp_dtype_is_float(p->tensor.dtype))) {
+            return cd_fail(err, CDDP_E_CONFIG,
+                           "optimizer.shard: '%s' of optimizer '%s' is %s: one vector is of "
+                           "contiguous real numbers; use optimizer.shard = \"parameters\"",
+                           p->name, o->optimizer,
+                           cddp_tensor_is_contiguous(&p->tensor) ? "not real" : "not contiguous");
         }
     }
     return CDDP_OK;
@@ -71,7 +80,8 @@ static void sort_by_size(cd_shard *s)
     for (size_t i = 1; i < s->options.parameter_count; i++) {
         const uint32_t p = s->dealt[i];
         size_t at = i;
-        while (at > 0 && cddp_tensor_numel(&s->parameters[s->dealt[at - 1]].tensor) < cddp_tensor_numel(&s->parameters[p].tensor)) {
+        while (at > 0 && cddp_tensor_numel(&s->parameters[s->dealt[at - 1]].tensor) <
+                             cddp_tensor_numel(&s->parameters[p].tensor)) {
             s->dealt[at] = s->dealt[at - 1];
             at--;
         }
@@ -114,7 +124,8 @@ static range own_of_parameter(const cd_shard *s, size_t i)
 
 static range clipped(int64_t first, int64_t count, int64_t numel)
 {
-    const int64_t from = first < numel ? first : numel, end = first + count < numel ? first + count : numel;
+    const int64_t from = first < numel ? first : numel,
+                  end = first + count < numel ? first + count : numel;
     return (range){from, end};
 }
 
@@ -147,12 +158,16 @@ static cddp_status slice(cd_shard *s, cddp_error *err)
     const int64_t unpadded = s->numel / o->world;
     s->share = (s->numel + o->world - 1) / o->world;
     if (o->padding != CD_SHARD_COUNTED && unpadded == s->share) {
-        return cd_fail(err, CDDP_E_CONFIG, "shard.padding has no effect: the %lld elements of optimizer '%s' divide by %u ranks, and are not padded",
+        return cd_fail(err, CDDP_E_CONFIG,
+                       "shard.padding has no effect: the %lld elements of optimizer '%s' divide by "
+                       "%u ranks, and are not padded",
                        (long long)s->numel, o->optimizer, o->world);
     }
     s->sent = clipped(s->share * o->rank, s->share, s->numel);
-    s->stepped = o->padding == CD_SHARD_COUNTED ? s->sent : clipped(unpadded * o->rank, unpadded, s->numel);
-    s->sent = o->padding == CD_SHARD_SHIFTED ? clipped(unpadded * o->rank, s->share, s->numel) : s->sent;
+    s->stepped =
+        o->padding == CD_SHARD_COUNTED ? s->sent : clipped(unpadded * o->rank, unpadded, s->numel);
+    s->sent =
+        o->padding == CD_SHARD_SHIFTED ? clipped(unpadded * o->rank, s->share, s->numel) : s->sent;
     CD_TRY(make_buffer(s, s->share, &s->given, err));
     CD_TRY(make_buffer(s, s->share * o->world, &s->all, err));
     return CDDP_OK;
@@ -173,7 +188,8 @@ static void add_pieces(cd_shard *s)
     for (size_t i = 0; i < s->options.parameter_count; i++) {
         const cd_optimizer_parameter *p = &s->parameters[i];
         const bool owns = s->options.kind == CD_SHARD_PARAMETERS && s->owners[i] == s->options.rank;
-        const range own = s->options.kind == CD_SHARD_PARAMETERS ? own_of_parameter(s, i) : within(s, i, s->stepped);
+        const range own = s->options.kind == CD_SHARD_PARAMETERS ? own_of_parameter(s, i)
+                                                                 : within(s, i, s->stepped);
         const bool is_whole = owns || own.end - own.first == cddp_tensor_numel(&p->tensor);
         s->found[i] = -1;
         if (own.first == own.end && !owns) {
@@ -203,9 +219,11 @@ static cddp_status allocate(cd_shard *s, cddp_error *err)
     s->owners = cd_allocate_array(a, count, sizeof *s->owners);
     s->works = cd_allocate_array(a, count, sizeof(cddp_work *));
     s->offsets = cd_allocate_array(a, count + 1, sizeof *s->offsets);
-    if (s->parameters == NULL || s->found == NULL || s->pieces == NULL || s->gradients == NULL || s->origins == NULL ||
-        s->dealt == NULL || s->owners == NULL || s->works == NULL || s->offsets == NULL) {
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for a part of optimizer '%s'", s->options.optimizer);
+    if (s->parameters == NULL || s->found == NULL || s->pieces == NULL || s->gradients == NULL ||
+        s->origins == NULL || s->dealt == NULL || s->owners == NULL || s->works == NULL ||
+        s->offsets == NULL) {
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for a part of optimizer '%s'",
+                       s->options.optimizer);
     }
     return CDDP_OK;
 }
@@ -216,7 +234,8 @@ cddp_status cd_shard_create(const cd_shard_options *options, cd_shard **shard, c
     CD_TRY(check_parameters(options, err));
     cd_shard *s = cd_allocate_zero(options->allocator, sizeof *s);
     if (s == NULL) {
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for a part of optimizer '%s'", options->optimizer);
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for a part of optimizer '%s'",
+                       options->optimizer);
     }
     s->options = *options;
     CD_TRY_OUT(allocate(s, err));
@@ -275,11 +294,15 @@ cddp_status cd_shard_take_gradients(cd_shard *s, cddp_error *err)
             continue;
         }
         if (grad->kind != CDDP_GRAD_DENSE || !cddp_tensor_is_contiguous(&grad->value)) {
-            return cd_fail(err, CDDP_E_CONFIG, "optimizer.shard: the gradient of '%s' is %s, so that no slice of it can be stepped; use optimizer.shard = \"parameters\"",
-                           whole->name, grad->kind != CDDP_GRAD_DENSE ? "sparse" : "not contiguous");
+            return cd_fail(err, CDDP_E_CONFIG,
+                           "optimizer.shard: the gradient of '%s' is %s, so that no slice of it "
+                           "can be stepped; use optimizer.shard = \"parameters\"",
+                           whole->name,
+                           grad->kind != CDDP_GRAD_DENSE ? "sparse" : "not contiguous");
         }
         s->gradients[k].kind = CDDP_GRAD_DENSE;
-        s->gradients[k].value = range_of(&grad->value, piece->tensor.offset - whole->tensor.offset, cddp_tensor_numel(&piece->tensor));
+        s->gradients[k].value = range_of(&grad->value, piece->tensor.offset - whole->tensor.offset,
+                                         cddp_tensor_numel(&piece->tensor));
     }
     return CDDP_OK;
 }
@@ -321,8 +344,10 @@ static cddp_status give(const cd_shard *s, cddp_error *err)
     for (size_t i = 0; i < s->options.parameter_count; i++) {
         const range part = within(s, i, s->sent);
         if (part.first < part.end) {
-            const cddp_tensor from = range_of(&s->parameters[i].tensor, part.first, part.end - part.first);
-            const cddp_tensor to = range_of(&s->given, s->offsets[i] + part.first - s->sent.first, part.end - part.first);
+            const cddp_tensor from =
+                range_of(&s->parameters[i].tensor, part.first, part.end - part.first);
+            const cddp_tensor to = range_of(&s->given, s->offsets[i] + part.first - s->sent.first,
+                                            part.end - part.first);
             CD_TRY(to.device->copy(&to, &from, NULL, err));
         }
     }
@@ -338,7 +363,8 @@ static cddp_status gather(cd_shard *s, cddp_group *group, cddp_error *err)
     for (size_t i = 0; i < s->options.parameter_count; i++) {
         const cddp_tensor *whole = &s->parameters[i].tensor;
         const int64_t numel = cddp_tensor_numel(whole);
-        const cddp_tensor from = range_of(&s->all, s->offsets[i], numel), to = range_of(whole, 0, numel);
+        const cddp_tensor from = range_of(&s->all, s->offsets[i], numel),
+                          to = range_of(whole, 0, numel);
         if (numel > 0) {
             CD_TRY(to.device->copy(&to, &from, NULL, err));
         }

@@ -33,10 +33,12 @@ void cd_statistics_begin(cd_statistics *s, uint32_t rank)
     s->call = 0;
 }
 
-static cddp_status find_exchange(cd_statistics *s, size_t width, cd_exchange **exchange, cddp_error *err)
+static cddp_status find_exchange(cd_statistics *s, size_t width, cd_exchange **exchange,
+                                 cddp_error *err)
 {
     const size_t needed = s->call + 1;
-    if (!cd_vec_grow(s->allocator, (void **)&s->exchanges, &s->capacity, needed, sizeof *s->exchanges)) {
+    if (!cd_vec_grow(s->allocator, (void **)&s->exchanges, &s->capacity, needed,
+                     sizeof *s->exchanges)) {
         return cd_fail(err, CDDP_E_NOMEM, "no memory for %zu exchanges of statistics", needed);
     }
     while (s->count < needed) {
@@ -59,7 +61,8 @@ static cddp_status find_exchange(cd_statistics *s, size_t width, cd_exchange **e
 }
 
 /* What the running rank says at its next exchange. */
-static cddp_status say(cd_statistics *s, const cddp_tensor *mine, cd_exchange **exchange, cddp_error *err)
+static cddp_status say(cd_statistics *s, const cddp_tensor *mine, cd_exchange **exchange,
+                       cddp_error *err)
 {
     const size_t width = (size_t)cddp_tensor_numel(mine), bytes = width * sizeof(double);
     CD_TRY(find_exchange(s, width, exchange, err));
@@ -79,7 +82,8 @@ static const double *row_of(const cd_statistics *s, const cd_exchange *e, uint32
     return e->said + (e->knows[rank] ? rank : s->rank) * e->width;
 }
 
-cddp_status cd_statistics_allgather(cd_statistics *s, const cddp_tensor *mine, const cddp_tensor *all, cddp_error *err)
+cddp_status cd_statistics_allgather(cd_statistics *s, const cddp_tensor *mine,
+                                    const cddp_tensor *all, cddp_error *err)
 {
     cd_exchange *e;
     CD_TRY(say(s, mine, &e, err));

@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Synchronised batch norm on one process: what the ranks of a micro-step tell each other, found by running them in turn.
+/* Synchronised batch norm on one process: what the ranks of a micro-step tell each other, found by
+** running them in turn.
 **
-** Which statistics a rank has depends on what the others tell, and theirs on what it tells. A run of a rank records what it says
-** at its k-th exchange and is answered with what the others said there last; until they said something, with its own words. The first
-** exchange of a forward depends on no other, the next one on the first, and so on: after as many rounds as there are exchanges
-** nothing changes any more, and what was recorded is what W processes exchange, bit for bit.
+** Which statistics a rank has depends on what the others tell, and theirs on what it tells. A run
+** of a rank records what it says at its k-th exchange and is answered with what the others said
+** there last; until they said something, with its own words. The first exchange of a forward
+** depends on no other, the next one on the first, and so on: after as many rounds as there are
+** exchanges nothing changes any more, and what was recorded is what W processes exchange, bit for
+** bit.
 **
 ** Lifetime   init → (forget → (begin → a run with the two callbacks)* )* → fini.
 ** Threads    one thread.
@@ -15,8 +18,9 @@
 
 typedef struct cd_exchange {
     double *said; /* (world, width) */
-    double *words; /* (world, width) on the way from a tensor and to one, which may be on a device */
-    bool *knows;  /* (world) */
+    /* (world, width) on the way from a tensor and to one, which may be on a device */
+    double *words;
+    bool *knows; /* (world) */
     size_t width;
 } cd_exchange;
 
@@ -33,7 +37,8 @@ void cd_statistics_init(cd_statistics *statistics, uint32_t world, const cddp_al
 void cd_statistics_forget(cd_statistics *statistics);
 void cd_statistics_begin(cd_statistics *statistics, uint32_t rank);
 /* As cd_graph_callbacks wants them. */
-cddp_status cd_statistics_allgather(cd_statistics *statistics, const cddp_tensor *mine, const cddp_tensor *all,
+cddp_status cd_statistics_allgather(cd_statistics *statistics, const cddp_tensor *mine,
+                                    const cddp_tensor *all, cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_statistics_allreduce(cd_statistics *statistics, const cddp_tensor *sums,
                                     cddp_error *err) CDDP_MUST_CHECK;
-cddp_status cd_statistics_allreduce(cd_statistics *statistics, const cddp_tensor *sums, cddp_error *err) CDDP_MUST_CHECK;
 void cd_statistics_fini(cd_statistics *statistics); /* accepts a zeroed one */

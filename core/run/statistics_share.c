@@ -5,11 +5,13 @@
 #include "core/base/alloc.h"
 #include "core/base/error.h"
 
-#define SAID_MIN 8                     /* kept whatever their size: micro-steps of two steps, for loss and objective */
+/* kept whatever their size: micro-steps of two steps, for loss and objective */
+#define SAID_MIN 8
 #define SAID_MAX 64
 #define SAID_NUMBERS ((size_t)1 << 22) /* kept in more than SAID_MIN */
 
-void cd_statistics_share_init(cd_statistics_share *share, uint32_t world, const cddp_allocator *allocator)
+void cd_statistics_share_init(cd_statistics_share *share, uint32_t world,
+                              const cddp_allocator *allocator)
 {
     *share = (cd_statistics_share){.allocator = allocator, .world = world};
 }
@@ -25,12 +27,16 @@ void cd_statistics_share_fini(cd_statistics_share *share)
 
 static bool is_same(const cd_statistics_key *a, const cd_statistics_key *b)
 {
-    return a->digest == b->digest && a->loss_scale == b->loss_scale && a->device == b->device && a->settings_rank == b->settings_rank &&
-           a->step == b->step && a->micro_step == b->micro_step && a->objective == b->objective;
+    return a->digest == b->digest && a->loss_scale == b->loss_scale && a->device == b->device &&
+           a->settings_rank == b->settings_rank && a->step == b->step &&
+           a->micro_step == b->micro_step && a->objective == b->objective;
 }
 
 /* Ranks of one thread are at most a step apart. */
-static bool is_over(const cd_said *said, const cd_statistics_key *key) { return said->key.step + 1 < key->step; }
+static bool is_over(const cd_said *said, const cd_statistics_key *key)
+{
+    return said->key.step + 1 < key->step;
+}
 
 static bool may_grow(const cd_statistics_share *share)
 {
@@ -44,8 +50,8 @@ static bool may_grow(const cd_statistics_share *share)
     return share->count < SAID_MIN || (share->count < SAID_MAX && numbers < SAID_NUMBERS);
 }
 
-/* The one that holds it; else one of a step that is over, so that steady training allocates nothing; else the one that was asked for the
-** longest ago. */
+/* The one that holds it; else one of a step that is over, so that steady training allocates
+** nothing; else the one that was asked for the longest ago. */
 static cd_said *pick_said(const cd_statistics_share *share, const cd_statistics_key *key)
 {
     cd_said *over = NULL, *oldest = NULL;
@@ -60,12 +66,15 @@ static cd_said *pick_said(const cd_statistics_share *share, const cd_statistics_
     return over != NULL ? over : may_grow(share) ? NULL : oldest;
 }
 
-cddp_status cd_statistics_share_find(cd_statistics_share *share, const cd_statistics_key *key, cd_said **said, cddp_error *err)
+cddp_status cd_statistics_share_find(cd_statistics_share *share, const cd_statistics_key *key,
+                                     cd_said **said, cddp_error *err)
 {
     cd_said *s = pick_said(share, key);
     if (s == NULL) {
-        if (!cd_vec_grow(share->allocator, (void **)&share->said, &share->capacity, share->count + 1, sizeof *share->said)) {
-            return cd_fail(err, CDDP_E_NOMEM, "no memory for the statistics of %zu micro-steps", share->count + 1);
+        if (!cd_vec_grow(share->allocator, (void **)&share->said, &share->capacity,
+                         share->count + 1, sizeof *share->said)) {
+            return cd_fail(err, CDDP_E_NOMEM, "no memory for the statistics of %zu micro-steps",
+                           share->count + 1);
         }
         s = &share->said[share->count++];
         *s = (cd_said){.is_settled = false};

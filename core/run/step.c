@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The end of a step: judge the gradients, unscale, clip, step every optimizer that is due, judge the update, average. */
+/* The end of a step: judge the gradients, unscale, clip, step every optimizer that is due, judge
+** the update, average. */
 #include "core/run/trainer.h"
 
 #include "core/base/error.h"
@@ -9,13 +10,15 @@
 
 /* ---- what the oracle is told ---- */
 
-static uint64_t count_backwards(const cd_trainer *t, const cddp_plan_settings *settings, uint32_t rank, uint32_t step)
+static uint64_t count_backwards(const cd_trainer *t, const cddp_plan_settings *settings,
+                                uint32_t rank, uint32_t step)
 {
     uint64_t count = 0;
     for (uint32_t m = t->window_first; m < settings->train.micro_steps; m++) {
         cd_micro micro;
         cd_micro_resolve(t->plan, settings, (cd_micro_place){rank, step, m}, &micro);
-        const uint64_t rounds = (uint64_t)micro.backwards * (micro.backward_each ? micro.forwards : 1u);
+        const uint64_t rounds =
+            (uint64_t)micro.backwards * (micro.backward_each ? micro.forwards : 1u);
         count += cd_micro_contributes(&micro) ? rounds : 0;
         if (micro.sync) {
             break;
@@ -25,26 +28,31 @@ static uint64_t count_backwards(const cd_trainer *t, const cddp_plan_settings *s
 }
 
 /* All backwards of a window, over all ranks. */
-static cddp_status count_contributions(const cd_trainer *t, uint32_t step, uint64_t *count, cddp_error *err)
+static cddp_status count_contributions(const cd_trainer *t, uint32_t step, uint64_t *count,
+                                       cddp_error *err)
 {
     *count = 0;
     for (uint32_t rank = 0; rank < t->plan->world.size; rank++) {
         cddp_plan_settings settings;
         CD_TRY(cddp_plan_rank_settings(t->plan, rank, &settings, err));
-        *count += cd_rank_has_step(t->plan, &settings, rank, step) ? count_backwards(t, &settings, rank, step) : 0;
+        *count += cd_rank_has_step(t->plan, &settings, rank, step)
+                      ? count_backwards(t, &settings, rank, step)
+                      : 0;
     }
     return CDDP_OK;
 }
 
-/* The divisor that the plan declares: the world, the ranks that still have inputs (JON-11), or all backwards. */
-static cddp_status declared_divisor(const cd_trainer *t, uint32_t step, uint64_t *divisor, cddp_error *err)
+/* The divisor that the plan declares: the world, the ranks that still have inputs (JON-11), or all
+** backwards. */
+static cddp_status declared_divisor(const cd_trainer *t, uint32_t step, uint64_t *divisor,
+                                    cddp_error *err)
 {
     if (t->settings.ddp.average_contributions) {
         return count_contributions(t, step, divisor, err);
     }
     *divisor = t->plan->world.size;
-    if (!t->settings.join.enable || t->settings.join.divide_by_initial_world_size || t->hook != NULL ||
-        t->divides_after) {
+    if (!t->settings.join.enable || t->settings.join.divide_by_initial_world_size ||
+        t->hook != NULL || t->divides_after) {
         return CDDP_OK; /* hooks ignore the effective world size (JON-13) */
     }
     *divisor = 0;
@@ -74,19 +82,20 @@ static cd_oracle_division declared_division(const cd_trainer *t)
     if (ddp->batched_grad_copy) {
         return CD_ORACLE_DIVISION_TRUE;
     }
-    /* In view mode a fresh gradient takes the copy path, a kept one is divided in place (GRD-06): all of them after the first step of a
-    ** model that uses every parameter. */
+    /* In view mode a fresh gradient takes the copy path, a kept one is divided in place (GRD-06):
+    ** all of them after the first step of a model that uses every parameter. */
     const cddp_plan_train *train = &t->settings.train;
     const bool is_fresh = t->window_first == 0 && (train->zero_grad == 0 || t->step == 0);
-    const bool is_kept = train->zero_grad != 0 && t->step > 0 && !train->resume && !ddp->find_unused_parameters && !ddp->static_graph;
+    const bool is_kept = train->zero_grad != 0 && t->step > 0 && !train->resume &&
+                         !ddp->find_unused_parameters && !ddp->static_graph;
     if (!ddp->gradient_as_bucket_view || is_fresh) {
         return CD_ORACLE_DIVISION_RECIPROCAL;
     }
     return is_kept ? CD_ORACLE_DIVISION_TRUE : CD_ORACLE_DIVISION_ANY;
 }
 
-/* A cast is bounded by the rounding of its wire (HK-03), unless what it wraps is lossy itself; other lossy hooks state
-** laws of their own. */
+/* A cast is bounded by the rounding of its wire (HK-03), unless what it wraps is lossy itself;
+** other lossy hooks state laws of their own. */
 static bool hook_is_judged_by_its_law(const cd_trainer *t)
 {
     const uint32_t lawful = CDDP_HOOK_LOSSY | CDDP_HOOK_NO_COMM;
@@ -101,9 +110,14 @@ static bool hook_is_judged_by_its_law(const cd_trainer *t)
 /* See Note [What a sample weighs] */
 static const char *print_normalisation(const cd_trainer *t, char *text, size_t text_bytes)
 {
-    static const char *const losses[] = {"given weights", "its own samples", "nothing", "its own tokens",
-                                         "the average number of samples", "the average number of tokens"};
-    static const char *const objectives[] = {NULL, "the average number of samples", "the average number of tokens"};
+    static const char *const losses[] = {"given weights",
+                                         "its own samples",
+                                         "nothing",
+                                         "its own tokens",
+                                         "the average number of samples",
+                                         "the average number of tokens"};
+    static const char *const objectives[] = {NULL, "the average number of samples",
+                                             "the average number of tokens"};
     const cddp_plan_train *train = &t->settings.train;
     if (train->objective == 0) {
         return NULL;
@@ -117,7 +131,8 @@ static const char *print_normalisation(const cd_trainer *t, char *text, size_t t
 static uint32_t last_micro_step(const cd_trainer *t, uint32_t own)
 {
     const uint64_t batch = t->plan->world.batch;
-    return batch > 0 ? (uint32_t)((batch + t->plan->world.size - 1) / t->plan->world.size) - 1 : own;
+    return batch > 0 ? (uint32_t)((batch + t->plan->world.size - 1) / t->plan->world.size) - 1
+                     : own;
 }
 
 static cddp_status judge_gradients(cd_trainer *t, const cd_micro *last, cddp_error *err)
@@ -131,21 +146,22 @@ static cddp_status judge_gradients(cd_trainer *t, const cd_micro *last, cddp_err
     CD_TRY(cd_trainer_show(t, err));
     CD_TRY(declared_divisor(t, last->place.step, &divisor, err));
     cd_oracle_reduction reduction = {.step = last->place.step,
-                                           .micro_step = last->place.micro_step,
-                                           .division = declared_division(t),
-                                           .wire = t->wire,
-                                           .normalisation = print_normalisation(t, normalisation, sizeof normalisation),
-                                           .accumulates_low = low != CDDP_DTYPE_COUNT,
-                                           .local = low,
-                                           .lossy = hook_is_judged_by_its_law(t),
-                                           .last_step = last_micro_step(t, last->place.micro_step),
-                                           .separate = t->settings.ddp.accumulate_in_hook,
-                                           .rounded_once =
-                                               t->hook != NULL && (t->hook->flags & CDDP_HOOK_ROUNDED_ONCE) != 0,
-                                           .loss_scale = t->loss_scale,
-                                           .divisor = divisor,
-                                           .micro_first = t->window_first,
-                                           .gradients = t->grad_views};
+                                     .micro_step = last->place.micro_step,
+                                     .division = declared_division(t),
+                                     .wire = t->wire,
+                                     .normalisation = print_normalisation(t, normalisation,
+                                                                          sizeof normalisation),
+                                     .accumulates_low = low != CDDP_DTYPE_COUNT,
+                                     .local = low,
+                                     .lossy = hook_is_judged_by_its_law(t),
+                                     .last_step = last_micro_step(t, last->place.micro_step),
+                                     .separate = t->settings.ddp.accumulate_in_hook,
+                                     .rounded_once = t->hook != NULL &&
+                                                     (t->hook->flags & CDDP_HOOK_ROUNDED_ONCE) != 0,
+                                     .loss_scale = t->loss_scale,
+                                     .divisor = divisor,
+                                     .micro_first = t->window_first,
+                                     .gradients = t->grad_views};
     uint32_t first, ranks;
     if (cd_trainer_has_block(t, &first, &ranks)) { /* LSG-02: the true mean over the block */
         reduction.lossy = false;
@@ -191,8 +207,12 @@ static cddp_status judge_update(cd_trainer *t, uint32_t step, uint32_t stepped, 
     }
     cd_trainer_refresh_views(t);
     cd_replica_get_slots(t->replica, t->slots, t->slot_parameters);
-    const cd_oracle_update before = {.step = step, .parameters = t->before, .gradients = t->grad_views};
-    const cd_oracle_update after = {.step = step, .parameters = t->views, .gradients = t->grad_views,
+    const cd_oracle_update before = {.step = step,
+                                     .parameters = t->before,
+                                     .gradients = t->grad_views};
+    const cd_oracle_update after = {.step = step,
+                                    .parameters = t->views,
+                                    .gradients = t->grad_views,
                                     .state = {t->slots, t->slot_parameters, t->slot_count}};
     t->reference->due = t->free_reference->due = stepped;
     CD_TRY(cd_oracle_judge_update(t->oracle, &before, &after, err));
@@ -210,7 +230,8 @@ static cddp_status unscale(cd_trainer *t, update *u, cddp_error *err)
         const cd_replica_optimizer *o = &t->replica->optimizers[i];
         bool found_inf = false;
         if ((u->due >> i & 1u) != 0) {
-            CD_TRY(cd_loss_scaler_unscale(&t->scaler, (uint32_t)i, o->grads, o->count, &found_inf, err));
+            CD_TRY(cd_loss_scaler_unscale(&t->scaler, (uint32_t)i, o->grads, o->count, &found_inf,
+                                          err));
         }
         u->overflowed |= found_inf ? 1u << i : 0u;
     }
@@ -236,13 +257,16 @@ static cddp_status prepare_gradients(cd_trainer *t, update *u, cddp_error *err)
 void cd_trainer_tell_step(cd_trainer *t, size_t optimizer, const cd_trainer_decision *decision)
 {
     const cd_replica_optimizer *o = &t->replica->optimizers[optimizer];
-    CD_EMIT(t->tracer, optimizer_step, o->name, .optimizer = (int64_t)optimizer, .skipped = decision->skipped,
+    CD_EMIT(t->tracer, optimizer_step, o->name, .optimizer = (int64_t)optimizer,
+            .skipped = decision->skipped,
             .lr = cd_f64_bits(cd_replica_lr(t->replica, optimizer, t->step)),
             .loss_scale = cd_f64_bits(decision->loss_scale), .clip = cd_f64_bits(decision->clip),
-            .norm = cd_f64_bits(decision->norm), .unscaled_before_clip = t->settings.clip.place != 2);
+            .norm = cd_f64_bits(decision->norm),
+            .unscaled_before_clip = t->settings.clip.place != 2);
 }
 
-cddp_status cd_trainer_tell_touch(cd_trainer *t, size_t optimizer, size_t position, bool touched, cddp_error *err)
+cddp_status cd_trainer_tell_touch(cd_trainer *t, size_t optimizer, size_t position, bool touched,
+                                  cddp_error *err)
 {
     const cd_replica_optimizer *o = &t->replica->optimizers[optimizer];
     uint64_t digest = 0;
@@ -252,7 +276,8 @@ cddp_status cd_trainer_tell_touch(cd_trainer *t, size_t optimizer, size_t positi
     }
     CD_TRY(cd_optimizer_state_digest(o->optimizer, (size_t)held, &digest, err));
     CD_EMIT(t->tracer, optimizer_touch, NULL, .optimizer = (int64_t)optimizer,
-            .param = t->variables[o->ordinals[position]], .touched = touched, .state = (int64_t)digest);
+            .param = t->variables[o->ordinals[position]], .touched = touched,
+            .state = (int64_t)digest);
     return CDDP_OK;
 }
 
@@ -360,7 +385,8 @@ cddp_status cd_trainer_step(cd_trainer *t, const cd_micro *last, cddp_error *err
     }
     CD_TRY(cd_trainer_tell_parameters(t, CD_MOMENT_AFTER_STEP, err));
     CD_TRY(cd_trainer_tell_optimizers(t, CD_MOMENT_AFTER_STEP, err));
-    CD_TRY(cd_replica_regrid(t->replica, err)); /* after the values were told: the grid would hide a small difference */
+    /* after the values were told: the grid would hide a small difference */
+    CD_TRY(cd_replica_regrid(t->replica, err));
     CD_TRY(cd_trainer_zero_grad(t, err));
     CD_TRY(cd_trainer_run_collectives(t, CD_PLACE_AFTER_STEP, err));
     return CDDP_OK;

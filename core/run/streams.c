@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a training program on a device with streams does besides: homes of gradients, waits. See streams.h. */
+/* What a training program on a device with streams does besides: homes of gradients, waits. See
+** streams.h. */
 #include "core/run/streams.h"
 
 #include "cddp/device.h"
@@ -10,17 +11,22 @@ cddp_status cd_streams_open(cd_streams *streams, const cddp_plan_streams *planne
 {
     const cddp_world_ops *ops = rank->ops;
     const bool has_streams =
-        ops->size >= offsetof(cddp_world_ops, streams_close) + sizeof ops->streams_close && ops->streams_open != NULL;
+        ops->size >= offsetof(cddp_world_ops, streams_close) + sizeof ops->streams_close &&
+        ops->streams_open != NULL;
     if (planned->producers == 0) {
         return CDDP_OK;
     }
     if (!has_streams) {
-        return cd_fail(err, CDDP_E_UNSUPPORTED, "streams.producers = %llu: only the simulator has streams, and this world is '%s'",
-                       (unsigned long long)planned->producers, ops->name);
+        return cd_fail(
+            err, CDDP_E_UNSUPPORTED,
+            "streams.producers = %llu: only the simulator has streams, and this world is '%s'",
+            (unsigned long long)planned->producers, ops->name);
     }
     streams->rank = rank;
     /* The table that all ranks share: messages on their way outlive the rank that sent them. */
-    const cddp_streams_options options = {.size = sizeof options, .inner = cddp_device_cpu(), .tracer = tracer,
+    const cddp_streams_options options = {.size = sizeof options,
+                                          .inner = cddp_device_cpu(),
+                                          .tracer = tracer,
                                           .operation_ns = planned->operation_us * 1000u};
     CD_TRY(ops->streams_open(rank, &options, &streams->device, err));
     for (uint32_t i = 0; i < planned->producers && i < CD_PRODUCERS_MAX; i++) {
@@ -71,7 +77,8 @@ cddp_grad cd_streams_plain_grad(const cd_streams *streams, const cddp_grad *grad
 {
     cddp_grad g = *grad;
     g.value = cd_streams_plain(streams, &grad->value);
-    if (streams->device != NULL && g.home.device == streams->device) g.home.device = cddp_device_cpu();
+    if (streams->device != NULL && g.home.device == streams->device)
+        g.home.device = cddp_device_cpu();
     return g;
 }
 
@@ -135,7 +142,8 @@ cddp_status cd_streams_look(const cd_streams *streams, cddp_error *err)
     float storage = 0;
     uint64_t digest;
     if (streams->device != NULL) {
-        const cddp_tensor nothing = cddp_tensor_of(streams->device, &storage, 0, CDDP_F32, &none, 1);
+        const cddp_tensor nothing =
+            cddp_tensor_of(streams->device, &storage, 0, CDDP_F32, &none, 1);
         CD_TRY(streams->device->digest(&nothing, &digest, err));
     }
     return CDDP_OK;

@@ -28,11 +28,21 @@ static void count_mark(cd_tap *tap, const char *name)
 static void count_implied(cd_tap *tap, const cddp_event *event)
 {
     switch (event->kind) {
-    case CDDP_EV_mark: count_mark(tap, event->text != NULL ? event->text : "?"); break;
-    case CDDP_EV_rebuild: count_mark(tap, "rebuild"); break;
-    case CDDP_EV_bucket_skip: count_mark(tap, "bucket_left_out"); break;
-    case CDDP_EV_unsynced_grad: count_mark(tap, "unsynced_gradient"); break;
-    case CDDP_EV_fault: count_mark(tap, "fault"); break;
+    case CDDP_EV_mark:
+        count_mark(tap, event->text != NULL ? event->text : "?");
+        break;
+    case CDDP_EV_rebuild:
+        count_mark(tap, "rebuild");
+        break;
+    case CDDP_EV_bucket_skip:
+        count_mark(tap, "bucket_left_out");
+        break;
+    case CDDP_EV_unsynced_grad:
+        count_mark(tap, "unsynced_gradient");
+        break;
+    case CDDP_EV_fault:
+        count_mark(tap, "fault");
+        break;
     case CDDP_EV_store_done:
         if (event->as.store_done.status != CDDP_OK) {
             count_mark(tap, "meeting_failed");
@@ -45,7 +55,8 @@ static void count_implied(cd_tap *tap, const cddp_event *event)
             count_mark(tap, "join_shadow");
         }
         break;
-    default: break;
+    default:
+        break;
     }
 }
 
@@ -56,7 +67,8 @@ static void keep_end(cd_tap_rank *rank, const cddp_event *event)
     rank->result.end = (cddp_rank_end)event->as.rank_end.end;
     rank->result.detail = (int32_t)event->as.rank_end.detail;
     rank->result.error.status = rank->result.status;
-    snprintf(rank->result.error.message, sizeof rank->result.error.message, "%s", event->text != NULL ? event->text : "");
+    snprintf(rank->result.error.message, sizeof rank->result.error.message, "%s",
+             event->text != NULL ? event->text : "");
 }
 
 static void tap_event(void *self, const cddp_event *event)
@@ -93,7 +105,8 @@ static cddp_status tap_flush(void *self, cddp_error *err)
     return CDDP_OK;
 }
 
-cddp_status cd_tap_init(cd_tap *tap, const cddp_run_options *options, const cddp_trace_sink *judge, cddp_error *err)
+cddp_status cd_tap_init(cd_tap *tap, const cddp_run_options *options, const cddp_trace_sink *judge,
+                        cddp_error *err)
 {
     memset(tap, 0, sizeof *tap);
     tap->allocator = options->allocator;
@@ -102,7 +115,11 @@ cddp_status cd_tap_init(cd_tap *tap, const cddp_run_options *options, const cddp
     if (tap->ranks == NULL) {
         return cd_fail(err, CDDP_E_NOMEM, "no memory to follow %zu ranks", tap->rank_count);
     }
-    tap->sink = (cddp_trace_sink){.size = sizeof tap->sink, .abi = CDDP_TRACE_ABI, .self = tap, .event = tap_event, .flush = tap_flush};
+    tap->sink = (cddp_trace_sink){.size = sizeof tap->sink,
+                                  .abi = CDDP_TRACE_ABI,
+                                  .self = tap,
+                                  .event = tap_event,
+                                  .flush = tap_flush};
     tap->relay = options->relay;
     tap->judge = judge;
     tap->targets = options->sinks;
@@ -155,5 +172,8 @@ static void relay_event(void *self, const cddp_event *event)
 
 void cddp_relay_sink_init(cddp_relay_sink *relay)
 {
-    *relay = (cddp_relay_sink){.sink = {.size = sizeof relay->sink, .abi = CDDP_TRACE_ABI, .self = relay, .event = relay_event}};
+    *relay = (cddp_relay_sink){.sink = {.size = sizeof relay->sink,
+                                        .abi = CDDP_TRACE_ABI,
+                                        .self = relay,
+                                        .event = relay_event}};
 }

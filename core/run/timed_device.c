@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Copies of a device table whose passes over memory are charged to the world's clock.
 **
-** Only what the reducer does to gradients is charged: copy, copy_many, divide, multiply_reciprocal; and only for
-** floats, since integers are control. What an optimizer or a hook computes is the program's own time.
+** Only what the reducer does to gradients is charged: copy, copy_many, divide, multiply_reciprocal;
+** and only for floats, since integers are control. What an optimizer or a hook computes is the
+** program's own time.
 */
 #include "core/run/timed_device.h"
 
@@ -19,7 +20,8 @@ static uint64_t bytes_of(const cddp_tensor *tensor)
     return counts ? (uint64_t)cddp_tensor_numel(tensor) * cddp_dtype_bytes(tensor->dtype) : 0;
 }
 
-static cddp_status charge(const cd_timed_device *timed, uint64_t bytes, const char *what, cddp_error *err)
+static cddp_status charge(const cd_timed_device *timed, uint64_t bytes, const char *what,
+                          cddp_error *err)
 {
     const uint64_t duration_ns = (uint64_t)((double)bytes * timed->ns_per_byte + 0.5);
     if (duration_ns > 0) {
@@ -28,7 +30,8 @@ static cddp_status charge(const cd_timed_device *timed, uint64_t bytes, const ch
     return CDDP_OK;
 }
 
-static cddp_status timed_copy(const cddp_tensor *dst, const cddp_tensor *src, cddp_stream *stream, cddp_error *err)
+static cddp_status timed_copy(const cddp_tensor *dst, const cddp_tensor *src, cddp_stream *stream,
+                              cddp_error *err)
 {
     const cd_timed_device *timed = timed_of(dst->device);
     CD_TRY(charge(timed, bytes_of(dst), "copy", err));
@@ -36,8 +39,9 @@ static cddp_status timed_copy(const cddp_tensor *dst, const cddp_tensor *src, cd
     return CDDP_OK;
 }
 
-static cddp_status timed_copy_many(const cddp_device *device, const cddp_copy_pair *pairs, size_t pair_count,
-                                   cddp_copy_scale scale, int64_t n, cddp_stream *stream, cddp_error *err)
+static cddp_status timed_copy_many(const cddp_device *device, const cddp_copy_pair *pairs,
+                                   size_t pair_count, cddp_copy_scale scale, int64_t n,
+                                   cddp_stream *stream, cddp_error *err)
 {
     const cd_timed_device *timed = timed_of(device);
     uint64_t bytes = 0;
@@ -49,8 +53,8 @@ static cddp_status timed_copy_many(const cddp_device *device, const cddp_copy_pa
     return CDDP_OK;
 }
 
-static cddp_status timed_divide(const cddp_tensor *dst, const cddp_tensor *src, int64_t n, cddp_stream *stream,
-                                cddp_error *err)
+static cddp_status timed_divide(const cddp_tensor *dst, const cddp_tensor *src, int64_t n,
+                                cddp_stream *stream, cddp_error *err)
 {
     const cd_timed_device *timed = timed_of(dst->device);
     CD_TRY(charge(timed, bytes_of(dst), "divide", err));
@@ -58,8 +62,8 @@ static cddp_status timed_divide(const cddp_tensor *dst, const cddp_tensor *src, 
     return CDDP_OK;
 }
 
-static cddp_status timed_multiply_reciprocal(const cddp_tensor *dst, const cddp_tensor *src, int64_t n,
-                                             cddp_stream *stream, cddp_error *err)
+static cddp_status timed_multiply_reciprocal(const cddp_tensor *dst, const cddp_tensor *src,
+                                             int64_t n, cddp_stream *stream, cddp_error *err)
 {
     const cd_timed_device *timed = timed_of(dst->device);
     CD_TRY(charge(timed, bytes_of(dst), "divide", err));
@@ -67,10 +71,13 @@ static cddp_status timed_multiply_reciprocal(const cddp_tensor *dst, const cddp_
     return CDDP_OK;
 }
 
-const cddp_device *cd_timed_device_init(cd_timed_device *timed, const cddp_device *inner, cddp_rank *rank,
-                                        double us_per_mb)
+const cddp_device *cd_timed_device_init(cd_timed_device *timed, const cddp_device *inner,
+                                        cddp_rank *rank, double us_per_mb)
 {
-    *timed = (cd_timed_device){.table = *inner, .inner = inner, .rank = rank, .ns_per_byte = us_per_mb / 1000.0};
+    *timed = (cd_timed_device){.table = *inner,
+                               .inner = inner,
+                               .rank = rank,
+                               .ns_per_byte = us_per_mb / 1000.0};
     timed->table.copy = timed_copy;
     timed->table.copy_many = timed_copy_many;
     timed->table.divide = timed_divide;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Building a trainer: group, replica, wrapper, hook, oracle, in the order in which a training script does it.
+/* Building a trainer: group, replica, wrapper, hook, oracle, in the order in which a training
+** script does it.
 **
 ** Not here: what happens in an iteration (micro_step.c, step.c).
 */
@@ -11,18 +12,18 @@
 
 #include <string.h>
 
-cd_module *cd_trainer_module(const cd_trainer *t)
-{
-    return t->replica->model->module;
-}
+cd_module *cd_trainer_module(const cd_trainer *t) { return t->replica->model->module; }
 
 void cd_trainer_refresh_views(cd_trainer *t)
 {
     const cd_module *module = cd_trainer_module(t);
     for (size_t i = 0; i < module->parameter_count; i++) {
         t->views[i] = module->parameters[i].tensor;
-        const bool is_kept = t->averaged[i].kind != CDDP_GRAD_UNDEFINED; /* See Note [A step before the step] */
-        t->grad_views[i] = is_kept ? t->averaged[i] : cd_streams_plain_grad(&t->streams, &module->parameters[i].grad);
+        /* See Note [A step before the step] */
+        const bool is_kept = t->averaged[i].kind != CDDP_GRAD_UNDEFINED;
+        t->grad_views[i] = is_kept
+                               ? t->averaged[i]
+                               : cd_streams_plain_grad(&t->streams, &module->parameters[i].grad);
     }
     for (size_t i = 0; i < module->buffer_count; i++) {
         t->buffer_views[i] = module->buffers[i].tensor;
@@ -39,7 +40,8 @@ cddp_status cd_trainer_show(cd_trainer *t, cddp_error *err)
 /* ---- the wrapper ---- */
 
 /* Names that patterns stand for, appended. */
-static void expand_parameters(const cd_trainer *t, const cddp_text_list *patterns, const char **names, size_t *count)
+static void expand_parameters(const cd_trainer *t, const cddp_text_list *patterns,
+                              const char **names, size_t *count)
 {
     const cd_module *module = cd_trainer_module(t);
     for (size_t i = 0; i < module->parameter_count; i++) {
@@ -49,7 +51,8 @@ static void expand_parameters(const cd_trainer *t, const cddp_text_list *pattern
     }
 }
 
-static void expand_buffers(const cd_trainer *t, const cddp_text_list *patterns, const char **names, size_t *count)
+static void expand_buffers(const cd_trainer *t, const cddp_text_list *patterns, const char **names,
+                           size_t *count)
 {
     const cd_module *module = cd_trainer_module(t);
     for (size_t i = 0; i < module->buffer_count; i++) {
@@ -93,8 +96,10 @@ static cddp_status wrap(cd_trainer *t, cddp_error *err)
     cddp_status status = CDDP_OK;
     const cd_module *module = cd_trainer_module(t);
     const size_t name_count = module->parameter_count + module->buffer_count + 1;
-    cddp_parameter *parameters = cd_allocate_array(t->allocator, module->parameter_count + 1, sizeof *parameters);
-    cddp_buffer *buffers = cd_allocate_array(t->allocator, module->buffer_count + 1, sizeof *buffers);
+    cddp_parameter *parameters =
+        cd_allocate_array(t->allocator, module->parameter_count + 1, sizeof *parameters);
+    cddp_buffer *buffers =
+        cd_allocate_array(t->allocator, module->buffer_count + 1, sizeof *buffers);
     const char **ignored = cd_allocate_array(t->allocator, name_count, sizeof *ignored);
     const char **delayed = cd_allocate_array(t->allocator, name_count, sizeof *delayed);
     cddp_ddp_options options = wrapper_options(t);
@@ -104,15 +109,20 @@ static cddp_status wrap(cd_trainer *t, cddp_error *err)
     }
     for (size_t i = 0; i < module->parameter_count; i++) {
         cd_parameter *p = &module->parameters[i];
-        parameters[i] = (cddp_parameter){.name = p->name, .tensor = cd_streams_queued(&t->streams, &p->tensor), .grad = &p->grad,
-                                         .requires_grad = p->requires_grad, .expect_sparse = p->expect_sparse};
+        parameters[i] = (cddp_parameter){.name = p->name,
+                                         .tensor = cd_streams_queued(&t->streams, &p->tensor),
+                                         .grad = &p->grad,
+                                         .requires_grad = p->requires_grad,
+                                         .expect_sparse = p->expect_sparse};
     }
     for (size_t i = 0; i < module->buffer_count; i++) {
-        buffers[i] = (cddp_buffer){module->buffers[i].name, cd_streams_queued(&t->streams, &module->buffers[i].tensor)};
+        buffers[i] = (cddp_buffer){module->buffers[i].name,
+                                   cd_streams_queued(&t->streams, &module->buffers[i].tensor)};
     }
     expand_parameters(t, &t->settings.model.ignore, ignored, &options.ignore_count);
     expand_buffers(t, &t->settings.model.ignore, ignored, &options.ignore_count);
-    expand_parameters(t, &t->settings.ddp.delay_all_reduce_named_params, delayed, &options.delay_all_reduce_count);
+    expand_parameters(t, &t->settings.ddp.delay_all_reduce_named_params, delayed,
+                      &options.delay_all_reduce_count);
     options.parameters = parameters;
     options.parameter_count = module->parameter_count;
     options.buffers = buffers;
@@ -132,7 +142,8 @@ out:
     return status;
 }
 
-/* The declared dtypes: of gradients, where the model has only one, and of reductions under mixed precision. */
+/* The declared dtypes: of gradients, where the model has only one, and of reductions under mixed
+** precision. */
 static void tell_gradient_policy(cd_trainer *t)
 {
     const cd_module *module = cd_trainer_module(t);
@@ -162,16 +173,19 @@ static void declare_mixed_precision(cd_trainer *t)
     CD_EMIT(t->tracer, policy, "mixed_precision.reduce_dtype", .site = 0, .dtype = t->wire);
 }
 
-static cddp_status find_hook(const cd_trainer *t, const char *name, const cddp_hook **hook, cddp_error *err)
+static cddp_status find_hook(const cd_trainer *t, const char *name, const cddp_hook **hook,
+                             cddp_error *err)
 {
     *hook = cddp_registry_find_hook(t->options.registry, name);
-    return *hook != NULL ? CDDP_OK : cd_fail(err, CDDP_E_CONFIG, "there is no communication hook '%s'", name);
+    return *hook != NULL ? CDDP_OK
+                         : cd_fail(err, CDDP_E_CONFIG, "there is no communication hook '%s'", name);
 }
 
 /* The dtype that reductions declare: a wrapped hook that casts has the last word. */
 static void tell_wire_policy(cd_trainer *t)
 {
-    const cddp_hook *last = t->inner_hook != NULL && t->inner_hook->wire_dtype != 0 ? t->inner_hook : t->hook;
+    const cddp_hook *last =
+        t->inner_hook != NULL && t->inner_hook->wire_dtype != 0 ? t->inner_hook : t->hook;
     for (uint32_t dtype = 0; dtype < CDDP_DTYPE_COUNT; dtype++) {
         if (last->wire_dtype == CDDP_DTYPE_BIT(dtype)) {
             t->wire = (cddp_dtype)dtype;
@@ -187,10 +201,13 @@ static cddp_status register_hook(cd_trainer *t, cddp_error *err)
     t->hook = t->inner_hook = NULL;
     t->wire = CDDP_DTYPE_COUNT;
     t->exact_reductions = cd_chosen_hook_exact_reductions(planned);
-    t->divides_after = cd_trainer_steps_in_backward(t) && cd_trainer_overlap(t) == CDDP_OVERLAP_APPLY_IN_BACKWARD;
+    t->divides_after =
+        cd_trainer_steps_in_backward(t) && cd_trainer_overlap(t) == CDDP_OVERLAP_APPLY_IN_BACKWARD;
     declare_mixed_precision(t);
     if (planned->name == NULL) {
-        t->hook = cd_trainer_overlap(t) == CDDP_OVERLAP_HOOK_THEN_OPTIMIZER ? cddp_registry_find_hook(t->options.registry, "allreduce") : NULL;
+        t->hook = cd_trainer_overlap(t) == CDDP_OVERLAP_HOOK_THEN_OPTIMIZER
+                      ? cddp_registry_find_hook(t->options.registry, "allreduce")
+                      : NULL;
         return CDDP_OK; /* the optimizer registers it with itself behind */
     }
     CD_TRY(find_hook(t, planned->name, &t->hook, err));
@@ -198,7 +215,9 @@ static cddp_status register_hook(cd_trainer *t, cddp_error *err)
         CD_TRY(find_hook(t, planned->inner, &t->inner_hook, err));
     }
     if (t->settings.model.device == 1 && (t->hook->flags & CDDP_HOOK_LINEAR) == 0) {
-        return cd_fail(err, CDDP_E_CONFIG, "hook '%s' is not linear: device symbol cannot express what it does", planned->name);
+        return cd_fail(err, CDDP_E_CONFIG,
+                       "hook '%s' is not linear: device symbol cannot express what it does",
+                       planned->name);
     }
     CD_TRY(cddp_ddp_register_comm_hook(t->ddp, t->hook, t->inner_hook, planned->options, err));
     tell_wire_policy(t);
@@ -216,7 +235,8 @@ static cddp_status allocate_arrays(cd_trainer *t, cddp_error *err)
     t->reachable = cd_allocate_array(t->allocator, parameters, sizeof *t->reachable);
     t->replaced = cd_allocate_array(t->allocator, parameters, sizeof *t->replaced);
     t->averaged = cd_allocate_array(t->allocator, parameters, sizeof *t->averaged);
-    t->reachable_variables = cd_allocate_array(t->allocator, parameters, sizeof *t->reachable_variables);
+    t->reachable_variables =
+        cd_allocate_array(t->allocator, parameters, sizeof *t->reachable_variables);
     t->contributions = cd_allocate_array(t->allocator, parameters, sizeof *t->contributions);
     t->views = cd_allocate_array(t->allocator, parameters, sizeof *t->views);
     t->before = cd_allocate_array(t->allocator, parameters, sizeof *t->before);
@@ -225,34 +245,41 @@ static cddp_status allocate_arrays(cd_trainer *t, cddp_error *err)
     t->buffer_views = cd_allocate_array(t->allocator, buffers, sizeof *t->buffer_views);
     t->slots = cd_allocate_array(t->allocator, t->slot_count + 1, sizeof *t->slots);
     t->join_state = cd_allocate_array(t->allocator, t->slot_count + 1, sizeof *t->join_state);
-    t->slot_parameters = cd_allocate_array(t->allocator, t->slot_count + 1, sizeof *t->slot_parameters);
-    if (t->variables == NULL || t->reachable == NULL || t->replaced == NULL || t->averaged == NULL ||
-        t->reachable_variables == NULL || t->contributions == NULL || t->views == NULL || t->before == NULL ||
-        t->grads == NULL || t->grad_views == NULL || t->buffer_views == NULL || t->slots == NULL ||
-        t->join_state == NULL || t->slot_parameters == NULL) {
+    t->slot_parameters =
+        cd_allocate_array(t->allocator, t->slot_count + 1, sizeof *t->slot_parameters);
+    if (t->variables == NULL || t->reachable == NULL || t->replaced == NULL ||
+        t->averaged == NULL || t->reachable_variables == NULL || t->contributions == NULL ||
+        t->views == NULL || t->before == NULL || t->grads == NULL || t->grad_views == NULL ||
+        t->buffer_views == NULL || t->slots == NULL || t->join_state == NULL ||
+        t->slot_parameters == NULL) {
         return cd_fail(err, CDDP_E_NOMEM, "no memory for the tables of rank %u", t->rank->rank);
     }
     t->grad_count = 0;
     for (size_t i = 0; i < module->parameter_count; i++) {
-        if (module->parameters[i].requires_grad || cd_plan_unfreezes(t->plan, module->parameters[i].name)) {
+        if (module->parameters[i].requires_grad ||
+            cd_plan_unfreezes(t->plan, module->parameters[i].name)) {
             t->grads[t->grad_count++] = &cd_trainer_module(t)->parameters[i].grad;
         }
     }
     for (size_t i = 0; t->options.oracle && i < module->parameter_count; i++) {
         const cddp_tensor *like = &module->parameters[i].tensor;
         void *storage;
-        CD_TRY(like->device->allocate(like->device, like->dtype, cddp_tensor_numel(like) + 1, &storage, err));
-        t->before[i] = cddp_tensor_of(like->device, storage, 0, like->dtype, like->sizes, like->dim_count);
+        CD_TRY(like->device->allocate(like->device, like->dtype, cddp_tensor_numel(like) + 1,
+                                      &storage, err));
+        t->before[i] =
+            cddp_tensor_of(like->device, storage, 0, like->dtype, like->sizes, like->dim_count);
     }
     return CDDP_OK;
 }
 
 static void release_arrays(cd_trainer *t)
 {
-    const size_t parameters = cd_trainer_module(t)->parameter_count + 1, buffers = cd_trainer_module(t)->buffer_count + 1;
+    const size_t parameters = cd_trainer_module(t)->parameter_count + 1,
+                 buffers = cd_trainer_module(t)->buffer_count + 1;
     for (size_t i = 0; t->before != NULL && i + 1 < parameters; i++) {
         if (t->before[i].device != NULL) {
-            t->before[i].device->release(t->before[i].device, t->before[i].dtype, cddp_tensor_numel(&t->before[i]) + 1,
+            t->before[i].device->release(t->before[i].device, t->before[i].dtype,
+                                         cddp_tensor_numel(&t->before[i]) + 1,
                                          t->before[i].storage);
         }
     }
@@ -283,16 +310,20 @@ static void release_arrays(cd_trainer *t)
     t->slot_parameters = NULL;
 }
 
-/* Its owner would step such a parameter with a gradient of his own, and broadcast what comes of it. */
+/* Its owner would step such a parameter with a gradient of his own, and broadcast what comes of
+** it. */
 static cddp_status check_sharded(const cd_trainer *t, cddp_error *err)
 {
     for (size_t i = 0; i < t->replica->optimizer_count; i++) {
         const cd_replica_optimizer *o = &t->replica->optimizers[i];
         for (size_t k = 0; o->shard != NULL && k < o->count; k++) {
             const char *name = cd_trainer_module(t)->parameters[o->ordinals[k]].name;
-            const bool is_delayed = cd_patterns_match(&t->settings.ddp.delay_all_reduce_named_params, name);
+            const bool is_delayed =
+                cd_patterns_match(&t->settings.ddp.delay_all_reduce_named_params, name);
             if (t->variables[o->ordinals[k]] == CD_NO_VARIABLE && !is_delayed) {
-                return cd_fail(err, CDDP_E_CONFIG, "optimizer '%s' is sharded, but the wrapper does not reduce '%s': every rank would have a gradient of its own for it",
+                return cd_fail(err, CDDP_E_CONFIG,
+                               "optimizer '%s' is sharded, but the wrapper does not reduce '%s': "
+                               "every rank would have a gradient of its own for it",
                                o->name, name);
             }
         }
@@ -305,7 +336,8 @@ static cddp_status check_sharded(const cd_trainer *t, cddp_error *err)
 uint64_t cd_trainer_backward_weight(const cd_trainer *t, size_t parameter)
 {
     const cd_parameter *p = &cd_trainer_module(t)->parameters[parameter];
-    return t->settings.train.backward_split == 2 ? p->backward_cost : (uint64_t)cddp_tensor_numel(&p->tensor);
+    return t->settings.train.backward_split == 2 ? p->backward_cost
+                                                 : (uint64_t)cddp_tensor_numel(&p->tensor);
 }
 
 static void sum_backward_weights(cd_trainer *t)
@@ -313,7 +345,8 @@ static void sum_backward_weights(cd_trainer *t)
     const cd_module *module = cd_trainer_module(t);
     t->backward_weights = 0;
     for (size_t i = 0; i < module->parameter_count; i++) {
-        t->backward_weights += module->parameters[i].requires_grad ? cd_trainer_backward_weight(t, i) : 0;
+        t->backward_weights +=
+            module->parameters[i].requires_grad ? cd_trainer_backward_weight(t, i) : 0;
     }
 }
 
@@ -322,35 +355,45 @@ static cddp_status check_statistics(const cd_trainer *t, cddp_error *err)
 {
     const bool exchanges = t->replica->model->exchanges_statistics;
     if (exchanges && t->plan->world.size > 1 && t->settings.join.enable) {
-        return cd_fail(err, CDDP_E_CONFIG, "model '%s' has synchronised batch norm: a rank that joined runs no forward that could "
-                                           "answer its exchanges; use norm=batch, or drop join.enable", t->settings.model.name);
+        return cd_fail(
+            err, CDDP_E_CONFIG,
+            "model '%s' has synchronised batch norm: a rank that joined runs no forward that could "
+            "answer its exchanges; use norm=batch, or drop join.enable",
+            t->settings.model.name);
     }
     for (size_t i = 0; !exchanges && i < t->plan->when_count; i++) {
         const cddp_plan_when *when = &t->plan->whens[i];
         if (when->statistics != CDDP_PLAN_UNSET && cddp_selector_has(&when->ranks, t->rank->rank)) {
-            return cd_fail(err, CDDP_E_CONFIG, "when.statistics has no effect: model '%s' has no synchronised batch norm (norm=sync)",
+            return cd_fail(err, CDDP_E_CONFIG,
+                           "when.statistics has no effect: model '%s' has no synchronised batch "
+                           "norm (norm=sync)",
                            t->settings.model.name);
         }
     }
     return CDDP_OK;
 }
 
-/* Where this rank's tensors live, the reference's too: with numbers on the device that the backend brings, all arithmetic
-** is that device's, and the oracle's too, which reads numbers where it compares them. */
+/* Where this rank's tensors live, the reference's too: with numbers on the device that the backend
+** brings, all arithmetic is that device's, and the oracle's too, which reads numbers where it
+** compares them. */
 static const cddp_device *device_of(const cd_trainer *t)
 {
     const cddp_backend *b = t->options.backend;
     const bool has_slot = b->size >= offsetof(cddp_backend, device) + sizeof b->device;
-    const bool is_brought = has_slot && b->device != NULL && t->settings.model.device == 0 && t->settings.model.memory == 0;
+    const bool is_brought = has_slot && b->device != NULL && t->settings.model.device == 0 &&
+                            t->settings.model.memory == 0;
     return is_brought ? b->device : cd_replica_device(&t->settings, t->options.devices);
 }
 
 cddp_status cd_trainer_build(cd_trainer *t, cddp_error *err)
 {
-    cd_replica_options replica = {
-        .plan = t->plan, .rank = t->rank->rank, .device = device_of(t), .allocator = t->allocator};
+    cd_replica_options replica = {.plan = t->plan,
+                                  .rank = t->rank->rank,
+                                  .device = device_of(t),
+                                  .allocator = t->allocator};
     if (t->settings.train.pass_us_per_mb > 0) {
-        replica.device = cd_timed_device_init(&t->timed_device, replica.device, t->rank, t->settings.train.pass_us_per_mb);
+        replica.device = cd_timed_device_init(&t->timed_device, replica.device, t->rank,
+                                              t->settings.train.pass_us_per_mb);
     }
     CD_TRY(cd_replica_create(&replica, &t->replica, err));
     CD_TRY(check_statistics(t, err));
@@ -390,8 +433,9 @@ void cd_trainer_drop(cd_trainer *t)
 
 /* ---- the oracle ---- */
 
-/* Statistics of a batch live in buffers. A gradient that is cast rounds once per batch and not once per sample, without
-** the processor's flag telling; nor does it tell of what another device computes. See Note [Addends of the reference] */
+/* Statistics of a batch live in buffers. A gradient that is cast rounds once per batch and not once
+** per sample, without the processor's flag telling; nor does it tell of what another device
+** computes. See Note [Addends of the reference] */
 static bool model_is_sample_wise(const cd_trainer *t, const cd_module *module)
 {
     const cddp_dtype dtype = (cddp_dtype)t->settings.model.dtype;
@@ -411,7 +455,8 @@ static cd_oracle_path path_of(const cd_trainer *t, size_t parameter)
 }
 
 /* ZRO-01 as the plan declares it, whatever this rank was told: of one optimizer's parameters. */
-static cddp_status declare_parts(const cd_trainer *t, size_t optimizer, cd_oracle_parameter *parameters, cddp_error *err)
+static cddp_status declare_parts(const cd_trainer *t, size_t optimizer,
+                                 cd_oracle_parameter *parameters, cddp_error *err)
 {
     cddp_status status = CDDP_OK;
     const cd_replica_optimizer *o = &t->reference->replica->optimizers[optimizer];
@@ -429,7 +474,8 @@ static cddp_status declare_parts(const cd_trainer *t, size_t optimizer, cd_oracl
     if (kind == CD_SHARD_FLAT) {
         cd_partition_flat(&partition, parts);
     } else {
-        CD_TRY_OUT(cd_partition_whole(&partition, t->plan->settings.shard.order == CD_SHARD_BY_SIZE, parts, err));
+        CD_TRY_OUT(cd_partition_whole(&partition, t->plan->settings.shard.order == CD_SHARD_BY_SIZE,
+                                      parts, err));
     }
     for (size_t k = 0; k < o->count; k++) {
         parameters[o->ordinals[k]].part = parts[k];
@@ -444,9 +490,13 @@ static cddp_status make_oracle(cd_trainer *t, cddp_error *err)
 {
     cddp_status status = CDDP_OK;
     const cd_module *module = cd_trainer_module(t);
-    const cd_reference_options restarted = {.plan = t->plan, .rank = t->rank->rank,
-                                            .device = device_of(t), .allocator = t->allocator,
-                                            .state = cd_replica_is_sharded(t->replica) ? NULL : &t->optimizer_state,
+    const cd_reference_options restarted = {.plan = t->plan,
+                                            .rank = t->rank->rank,
+                                            .device = device_of(t),
+                                            .allocator = t->allocator,
+                                            .state = cd_replica_is_sharded(t->replica)
+                                                         ? NULL
+                                                         : &t->optimizer_state,
                                             .loss_scale = &t->loss_scale,
                                             .share = t->options.reference_share};
     cd_reference_options running = restarted;
@@ -454,16 +504,19 @@ static cddp_status make_oracle(cd_trainer *t, cddp_error *err)
     running.is_free_running = true;
     CD_TRY(cd_reference_create(&restarted, &t->reference, err));
     CD_TRY(cd_reference_create(&running, &t->free_reference, err));
-    cd_oracle_parameter *parameters = cd_allocate_array(t->allocator, module->parameter_count + 1, sizeof *parameters);
+    cd_oracle_parameter *parameters =
+        cd_allocate_array(t->allocator, module->parameter_count + 1, sizeof *parameters);
     if (parameters == NULL) {
         return cd_fail(err, CDDP_E_NOMEM, "no memory for the oracle of rank %u", t->rank->rank);
     }
-    /* Names of the reference: it lives as long as the oracle, while the trained module may be rebuilt. */
+    /* Names of the reference: it lives as long as the oracle, while the trained module may be
+    ** rebuilt. */
     const cd_module *reference = t->reference->replica->model->module;
     for (size_t i = 0; i < module->parameter_count; i++) {
         const cd_parameter *p = &reference->parameters[i];
-        parameters[i] = (cd_oracle_parameter){p->name, cddp_tensor_numel(&p->tensor), p->tensor.dtype, t->variables[i],
-                                              path_of(t, i), {0, 0}};
+        parameters[i] = (cd_oracle_parameter){p->name,         cddp_tensor_numel(&p->tensor),
+                                              p->tensor.dtype, t->variables[i],
+                                              path_of(t, i),   {0, 0}};
     }
     for (size_t i = 0; i < t->plan->optimizer_count; i++) {
         if (t->plan->optimizers[i].shard != CD_SHARD_NONE) {
@@ -513,7 +566,8 @@ static cddp_status open_group(cd_trainer *t, cddp_error *err)
                                                  .group_size = world,
                                                  .members = members,
                                                  .timeout_ns = t->plan->world.timeout_ms * 1000000u,
-                                                 .in_flight_max = (uint32_t)t->plan->world.in_flight_max,
+                                                 .in_flight_max =
+                                                     (uint32_t)t->plan->world.in_flight_max,
                                                  .options = t->plan->world.backend_options}};
     CD_TRY_OUT(cddp_group_create(&options, &t->group, err));
 out:
@@ -521,7 +575,8 @@ out:
     return status;
 }
 
-cddp_status cd_trainer_create(const cd_trainer_options *options, cd_trainer **trainer, cddp_error *err)
+cddp_status cd_trainer_create(const cd_trainer_options *options, cd_trainer **trainer,
+                              cddp_error *err)
 {
     cddp_status status = CDDP_OK;
     const cddp_allocator *allocator = options->rank->allocator;
@@ -535,7 +590,8 @@ cddp_status cd_trainer_create(const cd_trainer_options *options, cd_trainer **tr
     t->allocator = allocator;
     t->tracer = options->tracer;
     t->loss_scale = 1.0;
-    t->own_numbers.allocator = t->optimizer_state.allocator = t->checkpoint.allocator = t->part.allocator = allocator;
+    t->own_numbers.allocator = t->optimizer_state.allocator = t->checkpoint.allocator =
+        t->part.allocator = allocator;
     CD_TRY_OUT(cddp_plan_rank_settings(t->plan, t->rank->rank, &t->settings, err));
     cd_trainer_tell_settings(t);
     cd_trainer_tell_seeds(t);
@@ -546,7 +602,8 @@ cddp_status cd_trainer_create(const cd_trainer_options *options, cd_trainer **tr
     CD_TRY_OUT(cd_trainer_build(t, err));
     if (t->settings.amp.enable) {
         const cddp_plan_amp *amp = &t->settings.amp;
-        const cd_loss_scaler_options scaler = {amp->init_scale, amp->growth_factor, amp->backoff_factor, amp->growth_interval};
+        const cd_loss_scaler_options scaler = {amp->init_scale, amp->growth_factor,
+                                               amp->backoff_factor, amp->growth_interval};
         CD_TRY_OUT(cd_loss_scaler_init(&t->scaler, &scaler, err));
         t->loss_scale = cd_loss_scaler_get_scale(&t->scaler);
     }
@@ -636,7 +693,8 @@ static bool rank_stops(const cd_trainer *t, uint32_t step)
 
 bool cd_trainer_has_step(const cd_trainer *t, uint32_t step)
 {
-    return step < t->settings.train.steps && cd_rank_has_step(t->plan, &t->settings, t->rank->rank, step);
+    return step < t->settings.train.steps &&
+           cd_rank_has_step(t->plan, &t->settings, t->rank->rank, step);
 }
 
 static cddp_status train_steps(cd_trainer *t, cddp_error *err)
@@ -655,7 +713,8 @@ static cddp_status train_steps(cd_trainer *t, cddp_error *err)
     return CDDP_OK;
 }
 
-/* What travels with the final parameters: every slot, made now so that ranks which never stepped can receive it. */
+/* What travels with the final parameters: every slot, made now so that ranks which never stepped
+** can receive it. */
 static cddp_status collect_state(cd_trainer *t, cddp_join_options *options, cddp_error *err)
 {
     for (size_t i = 0; i < t->replica->optimizer_count; i++) {

@@ -53,10 +53,13 @@ static cddp_status copy_exercises(cddp_verdict *v, const cd_judge *judge, cddp_e
     return CDDP_OK;
 }
 
-static cddp_status copy_tap(cddp_verdict *v, const cd_tap *tap, const cddp_rank_result *results, cddp_error *err)
+static cddp_status copy_tap(cddp_verdict *v, const cd_tap *tap, const cddp_rank_result *results,
+                            cddp_error *err)
 {
-    cddp_mark_count *marks = cd_arena_push(&v->memory->arena, (tap->mark_count + 1) * sizeof *marks);
-    cddp_verdict_rank *ranks = cd_arena_push(&v->memory->arena, (tap->rank_count + 1) * sizeof *ranks);
+    cddp_mark_count *marks =
+        cd_arena_push(&v->memory->arena, (tap->mark_count + 1) * sizeof *marks);
+    cddp_verdict_rank *ranks =
+        cd_arena_push(&v->memory->arena, (tap->rank_count + 1) * sizeof *ranks);
     if (marks == NULL || ranks == NULL) {
         return no_memory(err);
     }
@@ -68,8 +71,10 @@ static cddp_status copy_tap(cddp_verdict *v, const cd_tap *tap, const cddp_rank_
         marks[i].count = tap->marks[i].count;
     }
     for (size_t i = 0; i < tap->rank_count; i++) {
-        ranks[i] = (cddp_verdict_rank){.size = sizeof ranks[i], .events = tap->ranks[i].count,
-                                       .result = results != NULL ? results[i] : tap->ranks[i].result};
+        ranks[i] =
+            (cddp_verdict_rank){.size = sizeof ranks[i],
+                                .events = tap->ranks[i].count,
+                                .result = results != NULL ? results[i] : tap->ranks[i].result};
     }
     v->marks = marks;
     v->mark_count = tap->mark_count;
@@ -82,7 +87,8 @@ static cddp_status copy_tap(cddp_verdict *v, const cd_tap *tap, const cddp_rank_
     return CDDP_OK;
 }
 
-cddp_status cd_verdict_create(const cd_verdict_input *input, cddp_verdict **verdict, cddp_error *err)
+cddp_status cd_verdict_create(const cd_verdict_input *input, cddp_verdict **verdict,
+                              cddp_error *err)
 {
     cddp_status status = CDDP_OK;
     cddp_verdict *v = cd_allocate_zero(input->allocator, sizeof *v);

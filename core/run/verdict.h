@@ -11,14 +11,16 @@ typedef struct cd_verdict_input {
     const cddp_plan *plan;
     uint64_t plan_digest;
     const cddp_allocator *allocator;
-    const cd_judge *judge;            /* NULL: not judged */
-    const cd_tap *tap;                /* NULL: a recorded trace */
-    const cddp_rank_result *results;  /* (world size), or NULL: as rank_end events told */
-    const char *refusal;              /* why the plan was not run at all, or NULL */
+    const cd_judge *judge;           /* NULL: not judged */
+    const cd_tap *tap;               /* NULL: a recorded trace */
+    const cddp_rank_result *results; /* (world size), or NULL: as rank_end events told */
+    const char *refusal;             /* why the plan was not run at all, or NULL */
 } cd_verdict_input;
 
-cddp_status cd_verdict_create(const cd_verdict_input *input, cddp_verdict **verdict, cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_verdict_create(const cd_verdict_input *input, cddp_verdict **verdict,
+                              cddp_error *err) CDDP_MUST_CHECK;
 
-/* expect.c: outcome, as_expected, summary and reason from the rest of the verdict. Texts go into the arena. */
-cddp_status cd_verdict_measure(const cddp_plan *plan, const char *refusal, cd_arena *arena, cddp_verdict *verdict,
-                               cddp_error *err) CDDP_MUST_CHECK;
+/* expect.c: outcome, as_expected, summary and reason from the rest of the verdict. Texts go into
+** the arena. */
+cddp_status cd_verdict_measure(const cddp_plan *plan, const char *refusal, cd_arena *arena,
+                               cddp_verdict *verdict, cddp_error *err) CDDP_MUST_CHECK;

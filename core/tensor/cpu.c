@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The `cpu` device: views over host memory, arithmetic by the kernels.
 **
-** An operation runs in one go where both views are parallel in memory; otherwise it walks both in logical
-** order and passes stretches, gathered into small buffers where a stride is not 1. Which way is taken cannot
-** be seen in the result: element-wise kernels have no order, and sums (norm, digest) always walk in logical
-** order.
-** Not here: what an operation computes (kernels.c, linalg.c, dtype.c). */
+** An operation runs in one go where both views are parallel in memory; otherwise it walks both in
+** logical order and passes stretches, gathered into small buffers where a stride is not 1. Which
+** way is taken cannot be seen in the result: element-wise kernels have no order, and sums (norm,
+** digest) always walk in logical order. Not here: what an operation computes (kernels.c, linalg.c,
+** dtype.c). */
 #include "core/tensor/cpu.h"
 
 #include "core/base/alloc.h"
@@ -52,25 +52,27 @@ void cd_cpu_storage_destroy(const cddp_allocator *allocator, void *storage, size
     cd_release(allocator, first - first[-1], bytes + ALIGNMENT);
 }
 
-static cddp_status cpu_allocate(const cddp_device *device, cddp_dtype dtype, int64_t numel, void **storage,
-                                cddp_error *err)
+static cddp_status cpu_allocate(const cddp_device *device, cddp_dtype dtype, int64_t numel,
+                                void **storage, cddp_error *err)
 {
     if (numel < 0 || (unsigned)dtype >= CDDP_DTYPE_COUNT)
-        return cd_fail(err, CDDP_E_ARG, "allocate: %" PRId64 " elements of dtype %d", numel, (int)dtype);
+        return cd_fail(err, CDDP_E_ARG, "allocate: %" PRId64 " elements of dtype %d", numel,
+                       (int)dtype);
     size_t bytes = cddp_dtype_bytes(dtype);
     void *made = (uint64_t)numel > SIZE_MAX / bytes
                      ? NULL
                      : cd_cpu_storage_create(cd_device_allocator(device), (size_t)numel * bytes);
     if (made == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "allocate: no memory for %" PRId64 " elements of %s", numel,
-                       cddp_dtype_name(dtype));
+        return cd_fail(err, CDDP_E_NOMEM, "allocate: no memory for %" PRId64 " elements of %s",
+                       numel, cddp_dtype_name(dtype));
     *storage = made;
     return CDDP_OK;
 }
 
 static void cpu_release(const cddp_device *device, cddp_dtype dtype, int64_t numel, void *storage)
 {
-    cd_cpu_storage_destroy(cd_device_allocator(device), storage, (size_t)numel * cddp_dtype_bytes(dtype));
+    cd_cpu_storage_destroy(cd_device_allocator(device), storage,
+                           (size_t)numel * cddp_dtype_bytes(dtype));
 }
 
 /* ---- walking ---- */
@@ -80,13 +82,15 @@ static unsigned char *address(const cddp_tensor *t, int64_t position)
     return (unsigned char *)t->storage + position * (int64_t)cddp_dtype_bytes(t->dtype);
 }
 
-static void gather(unsigned char *packed, const unsigned char *element, const cd_stretch *s, size_t bytes)
+static void gather(unsigned char *packed, const unsigned char *element, const cd_stretch *s,
+                   size_t bytes)
 {
     for (int64_t i = 0; i < s->length; i++)
         memcpy(packed + (size_t)i * bytes, element + i * s->stride * (int64_t)bytes, bytes);
 }
 
-static void scatter(unsigned char *element, const unsigned char *packed, const cd_stretch *s, size_t bytes)
+static void scatter(unsigned char *element, const unsigned char *packed, const cd_stretch *s,
+                    size_t bytes)
 {
     for (int64_t i = 0; i < s->length; i++)
         memcpy(element + i * s->stride * (int64_t)bytes, packed + (size_t)i * bytes, bytes);
@@ -113,7 +117,8 @@ static void apply_stretch(const elementwise *e, const cd_stretch *d, const cd_st
     unsigned char packed_dst[CHUNK * ELEMENT_BYTES_MAX], packed_src[CHUNK * ELEMENT_BYTES_MAX];
     size_t dst_bytes = cddp_dtype_bytes(e->dst->dtype), src_bytes = cddp_dtype_bytes(e->src->dtype);
     unsigned char *dst = address(e->dst, d->position), *src = address(e->src, s->position);
-    bool in_place = e->dst->storage == e->src->storage && d->position == s->position && d->stride == s->stride;
+    bool in_place =
+        e->dst->storage == e->src->storage && d->position == s->position && d->stride == s->stride;
     if (s->stride != 1) gather(packed_src, src, s, src_bytes);
     if (d->stride != 1) gather(packed_dst, dst, d, dst_bytes);
     const void *from = s->stride != 1 ? packed_src : src;
@@ -125,7 +130,8 @@ static void apply_stretch(const elementwise *e, const cd_stretch *d, const cd_st
 static void run(const elementwise *e)
 {
     if (cd_view_is_parallel(e->dst, e->src)) {
-        apply(e, address(e->dst, e->dst->offset), address(e->src, e->src->offset), (size_t)cddp_tensor_numel(e->dst));
+        apply(e, address(e->dst, e->dst->offset), address(e->src, e->src->offset),
+              (size_t)cddp_tensor_numel(e->dst));
         return;
     }
     cd_walk dst, src;
@@ -144,7 +150,8 @@ static void run(const elementwise *e)
 /* The host buffer as a contiguous tensor, so that read and write are copies. */
 static cddp_tensor host_view(const cddp_tensor *like, const void *host)
 {
-    return cddp_tensor_of(like->device, (void *)(uintptr_t)host, 0, like->dtype, like->sizes, like->dim_count);
+    return cddp_tensor_of(like->device, (void *)(uintptr_t)host, 0, like->dtype, like->sizes,
+                          like->dim_count);
 }
 
 static cddp_status cpu_read(const cddp_tensor *src, void *host, size_t host_bytes, cddp_error *err)
@@ -156,7 +163,8 @@ static cddp_status cpu_read(const cddp_tensor *src, void *host, size_t host_byte
     return CDDP_OK;
 }
 
-static cddp_status cpu_write(const cddp_tensor *dst, const void *host, size_t host_bytes, cddp_error *err)
+static cddp_status cpu_write(const cddp_tensor *dst, const void *host, size_t host_bytes,
+                             cddp_error *err)
 {
     CD_TRY(cd_view_check_host(dst, host, host_bytes, "write", err));
     if (host_bytes == 0) return CDDP_OK;
@@ -165,7 +173,8 @@ static cddp_status cpu_write(const cddp_tensor *dst, const void *host, size_t ho
     return CDDP_OK;
 }
 
-static cddp_status cpu_copy(const cddp_tensor *dst, const cddp_tensor *src, cddp_stream *stream, cddp_error *err)
+static cddp_status cpu_copy(const cddp_tensor *dst, const cddp_tensor *src, cddp_stream *stream,
+                            cddp_error *err)
 {
     (void)stream;
     CD_TRY(cd_view_check_pair(dst, src, "copy", err));
@@ -173,7 +182,8 @@ static cddp_status cpu_copy(const cddp_tensor *dst, const cddp_tensor *src, cddp
     return CDDP_OK;
 }
 
-static cddp_status cpu_fill(const cddp_tensor *dst, double value, cddp_stream *stream, cddp_error *err)
+static cddp_status cpu_fill(const cddp_tensor *dst, double value, cddp_stream *stream,
+                            cddp_error *err)
 {
     (void)stream;
     CD_TRY(cd_view_check(dst, "fill", "destination", err));
@@ -204,50 +214,56 @@ static cddp_status run_kernel(const elementwise *e, const char *operation, cddp_
 {
     CD_TRY(cd_view_check_same(e->dst, e->src, operation, err));
     if (e->kernel == NULL)
-        return cd_fail(err, CDDP_E_UNSUPPORTED, "%s is not defined for %s", operation, cddp_dtype_name(e->dst->dtype));
+        return cd_fail(err, CDDP_E_UNSUPPORTED, "%s is not defined for %s", operation,
+                       cddp_dtype_name(e->dst->dtype));
     run(e);
     return CDDP_OK;
 }
 
 static cddp_status check_count(int64_t n, const char *operation, cddp_error *err)
 {
-    if (n < 1) return cd_fail(err, CDDP_E_ARG, "%s: n is %" PRId64 ", it must be at least 1", operation, n);
+    if (n < 1)
+        return cd_fail(err, CDDP_E_ARG, "%s: n is %" PRId64 ", it must be at least 1", operation,
+                       n);
     return CDDP_OK;
 }
 
 /* Integers take only integral factors: a product with a fraction has no stated rounding. */
-static cddp_status check_factor(cddp_dtype dtype, double factor, const char *operation, cddp_error *err)
+static cddp_status check_factor(cddp_dtype dtype, double factor, const char *operation,
+                                cddp_error *err)
 {
     if (cd_dtype_is_integer(dtype) && (double)cd_f64_to_i64(factor) != factor)
-        return cd_fail(err, CDDP_E_UNSUPPORTED, "%s: %s elements times %.17g", operation, cddp_dtype_name(dtype),
-                       factor);
+        return cd_fail(err, CDDP_E_UNSUPPORTED, "%s: %s elements times %.17g", operation,
+                       cddp_dtype_name(dtype), factor);
     return CDDP_OK;
 }
 
-static cddp_status cpu_reduce(cddp_red_op op, const cddp_tensor *dst, const cddp_tensor *src, cddp_stream *stream,
-                              cddp_error *err)
+static cddp_status cpu_reduce(cddp_red_op op, const cddp_tensor *dst, const cddp_tensor *src,
+                              cddp_stream *stream, cddp_error *err)
 {
     (void)stream;
     CD_TRY(cd_view_check_same(dst, src, "reduce", err));
     cd_kernel_fn kernel = cd_kernel_reduce(op, dst->dtype);
     if (kernel == NULL)
-        return cd_fail(err, CDDP_E_UNSUPPORTED, "reduce: %s is not defined between two elements of %s",
-                       cddp_red_op_name(op), cddp_dtype_name(dst->dtype));
+        return cd_fail(err, CDDP_E_UNSUPPORTED,
+                       "reduce: %s is not defined between two elements of %s", cddp_red_op_name(op),
+                       cddp_dtype_name(dst->dtype));
     return run_kernel(&(elementwise){.kernel = kernel, .dst = dst, .src = src}, "reduce", err);
 }
 
-static cddp_status cpu_divide(const cddp_tensor *dst, const cddp_tensor *src, int64_t n, cddp_stream *stream,
-                              cddp_error *err)
+static cddp_status cpu_divide(const cddp_tensor *dst, const cddp_tensor *src, int64_t n,
+                              cddp_stream *stream, cddp_error *err)
 {
     (void)stream;
     CD_TRY(check_count(n, "divide", err));
     CD_TRY(cd_view_check(dst, "divide", "destination", err));
     cd_kernel_scalar scalar = {.count = n};
-    return run_kernel(&(elementwise){cd_kernel_divide(dst->dtype), &scalar, dst, src}, "divide", err);
+    return run_kernel(&(elementwise){cd_kernel_divide(dst->dtype), &scalar, dst, src}, "divide",
+                      err);
 }
 
-static cddp_status cpu_scale(const cddp_tensor *dst, const cddp_tensor *src, double factor, cddp_stream *stream,
-                             cddp_error *err)
+static cddp_status cpu_scale(const cddp_tensor *dst, const cddp_tensor *src, double factor,
+                             cddp_stream *stream, cddp_error *err)
 {
     (void)stream;
     CD_TRY(cd_view_check(dst, "scale", "destination", err));
@@ -256,15 +272,15 @@ static cddp_status cpu_scale(const cddp_tensor *dst, const cddp_tensor *src, dou
     return run_kernel(&(elementwise){cd_kernel_scale(dst->dtype), &scalar, dst, src}, "scale", err);
 }
 
-static cddp_status cpu_multiply_reciprocal(const cddp_tensor *dst, const cddp_tensor *src, int64_t n,
-                                           cddp_stream *stream, cddp_error *err)
+static cddp_status cpu_multiply_reciprocal(const cddp_tensor *dst, const cddp_tensor *src,
+                                           int64_t n, cddp_stream *stream, cddp_error *err)
 {
     CD_TRY(check_count(n, "multiply_reciprocal", err));
     return cpu_scale(dst, src, 1.0 / (double)n, stream, err);
 }
 
-static cddp_status cpu_axpy(const cddp_tensor *dst, double alpha, const cddp_tensor *x, cddp_stream *stream,
-                            cddp_error *err)
+static cddp_status cpu_axpy(const cddp_tensor *dst, double alpha, const cddp_tensor *x,
+                            cddp_stream *stream, cddp_error *err)
 {
     (void)stream;
     CD_TRY(cd_view_check(dst, "axpy", "destination", err));
@@ -274,8 +290,9 @@ static cddp_status cpu_axpy(const cddp_tensor *dst, double alpha, const cddp_ten
 }
 
 /* Checks every pair before it writes the first one. */
-static cddp_status cpu_copy_many(const cddp_device *device, const cddp_copy_pair *pairs, size_t pair_count,
-                                 cddp_copy_scale scale, int64_t n, cddp_stream *stream, cddp_error *err)
+static cddp_status cpu_copy_many(const cddp_device *device, const cddp_copy_pair *pairs,
+                                 size_t pair_count, cddp_copy_scale scale, int64_t n,
+                                 cddp_stream *stream, cddp_error *err)
 {
     (void)device;
     if (scale != CDDP_COPY_PLAIN) CD_TRY(check_count(n, "copy_many", err));
@@ -285,7 +302,8 @@ static cddp_status cpu_copy_many(const cddp_device *device, const cddp_copy_pair
             CD_TRY(cd_view_check_pair(&p->dst, &p->src, "copy_many", err));
         else
             CD_TRY(cd_view_check_same(&p->dst, &p->src, "copy_many", err));
-        if (scale == CDDP_COPY_MULTIPLY) CD_TRY(check_factor(p->dst.dtype, 1.0 / (double)n, "copy_many", err));
+        if (scale == CDDP_COPY_MULTIPLY)
+            CD_TRY(check_factor(p->dst.dtype, 1.0 / (double)n, "copy_many", err));
     }
     for (size_t i = 0; i < pair_count; i++) {
         const cddp_copy_pair *p = &pairs[i];
@@ -299,7 +317,8 @@ static cddp_status cpu_copy_many(const cddp_device *device, const cddp_copy_pair
     return CDDP_OK;
 }
 
-static cddp_status cpu_matmul(const cddp_tensor *dst, const cddp_matmul *operands, cddp_stream *stream, cddp_error *err)
+static cddp_status cpu_matmul(const cddp_tensor *dst, const cddp_matmul *operands,
+                              cddp_stream *stream, cddp_error *err)
 {
     (void)stream;
     cd_matmul_args args = {.dtype = dst->dtype, .accumulate = operands->accumulate};
@@ -312,7 +331,8 @@ static cddp_status cpu_matmul(const cddp_tensor *dst, const cddp_matmul *operand
 
 /* ---- whole-tensor results, in logical order ---- */
 
-/* Hands a view's elements in logical order to `take` as contiguous arrays; take returns false to stop. */
+/* Hands a view's elements in logical order to `take` as contiguous arrays; take returns false to
+** stop. */
 typedef bool (*take_fn)(void *context, const void *elements, size_t count);
 
 static void scan(const cddp_tensor *src, take_fn take, void *context)
@@ -325,7 +345,8 @@ static void scan(const cddp_tensor *src, take_fn take, void *context)
         bool unit = walk.strides[walk.dim_count - 1] == 1;
         cd_stretch s = cd_walk_take(&walk, unit || ahead < CHUNK ? ahead : CHUNK);
         if (s.stride != 1) gather(packed, address(src, s.position), &s, bytes);
-        if (!take(context, s.stride != 1 ? packed : address(src, s.position), (size_t)s.length)) return;
+        if (!take(context, s.stride != 1 ? packed : address(src, s.position), (size_t)s.length))
+            return;
     }
 }
 
@@ -373,7 +394,8 @@ static cddp_status cpu_find_nonfinite(const cddp_tensor *src, int64_t *index, cd
     return CDDP_OK;
 }
 
-/* A digest is folded from blocks of this many elements, so that it can be taken without gathering everything. */
+/* A digest is folded from blocks of this many elements, so that it can be taken without gathering
+** everything. */
 enum { DIGEST_BLOCK_BYTES = 4096 };
 
 typedef struct digest_scan {

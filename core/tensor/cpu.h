@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Storage that CPU arithmetic runs on, shared by the `cpu` device and by the integer tensors of `shape`.
+/* Storage that CPU arithmetic runs on, shared by the `cpu` device and by the integer tensors of
+** `shape`.
 **
-** A device's `self`, when not NULL, is the cddp_allocator that its storage comes from (NULL: the process heap).
-** So a caller that owns its memory, a simulated world or a test, copies a table and sets self:
+** A device's `self`, when not NULL, is the cddp_allocator that its storage comes from (NULL: the
+** process heap). So a caller that owns its memory, a simulated world or a test, copies a table and
+** sets self:
 **     cddp_device mine = cd_device_with_allocator(cddp_device_cpu(), &allocator);
 */
 #pragma once
@@ -12,7 +14,8 @@
 cddp_device cd_device_with_allocator(const cddp_device *device, const cddp_allocator *allocator);
 const cddp_allocator *cd_device_allocator(const cddp_device *device);
 
-/* 64-byte aligned, filled with 0xff: every float is NaN and every integer all ones until written, on every
-** machine alike, so that reading what nobody wrote shows, and shows the same way each time. */
+/* 64-byte aligned, filled with 0xff: every float is NaN and every integer all ones until written,
+** on every machine alike, so that reading what nobody wrote shows, and shows the same way each
+** time. */
 void *cd_cpu_storage_create(const cddp_allocator *allocator, size_t bytes);
 void cd_cpu_storage_destroy(const cddp_allocator *allocator, void *storage, size_t bytes);

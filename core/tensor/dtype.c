@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Array conversions between dtypes. The rules are in the header; every pair that has no loop of its own goes
-** through chunks of f64 (from floats, exact) or i64 (from integers, exact). */
+/* Array conversions between dtypes. The rules are in the header; every pair that has no loop of its
+** own goes through chunks of f64 (from floats, exact) or i64 (from integers, exact). */
 #include "core/tensor/dtype.h"
 
 #include "core/base/assert.h"
@@ -11,37 +11,45 @@
 
 #define CHUNK 256
 
-/* Note [Conversions of f16 in hardware]: F16C's instructions, with rounding to nearest even asked for, give the bits of
-** the portable functions of dtype.h, NaNs included; dtype_test.c compares them over all patterns. Every processor with
+/* Note [Conversions of f16 in hardware]: F16C's instructions, with rounding to nearest even asked
+** for, give the bits of the portable functions of dtype.h, NaNs included; dtype_test.c compares
+** them over all patterns. Every processor with
 ** AVX2 has them. */
 #if defined(__GNUC__) && defined(__x86_64__)
-__attribute__((target("avx2,f16c"))) static size_t f16_to_f32_f16c(float *dst, const uint16_t *src, size_t count)
+__attribute__((target("avx2,f16c"))) static size_t f16_to_f32_f16c(float *dst, const uint16_t *src,
+                                                                   size_t count)
 {
     size_t i = 0;
     for (; i + 8 <= count; i += 8)
-        _mm256_storeu_ps(dst + i, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)(src + i))));
+        _mm256_storeu_ps(dst + i, _mm256_cvtph_ps(
+                                      _mm_loadu_si128((const __m128i *)(const void *)(src + i))));
     return i;
 }
 
-__attribute__((target("avx2,f16c"))) static size_t f32_to_f16_f16c(uint16_t *dst, const float *src, size_t count)
+__attribute__((target("avx2,f16c"))) static size_t f32_to_f16_f16c(uint16_t *dst, const float *src,
+                                                                   size_t count)
 {
     size_t i = 0;
     for (; i + 8 <= count; i += 8)
         _mm_storeu_si128((__m128i *)(void *)(dst + i),
-                         _mm256_cvtps_ph(_mm256_loadu_ps(src + i), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+                         _mm256_cvtps_ph(_mm256_loadu_ps(src + i),
+                                         _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
     return i;
 }
 
 /* bf16 is the upper half of an f32; the same integer operations as in dtype.h, eight at a time. */
-__attribute__((target("avx2"))) static size_t bf16_to_f32_avx2(float *dst, const uint16_t *src, size_t count)
+__attribute__((target("avx2"))) static size_t bf16_to_f32_avx2(float *dst, const uint16_t *src,
+                                                               size_t count)
 {
-    const __m256i magnitude = _mm256_set1_epi32(0x7fffffff), infinity = _mm256_set1_epi32(0x7f800000);
+    const __m256i magnitude = _mm256_set1_epi32(0x7fffffff),
+                  infinity = _mm256_set1_epi32(0x7f800000);
     size_t i = 0;
     for (; i + 8 <= count; i += 8) {
         __m128i narrow = _mm_loadu_si128((const __m128i *)(const void *)(src + i));
         __m256i bits = _mm256_slli_epi32(_mm256_cvtepu16_epi32(narrow), 16);
         __m256i is_nan = _mm256_cmpgt_epi32(_mm256_and_si256(bits, magnitude), infinity);
-        bits = _mm256_or_si256(bits, _mm256_and_si256(is_nan, _mm256_set1_epi32(0x400000))); /* quiet */
+        /* quiet */
+        bits = _mm256_or_si256(bits, _mm256_and_si256(is_nan, _mm256_set1_epi32(0x400000)));
         _mm256_storeu_si256((__m256i *)(void *)(dst + i), bits);
     }
     return i;
@@ -49,19 +57,24 @@ __attribute__((target("avx2"))) static size_t bf16_to_f32_avx2(float *dst, const
 
 __attribute__((target("avx2"))) static __m256i bf16_of_f32_avx2(const float *src)
 {
-    __m256i bits = _mm256_loadu_si256((const __m256i *)(const void *)src), upper = _mm256_srli_epi32(bits, 16);
+    __m256i bits = _mm256_loadu_si256((const __m256i *)(const void *)src),
+            upper = _mm256_srli_epi32(bits, 16);
     __m256i magnitude = _mm256_and_si256(bits, _mm256_set1_epi32(0x7fffffff));
     __m256i is_nan = _mm256_cmpgt_epi32(magnitude, _mm256_set1_epi32(0x7f800000));
-    __m256i half = _mm256_add_epi32(_mm256_and_si256(upper, _mm256_set1_epi32(1)), _mm256_set1_epi32(0x7fff));
+    __m256i half =
+        _mm256_add_epi32(_mm256_and_si256(upper, _mm256_set1_epi32(1)), _mm256_set1_epi32(0x7fff));
     __m256i rounded = _mm256_srli_epi32(_mm256_add_epi32(bits, half), 16);
     return _mm256_blendv_epi8(rounded, _mm256_or_si256(upper, _mm256_set1_epi32(0x40)), is_nan);
 }
 
-__attribute__((target("avx2"))) static size_t f32_to_bf16_avx2(uint16_t *dst, const float *src, size_t count)
+__attribute__((target("avx2"))) static size_t f32_to_bf16_avx2(uint16_t *dst, const float *src,
+                                                               size_t count)
 {
     size_t i = 0;
     for (; i + 16 <= count; i += 16) {
-        __m256i packed = _mm256_packus_epi32(bf16_of_f32_avx2(src + i), bf16_of_f32_avx2(src + i + 8)); /* by halves of 128 bits */
+        /* by halves of 128 bits */
+        __m256i packed =
+            _mm256_packus_epi32(bf16_of_f32_avx2(src + i), bf16_of_f32_avx2(src + i + 8));
         _mm256_storeu_si256((__m256i *)(void *)(dst + i), _mm256_permute4x64_epi64(packed, 0xd8));
     }
     return i;
@@ -69,31 +82,47 @@ __attribute__((target("avx2"))) static size_t f32_to_bf16_avx2(uint16_t *dst, co
 
 static bool has_avx2(void) { return __builtin_cpu_supports("avx2") != 0; }
 #else
-static size_t f16_to_f32_f16c(float *dst, const uint16_t *src, size_t count) { return (void)dst, (void)src, count * 0; }
-static size_t f32_to_f16_f16c(uint16_t *dst, const float *src, size_t count) { return (void)dst, (void)src, count * 0; }
-static size_t bf16_to_f32_avx2(float *dst, const uint16_t *src, size_t count) { return (void)dst, (void)src, count * 0; }
-static size_t f32_to_bf16_avx2(uint16_t *dst, const float *src, size_t count) { return (void)dst, (void)src, count * 0; }
+static size_t f16_to_f32_f16c(float *dst, const uint16_t *src, size_t count)
+{
+    return (void)dst, (void)src, count * 0;
+}
+static size_t f32_to_f16_f16c(uint16_t *dst, const float *src, size_t count)
+{
+    return (void)dst, (void)src, count * 0;
+}
+static size_t bf16_to_f32_avx2(float *dst, const uint16_t *src, size_t count)
+{
+    return (void)dst, (void)src, count * 0;
+}
+static size_t f32_to_bf16_avx2(uint16_t *dst, const float *src, size_t count)
+{
+    return (void)dst, (void)src, count * 0;
+}
 static bool has_avx2(void) { return false; }
 #endif
 
 void cd_convert_f16_to_f32(float *dst, const uint16_t *src, size_t count)
 {
-    for (size_t i = has_avx2() ? f16_to_f32_f16c(dst, src, count) : 0; i < count; i++) dst[i] = cd_f16_to_f32(src[i]);
+    for (size_t i = has_avx2() ? f16_to_f32_f16c(dst, src, count) : 0; i < count; i++)
+        dst[i] = cd_f16_to_f32(src[i]);
 }
 
 void cd_convert_f32_to_f16(uint16_t *dst, const float *src, size_t count)
 {
-    for (size_t i = has_avx2() ? f32_to_f16_f16c(dst, src, count) : 0; i < count; i++) dst[i] = cd_f32_to_f16(src[i]);
+    for (size_t i = has_avx2() ? f32_to_f16_f16c(dst, src, count) : 0; i < count; i++)
+        dst[i] = cd_f32_to_f16(src[i]);
 }
 
 void cd_convert_bf16_to_f32(float *dst, const uint16_t *src, size_t count)
 {
-    for (size_t i = has_avx2() ? bf16_to_f32_avx2(dst, src, count) : 0; i < count; i++) dst[i] = cd_bf16_to_f32(src[i]);
+    for (size_t i = has_avx2() ? bf16_to_f32_avx2(dst, src, count) : 0; i < count; i++)
+        dst[i] = cd_bf16_to_f32(src[i]);
 }
 
 void cd_convert_f32_to_bf16(uint16_t *dst, const float *src, size_t count)
 {
-    for (size_t i = has_avx2() ? f32_to_bf16_avx2(dst, src, count) : 0; i < count; i++) dst[i] = cd_f32_to_bf16(src[i]);
+    for (size_t i = has_avx2() ? f32_to_bf16_avx2(dst, src, count) : 0; i < count; i++)
+        dst[i] = cd_f32_to_bf16(src[i]);
 }
 
 static int64_t saturate(double x, int64_t low, int64_t high)
@@ -154,7 +183,8 @@ static void f64_to(cddp_dtype dtype, void *dst, const double *src, size_t count)
         for (size_t i = 0; i < count; i++) ((int64_t *)dst)[i] = cd_f64_to_i64(src[i]);
         break;
     case CDDP_I32:
-        for (size_t i = 0; i < count; i++) ((int32_t *)dst)[i] = (int32_t)saturate(src[i], INT32_MIN, INT32_MAX);
+        for (size_t i = 0; i < count; i++)
+            ((int32_t *)dst)[i] = (int32_t)saturate(src[i], INT32_MIN, INT32_MAX);
         break;
     case CDDP_U8:
         for (size_t i = 0; i < count; i++) ((uint8_t *)dst)[i] = (uint8_t)saturate(src[i], 0, 255);
@@ -189,7 +219,8 @@ static void i64_to(cddp_dtype dtype, void *dst, const int64_t *src, size_t count
         memcpy(dst, src, count * sizeof *src);
         break;
     case CDDP_I32:
-        for (size_t i = 0; i < count; i++) ((int32_t *)dst)[i] = (int32_t)(uint32_t)(uint64_t)src[i];
+        for (size_t i = 0; i < count; i++)
+            ((int32_t *)dst)[i] = (int32_t)(uint32_t)(uint64_t)src[i];
         break;
     case CDDP_U8:
         for (size_t i = 0; i < count; i++) ((uint8_t *)dst)[i] = (uint8_t)(uint64_t)src[i];
@@ -207,20 +238,26 @@ static void i64_to(cddp_dtype dtype, void *dst, const int64_t *src, size_t count
         }
         break;
     case CDDP_F16:
-        for (size_t i = 0; i < count; i++) ((uint16_t *)dst)[i] = cd_f64_to_f16(cd_i64_to_f64_odd(src[i]));
+        for (size_t i = 0; i < count; i++)
+            ((uint16_t *)dst)[i] = cd_f64_to_f16(cd_i64_to_f64_odd(src[i]));
         break;
     case CDDP_BF16:
-        for (size_t i = 0; i < count; i++) ((uint16_t *)dst)[i] = cd_f64_to_bf16(cd_i64_to_f64_odd(src[i]));
+        for (size_t i = 0; i < count; i++)
+            ((uint16_t *)dst)[i] = cd_f64_to_bf16(cd_i64_to_f64_odd(src[i]));
         break;
     case CDDP_DTYPE_COUNT:
         CD_UNREACHABLE("a dtype");
     }
 }
 
-static bool is_integer(cddp_dtype dtype) { return dtype == CDDP_I64 || dtype == CDDP_I32 || dtype == CDDP_U8; }
+static bool is_integer(cddp_dtype dtype)
+{
+    return dtype == CDDP_I64 || dtype == CDDP_I32 || dtype == CDDP_U8;
+}
 
 /* Pairs that matter for speed have their own loop. */
-static bool convert_directly(cddp_dtype dst_dtype, void *dst, cddp_dtype src_dtype, const void *src, size_t count)
+static bool convert_directly(cddp_dtype dst_dtype, void *dst, cddp_dtype src_dtype, const void *src,
+                             size_t count)
 {
     if (dst_dtype == src_dtype)
         memmove(dst, src, count * cddp_dtype_bytes(dst_dtype));
@@ -241,7 +278,8 @@ static bool convert_directly(cddp_dtype dst_dtype, void *dst, cddp_dtype src_dty
     return true;
 }
 
-void cd_convert(cddp_dtype dst_dtype, void *dst, cddp_dtype src_dtype, const void *src, size_t count)
+void cd_convert(cddp_dtype dst_dtype, void *dst, cddp_dtype src_dtype, const void *src,
+                size_t count)
 {
     if (count == 0 || convert_directly(dst_dtype, dst, src_dtype, src, count)) return;
     unsigned char *to = dst;
@@ -270,4 +308,7 @@ double cd_element_get(cddp_dtype dtype, const void *element)
     return value;
 }
 
-void cd_element_set(cddp_dtype dtype, void *element, double value) { cd_convert(dtype, element, CDDP_F64, &value, 1); }
+void cd_element_set(cddp_dtype dtype, void *element, double value)
+{
+    cd_convert(dtype, element, CDDP_F64, &value, 1);
+}

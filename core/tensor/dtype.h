@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Conversions between dtypes: to nearest, ties to even, with the same bits on every machine.
 **
-**   float → float    correctly rounded in one step (f64 → f16 does not pass through a rounded f32); overflow
-**                    gives infinity; NaN stays NaN, quiet, with the upper payload bits kept.
+**   float → float    correctly rounded in one step (f64 → f16 does not pass through a rounded f32);
+**                    overflow gives infinity; NaN stays NaN, quiet, with the upper payload bits
+**                    kept.
 **   float → integer  truncates toward zero, saturates at the ends, NaN gives 0.
 **   integer → float  correctly rounded.
 **   integer → integer  wraps (the low bits are kept).
 **   c64 → real takes the real part; real → c64 has imaginary part 0.
 **
-** The 16-bit conversions are free of branches, so that compilers can turn the array forms into vector code; where the
-** processor converts f16 itself, the array forms let it (Note [Conversions of f16 in hardware]), with the same bits.
+** The 16-bit conversions are free of branches, so that compilers can turn the array forms into
+** vector code; where the processor converts f16 itself, the array forms let it (Note [Conversions
+** of f16 in hardware]), with the same bits.
 */
 #pragma once
 #include "cddp/tensor.h"
@@ -63,7 +65,8 @@ CD_EVERYWHERE uint16_t cd_f32_to_bf16(float x)
 CD_EVERYWHERE float cd_f16_to_f32(uint16_t h)
 {
     uint32_t magnitude = h & 0x7fffu, sign = (uint32_t)(h & 0x8000u) << 16;
-    /* Normal numbers: the exponent's bias grows by 112. Infinity and NaN: by 112 once more, to 255. */
+    /* Normal numbers: the exponent's bias grows by 112. Infinity and NaN: by 112 once more, to
+    ** 255. */
     uint32_t special = (uint32_t) - (int32_t)(magnitude >= 0x7c00u);
     uint32_t quiet = (uint32_t)(magnitude > 0x7c00u) << 22;
     uint32_t normal = ((magnitude << 13) + (112u << 23) + (special & 112u << 23)) | quiet;
@@ -78,10 +81,12 @@ CD_EVERYWHERE uint16_t cd_f32_to_f16(float x)
     uint32_t bits = cd_f32_bits(x), sign = bits >> 16 & 0x8000u, magnitude = bits & 0x7fffffffu;
     /* Normal results: round the 13 dropped bits to even, then lower the bias by 112. */
     uint32_t normal = (magnitude - (112u << 23) + 0xfffu + (magnitude >> 13 & 1u)) >> 13;
-    /* Subnormal results: adding 0.5 puts the last kept bit (2^-24) at the end of the significand, and the
-    ** addition itself rounds to even. Larger operands are replaced, so that nothing overflows. */
+    /* Subnormal results: adding 0.5 puts the last kept bit (2^-24) at the end of the significand,
+    ** and the addition itself rounds to even. Larger operands are replaced, so that nothing
+    ** overflows. */
     uint32_t is_small = (uint32_t) - (int32_t)(magnitude < 113u << 23);
-    uint32_t subnormal = cd_f32_bits(cd_f32_of_bits(magnitude & is_small) + 0.5f) - cd_f32_bits(0.5f);
+    uint32_t subnormal =
+        cd_f32_bits(cd_f32_of_bits(magnitude & is_small) + 0.5f) - cd_f32_bits(0.5f);
     uint32_t is_over = (uint32_t) - (int32_t)(magnitude >= 0x477ff000u); /* 65520 and above */
     uint32_t is_nan = (uint32_t) - (int32_t)(magnitude > 0x7f800000u);
     uint32_t nan = 0x7e00u | (magnitude >> 13 & 0x3ffu);
@@ -91,14 +96,15 @@ CD_EVERYWHERE uint16_t cd_f32_to_f16(float x)
     return (uint16_t)(sign | h);
 }
 
-/* Rounds to f32 with the last bit made odd when inexact: a second rounding to a narrower type is then correct. */
+/* Rounds to f32 with the last bit made odd when inexact: a second rounding to a narrower type is
+** then correct. */
 CD_EVERYWHERE float cd_f64_to_f32_odd(double x)
 {
     float nearest = (float)x;
     double back = (double)nearest;
     if (back == x || x != x || (x - x) != 0) return nearest; /* exact, NaN or infinite */
-    /* Inexact: of the two neighbours, the one with an odd last bit. An overflow comes back to the largest
-    ** finite number, whose last bit is odd. */
+    /* Inexact: of the two neighbours, the one with an odd last bit. An overflow comes back to the
+    ** largest finite number, whose last bit is odd. */
     uint32_t bits = cd_f32_bits(nearest);
     bool rounded_away = (back < 0 ? -back : back) > (x < 0 ? -x : x);
     if ((bits & 1u) == 0) bits = rounded_away ? bits - 1 : bits + 1;
@@ -108,7 +114,8 @@ CD_EVERYWHERE float cd_f64_to_f32_odd(double x)
 CD_EVERYWHERE double cd_i64_to_f64_odd(int64_t x)
 {
     uint64_t magnitude = x < 0 ? 0 - (uint64_t)x : (uint64_t)x;
-    uint64_t sticky = (magnitude & 0x7ffu) != 0 ? 0x800u : 0; /* below the 53 bits of the largest operand */
+    /* below the 53 bits of the largest operand */
+    uint64_t sticky = (magnitude & 0x7ffu) != 0 ? 0x800u : 0;
     if (magnitude >> 53 != 0) magnitude = (magnitude & ~UINT64_C(0x7ff)) | sticky;
     double result = (double)magnitude;
     return x < 0 ? -result : result;
@@ -126,12 +133,14 @@ CD_EVERYWHERE int64_t cd_f64_to_i64(double x)
     return (int64_t)x;
 }
 
-/* Arrays. Source and destination must not overlap unless they are the same array of the same dtype. */
+/* Arrays. Source and destination must not overlap unless they are the same array of the same
+** dtype. */
 void cd_convert_f16_to_f32(float *dst, const uint16_t *src, size_t count);
 void cd_convert_f32_to_f16(uint16_t *dst, const float *src, size_t count);
 void cd_convert_bf16_to_f32(float *dst, const uint16_t *src, size_t count);
 void cd_convert_f32_to_bf16(uint16_t *dst, const float *src, size_t count);
-void cd_convert(cddp_dtype dst_dtype, void *dst, cddp_dtype src_dtype, const void *src, size_t count);
+void cd_convert(cddp_dtype dst_dtype, void *dst, cddp_dtype src_dtype, const void *src,
+                size_t count);
 
 /* One element as f64 (i64 rounded, c64 its real part), and back. */
 double cd_element_get(cddp_dtype dtype, const void *element);

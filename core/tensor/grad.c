@@ -1,17 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The `.grad` slot: undefined, then dense in its home, then undefined again, without allocating twice.
+/* The `.grad` slot: undefined, then dense in its home, then undefined again, without allocating
+** twice.
 **
-** Not here: accumulating into a gradient (the engine), averaging it (core/ddp), consuming it (optimizers).
+** Not here: accumulating into a gradient (the engine), averaging it (core/ddp), consuming it
+** (optimizers).
 */
 #include "cddp/device.h"
 
 #include "core/base/error.h"
 
-/* The layout a gradient of `like` gets: like's own strides when its elements fill their range exactly once
-** (channels-last stays channels-last), contiguous otherwise (BKT-19). */
+/* The layout a gradient of `like` gets: like's own strides when its elements fill their range
+** exactly once (channels-last stays channels-last), contiguous otherwise (BKT-19). */
 static cddp_tensor layout_of(const cddp_tensor *like, const cddp_home *home)
 {
-    cddp_tensor t = cddp_tensor_of(home->device, home->storage, home->offset, home->dtype, like->sizes, like->dim_count);
+    cddp_tensor t = cddp_tensor_of(home->device, home->storage, home->offset, home->dtype,
+                                   like->sizes, like->dim_count);
     if (cddp_tensor_is_dense(like))
         for (uint32_t i = 0; i < like->dim_count; i++) t.strides[i] = like->strides[i];
     return t;
@@ -38,7 +41,9 @@ cddp_status cddp_grad_define(cddp_grad *grad, const cddp_tensor *like, cddp_erro
 {
     if (grad->kind == CDDP_GRAD_DENSE) return CDDP_OK;
     if (grad->home.device == NULL) {
-        cddp_home home = {.device = like->device, .numel = at_least_one(cddp_tensor_numel(like)), .dtype = like->dtype};
+        cddp_home home = {.device = like->device,
+                          .numel = at_least_one(cddp_tensor_numel(like)),
+                          .dtype = like->dtype};
         CD_TRY(like->device->allocate(like->device, like->dtype, home.numel, &home.storage, err));
         grad->home = home;
         grad->home_is_lent = false;
@@ -61,6 +66,7 @@ void cddp_grad_fini(cddp_grad *grad)
 {
     cddp_grad_drop(grad);
     if (grad->home.device != NULL && !grad->home_is_lent)
-        grad->home.device->release(grad->home.device, grad->home.dtype, at_least_one(grad->home.numel), grad->home.storage);
+        grad->home.device->release(grad->home.device, grad->home.dtype,
+                                   at_least_one(grad->home.numel), grad->home.storage);
     *grad = (cddp_grad){.kind = CDDP_GRAD_UNDEFINED};
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Modified Gram-Schmidt on the columns of a matrix, with the sums of linalg.h. Not here: QR by reflections, which
-** PyTorch prefers for f32 where LAPACK is present; its bits depend on the library. */
+/* Modified Gram-Schmidt on the columns of a matrix, with the sums of linalg.h. Not here: QR by
+** reflections, which PyTorch prefers for f32 where LAPACK is present; its bits depend on the
+** library. */
 #include "core/tensor/linalg.h"
 
 #include <math.h>
@@ -12,7 +13,8 @@ static double dot(const double *a, const double *b, int64_t rows, int64_t stride
     if (rows <= CD_ORTHONORMAL_LANES) {
         for (int64_t i = 0; i < rows; i++) sum[i % 4] += a[i * stride] * b[i * stride];
     } else {
-        for (int64_t i = 0; i < rows; i++) lane[i % CD_ORTHONORMAL_LANES] += a[i * stride] * b[i * stride];
+        for (int64_t i = 0; i < rows; i++)
+            lane[i % CD_ORTHONORMAL_LANES] += a[i * stride] * b[i * stride];
         for (int64_t l = 0; l < CD_ORTHONORMAL_LANES; l++) sum[l % 4] += lane[l];
     }
     return (sum[0] + sum[1]) + (sum[2] + sum[3]);
@@ -30,8 +32,10 @@ void cd_orthonormalize(double *b, int64_t rows, int64_t columns, double epsilon)
             }
         }
         double length = sqrt(dot(b + j, b + j, rows, columns));
-        bool depends = length <= before * CD_ORTHONORMAL_DEPENDENT; /* false for NaN, which must stay visible */
+        /* false for NaN, which must stay visible */
+        bool depends = length <= before * CD_ORTHONORMAL_DEPENDENT;
         double scale = depends ? 0.0 : 1.0 / (length + epsilon);
-        for (int64_t i = 0; i < rows; i++) b[i * columns + j] = depends ? 0.0 : b[i * columns + j] * scale;
+        for (int64_t i = 0; i < rows; i++)
+            b[i * columns + j] = depends ? 0.0 : b[i * columns + j] * scale;
     }
 }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Element-wise loops, written so that compilers vectorise them without changing a bit.
 **
-** f32, f64 and integers have one loop per operation, made by a macro per family. f16 and bf16 run the f32
-** loop over chunks that are widened before and rounded after each single operation. c64 is two f32 per
-** element, except where its parts mix (product).
-** Not here: conversions (dtype.c), the matrix product (linalg.c), strides (cpu.c). */
+** f32, f64 and integers have one loop per operation, made by a macro per family. f16 and bf16 run
+** the f32 loop over chunks that are widened before and rounded after each single operation. c64 is
+** two f32 per element, except where its parts mix (product). Not here: conversions (dtype.c), the
+** matrix product (linalg.c), strides (cpu.c). */
 #include "core/tensor/kernels.h"
 
 #include "core/base/assert.h"
@@ -14,49 +14,55 @@
 
 /* ---- f32 and f64 ---- */
 
-#define FLOAT_KERNELS(T, name)                                                                                         \
-    static void scale_##name(void *dst, const void *src, size_t count, const cd_kernel_scalar *scalar)                 \
-    {                                                                                                                  \
-        T *d = dst;                                                                                                    \
-        const T *s = src;                                                                                              \
-        const T factor = (T)scalar->value;                                                                             \
-        for (size_t i = 0; i < count; i++) d[i] = s[i] * factor;                                                       \
-    }                                                                                                                  \
-    static void axpy_##name(void *dst, const void *src, size_t count, const cd_kernel_scalar *scalar)                  \
-    {                                                                                                                  \
-        T *d = dst;                                                                                                    \
-        const T *s = src;                                                                                              \
-        const T alpha = (T)scalar->value;                                                                              \
-        for (size_t i = 0; i < count; i++) d[i] = d[i] + alpha * s[i];                                                 \
-    }                                                                                                                  \
-    static void sum_##name(void *dst, const void *src, size_t count, const cd_kernel_scalar *scalar)                   \
-    {                                                                                                                  \
-        T *d = dst;                                                                                                    \
-        const T *s = src;                                                                                              \
-        UNUSED(scalar);                                                                                                \
-        for (size_t i = 0; i < count; i++) d[i] = d[i] + s[i];                                                         \
-    }                                                                                                                  \
-    static void product_##name(void *dst, const void *src, size_t count, const cd_kernel_scalar *scalar)               \
-    {                                                                                                                  \
-        T *d = dst;                                                                                                    \
-        const T *s = src;                                                                                              \
-        UNUSED(scalar);                                                                                                \
-        for (size_t i = 0; i < count; i++) d[i] = d[i] * s[i];                                                         \
-    }                                                                                                                  \
-    /* A NaN on either side gives NaN, the destination's first; of equal operands (+0, -0) the destination stays. */   \
-    static void min_##name(void *dst, const void *src, size_t count, const cd_kernel_scalar *scalar)                   \
-    {                                                                                                                  \
-        T *d = dst;                                                                                                    \
-        const T *s = src;                                                                                              \
-        UNUSED(scalar);                                                                                                \
-        for (size_t i = 0; i < count; i++) d[i] = d[i] != d[i] || d[i] <= s[i] ? d[i] : s[i];                          \
-    }                                                                                                                  \
-    static void max_##name(void *dst, const void *src, size_t count, const cd_kernel_scalar *scalar)                   \
-    {                                                                                                                  \
-        T *d = dst;                                                                                                    \
-        const T *s = src;                                                                                              \
-        UNUSED(scalar);                                                                                                \
-        for (size_t i = 0; i < count; i++) d[i] = d[i] != d[i] || d[i] >= s[i] ? d[i] : s[i];                          \
+#define FLOAT_KERNELS(T, name)                                                                                       \
+    static void scale_##name(void *dst, const void *src, size_t count,                                               \
+                             const cd_kernel_scalar *scalar)                                                         \
+    {                                                                                                                \
+        T *d = dst;                                                                                                  \
+        const T *s = src;                                                                                            \
+        const T factor = (T)scalar->value;                                                                           \
+        for (size_t i = 0; i < count; i++) d[i] = s[i] * factor;                                                     \
+    }                                                                                                                \
+    static void axpy_##name(void *dst, const void *src, size_t count,                                                \
+                            const cd_kernel_scalar *scalar)                                                          \
+    {                                                                                                                \
+        T *d = dst;                                                                                                  \
+        const T *s = src;                                                                                            \
+        const T alpha = (T)scalar->value;                                                                            \
+        for (size_t i = 0; i < count; i++) d[i] = d[i] + alpha * s[i];                                               \
+    }                                                                                                                \
+    static void sum_##name(void *dst, const void *src, size_t count,                                                 \
+                           const cd_kernel_scalar *scalar)                                                           \
+    {                                                                                                                \
+        T *d = dst;                                                                                                  \
+        const T *s = src;                                                                                            \
+        UNUSED(scalar);                                                                                              \
+        for (size_t i = 0; i < count; i++) d[i] = d[i] + s[i];                                                       \
+    }                                                                                                                \
+    static void product_##name(void *dst, const void *src, size_t count,                                             \
+                               const cd_kernel_scalar *scalar)                                                       \
+    {                                                                                                                \
+        T *d = dst;                                                                                                  \
+        const T *s = src;                                                                                            \
+        UNUSED(scalar);                                                                                              \
+        for (size_t i = 0; i < count; i++) d[i] = d[i] * s[i];                                                       \
+    }                                                                                                                \
+    /* A NaN on either side gives NaN, the destination's first; of equal operands (+0, -0) the destination stays. */ \
+    static void min_##name(void *dst, const void *src, size_t count,                                                 \
+                           const cd_kernel_scalar *scalar)                                                           \
+    {                                                                                                                \
+        T *d = dst;                                                                                                  \
+        const T *s = src;                                                                                            \
+        UNUSED(scalar);                                                                                              \
+        for (size_t i = 0; i < count; i++) d[i] = d[i] != d[i] || d[i] <= s[i] ? d[i] : s[i];                        \
+    }                                                                                                                \
+    static void max_##name(void *dst, const void *src, size_t count,                                                 \
+                           const cd_kernel_scalar *scalar)                                                           \
+    {                                                                                                                \
+        T *d = dst;                                                                                                  \
+        const T *s = src;                                                                                            \
+        UNUSED(scalar);                                                                                              \
+        for (size_t i = 0; i < count; i++) d[i] = d[i] != d[i] || d[i] >= s[i] ? d[i] : s[i];                        \
     }
 
 FLOAT_KERNELS(float, f32)
@@ -85,42 +91,45 @@ static void divide_f64(void *dst, const void *src, size_t count, const cd_kernel
 
 /* ---- integers: everything modulo 2^bits ---- */
 
-#define INTEGER_KERNELS(T, U, name)                                                                                    \
-    static void scale_##name(void *dst, const void *src, size_t count, const cd_kernel_scalar *scalar)                 \
-    {                                                                                                                  \
-        T *d = dst;                                                                                                    \
-        const T *s = src;                                                                                              \
-        const uint64_t factor = (uint64_t)cd_f64_to_i64(scalar->value);                                                \
-        for (size_t i = 0; i < count; i++) d[i] = (T)(U)((uint64_t)s[i] * factor);                                     \
-    }                                                                                                                  \
-    static void axpy_##name(void *dst, const void *src, size_t count, const cd_kernel_scalar *scalar)                  \
-    {                                                                                                                  \
-        T *d = dst;                                                                                                    \
-        const T *s = src;                                                                                              \
-        const uint64_t alpha = (uint64_t)cd_f64_to_i64(scalar->value);                                                 \
-        for (size_t i = 0; i < count; i++) d[i] = (T)(U)((uint64_t)d[i] + alpha * (uint64_t)s[i]);                     \
-    }                                                                                                                  \
-    static void divide_##name(void *dst, const void *src, size_t count, const cd_kernel_scalar *scalar)                \
-    {                                                                                                                  \
-        T *d = dst;                                                                                                    \
-        const T *s = src;                                                                                              \
-        for (size_t i = 0; i < count; i++) d[i] = (T)((int64_t)s[i] / scalar->count);                                  \
-    }                                                                                                                  \
-    INTEGER_REDUCE(T, U, sum_##name, (uint64_t)d[i] + (uint64_t)s[i])                                                  \
-    INTEGER_REDUCE(T, U, product_##name, (uint64_t)d[i] * (uint64_t)s[i])                                              \
-    INTEGER_REDUCE(T, U, min_##name, d[i] <= s[i] ? d[i] : s[i])                                                       \
-    INTEGER_REDUCE(T, U, max_##name, d[i] >= s[i] ? d[i] : s[i])                                                       \
-    INTEGER_REDUCE(T, U, band_##name, d[i] & s[i])                                                                     \
-    INTEGER_REDUCE(T, U, bor_##name, d[i] | s[i])                                                                      \
+#define INTEGER_KERNELS(T, U, name)                                                                \
+    static void scale_##name(void *dst, const void *src, size_t count,                             \
+                             const cd_kernel_scalar *scalar)                                       \
+    {                                                                                              \
+        T *d = dst;                                                                                \
+        const T *s = src;                                                                          \
+        const uint64_t factor = (uint64_t)cd_f64_to_i64(scalar->value);                            \
+        for (size_t i = 0; i < count; i++) d[i] = (T)(U)((uint64_t)s[i] * factor);                 \
+    }                                                                                              \
+    static void axpy_##name(void *dst, const void *src, size_t count,                              \
+                            const cd_kernel_scalar *scalar)                                        \
+    {                                                                                              \
+        T *d = dst;                                                                                \
+        const T *s = src;                                                                          \
+        const uint64_t alpha = (uint64_t)cd_f64_to_i64(scalar->value);                             \
+        for (size_t i = 0; i < count; i++) d[i] = (T)(U)((uint64_t)d[i] + alpha * (uint64_t)s[i]); \
+    }                                                                                              \
+    static void divide_##name(void *dst, const void *src, size_t count,                            \
+                              const cd_kernel_scalar *scalar)                                      \
+    {                                                                                              \
+        T *d = dst;                                                                                \
+        const T *s = src;                                                                          \
+        for (size_t i = 0; i < count; i++) d[i] = (T)((int64_t)s[i] / scalar->count);              \
+    }                                                                                              \
+    INTEGER_REDUCE(T, U, sum_##name, (uint64_t)d[i] + (uint64_t)s[i])                              \
+    INTEGER_REDUCE(T, U, product_##name, (uint64_t)d[i] * (uint64_t)s[i])                          \
+    INTEGER_REDUCE(T, U, min_##name, d[i] <= s[i] ? d[i] : s[i])                                   \
+    INTEGER_REDUCE(T, U, max_##name, d[i] >= s[i] ? d[i] : s[i])                                   \
+    INTEGER_REDUCE(T, U, band_##name, d[i] & s[i])                                                 \
+    INTEGER_REDUCE(T, U, bor_##name, d[i] | s[i])                                                  \
     INTEGER_REDUCE(T, U, bxor_##name, d[i] ^ s[i])
 
-#define INTEGER_REDUCE(T, U, name, expression)                                                                         \
-    static void name(void *dst, const void *src, size_t count, const cd_kernel_scalar *scalar)                         \
-    {                                                                                                                  \
-        T *d = dst;                                                                                                    \
-        const T *s = src;                                                                                              \
-        UNUSED(scalar);                                                                                                \
-        for (size_t i = 0; i < count; i++) d[i] = (T)(U)(expression);                                                  \
+#define INTEGER_REDUCE(T, U, name, expression)                                                 \
+    static void name(void *dst, const void *src, size_t count, const cd_kernel_scalar *scalar) \
+    {                                                                                          \
+        T *d = dst;                                                                            \
+        const T *s = src;                                                                      \
+        UNUSED(scalar);                                                                        \
+        for (size_t i = 0; i < count; i++) d[i] = (T)(U)(expression);                          \
     }
 
 INTEGER_KERNELS(uint8_t, uint8_t, u8)
@@ -129,8 +138,8 @@ INTEGER_KERNELS(int64_t, uint64_t, i64)
 
 /* ---- f16 and bf16: widen, one f32 operation, round ---- */
 
-static void through_f32(cd_kernel_fn kernel, cddp_dtype dtype, uint16_t *dst, const uint16_t *src, size_t count,
-                        const cd_kernel_scalar *scalar)
+static void through_f32(cd_kernel_fn kernel, cddp_dtype dtype, uint16_t *dst, const uint16_t *src,
+                        size_t count, const cd_kernel_scalar *scalar)
 {
     float wide_dst[CHUNK], wide_src[CHUNK];
     for (size_t start = 0; start < count; start += CHUNK) {
@@ -152,9 +161,9 @@ static cd_kernel_scalar rounded(cddp_dtype dtype, const cd_kernel_scalar *scalar
     return r;
 }
 
-/* Rounding the quotient twice is innocuous while it cannot come closer to a midpoint of the dtype than an ulp of the
-** wider type without meeting it: x/n and a midpoint m differ by at least 1/(2^(p+1) n) of their size, p ≤ 11. So f32
-** does for n up to 2^11, f64 for n up to 2^40. */
+/* Rounding the quotient twice is innocuous while it cannot come closer to a midpoint of the dtype
+** than an ulp of the wider type without meeting it: x/n and a midpoint m differ by at least
+** 1/(2^(p+1) n) of their size, p ≤ 11. So f32 does for n up to 2^11, f64 for n up to 2^40. */
 static void divide_16(cddp_dtype dtype, uint16_t *dst, const uint16_t *src, size_t count, int64_t n)
 {
     double wide[CHUNK];
@@ -172,7 +181,8 @@ static void divide_16(cddp_dtype dtype, uint16_t *dst, const uint16_t *src, size
 }
 
 /* The product is rounded to the dtype before it is added. */
-static void axpy_16(cddp_dtype dtype, uint16_t *dst, const uint16_t *src, size_t count, const cd_kernel_scalar *scalar)
+static void axpy_16(cddp_dtype dtype, uint16_t *dst, const uint16_t *src, size_t count,
+                    const cd_kernel_scalar *scalar)
 {
     const cd_kernel_scalar alpha = rounded(dtype, scalar);
     uint16_t product[CHUNK];
@@ -184,29 +194,33 @@ static void axpy_16(cddp_dtype dtype, uint16_t *dst, const uint16_t *src, size_t
     }
 }
 
-#define SIXTEEN_BIT_KERNELS(dtype, name)                                                                               \
-    static void scale_##name(void *dst, const void *src, size_t count, const cd_kernel_scalar *scalar)                 \
-    {                                                                                                                  \
-        const cd_kernel_scalar factor = rounded(dtype, scalar);                                                        \
-        through_f32(scale_f32, dtype, dst, src, count, &factor);                                                       \
-    }                                                                                                                  \
-    static void axpy_##name(void *dst, const void *src, size_t count, const cd_kernel_scalar *scalar)                  \
-    {                                                                                                                  \
-        axpy_16(dtype, dst, src, count, scalar);                                                                       \
-    }                                                                                                                  \
-    static void divide_##name(void *dst, const void *src, size_t count, const cd_kernel_scalar *scalar)                \
-    {                                                                                                                  \
-        divide_16(dtype, dst, src, count, scalar->count);                                                              \
-    }                                                                                                                  \
-    SIXTEEN_BIT_REDUCE(dtype, sum, name)                                                                               \
-    SIXTEEN_BIT_REDUCE(dtype, product, name)                                                                           \
-    SIXTEEN_BIT_REDUCE(dtype, min, name)                                                                               \
+#define SIXTEEN_BIT_KERNELS(dtype, name)                                \
+    static void scale_##name(void *dst, const void *src, size_t count,  \
+                             const cd_kernel_scalar *scalar)            \
+    {                                                                   \
+        const cd_kernel_scalar factor = rounded(dtype, scalar);         \
+        through_f32(scale_f32, dtype, dst, src, count, &factor);        \
+    }                                                                   \
+    static void axpy_##name(void *dst, const void *src, size_t count,   \
+                            const cd_kernel_scalar *scalar)             \
+    {                                                                   \
+        axpy_16(dtype, dst, src, count, scalar);                        \
+    }                                                                   \
+    static void divide_##name(void *dst, const void *src, size_t count, \
+                              const cd_kernel_scalar *scalar)           \
+    {                                                                   \
+        divide_16(dtype, dst, src, count, scalar->count);               \
+    }                                                                   \
+    SIXTEEN_BIT_REDUCE(dtype, sum, name)                                \
+    SIXTEEN_BIT_REDUCE(dtype, product, name)                            \
+    SIXTEEN_BIT_REDUCE(dtype, min, name)                                \
     SIXTEEN_BIT_REDUCE(dtype, max, name)
 
-#define SIXTEEN_BIT_REDUCE(dtype, operation, name)                                                                     \
-    static void operation##_##name(void *dst, const void *src, size_t count, const cd_kernel_scalar *scalar)           \
-    {                                                                                                                  \
-        through_f32(operation##_f32, dtype, dst, src, count, scalar);                                                  \
+#define SIXTEEN_BIT_REDUCE(dtype, operation, name)                           \
+    static void operation##_##name(void *dst, const void *src, size_t count, \
+                                   const cd_kernel_scalar *scalar)           \
+    {                                                                        \
+        through_f32(operation##_f32, dtype, dst, src, count, scalar);        \
     }
 
 SIXTEEN_BIT_KERNELS(CDDP_F16, f16)
@@ -214,19 +228,20 @@ SIXTEEN_BIT_KERNELS(CDDP_BF16, bf16)
 
 /* ---- c64 ---- */
 
-#define PART_BY_PART(operation)                                                                                        \
-    static void operation##_c64(void *dst, const void *src, size_t count, const cd_kernel_scalar *scalar)              \
-    {                                                                                                                  \
-        operation##_f32(dst, src, 2 * count, scalar);                                                                  \
+#define PART_BY_PART(operation)                                           \
+    static void operation##_c64(void *dst, const void *src, size_t count, \
+                                const cd_kernel_scalar *scalar)           \
+    {                                                                     \
+        operation##_f32(dst, src, 2 * count, scalar);                     \
     }
 PART_BY_PART(scale)
 PART_BY_PART(axpy)
 PART_BY_PART(divide)
 PART_BY_PART(sum)
 
-/* (a + bi)(c + di) = (ac - bd) + (ad + bc)i, each of the four products rounded. The products are stored before they are
-** added: in one expression GCC 12 makes them a fused multiply-add-subtract where FMA is allowed, whatever
-** -ffp-contract says (bits_test.c shows it). */
+/* (a + bi)(c + di) = (ac - bd) + (ad + bc)i, each of the four products rounded. The products are
+** stored before they are added: in one expression GCC 12 makes them a fused multiply-add-subtract
+** where FMA is allowed, whatever -ffp-contract says (bits_test.c shows it). */
 static void product_c64(void *dst, const void *src, size_t count, const cd_kernel_scalar *scalar)
 {
     UNUSED(scalar);
@@ -245,19 +260,19 @@ static void product_c64(void *dst, const void *src, size_t count, const cd_kerne
 
 /* ---- tables by dtype, in the order of cddp_dtype ---- */
 
-#define ALL_DTYPES(operation)                                                                                          \
-    {                                                                                                                  \
-        operation##_f64, operation##_f32, operation##_f16, operation##_bf16, operation##_c64, operation##_i64,         \
-            operation##_i32, operation##_u8                                                                            \
+#define ALL_DTYPES(operation)                                                                 \
+    {                                                                                         \
+        operation##_f64, operation##_f32, operation##_f16, operation##_bf16, operation##_c64, \
+            operation##_i64, operation##_i32, operation##_u8                                  \
     }
-#define ORDERED_DTYPES(operation)                                                                                      \
-    {                                                                                                                  \
-        operation##_f64, operation##_f32, operation##_f16, operation##_bf16, NULL, operation##_i64, operation##_i32,   \
-            operation##_u8                                                                                             \
+#define ORDERED_DTYPES(operation)                                                  \
+    {                                                                              \
+        operation##_f64, operation##_f32, operation##_f16, operation##_bf16, NULL, \
+            operation##_i64, operation##_i32, operation##_u8                       \
     }
-#define INTEGER_DTYPES(operation)                                                                                      \
-    {                                                                                                                  \
-        NULL, NULL, NULL, NULL, NULL, operation##_i64, operation##_i32, operation##_u8                                 \
+#define INTEGER_DTYPES(operation)                                                      \
+    {                                                                                  \
+        NULL, NULL, NULL, NULL, NULL, operation##_i64, operation##_i32, operation##_u8 \
     }
 
 cd_kernel_fn cd_kernel_scale(cddp_dtype dtype)
@@ -320,19 +335,20 @@ double cd_kernel_squares_total(const cd_squares *squares)
     return ((l[0] + l[4]) + (l[2] + l[6])) + ((l[1] + l[5]) + (l[3] + l[7]));
 }
 
-/* All exponent bits set. The block test has no branch inside, so that it vectorises; the block is then searched. */
-#define FIND_NONFINITE(T, name, mask)                                                                                  \
-    static size_t name(const void *src, size_t count)                                                                  \
-    {                                                                                                                  \
-        const T *bits = src;                                                                                           \
-        for (size_t start = 0; start < count; start += CHUNK) {                                                        \
-            size_t end = count - start < CHUNK ? count : start + CHUNK;                                                \
-            unsigned found = 0;                                                                                        \
-            for (size_t i = start; i < end; i++) found |= (bits[i] & (mask)) == (mask);                                \
-            for (size_t i = start; found != 0 && i < end; i++)                                                         \
-                if ((bits[i] & (mask)) == (mask)) return i;                                                            \
-        }                                                                                                              \
-        return count;                                                                                                  \
+/* All exponent bits set. The block test has no branch inside, so that it vectorises; the block is
+** then searched. */
+#define FIND_NONFINITE(T, name, mask)                                                   \
+    static size_t name(const void *src, size_t count)                                   \
+    {                                                                                   \
+        const T *bits = src;                                                            \
+        for (size_t start = 0; start < count; start += CHUNK) {                         \
+            size_t end = count - start < CHUNK ? count : start + CHUNK;                 \
+            unsigned found = 0;                                                         \
+            for (size_t i = start; i < end; i++) found |= (bits[i] & (mask)) == (mask); \
+            for (size_t i = start; found != 0 && i < end; i++)                          \
+                if ((bits[i] & (mask)) == (mask)) return i;                             \
+        }                                                                               \
+        return count;                                                                   \
     }
 FIND_NONFINITE(uint64_t, find_f64, UINT64_C(0x7ff0000000000000))
 FIND_NONFINITE(uint32_t, find_f32, 0x7f800000u)

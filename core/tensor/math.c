@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Transcendental functions from + - × ÷ alone. How they are made is said in math_code.h, which holds those that run on
-** GPUs too. */
+/* Transcendental functions from + - × ÷ alone. How they are made is said in math_code.h, which
+** holds those that run on GPUs too. */
 #include "core/tensor/math.h"
 
 #include "core/tensor/math_code.h"
@@ -18,10 +18,11 @@ double cd_erf(double x) { return cd_math_erf(x); }
 /* sin(π t), |t| ≤ 1/4. */
 static double sine_kernel(double t)
 {
-    static const double c[] = {-0x1.4abbce625be53p+2,  0x1.466bc6775aae2p+1,  -0x1.32d2cce62bd86p-1,
-                               0x1.50783487ee782p-4,   -0x1.e3074fde8871fp-8, 0x1.e8f434d018d63p-12,
-                               -0x1.6fadb9f155744p-16, 0x1.aaec32af93359p-21, -0x1.8a404211f9547p-26,
-                               0x1.2877020d52cf0p-31}; /* (-1)^k π^(2k+1) / (2k+1)!, k = 1 … 10 */
+    static const double c[] = {
+        -0x1.4abbce625be53p+2,  0x1.466bc6775aae2p+1,  -0x1.32d2cce62bd86p-1,
+        0x1.50783487ee782p-4,   -0x1.e3074fde8871fp-8, 0x1.e8f434d018d63p-12,
+        -0x1.6fadb9f155744p-16, 0x1.aaec32af93359p-21, -0x1.8a404211f9547p-26,
+        0x1.2877020d52cf0p-31}; /* (-1)^k π^(2k+1) / (2k+1)!, k = 1 … 10 */
     double z = t * t, series = c[9];
     for (int i = 8; i >= 0; i--) series = series * z + c[i];
     if (fabs(t) < 0x1p-500) return t * 0x1.921fb54442d18p+1;
@@ -32,10 +33,12 @@ static double sine_kernel(double t)
 /* cos(π t), |t| ≤ 1/4. */
 static double cosine_kernel(double t)
 {
-    static const double c[] = {-0x1.3bd3cc9be45dep+2,  0x1.03c1f081b5ac4p+2,  -0x1.55d3c7e3cbffap+0,
-                               0x1.e1f506891babbp-3,   -0x1.a6d1f2a204a8cp-6, 0x1.f9d38a3763cc3p-10,
-                               -0x1.b6e24f44b128fp-14, 0x1.20c62c2f2d7f5p-18, -0x1.2a0c591af8314p-23,
-                               0x1.ef6e308d6d1c4p-29,  -0x1.52ae4120fde27p-34}; /* (-1)^k π^(2k) / (2k)!, k = 1 … 11 */
+    static const double c[] = {-0x1.3bd3cc9be45dep+2,  0x1.03c1f081b5ac4p+2,
+                               -0x1.55d3c7e3cbffap+0,  0x1.e1f506891babbp-3,
+                               -0x1.a6d1f2a204a8cp-6,  0x1.f9d38a3763cc3p-10,
+                               -0x1.b6e24f44b128fp-14, 0x1.20c62c2f2d7f5p-18,
+                               -0x1.2a0c591af8314p-23, 0x1.ef6e308d6d1c4p-29,
+                               -0x1.52ae4120fde27p-34}; /* (-1)^k π^(2k) / (2k)!, k = 1 … 11 */
     double z = t * t, series = c[10];
     for (int i = 9; i >= 0; i--) series = series * z + c[i];
     return 1 + z * series;
@@ -85,7 +88,8 @@ static scaled scaled_product(scaled a, scaled b)
     return (scaled){{high, cd_scale_by(p.low, -shift)}, a.exponent + b.exponent + shift};
 }
 
-/* Squaring and multiplying in pairs: 2^-100 relative error per step leaves the last rounding as the only one. */
+/* Squaring and multiplying in pairs: 2^-100 relative error per step leaves the last rounding as the
+** only one. */
 double cd_powi(double x, uint64_t n)
 {
     if (n == 0) return 1;

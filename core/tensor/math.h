@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Transcendental functions of our own: the bits of libm depend on the processor (with and without FMA), ours
-** do not. Only + - × ÷ and integer operations occur, and nothing is contracted.
+/* Transcendental functions of our own: the bits of libm depend on the processor (with and without
+** FMA), ours do not. Only + - × ÷ and integer operations occur, and nothing is contracted.
 **
-** Accuracy   within 2 ulp over the whole range, f64 and f32, subnormal results included (tests/unit/core/tensor/
-**            math_test.c measures it; most stay below 1). The f32 forms round the f64 result once.
+** Accuracy   within 2 ulp over the whole range, f64 and f32, subnormal results included
+**            (tests/unit/core/tensor/ math_test.c measures it; most stay below 1). The f32 forms
+**            round the f64 result once.
 ** Special    NaN gives NaN; infinities, zeros and overflow as C's Annex F says. No errno.
 */
 #pragma once

@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The code of those functions of math.h that layers need: C, C++ and GPU code, so that every device that brings
-** kernels of its own has the same bits. Others call math.h.
+/* The code of those functions of math.h that layers need: C, C++ and GPU code, so that every device
+** that brings kernels of its own has the same bits. Others call math.h.
 **
-** The manner is the same everywhere: an exact range reduction, a Taylor series whose terms come from their own
-** formula (no fitted coefficients), and the last, large addition kept as a pair high + low until the result is
-** rounded once. Constants with more digits than a formula shows come from tests/golden/math/tables.py.
+** The manner is the same everywhere: an exact range reduction, a Taylor series whose terms come
+** from their own formula (no fitted coefficients), and the last, large addition kept as a pair high
+** + low until the result is rounded once. Constants with more digits than a formula shows come from
+** tests/golden/math/tables.py.
 **
 ** Note [Pairs]: in a pair, |low| is at most about an ulp of high, and the value is their exact sum. `sum2` and
-** `product2` give the exact sum and product of two doubles as a pair (Knuth's and Dekker's algorithms), provided
-** that nothing overflows; they need no fused multiply-add, so every machine agrees. */
+** `product2` give the exact sum and product of two doubles as a pair (Knuth's and Dekker's
+** algorithms), provided that nothing overflows; they need no fused multiply-add, so every machine
+** agrees. */
 #pragma once
 #include "core/tensor/dtype.h"
 
@@ -49,7 +51,8 @@ CD_EVERYWHERE cd_pair cd_product2(double a, double b)
     return exact;
 }
 
-/* The quotient of two pairs, rounded: one correction step after the quotient of their high parts. */
+/* The quotient of two pairs, rounded: one correction step after the quotient of their high
+** parts. */
 CD_EVERYWHERE double cd_divide2(cd_pair a, cd_pair b)
 {
     double q = a.high / b.high;
@@ -79,11 +82,15 @@ CD_EVERYWHERE cd_pair cd_exp_reduced(double x, int *k)
     double quotient = rint(x * CD_INVERSE_LN2);
     double high = x - quotient * CD_LN2_HIGH, low = quotient * CD_LN2_LOW;
     double r = high - low, r_low = (high - r) - low;
-    /* (exp(r) - 1 - r) / r² = 1/2! + r/3! + … + r^12/14!, the next term is below 2^-65 of the sum. */
-    static const double inverse_factorial[] = {
-        1.0 / 2.0,         1.0 / 6.0,          1.0 / 24.0,         1.0 / 120.0,     1.0 / 720.0,
-        1.0 / 5040.0,      1.0 / 40320.0,      1.0 / 362880.0,     1.0 / 3628800.0, 1.0 / 39916800.0,
-        1.0 / 479001600.0, 1.0 / 6227020800.0, 1.0 / 87178291200.0};
+    /* (exp(r) - 1 - r) / r² = 1/2! + r/3! + … + r^12/14!, the next term is below 2^-65 of the
+    ** sum. */
+    static const double inverse_factorial[] = {1.0 / 2.0,          1.0 / 6.0,
+                                               1.0 / 24.0,         1.0 / 120.0,
+                                               1.0 / 720.0,        1.0 / 5040.0,
+                                               1.0 / 40320.0,      1.0 / 362880.0,
+                                               1.0 / 3628800.0,    1.0 / 39916800.0,
+                                               1.0 / 479001600.0,  1.0 / 6227020800.0,
+                                               1.0 / 87178291200.0};
     double series = inverse_factorial[12];
     for (int i = 11; i >= 0; i--) series = series * r + inverse_factorial[i];
     cd_pair p = cd_quick2(r, r * r * series);
@@ -118,7 +125,8 @@ CD_EVERYWHERE cd_pair cd_expm1_pair(double x)
     cd_pair p = cd_exp_reduced(x, &k);
     if (k == 0) return p;
     double scale = cd_power_of_two(k);
-    /* 2^k - 1 is rounded only where it no longer matters: beyond k = 53 its error is below 2^-106 relative. */
+    /* 2^k - 1 is rounded only where it no longer matters: beyond k = 53 its error is below 2^-106
+    ** relative. */
     cd_pair shift = cd_sum2(scale, -1), sum = cd_sum2(shift.high, p.high * scale);
     return cd_quick2(sum.high, sum.low + shift.low + p.low * scale);
 }
@@ -157,7 +165,8 @@ CD_EVERYWHERE double cd_math_sigmoid(double x)
 /* ---- logarithms ---- */
 
 /* k ln 2 + log(1 + f) + correction, with 1 + f in [√½, √2]:
-**     log(1 + f) = 2 artanh(s) = f - (f²/2 - s (f²/2 + R)),  s = f / (2 + f),  R = 2 s² (1/3 + s²/5 + …)  */
+**     log(1 + f) = 2 artanh(s) = f - (f²/2 - s (f²/2 + R)),  s = f / (2 + f),  R = 2 s² (1/3 + s²/5 +
+**     …) */
 CD_EVERYWHERE double cd_log_assemble(double f, int k, double correction)
 {
     double s = f / (2 + f), z = s * s, series = 2.0 / 25.0;
@@ -207,8 +216,9 @@ CD_EVERYWHERE double cd_math_log1p(double x)
 
 /* ---- erf ---- */
 
-/* erf(c + h) = erf(c) + Σ b_n h^(n+1) / (n+1). As y = erf' obeys y' = -2 x y, its coefficients follow from each other:
-** (n+1) b_(n+1) = -2 (c b_n + b_(n-1)). The terms are summed from the smallest, n = 21, to the largest. */
+/* erf(c + h) = erf(c) + Σ b_n h^(n+1) / (n+1). As y = erf' obeys y' = -2 x y, its coefficients
+** follow from each other: (n+1) b_(n+1) = -2 (c b_n + b_(n-1)). The terms are summed from the
+** smallest, n = 21, to the largest. */
 CD_EVERYWHERE double cd_math_erf(double x)
 {
     enum { TERMS = 22 };

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Affine 8-bit codes of f32 numbers, as the hooks of both quantisations use them: a number is scale · (code - zero point).
+/* Affine 8-bit codes of f32 numbers, as the hooks of both quantisations use them: a number is scale
+** · (code - zero point).
 **
-** The scale comes from a min-max observer whose range is forced to include 0. A range that is not finite gives scale NaN: the row then
-** decodes to NaN on every rank, where an overflow belongs. Bits are the same on host and GPU: only + - × ÷ and rounding to nearest even.
+** The scale comes from a min-max observer whose range is forced to include 0. A range that is not
+** finite gives scale NaN: the row then decodes to NaN on every rank, where an overflow belongs.
+** Bits are the same on host and GPU: only + - × ÷ and rounding to nearest even.
 */
 #pragma once
 #include "core/tensor/dtype.h"
@@ -53,4 +55,7 @@ CD_EVERYWHERE uint8_t cd_quantizer_encode(cd_quantizer q, float value)
     return code < 0.0f ? 0 : code > 255.0f ? 255 : (uint8_t)code;
 }
 
-CD_EVERYWHERE float cd_quantizer_decode(cd_quantizer q, uint8_t code) { return q.scale * ((float)code - q.zero_point); }
+CD_EVERYWHERE float cd_quantizer_decode(cd_quantizer q, uint8_t code)
+{
+    return q.scale * ((float)code - q.zero_point);
+}

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The `shape` device: floating elements are nothing, only their number exists; so the real reducer runs with
-** billions of parameters in a laptop's memory. Every operation checks its operands as `cpu` does, costs O(1)
-** and changes nothing.
+/* The `shape` device: floating elements are nothing, only their number exists; so the real reducer
+** runs with billions of parameters in a laptop's memory. Every operation checks its operands as
+** `cpu` does, costs O(1) and changes nothing.
 **
-** Integer tensors are the exception: they hold control (used maps, counters, layouts, row indices) that decides
-** which way the reducer goes, so they keep their values and are served by `cpu`.
+** Integer tensors are the exception: they hold control (used maps, counters, layouts, row indices)
+** that decides which way the reducer goes, so they keep their values and are served by `cpu`.
 **
-** Storage is a token in front of the place where integers live; it knows its size, so a view that reaches
-** beyond it is refused, which on `cpu` only a sanitizer would see. */
+** Storage is a token in front of the place where integers live; it knows its size, so a view that
+** reaches beyond it is refused, which on `cpu` only a sanitizer would see. */
 #include "core/tensor/cpu.h"
 
 #include "core/base/alloc.h"
@@ -26,18 +26,19 @@ typedef struct shape_token {
 
 enum { TOKEN_BYTES = 64 }; /* keeps integers aligned as on cpu */
 
-static cddp_status shape_allocate(const cddp_device *device, cddp_dtype dtype, int64_t numel, void **storage,
-                                  cddp_error *err)
+static cddp_status shape_allocate(const cddp_device *device, cddp_dtype dtype, int64_t numel,
+                                  void **storage, cddp_error *err)
 {
     if (numel < 0 || (unsigned)dtype >= CDDP_DTYPE_COUNT)
-        return cd_fail(err, CDDP_E_ARG, "allocate: %" PRId64 " elements of dtype %d", numel, (int)dtype);
+        return cd_fail(err, CDDP_E_ARG, "allocate: %" PRId64 " elements of dtype %d", numel,
+                       (int)dtype);
     size_t element = cd_dtype_is_integer(dtype) ? cddp_dtype_bytes(dtype) : 0;
     bool fits = element == 0 || (uint64_t)numel <= (SIZE_MAX - TOKEN_BYTES) / element;
     size_t bytes = fits ? TOKEN_BYTES + element * (size_t)numel : 0;
     unsigned char *block = fits ? cd_cpu_storage_create(cd_device_allocator(device), bytes) : NULL;
     if (block == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "allocate: no memory for %" PRId64 " elements of %s", numel,
-                       cddp_dtype_name(dtype));
+        return cd_fail(err, CDDP_E_NOMEM, "allocate: no memory for %" PRId64 " elements of %s",
+                       numel, cddp_dtype_name(dtype));
     memcpy(block, &(shape_token){numel, (int64_t)bytes}, sizeof(shape_token));
     *storage = block + TOKEN_BYTES;
     return CDDP_OK;
@@ -67,7 +68,8 @@ static cddp_status check_one(const cddp_tensor *t, const char *operation, cddp_e
     return check_inside(t, operation, err);
 }
 
-static cddp_status check_two(const cddp_tensor *dst, const cddp_tensor *src, const char *operation, cddp_error *err)
+static cddp_status check_two(const cddp_tensor *dst, const cddp_tensor *src, const char *operation,
+                             cddp_error *err)
 {
     CD_TRY(cd_view_check_same(dst, src, operation, err));
     CD_TRY(check_inside(dst, operation, err));
@@ -84,7 +86,8 @@ static cddp_tensor as_cpu(const cddp_tensor *t)
 
 static bool is_real(const cddp_tensor *t) { return cd_dtype_is_integer(t->dtype); }
 
-static cddp_status shape_read(const cddp_tensor *src, void *host, size_t host_bytes, cddp_error *err)
+static cddp_status shape_read(const cddp_tensor *src, void *host, size_t host_bytes,
+                              cddp_error *err)
 {
     CD_TRY(check_one(src, "read", err));
     CD_TRY(cd_view_check_host(src, host, host_bytes, "read", err));
@@ -94,7 +97,8 @@ static cddp_status shape_read(const cddp_tensor *src, void *host, size_t host_by
     return CDDP_OK;
 }
 
-static cddp_status shape_write(const cddp_tensor *dst, const void *host, size_t host_bytes, cddp_error *err)
+static cddp_status shape_write(const cddp_tensor *dst, const void *host, size_t host_bytes,
+                               cddp_error *err)
 {
     CD_TRY(check_one(dst, "write", err));
     CD_TRY(cd_view_check_host(dst, host, host_bytes, "write", err));
@@ -102,7 +106,8 @@ static cddp_status shape_write(const cddp_tensor *dst, const void *host, size_t 
     return is_real(dst) ? real.device->write(&real, host, host_bytes, err) : CDDP_OK;
 }
 
-static cddp_status shape_copy(const cddp_tensor *dst, const cddp_tensor *src, cddp_stream *stream, cddp_error *err)
+static cddp_status shape_copy(const cddp_tensor *dst, const cddp_tensor *src, cddp_stream *stream,
+                              cddp_error *err)
 {
     CD_TRY(cd_view_check_pair(dst, src, "copy", err));
     CD_TRY(check_inside(dst, "copy", err));
@@ -119,19 +124,22 @@ static cddp_status shape_copy(const cddp_tensor *dst, const cddp_tensor *src, cd
 
 static cddp_status check_count(int64_t n, const char *operation, cddp_error *err)
 {
-    if (n < 1) return cd_fail(err, CDDP_E_ARG, "%s: n is %" PRId64 ", it must be at least 1", operation, n);
+    if (n < 1)
+        return cd_fail(err, CDDP_E_ARG, "%s: n is %" PRId64 ", it must be at least 1", operation,
+                       n);
     return CDDP_OK;
 }
 
-static cddp_status shape_fill(const cddp_tensor *dst, double value, cddp_stream *stream, cddp_error *err)
+static cddp_status shape_fill(const cddp_tensor *dst, double value, cddp_stream *stream,
+                              cddp_error *err)
 {
     CD_TRY(check_one(dst, "fill", err));
     cddp_tensor real = as_cpu(dst);
     return is_real(dst) ? real.device->fill(&real, value, stream, err) : CDDP_OK;
 }
 
-static cddp_status shape_reduce(cddp_red_op op, const cddp_tensor *dst, const cddp_tensor *src, cddp_stream *stream,
-                                cddp_error *err)
+static cddp_status shape_reduce(cddp_red_op op, const cddp_tensor *dst, const cddp_tensor *src,
+                                cddp_stream *stream, cddp_error *err)
 {
     CD_TRY(check_two(dst, src, "reduce", err));
     cddp_tensor to = as_cpu(dst), from = as_cpu(src);
@@ -139,21 +147,23 @@ static cddp_status shape_reduce(cddp_red_op op, const cddp_tensor *dst, const cd
     bool defined = op == CDDP_RED_SUM || op == CDDP_RED_PRODUCT ||
                    ((op == CDDP_RED_MIN || op == CDDP_RED_MAX) && dst->dtype != CDDP_C64);
     if (!defined)
-        return cd_fail(err, CDDP_E_UNSUPPORTED, "reduce: %s is not defined between two elements of %s",
-                       cddp_red_op_name(op), cddp_dtype_name(dst->dtype));
+        return cd_fail(err, CDDP_E_UNSUPPORTED,
+                       "reduce: %s is not defined between two elements of %s", cddp_red_op_name(op),
+                       cddp_dtype_name(dst->dtype));
     return CDDP_OK;
 }
 
-static cddp_status shape_divide(const cddp_tensor *dst, const cddp_tensor *src, int64_t n, cddp_stream *stream,
-                                cddp_error *err)
+static cddp_status shape_divide(const cddp_tensor *dst, const cddp_tensor *src, int64_t n,
+                                cddp_stream *stream, cddp_error *err)
 {
     CD_TRY(check_two(dst, src, "divide", err));
     cddp_tensor to = as_cpu(dst), from = as_cpu(src);
-    return is_real(dst) ? to.device->divide(&to, &from, n, stream, err) : check_count(n, "divide", err);
+    return is_real(dst) ? to.device->divide(&to, &from, n, stream, err)
+                        : check_count(n, "divide", err);
 }
 
-static cddp_status shape_multiply_reciprocal(const cddp_tensor *dst, const cddp_tensor *src, int64_t n,
-                                             cddp_stream *stream, cddp_error *err)
+static cddp_status shape_multiply_reciprocal(const cddp_tensor *dst, const cddp_tensor *src,
+                                             int64_t n, cddp_stream *stream, cddp_error *err)
 {
     CD_TRY(check_two(dst, src, "multiply_reciprocal", err));
     cddp_tensor to = as_cpu(dst), from = as_cpu(src);
@@ -161,24 +171,24 @@ static cddp_status shape_multiply_reciprocal(const cddp_tensor *dst, const cddp_
     return check_count(n, "multiply_reciprocal", err);
 }
 
-static cddp_status shape_scale(const cddp_tensor *dst, const cddp_tensor *src, double factor, cddp_stream *stream,
-                               cddp_error *err)
+static cddp_status shape_scale(const cddp_tensor *dst, const cddp_tensor *src, double factor,
+                               cddp_stream *stream, cddp_error *err)
 {
     CD_TRY(check_two(dst, src, "scale", err));
     cddp_tensor to = as_cpu(dst), from = as_cpu(src);
     return is_real(dst) ? to.device->scale(&to, &from, factor, stream, err) : CDDP_OK;
 }
 
-static cddp_status shape_axpy(const cddp_tensor *dst, double alpha, const cddp_tensor *x, cddp_stream *stream,
-                              cddp_error *err)
+static cddp_status shape_axpy(const cddp_tensor *dst, double alpha, const cddp_tensor *x,
+                              cddp_stream *stream, cddp_error *err)
 {
     CD_TRY(check_two(dst, x, "axpy", err));
     cddp_tensor to = as_cpu(dst), from = as_cpu(x);
     return is_real(dst) ? to.device->axpy(&to, alpha, &from, stream, err) : CDDP_OK;
 }
 
-static cddp_status shape_matmul(const cddp_tensor *dst, const cddp_matmul *operands, cddp_stream *stream,
-                                cddp_error *err)
+static cddp_status shape_matmul(const cddp_tensor *dst, const cddp_matmul *operands,
+                                cddp_stream *stream, cddp_error *err)
 {
     (void)stream;
     cd_matmul_shape shape;

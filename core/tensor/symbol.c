@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The `symbol` device: checks of operands, numbers in and out, the table.
-** Not here: what operations do to forms (symbol_operation.c), term lists (symbol_form.c), runs (symbol_storage.c),
-** what a reader asks (symbol_query.c). */
+/* The `symbol` device: checks of operands, numbers in and out, the table. Not here: what operations
+** do to forms (symbol_operation.c), term lists (symbol_form.c), runs (symbol_storage.c), what a
+** reader asks (symbol_query.c). */
 #include "core/tensor/symbol_operation.h"
 
 #include "core/base/error.h"
@@ -12,18 +12,20 @@
 #include <inttypes.h>
 #include <string.h>
 
-static cddp_status symbol_allocate(const cddp_device *device, cddp_dtype dtype, int64_t numel, void **storage,
-                                   cddp_error *err)
+static cddp_status symbol_allocate(const cddp_device *device, cddp_dtype dtype, int64_t numel,
+                                   void **storage, cddp_error *err)
 {
     if (numel < 0 || (unsigned)dtype >= CDDP_DTYPE_COUNT)
-        return cd_fail(err, CDDP_E_ARG, "allocate: %" PRId64 " elements of dtype %d", numel, (int)dtype);
+        return cd_fail(err, CDDP_E_ARG, "allocate: %" PRId64 " elements of dtype %d", numel,
+                       (int)dtype);
     cd_symbol_storage *made;
     CD_TRY(cd_symbol_storage_create(cd_device_allocator(device), numel, &made, err));
     *storage = made;
     return CDDP_OK;
 }
 
-static void symbol_release(const cddp_device *device, cddp_dtype dtype, int64_t numel, void *storage)
+static void symbol_release(const cddp_device *device, cddp_dtype dtype, int64_t numel,
+                           void *storage)
 {
     (void)device;
     (void)dtype;
@@ -44,7 +46,8 @@ static cddp_status check_one(const cddp_tensor *t, const char *operation, cddp_e
     return check_inside(t, operation, err);
 }
 
-static cddp_status check_two(const cddp_tensor *dst, const cddp_tensor *src, const char *operation, cddp_error *err)
+static cddp_status check_two(const cddp_tensor *dst, const cddp_tensor *src, const char *operation,
+                             cddp_error *err)
 {
     CD_TRY(cd_view_check_same(dst, src, operation, err));
     CD_TRY(check_inside(dst, operation, err));
@@ -53,19 +56,22 @@ static cddp_status check_two(const cddp_tensor *dst, const cddp_tensor *src, con
 
 /* ---- the table: moving ---- */
 
-static cddp_status symbol_copy(const cddp_tensor *dst, const cddp_tensor *src, cddp_stream *stream, cddp_error *err)
+static cddp_status symbol_copy(const cddp_tensor *dst, const cddp_tensor *src, cddp_stream *stream,
+                               cddp_error *err)
 {
     (void)stream;
     CD_TRY(cd_view_check_pair(dst, src, "copy", err));
     CD_TRY(check_inside(dst, "copy", err));
     CD_TRY(check_inside(src, "copy", err));
     cd_symbol_operation o = {.name = "copy",
-                             .apply = dst->dtype == src->dtype ? cd_symbol_piece_copy : cd_symbol_piece_cast};
+                             .apply = dst->dtype == src->dtype ? cd_symbol_piece_copy
+                                                               : cd_symbol_piece_cast};
     return cd_symbol_operation_run(&o, dst, src, err);
 }
 
 /* The number in one host element. */
-static cddp_status number_of(cddp_dtype dtype, const unsigned char *element, cd_ratio *value, cddp_error *err)
+static cddp_status number_of(cddp_dtype dtype, const unsigned char *element, cd_ratio *value,
+                             cddp_error *err)
 {
     int64_t whole;
     double real;
@@ -75,7 +81,8 @@ static cddp_status number_of(cddp_dtype dtype, const unsigned char *element, cd_
             float parts[2];
             memcpy(parts, element, sizeof parts);
             if (parts[1] != 0)
-                return cd_fail(err, CDDP_E_UNSUPPORTED, "write: %g + %gi is not a ratio", real, (double)parts[1]);
+                return cd_fail(err, CDDP_E_UNSUPPORTED, "write: %g + %gi is not a ratio", real,
+                               (double)parts[1]);
         }
         return cd_ratio_of_double(real, value, err);
     }
@@ -83,14 +90,16 @@ static cddp_status number_of(cddp_dtype dtype, const unsigned char *element, cd_
     return cd_ratio_make(whole, 1, value, err);
 }
 
-static cddp_status collect_numbers(const cddp_tensor *dst, const unsigned char *host, cd_piece_list *list,
-                                   cddp_error *err)
+static cddp_status collect_numbers(const cddp_tensor *dst, const unsigned char *host,
+                                   cd_piece_list *list, cddp_error *err)
 {
     size_t bytes = cddp_dtype_bytes(dst->dtype);
     int64_t numel = cddp_tensor_numel(dst);
     for (int64_t i = 0, same; i < numel; i += same) {
         const unsigned char *element = host + (size_t)i * bytes;
-        for (same = 1; i + same < numel && memcmp(element, element + (size_t)same * bytes, bytes) == 0;) same++;
+        for (same = 1;
+             i + same < numel && memcmp(element, element + (size_t)same * bytes, bytes) == 0;)
+            same++;
         cd_piece piece = {.length = same};
         cd_ratio value;
         CD_TRY(number_of(dst->dtype, element, &value, err));
@@ -100,7 +109,8 @@ static cddp_status collect_numbers(const cddp_tensor *dst, const unsigned char *
     return CDDP_OK;
 }
 
-static cddp_status symbol_write(const cddp_tensor *dst, const void *host, size_t host_bytes, cddp_error *err)
+static cddp_status symbol_write(const cddp_tensor *dst, const void *host, size_t host_bytes,
+                                cddp_error *err)
 {
     CD_TRY(check_one(dst, "write", err));
     CD_TRY(cd_view_check_host(dst, host, host_bytes, "write", err));
@@ -111,14 +121,15 @@ static cddp_status symbol_write(const cddp_tensor *dst, const void *host, size_t
     return status;
 }
 
-static cddp_status read_piece(const cddp_tensor *src, const cd_form_slice *slice, unsigned char *element,
-                              cddp_error *err)
+static cddp_status read_piece(const cddp_tensor *src, const cd_form_slice *slice,
+                              unsigned char *element, cddp_error *err)
 {
     char text[200];
     cd_ratio value;
     cd_terms terms = {(cd_term *)(uintptr_t)slice->items, slice->count};
     if (!cd_terms_is_constant(&terms, &value))
-        return cd_fail(err, CDDP_E_UNSUPPORTED, "read: %s is not a number; device symbol has no values",
+        return cd_fail(err, CDDP_E_UNSUPPORTED,
+                       "read: %s is not a number; device symbol has no values",
                        cd_symbol_terms_print(&terms, text, sizeof text));
     if (cd_dtype_is_integer(src->dtype))
         cd_convert(src->dtype, element, CDDP_I64, &value.numerator, 1);
@@ -128,7 +139,8 @@ static cddp_status read_piece(const cddp_tensor *src, const cd_form_slice *slice
 }
 
 /* Two passes, so that host is written only on success. */
-static cddp_status symbol_read(const cddp_tensor *src, void *host, size_t host_bytes, cddp_error *err)
+static cddp_status symbol_read(const cddp_tensor *src, void *host, size_t host_bytes,
+                               cddp_error *err)
 {
     CD_TRY(check_one(src, "read", err));
     CD_TRY(cd_view_check_host(src, host, host_bytes, "read", err));
@@ -141,13 +153,15 @@ static cddp_status symbol_read(const cddp_tensor *src, void *host, size_t host_b
         for (int64_t length; (length = cd_piece_reader_get(&reader, &slice)) > 0;
              cd_piece_reader_skip(&reader, length)) {
             CD_TRY(read_piece(src, &slice, element, err));
-            for (int64_t i = 0; pass == 1 && i < length; i++, to += bytes) memcpy(to, element, bytes);
+            for (int64_t i = 0; pass == 1 && i < length; i++, to += bytes)
+                memcpy(to, element, bytes);
         }
     }
     return CDDP_OK;
 }
 
-static cddp_status symbol_fill(const cddp_tensor *dst, double value, cddp_stream *stream, cddp_error *err)
+static cddp_status symbol_fill(const cddp_tensor *dst, double value, cddp_stream *stream,
+                               cddp_error *err)
 {
     (void)stream;
     CD_TRY(check_one(dst, "fill", err));
@@ -170,47 +184,58 @@ static cddp_status symbol_fill(const cddp_tensor *dst, double value, cddp_stream
 
 /* ---- the table: arithmetic ---- */
 
-static cddp_status symbol_reduce(cddp_red_op op, const cddp_tensor *dst, const cddp_tensor *src, cddp_stream *stream,
-                                 cddp_error *err)
+static cddp_status symbol_reduce(cddp_red_op op, const cddp_tensor *dst, const cddp_tensor *src,
+                                 cddp_stream *stream, cddp_error *err)
 {
     (void)stream;
     CD_TRY(check_two(dst, src, "reduce", err));
     bool bits = op == CDDP_RED_BAND || op == CDDP_RED_BOR || op == CDDP_RED_BXOR;
-    bool known = bits || op == CDDP_RED_SUM || op == CDDP_RED_PRODUCT || op == CDDP_RED_MIN || op == CDDP_RED_MAX;
+    bool known = bits || op == CDDP_RED_SUM || op == CDDP_RED_PRODUCT || op == CDDP_RED_MIN ||
+                 op == CDDP_RED_MAX;
     if (!known || (bits && !cd_dtype_is_integer(dst->dtype)))
-        return cd_fail(err, CDDP_E_UNSUPPORTED, "reduce: %s is not defined between two elements of %s",
-                       cddp_red_op_name(op), cddp_dtype_name(dst->dtype));
+        return cd_fail(err, CDDP_E_UNSUPPORTED,
+                       "reduce: %s is not defined between two elements of %s", cddp_red_op_name(op),
+                       cddp_dtype_name(dst->dtype));
     cd_symbol_operation o = {.name = "reduce",
-                             .apply = op == CDDP_RED_SUM ? cd_symbol_piece_add : cd_symbol_piece_reduce,
+                             .apply =
+                                 op == CDDP_RED_SUM ? cd_symbol_piece_add : cd_symbol_piece_reduce,
                              .reads_dst = true,
                              .factor = {1, 1},
                              .red_op = op};
     return cd_symbol_operation_run(&o, dst, src, err);
 }
 
-static cddp_status symbol_divide(const cddp_tensor *dst, const cddp_tensor *src, int64_t n, cddp_stream *stream,
-                                 cddp_error *err)
+static cddp_status symbol_divide(const cddp_tensor *dst, const cddp_tensor *src, int64_t n,
+                                 cddp_stream *stream, cddp_error *err)
 {
     (void)stream;
-    if (n < 1) return cd_fail(err, CDDP_E_ARG, "divide: n is %" PRId64 ", it must be at least 1", n);
+    if (n < 1)
+        return cd_fail(err, CDDP_E_ARG, "divide: n is %" PRId64 ", it must be at least 1", n);
     CD_TRY(check_two(dst, src, "divide", err));
-    cd_symbol_operation o = {.name = "divide", .apply = cd_symbol_piece_divide, .factor = {1, n}, .divisor = n};
+    cd_symbol_operation o = {.name = "divide",
+                             .apply = cd_symbol_piece_divide,
+                             .factor = {1, n},
+                             .divisor = n};
     return cd_symbol_operation_run(&o, dst, src, err);
 }
 
 /* Both division forms are the exact 1/n here. */
-static cddp_status symbol_multiply_reciprocal(const cddp_tensor *dst, const cddp_tensor *src, int64_t n,
-                                              cddp_stream *stream, cddp_error *err)
+static cddp_status symbol_multiply_reciprocal(const cddp_tensor *dst, const cddp_tensor *src,
+                                              int64_t n, cddp_stream *stream, cddp_error *err)
 {
     (void)stream;
-    if (n < 1) return cd_fail(err, CDDP_E_ARG, "multiply_reciprocal: n is %" PRId64 ", it must be at least 1", n);
+    if (n < 1)
+        return cd_fail(err, CDDP_E_ARG,
+                       "multiply_reciprocal: n is %" PRId64 ", it must be at least 1", n);
     CD_TRY(check_two(dst, src, "multiply_reciprocal", err));
-    cd_symbol_operation o = {.name = "multiply_reciprocal", .apply = cd_symbol_piece_scale, .factor = {1, n}};
+    cd_symbol_operation o = {.name = "multiply_reciprocal",
+                             .apply = cd_symbol_piece_scale,
+                             .factor = {1, n}};
     return cd_symbol_operation_run(&o, dst, src, err);
 }
 
-static cddp_status symbol_scale(const cddp_tensor *dst, const cddp_tensor *src, double factor, cddp_stream *stream,
-                                cddp_error *err)
+static cddp_status symbol_scale(const cddp_tensor *dst, const cddp_tensor *src, double factor,
+                                cddp_stream *stream, cddp_error *err)
 {
     (void)stream;
     CD_TRY(check_two(dst, src, "scale", err));
@@ -219,8 +244,8 @@ static cddp_status symbol_scale(const cddp_tensor *dst, const cddp_tensor *src, 
     return cd_symbol_operation_run(&o, dst, src, err);
 }
 
-static cddp_status symbol_axpy(const cddp_tensor *dst, double alpha, const cddp_tensor *x, cddp_stream *stream,
-                               cddp_error *err)
+static cddp_status symbol_axpy(const cddp_tensor *dst, double alpha, const cddp_tensor *x,
+                               cddp_stream *stream, cddp_error *err)
 {
     (void)stream;
     CD_TRY(check_two(dst, x, "axpy", err));
@@ -229,13 +254,14 @@ static cddp_status symbol_axpy(const cddp_tensor *dst, double alpha, const cddp_
     return cd_symbol_operation_run(&o, dst, x, err);
 }
 
-static cddp_status symbol_matmul(const cddp_tensor *dst, const cddp_matmul *operands, cddp_stream *stream,
-                                 cddp_error *err)
+static cddp_status symbol_matmul(const cddp_tensor *dst, const cddp_matmul *operands,
+                                 cddp_stream *stream, cddp_error *err)
 {
     (void)stream;
     cd_matmul_shape shape;
     CD_TRY(cd_view_check_matmul(dst, operands, &shape, err));
-    return cd_fail(err, CDDP_E_UNSUPPORTED, "matmul: a product of two forms is not linear; run this on device cpu");
+    return cd_fail(err, CDDP_E_UNSUPPORTED,
+                   "matmul: a product of two forms is not linear; run this on device cpu");
 }
 
 static cddp_status symbol_norm(const cddp_tensor *src, double *norm, cddp_error *err)

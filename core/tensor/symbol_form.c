@@ -24,7 +24,8 @@ static int term_compare(const cd_term *a, const cd_term *b)
     return order != 0 ? order : ORDER(a->element, b->element);
 }
 
-static cddp_status allocate(const cddp_allocator *allocator, size_t count, cd_term **items, cddp_error *err)
+static cddp_status allocate(const cddp_allocator *allocator, size_t count, cd_term **items,
+                            cddp_error *err)
 {
     *items = NULL;
     if (count == 0) return CDDP_OK;
@@ -39,8 +40,8 @@ void cd_terms_fini(const cddp_allocator *allocator, cd_terms *terms)
     *terms = (cd_terms){0};
 }
 
-cddp_status cd_terms_copy(const cddp_allocator *allocator, const cd_form_slice *slice, bool single, cd_terms *copy,
-                          cddp_error *err)
+cddp_status cd_terms_copy(const cddp_allocator *allocator, const cd_form_slice *slice, bool single,
+                          cd_terms *copy, cddp_error *err)
 {
     cd_terms made = {.count = slice->count};
     CD_TRY(allocate(allocator, slice->count, &made.items, err));
@@ -65,7 +66,8 @@ bool cd_terms_can_add(const cd_form_slice *a, const cd_form_slice *b)
 }
 
 /* Gives the unused end of a list back: count says how much memory it has. */
-static cddp_status shrink(const cddp_allocator *allocator, cd_terms *terms, size_t used, cddp_error *err)
+static cddp_status shrink(const cddp_allocator *allocator, cd_terms *terms, size_t used,
+                          cddp_error *err)
 {
     if (used == terms->count) return CDDP_OK;
     cd_terms fitting = {.count = used};
@@ -77,27 +79,30 @@ static cddp_status shrink(const cddp_allocator *allocator, cd_terms *terms, size
 }
 
 /* The merge of two sorted lists. */
-static cddp_status merge(const cd_terms *a, const cd_terms *b, cd_ratio factor, cd_term *out, size_t *used,
-                         cddp_error *err)
+static cddp_status merge(const cd_terms *a, const cd_terms *b, cd_ratio factor, cd_term *out,
+                         size_t *used, cddp_error *err)
 {
     size_t i = 0, j = 0, n = 0;
     while (i < a->count || j < b->count) {
-        int order = i == a->count ? 1 : j == b->count ? -1 : term_compare(&a->items[i], &b->items[j]);
+        int order = i == a->count   ? 1
+                    : j == b->count ? -1
+                                    : term_compare(&a->items[i], &b->items[j]);
         if (order < 0) {
             out[n++] = a->items[i++];
             continue;
         }
         cd_term t = b->items[j++];
         CD_TRY(cd_ratio_multiply(t.coefficient, factor, &t.coefficient, err));
-        if (order == 0) CD_TRY(cd_ratio_add(a->items[i++].coefficient, t.coefficient, &t.coefficient, err));
+        if (order == 0)
+            CD_TRY(cd_ratio_add(a->items[i++].coefficient, t.coefficient, &t.coefficient, err));
         if (t.coefficient.numerator != 0) out[n++] = t;
     }
     *used = n;
     return CDDP_OK;
 }
 
-cddp_status cd_terms_add(const cddp_allocator *allocator, const cd_terms *a, const cd_terms *b, cd_ratio factor,
-                         cd_terms *sum, cddp_error *err)
+cddp_status cd_terms_add(const cddp_allocator *allocator, const cd_terms *a, const cd_terms *b,
+                         cd_ratio factor, cd_terms *sum, cddp_error *err)
 {
     cddp_status status = CDDP_OK;
     cd_terms made = {.count = a->count + b->count};
@@ -112,18 +117,21 @@ out:
     return status;
 }
 
-cddp_status cd_terms_scale(const cddp_allocator *allocator, cd_terms *terms, cd_ratio factor, cddp_error *err)
+cddp_status cd_terms_scale(const cddp_allocator *allocator, cd_terms *terms, cd_ratio factor,
+                           cddp_error *err)
 {
     if (factor.numerator == 0) {
         cd_terms_fini(allocator, terms);
         return CDDP_OK;
     }
     for (size_t i = 0; i < terms->count; i++)
-        CD_TRY(cd_ratio_multiply(terms->items[i].coefficient, factor, &terms->items[i].coefficient, err));
+        CD_TRY(cd_ratio_multiply(terms->items[i].coefficient, factor, &terms->items[i].coefficient,
+                                 err));
     return CDDP_OK;
 }
 
-cddp_status cd_terms_constant(const cddp_allocator *allocator, cd_ratio value, cd_terms *terms, cddp_error *err)
+cddp_status cd_terms_constant(const cddp_allocator *allocator, cd_ratio value, cd_terms *terms,
+                              cddp_error *err)
 {
     cd_term one = {.atom.kind = CD_ATOM_ONE, .coefficient = value};
     cd_form_slice slice = {&one, value.numerator != 0 ? 1 : 0, 0, 1};
@@ -132,7 +140,8 @@ cddp_status cd_terms_constant(const cddp_allocator *allocator, cd_ratio value, c
 
 bool cd_terms_is_constant(const cd_terms *terms, cd_ratio *value)
 {
-    if (terms->count > 1 || (terms->count == 1 && terms->items[0].atom.kind != CD_ATOM_ONE)) return false;
+    if (terms->count > 1 || (terms->count == 1 && terms->items[0].atom.kind != CD_ATOM_ONE))
+        return false;
     *value = terms->count == 1 ? terms->items[0].coefficient : (cd_ratio){0, 1};
     return true;
 }
@@ -146,7 +155,8 @@ cddp_status cd_terms_normalize(const cddp_allocator *allocator, cd_terms *terms,
         size_t at = 0;
         while (at < used && term_compare(&terms->items[at], &t) < 0) at++;
         if (at < used && term_compare(&terms->items[at], &t) == 0) {
-            CD_TRY(cd_ratio_add(terms->items[at].coefficient, t.coefficient, &terms->items[at].coefficient, err));
+            CD_TRY(cd_ratio_add(terms->items[at].coefficient, t.coefficient,
+                                &terms->items[at].coefficient, err));
             continue;
         }
         memmove(&terms->items[at + 1], &terms->items[at], (used - at) * sizeof t);
@@ -179,10 +189,12 @@ bool cd_terms_equal(const cd_terms *a, const cd_terms *b)
     return true;
 }
 
-/* What term i of a advances by when b follows: its own advance, or the distance when a is a single element. */
+/* What term i of a advances by when b follows: its own advance, or the distance when a is a single
+** element. */
 static int64_t advance_of(const cd_piece *a, const cd_piece *b, size_t i)
 {
-    return a->length == 1 ? b->terms.items[i].element - a->terms.items[i].element : a->terms.items[i].advance;
+    return a->length == 1 ? b->terms.items[i].element - a->terms.items[i].element
+                          : a->terms.items[i].advance;
 }
 
 /* Terms of one atom must advance equally, or they could meet later in the run. */

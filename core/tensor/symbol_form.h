@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Term lists: the algebra of linear forms. Inside core/tensor only.
 **
-** A list is normal when its terms are sorted by atom, then element; no two terms name the same atom element;
-** no coefficient is 0. Terms of one atom advance equally (see cd_terms_add), so a list that is normal at its
-** first element is normal at every one.
+** A list is normal when its terms are sorted by atom, then element; no two terms name the same atom
+** element; no coefficient is 0. Terms of one atom advance equally (see cd_terms_add), so a list
+** that is normal at its first element is normal at every one.
 */
 #pragma once
 #include "cddp/alloc.h"
@@ -25,21 +25,25 @@ typedef struct cd_form_slice {
 } cd_form_slice;
 
 /* A copy of the slice as a form of its own. `single`: of one element only, all advances 0. */
-cddp_status cd_terms_copy(const cddp_allocator *allocator, const cd_form_slice *slice, bool single, cd_terms *copy,
-                          cddp_error *err);
+cddp_status cd_terms_copy(const cddp_allocator *allocator, const cd_form_slice *slice, bool single,
+                          cd_terms *copy, cddp_error *err);
 /* sum = a + factor × b. The caller guarantees cd_terms_can_add for more than one element. */
-cddp_status cd_terms_add(const cddp_allocator *allocator, const cd_terms *a, const cd_terms *b, cd_ratio factor,
-                         cd_terms *sum, cddp_error *err);
-/* False when terms of one atom advance differently: they may meet somewhere, so only single elements add. */
+cddp_status cd_terms_add(const cddp_allocator *allocator, const cd_terms *a, const cd_terms *b,
+                         cd_ratio factor, cd_terms *sum, cddp_error *err);
+/* False when terms of one atom advance differently: they may meet somewhere, so only single
+** elements add. */
 bool cd_terms_can_add(const cd_form_slice *a, const cd_form_slice *b);
 /* Multiplies in place. */
-cddp_status cd_terms_scale(const cddp_allocator *allocator, cd_terms *terms, cd_ratio factor, cddp_error *err);
+cddp_status cd_terms_scale(const cddp_allocator *allocator, cd_terms *terms, cd_ratio factor,
+                           cddp_error *err);
 /* A number. */
-cddp_status cd_terms_constant(const cddp_allocator *allocator, cd_ratio value, cd_terms *terms, cddp_error *err);
+cddp_status cd_terms_constant(const cddp_allocator *allocator, cd_ratio value, cd_terms *terms,
+                              cddp_error *err);
 bool cd_terms_is_constant(const cd_terms *terms, cd_ratio *value);
 /* Brings any list of one element into normal form. */
 cddp_status cd_terms_normalize(const cddp_allocator *allocator, cd_terms *terms, cddp_error *err);
-bool cd_terms_equal(const cd_terms *a, const cd_terms *b); /* of one element: advances do not count */
+/* of one element: advances do not count */
+bool cd_terms_equal(const cd_terms *a, const cd_terms *b);
 void cd_terms_fini(const cddp_allocator *allocator, cd_terms *terms);
 
 /* A form over `length` consecutive elements. */

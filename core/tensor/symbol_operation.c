@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Running an operation over pieces, and what each does to one of them. Not here: checks of operands, moving numbers in
-** and out (symbol.c); term lists (symbol_form.c); runs (symbol_storage.c). */
+/* Running an operation over pieces, and what each does to one of them. Not here: checks of
+** operands, moving numbers in and out (symbol.c); term lists (symbol_form.c); runs
+** (symbol_storage.c). */
 #include "core/tensor/symbol_operation.h"
 
 #include "core/base/error.h"
@@ -34,7 +35,8 @@ static bool integer_range(cddp_dtype dtype, int64_t *low, int64_t *high)
 }
 
 /* What an integer tensor may hold: untouched garbage, or whole numbers of its range. */
-static cddp_status check_holds(cddp_dtype dtype, const cd_terms *terms, const char *operation, cddp_error *err)
+static cddp_status check_holds(cddp_dtype dtype, const cd_terms *terms, const char *operation,
+                               cddp_error *err)
 {
     char text[200];
     int64_t low, high;
@@ -42,18 +44,19 @@ static cddp_status check_holds(cddp_dtype dtype, const cd_terms *terms, const ch
     if (!integer_range(dtype, &low, &high)) return CDDP_OK;
     if (terms->count == 1 && terms->items[0].atom.kind == CD_ATOM_GARBAGE) return CDDP_OK;
     if (!cd_terms_is_constant(terms, &value) || value.denominator != 1)
-        return cd_fail(err, CDDP_E_UNSUPPORTED, "%s: %s cannot hold %s", operation, cddp_dtype_name(dtype),
-                       cd_symbol_terms_print(terms, text, sizeof text));
+        return cd_fail(err, CDDP_E_UNSUPPORTED, "%s: %s cannot hold %s", operation,
+                       cddp_dtype_name(dtype), cd_symbol_terms_print(terms, text, sizeof text));
     if (value.numerator < low || value.numerator > high)
-        return cd_fail(err, CDDP_E_LIMIT, "%s: %" PRId64 " does not fit into %s", operation, value.numerator,
-                       cddp_dtype_name(dtype));
+        return cd_fail(err, CDDP_E_LIMIT, "%s: %" PRId64 " does not fit into %s", operation,
+                       value.numerator, cddp_dtype_name(dtype));
     return CDDP_OK;
 }
 
 /* ---- one operation on pieces ---- */
 
-static cddp_status apply_piece(const cd_symbol_operation *o, const cd_form_slice *d, const cd_form_slice *s,
-                               int64_t length, cd_piece *result, cddp_error *err)
+static cddp_status apply_piece(const cd_symbol_operation *o, const cd_form_slice *d,
+                               const cd_form_slice *s, int64_t length, cd_piece *result,
+                               cddp_error *err)
 {
     cddp_status status = CDDP_OK;
     cd_terms dst = {0}, src = {0};
@@ -69,8 +72,8 @@ out:
     return status;
 }
 
-static cddp_status collect(const cd_symbol_operation *o, const cddp_tensor *dst, const cddp_tensor *src,
-                           cd_piece_list *list, cddp_error *err)
+static cddp_status collect(const cd_symbol_operation *o, const cddp_tensor *dst,
+                           const cddp_tensor *src, cd_piece_list *list, cddp_error *err)
 {
     cd_piece_reader from, to;
     cd_form_slice s, d;
@@ -91,8 +94,8 @@ static cddp_status collect(const cd_symbol_operation *o, const cddp_tensor *dst,
     return CDDP_OK;
 }
 
-cddp_status cd_symbol_operation_run(cd_symbol_operation *o, const cddp_tensor *dst, const cddp_tensor *src,
-                                    cddp_error *err)
+cddp_status cd_symbol_operation_run(cd_symbol_operation *o, const cddp_tensor *dst,
+                                    const cddp_tensor *src, cddp_error *err)
 {
     o->allocator = cd_symbol_allocator_of(dst);
     o->src_dtype = src->dtype;
@@ -106,21 +109,22 @@ cddp_status cd_symbol_operation_run(cd_symbol_operation *o, const cddp_tensor *d
 
 /* ---- linear operations ---- */
 
-static cddp_status copy_terms(const cd_symbol_operation *o, const cd_terms *src, cd_terms *result, cddp_error *err)
+static cddp_status copy_terms(const cd_symbol_operation *o, const cd_terms *src, cd_terms *result,
+                              cddp_error *err)
 {
     cd_form_slice whole = {src->items, src->count, 0, 1};
     return cd_terms_copy(o->allocator, &whole, false, result, err);
 }
 
-cddp_status cd_symbol_piece_copy(const cd_symbol_operation *o, const cd_terms *dst, const cd_terms *src,
-                                 cd_terms *result, cddp_error *err)
+cddp_status cd_symbol_piece_copy(const cd_symbol_operation *o, const cd_terms *dst,
+                                 const cd_terms *src, cd_terms *result, cddp_error *err)
 {
     (void)dst;
     return copy_terms(o, src, result, err);
 }
 
-cddp_status cd_symbol_piece_scale(const cd_symbol_operation *o, const cd_terms *dst, const cd_terms *src,
-                                  cd_terms *result, cddp_error *err)
+cddp_status cd_symbol_piece_scale(const cd_symbol_operation *o, const cd_terms *dst,
+                                  const cd_terms *src, cd_terms *result, cddp_error *err)
 {
     (void)dst;
     cd_terms scaled;
@@ -133,17 +137,18 @@ cddp_status cd_symbol_piece_scale(const cd_symbol_operation *o, const cd_terms *
     return status;
 }
 
-cddp_status cd_symbol_piece_divide(const cd_symbol_operation *o, const cd_terms *dst, const cd_terms *src,
-                                   cd_terms *result, cddp_error *err)
+cddp_status cd_symbol_piece_divide(const cd_symbol_operation *o, const cd_terms *dst,
+                                   const cd_terms *src, cd_terms *result, cddp_error *err)
 {
     cd_ratio value;
     if (!cd_dtype_is_integer(o->dst_dtype) || !cd_terms_is_constant(src, &value))
         return cd_symbol_piece_scale(o, dst, src, result, err);
-    return cd_terms_constant(o->allocator, (cd_ratio){value.numerator / o->divisor, 1}, result, err);
+    return cd_terms_constant(o->allocator, (cd_ratio){value.numerator / o->divisor, 1}, result,
+                             err);
 }
 
-cddp_status cd_symbol_piece_add(const cd_symbol_operation *o, const cd_terms *dst, const cd_terms *src,
-                                cd_terms *result, cddp_error *err)
+cddp_status cd_symbol_piece_add(const cd_symbol_operation *o, const cd_terms *dst,
+                                const cd_terms *src, cd_terms *result, cddp_error *err)
 {
     return cd_terms_add(o->allocator, dst, src, o->factor, result, err);
 }
@@ -158,8 +163,8 @@ static cddp_status ratio_less(cd_ratio a, cd_ratio b, bool *less, cddp_error *er
     return CDDP_OK;
 }
 
-static cddp_status reduce_numbers(const cd_symbol_operation *o, cd_ratio a, cd_ratio b, cd_ratio *result,
-                                  cddp_error *err)
+static cddp_status reduce_numbers(const cd_symbol_operation *o, cd_ratio a, cd_ratio b,
+                                  cd_ratio *result, cddp_error *err)
 {
     bool less;
     switch (o->red_op) {
@@ -187,16 +192,18 @@ static cddp_status reduce_numbers(const cd_symbol_operation *o, cd_ratio a, cd_r
     }
 }
 
-cddp_status cd_symbol_piece_reduce(const cd_symbol_operation *o, const cd_terms *dst, const cd_terms *src,
-                                   cd_terms *result, cddp_error *err)
+cddp_status cd_symbol_piece_reduce(const cd_symbol_operation *o, const cd_terms *dst,
+                                   const cd_terms *src, cd_terms *result, cddp_error *err)
 {
     char text[200];
     cd_ratio a, b, value;
     bool numbers = cd_terms_is_constant(dst, &a) && cd_terms_is_constant(src, &b);
     if (!numbers) {
         const cd_terms *culprit = cd_terms_is_constant(dst, &a) ? src : dst;
-        return cd_fail(err, CDDP_E_UNSUPPORTED, "reduce: %s of %s is not linear; run this on device cpu",
-                       cddp_red_op_name(o->red_op), cd_symbol_terms_print(culprit, text, sizeof text));
+        return cd_fail(err, CDDP_E_UNSUPPORTED,
+                       "reduce: %s of %s is not linear; run this on device cpu",
+                       cddp_red_op_name(o->red_op),
+                       cd_symbol_terms_print(culprit, text, sizeof text));
     }
     CD_TRY(reduce_numbers(o, a, b, &value, err));
     return cd_terms_constant(o->allocator, value, result, err);
@@ -211,9 +218,10 @@ static uint32_t precision(cddp_dtype dtype)
     return bits[dtype];
 }
 
-/* A cast is exact by type (f32 → f64), or a whole number that fits is converted; the rest would round. */
-cddp_status cd_symbol_piece_cast(const cd_symbol_operation *o, const cd_terms *dst, const cd_terms *src,
-                                 cd_terms *result, cddp_error *err)
+/* A cast is exact by type (f32 → f64), or a whole number that fits is converted; the rest would
+** round. */
+cddp_status cd_symbol_piece_cast(const cd_symbol_operation *o, const cd_terms *dst,
+                                 const cd_terms *src, cd_terms *result, cddp_error *err)
 {
     (void)dst;
     char text[200];
@@ -224,7 +232,8 @@ cddp_status cd_symbol_piece_cast(const cd_symbol_operation *o, const cd_terms *d
                   precision(o->dst_dtype) > precision(o->src_dtype) &&
                   !(o->src_dtype == CDDP_BF16 && o->dst_dtype == CDDP_F16);
     if (!widens && !(number && (uint64_t)size >> (precision(o->dst_dtype) - 1) <= 1))
-        return cd_fail(err, CDDP_E_UNSUPPORTED, "copy: casting %s from %s to %s may round; run this on device cpu",
+        return cd_fail(err, CDDP_E_UNSUPPORTED,
+                       "copy: casting %s from %s to %s may round; run this on device cpu",
                        cd_symbol_terms_print(src, text, sizeof text), cddp_dtype_name(o->src_dtype),
                        cddp_dtype_name(o->dst_dtype));
     return copy_terms(o, src, result, err);

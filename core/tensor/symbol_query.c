@@ -13,7 +13,8 @@ static cddp_status check(const cddp_tensor *t, const char *operation, cddp_error
 {
     CD_TRY(cd_view_check(t, operation, "tensor", err));
     if (t->device->copy != cddp_device_symbol()->copy)
-        return cd_fail(err, CDDP_E_ARG, "%s: the tensor is on device %s, not symbol", operation, t->device->name);
+        return cd_fail(err, CDDP_E_ARG, "%s: the tensor is on device %s, not symbol", operation,
+                       t->device->name);
     return CDDP_OK;
 }
 
@@ -21,7 +22,8 @@ cddp_status cd_symbol_write_atoms(const cddp_tensor *dst, const cd_atom *atom, c
 {
     CD_TRY(check(dst, "write_atoms", err));
     if (atom->kind == CD_ATOM_ONE || cd_dtype_is_integer(dst->dtype))
-        return cd_fail(err, CDDP_E_ARG, "write_atoms: the number one, or a %s tensor", cddp_dtype_name(dst->dtype));
+        return cd_fail(err, CDDP_E_ARG, "write_atoms: the number one, or a %s tensor",
+                       cddp_dtype_name(dst->dtype));
     cd_piece_list list = {.allocator = cd_symbol_allocator_of(dst)};
     cd_piece piece = {.length = cddp_tensor_numel(dst)};
     if (piece.length == 0) return CDDP_OK;
@@ -34,7 +36,10 @@ cddp_status cd_symbol_write_atoms(const cddp_tensor *dst, const cd_atom *atom, c
     return status;
 }
 
-size_t cd_symbol_run_count(const cddp_tensor *t) { return ((const cd_symbol_storage *)t->storage)->run_count; }
+size_t cd_symbol_run_count(const cddp_tensor *t)
+{
+    return ((const cd_symbol_storage *)t->storage)->run_count;
+}
 
 /* ---- visiting ---- */
 
@@ -43,7 +48,8 @@ static cddp_status collect(const cddp_tensor *src, cd_piece_list *list, cddp_err
     cd_piece_reader reader;
     cd_form_slice slice;
     cd_piece_reader_begin(&reader, src);
-    for (int64_t length; (length = cd_piece_reader_get(&reader, &slice)) > 0; cd_piece_reader_skip(&reader, length)) {
+    for (int64_t length; (length = cd_piece_reader_get(&reader, &slice)) > 0;
+         cd_piece_reader_skip(&reader, length)) {
         cd_piece piece = {.length = length};
         CD_TRY(cd_terms_copy(list->allocator, &slice, length == 1, &piece.terms, err));
         CD_TRY(cd_piece_list_push(list, &piece, err));
@@ -51,7 +57,8 @@ static cddp_status collect(const cddp_tensor *src, cd_piece_list *list, cddp_err
     return CDDP_OK;
 }
 
-cddp_status cd_symbol_visit(const cddp_tensor *src, cd_symbol_visit_fn visit, void *context, cddp_error *err)
+cddp_status cd_symbol_visit(const cddp_tensor *src, cd_symbol_visit_fn visit, void *context,
+                            cddp_error *err)
 {
     CD_TRY(check(src, "visit", err));
     cd_piece_list list = {.allocator = cd_symbol_allocator_of(src)};
@@ -69,14 +76,17 @@ cddp_status cd_symbol_visit(const cddp_tensor *src, cd_symbol_visit_fn visit, vo
 
 /* ---- comparing ---- */
 
-static void keep(cd_symbol_difference *difference, int64_t index, const cd_terms *actual, const cd_terms *expected)
+static void keep(cd_symbol_difference *difference, int64_t index, const cd_terms *actual,
+                 const cd_terms *expected)
 {
     memset(difference, 0, sizeof *difference);
     difference->index = index;
     difference->actual_count = actual->count;
     difference->expected_count = expected->count;
-    for (size_t i = 0; i < actual->count && i < CD_FORM_TERMS_MAX; i++) difference->actual[i] = actual->items[i];
-    for (size_t i = 0; i < expected->count && i < CD_FORM_TERMS_MAX; i++) difference->expected[i] = expected->items[i];
+    for (size_t i = 0; i < actual->count && i < CD_FORM_TERMS_MAX; i++)
+        difference->actual[i] = actual->items[i];
+    for (size_t i = 0; i < expected->count && i < CD_FORM_TERMS_MAX; i++)
+        difference->expected[i] = expected->items[i];
 }
 
 typedef struct comparison {
@@ -86,8 +96,8 @@ typedef struct comparison {
 } comparison;
 
 /* One element on each side. */
-static cddp_status compare_element(comparison *c, const cd_form_slice *actual, const cd_form_slice *expected,
-                                   bool *equal, cddp_error *err)
+static cddp_status compare_element(comparison *c, const cd_form_slice *actual,
+                                   const cd_form_slice *expected, bool *equal, cddp_error *err)
 {
     cddp_status status = CDDP_OK;
     cd_terms a = {0}, e = {0};
@@ -102,8 +112,8 @@ out:
     return status;
 }
 
-/* Equal at the first element and advancing alike: equal everywhere, when `expected` is as it stands in normal
-** order; otherwise every element is looked at. */
+/* Equal at the first element and advancing alike: equal everywhere, when `expected` is as it stands
+** in normal order; otherwise every element is looked at. */
 static bool advance_alike(const cd_form_slice *a, const cd_form_slice *e)
 {
     if (a->count != e->count) return false;
@@ -117,8 +127,8 @@ static bool advance_alike(const cd_form_slice *a, const cd_form_slice *e)
     return true;
 }
 
-static cddp_status compare_pieces(comparison *c, cd_form_slice actual, cd_form_slice expected, int64_t length,
-                                  bool *equal, cddp_error *err)
+static cddp_status compare_pieces(comparison *c, cd_form_slice actual, cd_form_slice expected,
+                                  int64_t length, bool *equal, cddp_error *err)
 {
     int64_t steps = length > 1 && advance_alike(&actual, &expected) ? 1 : length;
     *equal = true;
@@ -133,8 +143,8 @@ static cddp_status compare_pieces(comparison *c, cd_form_slice actual, cd_form_s
     return CDDP_OK;
 }
 
-cddp_status cd_symbol_compare(const cddp_tensor *actual, const cd_form *expected, cd_symbol_difference *difference,
-                              cddp_error *err)
+cddp_status cd_symbol_compare(const cddp_tensor *actual, const cd_form *expected,
+                              cd_symbol_difference *difference, cddp_error *err)
 {
     CD_TRY(check(actual, "compare", err));
     cd_symbol_difference found = {.index = -1};
@@ -228,10 +238,12 @@ static void put_term(text_writer *w, const cd_term *t, int64_t length, const cd_
     put(w, "]");
     if (t->atom.kind == CD_ATOM_GARBAGE) return;
     put(w, " rank %" PRIu32, t->atom.rank);
-    if (t->atom.kind == CD_ATOM_GRADIENT) put(w, " micro %" PRIu32 " step %" PRIu64, t->atom.micro_step, t->atom.step);
+    if (t->atom.kind == CD_ATOM_GRADIENT)
+        put(w, " micro %" PRIu32 " step %" PRIu64, t->atom.micro_step, t->atom.step);
 }
 
-size_t cd_form_print(const cd_form *form, int64_t length, const cd_symbol_names *names, char *text, size_t text_bytes)
+size_t cd_form_print(const cd_form *form, int64_t length, const cd_symbol_names *names, char *text,
+                     size_t text_bytes)
 {
     static const char ellipsis[] = "…";
     text_writer w = {text, text_bytes, 0};

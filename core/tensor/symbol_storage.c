@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Runs: reading them through a view, and replacing what a view covers.
 **
-** A write turns the pieces into patches (position in storage, form), sorts them where strides made positions
-** go back, and builds the next list of runs beside the old one: what is not covered moves over, what is cut is
-** copied. Only when nothing can fail any more are the lists exchanged. Cost: O(runs of the storage + patches). */
+** A write turns the pieces into patches (position in storage, form), sorts them where strides made
+** positions go back, and builds the next list of runs beside the old one: what is not covered moves
+** over, what is cut is copied. Only when nothing can fail any more are the lists exchanged. Cost:
+** O(runs of the storage + patches). */
 #include "core/tensor/symbol_storage.h"
 
 #include "core/base/alloc.h"
@@ -16,16 +17,16 @@
 
 /* ---- life ---- */
 
-static void runs_release(const cddp_allocator *allocator, cd_symbol_run *runs, size_t count, size_t capacity,
-                         bool keep_kept)
+static void runs_release(const cddp_allocator *allocator, cd_symbol_run *runs, size_t count,
+                         size_t capacity, bool keep_kept)
 {
     for (size_t i = 0; i < count; i++)
         if (!keep_kept || !runs[i].is_kept) cd_terms_fini(allocator, &runs[i].piece.terms);
     cd_release(allocator, runs, capacity * sizeof *runs);
 }
 
-cddp_status cd_symbol_storage_create(const cddp_allocator *allocator, int64_t numel, cd_symbol_storage **storage,
-                                     cddp_error *err)
+cddp_status cd_symbol_storage_create(const cddp_allocator *allocator, int64_t numel,
+                                     cd_symbol_storage **storage, cddp_error *err)
 {
     cddp_status status = CDDP_OK;
     const cd_term garbage = {.atom.kind = CD_ATOM_GARBAGE, .advance = 1, .coefficient = {1, 1}};
@@ -52,7 +53,8 @@ out:
 void cd_symbol_storage_destroy(cd_symbol_storage *storage)
 {
     if (storage == NULL) return;
-    runs_release(storage->allocator, storage->runs, storage->run_count, storage->run_capacity, false);
+    runs_release(storage->allocator, storage->runs, storage->run_count, storage->run_capacity,
+                 false);
     cd_release(storage->allocator, storage, sizeof *storage);
 }
 
@@ -74,7 +76,8 @@ void cd_symbol_storage_audit(const cd_symbol_storage *storage)
             CD_ASSERT(run->piece.length > 1 || t->advance == 0);
             if (i == 0) continue;
             int order = cd_atom_compare(&t[-1].atom, &t->atom);
-            CD_ASSERT(order < 0 || (order == 0 && t[-1].element < t->element && t[-1].advance == t->advance));
+            CD_ASSERT(order < 0 ||
+                      (order == 0 && t[-1].element < t->element && t[-1].advance == t->advance));
         }
     }
     CD_ASSERT(at == storage->numel); /* S1 */
@@ -119,7 +122,8 @@ int64_t cd_piece_reader_get(cd_piece_reader *reader, cd_form_slice *slice)
         *s = cd_walk_take(&reader->walk, ahead);
     }
     const cd_symbol_run *run = find_run(reader->storage, s->position);
-    *slice = (cd_form_slice){run->piece.terms.items, run->piece.terms.count, s->position - run->offset, s->stride};
+    *slice = (cd_form_slice){run->piece.terms.items, run->piece.terms.count,
+                             s->position - run->offset, s->stride};
     return covered(run, s);
 }
 
@@ -134,7 +138,8 @@ void cd_piece_reader_skip(cd_piece_reader *reader, int64_t length)
 static cddp_status append(cd_piece_list *list, cd_piece *piece, cddp_error *err)
 {
     void *items = list->items;
-    if (!cd_vec_grow(list->allocator, &items, &list->capacity, list->count + 1, sizeof *list->items)) {
+    if (!cd_vec_grow(list->allocator, &items, &list->capacity, list->count + 1,
+                     sizeof *list->items)) {
         cd_terms_fini(list->allocator, &piece->terms);
         return cd_fail(err, CDDP_E_NOMEM, "symbol: no memory for %zu pieces", list->count + 1);
     }
@@ -190,11 +195,12 @@ static void patch_list_fini(patch_list *patches)
     runs_release(patches->allocator, patches->items, patches->count, patches->capacity, false);
 }
 
-static cddp_status patch_push(patch_list *patches, int64_t position, int64_t length, const cd_form_slice *slice,
-                              cddp_error *err)
+static cddp_status patch_push(patch_list *patches, int64_t position, int64_t length,
+                              const cd_form_slice *slice, cddp_error *err)
 {
     void *items = patches->items;
-    if (!cd_vec_grow(patches->allocator, &items, &patches->capacity, patches->count + 1, sizeof *patches->items))
+    if (!cd_vec_grow(patches->allocator, &items, &patches->capacity, patches->count + 1,
+                     sizeof *patches->items))
         return cd_fail(err, CDDP_E_NOMEM, "symbol: no memory for %zu runs", patches->count + 1);
     patches->items = items;
     cd_symbol_run *run = &patches->items[patches->count];
@@ -204,8 +210,10 @@ static cddp_status patch_push(patch_list *patches, int64_t position, int64_t len
     return CDDP_OK;
 }
 
-/* One stretch of the destination, all of one piece: one patch, or one for each element where a stride parts them. */
-static cddp_status patch_stretch(patch_list *patches, const cd_stretch *s, cd_form_slice slice, cddp_error *err)
+/* One stretch of the destination, all of one piece: one patch, or one for each element where a
+** stride parts them. */
+static cddp_status patch_stretch(patch_list *patches, const cd_stretch *s, cd_form_slice slice,
+                                 cddp_error *err)
 {
     if (s->stride == 1) return patch_push(patches, s->position, s->length, &slice, err);
     for (int64_t i = 0; i < s->length; i++, slice.first++)
@@ -213,8 +221,8 @@ static cddp_status patch_stretch(patch_list *patches, const cd_stretch *s, cd_fo
     return CDDP_OK;
 }
 
-static cddp_status make_patches(const cddp_tensor *dst, const cd_piece_list *pieces, patch_list *patches,
-                                cddp_error *err)
+static cddp_status make_patches(const cddp_tensor *dst, const cd_piece_list *pieces,
+                                patch_list *patches, cddp_error *err)
 {
     cd_walk walk;
     size_t at = 0;
@@ -225,7 +233,9 @@ static cddp_status make_patches(const cddp_tensor *dst, const cd_piece_list *pie
         const cd_piece *piece = &pieces->items[at];
         int64_t left = piece->length - used, length = ahead < left ? ahead : left;
         cd_stretch s = cd_walk_take(&walk, length);
-        CD_TRY(patch_stretch(patches, &s, (cd_form_slice){piece->terms.items, piece->terms.count, used, 1}, err));
+        CD_TRY(patch_stretch(patches, &s,
+                             (cd_form_slice){piece->terms.items, piece->terms.count, used, 1},
+                             err));
         used += length;
         if (used == piece->length) {
             at++;
@@ -249,8 +259,10 @@ static cddp_status sort_patches(patch_list *patches, cddp_error *err)
         if (patches->items[i - 1].offset > patches->items[i].offset) is_sorted = false;
     if (!is_sorted) qsort(patches->items, patches->count, sizeof *patches->items, by_offset);
     for (size_t i = 1; i < patches->count; i++)
-        if (patches->items[i - 1].offset + patches->items[i - 1].piece.length > patches->items[i].offset)
-            return cd_fail(err, CDDP_E_ARG, "symbol: the destination overlaps itself at element %" PRId64,
+        if (patches->items[i - 1].offset + patches->items[i - 1].piece.length >
+            patches->items[i].offset)
+            return cd_fail(err, CDDP_E_ARG,
+                           "symbol: the destination overlaps itself at element %" PRId64,
                            patches->items[i].offset);
     return CDDP_OK;
 }
@@ -279,8 +291,10 @@ static void build(run_builder *builder, cd_symbol_run run, cd_symbol_run *owner,
     builder->runs[builder->count++] = run;
 }
 
-/* What the old run has between two positions: the run itself when whole, else a copy of that part. */
-static cddp_status build_old(run_builder *builder, cd_symbol_run *old, int64_t begin, int64_t end, cddp_error *err)
+/* What the old run has between two positions: the run itself when whole, else a copy of that
+** part. */
+static cddp_status build_old(run_builder *builder, cd_symbol_run *old, int64_t begin, int64_t end,
+                             cddp_error *err)
 {
     if (begin >= end) return CDDP_OK;
     cd_symbol_run part = {.offset = begin, .piece.length = end - begin};
@@ -290,15 +304,18 @@ static cddp_status build_old(run_builder *builder, cd_symbol_run *old, int64_t b
         return CDDP_OK;
     }
     cd_form_slice slice = {old->piece.terms.items, old->piece.terms.count, begin - old->offset, 1};
-    CD_TRY(cd_terms_copy(builder->allocator, &slice, part.piece.length == 1, &part.piece.terms, err));
+    CD_TRY(
+        cd_terms_copy(builder->allocator, &slice, part.piece.length == 1, &part.piece.terms, err));
     cd_symbol_run made = part;
     build(builder, part, &made, false);
-    cd_terms_fini(builder->allocator, &made.piece.terms); /* when it was merged into its neighbour */
+    /* when it was merged into its neighbour */
+    cd_terms_fini(builder->allocator, &made.piece.terms);
     return CDDP_OK;
 }
 
 /* Old runs and patches side by side, in order of position; patches win. */
-static cddp_status build_runs(cd_symbol_storage *storage, patch_list *patches, run_builder *builder, cddp_error *err)
+static cddp_status build_runs(cd_symbol_storage *storage, patch_list *patches, run_builder *builder,
+                              cddp_error *err)
 {
     size_t p = 0;
     int64_t done = 0; /* everything before it is built */
@@ -318,8 +335,8 @@ static cddp_status build_runs(cd_symbol_storage *storage, patch_list *patches, r
     return CDDP_OK;
 }
 
-/* A run that was merged may have got an advance that its terms did not have; the kept ones are old objects, so
-** an advance of a single element is reset where the write is given up. */
+/* A run that was merged may have got an advance that its terms did not have; the kept ones are old
+** objects, so an advance of a single element is reset where the write is given up. */
 static void give_up(cd_symbol_storage *storage, run_builder *builder)
 {
     for (size_t r = 0; r < storage->run_count; r++) {
@@ -331,7 +348,8 @@ static void give_up(cd_symbol_storage *storage, run_builder *builder)
     runs_release(builder->allocator, builder->runs, builder->count, builder->capacity, true);
 }
 
-cddp_status cd_symbol_storage_write(const cddp_tensor *dst, const cd_piece_list *pieces, cddp_error *err)
+cddp_status cd_symbol_storage_write(const cddp_tensor *dst, const cd_piece_list *pieces,
+                                    cddp_error *err)
 {
     cddp_status status = CDDP_OK;
     cd_symbol_storage *storage = dst->storage;
@@ -349,7 +367,8 @@ cddp_status cd_symbol_storage_write(const cddp_tensor *dst, const cd_piece_list 
         give_up(storage, &builder);
         goto out;
     }
-    runs_release(storage->allocator, storage->runs, storage->run_count, storage->run_capacity, true);
+    runs_release(storage->allocator, storage->runs, storage->run_count, storage->run_capacity,
+                 true);
     for (size_t r = 0; r < builder.count; r++) builder.runs[r].is_kept = false;
     storage->runs = builder.runs;
     storage->run_count = builder.count;

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Storage of device `symbol`: runs of forms, read and written through views. Inside core/tensor only.
+/* Storage of device `symbol`: runs of forms, read and written through views. Inside core/tensor
+** only.
 **
 ** Invariants (cd_symbol_storage_audit):
 **   S1  runs are sorted, touch each other, and cover elements 0 … numel - 1 exactly.
-**   S2  every run has normal terms; terms of one atom advance equally; in a run of one element nothing advances.
+**   S2  every run has normal terms; terms of one atom advance equally; in a run of one element
+**       nothing advances.
 */
 #pragma once
 #include "core/tensor/symbol_form.h"
@@ -23,8 +25,8 @@ typedef struct cd_symbol_storage {
 } cd_symbol_storage;
 
 /* One run of garbage. */
-cddp_status cd_symbol_storage_create(const cddp_allocator *allocator, int64_t numel, cd_symbol_storage **storage,
-                                     cddp_error *err);
+cddp_status cd_symbol_storage_create(const cddp_allocator *allocator, int64_t numel,
+                                     cd_symbol_storage **storage, cddp_error *err);
 void cd_symbol_storage_destroy(cd_symbol_storage *storage); /* accepts NULL */
 void cd_symbol_storage_audit(const cd_symbol_storage *storage);
 const cddp_allocator *cd_symbol_allocator_of(const cddp_tensor *t);
@@ -36,7 +38,8 @@ typedef struct cd_piece_reader {
     cd_stretch stretch; /* what is left of the current one */
 } cd_piece_reader;
 void cd_piece_reader_begin(cd_piece_reader *reader, const cddp_tensor *view);
-/* Elements that the current piece still has; 0 at the end. The slice starts at the current element. */
+/* Elements that the current piece still has; 0 at the end. The slice starts at the current
+** element. */
 int64_t cd_piece_reader_get(cd_piece_reader *reader, cd_form_slice *slice);
 void cd_piece_reader_skip(cd_piece_reader *reader, int64_t length);
 
@@ -50,5 +53,7 @@ typedef struct cd_piece_list {
 cddp_status cd_piece_list_push(cd_piece_list *list, cd_piece *piece, cddp_error *err);
 void cd_piece_list_fini(cd_piece_list *list);
 
-/* Writes pieces, as many elements as the view has, into the storage behind it: all of them or none. */
-cddp_status cd_symbol_storage_write(const cddp_tensor *dst, const cd_piece_list *pieces, cddp_error *err);
+/* Writes pieces, as many elements as the view has, into the storage behind it: all of them or
+** none. */
+cddp_status cd_symbol_storage_write(const cddp_tensor *dst, const cd_piece_list *pieces,
+                                    cddp_error *err);

@@ -24,7 +24,8 @@ bool cddp_tensor_is_contiguous(const cddp_tensor *t)
 
 bool cddp_tensor_is_dense(const cddp_tensor *t)
 {
-    /* Dimensions are taken from the innermost stride outwards; each must continue where the last one ended. */
+    /* Dimensions are taken from the innermost stride outwards; each must continue where the last
+    ** one ended. */
     bool taken[CDDP_DIMS_MAX] = {false};
     int64_t expected = 1;
     if (cddp_tensor_numel(t) == 0) return true;
@@ -39,11 +40,15 @@ bool cddp_tensor_is_dense(const cddp_tensor *t)
     return true;
 }
 
-cddp_tensor cddp_tensor_of(const cddp_device *device, void *storage, int64_t offset, cddp_dtype dtype,
-                           const int64_t *sizes, uint32_t dim_count)
+cddp_tensor cddp_tensor_of(const cddp_device *device, void *storage, int64_t offset,
+                           cddp_dtype dtype, const int64_t *sizes, uint32_t dim_count)
 {
     CD_ASSERT(dim_count <= CDDP_DIMS_MAX);
-    cddp_tensor t = {.device = device, .storage = storage, .offset = offset, .dtype = dtype, .dim_count = dim_count};
+    cddp_tensor t = {.device = device,
+                     .storage = storage,
+                     .offset = offset,
+                     .dtype = dtype,
+                     .dim_count = dim_count};
     int64_t stride = 1;
     for (uint32_t i = dim_count; i-- > 0;) {
         t.sizes[i] = sizes[i];

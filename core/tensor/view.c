@@ -9,32 +9,39 @@
 #include <stdio.h>
 #include <string.h>
 
-bool cd_dtype_is_integer(cddp_dtype dtype) { return dtype == CDDP_I64 || dtype == CDDP_I32 || dtype == CDDP_U8; }
+bool cd_dtype_is_integer(cddp_dtype dtype)
+{
+    return dtype == CDDP_I64 || dtype == CDDP_I32 || dtype == CDDP_U8;
+}
 
 /* "f32 (2, 3)", for messages. */
 static const char *describe(const cddp_tensor *t, char *text, size_t text_bytes)
 {
     size_t used = (size_t)snprintf(text, text_bytes, "%s (", cddp_dtype_name(t->dtype));
     for (uint32_t i = 0; i < t->dim_count && used < text_bytes; i++)
-        used += (size_t)snprintf(text + used, text_bytes - used, "%s%" PRId64, i > 0 ? ", " : "", t->sizes[i]);
+        used += (size_t)snprintf(text + used, text_bytes - used, "%s%" PRId64, i > 0 ? ", " : "",
+                                 t->sizes[i]);
     if (used < text_bytes) snprintf(text + used, text_bytes - used, ")");
     return text;
 }
 
-cddp_status cd_view_check(const cddp_tensor *t, const char *operation, const char *operand, cddp_error *err)
+cddp_status cd_view_check(const cddp_tensor *t, const char *operation, const char *operand,
+                          cddp_error *err)
 {
     if (t == NULL || t->device == NULL)
         return cd_fail(err, CDDP_E_ARG, "%s: the %s is an undefined tensor", operation, operand);
     const cddp_device *device = t->device;
     if ((unsigned)t->dtype >= CDDP_DTYPE_COUNT || (device->dtypes & CDDP_DTYPE_BIT(t->dtype)) == 0)
-        return cd_fail(err, CDDP_E_UNSUPPORTED, "%s: device %s cannot hold the %s's dtype %s (number %d)", operation,
+        return cd_fail(err, CDDP_E_UNSUPPORTED,
+                       "%s: device %s cannot hold the %s's dtype %s (number %d)", operation,
                        device->name, operand, cddp_dtype_name(t->dtype), (int)t->dtype);
     if (t->dim_count > CDDP_DIMS_MAX)
-        return cd_fail(err, CDDP_E_ARG, "%s: the %s has %u dimensions, at most %d are possible", operation, operand,
-                       t->dim_count, CDDP_DIMS_MAX);
+        return cd_fail(err, CDDP_E_ARG, "%s: the %s has %u dimensions, at most %d are possible",
+                       operation, operand, t->dim_count, CDDP_DIMS_MAX);
     for (uint32_t i = 0; i < t->dim_count; i++)
         if (t->sizes[i] < 0)
-            return cd_fail(err, CDDP_E_ARG, "%s: size %u of the %s is %" PRId64, operation, i, operand, t->sizes[i]);
+            return cd_fail(err, CDDP_E_ARG, "%s: size %u of the %s is %" PRId64, operation, i,
+                           operand, t->sizes[i]);
     if (t->storage == NULL || t->offset < 0)
         return cd_fail(err, CDDP_E_ARG, "%s: the %s has %s", operation, operand,
                        t->storage == NULL ? "no storage" : "a negative offset");
@@ -49,7 +56,8 @@ static bool sizes_equal(const cddp_tensor *a, const cddp_tensor *b)
     return true;
 }
 
-cddp_status cd_view_check_pair(const cddp_tensor *dst, const cddp_tensor *src, const char *operation, cddp_error *err)
+cddp_status cd_view_check_pair(const cddp_tensor *dst, const cddp_tensor *src,
+                               const char *operation, cddp_error *err)
 {
     char a[96], b[96];
     CD_TRY(cd_view_check(dst, operation, "destination", err));
@@ -67,17 +75,19 @@ cddp_status cd_view_check_pair(const cddp_tensor *dst, const cddp_tensor *src, c
     return CDDP_OK;
 }
 
-cddp_status cd_view_check_same(const cddp_tensor *dst, const cddp_tensor *src, const char *operation, cddp_error *err)
+cddp_status cd_view_check_same(const cddp_tensor *dst, const cddp_tensor *src,
+                               const char *operation, cddp_error *err)
 {
     CD_TRY(cd_view_check_pair(dst, src, operation, err));
     if (dst->dtype != src->dtype)
-        return cd_fail(err, CDDP_E_ARG, "%s: the destination is %s and the source %s; cast with copy first", operation,
-                       cddp_dtype_name(dst->dtype), cddp_dtype_name(src->dtype));
+        return cd_fail(err, CDDP_E_ARG,
+                       "%s: the destination is %s and the source %s; cast with copy first",
+                       operation, cddp_dtype_name(dst->dtype), cddp_dtype_name(src->dtype));
     return CDDP_OK;
 }
 
-cddp_status cd_view_check_matmul(const cddp_tensor *dst, const cddp_matmul *operands, cd_matmul_shape *shape,
-                                 cddp_error *err)
+cddp_status cd_view_check_matmul(const cddp_tensor *dst, const cddp_matmul *operands,
+                                 cd_matmul_shape *shape, cddp_error *err)
 {
     char text[3][96];
     const cddp_tensor *a = operands->a, *b = operands->b;
@@ -85,11 +95,13 @@ cddp_status cd_view_check_matmul(const cddp_tensor *dst, const cddp_matmul *oper
     CD_TRY(cd_view_check(a, "matmul", "left operand", err));
     CD_TRY(cd_view_check(b, "matmul", "right operand", err));
     if (a->device->copy != dst->device->copy || b->device->copy != dst->device->copy)
-        return cd_fail(err, CDDP_E_ARG, "matmul: operands are on devices %s and %s, the destination on %s",
+        return cd_fail(err, CDDP_E_ARG,
+                       "matmul: operands are on devices %s and %s, the destination on %s",
                        a->device->name, b->device->name, dst->device->name);
     if (dst->dim_count != 2 || a->dim_count != 2 || b->dim_count != 2)
-        return cd_fail(err, CDDP_E_ARG, "matmul: %s × %s = %s are not all two-dimensional", describe(a, text[0], 96),
-                       describe(b, text[1], 96), describe(dst, text[2], 96));
+        return cd_fail(err, CDDP_E_ARG, "matmul: %s × %s = %s are not all two-dimensional",
+                       describe(a, text[0], 96), describe(b, text[1], 96),
+                       describe(dst, text[2], 96));
     uint32_t ar = operands->a_transposed ? 1 : 0, br = operands->b_transposed ? 1 : 0;
     cd_matmul_shape s = {.m = a->sizes[ar],
                          .k = a->sizes[1 - ar],
@@ -102,29 +114,33 @@ cddp_status cd_view_check_matmul(const cddp_tensor *dst, const cddp_matmul *oper
                          .dst_col = dst->strides[1]};
     bool fits = b->sizes[br] == s.k && dst->sizes[0] == s.m && dst->sizes[1] == s.n;
     if (!fits || a->dtype != dst->dtype || b->dtype != dst->dtype)
-        return cd_fail(err, CDDP_E_ARG, "matmul: %s%s × %s%s does not give %s", describe(a, text[0], 96),
-                       operands->a_transposed ? " transposed" : "", describe(b, text[1], 96),
-                       operands->b_transposed ? " transposed" : "", describe(dst, text[2], 96));
+        return cd_fail(err, CDDP_E_ARG, "matmul: %s%s × %s%s does not give %s",
+                       describe(a, text[0], 96), operands->a_transposed ? " transposed" : "",
+                       describe(b, text[1], 96), operands->b_transposed ? " transposed" : "",
+                       describe(dst, text[2], 96));
     if (!cddp_dtype_is_float(dst->dtype))
-        return cd_fail(err, CDDP_E_UNSUPPORTED, "matmul: no product of %s matrices", cddp_dtype_name(dst->dtype));
+        return cd_fail(err, CDDP_E_UNSUPPORTED, "matmul: no product of %s matrices",
+                       cddp_dtype_name(dst->dtype));
     *shape = s;
     return CDDP_OK;
 }
 
-cddp_status cd_view_check_host(const cddp_tensor *t, const void *host, size_t host_bytes, const char *operation,
-                               cddp_error *err)
+cddp_status cd_view_check_host(const cddp_tensor *t, const void *host, size_t host_bytes,
+                               const char *operation, cddp_error *err)
 {
     CD_TRY(cd_view_check(t, operation, "tensor", err));
     size_t bytes = (size_t)cddp_tensor_numel(t) * cddp_dtype_bytes(t->dtype);
     if (bytes != host_bytes)
-        return cd_fail(err, CDDP_E_ARG, "%s: the tensor holds %zu bytes and the host buffer %zu", operation, bytes,
-                       host_bytes);
-    if (host == NULL && bytes > 0) return cd_fail(err, CDDP_E_ARG, "%s: the host buffer is NULL", operation);
+        return cd_fail(err, CDDP_E_ARG, "%s: the tensor holds %zu bytes and the host buffer %zu",
+                       operation, bytes, host_bytes);
+    if (host == NULL && bytes > 0)
+        return cd_fail(err, CDDP_E_ARG, "%s: the host buffer is NULL", operation);
     return CDDP_OK;
 }
 
-cddp_status cd_view_copy_each(const cddp_device *device, const cddp_copy_pair *pairs, size_t pair_count, cddp_copy_scale scale,
-                              int64_t n, cddp_stream *stream, cddp_error *err)
+cddp_status cd_view_copy_each(const cddp_device *device, const cddp_copy_pair *pairs,
+                              size_t pair_count, cddp_copy_scale scale, int64_t n,
+                              cddp_stream *stream, cddp_error *err)
 {
     for (size_t i = 0; i < pair_count; i++) {
         const cddp_tensor *dst = &pairs[i].dst, *src = &pairs[i].src;
@@ -138,7 +154,8 @@ cddp_status cd_view_copy_each(const cddp_device *device, const cddp_copy_pair *p
     return CDDP_OK;
 }
 
-cddp_status cd_view_check_inside(const cddp_tensor *t, int64_t storage_numel, const char *operation, cddp_error *err)
+cddp_status cd_view_check_inside(const cddp_tensor *t, int64_t storage_numel, const char *operation,
+                                 cddp_error *err)
 {
     int64_t first = t->offset, last = t->offset;
     for (uint32_t i = 0; i < t->dim_count; i++) {
@@ -150,7 +167,9 @@ cddp_status cd_view_check_inside(const cddp_tensor *t, int64_t storage_numel, co
             first += extent;
     }
     if (first < 0 || last >= storage_numel)
-        return cd_fail(err, CDDP_E_ARG, "%s: a view covers elements %" PRId64 "…%" PRId64 " of a storage of %" PRId64,
+        return cd_fail(err, CDDP_E_ARG,
+                       "%s: a view covers elements %" PRId64 "…%" PRId64
+                       " of a storage of %" PRId64,
                        operation, first, last, storage_numel);
     return CDDP_OK;
 }
@@ -160,7 +179,8 @@ void cd_walk_begin(cd_walk *walk, const cddp_tensor *t)
     memset(walk, 0, sizeof *walk);
     walk->position = t->offset;
     walk->left = cddp_tensor_numel(t);
-    /* Dimensions from the outermost inwards; one that continues its outer neighbour is merged into it. */
+    /* Dimensions from the outermost inwards; one that continues its outer neighbour is merged into
+    ** it. */
     for (uint32_t i = 0; i < t->dim_count; i++) {
         if (t->sizes[i] == 1) continue;
         uint32_t n = walk->dim_count;

@@ -1,20 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Checking views, and walking through their elements in logical order whatever their strides.
 **
-** Every device implements its operations over these walks, so that all of them agree on what "logical
-** order" and "as many elements" mean.
+** Every device implements its operations over these walks, so that all of them agree on what
+** "logical order" and "as many elements" mean.
 ** Errors     the checks name the operation and the operand that was wrong.
 */
 #pragma once
 #include "cddp/device.h"
 
-/* Defined, dimensions and sizes in range, dtype known and held by the device. `operation` names the caller. */
-cddp_status cd_view_check(const cddp_tensor *t, const char *operation, const char *operand, cddp_error *err);
-/* Both checked, on the same kind of device, and with the same sizes; or as many elements where one of the two
-** is one-dimensional (a flat bucket slice). */
-cddp_status cd_view_check_pair(const cddp_tensor *dst, const cddp_tensor *src, const char *operation, cddp_error *err);
+/* Defined, dimensions and sizes in range, dtype known and held by the device. `operation` names the
+** caller. */
+cddp_status cd_view_check(const cddp_tensor *t, const char *operation, const char *operand,
+                          cddp_error *err);
+/* Both checked, on the same kind of device, and with the same sizes; or as many elements where one
+** of the two is one-dimensional (a flat bucket slice). */
+cddp_status cd_view_check_pair(const cddp_tensor *dst, const cddp_tensor *src,
+                               const char *operation, cddp_error *err);
 /* The pair above, and equal dtypes. */
-cddp_status cd_view_check_same(const cddp_tensor *dst, const cddp_tensor *src, const char *operation, cddp_error *err);
+cddp_status cd_view_check_same(const cddp_tensor *dst, const cddp_tensor *src,
+                               const char *operation, cddp_error *err);
 /* Operands of a product agree: (m, k) × (k, n) = (m, n), one floating dtype. */
 typedef struct cd_matmul_shape {
     int64_t m, n, k;
@@ -22,18 +26,22 @@ typedef struct cd_matmul_shape {
     int64_t b_k, b_col; /* element strides of b */
     int64_t dst_row, dst_col;
 } cd_matmul_shape;
-cddp_status cd_view_check_matmul(const cddp_tensor *dst, const cddp_matmul *operands, cd_matmul_shape *shape,
-                                 cddp_error *err);
+cddp_status cd_view_check_matmul(const cddp_tensor *dst, const cddp_matmul *operands,
+                                 cd_matmul_shape *shape, cddp_error *err);
 /* host_bytes is exactly what the view holds. */
-cddp_status cd_view_check_host(const cddp_tensor *t, const void *host, size_t host_bytes, const char *operation,
-                               cddp_error *err);
-/* Every element lies within a storage of so many elements; for devices that know (cpu leaves it to sanitizers). */
-cddp_status cd_view_check_inside(const cddp_tensor *t, int64_t storage_numel, const char *operation, cddp_error *err);
+cddp_status cd_view_check_host(const cddp_tensor *t, const void *host, size_t host_bytes,
+                               const char *operation, cddp_error *err);
+/* Every element lies within a storage of so many elements; for devices that know (cpu leaves it to
+** sanitizers). */
+cddp_status cd_view_check_inside(const cddp_tensor *t, int64_t storage_numel, const char *operation,
+                                 cddp_error *err);
 bool cd_dtype_is_integer(cddp_dtype dtype);
 
-/* copy_many as copies of one pair after the other, by the device's own operations: for devices that gain nothing from more. */
-cddp_status cd_view_copy_each(const cddp_device *device, const cddp_copy_pair *pairs, size_t pair_count, cddp_copy_scale scale,
-                              int64_t n, cddp_stream *stream, cddp_error *err);
+/* copy_many as copies of one pair after the other, by the device's own operations: for devices that
+** gain nothing from more. */
+cddp_status cd_view_copy_each(const cddp_device *device, const cddp_copy_pair *pairs,
+                              size_t pair_count, cddp_copy_scale scale, int64_t n,
+                              cddp_stream *stream, cddp_error *err);
 
 /* A stretch of elements whose positions in storage form an arithmetic sequence. */
 typedef struct cd_stretch {
@@ -42,8 +50,8 @@ typedef struct cd_stretch {
     int64_t length;
 } cd_stretch;
 
-/* Walks a view in logical order. Dimensions that continue each other are merged first, so a contiguous view
-** is one stretch. */
+/* Walks a view in logical order. Dimensions that continue each other are merged first, so a
+** contiguous view is one stretch. */
 typedef struct cd_walk {
     uint32_t dim_count;
     int64_t sizes[CDDP_DIMS_MAX];
@@ -59,6 +67,6 @@ int64_t cd_walk_ahead(const cd_walk *walk);
 /* Hands out the next `length` ≤ cd_walk_ahead elements. */
 cd_stretch cd_walk_take(cd_walk *walk, int64_t length);
 
-/* True when both views put the same logical element at the same distance from their first one and have no
-** gaps: an element-wise operation may then run through memory in one go. */
+/* True when both views put the same logical element at the same distance from their first one and
+** have no gaps: an element-wise operation may then run through memory in one go. */
 bool cd_view_is_parallel(const cddp_tensor *a, const cddp_tensor *b);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The numbers in the `compare` event's fields link and shape: what the oracle writes and the checks read. */
+/* The numbers in the `compare` event's fields link and shape: what the oracle writes and the checks
+** read. */
 #pragma once
 
 /* What is being compared; docs/oracle.md derives the bound of each. */

@@ -11,7 +11,7 @@
 
 static const cddp_event_info infos[CDDP_EV_COUNT] = {
 #define CDDP_FIELD(type, name, doc) {#name, CDDP_FIELD_##type, doc},
-#define CDDP_EVENT(name, doc, fields)                                                              \
+#define CDDP_EVENT(name, doc, fields) \
     [CDDP_EV_##name] = {#name, doc, sizeof(cddp_event_##name) / sizeof(int64_t), {fields}},
 #include "cddp/events.def"
 #undef CDDP_EVENT
@@ -19,13 +19,14 @@ static const cddp_event_info infos[CDDP_EV_COUNT] = {
 };
 
 const uint8_t cd_event_field_counts[CDDP_EV_COUNT] = {
-#define CDDP_EVENT(name, doc, fields) [CDDP_EV_##name] = sizeof(cddp_event_##name) / sizeof(int64_t),
+#define CDDP_EVENT(name, doc, fields) \
+    [CDDP_EV_##name] = sizeof(cddp_event_##name) / sizeof(int64_t),
 #include "cddp/events.def"
 #undef CDDP_EVENT
 };
 
-#define CDDP_EVENT(name, doc, fields)                                                              \
-    _Static_assert(sizeof(cddp_event_##name) <= CDDP_EVENT_FIELDS * sizeof(int64_t),               \
+#define CDDP_EVENT(name, doc, fields)                                                \
+    _Static_assert(sizeof(cddp_event_##name) <= CDDP_EVENT_FIELDS * sizeof(int64_t), \
                    "event " #name " has too many fields");
 #include "cddp/events.def"
 #undef CDDP_EVENT
@@ -44,8 +45,10 @@ int32_t cd_event_find(const char *name)
 
 static int print_field(char *text, size_t bytes, const cddp_field_info *info, int64_t value)
 {
-    bool is_name = info->type == CDDP_FIELD_dtype || info->type == CDDP_FIELD_op || info->type == CDDP_FIELD_redop;
-    if (is_name && value < 0) return snprintf(text, bytes, " %s=-", info->name); /* the operation has none */
+    bool is_name = info->type == CDDP_FIELD_dtype || info->type == CDDP_FIELD_op ||
+                   info->type == CDDP_FIELD_redop;
+    /* the operation has none */
+    if (is_name && value < 0) return snprintf(text, bytes, " %s=-", info->name);
     switch (info->type) {
     case CDDP_FIELD_digest:
         return snprintf(text, bytes, " %s=%016" PRIx64, info->name, (uint64_t)value);
@@ -55,7 +58,8 @@ static int print_field(char *text, size_t bytes, const cddp_field_info *info, in
         return snprintf(text, bytes, " %s=%.17g", info->name, f);
     }
     case CDDP_FIELD_status:
-        return snprintf(text, bytes, " %s=\"%s\"", info->name, cddp_status_text((cddp_status)value));
+        return snprintf(text, bytes, " %s=\"%s\"", info->name,
+                        cddp_status_text((cddp_status)value));
     case CDDP_FIELD_dtype:
         return snprintf(text, bytes, " %s=%s", info->name, cddp_dtype_name((cddp_dtype)value));
     case CDDP_FIELD_op:
@@ -79,14 +83,18 @@ static int print_field(char *text, size_t bytes, const cddp_field_info *info, in
 size_t cd_event_print(const cddp_event *event, char *text, size_t text_bytes)
 {
     const cddp_event_info *info = cddp_event_describe(event->kind);
-    if (info == NULL) return (size_t)snprintf(text, text_bytes, "unknown event %u", (unsigned)event->kind);
+    if (info == NULL)
+        return (size_t)snprintf(text, text_bytes, "unknown event %u", (unsigned)event->kind);
     size_t used = 0;
-    int n = event->rank == UINT32_MAX ? snprintf(text, text_bytes, "world step %u %s", event->step, info->name)
-                                      : snprintf(text, text_bytes, "rank %u step %u %s", event->rank, event->step, info->name);
+    int n = event->rank == UINT32_MAX
+                ? snprintf(text, text_bytes, "world step %u %s", event->step, info->name)
+                : snprintf(text, text_bytes, "rank %u step %u %s", event->rank, event->step,
+                           info->name);
     used += (size_t)n;
     for (uint32_t i = 0; i < info->field_count; i++) {
         size_t at = used < text_bytes ? used : text_bytes;
-        used += (size_t)print_field(text + at, text_bytes - at, &info->fields[i], event->as.field[i]);
+        used +=
+            (size_t)print_field(text + at, text_bytes - at, &info->fields[i], event->as.field[i]);
     }
     if (event->text != NULL) {
         size_t at = used < text_bytes ? used : text_bytes;

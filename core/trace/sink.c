@@ -25,7 +25,8 @@ static cddp_status fanout_flush(void *self, cddp_error *err)
 
 void cd_fanout_sink_init(cd_fanout_sink *fanout)
 {
-    *fanout = (cd_fanout_sink){.sink = {sizeof(cddp_trace_sink), CDDP_TRACE_ABI, fanout, fanout_event, fanout_flush}};
+    *fanout = (cd_fanout_sink){
+        .sink = {sizeof(cddp_trace_sink), CDDP_TRACE_ABI, fanout, fanout_event, fanout_flush}};
 }
 
 void cd_fanout_sink_add(cd_fanout_sink *fanout, const cddp_trace_sink *target)
@@ -37,12 +38,16 @@ void cd_fanout_sink_add(cd_fanout_sink *fanout, const cddp_trace_sink *target)
 static bool memory_store(cd_memory_sink *m, const cddp_event *event)
 {
     const cddp_allocator *a = m->allocator;
-    if (!cd_vec_grow(a, (void **)&m->events, &m->capacity, m->count + 1, sizeof *m->events)) return false;
-    if (!cd_vec_grow(a, (void **)&m->text_offsets, &m->offsets_capacity, m->count + 1, sizeof *m->text_offsets)) return false;
+    if (!cd_vec_grow(a, (void **)&m->events, &m->capacity, m->count + 1, sizeof *m->events))
+        return false;
+    if (!cd_vec_grow(a, (void **)&m->text_offsets, &m->offsets_capacity, m->count + 1,
+                     sizeof *m->text_offsets))
+        return false;
     size_t offset = 0;
     if (event->text != NULL) {
         size_t bytes = strlen(event->text) + 1;
-        if (!cd_vec_grow(a, (void **)&m->texts, &m->texts_capacity, m->texts_used + bytes, 1)) return false;
+        if (!cd_vec_grow(a, (void **)&m->texts, &m->texts_capacity, m->texts_used + bytes, 1))
+            return false;
         memcpy(m->texts + m->texts_used, event->text, bytes);
         offset = m->texts_used + 1;
         m->texts_used += bytes;
@@ -62,20 +67,23 @@ static void memory_event(void *self, const cddp_event *event)
 static cddp_status memory_flush(void *self, cddp_error *err)
 {
     const cd_memory_sink *m = self;
-    if (m->failed) return cd_fail(err, CDDP_E_NOMEM, "no memory for the trace after %zu events", m->count);
+    if (m->failed)
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for the trace after %zu events", m->count);
     return CDDP_OK;
 }
 
 void cd_memory_sink_init(cd_memory_sink *memory, const cddp_allocator *allocator)
 {
-    *memory = (cd_memory_sink){.sink = {sizeof(cddp_trace_sink), CDDP_TRACE_ABI, memory, memory_event, memory_flush},
+    *memory = (cd_memory_sink){.sink = {sizeof(cddp_trace_sink), CDDP_TRACE_ABI, memory,
+                                        memory_event, memory_flush},
                                .allocator = allocator};
 }
 
 void cd_memory_sink_fini(cd_memory_sink *memory)
 {
     cd_release(memory->allocator, memory->events, memory->capacity * sizeof *memory->events);
-    cd_release(memory->allocator, memory->text_offsets, memory->offsets_capacity * sizeof *memory->text_offsets);
+    cd_release(memory->allocator, memory->text_offsets,
+               memory->offsets_capacity * sizeof *memory->text_offsets);
     cd_release(memory->allocator, memory->texts, memory->texts_capacity);
     cd_memory_sink_init(memory, memory->allocator);
 }
@@ -91,7 +99,8 @@ cddp_event cd_memory_sink_get(const cd_memory_sink *memory, size_t index)
 {
     CD_ASSERT(index < memory->count);
     cddp_event event = memory->events[index];
-    if (memory->text_offsets[index] != 0) event.text = memory->texts + memory->text_offsets[index] - 1;
+    if (memory->text_offsets[index] != 0)
+        event.text = memory->texts + memory->text_offsets[index] - 1;
     return event;
 }
 
@@ -104,6 +113,7 @@ static void digest_event(void *self, const cddp_event *event)
 
 void cd_digest_sink_init(cd_digest_sink *digest, bool timeless)
 {
-    *digest = (cd_digest_sink){.sink = {sizeof(cddp_trace_sink), CDDP_TRACE_ABI, digest, digest_event, NULL},
+    *digest = (cd_digest_sink){.sink = {sizeof(cddp_trace_sink), CDDP_TRACE_ABI, digest,
+                                        digest_event, NULL},
                                .timeless = timeless};
 }

@@ -16,13 +16,15 @@ typedef struct cd_fanout_sink {
 void cd_fanout_sink_init(cd_fanout_sink *fanout);
 void cd_fanout_sink_add(cd_fanout_sink *fanout, const cddp_trace_sink *target); /* asserts room */
 
-/* Keeps every event with a copy of its text. A failed allocation drops events and is told by flush. */
+/* Keeps every event with a copy of its text. A failed allocation drops events and is told by
+** flush. */
 typedef struct cd_memory_sink {
     cddp_trace_sink sink;
     const cddp_allocator *allocator;
     cddp_event *events; /* (count) */
     size_t count, capacity;
-    char *texts; /* text of event i lies at texts + (offset stored in text_offsets[i] - 1); 0: none */
+    /* text of event i lies at texts + (offset stored in text_offsets[i] - 1); 0: none */
+    char *texts;
     size_t texts_used, texts_capacity;
     size_t *text_offsets;
     size_t offsets_capacity;

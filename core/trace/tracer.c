@@ -12,7 +12,8 @@
 cddp_status cddp_tracer_create(cddp_rank *rank, const cddp_trace_sink *sink, cddp_trace_level level,
                                cddp_tracer **tracer, cddp_error *err)
 {
-    if (sink == NULL || sink->event == NULL) return cd_fail(err, CDDP_E_ARG, "a tracer needs a sink with an event function");
+    if (sink == NULL || sink->event == NULL)
+        return cd_fail(err, CDDP_E_ARG, "a tracer needs a sink with an event function");
     const cddp_allocator *allocator = rank != NULL ? rank->allocator : NULL;
     cddp_tracer *t = cd_allocate_zero(allocator, sizeof *t);
     if (t == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for a tracer");
@@ -52,7 +53,8 @@ void cd_tracer_emit(struct cddp_tracer *tracer, cddp_event *event)
     event->step = tracer->step;
     event->micro_step = tracer->micro_step;
     event->level = (uint16_t)tracer->level;
-    /* Fields behind the row's own are zeroed, so that an event is the same bits wherever it was made. */
+    /* Fields behind the row's own are zeroed, so that an event is the same bits wherever it was
+    ** made. */
     uint32_t used = cd_event_field_counts[event->kind];
     for (uint32_t i = used; i < CDDP_EVENT_FIELDS; i++) event->as.field[i] = 0;
     tracer->sink->event(tracer->sink->self, event);
@@ -71,7 +73,8 @@ void cddp_tracer_mark(cddp_tracer *tracer, const char *name, int64_t value)
     CD_EMIT(tracer, mark, name, .value = value);
 }
 
-/* Without its size nothing of a law can be read: it is one that does not hold, so that whoever states it hears of it. */
+/* Without its size nothing of a law can be read: it is one that does not hold, so that whoever
+** states it hears of it. */
 static bool is_of_known_size(const cddp_law *law)
 {
     return law->size >= sizeof *law && law->size <= CDDP_LAW_BYTES_MAX;
@@ -80,10 +83,12 @@ static bool is_of_known_size(const cddp_law *law)
 void cddp_tracer_law(cddp_tracer *tracer, const cddp_law *law)
 {
     if (!is_of_known_size(law)) {
-        CD_EMIT(tracer, hook_law, "a law begins with its size, sizeof(cddp_law)", .bucket = -1, .left = cd_f64_bits(law->size),
-                .right = cd_f64_bits(sizeof *law), .bound = cd_f64_bits(0), .over_ranks = false);
+        CD_EMIT(tracer, hook_law, "a law begins with its size, sizeof(cddp_law)", .bucket = -1,
+                .left = cd_f64_bits(law->size), .right = cd_f64_bits(sizeof *law),
+                .bound = cd_f64_bits(0), .over_ranks = false);
         return;
     }
     CD_EMIT(tracer, hook_law, law->name, .bucket = law->bucket, .left = cd_f64_bits(law->left),
-            .right = cd_f64_bits(law->right), .bound = cd_f64_bits(law->bound), .over_ranks = law->over_ranks);
+            .right = cd_f64_bits(law->right), .bound = cd_f64_bits(law->bound),
+            .over_ranks = law->over_ranks);
 }

@@ -22,16 +22,16 @@ struct cddp_tracer {
 /* Stamps and hands over; tracer is not NULL. */
 void cd_tracer_emit(struct cddp_tracer *tracer, cddp_event *event);
 
-#define CD_EMIT(tracer, event_name, event_text, ...)                                               \
-    do {                                                                                           \
-        struct cddp_tracer *cd_emit_tracer = (tracer);                                             \
-        if (cd_emit_tracer != NULL) {                                                              \
-            cddp_event cd_emit_event;                                                              \
-            cd_emit_event.kind = CDDP_EV_##event_name;                                             \
-            cd_emit_event.text = (event_text);                                                     \
-            cd_emit_event.as.event_name = (cddp_event_##event_name){__VA_ARGS__};                  \
-            cd_tracer_emit(cd_emit_tracer, &cd_emit_event);                                        \
-        }                                                                                          \
+#define CD_EMIT(tracer, event_name, event_text, ...)                              \
+    do {                                                                          \
+        struct cddp_tracer *cd_emit_tracer = (tracer);                            \
+        if (cd_emit_tracer != NULL) {                                             \
+            cddp_event cd_emit_event;                                             \
+            cd_emit_event.kind = CDDP_EV_##event_name;                            \
+            cd_emit_event.text = (event_text);                                    \
+            cd_emit_event.as.event_name = (cddp_event_##event_name){__VA_ARGS__}; \
+            cd_tracer_emit(cd_emit_tracer, &cd_emit_event);                       \
+        }                                                                         \
     } while (0)
 
 static inline bool cd_tracer_wants_digest(const struct cddp_tracer *tracer)

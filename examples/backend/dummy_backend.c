@@ -1,41 +1,45 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A backend from outside the tree, complete in form and wrong in substance: where to begin one of your own.
+/* A backend from outside the tree, complete in form and wrong in substance: where to begin one of
+** your own.
 **
-** Every rank is alone here. What can be done alone is done (a barrier of one); an all-reduce answers with zeros, which is
-** wrong, and which `cddp-verify backend-conformance` says:
+** Every rank is alone here. What can be done alone is done (a barrier of one); an all-reduce
+** answers with zeros, which is wrong, and which `cddp-verify backend-conformance` says:
 **
 **     cmake -B build -DCMAKE_PREFIX_PATH=/where/cddp/is/installed && cmake --build build
 **     cddp-verify backend-conformance dummy -n 2 --plugin build/dummy_backend.so
 **
-** Broadcast is not declared at all: whoever asks for it reads "backend dummy does not implement broadcast".
+** Broadcast is not declared at all: whoever asks for it reads "backend dummy does not implement
+** broadcast".
 */
 #include <cddp/plugin.h>
 
 #include <stdlib.h>
 
-/* A group holds nothing but what the operations below need. A real one would connect to its members here. */
+/* A group holds nothing but what the operations below need. A real one would connect to its members
+** here. */
 typedef struct dummy_group {
     uint32_t rank, size;
 } dummy_group;
 
-static cddp_status dummy_open(const cddp_backend *backend, cddp_rank *rank, const cddp_group_spec *spec, void **group, cddp_error *err)
+static cddp_status dummy_open(const cddp_backend *backend, cddp_rank *rank,
+                              const cddp_group_spec *spec, void **group, cddp_error *err)
 {
     (void)backend;
     (void)rank;
     dummy_group *g = malloc(sizeof *g);
-    if (g == NULL) return cddp_error_set(err, CDDP_E_NOMEM, "dummy: no memory for group '%s'", spec->name);
+    if (g == NULL)
+        return cddp_error_set(err, CDDP_E_NOMEM, "dummy: no memory for group '%s'", spec->name);
     *g = (dummy_group){spec->group_rank, spec->group_size};
     *group = g;
     return CDDP_OK;
 }
 
-static void dummy_close(void *group)
-{
-    free(group);
-}
+static void dummy_close(void *group) { free(group); }
 
-/* Everything ends at once, so a work needs no state; a real backend starts the operation and returns. */
-static cddp_status dummy_post(void *group, const cddp_collective *collective, void **work, cddp_error *err)
+/* Everything ends at once, so a work needs no state; a real backend starts the operation and
+** returns. */
+static cddp_status dummy_post(void *group, const cddp_collective *collective, void **work,
+                              cddp_error *err)
 {
     if (collective->op == CDDP_OP_ALLREDUCE) {
         const cddp_tensor *out = &collective->output;
@@ -94,5 +98,8 @@ static const cddp_backend dummy = {
 static const cddp_backend *const backends[] = {&dummy, NULL};
 
 CDDP_PLUGIN_EXPORT extern const cddp_plugin cddp_plugin_v1;
-const cddp_plugin cddp_plugin_v1 = {
-    .size = sizeof cddp_plugin_v1, .abi = CDDP_PLUGIN_ABI, .name = "dummy", .version = "1", .backends = backends};
+const cddp_plugin cddp_plugin_v1 = {.size = sizeof cddp_plugin_v1,
+                                    .abi = CDDP_PLUGIN_ABI,
+                                    .name = "dummy",
+                                    .version = "1",
+                                    .backends = backends};

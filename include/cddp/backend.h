@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The backend port: collectives and point-to-point messages over some transport.
 **
-** A backend is a table of functions. open makes one group; a post function starts an operation and returns
-** a work handle at once; test, wait and abort act on the handle; release gives it back. Operations of one
-** group take effect in the order in which they are posted (C10-03).
+** A backend is a table of functions. open makes one group; a post function starts an operation and
+** returns a work handle at once; test, wait and abort act on the handle; release gives it back.
+** Operations of one group take effect in the order in which they are posted (C10-03).
 **
-** Lifetime   the table outlives every group; a group outlives its works; tensors named in a post stay alive
-**            and untouched until the work completed (C10-04).
-** Threads    a group is used by one thread (the rank's); a backend may use threads of its own inside.
+** Lifetime   the table outlives every group; a group outlives its works; tensors named in a post
+**            stay alive and untouched until the work completed (C10-04).
+** Threads    a group is used by one thread (the rank's); a backend may use threads of its own
+**            inside.
 ** Errors     every function fills *err. A failed or aborted work leaves its outputs undefined.
 */
 #pragma once
@@ -37,7 +38,8 @@ typedef enum cddp_op {
 } cddp_op;
 
 /* One operation. Which fields count depends on op:
-**   allreduce       input (n) → output (n); may be the same memory when the backend declares in_place
+**   allreduce       input (n) → output (n); may be the same memory when the backend declares
+**                   in_place
 **   broadcast       output (n), in place, from root
 **   allgather       input (counts[rank] or n) → output (sum of counts, or W·n), in rank order
 **   reduce_scatter  input (sum of counts, or W·n) → output (counts[rank] or n)
@@ -46,7 +48,8 @@ typedef enum cddp_op {
 **   alltoall        input (sum of send_counts) → output (sum of counts), split per peer
 **   send, recv      input, or output; root is the peer; tag pairs them
 **   barrier         no tensors
-** Tensors are contiguous. counts, send_counts: (world_size) elements per rank, or NULL for equal shares. */
+** Tensors are contiguous. counts, send_counts: (world_size) elements per rank, or NULL for equal
+** shares. */
 typedef struct cddp_collective {
     uint32_t size; /* sizeof(cddp_collective) known to the writer */
     cddp_op op;
@@ -61,14 +64,16 @@ typedef struct cddp_collective {
     const int64_t *send_counts;
     cddp_stream *stream; /* devices with streams: input is ready and output is wanted on this one */
     uint64_t timeout_ns; /* 0: the group's */
-    uint64_t label;      /* the caller's own mark for traces (bucket index + 1, or 0); never interpreted */
+    /* the caller's own mark for traces (bucket index + 1, or 0); never interpreted */
+    uint64_t label;
 } cddp_collective;
 
 /* What the result promises: data, so that nobody asks a backend for its name. */
 typedef enum cddp_order {
     CDDP_ORDER_UNSPECIFIED, /* any association; ranks may even differ in the last bits */
     CDDP_ORDER_SAME,        /* unspecified association, but bits equal on all ranks */
-    CDDP_ORDER_KNOWN        /* the association is documented and predicted by cddp (algorithm names it) */
+    /* the association is documented and predicted by cddp (algorithm names it) */
+    CDDP_ORDER_KNOWN
 } cddp_order;
 
 typedef struct cddp_capabilities {
@@ -76,7 +81,8 @@ typedef struct cddp_capabilities {
     uint32_t ops;        /* bit per cddp_op */
     uint32_t dtypes;     /* CDDP_DTYPE_BIT per dtype that reductions accept */
     uint32_t reduce_ops; /* bit per cddp_red_op */
-    uint32_t devices;    /* CDDP_DEVICE_HOST when host storage works; CDDP_DEVICE_ASYNC when device storage
+    uint32_t
+        devices; /* CDDP_DEVICE_HOST when host storage works; CDDP_DEVICE_ASYNC when device storage
                          ** does; 0 together with any_device: goes through the device table alone */
     bool any_device;
     bool in_place;
@@ -98,8 +104,8 @@ typedef struct cddp_group_spec {
     const char *options;     /* backend-specific "key=value,…", or NULL */
 } cddp_group_spec;
 
-/* How ranks come to be where a transport insists on starting them itself (mpirun): processes that cddp forks are no
-** ranks of it. */
+/* How ranks come to be where a transport insists on starting them itself (mpirun): processes that
+** cddp forks are no ranks of it. */
 typedef const char *(*cddp_environment_fn)(const char *variable);
 
 typedef struct cddp_launcher {
@@ -107,18 +113,20 @@ typedef struct cddp_launcher {
     const char *name; /* for reports: "mpirun of Open MPI" */
     /* environment gives the value of a variable, or NULL: the program reads it, nobody else. */
 
-    /* (required) does: writes the words, one per line, that start world_size copies of a program on this machine; the
-    ** program and its arguments are put behind them. Lines NAME=VALUE in front are for its environment. blocks: no. */
-    cddp_status (*command)(uint32_t world_size, cddp_environment_fn environment, char *words, size_t words_bytes,
-                           cddp_error *err);
-    /* (required) does: says which rank this process is; false when this launcher did not start it. blocks: no.
-    ** *one_host: all ranks are on this machine. */
-    bool (*identity)(cddp_environment_fn environment, uint32_t *rank, uint32_t *world_size, bool *one_host);
-    /* (required) does: ends the transport in this process. called when: all groups are closed, on every rank.
-    ** blocks: until all ranks are there. */
+    /* (required) does: writes the words, one per line, that start world_size copies of a program on
+    ** this machine; the program and its arguments are put behind them. Lines NAME=VALUE in front
+    ** are for its environment. blocks: no. */
+    cddp_status (*command)(uint32_t world_size, cddp_environment_fn environment, char *words,
+                           size_t words_bytes, cddp_error *err);
+    /* (required) does: says which rank this process is; false when this launcher did not start it.
+    ** blocks: no. *one_host: all ranks are on this machine. */
+    bool (*identity)(cddp_environment_fn environment, uint32_t *rank, uint32_t *world_size,
+                     bool *one_host);
+    /* (required) does: ends the transport in this process. called when: all groups are closed, on
+    ** every rank. blocks: until all ranks are there. */
     void (*leave)(void);
-    /* It ends all ranks as soon as one has died, before anybody can say who was the first. A rank that cddp starts then runs
-    ** in a child of the process that the launcher watches. */
+    /* It ends all ranks as soon as one has died, before anybody can say who was the first. A rank
+    ** that cddp starts then runs in a child of the process that the launcher watches. */
     bool ends_all;
 } cddp_launcher;
 
@@ -129,46 +137,52 @@ typedef struct cddp_backend {
     cddp_capabilities capabilities;
     void *self; /* the backend's own state: the simulated cluster, a rendezvous, … */
 
-    /* (required) does: joins a group; every member calls it. blocks: until all are there or the time-out.
-    ** ownership: *group is closed by close. */
-    cddp_status (*open)(const struct cddp_backend *backend, cddp_rank *rank, const cddp_group_spec *spec, void **group,
-                        cddp_error *err);
+    /* (required) does: joins a group; every member calls it. blocks: until all are there or the
+    ** time-out. ownership: *group is closed by close. */
+    cddp_status (*open)(const struct cddp_backend *backend, cddp_rank *rank,
+                        const cddp_group_spec *spec, void **group, cddp_error *err);
     void (*close)(void *group); /* (required) accepts NULL; outstanding works are aborted */
 
-    /* (required) does: starts one operation. blocks: no. ownership: *work goes back through release.
-    ** An op that capabilities.ops does not name never arrives here. */
-    cddp_status (*post)(void *group, const cddp_collective *collective, void **work, cddp_error *err);
-    /* (required) does: has it ended? *done is written; a failed operation returns its failure. blocks: no. */
+    /* (required) does: starts one operation. blocks: no. ownership: *work goes back through
+    ** release. An op that capabilities.ops does not name never arrives here. */
+    cddp_status (*post)(void *group, const cddp_collective *collective, void **work,
+                        cddp_error *err);
+    /* (required) does: has it ended? *done is written; a failed operation returns its failure.
+    ** blocks: no. */
     cddp_status (*test)(void *group, void *work, bool *done, cddp_error *err);
-    /* (required) does: waits at most timeout_ns (0: the operation's own). For stream devices it orders the
-    ** collective's stream instead of blocking the host. */
+    /* (required) does: waits at most timeout_ns (0: the operation's own). For stream devices it
+    ** orders the collective's stream instead of blocking the host. */
     cddp_status (*wait)(void *group, void *work, uint64_t timeout_ns, cddp_error *err);
-    /* (required) does: takes a work back. called when: it ended, its wait failed or timed out, the group was
-    ** aborted, or the caller gave up on it; in the last cases the backend keeps what its transport still needs. The
-    ** tensors are the caller's again, also those of an operation that failed: nothing reads or writes them later. */
+    /* (required) does: takes a work back. called when: it ended, its wait failed or timed out, the
+    ** group was aborted, or the caller gave up on it; in the last cases the backend keeps what its
+    ** transport still needs. The tensors are the caller's again, also those of an operation that
+    ** failed: nothing reads or writes them later. */
     void (*release)(void *group, void *work);
-    /* (optional: default refuses) does: fails every outstanding operation of the group, here and, where the
-    ** transport can, on the peers. The group accepts only close afterwards. */
+    /* (optional: default refuses) does: fails every outstanding operation of the group, here and,
+    ** where the transport can, on the peers. The group accepts only close afterwards. */
     cddp_status (*abort)(void *group, const char *reason, cddp_error *err);
     /* (optional: default makes no text) does: who is this work waiting for, for a hang report. */
     void (*describe)(void *group, void *work, char *text, size_t text_bytes);
-    /* (optional: default finds nothing missing) does: says what this machine lacks for the backend, as a failure
-    ** whose message is the reason. called when: before ranks are started, in the process that will fork them; it
-    ** leaves that process fit to fork. */
+    /* (optional: default finds nothing missing) does: says what this machine lacks for the backend,
+    ** as a failure whose message is the reason. called when: before ranks are started, in the
+    ** process that will fork them; it leaves that process fit to fork. */
     cddp_status (*probe)(const struct cddp_backend *backend, cddp_error *err);
-    /* Where tensors of this backend are best kept: the device that the backend brings. (optional: NULL, cpu) */
+    /* Where tensors of this backend are best kept: the device that the backend brings. (optional:
+    ** NULL, cpu) */
     const cddp_device *device;
     /* (optional: default NULL, cddp forks the ranks) */
     const cddp_launcher *launcher;
-    /* (optional: default tells nothing) does: from now on tells the tracer which memory of the backend's device is
-    ** touched on which stream, and which stream waits for which: memory, touch and order events (I-HB). called when:
-    ** right behind open, in a group that has a tracer. blocks: no. ownership: the tracer is borrowed until close. */
+    /* (optional: default tells nothing) does: from now on tells the tracer which memory of the
+    ** backend's device is touched on which stream, and which stream waits for which: memory, touch
+    ** and order events (I-HB). called when: right behind open, in a group that has a tracer.
+    ** blocks: no. ownership: the tracer is borrowed until close. */
     void (*observe)(void *group, cddp_tracer *tracer);
-    /* (optional: default open, which tells nothing) does: what open does, and tells the tracer how the members come to
-    ** meet: store_key, store_wait and store_done events. called when: in place of open. tracer: NULL, or borrowed until
-    ** it returns. */
-    cddp_status (*open_traced)(const struct cddp_backend *backend, cddp_rank *rank, const cddp_group_spec *spec,
-                               cddp_tracer *tracer, void **group, cddp_error *err);
+    /* (optional: default open, which tells nothing) does: what open does, and tells the tracer how
+    ** the members come to meet: store_key, store_wait and store_done events. called when: in place
+    ** of open. tracer: NULL, or borrowed until it returns. */
+    cddp_status (*open_traced)(const struct cddp_backend *backend, cddp_rank *rank,
+                               const cddp_group_spec *spec, cddp_tracer *tracer, void **group,
+                               cddp_error *err);
 } cddp_backend;
 
 CDDP_API const char *cddp_op_name(cddp_op op); /* "allreduce" */

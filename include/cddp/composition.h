@@ -2,16 +2,21 @@
 /* Compositions: backends made of other backends through the public port, named by a text.
 **
 **     rr:3:gloo                          three groups of the inner backend, operations go round
-**     hier:gloo                          reduce inside a node, all-reduce between nodes, broadcast inside
+**     hier:gloo                          reduce inside a node, all-reduce between nodes, broadcast
+**                                        inside
 **     check:gloo                         ranks compare what they are about to do, and what came out
-**     fault:seed=7,drop=0.01:gloo        a transport that loses, delays, corrupts or dies, always the same way
+**     fault:seed=7,drop=0.01:gloo        a transport that loses, delays, corrupts or dies, always
+**                                        the same way
 **     cpu:gloo,cuda:nccl                 the tensor's device decides
 **
 ** They nest: check:rr:2:hier:gloo. docs/backends.md says what each of them promises.
 **
-** Lifetime   a composition outlives every group opened with its backend; it borrows what `find` returned.
-** Threads    read-only once open. Groups as in cddp/backend.h: one thread each. No composition starts threads.
-** Errors     a text that cannot be read is refused with the character and, where one is near, the word meant.
+** Lifetime   a composition outlives every group opened with its backend; it borrows what `find`
+**            returned.
+** Threads    read-only once open. Groups as in cddp/backend.h: one thread each. No composition
+**            starts threads.
+** Errors     a text that cannot be read is refused with the character and, where one is near, the
+**            word meant.
 */
 #pragma once
 #include "cddp/backend.h"
@@ -25,28 +30,36 @@ typedef struct cddp_composition cddp_composition;
 typedef struct cddp_composition_options {
     uint32_t size;    /* sizeof(cddp_composition_options) known to the writer */
     const char *spec; /* "check:rr:2:gloo"; the name of a backend alone is fine too */
-    /* does: the backend of this name, bound to its rendezvous, as a registry hands it out (no empty slot). */
-    cddp_status (*find)(void *context, const char *name, const cddp_backend **backend, cddp_error *err);
+    /* does: the backend of this name, bound to its rendezvous, as a registry hands it out (no empty
+    ** slot). */
+    cddp_status (*find)(void *context, const char *name, const cddp_backend **backend,
+                        cddp_error *err);
     /* does: hears what check:after found when no operation was left to report it. (optional) */
     void (*late)(void *context, uint32_t rank, const char *message);
     void *context;
-    const char *node;        /* hier: the node of this process; NULL: the name of the host. Copied */
-    uint32_t ranks_per_node; /* hier, when the text does not say: nodes of so many consecutive ranks; 0: by node */
-    bool own_process;        /* each rank is a process of its own: a rank that fault: lets die is killed */
+    /* hier: the node of this process; NULL: the name of the host. Copied */
+    const char *node;
+    /* hier, when the text does not say: nodes of so many consecutive ranks; 0: by node */
+    uint32_t ranks_per_node;
+    /* each rank is a process of its own: a rank that fault: lets die is killed */
+    bool own_process;
     const cddp_allocator *allocator;
 } cddp_composition_options;
 
-CDDP_API cddp_status cddp_composition_open(const cddp_composition_options *options, cddp_composition **composition,
+CDDP_API cddp_status cddp_composition_open(const cddp_composition_options *options,
+                                           cddp_composition **composition,
                                            cddp_error *err) CDDP_MUST_CHECK;
 /* Returns borrowed until close. Its name is the text. */
 CDDP_API const cddp_backend *cddp_composition_backend(const cddp_composition *composition);
-CDDP_API void cddp_composition_close(cddp_composition *composition); /* accepts NULL; groups are closed before */
+/* accepts NULL; groups are closed before */
+CDDP_API void cddp_composition_close(cddp_composition *composition);
 
 /* Does the text name a composition, and not a backend alone? */
 CDDP_API bool cddp_composition_is_named(const char *spec);
 /* Reads a text and hands every backend it names to visit, whose refusal gets the position. */
 CDDP_API cddp_status cddp_composition_each(const char *spec,
-                                           cddp_status (*visit)(void *context, const char *name, cddp_error *err),
+                                           cddp_status (*visit)(void *context, const char *name,
+                                                                cddp_error *err),
                                            void *context, cddp_error *err) CDDP_MUST_CHECK;
 
 /* The i-th kind: its form ("rr:K:x") and what it does, one line. False past the end. */

@@ -1,20 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The layer port: what a device offers that can train a model where its tensors are. Optional; see cddp_device.layers.
+/* The layer port: what a device offers that can train a model where its tensors are. Optional; see
+** cddp_device.layers.
 **
-** A model whose device has this table keeps its whole tape on the device: forward, backward and the optimizer are calls
-** in the device's order, and the host waits for nothing. A layer or rule that the table does not name is computed on
-** the host, over copies, operation by operation. On a device without the table the whole tape is a copy on the host.
+** A model whose device has this table keeps its whole tape on the device: forward, backward and the
+** optimizer are calls in the device's order, and the host waits for nothing. A layer or rule that
+** the table does not name is computed on the host, over copies, operation by operation. On a device
+** without the table the whole tape is a copy on the host.
 **
-** Order      calls go to the device's default stream (NULL in the device port) and return at once; what they use may
-**            be released, and its memory used again by later operations of that stream, as soon as they returned.
-** Operands   contiguous; real numbers are f32 or f64, all of one dtype in a call, but for what is said to be f64 or
-**            i64.
-** Storage    the tape lives in storage allocated as u8 and viewed as other dtypes at offsets that are multiples of 64
-**            bytes: storage is plain bytes on a device with layers.
-** Arithmetic what the cpu does (core/model/layers, docs/determinism.md), sums in the same order; a device that sums in
+** Order      calls go to the device's default stream (NULL in the device port) and return at once;
+**            what they use may be released, and its memory used again by later operations of that
+**            stream, as soon as they returned.
+** Operands   contiguous; real numbers are f32 or f64, all of one dtype in a call, but for what is
+**            said to be f64 or i64.
+** Storage    the tape lives in storage allocated as u8 and viewed as other dtypes at offsets that
+**            are multiples of 64 bytes: storage is plain bytes on a device with layers.
+** Arithmetic what the cpu does (core/model/layers, docs/determinism.md), sums in the same order; a
+** device that sums in
 **            another one where that is worth it (large products) says so.
-** Errors     another device, dtype or number of operands, gaps; nothing is enqueued then. Sizes are the caller's to
-**            get right.
+** Errors     another device, dtype or number of operands, gaps; nothing is enqueued then. Sizes are
+**            the caller's to get right.
 */
 #pragma once
 #include "cddp/tensor.h"
@@ -26,34 +30,43 @@ extern "C" {
 #define CDDP_LAYERS_ABI 1u
 
 /* inputs → outputs; given: what it reads besides, on the device. n: samples, the first dimension.
-** "given i64" and the like are filled in by the caller and the same in forward and backward, unless said otherwise. */
+** "given i64" and the like are filled in by the caller and the same in forward and backward, unless
+** said otherwise. */
 typedef enum cddp_layer {
     CDDP_LAYER_NONE,
-    CDDP_LAYER_LINEAR,  /* bias (out) or absent, x (n, …, in), weight (out, in) → y (n, …, out) */
+    CDDP_LAYER_LINEAR, /* bias (out) or absent, x (n, …, in), weight (out, in) → y (n, …, out) */
     CDDP_LAYER_RELU,    /* x → y; backward cuts where y <= 0 */
     CDDP_LAYER_GELU,    /* x → y, with erf */
     CDDP_LAYER_TANH,    /* x → y */
     CDDP_LAYER_SIGMOID, /* x → y */
-    CDDP_LAYER_CONV2D,  /* x (n, c, h, w), weight (o, c, kh, kw), bias (o) or absent → y; integers: stride, padding */
+    /* x (n, c, h, w), weight (o, c, kh, kw), bias (o) or absent → y; integers: stride, padding */
+    CDDP_LAYER_CONV2D,
     CDDP_LAYER_AVERAGE_POOL, /* x (n, c, h, w) → y; integers: size */
     CDDP_LAYER_UPSAMPLE,     /* x (n, c, h, w) → y; integers: size */
-    CDDP_LAYER_DROPOUT,    /* x → y; reals: probability; given: i64 (n, 4), each sample's xoshiro256** at its start */
-    CDDP_LAYER_EMBEDDING,  /* table (rows, width) → y (n, positions, width), or (n, width) sums when integers[0] != 0;
+    /* x → y; reals: probability; given: i64 (n, 4), each sample's xoshiro256** at its start */
+    CDDP_LAYER_DROPOUT,
+    CDDP_LAYER_EMBEDDING, /* table (rows, width) → y (n, positions, width), or (n, width) sums when integers[0] != 0;
                            ** given: i64 (n, positions) indices in range; i64 (hit) rows that are hit, increasing;
                            ** i64 (hit + 1) where each one's begin in: i64 (n · positions) places, increasing in each */
     CDDP_LAYER_LAYER_NORM, /* x (n, …, width), weight, bias (width) → y; reals: eps */
     CDDP_LAYER_BATCH_NORM, /* x (n, c) or (n, c, h, w), weight, bias (c) → y; integers: training; reals: eps, momentum;
                            ** given: running mean, running variance (c), i64 count of batches, which training moves in
                            ** forward; f64 (3, c), written in forward and read in backward */
-    CDDP_LAYER_ATTENTION,  /* qkv (n, positions, 3 · width) → y (n, positions, width); integers: heads, causal */
+    /* qkv (n, positions, 3 · width) → y (n, positions, width); integers: heads, causal */
+    CDDP_LAYER_ATTENTION,
     CDDP_LAYER_SQUARED_ERROR, /* y, target → losses (n) */
     CDDP_LAYER_BCE,           /* y, target → losses (n); with logits */
     CDDP_LAYER_INNER_PRODUCT, /* y, target → losses (n) */
-    CDDP_LAYER_CROSS_ENTROPY, /* y (n, …, classes) → losses (n); given: i64 (n, …) classes in range, or -100: ignored */
-    CDDP_LAYER_WEIGHTED_SUM, /* losses (n) → scalar; reals: divisor, 0: none; given: f64 (n) weights, or absent */
-    CDDP_LAYER_GATE,         /* logits (n, experts) → gates (n); given: i64 (n), written in forward: who was chosen */
-    CDDP_LAYER_TAKE,    /* x (n, width) → rows of one expert; integers: expert; given: i64 (n) expert, i64 (n) row */
-    CDDP_LAYER_COMBINE, /* gates (n), results of each expert or absent → y (n, width); given: as TAKE */
+    /* y (n, …, classes) → losses (n); given: i64 (n, …) classes in range, or -100: ignored */
+    CDDP_LAYER_CROSS_ENTROPY,
+    /* losses (n) → scalar; reals: divisor, 0: none; given: f64 (n) weights, or absent */
+    CDDP_LAYER_WEIGHTED_SUM,
+    /* logits (n, experts) → gates (n); given: i64 (n), written in forward: who was chosen */
+    CDDP_LAYER_GATE,
+    /* x (n, width) → rows of one expert; integers: expert; given: i64 (n) expert, i64 (n) row */
+    CDDP_LAYER_TAKE,
+    /* gates (n), results of each expert or absent → y (n, width); given: as TAKE */
+    CDDP_LAYER_COMBINE,
     CDDP_LAYER_ADD_INNER, /* acc (n) or absent, p, x (n) → y (n): y = acc + x · Σ c[i]·p[i], p flat; p may be c64, then it is
                           ** taken as pairs of f32. integers: a key; c[i] is -3, -2, -1, 1, 2, 3 for mix(key, i) mod 6 = 0 … 5
                           ** (cd_hash_mix of core/base/hash.h). x wants no gradient */
@@ -75,10 +88,12 @@ typedef struct cddp_layer_call {
     cddp_layer layer;
     bool is_backward;
     uint32_t input_count, output_count;
-    const cddp_tensor *inputs;    /* (input_count) device NULL: absent */
-    const cddp_tensor *outputs;   /* (output_count) forward writes them; backward sees what forward wrote */
+    const cddp_tensor *inputs; /* (input_count) device NULL: absent */
+    /* (output_count) forward writes them; backward sees what forward wrote */
+    const cddp_tensor *outputs;
     const cddp_tensor *out_grads; /* (output_count) backward only */
-    const cddp_tensor *in_grads;  /* (input_count) backward only: zeros to write to; device NULL: not wanted */
+    /* (input_count) backward only: zeros to write to; device NULL: not wanted */
+    const cddp_tensor *in_grads;
     cddp_tensor given[CDDP_LAYER_GIVEN];
     int64_t integers[CDDP_LAYER_INTEGERS];
     double reals[CDDP_LAYER_REALS];
@@ -86,10 +101,12 @@ typedef struct cddp_layer_call {
 
 /* ---- optimizers ---- */
 
-/* Every scalar is rounded to the tensors' dtype once, every operation rounds to it; core/model/optim has the formulas.
-** SGD needs no rule here: it is made of the device's own operations. */
+/* Every scalar is rounded to the tensors' dtype once, every operation rounds to it;
+** core/model/optim has the formulas. SGD needs no rule here: it is made of the device's own
+** operations. */
 typedef enum cddp_update_rule {
-    CDDP_UPDATE_ADAM,    /* parameter, gradient, mean, square, maximum or absent; writes all but the gradient */
+    /* parameter, gradient, mean, square, maximum or absent; writes all but the gradient */
+    CDDP_UPDATE_ADAM,
     CDDP_UPDATE_ADAGRAD, /* parameter, gradient, sum; writes parameter and sum */
     CDDP_UPDATE_COUNT
 } cddp_update_rule;
@@ -108,7 +125,8 @@ typedef struct cddp_adagrad_scalars {
 
 enum { CDDP_UPDATE_TENSORS = 5 };
 
-/* Tensors of one floating dtype or all c64 (taken as pairs of f32), with equal sizes; strides as they are. */
+/* Tensors of one floating dtype or all c64 (taken as pairs of f32), with equal sizes; strides as
+** they are. */
 typedef struct cddp_update_call {
     uint32_t size;
     cddp_update_rule rule;

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A scenario as data: what is trained, on which ranks, under which circumstances, and what is expected.
+/* A scenario as data: what is trained, on which ranks, under which circumstances, and what is
+** expected.
 **
-** A plan is made with every default filled in, changed key by key (by the TOML reader, by --set, by a test),
-** then checked as a whole and run. Every key has a path ("ddp.bucket_cap_mb"); the key table behind
-** cddp_plan_key is what the reader, the overrides, the documentation and `cddp-verify list keys` are made of.
+** A plan is made with every default filled in, changed key by key (by the TOML reader, by --set, by
+** a test), then checked as a whole and run. Every key has a path ("ddp.bucket_cap_mb"); the key
+** table behind cddp_plan_key is what the reader, the overrides, the documentation and `cddp-verify
+** list keys` are made of.
 **
 ** Lifetime   a plan owns its strings and arrays; everything in it is borrowed until destroy.
 ** Threads    a plan is read-only while a run uses it.
@@ -25,7 +27,7 @@ extern "C" {
 typedef struct cddp_selector {
     uint32_t term_count;
     struct {
-        uint32_t first, last; /* inclusive */
+        uint32_t first, last;        /* inclusive */
         uint32_t modulus, remainder; /* modulus 0: every number of the range */
     } terms[CDDP_SELECTOR_TERMS_MAX];
 } cddp_selector;
@@ -54,17 +56,20 @@ typedef struct cddp_plan_model {
     const char *options; /* "key=value,…" as the model documents them */
     int64_t dtype;       /* cddp_dtype */
     int64_t device;      /* 0 cpu, 1 symbol, 2 shape */
-    int64_t memory;      /* of numbers: 0 the device that the backend brings, if any; 1 the host's */
-    int64_t init;        /* 0 the same values on every rank, 1 its own on every rank */
-    bool exact;          /* values on a dyadic grid, so that sums do not round */
+    /* of numbers: 0 the device that the backend brings, if any; 1 the host's */
+    int64_t memory;
+    int64_t init;          /* 0 the same values on every rank, 1 its own on every rank */
+    bool exact;            /* values on a dyadic grid, so that sums do not round */
     cddp_text_list freeze; /* patterns of parameters that do not require grad */
     cddp_text_list ignore; /* parameters_and_buffers_to_ignore */
 } cddp_plan_model;
 
 typedef struct cddp_plan_ddp {
-    bool broadcast_buffers, init_sync, find_unused_parameters, gradient_as_bucket_view, static_graph;
+    bool broadcast_buffers, init_sync, find_unused_parameters, gradient_as_bucket_view,
+        static_graph;
     bool skip_all_reduce_unused_params, batched_grad_copy, set_last_bucket_cap;
-    const char *comm_hook; /* "NAME" or "NAME:options", in place of the whole of hook; "no": none; NULL: hook decides */
+    /* "NAME" or "NAME:options", in place of the whole of hook; "no": none; NULL: hook decides */
+    const char *comm_hook;
     bool accumulate_in_hook, average_contributions;
     double bucket_cap_mb;
     cddp_f64_list bucket_cap_mb_list;
@@ -82,14 +87,15 @@ typedef struct cddp_plan_hook {
     const char *name;    /* NULL: none, the reducer divides and all-reduces */
     const char *options; /* "key=value,…" or NULL */
     const char *inner;   /* wrappers: the wrapped hook; else NULL */
-    int64_t comm_hook;    /* 0 no, 1 fp16, 2 bf16, 3 power_sgd, 4 batched_power_sgd (ACC-01); in place of name */
-    int64_t comm_wrapper; /* 0 no, 1 fp16, 2 bf16 */
+    /* 0 no, 1 fp16, 2 bf16, 3 power_sgd, 4 batched_power_sgd (ACC-01); in place of name */
+    int64_t comm_hook;
+    int64_t comm_wrapper;          /* 0 no, 1 fp16, 2 bf16 */
     const char *comm_state_option; /* of the PowerSGD hooks, or NULL */
 } cddp_plan_hook;
 
 typedef struct cddp_plan_averager {
-    int64_t kind;       /* 0 none, 1 periodic, 2 hierarchical */
-    const char *levels; /* "4", or "2:2/4:4/8"; or NULL */
+    int64_t kind;           /* 0 none, 1 periodic, 2 hierarchical */
+    const char *levels;     /* "4", or "2:2/4:4/8"; or NULL */
     cddp_text_list periods; /* "pattern=period" of parameters with a period of their own */
     uint64_t warmup_steps;
 } cddp_plan_averager;
@@ -98,22 +104,27 @@ typedef struct cddp_plan_train {
     uint64_t steps;       /* optimizer steps */
     uint64_t micro_steps; /* forwards and backwards per step; all but the last run under no_sync */
     int64_t zero_grad;    /* 0 set to none, 1 fill with zeros, 2 keep */
-    int64_t loss;         /* 0 dyadic weights; sum of the samples' losses over 1 the samples, 2 nothing, 3 the tokens
+    int64_t
+        loss; /* 0 dyadic weights; sum of the samples' losses over 1 the samples, 2 nothing, 3 the tokens
                           ** of the forward, 4 samples or 5 tokens of an average forward over all ranks */
-    int64_t objective;    /* what the training is meant to compute: 0 as written, 1 every sample or 2 every token
+    int64_t
+        objective; /* what the training is meant to compute: 0 as written, 1 every sample or 2 every token
                           ** weighs the same */
-    double lr_decay;      /* factor on every optimizer's learning rate per step */
-    uint64_t forward_us, backward_us; /* virtual cost of one forward, and of each gradient or of all */
-    int64_t backward_split; /* 0 each gradient takes backward_us; all together do, in proportion to 1 elements, 2 work */
-    bool offloaded;         /* forward and backward are waited for, not computed */
-    double pass_us_per_mb;  /* virtual cost of copying or dividing 10^6 bytes of gradients */
+    double lr_decay; /* factor on every optimizer's learning rate per step */
+    /* virtual cost of one forward, and of each gradient or of all */
+    uint64_t forward_us, backward_us;
+    /* 0 each gradient takes backward_us; all together do, in proportion to 1 elements, 2 work */
+    int64_t backward_split;
+    bool offloaded;           /* forward and backward are waited for, not computed */
+    double pass_us_per_mb;    /* virtual cost of copying or dividing 10^6 bytes of gradients */
     uint64_t checkpoint_step; /* save after so many steps; 0: never */
     bool resume;              /* after the checkpoint: throw everything away, rebuild and load it */
 } cddp_plan_train;
 
 /* Gradients and buckets on a device whose operations are queued (the simulator's). */
 typedef struct cddp_plan_streams {
-    uint64_t producers;    /* streams on which gradients are produced, in turn; 0: none, every operation is over at once */
+    /* streams on which gradients are produced, in turn; 0: none, every operation is over at once */
+    uint64_t producers;
     uint64_t operation_us; /* virtual time of a queued operation */
 } cddp_plan_streams;
 
@@ -134,11 +145,13 @@ typedef struct cddp_plan_amp {
 typedef struct cddp_plan_clip {
     double max_norm; /* 0: no clipping */
     int64_t place;   /* 0 after the reduction, 1 before it, 2 before unscaling */
-    const char *group; /* NULL: by the norm of what the rank holds; else of what it updates, over these ranks */
+    /* NULL: by the norm of what the rank holds; else of what it updates, over these ranks */
+    const char *group;
 } cddp_plan_clip;
 
 typedef struct cddp_plan_join {
-    bool enable, divide_by_initial_world_size, throw_on_early_termination, broadcast_optimizer_state;
+    bool enable, divide_by_initial_world_size, throw_on_early_termination,
+        broadcast_optimizer_state;
 } cddp_plan_join;
 
 /* How a rank tries to meet the others at the store. */
@@ -182,15 +195,17 @@ typedef struct cddp_plan_override {
 
 typedef struct cddp_plan_optimizer {
     const char *name;
-    int64_t kind; /* 0 sgd, 1 adam, 2 adamw, 3 adagrad */
+    int64_t kind;              /* 0 sgd, 1 adam, 2 adamw, 3 adagrad */
     cddp_text_list parameters; /* patterns; empty: all */
     cddp_selector steps;       /* when it steps */
     double lr, momentum, dampening, weight_decay, beta1, beta2, eps;
     bool nesterov;
-    bool in_backward;          /* steps on each bucket as soon as it is averaged (OIB-01) */
-    int64_t overlap;           /* 0 none, 1 hook_then_optimizer, 2 hook_with_zero_step, 3 the same, interleaved */
-    bool shard_buckets;        /* a bucket may be cut between ranks (ZRO-12) */
-    int64_t shard;             /* 0 every rank has all of it, 1 whole parameters (ZRO-01), 2 slices of one vector */
+    bool in_backward; /* steps on each bucket as soon as it is averaged (OIB-01) */
+    /* 0 none, 1 hook_then_optimizer, 2 hook_with_zero_step, 3 the same, interleaved */
+    int64_t overlap;
+    bool shard_buckets; /* a bucket may be cut between ranks (ZRO-12) */
+    /* 0 every rank has all of it, 1 whole parameters (ZRO-01), 2 slices of one vector */
+    int64_t shard;
 } cddp_plan_optimizer;
 
 typedef struct cddp_plan_group {
@@ -202,18 +217,19 @@ typedef struct cddp_plan_group {
 typedef struct cddp_plan_collective {
     cddp_selector ranks, steps;
     const char *group; /* NULL: the group of the reducer */
-    int64_t op;        /* 0 allreduce, 1 broadcast, 2 allgather, 3 barrier, 4 reduce_scatter, 5 reduce, 6 gather, 7 scatter,
+    int64_t
+        op; /* 0 allreduce, 1 broadcast, 2 allgather, 3 barrier, 4 reduce_scatter, 5 reduce, 6 gather, 7 scatter,
                        ** 8 alltoall, 9 send, 10 recv */
     int64_t reduction; /* 0 sum, 1 avg, 2 product, 3 min, 4 max, 5 band, 6 bor, 7 bxor */
     bool in_place;     /* allreduce, reduce: the result is written over the input */
     int64_t place;     /* 0 before forward, 1 before backward, 2 after backward, 3 after the step */
     uint64_t numel;
-    int64_t dtype;     /* cddp_dtype */
+    int64_t dtype; /* cddp_dtype */
     uint64_t root; /* also the other rank of a message */
 } cddp_plan_collective;
 
-/* A [[when]] table: at these places the iteration differs. Fields keep CDDP_PLAN_UNSET where not given;
-** of several tables that apply, the last one decides each field. */
+/* A [[when]] table: at these places the iteration differs. Fields keep CDDP_PLAN_UNSET where not
+** given; of several tables that apply, the last one decides each field. */
 #define CDDP_PLAN_UNSET INT64_MIN
 typedef struct cddp_plan_when {
     cddp_selector ranks, steps, micro_steps;
@@ -221,36 +237,47 @@ typedef struct cddp_plan_when {
     int64_t sync_backward; /* the flag as it is around backward (FWD-03); follows sync */
     int64_t forwards;      /* 1; forwards before the backward */
     int64_t backwards;     /* 1; 0 forward only, 2 again over the retained graph */
-    int64_t backward_each; /* with forwards > 1: a backward per forward instead of one through the sum */
-    int64_t grad_mode;     /* 1; 0: under no_grad */
-    int64_t bypass;        /* 1: forward of the inner module, the wrapper is not armed */
+    /* with forwards > 1: a backward per forward instead of one through the sum */
+    int64_t backward_each;
+    int64_t grad_mode; /* 1; 0: under no_grad */
+    int64_t bypass;    /* 1: forward of the inner module, the wrapper is not armed */
     int64_t samples;
-    int64_t branch;        /* which way control flow goes */
+    int64_t branch;         /* which way control flow goes */
     cddp_text_list outputs; /* names of the outputs that enter the loss; none: all */
     cddp_text_list uses;    /* "unit=2": how often a unit of the model runs */
-    int64_t ready;         /* 0 the engine's order, 1 reversed, 2 seeded shuffle, 3 the world chooses, 4 listed */
+    /* 0 the engine's order, 1 reversed, 2 seeded shuffle, 3 the world chooses, 4 listed */
+    int64_t ready;
     cddp_text_list ready_order; /* parameter names, first ready first */
-    int64_t skip;          /* 0 nothing, 1 the backward, 2 the optimizer step, 3 the whole micro-step */
-    int64_t stop;          /* 1: this rank leaves the loop before this step */
-    int64_t poison;        /* 0 nothing, 1 NaN, 2 infinity, 3 a huge number in a local gradient */
+    /* 0 nothing, 1 the backward, 2 the optimizer step, 3 the whole micro-step */
+    int64_t skip;
+    int64_t stop;   /* 1: this rank leaves the loop before this step */
+    int64_t poison; /* 0 nothing, 1 NaN, 2 infinity, 3 a huge number in a local gradient */
     const char *poison_parameter;
-    int64_t abort_after;   /* leave the backward after so many gradients */
-    int64_t early_step;    /* 1: the optimizer steps before backward ended */
-    int64_t touch_buffers; /* 1: this rank adds its rank number to every buffer before forward */
+    int64_t abort_after;      /* leave the backward after so many gradients */
+    int64_t early_step;       /* 1: the optimizer steps before backward ended */
+    int64_t touch_buffers;    /* 1: this rank adds its rank number to every buffer before forward */
     int64_t touch_parameters; /* 1: this rank adds 1 to every parameter after the step */
-    cddp_text_list freeze, unfreeze; /* patterns of parameters whose requires_grad changes here, for good */
-    cddp_text_list replace_parameters; /* patterns: a new parameter takes the place of the wrapped one, for good */
-    int64_t replace_buffers; /* 1: every buffer is replaced by an equal one before the forward (BUF-01) */
-    int64_t create_graph;  /* 1: backward with create_graph (GRD-09) */
-    int64_t await_producers; /* 0: the default stream does not wait for the one that produced a gradient */
-    int64_t statistics;    /* of synchronised batch norm: 0 exchanged, 1 the rank's own, 2 every rank's alike */
-    int64_t no_sync_depth; /* 1; contexts entered for a forward inside no_sync, all but the outer one left again before it (NSY-01) */
-    int64_t compute_us;    /* extra time before the forward */
+    /* patterns of parameters whose requires_grad changes here, for good */
+    cddp_text_list freeze, unfreeze;
+    /* patterns: a new parameter takes the place of the wrapped one, for good */
+    cddp_text_list replace_parameters;
+    /* 1: every buffer is replaced by an equal one before the forward (BUF-01) */
+    int64_t replace_buffers;
+    int64_t create_graph; /* 1: backward with create_graph (GRD-09) */
+    /* 0: the default stream does not wait for the one that produced a gradient */
+    int64_t await_producers;
+    /* of synchronised batch norm: 0 exchanged, 1 the rank's own, 2 every rank's alike */
+    int64_t statistics;
+    /* 1; contexts entered for a forward inside no_sync, all but the outer one left again before it
+    ** (NSY-01) */
+    int64_t no_sync_depth;
+    int64_t compute_us; /* extra time before the forward */
 } cddp_plan_when;
 
 typedef struct cddp_plan_fault {
-    const char *kind;   /* as `cddp-verify list faults` names them */
-    int64_t when;       /* 0 at a time, 1 before, 2 inside, 3 after the rank's at-th collective; 4, 5, 6: of the joiner's
+    const char *kind; /* as `cddp-verify list faults` names them */
+    int64_t
+        when; /* 0 at a time, 1 before, 2 inside, 3 after the rank's at-th collective; 4, 5, 6: of the joiner's
                         ** at-th try to join */
     int64_t rank, peer; /* CDDP_PLAN_UNSET: none */
     int64_t joiner;     /* CDDP_PLAN_UNSET: the rank itself */
@@ -267,21 +294,22 @@ typedef struct cddp_plan_world {
     uint64_t seed;
     const char *backend;
     const char *backend_options;
-    uint64_t batch;         /* samples of a step over all ranks, dealt one by one; 0: as train and data say */
-    uint64_t timeout_ms;    /* of every operation; 0: the backend's */
-    uint64_t in_flight_max; /* slots per rank; 0: unbounded */
+    /* samples of a step over all ranks, dealt one by one; 0: as train and data say */
+    uint64_t batch;
+    uint64_t timeout_ms;     /* of every operation; 0: the backend's */
+    uint64_t in_flight_max;  /* slots per rank; 0: unbounded */
     uint64_t sequence_start; /* number of every group's first operation */
 } cddp_plan_world;
 
 /* The simulator's cluster; transports of the real world bring their own. */
 typedef struct cddp_plan_network {
-    int64_t transport;     /* 0 direct, 1 model, 2 messages */
-    int64_t completion;    /* 0 at once, 1 a choice */
-    const char *algorithm; /* of all-reduce */
-    const char *link;      /* between ranks, or between nodes */
+    int64_t transport;                        /* 0 direct, 1 model, 2 messages */
+    int64_t completion;                       /* 0 at once, 1 a choice */
+    const char *algorithm;                    /* of all-reduce */
+    const char *link;                         /* between ranks, or between nodes */
     double gb_per_s, latency_us, overhead_us; /* of link; 0: the preset's */
-    const char *intra_link; /* inside a node */
-    const char *bus;        /* between a GPU and its host and network card */
+    const char *intra_link;                   /* inside a node */
+    const char *bus;                          /* between a GPU and its host and network card */
     double host_gb_per_s, connection_gb_per_s, launch_us;
     double intra_latency_us; /* of intra_link; 0: the preset's */
     uint64_t ranks_per_node, nics_per_node, piece_kib, compute_permille, jitter_ns;
@@ -295,9 +323,10 @@ typedef struct cddp_plan_rendezvous {
 
 typedef struct cddp_plan_schedule {
     const char *chooser; /* "fifo" "random" "replay" */
-    int64_t ready;       /* 0 the engine's order, 1 reversed, 2 seeded shuffle, 3 the world chooses */
+    /* 0 the engine's order, 1 reversed, 2 seeded shuffle, 3 the world chooses */
+    int64_t ready;
     uint64_t delay_permille; /* computing may take this much longer, by choice */
-    const char *string;  /* replay: the choices, else NULL */
+    const char *string;      /* replay: the choices, else NULL */
 } cddp_plan_schedule;
 
 /* ---- what is expected ---- */
@@ -316,9 +345,9 @@ typedef struct cddp_plan_finding {
 } cddp_plan_finding;
 
 typedef struct cddp_plan_expect {
-    int64_t verdict;   /* cddp_expectation */
-    cddp_text_list error; /* each must appear in the error of some rank */
-    cddp_text_list also;  /* checks that may report besides the findings named */
+    int64_t verdict;          /* cddp_expectation */
+    cddp_text_list error;     /* each must appear in the error of some rank */
+    cddp_text_list also;      /* checks that may report besides the findings named */
     cddp_text_list exercised; /* checks that must have had something to judge */
     cddp_text_list marks;     /* coverage marks that must be reached */
     cddp_text_list same_with; /* settings with which the run must end with the same parameters */
@@ -329,7 +358,7 @@ typedef struct cddp_plan_expect {
 typedef struct cddp_plan_memory cddp_plan_memory;
 
 typedef struct cddp_plan {
-    uint32_t size; /* sizeof(cddp_plan) known to the writer */
+    uint32_t size;      /* sizeof(cddp_plan) known to the writer */
     const char *source; /* the file it came from, or NULL */
     const char *text;   /* the whole file as read, for provenance, or NULL */
     int64_t schema;
@@ -357,20 +386,25 @@ typedef struct cddp_plan {
     cddp_plan_memory *memory;
 } cddp_plan;
 
-/* Every default in force: model mlp, two ranks, the simulator, plain SGD, expected to be verified. */
-CDDP_API cddp_status cddp_plan_create(const cddp_allocator *allocator, cddp_plan **plan, cddp_error *err) CDDP_MUST_CHECK;
+/* Every default in force: model mlp, two ranks, the simulator, plain SGD, expected to be
+** verified. */
+CDDP_API cddp_status cddp_plan_create(const cddp_allocator *allocator, cddp_plan **plan,
+                                      cddp_error *err) CDDP_MUST_CHECK;
 CDDP_API void cddp_plan_destroy(cddp_plan *plan); /* accepts NULL */
 
-/* Sets one key from text, as `--set ddp.bucket_cap_mb=1` does. Elements of tables that repeat are named by
-** position and made when it is the next one: "optimizer.0.lr", "when.2.sync". "ddp.static_graph@0-3" changes
-** the key for these ranks only. Lists are separated by commas. */
-CDDP_API cddp_status cddp_plan_set(cddp_plan *plan, const char *key, const char *value, cddp_error *err) CDDP_MUST_CHECK;
+/* Sets one key from text, as `--set ddp.bucket_cap_mb=1` does. Elements of tables that repeat are
+** named by position and made when it is the next one: "optimizer.0.lr", "when.2.sync".
+** "ddp.static_graph@0-3" changes the key for these ranks only. Lists are separated by commas. */
+CDDP_API cddp_status cddp_plan_set(cddp_plan *plan, const char *key, const char *value,
+                                   cddp_error *err) CDDP_MUST_CHECK;
 
 /* Refuses contradictions, naming both keys. */
 CDDP_API cddp_status cddp_plan_check(const cddp_plan *plan, cddp_error *err) CDDP_MUST_CHECK;
 
-/* The settings of one rank: the common ones with the overrides for it applied. Strings are the plan's. */
-CDDP_API cddp_status cddp_plan_rank_settings(const cddp_plan *plan, uint32_t rank, cddp_plan_settings *settings,
+/* The settings of one rank: the common ones with the overrides for it applied. Strings are the
+** plan's. */
+CDDP_API cddp_status cddp_plan_rank_settings(const cddp_plan *plan, uint32_t rank,
+                                             cddp_plan_settings *settings,
                                              cddp_error *err) CDDP_MUST_CHECK;
 
 /* Equal for equal plans on every machine; titles, tags and expectations do not count. */
@@ -393,7 +427,7 @@ typedef enum cddp_key_type {
 
 typedef struct cddp_key_info {
     uint32_t size;
-    char path[64];       /* "ddp.bucket_cap_mb"; "when[].sync" in a table that repeats */
+    char path[64]; /* "ddp.bucket_cap_mb"; "when[].sync" in a table that repeats */
     cddp_key_type type;
     const char *choices; /* "none|zero|keep", or NULL */
     const char *initial; /* the default as text; "" when there is none */

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The one symbol a plugin exports: what it adds to the registry.
 **
-** A plugin is a shared object with `const cddp_plugin cddp_plugin_v1 = {…};`. It is loaded only when the
-** command line names its path, never because a scenario says so.
+** A plugin is a shared object with `const cddp_plugin cddp_plugin_v1 = {…};`. It is loaded only
+** when the command line names its path, never because a scenario says so.
 **
 ** Lifetime   the tables it lists live as long as the program.
 ** Threads    tables are read-only.
-** Errors     a table with a wrong size, abi or a missing required slot is refused by name at registration.
+** Errors     a table with a wrong size, abi or a missing required slot is refused by name at
+**            registration.
 */
 #pragma once
 #include "cddp/backend.h"

@@ -1,20 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Worlds of real processes: one that watches its ranks, one for a rank that is watched from elsewhere, and one for a
-** process that is a rank alone.
+/* Worlds of real processes: one that watches its ranks, one for a rank that is watched from
+** elsewhere, and one for a process that is a rank alone.
 **
-** The process world starts W children and watches them. Where a transport insists on starting its ranks (mpirun), it
-** runs that command instead, and the ranks, each in a member world, report to it over sockets; what is told about a
-** rank is the same. Their output is forwarded line by line with the rank
-** in front, their results come back through pipes, and a rank that dies, hangs or leaves without a result is
-** said to have done exactly that. When one rank fails, the others get a grace period to notice by themselves
-** (their own time-outs say more than a kill would), then they are killed; the same happens at the deadline.
+** The process world starts W children and watches them. Where a transport insists on starting its
+** ranks (mpirun), it runs that command instead, and the ranks, each in a member world, report to it
+** over sockets; what is told about a rank is the same. Their output is forwarded line by line with
+** the rank in front, their results come back through pipes, and a rank that dies, hangs or leaves
+** without a result is said to have done exactly that. When one rank fails, the others get a grace
+** period to notice by themselves (their own time-outs say more than a kill would), then they are
+** killed; the same happens at the deadline.
 **
-** The solo world is for a process that somebody else started: by mpirun, torchrun, a batch system, or a user
-** alone. The caller says which rank it is; nothing here reads the environment.
+** The solo world is for a process that somebody else started: by mpirun, torchrun, a batch system,
+** or a user alone. The caller says which rank it is; nothing here reads the environment.
 **
 ** Lifetime   open → launch (once or again) → close. Texts inside results live until close.
-** Threads    one thread; open and launch before the process starts threads of its own, since launch forks.
-** Errors     launch fails only when ranks could not be started; how each rank ended is in its result.
+** Threads    one thread; open and launch before the process starts threads of its own, since launch
+**            forks.
+** Errors     launch fails only when ranks could not be started; how each rank ended is in its
+**            result.
 */
 #pragma once
 #include "cddp/trace.h"
@@ -28,47 +31,57 @@ typedef struct cddp_process_world cddp_process_world;
 typedef struct cddp_process_options {
     uint32_t size; /* sizeof(cddp_process_options) known to the writer */
     uint32_t world_size;
-    uint64_t deadline_ns;            /* of one launch; 0: none */
-    uint64_t grace_ns;               /* between the first failure and the kill; 0: 5 s */
-    bool simulate_compute;           /* compute() lets real time pass */
-    const cddp_allocator *allocator; /* NULL: the process heap. Also what rank programs allocate from */
+    uint64_t deadline_ns;  /* of one launch; 0: none */
+    uint64_t grace_ns;     /* between the first failure and the kill; 0: 5 s */
+    bool simulate_compute; /* compute() lets real time pass */
+    /* NULL: the process heap. Also what rank programs allocate from */
+    const cddp_allocator *allocator;
     /* does: takes one line that a rank wrote, without its newline; error: it was written to stderr.
     ** (optional: default prints "[rank] line" to the same stream of this process) */
     void (*output)(void *context, uint32_t rank, bool error, const char *line, size_t length);
-    /* does: takes what a rank sent with cddp_process_send, one call per send, in its order. (optional) */
+    /* does: takes what a rank sent with cddp_process_send, one call per send, in its order.
+    ** (optional) */
     void (*message)(void *context, uint32_t rank, const void *bytes, size_t byte_count);
     void *context;
-    /* (optional) the command, NULL-terminated, that starts world_size processes on this machine, each of which opens a
-    ** member world; NULL: ranks are forked. Its own lines come to output as those of rank CDDP_PROCESS_LAUNCHER. */
+    /* (optional) the command, NULL-terminated, that starts world_size processes on this machine,
+    ** each of which opens a member world; NULL: ranks are forked. Its own lines come to output as
+    ** those of rank CDDP_PROCESS_LAUNCHER. */
     const char *const *command;
-    /* (optional) NAME=VALUE, NULL-terminated, added to the command's environment. CDDP_HUB is always added: the address
-    ** for cddp_member_options. */
+    /* (optional) NAME=VALUE, NULL-terminated, added to the command's environment. CDDP_HUB is
+    ** always added: the address for cddp_member_options. */
     const char *const *environment;
-    /* (optional) the host, a name or number of this machine, where ranks that somebody else started report; launch then
-    ** forks member->rank alone, as a member, and close waits for nobody. member->address is filled in by launch. */
+    /* (optional) the host, a name or number of this machine, where ranks that somebody else started
+    ** report; launch then forks member->rank alone, as a member, and close waits for nobody.
+    ** member->address is filled in by launch. */
     const char *hub_host;
     const struct cddp_member_options *member;
-    /* Whoever started the ranks does not mind how they end: they end with the launch. Else they stay until this process
-    ** exits when a run went wrong, because their launcher may end this process with them. With one_host their process numbers
-    ** mean the same here: those that are stopped are found. */
+    /* Whoever started the ranks does not mind how they end: they end with the launch. Else they
+    ** stay until this process exits when a run went wrong, because their launcher may end this
+    ** process with them. With one_host their process numbers mean the same here: those that are
+    ** stopped are found. */
     bool ends_members, one_host;
-    bool (*interrupted)(void *context); /* (optional) asked a few times a second, until a rank fails; true ends all */
-    /* How long a rank on this machine may be stopped (SIGSTOP), and how much later than the first one a rank that is not forked
-    ** here may report, before it has failed; the first one has 20 s at least. 0: as long as the deadline. */
+    /* (optional) asked a few times a second, until a rank fails; true ends all */
+    bool (*interrupted)(void *context);
+    /* How long a rank on this machine may be stopped (SIGSTOP), and how much later than the first
+    ** one a rank that is not forked here may report, before it has failed; the first one has 20 s
+    ** at least. 0: as long as the deadline. */
     uint64_t patience_ns;
 } cddp_process_options;
 
 #define CDDP_PROCESS_LAUNCHER UINT32_MAX
 #define CDDP_PROCESS_ADDRESS_BYTES 160u
 
-CDDP_API cddp_status cddp_process_world_open(const cddp_process_options *options, cddp_process_world **world,
+CDDP_API cddp_status cddp_process_world_open(const cddp_process_options *options,
+                                             cddp_process_world **world,
                                              cddp_error *err) CDDP_MUST_CHECK;
-CDDP_API void cddp_process_world_close(cddp_process_world *world); /* kills what still runs; accepts NULL */
+/* kills what still runs; accepts NULL */
+CDDP_API void cddp_process_world_close(cddp_process_world *world);
 /* The world's table; its functions take the cddp_process_world as `void *world`. */
 CDDP_API const cddp_world_ops *cddp_process_world_ops(void);
 
-/* A rank whose launcher is elsewhere. Its launch connects to the launcher, runs the program with stdout and stderr
-** going there, says how it went, waits to be released, and ends the process: it does not return. */
+/* A rank whose launcher is elsewhere. Its launch connects to the launcher, runs the program with
+** stdout and stderr going there, says how it went, waits to be released, and ends the process: it
+** does not return. */
 typedef struct cddp_member_world cddp_member_world;
 
 typedef struct cddp_member_options {
@@ -76,19 +89,24 @@ typedef struct cddp_member_options {
     uint32_t rank;
     uint32_t world_size;
     bool simulate_compute;
-    const char *address;             /* of the launcher, from CDDP_HUB; NULL: meet brings it. Borrowed until launch */
+    /* of the launcher, from CDDP_HUB; NULL: meet brings it. Borrowed until launch */
+    const char *address;
     const cddp_allocator *allocator; /* NULL: the process heap */
-    /* (optional) does: hands the launcher's address from rank 0, where address holds it, to every other rank.
-    ** blocks: until all ranks call it. */
-    cddp_status (*meet)(void *context, cddp_rank *rank, char address[CDDP_PROCESS_ADDRESS_BYTES], cddp_error *err);
+    /* (optional) does: hands the launcher's address from rank 0, where address holds it, to every
+    ** other rank. blocks: until all ranks call it. */
+    cddp_status (*meet)(void *context, cddp_rank *rank, char address[CDDP_PROCESS_ADDRESS_BYTES],
+                        cddp_error *err);
     /* (optional) does: ends the transport, when all ranks ended in a state in which it can. */
     void (*leave)(void *context);
     void *context;
     uint64_t patience_ns; /* for meet to return, 30 s at least; then the process ends */
-    bool shelter; /* launch goes on in a child: whoever started this process must not see it die (cddp_launcher.ends_all) */
+    /* launch goes on in a child: whoever started this process must not see it die
+    ** (cddp_launcher.ends_all) */
+    bool shelter;
 } cddp_member_options;
 
-CDDP_API cddp_status cddp_member_world_open(const cddp_member_options *options, cddp_member_world **world,
+CDDP_API cddp_status cddp_member_world_open(const cddp_member_options *options,
+                                            cddp_member_world **world,
                                             cddp_error *err) CDDP_MUST_CHECK;
 CDDP_API void cddp_member_world_close(cddp_member_world *world); /* accepts NULL */
 CDDP_API const cddp_world_ops *cddp_member_world_ops(void);
@@ -96,18 +114,20 @@ CDDP_API const cddp_world_ops *cddp_member_world_ops(void);
 /* Called by a rank program: hands bytes to the message function of the launching process. */
 CDDP_API cddp_status cddp_process_send(cddp_rank *rank, const void *bytes, size_t byte_count,
                                        cddp_error *err) CDDP_MUST_CHECK;
-/* Called by a rank program: what it is about to do, at most 200 bytes, kept in memory shared with the
-** launcher, or sent to it by a member. It costs a copy and becomes part of the diagnosis when this rank dies or hangs.
- */
+/* Called by a rank program: what it is about to do, at most 200 bytes, kept in memory shared with
+** the launcher, or sent to it by a member. It costs a copy and becomes part of the diagnosis when
+** this rank dies or hangs.
+*/
 CDDP_API void cddp_process_note(cddp_rank *rank, const char *text);
 
-/* Called by a rank program: a sink that keeps the last 64 events in memory shared with the launcher, for use beside
-** the one that records. Returns borrowed until the program returns; NULL when rank shares no memory with a launcher. */
+/* Called by a rank program: a sink that keeps the last 64 events in memory shared with the
+** launcher, for use beside the one that records. Returns borrowed until the program returns; NULL
+** when rank shares no memory with a launcher. */
 CDDP_API const cddp_trace_sink *cddp_process_last_events(cddp_rank *rank);
 /* Whether the last launch ended because `interrupted` said so. */
 CDDP_API bool cddp_process_world_was_interrupted(const cddp_process_world *world);
-/* Called by the launcher after launch: hands over what such a sink of this rank kept, oldest first. An event that the
-** rank did not finish writing is left out; texts are cut after 95 bytes. */
+/* Called by the launcher after launch: hands over what such a sink of this rank kept, oldest first.
+** An event that the rank did not finish writing is left out; texts are cut after 95 bytes. */
 CDDP_API void cddp_process_world_each_last_event(const cddp_process_world *world, uint32_t rank,
                                                  const cddp_trace_sink *sink);
 

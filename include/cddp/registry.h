@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The registry: compiled-in parts plus what plugins bring, looked up by name. An object, not a global.
+/* The registry: compiled-in parts plus what plugins bring, looked up by name. An object, not a
+** global.
 **
 ** Lifetime   tables are borrowed; a registry is destroyed after everything that uses its tables.
 ** Threads    read-only after the last add.
@@ -29,9 +30,11 @@ CDDP_API cddp_status cddp_registry_add_plugin(cddp_registry *registry, const cdd
                                               cddp_error *err) CDDP_MUST_CHECK;
 
 /* NULL when there is no such name. Returns borrowed until the registry is destroyed. */
-CDDP_API const cddp_backend *cddp_registry_find_backend(const cddp_registry *registry, const char *name);
+CDDP_API const cddp_backend *cddp_registry_find_backend(const cddp_registry *registry,
+                                                        const char *name);
 CDDP_API const cddp_hook *cddp_registry_find_hook(const cddp_registry *registry, const char *name);
-CDDP_API const cddp_check *cddp_registry_find_check(const cddp_registry *registry, const char *name);
+CDDP_API const cddp_check *cddp_registry_find_check(const cddp_registry *registry,
+                                                    const char *name);
 
 /* The i-th in order of addition; NULL past the end. */
 CDDP_API const cddp_backend *cddp_registry_backend(const cddp_registry *registry, size_t index);

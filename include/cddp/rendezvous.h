@@ -7,9 +7,11 @@
 **     env://             resolved by the command line into tcp:// from MASTER_ADDR and MASTER_PORT
 ** A store has generations: ranks that restarted open generation g+1 and never meet leftovers of g.
 **
-** Lifetime   open → set/get/… → close, per process and after any fork. A server lives until it is closed.
+** Lifetime   open → set/get/… → close, per process and after any fork. A server lives until it is
+**            closed.
 ** Threads    one handle per thread.
-** Errors     a wait that ends without an answer says which key was missing and for how long it waited.
+** Errors     a wait that ends without an answer says which key was missing and for how long it
+**            waited.
 */
 #pragma once
 #include "cddp/alloc.h"
@@ -26,14 +28,16 @@ typedef struct cddp_rendezvous {
     uint32_t size; /* sizeof(cddp_rendezvous) known to the writer */
     void *self;
     /* does: stores a value under a key, replacing what was there. */
-    cddp_status (*set)(void *self, const char *key, const void *value, size_t value_bytes, cddp_error *err);
-    /* does: waits at most timeout_ns for the key and copies its value. *value_bytes: room in, length out. */
-    cddp_status (*get)(void *self, const char *key, uint64_t timeout_ns, void *value, size_t *value_bytes,
+    cddp_status (*set)(void *self, const char *key, const void *value, size_t value_bytes,
                        cddp_error *err);
+    /* does: waits at most timeout_ns for the key and copies its value. *value_bytes: room in,
+    ** length out. */
+    cddp_status (*get)(void *self, const char *key, uint64_t timeout_ns, void *value,
+                       size_t *value_bytes, cddp_error *err);
     /* does: stores desired when the current value equals expected (NULL: when the key is absent).
     ** *swapped says whether it did. */
-    cddp_status (*compare_and_set)(void *self, const char *key, const char *expected, const char *desired,
-                                   bool *swapped, cddp_error *err);
+    cddp_status (*compare_and_set)(void *self, const char *key, const char *expected,
+                                   const char *desired, bool *swapped, cddp_error *err);
     /* does: adds to a decimal counter (absent: 0) and returns the sum. */
     cddp_status (*add)(void *self, const char *key, int64_t amount, int64_t *sum, cddp_error *err);
     /* does: forgets a key; absent is fine. */
@@ -43,16 +47,17 @@ typedef struct cddp_rendezvous {
 } cddp_rendezvous;
 
 typedef struct cddp_rendezvous_options {
-    uint32_t size;          /* sizeof(cddp_rendezvous_options) known to the writer */
-    const char *url;        /* "tcp://127.0.0.1:29500", "file:///tmp/job-7" */
-    const char *prefix;     /* put before every key; NULL: none */
-    const char *secret;     /* tcp: what clients must know; NULL: none */
+    uint32_t size;      /* sizeof(cddp_rendezvous_options) known to the writer */
+    const char *url;    /* "tcp://127.0.0.1:29500", "file:///tmp/job-7" */
+    const char *prefix; /* put before every key; NULL: none */
+    const char *secret; /* tcp: what clients must know; NULL: none */
     uint64_t generation;
-    uint64_t timeout_ns;    /* default wait and time to reach the server; 0: 30 s */
+    uint64_t timeout_ns; /* default wait and time to reach the server; 0: 30 s */
     const cddp_allocator *allocator;
 } cddp_rendezvous_options;
 
-CDDP_API cddp_status cddp_rendezvous_open(const cddp_rendezvous_options *options, cddp_rendezvous **rendezvous,
+CDDP_API cddp_status cddp_rendezvous_open(const cddp_rendezvous_options *options,
+                                          cddp_rendezvous **rendezvous,
                                           cddp_error *err) CDDP_MUST_CHECK;
 CDDP_API void cddp_rendezvous_close(cddp_rendezvous *rendezvous); /* accepts NULL */
 
@@ -60,8 +65,8 @@ typedef struct cddp_rendezvous_server cddp_rendezvous_server;
 
 typedef struct cddp_rendezvous_server_options {
     uint32_t size;
-    const char *host;  /* numeric address or name; bound to exactly this */
-    uint16_t port;     /* 0: any; ask cddp_rendezvous_server_port */
+    const char *host; /* numeric address or name; bound to exactly this */
+    uint16_t port;    /* 0: any; ask cddp_rendezvous_server_port */
     const char *secret;
     uint32_t clients_max; /* 0: 4096 */
     uint32_t keys_max;    /* 0: 65536 */
@@ -73,7 +78,8 @@ typedef struct cddp_rendezvous_server_options {
 
 /* Binds and serves on a thread of its own. */
 CDDP_API cddp_status cddp_rendezvous_server_open(const cddp_rendezvous_server_options *options,
-                                                 cddp_rendezvous_server **server, cddp_error *err) CDDP_MUST_CHECK;
+                                                 cddp_rendezvous_server **server,
+                                                 cddp_error *err) CDDP_MUST_CHECK;
 CDDP_API uint16_t cddp_rendezvous_server_port(const cddp_rendezvous_server *server);
 CDDP_API void cddp_rendezvous_server_close(cddp_rendezvous_server *server); /* accepts NULL */
 

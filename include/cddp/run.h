@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Running a plan on a world and judging what happened.
 **
-** cddp_run launches one rank program per rank, lets every rank's events flow to the sinks, merges them in
-** (time, rank, sequence) order, shows them to every check of the registry and compares the findings with
-** what the plan expects.
+** cddp_run launches one rank program per rank, lets every rank's events flow to the sinks, merges
+** them in (time, rank, sequence) order, shows them to every check of the registry and compares the
+** findings with what the plan expects.
 **
-** Lifetime   the world, backend, registry and sinks are borrowed for the call. A verdict owns its texts.
+** Lifetime   the world, backend, registry and sinks are borrowed for the call. A verdict owns its
+**            texts.
 ** Threads    one thread.
-** Errors     a failure to run (no memory, a world that cannot start) is an error. A rank that ended with an
-**            error, a hang and a broken invariant are part of the verdict, not errors.
+** Errors     a failure to run (no memory, a world that cannot start) is an error. A rank that ended
+**            with an error, a hang and a broken invariant are part of the verdict, not errors.
 */
 #pragma once
 #include "cddp/backend.h"
@@ -24,7 +25,9 @@ extern "C" {
 typedef enum cddp_outcome {
     CDDP_OUTCOME_VERIFIED = 0,
     CDDP_OUTCOME_FINDINGS = 1,
-    CDDP_OUTCOME_ERROR = 2,       /* the plan could not be run as written: it contradicts itself, or every rank refuses its settings */
+    /* the plan could not be run as written: it contradicts itself, or every rank refuses its
+    ** settings */
+    CDDP_OUTCOME_ERROR = 2,
     CDDP_OUTCOME_ENVIRONMENT = 3, /* a backend or device is absent */
     CDDP_OUTCOME_INCONCLUSIVE = 4
 } cddp_outcome;
@@ -53,7 +56,8 @@ typedef struct cddp_verdict {
     cddp_outcome outcome; /* what happened, measured against what the plan expects */
     bool as_expected;     /* the plan expected findings or an error, and exactly these came */
     const char *summary;  /* one sentence */
-    const char *reason;   /* why it is not verified: what was missing or unexpected; "" when verified */
+    /* why it is not verified: what was missing or unexpected; "" when verified */
+    const char *reason;
     const cddp_finding *findings; /* in order of (step, time); the first is the one to look at */
     size_t finding_count;
     const cddp_exercise *exercises; /* in registry order; only those with count > 0 */
@@ -66,13 +70,14 @@ typedef struct cddp_verdict {
     uint64_t trace_digest;    /* of the merged trace */
     uint64_t timeless_digest; /* the same without times */
     uint64_t plan_digest;
-    uint64_t time_ns;         /* of the last event, in the world's time */
+    uint64_t time_ns; /* of the last event, in the world's time */
     cddp_verdict_memory *memory;
 } cddp_verdict;
 
-/* The way in for events of the world itself (choices, faults, who waits for whom): the world is opened with
-** `.sink`, before the run exists; during the run events go to the run's judge and sinks. A world that unwinds
-** ranks after it ended sets `muted` first, since what they still do is not part of the run. */
+/* The way in for events of the world itself (choices, faults, who waits for whom): the world is
+** opened with `.sink`, before the run exists; during the run events go to the run's judge and
+** sinks. A world that unwinds ranks after it ended sets `muted` first, since what they still do is
+** not part of the run. */
 typedef struct cddp_relay_sink {
     cddp_trace_sink sink;
     const cddp_trace_sink *target; /* NULL: events are dropped */
@@ -83,9 +88,9 @@ CDDP_API void cddp_relay_sink_init(cddp_relay_sink *relay);
 /* What a rank of a real transport brings along, made inside its own process. */
 typedef struct cddp_rank_binding {
     uint32_t size;
-    const cddp_backend *backend;  /* NULL: that of the run */
-    const cddp_trace_sink *sink;  /* NULL: those of the run; else this one alone (a shard) */
-    void *self;                   /* of whoever bound it */
+    const cddp_backend *backend; /* NULL: that of the run */
+    const cddp_trace_sink *sink; /* NULL: those of the run; else this one alone (a shard) */
+    void *self;                  /* of whoever bound it */
 } cddp_rank_binding;
 
 typedef struct cddp_run_options {
@@ -95,28 +100,35 @@ typedef struct cddp_run_options {
     void *world;
     const cddp_backend *backend;
     cddp_relay_sink *relay; /* that the world was opened with; may be NULL */
-    cddp_status (*bind)(void *context, cddp_rank *rank, cddp_rank_binding *binding, cddp_error *err); /* may be NULL */
-    void (*unbind)(void *context, cddp_rank *rank, cddp_rank_binding *binding);                     /* with bind */
+    /* may be NULL */
+    cddp_status (*bind)(void *context, cddp_rank *rank, cddp_rank_binding *binding,
+                        cddp_error *err);
+    /* with bind */
+    void (*unbind)(void *context, cddp_rank *rank, cddp_rank_binding *binding);
     void *bind_context;
-    const cddp_registry *registry; /* hooks and checks */
-    cddp_trace_level level;        /* CDDP_TRACE_DIGEST for judging */
+    const cddp_registry *registry;       /* hooks and checks */
+    cddp_trace_level level;              /* CDDP_TRACE_DIGEST for judging */
     const cddp_trace_sink *const *sinks; /* besides the judge: the store, a recorder */
     size_t sink_count;
-    bool judge;                    /* false: run only; the verdict has no findings */
-    bool oracle;                   /* compare with single-process training */
+    bool judge;  /* false: run only; the verdict has no findings */
+    bool oracle; /* compare with single-process training */
     const cddp_allocator *allocator;
-    /* Every rank recomputes the reference for itself, as ranks in processes do; false: ranks of one thread share what they
-    ** recompute. The verdict is the same; bounds derived on the way may be wider or narrower. */
+    /* Every rank recomputes the reference for itself, as ranks in processes do; false: ranks of one
+    ** thread share what they recompute. The verdict is the same; bounds derived on the way may be
+    ** wider or narrower. */
     bool oracle_apart;
 } cddp_run_options;
 
 CDDP_API cddp_run_options cddp_run_options_default(void);
-CDDP_API cddp_status cddp_run(const cddp_run_options *options, cddp_verdict **verdict, cddp_error *err) CDDP_MUST_CHECK;
+CDDP_API cddp_status cddp_run(const cddp_run_options *options, cddp_verdict **verdict,
+                              cddp_error *err) CDDP_MUST_CHECK;
 
-/* Judges a trace that was recorded earlier: replay is called once and emits every event in merged order. */
+/* Judges a trace that was recorded earlier: replay is called once and emits every event in merged
+** order. */
 typedef cddp_status (*cddp_replay_fn)(void *source, const cddp_trace_sink *sink, cddp_error *err);
-CDDP_API cddp_status cddp_judge(const cddp_plan *plan, const cddp_registry *registry, cddp_replay_fn replay, void *source,
-                                cddp_verdict **verdict, cddp_error *err) CDDP_MUST_CHECK;
+CDDP_API cddp_status cddp_judge(const cddp_plan *plan, const cddp_registry *registry,
+                                cddp_replay_fn replay, void *source, cddp_verdict **verdict,
+                                cddp_error *err) CDDP_MUST_CHECK;
 
 CDDP_API void cddp_verdict_destroy(cddp_verdict *verdict); /* accepts NULL */
 

@@ -16,19 +16,19 @@ extern "C" {
 #endif
 
 /* One row per status: the enum constant, and the words a person reads. */
-#define CDDP_STATUS_LIST(X)                                                                        \
-    X(CDDP_OK, "ok")                                                                               \
-    X(CDDP_E_ARG, "invalid argument")                                                              \
-    X(CDDP_E_CONFIG, "invalid configuration")                                                      \
-    X(CDDP_E_STATE, "called at the wrong moment")                                                  \
-    X(CDDP_E_NOMEM, "out of memory")                                                               \
-    X(CDDP_E_IO, "input/output error")                                                             \
-    X(CDDP_E_BACKEND, "backend failure")                                                           \
-    X(CDDP_E_TIMEOUT, "timed out")                                                                 \
-    X(CDDP_E_UNSUPPORTED, "not supported")                                                         \
-    X(CDDP_E_MISMATCH, "ranks disagree")                                                           \
-    X(CDDP_E_CORRUPT, "corrupt data")                                                              \
-    X(CDDP_E_LIMIT, "limit exceeded")                                                              \
+#define CDDP_STATUS_LIST(X)                       \
+    X(CDDP_OK, "ok")                              \
+    X(CDDP_E_ARG, "invalid argument")             \
+    X(CDDP_E_CONFIG, "invalid configuration")     \
+    X(CDDP_E_STATE, "called at the wrong moment") \
+    X(CDDP_E_NOMEM, "out of memory")              \
+    X(CDDP_E_IO, "input/output error")            \
+    X(CDDP_E_BACKEND, "backend failure")          \
+    X(CDDP_E_TIMEOUT, "timed out")                \
+    X(CDDP_E_UNSUPPORTED, "not supported")        \
+    X(CDDP_E_MISMATCH, "ranks disagree")          \
+    X(CDDP_E_CORRUPT, "corrupt data")             \
+    X(CDDP_E_LIMIT, "limit exceeded")             \
     X(CDDP_E_ABORTED, "aborted")
 
 typedef enum cddp_status {
@@ -55,7 +55,10 @@ typedef struct cddp_error {
     char message[CDDP_ERROR_MESSAGE_BYTES];
 } cddp_error;
 
-#define CDDP_ERROR_INIT {CDDP_OK, 0, {{0, 0, 0}}, {0}}
+#define CDDP_ERROR_INIT                \
+    {                                  \
+        CDDP_OK, 0, {{0, 0, 0}}, { 0 } \
+    }
 
 #if defined(__GNUC__)
 #define CDDP_MUST_CHECK __attribute__((warn_unused_result))
@@ -70,8 +73,8 @@ typedef struct cddp_error {
 /* Words for a status; never NULL. Returns borrowed static text. */
 CDDP_API const char *cddp_status_text(cddp_status status);
 
-/* For implementers of ports (backends, hooks, checks): fill *err (which may be NULL) and return status,
-** so that a failing branch reads `return cddp_error_set(err, CDDP_E_IO, "…", …);`. */
+/* For implementers of ports (backends, hooks, checks): fill *err (which may be NULL) and return
+** status, so that a failing branch reads `return cddp_error_set(err, CDDP_E_IO, "…", …);`. */
 CDDP_API cddp_status cddp_error_set(cddp_error *err, cddp_status status, const char *format, ...)
     CDDP_PRINTF(3, 4) CDDP_MUST_CHECK;
 

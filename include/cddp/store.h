@@ -1,17 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The trace store: runs, their events and findings in one SQLite file that the plain sqlite3 shell can read.
+/* The trace store: runs, their events and findings in one SQLite file that the plain sqlite3 shell
+** can read.
 **
-** A file holds any number of runs; opening an existing file for writing appends to it and never rewrites an
-** older run. Events of an iteration become durable together, when the last rank has flushed it; a program
-** that is killed leaves a file that opens, with every finished iteration in it and the run marked incomplete.
-** The layout, the views and example queries are in docs/formats/trace.md.
+** A file holds any number of runs; opening an existing file for writing appends to it and never
+** rewrites an older run. Events of an iteration become durable together, when the last rank has
+** flushed it; a program that is killed leaves a file that opens, with every finished iteration in
+** it and the run marked incomplete. The layout, the views and example queries are in
+** docs/formats/trace.md.
 **
-** Lifetime   open → (run_begin → sink, add_… → run_end)* → close. At most one run is being written at a time.
-** Ownership  every text given is copied; every text handed to a callback is borrowed until it returns.
+** Lifetime   open → (run_begin → sink, add_… → run_end)* → close. At most one run is being written
+**            at a time.
+** Ownership  every text given is copied; every text handed to a callback is borrowed until it
+**            returns.
 ** Threads    a store is used by one thread at a time. Several processes may append to one file.
-** Errors     a file that is not a store, is damaged, comes from a newer version, cannot be written or whose
-**            disk is full gives one sentence naming the file. The sink remembers its first failure and tells
-**            it in flush and in run_end; what was committed before stays.
+** Errors     a file that is not a store, is damaged, comes from a newer version, cannot be written
+**            or whose disk is full gives one sentence naming the file. The sink remembers its first
+**            failure and tells it in flush and in run_end; what was committed before stays.
 */
 #pragma once
 #include "cddp/check.h"
@@ -32,15 +36,16 @@ typedef enum cddp_store_mode {
 } cddp_store_mode;
 
 /* allocator may be NULL: the process heap. */
-CDDP_API cddp_status cddp_store_open(const char *path, cddp_store_mode mode, const cddp_allocator *allocator,
-                                     cddp_store **store, cddp_error *err) CDDP_MUST_CHECK;
+CDDP_API cddp_status cddp_store_open(const char *path, cddp_store_mode mode,
+                                     const cddp_allocator *allocator, cddp_store **store,
+                                     cddp_error *err) CDDP_MUST_CHECK;
 /* Accepts NULL. A run that was not ended stays, marked incomplete. */
 CDDP_API void cddp_store_close(cddp_store *store);
 /* Returns borrowed until close. */
 CDDP_API const char *cddp_store_path(const cddp_store *store);
 
-/* Where a run comes from: enough to run it again, and to know what may differ when it does not repeat.
-** NULL texts are stored as "". */
+/* Where a run comes from: enough to run it again, and to know what may differ when it does not
+** repeat. NULL texts are stored as "". */
 typedef struct cddp_run_provenance {
     uint32_t size;
     const char *title;       /* of the scenario */
@@ -62,19 +67,20 @@ typedef struct cddp_run_provenance {
 
 typedef struct cddp_run_outcome {
     uint32_t size;
-    uint32_t exit_code;   /* 0 verified, 1 findings, 2 usage, 3 environment, 4 inconclusive */
-    const char *verdict;  /* "verified", "findings", … */
-    const char *reason;   /* why, when it is not verified; may be "" */
-    const char *schedule; /* the schedule taken, when known only now; NULL keeps that of run_begin */
-    uint64_t digest;      /* of the trace, timeless; 0 when not computed */
+    uint32_t exit_code;  /* 0 verified, 1 findings, 2 usage, 3 environment, 4 inconclusive */
+    const char *verdict; /* "verified", "findings", … */
+    const char *reason;  /* why, when it is not verified; may be "" */
+    /* the schedule taken, when known only now; NULL keeps that of run_begin */
+    const char *schedule;
+    uint64_t digest; /* of the trace, timeless; 0 when not computed */
     uint64_t virtual_time_ns;
 } cddp_run_outcome;
 
 /* ---- writing ---- */
 
 /* Starts a run; *run is its number in the file, from 1. */
-CDDP_API cddp_status cddp_store_run_begin(cddp_store *store, const cddp_run_provenance *provenance, int64_t *run,
-                                          cddp_error *err) CDDP_MUST_CHECK;
+CDDP_API cddp_status cddp_store_run_begin(cddp_store *store, const cddp_run_provenance *provenance,
+                                          int64_t *run, cddp_error *err) CDDP_MUST_CHECK;
 /* Where the open run's tracers write. Returns borrowed until run_end. */
 CDDP_API const cddp_trace_sink *cddp_store_sink(cddp_store *store);
 CDDP_API cddp_status cddp_store_add_finding(cddp_store *store, const cddp_finding *finding,
@@ -88,13 +94,13 @@ CDDP_API cddp_status cddp_store_add_metric(cddp_store *store, const char *name, 
 /* Ends the run. The file is one tidy file again, without companions, once the store is closed. */
 CDDP_API cddp_status cddp_store_run_end(cddp_store *store, const cddp_run_outcome *outcome,
                                         cddp_error *err) CDDP_MUST_CHECK;
-/* Adds the events of the last run of each shard to the open run, in (time, rank, sequence) order. A real
-** backend's ranks each write a shard of their own. */
-CDDP_API cddp_status cddp_store_merge_shards(cddp_store *store, const char *const *paths, size_t path_count,
-                                             cddp_error *err) CDDP_MUST_CHECK;
+/* Adds the events of the last run of each shard to the open run, in (time, rank, sequence) order. A
+** real backend's ranks each write a shard of their own. */
+CDDP_API cddp_status cddp_store_merge_shards(cddp_store *store, const char *const *paths,
+                                             size_t path_count, cddp_error *err) CDDP_MUST_CHECK;
 /* Appends a copy of a run of another store; *copied is its number here. */
-CDDP_API cddp_status cddp_store_copy_run(cddp_store *store, cddp_store *from, int64_t run, int64_t *copied,
-                                         cddp_error *err) CDDP_MUST_CHECK;
+CDDP_API cddp_status cddp_store_copy_run(cddp_store *store, cddp_store *from, int64_t run,
+                                         int64_t *copied, cddp_error *err) CDDP_MUST_CHECK;
 
 /* ---- reading ---- */
 
@@ -108,10 +114,14 @@ typedef struct cddp_stored_run {
     cddp_run_outcome outcome; /* verdict "" while incomplete */
 } cddp_stored_run;
 
-typedef cddp_status (*cddp_store_run_fn)(void *context, const cddp_stored_run *run, cddp_error *err);
-typedef cddp_status (*cddp_store_finding_fn)(void *context, const cddp_finding *finding, cddp_error *err);
-typedef cddp_status (*cddp_store_pair_fn)(void *context, const char *name, const char *text, cddp_error *err);
-typedef cddp_status (*cddp_store_metric_fn)(void *context, const char *name, double value, cddp_error *err);
+typedef cddp_status (*cddp_store_run_fn)(void *context, const cddp_stored_run *run,
+                                         cddp_error *err);
+typedef cddp_status (*cddp_store_finding_fn)(void *context, const cddp_finding *finding,
+                                             cddp_error *err);
+typedef cddp_status (*cddp_store_pair_fn)(void *context, const char *name, const char *text,
+                                          cddp_error *err);
+typedef cddp_status (*cddp_store_metric_fn)(void *context, const char *name, double value,
+                                            cddp_error *err);
 
 typedef enum cddp_store_order {
     CDDP_STORE_RECORDED, /* as the sink received them */
@@ -119,20 +129,25 @@ typedef enum cddp_store_order {
 } cddp_store_order;
 
 /* *run of the newest run; CDDP_E_ARG when the store has none. */
-CDDP_API cddp_status cddp_store_last_run(cddp_store *store, int64_t *run, cddp_error *err) CDDP_MUST_CHECK;
-/* Calls fn for one run, or for all in order when run is 0; stops at the first failure. */
-CDDP_API cddp_status cddp_store_each_run(cddp_store *store, int64_t run, cddp_store_run_fn fn, void *context,
+CDDP_API cddp_status cddp_store_last_run(cddp_store *store, int64_t *run,
                                          cddp_error *err) CDDP_MUST_CHECK;
+/* Calls fn for one run, or for all in order when run is 0; stops at the first failure. */
+CDDP_API cddp_status cddp_store_each_run(cddp_store *store, int64_t run, cddp_store_run_fn fn,
+                                         void *context, cddp_error *err) CDDP_MUST_CHECK;
 /* Feeds every event of a run to sink (its flush is not called). */
 CDDP_API cddp_status cddp_store_each_event(cddp_store *store, int64_t run, cddp_store_order order,
-                                           const cddp_trace_sink *sink, cddp_error *err) CDDP_MUST_CHECK;
-CDDP_API cddp_status cddp_store_each_finding(cddp_store *store, int64_t run, cddp_store_finding_fn fn, void *context,
+                                           const cddp_trace_sink *sink,
+                                           cddp_error *err) CDDP_MUST_CHECK;
+CDDP_API cddp_status cddp_store_each_finding(cddp_store *store, int64_t run,
+                                             cddp_store_finding_fn fn, void *context,
                                              cddp_error *err) CDDP_MUST_CHECK;
-CDDP_API cddp_status cddp_store_each_exercised(cddp_store *store, int64_t run, cddp_store_pair_fn fn, void *context,
+CDDP_API cddp_status cddp_store_each_exercised(cddp_store *store, int64_t run,
+                                               cddp_store_pair_fn fn, void *context,
                                                cddp_error *err) CDDP_MUST_CHECK;
-/* By name. "algorithm: gloo_ring" with value 1 says in which order the backend summed, where that is known. */
-CDDP_API cddp_status cddp_store_each_metric(cddp_store *store, int64_t run, cddp_store_metric_fn fn, void *context,
-                                            cddp_error *err) CDDP_MUST_CHECK;
+/* By name. "algorithm: gloo_ring" with value 1 says in which order the backend summed, where that
+** is known. */
+CDDP_API cddp_status cddp_store_each_metric(cddp_store *store, int64_t run, cddp_store_metric_fn fn,
+                                            void *context, cddp_error *err) CDDP_MUST_CHECK;
 
 #ifdef __cplusplus
 }

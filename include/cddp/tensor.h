@@ -2,7 +2,8 @@
 /* A tensor is a borrowed view: device, storage, dtype, sizes and strides. It owns nothing.
 **
 ** Lifetime   a view is a plain value; the storage behind it outlives every use of the view.
-** Threads    views may be copied freely; writing through overlapping views is the caller's to order.
+** Threads    views may be copied freely; writing through overlapping views is the caller's to
+**            order.
 ** Errors     constructors of views cannot fail; device operations report through cddp_status.
 */
 #pragma once
@@ -45,16 +46,22 @@ typedef enum cddp_red_op {
 
 typedef struct cddp_tensor {
     const cddp_device *device; /* NULL: the undefined tensor */
-    void *storage;             /* what the device's allocate returned; a data pointer on cpu and cuda */
-    int64_t offset;            /* first element of the view, in elements of dtype */
+    /* what the device's allocate returned; a data pointer on cpu and cuda */
+    void *storage;
+    int64_t offset; /* first element of the view, in elements of dtype */
     cddp_dtype dtype;
     uint32_t dim_count;
     int64_t sizes[CDDP_DIMS_MAX];   /* (dim_count) elements */
     int64_t strides[CDDP_DIMS_MAX]; /* (dim_count) elements */
 } cddp_tensor;
 
-/* What `.grad` of a parameter is. Undefined is not zero: an optimizer skips an undefined gradient. */
-typedef enum cddp_grad_kind { CDDP_GRAD_UNDEFINED, CDDP_GRAD_DENSE, CDDP_GRAD_SPARSE } cddp_grad_kind;
+/* What `.grad` of a parameter is. Undefined is not zero: an optimizer skips an undefined
+** gradient. */
+typedef enum cddp_grad_kind {
+    CDDP_GRAD_UNDEFINED,
+    CDDP_GRAD_DENSE,
+    CDDP_GRAD_SPARSE
+} cddp_grad_kind;
 
 /* Storage that is laid out as the parameter it is for. */
 typedef struct cddp_home {
@@ -71,29 +78,34 @@ typedef struct cddp_rows {
     int64_t offset, count;
 } cddp_rows;
 
-/* The `.grad` slot of one parameter, shared by the engine that accumulates into it, the reducer that
-** averages it and the optimizer that consumes it. Zero-initialise it; make gradients with cddp_grad_define.
-**   value  DENSE: a view with the parameter's sizes, of `home` or of a bucket (gradient_as_bucket_view).
-**          SPARSE: (row_count, rest of the parameter's sizes), one row per entry of `rows`.
+/* The `.grad` slot of one parameter, shared by the engine that accumulates into it, the reducer
+** that averages it and the optimizer that consumes it. Zero-initialise it; make gradients with
+** cddp_grad_define.
+**   value  DENSE: a view with the parameter's sizes, of `home` or of a bucket
+**          (gradient_as_bucket_view). SPARSE: (row_count, rest of the parameter's sizes), one row
+**          per entry of `rows`.
 **   home   storage for a dense value, made on first need and kept for reuse, so that dropping a
 **          gradient and making it again allocates nothing; without device until then. Under
-**          gradient_as_bucket_view the reducer lends a slice of the bucket (home_is_lent), so that a new
-**          gradient is born where it is reduced.
-**   rows   SPARSE only: strictly increasing once coalesced.                          */
+**          gradient_as_bucket_view the reducer lends a slice of the bucket (home_is_lent), so that
+**          a new gradient is born where it is reduced.
+**   rows   SPARSE only: strictly increasing once coalesced. */
 typedef struct cddp_grad {
     cddp_grad_kind kind;
     bool requires_grad; /* made under create_graph: its own history continues (GRD-09) */
-    bool is_fresh;      /* made from undefined since the reducer last saw it: PyTorch would hold it in storage
+    bool
+        is_fresh; /* made from undefined since the reducer last saw it: PyTorch would hold it in storage
                         ** of its own and scale it by the rounded reciprocal (GRD-03, GRD-06) */
-    bool home_is_lent;  /* home belongs to somebody else: cddp_grad_fini does not release it */
+    bool home_is_lent; /* home belongs to somebody else: cddp_grad_fini does not release it */
     cddp_tensor value;
     cddp_home home;
     cddp_rows rows;
 } cddp_grad;
 
-/* Makes an undefined gradient dense: value becomes home (allocated from like's device with like's layout on
-** first need), contents uninitialised. A gradient that is already dense is left as it is. */
-CDDP_API cddp_status cddp_grad_define(cddp_grad *grad, const cddp_tensor *like, cddp_error *err) CDDP_MUST_CHECK;
+/* Makes an undefined gradient dense: value becomes home (allocated from like's device with like's
+** layout on first need), contents uninitialised. A gradient that is already dense is left as it
+** is. */
+CDDP_API cddp_status cddp_grad_define(cddp_grad *grad, const cddp_tensor *like,
+                                      cddp_error *err) CDDP_MUST_CHECK;
 /* zero_grad(set_to_none=True): the gradient is undefined again; home stays for reuse. */
 CDDP_API void cddp_grad_drop(cddp_grad *grad);
 /* Drops the gradient and gives home back, unless it is lent. */
@@ -116,7 +128,8 @@ CDDP_API bool cddp_tensor_is_dense(const cddp_tensor *t);
 /* A contiguous view of dim_count sizes starting at element `offset` of storage. */
 CDDP_API cddp_tensor cddp_tensor_of(const cddp_device *device, void *storage, int64_t offset,
                                     cddp_dtype dtype, const int64_t *sizes, uint32_t dim_count);
-/* A contiguous one-dimensional view of numel elements starting `start` elements into a contiguous t. */
+/* A contiguous one-dimensional view of numel elements starting `start` elements into a contiguous
+** t. */
 CDDP_API cddp_tensor cddp_tensor_slice(const cddp_tensor *t, int64_t start, int64_t numel);
 
 #ifdef __cplusplus

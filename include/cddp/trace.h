@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The trace: small typed events, the only thing that checks, reports and replays read.
 **
-** Events are declared once, in cddp/events.def. A tracer belongs to one rank; it stamps time, rank, step
-** and sequence and hands each event to its sink.
+** Events are declared once, in cddp/events.def. A tracer belongs to one rank; it stamps time, rank,
+** step and sequence and hands each event to its sink.
 **
 ** Lifetime   an event and its text are borrowed by the sink until its event function returns.
 ** Threads    a tracer is used by its rank's thread only.
@@ -32,9 +32,9 @@ typedef enum cddp_event_kind {
 } cddp_event_kind;
 
 #define CDDP_FIELD(type, name, doc) int64_t name;
-#define CDDP_EVENT(name, doc, fields)                                                              \
-    typedef struct cddp_event_##name {                                                             \
-        fields                                                                                     \
+#define CDDP_EVENT(name, doc, fields)  \
+    typedef struct cddp_event_##name { \
+        fields                         \
     } cddp_event_##name;
 #include "cddp/events.def"
 #undef CDDP_EVENT
@@ -58,9 +58,21 @@ typedef struct cddp_event {
 } cddp_event;
 
 typedef enum cddp_field_type {
-    CDDP_FIELD_count, CDDP_FIELD_index, CDDP_FIELD_bytes, CDDP_FIELD_flag, CDDP_FIELD_ns, CDDP_FIELD_digest,
-    CDDP_FIELD_f64, CDDP_FIELD_status, CDDP_FIELD_dtype, CDDP_FIELD_op, CDDP_FIELD_redop,
-    CDDP_FIELD_param, CDDP_FIELD_bucket, CDDP_FIELD_rank, CDDP_FIELD_group
+    CDDP_FIELD_count,
+    CDDP_FIELD_index,
+    CDDP_FIELD_bytes,
+    CDDP_FIELD_flag,
+    CDDP_FIELD_ns,
+    CDDP_FIELD_digest,
+    CDDP_FIELD_f64,
+    CDDP_FIELD_status,
+    CDDP_FIELD_dtype,
+    CDDP_FIELD_op,
+    CDDP_FIELD_redop,
+    CDDP_FIELD_param,
+    CDDP_FIELD_bucket,
+    CDDP_FIELD_rank,
+    CDDP_FIELD_group
 } cddp_field_type;
 
 typedef struct cddp_field_info {
@@ -84,8 +96,9 @@ typedef struct cddp_trace_sink {
     uint32_t size; /* sizeof(cddp_trace_sink) known to the writer */
     uint32_t abi;  /* CDDP_TRACE_ABI */
     void *self;
-    void (*event)(void *self, const cddp_event *event);      /* (required) */
-    cddp_status (*flush)(void *self, cddp_error *err);       /* (optional) called at the end of each step */
+    void (*event)(void *self, const cddp_event *event); /* (required) */
+    /* (optional) called at the end of each step */
+    cddp_status (*flush)(void *self, cddp_error *err);
 } cddp_trace_sink;
 
 typedef struct cddp_tracer cddp_tracer;
@@ -97,16 +110,19 @@ CDDP_API cddp_status cddp_tracer_create(cddp_rank *rank, const cddp_trace_sink *
 CDDP_API void cddp_tracer_destroy(cddp_tracer *tracer); /* accepts NULL */
 CDDP_API void cddp_tracer_set_step(cddp_tracer *tracer, uint32_t step, uint32_t micro_step);
 CDDP_API cddp_status cddp_tracer_flush(cddp_tracer *tracer, cddp_error *err);
-/* For hooks and plugins: a coverage mark ("something worth covering happened"), and one side and the other of
-** a law that the hook promises to keep. A NULL tracer is silent. Texts are borrowed during the call. */
+/* For hooks and plugins: a coverage mark ("something worth covering happened"), and one side and
+** the other of a law that the hook promises to keep. A NULL tracer is silent. Texts are borrowed
+** during the call. */
 CDDP_API void cddp_tracer_mark(cddp_tracer *tracer, const char *name, int64_t value);
 #define CDDP_LAW_BYTES_MAX 4096u /* of any version to come */
 typedef struct cddp_law {
-    uint32_t size; /* sizeof(cddp_law) known to the writer; a law without it is told as one that does not hold */
+    /* sizeof(cddp_law) known to the writer; a law without it is told as one that does not hold */
+    uint32_t size;
     const char *name;
-    int64_t bucket; /* -1: none */
+    int64_t bucket;            /* -1: none */
     double left, right, bound; /* |left - right| <= bound */
-    bool over_ranks; /* of the sums over all ranks, which state it alike often; a rank that cannot: bound INFINITY */
+    /* of the sums over all ranks, which state it alike often; a rank that cannot: bound INFINITY */
+    bool over_ranks;
 } cddp_law;
 CDDP_API void cddp_tracer_law(cddp_tracer *tracer, const cddp_law *law);
 

@@ -1,12 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The world port: what a rank program lives in. Time, waiting, choice and memory come only from here.
+/* The world port: what a rank program lives in. Time, waiting, choice and memory come only from
+** here.
 **
-** Implemented by the simulator (ranks are fibers on one thread, time is virtual) and by the process world
-** (ranks are processes, time is real). A rank program that blocks anywhere else is not reproducible.
+** Implemented by the simulator (ranks are fibers on one thread, time is virtual) and by the process
+** world (ranks are processes, time is real). A rank program that blocks anywhere else is not
+** reproducible.
 **
-** Lifetime   a cddp_rank is made by the world's launch and borrowed by the program until it returns.
+** Lifetime   a cddp_rank is made by the world's launch and borrowed by the program until it
+**            returns.
 ** Threads    a rank handle is used only by the program it was given to.
-** Errors     launch fails only when ranks could not be started; how each rank ended is in its result.
+** Errors     launch fails only when ranks could not be started; how each rank ended is in its
+**            result.
 */
 #pragma once
 #include "cddp/alloc.h"
@@ -49,18 +53,19 @@ typedef struct cddp_choice {
     cddp_choice_kind kind;
     uint32_t rank;         /* who chooses; UINT32_MAX for the world itself */
     uint32_t option_count; /* >= 1; a choice with one option is not recorded */
-    const uint64_t *options; /* borrows: (option_count) semantic ids (parameter, rank, sequence…), or NULL
+    const uint64_t
+        *options; /* borrows: (option_count) semantic ids (parameter, rank, sequence…), or NULL
                              ** when the option is its own index. fifo is option 0. */
-    const char *name;      /* static text, "ready" */
+    const char *name; /* static text, "ready" */
 } cddp_choice;
 
 typedef cddp_status (*cddp_rank_fn)(cddp_rank *rank, void *argument, cddp_error *err);
 
 typedef enum cddp_rank_end {
-    CDDP_RANK_RETURNED, /* status and error say how */
-    CDDP_RANK_KILLED,   /* by a signal or a planted fault; detail is the signal number */
-    CDDP_RANK_HUNG,     /* the world ended while it waited */
-    CDDP_RANK_CRASHED,  /* exited without a result; detail is the exit code */
+    CDDP_RANK_RETURNED,   /* status and error say how */
+    CDDP_RANK_KILLED,     /* by a signal or a planted fault; detail is the signal number */
+    CDDP_RANK_HUNG,       /* the world ended while it waited */
+    CDDP_RANK_CRASHED,    /* exited without a result; detail is the exit code */
     CDDP_RANK_INTERRUPTED /* somebody outside ended the run while it was still running */
 } cddp_rank_end;
 
@@ -75,9 +80,11 @@ typedef struct cddp_rank_result {
 /* A device whose operations are queued on streams and take effect later. */
 typedef struct cddp_streams_options {
     uint32_t size;
-    const struct cddp_device *inner; /* borrowed until close: works at once, and holds the storage */
-    struct cddp_tracer *tracer;      /* borrowed until close: of memory, touch and order events; may be NULL */
-    uint64_t operation_ns;           /* how long an operation takes */
+    /* borrowed until close: works at once, and holds the storage */
+    const struct cddp_device *inner;
+    /* borrowed until close: of memory, touch and order events; may be NULL */
+    struct cddp_tracer *tracer;
+    uint64_t operation_ns; /* how long an operation takes */
 } cddp_streams_options;
 
 struct cddp_world_ops {
@@ -87,24 +94,27 @@ struct cddp_world_ops {
 
     /* does: runs program on every rank and returns when all have ended. blocks: yes.
     ** results: (world_size) filled for every rank of this process. */
-    cddp_status (*launch)(void *world, cddp_rank_fn program, void *argument, cddp_rank_result *results,
-                          cddp_error *err);
+    cddp_status (*launch)(void *world, cddp_rank_fn program, void *argument,
+                          cddp_rank_result *results, cddp_error *err);
     /* does: nanoseconds since the world began. */
     uint64_t (*now_ns)(cddp_rank *rank);
     /* does: lets nanoseconds pass without work. blocks: this rank. */
     cddp_status (*sleep_ns)(cddp_rank *rank, uint64_t duration_ns, cddp_error *err);
-    /* does: accounts duration_ns of computation. Virtual time passes in the simulator; the process world
-    ** passes it as real time only when it was opened to simulate compute, else returns at once. */
-    cddp_status (*compute)(cddp_rank *rank, uint64_t duration_ns, const char *label, cddp_error *err);
+    /* does: accounts duration_ns of computation. Virtual time passes in the simulator; the process
+    ** world passes it as real time only when it was opened to simulate compute, else returns at
+    ** once. */
+    cddp_status (*compute)(cddp_rank *rank, uint64_t duration_ns, const char *label,
+                           cddp_error *err);
     /* does: one numbered decision; returns an index < option_count. Without a chooser: 0 (fifo). */
     uint32_t (*choose)(cddp_rank *rank, const cddp_choice *choice);
     /* does: lets other ranks run; a no-op where ranks are processes. */
     void (*yield)(cddp_rank *rank);
-    /* (optional: default none, and what needs streams is refused) does: makes a device with streams over one without,
-    ** for this rank. Storage that is given back is the next that is handed out for its size, whatever is still queued
-    ** on it. ownership: close forgets what is queued; the table itself takes storage back until the world ends. */
-    cddp_status (*streams_open)(cddp_rank *rank, const cddp_streams_options *options, const struct cddp_device **device,
-                                cddp_error *err);
+    /* (optional: default none, and what needs streams is refused) does: makes a device with streams
+    ** over one without, for this rank. Storage that is given back is the next that is handed out
+    ** for its size, whatever is still queued on it. ownership: close forgets what is queued; the
+    ** table itself takes storage back until the world ends. */
+    cddp_status (*streams_open)(cddp_rank *rank, const cddp_streams_options *options,
+                                const struct cddp_device **device, cddp_error *err);
     void (*streams_close)(cddp_rank *rank, const struct cddp_device *device);
 };
 

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* From a TOML document to a plan, mistake by mistake.
 **
-** The whole document is walked first and its leaves are kept; then each is looked up in the key table, checked
-** for its type and assigned. Nothing here knows a key by name but `rank` and its `ranks`, which are not settings:
-** a [[rank]] table holds overrides. Mistakes are collected and told in the order of the file.
+** The whole document is walked first and its leaves are kept; then each is looked up in the key
+** table, checked for its type and assigned. Nothing here knows a key by name but `rank` and its
+** `ranks`, which are not settings: a [[rank]] table holds overrides. Mistakes are collected and
+** told in the order of the file.
 **
 ** Not here: what keys exist (core/run/keys.def), what contradicts what (core/run/plan_check.c).
 */
@@ -24,7 +25,8 @@
 #define PATH_BYTES_MAX 160
 #define FILE_BYTES_MAX (16u << 20)
 #define SETTINGS_BYTES_MAX 4096 /* of a table of settings, as text */
-#define MISTAKES_MAX 200 /* told of one file; each is looked up in the text, and its key compared with every other */
+/* told of one file; each is looked up in the text, and its key compared with every other */
+#define MISTAKES_MAX 200
 
 typedef struct mistake {
     uint32_t line, column;
@@ -40,7 +42,7 @@ typedef struct reader {
     size_t leaf_count, leaf_capacity;
     mistake *mistakes;
     size_t mistake_count, mistake_capacity;
-    bool has_more; /* mistakes than are told: nothing is looked at any more */
+    bool has_more;              /* mistakes than are told: nothing is looked at any more */
     cddp_selector *rank_tables; /* (rank_table_count) `ranks` of each [[rank]] */
     size_t rank_table_count, rank_table_capacity;
     cddp_plan *plan;
@@ -64,8 +66,9 @@ static void complain(reader *r, place at, const char *format, ...)
     vsnprintf(message, sizeof message, format, args);
     va_end(args);
     const char *copy = cd_arena_printf(&r->arena, "%s", message);
-    if (copy == NULL || !cd_vec_grow(r->options->allocator, (void **)&r->mistakes, &r->mistake_capacity,
-                                     r->mistake_count + 1, sizeof *r->mistakes)) {
+    if (copy == NULL ||
+        !cd_vec_grow(r->options->allocator, (void **)&r->mistakes, &r->mistake_capacity,
+                     r->mistake_count + 1, sizeof *r->mistakes)) {
         r->out_of_memory = true;
         return;
     }
@@ -75,13 +78,16 @@ static void complain(reader *r, place at, const char *format, ...)
 
 /* ---- collecting ---- */
 
-/* "when[2].sync" apart: the table without indices, the first index, the field. Keys hold no bracket (toml_shim.h). */
+/* "when[2].sync" apart: the table without indices, the first index, the field. Keys hold no bracket
+** (toml_shim.h). */
 typedef struct key_path {
     char table[PATH_BYTES_MAX];
     char field[PATH_BYTES_MAX];
-    int64_t index;  /* -1: not in a table that repeats */
-    size_t indexed; /* bytes of the name that bears the index: 4 in "rank[0].ddp", 8 in "rank.ddp[0]" */
-    bool is_nested; /* one table that repeats within another, "rank[0].ddp[0]": there is none such */
+    int64_t index; /* -1: not in a table that repeats */
+    /* bytes of the name that bears the index: 4 in "rank[0].ddp", 8 in "rank.ddp[0]" */
+    size_t indexed;
+    /* one table that repeats within another, "rank[0].ddp[0]": there is none such */
+    bool is_nested;
 } key_path;
 
 static bool path_split(const char *path, key_path *out)
@@ -147,10 +153,12 @@ static void visit_element(reader *r, const cd_toml_table *table, const char *nam
     if (scope == CD_SCOPE_COUNT) {
         const char *near = cd_key_nearest_table(name);
         if (table_is_known(strncmp(name, "rank.", 5) == 0 ? name + 5 : name)) {
-            complain(r, at, "[[%s]] may not be repeated: write it once, with single brackets", name);
+            complain(r, at, "[[%s]] may not be repeated: write it once, with single brackets",
+                     name);
         } else if (near != NULL) {
             const bool repeats = item_scope(near) != CD_SCOPE_COUNT;
-            complain(r, at, "unknown table [[%s]]; did you mean %s%s%s?", name, repeats ? "[[" : "[", near, repeats ? "]]" : "]");
+            complain(r, at, "unknown table [[%s]]; did you mean %s%s%s?", name,
+                     repeats ? "[[" : "[", near, repeats ? "]]" : "]");
         } else {
             complain(r, at, "unknown table [[%s]]", name);
         }
@@ -184,13 +192,20 @@ static bool visit_table(void *context, const cd_toml_table *table)
     }
     if (table->is_element) {
         visit_element(r, table, name);
-    } else if (path.index < 0 && (item_scope(name) != CD_SCOPE_COUNT || strcmp(name, "rank") == 0)) {
+    } else if (path.index < 0 &&
+               (item_scope(name) != CD_SCOPE_COUNT || strcmp(name, "rank") == 0)) {
         complain(r, at, "[%s] may appear several times: write [[%s]]", name, name);
     } else if (path.index < 0 && !table_is_known(name)) {
         const char *near = cd_key_nearest_table(name);
         const bool repeats = near != NULL && item_scope(near) != CD_SCOPE_COUNT;
-        complain(r, at, "unknown table [%s]%s%s%s", name, near == NULL ? "" : repeats ? "; did you mean [[" : "; did you mean [",
-                 near != NULL ? near : "", near == NULL ? "" : repeats ? "]]?" : "]?");
+        complain(r, at, "unknown table [%s]%s%s%s", name,
+                 near == NULL ? ""
+                 : repeats    ? "; did you mean [["
+                              : "; did you mean [",
+                 near != NULL ? near : "",
+                 near == NULL ? ""
+                 : repeats    ? "]]?"
+                              : "]?");
     }
     return !r->out_of_memory;
 }
@@ -200,8 +215,8 @@ static bool keep_leaf(reader *r, const cd_toml_leaf *leaf)
     char *path = cd_arena_printf(&r->arena, "%s", leaf->path);
     const char **items = cd_arena_push(&r->arena, (leaf->item_count + 1) * sizeof *items);
     r->out_of_memory |= path == NULL || items == NULL ||
-                        !cd_vec_grow(r->options->allocator, (void **)&r->leaves, &r->leaf_capacity, r->leaf_count + 1,
-                                     sizeof *r->leaves);
+                        !cd_vec_grow(r->options->allocator, (void **)&r->leaves, &r->leaf_capacity,
+                                     r->leaf_count + 1, sizeof *r->leaves);
     for (size_t i = 0; !r->out_of_memory && i < leaf->item_count; i++) {
         const size_t bytes = strlen(leaf->items[i]) + 1;
         char *item = cd_arena_push(&r->arena, bytes);
@@ -220,34 +235,43 @@ static bool keep_leaf(reader *r, const cd_toml_leaf *leaf)
     return !r->out_of_memory;
 }
 
-/* One more setting of the table that holds the leaf: kept is the text that might have been written instead, which stands
-** where the table's first setting does. A table's leaves come one after the other. */
+/* One more setting of the table that holds the leaf: kept is the text that might have been written
+** instead, which stands where the table's first setting does. A table's leaves come one after the
+** other. */
 static bool visit_setting(reader *r, const cd_toml_leaf *leaf, const char *setting)
 {
     const place at = {leaf->line, leaf->column};
-    const char *path = cd_arena_printf(&r->arena, "%.*s", (int)(strlen(leaf->path) - strlen(setting) - 1), leaf->path);
+    const char *path = cd_arena_printf(&r->arena, "%.*s",
+                                       (int)(strlen(leaf->path) - strlen(setting) - 1), leaf->path);
     cd_toml_leaf *last = r->leaf_count > 0 ? &r->leaves[r->leaf_count - 1] : NULL;
     if (path == NULL) {
         r->out_of_memory = true;
         return false;
     }
     if (leaf->is_array || leaf->kind == CD_TOML_OTHER || strchr(leaf->items[0], ',') != NULL) {
-        complain(r, at, "'%s' in a table of settings wants text without a comma, a number, true or false", setting);
+        complain(r, at,
+                 "'%s' in a table of settings wants text without a comma, a number, true or false",
+                 setting);
         return !r->out_of_memory;
     }
     const bool is_first = last == NULL || strcmp(last->path, path) != 0;
-    const size_t settings_bytes = (is_first ? 0 : strlen(last->items[0]) + 1) + strlen(setting) + 1 + strlen(leaf->items[0]);
+    const size_t settings_bytes =
+        (is_first ? 0 : strlen(last->items[0]) + 1) + strlen(setting) + 1 + strlen(leaf->items[0]);
     if (settings_bytes > SETTINGS_BYTES_MAX) {
         complain(r, at, "the settings of '%s' are more than %d bytes", path, SETTINGS_BYTES_MAX);
         return !r->out_of_memory;
     }
-    const char *text = cd_arena_printf(&r->arena, "%s%s%s=%s", is_first ? "" : last->items[0], is_first ? "" : ",", setting,
-                                       leaf->items[0]);
+    const char *text = cd_arena_printf(&r->arena, "%s%s%s=%s", is_first ? "" : last->items[0],
+                                       is_first ? "" : ",", setting, leaf->items[0]);
     if (text == NULL) {
         r->out_of_memory = true;
     } else if (is_first) {
-        const cd_toml_leaf whole = {.path = path, .kind = CD_TOML_TEXT, .items = &text, .item_count = 1,
-                                    .line = leaf->line, .column = leaf->column};
+        const cd_toml_leaf whole = {.path = path,
+                                    .kind = CD_TOML_TEXT,
+                                    .items = &text,
+                                    .item_count = 1,
+                                    .line = leaf->line,
+                                    .column = leaf->column};
         return keep_leaf(r, &whole);
     } else {
         const char **items = cd_arena_push(&r->arena, sizeof *items);
@@ -275,16 +299,19 @@ static bool visit_leaf(void *context, const cd_toml_leaf *leaf)
 
 static const char *kind_words(const cd_toml_leaf *leaf)
 {
-    static const char *const words[] = {"text", "a whole number", "a number", "true or false", "something else"};
-    static const char *const list_words[] = {"a list of texts", "a list of whole numbers", "a list of numbers",
-                                             "a list of flags", "a mixed list"};
+    static const char *const words[] = {"text", "a whole number", "a number", "true or false",
+                                        "something else"};
+    static const char *const list_words[] = {"a list of texts", "a list of whole numbers",
+                                             "a list of numbers", "a list of flags",
+                                             "a mixed list"};
     if (leaf->is_array && leaf->item_count == 0) {
         return "an empty list";
     }
     return leaf->is_array ? list_words[leaf->kind] : words[leaf->kind];
 }
 
-/* What the row wants, or NULL when the leaf is of that type. A single item may stand for a list of one. */
+/* What the row wants, or NULL when the leaf is of that type. A single item may stand for a list of
+** one. */
 static const char *wrong_type(const cd_key_row *row, const cd_toml_leaf *leaf)
 {
     const bool empty = leaf->is_array && leaf->item_count == 0;
@@ -292,16 +319,27 @@ static const char *wrong_type(const cd_key_row *row, const cd_toml_leaf *leaf)
     const bool is_number = is_integer || leaf->kind == CD_TOML_NUMBER;
     const bool is_text = leaf->kind == CD_TOML_TEXT;
     switch (row->type) {
-    case CDDP_KEY_FLAG: return leaf->kind == CD_TOML_FLAG && !leaf->is_array ? NULL : "true or false";
+    case CDDP_KEY_FLAG:
+        return leaf->kind == CD_TOML_FLAG && !leaf->is_array ? NULL : "true or false";
     case CDDP_KEY_INTEGER:
-    case CDDP_KEY_UNSIGNED: return is_integer && !leaf->is_array ? NULL : "a whole number";
-    case CDDP_KEY_NUMBER: return is_number && !leaf->is_array ? NULL : "a number";
-    case CDDP_KEY_TEXT: return is_text && !leaf->is_array ? NULL : "text in quotes";
-    case CDDP_KEY_CHOICE: return is_text && !leaf->is_array ? NULL : "a word in quotes";
-    case CDDP_KEY_SELECTOR: return empty || is_integer || is_text ? NULL : "a number, a list of numbers or a selection in quotes";
-    case CDDP_KEY_TEXTS: return empty || is_text ? NULL : "a list of texts";
-    case CDDP_KEY_NUMBERS: return empty || is_number ? NULL : "a list of numbers";
-    case CDDP_KEY_UNSIGNEDS: return empty || is_integer ? NULL : "a list of whole numbers";
+    case CDDP_KEY_UNSIGNED:
+        return is_integer && !leaf->is_array ? NULL : "a whole number";
+    case CDDP_KEY_NUMBER:
+        return is_number && !leaf->is_array ? NULL : "a number";
+    case CDDP_KEY_TEXT:
+        return is_text && !leaf->is_array ? NULL : "text in quotes";
+    case CDDP_KEY_CHOICE:
+        return is_text && !leaf->is_array ? NULL : "a word in quotes";
+    case CDDP_KEY_SELECTOR:
+        return empty || is_integer || is_text
+                   ? NULL
+                   : "a number, a list of numbers or a selection in quotes";
+    case CDDP_KEY_TEXTS:
+        return empty || is_text ? NULL : "a list of texts";
+    case CDDP_KEY_NUMBERS:
+        return empty || is_number ? NULL : "a list of numbers";
+    case CDDP_KEY_UNSIGNEDS:
+        return empty || is_integer ? NULL : "a list of whole numbers";
     }
     return "something else";
 }
@@ -322,10 +360,14 @@ static const cd_key_row *leaf_row(reader *r, const cd_toml_leaf *leaf, const key
         } else if (near != NULL) {
             cd_key_path(near, meant, sizeof meant);
         }
-        /* What stands behind a header belongs to its table, also where a line like the first ones of a file is pasted. */
+        /* What stands behind a header belongs to its table, also where a line like the first ones
+        ** of a file is pasted. */
         const bool is_top = near != NULL && near->table[0] == '\0' && path->table[0] != '\0';
-        complain(r, at, "unknown key '%s'%s%s%s%s", path->field, where, near != NULL ? "; did you mean '" : "", meant,
-                 near == NULL ? "" : is_top ? "' above the first table?" : "'?");
+        complain(r, at, "unknown key '%s'%s%s%s%s", path->field, where,
+                 near != NULL ? "; did you mean '" : "", meant,
+                 near == NULL ? ""
+                 : is_top     ? "' above the first table?"
+                              : "'?");
         return NULL;
     }
     const char *wanted = wrong_type(row, leaf);
@@ -345,7 +387,10 @@ static void apply_rank_leaf(reader *r, const cd_toml_leaf *leaf, const key_path 
     const char *table = strncmp(path->table, "rank.", 5) == 0 ? path->table + 5 : "";
     memmove(inner.table, table, strlen(table) + 1);
     if (table[0] == '\0') {
-        complain(r, at, "a [[rank]] table holds 'ranks' and keys such as ddp.static_graph; '%s' is neither", path->field);
+        complain(
+            r, at,
+            "a [[rank]] table holds 'ranks' and keys such as ddp.static_graph; '%s' is neither",
+            path->field);
         return;
     }
     const cd_key_row *row = leaf_row(r, leaf, &inner);
@@ -371,19 +416,22 @@ static void apply_leaf(reader *r, const cd_toml_leaf *leaf)
         return;
     }
     if (strncmp(path.table, "rank", 4) == 0 && (path.table[4] == '\0' || path.table[4] == '.')) {
-        if (path.index >= 0 && path.indexed == strlen("rank") && !path.is_nested && !path_is_ranks(&path)) {
+        if (path.index >= 0 && path.indexed == strlen("rank") && !path.is_nested &&
+            !path_is_ranks(&path)) {
             apply_rank_leaf(r, leaf, &path);
         }
         return;
     }
     const bool repeats = item_scope(path.table) != CD_SCOPE_COUNT;
-    const bool is_element = path.index >= 0 && path.indexed == strlen(path.table) && !path.is_nested;
+    const bool is_element =
+        path.index >= 0 && path.indexed == strlen(path.table) && !path.is_nested;
     if (repeats != is_element || (!repeats && path.index >= 0) || !table_is_known(path.table)) {
         return; /* the table itself was complained about */
     }
     const cd_key_row *row = leaf_row(r, leaf, &path);
     const cd_key_value value = {leaf->items, leaf->item_count};
-    if (row != NULL && cd_plan_assign(r->plan, row, repeats ? (size_t)path.index : 0, &value, &err) != CDDP_OK) {
+    if (row != NULL &&
+        cd_plan_assign(r->plan, row, repeats ? (size_t)path.index : 0, &value, &err) != CDDP_OK) {
         complain(r, at, "%s", err.message);
     }
 }
@@ -402,17 +450,20 @@ static void apply_ranks(reader *r, const cd_toml_leaf *leaf)
         const bool fits = leaf->kind == CD_TOML_INTEGER || leaf->kind == CD_TOML_TEXT;
         if (!fits || cd_selector_parse(leaf->items[i], &some, &err) != CDDP_OK ||
             ranks->term_count + some.term_count > CDDP_SELECTOR_TERMS_MAX) {
-            complain(r, at, "'ranks' wants a number, a list of numbers or a selection in quotes%s%s",
+            complain(r, at,
+                     "'ranks' wants a number, a list of numbers or a selection in quotes%s%s",
                      err.message[0] != '\0' ? ": " : "", err.message);
             return;
         }
-        memcpy(&ranks->terms[ranks->term_count], some.terms, some.term_count * sizeof some.terms[0]);
+        memcpy(&ranks->terms[ranks->term_count], some.terms,
+               some.term_count * sizeof some.terms[0]);
         ranks->term_count += some.term_count;
     }
 }
 
-/* Where a key stands in the file, for a contradiction found later: "when.uses" for the first, "when[2].uses" for that of
-** one element, or the element's first key where it has no such key; what only a [[rank]] says stands there. */
+/* Where a key stands in the file, for a contradiction found later: "when.uses" for the first,
+** "when[2].uses" for that of one element, or the element's first key where it has no such key; what
+** only a [[rank]] says stands there. */
 static place find_key(const reader *r, const char *key)
 {
     const char *bracket = strchr(key, ']');
@@ -425,7 +476,8 @@ static place find_key(const reader *r, const char *key)
         if (!path_split(r->leaves[i].path, &path)) {
             continue;
         }
-        snprintf(whole, sizeof whole, "%s%s%s", path.table, path.table[0] != '\0' ? "." : "", path.field);
+        snprintf(whole, sizeof whole, "%s%s%s", path.table, path.table[0] != '\0' ? "." : "",
+                 path.field);
         if (strcmp(bracket != NULL ? r->leaves[i].path : whole, key) == 0) {
             return here;
         }
@@ -475,11 +527,13 @@ static void apply_all(reader *r)
         complain(r, (place){1, 1}, "a scenario starts with schema = %d", CDDP_PLAN_SCHEMA);
     }
     apply_sets(r);
-    /* A scenario that expects an error may be about exactly this one: it is judged when it is run. */
+    /* A scenario that expects an error may be about exactly this one: it is judged when it is
+    ** run. */
     if (r->mistake_count > 0 || r->plan->expect.verdict == CDDP_EXPECT_ERROR) {
         return;
     }
-    if (cd_plan_find_contradictions(r->plan, complain_contradiction, r) == 0 && r->options->examine != NULL) {
+    if (cd_plan_find_contradictions(r->plan, complain_contradiction, r) == 0 &&
+        r->options->examine != NULL) {
         r->options->examine(r->options->context, r->plan, complain_contradiction, r);
     }
 }
@@ -516,21 +570,25 @@ static cddp_status tell_mistakes(reader *r, cddp_error *err)
 {
     qsort(r->mistakes, r->mistake_count, sizeof *r->mistakes, compare_mistakes);
     for (size_t i = 0; i < r->mistake_count && r->options->complain != NULL; i++) {
-        const cd_complaint complaint = {.file = r->name, .line = r->mistakes[i].line, .column = r->mistakes[i].column,
+        const cd_complaint complaint = {.file = r->name,
+                                        .line = r->mistakes[i].line,
+                                        .column = r->mistakes[i].column,
                                         .message = r->mistakes[i].message,
                                         .source_line = find_line(r, r->mistakes[i].line)};
         r->options->complain(r->options->context, &complaint);
     }
     if (r->has_more && r->options->complain != NULL) {
-        const cd_complaint rest = {.file = r->name, .message = "more mistakes than these: the rest is not told"};
+        const cd_complaint rest = {.file = r->name,
+                                   .message = "more mistakes than these: the rest is not told"};
         r->options->complain(r->options->context, &rest);
     }
-    return cd_fail(err, CDDP_E_CONFIG, "%s:%u:%u: %s%s", r->name, r->mistakes[0].line, r->mistakes[0].column,
-                   r->mistakes[0].message, r->mistake_count > 1 ? " (and more mistakes)" : "");
+    return cd_fail(err, CDDP_E_CONFIG, "%s:%u:%u: %s%s", r->name, r->mistakes[0].line,
+                   r->mistakes[0].column, r->mistakes[0].message,
+                   r->mistake_count > 1 ? " (and more mistakes)" : "");
 }
 
-cddp_status cd_reader_read_text(const cd_reader_options *options, const char *name, const char *text,
-                                cddp_plan **plan, cddp_error *err)
+cddp_status cd_reader_read_text(const cd_reader_options *options, const char *name,
+                                const char *text, cddp_plan **plan, cddp_error *err)
 {
     reader r = {.options = options, .name = name, .text = text};
     cd_toml_error syntax = {0};
@@ -545,9 +603,13 @@ cddp_status cd_reader_read_text(const cd_reader_options *options, const char *na
             apply_all(&r);
         }
         break;
-    case CD_TOML_SYNTAX: complain(&r, (place){syntax.line, syntax.column}, "%s", syntax.message); break;
+    case CD_TOML_SYNTAX:
+        complain(&r, (place){syntax.line, syntax.column}, "%s", syntax.message);
+        break;
     case CD_TOML_NO_MEMORY:
-    case CD_TOML_STOPPED: r.out_of_memory = true; break;
+    case CD_TOML_STOPPED:
+        r.out_of_memory = true;
+        break;
     }
     if (r.out_of_memory) {
         status = cd_fail(err, CDDP_E_NOMEM, "no memory to read %s", name);
@@ -567,7 +629,8 @@ out:
     return status;
 }
 
-cddp_status cd_reader_read_file(const cd_reader_options *options, const char *path, cddp_plan **plan, cddp_error *err)
+cddp_status cd_reader_read_file(const cd_reader_options *options, const char *path,
+                                cddp_plan **plan, cddp_error *err)
 {
     cddp_status status = CDDP_OK;
     char *text = NULL;
@@ -578,7 +641,8 @@ cddp_status cd_reader_read_file(const cd_reader_options *options, const char *pa
     }
     for (;;) {
         if (used > FILE_BYTES_MAX) {
-            status = cd_fail(err, CDDP_E_LIMIT, "%s is longer than %u bytes: not a scenario", path, FILE_BYTES_MAX);
+            status = cd_fail(err, CDDP_E_LIMIT, "%s is longer than %u bytes: not a scenario", path,
+                             FILE_BYTES_MAX);
             goto out;
         }
         if (!cd_vec_grow(options->allocator, (void **)&text, &capacity, used + 4096 + 1, 1)) {
@@ -612,13 +676,14 @@ size_t cd_complaint_print(const cd_complaint *complaint, char *text, size_t text
     if (complaint->line == 0) {
         return (size_t)snprintf(text, text_bytes, "%s: %s\n", complaint->file, complaint->message);
     }
-    const int length = snprintf(text, text_bytes, "%s:%u:%u: %s\n", complaint->file, complaint->line, complaint->column,
-                                complaint->message);
+    const int length = snprintf(text, text_bytes, "%s:%u:%u: %s\n", complaint->file,
+                                complaint->line, complaint->column, complaint->message);
     if (complaint->source_line == NULL || complaint->source_line[0] == '\0') {
         return (size_t)length;
     }
     const size_t used = (size_t)length < text_bytes ? (size_t)length : text_bytes;
-    const int more = snprintf(text + used, text_bytes - used, "    %s\n    %*s^\n", complaint->source_line,
-                              (int)(complaint->column > 0 ? complaint->column - 1 : 0), "");
+    const int more =
+        snprintf(text + used, text_bytes - used, "    %s\n    %*s^\n", complaint->source_line,
+                 (int)(complaint->column > 0 ? complaint->column - 1 : 0), "");
     return (size_t)length + (size_t)more;
 }

@@ -2,8 +2,8 @@
 /* Scenario files: TOML in, a plan out, or every mistake of the file at once.
 **
 ** Ownership  returns owned plans; the text is copied into them for provenance.
-** Errors     CDDP_E_IO when the file cannot be read; CDDP_E_CONFIG with the number of mistakes otherwise,
-**            each of them told to `complain` with its place.
+** Errors     CDDP_E_IO when the file cannot be read; CDDP_E_CONFIG with the number of mistakes
+**            otherwise, each of them told to `complain` with its place.
 */
 #pragma once
 #include "core/run/plan.h"
@@ -11,26 +11,32 @@
 typedef struct cd_complaint {
     const char *file;
     uint32_t line, column; /* 1-based; 0: the file as a whole */
-    const char *message;   /* "unknown key 'find_unused' in [ddp]; did you mean 'find_unused_parameters'?" */
+    /* "unknown key 'find_unused' in [ddp]; did you mean 'find_unused_parameters'?" */
+    const char *message;
     const char *source_line; /* the offending line without its end, or NULL */
 } cd_complaint;
 
 typedef struct cd_reader_options {
     const cddp_allocator *allocator;
-    /* does: takes one mistake; texts are borrowed for the call. May be NULL. Called in the order of the file. */
+    /* does: takes one mistake; texts are borrowed for the call. May be NULL. Called in the order of
+    ** the file. */
     void (*complain)(void *context, const cd_complaint *complaint);
     void *context;
-    const char *const *sets; /* (set_count) "key=value" of the command line, applied over the file */
+    /* (set_count) "key=value" of the command line, applied over the file */
+    const char *const *sets;
     size_t set_count;
-    /* (optional) called when: nothing contradicts itself, and no error is expected. does: tells what else is wrong with
-    ** the plan, as cd_plan_find_contradictions does. */
-    size_t (*examine)(void *context, const cddp_plan *plan, cd_contradiction_fn tell, void *tell_context);
+    /* (optional) called when: nothing contradicts itself, and no error is expected. does: tells
+    ** what else is wrong with the plan, as cd_plan_find_contradictions does. */
+    size_t (*examine)(void *context, const cddp_plan *plan, cd_contradiction_fn tell,
+                      void *tell_context);
 } cd_reader_options;
 
-cddp_status cd_reader_read_file(const cd_reader_options *options, const char *path, cddp_plan **plan, cddp_error *err);
-/* name stands for the file in messages. */
-cddp_status cd_reader_read_text(const cd_reader_options *options, const char *name, const char *text,
+cddp_status cd_reader_read_file(const cd_reader_options *options, const char *path,
                                 cddp_plan **plan, cddp_error *err);
+/* name stands for the file in messages. */
+cddp_status cd_reader_read_text(const cd_reader_options *options, const char *name,
+                                const char *text, cddp_plan **plan, cddp_error *err);
 
-/* "file:3:7: message\n    find_unused = true\n    ^\n"; always terminated. Returns the length it wanted. */
+/* "file:3:7: message\n    find_unused = true\n    ^\n"; always terminated. Returns the length it
+** wanted. */
 size_t cd_complaint_print(const cd_complaint *complaint, char *text, size_t text_bytes);

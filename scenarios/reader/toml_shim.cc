@@ -6,10 +6,11 @@
 #define TOML_HEADER_ONLY 1
 // What is nested is walked and freed by recursion. See Note [Depth of a document].
 #define TOML_MAX_NESTED_VALUES 16
-// Some malformed keys ("[.") meet assertions of the parser before its error: it goes on to the error without them.
+// Some malformed keys ("[.") meet assertions of the parser before its error: it goes on to the
+// error without them.
 #define TOML_ASSERT(expression) static_cast<void>(0)
-// toml++ 3.3 calls some letters outside ASCII impossible while it looks for white space among them (found by
-// tests/fuzz); they are simply no white space.
+// toml++ 3.3 calls some letters outside ASCII impossible while it looks for white space among them
+// (found by tests/fuzz); they are simply no white space.
 #include <toml++/impl/preprocessor.h>
 #undef TOML_UNREACHABLE
 #define TOML_UNREACHABLE return false
@@ -25,9 +26,11 @@
 #include <string_view>
 #include <vector>
 
-namespace {
+namespace
+{
 
-struct stopped {};
+struct stopped {
+};
 
 // What TOML allows and a scenario does not.
 struct refused {
@@ -35,10 +38,11 @@ struct refused {
     const char *why;
 };
 
-// Note [Depth of a document]: toml++ 3.3 limits how deep values are nested, and not how many parts a key has, where each
-// part is a table within a table: a line of dots would overflow the stack while the document is freed. So text with more
-// than KEY_DOTS_MAX dots between two of the signs that end a key is not parsed. Quotes make no difference, which is what
-// keeps this simple; nobody's title has that many dots between two commas. Values nest 16 deep, so there are at most
+// Note [Depth of a document]: toml++ 3.3 limits how deep values are nested, and not how many parts
+// a key has, where each part is a table within a table: a line of dots would overflow the stack
+// while the document is freed. So text with more than KEY_DOTS_MAX dots between two of the signs
+// that end a key is not parsed. Quotes make no difference, which is what keeps this simple;
+// nobody's title has that many dots between two commas. Values nest 16 deep, so there are at most
 // 18 × 129 tables within each other.
 constexpr std::size_t KEY_DOTS_MAX = 128;
 // A path this long names nothing; what is below it is not walked, as every level would copy it.
@@ -66,7 +70,9 @@ bool find_deep_key(std::string_view text, toml::source_position &at)
 
 bool is_bare(std::string_view key)
 {
-    return !key.empty() && key.find_first_not_of("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-") == key.npos;
+    return !key.empty() &&
+           key.find_first_not_of(
+               "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-") == key.npos;
 }
 
 struct walk {
@@ -112,7 +118,8 @@ struct walk {
         return all == one ? all : numeric ? CD_TOML_NUMBER : CD_TOML_OTHER;
     }
 
-    void tell_leaf(const std::string &path, const toml::node &node, const toml::source_region &at) const
+    void tell_leaf(const std::string &path, const toml::node &node,
+                   const toml::source_region &at) const
     {
         std::vector<std::string> texts;
         cd_toml_leaf leaf{};
@@ -153,9 +160,11 @@ struct walk {
     {
         for (const auto &[key, node] : table) {
             if (!is_bare(key.str())) {
-                throw refused{key.source().begin, "a key is letters, digits, '_' and '-', without quotes"};
+                throw refused{key.source().begin,
+                              "a key is letters, digits, '_' and '-', without quotes"};
             }
-            const std::string path = prefix.empty() ? std::string(key.str()) : prefix + "." + std::string(key.str());
+            const std::string path =
+                prefix.empty() ? std::string(key.str()) : prefix + "." + std::string(key.str());
             if (const auto *inner = node.as_table()) {
                 tell_table(path, false, key.source());
                 if (path.size() <= PATH_BYTES_MAX) {
@@ -177,21 +186,23 @@ struct walk {
 
 void set_message(cd_toml_error *error, std::string_view text)
 {
-    const std::size_t length = text.size() < sizeof error->message - 1 ? text.size() : sizeof error->message - 1;
+    const std::size_t length =
+        text.size() < sizeof error->message - 1 ? text.size() : sizeof error->message - 1;
     std::memcpy(error->message, text.data(), length);
     error->message[length] = '\0';
 }
 
 } // namespace
 
-extern "C" cd_toml_result cd_toml_parse(const char *text, size_t text_bytes, const cd_toml_visitor *visitor,
-                                        cd_toml_error *error)
+extern "C" cd_toml_result cd_toml_parse(const char *text, size_t text_bytes,
+                                        const cd_toml_visitor *visitor, cd_toml_error *error)
 {
     toml::source_position deep{};
     if (find_deep_key(std::string_view(text, text_bytes), deep)) {
         error->line = deep.line;
         error->column = deep.column;
-        set_message(error, "more than 128 dots without a bracket, a comma or '=' between them: no key is that deep");
+        set_message(error, "more than 128 dots without a bracket, a comma or '=' between them: no "
+                           "key is that deep");
         return CD_TOML_SYNTAX;
     }
     try {

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* toml++ behind a C face: a document as a flat list of leaves and tables. No C++ type or exception crosses.
-** A path joins keys with dots and brackets, so a key is letters, digits, '_' and '-' as TOML's bare keys are: a quoted key
-** that holds anything else is a syntax error here ("when[7]" = 1 would else be an element that does not exist). So are a key
-** of more than 128 parts, values nested more than 16 deep, and text with a zero byte. */
+/* toml++ behind a C face: a document as a flat list of leaves and tables. No C++ type or exception
+** crosses. A path joins keys with dots and brackets, so a key is letters, digits, '_' and '-' as
+** TOML's bare keys are: a quoted key that holds anything else is a syntax error here ("when[7]" = 1
+** would else be an element that does not exist). So are a key of more than 128 parts, values nested
+** more than 16 deep, and text with a zero byte. */
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
@@ -35,21 +36,28 @@ typedef struct cd_toml_table {
     uint32_t line, column;
 } cd_toml_table;
 
-/* Everything is borrowed for the call. A table is told before what it holds; false ends the walk. */
+/* Everything is borrowed for the call. A table is told before what it holds; false ends the
+** walk. */
 typedef struct cd_toml_visitor {
     void *context;
     bool (*table)(void *context, const cd_toml_table *table);
     bool (*leaf)(void *context, const cd_toml_leaf *leaf);
 } cd_toml_visitor;
 
-typedef enum cd_toml_result { CD_TOML_OK, CD_TOML_SYNTAX, CD_TOML_NO_MEMORY, CD_TOML_STOPPED } cd_toml_result;
+typedef enum cd_toml_result {
+    CD_TOML_OK,
+    CD_TOML_SYNTAX,
+    CD_TOML_NO_MEMORY,
+    CD_TOML_STOPPED
+} cd_toml_result;
 
 typedef struct cd_toml_error {
     uint32_t line, column;
     char message[256];
 } cd_toml_error;
 
-cd_toml_result cd_toml_parse(const char *text, size_t text_bytes, const cd_toml_visitor *visitor, cd_toml_error *error);
+cd_toml_result cd_toml_parse(const char *text, size_t text_bytes, const cd_toml_visitor *visitor,
+                             cd_toml_error *error);
 
 #ifdef __cplusplus
 }

@@ -3,10 +3,11 @@
 **
 **     catalogue_test [--verbose] [--marks FILE] [--mutant CHECK] SCENARIO…
 **
-** A scenario fails when its verdict is not what it expects, when its two runs differ in any event, or when its findings
-** are others after the ranks' events came in another interleaving (core/check/check.h). With --marks,
-** every coverage mark listed in the file must have been reached by some scenario. With --mutant, this program was
-** built with a planted mistake: what scenarios expect does not count, and the first finding must be this check's.
+** A scenario fails when its verdict is not what it expects, when its two runs differ in any event,
+** or when its findings are others after the ranks' events came in another interleaving
+** (core/check/check.h). With --marks, every coverage mark listed in the file must have been reached
+** by some scenario. With --mutant, this program was built with a planted mistake: what scenarios
+** expect does not count, and the first finding must be this check's.
 */
 #include "cddp/plugin.h"
 #include "cli/compose.h"
@@ -20,7 +21,8 @@
 
 #define MARKS_MAX 256
 
-/* tests/plants/hooks.c: mistakes that scenarios/bugs is about and that the product does not contain. */
+/* tests/plants/hooks.c: mistakes that scenarios/bugs is about and that the product does not
+** contain. */
 extern const cddp_plugin cddp_plugin_v1;
 
 typedef struct catalogue {
@@ -51,13 +53,16 @@ static void print_verdict(const cddp_verdict *v)
 {
     for (size_t i = 0; i < v->finding_count; i++) {
         const cddp_finding *f = &v->findings[i];
-        printf("    %s step %u.%u rank %d peer %d bucket %d param %d %s: %s\n      expected: %s\n      actual:   %s\n", f->check,
-               f->step, f->micro_step, f->rank, f->peer, f->bucket, f->param, f->parameter, f->title, f->expected, f->actual);
+        printf("    %s step %u.%u rank %d peer %d bucket %d param %d %s: %s\n      expected: %s\n  "
+               "    actual:   %s\n",
+               f->check, f->step, f->micro_step, f->rank, f->peer, f->bucket, f->param,
+               f->parameter, f->title, f->expected, f->actual);
     }
     for (size_t i = 0; i < v->rank_count; i++) {
         const cddp_rank_result *r = &v->ranks[i].result;
         if (r->status != CDDP_OK || r->end != CDDP_RANK_RETURNED) {
-            printf("    rank %zu end %d status %d: %s\n", i, (int)r->end, (int)r->status, r->error.message);
+            printf("    rank %zu end %d status %d: %s\n", i, (int)r->end, (int)r->status,
+                   r->error.message);
         }
     }
     printf("    exercised:");
@@ -68,16 +73,20 @@ static void print_verdict(const cddp_verdict *v)
     for (size_t i = 0; i < v->mark_count; i++) {
         printf(" %s×%llu", v->marks[i].name, (unsigned long long)v->marks[i].count);
     }
-    printf("\n    %llu events, %llu ns\n", (unsigned long long)v->event_count, (unsigned long long)v->time_ns);
+    printf("\n    %llu events, %llu ns\n", (unsigned long long)v->event_count,
+           (unsigned long long)v->time_ns);
 }
 
 /* recorder: sees every event as well; NULL: none */
-static cddp_status run_once(const catalogue *c, const cddp_plan *plan, const cddp_trace_sink *recorder, cddp_verdict **verdict,
+static cddp_status run_once(const catalogue *c, const cddp_plan *plan,
+                            const cddp_trace_sink *recorder, cddp_verdict **verdict,
                             cddp_error *err)
 {
     cddp_status status = CDDP_OK;
     cd_compose *compose = NULL;
-    const cd_compose_options options = {.plan = plan, .registry = c->registry, .level = CDDP_TRACE_DIGEST};
+    const cd_compose_options options = {.plan = plan,
+                                        .registry = c->registry,
+                                        .level = CDDP_TRACE_DIGEST};
     CD_TRY_OUT(cd_compose_open(&options, &compose, err));
     cddp_run_options run = cddp_run_options_default();
     cd_compose_fill(compose, &run);
@@ -103,11 +112,14 @@ static void keep_marks(catalogue *c, const cddp_verdict *v)
     }
 }
 
-static bool judge_runs(const catalogue *c, const char *path, const cddp_verdict *first, const cddp_verdict *second)
+static bool judge_runs(const catalogue *c, const char *path, const cddp_verdict *first,
+                       const cddp_verdict *second)
 {
-    const bool same = first->trace_digest == second->trace_digest && first->event_count == second->event_count;
+    const bool same =
+        first->trace_digest == second->trace_digest && first->event_count == second->event_count;
     const bool good = first->outcome == CDDP_OUTCOME_VERIFIED && same;
-    printf("%s %s: %s%s%s%s\n", good ? "ok  " : "FAIL", path, first->summary, first->reason[0] != '\0' ? " (" : "", first->reason,
+    printf("%s %s: %s%s%s%s\n", good ? "ok  " : "FAIL", path, first->summary,
+           first->reason[0] != '\0' ? " (" : "", first->reason,
            first->reason[0] != '\0' ? ")" : "");
     if (!same) {
         printf("    two runs differ: trace %016llx with %llu events, then %016llx with %llu\n",
@@ -123,7 +135,8 @@ static bool judge_runs(const catalogue *c, const char *path, const cddp_verdict 
 static bool judge_mutant(const catalogue *c, const char *path, const cddp_verdict *v)
 {
     const bool good = v->finding_count > 0 && strcmp(v->findings[0].check, c->mutant) == 0;
-    printf("%s %s: %s\n", good ? "ok  " : "FAIL", path, v->finding_count > 0 ? v->findings[0].title : "no finding at all");
+    printf("%s %s: %s\n", good ? "ok  " : "FAIL", path,
+           v->finding_count > 0 ? v->findings[0].title : "no finding at all");
     if (!good || c->verbose) {
         print_verdict(v);
     }
@@ -151,33 +164,40 @@ static void push_by_rank(const cd_memory_sink *trace, bool backwards, const cddp
     }
 }
 
-static cddp_status judge_trace(const cd_memory_sink *trace, interleaving order, cd_judge **judge, cddp_error *err)
+static cddp_status judge_trace(const cd_memory_sink *trace, interleaving order, cd_judge **judge,
+                               cddp_error *err)
 {
     CD_TRY(cd_judge_create(&(cd_judge_options){0}, judge, err));
     if (order == BY_TIME) CD_TRY(cd_judge_push_trace(*judge, trace, err));
-    if (order != BY_TIME) push_by_rank(trace, order == BY_RANK_BACKWARDS, cd_judge_get_sink(*judge));
+    if (order != BY_TIME)
+        push_by_rank(trace, order == BY_RANK_BACKWARDS, cd_judge_get_sink(*judge));
     return cd_judge_end(*judge, err);
 }
 
 static bool is_same_finding(const cddp_finding *a, const cddp_finding *b)
 {
-    return strcmp(a->check, b->check) == 0 && strcmp(a->title, b->title) == 0 && strcmp(a->parameter, b->parameter) == 0 &&
-           strcmp(a->expected, b->expected) == 0 && strcmp(a->actual, b->actual) == 0 && a->rank == b->rank && a->peer == b->peer &&
-           a->ranks == b->ranks && a->step == b->step && a->micro_step == b->micro_step && a->bucket == b->bucket;
+    return strcmp(a->check, b->check) == 0 && strcmp(a->title, b->title) == 0 &&
+           strcmp(a->parameter, b->parameter) == 0 && strcmp(a->expected, b->expected) == 0 &&
+           strcmp(a->actual, b->actual) == 0 && a->rank == b->rank && a->peer == b->peer &&
+           a->ranks == b->ranks && a->step == b->step && a->micro_step == b->micro_step &&
+           a->bucket == b->bucket;
 }
 
 static bool is_same_judgement(const char *path, const cd_judge *a, const cd_judge *b)
 {
     const size_t count = cd_judge_finding_count(a), others = cd_judge_finding_count(b);
     for (size_t i = 0; i < count || i < others; i++) {
-        const cddp_finding *x = i < count ? cd_judge_get_finding(a, i) : NULL, *y = i < others ? cd_judge_get_finding(b, i) : NULL;
+        const cddp_finding *x = i < count ? cd_judge_get_finding(a, i) : NULL,
+                           *y = i < others ? cd_judge_get_finding(b, i) : NULL;
         if (x != NULL && y != NULL && is_same_finding(x, y)) continue;
         printf("FAIL %s: finding %zu depends on how the ranks' events interleave\n", path, i);
         for (int k = 0; k < 2; k++) {
             const cddp_finding *f = k == 0 ? x : y;
             if (f != NULL)
-                printf("    %s %s step %u.%u rank %d peer %d bucket %d: %s\n      expected: %s\n      actual:   %s\n", k == 0 ? "first" : "then ",
-                       f->check, f->step, f->micro_step, f->rank, f->peer, f->bucket, f->title, f->expected, f->actual);
+                printf("    %s %s step %u.%u rank %d peer %d bucket %d: %s\n      expected: %s\n   "
+                       "   actual:   %s\n",
+                       k == 0 ? "first" : "then ", f->check, f->step, f->micro_step, f->rank,
+                       f->peer, f->bucket, f->title, f->expected, f->actual);
         }
         return false;
     }
@@ -197,7 +217,8 @@ static bool judge_interleavings(const char *path, const cd_memory_sink *trace)
             good = is_same_judgement(path, judges[BY_TIME], judges[order]);
         }
     }
-    for (interleaving order = BY_TIME; order < INTERLEAVINGS; order++) cd_judge_destroy(judges[order]);
+    for (interleaving order = BY_TIME; order < INTERLEAVINGS; order++)
+        cd_judge_destroy(judges[order]);
     return good;
 }
 
@@ -210,11 +231,14 @@ static bool run_scenario(catalogue *c, const char *path)
     cd_memory_sink trace;
     bool good = false;
     cd_memory_sink_init(&trace, NULL);
-    if (cd_reader_read_file(&reader, path, &plan, &err) != CDDP_OK || run_once(c, plan, &trace.sink, &first, &err) != CDDP_OK ||
+    if (cd_reader_read_file(&reader, path, &plan, &err) != CDDP_OK ||
+        run_once(c, plan, &trace.sink, &first, &err) != CDDP_OK ||
         run_once(c, plan, NULL, &second, &err) != CDDP_OK) {
         print_error(path, &err);
     } else {
-        good = c->mutant != NULL ? judge_mutant(c, path, first) : judge_runs(c, path, first, second) && judge_interleavings(path, &trace);
+        good = c->mutant != NULL
+                   ? judge_mutant(c, path, first)
+                   : judge_runs(c, path, first, second) && judge_interleavings(path, &trace);
         keep_marks(c, first);
     }
     cddp_verdict_destroy(first);

@@ -40,9 +40,11 @@ static const cddp_backend *module_load(void)
     return plugin->backends[0];
 }
 
-static cddp_status find_bound(void *context, const char *name, const cddp_backend **backend, cddp_error *err)
+static cddp_status find_bound(void *context, const char *name, const cddp_backend **backend,
+                              cddp_error *err)
 {
-    if (strcmp(name, "gloo") != 0) return cddp_error_set(err, CDDP_E_ARG, "unknown backend '%s'", name);
+    if (strcmp(name, "gloo") != 0)
+        return cddp_error_set(err, CDDP_E_ARG, "unknown backend '%s'", name);
     *backend = context;
     return CDDP_OK;
 }
@@ -51,7 +53,9 @@ static cddp_status rank_main(cddp_rank *rank, void *argument, cddp_error *err)
 {
     job *j = argument;
     cddp_rendezvous *rendezvous = NULL;
-    cddp_rendezvous_options options = {.size = sizeof options, .url = j->url, .timeout_ns = UINT64_C(20000000000)};
+    cddp_rendezvous_options options = {.size = sizeof options,
+                                       .url = j->url,
+                                       .timeout_ns = UINT64_C(20000000000)};
     cddp_status status = cddp_rendezvous_open(&options, &rendezvous, err);
     if (status != CDDP_OK) return status;
     cddp_backend bound = *j->module;
@@ -126,27 +130,36 @@ static void count_row(void *context, const cd_conformance_row *row)
     t->rows++;
     if (row->failed_count == 0) return;
     if (t->failed++ == 0)
-        snprintf(t->first, sizeof t->first, "%s %s %s: %s", cddp_op_name(row->op), cddp_dtype_name(row->dtype),
-                 cddp_red_op_name(row->reduce_op), row->first_failure);
+        snprintf(t->first, sizeof t->first, "%s %s %s: %s", cddp_op_name(row->op),
+                 cddp_dtype_name(row->dtype), cddp_red_op_name(row->reduce_op), row->first_failure);
 }
 
 /* The battery over some dtypes: thousands of small operations cost a wake-up of a thread each. */
 static cddp_status battery(cddp_group *group, uint32_t dtypes, cddp_error *err)
 {
     tally t = {0};
-    cd_conformance_options o = {.device = cddp_device_cpu(), .dtypes = dtypes, .context = &t, .row = count_row};
+    cd_conformance_options o = {.device = cddp_device_cpu(),
+                                .dtypes = dtypes,
+                                .context = &t,
+                                .row = count_row};
     cddp_status status = cd_conformance_run(group, &o, err);
     if (status == CDDP_OK && t.failed > 0)
         return cddp_error_set(err, CDDP_E_MISMATCH, "%u rows failed; %s", t.failed, t.first);
-    if (status == CDDP_OK && t.rows < 20) return cddp_error_set(err, CDDP_E_STATE, "only %u rows ran", t.rows);
+    if (status == CDDP_OK && t.rows < 20)
+        return cddp_error_set(err, CDDP_E_STATE, "only %u rows ran", t.rows);
     return status;
 }
 
-static cddp_status battery_of_all(cddp_group *group, cddp_error *err) { return battery(group, 0, err); }
+static cddp_status battery_of_all(cddp_group *group, cddp_error *err)
+{
+    return battery(group, 0, err);
+}
 
 static cddp_status battery_of_three(cddp_group *group, cddp_error *err)
 {
-    return battery(group, CDDP_DTYPE_BIT(CDDP_F32) | CDDP_DTYPE_BIT(CDDP_BF16) | CDDP_DTYPE_BIT(CDDP_I64), err);
+    return battery(group,
+                   CDDP_DTYPE_BIT(CDDP_F32) | CDDP_DTYPE_BIT(CDDP_BF16) | CDDP_DTYPE_BIT(CDDP_I64),
+                   err);
 }
 
 static cddp_status battery_of_one(cddp_group *group, cddp_error *err)
@@ -154,16 +167,21 @@ static cddp_status battery_of_one(cddp_group *group, cddp_error *err)
     return battery(group, CDDP_DTYPE_BIT(CDDP_F32), err);
 }
 
-/* TI-L-01, TI-L-02: sums, broadcasts, barriers, messages and exchanges of unequal shares over as many as four ranks, against
-** results that the battery computes by itself. */
+/* TI-L-01, TI-L-02: sums, broadcasts, barriers, messages and exchanges of unequal shares over as
+** many as four ranks, against results that the battery computes by itself. */
 TEST(gloo, passes_the_battery_with_its_own_algorithms)
 {
     static const struct {
         uint32_t ranks;
         cddp_status (*body)(cddp_group *group, cddp_error *err);
-    } cases[] = {{1, battery_of_all}, {2, battery_of_three}, {3, battery_of_three}, {4, battery_of_one}};
+    } cases[] = {{1, battery_of_all},
+                 {2, battery_of_three},
+                 {3, battery_of_three},
+                 {4, battery_of_one}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        job j = {.world_size = cases[i].ranks, .body = cases[i].body, .timeout_ns = UINT64_C(60000000000)};
+        job j = {.world_size = cases[i].ranks,
+                 .body = cases[i].body,
+                 .timeout_ns = UINT64_C(60000000000)};
         run_job(&j);
         assert_all_returned(&j);
     }
@@ -183,7 +201,10 @@ TEST(gloo, composed_passes_the_battery)
 {
     static const char *const specs[] = {"check:gloo", "check:after:rr:2:hier:per=2:gloo"};
     for (size_t i = 0; i < sizeof specs / sizeof specs[0]; i++) {
-        job j = {.world_size = 3, .body = battery_of_one, .timeout_ns = UINT64_C(60000000000), .spec = specs[i]};
+        job j = {.world_size = 3,
+                 .body = battery_of_one,
+                 .timeout_ns = UINT64_C(60000000000),
+                 .spec = specs[i]};
         cd_test_row("%s", specs[i]);
         run_job(&j);
         assert_all_returned(&j);
@@ -202,7 +223,10 @@ static cddp_status sizes_differ(cddp_group *group, cddp_error *err)
 
 TEST(gloo, guard_names_both_sides_of_a_size_mismatch_on_every_rank)
 {
-    job j = {.world_size = 3, .body = sizes_differ, .timeout_ns = UINT64_C(5000000000), .options = "guard=1"};
+    job j = {.world_size = 3,
+             .body = sizes_differ,
+             .timeout_ns = UINT64_C(5000000000),
+             .options = "guard=1"};
     run_job(&j);
     for (uint32_t r = 0; r < 3; r++) {
         cd_test_row("rank %u: %s", r, j.results[r].error.message);
@@ -215,21 +239,27 @@ TEST(gloo, guard_names_both_sides_of_a_size_mismatch_on_every_rank)
 
 TEST(gloo, checked_names_both_sides_of_a_size_mismatch_on_every_rank)
 {
-    job j = {.world_size = 3, .body = sizes_differ, .timeout_ns = UINT64_C(5000000000), .spec = "check:gloo"};
+    job j = {.world_size = 3,
+             .body = sizes_differ,
+             .timeout_ns = UINT64_C(5000000000),
+             .spec = "check:gloo"};
     run_job(&j);
     for (uint32_t r = 0; r < 3; r++) {
         cd_test_row("rank %u: %s", r, j.results[r].error.message);
         assert_int_equal(j.results[r].end, CDDP_RANK_RETURNED);
         assert_int_equal(j.results[r].status, CDDP_E_MISMATCH);
-        assert_non_null(
-            strstr(j.results[r].error.message,
-                   "rank 1 calls allreduce(sum, 40 x f32) where rank 0 calls allreduce(sum, 64 x f32) (collective 0)"));
+        assert_non_null(strstr(j.results[r].error.message,
+                               "rank 1 calls allreduce(sum, 40 x f32) where rank 0 "
+                               "calls allreduce(sum, 64 x f32) (collective 0)"));
     }
 }
 
 TEST(gloo, a_planted_death_is_a_killed_process)
 {
-    job j = {.world_size = 2, .body = sizes_differ, .timeout_ns = UINT64_C(1000000000), .spec = "fault:die=1@0:gloo"};
+    job j = {.world_size = 2,
+             .body = sizes_differ,
+             .timeout_ns = UINT64_C(1000000000),
+             .spec = "fault:die=1@0:gloo"};
     run_job(&j);
     assert_int_equal(j.results[1].end, CDDP_RANK_KILLED);
     assert_int_equal(j.results[1].detail, SIGKILL);
@@ -243,13 +273,17 @@ static cddp_status roots_differ(cddp_group *group, cddp_error *err)
     int64_t n = 4;
     cddp_tensor t = cddp_tensor_of(cddp_device_cpu(), data, 0, CDDP_F32, &n, 1);
     cddp_work *work = NULL;
-    cddp_status status = cddp_group_broadcast(group, &t, cddp_group_rank(group) == 0 ? 0 : 1, &work, err);
+    cddp_status status =
+        cddp_group_broadcast(group, &t, cddp_group_rank(group) == 0 ? 0 : 1, &work, err);
     return status == CDDP_OK ? cddp_work_wait(work, 0, err) : status;
 }
 
 TEST(gloo, guard_sees_roots_that_differ)
 {
-    job j = {.world_size = 2, .body = roots_differ, .timeout_ns = UINT64_C(5000000000), .options = "guard=1"};
+    job j = {.world_size = 2,
+             .body = roots_differ,
+             .timeout_ns = UINT64_C(5000000000),
+             .options = "guard=1"};
     run_job(&j);
     for (uint32_t r = 0; r < 2; r++) assert_int_equal(j.results[r].status, CDDP_E_MISMATCH);
 }
@@ -272,13 +306,17 @@ TEST(gloo, a_missing_rank_is_named_at_the_time_out)
 {
     const char *options[] = {"guard=1", "algorithm=ring"};
     for (int i = 0; i < 2; i++) {
-        job j = {.world_size = 3, .body = one_stays_away, .timeout_ns = UINT64_C(1000000000), .options = options[i]};
+        job j = {.world_size = 3,
+                 .body = one_stays_away,
+                 .timeout_ns = UINT64_C(1000000000),
+                 .options = options[i]};
         run_job(&j);
         bool named = false;
         for (uint32_t r = 0; r < 2; r++) {
             cd_test_row("%s, rank %u: %s", options[i], r, j.results[r].error.message);
             assert_int_not_equal(j.results[r].status, CDDP_OK);
-            named = named || strstr(j.results[r].error.message, "rank 2 did not take part in time") != NULL;
+            named = named ||
+                    strstr(j.results[r].error.message, "rank 2 did not take part in time") != NULL;
         }
         assert_true(named);
     }
@@ -301,8 +339,10 @@ static cddp_status one_dies(cddp_group *group, cddp_error *err)
 
 TEST(gloo, a_dead_peer_is_named_within_the_time_out)
 {
-    job j = {
-        .world_size = 3, .body = one_dies, .timeout_ns = UINT64_C(2000000000), .options = "algorithm=ring,guard=1"};
+    job j = {.world_size = 3,
+             .body = one_dies,
+             .timeout_ns = UINT64_C(2000000000),
+             .options = "algorithm=ring,guard=1"};
     uint64_t before = cd_os_now_ns();
     run_job(&j);
     assert_true(cd_os_now_ns() - before < UINT64_C(6000000000));
@@ -341,7 +381,10 @@ static cddp_status abort_own_wait(cddp_group *group, cddp_error *err)
 
 TEST(gloo, abort_wakes_an_operation_of_our_ring)
 {
-    job j = {.world_size = 2, .body = abort_own_wait, .timeout_ns = UINT64_C(10000000000), .options = "algorithm=ring"};
+    job j = {.world_size = 2,
+             .body = abort_own_wait,
+             .timeout_ns = UINT64_C(10000000000),
+             .options = "algorithm=ring"};
     run_job(&j);
     cd_test_row("%s", j.results[0].error.message);
     assert_int_equal(j.results[0].status, CDDP_E_ABORTED);
@@ -349,7 +392,8 @@ TEST(gloo, abort_wakes_an_operation_of_our_ring)
     assert_int_equal(j.results[1].status, CDDP_OK);
 }
 
-/* Rank 1 dies while rank 0 is about to send to rank 2, which asks for the data only when rank 0 has given its memory back. */
+/* Rank 1 dies while rank 0 is about to send to rank 2, which asks for the data only when rank 0 has
+** given its memory back. */
 static cddp_status memory_goes(cddp_group *group, cddp_error *err)
 {
     const int64_t n = 1 << 20;
@@ -368,13 +412,16 @@ static cddp_status memory_goes(cddp_group *group, cddp_error *err)
     if (status == CDDP_OK) status = cddp_work_wait(work, 0, err);
     munmap(data, bytes);
     if (me != 0 || status == CDDP_OK) return status;
-    /* The group is still open. Its event loop neither touches what is gone, nor asks for ever what became of it. */
+    /* The group is still open. Its event loop neither touches what is gone, nor asks for ever what
+    ** became of it. */
     struct timespec before, after;
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &before);
     cd_os_sleep_ns(UINT64_C(1000000000));
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &after);
-    const long long spent_ms = (after.tv_sec - before.tv_sec) * 1000LL + (after.tv_nsec - before.tv_nsec) / 1000000;
-    if (spent_ms > 300) return cddp_error_set(err, CDDP_E_STATE, "%lld ms of processor time for nothing", spent_ms);
+    const long long spent_ms =
+        (after.tv_sec - before.tv_sec) * 1000LL + (after.tv_nsec - before.tv_nsec) / 1000000;
+    if (spent_ms > 300)
+        return cddp_error_set(err, CDDP_E_STATE, "%lld ms of processor time for nothing", spent_ms);
     return status;
 }
 
@@ -382,12 +429,16 @@ TEST(gloo, memory_of_a_failed_operation_is_the_callers_again)
 {
     const char *options[] = {"algorithm=ring", "algorithm=native"};
     for (int i = 0; i < 2; i++) {
-        job j = {.world_size = 3, .body = memory_goes, .timeout_ns = UINT64_C(4000000000), .options = options[i]};
+        job j = {.world_size = 3,
+                 .body = memory_goes,
+                 .timeout_ns = UINT64_C(4000000000),
+                 .options = options[i]};
         run_job(&j);
         for (uint32_t r = 0; r < 3; r += 2) {
             cd_test_row("%s, rank %u: %s", options[i], r, j.results[r].error.message);
             assert_int_equal(j.results[r].end, CDDP_RANK_RETURNED);
-            assert_true(j.results[r].status == CDDP_E_BACKEND || j.results[r].status == CDDP_E_TIMEOUT);
+            assert_true(j.results[r].status == CDDP_E_BACKEND ||
+                        j.results[r].status == CDDP_E_TIMEOUT);
         }
     }
 }
@@ -416,16 +467,23 @@ static cddp_status three_works_and_an_abort(cddp_group *group, cddp_error *err)
     if (status != CDDP_OK) return status;
     cddp_work *const works[] = {message, sum, more};
     for (int i = 0; i < 3; i++)
-        if (cddp_work_wait(works[i], 0, err) != CDDP_E_ABORTED || strstr(err->message, "enough") == NULL)
-            return cddp_error_set(err, CDDP_E_STATE, "work %d was not aborted: %s", i, err->message);
-    return cd_os_now_ns() - before < UINT64_C(1000000000) ? CDDP_OK : cddp_error_set(err, CDDP_E_TIMEOUT, "too late");
+        if (cddp_work_wait(works[i], 0, err) != CDDP_E_ABORTED ||
+            strstr(err->message, "enough") == NULL)
+            return cddp_error_set(err, CDDP_E_STATE, "work %d was not aborted: %s", i,
+                                  err->message);
+    return cd_os_now_ns() - before < UINT64_C(1000000000)
+               ? CDDP_OK
+               : cddp_error_set(err, CDDP_E_TIMEOUT, "too late");
 }
 
 TEST(gloo, abort_ends_everything_that_is_outstanding)
 {
     const char *options[] = {"algorithm=ring", "algorithm=native"};
     for (int i = 0; i < 2; i++) {
-        job j = {.world_size = 2, .body = three_works_and_an_abort, .timeout_ns = UINT64_C(10000000000), .options = options[i]};
+        job j = {.world_size = 2,
+                 .body = three_works_and_an_abort,
+                 .timeout_ns = UINT64_C(10000000000),
+                 .options = options[i]};
         run_job(&j);
         cd_test_row("%s", options[i]);
         assert_all_returned(&j);
@@ -447,11 +505,16 @@ TEST(gloo, refuses_options_it_does_not_know)
     assert_non_null(strstr(j.results[0].error.message, "algoritm=ring"));
 }
 
-TEST_MAIN(ROW(gloo, passes_the_battery_with_its_own_algorithms), ROW(gloo, passes_the_battery_with_our_ring_and_guard),
-          ROW(gloo, composed_passes_the_battery), ROW(gloo, checked_names_both_sides_of_a_size_mismatch_on_every_rank),
+TEST_MAIN(ROW(gloo, passes_the_battery_with_its_own_algorithms),
+          ROW(gloo, passes_the_battery_with_our_ring_and_guard),
+          ROW(gloo, composed_passes_the_battery),
+          ROW(gloo, checked_names_both_sides_of_a_size_mismatch_on_every_rank),
           ROW(gloo, a_planted_death_is_a_killed_process),
-          ROW(gloo, guard_names_both_sides_of_a_size_mismatch_on_every_rank), ROW(gloo, guard_sees_roots_that_differ),
-          ROW(gloo, a_missing_rank_is_named_at_the_time_out), ROW(gloo, a_dead_peer_is_named_within_the_time_out),
+          ROW(gloo, guard_names_both_sides_of_a_size_mismatch_on_every_rank),
+          ROW(gloo, guard_sees_roots_that_differ),
+          ROW(gloo, a_missing_rank_is_named_at_the_time_out),
+          ROW(gloo, a_dead_peer_is_named_within_the_time_out),
           ROW(gloo, abort_wakes_an_operation_of_our_ring),
           ROW(gloo, memory_of_a_failed_operation_is_the_callers_again),
-          ROW(gloo, abort_ends_everything_that_is_outstanding), ROW(gloo, refuses_options_it_does_not_know))
+          ROW(gloo, abort_ends_everything_that_is_outstanding),
+          ROW(gloo, refuses_options_it_does_not_know))

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One rank of the battery over MPI (TI-L-05); mpirun starts it. Exit 0: every row passed and the guard saw a planted
-** size mismatch on every rank.
+/* One rank of the battery over MPI (TI-L-05); mpirun starts it. Exit 0: every row passed and the
+** guard saw a planted size mismatch on every rank.
 **
-** mpi_rank late [OPTIONS]: rank 1 does not come to an all-reduce until long after its time is over; rank 0 says so, gives its
-** memory back and leaves (mpi_late.sh). */
+** mpi_rank late [OPTIONS]: rank 1 does not come to an all-reduce until long after its time is over;
+** rank 0 says so, gives its memory back and leaves (mpi_late.sh). */
 #define _DEFAULT_SOURCE /* MAP_ANONYMOUS */
 #include "cddp/comm.h"
 #include "cddp/plugin.h"
@@ -27,8 +27,8 @@ static void count_row(void *context, const cd_conformance_row *row)
     t->rows++;
     if (row->failed_count == 0) return;
     t->failed++;
-    fprintf(stderr, "%s %s %s: %s\n", cddp_op_name(row->op), cddp_dtype_name(row->dtype), cddp_red_op_name(row->reduce_op),
-            row->first_failure);
+    fprintf(stderr, "%s %s %s: %s\n", cddp_op_name(row->op), cddp_dtype_name(row->dtype),
+            cddp_red_op_name(row->reduce_op), row->first_failure);
 }
 
 static const cddp_backend *module_load(void)
@@ -46,13 +46,20 @@ typedef struct job {
     const char *options; /* of the group */
 } job;
 
-static cddp_status group_open(const cddp_backend *backend, cddp_rank *rank, uint64_t timeout_ns, const char *options,
-                              cddp_group **group, cddp_error *err)
+static cddp_status group_open(const cddp_backend *backend, cddp_rank *rank, uint64_t timeout_ns,
+                              const char *options, cddp_group **group, cddp_error *err)
 {
     static const uint32_t members[] = {0, 1, 2, 3, 4, 5, 6, 7};
-    cddp_group_options o = {.size = sizeof o, .backend = backend, .rank = rank,
-                            .spec = {.size = sizeof o.spec, .name = "world", .group_rank = rank->rank, .group_size = rank->world_size,
-                                     .members = members, .timeout_ns = timeout_ns, .options = options}};
+    cddp_group_options o = {.size = sizeof o,
+                            .backend = backend,
+                            .rank = rank,
+                            .spec = {.size = sizeof o.spec,
+                                     .name = "world",
+                                     .group_rank = rank->rank,
+                                     .group_size = rank->world_size,
+                                     .members = members,
+                                     .timeout_ns = timeout_ns,
+                                     .options = options}};
     return cddp_group_create(&o, group, err);
 }
 
@@ -87,7 +94,8 @@ static cddp_status program(cddp_rank *rank, void *argument, cddp_error *err)
     return status;
 }
 
-/* The memory of what failed is given back, and what comes after the failure fails too: MPI would go on with the first. */
+/* The memory of what failed is given back, and what comes after the failure fails too: MPI would go
+** on with the first. */
 static cddp_status late(cddp_rank *rank, void *argument, cddp_error *err)
 {
     const job *j = argument;
@@ -108,8 +116,12 @@ static cddp_status late(cddp_rank *rank, void *argument, cddp_error *err)
     if (then == CDDP_OK) then = cddp_work_wait(second, 0, &more);
     munmap(data, bytes);
     cddp_group_destroy(group);
-    if (status != CDDP_E_TIMEOUT) return cddp_error_set(err, CDDP_E_STATE, "the first all-reduce ended with status %d", (int)status);
-    if (then != CDDP_E_BACKEND) return cddp_error_set(err, CDDP_E_STATE, "the second all-reduce ended with status %d", (int)then);
+    if (status != CDDP_E_TIMEOUT)
+        return cddp_error_set(err, CDDP_E_STATE, "the first all-reduce ended with status %d",
+                              (int)status);
+    if (then != CDDP_E_BACKEND)
+        return cddp_error_set(err, CDDP_E_STATE, "the second all-reduce ended with status %d",
+                              (int)then);
     fprintf(stderr, "then: %s\n", more.message);
     more = (cddp_error)CDDP_ERROR_INIT;
     if (group_open(j->backend, rank, SECOND, NULL, &other, &more) == CDDP_OK)
@@ -126,7 +138,8 @@ static uint32_t number(const char *open_mpi, const char *mpich, uint32_t otherwi
 
 int main(int argc, char **argv)
 {
-    cddp_solo_options o = {.size = sizeof o, .rank = number("OMPI_COMM_WORLD_RANK", "PMI_RANK", 0),
+    cddp_solo_options o = {.size = sizeof o,
+                           .rank = number("OMPI_COMM_WORLD_RANK", "PMI_RANK", 0),
                            .world_size = number("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", 1)};
     cddp_solo_world *world = NULL;
     cddp_rank_result results[8];
@@ -135,7 +148,9 @@ int main(int argc, char **argv)
     const bool is_late = argc > 1 && strcmp(argv[1], "late") == 0;
     if (j.backend == NULL || cddp_solo_world_open(&o, &world, &err) != CDDP_OK) return 2;
     for (int i = 0; i < 8; i++) results[i] = (cddp_rank_result){.size = sizeof results[i]};
-    if (cddp_solo_world_ops()->launch(world, is_late ? late : program, &j, results, &err) != CDDP_OK) return 2;
+    if (cddp_solo_world_ops()->launch(world, is_late ? late : program, &j, results, &err) !=
+        CDDP_OK)
+        return 2;
     const cddp_rank_result *mine = &results[o.rank];
     if (mine->status != CDDP_OK) fprintf(stderr, "rank %u: %s\n", o.rank, mine->error.message);
     cddp_solo_world_close(world);

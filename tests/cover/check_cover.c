@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* check_cover FILE: is this certificate what it claims? Shares nothing with the program that wrote it, not even a
-** header.
+/* check_cover FILE: is this certificate what it claims? Shares nothing with the program that wrote
+** it, not even a header.
 **
-** A certificate of strength t over n events holds orders of all n events. It holds when every sequence of t different
-** events is, in that order though not next to each other, in at least one of them. Docs: docs/formats/cover.md.
-** Exit 0 and one line when it holds; 1 and one line when it does not; 2 when there is no such file.
+** A certificate of strength t over n events holds orders of all n events. It holds when every
+** sequence of t different events is, in that order though not next to each other, in at least one
+** of them. Docs: docs/formats/cover.md. Exit 0 and one line when it holds; 1 and one line when it
+** does not; 2 when there is no such file.
 */
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,7 +36,8 @@ static void mark(const unsigned *order, unsigned from, unsigned depth, size_t in
         covered[index] = 1;
         return;
     }
-    for (unsigned i = from; i < events; i++) mark(order, i + 1, depth + 1, index * events + order[i]);
+    for (unsigned i = from; i < events; i++)
+        mark(order, i + 1, depth + 1, index * events + order[i]);
 }
 
 /* How many sequences of different events were not marked. */
@@ -67,7 +69,8 @@ static int check(FILE *file)
 {
     char word[24];
     unsigned version = 0, order[EVENTS_MAX], chosen[STRENGTH_MAX], id = 0, previous = 0;
-    if (!read_number(file, "cddp-cover", &version) || version != 1) return refuse("not a certificate of version", 1);
+    if (!read_number(file, "cddp-cover", &version) || version != 1)
+        return refuse("not a certificate of version", 1);
     if (fscanf(file, " plan %23[0-9a-f]", word) != 1 || strlen(word) != 16)
         return refuse("the plan's digest has other than so many digits", 16);
     if (!read_number(file, "strength", &strength) || strength < 2 || strength > STRENGTH_MAX)
@@ -85,14 +88,17 @@ static int check(FILE *file)
     covered = calloc(tuples, 1);
     if (covered == NULL) return refuse("no memory for so many events", events);
     for (unsigned i = 0; i < orders; i++) {
-        if (!read_order(file, order)) return refuse("this order is no permutation of the events", i);
+        if (!read_order(file, order))
+            return refuse("this order is no permutation of the events", i);
         mark(order, 0, 0, 0);
     }
-    if (fscanf(file, "%15s", word) != 1 || strcmp(word, "end") != 0 || fscanf(file, "%15s", word) == 1)
+    if (fscanf(file, "%15s", word) != 1 || strcmp(word, "end") != 0 ||
+        fscanf(file, "%15s", word) == 1)
         return refuse("it does not end after its orders", orders);
     size_t missing = count_missing(chosen, 0, 0);
     if (missing > 0) return refuse("sequences of events that are in no order", (unsigned)missing);
-    printf("holds: every %u of %u events occur in every order in one of %u orders, which each of %u ranks plays\n",
+    printf("holds: every %u of %u events occur in every order in one of %u orders, which each of "
+           "%u ranks plays\n",
            strength, events, orders, ranks);
     return 0;
 }

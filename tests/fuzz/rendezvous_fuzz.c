@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Clients of the rendezvous. Any bytes, in pieces: dropped with a reason, or answered; the table stays within its limits.
-** Or well-formed requests of two clients, drawn from the bytes: each answer is what a list of keys and values would say.
+/* Clients of the rendezvous. Any bytes, in pieces: dropped with a reason, or answered; the table
+** stays within its limits. Or well-formed requests of two clients, drawn from the bytes: each
+** answer is what a list of keys and values would say.
 **
 ** The clients' buffers are allocated once: they are what an input would spend its time on. */
 #include "backends/rendezvous/kv.h"
@@ -23,7 +24,8 @@ typedef struct table {
 static void check_limits(const table *t, const cd_kv_client *client)
 {
     if (t->kv.count > t->keys_max || 2 * t->kv.count > t->kv.capacity) abort();
-    if (client->frame_used > CD_KV_FRAME_BYTES_MAX || client->answer_bytes > CD_KV_FRAME_BYTES_MAX) abort();
+    if (client->frame_used > CD_KV_FRAME_BYTES_MAX || client->answer_bytes > CD_KV_FRAME_BYTES_MAX)
+        abort();
 }
 
 /* False: the client is dropped. */
@@ -109,7 +111,8 @@ static void list_add(list *l, listed *entry, const cd_kv_request *r, expected *e
     expect(e, CD_KV_NOT_A_NUMBER, NULL, 0);
     if (entry->is_there && !read_number(entry->value, entry->value_bytes, &base)) return;
     if (!read_number(r->a, r->a_bytes, &more)) return;
-    int length = snprintf(text, sizeof text, "%lld", (long long)((unsigned long long)base + (unsigned long long)more));
+    int length = snprintf(text, sizeof text, "%lld",
+                          (long long)((unsigned long long)base + (unsigned long long)more));
     e->code = list_set(l, entry, text, (size_t)length);
     if (e->code == CD_KV_OK) expect(e, CD_KV_OK, text, (size_t)length);
 }
@@ -126,23 +129,32 @@ static bool list_answer(list *l, listed *entry, const cd_kv_request *r, expected
 {
     expect(e, CD_KV_OK, NULL, 0);
     switch (r->verb) {
-    case CD_KV_SET: e->code = list_set(l, entry, r->a, r->a_bytes); break;
+    case CD_KV_SET:
+        e->code = list_set(l, entry, r->a, r->a_bytes);
+        break;
     case CD_KV_WAIT:
         if (!entry->is_there) return false;
         expect(e, CD_KV_OK, entry->value, entry->value_bytes);
         break;
-    case CD_KV_GET: expect(e, entry->is_there ? CD_KV_OK : CD_KV_ABSENT, entry->value, entry->value_bytes); break;
-    case CD_KV_COMPARE_AND_SET:
-        if (value_is(entry, r)) e->code = list_set(l, entry, r->b, r->b_bytes);
-        else expect(e, CD_KV_DIFFERS, entry->value, entry->value_bytes);
+    case CD_KV_GET:
+        expect(e, entry->is_there ? CD_KV_OK : CD_KV_ABSENT, entry->value, entry->value_bytes);
         break;
-    case CD_KV_ADD: list_add(l, entry, r, e); break;
+    case CD_KV_COMPARE_AND_SET:
+        if (value_is(entry, r))
+            e->code = list_set(l, entry, r->b, r->b_bytes);
+        else
+            expect(e, CD_KV_DIFFERS, entry->value, entry->value_bytes);
+        break;
+    case CD_KV_ADD:
+        list_add(l, entry, r, e);
+        break;
     case CD_KV_REMOVE:
         l->count -= entry->is_there;
         *entry = (listed){0};
         break;
     case CD_KV_HELLO:
-    case CD_KV_VERB_COUNT: break;
+    case CD_KV_VERB_COUNT:
+        break;
     }
     return true;
 }
@@ -151,7 +163,9 @@ static void check_answer(cd_kv_client *client, const expected *e)
 {
     const unsigned char *at = client->answer;
     size_t length = (size_t)at[0] | (size_t)at[1] << 8 | (size_t)at[2] << 16 | (size_t)at[3] << 24;
-    if (client->answer_bytes != 5 + e->value_bytes || length != 1 + e->value_bytes || at[4] != e->code) abort();
+    if (client->answer_bytes != 5 + e->value_bytes || length != 1 + e->value_bytes ||
+        at[4] != e->code)
+        abort();
     if (e->value_bytes > 0 && memcmp(at + 5, e->value, e->value_bytes) != 0) abort();
     client->answer_sent = client->answer_bytes;
 }
@@ -174,8 +188,13 @@ static size_t draw(const uint8_t *bytes, size_t byte_count, size_t at, drawn *d)
     d->client = head[0] >> 7;
     d->entry = head[1] % (2 * KEYS);
     d->request = (cd_kv_request){.verb = (cd_kv_verb)(1 + head[0] % (CD_KV_VERB_COUNT - 1)),
-                                 .generation = d->entry / KEYS, .key = &keys[d->entry % KEYS], .key_bytes = 1,
-                                 .a = head + 4, .a_bytes = a, .b = head + 4 + a, .b_bytes = b};
+                                 .generation = d->entry / KEYS,
+                                 .key = &keys[d->entry % KEYS],
+                                 .key_bytes = 1,
+                                 .a = head + 4,
+                                 .a_bytes = a,
+                                 .b = head + 4 + a,
+                                 .b_bytes = b};
     return at + 4 + a + b;
 }
 
@@ -193,8 +212,10 @@ static void ask(table *t, const uint8_t *bytes, size_t byte_count)
         size_t length = cd_kv_encode(&d.request, frame, sizeof frame);
         if (length == 0 || !feed(t, client, frame, length)) abort();
         if (list_answer(&l, &l.entries[d.entry], &d.request, &e) == client->waiting) abort();
-        if (client->waiting) waits[d.client] = d;
-        else check_answer(client, &e);
+        if (client->waiting)
+            waits[d.client] = d;
+        else
+            check_answer(client, &e);
         if (other->waiting) { /* exactly until its key is there */
             const drawn *w = &waits[!d.client];
             bool answered = list_answer(&l, &l.entries[w->entry], &w->request, &e);
@@ -205,20 +226,26 @@ static void ask(table *t, const uint8_t *bytes, size_t byte_count)
     }
 }
 
-/* The first byte: 1: the clients greeted; 2: a secret is wanted; 4: both clients write; 8: more keys than the table
-** begins with; 16: requests. */
+/* The first byte: 1: the clients greeted; 2: a secret is wanted; 4: both clients write; 8: more
+** keys than the table begins with; 16: requests. */
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t byte_count)
 {
     static cd_kv_client clients[CLIENTS];
     if (byte_count < 2) return 0;
     table t = {.clients = clients, .keys_max = (bytes[0] & 8) != 0 ? 48 : 16};
-    if (cd_kv_init(&t.kv, NULL, t.keys_max, (bytes[0] & 2) != 0 ? SECRET : NULL, NULL) != CDDP_OK) abort();
+    if (cd_kv_init(&t.kv, NULL, t.keys_max, (bytes[0] & 2) != 0 ? SECRET : NULL, NULL) != CDDP_OK)
+        abort();
     for (size_t i = 0; i < CLIENTS; i++) {
-        if (clients[i].frame == NULL && cd_kv_client_init(&clients[i], NULL, NULL) != CDDP_OK) abort();
-        clients[i] = (cd_kv_client){.greeted = (bytes[0] & 17) != 0, .frame = clients[i].frame, .answer = clients[i].answer};
+        if (clients[i].frame == NULL && cd_kv_client_init(&clients[i], NULL, NULL) != CDDP_OK)
+            abort();
+        clients[i] = (cd_kv_client){.greeted = (bytes[0] & 17) != 0,
+                                    .frame = clients[i].frame,
+                                    .answer = clients[i].answer};
     }
-    if ((bytes[0] & 16) != 0) ask(&t, bytes, byte_count);
-    else feed_pieces(&t, bytes, byte_count);
+    if ((bytes[0] & 16) != 0)
+        ask(&t, bytes, byte_count);
+    else
+        feed_pieces(&t, bytes, byte_count);
     cd_kv_fini(&t.kv);
     return 0;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Any bytes as a scenario file: a plan, or mistakes with places inside the text; never anything else. A plan resolves for
-** its ranks, and what a draft of it prints is read as the same plan.
+/* Any bytes as a scenario file: a plan, or mistakes with places inside the text; never anything
+** else. A plan resolves for its ranks, and what a draft of it prints is read as the same plan.
 **
 ** Lines "#--set KEY=VALUE" are what the command line sets over the file. */
 #include "core/base/arena.h"
@@ -53,7 +53,8 @@ static size_t find_sets(const char *text, char *copy, const char *sets[SETS_MAX]
 {
     static const char mark[] = "#--set ";
     size_t count = 0;
-    for (const char *at = strstr(text, mark); at != NULL && count < SETS_MAX; at = strstr(at, mark)) {
+    for (const char *at = strstr(text, mark); at != NULL && count < SETS_MAX;
+         at = strstr(at, mark)) {
         at += sizeof mark - 1;
         size_t length = strcspn(at, "\n");
         sets[count++] = copy;
@@ -91,7 +92,9 @@ static void write_rank(const cddp_plan *plan, uint32_t rank, growing *g)
         const cd_key_row *row = cd_key_row_get(i);
         cd_key_value value;
         if (row->scope != CD_SCOPE_RANK) continue;
-        if (cd_key_print(row, (const char *)&settings + row->offset, &arena, &value, &err) != CDDP_OK) abort();
+        if (cd_key_print(row, (const char *)&settings + row->offset, &arena, &value, &err) !=
+            CDDP_OK)
+            abort();
         grow(g, row->field);
         for (size_t k = 0; k < value.count; k++) {
             grow(g, "|");
@@ -143,7 +146,8 @@ static void check_plan(const cddp_plan *plan)
     if (plan->world.size == 0 || plan->world.size > UINT32_MAX) abort();
     cddp_status checked = cddp_plan_check(plan, &err);
     if (checked != CDDP_OK && err.message[0] == '\0') abort();
-    if (checked != CDDP_OK && plan->expect.verdict != CDDP_EXPECT_ERROR) abort(); /* the reader asked the same */
+    /* the reader asked the same */
+    if (checked != CDDP_OK && plan->expect.verdict != CDDP_EXPECT_ERROR) abort();
     check_draft(plan);
     if (cddp_plan_digest(plan) != digest) abort();
 }
@@ -157,14 +161,18 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t byte_count)
     if (byte_count > 0) memcpy(text, bytes, byte_count);
     text[byte_count] = '\0';
     for (const char *c = text; *c != '\0'; c++) p.lines += *c == '\n';
-    cd_reader_options options = {
-        .complain = check_place, .context = &p, .sets = sets, .set_count = find_sets(text, copy, sets)};
+    cd_reader_options options = {.complain = check_place,
+                                 .context = &p,
+                                 .sets = sets,
+                                 .set_count = find_sets(text, copy, sets)};
     cddp_plan *plan = NULL;
     cddp_error err = CDDP_ERROR_INIT;
     cddp_status status = cd_reader_read_text(&options, "fuzz.toml", text, &plan, &err);
     if ((status == CDDP_OK) != (plan != NULL)) abort();
-    if (status == CDDP_OK) check_plan(plan);
-    else if (err.message[0] == '\0' || (status == CDDP_E_CONFIG && p.complaints == 0)) abort();
+    if (status == CDDP_OK)
+        check_plan(plan);
+    else if (err.message[0] == '\0' || (status == CDDP_E_CONFIG && p.complaints == 0))
+        abort();
     cddp_plan_destroy(plan);
     free(copy);
     free(text);

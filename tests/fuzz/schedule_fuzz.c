@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Any bytes as a choice string: refused with a place, or read; and what was read prints as the same string. */
+/* Any bytes as a choice string: refused with a place, or read; and what was read prints as the same
+** string. */
 #include "sim/chooser.h"
 #include "sim/schedule.h"
 
@@ -40,7 +41,8 @@ static void replay(const char *text)
     if (cd_chooser_replay(&state, text, &chooser, &err) != CDDP_OK) return;
     for (uint64_t i = 0; i < 64; i++) {
         cddp_choice choice = {.size = sizeof choice, .option_count = 2 + (uint32_t)(i % 5)};
-        if (chooser.choose(chooser.self, &choice, (cd_place){.number = i}) >= choice.option_count) abort();
+        if (chooser.choose(chooser.self, &choice, (cd_place){.number = i}) >= choice.option_count)
+            abort();
     }
     if (chooser.finish != NULL) (void)chooser.finish(chooser.self, (cd_place){.number = 64}, &err);
 }

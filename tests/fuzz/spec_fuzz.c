@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Any text as the name of a composed backend: read, or refused with a character that lies in the text or just behind
- * it. */
+/* Any text as the name of a composed backend: read, or refused with a character that lies in the
+** text or just behind it. */
 #include "cddp/composition.h"
 #include "cddp/self.h"
 
@@ -9,7 +9,8 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t byte_count);
 
-static cddp_status find_self(void *context, const char *name, const cddp_backend **backend, cddp_error *err)
+static cddp_status find_self(void *context, const char *name, const cddp_backend **backend,
+                             cddp_error *err)
 {
     (void)context;
     (void)name;
@@ -33,12 +34,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t byte_count)
     char *text = calloc(byte_count + 1, 1);
     if (text == NULL) return 0;
     if (byte_count > 0) memcpy(text, bytes, byte_count);
-    const cddp_composition_options options = {.size = sizeof options, .spec = text, .find = find_self};
+    const cddp_composition_options options = {.size = sizeof options,
+                                              .spec = text,
+                                              .find = find_self};
     cddp_status looked = cddp_composition_each(text, visit, NULL, &err);
     if (looked != CDDP_OK && err.message[0] == '\0') abort();
     cddp_status opened = cddp_composition_open(&options, &composition, &err);
-    if (opened == CDDP_OK && (looked != CDDP_OK || strcmp(cddp_composition_backend(composition)->name,
-                                                          cddp_composition_is_named(text) ? text : "self") != 0))
+    if (opened == CDDP_OK &&
+        (looked != CDDP_OK || strcmp(cddp_composition_backend(composition)->name,
+                                     cddp_composition_is_named(text) ? text : "self") != 0))
         abort();
     if (looked == CDDP_OK && opened != CDDP_OK) abort(); /* self can serve every kind */
     cddp_composition_close(composition);

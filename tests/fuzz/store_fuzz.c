@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Any bytes as a trace store: one sentence, or a store whose events can be read to their end and judged.
+/* Any bytes as a trace store: one sentence, or a store whose events can be read to their end and
+** judged.
 **
-** Bytes changed at random are mostly a file that SQLite itself refuses. So most inputs are changed as somebody who
-** edits a store would: rows of a store that opens, through SQL. */
+** Bytes changed at random are mostly a file that SQLite itself refuses. So most inputs are changed
+** as somebody who edits a store would: rows of a store that opens, through SQL. */
 #define _POSIX_C_SOURCE 200809L
 #include "cddp/store.h"
 #include "core/check/check.h"
@@ -33,7 +34,8 @@ static void take_event(void *self, const cddp_event *event)
     if (info == NULL) abort();
     for (uint32_t i = 0; i < info->field_count; i++) r->sum += (uint64_t)event->as.field[i];
     if (event->text != NULL) r->sum += strlen(event->text);
-    if (r->judge != NULL) cd_judge_get_sink(r->judge)->event(cd_judge_get_sink(r->judge)->self, event);
+    if (r->judge != NULL)
+        cd_judge_get_sink(r->judge)->event(cd_judge_get_sink(r->judge)->self, event);
 }
 
 static cddp_status take_finding(void *context, const cddp_finding *finding, cddp_error *err)
@@ -66,7 +68,8 @@ static cddp_status take_run(void *context, const cddp_stored_run *run, cddp_erro
 {
     reading *r = context;
     cddp_trace_sink sink = {sizeof sink, CDDP_TRACE_ABI, r, take_event, NULL};
-    r->sum += strlen(run->provenance.scenario) + strlen(run->provenance.schedule) + strlen(run->outcome.verdict);
+    r->sum += strlen(run->provenance.scenario) + strlen(run->provenance.schedule) +
+              strlen(run->outcome.verdict);
     judge_run(r, run->run, err);
     (void)cddp_store_each_event(r->store, run->run, CDDP_STORE_MERGED, &sink, err);
     (void)cddp_store_each_finding(r->store, run->run, take_finding, &r->sum, err);
@@ -88,8 +91,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t byte_count)
     cddp_error err = CDDP_ERROR_INIT;
     if (written == (ssize_t)byte_count) {
         cddp_status status = cddp_store_open(path, CDDP_STORE_READ, NULL, &r.store, &err);
-        if (status == CDDP_OK) (void)cddp_store_each_run(r.store, 0, take_run, &r, &err);
-        else if (err.message[0] == '\0') abort();
+        if (status == CDDP_OK)
+            (void)cddp_store_each_run(r.store, 0, take_run, &r, &err);
+        else if (err.message[0] == '\0')
+            abort();
         cddp_store_close(r.store);
     }
     unlink(path);
@@ -102,10 +107,12 @@ static const struct {
     const char *name, *key;
     unsigned weight;
 } tables[] = {
+    /* clang-format off */
     {"event", "id", 24},        {"run", "id", 3},        {"text", "id", 2},       {"finding", "run, position", 2},
     {"finding_event", "run, position, ordinal", 1}, {"exercised", "run, position", 1},
     {"parameter", "run, param, ordinal", 1},        {"kind", "id", 1},
     {"field", "kind, position", 1},                 {"enumeration", "type, value", 1},
+    /* clang-format on */
 };
 
 /* splitmix64: what an input becomes depends on libFuzzer's seed alone. */
@@ -117,7 +124,10 @@ static uint64_t draw(uint64_t *state)
     return x ^ x >> 31;
 }
 
-static uint64_t draw_below(uint64_t *state, uint64_t bound) { return bound == 0 ? 0 : draw(state) % bound; }
+static uint64_t draw_below(uint64_t *state, uint64_t bound)
+{
+    return bound == 0 ? 0 : draw(state) % bound;
+}
 
 static int64_t count_rows(sqlite3 *db, const char *table)
 {
@@ -125,7 +135,8 @@ static int64_t count_rows(sqlite3 *db, const char *table)
     sqlite3_stmt *statement = NULL;
     int64_t count = 0;
     snprintf(text, sizeof text, "SELECT count(*) FROM %s", table);
-    if (sqlite3_prepare_v2(db, text, -1, &statement, NULL) == SQLITE_OK && sqlite3_step(statement) == SQLITE_ROW)
+    if (sqlite3_prepare_v2(db, text, -1, &statement, NULL) == SQLITE_OK &&
+        sqlite3_step(statement) == SQLITE_ROW)
         count = sqlite3_column_int64(statement, 0);
     sqlite3_finalize(statement);
     return count;
@@ -138,7 +149,8 @@ static bool pick_column(sqlite3 *db, const char *table, uint64_t *state, char co
     sqlite3_stmt *statement = NULL;
     bool found = false;
     snprintf(text, sizeof text, "SELECT * FROM %s LIMIT 0", table);
-    if (sqlite3_prepare_v2(db, text, -1, &statement, NULL) == SQLITE_OK && sqlite3_column_count(statement) > 0) {
+    if (sqlite3_prepare_v2(db, text, -1, &statement, NULL) == SQLITE_OK &&
+        sqlite3_column_count(statement) > 0) {
         int ordinal = (int)draw_below(state, (uint64_t)sqlite3_column_count(statement));
         snprintf(column, 32, "%s", sqlite3_column_name(statement, ordinal));
         found = true;
@@ -149,22 +161,51 @@ static bool pick_column(sqlite3 *db, const char *table, uint64_t *state, char co
 
 static void bind_value(sqlite3_stmt *statement, uint64_t *state)
 {
-    static const int64_t edges[] = {0,         1,         2,  3,  7,        63,         64,        65,
-                                    255,       1024,      65535,  65536,    INT32_MAX,  UINT32_MAX, INT32_MIN,
-                                    INT64_MAX, INT64_MIN, -1, -2, INT64_C(1) << 31, INT64_C(1) << 32, INT64_C(1) << 40};
+    static const int64_t edges[] = {0,
+                                    1,
+                                    2,
+                                    3,
+                                    7,
+                                    63,
+                                    64,
+                                    65,
+                                    255,
+                                    1024,
+                                    65535,
+                                    65536,
+                                    INT32_MAX,
+                                    UINT32_MAX,
+                                    INT32_MIN,
+                                    INT64_MAX,
+                                    INT64_MIN,
+                                    -1,
+                                    -2,
+                                    INT64_C(1) << 31,
+                                    INT64_C(1) << 32,
+                                    INT64_C(1) << 40};
     char letters[48];
     switch (draw_below(state, 8)) {
-    case 0: sqlite3_bind_null(statement, 1); break;
-    case 1: sqlite3_bind_double(statement, 1, (double)(int64_t)draw(state) / 1024); break;
+    case 0:
+        sqlite3_bind_null(statement, 1);
+        break;
+    case 1:
+        sqlite3_bind_double(statement, 1, (double)(int64_t)draw(state) / 1024);
+        break;
     case 2: {
         size_t count = (size_t)draw_below(state, sizeof letters);
         for (size_t i = 0; i < count; i++) letters[i] = (char)(1 + draw_below(state, 255));
         sqlite3_bind_text(statement, 1, letters, (int)count, SQLITE_TRANSIENT);
         break;
     }
-    case 3: sqlite3_bind_int64(statement, 1, (int64_t)draw(state)); break;
-    case 4: sqlite3_bind_int64(statement, 1, (int64_t)draw_below(state, 12)); break;
-    default: sqlite3_bind_int64(statement, 1, edges[draw_below(state, sizeof edges / sizeof edges[0])]); break;
+    case 3:
+        sqlite3_bind_int64(statement, 1, (int64_t)draw(state));
+        break;
+    case 4:
+        sqlite3_bind_int64(statement, 1, (int64_t)draw_below(state, 12));
+        break;
+    default:
+        sqlite3_bind_int64(statement, 1, edges[draw_below(state, sizeof edges / sizeof edges[0])]);
+        break;
     }
 }
 
@@ -181,20 +222,25 @@ static void change_row(sqlite3 *db, uint64_t *state)
     if (rows == 0 || !pick_column(db, table, state, column)) return;
     unsigned how = (unsigned)draw_below(state, 16);
     if (how == 0)
-        snprintf(text, sizeof text, "DELETE FROM %s WHERE (%s) = (SELECT %s FROM %s LIMIT 1 OFFSET ?2)", table, key, key,
-                 table);
+        snprintf(text, sizeof text,
+                 "DELETE FROM %s WHERE (%s) = (SELECT %s FROM %s LIMIT 1 OFFSET ?2)", table, key,
+                 key, table);
     else if (how < 7)
         snprintf(text, sizeof text,
                  "UPDATE OR IGNORE %s SET %s = (SELECT %s FROM %s LIMIT 1 OFFSET ?1) "
                  "WHERE (%s) = (SELECT %s FROM %s LIMIT 1 OFFSET ?2)",
                  table, column, column, table, key, key, table);
     else
-        snprintf(text, sizeof text, "UPDATE OR IGNORE %s SET %s = ?1 WHERE (%s) = (SELECT %s FROM %s LIMIT 1 OFFSET ?2)",
-                 table, column, key, key, table);
+        snprintf(
+            text, sizeof text,
+            "UPDATE OR IGNORE %s SET %s = ?1 WHERE (%s) = (SELECT %s FROM %s LIMIT 1 OFFSET ?2)",
+            table, column, key, key, table);
     sqlite3_stmt *statement = NULL;
     if (sqlite3_prepare_v2(db, text, -1, &statement, NULL) == SQLITE_OK) {
-        if (how >= 7) bind_value(statement, state);
-        else if (how > 0) sqlite3_bind_int64(statement, 1, (int64_t)draw_below(state, rows));
+        if (how >= 7)
+            bind_value(statement, state);
+        else if (how > 0)
+            sqlite3_bind_int64(statement, 1, (int64_t)draw_below(state, rows));
         sqlite3_bind_int64(statement, 2, (int64_t)draw_below(state, rows));
         (void)sqlite3_step(statement); /* what a STRICT table refuses stays as it was */
     }
@@ -209,14 +255,17 @@ static size_t change_rows(uint8_t *bytes, size_t byte_count, size_t byte_max, ui
     unsigned char *copy = sqlite3_malloc64(byte_count), *image = NULL;
     if (copy == NULL || byte_count == 0 || sqlite3_open(":memory:", &db) != SQLITE_OK) goto out;
     memcpy(copy, bytes, byte_count);
-    int result = sqlite3_deserialize(db, "main", copy, (sqlite3_int64)byte_count, (sqlite3_int64)byte_count,
-                                     SQLITE_DESERIALIZE_FREEONCLOSE | SQLITE_DESERIALIZE_RESIZEABLE);
+    int result =
+        sqlite3_deserialize(db, "main", copy, (sqlite3_int64)byte_count, (sqlite3_int64)byte_count,
+                            SQLITE_DESERIALIZE_FREEONCLOSE | SQLITE_DESERIALIZE_RESIZEABLE);
     copy = NULL; /* SQLite's, failed or not */
     if (result != SQLITE_OK || count_rows(db, "run") == 0) goto out;
     for (uint64_t n = 1 + draw_below(state, 4); n > 0; n--) change_row(db, state);
     image = sqlite3_serialize(db, "main", &changed, 0);
-    if (image == NULL || changed <= 0 || (size_t)changed > byte_max) changed = 0;
-    else memcpy(bytes, image, (size_t)changed);
+    if (image == NULL || changed <= 0 || (size_t)changed > byte_max)
+        changed = 0;
+    else
+        memcpy(bytes, image, (size_t)changed);
 out:
     sqlite3_free(copy);
     sqlite3_free(image);
@@ -227,6 +276,7 @@ out:
 size_t LLVMFuzzerCustomMutator(uint8_t *bytes, size_t byte_count, size_t byte_max, unsigned seed)
 {
     uint64_t state = seed;
-    size_t changed = draw_below(&state, 8) == 0 ? 0 : change_rows(bytes, byte_count, byte_max, &state);
+    size_t changed =
+        draw_below(&state, 8) == 0 ? 0 : change_rows(bytes, byte_count, byte_max, &state);
     return changed != 0 ? changed : LLVMFuzzerMutate(bytes, byte_count, byte_max);
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How fast a bucket is gathered from gradients and scattered back, beside one plain copy of the same bytes, on the GPU:
-** parameter lists of ResNet-50 and GPT-2, one launch of copy_many per bucket of 25 MiB. Rounds alternate, and the
-** median of each is
-** told; quote the ratio, not the times.
+/* How fast a bucket is gathered from gradients and scattered back, beside one plain copy of the
+** same bytes, on the GPU: parameter lists of ResNet-50 and GPT-2, one launch of copy_many per
+** bucket of 25 MiB. Rounds alternate, and the median of each is told; quote the ratio, not the
+** times.
 **
 **     copy_bench [rounds]        77 where there is no GPU
 */
@@ -44,8 +44,11 @@ static void read_list(bench *b, const char *name, const char *options, cddp_erro
 {
     cd_model *model = NULL;
     cd_prng prng = cd_prng_seed(1);
-    const cd_model_options o = {
-        .name = name, .options = options, .dtype = CDDP_F32, .device = cddp_device_shape(), .prng = &prng};
+    const cd_model_options o = {.name = name,
+                                .options = options,
+                                .dtype = CDDP_F32,
+                                .device = cddp_device_shape(),
+                                .prng = &prng};
     need(cd_model_create(&o, &model, err), err);
     const cd_module *m = model->module;
     for (size_t i = m->parameter_count; i-- > 0 && b->count < TENSORS_MAX;) {
@@ -62,7 +65,8 @@ static cddp_tensor make(int64_t numel, cddp_error *err)
     return cddp_tensor_of(&cd_cuda_device, storage, 0, CDDP_F32, &numel, 1);
 }
 
-/* Gathering or scattering bucket by bucket, or one copy of everything; milliseconds by the GPU's own clock. */
+/* Gathering or scattering bucket by bucket, or one copy of everything; milliseconds by the GPU's
+** own clock. */
 static float measure(const bench *b, int what, cddp_error *err)
 {
     cudaEvent_t begin, end;
@@ -72,17 +76,20 @@ static float measure(const bench *b, int what, cddp_error *err)
     need_cuda(cudaEventCreate(&end));
     need_cuda(cudaEventRecord(begin, stream));
     if (what == 2) {
-        need_cuda(cudaMemcpyAsync(b->other.storage, b->bucket.storage, (size_t)b->total * 4, cudaMemcpyDeviceToDevice,
-                                  stream));
+        need_cuda(cudaMemcpyAsync(b->other.storage, b->bucket.storage, (size_t)b->total * 4,
+                                  cudaMemcpyDeviceToDevice, stream));
     } else {
         static cddp_copy_pair pairs[TENSORS_MAX];
         size_t count = 0;
         int64_t numel = 0;
         for (size_t i = 0; i < b->count; i++) {
-            pairs[count++] = what == 0 ? b->pairs[i] : (cddp_copy_pair){b->pairs[i].src, b->pairs[i].dst};
+            pairs[count++] =
+                what == 0 ? b->pairs[i] : (cddp_copy_pair){b->pairs[i].src, b->pairs[i].dst};
             numel += b->numel[i];
             if (numel < BUCKET_NUMEL && i + 1 < b->count) continue;
-            need(cd_cuda_device.copy_many(&cd_cuda_device, pairs, count, CDDP_COPY_PLAIN, 1, NULL, err), err);
+            need(cd_cuda_device.copy_many(&cd_cuda_device, pairs, count, CDDP_COPY_PLAIN, 1, NULL,
+                                          err),
+                 err);
             count = 0;
             numel = 0;
         }
@@ -106,14 +113,17 @@ static void run(const char *name, const char *options, int rounds)
     b.other = make(b.total, &err);
     int64_t at = 0;
     for (size_t i = 0; i < b.count; i++) {
-        b.pairs[i] = (cddp_copy_pair){cddp_tensor_slice(&b.bucket, at, b.numel[i]), make(b.numel[i], &err)};
+        b.pairs[i] =
+            (cddp_copy_pair){cddp_tensor_slice(&b.bucket, at, b.numel[i]), make(b.numel[i], &err)};
         at += b.numel[i];
     }
     for (int what = 0; what < 3; what++) (void)measure(&b, what, &err); /* warm */
     for (int r = 0; r < rounds; r++)
         for (int what = 0; what < 3; what++) times[what][r] = (double)measure(&b, what, &err);
-    double gather = gpu_median(times[0], rounds), scatter = gpu_median(times[1], rounds), copy = gpu_median(times[2], rounds);
-    printf("%s: %zu tensors, %.1f MB: gather %.4f ms, scatter %.4f ms, plain copy %.4f ms (%.0f GB/s read and "
+    double gather = gpu_median(times[0], rounds), scatter = gpu_median(times[1], rounds),
+           copy = gpu_median(times[2], rounds);
+    printf("%s: %zu tensors, %.1f MB: gather %.4f ms, scatter %.4f ms, plain copy %.4f ms (%.0f "
+           "GB/s read and "
            "written); %.0f%% and %.0f%% of a copy's speed\n",
            name, b.count, (double)b.total * 4e-6, gather, scatter, copy,
            (double)b.total * 8e-6 / copy, 100 * copy / gather, 100 * copy / scatter);

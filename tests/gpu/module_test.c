@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The module as a file, and the program that may lack it: which GPUs it carries code for, that nothing of CUDA is
- ** linked into the program, and what is said where something is missing. Runs on any machine. */
+/* The module as a file, and the program that may lack it: which GPUs it carries code for, that
+** nothing of CUDA is
+*** linked into the program, and what is said where something is missing. Runs on any machine. */
 #define _POSIX_C_SOURCE 200809L
 #include "tests/support/test.h"
 
@@ -11,7 +12,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* ---- fat binaries: a header, then entries of PTX (kind 1) or machine code (kind 2) for one architecture each ---- */
+/* ---- fat binaries: a header, then entries of PTX (kind 1) or machine code (kind 2) for one
+** architecture each ---- */
 
 typedef struct fat_header {
     uint32_t magic;
@@ -134,9 +136,12 @@ TEST(module, without_a_driver_the_reason_is_said_and_the_exit_code_is_3)
     }
     cd_test_row("%s", output);
     assert_int_equal(run(CDDP_PROGRAM " --backend nccl " CDDP_SCENARIO, output, sizeof output), 3);
-    assert_non_null(strstr(output, "backend nccl does not work here: there is no NVIDIA driver (libcuda.so.1:"));
+    assert_non_null(
+        strstr(output,
+               "backend nccl does not work here: there is no NVIDIA driver (libcuda.so.1:"));
     assert_int_equal(run(CDDP_PROGRAM " doctor", output, sizeof output), 0);
-    assert_non_null(strstr(output, "no nccl backend nccl does not work here: there is no NVIDIA driver"));
+    assert_non_null(
+        strstr(output, "no nccl backend nccl does not work here: there is no NVIDIA driver"));
 }
 
 /* A program without its modules: the one that was asked for is named, and everything else works. */
@@ -146,10 +151,12 @@ TEST(module, without_the_module_the_reason_is_said_and_the_exit_code_is_3)
     char directory[] = "/tmp/cddp-module-XXXXXX", command[512];
     assert_non_null(mkdtemp(directory));
     snprintf(command, sizeof command,
-             "mkdir %s/bin && ln " CDDP_PROGRAM " %s/bin/cddp-verify || cp " CDDP_PROGRAM " %s/bin/cddp-verify",
+             "mkdir %s/bin && ln " CDDP_PROGRAM " %s/bin/cddp-verify || cp " CDDP_PROGRAM
+             " %s/bin/cddp-verify",
              directory, directory, directory);
     assert_int_equal(run(command, output, sizeof output), 0);
-    snprintf(command, sizeof command, "%s/bin/cddp-verify --backend nccl " CDDP_SCENARIO, directory);
+    snprintf(command, sizeof command, "%s/bin/cddp-verify --backend nccl " CDDP_SCENARIO,
+             directory);
     int absent = run(command, output, sizeof output);
     char words[400];
     snprintf(words, sizeof words, "%.399s",

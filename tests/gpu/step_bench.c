@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One iteration of data parallelism on the GPU with one rank: what the host spends on it, and how long it takes.
+/* One iteration of data parallelism on the GPU with one rank: what the host spends on it, and how
+** long it takes.
 **
-** Shapes of the parameters come from stdin, one per line ("64 3 7 7"); gradients are copied from numbers that lie on the
-** device, as a backward would write them. Rounds of the local work alone and of DDP take turns; medians are told. The
-** clock of the host is that of the process, read before the device is waited for.
+** Shapes of the parameters come from stdin, one per line ("64 3 7 7"); gradients are copied from
+** numbers that lie on the device, as a backward would write them. Rounds of the local work alone
+** and of DDP take turns; medians are told. The clock of the host is that of the process, read
+** before the device is waited for.
 **
 **     step_bench HOOK OPTIONS ROUNDS < SHAPES      HOOK "-": none; 77 where there is no GPU
 **     prints: local_host_us local_us ddp_host_us ddp_us
 **
-** tests/gpu/pytorch_gpu.py runs PyTorch's DDP beside it. Built over the fakes too, where its times mean nothing.
+** tests/gpu/pytorch_gpu.py runs PyTorch's DDP beside it. Built over the fakes too, where its times
+** mean nothing.
 */
 #define _POSIX_C_SOURCE 200809L
 #include "cddp/comm.h"
@@ -59,7 +62,8 @@ static bool read_shapes(bench *b)
     char line[256];
     while (b->count < PARAMETERS_MAX && fgets(line, sizeof line, stdin) != NULL) {
         char *at = line, *end = line;
-        for (int64_t n; b->dims[b->count] < CDDP_DIMS_MAX && (n = strtoll(at, &end, 10), end != at); at = end) {
+        for (int64_t n; b->dims[b->count] < CDDP_DIMS_MAX && (n = strtoll(at, &end, 10), end != at);
+             at = end) {
             if (n < 1) return false;
             b->sizes[b->count][b->dims[b->count]++] = n;
         }
@@ -75,7 +79,8 @@ static double clock_us(clockid_t kind)
     return (double)t.tv_sec * 1e6 + (double)t.tv_nsec / 1e3;
 }
 
-static cddp_status tensor_make(const cddp_device *d, const bench *b, size_t i, cddp_tensor *t, cddp_error *err)
+static cddp_status tensor_make(const cddp_device *d, const bench *b, size_t i, cddp_tensor *t,
+                               cddp_error *err)
 {
     void *storage = NULL;
     int64_t numel = 1;
@@ -90,7 +95,8 @@ static cddp_status numbers_write(const cddp_tensor *t, cd_prng *prng, cddp_error
     size_t numel = (size_t)cddp_tensor_numel(t);
     float *numbers = malloc(numel * sizeof *numbers);
     if (numbers == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for %zu numbers", numel);
-    for (size_t i = 0; i < numel; i++) numbers[i] = (float)(cd_prng_next(prng) >> 40) * 0x1p-24f - 0.5f;
+    for (size_t i = 0; i < numel; i++)
+        numbers[i] = (float)(cd_prng_next(prng) >> 40) * 0x1p-24f - 0.5f;
     cddp_status status = t->device->write(t, numbers, numel * sizeof *numbers, err);
     free(numbers);
     return status;
@@ -116,7 +122,8 @@ static cddp_status replica_make(bench *b, const cddp_device *d, cddp_group *grou
     if (strcmp(b->hook, "-") == 0) return CDDP_OK;
     const cddp_hook *hook = cd_hook_find(b->hook);
     if (hook == NULL) return cd_fail(err, CDDP_E_CONFIG, "there is no hook '%s'", b->hook);
-    return cddp_ddp_register_comm_hook(b->ddp, hook, NULL, b->options[0] != '\0' ? b->options : NULL, err);
+    return cddp_ddp_register_comm_hook(b->ddp, hook, NULL,
+                                       b->options[0] != '\0' ? b->options : NULL, err);
 }
 
 static void replica_drop(bench *b)
@@ -128,7 +135,8 @@ static void replica_drop(bench *b)
         cddp_grad_fini(&b->alone[i]);
         for (int k = 0; k < 2; k++)
             if (tensors[k]->device != NULL)
-                tensors[k]->device->release(tensors[k]->device, CDDP_F32, cddp_tensor_numel(tensors[k]), tensors[k]->storage);
+                tensors[k]->device->release(tensors[k]->device, CDDP_F32,
+                                            cddp_tensor_numel(tensors[k]), tensors[k]->storage);
     }
 }
 
@@ -162,7 +170,8 @@ static cddp_status measure(bench *b, const cddp_device *d, cddp_error *err)
     for (int round = -WARM; round < b->rounds; round++) {
         for (int which = 0; which < 2; which++) {
             CD_TRY(d->stream_synchronize(d, NULL, err));
-            const double wall = clock_us(CLOCK_MONOTONIC), host = clock_us(CLOCK_PROCESS_CPUTIME_ID);
+            const double wall = clock_us(CLOCK_MONOTONIC),
+                         host = clock_us(CLOCK_PROCESS_CPUTIME_ID);
             CD_TRY(which == 0 ? local_work(b, err) : iteration(b, err));
             const double host_end = clock_us(CLOCK_PROCESS_CPUTIME_ID);
             CD_TRY(d->stream_synchronize(d, NULL, err));
@@ -185,7 +194,9 @@ static cddp_status rank_main(cddp_rank *rank, void *argument, cddp_error *err)
     if (mkdtemp(directory) == NULL) return cd_fail(err, CDDP_E_IO, "no temporary folder");
     snprintf(url, sizeof url, "file://%s", directory);
     snprintf(command, sizeof command, "rm -rf %s", directory);
-    const cddp_rendezvous_options options = {.size = sizeof options, .url = url, .timeout_ns = UINT64_C(20000000000)};
+    const cddp_rendezvous_options options = {.size = sizeof options,
+                                             .url = url,
+                                             .timeout_ns = UINT64_C(20000000000)};
     CD_TRY_OUT(cddp_rendezvous_open(&options, &rendezvous, err));
     cddp_backend bound = *b->module;
     bound.self = rendezvous;
@@ -212,7 +223,8 @@ static const cddp_backend *module_load(void)
     const cddp_plugin *plugin = library != NULL ? dlsym(library, CDDP_PLUGIN_SYMBOL) : NULL;
     if (plugin == NULL) return printf("skipped: %s\n", dlerror()), NULL;
     cddp_error why = CDDP_ERROR_INIT;
-    if (plugin->backends[0]->probe(plugin->backends[0], &why) != CDDP_OK) return printf("skipped: %s\n", why.message), NULL;
+    if (plugin->backends[0]->probe(plugin->backends[0], &why) != CDDP_OK)
+        return printf("skipped: %s\n", why.message), NULL;
     return plugin->backends[0];
 #else
     fake_nccl_share();
@@ -226,23 +238,28 @@ int main(int argc, char **argv)
     cddp_error err = CDDP_ERROR_INIT;
     b.rounds = argc == 4 ? atoi(argv[3]) : 0;
     if (argc != 4 || b.rounds < 1 || b.rounds > ROUNDS_MAX)
-        return fprintf(stderr, "usage: step_bench HOOK|- OPTIONS [1 to %d rounds] < SHAPES\n", ROUNDS_MAX), 2;
+        return fprintf(stderr, "usage: step_bench HOOK|- OPTIONS [1 to %d rounds] < SHAPES\n",
+                       ROUNDS_MAX),
+               2;
     b.hook = argv[1];
     b.options = argv[2];
-    if (!read_shapes(&b)) return fprintf(stderr, "step_bench: stdin has no shapes like '64 3 7 7'\n"), 2;
+    if (!read_shapes(&b))
+        return fprintf(stderr, "step_bench: stdin has no shapes like '64 3 7 7'\n"), 2;
     b.module = module_load();
     if (b.module == NULL) return 77;
     const cddp_solo_options options = {.size = sizeof options, .world_size = 1};
     cddp_rank_result result = {.size = sizeof result};
     cddp_solo_world *world = NULL;
     cddp_status status = cddp_solo_world_open(&options, &world, &err);
-    if (status == CDDP_OK) status = cddp_solo_world_ops()->launch(world, rank_main, &b, &result, &err);
+    if (status == CDDP_OK)
+        status = cddp_solo_world_ops()->launch(world, rank_main, &b, &result, &err);
     cddp_solo_world_close(world);
     if (status == CDDP_OK && result.status != CDDP_OK) {
         status = result.status;
         err = result.error;
     }
     if (status != CDDP_OK) return fprintf(stderr, "step_bench: %s\n", err.message), 1;
-    for (int i = 0; i < 4; i++) printf("%.2f%c", gpu_median(b.times[i], b.rounds), i < 3 ? ' ' : '\n');
+    for (int i = 0; i < 4; i++)
+        printf("%.2f%c", gpu_median(b.times[i], b.rounds), i < 3 ? ' ' : '\n');
     return 0;
 }

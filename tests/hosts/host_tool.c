@@ -10,7 +10,8 @@
 **         two network devices in two namespaces, joined by this process: every frame is handed over DELAY_MS later,
 **         some are not. Prints "ready" once both exist, and how many frames it lost when it is terminated
 **
-** A relay stands in for what a kernel may lack (netem), and needs no more rights than the namespaces themselves.
+** A relay stands in for what a kernel may lack (netem), and needs no more rights than the
+** namespaces themselves.
 */
 #define _GNU_SOURCE
 #include "cddp/cddp.h"
@@ -60,19 +61,23 @@ static cddp_status iterate(const job *j, cddp_group *group, cddp_tracer *tracer,
     unsigned long k = 0;
     for (; k < j->iterations && status == CDDP_OK; k++) {
         cddp_work *work = NULL;
-        const float right = (float)(j->world * (j->world - 1) / 2 + j->world * (k % 100)); /* exact: far below 2^24 */
+        /* exact: far below 2^24 */
+        const float right = (float)(j->world * (j->world - 1) / 2 + j->world * (k % 100));
         for (int64_t i = 0; i < j->numel; i++) data[i] = (float)(j->rank + k % 100);
         status = cddp_group_allreduce(group, &t, CDDP_RED_SUM, &work, err);
         if (status == CDDP_OK) status = cddp_work_wait(work, 0, err);
-        if (status == CDDP_OK && k == 0) printf("rank %" PRIu32 ": under way\n", j->rank), fflush(stdout);
-        if (status == CDDP_OK) status = cddp_tracer_flush(tracer, err); /* what is not in the file dies with the host */
+        if (status == CDDP_OK && k == 0)
+            printf("rank %" PRIu32 ": under way\n", j->rank), fflush(stdout);
+        /* what is not in the file dies with the host */
+        if (status == CDDP_OK) status = cddp_tracer_flush(tracer, err);
         for (int64_t i = 0; i < j->numel && status == CDDP_OK; i++)
             if (data[i] != right)
-                status = cddp_error_set(err, CDDP_E_CORRUPT, "all-reduce %lu: element %" PRId64 " is %g, not %g", k, i,
+                status = cddp_error_set(err, CDDP_E_CORRUPT,
+                                        "all-reduce %lu: element %" PRId64 " is %g, not %g", k, i,
                                         (double)data[i], (double)right);
     }
-    printf("rank %" PRIu32 ": %lu all-reduces in %" PRIu64 " ms\n", j->rank, status == CDDP_OK ? k : k - 1,
-           (cd_os_now_ns() - before) / MILLISECOND);
+    printf("rank %" PRIu32 ": %lu all-reduces in %" PRIu64 " ms\n", j->rank,
+           status == CDDP_OK ? k : k - 1, (cd_os_now_ns() - before) / MILLISECOND);
     fflush(stdout);
     free(data);
     return status;
@@ -111,12 +116,16 @@ static cddp_status with_store(job *j, cddp_error *err)
     int64_t run = 0;
     const cddp_solo_options solo = {.size = sizeof solo, .rank = j->rank, .world_size = j->world};
     /* One rank writes here: its flush is a commit. */
-    const cddp_run_provenance from = {.size = sizeof from, .title = "hosts", .backend = "gloo", .world_size = 1};
+    const cddp_run_provenance from = {.size = sizeof from,
+                                      .title = "hosts",
+                                      .backend = "gloo",
+                                      .world_size = 1};
     const cddp_run_outcome to = {.size = sizeof to, .verdict = "verified"};
     cddp_status status = cddp_solo_world_open(&solo, &world, err);
     if (status == CDDP_OK) status = cddp_store_open(j->shard, CDDP_STORE_APPEND, NULL, &store, err);
     if (status == CDDP_OK) status = cddp_store_run_begin(store, &from, &run, err);
-    if (status == CDDP_OK) status = with_group(j, cddp_solo_world_rank(world), cddp_store_sink(store), err);
+    if (status == CDDP_OK)
+        status = with_group(j, cddp_solo_world_rank(world), cddp_store_sink(store), err);
     if (status == CDDP_OK) status = cddp_store_run_end(store, &to, err);
     cddp_store_close(store); /* after a failure: what came is kept, marked incomplete */
     cddp_solo_world_close(world);
@@ -128,8 +137,12 @@ static cddp_status with_rendezvous(job *j, cddp_error *err)
     char url[96];
     cddp_rendezvous_server *server = NULL;
     cddp_rendezvous *meeting = NULL;
-    const cddp_rendezvous_server_options serve = {.size = sizeof serve, .host = j->host, .port = (uint16_t)j->port};
-    const cddp_rendezvous_options meet = {.size = sizeof meet, .url = url, .timeout_ns = 20000 * MILLISECOND};
+    const cddp_rendezvous_server_options serve = {.size = sizeof serve,
+                                                  .host = j->host,
+                                                  .port = (uint16_t)j->port};
+    const cddp_rendezvous_options meet = {.size = sizeof meet,
+                                          .url = url,
+                                          .timeout_ns = 20000 * MILLISECOND};
     cddp_status status = CDDP_OK;
     snprintf(url, sizeof url, "tcp://%s:%u", j->host, j->port);
     if (j->rank == 0) status = cddp_rendezvous_server_open(&serve, &server, err);
@@ -150,8 +163,8 @@ static int run_rank(char **a)
              .timeout_ns = strtoull(a[6], NULL, 10) * MILLISECOND};
     void *library = dlopen(a[0], RTLD_NOW | RTLD_LOCAL);
     const cddp_plugin *plugin = library != NULL ? dlsym(library, CDDP_PLUGIN_SYMBOL) : NULL;
-    if (plugin == NULL || sscanf(a[1], "%" SCNu32 "/%" SCNu32, &j.rank, &j.world) != 2 || j.world > RANKS_MAX ||
-        sscanf(a[2], "%63[^:]:%u", j.host, &j.port) != 2) {
+    if (plugin == NULL || sscanf(a[1], "%" SCNu32 "/%" SCNu32, &j.rank, &j.world) != 2 ||
+        j.world > RANKS_MAX || sscanf(a[2], "%63[^:]:%u", j.host, &j.port) != 2) {
         fprintf(stderr, "host_tool: cannot read its arguments, or load %s\n", a[0]);
         return 2;
     }
@@ -177,17 +190,25 @@ static int run_merge(const char *path, char **shards, int count)
     cddp_store *store = NULL;
     int64_t run = 0;
     unsigned long done[RANKS_MAX] = {0};
-    const cddp_trace_sink sink = {.size = sizeof sink, .abi = CDDP_TRACE_ABI, .self = done, .event = count_done};
-    const cddp_run_provenance from = {
-        .size = sizeof from, .title = "hosts, merged", .backend = "gloo", .world_size = (uint32_t)count};
+    const cddp_trace_sink sink = {.size = sizeof sink,
+                                  .abi = CDDP_TRACE_ABI,
+                                  .self = done,
+                                  .event = count_done};
+    const cddp_run_provenance from = {.size = sizeof from,
+                                      .title = "hosts, merged",
+                                      .backend = "gloo",
+                                      .world_size = (uint32_t)count};
     const cddp_run_outcome to = {.size = sizeof to, .verdict = "merged"};
     cddp_status status = cddp_store_open(path, CDDP_STORE_APPEND, NULL, &store, &err);
     if (status == CDDP_OK) status = cddp_store_run_begin(store, &from, &run, &err);
-    if (status == CDDP_OK) status = cddp_store_merge_shards(store, (const char *const *)shards, (size_t)count, &err);
+    if (status == CDDP_OK)
+        status = cddp_store_merge_shards(store, (const char *const *)shards, (size_t)count, &err);
     if (status == CDDP_OK) status = cddp_store_run_end(store, &to, &err);
-    if (status == CDDP_OK) status = cddp_store_each_event(store, run, CDDP_STORE_MERGED, &sink, &err);
+    if (status == CDDP_OK)
+        status = cddp_store_each_event(store, run, CDDP_STORE_MERGED, &sink, &err);
     cddp_store_close(store);
-    for (int r = 0; r < count && status == CDDP_OK; r++) printf("merged rank %d: %lu\n", r, done[r]);
+    for (int r = 0; r < count && status == CDDP_OK; r++)
+        printf("merged rank %d: %lu\n", r, done[r]);
     if (status != CDDP_OK) fprintf(stderr, "merge: %s\n", err.message);
     return status != CDDP_OK;
 }
@@ -228,7 +249,8 @@ static int open_tap(const char *space, const char *name)
 static int run_relay(char **a)
 {
     const int taps[2] = {open_tap(a[0], a[1]), open_tap(a[2], a[3])};
-    const uint64_t delay_ns = strtoull(a[4], NULL, 10) * MILLISECOND, loss = strtoull(a[5], NULL, 10);
+    const uint64_t delay_ns = strtoull(a[4], NULL, 10) * MILLISECOND,
+                   loss = strtoull(a[5], NULL, 10);
     cd_prng prng = cd_prng_seed(strtoull(a[6], NULL, 10));
     frame *ring = calloc(FRAMES, sizeof *ring);
     uint64_t first = 0, last = 0, lost = 0;
@@ -240,7 +262,8 @@ static int run_relay(char **a)
     printf("ready\n");
     fflush(stdout);
     while (!ended) {
-        struct pollfd polls[2] = {{.fd = taps[0], .events = POLLIN}, {.fd = taps[1], .events = POLLIN}};
+        struct pollfd polls[2] = {{.fd = taps[0], .events = POLLIN},
+                                  {.fd = taps[1], .events = POLLIN}};
         const uint64_t now = cd_os_now_ns();
         int wait_ms = first == last ? 100
                       : ring[first % FRAMES].due_ns <= now
@@ -261,7 +284,8 @@ static int run_relay(char **a)
             }
         }
         for (; first != last && ring[first % FRAMES].due_ns <= cd_os_now_ns(); first++)
-            if (write(ring[first % FRAMES].to, ring[first % FRAMES].data, (size_t)ring[first % FRAMES].bytes) < 0)
+            if (write(ring[first % FRAMES].to, ring[first % FRAMES].data,
+                      (size_t)ring[first % FRAMES].bytes) < 0)
                 lost++;
     }
     printf("relay: %" PRIu64 " frames handed over, %" PRIu64 " lost\n", first, lost);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Writing the trace rank by rank. Digests are hashes of what the thing is, so equal things have equal ones. */
+/* Writing the trace rank by rank. Digests are hashes of what the thing is, so equal things have
+** equal ones. */
 #include "tests/mutants/fixture.h"
 
 #include "cddp/backend.h"
@@ -34,18 +35,20 @@ static void put(writer *w, cddp_event *e)
     e->time_ns = w->sequence * 10;
     e->sequence = w->sequence++;
     e->level = CDDP_TRACE_DIGEST;
-    for (uint32_t i = cd_event_field_counts[e->kind]; i < CDDP_EVENT_FIELDS; i++) e->as.field[i] = 0;
+    for (uint32_t i = cd_event_field_counts[e->kind]; i < CDDP_EVENT_FIELDS; i++)
+        e->as.field[i] = 0;
     if (w->edit == NULL || w->edit(e)) w->trace->sink.event(w->trace->sink.self, e);
 }
 
-#define PUT(w, name, words, ...)                                                                                       \
-    do {                                                                                                               \
-        cddp_event put_event = {.kind = CDDP_EV_##name, .text = (words)};                                              \
-        put_event.as.name = (cddp_event_##name){__VA_ARGS__};                                                          \
-        put((w), &put_event);                                                                                          \
+#define PUT(w, name, words, ...)                                          \
+    do {                                                                  \
+        cddp_event put_event = {.kind = CDDP_EV_##name, .text = (words)}; \
+        put_event.as.name = (cddp_event_##name){__VA_ARGS__};             \
+        put((w), &put_event);                                             \
     } while (0)
 
-/* A digest of a thing: what it is, which one, when, and whose (0 when it is the same on all ranks). */
+/* A digest of a thing: what it is, which one, when, and whose (0 when it is the same on all
+** ranks). */
 static int64_t digest(const char *what, const int64_t which[3])
 {
     uint64_t h = cd_hash_text(what);
@@ -56,11 +59,13 @@ static int64_t digest(const char *what, const int64_t which[3])
 
 static void put_value(writer *w, const int64_t what_moment_id[3], int64_t content)
 {
-    PUT(w, value, NULL, .what = what_moment_id[0], .moment = what_moment_id[1], .id = what_moment_id[2], .presence = 2,
-        .digest = content, .param = what_moment_id[0] == 0 || what_moment_id[0] == 3 ? what_moment_id[2] : -1,
+    PUT(w, value, NULL, .what = what_moment_id[0], .moment = what_moment_id[1],
+        .id = what_moment_id[2], .presence = 2, .digest = content,
+        .param = what_moment_id[0] == 0 || what_moment_id[0] == 3 ? what_moment_id[2] : -1,
         .nonfinite = -1);
 }
-#define VALUE(w, what, moment, id, content) put_value((w), (const int64_t[3]){(what), (moment), (id)}, (content))
+#define VALUE(w, what, moment, id, content) \
+    put_value((w), (const int64_t[3]){(what), (moment), (id)}, (content))
 
 /* ---- collectives ---- */
 
@@ -73,16 +78,16 @@ static int64_t post(writer *w, const operation *o)
     int64_t sequence = w->posted++;
     bool reduces = o->op == CDDP_OP_ALLREDUCE;
     PUT(w, collective_post, NULL, .group = FIXTURE_GROUP, .sequence = sequence, .op = o->op,
-        .reduce_op = reduces ? CDDP_RED_SUM : -1, .root = reduces ? -1 : 0, .dtype = o->dtype, .numel = o->numel,
-        .digest = o->input, .bucket = o->bucket, .in_flight = 1);
+        .reduce_op = reduces ? CDDP_RED_SUM : -1, .root = reduces ? -1 : 0, .dtype = o->dtype,
+        .numel = o->numel, .digest = o->input, .bucket = o->bucket, .in_flight = 1);
     return sequence;
 }
 
 static void finish(writer *w, int64_t sequence, const operation *o)
 {
     PUT(w, collective_wait, NULL, .group = FIXTURE_GROUP, .sequence = sequence);
-    PUT(w, collective_done, NULL, .group = FIXTURE_GROUP, .sequence = sequence, .status = CDDP_OK, .digest = o->output,
-        .duration = 10, .input = o->op == CDDP_OP_ALLREDUCE ? o->input : 0);
+    PUT(w, collective_done, NULL, .group = FIXTURE_GROUP, .sequence = sequence, .status = CDDP_OK,
+        .digest = o->output, .duration = 10, .input = o->op == CDDP_OP_ALLREDUCE ? o->input : 0);
 }
 
 /* ---- construction ---- */
@@ -96,7 +101,8 @@ static void put_streams(writer *w)
     PUT(w, touch, "communication", .region = 1, .on_stream = 1, .write = 0, .begin = 0, .end = 64);
 }
 
-/* At the rendezvous store, which rank 0 serves: every rank sets its key and reads those of the others. */
+/* At the rendezvous store, which rank 0 serves: every rank sets its key and reads those of the
+** others. */
 static void meet(writer *w)
 {
     static const char *const keys[FIXTURE_RANKS] = {"1/world/0", "1/world/1", "1/world/2"};
@@ -107,13 +113,16 @@ static void meet(writer *w)
         PUT(w, store_wait, keys[i], .host = 0, .peer = i, .generation = 1);
         PUT(w, store_key, keys[i], .generation = 1, .written = 0, .value = 100 + i);
     }
-    PUT(w, store_done, NULL, .status = CDDP_OK, .attempt = 1, .is_last = 1, .generation = 1, .peer = -1);
+    PUT(w, store_done, NULL, .status = CDDP_OK, .attempt = 1, .is_last = 1, .generation = 1,
+        .peer = -1);
 }
 
 /* Rank 0's parameters and buffer, as one. */
 static void broadcast_state(writer *w)
 {
-    operation o = {CDDP_OP_BROADCAST, CDDP_F32, 19, -1, w->rank == 0 ? DIGEST("state", 0, 0, 0) : 0, DIGEST("state", 0, 0, 0)};
+    operation o = {
+        CDDP_OP_BROADCAST,       CDDP_F32, 19, -1, w->rank == 0 ? DIGEST("state", 0, 0, 0) : 0,
+        DIGEST("state", 0, 0, 0)};
     finish(w, post(w, &o), &o);
 }
 
@@ -123,17 +132,22 @@ static void put_construction(writer *w)
     meet(w);
     PUT(w, group, "world", .group = FIXTURE_GROUP, .members = FIXTURE_RANKS, .group_rank = w->rank,
         .members_digest = DIGEST("members", 0, 0, 0), .order = CDDP_ORDER_SAME);
-    static const char *const options[] = {"ddp.find_unused_parameters=true", "ddp.broadcast_buffers=true",
-                                          "ddp.gradient_as_bucket_view=true", "ddp.static_graph=false",
-                                          "hook.name=narrow", "model.ignore=head.scale,norm.c*",
+    static const char *const options[] = {"ddp.find_unused_parameters=true",
+                                          "ddp.broadcast_buffers=true",
+                                          "ddp.gradient_as_bucket_view=true",
+                                          "ddp.static_graph=false",
+                                          "hook.name=narrow",
+                                          "model.ignore=head.scale,norm.c*",
                                           "ddp.delay_all_reduce_named_params="};
-    for (size_t i = 0; i < sizeof options / sizeof options[0]; i++) PUT(w, option, options[i], .key = (int64_t)i);
+    for (size_t i = 0; i < sizeof options / sizeof options[0]; i++)
+        PUT(w, option, options[i], .key = (int64_t)i);
     PUT(w, policy, "the plan", .site = 0, .dtype = CDDP_F16);
     PUT(w, policy, "the plan", .site = 1, .dtype = CDDP_F32);
     PUT(w, seed, "model", .stream = 0, .policy = 0, .state = DIGEST("model seed", 0, 0, 0));
     for (int64_t p = 0; p < FIXTURE_PARAMS; p++)
-        PUT(w, param, params[p].name, .param = p, .ordinal = p, .numel = params[p].numel, .dtype = CDDP_F32,
-            .requires_grad = 1, .shape = DIGEST("shape", p, 0, 0), .name = (int64_t)cd_hash_text(params[p].name));
+        PUT(w, param, params[p].name, .param = p, .ordinal = p, .numel = params[p].numel,
+            .dtype = CDDP_F32, .requires_grad = 1, .shape = DIGEST("shape", p, 0, 0),
+            .name = (int64_t)cd_hash_text(params[p].name));
     PUT(w, buffer, "norm.mean", .buffer = 0, .numel = 2, .dtype = CDDP_F32);
     PUT(w, buffer, "norm.count", .buffer = 1, .numel = 1, .dtype = CDDP_I64, .ignored = 1);
     broadcast_state(w);
@@ -141,10 +155,13 @@ static void put_construction(writer *w)
         for (int64_t slot = 0; slot < 3; slot++)
             for (int64_t p = 0; p < FIXTURE_PARAMS; p++)
                 if (params[p].bucket == b && params[p].slot == slot)
-                    PUT(w, bucket_layout, NULL, .generation = 0, .bucket = b, .slot = slot, .param = p,
-                        .offset = params[p].offset, .numel = params[p].numel, .dtype = CDDP_F32, .limit = 24);
-    PUT(w, wrap, NULL, .params = FIXTURE_PARAMS, .buffers = 1, .group = FIXTURE_GROUP, .init_sync = 1);
-    for (int64_t p = 0; p < FIXTURE_PARAMS; p++) VALUE(w, 0, MOMENT_AFTER_INIT, p, DIGEST("parameter", p, 0, 0));
+                    PUT(w, bucket_layout, NULL, .generation = 0, .bucket = b, .slot = slot,
+                        .param = p, .offset = params[p].offset, .numel = params[p].numel,
+                        .dtype = CDDP_F32, .limit = 24);
+    PUT(w, wrap, NULL, .params = FIXTURE_PARAMS, .buffers = 1, .group = FIXTURE_GROUP,
+        .init_sync = 1);
+    for (int64_t p = 0; p < FIXTURE_PARAMS; p++)
+        VALUE(w, 0, MOMENT_AFTER_INIT, p, DIGEST("parameter", p, 0, 0));
     VALUE(w, 1, MOMENT_AFTER_INIT, 0, DIGEST("buffer", 0, 0, 0));
     put_streams(w);
 }
@@ -153,7 +170,8 @@ static void put_construction(writer *w)
 
 static void put_samples(writer *w)
 {
-    PUT(w, seed, "dropout", .stream = 1, .policy = 1, .state = DIGEST("dropout", w->step, w->micro, w->rank));
+    PUT(w, seed, "dropout", .stream = 1, .policy = 1,
+        .state = DIGEST("dropout", w->step, w->micro, w->rank));
     PUT(w, seed, "order", .stream = 2, .policy = 0, .state = DIGEST("order", w->step, w->micro, 0));
     for (int64_t i = 0; i < 2; i++)
         PUT(w, sample, NULL, .sample = ((w->step * 2 + w->micro) * FIXTURE_RANKS + w->rank) * 2 + i,
@@ -175,18 +193,22 @@ static void put_forward(writer *w, bool sync)
         finish(w, post(w, &o), &o);
         PUT(w, buffer_sync, NULL, .authority = 0, .location = 0);
     }
-    VALUE(w, 1, MOMENT_FORWARD, 0, sync ? DIGEST("own buffer", w->step, 1, w->rank) : DIGEST("buffer", w->step, 0, 0));
+    VALUE(w, 1, MOMENT_FORWARD, 0,
+          sync ? DIGEST("own buffer", w->step, 1, w->rank) : DIGEST("buffer", w->step, 0, 0));
     PUT(w, forward_end, NULL, .unused = sync ? 1 : -1, .prepared = sync);
 }
 
 /* Rank 2 never uses fc1.bias; nobody uses head.weight. */
-static bool uses(const writer *w, int64_t p) { return p != HEAD_WEIGHT && !(p == FC1_BIAS && w->rank == 2); }
+static bool uses(const writer *w, int64_t p)
+{
+    return p != HEAD_WEIGHT && !(p == FC1_BIAS && w->rank == 2);
+}
 
 static void put_local(writer *w, int64_t p, int64_t contributions)
 {
     PUT(w, grad_local, NULL, .param = p, .presence = 2,
-        .digest = DIGEST("local", p, w->step * 2 + w->micro, w->rank + 1), .contributions = contributions,
-        .dtype = CDDP_F32);
+        .digest = DIGEST("local", p, w->step * 2 + w->micro, w->rank + 1),
+        .contributions = contributions, .dtype = CDDP_F32);
 }
 
 static void put_accumulation(writer *w)
@@ -205,8 +227,9 @@ static void put_accumulation(writer *w)
 static void put_ready(writer *w, int64_t p)
 {
     bool used = uses(w, p);
-    PUT(w, mark_ready, NULL, .param = p, .bucket = params[p].bucket, .slot = params[p].slot, .path = used ? 1 : 2,
-        .factor = FIXTURE_RANKS, .unused = !used, .digest = DIGEST("contribution", p, w->step, w->rank + 1));
+    PUT(w, mark_ready, NULL, .param = p, .bucket = params[p].bucket, .slot = params[p].slot,
+        .path = used ? 1 : 2, .factor = FIXTURE_RANKS, .unused = !used,
+        .digest = DIGEST("contribution", p, w->step, w->rank + 1));
 }
 
 static operation bucket_operation(const writer *w, int64_t b)
@@ -221,11 +244,12 @@ static operation bucket_operation(const writer *w, int64_t b)
 
 static int64_t launch(writer *w, int64_t b)
 {
-    PUT(w, bucket_launch, NULL, .bucket = b, .generation = 0, .numel = bucket_numel[b], .dtype = CDDP_F32,
-        .content = DIGEST("content", b, 0, 0), .digest = DIGEST("bucket", b, w->step, w->rank + 1), .is_last = b == 1,
+    PUT(w, bucket_launch, NULL, .bucket = b, .generation = 0, .numel = bucket_numel[b],
+        .dtype = CDDP_F32, .content = DIGEST("content", b, 0, 0),
+        .digest = DIGEST("bucket", b, w->step, w->rank + 1), .is_last = b == 1,
         .group = FIXTURE_GROUP, .sequence = w->posted);
-    PUT(w, hook_call, "narrow", .bucket = b, .generation = 0, .is_last = b == 1, .bytes = bucket_numel[b] * 4,
-        .dtype = CDDP_F32);
+    PUT(w, hook_call, "narrow", .bucket = b, .generation = 0, .is_last = b == 1,
+        .bytes = bucket_numel[b] * 4, .dtype = CDDP_F32);
     operation o = bucket_operation(w, b);
     return post(w, &o);
 }
@@ -236,18 +260,22 @@ static void complete(writer *w, int64_t b, int64_t sequence)
     finish(w, sequence, &o);
     PUT(w, hook_done, "narrow", .bucket = b, .wire_bytes = bucket_numel[b] * 2, .dtype = CDDP_F32,
         .digest = DIGEST("sum", b, w->step, 0));
-    PUT(w, hook_law, "half an ulp per cast", .bucket = b, .left = cd_f64_bits(1), .right = cd_f64_bits(1.0001),
-        .bound = cd_f64_bits(0.001));
-    PUT(w, hook_law, "what all send is what all have", .bucket = b, .left = cd_f64_bits(w->rank), .bound = cd_f64_bits(0.001),
-        .right = cd_f64_bits((FIXTURE_RANKS - 1) / 2.0), .over_ranks = 1);
-    PUT(w, bucket_done, NULL, .bucket = b, .generation = 0, .digest = DIGEST("sum", b, w->step, 0), .dtype = CDDP_F32);
+    PUT(w, hook_law, "half an ulp per cast", .bucket = b, .left = cd_f64_bits(1),
+        .right = cd_f64_bits(1.0001), .bound = cd_f64_bits(0.001));
+    PUT(w, hook_law, "what all send is what all have", .bucket = b, .left = cd_f64_bits(w->rank),
+        .bound = cd_f64_bits(0.001), .right = cd_f64_bits((FIXTURE_RANKS - 1) / 2.0),
+        .over_ranks = 1);
+    PUT(w, bucket_done, NULL, .bucket = b, .generation = 0, .digest = DIGEST("sum", b, w->step, 0),
+        .dtype = CDDP_F32);
 }
 
 static void put_finalisation(writer *w, const int64_t sequences[2])
 {
-    operation map = {CDDP_OP_ALLREDUCE,         CDDP_I32, FIXTURE_PARAMS, -1, DIGEST("map", 0, 0, w->rank + 1),
-                     DIGEST("map sum", 0, 0, 0)};
-    for (int64_t p = 0; p < FIXTURE_PARAMS; p++) PUT(w, used_local, NULL, .param = p, .used = uses(w, p));
+    operation map = {
+        CDDP_OP_ALLREDUCE,         CDDP_I32, FIXTURE_PARAMS, -1, DIGEST("map", 0, 0, w->rank + 1),
+        DIGEST("map sum", 0, 0, 0)};
+    for (int64_t p = 0; p < FIXTURE_PARAMS; p++)
+        PUT(w, used_local, NULL, .param = p, .used = uses(w, p));
     int64_t map_sequence = post(w, &map);
     for (int64_t b = 0; b < 2; b++) complete(w, b, sequences[b]);
     finish(w, map_sequence, &map);
@@ -259,8 +287,9 @@ static void put_finalisation(writer *w, const int64_t sequences[2])
     for (int64_t p = 0; p < FIXTURE_PARAMS; p++) {
         bool absent = p == HEAD_WEIGHT;
         PUT(w, grad_final, NULL, .param = p, .presence = absent ? 0 : 2, .globally_unused = absent,
-            .digest = absent ? 0 : DIGEST("mean", p, w->step, 0), .bucket = params[p].bucket, .generation = 0,
-            .is_view = !absent, .address = absent ? -1 : params[p].offset, .dtype = CDDP_F32);
+            .digest = absent ? 0 : DIGEST("mean", p, w->step, 0), .bucket = params[p].bucket,
+            .generation = 0, .is_view = !absent, .address = absent ? -1 : params[p].offset,
+            .dtype = CDDP_F32);
     }
     PUT(w, backward_end, NULL, .finalized = 1);
 }
@@ -300,19 +329,22 @@ static void put_update(writer *w)
         for (int64_t link = 1; p != HEAD_WEIGHT && link <= 3; link++) put_compare(w, link, p);
     }
     put_compare(w, CD_LINK_NORM, -1);
-    PUT(w, optimizer_step, "sgd", .optimizer = 0, .lr = cd_f64_bits(0.125), .loss_scale = cd_f64_bits(1),
-        .clip = cd_f64_bits(1), .norm = cd_f64_bits(2));
+    PUT(w, optimizer_step, "sgd", .optimizer = 0, .lr = cd_f64_bits(0.125),
+        .loss_scale = cd_f64_bits(1), .clip = cd_f64_bits(1), .norm = cd_f64_bits(2));
     for (int64_t p = 0; p < FIXTURE_PARAMS; p++)
         PUT(w, optimizer_touch, NULL, .optimizer = 0, .param = p, .touched = p != HEAD_WEIGHT);
     for (int64_t p = 0; p < FIXTURE_PARAMS; p++) {
         put_compare(w, 4, p);
-        VALUE(w, 0, MOMENT_AFTER_STEP, p, DIGEST("parameter", p, p == HEAD_WEIGHT ? 0 : w->step + 1, 0));
-        VALUE(w, 3, MOMENT_AFTER_STEP, p, DIGEST("momentum", p, p == HEAD_WEIGHT ? 0 : w->step + 1, 0));
+        VALUE(w, 0, MOMENT_AFTER_STEP, p,
+              DIGEST("parameter", p, p == HEAD_WEIGHT ? 0 : w->step + 1, 0));
+        VALUE(w, 3, MOMENT_AFTER_STEP, p,
+              DIGEST("momentum", p, p == HEAD_WEIGHT ? 0 : w->step + 1, 0));
     }
     PUT(w, zero_grad, NULL, .optimizer = -1, .to_none = 1);
     /* A flag that all ranks reduce at every step, with the same inputs each time. */
-    operation flag = {CDDP_OP_ALLREDUCE,          CDDP_I32, 1, -1, DIGEST("flag", 0, 0, w->rank + 1),
-                      DIGEST("flag sum", 0, 0, 0)};
+    operation flag = {
+        CDDP_OP_ALLREDUCE,          CDDP_I32, 1, -1, DIGEST("flag", 0, 0, w->rank + 1),
+        DIGEST("flag sum", 0, 0, 0)};
     finish(w, post(w, &flag), &flag);
     put_compare(w, CD_LINK_COLLECTIVE, -1);
     PUT(w, stop, NULL, .stop = w->step + 1 == FIXTURE_STEPS);
@@ -321,7 +353,8 @@ static void put_update(writer *w)
 static void put_checkpoint(writer *w)
 {
     for (int64_t moment = MOMENT_CHECKPOINT; moment <= MOMENT_RESUME; moment++) {
-        for (int64_t p = 0; p < FIXTURE_PARAMS; p++) VALUE(w, 0, moment, p, DIGEST("parameter", p, 2, 0));
+        for (int64_t p = 0; p < FIXTURE_PARAMS; p++)
+            VALUE(w, 0, moment, p, DIGEST("parameter", p, 2, 0));
         VALUE(w, 4, moment, 0, DIGEST("hook state", 0, 2, w->rank + 1));
         PUT(w, checkpoint, "hook narrow", .loaded = moment == MOMENT_RESUME,
             .digest = DIGEST("hook state", 0, 2, w->rank + 1), .step = 2);
@@ -340,7 +373,8 @@ static void put_end(writer *w)
 void fixture_write(cd_memory_sink *trace, fixture_edit_fn edit)
 {
     writer world = {.trace = trace, .edit = edit, .rank = UINT32_MAX};
-    PUT(&world, run_begin, "fixture", .world_size = FIXTURE_RANKS, .steps = FIXTURE_STEPS, .level = CDDP_TRACE_DIGEST);
+    PUT(&world, run_begin, "fixture", .world_size = FIXTURE_RANKS, .steps = FIXTURE_STEPS,
+        .level = CDDP_TRACE_DIGEST);
     PUT(&world, fault, "a link was slow for a while", .target = 1, .peer = 2, .duration = 30);
     for (uint32_t rank = 0; rank < FIXTURE_RANKS; rank++) {
         writer w = {.trace = trace, .edit = edit, .rank = rank};

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A legal trace, written by hand: three ranks train five parameters for three steps of two micro-steps, correctly.
+/* A legal trace, written by hand: three ranks train five parameters for three steps of two
+** micro-steps, correctly.
 **
-** It emulates what a right reducer emits, so that checks can be shown to stay silent on it and to speak when one
-** thing in it is corrupted. Every check is exercised by it: accumulation under no_sync, a parameter that nobody uses,
-** one that a single rank does not use, a comm hook with a narrower wire, gradient views, buffers, streams, a
-** checkpoint that is loaded again, a fault that harms nobody.
+** It emulates what a right reducer emits, so that checks can be shown to stay silent on it and to
+** speak when one thing in it is corrupted. Every check is exercised by it: accumulation under
+** no_sync, a parameter that nobody uses, one that a single rank does not use, a comm hook with a
+** narrower wire, gradient views, buffers, streams, a checkpoint that is loaded again, a fault that
+** harms nobody.
 */
 #pragma once
 #include "core/trace/sink.h"

@@ -13,14 +13,16 @@
 
 static bool at(const cddp_event *e, uint16_t kind, int64_t rank, int64_t step)
 {
-    return e->kind == kind && (rank == ANY || e->rank == (uint32_t)rank) && (step == ANY || e->step == (uint32_t)step);
+    return e->kind == kind && (rank == ANY || e->rank == (uint32_t)rank) &&
+           (step == ANY || e->step == (uint32_t)step);
 }
 
 static bool is_value(const cddp_event *e, const int64_t rank_step_what_moment_id[5])
 {
     const int64_t *k = rank_step_what_moment_id;
     const cddp_event_value *v = &e->as.value;
-    return at(e, CDDP_EV_value, k[0], k[1]) && v->what == k[2] && v->moment == k[3] && v->id == k[4];
+    return at(e, CDDP_EV_value, k[0], k[1]) && v->what == k[2] && v->moment == k[3] &&
+           v->id == k[4];
 }
 #define IS_VALUE(e, ...) is_value((e), (const int64_t[5]){__VA_ARGS__})
 
@@ -46,9 +48,11 @@ static bool mutate_init_other_start(cddp_event *e)
 /* Left alone by the reducer, but summed later: equal it must be all the same. */
 static bool mutate_init_delayed_start(cddp_event *e)
 {
-    if (e->kind == CDDP_EV_option && e->text != NULL && strcmp(e->text, "ddp.delay_all_reduce_named_params=") == 0)
+    if (e->kind == CDDP_EV_option && e->text != NULL &&
+        strcmp(e->text, "ddp.delay_all_reduce_named_params=") == 0)
         e->text = "ddp.delay_all_reduce_named_params=head.*";
-    if (at(e, CDDP_EV_param, ANY, ANY) && e->as.param.ordinal == HEAD_WEIGHT) e->as.param.ignored = 1;
+    if (at(e, CDDP_EV_param, ANY, ANY) && e->as.param.ordinal == HEAD_WEIGHT)
+        e->as.param.ignored = 1;
     if (IS_VALUE(e, 1, ANY, 0, MOMENT_AFTER_INIT, HEAD_WEIGHT)) corrupt(&e->as.value.digest);
     return true;
 }
@@ -64,13 +68,15 @@ static bool mutate_init_other_name(cddp_event *e)
 /* Every rank agrees, on the wrong one. */
 static bool mutate_init_other_root(cddp_event *e)
 {
-    if (e->kind == CDDP_EV_collective_post && e->as.collective_post.numel == 19) e->as.collective_post.root = 1;
+    if (e->kind == CDDP_EV_collective_post && e->as.collective_post.numel == 19)
+        e->as.collective_post.root = 1;
     return true;
 }
 
 static bool mutate_group_wrong_divisor(cddp_event *e)
 {
-    if (at(e, CDDP_EV_mark_ready, 2, ANY) && e->as.mark_ready.param == FC2_WEIGHT) e->as.mark_ready.factor = 2;
+    if (at(e, CDDP_EV_mark_ready, 2, ANY) && e->as.mark_ready.param == FC2_WEIGHT)
+        e->as.mark_ready.factor = 2;
     return true;
 }
 
@@ -106,7 +112,8 @@ static bool mutate_seed_shared_differs(cddp_event *e)
 static bool mutate_seed_distinct_equal(cddp_event *e)
 {
     /* The digest that the fixture gives rank 1 at this place. */
-    uint64_t h = cd_hash_mix(cd_hash_mix(cd_hash_mix(cd_hash_text("dropout"), e->step), e->micro_step), 1);
+    uint64_t h =
+        cd_hash_mix(cd_hash_mix(cd_hash_mix(cd_hash_text("dropout"), e->step), e->micro_step), 1);
     if (at(e, CDDP_EV_seed, 2, ANY) && e->as.seed.stream == 1) e->as.seed.state = (int64_t)h;
     return true;
 }
@@ -119,7 +126,8 @@ static bool mutate_seed_stands_still(cddp_event *e)
 
 static bool mutate_data_padded(cddp_event *e)
 {
-    if (at(e, CDDP_EV_sample, 2, 1) && e->micro_step == 1 && e->as.sample.sample % 2 == 0) e->as.sample.sample = 0;
+    if (at(e, CDDP_EV_sample, 2, 1) && e->micro_step == 1 && e->as.sample.sample % 2 == 0)
+        e->as.sample.sample = 0;
     return true;
 }
 
@@ -150,10 +158,12 @@ static bool mutate_meta_wrapper_gathers_wide(cddp_event *e)
     return true;
 }
 
-/* Without a hook the bucket itself is what travels; the fixture's digests are of what its hook made of it. */
+/* Without a hook the bucket itself is what travels; the fixture's digests are of what its hook made
+** of it. */
 static bool mutate_meta_hook_named_and_never_called(cddp_event *e)
 {
-    if (e->kind == CDDP_EV_collective_post && e->as.collective_post.bucket >= 0) e->as.collective_post.digest = 0;
+    if (e->kind == CDDP_EV_collective_post && e->as.collective_post.bucket >= 0)
+        e->as.collective_post.digest = 0;
     if (e->kind == CDDP_EV_collective_done) e->as.collective_done.digest = 0;
     return e->kind != CDDP_EV_hook_call && e->kind != CDDP_EV_hook_done;
 }
@@ -161,23 +171,32 @@ static bool mutate_meta_hook_named_and_never_called(cddp_event *e)
 /* The same, with the hook named by another key. */
 static bool name_by(cddp_event *e, const char *text)
 {
-    if (e->kind == CDDP_EV_option && e->text != NULL && strncmp(e->text, "hook.", 5) == 0) e->text = text;
+    if (e->kind == CDDP_EV_option && e->text != NULL && strncmp(e->text, "hook.", 5) == 0)
+        e->text = text;
     return mutate_meta_hook_named_and_never_called(e);
 }
 
-static bool mutate_meta_comm_hook_never_called(cddp_event *e) { return name_by(e, "ddp.comm_hook=narrow:k=2"); }
+static bool mutate_meta_comm_hook_never_called(cddp_event *e)
+{
+    return name_by(e, "ddp.comm_hook=narrow:k=2");
+}
 
-static bool mutate_meta_word_never_called(cddp_event *e) { return name_by(e, "hook.comm_hook=fp16"); }
+static bool mutate_meta_word_never_called(cddp_event *e)
+{
+    return name_by(e, "hook.comm_hook=fp16");
+}
 
 static bool mutate_meta_no_used_map(cddp_event *e)
 {
     return e->kind != CDDP_EV_used_local && e->kind != CDDP_EV_used_global;
 }
 
-/* Another option takes the place of one that the fixture has no use for, and nobody uses what is in bucket 0. */
+/* Another option takes the place of one that the fixture has no use for, and nobody uses what is in
+** bucket 0. */
 static bool mutate_meta_unused_bucket_launched(cddp_event *e)
 {
-    if (e->kind == CDDP_EV_option && e->text != NULL && strcmp(e->text, "ddp.static_graph=false") == 0)
+    if (e->kind == CDDP_EV_option && e->text != NULL &&
+        strcmp(e->text, "ddp.static_graph=false") == 0)
         e->text = "ddp.skip_all_reduce_unused_params=true";
     if (e->kind == CDDP_EV_mark_ready && e->as.mark_ready.bucket == 0) e->as.mark_ready.unused = 1;
     return true;
@@ -203,8 +222,10 @@ static bool mutate_meta_evaluation_synchronises(cddp_event *e)
 
 static bool mutate_life_never_awaited(cddp_event *e)
 {
-    const bool is_last = at(e, CDDP_EV_collective_done, 1, FIXTURE_STEPS - 1) && e->as.collective_done.sequence == 15;
-    return !is_last && !(at(e, CDDP_EV_collective_wait, 1, FIXTURE_STEPS - 1) && e->as.collective_wait.sequence == 15);
+    const bool is_last = at(e, CDDP_EV_collective_done, 1, FIXTURE_STEPS - 1) &&
+                         e->as.collective_done.sequence == 15;
+    return !is_last && !(at(e, CDDP_EV_collective_wait, 1, FIXTURE_STEPS - 1) &&
+                         e->as.collective_wait.sequence == 15);
 }
 
 static bool mutate_life_works_left(cddp_event *e)
@@ -221,11 +242,15 @@ static bool mutate_life_used_after_release(cddp_event *e)
 
 static bool mutate_life_store_gone(cddp_event *e)
 {
-    if (at(e, CDDP_EV_store_wait, 2, ANY) && e->as.store_wait.peer < 0) e->time_ns = UINT64_C(1) << 60;
+    if (at(e, CDDP_EV_store_wait, 2, ANY) && e->as.store_wait.peer < 0)
+        e->time_ns = UINT64_C(1) << 60;
     return true;
 }
 
-static bool mutate_hb_no_wait(cddp_event *e) { return !(at(e, CDDP_EV_order, 0, ANY) && e->as.order.waits); }
+static bool mutate_hb_no_wait(cddp_event *e)
+{
+    return !(at(e, CDDP_EV_order, 0, ANY) && e->as.order.waits);
+}
 
 static bool mutate_hb_late_write(cddp_event *e)
 {
@@ -234,64 +259,74 @@ static bool mutate_hb_late_write(cddp_event *e)
 
 static bool mutate_alias_wrong_slice(cddp_event *e)
 {
-    if (at(e, CDDP_EV_grad_final, 1, 1) && e->as.grad_final.param == FC1_BIAS) e->as.grad_final.address++;
+    if (at(e, CDDP_EV_grad_final, 1, 1) && e->as.grad_final.param == FC1_BIAS)
+        e->as.grad_final.address++;
     return true;
 }
 
 static bool mutate_alias_no_view(cddp_event *e)
 {
-    if (at(e, CDDP_EV_grad_final, 2, 1) && e->as.grad_final.param == FC2_WEIGHT) e->as.grad_final.is_view = 0;
+    if (at(e, CDDP_EV_grad_final, 2, 1) && e->as.grad_final.param == FC2_WEIGHT)
+        e->as.grad_final.is_view = 0;
     return true;
 }
 
 static bool mutate_content_other_content(cddp_event *e)
 {
-    if (at(e, CDDP_EV_bucket_launch, 1, 1) && e->as.bucket_launch.bucket == 1) corrupt(&e->as.bucket_launch.content);
+    if (at(e, CDDP_EV_bucket_launch, 1, 1) && e->as.bucket_launch.bucket == 1)
+        corrupt(&e->as.bucket_launch.content);
     return true;
 }
 
 static bool mutate_content_other_dtype(cddp_event *e)
 {
     const cddp_event_bucket_layout *l = &e->as.bucket_layout;
-    if (at(e, CDDP_EV_bucket_layout, 2, ANY) && l->bucket == 1 && l->slot == 0) e->as.bucket_layout.dtype = CDDP_BF16;
+    if (at(e, CDDP_EV_bucket_layout, 2, ANY) && l->bucket == 1 && l->slot == 0)
+        e->as.bucket_layout.dtype = CDDP_BF16;
     return true;
 }
 
 static bool mutate_content_carried_by_none(cddp_event *e)
 {
-    if (at(e, CDDP_EV_collective_post, ANY, 1) && e->as.collective_post.bucket == 0) e->as.collective_post.bucket = -1;
+    if (at(e, CDDP_EV_collective_post, ANY, 1) && e->as.collective_post.bucket == 0)
+        e->as.collective_post.bucket = -1;
     return mutate_meta_hook_named_and_never_called(e);
 }
 
 static bool mutate_content_posted_otherwise(cddp_event *e)
 {
     const bool is_kept = mutate_meta_hook_named_and_never_called(e);
-    if (at(e, CDDP_EV_collective_post, 2, 1) && e->as.collective_post.bucket == 1) e->as.collective_post.digest = 5;
+    if (at(e, CDDP_EV_collective_post, 2, 1) && e->as.collective_post.bucket == 1)
+        e->as.collective_post.digest = 5;
     return is_kept;
 }
 
 static bool mutate_content_result_replaced(cddp_event *e)
 {
     const bool is_kept = mutate_meta_hook_named_and_never_called(e);
-    if (at(e, CDDP_EV_collective_done, ANY, 1) && e->as.collective_done.sequence == 8) e->as.collective_done.digest = 7;
+    if (at(e, CDDP_EV_collective_done, ANY, 1) && e->as.collective_done.sequence == 8)
+        e->as.collective_done.digest = 7;
     return is_kept;
 }
 
 static bool mutate_content_not_a_bucket(cddp_event *e)
 {
-    if (at(e, CDDP_EV_collective_post, 2, 1) && e->as.collective_post.bucket == 1) e->as.collective_post.bucket = -1;
+    if (at(e, CDDP_EV_collective_post, 2, 1) && e->as.collective_post.bucket == 1)
+        e->as.collective_post.bucket = -1;
     return true;
 }
 
 static bool mutate_order_other_count(cddp_event *e)
 {
-    if (at(e, CDDP_EV_collective_post, 2, 0) && e->as.collective_post.sequence == 4) e->as.collective_post.numel = 4;
+    if (at(e, CDDP_EV_collective_post, 2, 0) && e->as.collective_post.sequence == 4)
+        e->as.collective_post.numel = 4;
     return true;
 }
 
 static bool mutate_order_other_reduction(cddp_event *e)
 {
-    if (at(e, CDDP_EV_collective_post, 2, 0) && e->as.collective_post.sequence == 4) e->as.collective_post.reduce_op = CDDP_RED_MAX;
+    if (at(e, CDDP_EV_collective_post, 2, 0) && e->as.collective_post.sequence == 4)
+        e->as.collective_post.reduce_op = CDDP_RED_MAX;
     return true;
 }
 
@@ -313,7 +348,8 @@ static bool mutate_bufeq_reassigned(cddp_event *e)
 /* Every rank agrees, on the wrong one. */
 static bool mutate_bufeq_wrong_root(cddp_event *e)
 {
-    bool is_broadcast = e->kind == CDDP_EV_collective_post && e->as.collective_post.op == CDDP_OP_BROADCAST;
+    bool is_broadcast =
+        e->kind == CDDP_EV_collective_post && e->as.collective_post.op == CDDP_OP_BROADCAST;
     if (is_broadcast && e->step == 1) e->as.collective_post.root = 1;
     return true;
 }
@@ -329,7 +365,8 @@ static bool mutate_bufeq_out_of_turn(cddp_event *e)
 
 static bool mutate_bufeq_wrong_authority(cddp_event *e)
 {
-    if (e->kind == CDDP_EV_buffer_sync && e->as.buffer_sync.location == 0) e->as.buffer_sync.authority = 1;
+    if (e->kind == CDDP_EV_buffer_sync && e->as.buffer_sync.location == 0)
+        e->as.buffer_sync.authority = 1;
     if (e->kind == CDDP_EV_collective_post && e->as.collective_post.op == CDDP_OP_BROADCAST &&
         e->as.collective_post.numel == 2)
         e->as.collective_post.root = 1;
@@ -338,19 +375,22 @@ static bool mutate_bufeq_wrong_authority(cddp_event *e)
 
 static bool mutate_used_forgets_micro_step(cddp_event *e)
 {
-    if (at(e, CDDP_EV_used_local, 1, 1) && e->as.used_local.param == FC1_BIAS) e->as.used_local.used = 0;
+    if (at(e, CDDP_EV_used_local, 1, 1) && e->as.used_local.param == FC1_BIAS)
+        e->as.used_local.used = 0;
     return true;
 }
 
 static bool mutate_used_claims_undefined(cddp_event *e)
 {
-    if (at(e, CDDP_EV_used_local, 2, 0) && e->as.used_local.param == FC1_BIAS) e->as.used_local.used = 1;
+    if (at(e, CDDP_EV_used_local, 2, 0) && e->as.used_local.param == FC1_BIAS)
+        e->as.used_local.used = 1;
     return true;
 }
 
 static bool mutate_used_sum_is_wrong(cddp_event *e)
 {
-    if (e->kind == CDDP_EV_used_global && e->as.used_global.param == FC1_BIAS) e->as.used_global.used = 3;
+    if (e->kind == CDDP_EV_used_global && e->as.used_global.param == FC1_BIAS)
+        e->as.used_global.used = 3;
     return true;
 }
 
@@ -366,13 +406,15 @@ static bool mutate_used_writes_unused(cddp_event *e)
 
 static bool mutate_dtype_wide_wire(cddp_event *e)
 {
-    if (e->kind == CDDP_EV_collective_post && e->as.collective_post.bucket == 0) e->as.collective_post.dtype = CDDP_F32;
+    if (e->kind == CDDP_EV_collective_post && e->as.collective_post.bucket == 0)
+        e->as.collective_post.dtype = CDDP_F32;
     return true;
 }
 
 static bool mutate_dtype_accumulates_narrow(cddp_event *e)
 {
-    if (at(e, CDDP_EV_grad_local, 2, 0) && e->micro_step == 0 && e->as.grad_local.param == FC1_WEIGHT)
+    if (at(e, CDDP_EV_grad_local, 2, 0) && e->micro_step == 0 &&
+        e->as.grad_local.param == FC1_WEIGHT)
         e->as.grad_local.dtype = CDDP_BF16;
     return true;
 }
@@ -385,31 +427,36 @@ static bool mutate_hook_wrong_last(cddp_event *e)
 
 static bool mutate_hook_breaks_law(cddp_event *e)
 {
-    if (at(e, CDDP_EV_hook_law, 2, 2) && e->as.hook_law.bucket == 1 && !e->as.hook_law.over_ranks) e->as.hook_law.left = cd_f64_bits(1.01);
+    if (at(e, CDDP_EV_hook_law, 2, 2) && e->as.hook_law.bucket == 1 && !e->as.hook_law.over_ranks)
+        e->as.hook_law.left = cd_f64_bits(1.01);
     return true;
 }
 
 static bool mutate_hook_breaks_joint_law(cddp_event *e)
 {
-    if (at(e, CDDP_EV_hook_law, 1, 2) && e->as.hook_law.bucket == 1 && e->as.hook_law.over_ranks) e->as.hook_law.left = cd_f64_bits(1.01);
+    if (at(e, CDDP_EV_hook_law, 1, 2) && e->as.hook_law.bucket == 1 && e->as.hook_law.over_ranks)
+        e->as.hook_law.left = cd_f64_bits(1.01);
     return true;
 }
 
 static bool mutate_hook_result_differs(cddp_event *e)
 {
-    if (at(e, CDDP_EV_hook_done, 1, 1) && e->as.hook_done.bucket == 1) corrupt(&e->as.hook_done.digest);
+    if (at(e, CDDP_EV_hook_done, 1, 1) && e->as.hook_done.bucket == 1)
+        corrupt(&e->as.hook_done.digest);
     return true;
 }
 
 static bool mutate_range_overflow(cddp_event *e)
 {
-    if (at(e, CDDP_EV_grad_final, ANY, 1) && e->as.grad_final.param == FC2_WEIGHT) e->as.grad_final.nonfinite = 1;
+    if (at(e, CDDP_EV_grad_final, ANY, 1) && e->as.grad_final.param == FC2_WEIGHT)
+        e->as.grad_final.nonfinite = 1;
     return true;
 }
 
 static bool mutate_range_steps_on_nan(cddp_event *e)
 {
-    if (at(e, CDDP_EV_grad_local, 2, 1) && e->micro_step == 0 && e->as.grad_local.param == FC1_WEIGHT)
+    if (at(e, CDDP_EV_grad_local, 2, 1) && e->micro_step == 0 &&
+        e->as.grad_local.param == FC1_WEIGHT)
         e->as.grad_local.nonfinite = 1;
     return true;
 }
@@ -455,20 +502,23 @@ static bool mutate_once_not_reduced(cddp_event *e)
 
 static bool mutate_once_ready_twice(cddp_event *e)
 {
-    if (at(e, CDDP_EV_mark_ready, 0, 1) && e->as.mark_ready.param == HEAD_WEIGHT) e->as.mark_ready.param = FC2_BIAS;
+    if (at(e, CDDP_EV_mark_ready, 0, 1) && e->as.mark_ready.param == HEAD_WEIGHT)
+        e->as.mark_ready.param = FC2_BIAS;
     return true;
 }
 
 static bool mutate_once_accumulator_resets(cddp_event *e)
 {
-    if (at(e, CDDP_EV_grad_local, 1, 1) && e->micro_step == 1 && e->as.grad_local.param == FC1_WEIGHT)
+    if (at(e, CDDP_EV_grad_local, 1, 1) && e->micro_step == 1 &&
+        e->as.grad_local.param == FC1_WEIGHT)
         e->as.grad_local.contributions = 1;
     return true;
 }
 
 static bool mutate_once_contribution_missing(cddp_event *e)
 {
-    if (at(e, CDDP_EV_compare, ANY, 1) && e->as.compare.link == CD_LINK_MATHEMATICS && e->as.compare.param <= FC1_BIAS)
+    if (at(e, CDDP_EV_compare, ANY, 1) && e->as.compare.link == CD_LINK_MATHEMATICS &&
+        e->as.compare.param <= FC1_BIAS)
         fail_comparison(e, CD_SHAPE_MISSING, "missing micro-step 0 of all ranks");
     return true;
 }
@@ -482,7 +532,8 @@ static bool mutate_none_touches_absent(cddp_event *e)
 
 static bool mutate_none_presence_differs(cddp_event *e)
 {
-    if (at(e, CDDP_EV_compare, 0, 1) && e->as.compare.link == CD_LINK_PRESENCE && e->as.compare.param == HEAD_WEIGHT)
+    if (at(e, CDDP_EV_compare, 0, 1) && e->as.compare.link == CD_LINK_PRESENCE &&
+        e->as.compare.param == HEAD_WEIGHT)
         fail_comparison(e, CD_SHAPE_PRESENCE, "present, although no rank used it");
     return true;
 }
@@ -497,14 +548,16 @@ static bool mutate_scale_divided_twice(cddp_event *e)
 
 static bool mutate_ref_not_updated(cddp_event *e)
 {
-    if (at(e, CDDP_EV_compare, 1, 1) && e->as.compare.link == CD_LINK_UPDATE && e->as.compare.param == FC1_WEIGHT)
+    if (at(e, CDDP_EV_compare, 1, 1) && e->as.compare.link == CD_LINK_UPDATE &&
+        e->as.compare.param == FC1_WEIGHT)
         fail_comparison(e, CD_SHAPE_STALE, "the parameter was not updated");
     return true;
 }
 
 static bool mutate_gradeq_one_differs(cddp_event *e)
 {
-    if (at(e, CDDP_EV_grad_final, 2, 1) && e->as.grad_final.param == FC2_BIAS) corrupt(&e->as.grad_final.digest);
+    if (at(e, CDDP_EV_grad_final, 2, 1) && e->as.grad_final.param == FC2_BIAS)
+        corrupt(&e->as.grad_final.digest);
     return true;
 }
 
@@ -528,7 +581,8 @@ static bool mutate_step_norm_of_its_own(cddp_event *e)
         e->as.compare.shape = CD_SHAPE_OTHER;
         e->as.compare.expected = cd_f64_bits(2);
         e->as.compare.actual = cd_f64_bits(1);
-        e->text = "norm: over the wrong group: of what rank 2 steps alone, and not of what all ranks step";
+        e->text = "norm: over the wrong group: of what rank 2 steps alone, and not of what all "
+                  "ranks step";
     }
     return true;
 }
@@ -562,7 +616,8 @@ static bool mutate_fail_killed(cddp_event *e)
 /* Rank 1 gives up at the store for want of `peer`. */
 static void give_up(cddp_event *e, int64_t peer)
 {
-    e->as.store_done = (cddp_event_store_done){.status = CDDP_E_TIMEOUT, .attempt = 3, .is_last = 1, .generation = 1, .peer = peer};
+    e->as.store_done = (cddp_event_store_done){
+        .status = CDDP_E_TIMEOUT, .attempt = 3, .is_last = 1, .generation = 1, .peer = peer};
 }
 
 static bool mutate_live_never_met(cddp_event *e)
@@ -574,13 +629,15 @@ static bool mutate_live_never_met(cddp_event *e)
 static bool mutate_live_store_host_hangs(cddp_event *e)
 {
     if (at(e, CDDP_EV_store_done, 1, ANY)) give_up(e, 0);
-    if (at(e, CDDP_EV_rank_end, 0, ANY)) e->as.rank_end = (cddp_event_rank_end){.status = CDDP_E_ABORTED, .end = 2};
+    if (at(e, CDDP_EV_rank_end, 0, ANY))
+        e->as.rank_end = (cddp_event_rank_end){.status = CDDP_E_ABORTED, .end = 2};
     return true;
 }
 
 static bool mutate_live_never_returns(cddp_event *e)
 {
-    if (at(e, CDDP_EV_rank_end, 2, ANY)) e->as.rank_end = (cddp_event_rank_end){.status = CDDP_E_ABORTED, .end = 2};
+    if (at(e, CDDP_EV_rank_end, 2, ANY))
+        e->as.rank_end = (cddp_event_rank_end){.status = CDDP_E_ABORTED, .end = 2};
     return true;
 }
 
@@ -600,7 +657,8 @@ static bool mutate_live_waits_for_ended(cddp_event *e)
     return !is_done && !(is_after && e->rank != UINT32_MAX && e->sequence > 100);
 }
 
-/* The last operation is a message of rank 1, which names itself as the one to get it and fails; the others wait for it. */
+/* The last operation is a message of rank 1, which names itself as the one to get it and fails; the
+** others wait for it. */
 static bool mutate_live_names_itself(cddp_event *e)
 {
     const bool is_post = e->kind == CDDP_EV_collective_post && e->as.collective_post.sequence == 15;
@@ -610,8 +668,8 @@ static bool mutate_live_names_itself(cddp_event *e)
     return true;
 }
 
-/* Rank 2 is stopped inside the last bitmap, #13. Rank 1 waits there in vain; rank 0 got its part of it, goes on, and is
-** the first to give up: for it rank 1 is missing, which is no culprit. */
+/* Rank 2 is stopped inside the last bitmap, #13. Rank 1 waits there in vain; rank 0 got its part of
+** it, goes on, and is the first to give up: for it rank 1 is missing, which is no culprit. */
 static bool mutate_live_stopped_behind_another(cddp_event *e)
 {
     static const int64_t last[FIXTURE_RANKS] = {15, 14, 14};
@@ -633,7 +691,7 @@ static bool mutate_live_stopped_behind_another(cddp_event *e)
 }
 
 const trace_mutant trace_mutants[] = {
-#define TRACE_MUTANT(check, name, rank, peer, words, what)                                                             \
+#define TRACE_MUTANT(check, name, rank, peer, words, what) \
     {#check, #name, rank, peer, words, what, mutate_##check##_##name},
 #include "tests/mutants/trace_mutants.def"
 #undef TRACE_MUTANT

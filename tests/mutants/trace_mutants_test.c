@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every check is shown to fire, first and with the right blame, and to stay silent on the clean twin. */
+/* Every check is shown to fire, first and with the right blame, and to stay silent on the clean
+** twin. */
 #include "cddp/world.h"
 #include "core/check/check.h"
 #include "core/check/scribe.h"
@@ -27,7 +28,8 @@ static const char *name_of(const char *file)
     return NULL;
 }
 
-/* How the ranks' events interleave before the judge: by time; rank after rank as written; the last rank first. */
+/* How the ranks' events interleave before the judge: by time; rank after rank as written; the last
+** rank first. */
 typedef enum interleaving { BY_TIME, BY_RANK, BY_RANK_BACKWARDS, INTERLEAVINGS } interleaving;
 
 static void push_ranks(const cddp_trace_sink *sink, const cd_memory_sink *trace, bool backwards)
@@ -60,8 +62,8 @@ static void print_findings(const cd_judge *j)
 {
     for (size_t i = 0; i < cd_judge_finding_count(j); i++) {
         const cddp_finding *f = cd_judge_get_finding(j, i);
-        print_message("  %s step %u rank %d peer %d: %s\n    expected %s\n    actual   %s\n", f->check, f->step,
-                      f->rank, f->peer, f->title, f->expected, f->actual);
+        print_message("  %s step %u rank %d peer %d: %s\n    expected %s\n    actual   %s\n",
+                      f->check, f->step, f->rank, f->peer, f->title, f->expected, f->actual);
     }
 }
 
@@ -91,13 +93,14 @@ TEST(trace_mutants, each_planted_corruption_is_the_first_finding_with_the_right_
         const trace_mutant *m = &trace_mutants[i];
         cd_test_row("%s: %s (%s)", m->check_file, m->name, m->what);
         cd_judge *j = judge(m->edit, BY_TIME);
-        const cddp_finding *first = cd_judge_finding_count(j) > 0 ? cd_judge_get_finding(j, 0) : NULL;
+        const cddp_finding *first =
+            cd_judge_finding_count(j) > 0 ? cd_judge_get_finding(j, 0) : NULL;
         bool right = first != NULL && strcmp(first->check, name_of(m->check_file)) == 0 &&
                      strstr(first->title, m->words) != NULL && first->rank == m->rank &&
                      (m->peer < 0 || first->peer == m->peer);
         if (!right) {
-            print_error("%s: %s (%s): wanted %s rank %d peer %d \"…%s…\"\n", m->check_file, m->name, m->what,
-                        name_of(m->check_file), m->rank, m->peer, m->words);
+            print_error("%s: %s (%s): wanted %s rank %d peer %d \"…%s…\"\n", m->check_file, m->name,
+                        m->what, name_of(m->check_file), m->rank, m->peer, m->words);
             print_findings(j);
         }
         assert_true(right);
@@ -110,16 +113,21 @@ TEST(trace_mutants, each_planted_corruption_is_the_first_finding_with_the_right_
 static const trace_mutant *find_mutant(const char *check_file, const char *name)
 {
     for (size_t i = 0; i < trace_mutant_count; i++)
-        if (strcmp(trace_mutants[i].check_file, check_file) == 0 && strcmp(trace_mutants[i].name, name) == 0) return &trace_mutants[i];
+        if (strcmp(trace_mutants[i].check_file, check_file) == 0 &&
+            strcmp(trace_mutants[i].name, name) == 0)
+            return &trace_mutants[i];
     fail_msg("there is no corruption %s of %s", name, check_file);
     return NULL;
 }
 
-/* Two ranks wait for the third, as in the corruption, but the run was interrupted before anybody failed. */
+/* Two ranks wait for the third, as in the corruption, but the run was interrupted before anybody
+** failed. */
 static bool interrupt(cddp_event *e)
 {
     const bool is_kept = find_mutant("live", "waits_for_ended")->edit(e);
-    if (e->kind == CDDP_EV_rank_end) e->as.rank_end = (cddp_event_rank_end){.status = CDDP_E_ABORTED, .end = CDDP_RANK_INTERRUPTED};
+    if (e->kind == CDDP_EV_rank_end)
+        e->as.rank_end =
+            (cddp_event_rank_end){.status = CDDP_E_ABORTED, .end = CDDP_RANK_INTERRUPTED};
     return is_kept;
 }
 
@@ -141,11 +149,13 @@ TEST(trace_mutants, findings_do_not_depend_on_how_ranks_interleave)
     for (size_t i = 0; i < trace_mutant_count; i++) {
         cd_judge *by_time = judge(trace_mutants[i].edit, BY_TIME);
         for (interleaving order = BY_RANK; order < INTERLEAVINGS; order++) {
-            cd_test_row("%s: %s, interleaving %d", trace_mutants[i].check_file, trace_mutants[i].name, (int)order);
+            cd_test_row("%s: %s, interleaving %d", trace_mutants[i].check_file,
+                        trace_mutants[i].name, (int)order);
             cd_judge *other = judge(trace_mutants[i].edit, order);
             assert_int_equal(cd_judge_finding_count(by_time), cd_judge_finding_count(other));
             for (size_t k = 0; k < cd_judge_finding_count(by_time); k++) {
-                const cddp_finding *a = cd_judge_get_finding(by_time, k), *b = cd_judge_get_finding(other, k);
+                const cddp_finding *a = cd_judge_get_finding(by_time, k),
+                                   *b = cd_judge_get_finding(other, k);
                 assert_string_equal(a->check, b->check);
                 assert_string_equal(a->title, b->title);
                 assert_string_equal(a->parameter, b->parameter);
@@ -206,7 +216,8 @@ TEST(trace_mutants, the_document_tells_of_every_check_and_every_corruption)
         cd_test_row("%s in docs/invariants.md", checks[c].name);
         snprintf(wanted, sizeof wanted, "\n## %s\n\n%.100s", checks[c].name, cd_check_get(c)->rule);
         assert_non_null(strstr(text, wanted));
-        snprintf(wanted, sizeof wanted, "(#%c-%s) | %s |", 'i', checks[c].file, cd_check_get(c)->title);
+        snprintf(wanted, sizeof wanted, "(#%c-%s) | %s |", 'i', checks[c].file,
+                 cd_check_get(c)->title);
         assert_non_null(strstr(text, wanted));
     }
     for (size_t i = 0; i < trace_mutant_count; i++) {
@@ -220,6 +231,7 @@ TEST(trace_mutants, the_document_tells_of_every_check_and_every_corruption)
 TEST_MAIN(ROW(trace_mutants, the_clean_twin_is_silent_and_exercises_every_check),
           ROW(trace_mutants, each_planted_corruption_is_the_first_finding_with_the_right_blame),
           ROW(trace_mutants, who_still_waited_when_the_run_was_interrupted_is_not_stuck),
-          ROW(trace_mutants, findings_do_not_depend_on_how_ranks_interleave), ROW(trace_mutants, every_check_has_a_row),
+          ROW(trace_mutants, findings_do_not_depend_on_how_ranks_interleave),
+          ROW(trace_mutants, every_check_has_a_row),
           ROW(trace_mutants, tables_and_rows_name_the_same_invariants),
           ROW(trace_mutants, the_document_tells_of_every_check_and_every_corruption))

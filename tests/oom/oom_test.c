@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory running out, at every single allocation of every constructor: nothing is left behind, the status is
-** CDDP_E_NOMEM and a message says what there was no memory for. A new constructor is a new row. */
+/* Memory running out, at every single allocation of every constructor: nothing is left behind, the
+** status is CDDP_E_NOMEM and a message says what there was no memory for. A new constructor is a
+** new row. */
 #include "cddp/cddp.h"
 #include "cddp/composition.h"
 #include "core/hooks/averager.h"
@@ -24,7 +25,9 @@ static void ignore_event(void *self, const cddp_event *event)
     (void)self;
     (void)event;
 }
-static const cddp_trace_sink silent = {.size = sizeof silent, .abi = CDDP_TRACE_ABI, .event = ignore_event};
+static const cddp_trace_sink silent = {.size = sizeof silent,
+                                       .abi = CDDP_TRACE_ABI,
+                                       .event = ignore_event};
 
 static cddp_status solo(const cddp_allocator *a, cddp_solo_world **world, cddp_error *err)
 {
@@ -46,8 +49,10 @@ static cddp_status makes_member_world(const cddp_allocator *a, void *argument, c
 {
     (void)argument;
     cddp_member_world *world = NULL;
-    cddp_member_options options = {
-        .size = sizeof options, .world_size = 5, .address = "127.0.0.1:1/00", .allocator = a};
+    cddp_member_options options = {.size = sizeof options,
+                                   .world_size = 5,
+                                   .address = "127.0.0.1:1/00",
+                                   .allocator = a};
     CD_TRY(cddp_member_world_open(&options, &world, err));
     cddp_member_world_close(world);
     return CDDP_OK;
@@ -69,14 +74,17 @@ static cddp_status makes_tracer(const cddp_allocator *a, void *argument, cddp_er
     cddp_solo_world *world = NULL;
     cddp_tracer *tracer = NULL;
     CD_TRY(solo(a, &world, err));
-    cddp_status status = cddp_tracer_create(cddp_solo_world_rank(world), &silent, CDDP_TRACE_ORDER, &tracer, err);
+    cddp_status status =
+        cddp_tracer_create(cddp_solo_world_rank(world), &silent, CDDP_TRACE_ORDER, &tracer, err);
     cddp_tracer_destroy(tracer);
     cddp_solo_world_close(world);
     return status;
 }
 
 /* With a body that is given the group. */
-static cddp_status with_group(const cddp_allocator *a, cddp_status (*body)(cddp_group *group, cddp_error *err), cddp_error *err)
+static cddp_status with_group(const cddp_allocator *a,
+                              cddp_status (*body)(cddp_group *group, cddp_error *err),
+                              cddp_error *err)
 {
     cddp_solo_world *world = NULL;
     cddp_group *group = NULL;
@@ -109,7 +117,10 @@ static cddp_status makes_group(const cddp_allocator *a, void *argument, cddp_err
 static cddp_status subset_body(cddp_group *group, cddp_error *err)
 {
     cddp_group *part = NULL;
-    const cddp_group_subset subset = {.size = sizeof subset, .name = "part", .member_count = 1, .members = members};
+    const cddp_group_subset subset = {.size = sizeof subset,
+                                      .name = "part",
+                                      .member_count = 1,
+                                      .members = members};
     cddp_status status = cddp_group_create_subset(group, &subset, &part, err);
     cddp_group_destroy(part);
     return status;
@@ -129,8 +140,11 @@ static cddp_status averager_body(cddp_group *group, cddp_error *err)
     int64_t one = 1;
     cddp_tensor parameter = cddp_tensor_of(cddp_device_cpu(), &value, 0, CDDP_F32, &one, 1);
     cddp_grad grad = {.kind = CDDP_GRAD_DENSE}, *gradients[1] = {&grad};
-    cddp_status status = cd_averager_create(
-        &(cd_averager_options){.group = group, .levels = &level, .level_count = 1, .hierarchical = true}, &averager, err);
+    cddp_status status = cd_averager_create(&(cd_averager_options){.group = group,
+                                                                   .levels = &level,
+                                                                   .level_count = 1,
+                                                                   .hierarchical = true},
+                                            &averager, err);
     if (status == CDDP_OK) status = cd_averager_step(averager, &parameter, gradients, 1, err);
     cd_averager_destroy(averager);
     return status;
@@ -150,14 +164,23 @@ static cddp_status run_reproducible(void *self, cddp_group *group, cddp_error *e
     const int64_t two = 2, zero = 0;
     cddp_tensor a = cddp_tensor_of(cddp_device_cpu(), large, 0, CDDP_F32, &two, 1), b = a;
     b.storage = small;
-    cddp_grad_bucket bucket = {.size = sizeof bucket, .bucket_count = 1, .is_last = true, .buffer = a, .parameter_count = 1,
-                               .parameter_ids = &id, .offsets = &zero, .lengths = &two, .gradients = &a, .parameters = &a};
+    cddp_grad_bucket bucket = {.size = sizeof bucket,
+                               .bucket_count = 1,
+                               .is_last = true,
+                               .buffer = a,
+                               .parameter_count = 1,
+                               .parameter_ids = &id,
+                               .offsets = &zero,
+                               .lengths = &two,
+                               .gradients = &a,
+                               .parameters = &a};
     cddp_future future = {.size = sizeof future};
     cd_hook_reproducible.begin_backward(self);
     CD_TRY(cd_hook_reproducible.accumulate(self, 0, &a, err));
     CD_TRY(cd_hook_reproducible.accumulate(self, 0, &b, err));
     cddp_status status = cd_hook_reproducible.run(self, &bucket, group, &future, err);
-    for (bool complete = false; status == CDDP_OK && !complete;) status = cd_future_advance(&future, self, &bucket, &complete, err);
+    for (bool complete = false; status == CDDP_OK && !complete;)
+        status = cd_future_advance(&future, self, &bucket, &complete, err);
     cd_future_abandon(&future);
     return status;
 }
@@ -165,8 +188,11 @@ static cddp_status run_reproducible(void *self, cddp_group *group, cddp_error *e
 static cddp_status reproducible_body(cddp_group *group, cddp_error *err)
 {
     void *self = NULL;
-    const cddp_hook_context context = {.size = sizeof context, .group = group, .allocator = cddp_group_world_rank(group)->allocator,
-                                       .accumulates = true, .averages_contributions = true};
+    const cddp_hook_context context = {.size = sizeof context,
+                                       .group = group,
+                                       .allocator = cddp_group_world_rank(group)->allocator,
+                                       .accumulates = true,
+                                       .averages_contributions = true};
     CD_TRY(cd_hook_reproducible.create(&context, &self, err));
     cddp_status status = run_reproducible(self, group, err);
     cd_hook_reproducible.destroy(self);
@@ -189,7 +215,8 @@ static cddp_status makes_registry(const cddp_allocator *a, void *argument, cddp_
     return status;
 }
 
-/* A wrapper around two parameters and a buffer, with one of every structure that construction makes. */
+/* A wrapper around two parameters and a buffer, with one of every structure that construction
+** makes. */
 static cddp_status wraps(cddp_group *group, cddp_error *err)
 {
     float values[10] = {0};
@@ -206,7 +233,8 @@ static cddp_status wraps(cddp_group *group, cddp_error *err)
          .grad = &grads[1],
          .requires_grad = true},
     };
-    const cddp_buffer buffers[] = {{.name = "mean", .tensor = cddp_tensor_of(cpu, values, 9, CDDP_F32, &one, 1)}};
+    const cddp_buffer buffers[] = {
+        {.name = "mean", .tensor = cddp_tensor_of(cpu, values, 9, CDDP_F32, &one, 1)}};
     cddp_ddp_options options = cddp_ddp_options_default();
     options.parameters = parameters;
     options.parameter_count = 2;
@@ -239,7 +267,8 @@ static cddp_status makes_ddp(const cddp_allocator *a, void *argument, cddp_error
     return status;
 }
 
-static cddp_status find_self(void *context, const char *name, const cddp_backend **backend, cddp_error *err)
+static cddp_status find_self(void *context, const char *name, const cddp_backend **backend,
+                             cddp_error *err)
 {
     (void)context;
     (void)name;
@@ -265,7 +294,10 @@ static cddp_status makes_composition(const cddp_allocator *a, const char *spec, 
     cddp_solo_world *world = NULL;
     cddp_composition *composition = NULL;
     cddp_group *group = NULL;
-    const cddp_composition_options options = {.size = sizeof options, .spec = spec, .find = find_self, .allocator = a};
+    const cddp_composition_options options = {.size = sizeof options,
+                                              .spec = spec,
+                                              .find = find_self,
+                                              .allocator = a};
     CD_TRY(solo(a, &world, err));
     cddp_status status = cddp_composition_open(&options, &composition, err);
     cddp_group_options o = {.size = sizeof o,
@@ -283,7 +315,8 @@ static cddp_status makes_composition(const cddp_allocator *a, const char *spec, 
     return status;
 }
 
-static cddp_status makes_composition_before(const cddp_allocator *a, void *argument, cddp_error *err)
+static cddp_status makes_composition_before(const cddp_allocator *a, void *argument,
+                                            cddp_error *err)
 {
     (void)argument;
     CD_TRY(makes_composition(a, "cpu:check:rr:2:hier:fault:seed=1:self", err));
@@ -303,7 +336,8 @@ static cddp_status records_events(const cddp_allocator *a, void *argument, cddp_
     cd_memory_sink memory;
     cd_memory_sink_init(&memory, a);
     for (int i = 0; i < 40; i++) {
-        cddp_event e = {.kind = CDDP_EV_mark, .text = "a text that makes the third array grow as well"};
+        cddp_event e = {.kind = CDDP_EV_mark,
+                        .text = "a text that makes the third array grow as well"};
         memory.sink.event(memory.sink.self, &e);
     }
     cddp_status status = memory.sink.flush(memory.sink.self, err);
@@ -345,7 +379,9 @@ static cddp_status makes_run(const cddp_allocator *a, void *argument, cddp_error
     options.registry = registry;
     options.allocator = a;
     if (status == CDDP_OK)
-        status = cd_run_begin(&options, &(cd_run_manner){.holds_storage = true, .without_digests = true}, &run, err);
+        status =
+            cd_run_begin(&options, &(cd_run_manner){.holds_storage = true, .without_digests = true},
+                         &run, err);
     cd_run_destroy(run);
     cddp_plan_destroy(plan);
     cddp_registry_destroy(registry);
@@ -409,16 +445,22 @@ TEST(out_of_memory, no_run_leaves_anything_behind)
         uint64_t allocations_min;
     } plans[] = {
         {"a loss scaler, Adam, a checkpoint, groups",
-         {"model.name", "mlp", "amp.enable", "true", "optimizer.0.kind", "adam", "train.checkpoint_step", "1", "train.resume",
-          "true", "group.0.name", "all", "train.micro_steps", "2"},
+         {"model.name", "mlp", "amp.enable", "true", "optimizer.0.kind", "adam",
+          "train.checkpoint_step", "1", "train.resume", "true", "group.0.name", "all",
+          "train.micro_steps", "2"},
          200},
-        {"mixed precision and join", {"mixed_precision.param_dtype", "bf16", "join.enable", "true"}, 200},
+        {"mixed precision and join",
+         {"mixed_precision.param_dtype", "bf16", "join.enable", "true"},
+         200},
         {"sharded optimizers, clipped by a norm over the ranks",
-         {"optimizer.0.parameters", "*.weight", "optimizer.0.shard", "flat", "optimizer.0.kind", "adam", "optimizer.1.parameters", "*.bias",
-          "optimizer.1.shard", "parameters", "clip.max_norm", "1", "clip.group", "world"},
+         {"optimizer.0.parameters", "*.weight", "optimizer.0.shard", "flat", "optimizer.0.kind",
+          "adam", "optimizer.1.parameters", "*.bias", "optimizer.1.shard", "parameters",
+          "clip.max_norm", "1", "clip.group", "world"},
          200},
         {"local SGD, and a claim that nothing meets",
-         {"averager.kind", "periodic", "averager.levels", "1", "train.steps", "1", "expect.exercised", "I-ORDER"}, 150},
+         {"averager.kind", "periodic", "averager.levels", "1", "train.steps", "1",
+          "expect.exercised", "I-ORDER"},
+         150},
     };
     for (size_t i = 0; i < sizeof plans / sizeof plans[0]; i++) {
         const char *sets[24] = {"world.size", "1", "train.steps", "2"};
@@ -436,12 +478,16 @@ static cddp_status makes_reference(const cddp_allocator *a, void *plan, cddp_err
 {
     const double loss_scale = 1;
     const cddp_device device = cd_device_with_allocator(cddp_device_cpu(), a);
-    const cd_reference_options options = {.plan = plan, .device = &device, .allocator = a, .loss_scale = &loss_scale};
+    const cd_reference_options options = {.plan = plan,
+                                          .device = &device,
+                                          .allocator = a,
+                                          .loss_scale = &loss_scale};
     const cd_oracle_part part = {.rank = 1, .sample = CD_ORACLE_ALL};
     cd_reference *reference = NULL;
     CD_TRY(cd_reference_create(&options, &reference, err));
     cddp_status status = reference->engine.run(reference->engine.self, &part, err);
-    if (status == CDDP_OK) assert_int_equal(reference->own.statistics.said[0].statistics.count, 4); /* two layers, in the forward and in the backward */
+    /* two layers, in the forward and in the backward */
+    if (status == CDDP_OK) assert_int_equal(reference->own.statistics.said[0].statistics.count, 4);
     cd_reference_destroy(reference);
     return status;
 }
@@ -493,8 +539,10 @@ TEST(out_of_memory, a_run_on_streams_ends_in_order_wherever_its_worlds_memory_do
     uint32_t failed = 0, fine = 0;
     for (size_t bytes = 4096; fine < 3; bytes += 4096) {
         cd_test_row("%zu bytes", bytes);
-        if (run_fits(plan, registry, bytes)) fine++;
-        else failed++;
+        if (run_fits(plan, registry, bytes))
+            fine++;
+        else
+            failed++;
     }
     assert_true(failed > 20);
     cddp_registry_destroy(registry);
@@ -504,8 +552,9 @@ TEST(out_of_memory, a_run_on_streams_ends_in_order_wherever_its_worlds_memory_do
 /* A simulated world with faults, and a store that one of its ranks serves. */
 static cddp_status makes_meeting(const cddp_allocator *a, void *argument, cddp_error *err)
 {
-    static const char *const settings[][2] = {{"rendezvous.enable", "true"}, {"agent.attempts", "2"}, {"fault.0.kind", "kill"},
-                                              {"fault.0.rank", "0"},         {"fault.0.when", "inside_join"}, {"fault.0.joiner", "1"}};
+    static const char *const settings[][2] = {
+        {"rendezvous.enable", "true"}, {"agent.attempts", "2"},         {"fault.0.kind", "kill"},
+        {"fault.0.rank", "0"},         {"fault.0.when", "inside_join"}, {"fault.0.joiner", "1"}};
     (void)argument;
     cddp_plan *plan = NULL;
     cd_compose *compose = NULL;
@@ -551,6 +600,7 @@ TEST(out_of_memory, no_constructor_leaves_anything_behind)
     }
 }
 
-TEST_MAIN(ROW(out_of_memory, no_constructor_leaves_anything_behind), ROW(out_of_memory, no_run_leaves_anything_behind),
+TEST_MAIN(ROW(out_of_memory, no_constructor_leaves_anything_behind),
+          ROW(out_of_memory, no_run_leaves_anything_behind),
           ROW(out_of_memory, no_reference_leaves_anything_behind),
           ROW(out_of_memory, a_run_on_streams_ends_in_order_wherever_its_worlds_memory_does))

@@ -55,10 +55,12 @@ static void write_tick(FILE *f, bool is_x, double at, double value)
 {
     if (is_x) {
         fprintf(f, "<path d=\"M%.1f %dv5\" stroke=\"#444\"/>\n", at, TOP + HEIGHT);
-        fprintf(f, "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%g</text>\n", at, TOP + HEIGHT + 18, value);
+        fprintf(f, "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%g</text>\n", at,
+                TOP + HEIGHT + 18, value);
     } else {
         fprintf(f, "<path d=\"M%d %.1fh%d\" stroke=\"#ddd\"/>\n", LEFT, at, WIDTH);
-        fprintf(f, "<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%g</text>\n", LEFT - 8, at + 4, value);
+        fprintf(f, "<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%g</text>\n", LEFT - 8, at + 4,
+                value);
     }
 }
 
@@ -67,7 +69,8 @@ static void write_ticks(FILE *f, bool is_x, axis a)
     if (!a.is_logarithmic) {
         double step = step_of(a);
         for (long k = lround(ceil(a.low / step)); (double)k * step <= a.high + step * 1e-6; k++)
-            write_tick(f, is_x, is_x ? x_at(a, (double)k * step) : y_at(a, (double)k * step), (double)k * step);
+            write_tick(f, is_x, is_x ? x_at(a, (double)k * step) : y_at(a, (double)k * step),
+                       (double)k * step);
         return;
     }
     for (double decade = 1e-6; decade < 1e9; decade *= 10)
@@ -88,13 +91,14 @@ static void write_series(FILE *f, const chart_series *s, axis x, axis y, bool is
         for (int i = 0; i < s->count; i++)
             fprintf(f, "%s%.1f,%.1f", i > 0 ? " " : "", x_at(x, s->x[i]), y_at(y, s->y[i]));
         fputs("\"/>\n", f);
-        fprintf(f, "<path d=\"M%d %.1fh20\" stroke=\"%s\" stroke-width=\"1.5\"/>\n", LEGEND, at, colour);
+        fprintf(f, "<path d=\"M%d %.1fh20\" stroke=\"%s\" stroke-width=\"1.5\"/>\n", LEGEND, at,
+                colour);
     }
     for (int i = 0; i < s->count; i++)
-        fprintf(f, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"%s\" fill=\"%s\" stroke=\"%s\"/>\n", x_at(x, s->x[i]),
-                y_at(y, s->y[i]), s->is_ours ? "2" : "4", fill, colour);
-    fprintf(f, "<circle cx=\"%d\" cy=\"%.1f\" r=\"%s\" fill=\"%s\" stroke=\"%s\"/>\n", LEGEND + 10, at,
-            s->is_ours ? "2" : "4", fill, colour);
+        fprintf(f, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"%s\" fill=\"%s\" stroke=\"%s\"/>\n",
+                x_at(x, s->x[i]), y_at(y, s->y[i]), s->is_ours ? "2" : "4", fill, colour);
+    fprintf(f, "<circle cx=\"%d\" cy=\"%.1f\" r=\"%s\" fill=\"%s\" stroke=\"%s\"/>\n", LEGEND + 10,
+            at, s->is_ours ? "2" : "4", fill, colour);
     fprintf(f, "<text x=\"%d\" y=\"%.1f\">%s</text>\n", LEGEND + 28, at + 4, s->label);
 }
 
@@ -102,17 +106,22 @@ void chart_write(const chart *c, FILE *f)
 {
     axis x = x_axis(c), y = {c->y_low, c->y_high, c->y_is_logarithmic};
     fprintf(f,
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" font-family=\"sans-serif\" "
-            "font-size=\"12\" fill=\"#222\">\n<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n",
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" "
+            "font-family=\"sans-serif\" "
+            "font-size=\"12\" fill=\"#222\">\n<rect width=\"100%%\" height=\"100%%\" "
+            "fill=\"white\"/>\n",
             LEGEND + 230, TOP + HEIGHT + 50);
     fprintf(f, "<text x=\"%d\" y=\"22\" font-size=\"14\">%s</text>\n", LEFT, c->title);
     write_ticks(f, false, y);
     write_ticks(f, true, x);
-    fprintf(f, "<path d=\"M%d %dv%dh%d\" fill=\"none\" stroke=\"#444\"/>\n", LEFT, TOP, HEIGHT, WIDTH);
-    fprintf(f, "<text x=\"%d\" y=\"%d\" text-anchor=\"middle\">%s</text>\n", LEFT + WIDTH / 2, TOP + HEIGHT + 38,
-            c->x_label);
-    fprintf(f, "<text transform=\"translate(18 %d) rotate(-90)\" text-anchor=\"middle\">%s</text>\n", TOP + HEIGHT / 2,
-            c->y_label);
-    for (int s = 0; s < c->series_count; s++) write_series(f, &c->series[s], x, y, !c->x_is_a_number, s);
+    fprintf(f, "<path d=\"M%d %dv%dh%d\" fill=\"none\" stroke=\"#444\"/>\n", LEFT, TOP, HEIGHT,
+            WIDTH);
+    fprintf(f, "<text x=\"%d\" y=\"%d\" text-anchor=\"middle\">%s</text>\n", LEFT + WIDTH / 2,
+            TOP + HEIGHT + 38, c->x_label);
+    fprintf(f,
+            "<text transform=\"translate(18 %d) rotate(-90)\" text-anchor=\"middle\">%s</text>\n",
+            TOP + HEIGHT / 2, c->y_label);
+    for (int s = 0; s < c->series_count; s++)
+        write_series(f, &c->series[s], x, y, !c->x_is_a_number, s);
     fputs("</svg>\n", f);
 }

@@ -12,8 +12,9 @@
 
 typedef struct chart_series {
     const char *label;
-    bool is_ours; /* points, joined by a line where x is a quantity; else rings: somebody measured them */
-    int colour;   /* series that are to be compared share one, 0 … 3 */
+    /* points, joined by a line where x is a quantity; else rings: somebody measured them */
+    bool is_ours;
+    int colour; /* series that are to be compared share one, 0 … 3 */
     int count;
     double x[CHART_POINTS_MAX], y[CHART_POINTS_MAX];
 } chart_series;

@@ -40,7 +40,8 @@ static void draw_overlap(const char *folder)
                           {"measured", false, 1, 0, {0}, {0}}}};
     for (int local = 0; local < 2; local++)
         for (int i = 0; i + 1 < PUBLISHED_CAPS; i++) {
-            chart_add(&c, 2 * local, published_caps_mb[i], study_overlap_ms(local, published_caps_mb[i]));
+            chart_add(&c, 2 * local, published_caps_mb[i],
+                      study_overlap_ms(local, published_caps_mb[i]));
             chart_add(&c, 2 * local + 1, published_caps_mb[i], published_overlap_ms[local][i]);
         }
     write_chart(&c, folder, "overlap_two_ranks");
@@ -54,9 +55,11 @@ static void draw_windows(const char *folder)
                .x_is_logarithmic = true,
                .y_low = 0,
                .y_high = 100,
-               .series = {{"simulated", true, 0, 0, {0}, {0}}, {"measured", false, 0, 0, {0}, {0}}}};
+               .series = {{"simulated", true, 0, 0, {0}, {0}},
+                          {"measured", false, 0, 0, {0}, {0}}}};
     for (int i = 0; i < PUBLISHED_WINDOWS; i++) {
-        chart_add(&c, 0, published_windows[i], study_window_ms(published_windows[i], published_local_ms[i]));
+        chart_add(&c, 0, published_windows[i],
+                  study_window_ms(published_windows[i], published_local_ms[i]));
         chart_add(&c, 1, published_windows[i], published_window_ms[i]);
     }
     write_chart(&c, folder, "no_sync_amortised");
@@ -111,10 +114,12 @@ static void draw_gpus(const char *folder)
                .x_is_logarithmic = true,
                .y_low = 0,
                .y_high = 4,
-               .series = {{"simulated", true, 0, 0, {0}, {0}}, {"published", false, 0, 0, {0}, {0}}}};
+               .series = {{"simulated", true, 0, 0, {0}, {0}},
+                          {"published", false, 0, 0, {0}, {0}}}};
     for (int i = 0; i < PUBLISHED_WORLDS; i++) {
         unsigned ranks = published_worlds[i];
-        chart_add(&p, 0, ranks, 100 * (study_gpus_ms(0, ranks, 1) / study_gpus_ms(0, ranks, 25) - 1));
+        chart_add(&p, 0, ranks,
+                  100 * (study_gpus_ms(0, ranks, 1) / study_gpus_ms(0, ranks, 25) - 1));
         chart_add(&p, 1, ranks, published_small_buckets_percent[i]);
     }
     write_chart(&p, folder, "small_buckets");
@@ -128,7 +133,8 @@ static void draw_gain(const char *folder)
                .x_is_a_number = true,
                .y_low = 0,
                .y_high = 45,
-               .series = {{"simulated", true, 0, 0, {0}, {0}}, {"published", false, 0, 0, {0}, {0}}}};
+               .series = {{"simulated", true, 0, 0, {0}, {0}},
+                          {"published", false, 0, 0, {0}, {0}}}};
     for (int b = 0; b < 2; b++)
         for (int m = 0; m < 2; m++) {
             chart_add(&c, 0, 2 * b + m + 1, study_gain_percent((study_backend)b, (study_model)m));
@@ -137,8 +143,8 @@ static void draw_gain(const char *folder)
     write_chart(&c, folder, "overlap_gain");
 }
 
-static const char *const cluster_labels[] = {"ResNet-50, NCCL", "BERT-large, NCCL", "ResNet-50, Gloo",
-                                             "BERT-large, Gloo"};
+static const char *const cluster_labels[] = {"ResNet-50, NCCL", "BERT-large, NCCL",
+                                             "ResNet-50, Gloo", "BERT-large, Gloo"};
 
 /* Iterations against the best of each curve. */
 static void draw_buckets(const char *folder, unsigned ranks, const char *title, const char *name)
@@ -158,10 +164,12 @@ static void draw_buckets(const char *folder, unsigned ranks, const char *title, 
             s->is_ours = true;
             s->colour = 2 * b + m;
             for (int i = 0; i < 7; i++) {
-                ms[i] = study_cluster_ms(&(study_cluster){(study_backend)b, (study_model)m, ranks, 1, caps[i]});
+                ms[i] = study_cluster_ms(
+                    &(study_cluster){(study_backend)b, (study_model)m, ranks, 1, caps[i]});
                 if (ms[i] < best) best = ms[i];
             }
-            for (int i = 0; i < 7; i++) chart_add(&c, 2 * b + m, i == 0 ? 0.5 : caps[i], ms[i] / best);
+            for (int i = 0; i < 7; i++)
+                chart_add(&c, 2 * b + m, i == 0 ? 0.5 : caps[i], ms[i] / best);
         }
     write_chart(&c, folder, name);
 }
@@ -182,7 +190,8 @@ static void draw_scaling(const char *folder)
             s->is_ours = true;
             s->colour = 2 * b + m;
             for (unsigned ranks = 1; ranks <= 256; ranks *= 2) {
-                double ms = study_cluster_ms(&(study_cluster){(study_backend)b, (study_model)m, ranks, 1, 25});
+                double ms = study_cluster_ms(
+                    &(study_cluster){(study_backend)b, (study_model)m, ranks, 1, 25});
                 if (ranks == 1) one = ms;
                 chart_add(&c, 2 * b + m, ranks, ms / one);
             }
@@ -199,9 +208,12 @@ static void draw_ring(const char *folder)
                .y_is_logarithmic = true,
                .y_low = 0.01,
                .y_high = 0.5,
-               .series = {{"simulated", true, 0, 0, {0}, {0}}, {"SimGrid 3.32, LV08", false, 0, 0, {0}, {0}}}};
-    for (unsigned ranks = 16; ranks <= 1024; ranks *= 2) chart_add(&c, 0, ranks, study_ring_s(ranks));
-    for (int i = 0; i < PUBLISHED_RINGS; i++) chart_add(&c, 1, published_ring_ranks[i], published_ring_s[i]);
+               .series = {{"simulated", true, 0, 0, {0}, {0}},
+                          {"SimGrid 3.32, LV08", false, 0, 0, {0}, {0}}}};
+    for (unsigned ranks = 16; ranks <= 1024; ranks *= 2)
+        chart_add(&c, 0, ranks, study_ring_s(ranks));
+    for (int i = 0; i < PUBLISHED_RINGS; i++)
+        chart_add(&c, 1, published_ring_ranks[i], published_ring_s[i]);
     write_chart(&c, folder, "ring_of_100_mib");
 }
 
@@ -244,7 +256,8 @@ static void draw_turns(const char *folder)
             s->is_ours = true;
             s->colour = 2 * b + m;
             for (unsigned groups = 1; groups <= 5; groups += 2)
-                chart_add(&c, 2 * b + m, groups, study_turns_ms((study_backend)b, (study_model)m, groups) / one);
+                chart_add(&c, 2 * b + m, groups,
+                          study_turns_ms((study_backend)b, (study_model)m, groups) / one);
         }
     write_chart(&c, folder, "groups_in_turn");
 }

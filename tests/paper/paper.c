@@ -75,7 +75,9 @@ static cddp_status run_plan(const cddp_plan *plan, stopwatch *watch, cddp_error 
     cddp_verdict *verdict = NULL;
     const cddp_trace_sink *sinks[] = {&watch->sink};
     CD_TRY_OUT(cddp_registry_create(NULL, &registry, err));
-    const cd_compose_options options = {.plan = plan, .registry = registry, .level = CDDP_TRACE_ORDER};
+    const cd_compose_options options = {.plan = plan,
+                                        .registry = registry,
+                                        .level = CDDP_TRACE_ORDER};
     CD_TRY_OUT(cd_compose_open(&options, &compose, err));
     cddp_run_options run = cddp_run_options_default();
     cd_compose_fill(compose, &run);
@@ -86,7 +88,8 @@ static cddp_status run_plan(const cddp_plan *plan, stopwatch *watch, cddp_error 
     CD_TRY_OUT(cddp_run(&run, &verdict, err));
     for (size_t i = 0; i < verdict->rank_count && status == CDDP_OK; i++) {
         const cddp_rank_result *r = &verdict->ranks[i].result;
-        if (r->status != CDDP_OK) status = cd_fail(err, r->status, "rank %zu: %s", i, r->error.message);
+        if (r->status != CDDP_OK)
+            status = cd_fail(err, r->status, "rank %zu: %s", i, r->error.message);
     }
 out:
     cddp_verdict_destroy(verdict);
@@ -107,10 +110,13 @@ paper_time paper_run(const char *scenario, const char *const *sets)
     if (cd_reader_read_file(&reader, path, &plan, &err) != CDDP_OK) die(scenario, &err);
     for (size_t i = 0; sets != NULL && sets[i] != NULL; i++)
         if (set_one(plan, sets[i], &err) != CDDP_OK) die(scenario, &err);
-    if (cddp_plan_check(plan, &err) != CDDP_OK || run_plan(plan, &w, &err) != CDDP_OK) die(scenario, &err);
+    if (cddp_plan_check(plan, &err) != CDDP_OK || run_plan(plan, &w, &err) != CDDP_OK)
+        die(scenario, &err);
     cddp_plan_destroy(plan);
     if (w.steps < 4) {
-        fprintf(stderr, "%s: %u steps are too few: the buckets of the second are new, and the last has no end\n",
+        fprintf(stderr,
+                "%s: %u steps are too few: the buckets of the second are new, and the last has no "
+                "end\n",
                 scenario, w.steps);
         exit(EXIT_FAILURE);
     }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Up to 64 simulated GPUs, and PowerSGD on real numbers. Statements that are only remembered from a paper ([R] in
-** docs/paper.md) are used as orderings. */
+/* Up to 64 simulated GPUs, and PowerSGD on real numbers. Statements that are only remembered from a
+** paper ([R] in docs/paper.md) are used as orderings. */
 #include "tests/paper/studies.h"
 #include "tests/support/test.h"
 
@@ -11,7 +11,8 @@ static double cluster(study_backend backend, study_model model, unsigned ranks, 
     return study_cluster_ms(&(study_cluster){backend, model, ranks, 1, cap});
 }
 
-/* [R]: a bucket per parameter is slow, and slower with 32 than with 16; large buckets overlap nothing. */
+/* [R]: a bucket per parameter is slow, and slower with 32 than with 16; large buckets overlap
+** nothing. */
 TEST(paper, the_best_bucket_lies_between_the_extremes)
 {
     static const double caps[] = {1, 5, 10, 25, 50};
@@ -22,7 +23,8 @@ TEST(paper, the_best_bucket_lies_between_the_extremes)
                 double best = INFINITY;
                 unsigned ranks = k == 0 ? 16 : 32;
                 for (int i = 0; i < 5; i++)
-                    best = fmin(best, cluster((study_backend)backend, (study_model)model, ranks, caps[i]));
+                    best = fmin(best, cluster((study_backend)backend, (study_model)model, ranks,
+                                              caps[i]));
                 cd_test_row("backend %d, model %d, %u ranks", backend, model, ranks);
                 loss[k] = cluster((study_backend)backend, (study_model)model, ranks, 0) / best;
                 assert_true(loss[k] > 1);
@@ -66,7 +68,8 @@ TEST(paper, the_best_bucket_over_nccl_grows_with_the_model)
     }
 }
 
-/* [R]: over Gloo one of the paper's sizes is best for both models, below NCCL's for BERT, on 16 GPUs. */
+/* [R]: over Gloo one of the paper's sizes is best for both models, below NCCL's for BERT, on 16
+** GPUs. */
 TEST(paper, the_best_bucket_over_gloo_is_small_for_both_models)
 {
     static const double caps[] = {5, 10, 25, 50};
@@ -74,7 +77,8 @@ TEST(paper, the_best_bucket_over_gloo_is_small_for_both_models)
     for (int k = 0; k < 3; k++) {
         double least = INFINITY;
         for (int i = 0; i < 4; i++) {
-            double ms = cluster(k < 2 ? STUDY_GLOO : STUDY_NCCL, k == 0 ? STUDY_RESNET : STUDY_BERT, 16, caps[i]);
+            double ms = cluster(k < 2 ? STUDY_GLOO : STUDY_NCCL, k == 0 ? STUDY_RESNET : STUDY_BERT,
+                                16, caps[i]);
             if (ms < least) best[k] = caps[i];
             least = fmin(least, ms);
         }
@@ -97,7 +101,8 @@ TEST(paper, small_buckets_cost_nccl_more_than_gloo)
         }
 }
 
-/* [R]: Gloo grows faster than NCCL, and with Gloo BERT faster than ResNet; skipping helps Gloo more. */
+/* [R]: Gloo grows faster than NCCL, and with Gloo BERT faster than ResNet; skipping helps Gloo
+** more. */
 TEST(paper, iterations_grow_with_ranks_as_remembered)
 {
     double growth[2][2], skipped[2];
@@ -145,7 +150,8 @@ TEST(paper, powersgd_sends_exactly_what_the_formula_says)
     }
 }
 
-TEST_MAIN(ROW(paper, the_best_bucket_lies_between_the_extremes), ROW(paper, iterations_grow_with_ranks_as_remembered),
+TEST_MAIN(ROW(paper, the_best_bucket_lies_between_the_extremes),
+          ROW(paper, iterations_grow_with_ranks_as_remembered),
           ROW(paper, resnet_over_nccl_prefers_buckets_of_ten_megabytes_to_small_and_large_ones),
           ROW(paper, the_best_bucket_over_nccl_grows_with_the_model),
           ROW(paper, the_best_bucket_over_gloo_is_small_for_both_models),

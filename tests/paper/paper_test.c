@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The simulator against published and measured iterations: bands, orderings, exact ratios. docs/paper.md has the
-** curves and the story; what takes longer is in paper_slow_test.c. */
+/* The simulator against published and measured iterations: bands, orderings, exact ratios.
+** docs/paper.md has the curves and the story; what takes longer is in paper_slow_test.c. */
 #include "tests/paper/published.h"
 #include "tests/paper/studies.h"
 #include "tests/support/test.h"
@@ -10,7 +10,8 @@
 static void assert_within(double ours, double theirs, double percent)
 {
     if (fabs(ours - theirs) <= theirs * percent / 100) return;
-    print_message("%.3f is not within %.1f %% of %.3f: %+.2f %%\n", ours, percent, theirs, 100 * (ours / theirs - 1));
+    print_message("%.3f is not within %.1f %% of %.3f: %+.2f %%\n", ours, percent, theirs,
+                  100 * (ours / theirs - 1));
     fail();
 }
 
@@ -26,7 +27,8 @@ TEST(paper, the_overlap_of_two_ranks_is_within_ten_percent)
     for (int local = 0; local < 2; local++)
         for (int i = 0; i < PUBLISHED_CAPS; i++) {
             cd_test_row("curve %d, cap %.0f MB", local, published_caps_mb[i]);
-            assert_within(study_overlap_ms(local, published_caps_mb[i]), published_overlap_ms[local][i], 10);
+            assert_within(study_overlap_ms(local, published_caps_mb[i]),
+                          published_overlap_ms[local][i], 10);
         }
 }
 
@@ -34,7 +36,8 @@ TEST(paper, skipping_reductions_amortises_within_three_percent)
 {
     for (int i = 0; i < PUBLISHED_WINDOWS; i++) {
         cd_test_row("every %u", published_windows[i]);
-        assert_within(study_window_ms(published_windows[i], published_local_ms[i]), published_window_ms[i], 3);
+        assert_within(study_window_ms(published_windows[i], published_local_ms[i]),
+                      published_window_ms[i], 3);
     }
 }
 
@@ -59,8 +62,8 @@ TEST(paper, sixteen_gpus_take_seven_to_ten_percent_more_than_one_without_ddp)
     }
 }
 
-/* The published times are whole milliseconds of a hundred: what small buckets cost 16 GPUs is known to half a percent. On
-** one machine ours are too cheap, see docs/paper.md. */
+/* The published times are whole milliseconds of a hundred: what small buckets cost 16 GPUs is known
+** to half a percent. On one machine ours are too cheap, see docs/paper.md. */
 TEST(paper, small_buckets_cost_more_the_more_gpus_there_are)
 {
     for (int model = 0; model < 2; model++) {
@@ -70,9 +73,11 @@ TEST(paper, small_buckets_cost_more_the_more_gpus_there_are)
             cd_test_row("model %d on %u", model, ranks);
             double penalty = study_gpus_ms(model, ranks, 1) / study_gpus_ms(model, ranks, 25) - 1;
             assert_true(penalty > before);
-            if (model == 0 && ranks < 16) assert_true(penalty < published_small_buckets_percent[i] / 100);
+            if (model == 0 && ranks < 16)
+                assert_true(penalty < published_small_buckets_percent[i] / 100);
             if (model == 0 && ranks == 16)
-                assert_between(100 * penalty, published_small_buckets_percent[i] - 0.5, published_small_buckets_percent[i] + 0.5);
+                assert_between(100 * penalty, published_small_buckets_percent[i] - 0.5,
+                               published_small_buckets_percent[i] + 0.5);
             before = penalty;
         }
     }
@@ -80,7 +85,8 @@ TEST(paper, small_buckets_cost_more_the_more_gpus_there_are)
 
 TEST(paper, overlap_saves_what_was_published)
 {
-    double nccl = study_gain_percent(STUDY_NCCL, STUDY_RESNET), gloo = study_gain_percent(STUDY_GLOO, STUDY_RESNET);
+    double nccl = study_gain_percent(STUDY_NCCL, STUDY_RESNET),
+           gloo = study_gain_percent(STUDY_GLOO, STUDY_RESNET);
     double nccl_bert = study_gain_percent(STUDY_NCCL, STUDY_BERT),
            gloo_bert = study_gain_percent(STUDY_GLOO, STUDY_BERT);
     assert_between(nccl, 35, 38);
@@ -104,7 +110,8 @@ TEST(paper, summing_on_hosts_beats_a_ring_of_pcie_gpus)
     for (unsigned ranks = 16; ranks <= 64; ranks *= 2) {
         cd_test_row("%u ranks", ranks);
         assert_true(study_pcie_ms("hfreduce", ranks, 1024) < study_pcie_ms("ring", ranks, 1024));
-        double gain = study_pcie_ms("ring", ranks, 48758784) / study_pcie_ms("hfreduce", ranks, 48758784);
+        double gain =
+            study_pcie_ms("ring", ranks, 48758784) / study_pcie_ms("hfreduce", ranks, 48758784);
         assert_between(gain, published_host_gb_per_s[0][1] / published_host_gb_per_s[1][0],
                        published_host_gb_per_s[0][1] / published_host_gb_per_s[1][1]);
     }
@@ -117,7 +124,8 @@ TEST(paper, several_groups_in_turn_gain_where_one_connection_is_the_limit)
     for (int backend = 0; backend < 2; backend++)
         for (int model = 0; model < 2; model++) {
             double one = study_turns_ms((study_backend)backend, (study_model)model, 1);
-            gain[backend][model] = 1 - study_turns_ms((study_backend)backend, (study_model)model, 3) / one;
+            gain[backend][model] =
+                1 - study_turns_ms((study_backend)backend, (study_model)model, 3) / one;
             cd_test_row("backend %d, model %d", backend, model);
             double five = study_turns_ms((study_backend)backend, (study_model)model, 5);
             if (backend == STUDY_NCCL && model == STUDY_RESNET)
@@ -134,7 +142,8 @@ TEST_MAIN(ROW(paper, the_overlap_of_two_ranks_is_within_ten_percent),
           ROW(paper, skipping_reductions_amortises_within_three_percent),
           ROW(paper, the_bucket_sweep_over_gloo_is_within_two_percent),
           ROW(paper, sixteen_gpus_take_seven_to_ten_percent_more_than_one_without_ddp),
-          ROW(paper, small_buckets_cost_more_the_more_gpus_there_are), ROW(paper, overlap_saves_what_was_published),
+          ROW(paper, small_buckets_cost_more_the_more_gpus_there_are),
+          ROW(paper, overlap_saves_what_was_published),
           ROW(paper, a_ring_takes_as_long_as_in_simgrid),
           ROW(paper, summing_on_hosts_beats_a_ring_of_pcie_gpus),
           ROW(paper, several_groups_in_turn_gain_where_one_connection_is_the_limit))

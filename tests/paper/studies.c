@@ -44,7 +44,8 @@ static void add_caps(sets *s, double cap_mb)
 double study_overlap_ms(int local, double cap_mb)
 {
     sets s = {.count = 0};
-    add(&s, "train.backward_us=%d", local == 0 ? 743 : 1693); /* 119.6 and 272.5 ms, for each of 161 tensors */
+    /* 119.6 and 272.5 ms, for each of 161 tensors */
+    add(&s, "train.backward_us=%d", local == 0 ? 743 : 1693);
     add_caps(&s, cap_mb);
     return paper_run("overlap_two_ranks", s.list).iteration_ms;
 }
@@ -57,15 +58,20 @@ double study_window_ms(unsigned window, double local_ms)
     return paper_run("no_sync_amortised", s.list).iteration_ms / window;
 }
 
-/* PyTorch's example of a reducer in Python fills buckets in the order of the forward, each up to 2^20 x elements and
- ** never
- ** beyond. Ours are given the same contents: they are filled in the order of the backward, and a cap that is the exact
- ** size closes a bucket exactly there. */
+/* PyTorch's example of a reducer in Python fills buckets in the order of the forward, each up to
+** 2^20 x elements and
+*** never
+*** beyond. Ours are given the same contents: they are filled in the order of the backward, and a
+**  cap that is the exact
+*** size closes a bucket exactly there. */
 static void add_python_buckets(sets *s, unsigned x)
 {
     const cd_prng prng = cd_prng_seed(1);
-    const cd_model_options options = {
-        .name = "resnet", .options = "depth=50", .dtype = CDDP_F32, .device = cddp_device_shape(), .prng = &prng};
+    const cd_model_options options = {.name = "resnet",
+                                      .options = "depth=50",
+                                      .dtype = CDDP_F32,
+                                      .device = cddp_device_shape(),
+                                      .prng = &prng};
     cd_model *model = NULL;
     int64_t sizes[256], limit = (int64_t)x << 20;
     int count = 0;
@@ -81,7 +87,8 @@ static void add_python_buckets(sets *s, unsigned x)
     cd_model_destroy(model);
     for (int i = count; i-- > 0;) {
         size_t used = strlen(list); /* a multiple of 2^-18: these digits are all of it */
-        snprintf(list + used, sizeof list - used, "%s%.18f", used > 0 ? "," : "", (double)sizes[i] * 4 / 1048576);
+        snprintf(list + used, sizeof list - used, "%s%.18f", used > 0 ? "," : "",
+                 (double)sizes[i] * 4 / 1048576);
     }
     add(s, "ddp.bucket_cap_mb_list=%s", list);
 }
@@ -120,8 +127,9 @@ static void add_bert(sets *s)
     add(s, "train.backward_us=798000");
 }
 
-/* What differs from NCCL beside the bandwidth: PyTorch's queue in place of a kernel's launch, TCP in place of NVLink inside
-** a server, no proxy between kernel and card, and a bucket that crosses PCIe 3.0 to the host and back, at 12 GB/s each way.
+/* What differs from NCCL beside the bandwidth: PyTorch's queue in place of a kernel's launch, TCP
+** in place of NVLink inside a server, no proxy between kernel and card, and a bucket that crosses
+** PCIe 3.0 to the host and back, at 12 GB/s each way.
 */
 static void add_gloo(sets *s)
 {
@@ -186,21 +194,27 @@ double study_turns_ms(study_backend backend, study_model model, unsigned groups)
 }
 
 static const char resnet18[] =
-    "w0:64x3x3x3;v1:64;v2:64;w3:64x64x3x3;v4:64;v5:64;w6:64x64x3x3;v7:64;v8:64;w9:64x64x3x3;v10:64;v11:64;"
+    "w0:64x3x3x3;v1:64;v2:64;w3:64x64x3x3;v4:64;v5:64;w6:64x64x3x3;v7:64;v8:64;w9:64x64x3x3;v10:64;"
+    "v11:64;"
     "w12:64x64x3x3;v13:64;v14:64;w15:128x64x3x3;v16:128;v17:128;w18:128x128x3x3;v19:128;v20:128;"
-    "w21:128x64x1x1;v22:128;v23:128;w24:128x128x3x3;v25:128;v26:128;w27:128x128x3x3;v28:128;v29:128;"
-    "w30:256x128x3x3;v31:256;v32:256;w33:256x256x3x3;v34:256;v35:256;w36:256x128x1x1;v37:256;v38:256;"
-    "w39:256x256x3x3;v40:256;v41:256;w42:256x256x3x3;v43:256;v44:256;w45:512x256x3x3;v46:512;v47:512;"
-    "w48:512x512x3x3;v49:512;v50:512;w51:512x256x1x1;v52:512;v53:512;w54:512x512x3x3;v55:512;v56:512;"
+    "w21:128x64x1x1;v22:128;v23:128;w24:128x128x3x3;v25:128;v26:128;w27:128x128x3x3;v28:128;v29:"
+    "128;"
+    "w30:256x128x3x3;v31:256;v32:256;w33:256x256x3x3;v34:256;v35:256;w36:256x128x1x1;v37:256;v38:"
+    "256;"
+    "w39:256x256x3x3;v40:256;v41:256;w42:256x256x3x3;v43:256;v44:256;w45:512x256x3x3;v46:512;v47:"
+    "512;"
+    "w48:512x512x3x3;v49:512;v50:512;w51:512x256x1x1;v52:512;v53:512;w54:512x512x3x3;v55:512;v56:"
+    "512;"
     "w57:512x512x3x3;v58:512;v59:512;w60:10x512;v61:10";
-static const char lstm[] =
-    "encoder:28869x650;i0:2600x650;h0:2600x650;bi0:2600;bh0:2600;i1:2600x650;h1:2600x650;bi1:2600;bh1:2600;"
-    "i2:2600x650;h2:2600x650;bi2:2600;bh2:2600;decoder:28869";
+static const char lstm[] = "encoder:28869x650;i0:2600x650;h0:2600x650;bi0:2600;bh0:2600;i1:"
+                           "2600x650;h1:2600x650;bi1:2600;bh1:2600;"
+                           "i2:2600x650;h2:2600x650;bi2:2600;bh2:2600;decoder:28869";
 
 unsigned long long study_powersgd_bytes(study_net net, unsigned rank)
 {
     sets s = {.count = 0};
-    add(&s, "world.backend=self"); /* one rank's bytes are every rank's; and these gradients are numbers */
+    /* one rank's bytes are every rank's; and these gradients are numbers */
+    add(&s, "world.backend=self");
     add(&s, "model.options=list=%s", net == STUDY_LSTM ? lstm : resnet18);
     if (rank == 0) {
         add(&s, "hook.name=allreduce");

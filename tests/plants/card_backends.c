@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A complete backend over shared memory, and twelve broken ones, each with one defect that was found in a real library
-** (class K of docs/zoo.md) and that `cddp-verify backend-conformance` must name.
+/* A complete backend over shared memory, and twelve broken ones, each with one defect that was
+** found in a real library (class K of docs/zoo.md) and that `cddp-verify backend-conformance` must
+** name.
 **
 **     card_clean          nothing is wrong                                                           ─
 **     card_unfused        sums of more than 1,024 elements miss the last rank            ZOO-94      allreduce
@@ -16,8 +17,9 @@
 **     card_nothing        an all-reduce of i64 leaves the input as the result            ZOO-109     allreduce i64
 **     card_silent         declares a guard and lets differing counts pass                ZOO-111     guard
 **
-** Every rank copies its input into a slot of its own and reads those of the others when it waits. A slot is written
-** again once all have read it. Ranks find the memory through the rendezvous that the program binds as `self`.
+** Every rank copies its input into a slot of its own and reads those of the others when it waits. A
+** slot is written again once all have read it. Ranks find the memory through the rendezvous that
+** the program binds as `self`.
 */
 #define _POSIX_C_SOURCE 200809L
 #include "cddp/device.h"
@@ -113,7 +115,8 @@ static cddp_status fail_missing(cddp_error *err)
 
 /* ---- groups ---- */
 
-static cddp_status find_memory(group *g, const cddp_rendezvous *meeting, const char *name, cddp_error *err)
+static cddp_status find_memory(group *g, const cddp_rendezvous *meeting, const char *name,
+                               cddp_error *err)
 {
     char key[200], path[64] = "";
     size_t bytes = sizeof path;
@@ -122,11 +125,14 @@ static cddp_status find_memory(group *g, const cddp_rendezvous *meeting, const c
     int file = g->me == 0 ? shm_open(path, O_CREAT | O_EXCL | O_RDWR, 0600) : -1;
     if (g->me == 0 && (file < 0 || ftruncate(file, sizeof *g->memory) != 0))
         return cddp_error_set(err, CDDP_E_IO, "card: no shared memory");
-    cddp_status status = g->me == 0 ? meeting->set(meeting->self, key, path, strlen(path) + 1, err)
-                                    : meeting->get(meeting->self, key, meeting->timeout_ns, path, &bytes, err);
+    cddp_status status =
+        g->me == 0 ? meeting->set(meeting->self, key, path, strlen(path) + 1, err)
+                   : meeting->get(meeting->self, key, meeting->timeout_ns, path, &bytes, err);
     if (status != CDDP_OK) return status;
     if (g->me != 0) file = shm_open(path, O_RDWR, 0600);
-    void *memory = file >= 0 ? mmap(NULL, sizeof *g->memory, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0) : MAP_FAILED;
+    void *memory = file >= 0
+                       ? mmap(NULL, sizeof *g->memory, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0)
+                       : MAP_FAILED;
     if (file >= 0) close(file);
     if (memory == MAP_FAILED) return cddp_error_set(err, CDDP_E_IO, "card: no shared memory");
     g->memory = memory;
@@ -143,11 +149,12 @@ static void card_close(void *self)
     free(g);
 }
 
-static cddp_status open_planted(plant planted, const cddp_backend *backend, const cddp_group_spec *spec, void **opened,
-                                cddp_error *err)
+static cddp_status open_planted(plant planted, const cddp_backend *backend,
+                                const cddp_group_spec *spec, void **opened, cddp_error *err)
 {
     if (spec->group_size > RANKS || backend->self == NULL)
-        return cddp_error_set(err, CDDP_E_LIMIT, "card: at most %u ranks, with a rendezvous", RANKS);
+        return cddp_error_set(err, CDDP_E_LIMIT, "card: at most %u ranks, with a rendezvous",
+                              RANKS);
     group *g = calloc(1, sizeof *g);
     if (g == NULL) return cddp_error_set(err, CDDP_E_NOMEM, "card: no memory");
     g->plant = planted;
@@ -171,10 +178,14 @@ static void *bytes_of(const cddp_tensor *t)
     return (unsigned char *)t->storage + (size_t)t->offset * cddp_dtype_bytes(t->dtype);
 }
 
-static size_t size_of(const cddp_tensor *t) { return (size_t)cddp_tensor_numel(t) * cddp_dtype_bytes(t->dtype); }
+static size_t size_of(const cddp_tensor *t)
+{
+    return (size_t)cddp_tensor_numel(t) * cddp_dtype_bytes(t->dtype);
+}
 
 /* numel elements of what rank r gave, from `start`. */
-static cddp_tensor given(const group *g, const cddp_collective *c, uint32_t r, int64_t start, int64_t numel)
+static cddp_tensor given(const group *g, const cddp_collective *c, uint32_t r, int64_t start,
+                         int64_t numel)
 {
     return cddp_tensor_of(c->output.device, g->memory->slot[r], start, c->output.dtype, &numel, 1);
 }
@@ -182,35 +193,43 @@ static cddp_tensor given(const group *g, const cddp_collective *c, uint32_t r, i
 static bool gives(const group *g, const cddp_collective *c)
 {
     bool is_root = c->root == g->me;
-    return c->op != CDDP_OP_BARRIER && (c->op != CDDP_OP_SCATTER || is_root) && (c->op != CDDP_OP_BROADCAST || is_root);
+    return c->op != CDDP_OP_BARRIER && (c->op != CDDP_OP_SCATTER || is_root) &&
+           (c->op != CDDP_OP_BROADCAST || is_root);
 }
 
-static const cddp_tensor *gift(const cddp_collective *c) { return c->op == CDDP_OP_BROADCAST ? &c->output : &c->input; }
+static const cddp_tensor *gift(const cddp_collective *c)
+{
+    return c->op == CDDP_OP_BROADCAST ? &c->output : &c->input;
+}
 
 /* out = the reduction of every rank's elements from `start`. */
-static cddp_status reduce_all(group *g, const cddp_collective *c, const cddp_tensor *out, int64_t start,
-                              cddp_error *err)
+static cddp_status reduce_all(group *g, const cddp_collective *c, const cddp_tensor *out,
+                              int64_t start, cddp_error *err)
 {
     const cddp_device *d = out->device;
     int64_t n = cddp_tensor_numel(out);
-    uint32_t ranks = g->plant == UNFUSED && c->op == CDDP_OP_ALLREDUCE && n > 1024 ? g->size - 1 : g->size;
+    uint32_t ranks =
+        g->plant == UNFUSED && c->op == CDDP_OP_ALLREDUCE && n > 1024 ? g->size - 1 : g->size;
     const cddp_red_op op = c->reduce_op == CDDP_RED_AVG ? CDDP_RED_SUM : c->reduce_op;
     cddp_tensor first = given(g, c, 0, start, n);
     cddp_status status = d->copy(out, &first, NULL, err);
-    if (status == CDDP_OK && g->plant == ROOT_ZEROS && c->counts != NULL) status = d->fill(out, 0.0, NULL, err);
+    if (status == CDDP_OK && g->plant == ROOT_ZEROS && c->counts != NULL)
+        status = d->fill(out, 0.0, NULL, err);
     for (uint32_t r = 1; r < ranks && status == CDDP_OK; r++) {
         cddp_tensor next = given(g, c, r, start, n);
         status = d->reduce(op, out, &next, NULL, err);
     }
-    if (status == CDDP_OK && c->reduce_op == CDDP_RED_AVG) status = d->divide(out, out, g->size, NULL, err);
+    if (status == CDDP_OK && c->reduce_op == CDDP_RED_AVG)
+        status = d->divide(out, out, g->size, NULL, err);
     return status;
 }
 
 /* Copies count elements of rank r, from `start`, behind what was copied before. */
-static cddp_status take(group *g, const cddp_collective *c, uint32_t r, int64_t start, int64_t count, int64_t *at,
-                        cddp_error *err)
+static cddp_status take(group *g, const cddp_collective *c, uint32_t r, int64_t start,
+                        int64_t count, int64_t *at, cddp_error *err)
 {
-    const cddp_tensor from = given(g, c, r, start, count), to = cddp_tensor_slice(&c->output, *at, count);
+    const cddp_tensor from = given(g, c, r, start, count),
+                      to = cddp_tensor_slice(&c->output, *at, count);
     *at += count;
     return c->output.device->copy(&to, &from, NULL, err);
 }
@@ -220,13 +239,15 @@ static cddp_status allreduce(group *g, const cddp_collective *c, cddp_error *err
     const int64_t n = cddp_tensor_numel(&c->output);
     const bool in_place = c->input.storage == c->output.storage;
     const cddp_tensor mine = given(g, c, g->me, 0, n);
-    if (g->plant == NOTHING && c->output.dtype == CDDP_I64) return c->output.device->copy(&c->output, &mine, NULL, err);
+    if (g->plant == NOTHING && c->output.dtype == CDDP_I64)
+        return c->output.device->copy(&c->output, &mine, NULL, err);
     cddp_status status = reduce_all(g, c, &c->output, 0, err);
-    bool adds_twice =
-        in_place && c->reduce_op == CDDP_RED_SUM && (g->plant == IN_PLACE || (g->plant == SEGMENTS && n > 256));
+    bool adds_twice = in_place && c->reduce_op == CDDP_RED_SUM &&
+                      (g->plant == IN_PLACE || (g->plant == SEGMENTS && n > 256));
     if (status != CDDP_OK || !adds_twice) return status;
     const int64_t from = g->plant == SEGMENTS ? 256 : 0;
-    const cddp_tensor again = given(g, c, g->me, from, n - from), out = cddp_tensor_slice(&c->output, from, n - from);
+    const cddp_tensor again = given(g, c, g->me, from, n - from),
+                      out = cddp_tensor_slice(&c->output, from, n - from);
     return out.device->reduce(CDDP_RED_SUM, &out, &again, NULL, err);
 }
 
@@ -234,7 +255,8 @@ static cddp_status reduce(group *g, const cddp_collective *c, cddp_error *err)
 {
     if (g->plant == CLOBBERS && c->output.device != NULL && c->root != g->me)
         return reduce_all(g, c, &c->output, 0, err);
-    if (g->plant == OVERWRITES && size_of(&c->input) >= 65536) return c->input.device->fill(&c->input, 0.0, NULL, err);
+    if (g->plant == OVERWRITES && size_of(&c->input) >= 65536)
+        return c->input.device->fill(&c->input, 0.0, NULL, err);
     return c->root == g->me ? reduce_all(g, c, &c->output, 0, err) : CDDP_OK;
 }
 
@@ -258,7 +280,9 @@ static int64_t share_of(const group *g, const work *w, const int64_t *counts, ui
 {
     const int64_t in = cddp_tensor_numel(&w->call.input), out = cddp_tensor_numel(&w->call.output);
     if (counts != NULL) return counts[r];
-    return w->call.op == CDDP_OP_ALLGATHER ? in : w->call.op == CDDP_OP_REDUCE_SCATTER ? out : in / (int64_t)g->size;
+    return w->call.op == CDDP_OP_ALLGATHER        ? in
+           : w->call.op == CDDP_OP_REDUCE_SCATTER ? out
+                                                  : in / (int64_t)g->size;
 }
 
 static cddp_status exchange(group *g, const work *w, cddp_error *err)
@@ -297,8 +321,8 @@ static cddp_status compute(group *g, const work *w, cddp_error *err)
     case CDDP_OP_GATHER:
         return gather(g, c, err);
     case CDDP_OP_SCATTER:
-        return take(g, c, c->root, (int64_t)g->me * cddp_tensor_numel(&c->output), cddp_tensor_numel(&c->output), &at,
-                    err);
+        return take(g, c, c->root, (int64_t)g->me * cddp_tensor_numel(&c->output),
+                    cddp_tensor_numel(&c->output), &at, err);
     case CDDP_OP_ALLGATHER:
     case CDDP_OP_REDUCE_SCATTER:
     case CDDP_OP_ALLTOALL:
@@ -312,7 +336,8 @@ static cddp_status check_guard(const group *g, cddp_error *err)
 {
     for (uint32_t r = 1; r < g->size && g->guard && g->plant != SILENT; r++)
         if (g->memory->numel[r] != g->memory->numel[0])
-            return cddp_error_set(err, CDDP_E_MISMATCH, "card: rank %u gives %lld elements, rank 0 gives %lld", r,
+            return cddp_error_set(err, CDDP_E_MISMATCH,
+                                  "card: rank %u gives %lld elements, rank 0 gives %lld", r,
                                   g->memory->numel[r], g->memory->numel[0]);
     return CDDP_OK;
 }
@@ -322,7 +347,8 @@ static cddp_status run(group *g, work *w, cddp_error *err)
     const uint32_t peer = w->call.root;
     if (!takes_part_of_all(w->call.op)) {
         if (w->call.op == CDDP_OP_SEND) return CDDP_OK;
-        if (!reached(&g->memory->full[peer][g->me], atomic_load(&g->memory->empty[peer][g->me]) + 1))
+        if (!reached(&g->memory->full[peer][g->me],
+                     atomic_load(&g->memory->empty[peer][g->me]) + 1))
             return fail_missing(err);
         memcpy(bytes_of(&w->call.output), g->memory->box[peer][g->me], size_of(&w->call.output));
         atomic_fetch_add(&g->memory->empty[peer][g->me], 1);
@@ -354,7 +380,8 @@ static cddp_status post_message(group *g, const cddp_collective *c, cddp_error *
 {
     const uint32_t peer = c->root;
     if (c->op == CDDP_OP_RECV) return CDDP_OK;
-    if (!reached(&g->memory->empty[g->me][peer], atomic_load(&g->memory->full[g->me][peer]))) return fail_missing(err);
+    if (!reached(&g->memory->empty[g->me][peer], atomic_load(&g->memory->full[g->me][peer])))
+        return fail_missing(err);
     memcpy(g->memory->box[g->me][peer], bytes_of(&c->input), size_of(&c->input));
     atomic_fetch_add(&g->memory->full[g->me][peer], 1);
     return CDDP_OK;
@@ -363,7 +390,8 @@ static cddp_status post_message(group *g, const cddp_collective *c, cddp_error *
 static cddp_status post_collective(group *g, work *w, cddp_error *err)
 {
     const cddp_collective *c = &w->call;
-    /* Whoever waits in a barrier next still has its memory; from the others the right bytes are in the slot. */
+    /* Whoever waits in a barrier next still has its memory; from the others the right bytes are in
+    ** the slot. */
     if (g->is_late) publish(g, c->op == CDDP_OP_BARRIER ? &g->late : NULL, g->number);
     g->is_late = false;
     cddp_status status = g->open != NULL ? finish(g, g->open, err) : CDDP_OK;
@@ -373,12 +401,16 @@ static cddp_status post_collective(group *g, work *w, cddp_error *err)
     if (!all_reached(g, g->memory->left, g->number)) return fail_missing(err);
     w->number = ++g->number;
     g->open = w;
-    g->memory->numel[g->me] = c->op == CDDP_OP_ALLREDUCE ? (long long)cddp_tensor_numel(&c->input) : 0;
-    /* Peers of the last rank read its input when they come to it; the last rank itself is done before that. */
-    g->is_late = g->plant == EARLY && c->op == CDDP_OP_ALLTOALL && g->me + 1 == g->size && g->size > 1;
+    g->memory->numel[g->me] =
+        c->op == CDDP_OP_ALLREDUCE ? (long long)cddp_tensor_numel(&c->input) : 0;
+    /* Peers of the last rank read its input when they come to it; the last rank itself is done
+    ** before that. */
+    g->is_late =
+        g->plant == EARLY && c->op == CDDP_OP_ALLTOALL && g->me + 1 == g->size && g->size > 1;
     g->late = c->input;
     if (g->is_late)
-        memcpy(g->memory->slot[g->me], bytes_of(&c->input), size_of(&c->input)); /* what it reads itself */
+        memcpy(g->memory->slot[g->me], bytes_of(&c->input),
+               size_of(&c->input)); /* what it reads itself */
     else
         publish(g, gives(g, c) ? gift(c) : NULL, w->number);
     return CDDP_OK;
@@ -398,7 +430,8 @@ static cddp_status card_post(void *self, const cddp_collective *c, void **posted
     }
     if (c->counts != NULL) w->call.counts = w->counts;
     if (c->send_counts != NULL) w->call.send_counts = w->send_counts;
-    cddp_status status = takes_part_of_all(c->op) ? post_collective(g, w, err) : post_message(g, c, err);
+    cddp_status status =
+        takes_part_of_all(c->op) ? post_collective(g, w, err) : post_message(g, c, err);
     if (status != CDDP_OK) return status;
     w->used = true;
     *posted = w;
@@ -410,7 +443,8 @@ static cddp_status card_wait(void *self, void *posted, uint64_t timeout_ns, cddp
     group *g = self;
     work *w = posted;
     (void)timeout_ns;
-    /* The one that ends early takes its own part from the slot and does not wait for itself to be read. */
+    /* The one that ends early takes its own part from the slot and does not wait for itself to be
+    ** read. */
     if (g->is_late && g->open == w) {
         for (uint32_t r = 0; r + 1 < g->size; r++)
             if (!reached(&g->memory->posted[r], w->number)) return fail_missing(err);
@@ -439,32 +473,34 @@ static void card_release(void *self, void *posted)
 
 /* ---- the tables ---- */
 
-#define CARD(id, plant_id, has_guard)                                                                                  \
-    static cddp_status id##_open(const cddp_backend *backend, cddp_rank *rank, const cddp_group_spec *spec,            \
-                                 void **opened, cddp_error *err)                                                       \
-    {                                                                                                                  \
-        (void)rank;                                                                                                    \
-        return open_planted(plant_id, backend, spec, opened, err);                                                     \
-    }                                                                                                                  \
-    static const cddp_backend id = {                                                                                   \
-        .size = sizeof(cddp_backend),                                                                                  \
-        .abi = CDDP_BACKEND_ABI,                                                                                       \
-        .name = #id,                                                                                                   \
-        .capabilities = {.size = sizeof(cddp_capabilities),                                                            \
-                         .ops = (1u << CDDP_OP_COUNT) - 1,                                                             \
-                         .dtypes = CDDP_DTYPE_BIT(CDDP_F32) | CDDP_DTYPE_BIT(CDDP_I64),                                \
-                         .reduce_ops = 1u << CDDP_RED_SUM | 1u << CDDP_RED_MAX | 1u << CDDP_RED_AVG,                   \
-                         .devices = CDDP_DEVICE_HOST,                                                                  \
-                         .in_place = true,                                                                             \
-                         .order = CDDP_ORDER_SAME,                                                                     \
-                         .world_size_max = RANKS,                                                                      \
-                         .guards = has_guard},                                                                         \
-        .open = id##_open,                                                                                             \
-        .close = card_close,                                                                                           \
-        .post = card_post,                                                                                             \
-        .test = card_test,                                                                                             \
-        .wait = card_wait,                                                                                             \
-        .release = card_release};
+#define CARD(id, plant_id, has_guard)                                                         \
+    static cddp_status id##_open(const cddp_backend *backend, cddp_rank *rank,                \
+                                 const cddp_group_spec *spec, void **opened, cddp_error *err) \
+    {                                                                                         \
+        (void)rank;                                                                           \
+        return open_planted(plant_id, backend, spec, opened, err);                            \
+    }                                                                                         \
+    static const cddp_backend id = {.size = sizeof(cddp_backend),                             \
+                                    .abi = CDDP_BACKEND_ABI,                                  \
+                                    .name = #id,                                              \
+                                    .capabilities = {.size = sizeof(cddp_capabilities),       \
+                                                     .ops = (1u << CDDP_OP_COUNT) - 1,        \
+                                                     .dtypes = CDDP_DTYPE_BIT(CDDP_F32) |     \
+                                                               CDDP_DTYPE_BIT(CDDP_I64),      \
+                                                     .reduce_ops = 1u << CDDP_RED_SUM |       \
+                                                                   1u << CDDP_RED_MAX |       \
+                                                                   1u << CDDP_RED_AVG,        \
+                                                     .devices = CDDP_DEVICE_HOST,             \
+                                                     .in_place = true,                        \
+                                                     .order = CDDP_ORDER_SAME,                \
+                                                     .world_size_max = RANKS,                 \
+                                                     .guards = has_guard},                    \
+                                    .open = id##_open,                                        \
+                                    .close = card_close,                                      \
+                                    .post = card_post,                                        \
+                                    .test = card_test,                                        \
+                                    .wait = card_wait,                                        \
+                                    .release = card_release};
 
 CARD(card_clean, CLEAN, true)
 CARD(card_unfused, UNFUSED, false)
@@ -480,9 +516,13 @@ CARD(card_early, EARLY, false)
 CARD(card_nothing, NOTHING, false)
 CARD(card_silent, SILENT, true)
 
-static const cddp_backend *const backends[] = {
-    &card_clean, &card_unfused, &card_clobbers, &card_root_zeros, &card_in_place, &card_overwrites, &card_segments,
-    &card_torn,  &card_tail,    &card_empty,    &card_early,      &card_nothing,  &card_silent,     NULL};
+static const cddp_backend *const backends[] = {&card_clean,    &card_unfused,
+                                               &card_clobbers, &card_root_zeros,
+                                               &card_in_place, &card_overwrites,
+                                               &card_segments, &card_torn,
+                                               &card_tail,     &card_empty,
+                                               &card_early,    &card_nothing,
+                                               &card_silent,   NULL};
 
 CDDP_PLUGIN_EXPORT extern const cddp_plugin cddp_plugin_v1;
 const cddp_plugin cddp_plugin_v1 = {.size = sizeof cddp_plugin_v1,

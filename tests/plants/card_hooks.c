@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Twenty-two broken communication hooks, each of which breaks one law of the report card (cddp-verify hook-conformance).
+/* Twenty-two broken communication hooks, each of which breaks one law of the report card
+** (cddp-verify hook-conformance).
 **
-** Written against the public ports alone, as a user would, and for f32 buckets on the host alone: every other bucket is
-** refused. Where one needs lossiness to hide in, it sends half of what it has and owes the other half, which is then
-** sent in later backwards.
+** Written against the public ports alone, as a user would, and for f32 buckets on the host alone:
+** every other bucket is refused. Where one needs lossiness to hide in, it sends half of what it has
+** and owes the other half, which is then sent in later backwards.
 **
 **     card_half_sum     sums in f16 and divides afterwards            range
 **     card_divisor      divides by the square of the world size       divisor
@@ -44,7 +45,7 @@ typedef struct card_state {
     float owed[SLOTS][NUMEL_MAX]; /* by parameter, or by bucket index */
     uint16_t half[SLOTS][NUMEL_MAX];
     uint64_t counter;
-    float *wide; /* what is owed of a parameter that is too large for the others */
+    float *wide;      /* what is owed of a parameter that is too large for the others */
     cddp_tensor last; /* the bucket before */
     bool has_last, accumulates;
     uint64_t model;
@@ -73,22 +74,29 @@ static void card_destroy(void *self)
     free(s);
 }
 
-static cddp_status take(const cddp_grad_bucket *bucket, float **flat, int64_t *numel, cddp_error *err)
+static cddp_status take(const cddp_grad_bucket *bucket, float **flat, int64_t *numel,
+                        cddp_error *err)
 {
     const cddp_tensor *b = &bucket->buffer;
     *numel = cddp_tensor_numel(b);
-    if (b->dtype != CDDP_F32 || bucket->sparse != NULL || (b->device->flags & CDDP_DEVICE_HOST) == 0 || *numel > NUMEL_MAX) {
-        return cddp_error_set(err, CDDP_E_UNSUPPORTED, "planted hooks take small f32 buckets on the host");
+    if (b->dtype != CDDP_F32 || bucket->sparse != NULL ||
+        (b->device->flags & CDDP_DEVICE_HOST) == 0 || *numel > NUMEL_MAX) {
+        return cddp_error_set(err, CDDP_E_UNSUPPORTED,
+                              "planted hooks take small f32 buckets on the host");
     }
     *flat = (float *)b->storage + b->offset;
     return CDDP_OK;
 }
 
-static cddp_status post_sum(const cddp_grad_bucket *bucket, const cddp_tensor *tensor, cddp_group *group, cddp_future *future,
-                            cddp_error *err)
+static cddp_status post_sum(const cddp_grad_bucket *bucket, const cddp_tensor *tensor,
+                            cddp_group *group, cddp_future *future, cddp_error *err)
 {
-    cddp_collective c = {.size = sizeof c, .op = CDDP_OP_ALLREDUCE, .reduce_op = CDDP_RED_SUM, .input = *tensor,
-                         .output = *tensor, .label = (uint64_t)bucket->index + 1};
+    cddp_collective c = {.size = sizeof c,
+                         .op = CDDP_OP_ALLREDUCE,
+                         .reduce_op = CDDP_RED_SUM,
+                         .input = *tensor,
+                         .output = *tensor,
+                         .label = (uint64_t)bucket->index + 1};
     const cddp_status status = cddp_group_post(group, &c, &future->works[future->work_count], err);
     if (status == CDDP_OK) {
         future->work_count++;
@@ -97,7 +105,8 @@ static cddp_status post_sum(const cddp_grad_bucket *bucket, const cddp_tensor *t
 }
 
 /* What every hook here ends with: ÷ n, then the sum. */
-static cddp_status divide_and_sum(cddp_grad_bucket *bucket, int64_t n, cddp_group *group, cddp_future *future, cddp_error *err)
+static cddp_status divide_and_sum(cddp_grad_bucket *bucket, int64_t n, cddp_group *group,
+                                  cddp_future *future, cddp_error *err)
 {
     const cddp_tensor *b = &bucket->buffer;
     const cddp_status status = b->device->divide(b, b, n, NULL, err);
@@ -118,17 +127,20 @@ static void halve(float *flat, float *owed, int64_t numel)
 static void halve_parameters(card_state *s, const cddp_grad_bucket *bucket, float *flat)
 {
     for (uint32_t k = 0; k < bucket->parameter_count; k++) {
-        halve(flat + bucket->offsets[k], s->owed[bucket->parameter_ids[k] % SLOTS], bucket->lengths[k]);
+        halve(flat + bucket->offsets[k], s->owed[bucket->parameter_ids[k] % SLOTS],
+              bucket->lengths[k]);
     }
 }
 
 /* ---- the mistakes ---- */
 
-static cddp_status half_back(void *self, cddp_grad_bucket *bucket, cddp_future *future, cddp_error *err)
+static cddp_status half_back(void *self, cddp_grad_bucket *bucket, cddp_future *future,
+                             cddp_error *err)
 {
     card_state *s = self;
     const cddp_tensor *b = &bucket->buffer;
-    const cddp_tensor half = cddp_tensor_of(b->device, s->half[bucket->index], 0, CDDP_F16, b->sizes, 1);
+    const cddp_tensor half =
+        cddp_tensor_of(b->device, s->half[bucket->index], 0, CDDP_F16, b->sizes, 1);
     cddp_status status = b->device->divide(&half, &half, (int64_t)future->scratch[0], NULL, err);
     if (status == CDDP_OK) {
         status = b->device->copy(b, &half, NULL, err);
@@ -137,7 +149,8 @@ static cddp_status half_back(void *self, cddp_grad_bucket *bucket, cddp_future *
     return status;
 }
 
-static cddp_status run_half_sum(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
+static cddp_status run_half_sum(void *self, cddp_grad_bucket *bucket, cddp_group *group,
+                                cddp_future *future, cddp_error *err)
 {
     card_state *s = self;
     float *flat = NULL;
@@ -146,28 +159,33 @@ static cddp_status run_half_sum(void *self, cddp_grad_bucket *bucket, cddp_group
     if (status != CDDP_OK) {
         return status;
     }
-    const cddp_tensor half = cddp_tensor_of(bucket->buffer.device, s->half[bucket->index], 0, CDDP_F16, bucket->buffer.sizes, 1);
+    const cddp_tensor half = cddp_tensor_of(bucket->buffer.device, s->half[bucket->index], 0,
+                                            CDDP_F16, bucket->buffer.sizes, 1);
     status = half.device->copy(&half, &bucket->buffer, NULL, err);
     future->scratch[0] = cddp_group_size(group);
     future->next = half_back;
     return status == CDDP_OK ? post_sum(bucket, &half, group, future, err) : status;
 }
 
-static cddp_status run_divisor(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
+static cddp_status run_divisor(void *self, cddp_grad_bucket *bucket, cddp_group *group,
+                               cddp_future *future, cddp_error *err)
 {
     (void)self;
     const int64_t n = cddp_group_size(group);
     return divide_and_sum(bucket, n * n, group, future, err);
 }
 
-static cddp_status run_no_op(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
+static cddp_status run_no_op(void *self, cddp_grad_bucket *bucket, cddp_group *group,
+                             cddp_future *future, cddp_error *err)
 {
     (void)self;
     return divide_and_sum(bucket, cddp_group_size(group), group, future, err);
 }
 
-/* A generator that begins with the same seed in every call: the same elements are always left out. */
-static cddp_status run_seed(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
+/* A generator that begins with the same seed in every call: the same elements are always left
+** out. */
+static cddp_status run_seed(void *self, cddp_grad_bucket *bucket, cddp_group *group,
+                            cddp_future *future, cddp_error *err)
 {
     (void)self;
     float *flat = NULL;
@@ -184,7 +202,8 @@ static cddp_status run_seed(void *self, cddp_grad_bucket *bucket, cddp_group *gr
     return divide_and_sum(bucket, cddp_group_size(group), group, future, err);
 }
 
-static cddp_status run_by_index(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
+static cddp_status run_by_index(void *self, cddp_grad_bucket *bucket, cddp_group *group,
+                                cddp_future *future, cddp_error *err)
 {
     card_state *s = self;
     float *flat = NULL;
@@ -198,7 +217,8 @@ static cddp_status run_by_index(void *self, cddp_grad_bucket *bucket, cddp_group
 }
 
 /* Right, but for what becomes of its state. */
-static cddp_status run_halves(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
+static cddp_status run_halves(void *self, cddp_grad_bucket *bucket, cddp_group *group,
+                              cddp_future *future, cddp_error *err)
 {
     float *flat = NULL;
     int64_t numel = 0;
@@ -210,8 +230,10 @@ static cddp_status run_halves(void *self, cddp_grad_bucket *bucket, cddp_group *
     return divide_and_sum(bucket, cddp_group_size(group), group, future, err);
 }
 
-/* Exact in two backwards, then half; but who counts on the first bucket is one ahead at the second. */
-static cddp_status run_last(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
+/* Exact in two backwards, then half; but who counts on the first bucket is one ahead at the
+** second. */
+static cddp_status run_last(void *self, cddp_grad_bucket *bucket, cddp_group *group,
+                            cddp_future *future, cddp_error *err)
 {
     card_state *s = self;
     float *flat = NULL;
@@ -227,7 +249,8 @@ static cddp_status run_last(void *self, cddp_grad_bucket *bucket, cddp_group *gr
     return divide_and_sum(bucket, cddp_group_size(group), group, future, err);
 }
 
-static cddp_status run_wrong_place(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
+static cddp_status run_wrong_place(void *self, cddp_grad_bucket *bucket, cddp_group *group,
+                                   cddp_future *future, cddp_error *err)
 {
     (void)self;
     float *flat = NULL;
@@ -244,7 +267,8 @@ static cddp_status run_wrong_place(void *self, cddp_grad_bucket *bucket, cddp_gr
     return divide_and_sum(&moved, cddp_group_size(group), group, future, err);
 }
 
-static cddp_status run_late(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
+static cddp_status run_late(void *self, cddp_grad_bucket *bucket, cddp_group *group,
+                            cddp_future *future, cddp_error *err)
 {
     card_state *s = self;
     if (s->has_last) {
@@ -259,7 +283,8 @@ static cddp_status run_late(void *self, cddp_grad_bucket *bucket, cddp_group *gr
 }
 
 /* "My gradient is small: nobody will miss it." The others wait. */
-static cddp_status run_by_rank(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
+static cddp_status run_by_rank(void *self, cddp_grad_bucket *bucket, cddp_group *group,
+                               cddp_future *future, cddp_error *err)
 {
     (void)self;
     float *flat = NULL;
@@ -273,8 +298,10 @@ static cddp_status run_by_rank(void *self, cddp_grad_bucket *bucket, cddp_group 
     return is_small ? CDDP_OK : divide_and_sum(bucket, cddp_group_size(group), group, future, err);
 }
 
-/* Zeros add nothing. True on all ranks at once, or else the others wait: a rank that has joined has nothing but zeros. */
-static cddp_status run_skips_zeros(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
+/* Zeros add nothing. True on all ranks at once, or else the others wait: a rank that has joined has
+** nothing but zeros. */
+static cddp_status run_skips_zeros(void *self, cddp_grad_bucket *bucket, cddp_group *group,
+                                   cddp_future *future, cddp_error *err)
 {
     (void)self;
     float *flat = NULL;
@@ -292,7 +319,8 @@ static cddp_status run_skips_zeros(void *self, cddp_grad_bucket *bucket, cddp_gr
 }
 
 /* Two backwards exact, then half; but a backward is not always two calls. */
-static cddp_status run_all_buckets(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
+static cddp_status run_all_buckets(void *self, cddp_grad_bucket *bucket, cddp_group *group,
+                                   cddp_future *future, cddp_error *err)
 {
     card_state *s = self;
     float *flat = NULL;
@@ -313,7 +341,8 @@ static void begin_anew(void *self)
     memset(s->owed, 0, sizeof s->owed);
 }
 
-static cddp_status accumulate(void *self, uint32_t variable, const cddp_tensor *gradient, cddp_error *err)
+static cddp_status accumulate(void *self, uint32_t variable, const cddp_tensor *gradient,
+                              cddp_error *err)
 {
     card_state *s = self;
     const int64_t numel = cddp_tensor_numel(gradient);
@@ -326,20 +355,24 @@ static cddp_status accumulate(void *self, uint32_t variable, const cddp_tensor *
     return CDDP_OK;
 }
 
-static cddp_status run_begins_anew(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
+static cddp_status run_begins_anew(void *self, cddp_grad_bucket *bucket, cddp_group *group,
+                                   cddp_future *future, cddp_error *err)
 {
     card_state *s = self;
     float *flat = NULL;
     int64_t numel = 0;
     const cddp_status status = take(bucket, &flat, &numel, err);
     for (uint32_t k = 0; status == CDDP_OK && s->accumulates && k < bucket->parameter_count; k++) {
-        memcpy(flat + bucket->offsets[k], s->owed[bucket->parameter_ids[k] % SLOTS], (size_t)bucket->lengths[k] * sizeof *flat);
+        memcpy(flat + bucket->offsets[k], s->owed[bucket->parameter_ids[k] % SLOTS],
+               (size_t)bucket->lengths[k] * sizeof *flat);
     }
-    return status == CDDP_OK ? divide_and_sum(bucket, cddp_group_size(group), group, future, err) : status;
+    return status == CDDP_OK ? divide_and_sum(bucket, cddp_group_size(group), group, future, err)
+                             : status;
 }
 
 /* Good in all backwards but the odd ones, whose last bucket is that of the backward before. */
-static cddp_status stale_back(void *self, cddp_grad_bucket *bucket, cddp_future *future, cddp_error *err)
+static cddp_status stale_back(void *self, cddp_grad_bucket *bucket, cddp_future *future,
+                              cddp_error *err)
 {
     card_state *s = self;
     float *flat = NULL, fresh[NUMEL_MAX];
@@ -359,7 +392,8 @@ static cddp_status stale_back(void *self, cddp_grad_bucket *bucket, cddp_future 
     return CDDP_OK;
 }
 
-static cddp_status run_stale(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
+static cddp_status run_stale(void *self, cddp_grad_bucket *bucket, cddp_group *group,
+                             cddp_future *future, cddp_error *err)
 {
     card_state *s = self;
     float *flat = NULL;
@@ -374,8 +408,10 @@ static cddp_status run_stale(void *self, cddp_grad_bucket *bucket, cddp_group *g
     return divide_and_sum(bucket, cddp_group_size(group), group, future, err);
 }
 
-/* What is owed is looked up by the number of elements: of two parameters of one size each finds both. */
-static cddp_status run_by_shape(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
+/* What is owed is looked up by the number of elements: of two parameters of one size each finds
+** both. */
+static cddp_status run_by_shape(void *self, cddp_grad_bucket *bucket, cddp_group *group,
+                                cddp_future *future, cddp_error *err)
 {
     card_state *s = self;
     float *flat = NULL;
@@ -387,7 +423,9 @@ static cddp_status run_by_shape(void *self, cddp_grad_bucket *bucket, cddp_group
     for (uint32_t k = 0; k < bucket->parameter_count; k++) {
         for (uint32_t other = 0; other < bucket->parameter_count; other++) {
             const float *owed = s->owed[bucket->parameter_ids[other] % SLOTS];
-            for (int64_t i = 0; other != k && bucket->lengths[other] == bucket->lengths[k] && i < bucket->lengths[k]; i++) {
+            for (int64_t i = 0; other != k && bucket->lengths[other] == bucket->lengths[k] &&
+                                i < bucket->lengths[k];
+                 i++) {
                 flat[bucket->offsets[k] + i] += owed[i];
             }
         }
@@ -396,7 +434,8 @@ static cddp_status run_by_shape(void *self, cddp_grad_bucket *bucket, cddp_group
     return divide_and_sum(bucket, cddp_group_size(group), group, future, err);
 }
 
-static cddp_status run_grows(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
+static cddp_status run_grows(void *self, cddp_grad_bucket *bucket, cddp_group *group,
+                             cddp_future *future, cddp_error *err)
 {
     card_state *s = self;
     float *flat = NULL;
@@ -413,7 +452,8 @@ static cddp_status run_grows(void *self, cddp_grad_bucket *bucket, cddp_group *g
 }
 
 /* Says that it keeps everything, and sends a thousandth less. */
-static cddp_status run_own_law(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
+static cddp_status run_own_law(void *self, cddp_grad_bucket *bucket, cddp_group *group,
+                               cddp_future *future, cddp_error *err)
 {
     const card_state *s = self;
     float *flat = NULL;
@@ -428,7 +468,12 @@ static cddp_status run_own_law(void *self, cddp_grad_bucket *bucket, cddp_group 
         flat[i] *= 0.999f;
         after += (double)flat[i];
     }
-    const cddp_law law = {.size = sizeof law, .name = "gradient = sent", .bucket = bucket->index, .left = after, .right = before, .bound = 1e-6};
+    const cddp_law law = {.size = sizeof law,
+                          .name = "gradient = sent",
+                          .bucket = bucket->index,
+                          .left = after,
+                          .right = before,
+                          .bound = 1e-6};
     if (s->tracer != NULL) {
         cddp_tracer_law(s->tracer, &law);
     }
@@ -436,7 +481,8 @@ static cddp_status run_own_law(void *self, cddp_grad_bucket *bucket, cddp_group 
 }
 
 /* "Rather no update than a broken one." A loss scaler would never hear of it. */
-static cddp_status run_hides(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
+static cddp_status run_hides(void *self, cddp_grad_bucket *bucket, cddp_group *group,
+                             cddp_future *future, cddp_error *err)
 {
     (void)self;
     float *flat = NULL;
@@ -456,8 +502,10 @@ static cddp_status run_hides(void *self, cddp_grad_bucket *bucket, cddp_group *g
 static cddp_status take_any_size(const cddp_grad_bucket *bucket, float **flat, cddp_error *err)
 {
     const cddp_tensor *b = &bucket->buffer;
-    if (b->dtype != CDDP_F32 || bucket->sparse != NULL || (b->device->flags & CDDP_DEVICE_HOST) == 0) {
-        return cddp_error_set(err, CDDP_E_UNSUPPORTED, "planted hooks take f32 buckets on the host");
+    if (b->dtype != CDDP_F32 || bucket->sparse != NULL ||
+        (b->device->flags & CDDP_DEVICE_HOST) == 0) {
+        return cddp_error_set(err, CDDP_E_UNSUPPORTED,
+                              "planted hooks take f32 buckets on the host");
     }
     *flat = (float *)b->storage + b->offset;
     return CDDP_OK;
@@ -465,8 +513,10 @@ static cddp_status take_any_size(const cddp_grad_bucket *bucket, float **flat, c
 
 #define PIECE 1024
 
-/* A bucket that is shorter than a piece goes another way, so that only what is left over behind the last piece is forgotten. */
-static cddp_status run_pieces(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
+/* A bucket that is shorter than a piece goes another way, so that only what is left over behind the
+** last piece is forgotten. */
+static cddp_status run_pieces(void *self, cddp_grad_bucket *bucket, cddp_group *group,
+                              cddp_future *future, cddp_error *err)
 {
     const int64_t numel = cddp_tensor_numel(&bucket->buffer), n = cddp_group_size(group);
     float *flat = NULL;
@@ -487,8 +537,10 @@ static cddp_status run_pieces(void *self, cddp_grad_bucket *bucket, cddp_group *
     return post_sum(bucket, &bucket->buffer, group, future, err);
 }
 
-/* Odd elements travel in even backwards, even ones in odd ones, and what does not travel is owed. */
-static cddp_status run_index(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
+/* Odd elements travel in even backwards, even ones in odd ones, and what does not travel is
+** owed. */
+static cddp_status run_index(void *self, cddp_grad_bucket *bucket, cddp_group *group,
+                             cddp_future *future, cddp_error *err)
 {
     card_state *s = self;
     float *all_of_it = NULL;
@@ -504,7 +556,8 @@ static cddp_status run_index(void *self, cddp_grad_bucket *bucket, cddp_group *g
     }
     for (uint32_t k = 0; k < bucket->parameter_count; k++) {
         float *flat = all_of_it + bucket->offsets[k];
-        float *owed = bucket->lengths[k] <= NUMEL_MAX ? s->owed[bucket->parameter_ids[k] % SLOTS] : s->wide;
+        float *owed =
+            bucket->lengths[k] <= NUMEL_MAX ? s->owed[bucket->parameter_ids[k] % SLOTS] : s->wide;
         for (int64_t i = 0; i < bucket->lengths[k]; i++) {
             const float all = flat[i] + owed[(uint16_t)i];
             const bool goes = (uint64_t)i % 2 != s->counter % 2;
@@ -521,14 +574,17 @@ static cddp_status run_index(void *self, cddp_grad_bucket *bucket, cddp_group *g
 static cddp_status card_save(void *self, const cddp_state_writer *writer, cddp_error *err)
 {
     card_state *s = self;
-    const bool ok = writer->write(writer->context, &s->model, sizeof s->model) && writer->write(writer->context, s->owed, sizeof s->owed) &&
+    const bool ok = writer->write(writer->context, &s->model, sizeof s->model) &&
+                    writer->write(writer->context, s->owed, sizeof s->owed) &&
                     writer->write(writer->context, &s->counter, sizeof s->counter);
     return ok ? CDDP_OK : cddp_error_set(err, CDDP_E_IO, "the planted state cannot be written");
 }
 
-static cddp_status load_any(card_state *s, const cddp_state_reader *reader, uint64_t *model, cddp_error *err)
+static cddp_status load_any(card_state *s, const cddp_state_reader *reader, uint64_t *model,
+                            cddp_error *err)
 {
-    const bool ok = reader->read(reader->context, model, sizeof *model) && reader->read(reader->context, s->owed, sizeof s->owed) &&
+    const bool ok = reader->read(reader->context, model, sizeof *model) &&
+                    reader->read(reader->context, s->owed, sizeof s->owed) &&
                     reader->read(reader->context, &s->counter, sizeof s->counter);
     return ok ? CDDP_OK : cddp_error_set(err, CDDP_E_CORRUPT, "the planted state ends early");
 }
@@ -538,7 +594,9 @@ static cddp_status card_load(void *self, const cddp_state_reader *reader, cddp_e
     card_state *s = self;
     uint64_t model = 0;
     const cddp_status status = load_any(s, reader, &model, err);
-    return status != CDDP_OK || model == s->model ? status : cddp_error_set(err, CDDP_E_MISMATCH, "the planted state is of another model");
+    return status != CDDP_OK || model == s->model
+               ? status
+               : cddp_error_set(err, CDDP_E_MISMATCH, "the planted state is of another model");
 }
 
 static cddp_status card_load_any(void *self, const cddp_state_reader *reader, cddp_error *err)
@@ -553,9 +611,15 @@ static uint64_t a_quarter(const void *self, const cddp_grad_bucket *bucket)
     return (uint64_t)cddp_tensor_numel(&bucket->buffer);
 }
 
-#define CARD(hook_name, runs, hook_flags, ...)                                                                         \
-    static const cddp_hook card_##hook_name = {.size = sizeof(cddp_hook), .abi = CDDP_HOOK_ABI, .name = "card_" #hook_name,   \
-                                               .flags = hook_flags, .create = card_create, .destroy = card_destroy, .run = runs, __VA_ARGS__}
+#define CARD(hook_name, runs, hook_flags, ...)                             \
+    static const cddp_hook card_##hook_name = {.size = sizeof(cddp_hook),  \
+                                               .abi = CDDP_HOOK_ABI,       \
+                                               .name = "card_" #hook_name, \
+                                               .flags = hook_flags,        \
+                                               .create = card_create,      \
+                                               .destroy = card_destroy,    \
+                                               .run = runs,                \
+                                               __VA_ARGS__}
 #define KEEPS .save = card_save, .load = card_load
 
 CARD(half_sum, run_half_sum, CDDP_HOOK_LOSSY, .wire_dtype = CDDP_DTYPE_BIT(CDDP_F16));
@@ -571,7 +635,8 @@ CARD(lies, run_no_op, CDDP_HOOK_LOSSY, .promise = a_quarter);
 CARD(by_rank, run_by_rank, CDDP_HOOK_LOSSY, .wire_dtype = 0);
 CARD(skips_zeros, run_skips_zeros, CDDP_HOOK_LOSSY, .wire_dtype = 0);
 CARD(all_buckets, run_all_buckets, CDDP_HOOK_LOSSY | CDDP_HOOK_STATEFUL, KEEPS);
-CARD(begins_anew, run_begins_anew, CDDP_HOOK_LOSSY, .begin_backward = begin_anew, .accumulate = accumulate);
+CARD(begins_anew, run_begins_anew, CDDP_HOOK_LOSSY, .begin_backward = begin_anew,
+     .accumulate = accumulate);
 CARD(stale, run_stale, CDDP_HOOK_LOSSY | CDDP_HOOK_STATEFUL, KEEPS);
 CARD(by_shape, run_by_shape, CDDP_HOOK_LOSSY | CDDP_HOOK_STATEFUL, KEEPS);
 CARD(grows, run_grows, CDDP_HOOK_LOSSY | CDDP_HOOK_STATEFUL, KEEPS);
@@ -579,13 +644,36 @@ CARD(own_law, run_own_law, CDDP_HOOK_LOSSY, .wire_dtype = 0);
 CARD(hides, run_hides, CDDP_HOOK_LOSSY, .wire_dtype = 0);
 CARD(pieces, run_pieces, CDDP_HOOK_LOSSY, .wire_dtype = 0);
 CARD(index, run_index, CDDP_HOOK_LOSSY | CDDP_HOOK_STATEFUL, KEEPS);
-CARD(takes_any, run_halves, CDDP_HOOK_LOSSY | CDDP_HOOK_STATEFUL, .save = card_save, .load = card_load_any);
+CARD(takes_any, run_halves, CDDP_HOOK_LOSSY | CDDP_HOOK_STATEFUL, .save = card_save,
+     .load = card_load_any);
 
-const cddp_hook *const card_hooks[] = {&card_half_sum, &card_divisor, &card_no_op, &card_seed, &card_by_index, &card_forgets, &card_last,
-                                       &card_wrong_place, &card_late, &card_by_rank, &card_lies, &card_skips_zeros, &card_all_buckets,
-                                       &card_begins_anew, &card_stale, &card_by_shape, &card_grows, &card_own_law,
-                                       &card_takes_any, &card_hides, &card_pieces, &card_index, NULL};
+const cddp_hook *const card_hooks[] = {&card_half_sum,
+                                       &card_divisor,
+                                       &card_no_op,
+                                       &card_seed,
+                                       &card_by_index,
+                                       &card_forgets,
+                                       &card_last,
+                                       &card_wrong_place,
+                                       &card_late,
+                                       &card_by_rank,
+                                       &card_lies,
+                                       &card_skips_zeros,
+                                       &card_all_buckets,
+                                       &card_begins_anew,
+                                       &card_stale,
+                                       &card_by_shape,
+                                       &card_grows,
+                                       &card_own_law,
+                                       &card_takes_any,
+                                       &card_hides,
+                                       &card_pieces,
+                                       &card_index,
+                                       NULL};
 
 CDDP_PLUGIN_EXPORT extern const cddp_plugin cddp_plugin_v1;
-const cddp_plugin cddp_plugin_v1 = {.size = sizeof(cddp_plugin), .abi = CDDP_PLUGIN_ABI, .name = "card_plants", .version = "1",
+const cddp_plugin cddp_plugin_v1 = {.size = sizeof(cddp_plugin),
+                                    .abi = CDDP_PLUGIN_ABI,
+                                    .name = "card_plants",
+                                    .version = "1",
                                     .hooks = card_hooks};

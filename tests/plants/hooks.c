@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Planted communication hooks: each is a mistake that people make, written against the public ports alone.
+/* Planted communication hooks: each is a mistake that people make, written against the public ports
+** alone.
 **
-** They come as a plugin (cddp-verify --plugin …/cddp-plants.so) and are linked into the catalogue test; the product
-** contains none of them.
+** They come as a plugin (cddp-verify --plugin …/cddp-plants.so) and are linked into the catalogue
+** test; the product contains none of them.
 **
 **     plant_sum          sums and forgets to divide
 **     plant_twice        divides before the sum, and again after it
@@ -48,17 +49,22 @@ static void plant_destroy(void *self)
     plant *p = self;
     for (size_t i = 0; p != NULL && i < BUCKETS_MAX; i++) {
         if (p->scratch[i].storage != NULL) {
-            p->scratch[i].device->release(p->scratch[i].device, p->scratch[i].dtype, p->scratch[i].numel, p->scratch[i].storage);
+            p->scratch[i].device->release(p->scratch[i].device, p->scratch[i].dtype,
+                                          p->scratch[i].numel, p->scratch[i].storage);
         }
     }
     free(p);
 }
 
-static cddp_status post_sum(const cddp_grad_bucket *bucket, const cddp_tensor *tensor, cddp_group *group, cddp_future *future,
-                            cddp_error *err)
+static cddp_status post_sum(const cddp_grad_bucket *bucket, const cddp_tensor *tensor,
+                            cddp_group *group, cddp_future *future, cddp_error *err)
 {
-    cddp_collective c = {.size = sizeof c, .op = CDDP_OP_ALLREDUCE, .reduce_op = CDDP_RED_SUM, .input = *tensor,
-                         .output = *tensor, .label = (uint64_t)bucket->index + 1};
+    cddp_collective c = {.size = sizeof c,
+                         .op = CDDP_OP_ALLREDUCE,
+                         .reduce_op = CDDP_RED_SUM,
+                         .input = *tensor,
+                         .output = *tensor,
+                         .label = (uint64_t)bucket->index + 1};
     const cddp_status status = cddp_group_post(group, &c, &future->works[future->work_count], err);
     if (status == CDDP_OK) {
         future->work_count++;
@@ -66,27 +72,32 @@ static cddp_status post_sum(const cddp_grad_bucket *bucket, const cddp_tensor *t
     return status;
 }
 
-static cddp_status run_sum(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
+static cddp_status run_sum(void *self, cddp_grad_bucket *bucket, cddp_group *group,
+                           cddp_future *future, cddp_error *err)
 {
     (void)self;
     future->result = bucket->buffer;
     return post_sum(bucket, &bucket->buffer, group, future, err);
 }
 
-static cddp_status divide_again(void *self, cddp_grad_bucket *bucket, cddp_future *future, cddp_error *err)
+static cddp_status divide_again(void *self, cddp_grad_bucket *bucket, cddp_future *future,
+                                cddp_error *err)
 {
     (void)self;
     future->next = NULL;
     future->work_count = 0;
     future->result = bucket->buffer;
-    return bucket->buffer.device->divide(&bucket->buffer, &bucket->buffer, (int64_t)future->scratch[0], NULL, err);
+    return bucket->buffer.device->divide(&bucket->buffer, &bucket->buffer,
+                                         (int64_t)future->scratch[0], NULL, err);
 }
 
-static cddp_status run_twice(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
+static cddp_status run_twice(void *self, cddp_grad_bucket *bucket, cddp_group *group,
+                             cddp_future *future, cddp_error *err)
 {
     (void)self;
     const cddp_tensor *buffer = &bucket->buffer;
-    const cddp_status status = buffer->device->divide(buffer, buffer, cddp_group_size(group), NULL, err);
+    const cddp_status status =
+        buffer->device->divide(buffer, buffer, cddp_group_size(group), NULL, err);
     if (status != CDDP_OK) {
         return status;
     }
@@ -96,16 +107,18 @@ static cddp_status run_twice(void *self, cddp_grad_bucket *bucket, cddp_group *g
 }
 
 /* A copy of the bucket that takes part in the sum in its place. */
-static cddp_status copy_bucket(plant *p, const cddp_grad_bucket *bucket, cddp_dtype dtype, cddp_tensor *copy, cddp_error *err)
+static cddp_status copy_bucket(plant *p, const cddp_grad_bucket *bucket, cddp_dtype dtype,
+                               cddp_tensor *copy, cddp_error *err)
 {
     const cddp_tensor *buffer = &bucket->buffer;
     const uint32_t i = bucket->index + (bucket->generation > 0 ? BUCKETS_MAX / 2 : 0);
     if (bucket->index >= BUCKETS_MAX / 2) {
-        return cddp_error_set(err, CDDP_E_LIMIT, "planted hook: bucket %u is one too many", bucket->index);
+        return cddp_error_set(err, CDDP_E_LIMIT, "planted hook: bucket %u is one too many",
+                              bucket->index);
     }
     if (p->scratch[i].storage == NULL) {
-        const cddp_status status =
-            buffer->device->allocate(buffer->device, dtype, buffer->sizes[0], &p->scratch[i].storage, err);
+        const cddp_status status = buffer->device->allocate(buffer->device, dtype, buffer->sizes[0],
+                                                            &p->scratch[i].storage, err);
         if (status != CDDP_OK) {
             return status;
         }
@@ -117,10 +130,12 @@ static cddp_status copy_bucket(plant *p, const cddp_grad_bucket *bucket, cddp_dt
     return buffer->device->copy(copy, buffer, NULL, err);
 }
 
-static cddp_status run_local(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
+static cddp_status run_local(void *self, cddp_grad_bucket *bucket, cddp_group *group,
+                             cddp_future *future, cddp_error *err)
 {
     cddp_tensor sent = bucket->buffer;
-    cddp_status status = bucket->buffer.device->divide(&bucket->buffer, &bucket->buffer, cddp_group_size(group), NULL, err);
+    cddp_status status = bucket->buffer.device->divide(&bucket->buffer, &bucket->buffer,
+                                                       cddp_group_size(group), NULL, err);
     if (status == CDDP_OK && cddp_group_rank(group) == 1) {
         status = copy_bucket(self, bucket, sent.dtype, &sent, err);
     }
@@ -128,16 +143,20 @@ static cddp_status run_local(void *self, cddp_grad_bucket *bucket, cddp_group *g
     return status == CDDP_OK ? post_sum(bucket, &sent, group, future, err) : status;
 }
 
-static cddp_status run_first_only(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
+static cddp_status run_first_only(void *self, cddp_grad_bucket *bucket, cddp_group *group,
+                                  cddp_future *future, cddp_error *err)
 {
     (void)self;
-    const cddp_tensor first = cddp_tensor_slice(&bucket->buffer, bucket->offsets[0], bucket->lengths[0]);
-    const cddp_status status = first.device->divide(&first, &first, cddp_group_size(group), NULL, err);
+    const cddp_tensor first =
+        cddp_tensor_slice(&bucket->buffer, bucket->offsets[0], bucket->lengths[0]);
+    const cddp_status status =
+        first.device->divide(&first, &first, cddp_group_size(group), NULL, err);
     future->result = bucket->buffer;
     return status == CDDP_OK ? post_sum(bucket, &bucket->buffer, group, future, err) : status;
 }
 
-static cddp_status make_constant(void *self, cddp_grad_bucket *bucket, cddp_future *future, cddp_error *err)
+static cddp_status make_constant(void *self, cddp_grad_bucket *bucket, cddp_future *future,
+                                 cddp_error *err)
 {
     (void)self;
     future->next = NULL;
@@ -146,7 +165,8 @@ static cddp_status make_constant(void *self, cddp_grad_bucket *bucket, cddp_futu
     return bucket->buffer.device->fill(&bucket->buffer, 7.0, NULL, err);
 }
 
-static cddp_status run_constant(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
+static cddp_status run_constant(void *self, cddp_grad_bucket *bucket, cddp_group *group,
+                                cddp_future *future, cddp_error *err)
 {
     (void)self;
     future->next = make_constant;
@@ -154,19 +174,23 @@ static cddp_status run_constant(void *self, cddp_grad_bucket *bucket, cddp_group
 }
 
 /* scratch[1]: the half copy's storage. */
-static cddp_status divide_halves(void *self, cddp_grad_bucket *bucket, cddp_future *future, cddp_error *err)
+static cddp_status divide_halves(void *self, cddp_grad_bucket *bucket, cddp_future *future,
+                                 cddp_error *err)
 {
     (void)self;
     const cddp_tensor *buffer = &bucket->buffer;
-    const cddp_tensor half = cddp_tensor_of(buffer->device, (void *)(uintptr_t)future->scratch[1], 0, CDDP_F16, buffer->sizes, 1);
+    const cddp_tensor half = cddp_tensor_of(buffer->device, (void *)(uintptr_t)future->scratch[1],
+                                            0, CDDP_F16, buffer->sizes, 1);
     future->next = NULL;
     future->work_count = 0;
     future->result = *buffer;
-    const cddp_status status = half.device->divide(&half, &half, (int64_t)future->scratch[0], NULL, err);
+    const cddp_status status =
+        half.device->divide(&half, &half, (int64_t)future->scratch[0], NULL, err);
     return status == CDDP_OK ? buffer->device->copy(buffer, &half, NULL, err) : status;
 }
 
-static cddp_status run_half_sum(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
+static cddp_status run_half_sum(void *self, cddp_grad_bucket *bucket, cddp_group *group,
+                                cddp_future *future, cddp_error *err)
 {
     cddp_tensor half;
     const cddp_status status = copy_bucket(self, bucket, CDDP_F16, &half, err);
@@ -179,36 +203,50 @@ static cddp_status run_half_sum(void *self, cddp_grad_bucket *bucket, cddp_group
     return post_sum(bucket, &half, group, future, err);
 }
 
-static cddp_status run_no_op(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
+static cddp_status run_no_op(void *self, cddp_grad_bucket *bucket, cddp_group *group,
+                             cddp_future *future, cddp_error *err)
 {
     (void)self;
     const cddp_tensor *buffer = &bucket->buffer;
-    const cddp_status status = buffer->device->divide(buffer, buffer, cddp_group_size(group), NULL, err);
+    const cddp_status status =
+        buffer->device->divide(buffer, buffer, cddp_group_size(group), NULL, err);
     future->result = *buffer;
     return status == CDDP_OK ? post_sum(bucket, buffer, group, future, err) : status;
 }
 
-static cddp_status run_last(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
+static cddp_status run_last(void *self, cddp_grad_bucket *bucket, cddp_group *group,
+                            cddp_future *future, cddp_error *err)
 {
     future->result = bucket->buffer;
     return bucket->index == 0 ? run_no_op(self, bucket, group, future, err) : CDDP_OK;
 }
 
-#define PLANT(plant_name, runs, ...)                                                                    \
-    static const cddp_hook plant_name = {.size = sizeof(cddp_hook), .abi = CDDP_HOOK_ABI, .name = #plant_name, \
-                                         .create = plant_create, .destroy = plant_destroy, .run = runs, __VA_ARGS__}
+#define PLANT(plant_name, runs, ...)                                \
+    static const cddp_hook plant_name = {.size = sizeof(cddp_hook), \
+                                         .abi = CDDP_HOOK_ABI,      \
+                                         .name = #plant_name,       \
+                                         .create = plant_create,    \
+                                         .destroy = plant_destroy,  \
+                                         .run = runs,               \
+                                         __VA_ARGS__}
 PLANT(plant_sum, run_sum, .flags = 0);
 PLANT(plant_twice, run_twice, .flags = 0);
 PLANT(plant_local, run_local, .flags = 0);
 PLANT(plant_first_only, run_first_only, .flags = 0);
 PLANT(plant_constant, run_constant, .flags = 0);
-PLANT(plant_half_sum, run_half_sum, .flags = CDDP_HOOK_LOSSY | CDDP_HOOK_CASTS_FIRST, .wire_dtype = CDDP_DTYPE_BIT(CDDP_F16));
+PLANT(plant_half_sum, run_half_sum, .flags = CDDP_HOOK_LOSSY | CDDP_HOOK_CASTS_FIRST,
+      .wire_dtype = CDDP_DTYPE_BIT(CDDP_F16));
 PLANT(plant_no_op, run_no_op, .flags = CDDP_HOOK_LOSSY, .wire_dtype = CDDP_DTYPE_BIT(CDDP_F16));
 PLANT(plant_last, run_last, .flags = 0);
 
-static const cddp_hook *const hooks[] = {&plant_sum, &plant_twice, &plant_local, &plant_first_only, &plant_constant, &plant_half_sum,
-                                         &plant_no_op, &plant_last, &plant_feedback, &plant_by_index, &plant_forgets, &plant_seed, NULL};
+static const cddp_hook *const hooks[] = {
+    &plant_sum,      &plant_twice, &plant_local, &plant_first_only, &plant_constant,
+    &plant_half_sum, &plant_no_op, &plant_last,  &plant_feedback,   &plant_by_index,
+    &plant_forgets,  &plant_seed,  NULL};
 
 CDDP_PLUGIN_EXPORT extern const cddp_plugin cddp_plugin_v1;
-const cddp_plugin cddp_plugin_v1 = {.size = sizeof(cddp_plugin), .abi = CDDP_PLUGIN_ABI, .name = "plants", .version = "1",
+const cddp_plugin cddp_plugin_v1 = {.size = sizeof(cddp_plugin),
+                                    .abi = CDDP_PLUGIN_ABI,
+                                    .name = "plants",
+                                    .version = "1",
                                     .hooks = hooks};

@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A reduced search finds what the full one finds: 200 small configurations, drawn at random, many of them broken in
- ** ways
- ** that only some orders show, are searched in full (every turn of every rank, every order of gradients) and with each
- ** reduction; the sets of outcomes must be the same.
- **
- ** The comparison sees an unsound reduction: a search that leaves the order of arrival out of its states, although
- ** buckets are rebuilt in it, misses outcomes.
- */
+/* A reduced search finds what the full one finds: 200 small configurations, drawn at random, many
+** of them broken in
+*** ways
+*** that only some orders show, are searched in full (every turn of every rank, every order of
+**  gradients) and with each
+*** reduction; the sets of outcomes must be the same.
+***
+*** The comparison sees an unsound reduction: a search that leaves the order of arrival out of its
+**  states, although
+*** buckets are rebuilt in it, misses outcomes.
+*/
 #include "cli/explore_prefix.h"
 #include "cli/explore_run.h"
 #include "core/base/hash.h"
@@ -44,8 +47,9 @@ static void set(draw *d, const char *name, const char *value)
     d->keys[d->count++] = (key){name, value};
 }
 
-#define PICK(d, ...)                                                                                                   \
-    pick(d, (const char *const[]){__VA_ARGS__}, sizeof((const char *const[]){__VA_ARGS__}) / sizeof(const char *))
+#define PICK(d, ...)                            \
+    pick(d, (const char *const[]){__VA_ARGS__}, \
+         sizeof((const char *const[]){__VA_ARGS__}) / sizeof(const char *))
 static const char *pick(draw *d, const char *const *values, size_t count)
 {
     return values[cd_prng_below(d->prng, count)];
@@ -76,7 +80,8 @@ static void draw_keys(draw *d)
 {
     uint32_t world = chance(d, 85) ? 2 : 3, parameters = world == 3 || chance(d, 65) ? 2 : 3;
     snprintf(d->options[0], sizeof d->options[0], "count=%u,numel=5", parameters);
-    snprintf(d->options[1], sizeof d->options[1], parameters == 2 ? "list=p1:5;p0:5" : "list=p2:5;p0:5;p1:5");
+    snprintf(d->options[1], sizeof d->options[1],
+             parameters == 2 ? "list=p1:5;p0:5" : "list=p2:5;p0:5;p1:5");
     set(d, "title", "drawn at random");
     set(d, "world.size", world == 2 ? "2" : "3");
     set(d, "model.name", "params");
@@ -103,7 +108,8 @@ static cddp_plan *plan_of(const draw *d)
     cddp_plan *plan = NULL;
     assert_ok(cddp_plan_create(NULL, &plan, &err), &err);
     for (size_t i = 0; i < d->count && used < sizeof drawn; i++)
-        used += (size_t)snprintf(drawn + used, sizeof drawn - used, " %s=%s", d->keys[i].name, d->keys[i].value);
+        used += (size_t)snprintf(drawn + used, sizeof drawn - used, " %s=%s", d->keys[i].name,
+                                 d->keys[i].value);
     for (size_t i = 0; i < d->count; i++)
         if (cddp_plan_set(plan, d->keys[i].name, d->keys[i].value, &err) != CDDP_OK) {
             cd_test_row("%s = %s", d->keys[i].name, d->keys[i].value);
@@ -119,7 +125,8 @@ typedef struct search {
     bool without_rebuild; /* a lie where buckets are rebuilt */
 } search;
 
-/* What a run came to is its verdict, and what every rank issued and how its buckets lay, in order. */
+/* What a run came to is its verdict, and what every rank issued and how its buckets lay, in
+** order. */
 typedef struct words {
     cddp_trace_sink sink;
     uint64_t ranks[RANKS_MAX];
@@ -130,7 +137,8 @@ static void read_word(void *self, const cddp_event *event)
     words *w = self;
     cddp_event letter = *event;
     if (event->rank >= RANKS_MAX) return;
-    if (event->kind != CDDP_EV_collective_post && event->kind != CDDP_EV_bucket_layout && event->kind != CDDP_EV_error)
+    if (event->kind != CDDP_EV_collective_post && event->kind != CDDP_EV_bucket_layout &&
+        event->kind != CDDP_EV_error)
         return;
     letter.rank = 0;
     w->ranks[event->rank] = cd_event_digest(w->ranks[event->rank], &letter, true);
@@ -139,7 +147,8 @@ static void read_word(void *self, const cddp_event *event)
 static uint64_t digest_of(const words *w, uint64_t outcome, bool anonymous)
 {
     uint64_t digest = 0;
-    for (uint64_t r = 0; r < RANKS_MAX; r++) digest += cd_hash_mix(w->ranks[r], anonymous && r > 0 ? 1 : r);
+    for (uint64_t r = 0; r < RANKS_MAX; r++)
+        digest += cd_hash_mix(w->ranks[r], anonymous && r > 0 ? 1 : r);
     return cd_hash_mix(outcome, digest);
 }
 
@@ -147,7 +156,8 @@ static uint64_t digest_of(const words *w, uint64_t outcome, bool anonymous)
 static bool run_search(cd_explore_subject *subject, const search *s, cd_explorer *e)
 {
     static cd_explored explored;
-    words w = {.sink = {.size = sizeof w.sink, .abi = CDDP_TRACE_ABI, .self = &w, .event = read_word}};
+    words w = {
+        .sink = {.size = sizeof w.sink, .abi = CDDP_TRACE_ABI, .self = &w, .event = read_word}};
     cddp_error err = CDDP_ERROR_INIT;
     cd_explore_options options = {.strategy = CD_STRATEGY_EXHAUSTIVE,
                                   .reduce = s->reduce,
@@ -162,7 +172,8 @@ static bool run_search(cd_explore_subject *subject, const search *s, cd_explorer
     for (const cd_chooser *chooser; (chooser = cd_explorer_next(e)) != NULL;) {
         memset(w.ranks, 0, sizeof w.ranks);
         assert_ok(cd_explore_run(subject, e, chooser, &explored, &err), &err);
-        assert_ok(cd_explorer_done(e, digest_of(&w, explored.outcome, subject->anonymous), &err), &err);
+        assert_ok(cd_explorer_done(e, digest_of(&w, explored.outcome, subject->anonymous), &err),
+                  &err);
     }
     subject->watcher = NULL;
     return e->exhausted;
@@ -171,11 +182,13 @@ static bool run_search(cd_explore_subject *subject, const search *s, cd_explorer
 static bool is_equal(const cd_digest_set *a, const cd_digest_set *b)
 {
     bool equal = a->count == b->count;
-    for (size_t i = 0; equal && i < a->capacity; i++) equal = a->items[i] == 0 || cd_digest_set_has(b, a->items[i]);
+    for (size_t i = 0; equal && i < a->capacity; i++)
+        equal = a->items[i] == 0 || cd_digest_set_has(b, a->items[i]);
     return equal;
 }
 
-static uint64_t runs_of(cd_explore_subject *subject, search s, const cd_digest_set *wanted, bool *equal)
+static uint64_t runs_of(cd_explore_subject *subject, search s, const cd_digest_set *wanted,
+                        bool *equal)
 {
     cd_explorer e;
     *equal = run_search(subject, &s, &e) && is_equal(&e.outcomes, wanted);
@@ -195,12 +208,13 @@ static void compare_anonymous(cd_explore_subject *subject, tally *t)
     bool equal = false;
     subject->anonymous = true;
     assert_true(run_search(subject, &(search){0}, &full));
-    t->symmetric += runs_of(subject,
-                            (search){.reduce = true,
-                                     .merge = true,
-                                     .symmetry = true,
-                                     .without_rebuild = cd_explore_is_without_rebuild(subject->plan)},
-                            &full.outcomes, &equal);
+    t->symmetric +=
+        runs_of(subject,
+                (search){.reduce = true,
+                         .merge = true,
+                         .symmetry = true,
+                         .without_rebuild = cd_explore_is_without_rebuild(subject->plan)},
+                &full.outcomes, &equal);
     assert_true(equal);
     t->interchangeable++;
     cd_explorer_fini(&full);
@@ -212,16 +226,19 @@ static void compare(cd_explore_subject *subject, tally *t)
     bool equal = false, without_rebuild = cd_explore_is_without_rebuild(subject->plan);
     if (run_search(subject, &(search){0}, &full)) {
         const cd_digest_set *wanted = &full.outcomes;
-        cd_test_row("configuration %u: %zu outcomes in %llu runs;%s", t->configurations, wanted->count,
-                    (unsigned long long)full.runs, drawn);
+        cd_test_row("configuration %u: %zu outcomes in %llu runs;%s", t->configurations,
+                    wanted->count, (unsigned long long)full.runs, drawn);
         t->full += full.runs;
         t->several_outcomes += wanted->count > 1;
         t->with_races += full.races;
         t->reduced += runs_of(subject, (search){.reduce = true}, wanted, &equal);
         assert_true(equal);
-        (void)runs_of(subject, (search){.merge = true, .without_rebuild = without_rebuild}, wanted, &equal);
-        t->merged += runs_of(subject, (search){.reduce = true, .merge = true, .without_rebuild = without_rebuild},
-                             wanted, &equal);
+        (void)runs_of(subject, (search){.merge = true, .without_rebuild = without_rebuild}, wanted,
+                      &equal);
+        t->merged +=
+            runs_of(subject,
+                    (search){.reduce = true, .merge = true, .without_rebuild = without_rebuild},
+                    wanted, &equal);
         assert_true(equal);
         if (cd_explore_find_asymmetry(subject->plan) == NULL) compare_anonymous(subject, t);
         t->configurations++;
@@ -251,13 +268,15 @@ TEST(explore, reduced_searches_find_what_the_full_one_finds)
         cddp_plan_destroy(subject.plan);
     }
     cddp_registry_destroy(registry);
-    print_message("%u configurations, %u with several outcomes, %u with races; schedules: %llu in full, %llu reduced, "
+    print_message("%u configurations, %u with several outcomes, %u with races; schedules: %llu in "
+                  "full, %llu reduced, "
                   "%llu merged too; "
                   "%u with interchangeable ranks: %llu\n",
                   t.configurations, t.several_outcomes, t.with_races, (unsigned long long)t.full,
                   (unsigned long long)t.reduced, (unsigned long long)t.merged, t.interchangeable,
                   (unsigned long long)t.symmetric);
-    assert_true(t.several_outcomes >= CONFIGURATIONS / 20 && t.interchangeable >= CONFIGURATIONS / 20);
+    assert_true(t.several_outcomes >= CONFIGURATIONS / 20 &&
+                t.interchangeable >= CONFIGURATIONS / 20);
     assert_true(t.reduced < t.full && t.merged < t.reduced);
     if (CONFIGURATIONS >= 200) assert_true(t.with_races > 0);
 }
@@ -285,7 +304,8 @@ TEST(explore, states_without_the_order_of_arrival_would_lose_outcomes)
     assert_false(cd_explore_is_without_rebuild(subject.plan));
     (void)runs_of(&subject, (search){.reduce = true, .merge = true}, &full.outcomes, &equal);
     assert_true(equal);
-    (void)runs_of(&subject, (search){.reduce = true, .merge = true, .without_rebuild = true}, &full.outcomes, &equal);
+    (void)runs_of(&subject, (search){.reduce = true, .merge = true, .without_rebuild = true},
+                  &full.outcomes, &equal);
     assert_false(equal);
     cd_explorer_fini(&full);
     cd_explore_fini(&subject);
@@ -300,7 +320,7 @@ TEST(explore, states_without_the_order_of_arrival_would_lose_outcomes)
 typedef struct shared_run {
     uint64_t outcome;
     bool is_verified;
-    char culprit[sizeof ((cd_explored *)0)->culprit];
+    char culprit[sizeof((cd_explored *)0)->culprit];
     uint64_t schedule;
 } shared_run;
 
@@ -353,9 +373,10 @@ TEST(explore, runs_that_share_their_beginning_come_to_what_they_come_to_by_thems
             size_t count = take_runs(&other, (cd_strategy)s, alone);
             assert_int_equal(take_runs(&subject, (cd_strategy)s, shared), count);
             for (size_t i = 0; i < count; i++) {
-                cd_test_row("configuration %u, %s, run %zu;%s", configuration, cd_strategy_name((cd_strategy)s), i,
-                            drawn);
-                assert_true(alone[i].outcome == shared[i].outcome && alone[i].is_verified == shared[i].is_verified);
+                cd_test_row("configuration %u, %s, run %zu;%s", configuration,
+                            cd_strategy_name((cd_strategy)s), i, drawn);
+                assert_true(alone[i].outcome == shared[i].outcome &&
+                            alone[i].is_verified == shared[i].is_verified);
                 assert_string_equal(shared[i].culprit, alone[i].culprit);
                 assert_true(shared[i].schedule == alone[i].schedule);
                 failing += !alone[i].is_verified;

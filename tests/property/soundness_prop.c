@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Soundness: a valid training program has no finding, whatever its settings, and watching it changes nothing.
+/* Soundness: a valid training program has no finding, whatever its settings, and watching it
+** changes nothing.
 **
-** Plans are drawn feature by feature from one seed; combinations that the plan itself refuses, or that are known not to
-** make sense together (the table of rules below), are drawn again. Every plan runs on the simulator twice: judged and
-** compared with the oracle, and unwatched. The first must have no finding and no failing rank; both must emit the
-** same events, comparisons apart. At the end it is told which pairs of feature levels have met.
+** Plans are drawn feature by feature from one seed; combinations that the plan itself refuses, or
+** that are known not to make sense together (the table of rules below), are drawn again. Every plan
+** runs on the simulator twice: judged and compared with the oracle, and unwatched. The first must
+** have no finding and no failing rank; both must emit the same events, comparisons apart. At the
+** end it is told which pairs of feature levels have met.
 */
 #include "cli/compose.h"
 #include "core/base/prng.h"
@@ -79,14 +81,16 @@ enum {
 
 static const feature features[FEATURES] = {
     [WORLD] = {"world.size", {"1", "2", "3", "4", "5"}},
-    [MODEL] = {"model.name", {"mlp", "chain", "cnn", "branchy", "tied_lm", "transformer", "gan", "params"}},
+    [MODEL] = {"model.name",
+               {"mlp", "chain", "cnn", "branchy", "tied_lm", "transformer", "gan", "params"}},
     [DTYPE] = {"model.dtype", {"f32", "f64", "bf16"}},
     [EXACT] = {"model.exact", {"true", "false"}},
     [OPTIMIZER] = {"optimizer.0.kind", {"sgd", "adam", "adamw", "adagrad"}},
     [MOMENTUM] = {"optimizer.0.momentum", {"", "0.5"}},
     [MICROS] = {"train.micro_steps", {"1", "2", "3"}},
     [ZERO_GRAD] = {"train.zero_grad", {"none", "zero", "keep"}},
-    [LOSS] = {"train.loss", {"dyadic", "mean", "sum", "token_mean", "global_mean", "global_token_mean"}},
+    [LOSS] = {"train.loss",
+              {"dyadic", "mean", "sum", "token_mean", "global_mean", "global_token_mean"}},
     [CAP] = {"ddp.bucket_cap_mb", {"", "0.0001", "0.0005"}},
     [UNUSED] = {"ddp.find_unused_parameters", {"false", "true"}},
     [VIEW] = {"ddp.gradient_as_bucket_view", {"false", "true"}},
@@ -108,7 +112,9 @@ static const feature features[FEATURES] = {
     [MIXED] = {"mixed_precision.param_dtype", {"none", "bf16", "f16"}},
     [REDUCE] = {"mixed_precision.reduce_dtype", {"none", "f32", "bf16"}},
     [IN_BACKWARD] = {"optimizer.0.in_backward", {"false", "true"}},
-    [OVERLAP] = {"optimizer.0.overlap", {"none", "hook_then_optimizer", "hook_with_zero_step", "hook_with_zero_step_interleaved"}},
+    [OVERLAP] = {"optimizer.0.overlap",
+                 {"none", "hook_then_optimizer", "hook_with_zero_step",
+                  "hook_with_zero_step_interleaved"}},
     [CUT] = {"optimizer.0.shard_buckets", {"false", "true"}},
     [OBJECTIVE] = {"train.objective", {"as_written", "mean", "token_mean"}},
     [DELAYED] = {"ddp.delay_all_reduce_named_params", {"", "out.*"}},
@@ -116,10 +122,13 @@ static const feature features[FEATURES] = {
     [REPLACE] = {"when.0.replace_buffers", {"", "true"}},
     [STREAMS] = {"streams.producers", {"0", "1", "3"}},
     [NORM] = {"model.options", {"", "norm=sync"}},
-    [COLLECTIVE] = {"collective.0.op", {"", "allreduce", "broadcast", "allgather", "reduce_scatter", "reduce", "gather", "alltoall"}},
+    [COLLECTIVE] = {"collective.0.op",
+                    {"", "allreduce", "broadcast", "allgather", "reduce_scatter", "reduce",
+                     "gather", "alltoall"}},
     [REDUCTION] = {"collective.0.reduction", {"sum", "avg", "product", "min", "max"}},
     [IN_PLACE] = {"collective.0.in_place", {"true", "false"}},
-    [PLACE] = {"collective.0.place", {"before_forward", "before_backward", "after_backward", "after_step"}},
+    [PLACE] = {"collective.0.place",
+               {"before_forward", "before_backward", "after_backward", "after_step"}},
     [AVERAGER] = {"averager.levels", {"", "1", "2", "3"}},
     [PERIODS] = {"averager.periods", {"", "*weight=2"}},
     [SHARD] = {"optimizer.0.shard", {"none", "parameters", "flat"}},
@@ -140,33 +149,48 @@ static uint32_t level_count(const feature *f)
 
 static const char *value_of(const draw *d, size_t f) { return features[f].levels[d->level[f]]; }
 
-static bool is(const draw *d, size_t f, const char *value) { return strcmp(value_of(d, f), value) == 0; }
+static bool is(const draw *d, size_t f, const char *value)
+{
+    return strcmp(value_of(d, f), value) == 0;
+}
 
 /* What wants the hook's slot, and what goes around it. */
 static bool makes_sense_beside_hooks(const draw *d)
 {
-    const bool casts = !is(d, MIXED, "none") || !is(d, REDUCE, "none"), delays = !is(d, DELAYED, "");
+    const bool casts = !is(d, MIXED, "none") || !is(d, REDUCE, "none"),
+               delays = !is(d, DELAYED, "");
     const bool in_backward = is(d, IN_BACKWARD, "true");
-    if (casts && (is(d, DEVICE, "symbol") || !is(d, HOOK, "") || is(d, VIEW, "true") || !is(d, DTYPE, "f32")))
+    if (casts && (is(d, DEVICE, "symbol") || !is(d, HOOK, "") || is(d, VIEW, "true") ||
+                  !is(d, DTYPE, "f32")))
         return false; /* MIX-05 */
-    if (in_backward && (casts || !is(d, HOOK, "") || is(d, AMP, "true") || is(d, CLIP, "1"))) return false; /* OIB-01 */
-    if (delays && (!is(d, MODEL, "mlp") || !is(d, MICROS, "1") || is(d, JOIN, "true") || in_backward || !is(d, READY, "engine")))
+    /* OIB-01 */
+    if (in_backward && (casts || !is(d, HOOK, "") || is(d, AMP, "true") || is(d, CLIP, "1")))
+        return false;
+    if (delays && (!is(d, MODEL, "mlp") || !is(d, MICROS, "1") || is(d, JOIN, "true") ||
+                   in_backward || !is(d, READY, "engine")))
         return false; /* DEL-03; the trigger's gradient is the last (DEL-05) */
     return true;
 }
 
-/* A collective of the program's own, and a model averager with the hook that makes it worth having. */
+/* A collective of the program's own, and a model averager with the hook that makes it worth
+** having. */
 static bool makes_sense_beside_the_reducer(const draw *d)
 {
-    const bool reduces = is(d, COLLECTIVE, "allreduce") || is(d, COLLECTIVE, "reduce_scatter") || is(d, COLLECTIVE, "reduce");
+    const bool reduces = is(d, COLLECTIVE, "allreduce") || is(d, COLLECTIVE, "reduce_scatter") ||
+                         is(d, COLLECTIVE, "reduce");
     if (!reduces && !is(d, REDUCTION, "sum")) return false;
-    if (!is(d, COLLECTIVE, "allreduce") && !is(d, COLLECTIVE, "reduce") && !is(d, IN_PLACE, "true")) return false;
+    if (!is(d, COLLECTIVE, "allreduce") && !is(d, COLLECTIVE, "reduce") && !is(d, IN_PLACE, "true"))
+        return false;
     if (is(d, COLLECTIVE, "") && !is(d, PLACE, "before_forward")) return false;
-    if (!is(d, COLLECTIVE, "") && is(d, JOIN, "true")) return false; /* ranks without inputs would be missing */
-    if (is(d, DEVICE, "symbol") && !is(d, REDUCTION, "sum") && !is(d, REDUCTION, "avg")) return false; /* forms are linear */
+    /* ranks without inputs would be missing */
+    if (!is(d, COLLECTIVE, "") && is(d, JOIN, "true")) return false;
+    /* forms are linear */
+    if (is(d, DEVICE, "symbol") && !is(d, REDUCTION, "sum") && !is(d, REDUCTION, "avg"))
+        return false;
     if (is(d, MODEL, "params") && !is(d, PERIODS, "")) return false; /* they have no weight */
     if (is(d, AVERAGER, "")) return is(d, PERIODS, "");
-    return !is(d, DEVICE, "symbol") && is(d, STREAMS, "0") && !is(d, JOIN, "true") && !is(d, IN_BACKWARD, "true");
+    return !is(d, DEVICE, "symbol") && is(d, STREAMS, "0") && !is(d, JOIN, "true") &&
+           !is(d, IN_BACKWARD, "true");
 }
 
 /* A sharded optimizer, and a norm that is added up over its parts. */
@@ -177,17 +201,22 @@ static bool makes_sense_when_sharded(const draw *d)
     if (!is_sharded) return true;
     if (is(d, MODEL, "params")) return false; /* several dtypes (ZRO-08) */
     if (!is(d, DELAYED, "")) return false;    /* what the wrapper does not reduce itself */
-    return !is(d, JOIN, "true") && !is(d, IN_BACKWARD, "true") && is(d, DEVICE, "cpu") && is(d, STREAMS, "0") && is(d, AVERAGER, "");
+    return !is(d, JOIN, "true") && !is(d, IN_BACKWARD, "true") && is(d, DEVICE, "cpu") &&
+           is(d, STREAMS, "0") && is(d, AVERAGER, "");
 }
 
 /* An optimizer behind the hook (OIB-03, ZRO-10…12). */
 static bool makes_sense_behind_the_hook(const draw *d)
 {
-    const bool is_dealt = is(d, OVERLAP, "hook_with_zero_step") || is(d, OVERLAP, "hook_with_zero_step_interleaved");
+    const bool is_dealt =
+        is(d, OVERLAP, "hook_with_zero_step") || is(d, OVERLAP, "hook_with_zero_step_interleaved");
     if (is(d, CUT, "true") && !is_dealt) return false;
     if (is(d, OVERLAP, "none")) return true;
-    if (is(d, IN_BACKWARD, "true") || !is(d, SHARD, "none") || !is(d, MIXED, "none") || !is(d, REDUCE, "none")) return false;
-    if (is(d, AMP, "true") || is(d, CLIP, "1") || !is(d, AVERAGER, "") || !is(d, DELAYED, "")) return false;
+    if (is(d, IN_BACKWARD, "true") || !is(d, SHARD, "none") || !is(d, MIXED, "none") ||
+        !is(d, REDUCE, "none"))
+        return false;
+    if (is(d, AMP, "true") || is(d, CLIP, "1") || !is(d, AVERAGER, "") || !is(d, DELAYED, ""))
+        return false;
     if (!is_dealt) return is(d, HOOK, "") && is(d, MICROS, "1");
     if (is(d, UNUSED, "true") && !is(d, STATIC, "true")) return false;
     return !is(d, JOIN, "true") && is(d, DEVICE, "cpu") && is(d, STREAMS, "0");
@@ -205,16 +234,19 @@ static bool makes_sense_as_a_loss(const draw *d)
 /* Combinations that are no valid program, or that the single-process reference does not declare. */
 static bool makes_sense(const draw *d)
 {
-    bool symbol = is(d, DEVICE, "symbol"), casts = is(d, HOOK, "fp16_compress") || is(d, HOOK, "bf16_compress");
+    bool symbol = is(d, DEVICE, "symbol"),
+         casts = is(d, HOOK, "fp16_compress") || is(d, HOOK, "bf16_compress");
     bool branches = is(d, BRANCH, "1") || is(d, MODEL, "branchy") || is(d, MODEL, "gan");
-    if (branches && !is(d, UNUSED, "true")) return false;                           /* RED-12 */
-    if (is(d, BRANCH, "1") && !is(d, MODEL, "branchy")) return false;               /* only branchy has branches */
-    if (is(d, STATIC, "true") && (is(d, UNUSED, "true") || branches)) return false; /* STA-02, STA-01 */
+    if (branches && !is(d, UNUSED, "true")) return false; /* RED-12 */
+    /* only branchy has branches */
+    if (is(d, BRANCH, "1") && !is(d, MODEL, "branchy")) return false;
+    /* STA-02, STA-01 */
+    if (is(d, STATIC, "true") && (is(d, UNUSED, "true") || branches)) return false;
     if (symbol && (casts || is(d, AMP, "true") || is(d, CLIP, "1") || !is(d, OPTIMIZER, "sgd") ||
                    is(d, MOMENTUM, "0.5") || is(d, MODEL, "transformer")))
         return false;
-    if (is(d, NORM, "norm=sync") &&
-        ((!is(d, MODEL, "mlp") && !is(d, MODEL, "cnn")) || is(d, JOIN, "true") || is(d, WORLD, "1") || symbol))
+    if (is(d, NORM, "norm=sync") && ((!is(d, MODEL, "mlp") && !is(d, MODEL, "cnn")) ||
+                                     is(d, JOIN, "true") || is(d, WORLD, "1") || symbol))
         return false; /* JON-18; two values per channel at least */
     if (!is(d, STREAMS, "0") && (symbol || !is(d, MIXED, "none") || !is(d, REDUCE, "none")))
         return false; /* the host keeps the numbers */
@@ -224,31 +256,39 @@ static bool makes_sense(const draw *d)
     if (is(d, JOIN, "true") && !is(d, OPTIMIZER, "sgd"))
         return false; /* step counters of joined ranks stand still (INT-01) */
     if (is(d, CHOOSER, "fifo") && is(d, READY, "chosen")) return false;
-    return makes_sense_beside_hooks(d) && makes_sense_as_a_loss(d) && makes_sense_beside_the_reducer(d) && makes_sense_when_sharded(d) && makes_sense_behind_the_hook(d);
+    return makes_sense_beside_hooks(d) && makes_sense_as_a_loss(d) &&
+           makes_sense_beside_the_reducer(d) && makes_sense_when_sharded(d) &&
+           makes_sense_behind_the_hook(d);
 }
 
 /* The plan, or NULL when the reader refuses the combination. */
 static cddp_plan *plan_of(const draw *d)
 {
-    static const char joins[] = "[[rank]]\nranks = \"1%2\"\n[rank.data]\ninputs = 1\n" /* odd ranks run out of inputs */
-                                "[join]\nbroadcast_optimizer_state = true\n"; /* without it replicas part (INT-01) */
+    /* odd ranks run out of inputs */
+    static const char joins[] =
+        "[[rank]]\nranks = \"1%2\"\n[rank.data]\ninputs = 1\n"
+        "[join]\nbroadcast_optimizer_state = true\n"; /* without it replicas part (INT-01) */
     static const char triggers[] = "[ddp]\nparam_to_hook_all_reduce = \"layers.0.weight\"\n";
     static const char even_steps[] = "[[when]]\nsteps = \"0%2\"\n"; /* even steps differ */
-    static const char branches[] = "[[when]]\nranks = \"1%2\"\nbranch = 1\n"; /* odd ranks go another way */
+    /* odd ranks go another way */
+    static const char branches[] = "[[when]]\nranks = \"1%2\"\nbranch = 1\n";
     cddp_error err = CDDP_ERROR_INIT;
     cddp_plan *plan = NULL;
     char text[768], sets[FEATURES + 2][96];
     const char *list[FEATURES + 2];
     size_t count = 0;
     const bool has_even_steps = is(d, CREATE_GRAPH, "true") || is(d, REPLACE, "true");
-    snprintf(text, sizeof text, "schema = 1\ntitle = \"drawn\"\n%s%s%s%s%s%s", is(d, DELAYED, "") ? "" : triggers,
-             is(d, JOIN, "true") ? joins : "", has_even_steps ? even_steps : "",
-             is(d, CREATE_GRAPH, "true") ? "create_graph = true\n" : "", is(d, REPLACE, "true") ? "replace_buffers = true\n" : "",
+    snprintf(text, sizeof text, "schema = 1\ntitle = \"drawn\"\n%s%s%s%s%s%s",
+             is(d, DELAYED, "") ? "" : triggers, is(d, JOIN, "true") ? joins : "",
+             has_even_steps ? even_steps : "",
+             is(d, CREATE_GRAPH, "true") ? "create_graph = true\n" : "",
+             is(d, REPLACE, "true") ? "replace_buffers = true\n" : "",
              is(d, BRANCH, "1") ? branches : "");
-    snprintf(sets[count++], sizeof sets[0], "world.seed=%llu", (unsigned long long)(d->seed % 1000000));
+    snprintf(sets[count++], sizeof sets[0], "world.seed=%llu",
+             (unsigned long long)(d->seed % 1000000));
     for (size_t f = 0; f < FEATURES; f++)
-        if (f != BRANCH && f != CREATE_GRAPH && f != REPLACE && (f < REDUCTION || f > PLACE || !is(d, COLLECTIVE, "")) &&
-            value_of(d, f)[0] != '\0')
+        if (f != BRANCH && f != CREATE_GRAPH && f != REPLACE &&
+            (f < REDUCTION || f > PLACE || !is(d, COLLECTIVE, "")) && value_of(d, f)[0] != '\0')
             snprintf(sets[count++], sizeof sets[0], "%s=%s", features[f].key, value_of(d, f));
     if (!is(d, AVERAGER, "")) snprintf(sets[count++], sizeof sets[0], "averager.kind=periodic");
     for (size_t i = 0; i < count; i++) list[i] = sets[i];
@@ -266,7 +306,8 @@ static void watch_event(void *self, const cddp_event *event)
 {
     watch *w = self;
     size_t rank = event->rank < RANKS_MAX ? event->rank : RANKS_MAX;
-    if (event->kind != CDDP_EV_compare) w->digests[rank] = cd_event_digest(w->digests[rank], event, false);
+    if (event->kind != CDDP_EV_compare)
+        w->digests[rank] = cd_event_digest(w->digests[rank], event, false);
 }
 
 typedef struct outcome {
@@ -301,16 +342,19 @@ static void print_draw(const draw *d, const cddp_verdict *v)
         if (value_of(d, f)[0] != '\0') print_error(" --set %s=%s", features[f].key, value_of(d, f));
     print_error("\n");
     for (size_t i = 0; i < v->finding_count; i++)
-        print_error("  %s step %u: %s\n    expected %s\n    actual   %s\n", v->findings[i].check, v->findings[i].step,
-                    v->findings[i].title, v->findings[i].expected, v->findings[i].actual);
+        print_error("  %s step %u: %s\n    expected %s\n    actual   %s\n", v->findings[i].check,
+                    v->findings[i].step, v->findings[i].title, v->findings[i].expected,
+                    v->findings[i].actual);
     for (size_t i = 0; i < v->rank_count; i++)
-        if (v->ranks[i].result.status != CDDP_OK) print_error("  rank %zu: %s\n", i, v->ranks[i].result.error.message);
+        if (v->ranks[i].result.status != CDDP_OK)
+            print_error("  rank %zu: %s\n", i, v->ranks[i].result.error.message);
 }
 
 static bool is_silent(const cddp_verdict *v)
 {
     bool silent = v->finding_count == 0;
-    for (size_t i = 0; i < v->rank_count; i++) silent = silent && v->ranks[i].result.status == CDDP_OK;
+    for (size_t i = 0; i < v->rank_count; i++)
+        silent = silent && v->ranks[i].result.status == CDDP_OK;
     return silent;
 }
 
@@ -318,14 +362,16 @@ static void draw_plan(cd_prng *prng, draw *d)
 {
     do {
         d->seed = cd_prng_next(prng);
-        for (size_t f = 0; f < FEATURES; f++) d->level[f] = (uint32_t)cd_prng_below(prng, level_count(&features[f]));
+        for (size_t f = 0; f < FEATURES; f++)
+            d->level[f] = (uint32_t)cd_prng_below(prng, level_count(&features[f]));
         /* Rare features stay rare, so that the common ones meet each other as well. */
         if (!cd_prng_chance(prng, 1, 4)) d->level[DEVICE] = 0;
         if (!cd_prng_chance(prng, 1, 3)) d->level[JOIN] = d->level[DIVIDE] = 0;
         if (!cd_prng_chance(prng, 1, 3)) d->level[MIXED] = d->level[REDUCE] = 0;
         if (!cd_prng_chance(prng, 1, 3)) d->level[IN_BACKWARD] = 0;
         if (!cd_prng_chance(prng, 1, 3)) d->level[OBJECTIVE] = 0;
-        if (!cd_prng_chance(prng, 1, 2)) d->level[COLLECTIVE] = d->level[REDUCTION] = d->level[IN_PLACE] = d->level[PLACE] = 0;
+        if (!cd_prng_chance(prng, 1, 2))
+            d->level[COLLECTIVE] = d->level[REDUCTION] = d->level[IN_PLACE] = d->level[PLACE] = 0;
         if (!cd_prng_chance(prng, 1, 3)) d->level[AVERAGER] = d->level[PERIODS] = 0;
         if (cd_prng_chance(prng, 1, 2)) d->level[MODEL] = (uint32_t)cd_prng_below(prng, 4);
     } while (!makes_sense(d));
@@ -343,7 +389,8 @@ static void report_pairs(size_t runs)
                     all++;
                     seen += met[a][i][b][j];
                 }
-    print_message("%zu plans; %zu of %zu pairs of levels met (some exclude each other)\n", runs, seen, all);
+    print_message("%zu plans; %zu of %zu pairs of levels met (some exclude each other)\n", runs,
+                  seen, all);
     assert_true(seen * 10 > all * 8);
 }
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where a test keeps saved state: a piece of memory that is written once and read from its beginning.
+/* Where a test keeps saved state: a piece of memory that is written once and read from its
+** beginning.
 **
 **     tape t = {.used = 0};
 **     cddp_state_writer writer = {&t, tape_write};

@@ -14,10 +14,7 @@
 static uint64_t seed = 20260101;
 static char row[160];
 
-uint64_t cd_test_seed(void)
-{
-    return seed;
-}
+uint64_t cd_test_seed(void) { return seed; }
 
 void cd_test_skip_all(const char *reason)
 {
@@ -39,7 +36,8 @@ static void print_context(void)
     fprintf(stderr, "cddp: seed %" PRIu64 "%s%s\n", seed, row[0] ? ", row " : "", row);
 }
 
-int cd_test_main(int argc, char **argv, const char *file, const struct CMUnitTest *tests, size_t count)
+int cd_test_main(int argc, char **argv, const char *file, const struct CMUnitTest *tests,
+                 size_t count)
 {
     const char *from_environment = getenv("CDDP_TEST_SEED");
     if (from_environment != NULL) seed = strtoull(from_environment, NULL, 0);
@@ -48,8 +46,10 @@ int cd_test_main(int argc, char **argv, const char *file, const struct CMUnitTes
             for (size_t t = 0; t < count; t++) printf("%s\n", tests[t].name);
             return 0;
         }
-        if (strcmp(argv[i], "--only") == 0 && i + 1 < argc) cmocka_set_test_filter(argv[++i]);
-        else if (strcmp(argv[i], "--seed") == 0 && i + 1 < argc) seed = strtoull(argv[++i], NULL, 0);
+        if (strcmp(argv[i], "--only") == 0 && i + 1 < argc)
+            cmocka_set_test_filter(argv[++i]);
+        else if (strcmp(argv[i], "--seed") == 0 && i + 1 < argc)
+            seed = strtoull(argv[++i], NULL, 0);
         else {
             fprintf(stderr, "usage: %s [--list] [--only PATTERN] [--seed N]\n", argv[0]);
             return 2;
@@ -60,7 +60,8 @@ int cd_test_main(int argc, char **argv, const char *file, const struct CMUnitTes
     return failed != 0;
 }
 
-void cd_test_assert_ok(cddp_status status, const cddp_error *err, const char *call, const char *file, int line)
+void cd_test_assert_ok(cddp_status status, const cddp_error *err, const char *call,
+                       const char *file, int line)
 {
     if (status == CDDP_OK) return;
     char text[2048] = "";
@@ -70,17 +71,20 @@ void cd_test_assert_ok(cddp_status status, const cddp_error *err, const char *ca
     _fail(file, line);
 }
 
-void cd_test_assert_fails(cddp_status status, cddp_status wanted, const cddp_error *err, const char *words,
-                          const char *call, const char *file, int line)
+void cd_test_assert_fails(cddp_status status, cddp_status wanted, const cddp_error *err,
+                          const char *words, const char *call, const char *file, int line)
 {
-    if (status == wanted && (words == NULL || err == NULL || strstr(err->message, words) != NULL)) return;
+    if (status == wanted && (words == NULL || err == NULL || strstr(err->message, words) != NULL))
+        return;
     print_context();
-    print_error("%s returned \"%s\" (\"%s\"), wanted \"%s\" (\"…%s…\")\n", call, cddp_status_text(status),
-                err != NULL ? err->message : "", cddp_status_text(wanted), words != NULL ? words : "");
+    print_error("%s returned \"%s\" (\"%s\"), wanted \"%s\" (\"…%s…\")\n", call,
+                cddp_status_text(status), err != NULL ? err->message : "", cddp_status_text(wanted),
+                words != NULL ? words : "");
     _fail(file, line);
 }
 
-uint64_t cd_test_oom_loop(cddp_status (*body)(const cddp_allocator *allocator, void *argument, cddp_error *err),
+uint64_t cd_test_oom_loop(cddp_status (*body)(const cddp_allocator *allocator, void *argument,
+                                              cddp_error *err),
                           void *argument)
 {
     for (uint64_t n = 1;; n++) {
@@ -90,7 +94,8 @@ uint64_t cd_test_oom_loop(cddp_status (*body)(const cddp_allocator *allocator, v
         cddp_error err = CDDP_ERROR_INIT;
         cddp_status status = body(&watch.table, argument, &err);
         cd_test_row("allocation %" PRIu64 " fails", n);
-        if (watch.live_count != 0) print_error("%" PRIu64 " blocks left behind\n", watch.live_count);
+        if (watch.live_count != 0)
+            print_error("%" PRIu64 " blocks left behind\n", watch.live_count);
         assert_int_equal(watch.live_count, 0);
         if (status == CDDP_OK) {
             assert_true(watch.allocation_count < n);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What cmocka lacks: tests named as claims, table rows named on failure, seeds, skips with a reason.
+/* What cmocka lacks: tests named as claims, table rows named on failure, seeds, skips with a
+** reason.
 **
 **     TEST(heap, equal_times_pop_in_order_of_insertion) { … }
 **     TEST_MAIN(ROW(heap, equal_times_pop_in_order_of_insertion), …)
@@ -24,15 +25,19 @@
 #define CD_TEST_UNUSED
 #endif
 #define TEST(subject, claim) static void test_##subject##_##claim(CD_TEST_UNUSED void **state)
-#define ROW(subject, claim) {#subject ": " #claim, test_##subject##_##claim, NULL, NULL, NULL}
-#define TEST_MAIN(...)                                                                             \
-    int main(int argc, char **argv)                                                                \
-    {                                                                                              \
-        const struct CMUnitTest tests[] = {__VA_ARGS__};                                           \
-        return cd_test_main(argc, argv, __FILE__, tests, sizeof tests / sizeof tests[0]);          \
+#define ROW(subject, claim)                                              \
+    {                                                                    \
+#subject ": " #claim, test_##subject##_##claim, NULL, NULL, NULL \
+    }
+#define TEST_MAIN(...)                                                                    \
+    int main(int argc, char **argv)                                                       \
+    {                                                                                     \
+        const struct CMUnitTest tests[] = {__VA_ARGS__};                                  \
+        return cd_test_main(argc, argv, __FILE__, tests, sizeof tests / sizeof tests[0]); \
     }
 
-int cd_test_main(int argc, char **argv, const char *file, const struct CMUnitTest *tests, size_t count);
+int cd_test_main(int argc, char **argv, const char *file, const struct CMUnitTest *tests,
+                 size_t count);
 
 /* The seed of this run: --seed, or CDDP_TEST_SEED, or fixed. Printed when a test fails. */
 uint64_t cd_test_seed(void);
@@ -44,14 +49,17 @@ void cd_test_row(const char *format, ...) CDDP_PRINTF(1, 2);
 /* Asserts success and prints the whole error otherwise. */
 #define assert_ok(call, err) cd_test_assert_ok((call), (err), #call, __FILE__, __LINE__)
 /* Asserts a failure of this status whose message contains `words`. */
-#define assert_fails(call, wanted, err, words)                                                     \
+#define assert_fails(call, wanted, err, words) \
     cd_test_assert_fails((call), (wanted), (err), (words), #call, __FILE__, __LINE__)
-void cd_test_assert_ok(cddp_status status, const cddp_error *err, const char *call, const char *file, int line);
-void cd_test_assert_fails(cddp_status status, cddp_status wanted, const cddp_error *err, const char *words,
-                          const char *call, const char *file, int line);
+void cd_test_assert_ok(cddp_status status, const cddp_error *err, const char *call,
+                       const char *file, int line);
+void cd_test_assert_fails(cddp_status status, cddp_status wanted, const cddp_error *err,
+                          const char *words, const char *call, const char *file, int line);
 
-/* The allocation-failure loop: calls body with an allocator that fails its 1st, 2nd, 3rd … allocation until
-** body succeeds. After each failure nothing may be live and the status must be CDDP_E_NOMEM. body creates,
-** and on success destroys. Returns how many allocations a success makes. */
-uint64_t cd_test_oom_loop(cddp_status (*body)(const cddp_allocator *allocator, void *argument, cddp_error *err),
+/* The allocation-failure loop: calls body with an allocator that fails its 1st, 2nd, 3rd …
+** allocation until body succeeds. After each failure nothing may be live and the status must be
+** CDDP_E_NOMEM. body creates, and on success destroys. Returns how many allocations a success
+** makes. */
+uint64_t cd_test_oom_loop(cddp_status (*body)(const cddp_allocator *allocator, void *argument,
+                                              cddp_error *err),
                           void *argument);

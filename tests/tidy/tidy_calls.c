@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rules on C tokens: banned calls, reserved names, variables that outlive their run, jumps in macros. */
+/* Rules on C tokens: banned calls, reserved names, variables that outlive their run, jumps in
+** macros. */
 #include "tests/tidy/tidy.h"
 
 #include <stdio.h>
@@ -34,17 +35,20 @@ static bool is_banned_at(const char *where, const char *path)
 static bool is_allowed_at(const char *name, const char *path)
 {
     for (size_t i = 0; i < sizeof allowed / sizeof allowed[0]; i++)
-        if (strcmp(allowed[i].name, name) == 0 && strncmp(path, allowed[i].path, strlen(allowed[i].path)) == 0)
+        if (strcmp(allowed[i].name, name) == 0 &&
+            strncmp(path, allowed[i].path, strlen(allowed[i].path)) == 0)
             return true;
     return false;
 }
 
-/* Next call of a plain function `name(`: not a member, not part of a longer word. NULL when there is none. */
+/* Next call of a plain function `name(`: not a member, not part of a longer word. NULL when there
+** is none. */
 static const char *next_call(const char *code, const char *at, const char *name)
 {
     size_t length = strlen(name);
     for (; (at = strstr(at, name)) != NULL; at += length) {
-        bool starts = at == code || !(tidy_is_word(at[-1]) || at[-1] == '.' || (at[-1] == '>' && at[-2] == '-'));
+        bool starts = at == code ||
+                      !(tidy_is_word(at[-1]) || at[-1] == '.' || (at[-1] == '>' && at[-2] == '-'));
         const char *after = at + length;
         after += strspn(after, " ");
         /* `int exp(` declares, `x = exp(` calls; a declaration is as unwelcome as a call. */
@@ -59,25 +63,31 @@ void tidy_check_bans(const tidy_tree *tree, tidy_report *report)
         const tidy_file *f = &tree->files[i];
         if (!tidy_is_c(f->path)) continue;
         for (size_t b = 0; b < sizeof bans / sizeof bans[0]; b++) {
-            if (!is_banned_at(bans[b].where, f->path) || is_allowed_at(bans[b].name, f->path)) continue;
-            for (const char *at = f->code; (at = next_call(f->code, at, bans[b].name)) != NULL; at++)
+            if (!is_banned_at(bans[b].where, f->path) || is_allowed_at(bans[b].name, f->path))
+                continue;
+            for (const char *at = f->code; (at = next_call(f->code, at, bans[b].name)) != NULL;
+                 at++)
                 tidy_report_add(report, f, at, "%s: %s", bans[b].name, bans[b].why);
         }
     }
 }
 
-/* Behaviour is decided by data: a part's name is never compared with a constant. (Constants are blanks here.) */
+/* Behaviour is decided by data: a part's name is never compared with a constant. (Constants are
+** blanks here.) */
 static void check_strcmp(const tidy_file *f, tidy_report *report)
 {
     for (const char *at = f->code; (at = next_call(f->code, at, "strcmp")) != NULL; at++) {
         char call[256];
         snprintf(call, sizeof call, "%.*s", (int)strcspn(at, ")\n"), at);
         const char *comma = strchr(call, ',');
-        bool has_constant = comma != NULL && (comma[1 + strspn(comma + 1, " ")] == '\0' || comma[-1] == ' ');
-        bool of_part = strstr(call, "backend->name") != NULL || strstr(call, "hook->name") != NULL ||
-                       strstr(call, "device->name") != NULL || strstr(call, "backend.name") != NULL;
+        bool has_constant =
+            comma != NULL && (comma[1 + strspn(comma + 1, " ")] == '\0' || comma[-1] == ' ');
+        bool of_part = strstr(call, "backend->name") != NULL ||
+                       strstr(call, "hook->name") != NULL || strstr(call, "device->name") != NULL ||
+                       strstr(call, "backend.name") != NULL;
         if (has_constant && of_part)
-            tidy_report_add(report, f, at, "decides by a name; make it a capability, which is data");
+            tidy_report_add(report, f, at,
+                            "decides by a name; make it a capability, which is data");
     }
 }
 
@@ -86,17 +96,22 @@ void tidy_check_names(const tidy_tree *tree, tidy_report *report)
     for (size_t i = 0; i < tree->count; i++) {
         const tidy_file *f = &tree->files[i];
         if (!tidy_is_c(f->path)) continue;
-        if (!tidy_is_under(f->path, "tests") && !tidy_is_under(f->path, "bench")) check_strcmp(f, report);
+        if (!tidy_is_under(f->path, "tests") && !tidy_is_under(f->path, "bench"))
+            check_strcmp(f, report);
         for (const char *at = f->code; (at = strstr(at, "_t;")) != NULL; at++) {
             const char *line = at;
             while (line > f->code && line[-1] != '\n') line--;
             bool declares = strncmp(line, "typedef", 7) == 0 || line[0] == '}';
-            if (declares) tidy_report_add(report, f, at, "a type name ending in _t is reserved by POSIX");
+            if (declares)
+                tidy_report_add(report, f, at, "a type name ending in _t is reserved by POSIX");
         }
         for (const char *at = f->code; (at = strstr(at, "#define _")) != NULL; at++) {
-            bool feature = strncmp(at + 8, "_POSIX_C_SOURCE", 15) == 0 || strncmp(at + 8, "_DEFAULT_SOURCE", 15) == 0 ||
-                           strncmp(at + 8, "_GNU_SOURCE", 11) == 0 || strncmp(at + 8, "_XOPEN_SOURCE", 13) == 0;
-            if (!feature) tidy_report_add(report, f, at, "a name beginning with an underscore is reserved");
+            bool feature = strncmp(at + 8, "_POSIX_C_SOURCE", 15) == 0 ||
+                           strncmp(at + 8, "_DEFAULT_SOURCE", 15) == 0 ||
+                           strncmp(at + 8, "_GNU_SOURCE", 11) == 0 ||
+                           strncmp(at + 8, "_XOPEN_SOURCE", 13) == 0;
+            if (!feature)
+                tidy_report_add(report, f, at, "a name beginning with an underscore is reserved");
         }
     }
 }
@@ -111,11 +126,13 @@ static bool has_word(const char *text, const char *word)
     return false;
 }
 
-/* `declaration` ends before its initializer. Constant means that the object itself cannot change. */
+/* `declaration` ends before its initializer. Constant means that the object itself cannot
+** change. */
 static bool is_constant(const char *declaration)
 {
     const char *star = strrchr(declaration, '*');
-    return has_word(star != NULL ? star : declaration, "const") || has_word(declaration, "_Thread_local const");
+    return has_word(star != NULL ? star : declaration, "const") ||
+           has_word(declaration, "_Thread_local const");
 }
 
 static bool declares_variable(const char *statement)
@@ -140,9 +157,10 @@ static const char *skip_nested(const char *at)
     return at;
 }
 
-/* Judges the text between two ends of statements. depth 0 is file scope; deeper only `static` ones count. */
-static void judge_statement(const tidy_file *f, const char *start, const char *end, int depth, bool has_initializer,
-                            tidy_report *report)
+/* Judges the text between two ends of statements. depth 0 is file scope; deeper only `static` ones
+** count. */
+static void judge_statement(const tidy_file *f, const char *start, const char *end, int depth,
+                            bool has_initializer, tidy_report *report)
 {
     char statement[600];
     start += strspn(start, " \n\t");
@@ -157,11 +175,13 @@ static void judge_statement(const tidy_file *f, const char *start, const char *e
     }
     statement[used] = '\0';
     for (char *alone = statement; (alone = strstr(alone, ")\n")) != NULL; alone++)
-        if (strncmp(alone + 2, "static", 6) == 0) memmove(statement, alone + 2, strlen(alone + 2) + 1);
+        if (strncmp(alone + 2, "static", 6) == 0)
+            memmove(statement, alone + 2, strlen(alone + 2) + 1);
     bool is_static = has_word(statement, "static");
     if (depth > 0 && !is_static) return;
     bool only_type = !has_initializer &&
-                     (has_word(statement, "struct") || has_word(statement, "enum") || has_word(statement, "union")) &&
+                     (has_word(statement, "struct") || has_word(statement, "enum") ||
+                      has_word(statement, "union")) &&
                      !is_static;
     if (only_type || !declares_variable(statement) || is_constant(statement)) return;
     /* What stands before an initializer ends in a space. */
@@ -181,7 +201,8 @@ static const char *skip_directive(const char *at)
     return at;
 }
 
-/* The body of a struct, union or enum: what stands behind it still belongs to the same statement. */
+/* The body of a struct, union or enum: what stands behind it still belongs to the same
+** statement. */
 static bool opens_type(const char *start, const char *brace)
 {
     char head[600];
@@ -204,7 +225,8 @@ static void check_globals_of(const tidy_file *f, tidy_report *report)
             start = at;
         } else if (assigns && depth == 0) {
             judge_statement(f, start, at, depth, true, report);
-            while (*at != '\0' && *at != ';') at = *at == '{' || *at == '(' ? skip_nested(at) + 1 : at + 1;
+            while (*at != '\0' && *at != ';')
+                at = *at == '{' || *at == '(' ? skip_nested(at) + 1 : at + 1;
             start = *at != '\0' ? at + 1 : at;
         } else if (*at == ';' || assigns) {
             judge_statement(f, start, at, depth, assigns, report);
@@ -223,8 +245,8 @@ void tidy_check_globals(const tidy_tree *tree, tidy_report *report)
 {
     for (size_t i = 0; i < tree->count; i++) {
         const tidy_file *f = &tree->files[i];
-        bool ours = tidy_is_c(f->path) && !tidy_is_under(f->path, "tests") && !tidy_is_under(f->path, "bench") &&
-                    !tidy_is_under(f->path, "examples");
+        bool ours = tidy_is_c(f->path) && !tidy_is_under(f->path, "tests") &&
+                    !tidy_is_under(f->path, "bench") && !tidy_is_under(f->path, "examples");
         if (ours) check_globals_of(f, report);
     }
 }
@@ -233,9 +255,10 @@ void tidy_check_macros(const tidy_tree *tree, tidy_report *report)
 {
     for (size_t i = 0; i < tree->count; i++) {
         const tidy_file *f = &tree->files[i];
-        bool allowed_here = strcmp(f->path, "core/base/error.h") == 0 || is_allowed_at("#define", f->path);
-        bool outside =
-            tidy_is_under(f->path, "tests") || tidy_is_under(f->path, "bench") || tidy_is_under(f->path, "examples");
+        bool allowed_here =
+            strcmp(f->path, "core/base/error.h") == 0 || is_allowed_at("#define", f->path);
+        bool outside = tidy_is_under(f->path, "tests") || tidy_is_under(f->path, "bench") ||
+                       tidy_is_under(f->path, "examples");
         if (!tidy_is_c(f->path) || outside || allowed_here) continue;
         for (const char *at = f->code; (at = strstr(at, "#define ")) != NULL;) {
             const char *end = at;
@@ -245,7 +268,9 @@ void tidy_check_macros(const tidy_tree *tree, tidy_report *report)
             /* A row of a switch, or a whole function, returns from what it defines, visibly. */
             bool defines = strstr(body, "static ") != NULL || has_word(body, "case");
             bool jumps = has_word(body, "goto") || (has_word(body, "return") && !defines);
-            if (jumps) tidy_report_add(report, f, at, "a macro that hides a jump; only core/base/error.h may");
+            if (jumps)
+                tidy_report_add(report, f, at,
+                                "a macro that hides a jump; only core/base/error.h may");
             at = end;
         }
     }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Directions: include lines against the layer table, USES lists of CMake against it, system headers by place. */
+/* Directions: include lines against the layer table, USES lists of CMake against it, system headers
+** by place. */
 #include "tests/tidy/tidy.h"
 
 #include <stdio.h>
@@ -53,27 +54,33 @@ static const char *next_include(const char *at, char name[400])
     return NULL;
 }
 
-static void check_include(const tidy_tree *tree, const tidy_file *f, const char *at, const char *name, tidy_report *report)
+static void check_include(const tidy_tree *tree, const tidy_file *f, const char *at,
+                          const char *name, tidy_report *report)
 {
     char path[512];
     resolve(name, path);
     /* An example is somebody else's program: it may sit in a folder of its own. */
     if (tidy_is_under(f->path, "examples") && strchr(name, '/') == NULL)
-        snprintf(path, sizeof path, "%.*s%s", (int)(strrchr(f->path, '/') - f->path + 1), f->path, name);
+        snprintf(path, sizeof path, "%.*s%s", (int)(strrchr(f->path, '/') - f->path + 1), f->path,
+                 name);
     if (tidy_has_suffix(name, ".c") || tidy_has_suffix(name, ".cc")) {
         tidy_report_add(report, f, at, "includes the source file %s", name);
         return;
     }
     const tidy_file *target = tidy_tree_find(tree, path);
     if (target == NULL) {
-        tidy_report_add(report, f, at, "includes \"%s\", which is not in the tree (includes are relative to its root)", name);
+        tidy_report_add(
+            report, f, at,
+            "includes \"%s\", which is not in the tree (includes are relative to its root)", name);
         return;
     }
     int from = layer_of(f->path), to = layer_of(path);
     if (from < 0 || to < 0) {
-        tidy_report_add(report, f, at, "%s has no row in tests/tidy/layers.def", from < 0 ? f->path : path);
+        tidy_report_add(report, f, at, "%s has no row in tests/tidy/layers.def",
+                        from < 0 ? f->path : path);
     } else if (!is_allowed(from, to)) {
-        tidy_report_add(report, f, at, "%s may not include %s (\"%s\")", layers[from].folder, layers[to].folder, name);
+        tidy_report_add(report, f, at, "%s may not include %s (\"%s\")", layers[from].folder,
+                        layers[to].folder, name);
     }
 }
 
@@ -96,12 +103,14 @@ static void check_uses(const tidy_file *f, const char *uses, const char *end, ti
         at += strspn(at, " \n");
         size_t length = strcspn(at, " \n)");
         if (at >= end || length == 0) return;
-        bool keyword = (length == 4 && strncmp(at, "LINK", 4) == 0) || (length == 7 && strncmp(at, "LIBRARY", 7) == 0) ||
+        bool keyword = (length == 4 && strncmp(at, "LINK", 4) == 0) ||
+                       (length == 7 && strncmp(at, "LIBRARY", 7) == 0) ||
                        (length == 7 && strncmp(at, "SOURCES", 7) == 0);
         if (keyword) return;
         int to = layer_of_module(at, length);
         if (from >= 0 && to >= 0 && !is_allowed(from, to))
-            tidy_report_add(report, f, at, "%s may not link %.*s", layers[from].folder, (int)length, at);
+            tidy_report_add(report, f, at, "%s may not link %.*s", layers[from].folder, (int)length,
+                            at);
         at += length;
     }
 }
@@ -123,19 +132,23 @@ void tidy_check_layers(const tidy_tree *tree, tidy_report *report)
         if (tidy_has_suffix(f->path, "CMakeLists.txt")) check_cmake(f, report);
         if (!tidy_is_c(f->path)) continue;
         char name[400];
-        for (const char *at = f->text; (at = next_include(at, name)) != NULL;) check_include(tree, f, at, name, report);
+        for (const char *at = f->text; (at = next_include(at, name)) != NULL;)
+            check_include(tree, f, at, name, report);
     }
 }
 
-static const char *const posix_headers = "dirent.h dlfcn.h fcntl.h netdb.h poll.h pthread.h sched.h spawn.h termios.h ucontext.h "
-                                         "unistd.h arpa/inet.h netinet/in.h netinet/tcp.h sys/mman.h sys/prctl.h sys/socket.h "
-                                         "sys/stat.h sys/types.h sys/wait.h sys/time.h sys/resource.h sys/uio.h sys/un.h";
+static const char *const posix_headers =
+    "dirent.h dlfcn.h fcntl.h netdb.h poll.h pthread.h sched.h spawn.h termios.h ucontext.h "
+    "unistd.h arpa/inet.h netinet/in.h netinet/tcp.h sys/mman.h sys/prctl.h sys/socket.h "
+    "sys/stat.h sys/types.h sys/wait.h sys/time.h sys/resource.h sys/uio.h sys/un.h";
 
 static bool may_use_posix(const char *path)
 {
-    if (tidy_is_under(path, "core")) return strncmp(path, "core/base/os_", strlen("core/base/os_")) == 0;
+    if (tidy_is_under(path, "core"))
+        return strncmp(path, "core/base/os_", strlen("core/base/os_")) == 0;
     if (tidy_is_under(path, "sim")) return strncmp(path, "sim/fiber", strlen("sim/fiber")) == 0;
-    return !tidy_is_under(path, "include") && !tidy_is_under(path, "scenarios") && !tidy_is_under(path, "db");
+    return !tidy_is_under(path, "include") && !tidy_is_under(path, "scenarios") &&
+           !tidy_is_under(path, "db");
 }
 
 void tidy_check_system(const tidy_tree *tree, tidy_report *report)
@@ -147,10 +160,17 @@ void tidy_check_system(const tidy_tree *tree, tidy_report *report)
             at += strlen("#include <");
             char name[200];
             snprintf(name, sizeof name, "%.*s", (int)strcspn(at, ">\n"), at);
-            if (tidy_is_under(f->path, "include") && !tidy_list_has("stdbool.h stddef.h stdint.h", name))
-                tidy_report_add(report, f, at, "a public header includes <%s>; only stdbool, stddef and stdint are promised", name);
+            if (tidy_is_under(f->path, "include") &&
+                !tidy_list_has("stdbool.h stddef.h stdint.h", name))
+                tidy_report_add(
+                    report, f, at,
+                    "a public header includes <%s>; only stdbool, stddef and stdint are promised",
+                    name);
             if (tidy_list_has(posix_headers, name) && !may_use_posix(f->path))
-                tidy_report_add(report, f, at, "<%s> is POSIX; it belongs in core/base/os_*.c, sim/fiber*, backends or cli", name);
+                tidy_report_add(
+                    report, f, at,
+                    "<%s> is POSIX; it belongs in core/base/os_*.c, sim/fiber*, backends or cli",
+                    name);
         }
     }
 }

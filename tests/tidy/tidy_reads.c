@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the runtime knows of other ranks is read in the places that reads.def lists, and nowhere else. */
+/* What the runtime knows of other ranks is read in the places that reads.def lists, and nowhere
+** else. */
 #include "tests/tidy/tidy.h"
 
 #include <string.h>
@@ -33,7 +34,8 @@ static size_t count_reads(const char *code, const char *what, const char **last)
 static size_t listed(const char *path, const char *what)
 {
     for (size_t i = 0; i < READ_COUNT; i++)
-        if (strcmp(reads[i].path, path) == 0 && strcmp(reads[i].what, what) == 0) return reads[i].times;
+        if (strcmp(reads[i].path, path) == 0 && strcmp(reads[i].what, what) == 0)
+            return reads[i].times;
     return 0;
 }
 
@@ -42,14 +44,17 @@ void tidy_check_reads(const tidy_tree *tree, tidy_report *report)
     static const char *const whats[] = {"host", "cddp_group_size", "cddp_group_rank"};
     for (size_t i = 0; i < tree->count; i++) {
         const tidy_file *f = &tree->files[i];
-        const bool is_runtime = tidy_is_under(f->path, "core/ddp") || tidy_is_under(f->path, "core/hooks") ||
+        const bool is_runtime = tidy_is_under(f->path, "core/ddp") ||
+                                tidy_is_under(f->path, "core/hooks") ||
                                 tidy_is_under(f->path, "core/run");
         if (!tidy_is_c(f->path) || !is_runtime) continue;
         for (size_t w = 0; w < sizeof whats / sizeof whats[0]; w++) {
             const char *last = f->code;
-            const size_t found = count_reads(f->code, whats[w], &last), wanted = listed(f->path, whats[w]);
+            const size_t found = count_reads(f->code, whats[w], &last),
+                         wanted = listed(f->path, whats[w]);
             if (found != wanted)
-                tidy_report_add(report, f, last, "reads %s %zu times, of which tests/tidy/reads.def explains %zu",
+                tidy_report_add(report, f, last,
+                                "reads %s %zu times, of which tests/tidy/reads.def explains %zu",
                                 whats[w], found, wanted);
         }
     }

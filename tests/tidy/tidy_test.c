@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The house rules on the tree itself, and each rule on a plant that it must report and a twin that it must not. */
+/* The house rules on the tree itself, and each rule on a plant that it must report and a twin that
+** it must not. */
 #include "tests/tidy/tidy.h"
 
 #include "tests/support/test.h"
@@ -11,15 +12,28 @@ static const struct {
     const char *name;
     tidy_rule_fn rule;
 } rules[] = {
-    {"layers", tidy_check_layers},   {"system headers", tidy_check_system}, {"banned calls", tidy_check_bans},
-    {"names", tidy_check_names},     {"globals", tidy_check_globals},       {"macros", tidy_check_macros},
-    {"notes", tidy_check_notes},     {"tags", tidy_check_tags},             {"SPDX lines", tidy_check_spdx},
-    {"leftovers", tidy_check_leftovers}, {"pairs", tidy_check_pairs},       {"links", tidy_check_links},
-    {"fences", tidy_check_fences},   {"shown", tidy_check_shown},             {"reads", tidy_check_reads}, {"marks", tidy_check_marks},           {"constructors", tidy_check_constructors},
+    {"layers", tidy_check_layers},
+    {"system headers", tidy_check_system},
+    {"banned calls", tidy_check_bans},
+    {"names", tidy_check_names},
+    {"globals", tidy_check_globals},
+    {"macros", tidy_check_macros},
+    {"notes", tidy_check_notes},
+    {"tags", tidy_check_tags},
+    {"SPDX lines", tidy_check_spdx},
+    {"leftovers", tidy_check_leftovers},
+    {"pairs", tidy_check_pairs},
+    {"links", tidy_check_links},
+    {"fences", tidy_check_fences},
+    {"shown", tidy_check_shown},
+    {"reads", tidy_check_reads},
+    {"marks", tidy_check_marks},
+    {"constructors", tidy_check_constructors},
 };
 #define RULE_COUNT (sizeof rules / sizeof rules[0])
 
-/* A plant: one file, beside a few that every tree has, and the words of the report; NULL for a clean twin. */
+/* A plant: one file, beside a few that every tree has, and the words of the report; NULL for a
+** clean twin. */
 typedef struct plant {
     const char *path, *text, *reported;
 } plant;
@@ -38,9 +52,12 @@ static void run_plants(tidy_rule_fn rule, const plant *plants, size_t count)
         tidy_tree_add(&tree, "docs/semantics.md", "| RED-05 | … |\n| TI-A-01 | … |\n");
         tidy_tree_add(&tree, "tests/unit/core/ddp/a_test.c", SPDX "/* TI-A-01 */");
         tidy_tree_add(&tree, "docs/invariants.md", "## I-ORDER\n");
-        tidy_tree_add(&tree, "tests/mutants/trace_mutants.def", SPDX "\nTRACE_MUTANT(order, other_count, 2)");
+        tidy_tree_add(&tree, "tests/mutants/trace_mutants.def",
+                      SPDX "\nTRACE_MUTANT(order, other_count, 2)");
         tidy_tree_add(&tree, "core/run/marks.def", SPDX "\nCD_MARK(rebuild, \"…\")");
-        tidy_tree_add(&tree, "core/run/tap.c", SPDX "static void count(cd_tap *tap)\n{\n    count_mark(tap, \"rebuild\");\n}\n");
+        tidy_tree_add(&tree, "core/run/tap.c",
+                      SPDX
+                      "static void count(cd_tap *tap)\n{\n    count_mark(tap, \"rebuild\");\n}\n");
         tidy_tree_add(&tree, plants[i].path, plants[i].text);
         rule(&tree, &report);
         if (plants[i].reported == NULL) {
@@ -55,15 +72,16 @@ static void run_plants(tidy_rule_fn rule, const plant *plants, size_t count)
         tidy_tree_free(&tree);
     }
 }
-#define PLANTS(rule, ...)                                                                          \
-    do {                                                                                           \
-        static const plant plants[] = {__VA_ARGS__};                                               \
-        run_plants(rule, plants, sizeof plants / sizeof plants[0]);                                \
+#define PLANTS(rule, ...)                                           \
+    do {                                                            \
+        static const plant plants[] = {__VA_ARGS__};                \
+        run_plants(rule, plants, sizeof plants / sizeof plants[0]); \
     } while (0)
 
 TEST(tidy, sees_includes_and_links_that_go_upwards)
 {
     PLANTS(tidy_check_layers,
+           /* clang-format off */
            {"core/model/a.c", "#include \"core/ddp/reducer.h\"\n", "core/model/a.c:1: core/model may not include core/ddp"},
            {"core/base/a.c", "\n#include \"core/ddp/reducer.h\"\n", "core/base/a.c:2: core/base may not include core/ddp"},
            {"backends/gloo/a.cc", "#include \"core/ddp/reducer.h\"\n", "backends may not include core/ddp"},
@@ -75,6 +93,7 @@ TEST(tidy, sees_includes_and_links_that_go_upwards)
            {"core/ddp/a.c", "#include \"core/ddp/reducer.h\"\n#include \"cddp/ddp.h\"\n#include \"core/base/alloc.h\"\n", NULL},
            {"examples/a.c", "#include \"core/ddp/reducer.h\"\n", "examples may not include core/ddp"},
            {"examples/a.c", "#include \"b.h\"\n", "which is not in the tree"},
+           /* clang-format on */
            {"cli/a.c", "#include \"core/ddp/reducer.h\"\n", NULL});
 }
 
@@ -82,34 +101,43 @@ TEST(tidy, sees_system_headers_in_the_wrong_place)
 {
     PLANTS(tidy_check_system, {"core/ddp/a.c", "#include <unistd.h>\n", "is POSIX"},
            {"include/cddp/a.h", "#include <stdio.h>\n", "a public header includes <stdio.h>"},
-           {"include/cddp/a.h", "#include <stdint.h>\n", NULL}, {"core/base/os_posix.c", "#include <unistd.h>\n", NULL},
-           {"sim/fiber_boost.c", "#include <sys/mman.h>\n", NULL}, {"core/ddp/a.c", "#include <string.h>\n", NULL});
+           {"include/cddp/a.h", "#include <stdint.h>\n", NULL},
+           {"core/base/os_posix.c", "#include <unistd.h>\n", NULL},
+           {"sim/fiber_boost.c", "#include <sys/mman.h>\n", NULL},
+           {"core/ddp/a.c", "#include <string.h>\n", NULL});
 }
 
 TEST(tidy, sees_banned_calls_but_not_words_members_comments_or_strings)
 {
-    PLANTS(tidy_check_bans, {"core/ddp/a.c", "int x = rand ();", "rand: an unseeded"},
+    PLANTS(
+        tidy_check_bans, {"core/ddp/a.c", "int x = rand ();", "rand: an unseeded"},
+        /* clang-format off */
            {"sim/a.c", "y = exp(x);", "exp: libm"}, {"core/model/a.c", "p = realloc(p, n);", "realloc: use cd_vec_grow"},
            {"db/a.c", "getenv(\"HOME\");", "getenv: only the program"}, {"cli/a.c", "qsort(a, n, s, f);", "qsort: unstable"},
            {"core/ddp/a.c", "printf(\"x\");", "printf: libraries do not print"},
            {"core/ddp/a.c", "w->time(1); w.time(2); strand(3); snprintf(t, 4, \"rand(5)\"); /* time(6) */ // exp(7)\n", NULL},
            {"cli/a.c", "getenv(\"HOME\"); printf(\"x\"); free(p);", NULL},
-           {"core/base/os_posix.c", "clock_gettime(c, &t);", NULL});
+        /* clang-format on */
+        {"core/base/os_posix.c", "clock_gettime(c, &t);", NULL});
 }
 
 TEST(tidy, sees_reserved_names_and_decisions_by_name)
 {
     PLANTS(tidy_check_names, {"core/ddp/a.h", "typedef struct bucket bucket_t;", "ending in _t"},
+           /* clang-format off */
            {"core/ddp/a.h", "typedef struct {\n int a;\n} bucket_t;", "ending in _t"},
            {"core/ddp/a.h", "#define _BUCKET_H\n", "underscore"},
            {"core/ddp/a.c", "static int f(void)\n{\n    return strcmp(backend->name, \"nccl\");\n}\n", "decides by a name"},
            {"core/ddp/a.c", "static int f(void)\n{\n    return strcmp(backend->name, name);\n}\n", NULL},
-           {"core/ddp/a.c", "#define _POSIX_C_SOURCE 200809L\nsize_t x;\nuint64_t y_t_;\n    uint32_t a;\n", NULL});
+           /* clang-format on */
+           {"core/ddp/a.c",
+            "#define _POSIX_C_SOURCE 200809L\nsize_t x;\nuint64_t y_t_;\n    uint32_t a;\n", NULL});
 }
 
 TEST(tidy, sees_variables_that_outlive_their_run)
 {
     PLANTS(tidy_check_globals, {"core/ddp/a.c", "static int counter;", "static int counter"},
+           /* clang-format off */
            {"core/ddp/a.c", "int counter = 3;", "int counter"},
            {"core/ddp/a.c", "static const char *names[] = {\"a\"};", "static const char *names[]"},
            {"core/ddp/a.c", "int f(void)\n{\n    static int calls;\n    int fine = 0;\n    return fine;\n}\n", "static int calls"},
@@ -118,17 +146,25 @@ TEST(tidy, sees_variables_that_outlive_their_run)
            {"sim/a.c", "static _Atomic(int) f(int x);", NULL},
            {"sim/a.c", "DEFINE(a)\nDEFINE(b)\nstatic struct {\n    int i;\n} rows[] = {{1}};", "static struct"},
            {"sim/a.c", "DEFINE(a)\nDEFINE(b)\nstatic const struct {\n    int i;\n} rows[] = {{1}};", NULL},
-           {"core/ddp/a.c", "static const int a = 1;\nstatic const char *const names[] = {\"a\", \"b\"};\nstatic int f(int x);\n"
-                            "struct s {\n    int member;\n};\nenum { A = 1, B };\ntypedef int (*g_fn)(int);\nextern const int e;\n"
-                            "static int f(int x)\n{\n    int y = x == 1 ? 2 : 3;\n    struct s z = {.member = y};\n"
-                            "    return z.member;\n}\nstatic const struct {\n    int a;\n} table[] = {{1}, {2}};\n", NULL});
+           /* clang-format on */
+           {"core/ddp/a.c",
+            "static const int a = 1;\nstatic const char *const names[] = {\"a\", \"b\"};\nstatic "
+            "int f(int x);\n"
+            "struct s {\n    int member;\n};\nenum { A = 1, B };\ntypedef int "
+            "(*g_fn)(int);\nextern const int e;\n"
+            "static int f(int x)\n{\n    int y = x == 1 ? 2 : 3;\n    struct s z = {.member = y};\n"
+            "    return z.member;\n}\nstatic const struct {\n    int a;\n} table[] = {{1}, {2}};\n",
+            NULL});
 }
 
 TEST(tidy, sees_jumps_in_macros)
 {
-    PLANTS(tidy_check_macros, {"core/ddp/a.h", "#define TRY(x) \\\n    if (x) return 1\n", "hides a jump"},
-           {"core/ddp/a.h", "#define OUT goto out\n", "hides a jump"}, {"core/base/error.h", "#define TRY(x) if (x) return 1\n", NULL},
-           {"core/ddp/a.h", "#define ADD(a, b) ((a) + (b))\nstatic int f(void) { return 1; }\n", NULL});
+    PLANTS(tidy_check_macros,
+           {"core/ddp/a.h", "#define TRY(x) \\\n    if (x) return 1\n", "hides a jump"},
+           {"core/ddp/a.h", "#define OUT goto out\n", "hides a jump"},
+           {"core/base/error.h", "#define TRY(x) if (x) return 1\n", NULL},
+           {"core/ddp/a.h", "#define ADD(a, b) ((a) + (b))\nstatic int f(void) { return 1; }\n",
+            NULL});
 }
 
 TEST(tidy, sees_citations_of_notes_that_nobody_wrote)
@@ -140,21 +176,30 @@ TEST(tidy, sees_citations_of_notes_that_nobody_wrote)
 TEST(tidy, sees_tags_and_invariants_without_an_entry)
 {
     PLANTS(tidy_check_tags, {"core/ddp/a.c", "/* as in RED-99 */", "the rule RED-99"},
-           {"tests/a.c", "/* TI-A-99 */", "the rule TI-A-99"}, {"scenarios/a.toml", "tags = [\"ZOO-146\"]", "the rule ZOO-146"},
+           {"tests/a.c", "/* TI-A-99 */", "the rule TI-A-99"},
+           {"scenarios/a.toml", "tags = [\"ZOO-146\"]", "the rule ZOO-146"},
            {"scenarios/a.toml", "finding = \"I-ODDER\"", "names I-ODDER"},
-           {"core/ddp/a.c", "/* RED-05 and I-ORDER; UTF-16; I-NAME; x86-64; A-1; TI-A-01; SHA-256; ISO-8601 */", NULL});
+           {"core/ddp/a.c",
+            "/* RED-05 and I-ORDER; UTF-16; I-NAME; x86-64; A-1; TI-A-01; SHA-256; ISO-8601 */",
+            NULL});
 }
 
 TEST(tidy, sees_upstreams_tests_that_nothing_shows)
 {
-    PLANTS(tidy_check_shown, {"docs/zoo.md", "| TI-A-02 | … |", "has a row for TI-A-02"}, {"docs/zoo.md", "|a|\n| VER-03 | … |\n", "has a row for VER-03"},
+    PLANTS(tidy_check_shown, {"docs/zoo.md", "| TI-A-02 | … |", "has a row for TI-A-02"},
+           {"docs/zoo.md", "|a|\n| VER-03 | … |\n", "has a row for VER-03"},
            {"tests/fuzz/corpus/a.toml", "| TI-A-02 |", NULL},
-           {"docs/zoo.md", "| TI-A-01 | … |\n| TI-A-02, TI-A-03: helpers | left out |\n| RED-05 | … |\n| TI-A-04: one | left out |\n", NULL});
+           {"docs/zoo.md",
+            "| TI-A-01 | … |\n| TI-A-02, TI-A-03: helpers | left out |\n| RED-05 | … |\n| TI-A-04: "
+            "one | left out |\n",
+            NULL});
 }
 
 TEST(tidy, sees_missing_licence_lines)
 {
-    PLANTS(tidy_check_spdx, {"core/ddp/a.c", "int a;\n/* SPDX-License-Identifier: Apache-2.0 */", "core/ddp/a.c:1: does not begin"},
+    PLANTS(tidy_check_spdx,
+           {"core/ddp/a.c", "int a;\n/* SPDX-License-Identifier: Apache-2.0 */",
+            "core/ddp/a.c:1: does not begin"},
            {"tools/a.py", "#!/usr/bin/env python3\nprint()\n", "tools/a.py:1: does not begin"},
            {"tools/a.py", "#!/usr/bin/env python3\n# SPDX-License-Identifier: Apache-2.0\n", NULL},
            {"core/ddp/a.c", SPDX "int a;\n", NULL});
@@ -162,21 +207,27 @@ TEST(tidy, sees_missing_licence_lines)
 
 TEST(tidy, sees_deferred_work)
 {
-    PLANTS(tidy_check_leftovers, {"core/ddp/a.c", "/* TODO: more */", "TODO"}, {"docs/a.md", "FIXME later", "FIXME"},
-           {"core/ddp/a.c", "#if 0\n", "#if 0"}, {"core/ddp/a.c", "int TODOS, XXXL; /* nothing to do */", NULL});
+    PLANTS(tidy_check_leftovers, {"core/ddp/a.c", "/* TODO: more */", "TODO"},
+           {"docs/a.md", "FIXME later", "FIXME"}, {"core/ddp/a.c", "#if 0\n", "#if 0"},
+           {"core/ddp/a.c", "int TODOS, XXXL; /* nothing to do */", NULL});
 }
 
 TEST(tidy, sees_checks_that_nobody_has_seen_fire)
 {
-    PLANTS(tidy_check_pairs, {"core/check/checks.def", "\nCD_CHECK(once, \"I-ONCE\")\n", "once has no row"},
+    PLANTS(tidy_check_pairs,
+           {"core/check/checks.def", "\nCD_CHECK(once, \"I-ONCE\")\n", "once has no row"},
            {"core/check/checks.def", "\nCD_CHECK(order, \"I-ORDER\")\n", NULL});
 }
 
 TEST(tidy, sees_marks_that_the_language_does_not_know)
 {
-    PLANTS(tidy_check_marks, {"core/ddp/a.c", "CD_EMIT(r->tracer, mark, \"rebuilt\", .value = 1);", "core/ddp/a.c:1: tells the mark rebuilt"},
-           {"core/hooks/a.c", "\ncddp_tracer_mark(s->tracer, \"rebuilt\", 1);", "core/hooks/a.c:2: tells the mark rebuilt"},
-           {"core/run/a.c", "cd_trainer_tell_mark(t, \"rebuild\", 1);", NULL}, {"core/run/a.c", "f(name); /* _mark(t, \"rebuilt\") */", NULL});
+    PLANTS(tidy_check_marks,
+           {"core/ddp/a.c", "CD_EMIT(r->tracer, mark, \"rebuilt\", .value = 1);",
+            "core/ddp/a.c:1: tells the mark rebuilt"},
+           {"core/hooks/a.c", "\ncddp_tracer_mark(s->tracer, \"rebuilt\", 1);",
+            "core/hooks/a.c:2: tells the mark rebuilt"},
+           {"core/run/a.c", "cd_trainer_tell_mark(t, \"rebuild\", 1);", NULL},
+           {"core/run/a.c", "f(name); /* _mark(t, \"rebuilt\") */", NULL});
 }
 
 TEST(tidy, sees_marks_that_nobody_tells)
@@ -194,24 +245,33 @@ TEST(tidy, sees_marks_that_nobody_tells)
 
 TEST(tidy, sees_reads_of_other_ranks_that_nobody_explained)
 {
-    PLANTS(tidy_check_reads, {"core/ddp/a.c", "int *x = c->host;", "core/ddp/a.c:1: reads host 1 times, of which tests/tidy/reads.def explains 0"},
+    PLANTS(tidy_check_reads,
+           {"core/ddp/a.c", "int *x = c->host;",
+            "core/ddp/a.c:1: reads host 1 times, of which tests/tidy/reads.def explains 0"},
+           /* clang-format off */
            {"core/hooks/a.c", "\nif (cddp_group_size(g) >= 7) return;", "core/hooks/a.c:2: reads cddp_group_size 1 times"},
            {"core/run/a.c", "r = cddp_group_rank(g);", "reads cddp_group_rank"},
            {"core/ddp/delayed.c", "a = cddp_group_size(g); b = cddp_group_size(g);", "2 times, of which tests/tidy/reads.def explains 1"},
            {"core/ddp/delayed.c", "\n", "0 times, of which tests/tidy/reads.def explains 1"},
            {"core/ddp/delayed.c", "a = cddp_group_size(g); host(1); ghost.hosts = x_cddp_group_rank(2); /* c->host */", NULL},
+           /* clang-format on */
            {"core/comm/a.c", "b->host[0] = cddp_group_size(g);", NULL});
 }
 
 TEST(tidy, sees_constructors_that_nobody_has_starved)
 {
     PLANTS(tidy_check_constructors,
+           /* clang-format off */
            {"core/ddp/a.h", "cddp_status cd_never_told_create(int a, cddp_error *err);\n", "core/ddp/a.h:1: cd_never_told_create has no row"},
            {"cli/a.h", "cddp_status\n cd_a;\ncddp_status cd_file_open_new(void);\n", "cli/a.h:3: cd_file_open_new has no row"},
            {"sim/world.h", "cddp_status cd_sim_create(int a);\n", "cd_sim_create: its test tests/unit/sim/world_test.c is not there"},
            {"core/ddp/a.h", "cddp_status cd_schedule_open(int a);\n", NULL},
-           {"core/ddp/a.h", "void cd_plain_init(int *a);\ncddp_status cd_opened_later(int a);\nstatic cddp_status make_create(int a);\n"
-                            "/* cddp_status cd_told_create(int a); */\n", NULL},
+           /* clang-format on */
+           {"core/ddp/a.h",
+            "void cd_plain_init(int *a);\ncddp_status cd_opened_later(int a);\nstatic cddp_status "
+            "make_create(int a);\n"
+            "/* cddp_status cd_told_create(int a); */\n",
+            NULL},
            {"tests/a.h", "cddp_status cd_never_told_create(int a);\n", NULL});
 }
 
@@ -221,7 +281,8 @@ TEST(tidy, sees_rows_of_constructors_that_show_nothing)
         const char *test, *reported;
     } cases[] = {{"int main(void) { return 0; }", "cd_wide_sum_init: no allocation fails in"},
                  {"cd_test_oom_loop(make_other, 0);", "does not name cd_wide_sum_init"},
-                 {"/* cd_wide_sum_init */ cd_test_oom_loop(make_other, 0);", "does not name cd_wide_sum_init"},
+                 {"/* cd_wide_sum_init */ cd_test_oom_loop(make_other, 0);",
+                  "does not name cd_wide_sum_init"},
                  {"cd_wide_sum_init(&s); cd_test_oom_loop(make_sum, 0);", NULL}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         tidy_tree tree = {0};
@@ -239,15 +300,22 @@ TEST(tidy, sees_rows_of_constructors_that_show_nothing)
 
 TEST(tidy, sees_links_into_nowhere)
 {
-    PLANTS(tidy_check_links, {"docs/a.md", "[x](b.md)", "links to b.md"}, {"docs/a.md", "[x](../core/nothing)", "links to ../core/nothing"},
-           {"docs/howto/a.md", "[x](../semantics.md) [y](../../core/ddp) [z](https://example.org) [w](#here) [v](../semantics.md#a)", NULL});
+    PLANTS(tidy_check_links, {"docs/a.md", "[x](b.md)", "links to b.md"},
+           {"docs/a.md", "[x](../core/nothing)", "links to ../core/nothing"},
+           {"docs/howto/a.md",
+            "[x](../semantics.md) [y](../../core/ddp) [z](https://example.org) [w](#here) "
+            "[v](../semantics.md#a)",
+            NULL});
 }
 
 TEST(tidy, sees_blocks_that_nobody_closes)
 {
     PLANTS(tidy_check_fences, {"docs/a.md", "```console\n$ a\n\n## b\n", "is not closed"},
-           {"docs/a.md", "```console\n$ a\n\n## b\n\n```sh\nc\n```\n", "is not closed"}, {"core/a.c", "/* ``` */\n", NULL},
-           {"docs/a.md", "```console\n$ a\n```\n\n```\nb\n```\n* c\n\n      ```toml\n      d = 1\n      ```\n", NULL});
+           {"docs/a.md", "```console\n$ a\n\n## b\n\n```sh\nc\n```\n", "is not closed"},
+           {"core/a.c", "/* ``` */\n", NULL},
+           {"docs/a.md",
+            "```console\n$ a\n```\n\n```\nb\n```\n* c\n\n      ```toml\n      d = 1\n      ```\n",
+            NULL});
 }
 
 TEST(tidy, the_tree_obeys)
@@ -268,13 +336,18 @@ TEST(tidy, the_tree_obeys)
     assert_int_equal(reports, 0);
 }
 
-TEST_MAIN(ROW(tidy, sees_includes_and_links_that_go_upwards), ROW(tidy, sees_system_headers_in_the_wrong_place),
+TEST_MAIN(ROW(tidy, sees_includes_and_links_that_go_upwards),
+          ROW(tidy, sees_system_headers_in_the_wrong_place),
           ROW(tidy, sees_banned_calls_but_not_words_members_comments_or_strings),
-          ROW(tidy, sees_reserved_names_and_decisions_by_name), ROW(tidy, sees_variables_that_outlive_their_run),
-          ROW(tidy, sees_jumps_in_macros), ROW(tidy, sees_citations_of_notes_that_nobody_wrote),
-          ROW(tidy, sees_tags_and_invariants_without_an_entry), ROW(tidy, sees_upstreams_tests_that_nothing_shows), ROW(tidy, sees_missing_licence_lines),
+          ROW(tidy, sees_reserved_names_and_decisions_by_name),
+          ROW(tidy, sees_variables_that_outlive_their_run), ROW(tidy, sees_jumps_in_macros),
+          ROW(tidy, sees_citations_of_notes_that_nobody_wrote),
+          ROW(tidy, sees_tags_and_invariants_without_an_entry),
+          ROW(tidy, sees_upstreams_tests_that_nothing_shows), ROW(tidy, sees_missing_licence_lines),
           ROW(tidy, sees_deferred_work), ROW(tidy, sees_checks_that_nobody_has_seen_fire),
           ROW(tidy, sees_links_into_nowhere), ROW(tidy, sees_blocks_that_nobody_closes),
-          ROW(tidy, sees_marks_that_the_language_does_not_know), ROW(tidy, sees_marks_that_nobody_tells),
-          ROW(tidy, sees_reads_of_other_ranks_that_nobody_explained), ROW(tidy, sees_constructors_that_nobody_has_starved),
+          ROW(tidy, sees_marks_that_the_language_does_not_know),
+          ROW(tidy, sees_marks_that_nobody_tells),
+          ROW(tidy, sees_reads_of_other_ranks_that_nobody_explained),
+          ROW(tidy, sees_constructors_that_nobody_has_starved),
           ROW(tidy, sees_rows_of_constructors_that_show_nothing), ROW(tidy, the_tree_obeys))

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rules on text: notes, rule tags, licence lines, leftovers, pairs of tables, links; and the report of sizes. */
+/* Rules on text: notes, rule tags, licence lines, leftovers, pairs of tables, links; and the report
+** of sizes. */
 #include "tests/tidy/tidy.h"
 
 #include <stdio.h>
@@ -41,21 +42,16 @@ void tidy_check_notes(const tidy_tree *tree, tidy_report *report)
             size_t length = strcspn(at, "]\n");
             if (at[length] == ']' && is_definition(f, at)) continue;
             if (at[length] != ']' || !note_is_defined(tree, at, length + 1))
-                tidy_report_add(report, f, at, "cites %.*s, which nobody wrote", (int)(length + (at[length] == ']')), at);
+                tidy_report_add(report, f, at, "cites %.*s, which nobody wrote",
+                                (int)(length + (at[length] == ']')), at);
         }
     }
 }
 
 /* ---- tags ---- */
 
-static bool is_upper(char c)
-{
-    return c >= 'A' && c <= 'Z';
-}
-static bool is_digit(char c)
-{
-    return c >= '0' && c <= '9';
-}
+static bool is_upper(char c) { return c >= 'A' && c <= 'Z'; }
+static bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
 /* Length of a rule tag such as RED-05, C10-03, ZOO-146 or TI-A-01 at `at`, or 0. */
 static size_t tag_length(const char *at)
@@ -82,7 +78,8 @@ static bool has_mention(const char *text, const char *name, size_t length)
     char wanted[32];
     snprintf(wanted, sizeof wanted, "%.*s", (int)length, name);
     for (const char *at = text; (at = strstr(at, wanted)) != NULL; at++)
-        if ((at == text || !(tidy_is_word(at[-1]) || at[-1] == '-')) && !tidy_is_word(at[length])) return true;
+        if ((at == text || !(tidy_is_word(at[-1]) || at[-1] == '-')) && !tidy_is_word(at[length]))
+            return true;
     return false;
 }
 
@@ -102,8 +99,9 @@ static void check_tags_of(const tidy_tree *tree, const tidy_file *f, tidy_report
 {
     const tidy_file *invariants = tidy_tree_find(tree, "docs/invariants.md");
     bool has_rules = tidy_tree_find(tree, tag_documents[0]) != NULL;
-    static const char *const not_rules[] = {"UTF-16", "UTF-32", "SHA-25", "ISO-88", "I-NAME",
-                                            "AVX-51", "I-ODER", "I-ORDR", "UNU-99"}; /* the last three: wrong on purpose, to be told */
+    static const char *const not_rules[] = {
+        "UTF-16", "UTF-32", "SHA-25", "ISO-88", "I-NAME",
+        "AVX-51", "I-ODER", "I-ORDR", "UNU-99"}; /* the last three: wrong on purpose, to be told */
     for (const char *at = f->text; *at != '\0'; at++) {
         if (at > f->text && (tidy_is_word(at[-1]) || at[-1] == '-')) continue;
         size_t tag = tag_length(at), invariant = invariant_length(at);
@@ -112,9 +110,12 @@ static void check_tags_of(const tidy_tree *tree, const tidy_file *f, tidy_report
             exempt |= strncmp(at, not_rules[i], strlen(not_rules[i])) == 0;
         if (exempt) continue;
         if (tag != 0 && has_rules && !tag_is_defined(tree, at, tag))
-            tidy_report_add(report, f, at, "cites the rule %.*s, which docs/semantics.md does not have", (int)tag, at);
+            tidy_report_add(report, f, at,
+                            "cites the rule %.*s, which docs/semantics.md does not have", (int)tag,
+                            at);
         if (invariant != 0 && invariants != NULL && !has_mention(invariants->text, at, invariant))
-            tidy_report_add(report, f, at, "names %.*s, which docs/invariants.md does not have", (int)invariant, at);
+            tidy_report_add(report, f, at, "names %.*s, which docs/invariants.md does not have",
+                            (int)invariant, at);
     }
 }
 
@@ -122,7 +123,8 @@ void tidy_check_tags(const tidy_tree *tree, tidy_report *report)
 {
     for (size_t i = 0; i < tree->count; i++) {
         const tidy_file *f = &tree->files[i];
-        bool defines = strcmp(f->path, tag_documents[0]) == 0 || strcmp(f->path, tag_documents[1]) == 0;
+        bool defines =
+            strcmp(f->path, tag_documents[0]) == 0 || strcmp(f->path, tag_documents[1]) == 0;
         if (!is_about_rules(f->path) && !defines) check_tags_of(tree, f, report);
     }
 }
@@ -164,11 +166,14 @@ void tidy_check_shown(const tidy_tree *tree, tidy_report *report)
     }
     for (size_t d = 0; d < 2; d++) {
         const tidy_file *document = tidy_tree_find(tree, tag_documents[d]);
-        for (const char *at = document != NULL ? document->text : ""; *at != '\0'; at += tidy_line_length(at) + (at[tidy_line_length(at)] == '\n')) {
+        for (const char *at = document != NULL ? document->text : ""; *at != '\0';
+             at += tidy_line_length(at) + (at[tidy_line_length(at)] == '\n')) {
             if (strncmp(at, "| TI-", 5) != 0 && strncmp(at, "| VER-", 6) != 0) continue;
             size_t tag = tag_length(at + 2);
             if (tag != 0 && strncmp(at + 2 + tag, " |", 2) == 0 && !has_cited(&c, at + 2, tag))
-                tidy_report_add(report, document, at, "has a row for %.*s, which no test and no scenario cites", (int)tag, at + 2);
+                tidy_report_add(report, document, at,
+                                "has a row for %.*s, which no test and no scenario cites", (int)tag,
+                                at + 2);
         }
     }
 }
@@ -181,7 +186,8 @@ void tidy_check_spdx(const tidy_tree *tree, tidy_report *report)
     for (size_t i = 0; i < tree->count; i++) {
         const tidy_file *f = &tree->files[i];
         bool wanted = tidy_is_c(f->path);
-        for (size_t s = 0; s < sizeof suffixes / sizeof suffixes[0]; s++) wanted |= tidy_has_suffix(f->path, suffixes[s]);
+        for (size_t s = 0; s < sizeof suffixes / sizeof suffixes[0]; s++)
+            wanted |= tidy_has_suffix(f->path, suffixes[s]);
         if (!wanted) continue;
         /* In the first line, or behind the line that names the interpreter. */
         const char *head = f->text;
@@ -201,7 +207,9 @@ void tidy_check_leftovers(const tidy_tree *tree, tidy_report *report)
         for (size_t w = 0; w < sizeof words / sizeof words[0]; w++)
             for (const char *at = f->text; (at = strstr(at, words[w])) != NULL; at++)
                 if ((at == f->text || !tidy_is_word(at[-1])) && !tidy_is_word(at[strlen(words[w])]))
-                    tidy_report_add(report, f, at, "%s: deferred work goes to the issue list or a decision record", words[w]);
+                    tidy_report_add(report, f, at,
+                                    "%s: deferred work goes to the issue list or a decision record",
+                                    words[w]);
     }
 }
 
@@ -217,8 +225,10 @@ void tidy_check_pairs(const tidy_tree *tree, tidy_report *report)
         char row[128];
         snprintf(row, sizeof row, "\nTRACE_MUTANT(%.*s,", (int)strcspn(name, ","), name);
         if (mutants == NULL || strstr(mutants->text, row) == NULL)
-            tidy_report_add(report, checks, at + 1, "%.*s has no row in tests/mutants/trace_mutants.def: nobody has seen it fire",
-                            (int)strcspn(name, ","), name);
+            tidy_report_add(
+                report, checks, at + 1,
+                "%.*s has no row in tests/mutants/trace_mutants.def: nobody has seen it fire",
+                (int)strcspn(name, ","), name);
     }
 }
 
@@ -226,7 +236,8 @@ void tidy_check_pairs(const tidy_tree *tree, tidy_report *report)
 
 static bool is_told_in(const tidy_file *f, const char *mark, size_t length)
 {
-    static const char *const tellers[] = {"tell_mark(t, \"", "tracer_mark(s->tracer, \"", "tracer, mark, \"", "count_mark(tap, \""};
+    static const char *const tellers[] = {"tell_mark(t, \"", "tracer_mark(s->tracer, \"",
+                                          "tracer, mark, \"", "count_mark(tap, \""};
     for (size_t i = 0; i < sizeof tellers / sizeof tellers[0]; i++)
         for (const char *at = f->text; (at = strstr(at, tellers[i])) != NULL; at++) {
             const char *name = at + strlen(tellers[i]);
@@ -240,13 +251,16 @@ static void check_told_marks(const tidy_file *f, const tidy_file *marks, tidy_re
     static const char *const tellers[] = {"_mark(", ", mark, "};
     for (size_t i = 0; i < sizeof tellers / sizeof tellers[0]; i++)
         for (const char *at = f->text; (at = strstr(at, tellers[i])) != NULL; at++) {
-            const char *name = at + strcspn(at, "\"\n;?"); /* what is told by a variable was told before */
+            /* what is told by a variable was told before */
+            const char *name = at + strcspn(at, "\"\n;?");
             char row[96];
             if (name[0] != '"' || f->code[at - f->text] == ' ') continue;
             name++;
             snprintf(row, sizeof row, "\nCD_MARK(%.*s,", (int)strcspn(name, "\""), name);
             if (strstr(marks->text, row) == NULL)
-                tidy_report_add(report, f, name, "tells the mark %.*s, which core/run/marks.def does not have", (int)strcspn(name, "\""), name);
+                tidy_report_add(report, f, name,
+                                "tells the mark %.*s, which core/run/marks.def does not have",
+                                (int)strcspn(name, "\""), name);
         }
 }
 
@@ -255,13 +269,17 @@ void tidy_check_marks(const tidy_tree *tree, tidy_report *report)
     const tidy_file *marks = tidy_tree_find(tree, "core/run/marks.def");
     if (marks == NULL) return;
     for (size_t i = 0; i < tree->count; i++)
-        if (tidy_is_c(tree->files[i].path) && tidy_is_under(tree->files[i].path, "core")) check_told_marks(&tree->files[i], marks, report);
+        if (tidy_is_c(tree->files[i].path) && tidy_is_under(tree->files[i].path, "core"))
+            check_told_marks(&tree->files[i], marks, report);
     for (const char *at = marks->text; (at = strstr(at, "\nCD_MARK(")) != NULL; at++) {
         const char *name = at + strlen("\nCD_MARK(");
         bool told = false;
         for (size_t i = 0; !told && i < tree->count; i++)
-            told = tidy_is_c(tree->files[i].path) && is_told_in(&tree->files[i], name, strcspn(name, ","));
-        if (!told) tidy_report_add(report, marks, at + 1, "the mark %.*s is told by nobody", (int)strcspn(name, ","), name);
+            told = tidy_is_c(tree->files[i].path) &&
+                   is_told_in(&tree->files[i], name, strcspn(name, ","));
+        if (!told)
+            tidy_report_add(report, marks, at + 1, "the mark %.*s is told by nobody",
+                            (int)strcspn(name, ","), name);
     }
 }
 
@@ -271,7 +289,8 @@ void tidy_check_marks(const tidy_tree *tree, tidy_report *report)
 static void join(const char *from, const char *link, size_t length, char path[1024])
 {
     const char *slash = strrchr(from, '/');
-    size_t used = (size_t)snprintf(path, 1024, "%.*s", slash != NULL ? (int)(slash - from) : 0, from);
+    size_t used =
+        (size_t)snprintf(path, 1024, "%.*s", slash != NULL ? (int)(slash - from) : 0, from);
     for (const char *at = link; at < link + length;) {
         size_t part = strcspn(at, "/#");
         if (part > (size_t)(link + length - at)) part = (size_t)(link + length - at);
@@ -280,7 +299,8 @@ static void join(const char *from, const char *link, size_t length, char path[10
             if (used > 0) used--;
             path[used] = '\0';
         } else if (part > 0 && !(part == 1 && at[0] == '.')) {
-            used += (size_t)snprintf(path + used, 1024 - used, "%s%.*s", used > 0 ? "/" : "", (int)part, at);
+            used += (size_t)snprintf(path + used, 1024 - used, "%s%.*s", used > 0 ? "/" : "",
+                                     (int)part, at);
         }
         if (at[part] == '#') return;
         at += part + 1;
@@ -291,7 +311,8 @@ static bool exists(const tidy_tree *tree, const char *path)
 {
     if (path[0] == '\0' || strcmp(path, "LICENSE") == 0) return true;
     for (size_t i = 0; i < tree->count; i++)
-        if (tidy_is_under(tree->files[i].path, path)) return true; /* the file, or a folder with files */
+        if (tidy_is_under(tree->files[i].path, path))
+            return true; /* the file, or a folder with files */
     return false;
 }
 
@@ -306,7 +327,9 @@ void tidy_check_links(const tidy_tree *tree, tidy_report *report)
             if (strncmp(at, "http", 4) == 0 || at[0] == '#' || length > 500) continue;
             char path[1024];
             join(f->path, at, length, path);
-            if (!exists(tree, path)) tidy_report_add(report, f, at, "links to %.*s, which is not there", (int)length, at);
+            if (!exists(tree, path))
+                tidy_report_add(report, f, at, "links to %.*s, which is not there", (int)length,
+                                at);
         }
     }
 }
@@ -318,14 +341,19 @@ void tidy_check_fences(const tidy_tree *tree, tidy_report *report)
         const tidy_file *f = &tree->files[i];
         const char *opened = NULL;
         if (!tidy_has_suffix(f->path, ".md")) continue;
-        for (const char *at = f->text; *at != '\0'; at += tidy_line_length(at) + (at[tidy_line_length(at)] == '\n')) {
+        for (const char *at = f->text; *at != '\0';
+             at += tidy_line_length(at) + (at[tidy_line_length(at)] == '\n')) {
             const char *word = at + strspn(at, " ");
             if (strncmp(word, "```", 3) != 0) continue;
-            if (opened == NULL) opened = word;
-            else if (tidy_line_length(word) == 3) opened = NULL;
-            else break; /* another one begins */
+            if (opened == NULL)
+                opened = word;
+            else if (tidy_line_length(word) == 3)
+                opened = NULL;
+            else
+                break; /* another one begins */
         }
-        if (opened != NULL) tidy_report_add(report, f, opened, "opens a block (```) that is not closed");
+        if (opened != NULL)
+            tidy_report_add(report, f, opened, "opens a block (```) that is not closed");
     }
 }
 
@@ -334,11 +362,13 @@ void tidy_check_fences(const tidy_tree *tree, tidy_report *report)
 static void print_long_functions(const tidy_file *f)
 {
     size_t line = 0, start = 0;
-    for (const char *at = f->code; *at != '\0'; at += tidy_line_length(at) + (at[tidy_line_length(at)] == '\n')) {
+    for (const char *at = f->code; *at != '\0';
+         at += tidy_line_length(at) + (at[tidy_line_length(at)] == '\n')) {
         line++;
         if (at[0] == '{') start = line;
         if (at[0] == '}' && start != 0) {
-            if (line - start > 70) printf("  %s:%zu: a function of %zu lines\n", f->path, start, line - start);
+            if (line - start > 70)
+                printf("  %s:%zu: a function of %zu lines\n", f->path, start, line - start);
             start = 0;
         }
     }
@@ -351,11 +381,13 @@ void tidy_print_outliers(const tidy_tree *tree)
         const tidy_file *f = &tree->files[i];
         if (!tidy_is_c(f->path)) continue;
         size_t lines = 0, wide = 0;
-        for (const char *at = f->text; *at != '\0'; at += tidy_line_length(at) + (at[tidy_line_length(at)] == '\n')) {
+        for (const char *at = f->text; *at != '\0';
+             at += tidy_line_length(at) + (at[tidy_line_length(at)] == '\n')) {
             lines++;
             wide += tidy_line_length(at) > 130;
         }
-        if (lines > (tidy_is_under(f->path, "tests") ? 900 : 500)) printf("  %s: %zu lines\n", f->path, lines);
+        if (lines > (tidy_is_under(f->path, "tests") ? 900 : 500))
+            printf("  %s: %zu lines\n", f->path, lines);
         if (wide > 0) printf("  %s: %zu lines wider than 130 bytes\n", f->path, wide);
         print_long_functions(f);
     }

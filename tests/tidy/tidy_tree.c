@@ -21,8 +21,8 @@ bool tidy_has_suffix(const char *path, const char *suffix)
 
 bool tidy_is_c(const char *path)
 {
-    return tidy_has_suffix(path, ".c") || tidy_has_suffix(path, ".h") || tidy_has_suffix(path, ".cc") ||
-           tidy_has_suffix(path, ".cu");
+    return tidy_has_suffix(path, ".c") || tidy_has_suffix(path, ".h") ||
+           tidy_has_suffix(path, ".cc") || tidy_has_suffix(path, ".cu");
 }
 
 bool tidy_is_under(const char *path, const char *folder)
@@ -45,12 +45,10 @@ bool tidy_is_word(char c)
     return c == '_' || (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
 }
 
-size_t tidy_line_length(const char *at)
-{
-    return strcspn(at, "\n");
-}
+size_t tidy_line_length(const char *at) { return strcspn(at, "\n"); }
 
-/* Copies text with comments, strings and character constants blanked; line ends stay where they are. */
+/* Copies text with comments, strings and character constants blanked; line ends stay where they
+** are. */
 static char *blank(const char *text)
 {
     char *code = strdup(text);
@@ -60,11 +58,16 @@ static char *blank(const char *text)
         char c = text[i], next = text[i + 1];
         if (mode == CODE) {
             bool digit_separator = c == '\'' && i > 0 && text[i - 1] >= '0' && text[i - 1] <= '9';
-            if (c == '/' && next == '/') mode = LINE;
-            else if (c == '/' && next == '*') mode = BLOCK;
-            else if (c == '"') mode = STRING;
-            else if (c == '\'' && !digit_separator) mode = CHARACTER;
-            else continue;
+            if (c == '/' && next == '/')
+                mode = LINE;
+            else if (c == '/' && next == '*')
+                mode = BLOCK;
+            else if (c == '"')
+                mode = STRING;
+            else if (c == '\'' && !digit_separator)
+                mode = CHARACTER;
+            else
+                continue;
             code[i] = ' ';
             if (mode == BLOCK) code[++i] = ' '; /* so that its star does not close it */
             continue;
@@ -120,8 +123,9 @@ const tidy_file *tidy_tree_find(const tidy_tree *tree, const char *path)
 
 static bool is_wanted(const char *name)
 {
-    static const char *const suffixes[] = {".c", ".h", ".cc", ".cu", ".def", ".md", ".cmake", ".txt", ".sql",
-                                           ".py", ".sh", ".toml", ".in", ".yml", ".patch", ".svg"};
+    static const char *const suffixes[] = {".c",     ".h",   ".cc",    ".cu", ".def", ".md",
+                                           ".cmake", ".txt", ".sql",   ".py", ".sh",  ".toml",
+                                           ".in",    ".yml", ".patch", ".svg"};
     for (size_t i = 0; i < sizeof suffixes / sizeof suffixes[0]; i++)
         if (tidy_has_suffix(name, suffixes[i])) return true;
     return strcmp(name, "run") == 0 || strcmp(name, "check") == 0;
@@ -155,34 +159,35 @@ static void load_folder(tidy_tree *tree, const char *root, const char *folder)
     assert_true(count >= 0);
     for (int i = 0; i < count; i++) {
         const char *name = entries[i]->d_name;
-        bool skipped = (name[0] == '.' && strcmp(name, ".ci") != 0) || strncmp(name, "build", 5) == 0 ||
-                       strcmp(name, "__pycache__") == 0;
+        bool skipped = (name[0] == '.' && strcmp(name, ".ci") != 0) ||
+                       strncmp(name, "build", 5) == 0 || strcmp(name, "__pycache__") == 0;
         snprintf(path, sizeof path, "%s%s%s", folder, folder[0] != '\0' ? "/" : "", name);
         snprintf(full, sizeof full, "%s/%s", root, path);
         struct stat s;
         if (!skipped && stat(full, &s) == 0) {
-            if (S_ISDIR(s.st_mode)) load_folder(tree, root, path);
-            else if (S_ISREG(s.st_mode) && is_wanted(name)) load_file(tree, full, path, (size_t)s.st_size);
+            if (S_ISDIR(s.st_mode))
+                load_folder(tree, root, path);
+            else if (S_ISREG(s.st_mode) && is_wanted(name))
+                load_file(tree, full, path, (size_t)s.st_size);
         }
         free(entries[i]);
     }
     free(entries);
 }
 
-void tidy_tree_load(tidy_tree *tree, const char *root)
-{
-    load_folder(tree, root, "");
-}
+void tidy_tree_load(tidy_tree *tree, const char *root) { load_folder(tree, root, ""); }
 
 static size_t line_of(const tidy_file *file, const char *at)
 {
-    const char *from = at >= file->code && at <= file->code + strlen(file->code) ? file->code : file->text;
+    const char *from =
+        at >= file->code && at <= file->code + strlen(file->code) ? file->code : file->text;
     size_t line = 1;
     for (const char *p = from; p < at; p++) line += *p == '\n';
     return line;
 }
 
-void tidy_report_add(tidy_report *report, const tidy_file *file, const char *at, const char *format, ...)
+void tidy_report_add(tidy_report *report, const tidy_file *file, const char *at, const char *format,
+                     ...)
 {
     char line[1024];
     int used = snprintf(line, sizeof line, "%s:%zu: ", file->path, line_of(file, at));
@@ -197,7 +202,8 @@ void tidy_report_add(tidy_report *report, const tidy_file *file, const char *at,
         report->text = text;
         report->capacity = 2 * needed;
     }
-    report->used += (size_t)snprintf(report->text + report->used, report->capacity - report->used, "%s\n", line);
+    report->used += (size_t)snprintf(report->text + report->used, report->capacity - report->used,
+                                     "%s\n", line);
     report->count++;
 }
 

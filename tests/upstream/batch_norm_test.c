@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Upstream's tests of synchronised batch norm under DDP: what W ranks train on their shares is what one process with plain
-** batch norm trains on the whole batch. The layer's exchange of statistics goes over the wrapper's group, between the reductions
-** of the buckets.
+/* Upstream's tests of synchronised batch norm under DDP: what W ranks train on their shares is what
+** one process with plain batch norm trains on the whole batch. The layer's exchange of statistics
+** goes over the wrapper's group, between the reductions of the buckets.
 */
 #include "tests/golden/pytorch/lane_model.h"
 
@@ -9,8 +9,8 @@
 
 enum { STEPS = 5, SHARE_MAX = 3, SAMPLES_MAX = 4 * SHARE_MAX };
 
-/* Every step takes sums of at most 64 numbers of order 1 in two orders: to first order each differs by so many roundings at most.
-** (Seen: four roundings; without the exchange 0.03 and more.) */
+/* Every step takes sums of at most 64 numbers of order 1 in two orders: to first order each differs
+** by so many roundings at most. (Seen: four roundings; without the exchange 0.03 and more.) */
 #define BOUND (STEPS * 64 * 0x1p-53)
 
 typedef struct setting {
@@ -20,7 +20,8 @@ typedef struct setting {
     const char *norm;            /* under DDP */
 } setting;
 
-static cddp_status gather(void *context, const cddp_tensor *mine, const cddp_tensor *all, cddp_error *err)
+static cddp_status gather(void *context, const cddp_tensor *mine, const cddp_tensor *all,
+                          cddp_error *err)
 {
     const lane *l = context;
     cddp_work *work = NULL;
@@ -80,7 +81,8 @@ static double farthest(const cddp_tensor *a, const cddp_tensor *b)
     double most = 0;
     if (a->dtype != CDDP_F64) return 0; /* the number of batches */
     for (int64_t i = 0; i < cddp_tensor_numel(a); i++) {
-        double x = ((const double *)a->storage)[a->offset + i], y = ((const double *)b->storage)[b->offset + i];
+        double x = ((const double *)a->storage)[a->offset + i],
+               y = ((const double *)b->storage)[b->offset + i];
         most = fmax(most, fabs(x - y) / (1 + fabs(y)));
     }
     return most;
@@ -91,14 +93,20 @@ static double distance(const lane_model *a, const lane_model *b)
 {
     const cd_module *m = a->model->module, *n = b->model->module;
     double most = 0;
-    for (size_t i = 0; i < m->parameter_count; i++) most = fmax(most, farthest(&m->parameters[i].tensor, &n->parameters[i].tensor));
-    for (size_t i = 0; i < m->buffer_count; i++) most = fmax(most, farthest(&m->buffers[i].tensor, &n->buffers[i].tensor));
+    for (size_t i = 0; i < m->parameter_count; i++)
+        most = fmax(most, farthest(&m->parameters[i].tensor, &n->parameters[i].tensor));
+    for (size_t i = 0; i < m->buffer_count; i++)
+        most = fmax(most, farthest(&m->buffers[i].tensor, &n->buffers[i].tensor));
     return most;
 }
 
 static void exchange_over(lane *l, uint32_t ranks, const lane_model *m)
 {
-    const cd_graph_callbacks callbacks = {.context = l, .ready = lane_model_ready, .rank_count = ranks, .allgather = gather, .allreduce = add_up};
+    const cd_graph_callbacks callbacks = {.context = l,
+                                          .ready = lane_model_ready,
+                                          .rank_count = ranks,
+                                          .allgather = gather,
+                                          .allreduce = add_up};
     cd_graph_set_callbacks(m->graph, &callbacks);
 }
 
@@ -109,7 +117,10 @@ static cddp_group *wrap_together(lane *l, const setting *s)
     uint32_t members[LAB_RANKS];
     cddp_group *own = NULL;
     for (uint32_t i = 0; i < s->together; i++) members[i] = l->r / s->together * s->together + i;
-    const cddp_group_subset subset = {.size = sizeof subset, .name = names[l->r / s->together], .member_count = s->together, .members = members};
+    const cddp_group_subset subset = {.size = sizeof subset,
+                                      .name = names[l->r / s->together],
+                                      .member_count = s->together,
+                                      .members = members};
     CHECK_OK(cddp_group_create_subset(l->group, &subset, &own, &l->err));
     l->options.group = own;
     return own;
@@ -151,7 +162,8 @@ static double run(setting s)
 {
     lab b = {.world_size = s.world, .body = train_body, .data = &s};
     double most = 0;
-    cd_test_row("%s %s, norm=%s, %u of %u ranks, %d samples each", s.model, s.options, s.norm, (unsigned)s.together, (unsigned)s.world, (int)s.share);
+    cd_test_row("%s %s, norm=%s, %u of %u ranks, %d samples each", s.model, s.options, s.norm,
+                (unsigned)s.together, (unsigned)s.world, (int)s.share);
     lab_run(&b);
     for (uint32_t r = 0; r < s.world; r++) most = fmax(most, b.out[r][0]);
     return most;
@@ -160,11 +172,13 @@ static double run(setting s)
 TEST(synchronised_batch_norm, under_ddp_is_batch_norm_on_the_whole_batch) /* TI-E-06 */
 {
     static const setting rows[] = {
+        /* clang-format off */
         {"mlp", "widths=4:6:5:3,activation=tanh", 2, 2, 3, "sync"},
         {"mlp", "widths=4:6:5:3,activation=tanh", 3, 3, 2, "sync"},
         {"mlp", "widths=4:6:5:3,activation=tanh", 4, 4, 1, "sync"}, /* one sample per process: no statistics of its own */
         {"mlp", "widths=4:6:5:3,activation=tanh", 4, 2, 3, "sync"}, /* a group of its own for either half */
         {"cnn", "channels=2:3:4,size=4", 2, 2, 2, "sync"},
+        /* clang-format on */
     };
     for (size_t k = 0; k < sizeof rows / sizeof rows[0]; k++) {
         assert_true(run(rows[k]) <= BOUND);
@@ -188,7 +202,8 @@ LAB(synchronised_batch_norm, communicates_in_training_and_not_in_evaluation, 2) 
         cd_graph_begin(m.graph);
         (void)run_forward(l, &m, l->r * 2, 2);
         CHECK_OK(cddp_ddp_forward_end(l->ddp, NULL, &l->err));
-        CHECK(lane_posts(l, CDDP_OP_ALLGATHER) == (training ? 2 : 0)); /* one for each of the two layers */
+        /* one for each of the two layers */
+        CHECK(lane_posts(l, CDDP_OP_ALLGATHER) == (training ? 2 : 0));
         CHECK(lane_posts(l, CDDP_OP_ALLREDUCE) == 0);
     }
     lane_model_destroy(l, &m);

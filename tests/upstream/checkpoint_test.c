@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Upstream's test of checkpointing with a shared weight: the wrapped model as a whole inside a checkpoint.
+/* Upstream's test of checkpointing with a shared weight: the wrapped model as a whole inside a
+** checkpoint.
 **
-** A re-entrant checkpoint runs DDP's forward twice, without gradients in forward and with them in the middle of backward; the
-** other kind runs it with gradients both times. The two layers share one weight. Numbers are small integers, so that every
-** sum is exact: gradients are those of one process on the batches of all ranks, bit for bit.
+** A re-entrant checkpoint runs DDP's forward twice, without gradients in forward and with them in
+** the middle of backward; the other kind runs it with gradients both times. The two layers share
+** one weight. Numbers are small integers, so that every sum is exact: gradients are those of one
+** process on the batches of all ranks, bit for bit.
 **
-** Checkpoints inside the model: scenarios/models/checkpointed_*.toml, scenarios/static_graph/checkpointed_*.toml.
+** Checkpoints inside the model: scenarios/models/checkpointed_*.toml,
+** scenarios/static_graph/checkpointed_*.toml.
 */
 #include "core/base/prng.h"
 #include "core/model/checkpoint.h"
@@ -47,10 +50,11 @@ static cddp_status hear(void *context, uint32_t parameter, cddp_grad *grad, cddp
 
 static void open_network(network *n, lane *l, bool is_wrapped)
 {
-    static const cd_parameter_spec specs[4] = {{.name = "weight", .dtype = CDDP_F64, .dim_count = 2, .sizes = {WIDTH, WIDTH}},
-                                               {.name = "l1.bias", .dtype = CDDP_F64, .dim_count = 1, .sizes = {WIDTH}},
-                                               {.name = "l2.bias", .dtype = CDDP_F64, .dim_count = 1, .sizes = {WIDTH}},
-                                               {.name = "input", .dtype = CDDP_F64, .dim_count = 2, .sizes = {SAMPLES, WIDTH}}};
+    static const cd_parameter_spec specs[4] = {
+        {.name = "weight", .dtype = CDDP_F64, .dim_count = 2, .sizes = {WIDTH, WIDTH}},
+        {.name = "l1.bias", .dtype = CDDP_F64, .dim_count = 1, .sizes = {WIDTH}},
+        {.name = "l2.bias", .dtype = CDDP_F64, .dim_count = 1, .sizes = {WIDTH}},
+        {.name = "input", .dtype = CDDP_F64, .dim_count = 2, .sizes = {SAMPLES, WIDTH}}};
     const cd_prng prng = cd_prng_seed(1);
     *n = (network){.l = l, .is_wrapped = is_wrapped};
     CHECK_OK(cd_module_create(NULL, cddp_device_cpu(), &prng, &n->module, &l->err));
@@ -79,7 +83,8 @@ static cddp_status run_layer(cd_graph *graph, uint32_t bias, cd_value **x, cddp_
 }
 
 /* What the checkpoint runs, and runs again: the wrapper and the layers. */
-static cddp_status run_wrapped(cd_graph *graph, void *context, cd_value *x, cd_value **y, cddp_error *err)
+static cddp_status run_wrapped(cd_graph *graph, void *context, cd_value *x, cd_value **y,
+                               cddp_error *err)
 {
     network *n = context;
     cddp_status status = CDDP_OK;
@@ -105,7 +110,8 @@ static void differentiate(network *n, uint32_t rank, int step, cd_checkpoint_kin
     cd_graph_begin(n->graph);
     CHECK_OK(cd_graph_parameter(n->graph, INPUT, &x, &l->err));
     CHECK_OK(cd_checkpoint_run(n->graph, &checkpoint, x, &y, &l->err));
-    CHECK_OK(cd_graph_tensor(n->graph, CDDP_F64, (const int64_t[2]){SAMPLES, WIDTH}, 2, &t, &l->err));
+    CHECK_OK(
+        cd_graph_tensor(n->graph, CDDP_F64, (const int64_t[2]){SAMPLES, WIDTH}, 2, &t, &l->err));
     fill_integers(&t, salt + 500);
     CHECK_OK(cd_graph_input(n->graph, &t, &target, &l->err));
     CHECK_OK(cd_inner_product(n->graph, y, target, &losses, &l->err));
@@ -130,7 +136,10 @@ static void body(lane *l)
     open_network(&alone, l, false);
     for (int i = 0; i < WRAPPED; i++) {
         cd_parameter *p = &wrapped.module->parameters[i];
-        l->parameters[i] = (cddp_parameter){.name = p->name, .tensor = p->tensor, .grad = &p->grad, .requires_grad = true};
+        l->parameters[i] = (cddp_parameter){.name = p->name,
+                                            .tensor = p->tensor,
+                                            .grad = &p->grad,
+                                            .requires_grad = true};
     }
     l->count = WRAPPED;
     l->options.gradient_as_bucket_view = s->views;
@@ -146,9 +155,12 @@ static void body(lane *l)
         for (uint32_t r = 0; r < l->w; r++) {
             differentiate(&alone, r, step, CD_CHECKPOINT_NONE);
             for (int i = 0; i < WRAPPED; i++)
-                for (int k = 0; k < (i == 0 ? WIDTH * WIDTH : WIDTH); k++) mean[i][k] += gradient_of(&alone, i)[k] / l->w;
+                for (int k = 0; k < (i == 0 ? WIDTH * WIDTH : WIDTH); k++)
+                    mean[i][k] += gradient_of(&alone, i)[k] / l->w;
         }
-        for (int i = 0; i < WRAPPED; i++) CHECK(memcmp(gradient_of(&wrapped, i), mean[i], (i == 0 ? WIDTH * WIDTH : WIDTH) * sizeof(double)) == 0);
+        for (int i = 0; i < WRAPPED; i++)
+            CHECK(memcmp(gradient_of(&wrapped, i), mean[i],
+                         (i == 0 ? WIDTH * WIDTH : WIDTH) * sizeof(double)) == 0);
     }
     lane_unwrap(l);
     l->count = 0;
@@ -158,7 +170,8 @@ static void body(lane *l)
 
 TEST(checkpoint, around_the_wrapper_of_layers_that_share_a_weight) /* TI-I-07 */
 {
-    static const cd_checkpoint_kind kinds[3] = {CD_CHECKPOINT_REENTRANT, CD_CHECKPOINT_NON_REENTRANT, CD_CHECKPOINT_NONE};
+    static const cd_checkpoint_kind kinds[3] = {CD_CHECKPOINT_REENTRANT,
+                                                CD_CHECKPOINT_NON_REENTRANT, CD_CHECKPOINT_NONE};
     for (int k = 0; k < 12; k++) {
         setting s = {kinds[k / 4], k % 2 == 1, k / 2 % 2 == 1};
         cd_test_row("kind %d, views %d, static graph %d", (int)s.kind, s.views, s.static_graph);

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Upstream's tests of the post-local-SGD optimizer: reduce over everybody, then train alone, step, average the models.
+/* Upstream's tests of the post-local-SGD optimizer: reduce over everybody, then train alone, step,
+** average the models.
 **
-** Its parts here are the hook post_local_sgd, an optimizer and a periodic averager. The reference is two replicas in one
-** array, without any of them: with two ranks a sum has one order, so that everything is compared bit for bit.
+** Its parts here are the hook post_local_sgd, an optimizer and a periodic averager. The reference
+** is two replicas in one array, without any of them: with two ranks a sum has one order, so that
+** everything is compared bit for bit.
 */
 #include "core/hooks/averager.h"
 #include "core/hooks/hook.h"
@@ -17,13 +19,17 @@ static const double lr = 0.03, momentum = 0.9;
 typedef struct training {
     bool views;
     uint64_t period;
-    int resume_at;      /* before this step everything is made anew and told what was kept; 0: never */
-    bool forgets_step;  /* … except the averager's step */
+    /* before this step everything is made anew and told what was kept; 0: never */
+    int resume_at;
+    bool forgets_step;               /* … except the averager's step */
     float seen[RANKS][STEPS][NUMEL]; /* the parameters after every step */
 } training;
 
 /* Where the loss, half a squared distance, pulls parameter k of a rank. */
-static float target(uint32_t rank, int step, int k) { return (float)((step * 7 + k * 3 + (int)rank * 5) % 13) / 3.0f; }
+static float target(uint32_t rank, int step, int k)
+{
+    return (float)((step * 7 + k * 3 + (int)rank * 5) % 13) / 3.0f;
+}
 
 /* ---- the reference ---- */
 
@@ -42,7 +48,8 @@ static void train_by_hand(float seen[RANKS][STEPS][NUMEL])
                 buffer[r][k] = step == 0 ? g[r][k] : (float)momentum * buffer[r][k] + g[r][k];
                 p[r][k] += (float)-lr * buffer[r][k];
             }
-            if (step >= WARMUP && (step - WARMUP) % PERIOD == 0) p[0][k] = p[1][k] = p[0][k] / 2 + p[1][k] / 2;
+            if (step >= WARMUP && (step - WARMUP) % PERIOD == 0)
+                p[0][k] = p[1][k] = p[0][k] / 2 + p[1][k] / 2;
         }
         for (int r = 0; r < RANKS; r++) memcpy(seen[r][step], p[r], sizeof p[r]);
     }
@@ -58,12 +65,16 @@ typedef struct parts {
 static void make_parts(lane *l, const training *t, parts *made)
 {
     cd_averager_level level = {t->period, RANKS};
-    const cd_averager_options options = {.group = l->group, .levels = &level, .level_count = 1, .warmup_steps = WARMUP};
+    const cd_averager_options options = {.group = l->group,
+                                         .levels = &level,
+                                         .level_count = 1,
+                                         .warmup_steps = WARMUP};
     cd_optimizer_parameter parameters[PARAMETERS];
     cd_optimizer_options sgd = cd_optimizer_options_default(CD_OPTIMIZER_sgd);
     sgd.lr = lr, sgd.momentum = momentum;
     for (size_t i = 0; i < PARAMETERS; i++)
-        parameters[i] = (cd_optimizer_parameter){l->parameters[i].name, l->parameters[i].tensor, &l->grads[i]};
+        parameters[i] =
+            (cd_optimizer_parameter){l->parameters[i].name, l->parameters[i].tensor, &l->grads[i]};
     CHECK_OK(cd_averager_create(&options, &made->averager, &l->err));
     CHECK_OK(cd_optimizer_create(&sgd, parameters, PARAMETERS, NULL, &made->optimizer, &l->err));
 }
@@ -126,8 +137,10 @@ static void train_body(lane *l)
         for (int64_t e = 0; e < numels[i]; e++) values_of(&made->tensor)[e] = (float)k++ / 7.0f;
     }
     lane_wrap(l);
-    CHECK_OK(cddp_ddp_register_comm_hook(l->ddp, cd_hook_find("post_local_sgd"), NULL,
-                                         "start_localSGD_iter=10,post_local_gradient_allreduce=false", &l->err));
+    CHECK_OK(
+        cddp_ddp_register_comm_hook(l->ddp, cd_hook_find("post_local_sgd"), NULL,
+                                    "start_localSGD_iter=10,post_local_gradient_allreduce=false",
+                                    &l->err));
     make_parts(l, t, &p);
     for (int step = 0; step < STEPS; step++) {
         if (t->resume_at != 0 && step == t->resume_at) reload(l, t, &p);
@@ -138,7 +151,8 @@ static void train_body(lane *l)
             seen += numels[i];
         }
     }
-    CHECK(cd_averager_get_step(p.averager) == (uint64_t)(t->forgets_step ? STEPS - t->resume_at : STEPS));
+    CHECK(cd_averager_get_step(p.averager) ==
+          (uint64_t)(t->forgets_step ? STEPS - t->resume_at : STEPS));
     destroy_parts(&p);
 }
 
@@ -150,7 +164,8 @@ static int first_difference(training *t)
     lab_of(RANKS, train_body, t);
     for (int step = 0; step < STEPS; step++)
         for (int r = 0; r < RANKS; r++)
-            if (memcmp(t->seen[r][step], reference[r][step], sizeof reference[r][step]) != 0) return step;
+            if (memcmp(t->seen[r][step], reference[r][step], sizeof reference[r][step]) != 0)
+                return step;
     return STEPS;
 }
 
@@ -161,7 +176,8 @@ TEST(post_local_sgd, with_a_periodic_averager_is_averaging_by_hand_at_the_same_s
     for (int views = 0; views < 2; views++) {
         t = (training){.views = views, .period = PERIOD};
         assert_int_equal(first_difference(&t), STEPS);
-        for (int step = 0; step < STEPS; step++) { /* equal while reduced and where averaged, apart elsewhere */
+        /* equal while reduced and where averaged, apart elsewhere */
+        for (int step = 0; step < STEPS; step++) {
             bool is_equal = memcmp(t.seen[0][step], t.seen[1][step], sizeof t.seen[0][step]) == 0;
             assert_true(is_equal == (step < WARMUP || (step - WARMUP) % PERIOD == 0));
         }
@@ -170,14 +186,16 @@ TEST(post_local_sgd, with_a_periodic_averager_is_averaging_by_hand_at_the_same_s
     assert_int_equal(first_difference(&t), WARMUP + PERIOD);
 }
 
-/* TI-G-08: PyTorch warns when a checkpoint has no step and counts from 0; here the step is handed over by itself, and who does
-** not hand it over counts from 0 as well: the model is averaged too late. */
+/* TI-G-08: PyTorch warns when a checkpoint has no step and counts from 0; here the step is handed
+** over by itself, and who does not hand it over counts from 0 as well: the model is averaged too
+** late. */
 TEST(post_local_sgd, goes_on_from_the_step_that_a_checkpoint_kept)
 {
     t = (training){.period = PERIOD, .resume_at = 20};
     assert_int_equal(first_difference(&t), STEPS);
     t = (training){.period = PERIOD, .resume_at = 20, .forgets_step = true};
-    assert_int_equal(first_difference(&t), 22); /* the next average would have been after step 10 + 3 · 4 */
+    /* the next average would have been after step 10 + 3 · 4 */
+    assert_int_equal(first_difference(&t), 22);
 }
 
 TEST_MAIN(ROW(post_local_sgd, with_a_periodic_averager_is_averaging_by_hand_at_the_same_steps),

@@ -12,13 +12,18 @@ static const cd_op gelu_op = CD_OP("Gelu", gelu, CDDP_LAYER_GELU, NULL);
 static const cd_op tanh_op = CD_OP("Tanh", tanh, CDDP_LAYER_TANH, NULL);
 static const cd_op sigmoid_op = CD_OP("Sigmoid", sigmoid, CDDP_LAYER_SIGMOID, NULL);
 
-static cddp_status apply_to(cd_graph *graph, const cd_op *op, cd_value *x, cd_value **y, cddp_error *err)
+static cddp_status apply_to(cd_graph *graph, const cd_op *op, cd_value *x, cd_value **y,
+                            cddp_error *err)
 {
     void *state = NULL; /* one pointer, for what gelu keeps */
     CD_TRY(cd_op_check_dtypes(op->name, &x, 1, err));
     CD_TRY(cd_graph_push(graph, sizeof state, &state, err));
-    cd_apply apply = {
-        .op = op, .inputs = &x, .input_count = 1, .state = state, .shapes = &x->tensor, .output_count = 1};
+    cd_apply apply = {.op = op,
+                      .inputs = &x,
+                      .input_count = 1,
+                      .state = state,
+                      .shapes = &x->tensor,
+                      .output_count = 1};
     return cd_op_apply(graph, &apply, y, err);
 }
 

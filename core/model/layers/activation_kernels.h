@@ -1,33 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Kernels of activation.c for one REAL: each element by itself. */
 
-#define EACH_FORWARD(name, value)                                                                                      \
-    static cddp_status K(name##_forward)(const cd_op_call *c, cddp_error *err)                                         \
-    {                                                                                                                  \
-        (void)err;                                                                                                     \
-        const REAL *xs = cd_tensor_data(&c->inputs[0]);                                                                \
-        REAL *ys = cd_tensor_data(&c->outputs[0]);                                                                     \
-        for (int64_t i = 0, n = cddp_tensor_numel(&c->inputs[0]); i < n; i++) {                                        \
-            REAL x = xs[i];                                                                                            \
-            ys[i] = (value);                                                                                           \
-        }                                                                                                              \
-        return CDDP_OK;                                                                                                \
+#define EACH_FORWARD(name, value)                                               \
+    static cddp_status K(name##_forward)(const cd_op_call *c, cddp_error *err)  \
+    {                                                                           \
+        (void)err;                                                              \
+        const REAL *xs = cd_tensor_data(&c->inputs[0]);                         \
+        REAL *ys = cd_tensor_data(&c->outputs[0]);                              \
+        for (int64_t i = 0, n = cddp_tensor_numel(&c->inputs[0]); i < n; i++) { \
+            REAL x = xs[i];                                                     \
+            ys[i] = (value);                                                    \
+        }                                                                       \
+        return CDDP_OK;                                                         \
     }
 
-#define EACH_BACKWARD(name, derivative)                                                                                \
-    static cddp_status K(name##_backward)(const cd_op_call *c, cddp_error *err)                                        \
-    {                                                                                                                  \
-        (void)err;                                                                                                     \
-        const REAL *xs = cd_tensor_data(&c->inputs[0]), *ys = cd_tensor_data(&c->outputs[0]);                          \
-        const REAL *dys = cd_tensor_data(&c->out_grads[0].value);                                                      \
-        REAL *dxs = cd_tensor_data(&c->in_grads[0].value);                                                             \
-        for (int64_t i = 0, n = cddp_tensor_numel(&c->inputs[0]); i < n; i++) {                                        \
-            REAL x = xs[i], y = ys[i], dy = dys[i];                                                                    \
-            (void)x;                                                                                                   \
-            (void)y;                                                                                                   \
-            dxs[i] = (derivative);                                                                                     \
-        }                                                                                                              \
-        return CDDP_OK;                                                                                                \
+#define EACH_BACKWARD(name, derivative)                                                       \
+    static cddp_status K(name##_backward)(const cd_op_call *c, cddp_error *err)               \
+    {                                                                                         \
+        (void)err;                                                                            \
+        const REAL *xs = cd_tensor_data(&c->inputs[0]), *ys = cd_tensor_data(&c->outputs[0]); \
+        const REAL *dys = cd_tensor_data(&c->out_grads[0].value);                             \
+        REAL *dxs = cd_tensor_data(&c->in_grads[0].value);                                    \
+        for (int64_t i = 0, n = cddp_tensor_numel(&c->inputs[0]); i < n; i++) {               \
+            REAL x = xs[i], y = ys[i], dy = dys[i];                                           \
+            (void)x;                                                                          \
+            (void)y;                                                                          \
+            dxs[i] = (derivative);                                                            \
+        }                                                                                     \
+        return CDDP_OK;                                                                       \
     }
 
 /* A NaN passes: only x <= 0 is cut. */
@@ -43,8 +43,8 @@ EACH_BACKWARD(sigmoid, (dy * ((1 - y) * y)))
 #undef EACH_FORWARD
 #undef EACH_BACKWARD
 
-/* x·Φ(x), Φ(x) = (1 + erf(x/√2)) / 2; its derivative is Φ(x) + x·φ(x), φ(x) = exp(-x²/2) / √(2π). Φ is kept: erf is by
-** far the dearest part. */
+/* x·Φ(x), Φ(x) = (1 + erf(x/√2)) / 2; its derivative is Φ(x) + x·φ(x), φ(x) = exp(-x²/2) / √(2π). Φ
+** is kept: erf is by far the dearest part. */
 static cddp_status K(gelu_forward)(const cd_op_call *c, cddp_error *err)
 {
     const REAL *x = cd_tensor_data(&c->inputs[0]);
@@ -67,6 +67,7 @@ static cddp_status K(gelu_backward)(const cd_op_call *c, cddp_error *err)
     const REAL *share = *(void *const *)c->state;
     REAL *dx = cd_tensor_data(&c->in_grads[0].value);
     for (int64_t i = 0, n = cddp_tensor_numel(&c->inputs[0]); i < n; i++)
-        dx[i] = dy[i] * (share[i] + x[i] * ((REAL)0.39894228040143267794 * M(exp)((REAL)-0.5 * x[i] * x[i])));
+        dx[i] = dy[i] * (share[i] +
+                         x[i] * ((REAL)0.39894228040143267794 * M(exp)((REAL)-0.5 * x[i] * x[i])));
     return CDDP_OK;
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Kernels of attention.c for one REAL: one (sample, head) at a time; every sum runs over its index in order. */
+/* Kernels of attention.c for one REAL: one (sample, head) at a time; every sum runs over its index
+** in order. */
 
 static REAL K(dot)(const REAL *a, const REAL *b, int64_t n)
 {
@@ -8,7 +9,8 @@ static REAL K(dot)(const REAL *a, const REAL *b, int64_t n)
     return sum;
 }
 
-/* share (positions, positions): softmax over the keys of every query, computed again in backward. */
+/* share (positions, positions): softmax over the keys of every query, computed again in
+** backward. */
 static void K(attention_shares)(const attention_sizes *z, const REAL *qkv, REAL *share)
 {
     const REAL scale = 1 / ROOT((REAL)z->head);
@@ -31,7 +33,8 @@ static cddp_status K(attention_forward)(const cd_op_call *c, cddp_error *err)
     const REAL *qkv = cd_tensor_data(&c->inputs[0]);
     REAL *y = cd_tensor_data(&c->outputs[0]);
     void *share = NULL;
-    CD_TRY(cd_graph_push(c->graph, (size_t)(z.positions * z.positions) * sizeof(REAL), &share, err));
+    CD_TRY(
+        cd_graph_push(c->graph, (size_t)(z.positions * z.positions) * sizeof(REAL), &share, err));
     for (int64_t s = 0; s < z.samples; s++)
         for (int64_t h = 0; h < z.heads; h++) {
             const REAL *from = qkv + s * z.positions * z.stride + h * z.head;
@@ -40,16 +43,18 @@ static cddp_status K(attention_forward)(const cd_op_call *c, cddp_error *err)
                 for (int64_t i = 0; i < z.head; i++) {
                     REAL sum = 0;
                     for (int64_t k = 0; k < z.positions; k++)
-                        sum += ((const REAL *)share)[q * z.positions + k] * from[k * z.stride + 2 * z.width + i];
+                        sum += ((const REAL *)share)[q * z.positions + k] *
+                               from[k * z.stride + 2 * z.width + i];
                     y[(s * z.positions + q) * z.width + h * z.head + i] = sum;
                 }
         }
     return CDDP_OK;
 }
 
-/* One head: dv_k += share·dy, dshare = dy·v, dscore = share·(dshare - Σ share·dshare), dq and dk from dscore. */
-static void K(attention_head_backward)(const attention_sizes *z, const REAL *from, const REAL *share, const REAL *dy,
-                                       REAL *to)
+/* One head: dv_k += share·dy, dshare = dy·v, dscore = share·(dshare - Σ share·dshare), dq and dk
+** from dscore. */
+static void K(attention_head_backward)(const attention_sizes *z, const REAL *from,
+                                       const REAL *share, const REAL *dy, REAL *to)
 {
     const REAL scale = 1 / ROOT((REAL)z->head);
     for (int64_t q = 0; q < z->positions; q++) {
@@ -75,7 +80,8 @@ static cddp_status K(attention_backward)(const cd_op_call *c, cddp_error *err)
     const REAL *qkv = cd_tensor_data(&c->inputs[0]), *dy = cd_tensor_data(&c->out_grads[0].value);
     REAL *dqkv = cd_tensor_data(&c->in_grads[0].value);
     void *share = NULL;
-    CD_TRY(cd_graph_push(c->graph, (size_t)(z.positions * z.positions) * sizeof(REAL), &share, err));
+    CD_TRY(
+        cd_graph_push(c->graph, (size_t)(z.positions * z.positions) * sizeof(REAL), &share, err));
     for (int64_t s = 0; s < z.samples; s++)
         for (int64_t h = 0; h < z.heads; h++) {
             int64_t start = s * z.positions * z.stride + h * z.head;

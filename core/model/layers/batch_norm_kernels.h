@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Kernels of batch_norm.c for one REAL. Every sum runs in f64 over samples, then positions, in order. */
+/* Kernels of batch_norm.c for one REAL. Every sum runs in f64 over samples, then positions, in
+** order. */
 
 static void K(local_moments)(const cd_op_call *c, batch_norm_state *s)
 {
@@ -8,7 +9,8 @@ static void K(local_moments)(const cd_op_call *c, batch_norm_state *s)
     for (int64_t k = 0; k < s->channels; k++) {
         double sum = 0, squares = 0;
         for (int64_t n = 0; n < s->samples; n++)
-            for (int64_t p = 0; p < s->area; p++) sum += (double)x[(n * s->channels + k) * s->area + p];
+            for (int64_t p = 0; p < s->area; p++)
+                sum += (double)x[(n * s->channels + k) * s->area + p];
         double mean = count > 0 ? sum / count : 0;
         for (int64_t n = 0; n < s->samples; n++)
             for (int64_t p = 0; p < s->area; p++) {
@@ -68,7 +70,8 @@ static cddp_status K(batch_norm_forward)(const cd_op_call *c, cddp_error *err)
     for (int64_t n = 0, i = 0; n < s->samples; n++)
         for (int64_t k = 0; k < s->channels; k++)
             for (int64_t p = 0; p < s->area; p++, i++)
-                y[i] = (REAL)(((double)x[i] - s->mean[k]) * s->inverse[k] * (double)w[k] + (double)b[k]);
+                y[i] = (REAL)(((double)x[i] - s->mean[k]) * s->inverse[k] * (double)w[k] +
+                              (double)b[k]);
     return CDDP_OK;
 }
 
@@ -80,7 +83,8 @@ static void K(gradient_sums)(const cd_op_call *c, const batch_norm_state *s, dou
         for (int64_t k = 0; k < s->channels; k++)
             for (int64_t p = 0; p < s->area; p++, i++) {
                 sums[k] += (double)dy[i];
-                sums[s->channels + k] += (double)dy[i] * (((double)x[i] - s->mean[k]) * s->inverse[k]);
+                sums[s->channels + k] +=
+                    (double)dy[i] * (((double)x[i] - s->mean[k]) * s->inverse[k]);
             }
 }
 
@@ -93,7 +97,8 @@ static void K(batch_norm_input)(const cd_op_call *c, const batch_norm_state *s, 
         for (int64_t k = 0; k < s->channels; k++)
             for (int64_t p = 0; p < s->area; p++, i++) {
                 double centred = (double)dy[i], xhat = ((double)x[i] - s->mean[k]) * s->inverse[k];
-                if (s->training) centred -= sums[k] / s->count + xhat * (sums[s->channels + k] / s->count);
+                if (s->training)
+                    centred -= sums[k] / s->count + xhat * (sums[s->channels + k] / s->count);
                 dx[i] = (REAL)((double)w[k] * s->inverse[k] * centred);
             }
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Convolution by unfolding, pooling, upsampling. Operands stand in PyTorch's edge order: x, weight, bias. */
+/* Convolution by unfolding, pooling, upsampling. Operands stand in PyTorch's edge order: x, weight,
+** bias. */
 #include "core/model/layers/conv.h"
 
 #include "core/model/layers/product.h"
@@ -76,54 +77,71 @@ static cddp_status describe_resize(const cd_op_call *c, cddp_layer_call *layer, 
 
 static const cd_op conv_op = CD_OP("Conv2d", conv, CDDP_LAYER_CONV2D, describe_conv);
 static const cd_op pool_op = CD_OP("AveragePool2d", pool, CDDP_LAYER_AVERAGE_POOL, describe_resize);
-static const cd_op upsample_op = CD_OP("Upsample2d", upsample, CDDP_LAYER_UPSAMPLE, describe_resize);
+static const cd_op upsample_op =
+    CD_OP("Upsample2d", upsample, CDDP_LAYER_UPSAMPLE, describe_resize);
 
-cddp_status cd_conv2d_layer(cd_graph *graph, cd_value *const operands[3], const cd_conv2d *conv, cd_value **y,
-                            cddp_error *err)
+cddp_status cd_conv2d_layer(cd_graph *graph, cd_value *const operands[3], const cd_conv2d *conv,
+                            cd_value **y, cddp_error *err)
 {
     const cddp_tensor *x = &operands[X]->tensor, *w = &operands[WEIGHT]->tensor;
     char left[CD_SIZES_BYTES], right[CD_SIZES_BYTES];
     CD_TRY(cd_op_check_dtypes("conv2d", operands, 3, err));
-    if (x->dim_count != 4 || w->dim_count != 4 || x->sizes[1] != w->sizes[1] || conv->stride < 1 || conv->padding < 0 ||
-        x->sizes[2] + 2 * conv->padding < w->sizes[2] || x->sizes[3] + 2 * conv->padding < w->sizes[3])
-        return cd_fail(err, CDDP_E_ARG, "conv2d: x %s, weight %s, stride %lld and padding %lld do not fit",
-                       cd_tensor_print_sizes(x, left, sizeof left), cd_tensor_print_sizes(w, right, sizeof right),
-                       (long long)conv->stride, (long long)conv->padding);
+    if (x->dim_count != 4 || w->dim_count != 4 || x->sizes[1] != w->sizes[1] || conv->stride < 1 ||
+        conv->padding < 0 || x->sizes[2] + 2 * conv->padding < w->sizes[2] ||
+        x->sizes[3] + 2 * conv->padding < w->sizes[3])
+        return cd_fail(err, CDDP_E_ARG,
+                       "conv2d: x %s, weight %s, stride %lld and padding %lld do not fit",
+                       cd_tensor_print_sizes(x, left, sizeof left),
+                       cd_tensor_print_sizes(w, right, sizeof right), (long long)conv->stride,
+                       (long long)conv->padding);
     if (operands[BIAS] != NULL &&
         (operands[BIAS]->tensor.dim_count != 1 || operands[BIAS]->tensor.sizes[0] != w->sizes[0]))
         return cd_fail(err, CDDP_E_ARG, "conv2d: bias %s does not fit weight %s",
                        cd_tensor_print_sizes(&operands[BIAS]->tensor, left, sizeof left),
                        cd_tensor_print_sizes(w, right, sizeof right));
-    int64_t sizes[4] = {x->sizes[0], w->sizes[0], (x->sizes[2] + 2 * conv->padding - w->sizes[2]) / conv->stride + 1,
+    int64_t sizes[4] = {x->sizes[0], w->sizes[0],
+                        (x->sizes[2] + 2 * conv->padding - w->sizes[2]) / conv->stride + 1,
                         (x->sizes[3] + 2 * conv->padding - w->sizes[3]) / conv->stride + 1};
     void *state = NULL;
     CD_TRY(cd_graph_push(graph, sizeof *conv, &state, err));
     *(cd_conv2d *)state = *conv;
     cddp_tensor shape = cd_shape_of(x->dtype, sizes, 4);
-    cd_apply apply = {
-        .op = &conv_op, .inputs = operands, .input_count = 3, .state = state, .shapes = &shape, .output_count = 1};
+    cd_apply apply = {.op = &conv_op,
+                      .inputs = operands,
+                      .input_count = 3,
+                      .state = state,
+                      .shapes = &shape,
+                      .output_count = 1};
     return cd_op_apply(graph, &apply, y, err);
 }
 
-static cddp_status resize(cd_graph *graph, const cd_op *op, cd_value *x, int64_t size, cd_value **y, cddp_error *err)
+static cddp_status resize(cd_graph *graph, const cd_op *op, cd_value *x, int64_t size, cd_value **y,
+                          cddp_error *err)
 {
     const cddp_tensor *t = &x->tensor;
     char text[CD_SIZES_BYTES];
     CD_TRY(cd_op_check_dtypes(op->name, &x, 1, err));
     bool shrinks = op == &pool_op;
-    if (t->dim_count != 4 || size < 1 || (shrinks && (t->sizes[2] % size != 0 || t->sizes[3] % size != 0)))
-        return cd_fail(err, CDDP_E_ARG, "%s: size %lld does not fit x %s", op->name, (long long)size,
-                       cd_tensor_print_sizes(t, text, sizeof text));
+    if (t->dim_count != 4 || size < 1 ||
+        (shrinks && (t->sizes[2] % size != 0 || t->sizes[3] % size != 0)))
+        return cd_fail(err, CDDP_E_ARG, "%s: size %lld does not fit x %s", op->name,
+                       (long long)size, cd_tensor_print_sizes(t, text, sizeof text));
     void *state = NULL;
     CD_TRY(cd_graph_push(graph, sizeof size, &state, err));
     *(int64_t *)state = size;
     cddp_tensor shape = cd_shape_of(t->dtype, t->sizes, 4);
     for (int i = 2; i < 4; i++) shape.sizes[i] = shrinks ? t->sizes[i] / size : t->sizes[i] * size;
-    cd_apply apply = {.op = op, .inputs = &x, .input_count = 1, .state = state, .shapes = &shape, .output_count = 1};
+    cd_apply apply = {.op = op,
+                      .inputs = &x,
+                      .input_count = 1,
+                      .state = state,
+                      .shapes = &shape,
+                      .output_count = 1};
     return cd_op_apply(graph, &apply, y, err);
 }
 
-cddp_status cd_average_pool2d(cd_graph *graph, cd_value *x, int64_t size, cd_value **y, cddp_error *err)
+cddp_status cd_average_pool2d(cd_graph *graph, cd_value *x, int64_t size, cd_value **y,
+                              cddp_error *err)
 {
     return resize(graph, &pool_op, x, size, y, err);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Dropout whose mask is a function of (seed, layer, iteration, sample id, element): the same on every rank, at every
-** position of a batch, and when a checkpoint computes it again.
+/* Dropout whose mask is a function of (seed, layer, iteration, sample id, element): the same on
+** every rank, at every position of a batch, and when a checkpoint computes it again.
 */
 #pragma once
 #include "core/model/graph.h"

@@ -8,7 +8,8 @@ static cddp_status K(dropout_apply)(const cd_op_call *c, const REAL *from, REAL 
     REAL scale = (REAL)(1 / (1 - d->probability));
     for (int64_t s = 0; s < samples; s++) {
         cd_prng prng = sample_prng(d, s);
-        for (int64_t i = s * width; i < (s + 1) * width; i++) to[i] = is_kept(d, &prng) ? from[i] * scale : 0;
+        for (int64_t i = s * width; i < (s + 1) * width; i++)
+            to[i] = is_kept(d, &prng) ? from[i] * scale : 0;
     }
     return CDDP_OK;
 }
@@ -22,5 +23,6 @@ static cddp_status K(dropout_forward)(const cd_op_call *c, cddp_error *err)
 static cddp_status K(dropout_backward)(const cd_op_call *c, cddp_error *err)
 {
     (void)err;
-    return K(dropout_apply)(c, cd_tensor_data(&c->out_grads[0].value), cd_tensor_data(&c->in_grads[0].value));
+    return K(dropout_apply)(c, cd_tensor_data(&c->out_grads[0].value),
+                            cd_tensor_data(&c->in_grads[0].value));
 }

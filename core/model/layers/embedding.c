@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Embeddings with a dense or a sparse gradient. The sparse one is made coalesced: its rows are the rows that any
-** sample hit, increasing. (PyTorch delivers it uncoalesced; its reducer coalesces before it adds.)
+/* Embeddings with a dense or a sparse gradient. The sparse one is made coalesced: its rows are the
+** rows that any sample hit, increasing. (PyTorch delivers it uncoalesced; its reducer coalesces
+** before it adds.)
 */
 #include "core/model/layers/embedding.h"
 
@@ -10,26 +11,30 @@ typedef struct embedding_state {
     const int64_t *indices; /* (samples, positions) */
     int64_t samples, positions, rows, width;
     bool bag, sparse;
-    cddp_tensor there[CDDP_LAYER_GIVEN]; /* on a device that computes: as CDDP_LAYER_EMBEDDING lists them */
+    /* on a device that computes: as CDDP_LAYER_EMBEDDING lists them */
+    cddp_tensor there[CDDP_LAYER_GIVEN];
 } embedding_state;
 
-static cddp_status check_index(const embedding_state *e, int64_t index, int64_t sample, cddp_error *err)
+static cddp_status check_index(const embedding_state *e, int64_t index, int64_t sample,
+                               cddp_error *err)
 {
     if (index >= 0 && index < e->rows) return CDDP_OK;
-    return cd_fail(err, CDDP_E_ARG, "embedding: index %lld of sample %lld is not in 0 … %lld", (long long)index,
-                   (long long)sample, (long long)e->rows - 1);
+    return cd_fail(err, CDDP_E_ARG, "embedding: index %lld of sample %lld is not in 0 … %lld",
+                   (long long)index, (long long)sample, (long long)e->rows - 1);
 }
 
-/* What CDDP_LAYER_EMBEDDING is given, in one transfer: the places of every row that is hit, in order, one row after the
-** other, so that a gradient has no place to look for. */
+/* What CDDP_LAYER_EMBEDDING is given, in one transfer: the places of every row that is hit, in
+** order, one row after the other, so that a gradient has no place to look for. */
 static cddp_status sort_places(const cd_op_call *c, embedding_state *e, cddp_error *err)
 {
     const int64_t count = e->samples * e->positions, all = 4 * count + 1;
     void *memory = NULL;
     cddp_tensor t;
     CD_TRY(cd_graph_push(c->graph, (size_t)(e->rows + all) * sizeof(int64_t), &memory, err));
-    int64_t *index = memory, *places = index + count, *hit = places + count, *start = hit + count, hits = 0;
-    int64_t *next = start + count + 1; /* (rows) how often each is hit, then where its next place goes */
+    int64_t *index = memory, *places = index + count, *hit = places + count, *start = hit + count,
+            hits = 0;
+    /* (rows) how often each is hit, then where its next place goes */
+    int64_t *next = start + count + 1;
     for (int64_t i = 0; i < count; i++) {
         CD_TRY(check_index(e, e->indices[i], i / e->positions, err));
         index[i] = e->indices[i];
@@ -63,21 +68,23 @@ static cddp_status describe(const cd_op_call *c, cddp_layer_call *layer, cddp_er
     return CDDP_OK;
 }
 
-/* The gradient's storage: a dense table of zeros, or the rows that occur. *place (rows): where each row went, or
-** NULL for dense. */
+/* The gradient's storage: a dense table of zeros, or the rows that occur. *place (rows): where each
+** row went, or NULL for dense. */
 static cddp_status make_gradient(const cd_op_call *c, int64_t **place, cddp_error *err)
 {
     const embedding_state *e = c->state;
     const cddp_tensor *table = &c->inputs[0];
     cd_gradient *grad = &c->in_grads[0];
-    if (!e->sparse) return cd_graph_tensor(c->graph, table->dtype, table->sizes, 2, &grad->value, err);
+    if (!e->sparse)
+        return cd_graph_tensor(c->graph, table->dtype, table->sizes, 2, &grad->value, err);
     void *memory = NULL;
     CD_TRY(cd_graph_push(c->graph, (size_t)e->rows * sizeof(int64_t), &memory, err));
     int64_t *position = memory, count = 0;
     for (int64_t i = 0; i < e->samples * e->positions; i++) position[e->indices[i]] = 1;
     for (int64_t row = 0; row < e->rows; row++) count += position[row];
     CD_TRY(cd_graph_tensor(c->graph, CDDP_I64, &count, 1, &grad->rows, err));
-    CD_TRY(cd_graph_tensor(c->graph, table->dtype, (const int64_t[2]){count, e->width}, 2, &grad->value, err));
+    CD_TRY(cd_graph_tensor(c->graph, table->dtype, (const int64_t[2]){count, e->width}, 2,
+                           &grad->value, err));
     int64_t *rows = cd_tensor_data(&grad->rows), next = 0;
     for (int64_t row = 0; row < e->rows; row++) {
         if (position[row] == 0) continue;
@@ -99,8 +106,8 @@ static const cd_op embedding_op = {.name = "Embedding",
                                    .forward = {embedding_forward_f32, embedding_forward_f64},
                                    .backward = {embedding_backward_f32, embedding_backward_f64}};
 
-cddp_status cd_embedding_layer(cd_graph *graph, cd_value *table, const cd_embedding *embedding, cd_value **y,
-                               cddp_error *err)
+cddp_status cd_embedding_layer(cd_graph *graph, cd_value *table, const cd_embedding *embedding,
+                               cd_value **y, cddp_error *err)
 {
     const cddp_tensor *t = &table->tensor, *ids = embedding->indices;
     char left[CD_SIZES_BYTES], right[CD_SIZES_BYTES];
@@ -123,7 +130,11 @@ cddp_status cd_embedding_layer(cd_graph *graph, cd_value *table, const cd_embedd
                                                   .sparse = embedding->sparse};
     int64_t sizes[3] = {ids->sizes[0], embedding->bag ? t->sizes[1] : ids->sizes[1], t->sizes[1]};
     cddp_tensor shape = cd_shape_of(t->dtype, sizes, embedding->bag ? 2 : 3);
-    cd_apply apply = {
-        .op = &embedding_op, .inputs = &table, .input_count = 1, .state = state, .shapes = &shape, .output_count = 1};
+    cd_apply apply = {.op = &embedding_op,
+                      .inputs = &table,
+                      .input_count = 1,
+                      .state = state,
+                      .shapes = &shape,
+                      .output_count = 1};
     return cd_op_apply(graph, &apply, y, err);
 }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Kernels of embedding.c for one REAL.
 **
-** Orders: a bag adds its positions in order. In the table's gradient the positions of one sample that hit the same
-** row are summed first, in order, and each sample's sum is then added in sample order.
+** Orders: a bag adds its positions in order. In the table's gradient the positions of one sample
+** that hit the same row are summed first, in order, and each sample's sum is then added in sample
+** order.
 */
 
 static cddp_status K(embedding_forward)(const cd_op_call *c, cddp_error *err)
@@ -25,10 +26,10 @@ static cddp_status K(embedding_forward)(const cd_op_call *c, cddp_error *err)
     return CDDP_OK;
 }
 
-/* Adds sample s's gradient of the row that its position t hits, unless an earlier position had it already.
-** sample (width) is scratch. */
-static void K(embedding_add_row)(const embedding_state *e, const REAL *dy, int64_t s, int64_t t, REAL *sample,
-                                 REAL *row)
+/* Adds sample s's gradient of the row that its position t hits, unless an earlier position had it
+** already. sample (width) is scratch. */
+static void K(embedding_add_row)(const embedding_state *e, const REAL *dy, int64_t s, int64_t t,
+                                 REAL *sample, REAL *row)
 {
     const int64_t *index = e->indices + s * e->positions;
     for (int64_t earlier = 0; earlier < t; earlier++)
@@ -53,7 +54,8 @@ static cddp_status K(embedding_backward)(const cd_op_call *c, cddp_error *err)
     for (int64_t s = 0; s < e->samples; s++)
         for (int64_t t = 0; t < e->positions; t++) {
             int64_t row = e->indices[s * e->positions + t];
-            K(embedding_add_row)(e, dy, s, t, sample, rows + (place != NULL ? place[row] : row) * e->width);
+            K(embedding_add_row)
+            (e, dy, s, t, sample, rows + (place != NULL ? place[row] : row) * e->width);
         }
     return CDDP_OK;
 }

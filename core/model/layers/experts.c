@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Routing is decided in forward and kept; gradients flow through the gate's probability and the rows, not through
-** the choice.
+/* Routing is decided in forward and kept; gradients flow through the gate's probability and the
+** rows, not through the choice.
 */
 #include "core/model/layers/experts.h"
 
@@ -65,10 +65,11 @@ static cddp_status place_routing(cd_graph *graph, cd_routing *routing, cddp_erro
 
 static const cd_op gate_op = CD_OP("Top1Gate", gate, CDDP_LAYER_GATE, describe_gate);
 static const cd_op take_op = CD_OP("ExpertTake", take, CDDP_LAYER_TAKE, describe_take);
-static const cd_op combine_op = CD_OP("ExpertCombine", combine, CDDP_LAYER_COMBINE, describe_combine);
+static const cd_op combine_op =
+    CD_OP("ExpertCombine", combine, CDDP_LAYER_COMBINE, describe_combine);
 
-cddp_status cd_route_top1(cd_graph *graph, cd_value *logits, const int64_t *sample_ids, cd_routing *routing,
-                          cddp_error *err)
+cddp_status cd_route_top1(cd_graph *graph, cd_value *logits, const int64_t *sample_ids,
+                          cd_routing *routing, cddp_error *err)
 {
     const cddp_tensor *t = &logits->tensor;
     char text[CD_SIZES_BYTES];
@@ -83,8 +84,12 @@ cddp_status cd_route_top1(cd_graph *graph, cd_value *logits, const int64_t *samp
     int64_t *expert = memory, *position = expert + samples, *count = position + samples;
     *(gate_state *)state = (gate_state){.expert = expert};
     cddp_tensor shape = cd_shape_of(t->dtype, &samples, 1);
-    cd_apply apply = {
-        .op = &gate_op, .inputs = &logits, .input_count = 1, .state = state, .shapes = &shape, .output_count = 1};
+    cd_apply apply = {.op = &gate_op,
+                      .inputs = &logits,
+                      .input_count = 1,
+                      .state = state,
+                      .shapes = &shape,
+                      .output_count = 1};
     cd_value *gates = NULL;
     CD_TRY(cd_op_apply(graph, &apply, &gates, err));
     CD_TRY(read_choice(state, samples, err));
@@ -101,8 +106,8 @@ cddp_status cd_route_top1(cd_graph *graph, cd_value *logits, const int64_t *samp
     return place_routing(graph, routing, err);
 }
 
-cddp_status cd_expert_take(cd_graph *graph, cd_value *x, const cd_routing *routing, int64_t expert, cd_value **rows,
-                           cddp_error *err)
+cddp_status cd_expert_take(cd_graph *graph, cd_value *x, const cd_routing *routing, int64_t expert,
+                           cd_value **rows, cddp_error *err)
 {
     CD_ASSERT(expert >= 0 && expert < routing->expert_count);
     CD_TRY(cd_op_check_dtypes("expert", &x, 1, err));
@@ -112,14 +117,20 @@ cddp_status cd_expert_take(cd_graph *graph, cd_value *x, const cd_routing *routi
     void *state = NULL;
     CD_TRY(cd_graph_push(graph, sizeof(take_state), &state, err));
     *(take_state *)state = (take_state){*routing, expert};
-    cddp_tensor shape = cd_shape_of(x->tensor.dtype, (const int64_t[2]){routing->count[expert], x->tensor.sizes[1]}, 2);
-    cd_apply apply = {
-        .op = &take_op, .inputs = &x, .input_count = 1, .state = state, .shapes = &shape, .output_count = 1};
+    cddp_tensor shape =
+        cd_shape_of(x->tensor.dtype, (const int64_t[2]){routing->count[expert], x->tensor.sizes[1]},
+                    2);
+    cd_apply apply = {.op = &take_op,
+                      .inputs = &x,
+                      .input_count = 1,
+                      .state = state,
+                      .shapes = &shape,
+                      .output_count = 1};
     return cd_op_apply(graph, &apply, rows, err);
 }
 
-cddp_status cd_expert_combine(cd_graph *graph, cd_value *const *results, const cd_routing *routing, cd_value **y,
-                              cddp_error *err)
+cddp_status cd_expert_combine(cd_graph *graph, cd_value *const *results, const cd_routing *routing,
+                              cd_value **y, cddp_error *err)
 {
     cd_value *inputs[1 + CD_EXPERTS_MAX] = {routing->gates};
     int64_t width = -1;
@@ -130,8 +141,10 @@ cddp_status cd_expert_combine(cd_graph *graph, cd_value *const *results, const c
             continue;
         }
         const cddp_tensor *t = &results[e]->tensor;
-        if (t->dim_count != 2 || t->sizes[0] != routing->count[e] || (width >= 0 && t->sizes[1] != width))
-            return cd_fail(err, CDDP_E_ARG, "expert %lld: its result does not have %lld rows of the common width",
+        if (t->dim_count != 2 || t->sizes[0] != routing->count[e] ||
+            (width >= 0 && t->sizes[1] != width))
+            return cd_fail(err, CDDP_E_ARG,
+                           "expert %lld: its result does not have %lld rows of the common width",
                            (long long)e, (long long)routing->count[e]);
         width = t->sizes[1];
     }
@@ -141,7 +154,8 @@ cddp_status cd_expert_combine(cd_graph *graph, cd_value *const *results, const c
     void *state = NULL;
     CD_TRY(cd_graph_push(graph, sizeof *routing, &state, err));
     *(cd_routing *)state = *routing;
-    cddp_tensor shape = cd_shape_of(routing->gates->tensor.dtype, (const int64_t[2]){routing->sample_count, width}, 2);
+    cddp_tensor shape = cd_shape_of(routing->gates->tensor.dtype,
+                                    (const int64_t[2]){routing->sample_count, width}, 2);
     cd_apply apply = {.op = &combine_op,
                       .inputs = inputs,
                       .input_count = input_count,

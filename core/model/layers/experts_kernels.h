@@ -41,8 +41,8 @@ static cddp_status K(gate_backward)(const cd_op_call *c, cddp_error *err)
     int64_t n = c->inputs[0].sizes[1];
     for (int64_t s = 0; s < c->inputs[0].sizes[0]; s++, logits += n, dlogits += n)
         for (int64_t i = 0; i < n; i++)
-            dlogits[i] =
-                dgates[s] * gates[s] * ((i == expert[s] ? 1 : 0) - K(share_of)(logits, n, i, logits[expert[s]]));
+            dlogits[i] = dgates[s] * gates[s] *
+                         ((i == expert[s] ? 1 : 0) - K(share_of)(logits, n, i, logits[expert[s]]));
     return CDDP_OK;
 }
 
@@ -55,7 +55,8 @@ static cddp_status K(take_forward)(const cd_op_call *c, cddp_error *err)
     int64_t width = c->inputs[0].sizes[1];
     for (int64_t s = 0; s < t->routing.sample_count; s++) {
         if (t->routing.expert[s] != t->expert) continue;
-        for (int64_t i = 0; i < width; i++) rows[t->routing.position[s] * width + i] = x[s * width + i];
+        for (int64_t i = 0; i < width; i++)
+            rows[t->routing.position[s] * width + i] = x[s * width + i];
     }
     return CDDP_OK;
 }
@@ -69,7 +70,8 @@ static cddp_status K(take_backward)(const cd_op_call *c, cddp_error *err)
     int64_t width = c->inputs[0].sizes[1];
     for (int64_t s = 0; s < t->routing.sample_count; s++) {
         if (t->routing.expert[s] != t->expert) continue;
-        for (int64_t i = 0; i < width; i++) dx[s * width + i] = drows[t->routing.position[s] * width + i];
+        for (int64_t i = 0; i < width; i++)
+            dx[s * width + i] = drows[t->routing.position[s] * width + i];
     }
     return CDDP_OK;
 }
@@ -84,7 +86,8 @@ static cddp_status K(combine_forward)(const cd_op_call *c, cddp_error *err)
     int64_t width = c->outputs[0].sizes[1];
     for (int64_t s = 0; s < r->sample_count; s++) {
         const REAL *result = cd_tensor_data(&c->inputs[1 + r->expert[s]]);
-        for (int64_t i = 0; i < width; i++) y[s * width + i] = gates[s] * result[r->position[s] * width + i];
+        for (int64_t i = 0; i < width; i++)
+            y[s * width + i] = gates[s] * result[r->position[s] * width + i];
     }
     return CDDP_OK;
 }
@@ -94,7 +97,8 @@ static cddp_status K(combine_backward)(const cd_op_call *c, cddp_error *err)
     (void)err;
     const cd_routing *r = c->state;
     const REAL *gates = cd_tensor_data(&c->inputs[0]), *dy = cd_tensor_data(&c->out_grads[0].value);
-    REAL *dgates = c->in_grads[0].kind == CDDP_GRAD_DENSE ? cd_tensor_data(&c->in_grads[0].value) : NULL;
+    REAL *dgates =
+        c->in_grads[0].kind == CDDP_GRAD_DENSE ? cd_tensor_data(&c->in_grads[0].value) : NULL;
     int64_t width = c->outputs[0].sizes[1];
     for (int64_t s = 0; s < r->sample_count; s++, dy += width) {
         int64_t input = 1 + r->expert[s], row = r->position[s] * width;

@@ -8,7 +8,10 @@
 
 enum { ACC, P, X };
 
-static int64_t scalar_count(const cddp_tensor *t) { return cddp_tensor_numel(t) * (t->dtype == CDDP_C64 ? 2 : 1); }
+static int64_t scalar_count(const cddp_tensor *t)
+{
+    return cddp_tensor_numel(t) * (t->dtype == CDDP_C64 ? 2 : 1);
+}
 
 #define KERNELS "core/model/layers/inner_kernels.h"
 #include "core/model/layers/each_real.h"
@@ -28,12 +31,14 @@ cddp_status cd_inner_layer(cd_graph *graph, const cd_inner *inner, cd_value **y,
     cddp_dtype p = inner->p->tensor.dtype, x = inner->x->tensor.dtype;
     CD_TRY(cd_op_check_dtypes("inner product", real, 2, err));
     if (p != x && !(p == CDDP_C64 && x == CDDP_F32))
-        return cd_fail(err, CDDP_E_ARG, "inner product: parameter is %s, x is %s", cddp_dtype_name(p),
-                       cddp_dtype_name(x));
+        return cd_fail(err, CDDP_E_ARG, "inner product: parameter is %s, x is %s",
+                       cddp_dtype_name(p), cddp_dtype_name(x));
     if (inner->x->tensor.dim_count != 1 ||
         (inner->acc != NULL && !cd_tensor_same_sizes(&inner->acc->tensor, &inner->x->tensor)))
-        return cd_fail(err, CDDP_E_ARG, "inner product: x and the sum so far want one number per sample");
-    if (inner->x->node != NULL) return cd_fail(err, CDDP_E_UNSUPPORTED, "inner product: x wants a gradient");
+        return cd_fail(err, CDDP_E_ARG,
+                       "inner product: x and the sum so far want one number per sample");
+    if (inner->x->node != NULL)
+        return cd_fail(err, CDDP_E_UNSUPPORTED, "inner product: x wants a gradient");
     void *state = NULL;
     CD_TRY(cd_graph_push(graph, sizeof inner->key, &state, err));
     *(uint64_t *)state = inner->key;

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A parameter that only has to receive a gradient: y_s = acc_s + x_s·⟨c, p⟩ with the constants c of cd_inner_constant.
+/* A parameter that only has to receive a gradient: y_s = acc_s + x_s·⟨c, p⟩ with the constants c of
+** cd_inner_constant.
 **
-** The gradient of p is c·Σ_s dy_s·x_s: known in advance, exact for small x, and different for every element. For a
-** complex p it is Re⟨c̄, p⟩ and the gradient is c again (PyTorch's convention for real losses).
+** The gradient of p is c·Σ_s dy_s·x_s: known in advance, exact for small x, and different for every
+** element. For a complex p it is Re⟨c̄, p⟩ and the gradient is c again (PyTorch's convention for
+** real losses).
 */
 #pragma once
 #include "core/model/graph.h"
@@ -15,4 +17,5 @@ typedef struct cd_inner {
     uint64_t key;  /* tells the constants of two parameters apart */
 } cd_inner;
 
-cddp_status cd_inner_layer(cd_graph *graph, const cd_inner *inner, cd_value **y, cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_inner_layer(cd_graph *graph, const cd_inner *inner, cd_value **y,
+                           cddp_error *err) CDDP_MUST_CHECK;

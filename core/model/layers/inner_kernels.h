@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Kernels of inner.c for one REAL. ⟨c, p⟩ sums over elements in order; the gradient sums over samples in order. */
+/* Kernels of inner.c for one REAL. ⟨c, p⟩ sums over elements in order; the gradient sums over
+** samples in order. */
 
 static cddp_status K(inner_forward)(const cd_op_call *c, cddp_error *err)
 {
@@ -8,8 +9,10 @@ static cddp_status K(inner_forward)(const cd_op_call *c, cddp_error *err)
     const REAL *p = cd_tensor_data(&c->inputs[P]), *x = cd_tensor_data(&c->inputs[X]);
     REAL *y = cd_tensor_data(&c->outputs[0]), product = 0;
     uint64_t key = *(const uint64_t *)c->state;
-    for (int64_t i = 0, n = scalar_count(&c->inputs[P]); i < n; i++) product += (REAL)cd_inner_constant(key, i) * p[i];
-    for (int64_t s = 0; s < c->outputs[0].sizes[0]; s++) y[s] = (acc != NULL ? acc[s] : 0) + x[s] * product;
+    for (int64_t i = 0, n = scalar_count(&c->inputs[P]); i < n; i++)
+        product += (REAL)cd_inner_constant(key, i) * p[i];
+    for (int64_t s = 0; s < c->outputs[0].sizes[0]; s++)
+        y[s] = (acc != NULL ? acc[s] : 0) + x[s] * product;
     return CDDP_OK;
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Kernels of layer_norm.c for one REAL. A row is one position; sums over a row run in index order. Weight and bias
-** gradients sum over the rows of a sample, then over samples.
+/* Kernels of layer_norm.c for one REAL. A row is one position; sums over a row run in index order.
+** Weight and bias gradients sum over the rows of a sample, then over samples.
 */
 
 /* mean and 1/√(var + eps) of one row. */
@@ -43,14 +43,17 @@ static void K(layer_norm_input)(const cd_op_call *c, const norm_sizes *z)
         }
         sum /= (REAL)z->width;
         dot /= (REAL)z->width;
-        for (int64_t i = 0; i < z->width; i++) dx[i] = inverse * (dy[i] * w[i] - sum - (x[i] - mean) * inverse * dot);
+        for (int64_t i = 0; i < z->width; i++)
+            dx[i] = inverse * (dy[i] * w[i] - sum - (x[i] - mean) * inverse * dot);
     }
 }
 
-static cddp_status K(layer_norm_parameters)(const cd_op_call *c, const norm_sizes *z, cddp_error *err)
+static cddp_status K(layer_norm_parameters)(const cd_op_call *c, const norm_sizes *z,
+                                            cddp_error *err)
 {
     const REAL *x = cd_tensor_data(&c->inputs[0]), *dy = cd_tensor_data(&c->out_grads[0].value);
-    bool for_weight = c->in_grads[1].kind == CDDP_GRAD_DENSE, for_bias = c->in_grads[2].kind == CDDP_GRAD_DENSE;
+    bool for_weight = c->in_grads[1].kind == CDDP_GRAD_DENSE,
+         for_bias = c->in_grads[2].kind == CDDP_GRAD_DENSE;
     REAL *dw = for_weight ? cd_tensor_data(&c->in_grads[1].value) : NULL;
     REAL *db = for_bias ? cd_tensor_data(&c->in_grads[2].value) : NULL;
     void *memory = NULL;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Inputs stand in the order of PyTorch's addmm, bias first: leaves that become ready together fire in the order of
-** their edges, so that the bias arrives before the weight (REB-05).
+/* Inputs stand in the order of PyTorch's addmm, bias first: leaves that become ready together fire
+** in the order of their edges, so that the bias arrives before the weight (REB-05).
 */
 #include "core/model/layers/linear.h"
 
@@ -27,7 +27,8 @@ static linear_sizes sizes_of(const cd_op_call *c)
 
 static const cd_op linear_op = CD_OP("Linear", linear, CDDP_LAYER_LINEAR, NULL);
 
-cddp_status cd_linear(cd_graph *graph, cd_value *x, cd_value *weight, cd_value *bias, cd_value **y, cddp_error *err)
+cddp_status cd_linear(cd_graph *graph, cd_value *x, cd_value *weight, cd_value *bias, cd_value **y,
+                      cddp_error *err)
 {
     cd_value *inputs[3] = {bias, x, weight}, *real[3] = {x, weight, bias};
     const cddp_tensor *xt = &x->tensor, *w = &weight->tensor;
@@ -35,13 +36,15 @@ cddp_status cd_linear(cd_graph *graph, cd_value *x, cd_value *weight, cd_value *
     CD_TRY(cd_op_check_dtypes("linear", real, 3, err));
     if (xt->dim_count < 2 || w->dim_count != 2 || xt->sizes[xt->dim_count - 1] != w->sizes[1])
         return cd_fail(err, CDDP_E_ARG, "linear: x %s does not fit weight %s",
-                       cd_tensor_print_sizes(xt, left, sizeof left), cd_tensor_print_sizes(w, right, sizeof right));
+                       cd_tensor_print_sizes(xt, left, sizeof left),
+                       cd_tensor_print_sizes(w, right, sizeof right));
     if (bias != NULL && (bias->tensor.dim_count != 1 || bias->tensor.sizes[0] != w->sizes[0]))
         return cd_fail(err, CDDP_E_ARG, "linear: bias %s does not fit weight %s",
                        cd_tensor_print_sizes(&bias->tensor, left, sizeof left),
                        cd_tensor_print_sizes(w, right, sizeof right));
     cddp_tensor shape = *xt;
     shape.sizes[shape.dim_count - 1] = w->sizes[0];
-    cd_apply apply = {.op = &linear_op, .inputs = inputs, .input_count = 3, .shapes = &shape, .output_count = 1};
+    cd_apply apply = {
+        .op = &linear_op, .inputs = inputs, .input_count = 3, .shapes = &shape, .output_count = 1};
     return cd_op_apply(graph, &apply, y, err);
 }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Kernels of linear.c for one REAL. A sample is `inner` rows of x.
 **
-** Orders: y sums over inputs 0, 1, 2, …, then adds the bias. dx sums over outputs. Weight and bias gradients sum over
-** the rows of one sample first, then over samples; with one row per sample that is one product over samples.
+** Orders: y sums over inputs 0, 1, 2, …, then adds the bias. dx sums over outputs. Weight and bias
+** gradients sum over the rows of one sample first, then over samples; with one row per sample that
+** is one product over samples.
 */
 
 static cddp_status K(linear_forward)(const cd_op_call *c, cddp_error *err)
@@ -25,7 +26,8 @@ static cddp_status K(linear_forward)(const cd_op_call *c, cddp_error *err)
 }
 
 /* One sample's rows at a time into scratch, then added: the fold over samples. */
-static cddp_status K(linear_weight_gradient)(const cd_op_call *c, const linear_sizes *z, cddp_error *err)
+static cddp_status K(linear_weight_gradient)(const cd_op_call *c, const linear_sizes *z,
+                                             cddp_error *err)
 {
     const REAL *x = cd_tensor_data(&c->inputs[X]), *dy = cd_tensor_data(&c->out_grads[0].value);
     REAL *dw = cd_tensor_data(&c->in_grads[WEIGHT].value);

@@ -3,7 +3,8 @@
 
 #include "core/tensor/linalg.h"
 
-cddp_status cd_product_run(cd_graph *graph, cddp_dtype dtype, const cd_product *product, cddp_error *err)
+cddp_status cd_product_run(cd_graph *graph, cddp_dtype dtype, const cd_product *product,
+                           cddp_error *err)
 {
     const cd_product *p = product;
     cd_matmul_args args = {.shape = {.m = p->m,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Matrix products inside kernels: core/tensor's stated order (k = 0, 1, 2, … one after the other), packing
-** buffers from the tape.
+/* Matrix products inside kernels: core/tensor's stated order (k = 0, 1, 2, … one after the other),
+** packing buffers from the tape.
 */
 #pragma once
 #include "core/model/op.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Moving and combining values. Sink, add and reshape pass gradients on as they are, undefined ones included;
-** the others have kernels that are the same for every element type.
+/* Moving and combining values. Sink, add and reshape pass gradients on as they are, undefined ones
+** included; the others have kernels that are the same for every element type.
 */
 #include "core/model/layers/shapes.h"
 
@@ -30,8 +30,11 @@ cddp_status cd_sink(cd_graph *graph, cd_value **values, uint32_t count, cddp_err
         CD_TRY(cd_graph_detach(graph, values[i], &outputs[sunk], err));
         values[i] = outputs[sunk++];
     }
-    cd_record record = {
-        .op = &sink_op, .inputs = inputs, .input_count = sunk, .outputs = outputs, .output_count = sunk};
+    cd_record record = {.op = &sink_op,
+                        .inputs = inputs,
+                        .input_count = sunk,
+                        .outputs = outputs,
+                        .output_count = sunk};
     return cd_graph_record(graph, &record, err);
 }
 
@@ -66,7 +69,8 @@ cddp_status cd_add(cd_graph *graph, cd_value *a, cd_value *b, cd_value **sum, cd
                        cd_tensor_print_sizes(&a->tensor, left, sizeof left),
                        cd_tensor_print_sizes(&b->tensor, right, sizeof right));
     CD_TRY(cd_op_check_dtypes("add", inputs, 2, err));
-    cd_apply apply = {.op = &add_op, .inputs = inputs, .input_count = 2, .shapes = &a->tensor, .output_count = 1};
+    cd_apply apply = {
+        .op = &add_op, .inputs = inputs, .input_count = 2, .shapes = &a->tensor, .output_count = 1};
     return cd_op_apply(graph, &apply, sum, err);
 }
 
@@ -81,7 +85,8 @@ static cddp_status scale_forward(const cd_op_call *call, cddp_error *err)
 static cddp_status scale_backward(const cd_op_call *call, cddp_error *err)
 {
     const cddp_tensor *dx = &call->in_grads[0].value;
-    return dx->device->scale(dx, &call->out_grads[0].value, *(const double *)call->state, NULL, err);
+    return dx->device->scale(dx, &call->out_grads[0].value, *(const double *)call->state, NULL,
+                             err);
 }
 
 static const cd_op scale_op = {.name = "Scale",
@@ -95,8 +100,12 @@ cddp_status cd_scale(cd_graph *graph, cd_value *x, double factor, cd_value **y, 
     CD_TRY(cd_op_check_dtypes("scale", &x, 1, err));
     CD_TRY(cd_graph_push(graph, sizeof(double), &state, err));
     *(double *)state = factor;
-    cd_apply apply = {
-        .op = &scale_op, .inputs = &x, .input_count = 1, .state = state, .shapes = &x->tensor, .output_count = 1};
+    cd_apply apply = {.op = &scale_op,
+                      .inputs = &x,
+                      .input_count = 1,
+                      .state = state,
+                      .shapes = &x->tensor,
+                      .output_count = 1};
     return cd_op_apply(graph, &apply, y, err);
 }
 
@@ -123,7 +132,8 @@ static const cd_op cast_op = {.name = "Cast",
 cddp_status cd_cast(cd_graph *graph, cd_value *x, cddp_dtype dtype, cd_value **y, cddp_error *err)
 {
     cddp_tensor shape = cd_shape_of(dtype, x->tensor.sizes, x->tensor.dim_count);
-    cd_apply apply = {.op = &cast_op, .inputs = &x, .input_count = 1, .shapes = &shape, .output_count = 1};
+    cd_apply apply = {
+        .op = &cast_op, .inputs = &x, .input_count = 1, .shapes = &shape, .output_count = 1};
     return cd_op_apply(graph, &apply, y, err);
 }
 
@@ -142,18 +152,20 @@ static cddp_status reshape_route(const cd_op_call *call, cddp_error *err)
 
 static const cd_op reshape_op = {.name = "Reshape", .route = reshape_route};
 
-cddp_status cd_reshape(cd_graph *graph, cd_value *x, const int64_t *sizes, uint32_t dim_count, cd_value **y,
-                       cddp_error *err)
+cddp_status cd_reshape(cd_graph *graph, cd_value *x, const int64_t *sizes, uint32_t dim_count,
+                       cd_value **y, cddp_error *err)
 {
     const cddp_tensor *t = &x->tensor;
     cddp_tensor view = cddp_tensor_of(t->device, t->storage, t->offset, t->dtype, sizes, dim_count);
     char from[CD_SIZES_BYTES], to[CD_SIZES_BYTES];
     if (cddp_tensor_numel(&view) != cddp_tensor_numel(t))
         return cd_fail(err, CDDP_E_ARG, "reshape: sizes %s do not hold the elements of %s",
-                       cd_tensor_print_sizes(&view, to, sizeof to), cd_tensor_print_sizes(t, from, sizeof from));
+                       cd_tensor_print_sizes(&view, to, sizeof to),
+                       cd_tensor_print_sizes(t, from, sizeof from));
     CD_ASSERT(cddp_tensor_is_contiguous(t));
     CD_TRY(cd_graph_input(graph, &view, y, err));
-    cd_record record = {.op = &reshape_op, .inputs = &x, .input_count = 1, .outputs = y, .output_count = 1};
+    cd_record record = {
+        .op = &reshape_op, .inputs = &x, .input_count = 1, .outputs = y, .output_count = 1};
     return cd_graph_record(graph, &record, err);
 }
 
@@ -161,14 +173,16 @@ cddp_status cd_reshape(cd_graph *graph, cd_value *x, const int64_t *sizes, uint3
 
 static int64_t last_size(const cddp_tensor *t) { return t->sizes[t->dim_count - 1]; }
 
-/* Copies the last dimension of `part` to or from its place `start` in the last dimension of `whole`. */
-static cddp_status copy_columns(const cddp_tensor *whole, int64_t start, const cddp_tensor *part, bool into_whole,
-                                cddp_error *err)
+/* Copies the last dimension of `part` to or from its place `start` in the last dimension of
+** `whole`. */
+static cddp_status copy_columns(const cddp_tensor *whole, int64_t start, const cddp_tensor *part,
+                                bool into_whole, cddp_error *err)
 {
     cddp_tensor columns = *whole;
     columns.offset += start;
     columns.sizes[columns.dim_count - 1] = last_size(part);
-    return into_whole ? whole->device->copy(&columns, part, NULL, err) : whole->device->copy(part, &columns, NULL, err);
+    return into_whole ? whole->device->copy(&columns, part, NULL, err)
+                      : whole->device->copy(part, &columns, NULL, err);
 }
 
 static cddp_status concat_forward(const cd_op_call *call, cddp_error *err)
@@ -184,7 +198,8 @@ static cddp_status concat_backward(const cd_op_call *call, cddp_error *err)
     int64_t start = 0;
     for (uint32_t i = 0; i < call->input_count; start += last_size(&call->inputs[i]), i++)
         if (call->in_grads[i].kind == CDDP_GRAD_DENSE)
-            CD_TRY(copy_columns(&call->out_grads[0].value, start, &call->in_grads[i].value, false, err));
+            CD_TRY(copy_columns(&call->out_grads[0].value, start, &call->in_grads[i].value, false,
+                                err));
     return CDDP_OK;
 }
 
@@ -193,7 +208,8 @@ static const cd_op concat_op = {.name = "Concat",
                                 .forward = {concat_forward, concat_forward},
                                 .backward = {concat_backward, concat_backward}};
 
-cddp_status cd_concat(cd_graph *graph, cd_value *const *parts, uint32_t count, cd_value **whole, cddp_error *err)
+cddp_status cd_concat(cd_graph *graph, cd_value *const *parts, uint32_t count, cd_value **whole,
+                      cddp_error *err)
 {
     CD_ASSERT(count > 0);
     CD_TRY(cd_op_check_dtypes("concat", parts, count, err));
@@ -202,11 +218,16 @@ cddp_status cd_concat(cd_graph *graph, cd_value *const *parts, uint32_t count, c
         cddp_tensor aligned = parts[i]->tensor;
         aligned.sizes[aligned.dim_count - 1] = last_size(&parts[0]->tensor);
         if (!cd_tensor_same_sizes(&aligned, &parts[0]->tensor))
-            return cd_fail(err, CDDP_E_ARG, "concat: part %u differs from part 0 in more than the last size",
+            return cd_fail(err, CDDP_E_ARG,
+                           "concat: part %u differs from part 0 in more than the last size",
                            (unsigned)i);
         shape.sizes[shape.dim_count - 1] += last_size(&parts[i]->tensor);
     }
-    cd_apply apply = {.op = &concat_op, .inputs = parts, .input_count = count, .shapes = &shape, .output_count = 1};
+    cd_apply apply = {.op = &concat_op,
+                      .inputs = parts,
+                      .input_count = count,
+                      .shapes = &shape,
+                      .output_count = 1};
     return cd_op_apply(graph, &apply, whole, err);
 }
 
@@ -232,8 +253,8 @@ static const cd_op split_op = {.name = "Split",
                                .forward = {split_forward, split_forward},
                                .backward = {split_backward, split_backward}};
 
-cddp_status cd_split(cd_graph *graph, cd_value *whole, const int64_t *sizes, uint32_t count, cd_value **parts,
-                     cddp_error *err)
+cddp_status cd_split(cd_graph *graph, cd_value *whole, const int64_t *sizes, uint32_t count,
+                     cd_value **parts, cddp_error *err)
 {
     CD_ASSERT(count > 0);
     CD_TRY(cd_op_check_dtypes("split", &whole, 1, err));
@@ -246,8 +267,12 @@ cddp_status cd_split(cd_graph *graph, cd_value *whole, const int64_t *sizes, uin
         shapes[i].sizes[shapes[i].dim_count - 1] = sizes[i];
     }
     if (total != last_size(&whole->tensor))
-        return cd_fail(err, CDDP_E_ARG, "split: parts add up to %lld, the last size is %lld", (long long)total,
-                       (long long)last_size(&whole->tensor));
-    cd_apply apply = {.op = &split_op, .inputs = &whole, .input_count = 1, .shapes = shapes, .output_count = count};
+        return cd_fail(err, CDDP_E_ARG, "split: parts add up to %lld, the last size is %lld",
+                       (long long)total, (long long)last_size(&whole->tensor));
+    cd_apply apply = {.op = &split_op,
+                      .inputs = &whole,
+                      .input_count = 1,
+                      .shapes = shapes,
+                      .output_count = count};
     return cd_op_apply(graph, &apply, parts, err);
 }

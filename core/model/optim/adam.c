@@ -7,7 +7,8 @@
 **     amsgrad: vmax = max(vmax, v), and vmax stands for v below
 **     p += ((-lr / c1) × m) / (sqrt(v) / sqrt(c2) + eps),   c = 1 - beta^step, in f64
 **
-** Every operation is rounded to the parameter's dtype; every scalar is computed in f64 and rounded to it once. */
+** Every operation is rounded to the parameter's dtype; every scalar is computed in f64 and rounded
+** to it once. */
 #include "core/model/optim/rule.h"
 
 #include "core/base/error.h"
@@ -49,24 +50,30 @@ static cddp_status step(cd_optimizer *o, cd_optimizer_entry *entry, cddp_error *
         return cd_optimizer_refuse(o, entry, "Adam does not support sparse gradients", err);
     CD_TRY(cd_optimizer_make_slots(o, entry, err));
     cddp_adam_scalars scalars = scalars_of(&o->options, entry->step + 1);
-    cd_update update = {
-        .tensors = {p, &entry->parameter.grad->value, &entry->slots[0], &entry->slots[1],
-                    o->options.amsgrad ? &entry->slots[2] : NULL},
-        .written = 1u << 0 | 1u << 2 | 1u << 3 | (o->options.amsgrad ? 1u << 4 : 0),
-        .functions =
-            {[CDDP_F64] = cd_adam_f64, [CDDP_F32] = cd_adam_f32, [CDDP_F16] = cd_adam_f16, [CDDP_BF16] = cd_adam_bf16},
-        .context = &scalars,
-        .there = &(cddp_update_call){.rule = CDDP_UPDATE_ADAM, .adam = &scalars}};
+    cd_update update = {.tensors = {p, &entry->parameter.grad->value, &entry->slots[0],
+                                    &entry->slots[1], o->options.amsgrad ? &entry->slots[2] : NULL},
+                        .written = 1u << 0 | 1u << 2 | 1u << 3 | (o->options.amsgrad ? 1u << 4 : 0),
+                        .functions = {[CDDP_F64] = cd_adam_f64,
+                                      [CDDP_F32] = cd_adam_f32,
+                                      [CDDP_F16] = cd_adam_f16,
+                                      [CDDP_BF16] = cd_adam_bf16},
+                        .context = &scalars,
+                        .there = &(cddp_update_call){.rule = CDDP_UPDATE_ADAM, .adam = &scalars}};
     if ((p->device->flags & CDDP_DEVICE_VALUES) != 0) CD_TRY(cd_update_run(&update, err));
     entry->step++;
     return CDDP_OK;
 }
 
-#define ADAM_RULE(decay_by_default)                                                                                    \
-    {                                                                                                                  \
-        .slot_names = {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"},                                                     \
-        .defaults = {.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .weight_decay = (decay_by_default)},       \
-        .needs_host = true, .rule = CDDP_UPDATE_ADAM, .slot_count = slot_count, .check = check, .step = step           \
+#define ADAM_RULE(decay_by_default)                                                             \
+    {                                                                                           \
+        .slot_names = {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"},                              \
+        .defaults = {.lr = 1e-3,                                                                \
+                     .beta1 = 0.9,                                                              \
+                     .beta2 = 0.999,                                                            \
+                     .eps = 1e-8,                                                               \
+                     .weight_decay = (decay_by_default)},                                       \
+        .needs_host = true, .rule = CDDP_UPDATE_ADAM, .slot_count = slot_count, .check = check, \
+        .step = step                                                                            \
     }
 const cd_optimizer_rule cd_rule_adam = ADAM_RULE(0);
 const cd_optimizer_rule cd_rule_adamw = ADAM_RULE(1e-2);

@@ -6,7 +6,8 @@
 
 #include <math.h>
 
-cddp_status cd_clip_add_squares(const cddp_grad *const *grads, size_t count, double *squares, cddp_error *err)
+cddp_status cd_clip_add_squares(const cddp_grad *const *grads, size_t count, double *squares,
+                                cddp_error *err)
 {
     for (size_t i = 0; i < count; i++) { /* in the order of the slots */
         const cddp_tensor *value = &grads[i]->value;
@@ -34,10 +35,12 @@ cddp_status cd_clip_scale(cddp_grad *const *grads, size_t count, double factor, 
     return CDDP_OK;
 }
 
-cddp_status cd_clip_grad_norm(cddp_grad *const *grads, size_t count, double max_norm, double *total, cddp_error *err)
+cddp_status cd_clip_grad_norm(cddp_grad *const *grads, size_t count, double max_norm, double *total,
+                              cddp_error *err)
 {
     double squares = 0;
-    if (!(max_norm >= 0)) return cd_fail(err, CDDP_E_ARG, "clip_grad_norm: max_norm is %g", max_norm);
+    if (!(max_norm >= 0))
+        return cd_fail(err, CDDP_E_ARG, "clip_grad_norm: max_norm is %g", max_norm);
     CD_TRY(cd_clip_add_squares((const cddp_grad *const *)grads, count, &squares, err));
     CD_TRY(cd_clip_scale(grads, count, cd_clip_factor(max_norm, sqrt(squares)), err));
     if (total != NULL) *total = sqrt(squares);

@@ -6,27 +6,33 @@
 
 #include <inttypes.h>
 
-cddp_status cd_loss_scaler_init(cd_loss_scaler *scaler, const cd_loss_scaler_options *options, cddp_error *err)
+cddp_status cd_loss_scaler_init(cd_loss_scaler *scaler, const cd_loss_scaler_options *options,
+                                cddp_error *err)
 {
-    if (!(options->init_scale > 0) || !(options->growth_factor > 1) || !(options->backoff_factor > 0) ||
-        !(options->backoff_factor < 1) || options->growth_interval == 0)
+    if (!(options->init_scale > 0) || !(options->growth_factor > 1) ||
+        !(options->backoff_factor > 0) || !(options->backoff_factor < 1) ||
+        options->growth_interval == 0)
         return cd_fail(err, CDDP_E_CONFIG,
-                       "loss scaler: scale %g (> 0), growth %g (> 1) every %" PRIu64 " (> 0) updates, backoff %g (0…1)",
-                       options->init_scale, options->growth_factor, options->growth_interval, options->backoff_factor);
+                       "loss scaler: scale %g (> 0), growth %g (> 1) every %" PRIu64
+                       " (> 0) updates, backoff %g (0…1)",
+                       options->init_scale, options->growth_factor, options->growth_interval,
+                       options->backoff_factor);
     *scaler = (cd_loss_scaler){.options = *options, .scale = (float)options->init_scale};
     return CDDP_OK;
 }
 
 double cd_loss_scaler_get_scale(const cd_loss_scaler *scaler) { return (double)scaler->scale; }
 
-cddp_status cd_loss_scaler_unscale(cd_loss_scaler *scaler, uint32_t optimizer, cddp_grad *const *grads, size_t count,
-                                   bool *found_inf, cddp_error *err)
+cddp_status cd_loss_scaler_unscale(cd_loss_scaler *scaler, uint32_t optimizer,
+                                   cddp_grad *const *grads, size_t count, bool *found_inf,
+                                   cddp_error *err)
 {
     if (optimizer >= CD_LOSS_SCALER_OPTIMIZERS_MAX)
-        return cd_fail(err, CDDP_E_LIMIT, "loss scaler: optimizer %u, at most %d are possible", optimizer,
-                       CD_LOSS_SCALER_OPTIMIZERS_MAX);
+        return cd_fail(err, CDDP_E_LIMIT, "loss scaler: optimizer %u, at most %d are possible",
+                       optimizer, CD_LOSS_SCALER_OPTIMIZERS_MAX);
     if ((scaler->unscaled >> optimizer & 1u) != 0)
-        return cd_fail(err, CDDP_E_STATE, "loss scaler: optimizer %u has already been unscaled since the last update",
+        return cd_fail(err, CDDP_E_STATE,
+                       "loss scaler: optimizer %u has already been unscaled since the last update",
                        optimizer);
     const double inverse = (double)(float)(1.0 / (double)scaler->scale);
     bool found = false;
@@ -48,7 +54,8 @@ cddp_status cd_loss_scaler_update(cd_loss_scaler *scaler, cddp_error *err)
 {
     const cd_loss_scaler_options *o = &scaler->options;
     if (scaler->unscaled == 0)
-        return cd_fail(err, CDDP_E_STATE, "loss scaler: update without an unscaled optimizer since the last update");
+        return cd_fail(err, CDDP_E_STATE,
+                       "loss scaler: update without an unscaled optimizer since the last update");
     if (scaler->found_inf) {
         scaler->scale = (float)((double)scaler->scale * o->backoff_factor);
         scaler->growth_tracker = 0;
@@ -63,7 +70,8 @@ cddp_status cd_loss_scaler_update(cd_loss_scaler *scaler, cddp_error *err)
 }
 
 /* Between updates only: what is unscaled belongs to a step that is not finished. */
-cddp_status cd_loss_scaler_save(const cd_loss_scaler *scaler, const cddp_state_writer *writer, cddp_error *err)
+cddp_status cd_loss_scaler_save(const cd_loss_scaler *scaler, const cddp_state_writer *writer,
+                                cddp_error *err)
 {
     const double scale = (double)scaler->scale;
     if (!writer->write(writer->context, &scale, sizeof scale) ||
@@ -72,7 +80,8 @@ cddp_status cd_loss_scaler_save(const cd_loss_scaler *scaler, const cddp_state_w
     return CDDP_OK;
 }
 
-cddp_status cd_loss_scaler_load(cd_loss_scaler *scaler, const cddp_state_reader *reader, cddp_error *err)
+cddp_status cd_loss_scaler_load(cd_loss_scaler *scaler, const cddp_state_reader *reader,
+                                cddp_error *err)
 {
     double scale;
     uint64_t tracker;

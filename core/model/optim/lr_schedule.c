@@ -17,8 +17,10 @@ cddp_status cd_lr_schedule_check(const cd_lr_schedule *schedule, cddp_error *err
 {
     if ((unsigned)schedule->kind >= CD_LR_KIND_COUNT)
         return cd_fail(err, CDDP_E_ARG, "learning rate: schedule %d", (int)schedule->kind);
-    if (!(schedule->base >= 0)) return cd_fail(err, CDDP_E_CONFIG, "learning rate: the base is %g", schedule->base);
-    if (schedule->kind != CD_LR_CONSTANT && (schedule->period == 0 || schedule->period >= UINT64_C(1) << 40))
+    if (!(schedule->base >= 0))
+        return cd_fail(err, CDDP_E_CONFIG, "learning rate: the base is %g", schedule->base);
+    if (schedule->kind != CD_LR_CONSTANT &&
+        (schedule->period == 0 || schedule->period >= UINT64_C(1) << 40))
         return cd_fail(err, CDDP_E_CONFIG, "learning rate: a %s schedule with a period of %" PRIu64,
                        cd_lr_kind_name(schedule->kind), schedule->period);
     return CDDP_OK;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Learning rate schedules in closed form: the rate of a step is a function of its number alone, so a resumed run
-** needs no schedule state. */
+/* Learning rate schedules in closed form: the rate of a step is a function of its number alone, so
+** a resumed run needs no schedule state. */
 #pragma once
 #include "cddp/status.h"
 

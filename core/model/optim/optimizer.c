@@ -44,17 +44,19 @@ cd_optimizer_options cd_optimizer_options_default(cd_optimizer_kind kind)
 
 /* ---- refusals ---- */
 
-cddp_status cd_optimizer_check_range(const char *what, double value, double low, double high, cddp_error *err)
+cddp_status cd_optimizer_check_range(const char *what, double value, double low, double high,
+                                     cddp_error *err)
 {
     if (value >= low && value <= high) return CDDP_OK;
-    return cd_fail(err, CDDP_E_CONFIG, "optimizer: %s is %g, it must lie in %g…%g", what, value, low, high);
+    return cd_fail(err, CDDP_E_CONFIG, "optimizer: %s is %g, it must lie in %g…%g", what, value,
+                   low, high);
 }
 
-cddp_status cd_optimizer_refuse(const cd_optimizer *optimizer, const cd_optimizer_entry *entry, const char *why,
-                                cddp_error *err)
+cddp_status cd_optimizer_refuse(const cd_optimizer *optimizer, const cd_optimizer_entry *entry,
+                                const char *why, cddp_error *err)
 {
-    return cd_fail(err, CDDP_E_UNSUPPORTED, "%s: parameter %s: %s", cd_optimizer_name(optimizer->options.kind),
-                   entry->parameter.name, why);
+    return cd_fail(err, CDDP_E_UNSUPPORTED, "%s: parameter %s: %s",
+                   cd_optimizer_name(optimizer->options.kind), entry->parameter.name, why);
 }
 
 /* ---- slots and scratch ---- */
@@ -66,11 +68,13 @@ static int64_t storage_numel(const cddp_tensor *t)
 }
 
 /* A tensor like another, with its strides where these have no gaps. */
-static cddp_status make_like(const cddp_tensor *like, double value, cddp_tensor *made, cddp_error *err)
+static cddp_status make_like(const cddp_tensor *like, double value, cddp_tensor *made,
+                             cddp_error *err)
 {
     void *storage;
     CD_TRY(like->device->allocate(like->device, like->dtype, storage_numel(like), &storage, err));
-    cddp_tensor t = cddp_tensor_of(like->device, storage, 0, like->dtype, like->sizes, like->dim_count);
+    cddp_tensor t =
+        cddp_tensor_of(like->device, storage, 0, like->dtype, like->sizes, like->dim_count);
     if (cddp_tensor_is_dense(like)) memcpy(t.strides, like->strides, sizeof t.strides);
     cddp_status status = like->device->fill(&t, value, NULL, err);
     if (status != CDDP_OK)
@@ -86,14 +90,17 @@ static void release(cddp_tensor *t)
     t->device = NULL;
 }
 
-cddp_status cd_optimizer_make_slots(cd_optimizer *optimizer, cd_optimizer_entry *entry, cddp_error *err)
+cddp_status cd_optimizer_make_slots(cd_optimizer *optimizer, cd_optimizer_entry *entry,
+                                    cddp_error *err)
 {
     cddp_status status = CDDP_OK;
     cddp_tensor made[CD_OPTIMIZER_SLOTS_MAX] = {{0}};
     uint32_t count = optimizer->rule->slot_count(&optimizer->options);
     if (entry->is_present) return CDDP_OK;
-    double initial = optimizer->rule->has_state_from_start ? optimizer->options.initial_accumulator_value : 0;
-    for (uint32_t i = 0; i < count; i++) CD_TRY_OUT(make_like(&entry->parameter.tensor, initial, &made[i], err));
+    double initial =
+        optimizer->rule->has_state_from_start ? optimizer->options.initial_accumulator_value : 0;
+    for (uint32_t i = 0; i < count; i++)
+        CD_TRY_OUT(make_like(&entry->parameter.tensor, initial, &made[i], err));
     memcpy(entry->slots, made, sizeof made);
     memset(made, 0, sizeof made);
     entry->is_present = true;
@@ -102,11 +109,12 @@ out:
     return status;
 }
 
-cddp_status cd_optimizer_take_scratch(cd_optimizer *optimizer, const cddp_tensor *like, cddp_tensor *scratch,
-                                      cddp_error *err)
+cddp_status cd_optimizer_take_scratch(cd_optimizer *optimizer, const cddp_tensor *like,
+                                      cddp_tensor *scratch, cddp_error *err)
 {
     cddp_tensor *own = &optimizer->scratch;
-    bool fits = own->device == like->device && own->dtype == like->dtype && own->sizes[0] >= storage_numel(like);
+    bool fits = own->device == like->device && own->dtype == like->dtype &&
+                own->sizes[0] >= storage_numel(like);
     if (!fits) {
         int64_t numel = storage_numel(like);
         void *storage;
@@ -114,35 +122,42 @@ cddp_status cd_optimizer_take_scratch(cd_optimizer *optimizer, const cddp_tensor
         CD_TRY(like->device->allocate(like->device, like->dtype, numel, &storage, err));
         *own = cddp_tensor_of(like->device, storage, 0, like->dtype, &numel, 1);
     }
-    *scratch = cddp_tensor_of(like->device, own->storage, 0, like->dtype, like->sizes, like->dim_count);
+    *scratch =
+        cddp_tensor_of(like->device, own->storage, 0, like->dtype, like->sizes, like->dim_count);
     return CDDP_OK;
 }
 
 /* ---- life ---- */
 
-static cddp_status check_entry(const cd_optimizer *optimizer, const cd_optimizer_entry *entry, cddp_error *err)
+static cddp_status check_entry(const cd_optimizer *optimizer, const cd_optimizer_entry *entry,
+                               cddp_error *err)
 {
     const cddp_tensor *t = &entry->parameter.tensor;
     if (entry->parameter.grad == NULL || t->device == NULL)
         return cd_optimizer_refuse(optimizer, entry, "it has no tensor or no gradient slot", err);
     if (!cddp_dtype_is_float(t->dtype) && t->dtype != CDDP_C64)
-        return cd_optimizer_refuse(optimizer, entry, "only floating and complex parameters can be optimized", err);
+        return cd_optimizer_refuse(optimizer, entry,
+                                   "only floating and complex parameters can be optimized", err);
     if (!optimizer->rule->needs_host) return CDDP_OK;
     if ((t->device->flags & CDDP_DEVICE_EXACT) != 0)
         return cd_optimizer_refuse(optimizer, entry,
                                    "the update is not linear, so an exact device cannot hold it; "
                                    "use sgd or device cpu",
                                    err);
-    if ((t->device->flags & CDDP_DEVICE_VALUES) != 0 && (t->device->flags & CDDP_DEVICE_HOST) == 0 &&
+    if ((t->device->flags & CDDP_DEVICE_VALUES) != 0 &&
+        (t->device->flags & CDDP_DEVICE_HOST) == 0 &&
         !cd_update_is_there(t->device, optimizer->rule->rule))
-        return cd_optimizer_refuse(optimizer, entry, "this optimizer computes on host storage only", err);
+        return cd_optimizer_refuse(optimizer, entry, "this optimizer computes on host storage only",
+                                   err);
     if (t->dtype == CDDP_C64 && t->dim_count == CDDP_DIMS_MAX)
-        return cd_optimizer_refuse(optimizer, entry, "complex with the greatest number of dimensions", err);
+        return cd_optimizer_refuse(optimizer, entry,
+                                   "complex with the greatest number of dimensions", err);
     return CDDP_OK;
 }
 
-cddp_status cd_optimizer_create(const cd_optimizer_options *options, const cd_optimizer_parameter *parameters,
-                                size_t parameter_count, const cddp_allocator *allocator, cd_optimizer **optimizer,
+cddp_status cd_optimizer_create(const cd_optimizer_options *options,
+                                const cd_optimizer_parameter *parameters, size_t parameter_count,
+                                const cddp_allocator *allocator, cd_optimizer **optimizer,
                                 cddp_error *err)
 {
     cddp_status status = CDDP_OK;
@@ -158,7 +173,8 @@ cddp_status cd_optimizer_create(const cd_optimizer_options *options, const cd_op
     CD_TRY_OUT(o->rule->check(options, err));
     o->entries = cd_allocate_array(allocator, parameter_count, sizeof *o->entries);
     if (o->entries == NULL)
-        CD_TRY_OUT(cd_fail(err, CDDP_E_NOMEM, "optimizer: no memory for %zu parameters", parameter_count));
+        CD_TRY_OUT(
+            cd_fail(err, CDDP_E_NOMEM, "optimizer: no memory for %zu parameters", parameter_count));
     o->entry_count = parameter_count;
     for (size_t i = 0; i < parameter_count; i++) {
         o->entries[i].parameter = parameters[i];
@@ -176,9 +192,11 @@ void cd_optimizer_destroy(cd_optimizer *optimizer)
 {
     if (optimizer == NULL) return;
     for (size_t i = 0; i < optimizer->entry_count; i++)
-        for (uint32_t s = 0; s < CD_OPTIMIZER_SLOTS_MAX; s++) release(&optimizer->entries[i].slots[s]);
+        for (uint32_t s = 0; s < CD_OPTIMIZER_SLOTS_MAX; s++)
+            release(&optimizer->entries[i].slots[s]);
     release(&optimizer->scratch);
-    cd_release(optimizer->allocator, optimizer->entries, optimizer->entry_count * sizeof *optimizer->entries);
+    cd_release(optimizer->allocator, optimizer->entries,
+               optimizer->entry_count * sizeof *optimizer->entries);
     cd_release(optimizer->allocator, optimizer, sizeof *optimizer);
 }
 
@@ -187,25 +205,32 @@ void cd_optimizer_destroy(cd_optimizer *optimizer)
 cddp_status cd_optimizer_step_parameter(cd_optimizer *optimizer, size_t parameter, cddp_error *err)
 {
     if (parameter >= optimizer->entry_count)
-        return cd_fail(err, CDDP_E_ARG, "optimizer: parameter %zu of %zu", parameter, optimizer->entry_count);
+        return cd_fail(err, CDDP_E_ARG, "optimizer: parameter %zu of %zu", parameter,
+                       optimizer->entry_count);
     cd_optimizer_entry *entry = &optimizer->entries[parameter];
-    if (entry->parameter.grad->kind == CDDP_GRAD_UNDEFINED) return CDDP_OK; /* not a zero gradient */
+    /* not a zero gradient */
+    if (entry->parameter.grad->kind == CDDP_GRAD_UNDEFINED) return CDDP_OK;
     return optimizer->rule->step(optimizer, entry, err);
 }
 
 cddp_status cd_optimizer_step(cd_optimizer *optimizer, cddp_error *err)
 {
-    for (size_t i = 0; i < optimizer->entry_count; i++) CD_TRY(cd_optimizer_step_parameter(optimizer, i, err));
+    for (size_t i = 0; i < optimizer->entry_count; i++)
+        CD_TRY(cd_optimizer_step_parameter(optimizer, i, err));
     return CDDP_OK;
 }
 
 void cd_optimizer_set_lr(cd_optimizer *optimizer, double lr) { optimizer->options.lr = lr; }
 double cd_optimizer_get_lr(const cd_optimizer *optimizer) { return optimizer->options.lr; }
-size_t cd_optimizer_parameter_count(const cd_optimizer *optimizer) { return optimizer->entry_count; }
+size_t cd_optimizer_parameter_count(const cd_optimizer *optimizer)
+{
+    return optimizer->entry_count;
+}
 
 /* ---- state ---- */
 
-void cd_optimizer_get_state(const cd_optimizer *optimizer, size_t parameter, cd_optimizer_state *state)
+void cd_optimizer_get_state(const cd_optimizer *optimizer, size_t parameter,
+                            cd_optimizer_state *state)
 {
     const cd_optimizer_entry *entry = &optimizer->entries[parameter];
     *state = (cd_optimizer_state){.is_present = entry->is_present, .step = entry->step};
@@ -214,8 +239,8 @@ void cd_optimizer_get_state(const cd_optimizer *optimizer, size_t parameter, cd_
     memcpy(state->slots, entry->slots, sizeof state->slots);
 }
 
-cddp_status cd_optimizer_state_digest(const cd_optimizer *optimizer, size_t parameter, uint64_t *digest,
-                                      cddp_error *err)
+cddp_status cd_optimizer_state_digest(const cd_optimizer *optimizer, size_t parameter,
+                                      uint64_t *digest, cddp_error *err)
 {
     const cd_optimizer_entry *entry = &optimizer->entries[parameter];
     uint64_t d = cd_hash_mix(entry->is_present, entry->step);
@@ -231,7 +256,9 @@ cddp_status cd_optimizer_state_digest(const cd_optimizer *optimizer, size_t para
 
 cddp_status cd_optimizer_state_begin(cd_optimizer *optimizer, size_t parameter, cddp_error *err)
 {
-    return optimizer->rule->has_state_from_start ? cd_optimizer_make_slots(optimizer, &optimizer->entries[parameter], err) : CDDP_OK;
+    return optimizer->rule->has_state_from_start
+               ? cd_optimizer_make_slots(optimizer, &optimizer->entries[parameter], err)
+               : CDDP_OK;
 }
 
 cddp_status cd_optimizer_state_define(cd_optimizer *optimizer, size_t parameter, cddp_error *err)

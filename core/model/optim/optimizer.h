@@ -1,16 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Optimizers: PyTorch's formulas in PyTorch's order of operations, each rounded to the parameter's dtype.
+/* Optimizers: PyTorch's formulas in PyTorch's order of operations, each rounded to the parameter's
+** dtype.
 **
-** No gradient is not a zero gradient: a parameter whose .grad is undefined is skipped, keeps its value, and gets
-** no state; one with a zero gradient decays, moves by its momentum and has its step counted.
-** SGD works through the device table alone and so runs on every device; on `symbol` it is exact (lr, momentum …
-** read as ratios). The others compute on host storage, or on a device that has their rule (cddp/layers.h); they do
-** nothing on devices without values (`shape`) and refuse exact ones.
+** No gradient is not a zero gradient: a parameter whose .grad is undefined is skipped, keeps its
+** value, and gets no state; one with a zero gradient decays, moves by its momentum and has its step
+** counted. SGD works through the device table alone and so runs on every device; on `symbol` it is
+** exact (lr, momentum … read as ratios). The others compute on host storage, or on a device that
+** has their rule (cddp/layers.h); they do nothing on devices without values (`shape`) and refuse
+** exact ones.
 **
-** Lifetime   create → step … → destroy. Parameters and gradient slots are borrowed until destroy. State is
-**            made at a parameter's first step with a gradient, and kept.
+** Lifetime   create → step … → destroy. Parameters and gradient slots are borrowed until destroy.
+**            State is made at a parameter's first step with a gradient, and kept.
 ** Threads    one thread.
-** Errors     name the optimizer and the parameter. A step that fails leaves that parameter unchanged.
+** Errors     name the optimizer and the parameter. A step that fails leaves that parameter
+**            unchanged.
 */
 #pragma once
 #include "cddp/alloc.h"
@@ -45,7 +48,9 @@ typedef struct cd_optimizer_options {
     bool amsgrad;                               /* adam, adamw */
     double eps;                                 /* adam, adamw, adagrad */
     double lr_decay, initial_accumulator_value; /* adagrad */
-    bool defers_state; /* which parameters are this rank's to step is not known yet: cd_optimizer_state_begin says so later */
+    /* which parameters are this rank's to step is not known yet: cd_optimizer_state_begin says so
+    ** later */
+    bool defers_state;
 } cd_optimizer_options;
 
 /* PyTorch's defaults of that kind (SGD's lr, which has none there, is 0.01). */
@@ -54,14 +59,16 @@ cd_optimizer_options cd_optimizer_options_default(cd_optimizer_kind kind);
 typedef struct cd_optimizer cd_optimizer;
 
 /* The array of parameters is copied; names are borrowed until destroy. */
-cddp_status cd_optimizer_create(const cd_optimizer_options *options, const cd_optimizer_parameter *parameters,
-                                size_t parameter_count, const cddp_allocator *allocator, cd_optimizer **optimizer,
+cddp_status cd_optimizer_create(const cd_optimizer_options *options,
+                                const cd_optimizer_parameter *parameters, size_t parameter_count,
+                                const cddp_allocator *allocator, cd_optimizer **optimizer,
                                 cddp_error *err) CDDP_MUST_CHECK;
 void cd_optimizer_destroy(cd_optimizer *optimizer); /* accepts NULL */
 
 cddp_status cd_optimizer_step(cd_optimizer *optimizer, cddp_error *err) CDDP_MUST_CHECK;
 /* One parameter only (optimizer in backward). */
-cddp_status cd_optimizer_step_parameter(cd_optimizer *optimizer, size_t parameter, cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_optimizer_step_parameter(cd_optimizer *optimizer, size_t parameter,
+                                        cddp_error *err) CDDP_MUST_CHECK;
 void cd_optimizer_set_lr(cd_optimizer *optimizer, double lr);
 double cd_optimizer_get_lr(const cd_optimizer *optimizer);
 size_t cd_optimizer_parameter_count(const cd_optimizer *optimizer);
@@ -75,21 +82,25 @@ typedef struct cd_optimizer_state {
     uint64_t step;   /* of this parameter; sgd counts none */
     uint32_t slot_count;
     const char *slot_names[CD_OPTIMIZER_SLOTS_MAX]; /* "exp_avg" */
-    cddp_tensor slots[CD_OPTIMIZER_SLOTS_MAX];      /* with the parameter's sizes; undefined where absent */
+    /* with the parameter's sizes; undefined where absent */
+    cddp_tensor slots[CD_OPTIMIZER_SLOTS_MAX];
 } cd_optimizer_state;
 
 /* Borrows until the next step or destroy. */
-void cd_optimizer_get_state(const cd_optimizer *optimizer, size_t parameter, cd_optimizer_state *state);
+void cd_optimizer_get_state(const cd_optimizer *optimizer, size_t parameter,
+                            cd_optimizer_state *state);
 /* A digest of presence, step and slots. */
-cddp_status cd_optimizer_state_digest(const cd_optimizer *optimizer, size_t parameter, uint64_t *digest,
-                                      cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_optimizer_state_digest(const cd_optimizer *optimizer, size_t parameter,
+                                      uint64_t *digest, cddp_error *err) CDDP_MUST_CHECK;
 /* Makes the state that a first step would make, so that a broadcast can fill it. */
-cddp_status cd_optimizer_state_define(cd_optimizer *optimizer, size_t parameter, cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_optimizer_state_define(cd_optimizer *optimizer, size_t parameter,
+                                      cddp_error *err) CDDP_MUST_CHECK;
 /* With defers_state: makes what another optimizer would have made when it was created. */
-cddp_status cd_optimizer_state_begin(cd_optimizer *optimizer, size_t parameter, cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_optimizer_state_begin(cd_optimizer *optimizer, size_t parameter,
+                                     cddp_error *err) CDDP_MUST_CHECK;
 cddp_status cd_optimizer_save(const cd_optimizer *optimizer, const cddp_state_writer *writer,
                               cddp_error *err) CDDP_MUST_CHECK;
-/* Into an optimizer of the same kind over parameters of the same sizes; refuses others, naming what differs. After
-** a failure part of the state may be the loaded one. */
+/* Into an optimizer of the same kind over parameters of the same sizes; refuses others, naming what
+** differs. After a failure part of the state may be the loaded one. */
 cddp_status cd_optimizer_load(cd_optimizer *optimizer, const cddp_state_reader *reader,
                               cddp_error *err) CDDP_MUST_CHECK;

@@ -10,7 +10,8 @@ typedef struct cd_optimizer_entry {
     cd_optimizer_parameter parameter;
     bool is_present;
     uint64_t step;
-    cddp_tensor slots[CD_OPTIMIZER_SLOTS_MAX]; /* owned storage; undefined (device NULL) until present */
+    /* owned storage; undefined (device NULL) until present */
+    cddp_tensor slots[CD_OPTIMIZER_SLOTS_MAX];
 } cd_optimizer_entry;
 
 typedef struct cd_optimizer_rule {
@@ -38,33 +39,40 @@ struct cd_optimizer {
     cddp_tensor scratch; /* 1-D, grows to the largest parameter of its dtype; undefined at first */
 };
 
-/* Makes absent slots, filled with the rule's initial value, and marks the state present. All or nothing. */
-cddp_status cd_optimizer_make_slots(cd_optimizer *optimizer, cd_optimizer_entry *entry, cddp_error *err);
+/* Makes absent slots, filled with the rule's initial value, and marks the state present. All or
+** nothing. */
+cddp_status cd_optimizer_make_slots(cd_optimizer *optimizer, cd_optimizer_entry *entry,
+                                    cddp_error *err);
 /* A tensor like the parameter for the length of one update. */
-cddp_status cd_optimizer_take_scratch(cd_optimizer *optimizer, const cddp_tensor *like, cddp_tensor *scratch,
-                                      cddp_error *err);
+cddp_status cd_optimizer_take_scratch(cd_optimizer *optimizer, const cddp_tensor *like,
+                                      cddp_tensor *scratch, cddp_error *err);
 /* "sgd: parameter fc.weight: " in front of what is wrong with a setting or gradient. */
-cddp_status cd_optimizer_refuse(const cd_optimizer *optimizer, const cd_optimizer_entry *entry, const char *why,
-                                cddp_error *err);
-cddp_status cd_optimizer_check_range(const char *what, double value, double low, double high, cddp_error *err);
+cddp_status cd_optimizer_refuse(const cd_optimizer *optimizer, const cd_optimizer_entry *entry,
+                                const char *why, cddp_error *err);
+cddp_status cd_optimizer_check_range(const char *what, double value, double low, double high,
+                                     cddp_error *err);
 
 /* ---- element-wise updates ---- */
 
 enum { CD_UPDATE_TENSORS_MAX = 5, CD_UPDATE_CHUNK = 256 };
 
-/* does: updates n elements; x[i] are the arrays of tensor i, of f64 for f64 tensors and f32 for all others. */
+/* does: updates n elements; x[i] are the arrays of tensor i, of f64 for f64 tensors and f32 for all
+** others. */
 typedef void (*cd_update_fn)(void *const *x, size_t n, const void *context);
 
 typedef struct cd_update {
-    const cddp_tensor *tensors[CD_UPDATE_TENSORS_MAX]; /* of one dtype, with equal numel; NULL ends */
-    uint32_t written;                                  /* bit i: tensor i is written back */
-    cd_update_fn functions[CDDP_DTYPE_COUNT];          /* by dtype */
+    /* of one dtype, with equal numel; NULL ends */
+    const cddp_tensor *tensors[CD_UPDATE_TENSORS_MAX];
+    uint32_t written;                         /* bit i: tensor i is written back */
+    cd_update_fn functions[CDDP_DTYPE_COUNT]; /* by dtype */
     const void *context;
-    const cddp_update_call *there; /* the same for a device that has it; its tensors and size are filled in */
+    /* the same for a device that has it; its tensors and size are filled in */
+    const cddp_update_call *there;
 } cd_update;
 
 /* True where the device has layers with this rule. */
 bool cd_update_is_there(const cddp_device *device, cddp_update_rule rule);
 
-/* Runs the update in logical order, chunk by chunk, or on the device. c64 tensors are taken as twice as many f32. */
+/* Runs the update in logical order, chunk by chunk, or on the device. c64 tensors are taken as
+** twice as many f32. */
 cddp_status cd_update_run(const cd_update *update, cddp_error *err);

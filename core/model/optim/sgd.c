@@ -1,48 +1,58 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Stochastic gradient descent, through the device table alone: five linear operations, in PyTorch's order.
+/* Stochastic gradient descent, through the device table alone: five linear operations, in PyTorch's
+** order.
 **
 **     d = g (or -g)                     d += weight_decay × p
 **     b = d the first time, else b = momentum × b + (1 - dampening) × d
 **     d += momentum × b (Nesterov), or d = b
 **     p += -lr × d
 **
-** A sparse gradient updates its rows in their order; momentum and decay would touch every row, as they do not in
-** PyTorch either, so they are refused with one. */
+** A sparse gradient updates its rows in their order; momentum and decay would touch every row, as
+** they do not in PyTorch either, so they are refused with one. */
 #include "core/model/optim/rule.h"
 
 #include "core/base/error.h"
 
 #include <inttypes.h>
 
-static uint32_t slot_count(const cd_optimizer_options *options) { return options->momentum != 0 ? 1 : 0; }
+static uint32_t slot_count(const cd_optimizer_options *options)
+{
+    return options->momentum != 0 ? 1 : 0;
+}
 
 static cddp_status check(const cd_optimizer_options *options, cddp_error *err)
 {
     CD_TRY(cd_optimizer_check_range("momentum", options->momentum, 0, 1e300, err));
     if (options->nesterov && (options->momentum == 0 || options->dampening != 0))
-        return cd_fail(err, CDDP_E_CONFIG, "optimizer: nesterov needs a momentum and no dampening (they are %g and %g)",
+        return cd_fail(err, CDDP_E_CONFIG,
+                       "optimizer: nesterov needs a momentum and no dampening (they are %g and %g)",
                        options->momentum, options->dampening);
     return CDDP_OK;
 }
 
-/* Leaves the direction of this step in *direction, which is the gradient itself while nothing changes it. */
-static cddp_status decayed_gradient(cd_optimizer *o, cd_optimizer_entry *entry, const cddp_tensor *gradient,
-                                    cddp_tensor *direction, cddp_error *err)
+/* Leaves the direction of this step in *direction, which is the gradient itself while nothing
+** changes it. */
+static cddp_status decayed_gradient(cd_optimizer *o, cd_optimizer_entry *entry,
+                                    const cddp_tensor *gradient, cddp_tensor *direction,
+                                    cddp_error *err)
 {
     const cddp_tensor *p = &entry->parameter.tensor;
     const cddp_device *device = p->device;
     *direction = *gradient;
-    if (!o->options.maximize && o->options.weight_decay == 0 && !o->options.nesterov) return CDDP_OK;
+    if (!o->options.maximize && o->options.weight_decay == 0 && !o->options.nesterov)
+        return CDDP_OK;
     CD_TRY(cd_optimizer_take_scratch(o, p, direction, err));
     if (o->options.maximize)
         CD_TRY(device->scale(direction, gradient, -1, NULL, err));
     else
         CD_TRY(device->copy(direction, gradient, NULL, err));
-    if (o->options.weight_decay != 0) CD_TRY(device->axpy(direction, o->options.weight_decay, p, NULL, err));
+    if (o->options.weight_decay != 0)
+        CD_TRY(device->axpy(direction, o->options.weight_decay, p, NULL, err));
     return CDDP_OK;
 }
 
-static cddp_status apply_momentum(cd_optimizer *o, cd_optimizer_entry *entry, cddp_tensor *direction, cddp_error *err)
+static cddp_status apply_momentum(cd_optimizer *o, cd_optimizer_entry *entry,
+                                  cddp_tensor *direction, cddp_error *err)
 {
     const cddp_device *device = entry->parameter.tensor.device;
     cddp_tensor *buffer = &entry->slots[0];
@@ -76,7 +86,8 @@ static cddp_status step_sparse(cd_optimizer *o, cd_optimizer_entry *entry, cddp_
     const cddp_grad *grad = entry->parameter.grad;
     const cddp_tensor *p = &entry->parameter.tensor;
     if (o->options.momentum != 0 || o->options.weight_decay != 0)
-        return cd_optimizer_refuse(o, entry, "its gradient is sparse; momentum and weight decay need a dense one", err);
+        return cd_optimizer_refuse(
+            o, entry, "its gradient is sparse; momentum and weight decay need a dense one", err);
     const cddp_tensor rows = cddp_rows_tensor(&grad->rows);
     for (int64_t i = 0; i < grad->rows.count; i++) {
         int64_t index;
@@ -86,7 +97,8 @@ static cddp_status step_sparse(cd_optimizer *o, cd_optimizer_entry *entry, cddp_
             return cd_fail(err, CDDP_E_ARG, "sgd: parameter %s: sparse row %" PRId64 " of %" PRId64,
                            entry->parameter.name, index, p->sizes[0]);
         cddp_tensor to = row_of(p, index), from = row_of(&grad->value, i);
-        CD_TRY(p->device->axpy(&to, o->options.maximize ? o->options.lr : -o->options.lr, &from, NULL, err));
+        CD_TRY(p->device->axpy(&to, o->options.maximize ? o->options.lr : -o->options.lr, &from,
+                               NULL, err));
     }
     return CDDP_OK;
 }

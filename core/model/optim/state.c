@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Saving and loading optimizer state.
 **
-** Layout, in the machine's byte order: "cddpopt1" · kind, slot count, parameter count (u64 each) · lr (f64) · for each
-** parameter: dtype, numel, present, step (u64 each) · its slots' bytes in logical order, when present. */
+** Layout, in the machine's byte order: "cddpopt1" · kind, slot count, parameter count (u64 each) ·
+** lr (f64) · for each parameter: dtype, numel, present, step (u64 each) · its slots' bytes in
+** logical order, when present. */
 #include "core/model/optim/rule.h"
 
 #include "core/base/alloc.h"
@@ -23,13 +24,15 @@ typedef struct entry_head {
     uint64_t dtype, numel, is_present, step;
 } entry_head;
 
-static cddp_status put(const cddp_state_writer *writer, const void *bytes, size_t byte_count, cddp_error *err)
+static cddp_status put(const cddp_state_writer *writer, const void *bytes, size_t byte_count,
+                       cddp_error *err)
 {
     if (writer->write(writer->context, bytes, byte_count)) return CDDP_OK;
     return cd_fail(err, CDDP_E_IO, "optimizer state: writing %zu bytes failed", byte_count);
 }
 
-static cddp_status take(const cddp_state_reader *reader, void *bytes, size_t byte_count, cddp_error *err)
+static cddp_status take(const cddp_state_reader *reader, void *bytes, size_t byte_count,
+                        cddp_error *err)
 {
     if (reader->read(reader->context, bytes, byte_count)) return CDDP_OK;
     return cd_fail(err, CDDP_E_IO, "optimizer state: reading %zu bytes failed", byte_count);
@@ -38,22 +41,24 @@ static cddp_status take(const cddp_state_reader *reader, void *bytes, size_t byt
 static entry_head head_of(const cd_optimizer_entry *entry)
 {
     const cddp_tensor *t = &entry->parameter.tensor;
-    return (entry_head){(uint64_t)t->dtype, (uint64_t)cddp_tensor_numel(t), entry->is_present, entry->step};
+    return (entry_head){(uint64_t)t->dtype, (uint64_t)cddp_tensor_numel(t), entry->is_present,
+                        entry->step};
 }
 
 /* A host buffer as large as one slot. */
-static cddp_status make_buffer(const cd_optimizer *o, const cd_optimizer_entry *entry, void **buffer, size_t *bytes,
-                               cddp_error *err)
+static cddp_status make_buffer(const cd_optimizer *o, const cd_optimizer_entry *entry,
+                               void **buffer, size_t *bytes, cddp_error *err)
 {
     const cddp_tensor *t = &entry->parameter.tensor;
     *bytes = (size_t)cddp_tensor_numel(t) * cddp_dtype_bytes(t->dtype);
     *buffer = cd_allocate(o->allocator, *bytes);
-    if (*buffer == NULL) return cd_fail(err, CDDP_E_NOMEM, "optimizer state: no memory for %zu bytes", *bytes);
+    if (*buffer == NULL)
+        return cd_fail(err, CDDP_E_NOMEM, "optimizer state: no memory for %zu bytes", *bytes);
     return CDDP_OK;
 }
 
-static cddp_status save_entry(const cd_optimizer *o, const cd_optimizer_entry *entry, const cddp_state_writer *writer,
-                              cddp_error *err)
+static cddp_status save_entry(const cd_optimizer *o, const cd_optimizer_entry *entry,
+                              const cddp_state_writer *writer, cddp_error *err)
 {
     cddp_status status = CDDP_OK;
     entry_head head = head_of(entry);
@@ -72,7 +77,8 @@ out:
     return status;
 }
 
-cddp_status cd_optimizer_save(const cd_optimizer *optimizer, const cddp_state_writer *writer, cddp_error *err)
+cddp_status cd_optimizer_save(const cd_optimizer *optimizer, const cddp_state_writer *writer,
+                              cddp_error *err)
 {
     file_head head = {.kind = (uint64_t)optimizer->options.kind,
                       .slot_count = optimizer->rule->slot_count(&optimizer->options),
@@ -91,12 +97,15 @@ static cddp_status check_head(const cd_optimizer *o, const file_head *head, cddp
         return cd_fail(err, CDDP_E_CORRUPT, "optimizer state: this is not saved optimizer state");
     if (head->kind != (uint64_t)o->options.kind)
         return cd_fail(err, CDDP_E_MISMATCH, "optimizer state: saved by %s, loaded into %s",
-                       cd_optimizer_name((cd_optimizer_kind)head->kind), cd_optimizer_name(o->options.kind));
-    if (head->slot_count != o->rule->slot_count(&o->options) || head->parameter_count != o->entry_count)
+                       cd_optimizer_name((cd_optimizer_kind)head->kind),
+                       cd_optimizer_name(o->options.kind));
+    if (head->slot_count != o->rule->slot_count(&o->options) ||
+        head->parameter_count != o->entry_count)
         return cd_fail(err, CDDP_E_MISMATCH,
                        "optimizer state: %" PRIu64 " parameters with %" PRIu64
                        " tensors each were saved, %zu with %u are here",
-                       head->parameter_count, head->slot_count, o->entry_count, o->rule->slot_count(&o->options));
+                       head->parameter_count, head->slot_count, o->entry_count,
+                       o->rule->slot_count(&o->options));
     return CDDP_OK;
 }
 
@@ -113,8 +122,8 @@ static void forget(cd_optimizer_entry *entry)
     entry->is_present = false;
 }
 
-static cddp_status load_entry(cd_optimizer *o, cd_optimizer_entry *entry, const cddp_state_reader *reader,
-                              cddp_error *err)
+static cddp_status load_entry(cd_optimizer *o, cd_optimizer_entry *entry,
+                              const cddp_state_reader *reader, cddp_error *err)
 {
     cddp_status status = CDDP_OK;
     entry_head head, own = head_of(entry);
@@ -123,11 +132,13 @@ static cddp_status load_entry(cd_optimizer *o, cd_optimizer_entry *entry, const 
     CD_TRY(take(reader, &head, sizeof head, err));
     if (head.dtype != own.dtype || head.numel != own.numel)
         return cd_fail(err, CDDP_E_MISMATCH,
-                       "optimizer state: parameter %s has %" PRIu64 " elements of %s, saved were %" PRIu64 " of %s",
-                       entry->parameter.name, own.numel, cddp_dtype_name((cddp_dtype)own.dtype), head.numel,
-                       cddp_dtype_name((cddp_dtype)head.dtype));
+                       "optimizer state: parameter %s has %" PRIu64
+                       " elements of %s, saved were %" PRIu64 " of %s",
+                       entry->parameter.name, own.numel, cddp_dtype_name((cddp_dtype)own.dtype),
+                       head.numel, cddp_dtype_name((cddp_dtype)head.dtype));
     if (head.is_present > 1)
-        return cd_fail(err, CDDP_E_CORRUPT, "optimizer state: presence is %" PRIu64, head.is_present);
+        return cd_fail(err, CDDP_E_CORRUPT, "optimizer state: presence is %" PRIu64,
+                       head.is_present);
     entry->step = head.step;
     if (head.is_present == 0) {
         forget(entry);
@@ -145,7 +156,8 @@ out:
     return status;
 }
 
-cddp_status cd_optimizer_load(cd_optimizer *optimizer, const cddp_state_reader *reader, cddp_error *err)
+cddp_status cd_optimizer_load(cd_optimizer *optimizer, const cddp_state_reader *reader,
+                              cddp_error *err)
 {
     file_head head;
     CD_TRY(take(reader, &head, sizeof head, err));

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Element-wise updates over several tensors at once. On the host chunks are loaded in logical order, updated by the
-** rule's function, and stored; elsewhere the device does it. Not here: what is computed (adam.c, adagrad.c). */
+/* Element-wise updates over several tensors at once. On the host chunks are loaded in logical
+** order, updated by the rule's function, and stored; elsewhere the device does it. Not here: what
+** is computed (adam.c, adagrad.c). */
 #include "core/model/optim/rule.h"
 
 #include "core/base/error.h"
@@ -44,7 +45,8 @@ static void move(stream *s, cd_walk *walk, size_t n, bool store)
         int64_t pieces = part.stride == 1 ? 1 : part.length;
         size_t count = (size_t)(part.length / pieces);
         for (int64_t i = 0; i < pieces; i++, chunk += count * wide_bytes) {
-            unsigned char *at = (unsigned char *)s->view.storage + (part.position + i * part.stride) * (int64_t)bytes;
+            unsigned char *at = (unsigned char *)s->view.storage +
+                                (part.position + i * part.stride) * (int64_t)bytes;
             if (store)
                 cd_convert(dtype, at, wide, chunk, count);
             else
@@ -67,7 +69,8 @@ static cddp_status run_there(const cd_update *update, cddp_error *err)
     cddp_update_call call = *update->there;
     call.size = sizeof call;
     for (size_t i = 0; i < CD_UPDATE_TENSORS_MAX && update->tensors[i] != NULL; i++) {
-        if (i > 0) CD_TRY(cd_view_check_same(update->tensors[0], update->tensors[i], "update", err));
+        if (i > 0)
+            CD_TRY(cd_view_check_same(update->tensors[0], update->tensors[i], "update", err));
         call.tensors[i] = update->tensors[i];
     }
     return cd_device_layers(device)->update(device, &call, err);
@@ -75,14 +78,16 @@ static cddp_status run_there(const cd_update *update, cddp_error *err)
 
 cddp_status cd_update_run(const cd_update *update, cddp_error *err)
 {
-    if (update->there != NULL && cd_update_is_there(update->tensors[0]->device, update->there->rule))
+    if (update->there != NULL &&
+        cd_update_is_there(update->tensors[0]->device, update->there->rule))
         return run_there(update, err);
     stream streams[CD_UPDATE_TENSORS_MAX];
     void *x[CD_UPDATE_TENSORS_MAX] = {0};
     size_t count = 0;
     for (; count < CD_UPDATE_TENSORS_MAX && update->tensors[count] != NULL; count++) {
         stream *s = &streams[count];
-        if (count > 0) CD_TRY(cd_view_check_same(update->tensors[0], update->tensors[count], "update", err));
+        if (count > 0)
+            CD_TRY(cd_view_check_same(update->tensors[0], update->tensors[count], "update", err));
         s->view = as_real(update->tensors[count]);
         cd_walk_begin(&s->load, &s->view);
         cd_walk_begin(&s->store, &s->view);

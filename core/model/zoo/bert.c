@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bert: the parameters of BERT-base (Hugging Face's BertModel) in their order and with their names. A list. */
+/* bert: the parameters of BERT-base (Hugging Face's BertModel) in their order and with their names.
+** A list. */
 #include "core/model/zoo/list.h"
 
 typedef struct bert {
@@ -8,18 +9,22 @@ typedef struct bert {
 
 static const cd_option options[] = {
     {"layers", CD_OPTION_INTEGER, offsetof(bert, layers), "12", NULL, 1, 128, "encoder layers"},
-    {"width", CD_OPTION_INTEGER, offsetof(bert, width), "768", NULL, 1, 1 << 16, "of the residual stream"},
-    {"vocabulary", CD_OPTION_INTEGER, offsetof(bert, vocabulary), "30522", NULL, 1, 1 << 24, "tokens"},
+    {"width", CD_OPTION_INTEGER, offsetof(bert, width), "768", NULL, 1, 1 << 16,
+     "of the residual stream"},
+    {"vocabulary", CD_OPTION_INTEGER, offsetof(bert, vocabulary), "30522", NULL, 1, 1 << 24,
+     "tokens"},
     {"positions", CD_OPTION_INTEGER, offsetof(bert, positions), "512", NULL, 1, 1 << 20,
      "rows of the position table, and tokens of a sample for the costs"},
 };
 
 /* "<scope>.weight" (out, in) and "<scope>.bias" (out); in 0: a norm with two vectors. */
-static cddp_status add_pair(cd_model *model, const char *scope, int64_t out, int64_t in, cddp_error *err)
+static cddp_status add_pair(cd_model *model, const char *scope, int64_t out, int64_t in,
+                            cddp_error *err)
 {
     int64_t positions = ((const bert *)model->state)->positions;
     CD_TRY(cd_module_push(model->module, err, "%s", scope));
-    CD_TRY(cd_list_add(model, &(cd_list_item){"weight", in > 0 ? 2 : 1, {out, in}, positions}, err));
+    CD_TRY(
+        cd_list_add(model, &(cd_list_item){"weight", in > 0 ? 2 : 1, {out, in}, positions}, err));
     CD_TRY(cd_list_add(model, &(cd_list_item){"bias", 1, {out}, positions}, err));
     cd_module_pop(model->module);
     return CDDP_OK;
@@ -28,9 +33,13 @@ static cddp_status add_pair(cd_model *model, const char *scope, int64_t out, int
 static cddp_status add_embeddings(cd_model *model, const bert *m, cddp_error *err)
 {
     CD_TRY(cd_module_push(model->module, err, "embeddings"));
-    CD_TRY(cd_list_add(model, &(cd_list_item){"word_embeddings.weight", 2, {m->vocabulary, m->width}, 0}, err));
-    CD_TRY(cd_list_add(model, &(cd_list_item){"position_embeddings.weight", 2, {m->positions, m->width}, 0}, err));
-    CD_TRY(cd_list_add(model, &(cd_list_item){"token_type_embeddings.weight", 2, {2, m->width}, 0}, err));
+    CD_TRY(cd_list_add(model,
+                       &(cd_list_item){"word_embeddings.weight", 2, {m->vocabulary, m->width}, 0},
+                       err));
+    CD_TRY(cd_list_add(
+        model, &(cd_list_item){"position_embeddings.weight", 2, {m->positions, m->width}, 0}, err));
+    CD_TRY(cd_list_add(model, &(cd_list_item){"token_type_embeddings.weight", 2, {2, m->width}, 0},
+                       err));
     CD_TRY(add_pair(model, "LayerNorm", m->width, 0, err));
     cd_module_pop(model->module);
     return CDDP_OK;

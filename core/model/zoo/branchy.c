@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* branchy: a trunk, one of several branches, a head. Which branch runs is said by the batch (branch mod branches), so
-** ranks and steps may differ: the parameters of the others are unused.
+/* branchy: a trunk, one of several branches, a head. Which branch runs is said by the batch (branch
+** mod branches), so ranks and steps may differ: the parameters of the others are unused.
 */
 #include "core/model/layers/activation.h"
 #include "core/model/zoo/parts.h"
@@ -16,7 +16,8 @@ typedef struct branchy {
 
 static const cd_option options[] = {
     {"in", CD_OPTION_INTEGER, offsetof(branchy, in), "4", NULL, 1, 4096, "numbers of a sample"},
-    {"width", CD_OPTION_INTEGER, offsetof(branchy, width), "5", NULL, 1, 4096, "of trunk and branches"},
+    {"width", CD_OPTION_INTEGER, offsetof(branchy, width), "5", NULL, 1, 4096,
+     "of trunk and branches"},
     {"out", CD_OPTION_INTEGER, offsetof(branchy, out), "2", NULL, 1, 4096, "outputs"},
     {"branches", CD_OPTION_INTEGER, offsetof(branchy, branches), "2", NULL, 1, BRANCHES_MAX,
      "of which a forward takes one"},
@@ -27,21 +28,25 @@ static const cd_option options[] = {
 static cddp_status build(cd_model *model, cddp_error *err)
 {
     branchy *m = model->state;
-    CD_TRY(cd_linear_register(model, &(cd_linear_spec){"trunk", m->in, m->width, true, 1}, &m->trunk, err));
+    CD_TRY(cd_linear_register(model, &(cd_linear_spec){"trunk", m->in, m->width, true, 1},
+                              &m->trunk, err));
     for (int64_t i = 0; i < m->branches; i++) {
         char name[32];
         snprintf(name, sizeof name, "branches.%d", (int)i);
-        CD_TRY(cd_linear_register(model, &(cd_linear_spec){name, m->width, m->width, true, 1}, &m->branch[i], err));
+        CD_TRY(cd_linear_register(model, &(cd_linear_spec){name, m->width, m->width, true, 1},
+                                  &m->branch[i], err));
     }
-    CD_TRY(cd_linear_register(model, &(cd_linear_spec){"head", m->width, m->out, true, 1}, &m->head, err));
-    CD_TRY(cd_model_add_input(model, &(cd_field){.name = "x", .kind = CD_FIELD_REAL, .dim_count = 1, .sizes = {m->in}},
+    CD_TRY(cd_linear_register(model, &(cd_linear_spec){"head", m->width, m->out, true, 1}, &m->head,
                               err));
+    CD_TRY(cd_model_add_input(
+        model, &(cd_field){.name = "x", .kind = CD_FIELD_REAL, .dim_count = 1, .sizes = {m->in}},
+        err));
     cd_field target = cd_loss_target(m->loss, "out", &m->out, 1);
     return cd_model_add_output(model, &target, err);
 }
 
-static cddp_status forward(cd_model *model, cd_graph *graph, const cd_batch *batch, cd_outputs *outputs,
-                           cddp_error *err)
+static cddp_status forward(cd_model *model, cd_graph *graph, const cd_batch *batch,
+                           cd_outputs *outputs, cddp_error *err)
 {
     const branchy *m = model->state;
     cd_value *x = NULL;
@@ -53,8 +58,8 @@ static cddp_status forward(cd_model *model, cd_graph *graph, const cd_batch *bat
     return cd_linear_run(graph, &m->head, x, &outputs->values[0], err);
 }
 
-static cddp_status losses(cd_model *model, cd_graph *graph, uint32_t output, cd_value *value, const cddp_tensor *target,
-                          cd_value **result, cddp_error *err)
+static cddp_status losses(cd_model *model, cd_graph *graph, uint32_t output, cd_value *value,
+                          const cddp_tensor *target, cd_value **result, cddp_error *err)
 {
     (void)output;
     return cd_loss_run(graph, ((const branchy *)model->state)->loss, value, target, result, err);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* chain: square linear layers one after the other and nothing else: every layer can run 0, 1 or 2 times, and every
-** number is exact for dyadic parameters and inputs. The layers may share one weight, and all but the first may be
-** checkpointed: the first one's input wants no gradient, so that a re-entrant checkpoint around it would have none.
+/* chain: square linear layers one after the other and nothing else: every layer can run 0, 1 or 2
+** times, and every number is exact for dyadic parameters and inputs. The layers may share one
+** weight, and all but the first may be checkpointed: the first one's input wants no gradient, so
+** that a re-entrant checkpoint around it would have none.
 */
 #include "core/model/checkpoint.h"
 #include "core/model/zoo/parts.h"
@@ -16,12 +17,14 @@ typedef struct chain {
 } chain;
 
 static const cd_option options[] = {
+    /* clang-format off */
     {"depth", CD_OPTION_INTEGER, offsetof(chain, depth), "3", NULL, 1, DEPTH_MAX, "layers"},
     {"width", CD_OPTION_INTEGER, offsetof(chain, width), "4", NULL, 1, 1 << 16, "numbers between layers"},
     {"bias", CD_OPTION_INTEGER, offsetof(chain, bias), "1", NULL, 0, 1, "layers have a bias"},
     {"tied", CD_OPTION_INTEGER, offsetof(chain, tied), "0", NULL, 0, 1, "all layers share the weight of the first"},
-    {"checkpoint", CD_OPTION_CHOICE, offsetof(chain, checkpoint), "none", "none|reentrant|non_reentrant", 0, 0,
-     "activation checkpointing of every layer but the first"},
+    /* clang-format on */
+    {"checkpoint", CD_OPTION_CHOICE, offsetof(chain, checkpoint), "none",
+     "none|reentrant|non_reentrant", 0, 0, "activation checkpointing of every layer but the first"},
     {"loss", CD_OPTION_CHOICE, offsetof(chain, loss), "dot", CD_LOSSES, 0, 0,
      "squared error, inner product with the target, binary or softmax cross-entropy"},
 };
@@ -45,13 +48,14 @@ static cddp_status build(cd_model *model, cddp_error *err)
     return cd_model_add_output(model, &target, err);
 }
 
-static cddp_status run_layer(cd_graph *graph, void *context, cd_value *x, cd_value **y, cddp_error *err)
+static cddp_status run_layer(cd_graph *graph, void *context, cd_value *x, cd_value **y,
+                             cddp_error *err)
 {
     return cd_linear_run(graph, context, x, y, err);
 }
 
-static cddp_status forward(cd_model *model, cd_graph *graph, const cd_batch *batch, cd_outputs *outputs,
-                           cddp_error *err)
+static cddp_status forward(cd_model *model, cd_graph *graph, const cd_batch *batch,
+                           cd_outputs *outputs, cddp_error *err)
 {
     chain *m = model->state;
     cd_value *x = NULL;
@@ -66,8 +70,8 @@ static cddp_status forward(cd_model *model, cd_graph *graph, const cd_batch *bat
     return CDDP_OK;
 }
 
-static cddp_status losses(cd_model *model, cd_graph *graph, uint32_t output, cd_value *value, const cddp_tensor *target,
-                          cd_value **result, cddp_error *err)
+static cddp_status losses(cd_model *model, cd_graph *graph, uint32_t output, cd_value *value,
+                          const cddp_tensor *target, cd_value **result, cddp_error *err)
 {
     (void)output;
     return cd_loss_run(graph, ((const chain *)model->state)->loss, value, target, result, err);
@@ -75,7 +79,8 @@ static cddp_status losses(cd_model *model, cd_graph *graph, uint32_t output, cd_
 
 const cd_model_type cd_model_chain = {
     .name = "chain",
-    .summary = "square linear layers; each may run 0, 1 or 2 times; one weight for all, checkpointing",
+    .summary =
+        "square linear layers; each may run 0, 1 or 2 times; one weight for all, checkpointing",
     .options = options,
     .option_count = CD_COUNT_OF(options),
     .state_bytes = sizeof(chain),

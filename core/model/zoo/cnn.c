@@ -58,22 +58,27 @@ static cddp_status build(cd_model *model, cddp_error *err)
     cnn *m = model->state;
     m->stages = m->channels.count - 1;
     if (m->channels.count < 2 || m->stages > STAGES_MAX || m->size % (1 << m->stages) != 0)
-        return cd_fail(err, CDDP_E_CONFIG, "model cnn: size=%lld cannot be halved by %u stages (1 to %d are possible)",
+        return cd_fail(err, CDDP_E_CONFIG,
+                       "model cnn: size=%lld cannot be halved by %u stages (1 to %d are possible)",
                        (long long)m->size, (unsigned)m->stages, STAGES_MAX);
     for (uint32_t i = 0; i < m->stages; i++) CD_TRY(build_stage(model, m, i, err));
     int64_t side = m->size >> m->stages;
-    cd_linear_spec spec = {
-        .name = "fc", .in = m->channels.items[m->stages] * side * side, .out = m->classes, .bias = true};
+    cd_linear_spec spec = {.name = "fc",
+                           .in = m->channels.items[m->stages] * side * side,
+                           .out = m->classes,
+                           .bias = true};
     CD_TRY(cd_linear_register(model, &spec, &m->classifier, err));
-    cd_field input = {
-        .name = "image", .kind = CD_FIELD_REAL, .dim_count = 3, .sizes = {m->channels.items[0], m->size, m->size}};
+    cd_field input = {.name = "image",
+                      .kind = CD_FIELD_REAL,
+                      .dim_count = 3,
+                      .sizes = {m->channels.items[0], m->size, m->size}};
     CD_TRY(cd_model_add_input(model, &input, err));
     cd_field target = cd_loss_target(m->loss, "out", &m->classes, 1);
     return cd_model_add_output(model, &target, err);
 }
 
-static cddp_status forward(cd_model *model, cd_graph *graph, const cd_batch *batch, cd_outputs *outputs,
-                           cddp_error *err)
+static cddp_status forward(cd_model *model, cd_graph *graph, const cd_batch *batch,
+                           cd_outputs *outputs, cddp_error *err)
 {
     const cnn *m = model->state;
     cd_value *x = NULL;
@@ -84,13 +89,14 @@ static cddp_status forward(cd_model *model, cd_graph *graph, const cd_batch *bat
         CD_TRY(cd_relu(graph, x, &x, err));
         CD_TRY(cd_average_pool2d(graph, x, 2, &x, err));
     }
-    int64_t side = m->size >> m->stages, sizes[2] = {batch->sample_count, m->channels.items[m->stages] * side * side};
+    int64_t side = m->size >> m->stages,
+            sizes[2] = {batch->sample_count, m->channels.items[m->stages] * side * side};
     CD_TRY(cd_reshape(graph, x, sizes, 2, &x, err));
     return cd_linear_run(graph, &m->classifier, x, &outputs->values[0], err);
 }
 
-static cddp_status losses(cd_model *model, cd_graph *graph, uint32_t output, cd_value *value, const cddp_tensor *target,
-                          cd_value **result, cddp_error *err)
+static cddp_status losses(cd_model *model, cd_graph *graph, uint32_t output, cd_value *value,
+                          const cddp_tensor *target, cd_value **result, cddp_error *err)
 {
     (void)output;
     return cd_loss_run(graph, ((const cnn *)model->state)->loss, value, target, result, err);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* gan: a DCGAN-like generator and discriminator in one module, with a loss each.
 **
-** branch 0 trains the discriminator on a real and a generated image; the generated one carries no history, so the
-** generator's parameters are unused. branch 1 trains the generator through the discriminator as a constant, whose
-** parameters are then unused. So each forward uses only one half of the module.
+** branch 0 trains the discriminator on a real and a generated image; the generated one carries no
+** history, so the generator's parameters are unused. branch 1 trains the generator through the
+** discriminator as a constant, whose parameters are then unused. So each forward uses only one half
+** of the module.
 */
 #include "core/model/layers/activation.h"
 #include "core/model/layers/loss.h"
@@ -22,10 +23,12 @@ typedef struct gan {
 } gan;
 
 static const cd_option options[] = {
+    /* clang-format off */
     {"noise", CD_OPTION_INTEGER, offsetof(gan, noise), "6", NULL, 1, 1024, "numbers that an image is made from"},
     {"channels", CD_OPTION_INTEGER, offsetof(gan, channels), "4", NULL, 1, 256, "inside generator and discriminator"},
     {"size", CD_OPTION_INTEGER, offsetof(gan, size), "8", NULL, 4, 64, "height and width of an image; a multiple of 4"},
     {"norm", CD_OPTION_CHOICE, offsetof(gan, norm), "none", "none|batch", 0, 0, "batch norm in the generator"},
+    /* clang-format on */
 };
 
 static cddp_status build_generator(cd_model *model, gan *m, cddp_error *err)
@@ -36,7 +39,8 @@ static cddp_status build_generator(cd_model *model, gan *m, cddp_error *err)
     CD_TRY(cd_linear_register(model, &project, &m->project, err));
     if (m->norm) {
         CD_TRY(cd_module_push(model->module, err, "norm"));
-        CD_TRY(cd_batch_norm_register(model->module, m->channels, model->dtype, &m->project_norm, err));
+        CD_TRY(cd_batch_norm_register(model->module, m->channels, model->dtype, &m->project_norm,
+                                      err));
         cd_module_pop(model->module);
     }
     cd_conv_spec paint = {"paint", m->channels, 1, 3, 1, 1, m->size * m->size};
@@ -63,19 +67,27 @@ static cddp_status build(cd_model *model, cddp_error *err)
 {
     gan *m = model->state;
     if (m->size % 4 != 0)
-        return cd_fail(err, CDDP_E_CONFIG, "model gan: size=%lld is not a multiple of 4", (long long)m->size);
+        return cd_fail(err, CDDP_E_CONFIG, "model gan: size=%lld is not a multiple of 4",
+                       (long long)m->size);
     CD_TRY(build_generator(model, m, err));
     CD_TRY(build_discriminator(model, m, err));
+    CD_TRY(cd_model_add_input(model,
+                              &(cd_field){.name = "image",
+                                          .kind = CD_FIELD_REAL,
+                                          .dim_count = 3,
+                                          .sizes = {1, m->size, m->size}},
+                              err));
     CD_TRY(cd_model_add_input(
-        model, &(cd_field){.name = "image", .kind = CD_FIELD_REAL, .dim_count = 3, .sizes = {1, m->size, m->size}},
+        model,
+        &(cd_field){.name = "noise", .kind = CD_FIELD_REAL, .dim_count = 1, .sizes = {m->noise}},
         err));
-    CD_TRY(cd_model_add_input(
-        model, &(cd_field){.name = "noise", .kind = CD_FIELD_REAL, .dim_count = 1, .sizes = {m->noise}}, err));
-    CD_TRY(cd_model_add_output(model, &(cd_field){.name = "discriminator", .kind = CD_FIELD_NONE}, err));
+    CD_TRY(cd_model_add_output(model, &(cd_field){.name = "discriminator", .kind = CD_FIELD_NONE},
+                               err));
     return cd_model_add_output(model, &(cd_field){.name = "generator", .kind = CD_FIELD_NONE}, err);
 }
 
-static cddp_status generate(const gan *m, cd_graph *graph, const cd_batch *batch, cd_value **image, cddp_error *err)
+static cddp_status generate(const gan *m, cd_graph *graph, const cd_batch *batch, cd_value **image,
+                            cddp_error *err)
 {
     cd_value *x = NULL;
     CD_TRY(cd_graph_input(graph, &batch->inputs[1], &x, err));
@@ -89,8 +101,8 @@ static cddp_status generate(const gan *m, cd_graph *graph, const cd_batch *batch
     return cd_tanh_layer(graph, x, image, err);
 }
 
-static cddp_status discriminate(const gan *m, cd_graph *graph, cd_value *image, bool frozen, cd_value **logit,
-                                cddp_error *err)
+static cddp_status discriminate(const gan *m, cd_graph *graph, cd_value *image, bool frozen,
+                                cd_value **logit, cddp_error *err)
 {
     cd_value *x = NULL;
     CD_TRY(cd_conv_run(graph, &m->look1, image, frozen, &x, err));
@@ -103,13 +115,14 @@ static cddp_status discriminate(const gan *m, cd_graph *graph, cd_value *image, 
                   : cd_linear_run(graph, &m->judge, x, logit, err);
 }
 
-static cddp_status forward(cd_model *model, cd_graph *graph, const cd_batch *batch, cd_outputs *outputs,
-                           cddp_error *err)
+static cddp_status forward(cd_model *model, cd_graph *graph, const cd_batch *batch,
+                           cd_outputs *outputs, cddp_error *err)
 {
     const gan *m = model->state;
     cd_value *fake = NULL, *real = NULL, *logits[2];
     if (batch->branch > GENERATOR)
-        return cd_fail(err, CDDP_E_ARG, "model gan: branch %u; 0 trains the discriminator, 1 the generator",
+        return cd_fail(err, CDDP_E_ARG,
+                       "model gan: branch %u; 0 trains the discriminator, 1 the generator",
                        (unsigned)batch->branch);
     if (batch->branch == GENERATOR) {
         CD_TRY(generate(m, graph, batch, &fake, err));
@@ -130,8 +143,8 @@ static cddp_status forward(cd_model *model, cd_graph *graph, const cd_batch *bat
 }
 
 /* Real images should be called 1 and generated ones 0; the generator wants its own called 1. */
-static cddp_status losses(cd_model *model, cd_graph *graph, uint32_t output, cd_value *value, const cddp_tensor *target,
-                          cd_value **result, cddp_error *err)
+static cddp_status losses(cd_model *model, cd_graph *graph, uint32_t output, cd_value *value,
+                          const cddp_tensor *target, cd_value **result, cddp_error *err)
 {
     (void)model;
     (void)target;

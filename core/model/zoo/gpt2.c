@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gpt2: the parameters of GPT-2 in its four sizes (Hugging Face's GPT2LMHeadModel, head tied to the token table) in
-** their order and with their names. A list.
+/* gpt2: the parameters of GPT-2 in its four sizes (Hugging Face's GPT2LMHeadModel, head tied to the
+** token table) in their order and with their names. A list.
 */
 #include "core/model/zoo/list.h"
 
@@ -21,7 +21,8 @@ static const struct {
 } shapes[] = {{768, 12}, {1024, 24}, {1280, 36}, {1600, 48}};
 
 /* GPT-2's Conv1D stores (in, out). in 0: a norm. */
-static cddp_status add_pair(cd_model *model, const char *scope, int64_t in, int64_t out, cddp_error *err)
+static cddp_status add_pair(cd_model *model, const char *scope, int64_t in, int64_t out,
+                            cddp_error *err)
 {
     cd_list_item weight = {"weight", 2, {in, out}, POSITIONS};
     if (in == 0) weight = (cd_list_item){"weight", 1, {out}, POSITIONS};

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the lists share. The gradient of parameter i of sample s is c_i·x_s·weight_s: exact, and known without a
-** model.
+/* What the lists share. The gradient of parameter i of sample s is c_i·x_s·weight_s: exact, and
+** known without a model.
 */
 #include "core/model/zoo/list.h"
 
@@ -12,8 +12,8 @@ cddp_status cd_list_add_input(cd_model *model, cddp_error *err)
     return cd_model_add_input(model, &(cd_field){.name = "x", .kind = CD_FIELD_REAL}, err);
 }
 
-cddp_status cd_list_use(const cd_model *model, cd_graph *graph, uint32_t parameter, cd_value *x, cd_value **acc,
-                        cddp_error *err)
+cddp_status cd_list_use(const cd_model *model, cd_graph *graph, uint32_t parameter, cd_value *x,
+                        cd_value **acc, cddp_error *err)
 {
     cd_inner inner = {.acc = *acc, .x = x, .key = parameter + UINT64_C(1)};
     CD_TRY(cd_graph_parameter(graph, parameter, &inner.p, err));
@@ -26,15 +26,18 @@ cddp_status cd_list_use(const cd_model *model, cd_graph *graph, uint32_t paramet
 cddp_status cd_list_add(cd_model *model, const cd_list_item *item, cddp_error *err)
 {
     uint32_t index = 0;
-    cd_parameter_spec spec = {
-        .name = item->name, .dtype = model->dtype, .dim_count = item->dim_count, .init = {CD_INIT_UNIFORM, 0.125}};
+    cd_parameter_spec spec = {.name = item->name,
+                              .dtype = model->dtype,
+                              .dim_count = item->dim_count,
+                              .init = {CD_INIT_UNIFORM, 0.125}};
     uint64_t numel = 1;
     for (uint32_t i = 0; i < item->dim_count; i++) {
         spec.sizes[i] = item->sizes[i];
         numel *= (uint64_t)item->sizes[i];
     }
     bool looked_up = item->positions == 0 && item->dim_count > 0;
-    spec.forward_cost = looked_up ? (uint64_t)item->sizes[item->dim_count - 1] : 2 * numel * (uint64_t)item->positions;
+    spec.forward_cost = looked_up ? (uint64_t)item->sizes[item->dim_count - 1]
+                                  : 2 * numel * (uint64_t)item->positions;
     return cd_module_add_parameter(model->module, &spec, &index, err);
 }
 
@@ -44,8 +47,8 @@ cddp_status cd_list_finish(cd_model *model, cddp_error *err)
     return cd_model_add_output(model, &(cd_field){.name = "out", .kind = CD_FIELD_NONE}, err);
 }
 
-cddp_status cd_list_forward(cd_model *model, cd_graph *graph, const cd_batch *batch, cd_outputs *outputs,
-                            cddp_error *err)
+cddp_status cd_list_forward(cd_model *model, cd_graph *graph, const cd_batch *batch,
+                            cd_outputs *outputs, cddp_error *err)
 {
     cd_value *x = NULL;
     CD_TRY(cd_graph_input(graph, &batch->inputs[0], &x, err));

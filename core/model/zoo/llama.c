@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* llama: the parameters of Llama-7B (Hugging Face's LlamaForCausalLM) in their order and with their names. A list. */
+/* llama: the parameters of Llama-7B (Hugging Face's LlamaForCausalLM) in their order and with their
+** names. A list. */
 #include "core/model/zoo/list.h"
 
 typedef struct llama {
@@ -37,7 +38,8 @@ static cddp_status build(cd_model *model, cddp_error *err)
 {
     const llama *m = model->state;
     CD_TRY(cd_module_push(model->module, err, "model"));
-    CD_TRY(cd_list_add(model, &(cd_list_item){"embed_tokens.weight", 2, {VOCABULARY, WIDTH}, 0}, err));
+    CD_TRY(
+        cd_list_add(model, &(cd_list_item){"embed_tokens.weight", 2, {VOCABULARY, WIDTH}, 0}, err));
     CD_TRY(cd_module_push(model->module, err, "layers"));
     for (int64_t i = 0; i < m->layers; i++) {
         CD_TRY(cd_module_push(model->module, err, "%d", (int)i));

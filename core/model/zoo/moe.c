@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* moe: a residual mixture of experts with top-1 routing between two linear layers. Experts that no sample chose are
-** unused in that forward, differently on every rank.
+/* moe: a residual mixture of experts with top-1 routing between two linear layers. Experts that no
+** sample chose are unused in that forward, differently on every rank.
 */
 #include "core/model/layers/activation.h"
 #include "core/model/layers/experts.h"
@@ -31,33 +31,39 @@ static const cd_option options[] = {
 static cddp_status build(cd_model *model, cddp_error *err)
 {
     moe *m = model->state;
-    CD_TRY(cd_linear_register(model, &(cd_linear_spec){"entry", m->in, m->width, true, 1}, &m->entry, err));
-    CD_TRY(cd_linear_register(model, &(cd_linear_spec){"gate", m->width, m->experts, false, 1}, &m->gate, err));
+    CD_TRY(cd_linear_register(model, &(cd_linear_spec){"entry", m->in, m->width, true, 1},
+                              &m->entry, err));
+    CD_TRY(cd_linear_register(model, &(cd_linear_spec){"gate", m->width, m->experts, false, 1},
+                              &m->gate, err));
     CD_TRY(cd_module_push(model->module, err, "experts"));
     for (int64_t e = 0; e < m->experts; e++) {
         CD_TRY(cd_module_push(model->module, err, "%d", (int)e));
-        CD_TRY(cd_linear_register(model, &(cd_linear_spec){"up", m->width, m->hidden, true, 1}, &m->expert[e].up, err));
-        CD_TRY(cd_linear_register(model, &(cd_linear_spec){"down", m->hidden, m->width, true, 1}, &m->expert[e].down,
-                                  err));
+        CD_TRY(cd_linear_register(model, &(cd_linear_spec){"up", m->width, m->hidden, true, 1},
+                                  &m->expert[e].up, err));
+        CD_TRY(cd_linear_register(model, &(cd_linear_spec){"down", m->hidden, m->width, true, 1},
+                                  &m->expert[e].down, err));
         cd_module_pop(model->module);
     }
     cd_module_pop(model->module);
-    CD_TRY(cd_linear_register(model, &(cd_linear_spec){"exit", m->width, m->out, true, 1}, &m->exit, err));
-    CD_TRY(cd_model_add_input(model, &(cd_field){.name = "x", .kind = CD_FIELD_REAL, .dim_count = 1, .sizes = {m->in}},
+    CD_TRY(cd_linear_register(model, &(cd_linear_spec){"exit", m->width, m->out, true, 1}, &m->exit,
                               err));
+    CD_TRY(cd_model_add_input(
+        model, &(cd_field){.name = "x", .kind = CD_FIELD_REAL, .dim_count = 1, .sizes = {m->in}},
+        err));
     cd_field target = cd_loss_target(m->loss, "out", &m->out, 1);
     return cd_model_add_output(model, &target, err);
 }
 
-static cddp_status run_expert(const expert *e, cd_graph *graph, cd_value *x, cd_value **y, cddp_error *err)
+static cddp_status run_expert(const expert *e, cd_graph *graph, cd_value *x, cd_value **y,
+                              cddp_error *err)
 {
     CD_TRY(cd_linear_run(graph, &e->up, x, &x, err));
     CD_TRY(cd_relu(graph, x, &x, err));
     return cd_linear_run(graph, &e->down, x, y, err);
 }
 
-static cddp_status forward(cd_model *model, cd_graph *graph, const cd_batch *batch, cd_outputs *outputs,
-                           cddp_error *err)
+static cddp_status forward(cd_model *model, cd_graph *graph, const cd_batch *batch,
+                           cd_outputs *outputs, cddp_error *err)
 {
     const moe *m = model->state;
     cd_value *x = NULL, *logits = NULL, *mixed = NULL, *results[CD_EXPERTS_MAX] = {NULL};
@@ -76,8 +82,8 @@ static cddp_status forward(cd_model *model, cd_graph *graph, const cd_batch *bat
     return cd_linear_run(graph, &m->exit, x, &outputs->values[0], err);
 }
 
-static cddp_status losses(cd_model *model, cd_graph *graph, uint32_t output, cd_value *value, const cddp_tensor *target,
-                          cd_value **result, cddp_error *err)
+static cddp_status losses(cd_model *model, cd_graph *graph, uint32_t output, cd_value *value,
+                          const cddp_tensor *target, cd_value **result, cddp_error *err)
 {
     (void)output;
     return cd_loss_run(graph, ((const moe *)model->state)->loss, value, target, result, err);

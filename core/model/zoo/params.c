@@ -3,10 +3,10 @@
 **
 **     list=a:4x3;b:7:f16;c:2:uses2;d:5:output1;e:0;f:3:c64;g:6:frozen;h:2:uses0
 **
-** Each item is name:shape with shapes like 4x3 (a zero makes it empty, "scalar" has no dimensions), then any of a
-** dtype, usesN (how often a forward uses it; a batch may change that), outputN (which output it goes into), frozen.
-** Without a list: count parameters p0, p1, … of numel elements. order says in which order they are used; the last
-** one used is the first whose gradient is ready.
+** Each item is name:shape with shapes like 4x3 (a zero makes it empty, "scalar" has no dimensions),
+** then any of a dtype, usesN (how often a forward uses it; a batch may change that), outputN (which
+** output it goes into), frozen. Without a list: count parameters p0, p1, … of numel elements. order
+** says in which order they are used; the last one used is the first whose gradient is ready.
 */
 #include "core/base/alloc.h"
 #include "core/model/zoo/list.h"
@@ -28,7 +28,8 @@ static const cd_option options[] = {
      "name:shape[:dtype][:usesN][:outputN][:frozen];… as in a:4x3;b:7:f16"},
     {"count", CD_OPTION_INTEGER, offsetof(params, count), "4", NULL, 1, PARAMETERS_MAX,
      "without a list: parameters p0, p1, …"},
-    {"numel", CD_OPTION_INTEGER, offsetof(params, numel), "5", NULL, 0, 1 << 30, "without a list: elements of each"},
+    {"numel", CD_OPTION_INTEGER, offsetof(params, numel), "5", NULL, 0, 1 << 30,
+     "without a list: elements of each"},
     {"order", CD_OPTION_INTEGERS, offsetof(params, order), "-1", NULL, -1, PARAMETERS_MAX - 1,
      "in which order a forward uses them, first to last; -1: as listed"},
 };
@@ -55,7 +56,8 @@ static cddp_status parse_shape(const char *word, cd_parameter_spec *spec, cddp_e
         if (*at == 0) return CDDP_OK;
         if (*at++ != 'x') break;
     }
-    return cd_fail(err, CDDP_E_CONFIG, "model params: \"%s\" of \"%s\" is not a shape like 4x3", word, spec->name);
+    return cd_fail(err, CDDP_E_CONFIG, "model params: \"%s\" of \"%s\" is not a shape like 4x3",
+                   word, spec->name);
 }
 
 static bool parse_dtype(const char *word, cddp_dtype *dtype)
@@ -77,7 +79,8 @@ static cddp_status parse_attribute(const char *word, item *it, cddp_error *err)
         it->spec.frozen = true;
         return CDDP_OK;
     }
-    if (sscanf(word, "uses%4d%n", &number, &digits) == 1 && word[digits] == 0 && number >= 0 && number <= 255) {
+    if (sscanf(word, "uses%4d%n", &number, &digits) == 1 && word[digits] == 0 && number >= 0 &&
+        number <= 255) {
         it->uses = number;
         return CDDP_OK;
     }
@@ -87,9 +90,10 @@ static cddp_status parse_attribute(const char *word, item *it, cddp_error *err)
         it->output = number;
         return CDDP_OK;
     }
-    return cd_fail(err, CDDP_E_CONFIG,
-                   "model params: \"%s\" of \"%s\" is neither a dtype nor usesN, output0 … output%d, frozen", word,
-                   it->spec.name, CD_MODEL_OUTPUTS_MAX - 1);
+    return cd_fail(
+        err, CDDP_E_CONFIG,
+        "model params: \"%s\" of \"%s\" is neither a dtype nor usesN, output0 … output%d, frozen",
+        word, it->spec.name, CD_MODEL_OUTPUTS_MAX - 1);
 }
 
 static cddp_status parse_item(char *text, item *it, cddp_error *err)
@@ -116,8 +120,8 @@ static cddp_status add_item(cd_model *model, const item *it, cddp_error *err)
     params *m = model->state;
     uint32_t index = 0;
     if (it->spec.dtype == CDDP_C64 && model->compute_dtype != CDDP_F32)
-        return cd_fail(err, CDDP_E_CONFIG, "model params: \"%s\" is c64, the model computes in %s", it->spec.name,
-                       cddp_dtype_name(model->compute_dtype));
+        return cd_fail(err, CDDP_E_CONFIG, "model params: \"%s\" is c64, the model computes in %s",
+                       it->spec.name, cddp_dtype_name(model->compute_dtype));
     if (model->module->parameter_count == PARAMETERS_MAX)
         return cd_fail(err, CDDP_E_LIMIT, "model params: more than %d parameters", PARAMETERS_MAX);
     CD_TRY(cd_module_add_parameter(model->module, &it->spec, &index, err));
@@ -170,13 +174,14 @@ static cddp_status check_order(const cd_model *model, const params *m, cddp_erro
     for (uint32_t i = 0; i < m->order.count; i++) {
         int64_t p = m->order.items[i];
         if (p < 0 || (size_t)p >= model->module->parameter_count || seen[p])
-            return cd_fail(err, CDDP_E_CONFIG, "model params: order names %lld, which is no parameter or named twice",
+            return cd_fail(err, CDDP_E_CONFIG,
+                           "model params: order names %lld, which is no parameter or named twice",
                            (long long)p);
         seen[p] = true;
     }
     if (m->order.count == model->module->parameter_count) return CDDP_OK;
-    return cd_fail(err, CDDP_E_CONFIG, "model params: order names %u of %zu parameters", (unsigned)m->order.count,
-                   model->module->parameter_count);
+    return cd_fail(err, CDDP_E_CONFIG, "model params: order names %u of %zu parameters",
+                   (unsigned)m->order.count, model->module->parameter_count);
 }
 
 static cddp_status build(cd_model *model, cddp_error *err)
@@ -196,8 +201,8 @@ static cddp_status build(cd_model *model, cddp_error *err)
     return CDDP_OK;
 }
 
-static cddp_status forward(cd_model *model, cd_graph *graph, const cd_batch *batch, cd_outputs *outputs,
-                           cddp_error *err)
+static cddp_status forward(cd_model *model, cd_graph *graph, const cd_batch *batch,
+                           cd_outputs *outputs, cddp_error *err)
 {
     const params *m = model->state;
     bool listed = m->order.items[0] < 0;

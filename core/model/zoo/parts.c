@@ -24,7 +24,8 @@ static uint64_t weight_cost(const cd_linear_spec *spec)
     return 2 * (uint64_t)(spec->out * spec->in) * positions_of(spec);
 }
 
-static cddp_status register_bias(cd_model *model, const cd_linear_spec *spec, cd_linear_part *made, cddp_error *err)
+static cddp_status register_bias(cd_model *model, const cd_linear_spec *spec, cd_linear_part *made,
+                                 cddp_error *err)
 {
     cd_parameter_spec p = {.name = "bias",
                            .dtype = model->dtype,
@@ -36,7 +37,8 @@ static cddp_status register_bias(cd_model *model, const cd_linear_spec *spec, cd
     return spec->bias ? cd_module_add_parameter(model->module, &p, &made->bias, err) : CDDP_OK;
 }
 
-cddp_status cd_linear_register(cd_model *model, const cd_linear_spec *spec, cd_linear_part *part, cddp_error *err)
+cddp_status cd_linear_register(cd_model *model, const cd_linear_spec *spec, cd_linear_part *part,
+                               cddp_error *err)
 {
     cd_linear_part made = {0};
     CD_TRY(cd_module_push(model->module, err, "%s", spec->name));
@@ -53,8 +55,8 @@ cddp_status cd_linear_register(cd_model *model, const cd_linear_spec *spec, cd_l
     return CDDP_OK;
 }
 
-cddp_status cd_linear_register_tied(cd_model *model, const cd_linear_spec *spec, uint32_t weight, cd_linear_part *part,
-                                    cddp_error *err)
+cddp_status cd_linear_register_tied(cd_model *model, const cd_linear_spec *spec, uint32_t weight,
+                                    cd_linear_part *part, cddp_error *err)
 {
     cd_linear_part made = {.weight = weight};
     CD_TRY(cd_module_push(model->module, err, "%s", spec->name));
@@ -67,14 +69,15 @@ cddp_status cd_linear_register_tied(cd_model *model, const cd_linear_spec *spec,
     return CDDP_OK;
 }
 
-static cddp_status parameter(cd_graph *graph, uint32_t index, bool frozen, cd_value **value, cddp_error *err)
+static cddp_status parameter(cd_graph *graph, uint32_t index, bool frozen, cd_value **value,
+                             cddp_error *err)
 {
     CD_TRY(cd_graph_parameter(graph, index, value, err));
     return frozen ? cd_graph_detach(graph, *value, value, err) : CDDP_OK;
 }
 
-static cddp_status linear_run(cd_graph *graph, const cd_linear_part *part, cd_value *x, bool frozen, cd_value **y,
-                              cddp_error *err)
+static cddp_status linear_run(cd_graph *graph, const cd_linear_part *part, cd_value *x, bool frozen,
+                              cd_value **y, cddp_error *err)
 {
     cd_value *weight = NULL, *bias = NULL;
     CD_TRY(parameter(graph, part->weight, frozen, &weight, err));
@@ -82,18 +85,20 @@ static cddp_status linear_run(cd_graph *graph, const cd_linear_part *part, cd_va
     return cd_linear(graph, x, weight, bias, y, err);
 }
 
-cddp_status cd_linear_run(cd_graph *graph, const cd_linear_part *part, cd_value *x, cd_value **y, cddp_error *err)
+cddp_status cd_linear_run(cd_graph *graph, const cd_linear_part *part, cd_value *x, cd_value **y,
+                          cddp_error *err)
 {
     return linear_run(graph, part, x, false, y, err);
 }
 
-cddp_status cd_linear_run_frozen(cd_graph *graph, const cd_linear_part *part, cd_value *x, cd_value **y,
-                                 cddp_error *err)
+cddp_status cd_linear_run_frozen(cd_graph *graph, const cd_linear_part *part, cd_value *x,
+                                 cd_value **y, cddp_error *err)
 {
     return linear_run(graph, part, x, true, y, err);
 }
 
-cddp_status cd_conv_register(cd_model *model, const cd_conv_spec *spec, cd_conv_part *part, cddp_error *err)
+cddp_status cd_conv_register(cd_model *model, const cd_conv_spec *spec, cd_conv_part *part,
+                             cddp_error *err)
 {
     cd_conv_part made = {.parameters.has_bias = true, .conv = {spec->stride, spec->padding}};
     int64_t fan_in = spec->in * spec->kernel * spec->kernel;
@@ -112,8 +117,8 @@ cddp_status cd_conv_register(cd_model *model, const cd_conv_spec *spec, cd_conv_
     return CDDP_OK;
 }
 
-cddp_status cd_conv_run(cd_graph *graph, const cd_conv_part *part, cd_value *x, bool frozen, cd_value **y,
-                        cddp_error *err)
+cddp_status cd_conv_run(cd_graph *graph, const cd_conv_part *part, cd_value *x, bool frozen,
+                        cd_value **y, cddp_error *err)
 {
     cd_value *operands[3] = {x};
     CD_TRY(parameter(graph, part->parameters.weight, frozen, &operands[1], err));
@@ -121,13 +126,16 @@ cddp_status cd_conv_run(cd_graph *graph, const cd_conv_part *part, cd_value *x, 
     return cd_conv2d_layer(graph, operands, &part->conv, y, err);
 }
 
-cddp_status cd_layer_norm_register(cd_model *model, const char *name, int64_t width, cd_layer_norm_part *part,
-                                   cddp_error *err)
+cddp_status cd_layer_norm_register(cd_model *model, const char *name, int64_t width,
+                                   cd_layer_norm_part *part, cddp_error *err)
 {
     cd_layer_norm_part made = {0};
     CD_TRY(cd_module_push(model->module, err, "%s", name));
-    cd_parameter_spec p = {
-        .name = "weight", .dtype = model->dtype, .dim_count = 1, .sizes = {width}, .init = {CD_INIT_ONE, 0}};
+    cd_parameter_spec p = {.name = "weight",
+                           .dtype = model->dtype,
+                           .dim_count = 1,
+                           .sizes = {width},
+                           .init = {CD_INIT_ONE, 0}};
     CD_TRY(cd_module_add_parameter(model->module, &p, &made.weight, err));
     p.name = "bias", p.init.kind = CD_INIT_ZERO;
     CD_TRY(cd_module_add_parameter(model->module, &p, &made.bias, err));
@@ -136,8 +144,8 @@ cddp_status cd_layer_norm_register(cd_model *model, const char *name, int64_t wi
     return CDDP_OK;
 }
 
-cddp_status cd_layer_norm_run(cd_graph *graph, const cd_layer_norm_part *part, cd_value *x, cd_value **y,
-                              cddp_error *err)
+cddp_status cd_layer_norm_run(cd_graph *graph, const cd_layer_norm_part *part, cd_value *x,
+                              cd_value **y, cddp_error *err)
 {
     cd_value *weight = NULL, *bias = NULL;
     CD_TRY(cd_graph_parameter(graph, part->weight, &weight, err));
@@ -145,17 +153,20 @@ cddp_status cd_layer_norm_run(cd_graph *graph, const cd_layer_norm_part *part, c
     return cd_layer_norm(graph, x, weight, bias, y, err);
 }
 
-cddp_status cd_table_register(cd_model *model, const char *name, int64_t rows, int64_t width, bool sparse,
-                              uint32_t *weight, cddp_error *err)
+cddp_status cd_table_register(cd_model *model, const char *name, int64_t rows, int64_t width,
+                              bool sparse, uint32_t *weight, cddp_error *err)
 {
     if (sparse && cd_device_layers(model->module->device) != NULL)
-        return cd_fail(err, CDDP_E_CONFIG, "model %s: sparse gradients are made in the host's memory, not on device %s",
+        return cd_fail(err, CDDP_E_CONFIG,
+                       "model %s: sparse gradients are made in the host's memory, not on device %s",
                        model->type->name, model->module->device->name);
     if (sparse && !cd_device_is_direct(model->module->device))
-        return cd_fail(err, CDDP_E_CONFIG, "model %s: sparse gradients need a device that computes, not %s",
+        return cd_fail(err, CDDP_E_CONFIG,
+                       "model %s: sparse gradients need a device that computes, not %s",
                        model->type->name, model->module->device->name);
     if (sparse && model->dtype != model->compute_dtype)
-        return cd_fail(err, CDDP_E_CONFIG, "model %s: sparse gradients need f32 or f64 parameters, not %s",
+        return cd_fail(err, CDDP_E_CONFIG,
+                       "model %s: sparse gradients need f32 or f64 parameters, not %s",
                        model->type->name, cddp_dtype_name(model->dtype));
     CD_TRY(cd_module_push(model->module, err, "%s", name));
     cd_parameter_spec p = {.name = "weight",
@@ -170,20 +181,23 @@ cddp_status cd_table_register(cd_model *model, const char *name, int64_t rows, i
     return CDDP_OK;
 }
 
-cddp_status cd_activation_run(cd_graph *graph, int64_t activation, cd_value *x, cd_value **y, cddp_error *err)
+cddp_status cd_activation_run(cd_graph *graph, int64_t activation, cd_value *x, cd_value **y,
+                              cddp_error *err)
 {
-    static cddp_status (*const layers[])(cd_graph *, cd_value *, cd_value **, cddp_error *) = {
-        NULL, cd_relu, cd_gelu_layer, cd_tanh_layer, cd_sigmoid_layer};
+    static cddp_status (*const layers[])(cd_graph *, cd_value *, cd_value **,
+                                         cddp_error *) = {NULL, cd_relu, cd_gelu_layer,
+                                                          cd_tanh_layer, cd_sigmoid_layer};
     if (layers[activation] != NULL) return layers[activation](graph, x, y, err);
     *y = x;
     return CDDP_OK;
 }
 
-cddp_status cd_loss_run(cd_graph *graph, int64_t loss, cd_value *y, const cddp_tensor *target, cd_value **losses,
-                        cddp_error *err)
+cddp_status cd_loss_run(cd_graph *graph, int64_t loss, cd_value *y, const cddp_tensor *target,
+                        cd_value **losses, cddp_error *err)
 {
     static cddp_status (*const layers[])(cd_graph *, cd_value *, cd_value *, cd_value **,
-                                         cddp_error *) = {cd_squared_error, cd_inner_product, cd_bce_with_logits};
+                                         cddp_error *) = {cd_squared_error, cd_inner_product,
+                                                          cd_bce_with_logits};
     if (loss == CD_LOSS_CE) return cd_cross_entropy(graph, y, target, losses, err);
     cd_value *wanted = NULL;
     CD_TRY(cd_graph_input(graph, target, &wanted, err));

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* resnet: the parameters and buffers of torchvision's ResNet-18, -50, -101 and -152 in their order and with their names, and
-** the cost of each on a 224 × 224 image. A list: no convolution is computed.
+/* resnet: the parameters and buffers of torchvision's ResNet-18, -50, -101 and -152 in their order
+** and with their names, and the cost of each on a 224 × 224 image. A list: no convolution is
+** computed.
 */
 #include "core/model/zoo/list.h"
 #include "core/model/zoo/parts.h"
@@ -10,15 +11,20 @@ typedef struct resnet {
 } resnet;
 
 static const cd_option options[] = {
-    {"depth", CD_OPTION_CHOICE, offsetof(resnet, depth), "50", "18|50|101|152", 0, 0, "18, 50, 101 or 152 layers"},
-    {"classes", CD_OPTION_INTEGER, offsetof(resnet, classes), "1000", NULL, 1, 1 << 20, "outputs of the classifier"},
+    {"depth", CD_OPTION_CHOICE, offsetof(resnet, depth), "50", "18|50|101|152", 0, 0,
+     "18, 50, 101 or 152 layers"},
+    {"classes", CD_OPTION_INTEGER, offsetof(resnet, classes), "1000", NULL, 1, 1 << 20,
+     "outputs of the classifier"},
 };
 
 /* depth, and how many blocks each of the four stages has */
 static const struct {
     bool bottleneck;
     int64_t blocks[4];
-} shapes[] = {{false, {2, 2, 2, 2}}, {true, {3, 4, 6, 3}}, {true, {3, 4, 23, 3}}, {true, {3, 8, 36, 3}}};
+} shapes[] = {{false, {2, 2, 2, 2}},
+              {true, {3, 4, 6, 3}},
+              {true, {3, 4, 23, 3}},
+              {true, {3, 8, 36, 3}}};
 
 /* A convolution and the batch norm after it. */
 typedef struct conv_norm {
@@ -30,8 +36,10 @@ static cddp_status add_conv_norm(cd_model *model, const conv_norm *c, cddp_error
 {
     cd_batch_norm norm;
     CD_TRY(cd_module_push(model->module, err, "%s", c->conv));
-    CD_TRY(cd_list_add(model, &(cd_list_item){"weight", 4, {c->out, c->in, c->kernel, c->kernel}, c->side * c->side},
-                       err));
+    CD_TRY(cd_list_add(
+        model,
+        &(cd_list_item){"weight", 4, {c->out, c->in, c->kernel, c->kernel}, c->side * c->side},
+        err));
     cd_module_pop(model->module);
     CD_TRY(cd_module_push(model->module, err, "%s", c->norm));
     CD_TRY(cd_batch_norm_register(model->module, c->out, model->dtype, &norm, err));
@@ -48,7 +56,8 @@ static cddp_status add_block(cd_model *model, const block *b, cddp_error *err)
 {
     int64_t out = b->bottleneck ? 4 * b->width : b->width, w = b->width;
     if (b->bottleneck) {
-        /* torchvision strides in the 3 × 3 convolution: the first one still sees the larger image. */
+        /* torchvision strides in the 3 × 3 convolution: the first one still sees the larger
+        ** image. */
         int64_t before = b->shortcut && b->in != 64 ? 2 * b->side : b->side;
         CD_TRY(add_conv_norm(model, &(conv_norm){"conv1", "bn1", w, b->in, 1, before}, err));
         CD_TRY(add_conv_norm(model, &(conv_norm){"conv2", "bn2", w, w, 3, b->side}, err));

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A plugin whose hooks end the process that they run in: crash by a signal, the others with 0, as if all were well:
-** leave the usual way, leave_now, leave_at_once and leave_quickly past what is registered for it. And two lossy ones that end nothing:
-** lawless states no law, lawful does. */
+/* A plugin whose hooks end the process that they run in: crash by a signal, the others with 0, as
+** if all were well: leave the usual way, leave_now, leave_at_once and leave_quickly past what is
+** registered for it. And two lossy ones that end nothing: lawless states no law, lawful does. */
 #define _POSIX_C_SOURCE 200809L
 #include "cddp/device.h"
 #include "cddp/plugin.h"
@@ -9,41 +9,51 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-static cddp_status crash(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
+static cddp_status crash(void *self, cddp_grad_bucket *bucket, cddp_group *group,
+                         cddp_future *future, cddp_error *err)
 {
     (void)self, (void)bucket, (void)group, (void)future, (void)err;
     abort();
 }
 
-static cddp_status leave(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
+static cddp_status leave(void *self, cddp_grad_bucket *bucket, cddp_group *group,
+                         cddp_future *future, cddp_error *err)
 {
     (void)self, (void)bucket, (void)group, (void)future, (void)err;
     exit(0);
 }
 
-static cddp_status leave_now(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
+static cddp_status leave_now(void *self, cddp_grad_bucket *bucket, cddp_group *group,
+                             cddp_future *future, cddp_error *err)
 {
     (void)self, (void)bucket, (void)group, (void)future, (void)err;
     _exit(0);
 }
 
-static cddp_status leave_at_once(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
+static cddp_status leave_at_once(void *self, cddp_grad_bucket *bucket, cddp_group *group,
+                                 cddp_future *future, cddp_error *err)
 {
     (void)self, (void)bucket, (void)group, (void)future, (void)err;
     _Exit(0);
 }
 
-static cddp_status leave_quickly(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
+static cddp_status leave_quickly(void *self, cddp_grad_bucket *bucket, cddp_group *group,
+                                 cddp_future *future, cddp_error *err)
 {
     (void)self, (void)bucket, (void)group, (void)future, (void)err;
     quick_exit(0);
 }
 
-static cddp_status lawless(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
+static cddp_status lawless(void *self, cddp_grad_bucket *bucket, cddp_group *group,
+                           cddp_future *future, cddp_error *err)
 {
     const cddp_tensor *b = &bucket->buffer;
-    cddp_collective sum = {.size = sizeof sum, .op = CDDP_OP_ALLREDUCE, .reduce_op = CDDP_RED_SUM, .input = *b, .output = *b,
-                                 .label = (uint64_t)bucket->index + 1};
+    cddp_collective sum = {.size = sizeof sum,
+                           .op = CDDP_OP_ALLREDUCE,
+                           .reduce_op = CDDP_RED_SUM,
+                           .input = *b,
+                           .output = *b,
+                           .label = (uint64_t)bucket->index + 1};
     cddp_status status = b->device->divide(b, b, cddp_group_size(group), NULL, err);
     (void)self;
     future->result = *b;
@@ -61,23 +71,53 @@ static cddp_status remember(const cddp_hook_context *context, void **self, cddp_
 
 static void forget(void *self) { (void)self; }
 
-static cddp_status lawful(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
+static cddp_status lawful(void *self, cddp_grad_bucket *bucket, cddp_group *group,
+                          cddp_future *future, cddp_error *err)
 {
-    const cddp_law law = {.size = sizeof law, .name = "nothing is nothing", .bucket = bucket->index};
+    const cddp_law law = {.size = sizeof law,
+                          .name = "nothing is nothing",
+                          .bucket = bucket->index};
     if (self != NULL) cddp_tracer_law(self, &law);
     return lawless(NULL, bucket, group, future, err);
 }
 
-static const cddp_hook lawless_hook = {.size = sizeof lawless_hook, .abi = CDDP_HOOK_ABI, .name = "lawless", .flags = CDDP_HOOK_LOSSY,
+static const cddp_hook lawless_hook = {.size = sizeof lawless_hook,
+                                       .abi = CDDP_HOOK_ABI,
+                                       .name = "lawless",
+                                       .flags = CDDP_HOOK_LOSSY,
                                        .run = lawless};
-static const cddp_hook lawful_hook = {.size = sizeof lawful_hook, .abi = CDDP_HOOK_ABI, .name = "lawful", .flags = CDDP_HOOK_LOSSY,
-                                      .create = remember, .destroy = forget, .run = lawful};
-static const cddp_hook crash_hook = {.size = sizeof crash_hook, .abi = CDDP_HOOK_ABI, .name = "crash", .run = crash};
-static const cddp_hook leave_hook = {.size = sizeof leave_hook, .abi = CDDP_HOOK_ABI, .name = "leave", .run = leave};
-static const cddp_hook now_hook = {.size = sizeof now_hook, .abi = CDDP_HOOK_ABI, .name = "leave_now", .run = leave_now};
-static const cddp_hook once_hook = {.size = sizeof once_hook, .abi = CDDP_HOOK_ABI, .name = "leave_at_once", .run = leave_at_once};
-static const cddp_hook quick_hook = {.size = sizeof quick_hook, .abi = CDDP_HOOK_ABI, .name = "leave_quickly", .run = leave_quickly};
-static const cddp_hook *const hooks[] = {&crash_hook, &leave_hook, &now_hook, &once_hook, &quick_hook, &lawless_hook, &lawful_hook, NULL};
+static const cddp_hook lawful_hook = {.size = sizeof lawful_hook,
+                                      .abi = CDDP_HOOK_ABI,
+                                      .name = "lawful",
+                                      .flags = CDDP_HOOK_LOSSY,
+                                      .create = remember,
+                                      .destroy = forget,
+                                      .run = lawful};
+static const cddp_hook crash_hook = {.size = sizeof crash_hook,
+                                     .abi = CDDP_HOOK_ABI,
+                                     .name = "crash",
+                                     .run = crash};
+static const cddp_hook leave_hook = {.size = sizeof leave_hook,
+                                     .abi = CDDP_HOOK_ABI,
+                                     .name = "leave",
+                                     .run = leave};
+static const cddp_hook now_hook = {.size = sizeof now_hook,
+                                   .abi = CDDP_HOOK_ABI,
+                                   .name = "leave_now",
+                                   .run = leave_now};
+static const cddp_hook once_hook = {.size = sizeof once_hook,
+                                    .abi = CDDP_HOOK_ABI,
+                                    .name = "leave_at_once",
+                                    .run = leave_at_once};
+static const cddp_hook quick_hook = {.size = sizeof quick_hook,
+                                     .abi = CDDP_HOOK_ABI,
+                                     .name = "leave_quickly",
+                                     .run = leave_quickly};
+static const cddp_hook *const hooks[] = {&crash_hook, &leave_hook,   &now_hook,    &once_hook,
+                                         &quick_hook, &lawless_hook, &lawful_hook, NULL};
 
-CDDP_PLUGIN_EXPORT const cddp_plugin cddp_plugin_v1 = {
-    .size = sizeof(cddp_plugin), .abi = CDDP_PLUGIN_ABI, .name = "crash", .version = "1", .hooks = hooks};
+CDDP_PLUGIN_EXPORT const cddp_plugin cddp_plugin_v1 = {.size = sizeof(cddp_plugin),
+                                                       .abi = CDDP_PLUGIN_ABI,
+                                                       .name = "crash",
+                                                       .version = "1",
+                                                       .hooks = hooks};

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Running cddp-verify as a user does: from the root of the tree, through a shell, both streams captured.
+/* Running cddp-verify as a user does: from the root of the tree, through a shell, both streams
+** captured.
 **
 ** CDDP_VERIFY (the program) and SOURCE_ROOT come from CMakeLists.txt. */
 #pragma once
@@ -53,11 +54,13 @@ static inline void program_close(cd_program *p)
     assert_int_equal(system(command), 0);
 }
 
-/* arguments as a shell takes them; $T is the folder of the test. before is put in front: "NO_COLOR=1 ", "" */
+/* arguments as a shell takes them; $T is the folder of the test. before is put in front:
+** "NO_COLOR=1 ", "" */
 static inline void program_run_with(cd_program *p, const char *before, const char *arguments)
 {
     char command[8192], path[1100];
-    snprintf(command, sizeof command, "cd '%s' && T='%s'; %s'%s' %s >\"$T/out\" 2>\"$T/err\" </dev/null", SOURCE_ROOT,
+    snprintf(command, sizeof command,
+             "cd '%s' && T='%s'; %s'%s' %s >\"$T/out\" 2>\"$T/err\" </dev/null", SOURCE_ROOT,
              p->place, before, CDDP_VERIFY, arguments);
     int status = system(command);
     assert_true(WIFEXITED(status));
@@ -70,7 +73,10 @@ static inline void program_run_with(cd_program *p, const char *before, const cha
     p->err = program_slurp(path);
 }
 
-static inline void program_run(cd_program *p, const char *arguments) { program_run_with(p, "", arguments); }
+static inline void program_run(cd_program *p, const char *arguments)
+{
+    program_run_with(p, "", arguments);
+}
 
 static inline void program_write(cd_program *p, const char *name, const char *text)
 {
@@ -88,7 +94,8 @@ static inline void assert_contains(const char *text, const char *words)
     assert_non_null(strstr(text, words));
 }
 
-/* Compares with tests/golden/cli/<name>; CDDP_UPDATE_GOLDEN=1 in the environment rewrites it instead. */
+/* Compares with tests/golden/cli/<name>; CDDP_UPDATE_GOLDEN=1 in the environment rewrites it
+** instead. */
 static inline void assert_golden(const char *text, const char *name)
 {
     char path[1024];
@@ -101,7 +108,8 @@ static inline void assert_golden(const char *text, const char *name)
         return;
     }
     char *wanted = program_slurp(path);
-    if (strcmp(wanted, text) != 0) print_error("differs from %s (CDDP_UPDATE_GOLDEN=1 rewrites it):\n%s\n", path, text);
+    if (strcmp(wanted, text) != 0)
+        print_error("differs from %s (CDDP_UPDATE_GOLDEN=1 rewrites it):\n%s\n", path, text);
     assert_string_equal(wanted, text);
     free(wanted);
 }

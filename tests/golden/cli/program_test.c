@@ -40,7 +40,9 @@ TEST(program, the_overview_names_every_command_and_exit_code)
 /* It is an option of every command. */
 TEST(program, the_version_is_printed_wherever_it_is_asked_for)
 {
-    static const char *const places[] = {"--version", "run --version", "scenarios/gan_unused_params.toml -V", "doctor --version", "version"};
+    static const char *const places[] = {"--version", "run --version",
+                                         "scenarios/gan_unused_params.toml -V", "doctor --version",
+                                         "version"};
     cd_program p;
     program_open(&p);
     for (size_t i = 0; i < sizeof places / sizeof places[0]; i++) {
@@ -83,6 +85,7 @@ TEST(program, mistakes_on_the_command_line_are_named_and_end_with_2)
     static const struct {
         const char *arguments, *words;
     } cases[] = {
+        /* clang-format off */
         {"rnu", "unknown command 'rnu'; did you mean 'run'?"},
         {"frobnicate", "neither a command nor a scenario file"},
         {"run", "run what?"},
@@ -135,6 +138,7 @@ TEST(program, mistakes_on_the_command_line_are_named_and_end_with_2)
         {"hook-conformance topk --hook-options j=2", "comm hook topk: unknown option 'j'"},
         {"hook-conformance fp16_compress_wrapper", "wraps another hook; none was given"},
         {"check no/such.db", "there is no store 'no/such.db'"},
+        /* clang-format on */
     };
     cd_program p;
     program_open(&p);
@@ -153,7 +157,9 @@ TEST(program, mistakes_in_a_scenario_are_a_result_with_exit_code_2)
 {
     cd_program p;
     program_open(&p);
-    program_write(&p, "bad.toml", "schema = 1\ntitle = \"bad\"\n[ddp]\nfind_unused = true\nbucket_cap_mb = \"much\"\n");
+    program_write(
+        &p, "bad.toml",
+        "schema = 1\ntitle = \"bad\"\n[ddp]\nfind_unused = true\nbucket_cap_mb = \"much\"\n");
     program_run(&p, "\"$T/bad.toml\"");
     assert_int_equal(p.exit_code, 2);
     assert_contains(p.out, "error: ");
@@ -207,38 +213,53 @@ TEST(program, a_file_is_written_whole_or_left_as_it_was)
     kept = program_slurp(path);
     assert_contains(kept, "\"verdict\": \"verified\"");
     free(kept);
-    program_run(&p, "scenarios/gan_unused_params.toml -f json -o /dev/stderr"); /* what is no plain file is written as it stands */
+    /* what is no plain file is written as it stands */
+    program_run(&p, "scenarios/gan_unused_params.toml -f json -o /dev/stderr");
     assert_contains(p.err, "\"verdict\": \"verified\"");
     program_close(&p);
 }
 
 static const struct {
     const char *text, *words;
-} unknown_names[] = { /* below schema, title and [model] name = "chain", so that the text begins in line 5 */
+    /* below schema, title and [model] name = "chain", so that the text begins in line 5 */
+} unknown_names[] = {
     {"options = \"depthh=3\"\n", ":5:1: model chain has no option \"depthh\""},
     {"freeze = [\"trunk.*\"]\n", ":5:1: model.freeze: model 'chain' has no parameter 'trunk.*'"},
     {"ignore = [\"trunk\"]\n", ":5:1: model.ignore: model 'chain' has no parameter 'trunk'"},
-    {"[[when]]\nuses = [\"layers.0=2\"]\n[[when]]\nuses = [\"trunk=2\"]\n", ":8:1: when.uses: model 'chain' has no unit 'trunk'"},
-    {"[[when]]\noutputs = [\"head\"]\n", ":6:1: when.outputs: model 'chain' has no output 'head'; its 1 go from 'out' to 'out'"},
-    {"[[when]]\nready = \"listed\"\nready_order = [\"layers.0\"]\n", ":7:1: when.ready_order: model 'chain' has no parameter 'layers.0'"},
-    {"[[when]]\npoison = \"nan\"\npoison_parameter = \"head\"\n", ":7:1: when.poison_parameter: model 'chain' has no parameter 'head'"},
-    {"[[optimizer]]\nparameters = [\"*\", \"head.*\"]\n", ":6:1: optimizer.parameters: model 'chain' has no parameter 'head.*'"},
+    {"[[when]]\nuses = [\"layers.0=2\"]\n[[when]]\nuses = [\"trunk=2\"]\n",
+     ":8:1: when.uses: model 'chain' has no unit 'trunk'"},
+    {"[[when]]\noutputs = [\"head\"]\n",
+     ":6:1: when.outputs: model 'chain' has no output 'head'; its 1 go from 'out' to 'out'"},
+    {"[[when]]\nready = \"listed\"\nready_order = [\"layers.0\"]\n",
+     ":7:1: when.ready_order: model 'chain' has no parameter 'layers.0'"},
+    {"[[when]]\npoison = \"nan\"\npoison_parameter = \"head\"\n",
+     ":7:1: when.poison_parameter: model 'chain' has no parameter 'head'"},
+    {"[[optimizer]]\nparameters = [\"*\", \"head.*\"]\n",
+     ":6:1: optimizer.parameters: model 'chain' has no parameter 'head.*'"},
     {"[[rank]]\nranks = 1\nmodel.name = \"chian\"\n", ":7:7: no model is called \"chian\""},
-    {"[[rank]]\nranks = 1\nmodel.name = \"mlp\"\n[[when]]\nranks = 1\nuses = [\"layers.1=2\"]\n", ":10:1: when.uses: model 'mlp' has no unit 'layers.1'"},
-    {"[ddp]\ndelay_all_reduce_named_params = [\"layers.0.*\"]\nparam_to_hook_all_reduce = \"head\"\n", ":7:1: ddp.param_to_hook_all_reduce: model 'chain' has no parameter 'head'"},
+    {"[[rank]]\nranks = 1\nmodel.name = \"mlp\"\n[[when]]\nranks = 1\nuses = [\"layers.1=2\"]\n",
+     ":10:1: when.uses: model 'mlp' has no unit 'layers.1'"},
+    {"[ddp]\ndelay_all_reduce_named_params = [\"layers.0.*\"]\nparam_to_hook_all_reduce = "
+     "\"head\"\n",
+     ":7:1: ddp.param_to_hook_all_reduce: model 'chain' has no parameter 'head'"},
+    /* clang-format off */
     {"[hook]\nname = \"fp16_compress_wrapper\"\ninner = \"powersdg\"\n", ":7:1: there is no comm hook 'powersdg'; did you mean 'powersgd'?"},
     {"[expect]\nmarks = [\"rebuild\", \"rebuilt\"]\n", ":6:1: there is no coverage mark 'rebuilt'; did you mean 'rebuild'?"},
     {"[expect]\nmarks = [\"my own mark\"]\n", ":6:1: there is no coverage mark 'my own mark'; a plugin may bring it (--plugin)"},
     {"[expect]\nexercised = [\"I_ORDER\"]\n", ":6:1: there is no check 'I_ORDER'; did you mean 'I-ORDER'?"},
     {"[expect]\nverdict = \"findings\"\n[[expect.finding]]\ncheck = \"my own check\"\n", ":8:1: there is no check 'my own check'; a plugin may bring it"},
+    /* clang-format on */
 };
 
-/* A full disk, or here a limit: whoever reads the report only must not take what came before for all. */
+/* A full disk, or here a limit: whoever reads the report only must not take what came before for
+** all. */
 TEST(program, a_store_that_cannot_grow_is_in_the_report)
 {
     cd_program p;
     program_open(&p);
-    program_run_with(&p, "ulimit -f 300; ", "scenarios/gan_unused_params.toml scenarios/models/transformer.toml --trace \"$T/run.db\" -f json");
+    program_run_with(&p, "ulimit -f 300; ",
+                     "scenarios/gan_unused_params.toml scenarios/models/transformer.toml --trace "
+                     "\"$T/run.db\" -f json");
     assert_int_equal(p.exit_code, 2);
     assert_contains(p.err, "what was committed before is kept");
     assert_contains(p.out, "\"verdict\": \"error\"");
@@ -251,7 +272,8 @@ TEST(program, a_store_that_cannot_grow_is_in_the_report)
 TEST(program, what_is_read_is_not_written_over)
 {
     static const char *const attempts[] = {
-        "\"$T/a.toml\" --output \"$T/a.toml\"", "\"$T\" --output \"$T/../$(basename \"$T\")/a.toml\"",
+        "\"$T/a.toml\" --output \"$T/a.toml\"",
+        "\"$T\" --output \"$T/../$(basename \"$T\")/a.toml\"",
         "shrink \"$T/a.toml\" --output \"$T/link.toml\"",
         "explore \"$T/a.toml\" --strategy cover --budget 5 --certificate \"$T/a.toml\""};
     static const char scenario[] = "schema = 1\ntitle = \"a\"\n";
@@ -274,14 +296,16 @@ TEST(program, what_is_read_is_not_written_over)
     program_close(&p);
 }
 
-TEST(program, a_name_that_the_model_or_the_registry_lacks_is_refused_at_its_place_before_anything_runs)
+TEST(program,
+     a_name_that_the_model_or_the_registry_lacks_is_refused_at_its_place_before_anything_runs)
 {
     cd_program p;
     program_open(&p);
     for (size_t i = 0; i < sizeof unknown_names / sizeof unknown_names[0]; i++) {
         char text[400];
         cd_test_row("%s", unknown_names[i].words);
-        snprintf(text, sizeof text, "schema = 1\ntitle = \"names\"\n[model]\nname = \"chain\"\n%s", unknown_names[i].text);
+        snprintf(text, sizeof text, "schema = 1\ntitle = \"names\"\n[model]\nname = \"chain\"\n%s",
+                 unknown_names[i].text);
         program_write(&p, "names.toml", text);
         program_run(&p, "\"$T/names.toml\"");
         assert_int_equal(p.exit_code, 2);
@@ -290,7 +314,9 @@ TEST(program, a_name_that_the_model_or_the_registry_lacks_is_refused_at_its_plac
         assert_null(strstr(p.out, "events")); /* nothing ran */
     }
     /* The twin whose names are all known, and one whose model the command line changes. */
-    program_write(&p, "names.toml", "schema = 1\ntitle = \"names\"\n[model]\nname = \"chain\"\n[[when]]\nuses = [\"layers.0=2\"]\noutputs = [\"out\"]\n");
+    program_write(&p, "names.toml",
+                  "schema = 1\ntitle = \"names\"\n[model]\nname = \"chain\"\n[[when]]\nuses = "
+                  "[\"layers.0=2\"]\noutputs = [\"out\"]\n");
     program_run(&p, "\"$T/names.toml\"");
     assert_int_equal(p.exit_code, 0);
     program_run(&p, "\"$T/names.toml\" --set model.name=branchy");
@@ -304,14 +330,18 @@ TEST(program, a_hook_is_named_in_one_go)
 {
     cd_program p;
     program_open(&p);
-    const char *const good[] = {"topk:k=20", "fp16", "power_sgd:start_powerSGD_iter=2", "no", "reproducible"};
+    const char *const good[] = {"topk:k=20", "fp16", "power_sgd:start_powerSGD_iter=2", "no",
+                                "reproducible"};
     for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
         char line[200];
-        snprintf(line, sizeof line, "scenarios/powersgd.toml --set ddp.comm_hook=%s --set expect.exercised= --verbose", good[i]);
+        snprintf(line, sizeof line,
+                 "scenarios/powersgd.toml --set ddp.comm_hook=%s --set expect.exercised= --verbose",
+                 good[i]);
         program_run(&p, line);
         cd_test_row("%s: %s", good[i], p.out);
         assert_int_equal(p.exit_code, 0);
-        assert_true((strstr(p.out, "hook calls completed") != NULL) == (strcmp(good[i], "no") != 0));
+        assert_true((strstr(p.out, "hook calls completed") != NULL) ==
+                    (strcmp(good[i], "no") != 0));
     }
     program_run(&p, "scenarios/powersgd.toml --set ddp.comm_hook=topc:k=2");
     assert_int_equal(p.exit_code, 2);
@@ -331,7 +361,9 @@ TEST(program, a_lossy_hook_that_never_lost_anything_is_not_judged)
     assert_int_equal(p.exit_code, 4);
     assert_contains(p.out, "the plain all-reduce bit for bit, although it declares itself lossy");
     assert_contains(p.out, "inconclusive  hook powersgd");
-    program_run(&p, "hook-conformance powersgd --hook-options start_powerSGD_iter=2,min_compression_rate=1");
+    program_run(
+        &p,
+        "hook-conformance powersgd --hook-options start_powerSGD_iter=2,min_compression_rate=1");
     assert_int_equal(p.exit_code, 0);
     assert_contains(p.out, "conforms  hook powersgd");
     program_close(&p);
@@ -343,8 +375,10 @@ TEST(program, a_run_whose_repetition_ends_with_other_bits_is_a_finding)
     cd_program p;
     program_open(&p);
     program_write(&p, "same.toml",
-                  "schema = 1\ntitle = \"same\"\n[world]\nsize = 3\n[model]\noptions = \"widths=16:24:8\"\nexact = false\n"
-                  "[hook]\nname = \"allreduce\"\n[expect]\nsame_with = [\"network.algorithm=halving_doubling\"]\n");
+                  "schema = 1\ntitle = \"same\"\n[world]\nsize = 3\n[model]\noptions = "
+                  "\"widths=16:24:8\"\nexact = false\n"
+                  "[hook]\nname = \"allreduce\"\n[expect]\nsame_with = "
+                  "[\"network.algorithm=halving_doubling\"]\n");
     program_run(&p, "\"$T/same.toml\"");
     assert_int_equal(p.exit_code, 1);
     assert_contains(p.out, "with network.algorithm=halving_doubling parameter");
@@ -353,7 +387,8 @@ TEST(program, a_run_whose_repetition_ends_with_other_bits_is_a_finding)
     program_run(&p, "\"$T/same.toml\" --set hook.name=reproducible");
     assert_int_equal(p.exit_code, 0);
     assert_contains(p.out, "the same parameters bit for bit under 1 other setting");
-    program_run(&p, "\"$T/same.toml\" --set hook.name=reproducible --set expect.same_with=world.size=0");
+    program_run(
+        &p, "\"$T/same.toml\" --set hook.name=reproducible --set expect.same_with=world.size=0");
     assert_int_equal(p.exit_code, 2);
     assert_contains(p.out, "with world.size=0");
     program_close(&p);
@@ -379,7 +414,8 @@ TEST(program, two_runs_report_the_same_bytes_in_every_format)
     for (size_t i = 0; i < sizeof formats / sizeof formats[0]; i++) {
         char arguments[160];
         cd_test_row("%s", formats[i]);
-        snprintf(arguments, sizeof arguments, "scenarios/unused scenarios/buckets -k -v --format %s", formats[i]);
+        snprintf(arguments, sizeof arguments,
+                 "scenarios/unused scenarios/buckets -k -v --format %s", formats[i]);
         program_run(&p, arguments);
         char *first = p.out;
         p.out = NULL;
@@ -404,7 +440,8 @@ TEST(program, workers_change_neither_report_nor_store)
     program_run(&p, "report \"$T/three.db\" -f json -o \"$T/three.json\"");
     char command[2300];
     snprintf(command, sizeof command,
-             "cd '%s' && sed s/one.db/three.db/ one.json | cmp - three.json && test $(ls | grep -c 'three.db') = 1",
+             "cd '%s' && sed s/one.db/three.db/ one.json | cmp - three.json && test $(ls | grep -c "
+             "'three.db') = 1",
              p.place);
     assert_int_equal(system(command), 0);
     program_close(&p);
@@ -432,7 +469,8 @@ TEST(program, the_first_failure_ends_a_run_unless_told_to_keep_going)
     program_close(&p);
 }
 
-/* In a folder others may have put it; a name like a known one is a typing error wherever it stands. */
+/* In a folder others may have put it; a name like a known one is a typing error wherever it
+** stands. */
 TEST(program, what_a_missing_plugin_would_bring_is_skipped_where_nobody_named_it)
 {
     cd_program p;
@@ -461,7 +499,8 @@ TEST(program, what_a_missing_plugin_would_bring_is_skipped_where_nobody_named_it
     assert_int_equal(p.exit_code, 2);
     program_run(&p, "\"$T/b*.toml\""); /* nothing else to judge by */
     assert_int_equal(p.exit_code, 3);
-    program_run(&p, "\"$T/b*.toml\" --plugin " CRASH_PLUGIN " --set hook.name="); /* read before it is changed */
+    /* read before it is changed */
+    program_run(&p, "\"$T/b*.toml\" --plugin " CRASH_PLUGIN " --set hook.name=");
     assert_int_equal(p.exit_code, 0);
     program_write(&p, "b.toml", "schema = 1\ntitle = \"b\"\n[hook]\nname = \"topkk\"\n");
     program_run(&p, "\"$T\"");
@@ -483,7 +522,8 @@ TEST(program, a_worker_that_crashes_is_a_result_and_harms_no_other)
     assert_contains(p.out, "was ended by signal 6");
     assert_contains(p.out, "2 of 3 verified, 1 with errors");
     program_run(&p, "report \"$T/run.db\" -q");
-    assert_contains(p.out, "2 of 3 verified, 1 inconclusive"); /* what the worker had recorded is kept */
+    /* what the worker had recorded is kept */
+    assert_contains(p.out, "2 of 3 verified, 1 inconclusive");
     program_close(&p);
 }
 
@@ -514,7 +554,8 @@ TEST(program, a_plugin_that_leaves_with_0_does_not_speak_for_the_program)
     program_close(&p);
 }
 
-/* A rank that a launcher started ends by _exit once all is said; a plugin in it does not make that a refusal. */
+/* A rank that a launcher started ends by _exit once all is said; a plugin in it does not make that
+** a refusal. */
 TEST(program, a_rank_of_a_launcher_with_a_plugin_leaves_as_without)
 {
     static const char *const backends[] = {"mpi-openmpi", "mpi-mpich"};
@@ -523,12 +564,14 @@ TEST(program, a_rank_of_a_launcher_with_a_plugin_leaves_as_without)
     program_write(&p, "a.toml", "schema = 1\ntitle = \"a\"\n[hook]\nname = \"lawful\"\n");
     for (size_t i = 0; i < sizeof backends / sizeof backends[0]; i++) {
         char line[1024];
-        snprintf(line, sizeof line, "\"$T/a.toml\" --backend %s --plugin " CRASH_PLUGIN, backends[i]);
+        snprintf(line, sizeof line, "\"$T/a.toml\" --backend %s --plugin " CRASH_PLUGIN,
+                 backends[i]);
         program_run(&p, line);
         cd_test_row("%s: exit %d: %s %s", backends[i], p.exit_code, p.out, p.err);
         assert_true(p.exit_code == 0 || p.exit_code == 3); /* 3: there is no such MPI here */
         assert_null(strstr(p.err, "a plugin ended the program"));
-        snprintf(line, sizeof line, "backend-conformance %s -n 2 --plugin " CRASH_PLUGIN, backends[i]);
+        snprintf(line, sizeof line, "backend-conformance %s -n 2 --plugin " CRASH_PLUGIN,
+                 backends[i]);
         program_run(&p, line);
         cd_test_row("conformance of %s: exit %d: %s", backends[i], p.exit_code, p.err);
         assert_true(p.exit_code == 0 || p.exit_code == 3);
@@ -549,16 +592,19 @@ TEST(program, a_lossy_hook_that_states_no_law_is_told_as_unjudged)
     assert_int_equal(p.exit_code, 0);
     assert_contains(p.out, "unjudged");
     assert_contains(p.out, unjudged);
-    program_run(&p, "\"$T/b.toml\" --set ddp.comm_hook=lawless --format json --plugin " CRASH_PLUGIN);
+    program_run(&p,
+                "\"$T/b.toml\" --set ddp.comm_hook=lawless --format json --plugin " CRASH_PLUGIN);
     assert_int_equal(p.exit_code, 0);
     assert_contains(p.out, unjudged);
-    program_run(&p, "\"$T/a.toml\" \"$T/b.toml\" --jobs 2 -v --plugin " CRASH_PLUGIN); /* through a worker's pipe */
+    /* through a worker's pipe */
+    program_run(&p, "\"$T/a.toml\" \"$T/b.toml\" --jobs 2 -v --plugin " CRASH_PLUGIN);
     assert_contains(p.out, unjudged);
     static const char *const judged[] = {"lawful", "topk:k=2", "fp16", "noop", "no", "powersgd"};
     for (size_t i = 0; i < sizeof judged / sizeof judged[0]; i++) {
         char line[1024];
         cd_test_row("%s", judged[i]);
-        snprintf(line, sizeof line, "\"$T/b.toml\" --set ddp.comm_hook=%s --plugin " CRASH_PLUGIN, judged[i]);
+        snprintf(line, sizeof line, "\"$T/b.toml\" --set ddp.comm_hook=%s --plugin " CRASH_PLUGIN,
+                 judged[i]);
         program_run(&p, line);
         assert_null(strstr(p.out, "unjudged"));
         assert_contains(p.out, "b.toml");
@@ -587,10 +633,11 @@ TEST(program, progress_is_shown_on_terminals_only)
     program_run(&p, "scenarios/unused -k -q");
     assert_string_equal(p.err, "");
     if (system("command -v script >/dev/null 2>&1") != 0) skip();
-    snprintf(command, sizeof command,
-             "cd '%s' && script -qc '%s scenarios/unused --set train.steps=80 -k -q' '%s/typescript' "
-             ">/dev/null </dev/null",
-             SOURCE_ROOT, CDDP_VERIFY, p.place);
+    snprintf(
+        command, sizeof command,
+        "cd '%s' && script -qc '%s scenarios/unused --set train.steps=80 -k -q' '%s/typescript' "
+        ">/dev/null </dev/null",
+        SOURCE_ROOT, CDDP_VERIFY, p.place);
     assert_int_equal(system(command), 0);
     snprintf(path, sizeof path, "%s/typescript", p.place);
     char *seen = program_slurp(path);
@@ -606,7 +653,8 @@ TEST(program, two_programs_append_to_one_store)
     char command[4096];
     program_open(&p);
     snprintf(command, sizeof command,
-             "cd '%s' && T='%s'; for k in 1 2 3 4; do '%s' scenarios/unused -k -q --trace \"$T/run.db\" >\"$T/out$k\" "
+             "cd '%s' && T='%s'; for k in 1 2 3 4; do '%s' scenarios/unused -k -q --trace "
+             "\"$T/run.db\" >\"$T/out$k\" "
              "2>&1 & done; wait; "
              "cat \"$T\"/out? | sort -u | wc -l | grep -qx 1",
              SOURCE_ROOT, p.place, CDDP_VERIFY);
@@ -647,11 +695,12 @@ TEST(program, bad_stores_get_one_sentence_and_are_left_alone)
 {
     cd_program p;
     program_open(&p);
-    program_write(
-        &p, "text.db",
-        "not a store at all, but long enough to look at: ...................................................");
-    static const char *const attempts[] = {"check \"$T/text.db\"", "report \"$T/text.db\"",
-                                           "scenarios/gan_unused_params.toml --trace \"$T/text.db\""};
+    program_write(&p, "text.db",
+                  "not a store at all, but long enough to look at: "
+                  "...................................................");
+    static const char *const attempts[] = {
+        "check \"$T/text.db\"", "report \"$T/text.db\"",
+        "scenarios/gan_unused_params.toml --trace \"$T/text.db\""};
     for (size_t i = 0; i < 3; i++) {
         cd_test_row("%s", attempts[i]);
         program_run(&p, attempts[i]);
@@ -659,7 +708,8 @@ TEST(program, bad_stores_get_one_sentence_and_are_left_alone)
         assert_contains(p.err, "is not a cddp store: it is no SQLite file");
         assert_ptr_equal(strchr(p.err, '\n'), p.err + strlen(p.err) - 1);
     }
-    program_run_with(&p, "ulimit -f 150; ", "scenarios/gan_unused_params.toml --trace \"$T/full.db\"");
+    program_run_with(&p, "ulimit -f 150; ",
+                     "scenarios/gan_unused_params.toml --trace \"$T/full.db\"");
     assert_int_equal(p.exit_code, 2);
     assert_contains(p.err, "cannot write '");
     assert_contains(p.err, "full.db");
@@ -752,7 +802,8 @@ TEST(program, an_unknown_backend_is_a_mistake_and_an_absent_one_an_environment)
         char *line = strstr(p.out, "not in this build");
         while (line > p.out && line[-1] != '\n') line--;
         sscanf(line, "%31s", name);
-        snprintf(arguments, sizeof arguments, "scenarios/gan_unused_params.toml --backend %s", name);
+        snprintf(arguments, sizeof arguments, "scenarios/gan_unused_params.toml --backend %s",
+                 name);
         program_run(&p, arguments);
         assert_int_equal(p.exit_code, 3);
         assert_contains(p.out, "is not in this build");
@@ -792,12 +843,15 @@ TEST(program, an_interrupt_ends_with_what_is_known)
     cd_program p;
     char command[4096], path[1200];
     program_open(&p);
-    /* A run long enough to be interrupted in the middle. By SIGTERM, which means the same to the program: a shell
-    ** without job control starts what runs in the background with SIGINT ignored. */
+    /* A run long enough to be interrupted in the middle. By SIGTERM, which means the same to the
+    ** program: a shell without job control starts what runs in the background with SIGINT
+    ** ignored. */
     snprintf(command, sizeof command,
-             "cd '%s' && T='%s'; { '%s' scenarios/gan_unused_params.toml --set train.steps=1000000 --set "
+             "cd '%s' && T='%s'; { '%s' scenarios/gan_unused_params.toml --set train.steps=1000000 "
+             "--set "
              "data.samples=1 --trace \"$T/run.db\" "
-             ">\"$T/out\" 2>\"$T/err\" & pid=$!; n=0; until [ -s \"$T/run.db-wal\" ] || [ $n -gt 600 ]; do sleep 0.1; n=$((n + 1)); done; "
+             ">\"$T/out\" 2>\"$T/err\" & pid=$!; n=0; until [ -s \"$T/run.db-wal\" ] || [ $n -gt "
+             "600 ]; do sleep 0.1; n=$((n + 1)); done; "
              "sleep 0.5; kill -TERM $pid; wait $pid; echo $? >\"$T/code\"; }",
              SOURCE_ROOT, p.place, CDDP_VERIFY);
     assert_int_equal(system(command), 0);
@@ -822,8 +876,8 @@ TEST(program, an_interrupt_ends_with_what_is_known)
     program_close(&p);
 }
 
-/* All ranks in one process, which nobody outside could end: they look before every row of the card. A terminal that is closed
-** says so by SIGHUP. */
+/* All ranks in one process, which nobody outside could end: they look before every row of the card.
+** A terminal that is closed says so by SIGHUP. */
 TEST(program, an_interrupted_battery_judges_nobody)
 {
     static const char *const signals[] = {"TERM", "HUP"};
@@ -833,12 +887,15 @@ TEST(program, an_interrupted_battery_judges_nobody)
     signal(SIGHUP, SIG_DFL); /* whoever started the tests may have had it ignored */
     for (size_t i = 0; i < 2; i++) {
         cd_test_row("%s", signals[i]);
-        /* The signal waits until the program catches SIGTERM: bit 14 of the mask, and the last of them. */
-        snprintf(command, sizeof command,
-                 "T='%s'; '%s' backend-conformance sim -n 12 --thorough >\"$T/out\" 2>&1 & pid=$!; n=0; "
-                 "until grep -q '^SigCgt:.*[4567cdef]...$' /proc/$pid/status || [ $n -gt 600 ]; do sleep 0.1; n=$((n + 1)); done; "
-                 "kill -%s $pid; wait $pid; echo $? >\"$T/code\"",
-                 p.place, CDDP_VERIFY, signals[i]);
+        /* The signal waits until the program catches SIGTERM: bit 14 of the mask, and the last of
+        ** them. */
+        snprintf(
+            command, sizeof command,
+            "T='%s'; '%s' backend-conformance sim -n 12 --thorough >\"$T/out\" 2>&1 & pid=$!; n=0; "
+            "until grep -q '^SigCgt:.*[4567cdef]...$' /proc/$pid/status || [ $n -gt 600 ]; do "
+            "sleep 0.1; n=$((n + 1)); done; "
+            "kill -%s $pid; wait $pid; echo $? >\"$T/code\"",
+            p.place, CDDP_VERIFY, signals[i]);
         assert_int_equal(system(command), 0);
         snprintf(path, sizeof path, "%s/code", p.place);
         char *code = program_slurp(path);
@@ -855,8 +912,9 @@ TEST(program, an_interrupted_battery_judges_nobody)
 
 TEST(program, explains_what_its_reports_name)
 {
-    static const char *const names[] = {"I-ORDER", "bucket_launch", "ddp.bucket_cap_mb", "4", "allreduce",
-                                        "UNU-04",  "ZOO-20"};
+    static const char *const names[] = {"I-ORDER", "bucket_launch", "ddp.bucket_cap_mb",
+                                        "4",       "allreduce",     "UNU-04",
+                                        "ZOO-20"};
     cd_program p;
     char arguments[64];
     program_open(&p);
@@ -910,30 +968,39 @@ TEST(program, the_doctor_trains_on_the_built_in_backends)
     program_close(&p);
 }
 
-TEST_MAIN(ROW(program, the_overview_names_every_command_and_exit_code),
-          ROW(program, the_version_is_printed_wherever_it_is_asked_for), ROW(program, every_command_explains_itself_in_two_ways),
-          ROW(program, mistakes_on_the_command_line_are_named_and_end_with_2),
-          ROW(program, mistakes_in_a_scenario_are_a_result_with_exit_code_2),
-          ROW(program, a_file_is_written_whole_or_left_as_it_was), ROW(program, a_hook_is_named_in_one_go),
-          ROW(program, a_lossy_hook_that_never_lost_anything_is_not_judged),
-          ROW(program, a_run_whose_repetition_ends_with_other_bits_is_a_finding),
-          ROW(program, the_flagship_is_verified_and_says_what_stands_behind_it),
-          ROW(program, two_runs_report_the_same_bytes_in_every_format),
-          ROW(program, workers_change_neither_report_nor_store),
-          ROW(program, the_first_failure_ends_a_run_unless_told_to_keep_going),
-          ROW(program, what_a_missing_plugin_would_bring_is_skipped_where_nobody_named_it),
-          ROW(program, a_worker_that_crashes_is_a_result_and_harms_no_other), ROW(program, a_plugin_that_leaves_with_0_does_not_speak_for_the_program),
-          ROW(program, a_lossy_hook_that_states_no_law_is_told_as_unjudged),
-          ROW(program, a_rank_of_a_launcher_with_a_plugin_leaves_as_without), ROW(program, plugins_appear_in_the_lists),
-          ROW(program, progress_is_shown_on_terminals_only), ROW(program, two_programs_append_to_one_store),
-          ROW(program, a_stored_run_is_reported_and_judged_again),
-          ROW(program, bad_stores_get_one_sentence_and_are_left_alone), ROW(program, the_line_that_reproduces_does),
-          ROW(program, colours_only_when_wanted), ROW(program, timings_appear_only_on_request),
-          ROW(program, the_log_goes_to_standard_error),
-          ROW(program, an_unknown_backend_is_a_mistake_and_an_absent_one_an_environment),
-          ROW(program, a_store_that_cannot_grow_is_in_the_report), ROW(program, what_is_read_is_not_written_over),
-          ROW(program, a_name_that_the_model_or_the_registry_lacks_is_refused_at_its_place_before_anything_runs),
-          ROW(program, a_battery_without_memory_accuses_nobody), ROW(program, a_machine_without_files_is_an_environment),
-          ROW(program, an_interrupt_ends_with_what_is_known), ROW(program, an_interrupted_battery_judges_nobody),
-          ROW(program, explains_what_its_reports_name),
-          ROW(program, lists_every_registry), ROW(program, the_doctor_trains_on_the_built_in_backends))
+TEST_MAIN(
+    ROW(program, the_overview_names_every_command_and_exit_code),
+    ROW(program, the_version_is_printed_wherever_it_is_asked_for),
+    ROW(program, every_command_explains_itself_in_two_ways),
+    ROW(program, mistakes_on_the_command_line_are_named_and_end_with_2),
+    ROW(program, mistakes_in_a_scenario_are_a_result_with_exit_code_2),
+    ROW(program, a_file_is_written_whole_or_left_as_it_was),
+    ROW(program, a_hook_is_named_in_one_go),
+    ROW(program, a_lossy_hook_that_never_lost_anything_is_not_judged),
+    ROW(program, a_run_whose_repetition_ends_with_other_bits_is_a_finding),
+    ROW(program, the_flagship_is_verified_and_says_what_stands_behind_it),
+    ROW(program, two_runs_report_the_same_bytes_in_every_format),
+    ROW(program, workers_change_neither_report_nor_store),
+    ROW(program, the_first_failure_ends_a_run_unless_told_to_keep_going),
+    ROW(program, what_a_missing_plugin_would_bring_is_skipped_where_nobody_named_it),
+    ROW(program, a_worker_that_crashes_is_a_result_and_harms_no_other),
+    ROW(program, a_plugin_that_leaves_with_0_does_not_speak_for_the_program),
+    ROW(program, a_lossy_hook_that_states_no_law_is_told_as_unjudged),
+    ROW(program, a_rank_of_a_launcher_with_a_plugin_leaves_as_without),
+    ROW(program, plugins_appear_in_the_lists), ROW(program, progress_is_shown_on_terminals_only),
+    ROW(program, two_programs_append_to_one_store),
+    ROW(program, a_stored_run_is_reported_and_judged_again),
+    ROW(program, bad_stores_get_one_sentence_and_are_left_alone),
+    ROW(program, the_line_that_reproduces_does), ROW(program, colours_only_when_wanted),
+    ROW(program, timings_appear_only_on_request), ROW(program, the_log_goes_to_standard_error),
+    ROW(program, an_unknown_backend_is_a_mistake_and_an_absent_one_an_environment),
+    ROW(program, a_store_that_cannot_grow_is_in_the_report),
+    ROW(program, what_is_read_is_not_written_over),
+    ROW(program,
+        a_name_that_the_model_or_the_registry_lacks_is_refused_at_its_place_before_anything_runs),
+    ROW(program, a_battery_without_memory_accuses_nobody),
+    ROW(program, a_machine_without_files_is_an_environment),
+    ROW(program, an_interrupt_ends_with_what_is_known),
+    ROW(program, an_interrupted_battery_judges_nobody),
+    ROW(program, explains_what_its_reports_name), ROW(program, lists_every_registry),
+    ROW(program, the_doctor_trains_on_the_built_in_backends))

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Manual page and completions name every command and option, and are well-formed where a tool can say so. */
+/* Manual page and completions name every command and option, and are well-formed where a tool can
+** say so. */
 #define _POSIX_C_SOURCE 200809L
 #include "tests/golden/cli/program.h"
 
@@ -48,7 +49,8 @@ TEST(man, names_every_command_option_and_exit_code)
     for (size_t i = 0; i < OPTION_COUNT; i++) {
         size_t used = (size_t)snprintf(words, sizeof words, "\\-\\-");
         for (const char *at = options[i].name; *at != '\0'; at++)
-            used += (size_t)snprintf(words + used, sizeof words - used, *at == '-' ? "\\-" : "%c", *at);
+            used +=
+                (size_t)snprintf(words + used, sizeof words - used, *at == '-' ? "\\-" : "%c", *at);
         cd_test_row("%s", options[i].name);
         assert_contains(p.out, words);
     }
@@ -56,7 +58,8 @@ TEST(man, names_every_command_option_and_exit_code)
         snprintf(words, sizeof words, ".B %d\n", code);
         assert_contains(p.out, words);
     }
-    check_with(&p, "groff", "groff -man -Tutf8 -ww out >/dev/null 2>warnings && ! test -s warnings");
+    check_with(&p, "groff",
+               "groff -man -Tutf8 -ww out >/dev/null 2>warnings && ! test -s warnings");
     program_close(&p);
 }
 
@@ -78,10 +81,12 @@ TEST(completion, bash_offers_every_command_and_the_options_of_each)
                "bash -c 'source ./script; COMP_WORDS=(cddp-verify re); COMP_CWORD=1; _cddp_verify; "
                "case \" ${COMPREPLY[*]} \" in *\" report \"*) ;; *) exit 1 ;; esac'");
     check_with(&p, "bash",
-               "bash -c 'source ./script; COMP_WORDS=(cddp-verify run --keep); COMP_CWORD=2; _cddp_verify; "
+               "bash -c 'source ./script; COMP_WORDS=(cddp-verify run --keep); COMP_CWORD=2; "
+               "_cddp_verify; "
                "test \"${COMPREPLY[*]}\" = --keep-going'");
     check_with(&p, "bash",
-               "bash -c 'source ./script; COMP_WORDS=(cddp-verify explain --keep); COMP_CWORD=2; _cddp_verify; "
+               "bash -c 'source ./script; COMP_WORDS=(cddp-verify explain --keep); COMP_CWORD=2; "
+               "_cddp_verify; "
                "test -z \"${COMPREPLY[*]}\"'");
     program_close(&p);
 }
@@ -117,8 +122,8 @@ TEST(document, names_every_command_and_option)
     free(document);
 }
 
-/* Runs every line that begins with "$ cddp-verify"; it ends with the exit code that the comment behind it says ("# exit 1"),
-** 0 without one. How many there were. */
+/* Runs every line that begins with "$ cddp-verify"; it ends with the exit code that the comment
+** behind it says ("# exit 1"), 0 without one. How many there were. */
 static int run_examples(cd_program *p, const char *document)
 {
     int count = 0;
@@ -129,12 +134,13 @@ static int run_examples(cd_program *p, const char *document)
         int wanted = 0;
         const char *comment = strstr(line, "# exit ");
         if (comment != NULL && comment < end) wanted = comment[7] - '0';
-        snprintf(arguments, sizeof arguments, "%.*s", (int)((comment != NULL && comment < end ? comment : end) - line),
-                 line);
+        snprintf(arguments, sizeof arguments, "%.*s",
+                 (int)((comment != NULL && comment < end ? comment : end) - line), line);
         cd_test_row("%s", arguments);
         program_run(p, arguments);
         if (p->exit_code != wanted)
-            print_error("cddp-verify %s ended with %d:\n%s%s\n", arguments, p->exit_code, p->out, p->err);
+            print_error("cddp-verify %s ended with %d:\n%s%s\n", arguments, p->exit_code, p->out,
+                        p->err);
         assert_int_equal(p->exit_code, wanted);
         count++;
         at = end;
@@ -147,7 +153,10 @@ TEST(document, its_examples_run)
     static const struct {
         const char *path;
         int least;
-    } pages[] = {{"cli.md", 30}, {"howto/ci.md", 3}, {"howto/prove.md", 1}, {"howto/reproduce-a-hang.md", 7}};
+    } pages[] = {{"cli.md", 30},
+                 {"howto/ci.md", 3},
+                 {"howto/prove.md", 1},
+                 {"howto/reproduce-a-hang.md", 7}};
     for (size_t i = 0; i < sizeof pages / sizeof pages[0]; i++) {
         cd_program p;
         char path[1024];
@@ -162,5 +171,5 @@ TEST(document, its_examples_run)
 
 TEST_MAIN(ROW(man, names_every_command_option_and_exit_code),
           ROW(completion, bash_offers_every_command_and_the_options_of_each),
-          ROW(completion, zsh_and_fish_scripts_parse), ROW(document, names_every_command_and_option),
-          ROW(document, its_examples_run))
+          ROW(completion, zsh_and_fish_scripts_parse),
+          ROW(document, names_every_command_and_option), ROW(document, its_examples_run))

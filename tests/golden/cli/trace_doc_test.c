@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every query of docs/formats/trace.md runs on a store of the flagship scenario, and those that must say something do.
- */
+/* Every query of docs/formats/trace.md runs on a store of the flagship scenario, and those that
+** must say something do.
+*/
 #define _POSIX_C_SOURCE 200809L
 #include "tests/golden/cli/program.h"
 
@@ -29,7 +30,8 @@ static int run_queries(sqlite3 *db, char *document)
         while ((result = sqlite3_step(statement)) == SQLITE_ROW) rows++;
         if (result != SQLITE_DONE) print_error("%s\n", sqlite3_errmsg(db));
         assert_int_equal(result, SQLITE_DONE);
-        if (returns_rows && !may_be_empty && strstr(query, "FROM findings") == NULL) assert_true(rows > 0);
+        if (returns_rows && !may_be_empty && strstr(query, "FROM findings") == NULL)
+            assert_true(rows > 0);
         sqlite3_finalize(statement);
         count++;
         at = end + 1;
@@ -64,7 +66,8 @@ TEST(trace_doc, every_view_can_be_read)
     program_run(&p, "scenarios/gan_unused_params.toml --trace \"$T/run.db\"");
     snprintf(path, sizeof path, "%s/run.db", p.place);
     assert_int_equal(sqlite3_open(path, &db), SQLITE_OK);
-    assert_int_equal(sqlite3_prepare_v2(db, "SELECT name FROM sqlite_schema WHERE type = 'view'", -1, &names, NULL),
+    assert_int_equal(sqlite3_prepare_v2(db, "SELECT name FROM sqlite_schema WHERE type = 'view'",
+                                        -1, &names, NULL),
                      SQLITE_OK);
     while (sqlite3_step(names) == SQLITE_ROW) {
         char query[200];

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A small classifier trained with PowerSGD at rank 1 from five seeds, here and by PyTorch 1.13.1 (classifier.py): training here
-** ends no worse. Both begin with the same weights and see the same samples; the random factors differ, so where training ends
-** differs by chance, and "no worse" is a question of statistics: the mean difference of the five losses must not be so far above zero that
-** Student's one-sided test would reject, at five percent, that it is zero: t(0.95, 4) = 2.132 standard errors.
+/* A small classifier trained with PowerSGD at rank 1 from five seeds, here and by PyTorch 1.13.1
+** (classifier.py): training here ends no worse. Both begin with the same weights and see the same
+** samples; the random factors differ, so where training ends differs by chance, and "no worse" is a
+** question of statistics: the mean difference of the five losses must not be so far above zero that
+** Student's one-sided test would reject, at five percent, that it is zero: t(0.95, 4) = 2.132
+** standard errors.
 */
 #include "core/hooks/hook.h"
 #include "core/model/optim/optimizer.h"
@@ -18,7 +20,7 @@ static const char *path;
 typedef struct training {
     uint64_t seed;
     const char *hook, *options; /* the seed is appended */
-    double loss; /* over all samples, afterwards; of rank 0 */
+    double loss;                /* over all samples, afterwards; of rank 0 */
     int right;
 } training;
 
@@ -37,7 +39,8 @@ static void fill_samples(lane *l, cd_batch *batch, const void *argument)
         fill_grid(centre, FEATURES, of[0] * 1000 + s % CLASSES, 32, 32);
         fill_grid(x, FEATURES, of[0] * 1000 + 100 + s, 32, 16);
         for (int k = 0; k < FEATURES; k++) x[k] += centre[k];
-        ((int64_t *)batch->targets[0].storage)[batch->targets[0].offset + (int64_t)j] = (int64_t)(s % CLASSES);
+        ((int64_t *)batch->targets[0].storage)[batch->targets[0].offset + (int64_t)j] =
+            (int64_t)(s % CLASSES);
     }
     batch->divisor = (double)batch->sample_count;
 }
@@ -50,7 +53,8 @@ static cd_optimizer *optimize(lane *l, const lane_model *made)
     options.lr = 0.25;
     for (uint32_t i = 0; i < l->count; i++) {
         cd_parameter *p = &made->model->module->parameters[i];
-        parameters[i] = (cd_optimizer_parameter){.name = p->name, .tensor = p->tensor, .grad = &p->grad};
+        parameters[i] =
+            (cd_optimizer_parameter){.name = p->name, .tensor = p->tensor, .grad = &p->grad};
     }
     CHECK_OK(cd_optimizer_create(&options, parameters, l->count, NULL, &optimizer, &l->err));
     return optimizer;
@@ -79,7 +83,8 @@ static void train(lane *l)
     char options[160];
     lane_model_create(l, "widths=8:16:4,loss=ce", &made);
     for (uint32_t i = 0; i < l->count; i++)
-        fill_grid(lane_floats(&l->parameters[i].tensor), cddp_tensor_numel(&l->parameters[i].tensor), t->seed * 1000 + 900 + i, 32, 32);
+        fill_grid(lane_floats(&l->parameters[i].tensor),
+                  cddp_tensor_numel(&l->parameters[i].tensor), t->seed * 1000 + 900 + i, 32, 32);
     lane_wrap(l);
     snprintf(options, sizeof options, "%s,random_seed=%d", t->options, (int)t->seed);
     CHECK_OK(cddp_ddp_register_comm_hook(l->ddp, cd_hook_find(t->hook), NULL, options, &l->err));
@@ -134,7 +139,8 @@ static double standard_errors(const outcome *a, const outcome *b)
 TEST(powersgd, a_classifier_ends_no_worse_than_with_pytorch_over_five_seeds)
 {
     const outcome a = ours("start_powerSGD_iter=2"), b = theirs();
-    cd_test_row("%g standard errors above PyTorch; %d right, there %d", standard_errors(&a, &b), a.right, b.right);
+    cd_test_row("%g standard errors above PyTorch; %d right, there %d", standard_errors(&a, &b),
+                a.right, b.right);
     assert_true(standard_errors(&a, &b) <= STUDENT);
 }
 
@@ -148,8 +154,9 @@ TEST(powersgd, without_error_feedback_it_ends_worse)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {ROW(powersgd, a_classifier_ends_no_worse_than_with_pytorch_over_five_seeds),
-                                       ROW(powersgd, without_error_feedback_it_ends_worse)};
+    const struct CMUnitTest tests[] = {
+        ROW(powersgd, a_classifier_ends_no_worse_than_with_pytorch_over_five_seeds),
+        ROW(powersgd, without_error_feedback_it_ends_worse)};
     if (argc < 2) return 2;
     path = argv[1];
     return cd_test_main(1, argv, __FILE__, tests, sizeof tests / sizeof tests[0]);

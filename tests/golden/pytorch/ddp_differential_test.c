@@ -1,16 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Our runtime beside PyTorch 1.13.1's: the same injected gradients in the same order of arrival, on the simulator with
-** Gloo's ring. Layouts, used maps, which gradients exist and every bit of them must agree (ddp_differential.py).
+/* Our runtime beside PyTorch 1.13.1's: the same injected gradients in the same order of arrival, on
+** the simulator with Gloo's ring. Layouts, used maps, which gradients exist and every bit of them
+** must agree (ddp_differential.py).
 **
-** Where 1.13.1 is known to differ from the rule (NSY-05), only the rule (NSY-04) is judged: what was accumulated
-** anywhere is averaged. Buckets of several dtypes are left over in an order that PyTorch does not specify (BKT-07), so
-** layouts with f64 parameters are compared as sets of buckets.
+** Where 1.13.1 is known to differ from the rule (NSY-05), only the rule (NSY-04) is judged: what
+** was accumulated anywhere is averaged. Buckets of several dtypes are left over in an order that
+** PyTorch does not specify (BKT-07), so layouts with f64 parameters are compared as sets of
+** buckets.
 **
-** Hooks are the plain all-reduce, the casts to f16 and bf16, and their wrappers around the plain all-reduce.
+** Hooks are the plain all-reduce, the casts to f16 and bf16, and their wrappers around the plain
+** all-reduce.
 **
-** The collectives that rank 0 issues in an iteration are compared in kind, number of elements, dtype and order; the buckets of
-** every iteration parameter by parameter, and before the first and after the last what the logs say of them. Real layers
-** run through the model engine on inputs that never round, so that their bits do not depend on how a matrix is multiplied.
+** The collectives that rank 0 issues in an iteration are compared in kind, number of elements,
+** dtype and order; the buckets of every iteration parameter by parameter, and before the first and
+** after the last what the logs say of them. Real layers run through the model engine on inputs that
+** never round, so that their bits do not depend on how a matrix is multiplied.
 */
 #include "core/hooks/hook.h"
 #include "tests/golden/pytorch/lane_model.h"
@@ -18,7 +22,14 @@
 #include <inttypes.h>
 #include <math.h>
 
-enum { PARAMETERS_MAX = 8, RANKS_MAX = 4, MICROS_MAX = 3, STEPS_MAX = 6, LINE_BYTES = 1024, LAYERS_SAMPLES = 2 };
+enum {
+    PARAMETERS_MAX = 8,
+    RANKS_MAX = 4,
+    MICROS_MAX = 3,
+    STEPS_MAX = 6,
+    LINE_BYTES = 1024,
+    LAYERS_SAMPLES = 2
+};
 
 typedef struct arrival {
     uint32_t mask;
@@ -30,12 +41,13 @@ typedef struct observed {
     int map_count, map[PARAMETERS_MAX];
     bool present[PARAMETERS_MAX];
     uint64_t bits[PARAMETERS_MAX];
-    char posts[512]; /* "allreduce:300:f32 …", of rank 0 */
+    char posts[512];   /* "allreduce:300:f32 …", of rank 0 */
     char buckets[256]; /* "5 4, 3 2, 1 0": those that the step was reduced in */
 } observed;
 
 typedef struct configuration {
-    int number, world, fu, sg, views, hook, zero, micro, first, cap, nsy05, steps, parameters, layers, divide, joins, spread;
+    int number, world, fu, sg, views, hook, zero, micro, first, cap, nsy05, steps, parameters,
+        layers, divide, joins, spread;
     int inputs[RANKS_MAX]; /* steps of each rank; fewer than steps: it joins early */
     int sizes[PARAMETERS_MAX], doubles[PARAMETERS_MAX];
     bool has_doubles;
@@ -85,8 +97,10 @@ static void read_step(FILE *file, configuration *c, observed *o)
     for (int i = 0; i < c->parameters; i++) {
         while (*text == ' ') text++;
         o->present[i] = *text != 'n';
-        if (o->present[i]) o->bits[i] = strtoull(text, &text, 16);
-        else text += 4;
+        if (o->present[i])
+            o->bits[i] = strtoull(text, &text, 16);
+        else
+            text += 4;
     }
 }
 
@@ -95,14 +109,18 @@ static bool read_configuration(FILE *file, configuration *c)
     char line[LINE_BYTES], *text = read_line(file, line, "configuration");
     if (text == NULL) return false;
     memset(c, 0, sizeof *c);
-    int n = sscanf(text, " %d world %d fu %d sg %d views %d hook %d zero %d micro %d first %d cap %d nsy05 %d steps %d parameters %d layers %d divide %d join %d spread %d",
-                   &c->number, &c->world, &c->fu, &c->sg, &c->views, &c->hook, &c->zero, &c->micro, &c->first, &c->cap, &c->nsy05,
-                   &c->steps, &c->parameters, &c->layers, &c->divide, &c->joins, &c->spread);
+    int n = sscanf(text,
+                   " %d world %d fu %d sg %d views %d hook %d zero %d micro %d first %d cap %d "
+                   "nsy05 %d steps %d parameters %d layers %d divide %d join %d spread %d",
+                   &c->number, &c->world, &c->fu, &c->sg, &c->views, &c->hook, &c->zero, &c->micro,
+                   &c->first, &c->cap, &c->nsy05, &c->steps, &c->parameters, &c->layers, &c->divide,
+                   &c->joins, &c->spread);
     assert_int_equal(n, 17);
     text = read_line(file, line, "sizes");
     for (int i = 0; i < c->parameters; i++) c->sizes[i] = next_int(&text);
     text = read_line(file, line, "doubles");
-    for (int i = 0; i < c->parameters; i++) c->has_doubles |= (c->doubles[i] = next_int(&text)) != 0;
+    for (int i = 0; i < c->parameters; i++)
+        c->has_doubles |= (c->doubles[i] = next_int(&text)) != 0;
     text = read_line(file, line, "inputs");
     for (int r = 0; r < c->world; r++) c->inputs[r] = next_int(&text);
     for (int s = 0; s < c->steps; s++) read_step(file, c, &c->step[s]);
@@ -119,9 +137,11 @@ static bool read_configuration(FILE *file, configuration *c)
 /* ---- training ---- */
 
 /* As the script computes it. */
-static double constant(const configuration *c, uint32_t rank, int step, int micro, int i, uint64_t k)
+static double constant(const configuration *c, uint32_t rank, int step, int micro, int i,
+                       uint64_t k)
 {
-    uint64_t h = k * 7919 + (uint64_t)i * 104729 + rank * UINT64_C(1299709) + (uint64_t)step * 15485863 + (uint64_t)micro * 32452843 + 12345;
+    uint64_t h = k * 7919 + (uint64_t)i * 104729 + rank * UINT64_C(1299709) +
+                 (uint64_t)step * 15485863 + (uint64_t)micro * 32452843 + 12345;
     h = (h * UINT64_C(2654435761)) & 0xffffffffu;
     double v = 0.5 + (double)(h >> 8) / 16777216.0;
     if (!c->spread) return v;
@@ -151,7 +171,8 @@ static uint64_t hash_bits(const lane *l, const configuration *c, int i)
     const cddp_tensor *g = &l->parameters[i].grad->value;
     size_t width = c->doubles[i] ? 8 : 4;
     const unsigned char *bytes = (const unsigned char *)g->storage + (size_t)g->offset * width;
-    for (size_t b = 0; b < width * (size_t)c->sizes[i]; b++) h = (h ^ bytes[b]) * UINT64_C(0x100000001b3);
+    for (size_t b = 0; b < width * (size_t)c->sizes[i]; b++)
+        h = (h ^ bytes[b]) * UINT64_C(0x100000001b3);
     return h;
 }
 
@@ -160,15 +181,18 @@ static uint64_t hash_bits(const lane *l, const configuration *c, int i)
 static void fill_layers(lane *l, cd_batch *batch, const void *argument)
 {
     const uint64_t place = l->r * 100 + *(const uint64_t *)argument;
-    fill_grid(lane_floats(&batch->inputs[0]), cddp_tensor_numel(&batch->inputs[0]), 1000 + place, 9, 4);
-    fill_grid(lane_floats(&batch->targets[0]), cddp_tensor_numel(&batch->targets[0]), 2000 + place, 9, 2);
+    fill_grid(lane_floats(&batch->inputs[0]), cddp_tensor_numel(&batch->inputs[0]), 1000 + place, 9,
+              4);
+    fill_grid(lane_floats(&batch->targets[0]), cddp_tensor_numel(&batch->targets[0]), 2000 + place,
+              9, 2);
 }
 
 static void create_layers(lane *l, lane_model *made)
 {
     lane_model_create(l, "widths=4:6:3,loss=dot", made);
     for (uint32_t i = 0; i < l->count; i++)
-        fill_grid(lane_floats(&l->parameters[i].tensor), cddp_tensor_numel(&l->parameters[i].tensor), i, 9, 8);
+        fill_grid(lane_floats(&l->parameters[i].tensor),
+                  cddp_tensor_numel(&l->parameters[i].tensor), i, 9, 8);
 }
 
 /* ---- an iteration ---- */
@@ -188,8 +212,8 @@ static void run_micro(lane *l, const configuration *c, int step, int micro)
     if (!last) cddp_ddp_no_sync_end(l->ddp);
 }
 
-/* NSY-04 by itself: some rank used it in some micro-step, so it is there, and its first element is the mean of the
-** totals. Only for configurations that drop gradients between steps. */
+/* NSY-04 by itself: some rank used it in some micro-step, so it is there, and its first element is
+** the mean of the totals. Only for configurations that drop gradients between steps. */
 static void judge_rule(lane *l, const configuration *c, int step)
 {
     for (int i = 0; i < c->parameters; i++) {
@@ -222,8 +246,10 @@ static void judge_step(lane *l, const configuration *c, int step)
         /* PyTorch casts f64 to f16 through f32 and so rounds twice; our cast rounds once. */
         bool is_rounded_twice = c->hook == 2 && c->doubles[i];
         if (o->present[i] && is_common && !is_rounded_twice && hash_bits(l, c, i) != o->bits[i]) {
-            fprintf(stderr, "configuration %d step %d rank %u parameter %d: other bits than PyTorch's, first element %.9g\n", c->number,
-                    step, l->r, i, lane_first(l, &l->parameters[i].grad->value));
+            fprintf(stderr,
+                    "configuration %d step %d rank %u parameter %d: other bits than PyTorch's, "
+                    "first element %.9g\n",
+                    c->number, step, l->r, i, lane_first(l, &l->parameters[i].grad->value));
             abort();
         }
     }
@@ -246,20 +272,24 @@ static void sort_buckets(const char *from, char *to, size_t to_bytes)
         for (int j = i + 1; j < n; j++)
             if (strcmp(buckets[j], buckets[i]) < 0) {
                 char t[128];
-                memcpy(t, buckets[i], sizeof t), memcpy(buckets[i], buckets[j], sizeof t), memcpy(buckets[j], t, sizeof t);
+                memcpy(t, buckets[i], sizeof t), memcpy(buckets[i], buckets[j], sizeof t),
+                    memcpy(buckets[j], t, sizeof t);
             }
     size_t used = 0;
     to[0] = '\0';
-    for (int i = 0; i < n; i++) used += (size_t)snprintf(to + used, to_bytes - used, "%s; ", buckets[i]);
+    for (int i = 0; i < n; i++)
+        used += (size_t)snprintf(to + used, to_bytes - used, "%s; ", buckets[i]);
 }
 
 static void judge_text(lane *l, const configuration *c, const char *ours, const char *theirs)
 {
     char a[512], b[512];
     snprintf(a, sizeof a, "%s", ours), snprintf(b, sizeof b, "%s", theirs);
-    if (c->has_doubles) sort_buckets(ours, a, sizeof a), sort_buckets(theirs, b, sizeof b); /* BKT-07 */
+    /* BKT-07 */
+    if (c->has_doubles) sort_buckets(ours, a, sizeof a), sort_buckets(theirs, b, sizeof b);
     if (strcmp(a, b) == 0) return;
-    fprintf(stderr, "configuration %d: ours \"%s\", PyTorch \"%s\" (rank %u)\n", c->number, ours, theirs, l->r);
+    fprintf(stderr, "configuration %d: ours \"%s\", PyTorch \"%s\" (rank %u)\n", c->number, ours,
+            theirs, l->r);
     abort();
 }
 
@@ -272,7 +302,8 @@ static void judge_posts(lane *l, const configuration *c, int step)
         const cddp_event *e = &l->sink.events[i];
         if (e->kind != CDDP_EV_collective_post) continue;
         const cddp_event_collective_post *p = &e->as.collective_post;
-        used += (size_t)snprintf(ours + used, sizeof ours - used, "%s%s:%lld:%s", used > 0 ? "," : "", cddp_op_name((cddp_op)p->op),
+        used += (size_t)snprintf(ours + used, sizeof ours - used, "%s%s:%lld:%s",
+                                 used > 0 ? "," : "", cddp_op_name((cddp_op)p->op),
                                  (long long)p->numel, cddp_dtype_name((cddp_dtype)p->dtype));
     }
     if (l->r == 0) judge_text(l, c, ours, c->step[step].posts);
@@ -289,8 +320,10 @@ static void drop_gradients(lane *l, const configuration *c)
 {
     for (size_t i = 0; c->zero < 2 && i < l->count; i++) {
         cddp_grad *grad = l->parameters[i].grad;
-        if (c->zero == 0) cddp_grad_drop(grad);
-        else if (grad->kind == CDDP_GRAD_DENSE) CHECK_OK(l->device->fill(&grad->value, 0.0, NULL, &l->err));
+        if (c->zero == 0)
+            cddp_grad_drop(grad);
+        else if (grad->kind == CDDP_GRAD_DENSE)
+            CHECK_OK(l->device->fill(&grad->value, 0.0, NULL, &l->err));
     }
 }
 
@@ -304,35 +337,50 @@ static void run_steps(lane *l, const configuration *c, const lane_model *made)
         lane_mark(l);
         for (int micro = 0; micro < c->micro; micro++) {
             uint64_t place = (uint64_t)step;
-            if (c->layers) lane_model_run(l, made, LAYERS_SAMPLES, fill_layers, &place);
-            else run_micro(l, c, step, micro);
+            if (c->layers)
+                lane_model_run(l, made, LAYERS_SAMPLES, fill_layers, &place);
+            else
+                run_micro(l, c, step, micro);
         }
         judge_posts(l, c, step);
         judge_buckets(l, c, step);
-        if (c->nsy05) judge_rule(l, c, step);
-        else judge_step(l, c, step);
+        if (c->nsy05)
+            judge_rule(l, c, step);
+        else
+            judge_step(l, c, step);
     }
     if (c->joins) CHECK_OK(cddp_ddp_join_end(l->ddp, &l->err));
 }
 
 static void train(lane *l)
 {
-    static const char *const names[PARAMETERS_MAX] = {"p.0", "p.1", "p.2", "p.3", "p.4", "p.5", "p.6", "p.7"};
-    static const char *const hooks[6] = {NULL, "allreduce", "fp16_compress", "bf16_compress", "fp16_compress_wrapper", "bf16_compress_wrapper"};
+    static const char *const names[PARAMETERS_MAX] = {"p.0", "p.1", "p.2", "p.3",
+                                                      "p.4", "p.5", "p.6", "p.7"};
+    static const char *const hooks[6] = {NULL,
+                                         "allreduce",
+                                         "fp16_compress",
+                                         "bf16_compress",
+                                         "fp16_compress_wrapper",
+                                         "bf16_compress_wrapper"};
     const configuration *c = l->lab->data;
     double caps[2] = {c->first / 1048576.0, c->cap / 1048576.0};
     cddp_ddp_logging log = {0};
     lane_model made = {0};
     if (c->layers) create_layers(l, &made);
-    for (int i = 0; i < c->parameters && !c->layers; i++) lane_add(l, names[i], c->doubles[i] ? CDDP_F64 : CDDP_F32, c->sizes[i]);
+    for (int i = 0; i < c->parameters && !c->layers; i++)
+        lane_add(l, names[i], c->doubles[i] ? CDDP_F64 : CDDP_F32, c->sizes[i]);
     l->options.find_unused_parameters = c->fu;
     l->options.static_graph = c->sg;
     l->options.gradient_as_bucket_view = c->views;
-    if (c->fu) l->options.bucket_cap_mb_list = caps, l->options.bucket_cap_mb_list_count = 2;
-    else l->options.bucket_cap_mb = caps[1];
+    if (c->fu)
+        l->options.bucket_cap_mb_list = caps, l->options.bucket_cap_mb_list_count = 2;
+    else
+        l->options.bucket_cap_mb = caps[1];
     lane_wrap(l);
     const cddp_hook *inner = c->hook > 3 ? cd_hook_find("allreduce") : NULL;
-    if (c->hook > 0) CHECK_OK(cddp_ddp_register_comm_hook(l->ddp, cd_hook_find(hooks[c->hook]), inner, NULL, &l->err));
+    if (c->hook > 0)
+        CHECK_OK(cddp_ddp_register_comm_hook(l->ddp, cd_hook_find(hooks[c->hook]), inner, NULL,
+                                             &l->err));
     cddp_ddp_get_logging(l->ddp, &log);
     judge_text(l, c, log.bucket_sizes, c->bucket_sizes);
     run_steps(l, c, &made);
@@ -348,8 +396,10 @@ TEST(ddp, agrees_with_pytorch_bit_for_bit)
     int count = 0;
     assert_non_null(file);
     for (; read_configuration(file, c); count++) {
-        cd_test_row("configuration %d: world %d fu %d sg %d views %d hook %d zero %d micro %d layers %d join %d spread %d", c->number, c->world, c->fu, c->sg,
-                    c->views, c->hook, c->zero, c->micro, c->layers, c->joins, c->spread);
+        cd_test_row("configuration %d: world %d fu %d sg %d views %d hook %d zero %d micro %d "
+                    "layers %d join %d spread %d",
+                    c->number, c->world, c->fu, c->sg, c->views, c->hook, c->zero, c->micro,
+                    c->layers, c->joins, c->spread);
         lab_of((uint32_t)c->world, train, c);
     }
     fclose(file);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Our engine against PyTorch's (engine.txt, made by engine.py): order of arrival, which gradients are defined, and the
-** gradients, for checkpoints of both kinds, the sink, layers used twice, retained graphs. The file is the first
-** argument, so that the same executable judges freshly made numbers.
+/* Our engine against PyTorch's (engine.txt, made by engine.py): order of arrival, which gradients
+** are defined, and the gradients, for checkpoints of both kinds, the sink, layers used twice,
+** retained graphs. The file is the first argument, so that the same executable judges freshly made
+** numbers.
 */
 #include "tests/golden/pytorch/golden.h"
 
@@ -30,7 +31,8 @@ static cddp_status note(void *context, uint32_t parameter, cddp_grad *grad, cddp
     (void)grad;
     (void)err;
     size_t used = strlen(c->order);
-    snprintf(c->order + used, sizeof c->order - used, "%s%u", used > 0 ? " " : "", (unsigned)parameter);
+    snprintf(c->order + used, sizeof c->order - used, "%s%u", used > 0 ? " " : "",
+             (unsigned)parameter);
     return CDDP_OK;
 }
 
@@ -42,8 +44,10 @@ static void open_case(engine_case *c)
     assert_ok(cd_module_create(NULL, cddp_device_cpu(), &prng, &c->module, &c->err), &c->err);
     for (uint32_t i = 0; i < 6; i++) {
         uint32_t index = 0;
-        cd_parameter_spec spec = {
-            .name = names[i], .dtype = CDDP_F64, .dim_count = i % 2 == 0 ? 2 : 1, .sizes = {3, 3}};
+        cd_parameter_spec spec = {.name = names[i],
+                                  .dtype = CDDP_F64,
+                                  .dim_count = i % 2 == 0 ? 2 : 1,
+                                  .sizes = {3, 3}};
         assert_ok(cd_module_add_parameter(c->module, &spec, &index, &c->err), &c->err);
         fill_pattern(&c->module->parameters[i].tensor, i, 8);
     }
@@ -56,7 +60,8 @@ static cd_value *input(engine_case *c, int64_t salt)
 {
     cddp_tensor t;
     cd_value *value = NULL;
-    assert_ok(cd_graph_tensor(c->graph, CDDP_F64, (const int64_t[2]){2, 3}, 2, &t, &c->err), &c->err);
+    assert_ok(cd_graph_tensor(c->graph, CDDP_F64, (const int64_t[2]){2, 3}, 2, &t, &c->err),
+              &c->err);
     fill_pattern(&t, salt, 1);
     assert_ok(cd_graph_input(c->graph, &t, &value, &c->err), &c->err);
     return value;
@@ -92,7 +97,8 @@ typedef struct part {
     const struct part *nested;
 } part;
 
-static cddp_status run_part(cd_graph *graph, void *context, cd_value *x, cd_value **y, cddp_error *err)
+static cddp_status run_part(cd_graph *graph, void *context, cd_value *x, cd_value **y,
+                            cddp_error *err)
 {
     const part *p = context;
     for (uint32_t i = p->first; i <= p->last; i++) x = layer(p->c, i, x);
@@ -110,7 +116,10 @@ static cd_value *checkpointed(const part *p, cd_checkpoint_kind kind, cd_value *
     return y;
 }
 
-static cd_value *three_layers(engine_case *c) { return layer(c, 2, layer(c, 1, layer(c, 0, input(c, 90)))); }
+static cd_value *three_layers(engine_case *c)
+{
+    return layer(c, 2, layer(c, 1, layer(c, 0, input(c, 90))));
+}
 
 static void plain(engine_case *c) { backward(c, loss_of(c, three_layers(c)), false); }
 
@@ -134,7 +143,9 @@ static void non_reentrant_twice(engine_case *c) { two_checkpoints(c, CD_CHECKPOI
 static void nested(engine_case *c)
 {
     part inner = {c, 2, 2, NULL}, outer = {c, 1, 1, &inner};
-    backward(c, loss_of(c, checkpointed(&outer, CD_CHECKPOINT_REENTRANT, layer(c, 0, input(c, 90)))), false);
+    backward(c,
+             loss_of(c, checkpointed(&outer, CD_CHECKPOINT_REENTRANT, layer(c, 0, input(c, 90)))),
+             false);
 }
 
 static void used_twice(engine_case *c)
@@ -206,7 +217,8 @@ TEST(engine, agrees_with_pytorch_in_order_presence_and_gradients)
         for (size_t i = 0; i < 6; i++) {
             const cddp_grad *grad = &c.module->parameters[i].grad;
             bool is_defined = grad->kind == CDDP_GRAD_DENSE;
-            snprintf(defined + strlen(defined), sizeof defined - strlen(defined), "%s%d", i > 0 ? " " : "", is_defined);
+            snprintf(defined + strlen(defined), sizeof defined - strlen(defined), "%s%d",
+                     i > 0 ? " " : "", is_defined);
             snprintf(key, sizeof key, "%s.%zu", cases[k].name, i);
             if (is_defined) assert_golden(path, key, &grad->value);
         }
@@ -219,7 +231,8 @@ TEST(engine, agrees_with_pytorch_in_order_presence_and_gradients)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {ROW(engine, agrees_with_pytorch_in_order_presence_and_gradients)};
+    const struct CMUnitTest tests[] = {
+        ROW(engine, agrees_with_pytorch_in_order_presence_and_gradients)};
     if (argc < 2) {
         fprintf(stderr, "usage: %s engine.txt\n", argv[0]);
         return 2;

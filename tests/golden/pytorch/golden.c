@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tolerance: both sides compute in f64, in different orders. The largest sums here have fewer than 200 terms of size
+/* Tolerance: both sides compute in f64, in different orders. The largest sums here have fewer than
+** 200 terms of size
 ** below 100, so γ_200·Σ|terms| stays under 1e-12·(1 + the value's own scale); a dropped term, a wrong sign or a wrong
 ** factor is at least 1e-3.
 */
@@ -42,16 +43,22 @@ void assert_golden(const char *path, const char *key, const cddp_tensor *t)
         char *end = NULL;
         double wanted = strtod(text, &end), got = cd_element_get(t->dtype, element(t, i));
         if (end == text)
-            fail_msg("%s: PyTorch has %lld numbers, we have %lld", key, (long long)i, (long long)cddp_tensor_numel(t));
+            fail_msg("%s: PyTorch has %lld numbers, we have %lld", key, (long long)i,
+                     (long long)cddp_tensor_numel(t));
         if (!(fabs(got - wanted) <= 1e-12 * (1 + fabs(wanted))))
             fail_msg("%s element %lld: PyTorch %.17g, here %.17g", key, (long long)i, wanted, got);
         text = end;
     }
     while (*text == ' ') text++;
-    if (*text != 0) fail_msg("%s: PyTorch has more than our %lld numbers", key, (long long)cddp_tensor_numel(t));
+    if (*text != 0)
+        fail_msg("%s: PyTorch has more than our %lld numbers", key,
+                 (long long)cddp_tensor_numel(t));
 }
 
-double pattern(int64_t index, int64_t salt) { return (double)((index * 37 + salt * 101) % 64 - 31) / 16; }
+double pattern(int64_t index, int64_t salt)
+{
+    return (double)((index * 37 + salt * 101) % 64 - 31) / 16;
+}
 
 void fill_pattern(const cddp_tensor *t, int64_t salt, double divisor)
 {
@@ -61,5 +68,6 @@ void fill_pattern(const cddp_tensor *t, int64_t salt, double divisor)
 
 void fill_classes(const cddp_tensor *t, int64_t count, int64_t factor, int64_t start)
 {
-    for (int64_t i = 0; i < cddp_tensor_numel(t); i++) ((int64_t *)cd_tensor_data(t))[i] = (i * factor + start) % count;
+    for (int64_t i = 0; i < cddp_tensor_numel(t); i++)
+        ((int64_t *)cd_tensor_data(t))[i] = (i * factor + start) % count;
 }

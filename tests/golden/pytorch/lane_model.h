@@ -14,17 +14,23 @@ typedef struct lane_model {
 /* What of a batch the test decides: called when inputs and targets are there, to be filled. */
 typedef void (*lane_batch_fn)(lane *l, cd_batch *batch, const void *argument);
 
-static inline cddp_status lane_model_ready(void *context, uint32_t parameter, cddp_grad *grad, cddp_error *err)
+static inline cddp_status lane_model_ready(void *context, uint32_t parameter, cddp_grad *grad,
+                                           cddp_error *err)
 {
     (void)grad;
     return cddp_ddp_mark_parameter_ready(((lane *)context)->ddp, parameter, err);
 }
 
-static inline void lane_model_create_as(lane *l, const char *name, const char *options, cddp_dtype dtype, lane_model *made)
+static inline void lane_model_create_as(lane *l, const char *name, const char *options,
+                                        cddp_dtype dtype, lane_model *made)
 {
     const cd_prng prng = cd_prng_seed(1);
-    const cd_model_options o = {.name = name, .options = options, .dtype = dtype, .device = cddp_device_cpu(),
-                                .allocator = cddp_allocator_default(), .prng = &prng};
+    const cd_model_options o = {.name = name,
+                                .options = options,
+                                .dtype = dtype,
+                                .device = cddp_device_cpu(),
+                                .allocator = cddp_allocator_default(),
+                                .prng = &prng};
     const cd_graph_callbacks callbacks = {.context = l, .ready = lane_model_ready};
     CHECK_OK(cd_model_create(&o, &made->model, &l->err));
     CHECK_OK(cd_graph_create(made->model->module, o.allocator, &made->graph, &l->err));
@@ -32,7 +38,10 @@ static inline void lane_model_create_as(lane *l, const char *name, const char *o
     l->count = made->model->module->parameter_count;
     for (uint32_t i = 0; i < l->count; i++) {
         cd_parameter *p = &made->model->module->parameters[i];
-        l->parameters[i] = (cddp_parameter){.name = p->name, .tensor = p->tensor, .grad = &p->grad, .requires_grad = true};
+        l->parameters[i] = (cddp_parameter){.name = p->name,
+                                            .tensor = p->tensor,
+                                            .grad = &p->grad,
+                                            .requires_grad = true};
     }
 }
 
@@ -50,7 +59,8 @@ static inline void lane_model_destroy(lane *l, lane_model *made)
 }
 
 /* The loss of a batch of `count` samples, up to the graph's next beginning. */
-static inline cd_value *lane_model_loss(lane *l, const lane_model *made, int64_t count, lane_batch_fn fill, const void *argument,
+static inline cd_value *lane_model_loss(lane *l, const lane_model *made, int64_t count,
+                                        lane_batch_fn fill, const void *argument,
                                         cd_outputs *outputs)
 {
     int64_t ids[128];
@@ -68,7 +78,8 @@ static inline cd_value *lane_model_loss(lane *l, const lane_model *made, int64_t
 }
 
 /* One forward and backward under DDP. */
-static inline void lane_model_run(lane *l, const lane_model *made, int64_t count, lane_batch_fn fill, const void *argument)
+static inline void lane_model_run(lane *l, const lane_model *made, int64_t count,
+                                  lane_batch_fn fill, const void *argument)
 {
     cd_outputs outputs;
     cd_graph_begin(made->graph);
@@ -84,7 +95,8 @@ static inline void lane_model_run(lane *l, const lane_model *made, int64_t count
 static inline void fill_grid(float *at, int64_t count, uint64_t salt, uint64_t values, float parts)
 {
     for (int64_t k = 0; k < count; k++) {
-        uint64_t h = (((uint64_t)k * 7919 + salt * 104729 + 12345) * UINT64_C(2654435761)) & 0xffffffffu;
+        uint64_t h =
+            (((uint64_t)k * 7919 + salt * 104729 + 12345) * UINT64_C(2654435761)) & 0xffffffffu;
         at[k] = ((float)((h >> 16) % values) - (float)(values / 2)) / parts;
     }
 }

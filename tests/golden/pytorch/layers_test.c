@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every layer's output and gradients against PyTorch's (layers.txt, made by layers.py). The file is the first
-** argument, so that the same executable judges freshly made numbers.
+/* Every layer's output and gradients against PyTorch's (layers.txt, made by layers.py). The file is
+** the first argument, so that the same executable judges freshly made numbers.
 */
 #include "tests/golden/pytorch/golden.h"
 
@@ -30,7 +30,10 @@ typedef struct run {
 } run;
 typedef cddp_status (*layer_fn)(run *r, cd_value **y);
 
-static cddp_status linear(run *r, cd_value **y) { return cd_linear(r->graph, r->p[0], r->p[1], r->p[2], y, &r->err); }
+static cddp_status linear(run *r, cd_value **y)
+{
+    return cd_linear(r->graph, r->p[0], r->p[1], r->p[2], y, &r->err);
+}
 static cddp_status conv(run *r, cd_value **y)
 {
     return cd_conv2d_layer(r->graph, r->p, &(cd_conv2d){1, 1}, y, &r->err);
@@ -39,12 +42,27 @@ static cddp_status conv_stride(run *r, cd_value **y)
 {
     return cd_conv2d_layer(r->graph, r->p, &(cd_conv2d){2, 0}, y, &r->err);
 }
-static cddp_status pool(run *r, cd_value **y) { return cd_average_pool2d(r->graph, r->p[0], 2, y, &r->err); }
-static cddp_status upsample(run *r, cd_value **y) { return cd_upsample2d(r->graph, r->p[0], 2, y, &r->err); }
+static cddp_status pool(run *r, cd_value **y)
+{
+    return cd_average_pool2d(r->graph, r->p[0], 2, y, &r->err);
+}
+static cddp_status upsample(run *r, cd_value **y)
+{
+    return cd_upsample2d(r->graph, r->p[0], 2, y, &r->err);
+}
 static cddp_status relu(run *r, cd_value **y) { return cd_relu(r->graph, r->p[0], y, &r->err); }
-static cddp_status gelu(run *r, cd_value **y) { return cd_gelu_layer(r->graph, r->p[0], y, &r->err); }
-static cddp_status hyperbolic(run *r, cd_value **y) { return cd_tanh_layer(r->graph, r->p[0], y, &r->err); }
-static cddp_status sigmoid(run *r, cd_value **y) { return cd_sigmoid_layer(r->graph, r->p[0], y, &r->err); }
+static cddp_status gelu(run *r, cd_value **y)
+{
+    return cd_gelu_layer(r->graph, r->p[0], y, &r->err);
+}
+static cddp_status hyperbolic(run *r, cd_value **y)
+{
+    return cd_tanh_layer(r->graph, r->p[0], y, &r->err);
+}
+static cddp_status sigmoid(run *r, cd_value **y)
+{
+    return cd_sigmoid_layer(r->graph, r->p[0], y, &r->err);
+}
 static cddp_status layer_norm(run *r, cd_value **y)
 {
     return cd_layer_norm(r->graph, r->p[0], r->p[1], r->p[2], y, &r->err);
@@ -72,7 +90,8 @@ static cddp_status causal(run *r, cd_value **y)
 static cddp_status look_up(run *r, bool bag, bool sparse, cd_value **y)
 {
     cddp_tensor index;
-    cddp_status status = cd_graph_tensor(r->graph, CDDP_I64, (const int64_t[2]){3, 4}, 2, &index, &r->err);
+    cddp_status status =
+        cd_graph_tensor(r->graph, CDDP_I64, (const int64_t[2]){3, 4}, 2, &index, &r->err);
     if (status != CDDP_OK) return status;
     fill_classes(&index, 6, 5, 2);
     return cd_embedding_layer(r->graph, r->p[0], &(cd_embedding){&index, bag, sparse}, y, &r->err);
@@ -82,7 +101,9 @@ static cddp_status embedding(run *r, cd_value **y) { return look_up(r, false, fa
 static cddp_status embedding_bag(run *r, cd_value **y) { return look_up(r, true, false, y); }
 static cddp_status embedding_bag_sparse(run *r, cd_value **y) { return look_up(r, true, true, y); }
 
-static cddp_status pair_loss(run *r, cddp_status (*loss)(cd_graph *, cd_value *, cd_value *, cd_value **, cddp_error *),
+static cddp_status pair_loss(run *r,
+                             cddp_status (*loss)(cd_graph *, cd_value *, cd_value *, cd_value **,
+                                                 cddp_error *),
                              cd_value **y)
 {
     const cddp_tensor *x = &r->p[0]->tensor;
@@ -102,7 +123,8 @@ static cddp_status cross_entropy(run *r, cd_value **y)
 {
     const cddp_tensor *x = &r->p[0]->tensor;
     cddp_tensor t;
-    cddp_status status = cd_graph_tensor(r->graph, CDDP_I64, x->sizes, x->dim_count - 1, &t, &r->err);
+    cddp_status status =
+        cd_graph_tensor(r->graph, CDDP_I64, x->sizes, x->dim_count - 1, &t, &r->err);
     if (status != CDDP_OK) return status;
     fill_classes(&t, 4, 5, 1);
     for (int64_t i = 0; i < cddp_tensor_numel(&t); i++)
@@ -152,7 +174,9 @@ static void open_case(run *r, size_t k)
     assert_ok(cd_module_create(NULL, cddp_device_cpu(), &prng, &r->module, &r->err), &r->err);
     for (uint32_t i = 0; i < 3 && cases[k].operands[i].dim_count > 0; i++) {
         uint32_t index = 0;
-        cd_parameter_spec spec = {.name = names[i], .dtype = CDDP_F64, .dim_count = cases[k].operands[i].dim_count};
+        cd_parameter_spec spec = {.name = names[i],
+                                  .dtype = CDDP_F64,
+                                  .dim_count = cases[k].operands[i].dim_count};
         memcpy(spec.sizes, cases[k].operands[i].sizes, sizeof cases[k].operands[i].sizes);
         assert_ok(cd_module_add_parameter(r->module, &spec, &index, &r->err), &r->err);
     }
@@ -163,7 +187,8 @@ static void open_case(run *r, size_t k)
         fill_pattern(var, 71, 1);
         for (int64_t i = 0; i < 3; i++) ((double *)cd_tensor_data(var))[i] += 2.5;
     }
-    for (uint32_t i = 0; i < r->module->parameter_count; i++) fill_pattern(&r->module->parameters[i].tensor, i, 1);
+    for (uint32_t i = 0; i < r->module->parameter_count; i++)
+        fill_pattern(&r->module->parameters[i].tensor, i, 1);
     assert_ok(cd_graph_create(r->module, NULL, &r->graph, &r->err), &r->err);
     for (uint32_t i = 0; i < r->module->parameter_count; i++)
         assert_ok(cd_graph_parameter(r->graph, i, &r->p[i], &r->err), &r->err);
@@ -174,7 +199,9 @@ static void go_back(run *r, cd_value *y)
 {
     cddp_tensor t;
     cd_value *weights = NULL, *losses = NULL, *loss = NULL;
-    assert_ok(cd_graph_tensor(r->graph, CDDP_F64, y->tensor.sizes, y->tensor.dim_count, &t, &r->err), &r->err);
+    assert_ok(cd_graph_tensor(r->graph, CDDP_F64, y->tensor.sizes, y->tensor.dim_count, &t,
+                              &r->err),
+              &r->err);
     fill_pattern(&t, 50, 1);
     assert_ok(cd_graph_input(r->graph, &t, &weights, &r->err), &r->err);
     assert_ok(cd_inner_product(r->graph, y, weights, &losses, &r->err), &r->err);
@@ -187,7 +214,8 @@ static void go_back(run *r, cd_value *y)
 static const cddp_tensor *densify(const cd_parameter *p, cddp_tensor *dense, double *storage)
 {
     if (p->grad.kind == CDDP_GRAD_DENSE) return &p->grad.value;
-    *dense = cddp_tensor_of(cddp_device_cpu(), storage, 0, CDDP_F64, p->tensor.sizes, p->tensor.dim_count);
+    *dense = cddp_tensor_of(cddp_device_cpu(), storage, 0, CDDP_F64, p->tensor.sizes,
+                            p->tensor.dim_count);
     memset(storage, 0, (size_t)cddp_tensor_numel(dense) * sizeof *storage);
     if (p->grad.kind == CDDP_GRAD_UNDEFINED) return dense;
     int64_t width = cd_tensor_row_numel(dense);
@@ -227,7 +255,8 @@ TEST(layers, agree_with_pytorch)
     }
 }
 
-/* ---- synchronised batch norm: shares of a batch, whose ranks run in turn until their statistics settle ---- */
+/* ---- synchronised batch norm: shares of a batch, whose ranks run in turn until their statistics
+** settle ---- */
 
 enum { BATCH = 4, CHANNELS = 3 };
 
@@ -236,7 +265,8 @@ typedef struct share {
     int64_t counts[BATCH];
 } share;
 
-static cddp_status say(void *context, const cddp_tensor *mine, const cddp_tensor *all, cddp_error *err)
+static cddp_status say(void *context, const cddp_tensor *mine, const cddp_tensor *all,
+                       cddp_error *err)
 {
     return cd_statistics_allgather(context, mine, all, err);
 }
@@ -246,24 +276,32 @@ static cddp_status add_up(void *context, const cddp_tensor *sums, cddp_error *er
     return cd_statistics_allreduce(context, sums, err);
 }
 
-/* What the ranks have, put together: outputs, gradients of x one below the other, of weight and bias summed. */
+/* What the ranks have, put together: outputs, gradients of x one below the other, of weight and
+** bias summed. */
 typedef struct whole {
-    double x[BATCH * CHANNELS], loss[BATCH * CHANNELS], y[BATCH * CHANNELS], dx[BATCH * CHANNELS], dw[2][CHANNELS];
+    double x[BATCH * CHANNELS], loss[BATCH * CHANNELS], y[BATCH * CHANNELS], dx[BATCH * CHANNELS],
+        dw[2][CHANNELS];
     double running[2][CHANNELS];
 } whole;
 
 static cddp_tensor view_of(double *numbers, int64_t rows)
 {
-    return cddp_tensor_of(cddp_device_cpu(), numbers, 0, CDDP_F64, (const int64_t[2]){rows, CHANNELS}, 2);
+    return cddp_tensor_of(cddp_device_cpu(), numbers, 0, CDDP_F64,
+                          (const int64_t[2]){rows, CHANNELS}, 2);
 }
 
 static void open_share(run *r, whole *w, int64_t first, int64_t count, cd_statistics *statistics)
 {
     cd_prng prng = cd_prng_seed(1);
     uint32_t index = 0;
-    cd_parameter_spec spec = {.name = "0", .dtype = CDDP_F64, .dim_count = 2, .sizes = {count, CHANNELS}};
-    const cd_graph_callbacks callbacks = {
-        .context = statistics, .rank_count = statistics->world, .allgather = say, .allreduce = add_up};
+    cd_parameter_spec spec = {.name = "0",
+                              .dtype = CDDP_F64,
+                              .dim_count = 2,
+                              .sizes = {count, CHANNELS}};
+    const cd_graph_callbacks callbacks = {.context = statistics,
+                                          .rank_count = statistics->world,
+                                          .allgather = say,
+                                          .allreduce = add_up};
     *r = (run){.module = NULL};
     assert_ok(cd_module_create(NULL, cddp_device_cpu(), &prng, &r->module, &r->err), &r->err);
     assert_ok(cd_module_add_parameter(r->module, &spec, &index, &r->err), &r->err);
@@ -274,7 +312,8 @@ static void open_share(run *r, whole *w, int64_t first, int64_t count, cd_statis
     fill_pattern(var, 71, 1);
     for (int64_t i = 0; i < CHANNELS; i++) ((double *)cd_tensor_data(var))[i] += 2.5;
     for (uint32_t i = 1; i < 3; i++) fill_pattern(&r->module->parameters[i].tensor, i, 1);
-    memcpy(cd_tensor_data(&r->module->parameters[0].tensor), w->x + first * CHANNELS, (size_t)count * CHANNELS * sizeof(double));
+    memcpy(cd_tensor_data(&r->module->parameters[0].tensor), w->x + first * CHANNELS,
+           (size_t)count * CHANNELS * sizeof(double));
     assert_ok(cd_graph_create(r->module, NULL, &r->graph, &r->err), &r->err);
     cd_graph_set_callbacks(r->graph, &callbacks);
     assert_ok(cd_graph_parameter(r->graph, 0, &r->p[0], &r->err), &r->err);
@@ -287,18 +326,22 @@ static void run_share(whole *w, int64_t first, int64_t count, cd_statistics *sta
     const cddp_tensor factors = view_of(w->loss + first * CHANNELS, count);
     open_share(&r, w, first, count, statistics);
     assert_ok(batch_norm(&r, &y), &r.err);
-    memcpy(w->y + first * CHANNELS, cd_tensor_data(&y->tensor), (size_t)count * CHANNELS * sizeof(double));
+    memcpy(w->y + first * CHANNELS, cd_tensor_data(&y->tensor),
+           (size_t)count * CHANNELS * sizeof(double));
     assert_ok(cd_graph_input(r.graph, &factors, &weights, &r.err), &r.err);
     assert_ok(cd_inner_product(r.graph, y, weights, &losses, &r.err), &r.err);
     assert_ok(cd_weighted_sum(r.graph, losses, NULL, 0, &loss, &r.err), &r.err);
     cd_backward_options options = {.roots = &loss, .root_count = 1};
     assert_ok(cd_graph_backward(r.graph, &options, &r.err), &r.err);
     const cd_parameter *p = r.module->parameters;
-    memcpy(w->dx + first * CHANNELS, cd_tensor_data(&p[0].grad.value), (size_t)count * CHANNELS * sizeof(double));
+    memcpy(w->dx + first * CHANNELS, cd_tensor_data(&p[0].grad.value),
+           (size_t)count * CHANNELS * sizeof(double));
     for (int i = 0; i < 2; i++) {
         const uint32_t buffer = i == 0 ? r.norm.running_mean : r.norm.running_var;
-        for (int64_t k = 0; k < CHANNELS; k++) w->dw[i][k] += ((double *)cd_tensor_data(&p[i + 1].grad.value))[k];
-        memcpy(w->running[i], cd_tensor_data(&r.module->buffers[buffer].tensor), sizeof w->running[i]);
+        for (int64_t k = 0; k < CHANNELS; k++)
+            w->dw[i][k] += ((double *)cd_tensor_data(&p[i + 1].grad.value))[k];
+        memcpy(w->running[i], cd_tensor_data(&r.module->buffers[buffer].tensor),
+               sizeof w->running[i]);
     }
     cd_graph_destroy(r.graph);
     cd_module_destroy(r.module);
@@ -312,7 +355,8 @@ TEST(layers, synchronised_batch_norm_over_uneven_shares_is_pytorch_s_on_the_whol
         cd_statistics statistics;
         cddp_tensor t = view_of(w.x, BATCH);
         size_t rounds = 0;
-        cd_test_row("%u ranks, the first with %d samples", (unsigned)shares[k].world, (int)shares[k].counts[0]);
+        cd_test_row("%u ranks, the first with %d samples", (unsigned)shares[k].world,
+                    (int)shares[k].counts[0]);
         fill_pattern(&t, 0, 1);
         t.storage = w.loss;
         fill_pattern(&t, 50, 1);
@@ -326,13 +370,16 @@ TEST(layers, synchronised_batch_norm_over_uneven_shares_is_pytorch_s_on_the_whol
                 run_share(&w, first, shares[k].counts[rank], &statistics);
             }
         } while (statistics.has_changed && ++rounds < 10);
-        assert_int_equal(statistics.count, 2); /* one exchange in the forward, one in the backward */
-        assert_int_equal(rounds, 2);           /* moments; sums from right moments; a third round says nothing new */
+        /* one exchange in the forward, one in the backward */
+        assert_int_equal(statistics.count, 2);
+        /* moments; sums from right moments; a third round says nothing new */
+        assert_int_equal(rounds, 2);
         t.storage = w.y;
         assert_golden(path, "batch_norm.y", &t);
         t.storage = w.dx;
         assert_golden(path, "batch_norm.0", &t);
-        t = cddp_tensor_of(cddp_device_cpu(), w.dw[0], 0, CDDP_F64, (const int64_t[1]){CHANNELS}, 1);
+        t = cddp_tensor_of(cddp_device_cpu(), w.dw[0], 0, CDDP_F64, (const int64_t[1]){CHANNELS},
+                           1);
         assert_golden(path, "batch_norm.1", &t);
         t.storage = w.dw[1];
         assert_golden(path, "batch_norm.2", &t);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Loss, gradients and order of arrival of whole models against PyTorch's (models.txt, made by models.py). The file is
-** the first argument, so that the same executable judges freshly made numbers.
+/* Loss, gradients and order of arrival of whole models against PyTorch's (models.txt, made by
+** models.py). The file is the first argument, so that the same executable judges freshly made
+** numbers.
 */
 #include "tests/golden/pytorch/golden.h"
 
@@ -39,7 +40,8 @@ static cddp_status note(void *context, uint32_t parameter, cddp_grad *grad, cddp
     (void)grad;
     (void)err;
     size_t used = strlen(a->text);
-    snprintf(a->text + used, sizeof a->text - used, "%s%s", used > 0 ? " " : "", a->module->parameters[parameter].name);
+    snprintf(a->text + used, sizeof a->text - used, "%s%s", used > 0 ? " " : "",
+             a->module->parameters[parameter].name);
     return CDDP_OK;
 }
 
@@ -64,8 +66,9 @@ static cd_value *run(cd_model *model, cd_graph *graph, uint32_t branch, cddp_err
     cd_outputs outputs;
     cd_value *loss = NULL;
     cd_prng prng = cd_prng_seed(1);
-    cd_batch_request request = {
-        .sample_ids = (const int64_t[SAMPLES]){0, 1, 2}, .sample_count = SAMPLES, .prng = &prng};
+    cd_batch_request request = {.sample_ids = (const int64_t[SAMPLES]){0, 1, 2},
+                                .sample_count = SAMPLES,
+                                .prng = &prng};
     for (uint32_t p = 0; p < model->module->parameter_count; p++)
         fill_pattern(&model->module->parameters[p].tensor, p, 8);
     assert_ok(cd_batch_make(graph, model, &request, &batch, err), err);
@@ -118,7 +121,8 @@ TEST(models, agree_with_pytorch_in_gradients_and_in_order_of_arrival)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {ROW(models, agree_with_pytorch_in_gradients_and_in_order_of_arrival)};
+    const struct CMUnitTest tests[] = {
+        ROW(models, agree_with_pytorch_in_gradients_and_in_order_of_arrival)};
     if (argc < 2) {
         fprintf(stderr, "usage: %s models.txt\n", argv[0]);
         return 2;

@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/** Our optimizers and loss scaler against the numbers of optimizers.txt (made by optimizers.py with PyTorch 1.13).
+/** Our optimizers and loss scaler against the numbers of optimizers.txt (made by optimizers.py with
+**  PyTorch 1.13).
 **
-** f32 must agree bit for bit: both round every operation once, in one order. f64 may differ by the last bits of
-** beta^step, which PyTorch takes from libm's pow and we compute ourselves: at most 8 ulp of the largest operand.
+** f32 must agree bit for bit: both round every operation once, in one order. f64 may differ by the
+** last bits of beta^step, which PyTorch takes from libm's pow and we compute ourselves: at most 8
+** ulp of the largest operand.
 **
-** The file is the executable's argument, so the tests run before the harness sees its own options. */
+** The file is the executable's argument, so the tests run before the harness sees its own
+** options. */
 #include "core/model/optim/clip.h"
 #include "core/model/optim/loss_scaler.h"
 #include "core/model/optim/lr_schedule.h"
@@ -22,12 +25,19 @@ static const char *path; /* of optimizers.txt */
 enum { STEPS = 6, NUMEL_MAX = 35, PARAMETERS = 2 };
 static const int64_t shapes[PARAMETERS][2] = {{5, 7}, {11, 1}};
 
-static double pattern(int64_t index, int salt) { return ((double)((index * 37 + salt * 101) % 64) - 31) / 16; }
-static bool has_gradient(int parameter, int step) { return parameter == 0 || (step != 0 && step != 3); }
+static double pattern(int64_t index, int salt)
+{
+    return ((double)((index * 37 + salt * 101) % 64) - 31) / 16;
+}
+static bool has_gradient(int parameter, int step)
+{
+    return parameter == 0 || (step != 0 && step != 3);
+}
 
 /* ---- the file ---- */
 
-/* Finds the line that starts with `key` and reads the numbers behind it. Returns how many; 0: no such line. */
+/* Finds the line that starts with `key` and reads the numbers behind it. Returns how many; 0: no
+** such line. */
 static size_t golden(const char *key, double *numbers, size_t most)
 {
     static char text[8192];
@@ -62,8 +72,9 @@ static const setting settings[] = {
     {"sgd_dampening", CD_OPTIMIZER_sgd, .lr = 0.1, .momentum = 0.9, .dampening = 0.3},
     {"sgd_nesterov", CD_OPTIMIZER_sgd, .lr = 0.1, .momentum = 0.9, .nesterov = true},
     {"sgd_decay", CD_OPTIMIZER_sgd, .lr = 0.1, .weight_decay = 0.05},
-    {"sgd_everything", CD_OPTIMIZER_sgd, .lr = 0.1, .momentum = 0.7, .nesterov = true, .weight_decay = 0.05,
-     .maximize = true},
+    {"sgd_everything", CD_OPTIMIZER_sgd, .lr = 0.1, .momentum = 0.7, .nesterov = true,
+     .weight_decay = 0.05, .maximize = true},
+    /* clang-format off */
     {"adam", CD_OPTIMIZER_adam, .lr = 0.01},
     {"adam_decay", CD_OPTIMIZER_adam, .lr = 0.01, .beta1 = 0.8, .beta2 = 0.95, .eps = 1e-6, .weight_decay = 0.1},
     {"adam_amsgrad", CD_OPTIMIZER_adam, .lr = 0.01, .amsgrad = true, .maximize = true},
@@ -71,6 +82,7 @@ static const setting settings[] = {
     {"adamw_decay", CD_OPTIMIZER_adamw, .lr = 0.01, .weight_decay = 0.3, .amsgrad = true},
     {"adagrad", CD_OPTIMIZER_adagrad, .lr = 0.1},
     {"adagrad_decay", CD_OPTIMIZER_adagrad, .lr = 0.1, .lr_decay = 0.2, .weight_decay = 0.1, .initial = 0.5},
+    /* clang-format on */
 };
 
 static cd_optimizer_options options_of(const setting *s)
@@ -120,7 +132,8 @@ static void assert_as_golden(const char *key, const cddp_tensor *t)
     read_numbers(t, got);
     for (size_t i = 0; i < numel; i++) {
         /* Values reach 4 and cancel: an ulp of the largest operand is 2^-51. */
-        bool fits = t->dtype == CDDP_F32 ? got[i] == wanted[i] : fabs(got[i] - wanted[i]) <= 8 * 0x1p-51;
+        bool fits =
+            t->dtype == CDDP_F32 ? got[i] == wanted[i] : fabs(got[i] - wanted[i]) <= 8 * 0x1p-51;
         if (!fits) print_error("%s[%zu] = %a, PyTorch has %a\n", key, i, got[i], wanted[i]);
         assert_true(fits);
     }
@@ -138,7 +151,8 @@ static void bench_init(bench *b, cddp_dtype dtype)
     static const char *const names[PARAMETERS] = {"weight", "bias"};
     memset(b, 0, sizeof *b);
     for (int i = 0; i < PARAMETERS; i++) {
-        cddp_tensor t = cddp_tensor_of(cddp_device_cpu(), b->storage[i], 0, dtype, shapes[i], i == 0 ? 2 : 1);
+        cddp_tensor t =
+            cddp_tensor_of(cddp_device_cpu(), b->storage[i], 0, dtype, shapes[i], i == 0 ? 2 : 1);
         b->parameters[i] = (cd_optimizer_parameter){names[i], t, &b->grads[i]};
         write_pattern(&t, i);
     }
@@ -186,9 +200,11 @@ static void run_setting(const setting *s, cddp_dtype dtype)
     cd_optimizer *optimizer;
     bench b;
     bench_init(&b, dtype);
-    assert_ok(cd_optimizer_create(&options, b.parameters, PARAMETERS, NULL, &optimizer, &err), &err);
+    assert_ok(cd_optimizer_create(&options, b.parameters, PARAMETERS, NULL, &optimizer, &err),
+              &err);
     for (int step = 0; step < STEPS; step++) {
-        for (int i = 0; i < PARAMETERS; i++) set_gradient(&b, i, 10 + step * 3 + i, has_gradient(i, step));
+        for (int i = 0; i < PARAMETERS; i++)
+            set_gradient(&b, i, 10 + step * 3 + i, has_gradient(i, step));
         assert_ok(cd_optimizer_step(optimizer, &err), &err);
     }
     compare_with_golden(&b, optimizer, s->name);
@@ -201,7 +217,8 @@ static const cddp_dtype dtypes[] = {CDDP_F32, CDDP_F64};
 TEST(optimizers, every_update_rule_gives_pytorchs_numbers)
 {
     for (size_t d = 0; d < 2; d++)
-        for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++) run_setting(&settings[i], dtypes[d]);
+        for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++)
+            run_setting(&settings[i], dtypes[d]);
 }
 
 static void run_sparse(cd_optimizer_kind kind, cddp_dtype dtype)
@@ -242,13 +259,16 @@ TEST(optimizers, sparse_gradients_update_their_rows_as_pytorch_does)
     }
 }
 
-/* PyTorch sums norms and computes the factor in the dtype, we in f64: half an ulp for each rounding of theirs. */
+/* PyTorch sums norms and computes the factor in the dtype, we in f64: half an ulp for each rounding
+** of theirs. */
 TEST(optimizers, clipping_gives_pytorchs_norm_and_gradients)
 {
     static const struct {
         const char *text;
         double max_norm;
-    } cases[] = {{"0x1.0000000000000p+0", 1}, {"0x1.9000000000000p+6", 100}, {"0x1.0000000000000p-2", 0.25}};
+    } cases[] = {{"0x1.0000000000000p+0", 1},
+                 {"0x1.9000000000000p+6", 100},
+                 {"0x1.0000000000000p-2", 0.25}};
     for (size_t d = 0; d < 2; d++)
         for (size_t c = 0; c < 3; c++) {
             cddp_error err = CDDP_ERROR_INIT;
@@ -258,7 +278,8 @@ TEST(optimizers, clipping_gives_pytorchs_norm_and_gradients)
             bench b;
             bench_init(&b, dtypes[d]);
             for (int i = 0; i < PARAMETERS; i++) set_gradient(&b, i, 30 + i, true);
-            assert_ok(cd_clip_grad_norm((cddp_grad *[]){&b.grads[0], &b.grads[1]}, 2, cases[c].max_norm, &total, &err),
+            assert_ok(cd_clip_grad_norm((cddp_grad *[]){&b.grads[0], &b.grads[1]}, 2,
+                                        cases[c].max_norm, &total, &err),
                       &err);
             snprintf(key, sizeof key, "clip %s %s", cddp_dtype_name(dtypes[d]), cases[c].text);
             cd_test_row("%s", key);
@@ -271,7 +292,8 @@ TEST(optimizers, clipping_gives_pytorchs_norm_and_gradients)
         }
 }
 
-/* PyTorch chains its schedules step by step and so collects a rounding per step; ours are closed forms. */
+/* PyTorch chains its schedules step by step and so collects a rounding per step; ours are closed
+** forms. */
 TEST(optimizers, schedules_follow_pytorchs)
 {
     static const cd_lr_schedule schedules[] = {
@@ -300,9 +322,12 @@ enum { SCALER_STEPS = 14, SCALER_OPTIMIZERS = 2, SCALED_MAX = 2 };
 static const struct {
     const char *name;
     cd_loss_scaler_options options;
-} scalers[] = {{"powers", {65536, 2, 0.5, 3}}, {"rounding", {1000, 1.7, 0.3, 2}}, {"largest", {0x1p127, 2, 0.5, 1}},
+} scalers[] = {{"powers", {65536, 2, 0.5, 3}},
+               {"rounding", {1000, 1.7, 0.3, 2}},
+               {"largest", {0x1p127, 2, 0.5, 1}},
                {"smallest", {1.5e-38, 2, 0.25, 4}}};
-static const int64_t scaled_sizes[SCALER_OPTIMIZERS][SCALED_MAX] = {{5, 0}, {4, 3}}; /* of the parameters of each optimizer */
+/* of the parameters of each optimizer */
+static const int64_t scaled_sizes[SCALER_OPTIMIZERS][SCALED_MAX] = {{5, 0}, {4, 3}};
 
 /* Every bit, the sign of zero too; of what is no number, that it is none. */
 static void assert_same_floats(const char *key, const cddp_tensor *t)
@@ -338,7 +363,8 @@ static void scaled_init(scaled *s, int which)
     memset(s, 0, sizeof *s);
     for (; s->count < SCALED_MAX && scaled_sizes[which][s->count] > 0; s->count++) {
         const size_t i = s->count;
-        s->parameters[i] = cddp_tensor_of(cddp_device_cpu(), s->storage[i], 0, CDDP_F32, &scaled_sizes[which][i], 1);
+        s->parameters[i] = cddp_tensor_of(cddp_device_cpu(), s->storage[i], 0, CDDP_F32,
+                                          &scaled_sizes[which][i], 1);
         write_pattern(&s->parameters[i], 10 * which + (int)i);
         s->slots[i] = &s->grads[i];
         parameters[i] = (cd_optimizer_parameter){names[i], s->parameters[i], &s->grads[i]};
@@ -381,7 +407,9 @@ static void run_scaler(size_t k)
         double wanted[2 + SCALER_OPTIMIZERS];
         for (int which = 0; which < SCALER_OPTIMIZERS; which++) {
             scaled_backward(&s[which], which, step, (float)cd_loss_scaler_get_scale(&scaler));
-            assert_ok(cd_loss_scaler_unscale(&scaler, (uint32_t)which, s[which].slots, s[which].count, &found[which], &err), &err);
+            assert_ok(cd_loss_scaler_unscale(&scaler, (uint32_t)which, s[which].slots,
+                                             s[which].count, &found[which], &err),
+                      &err);
             snprintf(key, sizeof key, "unscaled %s %d %d", scalers[k].name, step, which);
             assert_same_floats(key, &s[which].grads[0].value);
             if (!found[which]) assert_ok(cd_optimizer_step(s[which].optimizer, &err), &err);
@@ -390,8 +418,10 @@ static void run_scaler(size_t k)
         snprintf(key, sizeof key, "scaled %s %d", scalers[k].name, step);
         cd_test_row("%s", key);
         assert_int_equal(golden(key, wanted, 2 + SCALER_OPTIMIZERS), 2 + SCALER_OPTIMIZERS);
-        assert_true(cd_loss_scaler_get_scale(&scaler) == wanted[0] && (double)scaler.growth_tracker == wanted[1]);
-        for (int which = 0; which < SCALER_OPTIMIZERS; which++) assert_true(found[which] == (wanted[2 + which] != 0));
+        assert_true(cd_loss_scaler_get_scale(&scaler) == wanted[0] &&
+                    (double)scaler.growth_tracker == wanted[1]);
+        for (int which = 0; which < SCALER_OPTIMIZERS; which++)
+            assert_true(found[which] == (wanted[2 + which] != 0));
     }
     for (int which = 0; which < SCALER_OPTIMIZERS; which++) {
         for (size_t i = 0; i < s[which].count; i++) {
@@ -411,9 +441,11 @@ TEST(loss_scaler, follows_pytorchs)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {ROW(optimizers, every_update_rule_gives_pytorchs_numbers),
-                                       ROW(optimizers, sparse_gradients_update_their_rows_as_pytorch_does),
+                                       ROW(optimizers,
+                                           sparse_gradients_update_their_rows_as_pytorch_does),
                                        ROW(optimizers, clipping_gives_pytorchs_norm_and_gradients),
-                                       ROW(optimizers, schedules_follow_pytorchs), ROW(loss_scaler, follows_pytorchs)};
+                                       ROW(optimizers, schedules_follow_pytorchs),
+                                       ROW(loss_scaler, follows_pytorchs)};
     if (argc < 2) {
         fprintf(stderr, "usage: %s optimizers.txt [--only PATTERN]\n", argv[0]);
         return 2;

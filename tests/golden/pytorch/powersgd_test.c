@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Our PowerSGD beside PyTorch 1.13.1's: the same gradients and the same random factors, on the simulator with Gloo's ring. What
-** comes out of 20 compressed backwards stays within the bound that powersgd.py derives; vanilla backwards agree bit for bit (VER-14).
+/* Our PowerSGD beside PyTorch 1.13.1's: the same gradients and the same random factors, on the
+** simulator with Gloo's ring. What comes out of 20 compressed backwards stays within the bound that
+** powersgd.py derives; vanilla backwards agree bit for bit (VER-14).
 */
 #include "core/hooks/hook.h"
 #include "core/hooks/low_rank.h"
@@ -9,12 +10,21 @@
 #include <inttypes.h>
 #include <math.h>
 
-enum { PARAMETERS = 3, NUMEL_MAX = 48, STEPS_MAX = 22, RANKS_MAX = 3, FACTORS = 2, FACTOR_MAX = 32, LINE_BYTES = 4096 };
+enum {
+    PARAMETERS = 3,
+    NUMEL_MAX = 48,
+    STEPS_MAX = 22,
+    RANKS_MAX = 3,
+    FACTORS = 2,
+    FACTOR_MAX = 32,
+    LINE_BYTES = 4096
+};
 
 static const int64_t shapes[PARAMETERS][4] = {{8, 6}, {5}, {6, 2, 2, 2}};
 static const uint32_t dims[PARAMETERS] = {2, 1, 4};
 static const size_t numels[PARAMETERS] = {48, 5, 48};
-static const int columns[FACTORS] = {6, 8}, matrices[FACTORS] = {0, 2}; /* whose factor has that many rows */
+/* whose factor has that many rows */
+static const int columns[FACTORS] = {6, 8}, matrices[FACTORS] = {0, 2};
 
 typedef struct configuration {
     int number, world, rank, warm_start, feedback, steps, start;
@@ -62,8 +72,13 @@ static bool read_configuration(FILE *file, configuration *c)
     memset(c, 0, sizeof *c);
     while (!whole && fgets(line, sizeof line, file) != NULL) {
         if (strncmp(line, "configuration ", 14) == 0) {
-            assert_int_equal(sscanf(line, "configuration %d world %d rank %d warm_start %d feedback %d steps %d start %d", &c->number,
-                                    &c->world, &c->rank, &c->warm_start, &c->feedback, &c->steps, &c->start), 7);
+            assert_int_equal(
+                sscanf(
+                    line,
+                    "configuration %d world %d rank %d warm_start %d feedback %d steps %d start %d",
+                    &c->number, &c->world, &c->rank, &c->warm_start, &c->feedback, &c->steps,
+                    &c->start),
+                7);
             assert_true(c->steps <= STEPS_MAX && c->world <= RANKS_MAX && c->rank <= 4);
         } else if (strncmp(line, "factor ", 7) == 0) {
             read_factor(c, line + 7);
@@ -79,7 +94,8 @@ static bool read_configuration(FILE *file, configuration *c)
 /* As ranks.py computes it, less 1. */
 static float gradient(uint32_t rank, int step, size_t i, uint64_t k)
 {
-    uint64_t h = k * 7919 + i * 104729 + rank * UINT64_C(1299709) + (uint64_t)step * 15485863 + 12345;
+    uint64_t h =
+        k * 7919 + i * 104729 + rank * UINT64_C(1299709) + (uint64_t)step * 15485863 + 12345;
     h = (h * UINT64_C(2654435761)) & 0xffffffffu;
     return (float)(0.5 + (double)(h >> 8) / 16777216.0) - 1.0f;
 }
@@ -87,7 +103,8 @@ static float gradient(uint32_t rank, int step, size_t i, uint64_t k)
 static void judge(lane *l, configuration *c, int step)
 {
     for (size_t i = 0; i < PARAMETERS; i++) {
-        const float *ours = (const float *)l->grads[i].value.storage + l->grads[i].value.offset, *theirs = c->theirs[step][i];
+        const float *ours = (const float *)l->grads[i].value.storage + l->grads[i].value.offset,
+                    *theirs = c->theirs[step][i];
         if (step < c->start) CHECK(memcmp(ours, theirs, numels[i] * sizeof *ours) == 0);
         for (size_t k = 0; k < numels[i] && step >= c->start; k++) {
             CHECK(c->bound[step][i] > 0 && c->bound[step][i] < 0x1p-9); /* of numbers up to 0.5 */
@@ -107,13 +124,15 @@ static void train(lane *l)
         p->tensor = cddp_tensor_of(l->device, p->tensor.storage, 0, CDDP_F32, shapes[i], dims[i]);
     }
     lane_wrap(l);
-    snprintf(options, sizeof options, "matrix_approximation_rank=%d,start_powerSGD_iter=%d,min_compression_rate=0.85,warm_start=%s,use_error_feedback=%s",
+    snprintf(options, sizeof options,
+             "matrix_approximation_rank=%d,start_powerSGD_iter=%d,min_compression_rate=0.85,warm_"
+             "start=%s,use_error_feedback=%s",
              c->rank, c->start, c->warm_start ? "true" : "false", c->feedback ? "true" : "false");
     CHECK_OK(cddp_ddp_register_comm_hook(l->ddp, &cd_hook_powersgd, NULL, options, &l->err));
     for (int step = 0; step < c->steps; step++) {
         for (int k = 0; k < FACTORS && c->factor_count[step] > 0; k++)
-            CHECK_OK(cd_low_rank_set_factor(cddp_ddp_comm_hook_state(l->ddp), (uint32_t)matrices[k], c->factor[step][k],
-                                            columns[k] * c->rank, &l->err));
+            CHECK_OK(cd_low_rank_set_factor(cddp_ddp_comm_hook_state(l->ddp), (uint32_t)matrices[k],
+                                            c->factor[step][k], columns[k] * c->rank, &l->err));
         lane_zero_grad(l, true);
         lane_forward(l);
         for (size_t i = PARAMETERS; i-- > 0;) {
@@ -151,8 +170,8 @@ static int for_each(void (*body)(configuration *c))
 static void agrees(configuration *c)
 {
     double distance = distance_of(c);
-    cd_test_row("configuration %d: world %d rank %d warm_start %d feedback %d: %g bounds away", c->number, c->world, c->rank,
-                c->warm_start, c->feedback, distance);
+    cd_test_row("configuration %d: world %d rank %d warm_start %d feedback %d: %g bounds away",
+                c->number, c->world, c->rank, c->warm_start, c->feedback, distance);
     assert_true(distance <= 1);
 }
 
@@ -161,7 +180,8 @@ TEST(powersgd, stays_within_the_derived_bound_of_pytorch_for_twenty_iterations)
     assert_int_equal(for_each(agrees), 12);
 }
 
-/* The bound is narrow enough to tell: the other setting of one option is far outside, and so is a factor that is off by 2^-8. */
+/* The bound is narrow enough to tell: the other setting of one option is far outside, and so is a
+** factor that is off by 2^-8. */
 static void tells(configuration *c)
 {
     configuration given = *c;
@@ -169,12 +189,14 @@ static void tells(configuration *c)
     double feedback = distance_of(c);
     *c = given;
     c->warm_start = !c->warm_start;
-    for (int step = c->start + 1; step < c->steps; step++) c->factor_count[step] = 0; /* only the first is given */
+    /* only the first is given */
+    for (int step = c->start + 1; step < c->steps; step++) c->factor_count[step] = 0;
     double warm = distance_of(c);
     *c = given;
     c->factor[c->start][1][0] *= 1 + 0x1p-8;
     double factor = distance_of(c);
-    cd_test_row("configuration %d: feedback %g, warm start %g, factor %g bounds away", given.number, feedback, warm, factor);
+    cd_test_row("configuration %d: feedback %g, warm start %g, factor %g bounds away", given.number,
+                feedback, warm, factor);
     assert_true(feedback > 10 && warm > 10 && factor > 1);
 }
 
@@ -185,8 +207,9 @@ TEST(powersgd, the_bound_tells_other_options_and_other_factors)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {ROW(powersgd, stays_within_the_derived_bound_of_pytorch_for_twenty_iterations),
-                                       ROW(powersgd, the_bound_tells_other_options_and_other_factors)};
+    const struct CMUnitTest tests[] = {
+        ROW(powersgd, stays_within_the_derived_bound_of_pytorch_for_twenty_iterations),
+        ROW(powersgd, the_bound_tells_other_options_and_other_factors)};
     if (argc < 2) return 2;
     path = argv[1];
     return cd_test_main(1, argv, __FILE__, tests, sizeof tests / sizeof tests[0]);

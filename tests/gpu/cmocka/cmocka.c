@@ -39,8 +39,8 @@ void _skip(const char *file, int line)
     longjmp(end_of_test, 2);
 }
 
-int _cmocka_run_group_tests(const char *group, const struct CMUnitTest *tests, size_t count, CMFixtureFunction setup,
-                            CMFixtureFunction teardown)
+int _cmocka_run_group_tests(const char *group, const struct CMUnitTest *tests, size_t count,
+                            CMFixtureFunction setup, CMFixtureFunction teardown)
 {
     static const char *const words[] = {"      OK", " FAILED ", " SKIPPED"};
     volatile int failed = 0, ran = 0;

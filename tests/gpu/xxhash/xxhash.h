@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A stand-in for xxHash on GPU machines that do not have it, used only without the verifier (CDDP_VERIFIER=OFF). Its digests are not
-** those of other machines; the tests there ask only whether equal bytes have equal digests. */
+/* A stand-in for xxHash on GPU machines that do not have it, used only without the verifier
+** (CDDP_VERIFIER=OFF). Its digests are not those of other machines; the tests there ask only
+** whether equal bytes have equal digests. */
 #pragma once
 #include <stddef.h>
 #include <stdint.h>

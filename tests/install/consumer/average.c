@@ -30,6 +30,7 @@ int main(void)
     if (cddp_work_wait(work, 0, &err) != CDDP_OK) return 1;
     cddp_group_destroy(group);
     cddp_solo_world_close(world);
-    printf("cddp %s averaged %g %g %g\n", cddp_version(), (double)values[0], (double)values[1], (double)values[2]);
+    printf("cddp %s averaged %g %g %g\n", cddp_version(), (double)values[0], (double)values[1],
+           (double)values[2]);
     return 0;
 }

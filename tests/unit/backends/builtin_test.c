@@ -33,7 +33,8 @@ TEST(backend_table, what_needs_nothing_from_outside_is_always_built_in)
         assert_string_equal(row->absent, "");
     }
     assert_null(cd_backend_row_find("no such backend"));
-    assert_true(strncmp(cd_backend_module_dir, "../", 3) == 0); /* relative: the installation may be moved */
+    /* relative: the installation may be moved */
+    assert_true(strncmp(cd_backend_module_dir, "../", 3) == 0);
 }
 
 TEST_MAIN(ROW(backend_table, every_row_says_what_it_is_and_is_built_in_or_a_module_or_absent),

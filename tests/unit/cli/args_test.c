@@ -7,8 +7,8 @@
 
 #include <string.h>
 
-#define PARSE(args, err, ...)                                                                                          \
-    cd_args_parse((args), (int)(sizeof((const char *[]){__VA_ARGS__}) / sizeof(char *)),                               \
+#define PARSE(args, err, ...)                                                            \
+    cd_args_parse((args), (int)(sizeof((const char *[]){__VA_ARGS__}) / sizeof(char *)), \
                   (char **)(const char *[]){__VA_ARGS__}, (err))
 
 TEST(args, every_spelling_of_an_option_means_the_same)
@@ -22,7 +22,9 @@ TEST(args, every_spelling_of_an_option_means_the_same)
         cddp_error err = CDDP_ERROR_INIT;
         uint64_t ranks = 0;
         cd_test_row("%s", spellings[i][0]);
-        assert_ok(cd_args_parse(&args, spellings[i][2] != NULL ? 3 : 2, (char **)spellings[i], &err), &err);
+        assert_ok(cd_args_parse(&args, spellings[i][2] != NULL ? 3 : 2, (char **)spellings[i],
+                                &err),
+                  &err);
         assert_int_equal(args.command, CD_COMMAND_run);
         assert_ok(cd_args_number(&args, CD_OPTION_world_size, &ranks, &err), &err);
         assert_int_equal(ranks, 4);
@@ -47,7 +49,9 @@ TEST(args, repeated_options_keep_their_order_and_single_ones_their_last_value)
 {
     cd_args args;
     cddp_error err = CDDP_ERROR_INIT;
-    assert_ok(PARSE(&args, &err, "run", "--set", "a=1", "x", "-sb=2", "--seed", "1", "--set=c=3", "--seed=2"), &err);
+    assert_ok(PARSE(&args, &err, "run", "--set", "a=1", "x", "-sb=2", "--seed", "1", "--set=c=3",
+                    "--seed=2"),
+              &err);
     assert_string_equal(cd_args_value(&args, CD_OPTION_set, 0), "a=1");
     assert_string_equal(cd_args_value(&args, CD_OPTION_set, 1), "b=2");
     assert_string_equal(cd_args_value(&args, CD_OPTION_set, 2), "c=3");
@@ -134,5 +138,7 @@ TEST(suggest, near_names_are_found_and_far_ones_are_not)
 TEST_MAIN(ROW(args, every_spelling_of_an_option_means_the_same),
           ROW(args, flags_bundle_and_the_last_of_them_may_take_a_value),
           ROW(args, repeated_options_keep_their_order_and_single_ones_their_last_value),
-          ROW(args, two_hyphens_end_the_options), ROW(args, numbers_are_decimal_or_hexadecimal_and_nothing_else),
-          ROW(args, no_two_options_share_a_name_or_a_letter), ROW(suggest, near_names_are_found_and_far_ones_are_not))
+          ROW(args, two_hyphens_end_the_options),
+          ROW(args, numbers_are_decimal_or_hexadecimal_and_nothing_else),
+          ROW(args, no_two_options_share_a_name_or_a_letter),
+          ROW(suggest, near_names_are_found_and_far_ones_are_not))

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The report card of hooks: every compiled-in hook keeps every law, and each planted mistake breaks the law it is
-** named for. */
+/* The report card of hooks: every compiled-in hook keeps every law, and each planted mistake breaks
+** the law it is named for. */
 #include "cli/hook_battery.h"
 
 #include "core/hooks/hook.h"
@@ -24,8 +24,11 @@ TEST(hook_battery, hooks_that_compress_keep_every_law)
         const cddp_hook *hook, *inner;
         const char *options;
         bool is_exact, owes, states; /* sends later what it kept back; states laws of its own */
-        int sends; /* -1: less than the plain all-reduce; 1: more, as exact bins do and a topk that leaves nothing; 0: as much */
+        /* -1: less than the plain all-reduce; 1: more, as exact bins do and a topk that leaves
+        ** nothing; 0: as much */
+        int sends;
     } cases[] = {
+        /* clang-format off */
         {&cd_hook_allreduce, NULL, NULL, true, false, false, 0},
         {&cd_hook_fp16_compress, NULL, NULL, false, false, false, -1},
         {&cd_hook_bf16_compress, NULL, NULL, false, false, false, -1},
@@ -42,11 +45,13 @@ TEST(hook_battery, hooks_that_compress_keep_every_law)
         {&cd_hook_quantize_per_tensor, NULL, NULL, false, false, true, -1},
         {&cd_hook_quantize_per_channel, NULL, "bucket_size=16", false, false, true, -1},
         {&cd_hook_post_local_sgd, NULL, "start_localSGD_iter=2,subgroup_size=1", false, false, false, -1},
+        /* clang-format on */
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         cd_hook_card card = judged(cases[i].hook, cases[i].inner, cases[i].options);
         for (int law = 0; law < CD_LAW_COUNT; law++) {
-            cd_test_row("%s: %s: %s", cases[i].hook->name, cd_hook_law_name((cd_hook_law)law), card.lines[law].first);
+            cd_test_row("%s: %s: %s", cases[i].hook->name, cd_hook_law_name((cd_hook_law)law),
+                        card.lines[law].first);
             assert_int_equal(card.lines[law].failed_count, 0);
         }
         assert_int_equal(card.is_exact, cases[i].is_exact);
@@ -59,24 +64,30 @@ TEST(hook_battery, hooks_that_compress_keep_every_law)
         assert_int_equal(card.lines[CD_LAW_VISIBLE].case_count, 2);
         assert_true(card.lines[CD_LAW_FOREIGN].case_count == 5 || !cases[i].owes);
         assert_int_equal(card.lines[CD_LAW_STATED].case_count > 40, cases[i].states);
-        assert_int_equal(card.lines[CD_LAW_LARGE].case_count, cases[i].owes ? 17 : 14); /* with few elements, too, whoever owes */
+        /* with few elements, too, whoever owes */
+        assert_int_equal(card.lines[CD_LAW_LARGE].case_count, cases[i].owes ? 17 : 14);
         assert_int_equal(card.too_large, 0);
-        assert_true(card.lines[CD_LAW_ARRIVES].case_count == 21); /* all backwards together, and of ten each in two buckets */
+        /* all backwards together, and of ten each in two buckets */
+        assert_true(card.lines[CD_LAW_ARRIVES].case_count == 21);
         assert_true(card.lines[CD_LAW_RUNS].case_count >= 40);
         assert_true(card.lines[CD_LAW_BYTES].case_count >= 41); /* every world and the long run */
-        assert_true(card.lines[CD_LAW_JOIN].case_count == 8 && card.lines[CD_LAW_UNUSED].case_count == 16);
-        assert_int_equal(card.lines[CD_LAW_NO_SYNC].case_count, cases[i].hook->accumulate != NULL ? 16 : 8);
+        assert_true(card.lines[CD_LAW_JOIN].case_count == 8 &&
+                    card.lines[CD_LAW_UNUSED].case_count == 16);
+        assert_int_equal(card.lines[CD_LAW_NO_SYNC].case_count,
+                         cases[i].hook->accumulate != NULL ? 16 : 8);
     }
 }
 
 /* Blocks of two ranks are for worlds of 2 and 8. */
 TEST(hook_battery, options_are_judged_where_they_apply)
 {
-    cd_hook_card card = judged(&cd_hook_post_local_sgd, NULL, "start_localSGD_iter=2,subgroup_size=2");
+    cd_hook_card card =
+        judged(&cd_hook_post_local_sgd, NULL, "start_localSGD_iter=2,subgroup_size=2");
     for (int law = 0; law < CD_LAW_COUNT; law++) {
         cd_test_row("%s: %s", cd_hook_law_name((cd_hook_law)law), card.lines[law].first);
         assert_int_equal(card.lines[law].failed_count, 0);
-        assert_true(card.lines[law].case_count > 0 || law == CD_LAW_ROUNDED || law == CD_LAW_KEPT || law == CD_LAW_STATED);
+        assert_true(card.lines[law].case_count > 0 || law == CD_LAW_ROUNDED || law == CD_LAW_KEPT ||
+                    law == CD_LAW_STATED);
     }
     assert_int_equal(card.skipped, 1u << 1 | 1u << 3 | 1u << 5);
     assert_non_null(strstr(card.skipped_because, "blocks of 2 ranks do not divide the 1 of group"));
@@ -87,7 +98,8 @@ TEST(hook_battery, options_are_judged_where_they_apply)
 TEST(hook_battery, options_for_no_world_are_wrong)
 {
     cddp_error err = CDDP_ERROR_INIT;
-    cd_hook_subject subject = {&cd_hook_post_local_sgd, NULL, "start_localSGD_iter=2,subgroup_size=7"};
+    cd_hook_subject subject = {&cd_hook_post_local_sgd, NULL,
+                               "start_localSGD_iter=2,subgroup_size=7"};
     cd_hook_card card;
     assert_int_equal(cd_hook_battery_run(&subject, &card, &err), CDDP_E_CONFIG);
     assert_non_null(strstr(err.message, "blocks of 7 ranks do not divide"));
@@ -107,6 +119,7 @@ TEST(hook_battery, each_planted_mistake_breaks_the_law_it_is_about)
         cd_hook_law law;
         const char *words;
     } expected[] = {
+        /* clang-format off */
         {CD_LAW_RANGE, "such ranks do not"},          {CD_LAW_DIVISOR, "one rank gets"},
         {CD_LAW_BYTES, "bytes travelled"},            {CD_LAW_ARRIVES, "is 0 in all"},
         {CD_LAW_REBUILD, "keep state by parameter"},  {CD_LAW_RESUME, "resumed before step"},
@@ -118,23 +131,30 @@ TEST(hook_battery, each_planted_mistake_breaks_the_law_it_is_about)
         {CD_LAW_KEPT, "sends no more"},               {CD_LAW_STATED, "gradient = sent"},
         {CD_LAW_FOREIGN, "compare model_digest"},     {CD_LAW_VISIBLE, "nothing but finite numbers"},
         {CD_LAW_LARGE, "a bucket of 1025 elements: of element 1024"}, {CD_LAW_LARGE, "a bucket of 65537 elements: of element 0 "},
+        /* clang-format on */
     };
     for (size_t i = 0; card_hooks[i] != NULL; i++) {
         cd_hook_card card = judged(card_hooks[i], NULL, NULL);
         const cd_hook_line *line = &card.lines[expected[i].law];
-        cd_test_row("%s: %s: %s", card_hooks[i]->name, cd_hook_law_name(expected[i].law), line->first);
+        cd_test_row("%s: %s: %s", card_hooks[i]->name, cd_hook_law_name(expected[i].law),
+                    line->first);
         assert_true(line->failed_count > 0);
         assert_non_null(strstr(line->first, expected[i].words));
         for (int law = 0; law < CD_LAW_COUNT; law++) {
-            /* A bucket of nothing but zeros on one rank comes of both; of an element that is never sent nobody sees a NaN, either. */
+            /* A bucket of nothing but zeros on one rank comes of both; of an element that is never
+            ** sent nobody sees a NaN, either. */
             bool is_both = (expected[i].law == CD_LAW_JOIN && law == CD_LAW_UNUSED) ||
                            (expected[i].law == CD_LAW_ARRIVES && law == CD_LAW_VISIBLE);
             if (law == (int)expected[i].law || is_both) continue;
-            cd_test_row("%s also breaks %s: %s", card_hooks[i]->name, cd_hook_law_name((cd_hook_law)law), card.lines[law].first);
+            cd_test_row("%s also breaks %s: %s", card_hooks[i]->name,
+                        cd_hook_law_name((cd_hook_law)law), card.lines[law].first);
             assert_int_equal(card.lines[law].failed_count, 0);
         }
     }
 }
 
-TEST_MAIN(ROW(hook_battery, hooks_that_compress_keep_every_law), ROW(hook_battery, options_are_judged_where_they_apply),
-          ROW(hook_battery, options_for_no_world_are_wrong), ROW(hook_battery, every_hook_of_the_table_promises_its_bytes), ROW(hook_battery, each_planted_mistake_breaks_the_law_it_is_about))
+TEST_MAIN(ROW(hook_battery, hooks_that_compress_keep_every_law),
+          ROW(hook_battery, options_are_judged_where_they_apply),
+          ROW(hook_battery, options_for_no_world_are_wrong),
+          ROW(hook_battery, every_hook_of_the_table_promises_its_bytes),
+          ROW(hook_battery, each_planted_mistake_breaks_the_law_it_is_about))

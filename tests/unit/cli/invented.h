@@ -23,7 +23,8 @@ static inline void invent_findings(cd_result *r, size_t count)
                           .param = i == 0 ? -1 : 4,
                           .event_count = i == 0 ? 1 : 0,
                           .events = {{1, 17}}};
-        snprintf(f.title, sizeof f.title, "rank 1 launches <bucket 1> where \"rank 0\" launches bucket %zu & more", i);
+        snprintf(f.title, sizeof f.title,
+                 "rank 1 launches <bucket 1> where \"rank 0\" launches bucket %zu & more", i);
         snprintf(f.expected, sizeof f.expected, "allreduce of 12 f32");
         snprintf(f.actual, sizeof f.actual, "allreduce of 24 f32 \033[2J\x01\xff\xc2\x9b");
         snprintf(f.advice, sizeof f.advice, "look at the order of gradients");
@@ -62,7 +63,8 @@ static inline void invent(cd_result results[INVENTED_COUNT])
         r->shrink = "cddp-verify shrink 'scenarios/it'\\''s.toml'";
         if (codes[i] != 0) r->summary = r->reason = "a reason with <angle> & \"quotes\"";
         r->exercises = cd_arena_push(&r->arena, sizeof *r->exercises);
-        r->exercises[r->exercise_count++] = (cddp_exercise){"I-ORDER", "12 launches on 3 ranks", 12};
+        r->exercises[r->exercise_count++] =
+            (cddp_exercise){"I-ORDER", "12 launches on 3 ranks", 12};
         r->marks = cd_arena_push(&r->arena, sizeof *r->marks);
         r->marks[r->mark_count++] = (cddp_mark_count){"a rebuild happened", 2};
     }

@@ -21,25 +21,29 @@ typedef struct plan_case {
     setting settings[10];
 } plan_case;
 
-#define SMALL                                                                                                          \
+#define SMALL \
     {"model.name", "chain"}, {"ddp.first_bucket_bytes", "16"}, { "ddp.bucket_cap_mb", "0.00008" }
 static const plan_case cases[] = {
     {"plain", {SMALL, {"model.options", "depth=2,width=4"}, {"train.steps", "2"}}},
     {"find unused",
      {SMALL,
+      /* clang-format off */
       {"model.options", "depth=2,width=4"},
       {"train.steps", "2"},
       {"ddp.find_unused_parameters", "true"},
       {"when.0.ranks", "1"},
       {"when.0.uses", "layers.0=0"}}},
     {"static graph", {SMALL, {"model.options", "depth=2,width=4"}, {"train.steps", "3"}, {"ddp.static_graph", "true"}}},
+    /* clang-format on */
     {"views",
      {SMALL,
+      /* clang-format off */
       {"model.options", "depth=2,width=4"},
       {"train.steps", "2"},
       {"ddp.gradient_as_bucket_view", "true"},
       {"train.zero_grad", "zero"}}},
     {"accumulation", {SMALL, {"model.options", "depth=1,width=4"}, {"train.steps", "2"}, {"train.micro_steps", "3"}}},
+    /* clang-format on */
     {"join",
      {SMALL,
       {"model.options", "depth=2,width=4"},
@@ -47,7 +51,10 @@ static const plan_case cases[] = {
       {"join.enable", "true"},
       {"data.inputs@0", "2"}}},
     {"batched copy",
-     {SMALL, {"model.options", "depth=2,width=4"}, {"train.steps", "2"}, {"ddp.batched_grad_copy", "true"}}},
+     {SMALL,
+      {"model.options", "depth=2,width=4"},
+      {"train.steps", "2"},
+      {"ddp.batched_grad_copy", "true"}}},
     {"six gradients", {SMALL, {"model.options", "depth=3,width=4"}, {"train.steps", "1"}}},
 };
 #define CASES (sizeof cases / sizeof cases[0])
@@ -86,12 +93,16 @@ static void record(const cddp_plan *plan, cd_word_tap *tap)
     cddp_registry_destroy(registry);
 }
 
-static cd_rank_proof proved(const cddp_plan *plan, const cd_word_tap *tap, uint32_t rank, bool snapshots)
+static cd_rank_proof proved(const cddp_plan *plan, const cd_word_tap *tap, uint32_t rank,
+                            bool snapshots)
 {
     cddp_error err = CDDP_ERROR_INIT;
     cd_rank_proof proof;
-    const cd_prove_rank_options options = {
-        .plan = plan, .rank = rank, .results = &tap->results, .word = &tap->words[rank], .snapshots = snapshots};
+    const cd_prove_rank_options options = {.plan = plan,
+                                           .rank = rank,
+                                           .results = &tap->results,
+                                           .word = &tap->words[rank],
+                                           .snapshots = snapshots};
     assert_ok(cd_prove_rank(&options, &proof, &err), &err);
     return proof;
 }
@@ -135,7 +146,8 @@ static void note_fact(const fact *f)
 }
 
 /* Walks one order of one window to the end of the program. */
-static void walk_order(const cd_prove_rank_options *options, cd_word *word, const cd_window_choice *choice)
+static void walk_order(const cd_prove_rank_options *options, cd_word *word,
+                       const cd_window_choice *choice)
 {
     cddp_error err = CDDP_ERROR_INIT;
     cd_rank_walk w;
@@ -164,7 +176,8 @@ static void walk_order(const cd_prove_rank_options *options, cd_word *word, cons
     assert_ok(cd_rank_walk_next_window(&w, &err), &err);
     const uint64_t end = cd_rank_walk_key(&w);
     assert_ok(cd_rank_walk_to_the_end(&w, &err), &err); /* and says the expected word, or fails */
-    for (uint32_t k = 0; k < n; k++) note_fact(&(fact){keys[k], rests[k], cd_hash_mix(end, w.letter_count - said[k])});
+    for (uint32_t k = 0; k < n; k++)
+        note_fact(&(fact){keys[k], rests[k], cd_hash_mix(end, w.letter_count - said[k])});
     cd_rank_walk_fini(&w);
 }
 
@@ -183,8 +196,10 @@ static bool next_order(cd_window_choice *c)
 static void compare_with_brute_force(const cddp_plan *plan, const cd_word_tap *tap, uint32_t rank)
 {
     cd_rank_proof proof = proved(plan, tap, rank, true);
-    const cd_prove_rank_options options = {
-        .plan = plan, .rank = rank, .results = &tap->results, .word = &tap->words[rank]};
+    const cd_prove_rank_options options = {.plan = plan,
+                                           .rank = rank,
+                                           .results = &tap->results,
+                                           .word = &tap->words[rank]};
     uint64_t states = 0, steps = 0;
     assert_false(proof.is_refuted);
     assert_true(proof.is_complete);
@@ -234,7 +249,8 @@ TEST(prove_rank, going_back_by_snapshot_visits_what_going_there_again_visits)
         record(plan, &tap);
         for (uint32_t r = 0; r < plan->world.size; r++) {
             cd_test_row("%s, rank %u", cases[i].name, r);
-            cd_rank_proof again = proved(plan, &tap, r, false), snapshot = proved(plan, &tap, r, true);
+            cd_rank_proof again = proved(plan, &tap, r, false),
+                          snapshot = proved(plan, &tap, r, true);
             assert_false(again.is_refuted || snapshot.is_refuted);
             assert_true(again.is_complete && snapshot.is_complete);
             assert_int_equal(again.states, snapshot.states);
@@ -291,7 +307,10 @@ TEST(prove_rank, a_word_with_any_letter_changed_is_no_longer_the_rank_s)
             if (kind == 4) l->label += 1;
             if (kind == 5) l->digest ^= 1;
             cd_rank_proof proof;
-            const cd_prove_rank_options options = {.plan = plan, .rank = 1, .results = &tap.results, .word = word};
+            const cd_prove_rank_options options = {.plan = plan,
+                                                   .rank = 1,
+                                                   .results = &tap.results,
+                                                   .word = word};
             char place[64];
             snprintf(place, sizeof place, "from collective %zu on", i);
             cd_test_row("letter %zu, kind %d", i, kind);
@@ -305,7 +324,8 @@ TEST(prove_rank, a_word_with_any_letter_changed_is_no_longer_the_rank_s)
 
 TEST(prove_rank, a_window_that_is_too_large_is_sampled_and_the_proof_is_not_complete)
 {
-    static const plan_case large = {"large", {SMALL, {"model.options", "depth=7,width=2"}, {"train.steps", "1"}}};
+    static const plan_case large = {
+        "large", {SMALL, {"model.options", "depth=7,width=2"}, {"train.steps", "1"}}};
     cddp_plan *plan = NULL;
     cd_word_tap tap;
     make_plan(&large, "symbol", &plan);
@@ -323,7 +343,8 @@ TEST(prove_rank, a_window_that_is_too_large_is_sampled_and_the_proof_is_not_comp
 TEST(prove_rank, without_content_or_settings_of_its_own_a_rank_is_searched_as_any_other)
 {
     for (size_t i = 0; i < CASES; i++) {
-        if (cases[i].settings[6].key != NULL || strcmp(cases[i].name, "join") == 0) continue; /* tell ranks apart */
+        /* tell ranks apart */
+        if (cases[i].settings[6].key != NULL || strcmp(cases[i].name, "join") == 0) continue;
         cddp_plan *plan = NULL;
         cd_word_tap tap;
         cd_test_row("%s", cases[i].name);
@@ -334,7 +355,8 @@ TEST(prove_rank, without_content_or_settings_of_its_own_a_rank_is_searched_as_an
         assert_int_equal(proofs[0].states, proofs[1].states);
         assert_int_equal(proofs[0].events, proofs[1].events);
         assert_int_equal(proofs[0].window_count, proofs[1].window_count);
-        assert_memory_equal(proofs[0].windows, proofs[1].windows, proofs[0].window_count * sizeof *proofs[0].windows);
+        assert_memory_equal(proofs[0].windows, proofs[1].windows,
+                            proofs[0].window_count * sizeof *proofs[0].windows);
         assert_int_equal(proofs[0].word.count, proofs[1].word.count);
         for (size_t k = 0; k < proofs[0].word.count; k++)
             assert_true(cd_letter_fits(&proofs[0].word.letters[k], &proofs[1].word.letters[k]));
@@ -344,10 +366,10 @@ TEST(prove_rank, without_content_or_settings_of_its_own_a_rank_is_searched_as_an
     }
 }
 
-/* Every rank of the record from `first` on, and a further one that does as the model, told every number of the kind that was
-** recorded. */
-static void repeat_in_large_world(const cddp_plan *plan, const cd_word_tap *tap, uint32_t first, uint32_t model,
-                                  bool expected)
+/* Every rank of the record from `first` on, and a further one that does as the model, told every
+** number of the kind that was recorded. */
+static void repeat_in_large_world(const cddp_plan *plan, const cd_word_tap *tap, uint32_t first,
+                                  uint32_t model, bool expected)
 {
     const uint32_t recorded = tap->rank_count;
     uint32_t models[1000];
@@ -358,9 +380,14 @@ static void repeat_in_large_world(const cddp_plan *plan, const cd_word_tap *tap,
             cd_text how;
             bool repeats = !expected, has_choice = false;
             const uint32_t as = models[rank];
-            const cd_retelling retelling = {.rank = as, .models = models, .turn = turn, .has_choice = &has_choice};
+            const cd_retelling retelling = {.rank = as,
+                                            .models = models,
+                                            .turn = turn,
+                                            .has_choice = &has_choice};
             const cd_prove_rank_options options = {.plan = plan,
-                                                   .rank = rank < recorded ? rank : (uint32_t)plan->world.size - 1,
+                                                   .rank = rank < recorded
+                                                               ? rank
+                                                               : (uint32_t)plan->world.size - 1,
                                                    .results = &tap->results,
                                                    .word = &tap->words[as],
                                                    .retelling = &retelling};
@@ -382,10 +409,13 @@ TEST(prove_rank, alone_in_a_large_world_it_says_its_word_and_no_other)
         make_plan(&cases[i], i % 2 == 0 ? "symbol" : "shape", &plan);
         record(plan, &tap);
         plan->world.size = i % 3 == 0 ? 1000 : 7;
-        const uint32_t model = strcmp(cases[i].name, "find unused") == 0 ? 0 : 1; /* the others' rank 1 has no table */
+        /* the others' rank 1 has no table */
+        const uint32_t model = strcmp(cases[i].name, "find unused") == 0 ? 0 : 1;
         repeat_in_large_world(plan, &tap, 0, model, true);
-        if (model == 0) repeat_in_large_world(plan, &tap, 2, 1, false); /* it uses more than rank 1, and says so */
-        for (uint32_t r = 0; r < tap.rank_count; r++) tap.words[r].letters[tap.words[r].count - 1].numel++;
+        /* it uses more than rank 1, and says so */
+        if (model == 0) repeat_in_large_world(plan, &tap, 2, 1, false);
+        for (uint32_t r = 0; r < tap.rank_count; r++)
+            tap.words[r].letters[tap.words[r].count - 1].numel++;
         repeat_in_large_world(plan, &tap, 0, model, false);
         for (uint32_t r = 0; r < tap.rank_count; r++) {
             tap.words[r].letters[tap.words[r].count - 1].numel--;
@@ -398,8 +428,9 @@ TEST(prove_rank, alone_in_a_large_world_it_says_its_word_and_no_other)
     }
 }
 
-/* The claim about larger worlds, against worlds that are run: their ranks say the recorded words, and are told numbers of
-** the recorded kinds; a count of none where some were counted is noticed. */
+/* The claim about larger worlds, against worlds that are run: their ranks say the recorded words,
+** and are told numbers of the recorded kinds; a count of none where some were counted is
+** noticed. */
 TEST(prove_rank, worlds_of_three_to_five_are_told_what_the_world_of_two_was_told)
 {
     for (size_t i = 0; i < CASES; i++)
@@ -429,13 +460,15 @@ TEST(prove_rank, worlds_of_three_to_five_are_told_what_the_world_of_two_was_told
                 assert_true(cd_told_is_alike(a, b));
                 if (cd_told_find_kind(a) != CD_TOLD_COUNT) continue;
                 counts++;
-                memset(b->tensor.storage, 0, (size_t)cddp_tensor_numel(&b->tensor) * cddp_dtype_bytes(b->tensor.dtype));
+                memset(b->tensor.storage, 0,
+                       (size_t)cddp_tensor_numel(&b->tensor) * cddp_dtype_bytes(b->tensor.dtype));
                 uint64_t recorded = 0, nothing = 0;
                 assert_ok(a->tensor.device->digest(&a->tensor, &recorded, NULL), NULL);
                 assert_ok(b->tensor.device->digest(&b->tensor, &nothing, NULL), NULL);
                 assert_true(cd_told_is_alike(a, b) == (recorded == nothing));
             }
-            assert_true((counts > 0) == (strcmp(cases[i].name, "find unused") == 0 || strcmp(cases[i].name, "join") == 0 ||
+            assert_true((counts > 0) == (strcmp(cases[i].name, "find unused") == 0 ||
+                                         strcmp(cases[i].name, "join") == 0 ||
                                          strcmp(cases[i].name, "static graph") == 0));
             cd_word_tap_fini(&two);
             cd_word_tap_fini(&larger);
@@ -445,7 +478,8 @@ TEST(prove_rank, worlds_of_three_to_five_are_told_what_the_world_of_two_was_told
 
 /* ---- results for a larger world ---- */
 
-static cd_told told_of(cddp_op op, cddp_red_op reduce_op, void *numbers, cddp_dtype dtype, int64_t numel)
+static cd_told told_of(cddp_op op, cddp_red_op reduce_op, void *numbers, cddp_dtype dtype,
+                       int64_t numel)
 {
     return (cd_told){.op = op,
                      .reduce_op = reduce_op,
@@ -466,7 +500,8 @@ TEST(prove_retell, a_number_is_told_as_every_other_one_of_its_kind_and_of_no_oth
         const cd_retelling r = {.models = models, .turn = turn, .has_choice = &has_choice};
         cd_told told = told_of(CDDP_OP_ALLREDUCE, CDDP_RED_SUM, counts, CDDP_I32, 3);
         cddp_collective c = {.op = CDDP_OP_ALLREDUCE,
-                             .output = told_of(CDDP_OP_ALLREDUCE, CDDP_RED_SUM, out, CDDP_I32, 3).tensor};
+                             .output =
+                                 told_of(CDDP_OP_ALLREDUCE, CDDP_RED_SUM, out, CDDP_I32, 3).tensor};
         cd_test_row("turn %u", turn);
         assert_int_equal(cd_told_find_kind(&told), CD_TOLD_COUNT);
         assert_ok(cd_retell(&r, &told, &c, 7, &err), &err);
@@ -496,7 +531,8 @@ TEST(prove_retell, a_number_is_told_as_every_other_one_of_its_kind_and_of_no_oth
         assert_memory_equal(smallest, digests, sizeof digests);
         c.output = told_of(CDDP_OP_ALLREDUCE, CDDP_RED_SUM, out, CDDP_I32, 2).tensor;
         told = told_of(CDDP_OP_ALLREDUCE, CDDP_RED_SUM, no_count, CDDP_I32, 2);
-        assert_fails(cd_retell(&r, &told, &c, 7, &err), CDDP_E_UNSUPPORTED, &err, "neither counts ranks nor names one");
+        assert_fails(cd_retell(&r, &told, &c, 7, &err), CDDP_E_UNSUPPORTED, &err,
+                     "neither counts ranks nor names one");
         err = (cddp_error)CDDP_ERROR_INIT;
         told = told_of(CDDP_OP_ALLREDUCE, CDDP_RED_SUM, half, CDDP_F32, 1);
         assert_int_equal(cd_told_find_kind(&told), CD_TOLD_UNKNOWN);
@@ -516,13 +552,16 @@ TEST(prove_retell, shares_of_further_ranks_are_those_of_their_models)
     const cd_told told = told_of(CDDP_OP_ALLGATHER, CDDP_RED_SUM, rows, CDDP_I32, 4);
     cddp_collective c = {.op = CDDP_OP_ALLGATHER,
                          .counts = counts,
-                         .output = told_of(CDDP_OP_ALLGATHER, CDDP_RED_SUM, out, CDDP_I32, 7).tensor};
-    static const int32_t wanted[] = {10, 20, 21, 30, 20, 21, 10}, even_wanted[] = {10, 20, 21, 20, 10};
+                         .output =
+                             told_of(CDDP_OP_ALLGATHER, CDDP_RED_SUM, out, CDDP_I32, 7).tensor};
+    static const int32_t wanted[] = {10, 20, 21, 30, 20, 21, 10},
+                         even_wanted[] = {10, 20, 21, 20, 10};
     assert_int_equal(cd_told_find_kind(&told), CD_TOLD_SHARES);
     assert_ok(cd_retell(&r, &told, &c, 5, &err), &err);
     assert_memory_equal(out, wanted, sizeof wanted);
     c.counts = uneven;
-    assert_fails(cd_retell(&r, &told, &c, 5, &err), CDDP_E_UNSUPPORTED, &err, "shares of collective");
+    assert_fails(cd_retell(&r, &told, &c, 5, &err), CDDP_E_UNSUPPORTED, &err,
+                 "shares of collective");
     err = (cddp_error)CDDP_ERROR_INIT;
     const cd_told even = told_of(CDDP_OP_ALLGATHER, CDDP_RED_SUM, rows, CDDP_I32, 3);
     c.counts = NULL;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The four formats over invented results of every kind: the text as recorded, JUnit against Jenkins' schema, JSON and
-** SARIF by structure. */
+/* The four formats over invented results of every kind: the text as recorded, JUnit against
+** Jenkins' schema, JSON and SARIF by structure. */
 #define _POSIX_C_SOURCE 200809L
 #include "tests/unit/cli/invented.h"
 
@@ -63,7 +63,11 @@ static bool check_with(const char *tool, const cd_text *text, const char *argume
 
 static cd_report all_of(const cd_result results[INVENTED_COUNT], const cddp_registry *registry)
 {
-    return (cd_report){.results = results, .count = INVENTED_COUNT, .registry = registry, .exit_code = 1, .not_run = 2};
+    return (cd_report){.results = results,
+                       .count = INVENTED_COUNT,
+                       .registry = registry,
+                       .exit_code = 1,
+                       .not_run = 2};
 }
 
 TEST(report, the_text_is_as_recorded)
@@ -79,7 +83,8 @@ TEST(report, the_text_is_as_recorded)
     cd_text_push(&text, "---- quiet, interrupted\n");
     cd_report_text(&text, &report);
     cd_text_push(&text, "---- verbose, with times\n");
-    cd_report verbose = {.results = &results[2], .count = 1, .exit_code = 1, .verbose = true, .timings = true};
+    cd_report verbose = {
+        .results = &results[2], .count = 1, .exit_code = 1, .verbose = true, .timings = true};
     cd_report_text(&text, &verbose);
     assert_golden(&text, "report.txt");
     cd_text_fini(&text);
@@ -96,8 +101,10 @@ TEST(report, junit_satisfies_the_schema_of_jenkins)
         cd_report report = all_of(results, NULL);
         report.timings = timings != 0;
         cd_report_junit(&text, &report);
-        assert_non_null(strstr(cd_text_get(&text), "tests=\"6\" failures=\"2\" errors=\"1\" skipped=\"1\""));
-        assert_non_null(strstr(cd_text_get(&text), "name=\"expected\" classname=\"scenarios.canary\""));
+        assert_non_null(
+            strstr(cd_text_get(&text), "tests=\"6\" failures=\"2\" errors=\"1\" skipped=\"1\""));
+        assert_non_null(
+            strstr(cd_text_get(&text), "name=\"expected\" classname=\"scenarios.canary\""));
         check_with("xmllint", &text, "--noout --schema '" FOLDER "/junit.xsd'");
         cd_text_fini(&text);
     }
@@ -110,12 +117,14 @@ TEST(report, the_schema_refuses_what_it_should)
     static const char *const bad[] = {
         "<testsuites><testcase name=\"a\" classname=\"b\"/></testsuites>",
         "<testsuites><testsuite name=\"a\" tests=\"1\" failures=\"0\"/></testsuites>",
-        "<testsuites><testsuite name=\"a\" tests=\"1\" failures=\"0\" errors=\"0\" time=\"0.123456\"/></testsuites>"};
+        "<testsuites><testsuite name=\"a\" tests=\"1\" failures=\"0\" errors=\"0\" "
+        "time=\"0.123456\"/></testsuites>"};
     if (system("command -v xmllint >/dev/null 2>&1") != 0) skip();
     for (size_t i = 0; i < 3; i++) {
         char command[2048];
         cd_test_row("%s", bad[i]);
-        snprintf(command, sizeof command, "echo '%s' | xmllint --noout --schema '" FOLDER "/junit.xsd' - 2>/dev/null",
+        snprintf(command, sizeof command,
+                 "echo '%s' | xmllint --noout --schema '" FOLDER "/junit.xsd' - 2>/dev/null",
                  bad[i]);
         assert_int_not_equal(system(command), 0);
     }
@@ -129,14 +138,16 @@ TEST(report, json_says_everything)
     cd_text_init(&text, false);
     cd_report report = all_of(results, NULL);
     cd_report_json(&text, &report);
-    check_with("jq", &text,
-               "-e '(.results | length) == 6 and .exit_code == 1 and .not_run == 2 "
-               "and .results[2].findings[0].rank == 1 and .results[2].findings[1].bucket == null "
-               "and (.results[2].findings[0].events | length) == 1 and .results[1].as_expected "
-               "and .results[0].exercised[\"I-ORDER\"] == \"12 launches on 3 ranks\" and .results[0].marks[\"a rebuild "
-               "happened\"] == 2 "
-               "and .results[5].ranks[0].end == \"killed\" and .results[0].plan == \"0000000000000def\" "
-               "and .results[2].findings[1].parameter == \"größer.weight\"'");
+    check_with(
+        "jq", &text,
+        "-e '(.results | length) == 6 and .exit_code == 1 and .not_run == 2 "
+        "and .results[2].findings[0].rank == 1 and .results[2].findings[1].bucket == null "
+        "and (.results[2].findings[0].events | length) == 1 and .results[1].as_expected "
+        "and .results[0].exercised[\"I-ORDER\"] == \"12 launches on 3 ranks\" and "
+        ".results[0].marks[\"a rebuild "
+        "happened\"] == 2 "
+        "and .results[5].ranks[0].end == \"killed\" and .results[0].plan == \"0000000000000def\" "
+        "and .results[2].findings[1].parameter == \"größer.weight\"'");
     cd_text_fini(&text);
     disinvent(results);
 }
@@ -152,17 +163,22 @@ TEST(report, sarif_has_the_structure_of_2_1_0)
     cd_text_init(&text, false);
     cd_report report = all_of(results, registry);
     cd_report_sarif(&text, &report);
-    /* The required properties of the standard, that rule indexes point at their rules, and the allowed words. */
+    /* The required properties of the standard, that rule indexes point at their rules, and the
+    ** allowed words. */
     check_with(
         "jq", &text,
         "-e '.version == \"2.1.0\" and (.runs | length) == 1 and (.runs[0] | . as $run "
-        "| .tool.driver.name == \"cddp-verify\" and (.tool.driver.rules | all(.id and .shortDescription.text and "
+        "| .tool.driver.name == \"cddp-verify\" and (.tool.driver.rules | all(.id and "
+        ".shortDescription.text and "
         ".fullDescription.text)) "
-        "and (.results | length) == 4 and (.results | all(.message.text and (.level == \"error\" or .level == "
+        "and (.results | length) == 4 and (.results | all(.message.text and (.level == \"error\" "
+        "or .level == "
         "\"none\") "
-        "and (.kind == \"fail\" or .kind == \"informational\") and ($run.tool.driver.rules[.ruleIndex].id == .ruleId) "
+        "and (.kind == \"fail\" or .kind == \"informational\") and "
+        "($run.tool.driver.rules[.ruleIndex].id == .ruleId) "
         "and (.locations[0].physicalLocation | .artifactLocation.uri and .region.startLine == 1))) "
-        "and (.results[0].kind == \"informational\") and (.invocations[0].executionSuccessful | type) == \"boolean\" "
+        "and (.results[0].kind == \"informational\") and (.invocations[0].executionSuccessful | "
+        "type) == \"boolean\" "
         "and (.invocations[0].toolExecutionNotifications | length) == 3)'");
     cd_text_fini(&text);
     cddp_registry_destroy(registry);
@@ -190,4 +206,5 @@ TEST(report, sarif_names_a_file_by_a_uri_reference)
 
 TEST_MAIN(ROW(report, the_text_is_as_recorded), ROW(report, junit_satisfies_the_schema_of_jenkins),
           ROW(report, the_schema_refuses_what_it_should), ROW(report, json_says_everything),
-          ROW(report, sarif_has_the_structure_of_2_1_0), ROW(report, sarif_names_a_file_by_a_uri_reference))
+          ROW(report, sarif_has_the_structure_of_2_1_0),
+          ROW(report, sarif_names_a_file_by_a_uri_reference))

@@ -64,7 +64,8 @@ TEST(result, whatever_is_cut_off_is_noticed)
         cddp_error err = CDDP_ERROR_INIT;
         cd_test_row("%zu of %zu bytes", keep, count);
         cd_result_init(&copy);
-        assert_fails(cd_result_read(&copy, bytes, keep, &err), CDDP_E_CORRUPT, &err, "a worker's result ends");
+        assert_fails(cd_result_read(&copy, bytes, keep, &err), CDDP_E_CORRUPT, &err,
+                     "a worker's result ends");
         cd_result_fini(&copy);
     }
     free(bytes);
@@ -75,7 +76,8 @@ TEST(result, the_exit_code_is_the_weightiest)
 {
     static const struct {
         int codes[3], wanted;
-    } cases[] = {{{0, 0, 0}, 0}, {{0, 4, 0}, 4}, {{4, 3, 0}, 3}, {{3, 2, 4}, 2}, {{2, 1, 3}, 1}, {{1, 0, 0}, 1}};
+    } cases[] = {{{0, 0, 0}, 0}, {{0, 4, 0}, 4}, {{4, 3, 0}, 3},
+                 {{3, 2, 4}, 2}, {{2, 1, 3}, 1}, {{1, 0, 0}, 1}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         cd_result results[3];
         memset(results, 0, sizeof results);

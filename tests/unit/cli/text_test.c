@@ -36,7 +36,8 @@ TEST(text, wrapping_breaks_between_words_and_indents)
     cd_text_init(&text, false);
     cd_text_push(&text, "> ");
     cd_text_wrap(&text, "one two three averyveryverylongword four", 2, 12);
-    assert_string_equal(cd_text_get(&text), "> one two\n  three\n  averyveryverylongword\n  four\n");
+    assert_string_equal(cd_text_get(&text),
+                        "> one two\n  three\n  averyveryverylongword\n  four\n");
     cd_text_fini(&text);
 }
 
@@ -84,10 +85,10 @@ TEST(json, values_nest_and_are_separated)
     cd_json_key(&json, "digest");
     cd_json_digest(&json, 255);
     cd_json_close(&json, '}');
-    assert_string_equal(
-        cd_text_get(&text),
-        "{\n  \"list\": [\n    -9223372036854775808,\n    0.10000000000000001,\n    null,\n    true,\n    null\n"
-        "  ],\n  \"empty\": {},\n  \"digest\": \"00000000000000ff\"\n}\n");
+    assert_string_equal(cd_text_get(&text),
+                        "{\n  \"list\": [\n    -9223372036854775808,\n    0.10000000000000001,\n   "
+                        " null,\n    true,\n    null\n"
+                        "  ],\n  \"empty\": {},\n  \"digest\": \"00000000000000ff\"\n}\n");
     cd_text_fini(&text);
 }
 
@@ -121,7 +122,9 @@ TEST(json, texts_are_escaped_and_always_valid_utf_8)
     }
 }
 
-TEST_MAIN(ROW(text, grows_over_any_length), ROW(text, styles_are_escapes_only_where_colour_is_wanted),
+TEST_MAIN(ROW(text, grows_over_any_length),
+          ROW(text, styles_are_escapes_only_where_colour_is_wanted),
           ROW(text, wrapping_breaks_between_words_and_indents),
-          ROW(text, cleaning_leaves_nothing_that_a_terminal_obeys), ROW(json, values_nest_and_are_separated),
+          ROW(text, cleaning_leaves_nothing_that_a_terminal_obeys),
+          ROW(json, values_nest_and_are_separated),
           ROW(json, texts_are_escaped_and_always_valid_utf_8))

@@ -79,8 +79,10 @@ static inline cddp_event fixture_event(uint32_t rank, uint32_t step, uint64_t se
     return event;
 }
 
-/* A run of so many steps on every rank, each step of `count` events per rank, flushed by each rank. */
-static inline void fixture_steps(cddp_store *store, uint32_t world_size, uint32_t steps, uint32_t count)
+/* A run of so many steps on every rank, each step of `count` events per rank, flushed by each
+** rank. */
+static inline void fixture_steps(cddp_store *store, uint32_t world_size, uint32_t steps,
+                                 uint32_t count)
 {
     cddp_error err = CDDP_ERROR_INIT;
     const cddp_trace_sink *sink = cddp_store_sink(store);

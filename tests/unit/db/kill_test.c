@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kill -9 while a run is written: the store opens, marked incomplete, with every finished iteration in it.
+/* kill -9 while a run is written: the store opens, marked incomplete, with every finished iteration
+** in it.
 **
-** A child writes steps for ever and says through a pipe which iteration has ended everywhere; it is killed at a random
-** moment: 8 times in the fast suite, 100 times in the slow one. */
+** A child writes steps for ever and says through a pipe which iteration has ended everywhere; it is
+** killed at a random moment: 8 times in the fast suite, 100 times in the slow one. */
 #define _POSIX_C_SOURCE 200809L
 #include "tests/unit/db/fixture.h"
 
@@ -60,7 +61,8 @@ static cddp_status expect_incomplete(void *context, const cddp_stored_run *run, 
     return CDDP_OK;
 }
 
-/* after_ns: since it was started; NOT_BEFORE_AN_ITERATION: as soon as the first iteration has ended. */
+/* after_ns: since it was started; NOT_BEFORE_AN_ITERATION: as soon as the first iteration has
+** ended. */
 #define NOT_BEFORE_AN_ITERATION UINT64_MAX
 static void kill_once(const char *path, uint64_t after_ns, int64_t run)
 {
@@ -74,8 +76,10 @@ static void kill_once(const char *path, uint64_t after_ns, int64_t run)
         write_for_ever(path, ends[1]);
     }
     close(ends[1]);
-    if (after_ns == NOT_BEFORE_AN_ITERATION) assert_int_equal(read(ends[0], &first, sizeof first), sizeof first);
-    else cd_os_sleep_ns(after_ns);
+    if (after_ns == NOT_BEFORE_AN_ITERATION)
+        assert_int_equal(read(ends[0], &first, sizeof first), sizeof first);
+    else
+        cd_os_sleep_ns(after_ns);
     kill(child, SIGKILL);
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_true(WIFSIGNALED(status));
@@ -87,8 +91,11 @@ static void kill_once(const char *path, uint64_t after_ns, int64_t run)
     cddp_store *store = NULL;
     uint64_t count = 0;
     if (told < 0) { /* killed before the first iteration had ended: the file may not be there yet */
-        if (cddp_store_open(path, CDDP_STORE_READ, NULL, &store, &err) == CDDP_OK) cddp_store_close(store);
-        else assert_true(strstr(err.message, "there is no store") != NULL || strstr(err.message, "is empty") != NULL);
+        if (cddp_store_open(path, CDDP_STORE_READ, NULL, &store, &err) == CDDP_OK)
+            cddp_store_close(store);
+        else
+            assert_true(strstr(err.message, "there is no store") != NULL ||
+                        strstr(err.message, "is empty") != NULL);
         return;
     }
     assert_ok(cddp_store_open(path, CDDP_STORE_READ, NULL, &store, &err), &err);
@@ -99,7 +106,8 @@ static void kill_once(const char *path, uint64_t after_ns, int64_t run)
     assert_ok(cddp_store_each_event(store, run, CDDP_STORE_RECORDED, &memory.sink, &err), &err);
     assert_int_equal(memory.count, count);
     for (size_t i = 0; i < memory.count; i++) {
-        cddp_event wanted = fixture_event(memory.events[i].rank, memory.events[i].step, memory.events[i].sequence);
+        cddp_event wanted =
+            fixture_event(memory.events[i].rank, memory.events[i].step, memory.events[i].sequence);
         assert_memory_equal(memory.events[i].as.field, wanted.as.field, sizeof wanted.as.field);
     }
     cd_memory_sink_fini(&memory);
@@ -144,7 +152,8 @@ TEST(kill, a_store_with_a_killed_run_takes_further_runs)
     assert_int_equal(rmdir(f.folder), 0); /* the second run left it tidy */
 }
 
-/* Killed while it changes the file itself: half of the new pages are in it, the old ones in a journal beside it. */
+/* Killed while it changes the file itself: half of the new pages are in it, the old ones in a
+** journal beside it. */
 static void leave_half_written(const char *path)
 {
     int status = 0;
@@ -153,7 +162,8 @@ static void leave_half_written(const char *path)
     if (child == 0) {
         sqlite3 *db = NULL;
         if (sqlite3_open(path, &db) != SQLITE_OK) _exit(3);
-        sqlite3_exec(db, "PRAGMA cache_size = 2; BEGIN IMMEDIATE; UPDATE event SET seq = seq + 1", NULL, NULL, NULL);
+        sqlite3_exec(db, "PRAGMA cache_size = 2; BEGIN IMMEDIATE; UPDATE event SET seq = seq + 1",
+                     NULL, NULL, NULL);
         kill(getpid(), SIGKILL);
     }
     assert_int_equal(waitpid(child, &status, 0), child);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Two programs make the same store at the same moment. Which moment is no matter of luck here: all access to files goes
-** through a SQLite file system of the test's own (VFS), which lets the other program act exactly when this one asks for a lock, or when
-** it has slept so many times; nobody really sleeps.
+/* Two programs make the same store at the same moment. Which moment is no matter of luck here: all
+** access to files goes through a SQLite file system of the test's own (VFS), which lets the other
+** program act exactly when this one asks for a lock, or when it has slept so many times; nobody
+** really sleeps.
 */
 #define _POSIX_C_SOURCE 200809L
 #include "tests/unit/db/fixture.h"
@@ -44,7 +45,8 @@ static int lock(sqlite3_file *file, int level)
     return the_stage.platform_methods->xLock(file, level);
 }
 
-static int open_file(sqlite3_vfs *vfs, const char *name, sqlite3_file *file, int flags, int *out_flags)
+static int open_file(sqlite3_vfs *vfs, const char *name, sqlite3_file *file, int flags,
+                     int *out_flags)
 {
     int result = the_stage.platform->xOpen(the_stage.platform, name, file, flags, out_flags);
     (void)vfs;
@@ -143,14 +145,20 @@ TEST(store_race, whenever_another_program_makes_the_store_first_both_runs_are_in
         assert_int_equal(complete_runs(f.path), is_reached ? 2 : 1);
         fixture_close(&f);
     }
-    assert_in_range(moments, 3, 100); /* looking whether it is empty, making it, taking it over, writing … */
+    /* looking whether it is empty, making it, taking it over, writing … */
+    assert_in_range(moments, 3, 100);
 }
 
-static void execute(sqlite3 *db, const char *sql) { assert_int_equal(sqlite3_exec(db, sql, NULL, NULL, NULL), SQLITE_OK); }
+static void execute(sqlite3 *db, const char *sql)
+{
+    assert_int_equal(sqlite3_exec(db, sql, NULL, NULL, NULL), SQLITE_OK);
+}
 static void commit(void *context) { execute(context, "COMMIT"); }
 
-/* The other program has the file to itself when ours has opened it and turns to write-ahead logging, which SQLite does not wait for. */
-static cddp_status race_for_the_switch(fixture *f, uint32_t sleeps, cddp_store **store, sqlite3 **other, cddp_error *err)
+/* The other program has the file to itself when ours has opened it and turns to write-ahead
+** logging, which SQLite does not wait for. */
+static cddp_status race_for_the_switch(fixture *f, uint32_t sleeps, cddp_store **store,
+                                       sqlite3 **other, cddp_error *err)
 {
     cddp_run_provenance provenance = fixture_provenance(1);
     int64_t run = 0;

@@ -77,7 +77,8 @@ static void assert_refused(const char *path, cddp_status status, const char *wor
     for (int mode = CDDP_STORE_READ; mode <= CDDP_STORE_APPEND; mode++) {
         cddp_error err = CDDP_ERROR_INIT;
         cddp_store *store = NULL;
-        assert_fails(cddp_store_open(path, (cddp_store_mode)mode, NULL, &store, &err), status, &err, words);
+        assert_fails(cddp_store_open(path, (cddp_store_mode)mode, NULL, &store, &err), status, &err,
+                     words);
         assert_non_null(strstr(err.message, path)); /* it names the file … */
         assert_null(strchr(err.message, '\n'));     /* … in one sentence */
         assert_null(store);
@@ -109,7 +110,8 @@ TEST(refusal, a_newer_version_is_not_guessed_at)
     fixture_open(&f);
     make_store(f.path);
     run_sql(f.path, "PRAGMA user_version = 8");
-    assert_refused(f.path, CDDP_E_UNSUPPORTED, "store version 8; this program reads versions 1 to 1");
+    assert_refused(f.path, CDDP_E_UNSUPPORTED,
+                   "store version 8; this program reads versions 1 to 1");
     fixture_close(&f);
 }
 
@@ -123,16 +125,18 @@ TEST(refusal, hostile_schemas)
          "contains a trigger ('boom')", CDDP_E_CORRUPT},
         {"missing table", "DROP TABLE metric", "has no table 'metric'", CDDP_E_CORRUPT},
         {"a view in place of a table",
-         "DROP TABLE metric; CREATE VIEW metric AS SELECT 1 AS run, 2 AS name, 3 AS value", "has no table 'metric'",
-         CDDP_E_CORRUPT},
+         "DROP TABLE metric; CREATE VIEW metric AS SELECT 1 AS run, 2 AS name, 3 AS value",
+         "has no table 'metric'", CDDP_E_CORRUPT},
         {"a computed column",
-         "DROP TABLE metric; CREATE TABLE metric (run INTEGER, name TEXT, value REAL AS (zeroblob(100000000)))",
+         "DROP TABLE metric; CREATE TABLE metric (run INTEGER, name TEXT, value REAL AS "
+         "(zeroblob(100000000)))",
          "its table 'metric' is not the one", CDDP_E_CORRUPT},
         {"a virtual table", "DROP TABLE text; CREATE VIRTUAL TABLE text USING fts5(value)",
          "its table 'text' is not the one", CDDP_E_CORRUPT},
-        {"kinds beyond the map", "INSERT INTO kind VALUES (100000, 'evil', '')", "numbers an event kind 100000",
-         CDDP_E_CORRUPT},
-        {"fields of another version", "UPDATE field SET name = 'other' WHERE kind = 0 AND position = 0",
+        {"kinds beyond the map", "INSERT INTO kind VALUES (100000, 'evil', '')",
+         "numbers an event kind 100000", CDDP_E_CORRUPT},
+        {"fields of another version",
+         "UPDATE field SET name = 'other' WHERE kind = 0 AND position = 0",
          "written by another version of cddp: its event 'run_begin'", CDDP_E_UNSUPPORTED},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -152,7 +156,8 @@ static void ignore_event(void *self, const cddp_event *event)
     ++*(uint64_t *)self;
 }
 
-/* Opens and reads everything; whatever happens must be success or one of our sentences, never a crash. */
+/* Opens and reads everything; whatever happens must be success or one of our sentences, never a
+** crash. */
 static cddp_status read_everything(const char *path, cddp_error *err)
 {
     cddp_store *store = NULL;
@@ -161,8 +166,10 @@ static cddp_status read_everything(const char *path, cddp_error *err)
     cddp_trace_sink sink = {sizeof sink, CDDP_TRACE_ABI, &count, ignore_event, NULL};
     cddp_status status = cddp_store_open(path, CDDP_STORE_READ, NULL, &store, err);
     if (status == CDDP_OK) status = cddp_store_last_run(store, &run, err);
-    if (status == CDDP_OK) status = cddp_store_each_event(store, run, CDDP_STORE_RECORDED, &sink, err);
-    if (status == CDDP_OK) status = cddp_store_each_event(store, run, CDDP_STORE_MERGED, &sink, err);
+    if (status == CDDP_OK)
+        status = cddp_store_each_event(store, run, CDDP_STORE_RECORDED, &sink, err);
+    if (status == CDDP_OK)
+        status = cddp_store_each_event(store, run, CDDP_STORE_MERGED, &sink, err);
     cddp_store_close(store);
     return status;
 }
@@ -172,10 +179,12 @@ TEST(refusal, rows_that_cannot_be_are_named)
     static const struct {
         const char *name, *sql, *words;
     } cases[] = {
+        /* clang-format off */
         {"unknown kind", "UPDATE event SET kind = 900", "is of kind 900, which this version does not know"},
         {"negative kind", "UPDATE event SET kind = -5", "is of kind -5"},
         {"huge rank", "UPDATE event SET rank = 99999999999", "has rank 99999999999"},
         {"negative step", "UPDATE event SET step = -1", "step -1"},
+        /* clang-format on */
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         fixture f;
@@ -222,7 +231,8 @@ TEST(refusal, flipped_bytes_never_crash_the_reader)
         unsigned char *copy = malloc(count);
         assert_non_null(copy);
         memcpy(copy, bytes, count);
-        for (int i = 0; i < 8; i++) copy[cd_prng_below(&prng, count)] ^= (unsigned char)(1 + cd_prng_below(&prng, 255));
+        for (int i = 0; i < 8; i++)
+            copy[cd_prng_below(&prng, count)] ^= (unsigned char)(1 + cd_prng_below(&prng, 255));
         cd_test_row("turn %d", turn);
         write_bytes(f.path, copy, count);
         free(copy);
@@ -237,7 +247,8 @@ static void put_number(unsigned char *at, uint64_t value, int bytes)
     for (int i = bytes - 1; i >= 0; i--, value >>= 8) at[i] = (unsigned char)value;
 }
 
-/* Makes a page of the table b-tree whose every child is the same page: an interior page of SQLite's file format. */
+/* Makes a page of the table b-tree whose every child is the same page: an interior page of SQLite's
+** file format. */
 static void make_fan(unsigned char *page, size_t page_bytes, uint32_t child)
 {
     enum { CELLS = 200, CELL_BYTES = 4 + 7 };
@@ -250,7 +261,8 @@ static void make_fan(unsigned char *page, size_t page_bytes, uint32_t child)
         size_t at = page_bytes - (size_t)(i + 1) * CELL_BYTES;
         put_number(page + 12 + 2 * (size_t)i, at, 2);
         put_number(page + at, child, 4);
-        for (size_t k = 0; k < 6; k++) page[at + 4 + k] = 0xff; /* a key beyond every event of run 1 */
+        /* a key beyond every event of run 1 */
+        for (size_t k = 0; k < 6; k++) page[at + 4 + k] = 0xff;
         page[at + 10] = 0x7f;
     }
 }
@@ -268,8 +280,8 @@ static int64_t query_number(const char *path, const char *query)
     return number;
 }
 
-/* Twelve pages, each with 200 times the next one as its child, end in one leaf: 200^12 rows in a file of 100 KiB.
-** SQLite itself would count them all. */
+/* Twelve pages, each with 200 times the next one as its child, end in one leaf: 200^12 rows in a
+** file of 100 KiB. SQLite itself would count them all. */
 TEST(refusal, a_file_that_unfolds_for_ever_is_given_up)
 {
     enum { LEVELS = 12 };
@@ -282,27 +294,31 @@ TEST(refusal, a_file_that_unfolds_for_ever_is_given_up)
     fixture_open(&f);
     make_store(f.path);
     size_t page_bytes = (size_t)query_number(f.path, "PRAGMA page_size");
-    uint32_t root = (uint32_t)query_number(f.path, "SELECT rootpage FROM sqlite_schema WHERE name = 'event'");
+    uint32_t root =
+        (uint32_t)query_number(f.path, "SELECT rootpage FROM sqlite_schema WHERE name = 'event'");
     unsigned char *bytes = read_bytes(f.path, &count);
     uint32_t leaf, fans[LEVELS], pages = (uint32_t)(count / page_bytes);
     assert_int_equal(bytes[(root - 1) * page_bytes], 5); /* the table has more than one page */
-    leaf = ((uint32_t)bytes[(root - 1) * page_bytes + 8] << 24) | ((uint32_t)bytes[(root - 1) * page_bytes + 9] << 16) |
-           ((uint32_t)bytes[(root - 1) * page_bytes + 10] << 8) | bytes[(root - 1) * page_bytes + 11];
+    leaf = ((uint32_t)bytes[(root - 1) * page_bytes + 8] << 24) |
+           ((uint32_t)bytes[(root - 1) * page_bytes + 9] << 16) |
+           ((uint32_t)bytes[(root - 1) * page_bytes + 10] << 8) |
+           bytes[(root - 1) * page_bytes + 11];
     unsigned char *longer = realloc(bytes, (pages + LEVELS) * page_bytes);
     assert_non_null(longer);
     bytes = longer;
     for (uint32_t i = 0; i < LEVELS; i++) fans[i] = pages + 1 + i;
     for (uint32_t i = 0; i < LEVELS; i++)
-        make_fan(bytes + (fans[i] - 1) * page_bytes, page_bytes, i + 1 < LEVELS ? fans[i + 1] : leaf);
+        make_fan(bytes + (fans[i] - 1) * page_bytes, page_bytes,
+                 i + 1 < LEVELS ? fans[i + 1] : leaf);
     make_fan(bytes + (root - 1) * page_bytes, page_bytes, fans[0]);
     put_number(bytes + 28, pages + LEVELS, 4);
     write_bytes(f.path, bytes, (pages + LEVELS) * page_bytes);
     free(bytes);
     assert_ok(cddp_store_open(f.path, CDDP_STORE_READ, NULL, &store, &err), &err);
-    assert_fails(cddp_store_each_event(store, 1, CDDP_STORE_RECORDED, &sink, &err), CDDP_E_CORRUPT, &err,
-                 "is damaged: event");
-    assert_fails(cddp_store_each_event(store, 1, CDDP_STORE_MERGED, &sink, &err), CDDP_E_CORRUPT, &err,
-                 "more work than its size allows");
+    assert_fails(cddp_store_each_event(store, 1, CDDP_STORE_RECORDED, &sink, &err), CDDP_E_CORRUPT,
+                 &err, "is damaged: event");
+    assert_fails(cddp_store_each_event(store, 1, CDDP_STORE_MERGED, &sink, &err), CDDP_E_CORRUPT,
+                 &err, "more work than its size allows");
     cddp_store_close(store);
     fixture_close(&f);
 }
@@ -314,9 +330,12 @@ TEST(refusal, what_cannot_be_opened_says_why)
     cddp_store *store = NULL;
     char path[160];
     fixture_open(&f);
-    assert_fails(cddp_store_open(f.path, CDDP_STORE_READ, NULL, &store, &err), CDDP_E_IO, &err, "there is no store");
-    assert_fails(cddp_store_open(f.folder, CDDP_STORE_READ, NULL, &store, &err), CDDP_E_IO, &err, "Is a directory");
-    assert_fails(cddp_store_open("", CDDP_STORE_APPEND, NULL, &store, &err), CDDP_E_ARG, &err, "needs a file name");
+    assert_fails(cddp_store_open(f.path, CDDP_STORE_READ, NULL, &store, &err), CDDP_E_IO, &err,
+                 "there is no store");
+    assert_fails(cddp_store_open(f.folder, CDDP_STORE_READ, NULL, &store, &err), CDDP_E_IO, &err,
+                 "Is a directory");
+    assert_fails(cddp_store_open("", CDDP_STORE_APPEND, NULL, &store, &err), CDDP_E_ARG, &err,
+                 "needs a file name");
     snprintf(path, sizeof path, "%s/no/such/folder.db", f.folder);
     assert_fails(cddp_store_open(path, CDDP_STORE_APPEND, NULL, &store, &err), CDDP_E_IO, &err,
                  "No such file or directory");
@@ -334,8 +353,8 @@ TEST(refusal, a_store_of_no_runs_says_so)
     cddp_store_close(store);
     assert_ok(cddp_store_open(f.path, CDDP_STORE_READ, NULL, &store, &err), &err);
     assert_fails(cddp_store_last_run(store, &run, &err), CDDP_E_ARG, &err, "has no runs");
-    assert_fails(cddp_store_run_begin(store, &(cddp_run_provenance){.world_size = 1}, &run, &err), CDDP_E_STATE, &err,
-                 "opened for reading");
+    assert_fails(cddp_store_run_begin(store, &(cddp_run_provenance){.world_size = 1}, &run, &err),
+                 CDDP_E_STATE, &err, "opened for reading");
     cddp_store_close(store);
     fixture_close(&f);
 }
@@ -351,14 +370,16 @@ TEST(refusal, kinds_that_a_file_lacks_are_added_when_a_run_is_appended)
     cddp_store_close(store);
     /* As an older version would have written it: no kind 3, and kind 5 with a field less. */
     run_sql(f.path, "DELETE FROM kind WHERE id = 3; DELETE FROM field WHERE kind = 3; "
-                    "DELETE FROM field WHERE kind = 5 AND position = (SELECT max(position) FROM field WHERE kind = 5)");
+                    "DELETE FROM field WHERE kind = 5 AND position = (SELECT max(position) FROM "
+                    "field WHERE kind = 5)");
     make_store(f.path);
     cd_memory_sink_init(&memory, NULL);
     assert_ok(cddp_store_open(f.path, CDDP_STORE_READ, NULL, &store, &err), &err);
     assert_ok(cddp_store_each_event(store, 1, CDDP_STORE_RECORDED, &memory.sink, &err), &err);
     cddp_store_close(store);
     for (size_t i = 0; i < memory.count; i++) {
-        cddp_event wanted = fixture_event(memory.events[i].rank, memory.events[i].step, memory.events[i].sequence);
+        cddp_event wanted =
+            fixture_event(memory.events[i].rank, memory.events[i].step, memory.events[i].sequence);
         assert_int_equal(memory.events[i].kind, wanted.kind);
         assert_memory_equal(memory.events[i].as.field, wanted.as.field, sizeof wanted.as.field);
     }
@@ -390,7 +411,8 @@ static int fill_disk(const char *path)
         }
         status = sink->flush(sink->self, &err);
     }
-    if (status != CDDP_E_IO || strstr(err.message, "what was committed before is kept") == NULL) return 13;
+    if (status != CDDP_E_IO || strstr(err.message, "what was committed before is kept") == NULL)
+        return 13;
     if (cddp_store_run_end(store, &outcome, &err) == CDDP_OK) return 14; /* and it stays failed */
     cddp_store_close(store);
     return 0;
@@ -420,7 +442,10 @@ static int read_without_room(const char *path)
     signal(SIGXFSZ, SIG_IGN);
     if (setrlimit(RLIMIT_FSIZE, &limit) != 0) return 10;
     if (cddp_store_open(path, CDDP_STORE_READ, NULL, &store, &err) != CDDP_E_IO) return 11;
-    return strstr(err.message, "cannot read '") != NULL && strstr(err.message, "needs room beside it: File too large") != NULL ? 0 : 12;
+    return strstr(err.message, "cannot read '") != NULL &&
+                   strstr(err.message, "needs room beside it: File too large") != NULL
+               ? 0
+               : 12;
 }
 
 static void assert_child(int (*work)(const char *path), const char *path)
@@ -474,10 +499,14 @@ TEST(refusal, a_full_disk_is_told_and_what_was_committed_stays)
     fixture_close(&f);
 }
 
-TEST_MAIN(ROW(refusal, a_text_file_is_not_a_store), ROW(refusal, the_database_of_another_application_is_named_as_such),
+TEST_MAIN(ROW(refusal, a_text_file_is_not_a_store),
+          ROW(refusal, the_database_of_another_application_is_named_as_such),
           ROW(refusal, a_newer_version_is_not_guessed_at), ROW(refusal, hostile_schemas),
-          ROW(refusal, rows_that_cannot_be_are_named), ROW(refusal, every_truncation_gets_a_sentence),
-          ROW(refusal, flipped_bytes_never_crash_the_reader), ROW(refusal, a_file_that_unfolds_for_ever_is_given_up),
+          ROW(refusal, rows_that_cannot_be_are_named),
+          ROW(refusal, every_truncation_gets_a_sentence),
+          ROW(refusal, flipped_bytes_never_crash_the_reader),
+          ROW(refusal, a_file_that_unfolds_for_ever_is_given_up),
           ROW(refusal, what_cannot_be_opened_says_why), ROW(refusal, a_store_of_no_runs_says_so),
           ROW(refusal, kinds_that_a_file_lacks_are_added_when_a_run_is_appended),
-          ROW(refusal, a_full_disk_is_told_and_what_was_committed_stays), ROW(refusal, who_only_reads_is_not_told_of_writing))
+          ROW(refusal, a_full_disk_is_told_and_what_was_committed_stays),
+          ROW(refusal, who_only_reads_is_not_told_of_writing))

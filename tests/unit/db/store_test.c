@@ -23,7 +23,8 @@ static void write_run(const char *path, uint32_t world_size, uint32_t steps, uin
     cddp_store_close(store);
 }
 
-static void read_events(const char *path, int64_t run, cddp_store_order order, cd_memory_sink *memory)
+static void read_events(const char *path, int64_t run, cddp_store_order order,
+                        cd_memory_sink *memory)
 {
     cddp_error err = CDDP_ERROR_INIT;
     cddp_store *store = NULL;
@@ -58,7 +59,8 @@ TEST(store, every_kind_of_event_comes_back_bit_for_bit_in_recorded_order)
     for (uint32_t step = 0; step < 3; step++)
         for (uint32_t rank = 0; rank < 2; rank++)
             for (uint32_t i = 0; i < 100; i++, at++) {
-                cddp_event wanted = fixture_event(rank, step, step * 100 + i), got = cd_memory_sink_get(&memory, at);
+                cddp_event wanted = fixture_event(rank, step, step * 100 + i),
+                           got = cd_memory_sink_get(&memory, at);
                 assert_same_event(&wanted, &got);
             }
     cd_memory_sink_fini(&memory);
@@ -75,9 +77,9 @@ TEST(store, merged_order_is_by_time_then_rank_then_sequence)
     assert_int_equal(memory.count, 300);
     for (size_t i = 1; i < memory.count; i++) {
         const cddp_event *a = &memory.events[i - 1], *b = &memory.events[i];
-        assert_true(
-            a->time_ns < b->time_ns ||
-            (a->time_ns == b->time_ns && (a->rank < b->rank || (a->rank == b->rank && a->sequence < b->sequence))));
+        assert_true(a->time_ns < b->time_ns ||
+                    (a->time_ns == b->time_ns &&
+                     (a->rank < b->rank || (a->rank == b->rank && a->sequence < b->sequence))));
     }
     cd_memory_sink_fini(&memory);
     fixture_close(&f);
@@ -88,7 +90,11 @@ TEST(store, numbers_that_sqlite_treats_specially_survive)
     static const struct {
         const char *name;
         double value;
-    } cases[] = {{"minus zero", -0.0}, {"infinity", INFINITY}, {"whole", 3.0}, {"smallest", 0x1p-1074}, {"nan", NAN}};
+    } cases[] = {{"minus zero", -0.0},
+                 {"infinity", INFINITY},
+                 {"whole", 3.0},
+                 {"smallest", 0x1p-1074},
+                 {"nan", NAN}};
     fixture f;
     cd_memory_sink memory;
     cddp_error err = CDDP_ERROR_INIT;
@@ -100,7 +106,9 @@ TEST(store, numbers_that_sqlite_treats_specially_survive)
     assert_ok(cddp_store_open(f.path, CDDP_STORE_APPEND, NULL, &store, &err), &err);
     assert_ok(cddp_store_run_begin(store, &provenance, &run, &err), &err);
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        cddp_event event = {.kind = CDDP_EV_hook_law, .rank = UINT32_MAX, .sequence = UINT32_MAX + UINT64_C(5)};
+        cddp_event event = {.kind = CDDP_EV_hook_law,
+                            .rank = UINT32_MAX,
+                            .sequence = UINT32_MAX + UINT64_C(5)};
         event.as.hook_law.bucket = INT64_MIN;
         memcpy(&event.as.hook_law.left, &cases[i].value, sizeof cases[i].value);
         const cddp_trace_sink *sink = cddp_store_sink(store);
@@ -111,7 +119,8 @@ TEST(store, numbers_that_sqlite_treats_specially_survive)
     read_events(f.path, 1, CDDP_STORE_MERGED, &memory);
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         cd_test_row("%s", cases[i].name);
-        assert_memory_equal(&memory.events[i].as.hook_law.left, &cases[i].value, sizeof cases[i].value);
+        assert_memory_equal(&memory.events[i].as.hook_law.left, &cases[i].value,
+                            sizeof cases[i].value);
         assert_int_equal(memory.events[i].as.hook_law.bucket, INT64_MIN);
         assert_int_equal(memory.events[i].rank, UINT32_MAX);
     }
@@ -178,7 +187,8 @@ static cddp_status keep_finding(void *context, const cddp_finding *finding, cddp
     return CDDP_OK;
 }
 
-static cddp_status check_exercised(void *context, const char *check, const char *how, cddp_error *err)
+static cddp_status check_exercised(void *context, const char *check, const char *how,
+                                   cddp_error *err)
 {
     (void)err;
     ++*(int *)context;
@@ -224,10 +234,12 @@ TEST(store, findings_exercised_invariants_and_metrics_come_back)
     memset(&out, 0, sizeof out);
     fixture_open(&f);
     assert_ok(cddp_store_open(f.path, CDDP_STORE_APPEND, NULL, &store, &err), &err);
-    assert_fails(cddp_store_add_finding(store, &in, &err), CDDP_E_STATE, &err, "no run has been begun");
+    assert_fails(cddp_store_add_finding(store, &in, &err), CDDP_E_STATE, &err,
+                 "no run has been begun");
     assert_ok(cddp_store_run_begin(store, &provenance, &run, &err), &err);
     assert_ok(cddp_store_add_finding(store, &in, &err), &err);
-    assert_ok(cddp_store_add_exercised(store, "I-USED", "3 parameters were unused on rank 1", &err), &err);
+    assert_ok(cddp_store_add_exercised(store, "I-USED", "3 parameters were unused on rank 1", &err),
+              &err);
     assert_ok(cddp_store_add_metric(store, "rebuilds", 1, &err), &err);
     assert_ok(cddp_store_run_end(store, &outcome, &err), &err);
     cddp_store_close(store);
@@ -301,8 +313,9 @@ TEST(store, shards_merge_into_one_order_whatever_the_order_of_the_paths)
         cddp_store_close(store);
     }
     for (int turn = 0; turn < 2; turn++) {
-        const char *const forward[] = {shards[0], shards[1], shards[2]}, *const backward[] = {shards[2], shards[1],
-                                                                                              shards[0]};
+        const char *const forward[] = {shards[0], shards[1], shards[2]}, *const backward[] = {
+                                                                             shards[2], shards[1],
+                                                                             shards[0]};
         cddp_store *store = NULL;
         int64_t run = 0;
         cddp_run_provenance provenance = fixture_provenance(3);
@@ -373,7 +386,10 @@ TEST(store, more_different_texts_than_are_remembered_are_all_kept)
     const cddp_trace_sink *sink = cddp_store_sink(store);
     for (int i = 0; i < 20000; i++) { /* 18 MB of texts, and more events than one batch holds */
         snprintf(text, sizeof text, "%d %0900d", i / 2, 0);
-        cddp_event event = {.kind = CDDP_EV_mark, .text = text, .sequence = (uint64_t)i, .time_ns = (uint64_t)i};
+        cddp_event event = {.kind = CDDP_EV_mark,
+                            .text = text,
+                            .sequence = (uint64_t)i,
+                            .time_ns = (uint64_t)i};
         sink->event(sink->self, &event);
     }
     assert_ok(cddp_store_run_end(store, &outcome, &err), &err);
@@ -429,6 +445,7 @@ TEST_MAIN(ROW(store, every_kind_of_event_comes_back_bit_for_bit_in_recorded_orde
           ROW(store, findings_exercised_invariants_and_metrics_come_back),
           ROW(store, one_tidy_file_remains),
           ROW(store, a_finished_iteration_can_be_read_while_the_run_goes_on),
-          ROW(store, shards_merge_into_one_order_whatever_the_order_of_the_paths), ROW(store, a_run_is_copied_whole),
+          ROW(store, shards_merge_into_one_order_whatever_the_order_of_the_paths),
+          ROW(store, a_run_is_copied_whole),
           ROW(store, more_different_texts_than_are_remembered_are_all_kept),
           ROW(store, a_failed_allocation_is_told_and_leaves_nothing_behind))

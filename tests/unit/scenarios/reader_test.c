@@ -28,17 +28,18 @@ static cddp_status read_text(const char *text, heard *h, cddp_plan **plan, cddp_
 
 TEST(reader, a_file_becomes_a_plan)
 {
-    static const char text[] = "schema = 1\n"
-                               "title = \"all kinds, and a comma\"\n"
-                               "tags = [\"UNU-04\", \"TI-B-03\"]\n"
-                               "[world]\nsize = 3\n"
-                               "[ddp]\nbucket_cap_mb = 1\nfind_unused_parameters = true\nbucket_cap_mb_list = []\n"
-                               "[[when]]\nranks = [0, 2]\nsteps = \"1%2\"\nsync = false\n"
-                               "[[when]]\nmicro_steps = 1\nready = \"listed\"\nready_order = [\"a\", \"b\"]\n"
-                               "[train]\nmicro_steps = 2\n"
-                               "[[rank]]\nranks = 1\nddp.find_unused_parameters = false\n"
-                               "[expect]\nverdict = \"findings\"\n"
-                               "[[expect.finding]]\ncheck = \"I-USED\"\nrank = 1\n";
+    static const char text[] =
+        "schema = 1\n"
+        "title = \"all kinds, and a comma\"\n"
+        "tags = [\"UNU-04\", \"TI-B-03\"]\n"
+        "[world]\nsize = 3\n"
+        "[ddp]\nbucket_cap_mb = 1\nfind_unused_parameters = true\nbucket_cap_mb_list = []\n"
+        "[[when]]\nranks = [0, 2]\nsteps = \"1%2\"\nsync = false\n"
+        "[[when]]\nmicro_steps = 1\nready = \"listed\"\nready_order = [\"a\", \"b\"]\n"
+        "[train]\nmicro_steps = 2\n"
+        "[[rank]]\nranks = 1\nddp.find_unused_parameters = false\n"
+        "[expect]\nverdict = \"findings\"\n"
+        "[[expect.finding]]\ncheck = \"I-USED\"\nrank = 1\n";
     cddp_error err = CDDP_ERROR_INIT;
     cddp_plan *plan = NULL;
     heard h;
@@ -62,8 +63,10 @@ TEST(reader, a_file_becomes_a_plan)
     cddp_plan_destroy(plan);
 }
 
-/* Says something of the second [[when]], of a key that only a [[rank]] has, and of one that nobody wrote. */
-static size_t examine(void *context, const cddp_plan *plan, cd_contradiction_fn tell, void *tell_context)
+/* Says something of the second [[when]], of a key that only a [[rank]] has, and of one that nobody
+** wrote. */
+static size_t examine(void *context, const cddp_plan *plan, cd_contradiction_fn tell,
+                      void *tell_context)
 {
     (void)context;
     assert_int_equal(plan->when_count, 2);
@@ -85,7 +88,8 @@ TEST(reader, what_is_found_later_stands_at_the_element_that_it_is_about)
     cddp_plan *plan = NULL;
     heard h = {.count = 0};
     const cd_reader_options options = {.complain = listen, .context = &h, .examine = examine};
-    assert_fails(cd_reader_read_text(&options, "a.toml", text, &plan, &err), CDDP_E_CONFIG, &err, "a.toml");
+    assert_fails(cd_reader_read_text(&options, "a.toml", text, &plan, &err), CDDP_E_CONFIG, &err,
+                 "a.toml");
     cd_test_row("%s", h.text);
     assert_int_equal(h.count, 4);
     assert_non_null(strstr(h.text, "a.toml:7:1: first\n    branch = 1\n"));
@@ -93,8 +97,10 @@ TEST(reader, what_is_found_later_stands_at_the_element_that_it_is_about)
     assert_non_null(strstr(h.text, "a.toml:6:1: third\n"));
     assert_non_null(strstr(h.text, "a.toml: fourth\n"));
     /* Contradictions of the language itself too; then nobody else is asked. */
-    static const char contradiction[] = "schema = 1\ntitle = \"t\"\n[[when]]\nranks = 1\n[[when]]\nranks = 5\n";
-    assert_fails(read_text(contradiction, &h, &plan, &err), CDDP_E_CONFIG, &err, "a.toml:6:1: when.ranks = 5 selects nothing");
+    static const char contradiction[] =
+        "schema = 1\ntitle = \"t\"\n[[when]]\nranks = 1\n[[when]]\nranks = 5\n";
+    assert_fails(read_text(contradiction, &h, &plan, &err), CDDP_E_CONFIG, &err,
+                 "a.toml:6:1: when.ranks = 5 selects nothing");
     assert_int_equal(h.count, 1);
 }
 
@@ -112,36 +118,41 @@ TEST(reader, every_mistake_is_told_at_once_with_its_place_and_the_nearest_key)
     cddp_error err = CDDP_ERROR_INIT;
     cddp_plan *plan = NULL;
     heard h;
-    assert_fails(read_text(text, &h, &plan, &err), CDDP_E_CONFIG, &err, "a.toml:4:1: unknown key 'find_unused'");
+    assert_fails(read_text(text, &h, &plan, &err), CDDP_E_CONFIG, &err,
+                 "a.toml:4:1: unknown key 'find_unused'");
     assert_null(plan);
-    assert_string_equal(h.text,
-                        "a.toml:4:1: unknown key 'find_unused' in [ddp]; did you mean 'find_unused_parameters'?\n"
-                        "    find_unused = true\n"
-                        "    ^\n"
-                        "a.toml:5:3: 'static_graph' wants true or false, not text\n"
-                        "      static_graph = \"yes\"\n"
-                        "      ^\n"
-                        "a.toml:6:2: unknown table [trian]; did you mean [train]?\n"
-                        "    [trian]\n"
-                        "     ^\n"
-                        "a.toml:9:1: world.size = 0 is out of range: 1 to 4096\n"
-                        "    size = 0\n"
-                        "    ^\n");
+    assert_string_equal(
+        h.text,
+        "a.toml:4:1: unknown key 'find_unused' in [ddp]; did you mean 'find_unused_parameters'?\n"
+        "    find_unused = true\n"
+        "    ^\n"
+        "a.toml:5:3: 'static_graph' wants true or false, not text\n"
+        "      static_graph = \"yes\"\n"
+        "      ^\n"
+        "a.toml:6:2: unknown table [trian]; did you mean [train]?\n"
+        "    [trian]\n"
+        "     ^\n"
+        "a.toml:9:1: world.size = 0 is out of range: 1 to 4096\n"
+        "    size = 0\n"
+        "    ^\n");
 }
 
 TEST(reader, settings_may_be_written_as_a_table)
 {
     static const char text[] = "schema = 1\ntitle = \"t\"\n"
                                "[hook]\ncomm_hook = \"power_sgd\"\n"
-                               "comm_state_option = { matrix_approximation_rank = 2, warm_start = true, orthogonalization_epsilon = 1e-3 }\n"
+                               "comm_state_option = { matrix_approximation_rank = 2, warm_start = "
+                               "true, orthogonalization_epsilon = 1e-3 }\n"
                                "[model.options]\nhidden = 8\n"
-                               "[[rank]]\nranks = 1\nhook.comm_state_option = { start_powerSGD_iter = 3, random_seed = 7 }\n";
+                               "[[rank]]\nranks = 1\nhook.comm_state_option = { "
+                               "start_powerSGD_iter = 3, random_seed = 7 }\n";
     cddp_error err = CDDP_ERROR_INIT;
     cddp_plan *plan = NULL;
     heard h;
     assert_ok(read_text(text, &h, &plan, &err), &err);
-    assert_string_equal(plan->settings.hook.comm_state_option,
-                        "matrix_approximation_rank=2,orthogonalization_epsilon=0.001,warm_start=true");
+    assert_string_equal(
+        plan->settings.hook.comm_state_option,
+        "matrix_approximation_rank=2,orthogonalization_epsilon=0.001,warm_start=true");
     assert_string_equal(plan->settings.model.options, "hidden=8");
     assert_int_equal(plan->override_count, 1);
     cddp_plan_destroy(plan);
@@ -155,28 +166,48 @@ static const struct {
     {"broken TOML", "schema = 1\ntitle = \n", "a.toml:2:"},
     {"no schema", "title = \"t\"\n", "starts with schema = 1"},
     {"schema of the future", "schema = 2\ntitle = \"t\"\n", "out of range: 1 to 1"},
-    {"table written once that repeats", "schema=1\ntitle=\"t\"\n[when]\nsync=true\n", "write [[when]]"},
-    {"table repeated that does not", "schema=1\ntitle=\"t\"\n[[ddp]]\nstatic_graph=true\n", "may not be repeated"},
-    {"key that is the same for all ranks", "schema=1\ntitle=\"t\"\n[[rank]]\nranks=0\nworld.size=3\n", "cannot be changed for some"},
-    {"unknown key in a rank table", "schema=1\ntitle=\"t\"\n[[rank]]\nranks=0\nddp.static=true\n", "did you mean 'static_graph'"},
-    {"line of the top behind a header", "schema=1\ntitle=\"t\"\n[ddp]\nabout=\"a\"\n", "unknown key 'about' in [ddp]; did you mean 'about' above the first table?"},
-    {"contradiction with its place", "schema=1\ntitle=\"t\"\n[train]\nresume=true\n", "a.toml:4:1: train.resume needs"},
-    {"list in a table of settings", "schema=1\ntitle=\"t\"\n[hook.options]\nk=[1,2]\n", "a.toml:4:1: 'k' in a table of settings"},
-    {"comma in a table of settings", "schema=1\ntitle=\"t\"\nhook.options={k=\"1,l=2\"}\n", "'k' in a table of settings"},
-    {"table of a rank repeated", "schema=1\ntitle=\"t\"\n[[rank]]\nranks=0\n[[rank.ddp]]\nstatic_graph=true\n",
+    {"table written once that repeats", "schema=1\ntitle=\"t\"\n[when]\nsync=true\n",
+     "write [[when]]"},
+    {"table repeated that does not", "schema=1\ntitle=\"t\"\n[[ddp]]\nstatic_graph=true\n",
+     "may not be repeated"},
+    {"key that is the same for all ranks",
+     "schema=1\ntitle=\"t\"\n[[rank]]\nranks=0\nworld.size=3\n", "cannot be changed for some"},
+    {"unknown key in a rank table", "schema=1\ntitle=\"t\"\n[[rank]]\nranks=0\nddp.static=true\n",
+     "did you mean 'static_graph'"},
+    {"line of the top behind a header", "schema=1\ntitle=\"t\"\n[ddp]\nabout=\"a\"\n",
+     "unknown key 'about' in [ddp]; did you mean 'about' above the first table?"},
+    {"contradiction with its place", "schema=1\ntitle=\"t\"\n[train]\nresume=true\n",
+     "a.toml:4:1: train.resume needs"},
+    {"list in a table of settings", "schema=1\ntitle=\"t\"\n[hook.options]\nk=[1,2]\n",
+     "a.toml:4:1: 'k' in a table of settings"},
+    {"comma in a table of settings", "schema=1\ntitle=\"t\"\nhook.options={k=\"1,l=2\"}\n",
+     "'k' in a table of settings"},
+    {"table of a rank repeated",
+     "schema=1\ntitle=\"t\"\n[[rank]]\nranks=0\n[[rank.ddp]]\nstatic_graph=true\n",
      ":5:1: [[rank.ddp]] may not be repeated: write it once, with single brackets"},
-    {"unknown table repeated within another", "schema=1\ntitle=\"t\"\n[[when]]\n[[when.foo]]\na=1\n", "unknown table [[when.foo]]"},
-    {"table in a table of settings", "schema=1\ntitle=\"t\"\n[hook.options.deep]\nk=1\n", "unknown table [hook.options.deep]"},
-    {"text that has no settings", "schema=1\ntitle=\"t\"\n[hook.name]\nk=1\n", "unknown table [hook.name]"},
-    {"element of a table within [rank]", "schema=1\ntitle=\"t\"\n[rank]\n[[rank.ddp]]\nstatic_graph=true\n", "write [[rank]]"},
-    {"table within a table repeated by mistake", "schema=1\ntitle=\"t\"\n[[expect]]\n[expect.finding]\ncheck=\"I-REF\"\n", "may not be repeated"},
-    {"quoted key that looks like an element", "schema=1\ntitle=\"t\"\n[\"rank[5]\"]\nddp.static_graph=true\n", "a.toml:3:2: a key is letters"},
+    {"unknown table repeated within another",
+     "schema=1\ntitle=\"t\"\n[[when]]\n[[when.foo]]\na=1\n", "unknown table [[when.foo]]"},
+    {"table in a table of settings", "schema=1\ntitle=\"t\"\n[hook.options.deep]\nk=1\n",
+     "unknown table [hook.options.deep]"},
+    {"text that has no settings", "schema=1\ntitle=\"t\"\n[hook.name]\nk=1\n",
+     "unknown table [hook.name]"},
+    {"element of a table within [rank]",
+     "schema=1\ntitle=\"t\"\n[rank]\n[[rank.ddp]]\nstatic_graph=true\n", "write [[rank]]"},
+    {"table within a table repeated by mistake",
+     "schema=1\ntitle=\"t\"\n[[expect]]\n[expect.finding]\ncheck=\"I-REF\"\n",
+     "may not be repeated"},
+    {"quoted key that looks like an element",
+     "schema=1\ntitle=\"t\"\n[\"rank[5]\"]\nddp.static_graph=true\n",
+     "a.toml:3:2: a key is letters"},
     {"half a bracket in a key", "schema=1\ntitle=\"t\"\n\"when[\" = 1\n", "a key is letters"},
     {"empty key", "schema=1\ntitle=\"t\"\n\"\" = 1\n", "a key is letters"},
     {"line of dots", dots, "a.toml:3:129: more than 128 dots"},
     {"zero byte in text", "schema=1\ntitle=\"a\\u0000b\"\n", "a.toml:2:7: text with a zero byte"},
-    {"values within values", "schema=1\ntitle=[[[[[[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]]]]]\n", "nested value depth"},
-    {"value of a rank that does not fit, then one that does", "schema=1\ntitle=\"t\"\n[[rank]]\nranks=0\ntrain.steps=0\ntrain.micro_steps=2\n", "a.toml:5:7: train.steps = 0 is out of range"},
+    {"values within values", "schema=1\ntitle=[[[[[[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]]]]]\n",
+     "nested value depth"},
+    {"value of a rank that does not fit, then one that does",
+     "schema=1\ntitle=\"t\"\n[[rank]]\nranks=0\ntrain.steps=0\ntrain.micro_steps=2\n",
+     "a.toml:5:7: train.steps = 0 is out of range"},
     {"date", "schema=1\ntitle=2024-01-01\n", "wants text in quotes, not something else"},
 };
 
@@ -189,7 +220,8 @@ TEST(reader, what_is_wrong_is_refused)
         cddp_plan *plan = NULL;
         heard h;
         cd_test_row("%s", refused[i].name);
-        assert_fails(read_text(refused[i].text, &h, &plan, &err), CDDP_E_CONFIG, &err, refused[i].words);
+        assert_fails(read_text(refused[i].text, &h, &plan, &err), CDDP_E_CONFIG, &err,
+                     refused[i].words);
         assert_true(h.count >= 1);
     }
 }
@@ -205,7 +237,8 @@ TEST(reader, mistakes_without_end_are_not_all_told)
         heard h;
         size_t used = (size_t)snprintf(text, sizeof text, "schema = 1\ntitle = \"t\"\n");
         cd_test_row("%s", what[i]);
-        for (unsigned k = 0; k < 201; k++) used += (size_t)snprintf(text + used, sizeof text - used, what[i], k);
+        for (unsigned k = 0; k < 201; k++)
+            used += (size_t)snprintf(text + used, sizeof text - used, what[i], k);
         assert_fails(read_text(text, &h, &plan, &err), CDDP_E_CONFIG, &err, "a.toml:");
         assert_int_equal(h.count, 201); /* 200, and that there are more */
         *strrchr(text, i == 2 ? '9' : i == 1 ? '[' : 'a') = i == 2 ? '1' : '#';
@@ -239,7 +272,8 @@ TEST(reader, settings_of_the_command_line_go_over_the_file)
     assert_int_equal(plan->override_count, 1);
     cddp_plan_destroy(plan);
     options.sets = bad;
-    assert_fails(cd_reader_read_text(&options, "a.toml", text, &plan, &err), CDDP_E_CONFIG, &err, "--set world.siz=5");
+    assert_fails(cd_reader_read_text(&options, "a.toml", text, &plan, &err), CDDP_E_CONFIG, &err,
+                 "--set world.siz=5");
     assert_int_equal(h.count, 2);
 }
 
@@ -248,7 +282,8 @@ TEST(reader, a_file_that_is_not_there_is_an_input_error)
     const cd_reader_options options = {0};
     cddp_error err = CDDP_ERROR_INIT;
     cddp_plan *plan = NULL;
-    assert_fails(cd_reader_read_file(&options, "no/such/file.toml", &plan, &err), CDDP_E_IO, &err, "no/such/file.toml");
+    assert_fails(cd_reader_read_file(&options, "no/such/file.toml", &plan, &err), CDDP_E_IO, &err,
+                 "no/such/file.toml");
 }
 
 static cddp_status read_and_drop(const cddp_allocator *allocator, void *argument, cddp_error *err)
@@ -262,7 +297,8 @@ static cddp_status read_and_drop(const cddp_allocator *allocator, void *argument
 
 TEST(reader, running_out_of_memory_leaves_nothing_behind)
 {
-    static char text[] = "schema = 1\ntitle = \"t\"\n[[when]]\nsync = true\n[[rank]]\nranks = 1\nddp.static_graph = true\n";
+    static char text[] = "schema = 1\ntitle = \"t\"\n[[when]]\nsync = true\n[[rank]]\nranks = "
+                         "1\nddp.static_graph = true\n";
     cd_test_oom_loop(read_and_drop, text);
 }
 
@@ -273,4 +309,5 @@ TEST_MAIN(ROW(reader, a_file_becomes_a_plan),
           ROW(reader, mistakes_without_end_are_not_all_told),
           ROW(reader, a_contradiction_may_be_what_a_scenario_expects),
           ROW(reader, settings_of_the_command_line_go_over_the_file),
-          ROW(reader, a_file_that_is_not_there_is_an_input_error), ROW(reader, running_out_of_memory_leaves_nothing_behind))
+          ROW(reader, a_file_that_is_not_there_is_an_input_error),
+          ROW(reader, running_out_of_memory_leaves_nothing_behind))

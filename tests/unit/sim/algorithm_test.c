@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The association of every algorithm: written out for four ranks, and the same bits on every transport. */
+/* The association of every algorithm: written out for four ranks, and the same bits on every
+** transport. */
 #include "tests/unit/sim/fixture.h"
 
 #include <string.h>
@@ -20,7 +21,9 @@ static cddp_status reduce(cddp_rank *rank, void *argument, cddp_error *err)
     cddp_group *g = NULL;
     int64_t n = N;
     cddp_status status = fixture_group(f, rank, "world", &g, err);
-    cddp_collective c = {.op = CDDP_OP_ALLREDUCE, .reduce_op = j->op, .premultiplier = j->premultiplier[rank->rank]};
+    cddp_collective c = {.op = CDDP_OP_ALLREDUCE,
+                         .reduce_op = j->op,
+                         .premultiplier = j->premultiplier[rank->rank]};
     c.input = cddp_tensor_of(cddp_device_cpu(), j->in[rank->rank], 0, CDDP_F32, &n, 1);
     c.output = cddp_tensor_of(cddp_device_cpu(), j->out[rank->rank], 0, CDDP_F32, &n, 1);
     cddp_work *work = NULL;
@@ -65,7 +68,8 @@ static float expected(cd_algorithm a, const job *j, int i)
     switch (a) {
     case CD_ALGORITHM_flat:
         return ((x[0] + x[1]) + x[2]) + x[3];
-    case CD_ALGORITHM_any_order: /* fifo: as they arrive; rank 3 completes the group, and so goes on first */
+    /* fifo: as they arrive; rank 3 completes the group, and so goes on first */
+    case CD_ALGORITHM_any_order:
         return ((x[3] + x[0]) + x[1]) + x[2];
     case CD_ALGORITHM_gloo_ring:
     case CD_ALGORITHM_ring:
@@ -75,7 +79,8 @@ static float expected(cd_algorithm a, const job *j, int i)
         return (x[0] + x[1]) + (x[2] + x[3]);
     case CD_ALGORITHM_double_tree:
         return second_half ? x[3] + ((x[1] + x[2]) + x[0]) : x[0] + ((x[2] + x[1]) + x[3]);
-    case CD_ALGORITHM_two_level: /* two leaders: the second is the first's child in one tree, its parent in the other */
+    /* two leaders: the second is the first's child in one tree, its parent in the other */
+    case CD_ALGORITHM_two_level:
     case CD_ALGORITHM_hfreduce:
         return (x[0] + x[1]) + (x[2] + x[3]);
     case CD_ALGORITHM_COUNT:
@@ -115,10 +120,12 @@ TEST(algorithm, has_the_same_bits_on_every_transport)
             run(&j, (cd_algorithm)a, CD_SIM_DIRECT, ranks);
             for (int t = CD_SIM_MODEL; t <= CD_SIM_MESSAGES; t++) {
                 run(&k, (cd_algorithm)a, (cd_sim_transport)t, ranks);
-                cd_test_row("%s, %u ranks, transport %d", cd_algorithm_name((cd_algorithm)a), ranks, t);
+                cd_test_row("%s, %u ranks, transport %d", cd_algorithm_name((cd_algorithm)a), ranks,
+                            t);
                 assert_memory_equal(j.out, k.out, sizeof j.out);
             }
-            for (uint32_t r = 1; r < ranks; r++) assert_memory_equal(j.out[0], j.out[r], sizeof j.out[0]);
+            for (uint32_t r = 1; r < ranks; r++)
+                assert_memory_equal(j.out[0], j.out[r], sizeof j.out[0]);
         }
 }
 
@@ -137,8 +144,8 @@ TEST(algorithm, has_the_same_bits_in_pieces_of_any_size)
                     fill(&cut);
                     cut.piece_bytes = sizes[s];
                     run(&cut, (cd_algorithm)a, (cd_sim_transport)t, ranks);
-                    cd_test_row("%s, %u ranks, pieces of %u bytes, transport %d", cd_algorithm_name((cd_algorithm)a),
-                                ranks, (unsigned)sizes[s], t);
+                    cd_test_row("%s, %u ranks, pieces of %u bytes, transport %d",
+                                cd_algorithm_name((cd_algorithm)a), ranks, (unsigned)sizes[s], t);
                     assert_memory_equal(whole.out, cut.out, sizeof whole.out);
                 }
         }
@@ -210,18 +217,27 @@ TEST(algorithm, programs_are_found_without_what_moves_nothing)
             for (size_t s = 0; s < 6; s++)
                 for (size_t l = 0; l < 11; l++)
                     for (uint32_t rank = 0; rank < sizes[s]; rank += 1 + sizes[s] / 9) {
-                        cd_program p = {.algorithm = (cd_algorithm)a, .op = (cddp_op)op, .size = sizes[s], .rank = rank,
-                                        .ranks_per_node = 4, .numel = lengths[l], .element_bytes = 8};
-                        if (p.op == CDDP_OP_ALLREDUCE && cd_algorithm_is_ring(p.algorithm)) p.ring = cd_ring_get_segments(&p);
-                        else p.tree = cd_tree_get_pieces(&p);
-                        cd_test_row("%s %s, %u of %u ranks, %lld elements", cd_algorithm_name(p.algorithm),
-                                    cddp_op_name(p.op), rank, p.size, (long long)p.numel);
+                        cd_program p = {.algorithm = (cd_algorithm)a,
+                                        .op = (cddp_op)op,
+                                        .size = sizes[s],
+                                        .rank = rank,
+                                        .ranks_per_node = 4,
+                                        .numel = lengths[l],
+                                        .element_bytes = 8};
+                        if (p.op == CDDP_OP_ALLREDUCE && cd_algorithm_is_ring(p.algorithm))
+                            p.ring = cd_ring_get_segments(&p);
+                        else
+                            p.tree = cd_tree_get_pieces(&p);
+                        cd_test_row("%s %s, %u of %u ranks, %lld elements",
+                                    cd_algorithm_name(p.algorithm), cddp_op_name(p.op), rank,
+                                    p.size, (long long)p.numel);
                         compared += compare_found(&p);
                     }
     assert_true(compared > 10000);
 }
 
-TEST_MAIN(ROW(algorithm, programs_are_found_without_what_moves_nothing), ROW(algorithm, adds_in_its_documented_order),
+TEST_MAIN(ROW(algorithm, programs_are_found_without_what_moves_nothing),
+          ROW(algorithm, adds_in_its_documented_order),
           ROW(algorithm, has_the_same_bits_on_every_transport),
           ROW(algorithm, has_the_same_bits_in_pieces_of_any_size),
           ROW(algorithm, averages_divide_the_sum_and_premultipliers_scale_each_contribution),

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every operation, with every algorithm, on every transport, gives the mathematical result; the summation order of the
-** ring is Gloo's; members that disagree behave as on a wire. */
+/* Every operation, with every algorithm, on every transport, gives the mathematical result; the
+** summation order of the ring is Gloo's; members that disagree behave as on a wire. */
 #include "tests/unit/sim/fixture.h"
 
 #include <stdio.h>
@@ -9,7 +9,10 @@
 #define N_MAX 64
 
 /* What a rank contributes: small integers, so that every sum is exact. */
-static int64_t given(uint32_t rank, int64_t i) { return (int64_t)((rank * 7 + (uint32_t)i * 3 + 1) % 11) - 3; }
+static int64_t given(uint32_t rank, int64_t i)
+{
+    return (int64_t)((rank * 7 + (uint32_t)i * 3 + 1) % 11) - 3;
+}
 
 static cddp_tensor vector(cddp_dtype dtype, void *data, int64_t n)
 {
@@ -77,7 +80,8 @@ static cddp_status all_operations(cddp_rank *rank, void *argument, cddp_error *e
                          .output = vector(CDDP_I64, out, n)};
     assert_ok(run_one(g, &c, err), err);
     for (int64_t i = 0; i < n; i++) assert_int_equal(out[i], reduced(grid->red, w, i));
-    for (int64_t i = 0; i < n; i++) assert_int_equal(in[i], given(me, i)); /* inputs are left alone */
+    /* inputs are left alone */
+    for (int64_t i = 0; i < n; i++) assert_int_equal(in[i], given(me, i));
 
     c = (cddp_collective){.op = CDDP_OP_REDUCE,
                           .reduce_op = grid->red,
@@ -90,12 +94,15 @@ static cddp_status all_operations(cddp_rank *rank, void *argument, cddp_error *e
         assert_int_equal(out[i], me == grid->root ? reduced(grid->red, w, i) : -99); /* ZOO-96 */
 
     for (int64_t i = 0; i < n; i++) out[i] = given(me, i);
-    c = (cddp_collective){.op = CDDP_OP_BROADCAST, .root = grid->root, .output = vector(CDDP_I64, out, n)};
+    c = (cddp_collective){.op = CDDP_OP_BROADCAST,
+                          .root = grid->root,
+                          .output = vector(CDDP_I64, out, n)};
     assert_ok(run_one(g, &c, err), err);
     for (int64_t i = 0; i < n; i++) assert_int_equal(out[i], given(grid->root, i));
 
-    c = (cddp_collective){
-        .op = CDDP_OP_ALLGATHER, .input = vector(CDDP_I64, in, n), .output = vector(CDDP_I64, out, n * w)};
+    c = (cddp_collective){.op = CDDP_OP_ALLGATHER,
+                          .input = vector(CDDP_I64, in, n),
+                          .output = vector(CDDP_I64, out, n * w)};
     assert_ok(run_one(g, &c, err), err);
     for (int64_t i = 0; i < n * w; i++) assert_int_equal(out[i], given((uint32_t)(i / n), i % n));
 
@@ -113,7 +120,8 @@ static cddp_status all_operations(cddp_rank *rank, void *argument, cddp_error *e
                           .output = vector(CDDP_I64, out, n * w)};
     assert_ok(run_one(g, &c, err), err);
     if (me == grid->root)
-        for (int64_t i = 0; i < n * w; i++) assert_int_equal(out[i], given((uint32_t)(i / n), i % n));
+        for (int64_t i = 0; i < n * w; i++)
+            assert_int_equal(out[i], given((uint32_t)(i / n), i % n));
 
     c = (cddp_collective){.op = CDDP_OP_SCATTER,
                           .root = grid->root,
@@ -122,14 +130,18 @@ static cddp_status all_operations(cddp_rank *rank, void *argument, cddp_error *e
     assert_ok(run_one(g, &c, err), err);
     for (int64_t i = 0; i < n; i++) assert_int_equal(out[i], given(grid->root, me * n + i));
 
-    c = (cddp_collective){
-        .op = CDDP_OP_ALLTOALL, .input = vector(CDDP_I64, in, n * w), .output = vector(CDDP_I64, out, n * w)};
+    c = (cddp_collective){.op = CDDP_OP_ALLTOALL,
+                          .input = vector(CDDP_I64, in, n * w),
+                          .output = vector(CDDP_I64, out, n * w)};
     assert_ok(run_one(g, &c, err), err);
-    for (int64_t i = 0; i < n * w; i++) assert_int_equal(out[i], given((uint32_t)(i / n), me * n + i % n));
+    for (int64_t i = 0; i < n * w; i++)
+        assert_int_equal(out[i], given((uint32_t)(i / n), me * n + i % n));
 
     assert_ok(cddp_group_barrier(g, err), err);
     if (w > 1 && me < 2) { /* to and fro */
-        c = (cddp_collective){.op = me == 0 ? CDDP_OP_SEND : CDDP_OP_RECV, .root = 1 - me, .tag = 5};
+        c = (cddp_collective){.op = me == 0 ? CDDP_OP_SEND : CDDP_OP_RECV,
+                              .root = 1 - me,
+                              .tag = 5};
         if (me == 0)
             c.input = vector(CDDP_I64, in, n);
         else
@@ -160,12 +172,15 @@ TEST(collective, gives_the_mathematical_result_under_any_schedule)
                     f.config.world_size = sizes[s];
                     f.config.algorithm = (cd_algorithm)a;
                     f.config.transport = (cd_sim_transport)t;
-                    f.config.completion = seed % 2 ? CD_SIM_COMPLETE_CHOICE : CD_SIM_COMPLETE_AT_ONCE;
-                    f.config.network = (cd_network_config){.ranks_per_node = 2,
-                                                           .intra = *cd_link_get(CD_LINK_nvlink_v100),
-                                                           .inter = *cd_link_get(CD_LINK_ethernet_25g),
-                                                           .jitter_ns = seed % 3 * 1000};
-                    f.config.network.bus = *cd_link_get(seed % 5 < 2 ? CD_LINK_pcie4_x16 : CD_LINK_ideal);
+                    f.config.completion =
+                        seed % 2 ? CD_SIM_COMPLETE_CHOICE : CD_SIM_COMPLETE_AT_ONCE;
+                    f.config.network =
+                        (cd_network_config){.ranks_per_node = 2,
+                                            .intra = *cd_link_get(CD_LINK_nvlink_v100),
+                                            .inter = *cd_link_get(CD_LINK_ethernet_25g),
+                                            .jitter_ns = seed % 3 * 1000};
+                    f.config.network.bus =
+                        *cd_link_get(seed % 5 < 2 ? CD_LINK_pcie4_x16 : CD_LINK_ideal);
                     f.config.network.connection_bytes_per_second = seed % 7 < 2 ? 1000000000 : 0;
                     f.config.network.host_bytes_per_second = seed % 2 * UINT64_C(320000000000);
                     f.config.piece_bytes = seed % 6 * 12;
@@ -174,8 +189,9 @@ TEST(collective, gives_the_mathematical_result_under_any_schedule)
                     f.config.seed = seed;
                     f.chooser = cd_chooser_random(&f.random, seed);
                     f.config.chooser = seed % 4 ? &f.chooser : NULL;
-                    cd_test_row("%s, transport %u, %u ranks, %lld elements, %s", cd_algorithm_name((cd_algorithm)a), t,
-                                sizes[s], (long long)lengths[l], cddp_red_op_name(grid.red));
+                    cd_test_row("%s, transport %u, %u ranks, %lld elements, %s",
+                                cd_algorithm_name((cd_algorithm)a), t, sizes[s],
+                                (long long)lengths[l], cddp_red_op_name(grid.red));
                     fixture_run(&f, all_operations);
                     cd_sim_stats stats;
                     cd_sim_get_stats(f.sim, &stats);

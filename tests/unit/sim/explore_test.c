@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The explorers, on programs so small that the truth is known: exhaustive search tries everything once, PCT keeps its
-** promise. */
+/* The explorers, on programs so small that the truth is known: exhaustive search tries everything
+** once, PCT keeps its promise. */
 #include "tests/support/test.h"
 
 #include "core/base/error.h"
@@ -17,9 +17,11 @@ static uint64_t irregular(const cd_chooser *chooser, uint32_t *choices)
     uint64_t path = 1;
     *choices = 0;
     for (uint32_t depth = 0; depth < 4; depth++) {
-        cddp_choice choice = {
-            .size = sizeof choice, .kind = CDDP_CHOICE_USER, .option_count = 2 + (uint32_t)(path % 2)};
-        uint32_t answer = chooser->choose(chooser->self, &choice, (cd_place){.number = (*choices)++});
+        cddp_choice choice = {.size = sizeof choice,
+                              .kind = CDDP_CHOICE_USER,
+                              .option_count = 2 + (uint32_t)(path % 2)};
+        uint32_t answer =
+            chooser->choose(chooser->self, &choice, (cd_place){.number = (*choices)++});
         assert_true(answer < choice.option_count);
         path = path * 4 + answer + 1;
         if (answer == 1 && depth == 1) break; /* some runs are shorter */
@@ -115,7 +117,8 @@ static void interleave(const cd_chooser *chooser, uint32_t at[THREADS][STEPS])
                               .rank = UINT32_MAX,
                               .option_count = count,
                               .options = options};
-        if (count > 1) taken = chooser->choose(chooser->self, &choice, (cd_place){.number = number++});
+        if (count > 1)
+            taken = chooser->choose(chooser->self, &choice, (cd_place){.number = number++});
         uint32_t t = (uint32_t)options[taken];
         at[t][done[t]++] = time++;
     }
@@ -124,9 +127,11 @@ static void interleave(const cd_chooser *chooser, uint32_t at[THREADS][STEPS])
 /* Bugs that need d steps in one order and no other. */
 static bool strikes(uint32_t depth, uint32_t at[THREADS][STEPS])
 {
-    bool one = at[2][0] < at[0][0];                                 /* a thread before another */
-    bool two = at[0][4] < at[1][0] && at[1][0] < at[0][5];          /* between two steps of another */
-    bool three = two && at[1][3] < at[2][0] && at[2][0] < at[1][4]; /* and a third between two of that one */
+    bool one = at[2][0] < at[0][0]; /* a thread before another */
+    /* between two steps of another */
+    bool two = at[0][4] < at[1][0] && at[1][0] < at[0][5];
+    /* and a third between two of that one */
+    bool three = two && at[1][3] < at[2][0] && at[2][0] < at[1][4];
     return depth == 1 ? one : depth == 2 ? two : three;
 }
 
@@ -136,8 +141,10 @@ TEST(pct, meets_bugs_of_its_depth_at_least_as_often_as_it_promises)
         cd_explorer e;
         cddp_error err = CDDP_ERROR_INIT;
         uint64_t runs = depth == 3 ? 60000 : 6000, hits = 0;
-        cd_explore_options options = {
-            .strategy = CD_STRATEGY_PCT, .depth = depth, .seed = cd_test_seed(), .runs_max = runs};
+        cd_explore_options options = {.strategy = CD_STRATEGY_PCT,
+                                      .depth = depth,
+                                      .seed = cd_test_seed(),
+                                      .runs_max = runs};
         assert_ok(cd_explorer_init(&e, &options, &err), &err);
         for (const cd_chooser *chooser; (chooser = cd_explorer_next(&e)) != NULL;) {
             uint32_t at[THREADS][STEPS];
@@ -148,10 +155,10 @@ TEST(pct, meets_bugs_of_its_depth_at_least_as_often_as_it_promises)
         double inverse = 0.0;
         assert_true(cd_explorer_miss_chance(&e, &inverse) < 1.0);
         double promised = (double)runs / inverse;
-        cd_test_row("depth %u: %llu hits in %llu runs, promised %.1f", depth, (unsigned long long)hits,
-                    (unsigned long long)runs, promised);
-        print_message("depth %u: %llu hits in %llu runs, promised at least %.1f\n", depth, (unsigned long long)hits,
-                      (unsigned long long)runs, promised);
+        cd_test_row("depth %u: %llu hits in %llu runs, promised %.1f", depth,
+                    (unsigned long long)hits, (unsigned long long)runs, promised);
+        print_message("depth %u: %llu hits in %llu runs, promised at least %.1f\n", depth,
+                      (unsigned long long)hits, (unsigned long long)runs, promised);
         assert_int_equal(e.contenders_max, THREADS);
         assert_true((double)hits >= promised);
         cd_explorer_fini(&e);
@@ -163,7 +170,10 @@ TEST(pct, of_depth_one_never_meets_a_bug_of_depth_two)
 {
     cd_explorer e;
     cddp_error err = CDDP_ERROR_INIT;
-    cd_explore_options options = {.strategy = CD_STRATEGY_PCT, .depth = 1, .seed = cd_test_seed(), .runs_max = 2000};
+    cd_explore_options options = {.strategy = CD_STRATEGY_PCT,
+                                  .depth = 1,
+                                  .seed = cd_test_seed(),
+                                  .runs_max = 2000};
     assert_ok(cd_explorer_init(&e, &options, &err), &err);
     for (const cd_chooser *chooser; (chooser = cd_explorer_next(&e)) != NULL;) {
         uint32_t at[THREADS][STEPS];
@@ -181,14 +191,18 @@ TEST(explore, a_seed_gives_the_same_search_again)
         for (int round = 0; round < 2; round++) {
             cd_explorer e;
             cddp_error err = CDDP_ERROR_INIT;
-            cd_explore_options options = {.strategy = (cd_strategy)strategy, .depth = 3, .seed = 11, .runs_max = 50};
+            cd_explore_options options = {.strategy = (cd_strategy)strategy,
+                                          .depth = 3,
+                                          .seed = 11,
+                                          .runs_max = 50};
             assert_ok(cd_explorer_init(&e, &options, &err), &err);
             digests[round] = 0;
             for (const cd_chooser *chooser; (chooser = cd_explorer_next(&e)) != NULL;) {
                 uint32_t at[THREADS][STEPS];
                 interleave(chooser, at);
                 for (uint32_t t = 0; t < THREADS; t++)
-                    for (uint32_t s = 0; s < STEPS; s++) digests[round] = digests[round] * 31 + at[t][s];
+                    for (uint32_t s = 0; s < STEPS; s++)
+                        digests[round] = digests[round] * 31 + at[t][s];
                 assert_ok(cd_explorer_done(&e, 1, &err), &err);
             }
             cd_explorer_fini(&e);
@@ -199,10 +213,15 @@ TEST(explore, a_seed_gives_the_same_search_again)
 
 /* ---- what is left out ---- */
 
-static uint32_t ask(const cd_chooser *chooser, uint32_t kind, uint32_t rank, uint64_t *number, uint64_t races)
+static uint32_t ask(const cd_chooser *chooser, uint32_t kind, uint32_t rank, uint64_t *number,
+                    uint64_t races)
 {
-    cddp_choice choice = {.size = sizeof choice, .kind = (cddp_choice_kind)kind, .rank = rank, .option_count = 2};
-    return chooser->choose(chooser->self, &choice, (cd_place){.number = (*number)++, .races = races});
+    cddp_choice choice = {.size = sizeof choice,
+                          .kind = (cddp_choice_kind)kind,
+                          .rank = rank,
+                          .option_count = 2};
+    return chooser->choose(chooser->self, &choice,
+                           (cd_place){.number = (*number)++, .races = races});
 }
 
 /* Two turns and one gradient; something races after the answer 1 when it is told to. */
@@ -215,7 +234,9 @@ static uint32_t run_turns(cd_explorer *e, bool races)
         uint32_t first = ask(chooser, CDDP_CHOICE_RUN, UINT32_MAX, &number, 0);
         uint32_t gradient = ask(chooser, CDDP_CHOICE_READY, 0, &number, 0);
         uint32_t second = ask(chooser, CDDP_CHOICE_RUN, UINT32_MAX, &number, 0);
-        assert_ok(chooser->finish(chooser->self, (cd_place){.number = number, .races = races && gradient == 1}, &err),
+        assert_ok(chooser->finish(chooser->self,
+                                  (cd_place){.number = number, .races = races && gradient == 1},
+                                  &err),
                   &err);
         assert_ok(cd_explorer_done(e, 1 + first * 4 + gradient * 2 + second, &err), &err);
     }
@@ -233,7 +254,8 @@ TEST(exhaustive, varies_turns_only_once_something_depends_on_them)
     assert_false(e.races);
     cd_explorer_fini(&e);
     assert_ok(cd_explorer_init(&e, &options, &err), &err);
-    assert_int_equal(run_turns(&e, true), 2 + 8); /* the second run told, and the search began again */
+    /* the second run told, and the search began again */
+    assert_int_equal(run_turns(&e, true), 2 + 8);
     assert_int_equal(e.outcomes.count, 8);
     assert_true(e.races && e.exhausted);
     cd_explorer_fini(&e);
@@ -275,10 +297,14 @@ static uint64_t digest_after(const cd_past_options *options, const step *steps, 
 {
     cd_past past;
     cddp_error err = CDDP_ERROR_INIT;
-    cddp_choice choice = {.size = sizeof choice, .kind = CDDP_CHOICE_READY, .rank = 0, .option_count = 2};
+    cddp_choice choice = {.size = sizeof choice,
+                          .kind = CDDP_CHOICE_READY,
+                          .rank = 0,
+                          .option_count = 2};
     assert_ok(cd_past_init(&past, options, &err), &err);
     cd_past_begin(&past);
-    for (size_t i = 0; i < count; i++) tell(&past, steps[i].rank, steps[i].kind, steps[i].first, steps[i].second);
+    for (size_t i = 0; i < count; i++)
+        tell(&past, steps[i].rank, steps[i].kind, steps[i].first, steps[i].second);
     uint64_t digest = cd_past_get(&past, &choice);
     cd_past_fini(&past);
     return digest;
@@ -289,24 +315,32 @@ static uint64_t digest_after(const cd_past_options *options, const step *steps, 
 
 TEST(past, forgets_the_order_of_gradients_and_nothing_else)
 {
-    const cd_past_options options = {.world_size = 3, .without_rebuild = true}, rebuild = {.world_size = 3},
-                          alike = {.world_size = 3, .interchangeable = true, .without_rebuild = true};
-    const step ab[] = {{1, READY, 0, 0}, {1, READY, 1, 1}}, ba[] = {{1, READY, 1, 1}, {1, READY, 0, 0}};
+    const cd_past_options options = {.world_size = 3, .without_rebuild = true},
+                          rebuild = {.world_size = 3},
+                          alike = {.world_size = 3,
+                                   .interchangeable = true,
+                                   .without_rebuild = true};
+    const step ab[] = {{1, READY, 0, 0}, {1, READY, 1, 1}},
+               ba[] = {{1, READY, 1, 1}, {1, READY, 0, 0}};
     assert_true(digest_after(&options, ab, 2) == digest_after(&options, ba, 2));
     assert_true(digest_after(&options, ab, 2) != digest_after(&options, ab, 1));
-    assert_true(digest_after(&rebuild, ab, 2) != digest_after(&rebuild, ba, 2)); /* buckets will follow that order */
+    /* buckets will follow that order */
+    assert_true(digest_after(&rebuild, ab, 2) != digest_after(&rebuild, ba, 2));
     const step early[] = {{1, READY, 0, 0}, {1, LAUNCH, 0, 0}, {1, READY, 1, 0}},
                late[] = {{1, READY, 0, 0}, {1, READY, 1, 0}, {1, LAUNCH, 0, 0}};
-    assert_true(digest_after(&options, early, 3) != digest_after(&options, late, 3)); /* of that bucket */
+    /* of that bucket */
+    assert_true(digest_after(&options, early, 3) != digest_after(&options, late, 3));
     const step other[] = {{1, READY, 0, 0}, {1, LAUNCH, 0, 0}, {1, READY, 1, 1}},
                after[] = {{1, READY, 0, 0}, {1, READY, 1, 1}, {1, LAUNCH, 0, 0}};
     assert_true(digest_after(&options, other, 3) == digest_after(&options, after, 3));
-    const step order[] = {{1, LAUNCH, 0, 0}, {1, LAUNCH, 1, 0}}, turned[] = {{1, LAUNCH, 1, 0}, {1, LAUNCH, 0, 0}};
+    const step order[] = {{1, LAUNCH, 0, 0}, {1, LAUNCH, 1, 0}},
+               turned[] = {{1, LAUNCH, 1, 0}, {1, LAUNCH, 0, 0}};
     assert_true(digest_after(&options, order, 2) != digest_after(&options, turned, 2));
     const step one[] = {{1, READY, 0, 0}}, two[] = {{2, READY, 0, 0}}, zero[] = {{0, READY, 0, 0}};
     assert_true(digest_after(&options, one, 1) != digest_after(&options, two, 1));
     assert_true(digest_after(&alike, one, 1) == digest_after(&alike, two, 1));
-    assert_true(digest_after(&alike, one, 1) != digest_after(&alike, zero, 1)); /* rank 0 is not like the others */
+    /* rank 0 is not like the others */
+    assert_true(digest_after(&alike, one, 1) != digest_after(&alike, zero, 1));
 }
 
 /* ---- cover ---- */
@@ -350,7 +384,8 @@ TEST(cover, sixty_four_gradients_take_few_orders)
     assert_int_equal(cd_cover_make(4, CD_COVER_EVENTS_MAX_4 + 1, 1, &c, &err), CDDP_E_LIMIT);
 }
 
-/* Every rank becomes ready in every order of the array, over all runs, and the explorer stops behind the last. */
+/* Every rank becomes ready in every order of the array, over all runs, and the explorer stops
+** behind the last. */
 TEST(cover, every_rank_plays_every_order)
 {
     enum { RANKS = 2, GRADIENTS = 4 };
@@ -362,20 +397,24 @@ TEST(cover, every_rank_plays_every_order)
     for (const cd_chooser *chooser; (chooser = cd_explorer_next(&e)) != NULL;) {
         uint64_t number = 0;
         for (uint32_t r = 0; r < RANKS; r++) {
-            uint64_t held[GRADIENTS] = {7, 3, 5, 1}, order[GRADIENTS]; /* ids as the engine gives them */
+            /* ids as the engine gives them */
+            uint64_t held[GRADIENTS] = {7, 3, 5, 1}, order[GRADIENTS];
             for (uint32_t count = GRADIENTS; count > 0; count--) {
                 cddp_choice choice = {.size = sizeof choice,
                                       .kind = CDDP_CHOICE_READY,
                                       .rank = r,
                                       .option_count = count,
                                       .options = held};
-                uint32_t at = count > 1 ? chooser->choose(chooser->self, &choice, (cd_place){.number = number++}) : 0;
+                uint32_t at = count > 1 ? chooser->choose(chooser->self, &choice,
+                                                          (cd_place){.number = number++})
+                                        : 0;
                 order[GRADIENTS - count] = held[at];
                 memmove(held + at, held + at + 1, (count - 1 - at) * sizeof *held);
             }
             for (int i = 0; i < GRADIENTS; i++)
                 for (int k = i + 1; k < GRADIENTS; k++)
-                    for (int l = k + 1; l < GRADIENTS; l++) seen[r][order[i] / 2][order[k] / 2][order[l] / 2] = true;
+                    for (int l = k + 1; l < GRADIENTS; l++)
+                        seen[r][order[i] / 2][order[k] / 2][order[l] / 2] = true;
         }
         assert_ok(cd_explorer_done(&e, 1, &err), &err);
     }
@@ -384,7 +423,8 @@ TEST(cover, every_rank_plays_every_order)
     for (uint32_t r = 0; r < RANKS; r++)
         for (int i = 0; i < GRADIENTS; i++)
             for (int k = 0; k < GRADIENTS; k++)
-                for (int l = 0; l < GRADIENTS; l++) assert_true(seen[r][i][k][l] == (i != k && k != l && i != l));
+                for (int l = 0; l < GRADIENTS; l++)
+                    assert_true(seen[r][i][k][l] == (i != k && k != l && i != l));
     cd_explorer_fini(&e);
 }
 
@@ -393,8 +433,11 @@ static cddp_status make(const cddp_allocator *allocator, void *argument, cddp_er
     cd_explorer e;
     cd_cover cover = {.allocator = allocator};
     (void)argument;
-    cd_explore_options options = {
-        .strategy = CD_STRATEGY_EXHAUSTIVE, .reduce = true, .merge = true, .world_size = 2, .allocator = allocator};
+    cd_explore_options options = {.strategy = CD_STRATEGY_EXHAUSTIVE,
+                                  .reduce = true,
+                                  .merge = true,
+                                  .world_size = 2,
+                                  .allocator = allocator};
     CD_TRY(cd_cover_make(3, 4, 1, &cover, err));
     cd_cover_fini(&cover);
     cddp_status status = cd_explorer_init(&e, &options, err);
@@ -409,14 +452,20 @@ static cddp_status make(const cddp_allocator *allocator, void *argument, cddp_er
     return status;
 }
 
-TEST(explore, leaves_nothing_behind_when_memory_runs_out) { assert_true(cd_test_oom_loop(make, NULL) >= 2); }
+TEST(explore, leaves_nothing_behind_when_memory_runs_out)
+{
+    assert_true(cd_test_oom_loop(make, NULL) >= 2);
+}
 
 TEST_MAIN(ROW(exhaustive, tries_every_run_exactly_once), ROW(exhaustive, says_when_it_was_bounded),
           ROW(exhaustive, stops_at_its_budget_without_claiming_the_rest),
           ROW(exhaustive, varies_turns_only_once_something_depends_on_them),
           ROW(random, is_uniform_only_while_runs_have_the_same_alternatives),
-          ROW(past, forgets_the_order_of_gradients_and_nothing_else), ROW(cover, every_ordered_triple_is_in_some_order),
-          ROW(cover, sixty_four_gradients_take_few_orders), ROW(cover, every_rank_plays_every_order),
+          ROW(past, forgets_the_order_of_gradients_and_nothing_else),
+          ROW(cover, every_ordered_triple_is_in_some_order),
+          ROW(cover, sixty_four_gradients_take_few_orders),
+          ROW(cover, every_rank_plays_every_order),
           ROW(pct, meets_bugs_of_its_depth_at_least_as_often_as_it_promises),
-          ROW(pct, of_depth_one_never_meets_a_bug_of_depth_two), ROW(explore, a_seed_gives_the_same_search_again),
+          ROW(pct, of_depth_one_never_meets_a_bug_of_depth_two),
+          ROW(explore, a_seed_gives_the_same_search_again),
           ROW(explore, leaves_nothing_behind_when_memory_runs_out))

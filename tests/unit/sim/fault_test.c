@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Faults: each strikes when and where it was planted, is in the trace, and ends in a bounded time with a reason. */
+/* Faults: each strikes when and where it was planted, is in the trace, and ends in a bounded time
+** with a reason. */
 #include "tests/unit/sim/fixture.h"
 
 #include <math.h>
@@ -58,7 +59,8 @@ static outcome run_with(cd_sim_config config, const cd_fault *faults, size_t cou
     fixture_launch(&f, rounds);
     memcpy(o.results, f.results, sizeof o.results);
     cd_sim_get_stats(f.sim, &o.stats);
-    for (size_t i = 0; i < sink.count; i++) o.fault_events += cd_memory_sink_get(&sink, i).kind == CDDP_EV_fault;
+    for (size_t i = 0; i < sink.count; i++)
+        o.fault_events += cd_memory_sink_get(&sink, i).kind == CDDP_EV_fault;
     assert_int_equal(o.stats.messages_sent, o.stats.messages + o.stats.messages_lost);
     cd_memory_sink_fini(&sink);
     fixture_destroy(&f);
@@ -76,7 +78,8 @@ static cd_sim_config messages(void)
 TEST(fault, a_killed_rank_leaves_the_others_hanging_for_it)
 {
     (void)state;
-    static const cd_fault_when whens[] = {CD_FAULT_BEFORE_OP, CD_FAULT_INSIDE_OP, CD_FAULT_AFTER_OP};
+    static const cd_fault_when whens[] = {CD_FAULT_BEFORE_OP, CD_FAULT_INSIDE_OP,
+                                          CD_FAULT_AFTER_OP};
     for (int transport = 0; transport <= CD_SIM_MESSAGES; transport++)
         for (int w = 0; w < 3; w++) {
             cd_sim_config c = messages();
@@ -95,7 +98,8 @@ TEST(fault, a_killed_rank_leaves_the_others_hanging_for_it)
                 hung += strstr(o.results[r].error.message, "rank 2") != NULL;
                 if (whens[w] == CD_FAULT_AFTER_OP) assert_int_equal(o.record.rounds[r], 2);
             }
-            assert_true(hung >= 1); /* in a ring only the neighbour waits for the dead rank itself */
+            /* in a ring only the neighbour waits for the dead rank itself */
+            assert_true(hung >= 1);
         }
 }
 
@@ -108,16 +112,19 @@ TEST(fault, survivors_learn_of_a_death_when_connections_close)
     outcome o = run_with(c, &fault, 1);
     assert_int_equal(o.results[1].end, CDDP_RANK_KILLED);
     assert_int_equal(o.results[0].end, CDDP_RANK_RETURNED);
-    assert_fails(o.results[0].status, CDDP_E_BACKEND, &o.results[0].error, "rank 1 closed its connections");
+    assert_fails(o.results[0].status, CDDP_E_BACKEND, &o.results[0].error,
+                 "rank 1 closed its connections");
     assert_int_equal(o.stats.time_ns, 1002500);
 }
 
 TEST(fault, a_rank_that_hangs_for_a_while_only_delays)
 {
     (void)state;
-    static const cd_fault_when whens[] = {CD_FAULT_AT_TIME, CD_FAULT_BEFORE_OP, CD_FAULT_INSIDE_OP, CD_FAULT_AFTER_OP};
+    static const cd_fault_when whens[] = {CD_FAULT_AT_TIME, CD_FAULT_BEFORE_OP, CD_FAULT_INSIDE_OP,
+                                          CD_FAULT_AFTER_OP};
     for (int w = 0; w < 4; w++) {
-        cd_fault fault = {.kind = CD_FAULT_hang, .when = whens[w], .rank = 3, .at = 1, .duration_ns = 50000000};
+        cd_fault fault = {
+            .kind = CD_FAULT_hang, .when = whens[w], .rank = 3, .at = 1, .duration_ns = 50000000};
         outcome o = run_with(messages(), &fault, 1);
         cd_test_row("when %d", w);
         for (int r = 0; r < 4; r++) assert_ok(o.results[r].status, &o.results[r].error);
@@ -126,13 +133,17 @@ TEST(fault, a_rank_that_hangs_for_a_while_only_delays)
     }
     cd_fault for_good = {.kind = CD_FAULT_hang, .when = CD_FAULT_BEFORE_OP, .rank = 3, .at = 1};
     outcome o = run_with(messages(), &for_good, 1);
-    assert_fails(o.results[3].status, CDDP_E_TIMEOUT, &o.results[3].error, "rank 3 hangs (a planted fault)");
+    assert_fails(o.results[3].status, CDDP_E_TIMEOUT, &o.results[3].error,
+                 "rank 3 hangs (a planted fault)");
 }
 
 TEST(fault, a_slow_rank_delays_everybody)
 {
     (void)state;
-    cd_fault fault = {.kind = CD_FAULT_slow_rank, .when = CD_FAULT_AT_TIME, .rank = 0, .amount = 100000};
+    cd_fault fault = {.kind = CD_FAULT_slow_rank,
+                      .when = CD_FAULT_AT_TIME,
+                      .rank = 0,
+                      .amount = 100000};
     cd_sim_config direct = CD_SIM_CONFIG_INIT;
     outcome slow = run_with(direct, &fault, 1), plain = run_with(direct, NULL, 0);
     assert_int_equal(slow.stats.time_ns - plain.stats.time_ns, ROUNDS * 99000);
@@ -165,7 +176,11 @@ TEST(fault, delay_and_reordering_change_time_and_nothing_else)
     static const cd_fault_kind kinds[] = {CD_FAULT_link_delay, CD_FAULT_link_reorder};
     outcome plain = run_with(messages(), NULL, 0);
     for (int k = 0; k < 2; k++) {
-        cd_fault fault = {.kind = kinds[k], .when = CD_FAULT_AT_TIME, .rank = 1, .peer = UINT32_MAX, .amount = 3000000};
+        cd_fault fault = {.kind = kinds[k],
+                          .when = CD_FAULT_AT_TIME,
+                          .rank = 1,
+                          .peer = UINT32_MAX,
+                          .amount = 3000000};
         outcome o = run_with(messages(), &fault, 1);
         assert_true(o.stats.time_ns > plain.stats.time_ns + 2000000);
         assert_memory_equal(o.record.data, plain.record.data, sizeof plain.record.data);
@@ -200,7 +215,8 @@ TEST(fault, corruption_reaches_the_results)
 TEST(fault, an_optional_fault_is_a_choice_and_fifo_declines)
 {
     (void)state;
-    cd_fault fault = {.kind = CD_FAULT_kill, .when = CD_FAULT_AT_TIME, .rank = 2, .at = 2500, .optional = true};
+    cd_fault fault = {
+        .kind = CD_FAULT_kill, .when = CD_FAULT_AT_TIME, .rank = 2, .at = 2500, .optional = true};
     outcome o = run_with(messages(), &fault, 1);
     assert_int_equal(o.fault_events, 0);
     assert_ok(o.results[2].status, &o.results[2].error);
@@ -218,7 +234,9 @@ TEST(fault, an_optional_fault_is_a_choice_and_fifo_declines)
 
 TEST_MAIN(ROW(fault, a_killed_rank_leaves_the_others_hanging_for_it),
           ROW(fault, survivors_learn_of_a_death_when_connections_close),
-          ROW(fault, a_rank_that_hangs_for_a_while_only_delays), ROW(fault, a_slow_rank_delays_everybody),
+          ROW(fault, a_rank_that_hangs_for_a_while_only_delays),
+          ROW(fault, a_slow_rank_delays_everybody),
           ROW(fault, a_cut_link_heals_and_everybody_finishes),
-          ROW(fault, delay_and_reordering_change_time_and_nothing_else), ROW(fault, corruption_reaches_the_results),
+          ROW(fault, delay_and_reordering_change_time_and_nothing_else),
+          ROW(fault, corruption_reaches_the_results),
           ROW(fault, an_optional_fault_is_a_choice_and_fifo_declines))

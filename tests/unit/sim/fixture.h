@@ -22,14 +22,20 @@ typedef struct sim_fixture {
 } sim_fixture;
 
 /* Opens the group of all ranks. */
-static inline cddp_status fixture_group(sim_fixture *f, cddp_rank *rank, const char *name, cddp_group **group,
-                                        cddp_error *err)
+static inline cddp_status fixture_group(sim_fixture *f, cddp_rank *rank, const char *name,
+                                        cddp_group **group, cddp_error *err)
 {
     uint32_t *all = f->members; /* every rank writes the same */
     for (uint32_t i = 0; i < rank->world_size; i++) all[i] = i;
-    cddp_group_options o = {.size = sizeof o, .backend = &f->backend, .rank = rank, .works_max = 64};
-    o.spec = (cddp_group_spec){.size = sizeof o.spec, .name = name, .group_rank = rank->rank,
-                               .group_size = rank->world_size, .members = all};
+    cddp_group_options o = {.size = sizeof o,
+                            .backend = &f->backend,
+                            .rank = rank,
+                            .works_max = 64};
+    o.spec = (cddp_group_spec){.size = sizeof o.spec,
+                               .name = name,
+                               .group_rank = rank->rank,
+                               .group_size = rank->world_size,
+                               .members = all};
     return cddp_group_create(&o, group, err);
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gloo_ring adds in the order in which Gloo does, bit for bit: compared with digests of what PyTorch's Gloo backend
-** computed from the same inputs (gloo_golden.py), on every transport. */
+/* gloo_ring adds in the order in which Gloo does, bit for bit: compared with digests of what
+** PyTorch's Gloo backend computed from the same inputs (gloo_golden.py), on every transport. */
 #include "tests/unit/sim/fixture.h"
 
 #include <stdlib.h>
@@ -78,8 +78,8 @@ TEST(gloo_ring, has_the_bits_of_gloo_on_every_rank_and_transport)
                 f.config.world_size = cases[c].ranks;
                 f.config.transport = (cd_sim_transport)transport;
                 f.config.heap_bytes = (size_t)256 << 20;
-                cd_test_row("%u ranks, %lld elements, transport %d, %s", cases[c].ranks, (long long)j.n, transport,
-                            wide ? "f64" : "f32");
+                cd_test_row("%u ranks, %lld elements, transport %d, %s", cases[c].ranks,
+                            (long long)j.n, transport, wide ? "f64" : "f32");
                 fixture_run(&f, reduce);
                 for (uint32_t r = 0; r < cases[c].ranks; r++)
                     assert_true(j.digest[r] == (wide ? cases[c].f64 : cases[c].f32));

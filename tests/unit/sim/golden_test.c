@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Twenty small runs whose traces, times, bits and choice strings are the same on every machine, compiler and
-** optimisation level: their digests lie in golden.def. A row that no longer fits is printed as it would have to be.
+/* Twenty small runs whose traces, times, bits and choice strings are the same on every machine,
+** compiler and optimisation level: their digests lie in golden.def. A row that no longer fits is
+** printed as it would have to be.
 **
-** The runs are shaped like training: backward in pieces, a bucket reduced after each, everything waited for at the end.
+** The runs are shaped like training: backward in pieces, a bucket reduced after each, everything
+** waited for at the end.
 */
 #include "core/base/hash.h"
 #include "tests/unit/sim/fixture.h"
@@ -20,7 +22,8 @@ typedef struct job {
 
 static float given(uint32_t rank, int bucket, int i)
 {
-    uint64_t h = ((uint64_t)rank * 31 + (uint64_t)bucket * 7 + (uint64_t)i) * UINT64_C(0x9E3779B97F4A7C15);
+    uint64_t h =
+        ((uint64_t)rank * 31 + (uint64_t)bucket * 7 + (uint64_t)i) * UINT64_C(0x9E3779B97F4A7C15);
     return (float)((double)(int32_t)(h >> 32) / (double)(1 << (h & 15)));
 }
 
@@ -43,23 +46,28 @@ static cddp_status iteration(cddp_rank *rank, void *argument, cddp_error *err)
                              .options = ids,
                              .name = "ready"};
             uint32_t twice = rank->ops->choose(rank, &c);
-            for (int i = 0; i < LENGTH; i++) data[i] = given(rank->rank, b + step, i) * (float)(1 + twice);
+            for (int i = 0; i < LENGTH; i++)
+                data[i] = given(rank->rank, b + step, i) * (float)(1 + twice);
             status = rank->ops->compute(rank, 40000 + 1000 * (uint64_t)b, "backward", err);
             cddp_tensor t = cddp_tensor_of(cddp_device_cpu(), data, 0, CDDP_F32, &n, 1);
             if (status == CDDP_OK)
-                status = cddp_group_allreduce(g, &t, b % 2 ? CDDP_RED_AVG : CDDP_RED_SUM, &works[b], err);
+                status = cddp_group_allreduce(g, &t, b % 2 ? CDDP_RED_AVG : CDDP_RED_SUM, &works[b],
+                                              err);
         }
-        for (int b = 0; status == CDDP_OK && b < BUCKETS; b++) status = cddp_work_wait(works[b], 0, err);
+        for (int b = 0; status == CDDP_OK && b < BUCKETS; b++)
+            status = cddp_work_wait(works[b], 0, err);
     }
     cddp_group_destroy(g);
     return status;
 }
 
 static const cd_fault faults[] = {
+    /* clang-format off */
     {.kind = CD_FAULT_kill, .when = CD_FAULT_BEFORE_OP, .rank = 1, .at = 5},
     {.kind = CD_FAULT_link_cut, .when = CD_FAULT_AT_TIME, .rank = 0, .peer = 1, .at = 100000, .duration_ns = 7000000},
     {.kind = CD_FAULT_hang, .when = CD_FAULT_INSIDE_OP, .rank = 2, .at = 2, .duration_ns = 900000},
     {.kind = CD_FAULT_chunk_corrupt, .when = CD_FAULT_BEFORE_OP, .rank = 0, .peer = UINT32_MAX, .at = 3, .amount = 13},
+    /* clang-format on */
 };
 
 static const struct {
@@ -72,9 +80,17 @@ static const struct {
     int fault;                /* -1: none */
     uint64_t digest;
 } cases[] = {
-#define CASE(name, ranks, node, algorithm, transport, completion, seed, jitter, fault, digest)                         \
-    {#name, ranks,  node,  CD_ALGORITHM_##algorithm, CD_SIM_##transport, CD_SIM_COMPLETE_##completion,                 \
-     seed,  jitter, fault, UINT64_C(digest)},
+#define CASE(name, ranks, node, algorithm, transport, completion, seed, jitter, fault, digest) \
+    {#name,                                                                                    \
+     ranks,                                                                                    \
+     node,                                                                                     \
+     CD_ALGORITHM_##algorithm,                                                                 \
+     CD_SIM_##transport,                                                                       \
+     CD_SIM_COMPLETE_##completion,                                                             \
+     seed,                                                                                     \
+     jitter,                                                                                   \
+     fault,                                                                                    \
+     UINT64_C(digest)},
 #include "tests/unit/sim/golden.def"
 #undef CASE
 };
@@ -112,7 +128,8 @@ static uint64_t digest_of(size_t i)
     digest = cd_hash_mix(digest, cd_hash64(j.data, sizeof j.data, 0));
     digest = cd_hash_mix(digest, stats.time_ns);
     for (uint32_t r = 0; r < cases[i].ranks; r++)
-        digest = cd_hash_mix(digest, (uint64_t)f.results[r].end * 100 + (uint64_t)f.results[r].status);
+        digest =
+            cd_hash_mix(digest, (uint64_t)f.results[r].end * 100 + (uint64_t)f.results[r].status);
     fixture_destroy(&f);
     return digest;
 }
@@ -133,15 +150,18 @@ TEST(golden, runs_are_the_same_everywhere)
 TEST(golden, a_second_run_is_the_same_as_the_first)
 {
     (void)state;
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) assert_true(digest_of(i) == digest_of(i));
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        assert_true(digest_of(i) == digest_of(i));
 }
 
 TEST(golden, runs_differ_from_one_another)
 {
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
-        for (size_t k = i + 1; k < sizeof cases / sizeof cases[0]; k++) assert_true(cases[i].digest != cases[k].digest);
+        for (size_t k = i + 1; k < sizeof cases / sizeof cases[0]; k++)
+            assert_true(cases[i].digest != cases[k].digest);
 }
 
-TEST_MAIN(ROW(golden, runs_are_the_same_everywhere), ROW(golden, a_second_run_is_the_same_as_the_first),
+TEST_MAIN(ROW(golden, runs_are_the_same_everywhere),
+          ROW(golden, a_second_run_is_the_same_as_the_first),
           ROW(golden, runs_differ_from_one_another))

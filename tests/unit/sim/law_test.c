@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Laws of the world, over drawn worlds, schedules and faults of timing that end: what collectives return is the sum; what
-** is sent arrives once, whole, and not before it left; time does not go back; and once everything has healed everybody
-** finishes. Judged from what ranks hold and from message events, never from the world's own counters alone. */
+/* Laws of the world, over drawn worlds, schedules and faults of timing that end: what collectives
+** return is the sum; what is sent arrives once, whole, and not before it left; time does not go
+** back; and once everything has healed everybody finishes. Judged from what ranks hold and from
+** message events, never from the world's own counters alone. */
 #include "tests/unit/sim/fixture.h"
 
 #include "core/base/prng.h"
@@ -72,14 +73,20 @@ static cddp_status sums(cddp_rank *rank, void *argument, cddp_error *err)
     return status;
 }
 
-static uint64_t draw(cd_prng *p, uint64_t from, uint64_t to) { return from + cd_prng_below(p, to - from + 1); }
+static uint64_t draw(cd_prng *p, uint64_t from, uint64_t to)
+{
+    return from + cd_prng_below(p, to - from + 1);
+}
 
 /* A fault of timing that ends. */
 static cd_fault draw_fault(cd_prng *p, uint32_t world, bool sides[RANKS_MAX])
 {
-    static const cd_fault_kind kinds[] = {CD_FAULT_hang, CD_FAULT_slow_rank, CD_FAULT_link_cut, CD_FAULT_link_delay,
+    static const cd_fault_kind kinds[] = {CD_FAULT_hang,         CD_FAULT_slow_rank,
+                                          CD_FAULT_link_cut,     CD_FAULT_link_delay,
                                           CD_FAULT_link_reorder, CD_FAULT_partition};
-    cd_fault f = {.kind = kinds[draw(p, 0, 5)], .rank = (uint32_t)draw(p, 0, world - 1), .peer = UINT32_MAX};
+    cd_fault f = {.kind = kinds[draw(p, 0, 5)],
+                  .rank = (uint32_t)draw(p, 0, world - 1),
+                  .peer = UINT32_MAX};
     f.when = draw(p, 0, 1) == 0 ? CD_FAULT_AT_TIME : CD_FAULT_BEFORE_OP;
     f.at = f.when == CD_FAULT_AT_TIME ? draw(p, 0, 40) * US : draw(p, 0, ROUNDS - 1);
     f.duration_ns = draw(p, 1, 500) * US;
@@ -100,7 +107,10 @@ static void run(drawn *d, uint64_t seed)
     c->seed = seed;
     c->transport = CD_SIM_MESSAGES;
     c->algorithm = (cd_algorithm)draw(&p, 0, CD_ALGORITHM_COUNT - 1);
-    c->network.inter = (cd_link){.name = "", .latency_ns = draw(&p, 1, 20) * US, .bytes_per_second = 1000000000, .overhead_ns = draw(&p, 0, 300)};
+    c->network.inter = (cd_link){.name = "",
+                                 .latency_ns = draw(&p, 1, 20) * US,
+                                 .bytes_per_second = 1000000000,
+                                 .overhead_ns = draw(&p, 0, 300)};
     c->network.jitter_ns = draw(&p, 0, 1) * 5 * US;
     c->completion = draw(&p, 0, 1) == 0 ? CD_SIM_COMPLETE_AT_ONCE : CD_SIM_COMPLETE_CHOICE;
     d->fixture.chooser = cd_chooser_random(&d->fixture.random, seed);
@@ -108,7 +118,10 @@ static void run(drawn *d, uint64_t seed)
     for (int i = 0; i < FAULTS; i++) d->faults[i] = draw_fault(&p, world, d->sides[i]);
     c->faults = d->faults;
     c->fault_count = (size_t)draw(&p, 0, FAULTS);
-    d->witness = (witness){.sink = {.size = sizeof(cddp_trace_sink), .abi = CDDP_TRACE_ABI, .self = &d->witness, .event = see},
+    d->witness = (witness){.sink = {.size = sizeof(cddp_trace_sink),
+                                    .abi = CDDP_TRACE_ABI,
+                                    .self = &d->witness,
+                                    .event = see},
                            .latency_ns = c->network.inter.latency_ns};
     c->sink = &d->witness.sink;
     c->trace_level = CDDP_TRACE_PAYLOAD;
@@ -128,7 +141,8 @@ TEST(laws, hold_in_every_world_schedule_and_fault_that_heals)
         cd_sim_stats stats;
         cd_sim_get_stats(d.fixture.sim, &stats);
         for (uint32_t r = 0; r < d.fixture.config.world_size; r++) {
-            assert_ok(d.fixture.results[r].status, &d.fixture.results[r].error); /* liveness after healing */
+            /* liveness after healing */
+            assert_ok(d.fixture.results[r].status, &d.fixture.results[r].error);
             assert_int_equal(d.fixture.results[r].end, CDDP_RANK_RETURNED);
             assert_int_equal(d.wrong[r], 0); /* safety */
             assert_int_equal(d.back[r], 0);  /* no time travel */
@@ -147,7 +161,8 @@ TEST(laws, hold_in_every_world_schedule_and_fault_that_heals)
     assert_true(struck > 10 && messages > 5000); /* it was put to the test */
 }
 
-/* On a ring every member sends 2(n-1) chunks of a round to the one before it, and nobody else anything. */
+/* On a ring every member sends 2(n-1) chunks of a round to the one before it, and nobody else
+** anything. */
 TEST(laws, a_ring_moves_the_bytes_that_it_has_to_and_no_others)
 {
     static drawn d;
@@ -158,12 +173,15 @@ TEST(laws, a_ring_moves_the_bytes_that_it_has_to_and_no_others)
         const bool is_ring = d.fixture.config.algorithm == CD_ALGORITHM_ring && LENGTH % n == 0;
         for (uint32_t a = 0; a < n && is_ring; a++)
             for (uint32_t b = 0; b < n; b++)
-                assert_int_equal(d.witness.flow[a][b], b == (a + n - 1) % n ? ROUNDS * 2 * (n - 1) * (LENGTH / n) * 8 : 0);
+                assert_int_equal(d.witness.flow[a][b], b == (a + n - 1) % n
+                                                           ? ROUNDS * 2 * (n - 1) * (LENGTH / n) * 8
+                                                           : 0);
         fixture_destroy(&d.fixture);
     }
 }
 
-/* The canary of the laws: a cut that does not heal is no liveness, and lost messages are counted. */
+/* The canary of the laws: a cut that does not heal is no liveness, and lost messages are
+** counted. */
 TEST(laws, a_cut_for_good_breaks_them)
 {
     static drawn d;
@@ -185,5 +203,6 @@ TEST(laws, a_cut_for_good_breaks_them)
     fixture_destroy(&d.fixture);
 }
 
-TEST_MAIN(ROW(laws, hold_in_every_world_schedule_and_fault_that_heals), ROW(laws, a_ring_moves_the_bytes_that_it_has_to_and_no_others),
+TEST_MAIN(ROW(laws, hold_in_every_world_schedule_and_fault_that_heals),
+          ROW(laws, a_ring_moves_the_bytes_that_it_has_to_and_no_others),
           ROW(laws, a_cut_for_good_breaks_them))

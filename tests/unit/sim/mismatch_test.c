@@ -29,7 +29,8 @@ static cddp_status two_programs(cddp_rank *rank, void *argument, cddp_error *err
         int64_t *data = j->data[rank->rank][k];
         for (int i = 0; i < 8; i++) data[i] = 100 * (int64_t)rank->rank + 10 * k + i;
         cddp_collective c = {.op = s->op, .root = s->root};
-        if (s->op != CDDP_OP_BARRIER) c.output = cddp_tensor_of(cddp_device_cpu(), data, 0, s->dtype, &s->n, 1);
+        if (s->op != CDDP_OP_BARRIER)
+            c.output = cddp_tensor_of(cddp_device_cpu(), data, 0, s->dtype, &s->n, 1);
         if (s->op == CDDP_OP_ALLREDUCE) c.input = c.output;
         status = cddp_group_post(g, &c, &work, err);
         if (status == CDDP_OK) status = cddp_work_wait(work, 0, err);
@@ -54,17 +55,22 @@ TEST(mismatch, crossed_operations_of_equal_size_mix_their_data_silently)
 {
     (void)state;
     for (int t = 0; t <= CD_SIM_MESSAGES; t++) {
-        /* Rank 0 reduces where rank 1 awaits a broadcast from it: rank 1 sends nothing, so rank 0 waits for ever. The
-        ** other way round the broadcast is taken for a contribution. */
-        job j = {{{{CDDP_OP_BROADCAST, 4, 0, CDDP_I64}}, {{CDDP_OP_ALLREDUCE, 4, 0, CDDP_I64}}}, 1, {{{0}}}};
+        /* Rank 0 reduces where rank 1 awaits a broadcast from it: rank 1 sends nothing, so rank 0
+        ** waits for ever. The other way round the broadcast is taken for a contribution. */
+        job j = {{{{CDDP_OP_BROADCAST, 4, 0, CDDP_I64}}, {{CDDP_OP_ALLREDUCE, 4, 0, CDDP_I64}}},
+                 1,
+                 {{{0}}}};
         sim_fixture f = launch(&j, t);
         assert_ok(f.results[0].status, &f.results[0].error);
         assert_ok(f.results[1].status, &f.results[1].error);
         for (int i = 0; i < 4; i++) assert_int_equal(j.data[1][0][i], i); /* not the sum */
-        job k = {{{{CDDP_OP_ALLREDUCE, 4, 0, CDDP_I64}}, {{CDDP_OP_BROADCAST, 4, 0, CDDP_I64}}}, 1, {{{0}}}};
+        job k = {{{{CDDP_OP_ALLREDUCE, 4, 0, CDDP_I64}}, {{CDDP_OP_BROADCAST, 4, 0, CDDP_I64}}},
+                 1,
+                 {{{0}}}};
         f = launch(&k, t);
         assert_int_equal(f.results[0].end, CDDP_RANK_HUNG);
-        assert_non_null(strstr(f.results[0].error.message, "allreduce #0 of group 'world' for rank 1"));
+        assert_non_null(
+            strstr(f.results[0].error.message, "allreduce #0 of group 'world' for rank 1"));
     }
 }
 
@@ -72,12 +78,16 @@ TEST(mismatch, a_longer_message_fails_the_receiver_and_a_shorter_one_fills_part)
 {
     (void)state;
     for (int t = 0; t <= CD_SIM_MESSAGES; t++) {
-        job j = {{{{CDDP_OP_BROADCAST, 6, 0, CDDP_I64}}, {{CDDP_OP_BROADCAST, 4, 0, CDDP_I64}}}, 1, {{{0}}}};
+        job j = {{{{CDDP_OP_BROADCAST, 6, 0, CDDP_I64}}, {{CDDP_OP_BROADCAST, 4, 0, CDDP_I64}}},
+                 1,
+                 {{{0}}}};
         sim_fixture f = launch(&j, t);
         assert_ok(f.results[0].status, &f.results[0].error);
         assert_fails(f.results[1].status, CDDP_E_MISMATCH, &f.results[1].error,
                      "rank 1 received 48 bytes from rank 0 where it expected 32");
-        job k = {{{{CDDP_OP_BROADCAST, 4, 0, CDDP_I64}}, {{CDDP_OP_BROADCAST, 6, 0, CDDP_I64}}}, 1, {{{0}}}};
+        job k = {{{{CDDP_OP_BROADCAST, 4, 0, CDDP_I64}}, {{CDDP_OP_BROADCAST, 6, 0, CDDP_I64}}},
+                 1,
+                 {{{0}}}};
         f = launch(&k, t);
         assert_ok(f.results[1].status, &f.results[1].error);
         for (int i = 0; i < 6; i++) assert_int_equal(k.data[1][0][i], i < 4 ? i : 100 + i);
@@ -88,7 +98,9 @@ TEST(mismatch, another_dtype_is_read_as_bytes)
 {
     (void)state;
     for (int t = 0; t <= CD_SIM_MESSAGES; t++) {
-        job j = {{{{CDDP_OP_BROADCAST, 2, 0, CDDP_I64}}, {{CDDP_OP_BROADCAST, 4, 0, CDDP_I32}}}, 1, {{{0}}}};
+        job j = {{{{CDDP_OP_BROADCAST, 2, 0, CDDP_I64}}, {{CDDP_OP_BROADCAST, 4, 0, CDDP_I32}}},
+                 1,
+                 {{{0}}}};
         sim_fixture f = launch(&j, t);
         assert_ok(f.results[1].status, &f.results[1].error);
         assert_int_equal(j.data[1][0][0], 0);
@@ -104,7 +116,8 @@ TEST(mismatch, two_roots_hang_or_mix_and_never_crash)
                   {{CDDP_OP_BROADCAST, 4, 1, CDDP_I64}, {CDDP_OP_ALLREDUCE, 4, 0, CDDP_I64}}},
                  2,
                  {{{0}}}};
-        sim_fixture f = launch(&j, t); /* both send, nobody receives; the next operation is not disturbed */
+        /* both send, nobody receives; the next operation is not disturbed */
+        sim_fixture f = launch(&j, t);
         for (int r = 0; r < 2; r++) {
             assert_ok(f.results[r].status, &f.results[r].error);
             for (int i = 0; i < 4; i++) assert_int_equal(j.data[r][1][i], 120 + 2 * i);
@@ -118,15 +131,19 @@ static cddp_status name_taken(cddp_rank *rank, void *argument, cddp_error *err)
     uint32_t pairs[2][2] = {{0, 1}, {2, 3}}, *mine = pairs[rank->rank / 2];
     cddp_group *g = NULL;
     cddp_group_options o = {.size = sizeof o, .backend = &f->backend, .rank = rank, .works_max = 4};
-    o.spec = (cddp_group_spec){
-        .size = sizeof o.spec, .name = "pair", .group_rank = rank->rank % 2, .group_size = 2, .members = mine};
+    o.spec = (cddp_group_spec){.size = sizeof o.spec,
+                               .name = "pair",
+                               .group_rank = rank->rank % 2,
+                               .group_size = 2,
+                               .members = mine};
     if (rank->rank >= 2) rank->ops->yield(rank);
     cddp_status status = cddp_group_create(&o, &g, err);
     cddp_group_destroy(g);
     return status;
 }
 
-/* ZOO-141. Random schedules: whoever comes second under the same name while the first pair is incomplete is told. */
+/* ZOO-141. Random schedules: whoever comes second under the same name while the first pair is
+** incomplete is told. */
 TEST(mismatch, one_name_for_two_sets_of_ranks_is_refused_by_name)
 {
     (void)state;
@@ -151,5 +168,6 @@ TEST(mismatch, one_name_for_two_sets_of_ranks_is_refused_by_name)
 
 TEST_MAIN(ROW(mismatch, crossed_operations_of_equal_size_mix_their_data_silently),
           ROW(mismatch, a_longer_message_fails_the_receiver_and_a_shorter_one_fills_part),
-          ROW(mismatch, another_dtype_is_read_as_bytes), ROW(mismatch, two_roots_hang_or_mix_and_never_crash),
+          ROW(mismatch, another_dtype_is_read_as_bytes),
+          ROW(mismatch, two_roots_hang_or_mix_and_never_crash),
           ROW(mismatch, one_name_for_two_sets_of_ranks_is_refused_by_name))

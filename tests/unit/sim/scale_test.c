@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Many ranks, many worlds: a thousand ranks on ResNet-50's buckets, worlds side by side in threads, no growth. */
+/* Many ranks, many worlds: a thousand ranks on ResNet-50's buckets, worlds side by side in threads,
+** no growth. */
 #include "tests/unit/sim/fixture.h"
 
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* ResNet-50's gradient in PyTorch's buckets: 1 MiB first, 25 MiB each afterwards, in the order of readiness. */
+/* ResNet-50's gradient in PyTorch's buckets: 1 MiB first, 25 MiB each afterwards, in the order of
+** readiness. */
 static const int64_t buckets[] = {2049000, 7342592, 6703104, 6562816, 2899520};
 #define BUCKETS (sizeof buckets / sizeof buckets[0])
 
@@ -21,7 +23,8 @@ static cddp_status iteration(cddp_rank *rank, void *argument, cddp_error *err)
         status = rank->ops->compute(rank, 20000000, "backward", err);
         if (status == CDDP_OK) status = cddp_group_allreduce(g, &t, CDDP_RED_SUM, &works[b], err);
     }
-    for (size_t b = 0; status == CDDP_OK && b < BUCKETS; b++) status = cddp_work_wait(works[b], 0, err);
+    for (size_t b = 0; status == CDDP_OK && b < BUCKETS; b++)
+        status = cddp_work_wait(works[b], 0, err);
     cddp_group_destroy(g);
     return status;
 }
@@ -33,8 +36,9 @@ TEST(scale, a_thousand_ranks_fit_in_little_memory_and_overlap)
     f.config.world_size = 1024;
     f.config.transport = CD_SIM_MODEL;
     f.config.stack_bytes = 65536;
-    f.config.network = (cd_network_config){
-        .ranks_per_node = 8, .intra = *cd_link_get(CD_LINK_nvlink_v100), .inter = *cd_link_get(CD_LINK_infiniband_edr)};
+    f.config.network = (cd_network_config){.ranks_per_node = 8,
+                                           .intra = *cd_link_get(CD_LINK_nvlink_v100),
+                                           .inter = *cd_link_get(CD_LINK_infiniband_edr)};
     fixture_run(&f, iteration);
     cd_sim_stats stats;
     cd_sim_get_stats(f.sim, &stats);
@@ -87,7 +91,8 @@ TEST(scale, a_steady_state_takes_no_more_memory)
     }
 }
 
-/* One thread: many worlds one after the other, each with its own seed; returns what they all gave. */
+/* One thread: many worlds one after the other, each with its own seed; returns what they all
+** gave. */
 static void *worlds(void *argument)
 {
     uint64_t *digest = argument;
@@ -118,7 +123,8 @@ TEST(scale, worlds_in_several_threads_do_not_know_of_each_other)
     (void)state;
     uint64_t digests[5] = {0};
     pthread_t threads[4];
-    for (int i = 0; i < 4; i++) assert_int_equal(pthread_create(&threads[i], NULL, worlds, &digests[i]), 0);
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, worlds, &digests[i]), 0);
     for (int i = 0; i < 4; i++) pthread_join(threads[i], NULL);
     worlds(&digests[4]);
     for (int i = 0; i < 4; i++) assert_true(digests[i] == digests[4]);

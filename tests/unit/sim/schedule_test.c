@@ -42,9 +42,11 @@ TEST(schedule, what_was_printed_is_read_back)
         cd_schedule s = {.items = items, .capacity = 20};
         size_t wanted = (size_t)cd_prng_below(&prng, 21);
         while (s.count < wanted) {
-            for (uint64_t gap = cd_prng_below(&prng, cd_prng_chance(&prng, 1, 4) ? 2000 : 3); gap > 0; gap--)
+            for (uint64_t gap = cd_prng_below(&prng, cd_prng_chance(&prng, 1, 4) ? 2000 : 3);
+                 gap > 0; gap--)
                 cd_schedule_push(&s, 0, 0);
-            cd_schedule_push(&s, 1 + (uint32_t)cd_prng_below(&prng, cd_prng_chance(&prng, 1, 4) ? 5000 : 12), 0);
+            cd_schedule_push(
+                &s, 1 + (uint32_t)cd_prng_below(&prng, cd_prng_chance(&prng, 1, 4) ? 5000 : 12), 0);
         }
         char text[512];
         assert_true(cd_schedule_print(&s, text, sizeof text) < sizeof text);
@@ -106,7 +108,8 @@ TEST(schedule, malformed_strings_are_refused_with_the_position)
     cddp_error err = CDDP_ERROR_INIT;
     cd_replay_chooser replay;
     cd_chooser chooser;
-    assert_fails(cd_chooser_replay(&replay, NULL, &chooser, &err), CDDP_E_CONFIG, &err, "no schedule");
+    assert_fails(cd_chooser_replay(&replay, NULL, &chooser, &err), CDDP_E_CONFIG, &err,
+                 "no schedule");
 }
 
 /* A string that is accepted is the canonical one: printing what was read gives it back. */
@@ -119,7 +122,8 @@ TEST(schedule, random_bytes_are_refused_or_canonical)
     for (int round = 0; round < 200000; round++) {
         char text[16] = "s1:";
         size_t length = 3 + (size_t)cd_prng_below(&prng, 9);
-        for (size_t i = 3; i < length; i++) text[i] = alphabet[cd_prng_below(&prng, sizeof alphabet - 1)];
+        for (size_t i = 3; i < length; i++)
+            text[i] = alphabet[cd_prng_below(&prng, sizeof alphabet - 1)];
         text[length] = '\0';
         const char *at = NULL;
         cddp_error err = CDDP_ERROR_INIT;
@@ -141,7 +145,8 @@ TEST(schedule, random_bytes_are_refused_or_canonical)
     assert_true(accepted > 100);
 }
 
-TEST_MAIN(ROW(schedule, prints_deviations_from_fifo_compactly), ROW(schedule, what_was_printed_is_read_back),
+TEST_MAIN(ROW(schedule, prints_deviations_from_fifo_compactly),
+          ROW(schedule, what_was_printed_is_read_back),
           ROW(schedule, deviations_beyond_the_capacity_are_told),
           ROW(schedule, malformed_strings_are_refused_with_the_position),
           ROW(schedule, random_bytes_are_refused_or_canonical))

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Streams: order within one, none between two, marks, collectives that wait for their producers, reuse of memory. */
+/* Streams: order within one, none between two, marks, collectives that wait for their producers,
+** reuse of memory. */
 #include "sim/stream.h"
 #include "core/base/error.h"
 #include "core/tensor/cpu.h"
@@ -53,12 +54,16 @@ static cddp_status produce(cddp_rank *rank, void *argument, cddp_error *err)
     CD_TRY(b.device->write(&b.all, zero, sizeof zero, err));
     for (int i = 0; i < 2; i++) {
         CD_TRY(b.device->fill(&b.halves[i], 1.0, b.streams[i], err));
-        CD_TRY(b.device->scale(&b.halves[i], &b.halves[i], (double)(i + 1 + 10 * (int)rank->rank), b.streams[i], err));
+        CD_TRY(b.device->scale(&b.halves[i], &b.halves[i], (double)(i + 1 + 10 * (int)rank->rank),
+                               b.streams[i], err));
         CD_TRY(b.device->mark_record(b.device, b.marks[i], b.streams[i], err));
         if (j->with_marks) CD_TRY(b.device->mark_wait(b.device, b.marks[i], b.streams[2], err));
     }
-    cddp_collective c = {
-        .op = CDDP_OP_ALLREDUCE, .reduce_op = CDDP_RED_SUM, .input = b.all, .output = b.all, .stream = b.streams[2]};
+    cddp_collective c = {.op = CDDP_OP_ALLREDUCE,
+                         .reduce_op = CDDP_RED_SUM,
+                         .input = b.all,
+                         .output = b.all,
+                         .stream = b.streams[2]};
     CD_TRY(cddp_group_post(g, &c, &work, err));
     uint64_t before = rank->ops->now_ns(rank);
     CD_TRY(cddp_work_wait(work, 0, err));
@@ -133,8 +138,11 @@ static cddp_status reuse(cddp_rank *rank, void *argument, cddp_error *err)
     void *kept = NULL;
     CD_TRY(b.device->allocate(b.device, CDDP_F32, N, &kept, err));
     out.storage = kept;
-    cddp_collective c = {
-        .op = CDDP_OP_ALLREDUCE, .reduce_op = CDDP_RED_SUM, .input = b.all, .output = out, .stream = b.streams[2]};
+    cddp_collective c = {.op = CDDP_OP_ALLREDUCE,
+                         .reduce_op = CDDP_RED_SUM,
+                         .input = b.all,
+                         .output = out,
+                         .stream = b.streams[2]};
     CD_TRY(cddp_group_post(g, &c, &work, err));
     CD_TRY(cddp_work_wait(work, 0, err));
     if (j->late_free) CD_TRY(b.device->stream_synchronize(b.device, b.streams[2], err));
@@ -174,7 +182,8 @@ static cddp_status too_short(cddp_rank *rank, void *argument, cddp_error *err)
     (void)argument;
     bucket b;
     CD_TRY(make(&b, rank, err));
-    CD_TRY(b.device->copy(&b.all, &b.halves[0], b.streams[1], err)); /* sizes differ: nobody knows yet */
+    /* sizes differ: nobody knows yet */
+    CD_TRY(b.device->copy(&b.all, &b.halves[0], b.streams[1], err));
     cddp_error later = CDDP_ERROR_INIT;
     assert_fails(b.device->stream_synchronize(b.device, b.streams[1], &later), CDDP_E_ARG, &later,
                  "queued earlier failed");

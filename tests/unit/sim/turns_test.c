@@ -15,7 +15,8 @@ TEST(turns, go_to_all_in_order_and_then_to_whom_something_was_sent)
         assert_true(cd_turns_next(&turns, &part));
         assert_int_equal(part, i);
         if (i == 130) cd_turns_add(&turns, 3), cd_turns_add(&turns, 64), cd_turns_add(&turns, 199);
-        if (i == 131) cd_turns_add(&turns, 130), cd_turns_add(&turns, 131); /* its own turn goes on by itself */
+        /* its own turn goes on by itself */
+        if (i == 131) cd_turns_add(&turns, 130), cd_turns_add(&turns, 131);
     }
     assert_true(cd_turns_next(&turns, &part) && part == 3);
     cd_turns_add(&turns, 2); /* comes in the next round */

@@ -14,8 +14,8 @@ static cddp_status sleeper(cddp_rank *rank, void *argument, cddp_error *err)
     uint64_t before = rank->ops->now_ns(rank);
     for (uint32_t i = 0; i < 5; i++) {
         uint64_t duration = 100 * (rank->rank + 1) + i;
-        cddp_status status =
-            i % 2 ? rank->ops->sleep_ns(rank, duration, err) : rank->ops->compute(rank, duration, "work", err);
+        cddp_status status = i % 2 ? rank->ops->sleep_ns(rank, duration, err)
+                                   : rank->ops->compute(rank, duration, "work", err);
         if (status != CDDP_OK) return status;
         assert_int_equal(rank->ops->now_ns(rank), before + duration);
         before += duration;
@@ -50,7 +50,8 @@ static cddp_status four_computations(cddp_rank *rank, void *argument, cddp_error
     return status;
 }
 
-/* Each of eight computations takes 1000 or, by choice, 1500 ns; fifo never delays, and a string says which do. */
+/* Each of eight computations takes 1000 or, by choice, 1500 ns; fifo never delays, and a string
+** says which do. */
 TEST(world, a_computation_may_take_longer_by_choice)
 {
     (void)state;
@@ -78,7 +79,8 @@ TEST(world, a_computation_may_take_longer_by_choice)
         assert_ok(cd_chooser_replay(&replay, text, &again.chooser, &again.err), &again.err);
         again.config.chooser = &again.chooser;
         fixture_run(&again, four_computations);
-        for (uint32_t r = 0; r < 2; r++) assert_int_equal(cd_sim_get_rank_times(again.sim, r).ended_ns, ends[r]);
+        for (uint32_t r = 0; r < 2; r++)
+            assert_int_equal(cd_sim_get_rank_times(again.sim, r).ended_ns, ends[r]);
         fixture_destroy(&again);
     }
     assert_true(delays > 4); /* of 32 that may be */
@@ -124,7 +126,8 @@ static cddp_status walker(cddp_rank *rank, void *argument, cddp_error *err)
     return CDDP_OK;
 }
 
-static uint64_t walk(sim_fixture *f, const cd_chooser *chooser, trail *t, char *schedule, size_t schedule_bytes)
+static uint64_t walk(sim_fixture *f, const cd_chooser *chooser, trail *t, char *schedule,
+                     size_t schedule_bytes)
 {
     *t = (trail){{0}, 0};
     f->config.world_size = 3;
@@ -185,8 +188,8 @@ TEST(world, a_schedule_of_another_run_is_refused)
         f.config.chooser = &f.chooser;
         assert_ok(cd_chooser_replay(&replayer, cases[i].text, &f.chooser, &f.err), &f.err);
         fixture_create(&f);
-        assert_fails(cd_sim_ops()->launch(f.sim, walker, &f, f.results, &f.err), CDDP_E_MISMATCH, &f.err,
-                     cases[i].words);
+        assert_fails(cd_sim_ops()->launch(f.sim, walker, &f, f.results, &f.err), CDDP_E_MISMATCH,
+                     &f.err, cases[i].words);
         fixture_destroy(&f);
     }
 }
@@ -201,7 +204,8 @@ TEST(world, any_wellformed_schedule_is_run_or_refused)
         size_t length = 3, deviations = (size_t)cd_prng_below(&prng, 6);
         for (size_t i = 0; i < deviations; i++) {
             if (cd_prng_chance(&prng, 1, 2)) text[length++] = (char)('B' + cd_prng_below(&prng, 8));
-            text[length++] = (char)('1' + cd_prng_below(&prng, cd_prng_chance(&prng, 1, 3) ? 3 : 1));
+            text[length++] =
+                (char)('1' + cd_prng_below(&prng, cd_prng_chance(&prng, 1, 3) ? 3 : 1));
         }
         sim_fixture f = {.config = CD_SIM_CONFIG_INIT};
         trail t = {{0}, 0};
@@ -218,7 +222,8 @@ TEST(world, any_wellformed_schedule_is_run_or_refused)
         if (status == CDDP_OK) assert_string_equal(again, text);
         ran += status == CDDP_OK;
         refused += status != CDDP_OK;
-        assert_int_equal(t.length, 3 * 6 * 2); /* whatever the schedule, every rank comes to its end */
+        /* whatever the schedule, every rank comes to its end */
+        assert_int_equal(t.length, 3 * 6 * 2);
         fixture_destroy(&f);
     }
     assert_true(ran > 50 && refused > 10);
@@ -273,7 +278,9 @@ TEST(world, a_hang_names_who_waits_for_whom)
         uint32_t edges = 0;
         for (size_t i = 0; i < sink.count; i++) {
             cddp_event e = cd_memory_sink_get(&sink, i);
-            if (e.kind == CDDP_EV_waiting_for && e.as.waiting_for.who == 0 && e.as.waiting_for.peer == 2) edges++;
+            if (e.kind == CDDP_EV_waiting_for && e.as.waiting_for.who == 0 &&
+                e.as.waiting_for.peer == 2)
+                edges++;
         }
         assert_int_equal(edges, 1);
         fixture_destroy(&f);
@@ -314,7 +321,8 @@ TEST(world, virtual_time_is_bounded)
     fixture_create(&f);
     fixture_launch(&f, forever);
     assert_int_equal(f.results[0].end, CDDP_RANK_HUNG);
-    assert_fails(f.results[0].status, CDDP_E_TIMEOUT, &f.results[0].error, "the virtual time is over: rank 0 sleeps");
+    assert_fails(f.results[0].status, CDDP_E_TIMEOUT, &f.results[0].error,
+                 "the virtual time is over: rank 0 sleeps");
     fixture_destroy(&f);
 }
 
@@ -393,7 +401,8 @@ TEST(world, a_stack_overflow_is_an_error_that_names_the_rank)
     fixture_create(&f);
     fixture_launch(&f, deep);
     assert_int_equal(f.results[1].end, CDDP_RANK_CRASHED);
-    assert_fails(f.results[1].status, CDDP_E_LIMIT, &f.results[1].error, "rank 1 overflowed its stack of 65536 bytes");
+    assert_fails(f.results[1].status, CDDP_E_LIMIT, &f.results[1].error,
+                 "rank 1 overflowed its stack of 65536 bytes");
     assert_ok(f.results[0].status, &f.results[0].error);
     fixture_destroy(&f);
 }
@@ -433,7 +442,8 @@ TEST(world, too_little_memory_is_told_by_launch)
     fixture_destroy(&f);
 }
 
-/* The world's memory, a page at a time: wherever it ends, ranks or launch are told, and nothing else happens. */
+/* The world's memory, a page at a time: wherever it ends, ranks or launch are told, and nothing
+** else happens. */
 TEST(world, running_out_of_memory_anywhere_is_an_error)
 {
     (void)state;
@@ -447,9 +457,11 @@ TEST(world, running_out_of_memory_anywhere_is_an_error)
             f.config.transport = (cd_sim_transport)transport;
             f.config.heap_bytes = bytes;
             fixture_create(&f);
-            cddp_status status = cd_sim_ops()->launch(f.sim, rank_two_stays_away, &f, f.results, &f.err);
+            cddp_status status =
+                cd_sim_ops()->launch(f.sim, rank_two_stays_away, &f, f.results, &f.err);
             bool none = status == CDDP_E_NOMEM;
-            for (int r = 0; status == CDDP_OK && r < 4; r++) none |= f.results[r].status == CDDP_E_NOMEM;
+            for (int r = 0; status == CDDP_OK && r < 4; r++)
+                none |= f.results[r].status == CDDP_E_NOMEM;
             assert_true(status == CDDP_OK || status == CDDP_E_NOMEM);
             failed += none;
             fine += !none;
@@ -463,11 +475,13 @@ TEST(world, running_out_of_memory_anywhere_is_an_error)
 TEST(world, nonsense_configurations_are_refused_with_a_reason)
 {
     (void)state;
-    cd_fault link = {.kind = CD_FAULT_link_cut, .rank = 0, .peer = 1}, far = {.kind = CD_FAULT_kill, .rank = 9};
+    cd_fault link = {.kind = CD_FAULT_link_cut, .rank = 0, .peer = 1},
+             far = {.kind = CD_FAULT_kill, .rank = 9};
     const struct {
         cd_sim_config config;
         const char *words;
     } cases[] = {
+        /* clang-format off */
         {{.world_size = 0}, "1 to 65536 ranks, not 0"},
         {{.world_size = 2, .algorithm = CD_ALGORITHM_COUNT}, "no all-reduce algorithm"},
         {{.world_size = 2, .stack_bytes = 100}, "too small"},
@@ -478,11 +492,13 @@ TEST(world, nonsense_configurations_are_refused_with_a_reason)
         {{.world_size = 2, .network = {.bus = {.latency_ns = UINT64_MAX}}}, "is not a network"},
         {{.world_size = 2, .launch_ns = UINT64_MAX}, "a launch of more than"},
         {{.world_size = 2, .algorithm = CD_ALGORITHM_any_order, .transport = CD_SIM_MODEL}, "no static graph"},
+        /* clang-format on */
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         cd_sim *sim = NULL;
         cddp_error err = CDDP_ERROR_INIT;
-        assert_fails(cd_sim_create(&cases[i].config, &sim, &err), CDDP_E_CONFIG, &err, cases[i].words);
+        assert_fails(cd_sim_create(&cases[i].config, &sim, &err), CDDP_E_CONFIG, &err,
+                     cases[i].words);
         assert_null(sim);
     }
 }
@@ -533,16 +549,19 @@ TEST(world, a_restored_snapshot_continues_as_if_nothing_had_happened)
 }
 
 TEST_MAIN(ROW(world, time_passes_for_each_rank_by_what_it_asked_for),
-          ROW(world, a_computation_may_take_longer_by_choice), ROW(world, a_slow_rank_computes_longer),
+          ROW(world, a_computation_may_take_longer_by_choice),
+          ROW(world, a_slow_rank_computes_longer),
           ROW(world, replaying_the_choice_string_gives_the_same_run),
           ROW(world, without_a_chooser_it_is_fifo_and_the_choice_string_is_empty),
-          ROW(world, a_schedule_of_another_run_is_refused), ROW(world, any_wellformed_schedule_is_run_or_refused),
+          ROW(world, a_schedule_of_another_run_is_refused),
+          ROW(world, any_wellformed_schedule_is_run_or_refused),
           ROW(world, a_hang_names_who_waits_for_whom),
           ROW(world, a_time_out_under_the_virtual_clock_is_an_error_of_the_operation),
           ROW(world, virtual_time_is_bounded),
           ROW(world, opposite_orders_on_two_groups_hang_only_when_slots_are_bounded),
           ROW(world, a_stack_overflow_is_an_error_that_names_the_rank),
-          ROW(world, creation_survives_every_failed_allocation), ROW(world, too_little_memory_is_told_by_launch),
+          ROW(world, creation_survives_every_failed_allocation),
+          ROW(world, too_little_memory_is_told_by_launch),
           ROW(world, running_out_of_memory_anywhere_is_an_error),
           ROW(world, nonsense_configurations_are_refused_with_a_reason),
           ROW(world, a_restored_snapshot_continues_as_if_nothing_had_happened))

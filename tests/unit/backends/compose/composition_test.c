@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Compositions over the simulator: the battery, planted misuse that check: must name, faults that repeat themselves,
-** texts that are refused, memory of a steady state. */
+/* Compositions over the simulator: the battery, planted misuse that check: must name, faults that
+** repeat themselves, texts that are refused, memory of a steady state. */
 #include "cddp/composition.h"
 #include "cddp/process.h"
 #include "cddp/self.h"
@@ -28,10 +28,12 @@ typedef struct trial {
     cddp_composition *composition;
 } trial;
 
-static cddp_status find_in_trial(void *context, const char *name, const cddp_backend **backend, cddp_error *err)
+static cddp_status find_in_trial(void *context, const char *name, const cddp_backend **backend,
+                                 cddp_error *err)
 {
     trial *t = context;
-    if (strcmp(name, "sim") != 0) return cddp_error_set(err, CDDP_E_ARG, "unknown backend '%s'", name);
+    if (strcmp(name, "sim") != 0)
+        return cddp_error_set(err, CDDP_E_ARG, "unknown backend '%s'", name);
     *backend = &t->f.backend;
     return CDDP_OK;
 }
@@ -47,8 +49,10 @@ static cddp_status rank_main(cddp_rank *rank, void *argument, cddp_error *err)
     trial *t = argument;
     const uint32_t members[] = {0, 1, 2, 3};
     cddp_group *group = NULL;
-    cddp_group_options o = {
-        .size = sizeof o, .backend = cddp_composition_backend(t->composition), .rank = rank, .works_max = 64};
+    cddp_group_options o = {.size = sizeof o,
+                            .backend = cddp_composition_backend(t->composition),
+                            .rank = rank,
+                            .works_max = 64};
     o.spec = (cddp_group_spec){.size = sizeof o.spec,
                                .name = "world",
                                .group_rank = rank->rank,
@@ -66,8 +70,11 @@ static void trial_run(trial *t)
     t->f = (sim_fixture){.config = CD_SIM_CONFIG_INIT};
     t->f.config.world_size = t->size;
     fixture_create(&t->f);
-    const cddp_composition_options options = {
-        .size = sizeof options, .spec = t->spec, .find = find_in_trial, .late = hear_late, .context = t};
+    const cddp_composition_options options = {.size = sizeof options,
+                                              .spec = t->spec,
+                                              .find = find_in_trial,
+                                              .late = hear_late,
+                                              .context = t};
     assert_ok(cddp_composition_open(&options, &t->composition, &t->f.err), &t->f.err);
     assert_ok(cd_sim_ops()->launch(t->f.sim, rank_main, t, t->f.results, &t->f.err), &t->f.err);
     cddp_composition_close(t->composition);
@@ -88,7 +95,8 @@ static void assert_all_returned(const trial *t)
 static void count_failures(void *context, const cd_conformance_row *row)
 {
     if (row->failed_count > 0)
-        snprintf(context, 300, "%s %s: %s", cddp_op_name(row->op), cddp_dtype_name(row->dtype), row->first_failure);
+        snprintf(context, 300, "%s %s: %s", cddp_op_name(row->op), cddp_dtype_name(row->dtype),
+                 row->first_failure);
 }
 
 static cddp_status battery(trial *t, cddp_group *group, cddp_error *err)
@@ -96,7 +104,10 @@ static cddp_status battery(trial *t, cddp_group *group, cddp_error *err)
     char first[300] = "";
     /* Floats bring the mean and the larger sizes; integers do for the rest. */
     const uint32_t dtypes = t->plant != 0 ? CDDP_DTYPE_BIT(CDDP_F32) : CDDP_DTYPE_BIT(CDDP_I32);
-    cd_conformance_options o = {.device = cddp_device_cpu(), .dtypes = dtypes, .context = first, .row = count_failures};
+    cd_conformance_options o = {.device = cddp_device_cpu(),
+                                .dtypes = dtypes,
+                                .context = first,
+                                .row = count_failures};
     CD_TRY(cd_conformance_run(group, &o, err));
     return first[0] == '\0' ? CDDP_OK : cddp_error_set(err, CDDP_E_MISMATCH, "%s", first);
 }
@@ -176,13 +187,18 @@ enum {
 };
 
 static const char *const plant_words[PLANTS] = {
-    [OTHER_OP] = "rank 2 calls broadcast(root 0, 4 x f32) where rank 0 calls allreduce(sum, 4 x f32) (collective 1)",
-    [OTHER_REDUCTION] = "rank 2 calls allreduce(max, 4 x f32) where rank 0 calls allreduce(sum, 4 x f32)",
-    [OTHER_ROOT] = "rank 2 calls broadcast(root 1, 4 x f32) where rank 0 calls broadcast(root 0, 4 x f32)",
-    [OTHER_COUNT] = "rank 2 calls allreduce(sum, 3 x f32) where rank 0 calls allreduce(sum, 4 x f32)",
-    [OTHER_DTYPE] = "rank 2 calls allreduce(sum, 4 x i32) where rank 0 calls allreduce(sum, 4 x f32)",
-    [OTHER_BUCKET] =
-        "rank 2 calls allreduce(sum, 4 x f32, bucket 7) where rank 0 calls allreduce(sum, 4 x f32, bucket 4)",
+    [OTHER_OP] = "rank 2 calls broadcast(root 0, 4 x f32) where rank 0 calls allreduce(sum, 4 x "
+                 "f32) (collective 1)",
+    [OTHER_REDUCTION] =
+        "rank 2 calls allreduce(max, 4 x f32) where rank 0 calls allreduce(sum, 4 x f32)",
+    [OTHER_ROOT] =
+        "rank 2 calls broadcast(root 1, 4 x f32) where rank 0 calls broadcast(root 0, 4 x f32)",
+    [OTHER_COUNT] =
+        "rank 2 calls allreduce(sum, 3 x f32) where rank 0 calls allreduce(sum, 4 x f32)",
+    [OTHER_DTYPE] =
+        "rank 2 calls allreduce(sum, 4 x i32) where rank 0 calls allreduce(sum, 4 x f32)",
+    [OTHER_BUCKET] = "rank 2 calls allreduce(sum, 4 x f32, bucket 7) where rank 0 calls "
+                     "allreduce(sum, 4 x f32, bucket 4)",
     [OTHER_SHARES] = "rank 2 calls allgather(shares ",
     [OTHER_SPLITS] = "rank 1 sends 2 elements to rank 2, which expects 1",
 };
@@ -198,21 +214,26 @@ static cddp_status misuse(trial *t, cddp_group *group, cddp_error *err)
     const cddp_tensor four = cddp_tensor_of(cddp_device_cpu(), out, 0, dtype, &n, 1);
     cddp_work *work = NULL;
     cddp_collective c = {.op = CDDP_OP_ALLREDUCE,
-                         .reduce_op = odd && t->plant == OTHER_REDUCTION ? CDDP_RED_MAX : CDDP_RED_SUM,
+                         .reduce_op =
+                             odd && t->plant == OTHER_REDUCTION ? CDDP_RED_MAX : CDDP_RED_SUM,
                          .input = four,
                          .output = four};
     CD_TRY(cddp_group_barrier(group, err));
     if (t->plant == OTHER_ROOT || (odd && t->plant == OTHER_OP))
-        c = (cddp_collective){.op = CDDP_OP_BROADCAST, .root = odd && t->plant == OTHER_ROOT, .output = four};
+        c = (cddp_collective){.op = CDDP_OP_BROADCAST,
+                              .root = odd && t->plant == OTHER_ROOT,
+                              .output = four};
     if (t->plant == OTHER_BUCKET) c.label = odd ? 8 : 5;
     if (t->plant == OTHER_SHARES || t->plant == OTHER_SPLITS) {
-        c = (cddp_collective){.op = t->plant == OTHER_SHARES ? CDDP_OP_ALLGATHER : CDDP_OP_ALLTOALL, .counts = counts};
+        c = (cddp_collective){.op = t->plant == OTHER_SHARES ? CDDP_OP_ALLGATHER : CDDP_OP_ALLTOALL,
+                              .counts = counts};
         if (odd) { /* the sum stays right, which is why nothing but a comparison can see it */
             counts[0] = 3;
             counts[1] = 1;
         }
         if (t->plant == OTHER_SPLITS) c.send_counts = sends;
-        c.input = cddp_tensor_of(cddp_device_cpu(), in, 0, CDDP_F32, t->plant == OTHER_SHARES ? &share : &total, 1);
+        c.input = cddp_tensor_of(cddp_device_cpu(), in, 0, CDDP_F32,
+                                 t->plant == OTHER_SHARES ? &share : &total, 1);
         c.output = cddp_tensor_of(cddp_device_cpu(), out, 0, CDDP_F32, &total, 1);
     }
     CD_TRY(cddp_group_post(group, &c, &work, err));
@@ -241,11 +262,15 @@ TEST(check, names_the_rank_that_differs_on_every_rank_before_anything_moves)
 
 TEST(check, finds_the_same_afterwards)
 {
-    /* What ends on every rank in spite of the mistake is found by comparing; the rest fails and is explained. */
+    /* What ends on every rank in spite of the mistake is found by comparing; the rest fails and is
+    ** explained. */
     static const int plants[] = {CLEAN, OTHER_REDUCTION, OTHER_DTYPE, OTHER_BUCKET, OTHER_COUNT};
     for (size_t i = 0; i < sizeof plants / sizeof plants[0]; i++) {
-        trial t = {
-            .spec = "check:after:sim", .size = RANKS, .body = misuse, .plant = plants[i], .timeout_ns = 1000000000};
+        trial t = {.spec = "check:after:sim",
+                   .size = RANKS,
+                   .body = misuse,
+                   .plant = plants[i],
+                   .timeout_ns = 1000000000};
         trial_run(&t);
         if (plants[i] == CLEAN) {
             assert_all_returned(&t);
@@ -253,13 +278,14 @@ TEST(check, finds_the_same_afterwards)
         }
         for (uint32_t r = 0; r < RANKS; r++) {
             cd_test_row("plant %d, rank %u", plants[i], r);
-            assert_fails(t.f.results[r].status, CDDP_E_MISMATCH, &t.f.results[r].error, plant_words[plants[i]]);
+            assert_fails(t.f.results[r].status, CDDP_E_MISMATCH, &t.f.results[r].error,
+                         plant_words[plants[i]]);
         }
     }
 }
 
-/* TI-J-06, TI-J-07: PyTorch's debug wrapper does what check: does. The number of the operation is told, however many went
-** well before; without the comparison nobody says who called what. */
+/* TI-J-06, TI-J-07: PyTorch's debug wrapper does what check: does. The number of the operation is
+** told, however many went well before; without the comparison nobody says who called what. */
 static cddp_status late_misuse(trial *t, cddp_group *group, cddp_error *err)
 {
     float x[4] = {1, 2, 3, 4};
@@ -278,7 +304,11 @@ TEST(check, tells_the_number_of_an_operation_after_five_hundred_good_ones)
     static const int plants[] = {OTHER_OP, OTHER_COUNT};
     for (size_t i = 0; i < 2; i++)
         for (int checked = 0; checked < 2; checked++) {
-            trial t = {.spec = checked ? "check:sim" : "sim", .size = RANKS, .body = late_misuse, .plant = plants[i], .timeout_ns = 1000000000};
+            trial t = {.spec = checked ? "check:sim" : "sim",
+                       .size = RANKS,
+                       .body = late_misuse,
+                       .plant = plants[i],
+                       .timeout_ns = 1000000000};
             trial_run(&t);
             for (uint32_t r = 0; r < RANKS; r++) {
                 const char *message = t.f.results[r].error.message;
@@ -287,36 +317,46 @@ TEST(check, tells_the_number_of_an_operation_after_five_hundred_good_ones)
                     assert_null(strstr(message, "calls"));
                     continue;
                 }
-                assert_fails(t.f.results[r].status, CDDP_E_MISMATCH, &t.f.results[r].error, "(collective 500)");
-                assert_non_null(strstr(message, plants[i] == OTHER_OP ? "rank 2 calls broadcast(root 0, 4 x f32) where rank 0 calls allreduce(sum, 4 x f32)"
-                                                                      : plant_words[OTHER_COUNT]));
+                assert_fails(t.f.results[r].status, CDDP_E_MISMATCH, &t.f.results[r].error,
+                             "(collective 500)");
+                assert_non_null(strstr(message, plants[i] == OTHER_OP
+                                                    ? "rank 2 calls broadcast(root 0, 4 x f32) "
+                                                      "where rank 0 calls allreduce(sum, 4 x f32)"
+                                                    : plant_words[OTHER_COUNT]));
             }
         }
 }
 
-/* TI-J-01, TI-J-02, TI-J-03, TI-J-05: a barrier that everybody reaches, then one, or a reduction, that some do not reach. At the
-** time-out every rank that came names all that did not, by their ranks in the world, also in a group of some of them. Who gives
-** up later than another one misses that one too. */
+/* TI-J-01, TI-J-02, TI-J-03, TI-J-05: a barrier that everybody reaches, then one, or a reduction,
+** that some do not reach. At the time-out every rank that came names all that did not, by their
+** ranks in the world, also in a group of some of them. Who gives up later than another one misses
+** that one too. */
 typedef struct absence {
-    const char *operation; /* as a message calls it */
-    uint32_t absent;       /* bit per rank */
+    const char *operation;     /* as a message calls it */
+    uint32_t absent;           /* bit per rank */
     bool reduces, in_subgroup; /* the group of the last three ranks */
-    const char *first;     /* what the first one to give up waits for */
+    const char *first;         /* what the first one to give up waits for */
 } absence;
 
-static const absence absences[] = {{"barrier #1 of group 'world'", 0, false, false, NULL},
+static const absence absences[] = {
+    {"barrier #1 of group 'world'", 0, false, false, NULL},
+    /* clang-format off */
                                    {"barrier #1 of group 'world'", 1u << 1, false, false, "it waits for rank 1"},
                                    {"barrier #1 of group 'world'", 1u << 1 | 1u << 3, false, false, "it waits for ranks 1, 3"},
                                    {"barrier #1 of group 'world'", 1u << 0, false, false, "it waits for rank 0"},
                                    {"allreduce #1 of group 'world'", 1u << 1, true, false, "it waits for rank 1"},
-                                   {"barrier #0 of group 'three'", 1u << 2, false, true, "it waits for rank 2"}};
+    /* clang-format on */
+    {"barrier #0 of group 'three'", 1u << 2, false, true, "it waits for rank 2"}};
 
 static cddp_status stay_away(trial *t, cddp_group *world, cddp_error *err)
 {
     static const uint32_t last_three[3] = {1, 2, 3};
     const absence *a = &absences[t->plant];
     const uint32_t me = cddp_group_rank(world);
-    const cddp_group_subset subset = {.size = sizeof subset, .name = "three", .member_count = 3, .members = last_three};
+    const cddp_group_subset subset = {.size = sizeof subset,
+                                      .name = "three",
+                                      .member_count = 3,
+                                      .members = last_three};
     cddp_group *own = NULL;
     cddp_status status = CDDP_OK;
     CD_TRY(cddp_group_barrier(world, err));
@@ -349,8 +389,10 @@ static void assert_absent_named(const trial *t, const absence *a, uint32_t r)
     const char *who = strstr(message, "it waits for rank");
     assert_non_null(who);
     for (uint32_t other = a->in_subgroup; other < RANKS; other++) {
-        if ((a->absent >> other & 1u) != 0) assert_non_null(strchr(who, (int)('0' + other)));
-        else is_first = is_first && other >= r;
+        if ((a->absent >> other & 1u) != 0)
+            assert_non_null(strchr(who, (int)('0' + other)));
+        else
+            is_first = is_first && other >= r;
     }
     if (is_first) assert_string_equal(who, a->first);
 }
@@ -360,20 +402,26 @@ TEST(composition, whoever_does_not_come_is_named_by_everybody_who_came)
     static const char *const specs[3] = {"sim", "check:sim", "rr:2:sim"};
     for (int plant = 0; plant < (int)(sizeof absences / sizeof absences[0]); plant++)
         for (int k = 0; k < 3; k++) {
-            trial t = {.spec = specs[k], .size = RANKS, .body = stay_away, .plant = plant, .timeout_ns = 100000000};
+            trial t = {.spec = specs[k],
+                       .size = RANKS,
+                       .body = stay_away,
+                       .plant = plant,
+                       .timeout_ns = 100000000};
             trial_run(&t);
             for (uint32_t r = 0; r < RANKS; r++) assert_absent_named(&t, &absences[plant], r);
         }
 }
 
-/* A broadcast that one rank labels otherwise is the last operation: nobody is left to be told but `late`. */
+/* A broadcast that one rank labels otherwise is the last operation: nobody is left to be told but
+** `late`. */
 static cddp_status last_is_wrong(trial *t, cddp_group *group, cddp_error *err)
 {
     const int64_t n = 4;
     const uint32_t me = cddp_group_rank(group);
     const cddp_collective given = {.op = CDDP_OP_BROADCAST,
                                    .label = me == 1 && t->plant != CLEAN ? 9 : 3,
-                                   .output = cddp_tensor_of(cddp_device_cpu(), t->out[me], 0, CDDP_F32, &n, 1)};
+                                   .output = cddp_tensor_of(cddp_device_cpu(), t->out[me], 0,
+                                                            CDDP_F32, &n, 1)};
     cddp_collective c = given;
     cddp_work *work = NULL;
     CD_TRY(cddp_group_post(group, &c, &work, err));
@@ -387,7 +435,8 @@ TEST(check, what_is_found_at_the_end_is_not_lost)
         trial t = {.spec = "check:after:sim", .size = RANKS, .body = last_is_wrong, .plant = plant};
         trial_run(&t);
         bool told = t.late[0] != '\0';
-        for (uint32_t r = 0; r < RANKS; r++) told = told || strstr(t.f.results[r].error.message, "bucket 8") != NULL;
+        for (uint32_t r = 0; r < RANKS; r++)
+            told = told || strstr(t.f.results[r].error.message, "bucket 8") != NULL;
         cd_test_row("plant %d: late '%s'", plant, t.late);
         assert_int_equal(told, plant != CLEAN);
     }
@@ -398,7 +447,8 @@ static cddp_status three_sums(trial *t, cddp_group *group, cddp_error *err)
     const uint32_t me = cddp_group_rank(group);
     for (int k = 0; k < 3; k++) {
         const int64_t n = 16;
-        const cddp_tensor x = cddp_tensor_of(cddp_device_cpu(), t->out[me] + 16 * k, 0, CDDP_F32, &n, 1);
+        const cddp_tensor x =
+            cddp_tensor_of(cddp_device_cpu(), t->out[me] + 16 * k, 0, CDDP_F32, &n, 1);
         cddp_work *work = NULL;
         for (int i = 0; i < 16; i++) t->out[me][16 * k + i] = (float)((int)me + i + k);
         CD_TRY(cddp_group_allreduce(group, &x, CDDP_RED_SUM, &work, err));
@@ -420,7 +470,8 @@ TEST(check, names_the_rank_whose_result_was_corrupted)
             if (i == 0) assert_false(ended_well);
             if (!ended_well)
                 assert_non_null(
-                    strstr(t.f.results[r].error.message, "after allreduce 1 rank 3 ended with other bits than rank 0"));
+                    strstr(t.f.results[r].error.message,
+                           "after allreduce 1 rank 3 ended with other bits than rank 0"));
         }
         assert_true(i == 0 || t.late[0] != '\0' || t.f.results[0].status != CDDP_OK);
     }
@@ -437,7 +488,8 @@ static uint64_t results_of(const char *spec)
     trial_run(&t);
     uint64_t h = cd_hash64(t.out, sizeof t.out, 0);
     for (uint32_t r = 0; r < RANKS; r++)
-        h = cd_hash_mix(cd_hash_mix(h, t.f.results[r].end), cd_hash_text(t.f.results[r].error.message));
+        h = cd_hash_mix(cd_hash_mix(h, t.f.results[r].end),
+                        cd_hash_text(t.f.results[r].error.message));
     return h;
 }
 
@@ -446,8 +498,10 @@ TEST(fault, the_same_seed_strikes_in_the_same_way)
     const uint64_t clean = results_of("sim");
     assert_true(results_of("fault:seed=1:sim") == clean);
     assert_true(results_of("fault:seed=1,corrupt=0.5:sim") != clean);
-    assert_true(results_of("fault:seed=1,corrupt=0.5:sim") == results_of("fault:seed=1,corrupt=0.5:sim"));
-    assert_true(results_of("fault:seed=1,corrupt=0.5:sim") != results_of("fault:seed=2,corrupt=0.5:sim"));
+    assert_true(results_of("fault:seed=1,corrupt=0.5:sim") ==
+                results_of("fault:seed=1,corrupt=0.5:sim"));
+    assert_true(results_of("fault:seed=1,corrupt=0.5:sim") !=
+                results_of("fault:seed=2,corrupt=0.5:sim"));
     assert_true(results_of("fault:seed=4,drop=0.2:sim") == results_of("fault:seed=4,drop=0.2:sim"));
     assert_true(results_of("fault:seed=4,delay=30us:sim") == clean); /* late, and right */
     assert_true(results_of("fault:seed=9,corrupt=1,from=3:sim") == clean);
@@ -455,7 +509,8 @@ TEST(fault, the_same_seed_strikes_in_the_same_way)
 
 TEST(fault, every_plant_changes_a_result_and_repeats_itself)
 {
-    static const char *const words[] = {"alias", "slot", "early", "root"}; /* what three sums in place can show */
+    /* what three sums in place can show */
+    static const char *const words[] = {"alias", "slot", "early", "root"};
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
         char spec[64], later[64];
         cd_test_row("%s", words[i]);
@@ -465,19 +520,28 @@ TEST(fault, every_plant_changes_a_result_and_repeats_itself)
         assert_true(results_of(spec) == results_of(spec));
         assert_true(results_of(later) == results_of("sim"));
     }
-    assert_true(results_of("fault:plant=tail:sim") == results_of("sim"));    /* sixteen are whole fours */
-    assert_true(results_of("fault:plant=divisor:sim") == results_of("sim")); /* nothing is averaged */
-    assert_true(results_of("fault:plant=scratch:sim") == results_of("sim")); /* nothing goes elsewhere */
+    /* sixteen are whole fours */
+    assert_true(results_of("fault:plant=tail:sim") == results_of("sim"));
+    /* nothing is averaged */
+    assert_true(results_of("fault:plant=divisor:sim") == results_of("sim"));
+    /* nothing goes elsewhere */
+    assert_true(results_of("fault:plant=scratch:sim") == results_of("sim"));
 }
 
 TEST(fault, a_lost_operation_and_a_death_end_with_words)
 {
-    trial lost = {.spec = "fault:drop=1,rank=1,from=1:sim", .size = RANKS, .body = three_sums, .timeout_ns = 1000000};
+    trial lost = {.spec = "fault:drop=1,rank=1,from=1:sim",
+                  .size = RANKS,
+                  .body = three_sums,
+                  .timeout_ns = 1000000};
     trial_run(&lost);
     assert_fails(lost.f.results[1].status, CDDP_E_TIMEOUT, &lost.f.results[1].error,
                  "operation 1 of rank 1 was lost (planted by fault:)");
     for (uint32_t r = 0; r < RANKS; r++) assert_int_not_equal(lost.f.results[r].status, CDDP_OK);
-    trial dead = {.spec = "fault:die=2@1:sim", .size = RANKS, .body = three_sums, .timeout_ns = 1000000};
+    trial dead = {.spec = "fault:die=2@1:sim",
+                  .size = RANKS,
+                  .body = three_sums,
+                  .timeout_ns = 1000000};
     trial_run(&dead);
     assert_fails(dead.f.results[2].status, CDDP_E_BACKEND, &dead.f.results[2].error,
                  "rank 2 died at its operation 1 (planted by fault:)");
@@ -492,13 +556,19 @@ static cddp_status crossed_waits(trial *t, cddp_group *group, cddp_error *err)
     const int64_t n = 8;
     cddp_tensor x[4];
     cddp_work *works[3] = {NULL}, *message = NULL;
-    for (int k = 0; k < 4; k++) x[k] = cddp_tensor_of(cddp_device_cpu(), t->out[me] + 8 * k, 0, CDDP_F32, &n, 1);
+    for (int k = 0; k < 4; k++)
+        x[k] = cddp_tensor_of(cddp_device_cpu(), t->out[me] + 8 * k, 0, CDDP_F32, &n, 1);
     for (int i = 0; i < 32; i++) t->out[me][i] = 1.0f;
-    if (me < 2) { /* only two ranks know of the message; a receive is posted long before it is sent */
-        cddp_collective c = {
-            .op = me == 0 ? CDDP_OP_RECV : CDDP_OP_SEND, .root = 1 - me, .tag = 4, .input = x[3], .output = x[3]};
+    /* only two ranks know of the message; a receive is posted long before it is sent */
+    if (me < 2) {
+        cddp_collective c = {.op = me == 0 ? CDDP_OP_RECV : CDDP_OP_SEND,
+                             .root = 1 - me,
+                             .tag = 4,
+                             .input = x[3],
+                             .output = x[3]};
         if (me == 0) CD_TRY(cddp_group_post(group, &c, &message, err));
-        for (int k = 0; k < 3; k++) CD_TRY(cddp_group_allreduce(group, &x[k], CDDP_RED_SUM, &works[k], err));
+        for (int k = 0; k < 3; k++)
+            CD_TRY(cddp_group_allreduce(group, &x[k], CDDP_RED_SUM, &works[k], err));
         for (int k = 2; k >= 0; k--) CD_TRY(cddp_work_wait(works[k], 0, err));
         if (me == 1) CD_TRY(cddp_group_post(group, &c, &message, err));
         CD_TRY(cddp_work_wait(message, 0, err));
@@ -512,7 +582,8 @@ static cddp_status crossed_waits(trial *t, cddp_group *group, cddp_error *err)
     }
     for (int i = 0; i < 24; i++)
         if (t->out[me][i] != (float)RANKS)
-            return cddp_error_set(err, CDDP_E_CORRUPT, "element %d is %g", i, (double)t->out[me][i]);
+            return cddp_error_set(err, CDDP_E_CORRUPT, "element %d is %g", i,
+                                  (double)t->out[me][i]);
     return CDDP_OK;
 }
 
@@ -537,7 +608,9 @@ static cddp_status only_sim_and_gloo(void *context, const char *name, cddp_error
 {
     (void)context;
     bool known = strcmp(name, "sim") == 0 || strcmp(name, "gloo") == 0 || strcmp(name, "nccl") == 0;
-    return known ? CDDP_OK : cddp_error_set(err, CDDP_E_ARG, "unknown backend '%s'; did you mean 'gloo'?", name);
+    return known ? CDDP_OK
+                 : cddp_error_set(err, CDDP_E_ARG, "unknown backend '%s'; did you mean 'gloo'?",
+                                  name);
 }
 
 TEST(spec, says_where_and_what_was_meant)
@@ -545,6 +618,7 @@ TEST(spec, says_where_and_what_was_meant)
     static const struct {
         const char *spec, *words; /* words NULL: it is right */
     } cases[] = {
+        /* clang-format off */
         {"gloo", NULL},
         {"rr:3:gloo", NULL},
         {"cpu:gloo,cuda:nccl", NULL},
@@ -579,6 +653,7 @@ TEST(spec, says_where_and_what_was_meant)
         {"fault:die=3:gloo", "character 11: die= needs a rank and an operation"},
         {"check:check:check:check:check:check:check:check:check:sim", "character 49: compositions nest at most 8 deep"},
         {"gloo:sim", "character 1: 'gloo' is no composition"},
+        /* clang-format on */
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         cddp_error err = CDDP_ERROR_INIT;
@@ -587,11 +662,13 @@ TEST(spec, says_where_and_what_was_meant)
         if (cases[i].words == NULL)
             assert_int_equal(status, CDDP_OK);
         else
-            assert_fails(status, status == CDDP_E_ARG ? CDDP_E_ARG : CDDP_E_CONFIG, &err, cases[i].words);
+            assert_fails(status, status == CDDP_E_ARG ? CDDP_E_ARG : CDDP_E_CONFIG, &err,
+                         cases[i].words);
     }
 }
 
-static cddp_status find_self_without(void *context, const char *name, const cddp_backend **backend, cddp_error *err)
+static cddp_status find_self_without(void *context, const char *name, const cddp_backend **backend,
+                                     cddp_error *err)
 {
     (void)name;
     (void)err;
@@ -605,7 +682,8 @@ TEST(composition, refuses_a_backend_that_cannot_serve)
         const char *spec;
         cddp_op missing;
         const char *words;
-    } cases[] = {{"hier:self", CDDP_OP_REDUCE, "hier: needs reduce, which backend self does not implement"},
+    } cases[] = {{"hier:self", CDDP_OP_REDUCE,
+                  "hier: needs reduce, which backend self does not implement"},
                  {"hier:self", CDDP_OP_BROADCAST, "hier: needs broadcast"},
                  {"check:rr:2:self", CDDP_OP_ALLGATHER,
                   "check: needs a backend that gathers tensors of the host; self does not"}};
@@ -613,11 +691,14 @@ TEST(composition, refuses_a_backend_that_cannot_serve)
         cddp_error err = CDDP_ERROR_INIT;
         cddp_backend lacking = *cddp_backend_self();
         lacking.capabilities.ops &= ~(1u << cases[i].missing);
-        const cddp_composition_options options = {
-            .size = sizeof options, .spec = cases[i].spec, .find = find_self_without, .context = &lacking};
+        const cddp_composition_options options = {.size = sizeof options,
+                                                  .spec = cases[i].spec,
+                                                  .find = find_self_without,
+                                                  .context = &lacking};
         cddp_composition *composition = NULL;
         cd_test_row("%s without %s", cases[i].spec, cddp_op_name(cases[i].missing));
-        assert_fails(cddp_composition_open(&options, &composition, &err), CDDP_E_UNSUPPORTED, &err, cases[i].words);
+        assert_fails(cddp_composition_open(&options, &composition, &err), CDDP_E_UNSUPPORTED, &err,
+                     cases[i].words);
     }
 }
 
@@ -640,7 +721,9 @@ TEST(composition, a_steady_state_allocates_nothing)
         const uint32_t members[] = {0};
         cddp_backend self = *cddp_backend_self();
         cd_watch_allocator_init(&watch, NULL);
-        const cddp_solo_options solo = {.size = sizeof solo, .world_size = 1, .allocator = &watch.table};
+        const cddp_solo_options solo = {.size = sizeof solo,
+                                        .world_size = 1,
+                                        .allocator = &watch.table};
         const cddp_composition_options options = {.size = sizeof options,
                                                   .spec = specs[i],
                                                   .find = find_self_without,
@@ -660,7 +743,8 @@ TEST(composition, a_steady_state_allocates_nothing)
             const int64_t n = 4;
             cddp_work *works[2] = {NULL};
             const cddp_tensor t = cddp_tensor_of(cddp_device_cpu(), x, 0, CDDP_F32, &n, 1);
-            for (int j = 0; j < 2; j++) assert_ok(cddp_group_allreduce(group, &t, CDDP_RED_SUM, &works[j], &err), &err);
+            for (int j = 0; j < 2; j++)
+                assert_ok(cddp_group_allreduce(group, &t, CDDP_RED_SUM, &works[j], &err), &err);
             for (int j = 0; j < 2; j++) assert_ok(cddp_work_wait(works[j], 0, &err), &err);
             watch.frozen = k >= 1;
         }
@@ -672,12 +756,18 @@ TEST(composition, a_steady_state_allocates_nothing)
     }
 }
 
-TEST_MAIN(ROW(composition, every_kind_and_nesting_passes_the_battery), ROW(composition, declares_what_its_numerics_are),
+TEST_MAIN(ROW(composition, every_kind_and_nesting_passes_the_battery),
+          ROW(composition, declares_what_its_numerics_are),
           ROW(check, names_the_rank_that_differs_on_every_rank_before_anything_moves),
-          ROW(check, finds_the_same_afterwards), ROW(check, tells_the_number_of_an_operation_after_five_hundred_good_ones),
-          ROW(composition, whoever_does_not_come_is_named_by_everybody_who_came), ROW(check, what_is_found_at_the_end_is_not_lost),
-          ROW(check, names_the_rank_whose_result_was_corrupted), ROW(fault, the_same_seed_strikes_in_the_same_way),
+          ROW(check, finds_the_same_afterwards),
+          ROW(check, tells_the_number_of_an_operation_after_five_hundred_good_ones),
+          ROW(composition, whoever_does_not_come_is_named_by_everybody_who_came),
+          ROW(check, what_is_found_at_the_end_is_not_lost),
+          ROW(check, names_the_rank_whose_result_was_corrupted),
+          ROW(fault, the_same_seed_strikes_in_the_same_way),
           ROW(fault, every_plant_changes_a_result_and_repeats_itself),
           ROW(fault, a_lost_operation_and_a_death_end_with_words),
-          ROW(composition, works_may_be_waited_for_in_any_order), ROW(spec, says_where_and_what_was_meant),
-          ROW(composition, refuses_a_backend_that_cannot_serve), ROW(composition, a_steady_state_allocates_nothing))
+          ROW(composition, works_may_be_waited_for_in_any_order),
+          ROW(spec, says_where_and_what_was_meant),
+          ROW(composition, refuses_a_backend_that_cannot_serve),
+          ROW(composition, a_steady_state_allocates_nothing))

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Lets kernels.cu be compiled as C++: a launch becomes a loop over blocks and threads, put onto a stream of fake_cuda.
+/* Lets kernels.cu be compiled as C++: a launch becomes a loop over blocks and threads, put onto a
+** stream of fake_cuda.
 **
-** Only the kernels' own logic is shown this way: which elements a thread takes, how it rounds. Nothing of a GPU is.
+** Only the kernels' own logic is shown this way: which elements a thread takes, how it rounds.
+** Nothing of a GPU is.
 */
 #pragma once
 #include <cuda_runtime_api.h>
@@ -32,7 +34,8 @@ template <typename A> struct Launch {
     }
 };
 
-template <typename A> void launch(void (*kernel)(A), int64_t blocks, int64_t threads, void *stream, const A &argument)
+template <typename A>
+void launch(void (*kernel)(A), int64_t blocks, int64_t threads, void *stream, const A &argument)
 {
     Launch<A> l = {kernel, argument, (unsigned)blocks, (unsigned)threads};
     fake_cuda_push((cudaStream_t)stream, Launch<A>::run, &l, sizeof l);
@@ -40,5 +43,5 @@ template <typename A> void launch(void (*kernel)(A), int64_t blocks, int64_t thr
 
 } // namespace
 
-#define CD_LAUNCH(kernel, blocks, threads, stream, argument)                                                           \
+#define CD_LAUNCH(kernel, blocks, threads, stream, argument) \
     launch(kernel, (int64_t)(blocks), (int64_t)(threads), stream, argument)

@@ -2,8 +2,8 @@
 /* No cuBLAS: every product is our kernel's. */
 #include "backends/nccl/cuda.h"
 
-cddp_status cd_cublas_product(cd_cuda *cuda, const cd_cuda_product *product, cudaStream_t stream, bool *done,
-                              cddp_error *err)
+cddp_status cd_cublas_product(cd_cuda *cuda, const cd_cuda_product *product, cudaStream_t stream,
+                              bool *done, cddp_error *err)
 {
     (void)cuda;
     (void)product;

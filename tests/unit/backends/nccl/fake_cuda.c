@@ -75,20 +75,23 @@ static op *push(cudaStream_t stream, size_t bytes, const void *argument)
     return o;
 }
 
-static void push_run(cudaStream_t stream, void (*run)(void *argument), const void *argument, size_t bytes)
+static void push_run(cudaStream_t stream, void (*run)(void *argument), const void *argument,
+                     size_t bytes)
 {
     pthread_mutex_lock(&lock);
     push(stream, bytes, argument)->run = run;
     pthread_mutex_unlock(&lock);
 }
 
-void fake_cuda_push(cudaStream_t stream, void (*run)(void *argument), const void *argument, size_t bytes)
+void fake_cuda_push(cudaStream_t stream, void (*run)(void *argument), const void *argument,
+                    size_t bytes)
 {
     fake_cuda.launches++;
     push_run(stream, run, argument, bytes);
 }
 
-void fake_cuda_push_waiting(cudaStream_t stream, bool (*run)(void *argument), const void *argument, size_t bytes)
+void fake_cuda_push_waiting(cudaStream_t stream, bool (*run)(void *argument), const void *argument,
+                            size_t bytes)
 {
     pthread_mutex_lock(&lock);
     push(stream, bytes, argument)->try_run = run;
@@ -99,10 +102,11 @@ static bool reach(struct CUevent_st *event, uint64_t version);
 
 /* ---- memory of the device ---- */
 
-/* One range of addresses, which nobody may touch but operations while they run. Blocks are cut from it in order and, once
-** freed, handed out again to whoever fits; under AddressSanitizer what no block holds is poisoned besides. */
+/* One range of addresses, which nobody may touch but operations while they run. Blocks are cut from
+** it in order and, once freed, handed out again to whoever fits; under AddressSanitizer what no
+** block holds is poisoned besides. */
 #define FAR_BYTES ((size_t)1 << 32)
-#define FAR_GRAIN ((size_t)512) /* cudaMalloc aligns to 256; the rest is the red zone */
+#define FAR_GRAIN ((size_t)512)    /* cudaMalloc aligns to 256; the rest is the red zone */
 #define FAR_PAGE ((size_t)1 << 21) /* large ones: opening and closing walks over each */
 
 typedef struct far_block {
@@ -118,7 +122,9 @@ static bool far_is_open;
 static void far_access(bool is_open)
 {
     if (far_is_open == is_open || far_end == 0) return;
-    if (mprotect(far, (far_end + FAR_PAGE - 1) / FAR_PAGE * FAR_PAGE, is_open ? PROT_READ | PROT_WRITE : PROT_NONE) != 0) abort();
+    if (mprotect(far, (far_end + FAR_PAGE - 1) / FAR_PAGE * FAR_PAGE,
+                 is_open ? PROT_READ | PROT_WRITE : PROT_NONE) != 0)
+        abort();
     far_is_open = is_open;
 }
 
@@ -128,7 +134,8 @@ static far_block *far_take(size_t bytes)
     for (size_t i = 0; i < far_count; i++)
         if (far_blocks[i].bytes == 0 && far_blocks[i].room >= room) return &far_blocks[i];
     if (far == NULL) {
-        far = mmap(NULL, FAR_BYTES + FAR_PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        far = mmap(NULL, FAR_BYTES + FAR_PAGE, PROT_NONE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (far == MAP_FAILED) abort();
         far += FAR_PAGE - (uintptr_t)far % FAR_PAGE;
         (void)madvise(far, FAR_BYTES, MADV_HUGEPAGE); /* where there are none it is only slower */
@@ -372,7 +379,10 @@ static cudaError_t take(void **pointer, size_t bytes, bool is_far)
     return cudaSuccess;
 }
 
-cudaError_t cudaMalloc(void **pointer, size_t bytes) { return take(pointer, bytes, fake_cuda_is_far); }
+cudaError_t cudaMalloc(void **pointer, size_t bytes)
+{
+    return take(pointer, bytes, fake_cuda_is_far);
+}
 
 cudaError_t cudaFree(void *pointer)
 {
@@ -408,7 +418,8 @@ static void run_move(void *argument)
         memset(m->to, m->value, m->bytes);
 }
 
-cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t stream)
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind,
+                            cudaStream_t stream)
 {
     (void)kind;
     move m = {to, from, bytes, 0};
@@ -432,7 +443,10 @@ const char *cudaGetErrorString(cudaError_t code)
     return code == cudaErrorMemoryAllocation ? "out of memory" : "an error of the fake";
 }
 
-cudaError_t cudaSetDevice(int device) { return device < fake_cuda_devices ? cudaSuccess : cudaErrorInvalidDevice; }
+cudaError_t cudaSetDevice(int device)
+{
+    return device < fake_cuda_devices ? cudaSuccess : cudaErrorInvalidDevice;
+}
 
 cudaError_t cudaGetDeviceCount(int *count)
 {

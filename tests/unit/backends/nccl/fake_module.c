@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The module that brings nccl, over the fakes: the program loads it as a plugin and runs whole scenarios with tensors in
-** the fake's memory, which the host cannot touch. So the way that a GPU takes is walked to its end without one.
+/* The module that brings nccl, over the fakes: the program loads it as a plugin and runs whole
+** scenarios with tensors in the fake's memory, which the host cannot touch. So the way that a GPU
+** takes is walked to its end without one.
 */
 #include "backends/nccl/cuda.h"
 #include "cddp/plugin.h"

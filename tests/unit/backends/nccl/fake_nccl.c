@@ -19,7 +19,8 @@
 #define WORLDS 40
 #define SLOTS 16
 #define MAIL 16
-#define BYTES (768 * 1024) /* the battery goes to 16,385 elements of 8 bytes for each of four ranks */
+/* the battery goes to 16,385 elements of 8 bytes for each of four ranks */
+#define BYTES (768 * 1024)
 #define PARTS 16
 
 typedef struct part {
@@ -33,7 +34,8 @@ typedef struct part {
     uint64_t index; /* of the collective in its world, or of the message between its two ranks */
 } part;
 
-/* One collective: what each rank left. taken counts the ranks that have their result; the last one frees it. */
+/* One collective: what each rank left. taken counts the ranks that have their result; the last one
+** frees it. */
 typedef struct slot {
     uint64_t index;          /* the collective that it serves */
     uint32_t arrived, taken; /* bit sets of ranks */
@@ -82,7 +84,8 @@ static cudaStream_t group_stream;
 void fake_nccl_share(void)
 {
     pthread_mutexattr_t attributes;
-    memory = mmap(NULL, sizeof *memory, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    memory = mmap(NULL, sizeof *memory, PROT_READ | PROT_WRITE,
+                  MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED) abort();
     pthread_mutexattr_init(&attributes);
     pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
@@ -150,8 +153,10 @@ static void reduce(slot *s, int size, size_t at, size_t count, char *out)
     for (int r = 0; r < size; r++) {
         char *to = r == 0 ? out : other;
         memcpy(to, s->data[r] + at * bytes_of(mine->type), count * bytes_of(mine->type));
-        cddp_tensor t = cddp_tensor_of(cpu, to, 0, dtype, &n, 1), sum = cddp_tensor_of(cpu, out, 0, dtype, &n, 1);
-        if (mine->op >= ncclNumOps && cpu->scale(&t, &t, s->factor[r], NULL, NULL) != CDDP_OK) abort();
+        cddp_tensor t = cddp_tensor_of(cpu, to, 0, dtype, &n, 1),
+                    sum = cddp_tensor_of(cpu, out, 0, dtype, &n, 1);
+        if (mine->op >= ncclNumOps && cpu->scale(&t, &t, s->factor[r], NULL, NULL) != CDDP_OK)
+            abort();
         if (r > 0 && cpu->reduce(red_op_of(mine->op), &sum, &t, NULL, NULL) != CDDP_OK) abort();
     }
 }
@@ -191,7 +196,8 @@ static void deposit(ncclComm_t c, const part *p)
 static bool is_ready(ncclComm_t c, const part *p)
 {
     const slot *s = &c->world->slots[p->index % SLOTS];
-    return s->index == p->index && s->arrived == (1u << c->world->size) - 1 && agree(s, c->world->size);
+    return s->index == p->index && s->arrived == (1u << c->world->size) - 1 &&
+           agree(s, c->world->size);
 }
 
 static void collect(ncclComm_t c, const part *p)
@@ -199,10 +205,12 @@ static void collect(ncclComm_t c, const part *p)
     slot *s = &c->world->slots[p->index % SLOTS];
     const size_t bytes = p->count * bytes_of(p->type);
     const int size = c->world->size;
-    if (p->kind == ALLREDUCE || (p->kind == REDUCE && c->rank == p->peer)) reduce(s, size, 0, p->count, p->out);
+    if (p->kind == ALLREDUCE || (p->kind == REDUCE && c->rank == p->peer))
+        reduce(s, size, 0, p->count, p->out);
     if (p->kind == REDUCESCATTER) reduce(s, size, (size_t)c->rank * p->count, p->count, p->out);
     if (p->kind == BROADCAST) memmove(p->out, s->data[p->peer], bytes);
-    for (int r = 0; r < size && p->kind == ALLGATHER; r++) memmove(p->out + (size_t)r * bytes, s->data[r], bytes);
+    for (int r = 0; r < size && p->kind == ALLGATHER; r++)
+        memmove(p->out + (size_t)r * bytes, s->data[r], bytes);
     s->taken |= 1u << c->rank;
     if (s->taken != (1u << size) - 1) return;
     s->arrived = s->taken = 0;
@@ -232,7 +240,8 @@ static void message_begin(ncclComm_t c, const part *p)
 static bool message_is_ready(ncclComm_t c, const part *p)
 {
     const mail *m = mail_of(c, p);
-    if (p->kind == SEND) return m->index > p->index || (m->index == p->index && m->sent && m->awaited);
+    if (p->kind == SEND)
+        return m->index > p->index || (m->index == p->index && m->sent && m->awaited);
     return m->index == p->index && m->sent && m->bytes == p->count * bytes_of(p->type);
 }
 
@@ -260,9 +269,11 @@ static bool run_batch(void *argument)
     bool ready = true;
     if (b->comm->aborted) return true;
     pthread_mutex_lock(&memory->lock);
-    for (size_t i = 0; i < b->count; i++) (b->parts[i].kind >= SEND ? message_begin : deposit)(b->comm, &b->parts[i]);
     for (size_t i = 0; i < b->count; i++)
-        ready = ready && (b->parts[i].kind >= SEND ? message_is_ready : is_ready)(b->comm, &b->parts[i]);
+        (b->parts[i].kind >= SEND ? message_begin : deposit)(b->comm, &b->parts[i]);
+    for (size_t i = 0; i < b->count; i++)
+        ready = ready &&
+                (b->parts[i].kind >= SEND ? message_is_ready : is_ready)(b->comm, &b->parts[i]);
     for (size_t i = 0; i < b->count && ready; i++)
         (b->parts[i].kind >= SEND ? message_end : collect)(b->comm, &b->parts[i]);
     pthread_mutex_unlock(&memory->lock);
@@ -271,7 +282,9 @@ static bool run_batch(void *argument)
 
 static ncclResult_t enqueue(ncclComm_t c, cudaStream_t stream, part p)
 {
-    p.index = p.kind == SEND ? c->sent[p.peer]++ : p.kind == RECV ? c->received[p.peer]++ : c->collectives++;
+    p.index = p.kind == SEND   ? c->sent[p.peer]++
+              : p.kind == RECV ? c->received[p.peer]++
+                               : c->collectives++;
     c->progress_told = false;
     if (group_depth > 0) {
         if (grouped.count == PARTS) abort();
@@ -305,48 +318,67 @@ ncclResult_t ncclGroupEnd(void)
     return ncclInProgress;
 }
 
-ncclResult_t ncclAllReduce(const void *in, void *out, size_t n, ncclDataType_t type, ncclRedOp_t op, ncclComm_t c,
-                           cudaStream_t s)
+ncclResult_t ncclAllReduce(const void *in, void *out, size_t n, ncclDataType_t type, ncclRedOp_t op,
+                           ncclComm_t c, cudaStream_t s)
 {
-    return enqueue(c, s, (part){.kind = ALLREDUCE, .in = in, .out = out, .count = n, .type = type, .op = (int)op});
+    return enqueue(
+        c, s,
+        (part){.kind = ALLREDUCE, .in = in, .out = out, .count = n, .type = type, .op = (int)op});
 }
 
-ncclResult_t ncclReduce(const void *in, void *out, size_t n, ncclDataType_t type, ncclRedOp_t op, int root,
-                        ncclComm_t c, cudaStream_t s)
+ncclResult_t ncclReduce(const void *in, void *out, size_t n, ncclDataType_t type, ncclRedOp_t op,
+                        int root, ncclComm_t c, cudaStream_t s)
 {
     return enqueue(c, s,
-                   (part){.kind = REDUCE, .in = in, .out = out, .count = n, .type = type, .op = (int)op, .peer = root});
+                   (part){.kind = REDUCE,
+                          .in = in,
+                          .out = out,
+                          .count = n,
+                          .type = type,
+                          .op = (int)op,
+                          .peer = root});
 }
 
-ncclResult_t ncclReduceScatter(const void *in, void *out, size_t n, ncclDataType_t type, ncclRedOp_t op, ncclComm_t c,
-                               cudaStream_t s)
+ncclResult_t ncclReduceScatter(const void *in, void *out, size_t n, ncclDataType_t type,
+                               ncclRedOp_t op, ncclComm_t c, cudaStream_t s)
 {
-    return enqueue(c, s, (part){.kind = REDUCESCATTER, .in = in, .out = out, .count = n, .type = type, .op = (int)op});
+    return enqueue(c, s,
+                   (part){.kind = REDUCESCATTER,
+                          .in = in,
+                          .out = out,
+                          .count = n,
+                          .type = type,
+                          .op = (int)op});
 }
 
-ncclResult_t ncclBroadcast(const void *in, void *out, size_t n, ncclDataType_t type, int root, ncclComm_t c,
+ncclResult_t ncclBroadcast(const void *in, void *out, size_t n, ncclDataType_t type, int root,
+                           ncclComm_t c, cudaStream_t s)
+{
+    return enqueue(
+        c, s,
+        (part){.kind = BROADCAST, .in = in, .out = out, .count = n, .type = type, .peer = root});
+}
+
+ncclResult_t ncclAllGather(const void *in, void *out, size_t n, ncclDataType_t type, ncclComm_t c,
                            cudaStream_t s)
-{
-    return enqueue(c, s, (part){.kind = BROADCAST, .in = in, .out = out, .count = n, .type = type, .peer = root});
-}
-
-ncclResult_t ncclAllGather(const void *in, void *out, size_t n, ncclDataType_t type, ncclComm_t c, cudaStream_t s)
 {
     return enqueue(c, s, (part){.kind = ALLGATHER, .in = in, .out = out, .count = n, .type = type});
 }
 
-ncclResult_t ncclSend(const void *in, size_t n, ncclDataType_t type, int peer, ncclComm_t c, cudaStream_t s)
+ncclResult_t ncclSend(const void *in, size_t n, ncclDataType_t type, int peer, ncclComm_t c,
+                      cudaStream_t s)
 {
     return enqueue(c, s, (part){.kind = SEND, .in = in, .count = n, .type = type, .peer = peer});
 }
 
-ncclResult_t ncclRecv(void *out, size_t n, ncclDataType_t type, int peer, ncclComm_t c, cudaStream_t s)
+ncclResult_t ncclRecv(void *out, size_t n, ncclDataType_t type, int peer, ncclComm_t c,
+                      cudaStream_t s)
 {
     return enqueue(c, s, (part){.kind = RECV, .out = out, .count = n, .type = type, .peer = peer});
 }
 
-ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t *op, void *scalar, ncclDataType_t type, ncclScalarResidence_t where,
-                                      ncclComm_t c)
+ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t *op, void *scalar, ncclDataType_t type,
+                                      ncclScalarResidence_t where, ncclComm_t c)
 {
     (void)c;
     if (where != ncclScalarHostImmediate) return ncclInvalidArgument;
@@ -386,7 +418,8 @@ static world *world_join(const ncclUniqueId *id, int size, int rank)
     world *found = NULL;
     pthread_mutex_lock(&memory->lock);
     for (int i = 0; i < WORLDS && found == NULL; i++)
-        if (memory->worlds[i].is_used && memcmp(&memory->worlds[i].id, id, sizeof *id) == 0) found = &memory->worlds[i];
+        if (memory->worlds[i].is_used && memcmp(&memory->worlds[i].id, id, sizeof *id) == 0)
+            found = &memory->worlds[i];
     for (int i = 0; i < WORLDS && found == NULL; i++) {
         if (memory->worlds[i].is_used) continue;
         found = &memory->worlds[i];
@@ -403,7 +436,8 @@ static world *world_join(const ncclUniqueId *id, int size, int rank)
     return found;
 }
 
-ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int size, ncclUniqueId id, int rank, ncclConfig_t *config)
+ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int size, ncclUniqueId id, int rank,
+                                    ncclConfig_t *config)
 {
     if (config->magic != 0xcafebeef || config->blocking != 0) return ncclInvalidArgument;
     *comm = calloc(1, sizeof **comm);
@@ -412,8 +446,10 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int size, ncclUniqueId id,
     return ncclInProgress;
 }
 
-/* Every member of the parent takes part, so the colour's size is known only by its members' keys: tests split whole. */
-ncclResult_t ncclCommSplit(ncclComm_t parent, int color, int key, ncclComm_t *comm, ncclConfig_t *config)
+/* Every member of the parent takes part, so the colour's size is known only by its members' keys:
+** tests split whole. */
+ncclResult_t ncclCommSplit(ncclComm_t parent, int color, int key, ncclComm_t *comm,
+                           ncclConfig_t *config)
 {
     ncclUniqueId id;
     memset(&id, 0, sizeof id);
@@ -453,7 +489,8 @@ ncclResult_t ncclCommAbort(ncclComm_t c)
 
 const char *ncclGetErrorString(ncclResult_t code)
 {
-    return code == ncclRemoteError ? "remote process exited or there was a network error" : "an error of the fake";
+    return code == ncclRemoteError ? "remote process exited or there was a network error"
+                                   : "an error of the fake";
 }
 
 const char *ncclGetLastError(ncclComm_t c)

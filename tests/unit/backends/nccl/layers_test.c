@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The layers, the optimizers and whole trainings on the cuda device beside the cpu: equal bits, but for the payload of
- ** a NaN, at odd sizes, unaligned views, no samples at all, NaN, infinities and subnormals; and a steady iteration for
- ** which the host waits nowhere and nothing is allocated.
- **
- ** One source, two programs, as twin_test.c: cuda_layers over fake_cuda, cuda_layers_gpu over CUDA.
- */
+/* The layers, the optimizers and whole trainings on the cuda device beside the cpu: equal bits, but
+** for the payload of
+*** a NaN, at odd sizes, unaligned views, no samples at all, NaN, infinities and subnormals; and a
+**  steady iteration for
+*** which the host waits nowhere and nothing is allocated.
+***
+*** One source, two programs, as twin_test.c: cuda_layers over fake_cuda, cuda_layers_gpu over CUDA.
+*/
 #define _POSIX_C_SOURCE 200809L
 #include "backends/nccl/cuda.h"
 #include "backends/nccl/layers.h"
@@ -87,8 +89,9 @@ static void assert_same(void)
     if (at < 0) return;
     size_t t = 0;
     while (t + 1 < ours.tensor_count && ours.starts[t + 1] <= (size_t)at) t++;
-    fail_msg("tensor %zu, byte %ld of it: the cpu has %.17g, the device %.17g", t, at - (long)ours.starts[t],
-             cd_element_get(ours.dtypes[t], ours.bytes + at), cd_element_get(ours.dtypes[t], theirs.bytes + at));
+    fail_msg("tensor %zu, byte %ld of it: the cpu has %.17g, the device %.17g", t,
+             at - (long)ours.starts[t], cd_element_get(ours.dtypes[t], ours.bytes + at),
+             cd_element_get(ours.dtypes[t], theirs.bytes + at));
 }
 
 /* ---- values ---- */
@@ -105,14 +108,18 @@ static double draw(cd_prng *prng, filling how, cddp_dtype dtype)
     if (how == TINY) return x * (dtype == CDDP_F64 ? 0x1p-1060 : 0x1p-140);
     if (how == MODERATE || cd_prng_chance(prng, 2, 3)) return x;
     const uint64_t which = cd_prng_below(prng, 9);
-    return which < 6 ? odd[which] : which == 6 ? (double)NAN : which == 7 ? (double)INFINITY : (double)-INFINITY;
+    return which < 6    ? odd[which]
+           : which == 6 ? (double)NAN
+           : which == 7 ? (double)INFINITY
+                        : (double)-INFINITY;
 }
 
 static void fill_host(const cddp_tensor *t, cd_prng *prng, filling how)
 {
     const size_t bytes = cddp_dtype_bytes(t->dtype);
     for (int64_t i = 0, n = cddp_tensor_numel(t); i < n; i++)
-        cd_element_set(t->dtype, (unsigned char *)cd_tensor_data(t) + (size_t)i * bytes, draw(prng, how, t->dtype));
+        cd_element_set(t->dtype, (unsigned char *)cd_tensor_data(t) + (size_t)i * bytes,
+                       draw(prng, how, t->dtype));
 }
 
 static void fill_there(const cddp_tensor *t, cd_prng *prng, filling how)
@@ -121,9 +128,11 @@ static void fill_there(const cddp_tensor *t, cd_prng *prng, filling how)
     cddp_error err;
     const bool is_complex = t->dtype == CDDP_C64;
     const cddp_dtype dtype = is_complex ? CDDP_F32 : t->dtype;
-    const size_t width = cddp_dtype_bytes(dtype), count = (size_t)cddp_tensor_numel(t) * (is_complex ? 2 : 1);
+    const size_t width = cddp_dtype_bytes(dtype),
+                 count = (size_t)cddp_tensor_numel(t) * (is_complex ? 2 : 1);
     assert_true(count * width <= ROOM);
-    for (size_t i = 0; i < count; i++) cd_element_set(dtype, values + i * width, draw(prng, how, dtype));
+    for (size_t i = 0; i < count; i++)
+        cd_element_set(dtype, values + i * width, draw(prng, how, dtype));
     if (count > 0) assert_ok(t->device->write(t, values, count * width, &err), &err);
 }
 
@@ -140,8 +149,8 @@ typedef struct run {
 } run;
 typedef cddp_status (*layer_fn)(run *r, cd_value **y, cddp_error *err);
 
-static cddp_status constant(run *r, cddp_dtype dtype, const int64_t *sizes, uint32_t dim_count, cd_value **value,
-                            cddp_error *err)
+static cddp_status constant(run *r, cddp_dtype dtype, const int64_t *sizes, uint32_t dim_count,
+                            cd_value **value, cddp_error *err)
 {
     cddp_tensor host, placed;
     CD_TRY(cd_graph_host_tensor(r->graph, dtype, sizes, dim_count, &host, err));
@@ -150,8 +159,8 @@ static cddp_status constant(run *r, cddp_dtype dtype, const int64_t *sizes, uint
     return cd_graph_input(r->graph, &placed, value, err);
 }
 
-static cddp_status classes_below(run *r, int64_t count, const int64_t *sizes, uint32_t dim_count, bool ignore,
-                                 cddp_tensor *t, cddp_error *err)
+static cddp_status classes_below(run *r, int64_t count, const int64_t *sizes, uint32_t dim_count,
+                                 bool ignore, cddp_tensor *t, cddp_error *err)
 {
     CD_TRY(cd_graph_tensor(r->graph, CDDP_I64, sizes, dim_count, t, err));
     for (int64_t i = 0; i < cddp_tensor_numel(t); i++) {
@@ -171,7 +180,8 @@ static cddp_status run_conv(run *r, cd_value **y, cddp_error *err)
 }
 static cddp_status run_conv_stride(run *r, cd_value **y, cddp_error *err)
 {
-    return cd_conv2d_layer(r->graph, (cd_value *const[3]){r->p[0], r->p[1], NULL}, &(cd_conv2d){2, 1}, y, err);
+    return cd_conv2d_layer(r->graph, (cd_value *const[3]){r->p[0], r->p[1], NULL},
+                           &(cd_conv2d){2, 1}, y, err);
 }
 static cddp_status run_pool(run *r, cd_value **y, cddp_error *err)
 {
@@ -181,9 +191,18 @@ static cddp_status run_upsample(run *r, cd_value **y, cddp_error *err)
 {
     return cd_upsample2d(r->graph, r->p[0], 3, y, err);
 }
-static cddp_status run_relu(run *r, cd_value **y, cddp_error *err) { return cd_relu(r->graph, r->p[0], y, err); }
-static cddp_status run_gelu(run *r, cd_value **y, cddp_error *err) { return cd_gelu_layer(r->graph, r->p[0], y, err); }
-static cddp_status run_tanh(run *r, cd_value **y, cddp_error *err) { return cd_tanh_layer(r->graph, r->p[0], y, err); }
+static cddp_status run_relu(run *r, cd_value **y, cddp_error *err)
+{
+    return cd_relu(r->graph, r->p[0], y, err);
+}
+static cddp_status run_gelu(run *r, cd_value **y, cddp_error *err)
+{
+    return cd_gelu_layer(r->graph, r->p[0], y, err);
+}
+static cddp_status run_tanh(run *r, cd_value **y, cddp_error *err)
+{
+    return cd_tanh_layer(r->graph, r->p[0], y, err);
+}
 static cddp_status run_sigmoid(run *r, cd_value **y, cddp_error *err)
 {
     return cd_sigmoid_layer(r->graph, r->p[0], y, err);
@@ -239,8 +258,14 @@ static cddp_status embed(run *r, bool bag, cd_value **y, cddp_error *err)
     CD_TRY(classes_below(r, 7, (const int64_t[2]){r->samples, 9}, 2, false, &index, err));
     return cd_embedding_layer(r->graph, r->p[1], &(cd_embedding){&index, bag, false}, y, err);
 }
-static cddp_status run_embedding(run *r, cd_value **y, cddp_error *err) { return embed(r, false, y, err); }
-static cddp_status run_embedding_bag(run *r, cd_value **y, cddp_error *err) { return embed(r, true, y, err); }
+static cddp_status run_embedding(run *r, cd_value **y, cddp_error *err)
+{
+    return embed(r, false, y, err);
+}
+static cddp_status run_embedding_bag(run *r, cd_value **y, cddp_error *err)
+{
+    return embed(r, true, y, err);
+}
 static cddp_status run_bad_index(run *r, cd_value **y, cddp_error *err)
 {
     cddp_tensor index;
@@ -260,7 +285,8 @@ static cddp_status run_experts(run *r, cd_value **y, cddp_error *err)
     }
     return cd_expert_combine(r->graph, results, &routing, y, err);
 }
-/* Of eight small integers without their signs two are often the largest, and the first one counts. */
+/* Of eight small integers without their signs two are often the largest, and the first one
+** counts. */
 static cddp_status run_ties(run *r, cd_value **y, cddp_error *err)
 {
     cd_value *logits = NULL, *results[8] = {NULL};
@@ -268,7 +294,8 @@ static cddp_status run_ties(run *r, cd_value **y, cddp_error *err)
     CD_TRY(cd_relu(r->graph, r->p[0], &logits, err));
     CD_TRY(cd_route_top1(r->graph, logits, r->ids, &routing, err));
     for (int64_t e = 0; e < 8; e++)
-        if (routing.count[e] > 0) CD_TRY(cd_expert_take(r->graph, r->p[0], &routing, e, &results[e], err));
+        if (routing.count[e] > 0)
+            CD_TRY(cd_expert_take(r->graph, r->p[0], &routing, e, &results[e], err));
     return cd_expert_combine(r->graph, results, &routing, y, err);
 }
 static cddp_status run_inner(run *r, cd_value **y, cddp_error *err)
@@ -286,7 +313,8 @@ static cddp_status run_first_inner(run *r, cd_value **y, cddp_error *err)
 }
 static cddp_status target_of(run *r, cd_value **target, cddp_error *err)
 {
-    return constant(r, r->p[0]->tensor.dtype, r->p[0]->tensor.sizes, r->p[0]->tensor.dim_count, target, err);
+    return constant(r, r->p[0]->tensor.dtype, r->p[0]->tensor.sizes, r->p[0]->tensor.dim_count,
+                    target, err);
 }
 static cddp_status run_squared_error(run *r, cd_value **y, cddp_error *err)
 {
@@ -303,11 +331,18 @@ static cddp_status run_bce(run *r, cd_value **y, cddp_error *err)
 static cddp_status entropy(run *r, int64_t classes, cd_value **y, cddp_error *err)
 {
     cddp_tensor t;
-    CD_TRY(classes_below(r, classes, r->p[0]->tensor.sizes, r->p[0]->tensor.dim_count - 1, true, &t, err));
+    CD_TRY(classes_below(r, classes, r->p[0]->tensor.sizes, r->p[0]->tensor.dim_count - 1, true, &t,
+                         err));
     return cd_cross_entropy(r->graph, r->p[0], &t, y, err);
 }
-static cddp_status run_cross_entropy(run *r, cd_value **y, cddp_error *err) { return entropy(r, 11, y, err); }
-static cddp_status run_bad_class(run *r, cd_value **y, cddp_error *err) { return entropy(r, 1000, y, err); }
+static cddp_status run_cross_entropy(run *r, cd_value **y, cddp_error *err)
+{
+    return entropy(r, 11, y, err);
+}
+static cddp_status run_bad_class(run *r, cd_value **y, cddp_error *err)
+{
+    return entropy(r, 1000, y, err);
+}
 static cddp_status run_weighted(run *r, cd_value **y, cddp_error *err)
 {
     static const double weights[SAMPLES] = {0.5, 3, 0.3, 1.0 / 3, 2};
@@ -329,6 +364,7 @@ typedef struct layer_case {
 } layer_case;
 
 static const layer_case cases[] = {
+    /* clang-format off */
     {"linear", run_linear, 0, 3, {{1, {13}}, {2, {7, 13}}, {1, {7}}}},
     {"linear over positions", run_linear, 0, 3, {{2, {3, 5}}, {2, {9, 5}}, {1, {9}}}},
     {"linear without bias", run_linear, 0, 2, {{1, {1}}, {2, {17, 1}}}},
@@ -363,6 +399,7 @@ static const layer_case cases[] = {
     {"cross-entropy", run_cross_entropy, 0, 1, {{2, {7, 11}}}},
     {"cross-entropy, class out of range", run_bad_class, 0, 1, {{2, {7, 11}}}},
     {"weighted sum", run_weighted, 0, 1, {{1, {1}}}},
+    /* clang-format on */
 };
 
 /* ---- the other ranks of synchronised batch norm ---- */
@@ -385,7 +422,8 @@ static const double *rows_of(const cddp_tensor *mine, cddp_error *err)
     return exchanged;
 }
 
-static cddp_status gather_rows(void *context, const cddp_tensor *mine, const cddp_tensor *all, cddp_error *err)
+static cddp_status gather_rows(void *context, const cddp_tensor *mine, const cddp_tensor *all,
+                               cddp_error *err)
 {
     (void)context;
     const size_t bytes = (size_t)cddp_tensor_numel(all) * sizeof(double);
@@ -404,19 +442,22 @@ static cddp_status sum_rows(void *context, const cddp_tensor *sums, cddp_error *
 }
 
 /* What a layer normalises with is part of what is compared. */
-static cddp_status keep_combined(void *context, uint32_t buffer, const double *mean, const double *spread,
-                                 int64_t channels, cddp_error *err)
+static cddp_status keep_combined(void *context, uint32_t buffer, const double *mean,
+                                 const double *spread, int64_t channels, cddp_error *err)
 {
     (void)buffer;
     (void)err;
-    const cddp_tensor both[2] = {cddp_tensor_of(cddp_device_cpu(), (void *)(uintptr_t)mean, 0, CDDP_F64, &channels, 1),
-                                 cddp_tensor_of(cddp_device_cpu(), (void *)(uintptr_t)spread, 0, CDDP_F64, &channels, 1)};
+    const cddp_tensor both[2] = {cddp_tensor_of(cddp_device_cpu(), (void *)(uintptr_t)mean, 0,
+                                                CDDP_F64, &channels, 1),
+                                 cddp_tensor_of(cddp_device_cpu(), (void *)(uintptr_t)spread, 0,
+                                                CDDP_F64, &channels, 1)};
     keep(context, &both[0]);
     keep(context, &both[1]);
     return CDDP_OK;
 }
 
-/* samples: of the batch; shifted: they are a constant that begins behind the first one of six, unaligned. */
+/* samples: of the batch; shifted: they are a constant that begins behind the first one of six,
+** unaligned. */
 typedef struct variant {
     cddp_dtype dtype;
     filling how;
@@ -432,10 +473,12 @@ static cddp_status weigh(run *r, cd_value *y, cd_value **loss, cddp_error *err)
     return cd_weighted_sum(r->graph, losses, NULL, 0, loss, err);
 }
 
-static cddp_status forward_and_back(const layer_case *c, const variant *v, run *r, record *to, cddp_error *err)
+static cddp_status forward_and_back(const layer_case *c, const variant *v, run *r, record *to,
+                                    cddp_error *err)
 {
     cd_value *y = NULL, *loss = NULL;
-    for (uint32_t i = 0; i < c->operand_count; i++) CD_TRY(cd_graph_parameter(r->graph, i, &r->p[i], err));
+    for (uint32_t i = 0; i < c->operand_count; i++)
+        CD_TRY(cd_graph_parameter(r->graph, i, &r->p[i], err));
     if (v->shifted || v->samples == 0) {
         cddp_tensor part = r->p[0]->tensor;
         part.offset += v->shifted ? cd_tensor_row_numel(&part) : 0;
@@ -452,8 +495,8 @@ static cddp_status forward_and_back(const layer_case *c, const variant *v, run *
 }
 
 /* Runs a case on one device, twice, so that the second tape lies where the first one was. */
-static cddp_status run_side(const layer_case *c, const variant *v, const cddp_device *device, record *to,
-                            cddp_error *err)
+static cddp_status run_side(const layer_case *c, const variant *v, const cddp_device *device,
+                            record *to, cddp_error *err)
 {
     static const char *const names[5] = {"x", "b", "c", "d", "e"};
     static const int64_t ids[SAMPLES] = {3, 0, 7, 12, 1};
@@ -465,20 +508,28 @@ static cddp_status run_side(const layer_case *c, const variant *v, const cddp_de
     assert_ok(cd_module_create(NULL, device, &prng, &module, err), err);
     for (uint32_t i = 0; i < c->operand_count; i++) {
         uint32_t index = 0;
-        cd_parameter_spec spec = {.name = names[i], .dtype = v->dtype, .dim_count = c->operands[i].dim_count};
+        cd_parameter_spec spec = {.name = names[i],
+                                  .dtype = v->dtype,
+                                  .dim_count = c->operands[i].dim_count};
         if (i == 0) { /* the samples, and one that a constant part leaves out */
             spec.sizes[0] = v->samples + (v->shifted || v->samples == 0 ? 1 : 0);
             spec.dim_count++;
         }
-        for (uint32_t d = 0; d < c->operands[i].dim_count; d++) spec.sizes[d + (i == 0)] = c->operands[i].sizes[d];
+        for (uint32_t d = 0; d < c->operands[i].dim_count; d++)
+            spec.sizes[d + (i == 0)] = c->operands[i].sizes[d];
         assert_ok(cd_module_add_parameter(module, &spec, &index, err), err);
     }
-    if (c->norm_channels > 0) assert_ok(cd_batch_norm_register(module, c->norm_channels, v->dtype, &r.norm, err), err);
+    if (c->norm_channels > 0)
+        assert_ok(cd_batch_norm_register(module, c->norm_channels, v->dtype, &r.norm, err), err);
     cd_prng values = cd_prng_seed(77);
-    for (size_t i = 0; i < module->parameter_count; i++) fill_there(&module->parameters[i].tensor, &values, v->how);
+    for (size_t i = 0; i < module->parameter_count; i++)
+        fill_there(&module->parameters[i].tensor, &values, v->how);
     assert_ok(cd_graph_create(module, NULL, &r.graph, err), err);
-    const cd_graph_callbacks ranks = {.context = to, .rank_count = 1 + OTHER_RANKS, .allgather = gather_rows,
-                                      .allreduce = sum_rows, .combined = keep_combined};
+    const cd_graph_callbacks ranks = {.context = to,
+                                      .rank_count = 1 + OTHER_RANKS,
+                                      .allgather = gather_rows,
+                                      .allreduce = sum_rows,
+                                      .combined = keep_combined};
     cd_graph_set_callbacks(r.graph, &ranks);
     for (int round = 0; round < 2 && status == CDDP_OK; round++) {
         r.prng = cd_prng_seed(5);
@@ -486,7 +537,8 @@ static cddp_status run_side(const layer_case *c, const variant *v, const cddp_de
         status = forward_and_back(c, v, &r, to, err);
     }
     for (size_t i = 0; i < module->parameter_count && status == CDDP_OK; i++)
-        if (module->parameters[i].grad.kind == CDDP_GRAD_DENSE) keep(to, &module->parameters[i].grad.value);
+        if (module->parameters[i].grad.kind == CDDP_GRAD_DENSE)
+            keep(to, &module->parameters[i].grad.value);
     for (size_t i = 0; i < module->buffer_count; i++) keep(to, &module->buffers[i].tensor);
     cd_graph_destroy(r.graph);
     cd_module_destroy(module);
@@ -496,8 +548,8 @@ static cddp_status run_side(const layer_case *c, const variant *v, const cddp_de
 static void compare(const layer_case *c, const variant *v, const cddp_device *device)
 {
     static cddp_error near_err, far_err;
-    cd_test_row("%s, %s, %s, %d samples%s", c->name, cddp_dtype_name(v->dtype), filling_names[v->how], (int)v->samples,
-                v->shifted ? ", unaligned" : "");
+    cd_test_row("%s, %s, %s, %d samples%s", c->name, cddp_dtype_name(v->dtype),
+                filling_names[v->how], (int)v->samples, v->shifted ? ", unaligned" : "");
     const cddp_status near = run_side(c, v, cddp_device_cpu(), &ours, &near_err);
     const cddp_status far = run_side(c, v, device, &theirs, &far_err);
     if (near == CDDP_OK) assert_ok(far, &far_err);
@@ -525,8 +577,10 @@ TEST(layers, large_products_of_small_integers_are_exact)
     static const layer_case large[] = {
         {"linear", run_linear, 0, 3, {{1, {1031}}, {2, {211, 1031}}, {1, {211}}}},
         {"linear over positions", run_linear, 0, 3, {{2, {64, 67}}, {2, {65, 67}}, {1, {65}}}}};
-    assert_true(SAMPLES * 1031 * 211 >= CD_CUDA_LARGE_PRODUCT && SAMPLES * 64 * 67 * 65 >= CD_CUDA_LARGE_PRODUCT);
-    for (int k = 0; k < 2; k++) compare(&large[k], &(variant){CDDP_F32, INTEGERS, SAMPLES, false}, cuda());
+    assert_true(SAMPLES * 1031 * 211 >= CD_CUDA_LARGE_PRODUCT &&
+                SAMPLES * 64 * 67 * 65 >= CD_CUDA_LARGE_PRODUCT);
+    for (int k = 0; k < 2; k++)
+        compare(&large[k], &(variant){CDDP_F32, INTEGERS, SAMPLES, false}, cuda());
 }
 
 /* The comparison sees one bit, in any tensor, and takes two NaN for equal. */
@@ -543,7 +597,8 @@ TEST(layers, the_comparison_sees_one_bit)
     assert_int_equal(first_difference(&ours, &theirs), 4);
 }
 
-/* A device that has no layer, or some: the others run on the host over copies, and nothing changes. */
+/* A device that has no layer, or some: the others run on the host over copies, and nothing
+** changes. */
 TEST(layers, that_a_device_lacks_are_computed_on_the_host)
 {
     cddp_layers few = cd_cuda_layers;
@@ -551,7 +606,8 @@ TEST(layers, that_a_device_lacks_are_computed_on_the_host)
     device.layers = &few;
     for (size_t k = 0; k < sizeof cases / sizeof cases[0]; k++)
         for (int half = 0; half < 3; half++) {
-            few.layers = half == 0 ? 0 : cd_cuda_layers.layers & (half == 1 ? 0x55555555 : 0xaaaaaaaa);
+            few.layers =
+                half == 0 ? 0 : cd_cuda_layers.layers & (half == 1 ? 0x55555555 : 0xaaaaaaaa);
             compare(&cases[k], &(variant){CDDP_F32, MODERATE, SAMPLES, false}, &device);
         }
 }
@@ -568,23 +624,30 @@ TEST(layers, refuse_operands_that_do_not_fit)
     cddp_tensor gaps = there, bytes = there;
     gaps.strides[0] = 1;
     bytes.dtype = CDDP_U8;
-    cddp_layer_call call = {.size = sizeof call, .layer = CDDP_LAYER_RELU, .input_count = 1, .output_count = 1};
+    cddp_layer_call call = {.size = sizeof call,
+                            .layer = CDDP_LAYER_RELU,
+                            .input_count = 1,
+                            .output_count = 1};
     const cddp_layers *layers = &cd_cuda_layers;
     call.outputs = &there;
     call.inputs = &here;
-    assert_fails(layers->run(cuda(), &call, &err), CDDP_E_ARG, &err, "relu: input 0 is on device cpu");
+    assert_fails(layers->run(cuda(), &call, &err), CDDP_E_ARG, &err,
+                 "relu: input 0 is on device cpu");
     call.inputs = &gaps;
     assert_fails(layers->run(cuda(), &call, &err), CDDP_E_ARG, &err, "relu: input 0 has gaps");
     call.inputs = &bytes;
-    assert_fails(layers->run(cuda(), &call, &err), CDDP_E_ARG, &err, "relu: input 0 is u8 beside f32");
+    assert_fails(layers->run(cuda(), &call, &err), CDDP_E_ARG, &err,
+                 "relu: input 0 is u8 beside f32");
     call.outputs = &bytes;
     assert_fails(layers->run(cuda(), &call, &err), CDDP_E_ARG, &err, "f32 and f64, not in u8");
     call.layer = CDDP_LAYER_LINEAR;
-    assert_fails(layers->run(cuda(), &call, &err), CDDP_E_ARG, &err, "linear: 1 inputs and 1 outputs");
+    assert_fails(layers->run(cuda(), &call, &err), CDDP_E_ARG, &err,
+                 "linear: 1 inputs and 1 outputs");
     call.layer = CDDP_LAYER_COUNT;
     assert_fails(layers->run(cuda(), &call, &err), CDDP_E_ARG, &err, "layer 24");
     cddp_update_call update = {.size = sizeof update, .tensors = {&there, &here}};
-    assert_fails(layers->update(cuda(), &update, &err), CDDP_E_ARG, &err, "tensor 1 is on device cpu");
+    assert_fails(layers->update(cuda(), &update, &err), CDDP_E_ARG, &err,
+                 "tensor 1 is on device cpu");
     update.tensors[1] = &bytes;
     assert_fails(layers->update(cuda(), &update, &err), CDDP_E_ARG, &err, "tensor 1 is u8");
     update.rule = CDDP_UPDATE_COUNT;
@@ -607,7 +670,8 @@ static const struct {
 
 #define PARAMETERS 3
 
-static cddp_tensor make_tensor(const cddp_device *device, cddp_dtype dtype, int which, cddp_error *err)
+static cddp_tensor make_tensor(const cddp_device *device, cddp_dtype dtype, int which,
+                               cddp_error *err)
 {
     static const int64_t sizes[PARAMETERS][2] = {{7, 19}, {0, 3}, {5, 1}};
     void *storage = NULL;
@@ -630,7 +694,8 @@ static void optimize(const cddp_device *device, size_t k, cddp_dtype dtype, fill
     cd_prng prng = cd_prng_seed(9);
     to->count = to->tensor_count = 0;
     for (int i = 0; i < PARAMETERS; i++) {
-        parameters[i] = (cd_optimizer_parameter){names[i], make_tensor(device, dtype, i, &err), &grads[i]};
+        parameters[i] =
+            (cd_optimizer_parameter){names[i], make_tensor(device, dtype, i, &err), &grads[i]};
         fill_there(&parameters[i].tensor, &prng, MODERATE);
         assert_ok(cddp_grad_define(&grads[i], &parameters[i].tensor, &err), &err);
     }
@@ -664,14 +729,16 @@ TEST(optimizers, have_the_bits_of_the_cpu)
     for (size_t k = 0; k < sizeof rules / sizeof rules[0]; k++)
         for (int d = 0; d < 5; d++)
             for (int how = MODERATE; how <= SPECIAL; how++) {
-                cd_test_row("%s, %s, %s gradients", rules[k].name, cddp_dtype_name(dtypes[d]), filling_names[how]);
+                cd_test_row("%s, %s, %s gradients", rules[k].name, cddp_dtype_name(dtypes[d]),
+                            filling_names[how]);
                 optimize(cddp_device_cpu(), k, dtypes[d], (filling)how, &ours);
                 optimize(cuda(), k, dtypes[d], (filling)how, &theirs);
                 assert_same();
             }
 }
 
-/* Sums of squares of small integers are exact in every order, so the norm is the cpu's, and the factor too. */
+/* Sums of squares of small integers are exact in every order, so the norm is the cpu's, and the
+** factor too. */
 TEST(optimizers, clipping_scales_by_the_same_factor)
 {
     const cddp_device *const devices[2] = {cddp_device_cpu(), cuda()};
@@ -723,8 +790,8 @@ static const training trainings[] = {
 
 enum { ROUNDS = 4, STEADY_FROM = 2 };
 
-static cddp_status iterate(cd_model *model, cd_graph *graph, cd_optimizer *optimizer, const cd_prng *prng, int round,
-                           cd_value **loss, cddp_error *err)
+static cddp_status iterate(cd_model *model, cd_graph *graph, cd_optimizer *optimizer,
+                           const cd_prng *prng, int round, cd_value **loss, cddp_error *err)
 {
     const int64_t ids[3] = {3 + round, 7 * round, 40};
     cd_batch batch;
@@ -762,7 +829,8 @@ static void train(const training *t, const cddp_device *device, record *to)
     const size_t count = model->module->parameter_count;
     assert_true(count <= 256);
     for (size_t i = 0; i < count; i++)
-        parameters[i] = (cd_optimizer_parameter){model->module->parameters[i].name, model->module->parameters[i].tensor,
+        parameters[i] = (cd_optimizer_parameter){model->module->parameters[i].name,
+                                                 model->module->parameters[i].tensor,
                                                  &model->module->parameters[i].grad};
     cd_optimizer_options settings = cd_optimizer_options_default(t->optimizer);
     settings.lr = 0.05;
@@ -770,7 +838,8 @@ static void train(const training *t, const cddp_device *device, record *to)
     assert_ok(cd_graph_create(model->module, NULL, &graph, &err), &err);
     for (int round = 0; round < ROUNDS; round++) {
         if (round == STEADY_FROM) {
-            if (device->stream_synchronize != NULL) assert_ok(device->stream_synchronize(device, NULL, &err), &err);
+            if (device->stream_synchronize != NULL)
+                assert_ok(device->stream_synchronize(device, NULL, &err), &err);
             waits = cd_cuda_here.host_waits;
             asked = cd_cuda_here.memory.source_calls;
 #ifndef CDDP_ON_GPU
@@ -787,7 +856,8 @@ static void train(const training *t, const cddp_device *device, record *to)
     assert_int_equal(cd_cuda_here.memory.source_calls, asked);
     keep(to, &loss->tensor);
     for (size_t i = 0; i < count; i++) keep(to, &model->module->parameters[i].tensor);
-    for (size_t i = 0; i < model->module->buffer_count; i++) keep(to, &model->module->buffers[i].tensor);
+    for (size_t i = 0; i < model->module->buffer_count; i++)
+        keep(to, &model->module->buffers[i].tensor);
     cd_graph_destroy(graph);
     cd_optimizer_destroy(optimizer);
     cd_model_destroy(model);
@@ -797,7 +867,8 @@ TEST(trainings, have_the_bits_of_the_cpu_and_wait_for_nothing)
 {
     for (size_t k = 0; k < sizeof trainings / sizeof trainings[0]; k++) {
         const training *t = &trainings[k];
-        cd_test_row("%s %s, %s", t->name, t->options != NULL ? t->options : "", cddp_dtype_name(t->dtype));
+        cd_test_row("%s %s, %s", t->name, t->options != NULL ? t->options : "",
+                    cddp_dtype_name(t->dtype));
         train(t, cddp_device_cpu(), &ours);
         train(t, cuda(), &theirs);
         assert_same();
@@ -828,14 +899,16 @@ static cddp_status try_iteration(const cddp_allocator *allocator, cddp_error *er
     CD_TRY_OUT(cd_batch_make(graph, model, &request, &batch, err));
     CD_TRY_OUT(cd_model_forward(model, graph, &batch, &outputs, err));
     CD_TRY_OUT(cd_model_loss(model, graph, &batch, &outputs, UINT32_MAX, &loss, err));
-    CD_TRY_OUT(cd_graph_backward(graph, &(cd_backward_options){.roots = &loss, .root_count = 1}, err));
+    CD_TRY_OUT(
+        cd_graph_backward(graph, &(cd_backward_options){.roots = &loss, .root_count = 1}, err));
 out:
     cd_graph_destroy(graph);
     cd_model_destroy(model);
     return status;
 }
 
-/* What the fake's tests stand on: a host that takes the device's storage for an address does not get far. */
+/* What the fake's tests stand on: a host that takes the device's storage for an address does not
+** get far. */
 TEST(far, a_host_that_touches_storage_of_the_device_is_ended)
 {
     cddp_error err;
@@ -867,7 +940,8 @@ TEST(far, a_host_that_touches_storage_of_the_device_is_ended)
     fake_cuda_is_far = false;
 }
 
-/* Every allocation fails once, of the host's memory and of the GPU's: an error, and nothing is left. */
+/* Every allocation fails once, of the host's memory and of the GPU's: an error, and nothing is
+** left. */
 TEST(trainings, without_memory_fail_and_leave_nothing)
 {
     cddp_error err;
@@ -909,7 +983,8 @@ int main(int argc, char **argv)
 #endif
                                        ROW(optimizers, have_the_bits_of_the_cpu),
                                        ROW(optimizers, clipping_scales_by_the_same_factor),
-                                       ROW(trainings, have_the_bits_of_the_cpu_and_wait_for_nothing)};
+                                       ROW(trainings,
+                                           have_the_bits_of_the_cpu_and_wait_for_nothing)};
 #ifdef CDDP_ON_GPU
     cddp_error err;
     if (cd_cuda_probe(&err) != CDDP_OK) cd_test_skip_all(err.message);

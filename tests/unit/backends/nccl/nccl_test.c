@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The NCCL backend over forked ranks: the battery with tensors on the host and on the GPU, streams, guard, time-outs,
-** asynchronous errors, abort, split.
+/* The NCCL backend over forked ranks: the battery with tensors on the host and on the GPU, streams,
+** guard, time-outs, asynchronous errors, abort, split.
 **
-** One source, two programs: nccl_logic over fake_cuda and fake_nccl (1 to 4 ranks anywhere), and nccl_gpu over CUDA and
-** NCCL, skipped with the reason where there is no GPU.
+** One source, two programs: nccl_logic over fake_cuda and fake_nccl (1 to 4 ranks anywhere), and
+** nccl_gpu over CUDA and NCCL, skipped with the reason where there is no GPU.
 */
 #define _POSIX_C_SOURCE 200809L
 #include "tests/support/test.h"
@@ -61,8 +61,8 @@ static const cddp_backend *module_load(void)
 #endif
 }
 
-static cddp_status group_open(const job *j, cddp_rank *rank, const char *name, const char *options, cddp_group **group,
-                              cddp_error *err)
+static cddp_status group_open(const job *j, cddp_rank *rank, const char *name, const char *options,
+                              cddp_group **group, cddp_error *err)
 {
     static const uint32_t members[8] = {0, 1, 2, 3, 4, 5, 6, 7};
     cddp_group_options o = {.size = sizeof o,
@@ -83,7 +83,9 @@ static cddp_status rank_main(cddp_rank *rank, void *argument, cddp_error *err)
 {
     job *j = argument;
     cddp_rendezvous *rendezvous = NULL;
-    cddp_rendezvous_options options = {.size = sizeof options, .url = j->url, .timeout_ns = 20 * SECOND};
+    cddp_rendezvous_options options = {.size = sizeof options,
+                                       .url = j->url,
+                                       .timeout_ns = 20 * SECOND};
     cddp_status status = cddp_rendezvous_open(&options, &rendezvous, err);
     if (status != CDDP_OK) return status;
     cddp_backend bound = *j->module;
@@ -106,8 +108,10 @@ static void run_job(job *j)
 #ifndef CDDP_NCCL_MODULE
     fake_nccl_share();
 #endif
-    cddp_process_options options = {
-        .size = sizeof options, .world_size = j->world_size, .deadline_ns = 180 * SECOND, .grace_ns = 8 * SECOND};
+    cddp_process_options options = {.size = sizeof options,
+                                    .world_size = j->world_size,
+                                    .deadline_ns = 180 * SECOND,
+                                    .grace_ns = 8 * SECOND};
     cddp_process_world *world = NULL;
     cddp_error err = CDDP_ERROR_INIT;
     assert_ok(cddp_process_world_open(&options, &world, &err), &err);
@@ -141,24 +145,31 @@ static void count_row(void *context, const cd_conformance_row *row)
     t->rows++;
     if (row->failed_count == 0) return;
     if (t->failed++ == 0)
-        snprintf(t->first, sizeof t->first, "%s %s %s: %s", cddp_op_name(row->op), cddp_dtype_name(row->dtype),
-                 cddp_red_op_name(row->reduce_op), row->first_failure);
+        snprintf(t->first, sizeof t->first, "%s %s %s: %s", cddp_op_name(row->op),
+                 cddp_dtype_name(row->dtype), cddp_red_op_name(row->reduce_op), row->first_failure);
 }
 
-static cddp_status battery(cddp_group *group, const cddp_device *device, uint32_t dtypes, cddp_error *err)
+static cddp_status battery(cddp_group *group, const cddp_device *device, uint32_t dtypes,
+                           cddp_error *err)
 {
     tally t = {0};
-    cd_conformance_options o = {.device = device, .dtypes = dtypes, .context = &t, .row = count_row};
+    cd_conformance_options o = {.device = device,
+                                .dtypes = dtypes,
+                                .context = &t,
+                                .row = count_row};
     cddp_status status = cd_conformance_run(group, &o, err);
     if (status == CDDP_OK && t.failed > 0)
         return cddp_error_set(err, CDDP_E_MISMATCH, "%u rows failed; %s", t.failed, t.first);
-    if (status == CDDP_OK && t.rows < 20) return cddp_error_set(err, CDDP_E_STATE, "only %u rows ran", t.rows);
+    if (status == CDDP_OK && t.rows < 20)
+        return cddp_error_set(err, CDDP_E_STATE, "only %u rows ran", t.rows);
     return status;
 }
 
-#define SOME_DTYPES (CDDP_DTYPE_BIT(CDDP_F32) | CDDP_DTYPE_BIT(CDDP_BF16) | CDDP_DTYPE_BIT(CDDP_I64))
+#define SOME_DTYPES \
+    (CDDP_DTYPE_BIT(CDDP_F32) | CDDP_DTYPE_BIT(CDDP_BF16) | CDDP_DTYPE_BIT(CDDP_I64))
 
-static cddp_status battery_on_host(const job *j, cddp_rank *rank, cddp_group *group, cddp_error *err)
+static cddp_status battery_on_host(const job *j, cddp_rank *rank, cddp_group *group,
+                                   cddp_error *err)
 {
     (void)j;
     return battery(group, cddp_device_cpu(), rank->world_size == 1 ? 0 : SOME_DTYPES, err);
@@ -198,7 +209,10 @@ TEST(nccl, passes_the_battery_with_tensors_on_the_gpu)
 
 TEST(nccl, passes_the_battery_with_guard)
 {
-    job j = {.world_size = 2, .body = battery_on_gpu, .timeout_ns = 60 * SECOND, .options = "guard=1"};
+    job j = {.world_size = 2,
+             .body = battery_on_gpu,
+             .timeout_ns = 60 * SECOND,
+             .options = "guard=1"};
     run_job(&j);
     assert_all_returned(&j);
 }
@@ -210,8 +224,8 @@ typedef struct vector {
     cddp_tensor t;
 } vector;
 
-static cddp_status vector_make(vector *v, const cddp_device *device, cddp_dtype dtype, int64_t numel, double value,
-                               cddp_error *err)
+static cddp_status vector_make(vector *v, const cddp_device *device, cddp_dtype dtype,
+                               int64_t numel, double value, cddp_error *err)
 {
     void *storage = NULL;
     cddp_status status = device->allocate(device, dtype, numel, &storage, err);
@@ -222,7 +236,8 @@ static cddp_status vector_make(vector *v, const cddp_device *device, cddp_dtype 
 
 static void vector_drop(vector *v)
 {
-    if (v->device != NULL) v->device->release(v->device, v->t.dtype, cddp_tensor_numel(&v->t), v->t.storage);
+    if (v->device != NULL)
+        v->device->release(v->device, v->t.dtype, cddp_tensor_numel(&v->t), v->t.storage);
 }
 
 static cddp_status expect(const vector *v, float wanted, cddp_error *err)
@@ -232,19 +247,22 @@ static cddp_status expect(const vector *v, float wanted, cddp_error *err)
     cddp_status status = v->device->read(&v->t, numbers, (size_t)numel * sizeof *numbers, err);
     for (int64_t i = 0; i < numel && status == CDDP_OK; i++)
         if (numbers[i] != wanted)
-            return cddp_error_set(err, CDDP_E_MISMATCH, "element %lld is %g, not %g", (long long)i, (double)numbers[i],
-                                  (double)wanted);
+            return cddp_error_set(err, CDDP_E_MISMATCH, "element %lld is %g, not %g", (long long)i,
+                                  (double)numbers[i], (double)wanted);
     return status;
 }
 
-/* Three buckets in flight; each is filled, reduced and used without the host waiting for anything. */
-static cddp_status overlapping_buckets(const job *j, cddp_rank *rank, cddp_group *group, cddp_error *err)
+/* Three buckets in flight; each is filled, reduced and used without the host waiting for
+** anything. */
+static cddp_status overlapping_buckets(const job *j, cddp_rank *rank, cddp_group *group,
+                                       cddp_error *err)
 {
     const cddp_device *d = j->bound->device;
     vector v[3] = {{0}}, sum = {0};
     cddp_work *works[3] = {NULL};
     cddp_status status = vector_make(&sum, d, CDDP_F32, 1021, 0, err);
-    for (int i = 0; i < 3 && status == CDDP_OK; i++) status = vector_make(&v[i], d, CDDP_F32, 1021, 0, err);
+    for (int i = 0; i < 3 && status == CDDP_OK; i++)
+        status = vector_make(&v[i], d, CDDP_F32, 1021, 0, err);
     for (int round = 0; round < 5 && status == CDDP_OK; round++) {
 #ifndef CDDP_NCCL_MODULE
         uint64_t blocked = fake_cuda.synchronizations, asked = cd_cuda_here.memory.source_calls,
@@ -252,7 +270,8 @@ static cddp_status overlapping_buckets(const job *j, cddp_rank *rank, cddp_group
 #endif
         for (int i = 0; i < 3 && status == CDDP_OK; i++) {
             status = d->fill(&v[i].t, rank->rank + 1.0 + i, NULL, err);
-            if (status == CDDP_OK) status = cddp_group_allreduce(group, &v[i].t, CDDP_RED_SUM, &works[i], err);
+            if (status == CDDP_OK)
+                status = cddp_group_allreduce(group, &v[i].t, CDDP_RED_SUM, &works[i], err);
         }
         for (int i = 0; i < 3 && status == CDDP_OK; i++) {
             status = cddp_work_wait(works[i], 0, err);
@@ -278,13 +297,16 @@ static cddp_status overlapping_buckets(const job *j, cddp_rank *rank, cddp_group
 TEST(nccl, buckets_are_ordered_by_events_and_the_host_never_waits)
 {
     for (size_t i = 0; i < WORLD_SIZES; i++) {
-        job j = {.world_size = world_sizes[i], .body = overlapping_buckets, .timeout_ns = 30 * SECOND};
+        job j = {.world_size = world_sizes[i],
+                 .body = overlapping_buckets,
+                 .timeout_ns = 30 * SECOND};
         run_job(&j);
         assert_all_returned(&j);
     }
 }
 
-static cddp_status on_a_stream_of_its_own(const job *j, cddp_rank *rank, cddp_group *group, cddp_error *err)
+static cddp_status on_a_stream_of_its_own(const job *j, cddp_rank *rank, cddp_group *group,
+                                          cddp_error *err)
 {
     const cddp_device *d = j->bound->device;
     vector v = {0};
@@ -307,7 +329,8 @@ static cddp_status on_a_stream_of_its_own(const job *j, cddp_rank *rank, cddp_gr
     if (status == CDDP_OK) status = cddp_work_wait(work, 0, err);
     if (status == CDDP_OK) status = d->mark_record(d, mark, stream, err);
     if (status == CDDP_OK) status = d->mark_wait(d, mark, NULL, err);
-    if (status == CDDP_OK) status = expect(&v, (float)(rank->world_size * (rank->world_size + 1) / 2), err);
+    if (status == CDDP_OK)
+        status = expect(&v, (float)(rank->world_size * (rank->world_size + 1) / 2), err);
     d->mark_destroy(d, mark);
     d->stream_destroy(d, stream);
     vector_drop(&v);
@@ -323,9 +346,10 @@ TEST(nccl, a_collective_follows_the_callers_stream)
 
 /* ---- what the trace says of it (I-HB) ---- */
 
-/* Events of one rank, and what the check makes of them; `without` leaves out the order of that number, from 1. */
-static cddp_status judge(const cd_memory_sink *trace, size_t without, char *title, size_t title_bytes,
-                         uint64_t *exercised, cddp_error *err)
+/* Events of one rank, and what the check makes of them; `without` leaves out the order of that
+** number, from 1. */
+static cddp_status judge(const cd_memory_sink *trace, size_t without, char *title,
+                         size_t title_bytes, uint64_t *exercised, cddp_error *err)
 {
     const cddp_check *check = cd_check_find("I-HB");
     const cd_judge_options options = {.checks = &check, .check_count = 1};
@@ -335,7 +359,8 @@ static cddp_status judge(const cd_memory_sink *trace, size_t without, char *titl
     const cddp_trace_sink *sink = cd_judge_get_sink(judge);
     for (size_t i = 0; i < trace->count; i++) {
         const cddp_event *e = &trace->events[i];
-        if (e->kind == CDDP_EV_order && e->as.order.waits && without > 0 && --without == 0) continue;
+        if (e->kind == CDDP_EV_order && e->as.order.waits && without > 0 && --without == 0)
+            continue;
         sink->event(sink->self, e);
     }
     status = cd_judge_end(judge, err);
@@ -352,7 +377,8 @@ static bool is_about_gpu(const cddp_event *e)
     return e->kind == CDDP_EV_touch || e->kind == CDDP_EV_order || e->kind == CDDP_EV_memory;
 }
 
-/* Runs the body in a group whose tracer keeps everything; what is wrong with a run that was clean is an error. */
+/* Runs the body in a group whose tracer keeps everything; what is wrong with a run that was clean
+** is an error. */
 typedef struct witness {
     cd_memory_sink trace;
     cddp_tracer *tracer;
@@ -363,9 +389,11 @@ static cddp_status witness_begin(witness *w, const job *j, cddp_rank *rank, cddp
 {
     job listening = *j;
     cd_memory_sink_init(&w->trace, NULL);
-    cddp_status status = cddp_tracer_create(rank, &w->trace.sink, CDDP_TRACE_ORDER, &w->tracer, err);
+    cddp_status status =
+        cddp_tracer_create(rank, &w->trace.sink, CDDP_TRACE_ORDER, &w->tracer, err);
     listening.tracer = w->tracer;
-    return status == CDDP_OK ? group_open(&listening, rank, "witness", j->options, &w->group, err) : status;
+    return status == CDDP_OK ? group_open(&listening, rank, "witness", j->options, &w->group, err)
+                             : status;
 }
 
 static void witness_end(witness *w)
@@ -376,15 +404,18 @@ static void witness_end(witness *w)
 }
 
 /* The trace is clean and says something; without any one of its waits that matters it is not. */
-static cddp_status expect_discipline(const cd_memory_sink *trace, uint32_t found_min, cddp_error *err)
+static cddp_status expect_discipline(const cd_memory_sink *trace, uint32_t found_min,
+                                     cddp_error *err)
 {
     char title[200];
     uint64_t exercised = 0;
     size_t waits = 0;
     uint32_t found = 0;
     cddp_status status = judge(trace, 0, title, sizeof title, &exercised, err);
-    if (status == CDDP_OK && title[0] != '\0') return cddp_error_set(err, CDDP_E_MISMATCH, "a clean run: %s", title);
-    if (status == CDDP_OK && exercised == 0) return cddp_error_set(err, CDDP_E_STATE, "nothing to judge");
+    if (status == CDDP_OK && title[0] != '\0')
+        return cddp_error_set(err, CDDP_E_MISMATCH, "a clean run: %s", title);
+    if (status == CDDP_OK && exercised == 0)
+        return cddp_error_set(err, CDDP_E_STATE, "nothing to judge");
     for (size_t i = 0; i < trace->count; i++)
         waits += trace->events[i].kind == CDDP_EV_order && trace->events[i].as.order.waits;
     for (size_t i = 1; i <= waits && status == CDDP_OK; i++) {
@@ -395,11 +426,13 @@ static cddp_status expect_discipline(const cd_memory_sink *trace, uint32_t found
             return cddp_error_set(err, CDDP_E_MISMATCH, "without wait %zu: %s", i, title);
     }
     if (status == CDDP_OK && found < found_min)
-        return cddp_error_set(err, CDDP_E_MISMATCH, "of %zu waits only %u are missed", waits, found);
+        return cddp_error_set(err, CDDP_E_MISMATCH, "of %zu waits only %u are missed", waits,
+                              found);
     return status;
 }
 
-static cddp_status buckets_witnessed(const job *j, cddp_rank *rank, cddp_group *group, cddp_error *err)
+static cddp_status buckets_witnessed(const job *j, cddp_rank *rank, cddp_group *group,
+                                     cddp_error *err)
 {
     witness w = {0};
     (void)group;
@@ -415,7 +448,9 @@ static cddp_status buckets_witnessed(const job *j, cddp_rank *rank, cddp_group *
 TEST(nccl, stream_discipline_is_judged_from_the_trace)
 {
     for (size_t i = 0; i < 2; i++) {
-        job j = {.world_size = world_sizes[i], .body = buckets_witnessed, .timeout_ns = 60 * SECOND};
+        job j = {.world_size = world_sizes[i],
+                 .body = buckets_witnessed,
+                 .timeout_ns = 60 * SECOND};
         run_job(&j);
         assert_all_returned(&j);
     }
@@ -423,11 +458,13 @@ TEST(nccl, stream_discipline_is_judged_from_the_trace)
 
 typedef enum fault { PRODUCER_NOT_AWAITED, CONSUMER_TOO_EARLY, RELEASED_TOO_EARLY } fault;
 
-/* The program makes one mistake with its streams; what was computed is not looked at, the trace alone tells. */
+/* The program makes one mistake with its streams; what was computed is not looked at, the trace
+** alone tells. */
 static cddp_status mistaken(const job *j, cddp_rank *rank, fault what, cddp_error *err)
 {
     static const char *const words[] = {
-        "is read on stream 2 without waiting for the write on stream 1", /* the group's stream has the next number */
+        /* the group's stream has the next number */
+        "is read on stream 2 without waiting for the write on stream 1",
         "is read on stream 0 without waiting for the write on stream 1",
         "is written on stream 0 without waiting for the read on stream 1",
     };
@@ -493,11 +530,14 @@ static cddp_status told_to_nobody(const job *j, cddp_rank *rank, cddp_group *gro
     w.group = NULL;
     size_t told = w.trace.count;
     if (status == CDDP_OK) status = overlapping_buckets(j, rank, group, err);
-    if (status == CDDP_OK && w.trace.count != told) status = cddp_error_set(err, CDDP_E_STATE, "told after the close");
+    if (status == CDDP_OK && w.trace.count != told)
+        status = cddp_error_set(err, CDDP_E_STATE, "told after the close");
     if (status == CDDP_OK) status = witness_begin(&later, j, rank, err);
-    if (status == CDDP_OK) status = overlapping_buckets(j, rank, group, err); /* the device is the process's */
+    /* the device is the process's */
+    if (status == CDDP_OK) status = overlapping_buckets(j, rank, group, err);
     for (size_t i = 0; i < later.trace.count; i++) about += is_about_gpu(&later.trace.events[i]);
-    if (status == CDDP_OK && about == 0) status = cddp_error_set(err, CDDP_E_STATE, "the second tracer hears nothing");
+    if (status == CDDP_OK && about == 0)
+        status = cddp_error_set(err, CDDP_E_STATE, "the second tracer hears nothing");
     witness_end(&later);
     witness_end(&w);
     return status;
@@ -523,8 +563,8 @@ typedef struct model {
 
 static int64_t numel_of(size_t i) { return 1 + (int64_t)(i * 37 % 101) * 5; }
 
-static cddp_status model_make(model *m, const cddp_device *d, cddp_group *group, bool views, bool find_unused,
-                              cddp_error *err)
+static cddp_status model_make(model *m, const cddp_device *d, cddp_group *group, bool views,
+                              bool find_unused, cddp_error *err)
 {
     cddp_status status = CDDP_OK;
     for (size_t i = 0; i < PARAMETERS && status == CDDP_OK; i++) {
@@ -532,11 +572,13 @@ static cddp_status model_make(model *m, const cddp_device *d, cddp_group *group,
         int64_t numel = numel_of(i);
         status = d->allocate(d, CDDP_F32, numel, &storage, err);
         snprintf(m->names[i], sizeof m->names[i], "p%zu", i);
-        m->parameters[i] = (cddp_parameter){.name = m->names[i],
-                                            .tensor = cddp_tensor_of(d, storage, 0, CDDP_F32, &numel, 1),
-                                            .grad = &m->grads[i],
-                                            .requires_grad = true};
-        if (status == CDDP_OK) status = d->fill(&m->parameters[i].tensor, 1 + cddp_group_rank(group), NULL, err);
+        m->parameters[i] =
+            (cddp_parameter){.name = m->names[i],
+                             .tensor = cddp_tensor_of(d, storage, 0, CDDP_F32, &numel, 1),
+                             .grad = &m->grads[i],
+                             .requires_grad = true};
+        if (status == CDDP_OK)
+            status = d->fill(&m->parameters[i].tensor, 1 + cddp_group_rank(group), NULL, err);
     }
     cddp_ddp_options o = cddp_ddp_options_default();
     o.parameters = m->parameters;
@@ -564,25 +606,28 @@ static bool is_used(size_t i, uint32_t rank, bool find_unused)
     return !find_unused || (i != 9 && (i != 7 || rank == 0));
 }
 
-static cddp_status backward(model *m, const cddp_device *d, uint32_t rank, int round, bool find_unused, cddp_error *err)
+static cddp_status backward(model *m, const cddp_device *d, uint32_t rank, int round,
+                            bool find_unused, cddp_error *err)
 {
     bool reachable[PARAMETERS];
     for (size_t i = 0; i < PARAMETERS; i++) reachable[i] = is_used(i, rank, find_unused);
     for (size_t i = 0; i < PARAMETERS; i++) cddp_grad_drop(&m->grads[i]); /* zero_grad */
     cddp_status status = cddp_ddp_forward_begin(m->ddp, true, err);
-    if (status == CDDP_OK) status = cddp_ddp_forward_end(m->ddp, find_unused ? reachable : NULL, err);
+    if (status == CDDP_OK)
+        status = cddp_ddp_forward_end(m->ddp, find_unused ? reachable : NULL, err);
     for (size_t i = PARAMETERS; i-- > 0 && status == CDDP_OK;) {
         if (!is_used(i, rank, find_unused)) continue;
         status = cddp_grad_define(&m->grads[i], &m->parameters[i].tensor, err);
         if (status == CDDP_OK)
-            status = d->fill(&m->grads[i].value, (double)((int64_t)i + 8 * (int64_t)rank + round), NULL, err);
+            status = d->fill(&m->grads[i].value, (double)((int64_t)i + 8 * (int64_t)rank + round),
+                             NULL, err);
         if (status == CDDP_OK) status = cddp_ddp_mark_variable_ready(m->ddp, i, err);
     }
     return status == CDDP_OK ? cddp_ddp_backward_end(m->ddp, err) : status;
 }
 
-static cddp_status check_gradients(const model *m, const cddp_device *d, uint32_t world, int round, bool find_unused,
-                                   cddp_error *err)
+static cddp_status check_gradients(const model *m, const cddp_device *d, uint32_t world, int round,
+                                   bool find_unused, cddp_error *err)
 {
     cddp_status status = CDDP_OK;
     for (size_t i = 0; i < PARAMETERS && status == CDDP_OK; i++) {
@@ -600,7 +645,8 @@ static cddp_status check_gradients(const model *m, const cddp_device *d, uint32_
     return status;
 }
 
-static cddp_status train(const job *j, cddp_group *group, bool views, bool find_unused, cddp_error *err)
+static cddp_status train(const job *j, cddp_group *group, bool views, bool find_unused,
+                         cddp_error *err)
 {
     static model m;
     const cddp_device *d = j->bound->device;
@@ -617,7 +663,8 @@ static cddp_status train(const job *j, cddp_group *group, bool views, bool find_
 #endif
         status = backward(&m, d, rank, round, find_unused, err);
 #ifndef CDDP_NCCL_MODULE
-        /* Buckets are rebuilt in the second iteration, and the map of used parameters is read by the host. */
+        /* Buckets are rebuilt in the second iteration, and the map of used parameters is read by
+        ** the host. */
         if (status == CDDP_OK && round > 1 && !find_unused && fake_cuda.synchronizations != blocked)
             status = cddp_error_set(err, CDDP_E_STATE, "the host waited %d times",
                                     (int)(fake_cuda.synchronizations - blocked));
@@ -632,12 +679,15 @@ static cddp_status train_all(const job *j, cddp_rank *rank, cddp_group *group, c
 {
     cddp_status status = CDDP_OK;
     (void)rank;
-    for (int which = 0; which < 4 && status == CDDP_OK; which++) status = train(j, group, which & 1, which & 2, err);
+    for (int which = 0; which < 4 && status == CDDP_OK; which++)
+        status = train(j, group, which & 1, which & 2, err);
     return status;
 }
 
-/* Buckets that travel while others are filled: the steps of the reducer, its rebuild and its map of used parameters. */
-static cddp_status train_witnessed(const job *j, cddp_rank *rank, cddp_group *group, cddp_error *err)
+/* Buckets that travel while others are filled: the steps of the reducer, its rebuild and its map of
+** used parameters. */
+static cddp_status train_witnessed(const job *j, cddp_rank *rank, cddp_group *group,
+                                   cddp_error *err)
 {
     witness w = {0};
     (void)group;
@@ -669,7 +719,8 @@ TEST(nccl, the_reducer_averages_gradients_that_live_on_the_gpu)
 /* ---- hooks that look at numbers ---- */
 
 #define SHAPES 7
-static const int64_t shapes[SHAPES][2] = {{24, 17}, {1, 13}, {33, 8}, {300, 5}, {1, 300}, {7, 7}, {16, 16}};
+static const int64_t shapes[SHAPES][2] = {{24, 17}, {1, 13}, {33, 8}, {300, 5},
+                                          {1, 300}, {7, 7},  {16, 16}};
 #define NUMBERS_MAX 1500
 #define ROUNDS 6
 #define RESUMED 4 /* the round that begins with a state that was saved and loaded */
@@ -693,6 +744,7 @@ typedef struct hook_case {
 } hook_case;
 
 static const hook_case hook_cases[] = {
+    /* clang-format off */
     {"powersgd", "matrix_approximation_rank=2,start_powerSGD_iter=2,min_compression_rate=0.5", false},
     {"powersgd", "matrix_approximation_rank=3,start_powerSGD_iter=2,min_compression_rate=1,warm_start=false", false},
     {"batched_powersgd", "matrix_approximation_rank=2,start_powerSGD_iter=2", false},
@@ -703,9 +755,11 @@ static const hook_case hook_cases[] = {
     {"reproducible", NULL, true},
     {"fp16_compress", NULL, false},
     {"allreduce", NULL, false},
+    /* clang-format on */
 };
 
-static cddp_status hooked_make(hooked *m, const cddp_device *d, cddp_group *group, const hook_case *c, cddp_error *err)
+static cddp_status hooked_make(hooked *m, const cddp_device *d, cddp_group *group,
+                               const hook_case *c, cddp_error *err)
 {
     static const char *const names[SHAPES] = {"a", "b", "c", "d", "e", "f", "g"};
     cddp_status status = CDDP_OK;
@@ -725,7 +779,9 @@ static cddp_status hooked_make(hooked *m, const cddp_device *d, cddp_group *grou
     o.group = group;
     o.bucket_cap_mb = 0.005;
     if (status == CDDP_OK) status = cddp_ddp_create(&o, &m->ddp, err);
-    return status == CDDP_OK ? cddp_ddp_register_comm_hook(m->ddp, cd_hook_find(c->name), NULL, c->options, err) : status;
+    return status == CDDP_OK
+               ? cddp_ddp_register_comm_hook(m->ddp, cd_hook_find(c->name), NULL, c->options, err)
+               : status;
 }
 
 static void hooked_drop(hooked *m)
@@ -734,12 +790,14 @@ static void hooked_drop(hooked *m)
     for (size_t i = 0; i < SHAPES; i++) {
         cddp_grad_fini(&m->grads[i]);
         const cddp_tensor *t = &m->parameters[i].tensor;
-        if (t->device != NULL) t->device->release(t->device, t->dtype, cddp_tensor_numel(t), t->storage);
+        if (t->device != NULL)
+            t->device->release(t->device, t->dtype, cddp_tensor_numel(t), t->storage);
     }
     memset(m, 0, sizeof *m);
 }
 
-/* Gradients that differ by rank, round and place; the last round brings an infinity, which must go where it goes on the host. */
+/* Gradients that differ by rank, round and place; the last round brings an infinity, which must go
+** where it goes on the host. */
 static void hooked_numbers(float *numbers, size_t i, uint32_t rank, int round)
 {
     cd_prng prng = cd_prng_seed(1000 * (uint64_t)round + 100 * rank + i);
@@ -758,25 +816,30 @@ static cddp_status hooked_round(hooked *m, uint32_t rank, int round, cddp_error 
         hooked_numbers(numbers, i, rank, round);
         status = cddp_grad_define(&m->grads[i], &m->parameters[i].tensor, err);
         if (status == CDDP_OK)
-            status = m->device->write(&m->grads[i].value, numbers, (size_t)(shapes[i][0] * shapes[i][1]) * sizeof *numbers, err);
+            status = m->device->write(&m->grads[i].value, numbers,
+                                      (size_t)(shapes[i][0] * shapes[i][1]) * sizeof *numbers, err);
         if (status == CDDP_OK) status = cddp_ddp_mark_variable_ready(m->ddp, i, err);
     }
     return status == CDDP_OK ? cddp_ddp_backward_end(m->ddp, err) : status;
 }
 
 /* NaN equals NaN: a GPU gives its own payload. */
-static cddp_status hooked_compare(const hooked *host, const hooked *gpu, const hook_case *c, int round, cddp_error *err)
+static cddp_status hooked_compare(const hooked *host, const hooked *gpu, const hook_case *c,
+                                  int round, cddp_error *err)
 {
     static float a[NUMBERS_MAX], b[NUMBERS_MAX];
     cddp_status status = CDDP_OK;
     for (size_t i = 0; i < SHAPES && status == CDDP_OK; i++) {
         const int64_t numel = shapes[i][0] * shapes[i][1];
         status = host->device->read(&host->grads[i].value, a, (size_t)numel * sizeof *a, err);
-        if (status == CDDP_OK) status = gpu->device->read(&gpu->grads[i].value, b, (size_t)numel * sizeof *b, err);
+        if (status == CDDP_OK)
+            status = gpu->device->read(&gpu->grads[i].value, b, (size_t)numel * sizeof *b, err);
         for (int64_t k = 0; k < numel && status == CDDP_OK; k++)
             if (memcmp(&a[k], &b[k], sizeof a[k]) != 0 && !(a[k] != a[k] && b[k] != b[k]))
-                status = cddp_error_set(err, CDDP_E_MISMATCH, "%s, round %d, parameter %zu, element %lld: %a on the host, %a on the GPU",
-                                        c->name, round, i, (long long)k, (double)a[k], (double)b[k]);
+                status = cddp_error_set(
+                    err, CDDP_E_MISMATCH,
+                    "%s, round %d, parameter %zu, element %lld: %a on the host, %a on the GPU",
+                    c->name, round, i, (long long)k, (double)a[k], (double)b[k]);
     }
     return status;
 }
@@ -817,7 +880,8 @@ static cddp_status hooked_resume(const hooked *m, const hook_case *c, cddp_error
     return status == CDDP_OK ? hook->load(cddp_ddp_comm_hook_state(m->ddp), &reader, err) : status;
 }
 
-static cddp_status hook_case_run(const job *j, cddp_rank *rank, cddp_group *group, const hook_case *c, cddp_error *err)
+static cddp_status hook_case_run(const job *j, cddp_rank *rank, cddp_group *group,
+                                 const hook_case *c, cddp_error *err)
 {
     static hooked host, gpu;
     cddp_status status = hooked_make(&host, cddp_device_cpu(), group, c, err);
@@ -828,10 +892,12 @@ static cddp_status hook_case_run(const job *j, cddp_rank *rank, cddp_group *grou
         uint64_t blocked = fake_cuda.synchronizations, asked = cd_cuda_here.memory.source_calls;
         if (status == CDDP_OK) status = hooked_round(&gpu, rank->rank, round, err);
         /* Buckets are rebuilt in the second round, and compression begins in the third. */
-        bool waited = fake_cuda.synchronizations != blocked, allocated = cd_cuda_here.memory.source_calls != asked;
+        bool waited = fake_cuda.synchronizations != blocked,
+             allocated = cd_cuda_here.memory.source_calls != asked;
         if (status == CDDP_OK && round > 2 && round != RESUMED && (waited != c->waits || allocated))
-            status = cddp_error_set(err, CDDP_E_STATE, "%s, round %d: the host waited %d times%s", c->name, round,
-                                    (int)(fake_cuda.synchronizations - blocked), allocated ? " and memory was asked for" : "");
+            status = cddp_error_set(err, CDDP_E_STATE, "%s, round %d: the host waited %d times%s",
+                                    c->name, round, (int)(fake_cuda.synchronizations - blocked),
+                                    allocated ? " and memory was asked for" : "");
         if (status == CDDP_OK) status = hooked_compare(&host, &gpu, c, round, err);
     }
     hooked_drop(&gpu);
@@ -847,7 +913,8 @@ static cddp_status hooks_on_gpu(const job *j, cddp_rank *rank, cddp_group *group
     return status;
 }
 
-/* Over the fakes also with three ranks: on GPUs an association of NCCL's own, and cuBLAS, would leave nothing to compare. */
+/* Over the fakes also with three ranks: on GPUs an association of NCCL's own, and cuBLAS, would
+** leave nothing to compare. */
 TEST(nccl, hooks_give_the_bits_of_the_host_and_do_not_wait)
 {
     for (uint32_t ranks = 1; ranks <= 3; ranks++) {
@@ -865,7 +932,8 @@ static cddp_status sizes_differ(const job *j, cddp_rank *rank, cddp_group *group
 {
     vector v = {0};
     cddp_work *work = NULL;
-    cddp_status status = vector_make(&v, j->bound->device, CDDP_F32, rank->rank == 1 ? 40 : 64, 0, err);
+    cddp_status status =
+        vector_make(&v, j->bound->device, CDDP_F32, rank->rank == 1 ? 40 : 64, 0, err);
     if (status == CDDP_OK) status = cddp_group_allreduce(group, &v.t, CDDP_RED_SUM, &work, err);
     if (status == CDDP_OK) status = cddp_work_wait(work, 0, err);
     vector_drop(&v);
@@ -874,7 +942,10 @@ static cddp_status sizes_differ(const job *j, cddp_rank *rank, cddp_group *group
 
 TEST(nccl, guard_names_both_sides_of_a_size_mismatch_on_every_rank)
 {
-    job j = {.world_size = 2, .body = sizes_differ, .timeout_ns = 10 * SECOND, .options = "guard=1"};
+    job j = {.world_size = 2,
+             .body = sizes_differ,
+             .timeout_ns = 10 * SECOND,
+             .options = "guard=1"};
     run_job(&j);
     for (uint32_t r = 0; r < j.world_size; r++) {
         cd_test_row("rank %u: %s", r, j.results[r].error.message);
@@ -903,9 +974,13 @@ TEST(nccl, a_time_out_names_rank_collective_and_sequence_number)
 {
     const char *options[] = {NULL, "guard=1"};
     for (int i = 0; i < 2; i++) {
-        job j = {.world_size = 2, .body = one_stays_away, .timeout_ns = SECOND, .options = options[i]};
+        job j = {.world_size = 2,
+                 .body = one_stays_away,
+                 .timeout_ns = SECOND,
+                 .options = options[i]};
         run_job(&j);
-        cd_test_row("%s: %s", options[i] != NULL ? options[i] : "no guard", j.results[0].error.message);
+        cd_test_row("%s: %s", options[i] != NULL ? options[i] : "no guard",
+                    j.results[0].error.message);
         assert_int_equal(j.results[0].status, CDDP_E_TIMEOUT);
         assert_non_null(strstr(j.results[0].error.message, "rank 0"));
         assert_non_null(strstr(j.results[0].error.message, "allreduce #0"));
@@ -1029,8 +1104,10 @@ static cddp_status one_life(const job *j, cddp_rank *rank, uint64_t number, cddp
     return status;
 }
 
-/* Every allocation of the host's fails once, then every one of the GPU's, streams and events included. */
-static cddp_status memory_runs_out(const job *j, cddp_rank *rank, cddp_group *group, cddp_error *err)
+/* Every allocation of the host's fails once, then every one of the GPU's, streams and events
+** included. */
+static cddp_status memory_runs_out(const job *j, cddp_rank *rank, cddp_group *group,
+                                   cddp_error *err)
 {
     const cddp_allocator *whole = rank->allocator;
     uint64_t told[2] = {0, 0}, number = 0;
@@ -1051,17 +1128,22 @@ static cddp_status memory_runs_out(const job *j, cddp_rank *rank, cddp_group *gr
             rank->allocator = whole;
             fake_cuda_fail_malloc_at = 0;
             fake_cuda_fails_on = false;
-            if (watch.live_count != 0 || fake_cuda.live_events != before.live_events || fake_cuda.live_streams != before.live_streams)
-                return cddp_error_set(err, CDDP_E_STATE, "allocation %llu of %d failed: something is left behind", (unsigned long long)n, what);
+            if (watch.live_count != 0 || fake_cuda.live_events != before.live_events ||
+                fake_cuda.live_streams != before.live_streams)
+                return cddp_error_set(err, CDDP_E_STATE,
+                                      "allocation %llu of %d failed: something is left behind",
+                                      (unsigned long long)n, what);
             if (status == CDDP_OK) break;
             if (status != CDDP_E_NOMEM || why.message[0] == '\0')
-                return cddp_error_set(err, CDDP_E_MISMATCH, "allocation %llu of %d failed: %s", (unsigned long long)n, what, why.message);
+                return cddp_error_set(err, CDDP_E_MISMATCH, "allocation %llu of %d failed: %s",
+                                      (unsigned long long)n, what, why.message);
             told[what]++;
         }
     }
     /* Group, members, works, the operation and its counts; stream, buffers, events, tensor. */
     if (told[0] < 6 || told[1] < 8)
-        return cddp_error_set(err, CDDP_E_STATE, "only %llu and %llu allocations", (unsigned long long)told[0], (unsigned long long)told[1]);
+        return cddp_error_set(err, CDDP_E_STATE, "only %llu and %llu allocations",
+                              (unsigned long long)told[0], (unsigned long long)told[1]);
     return CDDP_OK;
 }
 
@@ -1077,7 +1159,8 @@ TEST(nccl, types_and_operations_are_what_the_capabilities_say)
     ncclDataType_t type;
     ncclRedOp_t op;
     for (int d = 0; d < CDDP_DTYPE_COUNT; d++)
-        assert_int_equal(cd_nccl_type((cddp_dtype)d, &type), (CD_NCCL_DTYPES & CDDP_DTYPE_BIT(d)) != 0);
+        assert_int_equal(cd_nccl_type((cddp_dtype)d, &type),
+                         (CD_NCCL_DTYPES & CDDP_DTYPE_BIT(d)) != 0);
     for (int r = 0; r < CDDP_RED_COUNT; r++)
         assert_int_equal(cd_nccl_red_op((cddp_red_op)r, &op), (CD_NCCL_RED_OPS >> r & 1u) != 0);
     assert_true(cd_nccl_type(CDDP_BF16, &type) && type == ncclBfloat16);
@@ -1093,14 +1176,17 @@ TEST(nccl, ranks_take_the_gpus_that_they_see_in_turn)
         const char *hosts[5];
         uint32_t size, rank, local_rank, local_count;
         bool one_host, shared;
-    } cases[] = {{{"a/0 8", "a/0 8"}, 2, 1, 1, 2, true, false},
+    } cases[] = {
+        {{"a/0 8", "a/0 8"}, 2, 1, 1, 2, true, false},
+        /* clang-format off */
                  {{"a/0 1", "a/0 1"}, 2, 1, 1, 2, true, true},
                  {{"a/0 1", "a/1 1"}, 2, 1, 0, 1, true, false}, /* each was given its own */
                  {{"a/0 2", "b/0 2", "a/0 2", "b/0 2"}, 4, 3, 1, 2, false, false},
                  {{"a/0 2", "b/0 1", "a/0 2", "b/0 1"}, 4, 0, 0, 2, false, true}, /* everybody hears of it */
                  {{"node/0 1", "node1/0 1"}, 2, 1, 0, 1, false, false},
                  {{"node1/0 1", "node/0 1"}, 2, 1, 0, 1, false, false},
-                 {{"a/0 4"}, 1, 0, 0, 1, true, false}};
+        /* clang-format on */
+        {{"a/0 4"}, 1, 0, 0, 1, true, false}};
     cddp_error err = CDDP_ERROR_INIT;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         cd_nccl_place p;
@@ -1113,7 +1199,8 @@ TEST(nccl, ranks_take_the_gpus_that_they_see_in_turn)
     }
     cd_nccl_place p;
     const char *const blind[] = {"a/0 1", "b/ 0"};
-    assert_fails(cd_nccl_place_of(blind, 2, 0, &p, &err), CDDP_E_BACKEND, &err, "rank 1 sees no GPU on host 'b/'");
+    assert_fails(cd_nccl_place_of(blind, 2, 0, &p, &err), CDDP_E_BACKEND, &err,
+                 "rank 1 sees no GPU on host 'b/'");
 }
 #endif
 

@@ -89,7 +89,8 @@ TEST(pool, an_empty_source_gets_everything_cached_back_before_a_request_fails)
     assert_ok(cd_pool_take(&pool, 100, &b, &err), &err); /* takes the place of the cached one */
     assert_int_equal(source.live, 1);
     assert_fails(cd_pool_take(&pool, 100, &a, &err), CDDP_E_NOMEM, &err, "512");
-    assert_fails(cd_pool_take(&pool, SIZE_MAX / 2, &a, &err), CDDP_E_NOMEM, &err, "more than any device has");
+    assert_fails(cd_pool_take(&pool, SIZE_MAX / 2, &a, &err), CDDP_E_NOMEM, &err,
+                 "more than any device has");
     cd_pool_give(&pool, 100, b);
     cd_pool_fini(&pool);
 }

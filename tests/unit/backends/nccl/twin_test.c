@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The cuda device beside its twin, the cpu device: every operation, every dtype, odd sizes, unaligned and permuted
-** views, all bit patterns (NaN, infinities, subnormals). Equal bits are asked for everywhere, but for the payload of a
-** NaN that arithmetic makes or passes on.
+/* The cuda device beside its twin, the cpu device: every operation, every dtype, odd sizes,
+** unaligned and permuted views, all bit patterns (NaN, infinities, subnormals). Equal bits are
+** asked for everywhere, but for the payload of a NaN that arithmetic makes or passes on.
 **
-** One source, two programs: cuda_twin over fake_cuda, where kernels.cu is C++ and runs on the host; cuda_twin_gpu over
-** CUDA, skipped with the reason where there is no GPU.
+** One source, two programs: cuda_twin over fake_cuda, where kernels.cu is C++ and runs on the host;
+** cuda_twin_gpu over CUDA, skipped with the reason where there is no GPU.
 */
 #include "backends/nccl/cuda.h"
 #include "core/base/prng.h"
@@ -41,7 +41,8 @@ static void fill_bytes(cd_prng *prng, cddp_dtype dtype, int64_t numel, filling h
         if (how == RANDOM_BITS)
             memcpy(bytes + (size_t)i * width, &bits, width);
         else
-            cd_element_set(dtype, bytes + (size_t)i * width, (double)(int64_t)(bits % 2001) / 8 - 125);
+            cd_element_set(dtype, bytes + (size_t)i * width,
+                           (double)(int64_t)(bits % 2001) / 8 - 125);
         /* A quarter of the floats are special: exponent all ones, or zero. */
         if (how == RANDOM_BITS && dtype == CDDP_F32 && i % 4 == 0) {
             uint32_t special = (uint32_t)bits & (i % 8 == 0 ? 0x807fffffu : 0xffffffffu);
@@ -91,7 +92,8 @@ static void shape(twin *t, const int64_t *sizes, const int64_t *strides, uint32_
 static bool is_nan_at(cddp_dtype dtype, const unsigned char *element)
 {
     float part;
-    if (dtype != CDDP_C64) return cddp_dtype_is_float(dtype) && isnan(cd_element_get(dtype, element));
+    if (dtype != CDDP_C64)
+        return cddp_dtype_is_float(dtype) && isnan(cd_element_get(dtype, element));
     memcpy(&part, element, 4);
     return isnan(part);
 }
@@ -108,12 +110,13 @@ static void assert_twins(const twin *t, bool exact_nan)
     assert_ok(cuda()->read(&gpu, more, (size_t)numel * width, &err), &err);
     for (int64_t i = 0; i < numel; i++) {
         const unsigned char *a = bytes + (size_t)i * width, *b = more + (size_t)i * width;
-        if (memcmp(a, b, width) == 0 || (!exact_nan && is_nan_at(dtype, a) && is_nan_at(dtype, b))) continue;
+        if (memcmp(a, b, width) == 0 || (!exact_nan && is_nan_at(dtype, a) && is_nan_at(dtype, b)))
+            continue;
         uint64_t x = 0, y = 0;
         memcpy(&x, a, width);
         memcpy(&y, b, width);
-        fail_msg("element %lld of %s: cpu %llx, cuda %llx", (long long)i, cddp_dtype_name(dtype), (unsigned long long)x,
-                 (unsigned long long)y);
+        fail_msg("element %lld of %s: cpu %llx, cuda %llx", (long long)i, cddp_dtype_name(dtype),
+                 (unsigned long long)x, (unsigned long long)y);
     }
 }
 
@@ -148,8 +151,8 @@ static void compare(cd_prng *prng, operation what, cddp_red_op op, cddp_dtype dt
         const int64_t offset = (int64_t)i % 4;
         twin dst = make(prng, dtype, numels[i], offset, RANDOM_BITS),
              src = make(prng, dtype, numels[i], (offset + (int64_t)(i / 4)) % 3, RANDOM_BITS);
-        cd_test_row("operation %d %s, %s, %lld elements", (int)what, cddp_red_op_name(op), cddp_dtype_name(dtype),
-                    (long long)numels[i]);
+        cd_test_row("operation %d %s, %s, %lld elements", (int)what, cddp_red_op_name(op),
+                    cddp_dtype_name(dtype), (long long)numels[i]);
         cddp_status wanted = run(dst.host.device, what, op, &dst.host, &src.host),
                     got = run(cuda(), what, op, &dst.gpu, &src.gpu);
         assert_int_equal(got, wanted);
@@ -197,7 +200,8 @@ TEST(cuda, conversions_have_the_bits_of_the_cpu)
     for (cddp_dtype to = 0; to < CDDP_DTYPE_COUNT; to++)
         for (cddp_dtype from = 0; from < CDDP_DTYPE_COUNT; from++)
             for (size_t i = 0; i < NUMELS; i++) {
-                twin src = make(&prng, from, numels[i], (int64_t)i % 3, i % 2 == 0 ? RANDOM_BITS : SMALL_NUMBERS);
+                twin src = make(&prng, from, numels[i], (int64_t)i % 3,
+                                i % 2 == 0 ? RANDOM_BITS : SMALL_NUMBERS);
                 twin dst = make(&prng, to, numels[i], (int64_t)i % 4, SMALL_NUMBERS);
                 cd_test_row("%s to %s, %lld elements", cddp_dtype_name(from), cddp_dtype_name(to),
                             (long long)numels[i]);
@@ -236,7 +240,8 @@ TEST(cuda, every_16_bit_pattern_converts_as_on_the_cpu)
 static void views_of(twin *dst, twin *src, int layout)
 {
     static const int64_t sizes[] = {5, 7, 11};
-    static const int64_t row_major[] = {77, 11, 1}, last_slowest[] = {1, 5, 35}, gaps[] = {160, 22, 2};
+    static const int64_t row_major[] = {77, 11, 1}, last_slowest[] = {1, 5, 35},
+                         gaps[] = {160, 22, 2};
     const int64_t *strides[] = {row_major, last_slowest, gaps};
     shape(dst, sizes, strides[layout % 3], 3);
     shape(src, sizes, strides[layout / 3], 3);
@@ -247,13 +252,15 @@ TEST(cuda, every_pair_of_layouts_is_walked_in_logical_order)
     cd_prng prng = cd_prng_seed(cd_test_seed());
     for (int layout = 0; layout < 9; layout++)
         for (cddp_dtype dtype = 0; dtype < CDDP_DTYPE_COUNT; dtype++) {
-            twin dst = make(&prng, dtype, 900, 3, SMALL_NUMBERS), src = make(&prng, dtype, 900, 1, SMALL_NUMBERS);
+            twin dst = make(&prng, dtype, 900, 3, SMALL_NUMBERS),
+                 src = make(&prng, dtype, 900, 1, SMALL_NUMBERS);
             views_of(&dst, &src, layout);
             cd_test_row("layout %d, %s", layout, cddp_dtype_name(dtype));
             assert_ok(dst.host.device->copy(&dst.host, &src.host, NULL, &err), &err);
             assert_ok(cuda()->copy(&dst.gpu, &src.gpu, NULL, &err), &err);
             assert_twins(&dst, true);
-            assert_ok(dst.host.device->reduce(CDDP_RED_SUM, &dst.host, &src.host, NULL, &err), &err);
+            assert_ok(dst.host.device->reduce(CDDP_RED_SUM, &dst.host, &src.host, NULL, &err),
+                      &err);
             assert_ok(cuda()->reduce(CDDP_RED_SUM, &dst.gpu, &src.gpu, NULL, &err), &err);
             assert_ok(dst.host.device->fill(&src.host, 7, NULL, &err), &err);
             assert_ok(cuda()->fill(&src.gpu, 7, NULL, &err), &err);
@@ -266,12 +273,14 @@ TEST(cuda, every_pair_of_layouts_is_walked_in_logical_order)
 
 #define MANY 3000
 
-/* A bucket of thousands of gradients: sizes 0 … 40, one large one, dtypes that differ where nothing is scaled. */
+/* A bucket of thousands of gradients: sizes 0 … 40, one large one, dtypes that differ where nothing
+** is scaled. */
 static void gather_at(cddp_copy_scale scale, cddp_dtype dtype, bool mixed, int64_t offset)
 {
     static cddp_copy_pair host_pairs[MANY], gpu_pairs[MANY];
     cd_prng prng = cd_prng_seed(cd_test_seed());
-    twin bucket = make(&prng, dtype, 39000, 1, SMALL_NUMBERS), grads = make(&prng, dtype, 39000, offset, RANDOM_BITS);
+    twin bucket = make(&prng, dtype, 39000, 1, SMALL_NUMBERS),
+         grads = make(&prng, dtype, 39000, offset, RANDOM_BITS);
     twin other = make(&prng, mixed ? CDDP_F32 : dtype, 39000, 0, RANDOM_BITS);
     size_t count = 0;
     int64_t at = 0;
@@ -279,10 +288,10 @@ static void gather_at(cddp_copy_scale scale, cddp_dtype dtype, bool mixed, int64
         int64_t numel = count == 5 ? 20001 : (int64_t)(cd_prng_next(&prng) % 13);
         if (at + numel > 39000) break;
         const twin *from = mixed && count % 3 == 1 ? &other : &grads;
-        host_pairs[count] =
-            (cddp_copy_pair){cddp_tensor_slice(&bucket.host, at, numel), cddp_tensor_slice(&from->host, at, numel)};
-        gpu_pairs[count] =
-            (cddp_copy_pair){cddp_tensor_slice(&bucket.gpu, at, numel), cddp_tensor_slice(&from->gpu, at, numel)};
+        host_pairs[count] = (cddp_copy_pair){cddp_tensor_slice(&bucket.host, at, numel),
+                                             cddp_tensor_slice(&from->host, at, numel)};
+        gpu_pairs[count] = (cddp_copy_pair){cddp_tensor_slice(&bucket.gpu, at, numel),
+                                            cddp_tensor_slice(&from->gpu, at, numel)};
         if (count % 7 == 3 && numel % 2 == 0 && numel > 0) { /* not parallel: goes on its own */
             const int64_t sizes[] = {2, numel / 2}, strides[] = {1, 2};
             twin view = {.host = host_pairs[count].src, .gpu = gpu_pairs[count].src};
@@ -294,7 +303,9 @@ static void gather_at(cddp_copy_scale scale, cddp_dtype dtype, bool mixed, int64
         count++;
     }
     assert_true(count > 1000);
-    assert_ok(bucket.host.device->copy_many(bucket.host.device, host_pairs, count, scale, 3, NULL, &err), &err);
+    assert_ok(bucket.host.device->copy_many(bucket.host.device, host_pairs, count, scale, 3, NULL,
+                                            &err),
+              &err);
     assert_ok(cuda()->copy_many(cuda(), gpu_pairs, count, scale, 3, NULL, &err), &err);
     assert_twins(&bucket, scale == CDDP_COPY_PLAIN && !mixed);
     drop(&other);
@@ -302,7 +313,8 @@ static void gather_at(cddp_copy_scale scale, cddp_dtype dtype, bool mixed, int64
     drop(&bucket);
 }
 
-/* Both sides off a boundary by the same, where wide accesses begin behind it, and by different amounts. */
+/* Both sides off a boundary by the same, where wide accesses begin behind it, and by different
+** amounts. */
 static void gather(cddp_copy_scale scale, cddp_dtype dtype, bool mixed)
 {
     gather_at(scale, dtype, mixed, 1);
@@ -343,7 +355,8 @@ TEST(cuda, whole_tensor_results)
         cd_test_row("%s", cddp_dtype_name(dtype));
         assert_ok(t.host.device->norm(&t.host, &norm, &err), &err);
         assert_ok(cuda()->norm(&t.gpu, &twin_norm, &err), &err);
-        /* Two orders of one sum of n squares: at most 2(n + 1) roundings apart, half that after the root. */
+        /* Two orders of one sum of n squares: at most 2(n + 1) roundings apart, half that after the
+        ** root. */
         assert_true(fabs(norm - twin_norm) <= norm * 40100 * 0x1p-53);
         assert_ok(t.host.device->digest(&t.host, &digest, &err), &err);
         assert_ok(cuda()->digest(&t.gpu, &twin_digest, &err), &err);
@@ -374,7 +387,8 @@ TEST(cuda, products_of_the_kernel_have_the_bits_of_the_cpu)
     static const int64_t a_strides[] = {30, 2}, b_strides[] = {12, 2}, c_strides[] = {11, 2};
     for (int d = 0; d < 4; d++)
         for (int accumulate = 0; accumulate < 2; accumulate++) {
-            twin a = make(&prng, dtypes[d], 300, 0, SMALL_NUMBERS), b = make(&prng, dtypes[d], 300, 1, SMALL_NUMBERS);
+            twin a = make(&prng, dtypes[d], 300, 0, SMALL_NUMBERS),
+                 b = make(&prng, dtypes[d], 300, 1, SMALL_NUMBERS);
             twin c = make(&prng, dtypes[d], 100, 2, SMALL_NUMBERS);
             shape(&a, a_sizes, a_strides, 2);
             shape(&b, b_sizes, b_strides, 2);
@@ -398,10 +412,13 @@ TEST(cuda, products_of_small_integers_are_exact_in_every_orientation)
     for (int which = 0; which < 8; which++) {
         const bool ta = which & 1, tb = which & 2, by_columns = which & 4;
         cd_prng prng = cd_prng_seed(5);
-        twin a = make(&prng, CDDP_F32, m * k, 0, SMALL_NUMBERS), b = make(&prng, CDDP_F32, k * n, 0, SMALL_NUMBERS);
+        twin a = make(&prng, CDDP_F32, m * k, 0, SMALL_NUMBERS),
+             b = make(&prng, CDDP_F32, k * n, 0, SMALL_NUMBERS);
         twin c = make(&prng, CDDP_F32, m * n, 0, SMALL_NUMBERS);
-        const int64_t a_sizes[] = {ta ? k : m, ta ? m : k}, b_sizes[] = {tb ? n : k, tb ? k : n}, c_sizes[] = {m, n};
-        const int64_t a_strides[] = {a_sizes[1], 1}, b_strides[] = {b_sizes[1], 1}, rows[] = {n, 1}, columns[] = {1, m};
+        const int64_t a_sizes[] = {ta ? k : m, ta ? m : k}, b_sizes[] = {tb ? n : k, tb ? k : n},
+                      c_sizes[] = {m, n};
+        const int64_t a_strides[] = {a_sizes[1], 1}, b_strides[] = {b_sizes[1], 1}, rows[] = {n, 1},
+                      columns[] = {1, m};
         shape(&a, a_sizes, a_strides, 2);
         shape(&b, b_sizes, b_strides, 2);
         shape(&c, c_sizes, by_columns ? columns : rows, 2);
@@ -445,9 +462,11 @@ TEST(cuda, orthonormalisation_has_the_bits_of_the_cpu)
         for (int64_t columns = 1; columns <= 4; columns++) {
             for (size_t r = 0; r < 6; r++) {
                 cd_prng prng = cd_prng_seed(cd_test_seed());
-                const int64_t sizes[] = {rows[r], columns}, by_rows[] = {columns, 1}, by_columns[] = {1, rows[r]};
+                const int64_t sizes[] = {rows[r], columns}, by_rows[] = {columns, 1},
+                              by_columns[] = {1, rows[r]};
                 twin t = make(&prng, floats[d], rows[r] * columns, 3, SMALL_NUMBERS);
-                cd_test_row("%s, %lld rows, %lld columns", cddp_dtype_name(floats[d]), (long long)rows[r], (long long)columns);
+                cd_test_row("%s, %lld rows, %lld columns", cddp_dtype_name(floats[d]),
+                            (long long)rows[r], (long long)columns);
                 shape(&t, sizes, r % 2 == 0 ? by_rows : by_columns, 2);
                 /* The last of three columns is the first one: it becomes zero. */
                 for (int copy = 0; copy < 2 && columns == 3; copy++) {
@@ -476,11 +495,14 @@ TEST(cuda, codes_of_8_bits_have_the_bits_of_the_cpu)
     static float sum[8192];
     for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
         for (int how = 0; how < 2; how++) {
-            const int64_t n = cases[c].rows, l = cases[c].length, all = n * l, sizes[] = {n, l}, two[] = {n, 2};
+            const int64_t n = cases[c].rows, l = cases[c].length, all = n * l, sizes[] = {n, l},
+                          two[] = {n, 2};
             const int64_t parts[] = {2, n, l}, of_parts[] = {2, n, 2};
             cd_prng prng = cd_prng_seed(c);
-            cd_test_row("%lld rows of %lld, %s", (long long)n, (long long)l, how == RANDOM_BITS ? "bits" : "numbers");
-            twin code = make(&prng, CDDP_U8, 2 * all, 0, RANDOM_BITS), row = make(&prng, CDDP_F32, 2 * 2 * n, 0, SMALL_NUMBERS);
+            cd_test_row("%lld rows of %lld, %s", (long long)n, (long long)l,
+                        how == RANDOM_BITS ? "bits" : "numbers");
+            twin code = make(&prng, CDDP_U8, 2 * all, 0, RANDOM_BITS),
+                 row = make(&prng, CDDP_F32, 2 * 2 * n, 0, SMALL_NUMBERS);
             twin to = make(&prng, CDDP_F32, all - all / 3, 0, SMALL_NUMBERS);
             for (int64_t part = 0; part < 2; part++) {
                 twin value = make(&prng, CDDP_F32, all, 0, (filling)how);
@@ -491,10 +513,13 @@ TEST(cuda, codes_of_8_bits_have_the_bits_of_the_cpu)
                     for (int64_t i = 0; i < l; i++) range = cd_quantizer_see(range, x[r * l + i]);
                     rows[part * n + r] = cd_quantizer_of(range);
                     for (int64_t i = 0; i < l; i++)
-                        codes[(part * n + r) * l + i] = cd_quantizer_encode(rows[part * n + r], x[r * l + i]);
+                        codes[(part * n + r) * l + i] =
+                            cd_quantizer_encode(rows[part * n + r], x[r * l + i]);
                 }
-                cddp_tensor code_part = cddp_tensor_of(cuda(), code.gpu.storage, part * all, CDDP_U8, sizes, 2);
-                cddp_tensor row_part = cddp_tensor_of(cuda(), row.gpu.storage, part * 2 * n, CDDP_F32, two, 2);
+                cddp_tensor code_part =
+                    cddp_tensor_of(cuda(), code.gpu.storage, part * all, CDDP_U8, sizes, 2);
+                cddp_tensor row_part =
+                    cddp_tensor_of(cuda(), row.gpu.storage, part * 2 * n, CDDP_F32, two, 2);
                 assert_ok(cuda()->quantize(&code_part, &row_part, &value.gpu, NULL, &err), &err);
                 drop(&value);
             }
@@ -529,7 +554,8 @@ static void take_on_host(const cddp_tensor *flat, int64_t k, bool *chosen)
         int64_t best = -1;
         double largest = -1;
         for (int64_t i = 0; i < numel; i++) {
-            double x = fabs(cd_element_get(flat->dtype, (char *)flat->storage + (size_t)(flat->offset + i) * width));
+            double x = fabs(cd_element_get(flat->dtype, (char *)flat->storage +
+                                                            (size_t)(flat->offset + i) * width));
             if (chosen[i] || (best >= 0 && (isnan(largest) || x <= largest))) continue;
             best = i;
             largest = x;
@@ -545,13 +571,17 @@ TEST(cuda, the_largest_are_taken_and_added_as_on_the_cpu)
     for (int d = 0; d < 4; d++) {
         const size_t width = cddp_dtype_bytes(floats[d]);
         for (size_t n = 0; n < 4; n++) {
-            const int64_t numel = sizes[n], counts[] = {1, numel / 3 > 90 ? 90 : numel / 3, numel > 255 ? 40 : numel};
+            const int64_t numel = sizes[n],
+                          counts[] = {1, numel / 3 > 90 ? 90 : numel / 3, numel > 255 ? 40 : numel};
             for (int c = 0; c < 6; c++) {
                 const int64_t k = counts[c / 2];
                 cd_prng prng = cd_prng_seed(cd_test_seed() + n);
-                twin flat = make(&prng, floats[d], numel, 1, c % 2 == 0 ? SMALL_NUMBERS : RANDOM_BITS);
-                twin index = make(&prng, CDDP_I32, k, 0, SMALL_NUMBERS), value = make(&prng, floats[d], k, 0, SMALL_NUMBERS);
-                cd_test_row("%s, %lld of %lld", cddp_dtype_name(floats[d]), (long long)k, (long long)numel);
+                twin flat =
+                    make(&prng, floats[d], numel, 1, c % 2 == 0 ? SMALL_NUMBERS : RANDOM_BITS);
+                twin index = make(&prng, CDDP_I32, k, 0, SMALL_NUMBERS),
+                     value = make(&prng, floats[d], k, 0, SMALL_NUMBERS);
+                cd_test_row("%s, %lld of %lld", cddp_dtype_name(floats[d]), (long long)k,
+                            (long long)numel);
                 take_on_host(&flat.host, k, chosen);
                 int32_t *indices = index.host.storage;
                 char *values = value.host.storage, *elements = (char *)flat.host.storage + width;
@@ -562,14 +592,17 @@ TEST(cuda, the_largest_are_taken_and_added_as_on_the_cpu)
                     memcpy(values + (size_t)taken++ * width, elements + (size_t)i * width, width);
                     memset(elements + (size_t)i * width, 0, width);
                 }
-                assert_ok(cuda()->take_largest(&flat.gpu, &index.gpu, &value.gpu, NULL, &err), &err);
+                assert_ok(cuda()->take_largest(&flat.gpu, &index.gpu, &value.gpu, NULL, &err),
+                          &err);
                 assert_twins(&index, true);
                 assert_twins(&value, true);
                 assert_twins(&flat, true);
                 for (int twice = 0; twice < 2; twice++) {
                     for (int64_t i = 0; i < k; i++) {
                         void *at = elements + (size_t)indices[i] * width;
-                        cd_element_set(floats[d], at, cd_element_get(floats[d], at) + cd_element_get(floats[d], values + (size_t)i * width));
+                        cd_element_set(floats[d], at,
+                                       cd_element_get(floats[d], at) +
+                                           cd_element_get(floats[d], values + (size_t)i * width));
                     }
                     assert_ok(cuda()->add_at(&flat.gpu, &index.gpu, &value.gpu, NULL, &err), &err);
                 }
@@ -588,7 +621,8 @@ TEST(cuda, an_index_that_is_not_there_becomes_a_nan)
     const int64_t three = 3;
     float numbers[3];
     cd_prng prng = cd_prng_seed(1);
-    twin flat = make(&prng, CDDP_F32, 3, 0, SMALL_NUMBERS), index = make(&prng, CDDP_I32, 3, 0, SMALL_NUMBERS);
+    twin flat = make(&prng, CDDP_F32, 3, 0, SMALL_NUMBERS),
+         index = make(&prng, CDDP_I32, 3, 0, SMALL_NUMBERS);
     cddp_tensor at = cddp_tensor_of(cuda(), index.gpu.storage, 0, CDDP_I32, &three, 1);
     assert_ok(cuda()->write(&at, bad, sizeof bad, &err), &err);
     assert_ok(cuda()->add_at(&flat.gpu, &at, &flat.gpu, NULL, &err), &err);
@@ -601,20 +635,27 @@ TEST(cuda, an_index_that_is_not_there_becomes_a_nan)
 TEST(cuda, refuses_what_the_cpu_refuses)
 {
     cd_prng prng = cd_prng_seed(1);
-    twin f = make(&prng, CDDP_F32, 6, 0, SMALL_NUMBERS), i = make(&prng, CDDP_I32, 6, 0, SMALL_NUMBERS);
+    twin f = make(&prng, CDDP_F32, 6, 0, SMALL_NUMBERS),
+         i = make(&prng, CDDP_I32, 6, 0, SMALL_NUMBERS);
     cddp_tensor shorter = cddp_tensor_slice(&f.gpu, 0, 5);
-    assert_fails(cuda()->copy(&f.gpu, &f.host, NULL, &err), CDDP_E_ARG, &err, "go through read and write");
+    assert_fails(cuda()->copy(&f.gpu, &f.host, NULL, &err), CDDP_E_ARG, &err,
+                 "go through read and write");
     assert_fails(cuda()->copy(&f.gpu, &shorter, NULL, &err), CDDP_E_ARG, &err, "copy");
     assert_fails(cuda()->divide(&f.gpu, &f.gpu, 0, NULL, &err), CDDP_E_ARG, &err, "at least 1");
     assert_fails(cuda()->scale(&i.gpu, &i.gpu, 0.5, NULL, &err), CDDP_E_UNSUPPORTED, &err, "0.5");
-    assert_fails(cuda()->reduce(CDDP_RED_BAND, &f.gpu, &f.gpu, NULL, &err), CDDP_E_UNSUPPORTED, &err, "reduce");
+    assert_fails(cuda()->reduce(CDDP_RED_BAND, &f.gpu, &f.gpu, NULL, &err), CDDP_E_UNSUPPORTED,
+                 &err, "reduce");
     assert_fails(cuda()->read(&f.gpu, bytes, 7, &err), CDDP_E_ARG, &err, "24 bytes");
-    assert_fails(cuda()->matmul(&f.gpu, &(cddp_matmul){.a = &f.gpu, .b = &f.gpu}, NULL, &err), CDDP_E_ARG, &err,
-                 "two-dimensional");
-    assert_fails(cuda()->orthonormalize(&f.gpu, 0, NULL, &err), CDDP_E_ARG, &err, "1 dimensions, not a floating matrix");
-    assert_fails(cuda()->quantize(&i.gpu, &f.gpu, &f.gpu, NULL, &err), CDDP_E_ARG, &err, "codes is of i32");
-    assert_fails(cuda()->take_largest(&shorter, &i.gpu, &f.gpu, NULL, &err), CDDP_E_ARG, &err, "6 indices and 6 values of 5");
-    assert_fails(cuda()->add_at(&f.gpu, &f.gpu, &f.gpu, NULL, &err), CDDP_E_ARG, &err, "indices is of f32");
+    assert_fails(cuda()->matmul(&f.gpu, &(cddp_matmul){.a = &f.gpu, .b = &f.gpu}, NULL, &err),
+                 CDDP_E_ARG, &err, "two-dimensional");
+    assert_fails(cuda()->orthonormalize(&f.gpu, 0, NULL, &err), CDDP_E_ARG, &err,
+                 "1 dimensions, not a floating matrix");
+    assert_fails(cuda()->quantize(&i.gpu, &f.gpu, &f.gpu, NULL, &err), CDDP_E_ARG, &err,
+                 "codes is of i32");
+    assert_fails(cuda()->take_largest(&shorter, &i.gpu, &f.gpu, NULL, &err), CDDP_E_ARG, &err,
+                 "6 indices and 6 values of 5");
+    assert_fails(cuda()->add_at(&f.gpu, &f.gpu, &f.gpu, NULL, &err), CDDP_E_ARG, &err,
+                 "indices is of f32");
     drop(&i);
     drop(&f);
 }
@@ -624,7 +665,8 @@ TEST(cuda, marks_order_streams)
 {
     cd_prng prng = cd_prng_seed(2);
     const cddp_device *d = cuda();
-    twin a = make(&prng, CDDP_F32, 1021, 0, SMALL_NUMBERS), b = make(&prng, CDDP_F32, 1021, 0, SMALL_NUMBERS);
+    twin a = make(&prng, CDDP_F32, 1021, 0, SMALL_NUMBERS),
+         b = make(&prng, CDDP_F32, 1021, 0, SMALL_NUMBERS);
     cddp_stream *stream = NULL;
     cddp_mark *mark = NULL;
     assert_ok(d->stream_create(d, &stream, &err), &err);
@@ -652,14 +694,16 @@ TEST(cuda, a_steady_iteration_neither_waits_nor_allocates)
 {
     cd_prng prng = cd_prng_seed(3);
     const cddp_device *d = cuda();
-    twin bucket = make(&prng, CDDP_F32, 4096, 0, SMALL_NUMBERS), grad = make(&prng, CDDP_F32, 4096, 0, SMALL_NUMBERS);
+    twin bucket = make(&prng, CDDP_F32, 4096, 0, SMALL_NUMBERS),
+         grad = make(&prng, CDDP_F32, 4096, 0, SMALL_NUMBERS);
     float control[16] = {1};
     uint64_t waits = 0, asked = 0;
     for (int round = 0; round < 3; round++) {
         void *scratch = NULL;
-        cddp_copy_pair pairs[2] = {
-            {cddp_tensor_slice(&bucket.gpu, 0, 2000), cddp_tensor_slice(&grad.gpu, 0, 2000)},
-            {cddp_tensor_slice(&bucket.gpu, 2000, 2096), cddp_tensor_slice(&grad.gpu, 2000, 2096)}};
+        cddp_copy_pair pairs[2] = {{cddp_tensor_slice(&bucket.gpu, 0, 2000),
+                                    cddp_tensor_slice(&grad.gpu, 0, 2000)},
+                                   {cddp_tensor_slice(&bucket.gpu, 2000, 2096),
+                                    cddp_tensor_slice(&grad.gpu, 2000, 2096)}};
         cddp_tensor head = cddp_tensor_slice(&bucket.gpu, 0, 16);
         if (round == 2) {
             waits = cd_cuda_here.host_waits;
@@ -679,23 +723,24 @@ TEST(cuda, a_steady_iteration_neither_waits_nor_allocates)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {ROW(cuda, arithmetic_has_the_bits_of_the_cpu),
-                                       ROW(cuda, division_by_large_counts_rounds_once),
-                                       ROW(cuda, conversions_have_the_bits_of_the_cpu),
-                                       ROW(cuda, every_16_bit_pattern_converts_as_on_the_cpu),
-                                       ROW(cuda, every_pair_of_layouts_is_walked_in_logical_order),
-                                       ROW(cuda, a_bucket_is_gathered_and_scaled_as_on_the_cpu),
-                                       ROW(cuda, a_batch_of_nothing_and_of_empty_tensors_is_nothing),
-                                       ROW(cuda, whole_tensor_results),
-                                       ROW(cuda, products_of_the_kernel_have_the_bits_of_the_cpu),
-                                       ROW(cuda, products_of_small_integers_are_exact_in_every_orientation),
-                                       ROW(cuda, orthonormalisation_has_the_bits_of_the_cpu),
-                                       ROW(cuda, codes_of_8_bits_have_the_bits_of_the_cpu),
-                                       ROW(cuda, the_largest_are_taken_and_added_as_on_the_cpu),
-                                       ROW(cuda, an_index_that_is_not_there_becomes_a_nan),
-                                       ROW(cuda, refuses_what_the_cpu_refuses),
-                                       ROW(cuda, marks_order_streams),
-                                       ROW(cuda, a_steady_iteration_neither_waits_nor_allocates)};
+    const struct CMUnitTest tests[] = {
+        ROW(cuda, arithmetic_has_the_bits_of_the_cpu),
+        ROW(cuda, division_by_large_counts_rounds_once),
+        ROW(cuda, conversions_have_the_bits_of_the_cpu),
+        ROW(cuda, every_16_bit_pattern_converts_as_on_the_cpu),
+        ROW(cuda, every_pair_of_layouts_is_walked_in_logical_order),
+        ROW(cuda, a_bucket_is_gathered_and_scaled_as_on_the_cpu),
+        ROW(cuda, a_batch_of_nothing_and_of_empty_tensors_is_nothing),
+        ROW(cuda, whole_tensor_results),
+        ROW(cuda, products_of_the_kernel_have_the_bits_of_the_cpu),
+        ROW(cuda, products_of_small_integers_are_exact_in_every_orientation),
+        ROW(cuda, orthonormalisation_has_the_bits_of_the_cpu),
+        ROW(cuda, codes_of_8_bits_have_the_bits_of_the_cpu),
+        ROW(cuda, the_largest_are_taken_and_added_as_on_the_cpu),
+        ROW(cuda, an_index_that_is_not_there_becomes_a_nan),
+        ROW(cuda, refuses_what_the_cpu_refuses),
+        ROW(cuda, marks_order_streams),
+        ROW(cuda, a_steady_iteration_neither_waits_nor_allocates)};
 #ifdef CDDP_ON_GPU
     if (cd_cuda_probe(&err) != CDDP_OK) cd_test_skip_all(err.message);
 #endif

@@ -29,7 +29,8 @@ TEST(watch, a_time_out_names_rank_group_collective_and_sequence_number_once)
     cd_watch w = {.rank = 2, .group = "world"};
     assert_true(cd_watch_step(&w, &late));
     assert_int_equal(w.status, CDDP_E_TIMEOUT);
-    assert_non_null(strstr(w.reason, "rank 2, group 'world': allreduce #17 did not end within 3000 ms"));
+    assert_non_null(
+        strstr(w.reason, "rank 2, group 'world': allreduce #17 did not end within 3000 ms"));
     assert_false(cd_watch_step(&w, &late));
 }
 
@@ -41,8 +42,9 @@ TEST(watch, an_asynchronous_error_is_told_with_the_oldest_operation)
     l.async_error = "remote process exited";
     assert_true(cd_watch_step(&w, &l));
     assert_int_equal(w.status, CDDP_E_BACKEND);
-    assert_non_null(
-        strstr(w.reason, "NCCL reports remote process exited; the oldest operation in flight was allreduce #17"));
+    assert_non_null(strstr(
+        w.reason,
+        "NCCL reports remote process exited; the oldest operation in flight was allreduce #17"));
 }
 
 TEST(watch, the_first_reason_stays)
@@ -57,4 +59,5 @@ TEST(watch, the_first_reason_stays)
 
 TEST_MAIN(ROW(watch, stays_silent_until_the_deadline),
           ROW(watch, a_time_out_names_rank_group_collective_and_sequence_number_once),
-          ROW(watch, an_asynchronous_error_is_told_with_the_oldest_operation), ROW(watch, the_first_reason_stays))
+          ROW(watch, an_asynchronous_error_is_told_with_the_oldest_operation),
+          ROW(watch, the_first_reason_stays))

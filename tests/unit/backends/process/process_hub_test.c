@@ -22,7 +22,8 @@ static cd_process_hub *hub_open(void)
     return hub;
 }
 
-/* The next hello, within five seconds; false when none came, or as soon as one more connection was dropped. */
+/* The next hello, within five seconds; false when none came, or as soon as one more connection was
+** dropped. */
 static bool take(cd_process_hub *hub, cd_process_hello *hello, int *fd)
 {
     cddp_error err = CDDP_ERROR_INIT;
@@ -66,11 +67,13 @@ TEST(process_hub, it_answers_as_long_as_it_is_open_and_takes_nobody_who_only_ask
     cd_process_hub_close(hub);
     assert_false(cd_process_hub_answers(address));
     assert_false(cd_process_hub_answers("nobody"));
-    /* Nor does a rank wait for one that has gone: whoever started it may be waiting for the rank. */
+    /* Nor does a rank wait for one that has gone: whoever started it may be waiting for the
+    ** rank. */
     const cd_process_hello who = {.world_size = 1};
     const uint64_t before = cd_os_now_ns();
     int fds[CD_OS_PIPE_COUNT];
-    assert_fails(cd_process_hub_join(address, &who, 2 * PATIENCE_NS, fds, &err), CDDP_E_TIMEOUT, &err, "cannot reach");
+    assert_fails(cd_process_hub_join(address, &who, 2 * PATIENCE_NS, fds, &err), CDDP_E_TIMEOUT,
+                 &err, "cannot reach");
     assert_true(cd_os_now_ns() - before < PATIENCE_NS);
 }
 
@@ -113,7 +116,8 @@ TEST(process_hub, whoever_does_not_know_the_secret_is_dropped)
     char *last = address + strlen(address) - 1;
     *last = *last == '0' ? '1' : '0';
     assert_ok(cd_process_hub_join(address, &who, PATIENCE_NS, fds, &err), &err);
-    while (cd_process_hub_dropped_count(hub) < CD_OS_PIPE_COUNT) assert_false(take(hub, &hello, &fd));
+    while (cd_process_hub_dropped_count(hub) < CD_OS_PIPE_COUNT)
+        assert_false(take(hub, &hello, &fd));
     for (int i = 0; i < CD_OS_PIPE_COUNT; i++) close(fds[i]);
     assert_int_equal(cd_process_hub_dropped_count(hub), CD_OS_PIPE_COUNT);
     cd_process_hub_close(hub);
@@ -158,7 +162,8 @@ TEST(process_hub, what_is_no_address_is_refused)
     int fds[CD_OS_PIPE_COUNT];
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
         cddp_error err = CDDP_ERROR_INIT;
-        assert_int_equal(cd_process_hub_join(wrong[i], &who, PATIENCE_NS, fds, &err), CDDP_E_CONFIG);
+        assert_int_equal(cd_process_hub_join(wrong[i], &who, PATIENCE_NS, fds, &err),
+                         CDDP_E_CONFIG);
         assert_int_equal(fds[0], -1);
     }
 }

@@ -12,7 +12,8 @@
 #include <unistd.h>
 
 /* What a child would have written: bytes of records, through a real pipe. */
-static size_t written(cddp_status (*write_records)(int fd, cddp_error *err), unsigned char *bytes, size_t capacity)
+static size_t written(cddp_status (*write_records)(int fd, cddp_error *err), unsigned char *bytes,
+                      size_t capacity)
 {
     cddp_error err = CDDP_ERROR_INIT;
     int ends[2];
@@ -48,7 +49,9 @@ TEST(inbox, records_arrive_whole_whatever_the_pieces)
         cddp_rank_result result = {0};
         size_t seen = 0;
         for (size_t at = 0; at < total; at += piece) {
-            assert_ok(cd_process_inbox_push(&inbox, bytes + at, at + piece < total ? piece : total - at, &err), &err);
+            assert_ok(cd_process_inbox_push(&inbox, bytes + at,
+                                            at + piece < total ? piece : total - at, &err),
+                      &err);
             cd_process_record record;
             bool found = true;
             for (;;) {
@@ -85,7 +88,8 @@ TEST(inbox, a_header_that_no_rank_writes_is_refused)
         assert_ok(cd_process_inbox_push(&inbox, &headers[i], sizeof headers[i], &err), &err);
         cd_process_record record;
         bool found = true;
-        assert_fails(cd_process_inbox_take(&inbox, &record, &found, &err), CDDP_E_CORRUPT, &err, "a rank wrote a record of kind");
+        assert_fails(cd_process_inbox_take(&inbox, &record, &found, &err), CDDP_E_CORRUPT, &err,
+                     "a rank wrote a record of kind");
         assert_false(found);
         cd_process_inbox_fini(&inbox);
     }
@@ -117,8 +121,10 @@ TEST(result, one_of_another_size_or_with_impossible_numbers_is_refused)
         if (i == 2) memcpy(damaged + header + 4, &huge, sizeof huge); /* how many frames */
         cddp_rank_result result = {0};
         cddp_status status = cd_process_result_read(&record, &texts, &result, &err);
-        if (i < 3) assert_fails(status, CDDP_E_CORRUPT, &err, "a rank's result has");
-        else assert_ok(status, &err);
+        if (i < 3)
+            assert_fails(status, CDDP_E_CORRUPT, &err, "a rank's result has");
+        else
+            assert_ok(status, &err);
     }
     cd_arena_fini(&texts);
 }
@@ -142,7 +148,8 @@ TEST(result, texts_without_an_end_stay_inside_their_arrays)
 TEST(record, more_than_the_limit_is_refused_before_anything_is_written)
 {
     cddp_error err = CDDP_ERROR_INIT;
-    assert_fails(cd_process_record_write(-1, CD_PROCESS_MESSAGE, "x", (size_t)CD_PROCESS_RECORD_BYTES_MAX + 1, &err),
+    assert_fails(cd_process_record_write(-1, CD_PROCESS_MESSAGE, "x",
+                                         (size_t)CD_PROCESS_RECORD_BYTES_MAX + 1, &err),
                  CDDP_E_LIMIT, &err, "at most");
 }
 
@@ -160,20 +167,25 @@ TEST(lines, are_cut_at_newlines_whatever_the_pieces_and_long_ones_in_parts)
         cd_process_lines lines = {.used = 0};
         char got[8192] = "";
         for (size_t at = 0; at < strlen(text); at += piece)
-            cd_process_lines_push(&lines, text + at, at + piece < strlen(text) ? piece : strlen(text) - at, append, got);
+            cd_process_lines_push(&lines, text + at,
+                                  at + piece < strlen(text) ? piece : strlen(text) - at, append,
+                                  got);
         cd_process_lines_end(&lines, append, got);
         cd_process_lines_end(&lines, append, got);
         assert_string_equal(got, "one||two words|last|");
     }
     cd_process_lines lines = {.used = 0};
     char got[8192] = "";
-    for (size_t i = 0; i < sizeof lines.text + 1; i++) cd_process_lines_push(&lines, "x", 1, append, got);
+    for (size_t i = 0; i < sizeof lines.text + 1; i++)
+        cd_process_lines_push(&lines, "x", 1, append, got);
     cd_process_lines_end(&lines, append, got);
-    assert_int_equal(strlen(got), sizeof lines.text + 3); /* all of it, and an end after each of two parts */
+    /* all of it, and an end after each of two parts */
+    assert_int_equal(strlen(got), sizeof lines.text + 3);
     assert_int_equal(got[sizeof lines.text], '|');
 }
 
-TEST_MAIN(ROW(inbox, records_arrive_whole_whatever_the_pieces), ROW(inbox, a_header_that_no_rank_writes_is_refused),
+TEST_MAIN(ROW(inbox, records_arrive_whole_whatever_the_pieces),
+          ROW(inbox, a_header_that_no_rank_writes_is_refused),
           ROW(result, one_of_another_size_or_with_impossible_numbers_is_refused),
           ROW(result, texts_without_an_end_stay_inside_their_arrays),
           ROW(record, more_than_the_limit_is_refused_before_anything_is_written),

@@ -68,7 +68,8 @@ static cddp_status returns(cddp_rank *rank, void *argument, cddp_error *err)
         uint32_t value = rank->rank * 10 + i;
         CD_TRY(cddp_process_send(rank, &value, sizeof value, err));
     }
-    if (rank->world_size != RANKS) return cd_fail(err, CDDP_E_STATE, "world of %u", rank->world_size);
+    if (rank->world_size != RANKS)
+        return cd_fail(err, CDDP_E_STATE, "world of %u", rank->world_size);
     return CDDP_OK;
 }
 
@@ -103,7 +104,10 @@ TEST(process_world, a_failing_rank_brings_its_error_with_message_and_frames)
     cddp_rank_result results[RANKS];
     cddp_error err = CDDP_ERROR_INIT;
     cddp_process_world *world = NULL;
-    cddp_process_options options = {.size = sizeof options, .world_size = RANKS, .output = take_line, .context = &g};
+    cddp_process_options options = {.size = sizeof options,
+                                    .world_size = RANKS,
+                                    .output = take_line,
+                                    .context = &g};
     memset(&g, 0, sizeof g);
     assert_ok(cddp_process_world_open(&options, &world, &err), &err);
     assert_ok(cddp_process_world_ops()->launch(world, rank_one_fails, NULL, results, &err), &err);
@@ -134,8 +138,9 @@ TEST(process_world, a_killed_rank_is_named_with_its_signal_and_last_note)
     assert_int_equal(results[2].end, CDDP_RANK_KILLED);
     assert_int_equal(results[2].detail, SIGKILL);
     assert_int_equal(results[2].status, CDDP_E_ABORTED);
-    assert_string_equal(results[2].error.message, "rank 2 was killed by signal 9 (Killed); its last note: waiting for "
-                                                  "allreduce #12 of group 'default'");
+    assert_string_equal(results[2].error.message,
+                        "rank 2 was killed by signal 9 (Killed); its last note: waiting for "
+                        "allreduce #12 of group 'default'");
     assert_int_equal(results[0].end, CDDP_RANK_RETURNED);
 }
 
@@ -180,8 +185,9 @@ TEST(process_world, a_hung_rank_is_killed_at_the_deadline_and_named)
     assert_int_equal(results[0].end, CDDP_RANK_RETURNED);
     assert_int_equal(results[1].end, CDDP_RANK_HUNG);
     assert_int_equal(results[1].status, CDDP_E_TIMEOUT);
-    assert_string_equal(results[1].error.message,
-                        "rank 1 was still running at the deadline of 0.200 s; its last note: in backward");
+    assert_string_equal(
+        results[1].error.message,
+        "rank 1 was still running at the deadline of 0.200 s; its last note: in backward");
 }
 
 #if defined(__linux__)
@@ -207,12 +213,14 @@ TEST(process_world, a_rank_that_stays_stopped_is_killed_and_named_with_what_it_d
     gathered g;
     cddp_rank_result results[RANKS];
     uint64_t wake_ms = 0;
-    run(rank_one_stops, &wake_ms, (cddp_process_options){.patience_ns = 200 * MS, .deadline_ns = 20000 * MS}, &g, results);
+    run(rank_one_stops, &wake_ms,
+        (cddp_process_options){.patience_ns = 200 * MS, .deadline_ns = 20000 * MS}, &g, results);
     assert_int_equal(results[0].end, CDDP_RANK_RETURNED);
     assert_int_equal(results[1].end, CDDP_RANK_KILLED);
     assert_int_equal(results[1].status, CDDP_E_ABORTED);
-    assert_string_equal(results[1].error.message, "rank 1 was stopped and did not go on for 0.200 s, so it was killed; "
-                                                  "its last note: connecting group 'world'");
+    assert_string_equal(results[1].error.message,
+                        "rank 1 was stopped and did not go on for 0.200 s, so it was killed; "
+                        "its last note: connecting group 'world'");
 }
 
 TEST(process_world, a_rank_that_goes_on_in_time_is_left_alone)
@@ -220,7 +228,8 @@ TEST(process_world, a_rank_that_goes_on_in_time_is_left_alone)
     gathered g;
     cddp_rank_result results[RANKS];
     uint64_t wake_ms = 200;
-    run(rank_one_stops, &wake_ms, (cddp_process_options){.patience_ns = 20000 * MS, .deadline_ns = 20000 * MS}, &g, results);
+    run(rank_one_stops, &wake_ms,
+        (cddp_process_options){.patience_ns = 20000 * MS, .deadline_ns = 20000 * MS}, &g, results);
     for (uint32_t r = 0; r < RANKS; r++) assert_int_equal(results[r].end, CDDP_RANK_RETURNED);
 }
 #endif
@@ -244,7 +253,8 @@ TEST(process_world, who_still_runs_when_the_run_is_interrupted_is_neither_hung_n
 {
     gathered g;
     cddp_rank_result results[RANKS];
-    run(rank_zero_tells_and_returns, NULL, (cddp_process_options){.interrupted = interrupted_when_told}, &g, results);
+    run(rank_zero_tells_and_returns, NULL,
+        (cddp_process_options){.interrupted = interrupted_when_told}, &g, results);
     for (uint32_t r = 1; r < RANKS; r++) {
         char words[80];
         snprintf(words, sizeof words, "rank %u was still running when the run was interrupted", r);
@@ -269,7 +279,8 @@ TEST(process_world, one_failure_ends_the_others_after_the_grace_period)
     assert_int_equal(results[2].status, CDDP_E_CONFIG);
     for (uint32_t r = 0; r < 2; r++) {
         assert_int_equal(results[r].end, CDDP_RANK_HUNG);
-        assert_non_null(strstr(results[r].error.message, "was still running 0.100 s after rank 2 failed"));
+        assert_non_null(
+            strstr(results[r].error.message, "was still running 0.100 s after rank 2 failed"));
     }
 }
 
@@ -330,9 +341,13 @@ static cddp_status counts_time(cddp_rank *rank, void *argument, cddp_error *err)
     CD_TRY(rank->ops->sleep_ns(rank, 20 * MS, err));
     uint64_t slept = rank->ops->now_ns(rank) - before - computed;
     rank->ops->yield(rank);
-    cddp_choice choice = {
-        .size = sizeof choice, .kind = CDDP_CHOICE_USER, .rank = rank->rank, .option_count = 5, .name = "x"};
-    if (rank->ops->choose(rank, &choice) != 0) return cd_fail(err, CDDP_E_STATE, "fifo is option 0");
+    cddp_choice choice = {.size = sizeof choice,
+                          .kind = CDDP_CHOICE_USER,
+                          .rank = rank->rank,
+                          .option_count = 5,
+                          .name = "x"};
+    if (rank->ops->choose(rank, &choice) != 0)
+        return cd_fail(err, CDDP_E_STATE, "fifo is option 0");
     uint32_t flags = (computed >= 20 * MS) | (uint32_t)(slept >= 20 * MS) << 1;
     CD_TRY(cddp_process_send(rank, &flags, sizeof flags, err));
     return CDDP_OK;
@@ -355,10 +370,14 @@ TEST(process_world, a_world_can_be_launched_again)
     cddp_error err = CDDP_ERROR_INIT;
     cddp_process_world *world = NULL;
     cddp_rank_result results[RANKS];
-    cddp_process_options options = {
-        .size = sizeof options, .world_size = RANKS, .output = take_line, .message = take_message, .context = &g};
+    cddp_process_options options = {.size = sizeof options,
+                                    .world_size = RANKS,
+                                    .output = take_line,
+                                    .message = take_message,
+                                    .context = &g};
     assert_ok(cddp_process_world_open(&options, &world, &err), &err);
-    assert_ok(cddp_process_world_ops()->launch(world, rank_two_is_killed, NULL, results, &err), &err);
+    assert_ok(cddp_process_world_ops()->launch(world, rank_two_is_killed, NULL, results, &err),
+              &err);
     assert_int_equal(results[2].end, CDDP_RANK_KILLED);
     assert_ok(cddp_process_world_ops()->launch(world, returns, NULL, results, &err), &err);
     assert_int_equal(results[2].end, CDDP_RANK_RETURNED);
@@ -372,7 +391,8 @@ static cddp_status emits_and_dies(cddp_rank *rank, void *argument, cddp_error *e
 {
     (void)argument;
     cddp_tracer *tracer = NULL;
-    CD_TRY(cddp_tracer_create(rank, cddp_process_last_events(rank), CDDP_TRACE_ORDER, &tracer, err));
+    CD_TRY(
+        cddp_tracer_create(rank, cddp_process_last_events(rank), CDDP_TRACE_ORDER, &tracer, err));
     for (int64_t i = 0; i < (rank->rank == 0 ? 3 : EMITTED); i++) {
         cddp_tracer_set_step(tracer, (uint32_t)i, 0);
         CD_EMIT(tracer, mark, i % 2 == 0 ? "even" : NULL, .value = i);
@@ -432,7 +452,8 @@ TEST(process_world, no_ranks_are_refused)
     cddp_error err = CDDP_ERROR_INIT;
     cddp_process_world *world = NULL;
     cddp_process_options options = {.size = sizeof options};
-    assert_fails(cddp_process_world_open(&options, &world, &err), CDDP_E_ARG, &err, "at least one rank");
+    assert_fails(cddp_process_world_open(&options, &world, &err), CDDP_E_ARG, &err,
+                 "at least one rank");
     assert_null(world);
     cddp_process_world_close(NULL);
 }
@@ -442,9 +463,12 @@ static cddp_status open_and_launch(const cddp_allocator *allocator, void *argume
     (void)argument;
     cddp_rank_result results[2];
     cddp_process_world *world = NULL;
-    cddp_process_options options = {.size = sizeof options, .world_size = 2, .allocator = allocator};
+    cddp_process_options options = {.size = sizeof options,
+                                    .world_size = 2,
+                                    .allocator = allocator};
     CD_TRY(cddp_process_world_open(&options, &world, err));
-    cddp_status status = cddp_process_world_ops()->launch(world, rank_one_fails, NULL, results, err);
+    cddp_status status =
+        cddp_process_world_ops()->launch(world, rank_one_fails, NULL, results, err);
     cddp_process_world_close(world);
     return status;
 }
@@ -462,9 +486,13 @@ static void note_leave(void *context)
     puts("left in order");
 }
 
-static cddp_status run_member(cddp_rank_fn program, gathered *g, cddp_rank_result *result, cddp_error *err)
+static cddp_status run_member(cddp_rank_fn program, gathered *g, cddp_rank_result *result,
+                              cddp_error *err)
 {
-    const cddp_member_options member = {.size = sizeof member, .rank = 0, .world_size = 1, .leave = note_leave};
+    const cddp_member_options member = {.size = sizeof member,
+                                        .rank = 0,
+                                        .world_size = 1,
+                                        .leave = note_leave};
     const cddp_process_options options = {.size = sizeof options,
                                           .world_size = 1,
                                           .output = take_line,
@@ -522,8 +550,9 @@ TEST(member_world, one_that_dies_is_said_to_have_died_with_its_last_note)
     assert_ok(run_member(speaks_and_dies, &g, &result, &err), &err);
     assert_int_equal(result.end, CDDP_RANK_KILLED);
     assert_int_equal(result.status, CDDP_E_ABORTED);
-    assert_string_equal(result.error.message,
-                        "rank 0 died: its connection ended without a result; its last note: about to die");
+    assert_string_equal(
+        result.error.message,
+        "rank 0 died: its connection ended without a result; its last note: about to die");
     assert_int_equal(g.message_count[0], 1);
     assert_string_equal(g.lines[0][0], "hello|");
 }
@@ -534,14 +563,16 @@ TEST(member_world, a_command_that_starts_nobody_is_told_with_its_words)
     cddp_error err = CDDP_ERROR_INIT;
     cddp_rank_result results[RANKS];
     cddp_process_world *world = NULL;
-    const cddp_process_options options = {.size = sizeof options, .world_size = RANKS, .command = command};
+    const cddp_process_options options = {.size = sizeof options,
+                                          .world_size = RANKS,
+                                          .command = command};
     assert_ok(cddp_process_world_open(&options, &world, &err), &err);
     assert_ok(cddp_process_world_ops()->launch(world, speaks, NULL, results, &err), &err);
     for (uint32_t r = 0; r < RANKS; r++) {
         assert_int_equal(results[r].end, CDDP_RANK_CRASHED);
         assert_int_equal(results[r].detail, 9);
-        assert_non_null(
-            strstr(results[r].error.message, "never reported; its launcher ended with code 9: no such cluster"));
+        assert_non_null(strstr(results[r].error.message,
+                               "never reported; its launcher ended with code 9: no such cluster"));
     }
     cddp_process_world_close(world);
 }
@@ -568,8 +599,8 @@ TEST(solo_world, launch_runs_the_program_here_as_the_rank_that_was_named)
     assert_int_equal(results[0].size, 0); /* other ranks' results are not ours to fill */
     assert_int_equal(cddp_solo_world_rank(world)->rank, 1);
     uint32_t value = 0;
-    assert_fails(cddp_process_send(cddp_solo_world_rank(world), &value, sizeof value, &err), CDDP_E_STATE, &err,
-                 "rank 1 does not live in a process world");
+    assert_fails(cddp_process_send(cddp_solo_world_rank(world), &value, sizeof value, &err),
+                 CDDP_E_STATE, &err, "rank 1 does not live in a process world");
     cddp_process_note(cddp_solo_world_rank(world), "ignored here");
     assert_null(cddp_process_last_events(cddp_solo_world_rank(world)));
     cddp_solo_world_close(world);
@@ -579,7 +610,10 @@ TEST(solo_world, its_clock_runs_and_its_choices_are_fifo)
 {
     cddp_error err = CDDP_ERROR_INIT;
     cddp_solo_world *world = NULL;
-    cddp_solo_options options = {.size = sizeof options, .rank = 0, .world_size = 1, .simulate_compute = true};
+    cddp_solo_options options = {.size = sizeof options,
+                                 .rank = 0,
+                                 .world_size = 1,
+                                 .simulate_compute = true};
     assert_ok(cddp_solo_world_open(&options, &world, &err), &err);
     cddp_rank *rank = cddp_solo_world_rank(world);
     uint64_t before = rank->ops->now_ns(rank);
@@ -587,7 +621,10 @@ TEST(solo_world, its_clock_runs_and_its_choices_are_fifo)
     assert_ok(rank->ops->sleep_ns(rank, 2 * MS, &err), &err);
     rank->ops->yield(rank);
     assert_true(rank->ops->now_ns(rank) - before >= 4 * MS);
-    cddp_choice choice = {.size = sizeof choice, .kind = CDDP_CHOICE_READY, .option_count = 9, .name = "ready"};
+    cddp_choice choice = {.size = sizeof choice,
+                          .kind = CDDP_CHOICE_READY,
+                          .option_count = 9,
+                          .name = "ready"};
     assert_int_equal(rank->ops->choose(rank, &choice), 0);
     cddp_solo_world_close(world);
 }
@@ -617,7 +654,8 @@ TEST_MAIN(ROW(process_world, every_rank_returns_and_its_messages_arrive_in_order
           ROW(process_world, records_and_lines_longer_than_a_pipe_come_through),
           ROW(process_world, computing_takes_time_only_when_simulated_and_sleeping_always_does),
           ROW(process_world, a_world_can_be_launched_again),
-          ROW(process_world, the_last_events_of_a_killed_rank_outlive_it), ROW(process_world, no_ranks_are_refused),
+          ROW(process_world, the_last_events_of_a_killed_rank_outlive_it),
+          ROW(process_world, no_ranks_are_refused),
           ROW(process_world, running_out_of_memory_leaves_no_memory_and_no_child_behind),
           ROW(member_world, a_member_is_told_of_as_a_forked_rank_is_and_leaves_in_order),
           ROW(member_world, one_that_dies_is_said_to_have_died_with_its_last_note),

@@ -42,10 +42,15 @@ static void fixture_init(fixture *f, bool tcp, const char *secret)
     pthread_mutex_init(&f->lock, NULL);
     cddp_error err = CDDP_ERROR_INIT;
     if (tcp) {
-        cddp_rendezvous_server_options o = {.size = sizeof o, .host = "127.0.0.1", .secret = secret, .keys_max = 100,
-                                            .dropped = count_dropped, .context = f};
+        cddp_rendezvous_server_options o = {.size = sizeof o,
+                                            .host = "127.0.0.1",
+                                            .secret = secret,
+                                            .keys_max = 100,
+                                            .dropped = count_dropped,
+                                            .context = f};
         assert_ok(cddp_rendezvous_server_open(&o, &f->server, &err), &err);
-        snprintf(f->url, sizeof f->url, "tcp://127.0.0.1:%u", (unsigned)cddp_rendezvous_server_port(f->server));
+        snprintf(f->url, sizeof f->url, "tcp://127.0.0.1:%u",
+                 (unsigned)cddp_rendezvous_server_port(f->server));
     } else {
         assert_non_null(mkdtemp(f->directory));
         snprintf(f->url, sizeof f->url, "file://%s", f->directory);
@@ -67,7 +72,11 @@ static cddp_rendezvous *client_of(const fixture *f, const char *secret, uint64_t
 {
     cddp_rendezvous *r = NULL;
     cddp_error err = CDDP_ERROR_INIT;
-    cddp_rendezvous_options o = {.size = sizeof o, .url = f->url, .prefix = "job/", .secret = secret, .generation = generation,
+    cddp_rendezvous_options o = {.size = sizeof o,
+                                 .url = f->url,
+                                 .prefix = "job/",
+                                 .secret = secret,
+                                 .generation = generation,
                                  .timeout_ns = 5000 * MILLISECOND};
     assert_ok(cddp_rendezvous_open(&o, &r, &err), &err);
     return r;
@@ -87,7 +96,8 @@ static void keys_behave(bool tcp)
 {
     fixture f;
     fixture_init(&f, tcp, NULL);
-    cddp_rendezvous *a = client_of(&f, NULL, 0), *b = client_of(&f, NULL, 0), *later = client_of(&f, NULL, 1);
+    cddp_rendezvous *a = client_of(&f, NULL, 0), *b = client_of(&f, NULL, 0),
+                    *later = client_of(&f, NULL, 1);
     cddp_error err = CDDP_ERROR_INIT;
     char bytes[8];
     size_t n = sizeof bytes;
@@ -95,18 +105,22 @@ static void keys_behave(bool tcp)
     assert_value(b, "rank/0 with spaces", "hello");
     assert_ok(b->set(b->self, "rank/0 with spaces", "", 0, &err), &err);
     assert_value(a, "rank/0 with spaces", "");
-    assert_fails(later->get(later->self, "rank/0 with spaces", 30 * MILLISECOND, bytes, &n, &err), CDDP_E_TIMEOUT, &err,
-                 "job/rank/0 with spaces' did not appear within 30 ms");
+    assert_fails(later->get(later->self, "rank/0 with spaces", 30 * MILLISECOND, bytes, &n, &err),
+                 CDDP_E_TIMEOUT, &err, "job/rank/0 with spaces' did not appear within 30 ms");
     int64_t sum = 0;
     assert_ok(a->add(a->self, "count", 5, &sum, &err), &err);
     assert_ok(b->add(b->self, "count", -7, &sum, &err), &err);
     assert_int_equal(sum, -2);
     assert_ok(a->set(a->self, "word", "twelve", 6, &err), &err);
-    assert_fails(a->add(a->self, "word", 1, &sum, &err), CDDP_E_MISMATCH, &err, "does not hold a number");
-    assert_ok(a->set(a->self, "mixed", "5\0", 2, &err), &err); /* not only what stands before the zero byte */
-    assert_fails(a->add(a->self, "mixed", 1, &sum, &err), CDDP_E_MISMATCH, &err, "does not hold a number");
+    assert_fails(a->add(a->self, "word", 1, &sum, &err), CDDP_E_MISMATCH, &err,
+                 "does not hold a number");
+    /* not only what stands before the zero byte */
+    assert_ok(a->set(a->self, "mixed", "5\0", 2, &err), &err);
+    assert_fails(a->add(a->self, "mixed", 1, &sum, &err), CDDP_E_MISMATCH, &err,
+                 "does not hold a number");
     assert_ok(a->set(a->self, "mixed", "", 0, &err), &err);
-    assert_fails(a->add(a->self, "mixed", 1, &sum, &err), CDDP_E_MISMATCH, &err, "does not hold a number");
+    assert_fails(a->add(a->self, "mixed", 1, &sum, &err), CDDP_E_MISMATCH, &err,
+                 "does not hold a number");
     bool swapped = false;
     assert_ok(a->compare_and_set(a->self, "leader", NULL, "0", &swapped, &err), &err);
     assert_true(swapped);
@@ -117,11 +131,13 @@ static void keys_behave(bool tcp)
     assert_value(a, "leader", "1");
     n = 3;
     assert_ok(a->set(a->self, "long", "123456", 6, &err), &err);
-    assert_fails(a->get(a->self, "long", 1000 * MILLISECOND, bytes, &n, &err), CDDP_E_LIMIT, &err, "3");
+    assert_fails(a->get(a->self, "long", 1000 * MILLISECOND, bytes, &n, &err), CDDP_E_LIMIT, &err,
+                 "3");
     assert_ok(a->remove(a->self, "leader", &err), &err);
     assert_ok(a->remove(a->self, "leader", &err), &err);
     n = sizeof bytes;
-    assert_fails(b->get(b->self, "leader", 20 * MILLISECOND, bytes, &n, &err), CDDP_E_TIMEOUT, &err, "leader");
+    assert_fails(b->get(b->self, "leader", 20 * MILLISECOND, bytes, &n, &err), CDDP_E_TIMEOUT, &err,
+                 "leader");
     /* A client whose wait timed out is as good as new. */
     assert_value(b, "word", "twelve");
     cddp_rendezvous_close(a);
@@ -163,7 +179,10 @@ TEST(rendezvous, a_client_without_the_secret_is_turned_away_and_reported)
     fixture_init(&f, true, "open sesame");
     cddp_rendezvous *good = client_of(&f, "open sesame", 0), *bad = NULL;
     cddp_error err = CDDP_ERROR_INIT;
-    cddp_rendezvous_options o = {.size = sizeof o, .url = f.url, .secret = "open barley", .timeout_ns = 1000 * MILLISECOND};
+    cddp_rendezvous_options o = {.size = sizeof o,
+                                 .url = f.url,
+                                 .secret = "open barley",
+                                 .timeout_ns = 1000 * MILLISECOND};
     assert_fails(cddp_rendezvous_open(&o, &bad, &err), CDDP_E_IO, &err, "CDDP_STORE_SECRET");
     assert_ok(good->set(good->self, "k", "v", 1, &err), &err);
     assert_value(good, "k", "v");
@@ -213,7 +232,8 @@ TEST(rendezvous, hostile_bytes_drop_only_their_sender)
         size_t n = 1 + (size_t)cd_prng_below(&prng, sizeof bytes);
         for (size_t k = 0; k < n; k++) bytes[k] = (unsigned char)cd_prng_next(&prng);
         if (i % 3 == 0) bytes[1] = bytes[2] = bytes[3] = 0; /* plausible lengths get further */
-        assert_ok(cd_tcp_connect("127.0.0.1", port, cd_os_now_ns() + 2000 * MILLISECOND, &fd, &err), &err);
+        assert_ok(cd_tcp_connect("127.0.0.1", port, cd_os_now_ns() + 2000 * MILLISECOND, &fd, &err),
+                  &err);
         (void)!write(fd, bytes, n);
         close(fd);
     }
@@ -237,11 +257,17 @@ TEST(rendezvous, any_bytes_after_a_greeting_leave_the_table_sound)
         unsigned char frame[200];
         char key[8];
         snprintf(key, sizeof key, "k%d", (int)cd_prng_below(&prng, 80));
-        cd_kv_request r = {.verb = (cd_kv_verb)(1 + cd_prng_below(&prng, CD_KV_VERB_COUNT - 1)), .key = key, .key_bytes = strlen(key),
-                           .a = "17", .a_bytes = (size_t)cd_prng_below(&prng, 3), .b = "xyz", .b_bytes = (size_t)cd_prng_below(&prng, 4)};
+        cd_kv_request r = {.verb = (cd_kv_verb)(1 + cd_prng_below(&prng, CD_KV_VERB_COUNT - 1)),
+                           .key = key,
+                           .key_bytes = strlen(key),
+                           .a = "17",
+                           .a_bytes = (size_t)cd_prng_below(&prng, 3),
+                           .b = "xyz",
+                           .b_bytes = (size_t)cd_prng_below(&prng, 4)};
         size_t n = cd_kv_encode(&r, frame, sizeof frame);
         assert_true(n > 0);
-        if (cd_prng_chance(&prng, 1, 3)) frame[cd_prng_below(&prng, n)] ^= (unsigned char)(1u << cd_prng_below(&prng, 8));
+        if (cd_prng_chance(&prng, 1, 3))
+            frame[cd_prng_below(&prng, n)] ^= (unsigned char)(1u << cd_prng_below(&prng, 8));
         (void)cd_kv_feed(&kv, &c, frame, n, &reason);
         cd_kv_client_fini(&c, NULL);
         assert_true(kv.count <= 50);
@@ -253,14 +279,21 @@ TEST(rendezvous, refuses_what_is_no_url)
 {
     static const struct {
         const char *url, *words;
-    } cases[] = {{"http://x", "none of tcp"}, {"tcp://localhost", "not tcp://host:port"}, {"tcp://:5", "not tcp://host:port"},
-                 {"tcp://h:99999", "not tcp://host:port"}, {"tcp://h:12x", "not tcp://host:port"}, {"file://relative/dir", "absolute"},
-                 {"env://", "reads the environment"}, {"tcp://no.such.host.invalid:7", "cannot resolve"}};
+    } cases[] = {{"http://x", "none of tcp"},
+                 {"tcp://localhost", "not tcp://host:port"},
+                 {"tcp://:5", "not tcp://host:port"},
+                 {"tcp://h:99999", "not tcp://host:port"},
+                 {"tcp://h:12x", "not tcp://host:port"},
+                 {"file://relative/dir", "absolute"},
+                 {"env://", "reads the environment"},
+                 {"tcp://no.such.host.invalid:7", "cannot resolve"}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         cd_test_row("%s", cases[i].url);
         cddp_rendezvous *r = NULL;
         cddp_error err = CDDP_ERROR_INIT;
-        cddp_rendezvous_options o = {.size = sizeof o, .url = cases[i].url, .timeout_ns = 100 * MILLISECOND};
+        cddp_rendezvous_options o = {.size = sizeof o,
+                                     .url = cases[i].url,
+                                     .timeout_ns = 100 * MILLISECOND};
         assert_fails(cddp_rendezvous_open(&o, &r, &err), CDDP_E_CONFIG, &err, cases[i].words);
         assert_null(r);
     }
@@ -270,7 +303,9 @@ TEST(rendezvous, a_server_that_never_comes_is_a_time_out)
 {
     cddp_rendezvous *r = NULL;
     cddp_error err = CDDP_ERROR_INIT;
-    cddp_rendezvous_options o = {.size = sizeof o, .url = "tcp://127.0.0.1:1", .timeout_ns = 50 * MILLISECOND};
+    cddp_rendezvous_options o = {.size = sizeof o,
+                                 .url = "tcp://127.0.0.1:1",
+                                 .timeout_ns = 50 * MILLISECOND};
     assert_fails(cddp_rendezvous_open(&o, &r, &err), CDDP_E_TIMEOUT, &err, "127.0.0.1:1");
 }
 
@@ -280,7 +315,10 @@ static cddp_status makes_server(const cddp_allocator *allocator, void *argument,
 {
     (void)argument;
     cddp_rendezvous_server *server = NULL;
-    const cddp_rendezvous_server_options o = {.size = sizeof o, .host = "127.0.0.1", .keys_max = 100, .allocator = allocator};
+    const cddp_rendezvous_server_options o = {.size = sizeof o,
+                                              .host = "127.0.0.1",
+                                              .keys_max = 100,
+                                              .allocator = allocator};
     CD_TRY(cddp_rendezvous_server_open(&o, &server, err));
     cddp_rendezvous_server_close(server);
     return CDDP_OK;
@@ -290,7 +328,10 @@ static cddp_status makes_client(const cddp_allocator *allocator, void *argument,
 {
     const fixture *f = argument;
     cddp_rendezvous *r = NULL;
-    const cddp_rendezvous_options o = {.size = sizeof o, .url = f->url, .prefix = "job/", .timeout_ns = 5000 * MILLISECOND,
+    const cddp_rendezvous_options o = {.size = sizeof o,
+                                       .url = f->url,
+                                       .prefix = "job/",
+                                       .timeout_ns = 5000 * MILLISECOND,
                                        .allocator = allocator};
     CD_TRY(cddp_rendezvous_open(&o, &r, err));
     cddp_status status = r->set(r->self, "key", "value", 5, err);
@@ -324,8 +365,12 @@ TEST(rendezvous, survives_every_failing_allocation)
     }
 }
 
-TEST_MAIN(ROW(rendezvous, survives_every_failing_allocation), ROW(rendezvous, keys_behave_over_tcp), ROW(rendezvous, keys_behave_in_a_directory),
-          ROW(rendezvous, a_wait_ends_when_the_key_comes), ROW(rendezvous, a_client_without_the_secret_is_turned_away_and_reported),
-          ROW(rendezvous, a_full_store_says_so), ROW(rendezvous, hostile_bytes_drop_only_their_sender),
-          ROW(rendezvous, any_bytes_after_a_greeting_leave_the_table_sound), ROW(rendezvous, refuses_what_is_no_url),
+TEST_MAIN(ROW(rendezvous, survives_every_failing_allocation), ROW(rendezvous, keys_behave_over_tcp),
+          ROW(rendezvous, keys_behave_in_a_directory),
+          ROW(rendezvous, a_wait_ends_when_the_key_comes),
+          ROW(rendezvous, a_client_without_the_secret_is_turned_away_and_reported),
+          ROW(rendezvous, a_full_store_says_so),
+          ROW(rendezvous, hostile_bytes_drop_only_their_sender),
+          ROW(rendezvous, any_bytes_after_a_greeting_leave_the_table_sound),
+          ROW(rendezvous, refuses_what_is_no_url),
           ROW(rendezvous, a_server_that_never_comes_is_a_time_out))

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The store of the real backends, its wire format and its client, over the simulated transport: what happens when its
- ** host dies, when an agent tries again, when a rank comes late. */
+/* The store of the real backends, its wire format and its client, over the simulated transport:
+** what happens when its
+*** host dies, when an agent tries again, when a rank comes late. */
 #include "backends/rendezvous/client.h"
 #include "backends/rendezvous/kv.h"
 #include "sim/wire.h"
@@ -69,20 +70,23 @@ static uint64_t now_ns(void *self)
     return l->rank->ops->now_ns(l->rank);
 }
 
-static cddp_status connect_wire(void *self, uint64_t deadline_ns, char local[CD_STORE_LOCAL_BYTES], cddp_error *err)
+static cddp_status connect_wire(void *self, uint64_t deadline_ns, char local[CD_STORE_LOCAL_BYTES],
+                                cddp_error *err)
 {
     wire_link *l = self;
     snprintf(local, CD_STORE_LOCAL_BYTES, "rank %u", l->rank->rank);
     return cd_wire_connect(l->store->wire, l->rank, deadline_ns, err);
 }
 
-static cddp_status write_wire(void *self, const void *bytes, size_t n, uint64_t deadline_ns, cddp_error *err)
+static cddp_status write_wire(void *self, const void *bytes, size_t n, uint64_t deadline_ns,
+                              cddp_error *err)
 {
     wire_link *l = self;
     return cd_wire_write(l->store->wire, l->rank, bytes, n, deadline_ns, err);
 }
 
-static cddp_status read_wire(void *self, void *bytes, size_t n, uint64_t deadline_ns, cddp_error *err)
+static cddp_status read_wire(void *self, void *bytes, size_t n, uint64_t deadline_ns,
+                             cddp_error *err)
 {
     wire_link *l = self;
     return cd_wire_read(l->store->wire, l->rank, bytes, n, deadline_ns, err);
@@ -94,11 +98,13 @@ static void disconnect_wire(void *self)
     cd_wire_disconnect(l->store->wire, l->rank);
 }
 
-static cddp_status open_store(wire_link *l, uint64_t generation, uint64_t timeout_ns, cddp_rendezvous **r,
-                              cddp_error *err)
+static cddp_status open_store(wire_link *l, uint64_t generation, uint64_t timeout_ns,
+                              cddp_rendezvous **r, cddp_error *err)
 {
-    const cddp_rendezvous_options o = {
-        .size = sizeof o, .secret = "s", .generation = generation, .timeout_ns = timeout_ns};
+    const cddp_rendezvous_options o = {.size = sizeof o,
+                                       .secret = "s",
+                                       .generation = generation,
+                                       .timeout_ns = timeout_ns};
     const cd_store_link link = {l,         "the simulated host", now_ns, connect_wire, write_wire,
                                 read_wire, disconnect_wire,      NULL};
     return cd_store_client_open(&o, &link, r, err);
@@ -106,7 +112,8 @@ static cddp_status open_store(wire_link *l, uint64_t generation, uint64_t timeou
 
 /* ---- running ---- */
 
-static void run(store *s, cd_sim_config config, cddp_rank_fn program, cddp_rank_result results[RANKS])
+static void run(store *s, cd_sim_config config, cddp_rank_fn program,
+                cddp_rank_result results[RANKS])
 {
     static const cd_wire_server_ops ops = {feed, take, has_answer, reset};
     cddp_error err = CDDP_ERROR_INIT;
@@ -115,7 +122,8 @@ static void run(store *s, cd_sim_config config, cddp_rank_fn program, cddp_rank_
     assert_ok(cd_sim_create(&config, &s->sim, &err), &err);
     assert_ok(cd_kv_init(&s->kv, NULL, 64, "s", &err), &err);
     for (int i = 0; i < RANKS; i++) assert_ok(cd_kv_client_init(&s->clients[i], NULL, &err), &err);
-    assert_ok(cd_wire_create(s->sim, &(cd_wire_options){.ops = ops, .self = s}, &s->wire, &err), &err);
+    assert_ok(cd_wire_create(s->sim, &(cd_wire_options){.ops = ops, .self = s}, &s->wire, &err),
+              &err);
     assert_ok(cd_sim_ops()->launch(s->sim, program, s, results, &err), &err);
     cd_wire_destroy(s->wire);
     for (int i = 0; i < RANKS; i++) cd_kv_client_fini(&s->clients[i], NULL);
@@ -123,8 +131,10 @@ static void run(store *s, cd_sim_config config, cddp_rank_fn program, cddp_rank_
     cd_sim_destroy(s->sim);
 }
 
-/* Everybody adds itself, and waits until all have: a rendezvous in the small. Rank 0 serves until they have read it. */
-static cddp_status meet(store *s, cddp_rank *rank, uint64_t generation, uint64_t timeout_ns, cddp_error *err)
+/* Everybody adds itself, and waits until all have: a rendezvous in the small. Rank 0 serves until
+** they have read it. */
+static cddp_status meet(store *s, cddp_rank *rank, uint64_t generation, uint64_t timeout_ns,
+                        cddp_error *err)
 {
     wire_link link = {s, rank};
     cddp_rendezvous *r = NULL;
@@ -138,7 +148,9 @@ static cddp_status meet(store *s, cddp_rank *rank, uint64_t generation, uint64_t
         status = r->get(r->self, "all", timeout_ns, value, &bytes, err);
         if (status == CDDP_E_TIMEOUT) { /* or a rank that comes later would meet a ghost */
             cddp_error ignored = CDDP_ERROR_INIT;
-            status = r->add(r->self, "arrived", -1, &sum, &ignored) == CDDP_E_ABORTED ? CDDP_E_ABORTED : status;
+            status = r->add(r->self, "arrived", -1, &sum, &ignored) == CDDP_E_ABORTED
+                         ? CDDP_E_ABORTED
+                         : status;
         }
     }
     if (status == CDDP_OK && (bytes != 4 || memcmp(value, "here", 4) != 0)) status = CDDP_E_CORRUPT;
@@ -189,7 +201,8 @@ TEST(sim_rendezvous, a_rank_that_comes_too_late_is_missed_by_name)
     memset(&s, 0, sizeof s);
     run(&s, (cd_sim_config)CD_SIM_CONFIG_INIT, impatient, results);
     assert_int_equal(results[0].status, CDDP_E_TIMEOUT);
-    assert_non_null(strstr(results[0].error.message, "rendezvous key 'all' did not appear within 300 ms"));
+    assert_non_null(
+        strstr(results[0].error.message, "rendezvous key 'all' did not appear within 300 ms"));
     /* The host gave up first, since nothing is between it and its store; the store went with it. */
     for (int i = 1; i < 3; i++) {
         assert_int_equal(results[i].status, CDDP_E_IO);
@@ -206,7 +219,10 @@ TEST(sim_rendezvous, when_the_host_dies_the_others_end_by_their_deadline)
     cddp_rank_result results[RANKS];
     memset(&s, 0, sizeof s);
     cd_sim_config config = CD_SIM_CONFIG_INIT;
-    const cd_fault kill = {.kind = CD_FAULT_kill, .when = CD_FAULT_AT_TIME, .rank = 0, .at = 100 * MS};
+    const cd_fault kill = {.kind = CD_FAULT_kill,
+                           .when = CD_FAULT_AT_TIME,
+                           .rank = 0,
+                           .at = 100 * MS};
     config.faults = &kill;
     config.fault_count = 1;
     run(&s, config, impatient, results);
@@ -241,7 +257,8 @@ TEST(sim_rendezvous, agents_that_try_again_meet_in_a_later_generation)
     cddp_rank_result results[RANKS];
     memset(&s, 0, sizeof s);
     run(&s, (cd_sim_config)CD_SIM_CONFIG_INIT, agent, results);
-    /* Rank 3 starts at 350 ms with generation 1, where the others no longer are, and catches up by their clock. */
+    /* Rank 3 starts at 350 ms with generation 1, where the others no longer are, and catches up by
+    ** their clock. */
     for (int i = 0; i < RANKS; i++) {
         assert_ok(results[i].status, &results[i].error);
         assert_true(s.attempts[i] > 1 && s.attempts[i] < 20);
@@ -271,13 +288,19 @@ static cddp_status makes_wire(const cddp_allocator *allocator, void *argument, c
     config.allocator = allocator;
     cddp_status status = cd_sim_create(&config, &sim, err);
     if (status != CDDP_OK) return status;
-    status = cd_wire_create(sim, &(cd_wire_options){.ops = ops, .self = argument, .allocator = allocator}, &wire, err);
+    status =
+        cd_wire_create(sim,
+                       &(cd_wire_options){.ops = ops, .self = argument, .allocator = allocator},
+                       &wire, err);
     cd_wire_destroy(wire);
     cd_sim_destroy(sim);
     return status;
 }
 
-TEST(sim_rendezvous, a_wire_survives_every_failing_allocation) { assert_true(cd_test_oom_loop(makes_wire, NULL) >= 3); }
+TEST(sim_rendezvous, a_wire_survives_every_failing_allocation)
+{
+    assert_true(cd_test_oom_loop(makes_wire, NULL) >= 3);
+}
 
 TEST_MAIN(ROW(sim_rendezvous, early_and_late_ranks_meet),
           ROW(sim_rendezvous, a_rank_that_comes_too_late_is_missed_by_name),

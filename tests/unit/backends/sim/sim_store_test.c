@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Meeting through the store: rounds, attempts, a host that goes, a network that parts, in any schedule. */
+/* Meeting through the store: rounds, attempts, a host that goes, a network that parts, in any
+** schedule. */
 #include "tests/unit/sim/fixture.h"
 
 #include "backends/sim/sim_store.h"
@@ -32,9 +33,17 @@ static cddp_status meet(cddp_rank *rank, void *argument, cddp_error *err)
     cddp_group *group = NULL;
     cddp_status status = cddp_tracer_create(rank, &t->sink.sink, CDDP_TRACE_ORDER, &tracer, err);
     if (status != CDDP_OK) return status;
-    cddp_group_options o = {.size = sizeof o, .backend = &t->fixture.backend, .rank = rank, .tracer = tracer, .works_max = 8};
-    o.spec = (cddp_group_spec){.size = sizeof o.spec, .name = "world", .group_rank = rank->rank, .group_size = RANKS,
-                               .members = t->fixture.members, .timeout_ns = 2000 * MS};
+    cddp_group_options o = {.size = sizeof o,
+                            .backend = &t->fixture.backend,
+                            .rank = rank,
+                            .tracer = tracer,
+                            .works_max = 8};
+    o.spec = (cddp_group_spec){.size = sizeof o.spec,
+                               .name = "world",
+                               .group_rank = rank->rank,
+                               .group_size = RANKS,
+                               .members = t->fixture.members,
+                               .timeout_ns = 2000 * MS};
     status = cddp_group_create(&o, &group, err);
     if (status == CDDP_OK) t->met_ns[rank->rank] = rank->ops->now_ns(rank);
     cddp_group_destroy(group);
@@ -49,7 +58,8 @@ static void prepare(meeting_test *t)
     t->fixture.config = (cd_sim_config)CD_SIM_CONFIG_INIT;
     t->fixture.config.world_size = RANKS;
     t->fixture.config.transport = CD_SIM_MESSAGES;
-    t->fixture.config.network.inter = (cd_link){.name = "", .latency_ns = 50000, .bytes_per_second = 1000000000};
+    t->fixture.config.network.inter =
+        (cd_link){.name = "", .latency_ns = 50000, .bytes_per_second = 1000000000};
     t->store = (cd_sim_store){.agents = t->agents, .generations = true};
     for (uint32_t i = 0; i < RANKS; i++) {
         t->agents[i] = (cd_sim_store_agent){.timeout_ns = 1000 * MS, .attempts = 1};
@@ -89,7 +99,8 @@ static int64_t generation_of(const meeting_test *t, uint32_t rank)
 {
     for (size_t i = 0; i < t->events; i++) {
         const cddp_event e = cd_memory_sink_get(&t->sink, i);
-        if (e.rank == rank && e.kind == CDDP_EV_store_done && e.as.store_done.status == CDDP_OK) return e.as.store_done.generation;
+        if (e.rank == rank && e.kind == CDDP_EV_store_done && e.as.store_done.status == CDDP_OK)
+            return e.as.store_done.generation;
     }
     return 0;
 }
@@ -126,7 +137,8 @@ TEST(sim_store, attempts_that_fail_lead_to_a_later_generation_for_all)
     static meeting_test t;
     (void)state;
     prepare(&t);
-    for (uint32_t i = 0; i < RANKS; i++) t.agents[i] = (cd_sim_store_agent){0, 100 * MS, 50 * MS, 10};
+    for (uint32_t i = 0; i < RANKS; i++)
+        t.agents[i] = (cd_sim_store_agent){0, 100 * MS, 50 * MS, 10};
     t.agents[3].late_ns = 350 * MS;
     run(&t);
     assert_all_met(&t);
@@ -147,9 +159,11 @@ TEST(sim_store, who_is_missing_is_named_with_the_key)
     run(&t);
     assert_int_equal(t.fixture.results[0].status, CDDP_E_TIMEOUT);
     assert_non_null(strstr(t.fixture.results[0].error.message, "key 'world/2' did not appear"));
-    assert_non_null(strstr(t.fixture.results[0].error.message, "rank 0 waits for rank 2, which has not come to the store on rank 0"));
+    assert_non_null(strstr(t.fixture.results[0].error.message,
+                           "rank 0 waits for rank 2, which has not come to the store on rank 0"));
     /* When rank 2 comes, the host's program has ended. */
-    assert_non_null(strstr(t.fixture.results[2].error.message, "rank 2 waits for the store on rank 0, which is not there"));
+    assert_non_null(strstr(t.fixture.results[2].error.message,
+                           "rank 2 waits for the store on rank 0, which is not there"));
     finish(&t);
 }
 
@@ -158,7 +172,10 @@ TEST(sim_store, a_host_that_died_is_waited_for_and_nobody_else)
     static meeting_test t;
     (void)state;
     prepare(&t);
-    const cd_fault kill = {.kind = CD_FAULT_kill, .when = CD_FAULT_AT_TIME, .rank = 0, .at = 100 * MS};
+    const cd_fault kill = {.kind = CD_FAULT_kill,
+                           .when = CD_FAULT_AT_TIME,
+                           .rank = 0,
+                           .at = 100 * MS};
     t.fixture.config.faults = &kill;
     t.fixture.config.fault_count = 1;
     t.agents[3].late_ns = 300 * MS;
@@ -167,14 +184,15 @@ TEST(sim_store, a_host_that_died_is_waited_for_and_nobody_else)
     assert_non_null(strstr(t.fixture.results[0].error.message, "last: asked the rendezvous"));
     for (uint32_t i = 1; i < RANKS; i++) {
         assert_int_equal(t.fixture.results[i].status, CDDP_E_TIMEOUT);
-        assert_non_null(strstr(t.fixture.results[i].error.message, "waits for the store on rank 0, which is dead or hangs"));
+        assert_non_null(strstr(t.fixture.results[i].error.message,
+                               "waits for the store on rank 0, which is dead or hangs"));
         assert_int_equal(count(&t, CDDP_EV_waiting_for, i), 1);
     }
     finish(&t);
 }
 
-/* The same death around the join of rank 2: before it nobody meets; when it has met all, so have the others but for the way
-** back of what the store had said. */
+/* The same death around the join of rank 2: before it nobody meets; when it has met all, so have
+** the others but for the way back of what the store had said. */
 TEST(sim_store, faults_strike_around_the_join_of_another_rank)
 {
     static meeting_test t;
@@ -187,7 +205,9 @@ TEST(sim_store, faults_strike_around_the_join_of_another_rank)
         t.agents[2].late_ns = 50 * MS;
         run(&t);
         assert_int_equal(t.fixture.results[0].end, CDDP_RANK_KILLED);
-        assert_int_equal(count(&t, CDDP_EV_store_key, 2), when == CD_FAULT_BEFORE_JOIN ? 0 : when == CD_FAULT_INSIDE_JOIN ? 1 : RANKS);
+        assert_int_equal(count(&t, CDDP_EV_store_key, 2), when == CD_FAULT_BEFORE_JOIN   ? 0
+                                                          : when == CD_FAULT_INSIDE_JOIN ? 1
+                                                                                         : RANKS);
         assert_int_equal(generation_of(&t, 2), when == CD_FAULT_AFTER_JOIN);
         assert_int_equal(count(&t, CDDP_EV_fault, UINT32_MAX), 1);
         finish(&t);
@@ -199,14 +219,17 @@ TEST(sim_store, an_attempt_number_says_which_join_a_fault_waits_for)
     static meeting_test t;
     (void)state;
     prepare(&t);
-    const cd_fault hang = {.kind = CD_FAULT_hang, .when = CD_FAULT_BEFORE_JOIN, .rank = 1, .joiner = 1, .at = 1};
+    const cd_fault hang = {
+        .kind = CD_FAULT_hang, .when = CD_FAULT_BEFORE_JOIN, .rank = 1, .joiner = 1, .at = 1};
     t.fixture.config.faults = &hang;
     t.fixture.config.fault_count = 1;
-    for (uint32_t i = 0; i < RANKS; i++) t.agents[i] = (cd_sim_store_agent){0, 100 * MS, 50 * MS, 3};
+    for (uint32_t i = 0; i < RANKS; i++)
+        t.agents[i] = (cd_sim_store_agent){0, 100 * MS, 50 * MS, 3};
     t.agents[3].late_ns = 120 * MS;
     run(&t);
     assert_int_equal(t.fixture.results[1].end, CDDP_RANK_HUNG);
-    assert_int_equal(count(&t, CDDP_EV_store_done, 1), 1); /* the first attempt ended, the second never began */
+    /* the first attempt ended, the second never began */
+    assert_int_equal(count(&t, CDDP_EV_store_done, 1), 1);
     assert_non_null(strstr(t.fixture.results[0].error.message, "waits for rank 1"));
     finish(&t);
 }
@@ -216,13 +239,17 @@ TEST(sim_store, a_partition_that_heals_only_delays)
     static meeting_test t;
     (void)state;
     static const bool side[RANKS] = {false, false, true, false};
-    const cd_fault parts = {.kind = CD_FAULT_partition, .side = side, .peer = UINT32_MAX, .duration_ns = 400 * MS};
+    const cd_fault parts = {.kind = CD_FAULT_partition,
+                            .side = side,
+                            .peer = UINT32_MAX,
+                            .duration_ns = 400 * MS};
     prepare(&t);
     t.fixture.config.faults = &parts;
     t.fixture.config.fault_count = 1;
     run(&t);
     assert_all_met(&t);
-    for (uint32_t i = 0; i < RANKS; i++) assert_true(t.met_ns[i] >= 400 * MS && t.met_ns[i] < 420 * MS);
+    for (uint32_t i = 0; i < RANKS; i++)
+        assert_true(t.met_ns[i] >= 400 * MS && t.met_ns[i] < 420 * MS);
     finish(&t);
 }
 
@@ -241,8 +268,8 @@ TEST(sim_store, a_partition_that_lasts_is_said_to_be_one)
     finish(&t);
 }
 
-/* Time-outs that fall together with arrivals, and links of any delay: in every schedule those who met did so in one
-** generation, and all of them or nobody. */
+/* Time-outs that fall together with arrivals, and links of any delay: in every schedule those who
+** met did so in one generation, and all of them or nobody. */
 TEST(sim_store, all_meet_in_one_generation_or_nobody_does_in_any_schedule)
 {
     static meeting_test t;
@@ -252,10 +279,14 @@ TEST(sim_store, all_meet_in_one_generation_or_nobody_does_in_any_schedule)
         prepare(&t);
         t.fixture.chooser = cd_chooser_random(&t.fixture.random, seed);
         t.fixture.config.chooser = &t.fixture.chooser;
-        const cd_fault delay = {.kind = CD_FAULT_link_delay, .rank = (uint32_t)(1 + seed % 3), .peer = UINT32_MAX, .amount = seed % 7 * MS};
+        const cd_fault delay = {.kind = CD_FAULT_link_delay,
+                                .rank = (uint32_t)(1 + seed % 3),
+                                .peer = UINT32_MAX,
+                                .amount = seed % 7 * MS};
         t.fixture.config.faults = &delay;
         t.fixture.config.fault_count = 1;
-        for (uint32_t i = 0; i < RANKS; i++) t.agents[i] = (cd_sim_store_agent){0, 20 * MS, (seed % 5) * MS, 4};
+        for (uint32_t i = 0; i < RANKS; i++)
+            t.agents[i] = (cd_sim_store_agent){0, 20 * MS, (seed % 5) * MS, 4};
         t.agents[3].late_ns = (15 + seed % 11) * MS + (seed % 13) * 50000;
         run(&t);
         uint32_t met = 0;
@@ -304,9 +335,12 @@ TEST(sim_store, too_little_memory_is_told)
 
 TEST_MAIN(ROW(sim_store, everybody_sets_a_key_and_reads_those_of_all_others),
           ROW(sim_store, attempts_that_fail_lead_to_a_later_generation_for_all),
-          ROW(sim_store, who_is_missing_is_named_with_the_key), ROW(sim_store, a_host_that_died_is_waited_for_and_nobody_else),
+          ROW(sim_store, who_is_missing_is_named_with_the_key),
+          ROW(sim_store, a_host_that_died_is_waited_for_and_nobody_else),
           ROW(sim_store, faults_strike_around_the_join_of_another_rank),
           ROW(sim_store, an_attempt_number_says_which_join_a_fault_waits_for),
-          ROW(sim_store, a_partition_that_heals_only_delays), ROW(sim_store, a_partition_that_lasts_is_said_to_be_one),
+          ROW(sim_store, a_partition_that_heals_only_delays),
+          ROW(sim_store, a_partition_that_lasts_is_said_to_be_one),
           ROW(sim_store, all_meet_in_one_generation_or_nobody_does_in_any_schedule),
-          ROW(sim_store, a_run_begins_with_an_empty_store), ROW(sim_store, too_little_memory_is_told))
+          ROW(sim_store, a_run_begins_with_an_empty_store),
+          ROW(sim_store, too_little_memory_is_told))

@@ -60,7 +60,8 @@ TEST(alloc, growing_beyond_memory_fails_and_changes_nothing)
     items[3] = 42;
     watch.fail_at = watch.allocation_count + 1;
     assert_false(cd_vec_grow(&watch.table, (void **)&items, &capacity, 100, sizeof *items));
-    assert_false(cd_vec_grow(&watch.table, (void **)&items, &capacity, SIZE_MAX / 2, sizeof *items));
+    assert_false(
+        cd_vec_grow(&watch.table, (void **)&items, &capacity, SIZE_MAX / 2, sizeof *items));
     assert_int_equal(capacity, 8);
     assert_int_equal(items[3], 42);
     cd_release(&watch.table, items, capacity * sizeof *items);
@@ -99,7 +100,8 @@ TEST(watch_allocator, only_the_chosen_allocation_fails)
     cd_watch_allocator watch;
     cd_watch_allocator_init(&watch, NULL);
     watch.fail_at = 2;
-    void *first = cd_allocate(&watch.table, 1), *second = cd_allocate(&watch.table, 1), *third = cd_allocate(&watch.table, 1);
+    void *first = cd_allocate(&watch.table, 1), *second = cd_allocate(&watch.table, 1),
+         *third = cd_allocate(&watch.table, 1);
     assert_non_null(first);
     assert_null(second);
     assert_non_null(third);
@@ -108,8 +110,11 @@ TEST(watch_allocator, only_the_chosen_allocation_fails)
     assert_int_equal(watch.live_bytes, 0);
 }
 
-TEST_MAIN(ROW(alloc, zero_bytes_still_give_a_block_of_their_own), ROW(alloc, arrays_are_zeroed_and_refuse_to_overflow),
-          ROW(alloc, strings_are_copied_with_their_end), ROW(alloc, growing_doubles_and_keeps_what_was_there),
+TEST_MAIN(ROW(alloc, zero_bytes_still_give_a_block_of_their_own),
+          ROW(alloc, arrays_are_zeroed_and_refuse_to_overflow),
+          ROW(alloc, strings_are_copied_with_their_end),
+          ROW(alloc, growing_doubles_and_keeps_what_was_there),
           ROW(alloc, growing_beyond_memory_fails_and_changes_nothing),
-          ROW(watch_allocator, it_counts_what_is_live_and_the_peak), ROW(watch_allocator, frozen_it_counts_growth),
+          ROW(watch_allocator, it_counts_what_is_live_and_the_peak),
+          ROW(watch_allocator, frozen_it_counts_growth),
           ROW(watch_allocator, only_the_chosen_allocation_fails))

@@ -91,7 +91,8 @@ TEST(error, printing_never_writes_beyond_the_buffer)
     }
     char whole[1024];
     cd_error_print(&err, whole, sizeof whole);
-    assert_non_null(strstr(whole, "bucket 3: expected 4 gradients, got 5\n  at innermost (tests/unit/core/base/error_test.c:"));
+    assert_non_null(strstr(whole, "bucket 3: expected 4 gradients, got 5\n  at innermost "
+                                  "(tests/unit/core/base/error_test.c:"));
 }
 
 TEST(error, every_status_has_words_of_its_own)
@@ -99,7 +100,8 @@ TEST(error, every_status_has_words_of_its_own)
     for (int i = 0; i < CDDP_STATUS_COUNT; i++) {
         assert_true(strlen(cddp_status_text((cddp_status)i)) > 1);
         for (int k = 0; k < i; k++)
-            assert_string_not_equal(cddp_status_text((cddp_status)i), cddp_status_text((cddp_status)k));
+            assert_string_not_equal(cddp_status_text((cddp_status)i),
+                                    cddp_status_text((cddp_status)k));
     }
     assert_string_equal(cddp_status_text((cddp_status)9999), "unknown status");
 }
@@ -125,12 +127,16 @@ TEST(assertion, a_broken_one_prints_itself_and_aborts)
     while (child.fds[CD_OS_PIPE_STDERR] >= 0) {
         size_t n;
         assert_ok(cd_os_children_wait(&child, 1, 1000000000, &err), &err);
-        assert_ok(cd_os_child_read(&child, CD_OS_PIPE_STDERR, text + used, sizeof text - 1 - used, &n, &err), &err);
+        assert_ok(cd_os_child_read(&child, CD_OS_PIPE_STDERR, text + used, sizeof text - 1 - used,
+                                   &n, &err),
+                  &err);
         used += n;
         /* Its other pipes end too; they are read so that waiting goes on for this one. */
         char ignored[16];
-        assert_ok(cd_os_child_read(&child, CD_OS_PIPE_STDOUT, ignored, sizeof ignored, &n, &err), &err);
-        assert_ok(cd_os_child_read(&child, CD_OS_PIPE_RESULT, ignored, sizeof ignored, &n, &err), &err);
+        assert_ok(cd_os_child_read(&child, CD_OS_PIPE_STDOUT, ignored, sizeof ignored, &n, &err),
+                  &err);
+        assert_ok(cd_os_child_read(&child, CD_OS_PIPE_RESULT, ignored, sizeof ignored, &n, &err),
+                  &err);
     }
     text[used] = '\0';
     int exit_code = 0, signal_number = 0;
@@ -141,8 +147,11 @@ TEST(assertion, a_broken_one_prints_itself_and_aborts)
     cd_os_child_close(&child);
 }
 
-TEST_MAIN(ROW(error, travels_up_with_a_frame_per_function_and_the_first_message), ROW(error, nobody_needs_to_listen),
+TEST_MAIN(ROW(error, travels_up_with_a_frame_per_function_and_the_first_message),
+          ROW(error, nobody_needs_to_listen),
           ROW(error, a_chain_deeper_than_the_frames_keeps_the_innermost),
-          ROW(error, a_message_may_quote_the_error_it_replaces), ROW(error, a_long_message_is_cut_and_terminated),
-          ROW(error, printing_never_writes_beyond_the_buffer), ROW(error, every_status_has_words_of_its_own),
+          ROW(error, a_message_may_quote_the_error_it_replaces),
+          ROW(error, a_long_message_is_cut_and_terminated),
+          ROW(error, printing_never_writes_beyond_the_buffer),
+          ROW(error, every_status_has_words_of_its_own),
           ROW(assertion, a_broken_one_prints_itself_and_aborts))

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Digests are the same on every machine: whatever instructions a processor has, they are those of scalar XXH3. */
+/* Digests are the same on every machine: whatever instructions a processor has, they are those of
+** scalar XXH3. */
 #include "core/base/hash.h"
 
 #include "tests/support/test.h"
@@ -10,7 +11,8 @@
 
 TEST(hash, known_digests)
 {
-    assert_int_equal(cd_hash64("", 0, 0), UINT64_C(0x2d06800538d394c2)); /* from the description of XXH3 */
+    /* from the description of XXH3 */
+    assert_int_equal(cd_hash64("", 0, 0), UINT64_C(0x2d06800538d394c2));
     assert_int_equal(cd_hash_text(NULL), cd_hash_text(""));
 }
 
@@ -31,5 +33,6 @@ TEST(hash, mixing_depends_on_order)
     assert_int_not_equal(cd_hash_mix(cd_hash_mix(0, 1), 2), cd_hash_mix(cd_hash_mix(0, 2), 1));
 }
 
-TEST_MAIN(ROW(hash, known_digests), ROW(hash, every_length_and_alignment_is_hashed_as_by_scalar_code),
+TEST_MAIN(ROW(hash, known_digests),
+          ROW(hash, every_length_and_alignment_is_hashed_as_by_scalar_code),
           ROW(hash, mixing_depends_on_order))

@@ -9,7 +9,8 @@ TEST(heap, equal_times_pop_in_order_of_insertion)
     cd_heap_entry storage[64];
     cd_heap heap;
     cd_heap_init(&heap, storage, 64);
-    for (uint64_t i = 0; i < 64; i++) assert_true(cd_heap_push(&heap, (cd_heap_entry){.time = 5, .sequence = i}));
+    for (uint64_t i = 0; i < 64; i++)
+        assert_true(cd_heap_push(&heap, (cd_heap_entry){.time = 5, .sequence = i}));
     for (uint64_t i = 0; i < 64; i++) {
         cd_heap_entry e;
         assert_true(cd_heap_pop(&heap, &e));
@@ -23,7 +24,8 @@ static void assert_first_is_least(const cd_heap *heap)
     const cd_heap_entry *first = cd_heap_find_first(heap);
     for (size_t i = 0; i < heap->count; i++) {
         const cd_heap_entry *e = &heap->entries[i];
-        assert_true(first->time < e->time || (first->time == e->time && first->sequence <= e->sequence));
+        assert_true(first->time < e->time ||
+                    (first->time == e->time && first->sequence <= e->sequence));
     }
 }
 
@@ -38,8 +40,10 @@ TEST(heap, any_mix_of_pushes_and_pops_yields_the_total_order)
     for (int i = 0; i < 3000; i++) {
         cd_heap_entry e;
         if (cd_prng_chance(&prng, 3, 5)) {
-            /* Nothing is scheduled in the past, as in a simulation; few different times, so that many are equal. */
-            e = (cd_heap_entry){.time = last.time + cd_prng_below(&prng, 4), .sequence = ++sequence};
+            /* Nothing is scheduled in the past, as in a simulation; few different times, so that
+            ** many are equal. */
+            e = (cd_heap_entry){.time = last.time + cd_prng_below(&prng, 4),
+                                .sequence = ++sequence};
             assert_true(cd_heap_push(&heap, e));
         } else if (cd_heap_pop(&heap, &e)) {
             assert_true(e.time > last.time || (e.time == last.time && e.sequence > last.sequence));
@@ -68,5 +72,6 @@ TEST(heap, full_and_empty_are_said_not_suffered)
     assert_ptr_equal(e.item, &item);
 }
 
-TEST_MAIN(ROW(heap, equal_times_pop_in_order_of_insertion), ROW(heap, any_mix_of_pushes_and_pops_yields_the_total_order),
+TEST_MAIN(ROW(heap, equal_times_pop_in_order_of_insertion),
+          ROW(heap, any_mix_of_pushes_and_pops_yields_the_total_order),
           ROW(heap, full_and_empty_are_said_not_suffered))

@@ -57,7 +57,8 @@ TEST(log, a_line_has_its_columns_and_ends)
 {
     char text[2048] = "";
     cd_log log = {.write = append, .context = text, .level = CD_LOG_INFO, .component = "ddp"};
-    cd_log_write(&log, CD_LOG_INFO, (cd_log_place){.time_ns = 1234567, .rank = 2, .step = -1}, "bucket %d launched", 3);
+    cd_log_write(&log, CD_LOG_INFO, (cd_log_place){.time_ns = 1234567, .rank = 2, .step = -1},
+                 "bucket %d launched", 3);
     assert_string_equal(text, "        1234.567    2     - ddp      info  bucket 3 launched\n");
     cd_log_write(&log, CD_LOG_DEBUG, (cd_log_place){0}, "dropped");
     cd_log_write(NULL, CD_LOG_ERROR, (cd_log_place){0}, "nobody listens");
@@ -93,7 +94,8 @@ TEST(log, levels_are_read_per_component)
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         cd_test_row("%s for %s", cases[i].spec, cases[i].component);
         cd_log_level level = CD_LOG_ERROR;
-        assert_int_equal(cd_log_parse(cases[i].spec, cases[i].component, &level), cases[i].well_formed);
+        assert_int_equal(cd_log_parse(cases[i].spec, cases[i].component, &level),
+                         cases[i].well_formed);
         assert_int_equal(level, cases[i].wanted);
     }
 }
@@ -104,7 +106,8 @@ TEST(names, every_enum_constant_has_one_and_strangers_get_a_question_mark)
         assert_true(strlen(cddp_dtype_name((cddp_dtype)i)) > 1);
         assert_true(cddp_dtype_bytes((cddp_dtype)i) > 0);
     }
-    for (int i = 0; i < CDDP_RED_COUNT; i++) assert_true(strlen(cddp_red_op_name((cddp_red_op)i)) > 1);
+    for (int i = 0; i < CDDP_RED_COUNT; i++)
+        assert_true(strlen(cddp_red_op_name((cddp_red_op)i)) > 1);
     for (int i = 0; i < CDDP_OP_COUNT; i++) assert_true(strlen(cddp_op_name((cddp_op)i)) > 1);
     assert_string_equal(cddp_dtype_name(CDDP_BF16), "bf16");
     assert_int_equal(cddp_dtype_bytes(CDDP_C64), 8);
@@ -122,12 +125,15 @@ TEST(names, every_enum_constant_has_one_and_strangers_get_a_question_mark)
 TEST(version, the_text_is_made_of_the_numbers)
 {
     char wanted[32];
-    snprintf(wanted, sizeof wanted, "%d.%d.%d", CDDP_VERSION_MAJOR, CDDP_VERSION_MINOR, CDDP_VERSION_PATCH);
+    snprintf(wanted, sizeof wanted, "%d.%d.%d", CDDP_VERSION_MAJOR, CDDP_VERSION_MINOR,
+             CDDP_VERSION_PATCH);
     assert_string_equal(cddp_version(), wanted);
 }
 
 TEST_MAIN(ROW(bitset, bits_are_independent_across_words), ROW(hash, digests_are_the_published_ones),
-          ROW(hash, mixing_depends_on_order_and_never_stalls_at_zero), ROW(log, a_line_has_its_columns_and_ends),
-          ROW(log, a_long_message_is_cut_and_still_ends_the_line), ROW(log, levels_are_read_per_component),
+          ROW(hash, mixing_depends_on_order_and_never_stalls_at_zero),
+          ROW(log, a_line_has_its_columns_and_ends),
+          ROW(log, a_long_message_is_cut_and_still_ends_the_line),
+          ROW(log, levels_are_read_per_component),
           ROW(names, every_enum_constant_has_one_and_strangers_get_a_question_mark),
           ROW(version, the_text_is_made_of_the_numbers))

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Buckets followed through their collectives, judged by I-CONTENT: stories of two backwards, told as events. */
+/* Buckets followed through their collectives, judged by I-CONTENT: stories of two backwards, told
+** as events. */
 #include "core/check/check.h"
 
 #include "cddp/backend.h"
@@ -13,11 +14,12 @@
 
 typedef enum mistake {
     NOTHING,
-    NOT_CARRIED,       /* nobody posts the bucket */
-    POSTED_OTHERWISE,  /* other bytes than were launched */
-    TAKEN_EARLY,       /* its result is taken before its (last) operation has ended */
-    RESULT_REPLACED,   /* what is taken is not what arrived */
-    LEFT,              /* no mistake: the first backward is left, and what it posted ends in the second */
+    NOT_CARRIED,      /* nobody posts the bucket */
+    POSTED_OTHERWISE, /* other bytes than were launched */
+    TAKEN_EARLY,      /* its result is taken before its (last) operation has ended */
+    RESULT_REPLACED,  /* what is taken is not what arrived */
+    /* no mistake: the first backward is left, and what it posted ends in the second */
+    LEFT,
 } mistake;
 
 typedef struct story {
@@ -30,6 +32,7 @@ typedef struct story {
 } story;
 
 static const story stories[] = {
+    /* clang-format off */
     {"two buckets", 2, 1, true, false, NOTHING, 0, NULL},
     {"more under way than anybody would keep", MANY, 1, true, false, NOTHING, 0, NULL},
     {"of so many the first is taken early", MANY, 1, true, false, TAKEN_EARLY, 0, "bucket 0 is taken for reduced before its collective has ended"},
@@ -45,6 +48,7 @@ static const story stories[] = {
     {"what a hook does is its own business", 3, 1, true, true, POSTED_OTHERWISE, 1, NULL},
     {"a hook that sends later", 3, 1, true, true, TAKEN_EARLY, 1, NULL},
     {"a hook that sends nothing", 3, 1, true, true, NOT_CARRIED, 1, NULL},
+    /* clang-format on */
 };
 
 typedef struct teller {
@@ -62,33 +66,44 @@ static void tell(teller *t, const cddp_event *event)
     e.step = t->step;
     t->sink->event(t->sink->self, &e);
 }
-#define TELL(t, name, words, ...) tell((t), &(cddp_event){.kind = CDDP_EV_##name, .text = (words), .as.name = {__VA_ARGS__}})
+#define TELL(t, name, words, ...) \
+    tell((t), &(cddp_event){.kind = CDDP_EV_##name, .text = (words), .as.name = {__VA_ARGS__}})
 
 static bool is_struck(const teller *t, int64_t bucket, mistake m)
 {
     return t->step == 1 && t->story->mistake == m && t->story->at == bucket;
 }
 
-static int64_t digest(const teller *t, int64_t about) { return t->story->has_digests ? 1000 * (int64_t)(t->step + 1) + about : 0; }
+static int64_t digest(const teller *t, int64_t about)
+{
+    return t->story->has_digests ? 1000 * (int64_t)(t->step + 1) + about : 0;
+}
 
 static void tell_launch(teller *t, int64_t bucket)
 {
-    const int64_t launched = digest(t, bucket), posted = launched + is_struck(t, bucket, POSTED_OTHERWISE);
-    TELL(t, bucket_launch, NULL, .bucket = bucket, .numel = 4, .dtype = CDDP_F32, .digest = launched, .group = GROUP);
-    if (t->story->has_hook) TELL(t, hook_call, "own", .bucket = bucket, .bytes = 16, .dtype = CDDP_F32);
-    TELL(t, collective_post, NULL, .group = GROUP, .sequence = t->posted++, .op = CDDP_OP_ALLREDUCE, .root = -1, .bucket = -1);
+    const int64_t launched = digest(t, bucket),
+                  posted = launched + is_struck(t, bucket, POSTED_OTHERWISE);
+    TELL(t, bucket_launch, NULL, .bucket = bucket, .numel = 4, .dtype = CDDP_F32,
+         .digest = launched, .group = GROUP);
+    if (t->story->has_hook)
+        TELL(t, hook_call, "own", .bucket = bucket, .bytes = 16, .dtype = CDDP_F32);
+    TELL(t, collective_post, NULL, .group = GROUP, .sequence = t->posted++, .op = CDDP_OP_ALLREDUCE,
+         .root = -1, .bucket = -1);
     for (int64_t i = 0; i < t->story->posts && !is_struck(t, bucket, NOT_CARRIED); i++)
-        TELL(t, collective_post, NULL, .group = GROUP, .sequence = t->posted++, .op = CDDP_OP_ALLREDUCE, .root = -1, .dtype = CDDP_F32, .numel = 4,
-             .digest = posted, .bucket = bucket);
+        TELL(t, collective_post, NULL, .group = GROUP, .sequence = t->posted++,
+             .op = CDDP_OP_ALLREDUCE, .root = -1, .dtype = CDDP_F32, .numel = 4, .digest = posted,
+             .bucket = bucket);
 }
 
 static void tell_arrival(teller *t, int64_t bucket)
 {
     const int64_t arrived = digest(t, MANY + bucket);
-    TELL(t, bucket_done, NULL, .bucket = bucket, .dtype = CDDP_F32, .digest = arrived + is_struck(t, bucket, RESULT_REPLACED));
+    TELL(t, bucket_done, NULL, .bucket = bucket, .dtype = CDDP_F32,
+         .digest = arrived + is_struck(t, bucket, RESULT_REPLACED));
 }
 
-/* Posts of bucket b end as (first of b) …; the second backward of a story that was left hears of the first one's, too. */
+/* Posts of bucket b end as (first of b) …; the second backward of a story that was left hears of
+** the first one's, too. */
 static void tell_backward(teller *t)
 {
     const story *s = t->story;
@@ -96,7 +111,8 @@ static void tell_backward(teller *t)
     int64_t bucket = 0, left = s->posts;
     for (int64_t b = 0; b < s->buckets; b++) tell_launch(t, b);
     if (t->step == 0 && s->mistake == LEFT) return;
-    for (int64_t k = first; first == 0 && t->step == 1 && k < t->posted / 2; k++) TELL(t, collective_done, NULL, .group = GROUP, .sequence = k, .digest = 1);
+    for (int64_t k = first; first == 0 && t->step == 1 && k < t->posted / 2; k++)
+        TELL(t, collective_done, NULL, .group = GROUP, .sequence = k, .digest = 1);
     for (int64_t k = first == 0 && t->step == 1 ? t->posted / 2 : first; k < t->posted; k++) {
         if (left == s->posts) { /* the program's own */
             left = 0;
@@ -106,7 +122,8 @@ static void tell_backward(teller *t)
         } else {
             left++;
             if (left == s->posts && is_struck(t, bucket, TAKEN_EARLY)) tell_arrival(t, bucket);
-            TELL(t, collective_done, NULL, .group = GROUP, .sequence = k, .digest = digest(t, MANY + bucket));
+            TELL(t, collective_done, NULL, .group = GROUP, .sequence = k,
+                 .digest = digest(t, MANY + bucket));
         }
         if (left < s->posts) continue;
         if (!is_struck(t, bucket, TAKEN_EARLY)) tell_arrival(t, bucket);
@@ -130,12 +147,15 @@ TEST(carry, a_bucket_is_followed_from_launch_to_result)
         cddp_error err = CDDP_ERROR_INIT;
         cd_judge *judge = NULL;
         cd_test_row("%s", s->name);
-        assert_ok(cd_judge_create(&(cd_judge_options){.checks = &check, .check_count = 1}, &judge, &err), &err);
+        assert_ok(cd_judge_create(&(cd_judge_options){.checks = &check, .check_count = 1}, &judge,
+                                  &err),
+                  &err);
         teller t = {.sink = cd_judge_get_sink(judge), .story = s};
         tell_story(&t);
         assert_ok(cd_judge_end(judge, &err), &err);
         assert_int_equal(cd_judge_finding_count(judge), s->words != NULL);
-        if (s->words != NULL) assert_non_null(strstr(cd_judge_get_finding(judge, 0)->title, s->words));
+        if (s->words != NULL)
+            assert_non_null(strstr(cd_judge_get_finding(judge, 0)->title, s->words));
         cd_judge_destroy(judge);
     }
 }

@@ -19,7 +19,8 @@ TEST(table, keeps_every_value_through_growth_and_walks_in_order_of_insertion)
     (void)state;
     cd_table table;
     cd_table_init(&table, NULL, sizeof(int64_t));
-    for (int64_t i = 0; i < 5000; i++) *(int64_t *)cd_table_add(&table, CD_KEY(i % 7, i, -i, 3)) = i * i;
+    for (int64_t i = 0; i < 5000; i++)
+        *(int64_t *)cd_table_add(&table, CD_KEY(i % 7, i, -i, 3)) = i * i;
     assert_int_equal(table.count, 5000);
     for (int64_t i = 0; i < 5000; i++) {
         assert_int_equal(*(int64_t *)cd_table_find(&table, CD_KEY(i % 7, i, -i, 3)), i * i);
@@ -75,9 +76,11 @@ TEST(agree, blames_the_odd_ones_only_against_a_majority_or_an_authority)
             for (size_t i = 0; i < votes[v].count; i++) {
                 size_t r = backwards ? votes[v].count - 1 - i : i;
                 cddp_event event = {.rank = (uint32_t)r, .sequence = 10 + r};
-                cd_agree_push(&agree, &(cd_statement){.key = CD_KEY(1), CD_SAYS(votes[v].said[r])}, &event);
+                cd_agree_push(&agree, &(cd_statement){.key = CD_KEY(1), CD_SAYS(votes[v].said[r])},
+                              &event);
             }
-            if (votes[v].authority >= 0) cd_agree_set_authority(&agree, CD_KEY(1), (uint32_t)votes[v].authority);
+            if (votes[v].authority >= 0)
+                cd_agree_set_authority(&agree, CD_KEY(1), (uint32_t)votes[v].authority);
             assert_true(cd_agree_next(&agree, &cursor, &split));
             assert_int_equal(split.has_culprit, votes[v].has_culprit);
             assert_int_equal(split.odd.rank, votes[v].odd);
@@ -99,12 +102,14 @@ static const struct {
     hb_step steps[6];
     bool races;
 } hb_cases[] = {
+    /* clang-format off */
     {"nobody waits", {WRITE_1, READ_2}, true},
     {"the reader waits for a mark", {WRITE_1, RECORD_1, WAIT_2, READ_2}, false},
     {"the mark comes before the write", {RECORD_1, WRITE_1, WAIT_2, READ_2}, true},
     {"the host waits, then queues the read", {WRITE_1, HOST_WAITS_1, READ_2}, false},
     {"the host waited before the write", {HOST_WAITS_1, WRITE_1, READ_2}, true},
     {"what the host waited for is in every later mark", {WRITE_1, HOST_WAITS_1, RECORD_1, WAIT_2, READ_2}, false},
+    /* clang-format on */
 };
 
 static cddp_event hb_event(hb_step step)
@@ -114,7 +119,10 @@ static cddp_event hb_event(hb_step step)
     case WRITE_1:
     case READ_2:
         e.kind = CDDP_EV_touch;
-        e.as.touch = (cddp_event_touch){.region = 7, .on_stream = step == WRITE_1 ? 1 : 2, .write = step == WRITE_1, .end = 8};
+        e.as.touch = (cddp_event_touch){.region = 7,
+                                        .on_stream = step == WRITE_1 ? 1 : 2,
+                                        .write = step == WRITE_1,
+                                        .end = 8};
         break;
     case RECORD_1:
         e.as.order = (cddp_event_order){.from = 1, .to = -1, .point = 4};
@@ -173,8 +181,11 @@ static void plugin_end(void *self) { (void)self; }
 TEST(judge, shows_everything_to_a_check_that_names_no_kinds)
 {
     (void)state;
-    static const cddp_check plugin = {sizeof plugin, CDDP_CHECK_ABI, "X-ALL",    "sees all", "sees all",
-                                      plugin_begin,  plugin_event,   plugin_end, NULL,       0};
+    static const cddp_check plugin = {sizeof plugin, CDDP_CHECK_ABI,
+                                      "X-ALL",       "sees all",
+                                      "sees all",    plugin_begin,
+                                      plugin_event,  plugin_end,
+                                      NULL,          0};
     const cddp_check *checks[] = {&plugin, cd_check_get(0)};
     cddp_error err = CDDP_ERROR_INIT;
     cd_memory_sink trace;
@@ -182,7 +193,9 @@ TEST(judge, shows_everything_to_a_check_that_names_no_kinds)
     seen_by_plugin = 0;
     cd_memory_sink_init(&trace, NULL);
     fixture_write(&trace, NULL);
-    assert_ok(cd_judge_create(&(cd_judge_options){.checks = checks, .check_count = 2}, &judge, &err), &err);
+    assert_ok(cd_judge_create(&(cd_judge_options){.checks = checks, .check_count = 2}, &judge,
+                              &err),
+              &err);
     assert_ok(cd_judge_push_trace(judge, &trace, &err), &err);
     assert_ok(cd_judge_end(judge, &err), &err);
     assert_int_equal(seen_by_plugin, trace.count);
@@ -194,26 +207,37 @@ TEST(judge, shows_everything_to_a_check_that_names_no_kinds)
 TEST(judge, refuses_a_check_without_its_functions)
 {
     (void)state;
-    static const cddp_check hollow = {.size = sizeof hollow, .abi = CDDP_CHECK_ABI, .name = "X-HOLLOW"};
+    static const cddp_check hollow = {.size = sizeof hollow,
+                                      .abi = CDDP_CHECK_ABI,
+                                      .name = "X-HOLLOW"};
     const cddp_check *checks[] = {cd_check_get(0), &hollow};
     cddp_error err = CDDP_ERROR_INIT;
     cd_judge *judge = NULL;
-    assert_fails(cd_judge_create(&(cd_judge_options){.checks = checks, .check_count = 2}, &judge, &err), CDDP_E_ARG,
-                 &err, "X-HOLLOW");
+    assert_fails(cd_judge_create(&(cd_judge_options){.checks = checks, .check_count = 2}, &judge,
+                                 &err),
+                 CDDP_E_ARG, &err, "X-HOLLOW");
 }
 
-/* Every buffer of ranks 1 differs at every step of a long run: many findings, few kept, the earliest first. */
+/* Every buffer of ranks 1 differs at every step of a long run: many findings, few kept, the
+** earliest first. */
 static void feed_forwards(const cddp_trace_sink *sink, uint32_t ranks, uint32_t steps)
 {
     for (uint32_t r = 0; r < ranks; r++) {
         for (uint32_t s = 0; s < steps; s++) {
             cddp_event e = {.rank = r, .step = s, .sequence = s * 3, .kind = CDDP_EV_forward_begin};
             sink->event(sink->self, &e);
-            e = (cddp_event){.rank = r, .step = s, .sequence = s * 3 + 1, .kind = CDDP_EV_buffer_sync};
+            e = (cddp_event){.rank = r,
+                             .step = s,
+                             .sequence = s * 3 + 1,
+                             .kind = CDDP_EV_buffer_sync};
             sink->event(sink->self, &e);
             e = (cddp_event){.rank = r, .step = s, .sequence = s * 3 + 2, .kind = CDDP_EV_value};
-            e.as.value = (cddp_event_value){
-                .what = 1, .moment = 2, .presence = 2, .digest = r == 1 ? 5 : 4, .param = -1, .nonfinite = -1};
+            e.as.value = (cddp_event_value){.what = 1,
+                                            .moment = 2,
+                                            .presence = 2,
+                                            .digest = r == 1 ? 5 : 4,
+                                            .param = -1,
+                                            .nonfinite = -1};
             sink->event(sink->self, &e);
         }
     }
@@ -254,12 +278,20 @@ TEST(judge, handles_a_thousand_ranks)
 }
 
 /* The gradient of one rank against its reference, or against nothing. */
-static void put_compared(const cddp_trace_sink *sink, uint32_t rank, bool is_compared, bool is_wrong)
+static void put_compared(const cddp_trace_sink *sink, uint32_t rank, bool is_compared,
+                         bool is_wrong)
 {
-    cddp_event e = {.time_ns = 1, .sequence = 1, .rank = rank, .kind = is_compared ? CDDP_EV_compare : CDDP_EV_uncompared};
+    cddp_event e = {.time_ns = 1,
+                    .sequence = 1,
+                    .rank = rank,
+                    .kind = is_compared ? CDDP_EV_compare : CDDP_EV_uncompared};
     if (is_compared) {
-        e.as.compare = (cddp_event_compare){.link = CD_LINK_MATHEMATICS, .param = 0, .element = is_wrong ? 0 : -1,
-                                            .bad = is_wrong, .shape = is_wrong ? CD_SHAPE_UNEXPLAINED : CD_SHAPE_NONE};
+        e.as.compare =
+            (cddp_event_compare){.link = CD_LINK_MATHEMATICS,
+                                 .param = 0,
+                                 .element = is_wrong ? 0 : -1,
+                                 .bad = is_wrong,
+                                 .shape = is_wrong ? CD_SHAPE_UNEXPLAINED : CD_SHAPE_NONE};
     } else {
         e.as.uncompared = (cddp_event_uncompared){.references = 3};
     }
@@ -285,15 +317,19 @@ TEST(judge, says_of_how_many_ranks_a_finding_does_not_speak)
     const cddp_finding *f = cd_judge_get_finding(judge, 0);
     assert_string_equal(f->check, "I-REF");
     assert_non_null(strstr(f->title, "ranks 0, 1 and 2: "));
-    assert_string_equal(f->advice, "the same error in 2 more comparisons, up to step 0; 97 more ranks, each of which "
-                                   "starts from values of its own, were not compared");
+    assert_string_equal(
+        f->advice,
+        "the same error in 2 more comparisons, up to step 0; 97 more ranks, each of which "
+        "starts from values of its own, were not compared");
     cd_judge_destroy(judge);
     judge_some(1, true, &judge);
-    assert_string_equal(cd_judge_get_finding(judge, 0)->advice,
-                        "99 more ranks, each of which starts from values of its own, were not compared");
+    assert_string_equal(
+        cd_judge_get_finding(judge, 0)->advice,
+        "99 more ranks, each of which starts from values of its own, were not compared");
     cd_judge_destroy(judge);
     judge_some(100, true, &judge);
-    assert_string_equal(cd_judge_get_finding(judge, 0)->advice, "the same error in 99 more comparisons, up to step 0");
+    assert_string_equal(cd_judge_get_finding(judge, 0)->advice,
+                        "the same error in 99 more comparisons, up to step 0");
     cd_judge_destroy(judge);
     judge_some(3, false, &judge);
     assert_int_equal(cd_judge_finding_count(judge), 0);
@@ -308,27 +344,39 @@ TEST(judge, speaks_of_ranks_left_out_only_where_a_reference_was)
         int64_t link;
         bool statistics, is_said; /* its statistics were left out, too */
     } rows[] = {
+        /* clang-format off */
         {"a mean", CD_LINK_MATHEMATICS, false, true},       {"an update", CD_LINK_UPDATE, false, false},
         {"an update", CD_LINK_UPDATE, true, false},         {"optimizer state", CD_LINK_OPTIMIZER, true, false},
         {"a local gradient", CD_LINK_PRECISION, false, false}, {"a local gradient", CD_LINK_PRECISION, true, true},
         {"a buffer", CD_LINK_BUFFER, false, false},         {"statistics", CD_LINK_STATISTICS, true, true},
+        /* clang-format on */
     };
     (void)state;
     cddp_error err = CDDP_ERROR_INIT;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        cd_test_row("%s, link %lld%s", rows[i].name, (long long)rows[i].link, rows[i].statistics ? " with statistics" : "");
+        cd_test_row("%s, link %lld%s", rows[i].name, (long long)rows[i].link,
+                    rows[i].statistics ? " with statistics" : "");
         cd_judge *judge = NULL;
         assert_ok(cd_judge_create(&(cd_judge_options){0}, &judge, &err), &err);
         const cddp_trace_sink *sink = cd_judge_get_sink(judge);
-        const cddp_event wrong = {.time_ns = 1, .sequence = 1, .kind = CDDP_EV_compare,
-                                  .as.compare = {.link = rows[i].link, .element = 0, .bad = 1, .shape = CD_SHAPE_OTHER}};
-        const cddp_event left = {.time_ns = 1, .sequence = 1, .rank = 1, .kind = CDDP_EV_uncompared,
-                                 .as.uncompared = {.references = 3, .statistics = rows[i].statistics}};
+        const cddp_event wrong = {
+            .time_ns = 1,
+            .sequence = 1,
+            .kind = CDDP_EV_compare,
+            .as.compare = {.link = rows[i].link, .element = 0, .bad = 1, .shape = CD_SHAPE_OTHER}};
+        const cddp_event left = {.time_ns = 1,
+                                 .sequence = 1,
+                                 .rank = 1,
+                                 .kind = CDDP_EV_uncompared,
+                                 .as.uncompared = {.references = 3,
+                                                   .statistics = rows[i].statistics}};
         sink->event(sink->self, &wrong);
         sink->event(sink->self, &left);
         assert_ok(cd_judge_end(judge, &err), &err);
-        assert_string_equal(cd_judge_get_finding(judge, 0)->advice,
-                            rows[i].is_said ? "1 more rank, which starts from values of its own, was not compared" : "");
+        assert_string_equal(
+            cd_judge_get_finding(judge, 0)->advice,
+            rows[i].is_said ? "1 more rank, which starts from values of its own, was not compared"
+                            : "");
         cd_judge_destroy(judge);
     }
 }
@@ -354,17 +402,24 @@ TEST(judge, survives_every_failing_allocation_and_never_calls_it_silence)
     cd_memory_sink_fini(&trace);
 }
 
-static cddp_status judge_wrong_result(const cddp_allocator *allocator, void *argument, cddp_error *err)
+static cddp_status judge_wrong_result(const cddp_allocator *allocator, void *argument,
+                                      cddp_error *err)
 {
     const cddp_event events[] = {
         {.kind = CDDP_EV_group, .text = "world", .as.group = {.group = 7, .members = 1}},
-        {.kind = CDDP_EV_collective_post, .as.collective_post = {.group = 7, .bucket = -1, .numel = 5, .digest = 3}},
+        {.kind = CDDP_EV_collective_post,
+         .as.collective_post = {.group = 7, .bucket = -1, .numel = 5, .digest = 3}},
         {.kind = CDDP_EV_collective_done, .as.collective_done = {.group = 7, .digest = 4}},
-        {.kind = CDDP_EV_compare, .text = "allreduce sum of group 'world'", .as.compare = {.link = CD_LINK_COLLECTIVE, .param = -1, .bad = 1}}};
+        {.kind = CDDP_EV_compare,
+         .text = "allreduce sum of group 'world'",
+         .as.compare = {.link = CD_LINK_COLLECTIVE, .param = -1, .bad = 1}}};
     const cddp_check *check = cd_check_find("I-COLL");
     cd_judge *judge = NULL;
     size_t *findings = argument;
-    cddp_status status = cd_judge_create(&(cd_judge_options){.checks = &check, .check_count = 1, .allocator = allocator}, &judge, err);
+    cddp_status status = cd_judge_create(&(cd_judge_options){.checks = &check,
+                                                             .check_count = 1,
+                                                             .allocator = allocator},
+                                         &judge, err);
     for (size_t i = 0; status == CDDP_OK && i < sizeof events / sizeof events[0]; i++)
         cd_judge_get_sink(judge)->event(cd_judge_get_sink(judge)->self, &events[i]);
     if (status == CDDP_OK) status = cd_judge_end(judge, err);
@@ -389,12 +444,17 @@ static void tell_unawaited(const cddp_trace_sink *sink, int64_t count, int64_t l
     sink->event(sink->self, &e);
     for (int64_t i = 0; i < 2 * count; i++) {
         const int64_t k = i % count;
-        if (i < count) e = (cddp_event){.kind = CDDP_EV_collective_post, .as.collective_post = {.group = 7, .sequence = k, .bucket = -1}};
-        else e = (cddp_event){.kind = CDDP_EV_collective_done, .as.collective_done = {.group = 7, .sequence = k}};
+        if (i < count)
+            e = (cddp_event){.kind = CDDP_EV_collective_post,
+                             .as.collective_post = {.group = 7, .sequence = k, .bucket = -1}};
+        else
+            e = (cddp_event){.kind = CDDP_EV_collective_done,
+                             .as.collective_done = {.group = 7, .sequence = k}};
         e.sequence = (uint64_t)i + 1;
         if (i < count || k != lost) sink->event(sink->self, &e);
     }
-    e = (cddp_event){.kind = CDDP_EV_group_close, .as.group_close = {.group = 7, .sequence = count}};
+    e = (cddp_event){.kind = CDDP_EV_group_close,
+                     .as.group_close = {.group = 7, .sequence = count}};
     sink->event(sink->self, &e);
     e = (cddp_event){.kind = CDDP_EV_rank_end};
     sink->event(sink->self, &e);
@@ -406,43 +466,53 @@ TEST(judge, names_the_operation_that_nobody_waited_for)
     static const struct {
         int64_t count, lost;
         const char *words;
-    } rows[] = {{5, 5, NULL}, {5, 3, "collective #3 of"}, {300, 3, "collective #3 of"}, {300, 299, "collective #299 of"},
-                {9000, 8000, "waits for a collective of"}, {9000, 9000, NULL}};
+    } rows[] = {{5, 5, NULL},
+                {5, 3, "collective #3 of"},
+                {300, 3, "collective #3 of"},
+                {300, 299, "collective #299 of"},
+                {9000, 8000, "waits for a collective of"},
+                {9000, 9000, NULL}};
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         const cddp_check *check = cd_check_find("I-LIFE");
         cddp_error err = CDDP_ERROR_INIT;
         cd_judge *judge = NULL;
         cd_test_row("%lld of %lld", (long long)rows[i].lost, (long long)rows[i].count);
-        assert_ok(cd_judge_create(&(cd_judge_options){.checks = &check, .check_count = 1}, &judge, &err), &err);
+        assert_ok(cd_judge_create(&(cd_judge_options){.checks = &check, .check_count = 1}, &judge,
+                                  &err),
+                  &err);
         tell_unawaited(cd_judge_get_sink(judge), rows[i].count, rows[i].lost);
         assert_ok(cd_judge_end(judge, &err), &err);
         assert_int_equal(cd_judge_finding_count(judge), rows[i].words != NULL);
-        if (rows[i].words != NULL) assert_non_null(strstr(cd_judge_get_finding(judge, 0)->title, rows[i].words));
+        if (rows[i].words != NULL)
+            assert_non_null(strstr(cd_judge_get_finding(judge, 0)->title, rows[i].words));
         cd_judge_destroy(judge);
     }
 }
 
-/* A store may hold anything. Whatever the fields say, judging ends and touches nothing that is not there. */
+/* A store may hold anything. Whatever the fields say, judging ends and touches nothing that is not
+** there. */
 TEST(judge, survives_garbage)
 {
     (void)state;
     static const int64_t odd[] = {-1, 0, 1, 2, 3, 64, 1 << 25, INT64_MAX, INT64_MIN, INT64_MAX - 1};
-    static const char *const texts[] = {NULL, "", "ddp.find_unused_parameters=true", "world", "hook.name=x"};
+    static const char *const texts[] = {NULL, "", "ddp.find_unused_parameters=true", "world",
+                                        "hook.name=x"};
     cd_prng prng = cd_prng_seed(cd_test_seed());
     for (int round = 0; round < 10; round++) {
         cddp_error err = CDDP_ERROR_INIT;
         cd_judge *judge = NULL;
         assert_ok(cd_judge_create(&(cd_judge_options){0}, &judge, &err), &err);
         for (uint64_t i = 0; i < 3000; i++) {
-            cddp_event e = {
-                .sequence = i, .time_ns = cd_prng_below(&prng, 50), .step = (uint32_t)cd_prng_below(&prng, 4)};
+            cddp_event e = {.sequence = i,
+                            .time_ns = cd_prng_below(&prng, 50),
+                            .step = (uint32_t)cd_prng_below(&prng, 4)};
             e.kind = (uint16_t)cd_prng_below(&prng, CDDP_EV_COUNT + 1);
             e.rank = cd_prng_chance(&prng, 1, 50) ? UINT32_MAX - (uint32_t)cd_prng_below(&prng, 2)
                                                   : (uint32_t)cd_prng_below(&prng, 5);
             e.text = texts[cd_prng_below(&prng, 5)];
             for (size_t f = 0; f < CDDP_EVENT_FIELDS; f++)
-                e.as.field[f] =
-                    cd_prng_chance(&prng, 3, 4) ? (int64_t)cd_prng_below(&prng, 4) : odd[cd_prng_below(&prng, 10)];
+                e.as.field[f] = cd_prng_chance(&prng, 3, 4) ? (int64_t)cd_prng_below(&prng, 4)
+                                                            : odd[cd_prng_below(&prng, 10)];
             cd_judge_get_sink(judge)->event(cd_judge_get_sink(judge)->self, &e);
         }
         assert_ok(cd_judge_end(judge, &err), &err);
@@ -463,9 +533,10 @@ static void check_order(void *self, const cddp_event *event)
 {
     order_check *o = self;
     if (o->count++ > 0) {
-        bool later = event->time_ns > o->time_ns ||
-                     (event->time_ns == o->time_ns &&
-                      (event->rank > o->rank || (event->rank == o->rank && event->sequence > o->sequence)));
+        bool later =
+            event->time_ns > o->time_ns ||
+            (event->time_ns == o->time_ns &&
+             (event->rank > o->rank || (event->rank == o->rank && event->sequence > o->sequence)));
         assert_true(later);
     }
     o->time_ns = event->time_ns;
@@ -483,8 +554,11 @@ TEST(merge, orders_by_time_rank_and_sequence)
     for (uint32_t t = 0; t < 3; t++) {
         cd_memory_sink_init(&traces[t], NULL);
         for (uint64_t i = 0; i < 100; i++) {
-            cddp_event e = {
-                .time_ns = i / 3 * (t + 1), .sequence = i, .rank = 2 - t, .kind = CDDP_EV_mark, .text = "here"};
+            cddp_event e = {.time_ns = i / 3 * (t + 1),
+                            .sequence = i,
+                            .rank = 2 - t,
+                            .kind = CDDP_EV_mark,
+                            .text = "here"};
             traces[t].sink.event(traces[t].sink.self, &e);
         }
     }
@@ -499,10 +573,11 @@ TEST_MAIN(ROW(table, keeps_every_value_through_growth_and_walks_in_order_of_inse
           ROW(hb, a_wait_orders_streams_by_marks_and_through_the_host),
           ROW(judge, shows_everything_to_a_check_that_names_no_kinds),
           ROW(judge, refuses_a_check_without_its_functions),
-          ROW(judge, keeps_the_earliest_findings_of_many_and_counts_all), ROW(judge, handles_a_thousand_ranks),
+          ROW(judge, keeps_the_earliest_findings_of_many_and_counts_all),
+          ROW(judge, handles_a_thousand_ranks),
           ROW(judge, says_of_how_many_ranks_a_finding_does_not_speak),
           ROW(judge, speaks_of_ranks_left_out_only_where_a_reference_was),
           ROW(judge, survives_every_failing_allocation_and_never_calls_it_silence),
-          ROW(judge, survives_every_failing_allocation_of_the_first_operation), ROW(judge, survives_garbage),
-          ROW(judge, names_the_operation_that_nobody_waited_for),
+          ROW(judge, survives_every_failing_allocation_of_the_first_operation),
+          ROW(judge, survives_garbage), ROW(judge, names_the_operation_that_nobody_waited_for),
           ROW(merge, orders_by_time_rank_and_sequence))

@@ -39,29 +39,205 @@ typedef struct story {
 #define SEARCHES "ddp.find_unused_parameters=true"
 
 static const story stories[] = {
-    {"one bucket at first, then as they arrive", TENS, {CAP(CAP_80)}, "-1: 0 1 2 3", "3 2 1 0", "80: 3 2, 80: 1 0", NULL, NULL, 0},
-    {"closed too late", TENS, {CAP(CAP_80)}, "-1: 0 1 2 3", "3 2 1 0", "80: 3 2 1, 80: 0", NULL, "layout 1 of rank 0 is not what its bucket caps and the order of arrival give: parameter 1", 0},
-    {"another cap is told", TENS, {CAP(CAP_80)}, "-1: 0 1 2 3", "3 2 1 0", "80: 3 2, 40: 1 0", NULL, "layout 1 of rank 0", 0},
-    {"the first layout obeys a cap", TENS, {CAP(CAP_80)}, "80: 2 3, 80: 0 1", "3 2 1 0", "80: 3 2, 80: 1 0", NULL, "layout 0 of rank 0 is not what its bucket caps and the order of its parameters give", 0},
-    {"the order of registration instead", TENS, {CAP(CAP_80)}, "-1: 0 1 2 3", "2 3 0 1", "80: 3 2, 80: 1 0", NULL, "layout 1 of rank 0", 0},
-    {"another rank's arrival, of a rank that does not lead", TENS, {CAP(CAP_80)}, "-1: 0 1 2 3", "2 3 0 1", "80: 3 2, 80: 1 0", NULL, NULL, 1},
-    {"nothing known of the caps", TENS, {NULL}, "-1: 0 1 2 3", "2 3 0 1", "80: 3 2, 80: 1 0", NULL, NULL, 0},
-    {"one MiB, then more", TENS, {"ddp.bucket_cap_mb=0", "ddp.first_bucket_bytes=40"}, "-1: 0 1 2 3", "3 2 1 0", "40: 3, 26214400: 2 1 0", NULL, NULL, 0},
-    {"a list of caps", TENS, {LIST}, "80: 3, 80: 1 2, 40: 0", "3 2 1 0", "40: 3, 80: 2 1, 80: 0", NULL, NULL, 0},
-    {"the list does not advance", TENS, {LIST}, "80: 3, 80: 1 2, 40: 0", "3 2 1 0", "40: 3, 40: 2, 40: 1, 40: 0", NULL, "layout 1 of rank 0", 0},
-    {"the small cap last", TENS, {LIST, "ddp.set_last_bucket_cap=true"}, "80: 3, 80: 1 2, 40: 0", "3 2 1 0", "80: 3, 80: 1 2, 40: 0", NULL, NULL, 0},
-    {"who searches does not rebuild", TENS, {CAP(CAP_80), SEARCHES}, "80: 2 3, 80: 0 1", "3 2 1 0", NULL, NULL, NULL, 0},
-    {"who searches rebuilds", TENS, {CAP(CAP_80), SEARCHES}, "80: 2 3, 80: 0 1", "3 2 1 0", "80: 3 2, 80: 1 0", NULL, "although it searches for unused parameters", 0},
-    {"not rebuilt", TENS, {CAP(CAP_80)}, "-1: 0 1 2 3", "3 2 1 0", NULL, NULL, "rank 0 does not rebuild its buckets", 0},
-    {"rebuilt again", TENS, {CAP(CAP_80)}, "-1: 0 1 2 3", "3 2 1 0", "80: 3 2, 80: 1 0", "80: 3 2, 80: 1 0", "rank 0 rebuilds its buckets again", 0},
+    {"one bucket at first, then as they arrive",
+     TENS,
+     {CAP(CAP_80)},
+     "-1: 0 1 2 3",
+     "3 2 1 0",
+     "80: 3 2, 80: 1 0",
+     NULL,
+     NULL,
+     0},
+    {"closed too late",
+     TENS,
+     {CAP(CAP_80)},
+     "-1: 0 1 2 3",
+     "3 2 1 0",
+     "80: 3 2 1, 80: 0",
+     NULL,
+     "layout 1 of rank 0 is not what its bucket caps and the order of arrival give: parameter 1",
+     0},
+    {"another cap is told",
+     TENS,
+     {CAP(CAP_80)},
+     "-1: 0 1 2 3",
+     "3 2 1 0",
+     "80: 3 2, 40: 1 0",
+     NULL,
+     "layout 1 of rank 0",
+     0},
+    {"the first layout obeys a cap",
+     TENS,
+     {CAP(CAP_80)},
+     "80: 2 3, 80: 0 1",
+     "3 2 1 0",
+     "80: 3 2, 80: 1 0",
+     NULL,
+     "layout 0 of rank 0 is not what its bucket caps and the order of its parameters give",
+     0},
+    {"the order of registration instead",
+     TENS,
+     {CAP(CAP_80)},
+     "-1: 0 1 2 3",
+     "2 3 0 1",
+     "80: 3 2, 80: 1 0",
+     NULL,
+     "layout 1 of rank 0",
+     0},
+    {"another rank's arrival, of a rank that does not lead",
+     TENS,
+     {CAP(CAP_80)},
+     "-1: 0 1 2 3",
+     "2 3 0 1",
+     "80: 3 2, 80: 1 0",
+     NULL,
+     NULL,
+     1},
+    {"nothing known of the caps",
+     TENS,
+     {NULL},
+     "-1: 0 1 2 3",
+     "2 3 0 1",
+     "80: 3 2, 80: 1 0",
+     NULL,
+     NULL,
+     0},
+    {"one MiB, then more",
+     TENS,
+     {"ddp.bucket_cap_mb=0", "ddp.first_bucket_bytes=40"},
+     "-1: 0 1 2 3",
+     "3 2 1 0",
+     "40: 3, 26214400: 2 1 0",
+     NULL,
+     NULL,
+     0},
+    {"a list of caps",
+     TENS,
+     {LIST},
+     "80: 3, 80: 1 2, 40: 0",
+     "3 2 1 0",
+     "40: 3, 80: 2 1, 80: 0",
+     NULL,
+     NULL,
+     0},
+    {"the list does not advance",
+     TENS,
+     {LIST},
+     "80: 3, 80: 1 2, 40: 0",
+     "3 2 1 0",
+     "40: 3, 40: 2, 40: 1, 40: 0",
+     NULL,
+     "layout 1 of rank 0",
+     0},
+    {"the small cap last",
+     TENS,
+     {LIST, "ddp.set_last_bucket_cap=true"},
+     "80: 3, 80: 1 2, 40: 0",
+     "3 2 1 0",
+     "80: 3, 80: 1 2, 40: 0",
+     NULL,
+     NULL,
+     0},
+    {"who searches does not rebuild",
+     TENS,
+     {CAP(CAP_80), SEARCHES},
+     "80: 2 3, 80: 0 1",
+     "3 2 1 0",
+     NULL,
+     NULL,
+     NULL,
+     0},
+    {"who searches rebuilds",
+     TENS,
+     {CAP(CAP_80), SEARCHES},
+     "80: 2 3, 80: 0 1",
+     "3 2 1 0",
+     "80: 3 2, 80: 1 0",
+     NULL,
+     "although it searches for unused parameters",
+     0},
+    {"not rebuilt",
+     TENS,
+     {CAP(CAP_80)},
+     "-1: 0 1 2 3",
+     "3 2 1 0",
+     NULL,
+     NULL,
+     "rank 0 does not rebuild its buckets",
+     0},
+    {"rebuilt again",
+     TENS,
+     {CAP(CAP_80)},
+     "-1: 0 1 2 3",
+     "3 2 1 0",
+     "80: 3 2, 80: 1 0",
+     "80: 3 2, 80: 1 0",
+     "rank 0 rebuilds its buckets again",
+     0},
     {"not all arrived", TENS, {CAP(CAP_80)}, "-1: 0 1 2 3", "3 2 1", NULL, NULL, NULL, 0},
-    {"a sparse one stands alone", SPARSE_TENS, {CAP(CAP_80), SEARCHES}, "80: 3, 0: 1, 80: 0 2", "3 2 1 0", NULL, NULL, NULL, 0},
-    {"a sparse one among others", SPARSE_TENS, {CAP(CAP_80), SEARCHES}, "80: 2 3, 80: 0 1", "3 2 1 0", NULL, NULL, "layout 0 of rank 0", 0},
-    {"each dtype for itself", TWO_DTYPES, {"ddp.bucket_cap_mb=0", "ddp.bucket_cap_mb_list=" CAP_200 "," CAP_400}, "400: 3 5, 400: 2 4, 200: 1, 200: 0", "5 4 3 2 1 0", "200: 5, 200: 4, 400: 3 1, 400: 2 0", NULL, NULL, 0},
-    {"dtypes take turns", TWO_DTYPES, {"ddp.bucket_cap_mb=0", "ddp.bucket_cap_mb_list=" CAP_200 "," CAP_400}, "400: 4 5, 400: 2 3, 400: 1, 200: 0", "5 4 3 2 1 0", "200: 5, 200: 4, 400: 3 1, 400: 2 0", NULL, "layout 0 of rank 0", 0},
-    {"a static graph, its unused last", TENS, {CAP(CAP_80), SEARCHES, "ddp.static_graph=true"}, "-1: 0 1 2 3", "(2) 3 1 0", "80: 3 1, 80: 0 2", NULL, NULL, 0},
-    {"a static graph, its unused first", TENS, {CAP(CAP_80), "ddp.static_graph=true"}, "-1: 0 1 2 3", "(2) 3 1 0", "80: 2 3, 80: 1 0", NULL, "layout 1 of rank 0", 0},
-    {"a static graph that is not rebuilt", TENS, {CAP(CAP_80), "ddp.static_graph=true"}, "-1: 0 1 2 3", "(2) 3 1 0", NULL, NULL, "rank 0 does not rebuild its buckets", 0},
+    {"a sparse one stands alone",
+     SPARSE_TENS,
+     {CAP(CAP_80), SEARCHES},
+     "80: 3, 0: 1, 80: 0 2",
+     "3 2 1 0",
+     NULL,
+     NULL,
+     NULL,
+     0},
+    {"a sparse one among others",
+     SPARSE_TENS,
+     {CAP(CAP_80), SEARCHES},
+     "80: 2 3, 80: 0 1",
+     "3 2 1 0",
+     NULL,
+     NULL,
+     "layout 0 of rank 0",
+     0},
+    {"each dtype for itself",
+     TWO_DTYPES,
+     {"ddp.bucket_cap_mb=0", "ddp.bucket_cap_mb_list=" CAP_200 "," CAP_400},
+     "400: 3 5, 400: 2 4, 200: 1, 200: 0",
+     "5 4 3 2 1 0",
+     "200: 5, 200: 4, 400: 3 1, 400: 2 0",
+     NULL,
+     NULL,
+     0},
+    {"dtypes take turns",
+     TWO_DTYPES,
+     {"ddp.bucket_cap_mb=0", "ddp.bucket_cap_mb_list=" CAP_200 "," CAP_400},
+     "400: 4 5, 400: 2 3, 400: 1, 200: 0",
+     "5 4 3 2 1 0",
+     "200: 5, 200: 4, 400: 3 1, 400: 2 0",
+     NULL,
+     "layout 0 of rank 0",
+     0},
+    {"a static graph, its unused last",
+     TENS,
+     {CAP(CAP_80), SEARCHES, "ddp.static_graph=true"},
+     "-1: 0 1 2 3",
+     "(2) 3 1 0",
+     "80: 3 1, 80: 0 2",
+     NULL,
+     NULL,
+     0},
+    {"a static graph, its unused first",
+     TENS,
+     {CAP(CAP_80), "ddp.static_graph=true"},
+     "-1: 0 1 2 3",
+     "(2) 3 1 0",
+     "80: 2 3, 80: 1 0",
+     NULL,
+     "layout 1 of rank 0",
+     0},
+    {"a static graph that is not rebuilt",
+     TENS,
+     {CAP(CAP_80), "ddp.static_graph=true"},
+     "-1: 0 1 2 3",
+     "(2) 3 1 0",
+     NULL,
+     NULL,
+     "rank 0 does not rebuild its buckets",
+     0},
 };
 
 typedef struct teller {
@@ -75,18 +251,24 @@ static void tell(teller *t, const cddp_event *event)
     e.sequence = t->sequence++;
     t->sink->event(t->sink->self, &e);
 }
-#define TELL(t, name, words, ...) tell((t), &(cddp_event){.kind = CDDP_EV_##name, .text = (words), .as.name = {__VA_ARGS__}})
+#define TELL(t, name, words, ...) \
+    tell((t), &(cddp_event){.kind = CDDP_EV_##name, .text = (words), .as.name = {__VA_ARGS__}})
 
 static int64_t param_count(const story *s) { return s->form == TWO_DTYPES ? 6 : 4; }
 
 static void tell_module(teller *t, const story *s)
 {
     TELL(t, group, "world", .group = GROUP, .members = 2, .group_rank = s->group_rank);
-    for (size_t i = 0; i < 4 && s->options[i] != NULL; i++) TELL(t, option, s->options[i], .key = (int64_t)i);
+    for (size_t i = 0; i < 4 && s->options[i] != NULL; i++)
+        TELL(t, option, s->options[i], .key = (int64_t)i);
     for (int64_t p = 0; p < param_count(s); p++) {
         const bool is_f64 = s->form == TWO_DTYPES && p % 2 == 1;
-        TELL(t, param, NULL, .param = p, .ordinal = p, .numel = s->form != TWO_DTYPES ? 10 : is_f64 ? 25 : 50,
-             .dtype = is_f64 ? CDDP_F64 : CDDP_F32, .requires_grad = 1, .sparse = s->form == SPARSE_TENS && p == 1);
+        TELL(t, param, NULL, .param = p, .ordinal = p,
+             .numel = s->form != TWO_DTYPES ? 10
+                      : is_f64              ? 25
+                                            : 50,
+             .dtype = is_f64 ? CDDP_F64 : CDDP_F32, .requires_grad = 1,
+             .sparse = s->form == SPARSE_TENS && p == 1);
     }
 }
 
@@ -102,7 +284,8 @@ static void tell_layout(teller *t, const char *layout, int64_t generation)
             slot = 0;
             end++;
         } else {
-            TELL(t, bucket_layout, NULL, .generation = generation, .bucket = bucket, .slot = slot++, .param = number, .limit = limit);
+            TELL(t, bucket_layout, NULL, .generation = generation, .bucket = bucket, .slot = slot++,
+                 .param = number, .limit = limit);
         }
         if (*end == ',') {
             bucket++;
@@ -139,7 +322,8 @@ static void tell_backward(teller *t, const char *arrival)
 static void tell_story(teller *t, const story *s)
 {
     bool is_static = false;
-    for (size_t i = 0; i < 4 && s->options[i] != NULL; i++) is_static |= strcmp(s->options[i], "ddp.static_graph=true") == 0;
+    for (size_t i = 0; i < 4 && s->options[i] != NULL; i++)
+        is_static |= strcmp(s->options[i], "ddp.static_graph=true") == 0;
     tell_module(t, s);
     tell_layout(t, s->first, 0);
     TELL(t, wrap, NULL, .params = param_count(s), .group = GROUP);
@@ -164,7 +348,9 @@ TEST(plans, a_layout_is_what_caps_and_arrival_give)
         cddp_error err = CDDP_ERROR_INIT;
         cd_judge *judge = NULL;
         cd_test_row("%s", s->name);
-        assert_ok(cd_judge_create(&(cd_judge_options){.checks = &check, .check_count = 1}, &judge, &err), &err);
+        assert_ok(cd_judge_create(&(cd_judge_options){.checks = &check, .check_count = 1}, &judge,
+                                  &err),
+                  &err);
         teller t = {.sink = cd_judge_get_sink(judge)};
         tell_story(&t, s);
         assert_ok(cd_judge_end(judge, &err), &err);
@@ -183,7 +369,10 @@ static cddp_status judge_story(const cddp_allocator *allocator, void *argument, 
 {
     const cddp_check *check = cd_check_find("I-META");
     cd_judge *judge = NULL;
-    cddp_status status = cd_judge_create(&(cd_judge_options){.checks = &check, .check_count = 1, .allocator = allocator}, &judge, err);
+    cddp_status status = cd_judge_create(&(cd_judge_options){.checks = &check,
+                                                             .check_count = 1,
+                                                             .allocator = allocator},
+                                         &judge, err);
     if (status == CDDP_OK) {
         teller t = {.sink = cd_judge_get_sink(judge)};
         tell_story(&t, argument);
@@ -203,4 +392,5 @@ TEST(plans, memory_that_runs_out_is_told)
     }
 }
 
-TEST_MAIN(ROW(plans, a_layout_is_what_caps_and_arrival_give), ROW(plans, memory_that_runs_out_is_told))
+TEST_MAIN(ROW(plans, a_layout_is_what_caps_and_arrival_give),
+          ROW(plans, memory_that_runs_out_is_told))

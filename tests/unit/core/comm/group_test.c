@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The choke point over two backends: `self`, where everything ends at once, and a scripted one that fails,
-** delays and counts as it is told. */
+/* The choke point over two backends: `self`, where everything ends at once, and a scripted one that
+** fails, delays and counts as it is told. */
 #include "cddp/comm.h"
 
 #include "cddp/process.h"
@@ -29,8 +29,8 @@ static cddp_status failing(cddp_status status, const char *what, cddp_error *err
 {
     return status == CDDP_OK ? CDDP_OK : cd_fail(err, status, "scripted %s failure", what);
 }
-static cddp_status script_open(const cddp_backend *backend, cddp_rank *rank, const cddp_group_spec *spec, void **group,
-                               cddp_error *err)
+static cddp_status script_open(const cddp_backend *backend, cddp_rank *rank,
+                               const cddp_group_spec *spec, void **group, cddp_error *err)
 {
     (void)rank;
     (void)spec;
@@ -39,11 +39,9 @@ static cddp_status script_open(const cddp_backend *backend, cddp_rank *rank, con
     *group = s;
     return CDDP_OK;
 }
-static void script_close(void *group)
-{
-    ((script *)group)->closes++;
-}
-static cddp_status script_post(void *group, const cddp_collective *collective, void **work, cddp_error *err)
+static void script_close(void *group) { ((script *)group)->closes++; }
+static cddp_status script_post(void *group, const cddp_collective *collective, void **work,
+                               cddp_error *err)
 {
     script *s = group;
     s->last = *collective;
@@ -88,12 +86,25 @@ static void script_describe(void *group, void *work, char *text, size_t text_byt
 static cddp_backend scripted(script *s)
 {
     return (cddp_backend){
-        .size = sizeof(cddp_backend), .abi = CDDP_BACKEND_ABI, .name = "scripted", .self = s,
-        .capabilities = {.size = sizeof(cddp_capabilities), .ops = 0xffffu & ~(1u << CDDP_OP_SCATTER),
-                         .dtypes = CDDP_DTYPE_BIT(CDDP_F32), .reduce_ops = 1u << CDDP_RED_SUM,
-                         .devices = CDDP_DEVICE_HOST, .in_place = true, .world_size_max = 8},
-        .open = script_open, .close = script_close, .post = script_post, .test = script_test, .wait = script_wait,
-        .release = script_release, .abort = script_abort, .describe = script_describe,
+        .size = sizeof(cddp_backend),
+        .abi = CDDP_BACKEND_ABI,
+        .name = "scripted",
+        .self = s,
+        .capabilities = {.size = sizeof(cddp_capabilities),
+                         .ops = 0xffffu & ~(1u << CDDP_OP_SCATTER),
+                         .dtypes = CDDP_DTYPE_BIT(CDDP_F32),
+                         .reduce_ops = 1u << CDDP_RED_SUM,
+                         .devices = CDDP_DEVICE_HOST,
+                         .in_place = true,
+                         .world_size_max = 8},
+        .open = script_open,
+        .close = script_close,
+        .post = script_post,
+        .test = script_test,
+        .wait = script_wait,
+        .release = script_release,
+        .abort = script_abort,
+        .describe = script_describe,
     };
 }
 
@@ -113,11 +124,17 @@ static const uint32_t members3[] = {0, 1, 2};
 
 static cddp_group_options options_of(fixture *f, const cddp_backend *backend, uint32_t group_size)
 {
-    return (cddp_group_options){
-        .size = sizeof(cddp_group_options), .backend = backend, .rank = cddp_solo_world_rank(f->world),
-        .spec = {.size = sizeof(cddp_group_spec), .name = "default", .group_rank = 0, .group_size = group_size,
-                 .members = members3, .timeout_ns = 5000},
-        .tracer = f->tracer, .works_max = 4};
+    return (cddp_group_options){.size = sizeof(cddp_group_options),
+                                .backend = backend,
+                                .rank = cddp_solo_world_rank(f->world),
+                                .spec = {.size = sizeof(cddp_group_spec),
+                                         .name = "default",
+                                         .group_rank = 0,
+                                         .group_size = group_size,
+                                         .members = members3,
+                                         .timeout_ns = 5000},
+                                .tracer = f->tracer,
+                                .works_max = 4};
 }
 
 static void set_up(fixture *f, bool use_self)
@@ -127,10 +144,12 @@ static void set_up(fixture *f, bool use_self)
     cddp_solo_options solo = {.size = sizeof solo, .rank = 0, .world_size = world_size};
     assert_ok(cddp_solo_world_open(&solo, &f->world, &f->err), &f->err);
     cd_memory_sink_init(&f->memory, NULL);
-    assert_ok(cddp_tracer_create(cddp_solo_world_rank(f->world), &f->memory.sink, CDDP_TRACE_DIGEST, &f->tracer, &f->err),
+    assert_ok(cddp_tracer_create(cddp_solo_world_rank(f->world), &f->memory.sink, CDDP_TRACE_DIGEST,
+                                 &f->tracer, &f->err),
               &f->err);
     f->backend = scripted(&f->script);
-    cddp_group_options options = options_of(f, use_self ? cddp_backend_self() : &f->backend, world_size);
+    cddp_group_options options =
+        options_of(f, use_self ? cddp_backend_self() : &f->backend, world_size);
     assert_ok(cddp_group_create(&options, &f->group, &f->err), &f->err);
 }
 
@@ -176,12 +195,16 @@ TEST(self, every_collective_of_one_rank_is_a_copy)
 {
     fixture f;
     set_up(&f, true);
-    static const cddp_op copying[] = {CDDP_OP_ALLREDUCE, CDDP_OP_ALLGATHER, CDDP_OP_REDUCE_SCATTER, CDDP_OP_REDUCE,
-                                      CDDP_OP_GATHER, CDDP_OP_SCATTER, CDDP_OP_ALLTOALL};
+    static const cddp_op copying[] = {CDDP_OP_ALLREDUCE, CDDP_OP_ALLGATHER, CDDP_OP_REDUCE_SCATTER,
+                                      CDDP_OP_REDUCE,    CDDP_OP_GATHER,    CDDP_OP_SCATTER,
+                                      CDDP_OP_ALLTOALL};
     for (size_t i = 0; i < sizeof copying / sizeof copying[0]; i++) {
         cd_test_row("%s", cddp_op_name(copying[i]));
         float in[3] = {1, 2, 3}, out[3] = {0};
-        cddp_collective c = {.op = copying[i], .reduce_op = CDDP_RED_AVG, .input = floats(in, 3), .output = floats(out, 3)};
+        cddp_collective c = {.op = copying[i],
+                             .reduce_op = CDDP_RED_AVG,
+                             .input = floats(in, 3),
+                             .output = floats(out, 3)};
         complete(&f, &c);
         assert_memory_equal(in, out, sizeof in);
     }
@@ -204,8 +227,11 @@ TEST(self, a_sum_with_a_factor_multiplies)
     fixture f;
     set_up(&f, true);
     float values[2] = {3, -8};
-    cddp_collective c = {.op = CDDP_OP_ALLREDUCE, .reduce_op = CDDP_RED_PREMUL_SUM, .premultiplier = 0.25,
-                         .input = floats(values, 2), .output = floats(values, 2)};
+    cddp_collective c = {.op = CDDP_OP_ALLREDUCE,
+                         .reduce_op = CDDP_RED_PREMUL_SUM,
+                         .premultiplier = 0.25,
+                         .input = floats(values, 2),
+                         .output = floats(values, 2)};
     complete(&f, &c);
     assert_true(values[0] == 0.75f && values[1] == -2.0f);
     tear_down(&f);
@@ -219,18 +245,21 @@ TEST(self, it_takes_one_rank_no_options_no_peers_and_nothing_after_an_abort)
     cddp_tensor t = floats(&value, 1);
     cddp_work *work = NULL;
     cddp_collective send = {.op = CDDP_OP_SEND, .input = t};
-    assert_fails(cddp_group_post(f.group, &send, &work, &f.err), CDDP_E_UNSUPPORTED, &f.err, "backend self does not implement send");
+    assert_fails(cddp_group_post(f.group, &send, &work, &f.err), CDDP_E_UNSUPPORTED, &f.err,
+                 "backend self does not implement send");
     cddp_group *second = NULL;
     cddp_group_options options = options_of(&f, cddp_backend_self(), 1);
     options.spec.options = "ring=2";
     assert_fails(cddp_group_create(&options, &second, &f.err), CDDP_E_CONFIG, &f.err, "ring=2");
     assert_ok(cddp_group_abort(f.group, "test", &f.err), &f.err);
-    assert_fails(cddp_group_allreduce(f.group, &t, CDDP_RED_SUM, &work, &f.err), CDDP_E_ABORTED, &f.err, "was aborted");
+    assert_fails(cddp_group_allreduce(f.group, &t, CDDP_RED_SUM, &work, &f.err), CDDP_E_ABORTED,
+                 &f.err, "was aborted");
     assert_null(work);
     tear_down(&f);
     set_up(&f, false);
     options = options_of(&f, cddp_backend_self(), 3);
-    assert_fails(cddp_group_create(&options, &second, &f.err), CDDP_E_LIMIT, &f.err, "3 members; backend self takes at most 1");
+    assert_fails(cddp_group_create(&options, &second, &f.err), CDDP_E_LIMIT, &f.err,
+                 "3 members; backend self takes at most 1");
     assert_null(second);
     tear_down(&f);
 }
@@ -250,8 +279,10 @@ TEST(group, operations_are_numbered_from_zero_also_when_the_backend_fails_one)
         assert_int_equal(f.script.last.sequence, i);
         assert_int_equal(cddp_group_sequence(f.group), i + 1);
         assert_int_equal(last_event(&f, CDDP_EV_collective_post).as.collective_post.sequence, i);
-        if (i == 2) assert_fails(status, CDDP_E_BACKEND, &f.err, "scripted post failure");
-        else assert_ok(cddp_work_wait(work, 0, &f.err), &f.err);
+        if (i == 2)
+            assert_fails(status, CDDP_E_BACKEND, &f.err, "scripted post failure");
+        else
+            assert_ok(cddp_work_wait(work, 0, &f.err), &f.err);
         assert_int_equal(last_event(&f, CDDP_EV_collective_done).as.collective_done.sequence, i);
         cd_group_audit(f.group);
     }
@@ -264,7 +295,8 @@ TEST(group, a_refused_operation_spends_no_number_and_leaves_no_event)
     set_up(&f, false);
     cddp_work *work = NULL;
     cddp_collective c = {.op = CDDP_OP_ALLREDUCE};
-    assert_fails(cddp_group_post(f.group, &c, &work, &f.err), CDDP_E_ARG, &f.err, "needs an input tensor");
+    assert_fails(cddp_group_post(f.group, &c, &work, &f.err), CDDP_E_ARG, &f.err,
+                 "needs an input tensor");
     assert_int_equal(cddp_group_sequence(f.group), 0);
     assert_int_equal(count_events(&f, CDDP_EV_collective_post), 0);
     assert_int_equal(f.script.posts, 0);
@@ -283,10 +315,11 @@ TEST(group, works_are_bounded_reused_and_all_given_back)
     for (int round = 0; round < 3; round++) {
         for (int i = 0; i < 4; i++) {
             assert_ok(cddp_group_allreduce(f.group, &t, CDDP_RED_SUM, &works[i], &f.err), &f.err);
-            assert_int_equal(last_event(&f, CDDP_EV_collective_post).as.collective_post.in_flight, i + 1);
+            assert_int_equal(last_event(&f, CDDP_EV_collective_post).as.collective_post.in_flight,
+                             i + 1);
         }
-        assert_fails(cddp_group_allreduce(f.group, &t, CDDP_RED_SUM, &none, &f.err), CDDP_E_LIMIT, &f.err,
-                     "group 'default' already has 4 operations in flight");
+        assert_fails(cddp_group_allreduce(f.group, &t, CDDP_RED_SUM, &none, &f.err), CDDP_E_LIMIT,
+                     &f.err, "group 'default' already has 4 operations in flight");
         assert_null(none);
         for (int i = 0; i < 3; i++) assert_ok(cddp_work_wait(works[i], 0, &f.err), &f.err);
         cddp_work_release(works[3]);
@@ -325,7 +358,9 @@ TEST(group, a_frozen_heap_shows_that_posting_and_waiting_allocate_nothing)
     cddp_solo_world *world = NULL;
     cddp_solo_options solo = {.size = sizeof solo, .world_size = 1, .allocator = &watch.table};
     assert_ok(cddp_solo_world_open(&solo, &world, &err), &err);
-    cddp_group_options options = {.size = sizeof options, .backend = cddp_backend_self(), .rank = cddp_solo_world_rank(world),
+    cddp_group_options options = {.size = sizeof options,
+                                  .backend = cddp_backend_self(),
+                                  .rank = cddp_solo_world_rank(world),
                                   .spec = {.name = "g", .group_size = 1, .members = members3}};
     cddp_group *group = NULL;
     assert_ok(cddp_group_create(&options, &group, &err), &err);
@@ -355,7 +390,8 @@ TEST(group, what_the_backend_does_not_declare_is_refused_by_name)
     cddp_tensor f6 = floats(a, 6), g6 = floats(b, 6), f3 = floats(b, 3), f2 = floats(b, 2);
     cddp_tensor d6 = cddp_tensor_of(cddp_device_cpu(), d, 0, CDDP_F64, &six, 1);
     cddp_tensor shape = cddp_tensor_of(cddp_device_shape(), NULL, 0, CDDP_F32, &six, 1);
-    cddp_tensor transposed = cddp_tensor_of(cddp_device_cpu(), a, 0, CDDP_F32, sizes, 2), none = {0};
+    cddp_tensor transposed = cddp_tensor_of(cddp_device_cpu(), a, 0, CDDP_F32, sizes, 2),
+                none = {0};
     transposed.strides[0] = 1;
     transposed.strides[1] = 2;
     const struct {
@@ -364,28 +400,44 @@ TEST(group, what_the_backend_does_not_declare_is_refused_by_name)
         cddp_collective c;
     } cases[] = {
         {"no such operation: 99", CDDP_E_ARG, {.op = (cddp_op)99}},
-        {"backend scripted does not implement scatter", CDDP_E_UNSUPPORTED, {.op = CDDP_OP_SCATTER, .input = f6, .output = f2}},
-        {"no such reduction: 40", CDDP_E_ARG, {.op = CDDP_OP_ALLREDUCE, .reduce_op = (cddp_red_op)40, .input = f6, .output = g6}},
-        {"does not implement allreduce with max", CDDP_E_UNSUPPORTED,
+        {"backend scripted does not implement scatter",
+         CDDP_E_UNSUPPORTED,
+         {.op = CDDP_OP_SCATTER, .input = f6, .output = f2}},
+        {"no such reduction: 40",
+         CDDP_E_ARG,
+         {.op = CDDP_OP_ALLREDUCE, .reduce_op = (cddp_red_op)40, .input = f6, .output = g6}},
+        {"does not implement allreduce with max",
+         CDDP_E_UNSUPPORTED,
          {.op = CDDP_OP_ALLREDUCE, .reduce_op = CDDP_RED_MAX, .input = f6, .output = g6}},
-        {"does not allreduce dtype f64", CDDP_E_UNSUPPORTED, {.op = CDDP_OP_ALLREDUCE, .input = d6, .output = d6}},
-        {"does not take tensors on device shape (input of allreduce)", CDDP_E_UNSUPPORTED,
+        {"does not allreduce dtype f64",
+         CDDP_E_UNSUPPORTED,
+         {.op = CDDP_OP_ALLREDUCE, .input = d6, .output = d6}},
+        {"does not take tensors on device shape (input of allreduce)",
+         CDDP_E_UNSUPPORTED,
+         /* clang-format off */
          {.op = CDDP_OP_ALLREDUCE, .input = shape, .output = g6}},
         {"broadcast names rank 3 of 3", CDDP_E_ARG, {.op = CDDP_OP_BROADCAST, .root = 3, .output = f6}},
         {"needs an output tensor", CDDP_E_ARG, {.op = CDDP_OP_BROADCAST, .root = 0, .output = none}},
         {"the input of allreduce is not contiguous", CDDP_E_ARG, {.op = CDDP_OP_ALLREDUCE, .input = transposed, .output = g6}},
         {"cannot turn 6 elements into 3", CDDP_E_ARG, {.op = CDDP_OP_ALLREDUCE, .input = f6, .output = f3}},
         {"allgather over 3 ranks cannot turn 3 elements into 6", CDDP_E_ARG, {.op = CDDP_OP_ALLGATHER, .input = f3, .output = f6}},
-        {"reduce_scatter over 3 ranks cannot turn 6 elements into 3", CDDP_E_ARG,
+        /* clang-format on */
+        {"reduce_scatter over 3 ranks cannot turn 6 elements into 3",
+         CDDP_E_ARG,
          {.op = CDDP_OP_REDUCE_SCATTER, .input = f6, .output = f3}},
-        {"alltoall over 3 ranks cannot turn 2 elements into 2", CDDP_E_ARG, {.op = CDDP_OP_ALLTOALL, .input = f2, .output = f2}},
-        {"allgather from f32 to f64", CDDP_E_ARG, {.op = CDDP_OP_ALLGATHER, .input = f2, .output = d6}},
+        {"alltoall over 3 ranks cannot turn 2 elements into 2",
+         CDDP_E_ARG,
+         {.op = CDDP_OP_ALLTOALL, .input = f2, .output = f2}},
+        {"allgather from f32 to f64",
+         CDDP_E_ARG,
+         {.op = CDDP_OP_ALLGATHER, .input = f2, .output = d6}},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         cd_test_row("%s", cases[i].words);
         cddp_work *work = NULL;
         cddp_collective c = cases[i].c;
-        assert_fails(cddp_group_post(f.group, &c, &work, &f.err), cases[i].status, &f.err, cases[i].words);
+        assert_fails(cddp_group_post(f.group, &c, &work, &f.err), cases[i].status, &f.err,
+                     cases[i].words);
         assert_null(work);
     }
     assert_int_equal(f.script.posts, 0);
@@ -403,6 +455,7 @@ TEST(group, explicit_counts_must_fit_the_tensors)
         const char *words; /* NULL: it fits */
         cddp_collective c;
     } cases[] = {
+        /* clang-format off */
         {NULL, {.op = CDDP_OP_ALLGATHER, .input = one, .output = six, .counts = counts}},
         {NULL, {.op = CDDP_OP_REDUCE_SCATTER, .input = six, .output = one, .counts = counts}},
         {NULL, {.op = CDDP_OP_ALLTOALL, .input = in6, .output = six, .counts = counts, .send_counts = counts}},
@@ -411,6 +464,7 @@ TEST(group, explicit_counts_must_fit_the_tensors)
         {"negative count for rank 0", {.op = CDDP_OP_ALLGATHER, .input = one, .output = six, .counts = negative}},
         {"allreduce does not go with these counts", {.op = CDDP_OP_ALLREDUCE, .input = in6, .output = six, .counts = counts}},
         {"alltoall does not go with these counts", {.op = CDDP_OP_ALLTOALL, .input = in6, .output = six, .counts = counts}},
+        /* clang-format on */
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         cd_test_row("%zu: %s", i, cases[i].words != NULL ? cases[i].words : "fits");
@@ -436,8 +490,8 @@ TEST(group, working_in_place_needs_the_backends_word)
     cddp_tensor t = floats(&value, 1);
     cddp_work *work = NULL;
     f.group->table.capabilities.in_place = false;
-    assert_fails(cddp_group_allreduce(f.group, &t, CDDP_RED_SUM, &work, &f.err), CDDP_E_UNSUPPORTED, &f.err,
-                 "backend scripted does not allreduce in place");
+    assert_fails(cddp_group_allreduce(f.group, &t, CDDP_RED_SUM, &work, &f.err), CDDP_E_UNSUPPORTED,
+                 &f.err, "backend scripted does not allreduce in place");
     tear_down(&f);
 }
 
@@ -462,7 +516,8 @@ TEST(work, testing_until_done_ends_it_once)
     assert_int_equal(count_events(&f, CDDP_EV_collective_done), 1);
     assert_ok(cddp_work_wait(work, 0, &f.err), &f.err);
     assert_int_equal(count_events(&f, CDDP_EV_collective_done), 1);
-    assert_int_equal(count_events(&f, CDDP_EV_collective_wait), 0); /* nothing was left to wait for */
+    /* nothing was left to wait for */
+    assert_int_equal(count_events(&f, CDDP_EV_collective_wait), 0);
     tear_down(&f);
 }
 
@@ -477,12 +532,14 @@ TEST(work, a_time_out_names_operation_group_rank_and_who_is_missing)
     f.script.who = "rank 2 has not arrived";
     assert_ok(cddp_group_allreduce(f.group, &t, CDDP_RED_SUM, &work, &f.err), &f.err);
     assert_int_equal(f.script.last.timeout_ns, 5000); /* the group's default */
-    assert_fails(cddp_work_wait(work, 123, &f.err), CDDP_E_TIMEOUT, &f.err,
-                 "allreduce #0 of group 'default' on rank 0: scripted wait failure; rank 2 has not arrived");
+    assert_fails(
+        cddp_work_wait(work, 123, &f.err), CDDP_E_TIMEOUT, &f.err,
+        "allreduce #0 of group 'default' on rank 0: scripted wait failure; rank 2 has not arrived");
     assert_int_equal(f.script.last_timeout_ns, 123);
     assert_int_equal(f.script.releases, 1);
     assert_string_equal(last_event(&f, CDDP_EV_waiting_for).text, "rank 2 has not arrived");
-    assert_int_equal(last_event(&f, CDDP_EV_collective_done).as.collective_done.status, CDDP_E_TIMEOUT);
+    assert_int_equal(last_event(&f, CDDP_EV_collective_done).as.collective_done.status,
+                     CDDP_E_TIMEOUT);
     tear_down(&f);
 }
 
@@ -496,10 +553,12 @@ TEST(work, a_failure_seen_by_test_is_repeated_by_wait_with_a_message)
     bool done = false;
     f.script.test_status = CDDP_E_BACKEND;
     assert_ok(cddp_group_allreduce(f.group, &t, CDDP_RED_SUM, &work, &f.err), &f.err);
-    assert_fails(cddp_work_test(work, &done, &f.err), CDDP_E_BACKEND, &f.err, "on rank 0: scripted test failure");
+    assert_fails(cddp_work_test(work, &done, &f.err), CDDP_E_BACKEND, &f.err,
+                 "on rank 0: scripted test failure");
     assert_false(done);
     cd_error_reset(&f.err);
-    assert_fails(cddp_work_wait(work, 0, &f.err), CDDP_E_BACKEND, &f.err, "allreduce #0 of group 'default' on rank 0 failed before");
+    assert_fails(cddp_work_wait(work, 0, &f.err), CDDP_E_BACKEND, &f.err,
+                 "allreduce #0 of group 'default' on rank 0 failed before");
     assert_int_equal(count_events(&f, CDDP_EV_collective_done), 1);
     tear_down(&f);
 }
@@ -511,7 +570,8 @@ TEST(group, creation_refuses_what_cannot_be_a_group)
     fixture f;
     set_up(&f, false);
     static const uint32_t twice[] = {0, 2, 2}, beyond[] = {0, 1, 3}, others[] = {1, 0, 2};
-    cddp_backend no_post = f.backend, other_abi = f.backend, short_table = f.backend, unsized = f.backend, nameless = f.backend;
+    cddp_backend no_post = f.backend, other_abi = f.backend, short_table = f.backend,
+                 unsized = f.backend, nameless = f.backend;
     no_post.post = NULL;
     other_abi.abi = 7;
     short_table.size = 32;
@@ -526,6 +586,7 @@ TEST(group, creation_refuses_what_cannot_be_a_group)
         const uint32_t *members;
         uint32_t group_rank, group_size;
     } cases[] = {
+        /* clang-format off */
         {"a group needs a backend and a rank", CDDP_E_ARG, NULL, "g", members3, 0, 3},
         {"a group needs a name", CDDP_E_ARG, &f.backend, "", members3, 0, 3},
         {"group 'g' has no members", CDDP_E_ARG, &f.backend, "g", members3, 0, 0},
@@ -539,6 +600,7 @@ TEST(group, creation_refuses_what_cannot_be_a_group)
         {"has a table of 32 bytes", CDDP_E_ARG, &short_table, "g", members3, 0, 3},
         {"declares no world size", CDDP_E_ARG, &unsized, "g", members3, 0, 3},
         {"a backend without a name", CDDP_E_ARG, &nameless, "g", members3, 0, 3},
+        /* clang-format on */
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         cd_test_row("%s", cases[i].words);
@@ -549,12 +611,14 @@ TEST(group, creation_refuses_what_cannot_be_a_group)
         o.spec.members = cases[i].members;
         o.spec.group_rank = cases[i].group_rank;
         o.spec.group_size = cases[i].group_size;
-        assert_fails(cddp_group_create(&o, &group, &f.err), cases[i].status, &f.err, cases[i].words);
+        assert_fails(cddp_group_create(&o, &group, &f.err), cases[i].status, &f.err,
+                     cases[i].words);
         assert_null(group);
     }
     f.script.open_status = CDDP_E_BACKEND;
     cddp_group *group = NULL;
-    assert_fails(cddp_group_create(&good, &group, &f.err), CDDP_E_BACKEND, &f.err, "scripted open failure");
+    assert_fails(cddp_group_create(&good, &group, &f.err), CDDP_E_BACKEND, &f.err,
+                 "scripted open failure");
     assert_null(group);
     assert_int_equal(f.script.closes, 0);
     tear_down(&f);
@@ -577,7 +641,8 @@ TEST(group, a_table_without_the_optional_slots_works_and_says_what_it_cannot)
     f.script.wait_status = CDDP_E_TIMEOUT;
     assert_ok(cddp_group_allreduce(group, &t, CDDP_RED_SUM, &work, &f.err), &f.err);
     assert_fails(cddp_work_wait(work, 0, &f.err), CDDP_E_TIMEOUT, &f.err, "scripted wait failure");
-    assert_fails(cddp_group_abort(group, "why", &f.err), CDDP_E_UNSUPPORTED, &f.err, "cannot abort");
+    assert_fails(cddp_group_abort(group, "why", &f.err), CDDP_E_UNSUPPORTED, &f.err,
+                 "cannot abort");
     cddp_group_destroy(group);
     tear_down(&f);
 }
@@ -611,22 +676,29 @@ TEST(group, events_carry_digests_of_what_went_in_and_came_out)
     fixture f;
     set_up(&f, true);
     float in[2] = {1, 2}, out[2] = {0};
-    cddp_collective c = {.op = CDDP_OP_ALLREDUCE, .input = floats(in, 2), .output = floats(out, 2), .label = 3};
+    cddp_collective c = {.op = CDDP_OP_ALLREDUCE,
+                         .input = floats(in, 2),
+                         .output = floats(out, 2),
+                         .label = 3};
     complete(&f, &c);
-    cddp_event post = last_event(&f, CDDP_EV_collective_post), done = last_event(&f, CDDP_EV_collective_done);
+    cddp_event post = last_event(&f, CDDP_EV_collective_post),
+               done = last_event(&f, CDDP_EV_collective_done);
     assert_int_equal(post.as.collective_post.bucket, 2);
     assert_int_equal(post.as.collective_post.numel, 2);
     assert_int_equal(post.as.collective_post.root, -1);
     assert_true(post.as.collective_post.digest != 0);
-    assert_true(done.as.collective_done.digest == post.as.collective_post.digest); /* one rank: a copy */
+    /* one rank: a copy */
+    assert_true(done.as.collective_done.digest == post.as.collective_post.digest);
     assert_true(done.as.collective_done.input == post.as.collective_post.digest);
     in[0] = 5;
     complete(&f, &c);
-    assert_true(last_event(&f, CDDP_EV_collective_post).as.collective_post.digest != post.as.collective_post.digest);
+    assert_true(last_event(&f, CDDP_EV_collective_post).as.collective_post.digest !=
+                post.as.collective_post.digest);
     tear_down(&f);
 }
 
-TEST_MAIN(ROW(self, every_collective_of_one_rank_is_a_copy), ROW(self, a_sum_with_a_factor_multiplies),
+TEST_MAIN(ROW(self, every_collective_of_one_rank_is_a_copy),
+          ROW(self, a_sum_with_a_factor_multiplies),
           ROW(self, it_takes_one_rank_no_options_no_peers_and_nothing_after_an_abort),
           ROW(group, operations_are_numbered_from_zero_also_when_the_backend_fails_one),
           ROW(group, a_refused_operation_spends_no_number_and_leaves_no_event),
@@ -634,7 +706,8 @@ TEST_MAIN(ROW(self, every_collective_of_one_rank_is_a_copy), ROW(self, a_sum_wit
           ROW(group, destroying_it_releases_what_is_outstanding_and_says_how_many),
           ROW(group, a_frozen_heap_shows_that_posting_and_waiting_allocate_nothing),
           ROW(group, what_the_backend_does_not_declare_is_refused_by_name),
-          ROW(group, explicit_counts_must_fit_the_tensors), ROW(group, working_in_place_needs_the_backends_word),
+          ROW(group, explicit_counts_must_fit_the_tensors),
+          ROW(group, working_in_place_needs_the_backends_word),
           ROW(work, testing_until_done_ends_it_once),
           ROW(work, a_time_out_names_operation_group_rank_and_who_is_missing),
           ROW(work, a_failure_seen_by_test_is_repeated_by_wait_with_a_message),

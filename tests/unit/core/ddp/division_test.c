@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where the division sits, in which form and in which dtype, for every path of GRD-17 that this build has: six ranks contribute one
-** number, chosen so that multiplying by the rounded reciprocal, dividing before the sum and dividing after it all give other bits.
-** Summation order does not matter, because all terms are equal.
+/* Where the division sits, in which form and in which dtype, for every path of GRD-17 that this
+** build has: six ranks contribute one number, chosen so that multiplying by the rounded reciprocal,
+** dividing before the sum and dividing after it all give other bits. Summation order does not
+** matter, because all terms are equal.
 */
 #include "core/hooks/averager.h"
 #include "core/hooks/hook.h"
@@ -13,15 +14,19 @@
 
 typedef enum form { RECIPROCAL, BEFORE, AFTER, FORMS } form;
 
-/* Every operation is rounded to the dtype: f32 by the processor, the half types from the f32 result, which holds a sum or a
-** quotient of two of them to more than twice their precision plus two, so that the second rounding does no harm. */
+/* Every operation is rounded to the dtype: f32 by the processor, the half types from the f32
+** result, which holds a sum or a quotient of two of them to more than twice their precision plus
+** two, so that the second rounding does no harm. */
 static float rounded(cddp_dtype dtype, float x)
 {
     const cddp_device *cpu = cddp_device_cpu();
     double narrow = 0; /* room for any dtype */
     const int64_t one = 1;
-    const cddp_tensor f32 = cddp_tensor_of(cpu, &x, 0, CDDP_F32, &one, 1), low = cddp_tensor_of(cpu, &narrow, 0, dtype, &one, 1);
-    if (cpu->copy(&low, &f32, NULL, NULL) != CDDP_OK || cpu->copy(&f32, &low, NULL, NULL) != CDDP_OK) abort();
+    const cddp_tensor f32 = cddp_tensor_of(cpu, &x, 0, CDDP_F32, &one, 1),
+                      low = cddp_tensor_of(cpu, &narrow, 0, dtype, &one, 1);
+    if (cpu->copy(&low, &f32, NULL, NULL) != CDDP_OK ||
+        cpu->copy(&f32, &low, NULL, NULL) != CDDP_OK)
+        abort();
     return x;
 }
 
@@ -40,14 +45,19 @@ static float average(form f, cddp_dtype dtype, float value, int terms)
     return rounded(dtype, sum_of(dtype, x, terms) / (float)terms);
 }
 
-/* The first number from 0.75 on whose three averages differ, in steps of the dtype. The half types have no reciprocal path. */
+/* The first number from 0.75 on whose three averages differ, in steps of the dtype. The half types
+** have no reciprocal path. */
 static float telling(cddp_dtype dtype)
 {
     float step = dtype == CDDP_F32 ? 0x1p-24f : dtype == CDDP_F16 ? 0x1p-11f : 0x1p-8f;
-    for (float v = 0.75f; v < 8; v += v < 1 ? step : v < 2 ? 2 * step : v < 4 ? 4 * step : 8 * step) {
+    for (float v = 0.75f; v < 8; v += v < 1   ? step
+                                      : v < 2 ? 2 * step
+                                      : v < 4 ? 4 * step
+                                              : 8 * step) {
         float before = average(BEFORE, dtype, v, WORLD), after = average(AFTER, dtype, v, WORLD);
         float reciprocal = average(RECIPROCAL, dtype, v, WORLD);
-        if (before != after && (dtype != CDDP_F32 || (reciprocal != before && reciprocal != after))) return v;
+        if (before != after && (dtype != CDDP_F32 || (reciprocal != before && reciprocal != after)))
+            return v;
     }
     fail_msg("no number tells the forms apart");
     return 0;
@@ -77,8 +87,12 @@ static void wrap(lane *l, const path *p)
     l->options.param_to_hook_all_reduce = p->delayed ? "q" : NULL;
     lane_wrap(l);
     const cddp_hook *inner = p->inner != NULL ? cd_hook_find(p->inner) : NULL;
-    if (p->hook != NULL) CHECK_OK(cddp_ddp_register_comm_hook(l->ddp, cd_hook_find(p->hook), inner, p->options, &l->err));
-    const cddp_optimizer_in_backward optimizer = {.size = sizeof optimizer, .step = subtract, .context = l};
+    if (p->hook != NULL)
+        CHECK_OK(
+            cddp_ddp_register_comm_hook(l->ddp, cd_hook_find(p->hook), inner, p->options, &l->err));
+    const cddp_optimizer_in_backward optimizer = {.size = sizeof optimizer,
+                                                  .step = subtract,
+                                                  .context = l};
     if (p->in_backward) CHECK_OK(cddp_ddp_set_optimizer_in_backward(l->ddp, &optimizer, &l->err));
 }
 
@@ -86,13 +100,16 @@ static void expect(lane *l, const path *p, float got, float value)
 {
     const float wanted = average(p->form, p->dtype, value, p->terms);
     if (memcmp(&got, &wanted, sizeof got) == 0) return;
-    fprintf(stderr, "%s, rank %u: %.9g, wanted %.9g (reciprocal %.9g, before %.9g, after %.9g)\n", p->name, l->r, (double)got, (double)wanted,
-            (double)average(RECIPROCAL, p->dtype, value, p->terms), (double)average(BEFORE, p->dtype, value, p->terms),
+    fprintf(stderr, "%s, rank %u: %.9g, wanted %.9g (reciprocal %.9g, before %.9g, after %.9g)\n",
+            p->name, l->r, (double)got, (double)wanted,
+            (double)average(RECIPROCAL, p->dtype, value, p->terms),
+            (double)average(BEFORE, p->dtype, value, p->terms),
             (double)average(AFTER, p->dtype, value, p->terms));
     abort();
 }
 
-/* Twice; the second time gradients are zeros that were kept, which the paths with views divide in place (GRD-04). */
+/* Twice; the second time gradients are zeros that were kept, which the paths with views divide in
+** place (GRD-04). */
 static void divide_body(lane *l)
 {
     const path *p = l->lab->data;
@@ -105,14 +122,17 @@ static void divide_body(lane *l)
         CHECK_OK(l->device->fill(&l->parameters[0].tensor, 0.0, NULL, &l->err));
         lane_iterate(l, (double)value);
         size_t i = p->delayed ? 1 : 0;
-        if (p->in_backward) expect(l, p, -(float)lane_first(l, &l->parameters[0].tensor), value);
-        else if (step == 1 || !p->views) expect(l, p, lane_f32(l, i), value);
+        if (p->in_backward)
+            expect(l, p, -(float)lane_first(l, &l->parameters[0].tensor), value);
+        else if (step == 1 || !p->views)
+            expect(l, p, lane_f32(l, i), value);
     }
 }
 
 TEST(division, sits_where_and_is_done_how_the_table_says) /* GRD-17 */
 {
     static const path paths[] = {
+        /* clang-format off */
         {.name = "no hook, copied", .form = RECIPROCAL, .dtype = CDDP_F32, .terms = WORLD},
         {.name = "no hook, aliased", .form = BEFORE, .dtype = CDDP_F32, .terms = WORLD, .views = true},
         {.name = "no hook, batched copy", .form = BEFORE, .dtype = CDDP_F32, .terms = WORLD, .batched = true},
@@ -120,18 +140,48 @@ TEST(division, sits_where_and_is_done_how_the_table_says) /* GRD-17 */
         {.name = "allreduce on views", .hook = "allreduce", .form = BEFORE, .dtype = CDDP_F32, .terms = WORLD, .views = true},
         {.name = "fp16_compress", .hook = "fp16_compress", .form = BEFORE, .dtype = CDDP_F16, .terms = WORLD},
         {.name = "bf16_compress", .hook = "bf16_compress", .form = BEFORE, .dtype = CDDP_BF16, .terms = WORLD},
-        {.name = "fp16 around allreduce", .hook = "fp16_compress_wrapper", .inner = "allreduce", .form = BEFORE, .dtype = CDDP_F16,
+        /* clang-format on */
+        {.name = "fp16 around allreduce",
+         .hook = "fp16_compress_wrapper",
+         .inner = "allreduce",
+         .form = BEFORE,
+         .dtype = CDDP_F16,
          .terms = WORLD},
-        {.name = "bf16 around PowerSGD", .hook = "bf16_compress_wrapper", .inner = "powersgd", .form = AFTER, .dtype = CDDP_BF16,
-         .options = "start_powerSGD_iter=0,warm_start=false,use_error_feedback=false", .terms = WORLD},
-        {.name = "PowerSGD, vanilla", .hook = "powersgd", .form = BEFORE, .dtype = CDDP_F32, .terms = WORLD},
-        {.name = "PowerSGD, uncompressed", .hook = "powersgd", .form = AFTER, .dtype = CDDP_F32, .terms = WORLD,
+        {.name = "bf16 around PowerSGD",
+         .hook = "bf16_compress_wrapper",
+         .inner = "powersgd",
+         .form = AFTER,
+         .dtype = CDDP_BF16,
+         .options = "start_powerSGD_iter=0,warm_start=false,use_error_feedback=false",
+         .terms = WORLD},
+        {.name = "PowerSGD, vanilla",
+         .hook = "powersgd",
+         .form = BEFORE,
+         .dtype = CDDP_F32,
+         .terms = WORLD},
+        {.name = "PowerSGD, uncompressed",
+         .hook = "powersgd",
+         .form = AFTER,
+         .dtype = CDDP_F32,
+         .terms = WORLD,
          .options = "start_powerSGD_iter=0,warm_start=false,use_error_feedback=false"},
-        {.name = "post-local SGD, everybody", .hook = "post_local_sgd", .form = BEFORE, .dtype = CDDP_F32, .terms = WORLD,
+        {.name = "post-local SGD, everybody",
+         .hook = "post_local_sgd",
+         .form = BEFORE,
+         .dtype = CDDP_F32,
+         .terms = WORLD,
          .options = "start_localSGD_iter=9,subgroup_size=3"},
-        {.name = "post-local SGD, blocks", .hook = "post_local_sgd", .form = BEFORE, .dtype = CDDP_F32, .terms = 3,
+        {.name = "post-local SGD, blocks",
+         .hook = "post_local_sgd",
+         .form = BEFORE,
+         .dtype = CDDP_F32,
+         .terms = 3,
          .options = "start_localSGD_iter=0,subgroup_size=3"},
-        {.name = "optimizer in backward", .form = AFTER, .dtype = CDDP_F32, .terms = WORLD, .in_backward = true},
+        {.name = "optimizer in backward",
+         .form = AFTER,
+         .dtype = CDDP_F32,
+         .terms = WORLD,
+         .in_backward = true},
         {.name = "delayed", .form = BEFORE, .dtype = CDDP_F32, .terms = WORLD, .delayed = true},
     };
     for (size_t i = 0; i < sizeof paths / sizeof paths[0]; i++) {
@@ -142,7 +192,10 @@ TEST(division, sits_where_and_is_done_how_the_table_says) /* GRD-17 */
 
 static void sparse_body(lane *l)
 {
-    static const path sparse = {.name = "sparse", .form = BEFORE, .dtype = CDDP_F32, .terms = WORLD};
+    static const path sparse = {.name = "sparse",
+                                .form = BEFORE,
+                                .dtype = CDDP_F32,
+                                .terms = WORLD};
     float value = telling(CDDP_F32), values[2] = {value, value};
     int64_t row = 4, count = 1;
     const int64_t sizes[2] = {1, 2}, whole[2] = {10, 2};
@@ -159,11 +212,18 @@ static void sparse_body(lane *l)
     CHECK(l->grads[0].kind == CDDP_GRAD_SPARSE && cddp_tensor_numel(&l->grads[0].value) == 2);
     expect(l, &sparse, *(const float *)l->grads[0].value.storage, value);
 }
-TEST(division, of_a_sparse_gradient_is_true_and_before_the_sum) { lab_of(WORLD, sparse_body, NULL); } /* GRD-17 */
+/* GRD-17 */
+TEST(division, of_a_sparse_gradient_is_true_and_before_the_sum)
+{
+    lab_of(WORLD, sparse_body, NULL);
+}
 
 static void mixed_body(lane *l)
 {
-    static const path mixed = {.name = "mixed precision", .form = AFTER, .dtype = CDDP_BF16, .terms = WORLD};
+    static const path mixed = {.name = "mixed precision",
+                               .form = AFTER,
+                               .dtype = CDDP_BF16,
+                               .terms = WORLD};
     const float value = telling(CDDP_BF16);
     l->options.mixed_param_dtype = CDDP_F32;
     l->options.mixed_reduce_dtype = CDDP_BF16;
@@ -172,30 +232,47 @@ static void mixed_body(lane *l)
     lane_iterate(l, (double)value);
     expect(l, &mixed, lane_f32(l, 0), value);
 }
-TEST(division, of_mixed_precision_comes_after_the_sum_in_the_reduce_dtype) { lab_of(WORLD, mixed_body, NULL); } /* GRD-17, MIX-04 */
+/* GRD-17, MIX-04 */
+TEST(division, of_mixed_precision_comes_after_the_sum_in_the_reduce_dtype)
+{
+    lab_of(WORLD, mixed_body, NULL);
+}
 
 /* Codes of one number are all 255, and stand for 255 · fl(v / 255). */
 static void quantised_body(lane *l)
 {
-    static const path quantised = {.name = "quantised", .form = AFTER, .dtype = CDDP_F32, .terms = WORLD};
+    static const path quantised = {.name = "quantised",
+                                   .form = AFTER,
+                                   .dtype = CDDP_F32,
+                                   .terms = WORLD};
     float value = 0.75f, decoded = 0;
     for (bool tells = false; !tells;) {
         value = nextafterf(value, 8);
         decoded = 255 * (value / 255);
-        tells = average(AFTER, CDDP_F32, decoded, WORLD) != average(BEFORE, CDDP_F32, decoded, WORLD);
+        tells =
+            average(AFTER, CDDP_F32, decoded, WORLD) != average(BEFORE, CDDP_F32, decoded, WORLD);
     }
     lane_add(l, "p", CDDP_F32, 4);
     lane_wrap(l);
-    CHECK_OK(cddp_ddp_register_comm_hook(l->ddp, cd_hook_find("quantize_per_tensor"), NULL, NULL, &l->err));
+    CHECK_OK(cddp_ddp_register_comm_hook(l->ddp, cd_hook_find("quantize_per_tensor"), NULL, NULL,
+                                         &l->err));
     lane_iterate(l, (double)value);
     expect(l, &quantised, lane_f32(l, 0), decoded);
 }
-TEST(division, of_decoded_codes_comes_after_their_sum_in_f32) { lab_of(WORLD, quantised_body, NULL); } /* GRD-17 */
+/* GRD-17 */
+TEST(division, of_decoded_codes_comes_after_their_sum_in_f32)
+{
+    lab_of(WORLD, quantised_body, NULL);
+}
 
-/* Model averaging: ÷ the block, before, in the wider of the dtypes: an f16 parameter beside an f32 one is divided in f32. */
+/* Model averaging: ÷ the block, before, in the wider of the dtypes: an f16 parameter beside an f32
+** one is divided in f32. */
 static void averager_body(lane *l)
 {
-    static const path averaged = {.name = "averager", .form = BEFORE, .dtype = CDDP_F32, .terms = WORLD};
+    static const path averaged = {.name = "averager",
+                                  .form = BEFORE,
+                                  .dtype = CDDP_F32,
+                                  .terms = WORLD};
     const float value = telling(CDDP_F32);
     const float half = rounded(CDDP_F16, telling(CDDP_F16));
     cddp_grad *grads[2] = {&l->grads[0], &l->grads[1]};
@@ -218,8 +295,14 @@ static void averager_body(lane *l)
     CHECK((float)lane_first(l, &parameters[1]) == rounded(CDDP_F16, wide));
     CHECK(rounded(CDDP_F16, wide) != average(BEFORE, CDDP_F16, half, WORLD));
 }
-TEST(division, of_models_is_by_the_block_in_the_promoted_dtype) { lab_of(WORLD, averager_body, NULL); } /* GRD-17, AVG-02 */
+/* GRD-17, AVG-02 */
+TEST(division, of_models_is_by_the_block_in_the_promoted_dtype)
+{
+    lab_of(WORLD, averager_body, NULL);
+}
 
-TEST_MAIN(ROW(division, sits_where_and_is_done_how_the_table_says), ROW(division, of_a_sparse_gradient_is_true_and_before_the_sum),
+TEST_MAIN(ROW(division, sits_where_and_is_done_how_the_table_says),
+          ROW(division, of_a_sparse_gradient_is_true_and_before_the_sum),
           ROW(division, of_mixed_precision_comes_after_the_sum_in_the_reduce_dtype),
-          ROW(division, of_decoded_codes_comes_after_their_sum_in_f32), ROW(division, of_models_is_by_the_block_in_the_promoted_dtype))
+          ROW(division, of_decoded_codes_comes_after_their_sum_in_f32),
+          ROW(division, of_models_is_by_the_block_in_the_promoted_dtype))

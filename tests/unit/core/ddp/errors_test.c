@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every error of the catalogue (ERR-01…17): the occasion is PyTorch's, the text names parameters and says what to try. */
+/* Every error of the catalogue (ERR-01…17): the occasion is PyTorch's, the text names parameters
+** and says what to try. */
 #include "core/ddp/ddp.h"
 #include "core/hooks/hook.h"
 #include "tests/unit/core/ddp/fixture.h"
@@ -10,7 +11,8 @@ static void two(lane *l)
     lane_add(l, "fc2.weight", CDDP_F32, 2);
 }
 
-/* RED-11, RED-12, TI-B-01, TI-A-19: the explicit check finds nothing before and behind a whole backward; the faulty backward ends normally with local gradients; the next forward fails, also
+/* RED-11, RED-12, TI-B-01, TI-A-19: the explicit check finds nothing before and behind a whole
+** backward; the faulty backward ends normally with local gradients; the next forward fails, also
 ** inside no_sync, and so does the explicit check. */
 LAB(error, unfinished_reduction_names_the_missing_parameters, 2) /* ERR-01 */
 {
@@ -24,8 +26,10 @@ LAB(error, unfinished_reduction_names_the_missing_parameters, 2) /* ERR-01 */
     lane_grad(l, 0, 1.0 + l->r);
     lane_end(l);
     CHECK(lane_value(l, 0) == 1.0 + l->r);
-    CHECK_FAILS(cddp_ddp_check_reducer_finalized(l->ddp, &l->err), CDDP_E_STATE, "1 of 2 parameters received no gradient ('fc2.weight')");
-    CHECK_FAILS(cddp_ddp_forward_begin(l->ddp, true, &l->err), CDDP_E_STATE, "set find_unused_parameters");
+    CHECK_FAILS(cddp_ddp_check_reducer_finalized(l->ddp, &l->err), CDDP_E_STATE,
+                "1 of 2 parameters received no gradient ('fc2.weight')");
+    CHECK_FAILS(cddp_ddp_forward_begin(l->ddp, true, &l->err), CDDP_E_STATE,
+                "set find_unused_parameters");
     cddp_ddp_no_sync_begin(l->ddp);
     CHECK_FAILS(cddp_ddp_forward_begin(l->ddp, true, &l->err), CDDP_E_STATE, "'fc2.weight'");
     cddp_ddp_no_sync_end(l->ddp);
@@ -34,8 +38,8 @@ LAB(error, unfinished_reduction_names_the_missing_parameters, 2) /* ERR-01 */
     CHECK(log.has_error && strstr(log.error, "'fc2.weight'") != NULL); /* LOG-03 */
 }
 
-/* TI-B-18: one layer of three is not used. Without the search, which is the default, the second forward refuses; asked for,
-** there is nothing to refuse. */
+/* TI-B-18: one layer of three is not used. Without the search, which is the default, the second
+** forward refuses; asked for, there is nothing to refuse. */
 static void one_of_three_body(lane *l)
 {
     static const char *const names[3] = {"fc1.weight", "fc2.weight", "fc3.weight"};
@@ -48,7 +52,8 @@ static void one_of_three_body(lane *l)
     lane_reach(l, 3);
     for (int step = 0; step < 2; step++) {
         if (step == 1 && !asked[0]) {
-            CHECK_FAILS(cddp_ddp_forward_begin(l->ddp, true, &l->err), CDDP_E_STATE, "1 of 3 parameters received no gradient ('fc3.weight')");
+            CHECK_FAILS(cddp_ddp_forward_begin(l->ddp, true, &l->err), CDDP_E_STATE,
+                        "1 of 3 parameters received no gradient ('fc3.weight')");
             return;
         }
         lane_zero_grad(l, true);
@@ -69,17 +74,21 @@ TEST(error, an_unused_layer_is_one_unless_the_search_is_asked_for)
     }
 }
 
-/* TI-B-09: upstream's nested module. Who got no gradient is told by the whole name, also far down; who got one is not named,
-** nor who is ignored. */
+/* TI-B-09: upstream's nested module. Who got no gradient is told by the whole name, also far down;
+** who got one is not named, nor who is ignored. */
 static void nested_body(lane *l)
 {
     static const struct {
         const char *name;
         bool is_used;
-    } module[9] = {{"sub_module.embedding_net.embedding.weight", false}, {"sub_module.embedding_net.lin.weight", false},
-                   {"sub_module.lin.a.weight", true},                    {"sub_module.lin.b.weight", false},
-                   {"sub_module.bn.fc1.weight", true},                   {"sub_module.bn.bn.weight", true},
-                   {"sub_module.bn.bn.bias", true},                      {"sub_module.bn.fc2.weight", true},
+    } module[9] = {{"sub_module.embedding_net.embedding.weight", false},
+                   {"sub_module.embedding_net.lin.weight", false},
+                   {"sub_module.lin.a.weight", true},
+                   {"sub_module.lin.b.weight", false},
+                   {"sub_module.bn.fc1.weight", true},
+                   {"sub_module.bn.bn.weight", true},
+                   {"sub_module.bn.bn.bias", true},
+                   {"sub_module.bn.fc2.weight", true},
                    {"sub_module.lin_layer.weight", true}};
     static const char *const ignored[1] = {"sub_module.embedding_net.embedding.weight"};
     const bool ignores = l->lab->data != NULL;
@@ -91,15 +100,23 @@ static void nested_body(lane *l)
         if (module[i].is_used) lane_grad(l, i, 1.0);
     lane_end(l);
     CHECK_FAILS(cddp_ddp_forward_begin(l->ddp, true, &l->err), CDDP_E_STATE,
-                ignores ? "2 of 8 parameters received no gradient" : "3 of 9 parameters received no gradient");
+                ignores ? "2 of 8 parameters received no gradient"
+                        : "3 of 9 parameters received no gradient");
     for (int i = 0; i < 9; i++) {
         char quoted[64];
         snprintf(quoted, sizeof quoted, "'%s'", module[i].name);
-        CHECK((strstr(l->err.message, quoted) != NULL) == (!module[i].is_used && !(ignores && i == 0)));
+        CHECK((strstr(l->err.message, quoted) != NULL) ==
+              (!module[i].is_used && !(ignores && i == 0)));
     }
 }
-TEST(error, nested_parameters_without_a_gradient_are_named_in_full) { lab_of(2, nested_body, NULL); }
-TEST(error, nested_parameters_that_are_ignored_are_not_named) { lab_of(2, nested_body, nested_body); }
+TEST(error, nested_parameters_without_a_gradient_are_named_in_full)
+{
+    lab_of(2, nested_body, NULL);
+}
+TEST(error, nested_parameters_that_are_ignored_are_not_named)
+{
+    lab_of(2, nested_body, nested_body);
+}
 
 LAB(error, unfinished_reduction_with_a_graph_search_blames_the_loss, 2) /* ERR-02 */
 {
@@ -109,7 +126,8 @@ LAB(error, unfinished_reduction_with_a_graph_search_blames_the_loss, 2) /* ERR-0
     lane_forward(l); /* both reachable */
     lane_grad(l, 0, 1.0);
     lane_end(l);
-    CHECK_FAILS(cddp_ddp_forward_begin(l->ddp, true, &l->err), CDDP_E_STATE, "not all outputs were used in the loss");
+    CHECK_FAILS(cddp_ddp_forward_begin(l->ddp, true, &l->err), CDDP_E_STATE,
+                "not all outputs were used in the loss");
 }
 
 LAB(error, a_static_graph_that_loses_a_gradient_is_told, 2) /* ERR-02, ERR-05, STA-07, TI-B-05 */
@@ -121,7 +139,8 @@ LAB(error, a_static_graph_that_loses_a_gradient_is_told, 2) /* ERR-02, ERR-05, S
     lane_forward(l);
     lane_grad(l, 0, 1.0);
     lane_end(l);
-    CHECK_FAILS(cddp_ddp_forward_begin(l->ddp, true, &l->err), CDDP_E_STATE, "this graph is not static");
+    CHECK_FAILS(cddp_ddp_forward_begin(l->ddp, true, &l->err), CDDP_E_STATE,
+                "this graph is not static");
 }
 
 LAB(error, a_static_graph_that_gains_a_gradient_is_told, 2) /* ERR-05 */
@@ -176,7 +195,8 @@ LAB(error, a_gradient_of_another_dtype_is_refused, 1) /* ERR-08 */
     cddp_tensor other = lane_tensor(l, CDDP_F64, &two_elements, 1, 1.0);
     l->grads[0].kind = CDDP_GRAD_DENSE;
     l->grads[0].value = other;
-    CHECK_FAILS(lane_try_hook(l, 0), CDDP_E_STATE, "the gradient of 'fc1.weight' is f64, but its bucket holds f32");
+    CHECK_FAILS(lane_try_hook(l, 0), CDDP_E_STATE,
+                "the gradient of 'fc1.weight' is f64, but its bucket holds f32");
     lane_release(l, &other);
     cddp_grad_drop(&l->grads[0]);
 }
@@ -193,7 +213,8 @@ LAB(error, a_gradient_replaced_before_the_end_of_backward_is_refused, 1) /* ERR-
     lane_grad(l, 0, 1.0);
     cddp_tensor own = l->grads[0].value;
     l->grads[0].value = other;
-    CHECK_FAILS(cddp_ddp_backward_end(l->ddp, &l->err), CDDP_E_STATE, "'fc1.weight' is no longer the bucket slice");
+    CHECK_FAILS(cddp_ddp_backward_end(l->ddp, &l->err), CDDP_E_STATE,
+                "'fc1.weight' is no longer the bucket slice");
     l->grads[0].value = own;
     /* Replaced between iterations it is taken into the slice again (INT-04). */
     lane_zero_grad(l, false);
@@ -206,18 +227,21 @@ LAB(error, a_gradient_replaced_before_the_end_of_backward_is_refused, 1) /* ERR-
     lane_release(l, &other);
 }
 
-static cddp_status return_too_little(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
+static cddp_status return_too_little(void *self, cddp_grad_bucket *bucket, cddp_group *group,
+                                     cddp_future *future, cddp_error *err)
 {
     (void)self, (void)group, (void)err;
     future->result = cddp_tensor_slice(&bucket->buffer, 0, 1);
     return CDDP_OK;
 }
-static cddp_status return_nothing(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
+static cddp_status return_nothing(void *self, cddp_grad_bucket *bucket, cddp_group *group,
+                                  cddp_future *future, cddp_error *err)
 {
     (void)self, (void)group, (void)err, (void)bucket, (void)future;
     return CDDP_OK;
 }
-static cddp_status fail_inside(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
+static cddp_status fail_inside(void *self, cddp_grad_bucket *bucket, cddp_group *group,
+                               cddp_future *future, cddp_error *err)
 {
     (void)self, (void)group, (void)bucket, (void)future;
     return cddp_error_set(err, CDDP_E_IO, "the hook's own words");
@@ -228,18 +252,27 @@ LAB(error, hooks_are_checked_at_registration, 1) /* ERR-11, HOOK-02, HOOK-03, TI
     cddp_hook broken = {.size = sizeof broken, .abi = CDDP_HOOK_ABI, .name = "broken"};
     two(l);
     lane_wrap(l);
-    CHECK_FAILS(cddp_ddp_register_comm_hook(l->ddp, NULL, NULL, NULL, &l->err), CDDP_E_ARG, "is NULL");
-    CHECK_FAILS(cddp_ddp_register_comm_hook(l->ddp, &broken, NULL, NULL, &l->err), CDDP_E_ARG, "broken has no run function");
+    CHECK_FAILS(cddp_ddp_register_comm_hook(l->ddp, NULL, NULL, NULL, &l->err), CDDP_E_ARG,
+                "is NULL");
+    CHECK_FAILS(cddp_ddp_register_comm_hook(l->ddp, &broken, NULL, NULL, &l->err), CDDP_E_ARG,
+                "broken has no run function");
     broken.run = return_nothing;
     broken.flags = CDDP_HOOK_STATEFUL;
-    CHECK_FAILS(cddp_ddp_register_comm_hook(l->ddp, &broken, NULL, NULL, &l->err), CDDP_E_ARG, "no save function");
+    CHECK_FAILS(cddp_ddp_register_comm_hook(l->ddp, &broken, NULL, NULL, &l->err), CDDP_E_ARG,
+                "no save function");
     broken.flags = 0;
     broken.abi = 99;
-    CHECK_FAILS(cddp_ddp_register_comm_hook(l->ddp, &broken, NULL, NULL, &l->err), CDDP_E_ARG, "abi 99");
-    CHECK_FAILS(cddp_ddp_register_comm_hook(l->ddp, cd_hook_find("allreduce"), NULL, "rank=2", &l->err), CDDP_E_CONFIG, "takes no options; got \"rank=2\"");
-    CHECK_FAILS(cddp_ddp_register_comm_hook(l->ddp, cd_hook_find("fp16_compress_wrapper"), NULL, NULL, &l->err), CDDP_E_CONFIG, "wraps another hook");
+    CHECK_FAILS(cddp_ddp_register_comm_hook(l->ddp, &broken, NULL, NULL, &l->err), CDDP_E_ARG,
+                "abi 99");
+    CHECK_FAILS(cddp_ddp_register_comm_hook(l->ddp, cd_hook_find("allreduce"), NULL, "rank=2",
+                                            &l->err),
+                CDDP_E_CONFIG, "takes no options; got \"rank=2\"");
+    CHECK_FAILS(cddp_ddp_register_comm_hook(l->ddp, cd_hook_find("fp16_compress_wrapper"), NULL,
+                                            NULL, &l->err),
+                CDDP_E_CONFIG, "wraps another hook");
     CHECK_OK(cddp_ddp_register_comm_hook(l->ddp, cd_hook_find("allreduce"), NULL, NULL, &l->err));
-    CHECK_FAILS(cddp_ddp_register_comm_hook(l->ddp, cd_hook_find("noop"), NULL, NULL, &l->err), CDDP_E_STATE, "allreduce is registered already");
+    CHECK_FAILS(cddp_ddp_register_comm_hook(l->ddp, cd_hook_find("noop"), NULL, NULL, &l->err),
+                CDDP_E_STATE, "allreduce is registered already");
 }
 
 static void bad_result_body(lane *l) /* HOOK-04, HOOK-07, TI-D-11 */
@@ -252,7 +285,10 @@ static void bad_result_body(lane *l) /* HOOK-04, HOOK-07, TI-D-11 */
                  {return_nothing, CDDP_E_STATE, "without a result"},
                  {fail_inside, CDDP_E_IO, "the hook's own words"}};
     for (int i = 0; i < 3; i++) {
-        cddp_hook bad = {.size = sizeof bad, .abi = CDDP_HOOK_ABI, .name = "bad", .run = rows[i].run};
+        cddp_hook bad = {.size = sizeof bad,
+                         .abi = CDDP_HOOK_ABI,
+                         .name = "bad",
+                         .run = rows[i].run};
         lane_wrap(l);
         CHECK_OK(cddp_ddp_register_comm_hook(l->ddp, &bad, NULL, NULL, &l->err));
         lane_forward(l);
@@ -276,7 +312,8 @@ LAB(error, sparse_expectations_are_checked, 1) /* ERR-12, SPA-01, SPA-03 */
     lane_add(l, "emb.weight", CDDP_F32, 4)->expect_sparse = true;
     lane_wrap(l);
     lane_forward(l);
-    CHECK_FAILS(lane_try_hook(l, 0), CDDP_E_STATE, "'emb.weight' expects a sparse gradient but received none");
+    CHECK_FAILS(lane_try_hook(l, 0), CDDP_E_STATE,
+                "'emb.weight' expects a sparse gradient but received none");
     lane_unwrap(l);
     lane_wrap(l);
     lane_forward(l);
@@ -348,7 +385,8 @@ LAB(error, a_dropped_gradient_inside_a_window_is_told, 1) /* GRD-07 */
     lane_reach(l, 1);
     lane_forward(l);
     lane_accumulate(l, 0, 1.0);
-    CHECK_FAILS(lane_try_hook(l, 0), CDDP_E_STATE, "'fc2.weight' was used since the last synchronisation");
+    CHECK_FAILS(lane_try_hook(l, 0), CDDP_E_STATE,
+                "'fc2.weight' was used since the last synchronisation");
 }
 
 LAB(error, a_bucket_of_mixed_dtypes_is_refused, 1) /* ERR-13, BKT-17 */
@@ -363,20 +401,28 @@ LAB(error, a_bucket_of_mixed_dtypes_is_refused, 1) /* ERR-13, BKT-17 */
     layout.starts[1] = 2;
     layout.bucket_count = 1;
     layout.variable_count = 2;
-    cd_bucket_set_spec spec = {.module = &l->ddp->module, .layout = &layout, .dtype = CDDP_DTYPE_COUNT};
-    CHECK_FAILS(cd_bucket_set_init(&set, &spec, NULL, &l->err), CDDP_E_ARG, "bucket 0 mixes dtypes: 'single' is f32, 'double' is f64");
+    cd_bucket_set_spec spec = {.module = &l->ddp->module,
+                               .layout = &layout,
+                               .dtype = CDDP_DTYPE_COUNT};
+    CHECK_FAILS(cd_bucket_set_init(&set, &spec, NULL, &l->err), CDDP_E_ARG,
+                "bucket 0 mixes dtypes: 'single' is f32, 'double' is f64");
     cd_bucket_layout_fini(&layout);
 }
 
 TEST_MAIN(ROW(error, a_bucket_of_mixed_dtypes_is_refused),
           ROW(error, unfinished_reduction_names_the_missing_parameters),
-          ROW(error, an_unused_layer_is_one_unless_the_search_is_asked_for), ROW(error, nested_parameters_without_a_gradient_are_named_in_full),
+          ROW(error, an_unused_layer_is_one_unless_the_search_is_asked_for),
+          ROW(error, nested_parameters_without_a_gradient_are_named_in_full),
           ROW(error, nested_parameters_that_are_ignored_are_not_named),
           ROW(error, unfinished_reduction_with_a_graph_search_blames_the_loss),
-          ROW(error, a_static_graph_that_loses_a_gradient_is_told), ROW(error, a_static_graph_that_gains_a_gradient_is_told),
-          ROW(error, ready_twice_names_the_parameter), ROW(error, ready_after_being_declared_unused_gives_the_third_reason),
-          ROW(error, nothing_to_train_is_refused), ROW(error, a_gradient_of_another_dtype_is_refused),
+          ROW(error, a_static_graph_that_loses_a_gradient_is_told),
+          ROW(error, a_static_graph_that_gains_a_gradient_is_told),
+          ROW(error, ready_twice_names_the_parameter),
+          ROW(error, ready_after_being_declared_unused_gives_the_third_reason),
+          ROW(error, nothing_to_train_is_refused),
+          ROW(error, a_gradient_of_another_dtype_is_refused),
           ROW(error, a_gradient_replaced_before_the_end_of_backward_is_refused),
           ROW(error, hooks_are_checked_at_registration), ROW(error, hook_results_are_checked),
           ROW(error, sparse_expectations_are_checked), ROW(error, options_are_checked),
-          ROW(error, texts_survive_without_an_error_object), ROW(error, a_dropped_gradient_inside_a_window_is_told))
+          ROW(error, texts_survive_without_an_error_object),
+          ROW(error, a_dropped_gradient_inside_a_window_is_told))

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A lab for the reducer: W simulated ranks, each a lane with a few parameters whose gradients the test injects.
+/* A lab for the reducer: W simulated ranks, each a lane with a few parameters whose gradients the
+** test injects.
 **
 **     lab l = {.world_size = 2, .body = my_body};      body runs once per rank, as a fiber
 **     lab_run(&l);
 **
-** In a body:  lane_add(…) parameters, lane_wrap(l) → per iteration lane_forward, lane_grad (accumulate a constant and
+** In a body:  lane_add(…) parameters, lane_wrap(l) → per iteration lane_forward, lane_grad
+**             (accumulate a constant and
 ** fire the hook), lane_end → lane_value / lane_has. Every lane records its events in memory.
 */
 #pragma once
@@ -28,9 +30,9 @@ typedef struct lab {
     void (*body)(lane *l);
     void *data;
     cddp_trace_level level;
-    const cddp_device *device;  /* NULL: cpu */
+    const cddp_device *device; /* NULL: cpu */
     cd_sim_config config;
-    bool may_fail; /* ranks may hang or fail; results are left to the test */
+    bool may_fail;       /* ranks may hang or fail; results are left to the test */
     bool has_no_minimum; /* of the backend's reductions */
     cddp_backend backend;
     cddp_rank_result results[LAB_RANKS];
@@ -59,31 +61,34 @@ struct lane {
 };
 
 /* In a fiber an assertion cannot jump out of the world; it ends the test with its place instead. */
-#define CHECK(condition)                                                                           \
-    do {                                                                                           \
-        if (!(condition)) {                                                                        \
-            fprintf(stderr, "%s:%d: not true on rank %u: %s\n", __FILE__, __LINE__, l->r, #condition); \
-            abort();                                                                               \
-        }                                                                                          \
+#define CHECK(condition)                                                                  \
+    do {                                                                                  \
+        if (!(condition)) {                                                               \
+            fprintf(stderr, "%s:%d: not true on rank %u: %s\n", __FILE__, __LINE__, l->r, \
+                    #condition);                                                          \
+            abort();                                                                      \
+        }                                                                                 \
     } while (0)
-#define CHECK_OK(call)                                                                             \
-    do {                                                                                           \
-        if ((call) != CDDP_OK) {                                                                   \
-            fprintf(stderr, "%s:%d: rank %u: %s: %s\n", __FILE__, __LINE__, l->r, #call, l->err.message); \
-            abort();                                                                               \
-        }                                                                                          \
+#define CHECK_OK(call)                                                                   \
+    do {                                                                                 \
+        if ((call) != CDDP_OK) {                                                         \
+            fprintf(stderr, "%s:%d: rank %u: %s: %s\n", __FILE__, __LINE__, l->r, #call, \
+                    l->err.message);                                                     \
+            abort();                                                                     \
+        }                                                                                \
     } while (0)
-#define CHECK_FAILS(call, wanted, words)                                                           \
-    do {                                                                                           \
-        cddp_status check_status = (call);                                                         \
-        if (check_status != (wanted) || strstr(l->err.message, (words)) == NULL) {                 \
-            fprintf(stderr, "%s:%d: rank %u: %s returned \"%s\": \"%s\"\n", __FILE__, __LINE__, l->r, #call, \
-                    cddp_status_text(check_status), l->err.message);                               \
-            abort();                                                                               \
-        }                                                                                          \
+#define CHECK_FAILS(call, wanted, words)                                                        \
+    do {                                                                                        \
+        cddp_status check_status = (call);                                                      \
+        if (check_status != (wanted) || strstr(l->err.message, (words)) == NULL) {              \
+            fprintf(stderr, "%s:%d: rank %u: %s returned \"%s\": \"%s\"\n", __FILE__, __LINE__, \
+                    l->r, #call, cddp_status_text(check_status), l->err.message);               \
+            abort();                                                                            \
+        }                                                                                       \
     } while (0)
 
-static inline cddp_tensor lane_tensor(lane *l, cddp_dtype dtype, const int64_t *sizes, uint32_t dims, double fill)
+static inline cddp_tensor lane_tensor(lane *l, cddp_dtype dtype, const int64_t *sizes,
+                                      uint32_t dims, double fill)
 {
     int64_t numel = 1;
     for (uint32_t i = 0; i < dims; i++) numel *= sizes[i];
@@ -103,13 +108,16 @@ static inline void lane_release(lane *l, const cddp_tensor *t)
 static inline cddp_parameter *lane_add(lane *l, const char *name, cddp_dtype dtype, int64_t numel)
 {
     size_t i = l->count++;
-    l->parameters[i] = (cddp_parameter){.name = name, .requires_grad = true, .grad = &l->grads[i],
+    l->parameters[i] = (cddp_parameter){.name = name,
+                                        .requires_grad = true,
+                                        .grad = &l->grads[i],
                                         .tensor = lane_tensor(l, dtype, &numel, 1, 0.0)};
     l->ones[i] = lane_tensor(l, dtype, &numel, 1, 1.0);
     return &l->parameters[i];
 }
 
-static inline cddp_tensor *lane_add_buffer(lane *l, const char *name, cddp_dtype dtype, int64_t numel, double value)
+static inline cddp_tensor *lane_add_buffer(lane *l, const char *name, cddp_dtype dtype,
+                                           int64_t numel, double value)
 {
     cddp_buffer *b = &l->buffers[l->buffer_count++];
     *b = (cddp_buffer){.name = name, .tensor = lane_tensor(l, dtype, &numel, 1, value)};
@@ -136,7 +144,8 @@ static inline void lane_reach(lane *l, uint32_t mask) /* bit i: parameter i is r
     for (size_t i = 0; i < LANE_PARAMETERS; i++) l->reachable[i] = (mask >> i) & 1;
 }
 /* What forward computes with: under mixed precision a copy. */
-static inline const cddp_tensor *forward_tensor(const cddp_ddp *ddp, const cddp_parameter *parameter, size_t i)
+static inline const cddp_tensor *forward_tensor(const cddp_ddp *ddp,
+                                                const cddp_parameter *parameter, size_t i)
 {
     const cddp_tensor *copy = cddp_ddp_forward_copy(ddp, i);
     return copy != NULL ? copy : &parameter->tensor;
@@ -148,13 +157,17 @@ static inline void lane_accumulate(lane *l, size_t i, double value)
     bool fresh = l->grads[i].kind == CDDP_GRAD_UNDEFINED;
     CHECK_OK(cddp_grad_define(&l->grads[i], forward_tensor(l->ddp, &l->parameters[i], i), &l->err));
     const cddp_tensor *g = &l->grads[i].value;
-    if (fresh) CHECK_OK(g->device->fill(g, value, NULL, &l->err));
+    if (fresh)
+        CHECK_OK(g->device->fill(g, value, NULL, &l->err));
     else {
         CHECK(g->dtype == l->ones[i].dtype);
         CHECK_OK(g->device->axpy(g, value, &l->ones[i], NULL, &l->err));
     }
 }
-static inline cddp_status lane_try_hook(lane *l, size_t i) { return cddp_ddp_mark_parameter_ready(l->ddp, i, &l->err); }
+static inline cddp_status lane_try_hook(lane *l, size_t i)
+{
+    return cddp_ddp_mark_parameter_ready(l->ddp, i, &l->err);
+}
 static inline void lane_hook(lane *l, size_t i) { CHECK_OK(lane_try_hook(l, i)); }
 static inline void lane_grad(lane *l, size_t i, double value)
 {
@@ -165,19 +178,24 @@ static inline void lane_end(lane *l) { CHECK_OK(cddp_ddp_backward_end(l->ddp, &l
 static inline void lane_zero_grad(lane *l, bool to_none)
 {
     for (size_t i = 0; i < l->count; i++) {
-        if (to_none) cddp_grad_drop(&l->grads[i]);
+        if (to_none)
+            cddp_grad_drop(&l->grads[i]);
         else if (l->grads[i].kind == CDDP_GRAD_DENSE)
             CHECK_OK(l->device->fill(&l->grads[i].value, 0.0, NULL, &l->err));
     }
 }
-/* One iteration in which parameter i receives value(s) in the order last to first, as an engine does. */
+/* One iteration in which parameter i receives value(s) in the order last to first, as an engine
+** does. */
 static inline void lane_iterate(lane *l, double value)
 {
     lane_forward(l);
     for (size_t i = l->count; i-- > 0;) lane_grad(l, i, value);
     lane_end(l);
 }
-static inline bool lane_has(const lane *l, size_t i) { return l->grads[i].kind != CDDP_GRAD_UNDEFINED; }
+static inline bool lane_has(const lane *l, size_t i)
+{
+    return l->grads[i].kind != CDDP_GRAD_UNDEFINED;
+}
 static inline double lane_first(lane *l, const cddp_tensor *t)
 {
     cddp_tensor first = cddp_tensor_of(t->device, t->storage, t->offset, t->dtype, NULL, 0);
@@ -205,7 +223,10 @@ static inline size_t lane_count(const lane *l, uint32_t kind, int64_t op)
     }
     return n;
 }
-static inline size_t lane_posts(const lane *l, cddp_op op) { return lane_count(l, CDDP_EV_collective_post, (int64_t)op); }
+static inline size_t lane_posts(const lane *l, cddp_op op)
+{
+    return lane_count(l, CDDP_EV_collective_post, (int64_t)op);
+}
 static inline bool lane_has_mark(const lane *l, const char *text)
 {
     for (size_t i = l->since; i < l->sink.count; i++) {
@@ -223,17 +244,22 @@ static inline void lane_layout(const lane *l, char *text, size_t text_bytes) /* 
         cddp_bucket_info info = {0};
         CHECK(cddp_ddp_bucket(l->ddp, b, &info, NULL) == CDDP_OK);
         for (uint32_t i = 0; i < info.variable_count; i++)
-            used += (size_t)snprintf(text + used, text_bytes - used, "%s%u", i > 0 ? " " : b > 0 ? ", " : "", info.variables[i]);
+            used += (size_t)snprintf(text + used, text_bytes - used, "%s%u",
+                                     i > 0   ? " "
+                                     : b > 0 ? ", "
+                                             : "",
+                                     info.variables[i]);
     }
 }
-#define CHECK_LAYOUT(wanted)                                                                       \
-    do {                                                                                           \
-        char check_layout[256];                                                                    \
-        lane_layout(l, check_layout, sizeof check_layout);                                         \
-        if (strcmp(check_layout, (wanted)) != 0) {                                                 \
-            fprintf(stderr, "%s:%d: rank %u: layout \"%s\", wanted \"%s\"\n", __FILE__, __LINE__, l->r, check_layout, wanted); \
-            abort();                                                                               \
-        }                                                                                          \
+#define CHECK_LAYOUT(wanted)                                                                      \
+    do {                                                                                          \
+        char check_layout[256];                                                                   \
+        lane_layout(l, check_layout, sizeof check_layout);                                        \
+        if (strcmp(check_layout, (wanted)) != 0) {                                                \
+            fprintf(stderr, "%s:%d: rank %u: layout \"%s\", wanted \"%s\"\n", __FILE__, __LINE__, \
+                    l->r, check_layout, wanted);                                                  \
+            abort();                                                                              \
+        }                                                                                         \
     } while (0)
 
 static inline void lane_unwrap(lane *l)
@@ -258,12 +284,23 @@ static inline cddp_status lane_program(cddp_rank *rank, void *argument, cddp_err
     lab *b = argument;
     static const uint32_t all[LAB_RANKS] = {0, 1, 2, 3, 4, 5, 6, 7};
     lane *l = calloc(1, sizeof *l);
-    *l = (lane){.lab = b, .rank = rank, .r = rank->rank, .w = rank->world_size,
-                .device = b->device != NULL ? b->device : cddp_device_cpu(), .options = cddp_ddp_options_default()};
+    *l = (lane){.lab = b,
+                .rank = rank,
+                .r = rank->rank,
+                .w = rank->world_size,
+                .device = b->device != NULL ? b->device : cddp_device_cpu(),
+                .options = cddp_ddp_options_default()};
     cd_memory_sink_init(&l->sink, NULL);
     CHECK_OK(cddp_tracer_create(rank, &l->sink.sink, b->level, &l->tracer, &l->err));
-    cddp_group_options o = {.size = sizeof o, .backend = &b->backend, .rank = rank, .tracer = l->tracer};
-    o.spec = (cddp_group_spec){.size = sizeof o.spec, .name = "world", .group_rank = l->r, .group_size = l->w, .members = all};
+    cddp_group_options o = {.size = sizeof o,
+                            .backend = &b->backend,
+                            .rank = rank,
+                            .tracer = l->tracer};
+    o.spec = (cddp_group_spec){.size = sizeof o.spec,
+                               .name = "world",
+                               .group_rank = l->r,
+                               .group_size = l->w,
+                               .members = all};
     CHECK_OK(cddp_group_create(&o, &l->group, &l->err));
     l->options.group = l->group;
     l->options.tracer = l->tracer;
@@ -304,10 +341,7 @@ static inline void lab_of(uint32_t world_size, void (*body)(lane *l), void *data
     lab b = {.world_size = world_size, .body = body, .data = data};
     lab_run(&b);
 }
-#define LAB(subject, claim, world)                                                                 \
-    static void body_##subject##_##claim(lane *l);                                                 \
-    TEST(subject, claim)                                                                           \
-    {                                                                                              \
-        lab_of(world, body_##subject##_##claim, NULL);                                             \
-    }                                                                                              \
+#define LAB(subject, claim, world)                                          \
+    static void body_##subject##_##claim(lane *l);                          \
+    TEST(subject, claim) { lab_of(world, body_##subject##_##claim, NULL); } \
     static void body_##subject##_##claim(lane *l)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Uneven inputs (JON): gradients as ranks drop out, what the shadows do, what is equal at the end. */
+/* Uneven inputs (JON): gradients as ranks drop out, what the shadows do, what is equal at the
+** end. */
 #include "tests/unit/core/ddp/fixture.h"
 
 static void begin_join(lane *l, bool by_initial)
@@ -50,7 +51,8 @@ LAB(join, works_with_no_sync, 3)
     CHECK_OK(cddp_ddp_join_end(l->ddp, &l->err));
 }
 
-/* JON-12, VER-09: each step adds rank+1 to the parameter; the rank that ran longest decides, ties go to the largest. */
+/* JON-12, VER-09: each step adds rank+1 to the parameter; the rank that ran longest decides, ties
+** go to the largest. */
 static void final_body(lane *l)
 {
     bool uneven = l->lab->data != NULL;
@@ -66,7 +68,10 @@ static void final_body(lane *l)
     if (uneven) CHECK(lane_first(l, &l->buffers[0].tensor) >= 7.0);
     CHECK(lane_count(l, CDDP_EV_join_end, -1) == 1);
 }
-TEST(join, ends_with_the_parameters_of_the_rank_that_ran_longest) { lab_of(3, final_body, final_body); }
+TEST(join, ends_with_the_parameters_of_the_rank_that_ran_longest)
+{
+    lab_of(3, final_body, final_body);
+}
 TEST(join, breaks_ties_towards_the_largest_rank) { lab_of(3, final_body, NULL); }
 
 /* JON-08: a rank without inputs; if it is rank 0, registration order is what everybody adopts. */
@@ -85,11 +90,19 @@ static void layout_body(lane *l)
     CHECK_LAYOUT(idle == 0 ? "0 1 2 3 4 5" : "5 4 3 2 1 0");
     CHECK(l->r != idle || !lane_has(l, 0)); /* JON-06: its own gradients are untouched */
 }
-TEST(join, without_inputs_on_rank_zero_adopts_registration_order) { uint32_t idle = 0; lab_of(2, layout_body, &idle); }
-TEST(join, without_inputs_on_another_rank_keeps_arrival_order) { uint32_t idle = 1; lab_of(2, layout_body, &idle); }
+TEST(join, without_inputs_on_rank_zero_adopts_registration_order)
+{
+    uint32_t idle = 0;
+    lab_of(2, layout_body, &idle);
+}
+TEST(join, without_inputs_on_another_rank_keeps_arrival_order)
+{
+    uint32_t idle = 1;
+    lab_of(2, layout_body, &idle);
+}
 
-/* JON-15, decided: a joined rank contributes zeros to the map, so a parameter used before the join can become globally
-** unused again. 1.13.1 shows [3,0,0] → [3,2,0] → [6,5,0] here. */
+/* JON-15, decided: a joined rank contributes zeros to the map, so a parameter used before the join
+** can become globally unused again. 1.13.1 shows [3,0,0] → [3,2,0] → [6,5,0] here. */
 LAB(join, contributes_zeros_to_the_used_map, 3)
 {
     int32_t map[3];
@@ -157,7 +170,8 @@ static void throw_body(lane *l)
     for (uint32_t i = 0; i < 2 + l->r; i++) {
         cddp_status status = cddp_ddp_forward_begin(l->ddp, true, &l->err);
         if (i == 2) {
-            CHECK(status == CDDP_E_ABORTED && strstr(l->err.message, "1 of 3 ranks ran out of inputs") != NULL);
+            CHECK(status == CDDP_E_ABORTED &&
+                  strstr(l->err.message, "1 of 3 ranks ran out of inputs") != NULL);
             return;
         }
         CHECK_OK(status);
@@ -166,7 +180,8 @@ static void throw_body(lane *l)
         lane_end(l);
     }
     CHECK(l->r == 0);
-    CHECK_FAILS(cddp_ddp_join_end(l->ddp, &l->err), CDDP_E_ABORTED, "rank 0 ran out of inputs while 2 ranks had more");
+    CHECK_FAILS(cddp_ddp_join_end(l->ddp, &l->err), CDDP_E_ABORTED,
+                "rank 0 ran out of inputs while 2 ranks had more");
 }
 TEST(join, throws_on_every_rank_on_request) { lab_of(3, throw_body, NULL); }
 
@@ -213,7 +228,8 @@ LAB(join, can_broadcast_optimizer_state_at_the_end, 2)
     o.optimizer_state_count = 1;
     lane_add(l, "p", CDDP_F32, 2);
     lane_wrap(l);
-    CHECK_FAILS(cddp_ddp_join_begin(l->ddp, &o, &l->err), CDDP_E_CONFIG, "join_broadcast_optimizer_state is off");
+    CHECK_FAILS(cddp_ddp_join_begin(l->ddp, &o, &l->err), CDDP_E_CONFIG,
+                "join_broadcast_optimizer_state is off");
     lane_unwrap(l);
     l->options.join_broadcast_optimizer_state = true;
     lane_wrap(l);
@@ -225,7 +241,8 @@ LAB(join, can_broadcast_optimizer_state_at_the_end, 2)
     lane_release(l, &momentum);
 }
 
-/* TI-M-07: any input counts, both divisors: the gradient of step i is the mean over those who still have inputs. */
+/* TI-M-07: any input counts, both divisors: the gradient of step i is the mean over those who still
+** have inputs. */
 static void random_body(lane *l)
 {
     const uint32_t *inputs = l->lab->data;
@@ -245,17 +262,22 @@ static void random_body(lane *l)
 TEST(join, gives_the_mean_over_active_ranks_for_any_input_counts)
 {
     for (uint32_t seed = 0; seed < 24; seed++) {
-        uint32_t inputs[8] = {seed % 3, seed / 3 % 4, (seed * 7) % 5, (seed * 5 + 1) % 3, 0, 0, 0, seed % 2};
+        uint32_t inputs[8] = {seed % 3, seed / 3 % 4, (seed * 7) % 5, (seed * 5 + 1) % 3, 0, 0,
+                              0,        seed % 2};
         cd_test_row("inputs %u %u %u %u", inputs[0], inputs[1], inputs[2], inputs[3]);
         lab_of(2 + seed % 3, random_body, inputs);
     }
 }
 
-TEST_MAIN(ROW(join, divides_by_the_initial_world_size), ROW(join, divides_by_the_active_ranks_on_request),
-          ROW(join, works_with_no_sync), ROW(join, ends_with_the_parameters_of_the_rank_that_ran_longest),
-          ROW(join, breaks_ties_towards_the_largest_rank), ROW(join, without_inputs_on_rank_zero_adopts_registration_order),
-          ROW(join, without_inputs_on_another_rank_keeps_arrival_order), ROW(join, contributes_zeros_to_the_used_map),
-          ROW(join, takes_buffers_from_the_largest_active_rank), ROW(join, works_with_a_static_graph),
-          ROW(join, throws_on_every_rank_on_request), ROW(join, disabled_changes_nothing),
-          ROW(join, stays_configured_after_the_context), ROW(join, can_broadcast_optimizer_state_at_the_end),
+TEST_MAIN(ROW(join, divides_by_the_initial_world_size),
+          ROW(join, divides_by_the_active_ranks_on_request), ROW(join, works_with_no_sync),
+          ROW(join, ends_with_the_parameters_of_the_rank_that_ran_longest),
+          ROW(join, breaks_ties_towards_the_largest_rank),
+          ROW(join, without_inputs_on_rank_zero_adopts_registration_order),
+          ROW(join, without_inputs_on_another_rank_keeps_arrival_order),
+          ROW(join, contributes_zeros_to_the_used_map),
+          ROW(join, takes_buffers_from_the_largest_active_rank),
+          ROW(join, works_with_a_static_graph), ROW(join, throws_on_every_rank_on_request),
+          ROW(join, disabled_changes_nothing), ROW(join, stays_configured_after_the_context),
+          ROW(join, can_broadcast_optimizer_state_at_the_end),
           ROW(join, gives_the_mean_over_active_ranks_for_any_input_counts))

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory: a steady iteration allocates nothing, buckets exist once, failures leave nothing behind. */
+/* Memory: a steady iteration allocates nothing, buckets exist once, failures leave nothing
+** behind. */
 #include "core/base/alloc.h"
 #include "core/hooks/hook.h"
 #include "core/tensor/cpu.h"
@@ -23,8 +24,13 @@ static cddp_status step_nothing(void *context, size_t variable, cddp_grad *grad,
 
 static cddp_status attach(cddp_ddp *ddp, const mode *m, cddp_error *err)
 {
-    const cddp_optimizer_in_backward optimizer = {.size = sizeof optimizer, .step = step_nothing, .overlap = m->overlap, .shard_buckets = m->cut};
-    return m->overlap != CDDP_OVERLAP_APPLY_IN_BACKWARD ? cddp_ddp_set_optimizer_in_backward(ddp, &optimizer, err) : CDDP_OK;
+    const cddp_optimizer_in_backward optimizer = {.size = sizeof optimizer,
+                                                  .step = step_nothing,
+                                                  .overlap = m->overlap,
+                                                  .shard_buckets = m->cut};
+    return m->overlap != CDDP_OVERLAP_APPLY_IN_BACKWARD
+               ? cddp_ddp_set_optimizer_in_backward(ddp, &optimizer, err)
+               : CDDP_OK;
 }
 
 static cd_watch_allocator watches[LAB_RANKS];
@@ -52,7 +58,8 @@ static void steady_body(lane *l)
     lane_add_buffer(l, "mean", CDDP_F32, 3, 0.0);
     lane_add_buffer(l, "var", CDDP_F32, 3, 0.0);
     lane_wrap(l);
-    if (m->hook != NULL) CHECK_OK(cddp_ddp_register_comm_hook(l->ddp, cd_hook_find(m->hook), NULL, NULL, &l->err));
+    if (m->hook != NULL)
+        CHECK_OK(cddp_ddp_register_comm_hook(l->ddp, cd_hook_find(m->hook), NULL, NULL, &l->err));
     CHECK_OK(attach(l->ddp, m, &l->err));
     if (m->join) CHECK_OK(cddp_ddp_join_begin(l->ddp, NULL, &l->err));
     for (int step = 0; step < 9; step++) {
@@ -63,7 +70,8 @@ static void steady_body(lane *l)
         CHECK_OK(cddp_ddp_forward_begin(l->ddp, true, &l->err));
         CHECK_OK(cddp_ddp_forward_end(l->ddp, l->reachable, &l->err));
         for (size_t i = 8; i-- > 0;) {
-            CHECK_OK(cddp_grad_define(&l->grads[i], forward_tensor(l->ddp, &l->parameters[i], i), &l->err));
+            CHECK_OK(cddp_grad_define(&l->grads[i], forward_tensor(l->ddp, &l->parameters[i], i),
+                                      &l->err));
             CHECK_OK(l->device->fill(&l->grads[i].value, 1.0, NULL, &l->err));
             lane_hook(l, i);
         }
@@ -79,6 +87,7 @@ static void steady_body(lane *l)
 TEST(memory, a_steady_iteration_allocates_nothing)
 {
     static const mode modes[] = {
+        /* clang-format off */
         {"plain", .mixed = CDDP_F64},
         {"views", .views = true, .mixed = CDDP_F64},
         {"unused", .unused = true, .mixed = CDDP_F64},
@@ -93,6 +102,7 @@ TEST(memory, a_steady_iteration_allocates_nothing)
         {"fused optimizer", .overlap = CDDP_OVERLAP_HOOK_THEN_OPTIMIZER, .mixed = CDDP_F64},
         {"zero step", .overlap = CDDP_OVERLAP_HOOK_WITH_ZERO_STEP, .cut = true, .mixed = CDDP_F64},
         {"zero step, interleaved", .overlap = CDDP_OVERLAP_HOOK_WITH_ZERO_STEP_INTERLEAVED, .views = true, .mixed = CDDP_F64},
+        /* clang-format on */
     };
     for (size_t i = 0; i < sizeof modes / sizeof modes[0]; i++) {
         cd_test_row("%s", modes[i].name);
@@ -101,7 +111,8 @@ TEST(memory, a_steady_iteration_allocates_nothing)
     }
 }
 
-/* With views the buckets are the only memory of gradients: from wrapping on, the device gives out nothing more. */
+/* With views the buckets are the only memory of gradients: from wrapping on, the device gives out
+** nothing more. */
 static void views_body(lane *l)
 {
     cd_watch_allocator *watch = &watches[l->r];
@@ -142,11 +153,15 @@ static cddp_status make_one(const cddp_allocator *allocator, void *argument, cdd
     cddp_ddp *ddp = NULL;
     cddp_status status = cddp_ddp_create(&o, &ddp, err);
     if (status == CDDP_OK && o.mixed_param_dtype == CDDP_DTYPE_COUNT)
-        status = cddp_ddp_register_comm_hook(ddp, cd_hook_find("fp16_compress_wrapper"), cd_hook_find("allreduce"), NULL, err);
+        status = cddp_ddp_register_comm_hook(ddp, cd_hook_find("fp16_compress_wrapper"),
+                                             cd_hook_find("allreduce"), NULL, err);
     const mode *m = l->lab->data;
-    if (status == CDDP_OK && m->overlap != CDDP_OVERLAP_APPLY_IN_BACKWARD) status = attach(ddp, m, err);
-    else if (status == CDDP_OK) status = cddp_ddp_join_begin(ddp, NULL, err);
-    for (int step = 0; status == CDDP_OK && step < 2; step++) { /* the rebuild is a constructor, too */
+    if (status == CDDP_OK && m->overlap != CDDP_OVERLAP_APPLY_IN_BACKWARD)
+        status = attach(ddp, m, err);
+    else if (status == CDDP_OK)
+        status = cddp_ddp_join_begin(ddp, NULL, err);
+    /* the rebuild is a constructor, too */
+    for (int step = 0; status == CDDP_OK && step < 2; step++) {
         bool reachable[LANE_PARAMETERS] = {true, true, true};
         if (status == CDDP_OK) status = cddp_ddp_forward_begin(ddp, true, err);
         if (status == CDDP_OK) status = cddp_ddp_forward_end(ddp, reachable, err);
@@ -189,12 +204,14 @@ static void oom_body(lane *l)
 TEST(memory, every_failing_allocation_is_told_and_leaves_nothing_behind)
 {
     static const mode modes[] = {{"plain", .mixed = CDDP_F64},
+                                 /* clang-format off */
                                  {"views", .views = true, .mixed = CDDP_F64},
                                  {"unused", .unused = true, .mixed = CDDP_F64},
                                  {"static", .is_static = true, .mixed = CDDP_F64},
                                  {"delayed", .delayed = true, .mixed = CDDP_F64},
                                  {"mixed", .mixed = CDDP_F16},
                                  {"zero step", .overlap = CDDP_OVERLAP_HOOK_WITH_ZERO_STEP, .cut = true, .mixed = CDDP_F64},
+                                 /* clang-format on */
                                  {"texts", .texts = true, .mixed = CDDP_F64}};
     for (size_t i = 0; i < sizeof modes / sizeof modes[0]; i++) {
         cd_test_row("%s", modes[i].name);
@@ -204,5 +221,6 @@ TEST(memory, every_failing_allocation_is_told_and_leaves_nothing_behind)
     }
 }
 
-TEST_MAIN(ROW(memory, a_steady_iteration_allocates_nothing), ROW(memory, views_need_the_buckets_and_nothing_else),
+TEST_MAIN(ROW(memory, a_steady_iteration_allocates_nothing),
+          ROW(memory, views_need_the_buckets_and_nothing_else),
           ROW(memory, every_failing_allocation_is_told_and_leaves_nothing_behind))

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The less common modes: sparse, complex, delayed, mixed precision, optimizer in backward, group update, logging; and
-** the same reducer on the devices symbol and shape. */
+/* The less common modes: sparse, complex, delayed, mixed precision, optimizer in backward, group
+** update, logging; and the same reducer on the devices symbol and shape. */
 #include "core/hooks/hook.h"
 #include "tests/unit/core/ddp/fixture.h"
 
@@ -31,10 +31,12 @@ static void embedding(lane *l)
 
 static void check_union(lane *l, const int64_t *rows, int64_t count, const float *first_columns)
 {
-    CHECK(l->grads[0].kind == CDDP_GRAD_SPARSE && l->grads[0].value.sizes[0] == count && l->grads[0].rows.count == count);
+    CHECK(l->grads[0].kind == CDDP_GRAD_SPARSE && l->grads[0].value.sizes[0] == count &&
+          l->grads[0].rows.count == count);
     const int64_t *got = l->grads[0].rows.storage;
     const float *values = l->grads[0].value.storage;
-    for (int64_t i = 0; i < count; i++) CHECK(got[i] == rows[i] && values[2 * i] == first_columns[i]);
+    for (int64_t i = 0; i < count; i++)
+        CHECK(got[i] == rows[i] && values[2 * i] == first_columns[i]);
 }
 
 LAB(sparse, result_has_the_union_of_rows, 2) /* SPA-02, TI-H-14 */
@@ -63,8 +65,10 @@ LAB(sparse, metadata_replaces_the_gathering, 2) /* SPA-04 */
     static const float sums[3] = {0.5f, 1.0f, 1.5f}, twos[4] = {2, 2, 2, 2}, ones[4] = {1, 1, 1, 1};
     embedding(l);
     lane_wrap(l);
-    CHECK_FAILS(cddp_ddp_set_sparse_metadata(l->ddp, 0, wrong, 2, &l->err), CDDP_E_ARG, "out of order");
-    CHECK_FAILS(cddp_ddp_set_sparse_metadata(l->ddp, 1, all, 3, &l->err), CDDP_E_ARG, "does not expect a sparse gradient");
+    CHECK_FAILS(cddp_ddp_set_sparse_metadata(l->ddp, 0, wrong, 2, &l->err), CDDP_E_ARG,
+                "out of order");
+    CHECK_FAILS(cddp_ddp_set_sparse_metadata(l->ddp, 1, all, 3, &l->err), CDDP_E_ARG,
+                "does not expect a sparse gradient");
     CHECK_OK(cddp_ddp_set_sparse_metadata(l->ddp, 0, all, 3, &l->err));
     lane_mark(l);
     lane_forward(l);
@@ -100,7 +104,8 @@ LAB(complex, gradients_travel_as_real_numbers_of_twice_the_length, 2) /* SPA-05 
 LAB(delayed, trigger_sums_what_was_accumulated, 2) /* DEL-01…06 */
 {
     static const char *const names[2] = {"late.weight", "late.bias"};
-    for (size_t i = 0; i < 3; i++) lane_add(l, i == 0 ? "late.weight" : i == 1 ? "late.bias" : "early", CDDP_F32, 2);
+    for (size_t i = 0; i < 3; i++)
+        lane_add(l, i == 0 ? "late.weight" : i == 1 ? "late.bias" : "early", CDDP_F32, 2);
     CHECK_OK(l->device->fill(&l->parameters[0].tensor, 1.0 + l->r, NULL, &l->err));
     l->options.delay_all_reduce_named_params = names;
     l->options.delay_all_reduce_count = 2;
@@ -133,8 +138,9 @@ LAB(delayed, everything_delayed_needs_no_reducer, 2) /* DEL-06 */
 
 /* ---- mixed precision ---- */
 
-/* MIX-01…06, TI-K-06: forward and gradients in the low dtype, parameters and averages in full afterwards, whether gradients
-** are dropped between iterations or filled with zeros; who is ignored stays as it is. */
+/* MIX-01…06, TI-K-06: forward and gradients in the low dtype, parameters and averages in full
+** afterwards, whether gradients are dropped between iterations or filled with zeros; who is ignored
+** stays as it is. */
 static void mixed_body(lane *l)
 {
     static const char *const ignored[1] = {"ignored"};
@@ -146,7 +152,8 @@ static void mixed_body(lane *l)
     lane_add(l, "p", CDDP_F32, 4);
     lane_add(l, "q", CDDP_F32, 4);
     lane_add(l, "ignored", CDDP_F32, 4);
-    for (size_t i = 0; i < 3; i++) CHECK_OK(l->device->fill(&l->parameters[i].tensor, 1.0 + 0x1p-20, NULL, &l->err));
+    for (size_t i = 0; i < 3; i++)
+        CHECK_OK(l->device->fill(&l->parameters[i].tensor, 1.0 + 0x1p-20, NULL, &l->err));
     lane_wrap(l);
     cddp_bucket_info info = {0};
     CHECK_OK(cddp_ddp_bucket(l->ddp, 0, &info, &l->err));
@@ -156,31 +163,40 @@ static void mixed_body(lane *l)
         lane_forward(l);
         const cddp_tensor *low = cddp_ddp_forward_copy(l->ddp, 0);
         CHECK(low->dtype == CDDP_F16 && lane_first(l, low) == 1.0);
-        CHECK(cddp_ddp_forward_copy(l->ddp, 2) == NULL && lane_first(l, &l->parameters[2].tensor) == 1.0 + 0x1p-20);
+        CHECK(cddp_ddp_forward_copy(l->ddp, 2) == NULL &&
+              lane_first(l, &l->parameters[2].tensor) == 1.0 + 0x1p-20);
         lane_accumulate(l, 2, 1.0 + 2.0 * l->r);
         for (size_t i = 0; i < 2; i++) { /* an engine accumulates in the dtype that forward used */
             bool fresh = !lane_has(l, i);
             CHECK_OK(cddp_grad_define(&l->grads[i], low, &l->err));
             CHECK(l->grads[i].value.dtype == CDDP_F16);
             CHECK(fresh == (drops || step == 0) && (fresh || lane_value(l, i) == 0.0));
-            CHECK_OK(l->device->fill(&l->grads[i].value, 1.0 + 2.0 * l->r, NULL, &l->err)); /* onto nothing, or onto zeros */
+            /* onto nothing, or onto zeros */
+            CHECK_OK(l->device->fill(&l->grads[i].value, 1.0 + 2.0 * l->r, NULL, &l->err));
             lane_hook(l, i);
         }
         lane_end(l);
-        CHECK(cddp_ddp_forward_copy(l->ddp, 0) == NULL && lane_first(l, &l->parameters[0].tensor) == 1.0 + 0x1p-20);
-        CHECK(l->grads[0].value.dtype == CDDP_F32 && lane_value(l, 0) == 2.0 && lane_value(l, 1) == 2.0);
+        CHECK(cddp_ddp_forward_copy(l->ddp, 0) == NULL &&
+              lane_first(l, &l->parameters[0].tensor) == 1.0 + 0x1p-20);
+        CHECK(l->grads[0].value.dtype == CDDP_F32 && lane_value(l, 0) == 2.0 &&
+              lane_value(l, 1) == 2.0);
         CHECK(l->grads[2].value.dtype == CDDP_F32 && lane_value(l, 2) == 1.0 + 2.0 * l->r);
         size_t f32 = 0;
         for (size_t e = l->since; e < l->sink.count; e++)
-            f32 += l->sink.events[e].kind == CDDP_EV_collective_post && l->sink.events[e].as.collective_post.op == CDDP_OP_ALLREDUCE &&
+            f32 += l->sink.events[e].kind == CDDP_EV_collective_post &&
+                   l->sink.events[e].as.collective_post.op == CDDP_OP_ALLREDUCE &&
                    l->sink.events[e].as.collective_post.dtype == CDDP_F32;
         CHECK(f32 == 1);
         lane_zero_grad(l, drops);
     }
-    CHECK_FAILS(cddp_ddp_register_comm_hook(l->ddp, cd_hook_find("allreduce"), NULL, NULL, &l->err), CDDP_E_STATE, "mixed_precision is registered");
+    CHECK_FAILS(cddp_ddp_register_comm_hook(l->ddp, cd_hook_find("allreduce"), NULL, NULL, &l->err),
+                CDDP_E_STATE, "mixed_precision is registered");
 }
 TEST(mixed_precision, computes_low_and_keeps_full) { lab_of(2, mixed_body, mixed_body); }
-TEST(mixed_precision, computes_low_and_keeps_full_with_zeroed_gradients) { lab_of(2, mixed_body, NULL); }
+TEST(mixed_precision, computes_low_and_keeps_full_with_zeroed_gradients)
+{
+    lab_of(2, mixed_body, NULL);
+}
 
 LAB(mixed_precision, refuses_buffers_of_another_dtype, 1)
 {
@@ -201,15 +217,20 @@ static cddp_status subtract(void *context, size_t variable, cddp_grad *grad, cdd
 static void in_backward_body(lane *l) /* OIB-01, OIB-04, TI-D-07 */
 {
     static const bool managed[2] = {true, false};
-    cddp_optimizer_in_backward optimizer = {.size = sizeof optimizer, .step = subtract, .context = l, .managed = managed};
+    cddp_optimizer_in_backward optimizer = {.size = sizeof optimizer,
+                                            .step = subtract,
+                                            .context = l,
+                                            .managed = managed};
     l->options.gradient_as_bucket_view = l->lab->data != NULL;
     lane_add(l, "p", CDDP_F32, 2);
     lane_add(l, "q", CDDP_F32, 2);
     lane_wrap(l);
     const cddp_optimizer_in_backward none = {.size = sizeof none};
-    CHECK_FAILS(cddp_ddp_set_optimizer_in_backward(l->ddp, &none, &l->err), CDDP_E_ARG, "needs a function");
+    CHECK_FAILS(cddp_ddp_set_optimizer_in_backward(l->ddp, &none, &l->err), CDDP_E_ARG,
+                "needs a function");
     CHECK_OK(cddp_ddp_set_optimizer_in_backward(l->ddp, &optimizer, &l->err));
-    CHECK_FAILS(cddp_ddp_register_comm_hook(l->ddp, cd_hook_find("noop"), NULL, NULL, &l->err), CDDP_E_STATE, "optimizer_in_backward is registered");
+    CHECK_FAILS(cddp_ddp_register_comm_hook(l->ddp, cd_hook_find("noop"), NULL, NULL, &l->err),
+                CDDP_E_STATE, "optimizer_in_backward is registered");
     for (int i = 1; i <= 3; i++) {
         lane_iterate(l, 1.0 + 2.0 * l->r);
         CHECK(lane_first(l, &l->parameters[0].tensor) == -1.0 * i && !lane_has(l, 0));
@@ -217,8 +238,14 @@ static void in_backward_body(lane *l) /* OIB-01, OIB-04, TI-D-07 */
         lane_zero_grad(l, true);
     }
 }
-TEST(optimizer_in_backward, steps_managed_parameters_and_leaves_the_others) { lab_of(2, in_backward_body, NULL); }
-TEST(optimizer_in_backward, steps_managed_parameters_with_views) { lab_of(2, in_backward_body, in_backward_body); }
+TEST(optimizer_in_backward, steps_managed_parameters_and_leaves_the_others)
+{
+    lab_of(2, in_backward_body, NULL);
+}
+TEST(optimizer_in_backward, steps_managed_parameters_with_views)
+{
+    lab_of(2, in_backward_body, in_backward_body);
+}
 
 /* ---- groups ---- */
 
@@ -232,7 +259,10 @@ LAB(group, can_be_replaced_after_an_error_in_backward, 2) /* UPG-01, UPG-02 */
     lane_forward(l);
     lane_grad(l, 0, 1.0); /* and then the program failed */
     cddp_group_options o = {.size = sizeof o, .backend = &l->lab->backend, .rank = l->rank};
-    o.spec = (cddp_group_spec){.size = sizeof o.spec, .name = l->r == 0 ? "solo 0" : "solo 1", .group_size = 1, .members = own[l->r]};
+    o.spec = (cddp_group_spec){.size = sizeof o.spec,
+                               .name = l->r == 0 ? "solo 0" : "solo 1",
+                               .group_size = 1,
+                               .members = own[l->r]};
     cddp_group *solo = NULL;
     CHECK_OK(cddp_group_create(&o, &solo, &l->err));
     CHECK_OK(cddp_ddp_update_process_group(l->ddp, solo, &l->err));
@@ -249,8 +279,9 @@ LAB(group, can_be_replaced_after_an_error_in_backward, 2) /* UPG-01, UPG-02 */
     cddp_group_destroy(solo);
 }
 
-/* UPG-03, TI-A-18: a backward fails half-way, and a second wrapper takes the parameters over. The engine goes on telling both:
-** the first, left as it was, refuses what becomes ready again; with its hooks removed it stays out of the way. */
+/* UPG-03, TI-A-18: a backward fails half-way, and a second wrapper takes the parameters over. The
+** engine goes on telling both: the first, left as it was, refuses what becomes ready again; with
+** its hooks removed it stays out of the way. */
 static void taken_over_body(lane *l)
 {
     const bool removes = l->lab->data != NULL;
@@ -266,8 +297,11 @@ static void taken_over_body(lane *l)
     lane_forward(l);
     for (size_t i = 2; i-- > 0;) {
         lane_accumulate(l, i, 1.0 + l->r);
-        if (removes || i == 0) CHECK_OK(cddp_ddp_mark_parameter_ready(first, i, &l->err));
-        else CHECK_FAILS(cddp_ddp_mark_parameter_ready(first, i, &l->err), CDDP_E_STATE, "'b' became ready twice");
+        if (removes || i == 0)
+            CHECK_OK(cddp_ddp_mark_parameter_ready(first, i, &l->err));
+        else
+            CHECK_FAILS(cddp_ddp_mark_parameter_ready(first, i, &l->err), CDDP_E_STATE,
+                        "'b' became ready twice");
         if (removes) lane_hook(l, i);
     }
     if (removes) {
@@ -276,8 +310,14 @@ static void taken_over_body(lane *l)
     }
     cddp_ddp_destroy(first);
 }
-TEST(group, removed_hooks_let_another_wrapper_own_the_parameters) { lab_of(2, taken_over_body, taken_over_body); }
-TEST(group, hooks_that_stay_refuse_what_another_wrapper_reduces) { lab_of(2, taken_over_body, NULL); }
+TEST(group, removed_hooks_let_another_wrapper_own_the_parameters)
+{
+    lab_of(2, taken_over_body, taken_over_body);
+}
+TEST(group, hooks_that_stay_refuse_what_another_wrapper_reduces)
+{
+    lab_of(2, taken_over_body, NULL);
+}
 
 LAB(group, removed_hooks_reduce_nothing, 2) /* UPG-03 */
 {
@@ -297,12 +337,16 @@ LAB(logging, shows_construction_and_run_time_fields, 2) /* LOG-01, LOG-02, TI-A-
     lane_add(l, "b", CDDP_F64, 3);
     lane_wrap(l);
     cddp_ddp_get_logging(l->ddp, &log);
-    CHECK(log.world_size == 2 && log.rank == l->r && log.parameter_tensor_count == 2 && log.total_parameter_bytes == 44);
-    CHECK(log.bucket_cap_bytes == 26214400 && log.first_bucket_bytes == 1048576 && log.sample_rate == 100);
-    CHECK(strcmp(log.dtypes, "f32, f64") == 0 && strcmp(log.bucket_sizes, "24, 20") == 0 && strcmp(log.backend_name, "sim") == 0);
+    CHECK(log.world_size == 2 && log.rank == l->r && log.parameter_tensor_count == 2 &&
+          log.total_parameter_bytes == 44);
+    CHECK(log.bucket_cap_bytes == 26214400 && log.first_bucket_bytes == 1048576 &&
+          log.sample_rate == 100);
+    CHECK(strcmp(log.dtypes, "f32, f64") == 0 && strcmp(log.bucket_sizes, "24, 20") == 0 &&
+          strcmp(log.backend_name, "sim") == 0);
     for (int i = 0; i < 3; i++) lane_iterate(l, 1.0);
     cddp_ddp_get_logging(l->ddp, &log);
-    CHECK(log.iteration == 3 && log.has_rebuilt_buckets && strcmp(log.rebuilt_per_bucket_param_indices, "1, 0") == 0);
+    CHECK(log.iteration == 3 && log.has_rebuilt_buckets &&
+          strcmp(log.rebuilt_per_bucket_param_indices, "1, 0") == 0);
     CHECK(!log.has_error && log.growth_count == 1); /* the rebuild */
 }
 
@@ -314,7 +358,9 @@ static void symbol_body(lane *l)
     lane_add(l, "a", CDDP_F32, 5);
     lane_add(l, "b", CDDP_F32, 3);
     lane_wrap(l);
-    CHECK_FAILS(cddp_ddp_register_comm_hook(l->ddp, cd_hook_find("fp16_compress"), NULL, NULL, &l->err), CDDP_E_UNSUPPORTED, "not linear");
+    CHECK_FAILS(cddp_ddp_register_comm_hook(l->ddp, cd_hook_find("fp16_compress"), NULL, NULL,
+                                            &l->err),
+                CDDP_E_UNSUPPORTED, "not linear");
     for (int step = 0; step < 3; step++) {
         lane_zero_grad(l, true);
         lane_iterate(l, 1.0 + l->r);
@@ -351,12 +397,17 @@ TEST(device, shape_runs_models_that_fit_nowhere)
 
 TEST_MAIN(ROW(sparse, result_has_the_union_of_rows), ROW(sparse, metadata_replaces_the_gathering),
           ROW(complex, gradients_travel_as_real_numbers_of_twice_the_length),
-          ROW(delayed, trigger_sums_what_was_accumulated), ROW(delayed, everything_delayed_needs_no_reducer),
-          ROW(mixed_precision, computes_low_and_keeps_full), ROW(mixed_precision, computes_low_and_keeps_full_with_zeroed_gradients),
+          ROW(delayed, trigger_sums_what_was_accumulated),
+          ROW(delayed, everything_delayed_needs_no_reducer),
+          ROW(mixed_precision, computes_low_and_keeps_full),
+          ROW(mixed_precision, computes_low_and_keeps_full_with_zeroed_gradients),
           ROW(mixed_precision, refuses_buffers_of_another_dtype),
           ROW(optimizer_in_backward, steps_managed_parameters_and_leaves_the_others),
           ROW(optimizer_in_backward, steps_managed_parameters_with_views),
-          ROW(group, can_be_replaced_after_an_error_in_backward), ROW(group, removed_hooks_let_another_wrapper_own_the_parameters),
-          ROW(group, hooks_that_stay_refuse_what_another_wrapper_reduces), ROW(group, removed_hooks_reduce_nothing),
-          ROW(logging, shows_construction_and_run_time_fields), ROW(device, symbol_averages_exactly),
-          ROW(device, symbol_averages_exactly_in_views), ROW(device, shape_runs_models_that_fit_nowhere))
+          ROW(group, can_be_replaced_after_an_error_in_backward),
+          ROW(group, removed_hooks_let_another_wrapper_own_the_parameters),
+          ROW(group, hooks_that_stay_refuse_what_another_wrapper_reduces),
+          ROW(group, removed_hooks_reduce_nothing),
+          ROW(logging, shows_construction_and_run_time_fields),
+          ROW(device, symbol_averages_exactly), ROW(device, symbol_averages_exactly_in_views),
+          ROW(device, shape_runs_models_that_fit_nowhere))

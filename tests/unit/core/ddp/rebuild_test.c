@@ -2,11 +2,12 @@
 /* Rebuilding in arrival order and the static graph (REB, STA). */
 #include "tests/unit/core/ddp/fixture.h"
 
-/* Three Linear layers as PyTorch saw them in VER-04: weight and bias, caps of 20 and 31 bytes. Arrival of an engine:
-** bias before weight, last layer first. */
+/* Three Linear layers as PyTorch saw them in VER-04: weight and bias, caps of 20 and 31 bytes.
+** Arrival of an engine: bias before weight, last layer first. */
 static void three_layers(lane *l)
 {
-    static const char *const names[6] = {"a.weight", "a.bias", "b.weight", "b.bias", "c.weight", "c.bias"};
+    static const char *const names[6] = {"a.weight", "a.bias",   "b.weight",
+                                         "b.bias",   "c.weight", "c.bias"};
     for (int i = 0; i < 6; i++) lane_add(l, names[i], CDDP_F32, i % 2 == 0 ? 6 : 2);
 }
 
@@ -28,15 +29,18 @@ LAB(rebuild, happens_once_at_the_second_forward, 2) /* REB-01, REB-03, VER-04 */
     lane_mark(l);
     lane_iterate(l, 1.0 + l->r);
     CHECK_LAYOUT("5 4, 3 2 1 0");
-    CHECK(lane_posts(l, CDDP_OP_BROADCAST) == 2 && lane_count(l, CDDP_EV_rebuild, -1) == 1); /* REB-07 */
+    /* REB-07 */
+    CHECK(lane_posts(l, CDDP_OP_BROADCAST) == 2 && lane_count(l, CDDP_EV_rebuild, -1) == 1);
     CHECK(lane_has_mark(l, "rebuild_during_accumulation")); /* gradients were not dropped */
     lane_mark(l);
     lane_iterate(l, 1.0 + l->r);
     CHECK(lane_posts(l, CDDP_OP_BROADCAST) == 0 && lane_count(l, CDDP_EV_rebuild, -1) == 0);
     CHECK(lane_value(l, 0) == 4.5);
     cddp_ddp_get_logging(l->ddp, &log);
-    CHECK(log.has_rebuilt_buckets && strcmp(log.rebuilt_per_bucket_param_indices, "5 4, 3 2 1 0") == 0);
-    CHECK(strcmp(log.rebuilt_bucket_sizes, "32, 64") == 0 && strcmp(log.prev_iteration_grad_ready_order_indices, "5 4 3 2 1 0") == 0);
+    CHECK(log.has_rebuilt_buckets &&
+          strcmp(log.rebuilt_per_bucket_param_indices, "5 4, 3 2 1 0") == 0);
+    CHECK(strcmp(log.rebuilt_bucket_sizes, "32, 64") == 0 &&
+          strcmp(log.prev_iteration_grad_ready_order_indices, "5 4 3 2 1 0") == 0);
 }
 
 LAB(rebuild, uses_the_list_of_capacities_at_first_and_again, 2) /* BKT-15, VER-04: caps 20 and 31 */
@@ -46,7 +50,8 @@ LAB(rebuild, uses_the_list_of_capacities_at_first_and_again, 2) /* BKT-15, VER-0
     l->options.bucket_cap_mb_list = caps;
     l->options.bucket_cap_mb_list_count = 2;
     lane_wrap(l);
-    CHECK_LAYOUT("5, 3 4, 1 2, 0"); /* limits 20, 31, 31 … consumed in registration order, then reversed */
+    /* limits 20, 31, 31 … consumed in registration order, then reversed */
+    CHECK_LAYOUT("5, 3 4, 1 2, 0");
     lane_iterate(l, 1.0);
     lane_iterate(l, 1.0);
     CHECK_LAYOUT("5 4, 3 2, 1 0");
@@ -65,11 +70,13 @@ LAB(rebuild, never_happens_with_a_dynamic_graph_search, 2) /* REB-01 */
 LAB(rebuild, adopts_rank_zeros_arrival_order, 2) /* REB-07, VER-05 */
 {
     static const int own[2][4] = {{3, 2, 1, 0}, {1, 0, 3, 2}};
-    for (int i = 0; i < 4; i++) lane_add(l, i == 0 ? "a" : i == 1 ? "b" : i == 2 ? "c" : "d", CDDP_F32, 2 + i);
+    for (int i = 0; i < 4; i++)
+        lane_add(l, i == 0 ? "a" : i == 1 ? "b" : i == 2 ? "c" : "d", CDDP_F32, 2 + i);
     lane_wrap(l);
     for (int k = 0; k < 3; k++) {
         lane_forward(l);
-        for (int i = 0; i < 4; i++) lane_grad(l, (size_t)own[l->r][i], (double)(own[l->r][i] + (int)l->r));
+        for (int i = 0; i < 4; i++)
+            lane_grad(l, (size_t)own[l->r][i], (double)(own[l->r][i] + (int)l->r));
         lane_end(l);
         for (size_t i = 0; i < 4; i++) CHECK(lane_value(l, i) == (double)i + 0.5);
         lane_zero_grad(l, true);
@@ -103,21 +110,29 @@ LAB(rebuild, gives_the_small_cap_to_the_bucket_reduced_last_on_request, 2) /* BK
     lane_wrap(l);
     lane_iterate(l, 1.0);
     lane_iterate(l, 1.0);
-    CHECK_LAYOUT("1 2 3 4 5, 0"); /* reversed arrival 0 | 1 2 3 4 5, list reversed; inside: reversed arrival */
+    /* reversed arrival 0 | 1 2 3 4 5, list reversed; inside: reversed arrival */
+    CHECK_LAYOUT("1 2 3 4 5, 0");
 }
 
 LAB(rebuild, orders_left_over_dtypes_by_arrival, 2) /* BKT-07, decided */
 {
-    for (int i = 0; i < 6; i++) lane_add(l, i == 0 ? "a" : i == 1 ? "b" : i == 2 ? "c" : i == 3 ? "d" : i == 4 ? "e" : "f",
-                                         i == 2 || i == 3 ? CDDP_F64 : CDDP_F32, 2);
+    for (int i = 0; i < 6; i++)
+        lane_add(l,
+                 i == 0   ? "a"
+                 : i == 1 ? "b"
+                 : i == 2 ? "c"
+                 : i == 3 ? "d"
+                 : i == 4 ? "e"
+                          : "f",
+                 i == 2 || i == 3 ? CDDP_F64 : CDDP_F32, 2);
     lane_wrap(l);
     lane_iterate(l, 1.0);
     lane_iterate(l, 1.0);
     CHECK_LAYOUT("5 4 1 0, 3 2");
 }
 
-/* A layout change perturbs low bits for W=3 and never for W=2 (GRD-14, VER-17, TI-M-10): one bucket of 1200 elements against
-** the rebuilt four, ring chunks fall elsewhere. */
+/* A layout change perturbs low bits for W=3 and never for W=2 (GRD-14, VER-17, TI-M-10): one bucket
+** of 1200 elements against the rebuilt four, ring chunks fall elsewhere. */
 static void layout_bits_body(lane *l)
 {
     static float first[LAB_RANKS][1200];
@@ -133,7 +148,10 @@ static void layout_bits_body(lane *l)
         for (size_t i = 4; i-- > 0;) {
             CHECK_OK(cddp_grad_define(&l->grads[i], &l->parameters[i].tensor, &l->err));
             float *g = l->grads[i].value.storage;
-            for (uint32_t k = 0; k < 300; k++) g[k] = 0.5f + (float)((i * 300 + k) * 2654435761u % 1000003u * (l->r + 1) % 65537u) / 65537.0f;
+            for (uint32_t k = 0; k < 300; k++)
+                g[k] =
+                    0.5f + (float)((i * 300 + k) * 2654435761u % 1000003u * (l->r + 1) % 65537u) /
+                               65537.0f;
             lane_hook(l, i);
         }
         lane_end(l);
@@ -183,8 +201,10 @@ LAB(static_graph, sends_the_used_map_before_the_buckets, 2) /* STA-03 */
     lane_iterate(l, 1.0);
     for (size_t e = l->since; e < l->sink.count; e++) {
         if (l->sink.events[e].kind != CDDP_EV_collective_post) continue;
-        if (l->sink.events[e].as.collective_post.dtype == CDDP_I32) first_int = e;
-        else first_float = e;
+        if (l->sink.events[e].as.collective_post.dtype == CDDP_I32)
+            first_int = e;
+        else
+            first_float = e;
     }
     CHECK(first_int < first_float);
 }
@@ -238,7 +258,8 @@ LAB(static_graph, counting_belongs_to_the_first_synchronised_backward, 2) /* NSY
     CHECK(lane_value(l, 0) == 1.5);
 }
 
-LAB(static_graph, can_be_set_after_construction_but_not_after_a_forward, 1) /* STA-02, ERR-04, TI-B-11 */
+/* STA-02, ERR-04, TI-B-11 */
+LAB(static_graph, can_be_set_after_construction_but_not_after_a_forward, 1)
 {
     cddp_ddp_logging log = {0};
     lane_add(l, "a", CDDP_F32, 2);
@@ -252,7 +273,8 @@ LAB(static_graph, can_be_set_after_construction_but_not_after_a_forward, 1) /* S
     lane_unwrap(l);
     lane_wrap(l);
     lane_iterate(l, 1.0);
-    CHECK_FAILS(cddp_ddp_set_static_graph(l->ddp, &l->err), CDDP_E_STATE, "before the training loop");
+    CHECK_FAILS(cddp_ddp_set_static_graph(l->ddp, &l->err), CDDP_E_STATE,
+                "before the training loop");
 }
 
 LAB(static_graph, ignores_find_unused_parameters, 2) /* STA-02 */
@@ -269,13 +291,18 @@ LAB(static_graph, ignores_find_unused_parameters, 2) /* STA-02 */
     CHECK(lane_value(l, 0) == 1.5 && !lane_has(l, 1));
 }
 
-TEST_MAIN(ROW(rebuild, happens_once_at_the_second_forward), ROW(rebuild, uses_the_list_of_capacities_at_first_and_again),
-          ROW(rebuild, never_happens_with_a_dynamic_graph_search), ROW(rebuild, adopts_rank_zeros_arrival_order),
+TEST_MAIN(ROW(rebuild, happens_once_at_the_second_forward),
+          ROW(rebuild, uses_the_list_of_capacities_at_first_and_again),
+          ROW(rebuild, never_happens_with_a_dynamic_graph_search),
+          ROW(rebuild, adopts_rank_zeros_arrival_order),
           ROW(rebuild, moves_gradients_that_live_in_buckets),
           ROW(rebuild, gives_the_small_cap_to_the_bucket_reduced_last_on_request),
-          ROW(rebuild, orders_left_over_dtypes_by_arrival), ROW(rebuild, perturbs_low_bits_for_three_ranks),
-          ROW(rebuild, perturbs_nothing_for_two_ranks), ROW(static_graph, counts_collectives_as_pytorch_does),
-          ROW(static_graph, sends_the_used_map_before_the_buckets), ROW(static_graph, unused_sets_may_differ_between_ranks),
+          ROW(rebuild, orders_left_over_dtypes_by_arrival),
+          ROW(rebuild, perturbs_low_bits_for_three_ranks),
+          ROW(rebuild, perturbs_nothing_for_two_ranks),
+          ROW(static_graph, counts_collectives_as_pytorch_does),
+          ROW(static_graph, sends_the_used_map_before_the_buckets),
+          ROW(static_graph, unused_sets_may_differ_between_ranks),
           ROW(static_graph, a_layer_used_twice_is_ready_at_its_second_gradient),
           ROW(static_graph, counting_belongs_to_the_first_synchronised_backward),
           ROW(static_graph, can_be_set_after_construction_but_not_after_a_forward),

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the reducer leaves in gradients, bit for bit, and in which order it talks (RED, GRD, FIN, UNU, NSY, FWD). */
+/* What the reducer leaves in gradients, bit for bit, and in which order it talks (RED, GRD, FIN,
+** UNU, NSY, FWD). */
 #include "tests/unit/core/ddp/fixture.h"
 
 #include <math.h>
@@ -21,7 +22,8 @@ typedef struct division {
     uint32_t wanted;
 } division;
 
-/* Gradients of one rank, or of all; W=3. alias: the gradient stays in its slice between iterations (path B). */
+/* Gradients of one rank, or of all; W=3. alias: the gradient stays in its slice between iterations
+** (path B). */
 static void divide_body(lane *l)
 {
     const division *d = l->lab->data;
@@ -39,9 +41,12 @@ static void divide_body(lane *l)
 
 TEST(reducer, copying_multiplies_by_the_rounded_reciprocal_and_aliasing_divides)
 {
-    static const division rows[] = { /* GRD-05, VER-02, TI-M-02 */
-        {5.0, false, false, 0x3fd55556}, {5.0, false, true, 0x3fd55555}, {7.0, false, false, 0x40155556},
-        {7.0, false, true, 0x40155555},  {7.0, true, false, 0x40e00001}};
+    static const division rows[] = {/* GRD-05, VER-02, TI-M-02 */
+                                    {5.0, false, false, 0x3fd55556},
+                                    {5.0, false, true, 0x3fd55555},
+                                    {7.0, false, false, 0x40155556},
+                                    {7.0, false, true, 0x40155555},
+                                    {7.0, true, false, 0x40e00001}};
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         cd_test_row("%g, alias %d, all %d", rows[i].k, rows[i].alias, rows[i].all_ranks);
         division d = rows[i];
@@ -80,7 +85,8 @@ LAB(reducer, sevens_average_to_more_or_less_than_seven, 3)
 }
 
 /* GRD-06: set_to_none keeps path A, in place; zero-fill changes to B in the second iteration. */
-LAB(reducer, views_use_the_reciprocal_while_gradients_are_dropped_and_division_while_they_are_kept, 3)
+LAB(reducer, views_use_the_reciprocal_while_gradients_are_dropped_and_division_while_they_are_kept,
+    3)
 {
     l->options.gradient_as_bucket_view = true;
     lane_add(l, "p", CDDP_F32, 3);
@@ -116,7 +122,8 @@ LAB(reducer, predivision_keeps_equal_halves_finite_but_not_always, 2)
     lane_iterate(l, 32768.0); /* GRD-11, TI-H-11 */
     CHECK(lane_value(l, 0) == 32768.0);
 }
-LAB(reducer, predivision_may_still_overflow_by_rounding_up, 3) /* the dividing path; the reciprocal is rounded to f16 */
+/* the dividing path; the reciprocal is rounded to f16 */
+LAB(reducer, predivision_may_still_overflow_by_rounding_up, 3)
 {
     l->options.batched_grad_copy = true;
     lane_add(l, "h", CDDP_F16, 1);
@@ -125,8 +132,8 @@ LAB(reducer, predivision_may_still_overflow_by_rounding_up, 3) /* the dividing p
     CHECK(isinf(lane_value(l, 0)));
 }
 
-/* GRD-13, VER-15: with Gloo's ring the place in the bucket decides the order of summation. The four values are such
-** that every order of the four ranks gives its own result. */
+/* GRD-13, VER-15: with Gloo's ring the place in the bucket decides the order of summation. The four
+** values are such that every order of the four ranks gives its own result. */
 LAB(reducer, summation_order_is_the_backends_chunk_order, 4)
 {
     static const float contributions[4] = {1.0f, 1e8f, -1e8f, 3.0f};
@@ -153,17 +160,20 @@ LAB(reducer, buckets_are_sent_in_index_order_whatever_becomes_ready_first, 3)
     static const int orders[3][4] = {{0, 1, 2, 3}, {3, 2, 1, 0}, {2, 0, 3, 1}};
     l->options.bucket_cap_mb = 0.00001; /* 10 bytes: one parameter per bucket */
     l->options.find_unused_parameters = true;
-    for (int i = 0; i < 4; i++) lane_add(l, i == 0 ? "a" : i == 1 ? "b" : i == 2 ? "c" : "d", CDDP_F32, 3 + i);
+    for (int i = 0; i < 4; i++)
+        lane_add(l, i == 0 ? "a" : i == 1 ? "b" : i == 2 ? "c" : "d", CDDP_F32, 3 + i);
     lane_wrap(l);
     CHECK_LAYOUT("3, 2, 1, 0");
     for (int step = 0; step < 3; step++) {
         lane_mark(l);
         lane_forward(l);
-        for (int i = 0; i < 4; i++) lane_grad(l, (size_t)orders[(l->r + (uint32_t)step) % 3][i], 1.0 + l->r);
+        for (int i = 0; i < 4; i++)
+            lane_grad(l, (size_t)orders[(l->r + (uint32_t)step) % 3][i], 1.0 + l->r);
         lane_end(l);
         int64_t next = 0;
         for (size_t e = l->since; e < l->sink.count; e++)
-            if (l->sink.events[e].kind == CDDP_EV_bucket_launch) CHECK(l->sink.events[e].as.bucket_launch.bucket == next++);
+            if (l->sink.events[e].kind == CDDP_EV_bucket_launch)
+                CHECK(l->sink.events[e].as.bucket_launch.bucket == next++);
         CHECK(next == 4);
         lane_zero_grad(l, true);
     }
@@ -196,7 +206,8 @@ LAB(reducer, one_backward_over_two_forwards_reduces_once, 2) /* FWD-08, VER-11 *
     CHECK(lane_posts(l, CDDP_OP_ALLREDUCE) == 1);
 }
 
-LAB(reducer, a_second_backward_of_the_same_forward_stays_local_and_is_told, 2) /* FWD-09, VER-10, TI-M-09 */
+/* FWD-09, VER-10, TI-M-09 */
+LAB(reducer, a_second_backward_of_the_same_forward_stays_local_and_is_told, 2)
 {
     lane_add(l, "p", CDDP_F32, 1);
     lane_wrap(l);
@@ -222,7 +233,10 @@ static void dropped_body(lane *l) /* FWD-10, TI-B-17 */
     CHECK(lane_value(l, 0) == 1.5);
 }
 TEST(reducer, an_output_that_is_dropped_costs_nothing) { lab_of(2, dropped_body, NULL); }
-TEST(reducer, an_output_that_is_dropped_costs_nothing_with_the_graph_search) { lab_of(2, dropped_body, dropped_body); }
+TEST(reducer, an_output_that_is_dropped_costs_nothing_with_the_graph_search)
+{
+    lab_of(2, dropped_body, dropped_body);
+}
 
 LAB(reducer, without_zeroing_the_average_accumulates, 2) /* FIN-06 */
 {
@@ -273,7 +287,8 @@ LAB(reducer, each_rank_uses_its_own_branch, 2) /* UNU-04, VER-06 */
     CHECK(cddp_ddp_local_used_map(l->ddp, map) && map[0] == 1 && map[1] == 1 && map[2] == 0);
 }
 
-/* TI-B-03: both ranks take the same branch, which changes from iteration to iteration: who is not used counts 0, else both. */
+/* TI-B-03: both ranks take the same branch, which changes from iteration to iteration: who is not
+** used counts 0, else both. */
 LAB(reducer, branches_that_are_the_same_everywhere_are_used_by_all_or_by_none, 2)
 {
     int32_t map[2];
@@ -289,12 +304,15 @@ LAB(reducer, branches_that_are_the_same_everywhere_are_used_by_all_or_by_none, 2
         if (takes_branch) lane_grad(l, 1, 3.0 + l->r);
         lane_grad(l, 0, 1.0 + l->r);
         lane_end(l);
-        CHECK(cddp_ddp_local_used_map(l->ddp, map) && map[0] == (int32_t)l->w && map[1] == (takes_branch ? (int32_t)l->w : 0));
-        CHECK(lane_value(l, 0) == 1.5 && lane_has(l, 1) == takes_branch && (!takes_branch || lane_value(l, 1) == 3.5));
+        CHECK(cddp_ddp_local_used_map(l->ddp, map) && map[0] == (int32_t)l->w &&
+              map[1] == (takes_branch ? (int32_t)l->w : 0));
+        CHECK(lane_value(l, 0) == 1.5 && lane_has(l, 1) == takes_branch &&
+              (!takes_branch || lane_value(l, 1) == 3.5));
     }
 }
 
-/* TI-H-13: one weight under two names, used by two layers: each adds rank + 1 to the one gradient, which is reduced once. */
+/* TI-H-13: one weight under two names, used by two layers: each adds rank + 1 to the one gradient,
+** which is reduced once. */
 static void shared_weight_body(lane *l)
 {
     l->options.gradient_as_bucket_view = l->lab->data != NULL;
@@ -314,8 +332,14 @@ static void shared_weight_body(lane *l)
         CHECK(lane_value(l, 0) == 2 * (l->w + 1) / 2.0); /* 2 · mean(r + 1) */
     }
 }
-TEST(reducer, a_weight_that_two_layers_share_is_reduced_once) { lab_of(2, shared_weight_body, NULL); }
-TEST(reducer, a_weight_that_two_layers_share_is_reduced_once_with_views) { lab_of(4, shared_weight_body, shared_weight_body); }
+TEST(reducer, a_weight_that_two_layers_share_is_reduced_once)
+{
+    lab_of(2, shared_weight_body, NULL);
+}
+TEST(reducer, a_weight_that_two_layers_share_is_reduced_once_with_views)
+{
+    lab_of(4, shared_weight_body, shared_weight_body);
+}
 
 LAB(reducer, reachable_without_a_gradient_is_not_used, 2) /* UNU-03, VER-06 */
 {
@@ -351,8 +375,14 @@ static void stale_body(lane *l) /* GRD-10, FIN-05, VER-16, TI-M-08 */
     CHECK(lane_value(l, 1) == (views ? 15.0 : stale));
     CHECK(lane_has_mark(l, "stale_gradient_contributed") && lane_has_mark(l, "globally_unused"));
 }
-TEST(reducer, stale_gradients_of_unused_parameters_are_untouched_without_views) { lab_of(2, stale_body, NULL); }
-TEST(reducer, stale_gradients_of_unused_parameters_change_with_views) { lab_of(2, stale_body, stale_body); }
+TEST(reducer, stale_gradients_of_unused_parameters_are_untouched_without_views)
+{
+    lab_of(2, stale_body, NULL);
+}
+TEST(reducer, stale_gradients_of_unused_parameters_change_with_views)
+{
+    lab_of(2, stale_body, stale_body);
+}
 
 LAB(reducer, a_zeroed_gradient_that_nobody_uses_stays_zero, 2) /* UNU-06 */
 {
@@ -373,7 +403,8 @@ LAB(reducer, a_zeroed_gradient_that_nobody_uses_stays_zero, 2) /* UNU-06 */
     CHECK(lane_value(l, 0) == 1.5 && lane_value(l, 1) == 1.5);
 }
 
-LAB(reducer, a_rank_without_any_hook_launches_nothing, 2) /* RED-10, on both ranks, so that nobody hangs */
+/* RED-10, on both ranks, so that nobody hangs */
+LAB(reducer, a_rank_without_any_hook_launches_nothing, 2)
 {
     l->options.find_unused_parameters = true;
     lane_add(l, "p", CDDP_F32, 2);
@@ -400,7 +431,8 @@ LAB(reducer, wholly_unused_buckets_can_be_skipped, 2) /* UNU-14 */
     lane_grad(l, 0, 1.0 + l->r);
     lane_end(l);
     CHECK(lane_value(l, 0) == 3.0 && lane_value(l, 1) == 1.5);
-    CHECK(lane_posts(l, CDDP_OP_ALLREDUCE) == 2 && lane_count(l, CDDP_EV_bucket_skip, -1) == 1); /* bucket + map */
+    /* bucket + map */
+    CHECK(lane_posts(l, CDDP_OP_ALLREDUCE) == 2 && lane_count(l, CDDP_EV_bucket_skip, -1) == 1);
 }
 
 LAB(reducer, tells_when_the_graph_could_have_been_static, 1) /* UNU-11, TI-B-10 */
@@ -426,7 +458,8 @@ LAB(reducer, tells_when_the_graph_could_have_been_static, 1) /* UNU-11, TI-B-10 
 
 /* ---- no_sync ---- */
 
-LAB(reducer, no_sync_accumulates_and_the_next_backward_reduces_the_total, 2) /* NSY-02, NSY-03, TI-C-01 */
+/* NSY-02, NSY-03, TI-C-01 */
+LAB(reducer, no_sync_accumulates_and_the_next_backward_reduces_the_total, 2)
 {
     lane_add(l, "p", CDDP_F32, 2);
     lane_wrap(l);
@@ -442,8 +475,9 @@ LAB(reducer, no_sync_accumulates_and_the_next_backward_reduces_the_total, 2) /* 
     CHECK(lane_value(l, 0) == 4.5); /* (3 + 6) / 2: not divided by the micro-steps */
 }
 
-/* TI-C-04: every other iteration goes past the wrapper, to the module itself: its gradients stay local and are added up
-** until the next one through the wrapper. Iteration i adds (i + 1) · (r + 1); summed by hand, the average of rank + 1 is 1.5. */
+/* TI-C-04: every other iteration goes past the wrapper, to the module itself: its gradients stay
+** local and are added up until the next one through the wrapper. Iteration i adds (i + 1) · (r +
+** 1); summed by hand, the average of rank + 1 is 1.5. */
 static void past_the_wrapper_body(lane *l)
 {
     l->options.gradient_as_bucket_view = l->lab->data != NULL;
@@ -462,8 +496,14 @@ static void past_the_wrapper_body(lane *l)
     }
     CHECK(reduced == 15.0);
 }
-TEST(reducer, what_went_past_the_wrapper_is_reduced_by_the_next_synchronised_backward) { lab_of(2, past_the_wrapper_body, NULL); }
-TEST(reducer, what_went_past_the_wrapper_is_reduced_with_views) { lab_of(2, past_the_wrapper_body, past_the_wrapper_body); }
+TEST(reducer, what_went_past_the_wrapper_is_reduced_by_the_next_synchronised_backward)
+{
+    lab_of(2, past_the_wrapper_body, NULL);
+}
+TEST(reducer, what_went_past_the_wrapper_is_reduced_with_views)
+{
+    lab_of(2, past_the_wrapper_body, past_the_wrapper_body);
+}
 
 LAB(reducer, the_decision_to_synchronise_falls_in_forward, 2) /* FWD-03 */
 {
@@ -502,7 +542,10 @@ static void window_body(lane *l) /* NSY-04; VER-07 is the 1.13.1 regression that
     CHECK(lane_value(l, 0) == 1.5 && lane_value(l, 1) == 1.5 && !lane_has(l, 2));
 }
 TEST(reducer, use_in_any_micro_step_of_the_window_counts) { lab_of(2, window_body, NULL); }
-TEST(reducer, use_in_any_micro_step_of_the_window_counts_with_views) { lab_of(2, window_body, window_body); }
+TEST(reducer, use_in_any_micro_step_of_the_window_counts_with_views)
+{
+    lab_of(2, window_body, window_body);
+}
 
 /* ---- collectives per iteration ---- */
 
@@ -514,40 +557,53 @@ LAB(reducer, issues_exactly_the_golden_number_of_collectives, 2) /* C10-10, VER-
     lane_add_buffer(l, "running_mean", CDDP_F32, 2, 0.0);
     lane_add_buffer(l, "num_batches_tracked", CDDP_I64, 1, 0.0);
     lane_wrap(l);
-    /* PyTorch 1.13.1: 1 all_gather + 3 broadcasts, one of them shapes. Ours: the smallest and the largest digest of what
-    ** ranks wrap, in one all-reduce, which covers both; and the two broadcasts of values. */
-    CHECK(lane_posts(l, CDDP_OP_ALLGATHER) == 0 && lane_posts(l, CDDP_OP_ALLREDUCE) == 1 && lane_posts(l, CDDP_OP_BROADCAST) == 2);
+    /* PyTorch 1.13.1: 1 all_gather + 3 broadcasts, one of them shapes. Ours: the smallest and the
+    ** largest digest of what ranks wrap, in one all-reduce, which covers both; and the two
+    ** broadcasts of values. */
+    CHECK(lane_posts(l, CDDP_OP_ALLGATHER) == 0 && lane_posts(l, CDDP_OP_ALLREDUCE) == 1 &&
+          lane_posts(l, CDDP_OP_BROADCAST) == 2);
     for (int i = 0; i < 4; i++) {
         lane_mark(l);
         lane_iterate(l, 1.0);
-        CHECK(lane_posts(l, CDDP_OP_BROADCAST) == broadcasts[i] && lane_posts(l, CDDP_OP_ALLREDUCE) == 1);
+        CHECK(lane_posts(l, CDDP_OP_BROADCAST) == broadcasts[i] &&
+              lane_posts(l, CDDP_OP_ALLREDUCE) == 1);
     }
 }
 
-TEST_MAIN(ROW(reducer, copying_multiplies_by_the_rounded_reciprocal_and_aliasing_divides),
-          ROW(reducer, reciprocals_are_those_of_pytorch), ROW(reducer, sevens_average_to_more_or_less_than_seven),
-          ROW(reducer, views_use_the_reciprocal_while_gradients_are_dropped_and_division_while_they_are_kept),
-          ROW(reducer, batched_copies_divide_the_whole_bucket), ROW(reducer, batched_views_divide_the_whole_bucket),
-          ROW(reducer, predivision_keeps_equal_halves_finite_but_not_always),
-          ROW(reducer, predivision_may_still_overflow_by_rounding_up),
-          ROW(reducer, summation_order_is_the_backends_chunk_order),
-          ROW(reducer, buckets_are_sent_in_index_order_whatever_becomes_ready_first),
-          ROW(reducer, gradients_stay_local_until_the_backward_ends),
-          ROW(reducer, one_backward_over_two_forwards_reduces_once),
-          ROW(reducer, a_second_backward_of_the_same_forward_stays_local_and_is_told),
-          ROW(reducer, an_output_that_is_dropped_costs_nothing),
-          ROW(reducer, an_output_that_is_dropped_costs_nothing_with_the_graph_search), ROW(reducer, without_zeroing_the_average_accumulates),
-          ROW(reducer, no_grad_forwards_are_harmless), ROW(reducer, one_rank_does_everything_too),
-          ROW(reducer, each_rank_uses_its_own_branch), ROW(reducer, branches_that_are_the_same_everywhere_are_used_by_all_or_by_none),
-          ROW(reducer, a_weight_that_two_layers_share_is_reduced_once), ROW(reducer, a_weight_that_two_layers_share_is_reduced_once_with_views), ROW(reducer, reachable_without_a_gradient_is_not_used),
-          ROW(reducer, stale_gradients_of_unused_parameters_are_untouched_without_views),
-          ROW(reducer, stale_gradients_of_unused_parameters_change_with_views),
-          ROW(reducer, a_zeroed_gradient_that_nobody_uses_stays_zero),
-          ROW(reducer, a_rank_without_any_hook_launches_nothing), ROW(reducer, wholly_unused_buckets_can_be_skipped),
-          ROW(reducer, tells_when_the_graph_could_have_been_static),
-          ROW(reducer, no_sync_accumulates_and_the_next_backward_reduces_the_total),
-          ROW(reducer, what_went_past_the_wrapper_is_reduced_by_the_next_synchronised_backward),
-          ROW(reducer, what_went_past_the_wrapper_is_reduced_with_views), ROW(reducer, the_decision_to_synchronise_falls_in_forward),
-          ROW(reducer, use_in_any_micro_step_of_the_window_counts),
-          ROW(reducer, use_in_any_micro_step_of_the_window_counts_with_views),
-          ROW(reducer, issues_exactly_the_golden_number_of_collectives))
+TEST_MAIN(
+    ROW(reducer, copying_multiplies_by_the_rounded_reciprocal_and_aliasing_divides),
+    ROW(reducer, reciprocals_are_those_of_pytorch),
+    ROW(reducer, sevens_average_to_more_or_less_than_seven),
+    ROW(reducer,
+        views_use_the_reciprocal_while_gradients_are_dropped_and_division_while_they_are_kept),
+    ROW(reducer, batched_copies_divide_the_whole_bucket),
+    ROW(reducer, batched_views_divide_the_whole_bucket),
+    ROW(reducer, predivision_keeps_equal_halves_finite_but_not_always),
+    ROW(reducer, predivision_may_still_overflow_by_rounding_up),
+    ROW(reducer, summation_order_is_the_backends_chunk_order),
+    ROW(reducer, buckets_are_sent_in_index_order_whatever_becomes_ready_first),
+    ROW(reducer, gradients_stay_local_until_the_backward_ends),
+    ROW(reducer, one_backward_over_two_forwards_reduces_once),
+    ROW(reducer, a_second_backward_of_the_same_forward_stays_local_and_is_told),
+    ROW(reducer, an_output_that_is_dropped_costs_nothing),
+    ROW(reducer, an_output_that_is_dropped_costs_nothing_with_the_graph_search),
+    ROW(reducer, without_zeroing_the_average_accumulates),
+    ROW(reducer, no_grad_forwards_are_harmless), ROW(reducer, one_rank_does_everything_too),
+    ROW(reducer, each_rank_uses_its_own_branch),
+    ROW(reducer, branches_that_are_the_same_everywhere_are_used_by_all_or_by_none),
+    ROW(reducer, a_weight_that_two_layers_share_is_reduced_once),
+    ROW(reducer, a_weight_that_two_layers_share_is_reduced_once_with_views),
+    ROW(reducer, reachable_without_a_gradient_is_not_used),
+    ROW(reducer, stale_gradients_of_unused_parameters_are_untouched_without_views),
+    ROW(reducer, stale_gradients_of_unused_parameters_change_with_views),
+    ROW(reducer, a_zeroed_gradient_that_nobody_uses_stays_zero),
+    ROW(reducer, a_rank_without_any_hook_launches_nothing),
+    ROW(reducer, wholly_unused_buckets_can_be_skipped),
+    ROW(reducer, tells_when_the_graph_could_have_been_static),
+    ROW(reducer, no_sync_accumulates_and_the_next_backward_reduces_the_total),
+    ROW(reducer, what_went_past_the_wrapper_is_reduced_by_the_next_synchronised_backward),
+    ROW(reducer, what_went_past_the_wrapper_is_reduced_with_views),
+    ROW(reducer, the_decision_to_synchronise_falls_in_forward),
+    ROW(reducer, use_in_any_micro_step_of_the_window_counts),
+    ROW(reducer, use_in_any_micro_step_of_the_window_counts_with_views),
+    ROW(reducer, issues_exactly_the_golden_number_of_collectives))

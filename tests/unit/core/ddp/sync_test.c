@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Construction: what is verified across ranks, what is broadcast, and buffers afterwards (INI, IGN, BUF). */
+/* Construction: what is verified across ranks, what is broadcast, and buffers afterwards (INI, IGN,
+** BUF). */
 #include "core/base/prng.h"
 #include "core/ddp/sync.h"
 #include "tests/unit/core/ddp/fixture.h"
@@ -132,12 +133,14 @@ static void verify_body(lane *l)
     const difference *d = l->lab->data;
     d->make(l);
     CHECK_FAILS(lane_try_wrap(l), CDDP_E_MISMATCH, d->words[0]);
-    CHECK(strstr(l->err.message, d->words[1]) != NULL && strstr(l->err.message, "rank 0") != NULL && strstr(l->err.message, "rank 2") != NULL);
+    CHECK(strstr(l->err.message, d->words[1]) != NULL && strstr(l->err.message, "rank 0") != NULL &&
+          strstr(l->err.message, "rank 2") != NULL);
 }
 
 TEST(verify, every_rank_fails_and_shows_both_sides)
 {
     static const difference rows[] = {
+        /* clang-format off */
         {"count", differ_count, {"rank 0 reduces 2 parameters, rank 2 3", "'extra'"}}, /* TI-A-23 */
         {"shape", differ_shape, {"'fc.weight' f32 [6]", "'fc.weight' f32 [7]"}},       /* TI-A-22 */
         {"name", differ_name, {"'fc.bias'", "'fc.offset'"}},
@@ -155,12 +158,16 @@ TEST(verify, every_rank_fails_and_shows_both_sides)
         {"sparse", differ_sparse, {"requires_grad", "requires_grad sparse"}},
         {"delayed", differ_delay, {"'fc.bias' ignored", "'fc.bias' delayed"}},
         {"order", differ_order, {"rank 0 has parameter 'b'", "rank 2 has parameter 'a'"}},
+        /* clang-format on */
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         cd_test_row("%s", rows[i].name);
         for (int without = 0; without < 2; without++) {
             difference d = rows[i];
-            lab b = {.world_size = 3, .body = verify_body, .data = &d, .has_no_minimum = without != 0};
+            lab b = {.world_size = 3,
+                     .body = verify_body,
+                     .data = &d,
+                     .has_no_minimum = without != 0};
             lab_run(&b);
         }
     }
@@ -171,7 +178,8 @@ static void wrap_body(lane *l)
     base(l);
     lane_wrap(l);
     bool gathers = l->lab->has_no_minimum;
-    CHECK(lane_posts(l, CDDP_OP_ALLGATHER) == gathers && lane_posts(l, CDDP_OP_ALLREDUCE) == !gathers);
+    CHECK(lane_posts(l, CDDP_OP_ALLGATHER) == gathers &&
+          lane_posts(l, CDDP_OP_ALLREDUCE) == !gathers);
 }
 
 TEST(verify, gathers_from_every_rank_only_where_the_backend_has_no_minimum)
@@ -200,12 +208,14 @@ LAB(broadcast, makes_parameters_and_buffers_equal_to_rank_zeros, 3) /* INI-11, T
     lane_add(l, "frozen", CDDP_F32, 3)->requires_grad = false;
     lane_add(l, "d", CDDP_F64, 3);
     cddp_tensor *buffer = lane_add_buffer(l, "count", CDDP_I64, 1, 5.0 + l->r);
-    for (size_t i = 0; i < 3; i++) CHECK_OK(l->device->fill(&l->parameters[i].tensor, 1.0 + l->r, NULL, &l->err));
+    for (size_t i = 0; i < 3; i++)
+        CHECK_OK(l->device->fill(&l->parameters[i].tensor, 1.0 + l->r, NULL, &l->err));
     lane_wrap(l);
     CHECK(lane_posts(l, CDDP_OP_BROADCAST) == 3); /* f32, f64, i64 */
     for (size_t i = 0; i < 3; i++) CHECK(lane_first(l, &l->parameters[i].tensor) == 1.0);
     CHECK(lane_first(l, buffer) == 5.0);
-    CHECK(cddp_ddp_variable_count(l->ddp) == 2 && cddp_ddp_variable_index(l->ddp, "frozen") == -1 && cddp_ddp_variable_index(l->ddp, "d") == 1);
+    CHECK(cddp_ddp_variable_count(l->ddp) == 2 && cddp_ddp_variable_index(l->ddp, "frozen") == -1 &&
+          cddp_ddp_variable_index(l->ddp, "d") == 1);
 }
 
 /* ---- layouts in memory ---- */
@@ -228,8 +238,8 @@ static bool is_channels_last(const cddp_tensor *t)
            memcmp(t->strides, wanted.strides, 4 * sizeof(int64_t)) == 0;
 }
 
-/* TI-H-10: a module whose tensors are channels-last can be wrapped: rank 0's values arrive element by element, the layout
-** stays, also that of gradients. */
+/* TI-H-10: a module whose tensors are channels-last can be wrapped: rank 0's values arrive element
+** by element, the layout stays, also that of gradients. */
 static void channels_last_body(lane *l)
 {
     float values[CONV_NUMEL];
@@ -265,9 +275,13 @@ static void channels_last_body(lane *l)
     }
 }
 TEST(broadcast, keeps_channels_last_tensors_as_they_lie) { lab_of(2, channels_last_body, NULL); }
-TEST(broadcast, keeps_channels_last_tensors_as_they_lie_with_views) { lab_of(2, channels_last_body, channels_last_body); }
+TEST(broadcast, keeps_channels_last_tensors_as_they_lie_with_views)
+{
+    lab_of(2, channels_last_body, channels_last_body);
+}
 
-LAB(verify, tells_channels_last_on_one_rank_only, 2) /* TI-H-09: the bytes of the others would be taken in another order */
+/* TI-H-09: the bytes of the others would be taken in another order */
+LAB(verify, tells_channels_last_on_one_rank_only, 2)
 {
     lane_add(l, "conv.weight", CDDP_F32, CONV_NUMEL);
     cddp_tensor *weight = &l->parameters[0].tensor;
@@ -298,19 +312,23 @@ static void ignored_body(lane *l)
     lane_add(l, "tied.first", CDDP_F32, 2);
     lane_add(l, "tied.second", CDDP_F32, 2)->grad = &l->grads[1];
     cddp_tensor *buffer = lane_add_buffer(l, "b", CDDP_F32, 1, 5.0 + l->r);
-    for (size_t i = 0; i < 2; i++) CHECK_OK(l->device->fill(&l->parameters[i].tensor, 1.0 + l->r, NULL, &l->err));
+    for (size_t i = 0; i < 2; i++)
+        CHECK_OK(l->device->fill(&l->parameters[i].tensor, 1.0 + l->r, NULL, &l->err));
     l->options.parameters_and_buffers_to_ignore = ignored;
     l->options.ignore_count = 3;
     lane_wrap(l);
-    CHECK(cddp_ddp_variable_count(l->ddp) == 1 && cddp_ddp_variable_index(l->ddp, "tied.first") == 0);
-    CHECK(lane_first(l, &l->parameters[0].tensor) == 1.0 + l->r && lane_first(l, &l->parameters[1].tensor) == 1.0);
+    CHECK(cddp_ddp_variable_count(l->ddp) == 1 &&
+          cddp_ddp_variable_index(l->ddp, "tied.first") == 0);
+    CHECK(lane_first(l, &l->parameters[0].tensor) == 1.0 + l->r &&
+          lane_first(l, &l->parameters[1].tensor) == 1.0);
     for (int step = 0; step < 3; step++) {
         lane_zero_grad(l, true);
         lane_forward(l);
         lane_grad(l, 0, 1.0 + l->r);
         lane_grad(l, 1, 1.0 + l->r);
         lane_end(l);
-        CHECK(lane_value(l, 0) == 1.0 + l->r && lane_value(l, 1) == 1.5 && lane_first(l, buffer) == 5.0 + l->r);
+        CHECK(lane_value(l, 0) == 1.0 + l->r && lane_value(l, 1) == 1.5 &&
+              lane_first(l, buffer) == 5.0 + l->r);
     }
 }
 TEST(broadcast, leaves_ignored_ones_alone_and_reduces_shared_ones_once)
@@ -322,7 +340,10 @@ TEST(broadcast, leaves_ignored_ones_alone_and_reduces_shared_ones_once)
     }
 }
 
-static cddp_tensor get_tensor(const void *tensors, size_t i) { return ((const cddp_tensor *)tensors)[i]; }
+static cddp_tensor get_tensor(const void *tensors, size_t i)
+{
+    return ((const cddp_tensor *)tensors)[i];
+}
 
 LAB(broadcast, keeps_at_most_two_in_flight, 2) /* INI-12, TI-H-21 */
 {
@@ -331,13 +352,17 @@ LAB(broadcast, keeps_at_most_two_in_flight, 2) /* INI-12, TI-H-21 */
     lane_add(l, "p", CDDP_F32, 2);
     for (int64_t i = 0; i < 9; i++) {
         int64_t numel = i % 3 * 5;
-        tensors[i] = lane_tensor(l, i % 2 == 0 ? CDDP_F32 : CDDP_F64, &numel, 1, (double)(l->r * 100) + (double)i);
+        tensors[i] = lane_tensor(l, i % 2 == 0 ? CDDP_F32 : CDDP_F64, &numel, 1,
+                                 (double)(l->r * 100) + (double)i);
     }
-    cd_broadcast_spec spec = {.tensors = {tensors, get_tensor}, .tensor_count = 9, .limit_bytes = 24};
+    cd_broadcast_spec spec = {.tensors = {tensors, get_tensor},
+                              .tensor_count = 9,
+                              .limit_bytes = 24};
     lane_mark(l);
     CHECK_OK(cd_broadcast_coalesced(&spec, l->group, 1, &l->err));
     for (size_t e = l->since; e < l->sink.count; e++)
-        if (l->sink.events[e].kind == CDDP_EV_collective_post && l->sink.events[e].as.collective_post.in_flight > deepest)
+        if (l->sink.events[e].kind == CDDP_EV_collective_post &&
+            l->sink.events[e].as.collective_post.in_flight > deepest)
             deepest = l->sink.events[e].as.collective_post.in_flight;
     CHECK(deepest == 2);
     for (int i = 0; i < 9; i++) {
@@ -363,10 +388,11 @@ LAB(buffers, are_broadcast_and_not_averaged, 2) /* BUF-04, TI-E-01 */
 
 LAB(buffers, follow_the_flag_of_the_forward_before, 2) /* BUF-05, VER-12 */
 {
-    /* s: synchronising, n: inside no_sync, g: without grad mode; then whether buffers were synchronised. */
+    /* s: synchronising, n: inside no_sync, g: without grad mode; then whether buffers were
+    ** synchronised. */
     static const char forwards[] = "ssnnssggss", synced[] = "yyyn"
-                                                             "nyyn"
-                                                             "ny";
+                                                            "nyyn"
+                                                            "ny";
     lane_add(l, "p", CDDP_F32, 2);
     lane_add_buffer(l, "b", CDDP_F32, 1, 0.0);
     lane_wrap(l);
@@ -391,7 +417,8 @@ LAB(buffers, follow_the_flag_along_any_string_of_forwards, 2)
         uint32_t depth = 0;
         lane_wrap(l);
         for (int i = 0; i < 30; i++) {
-            const uint64_t kind = cd_prng_below(&prng, 4); /* 0, 1: synchronising, 2: inside no_sync, 3: without grad mode */
+            /* 0, 1: synchronising, 2: inside no_sync, 3: without grad mode */
+            const uint64_t kind = cd_prng_below(&prng, 4);
             lane_mark(l);
             for (; depth < (kind == 2 ? 1 : 0); depth++) cddp_ddp_no_sync_begin(l->ddp);
             for (; depth > (kind == 2 ? 1 : 0); depth--) cddp_ddp_no_sync_end(l->ddp);
@@ -404,18 +431,21 @@ LAB(buffers, follow_the_flag_along_any_string_of_forwards, 2)
     }
 }
 
-static cddp_status double_them(void *context, cddp_group *group, const cddp_buffer *buffers, size_t buffer_count, cddp_error *err)
+static cddp_status double_them(void *context, cddp_group *group, const cddp_buffer *buffers,
+                               size_t buffer_count, cddp_error *err)
 {
     (void)group;
     ++*(int *)context;
     for (size_t i = 0; i < buffer_count; i++) {
-        cddp_status status = buffers[i].tensor.device->scale(&buffers[i].tensor, &buffers[i].tensor, 2.0, NULL, err);
+        cddp_status status =
+            buffers[i].tensor.device->scale(&buffers[i].tensor, &buffers[i].tensor, 2.0, NULL, err);
         if (status != CDDP_OK) return status;
     }
     return CDDP_OK;
 }
 
-static cddp_status broadcast_by_hand(void *context, cddp_group *group, const cddp_buffer *buffers, size_t buffer_count, cddp_error *err)
+static cddp_status broadcast_by_hand(void *context, cddp_group *group, const cddp_buffer *buffers,
+                                     size_t buffer_count, cddp_error *err)
 {
     cddp_status status = CDDP_OK;
     ++*(int *)context;
@@ -427,26 +457,33 @@ static cddp_status broadcast_by_hand(void *context, cddp_group *group, const cdd
     return status;
 }
 
-/* TI-E-03: the same forwards, each of which changes the buffers by what the rank is, with the wrapper's own broadcast and with
-** one written by hand as a hook before forward. */
+/* TI-E-03: the same forwards, each of which changes the buffers by what the rank is, with the
+** wrapper's own broadcast and with one written by hand as a hook before forward. */
 LAB(buffers, broadcast_by_hand_are_as_the_wrapper_broadcasts_them, 3)
 {
     double own[4][2];
     int calls = 0;
     lane_add(l, "p", CDDP_F32, 2);
-    cddp_tensor *mean = lane_add_buffer(l, "mean", CDDP_F32, 2, 0.0), *count = lane_add_buffer(l, "count", CDDP_F64, 1, 0.0);
+    cddp_tensor *mean = lane_add_buffer(l, "mean", CDDP_F32, 2, 0.0),
+                *count = lane_add_buffer(l, "count", CDDP_F64, 1, 0.0);
     for (int by_hand = 0; by_hand < 2; by_hand++) {
         CHECK_OK(l->device->fill(mean, 1.0, NULL, &l->err));
         CHECK_OK(l->device->fill(count, 2.0, NULL, &l->err));
         lane_wrap(l);
-        if (by_hand) CHECK_OK(cddp_ddp_register_buffer_hook(l->ddp, broadcast_by_hand, &calls, false, &l->err));
+        if (by_hand)
+            CHECK_OK(
+                cddp_ddp_register_buffer_hook(l->ddp, broadcast_by_hand, &calls, false, &l->err));
         for (int step = 0; step < 4; step++) {
             lane_forward(l);
-            const double seen[2] = {lane_first(l, mean), lane_first(l, count)}; /* by this forward */
+            /* by this forward */
+            const double seen[2] = {lane_first(l, mean), lane_first(l, count)};
             CHECK(seen[0] == 1.0 + 2.0 * step && seen[1] == 2.0 + 4.0 * step);
-            if (by_hand) CHECK(seen[0] == own[step][0] && seen[1] == own[step][1]);
-            else own[step][0] = seen[0], own[step][1] = seen[1];
-            CHECK_OK(l->device->fill(mean, seen[0] + 2.0 + l->r, NULL, &l->err)); /* rank 0 adds 2, the others more */
+            if (by_hand)
+                CHECK(seen[0] == own[step][0] && seen[1] == own[step][1]);
+            else
+                own[step][0] = seen[0], own[step][1] = seen[1];
+            /* rank 0 adds 2, the others more */
+            CHECK_OK(l->device->fill(mean, seen[0] + 2.0 + l->r, NULL, &l->err));
             CHECK_OK(l->device->fill(count, seen[1] + 4.0 + l->r, NULL, &l->err));
             lane_grad(l, 0, 1.0);
             lane_end(l);
@@ -464,14 +501,16 @@ LAB(buffers, can_be_synchronised_by_a_hook_after_forward, 2) /* BUF-07 */
     cddp_tensor *buffer = lane_add_buffer(l, "b", CDDP_F32, 1, 1.0);
     lane_wrap(l);
     CHECK_OK(cddp_ddp_register_buffer_hook(l->ddp, double_them, &calls, true, &l->err));
-    CHECK_FAILS(cddp_ddp_register_buffer_hook(l->ddp, double_them, &calls, true, &l->err), CDDP_E_STATE, "registered already");
+    CHECK_FAILS(cddp_ddp_register_buffer_hook(l->ddp, double_them, &calls, true, &l->err),
+                CDDP_E_STATE, "registered already");
     lane_mark(l);
     CHECK_OK(cddp_ddp_forward_begin(l->ddp, true, &l->err));
     CHECK(calls == 0);
     CHECK_OK(cddp_ddp_forward_end(l->ddp, NULL, &l->err));
     CHECK(calls == 1 && lane_first(l, buffer) == 2.0 && lane_posts(l, CDDP_OP_BROADCAST) == 0);
     cddp_join_options join = cddp_join_options_default();
-    CHECK_FAILS(cddp_ddp_join_begin(l->ddp, &join, &l->err), CDDP_E_UNSUPPORTED, "custom buffer hook");
+    CHECK_FAILS(cddp_ddp_join_begin(l->ddp, &join, &l->err), CDDP_E_UNSUPPORTED,
+                "custom buffer hook");
 }
 
 LAB(buffers, may_be_replaced_by_the_module, 2) /* BUF-01 */
@@ -490,13 +529,17 @@ LAB(buffers, may_be_replaced_by_the_module, 2) /* BUF-01 */
 }
 
 TEST_MAIN(ROW(verify, every_rank_fails_and_shows_both_sides),
-          ROW(verify, gathers_from_every_rank_only_where_the_backend_has_no_minimum), ROW(verify, is_left_out_without_init_sync),
+          ROW(verify, gathers_from_every_rank_only_where_the_backend_has_no_minimum),
+          ROW(verify, is_left_out_without_init_sync),
           ROW(broadcast, makes_parameters_and_buffers_equal_to_rank_zeros),
-          ROW(broadcast, keeps_channels_last_tensors_as_they_lie), ROW(broadcast, keeps_channels_last_tensors_as_they_lie_with_views),
+          ROW(broadcast, keeps_channels_last_tensors_as_they_lie),
+          ROW(broadcast, keeps_channels_last_tensors_as_they_lie_with_views),
           ROW(verify, tells_channels_last_on_one_rank_only),
           ROW(broadcast, leaves_buffers_alone_when_they_are_not_synchronised),
           ROW(broadcast, leaves_ignored_ones_alone_and_reduces_shared_ones_once),
           ROW(broadcast, keeps_at_most_two_in_flight), ROW(buffers, are_broadcast_and_not_averaged),
-          ROW(buffers, follow_the_flag_of_the_forward_before), ROW(buffers, follow_the_flag_along_any_string_of_forwards),
-          ROW(buffers, broadcast_by_hand_are_as_the_wrapper_broadcasts_them), ROW(buffers, can_be_synchronised_by_a_hook_after_forward),
+          ROW(buffers, follow_the_flag_of_the_forward_before),
+          ROW(buffers, follow_the_flag_along_any_string_of_forwards),
+          ROW(buffers, broadcast_by_hand_are_as_the_wrapper_broadcasts_them),
+          ROW(buffers, can_be_synchronised_by_a_hook_after_forward),
           ROW(buffers, may_be_replaced_by_the_module))

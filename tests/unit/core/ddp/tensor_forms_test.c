@@ -15,7 +15,8 @@ TEST(tensor_forms, are_shared_by_tensors_that_differ_in_storage_only)
 {
     (void)state;
     cd_tensor_forms forms = {.allocator = NULL};
-    cddp_tensor first = matrix(2, 3), second = matrix(2, 3), bias = cddp_tensor_of(cddp_device_cpu(), storage, 0, CDDP_F32, (int64_t[]){3}, 1);
+    cddp_tensor first = matrix(2, 3), second = matrix(2, 3),
+                bias = cddp_tensor_of(cddp_device_cpu(), storage, 0, CDDP_F32, (int64_t[]){3}, 1);
     second.storage = storage + 20;
     second.offset = 1;
     second.sizes[4] = 77; /* behind dim_count: nobody's business */
@@ -30,8 +31,10 @@ TEST(tensor_forms, are_shared_by_tensors_that_differ_in_storage_only)
     assert_int_equal(weight->numel, 6);
     const cd_packed_tensor packed = {weight, second.storage, second.offset};
     const cddp_tensor t = cd_packed_tensor_get(&packed);
-    assert_true(t.storage == second.storage && t.offset == 1 && t.dtype == CDDP_F32 && t.dim_count == 2);
-    assert_true(t.device == cddp_device_cpu() && t.sizes[0] == 2 && t.sizes[1] == 3 && t.strides[0] == 3 && t.strides[1] == 1);
+    assert_true(t.storage == second.storage && t.offset == 1 && t.dtype == CDDP_F32 &&
+                t.dim_count == 2);
+    assert_true(t.device == cddp_device_cpu() && t.sizes[0] == 2 && t.sizes[1] == 3 &&
+                t.strides[0] == 3 && t.strides[1] == 1);
     cd_tensor_forms_fini(&forms);
 }
 
@@ -39,7 +42,8 @@ TEST(tensor_forms, differ_by_device_dtype_sizes_and_strides)
 {
     (void)state;
     cd_tensor_forms forms = {.allocator = NULL};
-    cddp_tensor tensors[] = {matrix(2, 3), matrix(3, 2), matrix(2, 3), matrix(2, 3), matrix(2, 3), {.device = NULL}};
+    cddp_tensor tensors[] = {matrix(2, 3), matrix(3, 2), matrix(2, 3),
+                             matrix(2, 3), matrix(2, 3), {.device = NULL}};
     tensors[2].dtype = CDDP_F64;
     tensors[3].device = cddp_device_shape();
     tensors[4].strides[0] = 1, tensors[4].strides[1] = 2;
@@ -64,7 +68,8 @@ TEST(tensor_forms, know_the_layout_of_a_gradient) /* BKT-19 */
     const cddp_tensor kept = cd_tensor_forms_intern(&forms, &dense)->gradient;
     const cddp_tensor packed = cd_tensor_forms_intern(&forms, &spread)->gradient;
     assert_true(kept.strides[0] == 1 && kept.strides[1] == 2);
-    assert_true(packed.strides[0] == 3 && packed.strides[1] == 1 && packed.sizes[0] == 2 && packed.sizes[1] == 3);
+    assert_true(packed.strides[0] == 3 && packed.strides[1] == 1 && packed.sizes[0] == 2 &&
+                packed.sizes[1] == 3);
     cd_tensor_forms_fini(&forms);
 }
 
@@ -75,7 +80,8 @@ static cddp_status interns(const cddp_allocator *allocator, void *argument, cddp
     (void)argument;
     for (int64_t i = 1; i <= 3 && status == CDDP_OK; i++) {
         const cddp_tensor t = matrix(i, i);
-        if (cd_tensor_forms_intern(&forms, &t) == NULL) status = cd_fail(err, CDDP_E_NOMEM, "no memory for form %d", (int)i);
+        if (cd_tensor_forms_intern(&forms, &t) == NULL)
+            status = cd_fail(err, CDDP_E_NOMEM, "no memory for form %d", (int)i);
     }
     cd_tensor_forms_fini(&forms);
     return status;
@@ -88,5 +94,6 @@ TEST(tensor_forms, leave_nothing_behind_when_memory_runs_out)
 }
 
 TEST_MAIN(ROW(tensor_forms, are_shared_by_tensors_that_differ_in_storage_only),
-          ROW(tensor_forms, differ_by_device_dtype_sizes_and_strides), ROW(tensor_forms, know_the_layout_of_a_gradient),
+          ROW(tensor_forms, differ_by_device_dtype_sizes_and_strides),
+          ROW(tensor_forms, know_the_layout_of_a_gradient),
           ROW(tensor_forms, leave_nothing_behind_when_memory_runs_out))

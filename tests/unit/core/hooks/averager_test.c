@@ -29,7 +29,10 @@ static cddp_status train(cddp_rank *rank, void *argument, cddp_error *err)
     cddp_group *group = NULL;
     cd_averager *averager = NULL;
     assert_ok(fixture_group(f, rank, "world", &group, err), err);
-    cd_averager_options options = {.group = group, .levels = p->levels, .level_count = p->level_count, .warmup_steps = p->warmup,
+    cd_averager_options options = {.group = group,
+                                   .levels = p->levels,
+                                   .level_count = p->level_count,
+                                   .warmup_steps = p->warmup,
                                    .hierarchical = p->hierarchical};
     assert_ok(cd_averager_create(&options, &averager, err), err);
     float value = (float)rank->rank, other = (float)rank->rank;
@@ -74,18 +77,24 @@ static void run(plan *p)
 /* AVG-02, AVG-03, upstream's own example. TI-G-01: what is averaged is the mean over the ranks. */
 TEST(averager, levels_average_when_upstream_says)
 {
-    static plan p = {.levels = {{2, 2}, {4, 4}, {8, 8}}, .level_count = 3, .warmup = 10, .hierarchical = true};
+    static plan p = {.levels = {{2, 2}, {4, 4}, {8, 8}},
+                     .level_count = 3,
+                     .warmup = 10,
+                     .hierarchical = true};
     run(&p);
     for (uint32_t step = 0; step < STEPS; step++) {
-        uint32_t expected = step < 10 || step % 2 != 0 ? 0 : step % 8 == 0 ? 8 : step % 4 == 0 ? 4 : 2;
+        uint32_t expected = step < 10 || step % 2 != 0 ? 0
+                            : step % 8 == 0            ? 8
+                            : step % 4 == 0            ? 4
+                                                       : 2;
         cd_test_row("step %u: %u, wanted %u", step, p.due[step], expected);
         assert_int_equal(p.due[step], expected);
     }
     for (uint32_t r = 0; r < RANKS; r++) {
         assert_true(p.values[r][9] == (float)r);
         assert_true(p.values[r][10] == (float)(r / 2 * 2) + 0.5f); /* pairs */
-        assert_true(p.values[r][12] == (r < 4 ? 1.5f : 5.5f));      /* fours */
-        assert_true(p.values[r][16] == 3.5f);                        /* everybody */
+        assert_true(p.values[r][12] == (r < 4 ? 1.5f : 5.5f));     /* fours */
+        assert_true(p.values[r][16] == 3.5f);                      /* everybody */
         assert_true(p.untouched[r] == (float)r);
         assert_int_equal(p.half[r], 0x4000); /* (1 + 3) / 2 */
     }
@@ -94,18 +103,24 @@ TEST(averager, levels_average_when_upstream_says)
 /* Whether every rank's parameter is the average after a step, and its own else. */
 static void assert_averaged(const plan *p, uint64_t step, bool averaged)
 {
-    for (uint32_t r = 0; r < RANKS; r++) assert_true(p->values[r][step] == (averaged ? (RANKS - 1) / 2.0f : (float)r));
+    for (uint32_t r = 0; r < RANKS; r++)
+        assert_true(p->values[r][step] == (averaged ? (RANKS - 1) / 2.0f : (float)r));
 }
 
 static void run_grid(plan *p, uint64_t warmup, bool hierarchical)
 {
-    *p = (plan){.levels = {{4, RANKS}}, .level_count = 1, .warmup = warmup, .hierarchical = hierarchical, .resets = true};
+    *p = (plan){.levels = {{4, RANKS}},
+                .level_count = 1,
+                .warmup = warmup,
+                .hierarchical = hierarchical,
+                .resets = true};
     cd_test_row("%s, warm-up %d", hierarchical ? "hierarchical" : "periodic", (int)warmup);
     run(p);
     for (uint32_t r = 0; r < RANKS; r++) assert_true(p->untouched[r] == (float)r);
 }
 
-/* AVG-01: counted from the end of the warm-up. Upstream's warm-ups, and one that is no multiple of anything. */
+/* AVG-01: counted from the end of the warm-up. Upstream's warm-ups, and one that is no multiple of
+** anything. */
 TEST(averager, a_periodic_one_averages_at_its_steps_and_at_no_other) /* TI-G-02 */
 {
     static const uint64_t warmups[5] = {12, 13, 14, 15, 10};
@@ -120,9 +135,10 @@ TEST(averager, a_periodic_one_averages_at_its_steps_and_at_no_other) /* TI-G-02 
     }
 }
 
-/* AVG-03, AVG-04: with one level the period divides the step and not what passed since the warm-up. The two are the same when
-** the warm-up is a multiple of the period. Upstream's warm-ups 13 to 15 are not: its test replaces the hierarchical averager by
-** a periodic one before it begins, and so cannot see it. */
+/* AVG-03, AVG-04: with one level the period divides the step and not what passed since the warm-up.
+** The two are the same when the warm-up is a multiple of the period. Upstream's warm-ups 13 to 15
+** are not: its test replaces the hierarchical averager by a periodic one before it begins, and so
+** cannot see it. */
 TEST(averager, one_level_is_a_periodic_one_in_phase_with_it) /* TI-G-03 */
 {
     static plan periodic, one_level;
@@ -131,7 +147,8 @@ TEST(averager, one_level_is_a_periodic_one_in_phase_with_it) /* TI-G-03 */
         run_grid(&one_level, warmup, true);
         bool is_same = memcmp(periodic.values, one_level.values, sizeof periodic.values) == 0;
         assert_true(is_same == (warmup % 4 == 0));
-        for (uint64_t step = 0; step < STEPS; step++) assert_averaged(&one_level, step, step >= warmup && step % 4 == 0);
+        for (uint64_t step = 0; step < STEPS; step++)
+            assert_averaged(&one_level, step, step >= warmup && step % 4 == 0);
     }
 }
 
@@ -143,18 +160,25 @@ static cddp_status refuse(cddp_rank *rank, void *argument, cddp_error *err)
         bool hierarchical;
         const char *words;
     } cases[] = {
-        {{{0, 4}}, 1, false, "must be positive"},           {{{2, 2}}, 1, false, "the last group size is 2"},
-        {{{2, 2}, {4, 4}}, 2, false, "a periodic one has 1"}, {{{4, 2}, {4, 4}}, 2, true, "periods must grow"},
-        {{{2, 4}, {4, 4}}, 2, true, "group sizes must grow"}, {{{2, 3}, {4, 4}}, 2, true, "do not divide"},
+        {{{0, 4}}, 1, false, "must be positive"},
+        {{{2, 2}}, 1, false, "the last group size is 2"},
+        {{{2, 2}, {4, 4}}, 2, false, "a periodic one has 1"},
+        {{{4, 2}, {4, 4}}, 2, true, "periods must grow"},
+        {{{2, 4}, {4, 4}}, 2, true, "group sizes must grow"},
+        {{{2, 3}, {4, 4}}, 2, true, "do not divide"},
     };
     cddp_group *group = NULL;
     assert_ok(fixture_group(argument, rank, "world", &group, err), err);
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         cd_averager *averager = NULL;
         cddp_error inner = CDDP_ERROR_INIT;
-        cd_averager_options options = {.group = group, .levels = cases[i].levels, .level_count = cases[i].count, .hierarchical = cases[i].hierarchical};
+        cd_averager_options options = {.group = group,
+                                       .levels = cases[i].levels,
+                                       .level_count = cases[i].count,
+                                       .hierarchical = cases[i].hierarchical};
         cd_test_row("%s", cases[i].words);
-        assert_fails(cd_averager_create(&options, &averager, &inner), CDDP_E_CONFIG, &inner, cases[i].words);
+        assert_fails(cd_averager_create(&options, &averager, &inner), CDDP_E_CONFIG, &inner,
+                     cases[i].words);
         assert_null(averager);
     }
     cddp_group_destroy(group);
@@ -172,6 +196,7 @@ TEST(averager, refuses_settings_that_cannot_work_by_name)
     fixture_destroy(&f);
 }
 
-TEST_MAIN(ROW(averager, levels_average_when_upstream_says), ROW(averager, a_periodic_one_averages_at_its_steps_and_at_no_other),
+TEST_MAIN(ROW(averager, levels_average_when_upstream_says),
+          ROW(averager, a_periodic_one_averages_at_its_steps_and_at_no_other),
           ROW(averager, one_level_is_a_periodic_one_in_phase_with_it),
           ROW(averager, refuses_settings_that_cannot_work_by_name))

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Exact sums in absolute bins, held against the oracle's exact sums, which share no code with them. */
+/* Exact sums in absolute bins, held against the oracle's exact sums, which share no code with
+** them. */
 #include "tests/support/test.h"
 
 #include "core/base/alloc.h"
@@ -48,7 +49,8 @@ static contributions *draw(cddp_dtype dtype, uint32_t count, int spread, uint64_
     return c;
 }
 
-/* The contributions as `worlds` ranks that accumulate theirs, reduced and averaged over all of them. */
+/* The contributions as `worlds` ranks that accumulate theirs, reduced and averaged over all of
+** them. */
 static void average(contributions *c, uint32_t worlds, uint32_t divisor, void *out)
 {
     cd_bins *bins = calloc(worlds, sizeof *bins);
@@ -56,7 +58,8 @@ static void average(contributions *c, uint32_t worlds, uint32_t divisor, void *o
     cddp_error err = CDDP_ERROR_INIT;
     for (uint32_t w = 0; w < worlds; w++) {
         assert_ok(cd_bins_init(&bins[w], NULL, c->dtype, c->numel, &err), &err);
-        for (uint32_t k = w; k < c->count; k += worlds) assert_ok(cd_bins_add(&bins[w], c->values[k], &err), &err);
+        for (uint32_t k = w; k < c->count; k += worlds)
+            assert_ok(cd_bins_add(&bins[w], c->values[k], &err), &err);
         cd_bins_span one = cd_bins_get_span(&bins[w]);
         all.special |= one.special;
         if (one.first > one.last) continue;
@@ -77,7 +80,8 @@ static void average(contributions *c, uint32_t worlds, uint32_t divisor, void *o
     free(bins);
 }
 
-/* |sum - divisor · actual| ≤ divisor · (half the distance to the neighbour), in exact arithmetic. */
+/* |sum - divisor · actual| ≤ divisor · (half the distance to the neighbour), in exact
+** arithmetic. */
 static void expect_rounded_once(contributions *c, uint32_t divisor, const void *out)
 {
     cd_wide_sum sum;
@@ -92,7 +96,10 @@ static void expect_rounded_once(contributions *c, uint32_t divisor, const void *
     for (int64_t i = 0; i < c->numel; i++) {
         double actual = cd_element_get(c->dtype, (const unsigned char *)out + (size_t)i * width);
         double residual = cd_wide_sum_residual(&sum, (size_t)i, actual, divisor) / divisor;
-        int precision = c->dtype == CDDP_F64 ? 53 : c->dtype == CDDP_F16 ? 11 : c->dtype == CDDP_BF16 ? 8 : 24;
+        int precision = c->dtype == CDDP_F64    ? 53
+                        : c->dtype == CDDP_F16  ? 11
+                        : c->dtype == CDDP_BF16 ? 8
+                                                : 24;
         double gap = actual == 0 ? 0 : ldexp(1.0, ilogb(actual) + 1 - precision);
         double least = cd_host_least(c->dtype) * 2;
         assert_true(fabs(residual) <= (gap > least ? gap : least) / 2 * (1 + 0x1p-50));
@@ -176,9 +183,13 @@ static uint64_t digest_of(cddp_dtype dtype, int64_t numel, cd_isa isa, int sprea
     assert_ok(cd_bins_init(&bins, NULL, dtype, c->numel, &err), &err);
     bins.isa = isa;
     for (uint32_t k = 0; k < c->count; k++) assert_ok(cd_bins_add(&bins, c->values[k], &err), &err);
-    uint64_t digest = cd_hash64(bins.high, (size_t)c->numel * sizeof *bins.high, bins.spilled * 2u + bins.special);
-    if (bins.spilled) digest = cd_hash64(bins.spill, (size_t)c->numel * bins.spill_bins * sizeof *bins.spill, digest);
-    if (dtype == CDDP_F32 && special == 0 && spread != 28) assert_int_equal(bins.spilled, spread > 28);
+    uint64_t digest = cd_hash64(bins.high, (size_t)c->numel * sizeof *bins.high,
+                                bins.spilled * 2u + bins.special);
+    if (bins.spilled)
+        digest =
+            cd_hash64(bins.spill, (size_t)c->numel * bins.spill_bins * sizeof *bins.spill, digest);
+    if (dtype == CDDP_F32 && special == 0 && spread != 28)
+        assert_int_equal(bins.spilled, spread > 28);
     cd_bins_fini(&bins);
     free(c);
     return digest;
@@ -186,7 +197,8 @@ static uint64_t digest_of(cddp_dtype dtype, int64_t numel, cd_isa isa, int sprea
 
 TEST(bins, every_instruction_set_adds_to_the_same_bits)
 {
-    static const int spreads[] = {8, 28, 60}; /* all exact; nearly so; many that do not fit a double */
+    /* all exact; nearly so; many that do not fit a double */
+    static const int spreads[] = {8, 28, 60};
     static const int64_t sizes[] = {NUMEL, 203}; /* the second is short */
     for (size_t d = 0; d < 4; d++)
         for (size_t i = 0; i < 3; i++)
@@ -195,13 +207,17 @@ TEST(bins, every_instruction_set_adds_to_the_same_bits)
                 for (int special = 0; special < 6; special++) {
                     const float odd = special % 3 == 0 ? 0 : special % 3 == 1 ? INFINITY : NAN;
                     const int64_t numel = sizes[special / 3];
-                    cd_test_row("%s, %lld elements, spread %d, instruction set %d, with %g", cddp_dtype_name(dtypes[d]), (long long)numel, spreads[i], isa, (double)odd);
-                    assert_true(digest_of(dtypes[d], numel, (cd_isa)isa, spreads[i], odd) == digest_of(dtypes[d], numel, CD_ISA_PORTABLE, spreads[i], odd));
+                    cd_test_row("%s, %lld elements, spread %d, instruction set %d, with %g",
+                                cddp_dtype_name(dtypes[d]), (long long)numel, spreads[i], isa,
+                                (double)odd);
+                    assert_true(digest_of(dtypes[d], numel, (cd_isa)isa, spreads[i], odd) ==
+                                digest_of(dtypes[d], numel, CD_ISA_PORTABLE, spreads[i], odd));
                 }
             }
 }
 
-/* One number of many does not fit, the new one or what was there before, or is not finite: first of a group or in the odd end, on the way up or back. */
+/* One number of many does not fit, the new one or what was there before, or is not finite: first of
+** a group or in the odd end, on the way up or back. */
 TEST(bins, what_does_not_fit_is_noticed_wherever_it_is)
 {
     static const int64_t sizes[] = {1, 7, 8, 9, 15, 16, 17, 31, 255, 256, 257, 384, 385, 403, 600};
@@ -224,16 +240,20 @@ TEST(bins, what_does_not_fit_is_noticed_wherever_it_is)
                     assert_false(bins.spilled || bins.special);
                     x[i] = which >= 6 ? (float)(i + 1) : odd[which / 2];
                     assert_ok(cd_bins_add(&bins, x, &err), &err);
-                    cd_test_row("instruction set %d, %lld elements, %g at %lld after %d additions", isa, (long long)sizes[s], (double)x[i], (long long)i, before);
+                    cd_test_row("instruction set %d, %lld elements, %g at %lld after %d additions",
+                                isa, (long long)sizes[s], (double)x[i], (long long)i, before);
                     x[i] = (float)(i + 1);
-                    if (which / 2 % 3 == 0) assert_true(bins.spilled && !bins.special);
-                    else assert_true(bins.special);
+                    if (which / 2 % 3 == 0)
+                        assert_true(bins.spilled && !bins.special);
+                    else
+                        assert_true(bins.special);
                 }
             cd_bins_fini(&bins);
         }
 }
 
-/* The same where memory decides what takes least; in one block, in the middle, in the last whole group and in the odd end. */
+/* The same where memory decides what takes least; in one block, in the middle, in the last whole
+** group and in the odd end. */
 TEST(bins, what_does_not_fit_a_large_array_is_noticed)
 {
     enum { LARGE = 1024 * 1024 + 23 };
@@ -251,15 +271,18 @@ TEST(bins, what_does_not_fit_a_large_array_is_noticed)
             assert_ok(cd_bins_init(&bins, NULL, CDDP_F32, LARGE, &err), &err);
             bins.isa = (cd_isa)isa;
             for (int k = 0; k < before; k++) assert_ok(cd_bins_add(&bins, x, &err), &err);
-            for (int64_t i = 0; i < LARGE; i++) wrong += bins.high[i] != (double)before * (double)x[i];
+            for (int64_t i = 0; i < LARGE; i++)
+                wrong += bins.high[i] != (double)before * (double)x[i];
             assert_int_equal(wrong, 0);
             assert_false(bins.spilled || bins.special);
             x[places[p]] = odd;
             assert_ok(cd_bins_add(&bins, x, &err), &err);
             x[places[p]] = old;
-            cd_test_row("instruction set %d, %g at %lld after %d additions", isa, (double)odd, (long long)places[p], before);
+            cd_test_row("instruction set %d, %g at %lld after %d additions", isa, (double)odd,
+                        (long long)places[p], before);
             assert_true(bins.spilled && bins.special == (p == 1));
-            for (int64_t i = 0; i < LARGE; i++) wrong += i != places[p] && bins.high[i] != (double)(before + 1) * (double)x[i];
+            for (int64_t i = 0; i < LARGE; i++)
+                wrong += i != places[p] && bins.high[i] != (double)(before + 1) * (double)x[i];
             assert_int_equal(wrong, 0);
             cd_bins_fini(&bins);
         }
@@ -269,7 +292,8 @@ TEST(bins, what_does_not_fit_a_large_array_is_noticed)
 /* A sum of nothing is +0 and one of negative zeros -0, however it was found to be exact. */
 TEST(bins, zeros_have_the_sign_of_ieee_addition)
 {
-    static const float pairs[][2] = {{1, -1}, {-0x1p-149f, 0x1p-149f}, {-0.0f, -0.0f}, {0.0f, -0.0f}, {-0.0f, 0.0f}, {0.0f, 0.0f}};
+    static const float pairs[][2] = {{1, -1},       {-0x1p-149f, 0x1p-149f}, {-0.0f, -0.0f},
+                                     {0.0f, -0.0f}, {-0.0f, 0.0f},           {0.0f, 0.0f}};
     static const int64_t sizes[] = {6, 23, 600};
     cddp_error err = CDDP_ERROR_INIT;
     float x[2][600];
@@ -283,20 +307,24 @@ TEST(bins, zeros_have_the_sign_of_ieee_addition)
             bins.isa = (cd_isa)isa;
             for (size_t k = 0; k < 2; k++) assert_ok(cd_bins_add(&bins, x[k], &err), &err);
             cd_test_row("instruction set %d, %lld elements", isa, (long long)sizes[s]);
-            for (int64_t i = 0; i < sizes[s]; i++) assert_true(bins.high[i] == 0 && signbit(bins.high[i]) == (i % 6 == 2 ? signbit(-1.0) : 0));
+            for (int64_t i = 0; i < sizes[s]; i++)
+                assert_true(bins.high[i] == 0 &&
+                            signbit(bins.high[i]) == (i % 6 == 2 ? signbit(-1.0) : 0));
             assert_false(bins.spilled);
             cd_bins_fini(&bins);
         }
 }
 
-/* Long arrays are added block by block, forwards and backwards; three numbers of one binade fit a double. */
+/* Long arrays are added block by block, forwards and backwards; three numbers of one binade fit a
+** double. */
 TEST(bins, every_block_of_a_long_array_is_added_once)
 {
     enum { MANY = 400001 };
     cddp_error err = CDDP_ERROR_INIT;
     float *x = calloc(3 * (size_t)MANY, sizeof *x);
     cd_prng p = cd_prng_seed(3);
-    for (size_t i = 0; i < 3 * (size_t)MANY; i++) x[i] = (float)cd_prng_between(&p, 1 << 22, 1 << 23) * 0x1p-23f;
+    for (size_t i = 0; i < 3 * (size_t)MANY; i++)
+        x[i] = (float)cd_prng_between(&p, 1 << 22, 1 << 23) * 0x1p-23f;
     for (int isa = CD_ISA_PORTABLE; isa < CD_ISA_COUNT; isa++) {
         cd_bins bins;
         int64_t wrong = 0;
@@ -304,7 +332,9 @@ TEST(bins, every_block_of_a_long_array_is_added_once)
         assert_ok(cd_bins_init(&bins, NULL, CDDP_F32, MANY, &err), &err);
         bins.isa = (cd_isa)isa;
         for (size_t k = 0; k < 3; k++) assert_ok(cd_bins_add(&bins, x + k * MANY, &err), &err);
-        for (size_t i = 0; i < MANY; i++) wrong += bins.high[i] != (double)x[i] + (double)x[i + MANY] + (double)x[i + 2 * (size_t)MANY];
+        for (size_t i = 0; i < MANY; i++)
+            wrong += bins.high[i] !=
+                     (double)x[i] + (double)x[i + MANY] + (double)x[i + 2 * (size_t)MANY];
         cd_test_row("instruction set %d", isa);
         assert_int_equal(wrong, 0);
         assert_false(bins.spilled);
@@ -313,7 +343,8 @@ TEST(bins, every_block_of_a_long_array_is_added_once)
     free(x);
 }
 
-/* Sums move over with every addition, by a block or by all of a short array; where they lie afterwards is where they are read. */
+/* Sums move over with every addition, by a block or by all of a short array; where they lie
+** afterwards is where they are read. */
 TEST(bins, short_arrays_and_odd_ends_go_to_and_fro)
 {
     static const int64_t sizes[] = {0, 1, 7, 8, 9, 255, 256, 257, 511, 513, 600};
@@ -329,8 +360,10 @@ TEST(bins, short_arrays_and_odd_ends_go_to_and_fro)
                 for (int add = 1; add <= 5; add++) {
                     for (int64_t i = 0; i < sizes[s]; i++) x[i] = (float)(i + add * 1000);
                     assert_ok(cd_bins_add(&bins, x, &err), &err);
-                    cd_test_row("instruction set %d, %lld elements, addition %d", isa, (long long)sizes[s], add);
-                    for (int64_t i = 0; i < sizes[s]; i++) assert_true(bins.high[i] == (double)(add * i + 500 * add * (add + 1)));
+                    cd_test_row("instruction set %d, %lld elements, addition %d", isa,
+                                (long long)sizes[s], add);
+                    for (int64_t i = 0; i < sizes[s]; i++)
+                        assert_true(bins.high[i] == (double)(add * i + 500 * add * (add + 1)));
                 }
                 cd_bins_clear(&bins);
             }
@@ -339,7 +372,8 @@ TEST(bins, short_arrays_and_odd_ends_go_to_and_fro)
         }
 }
 
-/* What a cleared one stands for is zero, whatever lies where its sums were; the first addition does not look there. */
+/* What a cleared one stands for is zero, whatever lies where its sums were; the first addition does
+** not look there. */
 TEST(bins, nothing_is_left_of_the_window_before)
 {
     enum { MANY = 20001 }; /* long enough to be fetched ahead */
@@ -355,7 +389,8 @@ TEST(bins, nothing_is_left_of_the_window_before)
                 int64_t wrong = 0;
                 cd_bins bins;
                 if (!cd_isa_is_available((cd_isa)isa)) continue;
-                cd_test_row("%s, instruction set %d, %d additions before", cddp_dtype_name(narrow[d]), isa, before);
+                cd_test_row("%s, instruction set %d, %d additions before",
+                            cddp_dtype_name(narrow[d]), isa, before);
                 assert_ok(cd_bins_init(&bins, NULL, narrow[d], MANY, &err), &err);
                 bins.isa = (cd_isa)isa;
                 cd_element_set(narrow[d], x + 19000 * width, (double)NAN);
@@ -367,7 +402,8 @@ TEST(bins, nothing_is_left_of_the_window_before)
                 memset(rows, 1, 3 * (size_t)MANY * sizeof *rows);
                 cd_bins_encode(&bins, &all, rows, MANY);
                 for (int64_t i = 0; i < 3 * (int64_t)MANY; i++) wrong += rows[i] != 0;
-                for (int64_t i = 0; i < MANY; i++) cd_element_set(narrow[d], x + (size_t)i * width, (double)(i % 200));
+                for (int64_t i = 0; i < MANY; i++)
+                    cd_element_set(narrow[d], x + (size_t)i * width, (double)(i % 200));
                 for (int k = 0; k < 2; k++) assert_ok(cd_bins_add(&bins, x, &err), &err);
                 for (int64_t i = 0; i < MANY; i++) wrong += bins.high[i] != 2 * (double)(i % 200);
                 assert_int_equal(wrong, 0);
@@ -400,7 +436,10 @@ TEST(bins, a_window_may_begin_with_a_number_that_is_not_finite)
         }
 }
 
-static void *allocate_some(void *left, size_t bytes) { return (*(int *)left)-- > 0 ? malloc(bytes) : NULL; }
+static void *allocate_some(void *left, size_t bytes)
+{
+    return (*(int *)left)-- > 0 ? malloc(bytes) : NULL;
+}
 static void *resize_never(void *left, void *block, size_t bytes_old, size_t bytes_new)
 {
     (void)left, (void)block, (void)bytes_old, (void)bytes_new;
@@ -412,11 +451,16 @@ static void release_some(void *left, void *block, size_t bytes)
     free(block);
 }
 
-/* The addition that needs the spill fails; what was there before it is still there, element by element, with it or without. */
+/* The addition that needs the spill fails; what was there before it is still there, element by
+** element, with it or without. */
 TEST(bins, without_memory_no_sum_is_lost)
 {
     int left = 0;
-    const cddp_allocator allocator = {.size = sizeof allocator, .context = &left, .allocate = allocate_some, .resize = resize_never, .release = release_some};
+    const cddp_allocator allocator = {.size = sizeof allocator,
+                                      .context = &left,
+                                      .allocate = allocate_some,
+                                      .resize = resize_never,
+                                      .release = release_some};
     float x[NUMEL];
     for (int isa = CD_ISA_PORTABLE; isa < CD_ISA_COUNT; isa++)
         for (int before = 1; before <= 2; before++) { /* so that the failing one goes either way */
@@ -459,7 +503,8 @@ TEST(bins, leave_the_inexact_flag_as_they_found_it)
                 feclearexcept(FE_INEXACT);
                 if (raised) feraiseexcept(FE_INEXACT);
                 assert_ok(cd_bins_add(&bins, values, &err), &err);
-                cd_test_row("instruction set %d, %lld elements, addition %d", isa, (long long)numel, which);
+                cd_test_row("instruction set %d, %lld elements, addition %d", isa, (long long)numel,
+                            which);
                 assert_int_equal(fetestexcept(FE_INEXACT) != 0, raised);
             }
             cd_bins_fini(&bins);
@@ -470,10 +515,11 @@ TEST(bins, leave_the_inexact_flag_as_they_found_it)
 TEST(bins, ends_of_the_range_are_exact)
 {
     float most = 0x1.fffffep127f, least = 0x1p-149f;
-    assert_true(mean_of((float[]){most, most, most}, 3, 3) == most);     /* a plain sum overflows */
-    assert_true(mean_of((float[]){most, least, -most}, 3, 1) == least);  /* a plain sum loses it */
-    assert_true(mean_of((float[]){least, least, least}, 3, 3) == least); /* a plain division first loses all */
-    assert_true(mean_of((float[]){least, 0, 0}, 3, 2) == 0.0f);          /* a tie goes to even */
+    assert_true(mean_of((float[]){most, most, most}, 3, 3) == most);    /* a plain sum overflows */
+    assert_true(mean_of((float[]){most, least, -most}, 3, 1) == least); /* a plain sum loses it */
+    /* a plain division first loses all */
+    assert_true(mean_of((float[]){least, least, least}, 3, 3) == least);
+    assert_true(mean_of((float[]){least, 0, 0}, 3, 2) == 0.0f); /* a tie goes to even */
     assert_true(mean_of((float[]){3 * least, 0, 0}, 3, 2) == 2 * least);
     assert_true(mean_of((float[]){most, most, 0}, 3, 1) == INFINITY);
     assert_true(mean_of((float[]){0x1p100f, 1, -0x1p100f, 0x1p-100f}, 4, 1) == 1.0f);
@@ -482,11 +528,17 @@ TEST(bins, ends_of_the_range_are_exact)
     assert_true(mean_of((float[]){0, 0x1p24f, 1, 0}, 4, 1) == 0x1p24f);
 }
 
-TEST_MAIN(ROW(bins, every_number_of_parts_gives_the_same_bits), ROW(bins, numbers_added_once_take_the_same_way),
-          ROW(bins, what_is_special_comes_out_as_ieee_addition_has_it), ROW(bins, every_instruction_set_adds_to_the_same_bits),
-          ROW(bins, what_does_not_fit_is_noticed_wherever_it_is), ROW(bins, what_does_not_fit_a_large_array_is_noticed),
+TEST_MAIN(ROW(bins, every_number_of_parts_gives_the_same_bits),
+          ROW(bins, numbers_added_once_take_the_same_way),
+          ROW(bins, what_is_special_comes_out_as_ieee_addition_has_it),
+          ROW(bins, every_instruction_set_adds_to_the_same_bits),
+          ROW(bins, what_does_not_fit_is_noticed_wherever_it_is),
+          ROW(bins, what_does_not_fit_a_large_array_is_noticed),
           ROW(bins, zeros_have_the_sign_of_ieee_addition),
-          ROW(bins, every_block_of_a_long_array_is_added_once), ROW(bins, short_arrays_and_odd_ends_go_to_and_fro),
-          ROW(bins, nothing_is_left_of_the_window_before), ROW(bins, a_window_may_begin_with_a_number_that_is_not_finite),
+          ROW(bins, every_block_of_a_long_array_is_added_once),
+          ROW(bins, short_arrays_and_odd_ends_go_to_and_fro),
+          ROW(bins, nothing_is_left_of_the_window_before),
+          ROW(bins, a_window_may_begin_with_a_number_that_is_not_finite),
           ROW(bins, without_memory_no_sum_is_lost),
-          ROW(bins, leave_the_inexact_flag_as_they_found_it), ROW(bins, ends_of_the_range_are_exact))
+          ROW(bins, leave_the_inexact_flag_as_they_found_it),
+          ROW(bins, ends_of_the_range_are_exact))

@@ -22,7 +22,8 @@ static void drive_of(const cddp_hook *hook, const char *options, uint32_t ranks,
     for (uint32_t r = 0; r < ranks; r++)
         for (uint32_t s = 0; s < DRIVE_STEPS; s++) {
             cd_prng p = cd_prng_split_index(&root, "gradient", r * 100 + s);
-            for (int64_t i = 0; i < numel; i++) d.in[r][s][i] = (float)cd_prng_between(&p, -1024, 1024) / 64.0f;
+            for (int64_t i = 0; i < numel; i++)
+                d.in[r][s][i] = (float)cd_prng_between(&p, -1024, 1024) / 64.0f;
         }
 }
 
@@ -44,7 +45,8 @@ TEST(topk, sends_the_largest_and_breaks_ties_by_index)
     /* Rank 0 sends -5 at 1 and 5 at 2, not 5 at 5; rank 1 sends -8 at 2 and 4 at 3, not -4 at 4. */
     const float sent[6] = {0, -2.5f, -1.5f, 2, 0, 0};
     assert_memory_equal(d.out[0][0], sent, sizeof sent);
-    /* What was owed comes by itself in the next step: 5 at 5 and 2 at 4; -4 at 4 and the 0 of the smallest index. */
+    /* What was owed comes by itself in the next step: 5 at 5 and 2 at 4; -4 at 4 and the 0 of the
+    ** smallest index. */
     const float owed[6] = {0, 0, 0, 0, -1, 2.5f};
     assert_memory_equal(d.out[0][1], owed, sizeof owed);
     assert_replicas_equal();
@@ -56,10 +58,12 @@ TEST(topk, is_exact_when_everything_is_sent)
     drive_run(&d);
     for (int64_t i = 0; i < 37; i++)
         for (uint32_t s = 0; s < DRIVE_STEPS; s++)
-            assert_true(d.out[0][s][i] == (d.in[0][s][i] + d.in[1][s][i] + d.in[2][s][i] + d.in[3][s][i]) / 4.0f);
+            assert_true(d.out[0][s][i] ==
+                        (d.in[0][s][i] + d.in[1][s][i] + d.in[2][s][i] + d.in[3][s][i]) / 4.0f);
 }
 
-/* Values are dyadic, so nothing rounds: what came out so far, and what is sent when everything is, is all that went in. */
+/* Values are dyadic, so nothing rounds: what came out so far, and what is sent when everything is,
+** is all that went in. */
 TEST(topk, telescopes_summed_over_the_ranks)
 {
     for (uint32_t ranks = 1; ranks <= 8; ranks *= 2) {
@@ -103,7 +107,8 @@ TEST(compress, a_state_saved_and_loaded_continues_bit_for_bit)
     static const struct {
         const cddp_hook *hook;
         const char *options;
-    } cases[] = {{&cd_hook_topk, "k=3"}, {&cd_hook_post_local_sgd, "start_localSGD_iter=4,subgroup_size=2"}};
+    } cases[] = {{&cd_hook_topk, "k=3"},
+                 {&cd_hook_post_local_sgd, "start_localSGD_iter=4,subgroup_size=2"}};
     static float straight[DRIVE_STEPS][DRIVE_NUMEL];
     for (size_t c = 0; c < 2; c++) {
         drive_of(cases[c].hook, cases[c].options, 4, 30);
@@ -119,7 +124,8 @@ TEST(compress, a_state_saved_and_loaded_continues_bit_for_bit)
     }
 }
 
-/* What is owed to another model's parameters is refused, not added to whatever has the same index. */
+/* What is owed to another model's parameters is refused, not added to whatever has the same
+** index. */
 TEST(topk, a_state_of_another_model_is_refused_by_size)
 {
     memset(&d, 0, sizeof d);
@@ -158,7 +164,8 @@ TEST(quantize, stays_within_half_a_step_per_rank)
 {
     for (int channel = 0; channel < 2; channel++)
         for (uint32_t ranks = 1; ranks <= 5; ranks += 2) {
-            drive_of(channel ? &cd_hook_quantize_per_channel : &cd_hook_quantize_per_tensor, channel ? "bucket_size=64" : NULL, ranks, 640);
+            drive_of(channel ? &cd_hook_quantize_per_channel : &cd_hook_quantize_per_tensor,
+                     channel ? "bucket_size=64" : NULL, ranks, 640);
             for (uint32_t r = 0; r < ranks; r++)
                 for (int64_t i = 0; i < 64; i++) d.in[r][0][i] *= 100.0f;
             drive_run(&d);
@@ -178,7 +185,8 @@ TEST(quantize, stays_within_half_a_step_per_rank)
                         bound += (double)(most - least) / 255.0 / 2.0 / ranks;
                     }
                     double off = fabs((double)d.out[0][s][i] - mean);
-                    cd_test_row("ranks %u, step %u, element %d: off by %g, bound %g", ranks, s, (int)i, off, bound);
+                    cd_test_row("ranks %u, step %u, element %d: off by %g, bound %g", ranks, s,
+                                (int)i, off, bound);
                     assert_true(off <= bound * (1.0 + 0x1p-12));
                     worst = fmax(worst, off / bound);
                 }
@@ -191,7 +199,8 @@ TEST(quantize, per_channel_keeps_rows_apart)
 {
     float off[2];
     for (int channel = 0; channel < 2; channel++) {
-        drive_of(channel ? &cd_hook_quantize_per_channel : &cd_hook_quantize_per_tensor, channel ? "bucket_size=8" : NULL, 1, 16);
+        drive_of(channel ? &cd_hook_quantize_per_channel : &cd_hook_quantize_per_tensor,
+                 channel ? "bucket_size=8" : NULL, 1, 16);
         d.steps = 1;
         for (int i = 0; i < 16; i++) d.in[0][0][i] = i < 8 ? 1000.0f : 0.25f;
         drive_run(&d);
@@ -204,7 +213,10 @@ TEST(quantize, per_channel_keeps_rows_apart)
 TEST(post_local_sgd, reduces_over_everybody_and_then_over_its_block)
 {
     for (int alone = 0; alone < 2; alone++) {
-        drive_of(&cd_hook_post_local_sgd, alone ? "start_localSGD_iter=2,post_local_gradient_allreduce=false" : "start_localSGD_iter=2,subgroup_size=2", 4, 3);
+        drive_of(&cd_hook_post_local_sgd,
+                 alone ? "start_localSGD_iter=2,post_local_gradient_allreduce=false"
+                       : "start_localSGD_iter=2,subgroup_size=2",
+                 4, 3);
         d.steps = 4;
         for (uint32_t r = 0; r < 4; r++)
             for (uint32_t s = 0; s < 4; s++)
@@ -213,7 +225,8 @@ TEST(post_local_sgd, reduces_over_everybody_and_then_over_its_block)
         for (uint32_t r = 0; r < 4; r++)
             for (uint32_t s = 0; s < 4; s++) {
                 float expected = s < 2 ? 2.5f : alone ? (float)(r + 1) : r < 2 ? 1.5f : 3.5f;
-                cd_test_row("rank %u, step %u: %g, wanted %g", r, s, (double)d.out[r][s][1], (double)expected);
+                cd_test_row("rank %u, step %u: %g, wanted %g", r, s, (double)d.out[r][s][1],
+                            (double)expected);
                 assert_true(d.out[r][s][1] == expected);
             }
     }
@@ -225,6 +238,7 @@ static cddp_status refuse_options(cddp_rank *rank, void *argument, cddp_error *e
         const cddp_hook *hook;
         const char *options, *words;
     } cases[] = {
+        /* clang-format off */
         {&cd_hook_topk, "k=3,ratio=0.5", "give one of them"},
         {&cd_hook_topk, "k=0", "not between 1"},
         {&cd_hook_topk, "ratio=0", "must be above 0"},
@@ -236,6 +250,7 @@ static cddp_status refuse_options(cddp_rank *rank, void *argument, cddp_error *e
         {&cd_hook_post_local_sgd, NULL, "subgroup_size is missing"},
         {&cd_hook_post_local_sgd, "subgroup_size=2", "do not divide"},
         {&cd_hook_post_local_sgd, "subgroup_size=3,post_local_gradient_allreduce=false", "has no effect"},
+        /* clang-format on */
     };
     sim_fixture *f = argument;
     cddp_group *group = NULL;
@@ -247,7 +262,8 @@ static cddp_status refuse_options(cddp_rank *rank, void *argument, cddp_error *e
         static drive asked; /* too large for a rank's stack */
         asked.hook = cases[i].hook;
         asked.options = cases[i].options;
-        assert_fails(drive_make(&asked, rank, group, &self, &inner), CDDP_E_CONFIG, &inner, cases[i].words);
+        assert_fails(drive_make(&asked, rank, group, &self, &inner), CDDP_E_CONFIG, &inner,
+                     cases[i].words);
         assert_null(self);
     }
     cddp_group_destroy(group);
@@ -277,7 +293,10 @@ static cddp_status live(const cddp_allocator *allocator, void *argument, cddp_er
     const hungry *h = argument;
     static drive one;
     static tape kept;
-    cddp_hook_context context = {.size = sizeof context, .group = h->group, .allocator = allocator, .options = h->options};
+    cddp_hook_context context = {.size = sizeof context,
+                                 .group = h->group,
+                                 .allocator = allocator,
+                                 .options = h->options};
     void *self = NULL;
     cddp_state_writer writer = {&kept, tape_write};
     cddp_state_reader reader = {&kept, tape_read};
@@ -286,7 +305,8 @@ static cddp_status live(const cddp_allocator *allocator, void *argument, cddp_er
     one.hook = h->hook;
     one.numel = 30;
     kept.used = kept.read = 0;
-    for (uint32_t step = 0; status == CDDP_OK && step < 4; step++) status = drive_step(&one, h->rank, h->group, self, step, err);
+    for (uint32_t step = 0; status == CDDP_OK && step < 4; step++)
+        status = drive_step(&one, h->rank, h->group, self, step, err);
     if (status == CDDP_OK && h->hook->save != NULL) status = h->hook->save(self, &writer, err);
     if (status == CDDP_OK && h->hook->load != NULL) status = h->hook->load(self, &reader, err);
     h->hook->destroy(self);
@@ -295,9 +315,12 @@ static cddp_status live(const cddp_allocator *allocator, void *argument, cddp_er
 
 static cddp_status starve(cddp_rank *rank, void *argument, cddp_error *err)
 {
-    hungry cases[] = {{&cd_hook_topk, "k=3", rank, NULL}, {&cd_hook_quantize_per_tensor, NULL, rank, NULL},
-                      {&cd_hook_quantize_per_channel, "bucket_size=8", rank, NULL}, {&cd_hook_post_local_sgd, "subgroup_size=1", rank, NULL},
-                      {&cd_hook_fp16_compress, NULL, rank, NULL}, {&cd_hook_powersgd, "start_powerSGD_iter=2", rank, NULL}};
+    hungry cases[] = {{&cd_hook_topk, "k=3", rank, NULL},
+                      {&cd_hook_quantize_per_tensor, NULL, rank, NULL},
+                      {&cd_hook_quantize_per_channel, "bucket_size=8", rank, NULL},
+                      {&cd_hook_post_local_sgd, "subgroup_size=1", rank, NULL},
+                      {&cd_hook_fp16_compress, NULL, rank, NULL},
+                      {&cd_hook_powersgd, "start_powerSGD_iter=2", rank, NULL}};
     cddp_group *group = NULL;
     assert_ok(fixture_group(argument, rank, "world", &group, err), err);
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -319,9 +342,15 @@ TEST(compress, survives_every_failing_allocation)
     fixture_destroy(&f);
 }
 
-TEST_MAIN(ROW(topk, sends_the_largest_and_breaks_ties_by_index), ROW(topk, is_exact_when_everything_is_sent),
-          ROW(topk, telescopes_summed_over_the_ranks), ROW(topk, forgets_what_it_did_not_send_when_told_so),
-          ROW(topk, sends_a_nan_before_everything), ROW(topk, a_state_of_another_model_is_refused_by_size), ROW(compress, a_state_saved_and_loaded_continues_bit_for_bit),
-          ROW(quantizer, has_the_observer_s_scale_and_zero_point), ROW(quantize, stays_within_half_a_step_per_rank),
-          ROW(quantize, per_channel_keeps_rows_apart), ROW(post_local_sgd, reduces_over_everybody_and_then_over_its_block),
-          ROW(compress, refuses_settings_that_cannot_work_by_name), ROW(compress, survives_every_failing_allocation))
+TEST_MAIN(ROW(topk, sends_the_largest_and_breaks_ties_by_index),
+          ROW(topk, is_exact_when_everything_is_sent), ROW(topk, telescopes_summed_over_the_ranks),
+          ROW(topk, forgets_what_it_did_not_send_when_told_so),
+          ROW(topk, sends_a_nan_before_everything),
+          ROW(topk, a_state_of_another_model_is_refused_by_size),
+          ROW(compress, a_state_saved_and_loaded_continues_bit_for_bit),
+          ROW(quantizer, has_the_observer_s_scale_and_zero_point),
+          ROW(quantize, stays_within_half_a_step_per_rank),
+          ROW(quantize, per_channel_keeps_rows_apart),
+          ROW(post_local_sgd, reduces_over_everybody_and_then_over_its_block),
+          ROW(compress, refuses_settings_that_cannot_work_by_name),
+          ROW(compress, survives_every_failing_allocation))

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A hook driven by hand over simulated ranks: one flat bucket of f32 values per step, results kept per rank. */
+/* A hook driven by hand over simulated ranks: one flat bucket of f32 values per step, results kept
+** per rank. */
 #pragma once
 #include "tests/support/tape.h"
 #include "tests/unit/sim/fixture.h"
@@ -19,19 +20,26 @@ typedef struct drive {
     uint32_t ranks, steps;
     int64_t numel;
     uint32_t swap_at; /* save, destroy, create and load before this step; 0: never */
-    bool resized;     /* the last step's bucket is another model's: one parameter has four elements fewer, the other four more */
+    /* the last step's bucket is another model's: one parameter has four elements fewer, the other
+    ** four more */
+    bool resized;
     cddp_status expected; /* how every rank is to end */
     const char *words;    /* in its error */
     float in[DRIVE_RANKS][DRIVE_STEPS][DRIVE_NUMEL], out[DRIVE_RANKS][DRIVE_STEPS][DRIVE_NUMEL];
 } drive;
 
-static inline cddp_status drive_make(const drive *d, cddp_rank *rank, cddp_group *group, void **self, cddp_error *err)
+static inline cddp_status drive_make(const drive *d, cddp_rank *rank, cddp_group *group,
+                                     void **self, cddp_error *err)
 {
-    cddp_hook_context context = {.size = sizeof context, .group = group, .allocator = rank->allocator, .options = d->options};
+    cddp_hook_context context = {.size = sizeof context,
+                                 .group = group,
+                                 .allocator = rank->allocator,
+                                 .options = d->options};
     return d->hook->create(&context, self, err);
 }
 
-static inline void drive_swap(const drive *d, cddp_rank *rank, cddp_group *group, void **self, cddp_error *err)
+static inline void drive_swap(const drive *d, cddp_rank *rank, cddp_group *group, void **self,
+                              cddp_error *err)
 {
     tape t = {.used = 0};
     cddp_state_writer writer = {&t, tape_write};
@@ -49,19 +57,31 @@ static inline void drive_swap(const drive *d, cddp_rank *rank, cddp_group *group
     assert_ok(d->hook->load(*self, &reader, err), err);
 }
 
-static inline cddp_status drive_step(drive *d, cddp_rank *rank, cddp_group *group, void *self, uint32_t step, cddp_error *err)
+static inline cddp_status drive_step(drive *d, cddp_rank *rank, cddp_group *group, void *self,
+                                     uint32_t step, cddp_error *err)
 {
     float *flat = d->out[rank->rank][step];
     uint32_t ids[2] = {2, 0};
-    int64_t first = d->numel / 3 - (d->resized && step + 1 == d->steps ? 4 : 0), offsets[2] = {0, first}, lengths[2] = {first, d->numel - first};
+    int64_t first = d->numel / 3 - (d->resized && step + 1 == d->steps ? 4 : 0),
+            offsets[2] = {0, first}, lengths[2] = {first, d->numel - first};
     memcpy(flat, d->in[rank->rank][step], (size_t)d->numel * sizeof *flat);
     cddp_tensor buffer = cddp_tensor_of(cddp_device_cpu(), flat, 0, CDDP_F32, &d->numel, 1);
-    cddp_tensor gradients[2] = {cddp_tensor_slice(&buffer, 0, lengths[0]), cddp_tensor_slice(&buffer, first, lengths[1])};
-    cddp_grad_bucket bucket = {.size = sizeof bucket, .bucket_count = 1, .is_last = true, .buffer = buffer, .parameter_count = 2,
-                               .parameter_ids = ids, .offsets = offsets, .lengths = lengths, .gradients = gradients, .parameters = gradients};
+    cddp_tensor gradients[2] = {cddp_tensor_slice(&buffer, 0, lengths[0]),
+                                cddp_tensor_slice(&buffer, first, lengths[1])};
+    cddp_grad_bucket bucket = {.size = sizeof bucket,
+                               .bucket_count = 1,
+                               .is_last = true,
+                               .buffer = buffer,
+                               .parameter_count = 2,
+                               .parameter_ids = ids,
+                               .offsets = offsets,
+                               .lengths = lengths,
+                               .gradients = gradients,
+                               .parameters = gradients};
     cddp_future future = {.size = sizeof future};
     cddp_status status = d->hook->run(self, &bucket, group, &future, err);
-    for (bool complete = false; status == CDDP_OK && !complete;) status = cd_future_advance(&future, self, &bucket, &complete, err);
+    for (bool complete = false; status == CDDP_OK && !complete;)
+        status = cd_future_advance(&future, self, &bucket, &complete, err);
     if (status == CDDP_OK) assert_ptr_equal(future.result.storage, flat);
     return status;
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What hooks see, what becomes of what they return, and the golden values of the compiled-in ones (HOOK, HK). */
+/* What hooks see, what becomes of what they return, and the golden values of the compiled-in ones
+** (HOOK, HK). */
 #include "core/base/error.h"
 #include "core/hooks/hook.h"
 #include "tests/support/tape.h"
@@ -9,17 +10,21 @@
 
 static void use(lane *l, const char *name, const char *inner)
 {
-    CHECK_OK(cddp_ddp_register_comm_hook(l->ddp, cd_hook_find(name), inner != NULL ? cd_hook_find(inner) : NULL, NULL, &l->err));
+    CHECK_OK(cddp_ddp_register_comm_hook(l->ddp, cd_hook_find(name),
+                                         inner != NULL ? cd_hook_find(inner) : NULL, NULL,
+                                         &l->err));
 }
 
 /* HK-03, VER-03, TI-M-03: W=3. one: only rank 0 is not zero; all: all ranks are equal. */
 static const struct {
     double input, one, all;
 } half_table[] = {
+    /* clang-format off */
     {65504, 21840, INFINITY}, {65519, 21840, INFINITY}, {65520, INFINITY, INFINITY}, {70000, INFINITY, INFINITY},
     {1e-7, 5.960464477539063e-08, -1}, {6e-8, 0, 0}, {5.97e-8, 0, 0}, {1.0009765625, 0.333740234375, -1},
     {3e-5, 1.00135803e-5, -1}, {2049, 682.5, -1}, {0.1, 0.0333251953, 0.0999755859}, {1.0 / 3, 0.111083984, 0.333251953},
     {1.0, -1, 1.0},
+    /* clang-format on */
 };
 
 /* The table is printed with nine digits, which name one f16 each: that one, bit for bit. */
@@ -62,7 +67,8 @@ LAB(bf16_compress, casts_then_divides_then_sums, 3)
     lane_wrap(l);
     use(l, "bf16_compress", NULL);
     lane_iterate(l, 1.0 + l->r);
-    /* bf16: 1/3 = 0.333984375, 2/3 = 0.66796875, 1: their sum, rounded to 8 bits of significand, is 2. */
+    /* bf16: 1/3 = 0.333984375, 2/3 = 0.66796875, 1: their sum, rounded to 8 bits of significand, is
+    ** 2. */
     CHECK(lane_value(l, 0) == 2.0);
 }
 
@@ -100,7 +106,8 @@ typedef struct seen {
 
 static seen what[LAB_RANKS];
 
-static cddp_status watch(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
+static cddp_status watch(void *self, cddp_grad_bucket *bucket, cddp_group *group,
+                         cddp_future *future, cddp_error *err)
 {
     (void)self;
     seen *s = &what[cddp_group_rank(group)];
@@ -110,12 +117,16 @@ static cddp_status watch(void *self, cddp_grad_bucket *bucket, cddp_group *group
     s->first_parameter[s->calls] = bucket->parameter_ids[0];
     memcpy(s->strides, bucket->gradients[0].strides, sizeof s->strides);
     s->calls++;
-    cddp_status status = cddp_group_allreduce(group, &bucket->buffer, CDDP_RED_SUM, &future->works[0], err);
+    cddp_status status =
+        cddp_group_allreduce(group, &bucket->buffer, CDDP_RED_SUM, &future->works[0], err);
     future->work_count = status == CDDP_OK;
     future->result = bucket->buffer;
     return status;
 }
-static const cddp_hook watcher = {.size = sizeof(cddp_hook), .abi = CDDP_HOOK_ABI, .name = "watcher", .run = watch};
+static const cddp_hook watcher = {.size = sizeof(cddp_hook),
+                                  .abi = CDDP_HOOK_ABI,
+                                  .name = "watcher",
+                                  .run = watch};
 
 LAB(hook, is_called_in_bucket_order_and_nothing_is_divided, 3) /* HOOK-04, HOOK-08 */
 {
@@ -126,8 +137,10 @@ LAB(hook, is_called_in_bucket_order_and_nothing_is_divided, 3) /* HOOK-04, HOOK-
     lane_wrap(l);
     CHECK_OK(cddp_ddp_register_comm_hook(l->ddp, &watcher, NULL, NULL, &l->err));
     lane_iterate(l, 1.0);
-    CHECK(lane_value(l, 0) == 3.0 && what[l->r].calls == 3); /* a hook that sums gives W times too much */
-    for (uint32_t i = 0; i < 3; i++) CHECK(what[l->r].index[i] == i && what[l->r].is_last[i] == (i == 2));
+    /* a hook that sums gives W times too much */
+    CHECK(lane_value(l, 0) == 3.0 && what[l->r].calls == 3);
+    for (uint32_t i = 0; i < 3; i++)
+        CHECK(what[l->r].index[i] == i && what[l->r].is_last[i] == (i == 2));
     cddp_ddp_no_sync_begin(l->ddp);
     lane_iterate(l, 1.0);
     cddp_ddp_no_sync_end(l->ddp);
@@ -142,14 +155,19 @@ LAB(hook, is_named_in_the_log, 2) /* TI-D-01: none, a user's, one of ours, one a
     static const struct {
         const cddp_hook *hook;
         const char *inner, *name;
-    } rows[4] = {{NULL, NULL, ""}, {&watcher, NULL, "watcher"}, {&cd_hook_allreduce, NULL, "allreduce"},
+    } rows[4] = {{NULL, NULL, ""},
+                 {&watcher, NULL, "watcher"},
+                 {&cd_hook_allreduce, NULL, "allreduce"},
                  {&cd_hook_fp16_compress_wrapper, "allreduce", "fp16_compress_wrapper"}};
     lane_add(l, "p", CDDP_F32, 2);
     for (int i = 0; i < 4; i++) {
         cddp_ddp_logging log = {0};
         lane_wrap(l);
         if (rows[i].hook != NULL)
-            CHECK_OK(cddp_ddp_register_comm_hook(l->ddp, rows[i].hook, rows[i].inner != NULL ? cd_hook_find(rows[i].inner) : NULL, NULL, &l->err));
+            CHECK_OK(cddp_ddp_register_comm_hook(l->ddp, rows[i].hook,
+                                                 rows[i].inner != NULL ? cd_hook_find(rows[i].inner)
+                                                                       : NULL,
+                                                 NULL, &l->err));
         cddp_ddp_get_logging(l->ddp, &log);
         CHECK(strcmp(log.comm_hook, rows[i].name) == 0);
         lane_unwrap(l);
@@ -179,22 +197,28 @@ LAB(hook, sees_index_zero_in_the_first_pass_of_a_static_graph, 2) /* STA-04, VER
     }
     CHECK(what[l->r].calls == 6);
     for (int i = 0; i < 6; i++)
-        CHECK(what[l->r].index[i] == wanted[i].index && what[l->r].is_last[i] == wanted[i].is_last && what[l->r].dtype[i] == wanted[i].dtype);
+        CHECK(what[l->r].index[i] == wanted[i].index &&
+              what[l->r].is_last[i] == wanted[i].is_last && what[l->r].dtype[i] == wanted[i].dtype);
 }
 
 static float order_seen[16];
-static cddp_status read_slice(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
+static cddp_status read_slice(void *self, cddp_grad_bucket *bucket, cddp_group *group,
+                              cddp_future *future, cddp_error *err)
 {
     (void)self, (void)group;
     what[0].calls++;
     memcpy(what[0].strides, bucket->gradients[0].strides, sizeof what[0].strides);
     future->result = bucket->buffer;
-    return bucket->gradients[0].device->read(&bucket->gradients[0], order_seen, sizeof order_seen, err);
+    return bucket->gradients[0].device->read(&bucket->gradients[0], order_seen, sizeof order_seen,
+                                             err);
 }
 
 LAB(hook, sees_channels_last_gradients_permuted, 1) /* HOOK-06, VER-19 */
 {
-    static const cddp_hook reader = {.size = sizeof(cddp_hook), .abi = CDDP_HOOK_ABI, .name = "reader", .run = read_slice};
+    static const cddp_hook reader = {.size = sizeof(cddp_hook),
+                                     .abi = CDDP_HOOK_ABI,
+                                     .name = "reader",
+                                     .run = read_slice};
     static const float wanted[8] = {0, 4, 1, 5, 2, 6, 3, 7};
     static const int64_t strides[4] = {8, 1, 4, 2};
     float logical[16];
@@ -210,7 +234,8 @@ LAB(hook, sees_channels_last_gradients_permuted, 1) /* HOOK-06, VER-19 */
     CHECK_OK(l->device->write(&l->grads[0].value, logical, sizeof logical, &l->err));
     lane_hook(l, 0);
     lane_end(l);
-    CHECK(memcmp(order_seen, wanted, sizeof wanted) == 0 && what[0].strides[0] == 8 && what[0].strides[1] == 4 && what[0].strides[3] == 1);
+    CHECK(memcmp(order_seen, wanted, sizeof wanted) == 0 && what[0].strides[0] == 8 &&
+          what[0].strides[1] == 4 && what[0].strides[3] == 1);
     CHECK(l->grads[0].value.strides[1] == 1);
     CHECK_OK(l->device->read(&l->grads[0].value, logical, sizeof logical, &l->err));
     for (int i = 0; i < 16; i++) CHECK(logical[i] == (float)i);
@@ -218,7 +243,8 @@ LAB(hook, sees_channels_last_gradients_permuted, 1) /* HOOK-06, VER-19 */
 
 /* ---- what becomes of the result ---- */
 
-static cddp_status answer_seven(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
+static cddp_status answer_seven(void *self, cddp_grad_bucket *bucket, cddp_group *group,
+                                cddp_future *future, cddp_error *err)
 {
     (void)self, (void)group;
     future->result = bucket->buffer;
@@ -226,7 +252,10 @@ static cddp_status answer_seven(void *self, cddp_grad_bucket *bucket, cddp_group
 }
 LAB(hook, result_is_used_verbatim, 3) /* HOOK-08, TI-D-08 */
 {
-    static const cddp_hook seven = {.size = sizeof(cddp_hook), .abi = CDDP_HOOK_ABI, .name = "seven", .run = answer_seven};
+    static const cddp_hook seven = {.size = sizeof(cddp_hook),
+                                    .abi = CDDP_HOOK_ABI,
+                                    .name = "seven",
+                                    .run = answer_seven};
     lane_add(l, "p", CDDP_F32, 2);
     lane_wrap(l);
     CHECK_OK(cddp_ddp_register_comm_hook(l->ddp, &seven, NULL, NULL, &l->err));
@@ -234,9 +263,11 @@ LAB(hook, result_is_used_verbatim, 3) /* HOOK-08, TI-D-08 */
     CHECK(lane_value(l, 0) == 7.0);
 }
 
-/* A result in memory of the hook's own reaches gradients that are views, which stay where they are. */
+/* A result in memory of the hook's own reaches gradients that are views, which stay where they
+** are. */
 static float elsewhere[LAB_RANKS][2];
-static cddp_status answer_elsewhere(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
+static cddp_status answer_elsewhere(void *self, cddp_grad_bucket *bucket, cddp_group *group,
+                                    cddp_future *future, cddp_error *err)
 {
     (void)self, (void)err;
     float *own = elsewhere[cddp_group_rank(group)];
@@ -247,33 +278,42 @@ static cddp_status answer_elsewhere(void *self, cddp_grad_bucket *bucket, cddp_g
 }
 LAB(hook, result_in_other_memory_reaches_views, 2)
 {
-    static const cddp_hook other = {.size = sizeof(cddp_hook), .abi = CDDP_HOOK_ABI, .name = "other", .run = answer_elsewhere};
+    static const cddp_hook other = {.size = sizeof(cddp_hook),
+                                    .abi = CDDP_HOOK_ABI,
+                                    .name = "other",
+                                    .run = answer_elsewhere};
     l->options.gradient_as_bucket_view = true;
     lane_add(l, "p", CDDP_F32, 2);
     lane_wrap(l);
     CHECK_OK(cddp_ddp_register_comm_hook(l->ddp, &other, NULL, NULL, &l->err));
     lane_iterate(l, 1.0);
-    CHECK(lane_value(l, 0) == 5.0 && l->grads[0].value.storage != elsewhere[cddp_group_rank(l->group)]);
+    CHECK(lane_value(l, 0) == 5.0 &&
+          l->grads[0].value.storage != elsewhere[cddp_group_rank(l->group)]);
 }
 
-/* TI-D-19: stages. Sum, then × 10, then a second sum over ranks, then ÷ 2: for gradients 1, W=2: 1·2·10·2/2 = 20. */
-static cddp_status last_stage(void *self, cddp_grad_bucket *bucket, cddp_future *future, cddp_error *err)
+/* TI-D-19: stages. Sum, then × 10, then a second sum over ranks, then ÷ 2: for gradients 1, W=2:
+** 1·2·10·2/2 = 20. */
+static cddp_status last_stage(void *self, cddp_grad_bucket *bucket, cddp_future *future,
+                              cddp_error *err)
 {
     (void)self;
     future->result = bucket->buffer;
     return bucket->buffer.device->divide(&bucket->buffer, &bucket->buffer, 2, NULL, err);
 }
 static cddp_group *stage_group[LAB_RANKS];
-static cddp_status middle_stage(void *self, cddp_grad_bucket *bucket, cddp_future *future, cddp_error *err)
+static cddp_status middle_stage(void *self, cddp_grad_bucket *bucket, cddp_future *future,
+                                cddp_error *err)
 {
     (void)self;
     cddp_group *group = stage_group[future->scratch[0]];
-    cddp_status status = bucket->buffer.device->scale(&bucket->buffer, &bucket->buffer, 10.0, NULL, err);
+    cddp_status status =
+        bucket->buffer.device->scale(&bucket->buffer, &bucket->buffer, 10.0, NULL, err);
     if (status != CDDP_OK) return status;
     future->next = last_stage;
     return cd_future_add_allreduce(future, bucket, &bucket->buffer, group, err);
 }
-static cddp_status first_stage(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
+static cddp_status first_stage(void *self, cddp_grad_bucket *bucket, cddp_group *group,
+                               cddp_future *future, cddp_error *err)
 {
     (void)self;
     future->scratch[0] = cddp_group_rank(group);
@@ -283,7 +323,10 @@ static cddp_status first_stage(void *self, cddp_grad_bucket *bucket, cddp_group 
 }
 LAB(hook, stages_of_all_buckets_advance_in_rounds, 2)
 {
-    static const cddp_hook staged = {.size = sizeof(cddp_hook), .abi = CDDP_HOOK_ABI, .name = "staged", .run = first_stage};
+    static const cddp_hook staged = {.size = sizeof(cddp_hook),
+                                     .abi = CDDP_HOOK_ABI,
+                                     .name = "staged",
+                                     .run = first_stage};
     int64_t labels[4];
     size_t posts = 0;
     l->options.bucket_cap_mb = 0.00001;
@@ -297,31 +340,42 @@ LAB(hook, stages_of_all_buckets_advance_in_rounds, 2)
     CHECK(lane_value(l, 0) == 20.0 && lane_value(l, 1) == 20.0);
     for (size_t e = l->since; e < l->sink.count; e++) {
         const cddp_event *event = &l->sink.events[e];
-        if (event->kind == CDDP_EV_collective_post && event->as.collective_post.dtype == CDDP_F32 && posts < 4)
+        if (event->kind == CDDP_EV_collective_post && event->as.collective_post.dtype == CDDP_F32 &&
+            posts < 4)
             labels[posts++] = event->as.collective_post.bucket;
     }
     CHECK(posts == 4 && labels[0] == 0 && labels[1] == 1 && labels[2] == 0 && labels[3] == 1);
 }
 
-/* What a state is of is known when it is loaded, whatever the hook has to remember, and whether it has begun to. The fourth model has
-** the elements of the first in other shapes; the last is the first again. */
+/* What a state is of is known when it is loaded, whatever the hook has to remember, and whether it
+** has begun to. The fourth model has the elements of the first in other shapes; the last is the
+** first again. */
 LAB(hook, state_of_another_model_is_refused_with_the_reason, 2)
 {
     static const struct {
         const char *name, *inner, *options;
-    } hooks[] = {{"topk", NULL, "k=2"}, {"post_local_sgd", NULL, "post_local_gradient_allreduce=false"}, {"powersgd", NULL, NULL},
-                 {"batched_powersgd", NULL, NULL}, {"fp16_compress_wrapper", "topk", "k=2"}, {"bf16_compress_wrapper", "powersgd", NULL}};
+    } hooks[] = {{"topk", NULL, "k=2"},
+                 {"post_local_sgd", NULL, "post_local_gradient_allreduce=false"},
+                 {"powersgd", NULL, NULL},
+                 {"batched_powersgd", NULL, NULL},
+                 {"fp16_compress_wrapper", "topk", "k=2"},
+                 {"bf16_compress_wrapper", "powersgd", NULL}};
     static const struct {
         int count;
         int64_t sizes[2];
         cddp_dtype dtype;
         const char *words;
-    } others[] = {{2, {12, 1}, CDDP_F32, NULL}, {3, {12, 1}, CDDP_F32, "saved for a model of 2 parameters; this one has 3"},
-                  {1, {12, 1}, CDDP_F32, "saved for a model of 2 parameters; this one has 1"}, {2, {3, 4}, CDDP_F32, "other sizes or dtypes"},
-                  {2, {11, 1}, CDDP_F32, "other sizes or dtypes"}, {2, {12, 1}, CDDP_F64, "other sizes or dtypes"}, {2, {12, 1}, CDDP_F32, NULL}};
+    } others[] = {{2, {12, 1}, CDDP_F32, NULL},
+                  {3, {12, 1}, CDDP_F32, "saved for a model of 2 parameters; this one has 3"},
+                  {1, {12, 1}, CDDP_F32, "saved for a model of 2 parameters; this one has 1"},
+                  {2, {3, 4}, CDDP_F32, "other sizes or dtypes"},
+                  {2, {11, 1}, CDDP_F32, "other sizes or dtypes"},
+                  {2, {12, 1}, CDDP_F64, "other sizes or dtypes"},
+                  {2, {12, 1}, CDDP_F32, NULL}};
     const size_t models = sizeof others / sizeof others[0];
     for (size_t h = 0; h < sizeof hooks / sizeof hooks[0]; h++) {
-        const cddp_hook *hook = cd_hook_find(hooks[h].name), *inner = hooks[h].inner != NULL ? cd_hook_find(hooks[h].inner) : NULL;
+        const cddp_hook *hook = cd_hook_find(hooks[h].name),
+                        *inner = hooks[h].inner != NULL ? cd_hook_find(hooks[h].inner) : NULL;
         for (int steps = 0; steps < 2; steps++) {
             tape t = {.used = 0};
             cddp_state_writer writer = {&t, tape_write};
@@ -329,17 +383,28 @@ LAB(hook, state_of_another_model_is_refused_with_the_reason, 2)
             for (size_t m = 0; m < models; m++) {
                 for (int i = 0; i < others[m].count; i++) {
                     const int64_t *sizes = others[m].sizes;
-                    cddp_parameter *p = lane_add(l, i == 0 ? "a" : i == 1 ? "b" : "c", others[m].dtype, sizes[0] * sizes[1]);
-                    if (sizes[1] > 1) p->tensor = cddp_tensor_of(p->tensor.device, p->tensor.storage, 0, others[m].dtype, sizes, 2);
+                    cddp_parameter *p = lane_add(l,
+                                                 i == 0   ? "a"
+                                                 : i == 1 ? "b"
+                                                          : "c",
+                                                 others[m].dtype, sizes[0] * sizes[1]);
+                    if (sizes[1] > 1)
+                        p->tensor = cddp_tensor_of(p->tensor.device, p->tensor.storage, 0,
+                                                   others[m].dtype, sizes, 2);
                 }
                 lane_wrap(l);
-                CHECK_OK(cddp_ddp_register_comm_hook(l->ddp, hook, inner, hooks[h].options, &l->err));
+                CHECK_OK(
+                    cddp_ddp_register_comm_hook(l->ddp, hook, inner, hooks[h].options, &l->err));
                 void *self = cddp_ddp_comm_hook_state(l->ddp);
                 t.read = 0;
                 if (m == 0 && steps > 0) lane_iterate(l, 1.0);
-                if (m == 0) CHECK_OK(hook->save(self, &writer, &l->err));
-                else if (others[m].words == NULL) CHECK_OK(hook->load(self, &reader, &l->err));
-                else CHECK_FAILS(hook->load(self, &reader, &l->err), CDDP_E_MISMATCH, others[m].words);
+                if (m == 0)
+                    CHECK_OK(hook->save(self, &writer, &l->err));
+                else if (others[m].words == NULL)
+                    CHECK_OK(hook->load(self, &reader, &l->err));
+                else
+                    CHECK_FAILS(hook->load(self, &reader, &l->err), CDDP_E_MISMATCH,
+                                others[m].words);
                 cd_error_reset(&l->err);
                 lane_unwrap(l);
                 lane_drop(l);
@@ -361,10 +426,15 @@ TEST(hook, every_row_of_the_table_is_found_by_its_name_and_is_acceptable)
     assert_null(cd_hook_find("no such hook"));
 }
 
-TEST_MAIN(ROW(fp16_compress, gives_the_golden_table), ROW(fp16_compress, wrapped_around_allreduce_is_the_same),
-          ROW(bf16_compress, casts_then_divides_then_sums), ROW(allreduce, truly_divides), ROW(noop, leaves_gradients_local),
-          ROW(hook, is_called_in_bucket_order_and_nothing_is_divided), ROW(hook, is_named_in_the_log),
-          ROW(hook, sees_index_zero_in_the_first_pass_of_a_static_graph), ROW(hook, sees_channels_last_gradients_permuted),
-          ROW(hook, result_is_used_verbatim), ROW(hook, result_in_other_memory_reaches_views), ROW(hook, stages_of_all_buckets_advance_in_rounds),
+TEST_MAIN(ROW(fp16_compress, gives_the_golden_table),
+          ROW(fp16_compress, wrapped_around_allreduce_is_the_same),
+          ROW(bf16_compress, casts_then_divides_then_sums), ROW(allreduce, truly_divides),
+          ROW(noop, leaves_gradients_local),
+          ROW(hook, is_called_in_bucket_order_and_nothing_is_divided),
+          ROW(hook, is_named_in_the_log),
+          ROW(hook, sees_index_zero_in_the_first_pass_of_a_static_graph),
+          ROW(hook, sees_channels_last_gradients_permuted), ROW(hook, result_is_used_verbatim),
+          ROW(hook, result_in_other_memory_reaches_views),
+          ROW(hook, stages_of_all_buckets_advance_in_rounds),
           ROW(hook, state_of_another_model_is_refused_with_the_reason),
           ROW(hook, every_row_of_the_table_is_found_by_its_name_and_is_acceptable))

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* PowerSGD over simulated ranks: when it compresses, what it keeps of the mean, what it owes, what it remembers. */
+/* PowerSGD over simulated ranks: when it compresses, what it keeps of the mean, what it owes, what
+** it remembers. */
 #include "tests/support/tape.h"
 #include "tests/unit/sim/fixture.h"
 
@@ -32,14 +33,14 @@ typedef struct job {
     const char *options;
     cddp_tracer *tracer; /* of rank 0; NULL: nobody listens */
     uint32_t ranks, steps;
-    uint32_t swap_at;   /* save, destroy, create and load before this step; UINT32_MAX: never */
+    uint32_t swap_at; /* save, destroy, create and load before this step; UINT32_MAX: never */
     bool zero, low_rank, resized;
     const cddp_dtype *dtype;         /* NULL: f32 */
     uint32_t silent_from, silent_to; /* steps without gradients; none where both are 0 */
     double means[STEPS][NUMEL], outputs[RANKS_MAX][STEPS][NUMEL], errors[RANKS_MAX][NUMEL];
     cd_low_rank_statistics statistics;
-    uint64_t sent;     /* bytes that rank 0 gave to collectives */
-    uint32_t told;     /* times that rank 0 told its statistics */
+    uint64_t sent;           /* bytes that rank 0 gave to collectives */
+    uint32_t told;           /* times that rank 0 told its statistics */
     int64_t marks[STEPS][3]; /* permille, bytes before, bytes after */
 } job;
 
@@ -64,7 +65,8 @@ static double gradient(const job *j, uint32_t rank, uint32_t step, int i)
 /* The three marks come together, in this order. */
 static void take_mark(void *self, const cddp_event *e)
 {
-    static const char *const names[3] = {"powersgd_compression_permille", "powersgd_bytes_before", "powersgd_bytes_after"};
+    static const char *const names[3] = {"powersgd_compression_permille", "powersgd_bytes_before",
+                                         "powersgd_bytes_after"};
     job *j = self;
     for (int i = 0; e->kind == CDDP_EV_mark && i < 3; i++) {
         if (strcmp(e->text, names[i]) != 0) continue;
@@ -73,14 +75,19 @@ static void take_mark(void *self, const cddp_event *e)
     }
 }
 
-static cddp_status create(const job *j, cddp_rank *rank, cddp_group *group, void **self, cddp_error *err)
+static cddp_status create(const job *j, cddp_rank *rank, cddp_group *group, void **self,
+                          cddp_error *err)
 {
-    cddp_hook_context context = {.size = sizeof context, .group = group, .allocator = rank->allocator, .options = j->options,
+    cddp_hook_context context = {.size = sizeof context,
+                                 .group = group,
+                                 .allocator = rank->allocator,
+                                 .options = j->options,
                                  .tracer = rank->rank == 0 ? j->tracer : NULL};
     return j->hook->create(&context, self, err);
 }
 
-static cddp_status swap_state(const job *j, cddp_rank *rank, cddp_group *group, void **self, cddp_error *err)
+static cddp_status swap_state(const job *j, cddp_rank *rank, cddp_group *group, void **self,
+                              cddp_error *err)
 {
     tape t = {.used = 0};
     cddp_state_writer writer = {&t, tape_write};
@@ -97,7 +104,8 @@ static cddp_status swap_state(const job *j, cddp_rank *rank, cddp_group *group, 
     return j->hook->load(*self, &reader, err);
 }
 
-static cddp_status one_step(job *j, cddp_rank *rank, cddp_group *group, void *self, uint32_t step, cddp_error *err)
+static cddp_status one_step(job *j, cddp_rank *rank, cddp_group *group, void *self, uint32_t step,
+                            cddp_error *err)
 {
     double flat[NUMEL], sum; /* room for any dtype */
     const cddp_dtype dtype = j->dtype != NULL ? *j->dtype : CDDP_F32;
@@ -110,7 +118,8 @@ static cddp_status one_step(job *j, cddp_rank *rank, cddp_group *group, void *se
         j->means[step][i] = sum / j->ranks;
     }
     uint32_t ids[2] = {3, 1};
-    int64_t offsets[2] = {0, ROWS * COLUMNS}, lengths[2] = {ROWS * COLUMNS, BIAS}, sizes[2] = {ROWS, COLUMNS}, bias[1] = {BIAS};
+    int64_t offsets[2] = {0, ROWS * COLUMNS}, lengths[2] = {ROWS * COLUMNS, BIAS},
+            sizes[2] = {ROWS, COLUMNS}, bias[1] = {BIAS};
     if (j->resized && step + 1 == j->steps) {
         lengths[0] -= 4; /* the bucket of another model */
         lengths[1] += 4;
@@ -118,11 +127,21 @@ static cddp_status one_step(job *j, cddp_rank *rank, cddp_group *group, void *se
     }
     cddp_tensor gradients[2] = {cddp_tensor_of(buffer.device, flat, 0, dtype, sizes, 2),
                                 cddp_tensor_of(buffer.device, flat, offsets[1], dtype, bias, 1)};
-    cddp_grad_bucket bucket = {.size = sizeof bucket, .index = 0, .bucket_count = 1, .is_last = true, .buffer = buffer, .parameter_count = 2,
-                               .parameter_ids = ids, .offsets = offsets, .lengths = lengths, .gradients = gradients, .parameters = gradients};
+    cddp_grad_bucket bucket = {.size = sizeof bucket,
+                               .index = 0,
+                               .bucket_count = 1,
+                               .is_last = true,
+                               .buffer = buffer,
+                               .parameter_count = 2,
+                               .parameter_ids = ids,
+                               .offsets = offsets,
+                               .lengths = lengths,
+                               .gradients = gradients,
+                               .parameters = gradients};
     cddp_future future = {.size = sizeof future};
     cddp_status status = j->hook->run(self, &bucket, group, &future, err);
-    for (bool complete = false; status == CDDP_OK && !complete;) status = cd_future_advance(&future, self, &bucket, &complete, err);
+    for (bool complete = false; status == CDDP_OK && !complete;)
+        status = cd_future_advance(&future, self, &bucket, &complete, err);
     if (status != CDDP_OK) return status;
     assert_int_equal(cddp_tensor_numel(&future.result), NUMEL);
     for (int i = 0; i < NUMEL; i++) j->outputs[rank->rank][step][i] = cd_host_get(&buffer, i);
@@ -145,9 +164,13 @@ static cddp_status train(cddp_rank *rank, void *argument, cddp_error *err)
         const cd_low_rank *s = self;
         j->statistics = cd_low_rank_get_statistics(self);
         if (rank->rank == 0) j->sent = cddp_group_bytes(group);
-        for (int i = 0; i < NUMEL && j->dtype == NULL && s->slot_count > 3 && s->slots[3].error.device != NULL; i++) {
+        for (int i = 0;
+             i < NUMEL && j->dtype == NULL && s->slot_count > 3 && s->slots[3].error.device != NULL;
+             i++) {
             const cd_low_rank_slot *slot = i < ROWS * COLUMNS ? &s->slots[3] : &s->slots[1];
-            j->errors[rank->rank][i] = (double)((const float *)slot->error.storage)[i < ROWS * COLUMNS ? i : i - ROWS * COLUMNS];
+            j->errors[rank->rank][i] =
+                (double)((const float *)
+                             slot->error.storage)[i < ROWS * COLUMNS ? i : i - ROWS * COLUMNS];
         }
     }
     j->hook->destroy(self);
@@ -199,11 +222,15 @@ TEST(powersgd, is_exact_until_its_start_and_compresses_from_then_on)
     assert_int_equal(j.statistics.elements_after, (STEPS - 2) * (ROWS + COLUMNS + BIAS));
 }
 
-/* After four iterations, two of them compressed, and after eight: what the bucket has, what is sent of it, and their quotient; also
-** where a state was saved, thrown away and loaded in between. */
-static void expect_marks(const cddp_hook *hook, const char *options, int64_t bytes_per_weight, int64_t sent)
+/* After four iterations, two of them compressed, and after eight: what the bucket has, what is sent
+** of it, and their quotient; also where a state was saved, thrown away and loaded in between. */
+static void expect_marks(const cddp_hook *hook, const char *options, int64_t bytes_per_weight,
+                         int64_t sent)
 {
-    const cddp_trace_sink sink = {.size = sizeof sink, .abi = CDDP_TRACE_ABI, .self = &j, .event = take_mark};
+    const cddp_trace_sink sink = {.size = sizeof sink,
+                                  .abi = CDDP_TRACE_ABI,
+                                  .self = &j,
+                                  .event = take_mark};
     for (uint32_t swap_at = 0; swap_at < STEPS; swap_at += 5) {
         cddp_error err = CDDP_ERROR_INIT;
         cddp_tracer *tracer = NULL;
@@ -228,10 +255,14 @@ static void expect_marks(const cddp_hook *hook, const char *options, int64_t byt
 
 TEST(powersgd, tells_the_bytes_that_it_saves)
 {
-    const char *options = "start_powerSGD_iter=2,matrix_approximation_rank=1,compression_stats_logging_frequency=4";
+    const char *options =
+        "start_powerSGD_iter=2,matrix_approximation_rank=1,compression_stats_logging_frequency=4";
     expect_marks(&cd_hook_powersgd, options, 4, ROWS + COLUMNS + BIAS);
-    expect_marks(&cd_hook_powersgd, "start_powerSGD_iter=2,compression_stats_logging_frequency=4,bytes_per_weight=2", 2, ROWS + COLUMNS + BIAS);
-    expect_marks(&cd_hook_batched_powersgd, options, 4, 15 + 15); /* 197 elements in a square of 15 × 15 */
+    expect_marks(&cd_hook_powersgd,
+                 "start_powerSGD_iter=2,compression_stats_logging_frequency=4,bytes_per_weight=2",
+                 2, ROWS + COLUMNS + BIAS);
+    /* 197 elements in a square of 15 × 15 */
+    expect_marks(&cd_hook_batched_powersgd, options, 4, 15 + 15);
 }
 
 TEST(powersgd, replicas_agree_bit_for_bit)
@@ -240,7 +271,8 @@ TEST(powersgd, replicas_agree_bit_for_bit)
         job_of(&cd_hook_powersgd, "start_powerSGD_iter=2,matrix_approximation_rank=2");
         j.ranks = ranks;
         run(&j);
-        for (uint32_t r = 1; r < ranks; r++) assert_memory_equal(j.outputs[r], j.outputs[0], sizeof j.outputs[0]);
+        for (uint32_t r = 1; r < ranks; r++)
+            assert_memory_equal(j.outputs[r], j.outputs[0], sizeof j.outputs[0]);
     }
 }
 
@@ -255,32 +287,38 @@ TEST(powersgd, leaves_what_does_not_pay_uncompressed)
     assert_true(error_of(&j, 2) > 0.1);
 }
 
-/* PSG-11, TI-M-14: exact at full rank and on gradients of the configured rank; errors telescope; and the batched form. */
+/* PSG-11, TI-M-14: exact at full rank and on gradients of the configured rank; errors telescope;
+** and the batched form. */
 TEST(powersgd, is_lossless_at_full_rank)
 {
-    job_of(&cd_hook_powersgd, "start_powerSGD_iter=2,matrix_approximation_rank=12,min_compression_rate=0");
+    job_of(&cd_hook_powersgd,
+           "start_powerSGD_iter=2,matrix_approximation_rank=12,min_compression_rate=0");
     run(&j);
     for (uint32_t step = 0; step < STEPS; step++) assert_true(error_of(&j, step) < 2e-6);
 }
 
 TEST(powersgd, is_lossless_on_gradients_whose_mean_has_the_configured_rank) /* TI-M-14 */
 {
-    /* Without feedback: the errors that ranks owe each other would be compressed too, and their rounding with them. */
-    job_of(&cd_hook_powersgd, "start_powerSGD_iter=2,matrix_approximation_rank=2,use_error_feedback=false");
+    /* Without feedback: the errors that ranks owe each other would be compressed too, and their
+    ** rounding with them. */
+    job_of(&cd_hook_powersgd,
+           "start_powerSGD_iter=2,matrix_approximation_rank=2,use_error_feedback=false");
     j.low_rank = true;
     run(&j);
     for (uint32_t step = 2; step < STEPS; step++) assert_true(error_of(&j, step) < 2e-6);
 }
 
-/* PSG-11: Σ outputs = Σ means - mean of the last errors, per element. Each of the 6 compressed steps rounds the
-** error twice and the output once, of values below 8: 6 · 3 · 8 · 2^-24 bounds it. */
+/* PSG-11: Σ outputs = Σ means - mean of the last errors, per element. Each of the 6 compressed
+** steps rounds the error twice and the output once, of values below 8: 6 · 3 · 8 · 2^-24 bounds
+** it. */
 TEST(powersgd, error_feedback_telescopes) /* TI-M-14 */
 {
-    const char *options[] = {"start_powerSGD_iter=2", "start_powerSGD_iter=2,warm_start=false,matrix_approximation_rank=2",
+    const char *options[] = {"start_powerSGD_iter=2",
+                             "start_powerSGD_iter=2,warm_start=false,matrix_approximation_rank=2",
                              "start_powerSGD_iter=2,feedback_every_n_iters=3"};
     for (size_t o = 0; o < 3; o++) {
         job_of(&cd_hook_powersgd, options[o]);
-    run(&j);
+        run(&j);
         double worst = 0.0, largest = 0.0;
         for (int i = 0; i < NUMEL; i++) {
             double means = 0.0, outputs = 0.0, owed = (j.errors[0][i] + j.errors[1][i]) / 2.0;
@@ -303,7 +341,8 @@ TEST(powersgd, uncompressed_tensors_stay_exact_within_rounding)
     job_of(&cd_hook_powersgd, "start_powerSGD_iter=2");
     run(&j);
     for (uint32_t step = 0; step < STEPS; step++)
-        for (int i = ROWS * COLUMNS; i < NUMEL; i++) assert_true(fabs(j.outputs[0][step][i] - j.means[step][i]) < 1e-6);
+        for (int i = ROWS * COLUMNS; i < NUMEL; i++)
+            assert_true(fabs(j.outputs[0][step][i] - j.means[step][i]) < 1e-6);
     bool owed = false;
     for (int i = ROWS * COLUMNS; i < NUMEL; i++) owed = owed || j.errors[0][i] != 0.0;
     assert_true(owed);
@@ -322,12 +361,14 @@ TEST(powersgd, zero_and_rank_deficient_gradients_stay_finite)
     }
 }
 
-/* Of a gradient of zeros nothing is sent, so that Q is zero: what it starts from next must not be. */
+/* Of a gradient of zeros nothing is sent, so that Q is zero: what it starts from next must not
+** be. */
 static void expect_life(const char *what)
 {
     for (uint32_t step = j.silent_to; step < j.steps; step++) {
         double energy = 0.0;
-        for (int e = 0; e < ROWS * COLUMNS; e++) energy += j.outputs[0][step][e] * j.outputs[0][step][e];
+        for (int e = 0; e < ROWS * COLUMNS; e++)
+            energy += j.outputs[0][step][e] * j.outputs[0][step][e];
         cd_test_row("%s, step %u", what, step);
         assert_true(energy > 0.0);
         assert_memory_equal(j.outputs[1][step], j.outputs[0][step], sizeof j.outputs[0][step]);
@@ -336,8 +377,9 @@ static void expect_life(const char *what)
 
 TEST(powersgd, goes_on_after_gradients_of_zeros)
 {
-    static const char *const feedback[2] = {"start_powerSGD_iter=2,matrix_approximation_rank=2",
-                                            "start_powerSGD_iter=2,matrix_approximation_rank=2,use_error_feedback=false"};
+    static const char *const feedback[2] = {
+        "start_powerSGD_iter=2,matrix_approximation_rank=2",
+        "start_powerSGD_iter=2,matrix_approximation_rank=2,use_error_feedback=false"};
     static const cddp_hook *const hooks[2] = {&cd_hook_powersgd, &cd_hook_batched_powersgd};
     static const cddp_dtype dtypes[] = {CDDP_F32, CDDP_F64, CDDP_BF16, CDDP_F16};
     for (int i = 0; i < 2 * 2 * 4; i++) {
@@ -359,7 +401,7 @@ TEST(powersgd, a_state_saved_and_loaded_continues_bit_for_bit)
     const cddp_hook *hooks[] = {&cd_hook_powersgd, &cd_hook_batched_powersgd};
     for (int h = 0; h < 2; h++) {
         job_of(hooks[h], "start_powerSGD_iter=2,matrix_approximation_rank=2");
-    run(&j);
+        run(&j);
         memcpy(straight, j.outputs[1], sizeof straight);
         for (uint32_t at = 1; at < STEPS; at += 3) {
             job_of(hooks[h], "start_powerSGD_iter=2,matrix_approximation_rank=2");
@@ -373,7 +415,8 @@ TEST(powersgd, a_state_saved_and_loaded_continues_bit_for_bit)
 static cddp_status train_resized(cddp_rank *rank, void *argument, cddp_error *err)
 {
     cddp_error inner = CDDP_ERROR_INIT;
-    assert_fails(train(rank, argument, &inner), CDDP_E_MISMATCH, &inner, "the loaded state of parameter 3 is for 192 elements");
+    assert_fails(train(rank, argument, &inner), CDDP_E_MISMATCH, &inner,
+                 "the loaded state of parameter 3 is for 192 elements");
     (void)err;
     return CDDP_OK;
 }
@@ -394,7 +437,8 @@ TEST(powersgd, a_state_of_another_model_is_refused)
 
 TEST(powersgd, the_rank_follows_its_schedule)
 {
-    job_of(&cd_hook_powersgd, "start_powerSGD_iter=2,rank_schedule=0:1/4:12/6:1,min_compression_rate=0,use_error_feedback=false");
+    job_of(&cd_hook_powersgd, "start_powerSGD_iter=2,rank_schedule=0:1/4:12/"
+                              "6:1,min_compression_rate=0,use_error_feedback=false");
     run(&j);
     assert_true(error_of(&j, 3) > 0.1);
     assert_true(error_of(&j, 4) < 2e-6 && error_of(&j, 5) < 2e-6);
@@ -413,14 +457,16 @@ TEST(batched_powersgd, compresses_the_whole_bucket_and_telescopes) /* TI-M-14 */
             means += j.means[step][i];
             outputs += j.outputs[0][step][i];
         }
-        assert_true(fabs(outputs - (means - (j.errors[0][i] + j.errors[1][i]) / 2.0)) < 6 * 3 * 8 * 0x1p-24);
+        assert_true(fabs(outputs - (means - (j.errors[0][i] + j.errors[1][i]) / 2.0)) <
+                    6 * 3 * 8 * 0x1p-24);
     }
     job_of(&cd_hook_batched_powersgd, "start_powerSGD_iter=2,matrix_approximation_rank=15");
     run(&j);
     assert_true(error_of(&j, 5) < 2e-6);
 }
 
-static cddp_status try_options(cddp_rank *rank, cddp_group *group, const char *options, cddp_error *err)
+static cddp_status try_options(cddp_rank *rank, cddp_group *group, const char *options,
+                               cddp_error *err)
 {
     const job asked = {.hook = &cd_hook_powersgd, .options = options};
     void *self = NULL;
@@ -430,7 +476,8 @@ static cddp_status try_options(cddp_rank *rank, cddp_group *group, const char *o
     return status;
 }
 
-/* TI-D-20: a start before the second iteration goes with neither error feedback nor warm start; any start goes without both. */
+/* TI-D-20: a start before the second iteration goes with neither error feedback nor warm start; any
+** start goes without both. */
 static cddp_status try_starts(cddp_rank *rank, void *argument, cddp_error *err)
 {
     static const char *const flags[2] = {"false", "true"};
@@ -440,11 +487,15 @@ static cddp_status try_starts(cddp_rank *rank, void *argument, cddp_error *err)
         const int start = k / 4, feedback = k / 2 % 2, warm = k % 2;
         char options[96];
         cddp_error inner = CDDP_ERROR_INIT;
-        snprintf(options, sizeof options, "start_powerSGD_iter=%d,use_error_feedback=%s,warm_start=%s", start, flags[feedback], flags[warm]);
+        snprintf(options, sizeof options,
+                 "start_powerSGD_iter=%d,use_error_feedback=%s,warm_start=%s", start,
+                 flags[feedback], flags[warm]);
         cd_test_row("%s", options);
         cddp_status status = try_options(rank, group, options, &inner);
-        if (start <= 1 && (feedback || warm)) assert_fails(status, CDDP_E_CONFIG, &inner, "must be above 1");
-        else assert_ok(status, &inner);
+        if (start <= 1 && (feedback || warm))
+            assert_fails(status, CDDP_E_CONFIG, &inner, "must be above 1");
+        else
+            assert_ok(status, &inner);
     }
     cddp_group_destroy(group);
     return CDDP_OK;
@@ -465,6 +516,7 @@ static cddp_status refuse_options(cddp_rank *rank, void *argument, cddp_error *e
     static const struct {
         const char *options, *words;
     } cases[] = {
+        /* clang-format off */
         {"matrix_aproximation_rank=2", "did you mean 'matrix_approximation_rank'"},
         {"matrix_approximation_rank=0", "not between 1"},
         {"matrix_approximation_rank=two", "not a whole number"},
@@ -478,6 +530,7 @@ static cddp_status refuse_options(cddp_rank *rank, void *argument, cddp_error *e
         {"warm_start=true,warm_start=false", "warm_start is given twice"},
         {"error_feedback=true,use_error_feedback=false", "error_feedback and use_error_feedback are one option"},
         {"feedback_every_n_iters=2,error_feedback=false", "no effect without error feedback"},
+        /* clang-format on */
     };
     sim_fixture *f = argument;
     cddp_group *group = NULL;
@@ -486,20 +539,30 @@ static cddp_status refuse_options(cddp_rank *rank, void *argument, cddp_error *e
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         cd_test_row("%s", cases[i].options);
         cddp_error inner = CDDP_ERROR_INIT;
-        assert_fails(try_options(rank, group, cases[i].options, &inner), CDDP_E_CONFIG, &inner, cases[i].words);
+        assert_fails(try_options(rank, group, cases[i].options, &inner), CDDP_E_CONFIG, &inner,
+                     cases[i].words);
     }
-    assert_ok(try_options(rank, group, "start_powerSGD_iter=0,warm_start=false,error_feedback=false", err), err);
+    assert_ok(try_options(rank, group,
+                          "start_powerSGD_iter=0,warm_start=false,error_feedback=false", err),
+              err);
     cddp_group_destroy(group);
     return CDDP_OK;
 }
 
 TEST(powersgd, refuses_settings_that_cannot_work_by_name) { run_alone(refuse_options); }
 
-TEST_MAIN(ROW(powersgd, is_exact_until_its_start_and_compresses_from_then_on), ROW(powersgd, tells_the_bytes_that_it_saves),
-          ROW(powersgd, replicas_agree_bit_for_bit),
-          ROW(powersgd, leaves_what_does_not_pay_uncompressed), ROW(powersgd, is_lossless_at_full_rank),
-          ROW(powersgd, is_lossless_on_gradients_whose_mean_has_the_configured_rank), ROW(powersgd, error_feedback_telescopes),
-          ROW(powersgd, uncompressed_tensors_stay_exact_within_rounding), ROW(powersgd, zero_and_rank_deficient_gradients_stay_finite),
-          ROW(powersgd, goes_on_after_gradients_of_zeros), ROW(powersgd, a_state_saved_and_loaded_continues_bit_for_bit), ROW(powersgd, a_state_of_another_model_is_refused),
-          ROW(powersgd, the_rank_follows_its_schedule), ROW(batched_powersgd, compresses_the_whole_bucket_and_telescopes),
-          ROW(powersgd, starts_early_only_without_memory), ROW(powersgd, refuses_settings_that_cannot_work_by_name))
+TEST_MAIN(ROW(powersgd, is_exact_until_its_start_and_compresses_from_then_on),
+          ROW(powersgd, tells_the_bytes_that_it_saves), ROW(powersgd, replicas_agree_bit_for_bit),
+          ROW(powersgd, leaves_what_does_not_pay_uncompressed),
+          ROW(powersgd, is_lossless_at_full_rank),
+          ROW(powersgd, is_lossless_on_gradients_whose_mean_has_the_configured_rank),
+          ROW(powersgd, error_feedback_telescopes),
+          ROW(powersgd, uncompressed_tensors_stay_exact_within_rounding),
+          ROW(powersgd, zero_and_rank_deficient_gradients_stay_finite),
+          ROW(powersgd, goes_on_after_gradients_of_zeros),
+          ROW(powersgd, a_state_saved_and_loaded_continues_bit_for_bit),
+          ROW(powersgd, a_state_of_another_model_is_refused),
+          ROW(powersgd, the_rank_follows_its_schedule),
+          ROW(batched_powersgd, compresses_the_whole_bucket_and_telescopes),
+          ROW(powersgd, starts_early_only_without_memory),
+          ROW(powersgd, refuses_settings_that_cannot_work_by_name))

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Gradient slots: in place where defined, sparse rows, complex numbers, empty parameters, devices without numbers. */
+/* Gradient slots: in place where defined, sparse rows, complex numbers, empty parameters, devices
+** without numbers. */
 #include "tests/unit/core/model/fixture.h"
 
 #include "core/model/accumulate.h"
@@ -95,7 +96,8 @@ TEST(complex, parameters_receive_their_constants)
         fixture_begin(&f);
         assert_ok(backward_from(&f, use(&f, p, 2, (const double[]){0.5, 1}), false), &f.err);
         const float *g = cd_tensor_data(&f.module->parameters[p].grad.value);
-        for (int i = 0; i < 4; i++) assert_true(g[i] == (float)(round * 1.5 * cd_inner_constant(p, i)));
+        for (int i = 0; i < 4; i++)
+            assert_true(g[i] == (float)(round * 1.5 * cd_inner_constant(p, i)));
     }
     fixture_close(&f);
 }
@@ -147,7 +149,8 @@ TEST(mixed_precision, computes_with_the_copy_and_accumulates_in_its_dtype)
     cd_graph_callbacks callbacks = {.context = &copy, .forward_parameter = low_precision};
     cd_graph_set_callbacks(f.graph, &callbacks);
     cd_value *loss = use(&f, p, 1, (const double[]){1});
-    assert_true(element_get(&loss->tensor, 0) == cd_inner_constant(p, 0) + 2 * cd_inner_constant(p, 1));
+    assert_true(element_get(&loss->tensor, 0) ==
+                cd_inner_constant(p, 0) + 2 * cd_inner_constant(p, 1));
     assert_ok(backward_from(&f, loss, false), &f.err);
     assert_int_equal(f.module->parameters[p].grad.value.dtype, CDDP_F16);
     assert_true(element_get(&f.module->parameters[p].grad.value, 1) == cd_inner_constant(p, 1));
@@ -160,10 +163,12 @@ static cd_value *look_up(fixture *f, uint32_t table, const int64_t *rows, int64_
 {
     cddp_tensor index;
     cd_value *p = NULL, *y = NULL, *ones = NULL, *losses = NULL, *loss = NULL;
-    assert_ok(cd_graph_tensor(f->graph, CDDP_I64, (const int64_t[2]){count, 1}, 2, &index, &f->err), &f->err);
+    assert_ok(cd_graph_tensor(f->graph, CDDP_I64, (const int64_t[2]){count, 1}, 2, &index, &f->err),
+              &f->err);
     memcpy(index.storage, rows, (size_t)count * sizeof *rows);
     assert_ok(cd_graph_parameter(f->graph, table, &p, &f->err), &f->err);
-    assert_ok(cd_embedding_layer(f->graph, p, &(cd_embedding){&index, true, true}, &y, &f->err), &f->err);
+    assert_ok(cd_embedding_layer(f->graph, p, &(cd_embedding){&index, true, true}, &y, &f->err),
+              &f->err);
     cddp_tensor t;
     assert_ok(cd_graph_tensor(f->graph, CDDP_F32, y->tensor.sizes, 2, &t, &f->err), &f->err);
     for (int64_t i = 0; i < cddp_tensor_numel(&t); i++) element_set(&t, i, (double)(1 << i));
@@ -173,14 +178,16 @@ static cd_value *look_up(fixture *f, uint32_t table, const int64_t *rows, int64_
     return loss;
 }
 
-static void assert_rows(const cddp_grad *grad, const int64_t *rows, const double *values, int64_t count)
+static void assert_rows(const cddp_grad *grad, const int64_t *rows, const double *values,
+                        int64_t count)
 {
     assert_int_equal(grad->kind, CDDP_GRAD_SPARSE);
     assert_int_equal(grad->rows.count, count);
     assert_int_equal(grad->value.sizes[0], count);
     for (int64_t i = 0; i < count; i++) {
         assert_int_equal(((const int64_t *)grad->rows.storage)[grad->rows.offset + i], rows[i]);
-        for (int64_t k = 0; k < 2; k++) assert_true(element_get(&grad->value, 2 * i + k) == values[2 * i + k]);
+        for (int64_t k = 0; k < 2; k++)
+            assert_true(element_get(&grad->value, 2 * i + k) == values[2 * i + k]);
     }
 }
 
@@ -191,7 +198,8 @@ TEST(sparse, gradients_have_the_rows_that_were_used_increasing_and_summed)
     uint32_t p = fixture_parameter(&f, "table", CDDP_F32, (const int64_t[2]){6, 2}, 2);
     fixture_begin(&f);
     assert_ok(backward_from(&f, look_up(&f, p, (const int64_t[]){4, 1, 4}, 3), false), &f.err);
-    assert_rows(&f.module->parameters[p].grad, (const int64_t[]){1, 4}, (const double[]){4, 8, 1 + 16, 2 + 32}, 2);
+    assert_rows(&f.module->parameters[p].grad, (const int64_t[]){1, 4},
+                (const double[]){4, 8, 1 + 16, 2 + 32}, 2);
     fixture_close(&f);
 }
 
@@ -203,8 +211,8 @@ TEST(sparse, gradients_accumulate_as_the_union_of_rows)
     fixture_begin(&f);
     assert_ok(backward_from(&f, look_up(&f, p, (const int64_t[]){4, 1}, 2), false), &f.err);
     assert_ok(backward_from(&f, look_up(&f, p, (const int64_t[]){5, 4}, 2), false), &f.err);
-    assert_rows(&f.module->parameters[p].grad, (const int64_t[]){1, 4, 5}, (const double[]){4, 8, 1 + 4, 2 + 8, 1, 2},
-                3);
+    assert_rows(&f.module->parameters[p].grad, (const int64_t[]){1, 4, 5},
+                (const double[]){4, 8, 1 + 4, 2 + 8, 1, 2}, 3);
     fixture_close(&f);
 }
 
@@ -217,11 +225,13 @@ TEST(sparse, gradients_of_two_uses_meet_before_the_parameter_fires)
     uint32_t p = fixture_parameter(&f, "table", CDDP_F32, (const int64_t[2]){6, 2}, 2);
     fixture_begin(&f);
     arrivals_listen(&f, &a);
-    cd_value *first = look_up(&f, p, (const int64_t[]){0}, 1), *second = look_up(&f, p, (const int64_t[]){3, 0}, 2);
+    cd_value *first = look_up(&f, p, (const int64_t[]){0}, 1),
+             *second = look_up(&f, p, (const int64_t[]){3, 0}, 2);
     assert_ok(cd_add(f.graph, first, second, &sum, &f.err), &f.err);
     assert_ok(backward_from(&f, sum, false), &f.err);
     assert_int_equal(a.count, 1);
-    assert_rows(&f.module->parameters[p].grad, (const int64_t[]){0, 3}, (const double[]){1 + 4, 2 + 8, 1, 2}, 2);
+    assert_rows(&f.module->parameters[p].grad, (const int64_t[]){0, 3},
+                (const double[]){1 + 4, 2 + 8, 1, 2}, 2);
     fixture_close(&f);
 }
 
@@ -234,14 +244,18 @@ TEST(sparse, gradients_are_scattered_into_dense_ones_and_dense_ones_make_sparse_
         fixture_begin(&f);
         for (int k = 0; k < 2; k++) {
             if (k == dense_first)
-                assert_ok(backward_from(&f, look_up(&f, p, (const int64_t[]){2}, 1), false), &f.err);
+                assert_ok(backward_from(&f, look_up(&f, p, (const int64_t[]){2}, 1), false),
+                          &f.err);
             else
                 assert_ok(backward_from(&f, use(&f, p, 1, (const double[]){8}), false), &f.err);
         }
         const cddp_grad *grad = &f.module->parameters[p].grad;
         assert_int_equal(grad->kind, CDDP_GRAD_DENSE);
         for (int i = 0; i < 6; i++)
-            assert_true(element_get(&grad->value, i) == 8 * cd_inner_constant(p, i) + (i == 4 ? 1 : i == 5 ? 2 : 0));
+            assert_true(element_get(&grad->value, i) == 8 * cd_inner_constant(p, i) + (i == 4 ? 1
+                                                                                       : i == 5
+                                                                                           ? 2
+                                                                                           : 0));
         fixture_close(&f);
     }
 }
@@ -253,7 +267,8 @@ typedef struct fresh_log {
     void *targets[16];
 } fresh_log;
 
-static cddp_status log_fresh(void *context, uint32_t parameter, const cddp_tensor *dst, cddp_error *err)
+static cddp_status log_fresh(void *context, uint32_t parameter, const cddp_tensor *dst,
+                             cddp_error *err)
 {
     fresh_log *log = context;
     (void)err;
@@ -286,7 +301,9 @@ TEST(devices_without_numbers, ask_the_world_what_every_firing_contributes)
         cd_outputs outputs;
         cd_value *loss = NULL;
         cd_graph_begin(graph);
-        cd_batch_request request = {.sample_ids = (const int64_t[]){0, 1}, .sample_count = 2, .prng = &prng};
+        cd_batch_request request = {.sample_ids = (const int64_t[]){0, 1},
+                                    .sample_count = 2,
+                                    .prng = &prng};
         assert_ok(cd_batch_make(graph, model, &request, &batch, &err), &err);
         assert_ok(cd_model_forward(model, graph, &batch, &outputs, &err), &err);
         assert_ok(cd_model_loss(model, graph, &batch, &outputs, UINT32_MAX, &loss, &err), &err);
@@ -306,7 +323,8 @@ TEST(devices_without_numbers, ask_the_world_what_every_firing_contributes)
     assert_int_equal(watch.live_count, 0);
 }
 
-static cddp_status write_atoms(void *context, uint32_t parameter, const cddp_tensor *dst, cddp_error *err)
+static cddp_status write_atoms(void *context, uint32_t parameter, const cddp_tensor *dst,
+                               cddp_error *err)
 {
     cd_atom *atom = context;
     atom->source = parameter;
@@ -329,7 +347,8 @@ TEST(symbols, accumulate_over_micro_steps_as_the_sum_of_their_atoms)
     fixture_open(&f);
     cd_module_destroy(f.module);
     cd_prng prng = cd_prng_seed(1);
-    assert_ok(cd_module_create(&f.watch.table, cddp_device_symbol(), &prng, &f.module, &f.err), &f.err);
+    assert_ok(cd_module_create(&f.watch.table, cddp_device_symbol(), &prng, &f.module, &f.err),
+              &f.err);
     uint32_t p = 0;
     cd_parameter_spec spec = {.name = "p", .dtype = CDDP_F32, .dim_count = 1, .sizes = {4}};
     assert_ok(cd_module_add_parameter(f.module, &spec, &p, &f.err), &f.err);
@@ -351,7 +370,8 @@ TEST(symbols, accumulate_over_micro_steps_as_the_sum_of_their_atoms)
         assert_ok(backward_from(&f, loss, false), &f.err);
     }
     size_t counts[3] = {0};
-    assert_ok(cd_symbol_visit(&f.module->parameters[p].grad.value, keep_terms, counts, &f.err), &f.err);
+    assert_ok(cd_symbol_visit(&f.module->parameters[p].grad.value, keep_terms, counts, &f.err),
+              &f.err);
     assert_int_equal(counts[0], 2);
     assert_int_equal(counts[1], 1);
     assert_int_equal(counts[2], 1);
@@ -362,11 +382,13 @@ TEST_MAIN(ROW(mixed_precision, computes_with_the_copy_and_accumulates_in_its_dty
           ROW(symbols, accumulate_over_micro_steps_as_the_sum_of_their_atoms),
           ROW(slot, is_added_to_in_place_wherever_its_value_lies),
           ROW(slot, is_born_in_home_and_keeps_its_storage_when_dropped),
-          ROW(slot, zeroed_stays_defined_and_none_stays_none), ROW(complex, parameters_receive_their_constants),
+          ROW(slot, zeroed_stays_defined_and_none_stays_none),
+          ROW(complex, parameters_receive_their_constants),
           ROW(empty, parameters_get_a_defined_empty_gradient),
           ROW(half, parameters_compute_in_f32_and_round_their_gradient_once),
           ROW(sparse, gradients_have_the_rows_that_were_used_increasing_and_summed),
           ROW(sparse, gradients_accumulate_as_the_union_of_rows),
           ROW(sparse, gradients_of_two_uses_meet_before_the_parameter_fires),
-          ROW(sparse, gradients_are_scattered_into_dense_ones_and_dense_ones_make_sparse_ones_dense),
+          ROW(sparse,
+              gradients_are_scattered_into_dense_ones_and_dense_ones_make_sparse_ones_dense),
           ROW(devices_without_numbers, ask_the_world_what_every_firing_contributes))

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The bits of gradients do not depend on compiler, optimisation or instruction set: digests of every model's gradients,
-** stored. They were made once with GCC 12 -O0 and are the same with Clang 14 and -O3. A change that is meant to change
-** numbers changes them here, and says why.
+/* The bits of gradients do not depend on compiler, optimisation or instruction set: digests of
+** every model's gradients, stored. They were made once with GCC 12 -O0 and are the same with Clang
+** 14 and -O3. A change that is meant to change numbers changes them here, and says why.
 */
 #include "tests/unit/core/model/fixture.h"
 
@@ -17,6 +17,7 @@ static const struct {
     cddp_dtype dtype;
     uint64_t digest;
 } cases[] = {
+    /* clang-format off */
     {"mlp", "norm=layer,activation=gelu,dropout=0.25,heads=2", CDDP_F32, UINT64_C(0x45bbce2b560f90df)},
     {"mlp", "norm=layer,activation=gelu,loss=bce", CDDP_F64, UINT64_C(0xf3cc98705a23d87b)},
     {"mlp", "norm=batch,activation=tanh,loss=ce", CDDP_F32, UINT64_C(0x12cf80b52b251f77)},
@@ -33,6 +34,7 @@ static const struct {
     {"branchy", "loss=mse", CDDP_F32, UINT64_C(0x665a7a25b78881e2)},
     {"embedding_bag", NULL, CDDP_F32, UINT64_C(0xaf54dddfb020136a)},
     {"params", "list=a:33x17;b:7:f16;c:5:c64", CDDP_F32, UINT64_C(0xd896340aed09537f)},
+    /* clang-format on */
 };
 
 TEST(bits, of_gradients_are_the_stored_ones)
@@ -70,8 +72,8 @@ TEST(bits, of_gradients_are_the_stored_ones)
         cd_model_destroy(model);
         if (digest != cases[k].digest)
             fail_msg("%s %s %s: digest 0x%016" PRIx64 ", stored 0x%016" PRIx64, cases[k].name,
-                     cases[k].options != NULL ? cases[k].options : "", cddp_dtype_name(cases[k].dtype), digest,
-                     cases[k].digest);
+                     cases[k].options != NULL ? cases[k].options : "",
+                     cddp_dtype_name(cases[k].dtype), digest, cases[k].digest);
     }
 }
 

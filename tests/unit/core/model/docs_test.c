@@ -34,14 +34,18 @@ TEST(docs, name_every_model_and_every_option_with_its_default)
 {
     read_page();
     for (size_t t = 0; t < cd_model_type_count(); t++) {
-        const char *part = part_of(cd_model_type_name(t)), *name = NULL, *initial = NULL, *doc = NULL;
+        const char *part = part_of(cd_model_type_name(t)), *name = NULL, *initial = NULL,
+                   *doc = NULL;
         cd_test_row("%s", cd_model_type_name(t));
         assert_non_null(part);
         for (size_t o = 0; cd_model_type_option(t, o, &name, &initial, &doc); o++) {
             char row[128];
-            if (initial[0] != 0) snprintf(row, sizeof row, "| `%s` | `%s` |", name, initial);
-            else snprintf(row, sizeof row, "| `%s` | |", name);
-            if (strstr(part, row) == NULL) fail_msg("docs/models.md does not say %s of %s", row, cd_model_type_name(t));
+            if (initial[0] != 0)
+                snprintf(row, sizeof row, "| `%s` | `%s` |", name, initial);
+            else
+                snprintf(row, sizeof row, "| `%s` | |", name);
+            if (strstr(part, row) == NULL)
+                fail_msg("docs/models.md does not say %s of %s", row, cd_model_type_name(t));
         }
     }
 }

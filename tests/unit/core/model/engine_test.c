@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The engine: order of arrival, undefined gradients, retained and freed graphs, reachability, checkpointing. */
+/* The engine: order of arrival, undefined gradients, retained and freed graphs, reachability,
+** checkpointing. */
 #include "tests/unit/core/model/fixture.h"
 
 #include "core/model/checkpoint.h"
@@ -19,7 +20,8 @@ typedef struct three {
 
 static void three_open(three *t)
 {
-    static const char *const names[6] = {"0.weight", "0.bias", "1.weight", "1.bias", "2.weight", "2.bias"};
+    static const char *const names[6] = {"0.weight", "0.bias",   "1.weight",
+                                         "1.bias",   "2.weight", "2.bias"};
     memset(t, 0, sizeof *t);
     fixture_open(&t->f);
     for (uint32_t i = 0; i < 6; i++)
@@ -49,7 +51,8 @@ static cd_value *run_layer(fixture *f, uint32_t layer, cd_value *x)
 
 static cd_value *sum_of(fixture *f, cd_value *y)
 {
-    cd_value *losses = NULL, *loss = NULL, *ones = constant(f, y->tensor.sizes, y->tensor.dim_count);
+    cd_value *losses = NULL, *loss = NULL,
+             *ones = constant(f, y->tensor.sizes, y->tensor.dim_count);
     assert_ok(cd_inner_product(f->graph, y, ones, &losses, &f->err), &f->err);
     assert_ok(cd_weighted_sum(f->graph, losses, NULL, 0, &loss, &f->err), &f->err);
     return loss;
@@ -113,7 +116,10 @@ TEST(ready_order, can_be_driven_with_parameters_as_options_and_the_natural_one_f
     cd_value *loss = sum_of(&t.f, three_forward(&t));
     cd_graph_callbacks callbacks = {.context = &c, .ready = arrivals_ready, .choose = choose_last};
     cd_graph_set_callbacks(t.f.graph, &callbacks);
-    cd_backward_options options = {.roots = &loss, .root_count = 1, .order = CD_READY_CHOSEN, .retain_graph = true};
+    cd_backward_options options = {.roots = &loss,
+                                   .root_count = 1,
+                                   .order = CD_READY_CHOSEN,
+                                   .retain_graph = true};
     assert_ok(cd_graph_backward(t.f.graph, &options, &t.f.err), &t.f.err);
     assert_order(&c.a, (const uint32_t[]){0, 1, 2, 3, 4, 5}, 6);
     assert_int_equal(c.calls, 5); /* the last one is no choice */
@@ -122,7 +128,8 @@ TEST(ready_order, can_be_driven_with_parameters_as_options_and_the_natural_one_f
     assert_memory_equal(c.offered[0], first, sizeof first);
     callbacks.choose = choose_nonsense;
     cd_graph_set_callbacks(t.f.graph, &callbacks);
-    assert_fails(cd_graph_backward(t.f.graph, &options, &t.f.err), CDDP_E_ARG, &t.f.err, "answered 6 of 6");
+    assert_fails(cd_graph_backward(t.f.graph, &options, &t.f.err), CDDP_E_ARG, &t.f.err,
+                 "answered 6 of 6");
     fixture_close(&t.f);
 }
 
@@ -162,7 +169,8 @@ TEST(backward, twice_needs_retain_graph)
     assert_ok(backward_from(&t.f, loss, false), &t.f.err);
     assert_true(element_get(&t.f.module->parameters[1].grad.value, 0) == 2 * once);
     assert_int_equal(t.a.count, 12);
-    assert_fails(backward_from(&t.f, loss, false), CDDP_E_STATE, &t.f.err, "backward through the graph a second time");
+    assert_fails(backward_from(&t.f, loss, false), CDDP_E_STATE, &t.f.err,
+                 "backward through the graph a second time");
     assert_true(element_get(&t.f.module->parameters[1].grad.value, 0) == 2 * once);
     fixture_close(&t.f);
 }
@@ -273,7 +281,8 @@ TEST(sink, makes_separate_backwards_over_two_outputs_fail)
         for (int i = 0; i < 2; i++) losses[i] = sum_of(&t.f, outputs[i]);
         assert_ok(backward_from(&t.f, losses[0], false), &t.f.err);
         if (with_sink)
-            assert_fails(backward_from(&t.f, losses[1], false), CDDP_E_STATE, &t.f.err, "a second time");
+            assert_fails(backward_from(&t.f, losses[1], false), CDDP_E_STATE, &t.f.err,
+                         "a second time");
         else
             assert_ok(backward_from(&t.f, losses[1], false), &t.f.err);
         fixture_close(&t.f);
@@ -284,8 +293,8 @@ TEST(sink, leaves_outputs_without_history_untouched)
 {
     three t;
     three_open(&t);
-    cd_value *outputs[2] = {constant(&t.f, (const int64_t[2]){2, 3}, 2), three_forward(&t)}, *before = outputs[0],
-             *other = outputs[1];
+    cd_value *outputs[2] = {constant(&t.f, (const int64_t[2]){2, 3}, 2), three_forward(&t)},
+             *before = outputs[0], *other = outputs[1];
     assert_ok(cd_sink(t.f.graph, outputs, 2, &t.f.err), &t.f.err);
     assert_ptr_equal(outputs[0], before);
     assert_ptr_not_equal(outputs[1], other);
@@ -322,10 +331,12 @@ TEST(grad, bypasses_accumulation_and_hooks)
     cd_backward_options options = {.roots = &loss, .root_count = 1, .retain_graph = true};
     assert_ok(cd_graph_grad(t.f.graph, &options, wanted, 2, got, &t.f.err), &t.f.err);
     assert_int_equal(t.a.count, 0);
-    for (int p = 0; p < 6; p++) assert_int_equal(t.f.module->parameters[p].grad.kind, CDDP_GRAD_UNDEFINED);
+    for (int p = 0; p < 6; p++)
+        assert_int_equal(t.f.module->parameters[p].grad.kind, CDDP_GRAD_UNDEFINED);
     assert_ok(backward_from(&t.f, loss, false), &t.f.err);
     for (int i = 0; i < 9; i++)
-        assert_true(element_get(&got[0].value, i) == element_get(&t.f.module->parameters[2].grad.value, i));
+        assert_true(element_get(&got[0].value, i) ==
+                    element_get(&t.f.module->parameters[2].grad.value, i));
     assert_true(element_get(&got[1].value, 1) == -0.5); /* the second constant of sum_of */
     fixture_close(&t.f);
 }
@@ -334,7 +345,8 @@ TEST(forwards, several_before_one_backward_add_up)
 {
     three t;
     three_open(&t);
-    cd_value *sum = NULL, *a = sum_of(&t.f, three_forward(&t)), *b = sum_of(&t.f, three_forward(&t));
+    cd_value *sum = NULL, *a = sum_of(&t.f, three_forward(&t)),
+             *b = sum_of(&t.f, three_forward(&t));
     assert_ok(cd_add(t.f.graph, a, b, &sum, &t.f.err), &t.f.err);
     assert_ok(backward_from(&t.f, sum, false), &t.f.err); /* FWD-08 */
     assert_int_equal(t.a.count, 6);
@@ -346,7 +358,8 @@ TEST(forwards, several_before_one_backward_add_up)
     fixture_close(&t.f);
 }
 
-static cddp_status stop_after_two(void *context, uint32_t parameter, cddp_grad *grad, cddp_error *err)
+static cddp_status stop_after_two(void *context, uint32_t parameter, cddp_grad *grad,
+                                  cddp_error *err)
 {
     uint32_t *count = context;
     (void)parameter;
@@ -362,7 +375,8 @@ TEST(hooks, that_fail_end_the_backward_and_the_graph_stays_usable)
     three_open(&t);
     cd_graph_callbacks callbacks = {.context = &count, .ready = stop_after_two};
     cd_graph_set_callbacks(t.f.graph, &callbacks);
-    assert_fails(backward_from(&t.f, sum_of(&t.f, three_forward(&t)), false), CDDP_E_ABORTED, &t.f.err, "enough");
+    assert_fails(backward_from(&t.f, sum_of(&t.f, three_forward(&t)), false), CDDP_E_ABORTED,
+                 &t.f.err, "enough");
     assert_int_equal(t.f.module->parameters[4].grad.kind, CDDP_GRAD_DENSE);
     assert_int_equal(t.f.module->parameters[3].grad.kind, CDDP_GRAD_UNDEFINED);
     fixture_begin(&t.f);
@@ -394,7 +408,8 @@ typedef struct part {
     bool changes; /* records something else the second time */
 } part;
 
-static cddp_status run_part(cd_graph *graph, void *context, cd_value *x, cd_value **y, cddp_error *err)
+static cddp_status run_part(cd_graph *graph, void *context, cd_value *x, cd_value **y,
+                            cddp_error *err)
 {
     part *p = context;
     (void)err;
@@ -448,7 +463,9 @@ TEST(checkpoint, hides_parameters_from_the_search_only_when_it_is_reentrant)
         part p = {.changes = false};
         bool reachable[6];
         three_open(&t);
-        cd_value *y = checkpointed_forward(&t, &p, reentrant ? CD_CHECKPOINT_REENTRANT : CD_CHECKPOINT_NON_REENTRANT);
+        cd_value *y =
+            checkpointed_forward(&t, &p,
+                                 reentrant ? CD_CHECKPOINT_REENTRANT : CD_CHECKPOINT_NON_REENTRANT);
         assert_ok(cd_graph_reachable(t.f.graph, &y, 1, reachable, &t.f.err), &t.f.err);
         for (int q = 0; q < 6; q++) assert_true(reachable[q] == (q < 2 || !reentrant));
         fixture_close(&t.f);
@@ -462,9 +479,12 @@ TEST(checkpoint, run_twice_over_the_same_layer_fires_twice_only_when_it_is_reent
         part p = {.t = NULL};
         three_open(&t);
         p = (part){.t = &t, .first = 1, .last = 1};
-        cd_checkpoint checkpoint = {reentrant ? CD_CHECKPOINT_REENTRANT : CD_CHECKPOINT_NON_REENTRANT, run_part, &p};
+        cd_checkpoint checkpoint = {reentrant ? CD_CHECKPOINT_REENTRANT
+                                              : CD_CHECKPOINT_NON_REENTRANT,
+                                    run_part, &p};
         cd_value *x = run_layer(&t.f, 0, constant(&t.f, (const int64_t[2]){2, 3}, 2));
-        for (int i = 0; i < 2; i++) assert_ok(cd_checkpoint_run(t.f.graph, &checkpoint, x, &x, &t.f.err), &t.f.err);
+        for (int i = 0; i < 2; i++)
+            assert_ok(cd_checkpoint_run(t.f.graph, &checkpoint, x, &x, &t.f.err), &t.f.err);
         assert_ok(backward_from(&t.f, sum_of(&t.f, x), false), &t.f.err);
         if (reentrant)
             assert_order(&t.a, (const uint32_t[]){3, 2, 3, 2, 1, 0}, 6);
@@ -482,14 +502,16 @@ TEST(checkpoint, reentrant_over_an_input_without_gradient_trains_nothing)
     three_open(&t);
     p.t = &t;
     cd_checkpoint checkpoint = {CD_CHECKPOINT_REENTRANT, run_part, &p};
-    assert_ok(cd_checkpoint_run(t.f.graph, &checkpoint, constant(&t.f, (const int64_t[2]){2, 3}, 2), &y, &t.f.err),
+    assert_ok(cd_checkpoint_run(t.f.graph, &checkpoint, constant(&t.f, (const int64_t[2]){2, 3}, 2),
+                                &y, &t.f.err),
               &t.f.err);
     assert_null(y->node);
     fixture_close(&t.f);
 }
 
 /* Layer 1, then layer 2 in a checkpoint of its own. */
-static cddp_status run_nested(cd_graph *graph, void *context, cd_value *x, cd_value **y, cddp_error *err)
+static cddp_status run_nested(cd_graph *graph, void *context, cd_value *x, cd_value **y,
+                              cddp_error *err)
 {
     part *inner = context;
     cd_checkpoint checkpoint = {CD_CHECKPOINT_REENTRANT, run_part, inner};
@@ -506,11 +528,13 @@ TEST(checkpoint, reentrant_nests_a_backward_in_a_backward_in_a_backward)
     assert_ok(cd_checkpoint_run(t.f.graph, &outer, x, &x, &t.f.err), &t.f.err);
     assert_ok(backward_from(&t.f, sum_of(&t.f, x), false), &t.f.err);
     assert_order(&t.a, (const uint32_t[]){5, 4, 3, 2, 1, 0}, 6);
-    assert_int_equal(inner.runs, 3); /* forward, again for the outer backward, again for the inner one */
+    /* forward, again for the outer backward, again for the inner one */
+    assert_int_equal(inner.runs, 3);
     fixture_close(&t.f);
 }
 
-static cddp_status run_segment_inside(cd_graph *graph, void *context, cd_value *x, cd_value **y, cddp_error *err)
+static cddp_status run_segment_inside(cd_graph *graph, void *context, cd_value *x, cd_value **y,
+                                      cddp_error *err)
 {
     cd_checkpoint checkpoint = {CD_CHECKPOINT_NON_REENTRANT, run_part, context};
     return cd_checkpoint_run(graph, &checkpoint, x, y, err);
@@ -523,8 +547,8 @@ TEST(checkpoint, non_reentrant_inside_a_reentrant_one_works_and_inside_its_like_
     part inner = {.t = &t, .first = 1, .last = 2};
     cd_value *y = NULL, *x = run_layer(&t.f, 0, constant(&t.f, (const int64_t[2]){2, 3}, 2));
     cd_checkpoint outer = {CD_CHECKPOINT_NON_REENTRANT, run_segment_inside, &inner};
-    assert_fails(cd_checkpoint_run(t.f.graph, &outer, x, &y, &t.f.err), CDDP_E_UNSUPPORTED, &t.f.err,
-                 "inside another one");
+    assert_fails(cd_checkpoint_run(t.f.graph, &outer, x, &y, &t.f.err), CDDP_E_UNSUPPORTED,
+                 &t.f.err, "inside another one");
     outer.kind = CD_CHECKPOINT_REENTRANT;
     assert_ok(cd_checkpoint_run(t.f.graph, &outer, x, &y, &t.f.err), &t.f.err);
     assert_ok(backward_from(&t.f, sum_of(&t.f, y), false), &t.f.err);
@@ -532,8 +556,9 @@ TEST(checkpoint, non_reentrant_inside_a_reentrant_one_works_and_inside_its_like_
     fixture_close(&t.f);
 }
 
-/* An output that the loss does not use, behind a checkpoint: PyTorch's re-entrant one sees zeros and trains with them.
- */
+/* An output that the loss does not use, behind a checkpoint: PyTorch's re-entrant one sees zeros
+** and trains with them.
+*/
 TEST(checkpoint, reentrant_turns_an_undefined_gradient_into_zeros)
 {
     for (int reentrant = 0; reentrant < 2; reentrant++) {
@@ -541,7 +566,8 @@ TEST(checkpoint, reentrant_turns_an_undefined_gradient_into_zeros)
         cd_value *outputs[2];
         three_open(&t);
         part p = {.t = &t, .first = 2, .last = 2};
-        cd_checkpoint checkpoint = {reentrant ? CD_CHECKPOINT_REENTRANT : CD_CHECKPOINT_NONE, run_part, &p};
+        cd_checkpoint checkpoint = {reentrant ? CD_CHECKPOINT_REENTRANT : CD_CHECKPOINT_NONE,
+                                    run_part, &p};
         cd_value *x = run_layer(&t.f, 0, constant(&t.f, (const int64_t[2]){2, 3}, 2));
         outputs[0] = run_layer(&t.f, 1, x);
         assert_ok(cd_checkpoint_run(t.f.graph, &checkpoint, x, &outputs[1], &t.f.err), &t.f.err);
@@ -592,7 +618,8 @@ TEST_MAIN(ROW(ready_order, is_5_4_3_2_1_0_for_three_linear_layers),
           ROW(sink, makes_separate_backwards_over_two_outputs_fail),
           ROW(sink, leaves_outputs_without_history_untouched),
           ROW(reachable, are_parameters_behind_the_outputs_whatever_the_loss_uses),
-          ROW(grad, bypasses_accumulation_and_hooks), ROW(forwards, several_before_one_backward_add_up),
+          ROW(grad, bypasses_accumulation_and_hooks),
+          ROW(forwards, several_before_one_backward_add_up),
           ROW(hooks, that_fail_end_the_backward_and_the_graph_stays_usable),
           ROW(create_graph, marks_gradients_and_keeps_the_graph),
           ROW(checkpoint, of_both_kinds_gives_the_same_gradients_and_order),
@@ -600,7 +627,8 @@ TEST_MAIN(ROW(ready_order, is_5_4_3_2_1_0_for_three_linear_layers),
           ROW(checkpoint, run_twice_over_the_same_layer_fires_twice_only_when_it_is_reentrant),
           ROW(checkpoint, reentrant_over_an_input_without_gradient_trains_nothing),
           ROW(checkpoint, reentrant_nests_a_backward_in_a_backward_in_a_backward),
-          ROW(checkpoint, non_reentrant_inside_a_reentrant_one_works_and_inside_its_like_is_refused),
+          ROW(checkpoint,
+              non_reentrant_inside_a_reentrant_one_works_and_inside_its_like_is_refused),
           ROW(checkpoint, reentrant_turns_an_undefined_gradient_into_zeros),
           ROW(checkpoint, refuses_a_part_that_records_something_else_the_second_time),
           ROW(checkpoint, reentrant_is_refused_under_grad))

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A module and a graph on a device whose storage is counted too, for tests of the engine and the layers. */
+/* A module and a graph on a device whose storage is counted too, for tests of the engine and the
+** layers. */
 #pragma once
 #include "tests/support/test.h"
 
@@ -19,7 +20,8 @@ typedef struct fixture {
 
 void fixture_open(fixture *f);
 /* Adds a parameter with values in [-5/6, 5/6); the graph is made by fixture_begin. */
-uint32_t fixture_parameter(fixture *f, const char *name, cddp_dtype dtype, const int64_t *sizes, uint32_t dim_count);
+uint32_t fixture_parameter(fixture *f, const char *name, cddp_dtype dtype, const int64_t *sizes,
+                           uint32_t dim_count);
 /* A new tape (and the graph itself the first time). */
 void fixture_begin(fixture *f);
 void fixture_close(fixture *f); /* asserts that nothing is left */
@@ -57,7 +59,8 @@ typedef struct model_case {
     const cddp_device *device; /* NULL: cpu */
 } model_case;
 void model_open(model_fixture *m, const model_case *c);
-/* begin, batch of these samples, forward, loss over mask, backward; gradients are zeroed to none first. */
+/* begin, batch of these samples, forward, loss over mask, backward; gradients are zeroed to none
+** first. */
 typedef struct model_step {
     const int64_t *ids;
     int64_t count;
@@ -65,5 +68,6 @@ typedef struct model_step {
     const double *weights;
     cd_ready_order order;
 } model_step;
-cddp_status model_run(model_fixture *m, const model_step *step, cd_outputs *outputs, cd_value **loss);
+cddp_status model_run(model_fixture *m, const model_step *step, cd_outputs *outputs,
+                      cd_value **loss);
 void model_close(model_fixture *m);

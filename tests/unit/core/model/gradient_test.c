@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every layer's backward against central differences in f64, and every layer's promise about samples: the bits of a
-** sample do not depend on its batch, and a parameter's gradient is the left fold of the samples' gradients.
+/* Every layer's backward against central differences in f64, and every layer's promise about
+** samples: the bits of a sample do not depend on its batch, and a parameter's gradient is the left
+** fold of the samples' gradients.
 **
-** Differences use the five-point stencil with h = 2^-10: truncation is O(h⁴) ≈ 1e-12 times the fifth derivative, and
+** Differences use the five-point stencil with h = 2^-10: truncation is O(h⁴) ≈ 1e-12 times the
+** fifth derivative, and
 ** rounding about 2^-53·|L|/h ≈ 1e-13·|L|. 2e-9·(1 + |g|) leaves room for the derivatives of these layers and none for
 ** a wrong sign, factor or index.
 */
@@ -25,7 +27,8 @@
 
 #define SAMPLES 5
 
-/* p: the values of the layer's operands, the first one per sample; sample_ids name the samples of this batch. */
+/* p: the values of the layer's operands, the first one per sample; sample_ids name the samples of
+** this batch. */
 typedef struct layer_call {
     fixture *f;
     cd_value *const *p;
@@ -45,11 +48,13 @@ static cddp_status run_linear_no_bias(const layer_call *c, cd_value **y, cddp_er
 }
 static cddp_status run_conv(const layer_call *c, cd_value **y, cddp_error *err)
 {
-    return cd_conv2d_layer(c->f->graph, (cd_value *const[3]){c->p[0], c->p[1], c->p[2]}, &(cd_conv2d){1, 1}, y, err);
+    return cd_conv2d_layer(c->f->graph, (cd_value *const[3]){c->p[0], c->p[1], c->p[2]},
+                           &(cd_conv2d){1, 1}, y, err);
 }
 static cddp_status run_conv_stride(const layer_call *c, cd_value **y, cddp_error *err)
 {
-    return cd_conv2d_layer(c->f->graph, (cd_value *const[3]){c->p[0], c->p[1], NULL}, &(cd_conv2d){2, 0}, y, err);
+    return cd_conv2d_layer(c->f->graph, (cd_value *const[3]){c->p[0], c->p[1], NULL},
+                           &(cd_conv2d){2, 0}, y, err);
 }
 static cddp_status run_pool(const layer_call *c, cd_value **y, cddp_error *err)
 {
@@ -109,7 +114,8 @@ static cddp_status run_add(const layer_call *c, cd_value **y, cddp_error *err)
     CD_TRY(cd_tanh_layer(c->f->graph, c->p[0], &square, err));
     return cd_add(c->f->graph, c->p[0], square, y, err);
 }
-/* x's value goes two ways that meet again, and one gradient is shared by two nodes while a third adds to it. */
+/* x's value goes two ways that meet again, and one gradient is shared by two nodes while a third
+** adds to it. */
 static cddp_status run_diamond(const layer_call *c, cd_value **y, cddp_error *err)
 {
     cd_graph *g = c->f->graph;
@@ -179,7 +185,8 @@ static cddp_status run_inner(const layer_call *c, cd_value **y, cddp_error *err)
     cddp_tensor x;
     CD_TRY(cd_reshape(c->f->graph, c->p[0], &c->samples, 1, &inner.acc, err));
     CD_TRY(cd_graph_tensor(c->f->graph, c->p[0]->tensor.dtype, &c->samples, 1, &x, err));
-    for (int64_t s = 0; s < c->samples; s++) element_set(&x, s, 0.3 * (double)(c->sample_ids[s] - 2));
+    for (int64_t s = 0; s < c->samples; s++)
+        element_set(&x, s, 0.3 * (double)(c->sample_ids[s] - 2));
     CD_TRY(cd_graph_input(c->f->graph, &x, &inner.x, err));
     return cd_inner_layer(c->f->graph, &inner, y, err);
 }
@@ -188,8 +195,8 @@ static cddp_status run_inner(const layer_call *c, cd_value **y, cddp_error *err)
 static cddp_status target_of(const layer_call *c, cd_value **target, cddp_error *err)
 {
     cddp_tensor t;
-    CD_TRY(
-        cd_graph_tensor(c->f->graph, c->p[0]->tensor.dtype, c->p[0]->tensor.sizes, c->p[0]->tensor.dim_count, &t, err));
+    CD_TRY(cd_graph_tensor(c->f->graph, c->p[0]->tensor.dtype, c->p[0]->tensor.sizes,
+                           c->p[0]->tensor.dim_count, &t, err));
     int64_t width = cd_tensor_row_numel(&t);
     for (int64_t i = 0; i < c->samples * width; i++)
         element_set(&t, i, (double)((c->sample_ids[i / width] * 5 + i % width) % 4) / 4);
@@ -216,7 +223,8 @@ static cddp_status run_inner_product(const layer_call *c, cd_value **y, cddp_err
 static cddp_status run_cross_entropy(const layer_call *c, cd_value **y, cddp_error *err)
 {
     cddp_tensor t;
-    CD_TRY(cd_graph_tensor(c->f->graph, CDDP_I64, c->p[0]->tensor.sizes, c->p[0]->tensor.dim_count - 1, &t, err));
+    CD_TRY(cd_graph_tensor(c->f->graph, CDDP_I64, c->p[0]->tensor.sizes,
+                           c->p[0]->tensor.dim_count - 1, &t, err));
     int64_t width = cd_tensor_row_numel(&t);
     for (int64_t i = 0; i < c->samples * width; i++) {
         int64_t class = (c->sample_ids[i / width] + i % width) % 5;
@@ -230,7 +238,8 @@ enum { PLAIN = 0, COUPLED = 1, NORM = 2, NO_INPUT = 4 };
 typedef struct layer_case {
     const char *name;
     layer_fn run;
-    unsigned flags; /* COUPLED: samples depend on each other by definition; NORM: p[1…] are batch norm's */
+    /* COUPLED: samples depend on each other by definition; NORM: p[1…] are batch norm's */
+    unsigned flags;
     uint32_t operand_count;
     struct {
         uint32_t dim_count;
@@ -239,6 +248,7 @@ typedef struct layer_case {
 } layer_case;
 
 static const layer_case cases[] = {
+    /* clang-format off */
     {"linear", run_linear, PLAIN, 3, {{1, {4}}, {2, {3, 4}}, {1, {3}}}},
     {"linear over positions", run_linear, PLAIN, 3, {{2, {2, 4}}, {2, {3, 4}}, {1, {3}}}},
     {"linear without bias", run_linear_no_bias, PLAIN, 2, {{1, {4}}, {2, {2, 4}}}},
@@ -272,6 +282,7 @@ static const layer_case cases[] = {
     {"inner product", run_inner_product, PLAIN, 1, {{1, {3}}}},
     {"cross-entropy", run_cross_entropy, PLAIN, 1, {{1, {4}}}},
     {"cross-entropy over positions", run_cross_entropy, PLAIN, 1, {{2, {3, 4}}}},
+    /* clang-format on */
 };
 
 typedef struct layer_bench {
@@ -290,21 +301,27 @@ static void bench_open(layer_bench *b, const layer_case *c, cddp_dtype dtype)
     for (uint32_t i = 0; i < c->operand_count; i++) {
         int64_t sizes[5] = {SAMPLES};
         uint32_t first = i == 0 ? 1 : 0;
-        for (uint32_t d = 0; d < c->operands[i].dim_count; d++) sizes[first + d] = c->operands[i].sizes[d];
+        for (uint32_t d = 0; d < c->operands[i].dim_count; d++)
+            sizes[first + d] = c->operands[i].sizes[d];
         fixture_parameter(&b->f, names[i], dtype, sizes, c->operands[i].dim_count + first);
     }
     if (c->flags & NORM)
-        assert_ok(cd_batch_norm_register(b->f.module, c->operands[0].sizes[0], dtype, &b->norm, &b->f.err), &b->f.err);
+        assert_ok(cd_batch_norm_register(b->f.module, c->operands[0].sizes[0], dtype, &b->norm,
+                                         &b->f.err),
+                  &b->f.err);
     if (c->flags & NORM) /* weights of one hide factors */
         for (int64_t k = 0; k < c->operands[0].sizes[0]; k++) {
             element_set(&b->f.module->parameters[b->norm.weight].tensor, k, 0.5 + (double)k);
             element_set(&b->f.module->buffers[b->norm.running_mean].tensor, k, 0.25 * (double)k);
-            element_set(&b->f.module->buffers[b->norm.running_var].tensor, k, 1.5 - 0.25 * (double)k);
+            element_set(&b->f.module->buffers[b->norm.running_var].tensor, k,
+                        1.5 - 0.25 * (double)k);
         }
 }
 
-/* Weights of every element of the output, by sample id and place: none is zero, none equal to its neighbour. */
-static cddp_status weigh(layer_bench *b, cd_value *y, const int64_t *ids, cd_value **loss, cddp_error *err)
+/* Weights of every element of the output, by sample id and place: none is zero, none equal to its
+** neighbour. */
+static cddp_status weigh(layer_bench *b, cd_value *y, const int64_t *ids, cd_value **loss,
+                         cddp_error *err)
 {
     cd_graph *g = b->f.graph;
     cd_value *weights = NULL, *losses = NULL;
@@ -363,8 +380,9 @@ static void check_element(layer_bench *b, uint32_t parameter, int64_t i)
     double numeric = (at[0] - 8 * at[1] + 8 * at[2] - at[3]) / (12 * h);
     double analytic = grad->kind == CDDP_GRAD_UNDEFINED ? 0 : element_get(&grad->value, i);
     if (fabs(numeric - analytic) > 2e-9 * (1 + fabs(numeric)))
-        fail_msg("%s: parameter %s element %lld: backward says %.12g, differences %.12g", b->c->name,
-                 b->f.module->parameters[parameter].name, (long long)i, analytic, numeric);
+        fail_msg("%s: parameter %s element %lld: backward says %.12g, differences %.12g",
+                 b->c->name, b->f.module->parameters[parameter].name, (long long)i, analytic,
+                 numeric);
 }
 
 TEST(gradient, of_every_layer_is_the_limit_of_differences)
@@ -377,7 +395,8 @@ TEST(gradient, of_every_layer_is_the_limit_of_differences)
         cd_value *loss = bench_forward(&b, 0, SAMPLES, &y);
         assert_ok(backward_from(&b.f, loss, false), &b.f.err);
         for (uint32_t p = 0; p < b.f.module->parameter_count; p++)
-            for (int64_t i = 0; i < cddp_tensor_numel(&b.f.module->parameters[p].tensor); i++) check_element(&b, p, i);
+            for (int64_t i = 0; i < cddp_tensor_numel(&b.f.module->parameters[p].tensor); i++)
+                check_element(&b, p, i);
         fixture_close(&b.f);
     }
 }
@@ -388,14 +407,16 @@ static const void *row_bytes(const cddp_tensor *t, int64_t row, size_t *bytes)
     return (const unsigned char *)cd_tensor_data(t) + (size_t)row * *bytes;
 }
 
-/* Runs every sample alone: its output is its row of the whole batch, and its gradients add up in the slots. */
+/* Runs every sample alone: its output is its row of the whole batch, and its gradients add up in
+** the slots. */
 static void fold_samples(layer_bench *b, const cddp_tensor *whole)
 {
     for (int64_t s = 0; s < SAMPLES; s++) {
         cd_value *y = NULL;
         size_t bytes = 0, alone_bytes = 0;
         cd_value *loss = bench_forward(b, s, 1, &y);
-        const void *in_batch = row_bytes(whole, s, &bytes), *alone = row_bytes(&y->tensor, 0, &alone_bytes);
+        const void *in_batch = row_bytes(whole, s, &bytes),
+                   *alone = row_bytes(&y->tensor, 0, &alone_bytes);
         assert_int_equal(bytes, alone_bytes);
         assert_memory_equal(in_batch, alone, bytes);
         if (loss->node != NULL) assert_ok(backward_from(&b->f, loss, false), &b->f.err);
@@ -463,7 +484,8 @@ static void check_input_gradient(const layer_case *c, cddp_dtype dtype)
         if (i / width != 1) element_set(&x->tensor, i, -0.5 * element_get(&x->tensor, i) + 0.125);
     assert_ok(cd_module_zero_grad(b.f.module, CD_ZERO_GRAD_TO_NONE, &b.f.err), &b.f.err);
     assert_ok(backward_from(&b.f, bench_forward(&b, 0, SAMPLES, &y), false), &b.f.err);
-    for (int64_t i = width; i < 2 * width; i++) assert_true(before[i] == element_get(&x->grad.value, i));
+    for (int64_t i = width; i < 2 * width; i++)
+        assert_true(before[i] == element_get(&x->grad.value, i));
     fixture_close(&b.f);
 }
 
@@ -479,5 +501,6 @@ TEST(layers, input_gradients_of_a_sample_do_not_depend_on_its_batch)
 }
 
 TEST_MAIN(ROW(gradient, of_every_layer_is_the_limit_of_differences),
-          ROW(layers, bits_of_a_sample_do_not_depend_on_its_batch_and_gradients_fold_in_sample_order),
+          ROW(layers,
+              bits_of_a_sample_do_not_depend_on_its_batch_and_gradients_fold_in_sample_order),
           ROW(layers, input_gradients_of_a_sample_do_not_depend_on_its_batch))

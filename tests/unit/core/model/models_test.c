@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The named models: all run on every device, totals of the real networks, options, unused parameters, nothing
-** allocated in steady iterations, nothing left after a failed allocation.
+/* The named models: all run on every device, totals of the real networks, options, unused
+** parameters, nothing allocated in steady iterations, nothing left after a failed allocation.
 */
 #include "tests/unit/core/model/fixture.h"
 
@@ -43,7 +43,8 @@ static const model_case models[] = {
     {"embedding_bag", "sparse=0", CDDP_F64, true, NULL},
     {"params", NULL, CDDP_F32, true, NULL},
     {"params",
-     "list=a:4x3;b:7:f16;c:2:uses2:output1;d:0;e:3:c64;f:scalar;g:6:frozen;h:2:uses0;i:2:f64,order=8:0:1:2:3:4:5:6:7",
+     "list=a:4x3;b:7:f16;c:2:uses2:output1;d:0;e:3:c64;f:scalar;g:6:frozen;h:2:uses0;i:2:f64,order="
+     "8:0:1:2:3:4:5:6:7",
      CDDP_F32, true, NULL},
 };
 
@@ -51,7 +52,8 @@ static const model_case models[] = {
 
 static void row_of(const model_case *c)
 {
-    cd_test_row("%s %s %s", c->name, c->options != NULL ? c->options : "", cddp_dtype_name(c->dtype));
+    cd_test_row("%s %s %s", c->name, c->options != NULL ? c->options : "",
+                cddp_dtype_name(c->dtype));
 }
 
 TEST(models, all_train_and_their_gradients_are_finite)
@@ -84,8 +86,10 @@ TEST(models, fire_in_the_same_order_where_nothing_is_computed)
 {
     EACH_MODEL(i)
     {
-        if (strcmp(models[i].name, "moe") == 0) continue; /* routed by numbers on one, by sample id on the other */
-        if (models[i].options != NULL && strstr(models[i].options, "sparse=1")) continue; /* refused there */
+        /* routed by numbers on one, by sample id on the other */
+        if (strcmp(models[i].name, "moe") == 0) continue;
+        /* refused there */
+        if (models[i].options != NULL && strstr(models[i].options, "sparse=1")) continue;
         if (strcmp(models[i].name, "embedding_bag") == 0 && models[i].options == NULL) continue;
         const cddp_device *devices[2] = {cddp_device_cpu(), cddp_device_shape()};
         arrivals a[2] = {{.count = 0}};
@@ -99,7 +103,8 @@ TEST(models, fire_in_the_same_order_where_nothing_is_computed)
             model_open(&m, &c);
             cd_graph_callbacks callbacks = {.context = &a[d], .ready = arrivals_ready};
             cd_graph_set_callbacks(m.graph, &callbacks);
-            assert_ok(model_run(&m, &(model_step){.ids = ids, .count = 6}, &outputs, &loss), &m.err);
+            assert_ok(model_run(&m, &(model_step){.ids = ids, .count = 6}, &outputs, &loss),
+                      &m.err);
             model_close(&m);
         }
         assert_memory_equal(&a[0], &a[1], sizeof a[0]);
@@ -144,7 +149,8 @@ static uint64_t digest_of(const model_case *c, cd_ready_order order, cd_prng *pr
     model_open(&m, c);
     cd_graph_callbacks callbacks = {.context = prng, .choose = choose_any};
     cd_graph_set_callbacks(m.graph, &callbacks);
-    assert_ok(model_run(&m, &(model_step){.ids = ids, .count = 6, .order = order}, &outputs, &loss), &m.err);
+    assert_ok(model_run(&m, &(model_step){.ids = ids, .count = 6, .order = order}, &outputs, &loss),
+              &m.err);
     for (size_t p = 0; p < m.model->module->parameter_count; p++) {
         const cddp_grad *grad = &m.model->module->parameters[p].grad;
         uint64_t one = 0;
@@ -163,7 +169,8 @@ TEST(gradients, have_the_same_bits_in_every_ready_order)
     {
         row_of(&models[i]);
         uint64_t natural = digest_of(&models[i], CD_READY_PRIORITY, &prng);
-        for (int k = 0; k < 5; k++) assert_true(digest_of(&models[i], CD_READY_CHOSEN, &prng) == natural);
+        for (int k = 0; k < 5; k++)
+            assert_true(digest_of(&models[i], CD_READY_CHOSEN, &prng) == natural);
     }
 }
 
@@ -177,7 +184,8 @@ static cddp_status create_and_run(const cddp_allocator *allocator, void *argumen
     cd_batch batch;
     cd_outputs outputs;
     cd_value *loss = NULL;
-    cddp_device device = cd_device_with_allocator(cddp_device_cpu(), allocator); /* gradients fail too */
+    /* gradients fail too */
+    cddp_device device = cd_device_with_allocator(cddp_device_cpu(), allocator);
     cd_model_options options = {.name = c->name,
                                 .options = c->options,
                                 .dtype = c->dtype,
@@ -189,7 +197,8 @@ static cddp_status create_and_run(const cddp_allocator *allocator, void *argumen
     if (status == CDDP_OK) status = cd_graph_create(model->module, allocator, &graph, err);
     if (status == CDDP_OK) status = cd_batch_make(graph, model, &request, &batch, err);
     if (status == CDDP_OK) status = cd_model_forward(model, graph, &batch, &outputs, err);
-    if (status == CDDP_OK) status = cd_model_loss(model, graph, &batch, &outputs, UINT32_MAX, &loss, err);
+    if (status == CDDP_OK)
+        status = cd_model_loss(model, graph, &batch, &outputs, UINT32_MAX, &loss, err);
     cd_backward_options backward = {.roots = &loss, .root_count = 1};
     if (status == CDDP_OK) status = cd_graph_backward(graph, &backward, err);
     cd_graph_destroy(graph);
@@ -212,7 +221,8 @@ TEST(exact_inputs, make_gradients_independent_of_how_samples_are_split)
 {
     EACH_MODEL(i)
     {
-        if (!models[i].dyadic || models[i].dtype == CDDP_F16 || models[i].dtype == CDDP_BF16) continue;
+        if (!models[i].dyadic || models[i].dtype == CDDP_F16 || models[i].dtype == CDDP_BF16)
+            continue;
         static double sums[64][512];
         model_fixture m;
         cd_outputs outputs;
@@ -222,15 +232,20 @@ TEST(exact_inputs, make_gradients_independent_of_how_samples_are_split)
         memset(sums, 0, sizeof sums);
         static const double weights[6] = {0.5, 1, 0.25, 2, 1, 0.125};
         for (int part = 0; part < 3; part++) {
-            model_step step = {.ids = ids + 4 - 2 * part, .count = 2, .weights = weights + 4 - 2 * part};
+            model_step step = {.ids = ids + 4 - 2 * part,
+                               .count = 2,
+                               .weights = weights + 4 - 2 * part};
             assert_ok(model_run(&m, &step, &outputs, &loss), &m.err);
             for (size_t p = 0; p < m.model->module->parameter_count; p++) {
                 const cddp_grad *g = &m.model->module->parameters[p].grad;
-                for (int64_t e = 0; g->kind == CDDP_GRAD_DENSE && e < cddp_tensor_numel(&g->value); e++)
+                for (int64_t e = 0; g->kind == CDDP_GRAD_DENSE && e < cddp_tensor_numel(&g->value);
+                     e++)
                     sums[p][e] += element_get(&g->value, e);
             }
         }
-        assert_ok(model_run(&m, &(model_step){.ids = ids, .count = 6, .weights = weights}, &outputs, &loss), &m.err);
+        assert_ok(model_run(&m, &(model_step){.ids = ids, .count = 6, .weights = weights}, &outputs,
+                            &loss),
+                  &m.err);
         for (size_t p = 0; p < m.model->module->parameter_count; p++) {
             const cddp_grad *g = &m.model->module->parameters[p].grad;
             for (int64_t e = 0; g->kind == CDDP_GRAD_DENSE && e < cddp_tensor_numel(&g->value); e++)
@@ -258,15 +273,19 @@ TEST(gan, uses_only_the_half_that_trains)
         cd_outputs outputs;
         cd_value *loss = NULL;
         model_open(&m, &(model_case){"gan", NULL, CDDP_F32, false, NULL});
-        assert_ok(model_run(&m, &(model_step){.ids = ids, .count = 4, .branch = branch}, &outputs, &loss), &m.err);
+        assert_ok(model_run(&m, &(model_step){.ids = ids, .count = 4, .branch = branch}, &outputs,
+                            &loss),
+                  &m.err);
         assert_int_equal(count_defined(&m, "generator.", branch == 1), 4);
         assert_int_equal(count_defined(&m, "generator.", branch == 0), 0);
         assert_int_equal(count_defined(&m, "discriminator.", branch == 0), 6);
         assert_int_equal(count_defined(&m, "discriminator.", branch == 1), 0);
         bool reachable[16];
-        assert_ok(cd_graph_reachable(m.graph, outputs.values, outputs.count, reachable, &m.err), &m.err);
+        assert_ok(cd_graph_reachable(m.graph, outputs.values, outputs.count, reachable, &m.err),
+                  &m.err);
         for (size_t p = 0; p < m.model->module->parameter_count; p++)
-            assert_true(reachable[p] == (m.model->module->parameters[p].grad.kind != CDDP_GRAD_UNDEFINED));
+            assert_true(reachable[p] ==
+                        (m.model->module->parameters[p].grad.kind != CDDP_GRAD_UNDEFINED));
         model_close(&m);
     }
 }
@@ -277,7 +296,8 @@ TEST(branchy, uses_the_branch_that_the_batch_names)
     cd_outputs outputs;
     cd_value *loss = NULL;
     model_open(&m, &(model_case){"branchy", "branches=3", CDDP_F32, true, NULL});
-    assert_ok(model_run(&m, &(model_step){.ids = ids, .count = 4, .branch = 5}, &outputs, &loss), &m.err);
+    assert_ok(model_run(&m, &(model_step){.ids = ids, .count = 4, .branch = 5}, &outputs, &loss),
+              &m.err);
     assert_int_equal(count_defined(&m, "branches.2.", true), 2);
     assert_int_equal(count_defined(&m, "branches.", true), 2);
     assert_int_equal(count_defined(&m, "trunk.", true), 2);
@@ -313,8 +333,9 @@ TEST(tied_lm, has_one_parameter_under_two_names)
     model_close(&m);
 }
 
-/* One weight for three layers receives what three equal weights would receive together, checkpointed or not; inside a
-** re-entrant checkpoint it fires once per layer, else once for all. */
+/* One weight for three layers receives what three equal weights would receive together,
+** checkpointed or not; inside a re-entrant checkpoint it fires once per layer, else once for
+** all. */
 TEST(chain, of_one_weight_adds_up_what_every_layer_gives_it)
 {
     static const struct {
@@ -329,8 +350,10 @@ TEST(chain, of_one_weight_adds_up_what_every_layer_gives_it)
     model_open(&apart, &(model_case){"chain", NULL, CDDP_F64, true, NULL});
     const cd_parameter *q = apart.model->module->parameters; /* weight and bias of three layers */
     for (int layer = 1; layer < 3; layer++)
-        for (int64_t i = 0; i < 16; i++) element_set(&q[2 * layer].tensor, i, element_get(&q[0].tensor, i));
-    assert_ok(model_run(&apart, &(model_step){.ids = ids, .count = 3}, &outputs, &loss), &apart.err);
+        for (int64_t i = 0; i < 16; i++)
+            element_set(&q[2 * layer].tensor, i, element_get(&q[0].tensor, i));
+    assert_ok(model_run(&apart, &(model_step){.ids = ids, .count = 3}, &outputs, &loss),
+              &apart.err);
     for (size_t k = 0; k < 3; k++) {
         model_fixture tied;
         arrivals a = {.count = 0};
@@ -339,14 +362,17 @@ TEST(chain, of_one_weight_adds_up_what_every_layer_gives_it)
         const cd_module *module = tied.model->module;
         assert_int_equal(module->parameter_count, 4);
         assert_int_equal(cd_module_find_parameter(module, "layers.2.weight"), 0);
-        assert_int_equal(module->parameters[0].forward_cost, q[0].forward_cost + q[2].forward_cost + q[4].forward_cost);
+        assert_int_equal(module->parameters[0].forward_cost,
+                         q[0].forward_cost + q[2].forward_cost + q[4].forward_cost);
         cd_graph_callbacks callbacks = {.context = &a, .ready = arrivals_ready};
         cd_graph_set_callbacks(tied.graph, &callbacks);
-        assert_ok(model_run(&tied, &(model_step){.ids = ids, .count = 3}, &outputs, &loss), &tied.err);
+        assert_ok(model_run(&tied, &(model_step){.ids = ids, .count = 3}, &outputs, &loss),
+                  &tied.err);
         assert_order(&a, rows[k].order, rows[k].count);
         for (int64_t i = 0; i < 16; i++) {
             double together = 0;
-            for (int layer = 0; layer < 3; layer++) together += element_get(&q[2 * layer].grad.value, i);
+            for (int layer = 0; layer < 3; layer++)
+                together += element_get(&q[2 * layer].grad.value, i);
             assert_true(element_get(&module->parameters[0].grad.value, i) == together);
         }
         model_close(&tied);
@@ -361,15 +387,22 @@ TEST(params, receive_gradients_that_are_known_in_advance)
     cd_value *loss = NULL;
     model_open(&m, &(model_case){"params", "list=a:3;b:2:uses2;c:4:uses0", CDDP_F32, true, NULL});
     static const double weights[3] = {1, 2, 0.5};
-    assert_ok(model_run(&m, &(model_step){.ids = ids, .count = 3, .weights = weights}, &outputs, &loss), &m.err);
+    assert_ok(model_run(&m, &(model_step){.ids = ids, .count = 3, .weights = weights}, &outputs,
+                        &loss),
+              &m.err);
     const cd_parameter *p = m.model->module->parameters;
     cd_batch batch;
-    cd_batch_request request = {.sample_ids = ids, .sample_count = 3, .prng = &m.prng, .exact = true};
+    cd_batch_request request = {.sample_ids = ids,
+                                .sample_count = 3,
+                                .prng = &m.prng,
+                                .exact = true};
     assert_ok(cd_batch_make(m.graph, m.model, &request, &batch, &m.err), &m.err);
     double x = 0;
     for (int64_t s = 0; s < 3; s++) x += weights[s] * element_get(&batch.inputs[0], s);
-    for (int64_t i = 0; i < 3; i++) assert_true(element_get(&p[0].grad.value, i) == x * cd_inner_constant(1, i));
-    for (int64_t i = 0; i < 2; i++) assert_true(element_get(&p[1].grad.value, i) == 2 * x * cd_inner_constant(2, i));
+    for (int64_t i = 0; i < 3; i++)
+        assert_true(element_get(&p[0].grad.value, i) == x * cd_inner_constant(1, i));
+    for (int64_t i = 0; i < 2; i++)
+        assert_true(element_get(&p[1].grad.value, i) == 2 * x * cd_inner_constant(2, i));
     assert_int_equal(p[2].grad.kind, CDDP_GRAD_UNDEFINED);
     model_close(&m);
 }
@@ -382,7 +415,9 @@ TEST(outputs, can_be_left_out_of_the_loss)
     model_open(&m, &(model_case){"mlp", "heads=3", CDDP_F32, true, NULL});
     int64_t second = cd_model_find_output(m.model, "head1");
     assert_int_equal(second, 1);
-    assert_ok(model_run(&m, &(model_step){.ids = ids, .count = 2, .mask = 1u << second}, &outputs, &loss), &m.err);
+    assert_ok(model_run(&m, &(model_step){.ids = ids, .count = 2, .mask = 1u << second}, &outputs,
+                        &loss),
+              &m.err);
     assert_int_equal(count_defined(&m, "head1.", true), 2);
     assert_int_equal(count_defined(&m, "head0.", true), 0);
     assert_int_equal(count_defined(&m, "head2.", true), 0);
@@ -399,7 +434,10 @@ TEST(units, can_run_never_or_twice)
     model_open(&m, &(model_case){"chain", NULL, CDDP_F32, true, NULL});
     assert_int_equal(cd_model_find_unit(m.model, "layers.1"), 1);
     cd_graph_begin(m.graph);
-    cd_batch_request request = {.sample_ids = ids, .sample_count = 2, .prng = &m.prng, .exact = true};
+    cd_batch_request request = {.sample_ids = ids,
+                                .sample_count = 2,
+                                .prng = &m.prng,
+                                .exact = true};
     assert_ok(cd_batch_make(m.graph, m.model, &request, &batch, &m.err), &m.err);
     batch.uses = (const uint8_t[]){1, 0, 2};
     assert_ok(cd_model_forward(m.model, m.graph, &batch, &outputs, &m.err), &m.err);
@@ -413,8 +451,8 @@ TEST(units, can_run_never_or_twice)
     cd_graph_begin(m.graph);
     assert_ok(cd_batch_make(m.graph, m.model, &request, &batch, &m.err), &m.err);
     batch.uses = (const uint8_t[]){2};
-    assert_fails(cd_model_forward(m.model, m.graph, &batch, &outputs, &m.err), CDDP_E_CONFIG, &m.err,
-                 "layers.0 runs 2 times");
+    assert_fails(cd_model_forward(m.model, m.graph, &batch, &outputs, &m.err), CDDP_E_CONFIG,
+                 &m.err, "layers.0 runs 2 times");
     model_close(&m);
 }
 
@@ -440,13 +478,15 @@ TEST(lists, have_the_sizes_of_the_real_networks)
         cd_outputs outputs;
         cd_value *loss = NULL;
         cd_test_row("%s %s", lists[i].name, lists[i].options != NULL ? lists[i].options : "");
-        model_open(&m, &(model_case){lists[i].name, lists[i].options, CDDP_F32, false, cddp_device_shape()});
+        model_open(&m, &(model_case){lists[i].name, lists[i].options, CDDP_F32, false,
+                                     cddp_device_shape()});
         const cd_module *module = m.model->module;
         assert_int_equal(cd_module_parameter_numel(module), lists[i].numel);
         assert_int_equal(module->parameter_count, lists[i].tensors);
         assert_int_equal(module->buffer_count, lists[i].buffers);
         uint64_t cost = 0;
-        for (size_t p = 0; p < module->parameter_count; p++) cost += module->parameters[p].forward_cost;
+        for (size_t p = 0; p < module->parameter_count; p++)
+            cost += module->parameters[p].forward_cost;
         if (lists[i].gflops > 0) assert_true(fabs((double)cost / 1e9 / lists[i].gflops - 1) < 0.01);
         assert_ok(model_run(&m, &(model_step){.ids = ids, .count = 2}, &outputs, &loss), &m.err);
         for (size_t p = 0; p < module->parameter_count; p++)
@@ -474,8 +514,10 @@ TEST(lists, carry_the_real_names)
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         model_fixture m;
         cd_test_row("%s %s", names[i].name, names[i].parameter);
-        model_open(&m, &(model_case){names[i].name, names[i].options, CDDP_F32, false, cddp_device_shape()});
-        assert_int_equal(cd_module_find_parameter(m.model->module, names[i].parameter), names[i].index);
+        model_open(&m, &(model_case){names[i].name, names[i].options, CDDP_F32, false,
+                                     cddp_device_shape()});
+        assert_int_equal(cd_module_find_parameter(m.model->module, names[i].parameter),
+                         names[i].index);
         model_close(&m);
     }
 }
@@ -525,8 +567,10 @@ TEST(options, sparse_is_refused_where_nothing_is_computed)
     cd_model *model = NULL;
     cddp_error err;
     cd_prng prng = cd_prng_seed(1);
-    cd_model_options options = {
-        .name = "embedding_bag", .dtype = CDDP_F32, .device = cddp_device_shape(), .prng = &prng};
+    cd_model_options options = {.name = "embedding_bag",
+                                .dtype = CDDP_F32,
+                                .device = cddp_device_shape(),
+                                .prng = &prng};
     assert_fails(cd_model_create(&options, &model, &err), CDDP_E_CONFIG, &err,
                  "sparse gradients need a device that computes, not shape");
 }
@@ -536,12 +580,20 @@ TEST(options, sparse_is_refused_for_low_precision)
     cd_model *model = NULL;
     cddp_error err;
     cd_prng prng = cd_prng_seed(1);
-    cd_model_options options = {.name = "embedding_bag", .dtype = CDDP_F16, .device = cddp_device_cpu(), .prng = &prng};
-    assert_fails(cd_model_create(&options, &model, &err), CDDP_E_CONFIG, &err, "need f32 or f64 parameters, not f16");
+    cd_model_options options = {.name = "embedding_bag",
+                                .dtype = CDDP_F16,
+                                .device = cddp_device_cpu(),
+                                .prng = &prng};
+    assert_fails(cd_model_create(&options, &model, &err), CDDP_E_CONFIG, &err,
+                 "need f32 or f64 parameters, not f16");
     options.dtype = CDDP_I64;
-    assert_fails(cd_model_create(&options, &model, &err), CDDP_E_CONFIG, &err, "parameters cannot be i64");
-    options = (cd_model_options){
-        .name = "params", .options = "list=a:2:c64", .dtype = CDDP_F64, .device = cddp_device_cpu(), .prng = &prng};
+    assert_fails(cd_model_create(&options, &model, &err), CDDP_E_CONFIG, &err,
+                 "parameters cannot be i64");
+    options = (cd_model_options){.name = "params",
+                                 .options = "list=a:2:c64",
+                                 .dtype = CDDP_F64,
+                                 .device = cddp_device_cpu(),
+                                 .prng = &prng};
     assert_fails(cd_model_create(&options, &model, &err), CDDP_E_CONFIG, &err,
                  "\"a\" is c64, the model computes in f64");
 }
@@ -552,15 +604,15 @@ TEST(forward, refuses_no_samples_unknown_branches_and_losses_over_nothing)
     cd_outputs outputs;
     cd_value *loss = NULL;
     model_open(&m, &(model_case){"gan", NULL, CDDP_F32, false, NULL});
-    assert_fails(model_run(&m, &(model_step){.ids = ids, .count = 0}, &outputs, &loss), CDDP_E_ARG, &m.err,
-                 "forward over 0 samples");
-    assert_fails(model_run(&m, &(model_step){.ids = ids, .count = -1}, &outputs, &loss), CDDP_E_ARG, &m.err,
-                 "-1 samples");
-    assert_fails(model_run(&m, &(model_step){.ids = ids, .count = 2, .branch = 2}, &outputs, &loss), CDDP_E_ARG, &m.err,
-                 "branch 2; 0 trains");
+    assert_fails(model_run(&m, &(model_step){.ids = ids, .count = 0}, &outputs, &loss), CDDP_E_ARG,
+                 &m.err, "forward over 0 samples");
+    assert_fails(model_run(&m, &(model_step){.ids = ids, .count = -1}, &outputs, &loss), CDDP_E_ARG,
+                 &m.err, "-1 samples");
+    assert_fails(model_run(&m, &(model_step){.ids = ids, .count = 2, .branch = 2}, &outputs, &loss),
+                 CDDP_E_ARG, &m.err, "branch 2; 0 trains");
     /* The discriminator trains: the generator's output does not exist. */
-    assert_fails(model_run(&m, &(model_step){.ids = ids, .count = 2, .mask = 2}, &outputs, &loss), CDDP_E_ARG, &m.err,
-                 "uses none of its outputs");
+    assert_fails(model_run(&m, &(model_step){.ids = ids, .count = 2, .mask = 2}, &outputs, &loss),
+                 CDDP_E_ARG, &m.err, "uses none of its outputs");
     model_close(&m);
 }
 
@@ -570,7 +622,8 @@ TEST(catalogue, names_every_model_and_option_once)
     for (size_t t = 0; t < cd_model_type_count(); t++) {
         const char *name = NULL, *initial = NULL, *doc = NULL;
         assert_non_null(cd_model_type_summary(t));
-        for (size_t u = 0; u < t; u++) assert_string_not_equal(cd_model_type_name(t), cd_model_type_name(u));
+        for (size_t u = 0; u < t; u++)
+            assert_string_not_equal(cd_model_type_name(t), cd_model_type_name(u));
         for (size_t o = 0; cd_model_type_option(t, o, &name, &initial, &doc); o++)
             assert_true(strlen(name) > 0 && strlen(doc) > 0);
     }
@@ -587,15 +640,18 @@ TEST(batches, depend_on_sample_ids_alone)
     request.sample_ids = ids + 4;
     request.sample_count = 1;
     assert_ok(cd_batch_make(m.graph, m.model, &request, &b, &m.err), &m.err);
-    assert_memory_equal((int64_t *)a.inputs[0].storage + 4 * 6, b.inputs[0].storage, 6 * sizeof(int64_t));
-    assert_memory_equal((int64_t *)a.targets[0].storage + 4 * 6, b.targets[0].storage, 6 * sizeof(int64_t));
+    assert_memory_equal((int64_t *)a.inputs[0].storage + 4 * 6, b.inputs[0].storage,
+                        6 * sizeof(int64_t));
+    assert_memory_equal((int64_t *)a.targets[0].storage + 4 * 6, b.targets[0].storage,
+                        6 * sizeof(int64_t));
     assert_memory_not_equal(a.inputs[0].storage, a.targets[0].storage, 6 * sizeof(int64_t));
     int64_t tokens = cd_batch_token_count(&a);
     assert_true(tokens >= 6 && tokens < 36);
     model_close(&m);
 }
 
-/* ---- synchronised batch norm: two ranks with halves of a batch compute what one computes on the whole ---- */
+/* ---- synchronised batch norm: two ranks with halves of a batch compute what one computes on the
+** whole ---- */
 
 typedef struct exchange {
     double gathered[2][64], summed[64];
@@ -603,14 +659,16 @@ typedef struct exchange {
     bool replay; /* second pass: the other rank's numbers are there */
 } exchange;
 
-static cddp_status gather(void *context, const cddp_tensor *mine, const cddp_tensor *all, cddp_error *err)
+static cddp_status gather(void *context, const cddp_tensor *mine, const cddp_tensor *all,
+                          cddp_error *err)
 {
     exchange *x = context;
     (void)err;
     int64_t n = cddp_tensor_numel(mine);
     for (int64_t i = 0; i < n; i++) x->gathered[x->rank][i] = element_get(mine, i);
     for (int64_t r = 0; r < 2; r++)
-        for (int64_t i = 0; i < n; i++) element_set(all, r * n + i, x->gathered[x->replay ? r : x->rank][i]);
+        for (int64_t i = 0; i < n; i++)
+            element_set(all, r * n + i, x->gathered[x->replay ? r : x->rank][i]);
     return CDDP_OK;
 }
 
@@ -631,10 +689,15 @@ static void sync_run(model_fixture *m, exchange *x, int rank, double grads[2])
     cd_outputs outputs;
     cd_value *loss = NULL;
     x->rank = rank;
-    cd_graph_callbacks callbacks = {.context = x, .rank_count = 2, .allgather = gather, .allreduce = add_up};
+    cd_graph_callbacks callbacks = {.context = x,
+                                    .rank_count = 2,
+                                    .allgather = gather,
+                                    .allreduce = add_up};
     cd_graph_set_callbacks(m->graph, &callbacks);
-    assert_ok(model_run(m, &(model_step){.ids = ids + 3 * rank, .count = 3}, &outputs, &loss), &m->err);
-    for (int i = 0; i < 2; i++) grads[i] = element_get(&m->model->module->parameters[i].grad.value, i);
+    assert_ok(model_run(m, &(model_step){.ids = ids + 3 * rank, .count = 3}, &outputs, &loss),
+              &m->err);
+    for (int i = 0; i < 2; i++)
+        grads[i] = element_get(&m->model->module->parameters[i].grad.value, i);
 }
 
 TEST(synchronised_batch_norm, of_two_halves_is_batch_norm_of_the_whole)
@@ -644,10 +707,14 @@ TEST(synchronised_batch_norm, of_two_halves_is_batch_norm_of_the_whole)
     cd_value *loss = NULL;
     exchange x = {.rank = 0};
     double first[2], second[2], unused[2];
-    model_open(&whole, &(model_case){"mlp", "norm=batch,activation=tanh,widths=3:4:2", CDDP_F64, false, NULL});
-    assert_ok(model_run(&whole, &(model_step){.ids = ids, .count = 6}, &outputs, &loss), &whole.err);
-    model_open(&half, &(model_case){"mlp", "norm=sync,activation=tanh,widths=3:4:2", CDDP_F64, false, NULL});
-    /* Pass 1 learns both ranks' moments; pass 2 has the forward right and learns the backward sums; pass 3 is right. */
+    model_open(&whole, &(model_case){"mlp", "norm=batch,activation=tanh,widths=3:4:2", CDDP_F64,
+                                     false, NULL});
+    assert_ok(model_run(&whole, &(model_step){.ids = ids, .count = 6}, &outputs, &loss),
+              &whole.err);
+    model_open(&half, &(model_case){"mlp", "norm=sync,activation=tanh,widths=3:4:2", CDDP_F64,
+                                    false, NULL});
+    /* Pass 1 learns both ranks' moments; pass 2 has the forward right and learns the backward sums;
+    ** pass 3 is right. */
     for (int rank = 1; rank >= 0; rank--) sync_run(&half, &x, rank, unused);
     x.replay = true;
     double sums[2][64];
@@ -669,16 +736,23 @@ TEST(synchronised_batch_norm, of_two_halves_is_batch_norm_of_the_whole)
 }
 
 TEST_MAIN(ROW(models, all_train_and_their_gradients_are_finite),
-          ROW(models, fire_in_the_same_order_where_nothing_is_computed), ROW(steady_iterations, allocate_nothing),
+          ROW(models, fire_in_the_same_order_where_nothing_is_computed),
+          ROW(steady_iterations, allocate_nothing),
           ROW(gradients, have_the_same_bits_in_every_ready_order),
           ROW(models, leave_nothing_behind_when_any_allocation_fails),
           ROW(exact_inputs, make_gradients_independent_of_how_samples_are_split),
-          ROW(gan, uses_only_the_half_that_trains), ROW(branchy, uses_the_branch_that_the_batch_names),
-          ROW(moe, leaves_experts_that_nobody_chose_unused), ROW(tied_lm, has_one_parameter_under_two_names),
-          ROW(chain, of_one_weight_adds_up_what_every_layer_gives_it), ROW(params, receive_gradients_that_are_known_in_advance), ROW(outputs, can_be_left_out_of_the_loss),
-          ROW(units, can_run_never_or_twice), ROW(lists, have_the_sizes_of_the_real_networks),
-          ROW(lists, carry_the_real_names), ROW(options, that_are_wrong_are_named_with_what_would_be_accepted),
-          ROW(options, sparse_is_refused_where_nothing_is_computed), ROW(options, sparse_is_refused_for_low_precision),
+          ROW(gan, uses_only_the_half_that_trains),
+          ROW(branchy, uses_the_branch_that_the_batch_names),
+          ROW(moe, leaves_experts_that_nobody_chose_unused),
+          ROW(tied_lm, has_one_parameter_under_two_names),
+          ROW(chain, of_one_weight_adds_up_what_every_layer_gives_it),
+          ROW(params, receive_gradients_that_are_known_in_advance),
+          ROW(outputs, can_be_left_out_of_the_loss), ROW(units, can_run_never_or_twice),
+          ROW(lists, have_the_sizes_of_the_real_networks), ROW(lists, carry_the_real_names),
+          ROW(options, that_are_wrong_are_named_with_what_would_be_accepted),
+          ROW(options, sparse_is_refused_where_nothing_is_computed),
+          ROW(options, sparse_is_refused_for_low_precision),
           ROW(forward, refuses_no_samples_unknown_branches_and_losses_over_nothing),
-          ROW(catalogue, names_every_model_and_option_once), ROW(batches, depend_on_sample_ids_alone),
+          ROW(catalogue, names_every_model_and_option_once),
+          ROW(batches, depend_on_sample_ids_alone),
           ROW(synchronised_batch_norm, of_two_halves_is_batch_norm_of_the_whole))

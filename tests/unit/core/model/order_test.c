@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The stated orders of summation, bit for bit: every layer that sums is written here again, naively, in the order that
-** its kernels state. In f32, where a different order shows in the last bits. Also dropout, whose mask no comparison
-** with differences can judge.
+/* The stated orders of summation, bit for bit: every layer that sums is written here again,
+** naively, in the order that its kernels state. In f32, where a different order shows in the last
+** bits. Also dropout, whose mask no comparison with differences can judge.
 */
 #include "tests/unit/core/model/fixture.h"
 
@@ -51,9 +51,11 @@ static float slope(int64_t i) { return (float)((double)(i * 7 % 13 + 1) / 9.0); 
 static void go_back(bench *b, cd_value *y)
 {
     cd_gradient gradient = {.kind = CDDP_GRAD_DENSE};
-    assert_ok(cd_graph_tensor(b->f.graph, CDDP_F32, y->tensor.sizes, y->tensor.dim_count, &gradient.value, &b->f.err),
+    assert_ok(cd_graph_tensor(b->f.graph, CDDP_F32, y->tensor.sizes, y->tensor.dim_count,
+                              &gradient.value, &b->f.err),
               &b->f.err);
-    for (int64_t i = 0; i < cddp_tensor_numel(&gradient.value); i++) element_set(&gradient.value, i, slope(i));
+    for (int64_t i = 0; i < cddp_tensor_numel(&gradient.value); i++)
+        element_set(&gradient.value, i, slope(i));
     cd_backward_options options = {.roots = &y, .root_count = 1, .root_gradients = &gradient};
     assert_ok(cd_graph_backward(b->f.graph, &options, &b->f.err), &b->f.err);
     for (uint32_t i = 0; i < b->f.module->parameter_count; i++)
@@ -64,7 +66,8 @@ static void assert_same(const char *what, const float *got, const float *wanted,
 {
     for (int64_t i = 0; i < count; i++)
         if (!(got[i] == wanted[i]))
-            fail_msg("%s %lld: got %a, the stated order gives %a", what, (long long)i, got[i], wanted[i]);
+            fail_msg("%s %lld: got %a, the stated order gives %a", what, (long long)i, got[i],
+                     wanted[i]);
 }
 
 TEST(linear, sums_inputs_then_adds_the_bias_and_its_gradients_sum_positions_then_samples)
@@ -94,7 +97,8 @@ TEST(linear, sums_inputs_then_adds_the_bias_and_its_gradients_sum_positions_then
             db[o] += bias;
             for (int i = 0; i < IN; i++) {
                 float sum = 0;
-                for (int t = 0; t < T; t++) sum += slope((s * T + t) * OUT + o) * b.x[0][(s * T + t) * IN + i];
+                for (int t = 0; t < T; t++)
+                    sum += slope((s * T + t) * OUT + o) * b.x[0][(s * T + t) * IN + i];
                 dw[o * IN + i] += sum;
             }
         }
@@ -104,7 +108,8 @@ TEST(linear, sums_inputs_then_adds_the_bias_and_its_gradients_sum_positions_then
     fixture_close(&b.f);
 }
 
-TEST(convolution, sums_channel_row_column_then_adds_the_bias_and_its_gradients_sum_positions_then_samples)
+TEST(convolution,
+     sums_channel_row_column_then_adds_the_bias_and_its_gradients_sum_positions_then_samples)
 {
     enum { C = 2, H = 4, W = 5, OUT = 3, PATCH = C * 9, PLANE = H * W };
     bench b;
@@ -132,7 +137,8 @@ TEST(convolution, sums_channel_row_column_then_adds_the_bias_and_its_gradients_s
                 for (int p = 0; p < PLANE; p++) {
                     int row = p / W + k % 9 / 3 - 1, column = p % W + k % 3 - 1;
                     if (row < 0 || row >= H || column < 0 || column >= W) continue;
-                    sum += slope((s * OUT + o) * PLANE + p) * b.x[0][((s * C + k / 9) * H + row) * W + column];
+                    sum += slope((s * OUT + o) * PLANE + p) *
+                           b.x[0][((s * C + k / 9) * H + row) * W + column];
                 }
                 dw[o * PATCH + k] += sum;
             }
@@ -179,7 +185,8 @@ TEST(attention, sums_the_head_then_the_keys_in_index_order)
     cd_value *y = NULL;
     float wanted[N * T * D];
     bench_open(&b, (const operand[]){{3, {N, T, 3 * D}}}, 1);
-    assert_ok(cd_attention_layer(b.f.graph, b.p[0], &(cd_attention){1, false}, &y, &b.f.err), &b.f.err);
+    assert_ok(cd_attention_layer(b.f.graph, b.p[0], &(cd_attention){1, false}, &y, &b.f.err),
+              &b.f.err);
     for (int s = 0; s < N; s++)
         for (int q = 0; q < T; q++) {
             const float *row = b.x[0] + s * T * 3 * D;
@@ -210,13 +217,17 @@ TEST(embedding_bag, adds_positions_in_order_and_equal_rows_of_a_sample_before_sa
     cddp_tensor index;
     float wanted[N * WIDTH] = {0}, table[ROWS * WIDTH] = {0};
     bench_open(&b, (const operand[]){{2, {ROWS, WIDTH}}}, 1);
-    assert_ok(cd_graph_tensor(b.f.graph, CDDP_I64, (const int64_t[2]){N, T}, 2, &index, &b.f.err), &b.f.err);
+    assert_ok(cd_graph_tensor(b.f.graph, CDDP_I64, (const int64_t[2]){N, T}, 2, &index, &b.f.err),
+              &b.f.err);
     int64_t *at = index.storage;
     for (int i = 0; i < N * T; i++) at[i] = i * i % ROWS;
-    assert_ok(cd_embedding_layer(b.f.graph, b.p[0], &(cd_embedding){&index, true, false}, &y, &b.f.err), &b.f.err);
+    assert_ok(cd_embedding_layer(b.f.graph, b.p[0], &(cd_embedding){&index, true, false}, &y,
+                                 &b.f.err),
+              &b.f.err);
     for (int s = 0; s < N; s++)
         for (int t = 0; t < T; t++)
-            for (int i = 0; i < WIDTH; i++) wanted[s * WIDTH + i] += b.x[0][at[s * T + t] * WIDTH + i];
+            for (int i = 0; i < WIDTH; i++)
+                wanted[s * WIDTH + i] += b.x[0][at[s * T + t] * WIDTH + i];
     assert_same("y", cd_tensor_data(&y->tensor), wanted, N * WIDTH);
     go_back(&b, y);
     for (int s = 0; s < N; s++)
@@ -240,8 +251,11 @@ TEST(embedding, sums_equal_rows_of_a_sample_in_order_of_position)
     cddp_tensor index;
     float row = 0;
     bench_open(&b, (const operand[]){{2, {1, 1}}}, 1);
-    assert_ok(cd_graph_tensor(b.f.graph, CDDP_I64, (const int64_t[2]){N, T}, 2, &index, &b.f.err), &b.f.err);
-    assert_ok(cd_embedding_layer(b.f.graph, b.p[0], &(cd_embedding){&index, false, false}, &y, &b.f.err), &b.f.err);
+    assert_ok(cd_graph_tensor(b.f.graph, CDDP_I64, (const int64_t[2]){N, T}, 2, &index, &b.f.err),
+              &b.f.err);
+    assert_ok(cd_embedding_layer(b.f.graph, b.p[0], &(cd_embedding){&index, false, false}, &y,
+                                 &b.f.err),
+              &b.f.err);
     go_back(&b, y);
     for (int s = 0; s < N; s++) {
         float sum = 0;
@@ -317,9 +331,11 @@ TEST(dropout, keeps_and_scales_or_zeroes_by_seed_layer_iteration_and_sample)
         assert_true(first[i] == 0 || first[i] == 3 * (float)(1 / 0.75));
         zeros += first[i] == 0;
     }
-    /* 4000 draws of 1/4, but sample 2 stands there twice: 3000 free ones, standard deviation below 50. */
+    /* 4000 draws of 1/4, but sample 2 stands there twice: 3000 free ones, standard deviation below
+    ** 50. */
     assert_in_range(zeros, 750, 1250);
-    assert_memory_equal(first + WIDTH, first + 3 * WIDTH, WIDTH * sizeof(float)); /* sample 2, both times */
+    /* sample 2, both times */
+    assert_memory_equal(first + WIDTH, first + 3 * WIDTH, WIDTH * sizeof(float));
     assert_memory_not_equal(first, first + WIDTH, WIDTH * sizeof(float));
     d.sample_ids = moved;
     drop(&b, &d, other);
@@ -344,11 +360,14 @@ TEST(dropout, keeps_and_scales_or_zeroes_by_seed_layer_iteration_and_sample)
     fixture_close(&b.f);
 }
 
-TEST_MAIN(ROW(linear, sums_inputs_then_adds_the_bias_and_its_gradients_sum_positions_then_samples),
-          ROW(convolution, sums_channel_row_column_then_adds_the_bias_and_its_gradients_sum_positions_then_samples),
-          ROW(layer_norm, sums_over_the_row_in_index_order), ROW(attention, sums_the_head_then_the_keys_in_index_order),
-          ROW(embedding_bag, adds_positions_in_order_and_equal_rows_of_a_sample_before_samples),
-          ROW(embedding, sums_equal_rows_of_a_sample_in_order_of_position),
-          ROW(losses, sum_elements_then_weighted_samples_in_order_and_divide_once),
-          ROW(weighted_sum, starts_with_the_first_sample),
-          ROW(dropout, keeps_and_scales_or_zeroes_by_seed_layer_iteration_and_sample))
+TEST_MAIN(
+    ROW(linear, sums_inputs_then_adds_the_bias_and_its_gradients_sum_positions_then_samples),
+    ROW(convolution,
+        sums_channel_row_column_then_adds_the_bias_and_its_gradients_sum_positions_then_samples),
+    ROW(layer_norm, sums_over_the_row_in_index_order),
+    ROW(attention, sums_the_head_then_the_keys_in_index_order),
+    ROW(embedding_bag, adds_positions_in_order_and_equal_rows_of_a_sample_before_samples),
+    ROW(embedding, sums_equal_rows_of_a_sample_in_order_of_position),
+    ROW(losses, sum_elements_then_weighted_samples_in_order_and_divide_once),
+    ROW(weighted_sum, starts_with_the_first_sample),
+    ROW(dropout, keeps_and_scales_or_zeroes_by_seed_layer_iteration_and_sample))

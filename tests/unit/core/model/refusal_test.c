@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Layers refuse what does not fit, naming sizes, dtypes and values; and small rules that no gradient shows. */
+/* Layers refuse what does not fit, naming sizes, dtypes and values; and small rules that no
+** gradient shows. */
 #include "tests/unit/core/model/fixture.h"
 
 #include "core/model/layers/activation.h"
@@ -31,10 +32,12 @@ static cd_value *value_of(fixture *f, cddp_dtype dtype, const int64_t *sizes, ui
     return value;
 }
 
-#define F32(...)                                                                                                       \
-    value_of(&f, CDDP_F32, (const int64_t[]){__VA_ARGS__}, sizeof((const int64_t[]){__VA_ARGS__}) / sizeof(int64_t))
-#define F64(...)                                                                                                       \
-    value_of(&f, CDDP_F64, (const int64_t[]){__VA_ARGS__}, sizeof((const int64_t[]){__VA_ARGS__}) / sizeof(int64_t))
+#define F32(...)                                           \
+    value_of(&f, CDDP_F32, (const int64_t[]){__VA_ARGS__}, \
+             sizeof((const int64_t[]){__VA_ARGS__}) / sizeof(int64_t))
+#define F64(...)                                           \
+    value_of(&f, CDDP_F64, (const int64_t[]){__VA_ARGS__}, \
+             sizeof((const int64_t[]){__VA_ARGS__}) / sizeof(int64_t))
 #define REFUSED(call, words) assert_fails(call, CDDP_E_ARG, &f.err, words)
 
 TEST(layers, refuse_sizes_that_do_not_fit)
@@ -43,24 +46,33 @@ TEST(layers, refuse_sizes_that_do_not_fit)
     cd_value *y = NULL, *parts[2];
     bare_open(&f);
     cd_graph *g = f.graph;
-    REFUSED(cd_linear(g, F32(2, 3), F32(4, 5), NULL, &y, &f.err), "x (2, 3) does not fit weight (4, 5)");
-    REFUSED(cd_linear(g, F32(2, 3), F32(4, 3), F32(5), &y, &f.err), "bias (5) does not fit weight (4, 3)");
-    REFUSED(cd_conv2d_layer(g, (cd_value *const[3]){F32(1, 2, 4, 4), F32(3, 1, 3, 3), NULL}, &(cd_conv2d){1, 0}, &y,
-                            &f.err),
+    REFUSED(cd_linear(g, F32(2, 3), F32(4, 5), NULL, &y, &f.err),
+            "x (2, 3) does not fit weight (4, 5)");
+    REFUSED(cd_linear(g, F32(2, 3), F32(4, 3), F32(5), &y, &f.err),
+            "bias (5) does not fit weight (4, 3)");
+    REFUSED(cd_conv2d_layer(g, (cd_value *const[3]){F32(1, 2, 4, 4), F32(3, 1, 3, 3), NULL},
+                            &(cd_conv2d){1, 0}, &y, &f.err),
             "x (1, 2, 4, 4), weight (3, 1, 3, 3), stride 1 and padding 0 do not fit");
-    REFUSED(cd_conv2d_layer(g, (cd_value *const[3]){F32(1, 1, 2, 2), F32(3, 1, 3, 3), NULL}, &(cd_conv2d){1, 0}, &y,
-                            &f.err),
+    REFUSED(cd_conv2d_layer(g, (cd_value *const[3]){F32(1, 1, 2, 2), F32(3, 1, 3, 3), NULL},
+                            &(cd_conv2d){1, 0}, &y, &f.err),
             "do not fit");
-    REFUSED(cd_average_pool2d(g, F32(1, 1, 3, 4), 2, &y, &f.err), "size 2 does not fit x (1, 1, 3, 4)");
-    REFUSED(cd_layer_norm(g, F32(2, 3), F32(4), F32(4), &y, &f.err), "x (2, 3) does not fit weight (4)");
-    REFUSED(cd_attention_layer(g, F32(1, 2, 9), &(cd_attention){2, false}, &y, &f.err), "2 heads do not fit");
+    REFUSED(cd_average_pool2d(g, F32(1, 1, 3, 4), 2, &y, &f.err),
+            "size 2 does not fit x (1, 1, 3, 4)");
+    REFUSED(cd_layer_norm(g, F32(2, 3), F32(4), F32(4), &y, &f.err),
+            "x (2, 3) does not fit weight (4)");
+    REFUSED(cd_attention_layer(g, F32(1, 2, 9), &(cd_attention){2, false}, &y, &f.err),
+            "2 heads do not fit");
     REFUSED(cd_add(g, F32(2, 3), F32(3, 2), &y, &f.err), "sizes (2, 3) and (3, 2) differ");
     REFUSED(cd_reshape(g, F32(2, 3), (const int64_t[]){5}, 1, &y, &f.err),
             "sizes (5) do not hold the elements of (2, 3)");
-    REFUSED(cd_split(g, F32(2, 3), (const int64_t[]){1, 1}, 2, parts, &f.err), "parts add up to 2, the last size is 3");
-    REFUSED(cd_concat(g, (cd_value *const[2]){F32(2, 3), F32(3, 3)}, 2, &y, &f.err), "part 1 differs from part 0");
-    REFUSED(cd_squared_error(g, F32(2, 3), F32(2, 4), &y, &f.err), "output (2, 3) and target (2, 4) differ");
-    REFUSED(cd_weighted_sum(g, F32(2, 3), NULL, 0, &y, &f.err), "one number per sample, got 2 dimensions");
+    REFUSED(cd_split(g, F32(2, 3), (const int64_t[]){1, 1}, 2, parts, &f.err),
+            "parts add up to 2, the last size is 3");
+    REFUSED(cd_concat(g, (cd_value *const[2]){F32(2, 3), F32(3, 3)}, 2, &y, &f.err),
+            "part 1 differs from part 0");
+    REFUSED(cd_squared_error(g, F32(2, 3), F32(2, 4), &y, &f.err),
+            "output (2, 3) and target (2, 4) differ");
+    REFUSED(cd_weighted_sum(g, F32(2, 3), NULL, 0, &y, &f.err),
+            "one number per sample, got 2 dimensions");
     fixture_close(&f);
 }
 
@@ -69,7 +81,8 @@ TEST(layers, refuse_dtypes_that_do_not_match)
     fixture f;
     cd_value *y = NULL;
     bare_open(&f);
-    REFUSED(cd_linear(f.graph, F32(2, 3), F64(4, 3), NULL, &y, &f.err), "operand 0 is f32, operand 1 is f64");
+    REFUSED(cd_linear(f.graph, F32(2, 3), F64(4, 3), NULL, &y, &f.err),
+            "operand 0 is f32, operand 1 is f64");
     REFUSED(cd_scale(f.graph, value_of(&f, CDDP_I64, (const int64_t[]){2}, 1), 2, &y, &f.err),
             "computes in f32 and f64, not in i64");
     cd_inner inner = {.p = F64(2), .x = F32(1)};
@@ -83,17 +96,21 @@ TEST(layers, refuse_indices_and_classes_out_of_range)
     cd_value *y = NULL;
     bare_open(&f);
     cddp_tensor index;
-    assert_ok(cd_graph_tensor(f.graph, CDDP_I64, (const int64_t[]){2, 1}, 2, &index, &f.err), &f.err);
+    assert_ok(cd_graph_tensor(f.graph, CDDP_I64, (const int64_t[]){2, 1}, 2, &index, &f.err),
+              &f.err);
     int64_t *at = index.storage;
     at[1] = 4;
     cd_embedding embedding = {&index, false, false};
-    REFUSED(cd_embedding_layer(f.graph, F32(4, 2), &embedding, &y, &f.err), "index 4 of sample 1 is not in 0 … 3");
+    REFUSED(cd_embedding_layer(f.graph, F32(4, 2), &embedding, &y, &f.err),
+            "index 4 of sample 1 is not in 0 … 3");
     at[1] = -1;
     REFUSED(cd_embedding_layer(f.graph, F32(4, 2), &embedding, &y, &f.err), "index -1 of sample 1");
     cddp_tensor classes = cddp_tensor_of(index.device, at, 0, CDDP_I64, (const int64_t[]){2}, 1);
     at[1] = 3;
-    REFUSED(cd_cross_entropy(f.graph, F32(2, 3), &classes, &y, &f.err), "class 3 of sample 1 is not in 0 … 2");
-    REFUSED(cd_cross_entropy(f.graph, F32(3, 3), &classes, &y, &f.err), "logits (3, 3) do not fit i64 classes (2)");
+    REFUSED(cd_cross_entropy(f.graph, F32(2, 3), &classes, &y, &f.err),
+            "class 3 of sample 1 is not in 0 … 2");
+    REFUSED(cd_cross_entropy(f.graph, F32(3, 3), &classes, &y, &f.err),
+            "logits (3, 3) do not fit i64 classes (2)");
     fixture_close(&f);
 }
 
@@ -107,14 +124,16 @@ TEST(batch_norm, refuses_one_value_per_channel_in_training_and_takes_it_in_evalu
     fixture_begin(&f);
     REFUSED(cd_batch_norm_layer(f.graph, F32(1, 3), &norm, &y, &f.err),
             "expected more than 1 value per channel when training, got 1");
-    REFUSED(cd_batch_norm_layer(f.graph, F32(2, 4), &norm, &y, &f.err), "x (2, 4) does not fit weight (3)");
+    REFUSED(cd_batch_norm_layer(f.graph, F32(2, 4), &norm, &y, &f.err),
+            "x (2, 4) does not fit weight (3)");
     f.graph->training = false;
     assert_ok(cd_batch_norm_layer(f.graph, F32(1, 3), &norm, &y, &f.err), &f.err);
     /* Evaluation counts no batch, training does. */
     const cddp_tensor *batches = &f.module->buffers[norm.num_batches_tracked].tensor;
     assert_true(element_get(batches, 0) == 0);
     f.graph->training = true;
-    for (int i = 0; i < 2; i++) assert_ok(cd_batch_norm_layer(f.graph, F32(2, 3), &norm, &y, &f.err), &f.err);
+    for (int i = 0; i < 2; i++)
+        assert_ok(cd_batch_norm_layer(f.graph, F32(2, 3), &norm, &y, &f.err), &f.err);
     assert_true(element_get(batches, 0) == 2);
     fixture_close(&f);
 }
@@ -171,7 +190,8 @@ TEST(modules, refuse_names_twice_sizes_out_of_range_and_deep_paths)
     assert_fails(cd_module_add_parameter(f.module, &spec, &index, &f.err), CDDP_E_CONFIG, &f.err,
                  "size -1 of dimension 1 is out of range");
     spec.sizes[0] = spec.sizes[1] = INT64_C(1) << 40;
-    assert_fails(cd_module_add_parameter(f.module, &spec, &index, &f.err), CDDP_E_CONFIG, &f.err, "out of range");
+    assert_fails(cd_module_add_parameter(f.module, &spec, &index, &f.err), CDDP_E_CONFIG, &f.err,
+                 "out of range");
     for (int depth = 0; depth < CD_SCOPES_MAX; depth++)
         assert_ok(cd_module_push(f.module, &f.err, "%d", depth), &f.err);
     assert_fails(cd_module_push(f.module, &f.err, "x"), CDDP_E_LIMIT, &f.err, "16 scopes");

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A device whose storage the host cannot touch, as a GPU's: models compute on copies and give the same bits, whether the
-** whole tape is a copy or, on a device with layers, what one operation needs.
+/* A device whose storage the host cannot touch, as a GPU's: models compute on copies and give the
+** same bits, whether the whole tape is a copy or, on a device with layers, what one operation
+** needs.
 **
-** The device is cpu behind a box: a storage is a small record that holds the real one, so that whoever takes it for
-** numbers reads nonsense, and the sanitizers say so.
+** The device is cpu behind a box: a storage is a small record that holds the real one, so that
+** whoever takes it for numbers reads nonsense, and the sanitizers say so.
 */
 #include "tests/unit/core/model/fixture.h"
 
@@ -28,8 +29,8 @@ static cddp_tensor unbox(const cddp_tensor *t)
     return inner;
 }
 
-static cddp_status far_allocate(const cddp_device *device, cddp_dtype dtype, int64_t numel, void **storage,
-                                cddp_error *err)
+static cddp_status far_allocate(const cddp_device *device, cddp_dtype dtype, int64_t numel,
+                                void **storage, cddp_error *err)
 {
     const cddp_device *cpu = device->self;
     box *b = test_malloc(sizeof *b);
@@ -56,33 +57,36 @@ static cddp_status far_read(const cddp_tensor *src, void *host, size_t bytes, cd
     return t.device->read(&t, host, bytes, err);
 }
 
-static cddp_status far_write(const cddp_tensor *dst, const void *host, size_t bytes, cddp_error *err)
+static cddp_status far_write(const cddp_tensor *dst, const void *host, size_t bytes,
+                             cddp_error *err)
 {
     cddp_tensor t = unbox(dst);
     return t.device->write(&t, host, bytes, err);
 }
 
-static cddp_status far_fill(const cddp_tensor *dst, double value, cddp_stream *stream, cddp_error *err)
+static cddp_status far_fill(const cddp_tensor *dst, double value, cddp_stream *stream,
+                            cddp_error *err)
 {
     cddp_tensor t = unbox(dst);
     return t.device->fill(&t, value, stream, err);
 }
 
-static cddp_status far_reduce(cddp_red_op op, const cddp_tensor *dst, const cddp_tensor *src, cddp_stream *stream,
-                              cddp_error *err)
+static cddp_status far_reduce(cddp_red_op op, const cddp_tensor *dst, const cddp_tensor *src,
+                              cddp_stream *stream, cddp_error *err)
 {
     cddp_tensor to = unbox(dst), from = unbox(src);
     return to.device->reduce(op, &to, &from, stream, err);
 }
 
-static cddp_status far_copy(const cddp_tensor *dst, const cddp_tensor *src, cddp_stream *stream, cddp_error *err)
+static cddp_status far_copy(const cddp_tensor *dst, const cddp_tensor *src, cddp_stream *stream,
+                            cddp_error *err)
 {
     cddp_tensor to = unbox(dst), from = unbox(src);
     return to.device->copy(&to, &from, stream, err);
 }
 
-static cddp_status far_scale(const cddp_tensor *dst, const cddp_tensor *src, double factor, cddp_stream *stream,
-                             cddp_error *err)
+static cddp_status far_scale(const cddp_tensor *dst, const cddp_tensor *src, double factor,
+                             cddp_stream *stream, cddp_error *err)
 {
     cddp_tensor to = unbox(dst), from = unbox(src);
     return to.device->scale(&to, &from, factor, stream, err);
@@ -90,7 +94,10 @@ static cddp_status far_scale(const cddp_tensor *dst, const cddp_tensor *src, dou
 
 static cddp_device far_device(const cddp_device *cpu)
 {
-    cddp_device device = {.size = sizeof device, .abi = CDDP_DEVICE_ABI, .name = "far", .flags = CDDP_DEVICE_VALUES};
+    cddp_device device = {.size = sizeof device,
+                          .abi = CDDP_DEVICE_ABI,
+                          .name = "far",
+                          .flags = CDDP_DEVICE_VALUES};
     device.dtypes = cpu->dtypes;
     device.self = (void *)(uintptr_t)cpu;
     device.allocate = far_allocate;
@@ -145,8 +152,11 @@ static void train(const cddp_device *device, size_t k, outcome *o)
     cd_prng prng = cd_prng_seed(5);
     cd_model *model = NULL;
     cd_graph *graph = NULL;
-    cd_model_options options = {
-        .name = cases[k].name, .options = cases[k].options, .dtype = cases[k].dtype, .device = device, .prng = &prng};
+    cd_model_options options = {.name = cases[k].name,
+                                .options = cases[k].options,
+                                .dtype = cases[k].dtype,
+                                .device = device,
+                                .prng = &prng};
     assert_ok(cd_model_create(&options, &model, &err), &err);
     assert_ok(cd_graph_create(model->module, NULL, &graph, &err), &err);
     cd_graph_callbacks callbacks = {.context = &o->arrived, .ready = arrivals_ready};
@@ -170,7 +180,8 @@ static void train(const cddp_device *device, size_t k, outcome *o)
             assert_ptr_equal(model->module->parameters[p].grad.value.device, device);
             append(o, &model->module->parameters[p].grad.value);
         }
-    for (size_t b = 0; b < model->module->buffer_count; b++) append(o, &model->module->buffers[b].tensor);
+    for (size_t b = 0; b < model->module->buffer_count; b++)
+        append(o, &model->module->buffers[b].tensor);
     cd_graph_destroy(graph);
     cd_model_destroy(model);
 }
@@ -228,10 +239,15 @@ TEST(staged, sparse_gradients_are_refused)
     const cddp_device device = far_device(cddp_device_cpu());
     cd_prng prng = cd_prng_seed(5);
     cd_model *model = NULL;
-    cd_model_options options = {.name = "embedding_bag", .dtype = CDDP_F32, .device = &device, .prng = &prng};
-    assert_fails(cd_model_create(&options, &model, &err), CDDP_E_CONFIG, &err, "need a device that computes, not far");
+    cd_model_options options = {.name = "embedding_bag",
+                                .dtype = CDDP_F32,
+                                .device = &device,
+                                .prng = &prng};
+    assert_fails(cd_model_create(&options, &model, &err), CDDP_E_CONFIG, &err,
+                 "need a device that computes, not far");
 }
 
 TEST_MAIN(ROW(staged, models_give_the_bits_of_cpu_on_a_device_that_the_host_cannot_touch),
           ROW(staged, models_give_the_bits_of_cpu_on_a_device_that_has_other_layers),
-          ROW(staged, layers_of_another_size_or_version_are_not_asked), ROW(staged, sparse_gradients_are_refused))
+          ROW(staged, layers_of_another_size_or_version_are_not_asked),
+          ROW(staged, sparse_gradients_are_refused))

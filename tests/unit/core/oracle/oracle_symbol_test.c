@@ -24,26 +24,32 @@ static cddp_tensor make(int64_t numel)
 {
     cddp_error err = CDDP_ERROR_INIT;
     void *storage = NULL;
-    assert_ok(cddp_device_symbol()->allocate(cddp_device_symbol(), CDDP_F32, numel, &storage, &err), &err);
+    assert_ok(cddp_device_symbol()->allocate(cddp_device_symbol(), CDDP_F32, numel, &storage, &err),
+              &err);
     cddp_tensor t = cddp_tensor_of(cddp_device_symbol(), storage, 0, CDDP_F32, &numel, 1);
     assert_ok(cddp_device_symbol()->fill(&t, 0, NULL, &err), &err);
     return t;
 }
 
-static void release(cddp_tensor *t) { t->device->release(t->device, t->dtype, cddp_tensor_numel(t), t->storage); }
+static void release(cddp_tensor *t)
+{
+    t->device->release(t->device, t->dtype, cddp_tensor_numel(t), t->storage);
+}
 
 /* sum += the gradient of one rank's micro-step. */
 static void add_contribution(const cddp_tensor *sum, uint32_t rank, uint32_t micro)
 {
     cddp_error err = CDDP_ERROR_INIT;
     cddp_tensor one = make(NUMEL);
-    cd_atom atom = {.kind = CD_ATOM_GRADIENT, .source = 0, .rank = rank, .micro_step = micro, .step = 0};
+    cd_atom atom = {
+        .kind = CD_ATOM_GRADIENT, .source = 0, .rank = rank, .micro_step = micro, .step = 0};
     assert_ok(cd_symbol_write_atoms(&one, &atom, &err), &err);
     assert_ok(cddp_device_symbol()->reduce(CDDP_RED_SUM, sum, &one, NULL, &err), &err);
     release(&one);
 }
 
-static cddp_status toy_load(void *self, const cddp_tensor *parameters, const cddp_tensor *buffers, cddp_error *err)
+static cddp_status toy_load(void *self, const cddp_tensor *parameters, const cddp_tensor *buffers,
+                            cddp_error *err)
 {
     (void)parameters;
     (void)buffers;
@@ -51,7 +57,8 @@ static cddp_status toy_load(void *self, const cddp_tensor *parameters, const cdd
     cddp_grad_drop(&((toy *)self)->gradient);
     return CDDP_OK;
 }
-static cddp_status toy_set_gradient(void *self, size_t parameter, const cddp_grad *gradient, cddp_error *err)
+static cddp_status toy_set_gradient(void *self, size_t parameter, const cddp_grad *gradient,
+                                    cddp_error *err)
 {
     (void)self;
     (void)parameter;
@@ -82,7 +89,8 @@ static const cddp_tensor *toy_buffers(void *self)
     (void)self;
     return NULL;
 }
-static cddp_status toy_update(void *self, const cd_oracle_update *before, cd_oracle_slots *state, cddp_error *err)
+static cddp_status toy_update(void *self, const cd_oracle_update *before, cd_oracle_slots *state,
+                              cddp_error *err)
 {
     (void)self;
     (void)before;
@@ -158,7 +166,8 @@ static const struct {
     {"one doubled", double_one, CD_SHAPE_RATIO, 0,
      "g(weight)[0] rank 2 micro 1 step 0 has another coefficient: ratio 2"},
     {"divided twice", divide_twice, CD_SHAPE_RATIO, 0, "has another coefficient: ratio 0.333333"},
-    {"stale data", add_foreign, CD_SHAPE_OTHER, 0, "g(weight)[0] rank 0 micro 0 step 7 does not belong there"},
+    {"stale data", add_foreign, CD_SHAPE_OTHER, 0,
+     "g(weight)[0] rank 0 micro 0 step 7 does not belong there"},
     {"misplaced", misplace, CD_SHAPE_MISSING, 0, "g(weight)[0] rank 0 micro 0 step 0 is missing"},
 };
 
@@ -173,20 +182,26 @@ TEST(oracle_symbol, names_the_contribution_that_is_wrong)
         cddp_grad none = {0};
         cd_test_row("%s", cases[i].name);
         toy t = {.parameter = make(NUMEL)};
-        t.table = (cd_oracle_engine){&t,        toy_load,       toy_set_gradient, toy_drop,    toy_run,
-                                     toy_count, toy_parameters, toy_gradients,    toy_buffers, toy_update,
-                                     NULL};
+        t.table =
+            (cd_oracle_engine){&t,        toy_load,       toy_set_gradient, toy_drop,    toy_run,
+                               toy_count, toy_parameters, toy_gradients,    toy_buffers, toy_update,
+                               NULL};
         cd_oracle_parameter meta = {"weight", NUMEL, CDDP_F32, 0, CD_ORACLE_PATH_BUCKET, {0, 0}};
         cd_memory_sink_init(&trace, NULL);
         assert_ok(cddp_tracer_create(NULL, &trace.sink, CDDP_TRACE_DIGEST, &tracer, &err), &err);
-        cd_oracle_options options = {
-            .parameters = &meta, .parameter_count = 1, .world_size = RANKS, .engine = &t.table, .tracer = tracer};
+        cd_oracle_options options = {.parameters = &meta,
+                                     .parameter_count = 1,
+                                     .world_size = RANKS,
+                                     .engine = &t.table,
+                                     .tracer = tracer};
         assert_ok(cd_oracle_create(&options, &oracle, &err), &err);
         assert_ok(cd_oracle_begin_step(oracle, 0, &t.parameter, &none, &err), &err);
         cddp_grad mean = {.kind = CDDP_GRAD_DENSE, .value = make(NUMEL)};
         cases[i].make_mean(&mean.value);
-        cd_oracle_reduction reduction = {
-            .micro_step = MICROS - 1, .divisor = RANKS, .wire = CDDP_DTYPE_COUNT, .gradients = &mean};
+        cd_oracle_reduction reduction = {.micro_step = MICROS - 1,
+                                         .divisor = RANKS,
+                                         .wire = CDDP_DTYPE_COUNT,
+                                         .gradients = &mean};
         assert_ok(cd_oracle_judge_gradients(oracle, &reduction, NULL, &err), &err);
         bool found = false;
         for (size_t k = 0; k < trace.count; k++) {

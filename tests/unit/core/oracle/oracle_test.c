@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The oracle's self-test: a right run is silent on every link, and each planted error is named for what it is.
+/* The oracle's self-test: a right run is silent on every link, and each planted error is named for
+** what it is.
 **
-** The engine is a table of small dyadic numbers, so the test knows every gradient without a model; the "run" is the
-** same engine, whose results are averaged here, and then corrupted.
+** The engine is a table of small dyadic numbers, so the test knows every gradient without a model;
+** the "run" is the same engine, whose results are averaged here, and then corrupted.
 */
 #include "core/oracle/oracle.h"
 
@@ -29,7 +30,8 @@ enum { WEIGHT, BIAS, TWIN, UNUSED, PARAMETERS };
 static const struct {
     const char *name;
     int64_t numel;
-} shapes[PARAMETERS] = {[WEIGHT] = {"weight", 7}, [BIAS] = {"bias", 1}, [TWIN] = {"twin", 7}, [UNUSED] = {"unused", 3}};
+} shapes[PARAMETERS] = {
+    [WEIGHT] = {"weight", 7}, [BIAS] = {"bias", 1}, [TWIN] = {"twin", 7}, [UNUSED] = {"unused", 3}};
 
 typedef struct toy {
     cd_oracle_engine table;
@@ -50,7 +52,8 @@ static cddp_tensor view(float *storage, int64_t numel)
 static float sample_gradient(const cd_oracle_part *part, size_t parameter, int64_t element)
 {
     uint64_t h =
-        cd_hash_mix(cd_hash_mix(cd_hash_mix(cd_hash_mix(part->rank, part->step), part->micro_step), part->sample),
+        cd_hash_mix(cd_hash_mix(cd_hash_mix(cd_hash_mix(part->rank, part->step), part->micro_step),
+                                part->sample),
                     parameter * 64 + (uint64_t)element);
     return (float)((int64_t)(h % 61) * 2 - 61) / 8;
 }
@@ -66,18 +69,21 @@ static void accumulate(toy *t, const cd_oracle_part *part)
     }
 }
 
-static cddp_status toy_load(void *self, const cddp_tensor *parameters, const cddp_tensor *buffers, cddp_error *err)
+static cddp_status toy_load(void *self, const cddp_tensor *parameters, const cddp_tensor *buffers,
+                            cddp_error *err)
 {
     toy *t = self;
     for (size_t p = 0; p < PARAMETERS; p++) {
         assert_ok(cddp_device_cpu()->copy(&t->parameters[p], &parameters[p], NULL, err), err);
         cddp_grad_drop(&t->gradients[p]);
     }
-    if (buffers != NULL) assert_ok(cddp_device_cpu()->copy(&t->buffers[0], &buffers[0], NULL, err), err);
+    if (buffers != NULL)
+        assert_ok(cddp_device_cpu()->copy(&t->buffers[0], &buffers[0], NULL, err), err);
     return CDDP_OK;
 }
 
-static cddp_status toy_set_gradient(void *self, size_t parameter, const cddp_grad *gradient, cddp_error *err)
+static cddp_status toy_set_gradient(void *self, size_t parameter, const cddp_grad *gradient,
+                                    cddp_error *err)
 {
     toy *t = self;
     cddp_grad_drop(&t->gradients[parameter]);
@@ -114,16 +120,20 @@ static const cddp_grad *toy_gradients(void *self) { return ((toy *)self)->gradie
 static const cddp_tensor *toy_buffers(void *self) { return ((toy *)self)->buffers; }
 
 /* slot = gradient, parameter -= slot / 8: like momentum without memory. */
-static cddp_status toy_update(void *self, const cd_oracle_update *before, cd_oracle_slots *slots, cddp_error *err)
+static cddp_status toy_update(void *self, const cd_oracle_update *before, cd_oracle_slots *slots,
+                              cddp_error *err)
 {
     toy *t = self;
     for (size_t p = 0; p < PARAMETERS; p++) {
-        assert_ok(cddp_device_cpu()->copy(&t->parameters[p], &before->parameters[p], NULL, err), err);
+        assert_ok(cddp_device_cpu()->copy(&t->parameters[p], &before->parameters[p], NULL, err),
+                  err);
         bool absent = before->gradients[p].kind == CDDP_GRAD_UNDEFINED;
         t->slot_tensors[p] = absent ? (cddp_tensor){0} : view(t->slots[p], shapes[p].numel);
         t->slot_parameters[p] = (int32_t)p;
         if (absent) continue;
-        assert_ok(cddp_device_cpu()->copy(&t->slot_tensors[p], &before->gradients[p].value, NULL, err), err);
+        assert_ok(cddp_device_cpu()->copy(&t->slot_tensors[p], &before->gradients[p].value, NULL,
+                                          err),
+                  err);
         for (int64_t i = 0; i < shapes[p].numel; i++) t->values[p][i] -= t->slots[p][i] / 8;
     }
     *slots = (cd_oracle_slots){t->slot_tensors, t->slot_parameters, PARAMETERS};
@@ -139,8 +149,8 @@ static void fill_rows(double (*rows)[WIDTH], uint32_t world_size)
     }
 }
 
-static cddp_status toy_statistics(void *self, const cd_oracle_part *part, size_t exchange, size_t width, const double **rows,
-                                  cddp_error *err)
+static cddp_status toy_statistics(void *self, const cd_oracle_part *part, size_t exchange,
+                                  size_t width, const double **rows, cddp_error *err)
 {
     toy *t = self;
     (void)part;
@@ -155,9 +165,9 @@ static cddp_status toy_statistics(void *self, const cd_oracle_part *part, size_t
 static void toy_init(toy *t, uint32_t world_size)
 {
     *t = (toy){.world_size = world_size};
-    t->table = (cd_oracle_engine){t,         toy_load,       toy_set_gradient, toy_drop,    toy_run,
-                                  toy_count, toy_parameters, toy_gradients,    toy_buffers, toy_update,
-                                  toy_statistics};
+    t->table = (cd_oracle_engine){t,           toy_load,   toy_set_gradient, toy_drop,
+                                  toy_run,     toy_count,  toy_parameters,   toy_gradients,
+                                  toy_buffers, toy_update, toy_statistics};
     for (size_t p = 0; p < PARAMETERS; p++) {
         t->parameters[p] = view(t->values[p], shapes[p].numel);
         for (int64_t i = 0; i < shapes[p].numel; i++) t->values[p][i] = (float)(i + (int64_t)p) / 4;
@@ -179,7 +189,8 @@ typedef struct scene {
     float mean[PARAMETERS][8]; /* what this rank holds after the reduction */
     float after[PARAMETERS][8], state[PARAMETERS][8];
     float buffer[2];
-    double channel_mean[CHANNELS], channel_spread[CHANNELS]; /* what the synchronised layer normalised with */
+    /* what the synchronised layer normalised with */
+    double channel_mean[CHANNELS], channel_spread[CHANNELS];
     bool mean_present[PARAMETERS], state_present[PARAMETERS], local_present;
 } scene;
 
@@ -225,7 +236,8 @@ static void play(scene *s)
         s->mean_present[p] = s->state_present[p] = true;
         for (int64_t i = 0; i < shapes[p].numel; i++) {
             s->mean[p][i] = 0;
-            for (uint32_t r = 0; r < s->world_size; r++) s->mean[p][i] += s->local[r][p][i] * reciprocal;
+            for (uint32_t r = 0; r < s->world_size; r++)
+                s->mean[p][i] += s->local[r][p][i] * reciprocal;
         }
     }
     for (size_t p = 0; p < PARAMETERS; p++)
@@ -246,8 +258,8 @@ static cddp_grad gradient_of(float *values, int64_t numel, bool present)
 }
 
 /* One step before an oracle, from its first parameters to its last. */
-static cddp_status show(scene *s, const cd_oracle_options *options, cd_oracle_division division, cd_oracle_summary *summary,
-                        cddp_error *err)
+static cddp_status show(scene *s, const cd_oracle_options *options, cd_oracle_division division,
+                        cd_oracle_summary *summary, cddp_error *err)
 {
     cddp_status status = CDDP_OK;
     cd_oracle *oracle = NULL;
@@ -257,14 +269,19 @@ static cddp_status show(scene *s, const cd_oracle_options *options, cd_oracle_di
     cddp_grad grads[PARAMETERS] = {0};
     CD_TRY_OUT(cd_oracle_begin_step(oracle, 0, start.parameters, grads, err));
     CD_TRY_OUT(cd_oracle_enter_forward(oracle, 1, start.buffers, err));
-    const cd_oracle_moments used = {.micro_step = MICROS - 1, .buffer = LAYER, .mean = s->channel_mean,
-                                    .spread = s->channel_spread, .channels = CHANNELS};
+    const cd_oracle_moments used = {.micro_step = MICROS - 1,
+                                    .buffer = LAYER,
+                                    .mean = s->channel_mean,
+                                    .spread = s->channel_spread,
+                                    .channels = CHANNELS};
     CD_TRY_OUT(cd_oracle_judge_statistics(oracle, &used, err));
     for (size_t p = 0; p < UNUSED; p++) {
-        cddp_grad local = gradient_of(s->local[s->rank][p], shapes[p].numel, s->local_present || p != BIAS);
+        cddp_grad local =
+            gradient_of(s->local[s->rank][p], shapes[p].numel, s->local_present || p != BIAS);
         CD_TRY_OUT(cd_oracle_push_local(oracle, p, &local, err));
     }
-    for (size_t p = 0; p < PARAMETERS; p++) grads[p] = gradient_of(s->mean[p], shapes[p].numel, s->mean_present[p]);
+    for (size_t p = 0; p < PARAMETERS; p++)
+        grads[p] = gradient_of(s->mean[p], shapes[p].numel, s->mean_present[p]);
     cddp_tensor buffer = view(s->buffer, 2), after[PARAMETERS], slots[PARAMETERS];
     cd_oracle_reduction reduction = {.step = 0,
                                      .micro_step = MICROS - 1,
@@ -280,8 +297,10 @@ static cddp_status show(scene *s, const cd_oracle_options *options, cd_oracle_di
         ordinals[p] = (int32_t)p;
     }
     cd_oracle_update before = {.step = 0, .parameters = start.parameters, .gradients = grads};
-    cd_oracle_update done = {
-        .step = 0, .parameters = after, .gradients = grads, .state = {slots, ordinals, PARAMETERS}};
+    cd_oracle_update done = {.step = 0,
+                             .parameters = after,
+                             .gradients = grads,
+                             .state = {slots, ordinals, PARAMETERS}};
     CD_TRY_OUT(cd_oracle_judge_update(oracle, &before, &done, err));
     CD_TRY_OUT(cd_oracle_finish(oracle, after, err));
     *summary = cd_oracle_get_summary(oracle);
@@ -302,7 +321,8 @@ static cd_oracle_options set(stage *g, const scene *s)
     toy_init(&g->engine, s->world_size);
     toy_init(&g->free_engine, s->world_size);
     for (size_t p = 0; p < PARAMETERS; p++)
-        g->metas[p] = (cd_oracle_parameter){shapes[p].name, shapes[p].numel, CDDP_F32, (int32_t)p, CD_ORACLE_PATH_BUCKET, {0, 0}};
+        g->metas[p] = (cd_oracle_parameter){shapes[p].name, shapes[p].numel,       CDDP_F32,
+                                            (int32_t)p,     CD_ORACLE_PATH_BUCKET, {0, 0}};
     return (cd_oracle_options){.parameters = g->metas,
                                .parameter_count = PARAMETERS,
                                .buffer_count = 1,
@@ -346,10 +366,14 @@ static void do_not_divide(scene *s)
 {
     for (int i = 0; i < 7; i++) s->mean[WEIGHT][i] *= (float)s->world_size;
 }
-static void do_not_reduce(scene *s) { memcpy(s->mean[WEIGHT], s->local[s->rank][WEIGHT], sizeof s->mean[WEIGHT]); }
+static void do_not_reduce(scene *s)
+{
+    memcpy(s->mean[WEIGHT], s->local[s->rank][WEIGHT], sizeof s->mean[WEIGHT]);
+}
 static void add_part(scene *s, uint32_t r, uint32_t m, float sign)
 {
-    for (int i = 0; i < 7; i++) s->mean[WEIGHT][i] += sign * s->micro[r][m][WEIGHT][i] / (float)s->world_size;
+    for (int i = 0; i < 7; i++)
+        s->mean[WEIGHT][i] += sign * s->micro[r][m][WEIGHT][i] / (float)s->world_size;
 }
 static void lose_micro_step(scene *s)
 {
@@ -367,7 +391,10 @@ static void count_twice(scene *s)
     add_part(s, 3, 1, 1);
 }
 static void swap_twin(scene *s) { memcpy(s->mean[WEIGHT], s->mean[TWIN], sizeof s->mean[WEIGHT]); }
-static void take_twin_of_rank(scene *s) { memcpy(s->mean[WEIGHT], s->local[1][TWIN], sizeof s->mean[WEIGHT]); }
+static void take_twin_of_rank(scene *s)
+{
+    memcpy(s->mean[WEIGHT], s->local[1][TWIN], sizeof s->mean[WEIGHT]);
+}
 static void make_zero(scene *s) { memset(s->mean[WEIGHT], 0, sizeof s->mean[WEIGHT]); }
 static void overflow(scene *s) { s->mean[WEIGHT][3] = INFINITY; }
 static void shift(scene *s) { memmove(s->mean[WEIGHT], s->mean[WEIGHT] + 1, 6 * sizeof(float)); }
@@ -420,18 +447,23 @@ static const struct {
     const char *words;
 } plants[] = {
     {"divided twice", divide_again, CD_LINK_MATHEMATICS, CD_SHAPE_RATIO, WEIGHT, "divided twice"},
-    {"not divided", do_not_divide, CD_LINK_REDUCTION, CD_SHAPE_RATIO, WEIGHT, "the sum, not the mean"},
+    {"not divided", do_not_divide, CD_LINK_REDUCTION, CD_SHAPE_RATIO, WEIGHT,
+     "the sum, not the mean"},
     {"not reduced", do_not_reduce, CD_LINK_MATHEMATICS, CD_SHAPE_LOCAL, WEIGHT,
      "local gradient of rank 0: not reduced"},
     {"micro-step lost", lose_micro_step, CD_LINK_MATHEMATICS, CD_SHAPE_MISSING, WEIGHT,
      "missing micro-step 0 of all ranks"},
-    {"rank lost", lose_rank, CD_LINK_REDUCTION, CD_SHAPE_MISSING, WEIGHT, "missing the contribution of rank 2"},
+    {"rank lost", lose_rank, CD_LINK_REDUCTION, CD_SHAPE_MISSING, WEIGHT,
+     "missing the contribution of rank 2"},
     {"one contribution lost", lose_one, CD_LINK_MATHEMATICS, CD_SHAPE_MISSING, WEIGHT,
      "missing micro-step 1 of rank 1"},
-    {"counted twice", count_twice, CD_LINK_MATHEMATICS, CD_SHAPE_DOUBLED, WEIGHT, "the contribution of rank 3"},
-    {"another parameter's", swap_twin, CD_LINK_MATHEMATICS, CD_SHAPE_OTHER, WEIGHT, "equals the gradient of twin"},
-    {"another parameter's, of one rank", take_twin_of_rank, CD_LINK_REDUCTION, CD_SHAPE_OTHER, WEIGHT,
-     "equals the gradient of twin on rank 1"},
+    {"counted twice", count_twice, CD_LINK_MATHEMATICS, CD_SHAPE_DOUBLED, WEIGHT,
+     "the contribution of rank 3"},
+    {"another parameter's", swap_twin, CD_LINK_MATHEMATICS, CD_SHAPE_OTHER, WEIGHT,
+     "equals the gradient of twin"},
+    {"another parameter's, of one rank", take_twin_of_rank, CD_LINK_REDUCTION, CD_SHAPE_OTHER,
+     WEIGHT, "equals the gradient of twin on rank 1"},
+    /* clang-format off */
     {"zeros", make_zero, CD_LINK_MATHEMATICS, CD_SHAPE_ZERO, WEIGHT, "all zeros"},
     {"overflow", overflow, CD_LINK_REDUCTION, CD_SHAPE_NONFINITE, WEIGHT, "not finite at element 3"},
     {"shifted", shift, CD_LINK_MATHEMATICS, CD_SHAPE_SHIFTED, WEIGHT, "shifted by -1"},
@@ -452,6 +484,7 @@ static const struct {
     {"a spread not exchanged", keep_own_spread, CD_LINK_STATISTICS, CD_SHAPE_LOCAL, LAYER, "the statistics of rank 0 alone"},
     {"one spread", spoil_spread, CD_LINK_STATISTICS, CD_SHAPE_UNEXPLAINED, LAYER, "1 of 4 numbers"},
     {"a mean that is no number", spoil_channel, CD_LINK_STATISTICS, CD_SHAPE_NONFINITE, LAYER, "not finite at element 0"},
+    /* clang-format on */
 };
 
 TEST(oracle, each_planted_error_is_named_for_what_it_is)
@@ -469,11 +502,12 @@ TEST(oracle, each_planted_error_is_named_for_what_it_is)
             cddp_event e = cd_memory_sink_get(&trace, k);
             const cddp_event_compare *c = &e.as.compare;
             if (c->bad == 0) continue;
-            found = found || (c->link == plants[i].link && c->shape == plants[i].shape && c->param == plants[i].param &&
-                              e.text != NULL && strstr(e.text, plants[i].words) != NULL);
+            found = found || (c->link == plants[i].link && c->shape == plants[i].shape &&
+                              c->param == plants[i].param && e.text != NULL &&
+                              strstr(e.text, plants[i].words) != NULL);
             if (!found)
-                print_message("%s: link %lld shape %lld param %lld \"%s\"\n", plants[i].name, (long long)c->link,
-                              (long long)c->shape, (long long)c->param, e.text);
+                print_message("%s: link %lld shape %lld param %lld \"%s\"\n", plants[i].name,
+                              (long long)c->link, (long long)c->shape, (long long)c->param, e.text);
         }
         cd_memory_sink_fini(&trace);
         assert_true(found);
@@ -483,7 +517,8 @@ TEST(oracle, each_planted_error_is_named_for_what_it_is)
 TEST(oracle, a_right_run_is_silent_on_every_link)
 {
     (void)state;
-    static const cd_oracle_division divisions[] = {CD_ORACLE_DIVISION_ANY, CD_ORACLE_DIVISION_RECIPROCAL};
+    static const cd_oracle_division divisions[] = {CD_ORACLE_DIVISION_ANY,
+                                                   CD_ORACLE_DIVISION_RECIPROCAL};
     for (uint32_t w = 1; w <= RANKS_MAX; w++) {
         for (size_t d = 0; d < 2; d++) {
             uint32_t links = 0;
@@ -493,8 +528,10 @@ TEST(oracle, a_right_run_is_silent_on_every_link)
             play(&s);
             cd_oracle_summary summary = judge(&s, divisions[d], &trace);
             assert_int_equal(summary.differing, 0);
-            for (size_t k = 0; k < trace.count; k++) links |= 1u << cd_memory_sink_get(&trace, k).as.compare.link;
-            /* Where W is a power of two nothing may round, and the free-running reference is followed to the end. */
+            for (size_t k = 0; k < trace.count; k++)
+                links |= 1u << cd_memory_sink_get(&trace, k).as.compare.link;
+            /* Where W is a power of two nothing may round, and the free-running reference is
+            ** followed to the end. */
             bool power = (w & (w - 1)) == 0;
             assert_int_equal(links & 0x4fe, 0x4fe);
             assert_int_equal((links >> CD_LINK_FREE) & 1, power);
@@ -533,7 +570,8 @@ static cddp_status judge_with(const cddp_allocator *allocator, void *argument, c
     options.allocator = allocator;
     cddp_status status = cd_oracle_share_create(allocator, &share, err);
     options.share = share;
-    if (status == CDDP_OK) status = show(argument, &options, CD_ORACLE_DIVISION_RECIPROCAL, &summary, err);
+    if (status == CDDP_OK)
+        status = show(argument, &options, CD_ORACLE_DIVISION_RECIPROCAL, &summary, err);
     if (status == CDDP_OK) assert_true(summary.differing > 0);
     cd_oracle_share_destroy(share);
     strike(&g);
@@ -562,7 +600,11 @@ TEST(oracle, contributions_that_explain_an_error_alike_are_counted)
     const size_t offsets[] = {0, 3};
     for (size_t k = 0; k < sizeof cases / sizeof cases[0]; k++) {
         double expected[3] = {0}, actual[3];
-        cd_locals locals = {.rank_count = 4, .micro_count = 1, .parameter_count = 1, .numel = 3, .offsets = offsets};
+        cd_locals locals = {.rank_count = 4,
+                            .micro_count = 1,
+                            .parameter_count = 1,
+                            .numel = 3,
+                            .offsets = offsets};
         cddp_error err = CDDP_ERROR_INIT;
         assert_ok(cd_locals_init(&locals, &err), &err);
         for (uint32_t r = 0; r < 4; r++)
@@ -574,8 +616,11 @@ TEST(oracle, contributions_that_explain_an_error_alike_are_counted)
         cd_locals_close(&locals);
         for (size_t i = 0; i < 3; i++) actual[i] = expected[i] - parts[cases[k].lost][i] / 4;
         cd_comparison c = {.numel = 3, .bad = 3};
-        const cd_suspect suspect = {
-            .expected = expected, .actual = actual, .locals = &locals, .divisor = 4, .dtype = CDDP_F32};
+        const cd_suspect suspect = {.expected = expected,
+                                    .actual = actual,
+                                    .locals = &locals,
+                                    .divisor = 4,
+                                    .dtype = CDDP_F32};
         cd_explain(&c, &suspect);
         cd_test_row("rank %u lost: %s", cases[k].lost, c.words);
         assert_int_equal(c.shape, CD_SHAPE_MISSING);
@@ -584,6 +629,8 @@ TEST(oracle, contributions_that_explain_an_error_alike_are_counted)
     }
 }
 
-TEST_MAIN(ROW(oracle, each_planted_error_is_named_for_what_it_is), ROW(oracle, a_right_run_is_silent_on_every_link),
+TEST_MAIN(ROW(oracle, each_planted_error_is_named_for_what_it_is),
+          ROW(oracle, a_right_run_is_silent_on_every_link),
           ROW(oracle, one_ulp_beside_an_exact_sum_is_seen_and_a_bounded_one_is_not),
-          ROW(oracle, contributions_that_explain_an_error_alike_are_counted), ROW(oracle, survives_every_failing_allocation))
+          ROW(oracle, contributions_that_explain_an_error_alike_are_counted),
+          ROW(oracle, survives_every_failing_allocation))

@@ -27,15 +27,19 @@ TEST(partition, greedy_gives_the_largest_first_to_the_least_loaded)
     }
 }
 
-/* ZRO-12, worked out by hand: buckets of 10, 4 and 7 elements on three ranks, a piece ends before it would reach 7. */
+/* ZRO-12, worked out by hand: buckets of 10, 4 and 7 elements on three ranks, a piece ends before
+** it would reach 7. */
 TEST(partition, buckets_are_dealt_in_turn_or_cut)
 {
     (void)state;
     static const int64_t numels[] = {3, 3, 3, 1, 4, 6, 1};
     static const uint32_t positions[] = {6, 5, 4, 3, 2, 1, 0};
-    static const cd_partition_bucket buckets[] = {{positions + 3, 4}, {positions + 2, 1}, {positions, 2}};
+    static const cd_partition_bucket buckets[] = {{positions + 3, 4},
+                                                  {positions + 2, 1},
+                                                  {positions, 2}};
     static const uint32_t in_turn[] = {0, 0, 0, 0, 1, 2, 2};
-    /* 4 to rank 0; of the 7 the one to rank 1, the six to rank 2; of the 10 {1, 3} to rank 1, {3, 3} to rank 0. */
+    /* 4 to rank 0; of the 7 the one to rank 1, the six to rank 2; of the 10 {1, 3} to rank 1, {3,
+    ** 3} to rank 0. */
     static const uint32_t cut[] = {0, 0, 1, 1, 0, 2, 1};
     cddp_error err = CDDP_ERROR_INIT;
     cd_part parts[7];
@@ -60,10 +64,12 @@ TEST(partition, slices_end_where_the_padded_vector_says)
         size_t parameter;
         uint32_t rank;
         int64_t first, end;
-    } rows[] = {{0, 0, 0, 3}, {0, 1, 3, 5}, {0, 2, 0, 0}, {1, 1, 0, 0}, {2, 0, 0, 0}, {2, 1, 0, 1}, {2, 2, 1, 2}};
+    } rows[] = {{0, 0, 0, 3}, {0, 1, 3, 5}, {0, 2, 0, 0}, {1, 1, 0, 0},
+                {2, 0, 0, 0}, {2, 1, 0, 1}, {2, 2, 1, 2}};
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         cd_test_row("parameter %zu on rank %u", rows[i].parameter, rows[i].rank);
-        const cd_part_range r = cd_part_get(&parts[rows[i].parameter], numels[rows[i].parameter], rows[i].rank);
+        const cd_part_range r =
+            cd_part_get(&parts[rows[i].parameter], numels[rows[i].parameter], rows[i].rank);
         assert_int_equal(r.first, rows[i].first);
         assert_int_equal(r.end, rows[i].end);
     }
@@ -79,7 +85,8 @@ TEST(partition, every_element_belongs_to_exactly_one_rank)
         cddp_error err = CDDP_ERROR_INIT;
         int64_t numels[PARAMETERS_MAX];
         cd_part parts[PARAMETERS_MAX];
-        const cd_partition p = {numels, 1 + cd_prng_below(&prng, PARAMETERS_MAX), 1 + (uint32_t)cd_prng_below(&prng, 7), NULL};
+        const cd_partition p = {numels, 1 + cd_prng_below(&prng, PARAMETERS_MAX),
+                                1 + (uint32_t)cd_prng_below(&prng, 7), NULL};
         for (size_t i = 0; i < p.count; i++) numels[i] = (int64_t)cd_prng_below(&prng, 20);
         const uint64_t kind = cd_prng_below(&prng, 3);
         if (kind == 0)
@@ -99,6 +106,7 @@ TEST(partition, every_element_belongs_to_exactly_one_rank)
     }
 }
 
-TEST_MAIN(ROW(partition, greedy_gives_the_largest_first_to_the_least_loaded), ROW(partition, buckets_are_dealt_in_turn_or_cut),
+TEST_MAIN(ROW(partition, greedy_gives_the_largest_first_to_the_least_loaded),
+          ROW(partition, buckets_are_dealt_in_turn_or_cut),
           ROW(partition, slices_end_where_the_padded_vector_says),
           ROW(partition, every_element_belongs_to_exactly_one_rank))

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How many references the ranks of one thread need: counted by the engine, which has one parameter of one element. */
+/* How many references the ranks of one thread need: counted by the engine, which has one parameter
+** of one element. */
 #include "core/oracle/share.h"
 
 #include "cddp/alloc.h"
@@ -16,7 +17,8 @@ typedef struct counter {
     uint64_t runs; /* of a rank's micro-step */
 } counter;
 
-static cddp_status counter_load(void *self, const cddp_tensor *parameters, const cddp_tensor *buffers, cddp_error *err)
+static cddp_status counter_load(void *self, const cddp_tensor *parameters,
+                                const cddp_tensor *buffers, cddp_error *err)
 {
     counter *t = self;
     (void)buffers;
@@ -31,7 +33,8 @@ static cddp_status counter_run(void *self, const cd_oracle_part *part, cddp_erro
     counter *t = self;
     t->runs++;
     cddp_status status = cddp_grad_define(&t->gradient, &t->parameter, err);
-    if (status == CDDP_OK) *(float *)t->gradient.value.storage = t->value[0] * (float)(part->rank + 1);
+    if (status == CDDP_OK)
+        *(float *)t->gradient.value.storage = t->value[0] * (float)(part->rank + 1);
     t->gradient.is_fresh = false;
     return status;
 }
@@ -57,12 +60,17 @@ typedef struct asked {
 } asked;
 
 /* Every rank in turn, the way its start, the scale of its loss and what it found say. */
-static asked ask_scaled(uint32_t world, uint32_t starts, uint32_t scales, bool fails, uint32_t steps)
+static asked ask_scaled(uint32_t world, uint32_t starts, uint32_t scales, bool fails,
+                        uint32_t steps)
 {
     cddp_error err = CDDP_ERROR_INIT;
     asked a = {0};
-    counter engine = {.table = {.self = &engine, .load = counter_load, .drop_gradients = counter_drop, .run = counter_run,
-                                .sample_count = counter_samples, .gradients = counter_gradients}};
+    counter engine = {.table = {.self = &engine,
+                                .load = counter_load,
+                                .drop_gradients = counter_drop,
+                                .run = counter_run,
+                                .sample_count = counter_samples,
+                                .gradients = counter_gradients}};
     engine.parameter = scalar(engine.value);
     cd_oracle_share share;
     cd_share_init(&share, cddp_allocator_default(), false);
@@ -72,11 +80,21 @@ static asked ask_scaled(uint32_t world, uint32_t starts, uint32_t scales, bool f
             const cddp_tensor values = scalar(value);
             const cddp_grad none = {0};
             const size_t offsets[] = {0, 1};
-            const cd_oracle_parameter meta = {.name = "weight", .numel = 1, .dtype = CDDP_F32, .path = CD_ORACLE_PATH_BUCKET};
-            const cd_start start = {.parameters = &meta, .parameter_count = 1, .offsets = offsets, .values = &values,
-                                    .kept = &none, .engine = &engine.table, .world_size = world,
+            const cd_oracle_parameter meta = {.name = "weight",
+                                              .numel = 1,
+                                              .dtype = CDDP_F32,
+                                              .path = CD_ORACLE_PATH_BUCKET};
+            const cd_start start = {.parameters = &meta,
+                                    .parameter_count = 1,
+                                    .offsets = offsets,
+                                    .values = &values,
+                                    .kept = &none,
+                                    .engine = &engine.table,
+                                    .world_size = world,
                                     .digest = rank % starts + 100u * step + 1};
-            const cd_oracle_reduction reduction = {.step = step, .divisor = world, .wire = CDDP_DTYPE_COUNT,
+            const cd_oracle_reduction reduction = {.step = step,
+                                                   .divisor = world,
+                                                   .wire = CDDP_DTYPE_COUNT,
                                                    .loss_scale = rank % scales + 1};
             cd_window *window = NULL;
             assert_ok(cd_share_find(&share, &start, &reduction, &window, &err), &err);
@@ -89,7 +107,8 @@ static asked ask_scaled(uint32_t world, uint32_t starts, uint32_t scales, bool f
             assert_ok(cd_share_gather(&share, window, &start, &reduction, &err), &err);
             assert_true(window->has_locals);
             /* The last rank's contribution to this start, whichever rank gathered it. */
-            assert_true(*cd_locals_get(&window->locals, world - 1, 0, 0) == (double)value[0] * world);
+            assert_true(*cd_locals_get(&window->locals, world - 1, 0, 0) ==
+                        (double)value[0] * world);
         }
     }
     a.references = share.computed;
@@ -111,7 +130,8 @@ TEST(share, ranks_that_start_alike_have_one_reference)
         const asked healthy = ask(64, starts, false, 1), wrong = ask(64, starts, true, 1);
         assert_int_equal(healthy.references, starts);
         assert_int_equal(wrong.references, starts);
-        assert_int_equal(wrong.runs, healthy.runs + starts * 64); /* explaining runs every rank once for each */
+        /* explaining runs every rank once for each */
+        assert_int_equal(wrong.runs, healthy.runs + starts * 64);
         assert_int_equal(wrong.without, 0);
     }
 }
@@ -171,7 +191,8 @@ TEST(share, statistics_are_judged_until_those_of_enough_starts_were_wrong)
     cd_share_fini(&share);
 }
 
-TEST_MAIN(ROW(share, ranks_that_start_alike_have_one_reference), ROW(share, work_grows_like_the_world_when_every_rank_is_wrong),
+TEST_MAIN(ROW(share, ranks_that_start_alike_have_one_reference),
+          ROW(share, work_grows_like_the_world_when_every_rank_is_wrong),
           ROW(share, nobody_is_left_out_before_enough_were_found_wrong),
           ROW(share, ranks_that_scale_their_losses_differently_share_none),
           ROW(share, statistics_are_judged_until_those_of_enough_starts_were_wrong))

@@ -27,18 +27,22 @@ TEST(wide_sum, sums_what_doubles_lose)
         cddp_dtype dtype;
         double values[4];
         double expected;
-    } cases[] = {{"cancellation", CDDP_F64, {1e300, 1, -1e300, 1}, 2},
+    } cases[] = {
+        {"cancellation", CDDP_F64, {1e300, 1, -1e300, 1}, 2},
+        /* clang-format off */
                  {"smallest and largest of f64", CDDP_F64, {DBL_MAX, 0x1p-1074, -DBL_MAX, 0}, 0x1p-1074},
                  {"smallest and largest of f32", CDDP_F32, {FLT_MAX, 0x1p-149, -FLT_MAX, 0x1p-149}, 0x1p-148},
                  {"beyond f64's precision", CDDP_F64, {0x1p53, 1, -0x1p53, 0}, 1},
                  {"tie to even", CDDP_F64, {0x1p53, 1, 0, 0}, 0x1p53},
                  {"above the tie", CDDP_F64, {0x1p53, 1, 0x1p-1000, 0}, 0x1p53 + 2},
                  {"negative", CDDP_F64, {-0x1p53, -1, -1, 0}, -0x1p53 - 2},
-                 {"nothing", CDDP_F16, {0, 0, 0, 0}, 0}};
+        /* clang-format on */
+        {"nothing", CDDP_F16, {0, 0, 0, 0}, 0}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         cd_test_row("%s", cases[i].name);
         double actual = sum_of(cases[i].dtype, cases[i].values, 4);
-        if (actual != cases[i].expected) print_error("%s: %a, expected %a\n", cases[i].name, actual, cases[i].expected);
+        if (actual != cases[i].expected)
+            print_error("%s: %a, expected %a\n", cases[i].name, actual, cases[i].expected);
         assert_true(actual == cases[i].expected);
     }
 }
@@ -117,7 +121,10 @@ TEST(exact_inputs, sums_of_drawn_values_do_not_round)
             for (size_t i = 1; i < 17; i++) assert_true(values[i] != values[i - 1]);
             cd_wide_sum_push(&sum, values);
         }
-        int precision = dtypes[d] == CDDP_F64 ? 53 : dtypes[d] == CDDP_F32 ? 24 : dtypes[d] == CDDP_F16 ? 11 : 8;
+        int precision = dtypes[d] == CDDP_F64   ? 53
+                        : dtypes[d] == CDDP_F32 ? 24
+                        : dtypes[d] == CDDP_F16 ? 11
+                                                : 8;
         for (size_t i = 0; i < 17; i++) assert_true(cd_wide_sum_is_exact(&sum, i, precision));
         cd_wide_sum_fini(&sum);
     }
@@ -157,5 +164,6 @@ TEST(wide_sum, survives_every_failing_allocation)
 TEST_MAIN(ROW(wide_sum, sums_what_doubles_lose), ROW(wide_sum, does_not_depend_on_the_order),
           ROW(wide_sum, residual_is_exact_where_the_product_is_not_a_double),
           ROW(wide_sum, witness_holds_exactly_while_every_order_is_exact),
-          ROW(exact_inputs, sums_of_drawn_values_do_not_round), ROW(exact_inputs, flags_tell_rounding_from_none),
+          ROW(exact_inputs, sums_of_drawn_values_do_not_round),
+          ROW(exact_inputs, flags_tell_rounding_from_none),
           ROW(wide_sum, survives_every_failing_allocation))

@@ -27,8 +27,9 @@ static void other_value(const cd_key_row *row, char *text, size_t bytes)
         break;
     case CDDP_KEY_SELECTOR:
         /* as long as a selection can be */
-        snprintf(text, bytes, "1,3-4,1%%2,1000000000-4294967291,1000000000-4294967292,1000000000-4294967293,"
-                              "1000000000-4294967294,1000000000-4294967295");
+        snprintf(text, bytes,
+                 "1,3-4,1%%2,1000000000-4294967291,1000000000-4294967292,1000000000-4294967293,"
+                 "1000000000-4294967294,1000000000-4294967295");
         break;
     case CDDP_KEY_TEXT:
         snprintf(text, bytes, "say \"a\\b\"\nµ\x01=");
@@ -51,10 +52,11 @@ static void set_row(cddp_plan *plan, const cd_key_row *row, const char *value)
     cddp_error err = CDDP_ERROR_INIT;
     char key[128];
     const char *dot = row->table[0] != '\0' ? "." : "";
-    snprintf(key, sizeof key, "%s%s%s%s", row->table, cd_item_table_get(row->scope) != NULL ? ".1" : "", dot,
-             row->field);
+    snprintf(key, sizeof key, "%s%s%s%s", row->table,
+             cd_item_table_get(row->scope) != NULL ? ".1" : "", dot, row->field);
     if (cd_item_table_get(row->scope) != NULL)
-        while (cd_plan_item_count(plan, row->scope) < 2) assert_ok(cd_plan_add_item(plan, row->scope, &err), &err);
+        while (cd_plan_item_count(plan, row->scope) < 2)
+            assert_ok(cd_plan_add_item(plan, row->scope, &err), &err);
     assert_ok(cddp_plan_set(plan, key, value, &err), &err);
 }
 
@@ -102,7 +104,8 @@ static void assert_survives(const cddp_plan *plan, const char *name)
     print_plan(plan, &first);
     cddp_plan *again = read_page(&first);
     print_plan(again, &second);
-    if (cddp_plan_digest(again) != cddp_plan_digest(plan)) print_message("%s:\n%s", name, first.bytes);
+    if (cddp_plan_digest(again) != cddp_plan_digest(plan))
+        print_message("%s:\n%s", name, first.bytes);
     assert_true(cddp_plan_digest(again) == cddp_plan_digest(plan));
     assert_string_equal(first.bytes, second.bytes);
     cddp_plan_destroy(again);
@@ -117,7 +120,8 @@ static cddp_plan *make_plan(void)
     return plan;
 }
 
-/* What is refused when it stands alone, also for single ranks: parts of optimizers that are not sharded, and norms of nobody. */
+/* What is refused when it stands alone, also for single ranks: parts of optimizers that are not
+** sharded, and norms of nobody. */
 static void give_optimizer(cddp_plan *plan, const cd_key_row *row, const char *value)
 {
     cddp_error err = CDDP_ERROR_INIT;
@@ -138,13 +142,15 @@ static void give_company(cddp_plan *plan, const cd_key_row *row)
     const bool meets = strcmp(row->table, "agent") == 0 ||
                        (strcmp(row->table, "rendezvous") == 0 && strcmp(row->field, "enable") != 0);
     const bool joins = strcmp(row->table, "join") == 0 && strcmp(row->field, "enable") != 0;
-    const bool takes_time = strcmp(row->table, "network") == 0 && strcmp(row->field, "transport") != 0;
+    const bool takes_time =
+        strcmp(row->table, "network") == 0 && strcmp(row->field, "transport") != 0;
     const bool is_averager = strcmp(row->table, "averager") == 0 && strcmp(row->field, "kind") != 0;
     if (meets) assert_ok(cddp_plan_set(plan, "rendezvous.enable", "true", &err), &err);
     if (joins) assert_ok(cddp_plan_set(plan, "join.enable", "true", &err), &err);
     if (takes_time) assert_ok(cddp_plan_set(plan, "network.transport", "messages", &err), &err);
     if (is_averager) assert_ok(cddp_plan_set(plan, "averager.kind", "periodic", &err), &err);
-    if (is_averager && strcmp(row->field, "levels") != 0) assert_ok(cddp_plan_set(plan, "averager.levels", "4", &err), &err);
+    if (is_averager && strcmp(row->field, "levels") != 0)
+        assert_ok(cddp_plan_set(plan, "averager.levels", "4", &err), &err);
 }
 
 static bool is_schema(const cd_key_row *row) { return strcmp(row->field, "schema") == 0; }
@@ -167,12 +173,14 @@ TEST(draft, every_key_is_written_as_the_reader_reads_it)
             survived++;
         }
         print_plan(plan, &first);
-        /* It is not there by its default: the plan without it means something else, or prints something else. */
+        /* It is not there by its default: the plan without it means something else, or prints
+        ** something else. */
         cddp_plan *bare = make_plan();
         give_company(bare, row);
         give_optimizer(bare, row, value);
         print_plan(bare, &second);
-        if (strcmp(first.bytes, second.bytes) == 0) fail_msg("%s.%s is not written", row->table, row->field);
+        if (strcmp(first.bytes, second.bytes) == 0)
+            fail_msg("%s.%s is not written", row->table, row->field);
         cddp_plan_destroy(bare);
         cddp_plan_destroy(plan);
     }
@@ -189,7 +197,8 @@ TEST(draft, what_some_ranks_have_is_written_as_a_rank_table)
         cddp_plan *plan = make_plan();
         other_value(row, value, sizeof value);
         snprintf(key, sizeof key, "%s.%s@0,2-3", row->table, row->field);
-        if (strcmp(row->table, "agent") == 0) assert_ok(cddp_plan_set(plan, "rendezvous.enable", "true", &err), &err);
+        if (strcmp(row->table, "agent") == 0)
+            assert_ok(cddp_plan_set(plan, "rendezvous.enable", "true", &err), &err);
         give_optimizer(plan, row, value);
         assert_ok(cddp_plan_set(plan, key, value, &err), &err);
         print_plan(plan, &first);
@@ -204,8 +213,9 @@ TEST(draft, what_some_ranks_have_is_written_as_a_rank_table)
 
 TEST(draft, ranks_are_written_however_long_their_selection_is)
 {
-    static const char ranks[] = "0,1000000001-4294967295,1000000002-4294967295,1000000003-4294967295,1000000004-4294967295,"
-                                "1000000005-4294967295,1000000006-4294967295,1000000007-4294967295";
+    static const char ranks[] =
+        "0,1000000001-4294967295,1000000002-4294967295,1000000003-4294967295,1000000004-4294967295,"
+        "1000000005-4294967295,1000000006-4294967295,1000000007-4294967295";
     cddp_error err = CDDP_ERROR_INIT;
     cddp_plan *plan = make_plan();
     cddp_selector selector;
@@ -215,7 +225,8 @@ TEST(draft, ranks_are_written_however_long_their_selection_is)
     assert_string_equal(words, ranks);
     const char *three = "3";
     const cd_key_value value = {&three, 1};
-    assert_ok(cd_plan_add_override(plan, &selector, cd_key_find_path("train.steps"), &value, &err), &err);
+    assert_ok(cd_plan_add_override(plan, &selector, cd_key_find_path("train.steps"), &value, &err),
+              &err);
     print_plan(plan, &first);
     assert_non_null(strstr(first.bytes, ranks));
     assert_survives(plan, "ranks");

@@ -7,35 +7,67 @@
 
 static const struct {
     const char *name;
-    const char *sets[6];   /* key, value, … of the plan */
+    const char *sets[6];     /* key, value, … of the plan */
     const char *findings[2]; /* checks that reported, in order */
-    const char *error;     /* how rank 1 failed, or NULL */
+    const char *error;       /* how rank 1 failed, or NULL */
     cddp_outcome outcome;
     bool as_expected;
 } cases[] = {
+    /* clang-format off */
     {"nothing special", {NULL}, {NULL}, NULL, CDDP_OUTCOME_VERIFIED, false},
     {"a finding", {NULL}, {"I-USED"}, NULL, CDDP_OUTCOME_FINDINGS, false},
     {"a failed rank", {NULL}, {NULL}, "out of luck", CDDP_OUTCOME_FINDINGS, false},
     {"a claim that was not exercised", {"expect.exercised", "I-BUFEQ"}, {NULL}, NULL, CDDP_OUTCOME_INCONCLUSIVE, false},
     {"a mark that was not reached", {"expect.marks", "overflow"}, {NULL}, NULL, CDDP_OUTCOME_INCONCLUSIVE, false},
-    {"the expected finding", {"expect.verdict", "findings", "expect.finding.0.check", "I-USED"}, {"I-USED"}, NULL,
-     CDDP_OUTCOME_VERIFIED, true},
-    {"another finding", {"expect.verdict", "findings", "expect.finding.0.check", "I-USED"}, {"I-REF"}, NULL,
-     CDDP_OUTCOME_FINDINGS, false},
+    /* clang-format on */
+    {"the expected finding",
+     {"expect.verdict", "findings", "expect.finding.0.check", "I-USED"},
+     {"I-USED"},
+     NULL,
+     CDDP_OUTCOME_VERIFIED,
+     true},
+    {"another finding",
+     {"expect.verdict", "findings", "expect.finding.0.check", "I-USED"},
+     {"I-REF"},
+     NULL,
+     CDDP_OUTCOME_FINDINGS,
+     false},
     {"the expected finding, but not first",
-     {"expect.verdict", "findings", "expect.finding.0.check", "I-USED", "expect.also", "I-REF"}, {"I-REF", "I-USED"}, NULL,
-     CDDP_OUTCOME_FINDINGS, false},
-    {"one finding too many", {"expect.verdict", "findings", "expect.finding.0.check", "I-USED"}, {"I-USED", "I-REF"}, NULL,
-     CDDP_OUTCOME_FINDINGS, false},
+     {"expect.verdict", "findings", "expect.finding.0.check", "I-USED", "expect.also", "I-REF"},
+     {"I-REF", "I-USED"},
+     NULL,
+     CDDP_OUTCOME_FINDINGS,
+     false},
+    {"one finding too many",
+     {"expect.verdict", "findings", "expect.finding.0.check", "I-USED"},
+     {"I-USED", "I-REF"},
+     NULL,
+     CDDP_OUTCOME_FINDINGS,
+     false},
     {"a consequence that is allowed",
-     {"expect.verdict", "findings", "expect.finding.0.check", "I-USED", "expect.also", "I-REF"}, {"I-USED", "I-REF"}, NULL,
-     CDDP_OUTCOME_VERIFIED, true},
-    {"the expected error", {"expect.verdict", "error", "expect.error", "of luck"}, {NULL}, "out of luck",
-     CDDP_OUTCOME_VERIFIED, true},
-    {"another error", {"expect.verdict", "error", "expect.error", "of memory"}, {NULL}, "out of luck",
-     CDDP_OUTCOME_FINDINGS, false},
-    {"no error where one was expected", {"expect.verdict", "error", "expect.error", "of luck"}, {NULL}, NULL,
-     CDDP_OUTCOME_FINDINGS, false},
+     {"expect.verdict", "findings", "expect.finding.0.check", "I-USED", "expect.also", "I-REF"},
+     {"I-USED", "I-REF"},
+     NULL,
+     CDDP_OUTCOME_VERIFIED,
+     true},
+    {"the expected error",
+     {"expect.verdict", "error", "expect.error", "of luck"},
+     {NULL},
+     "out of luck",
+     CDDP_OUTCOME_VERIFIED,
+     true},
+    {"another error",
+     {"expect.verdict", "error", "expect.error", "of memory"},
+     {NULL},
+     "out of luck",
+     CDDP_OUTCOME_FINDINGS,
+     false},
+    {"no error where one was expected",
+     {"expect.verdict", "error", "expect.error", "of luck"},
+     {NULL},
+     NULL,
+     CDDP_OUTCOME_FINDINGS,
+     false},
 };
 
 static void measure_case(size_t i)
@@ -43,11 +75,16 @@ static void measure_case(size_t i)
     cddp_error err = CDDP_ERROR_INIT;
     cddp_plan *plan = NULL;
     cd_arena arena;
-    cddp_finding findings[2] = {{.size = sizeof(cddp_finding), .rank = 1}, {.size = sizeof(cddp_finding), .rank = 1}};
+    cddp_finding findings[2] = {{.size = sizeof(cddp_finding), .rank = 1},
+                                {.size = sizeof(cddp_finding), .rank = 1}};
     const cddp_exercise exercise = {"I-ORDER", "two ranks posted", 1};
     cddp_verdict_rank ranks[2] = {{.size = sizeof ranks[0]}, {.size = sizeof ranks[1]}};
-    cddp_verdict verdict = {.size = sizeof verdict, .findings = findings, .exercises = &exercise, .exercise_count = 1,
-                            .ranks = ranks, .rank_count = 2};
+    cddp_verdict verdict = {.size = sizeof verdict,
+                            .findings = findings,
+                            .exercises = &exercise,
+                            .exercise_count = 1,
+                            .ranks = ranks,
+                            .rank_count = 2};
     cd_test_row("%s", cases[i].name);
     cd_arena_init(&arena, NULL, 4096);
     assert_ok(cddp_plan_create(NULL, &plan, &err), &err);
@@ -60,7 +97,8 @@ static void measure_case(size_t i)
     }
     if (cases[i].error != NULL) {
         ranks[1].result.status = CDDP_E_STATE;
-        snprintf(ranks[1].result.error.message, sizeof ranks[1].result.error.message, "%s", cases[i].error);
+        snprintf(ranks[1].result.error.message, sizeof ranks[1].result.error.message, "%s",
+                 cases[i].error);
     }
     assert_ok(cd_verdict_measure(plan, NULL, &arena, &verdict, &err), &err);
     assert_int_equal(verdict.outcome, cases[i].outcome);
@@ -99,7 +137,9 @@ TEST(expect, settings_that_every_rank_refuses_are_an_error_and_not_a_finding)
         cddp_outcome outcome;
     } rows[] = {{"both", {CDDP_E_CONFIG, CDDP_E_CONFIG}, CDDP_OUTCOME_ERROR},
                 {"one, and the other is fine", {CDDP_E_CONFIG, CDDP_OK}, CDDP_OUTCOME_FINDINGS},
-                {"one, and the other fails otherwise", {CDDP_E_STATE, CDDP_E_CONFIG}, CDDP_OUTCOME_FINDINGS},
+                {"one, and the other fails otherwise",
+                 {CDDP_E_STATE, CDDP_E_CONFIG},
+                 CDDP_OUTCOME_FINDINGS},
                 {"none", {CDDP_E_STATE, CDDP_E_STATE}, CDDP_OUTCOME_FINDINGS}};
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         cddp_error err = CDDP_ERROR_INIT;
@@ -112,7 +152,8 @@ TEST(expect, settings_that_every_rank_refuses_are_an_error_and_not_a_finding)
         assert_ok(cddp_plan_create(NULL, &plan, &err), &err);
         for (size_t r = 0; r < 2; r++) {
             ranks[r].result.status = rows[i].status[r];
-            snprintf(ranks[r].result.error.message, sizeof ranks[r].result.error.message, "k=abc is no number");
+            snprintf(ranks[r].result.error.message, sizeof ranks[r].result.error.message,
+                     "k=abc is no number");
         }
         assert_ok(cd_verdict_measure(plan, NULL, &arena, &verdict, &err), &err);
         assert_int_equal(verdict.outcome, rows[i].outcome);

@@ -38,8 +38,9 @@ TEST(micro, only_the_last_micro_step_synchronises_by_default)
 
 TEST(micro, of_several_tables_the_last_decides_each_key)
 {
-    static const char *const sets[] = {"when.0.branch", "1",  "when.0.samples", "5", "when.1.ranks", "1",
-                                       "when.1.branch", "2", "when.1.sync", "false"};
+    static const char *const sets[] = {"when.0.branch", "1",    "when.0.samples", "5",
+                                       "when.1.ranks",  "1",    "when.1.branch",  "2",
+                                       "when.1.sync",   "false"};
     cddp_plan *plan = make_plan(sets, 10);
     const cd_micro zero = resolve(plan, 0, 0, 0), one = resolve(plan, 1, 0, 0);
     assert_int_equal(zero.branch, 1);
@@ -62,7 +63,8 @@ TEST(micro, backward_may_have_a_flag_of_its_own)
 
 TEST(micro, no_sync_may_be_nested)
 {
-    static const char *const sets[] = {"when.0.steps", "1", "when.0.sync", "false", "when.0.no_sync_depth", "3"};
+    static const char *const sets[] = {"when.0.steps",         "1", "when.0.sync", "false",
+                                       "when.0.no_sync_depth", "3"};
     cddp_plan *plan = make_plan(sets, 6);
     assert_int_equal(resolve(plan, 0, 0, 0).no_sync_depth, 1);
     assert_int_equal(resolve(plan, 0, 1, 0).no_sync_depth, 3);
@@ -71,7 +73,8 @@ TEST(micro, no_sync_may_be_nested)
 
 TEST(micro, a_rank_that_stopped_or_ran_out_of_inputs_has_no_more_steps)
 {
-    static const char *const sets[] = {"train.steps", "4", "when.0.ranks", "1", "when.0.steps", "2", "when.0.stop", "true"};
+    static const char *const sets[] = {"train.steps",  "4", "when.0.ranks", "1",
+                                       "when.0.steps", "2", "when.0.stop",  "true"};
     cddp_plan *plan = make_plan(sets, 8);
     assert_true(cd_rank_has_step(plan, &plan->settings, 1, 1));
     assert_false(cd_rank_has_step(plan, &plan->settings, 1, 2));
@@ -86,15 +89,18 @@ TEST(micro, a_rank_that_stopped_or_ran_out_of_inputs_has_no_more_steps)
 static const struct {
     const char *pattern, *name;
     bool matches;
-} patterns[] = {{"*", "", true},         {"a.*", "a.b", true},       {"a.*", "ab", false},    {"*.bias", "x.y.bias", true},
-                {"*b*d", "abcd", true},  {"*b*d", "abcde", false},   {"abc", "abc", true},    {"abc", "ab", false},
-                {"a*a", "a", false},     {"*aab", "aaab", true}};
+} patterns[] = {{"*", "", true},        {"a.*", "a.b", true},
+                {"a.*", "ab", false},   {"*.bias", "x.y.bias", true},
+                {"*b*d", "abcd", true}, {"*b*d", "abcde", false},
+                {"abc", "abc", true},   {"abc", "ab", false},
+                {"a*a", "a", false},    {"*aab", "aaab", true}};
 
 TEST(pattern, stars_stand_for_any_text)
 {
     for (size_t i = 0; i < sizeof patterns / sizeof patterns[0]; i++) {
         cd_test_row("%s against %s", patterns[i].pattern, patterns[i].name);
-        assert_int_equal(cd_pattern_matches(patterns[i].pattern, patterns[i].name), patterns[i].matches);
+        assert_int_equal(cd_pattern_matches(patterns[i].pattern, patterns[i].name),
+                         patterns[i].matches);
     }
 }
 
@@ -120,7 +126,8 @@ static void count_epoch(const cddp_plan *plan, uint32_t *seen, size_t size)
 
 TEST(sampler, an_epoch_is_every_sample_once_and_padding_repeats_the_first_ones)
 {
-    static const char *const sets[] = {"world.size", "3", "data.dataset_size", "13", "data.samples", "1", "train.steps", "5"};
+    static const char *const sets[] = {"world.size",   "3", "data.dataset_size", "13",
+                                       "data.samples", "1", "train.steps",       "5"};
     cddp_plan *plan = make_plan(sets, 8);
     uint32_t seen[13] = {0};
     count_epoch(plan, seen, 13);
@@ -132,8 +139,9 @@ TEST(sampler, an_epoch_is_every_sample_once_and_padding_repeats_the_first_ones)
 
 TEST(sampler, dropping_the_tail_leaves_samples_out_and_repeats_none)
 {
-    static const char *const sets[] = {"world.size", "3",  "data.dataset_size", "13", "data.padding", "drop",
-                                       "data.samples", "1", "train.steps", "4", "data.shuffle", "true"};
+    static const char *const sets[] = {"world.size",   "3",    "data.dataset_size", "13",
+                                       "data.padding", "drop", "data.samples",      "1",
+                                       "train.steps",  "4",    "data.shuffle",      "true"};
     cddp_plan *plan = make_plan(sets, 12);
     uint32_t seen[13] = {0}, total = 0;
     count_epoch(plan, seen, 13);
@@ -145,29 +153,37 @@ TEST(sampler, dropping_the_tail_leaves_samples_out_and_repeats_none)
     cddp_plan_destroy(plan);
 }
 
-/* TI-A-21: lengths around the number of ranks, fewer samples than ranks among them. Every rank has as many; padding begins
-** again at the front, as often as it must, and dropping leaves less than one sample per rank out. */
+/* TI-A-21: lengths around the number of ranks, fewer samples than ranks among them. Every rank has
+** as many; padding begins again at the front, as often as it must, and dropping leaves less than
+** one sample per rank out. */
 TEST(sampler, gives_every_rank_as_many_samples_whatever_the_length)
 {
     for (uint32_t world = 2; world <= 5; world++) {
-        const uint32_t lengths[6] = {1, world - 1, world, world + 1, 2 * world - 1, 100 + world + 1};
+        const uint32_t lengths[6] = {1,         world - 1,     world,
+                                     world + 1, 2 * world - 1, 100 + world + 1};
         for (int k = 0; k < 12; k++) {
             const bool drops = k >= 6;
-            const uint32_t length = lengths[k % 6], each = drops ? length / world : (length + world - 1) / world;
+            const uint32_t length = lengths[k % 6],
+                           each = drops ? length / world : (length + world - 1) / world;
             uint32_t seen[128] = {0}, total = 0;
             char texts[3][16];
             if (each == 0) continue; /* nobody has anything to train on: the plan is refused */
-            cd_test_row("%u ranks, %u samples, %s", (unsigned)world, (unsigned)length, drops ? "drop" : "wrap");
+            cd_test_row("%u ranks, %u samples, %s", (unsigned)world, (unsigned)length,
+                        drops ? "drop" : "wrap");
             snprintf(texts[0], sizeof texts[0], "%u", (unsigned)world);
             snprintf(texts[1], sizeof texts[1], "%u", (unsigned)length);
             snprintf(texts[2], sizeof texts[2], "%u", (unsigned)each);
-            const char *const sets[] = {"world.size", texts[0], "data.dataset_size", texts[1], "train.steps", texts[2],
-                                        "data.samples", "1", "data.padding", drops ? "drop" : "wrap"};
+            const char *const sets[] = {"world.size",        texts[0],
+                                        "data.dataset_size", texts[1],
+                                        "train.steps",       texts[2],
+                                        "data.samples",      "1",
+                                        "data.padding",      drops ? "drop" : "wrap"};
             cddp_plan *plan = make_plan(sets, 10);
             count_epoch(plan, seen, length);
             for (uint32_t i = 0; i < length; i++) {
                 const uint32_t places = world * each;
-                assert_int_equal(seen[i], drops ? i < places : places / length + (i < places % length));
+                assert_int_equal(seen[i],
+                                 drops ? i < places : places / length + (i < places % length));
                 total += seen[i];
             }
             assert_int_equal(total, world * each);
@@ -178,7 +194,8 @@ TEST(sampler, gives_every_rank_as_many_samples_whatever_the_length)
 
 TEST(sampler, a_sample_weighs_the_same_on_every_rank)
 {
-    static const char *const sets[] = {"world.size", "2", "data.dataset_size", "8", "data.samples", "4", "train.steps", "2"};
+    static const char *const sets[] = {"world.size",   "2", "data.dataset_size", "8",
+                                       "data.samples", "4", "train.steps",       "2"};
     cddp_plan *plan = make_plan(sets, 8);
     cddp_error err = CDDP_ERROR_INIT;
     double weights[8] = {0};
@@ -190,7 +207,8 @@ TEST(sampler, a_sample_weighs_the_same_on_every_rank)
             const cd_micro micro = resolve(plan, rank, step, 0);
             assert_ok(cd_sampler_get(sampler, &micro, &batch, &err), &err);
             for (uint32_t i = 0; i < batch.count; i++) {
-                assert_true(weights[batch.ids[i]] == 0 || weights[batch.ids[i]] == batch.weights[i]);
+                assert_true(weights[batch.ids[i]] == 0 ||
+                            weights[batch.ids[i]] == batch.weights[i]);
                 weights[batch.ids[i]] = batch.weights[i];
             }
         }
@@ -215,10 +233,13 @@ TEST(sampler, running_out_of_memory_leaves_nothing_behind)
     cddp_plan_destroy(plan);
 }
 
-TEST_MAIN(ROW(micro, only_the_last_micro_step_synchronises_by_default), ROW(micro, of_several_tables_the_last_decides_each_key),
+TEST_MAIN(ROW(micro, only_the_last_micro_step_synchronises_by_default),
+          ROW(micro, of_several_tables_the_last_decides_each_key),
           ROW(micro, backward_may_have_a_flag_of_its_own), ROW(micro, no_sync_may_be_nested),
-          ROW(micro, a_rank_that_stopped_or_ran_out_of_inputs_has_no_more_steps), ROW(pattern, stars_stand_for_any_text),
+          ROW(micro, a_rank_that_stopped_or_ran_out_of_inputs_has_no_more_steps),
+          ROW(pattern, stars_stand_for_any_text),
           ROW(sampler, an_epoch_is_every_sample_once_and_padding_repeats_the_first_ones),
           ROW(sampler, dropping_the_tail_leaves_samples_out_and_repeats_none),
           ROW(sampler, gives_every_rank_as_many_samples_whatever_the_length),
-          ROW(sampler, a_sample_weighs_the_same_on_every_rank), ROW(sampler, running_out_of_memory_leaves_nothing_behind))
+          ROW(sampler, a_sample_weighs_the_same_on_every_rank),
+          ROW(sampler, running_out_of_memory_leaves_nothing_behind))

@@ -71,7 +71,8 @@ TEST(plan, refused_values_are_named_with_what_would_be_accepted)
     for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
         cddp_error err = CDDP_ERROR_INIT;
         cd_test_row("%s", refused[i].name);
-        assert_fails(cddp_plan_set(plan, refused[i].key, refused[i].value, &err), CDDP_E_CONFIG, &err, refused[i].words);
+        assert_fails(cddp_plan_set(plan, refused[i].key, refused[i].value, &err), CDDP_E_CONFIG,
+                     &err, refused[i].words);
     }
     cddp_plan_destroy(plan);
 }
@@ -88,7 +89,8 @@ TEST(plan, a_list_that_is_too_long_is_refused_and_not_cut)
     assert_int_equal(plan->settings.ddp.bucket_cap_mb_list.count, 64);
     text[2 * 64 - 1] = ',';
     text[2 * 65 - 1] = '\0';
-    assert_fails(cddp_plan_set(plan, "ddp.bucket_cap_mb_list", text, &err), CDDP_E_LIMIT, &err, "more than 64 items");
+    assert_fails(cddp_plan_set(plan, "ddp.bucket_cap_mb_list", text, &err), CDDP_E_LIMIT, &err,
+                 "more than 64 items");
     cddp_plan_destroy(plan);
 }
 
@@ -98,7 +100,8 @@ TEST(plan, a_value_that_is_refused_does_no_harm_to_the_next)
     cddp_plan *plan = NULL;
     assert_ok(cddp_plan_create(NULL, &plan, &err), &err);
     for (int i = 0; i < 20; i++) { /* wherever the list grows */
-        assert_fails(cddp_plan_set(plan, "train.steps@1", "0", &err), CDDP_E_CONFIG, &err, "out of range");
+        assert_fails(cddp_plan_set(plan, "train.steps@1", "0", &err), CDDP_E_CONFIG, &err,
+                     "out of range");
         assert_ok(cddp_plan_set(plan, "train.steps@1", "2", &err), &err);
     }
     assert_int_equal(plan->override_count, 20);
@@ -116,13 +119,15 @@ TEST(plan, an_override_changes_only_its_ranks)
         assert_ok(cddp_plan_rank_settings(plan, rank, &settings, &err), &err);
         assert_int_equal(settings.ddp.find_unused_parameters, rank == 1 || rank == 2);
     }
-    assert_fails(cddp_plan_rank_settings(plan, 4, &settings, &err), CDDP_E_ARG, &err, "rank 4 of a world of 4");
+    assert_fails(cddp_plan_rank_settings(plan, 4, &settings, &err), CDDP_E_ARG, &err,
+                 "rank 4 of a world of 4");
     cddp_plan_destroy(plan);
 }
 
 static const struct {
     const char *name, *sets[4], *words;
 } contradictions[] = {
+    /* clang-format off */
     {"skip without knowing", {"ddp.skip_all_reduce_unused_params=true"}, "needs ddp.find_unused_parameters"},
     {"two ways to say the size", {"ddp.bucket_cap_mb=1", "ddp.bucket_cap_mb_list=1,2"}, "give one of them"},
     {"options of no hook", {"hook.options=rank=2"}, "no hook.name"},
@@ -132,9 +137,12 @@ static const struct {
     {"a sum that is kept", {"ddp.accumulate_in_hook=true", "train.zero_grad=keep"}, "would be added again"},
     {"a batch too small", {"world.size=4", "world.batch=3", "data.samples=1"}, "leaves some of 4 ranks"},
     {"a shared card without contention", {"network.nics_per_node=1", "network.ranks_per_node=8", "network.transport=model"},
+     /* clang-format on */
      "only network.transport = \"messages\""},
-    {"a shared card that nobody shares", {"network.nics_per_node=1", "network.transport=messages"},
+    {"a shared card that nobody shares",
+     {"network.nics_per_node=1", "network.transport=messages"},
      "needs network.ranks_per_node"},
+    /* clang-format off */
     {"a bus where nothing takes time", {"network.bus=pcie4_x16"}, "network.bus has no effect"},
     {"a connection where nothing takes time", {"network.connection_gb_per_s=1"}, "connection_gb_per_s has no effect"},
     {"a launch where nothing takes time", {"network.launch_us=8"}, "network.launch_us has no effect"},
@@ -147,7 +155,9 @@ static const struct {
     {"state on exact forms", {"model.device=symbol", "optimizer.0.momentum=0.5"}, "keeps state needs cpu"},
     {"a place for numbers that are none", {"model.device=shape", "model.memory=host"}, "\"shape\" has none"},
     {"saving what holds no numbers", {"model.device=symbol", "train.checkpoint_step=1"}, "no numbers to save"},
+    /* clang-format on */
     {"step counts that do not travel",
+     /* clang-format off */
      {"join.enable=true", "join.broadcast_optimizer_state=true", "optimizer.0.kind=adam"}, "step counts of adam"},
     {"join settings without join", {"join.divide_by_initial_world_size=false"}, "without join.enable"},
     {"a rank that does not exist", {"when.0.ranks=7"}, "selects nothing: world.size is 2"},
@@ -155,7 +165,9 @@ static const struct {
     {"a member that is there twice", {"group.0.name=g", "group.0.members=1,0,1"}, "has member 1 twice"},
     {"a member that does not exist", {"group.0.name=g", "group.0.members=0,5"}, "has member 5"},
     {"a collective of nobody", {"group.0.name=g", "group.0.members=0", "collective.0.group=g", "collective.0.ranks=1"},
+     /* clang-format on */
      "selects nobody of group 'g'"},
+    /* clang-format off */
     {"a reduction of what is not reduced", {"collective.0.op=allgather", "collective.0.reduction=max"}, "no effect on allgather"},
     {"bits of fractions", {"collective.0.reduction=bxor"}, "is of whole numbers, and collective.dtype is f32"},
     {"fractions of whole numbers", {"collective.0.reduction=avg", "collective.0.dtype=i32"}, "is of fractions, and collective.dtype is i32"},
@@ -167,55 +179,120 @@ static const struct {
     {"everybody sends", {"collective.0.op=send"}, "who sends"},
     {"a message beside others", {"world.size=3", "collective.0.op=recv", "collective.0.ranks=1"}, "needs a group of two ranks"},
     {"nested no_sync around a forward outside it", {"train.micro_steps=2", "when.0.sync=true", "when.0.no_sync_depth=2"},
+     /* clang-format on */
      "when.sync = true keeps the forward out of no_sync"},
-    {"nested no_sync where nothing accumulates", {"when.0.no_sync_depth=2"}, "no forward runs inside no_sync"},
+    {"nested no_sync where nothing accumulates",
+     {"when.0.no_sync_depth=2"},
+     "no forward runs inside no_sync"},
     {"periods without an averager", {"averager.periods=*=2"}, "averager.periods has no effect"},
-    {"periods in blocks", {"averager.kind=hierarchical", "averager.levels=2:2/4", "averager.periods=*=2"}, "levels are of all parameters"},
-    {"a period that is none", {"averager.kind=periodic", "averager.levels=4", "averager.periods=out.*"}, "is not pattern=period"},
-    {"a period of zero", {"averager.kind=periodic", "averager.levels=4", "averager.periods=out.*=0"}, "is not pattern=period"},
+    {"periods in blocks",
+     {"averager.kind=hierarchical", "averager.levels=2:2/4", "averager.periods=*=2"},
+     "levels are of all parameters"},
+    {"a period that is none",
+     {"averager.kind=periodic", "averager.levels=4", "averager.periods=out.*"},
+     "is not pattern=period"},
+    {"a period of zero",
+     {"averager.kind=periodic", "averager.levels=4", "averager.periods=out.*=0"},
+     "is not pattern=period"},
     {"levels without an averager", {"averager.levels=4"}, "no effect without averager.kind"},
     {"an averager without levels", {"averager.kind=periodic"}, "needs averager.levels"},
-    {"a periodic averager of two levels", {"averager.kind=periodic", "averager.levels=2:2/4"}, "a periodic averager has one"},
-    {"periods that shrink", {"averager.kind=hierarchical", "averager.levels=4:2/2"}, "is not period:ranks"},
-    {"blocks that do not nest", {"averager.kind=hierarchical", "averager.levels=2:2/4:3/8"}, "is not period:ranks"},
-    {"a level behind the last", {"averager.kind=hierarchical", "averager.levels=2/4:4"}, "is not period:ranks"},
+    {"a periodic averager of two levels",
+     {"averager.kind=periodic", "averager.levels=2:2/4"},
+     "a periodic averager has one"},
+    {"periods that shrink",
+     {"averager.kind=hierarchical", "averager.levels=4:2/2"},
+     "is not period:ranks"},
+    {"blocks that do not nest",
+     {"averager.kind=hierarchical", "averager.levels=2:2/4:3/8"},
+     "is not period:ranks"},
+    {"a level behind the last",
+     {"averager.kind=hierarchical", "averager.levels=2/4:4"},
+     "is not period:ranks"},
     {"a period of zero", {"averager.kind=periodic", "averager.levels=0"}, "is not period:ranks"},
-    {"text behind a level", {"averager.kind=periodic", "averager.levels=4x"}, "is not period:ranks"},
-    {"an averager under join", {"averager.kind=periodic", "averager.levels=4", "join.enable=true"}, "takes no steps"},
-    {"an averager of sizes", {"averager.kind=periodic", "averager.levels=4", "model.device=shape"}, "on the host: drop model.device"},
-    {"a sharded optimizer under join", {"optimizer.0.shard=flat", "join.enable=true"}, "nobody else steps its part (ZRO-09)"},
-    {"a sharded optimizer in backward", {"optimizer.0.shard=flat", "optimizer.0.in_backward=true"}, "steps bucket by bucket: drop one"},
-    {"a sharded optimizer behind the hook", {"optimizer.0.shard=flat", "optimizer.0.overlap=hook_then_optimizer"}, "optimizer.overlap steps bucket by bucket"},
-    {"two ways to step in backward", {"optimizer.0.in_backward=true", "optimizer.0.overlap=hook_then_optimizer"}, "two ways to step in backward"},
-    {"two optimizers in two ways", {"optimizer.0.in_backward=true", "optimizer.1.overlap=hook_then_optimizer"}, "only one can be attached"},
-    {"a fused optimizer that accumulates", {"optimizer.0.overlap=hook_then_optimizer", "train.micro_steps=2"}, "cannot accumulate (OIB-03)"},
-    {"a fused optimizer and a hook", {"optimizer.0.overlap=hook_then_optimizer", "ddp.comm_hook=fp16"}, "drop the comm hook (OIB-03)"},
-    {"a fused optimizer that is clipped", {"optimizer.0.overlap=hook_then_optimizer", "clip.max_norm=1"}, "before gradients can be clipped"},
-    {"an optimizer in backward beside mixed precision", {"optimizer.0.in_backward=true", "mixed_precision.param_dtype=bf16"}, "drop one (MIX-05)"},
-    {"a fused optimizer in some steps", {"optimizer.0.overlap=hook_then_optimizer", "optimizer.0.steps=0"}, "cannot hold it back"},
-    {"buckets dealt to two optimizers", {"optimizer.0.overlap=hook_with_zero_step", "optimizer.1.overlap=hook_with_zero_step"}, "it is the only optimizer"},
-    {"buckets dealt in part", {"optimizer.0.overlap=hook_with_zero_step", "optimizer.0.parameters=[\"*.bias\"]"}, "owns all parameters (ZRO-10)"},
-    {"buckets dealt and never rebuilt", {"optimizer.0.overlap=hook_with_zero_step", "ddp.find_unused_parameters=true"}, "it would never update anything"},
-    {"buckets dealt again", {"optimizer.0.overlap=hook_with_zero_step", "train.checkpoint_step=1", "train.resume=true"}, "no resumed training is the uninterrupted one"},
-    {"buckets dealt to who has joined", {"optimizer.0.overlap=hook_with_zero_step", "join.enable=true"}, "(ZRO-09)"},
-    {"buckets dealt in forms", {"optimizer.0.overlap=hook_with_zero_step", "model.device=symbol"}, "it needs model.device = \"cpu\""},
-    {"buckets dealt from streams", {"optimizer.0.overlap=hook_with_zero_step", "streams.producers=1"}, "drop streams.producers"},
-    {"buckets dealt and averaged", {"optimizer.0.overlap=hook_with_zero_step_interleaved", "averager.kind=periodic", "averager.levels=4"}, "nothing left to average"},
+    {"text behind a level",
+     {"averager.kind=periodic", "averager.levels=4x"},
+     "is not period:ranks"},
+    {"an averager under join",
+     {"averager.kind=periodic", "averager.levels=4", "join.enable=true"},
+     "takes no steps"},
+    {"an averager of sizes",
+     {"averager.kind=periodic", "averager.levels=4", "model.device=shape"},
+     "on the host: drop model.device"},
+    {"a sharded optimizer under join",
+     {"optimizer.0.shard=flat", "join.enable=true"},
+     "nobody else steps its part (ZRO-09)"},
+    {"a sharded optimizer in backward",
+     {"optimizer.0.shard=flat", "optimizer.0.in_backward=true"},
+     "steps bucket by bucket: drop one"},
+    {"a sharded optimizer behind the hook",
+     {"optimizer.0.shard=flat", "optimizer.0.overlap=hook_then_optimizer"},
+     "optimizer.overlap steps bucket by bucket"},
+    {"two ways to step in backward",
+     {"optimizer.0.in_backward=true", "optimizer.0.overlap=hook_then_optimizer"},
+     "two ways to step in backward"},
+    {"two optimizers in two ways",
+     {"optimizer.0.in_backward=true", "optimizer.1.overlap=hook_then_optimizer"},
+     "only one can be attached"},
+    {"a fused optimizer that accumulates",
+     {"optimizer.0.overlap=hook_then_optimizer", "train.micro_steps=2"},
+     "cannot accumulate (OIB-03)"},
+    {"a fused optimizer and a hook",
+     {"optimizer.0.overlap=hook_then_optimizer", "ddp.comm_hook=fp16"},
+     "drop the comm hook (OIB-03)"},
+    {"a fused optimizer that is clipped",
+     {"optimizer.0.overlap=hook_then_optimizer", "clip.max_norm=1"},
+     "before gradients can be clipped"},
+    {"an optimizer in backward beside mixed precision",
+     {"optimizer.0.in_backward=true", "mixed_precision.param_dtype=bf16"},
+     "drop one (MIX-05)"},
+    {"a fused optimizer in some steps",
+     {"optimizer.0.overlap=hook_then_optimizer", "optimizer.0.steps=0"},
+     "cannot hold it back"},
+    {"buckets dealt to two optimizers",
+     {"optimizer.0.overlap=hook_with_zero_step", "optimizer.1.overlap=hook_with_zero_step"},
+     "it is the only optimizer"},
+    {"buckets dealt in part",
+     {"optimizer.0.overlap=hook_with_zero_step", "optimizer.0.parameters=[\"*.bias\"]"},
+     "owns all parameters (ZRO-10)"},
+    {"buckets dealt and never rebuilt",
+     {"optimizer.0.overlap=hook_with_zero_step", "ddp.find_unused_parameters=true"},
+     "it would never update anything"},
+    {"buckets dealt again",
+     {"optimizer.0.overlap=hook_with_zero_step", "train.checkpoint_step=1", "train.resume=true"},
+     "no resumed training is the uninterrupted one"},
+    {"buckets dealt to who has joined",
+     {"optimizer.0.overlap=hook_with_zero_step", "join.enable=true"},
+     "(ZRO-09)"},
+    {"buckets dealt in forms",
+     {"optimizer.0.overlap=hook_with_zero_step", "model.device=symbol"},
+     "it needs model.device = \"cpu\""},
+    {"buckets dealt from streams",
+     {"optimizer.0.overlap=hook_with_zero_step", "streams.producers=1"},
+     "drop streams.producers"},
+    {"buckets dealt and averaged",
+     {"optimizer.0.overlap=hook_with_zero_step_interleaved", "averager.kind=periodic",
+      "averager.levels=4"},
+     "nothing left to average"},
+    /* clang-format off */
     {"buckets dealt without every backward", {"optimizer.0.overlap=hook_with_zero_step", "when.0.skip=backward"}, "drop when.skip"},
     {"pieces of nothing", {"optimizer.0.overlap=hook_then_optimizer", "optimizer.0.shard_buckets=true"}, "no effect without optimizer.overlap"},
     {"a sharded optimizer of sizes", {"optimizer.0.shard=parameters", "model.device=shape"}, "needs model.device = \"cpu\""},
     {"a sharded optimizer on streams", {"optimizer.0.shard=parameters", "streams.producers=1"}, "drop streams.producers"},
+    /* clang-format on */
     {"a sharded optimizer and an average",
      {"optimizer.0.shard=parameters", "averager.kind=periodic", "averager.levels=4"},
      "nothing left to average"},
+    /* clang-format off */
     {"padding of nothing", {"optimizer.0.shard=parameters", "shard.padding@1=dropped"}, "shard.padding has no effect without"},
     {"owners of nothing", {"optimizer.0.shard=flat", "shard.order=registration"}, "shard.order has no effect without"},
     {"a norm that is not asked for", {"clip.group=world"}, "clip.group has no effect without clip.max_norm"},
     {"a norm of the own part of nothing", {"clip.max_norm=1", "clip.group@0=own"}, "no effect without optimizer.shard"},
     {"a norm over nobody", {"clip.max_norm=1", "clip.group=pair"}, "no [[group]] is called so"},
+    /* clang-format on */
     {"a norm over a group before the reduction",
      {"clip.max_norm=1", "clip.group=world", "clip.place=before_reduction"},
      "each gradient is clipped by itself"},
+    /* clang-format off */
     {"a norm over a group on streams", {"clip.max_norm=1", "clip.group=world", "streams.producers=1"}, "what the host has computed"},
     {"an agent without a store", {"agent.attempts=3"}, "agent.attempts has no effect without rendezvous.enable"},
     {"a late rank without a store", {"agent.late_ms@1=5"}, "agent.late_ms has no effect without rendezvous.enable"},
@@ -226,6 +303,7 @@ static const struct {
     {"findings of a verified run", {"expect.finding.0.check=I-USED"}, "contradicts expect.verdict"},
     {"errors without words", {"expect.verdict=error"}, "needs expect.error"},
     {"replay of nothing", {"schedule.chooser=replay"}, "needs schedule.string"},
+    /* clang-format on */
 };
 
 TEST(plan, contradictions_are_refused_naming_both_sides)
@@ -303,15 +381,16 @@ static cddp_status build_and_drop(const cddp_allocator *allocator, void *argumen
     return status;
 }
 
-TEST(plan, running_out_of_memory_leaves_nothing_behind)
-{
-    cd_test_oom_loop(build_and_drop, NULL);
-}
+TEST(plan, running_out_of_memory_leaves_nothing_behind) { cd_test_oom_loop(build_and_drop, NULL); }
 
-TEST_MAIN(ROW(plan, starts_with_the_defaults_of_the_key_table), ROW(plan, set_reaches_every_type_of_key),
-          ROW(plan, refused_values_are_named_with_what_would_be_accepted), ROW(plan, an_override_changes_only_its_ranks),
-          ROW(plan, a_list_that_is_too_long_is_refused_and_not_cut), ROW(plan, a_value_that_is_refused_does_no_harm_to_the_next),
+TEST_MAIN(ROW(plan, starts_with_the_defaults_of_the_key_table),
+          ROW(plan, set_reaches_every_type_of_key),
+          ROW(plan, refused_values_are_named_with_what_would_be_accepted),
+          ROW(plan, an_override_changes_only_its_ranks),
+          ROW(plan, a_list_that_is_too_long_is_refused_and_not_cut),
+          ROW(plan, a_value_that_is_refused_does_no_harm_to_the_next),
           ROW(plan, contradictions_are_refused_naming_both_sides),
-          ROW(plan, the_digest_sees_what_changes_a_run_and_nothing_else), ROW(selector, prints_what_it_was_parsed_from),
+          ROW(plan, the_digest_sees_what_changes_a_run_and_nothing_else),
+          ROW(selector, prints_what_it_was_parsed_from),
           ROW(keys, every_row_is_found_by_its_own_name_and_has_words),
           ROW(plan, running_out_of_memory_leaves_nothing_behind))

@@ -12,7 +12,8 @@
 
 static const double loss_scale = 1;
 
-/* Ranks of a synchronised batch norm; the last has settings of its own where it is told a number of samples. */
+/* Ranks of a synchronised batch norm; the last has settings of its own where it is told a number of
+** samples. */
 static cddp_plan *make_plan(const char *samples_of_last)
 {
     cddp_error err = CDDP_ERROR_INIT;
@@ -21,7 +22,8 @@ static cddp_plan *make_plan(const char *samples_of_last)
     assert_ok(cddp_plan_set(plan, "world.size", "5", &err), &err);
     assert_ok(cddp_plan_set(plan, "model.name", "mlp", &err), &err);
     assert_ok(cddp_plan_set(plan, "model.options", "widths=3:5:4:2,norm=sync", &err), &err);
-    if (samples_of_last != NULL) assert_ok(cddp_plan_set(plan, "data.samples@4", samples_of_last, &err), &err);
+    if (samples_of_last != NULL)
+        assert_ok(cddp_plan_set(plan, "data.samples@4", samples_of_last, &err), &err);
     return plan;
 }
 
@@ -30,8 +32,12 @@ static uint64_t run_rank(const cddp_plan *plan, uint32_t rank, cd_reference_shar
 {
     cddp_error err = CDDP_ERROR_INIT;
     cd_reference *r = NULL;
-    const cd_reference_options options = {.plan = plan, .rank = rank, .device = cddp_device_cpu(), .allocator = cddp_allocator_default(),
-                                          .loss_scale = &loss_scale, .share = share};
+    const cd_reference_options options = {.plan = plan,
+                                          .rank = rank,
+                                          .device = cddp_device_cpu(),
+                                          .allocator = cddp_allocator_default(),
+                                          .loss_scale = &loss_scale,
+                                          .share = share};
     const cd_oracle_part part = {.rank = rank, .sample = CD_ORACLE_ALL};
     uint64_t digest = 0;
     assert_ok(cd_reference_create(&options, &r, &err), &err);
@@ -82,5 +88,6 @@ TEST(reference, ranks_that_start_from_other_values_share_no_statistics)
     cddp_plan_destroy(plan);
 }
 
-TEST_MAIN(ROW(reference, ranks_alike_find_their_statistics_once), ROW(reference, a_rank_of_other_settings_finds_its_own),
+TEST_MAIN(ROW(reference, ranks_alike_find_their_statistics_once),
+          ROW(reference, a_rank_of_other_settings_finds_its_own),
           ROW(reference, ranks_that_start_from_other_values_share_no_statistics))

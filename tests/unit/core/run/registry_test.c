@@ -1,23 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a table must be like to be adopted: a hook from outside the tree, with one thing wrong at a time. */
+/* What a table must be like to be adopted: a hook from outside the tree, with one thing wrong at a
+** time. */
 #include "cddp/registry.h"
 #include "tests/support/test.h"
 
 #include <string.h>
 
-static cddp_status run_nothing(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future, cddp_error *err)
+static cddp_status run_nothing(void *self, cddp_grad_bucket *bucket, cddp_group *group,
+                               cddp_future *future, cddp_error *err)
 {
     (void)self, (void)group, (void)err;
     future->result = bucket->buffer;
     return CDDP_OK;
 }
 
-static const cddp_hook good = {.size = sizeof good, .abi = CDDP_HOOK_ABI, .name = "mine", .flags = CDDP_HOOK_LOSSY, .run = run_nothing};
+static const cddp_hook good = {.size = sizeof good,
+                               .abi = CDDP_HOOK_ABI,
+                               .name = "mine",
+                               .flags = CDDP_HOOK_LOSSY,
+                               .run = run_nothing};
 
 static cddp_status add(cddp_hook hook, cddp_error *err)
 {
     const cddp_hook *const hooks[] = {&hook, NULL};
-    const cddp_plugin plugin = {.size = sizeof plugin, .abi = CDDP_PLUGIN_ABI, .name = "mine", .version = "1", .hooks = hooks};
+    const cddp_plugin plugin = {.size = sizeof plugin,
+                                .abi = CDDP_PLUGIN_ABI,
+                                .name = "mine",
+                                .version = "1",
+                                .hooks = hooks};
     cddp_registry *registry = NULL;
     assert_ok(cddp_registry_create(NULL, &registry, err), err);
     const cddp_status status = cddp_registry_add_plugin(registry, &plugin, err);
@@ -33,7 +43,8 @@ TEST(registry, a_hook_of_another_version_of_the_port_is_refused_by_name)
     assert_ok(add(good, &err), &err);
     cddp_hook hook = good;
     hook.abi = 1;
-    assert_fails(add(hook, &err), CDDP_E_UNSUPPORTED, &err, "hook 'mine' has ABI version 1; this program speaks version 2");
+    assert_fails(add(hook, &err), CDDP_E_UNSUPPORTED, &err,
+                 "hook 'mine' has ABI version 1; this program speaks version 2");
     hook.abi = CDDP_HOOK_ABI + 1;
     assert_fails(add(hook, &err), CDDP_E_UNSUPPORTED, &err, "hook 'mine' has ABI version 3");
 }

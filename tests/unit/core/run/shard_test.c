@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the runtime cuts, against the oracle's own partition, and what it refuses. That the pieces are put together again is shown by
-** scenarios/optim/sharded*.toml and by the mutants of core/run/shard.c. */
+/* What the runtime cuts, against the oracle's own partition, and what it refuses. That the pieces
+** are put together again is shown by scenarios/optim/sharded*.toml and by the mutants of
+** core/run/shard.c. */
 #include "core/base/prng.h"
 #include "core/oracle/partition.h"
 #include "core/run/shard.h"
@@ -24,14 +25,21 @@ static void fill(fixture *f, cd_prng *prng)
     *f = (fixture){.numels = {0}};
     for (size_t i = 0; i < PARAMETERS_MAX; i++) {
         f->numels[i] = (int64_t)cd_prng_below(prng, NUMEL_MAX + 1);
-        f->parameters[i] = (cd_optimizer_parameter){
-            "p", cddp_tensor_of(cddp_device_cpu(), f->values[i], 0, CDDP_F32, &f->numels[i], 1), &f->grads[i]};
+        f->parameters[i] = (cd_optimizer_parameter){"p",
+                                                    cddp_tensor_of(cddp_device_cpu(), f->values[i],
+                                                                   0, CDDP_F32, &f->numels[i], 1),
+                                                    &f->grads[i]};
     }
 }
 
-static cd_shard_options options_of(const fixture *f, cd_shard_kind kind, uint32_t rank, uint32_t world)
+static cd_shard_options options_of(const fixture *f, cd_shard_kind kind, uint32_t rank,
+                                   uint32_t world)
 {
-    return (cd_shard_options){.optimizer = "sgd", .kind = kind, .rank = rank, .world = world, .parameters = f->parameters,
+    return (cd_shard_options){.optimizer = "sgd",
+                              .kind = kind,
+                              .rank = rank,
+                              .world = world,
+                              .parameters = f->parameters,
                               .parameter_count = PARAMETERS_MAX};
 }
 
@@ -64,7 +72,8 @@ TEST(shard, cuts_what_the_law_says)
         fixture f;
         cd_part parts[PARAMETERS_MAX];
         const uint32_t world = 1 + (uint32_t)cd_prng_below(&prng, 6);
-        const cd_shard_kind kind = cd_prng_below(&prng, 2) == 0 ? CD_SHARD_PARAMETERS : CD_SHARD_FLAT;
+        const cd_shard_kind kind =
+            cd_prng_below(&prng, 2) == 0 ? CD_SHARD_PARAMETERS : CD_SHARD_FLAT;
         fill(&f, &prng);
         const cd_partition law = {f.numels, PARAMETERS_MAX, world, NULL};
         if (kind == CD_SHARD_FLAT)
@@ -89,8 +98,10 @@ TEST(shard, a_slice_has_the_gradients_of_its_elements)
     float gradient[NUMEL_MAX] = {0};
     fixture f = {.numels = {5, 5}};
     for (size_t i = 0; i < 2; i++)
-        f.parameters[i] = (cd_optimizer_parameter){
-            "p", cddp_tensor_of(cddp_device_cpu(), f.values[i], 0, CDDP_F32, &f.numels[i], 1), &f.grads[i]};
+        f.parameters[i] = (cd_optimizer_parameter){"p",
+                                                   cddp_tensor_of(cddp_device_cpu(), f.values[i], 0,
+                                                                  CDDP_F32, &f.numels[i], 1),
+                                                   &f.grads[i]};
     f.grads[0].kind = CDDP_GRAD_DENSE;
     f.grads[0].value = cddp_tensor_of(cddp_device_cpu(), gradient, 0, CDDP_F32, &f.numels[0], 1);
     cd_shard_options options = options_of(&f, CD_SHARD_FLAT, 1, 3); /* elements 4 to 7 of 10 */
@@ -121,10 +132,12 @@ TEST(shard, refuses_what_cannot_be_cut)
         cddp_dtype first, second;
         const char *words;
     } rows[] = {
+        /* clang-format off */
         {CD_SHARD_PARAMETERS, CD_SHARD_COUNTED, CDDP_F32, CDDP_F64, "parameters of one dtype (ZRO-08)"},
         {CD_SHARD_FLAT, CD_SHARD_COUNTED, CDDP_F16, CDDP_F32, "parameters of one dtype (ZRO-08)"},
         {CD_SHARD_FLAT, CD_SHARD_COUNTED, CDDP_C64, CDDP_C64, "is not real"},
         {CD_SHARD_FLAT, CD_SHARD_DROPPED, CDDP_F32, CDDP_F32, "shard.padding has no effect: the 8 elements"},
+        /* clang-format on */
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         fixture f;
@@ -134,7 +147,9 @@ TEST(shard, refuses_what_cannot_be_cut)
         cd_test_row("%s", rows[i].words);
         for (size_t k = 0; k < 2; k++) {
             const int64_t numel = 4;
-            f.parameters[k].tensor = cddp_tensor_of(cddp_device_cpu(), f.values[k], 0, k == 0 ? rows[i].first : rows[i].second, &numel, 1);
+            f.parameters[k].tensor =
+                cddp_tensor_of(cddp_device_cpu(), f.values[k], 0,
+                               k == 0 ? rows[i].first : rows[i].second, &numel, 1);
         }
         cd_shard_options options = options_of(&f, rows[i].kind, 0, 2);
         options.parameter_count = 2;
@@ -145,4 +160,5 @@ TEST(shard, refuses_what_cannot_be_cut)
     }
 }
 
-TEST_MAIN(ROW(shard, cuts_what_the_law_says), ROW(shard, a_slice_has_the_gradients_of_its_elements), ROW(shard, refuses_what_cannot_be_cut))
+TEST_MAIN(ROW(shard, cuts_what_the_law_says), ROW(shard, a_slice_has_the_gradients_of_its_elements),
+          ROW(shard, refuses_what_cannot_be_cut))

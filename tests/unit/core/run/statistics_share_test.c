@@ -30,7 +30,8 @@ static void ask(cd_statistics_share *share, const cd_statistics_key *key, double
         said->is_settled = true;
     }
     assert_int_equal(said->statistics.count, 1);
-    for (uint32_t rank = 0; rank < share->world; rank++) assert_true(said->statistics.exchanges[0].said[rank] == says + rank);
+    for (uint32_t rank = 0; rank < share->world; rank++)
+        assert_true(said->statistics.exchanges[0].said[rank] == says + rank);
     cd_release(NULL, rows, share->world * sizeof *rows);
 }
 
@@ -91,7 +92,8 @@ TEST(statistics_share, keeps_a_bounded_number)
 {
     cd_statistics_share share;
     cd_statistics_share_init(&share, 4, cddp_allocator_default());
-    for (uint64_t digest = 0; digest < 500; digest++) ask(&share, &(cd_statistics_key){.digest = digest}, (double)digest);
+    for (uint64_t digest = 0; digest < 500; digest++)
+        ask(&share, &(cd_statistics_key){.digest = digest}, (double)digest);
     assert_int_equal(share.made, 500);
     assert_true(share.count <= 64);
     ask(&share, &(cd_statistics_key){.digest = 499}, 499);
@@ -103,4 +105,5 @@ TEST(statistics_share, keeps_a_bounded_number)
 
 TEST_MAIN(ROW(statistics_share, finds_once_what_depends_on_the_same),
           ROW(statistics_share, shares_nothing_between_keys_that_differ_in_anything),
-          ROW(statistics_share, a_steady_training_allocates_nothing), ROW(statistics_share, keeps_a_bounded_number))
+          ROW(statistics_share, a_steady_training_allocates_nothing),
+          ROW(statistics_share, keeps_a_bounded_number))

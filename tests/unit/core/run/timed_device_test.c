@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A device whose passes take time: what is charged, to whom, and that it stays the same kind of device. */
+/* A device whose passes take time: what is charged, to whom, and that it stays the same kind of
+** device. */
 #include "core/run/timed_device.h"
 
 #include "tests/support/test.h"
@@ -12,7 +13,8 @@ typedef struct clock_rank {
     bool ended;
 } clock_rank;
 
-static cddp_status compute(cddp_rank *rank, uint64_t duration_ns, const char *label, cddp_error *err)
+static cddp_status compute(cddp_rank *rank, uint64_t duration_ns, const char *label,
+                           cddp_error *err)
 {
     clock_rank *c = (clock_rank *)(void *)rank;
     (void)label;
@@ -22,7 +24,10 @@ static cddp_status compute(cddp_rank *rank, uint64_t duration_ns, const char *la
     return CDDP_OK;
 }
 
-static const cddp_world_ops ops = {.size = sizeof ops, .abi = CDDP_WORLD_ABI, .name = "clock", .compute = compute};
+static const cddp_world_ops ops = {.size = sizeof ops,
+                                   .abi = CDDP_WORLD_ABI,
+                                   .name = "clock",
+                                   .compute = compute};
 
 static cddp_tensor make(const cddp_device *device, cddp_dtype dtype, int64_t numel)
 {
@@ -32,14 +37,18 @@ static cddp_tensor make(const cddp_device *device, cddp_dtype dtype, int64_t num
     return cddp_tensor_of(device, storage, 0, dtype, &numel, 1);
 }
 
-static void drop(const cddp_tensor *t) { t->device->release(t->device, t->dtype, cddp_tensor_numel(t), t->storage); }
+static void drop(const cddp_tensor *t)
+{
+    t->device->release(t->device, t->dtype, cddp_tensor_numel(t), t->storage);
+}
 
 TEST(timed_device, copying_and_dividing_floats_takes_time_by_the_byte)
 {
     clock_rank c = {.rank = {.ops = &ops}};
     cd_timed_device timed;
     cddp_error err = CDDP_ERROR_INIT;
-    const cddp_device *d = cd_timed_device_init(&timed, cddp_device_cpu(), &c.rank, 250); /* 0.25 ns per byte */
+    /* 0.25 ns per byte */
+    const cddp_device *d = cd_timed_device_init(&timed, cddp_device_cpu(), &c.rank, 250);
     cddp_tensor a = make(d, CDDP_F32, 1000), b = make(d, CDDP_F32, 1000), i = make(d, CDDP_I64, 10),
                 j = make(d, CDDP_I64, 10);
     assert_ok(d->fill(&a, 3, NULL, &err), &err);

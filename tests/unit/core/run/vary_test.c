@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* docs/howto/vary.md against the language: every key, plant and scenario that it names exists, and each scenario of a row, or one of
-** them, says what the row's keys say.
+/* docs/howto/vary.md against the language: every key, plant and scenario that it names exists, and
+** each scenario of a row, or one of them, says what the row's keys say.
 */
 #include "backends/compose/plant.h"
 #include "core/run/keys.h"
@@ -50,7 +50,8 @@ static bool is_plant(const char *word)
     return false;
 }
 
-/* What the scenario has to contain for `word`, a key or a value; asserts that there is such a thing. */
+/* What the scenario has to contain for `word`, a key or a value; asserts that there is such a
+** thing. */
 static bool row_says(const char *scenarios, const char *word)
 {
     char table[64] = "";
@@ -139,4 +140,5 @@ TEST(vary, every_plant_of_a_backend_has_a_row)
     free(page);
 }
 
-TEST_MAIN(ROW(vary, every_row_of_the_page_names_keys_that_its_scenarios_use), ROW(vary, every_plant_of_a_backend_has_a_row))
+TEST_MAIN(ROW(vary, every_row_of_the_page_names_keys_that_its_scenarios_use),
+          ROW(vary, every_plant_of_a_backend_has_a_row))

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Same bits everywhere: every kernel runs on seeded inputs, and the digest of what it gave is compared with the one
-** in bits_golden.def. This file is built several times together with the kernels' sources (CMakeLists.txt): without
-** optimisation, with all of it, with AVX2 and FMA allowed, by the other compiler. A difference in any of them is a
-** reordered sum, a contraction or another rounding.
+/* Same bits everywhere: every kernel runs on seeded inputs, and the digest of what it gave is
+** compared with the one in bits_golden.def. This file is built several times together with the
+** kernels' sources (CMakeLists.txt): without optimisation, with all of it, with AVX2 and FMA
+** allowed, by the other compiler. A difference in any of them is a reordered sum, a contraction or
+** another rounding.
 **
 ** --print writes the table anew. Inputs are finite; a NaN result counts as one and the same. */
 #include "core/base/hash.h"
@@ -37,7 +38,8 @@ static uint64_t digest(cddp_dtype dtype, block *b)
     return cd_hash64(b->bytes, used, 0);
 }
 
-/* Any finite pattern: subnormal, tiny, huge. `moderate`: between 2^-9 and 2^8, so that sums round. */
+/* Any finite pattern: subnormal, tiny, huge. `moderate`: between 2^-9 and 2^8, so that sums
+** round. */
 static block inputs(cddp_dtype dtype, const char *label, bool moderate)
 {
     cd_prng root = cd_prng_seed(1), prng = cd_prng_split(&root, label);
@@ -51,8 +53,10 @@ static block inputs(cddp_dtype dtype, const char *label, bool moderate)
     for (size_t at = 0; at < used; at += bytes) {
         double x = cd_element_get(part, b.bytes + at);
         double small = (double)(int64_t)cd_prng_next(&prng) * 0x1p-62;
-        small *= (double)(1 << cd_prng_below(&prng, 8)); /* a second statement: operands have no order */
-        if (x - x != 0 || (moderate && cddp_dtype_is_float(part))) cd_element_set(part, b.bytes + at, small);
+        /* a second statement: operands have no order */
+        small *= (double)(1 << cd_prng_below(&prng, 8));
+        if (x - x != 0 || (moderate && cddp_dtype_is_float(part)))
+            cd_element_set(part, b.bytes + at, small);
     }
     return b;
 }
@@ -96,7 +100,8 @@ static void run_elementwise(const char *operation, cddp_dtype dtype, cd_kernel_f
     if (kernel == NULL) return;
     for (int moderate = 0; moderate < 2; moderate++) {
         block dst = inputs(dtype, "dst", moderate != 0), src = inputs(dtype, "src", moderate != 0);
-        snprintf(name, sizeof name, "%s %s %s", operation, cddp_dtype_name(dtype), moderate ? "moderate" : "any");
+        snprintf(name, sizeof name, "%s %s %s", operation, cddp_dtype_name(dtype),
+                 moderate ? "moderate" : "any");
         kernel(dst.bytes, src.bytes, COUNT, scalar);
         result(name, digest(dtype, &dst));
     }
@@ -107,14 +112,15 @@ static void run_kernels(void)
     for (int d = 0; d < CDDP_DTYPE_COUNT; d++) {
         const cddp_dtype dtype = (cddp_dtype)d;
         const bool whole = dtype == CDDP_I64 || dtype == CDDP_I32 || dtype == CDDP_U8;
-        const cd_kernel_scalar scalar = {.value = whole ? 3 : 1.0 / 3.0, .count = 7}, large = {.count = (1 << 24) + 3};
+        const cd_kernel_scalar scalar = {.value = whole ? 3 : 1.0 / 3.0, .count = 7},
+                               large = {.count = (1 << 24) + 3};
         run_elementwise("scale", dtype, cd_kernel_scale(dtype), &scalar);
         run_elementwise("axpy", dtype, cd_kernel_axpy(dtype), &scalar);
         run_elementwise("divide", dtype, cd_kernel_divide(dtype), &scalar);
         run_elementwise("divide by many", dtype, cd_kernel_divide(dtype), &large);
         for (int op = 0; op < CDDP_RED_COUNT; op++)
-            run_elementwise(cddp_red_op_name((cddp_red_op)op), dtype, cd_kernel_reduce((cddp_red_op)op, dtype),
-                            &scalar);
+            run_elementwise(cddp_red_op_name((cddp_red_op)op), dtype,
+                            cd_kernel_reduce((cddp_red_op)op, dtype), &scalar);
     }
 }
 
@@ -190,10 +196,11 @@ static void run_functions(void)
         const char *name;
         double (*f64)(double);
         float (*f32)(float);
-    } functions[] = {
-        {"exp", cd_exp, cd_exp_f32},       {"expm1", cd_expm1, cd_expm1_f32}, {"log", cd_log, cd_log_f32},
-        {"log1p", cd_log1p, cd_log1p_f32}, {"tanh", cd_tanh, cd_tanh_f32},    {"sigmoid", cd_sigmoid, cd_sigmoid_f32},
-        {"erf", cd_erf, cd_erf_f32},       {"sinpi", cd_sinpi, cd_sinpi_f32}, {"cospi", cd_cospi, cd_cospi_f32}};
+    } functions[] = {{"exp", cd_exp, cd_exp_f32},      {"expm1", cd_expm1, cd_expm1_f32},
+                     {"log", cd_log, cd_log_f32},      {"log1p", cd_log1p, cd_log1p_f32},
+                     {"tanh", cd_tanh, cd_tanh_f32},   {"sigmoid", cd_sigmoid, cd_sigmoid_f32},
+                     {"erf", cd_erf, cd_erf_f32},      {"sinpi", cd_sinpi, cd_sinpi_f32},
+                     {"cospi", cd_cospi, cd_cospi_f32}};
     char name[64];
     for (size_t i = 0; i < sizeof functions / sizeof functions[0]; i++)
         for (int moderate = 0; moderate < 2; moderate++) {
@@ -205,9 +212,11 @@ static void run_functions(void)
                 x[n] = functions[i].f64(x[n]);
                 y[n] = functions[i].f32(y[n]);
             }
-            snprintf(name, sizeof name, "%s f64 %s", functions[i].name, moderate ? "moderate" : "any");
+            snprintf(name, sizeof name, "%s f64 %s", functions[i].name,
+                     moderate ? "moderate" : "any");
             result(name, digest(CDDP_F64, &wide));
-            snprintf(name, sizeof name, "%s f32 %s", functions[i].name, moderate ? "moderate" : "any");
+            snprintf(name, sizeof name, "%s f32 %s", functions[i].name,
+                     moderate ? "moderate" : "any");
             result(name, digest(CDDP_F32, &narrow));
         }
     block powers = inputs(CDDP_F64, "powers", true);
@@ -238,11 +247,13 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {ROW(bits, every_kernel_gives_the_stored_bits)};
 #if defined(__x86_64__) && defined(CDDP_BITS_NEEDS)
-    if (!__builtin_cpu_supports(CDDP_BITS_NEEDS)) cd_test_skip_all("this processor has no " CDDP_BITS_NEEDS);
+    if (!__builtin_cpu_supports(CDDP_BITS_NEEDS))
+        cd_test_skip_all("this processor has no " CDDP_BITS_NEEDS);
 #endif
     if (argc == 2 && strcmp(argv[1], "--print") == 0) {
         printf("/* SPDX-License-Identifier: Apache-2.0 */\n"
-               "/* Digests of what every kernel gives on the inputs of bits_test.c, written by tensor_bits_test "
+               "/* Digests of what every kernel gives on the inputs of bits_test.c, written by "
+               "tensor_bits_test "
                "--print. */\n");
         printing = true;
         run_all();

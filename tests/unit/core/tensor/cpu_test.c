@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The cpu device: the golden bits of division, every operation on every layout, storage, refusals. */
+/* The cpu device: the golden bits of division, every operation on every layout, storage,
+** refusals. */
 #include "core/base/alloc.h"
 #include "core/base/prng.h"
 #include "core/tensor/cpu.h"
@@ -15,10 +16,12 @@ static const cddp_device *cpu(void) { return cddp_device_cpu(); }
 static float one_f32(float x, int64_t n, cddp_copy_scale scale)
 {
     fixture f = FIXTURE_INIT;
-    cddp_tensor src = fixture_make(&f, cpu(), CDDP_F32, SIZES(1)), dst = fixture_make(&f, cpu(), CDDP_F32, SIZES(1));
+    cddp_tensor src = fixture_make(&f, cpu(), CDDP_F32, SIZES(1)),
+                dst = fixture_make(&f, cpu(), CDDP_F32, SIZES(1));
     float y;
     fixture_write(&f, &src, &x);
-    assert_ok(cpu()->copy_many(cpu(), &(cddp_copy_pair){dst, src}, 1, scale, n, NULL, &f.err), &f.err);
+    assert_ok(cpu()->copy_many(cpu(), &(cddp_copy_pair){dst, src}, 1, scale, n, NULL, &f.err),
+              &f.err);
     fixture_read(&f, &dst, &y);
     fixture_fini(&f);
     return y;
@@ -37,8 +40,10 @@ TEST(cpu, division_has_the_golden_bits_of_both_paths)
                  {"1/10", 1, 10, 0x3dcccccd, 0x3dcccccd}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         cd_test_row("%s", cases[i].name);
-        assert_int_equal(cd_f32_bits(one_f32(cases[i].x, cases[i].n, CDDP_COPY_MULTIPLY)), cases[i].multiplied);
-        assert_int_equal(cd_f32_bits(one_f32(cases[i].x, cases[i].n, CDDP_COPY_DIVIDE)), cases[i].divided);
+        assert_int_equal(cd_f32_bits(one_f32(cases[i].x, cases[i].n, CDDP_COPY_MULTIPLY)),
+                         cases[i].multiplied);
+        assert_int_equal(cd_f32_bits(one_f32(cases[i].x, cases[i].n, CDDP_COPY_DIVIDE)),
+                         cases[i].divided);
     }
 }
 
@@ -46,7 +51,8 @@ TEST(cpu, division_has_the_golden_bits_of_both_paths)
 static double three_sevens(cddp_dtype dtype)
 {
     fixture f = FIXTURE_INIT;
-    cddp_tensor grad = fixture_make(&f, cpu(), dtype, SIZES(1)), one = fixture_make(&f, cpu(), dtype, SIZES(1));
+    cddp_tensor grad = fixture_make(&f, cpu(), dtype, SIZES(1)),
+                one = fixture_make(&f, cpu(), dtype, SIZES(1));
     cddp_tensor sum = fixture_make(&f, cpu(), dtype, SIZES(1));
     unsigned char value[8];
     assert_ok(cpu()->fill(&grad, 7, NULL, &f.err), &f.err);
@@ -83,20 +89,23 @@ TEST(cpu, a_third_of_uniform_values_differs_between_the_paths)
 TEST(cpu, predivided_f16_can_still_overflow_for_three_ranks)
 {
     fixture f = FIXTURE_INIT;
-    cddp_tensor t = fixture_make(&f, cpu(), CDDP_F16, SIZES(1)), sum = fixture_make(&f, cpu(), CDDP_F16, SIZES(1));
+    cddp_tensor t = fixture_make(&f, cpu(), CDDP_F16, SIZES(1)),
+                sum = fixture_make(&f, cpu(), CDDP_F16, SIZES(1));
     uint16_t h = 0x7bff; /* 65504 */
     fixture_write(&f, &t, &h);
     assert_ok(cpu()->divide(&t, &t, 3, NULL, &f.err), &f.err);
     fixture_read(&f, &t, &h);
     assert_true(cd_f16_to_f32(h) == 21840);
     assert_ok(cpu()->copy(&sum, &t, NULL, &f.err), &f.err);
-    for (int rank = 1; rank < 3; rank++) assert_ok(cpu()->reduce(CDDP_RED_SUM, &sum, &t, NULL, &f.err), &f.err);
+    for (int rank = 1; rank < 3; rank++)
+        assert_ok(cpu()->reduce(CDDP_RED_SUM, &sum, &t, NULL, &f.err), &f.err);
     fixture_read(&f, &sum, &h);
     assert_int_equal(h, 0x7c00);
     fixture_fini(&f);
 }
 
-/* dst = src ÷ n is correctly rounded: checked against the quotient in long double, where no tie can hide. */
+/* dst = src ÷ n is correctly rounded: checked against the quotient in long double, where no tie can
+** hide. */
 TEST(cpu, division_is_correctly_rounded_in_every_float_dtype)
 {
     static const cddp_dtype dtypes[] = {CDDP_F32, CDDP_F16, CDDP_BF16};
@@ -106,8 +115,10 @@ TEST(cpu, division_is_correctly_rounded_in_every_float_dtype)
         cddp_tensor t = fixture_make(&f, cpu(), dtypes[d], SIZES(1));
         for (int i = 0; i < 20000; i++) {
             unsigned char value[4], wanted[4];
-            int64_t n = i % 2 == 0 ? cd_prng_between(&prng, 1, 100) : cd_prng_between(&prng, 1, INT64_C(1) << 34);
-            double x = ((double)(cd_prng_next(&prng) >> 11) * 0x1p-53 + 0.5) * (double)(1 << cd_prng_below(&prng, 8));
+            int64_t n = i % 2 == 0 ? cd_prng_between(&prng, 1, 100)
+                                   : cd_prng_between(&prng, 1, INT64_C(1) << 34);
+            double x = ((double)(cd_prng_next(&prng) >> 11) * 0x1p-53 + 0.5) *
+                       (double)(1 << cd_prng_below(&prng, 8));
             cd_element_set(dtypes[d], value, x);
             fixture_write(&f, &t, value);
             x = cd_element_get(dtypes[d], value);
@@ -138,7 +149,8 @@ typedef enum unary_op {
     OP_COUNT
 } unary_op;
 
-static cddp_status perform(unary_op op, const cddp_tensor *dst, const cddp_tensor *src, cddp_error *err)
+static cddp_status perform(unary_op op, const cddp_tensor *dst, const cddp_tensor *src,
+                           cddp_error *err)
 {
     switch (op) {
     case OP_DIVIDE:
@@ -229,7 +241,8 @@ TEST(cpu, every_operation_is_right_in_every_dtype_and_layout)
                 bool integer = dtype == CDDP_I64 || dtype == CDDP_I32 || dtype == CDDP_U8;
                 if (integer && op == OP_RECIPROCAL) continue;
                 if (dtype == CDDP_C64 && (op == OP_MIN || op == OP_MAX)) continue;
-                cd_test_row("operation %d, %s, layout %d", op, cddp_dtype_name((cddp_dtype)dtype), layout);
+                cd_test_row("operation %d, %s, layout %d", op, cddp_dtype_name((cddp_dtype)dtype),
+                            layout);
                 check_operation((unary_op)op, (cddp_dtype)dtype, layout & 1, layout & 2);
             }
 }
@@ -253,7 +266,8 @@ TEST(cpu, f16_axpy_rounds_the_factor_the_product_and_the_sum)
 {
     /* Observed with PyTorch 1.13: x.add_(y, alpha=a) in half rounds three times. */
     fixture f = FIXTURE_INIT;
-    cddp_tensor x = fixture_make(&f, cpu(), CDDP_F16, SIZES(4096)), y = fixture_make(&f, cpu(), CDDP_F16, SIZES(4096));
+    cddp_tensor x = fixture_make(&f, cpu(), CDDP_F16, SIZES(4096)),
+                y = fixture_make(&f, cpu(), CDDP_F16, SIZES(4096));
     uint16_t xs[4096], ys[4096], got[4096];
     cd_prng prng = cd_prng_seed(cd_test_seed());
     int differs_from_one_rounding = 0;
@@ -269,7 +283,8 @@ TEST(cpu, f16_axpy_rounds_the_factor_the_product_and_the_sum)
     for (int i = 0; i < 4096; i++) {
         float product = cd_f16_to_f32(cd_f32_to_f16(alpha * cd_f16_to_f32(ys[i])));
         assert_int_equal(got[i], cd_f32_to_f16(cd_f16_to_f32(xs[i]) + product));
-        differs_from_one_rounding += got[i] != cd_f32_to_f16(cd_f16_to_f32(xs[i]) + alpha * cd_f16_to_f32(ys[i]));
+        differs_from_one_rounding +=
+            got[i] != cd_f32_to_f16(cd_f16_to_f32(xs[i]) + alpha * cd_f16_to_f32(ys[i]));
     }
     assert_true(differs_from_one_rounding > 0);
     fixture_fini(&f);
@@ -286,11 +301,13 @@ TEST(cpu, nan_is_never_lost)
                             src = fixture_make(&f, cpu(), dtypes[d], SIZES(3));
                 assert_ok(cpu()->fill(&dst, where == 0 ? NAN : 1, NULL, &f.err), &f.err);
                 assert_ok(cpu()->fill(&src, where == 1 ? NAN : 1, NULL, &f.err), &f.err);
-                bool reads_dst = op == OP_AXPY || op == OP_SUM || op == OP_MIN || op == OP_MAX || op == OP_PRODUCT;
+                bool reads_dst = op == OP_AXPY || op == OP_SUM || op == OP_MIN || op == OP_MAX ||
+                                 op == OP_PRODUCT;
                 assert_ok(perform((unary_op)op, &dst, &src, &f.err), &f.err);
                 int64_t index;
                 assert_ok(cpu()->find_nonfinite(&dst, &index, &f.err), &f.err);
-                cd_test_row("%s, operation %d, NaN in %s", cddp_dtype_name(dtypes[d]), op, where == 0 ? "dst" : "src");
+                cd_test_row("%s, operation %d, NaN in %s", cddp_dtype_name(dtypes[d]), op,
+                            where == 0 ? "dst" : "src");
                 assert_int_equal(index, where == 1 || reads_dst ? 0 : -1);
                 fixture_fini(&f);
             }
@@ -299,12 +316,17 @@ TEST(cpu, nan_is_never_lost)
 TEST(cpu, integers_wrap_and_know_bits)
 {
     fixture f = FIXTURE_INIT;
-    cddp_tensor a = fixture_make(&f, cpu(), CDDP_I32, SIZES(2)), b = fixture_make(&f, cpu(), CDDP_I32, SIZES(2));
+    cddp_tensor a = fixture_make(&f, cpu(), CDDP_I32, SIZES(2)),
+                b = fixture_make(&f, cpu(), CDDP_I32, SIZES(2));
     static const struct {
         cddp_red_op op;
         int32_t wanted[2];
-    } cases[] = {{CDDP_RED_SUM, {INT32_MIN, 1}},  {CDDP_RED_PRODUCT, {INT32_MAX, -12}}, {CDDP_RED_BAND, {1, 4}},
-                 {CDDP_RED_BOR, {INT32_MAX, -3}}, {CDDP_RED_BXOR, {INT32_MAX - 1, -7}}, {CDDP_RED_MIN, {1, -3}},
+    } cases[] = {{CDDP_RED_SUM, {INT32_MIN, 1}},
+                 {CDDP_RED_PRODUCT, {INT32_MAX, -12}},
+                 {CDDP_RED_BAND, {1, 4}},
+                 {CDDP_RED_BOR, {INT32_MAX, -3}},
+                 {CDDP_RED_BXOR, {INT32_MAX - 1, -7}},
+                 {CDDP_RED_MIN, {1, -3}},
                  {CDDP_RED_MAX, {INT32_MAX, 4}}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         int32_t got[2];
@@ -322,7 +344,8 @@ TEST(cpu, integers_wrap_and_know_bits)
 TEST(cpu, complex_numbers_multiply_as_complex_numbers)
 {
     fixture f = FIXTURE_INIT;
-    cddp_tensor a = fixture_make(&f, cpu(), CDDP_C64, SIZES(1)), b = fixture_make(&f, cpu(), CDDP_C64, SIZES(1));
+    cddp_tensor a = fixture_make(&f, cpu(), CDDP_C64, SIZES(1)),
+                b = fixture_make(&f, cpu(), CDDP_C64, SIZES(1));
     float got[2];
     fixture_write(&f, &a, (float[]){1, 2});
     fixture_write(&f, &b, (float[]){3, -5});
@@ -356,7 +379,8 @@ TEST(cpu, norm_and_digest_depend_on_logical_content_only)
     assert_true(na == np && na > 0);
     assert_ok(cpu()->digest(&a, &da, &f.err), &f.err);
     assert_ok(cpu()->digest(&p, &dp, &f.err), &f.err);
-    assert_ok(cpu()->digest(&b, &db, &f.err), &f.err); /* another logical order of the same storage */
+    /* another logical order of the same storage */
+    assert_ok(cpu()->digest(&b, &db, &f.err), &f.err);
     assert_true(da == dp && da != db);
     fixture_fini(&f);
 }
@@ -373,7 +397,8 @@ TEST(cpu, norm_sums_in_eight_lanes_as_stated)
         volatile double sum = lanes[i % 8] + square;
         lanes[i % 8] = sum;
     }
-    volatile double a = lanes[0] + lanes[4], b = lanes[2] + lanes[6], c = lanes[1] + lanes[5], d = lanes[3] + lanes[7];
+    volatile double a = lanes[0] + lanes[4], b = lanes[2] + lanes[6], c = lanes[1] + lanes[5],
+                    d = lanes[3] + lanes[7];
     volatile double ab = a + b, cd = c + d, total = ab + cd;
     fixture_write(&f, &t, x);
     assert_ok(cpu()->norm(&t, &norm, &f.err), &f.err);
@@ -429,7 +454,8 @@ TEST(cpu, find_nonfinite_names_the_first_in_logical_order)
 TEST(cpu, fresh_storage_is_aligned_and_reads_as_nan)
 {
     fixture f = FIXTURE_INIT;
-    cddp_tensor t = fixture_make(&f, cpu(), CDDP_F32, SIZES(77)), n = fixture_make(&f, cpu(), CDDP_I32, SIZES(3));
+    cddp_tensor t = fixture_make(&f, cpu(), CDDP_F32, SIZES(77)),
+                n = fixture_make(&f, cpu(), CDDP_I32, SIZES(3));
     float values[77];
     int32_t whole[3];
     fixture_read(&f, &t, values);
@@ -440,7 +466,8 @@ TEST(cpu, fresh_storage_is_aligned_and_reads_as_nan)
     fixture_fini(&f);
 }
 
-static cddp_status allocate_and_multiply(const cddp_allocator *allocator, void *argument, cddp_error *err)
+static cddp_status allocate_and_multiply(const cddp_allocator *allocator, void *argument,
+                                         cddp_error *err)
 {
     (void)argument;
     cddp_device mine = cd_device_with_allocator(cpu(), allocator);
@@ -456,34 +483,44 @@ static cddp_status allocate_and_multiply(const cddp_allocator *allocator, void *
 
 TEST(cpu, running_out_of_memory_leaves_nothing_behind)
 {
-    assert_int_equal(cd_test_oom_loop(allocate_and_multiply, NULL), 3); /* storage, widened copies, packing */
+    /* storage, widened copies, packing */
+    assert_int_equal(cd_test_oom_loop(allocate_and_multiply, NULL), 3);
 }
 
 TEST(cpu, operands_that_do_not_fit_are_refused_by_name)
 {
     fixture f = FIXTURE_INIT;
-    cddp_tensor a = fixture_make(&f, cpu(), CDDP_F32, SIZES(2, 3)), b = fixture_make(&f, cpu(), CDDP_F32, SIZES(3, 2));
-    cddp_tensor h = fixture_make(&f, cpu(), CDDP_F16, SIZES(2, 3)), i = fixture_make(&f, cpu(), CDDP_I64, SIZES(2, 3));
+    cddp_tensor a = fixture_make(&f, cpu(), CDDP_F32, SIZES(2, 3)),
+                b = fixture_make(&f, cpu(), CDDP_F32, SIZES(3, 2));
+    cddp_tensor h = fixture_make(&f, cpu(), CDDP_F16, SIZES(2, 3)),
+                i = fixture_make(&f, cpu(), CDDP_I64, SIZES(2, 3));
     cddp_tensor s = fixture_make(&f, cddp_device_shape(), CDDP_F32, SIZES(2, 3)), none = {0},
                 flat = cddp_tensor_slice(&a, 0, 6);
     cddp_tensor c = fixture_make(&f, cpu(), CDDP_C64, SIZES(2, 3));
     cddp_error *e = &f.err;
     assert_ok(cpu()->fill(&a, 1, NULL, e), e);
     assert_ok(cpu()->copy(&flat, &a, NULL, e), e);
-    assert_fails(cpu()->copy(&a, &b, NULL, e), CDDP_E_ARG, e, "f32 (2, 3) and the source f32 (3, 2)");
-    assert_fails(cpu()->copy(&a, &s, NULL, e), CDDP_E_ARG, e, "on device cpu and the source on shape");
-    assert_fails(cpu()->copy(&a, &none, NULL, e), CDDP_E_ARG, e, "the source is an undefined tensor");
-    assert_fails(cpu()->reduce(CDDP_RED_SUM, &a, &h, NULL, e), CDDP_E_ARG, e, "f32 and the source f16");
+    assert_fails(cpu()->copy(&a, &b, NULL, e), CDDP_E_ARG, e,
+                 "f32 (2, 3) and the source f32 (3, 2)");
+    assert_fails(cpu()->copy(&a, &s, NULL, e), CDDP_E_ARG, e,
+                 "on device cpu and the source on shape");
+    assert_fails(cpu()->copy(&a, &none, NULL, e), CDDP_E_ARG, e,
+                 "the source is an undefined tensor");
+    assert_fails(cpu()->reduce(CDDP_RED_SUM, &a, &h, NULL, e), CDDP_E_ARG, e,
+                 "f32 and the source f16");
     assert_fails(cpu()->reduce(CDDP_RED_AVG, &a, &a, NULL, e), CDDP_E_UNSUPPORTED, e, "avg");
     assert_fails(cpu()->reduce(CDDP_RED_BAND, &a, &a, NULL, e), CDDP_E_UNSUPPORTED, e, "band");
     assert_fails(cpu()->reduce(CDDP_RED_MAX, &c, &c, NULL, e), CDDP_E_UNSUPPORTED, e, "c64");
     assert_fails(cpu()->divide(&a, &a, 0, NULL, e), CDDP_E_ARG, e, "n is 0");
-    assert_fails(cpu()->scale(&i, &i, 0.5, NULL, e), CDDP_E_UNSUPPORTED, e, "i64 elements times 0.5");
-    assert_fails(cpu()->matmul(&a, &(cddp_matmul){.a = &a, .b = &a}, NULL, e), CDDP_E_ARG, e, "does not give");
+    assert_fails(cpu()->scale(&i, &i, 0.5, NULL, e), CDDP_E_UNSUPPORTED, e,
+                 "i64 elements times 0.5");
+    assert_fails(cpu()->matmul(&a, &(cddp_matmul){.a = &a, .b = &a}, NULL, e), CDDP_E_ARG, e,
+                 "does not give");
     assert_fails(cpu()->read(&a, NULL, 23, e), CDDP_E_ARG, e, "24 bytes and the host buffer 23");
     cddp_copy_pair pairs[] = {{flat, flat}, {a, b}};
     float values[6];
-    assert_fails(cpu()->copy_many(cpu(), pairs, 2, CDDP_COPY_DIVIDE, 2, NULL, e), CDDP_E_ARG, e, "copy_many");
+    assert_fails(cpu()->copy_many(cpu(), pairs, 2, CDDP_COPY_DIVIDE, 2, NULL, e), CDDP_E_ARG, e,
+                 "copy_many");
     fixture_read(&f, &a, values);
     assert_true(values[0] == 1); /* the first pair was not divided either */
     fixture_fini(&f);
@@ -497,9 +534,12 @@ TEST_MAIN(ROW(cpu, division_has_the_golden_bits_of_both_paths),
           ROW(cpu, every_operation_is_right_in_every_dtype_and_layout),
           ROW(cpu, operations_leave_what_is_around_a_view_alone),
           ROW(cpu, f16_axpy_rounds_the_factor_the_product_and_the_sum), ROW(cpu, nan_is_never_lost),
-          ROW(cpu, integers_wrap_and_know_bits), ROW(cpu, complex_numbers_multiply_as_complex_numbers),
-          ROW(cpu, norm_and_digest_depend_on_logical_content_only), ROW(cpu, norm_sums_in_eight_lanes_as_stated),
+          ROW(cpu, integers_wrap_and_know_bits),
+          ROW(cpu, complex_numbers_multiply_as_complex_numbers),
+          ROW(cpu, norm_and_digest_depend_on_logical_content_only),
+          ROW(cpu, norm_sums_in_eight_lanes_as_stated),
           ROW(cpu, digests_have_golden_values_and_see_every_bit),
           ROW(cpu, find_nonfinite_names_the_first_in_logical_order),
-          ROW(cpu, fresh_storage_is_aligned_and_reads_as_nan), ROW(cpu, running_out_of_memory_leaves_nothing_behind),
+          ROW(cpu, fresh_storage_is_aligned_and_reads_as_nan),
+          ROW(cpu, running_out_of_memory_leaves_nothing_behind),
           ROW(cpu, operands_that_do_not_fit_are_refused_by_name))

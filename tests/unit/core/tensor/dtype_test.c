@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Conversions against an independent model: the target's neighbours are found by arithmetic in long double, not by
-** bit manipulation, and the nearer one (the even one of two) is what must come out. */
+/* Conversions against an independent model: the target's neighbours are found by arithmetic in long
+** double, not by bit manipulation, and the nearer one (the even one of two) is what must come
+** out. */
 #include "core/base/prng.h"
 #include "core/tensor/dtype.h"
 #include "tests/support/test.h"
@@ -19,11 +20,13 @@ static const format formats[] = {{"f16", CDDP_F16, 10, -14, 15}, {"bf16", CDDP_B
 static double model_value(const format *f, uint16_t bits)
 {
     int exponent_bits = 15 - f->fraction_bits;
-    int field = bits >> f->fraction_bits & ((1 << exponent_bits) - 1), fraction = bits & ((1 << f->fraction_bits) - 1);
+    int field = bits >> f->fraction_bits & ((1 << exponent_bits) - 1),
+        fraction = bits & ((1 << f->fraction_bits) - 1);
     double sign = bits & 0x8000 ? -1 : 1;
     if (field == (1 << exponent_bits) - 1) return fraction != 0 ? NAN : sign * INFINITY;
     if (field == 0) return sign * ldexp(fraction, f->exponent_min - f->fraction_bits);
-    return sign * ldexp(fraction + (1 << f->fraction_bits), field - f->exponent_max - f->fraction_bits);
+    return sign *
+           ldexp(fraction + (1 << f->fraction_bits), field - f->exponent_max - f->fraction_bits);
 }
 
 /* The pattern nearest to x, ties to the even one. */
@@ -37,7 +40,8 @@ static uint16_t model_round(const format *f, double x)
     if (size == 0 || exponent < f->exponent_min) exponent = f->exponent_min;
     if (isinf(size) || exponent > f->exponent_max)
         return (uint16_t)(sign | ((1 << (15 - f->fraction_bits)) - 1) << f->fraction_bits);
-    /* Exact in long double: at most 53 bits minus the grid's exponent. rintl rounds ties to even. */
+    /* Exact in long double: at most 53 bits minus the grid's exponent. rintl rounds ties to
+    ** even. */
     long double steps = rintl(ldexpl((long double)size, f->fraction_bits - exponent));
     long count = (long)steps + ((long)(exponent - f->exponent_min) << f->fraction_bits);
     return (uint16_t)(sign | count); /* a carry runs into the exponent, as it should */
@@ -47,7 +51,10 @@ static uint16_t round_f32(const format *f, float x)
 {
     return f->dtype == CDDP_F16 ? cd_f32_to_f16(x) : cd_f32_to_bf16(x);
 }
-static float widen(const format *f, uint16_t h) { return f->dtype == CDDP_F16 ? cd_f16_to_f32(h) : cd_bf16_to_f32(h); }
+static float widen(const format *f, uint16_t h)
+{
+    return f->dtype == CDDP_F16 ? cd_f16_to_f32(h) : cd_bf16_to_f32(h);
+}
 static uint16_t round_f64(const format *f, double x)
 {
     return f->dtype == CDDP_F16 ? cd_f64_to_f16(x) : cd_f64_to_bf16(x);
@@ -80,9 +87,11 @@ TEST(dtype, arrays_have_the_bits_of_the_scalar_functions)
     static float wide[COUNT];
     for (uint32_t h = 0; h < COUNT; h++) narrow[h] = (uint16_t)h;
     cd_convert_f16_to_f32(wide, narrow, COUNT);
-    for (uint32_t h = 0; h < COUNT; h++) assert_int_equal(cd_f32_bits(wide[h]), cd_f32_bits(cd_f16_to_f32(narrow[h])));
+    for (uint32_t h = 0; h < COUNT; h++)
+        assert_int_equal(cd_f32_bits(wide[h]), cd_f32_bits(cd_f16_to_f32(narrow[h])));
     cd_convert_bf16_to_f32(wide, narrow, COUNT);
-    for (uint32_t h = 0; h < COUNT; h++) assert_int_equal(cd_f32_bits(wide[h]), cd_f32_bits(cd_bf16_to_f32(narrow[h])));
+    for (uint32_t h = 0; h < COUNT; h++)
+        assert_int_equal(cd_f32_bits(wide[h]), cd_f32_bits(cd_bf16_to_f32(narrow[h])));
     for (uint64_t start = 0; start <= UINT32_MAX; start += (uint64_t)COUNT * 251) {
         for (uint32_t i = 0; i < COUNT; i++) wide[i] = cd_f32_of_bits((uint32_t)(start + i * 251u));
         cd_convert_f32_to_f16(back, wide, COUNT);
@@ -94,18 +103,22 @@ TEST(dtype, arrays_have_the_bits_of_the_scalar_functions)
 
 /* ---- NaN: the sign and the upper payload bits stay, and it is quiet ---- */
 
-/* Any NaN with this sign and payload: the `from_bits` bits of a fraction, of which a format with fraction_bits keeps the upper ones,
-** or to which it adds zeros below. */
-static uint64_t model_nan(bool sign, uint64_t payload, int from_bits, int exponent_bits, int fraction_bits)
+/* Any NaN with this sign and payload: the `from_bits` bits of a fraction, of which a format with
+** fraction_bits keeps the upper ones, or to which it adds zeros below. */
+static uint64_t model_nan(bool sign, uint64_t payload, int from_bits, int exponent_bits,
+                          int fraction_bits)
 {
-    uint64_t kept = fraction_bits < from_bits ? payload >> (from_bits - fraction_bits) : payload << (fraction_bits - from_bits);
-    uint64_t special = ((UINT64_C(1) << exponent_bits) - 1) << fraction_bits, quiet = UINT64_C(1) << (fraction_bits - 1);
+    uint64_t kept = fraction_bits < from_bits ? payload >> (from_bits - fraction_bits)
+                                              : payload << (fraction_bits - from_bits);
+    uint64_t special = ((UINT64_C(1) << exponent_bits) - 1) << fraction_bits,
+             quiet = UINT64_C(1) << (fraction_bits - 1);
     return (uint64_t)sign << (exponent_bits + fraction_bits) | special | quiet | kept;
 }
 
 static uint16_t model_nan_of_f32(const format *f, uint32_t bits)
 {
-    return (uint16_t)model_nan(bits >> 31 != 0, bits & 0x7fffff, 23, 15 - f->fraction_bits, f->fraction_bits);
+    return (uint16_t)model_nan(bits >> 31 != 0, bits & 0x7fffff, 23, 15 - f->fraction_bits,
+                               f->fraction_bits);
 }
 
 TEST(dtype, a_nan_widens_with_its_sign_and_payload)
@@ -118,21 +131,26 @@ TEST(dtype, a_nan_widens_with_its_sign_and_payload)
             double wide;
             float single;
             cd_test_row("%s %04x", f->name, h);
-            assert_int_equal(cd_f32_bits(widen(f, (uint16_t)h)), model_nan(h >> 15 != 0, payload, f->fraction_bits, 8, 23));
+            assert_int_equal(cd_f32_bits(widen(f, (uint16_t)h)),
+                             model_nan(h >> 15 != 0, payload, f->fraction_bits, 8, 23));
             cd_convert(CDDP_F64, &wide, f->dtype, &(uint16_t){(uint16_t)h}, 1);
-            assert_true(cd_f64_bits(wide) == model_nan(h >> 15 != 0, payload, f->fraction_bits, 11, 52));
+            assert_true(cd_f64_bits(wide) ==
+                        model_nan(h >> 15 != 0, payload, f->fraction_bits, 11, 52));
             cd_convert(CDDP_F32, &single, f->dtype, &(uint16_t){(uint16_t)h}, 1);
             assert_int_equal(cd_f32_bits(single), cd_f32_bits(widen(f, (uint16_t)h)));
         }
 }
 
-/* Payloads of f64: each bit alone, all, and drawn ones; of those that are lost below, the NaN stays one. */
+/* Payloads of f64: each bit alone, all, and drawn ones; of those that are lost below, the NaN stays
+** one. */
 TEST(dtype, a_nan_of_f64_narrows_with_its_sign_and_upper_payload)
 {
     cd_prng prng = cd_prng_seed(cd_test_seed());
     for (int n = 0; n < 53 + 20000; n++) {
         const bool sign = n % 2 == 1;
-        uint64_t payload = n < 52 ? UINT64_C(1) << n : n == 52 ? (UINT64_C(1) << 52) - 1 : cd_prng_next(&prng) >> 12;
+        uint64_t payload = n < 52    ? UINT64_C(1) << n
+                           : n == 52 ? (UINT64_C(1) << 52) - 1
+                                     : cd_prng_next(&prng) >> 12;
         if (payload == 0) payload = 1;
         const double x = cd_f64_of_bits((uint64_t)sign << 63 | UINT64_C(0x7ff) << 52 | payload);
         float single;
@@ -140,11 +158,14 @@ TEST(dtype, a_nan_of_f64_narrows_with_its_sign_and_upper_payload)
         cd_convert(CDDP_F32, &single, CDDP_F64, &x, 1);
         assert_int_equal(cd_f32_bits(single), model_nan(sign, payload, 52, 8, 23));
         for (size_t i = 0; i < 2; i++)
-            assert_int_equal(round_f64(&formats[i], x), model_nan(sign, payload, 52, 15 - formats[i].fraction_bits, formats[i].fraction_bits));
+            assert_int_equal(round_f64(&formats[i], x),
+                             model_nan(sign, payload, 52, 15 - formats[i].fraction_bits,
+                                       formats[i].fraction_bits));
     }
 }
 
-/* All payloads of f32, through the arrays: eight and more at a time where the processor converts them itself. */
+/* All payloads of f32, through the arrays: eight and more at a time where the processor converts
+** them itself. */
 TEST(dtype, every_nan_of_f32_narrows_with_its_sign_and_upper_payload)
 {
     enum { COUNT = 1 << 12 };
@@ -152,13 +173,16 @@ TEST(dtype, every_nan_of_f32_narrows_with_its_sign_and_upper_payload)
     static uint16_t narrow[2][COUNT];
     for (uint32_t first = 0; first <= 0x7fffff; first += COUNT)
         for (uint32_t sign = 0; sign < 2; sign++) {
-            for (uint32_t i = 0; i < COUNT; i++) wide[i] = cd_f32_of_bits(sign << 31 | 0x7f800000u | (first + i > 0 ? first + i : 1));
+            for (uint32_t i = 0; i < COUNT; i++)
+                wide[i] =
+                    cd_f32_of_bits(sign << 31 | 0x7f800000u | (first + i > 0 ? first + i : 1));
             cd_convert_f32_to_f16(narrow[0], wide, COUNT);
             cd_convert_f32_to_bf16(narrow[1], wide, COUNT);
             for (uint32_t i = 0; i < COUNT; i++)
                 for (size_t k = 0; k < 2; k++)
                     if (narrow[k][i] != model_nan_of_f32(&formats[k], cd_f32_bits(wide[i])))
-                        fail_msg("%s of %08x is %04x", formats[k].name, cd_f32_bits(wide[i]), narrow[k][i]);
+                        fail_msg("%s of %08x is %04x", formats[k].name, cd_f32_bits(wide[i]),
+                                 narrow[k][i]);
         }
 }
 
@@ -177,8 +201,10 @@ static void check_f32(const format *f, uint32_t bits)
 TEST(dtype, f32_rounds_to_nearest_even)
 {
     for (size_t i = 0; i < 2; i++) {
-        for (uint64_t bits = 0; bits <= UINT32_MAX; bits += 1021) check_f32(&formats[i], (uint32_t)bits);
-        /* Around every representable value and every midpoint: ties, and one bit on each side of them. */
+        for (uint64_t bits = 0; bits <= UINT32_MAX; bits += 1021)
+            check_f32(&formats[i], (uint32_t)bits);
+        /* Around every representable value and every midpoint: ties, and one bit on each side of
+        ** them. */
         for (uint32_t h = 0; h < 0x8000; h += 3)
             for (int32_t around = -1; around <= 1; around++) {
                 uint32_t half = formats[i].dtype == CDDP_F16 ? 1u << 12 : 1u << 15;
@@ -215,7 +241,8 @@ TEST(dtype, edges_of_f16_are_where_they_should_be)
 
 TEST(dtype, f64_is_rounded_once_not_through_f32)
 {
-    /* Just above a tie of the target; f32 would round it onto the tie, and the tie to even then goes down. */
+    /* Just above a tie of the target; f32 would round it onto the tie, and the tie to even then
+    ** goes down. */
     assert_int_equal(cd_f64_to_f16(1 + 0x1p-11 + 0x1p-40), 0x3c01);
     assert_int_equal(cd_f32_to_f16((float)(1 + 0x1p-11 + 0x1p-40)), 0x3c00);
     assert_int_equal(cd_f64_to_bf16(1 + 0x1p-8 + 0x1p-40), 0x3f81);
@@ -229,13 +256,15 @@ TEST(dtype, f64_is_rounded_once_not_through_f32)
         int exponent = (int)cd_prng_between(&prng, -150, 130);
         double x = ldexp((double)(cd_prng_next(&prng) >> 11) * 0x1p-53 + 0x1p-54, exponent);
         if (cd_prng_chance(&prng, 1, 2)) x = -x;
-        for (size_t i = 0; i < 2; i++) assert_int_equal(round_f64(&formats[i], x), model_round(&formats[i], x));
+        for (size_t i = 0; i < 2; i++)
+            assert_int_equal(round_f64(&formats[i], x), model_round(&formats[i], x));
     }
 }
 
 TEST(dtype, integers_round_once_too)
 {
-    const int64_t tie_and_more = (INT64_C(1) << 60) + (INT64_C(1) << 52) + 1; /* bf16: 2^60 (1 + 2^-8 + a little) */
+    /* bf16: 2^60 (1 + 2^-8 + a little) */
+    const int64_t tie_and_more = (INT64_C(1) << 60) + (INT64_C(1) << 52) + 1;
     uint16_t h;
     float f;
     cd_convert(CDDP_BF16, &h, CDDP_I64, &tie_and_more, 1);
@@ -275,7 +304,8 @@ TEST(dtype, floats_become_integers_by_truncation_and_saturation)
 
 TEST(dtype, every_pair_of_dtypes_agrees_on_small_numbers)
 {
-    /* 0 … 100 is exact in every dtype, so that any way round must come back. 300 is more than one chunk. */
+    /* 0 … 100 is exact in every dtype, so that any way round must come back. 300 is more than one
+    ** chunk. */
     enum { COUNT = 300 };
     for (int a = 0; a < CDDP_DTYPE_COUNT; a++)
         for (int b = 0; b < CDDP_DTYPE_COUNT; b++) {
@@ -290,9 +320,12 @@ TEST(dtype, every_pair_of_dtypes_agrees_on_small_numbers)
         }
 }
 
-TEST_MAIN(ROW(dtype, arrays_have_the_bits_of_the_scalar_functions), ROW(dtype, a_nan_widens_with_its_sign_and_payload),
-          ROW(dtype, a_nan_of_f64_narrows_with_its_sign_and_upper_payload), ROW(dtype, every_nan_of_f32_narrows_with_its_sign_and_upper_payload),
-          ROW(dtype, all_65536_patterns_widen_exactly_and_come_back), ROW(dtype, f32_rounds_to_nearest_even),
-          ROW(dtype, edges_of_f16_are_where_they_should_be), ROW(dtype, f64_is_rounded_once_not_through_f32),
-          ROW(dtype, integers_round_once_too), ROW(dtype, floats_become_integers_by_truncation_and_saturation),
+TEST_MAIN(ROW(dtype, arrays_have_the_bits_of_the_scalar_functions),
+          ROW(dtype, a_nan_widens_with_its_sign_and_payload),
+          ROW(dtype, a_nan_of_f64_narrows_with_its_sign_and_upper_payload),
+          ROW(dtype, every_nan_of_f32_narrows_with_its_sign_and_upper_payload),
+          ROW(dtype, all_65536_patterns_widen_exactly_and_come_back),
+          ROW(dtype, f32_rounds_to_nearest_even), ROW(dtype, edges_of_f16_are_where_they_should_be),
+          ROW(dtype, f64_is_rounded_once_not_through_f32), ROW(dtype, integers_round_once_too),
+          ROW(dtype, floats_become_integers_by_truncation_and_saturation),
           ROW(dtype, every_pair_of_dtypes_agrees_on_small_numbers))

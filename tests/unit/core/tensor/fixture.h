@@ -15,14 +15,16 @@ typedef struct fixture {
     cddp_error err;
 } fixture;
 
-#define FIXTURE_INIT                                                                                                   \
-    {                                                                                                                  \
-        .err = CDDP_ERROR_INIT                                                                                         \
+#define FIXTURE_INIT           \
+    {                          \
+        .err = CDDP_ERROR_INIT \
     }
-#define SIZES(...) (const int64_t[]){__VA_ARGS__}, (uint32_t)(sizeof((const int64_t[]){__VA_ARGS__}) / sizeof(int64_t))
+#define SIZES(...)                  \
+    (const int64_t[]){__VA_ARGS__}, \
+        (uint32_t)(sizeof((const int64_t[]){__VA_ARGS__}) / sizeof(int64_t))
 
-static inline cddp_tensor fixture_make(fixture *f, const cddp_device *device, cddp_dtype dtype, const int64_t *sizes,
-                                       uint32_t dim_count)
+static inline cddp_tensor fixture_make(fixture *f, const cddp_device *device, cddp_dtype dtype,
+                                       const int64_t *sizes, uint32_t dim_count)
 {
     void *storage = NULL;
     cddp_tensor t = cddp_tensor_of(device, NULL, 0, dtype, sizes, dim_count);
@@ -44,7 +46,8 @@ static inline void fixture_fini(fixture *f)
     }
 }
 
-/* A (sizes) view of t's storage whose last dimension moves slowest of all (as channels-last does to (n, c, w)). */
+/* A (sizes) view of t's storage whose last dimension moves slowest of all (as channels-last does to
+** (n, c, w)). */
 static inline cddp_tensor fixture_permuted(const cddp_tensor *t)
 {
     cddp_tensor p = *t;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The matrix product has the bits of the plainest triple loop, in every version, shape, layout and dtype; a row does
-** not know how many others there are. Gram-Schmidt makes columns orthonormal. */
+/* The matrix product has the bits of the plainest triple loop, in every version, shape, layout and
+** dtype; a row does not know how many others there are. Gram-Schmidt makes columns orthonormal. */
 #include "core/base/prng.h"
 #include "core/tensor/dtype.h"
 #include "core/tensor/linalg.h"
@@ -27,7 +27,8 @@ static double at(cddp_dtype dtype, const unsigned char *from, int64_t index)
     return cd_element_get(dtype, from + (size_t)index * cddp_dtype_bytes(dtype));
 }
 
-/* The stated sum: k in order, each product and each sum rounded (volatile: nothing is fused or reordered). */
+/* The stated sum: k in order, each product and each sum rounded (volatile: nothing is fused or
+** reordered). */
 static double stated_sum(const cd_matmul_args *args, int64_t i, int64_t j)
 {
     const cd_matmul_shape *s = &args->shape;
@@ -49,10 +50,12 @@ static void stated_product(const cd_matmul_args *args, unsigned char *wanted)
     const cd_matmul_shape *s = &args->shape;
     for (int64_t i = 0; i < s->m; i++)
         for (int64_t j = 0; j < s->n; j++) {
-            unsigned char *cell = wanted + (size_t)(i * s->dst_row + j * s->dst_col) * cddp_dtype_bytes(args->dtype);
+            unsigned char *cell =
+                wanted + (size_t)(i * s->dst_row + j * s->dst_col) * cddp_dtype_bytes(args->dtype);
             double old = cd_element_get(args->dtype, cell);
             cd_element_set(args->dtype, cell, stated_sum(args, i, j));
-            if (args->accumulate) cd_element_set(args->dtype, cell, old + cd_element_get(args->dtype, cell));
+            if (args->accumulate)
+                cd_element_set(args->dtype, cell, old + cd_element_get(args->dtype, cell));
         }
 }
 
@@ -68,7 +71,8 @@ static void check_product(matrices *m, cd_matmul_args args, cd_isa isa)
     assert_memory_equal(m->dst, m->wanted, sizeof m->dst); /* also what lies around the result */
 }
 
-static cd_matmul_shape shape_of(int64_t m, int64_t n, int64_t k, bool a_transposed, bool b_transposed)
+static cd_matmul_shape shape_of(int64_t m, int64_t n, int64_t k, bool a_transposed,
+                                bool b_transposed)
 {
     return (cd_matmul_shape){.m = m,
                              .n = n,
@@ -83,10 +87,24 @@ static cd_matmul_shape shape_of(int64_t m, int64_t n, int64_t k, bool a_transpos
 
 TEST(matmul, every_version_has_the_bits_of_the_plain_loop)
 {
-    static const int64_t sizes[][3] = {{1, 1, 1},   {1, 71, 53}, {37, 1, 53}, {37, 71, 1},  {6, 16, 53},
-                                       {7, 17, 13}, {8, 32, 40}, {9, 33, 41}, {37, 71, 53}, {3, 5, 0},
-                                       /* thin: few columns, few rows, no sum at all; and more panels than stay together */
-                                       {71, 3, 53}, {70, 4, 40},  {66, 2, 7},   {4, 71, 54},  {70, 2, 0},  {7, 79, 72}};
+    static const int64_t sizes[][3] = {{1, 1, 1},
+                                       {1, 71, 53},
+                                       {37, 1, 53},
+                                       {37, 71, 1},
+                                       {6, 16, 53},
+                                       {7, 17, 13},
+                                       {8, 32, 40},
+                                       {9, 33, 41},
+                                       {37, 71, 53},
+                                       {3, 5, 0},
+                                       /* thin: few columns, few rows, no sum at all; and more
+                                       ** panels than stay together */
+                                       {71, 3, 53},
+                                       {70, 4, 40},
+                                       {66, 2, 7},
+                                       {4, 71, 54},
+                                       {70, 2, 0},
+                                       {7, 79, 72}};
     static const cddp_dtype dtypes[] = {CDDP_F32, CDDP_F64, CDDP_F16, CDDP_BF16};
     cd_prng prng = cd_prng_seed(cd_test_seed());
     matrices *m = calloc(1, sizeof *m);
@@ -95,12 +113,14 @@ TEST(matmul, every_version_has_the_bits_of_the_plain_loop)
             for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
                 for (int variant = 0; variant < 8; variant++) {
                     cd_matmul_args args = {.dtype = dtypes[d], .accumulate = (variant & 4) != 0};
-                    args.shape = shape_of(sizes[i][0], sizes[i][1], sizes[i][2], variant & 1, variant & 2);
+                    args.shape =
+                        shape_of(sizes[i][0], sizes[i][1], sizes[i][2], variant & 1, variant & 2);
                     fill_random(&prng, dtypes[d], m->a);
                     fill_random(&prng, dtypes[d], m->b);
                     fill_random(&prng, dtypes[d], m->dst);
-                    cd_test_row("version %d, %s, (%d, %d, %d), variant %d", isa, cddp_dtype_name(dtypes[d]),
-                                (int)sizes[i][0], (int)sizes[i][1], (int)sizes[i][2], variant);
+                    cd_test_row("version %d, %s, (%d, %d, %d), variant %d", isa,
+                                cddp_dtype_name(dtypes[d]), (int)sizes[i][0], (int)sizes[i][1],
+                                (int)sizes[i][2], variant);
                     check_product(m, args, (cd_isa)isa);
                 }
     free(m);
@@ -127,8 +147,8 @@ TEST(matmul, a_row_does_not_depend_on_the_rows_around_it)
             part.dst = m->dst;
             assert_ok(cd_matmul(&part, cd_isa_best(), NULL, &err), &err);
             for (int64_t i = 0; i < rows; i++)
-                assert_memory_equal(m->dst + i * all.shape.dst_row * 4, m->wanted + (first + i) * all.shape.dst_row * 4,
-                                    N_MAX * 4);
+                assert_memory_equal(m->dst + i * all.shape.dst_row * 4,
+                                    m->wanted + (first + i) * all.shape.dst_row * 4, N_MAX * 4);
         }
     free(m);
 }
@@ -137,24 +157,32 @@ TEST(matmul, the_device_takes_transposed_and_strided_views)
 {
     fixture f = FIXTURE_INIT;
     const cddp_device *cpu = cddp_device_cpu();
-    cddp_tensor a = fixture_make(&f, cpu, CDDP_F32, SIZES(2, 3)), b = fixture_make(&f, cpu, CDDP_F32, SIZES(2, 2));
+    cddp_tensor a = fixture_make(&f, cpu, CDDP_F32, SIZES(2, 3)),
+                b = fixture_make(&f, cpu, CDDP_F32, SIZES(2, 2));
     cddp_tensor dst = fixture_make(&f, cpu, CDDP_F32, SIZES(3, 2)), turned = fixture_permuted(&dst);
     float got[6];
     fixture_write(&f, &a, (float[]){1, 2, 3, 4, 5, 6});
     fixture_write(&f, &b, (float[]){1, 10, 100, 1000});
-    assert_ok(cpu->matmul(&dst, &(cddp_matmul){.a = &a, .b = &b, .a_transposed = true}, NULL, &f.err), &f.err);
-    fixture_read(&f, &dst, got);
-    assert_memory_equal(got, ((float[]){401, 4010, 502, 5020, 603, 6030}), sizeof got);
-    assert_ok(cpu->matmul(&turned, &(cddp_matmul){.a = &a, .b = &b, .a_transposed = true, .b_transposed = true}, NULL,
+    assert_ok(cpu->matmul(&dst, &(cddp_matmul){.a = &a, .b = &b, .a_transposed = true}, NULL,
                           &f.err),
               &f.err);
-    fixture_read(&f, &turned, got);
-    assert_memory_equal(got, ((float[]){41, 4100, 52, 5200, 63, 6300}), sizeof got);
+    fixture_read(&f, &dst, got);
+    assert_memory_equal(got, ((float[]){401, 4010, 502, 5020, 603, 6030}), sizeof got);
     assert_ok(
         cpu->matmul(&turned,
-                    &(cddp_matmul){.a = &a, .b = &b, .a_transposed = true, .b_transposed = true, .accumulate = true},
+                    &(cddp_matmul){.a = &a, .b = &b, .a_transposed = true, .b_transposed = true},
                     NULL, &f.err),
         &f.err);
+    fixture_read(&f, &turned, got);
+    assert_memory_equal(got, ((float[]){41, 4100, 52, 5200, 63, 6300}), sizeof got);
+    assert_ok(cpu->matmul(&turned,
+                          &(cddp_matmul){.a = &a,
+                                         .b = &b,
+                                         .a_transposed = true,
+                                         .b_transposed = true,
+                                         .accumulate = true},
+                          NULL, &f.err),
+              &f.err);
     fixture_read(&f, &turned, got);
     assert_true(got[0] == 82 && got[5] == 12600);
     fixture_fini(&f);
@@ -174,8 +202,10 @@ TEST(orthonormalize, columns_become_orthonormal_and_span_what_they_did)
             double rest = 0;
             for (int64_t y = 0; y < 8; y++) {
                 double sum = 0;
-                for (int64_t row = 0; row < rows[r]; row++) sum += after[row * 8 + x] * after[row * 8 + y];
-                cd_test_row("%lld rows, columns %lld and %lld: %g", (long long)rows[r], (long long)x, (long long)y, sum);
+                for (int64_t row = 0; row < rows[r]; row++)
+                    sum += after[row * 8 + x] * after[row * 8 + y];
+                cd_test_row("%lld rows, columns %lld and %lld: %g", (long long)rows[r],
+                            (long long)x, (long long)y, sum);
                 assert_true(fabs(sum - (x == y)) < 0x1p-52 * (double)rows[r]);
             }
             /* The column that it was is a sum of those up to it; three rows tell. */
@@ -183,7 +213,8 @@ TEST(orthonormalize, columns_become_orthonormal_and_span_what_they_did)
                 double left = before[row * 8 + x];
                 for (int64_t y = 0; y <= x; y++) {
                     double along = 0;
-                    for (int64_t i = 0; i < rows[r]; i++) along += before[i * 8 + x] * after[i * 8 + y];
+                    for (int64_t i = 0; i < rows[r]; i++)
+                        along += before[i * 8 + x] * after[i * 8 + y];
                     left -= along * after[row * 8 + y];
                 }
                 rest += fabs(left);

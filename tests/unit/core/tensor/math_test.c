@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Our transcendental functions against the long double ones of the platform: within 2 ulp over the whole range.
-** f64 is sampled by bit pattern (every exponent is as likely as another) and densely where functions bend; f32 is
-** swept with a stride over all of its patterns. */
+/* Our transcendental functions against the long double ones of the platform: within 2 ulp over the
+** whole range. f64 is sampled by bit pattern (every exponent is as likely as another) and densely
+** where functions bend; f32 is swept with a stride over all of its patterns. */
 #include "core/base/prng.h"
 #include "core/tensor/dtype.h"
 #include "core/tensor/math.h"
@@ -16,7 +16,8 @@ static long double reference_sigmoid(long double x) { return 1 / (1 + expl(-x));
 static long double sine_of_turns(long double x, int shift)
 {
     /* Exact reduction, then the quarter that keeps the argument small. */
-    long double rest = fmodl(x, 2), n = rintl(2 * rest), t = (rest - n / 2) * 3.14159265358979323846264338327950288L;
+    long double rest = fmodl(x, 2), n = rintl(2 * rest),
+                t = (rest - n / 2) * 3.14159265358979323846264338327950288L;
     int quarter = ((int)n + shift + 8) % 4;
     long double value = quarter % 2 == 0 ? sinl(t) : cosl(t);
     return quarter >= 2 ? -value : value;
@@ -63,7 +64,8 @@ static double worst_f64(const function *f, double x, double worst)
 {
     double error = ulps(f->f64(x), f->reference((long double)x), 53, -1021);
     if (!(error <= 2)) {
-        print_error("%s(%a) = %a, true %La: %g ulp\n", f->name, x, f->f64(x), f->reference((long double)x), error);
+        print_error("%s(%a) = %a, true %La: %g ulp\n", f->name, x, f->f64(x),
+                    f->reference((long double)x), error);
         fail();
     }
     return error > worst ? error : worst;
@@ -102,7 +104,8 @@ TEST(math, f32_functions_stay_within_two_ulp_over_all_patterns_by_stride)
         for (uint64_t bits = 0; bits <= UINT32_MAX; bits += 21701) {
             float x = cd_f32_of_bits((uint32_t)bits), got = f->f32(x);
             double error = ulps((double)got, f->reference((long double)x), 24, -125);
-            if (!(error <= 0.501)) print_error("%s(%a) = %a: %g ulp\n", f->name, (double)x, (double)got, error);
+            if (!(error <= 0.501))
+                print_error("%s(%a) = %a: %g ulp\n", f->name, (double)x, (double)got, error);
             assert_true(error <= 0.501);
             worst = error > worst ? error : worst;
         }
@@ -113,19 +116,25 @@ TEST(math, f32_functions_stay_within_two_ulp_over_all_patterns_by_stride)
 TEST(math, edges_are_what_annex_f_says)
 {
     const double tiny = 0x1p-1074;
-    assert_true(cd_exp(0) == 1 && cd_exp(-INFINITY) == 0 && cd_exp(INFINITY) == INFINITY && isnan(cd_exp(NAN)));
+    assert_true(cd_exp(0) == 1 && cd_exp(-INFINITY) == 0 && cd_exp(INFINITY) == INFINITY &&
+                isnan(cd_exp(NAN)));
     assert_true(cd_exp(709.78) < INFINITY && cd_exp(709.79) == INFINITY);
     assert_true(cd_exp(-745.13) == tiny && cd_exp(-745.14) == 0);
-    assert_true(cd_log(1) == 0 && cd_log(0) == -INFINITY && isnan(cd_log(-1)) && cd_log(INFINITY) == INFINITY);
+    assert_true(cd_log(1) == 0 && cd_log(0) == -INFINITY && isnan(cd_log(-1)) &&
+                cd_log(INFINITY) == INFINITY);
     assert_true(cd_log1p(-1) == -INFINITY && isnan(cd_log1p(-1.5)) && signbit(cd_log1p(-0.0)) &&
                 cd_log1p(tiny) == tiny);
-    assert_true(cd_expm1(-INFINITY) == -1 && cd_expm1(INFINITY) == INFINITY && signbit(cd_expm1(-0.0)));
-    assert_true(cd_tanh(INFINITY) == 1 && cd_tanh(-INFINITY) == -1 && signbit(cd_tanh(-0.0)) && cd_tanh(tiny) == tiny);
+    assert_true(cd_expm1(-INFINITY) == -1 && cd_expm1(INFINITY) == INFINITY &&
+                signbit(cd_expm1(-0.0)));
+    assert_true(cd_tanh(INFINITY) == 1 && cd_tanh(-INFINITY) == -1 && signbit(cd_tanh(-0.0)) &&
+                cd_tanh(tiny) == tiny);
     assert_true(cd_sigmoid(0) == 0.5 && cd_sigmoid(INFINITY) == 1 && cd_sigmoid(-INFINITY) == 0);
-    assert_true(cd_erf(INFINITY) == 1 && cd_erf(-INFINITY) == -1 && cd_erf(0) == 0 && signbit(cd_erf(-0.0)));
-    assert_true(signbit(cd_sinpi(-0.0)) && cd_sinpi(1) == 0 && cd_sinpi(0.5) == 1 && cd_sinpi(1e300) == 0 &&
-                isnan(cd_sinpi(INFINITY)));
-    assert_true(cd_cospi(1) == -1 && cd_cospi(0.5) == 0 && cd_cospi(0x1p60) == 1 && isnan(cd_cospi(NAN)));
+    assert_true(cd_erf(INFINITY) == 1 && cd_erf(-INFINITY) == -1 && cd_erf(0) == 0 &&
+                signbit(cd_erf(-0.0)));
+    assert_true(signbit(cd_sinpi(-0.0)) && cd_sinpi(1) == 0 && cd_sinpi(0.5) == 1 &&
+                cd_sinpi(1e300) == 0 && isnan(cd_sinpi(INFINITY)));
+    assert_true(cd_cospi(1) == -1 && cd_cospi(0.5) == 0 && cd_cospi(0x1p60) == 1 &&
+                isnan(cd_cospi(NAN)));
 }
 
 TEST(math, odd_functions_are_odd_and_cosine_is_even)
@@ -144,22 +153,28 @@ TEST(math, odd_functions_are_odd_and_cosine_is_even)
 TEST(math, integer_powers_stay_within_one_ulp)
 {
     require_long_double();
-    static const double bases[] = {0.9, 0.999, 0.5, -0.9, 1.0000001, 3, -7, 0x1.fffffffffffffp-1, 1e-5, 1e10};
+    static const double bases[] = {0.9,  0.999, 0.5, -0.9, 1.0000001, 3, -7, 0x1.fffffffffffffp-1,
+                                   1e-5, 1e10};
     for (size_t b = 0; b < sizeof bases / sizeof bases[0]; b++)
         for (uint64_t n = 0; n < 3000; n = n < 20 ? n + 1 : n + n / 7) {
-            /* Each step of the reference is rounded to 64 bits: n of them stay below n/2048 ulp of a double. */
+            /* Each step of the reference is rounded to 64 bits: n of them stay below n/2048 ulp of
+            ** a double. */
             long double wanted = powl((long double)bases[b], (long double)n);
             double got = cd_powi(bases[b], n), error = ulps(got, wanted, 53, -1021);
             cd_test_row("%g^%llu", bases[b], (unsigned long long)n);
             assert_true(error <= 1);
         }
-    assert_true(cd_powi(0, 0) == 1 && cd_powi(0, 5) == 0 && signbit(cd_powi(-0.0, 3)) && !signbit(cd_powi(-0.0, 4)));
-    assert_true(cd_powi(10, 400) == INFINITY && cd_powi(-10, 401) == -INFINITY && cd_powi(10, 308) < INFINITY);
-    assert_true(cd_powi(0.5, 1074) == 0x1p-1074 && cd_powi(0.5, 1080) == 0 && isnan(cd_powi(NAN, 2)));
+    assert_true(cd_powi(0, 0) == 1 && cd_powi(0, 5) == 0 && signbit(cd_powi(-0.0, 3)) &&
+                !signbit(cd_powi(-0.0, 4)));
+    assert_true(cd_powi(10, 400) == INFINITY && cd_powi(-10, 401) == -INFINITY &&
+                cd_powi(10, 308) < INFINITY);
+    assert_true(cd_powi(0.5, 1074) == 0x1p-1074 && cd_powi(0.5, 1080) == 0 &&
+                isnan(cd_powi(NAN, 2)));
     assert_true(cd_powi(1, UINT64_C(1) << 39) == 1);
 }
 
 TEST_MAIN(ROW(math, f64_functions_stay_within_two_ulp),
           ROW(math, f32_functions_stay_within_two_ulp_over_all_patterns_by_stride),
-          ROW(math, edges_are_what_annex_f_says), ROW(math, odd_functions_are_odd_and_cosine_is_even),
+          ROW(math, edges_are_what_annex_f_says),
+          ROW(math, odd_functions_are_odd_and_cosine_is_even),
           ROW(math, integer_powers_stay_within_one_ulp))

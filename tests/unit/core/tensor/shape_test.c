@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The shape device: floating tensors of any size cost nothing, integers keep their values, mistakes still show. */
+/* The shape device: floating tensors of any size cost nothing, integers keep their values, mistakes
+** still show. */
 #include "core/base/alloc.h"
 #include "core/tensor/cpu.h"
 #include "tests/unit/core/tensor/fixture.h"
@@ -30,7 +31,8 @@ TEST(shape, a_tensor_of_a_trillion_elements_is_a_token)
     assert_ok(mine.multiply_reciprocal(&x, &x, 3, NULL, &err), &err);
     assert_ok(mine.scale(&x, &x, 0.5, NULL, &err), &err);
     assert_ok(mine.axpy(&x, -1, &y, NULL, &err), &err);
-    assert_ok(mine.copy_many(&mine, &(cddp_copy_pair){x, y}, 1, CDDP_COPY_DIVIDE, 3, NULL, &err), &err);
+    assert_ok(mine.copy_many(&mine, &(cddp_copy_pair){x, y}, 1, CDDP_COPY_DIVIDE, 3, NULL, &err),
+              &err);
     assert_ok(mine.norm(&x, &norm, &err), &err);
     assert_ok(mine.find_nonfinite(&x, &index, &err), &err);
     assert_ok(mine.digest(&x, &digest, &err), &err);
@@ -43,7 +45,8 @@ TEST(shape, a_tensor_of_a_trillion_elements_is_a_token)
 TEST(shape, integers_keep_their_values)
 {
     fixture f = FIXTURE_INIT;
-    cddp_tensor a = fixture_make(&f, shape(), CDDP_I32, SIZES(4)), b = fixture_make(&f, shape(), CDDP_I64, SIZES(4));
+    cddp_tensor a = fixture_make(&f, shape(), CDDP_I32, SIZES(4)),
+                b = fixture_make(&f, shape(), CDDP_I64, SIZES(4));
     int32_t got[4];
     int64_t wide[4];
     fixture_write(&f, &a, (int32_t[]){1, 0, 1, 0});
@@ -73,13 +76,16 @@ TEST(shape, mistakes_are_refused_as_on_cpu_and_views_beyond_their_storage_too)
     assert_fails(shape()->divide(&a, &a, 0, NULL, e), CDDP_E_ARG, e, "n is 0");
     assert_fails(shape()->reduce(CDDP_RED_BOR, &a, &a, NULL, e), CDDP_E_UNSUPPORTED, e, "bor");
     assert_fails(shape()->copy(&i, &a, NULL, e), CDDP_E_UNSUPPORTED, e, "no values");
-    assert_fails(shape()->matmul(&a, &(cddp_matmul){.a = &a, .b = &a}, NULL, e), CDDP_E_ARG, e, "does not give");
+    assert_fails(shape()->matmul(&a, &(cddp_matmul){.a = &a, .b = &a}, NULL, e), CDDP_E_ARG, e,
+                 "does not give");
     cddp_tensor beyond = a;
     beyond.offset = 1;
-    assert_fails(shape()->fill(&beyond, 0, NULL, e), CDDP_E_ARG, e, "elements 1…6 of a storage of 6");
+    assert_fails(shape()->fill(&beyond, 0, NULL, e), CDDP_E_ARG, e,
+                 "elements 1…6 of a storage of 6");
     beyond.offset = 0;
     beyond.strides[0] = -3;
-    assert_fails(shape()->fill(&beyond, 0, NULL, e), CDDP_E_ARG, e, "elements -3…2 of a storage of 6");
+    assert_fails(shape()->fill(&beyond, 0, NULL, e), CDDP_E_ARG, e,
+                 "elements -3…2 of a storage of 6");
     fixture_fini(&f);
 }
 
@@ -97,6 +103,7 @@ TEST(shape, running_out_of_memory_leaves_nothing_behind)
     assert_int_equal(cd_test_oom_loop(allocate_one, (void *)(uintptr_t)shape()), 1);
 }
 
-TEST_MAIN(ROW(shape, a_tensor_of_a_trillion_elements_is_a_token), ROW(shape, integers_keep_their_values),
+TEST_MAIN(ROW(shape, a_tensor_of_a_trillion_elements_is_a_token),
+          ROW(shape, integers_keep_their_values),
           ROW(shape, mistakes_are_refused_as_on_cpu_and_views_beyond_their_storage_too),
           ROW(shape, running_out_of_memory_leaves_nothing_behind))

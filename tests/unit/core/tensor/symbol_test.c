@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The symbol device: the algebra of forms, runs, canonical content, exactness, refusals. A model that keeps one
-** dense vector of coefficients per element judges random programs of operations. */
+/* The symbol device: the algebra of forms, runs, canonical content, exactness, refusals. A model
+** that keeps one dense vector of coefficients per element judges random programs of operations. */
 #include "core/base/prng.h"
 #include "core/tensor/cpu.h"
 #include "core/tensor/symbol.h"
@@ -21,7 +21,8 @@ static const cd_symbol_names names = {name_of, NULL};
 
 static cd_atom gradient(uint32_t source, uint32_t rank, uint32_t micro)
 {
-    return (cd_atom){.kind = CD_ATOM_GRADIENT, .source = source, .rank = rank, .micro_step = micro, .step = 2};
+    return (cd_atom){
+        .kind = CD_ATOM_GRADIENT, .source = source, .rank = rank, .micro_step = micro, .step = 2};
 }
 
 typedef struct printout {
@@ -47,7 +48,10 @@ static const char *content(fixture *f, const cddp_tensor *t, printout *p)
     return p->text;
 }
 
-static cddp_tensor fresh(fixture *f, int64_t numel) { return fixture_make(f, symbol(), CDDP_F32, &numel, 1); }
+static cddp_tensor fresh(fixture *f, int64_t numel)
+{
+    return fixture_make(f, symbol(), CDDP_F32, &numel, 1);
+}
 
 static void write_atoms(fixture *f, const cddp_tensor *t, cd_atom atom)
 {
@@ -66,7 +70,8 @@ TEST(ratio, sums_and_products_are_exact_and_reduced)
     assert_true(r.numerator == 4 && r.denominator == 15);
     assert_ok(cd_ratio_add((cd_ratio){1, 3}, (cd_ratio){-1, 3}, &r, &err), &err);
     assert_true(r.numerator == 0 && r.denominator == 1);
-    assert_ok(cd_ratio_multiply((cd_ratio){INT64_MAX, 2}, (cd_ratio){2, INT64_MAX}, &r, &err), &err);
+    assert_ok(cd_ratio_multiply((cd_ratio){INT64_MAX, 2}, (cd_ratio){2, INT64_MAX}, &r, &err),
+              &err);
     assert_true(r.numerator == 1 && r.denominator == 1);
     assert_ok(cd_ratio_make(INT64_MIN, 2, &r, &err), &err);
     assert_true(r.numerator == INT64_MIN / 2 && r.denominator == 1);
@@ -79,13 +84,15 @@ TEST(ratio, overflow_is_refused_and_never_wraps)
     assert_fails(cd_ratio_make(INT64_MIN, 1, &r, &err), CDDP_E_LIMIT, &err, "does not fit");
     assert_fails(cd_ratio_make(1, INT64_MIN, &r, &err), CDDP_E_LIMIT, &err, "does not fit");
     assert_fails(cd_ratio_make(1, 0, &r, &err), CDDP_E_ARG, &err, "divided by 0");
-    assert_fails(cd_ratio_add((cd_ratio){INT64_MAX, 1}, (cd_ratio){1, 1}, &r, &err), CDDP_E_LIMIT, &err, "+ 1/1");
-    assert_fails(cd_ratio_add((cd_ratio){1, 4294967291}, (cd_ratio){1, 4294967279}, &r, &err), CDDP_E_LIMIT, &err,
-                 "fit");
-    assert_fails(cd_ratio_multiply((cd_ratio){INT64_C(1) << 32, 1}, (cd_ratio){INT64_C(1) << 31, 1}, &r, &err),
+    assert_fails(cd_ratio_add((cd_ratio){INT64_MAX, 1}, (cd_ratio){1, 1}, &r, &err), CDDP_E_LIMIT,
+                 &err, "+ 1/1");
+    assert_fails(cd_ratio_add((cd_ratio){1, 4294967291}, (cd_ratio){1, 4294967279}, &r, &err),
+                 CDDP_E_LIMIT, &err, "fit");
+    assert_fails(cd_ratio_multiply((cd_ratio){INT64_C(1) << 32, 1}, (cd_ratio){INT64_C(1) << 31, 1},
+                                   &r, &err),
                  CDDP_E_LIMIT, &err, "×");
-    assert_fails(cd_ratio_multiply((cd_ratio){1, 3037000501}, (cd_ratio){1, 3037000499}, &r, &err), CDDP_E_LIMIT, &err,
-                 "×");
+    assert_fails(cd_ratio_multiply((cd_ratio){1, 3037000501}, (cd_ratio){1, 3037000499}, &r, &err),
+                 CDDP_E_LIMIT, &err, "×");
     assert_true(r.numerator == 42);
 }
 
@@ -129,7 +136,8 @@ TEST(symbol, an_average_of_gradients_reads_as_what_it_is)
     fixture f = FIXTURE_INIT;
     printout p;
     cddp_tensor bucket = fresh(&f, 20), peer = fresh(&f, 20);
-    cddp_tensor slice = cddp_tensor_slice(&bucket, 4, 12), peer_slice = cddp_tensor_slice(&peer, 4, 12);
+    cddp_tensor slice = cddp_tensor_slice(&bucket, 4, 12),
+                peer_slice = cddp_tensor_slice(&peer, 4, 12);
     assert_ok(symbol()->fill(&bucket, 0, NULL, &f.err), &f.err);
     assert_ok(symbol()->fill(&peer, 0, NULL, &f.err), &f.err);
     write_atoms(&f, &slice, gradient(0, 0, 0));
@@ -137,8 +145,9 @@ TEST(symbol, an_average_of_gradients_reads_as_what_it_is)
     assert_ok(symbol()->multiply_reciprocal(&bucket, &bucket, 3, NULL, &f.err), &f.err);
     assert_ok(symbol()->divide(&peer, &peer, 3, NULL, &f.err), &f.err);
     assert_ok(symbol()->reduce(CDDP_RED_SUM, &bucket, &peer, NULL, &f.err), &f.err);
-    assert_string_equal(content(&f, &bucket, &p), "0: 0; 4: 1/3·g(conv1.weight)[0..11] rank 0 micro 0 step 2 + "
-                                                  "1/3·g(conv1.weight)[0..11] rank 1 micro 0 step 2; 16: 0");
+    assert_string_equal(content(&f, &bucket, &p),
+                        "0: 0; 4: 1/3·g(conv1.weight)[0..11] rank 0 micro 0 step 2 + "
+                        "1/3·g(conv1.weight)[0..11] rank 1 micro 0 step 2; 16: 0");
     assert_int_equal(cd_symbol_run_count(&bucket), 3);
     fixture_fini(&f);
 }
@@ -150,8 +159,9 @@ TEST(symbol, stale_content_is_garbage_and_stays_visible)
     cddp_tensor t = fresh(&f, 10), part = cddp_tensor_slice(&t, 2, 3);
     write_atoms(&f, &part, gradient(1, 0, 0));
     assert_ok(symbol()->scale(&t, &t, 2, NULL, &f.err), &f.err);
-    assert_string_equal(content(&f, &t, &p),
-                        "0: 2·garbage[0..1]; 2: 2·g(fc.bias)[0..2] rank 0 micro 0 step 2; 5: 2·garbage[5..9]");
+    assert_string_equal(
+        content(&f, &t, &p),
+        "0: 2·garbage[0..1]; 2: 2·g(fc.bias)[0..2] rank 0 micro 0 step 2; 5: 2·garbage[5..9]");
     fixture_fini(&f);
 }
 
@@ -160,7 +170,8 @@ TEST(symbol, a_dropped_doubled_or_misplaced_contribution_is_a_difference)
     fixture f = FIXTURE_INIT;
     cddp_tensor t = fresh(&f, 100), other = fresh(&f, 100);
     cd_symbol_difference d;
-    const cd_term terms[] = {{gradient(0, 1, 0), 0, 1, {1, 2}}, {gradient(0, 0, 0), 0, 1, {1, 2}}}; /* not sorted */
+    /* not sorted */
+    const cd_term terms[] = {{gradient(0, 1, 0), 0, 1, {1, 2}}, {gradient(0, 0, 0), 0, 1, {1, 2}}};
     const cd_form wanted = {2, terms};
     write_atoms(&f, &t, gradient(0, 0, 0));
     write_atoms(&f, &other, gradient(0, 1, 0));
@@ -205,7 +216,8 @@ TEST(symbol, a_step_of_sgd_is_exact_in_decimal_learning_rates)
     write_atoms(&f, &w, (cd_atom){.kind = CD_ATOM_PARAMETER, .source = 5});
     write_atoms(&f, &g, gradient(1, 2, 1));
     assert_ok(symbol()->axpy(&w, -0.1, &g, NULL, &f.err), &f.err);
-    assert_string_equal(content(&f, &w, &p), "0: -1/10·g(fc.bias)[0..2] rank 2 micro 1 step 2 + p(#5)[0..2] rank 0");
+    assert_string_equal(content(&f, &w, &p),
+                        "0: -1/10·g(fc.bias)[0..2] rank 2 micro 1 step 2 + p(#5)[0..2] rank 0");
     fixture_fini(&f);
 }
 
@@ -215,7 +227,8 @@ TEST(symbol, permuted_copies_come_back_and_content_is_canonical)
     printout p;
     cddp_tensor a = fixture_make(&f, symbol(), CDDP_F32, SIZES(2, 3, 4)),
                 b = fixture_make(&f, symbol(), CDDP_F32, SIZES(2, 3, 4));
-    cddp_tensor last = fixture_permuted(&b), c = fixture_make(&f, symbol(), CDDP_F32, SIZES(2, 3, 4));
+    cddp_tensor last = fixture_permuted(&b),
+                c = fixture_make(&f, symbol(), CDDP_F32, SIZES(2, 3, 4));
     uint64_t da, dl, db;
     write_atoms(&f, &a, gradient(0, 0, 0));
     assert_ok(symbol()->copy(&last, &a, NULL, &f.err), &f.err);
@@ -241,7 +254,8 @@ TEST(symbol, a_million_elements_are_a_few_runs)
     for (uint32_t i = 0; i < 4; i++) {
         cddp_tensor slice = cddp_tensor_slice(&t, i * 250000, 250000);
         write_atoms(&f, &g, gradient(i, 0, 0));
-        assert_ok(symbol()->copy_many(symbol(), &(cddp_copy_pair){slice, g}, 1, CDDP_COPY_MULTIPLY, 7, NULL, &f.err),
+        assert_ok(symbol()->copy_many(symbol(), &(cddp_copy_pair){slice, g}, 1, CDDP_COPY_MULTIPLY,
+                                      7, NULL, &f.err),
                   &f.err);
     }
     assert_int_equal(cd_symbol_run_count(&t), 4);
@@ -260,7 +274,8 @@ TEST(symbol, a_million_elements_are_a_few_runs)
 TEST(symbol, numbers_are_written_reduced_and_read)
 {
     fixture f = FIXTURE_INIT;
-    cddp_tensor a = fixture_make(&f, symbol(), CDDP_I32, SIZES(5)), b = fixture_make(&f, symbol(), CDDP_I32, SIZES(5));
+    cddp_tensor a = fixture_make(&f, symbol(), CDDP_I32, SIZES(5)),
+                b = fixture_make(&f, symbol(), CDDP_I32, SIZES(5));
     cddp_tensor w = fixture_make(&f, symbol(), CDDP_I64, SIZES(5));
     static const struct {
         cddp_red_op op;
@@ -299,26 +314,34 @@ TEST(symbol, what_is_not_exact_or_not_linear_is_refused_and_changes_nothing)
     float values[4];
     double norm;
     write_atoms(&f, &g, gradient(0, 0, 0));
-    assert_fails(symbol()->copy(&h, &g, NULL, e), CDDP_E_UNSUPPORTED, e, "from f32 to f16 may round");
+    assert_fails(symbol()->copy(&h, &g, NULL, e), CDDP_E_UNSUPPORTED, e,
+                 "from f32 to f16 may round");
     assert_ok(symbol()->copy(&d, &g, NULL, e), e);
     assert_fails(symbol()->copy(&g, &d, NULL, e), CDDP_E_UNSUPPORTED, e, "from f64 to f32");
     assert_fails(symbol()->copy(&i, &g, NULL, e), CDDP_E_UNSUPPORTED, e, "from f32 to i32");
-    assert_fails(symbol()->reduce(CDDP_RED_MAX, &g, &g, NULL, e), CDDP_E_UNSUPPORTED, e, "max of g(#0)[0");
-    assert_fails(symbol()->reduce(CDDP_RED_PRODUCT, &g, &g, NULL, e), CDDP_E_UNSUPPORTED, e, "product");
+    assert_fails(symbol()->reduce(CDDP_RED_MAX, &g, &g, NULL, e), CDDP_E_UNSUPPORTED, e,
+                 "max of g(#0)[0");
+    assert_fails(symbol()->reduce(CDDP_RED_PRODUCT, &g, &g, NULL, e), CDDP_E_UNSUPPORTED, e,
+                 "product");
     assert_fails(symbol()->reduce(CDDP_RED_AVG, &g, &g, NULL, e), CDDP_E_UNSUPPORTED, e, "avg");
-    assert_fails(symbol()->matmul(&m, &(cddp_matmul){.a = &m, .b = &m}, NULL, e), CDDP_E_UNSUPPORTED, e, "linear");
+    assert_fails(symbol()->matmul(&m, &(cddp_matmul){.a = &m, .b = &m}, NULL, e),
+                 CDDP_E_UNSUPPORTED, e, "linear");
     assert_fails(symbol()->norm(&g, &norm, e), CDDP_E_UNSUPPORTED, e, "norm");
-    assert_fails(symbol()->read(&g, values, sizeof values, e), CDDP_E_UNSUPPORTED, e, "not a number");
+    assert_fails(symbol()->read(&g, values, sizeof values, e), CDDP_E_UNSUPPORTED, e,
+                 "not a number");
     assert_fails(symbol()->read(&i, values, sizeof values, e), CDDP_E_UNSUPPORTED, e, "garbage[0]");
     assert_fails(symbol()->fill(&g, NAN, NULL, e), CDDP_E_LIMIT, e, "not a number");
     fixture_write(&f, &i, (int32_t[]){INT32_MAX, 1, 1, 1});
-    assert_fails(symbol()->reduce(CDDP_RED_SUM, &i, &i, NULL, e), CDDP_E_LIMIT, e, "4294967294 does not fit into i32");
+    assert_fails(symbol()->reduce(CDDP_RED_SUM, &i, &i, NULL, e), CDDP_E_LIMIT, e,
+                 "4294967294 does not fit into i32");
     for (int n = 0; n < 3; n++) assert_ok(symbol()->scale(&g, &g, 0x1p20, NULL, e), e);
     assert_fails(symbol()->scale(&g, &g, 0x1p20, NULL, e), CDDP_E_LIMIT, e, "does not fit");
-    assert_string_equal(content(&f, &g, &p), "0: 1152921504606846976·g(conv1.weight)[0..3] rank 0 micro 0 step 2");
+    assert_string_equal(content(&f, &g, &p),
+                        "0: 1152921504606846976·g(conv1.weight)[0..3] rank 0 micro 0 step 2");
     cddp_tensor beyond = g;
     beyond.offset = 1;
-    assert_fails(symbol()->fill(&beyond, 0, NULL, e), CDDP_E_ARG, e, "elements 1…4 of a storage of 4");
+    assert_fails(symbol()->fill(&beyond, 0, NULL, e), CDDP_E_ARG, e,
+                 "elements 1…4 of a storage of 4");
     cddp_tensor expanded = cddp_tensor_slice(&g, 0, 2);
     expanded.strides[0] = 0;
     assert_fails(symbol()->fill(&expanded, 0, NULL, e), CDDP_E_ARG, e, "overlaps itself");
@@ -328,7 +351,9 @@ TEST(symbol, what_is_not_exact_or_not_linear_is_refused_and_changes_nothing)
 TEST(symbol, long_forms_are_cut_with_an_ellipsis_at_a_character)
 {
     char text[64];
-    cd_term terms[3] = {{gradient(0, 0, 0), 0, 1, {1, 3}}, {gradient(0, 1, 0), 0, 1, {-2, 3}}, {{0}, 0, 0, {5, 1}}};
+    cd_term terms[3] = {{gradient(0, 0, 0), 0, 1, {1, 3}},
+                        {gradient(0, 1, 0), 0, 1, {-2, 3}},
+                        {{0}, 0, 0, {5, 1}}};
     terms[2].atom.kind = CD_ATOM_ONE;
     for (size_t bytes = 8; bytes < sizeof text; bytes++) {
         memset(text, 'x', sizeof text);
@@ -344,7 +369,8 @@ TEST(symbol, long_forms_are_cut_with_an_ellipsis_at_a_character)
 
 enum { CELLS = 24, ATOMS = 2 * CELLS + 1, TENSORS = 3 };
 
-/* Coefficient of g0[i], g1[i] and 1 for each element, over a common denominator that a short program cannot exceed. */
+/* Coefficient of g0[i], g1[i] and 1 for each element, over a common denominator that a short
+** program cannot exceed. */
 typedef struct model {
     int64_t at[TENSORS][CELLS][ATOMS];
 } model;
@@ -367,7 +393,9 @@ static void check_element(fixture *f, const cddp_tensor *t, int64_t index, const
     assert_true(d.index == 0 && d.actual_count <= CD_FORM_TERMS_MAX);
     for (size_t i = 0; i < d.actual_count; i++) {
         const cd_atom *atom = &d.actual[i].atom;
-        int64_t slot = atom->kind == CD_ATOM_ONE ? 2 * CELLS : (int64_t)atom->source * CELLS + d.actual[i].element;
+        int64_t slot = atom->kind == CD_ATOM_ONE
+                           ? 2 * CELLS
+                           : (int64_t)atom->source * CELLS + d.actual[i].element;
         got[slot] = model_coefficient(&d, i);
     }
     assert_memory_equal(got, wanted, sizeof got);
@@ -388,14 +416,19 @@ static cddp_tensor view_of(const cddp_tensor *tensors, window w, int64_t length)
     return v;
 }
 
-static int64_t cell_of(window w, int64_t length, int64_t i) { return w.start + (w.backwards ? length - 1 - i : i); }
+static int64_t cell_of(window w, int64_t length, int64_t i)
+{
+    return w.start + (w.backwards ? length - 1 - i : i);
+}
 
 static void random_step(fixture *f, cddp_tensor *tensors, model *m, cd_prng *prng)
 {
     model before = *m;
     int64_t length = cd_prng_between(prng, 1, CELLS);
-    window dw = {cd_prng_below(prng, TENSORS), cd_prng_between(prng, 0, CELLS - length), cd_prng_chance(prng, 1, 4)};
-    window sw = {cd_prng_below(prng, TENSORS), cd_prng_between(prng, 0, CELLS - length), cd_prng_chance(prng, 1, 4)};
+    window dw = {cd_prng_below(prng, TENSORS), cd_prng_between(prng, 0, CELLS - length),
+                 cd_prng_chance(prng, 1, 4)};
+    window sw = {cd_prng_below(prng, TENSORS), cd_prng_between(prng, 0, CELLS - length),
+                 cd_prng_chance(prng, 1, 4)};
     cddp_tensor dst = view_of(tensors, dw, length), src = view_of(tensors, sw, length);
     int op = (int)cd_prng_below(prng, 5);
     if (op == 0) assert_ok(symbol()->copy(&dst, &src, NULL, &f->err), &f->err);
@@ -420,7 +453,8 @@ static void random_step(fixture *f, cddp_tensor *tensors, model *m, cd_prng *prn
     cddp_tensor one = cddp_tensor_slice(&tensors[dw.tensor], cell_of(dw, length, 0), 1);
     assert_ok(cd_symbol_compare(&one, &(cd_form){0, NULL}, &d, &f->err), &f->err);
     for (int64_t i = 0; i < length; i++)
-        m->at[dw.tensor][cell_of(dw, length, i)][(int64_t)d.actual[0].atom.source * CELLS + i] = DENOMINATOR;
+        m->at[dw.tensor][cell_of(dw, length, i)][(int64_t)d.actual[0].atom.source * CELLS + i] =
+            DENOMINATOR;
 }
 
 TEST(symbol, random_programs_agree_with_a_dense_model)
@@ -457,7 +491,8 @@ static cddp_status strided_sum(const cddp_allocator *allocator, void *argument, 
     if (status == CDDP_OK) status = mine.allocate(&mine, CDDP_F32, 6, &b, err);
     if (status == CDDP_OK) {
         cddp_tensor x = cddp_tensor_of(&mine, a, 0, CDDP_F32, (int64_t[]){2, 3}, 2);
-        cddp_tensor y = cddp_tensor_of(&mine, b, 0, CDDP_F32, (int64_t[]){2, 3}, 2), p = fixture_permuted(&y);
+        cddp_tensor y = cddp_tensor_of(&mine, b, 0, CDDP_F32, (int64_t[]){2, 3}, 2),
+                    p = fixture_permuted(&y);
         cd_symbol_difference d;
         cd_atom atom = gradient(0, 0, 0);
         status = mine.fill(&x, 0.5, NULL, err);
@@ -477,14 +512,17 @@ TEST(symbol, running_out_of_memory_leaves_nothing_behind_and_storage_whole)
     assert_true(cd_test_oom_loop(strided_sum, NULL) > 20);
 }
 
-TEST_MAIN(ROW(ratio, sums_and_products_are_exact_and_reduced), ROW(ratio, overflow_is_refused_and_never_wraps),
+TEST_MAIN(ROW(ratio, sums_and_products_are_exact_and_reduced),
+          ROW(ratio, overflow_is_refused_and_never_wraps),
           ROW(ratio, a_double_stands_for_the_ratio_it_was_written_as),
           ROW(symbol, an_average_of_gradients_reads_as_what_it_is),
           ROW(symbol, stale_content_is_garbage_and_stays_visible),
           ROW(symbol, a_dropped_doubled_or_misplaced_contribution_is_a_difference),
-          ROW(symbol, terms_that_cancel_disappear), ROW(symbol, a_step_of_sgd_is_exact_in_decimal_learning_rates),
+          ROW(symbol, terms_that_cancel_disappear),
+          ROW(symbol, a_step_of_sgd_is_exact_in_decimal_learning_rates),
           ROW(symbol, permuted_copies_come_back_and_content_is_canonical),
-          ROW(symbol, a_million_elements_are_a_few_runs), ROW(symbol, numbers_are_written_reduced_and_read),
+          ROW(symbol, a_million_elements_are_a_few_runs),
+          ROW(symbol, numbers_are_written_reduced_and_read),
           ROW(symbol, what_is_not_exact_or_not_linear_is_refused_and_changes_nothing),
           ROW(symbol, long_forms_are_cut_with_an_ellipsis_at_a_character),
           ROW(symbol, random_programs_agree_with_a_dense_model),

@@ -74,10 +74,13 @@ TEST(view, walks_meet_every_element_once_in_logical_order)
 TEST(view, parallel_views_are_those_with_equal_strides_and_no_gaps)
 {
     const int64_t sizes[] = {4, 3}, down[] = {3, 1}, across[] = {1, 4}, wide[] = {9, 1};
-    cddp_tensor a = view_of(sizes, down, 2), b = view_of(sizes, across, 2), c = view_of(sizes, wide, 2);
+    cddp_tensor a = view_of(sizes, down, 2), b = view_of(sizes, across, 2),
+                c = view_of(sizes, wide, 2);
     cddp_tensor flat = view_of((int64_t[]){12}, (int64_t[]){1}, 1);
-    assert_true(cd_view_is_parallel(&a, &a) && cd_view_is_parallel(&b, &b) && cd_view_is_parallel(&a, &flat));
-    assert_false(cd_view_is_parallel(&a, &b) || cd_view_is_parallel(&c, &c) || cd_view_is_parallel(&b, &flat));
+    assert_true(cd_view_is_parallel(&a, &a) && cd_view_is_parallel(&b, &b) &&
+                cd_view_is_parallel(&a, &flat));
+    assert_false(cd_view_is_parallel(&a, &b) || cd_view_is_parallel(&c, &c) ||
+                 cd_view_is_parallel(&b, &flat));
 }
 
 TEST(view, slices_and_bad_views_are_checked)
@@ -89,7 +92,8 @@ TEST(view, slices_and_bad_views_are_checked)
     assert_true(s.offset == 5 && s.dim_count == 1 && s.sizes[0] == 4);
     assert_ok(cd_view_check(&t, "test", "view", &err), &err);
     t.sizes[1] = -4;
-    assert_fails(cd_view_check(&t, "test", "view", &err), CDDP_E_ARG, &err, "size 1 of the view is -4");
+    assert_fails(cd_view_check(&t, "test", "view", &err), CDDP_E_ARG, &err,
+                 "size 1 of the view is -4");
     t.sizes[1] = 4;
     t.dtype = (cddp_dtype)77;
     assert_fails(cd_view_check(&t, "test", "view", &err), CDDP_E_UNSUPPORTED, &err, "number 77");

@@ -13,11 +13,11 @@
 #include <string.h>
 
 /* A world whose clock advances by one at every look. */
-static uint64_t ticking(cddp_rank *rank)
-{
-    return ++*(uint64_t *)rank->world;
-}
-static const cddp_world_ops clock_ops = {.size = sizeof clock_ops, .abi = CDDP_WORLD_ABI, .name = "clock", .now_ns = ticking};
+static uint64_t ticking(cddp_rank *rank) { return ++*(uint64_t *)rank->world; }
+static const cddp_world_ops clock_ops = {.size = sizeof clock_ops,
+                                         .abi = CDDP_WORLD_ABI,
+                                         .name = "clock",
+                                         .now_ns = ticking};
 
 TEST(events, every_row_has_a_name_a_doc_and_fields_that_fill_its_struct)
 {
@@ -29,7 +29,8 @@ TEST(events, every_row_has_a_name_a_doc_and_fields_that_fill_its_struct)
         assert_int_equal(info->field_count, cd_event_field_counts[kind]);
         for (uint32_t i = 0; i < info->field_count; i++) {
             assert_true(strlen(info->fields[i].name) > 0 && strlen(info->fields[i].doc) > 0);
-            for (uint32_t k = 0; k < i; k++) assert_string_not_equal(info->fields[i].name, info->fields[k].name);
+            for (uint32_t k = 0; k < i; k++)
+                assert_string_not_equal(info->fields[i].name, info->fields[k].name);
         }
         assert_int_equal(cd_event_find(info->name), kind);
     }
@@ -51,12 +52,22 @@ TEST(events, named_members_and_numbered_fields_are_the_same_memory)
 TEST(events, printing_reads_each_field_by_its_type)
 {
     cddp_event e = {.kind = CDDP_EV_collective_post, .rank = 1, .step = 2, .text = "who"};
-    e.as.collective_post = (cddp_event_collective_post){.group = 5, .sequence = 3, .op = CDDP_OP_ALLREDUCE,
-        .reduce_op = CDDP_RED_SUM, .root = -1, .dtype = CDDP_F32, .numel = 12, .digest = -1, .bucket = 0, .in_flight = 1};
+    e.as.collective_post = (cddp_event_collective_post){.group = 5,
+                                                        .sequence = 3,
+                                                        .op = CDDP_OP_ALLREDUCE,
+                                                        .reduce_op = CDDP_RED_SUM,
+                                                        .root = -1,
+                                                        .dtype = CDDP_F32,
+                                                        .numel = 12,
+                                                        .digest = -1,
+                                                        .bucket = 0,
+                                                        .in_flight = 1};
     char text[512];
     size_t length = cd_event_print(&e, text, sizeof text);
-    assert_string_equal(text, "rank 1 step 2 collective_post group=5 sequence=3 op=allreduce reduce_op=sum root=-1 dtype=f32 "
-                              "numel=12 digest=ffffffffffffffff bucket=0 address=0 in_flight=1 text=\"who\"");
+    assert_string_equal(
+        text, "rank 1 step 2 collective_post group=5 sequence=3 op=allreduce reduce_op=sum root=-1 "
+              "dtype=f32 "
+              "numel=12 digest=ffffffffffffffff bucket=0 address=0 in_flight=1 text=\"who\"");
     assert_int_equal(length, strlen(text));
     e = (cddp_event){.kind = CDDP_EV_optimizer_step, .rank = UINT32_MAX};
     e.as.optimizer_step.lr = cd_f64_bits(0.125);
@@ -84,7 +95,12 @@ TEST(events, printing_into_any_size_is_terminated_and_wants_the_same_length)
 
 TEST(events, the_digest_sees_every_field_and_only_timeless_ones_skip_time)
 {
-    cddp_event e = {.kind = CDDP_EV_collective_done, .rank = 1, .step = 2, .micro_step = 1, .time_ns = 77, .text = "t"};
+    cddp_event e = {.kind = CDDP_EV_collective_done,
+                    .rank = 1,
+                    .step = 2,
+                    .micro_step = 1,
+                    .time_ns = 77,
+                    .text = "t"};
     const cddp_event_info *info = cddp_event_describe(e.kind);
     uint64_t base = cd_event_digest(0, &e, false), timeless = cd_event_digest(0, &e, true);
     for (uint32_t i = 0; i < info->field_count; i++) {
@@ -92,7 +108,8 @@ TEST(events, the_digest_sees_every_field_and_only_timeless_ones_skip_time)
         changed.as.field[i] ^= 1;
         cd_test_row("field %s", info->fields[i].name);
         assert_true(cd_event_digest(0, &changed, false) != base);
-        assert_int_equal(cd_event_digest(0, &changed, true) != timeless, info->fields[i].type != CDDP_FIELD_ns);
+        assert_int_equal(cd_event_digest(0, &changed, true) != timeless,
+                         info->fields[i].type != CDDP_FIELD_ns);
     }
     cddp_event later = e;
     later.time_ns++;
@@ -106,7 +123,8 @@ TEST(events, the_digest_sees_every_field_and_only_timeless_ones_skip_time)
     assert_true(cd_event_digest(0, &other, true) != timeless);
     uint64_t both[2] = {11, 12};
     cd_event_digest_both(&both[0], &both[1], &e);
-    assert_true(both[0] == cd_event_digest(11, &e, false) && both[1] == cd_event_digest(12, &e, true));
+    assert_true(both[0] == cd_event_digest(11, &e, false) &&
+                both[1] == cd_event_digest(12, &e, true));
 }
 
 TEST(tracer, stamps_time_rank_sequence_and_step_and_zeroes_what_a_row_does_not_use)
@@ -159,10 +177,7 @@ TEST(tracer, without_a_rank_it_speaks_for_the_world)
 }
 
 static int evaluations;
-static int64_t count_evaluation(void)
-{
-    return ++evaluations;
-}
+static int64_t count_evaluation(void) { return ++evaluations; }
 
 TEST(tracer, a_missing_tracer_costs_nothing_not_even_its_arguments)
 {
@@ -174,7 +189,8 @@ TEST(tracer, a_missing_tracer_costs_nothing_not_even_its_arguments)
     assert_int_equal(cddp_tracer_flush(none, NULL), CDDP_OK);
 }
 
-/* A hook that was built when a law had fewer fields, or none of the size: whatever it says is not believed. */
+/* A hook that was built when a law had fewer fields, or none of the size: whatever it says is not
+** believed. */
 TEST(tracer, a_law_without_its_size_is_told_as_one_that_does_not_hold)
 {
     cddp_error err = CDDP_ERROR_INIT;
@@ -185,21 +201,34 @@ TEST(tracer, a_law_without_its_size_is_told_as_one_that_does_not_hold)
     const uint32_t wrong[] = {0, 1, sizeof(cddp_law) - 1, CDDP_LAW_BYTES_MAX + 1, UINT32_MAX};
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
         cd_test_row("a law of %u bytes", wrong[i]);
-        cddp_tracer_law(tracer, &(cddp_law){.size = wrong[i], .name = "fine", .bucket = 3, .left = 1, .right = 1, .bound = 1});
+        cddp_tracer_law(tracer, &(cddp_law){.size = wrong[i],
+                                            .name = "fine",
+                                            .bucket = 3,
+                                            .left = 1,
+                                            .right = 1,
+                                            .bound = 1});
         cddp_event e = cd_memory_sink_get(&memory, i);
         assert_int_equal(e.kind, CDDP_EV_hook_law);
         assert_non_null(strstr(e.text, "its size"));
-        assert_true(cd_f64_of(e.as.hook_law.left) == wrong[i] && cd_f64_of(e.as.hook_law.right) == sizeof(cddp_law));
+        assert_true(cd_f64_of(e.as.hook_law.left) == wrong[i] &&
+                    cd_f64_of(e.as.hook_law.right) == sizeof(cddp_law));
         assert_true(cd_f64_of(e.as.hook_law.bound) == 0);
         assert_int_equal(e.as.hook_law.bucket, -1);
     }
     const uint32_t good[] = {sizeof(cddp_law), sizeof(cddp_law) + 8};
     cd_memory_sink_clear(&memory);
     for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
-        cddp_tracer_law(tracer, &(cddp_law){.size = good[i], .name = "fine", .bucket = 3, .left = 1, .right = 2, .bound = 4, .over_ranks = true});
+        cddp_tracer_law(tracer, &(cddp_law){.size = good[i],
+                                            .name = "fine",
+                                            .bucket = 3,
+                                            .left = 1,
+                                            .right = 2,
+                                            .bound = 4,
+                                            .over_ranks = true});
         cddp_event e = cd_memory_sink_get(&memory, i);
         assert_string_equal(e.text, "fine");
-        assert_true(cd_f64_of(e.as.hook_law.right) == 2 && e.as.hook_law.bucket == 3 && e.as.hook_law.over_ranks == 1);
+        assert_true(cd_f64_of(e.as.hook_law.right) == 2 && e.as.hook_law.bucket == 3 &&
+                    e.as.hook_law.over_ranks == 1);
     }
     cddp_tracer_destroy(tracer);
     cd_memory_sink_fini(&memory);
@@ -210,8 +239,10 @@ TEST(tracer, a_sink_without_a_function_is_refused)
     cddp_error err = CDDP_ERROR_INIT;
     cddp_tracer *tracer = NULL;
     cddp_trace_sink empty = {.size = sizeof empty, .abi = CDDP_TRACE_ABI};
-    assert_fails(cddp_tracer_create(NULL, &empty, CDDP_TRACE_ORDER, &tracer, &err), CDDP_E_ARG, &err, "sink");
-    assert_fails(cddp_tracer_create(NULL, NULL, CDDP_TRACE_ORDER, &tracer, &err), CDDP_E_ARG, &err, "sink");
+    assert_fails(cddp_tracer_create(NULL, &empty, CDDP_TRACE_ORDER, &tracer, &err), CDDP_E_ARG,
+                 &err, "sink");
+    assert_fails(cddp_tracer_create(NULL, NULL, CDDP_TRACE_ORDER, &tracer, &err), CDDP_E_ARG, &err,
+                 "sink");
     assert_null(tracer);
 }
 
@@ -222,7 +253,8 @@ static void emit_some(const cddp_trace_sink *sink, uint64_t start, int64_t chang
     cddp_rank rank = {.ops = &clock_ops, .world = &clock, .world_size = 1};
     cddp_tracer *tracer = NULL;
     assert_ok(cddp_tracer_create(&rank, sink, CDDP_TRACE_DIGEST, &tracer, &err), &err);
-    for (int64_t i = 0; i < 10; i++) CD_EMIT(tracer, used_local, NULL, .param = i, .used = i == changed);
+    for (int64_t i = 0; i < 10; i++)
+        CD_EMIT(tracer, used_local, NULL, .param = i, .used = i == changed);
     cddp_tracer_destroy(tracer);
 }
 
@@ -284,8 +316,10 @@ TEST(memory_sink, texts_survive_growth_and_clearing_keeps_the_memory)
             char text[32];
             snprintf(text, sizeof text, "parameter %zu", i);
             cddp_event e = cd_memory_sink_get(&memory, i);
-            if (i % 3 == 0) assert_null(e.text);
-            else assert_string_equal(e.text, text);
+            if (i % 3 == 0)
+                assert_null(e.text);
+            else
+                assert_string_equal(e.text, text);
         }
         cd_memory_sink_clear(&memory);
         assert_int_equal(memory.count, 0);
@@ -308,7 +342,8 @@ TEST(memory_sink, losing_an_event_is_remembered_and_told)
         memory.sink.event(memory.sink.self, &e);
         memory.sink.event(memory.sink.self, &e);
         assert_int_equal(memory.count, 0);
-        assert_fails(memory.sink.flush(memory.sink.self, &err), CDDP_E_NOMEM, &err, "no memory for the trace");
+        assert_fails(memory.sink.flush(memory.sink.self, &err), CDDP_E_NOMEM, &err,
+                     "no memory for the trace");
         cd_memory_sink_fini(&memory);
         assert_int_equal(watch.live_count, 0);
     }

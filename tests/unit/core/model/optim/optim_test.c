@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Optimizers beyond their numbers (tests/golden/pytorch has those): absent gradients, every device, state that is
-** saved and loaded, refusals, memory. */
+/* Optimizers beyond their numbers (tests/golden/pytorch has those): absent gradients, every device,
+** state that is saved and loaded, refusals, memory. */
 #include "core/base/alloc.h"
 #include "core/model/optim/optimizer.h"
 #include "core/tensor/cpu.h"
@@ -20,7 +20,8 @@ typedef struct subject {
     cd_optimizer *optimizer;
 } subject;
 
-static void subject_init(subject *s, const cddp_device *device, cddp_dtype dtype, const cd_optimizer_options *options)
+static void subject_init(subject *s, const cddp_device *device, cddp_dtype dtype,
+                         const cd_optimizer_options *options)
 {
     memset(s, 0, sizeof *s);
     s->w = fixture_make(&s->f, device, dtype, SIZES(4, 3));
@@ -49,7 +50,8 @@ static double first_element(subject *s)
     return cd_element_get(s->w.dtype, bytes);
 }
 
-static cd_optimizer_options with(cd_optimizer_kind kind, double lr, double momentum, double weight_decay)
+static cd_optimizer_options with(cd_optimizer_kind kind, double lr, double momentum,
+                                 double weight_decay)
 {
     cd_optimizer_options o = cd_optimizer_options_default(kind);
     o.lr = lr;
@@ -89,7 +91,8 @@ TEST(optimizer, no_gradient_is_not_a_zero_gradient)
         assert_ok(cd_optimizer_step(s.optimizer, &s.f.err), &s.f.err);
         assert_ok(cd_optimizer_state_digest(s.optimizer, 0, &after, &s.f.err), &s.f.err);
         cd_optimizer_get_state(s.optimizer, 0, &now);
-        assert_true(first_element(&s) < 1 && now.is_present && after != before); /* it decays, and remembers */
+        /* it decays, and remembers */
+        assert_true(first_element(&s) < 1 && now.is_present && after != before);
         cddp_grad_drop(&s.grad);
         double decayed = first_element(&s);
         assert_ok(cd_optimizer_step(s.optimizer, &s.f.err), &s.f.err);
@@ -117,7 +120,8 @@ TEST(optimizer, every_layout_of_a_parameter_gets_the_same_update)
             fixture_write(&f, &grad.value, values);
             cd_optimizer_parameter p = {"w", w, &grad};
             assert_ok(cd_optimizer_create(&options, &p, 1, NULL, &optimizer, &f.err), &f.err);
-            for (int step = 0; step < 3; step++) assert_ok(cd_optimizer_step(optimizer, &f.err), &f.err);
+            for (int step = 0; step < 3; step++)
+                assert_ok(cd_optimizer_step(optimizer, &f.err), &f.err);
             fixture_read(&f, &w, results[permuted]);
             cd_optimizer_destroy(optimizer);
             cddp_grad_fini(&grad);
@@ -138,7 +142,8 @@ TEST(optimizer, narrow_and_complex_parameters_are_updated_too)
             subject_init(&s, cddp_device_cpu(), dtypes[d], &options);
             set_gradient(&s, 0.5);
             assert_ok(cd_optimizer_step(s.optimizer, &s.f.err), &s.f.err);
-            cd_test_row("%s %s", cd_optimizer_name((cd_optimizer_kind)kind), cddp_dtype_name(dtypes[d]));
+            cd_test_row("%s %s", cd_optimizer_name((cd_optimizer_kind)kind),
+                        cddp_dtype_name(dtypes[d]));
             /* The first step of the adaptive ones has the size of the learning rate. */
             assert_true(fabs(first_element(&s) - (kind == CD_OPTIMIZER_sgd ? 0.875 : 0.75)) < 0.01);
             subject_fini(&s);
@@ -152,17 +157,20 @@ TEST(optimizer, sgd_on_symbol_is_exact)
     subject s;
     char text[160] = "";
     cd_optimizer_options options = with(CD_OPTIMIZER_sgd, 0.1, 0.9, 0);
-    const cd_atom g = {.kind = CD_ATOM_GRADIENT, .source = 7}, w = {.kind = CD_ATOM_PARAMETER, .source = 7};
+    const cd_atom g = {.kind = CD_ATOM_GRADIENT, .source = 7},
+                  w = {.kind = CD_ATOM_PARAMETER, .source = 7};
     cd_symbol_difference difference;
     subject_init(&s, cddp_device_symbol(), CDDP_F32, &options);
     assert_ok(cd_symbol_write_atoms(&s.w, &w, &s.f.err), &s.f.err);
     assert_ok(cddp_grad_define(&s.grad, &s.w, &s.f.err), &s.f.err);
     assert_ok(cd_symbol_write_atoms(&s.grad.value, &g, &s.f.err), &s.f.err);
-    for (int step = 0; step < 3; step++) assert_ok(cd_optimizer_step(s.optimizer, &s.f.err), &s.f.err);
+    for (int step = 0; step < 3; step++)
+        assert_ok(cd_optimizer_step(s.optimizer, &s.f.err), &s.f.err);
     /* 1 + 1.9 + 2.71 gradients, a tenth of each. */
     const cd_term terms[] = {{g, 0, 1, {-561, 1000}}, {w, 0, 1, {1, 1}}};
     assert_ok(cd_symbol_compare(&s.w, &(cd_form){2, terms}, &difference, &s.f.err), &s.f.err);
-    cd_form_print(&(cd_form){difference.actual_count, difference.actual}, 1, NULL, text, sizeof text);
+    cd_form_print(&(cd_form){difference.actual_count, difference.actual}, 1, NULL, text,
+                  sizeof text);
     if (difference.index >= 0) print_error("%s\n", text);
     assert_int_equal(difference.index, -1);
     subject_fini(&s);
@@ -173,11 +181,12 @@ TEST(optimizer, nonlinear_rules_refuse_symbol_by_name)
     fixture f = FIXTURE_INIT;
     cddp_grad grad = {.kind = CDDP_GRAD_UNDEFINED};
     cd_optimizer *optimizer;
-    cd_optimizer_parameter p = {"fc.weight", fixture_make(&f, cddp_device_symbol(), CDDP_F32, SIZES(2)), &grad};
+    cd_optimizer_parameter p = {"fc.weight",
+                                fixture_make(&f, cddp_device_symbol(), CDDP_F32, SIZES(2)), &grad};
     for (int kind = CD_OPTIMIZER_adam; kind < CD_OPTIMIZER_KIND_COUNT; kind++) {
         cd_optimizer_options options = cd_optimizer_options_default((cd_optimizer_kind)kind);
-        assert_fails(cd_optimizer_create(&options, &p, 1, NULL, &optimizer, &f.err), CDDP_E_UNSUPPORTED, &f.err,
-                     "parameter fc.weight: the update is not linear");
+        assert_fails(cd_optimizer_create(&options, &p, 1, NULL, &optimizer, &f.err),
+                     CDDP_E_UNSUPPORTED, &f.err, "parameter fc.weight: the update is not linear");
     }
     fixture_fini(&f);
 }
@@ -190,7 +199,8 @@ TEST(optimizer, on_shape_nothing_moves_but_state_appears)
         cd_optimizer_options options = with((cd_optimizer_kind)kind, 0.5, 0.5, 0.25);
         subject_init(&s, cddp_device_shape(), CDDP_F32, &options);
         set_gradient(&s, 0);
-        for (int step = 0; step < 2; step++) assert_ok(cd_optimizer_step(s.optimizer, &s.f.err), &s.f.err);
+        for (int step = 0; step < 2; step++)
+            assert_ok(cd_optimizer_step(s.optimizer, &s.f.err), &s.f.err);
         cd_optimizer_get_state(s.optimizer, 0, &now);
         cd_test_row("%s", cd_optimizer_name((cd_optimizer_kind)kind));
         assert_true(now.is_present && (kind == CD_OPTIMIZER_sgd || now.step == 2));
@@ -214,11 +224,16 @@ TEST(optimizer, a_loaded_state_goes_on_bit_for_bit)
             set_gradient(&a, 0.375);
             set_gradient(&b, 0.75);
             if (!present) cddp_grad_drop(&a.grad);
-            for (int step = 0; step < 3; step++) assert_ok(cd_optimizer_step(a.optimizer, &a.f.err), &a.f.err);
-            assert_ok(cd_optimizer_step(b.optimizer, &b.f.err), &b.f.err); /* a state that must give way */
+            for (int step = 0; step < 3; step++)
+                assert_ok(cd_optimizer_step(a.optimizer, &a.f.err), &a.f.err);
+            /* a state that must give way */
+            assert_ok(cd_optimizer_step(b.optimizer, &b.f.err), &b.f.err);
             cd_optimizer_set_lr(a.optimizer, 0.0625);
-            assert_ok(cd_optimizer_save(a.optimizer, &(cddp_state_writer){&m, tape_write}, &a.f.err), &a.f.err);
-            assert_ok(cd_optimizer_load(b.optimizer, &(cddp_state_reader){&m, tape_read}, &b.f.err), &b.f.err);
+            assert_ok(cd_optimizer_save(a.optimizer, &(cddp_state_writer){&m, tape_write},
+                                        &a.f.err),
+                      &a.f.err);
+            assert_ok(cd_optimizer_load(b.optimizer, &(cddp_state_reader){&m, tape_read}, &b.f.err),
+                      &b.f.err);
             assert_int_equal(m.read, m.used);
             assert_true(cd_optimizer_get_lr(b.optimizer) == 0.0625);
             assert_ok(b.w.device->copy(&b.w, &a.w, NULL, &b.f.err), &b.f.err);
@@ -230,7 +245,8 @@ TEST(optimizer, a_loaded_state_goes_on_bit_for_bit)
             }
             assert_ok(cd_optimizer_state_digest(a.optimizer, 0, &da, &a.f.err), &a.f.err);
             assert_ok(cd_optimizer_state_digest(b.optimizer, 0, &db, &b.f.err), &b.f.err);
-            cd_test_row("%s, %s", cd_optimizer_name((cd_optimizer_kind)kind), present ? "present" : "absent");
+            cd_test_row("%s, %s", cd_optimizer_name((cd_optimizer_kind)kind),
+                        present ? "present" : "absent");
             assert_true(da == db && first_element(&a) == first_element(&b));
             subject_fini(&a);
             subject_fini(&b);
@@ -241,12 +257,14 @@ TEST(optimizer, a_state_that_does_not_fit_is_refused_with_both_sides)
 {
     static tape m;
     subject adam, sgd;
-    cd_optimizer_options a = cd_optimizer_options_default(CD_OPTIMIZER_adam), g = with(CD_OPTIMIZER_sgd, 0.1, 0.9, 0);
+    cd_optimizer_options a = cd_optimizer_options_default(CD_OPTIMIZER_adam),
+                         g = with(CD_OPTIMIZER_sgd, 0.1, 0.9, 0);
     cddp_state_reader reader = {&m, tape_read};
     subject_init(&adam, cddp_device_cpu(), CDDP_F32, &a);
     subject_init(&sgd, cddp_device_cpu(), CDDP_F64, &g);
     m = (tape){.used = 0};
-    assert_ok(cd_optimizer_save(adam.optimizer, &(cddp_state_writer){&m, tape_write}, &adam.f.err), &adam.f.err);
+    assert_ok(cd_optimizer_save(adam.optimizer, &(cddp_state_writer){&m, tape_write}, &adam.f.err),
+              &adam.f.err);
     assert_fails(cd_optimizer_load(sgd.optimizer, &reader, &sgd.f.err), CDDP_E_MISMATCH, &sgd.f.err,
                  "saved by adam, loaded into sgd");
     m.read = 0;
@@ -259,16 +277,19 @@ TEST(optimizer, a_state_that_does_not_fit_is_refused_with_both_sides)
     subject wide;
     a.amsgrad = false;
     subject_init(&wide, cddp_device_cpu(), CDDP_F64, &a);
-    assert_fails(cd_optimizer_load(wide.optimizer, &reader, &wide.f.err), CDDP_E_MISMATCH, &wide.f.err,
-                 "parameter w has 12 elements of f64, saved were 12 of f32");
+    assert_fails(cd_optimizer_load(wide.optimizer, &reader, &wide.f.err), CDDP_E_MISMATCH,
+                 &wide.f.err, "parameter w has 12 elements of f64, saved were 12 of f32");
     m.read = 0;
     m.bytes[0] ^= 1;
-    assert_fails(cd_optimizer_load(adam.optimizer, &reader, &adam.f.err), CDDP_E_CORRUPT, &adam.f.err, "not saved");
+    assert_fails(cd_optimizer_load(adam.optimizer, &reader, &adam.f.err), CDDP_E_CORRUPT,
+                 &adam.f.err, "not saved");
     m.read = m.used;
-    assert_fails(cd_optimizer_load(adam.optimizer, &reader, &adam.f.err), CDDP_E_IO, &adam.f.err, "reading");
+    assert_fails(cd_optimizer_load(adam.optimizer, &reader, &adam.f.err), CDDP_E_IO, &adam.f.err,
+                 "reading");
     m = (tape){.limit = 50};
-    assert_fails(cd_optimizer_save(adam.optimizer, &(cddp_state_writer){&m, tape_write}, &adam.f.err), CDDP_E_IO,
-                 &adam.f.err, "writing");
+    assert_fails(cd_optimizer_save(adam.optimizer, &(cddp_state_writer){&m, tape_write},
+                                   &adam.f.err),
+                 CDDP_E_IO, &adam.f.err, "writing");
     subject_fini(&adam);
     subject_fini(&ams);
     subject_fini(&wide);
@@ -302,7 +323,8 @@ TEST(optimizer, defined_state_is_zero_and_one_parameter_can_step_alone)
     fixture_read(&f, &parameters[0].tensor, values[0]);
     fixture_read(&f, &parameters[1].tensor, values[1]);
     assert_true(values[0][0] == 1 && values[1][0] < 1 && values[1][1] > 1);
-    assert_fails(cd_optimizer_step_parameter(optimizer, 2, &f.err), CDDP_E_ARG, &f.err, "parameter 2 of 2");
+    assert_fails(cd_optimizer_step_parameter(optimizer, 2, &f.err), CDDP_E_ARG, &f.err,
+                 "parameter 2 of 2");
     cd_optimizer_destroy(optimizer);
     for (int i = 0; i < 2; i++) cddp_grad_fini(&grads[i]);
     fixture_fini(&f);
@@ -316,6 +338,7 @@ TEST(optimizer, impossible_settings_are_refused_with_their_value)
         const char *name, *words;
         cd_optimizer_options options;
     } cases[] = {
+        /* clang-format off */
         {"negative lr", "lr is -1", {.kind = CD_OPTIMIZER_sgd, .lr = -1}},
         {"nan lr", "lr is", {.kind = CD_OPTIMIZER_sgd, .lr = (double)NAN}},
         {"negative decay", "weight_decay is -2", {.kind = CD_OPTIMIZER_adamw, .lr = 1, .weight_decay = -2}},
@@ -325,13 +348,14 @@ TEST(optimizer, impossible_settings_are_refused_with_their_value)
         {"beta2 of 2", "beta2 is 2", {.kind = CD_OPTIMIZER_adam, .lr = 1, .beta2 = 2}},
         {"negative eps", "eps is -1", {.kind = CD_OPTIMIZER_adagrad, .lr = 1, .eps = -1}},
         {"negative lr decay", "lr_decay is -1", {.kind = CD_OPTIMIZER_adagrad, .lr = 1, .lr_decay = -1}},
+        /* clang-format on */
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         cddp_error err = CDDP_ERROR_INIT;
         cd_optimizer *optimizer;
         cd_test_row("%s", cases[i].name);
-        assert_fails(cd_optimizer_create(&cases[i].options, NULL, 0, NULL, &optimizer, &err), CDDP_E_CONFIG, &err,
-                     cases[i].words);
+        assert_fails(cd_optimizer_create(&cases[i].options, NULL, 0, NULL, &optimizer, &err),
+                     CDDP_E_CONFIG, &err, cases[i].words);
     }
 }
 
@@ -353,7 +377,8 @@ TEST(optimizer, sparse_gradients_are_refused_where_pytorch_refuses_them)
         subject s;
         int64_t rows[2] = {cases[i].rows[0], cases[i].rows[1]};
         float values[6] = {0};
-        cd_optimizer_options options = with(cases[i].kind, 0.1, cases[i].momentum, cases[i].weight_decay);
+        cd_optimizer_options options =
+            with(cases[i].kind, 0.1, cases[i].momentum, cases[i].weight_decay);
         subject_init(&s, cddp_device_cpu(), CDDP_F32, &options);
         s.grad.kind = CDDP_GRAD_SPARSE;
         s.grad.rows = (cddp_rows){cddp_device_cpu(), rows, 0, 2};
@@ -376,7 +401,8 @@ static cddp_status create_and_step(const cddp_allocator *allocator, void *argume
     float w[4] = {0}, g[4] = {0};
     cddp_grad grad = {.kind = CDDP_GRAD_DENSE};
     grad.value = cddp_tensor_of(&device, g, 0, CDDP_F32, (int64_t[]){4}, 1);
-    cd_optimizer_parameter p = {"w", cddp_tensor_of(&device, w, 0, CDDP_F32, (int64_t[]){4}, 1), &grad};
+    cd_optimizer_parameter p = {"w", cddp_tensor_of(&device, w, 0, CDDP_F32, (int64_t[]){4}, 1),
+                                &grad};
     cd_optimizer *optimizer = NULL;
     cddp_status status = cd_optimizer_create(&options, &p, 1, allocator, &optimizer, err);
     if (status == CDDP_OK) status = cd_optimizer_step(optimizer, err);
@@ -387,7 +413,8 @@ static cddp_status create_and_step(const cddp_allocator *allocator, void *argume
 TEST(optimizer, running_out_of_memory_leaves_nothing_behind)
 {
     for (int kind = 0; kind < CD_OPTIMIZER_KIND_COUNT; kind++)
-        assert_true(cd_test_oom_loop(create_and_step, &(cd_optimizer_kind){(cd_optimizer_kind)kind}) >= 3);
+        assert_true(
+            cd_test_oom_loop(create_and_step, &(cd_optimizer_kind){(cd_optimizer_kind)kind}) >= 3);
 }
 
 TEST(optimizer, later_steps_allocate_nothing)
@@ -401,7 +428,8 @@ TEST(optimizer, later_steps_allocate_nothing)
         float w[4] = {0}, g[4] = {0};
         cddp_grad grad = {.kind = CDDP_GRAD_DENSE};
         grad.value = cddp_tensor_of(&device, g, 0, CDDP_F32, (int64_t[]){4}, 1);
-        cd_optimizer_parameter p = {"w", cddp_tensor_of(&device, w, 0, CDDP_F32, (int64_t[]){4}, 1), &grad};
+        cd_optimizer_parameter p = {"w", cddp_tensor_of(&device, w, 0, CDDP_F32, (int64_t[]){4}, 1),
+                                    &grad};
         cd_optimizer *optimizer;
         assert_ok(cd_optimizer_create(&options, &p, 1, &watch.table, &optimizer, &err), &err);
         assert_ok(cd_optimizer_step(optimizer, &err), &err);
@@ -415,11 +443,14 @@ TEST(optimizer, later_steps_allocate_nothing)
 TEST_MAIN(ROW(optimizer, names_find_their_kinds_in_the_order_of_scenarios),
           ROW(optimizer, no_gradient_is_not_a_zero_gradient),
           ROW(optimizer, every_layout_of_a_parameter_gets_the_same_update),
-          ROW(optimizer, narrow_and_complex_parameters_are_updated_too), ROW(optimizer, sgd_on_symbol_is_exact),
+          ROW(optimizer, narrow_and_complex_parameters_are_updated_too),
+          ROW(optimizer, sgd_on_symbol_is_exact),
           ROW(optimizer, nonlinear_rules_refuse_symbol_by_name),
-          ROW(optimizer, on_shape_nothing_moves_but_state_appears), ROW(optimizer, a_loaded_state_goes_on_bit_for_bit),
+          ROW(optimizer, on_shape_nothing_moves_but_state_appears),
+          ROW(optimizer, a_loaded_state_goes_on_bit_for_bit),
           ROW(optimizer, a_state_that_does_not_fit_is_refused_with_both_sides),
           ROW(optimizer, defined_state_is_zero_and_one_parameter_can_step_alone),
           ROW(optimizer, impossible_settings_are_refused_with_their_value),
           ROW(optimizer, sparse_gradients_are_refused_where_pytorch_refuses_them),
-          ROW(optimizer, running_out_of_memory_leaves_nothing_behind), ROW(optimizer, later_steps_allocate_nothing))
+          ROW(optimizer, running_out_of_memory_leaves_nothing_behind),
+          ROW(optimizer, later_steps_allocate_nothing))

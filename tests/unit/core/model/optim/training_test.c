@@ -70,7 +70,8 @@ static float update(cd_loss_scaler *scaler, bool infinite)
     float value = infinite ? INFINITY : 1;
     bool found;
     cddp_grad grad = gradient_of(&value, 1), none = {.kind = CDDP_GRAD_UNDEFINED};
-    assert_ok(cd_loss_scaler_unscale(scaler, 3, (cddp_grad *[]){&none, &grad}, 2, &found, &err), &err);
+    assert_ok(cd_loss_scaler_unscale(scaler, 3, (cddp_grad *[]){&none, &grad}, 2, &found, &err),
+              &err);
     assert_int_equal(found, infinite);
     assert_ok(cd_loss_scaler_update(scaler, &err), &err);
     return value;
@@ -92,8 +93,10 @@ TEST(loss_scaler, grows_after_the_interval_and_backs_off_at_once)
         double before = cd_loss_scaler_get_scale(&scaler);
         float unscaled = update(&scaler, steps[i].infinite);
         cd_test_row("step %d", (int)i);
-        assert_true(isinf(unscaled) == steps[i].infinite && (steps[i].infinite || (double)unscaled == 1 / before));
-        assert_true(cd_loss_scaler_get_scale(&scaler) == steps[i].scale && scaler.growth_tracker == steps[i].tracker);
+        assert_true(isinf(unscaled) == steps[i].infinite &&
+                    (steps[i].infinite || (double)unscaled == 1 / before));
+        assert_true(cd_loss_scaler_get_scale(&scaler) == steps[i].scale &&
+                    scaler.growth_tracker == steps[i].tracker);
     }
 }
 
@@ -104,30 +107,35 @@ TEST(loss_scaler, one_optimizer_with_an_infinity_backs_off_for_all)
     float good = 1, bad = NAN;
     bool found;
     cddp_grad g = gradient_of(&good, 1), b = gradient_of(&bad, 1);
-    assert_ok(cd_loss_scaler_init(&scaler, &(cd_loss_scaler_options)CD_LOSS_SCALER_OPTIONS_INIT, &err), &err);
+    assert_ok(cd_loss_scaler_init(&scaler, &(cd_loss_scaler_options)CD_LOSS_SCALER_OPTIONS_INIT,
+                                  &err),
+              &err);
     assert_ok(cd_loss_scaler_unscale(&scaler, 0, (cddp_grad *[]){&b}, 1, &found, &err), &err);
     assert_true(found);
     assert_ok(cd_loss_scaler_unscale(&scaler, 1, (cddp_grad *[]){&g}, 1, &found, &err), &err);
     assert_false(found); /* this optimizer may step */
-    assert_fails(cd_loss_scaler_unscale(&scaler, 1, (cddp_grad *[]){&g}, 1, &found, &err), CDDP_E_STATE, &err,
-                 "already");
+    assert_fails(cd_loss_scaler_unscale(&scaler, 1, (cddp_grad *[]){&g}, 1, &found, &err),
+                 CDDP_E_STATE, &err, "already");
     assert_ok(cd_loss_scaler_update(&scaler, &err), &err);
     assert_true(cd_loss_scaler_get_scale(&scaler) == 32768);
-    assert_fails(cd_loss_scaler_update(&scaler, &err), CDDP_E_STATE, &err, "without an unscaled optimizer");
-    assert_fails(cd_loss_scaler_unscale(&scaler, 32, NULL, 0, &found, &err), CDDP_E_LIMIT, &err, "optimizer 32");
+    assert_fails(cd_loss_scaler_update(&scaler, &err), CDDP_E_STATE, &err,
+                 "without an unscaled optimizer");
+    assert_fails(cd_loss_scaler_unscale(&scaler, 32, NULL, 0, &found, &err), CDDP_E_LIMIT, &err,
+                 "optimizer 32");
 }
 
 TEST(loss_scaler, an_infinite_scale_is_never_taken)
 {
     cddp_error err = CDDP_ERROR_INIT;
     cd_loss_scaler scaler;
-    assert_ok(cd_loss_scaler_init(&scaler, &(cd_loss_scaler_options){0x1p127, 2, 0.5, 1}, &err), &err);
+    assert_ok(cd_loss_scaler_init(&scaler, &(cd_loss_scaler_options){0x1p127, 2, 0.5, 1}, &err),
+              &err);
     update(&scaler, false);
     assert_true(cd_loss_scaler_get_scale(&scaler) == 0x1p127);
-    assert_fails(cd_loss_scaler_init(&scaler, &(cd_loss_scaler_options){1, 1, 0.5, 1}, &err), CDDP_E_CONFIG, &err,
-                 "growth 1");
-    assert_fails(cd_loss_scaler_init(&scaler, &(cd_loss_scaler_options){1, 2, 1, 1}, &err), CDDP_E_CONFIG, &err,
-                 "backoff 1");
+    assert_fails(cd_loss_scaler_init(&scaler, &(cd_loss_scaler_options){1, 1, 0.5, 1}, &err),
+                 CDDP_E_CONFIG, &err, "growth 1");
+    assert_fails(cd_loss_scaler_init(&scaler, &(cd_loss_scaler_options){1, 2, 1, 1}, &err),
+                 CDDP_E_CONFIG, &err, "backoff 1");
 }
 
 TEST(loss_scaler, its_state_is_saved_and_loaded)
@@ -143,11 +151,12 @@ TEST(loss_scaler, its_state_is_saved_and_loaded)
     assert_ok(cd_loss_scaler_save(&a, &(cddp_state_writer){&m, tape_write}, &err), &err);
     assert_ok(cd_loss_scaler_load(&b, &(cddp_state_reader){&m, tape_read}, &err), &err);
     assert_true(b.scale == 32 && b.growth_tracker == 1);
-    assert_fails(cd_loss_scaler_load(&b, &(cddp_state_reader){&m, tape_read}, &err), CDDP_E_IO, &err, "reading");
+    assert_fails(cd_loss_scaler_load(&b, &(cddp_state_reader){&m, tape_read}, &err), CDDP_E_IO,
+                 &err, "reading");
     memset(m.bytes, 0xff, sizeof m.bytes);
     m.read = 0;
-    assert_fails(cd_loss_scaler_load(&b, &(cddp_state_reader){&m, tape_read}, &err), CDDP_E_CORRUPT, &err,
-                 "scale is");
+    assert_fails(cd_loss_scaler_load(&b, &(cddp_state_reader){&m, tape_read}, &err), CDDP_E_CORRUPT,
+                 &err, "scale is");
 }
 
 /* ---- schedules ---- */
@@ -160,24 +169,30 @@ TEST(lr_schedule, ends_and_middles_are_where_they_belong)
     const cd_lr_schedule linear = {.kind = CD_LR_LINEAR, .base = 1, .period = 4, .start = 0.5};
     assert_true(cd_lr_at(&constant, 0) == 0.5 && cd_lr_at(&constant, 1000) == 0.5);
     assert_true(cd_lr_at(&step, 2) == 1 && cd_lr_at(&step, 3) == 0.5 && cd_lr_at(&step, 8) == 0.25);
-    assert_true(cd_lr_at(&cosine, 0) == 1 && cd_lr_at(&cosine, 4) == 0.625 && cd_lr_at(&cosine, 8) == 0.25);
+    assert_true(cd_lr_at(&cosine, 0) == 1 && cd_lr_at(&cosine, 4) == 0.625 &&
+                cd_lr_at(&cosine, 8) == 0.25);
     assert_true(cd_lr_at(&cosine, 16) == 1);
-    assert_true(cd_lr_at(&linear, 0) == 0.5 && cd_lr_at(&linear, 2) == 0.75 && cd_lr_at(&linear, 9) == 1);
+    assert_true(cd_lr_at(&linear, 0) == 0.5 && cd_lr_at(&linear, 2) == 0.75 &&
+                cd_lr_at(&linear, 9) == 1);
 }
 
 TEST(lr_schedule, impossible_ones_are_refused)
 {
     cddp_error err = CDDP_ERROR_INIT;
-    assert_fails(cd_lr_schedule_check(&(cd_lr_schedule){.kind = CD_LR_COSINE, .base = 1}, &err), CDDP_E_CONFIG, &err,
-                 "cosine schedule with a period of 0");
-    assert_fails(cd_lr_schedule_check(&(cd_lr_schedule){.kind = CD_LR_CONSTANT, .base = -1}, &err), CDDP_E_CONFIG, &err,
-                 "-1");
-    assert_fails(cd_lr_schedule_check(&(cd_lr_schedule){.kind = (cd_lr_kind)9}, &err), CDDP_E_ARG, &err, "9");
+    assert_fails(cd_lr_schedule_check(&(cd_lr_schedule){.kind = CD_LR_COSINE, .base = 1}, &err),
+                 CDDP_E_CONFIG, &err, "cosine schedule with a period of 0");
+    assert_fails(cd_lr_schedule_check(&(cd_lr_schedule){.kind = CD_LR_CONSTANT, .base = -1}, &err),
+                 CDDP_E_CONFIG, &err, "-1");
+    assert_fails(cd_lr_schedule_check(&(cd_lr_schedule){.kind = (cd_lr_kind)9}, &err), CDDP_E_ARG,
+                 &err, "9");
 }
 
 TEST_MAIN(ROW(clip, the_norm_is_global_and_absent_gradients_do_not_count),
-          ROW(clip, norms_that_are_not_finite_pass_on_as_in_pytorch), ROW(clip, symbol_is_refused_and_shape_passes),
+          ROW(clip, norms_that_are_not_finite_pass_on_as_in_pytorch),
+          ROW(clip, symbol_is_refused_and_shape_passes),
           ROW(loss_scaler, grows_after_the_interval_and_backs_off_at_once),
           ROW(loss_scaler, one_optimizer_with_an_infinity_backs_off_for_all),
-          ROW(loss_scaler, an_infinite_scale_is_never_taken), ROW(loss_scaler, its_state_is_saved_and_loaded),
-          ROW(lr_schedule, ends_and_middles_are_where_they_belong), ROW(lr_schedule, impossible_ones_are_refused))
+          ROW(loss_scaler, an_infinite_scale_is_never_taken),
+          ROW(loss_scaler, its_state_is_saved_and_loaded),
+          ROW(lr_schedule, ends_and_middles_are_where_they_belong),
+          ROW(lr_schedule, impossible_ones_are_refused))
