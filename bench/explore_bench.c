@@ -44,7 +44,7 @@ typedef struct bench {
     cddp_backend backend, inner; /* what groups are made of; the simulator's */
     void *handles[RANKS_MAX];    /* its groups, by rank */
     /* of this iteration and of the one that others may be in already */
-    uint64_t words[2][RANKS_MAX];
+    uint64_t sequences[2][RANKS_MAX];
     uint64_t iterations[RANKS_MAX], stop_at;
     uint64_t order[2];
     uint64_t schedules, choices, different;
@@ -160,11 +160,11 @@ static cddp_status iterate(const bench *b, lane *l, cddp_rank *rank, bool chosen
 ** none is two ahead. */
 static void judge_words(bench *b)
 {
-    uint64_t *words = b->words[b->iterations[0] % 2];
-    for (uint32_t r = 1; r < b->ranks; r++) b->different += words[r] != words[0];
+    uint64_t *sequences = b->sequences[b->iterations[0] % 2];
+    for (uint32_t r = 1; r < b->ranks; r++) b->different += sequences[r] != sequences[0];
     uint64_t *order = &b->order[b->iterations[0] % 2];
     if (cd_digest_set_add(&b->orders, *order) == CD_DIGEST_NO_MEMORY) exit(1);
-    memset(words, 0, sizeof b->words[0]);
+    memset(sequences, 0, sizeof b->sequences[0]);
     *order = 0;
     b->schedules++;
     if (b->schedules % 1024 == 0 && b->stop_at == UINT64_MAX &&
@@ -180,7 +180,7 @@ static cddp_status rank_main(cddp_rank *rank, void *argument, cddp_error *err)
     TRY(lane_init(b, l, rank, err));
     /* past the rebuild */
     for (int warm = 0; warm < 2; warm++) TRY(iterate(b, l, rank, false, err));
-    b->words[0][rank->rank] = 0;
+    b->sequences[0][rank->rank] = 0;
     if (rank->rank == 0) b->began = cpu_seconds();
     for (uint64_t *i = &b->iterations[rank->rank]; *i < b->stop_at; ++*i) {
         TRY(iterate(b, l, rank, true, err));
@@ -207,9 +207,10 @@ static cddp_status post(void *group, const cddp_collective *c, void **work, cddp
 {
     uint32_t r = 0;
     while (explored->handles[r] != group) r++;
-    uint64_t *word = &explored->words[explored->iterations[r] % 2][r];
-    *word = cd_hash_mix(*word, ((uint64_t)c->op << 32) |
-                                   c->label); /* the label of a bucket's collective is its number */
+    uint64_t *calls = &explored->sequences[explored->iterations[r] % 2][r];
+    *calls =
+        cd_hash_mix(*calls, ((uint64_t)c->op << 32) |
+                                c->label); /* the label of a bucket's collective is its number */
     return explored->inner.post(group, c, work, err);
 }
 
@@ -334,13 +335,13 @@ int main(int argc, char **argv)
                                     .merge = true,
                                     .symmetry = true,
                                     .without_coverage = true};
-    const cd_explore_options told_apart = {.strategy = CD_STRATEGY_EXHAUSTIVE,
-                                           .reduce = true,
-                                           .merge = true,
-                                           .without_coverage = true};
+    const cd_explore_options distinguished = {.strategy = CD_STRATEGY_EXHAUSTIVE,
+                                              .reduce = true,
+                                              .merge = true,
+                                              .without_coverage = true};
     judged(3, 4, seconds, "shape", &at_random);
     judged(3, 4, seconds, "cpu", &at_random);
     judged(4, 5, 60.0, "shape", &all);
-    judged(4, 5, 60.0, "cpu", &told_apart);
+    judged(4, 5, 60.0, "cpu", &distinguished);
     return 0;
 }

@@ -88,7 +88,7 @@ typedef struct rank_side {
     double ratio[PHASE_COUNT][ROUNDS_MAX];
     double late_share[PHASE_COUNT][ROUNDS_MAX]; /* 0: ideal, 1: as what is posted a bucket late */
     /* --limits: how often what is posted late was not told from what is posted in time */
-    int untold;
+    int unreported;
     /* how often DDP did not keep the limit; not counted as missed because nobody could */
     int missed, open;
 } rank_side;
@@ -284,12 +284,12 @@ static cddp_status judge(rank_side *r, double compute, cddp_error *err)
     printf("  of the way from the ideal to a bucket late: by hand %.2f, divided %.2f, ddp with "
            "views %.2f, with copies %.2f\n",
            share[BY_HAND], share[DIVIDED_BY_HAND], share[DDP_VIEWS], share[DDP_COPIES]);
-    const bool told = bench_median(r->ratio[LATE_BY_HAND], r->b->rounds) > 1 &&
-                      share[BY_HAND] <= LATE_SHARE_MAX / 2 &&
-                      share[DIVIDED_BY_HAND] <= LATE_SHARE_MAX / 2;
+    const bool reported = bench_median(r->ratio[LATE_BY_HAND], r->b->rounds) > 1 &&
+                          share[BY_HAND] <= LATE_SHARE_MAX / 2 &&
+                          share[DIVIDED_BY_HAND] <= LATE_SHARE_MAX / 2;
     const int late = (share[DDP_VIEWS] >= LATE_SHARE_MAX) + (share[DDP_COPIES] >= LATE_SHARE_MAX);
-    r->untold += !told || late == 1;
-    if (!told || late < 2) return CDDP_OK;
+    r->unreported += !reported || late == 1;
+    if (!reported || late < 2) return CDDP_OK;
     return cddp_error_set(err, CDDP_E_STATE,
                           "computing %.1f times as long as communicating, ddp is %.2f (views) and "
                           "%.2f (copies) of the way to a bucket late",
@@ -393,9 +393,9 @@ static cddp_status rank_run(cddp_group *group, const char *directory, void *argu
     for (size_t i = 0; i < sizeof computes / sizeof computes[0]; i++)
         if (!r.b->limits || computes[i] >= 1) BENCH_TRY(measure(&r, computes[i], err));
     if (cddp_group_rank(group) == 0 && r.b->limits)
-        puts(r.untold == 0 ? "verdict: buckets are launched in time"
-                           : "inconclusive: this machine does not tell what is posted a bucket "
-                             "late from what is posted in time");
+        puts(r.unreported == 0 ? "verdict: buckets are launched in time"
+                               : "inconclusive: this machine does not tell what is posted a bucket "
+                                 "late from what is posted in time");
     else if (cddp_group_rank(group) == 0)
         printf("verdict: %s\n", r.missed != 0 ? "a limit is missed"
                                 : r.open != 0 ? "no limit is missed that the same keeps without DDP"

@@ -129,7 +129,7 @@ static cddp_status run_phase(phase which, lane lanes[2], const bench_slab *s, co
     return CDDP_OK;
 }
 
-static void tell_clock(const bench *b, const char *name, const double m[PHASE_COUNT])
+static void report_clock(const bench *b, const char *name, const double m[PHASE_COUNT])
 {
     double over_copies = m[DDP_COPIES] - m[LOCAL] - m[BARE],
            over_views = m[DDP_VIEWS] - m[LOCAL] - m[BARE];
@@ -140,8 +140,8 @@ static void tell_clock(const bench *b, const char *name, const double m[PHASE_CO
            over_copies / (double)b->parameters->count, over_views / (double)b->parameters->count);
 }
 
-static void tell(const bench *b, const char *backend, const bench_slab *s,
-                 double times[CLOCK_COUNT][PHASE_COUNT][ROUNDS_MAX], double *marking)
+static void report(const bench *b, const char *backend, const bench_slab *s,
+                   double times[CLOCK_COUNT][PHASE_COUNT][ROUNDS_MAX], double *marking)
 {
     double m[CLOCK_COUNT][PHASE_COUNT];
     for (int k = 0; k < CLOCK_COUNT; k++)
@@ -152,8 +152,8 @@ static void tell(const bench *b, const char *backend, const bench_slab *s,
     for (int i = 0; i < PHASE_COUNT; i++)
         printf("  %-18s %10.1f us wall %10.1f us processor\n", phase_names[i], m[WALL][i],
                m[PROCESSOR][i]);
-    tell_clock(b, "wall", m[WALL]);
-    tell_clock(b, "processor", m[PROCESSOR]);
+    report_clock(b, "wall", m[WALL]);
+    report_clock(b, "processor", m[PROCESSOR]);
     printf("  processor, marking one gradient ready, its bucket's launch included: %.3f us\n",
            bench_median(marking, b->rounds) / (double)b->parameters->count);
     fflush(stdout);
@@ -186,7 +186,7 @@ static cddp_status measure(cddp_group *group, const char *directory, void *argum
             if (which == MARKING) marking[round] = lanes[1].marking_us;
         }
     }
-    if (cddp_group_rank(group) == 0) tell(b, cddp_group_backend_name(group), &s, times, marking);
+    if (cddp_group_rank(group) == 0) report(b, cddp_group_backend_name(group), &s, times, marking);
     for (int i = 0; i < 2; i++) bench_replica_fini(&lanes[i].replica, p);
     bench_slab_fini(&s);
     return CDDP_OK;

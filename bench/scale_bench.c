@@ -203,11 +203,11 @@ static cost measure_alone(size_t m, uint32_t ranks)
         _exit(write(ends[1], &c, sizeof c) == (ssize_t)sizeof c ? EXIT_SUCCESS : EXIT_FAILURE);
     }
     close(ends[1]);
-    bool told = child > 0 && read(ends[0], &c, sizeof c) == (ssize_t)sizeof c;
+    bool reported = child > 0 && read(ends[0], &c, sizeof c) == (ssize_t)sizeof c;
     close(ends[0]);
     int state = 1;
     /* the child has said why */
-    if (!told || waitpid(child, &state, 0) != child || state != 0) exit(EXIT_FAILURE);
+    if (!reported || waitpid(child, &state, 0) != child || state != 0) exit(EXIT_FAILURE);
     return c;
 }
 

@@ -269,7 +269,7 @@ static finding judge(size_t bytes, const times *t, int pairs)
     return found;
 }
 
-static void tell(const bench *b)
+static void report(const bench *b)
 {
     int found[FINDING_COUNT] = {0};
     const record *r = b->record;
@@ -324,7 +324,7 @@ int main(int argc, char **argv)
         return fprintf(stderr, "%s\n", err.message), 1;
     b.record = memory;
     const int failed = bench_run(&call);
-    if (failed == 0 && b.record->is_mine) tell(&b);
+    if (failed == 0 && b.record->is_mine) report(&b);
     cd_os_shared_close(b.record, sizeof *b.record);
     return failed;
 }

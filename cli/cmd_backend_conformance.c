@@ -36,15 +36,15 @@ typedef struct card {
 
 /* ---- in the ranks ---- */
 
-typedef struct teller {
+typedef struct reporter {
     const cddp_trace_sink *sink;
     cddp_rank *rank;
-} teller;
+} reporter;
 
 /* A row as an event: a compare whose fields are the row's numbers. */
-static void tell_row(void *context, const cd_conformance_row *row)
+static void report_row(void *context, const cd_conformance_row *row)
 {
-    const teller *t = context;
+    const reporter *t = context;
     cddp_event event = {.rank = t->rank->rank, .kind = CDDP_EV_compare, .text = row->first_failure};
     event.as.compare = (cddp_event_compare){.link = row->op,
                                             .param = row->dtype,
@@ -60,7 +60,7 @@ static cddp_status run_battery(const card *c, cddp_rank *rank, const cddp_rank_b
 {
     uint32_t members[RANKS_MAX];
     for (uint32_t i = 0; i < rank->world_size; i++) members[i] = i;
-    teller t = {binding->sink != NULL ? binding->sink : &c->sink, rank};
+    reporter t = {binding->sink != NULL ? binding->sink : &c->sink, rank};
     cddp_group *group = NULL;
     cddp_group_options options = {.size = sizeof options,
                                   .backend =
@@ -73,7 +73,7 @@ static cddp_status run_battery(const card *c, cddp_rank *rank, const cddp_rank_b
                                            .members = members}};
     cd_conformance_options battery = c->options;
     battery.context = &t;
-    battery.row = tell_row;
+    battery.row = report_row;
     CD_TRY(cddp_group_create(&options, &group, err));
     cddp_status status = cd_conformance_run(group, &battery, err);
     cddp_group_destroy(group);

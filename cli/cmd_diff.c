@@ -194,8 +194,8 @@ static void put_side(cd_text *text, const side *s, bool has, const cddp_event *e
     cd_text_wrap(text, has ? words : "nothing of the kind", 6, 110);
 }
 
-static int tell(cd_cli *cli, const side *a, const side *b, const difference differences[DIM_COUNT],
-                size_t compared)
+static int report(cd_cli *cli, const side *a, const side *b,
+                  const difference differences[DIM_COUNT], size_t compared)
 {
     cd_text text;
     bool any = false;
@@ -237,7 +237,7 @@ int cd_command_diff(cd_cli *cli)
         status = side_load(&sides[i], cli->args->operands[i], &err);
     if (status == CDDP_OK)
         status = compare_sides(&sides[0], &sides[1], differences, &compared, &err);
-    int exit_code = status == CDDP_OK ? tell(cli, &sides[0], &sides[1], differences, compared)
+    int exit_code = status == CDDP_OK ? report(cli, &sides[0], &sides[1], differences, compared)
                                       : cd_cli_fail(cli, &err);
     for (int i = 0; i < 2; i++) cd_memory_sink_fini(&sides[i].events);
     return exit_code;

@@ -36,7 +36,7 @@ typedef struct explore_command {
     cd_explore_recorded recorded;
     bool has_explored; /* the search ended, and there is something to report */
     bool interrupted;
-    bool is_told; /* the first process says what went wrong */
+    bool is_reported; /* the first process says what went wrong */
 } explore_command;
 
 static cddp_status read_budget(explore_command *c, cddp_error *err)
@@ -403,8 +403,8 @@ static cddp_status read_scenario(explore_command *c, cddp_error *err)
     const cd_session session = {.cli = c->cli,
                                 .level = CDDP_TRACE_DIGEST,
                                 .overrides = cd_text_get(&c->overrides)};
-    FILE *told = cd_crew_is_first(c->crew) ? stderr : NULL;
-    CD_TRY(cd_session_load_plan(&session, c->scenario, told, &c->subject.plan, err));
+    FILE *reported = cd_crew_is_first(c->crew) ? stderr : NULL;
+    CD_TRY(cd_session_load_plan(&session, c->scenario, reported, &c->subject.plan, err));
     const char *backend = c->subject.plan->world.backend;
     if (strcmp(backend, "sim") != 0)
         return cd_fail(err, CDDP_E_CONFIG,
@@ -456,7 +456,7 @@ static cddp_status explore(explore_command *c, cddp_error *err)
     if (status == CDDP_OK) status = read_scenario(c, err);
     if (status == CDDP_OK) status = open_files(c, err);
     status = cd_crew_agree(c->crew, status, err);
-    c->is_told = status != CDDP_OK;
+    c->is_reported = status != CDDP_OK;
     CD_TRY(status);
     if (!cd_crew_is_first(c->crew)) return serve(c, err);
     status = run_all(c, err);
@@ -489,7 +489,7 @@ int cd_command_explore(cd_cli *cli)
     if (c->has_explored) exit_code = report(c); /* also when it could not be kept */
     if (cd_crew_is_first(c->crew))
         exit_code = status == CDDP_OK ? exit_code : cd_cli_fail(cli, &err);
-    else if (status != CDDP_OK && !c->is_told)
+    else if (status != CDDP_OK && !c->is_reported)
         exit_code = c->crew != NULL ? cd_cli_fail(cli, &err) : CD_EXIT_ENVIRONMENT;
     cd_crew_close(c->crew);
     cd_explorer_fini(&c->explorer);

@@ -92,9 +92,10 @@ static void put_traits(cd_text *text, const cd_hook_subject *subject, const cd_h
         cd_text_push(
             text,
             "  lets its ranks go apart, as it says: something else has to average the model\n");
-    for (uint32_t ranks = 1, told = 0; ranks <= CD_TRIAL_RANKS_MAX; ranks++)
+    for (uint32_t ranks = 1, reported = 0; ranks <= CD_TRIAL_RANKS_MAX; ranks++)
         if ((card->skipped & 1u << ranks) != 0)
-            cd_text_printf(text, "%s%u", told++ == 0 ? "  not judged in worlds of " : ", ", ranks);
+            cd_text_printf(text, "%s%u", reported++ == 0 ? "  not judged in worlds of " : ", ",
+                           ranks);
     if (card->skipped != 0) {
         cd_text_push(text, ": ");
         cd_text_wrap(text, card->skipped_because, 6, 110);

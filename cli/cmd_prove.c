@@ -21,7 +21,7 @@ typedef struct prove_command {
     const char *scenario;
     cd_text overrides; /* lines that make every variant of the plan, without its pattern */
     cd_text pattern;   /* lines of the variant at hand, behind those */
-    bool words_only;
+    bool calls_only;
     uint64_t used_steps, sync_places; /* how far patterns reach; 0: no patterns */
     uint64_t jobs, orders_max;
     uint64_t time_budget_ns, began_ns, shown_ns;
@@ -63,14 +63,14 @@ static cddp_status read_arguments(prove_command *c, cddp_error *err)
     const cd_args *args = c->cli->args;
     if (args->operand_count != 1) return cd_fail(err, CDDP_E_ARG, "prove what? name one scenario");
     c->scenario = args->operands[0];
-    c->words_only = cd_args_has(args, CD_OPTION_words);
+    c->calls_only = cd_args_has(args, CD_OPTION_calls);
     c->jobs = 1;
     CD_TRY(cd_args_number(args, CD_OPTION_jobs, &c->jobs, err));
     CD_TRY(cd_args_number(args, CD_OPTION_used_sets, &c->used_steps, err));
     CD_TRY(cd_args_number(args, CD_OPTION_no_sync, &c->sync_places, err));
     CD_TRY(cd_overrides_read(args, &c->overrides, err));
     cd_text_printf(&c->overrides, "model.device=%s\nschedule.ready=chosen\n",
-                   c->words_only ? "shape" : "symbol");
+                   c->calls_only ? "shape" : "symbol");
     if (c->jobs == 0) c->jobs = cd_os_core_count();
     return read_budget(c, err);
 }
@@ -255,7 +255,7 @@ static cddp_status prove_variant(prove_command *c, cddp_error *err)
     CD_TRY(check_plan(c, err));
     /* What the scenario expects is not what a proof is about. */
     const cddp_text_list exercised =
-        c->words_only ? (cddp_text_list){NULL, 0} : c->plan->expect.exercised;
+        c->calls_only ? (cddp_text_list){NULL, 0} : c->plan->expect.exercised;
     c->plan->expect = (cddp_plan_expect){.verdict = CDDP_EXPECT_VERIFIED, .exercised = exercised};
     const cd_prove_options options = {.plan = c->plan,
                                       .registry = c->cli->registry,
@@ -335,7 +335,7 @@ static void put_proved(cd_text *text, const prove_command *c)
                    "  words       on every one of %" PRIu32 " ranks the gradients of %" PRIu32
                    " backwards, up to %" PRIu32 " at once, may become ready in any\n              "
                    "order: the rank issues the same %zu collectives\n",
-                   p->rank_count, p->window_count, p->windows_max, p->letters);
+                   p->rank_count, p->window_count, p->windows_max, p->items);
     put_any_ranks(text, p);
     if (p->values) {
         cd_text_push(text, "  values      for every gradient value and every one of the ");
@@ -350,7 +350,7 @@ static void put_proved(cd_text *text, const prove_command *c)
     } else {
         cd_text_push(text, "  schedules   ");
         put_count(text, c);
-        cd_text_push(text, "; contents were not judged (--words)\n");
+        cd_text_push(text, "; contents were not judged (--calls)\n");
     }
 }
 
@@ -389,35 +389,35 @@ static void put_effort(cd_text *text, const prove_command *c)
 /* What stands for the other ranks, whatever their number. See Note [Numbers of ranks] */
 static void put_inputs(cd_text *text, const cd_proof *p)
 {
-    cd_text words;
-    cd_text_init(&words, false);
-    cd_text_printf(&words, "any ranks: further ranks do as rank%s ",
+    cd_text sequences;
+    cd_text_init(&sequences, false);
+    cd_text_printf(&sequences, "any ranks: further ranks do as rank%s ",
                    p->model_count == 1 ? "" : "s");
-    put_sizes(&words, p->models, p->model_count);
+    put_sizes(&sequences, p->models, p->model_count);
     cd_text_printf(
-        &words,
+        &sequences,
         " here; a rank knows of the others by results alone; of its %zu collectives %" PRIu32
         " bring the runtime's own numbers",
-        p->letters, p->steering);
+        p->items, p->steering);
     if (p->counting > 0)
         cd_text_printf(
-            &words,
+            &sequences,
             ", %" PRIu32
             " of which count ranks or name one: nothing that is sent depends on more than whether "
             "none, some or all are counted",
             p->counting);
-    if (p->has_choice) cd_text_push(&words, " (tried with small, large and drawn numbers)");
+    if (p->has_choice) cd_text_push(&sequences, " (tried with small, large and drawn numbers)");
     if (p->sharing > 0)
-        cd_text_printf(&words, "; %" PRIu32 " bring%s a share of each rank", p->sharing,
+        cd_text_printf(&sequences, "; %" PRIu32 " bring%s a share of each rank", p->sharing,
                        p->sharing == 1 ? "s" : "");
-    cd_text_printf(&words,
+    cd_text_printf(&sequences,
                    "; %" PRIu64
                    " runs of one rank in a larger world said its word, in the engine's order%s",
-                   p->retold,
-                   p->retold_in_every_order ? "; one was searched there in every order" : "");
+                   p->projected,
+                   p->projected_in_every_order ? "; one was searched there in every order" : "");
     cd_text_push(text, "              ");
-    cd_text_wrap(text, cd_text_get(&words), 14, 118);
-    cd_text_fini(&words);
+    cd_text_wrap(text, cd_text_get(&sequences), 14, 118);
+    cd_text_fini(&sequences);
 }
 
 static void put_assumptions(cd_text *text, const prove_command *c)
@@ -434,11 +434,11 @@ static void put_assumptions(cd_text *text, const prove_command *c)
     if (p->any_from > 0) put_inputs(text, p);
 }
 
-static void put_letter(cd_text *text, const char *who, bool has, const cd_letter *letter)
+static void put_call(cd_text *text, const char *who, bool has, const cd_call *call)
 {
     cd_text_printf(text, "              %s ", who);
     if (has)
-        cd_letter_print(text, letter);
+        cd_call_print(text, call);
     else
         cd_text_push(text, "nothing more");
     cd_text_push(text, "\n");
@@ -463,10 +463,10 @@ static void put_refuted(cd_text *text, const prove_command *c)
             cd_text_wrap(text, w->message, 14, 110);
         } else {
             const bool same_shape =
-                w->has_said && w->has_expected && cd_letter_fits(&w->said, &w->expected);
-            cd_text_printf(text, "  collective  %zu, counted from 0\n", w->letter);
-            put_letter(text, "this rank:", w->has_said, &w->said);
-            put_letter(text, "others:   ", w->has_expected, &w->expected);
+                w->has_said && w->has_expected && cd_call_fits(&w->said, &w->expected);
+            cd_text_printf(text, "  collective  %zu, counted from 0\n", w->call);
+            put_call(text, "this rank:", w->has_said, &w->said);
+            put_call(text, "others:   ", w->has_expected, &w->expected);
             if (same_shape)
                 cd_text_push(text, "              of the same shape, with other content\n");
         }
@@ -503,7 +503,7 @@ static void put_refuted(cd_text *text, const prove_command *c)
 static int report(prove_command *c)
 {
     static const struct {
-        const char *word;
+        const char *calls;
         cd_style style;
         int exit_code;
     } ends[] = {[CD_PROOF_HOLDS] = {"proved", CD_STYLE_GREEN, CD_EXIT_VERIFIED},
@@ -513,7 +513,7 @@ static int report(prove_command *c)
     const cd_proof *p = &c->proof;
     cd_text text;
     cd_text_init(&text, c->cli->color_out);
-    cd_text_style(&text, ends[p->end].style, "%s", ends[p->end].word);
+    cd_text_style(&text, ends[p->end].style, "%s", ends[p->end].calls);
     cd_text_printf(&text, "  %s: %s\n", c->scenario, c->plan->title != NULL ? c->plan->title : "");
     switch (p->end) {
     case CD_PROOF_HOLDS:

@@ -73,7 +73,7 @@ static void put_event(cd_text *text, const char *label, const cddp_event *event)
     cd_text_wrap(text, words, 13, 110);
 }
 
-static void tell_parting(const replay_command *c, cd_text *text)
+static void report_parting(const replay_command *c, cd_text *text)
 {
     const cd_replay *r = &c->replay;
     cd_text_style(text, CD_STYLE_RED, "not reproduced");
@@ -96,7 +96,7 @@ static void tell_parting(const replay_command *c, cd_text *text)
                        c->recipe.backend);
 }
 
-static void tell(replay_command *c, cd_text *text)
+static void report(replay_command *c, cd_text *text)
 {
     cd_replay *r = &c->replay;
     c->reproduced = cd_replay_end(r);
@@ -111,7 +111,7 @@ static void tell(replay_command *c, cd_text *text)
                        "  run %" PRId64 ": interrupted after %zu of %zu events, equal so far\n",
                        c->recipe.run, r->met, r->total);
     } else if (!c->reproduced) {
-        tell_parting(c, text);
+        report_parting(c, text);
     } else if (r->stopped) {
         cd_text_style(text, CD_STYLE_GREEN, "reproduced up to event %zu", r->met);
         cd_text_printf(text, "  of %zu in run %" PRId64 "\n", r->total, c->recipe.run);
@@ -183,7 +183,7 @@ static int finish(replay_command *c)
 {
     cd_text text;
     cd_text_init(&text, c->cli->color_out);
-    tell(c, &text);
+    report(c, &text);
     int exit_code = cd_cli_write(c->cli, &text, c->exit_code);
     cd_text_fini(&text);
     if (cd_args_has(c->cli->args, CD_OPTION_step)) {

@@ -332,9 +332,9 @@ static int report(shrink_command *c)
 }
 
 /* What is written is done; without its story, when that is interrupted. */
-static cddp_status tell_story(shrink_command *c, cddp_error *err)
+static cddp_status report_story(shrink_command *c, cddp_error *err)
 {
-    const cddp_status status = cd_story_tell(&c->story, &c->shrink, err);
+    const cddp_status status = cd_story_print(&c->story, &c->shrink, err);
     if (!cd_interrupt_requested()) return status;
     cd_story_fini(&c->story);
     memset(&c->story, 0, sizeof c->story);
@@ -363,7 +363,7 @@ static cddp_status shrink(shrink_command *c, cddp_error *err)
     if (status == CDDP_OK) status = write_scenario(c, &scenario, err);
     cd_text_fini(&scenario);
     if (status != CDDP_OK) return status;
-    if (!interrupted) CD_TRY(tell_story(c, err));
+    if (!interrupted) CD_TRY(report_story(c, err));
     return CDDP_OK;
 }
 

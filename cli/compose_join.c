@@ -54,7 +54,7 @@ static cddp_status open_store(const cd_join *j, uint64_t timeout_ns, cddp_rendez
     return CDDP_OK;
 }
 
-static void tell_dropped(void *context, const char *peer, const char *reason)
+static void report_dropped(void *context, const char *peer, const char *reason)
 {
     (void)context;
     fprintf(stderr, "cddp-verify: turned %s away from the store of rank 0: %s\n", peer, reason);
@@ -77,7 +77,7 @@ static void serve_in_child(const cd_join *j, int64_t judge, int fd)
                                                     .port = j->port,
                                                     .secret =
                                                         j->secret[0] != '\0' ? j->secret : NULL,
-                                                    .dropped = tell_dropped};
+                                                    .dropped = report_dropped};
     signal(SIGINT, SIG_IGN); /* the judge decides when it ends */
     signal(SIGTERM, SIG_IGN);
     signal(SIGHUP, SIG_IGN);

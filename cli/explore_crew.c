@@ -71,7 +71,7 @@ static cddp_status run(const cd_crew *c, cddp_collective *collective, cddp_error
 }
 
 /* From process 0 to all. */
-static cddp_status tell(const cd_crew *c, void *memory, size_t byte_count, cddp_error *err)
+static cddp_status report(const cd_crew *c, void *memory, size_t byte_count, cddp_error *err)
 {
     const cddp_tensor t = bytes_at(memory, byte_count);
     cddp_collective all = {.op = CDDP_OP_BROADCAST, .input = t, .output = t};
@@ -318,8 +318,8 @@ cddp_status cd_crew_stretch(cd_crew *c, const cd_explore_jobs *jobs, uint64_t en
                .end = end,
                .state_bytes = state.length + 1};
     if (state.failed) CD_TRY_OUT(cd_fail(err, CDDP_E_NOMEM, "no memory for the state of a search"));
-    status = tell(c, &o, sizeof o, err);
-    if (status == CDDP_OK) status = tell(c, state.bytes, state.length + 1, err);
+    status = report(c, &o, sizeof o, err);
+    if (status == CDDP_OK) status = report(c, state.bytes, state.length + 1, err);
     c->in_peace = c->in_peace && status == CDDP_OK;
     if (status == CDDP_OK)
         status = explore_together(c, jobs, &o, cd_text_get(&state), &all, &each, err);
@@ -337,7 +337,7 @@ cddp_status cd_crew_dismiss(cd_crew *c, cddp_error *err)
 {
     order o = {.explores = 0};
     if (!c->in_peace) return CDDP_OK; /* nobody listens */
-    const cddp_status status = tell(c, &o, sizeof o, err);
+    const cddp_status status = report(c, &o, sizeof o, err);
     c->in_peace = status == CDDP_OK;
     return status;
 }
@@ -350,7 +350,7 @@ static cddp_status serve_once(cd_crew *c, const cd_explore_jobs *jobs, const ord
     char *all = NULL, *state = cd_allocate_zero(NULL, (size_t)o->state_bytes);
     size_t each = 0;
     if (state == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for the state of a search");
-    cddp_status status = tell(c, state, (size_t)o->state_bytes, err);
+    cddp_status status = report(c, state, (size_t)o->state_bytes, err);
     c->in_peace = c->in_peace && status == CDDP_OK;
     if (status == CDDP_OK) status = explore_together(c, jobs, o, state, &all, &each, err);
     cd_release(NULL, all, each * c->size);
@@ -362,7 +362,7 @@ cddp_status cd_crew_serve(cd_crew *c, const cd_explore_jobs *jobs, cddp_error *e
 {
     for (;;) {
         order o = {0};
-        const cddp_status heard = tell(c, &o, sizeof o, err);
+        const cddp_status heard = report(c, &o, sizeof o, err);
         c->in_peace = c->in_peace && heard == CDDP_OK;
         CD_TRY(heard);
         if (o.explores == 0) return CDDP_OK;

@@ -93,7 +93,7 @@ static uint64_t outcome_digest(const cddp_verdict *v, bool anonymous)
     return cd_hash_mix(h, findings_digest(v, anonymous));
 }
 
-static void tell_culprit(const cddp_verdict *v, cd_explored *e)
+static void report_culprit(const cddp_verdict *v, cd_explored *e)
 {
     snprintf(e->culprit, sizeof e->culprit, "%s", v->reason[0] != '\0' ? v->reason : v->summary);
     for (size_t i = v->rank_count; i-- > 0;)
@@ -112,7 +112,7 @@ static void take_verdict(const cd_explore_subject *subject, const cddp_verdict *
     e->is_verified = v->outcome == CDDP_OUTCOME_VERIFIED;
     e->culprit[0] = e->schedule[0] = '\0';
     if (e->is_verified) return;
-    tell_culprit(v, e);
+    report_culprit(v, e);
     if (cd_compose_print_schedule(compose, e->schedule, sizeof e->schedule) >= sizeof e->schedule)
         e->schedule[0] = '\0';
 }

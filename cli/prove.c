@@ -28,8 +28,8 @@ typedef struct proving {
     uint32_t *sizes[CD_PROVE_RANKS_MAX]; /* gradients of each window */
     size_t *begins[CD_PROVE_RANKS_MAX];  /* letters said when all of a window had fired */
     uint32_t size_counts[CD_PROVE_RANKS_MAX];
-    uint64_t *told[CD_PROVE_RANKS_MAX]; /* digest of the result of each letter */
-    size_t told_counts[CD_PROVE_RANKS_MAX];
+    uint64_t *received[CD_PROVE_RANKS_MAX]; /* digest of the result of each letter */
+    size_t received_counts[CD_PROVE_RANKS_MAX];
     int32_t proposing; /* window of rank 0 whose order decides the layout; -1: none */
     uint64_t *seen;    /* (seen_count) digests of the words of all ranks: worlds already searched */
     size_t seen_count;
@@ -100,23 +100,23 @@ static void bound(proving *p, const char *what)
 ** or where a backend lets one operation at a time take place. */
 static cddp_status compare_ranks(proving *p, const cd_world_run *run, cddp_error *err)
 {
-    cd_words_conflict c;
-    CD_TRY(cd_words_compare(run->tap.words, run->tap.rank_count, &c, err));
-    if (c.end == CD_WORDS_FIT) return CDDP_OK;
+    cd_calls_conflict c;
+    CD_TRY(cd_calls_compare(run->tap.sequences, run->tap.rank_count, &c, err));
+    if (c.end == CD_CALLS_FIT) return CDDP_OK;
     cd_text text;
     cd_text_init(&text, false);
     for (int k = 0; k < 2; k++) {
         cd_text_printf(&text, "%srank %" PRIu32 "%s ",
                        k == 0                   ? ""
-                       : c.end == CD_WORDS_PART ? "; "
+                       : c.end == CD_CALLS_PART ? "; "
                                                 : " ",
-                       c.ranks[k], c.end == CD_WORDS_PART ? ":" : " waits in");
-        if (c.has_letter[k])
-            cd_letter_print(&text, &run->tap.words[c.ranks[k]].letters[c.letters[k]]);
+                       c.ranks[k], c.end == CD_CALLS_PART ? ":" : " waits in");
+        if (c.has_call[k])
+            cd_call_print(&text, &run->tap.sequences[c.ranks[k]].items[c.items[k]]);
         else
             cd_text_push(&text, "nothing more");
-        cd_text_printf(&text, " (its collective %zu)", c.letters[k]);
-        if (c.end == CD_WORDS_WAIT && k == 0) cd_text_push(&text, " for");
+        cd_text_printf(&text, " (its collective %zu)", c.items[k]);
+        if (c.end == CD_CALLS_WAIT && k == 0) cd_text_push(&text, " for");
     }
     cd_world_failure failed = run->failed;
     snprintf(failed.culprit, sizeof failed.culprit, "%s", cd_text_get(&text));
@@ -134,7 +134,7 @@ static cddp_status refute_by_rank(proving *p, uint32_t rank, cd_rank_proof *part
     cd_proof *proof = p->proof;
     proof->end = CD_PROOF_REFUTED;
     proof->parting = *parting;
-    proof->parting.word = (cd_word){0};
+    proof->parting.calls = (cd_calls){0};
     proof->parting_rank = rank;
     p->over = true;
     cd_world_run run = {.chooser = {.choice = &parting->counterexample, .rank = rank}};
@@ -186,14 +186,15 @@ static cddp_status probe(proving *p, cddp_error *err)
 
 /* ---- rank by rank ---- */
 
-static uint64_t told_digest(const cd_results *results, uint32_t rank, const cd_word *word,
-                            size_t letter)
+static uint64_t received_digest(const cd_results *results, uint32_t rank, const cd_calls *calls,
+                                size_t call)
 {
     uint64_t sequence = 0, digest = 0;
-    for (size_t i = 0; i < letter; i++)
-        sequence += word->letters[i].group == word->letters[letter].group;
-    const cd_told *told = cd_results_find(results, rank, word->letters[letter].group, sequence);
-    return told != NULL && told->tensor.device->digest(&told->tensor, &digest, NULL) == CDDP_OK
+    for (size_t i = 0; i < call; i++) sequence += calls->items[i].group == calls->items[call].group;
+    const cd_received *received =
+        cd_results_find(results, rank, calls->items[call].group, sequence);
+    return received != NULL &&
+                   received->tensor.device->digest(&received->tensor, &digest, NULL) == CDDP_OK
                ? digest
                : 0;
 }
@@ -201,21 +202,21 @@ static uint64_t told_digest(const cd_results *results, uint32_t rank, const cd_w
 static cddp_status keep_first(proving *p, const cd_world_run *run, uint32_t rank,
                               const cd_rank_proof *found, cddp_error *err)
 {
-    const cd_word *word = &run->tap.words[rank];
+    const cd_calls *calls = &run->tap.sequences[rank];
     p->sizes[rank] = calloc(found->window_count + 1, sizeof *p->sizes[rank]);
     p->begins[rank] = calloc(found->window_count + 1, sizeof *p->begins[rank]);
-    p->told[rank] = calloc(word->count + 1, sizeof *p->told[rank]);
-    if (p->sizes[rank] == NULL || p->begins[rank] == NULL || p->told[rank] == NULL)
+    p->received[rank] = calloc(calls->count + 1, sizeof *p->received[rank]);
+    if (p->sizes[rank] == NULL || p->begins[rank] == NULL || p->received[rank] == NULL)
         return cd_fail(err, CDDP_E_NOMEM, "no memory for the windows of rank %u", rank);
     p->size_counts[rank] = found->window_count;
-    p->told_counts[rank] = word->count;
-    for (size_t i = 0; i < word->count; i++)
-        p->told[rank][i] = told_digest(&run->tap.results, rank, word, i);
+    p->received_counts[rank] = calls->count;
+    for (size_t i = 0; i < calls->count; i++)
+        p->received[rank][i] = received_digest(&run->tap.results, rank, calls, i);
     cd_proof *proof = p->proof;
     if (found->window_count > proof->window_count) proof->window_count = found->window_count;
     for (uint32_t w = 0; w < found->window_count; w++) {
         p->sizes[rank][w] = found->windows[w];
-        p->begins[rank][w] = found->window_letters[w];
+        p->begins[rank][w] = found->window_calls[w];
         if (found->windows[w] > proof->windows_max) proof->windows_max = found->windows[w];
     }
     return CDDP_OK;
@@ -226,14 +227,14 @@ static cddp_status keep_first(proving *p, const cd_world_run *run, uint32_t rank
 ** none. False: nothing differs at all. */
 static bool find_change(const proving *p, const cd_world_run *run, uint32_t rank, int32_t *window)
 {
-    const cd_word *word = &run->tap.words[rank];
-    size_t letter = 0;
-    while (letter < word->count && letter < p->told_counts[rank] &&
-           told_digest(&run->tap.results, rank, word, letter) == p->told[rank][letter])
-        letter++;
+    const cd_calls *calls = &run->tap.sequences[rank];
+    size_t call = 0;
+    while (call < calls->count && call < p->received_counts[rank] &&
+           received_digest(&run->tap.results, rank, calls, call) == p->received[rank][call])
+        call++;
     *window = -1;
-    if (letter == word->count && letter == p->told_counts[rank]) return false;
-    for (uint32_t w = 0; w < p->size_counts[rank] && p->begins[rank][w] <= letter; w++)
+    if (call == calls->count && call == p->received_counts[rank]) return false;
+    for (uint32_t w = 0; w < p->size_counts[rank] && p->begins[rank][w] <= call; w++)
         *window = (int32_t)w;
     return true;
 }
@@ -249,7 +250,7 @@ static cddp_status search_rank(proving *p, const cd_world_run *run, uint32_t ran
                                            .registry = p->options->registry,
                                            .rank = rank,
                                            .results = &run->tap.results,
-                                           .word = &run->tap.words[rank],
+                                           .calls = &run->tap.sequences[rank],
                                            .chosen = chosen,
                                            .snapshots = true,
                                            .stop = stop_rank,
@@ -258,7 +259,7 @@ static cddp_status search_rank(proving *p, const cd_world_run *run, uint32_t ran
     proof->states += found.states;
     proof->events += found.events;
     proof->rank_runs += found.runs;
-    if (found.letter_count > proof->letters) proof->letters = found.letter_count;
+    if (found.call_count > proof->items) proof->items = found.call_count;
     if (rank == 0 && found.proposing > p->proposing) p->proposing = found.proposing;
     if (!found.is_complete && !found.was_stopped)
         bound(p, "a backward has too many gradients: its orders were sampled");
@@ -275,7 +276,7 @@ static uint64_t digest_of(const cd_world_run *run)
 {
     uint64_t h = run->tap.rank_count;
     for (uint32_t r = 0; r < run->tap.rank_count; r++)
-        h = cd_hash_mix(h, cd_word_digest(&run->tap.words[r]));
+        h = cd_hash_mix(h, cd_calls_digest(&run->tap.sequences[r]));
     return h;
 }
 
@@ -295,12 +296,12 @@ static bool was_seen(proving *p, uint64_t digest)
 ** the one are the orders of the other. Rank 0 stands for itself as well, since it is the root. */
 static bool are_one(const proving *p, const cd_world_run *run, uint32_t a, uint32_t b)
 {
-    const cd_word *x = &run->tap.words[a], *y = &run->tap.words[b];
+    const cd_calls *x = &run->tap.sequences[a], *y = &run->tap.sequences[b];
     if (x->count != y->count) return false;
     for (size_t i = 0; i < x->count; i++)
-        if (!cd_letter_fits(&x->letters[i], &y->letters[i]) ||
-            x->letters[i].digest != y->letters[i].digest ||
-            told_digest(&run->tap.results, a, x, i) != told_digest(&run->tap.results, b, y, i))
+        if (!cd_call_fits(&x->items[i], &y->items[i]) || x->items[i].digest != y->items[i].digest ||
+            received_digest(&run->tap.results, a, x, i) !=
+                received_digest(&run->tap.results, b, y, i))
             return false;
     return p->plan->settings.model.device == 2 && cd_explore_find_asymmetry(p->plan) == NULL;
 }
@@ -319,14 +320,14 @@ static cddp_status keep_same(proving *p, uint32_t rank, cddp_error *err)
     const uint32_t windows = p->size_counts[0];
     p->sizes[rank] = calloc(windows + 1, sizeof *p->sizes[rank]);
     p->begins[rank] = calloc(windows + 1, sizeof *p->begins[rank]);
-    p->told[rank] = calloc(p->told_counts[0] + 1, sizeof *p->told[rank]);
-    if (p->sizes[rank] == NULL || p->begins[rank] == NULL || p->told[rank] == NULL)
+    p->received[rank] = calloc(p->received_counts[0] + 1, sizeof *p->received[rank]);
+    if (p->sizes[rank] == NULL || p->begins[rank] == NULL || p->received[rank] == NULL)
         return cd_fail(err, CDDP_E_NOMEM, "no memory for the windows of rank %u", rank);
     memcpy(p->sizes[rank], p->sizes[0], windows * sizeof *p->sizes[0]);
     memcpy(p->begins[rank], p->begins[0], windows * sizeof *p->begins[0]);
-    memcpy(p->told[rank], p->told[0], p->told_counts[0] * sizeof *p->told[0]);
+    memcpy(p->received[rank], p->received[0], p->received_counts[0] * sizeof *p->received[0]);
     p->size_counts[rank] = windows;
-    p->told_counts[rank] = p->told_counts[0];
+    p->received_counts[rank] = p->received_counts[0];
     p->proof->shared_ranks++;
     return CDDP_OK;
 }
@@ -395,12 +396,12 @@ static cddp_status prove_orders(proving *p, cddp_error *err)
     cd_window_choice choice = {.window = window, .digit_count = p->sizes[0][window]};
     for (p->order = 1; next_order(&choice) && !must_stop(p); p->order++) {
         if (p->order == p->options->orders_max) {
-            char words[160];
-            snprintf(words, sizeof words,
+            char sequences[160];
+            snprintf(sequences, sizeof sequences,
                      "%" PRIu64 " of rank 0's orders were tried in the backward that decides the "
                      "rebuilt layout, not all",
                      p->order);
-            bound(p, words);
+            bound(p, sequences);
             return CDDP_OK;
         }
         if (p->order % processes == p->job) CD_TRY(prove_order(p, &choice, err));
@@ -591,7 +592,7 @@ out:
     for (uint32_t r = 0; r < CD_PROVE_RANKS_MAX; r++) {
         free(p.sizes[r]);
         free(p.begins[r]);
-        free(p.told[r]);
+        free(p.received[r]);
     }
     free(p.seen);
     return status;

@@ -49,7 +49,7 @@ struct cd_proof {
     cd_proof_end end;
     char bound[CD_PROVE_CULPRIT_BYTES]; /* what was not tried */
     uint32_t rank_count;
-    size_t letters;   /* of the longest word */
+    size_t items;     /* of the longest word */
     double schedules; /* covered: the product of the orders of all windows of all ranks */
     char schedules_exactly[64];
     double estimate;               /* Knuth's, from the probes */
@@ -69,11 +69,11 @@ struct cd_proof {
     /* letters with the runtime's own numbers; counts or names of ranks; shares */
     uint32_t steering, counting, sharing;
     uint32_t large[CD_PROVE_LARGE_SIZES], large_count;
-    uint64_t retold;            /* ranks that ran alone in a larger world */
-    bool has_choice;            /* and were told several numbers of ranks */
-    bool retold_in_every_order; /* one of them was searched there too */
-    uint32_t refuted_size;      /* the world in which it was refuted; 0: the scenario's own */
-    bool values;                /* contents were exact: device symbol */
+    uint64_t projected;            /* ranks that ran alone in a larger world */
+    bool has_choice;               /* and were told several numbers of ranks */
+    bool projected_in_every_order; /* one of them was searched there too */
+    uint32_t refuted_size;         /* the world in which it was refuted; 0: the scenario's own */
+    bool values;                   /* contents were exact: device symbol */
     /* refuted */
     cd_rank_proof parting; /* is_refuted: rank by rank */
     uint32_t parting_rank;

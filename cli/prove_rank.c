@@ -44,7 +44,7 @@ typedef struct root {
 typedef struct search {
     const cd_prove_rank_options *options;
     cd_rank_proof *proof;
-    cd_word expected;
+    cd_calls expected;
     root *roots, *next; /* (root_count), (next_count) */
     size_t root_count, next_count;
     uint64_t proposal; /* of the first order of this window */
@@ -125,11 +125,11 @@ static void note_parting(search *s, const cd_rank_walk *w, const cddp_error *err
 {
     cd_rank_proof *p = s->proof;
     p->is_refuted = true;
-    p->letter = w->letter_count;
+    p->call = w->call_count;
     p->has_said = w->has_said;
     p->said = w->said;
-    p->has_expected = w->letter_count < s->expected.count;
-    if (p->has_expected) p->expected = s->expected.letters[w->letter_count];
+    p->has_expected = w->call_count < s->expected.count;
+    if (p->has_expected) p->expected = s->expected.items[w->call_count];
     snprintf(p->message, sizeof p->message, "%s", w->has_parted ? "" : error->message);
     p->counterexample.window = w->window;
     s->parted = true;
@@ -475,7 +475,7 @@ static cddp_status walk_first(search *s, cddp_error *err)
     cd_rank_proof *p = s->proof;
     cd_rank_walk walk;
     cd_rank_walk_init(&walk, s->options, cddp_allocator_default(), &s->expected);
-    walk.grows = s->options->word == NULL;
+    walk.grows = s->options->calls == NULL;
     cddp_status status = cd_rank_walk_begin(&walk, err);
     while (status == CDDP_OK && !walk.has_ended) {
         if (p->window_count == CD_PROVE_WINDOWS_MAX) {
@@ -489,15 +489,15 @@ static cddp_status walk_first(search *s, cddp_error *err)
             cd_rank_walk_choose(&walk,
                                 chosen != NULL && chosen->window == walk.window ? chosen : NULL,
                                 err);
-        p->window_letters[p->window_count - 1] = walk.fired_letters;
+        p->window_calls[p->window_count - 1] = walk.fired_calls;
     }
     /* The same rank said something else in the recorded run: the record is no record of it. */
     if (walk.has_parted)
         status = cd_fail(
             err, CDDP_E_MISMATCH,
             "rank %u alone does not repeat what it did in the recorded run, from collective %zu on",
-            s->options->rank, walk.letter_count);
-    p->letter_count = walk.letter_count;
+            s->options->rank, walk.call_count);
+    p->call_count = walk.call_count;
     cd_rank_walk_fini(&walk);
     return status;
 }
@@ -587,37 +587,37 @@ cddp_status cd_prove_rank(const cd_prove_rank_options *options, cd_rank_proof *p
     cddp_status status = CDDP_OK;
     search s = {.options = options, .proof = proof};
     *proof = (cd_rank_proof){.is_complete = true, .proposing = -1};
-    if (options->word != NULL) CD_TRY_OUT(cd_word_copy(&s.expected, options->word, err));
+    if (options->calls != NULL) CD_TRY_OUT(cd_calls_copy(&s.expected, options->calls, err));
     CD_TRY_OUT(walk_first(&s, err));
     CD_TRY_OUT(search_windows(&s, err));
     proof->was_stopped = s.stopped;
     if (s.stopped) proof->is_complete = false;
     if (s.parted) CD_TRY_OUT(shorten(&s, err));
-    proof->word = s.expected;
-    s.expected = (cd_word){0};
+    proof->calls = s.expected;
+    s.expected = (cd_calls){0};
 out:
     roots_release(s.roots, s.root_count);
     roots_release(s.next, s.next_count);
     cd_release(cddp_allocator_default(), s.nodes, s.node_capacity * sizeof *s.nodes);
     free(s.table);
-    cd_word_fini(&s.expected);
+    cd_calls_fini(&s.expected);
     return status;
 }
 
-static void tell_parting(const cd_rank_walk *w, const cddp_error *error, cd_text *how)
+static void report_parting(const cd_rank_walk *w, const cddp_error *error, cd_text *how)
 {
     if (!w->has_parted) {
         cd_text_push(how, error->message);
         return;
     }
-    cd_text_printf(how, "collective %zu is ", w->letter_count);
+    cd_text_printf(how, "collective %zu is ", w->call_count);
     if (w->has_said)
-        cd_letter_print(how, &w->said);
+        cd_call_print(how, &w->said);
     else
         cd_text_push(how, "missing");
     cd_text_push(how, ", not ");
-    if (w->letter_count < w->expected->count)
-        cd_letter_print(how, &w->expected->letters[w->letter_count]);
+    if (w->call_count < w->expected->count)
+        cd_call_print(how, &w->expected->items[w->call_count]);
     else
         cd_text_push(how, "the end");
 }
@@ -625,20 +625,20 @@ static void tell_parting(const cd_rank_walk *w, const cddp_error *error, cd_text
 cddp_status cd_prove_rank_repeats(const cd_prove_rank_options *options, bool *repeats, cd_text *how,
                                   cddp_error *err)
 {
-    cd_word expected = {0};
+    cd_calls expected = {0};
     cd_rank_walk walk;
-    cddp_status status = cd_word_copy(&expected, options->word, err);
+    cddp_status status = cd_calls_copy(&expected, options->calls, err);
     if (status != CDDP_OK) return status;
     cd_rank_walk_init(&walk, options, cddp_allocator_default(), &expected);
     status = cd_rank_walk_begin(&walk, err);
     if (status == CDDP_OK) status = cd_rank_walk_to_the_end(&walk, err);
     *repeats = status == CDDP_OK;
-    if (!*repeats && status != CDDP_E_NOMEM) tell_parting(&walk, err, how);
+    if (!*repeats && status != CDDP_E_NOMEM) report_parting(&walk, err, how);
     cd_rank_walk_fini(&walk);
-    cd_word_fini(&expected);
+    cd_calls_fini(&expected);
     if (status == CDDP_E_NOMEM) return status;
     cd_error_reset(err);
     return CDDP_OK;
 }
 
-void cd_rank_proof_fini(cd_rank_proof *proof) { cd_word_fini(&proof->word); }
+void cd_rank_proof_fini(cd_rank_proof *proof) { cd_calls_fini(&proof->calls); }

@@ -19,8 +19,8 @@
 #pragma once
 #include "cddp/plan.h"
 #include "cddp/registry.h"
-#include "cli/prove_retell.h"
-#include "cli/prove_word.h"
+#include "cli/prove_projection.h"
+#include "cli/prove_calls.h"
 
 #define CD_PROVE_EVENTS_MAX 64 /* of one window */
 #define CD_PROVE_EVENTS_AGAIN 12
@@ -39,12 +39,12 @@ typedef struct cd_prove_rank_options {
     const cddp_registry *registry;
     uint32_t rank;
     const cd_results *results; /* of the recorded run */
-    const cd_word *word;       /* what it said there; NULL: the word of the engine's order */
+    const cd_calls *calls;     /* what it said there; NULL: the word of the engine's order */
     /* this window has this order, and only later ones are searched; NULL: all are */
     const cd_window_choice *chosen;
     bool snapshots; /* where possible */
-    const cd_retelling *
-        retelling; /* the plan is for another number of ranks than the record, from which this tells
+    const cd_projection *
+        projection; /* the plan is for another number of ranks than the record, from which this tells
                                     ** results; contents and roots may then differ from the word's. NULL: it is not */
     bool (*stop)(void *context); /* asked now and then; true ends the search */
     void *context;
@@ -56,20 +56,20 @@ typedef struct cd_rank_proof {
     bool is_refuted;
     cd_window_choice counterexample; /* the shortest: fewest choices other than the engine's */
     bool is_shortest;                /* false: the search for a shorter one was cut off */
-    size_t letter;                   /* where the words part */
-    cd_letter said, expected;
+    size_t call;                     /* where the words part */
+    cd_call said, expected;
     bool has_said, has_expected; /* false: the word ends there */
     /* of the error that this order ends in; empty: the words part */
     char message[CDDP_ERROR_MESSAGE_BYTES];
     uint32_t window_count;
-    uint32_t windows[CD_PROVE_WINDOWS_MAX];      /* gradients of each */
-    size_t window_letters[CD_PROVE_WINDOWS_MAX]; /* said when all of its gradients had fired */
+    uint32_t windows[CD_PROVE_WINDOWS_MAX];    /* gradients of each */
+    size_t window_calls[CD_PROVE_WINDOWS_MAX]; /* said when all of its gradients had fired */
     /* the window whose order decides what this rank proposes for the rebuild; -1: none */
     int32_t proposing;
-    size_t letter_count;
+    size_t call_count;
     uint64_t states, events, runs; /* visited, firings tried, ranks made anew */
     uint64_t roots;                /* states in which windows began */
-    cd_word word;                  /* the word; owned */
+    cd_calls calls;                /* the word; owned */
 } cd_rank_proof;
 
 cddp_status cd_prove_rank(const cd_prove_rank_options *options, cd_rank_proof *proof,

@@ -129,14 +129,14 @@ static void find_models(sizing *s)
 
 /* ---- worlds that are run ---- */
 
-static bool words_fit(const cd_word *a, const cd_word *b, bool same_world)
+static bool words_fit(const cd_calls *a, const cd_calls *b, bool same_world)
 {
     if (a->count != b->count) return false;
     for (size_t i = 0; i < a->count; i++) {
-        cd_letter x = a->letters[i], y = b->letters[i];
+        cd_call x = a->items[i], y = b->items[i];
         /* who has the longest input, say: one rank, but another one elsewhere */
         if (!same_world) x.root = y.root = 0;
-        if (!cd_letter_fits(&x, &y)) return false;
+        if (!cd_call_fits(&x, &y)) return false;
     }
     return true;
 }
@@ -145,29 +145,29 @@ static bool is_one_word(const cd_world_run *run)
 {
     bool fits = true;
     for (uint32_t r = 1; r < run->tap.rank_count; r++)
-        fits = fits && words_fit(&run->tap.words[0], &run->tap.words[r], true);
+        fits = fits && words_fit(&run->tap.sequences[0], &run->tap.sequences[r], true);
     return fits;
 }
 
 static void count_kinds(sizing *s)
 {
     for (size_t i = 0; i < s->here.tap.results.count; i++) {
-        const cd_told *told = &s->here.tap.results.items[i];
-        if (told->rank != 0) continue;
-        const cd_told_kind kind = cd_told_find_kind(told);
-        s->proof->steering += kind != CD_TOLD_CONTENT;
-        s->proof->counting += kind == CD_TOLD_COUNT || kind == CD_TOLD_RANK;
-        s->proof->sharing += kind == CD_TOLD_SHARES;
+        const cd_received *received = &s->here.tap.results.items[i];
+        if (received->rank != 0) continue;
+        const cd_received_kind kind = cd_received_find_kind(received);
+        s->proof->steering += kind != CD_RECEIVED_CONTENT;
+        s->proof->counting += kind == CD_RECEIVED_COUNT || kind == CD_RECEIVED_RANK;
+        s->proof->sharing += kind == CD_RECEIVED_SHARES;
     }
 }
 
-static bool is_told_alike(const cd_world_run *here, const cd_world_run *there)
+static bool is_received_alike(const cd_world_run *here, const cd_world_run *there)
 {
     for (size_t i = 0; i < here->tap.results.count; i++) {
-        const cd_told *told = &here->tap.results.items[i];
-        const cd_told *other =
-            cd_results_find(&there->tap.results, told->rank, told->group, told->sequence);
-        if (other == NULL || !cd_told_is_alike(told, other)) return false;
+        const cd_received *received = &here->tap.results.items[i];
+        const cd_received *other = cd_results_find(&there->tap.results, received->rank,
+                                                   received->group, received->sequence);
+        if (other == NULL || !cd_received_is_alike(received, other)) return false;
     }
     return true;
 }
@@ -194,9 +194,10 @@ static cddp_status compare_world(sizing *s, uint32_t size, cddp_error *err)
     if (status == CDDP_OK && is_possible) {
         if (run.end != CD_WORLD_VERIFIED)
             miss(s, "a world of %" PRIu32 " ranks is not verified: %s", size, run.failed.culprit);
-        else if (!is_one_word(&run) || !words_fit(&s->here.tap.words[0], &run.tap.words[0], false))
+        else if (!is_one_word(&run) ||
+                 !words_fit(&s->here.tap.sequences[0], &run.tap.sequences[0], false))
             miss(s, "the ranks of a world of %" PRIu32 " say other words", size);
-        else if (size > s->proof->rank_count && !is_told_alike(&s->here, &run))
+        else if (size > s->proof->rank_count && !is_received_alike(&s->here, &run))
             miss(s, "ranks of a world of %" PRIu32 " are told numbers of another kind", size);
         else
             s->proof->worlds[s->proof->world_count++] = size;
@@ -227,37 +228,37 @@ static cddp_status try_whole_world(sizing *s, uint32_t size, cddp_error *err)
     return status;
 }
 
-typedef struct seat {
+typedef struct slot {
     uint32_t size, rank, as; /* as: the recorded rank whose program and results it has */
-} seat;
+} slot;
 
-static cd_prove_rank_options options_of(const sizing *s, const seat *at,
-                                        const cd_retelling *retelling)
+static cd_prove_rank_options options_of(const sizing *s, const slot *at,
+                                        const cd_projection *projection)
 {
     return (cd_prove_rank_options){.plan = &s->other,
                                    .registry = s->options->registry,
                                    .rank = at->rank,
                                    .results = &s->here.tap.results,
-                                   .word = &s->here.tap.words[at->as],
-                                   .retelling = retelling,
+                                   .calls = &s->here.tap.sequences[at->as],
+                                   .projection = projection,
                                    .stop = s->options->stop,
                                    .context = s->options->context};
 }
 
-static cddp_status repeat_word(sizing *s, const seat *at, cddp_error *err)
+static cddp_status repeat_calls(sizing *s, const slot *at, cddp_error *err)
 {
     bool repeats = true, has_choice = false;
     cddp_status status = CDDP_OK;
     cd_text how;
     cd_text_init(&how, false);
-    for (uint32_t turn = 0; turn < CD_RETELLING_TURNS && repeats && !must_stop(s); turn++) {
-        const cd_retelling retelling = {.rank = at->as,
-                                        .models = s->models,
-                                        .turn = turn,
-                                        .has_choice = &has_choice};
-        const cd_prove_rank_options options = options_of(s, at, &retelling);
+    for (uint32_t turn = 0; turn < CD_PROJECTION_TURNS && repeats && !must_stop(s); turn++) {
+        const cd_projection projection = {.rank = at->as,
+                                          .models = s->models,
+                                          .turn = turn,
+                                          .has_choice = &has_choice};
+        const cd_prove_rank_options options = options_of(s, at, &projection);
         CD_TRY_OUT(cd_prove_rank_repeats(&options, &repeats, &how, err));
-        s->proof->retold++;
+        s->proof->projected++;
         if (!has_choice) break;
     }
     s->proof->has_choice = s->proof->has_choice || has_choice;
@@ -283,10 +284,10 @@ static cddp_status fill_large_world(sizing *s, uint32_t size, cddp_error *err)
         return CDDP_OK;
     }
     for (uint32_t r = 0; r < recorded && !must_stop(s); r++)
-        CD_TRY(repeat_word(s, &(seat){size, r, r}, err));
+        CD_TRY(repeat_calls(s, &(slot){size, r, r}, err));
     for (size_t i = 0; i < sizeof further / sizeof further[0] && !must_stop(s); i++)
         if (further[i] >= recorded && further[i] < size)
-            CD_TRY(repeat_word(s, &(seat){size, further[i], s->models[further[i]]}, err));
+            CD_TRY(repeat_calls(s, &(slot){size, further[i], s->models[further[i]]}, err));
     if (!s->over) s->proof->large[s->proof->large_count++] = size;
     return CDDP_OK;
 }
@@ -296,13 +297,13 @@ static cddp_status search_large_world(sizing *s, uint32_t size, cddp_error *err)
 {
     cd_rank_proof found;
     bool has_choice = false;
-    const seat at = {size, size - 1, s->models[size - 1]};
-    const cd_retelling retelling = {.rank = at.as,
-                                    .models = s->models,
-                                    .turn = CD_RETELLING_TURNS - 1,
-                                    .has_choice = &has_choice};
+    const slot at = {size, size - 1, s->models[size - 1]};
+    const cd_projection projection = {.rank = at.as,
+                                      .models = s->models,
+                                      .turn = CD_PROJECTION_TURNS - 1,
+                                      .has_choice = &has_choice};
     s->other.world.size = size;
-    cd_prove_rank_options options = options_of(s, &at, &retelling);
+    cd_prove_rank_options options = options_of(s, &at, &projection);
     options.snapshots = true;
     CD_TRY(cd_prove_rank(&options, &found, err));
     s->proof->rank_runs += found.runs;
@@ -311,7 +312,7 @@ static cddp_status search_large_world(sizing *s, uint32_t size, cddp_error *err)
              "rank %" PRIu32 " alone, in a world of %" PRIu32
              ", says another word in some order of its gradients",
              at.rank, at.size);
-    s->proof->retold_in_every_order = found.is_complete && !found.is_refuted;
+    s->proof->projected_in_every_order = found.is_complete && !found.is_refuted;
     cd_rank_proof_fini(&found);
     return CDDP_OK;
 }

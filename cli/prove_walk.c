@@ -112,36 +112,36 @@ static bool is_same_anywhere(const cddp_collective *c)
     return is_given && c->input.device != NULL && cd_is_own_number(&c->input);
 }
 
-static cddp_status part(cd_rank_walk *w, const cd_letter *said, cddp_error *err)
+static cddp_status part(cd_rank_walk *w, const cd_call *said, cddp_error *err)
 {
     w->has_parted = true;
     w->has_said = said != NULL;
     if (said != NULL) w->said = *said;
-    return cd_fail(err, CDDP_E_MISMATCH, "the words part at collective %zu", w->letter_count);
+    return cd_fail(err, CDDP_E_MISMATCH, "the words part at collective %zu", w->call_count);
 }
 
 static cddp_status say(alone_group *g, const cddp_collective *c, cddp_error *err)
 {
     cd_rank_walk *w = g->walk;
-    cd_letter letter;
-    cd_letter_make(&letter, g->text, c, g->group_rank);
-    letter.content = content_of(w, c);
-    const size_t at = w->letter_count;
+    cd_call call;
+    cd_call_make(&call, g->text, c, g->group_rank);
+    call.content = content_of(w, c);
+    const size_t at = w->call_count;
     if (w->grows) {
-        CD_TRY(cd_word_push(w->expected, at, &letter, err));
+        CD_TRY(cd_calls_push(w->expected, at, &call, err));
     } else {
-        if (at >= w->expected->count) return part(w, &letter, err);
-        cd_letter *expected = &w->expected->letters[at];
-        const bool other_size = w->options->retelling != NULL;
-        const bool same_content = letter.digest == expected->digest ||
+        if (at >= w->expected->count) return part(w, &call, err);
+        cd_call *expected = &w->expected->items[at];
+        const bool other_size = w->options->projection != NULL;
+        const bool same_content = call.digest == expected->digest ||
                                   (other_size && !is_same_anywhere(c)) || is_proposal(g, c);
-        cd_letter here = letter;
+        cd_call here = call;
         /* who has the longest input, say: one rank, but another one there */
         if (other_size) here.root = expected->root;
-        if (!cd_letter_fits(&here, expected) || !same_content) return part(w, &letter, err);
-        if (expected->content == 0) expected->content = letter.content;
+        if (!cd_call_fits(&here, expected) || !same_content) return part(w, &call, err);
+        if (expected->content == 0) expected->content = call.content;
     }
-    w->letter_count++;
+    w->call_count++;
     return CDDP_OK;
 }
 
@@ -172,12 +172,13 @@ static cddp_status alone_wait(void *group, void *work, uint64_t timeout_ns, cddp
     const cd_prove_rank_options *o = g->walk->options;
     const cddp_collective *c = &((alone_work *)work)->collective;
     const cddp_tensor *out = &c->output;
-    const uint32_t rank = o->retelling != NULL ? o->retelling->rank : g->walk->port.rank;
-    const cd_told *told =
+    const uint32_t rank = o->projection != NULL ? o->projection->rank : g->walk->port.rank;
+    const cd_received *received =
         o->results != NULL ? cd_results_find(o->results, rank, g->name, c->sequence) : NULL;
-    if (told == NULL || out->device == NULL || cddp_tensor_numel(out) == 0) return CDDP_OK;
-    if (o->retelling != NULL) return cd_retell(o->retelling, told, c, g->group_size, err);
-    const cddp_tensor *from = &told->tensor;
+    if (received == NULL || out->device == NULL || cddp_tensor_numel(out) == 0) return CDDP_OK;
+    if (o->projection != NULL)
+        return cd_project_received(o->projection, received, c, g->group_size, err);
+    const cddp_tensor *from = &received->tensor;
     if (cddp_tensor_numel(from) != cddp_tensor_numel(out) || from->dtype != out->dtype ||
         from->device != out->device)
         return cd_fail(err, CDDP_E_MISMATCH, "the recorded result of collective %llu does not fit",
@@ -200,7 +201,7 @@ static void alone_release(void *group, void *work)
 /* ---- the walk ---- */
 
 void cd_rank_walk_init(cd_rank_walk *w, const cd_prove_rank_options *options,
-                       const cddp_allocator *allocator, cd_word *expected)
+                       const cddp_allocator *allocator, cd_calls *expected)
 {
     *w = (cd_rank_walk){.options = options, .expected = expected};
     w->port = (cddp_rank){.ops = &world_ops,
@@ -243,7 +244,7 @@ static cddp_status open_window(cd_rank_walk *w, cddp_error *err)
         if (!cd_trainer_has_step(t, w->step)) {
             CD_TRY(cd_trainer_finish(t, err));
             w->has_ended = true;
-            if (!w->grows && w->letter_count < w->expected->count) return part(w, NULL, err);
+            if (!w->grows && w->call_count < w->expected->count) return part(w, NULL, err);
             return CDDP_OK;
         }
         if (w->micro_index == 0) CD_TRY(cd_trainer_begin_step(t, w->step, err));
@@ -299,7 +300,7 @@ cddp_status cd_rank_walk_next_window(cd_rank_walk *w, cddp_error *err)
 {
     cd_trainer *t = w->trainer;
     w->window++;
-    w->fired_letters = w->letter_count;
+    w->fired_calls = w->call_count;
     CD_TRY(cd_trainer_close_micro(t, &w->micro, err));
     if (++w->micro_index == t->settings.train.micro_steps) {
         CD_TRY(cd_trainer_end_step(t, &w->micro, err));
@@ -312,7 +313,7 @@ cddp_status cd_rank_walk_next_window(cd_rank_walk *w, cddp_error *err)
 uint64_t cd_rank_walk_key(const cd_rank_walk *w)
 {
     const uint64_t place = (uint64_t)w->step << 40 ^ (uint64_t)w->micro_index << 24 ^
-                           (uint64_t)w->letter_count << 1 ^ w->has_ended;
+                           (uint64_t)w->call_count << 1 ^ w->has_ended;
     return cd_hash_mix(cd_ddp_state_key(w->trainer->ddp), place);
 }
 

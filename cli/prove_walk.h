@@ -15,24 +15,24 @@ typedef struct cd_rank_walk {
     cddp_rank port;
     cddp_backend table;
     const cd_prove_rank_options *options;
-    cd_word *expected; /* borrowed; grows in the first walk when there is none */
-    bool grows;        /* this walk writes the expected word */
+    cd_calls *expected; /* borrowed; grows in the first walk when there is none */
+    bool grows;         /* this walk writes the expected word */
     cd_trainer *trainer;
     cd_micro micro;
     uint32_t step, micro_index, window; /* window: of those with at least two gradients */
     cd_firing firings[CD_PROVE_EVENTS_MAX];
     uint32_t firing_count;
-    uint64_t left;                      /* bit per firing that has not taken place */
-    size_t letter_count, fired_letters; /* now; when the last window's gradients had all fired */
+    uint64_t left;                  /* bit per firing that has not taken place */
+    size_t call_count, fired_calls; /* now; when the last window's gradients had all fired */
     bool has_ended;
     bool has_parted;
-    cd_letter said; /* where the words part */
+    cd_call said; /* where the words part */
     bool has_said;
 } cd_rank_walk;
 
 /* Allocator borrowed until fini. */
 void cd_rank_walk_init(cd_rank_walk *walk, const cd_prove_rank_options *options,
-                       const cddp_allocator *allocator, cd_word *expected);
+                       const cddp_allocator *allocator, cd_calls *expected);
 void cd_rank_walk_fini(cd_rank_walk *walk);
 /* Everything up to the first window. */
 cddp_status cd_rank_walk_begin(cd_rank_walk *walk, cddp_error *err) CDDP_MUST_CHECK;

@@ -70,7 +70,7 @@ cddp_status cd_world_run_record(const cd_prove_options *o, const cddp_plan *plan
     CD_TRY(cd_compose_open(&composing, &compose, err));
     cddp_run_options running = cddp_run_options_default();
     cd_compose_fill(compose, &running);
-    CD_TRY_OUT(cd_word_tap_init(&run->tap, running.backend, (uint32_t)plan->world.size, err));
+    CD_TRY_OUT(cd_call_tap_init(&run->tap, running.backend, (uint32_t)plan->world.size, err));
     running.backend = &run->tap.table;
     running.registry = o->registry;
     CD_TRY_OUT(cddp_run(&running, &verdict, err));
@@ -94,4 +94,4 @@ out:
     return status;
 }
 
-void cd_world_run_fini(cd_world_run *run) { cd_word_tap_fini(&run->tap); }
+void cd_world_run_fini(cd_world_run *run) { cd_call_tap_fini(&run->tap); }

@@ -7,7 +7,7 @@
 */
 #pragma once
 #include "cli/prove.h"
-#include "cli/prove_word.h"
+#include "cli/prove_calls.h"
 #include "core/base/prng.h"
 #include "sim/chooser.h"
 
@@ -32,7 +32,7 @@ typedef struct cd_world_failure {
 typedef enum cd_world_end { CD_WORLD_VERIFIED, CD_WORLD_FAILED, CD_WORLD_UNJUDGED } cd_world_end;
 
 typedef struct cd_world_run {
-    cd_word_tap tap;
+    cd_call_tap tap;
     cd_world_end end;
     cd_world_failure failed; /* unless it was verified; the schedule in any case */
     cd_window_chooser chooser;

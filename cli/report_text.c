@@ -175,10 +175,10 @@ static void put_result(cd_text *text, const cd_report *report, const cd_result *
     put_header(text, result);
     put_details(text, result);
     /* A summary that only repeats the verdict or the culprit's title says nothing new. */
-    bool told = strcmp(result->summary, result->verdict) == 0 ||
-                (result->finding_count > 0 &&
-                 strstr(result->summary, result->findings[0].finding.title) != NULL);
-    if (result->summary[0] != '\0' && result->details[0] == '\0' && !told)
+    bool reported = strcmp(result->summary, result->verdict) == 0 ||
+                    (result->finding_count > 0 &&
+                     strstr(result->summary, result->findings[0].finding.title) != NULL);
+    if (result->summary[0] != '\0' && result->details[0] == '\0' && !reported)
         put_line(text, "", result->summary);
     if (strcmp(result->reason, result->summary) != 0) put_line(text, "because", result->reason);
     for (size_t i = 0; i < result->finding_count && (i == 0 || report->verbose); i++)

@@ -38,12 +38,12 @@ static void collect_complaint(void *context, const cd_complaint *complaint)
     cd_text_push(&r->complaints, text);
 }
 
-static size_t examine(void *context, const cddp_plan *plan, cd_contradiction_fn tell,
-                      void *tell_context)
+static size_t examine(void *context, const cddp_plan *plan, cd_contradiction_fn report,
+                      void *report_context)
 {
     reading *r = context;
     const cddp_registry *registry = r->session->cli->registry;
-    const size_t count = cd_plan_find_unknown_names(plan, registry, tell, tell_context);
+    const size_t count = cd_plan_find_unknown_names(plan, registry, report, report_context);
     r->lacks_plugin = count > 0 && r->session->may_skip && cd_plan_lacks_plugin(plan, registry);
     return count;
 }
@@ -85,7 +85,7 @@ void cd_session_read_plan(const cd_session *session, const char *path, const cha
     cd_text_fini(&r.complaints);
 }
 
-cddp_status cd_session_load_plan(const cd_session *session, const char *path, FILE *told,
+cddp_status cd_session_load_plan(const cd_session *session, const char *path, FILE *reported,
                                  cddp_plan **plan, cddp_error *err)
 {
     cddp_status status = CDDP_OK;
@@ -94,7 +94,7 @@ cddp_status cd_session_load_plan(const cd_session *session, const char *path, FI
     *plan = NULL;
     cd_session_read_plan(session, path, NULL, plan, &mistakes);
     const bool is_listed = mistakes.details[0] != '\0';
-    if (*plan == NULL && is_listed && told != NULL) fputs(mistakes.details, told);
+    if (*plan == NULL && is_listed && reported != NULL) fputs(mistakes.details, reported);
     if (*plan == NULL && is_listed)
         status = cd_fail(err, CDDP_E_CONFIG, "'%s' is not a valid scenario", path);
     else if (*plan == NULL)
@@ -248,7 +248,7 @@ static void law_counter_init(law_counter *c, const cd_session *session, const cd
     c->hook = has_law_of_its_own(session, c->chosen.name) ? c->chosen.name : NULL;
 }
 
-static void tell_unjudged(const law_counter *c, cd_result *result)
+static void report_unjudged(const law_counter *c, cd_result *result)
 {
     char words[400];
     if (c->hook == NULL || c->stated > 0 || c->called == 0) return;
@@ -335,7 +335,7 @@ static cddp_status run_composed(const cd_session *session, const cddp_plan *plan
     run.oracle_apart = session->oracle_apart;
     CD_TRY_OUT(cddp_run(&run, &verdict, err));
     CD_TRY_OUT(cd_result_take_verdict(result, verdict, err));
-    tell_unjudged(&sinks->laws, result);
+    report_unjudged(&sinks->laws, result);
     take_schedule(result, compose);
     describe_reproduction(session, result, true);
     take_context(result, &sinks->recorder);

@@ -49,5 +49,5 @@ void cd_session_read_plan(const cd_session *session, const char *path, const cha
                           cddp_plan **plan, cd_result *result);
 /* The same for a command that needs the plan: mistakes are written to told (NULL: not) and are an
 ** error. */
-cddp_status cd_session_load_plan(const cd_session *session, const char *path, FILE *told,
+cddp_status cd_session_load_plan(const cd_session *session, const char *path, FILE *reported,
                                  cddp_plan **plan, cddp_error *err) CDDP_MUST_CHECK;

@@ -30,7 +30,7 @@ static const char *const counted[] = {"world.size", "train.steps", "train.micro_
                                       "data.samples"};
 
 /* What is said about a run and not how it goes; and who decides, which is the schedule's. */
-static bool row_is_told(const cd_key_row *row)
+static bool row_is_reported(const cd_key_row *row)
 {
     return row->table[0] == '\0' || strncmp(row->table, "expect", 6) == 0 ||
            (strcmp(row->table, "schedule") == 0 && strcmp(row->field, "ready") != 0);
@@ -68,7 +68,7 @@ static uint64_t number_of(cd_draft *draft, const char *path)
 cddp_status cd_edit_prepare(cd_draft *draft, cddp_error *err)
 {
     for (size_t i = draft->count; i-- > 0;)
-        if (row_is_told(draft->settings[i].row)) cd_draft_remove(draft, i);
+        if (row_is_reported(draft->settings[i].row)) cd_draft_remove(draft, i);
     draft->element_count[CD_SCOPE_finding] = 0;
     CD_TRY(cd_draft_set(draft, "title", "shrunk", err));
     for (size_t i = 0; i < sizeof counted / sizeof counted[0]; i++) {
@@ -287,7 +287,7 @@ static bool add_settings(cd_edit_list *list, const cd_draft *draft)
             ok = add(list, (cd_edit){.kind = CD_EDIT_ELEMENT, .at = (size_t)scope, .first = e});
     for (size_t i = 0; ok && i < draft->count; i++) {
         const cd_draft_setting *s = &draft->settings[i];
-        if (row_is_told(s->row) || is_kept(s)) continue;
+        if (row_is_reported(s->row) || is_kept(s)) continue;
         ok = add(list, (cd_edit){.kind = CD_EDIT_SETTING, .at = i});
     }
     return ok;

@@ -12,18 +12,18 @@
 
 #define EVENT_WORDS 320
 
-typedef struct telling {
+typedef struct reporting {
     const cd_shrink *shrink;
     cd_text *text;
     cd_memory_sink failing, passing;
     bool has_passing;
     cd_text difference; /* what the passing run lacks, in words */
     size_t rank_count;
-} telling;
+} reporting;
 
 /* ---- reading the record ---- */
 
-static const char *name_by_ordinal(const telling *t, uint64_t ordinal, char *words,
+static const char *name_by_ordinal(const reporting *t, uint64_t ordinal, char *words,
                                    size_t words_bytes)
 {
     snprintf(words, words_bytes, "parameter %" PRIu64, ordinal);
@@ -39,7 +39,7 @@ static const char *name_by_ordinal(const telling *t, uint64_t ordinal, char *wor
 }
 
 /* The ordinal of a reduced parameter on a rank; -1 when it is not known. */
-static int64_t ordinal_of(const telling *t, uint32_t rank, int64_t param)
+static int64_t ordinal_of(const reporting *t, uint32_t rank, int64_t param)
 {
     for (size_t i = 0; i < t->failing.count; i++) {
         const cddp_event *e = &t->failing.events[i];
@@ -50,7 +50,7 @@ static int64_t ordinal_of(const telling *t, uint32_t rank, int64_t param)
 }
 
 /* The step a rank was in when the number-th choice was made; 0 when there is no record of it. */
-static uint32_t step_of_choice(const telling *t, uint64_t number, uint32_t rank)
+static uint32_t step_of_choice(const reporting *t, uint64_t number, uint32_t rank)
 {
     uint64_t seen = 0;
     uint32_t step = 0;
@@ -64,7 +64,7 @@ static uint32_t step_of_choice(const telling *t, uint64_t number, uint32_t rank)
 
 /* ---- decisions ---- */
 
-static void put_ready(telling *t, const cd_decision *d)
+static void put_ready(reporting *t, const cd_decision *d)
 {
     char taken[128], fifo[128];
     cd_text_printf(t->text, "in step %" PRIu32 " rank %" PRIu32 " made %s ready before %s",
@@ -73,7 +73,7 @@ static void put_ready(telling *t, const cd_decision *d)
                    name_by_ordinal(t, d->fifo_id, fifo, sizeof fifo));
 }
 
-static void put_decision(telling *t, const cd_decision *d)
+static void put_decision(reporting *t, const cd_decision *d)
 {
     switch (d->kind) {
     case CDDP_CHOICE_READY:
@@ -106,7 +106,7 @@ static void put_decision(telling *t, const cd_decision *d)
     }
 }
 
-static void put_decisions(telling *t)
+static void put_decisions(reporting *t)
 {
     const cd_decision_list *list = &t->shrink->wishes;
     for (size_t i = 0; i < list->count; i++) {
@@ -133,7 +133,7 @@ static const cddp_event *find_event(const cd_memory_sink *record, uint16_t kind,
 
 /* The first place where two ranks' gradients did not come in one order. Only for what both see
 ** under one number. */
-static bool put_ready_order(telling *t, uint32_t rank, uint32_t step)
+static bool put_ready_order(reporting *t, uint32_t rank, uint32_t step)
 {
     char mine[128], theirs[128];
     for (size_t n = 0;; n++) {
@@ -154,7 +154,7 @@ static bool put_ready_order(telling *t, uint32_t rank, uint32_t step)
 }
 
 /* A sentence begins behind a full stop, and goes on behind "so". */
-static const char *first_word(const telling *t, const char *begins, const char *goes_on)
+static const char *first_word(const reporting *t, const char *begins, const char *goes_on)
 {
     const char *text = cd_text_get(t->text);
     size_t length = strlen(text);
@@ -162,7 +162,7 @@ static const char *first_word(const telling *t, const char *begins, const char *
 }
 
 /* The first launch that is not the same bucket of the same layout on two ranks. */
-static bool put_launch_order(telling *t, uint32_t rank, uint32_t step)
+static bool put_launch_order(reporting *t, uint32_t rank, uint32_t step)
 {
     for (size_t n = 0;; n++) {
         const cddp_event *a = find_event(&t->failing, CDDP_EV_bucket_launch, rank, step, n);
@@ -194,7 +194,7 @@ static bool put_launch_order(telling *t, uint32_t rank, uint32_t step)
     }
 }
 
-static void put_differences(telling *t)
+static void put_differences(reporting *t)
 {
     const cddp_finding *f = &t->shrink->best.finding;
     const bool failed_by_finding = f->check != NULL;
@@ -209,7 +209,7 @@ static void put_differences(telling *t)
 
 /* ---- the finding, and the run that passes ---- */
 
-static void put_finding(telling *t)
+static void put_finding(reporting *t)
 {
     const cd_probe *best = &t->shrink->best;
     const cddp_finding *f = &best->finding;
@@ -243,7 +243,7 @@ static bool event_counts(const cddp_event *e, uint32_t rank)
 
 /* Where rank's own story first goes another way than in the passing run; the position in the
 ** failing record. */
-static size_t find_parting(const telling *t, uint32_t rank)
+static size_t find_parting(const reporting *t, uint32_t rank)
 {
     size_t k = 0;
     for (size_t i = 0; i < t->failing.count; i++) {
@@ -256,7 +256,7 @@ static size_t find_parting(const telling *t, uint32_t rank)
     return t->failing.count;
 }
 
-static void put_passing(telling *t)
+static void put_passing(reporting *t)
 {
     size_t first = t->failing.count;
     char words[EVENT_WORDS];
@@ -279,7 +279,7 @@ static void put_passing(telling *t)
 
 /* ---- the nearest run that passes ---- */
 
-static cddp_status record_run(telling *t, const cd_draft *draft, const cd_probe_policy *policy,
+static cddp_status record_run(reporting *t, const cd_draft *draft, const cd_probe_policy *policy,
                               cd_memory_sink *record, cd_probe *trial, cddp_error *err)
 {
     cd_memory_sink_clear(record);
@@ -293,7 +293,7 @@ static bool is_verified(const cd_probe *trial)
 }
 
 /* One deviation less, the last first. */
-static cddp_status find_passing_schedule(telling *t, cddp_error *err)
+static cddp_status find_passing_schedule(reporting *t, cddp_error *err)
 {
     const cd_shrink *s = t->shrink;
     cddp_status status = CDDP_OK;
@@ -320,7 +320,7 @@ out:
     return status;
 }
 
-static cddp_status try_edit(telling *t, const cd_edit *edit, cddp_error *err)
+static cddp_status try_edit(reporting *t, const cd_edit *edit, cddp_error *err)
 {
     cddp_status status = CDDP_OK;
     cd_draft draft;
@@ -362,7 +362,7 @@ static int pass_of(const cd_edit *edit)
     }
 }
 
-static cddp_status find_passing_scenario(telling *t, cddp_error *err)
+static cddp_status find_passing_scenario(reporting *t, cddp_error *err)
 {
     cddp_status status = CDDP_OK;
     cd_edit_list edits = {.count = 0};
@@ -399,7 +399,7 @@ static cddp_status count_failures(const cd_shrink *s, size_t kept, size_t *failu
     return CDDP_OK;
 }
 
-static cddp_status tell_inevitable(telling *t, cddp_error *err)
+static cddp_status report_inevitable(reporting *t, cddp_error *err)
 {
     const cd_shrink *s = t->shrink;
     const size_t total = s->best.decisions.count;
@@ -441,7 +441,7 @@ static cddp_status tell_inevitable(telling *t, cddp_error *err)
 
 /* ---- all of it ---- */
 
-static void put_setting_out(telling *t, const cddp_plan *plan)
+static void put_setting_out(reporting *t, const cddp_plan *plan)
 {
     size_t parameters = 0;
     for (size_t i = 0; i < t->failing.count; i++)
@@ -455,7 +455,7 @@ static void put_setting_out(telling *t, const cddp_plan *plan)
     cd_text_push(t->text, ". ");
 }
 
-static cddp_status tell(telling *t, cd_story *story, cddp_error *err)
+static cddp_status report(reporting *t, cd_story *story, cddp_error *err)
 {
     const cd_shrink *s = t->shrink;
     const cd_probe_policy policy = {.wishes = s->wishes.items, .wish_count = s->wishes.count};
@@ -474,19 +474,19 @@ static cddp_status tell(telling *t, cd_story *story, cddp_error *err)
     put_finding(t);
     put_passing(t);
     t->text = &story->inevitable;
-    CD_TRY(tell_inevitable(t, err));
+    CD_TRY(report_inevitable(t, err));
     return CDDP_OK;
 }
 
-cddp_status cd_story_tell(cd_story *story, const cd_shrink *shrink, cddp_error *err)
+cddp_status cd_story_print(cd_story *story, const cd_shrink *shrink, cddp_error *err)
 {
     cd_text_init(&story->paragraph, false);
     cd_text_init(&story->inevitable, false);
-    telling t = {.shrink = shrink, .text = &story->paragraph, .has_passing = false};
+    reporting t = {.shrink = shrink, .text = &story->paragraph, .has_passing = false};
     cd_text_init(&t.difference, false);
     cd_memory_sink_init(&t.failing, NULL);
     cd_memory_sink_init(&t.passing, NULL);
-    cddp_status status = tell(&t, story, err);
+    cddp_status status = report(&t, story, err);
     cd_memory_sink_fini(&t.failing);
     cd_memory_sink_fini(&t.passing);
     cd_text_fini(&t.difference);

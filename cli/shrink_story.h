@@ -19,6 +19,6 @@ typedef struct cd_story {
 
 #define CD_STORY_TRIES 20 /* random continuations per prefix */
 
-cddp_status cd_story_tell(cd_story *story, const cd_shrink *shrink,
-                          cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_story_print(cd_story *story, const cd_shrink *shrink,
+                           cddp_error *err) CDDP_MUST_CHECK;
 void cd_story_fini(cd_story *story); /* accepts a zeroed one */

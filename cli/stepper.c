@@ -148,7 +148,7 @@ static uint32_t world_size(const stepper *s)
 
 /* One line for an operation: who waits for it, and who has posted it. A wait-for edge leads to
 ** everybody else in the group. */
-static void tell_operation(const stepper *s, open_waits *waits, bool *marked, uint32_t ranks)
+static void report_operation(const stepper *s, open_waits *waits, bool *marked, uint32_t ranks)
 {
     const int64_t group = waits->items[0].as.collective_wait.group,
                   sequence = waits->items[0].as.collective_wait.sequence;
@@ -190,7 +190,7 @@ static void waits(const stepper *s)
         printf("        no memory to tell\n");
     else if (open.count == 0)
         printf("        nobody waits\n");
-    while (has_memory && open.count > 0) tell_operation(s, &open, marked, ranks);
+    while (has_memory && open.count > 0) report_operation(s, &open, marked, ranks);
     cd_release(NULL, marked, ranks * sizeof *marked);
     cd_release(NULL, open.items, open.capacity * sizeof *open.items);
 }

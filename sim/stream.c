@@ -17,7 +17,7 @@ static cd_stream_region *find_free(cd_stream_device *d, cddp_dtype dtype, int64_
     return NULL;
 }
 
-static void tell_memory(const cd_stream_device *d, const cd_stream_region *r, bool released)
+static void report_memory(const cd_stream_device *d, const cd_stream_region *r, bool released)
 {
     CD_EMIT(d->tracer, memory, NULL, .region = r->id,
             .bytes = r->numel * (int64_t)cddp_dtype_bytes(r->dtype), .released = released);
@@ -45,7 +45,7 @@ static cddp_status dev_allocate(const cddp_device *table, cddp_dtype dtype, int6
         d->regions = r;
     }
     r->is_free = false;
-    tell_memory(d, r, false);
+    report_memory(d, r, false);
     *storage = r->storage;
     return CDDP_OK;
 }
@@ -63,7 +63,7 @@ static void dev_release(const cddp_device *table, cddp_dtype dtype, int64_t nume
             cd_memory_release(&d->sim->memory, r, sizeof *r);
             return;
         }
-        tell_memory(d, r, true);
+        report_memory(d, r, true);
         r->is_free = true;
         r->next = d->regions;
         d->regions = r;

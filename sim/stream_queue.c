@@ -223,13 +223,13 @@ static void give_point(cd_stream_device *d, uint32_t point)
         d->free_points[d->free_point_count++] = point;
 }
 
-static void tell_record(const cd_stream_device *d, const cddp_stream *from, uint32_t point)
+static void report_record(const cd_stream_device *d, const cddp_stream *from, uint32_t point)
 {
     CD_EMIT(d->tracer, order, NULL, .from = from->index, .to = -1, .point = point, .waits = 0);
 }
 
 /* to: -1, the host. */
-static void tell_wait(const cd_stream_device *d, int64_t to, uint32_t point)
+static void report_wait(const cd_stream_device *d, int64_t to, uint32_t point)
 {
     CD_EMIT(d->tracer, order, NULL, .from = -1, .to = to, .point = point, .waits = 1);
 }
@@ -243,12 +243,12 @@ bool cd_stream_push_start(cd_part *part, const cddp_collective *what)
     if (own == NULL) return false;
     part->point = take_point(d);
     if (!part->is_unordered[0]) {
-        tell_record(d, posted, part->point);
-        tell_wait(d, own->index, part->point);
+        report_record(d, posted, part->point);
+        report_wait(d, own->index, part->point);
     }
     cd_stream_touch(d, own, &what->input, false, "collective");
     cd_stream_touch(d, own, &what->output, true, "collective");
-    tell_record(d, own, part->point);
+    report_record(d, own, part->point);
     if (!part->is_unordered[0]) return cd_stream_push(d, what->stream, &o, NULL) == CDDP_OK;
     cd_part_reached(part);
     return true;
@@ -258,8 +258,8 @@ void cd_stream_order_end(const cd_part *part, bool is_host)
 {
     cd_stream_device *d = cd_stream_device_of(part->stream_device);
     if (part->is_unordered[1]) return;
-    tell_wait(d, is_host ? -1 : (int64_t)cd_stream_or_default(d, part->what.stream)->index,
-              part->point);
+    report_wait(d, is_host ? -1 : (int64_t)cd_stream_or_default(d, part->what.stream)->index,
+                part->point);
 }
 
 void cd_stream_forget_end(const cd_part *part)

@@ -53,7 +53,7 @@ typedef struct check_group {
     size_t room_bytes;
     entry *first, *last, *free, *made; /* in order of posting */
     bool differs;                      /* something was found afterwards */
-    bool told;                         /* and an operation has reported it */
+    bool reported;                     /* and an operation has reported it */
     /* an exchange failed: this rank takes no further part in contents */
     bool deaf;
     char verdict[CDDP_ERROR_MESSAGE_BYTES / 2];
@@ -269,10 +269,10 @@ static void settle(check_group *k, const entry *last, uint64_t timeout_ns)
     }
 }
 
-static cddp_status tell(check_group *k, cddp_error *err)
+static cddp_status report(check_group *k, cddp_error *err)
 {
     if (!k->differs) return CDDP_OK;
-    k->told = true;
+    k->reported = true;
     return cd_fail(err, CDDP_E_MISMATCH, "%s (found afterwards)", k->verdict);
 }
 
@@ -283,7 +283,7 @@ static cddp_status after_begin(cd_step_group *g, cd_step_work *w, cddp_error *er
     check_group *k = check_of(g);
     entry *e = NULL;
     settle(k, NULL, 0);
-    CD_TRY(tell(k, err));
+    CD_TRY(report(k, err));
     CD_TRY(entry_take(k, &e, err));
     e->number = k->number++;
     e->content_wanted = must_be_equal(g, &w->call);
@@ -317,7 +317,7 @@ static cddp_status after_finish(cd_step_group *g, cd_step_work *w, cddp_error *e
     if (e->content_wanted) CD_TRY(digest_of(&w->call, &e->digest, err));
     e->main_ended = true;
     settle(k, e, synchronizes(w->call.op) ? LATE_NS : 0);
-    CD_TRY(tell(k, err));
+    CD_TRY(report(k, err));
     return CDDP_OK;
 }
 
@@ -330,7 +330,7 @@ static void after_failed(cd_step_group *g, cd_step_work *w, cddp_error *err)
     if (!k->differs) return;
     char words[CDDP_ERROR_MESSAGE_BYTES / 3];
     snprintf(words, sizeof words, "%.*s", (int)sizeof words - 1, err->message);
-    k->told = true;
+    k->reported = true;
     (void)cd_fail(err, CDDP_E_MISMATCH, "%s; the operation itself: %s", k->verdict, words);
 }
 
@@ -349,7 +349,8 @@ static void check_closing(cd_step_group *g)
     settle(k, whole ? k->last : NULL, whole ? LATE_NS : 0);
     for (entry *e = k->first; e != NULL && whole; e = e->next) settle_content(k, e, LATE_NS);
     const cddp_composition_options *o = &g->node->composition->options;
-    if (k->differs && !k->told && o->late != NULL) o->late(o->context, g->rank->rank, k->verdict);
+    if (k->differs && !k->reported && o->late != NULL)
+        o->late(o->context, g->rank->rank, k->verdict);
 }
 
 static void check_fini(cd_step_group *g)

@@ -44,7 +44,7 @@ static cd_nccl_group *open_groups;
 
 /* ---- failure ---- */
 
-static cddp_status tell_failure(const cd_nccl_group *g, cddp_error *err)
+static cddp_status report_failure(const cd_nccl_group *g, cddp_error *err)
 {
     return cd_fail(err, g->watch.status, "%s", g->watch.reason);
 }
@@ -251,7 +251,7 @@ static cddp_status post_locked(cd_nccl_group *g, const cddp_collective *c, cd_nc
                                cddp_error *err)
 {
     cddp_status status = CDDP_OK;
-    if (g->watch.failed) return tell_failure(g, err);
+    if (g->watch.failed) return report_failure(g, err);
     CD_TRY(cd_cuda_record(g->cuda, w->ready, cd_cuda_stream(g->cuda, c->stream), err));
     if (is_message(c->op)) {
         append(g, w);
@@ -311,7 +311,7 @@ static cddp_status look_at(cd_nccl_group *g, cd_nccl_work *w, bool *done, cddp_e
         cddp_status status = cd_nccl_issue_messages(g, err);
         if (status != CDDP_OK) return fail_group(g, status, err);
     }
-    if (g->watch.failed) return tell_failure(g, err);
+    if (g->watch.failed) return report_failure(g, err);
     cudaError_t code = progress(g, w);
     if (code != cudaSuccess && code != cudaErrorNotReady) {
         cddp_status status = cd_cuda_check(code, cddp_op_name(w->call.op), err);

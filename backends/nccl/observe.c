@@ -57,14 +57,14 @@ void cd_numbers_fini(cd_numbers *n)
     *n = (cd_numbers){0};
 }
 
-static void tell_record(cd_observer *o, const void *event, int64_t stream)
+static void report_record(cd_observer *o, const void *event, int64_t stream)
 {
     int64_t point = cd_numbers_of(&o->events, event);
     if (point >= 0 && stream != UNNUMBERED)
         CD_EMIT(o->tracer, order, NULL, .from = stream, .to = HOST, .point = point, .waits = 0);
 }
 
-static void tell_wait(cd_observer *o, const void *event, int64_t stream)
+static void report_wait(cd_observer *o, const void *event, int64_t stream)
 {
     int64_t point = cd_numbers_of(&o->events, event);
     if (point >= 0 && stream != UNNUMBERED)
@@ -78,8 +78,8 @@ static int64_t stream_of(cd_observer *o, cudaStream_t stream)
         if (o->streams[i] == stream) return i;
     if (o->stream_count == CD_OBSERVED_STREAMS) return UNNUMBERED;
     o->streams[o->stream_count] = stream;
-    tell_record(o, o, HOST);
-    tell_wait(o, o, o->stream_count);
+    report_record(o, o, HOST);
+    report_wait(o, o, o->stream_count);
     return o->stream_count++;
 }
 
@@ -142,29 +142,29 @@ void cd_observe_touch(cd_observer *o, cudaStream_t stream, const cddp_tensor *t,
 
 void cd_observe_record(cd_observer *o, cudaStream_t stream, cudaEvent_t event)
 {
-    if (o->tracer != NULL) tell_record(o, event, stream_of(o, stream));
+    if (o->tracer != NULL) report_record(o, event, stream_of(o, stream));
 }
 
 void cd_observe_wait(cd_observer *o, cudaStream_t stream, cudaEvent_t event)
 {
-    if (o->tracer != NULL) tell_wait(o, event, stream_of(o, stream));
+    if (o->tracer != NULL) report_wait(o, event, stream_of(o, stream));
 }
 
-static void tell_passed(cd_observer *o, const void *event)
+static void report_passed(cd_observer *o, const void *event)
 {
     for (int64_t stream = HOST; stream < (int64_t)o->stream_count; stream++)
-        tell_wait(o, event, stream);
+        report_wait(o, event, stream);
 }
 
 void cd_observe_passed(cd_observer *o, cudaEvent_t event)
 {
-    if (o->tracer != NULL) tell_passed(o, event);
+    if (o->tracer != NULL) report_passed(o, event);
 }
 
 /* As an event behind everything on the stream; the stream's handle stands for it. */
 void cd_observe_idle(cd_observer *o, cudaStream_t stream)
 {
     if (o->tracer == NULL) return;
-    tell_record(o, stream, stream_of(o, stream));
-    tell_passed(o, stream);
+    report_record(o, stream, stream_of(o, stream));
+    report_passed(o, stream);
 }

@@ -152,7 +152,7 @@ static uint64_t left_ns(meeting *m)
 }
 
 /* In the attempt so far this rank has been waiting for `peer`; NOBODY: for the store itself. */
-static void tell_wait(meeting *m, const char *key, int64_t peer)
+static void report_wait(meeting *m, const char *key, int64_t peer)
 {
     m->missing = peer != NOBODY ? peer : (int64_t)m->s->store->host;
     CD_EMIT(m->tracer, store_wait, key, .host = m->s->store->host, .peer = peer,
@@ -167,7 +167,7 @@ static cddp_status connect_to(meeting *m, uint64_t generation, cddp_error *err)
                                              .allocator = m->rank->allocator};
     const cd_store_link link = {m,         "the simulated host", now_of, connect_wire, write_wire,
                                 read_wire, disconnect_wire,      NULL};
-    tell_wait(m, NULL, NOBODY);
+    report_wait(m, NULL, NOBODY);
     return cd_store_client_open(&options, &link, &m->client, err);
 }
 
@@ -189,7 +189,7 @@ static cddp_status key_of(const meeting *m, uint32_t position,
 }
 
 /* A key as the store has it, which is what owners are judged by. */
-static void tell_key(meeting *m, const char *key, bool written, const char *value)
+static void report_key(meeting *m, const char *key, bool written, const char *value)
 {
     char full[CDDP_RENDEZVOUS_KEY_BYTES_MAX + 24];
     snprintf(full, sizeof full, "%" PRIu64 "/%s", m->s->store->generations ? m->round : 0, key);
@@ -273,7 +273,7 @@ static cddp_status see_members(meeting *m, cddp_error *err)
     CD_TRY(key_of(m, m->spec->group_rank, key, err));
     snprintf(value, sizeof value, "rank %u in round %" PRIu64, m->rank->rank, m->round);
     CD_TRY(m->client->set(m->client->self, key, value, strlen(value), err));
-    tell_key(m, key, true, value);
+    report_key(m, key, true, value);
     m->agent->group = cd_hash_text(m->spec->name);
     m->agent->round = m->round;
     cd_sim_pass_join(m->rank, CD_FAULT_INSIDE_JOIN);
@@ -281,10 +281,10 @@ static cddp_status see_members(meeting *m, cddp_error *err)
         size_t bytes = sizeof value - 1;
         if (i == m->spec->group_rank) continue;
         CD_TRY(key_of(m, i, key, err));
-        tell_wait(m, key, m->spec->members[i]);
+        report_wait(m, key, m->spec->members[i]);
         CD_TRY(m->client->get(m->client->self, key, left_ns(m), value, &bytes, err));
         value[bytes] = '\0';
-        tell_key(m, key, false, value);
+        report_key(m, key, false, value);
     }
     m->missing = NOBODY;
     return CDDP_OK;
@@ -375,7 +375,7 @@ static bool may_try_again(cddp_status status)
     return status == CDDP_E_TIMEOUT || status == CDDP_E_IO;
 }
 
-static void tell_end(meeting *m, cddp_status status, bool is_last, const cddp_error *err)
+static void report_end(meeting *m, cddp_status status, bool is_last, const cddp_error *err)
 {
     CD_EMIT(m->tracer, store_done, status != CDDP_OK ? err->message : NULL, .status = status,
             .attempt = m->attempt, .is_last = is_last, .generation = (int64_t)m->round,
@@ -395,7 +395,7 @@ static cddp_status try_once(meeting *m, bool is_last, cddp_error *err)
     cddp_status status = attempt(m, &why);
     if (status == CDDP_OK) cd_sim_pass_join(m->rank, CD_FAULT_AFTER_JOIN);
     if (may_try_again(status)) explain(m, status, &why);
-    tell_end(m, status, is_last || !may_try_again(status), &why);
+    report_end(m, status, is_last || !may_try_again(status), &why);
     if (status != CDDP_OK && err != NULL) *err = why;
     return status;
 }
@@ -441,8 +441,8 @@ static cddp_status open_traced(const cddp_backend *backend, cddp_rank *rank,
     return store->inner.open(&store->inner, rank, spec, group, err);
 }
 
-static cddp_status open_untold(const cddp_backend *backend, cddp_rank *rank,
-                               const cddp_group_spec *spec, void **group, cddp_error *err)
+static cddp_status open_unreported(const cddp_backend *backend, cddp_rank *rank,
+                                   const cddp_group_spec *spec, void **group, cddp_error *err)
 {
     return open_traced(backend, rank, spec, NULL, group, err);
 }
@@ -451,7 +451,7 @@ cddp_backend cd_sim_store_backend(cd_sim_store *store)
 {
     cddp_backend table = store->inner;
     table.self = store;
-    table.open = open_untold;
+    table.open = open_unreported;
     table.open_traced = open_traced;
     return table;
 }

@@ -42,8 +42,8 @@ static void note_place(cd_agree_entry *entry, const cddp_event *event)
         entry->step = event->step;
         entry->micro_step = event->micro_step;
     }
-    if (is_first || event->rank < entry->teller) {
-        entry->teller = event->rank;
+    if (is_first || event->rank < entry->reporter) {
+        entry->reporter = event->rank;
         entry->sequence = event->sequence;
     }
 }
@@ -139,7 +139,7 @@ static void describe_split(const cd_agree *agree, size_t position, cd_split *spl
 /* One entry on the way through qsort, which has no context of its own. */
 typedef struct sorted_split {
     uint64_t sequence;
-    uint32_t step, micro_step, teller;
+    uint32_t step, micro_step, reporter;
     size_t position;
 } sorted_split;
 
@@ -148,7 +148,7 @@ static int compare_splits(const void *a, const void *b)
     const sorted_split *x = a, *y = b;
     if (x->step != y->step) return x->step < y->step ? -1 : 1;
     if (x->micro_step != y->micro_step) return x->micro_step < y->micro_step ? -1 : 1;
-    if (x->teller != y->teller) return x->teller < y->teller ? -1 : 1;
+    if (x->reporter != y->reporter) return x->reporter < y->reporter ? -1 : 1;
     if (x->sequence != y->sequence) return x->sequence < y->sequence ? -1 : 1;
     return x->position < y->position ? -1 : 1; /* one event spoke under both, in this order */
 }
@@ -167,7 +167,7 @@ static void sort_splits(cd_agree *agree)
         const cd_agree_entry *e = cd_table_value(&agree->entries, i);
         if (e->first.next == 0 || e->voters == 0) continue;
         sorted[agree->splits_sorted++] =
-            (sorted_split){e->sequence, e->step, e->micro_step, e->teller, i};
+            (sorted_split){e->sequence, e->step, e->micro_step, e->reporter, i};
     }
     qsort(sorted, agree->splits_sorted, sizeof *sorted, compare_splits);
     for (size_t i = 0; i < agree->splits_sorted; i++) agree->splits[i] = sorted[i].position;

@@ -27,12 +27,12 @@ typedef struct cd_variant {
     uint32_t next;     /* position + 1 in the overflow list; 0: none */
 } cd_variant;
 
-/* Place and teller do not depend on which rank spoke first: real processes speak in whatever order
+/* Place and reporter do not depend on which rank spoke first: real processes speak in whatever order
 ** they run. */
 typedef struct cd_agree_entry {
     cd_variant first;
-    uint64_t sequence;         /* of the teller's event */
-    uint32_t teller;           /* the least rank that spoke */
+    uint64_t sequence;         /* of the reporter's event */
+    uint32_t reporter;         /* the least rank that spoke */
     uint32_t step, micro_step; /* the earliest place at which one spoke */
     uint32_t authority;        /* rank + 1; 0: none */
     uint32_t voters;

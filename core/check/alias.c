@@ -10,12 +10,12 @@
 **               judged; storage outside the buckets is not visible.
 */
 #include "core/check/layout.h"
-#include "core/check/scribe.h"
+#include "core/check/writer.h"
 
 #include <string.h>
 
 typedef struct state {
-    cd_scribe scribe;
+    cd_writer writer;
     cd_layouts layouts;
     cd_table ends;  /* (rank, generation, bucket) → end of the last slot, its param */
     cd_ranks views; /* rank → 1 view mode is on */
@@ -41,15 +41,15 @@ static void take_layout(state *s, const cddp_event *e)
     if (last == NULL) return;
     /* the layout is made anew: a rebuild, or a wrapper made again after a resume */
     if (l->slot == 0) last[0] = 0;
-    if (l->offset < last[0] && cd_scribe_is_first(&s->scribe, CD_KEY(0), e)) {
-        cddp_finding f = cd_finding_at(&s->scribe, e);
+    if (l->offset < last[0] && cd_writer_is_first(&s->writer, CD_KEY(0), e)) {
+        cddp_finding f = cd_finding_at(&s->writer, e);
         f.bucket = (int32_t)l->bucket;
-        cd_finding_set_parameter(&s->scribe, &f, l->param);
+        cd_finding_set_parameter(&s->writer, &f, l->param);
         CD_SAY(f.title, "rank %u: %s and %s overlap in bucket %lld", e->rank,
-               cd_scribe_get_parameter(&s->scribe, last[1]), f.parameter, (long long)l->bucket);
+               cd_writer_get_parameter(&s->writer, last[1]), f.parameter, (long long)l->bucket);
         CD_SAY(f.expected, "%s starts at element %lld or later", f.parameter, (long long)last[0]);
         CD_SAY(f.actual, "it starts at element %lld", (long long)l->offset);
-        cd_scribe_hold(&s->scribe, CD_KEY(0), &f);
+        cd_writer_hold(&s->writer, CD_KEY(0), &f);
     }
     if (l->offset + l->numel > last[0]) last[0] = l->offset + l->numel;
     last[1] = l->param;
@@ -70,10 +70,10 @@ static void take_final(state *s, const cddp_event *e)
         wrong = "is a view of a layout that is no longer in force";
     else if (g->is_view && (g->bucket != place->bucket || g->address != place->offset))
         wrong = "lies in another parameter's slice";
-    if (wrong == NULL || !cd_scribe_is_first(&s->scribe, CD_KEY(1), e)) return;
-    cddp_finding f = cd_finding_at(&s->scribe, e);
+    if (wrong == NULL || !cd_writer_is_first(&s->writer, CD_KEY(1), e)) return;
+    cddp_finding f = cd_finding_at(&s->writer, e);
     f.bucket = (int32_t)place->bucket;
-    cd_finding_set_parameter(&s->scribe, &f, g->param);
+    cd_finding_set_parameter(&s->writer, &f, g->param);
     CD_SAY(f.title, "rank %u: the gradient of %s %s", e->rank, f.parameter, wrong);
     CD_SAY(f.expected, "element %lld of bucket %lld, layout %lld", (long long)place->offset,
            (long long)place->bucket, (long long)newest);
@@ -85,13 +85,13 @@ static void take_final(state *s, const cddp_event *e)
     CD_SAY(f.advice, "in view mode gradients must not be replaced between backward and step, and a "
                      "rebuild must move "
                      "their values (REB-08)");
-    cd_scribe_hold(&s->scribe, CD_KEY(1), &f);
+    cd_writer_hold(&s->writer, CD_KEY(1), &f);
 }
 
 static void event(void *self, const cddp_event *e)
 {
     state *s = self;
-    cd_scribe_learn(&s->scribe, e);
+    cd_writer_learn(&s->writer, e);
     if (e->kind == CDDP_EV_bucket_layout) {
         cd_layouts_learn(&s->layouts, e);
         take_layout(s, e);
@@ -109,7 +109,7 @@ static void end(void *self)
     state *s = self;
     if (s == NULL) return;
     if (s->aliased > 0)
-        cd_scribe_exercise(&s->scribe, "%llu gradients were views of their bucket",
+        cd_writer_exercise(&s->writer, "%llu gradients were views of their bucket",
                            (unsigned long long)s->aliased);
     cd_layouts_fini(&s->layouts);
     cd_table_fini(&s->ends);

@@ -18,7 +18,7 @@
 **               not judged here. Once a rank has spoken of join, which of its forwards synchronise
 **               is voted on and not judged.
 */
-#include "core/check/scribe.h"
+#include "core/check/writer.h"
 
 #include "cddp/backend.h"
 
@@ -42,7 +42,7 @@ typedef struct join_facts {
 } join_facts;
 
 typedef struct state {
-    cd_scribe scribe;
+    cd_writer writer;
     cd_agree buffers; /* (step and micro-step, forward, buffer) → presence, digest */
     cd_ranks ranks;   /* of rank_facts */
     cd_table ignored; /* buffer → 1 */
@@ -81,8 +81,8 @@ static void judge_authority(state *s, const cddp_event *e, const rank_facts *r, 
     bool other_root = authority >= 0 && r->last_root >= 0 && r->last_root != authority;
     bool not_zero = authority > 0 && !r->has_join;
     const cd_key *key = CD_KEY(e->kind, other_root);
-    if ((!other_root && !not_zero) || !cd_scribe_is_first(&s->scribe, key, e)) return;
-    cddp_finding f = cd_finding_at(&s->scribe, e);
+    if ((!other_root && !not_zero) || !cd_writer_is_first(&s->writer, key, e)) return;
+    cddp_finding f = cd_finding_at(&s->writer, e);
     const char *what = e->kind == CDDP_EV_join_end ? "the state at the end of join" : "buffers";
     if (other_root) {
         CD_SAY(f.title, "%s came from rank %lld although rank %lld has the authority", what,
@@ -97,7 +97,7 @@ static void judge_authority(state *s, const cddp_event *e, const rank_facts *r, 
     CD_SAY(
         f.advice,
         "whose values are broadcast is a contract: rank 0, or under join the largest active rank");
-    cd_scribe_hold(&s->scribe, key, &f);
+    cd_writer_hold(&s->writer, key, &f);
 }
 
 /* BUF-05: which forwards synchronise buffers is a function of the forward before. */
@@ -107,8 +107,8 @@ static void take_forward_end(state *s, const cddp_event *e, rank_facts *r)
                is_judged = r->broadcasts && r->has_buffers && !r->has_join && r->has_begun;
     const cd_key *key = CD_KEY(e->kind, was_due);
     r->is_due = e->as.forward_end.prepared;
-    if (!is_judged || r->has_synced == was_due || !cd_scribe_is_first(&s->scribe, key, e)) return;
-    cddp_finding f = cd_finding_at(&s->scribe, e);
+    if (!is_judged || r->has_synced == was_due || !cd_writer_is_first(&s->writer, key, e)) return;
+    cddp_finding f = cd_finding_at(&s->writer, e);
     if (was_due) {
         CD_SAY(f.title, "a forward of rank %u does not synchronise buffers", e->rank);
         CD_SAY(
@@ -124,7 +124,7 @@ static void take_forward_end(state *s, const cddp_event *e, rank_facts *r)
         CD_SAY(f.actual, "a synchronisation of buffers");
         CD_SAY(f.advice, "what the ranks' buffers gathered meanwhile is lost (BUF-04, BUF-05)");
     }
-    cd_scribe_hold(&s->scribe, key, &f);
+    cd_writer_hold(&s->writer, key, &f);
 }
 
 static void take_join_end(state *s, const cddp_event *e, rank_facts *r)
@@ -148,21 +148,21 @@ static void judge_joins(state *s)
         if (facts == NULL) return;
         int64_t authority = facts->first.as.join_end.authority;
         if (facts->largest_last_joiner < 0 || facts->largest_last_joiner == authority) continue;
-        cddp_finding f = cd_finding_at(&s->scribe, &facts->first);
+        cddp_finding f = cd_finding_at(&s->writer, &facts->first);
         CD_SAY(f.title, "rank %lld hands its state on at the end of join, not rank %lld",
                (long long)authority, (long long)facts->largest_last_joiner);
         CD_SAY(f.expected, "rank %lld, the largest of those that ran longest",
                (long long)facts->largest_last_joiner);
         CD_SAY(f.actual, "rank %lld", (long long)authority);
         CD_SAY(f.advice, "what the longest-running ranks learnt since would be lost");
-        cd_scribe_report(&s->scribe, &f);
+        cd_writer_report(&s->writer, &f);
     }
 }
 
 static void event(void *self, const cddp_event *e)
 {
     state *s = self;
-    cd_scribe_learn(&s->scribe, e);
+    cd_writer_learn(&s->writer, e);
     if (e->kind == CDDP_EV_buffer) {
         int64_t *flag =
             e->as.buffer.ignored ? cd_table_add(&s->ignored, CD_KEY(e->as.buffer.buffer)) : NULL;
@@ -214,17 +214,17 @@ static void end(void *self)
     if (s == NULL) return;
     judge_joins(s);
     if (s->has_digest && s->buffers.shared_count > 0)
-        cd_scribe_exercise(&s->scribe, "%llu buffers compared at forward entry",
+        cd_writer_exercise(&s->writer, "%llu buffers compared at forward entry",
                            (unsigned long long)s->buffers.shared_count);
     cd_split split;
     uint64_t count = 0;
     for (size_t cursor = 0; cd_agree_next_step(&s->buffers, &cursor, &split, &count);) {
-        cddp_finding f = cd_finding_of(&s->scribe, &split);
+        cddp_finding f = cd_finding_of(&s->writer, &split);
         char who[160];
         cd_split_print(&split, who, sizeof who);
         CD_SAY(f.title, "%s enter forward with different values of buffer %s%s", who,
-               cd_scribe_get_buffer(&s->scribe, split.key->part[3]),
-               cd_scribe_get_count(&s->scribe, count, "buffers"));
+               cd_writer_get_buffer(&s->writer, split.key->part[3]),
+               cd_writer_get_count(&s->writer, count, "buffers"));
         CD_SAY(f.expected, "rank %u: digest %016llx", split.right.rank,
                (unsigned long long)split.right.data[1]);
         CD_SAY(f.actual, "rank %u: digest %016llx", split.odd.rank,
@@ -232,7 +232,7 @@ static void end(void *self)
         CD_SAY(f.advice, "a buffer that was re-assigned, or changed between the broadcast and the "
                          "forward, is no "
                          "longer the broadcast one");
-        cd_scribe_report(&s->scribe, &f);
+        cd_writer_report(&s->writer, &f);
     }
     cd_agree_fini(&s->buffers);
     cd_ranks_fini(&s->ranks);

@@ -21,13 +21,13 @@ typedef struct carried {
     uint64_t launch; /* its event's sequence + 1; 0: nothing */
 } carried;
 
-void cd_carries_init(cd_carries *c, cd_scribe *scribe)
+void cd_carries_init(cd_carries *c, cd_writer *writer)
 {
-    c->scribe = scribe;
-    cd_table_init(&c->buckets, scribe->context.allocator, sizeof(launch));
-    cd_table_init(&c->windows, scribe->context.allocator, sizeof(window));
-    cd_table_init(&c->posts, scribe->context.allocator, sizeof(carried));
-    cd_ranks_init(&c->labels, scribe->context.allocator, sizeof(int64_t));
+    c->writer = writer;
+    cd_table_init(&c->buckets, writer->context.allocator, sizeof(launch));
+    cd_table_init(&c->windows, writer->context.allocator, sizeof(window));
+    cd_table_init(&c->posts, writer->context.allocator, sizeof(carried));
+    cd_ranks_init(&c->labels, writer->context.allocator, sizeof(int64_t));
 }
 
 void cd_carries_fini(cd_carries *c)
@@ -55,8 +55,8 @@ typedef struct contradiction {
 static void report(cd_carries *c, const cddp_event *e, const launch *l, const contradiction *x)
 {
     const cd_key *key = CD_KEY(1);
-    if (!cd_scribe_is_first(c->scribe, key, e)) return;
-    cddp_finding f = cd_finding_at(c->scribe, e);
+    if (!cd_writer_is_first(c->writer, key, e)) return;
+    cddp_finding f = cd_finding_at(c->writer, e);
     f.bucket = (int32_t)x->bucket;
     cd_finding_add_event(&f, e->rank, l->sequence);
     CD_SAY(f.title, "rank %u: bucket %lld %s", e->rank, (long long)x->bucket, x->title);
@@ -65,7 +65,7 @@ static void report(cd_carries *c, const cddp_event *e, const launch *l, const co
     CD_SAY(f.actual, x->right != 0 ? "%s %016llx" : "%s", x->actual, (unsigned long long)x->right);
     CD_SAY(f.advice, "a bucket goes to the group as it was launched, and what comes back is its "
                      "result: nothing may touch it in between");
-    cd_scribe_hold(c->scribe, key, &f);
+    cd_writer_hold(c->writer, key, &f);
 }
 
 static void take_launch(cd_carries *c, const cddp_event *e)

@@ -10,10 +10,10 @@
 **               still be under way when it has given its result.
 */
 #pragma once
-#include "core/check/scribe.h"
+#include "core/check/writer.h"
 
 typedef struct cd_carries {
-    cd_scribe *scribe;
+    cd_writer *writer;
     cd_table buckets; /* (rank, bucket) → the launch that is open */
     cd_table windows; /* (rank, group) → from where on operations are numbered */
     cd_table posts;   /* (rank, group, number) → which bucket it carries */
@@ -21,7 +21,7 @@ typedef struct cd_carries {
     uint64_t done;    /* buckets followed from launch to result */
 } cd_carries;
 
-/* scribe: who reports; it must outlive this. */
-void cd_carries_init(cd_carries *carries, cd_scribe *scribe);
+/* writer: who reports; it must outlive this. */
+void cd_carries_init(cd_carries *carries, cd_writer *writer);
 void cd_carries_fini(cd_carries *carries);
 void cd_carries_learn(cd_carries *carries, const cddp_event *event); /* ignores other kinds */

@@ -14,7 +14,7 @@
 #include "core/base/alloc.h"
 #include "core/base/assert.h"
 #include "core/base/error.h"
-#include "core/check/scribe.h"
+#include "core/check/writer.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -45,28 +45,28 @@ const cddp_check *cd_check_find(const char *name)
 /* Held per check until the findings are sorted; findings_per_check of them are kept. */
 #define FINDINGS_HELD_MAX 4096
 
-typedef struct seat {
+typedef struct slot {
     const cddp_check *check;
     void *self;
     cd_judge_exercise exercise;
     uint32_t kept;
-} seat;
+} slot;
 
 struct cd_judge {
     cddp_trace_sink sink;
     cddp_allocator table; /* what checks allocate from: notes failures (J3) */
     const cddp_allocator *allocator;
-    seat *seats; /* (seat_count) */
-    size_t seat_count;
-    uint32_t *listeners; /* (listener_count) seats by kind; kind k: offsets[k] … offsets[k + 1] */
+    slot *slots; /* (slot_count) */
+    size_t slot_count;
+    uint32_t *listeners; /* (listener_count) slots by kind; kind k: offsets[k] … offsets[k + 1] */
     size_t listener_count;
     uint32_t offsets[CDDP_EV_COUNT + 1];
     cddp_finding *findings; /* (finding_count) */
-    uint16_t *causes;       /* (finding_count) seat of each */
+    uint16_t *causes;       /* (finding_count) slot of each */
     uint32_t *sorted;       /* (finding_count) after end */
     size_t finding_count, finding_capacity, cause_capacity, sorted_count, shown_count;
     uint32_t findings_per_check;
-    uint32_t replica_seat; /* the first check that compares replicas after a step */
+    uint32_t replica_slot; /* the first check that compares replicas after a step */
     bool out_of_memory, ended;
 };
 
@@ -97,19 +97,19 @@ static void judge_release(void *context, void *block, size_t bytes)
     inner_of(j)->release(inner_of(j)->context, block, bytes);
 }
 
-static seat *seat_of(cd_judge *j, const char *check)
+static slot *slot_of(cd_judge *j, const char *check)
 {
-    for (size_t i = 0; i < j->seat_count; i++)
-        if (j->seats[i].check->name == check) return &j->seats[i];
-    for (size_t i = 0; i < j->seat_count; i++)
-        if (strcmp(j->seats[i].check->name, check) == 0) return &j->seats[i];
+    for (size_t i = 0; i < j->slot_count; i++)
+        if (j->slots[i].check->name == check) return &j->slots[i];
+    for (size_t i = 0; i < j->slot_count; i++)
+        if (strcmp(j->slots[i].check->name, check) == 0) return &j->slots[i];
     return NULL;
 }
 
 static void take_finding(void *reporter, const cddp_finding *finding)
 {
     cd_judge *j = reporter;
-    seat *s = seat_of(j, finding->check);
+    slot *s = slot_of(j, finding->check);
     if (s == NULL || s->exercise.findings++ >= FINDINGS_HELD_MAX) return;
     const cddp_allocator *a = &j->table;
     if (!cd_vec_grow(a, (void **)&j->findings, &j->finding_capacity, j->finding_count + 1,
@@ -120,13 +120,13 @@ static void take_finding(void *reporter, const cddp_finding *finding)
         return;
     j->findings[j->finding_count] = *finding;
     j->findings[j->finding_count].check = s->check->name;
-    j->causes[j->finding_count++] = (uint16_t)(s - j->seats);
+    j->causes[j->finding_count++] = (uint16_t)(s - j->slots);
 }
 
 static void take_exercise(void *reporter, const char *check, const char *how)
 {
     cd_judge *j = reporter;
-    seat *s = seat_of(j, check);
+    slot *s = slot_of(j, check);
     if (s == NULL) return;
     if (s->exercise.count++ == 0) cd_say(s->exercise.how, sizeof s->exercise.how, "%s", how);
 }
@@ -167,31 +167,31 @@ static void judge_event(void *self, const cddp_event *event)
         event = &tamed;
     }
     for (uint32_t i = j->offsets[event->kind]; i < j->offsets[event->kind + 1]; i++) {
-        const seat *s = &j->seats[j->listeners[i]];
+        const slot *s = &j->slots[j->listeners[i]];
         s->check->event(s->self, event);
     }
 }
 
-/* Calls for every kind that a seat wants, each once: counts it, or writes the seat where the kind's
+/* Calls for every kind that a slot wants, each once: counts it, or writes the slot where the kind's
 ** next one goes. */
-static void sort_in(cd_judge *j, uint32_t seat_index, uint32_t *next)
+static void sort_in(cd_judge *j, uint32_t slot_index, uint32_t *next)
 {
-    const cddp_check *check = j->seats[seat_index].check;
+    const cddp_check *check = j->slots[slot_index].check;
     bool seen[CDDP_EV_COUNT] = {false};
     for (uint32_t i = 0; i < (check->kinds != NULL ? check->kind_count : CDDP_EV_COUNT); i++) {
         const uint32_t kind = check->kinds != NULL ? check->kinds[i] : i;
         if (kind >= CDDP_EV_COUNT || seen[kind]) continue;
         seen[kind] = true;
-        if (j->listeners != NULL) j->listeners[next[kind]] = seat_index;
+        if (j->listeners != NULL) j->listeners[next[kind]] = slot_index;
         next[kind]++;
     }
 }
 
-/* The seats that want each kind, in causal order (J1). */
+/* The slots that want each kind, in causal order (J1). */
 static cddp_status build_listeners(cd_judge *j, cddp_error *err)
 {
     uint32_t next[CDDP_EV_COUNT] = {0};
-    for (uint32_t s = 0; s < j->seat_count; s++) sort_in(j, s, next);
+    for (uint32_t s = 0; s < j->slot_count; s++) sort_in(j, s, next);
     for (uint32_t kind = 0; kind < CDDP_EV_COUNT; kind++)
         j->offsets[kind + 1] = j->offsets[kind] + next[kind];
     const size_t count = j->offsets[CDDP_EV_COUNT];
@@ -200,20 +200,20 @@ static cddp_status build_listeners(cd_judge *j, cddp_error *err)
         return cd_fail(err, CDDP_E_NOMEM, "no memory for %zu listeners", count);
     j->listener_count = count;
     memcpy(next, j->offsets, sizeof next);
-    for (uint32_t s = 0; s < j->seat_count; s++) sort_in(j, s, next);
+    for (uint32_t s = 0; s < j->slot_count; s++) sort_in(j, s, next);
     return CDDP_OK;
 }
 
-static cddp_status begin_seat(cd_judge *j, const cddp_check *check, cddp_error *err)
+static cddp_status begin_slot(cd_judge *j, const cddp_check *check, cddp_error *err)
 {
     if (check == NULL || check->begin == NULL || check->event == NULL || check->end == NULL)
         return cd_fail(err, CDDP_E_ARG, "check %s lacks begin, event or end",
                        check != NULL ? check->name : "(null)");
-    seat *s = &j->seats[j->seat_count];
-    *s = (seat){.check = check, .exercise = {.check = check->name}};
+    slot *s = &j->slots[j->slot_count];
+    *s = (slot){.check = check, .exercise = {.check = check->name}};
     cddp_check_context context = {sizeof context, &j->table, j, take_finding, take_exercise};
     CD_TRY(check->begin(&context, &s->self, err));
-    j->seat_count++;
+    j->slot_count++;
     return CDDP_OK;
 }
 
@@ -227,25 +227,25 @@ cddp_status cd_judge_create(const cd_judge_options *options, cd_judge **judge, c
     j->table = (cddp_allocator){sizeof j->table, j, judge_allocate, judge_resize, judge_release};
     j->sink = (cddp_trace_sink){sizeof j->sink, CDDP_TRACE_ABI, j, judge_event, NULL};
     j->findings_per_check = options->findings_per_check != 0 ? options->findings_per_check : 16;
-    j->seats = cd_allocate_array(&j->table, count, sizeof *j->seats);
-    if (j->seats == NULL) {
+    j->slots = cd_allocate_array(&j->table, count, sizeof *j->slots);
+    if (j->slots == NULL) {
         status = cd_fail(err, CDDP_E_NOMEM, "no memory for %zu checks", count);
         goto out;
     }
     for (size_t i = 0; i < count; i++)
         CD_TRY_OUT(
-            begin_seat(j, options->checks != NULL ? options->checks[i] : cd_check_get(i), err));
+            begin_slot(j, options->checks != NULL ? options->checks[i] : cd_check_get(i), err));
     CD_TRY_OUT(build_listeners(j, err));
     /* By name: a registry may hold copies of the tables. */
-    while (j->replica_seat < count &&
-           strcmp(j->seats[j->replica_seat].check->name, cd_check_parameq.name) != 0)
-        j->replica_seat++;
+    while (j->replica_slot < count &&
+           strcmp(j->slots[j->replica_slot].check->name, cd_check_parameq.name) != 0)
+        j->replica_slot++;
     *judge = j;
     return CDDP_OK;
 out:
-    /* The block of seats is released by its asked-for size, which destroy reads from seat_count. */
-    for (size_t i = 0; i < j->seat_count; i++) j->seats[i].check->end(j->seats[i].self);
-    cd_release(&j->table, j->seats, count * sizeof *j->seats);
+    /* The block of slots is released by its asked-for size, which destroy reads from slot_count. */
+    for (size_t i = 0; i < j->slot_count; i++) j->slots[i].check->end(j->slots[i].self);
+    cd_release(&j->table, j->slots, count * sizeof *j->slots);
     cd_release(options->allocator, j, sizeof *j);
     return status;
 }
@@ -254,14 +254,14 @@ static void end_checks(cd_judge *j)
 {
     if (j->ended) return;
     j->ended = true;
-    for (size_t i = 0; i < j->seat_count; i++) j->seats[i].check->end(j->seats[i].self);
+    for (size_t i = 0; i < j->slot_count; i++) j->slots[i].check->end(j->slots[i].self);
 }
 
 void cd_judge_destroy(cd_judge *judge)
 {
     if (judge == NULL) return;
     end_checks(judge);
-    cd_release(&judge->table, judge->seats, judge->seat_count * sizeof *judge->seats);
+    cd_release(&judge->table, judge->slots, judge->slot_count * sizeof *judge->slots);
     cd_release(&judge->table, judge->listeners, judge->listener_count * sizeof *judge->listeners);
     cd_release(&judge->table, judge->findings, judge->finding_capacity * sizeof *judge->findings);
     cd_release(&judge->table, judge->causes, judge->cause_capacity * sizeof *judge->causes);
@@ -277,7 +277,7 @@ static int compare_u64(uint64_t a, uint64_t b) { return a < b ? -1 : a > b; }
 ** replicas. */
 static uint64_t cause_of(const cd_judge *j, uint32_t finding)
 {
-    return j->findings[finding].is_consequence ? 2 * (uint64_t)j->replica_seat
+    return j->findings[finding].is_consequence ? 2 * (uint64_t)j->replica_slot
                                                : 2 * (uint64_t)j->causes[finding] + 1;
 }
 
@@ -307,7 +307,7 @@ static void sort_findings(cd_judge *j)
     }
     size_t stayed = 0;
     for (size_t i = 0; i < j->finding_count; i++) {
-        seat *s = &j->seats[j->causes[j->sorted[i]]];
+        slot *s = &j->slots[j->causes[j->sorted[i]]];
         if (s->kept++ < j->findings_per_check) j->sorted[stayed++] = j->sorted[i];
     }
     j->shown_count = stayed;
@@ -333,12 +333,12 @@ const cddp_finding *cd_judge_get_finding(const cd_judge *judge, size_t index)
     return &judge->findings[judge->sorted[index]];
 }
 
-size_t cd_judge_exercise_count(const cd_judge *judge) { return judge->seat_count; }
+size_t cd_judge_exercise_count(const cd_judge *judge) { return judge->slot_count; }
 
 const cd_judge_exercise *cd_judge_get_exercise(const cd_judge *judge, size_t index)
 {
-    CD_ASSERT(index < judge->seat_count);
-    return &judge->seats[index].exercise;
+    CD_ASSERT(index < judge->slot_count);
+    return &judge->slots[index].exercise;
 }
 
 cddp_status cd_judge_push_trace(cd_judge *judge, const cd_memory_sink *trace, cddp_error *err)

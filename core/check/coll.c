@@ -20,7 +20,7 @@
 **               members did not post the same operation (I-ORDER). C3 remembers the 64 latest
 **               operations per group and rank.
 */
-#include "core/check/scribe.h"
+#include "core/check/writer.h"
 #include "core/check/tally.h"
 
 #include "cddp/backend.h"
@@ -58,7 +58,7 @@ typedef struct wrong {
 } wrong;
 
 typedef struct state {
-    cd_scribe scribe;
+    cd_writer writer;
     cd_agree posts;      /* (group, sequence) → op, reduce_op, root, dtype, numel */
     cd_agree labels;     /* (group, sequence) → the bucket it carries, + 1 */
     cd_ranks dones;      /* of last_done */
@@ -66,7 +66,7 @@ typedef struct state {
     uint64_t owns;       /* comparisons of C5 */
     cd_agree outputs;    /* (group, sequence) → digest */
     cd_table recents;    /* (group, rank) → recent */
-    cd_table seats;      /* (group, group rank) → world rank + 1 */
+    cd_table slots;      /* (group, group rank) → world rank + 1 */
     cd_table roots;      /* (group, sequence) → digest the root sent, its rank + 1 */
     cd_agree starts;     /* (step, which) → digest of all parameters, or the loss scale */
     cd_ranks hashes;     /* of running_hash */
@@ -88,7 +88,7 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     cd_table_init(&s->wrongs, context->allocator, sizeof(wrong));
     cd_agree_init(&s->outputs, context->allocator);
     cd_table_init(&s->recents, context->allocator, sizeof(recent));
-    cd_table_init(&s->seats, context->allocator, sizeof(int64_t));
+    cd_table_init(&s->slots, context->allocator, sizeof(int64_t));
     cd_table_init(&s->roots, context->allocator, 2 * sizeof(int64_t));
     cd_agree_init(&s->starts, context->allocator);
     cd_ranks_init(&s->hashes, context->allocator, sizeof(running_hash));
@@ -109,13 +109,13 @@ static void take_post(state *s, const cddp_event *e)
     if (r != NULL)
         r->posts[(uint64_t)c->sequence % RECENT_MAX] = (recent_post){c->sequence + 1, c->digest};
     if (c->op != CDDP_OP_BROADCAST || c->digest == 0) return;
-    const int64_t *seat = cd_table_find(&s->seats, CD_KEY(c->group, c->root));
-    int64_t *root = seat != NULL && *seat == (int64_t)e->rank + 1
+    const int64_t *slot = cd_table_find(&s->slots, CD_KEY(c->group, c->root));
+    int64_t *root = slot != NULL && *slot == (int64_t)e->rank + 1
                         ? cd_table_add(&s->roots, CD_KEY(c->group, c->sequence))
                         : NULL;
     if (root == NULL) return;
     root[0] = c->digest;
-    root[1] = *seat;
+    root[1] = *slot;
 }
 
 /* C3. */
@@ -126,16 +126,16 @@ static void check_input(state *s, const cddp_event *e)
     if (r == NULL || d->input == 0) return;
     const recent_post *p = &r->posts[(uint64_t)d->sequence % RECENT_MAX];
     if (p->sequence != d->sequence + 1 || p->digest == 0 || p->digest == d->input ||
-        !cd_scribe_is_first(&s->scribe, CD_KEY(3), e))
+        !cd_writer_is_first(&s->writer, CD_KEY(3), e))
         return;
-    cddp_finding f = cd_finding_at(&s->scribe, e);
+    cddp_finding f = cd_finding_at(&s->writer, e);
     CD_SAY(f.title, "rank %u: the input of collective #%lld of group '%s' changed while it ran",
-           e->rank, (long long)d->sequence, cd_scribe_get_group(&s->scribe, d->group));
+           e->rank, (long long)d->sequence, cd_writer_get_group(&s->writer, d->group));
     CD_SAY(f.expected, "%016llx, as posted", (unsigned long long)p->digest);
     CD_SAY(f.actual, "%016llx, when it ended", (unsigned long long)d->input);
     CD_SAY(f.advice,
            "the backend used its input as scratch, or the program wrote to it before waiting");
-    cd_scribe_hold(&s->scribe, CD_KEY(3), &f);
+    cd_writer_hold(&s->writer, CD_KEY(3), &f);
 }
 
 static void take_done(state *s, const cddp_event *e)
@@ -149,7 +149,7 @@ static void take_done(state *s, const cddp_event *e)
     if (post == NULL || d->digest == 0) return;
     int64_t op = post->first.data[0];
     bool same = op == CDDP_OP_ALLREDUCE || op == CDDP_OP_ALLGATHER || op == CDDP_OP_BROADCAST;
-    if (!same || (op == CDDP_OP_ALLREDUCE && !cd_scribe_has_equal_bits(&s->scribe, d->group)))
+    if (!same || (op == CDDP_OP_ALLREDUCE && !cd_writer_has_equal_bits(&s->writer, d->group)))
         return;
     cd_agree_push(&s->outputs,
                   &(cd_statement){.key = CD_KEY(d->group, d->sequence), CD_SAYS(d->digest)}, e);
@@ -243,8 +243,8 @@ static void report_unexplained(state *s)
     if (!s->has_worst || s->has_hook || (s->has_local && s->local_step <= e->step) ||
         !were_alike(s, e->step))
         return;
-    cddp_finding f = cd_finding_at(&s->scribe, e);
-    cd_finding_set_parameter(&s->scribe, &f, c->param);
+    cddp_finding f = cd_finding_at(&s->writer, e);
+    cd_finding_set_parameter(&s->writer, &f, c->param);
     if (c->param < 0) CD_SAY(f.parameter, "%s", s->worst_name);
     CD_SAY(f.title, "rank %u: the reduced gradient of %s is not the average of what entered",
            e->rank, f.parameter);
@@ -254,13 +254,13 @@ static void report_unexplained(state *s)
            cd_f64_of(c->actual), (long long)c->bad);
     CD_SAY(f.advice,
            "run the backend's conformance tests at this element count, dtype and world size");
-    cd_scribe_report(&s->scribe, &f);
+    cd_writer_report(&s->writer, &f);
 }
 
 static void event(void *self, const cddp_event *e)
 {
     state *s = self;
-    cd_scribe_learn(&s->scribe, e);
+    cd_writer_learn(&s->writer, e);
     if (e->kind == CDDP_EV_collective_post)
         take_post(s, e);
     else if (e->kind == CDDP_EV_collective_done)
@@ -279,8 +279,8 @@ static void event(void *self, const cddp_event *e)
                                       CD_SAYS(e->as.optimizer_step.loss_scale)},
                       e);
     else if (e->kind == CDDP_EV_group) {
-        int64_t *seat = cd_table_add(&s->seats, CD_KEY(e->as.group.group, e->as.group.group_rank));
-        if (seat != NULL) *seat = (int64_t)e->rank + 1;
+        int64_t *slot = cd_table_add(&s->slots, CD_KEY(e->as.group.group, e->as.group.group_rank));
+        if (slot != NULL) *slot = (int64_t)e->rank + 1;
     }
 }
 
@@ -295,17 +295,17 @@ static bool report_split(state *s, const cd_split *split)
 {
     if (!was_posted_alike(s, split->key)) return false;
     const cd_agree_entry *post = cd_table_find(&s->posts.entries, split->key);
-    cddp_finding f = cd_finding_of(&s->scribe, split);
+    cddp_finding f = cd_finding_of(&s->writer, split);
     char who[160], operation[96];
     cd_split_print(split, who, sizeof who);
     cd_operation_print(post->first.data, operation, sizeof operation);
     CD_SAY(f.title, "%s get different results from collective #%lld of group '%s'", who,
-           (long long)split->key->part[1], cd_scribe_get_group(&s->scribe, split->key->part[0]));
+           (long long)split->key->part[1], cd_writer_get_group(&s->writer, split->key->part[0]));
     CD_SAY(f.expected, "rank %u: %016llx from %s", split->right.rank,
            (unsigned long long)split->right.data[0], operation);
     CD_SAY(f.actual, "rank %u: %016llx", split->odd.rank, (unsigned long long)split->odd.data[0]);
     CD_SAY(f.advice, "the backend promises equal bits on all ranks and did not deliver them");
-    cd_scribe_report(&s->scribe, &f);
+    cd_writer_report(&s->writer, &f);
     return true;
 }
 
@@ -340,7 +340,7 @@ static void report_own(state *s)
     }
     if (first == NULL) return;
     const cddp_event_compare *c = &first->event.as.compare;
-    cddp_finding f = cd_finding_at(&s->scribe, &first->event);
+    cddp_finding f = cd_finding_at(&s->writer, &first->event);
     f.ranks = mask;
     CD_SAY(f.title, "rank %u: %s (#%lld) does not give what its members' inputs make",
            first->event.rank, first->name, (long long)at->part[1]);
@@ -349,7 +349,7 @@ static void report_own(state *s)
     CD_SAY(f.actual, "%.17g (%lld elements differ)", cd_f64_of(c->actual), (long long)c->bad);
     CD_SAY(f.advice, "run the backend's conformance tests at this operation, element count, dtype "
                      "and world size");
-    cd_scribe_report(&s->scribe, &f);
+    cd_writer_report(&s->writer, &f);
 }
 
 /* C2, where all agree on something that the root did not send. */
@@ -366,14 +366,14 @@ static bool report_roots(state *s)
                          .step = output->step,
                          .micro_step = output->micro_step,
                          .sequence = output->first.sequence};
-        cddp_finding f = cd_finding_at(&s->scribe, &at);
+        cddp_finding f = cd_finding_at(&s->writer, &at);
         f.peer = (int32_t)(root[1] - 1);
         CD_SAY(f.title, "broadcast #%lld of group '%s' delivers something the root did not send",
-               (long long)key->part[1], cd_scribe_get_group(&s->scribe, key->part[0]));
+               (long long)key->part[1], cd_writer_get_group(&s->writer, key->part[0]));
         CD_SAY(f.expected, "rank %lld sent %016llx", (long long)(root[1] - 1),
                (unsigned long long)root[0]);
         CD_SAY(f.actual, "%016llx arrived", (unsigned long long)output->first.data[0]);
-        cd_scribe_report(&s->scribe, &f);
+        cd_writer_report(&s->writer, &f);
         return true;
     }
     return false;
@@ -384,7 +384,7 @@ static void end(void *self)
     state *s = self;
     if (s == NULL) return;
     if (s->outputs.shared_count > 0)
-        cd_scribe_exercise(&s->scribe, "%llu outputs of collectives compared across ranks",
+        cd_writer_exercise(&s->writer, "%llu outputs of collectives compared across ranks",
                            (unsigned long long)s->outputs.shared_count);
     for (size_t i = 0; i < s->roots.count; i++) {
         const int64_t *root = cd_table_value(&s->roots, i);
@@ -393,24 +393,24 @@ static void end(void *self)
                                    (uint32_t)(root[1] - 1));
     }
     if (s->owns > 0)
-        cd_scribe_exercise(
-            &s->scribe,
+        cd_writer_exercise(
+            &s->writer,
             "%llu results of the program's own collectives compared with what they must be",
             (unsigned long long)s->owns);
     report_unexplained(s);
     report_own(s);
     cd_split split;
-    bool told = false;
-    for (size_t cursor = 0; !told && cd_agree_next(&s->outputs, &cursor, &split);)
-        told = report_split(s, &split);
-    if (!told) (void)report_roots(s);
+    bool reported = false;
+    for (size_t cursor = 0; !reported && cd_agree_next(&s->outputs, &cursor, &split);)
+        reported = report_split(s, &split);
+    if (!reported) (void)report_roots(s);
     cd_agree_fini(&s->posts);
     cd_agree_fini(&s->labels);
     cd_ranks_fini(&s->dones);
     cd_table_fini(&s->wrongs);
     cd_agree_fini(&s->outputs);
     cd_table_fini(&s->recents);
-    cd_table_fini(&s->seats);
+    cd_table_fini(&s->slots);
     cd_table_fini(&s->roots);
     cd_agree_fini(&s->starts);
     cd_ranks_fini(&s->hashes);

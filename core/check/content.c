@@ -15,7 +15,7 @@
 #include "core/check/carry.h"
 
 typedef struct state {
-    cd_scribe scribe;
+    cd_writer writer;
     cd_agree layouts;  /* (generation, bucket, slot) → param, offset, numel, dtype */
     cd_agree launches; /* (group, k) → bucket, generation, content, numel */
     cd_agree posts;    /* (group, sequence) → operation, dtype, count: what the backend can see */
@@ -35,7 +35,7 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     cd_agree_init(&s->posts, context->allocator);
     cd_agree_init(&s->carried, context->allocator);
     cd_table_init(&s->counts, context->allocator, sizeof(int64_t));
-    cd_carries_init(&s->carries, &s->scribe);
+    cd_carries_init(&s->carries, &s->writer);
     return CDDP_OK;
 }
 
@@ -53,7 +53,7 @@ static void take_post(state *s, const cddp_event *e)
 static void event(void *self, const cddp_event *e)
 {
     state *s = self;
-    cd_scribe_learn(&s->scribe, e);
+    cd_writer_learn(&s->writer, e);
     cd_carries_learn(&s->carries, e);
     if (e->kind == CDDP_EV_bucket_layout) {
         const cddp_event_bucket_layout *l = &e->as.bucket_layout;
@@ -76,29 +76,29 @@ static void event(void *self, const cddp_event *e)
 
 static void report_layout(state *s, const cd_split *split)
 {
-    cddp_finding f = cd_finding_of(&s->scribe, split);
+    cddp_finding f = cd_finding_of(&s->writer, split);
     char who[160];
     cd_split_print(split, who, sizeof who);
     f.bucket = (int32_t)split->key->part[1];
-    cd_finding_set_parameter(&s->scribe, &f, split->odd.data[0]);
+    cd_finding_set_parameter(&s->writer, &f, split->odd.data[0]);
     CD_SAY(f.title, "%s disagree on slot %lld of bucket %lld, layout %lld", who,
            (long long)split->key->part[2], (long long)split->key->part[1],
            (long long)split->key->part[0]);
     CD_SAY(f.expected, "rank %u: %s, %lld elements at offset %lld", split->right.rank,
-           cd_scribe_get_parameter(&s->scribe, split->right.data[0]),
+           cd_writer_get_parameter(&s->writer, split->right.data[0]),
            (long long)split->right.data[2], (long long)split->right.data[1]);
     CD_SAY(f.actual, "rank %u: %s, %lld elements at offset %lld", split->odd.rank,
-           cd_scribe_get_parameter(&s->scribe, split->odd.data[0]), (long long)split->odd.data[2],
+           cd_writer_get_parameter(&s->writer, split->odd.data[0]), (long long)split->odd.data[2],
            (long long)split->odd.data[1]);
     CD_SAY(f.advice, "%s",
            split->key->part[0] > 0 ? "a rebuilt layout must be rank 0's on every rank (REB-07)"
                                    : "bucket options or the parameter list differ between ranks");
-    cd_scribe_report(&s->scribe, &f);
+    cd_writer_report(&s->writer, &f);
 }
 
 static void report_launch(state *s, const cd_split *split)
 {
-    cddp_finding f = cd_finding_of(&s->scribe, split);
+    cddp_finding f = cd_finding_of(&s->writer, split);
     char who[160];
     cd_split_print(split, who, sizeof who);
     f.bucket = (int32_t)split->odd.data[0];
@@ -111,7 +111,7 @@ static void report_launch(state *s, const cd_split *split)
            (long long)split->odd.data[3], (unsigned long long)split->odd.data[2]);
     CD_SAY(f.advice, "buckets must be launched in index order whatever the order in which "
                      "gradients become ready (RED-06)");
-    cd_scribe_report(&s->scribe, &f);
+    cd_writer_report(&s->writer, &f);
 }
 
 static void say_carried(char *text, size_t text_bytes, const cd_variant *v)
@@ -124,19 +124,19 @@ static void say_carried(char *text, size_t text_bytes, const cd_variant *v)
 
 static void report_carried(state *s, const cd_split *split)
 {
-    cddp_finding f = cd_finding_of(&s->scribe, split);
+    cddp_finding f = cd_finding_of(&s->writer, split);
     char who[160];
     cd_split_print(split, who, sizeof who);
     f.bucket = (int32_t)(split->odd.data[0] >= 0 ? split->odd.data[0] : split->right.data[0]);
     CD_SAY(f.title,
            "%s disagree on what collective #%lld of group '%s' carries, and it looks the same", who,
-           (long long)split->key->part[1], cd_scribe_get_group(&s->scribe, split->key->part[0]));
+           (long long)split->key->part[1], cd_writer_get_group(&s->writer, split->key->part[0]));
     say_carried(f.expected, sizeof f.expected, &split->right);
     say_carried(f.actual, sizeof f.actual, &split->odd);
     CD_SAY(f.advice, "operations of the program and buckets of the reducer share one group: issue "
                      "them in one order on all "
                      "ranks, or give the program's own operations a group of their own");
-    cd_scribe_report(&s->scribe, &f);
+    cd_writer_report(&s->writer, &f);
 }
 
 static void end(void *self)
@@ -144,10 +144,10 @@ static void end(void *self)
     state *s = self;
     if (s == NULL) return;
     if (s->launches.shared_count > 0)
-        cd_scribe_exercise(&s->scribe, "%llu bucket launches seen on several ranks",
+        cd_writer_exercise(&s->writer, "%llu bucket launches seen on several ranks",
                            (unsigned long long)s->launches.shared_count);
     if (s->carries.done > 0)
-        cd_scribe_exercise(&s->scribe, "%llu buckets followed through their collectives",
+        cd_writer_exercise(&s->writer, "%llu buckets followed through their collectives",
                            (unsigned long long)s->carries.done);
     /* The first difference leads to all others of its kind. */
     cd_split split;

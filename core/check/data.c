@@ -9,7 +9,7 @@
 **               repetition after a checkpoint was loaded. Samples of weight 0 do not count. A tail
 **               that is dropped on purpose is not seen as missing.
 */
-#include "core/check/scribe.h"
+#include "core/check/writer.h"
 
 #include "core/trace/tracer.h"
 
@@ -31,7 +31,7 @@ typedef struct batch {
 } batch;
 
 typedef struct state {
-    cd_scribe scribe;
+    cd_writer writer;
     cd_table uses;  /* (epoch, sample, loads) → use */
     cd_ranks ranks; /* of batch */
     uint64_t repeated, miscounted, consumers;
@@ -91,13 +91,13 @@ static void take_sample(state *s, const cddp_event *e, batch *b)
 static void report_count(state *s, const cddp_event *e, const batch *b)
 {
     if (s->miscounted++ != 0) return;
-    cddp_finding f = cd_finding_at(&s->scribe, e);
+    cddp_finding f = cd_finding_at(&s->writer, e);
     CD_SAY(f.title, "rank %u declared %lld samples and consumed %lld", e->rank,
            (long long)b->declared, (long long)b->seen);
     CD_SAY(f.expected, "%lld samples at step %u micro-step %u", (long long)b->declared, b->at.step,
            b->at.micro_step);
     CD_SAY(f.actual, "%lld samples", (long long)b->seen);
-    cd_scribe_report(&s->scribe, &f);
+    cd_writer_report(&s->writer, &f);
 }
 
 static void event(void *self, const cddp_event *e)
@@ -126,14 +126,14 @@ static void end(void *self)
     state *s = self;
     if (s == NULL) return;
     if (s->consumers > 1)
-        cd_scribe_exercise(&s->scribe, "%zu samples consumed by %llu ranks", s->uses.count,
+        cd_writer_exercise(&s->writer, "%zu samples consumed by %llu ranks", s->uses.count,
                            (unsigned long long)s->consumers);
     if (s->repeated > 0) {
         cddp_event at = {.rank = s->again.rank,
                          .step = s->again.step,
                          .micro_step = s->again.micro_step,
                          .sequence = s->again.sequence};
-        cddp_finding f = cd_finding_at(&s->scribe, &at);
+        cddp_finding f = cd_finding_at(&s->writer, &at);
         f.peer = (int32_t)s->before.rank;
         cd_finding_add_event(&f, s->before.rank, s->before.sequence);
         CD_SAY(f.title,
@@ -146,7 +146,7 @@ static void end(void *self)
                s->again.micro_step);
         CD_SAY(f.advice, "a sampler that pads uneven shards repeats samples: drop the tail, give "
                          "them weight 0, or use join");
-        cd_scribe_report(&s->scribe, &f);
+        cd_writer_report(&s->writer, &f);
     }
     cd_table_fini(&s->uses);
     cd_ranks_fini(&s->ranks);

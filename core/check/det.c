@@ -11,7 +11,7 @@
 **               bound that the oracle derives, and is labelled there. Whole runs are compared by
 **               `cddp-verify diff`.
 */
-#include "core/check/scribe.h"
+#include "core/check/writer.h"
 
 #include "cddp/backend.h"
 #include "core/base/hash.h"
@@ -32,11 +32,11 @@ typedef struct outcome {
 } outcome;
 
 typedef struct state {
-    cd_scribe scribe;
+    cd_writer writer;
     cd_table operations; /* (group, sequence) → operation */
     cd_table outcomes;   /* (group, kind, inputs) → outcome */
     uint64_t repeated;
-    bool told;
+    bool reported;
 } state;
 
 static cddp_status begin(const cddp_check_context *context, void **self, cddp_error *err)
@@ -52,15 +52,15 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
 
 static void report(state *s, const operation *o, const outcome *before, const cd_key *key)
 {
-    if (s->told) return;
-    s->told = true;
+    if (s->reported) return;
+    s->reported = true;
     cddp_event at = {.rank = UINT32_MAX, .step = o->step};
-    cddp_finding f = cd_finding_at(&s->scribe, &at);
+    cddp_finding f = cd_finding_at(&s->writer, &at);
     f.event_count = 0;
     cd_finding_add_event(&f, o->rank, o->sequence);
     cd_finding_add_event(&f, before->rank, before->witness);
     CD_SAY(f.title, "group '%s' reduces equal inputs to different bits: #%lld and #%lld",
-           cd_scribe_get_group(&s->scribe, key->part[0]), (long long)before->sequence,
+           cd_writer_get_group(&s->writer, key->part[0]), (long long)before->sequence,
            (long long)key->part[1]);
     CD_SAY(f.expected, "%016llx, as in #%lld", (unsigned long long)before->output,
            (long long)before->sequence);
@@ -68,7 +68,7 @@ static void report(state *s, const operation *o, const outcome *before, const cd
     CD_SAY(f.advice, "the order of summation depends on arrival or on the algorithm chosen; the "
                      "backend must not "
                      "promise equal bits then");
-    cd_scribe_report(&s->scribe, &f);
+    cd_writer_report(&s->writer, &f);
 }
 
 static void close_operation(state *s, const operation *o, const cd_key *key)
@@ -91,7 +91,7 @@ static void take_post(state *s, const cddp_event *e)
 {
     const cddp_event_collective_post *c = &e->as.collective_post;
     if (c->op != CDDP_OP_ALLREDUCE || c->digest == 0 ||
-        !cd_scribe_has_equal_bits(&s->scribe, c->group))
+        !cd_writer_has_equal_bits(&s->writer, c->group))
         return;
     operation *o = cd_table_add(&s->operations, CD_KEY(c->group, c->sequence));
     if (o == NULL) return;
@@ -119,7 +119,7 @@ static void take_done(state *s, const cddp_event *e)
 static void event(void *self, const cddp_event *e)
 {
     state *s = self;
-    cd_scribe_learn(&s->scribe, e);
+    cd_writer_learn(&s->writer, e);
     if (e->kind == CDDP_EV_collective_post)
         take_post(s, e);
     else if (e->kind == CDDP_EV_collective_done)
@@ -133,11 +133,11 @@ static void end(void *self)
     for (size_t i = 0; i < s->operations.count; i++) {
         const operation *o = cd_table_value(&s->operations, i);
         const cd_key *key = cd_table_key(&s->operations, i);
-        const cd_group_facts *g = cd_scribe_find_group(&s->scribe, key->part[0]);
+        const cd_group_facts *g = cd_writer_find_group(&s->writer, key->part[0]);
         if (g != NULL && (int64_t)o->posts == g->members && o->done > 0) close_operation(s, o, key);
     }
     if (s->repeated > 0)
-        cd_scribe_exercise(&s->scribe, "%llu reductions repeated with equal inputs",
+        cd_writer_exercise(&s->writer, "%llu reductions repeated with equal inputs",
                            (unsigned long long)s->repeated);
     cd_table_fini(&s->operations);
     cd_table_fini(&s->outcomes);

@@ -11,7 +11,7 @@
 **               their own. Of a hook's, only those of floating-point numbers: integers have no
 **               precision to lose.
 */
-#include "core/check/scribe.h"
+#include "core/check/writer.h"
 
 #include "cddp/tensor.h"
 
@@ -21,7 +21,7 @@ typedef struct rank_facts {
 } rank_facts;
 
 typedef struct state {
-    cd_scribe scribe;
+    cd_writer writer;
     cd_ranks ranks;     /* of rank_facts */
     cd_table buckets;   /* (rank, bucket) → dtype + 1 of the newest layout */
     cd_table gradients; /* (rank, param) → dtype + 1 of the last local gradient */
@@ -52,16 +52,16 @@ typedef struct site {
 
 static void expect(state *s, const cddp_event *e, const site *x)
 {
-    if (!cd_scribe_is_first(&s->scribe, CD_KEY(x->kind, x->id), e)) return;
-    cddp_finding f = cd_finding_at(&s->scribe, e);
+    if (!cd_writer_is_first(&s->writer, CD_KEY(x->kind, x->id), e)) return;
+    cddp_finding f = cd_finding_at(&s->writer, e);
     f.bucket = (int32_t)x->bucket;
-    cd_finding_set_parameter(&s->scribe, &f, x->param);
+    cd_finding_set_parameter(&s->writer, &f, x->param);
     CD_SAY(f.title, "rank %u: %s is %s, declared %s", e->rank, x->name,
            cddp_dtype_name((cddp_dtype)x->actual), cddp_dtype_name((cddp_dtype)x->expected));
     CD_SAY(f.expected, "%s", cddp_dtype_name((cddp_dtype)x->expected));
     CD_SAY(f.actual, "%s", cddp_dtype_name((cddp_dtype)x->actual));
     CD_SAY(f.advice, "%s", x->advice);
-    cd_scribe_hold(&s->scribe, CD_KEY(x->kind, x->id), &f);
+    cd_writer_hold(&s->writer, CD_KEY(x->kind, x->id), &f);
 }
 
 static void remember(cd_table *table, const cd_key *key, int64_t dtype)
@@ -106,7 +106,7 @@ static void take_ready(state *s, const cddp_event *e)
             CDDP_F32; /* a complex gradient lies in a real bucket of twice the length (SPA-05) */
     if (gradient < 0 || bucket < 0 || m->path == 2 || gradient == bucket) return;
     char name[128];
-    CD_SAY(name, "the gradient of %s", cd_scribe_get_parameter(&s->scribe, m->param));
+    CD_SAY(name, "the gradient of %s", cd_writer_get_parameter(&s->writer, m->param));
     expect(s, e,
            &(site){name, "a bucket holds gradients of one dtype (GRD-15, BKT-17)", 1, m->param,
                    bucket, gradient, m->bucket, m->param});
@@ -119,7 +119,7 @@ static void take_local(state *s, const cddp_event *e, const rank_facts *r)
     remember(&s->gradients, CD_KEY(e->rank, g->param), g->dtype);
     if (r->gradient <= 0 || r->gradient - 1 == g->dtype) return;
     char name[128];
-    CD_SAY(name, "the accumulated gradient of %s", cd_scribe_get_parameter(&s->scribe, g->param));
+    CD_SAY(name, "the accumulated gradient of %s", cd_writer_get_parameter(&s->writer, g->param));
     expect(
         s, e,
         &(site){name,
@@ -133,7 +133,7 @@ static void take_final(state *s, const cddp_event *e)
     int64_t expected = recall(&s->params, CD_KEY(g->param));
     if (g->presence == 0 || expected < 0 || expected == g->dtype) return;
     char name[128];
-    CD_SAY(name, "the final gradient of %s", cd_scribe_get_parameter(&s->scribe, g->param));
+    CD_SAY(name, "the final gradient of %s", cd_writer_get_parameter(&s->writer, g->param));
     expect(s, e,
            &(site){name, "the write-back casts to the parameter's dtype (HOOK-07)", 3, g->param,
                    expected, g->dtype, g->bucket, g->param});
@@ -154,7 +154,7 @@ static void take_launch(state *s, const cddp_event *e)
 static void event(void *self, const cddp_event *e)
 {
     state *s = self;
-    cd_scribe_learn(&s->scribe, e);
+    cd_writer_learn(&s->writer, e);
     rank_facts *r = cd_ranks_add(&s->ranks, e->rank);
     if (r == NULL) return;
     switch (e->kind) {
@@ -200,7 +200,7 @@ static void end(void *self)
     state *s = self;
     if (s == NULL) return;
     if (s->compared > 0)
-        cd_scribe_exercise(&s->scribe, "%llu reductions compared with their declared dtype",
+        cd_writer_exercise(&s->writer, "%llu reductions compared with their declared dtype",
                            (unsigned long long)s->compared);
     cd_ranks_fini(&s->ranks);
     cd_table_fini(&s->buckets);

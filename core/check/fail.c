@@ -14,7 +14,7 @@
 ** Blame         F1, F3: the rank. F2: the ranks that gave up, against those that committed.
 ** Limits        a rank that re-arms (opens a group again) starts afresh.
 */
-#include "core/check/scribe.h"
+#include "core/check/writer.h"
 
 #include "cddp/backend.h"
 
@@ -25,7 +25,7 @@ typedef struct rank_facts {
     /* the operation that it was in last, when is_waiting */
     int64_t wait_group, wait_sequence, wait_op;
     bool is_waiting;
-    bool has_failed, is_struck, told;
+    bool has_failed, is_struck, reported;
 } rank_facts;
 
 typedef struct decision {
@@ -34,7 +34,7 @@ typedef struct decision {
 } decision;
 
 typedef struct state {
-    cd_scribe scribe;
+    cd_writer writer;
     cd_ranks ranks;     /* of rank_facts */
     cd_table decisions; /* (step, rank) → decision */
     cd_table posted;    /* (group, rank) → uint64_t operations */
@@ -73,9 +73,9 @@ static void take_failure(state *s, const cddp_event *e, rank_facts *r)
 /* F1. */
 static void take_use(state *s, const cddp_event *e, rank_facts *r, const char *what)
 {
-    if (!r->has_failed || r->failed_step != e->step || r->told) return;
-    r->told = true;
-    cddp_finding f = cd_finding_at(&s->scribe, e);
+    if (!r->has_failed || r->failed_step != e->step || r->reported) return;
+    r->reported = true;
+    cddp_finding f = cd_finding_at(&s->writer, e);
     cd_finding_add_event(&f, e->rank, r->failed_sequence);
     CD_SAY(f.title, "rank %u %s after an operation of the same step failed", e->rank, what);
     CD_SAY(f.expected, "the failure (%s) ends the step",
@@ -84,7 +84,7 @@ static void take_use(state *s, const cddp_event *e, rank_facts *r, const char *w
     CD_SAY(
         f.advice,
         "a failed or aborted operation leaves its output undefined; wait must hand the failure on");
-    cd_scribe_report(&s->scribe, &f);
+    cd_writer_report(&s->writer, &f);
 }
 
 static void take_post(state *s, const cddp_event *e, rank_facts *r)
@@ -131,7 +131,7 @@ static void describe_absence(state *s, uint32_t rank, cddp_finding *f)
            (long long)who,
            r->wait_op >= 0 && r->wait_op < CDDP_OP_COUNT ? cddp_op_name((cddp_op)r->wait_op)
                                                          : "an operation",
-           (long long)r->wait_sequence, cd_scribe_get_group(&s->scribe, r->wait_group),
+           (long long)r->wait_sequence, cd_writer_get_group(&s->writer, r->wait_group),
            has_posted ? "posted" : "not posted");
 }
 
@@ -142,7 +142,7 @@ static void take_end(state *s, const cddp_event *e, const rank_facts *r)
     if (x->end != 1 && x->end != 3) return;
     s->deaths++;
     if (r->is_struck) return;
-    cddp_finding f = cd_finding_at(&s->scribe, e);
+    cddp_finding f = cd_finding_at(&s->writer, e);
     CD_SAY(f.title, "rank %u %s", e->rank, x->end == 1 ? "was killed" : "crashed");
     CD_SAY(f.expected, "it returns");
     describe_absence(s, e->rank, &f);
@@ -151,7 +151,7 @@ static void take_end(state *s, const cddp_event *e, const rank_facts *r)
     else
         CD_SAY(f.actual, "%s %lld%s%s", x->end == 1 ? "signal" : "exit code", (long long)x->detail,
                e->text != NULL ? ": " : "", e->text != NULL ? e->text : "");
-    cd_scribe_report(&s->scribe, &f);
+    cd_writer_report(&s->writer, &f);
 }
 
 static void event(void *self, const cddp_event *e)
@@ -164,7 +164,7 @@ static void event(void *self, const cddp_event *e)
         if (struck != NULL) struck->is_struck = true;
         return;
     }
-    cd_scribe_learn(&s->scribe, e);
+    cd_writer_learn(&s->writer, e);
     rank_facts *r = cd_ranks_add(&s->ranks, e->rank);
     if (r == NULL) return;
     switch (e->kind) {
@@ -213,7 +213,7 @@ static void report_ballot(state *s, int64_t step, const ballot *b)
     cddp_event at = {.rank = b->failed_rank,
                      .step = (uint32_t)step,
                      .sequence = b->failed_sequence};
-    cddp_finding f = cd_finding_at(&s->scribe, &at);
+    cddp_finding f = cd_finding_at(&s->writer, &at);
     f.ranks = b->failed_mask;
     f.peer = (int32_t)b->committed_rank;
     cd_finding_add_event(&f, b->committed_rank, b->committed_sequence);
@@ -226,13 +226,13 @@ static void report_ballot(state *s, int64_t step, const ballot *b)
     CD_SAY(
         f.advice,
         "agree on the outcome before stepping: a barrier or a reduced flag after the last bucket");
-    cd_scribe_report(&s->scribe, &f);
+    cd_writer_report(&s->writer, &f);
 }
 
 static void judge_decisions(state *s)
 {
     cd_table ballots; /* step → ballot */
-    cd_table_init(&ballots, s->scribe.context.allocator, sizeof(ballot));
+    cd_table_init(&ballots, s->writer.context.allocator, sizeof(ballot));
     for (size_t i = 0; i < s->decisions.count; i++) {
         const decision *x = cd_table_value(&s->decisions, i);
         const cd_key *key = cd_table_key(&s->decisions, i);
@@ -266,7 +266,7 @@ static void end(void *self)
     state *s = self;
     if (s == NULL) return;
     if (s->failures + s->faults + s->deaths > 0)
-        cd_scribe_exercise(&s->scribe,
+        cd_writer_exercise(&s->writer,
                            "%llu operations failed, %llu faults struck, %llu ranks died",
                            (unsigned long long)s->failures, (unsigned long long)s->faults,
                            (unsigned long long)s->deaths);

@@ -10,10 +10,10 @@
 **               backend does not promise equal bits the check stays silent and the oracle's bound
 **               judges instead (C10-09).
 */
-#include "core/check/scribe.h"
+#include "core/check/writer.h"
 
 typedef struct state {
-    cd_scribe scribe;
+    cd_writer writer;
     cd_agree gradients; /* (step, micro-step, param) → presence, digest, bucket */
     cd_ranks groups;    /* rank → group of the wrapper + 1 flag */
     bool has_digest;
@@ -38,7 +38,7 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
 static void event(void *self, const cddp_event *e)
 {
     state *s = self;
-    cd_scribe_learn(&s->scribe, e);
+    cd_writer_learn(&s->writer, e);
     if (e->kind == CDDP_EV_wrap) {
         wrapped *w = cd_ranks_add(&s->groups, e->rank);
         if (w != NULL) *w = (wrapped){e->as.wrap.group, true};
@@ -48,11 +48,11 @@ static void event(void *self, const cddp_event *e)
     const cddp_event_grad_final *g = &e->as.grad_final;
     const wrapped *w = cd_ranks_find(&s->groups, e->rank);
     if (w == NULL || !w->is_known || g->globally_unused) return;
-    if (!cd_scribe_has_equal_bits(&s->scribe, w->group)) return;
+    if (!cd_writer_has_equal_bits(&s->writer, w->group)) return;
     if (g->digest != 0) s->has_digest = true;
     cd_agree_push(&s->gradients,
                   &(cd_statement){.key = CD_KEY(e->step, e->micro_step, g->param,
-                                                cd_scribe_get_block(&s->scribe, w->group, e->rank,
+                                                cd_writer_get_block(&s->writer, w->group, e->rank,
                                                                     CD_AGREED_GRADIENTS)),
                                   CD_SAYS(g->presence, g->digest, g->bucket)},
                   e);
@@ -63,25 +63,25 @@ static void end(void *self)
     state *s = self;
     if (s == NULL) return;
     if (s->has_digest && s->gradients.shared_count > 0)
-        cd_scribe_exercise(&s->scribe, "%llu synchronised gradients compared across ranks",
+        cd_writer_exercise(&s->writer, "%llu synchronised gradients compared across ranks",
                            (unsigned long long)s->gradients.shared_count);
     cd_split split;
     uint64_t count = 0;
     for (size_t cursor = 0; cd_agree_next_step(&s->gradients, &cursor, &split, &count);) {
-        cddp_finding f = cd_finding_of(&s->scribe, &split);
+        cddp_finding f = cd_finding_of(&s->writer, &split);
         char who[160];
         cd_split_print(&split, who, sizeof who);
         f.bucket = (int32_t)split.odd.data[2];
-        cd_finding_set_parameter(&s->scribe, &f, split.key->part[2]);
+        cd_finding_set_parameter(&s->writer, &f, split.key->part[2]);
         CD_SAY(f.title, "%s hold different gradients of %s after synchronisation%s", who,
-               f.parameter, cd_scribe_get_count(&s->scribe, count, "parameters"));
+               f.parameter, cd_writer_get_count(&s->writer, count, "parameters"));
         CD_SAY(f.expected, "rank %u: %s, digest %016llx", split.right.rank,
                split.right.data[0] ? "a value" : "absent", (unsigned long long)split.right.data[1]);
         CD_SAY(f.actual, "rank %u: %s, digest %016llx", split.odd.rank,
                split.odd.data[0] ? "a value" : "absent", (unsigned long long)split.odd.data[1]);
         CD_SAY(f.advice, "look for a gradient that was added after finalisation, or a hook that "
                          "returned a local buffer");
-        cd_scribe_report(&s->scribe, &f);
+        cd_writer_report(&s->writer, &f);
     }
     cd_agree_fini(&s->gradients);
     cd_ranks_fini(&s->groups);

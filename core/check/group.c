@@ -9,7 +9,7 @@
 ** Limits        a factor other than the group's size is accepted under join when it is a number of
 **               active ranks; a hook's own division is I-SCALE's business.
 */
-#include "core/check/scribe.h"
+#include "core/check/writer.h"
 
 #include "core/base/hash.h"
 
@@ -28,15 +28,15 @@ typedef struct key_use {
 } key_use;
 
 typedef struct key_facts {
-    char name[CD_SCRIBE_NAME_BYTES];
+    char name[CD_WRITER_NAME_BYTES];
     key_use owner, other; /* the first to write it, and the first other rank that did */
 } key_facts;
 
 typedef struct state {
-    cd_scribe scribe;
+    cd_writer writer;
     cd_agree groups; /* name → id, members, members_digest */
     cd_table names;  /* name → text, for the report */
-    cd_table seats;  /* (group, group_rank) → world rank + 1 */
+    cd_table slots;  /* (group, group_rank) → world rank + 1 */
     cd_ranks ranks;  /* of rank_facts */
     cd_table keys;   /* store key → key_facts */
     cd_table writings; /* (store key, value) → key_use; (store key, value, generation) → key_use */
@@ -50,8 +50,8 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     if (status != CDDP_OK) return status;
     state *s = *self;
     cd_agree_init(&s->groups, context->allocator);
-    cd_table_init(&s->names, context->allocator, CD_SCRIBE_NAME_BYTES);
-    cd_table_init(&s->seats, context->allocator, sizeof(int64_t));
+    cd_table_init(&s->names, context->allocator, CD_WRITER_NAME_BYTES);
+    cd_table_init(&s->slots, context->allocator, sizeof(int64_t));
     cd_ranks_init(&s->ranks, context->allocator, sizeof(rank_facts));
     cd_table_init(&s->keys, context->allocator, sizeof(key_facts));
     cd_table_init(&s->writings, context->allocator, sizeof(key_use));
@@ -64,25 +64,25 @@ static void take_group(state *s, const cddp_event *e)
     const cddp_event_group *g = &e->as.group;
     int64_t name = (int64_t)cd_hash_text(e->text);
     char *text = cd_table_add(&s->names, CD_KEY(name));
-    if (text != NULL && e->text != NULL) cd_say(text, CD_SCRIBE_NAME_BYTES, "%s", e->text);
+    if (text != NULL && e->text != NULL) cd_say(text, CD_WRITER_NAME_BYTES, "%s", e->text);
     cd_agree_push(&s->groups,
                   &(cd_statement){.key = CD_KEY(name),
                                   CD_SAYS(g->group, g->members, g->members_digest)},
                   e);
-    int64_t *seat = cd_table_add(&s->seats, CD_KEY(g->group, g->group_rank));
-    if (seat == NULL) return;
-    if (*seat != 0 && *seat != (int64_t)e->rank + 1) {
-        cddp_finding f = cd_finding_at(&s->scribe, e);
-        f.peer = (int32_t)(*seat - 1);
+    int64_t *slot = cd_table_add(&s->slots, CD_KEY(g->group, g->group_rank));
+    if (slot == NULL) return;
+    if (*slot != 0 && *slot != (int64_t)e->rank + 1) {
+        cddp_finding f = cd_finding_at(&s->writer, e);
+        f.peer = (int32_t)(*slot - 1);
         CD_SAY(f.title, "ranks %lld and %u both are member %lld of group '%s'",
-               (long long)(*seat - 1), e->rank, (long long)g->group_rank,
+               (long long)(*slot - 1), e->rank, (long long)g->group_rank,
                e->text != NULL ? e->text : "");
         CD_SAY(f.expected, "one world rank per position of the group");
         CD_SAY(f.actual, "rank %u took a position that rank %lld holds", e->rank,
-               (long long)(*seat - 1));
-        cd_scribe_report(&s->scribe, &f);
+               (long long)(*slot - 1));
+        cd_writer_report(&s->writer, &f);
     }
-    *seat = (int64_t)e->rank + 1;
+    *slot = (int64_t)e->rank + 1;
 }
 
 static void take_ready(state *s, const cddp_event *e)
@@ -90,14 +90,14 @@ static void take_ready(state *s, const cddp_event *e)
     const cddp_event_mark_ready *m = &e->as.mark_ready;
     const rank_facts *r = cd_ranks_find(&s->ranks, e->rank);
     const cd_group_facts *g =
-        r != NULL && r->is_wrapped ? cd_scribe_find_group(&s->scribe, r->group) : NULL;
+        r != NULL && r->is_wrapped ? cd_writer_find_group(&s->writer, r->group) : NULL;
     bool divides = m->path == 0 || m->path == 1 || m->path == 3 || m->path == 5;
     if (g == NULL || !divides || m->factor == 0 || m->factor == g->members) return;
     if (r->has_joined && m->factor == r->active) return;
-    if (!cd_scribe_is_first(&s->scribe, CD_KEY(1), e)) return;
-    cddp_finding f = cd_finding_at(&s->scribe, e);
+    if (!cd_writer_is_first(&s->writer, CD_KEY(1), e)) return;
+    cddp_finding f = cd_finding_at(&s->writer, e);
     f.bucket = (int32_t)m->bucket;
-    cd_finding_set_parameter(&s->scribe, &f, m->param);
+    cd_finding_set_parameter(&s->writer, &f, m->param);
     CD_SAY(f.title, "rank %u divides %s by %lld in a group of %lld", e->rank, f.parameter,
            (long long)m->factor, (long long)g->members);
     CD_SAY(f.expected, "%lld, the size of group '%s'%s", (long long)g->members, g->name,
@@ -105,7 +105,7 @@ static void take_ready(state *s, const cddp_event *e)
     CD_SAY(f.actual, "%lld", (long long)m->factor);
     CD_SAY(f.advice,
            "the divide factor is the group's size, or the active ranks under join (GRD-01)");
-    cd_scribe_hold(&s->scribe, CD_KEY(1), &f);
+    cd_writer_hold(&s->writer, CD_KEY(1), &f);
 }
 
 static bool is_before(const key_use *a, const key_use *b)
@@ -158,8 +158,8 @@ static void hold_key(state *s, const cd_key *hold, const char *name, const key_u
                            .step = second->step,
                            .sequence = second->sequence};
     const bool is_owned = hold->part[0] == 3;
-    if (!cd_scribe_is_first(&s->scribe, hold, &at)) return;
-    cddp_finding f = cd_finding_at(&s->scribe, &at);
+    if (!cd_writer_is_first(&s->writer, hold, &at)) return;
+    cddp_finding f = cd_finding_at(&s->writer, &at);
     f.peer = (int32_t)first->rank;
     cd_finding_add_event(&f, first->rank, first->sequence);
     CD_SAY(f.title, "store key '%s' has %s", name,
@@ -168,7 +168,7 @@ static void hold_key(state *s, const cd_key *hold, const char *name, const key_u
     CD_SAY(f.actual, "rank %u %s generation %lld", second->rank, is_owned ? "wrote" : "read in",
            (long long)second->generation);
     CD_SAY(f.advice, "prefix rendezvous keys with the group's name and a generation");
-    cd_scribe_hold(&s->scribe, hold, &f);
+    cd_writer_hold(&s->writer, hold, &f);
 }
 
 /* Whose value was read, and was it of the reader's generation? */
@@ -194,7 +194,7 @@ static void judge_keys(state *s)
 static void event(void *self, const cddp_event *e)
 {
     state *s = self;
-    cd_scribe_learn(&s->scribe, e);
+    cd_writer_learn(&s->writer, e);
     rank_facts *r = cd_ranks_add(&s->ranks, e->rank);
     if (e->kind == CDDP_EV_group)
         take_group(s, e);
@@ -215,7 +215,7 @@ static void event(void *self, const cddp_event *e)
 
 static void report_members(state *s, const cd_split *split)
 {
-    cddp_finding f = cd_finding_of(&s->scribe, split);
+    cddp_finding f = cd_finding_of(&s->writer, split);
     char who[160];
     cd_split_print(split, who, sizeof who);
     const char *name = cd_table_find(&s->names, split->key);
@@ -225,7 +225,7 @@ static void report_members(state *s, const cd_split *split)
     CD_SAY(f.actual, "rank %u: %lld members, list %016llx", split->odd.rank,
            (long long)split->odd.data[1], (unsigned long long)split->odd.data[2]);
     CD_SAY(f.advice, "two groups with different members need different names");
-    cd_scribe_report(&s->scribe, &f);
+    cd_writer_report(&s->writer, &f);
 }
 
 static void end(void *self)
@@ -233,7 +233,7 @@ static void end(void *self)
     state *s = self;
     if (s == NULL) return;
     if (s->groups.shared_count > 0)
-        cd_scribe_exercise(&s->scribe, "%llu groups opened by several ranks",
+        cd_writer_exercise(&s->writer, "%llu groups opened by several ranks",
                            (unsigned long long)s->groups.shared_count);
     cd_split split;
     for (size_t cursor = 0; cd_agree_next(&s->groups, &cursor, &split);) report_members(s, &split);
@@ -242,7 +242,7 @@ static void end(void *self)
     cd_table_fini(&s->writings);
     cd_table_fini(&s->readings);
     cd_table_fini(&s->names);
-    cd_table_fini(&s->seats);
+    cd_table_fini(&s->slots);
     cd_ranks_fini(&s->ranks);
     cd_table_fini(&s->keys);
     cd_check_end(s);

@@ -18,7 +18,7 @@
 **               access forgets can hide a race, never invent one.
 */
 #include "core/check/layout.h"
-#include "core/check/scribe.h"
+#include "core/check/writer.h"
 
 #include <string.h>
 
@@ -52,11 +52,11 @@ typedef struct occasion {
 typedef struct region_history {
     access accesses[ACCESSES_MAX];
     uint32_t count, next;
-    bool told;
+    bool reported;
 } region_history;
 
 typedef struct state {
-    cd_scribe scribe;
+    cd_writer writer;
     cd_layouts layouts;
     cd_table flights;   /* (rank, bucket) → bucket_flight */
     cd_table views;     /* (rank, param) → 1 when its gradient is a view of its bucket */
@@ -98,11 +98,11 @@ static void use_bucket(state *s, const cddp_event *e, const bucket_use *use)
         if (b->has_completed) s->reused++;
         return;
     }
-    if (!cd_scribe_is_first(&s->scribe, CD_KEY(use->bucket), e)) return;
-    cddp_finding f = cd_finding_at(&s->scribe, e);
+    if (!cd_writer_is_first(&s->writer, CD_KEY(use->bucket), e)) return;
+    cddp_finding f = cd_finding_at(&s->writer, e);
     cd_finding_add_event(&f, e->rank, b->launch_sequence);
     f.bucket = (int32_t)use->bucket;
-    cd_finding_set_parameter(&s->scribe, &f, use->param);
+    cd_finding_set_parameter(&s->writer, &f, use->param);
     CD_SAY(f.title, "rank %u: %s %s while bucket %lld is being reduced", e->rank, f.parameter,
            use->what, (long long)use->bucket);
     CD_SAY(f.expected, "after the bucket's reduction has completed");
@@ -110,7 +110,7 @@ static void use_bucket(state *s, const cddp_event *e, const bucket_use *use)
            (unsigned long long)b->launch_sequence);
     CD_SAY(f.advice, "wait for the bucket (finalisation does) before its memory is used again; "
                      "accumulate inside no_sync");
-    cd_scribe_hold(&s->scribe, CD_KEY(use->bucket), &f);
+    cd_writer_hold(&s->writer, CD_KEY(use->bucket), &f);
 }
 
 static void take_launch(state *s, const cddp_event *e)
@@ -204,7 +204,7 @@ static void report_race(state *s, const cddp_event *e, const access *before)
 {
     const cddp_event_touch *t = &e->as.touch;
     const occasion *o = cd_ranks_add(&s->occasions, e->rank);
-    cddp_finding f = cd_finding_at(&s->scribe, e);
+    cddp_finding f = cd_finding_at(&s->writer, e);
     char what[160];
     cd_finding_add_event(&f, e->rank, before->sequence);
     CD_SAY(what, "region %lld", (long long)t->region);
@@ -214,7 +214,7 @@ static void report_race(state *s, const cddp_event *e, const access *before)
     }
     if (o != NULL && o->param > 0) {
         const cd_place *place = cd_layouts_find(&s->layouts, e->rank, o->param - 1);
-        cd_finding_set_parameter(&s->scribe, &f, o->param - 1);
+        cd_finding_set_parameter(&s->writer, &f, o->param - 1);
         if (place != NULL) f.bucket = (int32_t)place->bucket;
         CD_SAY(what, "memory of %s", f.parameter);
     }
@@ -228,7 +228,7 @@ static void report_race(state *s, const cddp_event *e, const access *before)
            e->text != NULL ? e->text : "somebody");
     CD_SAY(f.advice, "record an event on stream %lld and let stream %lld wait for it",
            (long long)(before->stream - 1), (long long)t->on_stream);
-    cd_scribe_report(&s->scribe, &f);
+    cd_writer_report(&s->writer, &f);
 }
 
 static void take_touch(state *s, const cddp_event *e)
@@ -246,8 +246,8 @@ static void take_touch(state *s, const cddp_event *e)
         if (!conflicts) continue;
         if (a->time <= c->of[stream][a->stream]) {
             s->ordered++;
-        } else if (!h->told) {
-            h->told = true;
+        } else if (!h->reported) {
+            h->reported = true;
             report_race(s, e, a);
         }
     }
@@ -261,7 +261,7 @@ static void take_touch(state *s, const cddp_event *e)
 static void event(void *self, const cddp_event *e)
 {
     state *s = self;
-    cd_scribe_learn(&s->scribe, e);
+    cd_writer_learn(&s->writer, e);
     cd_layouts_learn(&s->layouts, e);
     switch (e->kind) {
     case CDDP_EV_bucket_launch:
@@ -312,8 +312,8 @@ static void end(void *self)
     state *s = self;
     if (s == NULL) return;
     if (s->reused + s->ordered > 0)
-        cd_scribe_exercise(
-            &s->scribe,
+        cd_writer_exercise(
+            &s->writer,
             "%llu uses of a bucket after its completion, %llu ordered accesses across streams",
             (unsigned long long)s->reused, (unsigned long long)s->ordered);
     cd_layouts_fini(&s->layouts);

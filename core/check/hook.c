@@ -15,7 +15,7 @@
 **               the second window on. What a hook declares to be no communication (noop) makes
 **               ranks differ, as it should.
 */
-#include "core/check/scribe.h"
+#include "core/check/writer.h"
 
 #include "core/base/hash.h"
 #include "core/trace/codes.h"
@@ -47,7 +47,7 @@ typedef struct joint {
 } joint;
 
 typedef struct state {
-    cd_scribe scribe;
+    cd_writer writer;
     cd_ranks ranks;   /* of rank_facts */
     cd_table calls;   /* (rank, bucket) → call */
     cd_agree results; /* (step, micro-step, bucket) → digest, dtype */
@@ -77,8 +77,8 @@ typedef struct breach {
 
 static void report(state *s, const cddp_event *e, const breach *b)
 {
-    if (!cd_scribe_is_first(&s->scribe, CD_KEY(0, b->bucket), e)) return;
-    cddp_finding f = cd_finding_at(&s->scribe, e);
+    if (!cd_writer_is_first(&s->writer, CD_KEY(0, b->bucket), e)) return;
+    cddp_finding f = cd_finding_at(&s->writer, e);
     f.bucket = (int32_t)b->bucket;
     CD_SAY(f.title, "rank %u: hook %s%s%s", e->rank, e->text != NULL ? e->text : "",
            e->text != NULL ? " " : "", b->title);
@@ -86,7 +86,7 @@ static void report(state *s, const cddp_event *e, const breach *b)
     CD_SAY(f.actual, "%s", b->actual);
     CD_SAY(f.advice,
            "a hook is called once per bucket per synchronised backward, in bucket order (HOOK-04)");
-    cd_scribe_hold(&s->scribe, CD_KEY(0, b->bucket), &f);
+    cd_writer_hold(&s->writer, CD_KEY(0, b->bucket), &f);
 }
 
 static void take_call(state *s, const cddp_event *e, rank_facts *r)
@@ -131,11 +131,11 @@ static void take_done(state *s, const cddp_event *e, rank_facts *r)
     c->is_open = false;
     r->done++;
     s->completed++;
-    if (r->is_wrapped && h->digest != 0 && cd_scribe_has_equal_bits(&s->scribe, r->group))
+    if (r->is_wrapped && h->digest != 0 && cd_writer_has_equal_bits(&s->writer, r->group))
         cd_agree_push(&s->results,
                       &(cd_statement){.key =
                                           CD_KEY(e->step, e->micro_step, h->bucket,
-                                                 cd_scribe_get_block(&s->scribe, r->group, e->rank,
+                                                 cd_writer_get_block(&s->writer, r->group, e->rank,
                                                                      CD_AGREED_GRADIENTS)),
                                       CD_SAYS(h->digest, h->dtype)},
                       e);
@@ -146,8 +146,8 @@ static void take_law(state *s, const cddp_event *e)
     const cddp_event_hook_law *l = &e->as.hook_law;
     double left = cd_f64_of(l->left), right = cd_f64_of(l->right), bound = cd_f64_of(l->bound);
     if (fabs(left - right) <= bound) return;
-    if (!cd_scribe_is_first(&s->scribe, CD_KEY(1, l->bucket), e)) return;
-    cddp_finding f = cd_finding_at(&s->scribe, e);
+    if (!cd_writer_is_first(&s->writer, CD_KEY(1, l->bucket), e)) return;
+    cddp_finding f = cd_finding_at(&s->writer, e);
     f.bucket = (int32_t)l->bucket;
     const char *text = e->text != NULL ? e->text : "";
     if (l->bucket < 0)
@@ -160,7 +160,7 @@ static void take_law(state *s, const cddp_event *e)
     CD_SAY(f.advice, "state that is keyed by bucket index does not survive a rebuild; error "
                      "feedback must remember "
                      "what was not sent");
-    cd_scribe_hold(&s->scribe, CD_KEY(1, l->bucket), &f);
+    cd_writer_hold(&s->writer, CD_KEY(1, l->bucket), &f);
 }
 
 /* The n-th statement of every rank belongs together, whatever step a joined rank is in. */
@@ -189,7 +189,7 @@ static joint *add_to_joint(state *s, const cddp_event *e, const rank_facts *r)
 
 static void take_joint_law(state *s, const cddp_event *e, const rank_facts *r)
 {
-    const cd_group_facts *group = r->is_wrapped ? cd_scribe_find_group(&s->scribe, r->group) : NULL;
+    const cd_group_facts *group = r->is_wrapped ? cd_writer_find_group(&s->writer, r->group) : NULL;
     const joint *j = group != NULL ? add_to_joint(s, e, r) : NULL;
     if (j == NULL || j->count != (uint64_t)group->members || fabs(j->left - j->right) <= j->bound)
         return;
@@ -198,8 +198,8 @@ static void take_joint_law(state *s, const cddp_event *e, const rank_facts *r)
                         .step = j->step,
                         .micro_step = j->micro_step,
                         .sequence = j->sequence};
-    if (!cd_scribe_is_first(&s->scribe, CD_KEY(3, e->as.hook_law.bucket), &place)) return;
-    cddp_finding f = cd_finding_at(&s->scribe, &place);
+    if (!cd_writer_is_first(&s->writer, CD_KEY(3, e->as.hook_law.bucket), &place)) return;
+    cddp_finding f = cd_finding_at(&s->writer, &place);
     f.rank = -1;
     f.bucket = (int32_t)e->as.hook_law.bucket;
     const char *text = e->text != NULL ? e->text : "";
@@ -213,21 +213,21 @@ static void take_joint_law(state *s, const cddp_event *e, const rank_facts *r)
     CD_SAY(f.actual, "%.9g", j->left);
     CD_SAY(f.advice,
            "what is averaged, and by which number; what the ranks must hold alike before");
-    cd_scribe_hold(&s->scribe, CD_KEY(3, e->as.hook_law.bucket), &f);
+    cd_writer_hold(&s->writer, CD_KEY(3, e->as.hook_law.bucket), &f);
 }
 
 static void take_compare(state *s, const cddp_event *e)
 {
     const cddp_event_compare *c = &e->as.compare;
     if (c->link != CD_LINK_LAW || c->bad == 0) return;
-    if (!cd_scribe_is_first(&s->scribe, CD_KEY(2, c->param), e)) return;
-    cddp_finding f = cd_finding_at(&s->scribe, e);
-    cd_finding_set_parameter(&s->scribe, &f, c->param);
+    if (!cd_writer_is_first(&s->writer, CD_KEY(2, c->param), e)) return;
+    cddp_finding f = cd_finding_at(&s->writer, e);
+    cd_finding_set_parameter(&s->writer, &f, c->param);
     CD_SAY(f.title, "rank %u: the hook's result for %s breaks its law: %s", e->rank, f.parameter,
            e->text != NULL ? e->text : "");
     CD_SAY(f.expected, "%.17g, within %.3g", cd_f64_of(c->expected), cd_f64_of(c->bound));
     CD_SAY(f.actual, "%.17g at element %lld", cd_f64_of(c->actual), (long long)c->element);
-    cd_scribe_hold(&s->scribe, CD_KEY(2, c->param), &f);
+    cd_writer_hold(&s->writer, CD_KEY(2, c->param), &f);
 }
 
 static void close_window(state *s, const cddp_event *e, rank_facts *r)
@@ -249,7 +249,7 @@ static void close_window(state *s, const cddp_event *e, rank_facts *r)
 static void event(void *self, const cddp_event *e)
 {
     state *s = self;
-    cd_scribe_learn(&s->scribe, e);
+    cd_writer_learn(&s->writer, e);
     rank_facts *r = cd_ranks_add(&s->ranks, e->rank);
     if (r == NULL) return;
     switch (e->kind) {
@@ -294,13 +294,13 @@ static void end(void *self)
     state *s = self;
     if (s == NULL) return;
     if (s->completed > 0)
-        cd_scribe_exercise(&s->scribe, "%llu hook calls completed",
+        cd_writer_exercise(&s->writer, "%llu hook calls completed",
                            (unsigned long long)s->completed);
     cd_split split;
     uint64_t count = 0;
     size_t cursor = 0;
     if (cd_agree_next_step(&s->results, &cursor, &split, &count)) {
-        cddp_finding f = cd_finding_of(&s->scribe, &split);
+        cddp_finding f = cd_finding_of(&s->writer, &split);
         char who[160];
         cd_split_print(&split, who, sizeof who);
         f.bucket = (int32_t)split.key->part[2];
@@ -310,7 +310,7 @@ static void end(void *self)
                (unsigned long long)split.right.data[0]);
         CD_SAY(f.actual, "rank %u: %016llx", split.odd.rank, (unsigned long long)split.odd.data[0]);
         CD_SAY(f.advice, "equality of replicas is the hook's responsibility (HOOK-08)");
-        cd_scribe_report(&s->scribe, &f);
+        cd_writer_report(&s->writer, &f);
     }
     cd_ranks_fini(&s->ranks);
     cd_table_fini(&s->calls);

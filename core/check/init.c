@@ -11,7 +11,7 @@
 **               reduction is only delayed (DEL-01).
 */
 #include "core/check/lists.h"
-#include "core/check/scribe.h"
+#include "core/check/writer.h"
 
 #include "cddp/backend.h"
 #include "cddp/tensor.h"
@@ -26,7 +26,7 @@ typedef struct rank_facts {
 } rank_facts;
 
 typedef struct state {
-    cd_scribe scribe;
+    cd_writer writer;
     cd_agree tables;  /* (about, id) → what param, buffer and wrap say */
     cd_agree values;  /* (what, id, wrap) → presence, digest */
     cd_table ignored; /* (what, id) → 1 when some rank ignores it */
@@ -60,16 +60,16 @@ static void judge_root(state *s, const cddp_event *e, const rank_facts *r)
 {
     const cd_key *key = CD_KEY(ABOUT_WRAP);
     if (r->root == 0 || r->root_group != e->as.wrap.group ||
-        !cd_scribe_is_first(&s->scribe, key, e))
+        !cd_writer_is_first(&s->writer, key, e))
         return;
-    cddp_finding f = cd_finding_at(&s->scribe, e);
+    cddp_finding f = cd_finding_at(&s->writer, e);
     CD_SAY(f.title, "the initial state came from rank %lld of group '%s'", (long long)r->root,
-           cd_scribe_get_group(&s->scribe, r->root_group));
+           cd_writer_get_group(&s->writer, r->root_group));
     CD_SAY(f.expected, "broadcasts from rank 0 while the model is wrapped");
     CD_SAY(f.actual, "a broadcast from rank %lld", (long long)r->root);
     CD_SAY(f.advice, "equal replicas are not enough: what rank 0 loaded or was initialised with is "
                      "overwritten (INI-11)");
-    cd_scribe_hold(&s->scribe, key, &f);
+    cd_writer_hold(&s->writer, key, &f);
 }
 
 static void take_wrap(state *s, const cddp_event *e)
@@ -89,7 +89,7 @@ static void take_wrap(state *s, const cddp_event *e)
 static void event(void *self, const cddp_event *e)
 {
     state *s = self;
-    cd_scribe_learn(&s->scribe, e);
+    cd_writer_learn(&s->writer, e);
     cd_lists_learn(&s->lists, e);
     if (e->kind == CDDP_EV_param) {
         const cddp_event_param *p = &e->as.param;
@@ -139,7 +139,7 @@ static void say_flags(int64_t flags, char *text, size_t text_bytes)
 
 static void report_table(state *s, const cd_split *split)
 {
-    cddp_finding f = cd_finding_of(&s->scribe, split);
+    cddp_finding f = cd_finding_of(&s->writer, split);
     char who[160], left[64], right[64];
     cd_split_print(split, who, sizeof who);
     const int64_t *x = split->right.data, *y = split->odd.data;
@@ -149,7 +149,7 @@ static void report_table(state *s, const cd_split *split)
                            : x[0] != y[0] || x[2] != y[2] ? "shape"
                            : x[1] != y[1]                 ? "dtype"
                                                           : "flags";
-        CD_SAY(f.parameter, "%s", cd_scribe_get_ordinal(&s->scribe, id));
+        CD_SAY(f.parameter, "%s", cd_writer_get_ordinal(&s->writer, id));
         f.param = (int32_t)y[5];
         say_flags(x[4], right, sizeof right);
         say_flags(y[4], left, sizeof left);
@@ -163,7 +163,7 @@ static void report_table(state *s, const cd_split *split)
         CD_SAY(f.advice,
                "ranks must build the same model; dtypes are not verified at construction (INI-09)");
     } else if (split->key->part[0] == ABOUT_BUFFER) {
-        CD_SAY(f.title, "%s disagree on buffer %s", who, cd_scribe_get_buffer(&s->scribe, id));
+        CD_SAY(f.title, "%s disagree on buffer %s", who, cd_writer_get_buffer(&s->writer, id));
         CD_SAY(f.expected, "rank %u: %lld elements of %s%s", split->right.rank, (long long)x[0],
                cddp_dtype_name((cddp_dtype)x[1]), x[3] ? ", ignored" : "");
         CD_SAY(f.actual, "rank %u: %lld elements of %s%s", split->odd.rank, (long long)y[0],
@@ -175,7 +175,7 @@ static void report_table(state *s, const cd_split *split)
         CD_SAY(f.actual, "rank %u: %lld parameters, %lld buffers%s", split->odd.rank,
                (long long)y[0], (long long)y[1], y[2] ? "" : ", no initial sync");
     }
-    cd_scribe_report(&s->scribe, &f);
+    cd_writer_report(&s->writer, &f);
 }
 
 /* All differing values in one finding: the first is named, the rest counted. */
@@ -189,23 +189,23 @@ static void report_values(state *s)
         if (count++ == 0) first = split;
     }
     if (count == 0) return;
-    cddp_finding f = cd_finding_of(&s->scribe, &first);
+    cddp_finding f = cd_finding_of(&s->writer, &first);
     char who[160];
     cd_split_print(&first, who, sizeof who);
     bool is_buffer = first.key->part[0] == 1;
-    const char *name = is_buffer ? cd_scribe_get_buffer(&s->scribe, first.key->part[1])
-                                 : cd_scribe_get_ordinal(&s->scribe, first.key->part[1]);
+    const char *name = is_buffer ? cd_writer_get_buffer(&s->writer, first.key->part[1])
+                                 : cd_writer_get_ordinal(&s->writer, first.key->part[1]);
     if (!is_buffer) CD_SAY(f.parameter, "%s", name);
     CD_SAY(f.title, "%s start with different values of %s %s%s", who,
            is_buffer ? "buffer" : "parameter", name,
-           cd_scribe_get_count(&s->scribe, count, "tensors in all"));
+           cd_writer_get_count(&s->writer, count, "tensors in all"));
     CD_SAY(f.expected, "rank %u: digest %016llx", first.right.rank,
            (unsigned long long)first.right.data[1]);
     CD_SAY(f.actual, "rank %u: digest %016llx", first.odd.rank,
            (unsigned long long)first.odd.data[1]);
     CD_SAY(f.advice, "without the initial synchronisation equal starting values are the caller's "
                      "responsibility (INI-14)");
-    cd_scribe_report(&s->scribe, &f);
+    cd_writer_report(&s->writer, &f);
 }
 
 static void end(void *self)
@@ -213,7 +213,7 @@ static void end(void *self)
     state *s = self;
     if (s == NULL) return;
     if (s->has_digest && s->values.shared_count > 0)
-        cd_scribe_exercise(&s->scribe, "%llu initial tensors compared across ranks",
+        cd_writer_exercise(&s->writer, "%llu initial tensors compared across ranks",
                            (unsigned long long)s->values.shared_count);
     cd_split split;
     for (size_t cursor = 0; cd_agree_next(&s->tables, &cursor, &split);) report_table(s, &split);

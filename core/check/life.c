@@ -14,7 +14,7 @@
 **               or else rank 0; a host that was killed is I-LIVE's, and so is a rank that comes
 **               when the host has ended. Only later events in time are compared with its end.
 */
-#include "core/check/scribe.h"
+#include "core/check/writer.h"
 
 /* operations of a member from the first on that has not ended; of more it is only known how many */
 #define FOLLOWED_MAX 4096
@@ -32,13 +32,13 @@ typedef struct member {
     uint64_t first;
     uint64_t close_sequence;
     uint32_t close_step;
-    bool is_closed, is_aborted, told;
+    bool is_closed, is_aborted, reported;
 } member;
 
 typedef struct region {
     int64_t touches;
     uint64_t release_sequence;
-    bool is_released, told;
+    bool is_released, reported;
 } region;
 
 /* When a rank first and last used the store, and when it ended. */
@@ -56,7 +56,7 @@ typedef struct rank_end {
 } rank_end;
 
 typedef struct state {
-    cd_scribe scribe;
+    cd_writer writer;
     cd_table members;          /* (group, rank) → member */
     cd_table posts;            /* (group, rank, number) → posted */
     cd_table regions;          /* (rank, region) → region */
@@ -82,15 +82,15 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
 
 static void report_closed(state *s, const cddp_event *e, member *m, int64_t group)
 {
-    if (m->told) return;
-    m->told = true;
-    cddp_finding f = cd_finding_at(&s->scribe, e);
+    if (m->reported) return;
+    m->reported = true;
+    cddp_finding f = cd_finding_at(&s->writer, e);
     cd_finding_add_event(&f, e->rank, m->close_sequence);
     CD_SAY(f.title, "rank %u uses group '%s' after it was closed", e->rank,
-           cd_scribe_get_group(&s->scribe, group));
+           cd_writer_get_group(&s->writer, group));
     CD_SAY(f.expected, "no operation after the close");
     CD_SAY(f.actual, "%s", cddp_event_describe(e->kind)->name);
-    cd_scribe_report(&s->scribe, &f);
+    cd_writer_report(&s->writer, &f);
 }
 
 static void take_post(state *s, const cddp_event *e, member *m)
@@ -120,14 +120,14 @@ static void take_collective(state *s, const cddp_event *e, int64_t group)
     if (e->kind == CDDP_EV_collective_post) take_post(s, e, m);
     if (e->kind != CDDP_EV_collective_done) return;
     take_done(s, e, m);
-    if (++m->ended <= m->posted || m->told) return;
-    m->told = true;
-    cddp_finding f = cd_finding_at(&s->scribe, e);
+    if (++m->ended <= m->posted || m->reported) return;
+    m->reported = true;
+    cddp_finding f = cd_finding_at(&s->writer, e);
     CD_SAY(f.title, "a work of group '%s' ends twice on rank %u",
-           cd_scribe_get_group(&s->scribe, group), e->rank);
+           cd_writer_get_group(&s->writer, group), e->rank);
     CD_SAY(f.expected, "%lld operations posted", (long long)m->posted);
     CD_SAY(f.actual, "%lld ended", (long long)m->ended);
-    cd_scribe_report(&s->scribe, &f);
+    cd_writer_report(&s->writer, &f);
 }
 
 static void take_close(state *s, const cddp_event *e)
@@ -156,9 +156,9 @@ static void take_touch(state *s, const cddp_event *e)
     region *r = cd_table_add(&s->regions, CD_KEY(e->rank, e->as.touch.region));
     if (r == NULL) return;
     r->touches++;
-    if (!r->is_released || r->told) return;
-    r->told = true;
-    cddp_finding f = cd_finding_at(&s->scribe, e);
+    if (!r->is_released || r->reported) return;
+    r->reported = true;
+    cddp_finding f = cd_finding_at(&s->writer, e);
     cd_finding_add_event(&f, e->rank, r->release_sequence);
     CD_SAY(f.title, "rank %u: memory region %lld is %s after it was released", e->rank,
            (long long)e->as.touch.region, e->as.touch.write ? "written" : "read");
@@ -168,7 +168,7 @@ static void take_touch(state *s, const cddp_event *e)
            e->text != NULL ? e->text : "somebody");
     CD_SAY(f.advice, "keep the buffer alive until the stream that uses it has passed, or record "
                      "the stream with the allocator");
-    cd_scribe_report(&s->scribe, &f);
+    cd_writer_report(&s->writer, &f);
 }
 
 static void take_store_use(state *s, const cddp_event *e)
@@ -194,7 +194,7 @@ static void judge_store(state *s)
             c->first_ns > host->end_ns)
             continue;
         cddp_event at = {.rank = i, .step = c->step, .sequence = c->use_sequence};
-        cddp_finding f = cd_finding_at(&s->scribe, &at);
+        cddp_finding f = cd_finding_at(&s->writer, &at);
         f.rank = (int32_t)s->host;
         f.ranks = s->host < 64 ? UINT64_C(1) << s->host : 0;
         f.peer = (int32_t)i;
@@ -207,7 +207,7 @@ static void judge_store(state *s)
                c->key[0] != '\0' ? "' asked for" : "", (long long)s->host);
         CD_SAY(f.advice, "let the store's host wait until all clients have said that they need it "
                          "no more, or try for as long as they do");
-        cd_scribe_report(&s->scribe, &f);
+        cd_writer_report(&s->writer, &f);
         return;
     }
 }
@@ -235,7 +235,7 @@ static void take_course(state *s, const cddp_event *e)
 static void event(void *self, const cddp_event *e)
 {
     state *s = self;
-    cd_scribe_learn(&s->scribe, e);
+    cd_writer_learn(&s->writer, e);
     switch (e->kind) {
     case CDDP_EV_error:
     case CDDP_EV_forward_begin:
@@ -300,18 +300,18 @@ static void report_unawaited(state *s, const cd_key *key, const member *m)
                            .step = lost.step,
                            .micro_step = lost.micro_step,
                            .sequence = lost.event};
-    cddp_finding f = cd_finding_at(&s->scribe, &at);
+    cddp_finding f = cd_finding_at(&s->writer, &at);
     char which[32] = "a collective";
     if (lost.sequence > 0) CD_SAY(which, "collective #%lld", (long long)lost.sequence - 1);
     CD_SAY(f.title, "rank %u never waits for %s of group '%s'", at.rank, which,
-           cd_scribe_get_group(&s->scribe, key->part[0]));
+           cd_writer_get_group(&s->writer, key->part[0]));
     CD_SAY(f.expected,
            "every operation that is posted is waited for, or tested until it has ended");
     CD_SAY(f.actual, "%lld of %lld given back before anybody knew how they ended",
            (long long)(m->posted - m->ended), (long long)m->posted);
     CD_SAY(f.advice, "an operation that nobody waits for may still be reading its buffer, and its "
                      "failure is never noticed");
-    cd_scribe_report(&s->scribe, &f);
+    cd_writer_report(&s->writer, &f);
 }
 
 static void end(void *self)
@@ -319,7 +319,7 @@ static void end(void *self)
     state *s = self;
     if (s == NULL) return;
     if (s->closed + s->released > 0)
-        cd_scribe_exercise(&s->scribe,
+        cd_writer_exercise(&s->writer,
                            "%llu groups closed after use, %llu regions released after use",
                            (unsigned long long)s->closed, (unsigned long long)s->released);
     for (size_t i = 0; i < s->members.count; i++) {
@@ -335,13 +335,13 @@ static void end(void *self)
         cddp_event at = {.rank = (uint32_t)key->part[1],
                          .step = m->close_step,
                          .sequence = m->close_sequence};
-        cddp_finding f = cd_finding_at(&s->scribe, &at);
+        cddp_finding f = cd_finding_at(&s->writer, &at);
         CD_SAY(f.title, "rank %u closes group '%s' with %lld works not given back", at.rank,
-               cd_scribe_get_group(&s->scribe, key->part[0]), (long long)m->outstanding);
+               cd_writer_get_group(&s->writer, key->part[0]), (long long)m->outstanding);
         CD_SAY(f.expected, "every work waited for or released before the close");
         CD_SAY(f.actual, "%lld of %lld outstanding", (long long)m->outstanding,
                (long long)m->posted);
-        cd_scribe_report(&s->scribe, &f);
+        cd_writer_report(&s->writer, &f);
     }
     judge_store(s);
     cd_table_fini(&s->members);

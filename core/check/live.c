@@ -23,7 +23,7 @@
 **               fault explains belongs to I-FAIL. A rank that waits outside a collective and
 **               outside the rendezvous (teardown) is reported without a chain.
 */
-#include "core/check/scribe.h"
+#include "core/check/writer.h"
 
 #include "cddp/backend.h"
 
@@ -53,8 +53,8 @@ typedef struct rank_facts {
     uint64_t wait_sequence, end_sequence;
     uint32_t step, micro_step; /* of its last event */
     int64_t end, status;
-    int64_t told_peer;   /* + 1: for whom the world says that it waits outside a collective … */
-    int64_t told_inside; /* + 1: … and inside one */
+    int64_t reported_peer; /* + 1: for whom the world says that it waits outside a collective … */
+    int64_t reported_inside; /* + 1: … and inside one */
     meeting meeting;
     bool is_waiting, has_ended, has_given_up, has_timed_out, is_struck, is_known;
 } rank_facts;
@@ -62,11 +62,11 @@ typedef struct rank_facts {
 /* As the least rank posted it: where ranks differ, I-ORDER says so. */
 typedef struct operation {
     int64_t data[5];
-    int64_t teller; /* + 1 */
+    int64_t reporter; /* + 1 */
 } operation;
 
 typedef struct state {
-    cd_scribe scribe;
+    cd_writer writer;
     cd_ranks ranks;      /* of rank_facts */
     cd_table members;    /* (group, rank) → member */
     cd_table operations; /* (group, k) → operation */
@@ -100,7 +100,7 @@ static void take_post(state *s, const cddp_event *e)
         m->to_itself = c->sequence + 1;
         m->itself_sequence = e->sequence;
     }
-    if (o != NULL && (o->teller == 0 || e->rank < o->teller - 1))
+    if (o != NULL && (o->reporter == 0 || e->rank < o->reporter - 1))
         *o = (operation){{c->op, c->reduce_op, c->root, c->dtype, c->numel}, (int64_t)e->rank + 1};
 }
 
@@ -160,8 +160,10 @@ static void take_edge(state *s, const cddp_event *e)
     const bool is_edge =
         w->who >= 0 && w->who < CD_RANKS_MAX && w->peer >= 0 && w->peer < CD_RANKS_MAX;
     rank_facts *r = is_edge ? cd_ranks_add(&s->ranks, (uint32_t)w->who) : NULL;
-    int64_t *told = r == NULL ? NULL : w->sequence < 0 ? &r->told_peer : &r->told_inside;
-    if (told != NULL && (*told == 0 || w->peer + 1 < *told)) *told = w->peer + 1;
+    int64_t *reported = r == NULL         ? NULL
+                        : w->sequence < 0 ? &r->reported_peer
+                                          : &r->reported_inside;
+    if (reported != NULL && (*reported == 0 || w->peer + 1 < *reported)) *reported = w->peer + 1;
     const size_t used = strlen(s->edges);
     if (w->who < 0 || w->peer < 0 || used + 40 > sizeof s->edges) return;
     cd_say(s->edges + used, sizeof s->edges - used, "%srank %lld waits for rank %lld",
@@ -171,7 +173,7 @@ static void take_edge(state *s, const cddp_event *e)
 static void event(void *self, const cddp_event *e)
 {
     state *s = self;
-    cd_scribe_learn(&s->scribe, e);
+    cd_writer_learn(&s->writer, e);
     if (e->kind == CDDP_EV_fault) {
         s->has_fault = true;
         const bool is_network = e->as.fault.target < 0 || e->as.fault.kind == KIND_LINK_CUT;
@@ -259,13 +261,13 @@ static int64_t missing_for(const state *s, const rank_facts *r)
 
 /* A member that is gone at the end of who waits for whom inside an operation, as the world told it;
 ** -1: there is none, or nobody told. */
-static int64_t told_to_be_gone(const state *s, const rank_facts *r)
+static int64_t reported_to_be_gone(const state *s, const rank_facts *r)
 {
-    int64_t at = r->told_inside - 1;
+    int64_t at = r->reported_inside - 1;
     for (uint32_t i = 0; at >= 0 && i < s->ranks.count; i++) {
         const rank_facts *x = cd_ranks_find(&s->ranks, (uint32_t)at);
-        if (x == NULL || x->told_inside == 0) return is_gone(x) ? at : -1;
-        at = x->told_inside - 1;
+        if (x == NULL || x->reported_inside == 0) return is_gone(x) ? at : -1;
+        at = x->reported_inside - 1;
     }
     return -1;
 }
@@ -275,8 +277,8 @@ static int64_t told_to_be_gone(const state *s, const rank_facts *r)
 static int64_t stopped_inside(const state *s, const rank_facts *r)
 {
     if (!r->is_waiting && !r->has_given_up) return -1;
-    const int64_t told = told_to_be_gone(s, r);
-    if (told >= 0) return told;
+    const int64_t reported = reported_to_be_gone(s, r);
+    if (reported >= 0) return reported;
     for (uint32_t i = 0; i < s->ranks.count; i++) {
         const rank_facts *x = cd_ranks_find(&s->ranks, i);
         const member *m = cd_table_find(&s->members, CD_KEY(r->waiting_group, i));
@@ -305,7 +307,7 @@ static int64_t named_itself(const state *s, const rank_facts *r)
 static int64_t next_of(const state *s, const rank_facts *r)
 {
     const bool opens = r->end == 2 && !r->is_waiting && !r->has_given_up;
-    return opens ? r->told_peer - 1 : missing_for(s, r);
+    return opens ? r->reported_peer - 1 : missing_for(s, r);
 }
 
 static void describe_end(const rank_facts *r, char *text, size_t text_bytes)
@@ -356,7 +358,7 @@ static void describe_operation(state *s, const rank_facts *r, char *text, size_t
     char operation_words[96] = "an operation";
     if (o != NULL) cd_operation_print(o->data, operation_words, sizeof operation_words);
     cd_say(text, text_bytes, "%s, #%lld of group '%s'", operation_words,
-           (long long)r->waiting_sequence, cd_scribe_get_group(&s->scribe, r->waiting_group));
+           (long long)r->waiting_sequence, cd_writer_get_group(&s->writer, r->waiting_group));
 }
 
 static void describe_wait(state *s, uint32_t rank, char *text, size_t text_bytes)
@@ -431,7 +433,7 @@ static void report_itself(state *s, uint32_t rank, uint32_t culprit, cddp_findin
     f->ranks = culprit < 64 ? UINT64_C(1) << culprit : 0;
     CD_SAY(f->title,
            "rank %u names itself in message #%lld of group '%s', and rank %u waits for it", culprit,
-           (long long)r->waiting_sequence, cd_scribe_get_group(&s->scribe, r->waiting_group), rank);
+           (long long)r->waiting_sequence, cd_writer_get_group(&s->writer, r->waiting_group), rank);
     CD_SAY(f->expected, "the other side is rank %u", rank);
     CD_SAY(f->actual, "it is rank %lld of the group, which is rank %u itself", (long long)m->index,
            culprit);
@@ -559,14 +561,14 @@ static void report_meeting(state *s, uint32_t first)
                      .step = waiter->step,
                      .micro_step = waiter->micro_step,
                      .sequence = waiter->meeting.sequence};
-    cddp_finding f = cd_finding_at(&s->scribe, &at);
+    cddp_finding f = cd_finding_at(&s->writer, &at);
     describe_meeting(first, &waiter->meeting, f.actual, sizeof f.actual);
     CD_SAY(f.expected, "%s", f.actual);
     if (r != NULL && r->meeting.has_given_up && r->meeting.is_cut)
         report_cut(&r->meeting, root, &f);
     else
         report_absent(s, first, root, &f);
-    cd_scribe_report(&s->scribe, &f);
+    cd_writer_report(&s->writer, &f);
 }
 
 static void report(state *s, uint32_t rank)
@@ -590,7 +592,7 @@ static void report(state *s, uint32_t rank)
                      .step = r->step,
                      .micro_step = r->micro_step,
                      .sequence = r->wait_sequence};
-    cddp_finding f = cd_finding_at(&s->scribe, &at);
+    cddp_finding f = cd_finding_at(&s->writer, &at);
     if (s->parted[0] != '\0') {
         report_parted(s, &f);
     } else if (itself >= 0) {
@@ -608,7 +610,7 @@ static void report(state *s, uint32_t rank)
                r->is_waiting ? "for an operation that all members have posted"
                              : "outside a collective");
     }
-    cd_scribe_report(&s->scribe, &f);
+    cd_writer_report(&s->writer, &f);
 }
 
 static void end(void *self)
@@ -632,7 +634,7 @@ static void end(void *self)
         break;
     }
     if (known > 1 && ended == known && s->waits > 1)
-        cd_scribe_exercise(&s->scribe, "%llu waits ended and the end of all %u ranks is known",
+        cd_writer_exercise(&s->writer, "%llu waits ended and the end of all %u ranks is known",
                            (unsigned long long)s->waits, known);
     /* One finding: who waits for a stuck rank is stuck for the same reason, and who met nobody
     ** cannot be waited for. */

@@ -41,7 +41,7 @@ typedef struct rank_facts {
     bool names_hook, replaces_hook, drops_hook;
     bool has_map, has_buffer_sync, has_hook_call, has_notified; /* effects */
     bool has_armed, finalized, is_armed, last_sync;
-    bool told_no_sync;
+    bool reported_no_sync;
     /* ddp.skip_all_reduce_unused_params; in a static graph's first pass it has no say */
     bool skips_unused, is_static;
     int64_t skipped, not_skipped; /* buckets nobody used here */
@@ -56,7 +56,7 @@ typedef struct bucket_users {
 } bucket_users;
 
 typedef struct state {
-    cd_scribe scribe;
+    cd_writer writer;
     cd_ranks ranks; /* of rank_facts */
     /* (rank, bucket) → parameters marked ready since it was last launched or left out: used ones,
     ** all of them */
@@ -85,7 +85,7 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     cd_table_init(&s->users, context->allocator, sizeof(bucket_users));
     cd_table_init(&s->calls, context->allocator, sizeof(hook_call));
     cd_lists_init(&s->lists, context->allocator);
-    cd_plans_init(&s->plans, &s->scribe);
+    cd_plans_init(&s->plans, &s->writer);
     return CDDP_OK;
 }
 
@@ -122,29 +122,29 @@ static void take_option(rank_facts *r, const char *text)
 
 static void report_no_sync(state *s, const cddp_event *e, rank_facts *r, const char *what)
 {
-    if (r->told_no_sync) return;
-    r->told_no_sync = true;
-    cddp_finding f = cd_finding_at(&s->scribe, e);
+    if (r->reported_no_sync) return;
+    r->reported_no_sync = true;
+    cddp_finding f = cd_finding_at(&s->writer, e);
     CD_SAY(f.title, "no_sync has no effect on rank %u: %s", e->rank, what);
     CD_SAY(f.expected, "gradients accumulate locally until the first forward outside no_sync");
     CD_SAY(f.actual, "%s at step %u micro-step %u", what, e->step, e->micro_step);
     CD_SAY(f.advice, "the flag is read in forward (FWD-03): forward and backward of a micro-step "
                      "belong into the same context");
-    cd_scribe_report(&s->scribe, &f);
+    cd_writer_report(&s->writer, &f);
 }
 
 /* FWD-03: without gradients there will be no backward that could synchronise. */
 static void report_evaluation(state *s, const cddp_event *e)
 {
     const cd_key *key = CD_KEY(KEY_EVALUATION);
-    if (!cd_scribe_is_first(&s->scribe, key, e)) return;
-    cddp_finding f = cd_finding_at(&s->scribe, e);
+    if (!cd_writer_is_first(&s->writer, key, e)) return;
+    cddp_finding f = cd_finding_at(&s->writer, e);
     CD_SAY(f.title, "a forward without gradients arms the reducer of rank %u", e->rank);
     CD_SAY(f.expected, "the reducer stays as it was: no backward will follow");
     CD_SAY(f.actual, "a synchronising forward");
     CD_SAY(f.advice,
            "a forward synchronises outside no_sync and only where gradients are recorded (FWD-03)");
-    cd_scribe_hold(&s->scribe, key, &f);
+    cd_writer_hold(&s->writer, key, &f);
 }
 
 static void take_forward(state *s, const cddp_event *e, rank_facts *r)
@@ -246,11 +246,11 @@ static void take_name(state *s, const cddp_event *e, bool is_left_out)
     const bool is_forgotten = !is_buffer && !is_listed && !is_left_out &&
                               e->as.param.requires_grad && e->as.param.param < 0;
     if (is_listed == is_left_out && is_listed)
-        cd_scribe_exercise(&s->scribe, "%s: %s is left out", setting, e->text);
-    if ((is_listed == is_left_out && !is_forgotten) || !cd_scribe_is_first(&s->scribe, key, e))
+        cd_writer_exercise(&s->writer, "%s: %s is left out", setting, e->text);
+    if ((is_listed == is_left_out && !is_forgotten) || !cd_writer_is_first(&s->writer, key, e))
         return;
-    cddp_finding f = cd_finding_at(&s->scribe, e);
-    if (!is_buffer) cd_finding_set_parameter(&s->scribe, &f, e->as.param.param);
+    cddp_finding f = cd_finding_at(&s->writer, e);
+    if (!is_buffer) cd_finding_set_parameter(&s->writer, &f, e->as.param.param);
     CD_SAY(f.title, "%s does not hold for %s %s on rank %u", setting,
            is_buffer ? "buffer" : "parameter", e->text, e->rank);
     CD_SAY(f.expected, "%s",
@@ -262,7 +262,7 @@ static void take_name(state *s, const cddp_event *e, bool is_left_out)
                           : "wrapped like all others");
     CD_SAY(f.advice,
            "every name of the list counts, not only the first; and nothing but the list decides");
-    cd_scribe_hold(&s->scribe, key, &f);
+    cd_writer_hold(&s->writer, key, &f);
 }
 
 static void event(void *self, const cddp_event *e)
@@ -270,7 +270,7 @@ static void event(void *self, const cddp_event *e)
     state *s = self;
     rank_facts *r = cd_ranks_add(&s->ranks, e->rank);
     if (r == NULL) return;
-    cd_scribe_learn(&s->scribe, e);
+    cd_writer_learn(&s->writer, e);
     cd_lists_learn(&s->lists, e);
     cd_plans_learn(&s->plans, e);
     r->last = *e;
@@ -345,12 +345,12 @@ static void event(void *self, const cddp_event *e)
 
 static void report_idle(state *s, const rank_facts *r, const char *setting, const char *effect)
 {
-    cddp_finding f = cd_finding_at(&s->scribe, &r->last);
+    cddp_finding f = cd_finding_at(&s->writer, &r->last);
     CD_SAY(f.title, "%s has no effect on rank %u", setting, r->last.rank);
     CD_SAY(f.expected, "%s", effect);
     CD_SAY(f.actual, "nothing of the kind in the trace");
     CD_SAY(f.advice, "the setting was accepted and then ignored");
-    cd_scribe_report(&s->scribe, &f);
+    cd_writer_report(&s->writer, &f);
 }
 
 static void judge_rank(state *s, const rank_facts *r)
@@ -372,12 +372,12 @@ static void judge_rank(state *s, const rank_facts *r)
         {"skip_all_reduce_unused_params", "no launch of a bucket whose parameters are all unused",
          r->skips_unused, r->skipped + r->not_skipped > 0, r->not_skipped == 0},
         {"no_sync", "backwards that launch nothing", r->silent_backwards > 0, true,
-         !r->told_no_sync},
+         !r->reported_no_sync},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         if (!rows[i].is_on || !rows[i].is_due) continue;
         if (rows[i].is_seen)
-            cd_scribe_exercise(&s->scribe, "%s: %s", rows[i].setting, rows[i].effect);
+            cd_writer_exercise(&s->writer, "%s: %s", rows[i].setting, rows[i].effect);
         else if (i < 6)
             report_idle(s, r, rows[i].setting, rows[i].effect);
     }

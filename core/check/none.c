@@ -16,7 +16,7 @@ typedef struct presence {
 } presence;
 
 typedef struct state {
-    cd_scribe scribe;
+    cd_writer writer;
     cd_tally tally;
     cd_table gradients; /* (rank, param) → presence */
     cd_agree touches;   /* (step, optimizer, param) → touched */
@@ -52,24 +52,24 @@ static void take_touch(state *s, const cddp_event *e)
     if (!t->touched) s->absent++;
     const presence *p = cd_table_find(&s->gradients, CD_KEY(e->rank, t->param));
     if (p == NULL || !p->is_known || !p->is_absent || !t->touched ||
-        !cd_scribe_is_first(&s->scribe, CD_KEY(0), e))
+        !cd_writer_is_first(&s->writer, CD_KEY(0), e))
         return;
-    cddp_finding f = cd_finding_at(&s->scribe, e);
+    cddp_finding f = cd_finding_at(&s->writer, e);
     cd_finding_add_event(&f, e->rank, p->sequence);
-    cd_finding_set_parameter(&s->scribe, &f, t->param);
+    cd_finding_set_parameter(&s->writer, &f, t->param);
     CD_SAY(f.title, "rank %u: an optimizer stepped on %s, which has no gradient", e->rank,
            f.parameter);
     CD_SAY(f.expected, "parameter and optimizer state untouched: its gradient is absent");
     CD_SAY(f.actual, "touched at step %u", e->step);
     CD_SAY(f.advice, "absent is not zero: with momentum or weight decay a zero gradient moves the "
                      "parameter (UNU-05)");
-    cd_scribe_hold(&s->scribe, CD_KEY(0), &f);
+    cd_writer_hold(&s->writer, CD_KEY(0), &f);
 }
 
 static void event(void *self, const cddp_event *e)
 {
     state *s = self;
-    cd_scribe_learn(&s->scribe, e);
+    cd_writer_learn(&s->writer, e);
     switch (e->kind) {
     case CDDP_EV_grad_final:
         set_presence(s, e, (int64_t[]){e->as.grad_final.param, e->as.grad_final.presence});
@@ -94,18 +94,18 @@ static void event(void *self, const cddp_event *e)
 
 static void report_split(state *s, const cd_split *split, uint64_t count)
 {
-    cddp_finding f = cd_finding_of(&s->scribe, split);
+    cddp_finding f = cd_finding_of(&s->writer, split);
     char who[160];
     cd_split_print(split, who, sizeof who);
-    cd_finding_set_parameter(&s->scribe, &f, split->key->part[2]);
+    cd_finding_set_parameter(&s->writer, &f, split->key->part[2]);
     CD_SAY(f.title, "%s disagree on whether %s has a gradient%s", who, f.parameter,
-           cd_scribe_get_count(&s->scribe, count, "parameters"));
+           cd_writer_get_count(&s->writer, count, "parameters"));
     CD_SAY(f.expected, "rank %u: %s", split->right.rank,
            split->right.data[0] ? "stepped on" : "left alone");
     CD_SAY(f.actual, "rank %u: %s", split->odd.rank,
            split->odd.data[0] ? "stepped on" : "left alone");
     CD_SAY(f.advice, "globally unused is decided by the reduced map, the same on all ranks");
-    cd_scribe_report(&s->scribe, &f);
+    cd_writer_report(&s->writer, &f);
 }
 
 static void end(void *self)
@@ -113,19 +113,19 @@ static void end(void *self)
     state *s = self;
     if (s == NULL) return;
     if (s->compared > 0)
-        cd_scribe_exercise(&s->scribe, "%llu presence patterns compared",
+        cd_writer_exercise(&s->writer, "%llu presence patterns compared",
                            (unsigned long long)s->compared);
     if (s->absent > 0)
-        cd_scribe_exercise(&s->scribe, "an optimizer met %llu absent gradients",
+        cd_writer_exercise(&s->writer, "an optimizer met %llu absent gradients",
                            (unsigned long long)s->absent);
     cddp_finding f;
-    for (size_t i = 0; cd_tally_get(&s->tally, &s->scribe, i, &f); i++)
-        cd_scribe_report(&s->scribe, &f);
+    for (size_t i = 0; cd_tally_get(&s->tally, &s->writer, i, &f); i++)
+        cd_writer_report(&s->writer, &f);
     cd_split split;
     uint64_t count = 0;
     size_t cursor = 0;
     /* One optimizer that touched an absent gradient explains why ranks differ. */
-    bool explained = cd_table_find(&s->scribe.held, CD_KEY(0)) != NULL;
+    bool explained = cd_table_find(&s->writer.held, CD_KEY(0)) != NULL;
     if (!explained && cd_agree_next_step(&s->touches, &cursor, &split, &count))
         report_split(s, &split, count);
     cd_tally_fini(&s->tally);

@@ -52,7 +52,7 @@ typedef struct unreduced {
 } unreduced;
 
 typedef struct state {
-    cd_scribe scribe;
+    cd_writer writer;
     cd_layouts layouts;
     cd_tally tally;
     cd_table ledgers;  /* (rank, param) → ledger */
@@ -87,10 +87,10 @@ static void take_local(state *s, const cddp_event *e, const rank_facts *r)
     if (l == NULL) return;
     bool may_fall = !l->has_local || l->zero_epoch != r->zero_epoch || l->last_step != e->step;
     if (!may_fall && g->contributions <= l->contributions &&
-        cd_scribe_is_first(&s->scribe, CD_KEY(3, g->param), e)) {
-        cddp_finding f = cd_finding_at(&s->scribe, e);
+        cd_writer_is_first(&s->writer, CD_KEY(3, g->param), e)) {
+        cddp_finding f = cd_finding_at(&s->writer, e);
         cd_finding_add_event(&f, e->rank, l->local_sequence);
-        cd_finding_set_parameter(&s->scribe, &f, g->param);
+        cd_finding_set_parameter(&s->writer, &f, g->param);
         CD_SAY(f.title, "rank %u: the gradient of %s loses what earlier micro-steps accumulated",
                e->rank, f.parameter);
         CD_SAY(f.expected, "%lld contributions after micro-step %u",
@@ -100,7 +100,7 @@ static void take_local(state *s, const cddp_event *e, const rank_facts *r)
         CD_SAY(f.advice, "only the program may drop gradients, at the boundary of a step; a "
                          "boundary flag that is "
                          "always true drops them every time");
-        cd_scribe_hold(&s->scribe, CD_KEY(3, g->param), &f);
+        cd_writer_hold(&s->writer, CD_KEY(3, g->param), &f);
     }
     if (l->pending++ == 0) {
         l->pending_step = e->step;
@@ -118,17 +118,17 @@ static void report_twice(state *s, const cddp_event *e, const char *what,
 {
     const cd_key *key =
         CD_KEY(param_and_bucket[0] >= 0 ? 1 : 2, param_and_bucket[0], param_and_bucket[1]);
-    if (!cd_scribe_is_first(&s->scribe, key, e)) return;
-    cddp_finding f = cd_finding_at(&s->scribe, e);
+    if (!cd_writer_is_first(&s->writer, key, e)) return;
+    cddp_finding f = cd_finding_at(&s->writer, e);
     f.bucket = (int32_t)param_and_bucket[1];
-    cd_finding_set_parameter(&s->scribe, &f, param_and_bucket[0]);
+    cd_finding_set_parameter(&s->writer, &f, param_and_bucket[0]);
     CD_SAY(f.title, "rank %u: %s%s%s twice in one backward", e->rank, f.parameter,
            f.parameter[0] ? " " : "", what);
     CD_SAY(f.expected, "once between two preparations of the reducer");
     CD_SAY(f.actual, "again at event %llu", (unsigned long long)e->sequence);
     CD_SAY(f.advice, "a parameter used outside forward, a re-entrant checkpoint, or wrong unused "
                      "detection marks it twice (ERR-03)");
-    cd_scribe_hold(&s->scribe, key, &f);
+    cd_writer_hold(&s->writer, key, &f);
 }
 
 /* O1. */
@@ -191,7 +191,7 @@ static void explain(state *s, const cddp_event *e, const ledger *l, unreduced *u
         CD_SAY(u->why, "it was added after the reduction had been finalised (FWD-09)");
     else if (straggler >= 0)
         CD_SAY(u->why, "bucket %lld was never launched: %s did not become ready",
-               (long long)place->bucket, cd_scribe_get_parameter(&s->scribe, straggler));
+               (long long)place->bucket, cd_writer_get_parameter(&s->writer, straggler));
     else if (!r->last_sync)
         CD_SAY(u->why, "the last forward ran inside no_sync, or outside the wrapper");
     else if (launched && b->is_done)
@@ -245,7 +245,7 @@ static void take_touch(state *s, const cddp_event *e)
 static void event(void *self, const cddp_event *e)
 {
     state *s = self;
-    cd_scribe_learn(&s->scribe, e);
+    cd_writer_learn(&s->writer, e);
     cd_layouts_learn(&s->layouts, e);
     rank_facts *r = cd_ranks_add(&s->ranks, e->rank);
     if (r == NULL) return;
@@ -306,18 +306,18 @@ static void report_unreduced(state *s, int64_t step, const unreduced *u)
                      .step = (uint32_t)step,
                      .micro_step = u->pending_micro,
                      .sequence = u->sequence};
-    cddp_finding f = cd_finding_at(&s->scribe, &at);
+    cddp_finding f = cd_finding_at(&s->writer, &at);
     const cd_place *place = cd_layouts_find(&s->layouts, u->rank, u->param);
     char who[96];
     cd_finding_add_event(&f, u->rank, u->local_sequence);
-    cd_finding_set_parameter(&s->scribe, &f, u->param);
+    cd_finding_set_parameter(&s->writer, &f, u->param);
     f.ranks = u->mask;
     if (u->ranks_count > 1) f.rank = -1;
     if (place != NULL) f.bucket = (int32_t)place->bucket;
     cd_mask_print(u->mask, (uint32_t)u->ranks_count, who, sizeof who);
     CD_SAY(f.title, "%s: the optimizer %s of %s%s", who,
            u->is_passed_over ? "passes over the gradient" : "steps on a local gradient",
-           f.parameter, cd_scribe_get_count(&s->scribe, (uint64_t)u->tensors, "tensors"));
+           f.parameter, cd_writer_get_count(&s->writer, (uint64_t)u->tensors, "tensors"));
     CD_SAY(f.expected,
            "reduced: the contribution of step %u micro-step %u, averaged over the group",
            u->pending_step, u->pending_micro);
@@ -325,7 +325,7 @@ static void report_unreduced(state *s, int64_t step, const unreduced *u)
     CD_SAY(f.advice, "the micro-step before the optimizer must be the synchronising one, forward "
                      "included, and every "
                      "parameter must become ready in it");
-    cd_scribe_report(&s->scribe, &f);
+    cd_writer_report(&s->writer, &f);
 }
 
 static void end(void *self)
@@ -333,7 +333,7 @@ static void end(void *self)
     state *s = self;
     if (s == NULL) return;
     if (s->consumed > 0)
-        cd_scribe_exercise(&s->scribe, "%llu reduced gradients reached an optimizer",
+        cd_writer_exercise(&s->writer, "%llu reduced gradients reached an optimizer",
                            (unsigned long long)s->consumed);
     if (s->steps.count > 0) {
         size_t first = 0;
@@ -344,8 +344,8 @@ static void end(void *self)
                          cd_table_value(&s->steps, first));
     }
     cddp_finding f;
-    for (size_t i = 0; cd_tally_get(&s->tally, &s->scribe, i, &f); i++)
-        cd_scribe_report(&s->scribe, &f);
+    for (size_t i = 0; cd_tally_get(&s->tally, &s->writer, i, &f); i++)
+        cd_writer_report(&s->writer, &f);
     cd_layouts_fini(&s->layouts);
     cd_tally_fini(&s->tally);
     cd_table_fini(&s->ledgers);

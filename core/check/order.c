@@ -12,16 +12,16 @@
 **               A rank that died or failed is not blamed for what it did not post: I-FAIL and
 **               I-LIVE tell that story.
 */
-#include "core/check/scribe.h"
+#include "core/check/writer.h"
 
 #include "cddp/backend.h"
 
 typedef struct state {
-    cd_scribe scribe;
-    cd_agree posts;  /* (group, k) → op, reduce_op, root, dtype, numel */
-    cd_table counts; /* (group, rank) → posted so far */
-    cd_ranks ends;   /* rank → rank_end + 1: 1 returned well */
-    cd_table told;   /* group → already reported */
+    cd_writer writer;
+    cd_agree posts;    /* (group, k) → op, reduce_op, root, dtype, numel */
+    cd_table counts;   /* (group, rank) → posted so far */
+    cd_ranks ends;     /* rank → rank_end + 1: 1 returned well */
+    cd_table reported; /* group → already reported */
 } state;
 
 typedef struct posted {
@@ -38,7 +38,7 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     cd_agree_init(&s->posts, context->allocator);
     cd_table_init(&s->counts, context->allocator, sizeof(posted));
     cd_ranks_init(&s->ends, context->allocator, sizeof(int64_t));
-    cd_table_init(&s->told, context->allocator, sizeof(int64_t));
+    cd_table_init(&s->reported, context->allocator, sizeof(int64_t));
     return CDDP_OK;
 }
 
@@ -61,7 +61,7 @@ static void take_post(state *s, const cddp_event *e)
 static void event(void *self, const cddp_event *e)
 {
     state *s = self;
-    cd_scribe_learn(&s->scribe, e);
+    cd_writer_learn(&s->writer, e);
     if (e->kind == CDDP_EV_collective_post) {
         take_post(s, e);
     } else if (e->kind == CDDP_EV_group) {
@@ -76,22 +76,22 @@ static void event(void *self, const cddp_event *e)
 static void report_mismatch(state *s, const cd_split *split)
 {
     int64_t group = split->key->part[0];
-    int64_t *told = cd_table_add(&s->told, CD_KEY(group));
-    if (told == NULL || (*told)++ != 0) return;
-    cddp_finding f = cd_finding_of(&s->scribe, split);
+    int64_t *reported = cd_table_add(&s->reported, CD_KEY(group));
+    if (reported == NULL || (*reported)++ != 0) return;
+    cddp_finding f = cd_finding_of(&s->writer, split);
     char who[160], left[96], right[96];
     cd_split_print(split, who, sizeof who);
     cd_operation_print(split->odd.data, left, sizeof left);
     cd_operation_print(split->right.data, right, sizeof right);
     CD_SAY(f.title, "%s disagree on collective #%lld of group '%s'", who,
-           (long long)split->key->part[1], cd_scribe_get_group(&s->scribe, group));
+           (long long)split->key->part[1], cd_writer_get_group(&s->writer, group));
     CD_SAY(f.expected, "rank %u: %s", split->right.rank, right);
     CD_SAY(f.actual, "rank %u: %s", split->odd.rank, left);
     CD_SAY(
         f.advice,
         "look at what rank %u did just before: a branch, a skipped backward or an extra collective",
         split->odd.rank);
-    cd_scribe_report(&s->scribe, &f);
+    cd_writer_report(&s->writer, &f);
 }
 
 /* The longest sequence of a group against those that returned early. */
@@ -127,7 +127,7 @@ static void report_short(state *s, int64_t group)
                         .step = missing->step,
                         .micro_step = missing->micro_step,
                         .sequence = missing->first.sequence};
-    cddp_finding f = cd_finding_at(&s->scribe, &place);
+    cddp_finding f = cd_finding_at(&s->writer, &place);
     f.event_count = 0;
     cd_finding_add_event(&f, missing->first.rank, missing->first.sequence);
     f.ranks = mask;
@@ -136,14 +136,14 @@ static void report_short(state *s, int64_t group)
     cd_operation_print(missing->first.data, operation, sizeof operation);
     cd_mask_print(mask, short_count, who, sizeof who);
     CD_SAY(f.title, "%s returned without posting collective #%lld of group '%s'", who,
-           (long long)shortest, cd_scribe_get_group(&s->scribe, group));
+           (long long)shortest, cd_writer_get_group(&s->writer, group));
     CD_SAY(f.expected, "rank %u: %s, %lld collectives in all", missing->first.rank, operation,
            (long long)longest);
     CD_SAY(f.actual, "rank %u: %lld collectives", short_rank, (long long)shortest);
     CD_SAY(f.advice,
            "rank %u ran fewer synchronising iterations, or skipped one; uneven inputs need join",
            short_rank);
-    cd_scribe_report(&s->scribe, &f);
+    cd_writer_report(&s->writer, &f);
 }
 
 static void end(void *self)
@@ -151,20 +151,20 @@ static void end(void *self)
     state *s = self;
     if (s == NULL) return;
     if (s->posts.shared_count > 0)
-        cd_scribe_exercise(&s->scribe, "%llu collectives posted by several ranks",
+        cd_writer_exercise(&s->writer, "%llu collectives posted by several ranks",
                            (unsigned long long)s->posts.shared_count);
     cd_split split;
     for (size_t cursor = 0; cd_agree_next(&s->posts, &cursor, &split);) report_mismatch(s, &split);
     for (size_t i = 0; i < s->counts.count; i++) {
         int64_t group = cd_table_key(&s->counts, i)->part[0];
-        int64_t *told = cd_table_add(&s->told, CD_KEY(group));
-        if (told == NULL || (*told)++ != 0) continue;
+        int64_t *reported = cd_table_add(&s->reported, CD_KEY(group));
+        if (reported == NULL || (*reported)++ != 0) continue;
         report_short(s, group);
     }
     cd_agree_fini(&s->posts);
     cd_table_fini(&s->counts);
     cd_ranks_fini(&s->ends);
-    cd_table_fini(&s->told);
+    cd_table_fini(&s->reported);
     cd_check_end(s);
 }
 

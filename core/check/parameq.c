@@ -10,10 +10,10 @@
 **               does not promise equal bits the check stays silent and the oracle's bound judges
 **               instead. Ranks that only shadowed a step (join) say nothing about it.
 */
-#include "core/check/scribe.h"
+#include "core/check/writer.h"
 
 typedef struct state {
-    cd_scribe scribe;
+    cd_writer writer;
     cd_agree values;  /* (moment · 16 + what, step, group, id) → presence, digest, param */
     cd_table ignored; /* ordinal → 1 */
     cd_ranks groups;  /* rank → wrapper's group + 1 */
@@ -38,13 +38,13 @@ static void take_value(state *s, const cddp_event *e)
     if ((v->what != 0 && v->what != 3) || (v->moment != 5 && v->moment != 6)) return;
     if (v->what == 3 && v->param < 0) return;
     const int64_t *group = cd_ranks_find(&s->groups, e->rank);
-    if (group == NULL || group[1] == 0 || !cd_scribe_has_equal_bits(&s->scribe, group[0])) return;
+    if (group == NULL || group[1] == 0 || !cd_writer_has_equal_bits(&s->writer, group[0])) return;
     if (v->digest != 0) s->has_digest = true;
     /* At the end a rank that joined early may have counted fewer steps. */
     int64_t step = v->moment == 6 ? -1 : (int64_t)e->step;
     const int64_t block = v->what == 3
-                              ? cd_scribe_get_block(&s->scribe, group[0], e->rank, CD_AGREED_STATE)
-                              : cd_scribe_get_parameter_block(&s->scribe, group[0], e->rank, v->id);
+                              ? cd_writer_get_block(&s->writer, group[0], e->rank, CD_AGREED_STATE)
+                              : cd_writer_get_parameter_block(&s->writer, group[0], e->rank, v->id);
     cd_agree_push(&s->values,
                   &(cd_statement){.key = CD_KEY(v->moment * 16 + v->what, step, block, v->id),
                                   CD_SAYS(v->presence, v->digest, v->param)},
@@ -54,7 +54,7 @@ static void take_value(state *s, const cddp_event *e)
 static void event(void *self, const cddp_event *e)
 {
     state *s = self;
-    cd_scribe_learn(&s->scribe, e);
+    cd_writer_learn(&s->writer, e);
     if (e->kind == CDDP_EV_value) {
         take_value(s, e);
     } else if (e->kind == CDDP_EV_param && e->as.param.ignored) {
@@ -70,25 +70,25 @@ static void event(void *self, const cddp_event *e)
 
 static void report(state *s, const cd_split *split, uint64_t count)
 {
-    cddp_finding f = cd_finding_of(&s->scribe, split);
+    cddp_finding f = cd_finding_of(&s->writer, split);
     char who[160];
     cd_split_print(split, who, sizeof who);
     bool is_state = split->key->part[0] % 16 == 3;
-    const char *name = is_state ? cd_scribe_get_parameter(&s->scribe, split->odd.data[2])
-                                : cd_scribe_get_ordinal(&s->scribe, split->key->part[3]);
+    const char *name = is_state ? cd_writer_get_parameter(&s->writer, split->odd.data[2])
+                                : cd_writer_get_ordinal(&s->writer, split->key->part[3]);
     f.param = (int32_t)split->odd.data[2];
     CD_SAY(f.parameter, "%s", name);
     CD_SAY(f.title, "%s hold different %s %s after %s%s", who,
            is_state ? "optimizer state of" : "values of", name,
            split->key->part[0] / 16 == 6 ? "the last step" : "the step",
-           cd_scribe_get_count(&s->scribe, count, "tensors"));
+           cd_writer_get_count(&s->writer, count, "tensors"));
     CD_SAY(f.expected, "rank %u: digest %016llx", split->right.rank,
            (unsigned long long)split->right.data[1]);
     CD_SAY(f.actual, "rank %u: digest %016llx", split->odd.rank,
            (unsigned long long)split->odd.data[1]);
     CD_SAY(f.advice, "parameters are never broadcast again after construction (INI-15): what "
                      "differs now differs for good");
-    cd_scribe_report(&s->scribe, &f);
+    cd_writer_report(&s->writer, &f);
 }
 
 static void end(void *self)
@@ -96,7 +96,7 @@ static void end(void *self)
     state *s = self;
     if (s == NULL) return;
     if (s->has_digest && s->values.shared_count > 0)
-        cd_scribe_exercise(&s->scribe, "%llu tensors compared across ranks after a step",
+        cd_writer_exercise(&s->writer, "%llu tensors compared across ranks after a step",
                            (unsigned long long)s->values.shared_count);
     cd_split split, first = {0};
     uint64_t count = 0;

@@ -47,10 +47,10 @@ typedef struct draft {
     int64_t bucket_count;
 } draft;
 
-void cd_plans_init(cd_plans *p, cd_scribe *scribe)
+void cd_plans_init(cd_plans *p, cd_writer *writer)
 {
-    const cddp_allocator *a = scribe->context.allocator;
-    p->scribe = scribe;
+    const cddp_allocator *a = writer->context.allocator;
+    p->writer = writer;
     cd_ranks_init(&p->ranks, a, sizeof(plan_facts));
     cd_table_init(&p->leads, a, sizeof(int64_t));
     cd_table_init(&p->caps, a, sizeof(int64_t));
@@ -190,9 +190,9 @@ static void compare(cd_plans *p, const cddp_event *e, const plan_facts *f, const
         const opened *b = &d->buckets[a->bucket];
         const slot due = {index_of(f, d, a->bucket), a->slot, is->param, b->limit};
         if (is->bucket == due.bucket && is->slot == due.slot && is->limit == due.limit) continue;
-        cddp_finding finding = cd_finding_at(p->scribe, e);
+        cddp_finding finding = cd_finding_at(p->writer, e);
         finding.bucket = (int32_t)is->bucket;
-        cd_finding_set_parameter(p->scribe, &finding, is->param);
+        cd_finding_set_parameter(p->writer, &finding, is->param);
         CD_SAY(finding.title, "layout %lld of rank %u is not what its bucket caps and %s give: %s",
                (long long)f->generation, e->rank,
                f->generation == 0 ? "the order of its parameters" : "the order of arrival",
@@ -201,17 +201,17 @@ static void compare(cd_plans *p, const cddp_event *e, const plan_facts *f, const
         say_slot(finding.actual, sizeof finding.actual, is);
         CD_SAY(finding.advice, "a bucket is closed as soon as its bytes reach its cap, each dtype "
                                "for itself (BKT-02 to BKT-16, REB-04)");
-        cd_scribe_report(p->scribe, &finding);
+        cd_writer_report(p->writer, &finding);
         return;
     }
-    cd_scribe_exercise(p->scribe, "bucket caps: layout %lld, %lld buckets",
+    cd_writer_exercise(p->writer, "bucket caps: layout %lld, %lld buckets",
                        (long long)f->generation, (long long)d->bucket_count);
 }
 
 /* All slots of a layout were told. */
 static void judge_layout(cd_plans *p, const cddp_event *e, const plan_facts *f)
 {
-    const cddp_allocator *a = p->scribe->context.allocator;
+    const cddp_allocator *a = p->writer->context.allocator;
     const size_t count = (size_t)f->params;
     const bool leads =
         f->generation == 0 ||
@@ -314,7 +314,7 @@ static void take_ready(cd_plans *p, const cddp_event *e, plan_facts *f)
 ** none. */
 static void report_rebuild(cd_plans *p, const cddp_event *e, const plan_facts *f)
 {
-    cddp_finding finding = cd_finding_at(p->scribe, e);
+    cddp_finding finding = cd_finding_at(p->writer, e);
     if (!f->has_caps || f->is_lost) return;
     if (e->kind != CDDP_EV_rebuild) {
         CD_SAY(finding.title,
@@ -331,7 +331,7 @@ static void report_rebuild(cd_plans *p, const cddp_event *e, const plan_facts *f
     }
     CD_SAY(finding.advice, "rebuilding depends on settings only, never on what one rank saw: ranks "
                            "agree on it by broadcasts (REB-01, REB-07)");
-    cd_scribe_report(p->scribe, &finding);
+    cd_writer_report(p->writer, &finding);
 }
 
 static void take_forward(cd_plans *p, const cddp_event *e, plan_facts *f)

@@ -11,10 +11,10 @@
 **               by itself: what is accused has its own.
 */
 #pragma once
-#include "core/check/scribe.h"
+#include "core/check/writer.h"
 
 typedef struct cd_plans {
-    cd_scribe *scribe;
+    cd_writer *writer;
     cd_ranks ranks; /* of plan_facts */
     cd_table leads; /* (rank, group) → 1 where it is the group's first */
     cd_table caps;  /* (rank, k) → bytes of the list */
@@ -24,7 +24,7 @@ typedef struct cd_plans {
     cd_table arrivals;
 } cd_plans;
 
-/* scribe: who reports; it must outlive this. */
-void cd_plans_init(cd_plans *plans, cd_scribe *scribe);
+/* writer: who reports; it must outlive this. */
+void cd_plans_init(cd_plans *plans, cd_writer *writer);
 void cd_plans_fini(cd_plans *plans);
 void cd_plans_learn(cd_plans *plans, const cddp_event *event); /* ignores other kinds */

@@ -15,7 +15,7 @@
 ** Limits        a gradient that was kept from an earlier step counts as local only in the step that
 **               made it.
 */
-#include "core/check/scribe.h"
+#include "core/check/writer.h"
 
 #include "cddp/backend.h"
 #include "core/trace/codes.h"
@@ -35,11 +35,11 @@ typedef struct step_facts {
 } step_facts;
 
 typedef struct state {
-    cd_scribe scribe;
+    cd_writer writer;
     cd_table tensors; /* (step, param) → tensor_facts, only where something was not finite */
     cd_table steps;   /* step → step_facts */
     uint64_t half_reductions, nonfinite;
-    bool told_overflow, told_step;
+    bool reported_overflow, reported_step;
 } state;
 
 static cddp_status begin(const cddp_check_context *context, void **self, cddp_error *err)
@@ -83,13 +83,13 @@ static void take_final(state *s, const cddp_event *e)
 
 static void report_overflow(state *s, const cddp_event *e, const cd_key *where)
 {
-    if (s->told_overflow) return;
-    s->told_overflow = true;
-    cddp_finding f = cd_finding_at(&s->scribe, e);
+    if (s->reported_overflow) return;
+    s->reported_overflow = true;
+    cddp_finding f = cd_finding_at(&s->writer, e);
     f.rank = -1;
     f.ranks = 0;
     f.bucket = (int32_t)where->part[1];
-    cd_finding_set_parameter(&s->scribe, &f, where->part[0]);
+    cd_finding_set_parameter(&s->writer, &f, where->part[0]);
     char bucket[48] = "";
     if (where->part[1] >= 0) CD_SAY(bucket, " of bucket %lld", (long long)where->part[1]);
     CD_SAY(f.title, "the reduction%s makes NaN or infinity of %s, which was finite on every rank",
@@ -99,13 +99,13 @@ static void report_overflow(state *s, const cddp_event *e, const cd_key *where)
     CD_SAY(f.advice, "divide before the sum, or reduce in a wider dtype; dividing first does not "
                      "always save half "
                      "precision (GRD-11)");
-    cd_scribe_report(&s->scribe, &f);
+    cd_writer_report(&s->writer, &f);
 }
 
 static void event(void *self, const cddp_event *e)
 {
     state *s = self;
-    cd_scribe_learn(&s->scribe, e);
+    cd_writer_learn(&s->writer, e);
     if (e->kind == CDDP_EV_grad_local)
         take_local(s, e);
     else if (e->kind == CDDP_EV_grad_final)
@@ -136,22 +136,22 @@ static void event(void *self, const cddp_event *e)
 static void report_step(state *s, uint32_t step, const tensor_facts *t, int64_t param)
 {
     const step_facts *stepped = cd_table_find(&s->steps, CD_KEY(step));
-    if (stepped == NULL || !t->local_bad || s->told_step) return;
-    s->told_step = true;
+    if (stepped == NULL || !t->local_bad || s->reported_step) return;
+    s->reported_step = true;
     cddp_event at = {.rank = t->local_rank,
                      .step = step,
                      .micro_step = t->local_micro,
                      .sequence = t->local_sequence};
-    cddp_finding f = cd_finding_at(&s->scribe, &at);
+    cddp_finding f = cd_finding_at(&s->writer, &at);
     cd_finding_add_event(&f, stepped->stepped_rank, stepped->stepped_sequence);
-    cd_finding_set_parameter(&s->scribe, &f, param);
+    cd_finding_set_parameter(&s->writer, &f, param);
     CD_SAY(f.title, "rank %u brought the first NaN or infinity, in %s, and the optimizer stepped",
            t->local_rank, f.parameter);
     CD_SAY(f.expected, "the step is skipped on every rank, or the gradient is finite");
     CD_SAY(f.actual, "rank %u stepped at step %u", stepped->stepped_rank, step);
     CD_SAY(f.advice, "decide to skip from a value that all ranks share: the reduced gradient, or a "
                      "reduced flag");
-    cd_scribe_report(&s->scribe, &f);
+    cd_writer_report(&s->writer, &f);
 }
 
 static void end(void *self)
@@ -159,10 +159,10 @@ static void end(void *self)
     state *s = self;
     if (s == NULL) return;
     if (s->nonfinite > 0)
-        cd_scribe_exercise(&s->scribe, "%llu tensors were not finite",
+        cd_writer_exercise(&s->writer, "%llu tensors were not finite",
                            (unsigned long long)s->nonfinite);
     else if (s->half_reductions > 0)
-        cd_scribe_exercise(&s->scribe, "%llu reductions on a 16-bit wire stayed finite",
+        cd_writer_exercise(&s->writer, "%llu reductions on a 16-bit wire stayed finite",
                            (unsigned long long)s->half_reductions);
     for (size_t i = 0; i < s->tensors.count; i++) {
         const tensor_facts *t = cd_table_value(&s->tensors, i);

@@ -14,7 +14,7 @@
 #include "core/check/tally.h"
 
 typedef struct state {
-    cd_scribe scribe;
+    cd_writer writer;
     cd_tally tally;
     uint64_t exact, bounded;
 } state;
@@ -48,7 +48,7 @@ static bool is_mine(const cddp_event_compare *c)
 static void event(void *self, const cddp_event *e)
 {
     state *s = self;
-    cd_scribe_learn(&s->scribe, e);
+    cd_writer_learn(&s->writer, e);
     if (e->kind == CDDP_EV_uncompared) cd_tally_push_uncompared(&s->tally, e);
     if (e->kind != CDDP_EV_compare) return;
     const cddp_event_compare *c = &e->as.compare;
@@ -66,12 +66,12 @@ static void end(void *self)
     state *s = self;
     if (s == NULL) return;
     if (s->exact + s->bounded > 0)
-        cd_scribe_exercise(&s->scribe,
+        cd_writer_exercise(&s->writer,
                            "%llu tensors compared bit for bit, %llu within a derived bound",
                            (unsigned long long)s->exact, (unsigned long long)s->bounded);
     cddp_finding f;
-    for (size_t i = 0; cd_tally_get(&s->tally, &s->scribe, i, &f); i++)
-        cd_scribe_report(&s->scribe, &f);
+    for (size_t i = 0; cd_tally_get(&s->tally, &s->writer, i, &f); i++)
+        cd_writer_report(&s->writer, &f);
     cd_tally_fini(&s->tally);
     cd_check_end(s);
 }

@@ -11,7 +11,7 @@
 **               8, read by I-REF; of a lossy hook, that runs resumed at different steps end with
 **               the same bits (expect.same_with).
 */
-#include "core/check/scribe.h"
+#include "core/check/writer.h"
 
 #include "core/base/hash.h"
 
@@ -28,7 +28,7 @@ typedef struct saved {
 } saved;
 
 typedef struct state {
-    cd_scribe scribe;
+    cd_writer writer;
     cd_table values;      /* (rank, what, id) → saved */
     cd_table checkpoints; /* (rank, text) → saved */
     cd_ranks resumed;     /* rank → values that came back */
@@ -50,8 +50,8 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
 static void describe(state *s, char *text, size_t text_bytes, const cd_key *key)
 {
     int64_t what = key->part[1] >= 0 && key->part[1] < (int64_t)WHATS ? key->part[1] : 0;
-    const char *name = what == 0   ? cd_scribe_get_ordinal(&s->scribe, key->part[2])
-                       : what == 1 ? cd_scribe_get_buffer(&s->scribe, key->part[2])
+    const char *name = what == 0   ? cd_writer_get_ordinal(&s->writer, key->part[2])
+                       : what == 1 ? cd_writer_get_buffer(&s->writer, key->part[2])
                                    : "";
     if (name[0] != '\0')
         cd_say(text, text_bytes, "%s %s", what_words[what], name);
@@ -61,7 +61,7 @@ static void describe(state *s, char *text, size_t text_bytes, const cd_key *key)
 
 static void report_difference(state *s, const cddp_event *e, const saved *before, const char *what)
 {
-    cddp_finding f = cd_finding_at(&s->scribe, e);
+    cddp_finding f = cd_finding_at(&s->writer, e);
     cd_finding_add_event(&f, e->rank, before->sequence);
     CD_SAY(f.title, "%s of rank %u is not what was saved", what, e->rank);
     CD_SAY(f.expected, "%016llx, as saved at step %u", (unsigned long long)before->digest,
@@ -71,7 +71,7 @@ static void report_difference(state *s, const cddp_event *e, const saved *before
            (unsigned long long)(is_value ? e->as.value.digest : e->as.checkpoint.digest));
     CD_SAY(f.advice, "everything that the next step reads belongs into the checkpoint, in the "
                      "order in which it is read back");
-    cd_scribe_report(&s->scribe, &f);
+    cd_writer_report(&s->writer, &f);
 }
 
 static void take_value(state *s, const cddp_event *e)
@@ -114,7 +114,7 @@ static void take_checkpoint(state *s, const cddp_event *e)
 static void event(void *self, const cddp_event *e)
 {
     state *s = self;
-    cd_scribe_learn(&s->scribe, e);
+    cd_writer_learn(&s->writer, e);
     if (e->kind == CDDP_EV_checkpoint)
         take_checkpoint(s, e);
     else if (e->kind == CDDP_EV_value && e->as.value.moment >= 7)
@@ -132,14 +132,14 @@ static void report_forgotten(state *s)
         cddp_event at = {.rank = (uint32_t)key->part[0],
                          .step = kept->step,
                          .sequence = kept->sequence};
-        cddp_finding f = cd_finding_at(&s->scribe, &at);
+        cddp_finding f = cd_finding_at(&s->writer, &at);
         char what[120];
         describe(s, what, sizeof what, key);
         CD_SAY(f.title, "%s of rank %lld was saved and never loaded", what,
                (long long)key->part[0]);
         CD_SAY(f.expected, "loaded with the rest");
         CD_SAY(f.actual, "absent after resuming");
-        cd_scribe_report(&s->scribe, &f);
+        cd_writer_report(&s->writer, &f);
         return;
     }
 }
@@ -149,7 +149,7 @@ static void end(void *self)
     state *s = self;
     if (s == NULL) return;
     if (s->compared > 0)
-        cd_scribe_exercise(&s->scribe, "%llu saved states loaded again",
+        cd_writer_exercise(&s->writer, "%llu saved states loaded again",
                            (unsigned long long)s->compared);
     report_forgotten(s);
     cd_table_fini(&s->values);

@@ -12,7 +12,7 @@
 #include "core/check/tally.h"
 
 typedef struct state {
-    cd_scribe scribe;
+    cd_writer writer;
     cd_tally tally;
     uint64_t gradients;
 } state;
@@ -30,7 +30,7 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
 static void event(void *self, const cddp_event *e)
 {
     state *s = self;
-    cd_scribe_learn(&s->scribe, e);
+    cd_writer_learn(&s->writer, e);
     if (e->kind != CDDP_EV_compare) return;
     const cddp_event_compare *c = &e->as.compare;
     if (c->link == CD_LINK_MATHEMATICS || c->link == CD_LINK_REDUCTION) s->gradients++;
@@ -42,10 +42,10 @@ static void end(void *self)
     state *s = self;
     if (s == NULL) return;
     if (s->gradients > 0)
-        cd_scribe_exercise(&s->scribe, "%llu gradients compared", (unsigned long long)s->gradients);
+        cd_writer_exercise(&s->writer, "%llu gradients compared", (unsigned long long)s->gradients);
     cddp_finding f;
-    for (size_t i = 0; cd_tally_get(&s->tally, &s->scribe, i, &f); i++)
-        cd_scribe_report(&s->scribe, &f);
+    for (size_t i = 0; cd_tally_get(&s->tally, &s->writer, i, &f); i++)
+        cd_writer_report(&s->writer, &f);
     cd_tally_fini(&s->tally);
     cd_check_end(s);
 }

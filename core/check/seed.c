@@ -9,7 +9,7 @@
 **               rank.
 ** Limits        the quality of randomness is not judged, only its policy.
 */
-#include "core/check/scribe.h"
+#include "core/check/writer.h"
 
 #include "core/base/hash.h"
 
@@ -32,12 +32,12 @@ typedef struct owner {
 } owner;
 
 typedef struct state {
-    cd_scribe scribe;
-    cd_table uses;   /* (label, stream, rank) → use */
-    cd_agree shared; /* (label, stream, k) → state */
-    cd_table owners; /* (label, stream, k, state) → owner, of distinct streams */
-    cd_table labels; /* label → text */
-    cd_table told;   /* (label, stream, kind) → reported */
+    cd_writer writer;
+    cd_table uses;     /* (label, stream, rank) → use */
+    cd_agree shared;   /* (label, stream, k) → state */
+    cd_table owners;   /* (label, stream, k, state) → owner, of distinct streams */
+    cd_table labels;   /* label → text */
+    cd_table reported; /* (label, stream, kind) → reported */
     uint32_t first_rank;
     bool has_first, has_second;
 } state;
@@ -51,20 +51,20 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     cd_table_init(&s->uses, context->allocator, sizeof(use));
     cd_agree_init(&s->shared, context->allocator);
     cd_table_init(&s->owners, context->allocator, sizeof(owner));
-    cd_table_init(&s->labels, context->allocator, CD_SCRIBE_NAME_BYTES);
-    cd_table_init(&s->told, context->allocator, sizeof(int64_t));
+    cd_table_init(&s->labels, context->allocator, CD_WRITER_NAME_BYTES);
+    cd_table_init(&s->reported, context->allocator, sizeof(int64_t));
     return CDDP_OK;
 }
 
-static bool tell_once(state *s, const cd_key *key)
+static bool report_once(state *s, const cd_key *key)
 {
-    int64_t *told = cd_table_add(&s->told, key);
-    return told != NULL && (*told)++ == 0;
+    int64_t *reported = cd_table_add(&s->reported, key);
+    return reported != NULL && (*reported)++ == 0;
 }
 
 static void report_standing(state *s, const cddp_event *e, const use *before)
 {
-    cddp_finding f = cd_finding_at(&s->scribe, e);
+    cddp_finding f = cd_finding_at(&s->writer, e);
     CD_SAY(f.title, "random stream '%s' of rank %u does not advance",
            e->text != NULL ? e->text : "", e->rank);
     CD_SAY(f.expected, "another state than at step %u micro-step %u", before->step,
@@ -72,7 +72,7 @@ static void report_standing(state *s, const cddp_event *e, const use *before)
     CD_SAY(f.actual, "the same state %016llx again", (unsigned long long)e->as.seed.state);
     CD_SAY(f.advice, "a seed that is set again every step, or an epoch number that is never passed "
                      "on, repeats the same draws");
-    cd_scribe_hold(&s->scribe, CD_KEY((int64_t)cd_hash_text(e->text), e->as.seed.stream, 1), &f);
+    cd_writer_hold(&s->writer, CD_KEY((int64_t)cd_hash_text(e->text), e->as.seed.stream, 1), &f);
 }
 
 static void take_distinct(state *s, const cddp_event *e, const cd_key *key)
@@ -102,8 +102,8 @@ static void report_equal(state *s, const cd_key *key, const owner *o)
                      .step = y->step,
                      .micro_step = y->micro_step,
                      .sequence = y->sequence};
-    if (!cd_scribe_is_first(&s->scribe, CD_KEY(key->part[0], key->part[1], 2), &at)) return;
-    cddp_finding f = cd_finding_at(&s->scribe, &at);
+    if (!cd_writer_is_first(&s->writer, CD_KEY(key->part[0], key->part[1], 2), &at)) return;
+    cddp_finding f = cd_finding_at(&s->writer, &at);
     f.peer = (int32_t)x->rank;
     f.ranks |= o->mask;
     cd_finding_add_event(&f, x->rank, x->sequence);
@@ -112,7 +112,7 @@ static void report_equal(state *s, const cd_key *key, const owner *o)
     CD_SAY(f.expected, "a state of its own on every rank");
     CD_SAY(f.actual, "state %016llx on both", (unsigned long long)key->part[3]);
     CD_SAY(f.advice, "mix the rank into the seed of this stream");
-    cd_scribe_hold(&s->scribe, CD_KEY(key->part[0], key->part[1], 2), &f);
+    cd_writer_hold(&s->writer, CD_KEY(key->part[0], key->part[1], 2), &f);
 }
 
 static void event(void *self, const cddp_event *e)
@@ -127,12 +127,12 @@ static void event(void *self, const cddp_event *e)
     const cddp_event_seed *d = &e->as.seed;
     int64_t label = (int64_t)cd_hash_text(e->text);
     char *text = cd_table_add(&s->labels, CD_KEY(label));
-    if (text != NULL && e->text != NULL) cd_say(text, CD_SCRIBE_NAME_BYTES, "%s", e->text);
+    if (text != NULL && e->text != NULL) cd_say(text, CD_WRITER_NAME_BYTES, "%s", e->text);
     use *u = cd_table_add(&s->uses, CD_KEY(label, d->stream, e->rank));
     if (u == NULL) return;
     bool later = u->count > 0 && (u->step != e->step || u->micro_step != e->micro_step);
     if (later && u->state == d->state &&
-        cd_scribe_is_first(&s->scribe, CD_KEY(label, d->stream, 1), e))
+        cd_writer_is_first(&s->writer, CD_KEY(label, d->stream, 1), e))
         report_standing(s, e, u);
     if (d->policy == 0)
         cd_agree_push(&s->shared,
@@ -148,15 +148,15 @@ static void end(void *self)
     state *s = self;
     if (s == NULL) return;
     if (s->has_second)
-        cd_scribe_exercise(&s->scribe, "%zu random streams followed", s->labels.count);
+        cd_writer_exercise(&s->writer, "%zu random streams followed", s->labels.count);
     for (size_t i = 0; i < s->owners.count; i++) {
         const owner *o = cd_table_value(&s->owners, i);
         if (o->count > 1) report_equal(s, cd_table_key(&s->owners, i), o);
     }
     cd_split split;
     for (size_t cursor = 0; cd_agree_next(&s->shared, &cursor, &split);) {
-        if (!tell_once(s, CD_KEY(split.key->part[0], split.key->part[1], 3))) continue;
-        cddp_finding f = cd_finding_of(&s->scribe, &split);
+        if (!report_once(s, CD_KEY(split.key->part[0], split.key->part[1], 3))) continue;
+        cddp_finding f = cd_finding_of(&s->writer, &split);
         char who[160];
         cd_split_print(&split, who, sizeof who);
         const char *label = cd_table_find(&s->labels, CD_KEY(split.key->part[0]));
@@ -168,13 +168,13 @@ static void end(void *self)
                (unsigned long long)split.odd.data[0]);
         CD_SAY(f.advice,
                "a shared stream takes one seed from one rank and is used equally often by all");
-        cd_scribe_report(&s->scribe, &f);
+        cd_writer_report(&s->writer, &f);
     }
     cd_table_fini(&s->uses);
     cd_agree_fini(&s->shared);
     cd_table_fini(&s->owners);
     cd_table_fini(&s->labels);
-    cd_table_fini(&s->told);
+    cd_table_fini(&s->reported);
     cd_check_end(s);
 }
 

@@ -24,11 +24,11 @@ typedef struct rank_facts {
 } rank_facts;
 
 typedef struct state {
-    cd_scribe scribe;
-    cd_agree steps; /* (step, optimizer) → skipped, lr, loss scale, clip */
-    cd_agree stops; /* step → stop */
-    cd_ranks ranks; /* of rank_facts */
-    cd_table told;  /* which field → reported */
+    cd_writer writer;
+    cd_agree steps;    /* (step, optimizer) → skipped, lr, loss scale, clip */
+    cd_agree stops;    /* step → stop */
+    cd_ranks ranks;    /* of rank_facts */
+    cd_table reported; /* which field → reported */
     bool has_joined, has_unordered;
 } state;
 
@@ -41,7 +41,7 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     cd_agree_init(&s->steps, context->allocator);
     cd_agree_init(&s->stops, context->allocator);
     cd_ranks_init(&s->ranks, context->allocator, sizeof(rank_facts));
-    cd_table_init(&s->told, context->allocator, sizeof(int64_t));
+    cd_table_init(&s->reported, context->allocator, sizeof(int64_t));
     return CDDP_OK;
 }
 
@@ -50,15 +50,15 @@ static void check_order(state *s, const cddp_event *e)
     const cddp_event_optimizer_step *o = &e->as.optimizer_step;
     double scale = cd_f64_of(o->loss_scale), clip = cd_f64_of(o->clip);
     if (o->skipped || o->unscaled_before_clip || scale == 1 || clip == 1 ||
-        !cd_scribe_is_first(&s->scribe, CD_KEY(0), e))
+        !cd_writer_is_first(&s->writer, CD_KEY(0), e))
         return;
-    cddp_finding f = cd_finding_at(&s->scribe, e);
+    cddp_finding f = cd_finding_at(&s->writer, e);
     CD_SAY(f.title, "rank %u clips gradients that are still multiplied by the loss scale %g",
            e->rank, scale);
     CD_SAY(f.expected, "unscale, then clip");
     CD_SAY(f.actual, "clip coefficient %.9g applied before unscaling", clip);
     CD_SAY(f.advice, "the norm limit is meant for true gradients: unscale first");
-    cd_scribe_hold(&s->scribe, CD_KEY(0), &f);
+    cd_writer_hold(&s->writer, CD_KEY(0), &f);
 }
 
 static void take_step(state *s, const cddp_event *e, rank_facts *r)
@@ -79,8 +79,8 @@ static void take_norm(state *s, const cddp_event *e)
 {
     const cddp_event_compare *c = &e->as.compare;
     char name[16];
-    if (c->bad == 0 || !cd_scribe_is_first(&s->scribe, CD_KEY(1), e)) return;
-    cddp_finding f = cd_finding_at(&s->scribe, e);
+    if (c->bad == 0 || !cd_writer_is_first(&s->writer, CD_KEY(1), e)) return;
+    cddp_finding f = cd_finding_at(&s->writer, e);
     CD_SAY(f.title, "rank %u clips by a norm that was taken %s", e->rank,
            cd_compare_split_name(e->text != NULL ? e->text : "", name, sizeof name));
     CD_SAY(f.expected, "the norm of all gradients, each counted once: %.17g",
@@ -88,18 +88,18 @@ static void take_norm(state *s, const cddp_event *e)
     CD_SAY(f.actual, "%.17g, %.9g times as large", cd_f64_of(c->actual), cd_f64_of(c->ratio));
     CD_SAY(f.advice, "add the squares of what only one rank steps over all ranks, and those of "
                      "what every rank steps once");
-    cd_scribe_hold(&s->scribe, CD_KEY(1), &f);
+    cd_writer_hold(&s->writer, CD_KEY(1), &f);
 }
 
 static void event(void *self, const cddp_event *e)
 {
     state *s = self;
-    cd_scribe_learn(&s->scribe, e);
+    cd_writer_learn(&s->writer, e);
     rank_facts *r = cd_ranks_add(&s->ranks, e->rank);
     if (r == NULL) return;
     switch (e->kind) {
     case CDDP_EV_group:
-        s->has_unordered |= !cd_scribe_has_equal_bits(&s->scribe, e->as.group.group);
+        s->has_unordered |= !cd_writer_has_equal_bits(&s->writer, e->as.group.group);
         break;
     case CDDP_EV_join_notify:
         s->has_joined = true;
@@ -128,9 +128,9 @@ static void report_step(state *s, const cd_split *split)
                                         "the loss scale", "the clip coefficient"};
     size_t field = 0;
     while (field < 3 && split->odd.data[field] == split->right.data[field]) field++;
-    int64_t *told = cd_table_add(&s->told, CD_KEY((int64_t)field));
-    if (told == NULL || (*told)++ != 0) return;
-    cddp_finding f = cd_finding_of(&s->scribe, split);
+    int64_t *reported = cd_table_add(&s->reported, CD_KEY((int64_t)field));
+    if (reported == NULL || (*reported)++ != 0) return;
+    cddp_finding f = cd_finding_of(&s->writer, split);
     char who[160];
     cd_split_print(split, who, sizeof who);
     CD_SAY(f.title, "%s disagree on %s", who, words[field]);
@@ -148,12 +148,12 @@ static void report_step(state *s, const cd_split *split)
     /* The learning rate and the loss scale are settled before the backward, the rest follows from
     ** gradients. */
     f.is_consequence = field != 1 && field != 2;
-    cd_scribe_report(&s->scribe, &f);
+    cd_writer_report(&s->writer, &f);
 }
 
 static void report_stop(state *s, const cd_split *split)
 {
-    cddp_finding f = cd_finding_of(&s->scribe, split);
+    cddp_finding f = cd_finding_of(&s->writer, split);
     char who[160];
     cd_split_print(split, who, sizeof who);
     CD_SAY(f.title, "%s disagree on whether to stop", who);
@@ -161,7 +161,7 @@ static void report_stop(state *s, const cd_split *split)
     CD_SAY(f.actual, "rank %u %s", split->odd.rank, split->odd.data[0] ? "stops" : "goes on");
     f.is_consequence = true;
     CD_SAY(f.advice, "a barrier does not share a value: broadcast or reduce the decision");
-    cd_scribe_report(&s->scribe, &f);
+    cd_writer_report(&s->writer, &f);
 }
 
 /* Ranks that came to the end with fewer steps than another one. */
@@ -183,7 +183,7 @@ static void report_counts(state *s)
     }
     if (most == NULL || most->steps == least->steps || least->steps == 0) return;
     cddp_event at = {.rank = least_rank, .step = least->last_step + 1, .sequence = least->sequence};
-    cddp_finding f = cd_finding_at(&s->scribe, &at);
+    cddp_finding f = cd_finding_at(&s->writer, &at);
     f.peer = (int32_t)most_rank;
     CD_SAY(f.title, "rank %u stepped %lld times, rank %u %lld times", least_rank,
            (long long)least->steps, most_rank, (long long)most->steps);
@@ -191,7 +191,7 @@ static void report_counts(state *s)
     CD_SAY(f.actual, "rank %u: last at step %u", least_rank, least->last_step);
     f.is_consequence = true;
     CD_SAY(f.advice, "a step that one rank leaves out makes its replica part from the others");
-    cd_scribe_report(&s->scribe, &f);
+    cd_writer_report(&s->writer, &f);
 }
 
 static void end(void *self)
@@ -199,7 +199,7 @@ static void end(void *self)
     state *s = self;
     if (s == NULL) return;
     if (s->steps.shared_count > 0)
-        cd_scribe_exercise(&s->scribe, "%llu optimizer steps compared across ranks",
+        cd_writer_exercise(&s->writer, "%llu optimizer steps compared across ranks",
                            (unsigned long long)s->steps.shared_count);
     cd_split split;
     for (size_t cursor = 0; cd_agree_next(&s->steps, &cursor, &split);) report_step(s, &split);
@@ -211,7 +211,7 @@ static void end(void *self)
     cd_agree_fini(&s->steps);
     cd_agree_fini(&s->stops);
     cd_ranks_fini(&s->ranks);
-    cd_table_fini(&s->told);
+    cd_table_fini(&s->reported);
     cd_check_end(s);
 }
 

@@ -206,12 +206,12 @@ static bool follows_from_another(const cd_tally *tally, size_t index)
     return follows;
 }
 
-bool cd_tally_get(const cd_tally *tally, cd_scribe *scribe, size_t index, cddp_finding *finding)
+bool cd_tally_get(const cd_tally *tally, cd_writer *writer, size_t index, cddp_finding *finding)
 {
     const cd_tally_entry *entry = find_entry(tally, index);
     if (entry == NULL) return false;
     const cddp_event_compare *c = &entry->witness.as.compare;
-    cddp_finding f = cd_finding_at(scribe, &entry->witness);
+    cddp_finding f = cd_finding_at(writer, &entry->witness);
     f.ranks = entry->mask;
     f.is_consequence = follows_from_another(tally, index);
     char who[96];
@@ -221,9 +221,9 @@ bool cd_tally_get(const cd_tally *tally, cd_scribe *scribe, size_t index, cddp_f
     if (everybody) f.rank = -1;
     bool is_buffer = c->link == CD_LINK_BUFFER || c->link == CD_LINK_STATISTICS;
     const char *words = entry->words;
-    const char *name = is_buffer ? cd_scribe_get_buffer(scribe, c->param)
-                                 : cd_scribe_get_parameter(scribe, c->param);
-    if (!is_buffer) cd_finding_set_parameter(scribe, &f, c->param);
+    const char *name = is_buffer ? cd_writer_get_buffer(writer, c->param)
+                                 : cd_writer_get_parameter(writer, c->param);
+    if (!is_buffer) cd_finding_set_parameter(writer, &f, c->param);
     if (c->param < 0) {
         words = cd_compare_split_name(entry->words, f.parameter, sizeof f.parameter);
         name = f.parameter;

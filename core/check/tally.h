@@ -6,7 +6,7 @@
 ** updates, since a wrong local gradient makes everything after it wrong.
 */
 #pragma once
-#include "core/check/scribe.h"
+#include "core/check/writer.h"
 #include "core/trace/codes.h"
 
 typedef struct cd_tally_entry {
@@ -38,7 +38,7 @@ void cd_tally_push(cd_tally *tally, const cddp_event *event);
 ** speak of. */
 void cd_tally_push_uncompared(cd_tally *tally, const cddp_event *event);
 /* The i-th entry as a finding, wording included; false past the end. */
-bool cd_tally_get(const cd_tally *tally, cd_scribe *scribe, size_t index, cddp_finding *finding);
+bool cd_tally_get(const cd_tally *tally, cd_writer *writer, size_t index, cddp_finding *finding);
 /* A tensor that is no variable is named at the head of its comparison's text, "out.weight: 56 of 64
 ** …": fills in the name, returns the rest. */
 const char *cd_compare_split_name(const char *words, char *name, size_t name_bytes);

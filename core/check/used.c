@@ -16,7 +16,7 @@
 ** Limits        the map of a static graph is reduced once; later finalisations that reuse it are
 **               judged by U4 only.
 */
-#include "core/check/scribe.h"
+#include "core/check/writer.h"
 
 typedef struct rank_use {
     uint32_t step, micro_step; /* of the first gradient of the window */
@@ -39,12 +39,12 @@ typedef struct window_sum {
 } window_sum;
 
 typedef struct state {
-    cd_scribe scribe;
+    cd_writer writer;
     cd_table uses;            /* (rank, param) → rank_use */
     cd_table sums;            /* (round, param) → window_sum */
     cd_agree globals;         /* (round, param) → used */
     cd_ranks ranks;           /* of rank_facts */
-    cd_table told;            /* (kind, param) → reported */
+    cd_table reported;        /* (kind, param) → reported */
     uint64_t unused, earlier; /* map entries: unused; used, but not in the reducing micro-step */
 } state;
 
@@ -58,14 +58,14 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     cd_table_init(&s->sums, context->allocator, sizeof(window_sum));
     cd_agree_init(&s->globals, context->allocator);
     cd_ranks_init(&s->ranks, context->allocator, sizeof(rank_facts));
-    cd_table_init(&s->told, context->allocator, sizeof(int64_t));
+    cd_table_init(&s->reported, context->allocator, sizeof(int64_t));
     return CDDP_OK;
 }
 
-static bool tell_once(state *s, int64_t kind, int64_t param)
+static bool report_once(state *s, int64_t kind, int64_t param)
 {
-    int64_t *told = cd_table_add(&s->told, CD_KEY(kind, param));
-    return told != NULL && (*told)++ == 0;
+    int64_t *reported = cd_table_add(&s->reported, CD_KEY(kind, param));
+    return reported != NULL && (*reported)++ == 0;
 }
 
 static rank_use *use_of(state *s, const cddp_event *e, int64_t param)
@@ -106,11 +106,11 @@ static void take_used_local(state *s, const cddp_event *e)
     else if (is_seen(s, e->rank, u) && (u->step != e->step || u->micro_step != e->micro_step))
         s->earlier++;
     if ((l->used != 0) == is_seen(s, e->rank, u) ||
-        !cd_scribe_is_first(&s->scribe, CD_KEY(1, l->param), e))
+        !cd_writer_is_first(&s->writer, CD_KEY(1, l->param), e))
         return;
-    cddp_finding f = cd_finding_at(&s->scribe, e);
+    cddp_finding f = cd_finding_at(&s->writer, e);
     if (is_seen(s, e->rank, u)) cd_finding_add_event(&f, e->rank, u->sequence);
-    cd_finding_set_parameter(&s->scribe, &f, l->param);
+    cd_finding_set_parameter(&s->writer, &f, l->param);
     if (is_seen(s, e->rank, u)) {
         CD_SAY(f.title, "rank %u: the used map forgets %s", e->rank, f.parameter);
         CD_SAY(f.expected, "used: it got a gradient at step %u micro-step %u", u->step,
@@ -124,7 +124,7 @@ static void take_used_local(state *s, const cddp_event *e)
         CD_SAY(f.advice, "reachable is not used: a hook that fires with an undefined gradient does "
                          "not count (UNU-03)");
     }
-    cd_scribe_hold(&s->scribe, CD_KEY(1, l->param), &f);
+    cd_writer_hold(&s->writer, CD_KEY(1, l->param), &f);
 }
 
 /* U4. */
@@ -140,9 +140,9 @@ static void take_final(state *s, const cddp_event *e)
         why = "the reduced map says it is used";
     else if (!g->globally_unused && u->local == 0 && u->global == 0)
         why = "the reduced map says nobody used it";
-    if (why == NULL || !cd_scribe_is_first(&s->scribe, CD_KEY(4, g->param), e)) return;
-    cddp_finding f = cd_finding_at(&s->scribe, e);
-    cd_finding_set_parameter(&s->scribe, &f, g->param);
+    if (why == NULL || !cd_writer_is_first(&s->writer, CD_KEY(4, g->param), e)) return;
+    cddp_finding f = cd_finding_at(&s->writer, e);
+    cd_finding_set_parameter(&s->writer, &f, g->param);
     f.bucket = (int32_t)g->bucket;
     CD_SAY(f.title, "rank %u treats %s as %s although %s", e->rank, f.parameter,
            g->globally_unused ? "globally unused" : "used", why);
@@ -152,13 +152,13 @@ static void take_final(state *s, const cddp_event *e)
            g->globally_unused ? "its gradient was left untouched" : "its gradient was overwritten");
     CD_SAY(f.advice,
            "the reduced map decides once it is there; before that only a local use may (FIN-02)");
-    cd_scribe_hold(&s->scribe, CD_KEY(4, g->param), &f);
+    cd_writer_hold(&s->writer, CD_KEY(4, g->param), &f);
 }
 
 static void event(void *self, const cddp_event *e)
 {
     state *s = self;
-    cd_scribe_learn(&s->scribe, e);
+    cd_writer_learn(&s->writer, e);
     if (e->kind == CDDP_EV_grad_local) {
         rank_use *u = e->as.grad_local.presence != 0 ? use_of(s, e, e->as.grad_local.param) : NULL;
         if (u == NULL || is_seen(s, e->rank, u)) return;
@@ -188,17 +188,17 @@ static void event(void *self, const cddp_event *e)
 /* U3 */
 static void report_split(state *s, const cd_split *split)
 {
-    if (!tell_once(s, 3, split->key->part[1])) return;
-    cddp_finding f = cd_finding_of(&s->scribe, split);
+    if (!report_once(s, 3, split->key->part[1])) return;
+    cddp_finding f = cd_finding_of(&s->writer, split);
     char who[160];
     cd_split_print(split, who, sizeof who);
-    cd_finding_set_parameter(&s->scribe, &f, split->key->part[1]);
+    cd_finding_set_parameter(&s->writer, &f, split->key->part[1]);
     CD_SAY(f.title, "%s read different reduced maps for %s", who, f.parameter);
     CD_SAY(f.expected, "rank %u: used by %lld ranks", split->right.rank,
            (long long)split->right.data[0]);
     CD_SAY(f.actual, "rank %u: used by %lld ranks", split->odd.rank, (long long)split->odd.data[0]);
     CD_SAY(f.advice, "the reduced map replaces the whole local one on every rank (FIN-02)");
-    cd_scribe_report(&s->scribe, &f);
+    cd_writer_report(&s->writer, &f);
 }
 
 /* U2, where nobody disagrees but the sum is wrong. */
@@ -207,17 +207,17 @@ static void report_sum(state *s, size_t position)
     const cd_key *key = cd_table_key(&s->globals.entries, position);
     const cd_agree_entry *entry = cd_table_value(&s->globals.entries, position);
     const window_sum *sum = cd_table_find(&s->sums, key);
-    if (cd_table_find(&s->scribe.held, CD_KEY(1, key->part[1])) != NULL)
+    if (cd_table_find(&s->writer.held, CD_KEY(1, key->part[1])) != NULL)
         return; /* a wrong local map explains a wrong sum */
     if (sum == NULL || entry->first.next != 0 || entry->first.data[0] == sum->used ||
-        !tell_once(s, 2, key->part[1]))
+        !report_once(s, 2, key->part[1]))
         return;
     cddp_event at = {.rank = UINT32_MAX, .step = entry->step, .micro_step = entry->micro_step};
-    cddp_finding f = cd_finding_at(&s->scribe, &at);
+    cddp_finding f = cd_finding_at(&s->writer, &at);
     f.event_count = 0;
     f.ranks = entry->first.mask;
     cd_finding_add_event(&f, entry->first.rank, entry->first.sequence);
-    cd_finding_set_parameter(&s->scribe, &f, key->part[1]);
+    cd_finding_set_parameter(&s->writer, &f, key->part[1]);
     CD_SAY(f.title, "the reduced map counts %lld users of %s, the ranks' own maps %lld",
            (long long)entry->first.data[0], f.parameter, (long long)sum->used);
     CD_SAY(f.expected, "%lld of the %lld ranks that reported used it", (long long)sum->used,
@@ -225,7 +225,7 @@ static void report_sum(state *s, size_t position)
     CD_SAY(f.actual, "%lld", (long long)entry->first.data[0]);
     CD_SAY(f.advice, "every rank contributes its own map, joined ranks zeros, and the reduction is "
                      "a sum (UNU-01)");
-    cd_scribe_report(&s->scribe, &f);
+    cd_writer_report(&s->writer, &f);
 }
 
 static void end(void *self)
@@ -233,11 +233,11 @@ static void end(void *self)
     state *s = self;
     if (s == NULL) return;
     if (s->unused > 0 && s->globals.entries.count > 0)
-        cd_scribe_exercise(&s->scribe,
+        cd_writer_exercise(&s->writer,
                            "%llu entries of used maps were unused and the reduced map was read",
                            (unsigned long long)s->unused);
     if (s->earlier > 0)
-        cd_scribe_exercise(&s->scribe,
+        cd_writer_exercise(&s->writer,
                            "%llu parameters were first used before the reducing micro-step",
                            (unsigned long long)s->earlier);
     cd_split split;
@@ -247,7 +247,7 @@ static void end(void *self)
     cd_table_fini(&s->sums);
     cd_agree_fini(&s->globals);
     cd_ranks_fini(&s->ranks);
-    cd_table_fini(&s->told);
+    cd_table_fini(&s->reported);
     cd_check_end(s);
 }
 

@@ -48,9 +48,9 @@ static void observe_nothing(void *group, cddp_tracer *tracer)
     (void)tracer;
 }
 
-static cddp_status open_untold(const cddp_backend *backend, cddp_rank *rank,
-                               const cddp_group_spec *spec, cddp_tracer *tracer, void **group,
-                               cddp_error *err)
+static cddp_status open_unreported(const cddp_backend *backend, cddp_rank *rank,
+                                   const cddp_group_spec *spec, cddp_tracer *tracer, void **group,
+                                   cddp_error *err)
 {
     (void)tracer;
     return backend->open(backend, rank, spec, group, err);
@@ -93,7 +93,7 @@ cddp_status cd_backend_adopt(const cddp_backend *backend, cddp_backend *full, cd
     if (table.describe == NULL) table.describe = unsupported_describe;
     if (table.probe == NULL) table.probe = nothing_missing;
     if (table.observe == NULL) table.observe = observe_nothing;
-    if (table.open_traced == NULL) table.open_traced = open_untold;
+    if (table.open_traced == NULL) table.open_traced = open_unreported;
     if (full != NULL) *full = table;
     return CDDP_OK;
 }

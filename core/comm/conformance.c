@@ -683,7 +683,7 @@ cddp_status cd_conformance_run_guard(cddp_group *group, const cd_conformance_opt
                  .me = cddp_group_rank(group)};
     float data[8] = {0};
     int64_t numel = b.me == 1 ? 5 : 8;
-    cddp_error told = CDDP_ERROR_INIT;
+    cddp_error reported = CDDP_ERROR_INIT;
     const cddp_tensor t = cddp_tensor_of(options->device, data, 0, CDDP_F32, &numel, 1);
     const test_case c = {.op = CDDP_OP_ALLREDUCE, .numel = numel};
     cddp_work *work = NULL;
@@ -692,8 +692,8 @@ cddp_status cd_conformance_run_guard(cddp_group *group, const cd_conformance_opt
                                  .dtype = CDDP_F32,
                                  .reduce_op = CDDP_RED_SUM,
                                  .case_count = 1};
-    cddp_status status = cddp_group_allreduce(group, &t, CDDP_RED_SUM, &work, &told);
-    if (status == CDDP_OK) status = cddp_work_wait(work, 0, &told);
+    cddp_status status = cddp_group_allreduce(group, &t, CDDP_RED_SUM, &work, &reported);
+    if (status == CDDP_OK) status = cddp_work_wait(work, 0, &reported);
     if (status == CDDP_OK)
         note_failure(&b, &c, "guard=1 let rank 1 reduce 5 elements where the others reduce 8");
     else if (status != CDDP_E_MISMATCH)

@@ -232,7 +232,7 @@ cddp_status cd_bucket_set_show_to_hook(cd_bucket_set *set, cddp_error *err)
     return CDDP_OK;
 }
 
-bool cd_bucket_set_tell(cd_bucket_set *set, const cd_bucket *bucket, uint32_t index)
+bool cd_bucket_set_report(cd_bucket_set *set, const cd_bucket *bucket, uint32_t index)
 {
     bool is_last = index + 1 == set->bucket_count;
     if (set->hook_buckets != NULL) {
@@ -242,8 +242,8 @@ bool cd_bucket_set_tell(cd_bucket_set *set, const cd_bucket *bucket, uint32_t in
     return is_last;
 }
 
-cddp_grad_bucket *cd_bucket_set_told(const cd_bucket_set *set, const cd_bucket *bucket,
-                                     cddp_grad_bucket *plain)
+cddp_grad_bucket *cd_bucket_set_reported(const cd_bucket_set *set, const cd_bucket *bucket,
+                                         cddp_grad_bucket *plain)
 {
     if (set->hook_buckets != NULL) return &set->hook_buckets[bucket->index];
     *plain =
@@ -344,15 +344,15 @@ static cddp_status move_in(const cddp_tensor *view, cddp_grad *grad, cddp_error 
     cddp_grad_kind kind = grad->kind;
     bool requires_grad = grad->requires_grad;
     cddp_grad_fini(grad);
-    grad->home = cddp_home_of(view);
-    grad->home_is_lent = true;
+    grad->backing = cddp_backing_of(view);
+    grad->backing_is_borrowed = true;
     grad->kind = kind;
     grad->requires_grad = requires_grad;
     if (kind == CDDP_GRAD_DENSE) grad->value = *view;
     return CDDP_OK;
 }
 
-cddp_status cd_bucket_set_lend_homes(cd_bucket_set *set, cddp_error *err)
+cddp_status cd_bucket_set_lend_backing(cd_bucket_set *set, cddp_error *err)
 {
     for (size_t v = 0; v < set->variable_count; v++) {
         const cd_variable *variable = cd_wrapped_variable(set->module, v);
@@ -372,10 +372,10 @@ void cd_bucket_set_release_grads(cd_bucket_set *set)
         if (grad->kind == CDDP_GRAD_DENSE &&
             cd_bucket_set_holds(set, v, grad->value.storage, grad->value.offset))
             cddp_grad_drop(grad);
-        if (grad->home_is_lent &&
-            cd_bucket_set_holds(set, v, grad->home.storage, grad->home.offset)) {
-            grad->home = (cddp_home){.device = NULL};
-            grad->home_is_lent = false;
+        if (grad->backing_is_borrowed &&
+            cd_bucket_set_holds(set, v, grad->backing.storage, grad->backing.offset)) {
+            grad->backing = (cddp_backing){.device = NULL};
+            grad->backing_is_borrowed = false;
         }
     }
 }

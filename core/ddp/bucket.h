@@ -24,7 +24,7 @@ typedef struct cd_bucket {
     bool is_launched; /* its future is under way */
     bool is_skipped;  /* not launched by choice (UNU-14) */
     bool is_complete; /* its result was written back */
-    bool is_told;     /* the trace knows that its result is there */
+    bool is_reported; /* the trace knows that its result is there */
     cddp_tensor flat; /* 1-D; real and of twice the length for c64 (SPA-05) */
     uint64_t limit_bytes;
     uint64_t content_digest; /* of the ordered (variable, offset, numel) list */
@@ -75,10 +75,10 @@ void cd_bucket_set_fini(cd_bucket_set *set); /* accepts a zeroed set */
 cddp_status cd_bucket_set_show_to_hook(cd_bucket_set *set, cddp_error *err);
 /* Under which index a hook is told of the bucket this time (STA-04); returns whether it is told
 ** that it is the last. */
-bool cd_bucket_set_tell(cd_bucket_set *set, const cd_bucket *bucket, uint32_t index);
+bool cd_bucket_set_report(cd_bucket_set *set, const cd_bucket *bucket, uint32_t index);
 /* The bucket as the stages of its future are told: the hook's own, or one in *plain. */
-cddp_grad_bucket *cd_bucket_set_told(const cd_bucket_set *set, const cd_bucket *bucket,
-                                     cddp_grad_bucket *plain);
+cddp_grad_bucket *cd_bucket_set_reported(const cd_bucket_set *set, const cd_bucket *bucket,
+                                         cddp_grad_bucket *plain);
 
 /* A dense variable's slice of another flat tensor (the result of a hook, maybe of another dtype),
 ** with the variable's own strides when it is dense itself (BKT-19). */
@@ -103,7 +103,7 @@ bool cd_bucket_is_alias(const cddp_tensor *value, const cddp_tensor *view);
 
 /* gradient_as_bucket_view: lends every dense variable its slice as home; gradients that exist move
 ** in (REB-08). */
-cddp_status cd_bucket_set_lend_homes(cd_bucket_set *set, cddp_error *err);
+cddp_status cd_bucket_set_lend_backing(cd_bucket_set *set, cddp_error *err);
 /* Takes the homes back: gradients that live in the set are dropped. */
 void cd_bucket_set_release_grads(cd_bucket_set *set);
 

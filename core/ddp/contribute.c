@@ -113,7 +113,7 @@ static cddp_status contribute_dense(cd_reducer *r, const cd_variable *v, const c
 }
 
 /* Where gradients are added up by the hook it sees each once, in its slice. */
-static cddp_status tell_hook(const cd_reducer *r, size_t variable, cddp_error *err)
+static cddp_status report_hook(const cd_reducer *r, size_t variable, cddp_error *err)
 {
     const cd_bucket_set *set = &r->buckets;
     uint32_t s = set->slot_of[variable];
@@ -150,7 +150,7 @@ cddp_status cd_reducer_hand_over(cd_reducer *r, size_t variable, cddp_error *err
     CD_TRY(check_gradient(r, v, view, err));
     if (!cd_bucket_is_alias(&v->grad->value, view))
         CD_TRY(view->device->copy(view, &v->grad->value, NULL, err));
-    CD_TRY(tell_hook(r, variable, err));
+    CD_TRY(report_hook(r, variable, err));
     cddp_grad_drop(v->grad);
     return CDDP_OK;
 }
@@ -187,7 +187,7 @@ cddp_status cd_reducer_contribute(cd_reducer *r, size_t variable, int64_t *path,
         CD_EMIT(r->tracer, mark, "create_graph_gradient", .value = (int64_t)variable);
     CD_TRY(contribute_dense(r, v, view, path, err));
     if (r->config->accumulate_in_hook && !cd_bitset_has(r->unused_set, variable))
-        CD_TRY(tell_hook(r, variable, err));
+        CD_TRY(report_hook(r, variable, err));
     if (*path == PATH_DEFERRED) return CDDP_OK;
     if (is_view_mode(r) && !cd_bucket_is_alias(&v->grad->value, view)) v->grad->value = *view;
     v->grad->is_fresh = false;

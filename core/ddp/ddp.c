@@ -27,7 +27,7 @@ static cddp_error *error_of(cddp_ddp *d, cddp_error *err)
     return err != NULL ? err : &d->logger.error;
 }
 
-static cddp_status told(cddp_ddp *d, cddp_status status, const cddp_error *err)
+static cddp_status reported(cddp_ddp *d, cddp_status status, const cddp_error *err)
 {
     if (status == CDDP_OK) return status;
     if (err != &d->logger.error) cd_logger_set_error(&d->logger, err);
@@ -208,7 +208,7 @@ cddp_status cddp_ddp_create(const cddp_ddp_options *options, cddp_ddp **ddp, cdd
     d->tracer = o.tracer;
     cddp_error local = CDDP_ERROR_INIT;
     cddp_status status =
-        told(d, construct(d, &o, err != NULL ? err : &local), err != NULL ? err : &local);
+        reported(d, construct(d, &o, err != NULL ? err : &local), err != NULL ? err : &local);
     if (status != CDDP_OK) {
         cddp_ddp_destroy(d);
         return status;
@@ -252,7 +252,7 @@ static cddp_status forward_begin(cddp_ddp *d, bool grad_mode, bool sync, cddp_er
 cddp_status cddp_ddp_forward_begin(cddp_ddp *d, bool grad_mode, cddp_error *err)
 {
     err = error_of(d, err);
-    if (check_member(d, err) != CDDP_OK) return told(d, CDDP_E_STATE, err);
+    if (check_member(d, err) != CDDP_OK) return reported(d, CDDP_E_STATE, err);
     if (!d->has_reducer) return CDDP_OK; /* DEL-06 */
     bool sync = grad_mode && d->no_sync_depth == 0;
     d->in_forward = true;
@@ -262,7 +262,7 @@ cddp_status cddp_ddp_forward_begin(cddp_ddp *d, bool grad_mode, cddp_error *err)
     if (grad_mode) d->reducer.is_after_finalize = false;
     CD_EMIT(d->tracer, forward_begin, NULL, .iteration = (int64_t)d->reducer.iteration,
             .sync = sync, .grad_mode = grad_mode);
-    return told(d, forward_begin(d, grad_mode, sync, err), err);
+    return reported(d, forward_begin(d, grad_mode, sync, err), err);
 }
 
 bool cddp_ddp_wants_graph_search(const cddp_ddp *d)
@@ -297,11 +297,12 @@ cddp_status cddp_ddp_forward_end(cddp_ddp *d, const bool *reachable, cddp_error 
     err = error_of(d, err);
     if (d->has_reducer) {
         if (!d->in_forward)
-            return told(d, cd_fail(err, CDDP_E_STATE, "forward_end without forward_begin"), err);
-        cddp_status status = told(d, forward_end(d, reachable, err), err);
+            return reported(d, cd_fail(err, CDDP_E_STATE, "forward_end without forward_begin"),
+                            err);
+        cddp_status status = reported(d, forward_end(d, reachable, err), err);
         if (status != CDDP_OK) return status;
     }
-    return told(d, cd_delayed_point_grads(&d->delayed, err), err);
+    return reported(d, cd_delayed_point_grads(&d->delayed, err), err);
 }
 
 const cddp_tensor *cddp_ddp_forward_copy(const cddp_ddp *d, size_t ordinal)
@@ -326,22 +327,22 @@ cddp_status cddp_ddp_mark_variable_ready(cddp_ddp *d, size_t variable, cddp_erro
 {
     err = error_of(d, err);
     if (variable >= d->module.variable_count)
-        return told(d,
-                    cd_fail(err, CDDP_E_ARG, "variable %zu of %zu", variable,
-                            d->module.variable_count),
-                    err);
-    return told(d, parameter_ready(d, d->module.ordinals[variable], err), err);
+        return reported(d,
+                        cd_fail(err, CDDP_E_ARG, "variable %zu of %zu", variable,
+                                d->module.variable_count),
+                        err);
+    return reported(d, parameter_ready(d, d->module.ordinals[variable], err), err);
 }
 
 cddp_status cddp_ddp_mark_parameter_ready(cddp_ddp *d, size_t ordinal, cddp_error *err)
 {
     err = error_of(d, err);
     if (ordinal >= d->module.parameter_count)
-        return told(d,
-                    cd_fail(err, CDDP_E_ARG, "parameter %zu of %zu", ordinal,
-                            d->module.parameter_count),
-                    err);
-    return told(d, parameter_ready(d, ordinal, err), err);
+        return reported(d,
+                        cd_fail(err, CDDP_E_ARG, "parameter %zu of %zu", ordinal,
+                                d->module.parameter_count),
+                        err);
+    return reported(d, parameter_ready(d, ordinal, err), err);
 }
 
 static cddp_status backward_end(cddp_ddp *d, cddp_error *err)
@@ -356,7 +357,7 @@ static cddp_status backward_end(cddp_ddp *d, cddp_error *err)
 cddp_status cddp_ddp_backward_end(cddp_ddp *d, cddp_error *err)
 {
     err = error_of(d, err);
-    return told(d, backward_end(d, err), err);
+    return reported(d, backward_end(d, err), err);
 }
 
 /* ---- contexts ---- */
@@ -378,14 +379,14 @@ cddp_status cddp_ddp_join_begin(cddp_ddp *d, const cddp_join_options *options, c
     cddp_join_options o = cddp_join_options_default();
     err = error_of(d, err);
     if (options != NULL) memcpy(&o, options, options->size < sizeof o ? options->size : sizeof o);
-    if (check_member(d, err) != CDDP_OK) return told(d, CDDP_E_STATE, err);
-    return told(d, cd_join_configure(d, &o, err), err);
+    if (check_member(d, err) != CDDP_OK) return reported(d, CDDP_E_STATE, err);
+    return reported(d, cd_join_configure(d, &o, err), err);
 }
 
 cddp_status cddp_ddp_join_end(cddp_ddp *d, cddp_error *err)
 {
     err = error_of(d, err);
-    return told(d, cd_join_leave(d, err), err);
+    return reported(d, cd_join_leave(d, err), err);
 }
 
 /* ---- configuration ---- */
@@ -443,7 +444,7 @@ cddp_status cddp_ddp_register_comm_hook(cddp_ddp *d, const cddp_hook *hook, cons
                                         const char *options, cddp_error *err)
 {
     err = error_of(d, err);
-    return told(d, register_hook(d, hook, inner, options, err), err);
+    return reported(d, register_hook(d, hook, inner, options, err), err);
 }
 
 void *cddp_ddp_comm_hook_state(cddp_ddp *d) { return d->has_reducer ? d->reducer.hook_self : NULL; }
@@ -451,14 +452,15 @@ void *cddp_ddp_comm_hook_state(cddp_ddp *d) { return d->has_reducer ? d->reducer
 cddp_status cddp_ddp_set_static_graph(cddp_ddp *d, cddp_error *err)
 {
     err = error_of(d, err);
-    return d->has_reducer ? told(d, cd_static_graph_set(&d->reducer, err), err) : CDDP_OK;
+    return d->has_reducer ? reported(d, cd_static_graph_set(&d->reducer, err), err) : CDDP_OK;
 }
 
 cddp_status cddp_ddp_set_sparse_metadata(cddp_ddp *d, size_t variable, const int64_t *rows,
                                          size_t row_count, cddp_error *err)
 {
     err = error_of(d, err);
-    return told(d, cd_sparse_set_metadata(&d->reducer.sparse, variable, rows, row_count, err), err);
+    return reported(d, cd_sparse_set_metadata(&d->reducer.sparse, variable, rows, row_count, err),
+                    err);
 }
 
 static cddp_status register_buffer_hook(cddp_ddp *d, cddp_buffer_hook_fn hook, void *context,
@@ -479,14 +481,14 @@ cddp_status cddp_ddp_register_buffer_hook(cddp_ddp *d, cddp_buffer_hook_fn hook,
                                           bool after_forward, cddp_error *err)
 {
     err = error_of(d, err);
-    return told(d, register_buffer_hook(d, hook, context, after_forward, err), err);
+    return reported(d, register_buffer_hook(d, hook, context, after_forward, err), err);
 }
 
 cddp_status cddp_ddp_set_buffer(cddp_ddp *d, const char *name, const cddp_tensor *tensor,
                                 cddp_error *err)
 {
     err = error_of(d, err);
-    return told(d, cd_buffers_replace(&d->buffers, name, tensor, err), err);
+    return reported(d, cd_buffers_replace(&d->buffers, name, tensor, err), err);
 }
 
 cddp_status cddp_ddp_set_optimizer_in_backward(cddp_ddp *d,
@@ -494,15 +496,17 @@ cddp_status cddp_ddp_set_optimizer_in_backward(cddp_ddp *d,
                                                cddp_error *err)
 {
     err = error_of(d, err);
-    if (!d->has_reducer) return told(d, cd_fail(err, CDDP_E_STATE, "no parameter is reduced"), err);
+    if (!d->has_reducer)
+        return reported(d, cd_fail(err, CDDP_E_STATE, "no parameter is reduced"), err);
     /* ZRO-09 */
     if (d->join.is_enabled && optimizer != NULL &&
         optimizer->overlap >= CDDP_OVERLAP_HOOK_WITH_ZERO_STEP)
-        return told(d,
-                    cd_fail(err, CDDP_E_UNSUPPORTED,
-                            "join cannot shadow hook_with_zero_step: attach it outside of join"),
-                    err);
-    return told(d, cd_optimizer_in_backward_set(&d->reducer, optimizer, err), err);
+        return reported(
+            d,
+            cd_fail(err, CDDP_E_UNSUPPORTED,
+                    "join cannot shadow hook_with_zero_step: attach it outside of join"),
+            err);
+    return reported(d, cd_optimizer_in_backward_set(&d->reducer, optimizer, err), err);
 }
 
 /* ---- groups ---- */
@@ -511,7 +515,7 @@ cddp_status cddp_ddp_update_process_group(cddp_ddp *d, cddp_group *group, cddp_e
 {
     err = error_of(d, err);
     if (d->has_reducer && d->reducer.zero.is_set)
-        return told(
+        return reported(
             d,
             cd_fail(
                 err, CDDP_E_UNSUPPORTED,
@@ -524,7 +528,7 @@ cddp_status cddp_ddp_update_process_group(cddp_ddp *d, cddp_group *group, cddp_e
         d->reducer.group = group;
     }
     d->group = group;
-    return told(d, cd_mixed_end(&d->mixed, err), err);
+    return reported(d, cd_mixed_end(&d->mixed, err), err);
 }
 
 void cddp_ddp_remove_autograd_hooks(cddp_ddp *d) { d->hooks_removed = true; }
@@ -532,5 +536,6 @@ void cddp_ddp_remove_autograd_hooks(cddp_ddp *d) { d->hooks_removed = true; }
 cddp_status cddp_ddp_check_reducer_finalized(cddp_ddp *d, cddp_error *err)
 {
     err = error_of(d, err);
-    return d->has_reducer ? told(d, cd_reducer_check_finalized(&d->reducer, err), err) : CDDP_OK;
+    return d->has_reducer ? reported(d, cd_reducer_check_finalized(&d->reducer, err), err)
+                          : CDDP_OK;
 }

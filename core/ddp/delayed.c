@@ -50,9 +50,9 @@ static void lend_slices(cd_delayed *d)
         cd_wrapped_parameter *p = &d->module->parameters[i];
         if (!p->is_delayed) continue;
         cddp_grad_fini(p->grad);
-        p->grad->home = (cddp_home){d->flat.device, d->flat.storage, offset, p->tensor.form->numel,
-                                    d->flat.dtype};
-        p->grad->home_is_lent = true;
+        p->grad->backing = (cddp_backing){d->flat.device, d->flat.storage, offset,
+                                          p->tensor.form->numel, d->flat.dtype};
+        p->grad->backing_is_borrowed = true;
         offset += p->tensor.form->numel;
     }
 }
@@ -84,7 +84,7 @@ void cd_delayed_fini(cd_delayed *d)
     cddp_work_release(d->work);
     for (size_t i = 0; i < d->module->parameter_count; i++) {
         cd_wrapped_parameter *p = &d->module->parameters[i];
-        if (p->is_delayed && p->grad->home_is_lent) cddp_grad_fini(p->grad);
+        if (p->is_delayed && p->grad->backing_is_borrowed) cddp_grad_fini(p->grad);
     }
     int64_t numel = cddp_tensor_numel(&d->flat);
     d->flat.device->release(d->flat.device, d->flat.dtype, numel > 0 ? numel : 1, d->flat.storage);

@@ -177,8 +177,8 @@ static int64_t digest_hook_state(const cd_reducer *r, const cd_bucket *bucket)
 /* Once: what steps in between tells it before its result is written back. */
 static void emit_bucket_done(cd_reducer *r, cd_bucket *bucket)
 {
-    if (r->tracer == NULL || bucket->is_told) return;
-    bucket->is_told = true;
+    if (r->tracer == NULL || bucket->is_reported) return;
+    bucket->is_reported = true;
     const cddp_tensor *result = &bucket->future.result;
     int64_t digest = bucket->is_sparse ? 0 : cd_tracer_digest(r->tracer, result);
     int64_t dtype = bucket->is_sparse ? (int64_t)bucket->flat.dtype : (int64_t)result->dtype;
@@ -231,8 +231,8 @@ static cddp_status advance(cd_reducer *r, cd_bucket *bucket, bool *complete, cdd
     void *self = r->hook != NULL ? r->hook_self : bucket->future_self;
     uint64_t bytes = cddp_group_bytes(group);
     cddp_grad_bucket plain;
-    CD_TRY(cd_future_advance(&bucket->future, self, cd_bucket_set_told(&r->buckets, bucket, &plain),
-                             complete, err));
+    CD_TRY(cd_future_advance(&bucket->future, self,
+                             cd_bucket_set_reported(&r->buckets, bucket, &plain), complete, err));
     bucket->wire_bytes += cddp_group_bytes(group) - bytes;
     return CDDP_OK;
 }

@@ -208,7 +208,7 @@ out:
 static cddp_status launch_shadow(cddp_ddp *d, cd_bucket *bucket, bool first_static, cddp_error *err)
 {
     if (!bucket->is_sparse) CD_TRY(bucket->flat.device->fill(&bucket->flat, 0.0, NULL, err));
-    bool is_last = cd_bucket_set_tell(&d->join.shadow, bucket, first_static ? 0 : bucket->index);
+    bool is_last = cd_bucket_set_report(&d->join.shadow, bucket, first_static ? 0 : bucket->index);
     bucket->is_complete = false;
     CD_EMIT(d->tracer, bucket_launch, NULL, .bucket = bucket->index,
             .generation = d->join.shadow.generation, .numel = cddp_tensor_numel(&bucket->flat),
@@ -229,7 +229,8 @@ static cddp_status complete_shadows(cddp_ddp *d, cddp_error *err)
             if (bucket->is_complete) continue;
             void *self = d->reducer.hook != NULL ? d->reducer.hook_self : bucket->future_self;
             cddp_grad_bucket plain;
-            CD_TRY(cd_future_advance(&bucket->future, self, cd_bucket_set_told(set, bucket, &plain),
+            CD_TRY(cd_future_advance(&bucket->future, self,
+                                     cd_bucket_set_reported(set, bucket, &plain),
                                      &bucket->is_complete, err));
             left -= bucket->is_complete;
         }

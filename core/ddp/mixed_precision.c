@@ -70,7 +70,7 @@ cddp_status cd_mixed_init(cd_mixed *mixed, cd_wrapped *module, const cd_ddp_conf
         CD_TRY_OUT(make_like(&p->tensor.form->like, m.param_dtype, &m.parameters[i].low, err));
         if (p->grad != NULL && p->requires_grad)
             CD_TRY_OUT(
-                make_like(&p->tensor.form->like, m.param_dtype, &m.parameters[i].low_home, err));
+                make_like(&p->tensor.form->like, m.param_dtype, &m.parameters[i].low_backing, err));
     }
     *mixed = m;
     return CDDP_OK;
@@ -85,7 +85,7 @@ void cd_mixed_fini(cd_mixed *m)
     if (m->is_low) (void)!cd_mixed_end(m, NULL);
     for (size_t i = 0; m->parameters != NULL && i < m->module->parameter_count; i++) {
         release_made(&m->parameters[i].low);
-        release_made(&m->parameters[i].low_home);
+        release_made(&m->parameters[i].low_backing);
     }
     for (size_t i = 0; i < m->wire_count; i++) release_made(&m->wires[i]);
     cd_release(m->allocator, m->wires, m->wire_capacity * sizeof *m->wires);
@@ -94,21 +94,21 @@ void cd_mixed_fini(cd_mixed *m)
     memset(m, 0, sizeof *m);
 }
 
-static cddp_status lend_low_home(const cd_mixed *m, size_t i, cddp_error *err)
+static cddp_status lend_low_backing(const cd_mixed *m, size_t i, cddp_error *err)
 {
     cd_mixed_parameter *mp = &m->parameters[i];
     cddp_grad *grad = m->module->parameters[i].grad;
-    if (mp->low_home.device == NULL ||
-        (grad->home_is_lent && grad->home.storage == mp->low_home.storage))
+    if (mp->low_backing.device == NULL ||
+        (grad->backing_is_borrowed && grad->backing.storage == mp->low_backing.storage))
         return CDDP_OK;
     if (grad->kind == CDDP_GRAD_DENSE) {
-        CD_TRY(mp->low_home.device->copy(&mp->low_home, &grad->value, NULL, err));
-        grad->value = mp->low_home;
+        CD_TRY(mp->low_backing.device->copy(&mp->low_backing, &grad->value, NULL, err));
+        grad->value = mp->low_backing;
     }
-    mp->full_home = grad->home;
-    mp->full_home_is_lent = grad->home_is_lent;
-    grad->home = cddp_home_of(&mp->low_home);
-    grad->home_is_lent = true;
+    mp->full_backing = grad->backing;
+    mp->full_backing_is_borrowed = grad->backing_is_borrowed;
+    grad->backing = cddp_backing_of(&mp->low_backing);
+    grad->backing_is_borrowed = true;
     return CDDP_OK;
 }
 
@@ -121,26 +121,26 @@ cddp_status cd_mixed_begin(cd_mixed *m, cddp_error *err)
         if (low->device == NULL) continue;
         const cddp_tensor full = cd_packed_tensor_get(&m->module->parameters[i].tensor);
         CD_TRY(low->device->copy(low, &full, NULL, err));
-        if (m->module->parameters[i].grad != NULL) CD_TRY(lend_low_home(m, i, err));
+        if (m->module->parameters[i].grad != NULL) CD_TRY(lend_low_backing(m, i, err));
     }
     return CDDP_OK;
 }
 
-static cddp_status restore_home(const cd_mixed *m, size_t i, cddp_error *err)
+static cddp_status restore_backing(const cd_mixed *m, size_t i, cddp_error *err)
 {
     cd_mixed_parameter *mp = &m->parameters[i];
     const cd_wrapped_parameter *p = &m->module->parameters[i];
     cddp_grad *grad = p->grad;
-    if (mp->low_home.device == NULL || !grad->home_is_lent ||
-        grad->home.storage != mp->low_home.storage)
+    if (mp->low_backing.device == NULL || !grad->backing_is_borrowed ||
+        grad->backing.storage != mp->low_backing.storage)
         return CDDP_OK;
-    bool is_low = grad->kind == CDDP_GRAD_DENSE && grad->value.storage == mp->low_home.storage;
-    grad->home = mp->full_home;
-    grad->home_is_lent = mp->full_home_is_lent;
+    bool is_low = grad->kind == CDDP_GRAD_DENSE && grad->value.storage == mp->low_backing.storage;
+    grad->backing = mp->full_backing;
+    grad->backing_is_borrowed = mp->full_backing_is_borrowed;
     if (!is_low) return CDDP_OK;
     grad->kind = CDDP_GRAD_UNDEFINED;
     CD_TRY(cddp_grad_define(grad, &p->tensor.form->like, err));
-    return grad->value.device->copy(&grad->value, &mp->low_home, NULL, err);
+    return grad->value.device->copy(&grad->value, &mp->low_backing, NULL, err);
 }
 
 cddp_status cd_mixed_end(cd_mixed *m, cddp_error *err)
@@ -148,7 +148,7 @@ cddp_status cd_mixed_end(cd_mixed *m, cddp_error *err)
     if (!m->is_low) return CDDP_OK;
     m->is_low = false;
     for (size_t i = 0; i < m->module->parameter_count; i++)
-        if (m->module->parameters[i].grad != NULL) CD_TRY(restore_home(m, i, err));
+        if (m->module->parameters[i].grad != NULL) CD_TRY(restore_backing(m, i, err));
     return CDDP_OK;
 }
 

@@ -10,10 +10,10 @@
 #include "core/ddp/options.h"
 
 typedef struct cd_mixed_parameter {
-    cddp_tensor low;      /* copy in param_dtype; undefined when the parameter is not cast */
-    cddp_tensor low_home; /* where its gradient is born in param_dtype */
-    cddp_home full_home;  /* the slot's own home, while the low one is lent */
-    bool full_home_is_lent;
+    cddp_tensor low;           /* copy in param_dtype; undefined when the parameter is not cast */
+    cddp_tensor low_backing;   /* where its gradient is born in param_dtype */
+    cddp_backing full_backing; /* the slot's own home, while the low one is lent */
+    bool full_backing_is_borrowed;
 } cd_mixed_parameter;
 
 typedef struct cd_mixed {

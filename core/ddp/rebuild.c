@@ -173,7 +173,7 @@ static cddp_status install(cd_reducer *r, cd_bucket_layout *layout, cddp_error *
     CD_TRY(cd_bucket_set_init(&fresh, &spec, r->allocator, err));
     *layout = (cd_bucket_layout){0};
     if (views) {
-        cddp_status status = cd_bucket_set_lend_homes(&fresh, err);
+        cddp_status status = cd_bucket_set_lend_backing(&fresh, err);
         if (status != CDDP_OK) {
             cd_bucket_set_fini(&fresh);
             return status;

@@ -78,7 +78,8 @@ void cd_reducer_reset_iteration(cd_reducer *r)
     for (size_t b = 0; b < r->buckets.bucket_count; b++) {
         cd_bucket *bucket = &r->buckets.buckets[b];
         bucket->pending = bucket->variable_count;
-        bucket->is_launched = bucket->is_skipped = bucket->is_complete = bucket->is_told = false;
+        bucket->is_launched = bucket->is_skipped = bucket->is_complete = bucket->is_reported =
+            false;
     }
 }
 
@@ -222,13 +223,13 @@ cddp_status cd_reducer_start_bucket(cd_reducer *r, const cd_bucket_set *set, cd_
     uint64_t bytes = cddp_group_bytes(r->group);
     if (r->hook != NULL) {
         bytes = cddp_group_bytes(r->hook_group);
-        cddp_grad_bucket *told = cd_bucket_set_told(set, bucket, NULL);
+        cddp_grad_bucket *reported = cd_bucket_set_reported(set, bucket, NULL);
         CD_EMIT(r->tracer, hook_call, r->hook->name, .bucket = bucket->index,
-                .generation = set->generation, .is_last = told->is_last,
+                .generation = set->generation, .is_last = reported->is_last,
                 .dtype = bucket->flat.dtype,
                 .bytes = cddp_tensor_numel(&bucket->flat) *
                          (int64_t)cddp_dtype_bytes(bucket->flat.dtype));
-        CD_TRY(r->hook->run(r->hook_self, told, r->hook_group, future, err));
+        CD_TRY(r->hook->run(r->hook_self, reported, r->hook_group, future, err));
     } else if (bucket->is_sparse) {
         uint32_t v = set->layout.indices[bucket->first_slot];
         cd_sparse_launch launch = {.variable = cd_wrapped_variable(r->module, v),
@@ -253,7 +254,7 @@ cddp_status cd_reducer_launch_bucket(cd_reducer *r, cd_bucket *bucket, cddp_erro
     /* STA-04: in static graph's first pass the counter does not advance, and a hook sees index 0
     ** every time. */
     bool first_static = cd_reducer_is_first_static(r);
-    bool is_last = cd_bucket_set_tell(&r->buckets, bucket, first_static ? 0 : bucket->index);
+    bool is_last = cd_bucket_set_report(&r->buckets, bucket, first_static ? 0 : bucket->index);
     CD_EMIT(r->tracer, bucket_launch, NULL, .bucket = bucket->index,
             .generation = r->buckets.generation, .numel = cddp_tensor_numel(&bucket->flat),
             .dtype = bucket->flat.dtype, .content = (int64_t)bucket->content_digest,
@@ -474,9 +475,9 @@ void cd_reducer_audit(const cd_reducer *r)
         for (size_t v = 0; v < r->variable_count; v++) {
             const cd_variable *variable = cd_wrapped_variable(r->module, v);
             if (variable->expect_sparse || variable->grad->kind == CDDP_GRAD_SPARSE) continue;
-            CD_ASSERT(variable->grad->home_is_lent &&
-                      cd_bucket_set_holds(&r->buckets, v, variable->grad->home.storage,
-                                          variable->grad->home.offset));
+            CD_ASSERT(variable->grad->backing_is_borrowed &&
+                      cd_bucket_set_holds(&r->buckets, v, variable->grad->backing.storage,
+                                          variable->grad->backing.offset));
         }
     cd_bucket_set_audit(&r->buckets); /* R9 */
 }

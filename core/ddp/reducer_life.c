@@ -109,7 +109,7 @@ cddp_status cd_reducer_init(cd_reducer *reducer, const cd_reducer_spec *spec, cd
     /* UNU-02: only these modes have a map. Static graph may also be chosen later, so the map is
     ** made then. */
     if (r.config->find_unused_parameters || r.static_graph) CD_TRY_OUT(init_used_map(&r, err));
-    if (r.config->gradient_as_bucket_view) CD_TRY_OUT(cd_bucket_set_lend_homes(&r.buckets, err));
+    if (r.config->gradient_as_bucket_view) CD_TRY_OUT(cd_bucket_set_lend_backing(&r.buckets, err));
     *reducer = r;
     cd_reducer_audit(reducer);
     return CDDP_OK;

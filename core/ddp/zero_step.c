@@ -116,16 +116,16 @@ static uint64_t numel_of_bucket(const cd_reducer *r, const cd_bucket *bucket)
     return numel;
 }
 
-typedef struct deal {
+typedef struct assignment {
     uint32_t world;
     uint64_t total;   /* elements of all buckets */
     uint64_t *loads;  /* (world) */
     uint32_t *owners; /* (variable_count) by slot */
     bool *has_piece;  /* (world) of the bucket at hand */
     uint32_t *order;  /* (bucket_count) smallest first */
-} deal;
+} assignment;
 
-static uint32_t least_loaded(const deal *d)
+static uint32_t least_loaded(const assignment *d)
 {
     uint32_t least = d->world;
     for (uint32_t r = 0; r < d->world; r++)
@@ -133,7 +133,8 @@ static uint32_t least_loaded(const deal *d)
     return least;
 }
 
-static void give(const cd_bucket *bucket, deal *d, uint32_t first, uint32_t end, uint64_t numel)
+static void give(const cd_bucket *bucket, assignment *d, uint32_t first, uint32_t end,
+                 uint64_t numel)
 {
     uint32_t rank = least_loaded(d);
     d->has_piece[rank] = true;
@@ -143,7 +144,7 @@ static void give(const cd_bucket *bucket, deal *d, uint32_t first, uint32_t end,
 
 /* Two neighbouring pieces reach a W-th together, so there may be up to 2W - 1 of them. PyTorch's
 ** assertion fails when every rank has one already; here what is left stays in one piece. */
-static void deal_bucket(const cd_reducer *r, const cd_bucket *bucket, deal *d)
+static void assign_bucket(const cd_reducer *r, const cd_bucket *bucket, assignment *d)
 {
     uint32_t first = 0, pieces = 1;
     uint64_t numel = 0;
@@ -162,7 +163,7 @@ static void deal_bucket(const cd_reducer *r, const cd_bucket *bucket, deal *d)
 }
 
 /* Stable: of equally large buckets the first comes first. */
-static void sort_by_size(const cd_reducer *r, deal *d)
+static void sort_by_size(const cd_reducer *r, assignment *d)
 {
     for (uint32_t b = 0; b < r->buckets.bucket_count; b++) {
         uint64_t numel = numel_of_bucket(r, &r->buckets.buckets[b]);
@@ -176,7 +177,7 @@ static void sort_by_size(const cd_reducer *r, deal *d)
     }
 }
 
-static void deal_all(const cd_reducer *r, deal *d)
+static void assign_all(const cd_reducer *r, assignment *d)
 {
     const cd_bucket_set *set = &r->buckets;
     if (!r->zero.shards_buckets) {
@@ -186,7 +187,7 @@ static void deal_all(const cd_reducer *r, deal *d)
         return;
     }
     sort_by_size(r, d);
-    for (size_t i = 0; i < set->bucket_count; i++) deal_bucket(r, &set->buckets[d->order[i]], d);
+    for (size_t i = 0; i < set->bucket_count; i++) assign_bucket(r, &set->buckets[d->order[i]], d);
 }
 
 static cddp_status make_flat(const cd_bucket *bucket, cddp_tensor *flat, cddp_error *err)
@@ -258,7 +259,7 @@ static cddp_status assign(cd_reducer *r, cddp_error *err)
     cddp_status status = CDDP_OK;
     const cddp_allocator *a = r->allocator;
     size_t n = r->variable_count, buckets = r->buckets.bucket_count;
-    deal d = {.world = cddp_group_size(r->group)};
+    assignment d = {.world = cddp_group_size(r->group)};
     d.loads = cd_allocate_array(a, d.world, sizeof *d.loads);
     d.has_piece = cd_allocate_array(a, d.world, sizeof *d.has_piece);
     d.owners = cd_allocate_array(a, n, sizeof *d.owners);
@@ -269,7 +270,7 @@ static cddp_status assign(cd_reducer *r, cddp_error *err)
         goto out;
     }
     CD_TRY_OUT(allocate(r, err));
-    deal_all(r, &d);
+    assign_all(r, &d);
     for (size_t b = 0; b < buckets; b++) collect(r, &r->buckets.buckets[b], d.owners);
     r->zero.starts[buckets] = r->zero.assignment_count;
     r->zero.is_assigned = true;

@@ -557,11 +557,11 @@ static void count_elements(cd_low_rank *s, const cd_low_rank_job *job,
     if (!bucket->is_last) return;
     s->iteration++;
     if (s->iteration % s->settings.stats_every != 0 || s->elements_after == 0) return;
-    cd_low_rank_statistics told = cd_low_rank_get_statistics(s);
+    cd_low_rank_statistics reported = cd_low_rank_get_statistics(s);
     cddp_tracer_mark(s->tracer, "powersgd_compression_permille",
                      (int64_t)(1000 * s->elements_before / s->elements_after));
-    cddp_tracer_mark(s->tracer, "powersgd_bytes_before", (int64_t)told.bytes_before);
-    cddp_tracer_mark(s->tracer, "powersgd_bytes_after", (int64_t)told.bytes_after);
+    cddp_tracer_mark(s->tracer, "powersgd_bytes_before", (int64_t)reported.bytes_before);
+    cddp_tracer_mark(s->tracer, "powersgd_bytes_after", (int64_t)reported.bytes_after);
 }
 
 static cddp_status stage_m(void *self, cddp_grad_bucket *bucket, cddp_future *future,

@@ -96,10 +96,10 @@ cddp_status cd_oracle_finish(cd_oracle *oracle, const cddp_tensor *parameters, c
         cd_comparison c;
         CD_TRY(cd_oracle_compare_tensors(o, &expected[i], &parameters[i], &c, err));
         if (c.bad > 0)
-            cd_tell_print(c.words, sizeof c.words,
-                          "%zu of %zu elements have drifted from the free-running reference", c.bad,
-                          c.numel);
-        cd_oracle_tell(o, CD_LINK_FREE, i, &c);
+            cd_text_format(c.words, sizeof c.words,
+                           "%zu of %zu elements have drifted from the free-running reference",
+                           c.bad, c.numel);
+        cd_oracle_report(o, CD_LINK_FREE, i, &c);
     }
     return CDDP_OK;
 }

@@ -24,16 +24,16 @@ static cddp_status judge_local(cd_oracle *o, const cd_oracle_reduction *r, size_
                             .actual = !present,
                             .exact = true,
                             .shape = CD_SHAPE_PRESENCE};
-        cd_tell_print(c.words, sizeof c.words,
-                      present ? "no local gradient, where one process gets one"
-                              : "a local gradient, where one process gets none");
-        cd_oracle_tell(o, CD_LINK_PRECISION, i, &c);
+        cd_text_format(c.words, sizeof c.words,
+                       present ? "no local gradient, where one process gets one"
+                               : "a local gradient, where one process gets none");
+        cd_oracle_report(o, CD_LINK_PRECISION, i, &c);
         return CDDP_OK;
     }
     if (!present) return CDDP_OK;
     if (cd_oracle_is_exact_device(o)) {
         CD_TRY(cd_oracle_compare_forms(o, &replica->value, &o->local_forms[i].value, &c, err));
-        cd_oracle_tell(o, CD_LINK_PRECISION, i, &c);
+        cd_oracle_report(o, CD_LINK_PRECISION, i, &c);
         return CDDP_OK;
     }
     size_t numel = o->offsets[i + 1] - o->offsets[i];
@@ -49,7 +49,7 @@ static cddp_status judge_local(cd_oracle *o, const cd_oracle_reduction *r, size_
                         .divisor = r->divisor};
         cd_oracle_explain(o, &c, &s);
     }
-    cd_oracle_tell(o, CD_LINK_PRECISION, i, &c);
+    cd_oracle_report(o, CD_LINK_PRECISION, i, &c);
     return CDDP_OK;
 }
 
@@ -105,11 +105,11 @@ static cddp_status judge_sum(cd_oracle *o, const judged *j, size_t i, const cd_w
         if (status != CDDP_OK) return status;
         if (link == CD_LINK_MATHEMATICS && r->normalisation != NULL &&
             c.shape == CD_SHAPE_UNEXPLAINED)
-            cd_tell_print(c.words, sizeof c.words, "%zu of %zu elements differ: %s", c.bad, c.numel,
-                          r->normalisation);
+            cd_text_format(c.words, sizeof c.words, "%zu of %zu elements differ: %s", c.bad,
+                           c.numel, r->normalisation);
     }
     if (link == CD_LINK_MATHEMATICS && !c.exact) o->is_free_running = false;
-    cd_oracle_tell(o, link, i, &c);
+    cd_oracle_report(o, link, i, &c);
     return CDDP_OK;
 }
 
@@ -122,7 +122,7 @@ static cddp_status judge_reduced(cd_oracle *o, const judged *j, size_t i, cddp_e
     if (w->is_exact_device) {
         CD_TRY(cd_oracle_compare_forms(o, &p->expected, &r->gradients[i].value, &c, err));
         if (c.bad > 0) cd_share_note_failed(o->share, w);
-        cd_oracle_tell(o, CD_LINK_MATHEMATICS, i, &c);
+        cd_oracle_report(o, CD_LINK_MATHEMATICS, i, &c);
         return CDDP_OK;
     }
     if (p->samples.limbs == NULL) return CDDP_OK;
@@ -175,11 +175,11 @@ static cddp_status judge_presence(cd_oracle *o, const cd_oracle_reduction *r, co
                             .actual = actual,
                             .exact = true,
                             .shape = CD_SHAPE_PRESENCE};
-        cd_tell_print(c.words, sizeof c.words,
-                      expected ? "absent, where some rank has a gradient"
-                               : "present, although no rank used it: absent is not zero");
+        cd_text_format(c.words, sizeof c.words,
+                       expected ? "absent, where some rank has a gradient"
+                                : "present, although no rank used it: absent is not zero");
     }
-    cd_oracle_tell(o, CD_LINK_PRESENCE, i, &c);
+    cd_oracle_report(o, CD_LINK_PRESENCE, i, &c);
     return CDDP_OK;
 }
 
@@ -197,11 +197,13 @@ static cddp_status judge_buffers(cd_oracle *o, const cd_start *start, const cd_o
         cd_comparison c;
         CD_TRY(cd_oracle_compare_tensors(o, &e->buffers(e->self)[i], &buffers[i], &c, err));
         if (c.bad > 0 && c.words[0] == '\0')
-            cd_tell_print(c.words, sizeof c.words, "%zu of %zu elements differ", c.bad, c.numel);
+            cd_text_format(c.words, sizeof c.words, "%zu of %zu elements differ", c.bad, c.numel);
         o->summary.compared++;
         o->summary.differing += c.bad > 0;
         o->summary.exact++;
-        cd_tell_comparison(&(cd_tell){o->options.tracer, CD_LINK_BUFFER, (int32_t)i, "buffer"}, &c);
+        cd_comparison_emit(&(cd_comparison_place){o->options.tracer, CD_LINK_BUFFER, (int32_t)i,
+                                                  "buffer"},
+                           &c);
     }
     return CDDP_OK;
 }

@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-void cd_oracle_tell(cd_oracle *o, cd_oracle_link link, size_t parameter, const cd_comparison *c)
+void cd_oracle_report(cd_oracle *o, cd_oracle_link link, size_t parameter, const cd_comparison *c)
 {
     const cd_oracle_parameter *p = &o->parameters[parameter];
     o->summary.compared++;
@@ -16,7 +16,7 @@ void cd_oracle_tell(cd_oracle *o, cd_oracle_link link, size_t parameter, const c
         o->summary.exact++;
     else
         o->summary.bounded++;
-    cd_tell_comparison(&(cd_tell){o->options.tracer, link, p->variable, p->name}, c);
+    cd_comparison_emit(&(cd_comparison_place){o->options.tracer, link, p->variable, p->name}, c);
 }
 
 /* Says what the wrong values are. */
@@ -78,9 +78,9 @@ static void describe_forms(cd_oracle *o, const cd_symbol_difference *d, cd_compa
     if (c->shape == CD_SHAPE_RATIO) {
         c->ratio = (double)other->coefficient.numerator / (double)other->coefficient.denominator *
                    (double)odd->coefficient.denominator / (double)odd->coefficient.numerator;
-        cd_tell_print(found, sizeof found, ": ratio %.6g", c->ratio);
+        cd_text_format(found, sizeof found, ": ratio %.6g", c->ratio);
     }
-    cd_tell_print(c->words, sizeof c->words, "%s %s%s", form, what, found);
+    cd_text_format(c->words, sizeof c->words, "%s %s%s", form, what, found);
 }
 
 cddp_status cd_oracle_compare_forms(cd_oracle *o, const cddp_tensor *expected,

@@ -50,22 +50,22 @@ static void explain(const cd_oracle_norm *n, const squares *s, cd_comparison *c)
     bool is_theirs = fabs(n->norm - norm_over(s, n->ranks, n->rank_count)) <= c->bound;
     c->shape = CD_SHAPE_OTHER;
     if (is_theirs && s->of_all > 0 && n->rank_count > 1)
-        cd_tell_print(
+        cd_text_format(
             c->words, sizeof c->words,
             "over the wrong group: each of %u ranks has these gradients, and all were added",
             n->rank_count);
     else if (is_theirs && n->rank_count == 1)
-        cd_tell_print(
+        cd_text_format(
             c->words, sizeof c->words,
             "over the wrong group: of what rank %u steps alone, and not of what all ranks step",
             n->ranks[0]);
     else if (is_theirs)
-        cd_tell_print(c->words, sizeof c->words,
-                      "over the wrong group: of what %u ranks from rank %u on step, and not of "
-                      "what all ranks step",
-                      n->rank_count, n->ranks[0]);
+        cd_text_format(c->words, sizeof c->words,
+                       "over the wrong group: of what %u ranks from rank %u on step, and not of "
+                       "what all ranks step",
+                       n->rank_count, n->ranks[0]);
     else
-        cd_tell_print(c->words, sizeof c->words, "of something else than the gradients");
+        cd_text_format(c->words, sizeof c->words, "of something else than the gradients");
 }
 
 cddp_status cd_oracle_judge_norm(cd_oracle *o, const cd_oracle_norm *norm, cddp_error *err)
@@ -89,6 +89,6 @@ cddp_status cd_oracle_judge_norm(cd_oracle *o, const cd_oracle_norm *norm, cddp_
         c.ratio = c.actual / c.expected;
         explain(norm, &s, &c);
     }
-    cd_tell_comparison(&(cd_tell){o->options.tracer, CD_LINK_NORM, -1, "norm"}, &c);
+    cd_comparison_emit(&(cd_comparison_place){o->options.tracer, CD_LINK_NORM, -1, "norm"}, &c);
     return CDDP_OK;
 }

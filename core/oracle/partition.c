@@ -32,7 +32,7 @@ cddp_status cd_partition_whole(const cd_partition *p, bool by_size, cd_part *par
     if (loads == NULL)
         return cd_fail(err, CDDP_E_NOMEM, "no memory for the partition over %u ranks", p->world);
     for (size_t i = 0; i < p->count; i++) parts[i] = (cd_part){0, 0};
-    for (size_t dealt = 0; dealt < p->count; dealt++) {
+    for (size_t assigned = 0; assigned < p->count; assigned++) {
         size_t i = next_of(p, by_size, parts);
         uint32_t least = p->world - 1;
         for (uint32_t r = p->world; r-- > 0;)
@@ -103,8 +103,8 @@ cddp_status cd_partition_buckets(const cd_partition *p, const cd_partition_bucke
     cddp_status status = CDDP_OK;
     int64_t total = 0, *loads = cd_allocate_array(p->allocator, p->world, sizeof *loads);
     bool *served = cd_allocate_array(p->allocator, p->world, sizeof *served);
-    bool *dealt = cd_allocate_array(p->allocator, bucket_count + 1, sizeof *dealt);
-    if (loads == NULL || served == NULL || dealt == NULL) {
+    bool *assigned = cd_allocate_array(p->allocator, bucket_count + 1, sizeof *assigned);
+    if (loads == NULL || served == NULL || assigned == NULL) {
         status = cd_fail(err, CDDP_E_NOMEM, "no memory to deal %zu buckets to %u ranks",
                          bucket_count, p->world);
         goto out;
@@ -112,10 +112,11 @@ cddp_status cd_partition_buckets(const cd_partition *p, const cd_partition_bucke
     for (size_t b = 0; b < bucket_count; b++) total += numel_of(p, &buckets[b]);
     for (size_t turn = 0; turn < bucket_count; turn++) {
         size_t b = 0;
-        while (dealt[b]) b++;
+        while (assigned[b]) b++;
         for (size_t other = b + 1; cut && other < bucket_count; other++)
-            if (!dealt[other] && numel_of(p, &buckets[other]) < numel_of(p, &buckets[b])) b = other;
-        dealt[b] = true;
+            if (!assigned[other] && numel_of(p, &buckets[other]) < numel_of(p, &buckets[b]))
+                b = other;
+        assigned[b] = true;
         for (size_t i = 0; !cut && i < buckets[b].count; i++)
             give_whole(p, buckets[b].parameters[i], (uint32_t)(b % p->world), parts);
         if (cut) cut_bucket(p, &buckets[b], total, loads, served, parts);
@@ -123,7 +124,7 @@ cddp_status cd_partition_buckets(const cd_partition *p, const cd_partition_bucke
 out:
     cd_release(p->allocator, loads, p->world * sizeof *loads);
     cd_release(p->allocator, served, p->world * sizeof *served);
-    cd_release(p->allocator, dealt, (bucket_count + 1) * sizeof *dealt);
+    cd_release(p->allocator, assigned, (bucket_count + 1) * sizeof *assigned);
     return status;
 }
 

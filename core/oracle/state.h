@@ -4,7 +4,7 @@
 #pragma once
 #include "core/oracle/oracle.h"
 #include "core/oracle/share.h"
-#include "core/oracle/tell.h"
+#include "core/oracle/emit.h"
 
 struct cd_oracle {
     cd_oracle_options options;
@@ -38,7 +38,7 @@ bool cd_oracle_is_exact_device(const cd_oracle *o); /* elements are forms */
 static inline bool cd_is_power_of_two(uint64_t n) { return n != 0 && (n & (n - 1)) == 0; }
 
 /* Writes a comparison of a parameter into the trace and the summary. */
-void cd_oracle_tell(cd_oracle *o, cd_oracle_link link, size_t parameter, const cd_comparison *c);
+void cd_oracle_report(cd_oracle *o, cd_oracle_link link, size_t parameter, const cd_comparison *c);
 /* Says what the wrong values are; s has what its locals can tell, or none. */
 void cd_oracle_explain(const cd_oracle *o, cd_comparison *c, cd_suspect *s);
 /* Two tensors of one device, bit for bit; forms are told apart by their first differing term. The

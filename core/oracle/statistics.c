@@ -85,17 +85,17 @@ static void explain(const cd_oracle *o, const moments *m, cd_comparison *c)
     c->shape = CD_SHAPE_UNEXPLAINED;
     if (!isfinite(c->actual) && isfinite(c->expected)) {
         c->shape = CD_SHAPE_NONFINITE;
-        cd_tell_print(c->words, sizeof c->words, "not finite at element %lld, where %.9g belongs",
-                      (long long)c->element, c->expected);
+        cd_text_format(c->words, sizeof c->words, "not finite at element %lld, where %.9g belongs",
+                       (long long)c->element, c->expected);
     } else if (is_own(o, m, c)) {
         c->shape = CD_SHAPE_LOCAL;
-        cd_tell_print(c->words, sizeof c->words, "the statistics of rank %u alone",
-                      o->options.rank);
+        cd_text_format(c->words, sizeof c->words, "the statistics of rank %u alone",
+                       o->options.rank);
     } else if (is_unweighted(m, c)) {
-        cd_tell_print(c->words, sizeof c->words,
-                      "every rank weighs alike, although their counts differ");
+        cd_text_format(c->words, sizeof c->words,
+                       "every rank weighs alike, although their counts differ");
     } else {
-        cd_tell_print(c->words, sizeof c->words, "%zu of %zu numbers differ", c->bad, c->numel);
+        cd_text_format(c->words, sizeof c->words, "%zu of %zu numbers differ", c->bad, c->numel);
     }
 }
 
@@ -147,8 +147,8 @@ cddp_status cd_oracle_judge_statistics(cd_oracle *oracle, const cd_oracle_moment
     o->summary.compared++;
     o->summary.differing += c.bad > 0;
     o->summary.bounded++;
-    cd_tell_comparison(&(cd_tell){o->options.tracer, CD_LINK_STATISTICS, (int32_t)used->buffer,
-                                  "statistics"},
+    cd_comparison_emit(&(cd_comparison_place){o->options.tracer, CD_LINK_STATISTICS,
+                                              (int32_t)used->buffer, "statistics"},
                        &c);
     return CDDP_OK;
 }

@@ -35,9 +35,9 @@ static bool is_misplaced(const slot *s, const cddp_tensor *own, cd_comparison *c
                          .actual = (double)found,
                          .exact = true,
                          .shape = CD_SHAPE_OTHER};
-    cd_tell_print(c->words, sizeof c->words,
-                  "state of %lld elements, where the step of %lld belongs to this rank", found,
-                  wanted);
+    cd_text_format(c->words, sizeof c->words,
+                   "state of %lld elements, where the step of %lld belongs to this rank", found,
+                   wanted);
     return true;
 }
 
@@ -59,17 +59,17 @@ static cddp_status judge_slot(cd_oracle *o, const slot *s, cddp_error *err)
                             .actual = found,
                             .exact = true,
                             .shape = CD_SHAPE_PRESENCE};
-        cd_tell_print(c.words, sizeof c.words,
-                      wanted ? "optimizer state is absent"
-                             : "optimizer state was made for a parameter without a gradient");
+        cd_text_format(c.words, sizeof c.words,
+                       wanted ? "optimizer state is absent"
+                              : "optimizer state was made for a parameter without a gradient");
     } else if (!cddp_dtype_is_float(own.dtype) && cd_oracle_is_exact_device(o)) {
         return CDDP_OK;
     } else {
         CD_TRY(cd_oracle_compare_tensors(o, &own, s->actual, &c, err));
         if (c.bad > 0 && c.words[0] == '\0')
-            cd_tell_print(c.words, sizeof c.words, "optimizer state slot %zu differs", s->index);
+            cd_text_format(c.words, sizeof c.words, "optimizer state slot %zu differs", s->index);
     }
-    cd_oracle_tell(o, CD_LINK_OPTIMIZER, s->parameter, &c);
+    cd_oracle_report(o, CD_LINK_OPTIMIZER, s->parameter, &c);
     return CDDP_OK;
 }
 
@@ -108,10 +108,10 @@ static void judge_range(cd_oracle *o, const cd_suspect *whole, uint32_t owner)
     if (c.element >= 0) c.element += part.first;
     if (c.bad > 0 && !is_own) {
         char words[sizeof c.words];
-        cd_tell_print(words, sizeof words, "%.120s, in what rank %u steps", c.words, owner);
-        cd_tell_print(c.words, sizeof c.words, "%s", words);
+        cd_text_format(words, sizeof words, "%.120s, in what rank %u steps", c.words, owner);
+        cd_text_format(c.words, sizeof c.words, "%s", words);
     }
-    cd_oracle_tell(o, is_own ? CD_LINK_UPDATE : CD_LINK_SHARE, whole->parameter, &c);
+    cd_oracle_report(o, is_own ? CD_LINK_UPDATE : CD_LINK_SHARE, whole->parameter, &c);
 }
 
 /* Rank by rank, so that who made a mistake differs from who was sent its result. */
@@ -141,7 +141,7 @@ static cddp_status judge_parameter(cd_oracle *o, const cd_oracle_update *before,
         }
         cd_oracle_explain(o, &c, &s);
     }
-    cd_oracle_tell(o, CD_LINK_UPDATE, i, &c);
+    cd_oracle_report(o, CD_LINK_UPDATE, i, &c);
     return CDDP_OK;
 }
 

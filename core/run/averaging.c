@@ -195,7 +195,7 @@ static uint32_t reduced_over(const cd_trainer *t)
     return ranks != 0 ? ranks : t->averaging->world_size;
 }
 
-void cd_trainer_tell_agreement(cd_trainer *t)
+void cd_trainer_emit_agreement(cd_trainer *t)
 {
     struct cd_averaging *a = t->averaging;
     if (a == NULL) {
@@ -267,7 +267,7 @@ static cddp_status sum_parameters(const cd_trainer *t, signed_sums *sums, cddp_e
     return CDDP_OK;
 }
 
-static void tell_law(const cd_trainer *t, cddp_law law)
+static void report_law(const cd_trainer *t, cddp_law law)
 {
     if (!isfinite(law.left) || !isfinite(law.right)) { /* an overflow is I-RANGE's */
         law.left = law.right = 0;
@@ -281,14 +281,14 @@ static cddp_status state_laws(cd_trainer *t, const signed_sums *before, cddp_err
     signed_sums after;
     CD_TRY(sum_parameters(t, &after, err));
     if (before->kept.parameters > 0) {
-        tell_law(t, (cddp_law){sizeof(cddp_law), "parameters stay as they are between averages", -1,
-                               before->kept.sum, after.kept.sum, 0, false});
+        report_law(t, (cddp_law){sizeof(cddp_law), "parameters stay as they are between averages",
+                                 -1, before->kept.sum, after.kept.sum, 0, false});
     }
     if (before->averaged.parameters > 0) {
-        tell_law(t, (cddp_law){sizeof(cddp_law),
-                               "an average keeps the sum of the parameters over the ranks", -1,
-                               before->averaged.sum, after.averaged.sum, before->averaged.bound,
-                               true});
+        report_law(t, (cddp_law){sizeof(cddp_law),
+                                 "an average keeps the sum of the parameters over the ranks", -1,
+                                 before->averaged.sum, after.averaged.sum, before->averaged.bound,
+                                 true});
     }
     return CDDP_OK;
 }

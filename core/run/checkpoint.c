@@ -77,9 +77,9 @@ static cddp_status load(cd_trainer *t, cddp_error *err)
     return CDDP_OK;
 }
 
-static cddp_status tell_state(cd_trainer *t, cd_moment moment, int64_t what,
-                              cddp_status (*save_part)(cd_trainer *, cd_blob *, cddp_error *),
-                              cddp_error *err)
+static cddp_status report_state(cd_trainer *t, cd_moment moment, int64_t what,
+                                cddp_status (*save_part)(cd_trainer *, cd_blob *, cddp_error *),
+                                cddp_error *err)
 {
     if (!cd_tracer_wants_digest(t->tracer)) {
         return CDDP_OK;
@@ -93,18 +93,18 @@ static cddp_status tell_state(cd_trainer *t, cd_moment moment, int64_t what,
     return CDDP_OK;
 }
 
-static cddp_status tell(cd_trainer *t, bool loaded, uint32_t steps_done, cddp_error *err)
+static cddp_status report(cd_trainer *t, bool loaded, uint32_t steps_done, cddp_error *err)
 {
     const cd_moment moment = loaded ? CD_MOMENT_RESUME : CD_MOMENT_CHECKPOINT;
     CD_EMIT(t->tracer, checkpoint, "parameters, buffers, optimizers, hook, scaler, averager",
             .loaded = loaded, .digest = (int64_t)cd_blob_digest(&t->checkpoint),
             .step = steps_done);
-    CD_TRY(cd_trainer_tell_parameters(t, moment, err));
-    CD_TRY(cd_trainer_tell_buffers(t, moment, err));
-    CD_TRY(cd_trainer_tell_optimizers(t, moment, err));
-    CD_TRY(tell_state(t, moment, 4, save_hook, err));
-    CD_TRY(tell_state(t, moment, 5, save_scaler, err));
-    CD_TRY(tell_state(t, moment, 8, save_averager, err));
+    CD_TRY(cd_trainer_emit_parameters(t, moment, err));
+    CD_TRY(cd_trainer_emit_buffers(t, moment, err));
+    CD_TRY(cd_trainer_emit_optimizers(t, moment, err));
+    CD_TRY(report_state(t, moment, 4, save_hook, err));
+    CD_TRY(report_state(t, moment, 5, save_scaler, err));
+    CD_TRY(report_state(t, moment, 8, save_averager, err));
     return CDDP_OK;
 }
 
@@ -114,13 +114,13 @@ cddp_status cd_trainer_checkpoint(cd_trainer *t, uint32_t steps_done, cddp_error
         return CDDP_OK;
     }
     CD_TRY(save(t, err));
-    CD_TRY(tell(t, false, steps_done, err));
+    CD_TRY(report(t, false, steps_done, err));
     if (t->settings.train.resume) {
         cd_trainer_drop(t);
         CD_TRY(cd_trainer_build(t, err));
         CD_TRY(load(t, err));
-        CD_TRY(tell(t, true, steps_done, err));
-        cd_trainer_tell_mark(t, "resumed", steps_done);
+        CD_TRY(report(t, true, steps_done, err));
+        cd_trainer_emit_mark(t, "resumed", steps_done);
     }
     return CDDP_OK;
 }

@@ -16,7 +16,7 @@
 #include "core/base/error.h"
 #include "core/comm/operands.h"
 #include "core/oracle/numbers.h"
-#include "core/oracle/tell.h"
+#include "core/oracle/emit.h"
 #include "core/run/plan.h"
 
 #include <math.h>
@@ -314,7 +314,7 @@ static cddp_status judge_values(cd_trainer *t, const own *c, const cddp_tensor *
     snprintf(name, sizeof name, "%s%s%s of group '%.40s'", cddp_op_name(c->op), reduces ? " " : "",
              reduces ? cddp_red_op_name(c->reduction) : "", group);
     snprintf(found.words, sizeof found.words, "not what its members gave");
-    cd_tell_comparison(&(cd_tell){t->tracer, CD_LINK_COLLECTIVE, -1, name}, &found);
+    cd_comparison_emit(&(cd_comparison_place){t->tracer, CD_LINK_COLLECTIVE, -1, name}, &found);
     return CDDP_OK;
 }
 

@@ -22,7 +22,7 @@ typedef struct measure {
 
 /* What is wrong is said in words, and NULL is "nothing": where there is no memory for words that
 ** must not pass. */
-static const char *told(const measure *m, const char *words)
+static const char *reported(const measure *m, const char *words)
 {
     *m->is_exhausted |= words == NULL;
     return words;
@@ -88,23 +88,23 @@ static const char *compare_findings(const measure *m)
             seen |= finding_fits(&expect->findings[i], &v->findings[k]);
         }
         if (!seen) {
-            return told(m, cd_arena_printf(m->arena, "the expected finding %s%s%s did not come",
-                                           expect->findings[i].check,
-                                           expect->findings[i].parameter != NULL ? " of " : "",
-                                           expect->findings[i].parameter != NULL
-                                               ? expect->findings[i].parameter
-                                               : ""));
+            return reported(m, cd_arena_printf(m->arena, "the expected finding %s%s%s did not come",
+                                               expect->findings[i].check,
+                                               expect->findings[i].parameter != NULL ? " of " : "",
+                                               expect->findings[i].parameter != NULL
+                                                   ? expect->findings[i].parameter
+                                                   : ""));
         }
     }
     if (expect->finding_count > 0 && v->finding_count > 0 &&
         !is_expected(expect, &v->findings[0])) {
-        return told(m, cd_arena_printf(m->arena, "another finding came first: %s",
-                                       v->findings[0].check));
+        return reported(m, cd_arena_printf(m->arena, "another finding came first: %s",
+                                           v->findings[0].check));
     }
     for (size_t i = 0; i < v->finding_count; i++) {
         if (!check_is_named(expect, v->findings[i].check)) {
-            return told(m, cd_arena_printf(m->arena, "%s was not expected to report",
-                                           v->findings[i].check));
+            return reported(m, cd_arena_printf(m->arena, "%s was not expected to report",
+                                               v->findings[i].check));
         }
     }
     return NULL;
@@ -138,8 +138,8 @@ static const char *first_failure(const measure *m)
     for (size_t i = 0; i < m->verdict->rank_count; i++) {
         const cddp_rank_result *result = &m->verdict->ranks[i].result;
         if (rank_failed(result)) {
-            return told(m, cd_arena_printf(m->arena, "rank %zu did not finish: %s", i,
-                                           rank_words(result)));
+            return reported(m, cd_arena_printf(m->arena, "rank %zu did not finish: %s", i,
+                                               rank_words(result)));
         }
     }
     return NULL;
@@ -171,10 +171,10 @@ static const char *missing_error(const measure *m)
         }
         if (!seen) {
             const char *failure = first_failure(m);
-            return told(m,
-                        cd_arena_printf(m->arena, "no rank ended with an error containing '%s'%s%s",
-                                        expect->error.items[i], failure != NULL ? "; " : "",
-                                        failure != NULL ? failure : ""));
+            return reported(m, cd_arena_printf(m->arena,
+                                               "no rank ended with an error containing '%s'%s%s",
+                                               expect->error.items[i], failure != NULL ? "; " : "",
+                                               failure != NULL ? failure : ""));
         }
     }
     return NULL;
@@ -191,7 +191,7 @@ static const char *missing_claim(const measure *m)
             seen |= strcmp(v->exercises[k].check, claim) == 0;
         }
         if (!seen) {
-            return told(m, cd_arena_printf(m->arena, "%s had nothing to judge", claim));
+            return reported(m, cd_arena_printf(m->arena, "%s had nothing to judge", claim));
         }
     }
     for (size_t i = 0; i < m->plan->expect.marks.count; i++) {
@@ -201,7 +201,7 @@ static const char *missing_claim(const measure *m)
             seen |= strcmp(v->marks[k].name, mark) == 0;
         }
         if (!seen) {
-            return told(m, cd_arena_printf(m->arena, "'%s' never happened", mark));
+            return reported(m, cd_arena_printf(m->arena, "'%s' never happened", mark));
         }
     }
     return v->exercise_count == 0 ? "no check had anything to judge" : NULL;

@@ -81,7 +81,7 @@ static void begin_optimizer(cd_trainer *t, size_t optimizer)
     cd_replica_optimizer *o = &t->replica->optimizers[optimizer];
     if (!o->has_stepped) {
         o->has_stepped = true;
-        cd_trainer_tell_step(t, optimizer,
+        cd_trainer_emit_step(t, optimizer,
                              &(cd_trainer_decision){.clip = 1.0,
                                                     .norm = NAN,
                                                     .loss_scale = t->loss_scale});
@@ -111,7 +111,7 @@ static cddp_status step_parameter(void *context, size_t variable, cddp_grad *gra
     begin_optimizer(t, optimizer);
     cd_optimizer_set_lr(o->optimizer, cd_replica_lr(t->replica, optimizer, t->step));
     CD_TRY(cd_optimizer_step_parameter(o->optimizer, position, err));
-    CD_TRY(cd_trainer_tell_touch(t, optimizer, position, true, err));
+    CD_TRY(cd_trainer_emit_touch(t, optimizer, position, true, err));
     grad->value = queued;
     return CDDP_OK;
 }
@@ -227,7 +227,7 @@ cddp_status cd_trainer_end_step_in_backward(cd_trainer *t, uint32_t due, cddp_er
             if (o->has_stepped && !o->has_touched[k] && !is_elsewhere(t, o, k)) {
                 CD_TRY(cd_optimizer_state_begin(o->optimizer, k, err));
                 /* its bucket was not averaged */
-                CD_TRY(cd_trainer_tell_touch(t, i, k, false, err));
+                CD_TRY(cd_trainer_emit_touch(t, i, k, false, err));
             }
             o->has_touched[k] = false;
         }

@@ -59,7 +59,7 @@ cddp_status cd_low_precision_init(cd_low_precision *low, const cddp_plan_setting
         const cd_parameter *p = &module->parameters[i];
         if (is_cast(settings, p, dtype)) {
             CD_TRY_OUT(make_like(&p->tensor, dtype, &low->parameters[i].value, err));
-            CD_TRY_OUT(make_like(&p->tensor, dtype, &low->parameters[i].home, err));
+            CD_TRY_OUT(make_like(&p->tensor, dtype, &low->parameters[i].backing, err));
         }
     }
     return CDDP_OK;
@@ -76,15 +76,15 @@ void cd_low_precision_fini(cd_low_precision *low)
     for (size_t i = 0; i < low->module->parameter_count; i++) {
         cddp_grad *grad = &low->module->parameters[i].grad;
         /* Asked slot by slot: begin or end may have failed half-way. */
-        const bool is_low = low->parameters[i].home.device != NULL &&
-                            grad->home.storage == low->parameters[i].home.storage;
+        const bool is_low = low->parameters[i].backing.device != NULL &&
+                            grad->backing.storage == low->parameters[i].backing.storage;
         if (is_low) {
             cddp_grad_drop(grad); /* its value lies in a home that goes now */
-            grad->home = low->parameters[i].full_home;
-            grad->home_is_lent = false;
+            grad->backing = low->parameters[i].full_backing;
+            grad->backing_is_borrowed = false;
         }
         release_made(&low->parameters[i].value);
-        release_made(&low->parameters[i].home);
+        release_made(&low->parameters[i].backing);
     }
     cd_release(low->allocator, low->parameters,
                (low->module->parameter_count + 1) * sizeof *low->parameters);
@@ -92,13 +92,13 @@ void cd_low_precision_fini(cd_low_precision *low)
 }
 
 /* The slot lives in `home` from now on, with the value that it has. */
-static cddp_status move_gradient(cddp_grad *grad, const cddp_tensor *like, const cddp_home *home,
-                                 bool is_lent, cddp_error *err)
+static cddp_status move_gradient(cddp_grad *grad, const cddp_tensor *like,
+                                 const cddp_backing *backing, bool is_lent, cddp_error *err)
 {
     const cddp_tensor before = grad->value;
     const bool is_dense = grad->kind == CDDP_GRAD_DENSE;
-    grad->home = *home;
-    grad->home_is_lent = is_lent;
+    grad->backing = *backing;
+    grad->backing_is_borrowed = is_lent;
     if (!is_dense) {
         return CDDP_OK;
     }
@@ -118,9 +118,9 @@ cddp_status cd_low_precision_begin(cd_low_precision *low, cddp_error *err)
         }
         CD_TRY(l->value.device->copy(&l->value, &p->tensor, NULL, err));
         if (!low->is_low) {
-            l->full_home = p->grad.home;
-            const cddp_home home = cddp_home_of(&l->home);
-            CD_TRY(move_gradient(&p->grad, &l->value, &home, true, err));
+            l->full_backing = p->grad.backing;
+            const cddp_backing backing = cddp_backing_of(&l->backing);
+            CD_TRY(move_gradient(&p->grad, &l->value, &backing, true, err));
         }
     }
     low->is_low = low->parameters != NULL;
@@ -132,7 +132,8 @@ cddp_status cd_low_precision_end(cd_low_precision *low, cddp_error *err)
     for (size_t i = 0; low->is_low && i < low->module->parameter_count; i++) {
         cd_parameter *p = &low->module->parameters[i];
         if (low->parameters[i].value.device != NULL) {
-            CD_TRY(move_gradient(&p->grad, &p->tensor, &low->parameters[i].full_home, false, err));
+            CD_TRY(
+                move_gradient(&p->grad, &p->tensor, &low->parameters[i].full_backing, false, err));
         }
     }
     low->is_low = false;

@@ -12,9 +12,9 @@
 #include "core/model/module.h"
 
 typedef struct cd_low_parameter {
-    cddp_tensor value;   /* device NULL: this parameter is not cast */
-    cddp_tensor home;    /* of its gradient, while low */
-    cddp_home full_home; /* the slot's own */
+    cddp_tensor value;         /* device NULL: this parameter is not cast */
+    cddp_tensor backing;       /* of its gradient, while low */
+    cddp_backing full_backing; /* the slot's own */
 } cd_low_parameter;
 
 typedef struct cd_low_precision {

@@ -119,7 +119,7 @@ static cddp_status run_forward(cd_trainer *t, cd_pass *pass, cddp_error *err)
         CD_TRY(cddp_ddp_forward_begin(t->ddp, micro->grad_mode, err));
         CD_TRY(cd_streams_settle(&t->streams, err)); /* buffers were broadcast */
     }
-    CD_TRY(cd_trainer_tell_buffers(t, CD_MOMENT_FORWARD, err));
+    CD_TRY(cd_trainer_emit_buffers(t, CD_MOMENT_FORWARD, err));
     if (t->oracle != NULL && pass->first == 0) {
         cd_trainer_refresh_views(t);
         CD_TRY(cd_oracle_enter_forward(t->oracle, micro->place.micro_step, t->buffer_views, err));
@@ -156,7 +156,7 @@ static cddp_status gradient_is_ready(void *context, uint32_t parameter, cddp_gra
     }
     t->gradient_count++;
     t->contributions[parameter] += grad->kind != CDDP_GRAD_UNDEFINED;
-    CD_TRY(cd_trainer_tell_gradient(t, parameter, grad, err));
+    CD_TRY(cd_trainer_emit_gradient(t, parameter, grad, err));
     if (t->oracle != NULL) {
         CD_TRY(cd_streams_look(&t->streams, err));
         const cddp_grad local = cd_streams_plain_grad(&t->streams, grad);
@@ -344,7 +344,7 @@ static cddp_status run_backwards(cd_trainer *t, const cd_micro *micro, cd_value 
 ** reduction on every rank (UPG-02), drops what was accumulated and goes on with the next step. */
 static cddp_status leave_backward(cd_trainer *t, cddp_error *err)
 {
-    cd_trainer_tell_mark(t, "backward_left_early", t->gradient_count);
+    cd_trainer_emit_mark(t, "backward_left_early", t->gradient_count);
     CD_TRY(cd_streams_settle_producers(&t->streams, err));
     CD_TRY(cddp_ddp_update_process_group(t->ddp, t->group, err));
     t->has_stepped = true; /* nothing to step with */
@@ -410,7 +410,7 @@ static cddp_status begin_micro(cd_trainer *t, const cd_micro *micro, cd_value **
     cd_micro_batch samples;
     const bool is_last = is_last_micro(t, micro);
     CD_TRY(cd_sampler_get(t->sampler, micro, &samples, err));
-    cd_trainer_tell_samples(t, &samples);
+    cd_trainer_emit_samples(t, &samples);
     CD_TRY(pass_time(t, micro->compute_us * 1000u, "extra", err));
     if (micro->touch_buffers) {
         CD_TRY(touch_buffers(t, err));
@@ -456,7 +456,7 @@ cddp_status cd_trainer_run_micro(cd_trainer *t, const cd_micro *micro, cddp_erro
     t->micro = micro;
     t->gradient_count = 0;
     if (micro->skip == CD_SKIP_ALL) {
-        cd_trainer_tell_mark(t, "micro_step_skipped", 1);
+        cd_trainer_emit_mark(t, "micro_step_skipped", 1);
         return CDDP_OK;
     }
     CD_TRY(begin_micro(t, micro, losses, err));

@@ -15,14 +15,14 @@
 #include <string.h>
 
 typedef struct names {
-    cd_contradiction_fn tell;
+    cd_contradiction_fn report;
     void *context;
     size_t count;
     size_t strangers; /* of these: like nothing that is known */
 } names;
 
-static void tell(names *n, const char *key, const char *format, ...) CDDP_PRINTF(3, 4);
-static void tell(names *n, const char *key, const char *format, ...)
+static void report(names *n, const char *key, const char *format, ...) CDDP_PRINTF(3, 4);
+static void report(names *n, const char *key, const char *format, ...)
 {
     char message[CDDP_ERROR_MESSAGE_BYTES];
     va_list args;
@@ -30,7 +30,7 @@ static void tell(names *n, const char *key, const char *format, ...)
     vsnprintf(message, sizeof message, format, args);
     va_end(args);
     n->count++;
-    n->tell(n->context, key, message);
+    n->report(n->context, key, message);
 }
 
 static void keep_first(void *context, const char *key, const char *message)
@@ -44,14 +44,14 @@ static void keep_first(void *context, const char *key, const char *message)
 
 /* ---- of the model ---- */
 
-static void tell_parameter(names *n, const cd_replica *r, const char *key, const char *name)
+static void report_parameter(names *n, const cd_replica *r, const char *key, const char *name)
 {
     const cd_module *module = r->model->module;
     const char *bracket = strchr(key, '['), *rest = bracket != NULL ? strchr(bracket, ']') + 1 : "";
-    tell(n, key, "%.*s%s: model '%s' has no parameter '%s'; its %zu go from '%s' to '%s'",
-         (int)(bracket != NULL ? (size_t)(bracket - key) : strlen(key)), key, rest,
-         r->settings.model.name, name, module->parameter_count, module->parameters[0].name,
-         module->parameters[module->parameter_count - 1].name);
+    report(n, key, "%.*s%s: model '%s' has no parameter '%s'; its %zu go from '%s' to '%s'",
+           (int)(bracket != NULL ? (size_t)(bracket - key) : strlen(key)), key, rest,
+           r->settings.model.name, name, module->parameter_count, module->parameters[0].name,
+           module->parameters[module->parameter_count - 1].name);
 }
 
 static void check_patterns(names *n, const cd_replica *r, const char *key,
@@ -67,7 +67,7 @@ static void check_patterns(names *n, const cd_replica *r, const char *key,
             has_match = cd_pattern_matches(patterns->items[i], module->buffers[b].name);
         }
         if (!has_match) {
-            tell_parameter(n, r, key, patterns->items[i]);
+            report_parameter(n, r, key, patterns->items[i]);
         }
     }
 }
@@ -75,7 +75,7 @@ static void check_patterns(names *n, const cd_replica *r, const char *key,
 static void check_parameter(names *n, const cd_replica *r, const char *key, const char *name)
 {
     if (name != NULL && name[0] != '\0' && cd_module_find_parameter(r->model->module, name) < 0) {
-        tell_parameter(n, r, key, name);
+        report_parameter(n, r, key, name);
     }
 }
 
@@ -100,13 +100,13 @@ static void check_when(names *n, const cd_replica *r, size_t index)
     for (size_t i = 0; i < when->uses.count; i++) {
         cd_unit_use use = {0};
         if (cd_replica_read_use(r, when->uses.items[i], &use, &err) != CDDP_OK) {
-            tell(n, when_key(key, index, "uses"), "%s", err.message);
+            report(n, when_key(key, index, "uses"), "%s", err.message);
         }
     }
     for (size_t i = 0; i < when->outputs.count; i++) {
         uint32_t output = 0;
         if (cd_replica_find_output(r, when->outputs.items[i], &output, &err) != CDDP_OK) {
-            tell(n, when_key(key, index, "outputs"), "%s", err.message);
+            report(n, when_key(key, index, "outputs"), "%s", err.message);
         }
     }
 }
@@ -140,10 +140,10 @@ static void check_settings(names *n, const cd_replica *r)
     }
 }
 
-size_t cd_replica_find_unknown_names(const cd_replica *r, cd_contradiction_fn tell_fn,
+size_t cd_replica_find_unknown_names(const cd_replica *r, cd_contradiction_fn report_fn,
                                      void *context)
 {
-    names n = {.tell = tell_fn, .context = context};
+    names n = {.report = report_fn, .context = context};
     check_settings(&n, r);
     for (size_t i = 0; i < r->plan->when_count; i++) {
         if (cddp_selector_has(&r->plan->whens[i].ranks, r->rank)) {
@@ -162,13 +162,13 @@ cddp_status cd_replica_check_names(const cd_replica *replica, cddp_error *err)
 
 /* ---- of the registry ---- */
 
-static void tell_stranger(names *n, const char *key, const char *what, const cd_suggestion *s)
+static void report_stranger(names *n, const char *key, const char *what, const cd_suggestion *s)
 {
     if (s->best != NULL) {
-        tell(n, key, "there is no %s '%.60s'; did you mean '%s'?", what, s->wanted, s->best);
+        report(n, key, "there is no %s '%.60s'; did you mean '%s'?", what, s->wanted, s->best);
     } else {
         n->strangers++;
-        tell(n, key, "there is no %s '%.60s'; a plugin may bring it (--plugin)", what, s->wanted);
+        report(n, key, "there is no %s '%.60s'; a plugin may bring it (--plugin)", what, s->wanted);
     }
 }
 
@@ -183,7 +183,7 @@ static void check_check(names *n, const cddp_registry *registry, const char *key
         }
         cd_suggest_offer(&s, check->name);
     }
-    tell_stranger(n, key, "check", &s);
+    report_stranger(n, key, "check", &s);
 }
 
 static const char *const mark_names[] = {
@@ -221,7 +221,7 @@ static void check_mark(names *n, const cddp_registry *registry, const char *name
         cd_suggest_offer(&s, mark_names[i]);
     }
     if (s.best != NULL || !has_plugin(registry)) {
-        tell_stranger(n, "expect.marks", "coverage mark", &s);
+        report_stranger(n, "expect.marks", "coverage mark", &s);
     }
 }
 
@@ -256,7 +256,7 @@ static void check_hook_name(names *n, const cddp_registry *registry, const char 
     for (size_t i = 0; (hook = cddp_registry_hook(registry, i)) != NULL; i++) {
         cd_suggest_offer(&s, hook->name);
     }
-    tell_stranger(n, key, "comm hook", &s);
+    report_stranger(n, key, "comm hook", &s);
 }
 
 static void check_hook(names *n, const cddp_plan_settings *settings, const cddp_registry *registry)
@@ -314,7 +314,7 @@ static cd_replica *make_replica(names *n, const cddp_plan *plan, uint32_t rank)
         const bool known = is_model(settings.model.name);
         const char *own = known ? "rank.model.options" : "rank.model.name",
                    *common = own + strlen("rank.");
-        tell(n, has_own(plan, rank, common) ? own : common, "%s", err.message);
+        report(n, has_own(plan, rank, common) ? own : common, "%s", err.message);
     }
     return replica;
 }
@@ -346,7 +346,7 @@ static void check_special(names *n, const cddp_plan *plan, const cddp_registry *
     cd_replica *replica = make_replica(n, plan, rank);
     if (replica != NULL) {
         check_hook(n, &replica->settings, registry);
-        n->count += cd_replica_find_unknown_names(replica, n->tell, n->context);
+        n->count += cd_replica_find_unknown_names(replica, n->report, n->context);
     }
     cd_replica_destroy(replica);
 }
@@ -367,14 +367,14 @@ static void find_names(names *n, const cddp_plan *plan, const cddp_registry *reg
 }
 
 size_t cd_plan_find_unknown_names(const cddp_plan *plan, const cddp_registry *registry,
-                                  cd_contradiction_fn tell_fn, void *context)
+                                  cd_contradiction_fn report_fn, void *context)
 {
-    names n = {.tell = tell_fn, .context = context};
+    names n = {.report = report_fn, .context = context};
     find_names(&n, plan, registry);
     return n.count;
 }
 
-static void tell_nobody(void *context, const char *key, const char *message)
+static void report_nobody(void *context, const char *key, const char *message)
 {
     (void)context;
     (void)key;
@@ -383,7 +383,7 @@ static void tell_nobody(void *context, const char *key, const char *message)
 
 bool cd_plan_lacks_plugin(const cddp_plan *plan, const cddp_registry *registry)
 {
-    names n = {.tell = tell_nobody};
+    names n = {.report = report_nobody};
     find_names(&n, plan, registry);
     return n.count > 0 && n.count == n.strangers;
 }

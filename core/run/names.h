@@ -11,7 +11,7 @@
 /* What the plan says about parts of the replica's model, where it applies to the replica's rank.
 ** Each unknown name is told as cd_plan_find_contradictions tells contradictions. Returns how
 ** many. */
-size_t cd_replica_find_unknown_names(const cd_replica *replica, cd_contradiction_fn tell,
+size_t cd_replica_find_unknown_names(const cd_replica *replica, cd_contradiction_fn report,
                                      void *context);
 /* The same as one error. */
 cddp_status cd_replica_check_names(const cd_replica *replica, cddp_error *err) CDDP_MUST_CHECK;
@@ -19,7 +19,7 @@ cddp_status cd_replica_check_names(const cd_replica *replica, cddp_error *err) C
 /* The same for the models of all ranks, and for what the registry knows. For a plan without
 ** contradictions, before it is run. */
 size_t cd_plan_find_unknown_names(const cddp_plan *plan, const cddp_registry *registry,
-                                  cd_contradiction_fn tell, void *context);
+                                  cd_contradiction_fn report, void *context);
 /* Are there unknown names, and is each like nothing that is known? Then a plugin that is not loaded
 ** has them, presumably. */
 bool cd_plan_lacks_plugin(const cddp_plan *plan, const cddp_registry *registry);

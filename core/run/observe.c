@@ -14,7 +14,7 @@
 #include <stdio.h>
 #include <string.h>
 
-void cd_trainer_tell_mark(cd_trainer *t, const char *name, int64_t value)
+void cd_trainer_emit_mark(cd_trainer *t, const char *name, int64_t value)
 {
     CD_EMIT(t->tracer, mark, name, .value = value);
 }
@@ -80,7 +80,7 @@ static void print_value(const cd_key_row *row, const void *field, int64_t *numbe
     }
 }
 
-void cd_trainer_tell_settings(cd_trainer *t)
+void cd_trainer_emit_settings(cd_trainer *t)
 {
     for (size_t i = 0; t->tracer != NULL && i < cd_key_count(); i++) {
         const cd_key_row *row = cd_key_row_get(i);
@@ -95,7 +95,7 @@ void cd_trainer_tell_settings(cd_trainer *t)
     }
 }
 
-void cd_trainer_tell_seeds(cd_trainer *t)
+void cd_trainer_emit_seeds(cd_trainer *t)
 {
     const cd_prng root = cd_prng_seed(t->plan->world.seed);
     const bool distinct = t->settings.model.init == 1;
@@ -110,7 +110,7 @@ void cd_trainer_tell_seeds(cd_trainer *t)
 
 /* ---- data ---- */
 
-void cd_trainer_tell_samples(cd_trainer *t, const cd_micro_batch *samples)
+void cd_trainer_emit_samples(cd_trainer *t, const cd_micro_batch *samples)
 {
     uint64_t ids = 0;
     double weight = 0;
@@ -151,7 +151,7 @@ static int64_t find_nonfinite(const cddp_tensor *tensor)
     return index;
 }
 
-cddp_status cd_trainer_tell_parameters(cd_trainer *t, cd_moment moment, cddp_error *err)
+cddp_status cd_trainer_emit_parameters(cd_trainer *t, cd_moment moment, cddp_error *err)
 {
     const cd_module *module = cd_trainer_module(t);
     for (size_t i = 0; cd_tracer_wants_digest(t->tracer) && i < module->parameter_count; i++) {
@@ -167,7 +167,7 @@ cddp_status cd_trainer_tell_parameters(cd_trainer *t, cd_moment moment, cddp_err
     return CDDP_OK;
 }
 
-cddp_status cd_trainer_tell_buffers(cd_trainer *t, cd_moment moment, cddp_error *err)
+cddp_status cd_trainer_emit_buffers(cd_trainer *t, cd_moment moment, cddp_error *err)
 {
     const cd_module *module = cd_trainer_module(t);
     for (size_t i = 0; cd_tracer_wants_digest(t->tracer) && i < module->buffer_count; i++) {
@@ -182,7 +182,7 @@ cddp_status cd_trainer_tell_buffers(cd_trainer *t, cd_moment moment, cddp_error 
     return CDDP_OK;
 }
 
-cddp_status cd_trainer_tell_optimizers(cd_trainer *t, cd_moment moment, cddp_error *err)
+cddp_status cd_trainer_emit_optimizers(cd_trainer *t, cd_moment moment, cddp_error *err)
 {
     int64_t id = 0;
     for (size_t i = 0; cd_tracer_wants_digest(t->tracer) && i < t->replica->optimizer_count; i++) {
@@ -191,7 +191,7 @@ cddp_status cd_trainer_tell_optimizers(cd_trainer *t, cd_moment moment, cddp_err
             cd_optimizer_state state;
             uint64_t digest = 0;
             const int64_t held = o->shard != NULL ? cd_shard_find(o->shard, k) : (int64_t)k;
-            const bool is_part = o->shard != NULL || cd_replica_deals_buckets(t->replica, i);
+            const bool is_part = o->shard != NULL || cd_replica_assigns_buckets(t->replica, i);
             if (held < 0) {
                 continue; /* another rank tells of it */
             }
@@ -207,7 +207,7 @@ cddp_status cd_trainer_tell_optimizers(cd_trainer *t, cd_moment moment, cddp_err
     return CDDP_OK;
 }
 
-cddp_status cd_trainer_tell_gradient(cd_trainer *t, uint32_t parameter, const cddp_grad *grad,
+cddp_status cd_trainer_emit_gradient(cd_trainer *t, uint32_t parameter, const cddp_grad *grad,
                                      cddp_error *err)
 {
     (void)err;

@@ -21,7 +21,8 @@ cddp_status cd_plan_set_text(cddp_plan *plan, const char *source, const char *te
 /* Every contradiction of the plan, each told with the key that a person would change. Returns how
 ** many. */
 typedef void (*cd_contradiction_fn)(void *context, const char *key, const char *message);
-size_t cd_plan_find_contradictions(const cddp_plan *plan, cd_contradiction_fn tell, void *context);
+size_t cd_plan_find_contradictions(const cddp_plan *plan, cd_contradiction_fn report,
+                                   void *context);
 
 /* One level of a model averager: after so many steps, blocks of so many consecutive ranks; 0: all
 ** of them. */

@@ -29,8 +29,8 @@ void cd_plan_contradict(cd_contradictions *c, const char *key, const char *forma
     vsnprintf(message, sizeof message, format, args);
     va_end(args);
     c->count++;
-    if (c->tell != NULL) {
-        c->tell(c->context, key, message);
+    if (c->report != NULL) {
+        c->report(c->context, key, message);
     }
 }
 
@@ -366,10 +366,10 @@ static void check_expect(cd_contradictions *c)
     }
 }
 
-size_t cd_plan_find_contradictions(const cddp_plan *plan, cd_contradiction_fn tell_fn,
+size_t cd_plan_find_contradictions(const cddp_plan *plan, cd_contradiction_fn report_fn,
                                    void *context)
 {
-    cd_contradictions c = {.plan = plan, .tell = tell_fn, .context = context};
+    cd_contradictions c = {.plan = plan, .report = report_fn, .context = context};
     if (plan->title == NULL) {
         cd_plan_contradict(&c, "title", "a scenario needs a title");
     }

@@ -9,7 +9,7 @@
 
 typedef struct cd_contradictions {
     const cddp_plan *plan;
-    cd_contradiction_fn tell;
+    cd_contradiction_fn report;
     void *context;
     size_t count;
     const char *table; /* the repeating table that is being looked at, "when"; NULL: none */

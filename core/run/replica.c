@@ -216,7 +216,7 @@ static cddp_status make_optimizers(cd_replica *r, bool is_whole, cddp_error *err
     return CDDP_OK;
 }
 
-bool cd_replica_deals_buckets(const cd_replica *replica, size_t optimizer)
+bool cd_replica_assigns_buckets(const cd_replica *replica, size_t optimizer)
 {
     return replica->optimizers[optimizer].overlap >= CDDP_OVERLAP_HOOK_WITH_ZERO_STEP;
 }
@@ -225,7 +225,7 @@ bool cd_replica_is_sharded(const cd_replica *replica)
 {
     for (size_t i = 0; i < replica->plan->optimizer_count; i++) {
         if (replica->plan->optimizers[i].shard != CD_SHARD_NONE ||
-            cd_replica_deals_buckets(replica, i)) {
+            cd_replica_assigns_buckets(replica, i)) {
             return true;
         }
     }
@@ -246,9 +246,9 @@ bool cd_replica_is_due(const cd_replica *replica, size_t optimizer, uint32_t ste
 {
     /* ZRO-11: buckets are dealt when they were rebuilt, which a static graph does a backward
     ** later. */
-    const uint32_t first = !cd_replica_deals_buckets(replica, optimizer) ? 0
-                           : replica->settings.ddp.static_graph          ? 3
-                                                                         : 2;
+    const uint32_t first = !cd_replica_assigns_buckets(replica, optimizer) ? 0
+                           : replica->settings.ddp.static_graph            ? 3
+                                                                           : 2;
     return step >= first && cddp_selector_has(&replica->optimizers[optimizer].steps, step);
 }
 

@@ -132,7 +132,7 @@ cddp_status cd_replica_write_atoms(const cd_micro *micro, uint32_t parameter,
 cddp_status cd_replica_regrid(cd_replica *replica, cddp_error *err) CDDP_MUST_CHECK;
 
 /* Are buckets dealt to the ranks, each of which steps its own (ZRO-12)? */
-bool cd_replica_deals_buckets(const cd_replica *replica, size_t optimizer);
+bool cd_replica_assigns_buckets(const cd_replica *replica, size_t optimizer);
 /* Does the plan cut an optimizer into the ranks' parts? */
 bool cd_replica_is_sharded(const cd_replica *replica);
 /* The state that an optimizer of the replica keeps for the k-th of its parameters: absent where

@@ -63,7 +63,7 @@ struct cd_run {
     uint64_t plan_digest;
 };
 
-static void tell_begin(cd_run *run)
+static void report_begin(cd_run *run)
 {
     const cddp_plan *plan = run->options.plan;
     CD_EMIT(&run->world, run_begin, plan->title, .world_size = (int64_t)plan->world.size,
@@ -72,7 +72,7 @@ static void tell_begin(cd_run *run)
 }
 
 /* Ranks that were killed or hung did not say so themselves. */
-static void tell_ends(cd_tap *tap, const cddp_rank_result *results)
+static void report_ends(cd_tap *tap, const cddp_rank_result *results)
 {
     for (uint32_t i = 0; i < tap->rank_count; i++) {
         if (results[i].end == CDDP_RANK_RETURNED) {
@@ -90,7 +90,7 @@ static void tell_ends(cd_tap *tap, const cddp_rank_result *results)
     }
 }
 
-static void tell_end(cd_tap *tap, struct cddp_tracer *world, const cddp_rank_result *results)
+static void report_end(cd_tap *tap, struct cddp_tracer *world, const cddp_rank_result *results)
 {
     bool complete = true;
     for (size_t i = 0; i < tap->rank_count; i++) {
@@ -127,7 +127,7 @@ static cddp_status begin(cd_run *run, const cd_run_manner *manner, cddp_error *e
         run->argument.devices = run->devices;
     }
     cd_run_resume(run);
-    tell_begin(run);
+    report_begin(run);
     return CDDP_OK;
 }
 
@@ -171,8 +171,8 @@ cddp_status cd_run_end(cd_run *run, cddp_verdict **verdict, cddp_error *err)
     if (options->relay != NULL) {
         options->relay->muted = false;
     }
-    tell_ends(&run->tap, run->results);
-    tell_end(&run->tap, &run->world, run->results);
+    report_ends(&run->tap, run->results);
+    report_end(&run->tap, &run->world, run->results);
     CD_TRY(run->tap.sink.flush(run->tap.sink.self, err));
     if (run->judge != NULL) {
         CD_TRY(cd_judge_end(run->judge, err));

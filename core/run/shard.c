@@ -31,9 +31,9 @@ struct cd_shard {
     uint32_t *origins; /* (piece_count) the parameter that each is a piece of */
     size_t piece_count;
     /* parameters */
-    uint32_t *dealt;   /* (parameter_count) in the order in which they were dealt */
-    uint32_t *owners;  /* (parameter_count) */
-    cddp_work **works; /* (parameter_count) */
+    uint32_t *assigned; /* (parameter_count) in the order in which they were dealt */
+    uint32_t *owners;   /* (parameter_count) */
+    cddp_work **works;  /* (parameter_count) */
     /* flat */
     int64_t numel, share;   /* of all; of one slice with its padding */
     int64_t *offsets;       /* (parameter_count + 1) in the vector */
@@ -78,18 +78,18 @@ static cddp_status check_parameters(const cd_shard_options *o, cddp_error *err)
 static void sort_by_size(cd_shard *s)
 {
     for (size_t i = 1; i < s->options.parameter_count; i++) {
-        const uint32_t p = s->dealt[i];
+        const uint32_t p = s->assigned[i];
         size_t at = i;
-        while (at > 0 && cddp_tensor_numel(&s->parameters[s->dealt[at - 1]].tensor) <
+        while (at > 0 && cddp_tensor_numel(&s->parameters[s->assigned[at - 1]].tensor) <
                              cddp_tensor_numel(&s->parameters[p].tensor)) {
-            s->dealt[at] = s->dealt[at - 1];
+            s->assigned[at] = s->assigned[at - 1];
             at--;
         }
-        s->dealt[at] = p;
+        s->assigned[at] = p;
     }
 }
 
-static cddp_status deal(cd_shard *s, cddp_error *err)
+static cddp_status assignment(cd_shard *s, cddp_error *err)
 {
     const cd_shard_options *o = &s->options;
     int64_t *loads = cd_allocate_array(o->allocator, o->world, sizeof *loads);
@@ -97,7 +97,7 @@ static cddp_status deal(cd_shard *s, cddp_error *err)
         return cd_fail(err, CDDP_E_NOMEM, "no memory for the loads of %u ranks", o->world);
     }
     for (size_t i = 0; i < o->parameter_count; i++) {
-        s->dealt[i] = (uint32_t)i;
+        s->assigned[i] = (uint32_t)i;
     }
     if (o->order == CD_SHARD_BY_SIZE) {
         sort_by_size(s);
@@ -107,8 +107,8 @@ static cddp_status deal(cd_shard *s, cddp_error *err)
         for (uint32_t r = 1; r < o->world; r++) {
             owner = loads[r] < loads[owner] ? r : owner;
         }
-        s->owners[s->dealt[i]] = owner;
-        loads[owner] += cddp_tensor_numel(&s->parameters[s->dealt[i]].tensor);
+        s->owners[s->assigned[i]] = owner;
+        loads[owner] += cddp_tensor_numel(&s->parameters[s->assigned[i]].tensor);
     }
     cd_release(o->allocator, loads, o->world * sizeof *loads);
     return CDDP_OK;
@@ -215,12 +215,12 @@ static cddp_status allocate(cd_shard *s, cddp_error *err)
     s->pieces = cd_allocate_array(a, count, sizeof *s->pieces);
     s->gradients = cd_allocate_array(a, count, sizeof *s->gradients);
     s->origins = cd_allocate_array(a, count, sizeof *s->origins);
-    s->dealt = cd_allocate_array(a, count, sizeof *s->dealt);
+    s->assigned = cd_allocate_array(a, count, sizeof *s->assigned);
     s->owners = cd_allocate_array(a, count, sizeof *s->owners);
     s->works = cd_allocate_array(a, count, sizeof(cddp_work *));
     s->offsets = cd_allocate_array(a, count + 1, sizeof *s->offsets);
     if (s->parameters == NULL || s->found == NULL || s->pieces == NULL || s->gradients == NULL ||
-        s->origins == NULL || s->dealt == NULL || s->owners == NULL || s->works == NULL ||
+        s->origins == NULL || s->assigned == NULL || s->owners == NULL || s->works == NULL ||
         s->offsets == NULL) {
         return cd_fail(err, CDDP_E_NOMEM, "no memory for a part of optimizer '%s'",
                        s->options.optimizer);
@@ -241,7 +241,7 @@ cddp_status cd_shard_create(const cd_shard_options *options, cd_shard **shard, c
     CD_TRY_OUT(allocate(s, err));
     memcpy(s->parameters, options->parameters, options->parameter_count * sizeof *s->parameters);
     s->options.parameters = s->parameters;
-    CD_TRY_OUT(options->kind == CD_SHARD_PARAMETERS ? deal(s, err) : slice(s, err));
+    CD_TRY_OUT(options->kind == CD_SHARD_PARAMETERS ? assignment(s, err) : slice(s, err));
     add_pieces(s);
     *shard = s;
     s = NULL;
@@ -264,7 +264,7 @@ void cd_shard_destroy(cd_shard *s)
     cd_release(a, s->pieces, count * sizeof *s->pieces);
     cd_release(a, s->gradients, count * sizeof *s->gradients);
     cd_release(a, s->origins, count * sizeof *s->origins);
-    cd_release(a, s->dealt, count * sizeof *s->dealt);
+    cd_release(a, s->assigned, count * sizeof *s->assigned);
     cd_release(a, s->owners, count * sizeof *s->owners);
     cd_release(a, s->works, count * sizeof(cddp_work *));
     cd_release(a, s->offsets, (count + 1) * sizeof *s->offsets);
@@ -327,8 +327,8 @@ static cddp_status broadcast(cd_shard *s, cddp_group *group, cddp_error *err)
     size_t posted = 0;
     for (uint32_t owner = 0; owner < s->options.world && status == CDDP_OK; owner++) {
         for (size_t i = 0; i < s->options.parameter_count && status == CDDP_OK; i++) {
-            const cddp_tensor *p = &s->parameters[s->dealt[i]].tensor;
-            if (s->owners[s->dealt[i]] == owner && cddp_tensor_numel(p) > 0) {
+            const cddp_tensor *p = &s->parameters[s->assigned[i]].tensor;
+            if (s->owners[s->assigned[i]] == owner && cddp_tensor_numel(p) > 0) {
                 status = cddp_group_broadcast(group, p, owner, &s->works[posted], err);
                 posted += status == CDDP_OK;
             }

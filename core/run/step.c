@@ -236,7 +236,7 @@ static cddp_status unscale(cd_trainer *t, update *u, cddp_error *err)
         u->overflowed |= found_inf ? 1u << i : 0u;
     }
     if (u->overflowed != 0) {
-        cd_trainer_tell_mark(t, "overflow", (int64_t)u->overflowed);
+        cd_trainer_emit_mark(t, "overflow", (int64_t)u->overflowed);
     }
     return CDDP_OK;
 }
@@ -254,7 +254,7 @@ static cddp_status prepare_gradients(cd_trainer *t, update *u, cddp_error *err)
     return CDDP_OK;
 }
 
-void cd_trainer_tell_step(cd_trainer *t, size_t optimizer, const cd_trainer_decision *decision)
+void cd_trainer_emit_step(cd_trainer *t, size_t optimizer, const cd_trainer_decision *decision)
 {
     const cd_replica_optimizer *o = &t->replica->optimizers[optimizer];
     CD_EMIT(t->tracer, optimizer_step, o->name, .optimizer = (int64_t)optimizer,
@@ -265,7 +265,7 @@ void cd_trainer_tell_step(cd_trainer *t, size_t optimizer, const cd_trainer_deci
             .unscaled_before_clip = t->settings.clip.place != 2);
 }
 
-cddp_status cd_trainer_tell_touch(cd_trainer *t, size_t optimizer, size_t position, bool touched,
+cddp_status cd_trainer_emit_touch(cd_trainer *t, size_t optimizer, size_t position, bool touched,
                                   cddp_error *err)
 {
     const cd_replica_optimizer *o = &t->replica->optimizers[optimizer];
@@ -287,7 +287,7 @@ static cddp_status step_optimizer(cd_trainer *t, size_t index, const update *u, 
     const cd_replica_optimizer *o = &t->replica->optimizers[index];
     cd_trainer_decision decision = u->decision;
     decision.skipped = (u->overflowed >> index & 1u) != 0;
-    cd_trainer_tell_step(t, index, &decision);
+    cd_trainer_emit_step(t, index, &decision);
     if (decision.skipped) {
         return CDDP_OK;
     }
@@ -297,7 +297,7 @@ static cddp_status step_optimizer(cd_trainer *t, size_t index, const update *u, 
     }
     CD_TRY(cd_optimizer_step(o->optimizer, err));
     for (size_t k = 0; k < o->count; k++) {
-        CD_TRY(cd_trainer_tell_touch(t, index, k, o->grads[k]->kind != CDDP_GRAD_UNDEFINED, err));
+        CD_TRY(cd_trainer_emit_touch(t, index, k, o->grads[k]->kind != CDDP_GRAD_UNDEFINED, err));
     }
     if (o->shard != NULL) {
         CD_TRY(cd_shard_exchange(o->shard, t->group, err));
@@ -314,7 +314,7 @@ static cddp_status run_update(cd_trainer *t, const cd_micro *last, cddp_error *e
     if (last->skip == CD_SKIP_STEP) {
         u.decision.skipped = true;
         for (size_t i = 0; i < t->replica->optimizer_count; i++) {
-            cd_trainer_tell_step(t, i, &u.decision);
+            cd_trainer_emit_step(t, i, &u.decision);
         }
         return CDDP_OK;
     }
@@ -383,8 +383,8 @@ cddp_status cd_trainer_step(cd_trainer *t, const cd_micro *last, cddp_error *err
     if (last->touch_parameters) {
         CD_TRY(touch_parameters(t, err));
     }
-    CD_TRY(cd_trainer_tell_parameters(t, CD_MOMENT_AFTER_STEP, err));
-    CD_TRY(cd_trainer_tell_optimizers(t, CD_MOMENT_AFTER_STEP, err));
+    CD_TRY(cd_trainer_emit_parameters(t, CD_MOMENT_AFTER_STEP, err));
+    CD_TRY(cd_trainer_emit_optimizers(t, CD_MOMENT_AFTER_STEP, err));
     /* after the values were told: the grid would hide a small difference */
     CD_TRY(cd_replica_regrid(t->replica, err));
     CD_TRY(cd_trainer_zero_grad(t, err));

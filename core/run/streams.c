@@ -77,8 +77,8 @@ cddp_grad cd_streams_plain_grad(const cd_streams *streams, const cddp_grad *grad
 {
     cddp_grad g = *grad;
     g.value = cd_streams_plain(streams, &grad->value);
-    if (streams->device != NULL && g.home.device == streams->device)
-        g.home.device = cddp_device_cpu();
+    if (streams->device != NULL && g.backing.device == streams->device)
+        g.backing.device = cddp_device_cpu();
     return g;
 }
 

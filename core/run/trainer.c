@@ -144,7 +144,7 @@ out:
 
 /* The declared dtypes: of gradients, where the model has only one, and of reductions under mixed
 ** precision. */
-static void tell_gradient_policy(cd_trainer *t)
+static void report_gradient_policy(cd_trainer *t)
 {
     const cd_module *module = cd_trainer_module(t);
     const cddp_dtype low = cd_mixed_dtype(t->settings.mixed_precision.param_dtype);
@@ -182,7 +182,7 @@ static cddp_status find_hook(const cd_trainer *t, const char *name, const cddp_h
 }
 
 /* The dtype that reductions declare: a wrapped hook that casts has the last word. */
-static void tell_wire_policy(cd_trainer *t)
+static void report_wire_policy(cd_trainer *t)
 {
     const cddp_hook *last =
         t->inner_hook != NULL && t->inner_hook->wire_dtype != 0 ? t->inner_hook : t->hook;
@@ -220,7 +220,7 @@ static cddp_status register_hook(cd_trainer *t, cddp_error *err)
                        planned->name);
     }
     CD_TRY(cddp_ddp_register_comm_hook(t->ddp, t->hook, t->inner_hook, planned->options, err));
-    tell_wire_policy(t);
+    report_wire_policy(t);
     return CDDP_OK;
 }
 
@@ -402,17 +402,17 @@ cddp_status cd_trainer_build(cd_trainer *t, cddp_error *err)
     sum_backward_weights(t);
     cd_trainer_refresh_views(t);
     cd_trainer_set_callbacks(t);
-    CD_TRY(cd_trainer_tell_parameters(t, CD_MOMENT_BEFORE_INIT, err));
-    CD_TRY(cd_trainer_tell_buffers(t, CD_MOMENT_BEFORE_INIT, err));
+    CD_TRY(cd_trainer_emit_parameters(t, CD_MOMENT_BEFORE_INIT, err));
+    CD_TRY(cd_trainer_emit_buffers(t, CD_MOMENT_BEFORE_INIT, err));
     CD_TRY(wrap(t, err));
     CD_TRY(register_hook(t, err));
     CD_TRY(check_sharded(t, err));
     CD_TRY(cd_trainer_attach_optimizers(t, err));
     CD_TRY(cd_trainer_open_clipping(t, err));
     CD_TRY(cd_trainer_open_averager(t, err));
-    tell_gradient_policy(t);
-    CD_TRY(cd_trainer_tell_parameters(t, CD_MOMENT_AFTER_INIT, err));
-    CD_TRY(cd_trainer_tell_buffers(t, CD_MOMENT_AFTER_INIT, err));
+    report_gradient_policy(t);
+    CD_TRY(cd_trainer_emit_parameters(t, CD_MOMENT_AFTER_INIT, err));
+    CD_TRY(cd_trainer_emit_buffers(t, CD_MOMENT_AFTER_INIT, err));
     return CDDP_OK;
 }
 
@@ -593,8 +593,8 @@ cddp_status cd_trainer_create(const cd_trainer_options *options, cd_trainer **tr
     t->own_numbers.allocator = t->optimizer_state.allocator = t->checkpoint.allocator =
         t->part.allocator = allocator;
     CD_TRY_OUT(cddp_plan_rank_settings(t->plan, t->rank->rank, &t->settings, err));
-    cd_trainer_tell_settings(t);
-    cd_trainer_tell_seeds(t);
+    cd_trainer_emit_settings(t);
+    cd_trainer_emit_seeds(t);
     CD_TRY_OUT(open_group(t, err));
     CD_TRY_OUT(cd_trainer_open_groups(t, err));
     CD_TRY_OUT(cd_sampler_create(t->plan, t->rank->rank, allocator, &t->sampler, err));
@@ -648,7 +648,7 @@ cddp_status cd_trainer_begin_step(cd_trainer *t, uint32_t step, cddp_error *err)
     }
     CD_TRY(cd_streams_settle(&t->streams, err));
     cd_trainer_refresh_views(t);
-    cd_trainer_tell_agreement(t);
+    cd_trainer_emit_agreement(t);
     if (cd_trainer_steps_in_backward(t)) {
         CD_TRY(cd_trainer_keep_before(t, err));
     }
@@ -756,9 +756,9 @@ cddp_status cd_trainer_finish(cd_trainer *t, cddp_error *err)
         CD_TRY(cddp_ddp_join_end(t->ddp, err));
         CD_TRY(cd_streams_settle(&t->streams, err));
     }
-    CD_TRY(cd_trainer_tell_parameters(t, CD_MOMENT_END, err));
-    CD_TRY(cd_trainer_tell_buffers(t, CD_MOMENT_END, err));
-    CD_TRY(cd_trainer_tell_optimizers(t, CD_MOMENT_END, err));
+    CD_TRY(cd_trainer_emit_parameters(t, CD_MOMENT_END, err));
+    CD_TRY(cd_trainer_emit_buffers(t, CD_MOMENT_END, err));
+    CD_TRY(cd_trainer_emit_optimizers(t, CD_MOMENT_END, err));
     /* A rank that ran out of inputs ends with parameters that it did not train to (JON-12). */
     const bool trained_to_the_end = t->step + 1 == t->settings.train.steps || !join->enable;
     if (t->oracle != NULL && trained_to_the_end) {

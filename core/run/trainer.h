@@ -173,9 +173,9 @@ typedef struct cd_trainer_decision {
     double norm, clip; /* of all gradients; NaN and 1 without clipping */
     double loss_scale;
 } cd_trainer_decision;
-void cd_trainer_tell_step(cd_trainer *t, size_t optimizer, const cd_trainer_decision *decision);
+void cd_trainer_emit_step(cd_trainer *t, size_t optimizer, const cd_trainer_decision *decision);
 /* position: of the parameter in the optimizer. */
-cddp_status cd_trainer_tell_touch(cd_trainer *t, size_t optimizer, size_t position, bool touched,
+cddp_status cd_trainer_emit_touch(cd_trainer *t, size_t optimizer, size_t position, bool touched,
                                   cddp_error *err) CDDP_MUST_CHECK;
 
 /* clipping.c: See Note [Whose norm] */
@@ -212,7 +212,7 @@ cddp_status cd_trainer_run_collectives(cd_trainer *t, cd_place_in_step place,
 ** Without one they do nothing. */
 cddp_status cd_trainer_open_averager(cd_trainer *t, cddp_error *err) CDDP_MUST_CHECK;
 void cd_trainer_close_averager(cd_trainer *t);
-void cd_trainer_tell_agreement(cd_trainer *t);
+void cd_trainer_emit_agreement(cd_trainer *t);
 /* Whether an averager is in force and the hook says over which blocks it averages: of this rank's,
 ** the first rank and the size. */
 bool cd_trainer_has_block(const cd_trainer *t, uint32_t *first, uint32_t *ranks);
@@ -241,15 +241,15 @@ typedef enum cd_moment {
     CD_MOMENT_CHECKPOINT,
     CD_MOMENT_RESUME
 } cd_moment;
-void cd_trainer_tell_settings(cd_trainer *t);
-void cd_trainer_tell_seeds(cd_trainer *t);
-void cd_trainer_tell_samples(cd_trainer *t, const cd_micro_batch *samples);
-cddp_status cd_trainer_tell_parameters(cd_trainer *t, cd_moment moment,
+void cd_trainer_emit_settings(cd_trainer *t);
+void cd_trainer_emit_seeds(cd_trainer *t);
+void cd_trainer_emit_samples(cd_trainer *t, const cd_micro_batch *samples);
+cddp_status cd_trainer_emit_parameters(cd_trainer *t, cd_moment moment,
                                        cddp_error *err) CDDP_MUST_CHECK;
-cddp_status cd_trainer_tell_buffers(cd_trainer *t, cd_moment moment,
+cddp_status cd_trainer_emit_buffers(cd_trainer *t, cd_moment moment,
                                     cddp_error *err) CDDP_MUST_CHECK;
-cddp_status cd_trainer_tell_optimizers(cd_trainer *t, cd_moment moment,
+cddp_status cd_trainer_emit_optimizers(cd_trainer *t, cd_moment moment,
                                        cddp_error *err) CDDP_MUST_CHECK;
-cddp_status cd_trainer_tell_gradient(cd_trainer *t, uint32_t parameter, const cddp_grad *grad,
+cddp_status cd_trainer_emit_gradient(cd_trainer *t, uint32_t parameter, const cddp_grad *grad,
                                      cddp_error *err) CDDP_MUST_CHECK;
-void cd_trainer_tell_mark(cd_trainer *t, const char *name, int64_t value);
+void cd_trainer_emit_mark(cd_trainer *t, const char *name, int64_t value);

@@ -11,10 +11,10 @@
 
 /* The layout a gradient of `like` gets: like's own strides when its elements fill their range
 ** exactly once (channels-last stays channels-last), contiguous otherwise (BKT-19). */
-static cddp_tensor layout_of(const cddp_tensor *like, const cddp_home *home)
+static cddp_tensor layout_of(const cddp_tensor *like, const cddp_backing *backing)
 {
-    cddp_tensor t = cddp_tensor_of(home->device, home->storage, home->offset, home->dtype,
-                                   like->sizes, like->dim_count);
+    cddp_tensor t = cddp_tensor_of(backing->device, backing->storage, backing->offset,
+                                   backing->dtype, like->sizes, like->dim_count);
     if (cddp_tensor_is_dense(like))
         for (uint32_t i = 0; i < like->dim_count; i++) t.strides[i] = like->strides[i];
     return t;
@@ -22,9 +22,9 @@ static cddp_tensor layout_of(const cddp_tensor *like, const cddp_home *home)
 
 static int64_t at_least_one(int64_t numel) { return numel > 0 ? numel : 1; }
 
-cddp_home cddp_home_of(const cddp_tensor *t)
+cddp_backing cddp_backing_of(const cddp_tensor *t)
 {
-    return (cddp_home){t->device, t->storage, t->offset, cddp_tensor_numel(t), t->dtype};
+    return (cddp_backing){t->device, t->storage, t->offset, cddp_tensor_numel(t), t->dtype};
 }
 
 cddp_rows cddp_rows_of(const cddp_tensor *t)
@@ -40,16 +40,17 @@ cddp_tensor cddp_rows_tensor(const cddp_rows *rows)
 cddp_status cddp_grad_define(cddp_grad *grad, const cddp_tensor *like, cddp_error *err)
 {
     if (grad->kind == CDDP_GRAD_DENSE) return CDDP_OK;
-    if (grad->home.device == NULL) {
-        cddp_home home = {.device = like->device,
-                          .numel = at_least_one(cddp_tensor_numel(like)),
-                          .dtype = like->dtype};
-        CD_TRY(like->device->allocate(like->device, like->dtype, home.numel, &home.storage, err));
-        grad->home = home;
-        grad->home_is_lent = false;
+    if (grad->backing.device == NULL) {
+        cddp_backing backing = {.device = like->device,
+                                .numel = at_least_one(cddp_tensor_numel(like)),
+                                .dtype = like->dtype};
+        CD_TRY(like->device->allocate(like->device, like->dtype, backing.numel, &backing.storage,
+                                      err));
+        grad->backing = backing;
+        grad->backing_is_borrowed = false;
     }
     grad->kind = CDDP_GRAD_DENSE;
-    grad->value = layout_of(like, &grad->home);
+    grad->value = layout_of(like, &grad->backing);
     grad->is_fresh = true;
     return CDDP_OK;
 }
@@ -65,8 +66,8 @@ void cddp_grad_drop(cddp_grad *grad)
 void cddp_grad_fini(cddp_grad *grad)
 {
     cddp_grad_drop(grad);
-    if (grad->home.device != NULL && !grad->home_is_lent)
-        grad->home.device->release(grad->home.device, grad->home.dtype,
-                                   at_least_one(grad->home.numel), grad->home.storage);
+    if (grad->backing.device != NULL && !grad->backing_is_borrowed)
+        grad->backing.device->release(grad->backing.device, grad->backing.dtype,
+                                      at_least_one(grad->backing.numel), grad->backing.storage);
     *grad = (cddp_grad){.kind = CDDP_GRAD_UNDEFINED};
 }

@@ -64,12 +64,12 @@ typedef enum cddp_grad_kind {
 } cddp_grad_kind;
 
 /* Storage that is laid out as the parameter it is for. */
-typedef struct cddp_home {
+typedef struct cddp_backing {
     const cddp_device *device; /* NULL: none */
     void *storage;
     int64_t offset, numel;
     cddp_dtype dtype; /* of the gradient that lives here */
-} cddp_home;
+} cddp_backing;
 
 /* Which rows of a parameter a sparse gradient has: i64, on `device`, one after the other. */
 typedef struct cddp_rows {
@@ -86,7 +86,7 @@ typedef struct cddp_rows {
 **          per entry of `rows`.
 **   home   storage for a dense value, made on first need and kept for reuse, so that dropping a
 **          gradient and making it again allocates nothing; without device until then. Under
-**          gradient_as_bucket_view the reducer lends a slice of the bucket (home_is_lent), so that
+**          gradient_as_bucket_view the reducer lends a slice of the bucket (backing_is_borrowed), so that
 **          a new gradient is born where it is reduced.
 **   rows   SPARSE only: strictly increasing once coalesced. */
 typedef struct cddp_grad {
@@ -95,9 +95,10 @@ typedef struct cddp_grad {
     bool
         is_fresh; /* made from undefined since the reducer last saw it: PyTorch would hold it in storage
                         ** of its own and scale it by the rounded reciprocal (GRD-03, GRD-06) */
-    bool home_is_lent; /* home belongs to somebody else: cddp_grad_fini does not release it */
+    bool
+        backing_is_borrowed; /* home belongs to somebody else: cddp_grad_fini does not release it */
     cddp_tensor value;
-    cddp_home home;
+    cddp_backing backing;
     cddp_rows rows;
 } cddp_grad;
 
@@ -111,7 +112,7 @@ CDDP_API void cddp_grad_drop(cddp_grad *grad);
 /* Drops the gradient and gives home back, unless it is lent. */
 CDDP_API void cddp_grad_fini(cddp_grad *grad);
 /* Home in a tensor's storage; the tensor is laid out as the parameter. */
-CDDP_API cddp_home cddp_home_of(const cddp_tensor *t);
+CDDP_API cddp_backing cddp_backing_of(const cddp_tensor *t);
 CDDP_API cddp_rows cddp_rows_of(const cddp_tensor *t); /* of a contiguous 1-D i64 tensor */
 CDDP_API cddp_tensor cddp_rows_tensor(const cddp_rows *rows);
 

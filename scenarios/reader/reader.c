@@ -566,7 +566,7 @@ static const char *find_line(reader *r, uint32_t line)
     return cd_arena_printf(&r->arena, "%.*s", (int)strcspn(at, "\r\n"), at);
 }
 
-static cddp_status tell_mistakes(reader *r, cddp_error *err)
+static cddp_status report_mistakes(reader *r, cddp_error *err)
 {
     qsort(r->mistakes, r->mistake_count, sizeof *r->mistakes, compare_mistakes);
     for (size_t i = 0; i < r->mistake_count && r->options->complain != NULL; i++) {
@@ -616,7 +616,7 @@ cddp_status cd_reader_read_text(const cd_reader_options *options, const char *na
         goto out;
     }
     if (r.mistake_count > 0) {
-        CD_TRY_OUT(tell_mistakes(&r, err));
+        CD_TRY_OUT(report_mistakes(&r, err));
     }
     *plan = r.plan;
     r.plan = NULL;

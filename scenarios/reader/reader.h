@@ -27,8 +27,8 @@ typedef struct cd_reader_options {
     size_t set_count;
     /* (optional) called when: nothing contradicts itself, and no error is expected. does: tells
     ** what else is wrong with the plan, as cd_plan_find_contradictions does. */
-    size_t (*examine)(void *context, const cddp_plan *plan, cd_contradiction_fn tell,
-                      void *tell_context);
+    size_t (*examine)(void *context, const cddp_plan *plan, cd_contradiction_fn report,
+                      void *report_context);
 } cd_reader_options;
 
 cddp_status cd_reader_read_file(const cd_reader_options *options, const char *path,

@@ -118,8 +118,8 @@ struct walk {
         return all == one ? all : numeric ? CD_TOML_NUMBER : CD_TOML_OTHER;
     }
 
-    void tell_leaf(const std::string &path, const toml::node &node,
-                   const toml::source_region &at) const
+    void report_leaf(const std::string &path, const toml::node &node,
+                     const toml::source_region &at) const
     {
         std::vector<std::string> texts;
         cd_toml_leaf leaf{};
@@ -148,7 +148,7 @@ struct walk {
         }
     }
 
-    void tell_table(const std::string &path, bool is_element, const toml::source_region &at) const
+    void report_table(const std::string &path, bool is_element, const toml::source_region &at) const
     {
         const cd_toml_table table{path.c_str(), is_element, at.begin.line, at.begin.column};
         if (!visitor.table(visitor.context, &table)) {
@@ -166,7 +166,7 @@ struct walk {
             const std::string path =
                 prefix.empty() ? std::string(key.str()) : prefix + "." + std::string(key.str());
             if (const auto *inner = node.as_table()) {
-                tell_table(path, false, key.source());
+                report_table(path, false, key.source());
                 if (path.size() <= PATH_BYTES_MAX) {
                     visit(path, *inner);
                 }
@@ -174,11 +174,11 @@ struct walk {
                 std::size_t index = 0;
                 for (const toml::node &element : *node.as_array()) {
                     const std::string place = path + "[" + std::to_string(index++) + "]";
-                    tell_table(place, true, element.source());
+                    report_table(place, true, element.source());
                     visit(place, *element.as_table());
                 }
             } else {
-                tell_leaf(path, node, key.source());
+                report_leaf(path, node, key.source());
             }
         }
     }

@@ -3,7 +3,7 @@
 ** twin. */
 #include "cddp/world.h"
 #include "core/check/check.h"
-#include "core/check/scribe.h"
+#include "core/check/writer.h"
 #include "tests/mutants/mutations.h"
 #include "tests/support/test.h"
 
@@ -208,7 +208,7 @@ static char *read_document(const char *path)
     return text;
 }
 
-TEST(trace_mutants, the_document_tells_of_every_check_and_every_corruption)
+TEST(trace_mutants, the_document_reports_every_check_and_every_corruption)
 {
     (void)state;
     char *text = read_document(CDDP_INVARIANTS_MD), wanted[160];
@@ -234,4 +234,4 @@ TEST_MAIN(ROW(trace_mutants, the_clean_twin_is_silent_and_exercises_every_check)
           ROW(trace_mutants, findings_do_not_depend_on_how_ranks_interleave),
           ROW(trace_mutants, every_check_has_a_row),
           ROW(trace_mutants, tables_and_rows_name_the_same_invariants),
-          ROW(trace_mutants, the_document_tells_of_every_check_and_every_corruption))
+          ROW(trace_mutants, the_document_reports_every_check_and_every_corruption))

@@ -208,16 +208,16 @@ static bool makes_sense_when_sharded(const draw *d)
 /* An optimizer behind the hook (OIB-03, ZRO-10…12). */
 static bool makes_sense_behind_the_hook(const draw *d)
 {
-    const bool is_dealt =
+    const bool is_assigned =
         is(d, OVERLAP, "hook_with_zero_step") || is(d, OVERLAP, "hook_with_zero_step_interleaved");
-    if (is(d, CUT, "true") && !is_dealt) return false;
+    if (is(d, CUT, "true") && !is_assigned) return false;
     if (is(d, OVERLAP, "none")) return true;
     if (is(d, IN_BACKWARD, "true") || !is(d, SHARD, "none") || !is(d, MIXED, "none") ||
         !is(d, REDUCE, "none"))
         return false;
     if (is(d, AMP, "true") || is(d, CLIP, "1") || !is(d, AVERAGER, "") || !is(d, DELAYED, ""))
         return false;
-    if (!is_dealt) return is(d, HOOK, "") && is(d, MICROS, "1");
+    if (!is_assigned) return is(d, HOOK, "") && is(d, MICROS, "1");
     if (is(d, UNUSED, "true") && !is(d, STATIC, "true")) return false;
     return !is(d, JOIN, "true") && is(d, DEVICE, "cpu") && is(d, STREAMS, "0");
 }

@@ -149,12 +149,12 @@ eval "expect 0 \"$verify\" $shrink --output less.toml"
 says "1-minimal"
 
 claim="sizes instead of contents: sixteen gradients at once"
-expect 0 "$verify" prove small.toml --words --set model.options=depth=4 --set ddp.find_unused_parameters=true
+expect 0 "$verify" prove small.toml --calls --set model.options=depth=4 --set ddp.find_unused_parameters=true
 says "contents were not judged"
 says "for any number of ranks from 2 on"
 says "which stand for 1 more rank"
 silent "every gradient value"
-expect 0 "$verify" prove small.toml --words --set model.options=depth=4 --set ddp.find_unused_parameters=true \
+expect 0 "$verify" prove small.toml --calls --set model.options=depth=4 --set ddp.find_unused_parameters=true \
     --set ddp.gradient_as_bucket_view@1=true
 silent "more rank"
 

@@ -226,11 +226,11 @@ TEST(tidy, sees_marks_that_the_language_does_not_know)
             "core/ddp/a.c:1: tells the mark rebuilt"},
            {"core/hooks/a.c", "\ncddp_tracer_mark(s->tracer, \"rebuilt\", 1);",
             "core/hooks/a.c:2: tells the mark rebuilt"},
-           {"core/run/a.c", "cd_trainer_tell_mark(t, \"rebuild\", 1);", NULL},
+           {"core/run/a.c", "cd_trainer_emit_mark(t, \"rebuild\", 1);", NULL},
            {"core/run/a.c", "f(name); /* _mark(t, \"rebuilt\") */", NULL});
 }
 
-TEST(tidy, sees_marks_that_nobody_tells)
+TEST(tidy, sees_marks_that_nobody_reports)
 {
     tidy_tree tree = {0};
     tidy_report report = {0};
@@ -262,7 +262,7 @@ TEST(tidy, sees_constructors_that_nobody_has_starved)
 {
     PLANTS(tidy_check_constructors,
            /* clang-format off */
-           {"core/ddp/a.h", "cddp_status cd_never_told_create(int a, cddp_error *err);\n", "core/ddp/a.h:1: cd_never_told_create has no row"},
+           {"core/ddp/a.h", "cddp_status cd_never_reported_create(int a, cddp_error *err);\n", "core/ddp/a.h:1: cd_never_reported_create has no row"},
            {"cli/a.h", "cddp_status\n cd_a;\ncddp_status cd_file_open_new(void);\n", "cli/a.h:3: cd_file_open_new has no row"},
            {"sim/world.h", "cddp_status cd_sim_create(int a);\n", "cd_sim_create: its test tests/unit/sim/world_test.c is not there"},
            {"core/ddp/a.h", "cddp_status cd_schedule_open(int a);\n", NULL},
@@ -270,9 +270,9 @@ TEST(tidy, sees_constructors_that_nobody_has_starved)
            {"core/ddp/a.h",
             "void cd_plain_init(int *a);\ncddp_status cd_opened_later(int a);\nstatic cddp_status "
             "make_create(int a);\n"
-            "/* cddp_status cd_told_create(int a); */\n",
+            "/* cddp_status cd_never_reported_create(int a); */\n",
             NULL},
-           {"tests/a.h", "cddp_status cd_never_told_create(int a);\n", NULL});
+           {"tests/a.h", "cddp_status cd_never_reported_create(int a);\n", NULL});
 }
 
 TEST(tidy, sees_rows_of_constructors_that_show_nothing)
@@ -347,7 +347,7 @@ TEST_MAIN(ROW(tidy, sees_includes_and_links_that_go_upwards),
           ROW(tidy, sees_deferred_work), ROW(tidy, sees_checks_that_nobody_has_seen_fire),
           ROW(tidy, sees_links_into_nowhere), ROW(tidy, sees_blocks_that_nobody_closes),
           ROW(tidy, sees_marks_that_the_language_does_not_know),
-          ROW(tidy, sees_marks_that_nobody_tells),
+          ROW(tidy, sees_marks_that_nobody_reports),
           ROW(tidy, sees_reads_of_other_ranks_that_nobody_explained),
           ROW(tidy, sees_constructors_that_nobody_has_starved),
           ROW(tidy, sees_rows_of_constructors_that_show_nothing), ROW(tidy, the_tree_obeys))

@@ -234,23 +234,23 @@ void tidy_check_pairs(const tidy_tree *tree, tidy_report *report)
 
 /* ---- coverage marks ---- */
 
-static bool is_told_in(const tidy_file *f, const char *mark, size_t length)
+static bool is_reported_in(const tidy_file *f, const char *mark, size_t length)
 {
-    static const char *const tellers[] = {"tell_mark(t, \"", "tracer_mark(s->tracer, \"",
-                                          "tracer, mark, \"", "count_mark(tap, \""};
-    for (size_t i = 0; i < sizeof tellers / sizeof tellers[0]; i++)
-        for (const char *at = f->text; (at = strstr(at, tellers[i])) != NULL; at++) {
-            const char *name = at + strlen(tellers[i]);
+    static const char *const reporters[] = {"tell_mark(t, \"", "tracer_mark(s->tracer, \"",
+                                            "tracer, mark, \"", "count_mark(tap, \""};
+    for (size_t i = 0; i < sizeof reporters / sizeof reporters[0]; i++)
+        for (const char *at = f->text; (at = strstr(at, reporters[i])) != NULL; at++) {
+            const char *name = at + strlen(reporters[i]);
             if (strncmp(name, mark, length) == 0 && name[length] == '"') return true;
         }
     return false;
 }
 
-static void check_told_marks(const tidy_file *f, const tidy_file *marks, tidy_report *report)
+static void check_reported_marks(const tidy_file *f, const tidy_file *marks, tidy_report *report)
 {
-    static const char *const tellers[] = {"_mark(", ", mark, "};
-    for (size_t i = 0; i < sizeof tellers / sizeof tellers[0]; i++)
-        for (const char *at = f->text; (at = strstr(at, tellers[i])) != NULL; at++) {
+    static const char *const reporters[] = {"_mark(", ", mark, "};
+    for (size_t i = 0; i < sizeof reporters / sizeof reporters[0]; i++)
+        for (const char *at = f->text; (at = strstr(at, reporters[i])) != NULL; at++) {
             /* what is told by a variable was told before */
             const char *name = at + strcspn(at, "\"\n;?");
             char row[96];
@@ -270,14 +270,14 @@ void tidy_check_marks(const tidy_tree *tree, tidy_report *report)
     if (marks == NULL) return;
     for (size_t i = 0; i < tree->count; i++)
         if (tidy_is_c(tree->files[i].path) && tidy_is_under(tree->files[i].path, "core"))
-            check_told_marks(&tree->files[i], marks, report);
+            check_reported_marks(&tree->files[i], marks, report);
     for (const char *at = marks->text; (at = strstr(at, "\nCD_MARK(")) != NULL; at++) {
         const char *name = at + strlen("\nCD_MARK(");
-        bool told = false;
-        for (size_t i = 0; !told && i < tree->count; i++)
-            told = tidy_is_c(tree->files[i].path) &&
-                   is_told_in(&tree->files[i], name, strcspn(name, ","));
-        if (!told)
+        bool reported = false;
+        for (size_t i = 0; !reported && i < tree->count; i++)
+            reported = tidy_is_c(tree->files[i].path) &&
+                       is_reported_in(&tree->files[i], name, strcspn(name, ","));
+        if (!reported)
             tidy_report_add(report, marks, at + 1, "the mark %.*s is told by nobody",
                             (int)strcspn(name, ","), name);
     }

@@ -93,7 +93,7 @@ static cddp_status gather_moments(const cd_op_call *c, batch_norm_state *s, cddp
 }
 
 /* Tells of what the layer normalises with, who wants to hear of it. */
-static cddp_status tell_combined(const cd_op_call *c, const batch_norm_state *s, cddp_error *err)
+static cddp_status report_combined(const cd_op_call *c, const batch_norm_state *s, cddp_error *err)
 {
     const cd_graph_callbacks *cb = &c->graph->callbacks;
     if (cb->combined == NULL || !is_shared(c->graph, s)) return CDDP_OK;
@@ -112,7 +112,7 @@ static cddp_status combine_moments(const cd_op_call *c, batch_norm_state *s, cdd
 {
     if (is_shared(c->graph, s)) CD_TRY(gather_moments(c, s, err));
     CD_TRY(check_count(s->count, err));
-    CD_TRY(tell_combined(c, s, err));
+    CD_TRY(report_combined(c, s, err));
     for (int64_t k = 0; k < s->channels; k++)
         s->inverse[k] = 1 / sqrt(s->spread[k] / s->count + s->norm.eps);
     return CDDP_OK;
@@ -166,13 +166,13 @@ static cddp_status check_all(const cd_op_call *c, const batch_norm_state *s, con
 }
 
 /* Reads back what the device normalises with where somebody wants to hear of it. */
-static cddp_status tell_kept(const cd_op_call *c, batch_norm_state *s, cddp_error *err)
+static cddp_status report_kept(const cd_op_call *c, batch_norm_state *s, cddp_error *err)
 {
     /* mean, spread: as in the state */
     const cddp_tensor kept = cddp_tensor_slice(&s->there, 0, 2 * s->channels);
     if (c->graph->callbacks.combined == NULL) return CDDP_OK;
     CD_TRY(kept.device->read(&kept, s->mean, 2 * (size_t)s->channels * sizeof *s->mean, err));
-    return tell_combined(c, s, err);
+    return report_combined(c, s, err);
 }
 
 static cddp_status run_half(const cd_op_call *c, cddp_layer_call *layer, int64_t half,
@@ -200,7 +200,7 @@ static cddp_status run_parts(const cd_op_call *c, cddp_layer_call *layer, cddp_e
     CD_TRY(cb->allgather(cb->context, &own, &all, err));
     CD_TRY(check_all(c, s, &all, err));
     CD_TRY(run_half(c, layer, 2, err));
-    return tell_kept(c, s, err);
+    return report_kept(c, s, err);
 }
 
 #define KERNELS "core/model/layers/batch_norm_kernels.h"

@@ -447,7 +447,7 @@ TEST(program, workers_change_neither_report_nor_store)
     program_close(&p);
 }
 
-TEST(program, the_first_failure_ends_a_run_unless_told_to_keep_going)
+TEST(program, the_first_failure_ends_a_run_unless_reported_to_keep_going)
 {
     cd_program p;
     program_open(&p);
@@ -581,7 +581,7 @@ TEST(program, a_rank_of_a_launcher_with_a_plugin_leaves_as_without)
 }
 
 /* "verified" must not be read as a word about values that nothing could judge. */
-TEST(program, a_lossy_hook_that_states_no_law_is_told_as_unjudged)
+TEST(program, a_lossy_hook_that_states_no_law_is_reported_as_unjudged)
 {
     cd_program p;
     program_open(&p);
@@ -981,11 +981,11 @@ TEST_MAIN(
     ROW(program, the_flagship_is_verified_and_says_what_stands_behind_it),
     ROW(program, two_runs_report_the_same_bytes_in_every_format),
     ROW(program, workers_change_neither_report_nor_store),
-    ROW(program, the_first_failure_ends_a_run_unless_told_to_keep_going),
+    ROW(program, the_first_failure_ends_a_run_unless_reported_to_keep_going),
     ROW(program, what_a_missing_plugin_would_bring_is_skipped_where_nobody_named_it),
     ROW(program, a_worker_that_crashes_is_a_result_and_harms_no_other),
     ROW(program, a_plugin_that_leaves_with_0_does_not_speak_for_the_program),
-    ROW(program, a_lossy_hook_that_states_no_law_is_told_as_unjudged),
+    ROW(program, a_lossy_hook_that_states_no_law_is_reported_as_unjudged),
     ROW(program, a_rank_of_a_launcher_with_a_plugin_leaves_as_without),
     ROW(program, plugins_appear_in_the_lists), ROW(program, progress_is_shown_on_terminals_only),
     ROW(program, two_programs_append_to_one_store),

@@ -182,7 +182,7 @@ TEST(powersgd, stays_within_the_derived_bound_of_pytorch_for_twenty_iterations)
 
 /* The bound is narrow enough to tell: the other setting of one option is far outside, and so is a
 ** factor that is off by 2^-8. */
-static void tells(configuration *c)
+static void reports(configuration *c)
 {
     configuration given = *c;
     c->feedback = !c->feedback;
@@ -200,16 +200,16 @@ static void tells(configuration *c)
     assert_true(feedback > 10 && warm > 10 && factor > 1);
 }
 
-TEST(powersgd, the_bound_tells_other_options_and_other_factors)
+TEST(powersgd, the_bound_reports_other_options_and_other_factors)
 {
-    assert_int_equal(for_each(tells), 12);
+    assert_int_equal(for_each(reports), 12);
 }
 
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         ROW(powersgd, stays_within_the_derived_bound_of_pytorch_for_twenty_iterations),
-        ROW(powersgd, the_bound_tells_other_options_and_other_factors)};
+        ROW(powersgd, the_bound_reports_other_options_and_other_factors)};
     if (argc < 2) return 2;
     path = argv[1];
     return cd_test_main(1, argv, __FILE__, tests, sizeof tests / sizeof tests[0]);

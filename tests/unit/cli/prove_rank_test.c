@@ -72,7 +72,7 @@ static void make_plan(const plan_case *c, const char *device, cddp_plan **plan)
 }
 
 /* One run in the engine's order. */
-static void record(const cddp_plan *plan, cd_word_tap *tap)
+static void record(const cddp_plan *plan, cd_call_tap *tap)
 {
     cddp_error err = CDDP_ERROR_INIT;
     cd_compose *compose = NULL;
@@ -83,7 +83,7 @@ static void record(const cddp_plan *plan, cd_word_tap *tap)
     assert_ok(cd_compose_open(&composing, &compose, &err), &err);
     cddp_run_options running = cddp_run_options_default();
     cd_compose_fill(compose, &running);
-    assert_ok(cd_word_tap_init(tap, running.backend, (uint32_t)plan->world.size, &err), &err);
+    assert_ok(cd_call_tap_init(tap, running.backend, (uint32_t)plan->world.size, &err), &err);
     running.backend = &tap->table;
     running.registry = registry;
     assert_ok(cddp_run(&running, &verdict, &err), &err);
@@ -93,7 +93,7 @@ static void record(const cddp_plan *plan, cd_word_tap *tap)
     cddp_registry_destroy(registry);
 }
 
-static cd_rank_proof proved(const cddp_plan *plan, const cd_word_tap *tap, uint32_t rank,
+static cd_rank_proof proved(const cddp_plan *plan, const cd_call_tap *tap, uint32_t rank,
                             bool snapshots)
 {
     cddp_error err = CDDP_ERROR_INIT;
@@ -101,7 +101,7 @@ static cd_rank_proof proved(const cddp_plan *plan, const cd_word_tap *tap, uint3
     const cd_prove_rank_options options = {.plan = plan,
                                            .rank = rank,
                                            .results = &tap->results,
-                                           .word = &tap->words[rank],
+                                           .calls = &tap->sequences[rank],
                                            .snapshots = snapshots};
     assert_ok(cd_prove_rank(&options, &proof, &err), &err);
     return proof;
@@ -146,7 +146,7 @@ static void note_fact(const fact *f)
 }
 
 /* Walks one order of one window to the end of the program. */
-static void walk_order(const cd_prove_rank_options *options, cd_word *word,
+static void walk_order(const cd_prove_rank_options *options, cd_calls *calls,
                        const cd_window_choice *choice)
 {
     cddp_error err = CDDP_ERROR_INIT;
@@ -154,7 +154,7 @@ static void walk_order(const cd_prove_rank_options *options, cd_word *word,
     uint64_t keys[CD_PROVE_EVENTS_MAX], rests[CD_PROVE_EVENTS_MAX];
     size_t said[CD_PROVE_EVENTS_MAX];
     uint32_t order[CD_PROVE_EVENTS_MAX], n = choice->digit_count;
-    cd_rank_walk_init(&w, options, cddp_allocator_default(), word);
+    cd_rank_walk_init(&w, options, cddp_allocator_default(), calls);
     assert_ok(cd_rank_walk_begin(&w, &err), &err);
     while (w.window < choice->window) assert_ok(cd_rank_walk_choose(&w, NULL, &err), &err);
     assert_int_equal(w.firing_count, n);
@@ -169,7 +169,7 @@ static void walk_order(const cd_prove_rank_options *options, cd_word *word,
     for (uint32_t k = 0; k < n; k++) {
         assert_ok(cd_rank_walk_fire(&w, order[k], &err), &err);
         keys[k] = cd_rank_walk_key(&w);
-        said[k] = w.letter_count;
+        said[k] = w.call_count;
         note_state(everything & ~w.left, keys[k]);
         rests[k] = cd_hash64(order + k + 1, (n - k - 1) * sizeof *order, choice->window);
     }
@@ -177,7 +177,7 @@ static void walk_order(const cd_prove_rank_options *options, cd_word *word,
     const uint64_t end = cd_rank_walk_key(&w);
     assert_ok(cd_rank_walk_to_the_end(&w, &err), &err); /* and says the expected word, or fails */
     for (uint32_t k = 0; k < n; k++)
-        note_fact(&(fact){keys[k], rests[k], cd_hash_mix(end, w.letter_count - said[k])});
+        note_fact(&(fact){keys[k], rests[k], cd_hash_mix(end, w.call_count - said[k])});
     cd_rank_walk_fini(&w);
 }
 
@@ -193,13 +193,13 @@ static bool next_order(cd_window_choice *c)
     return false;
 }
 
-static void compare_with_brute_force(const cddp_plan *plan, const cd_word_tap *tap, uint32_t rank)
+static void compare_with_brute_force(const cddp_plan *plan, const cd_call_tap *tap, uint32_t rank)
 {
     cd_rank_proof proof = proved(plan, tap, rank, true);
     const cd_prove_rank_options options = {.plan = plan,
                                            .rank = rank,
                                            .results = &tap->results,
-                                           .word = &tap->words[rank]};
+                                           .calls = &tap->sequences[rank]};
     uint64_t states = 0, steps = 0;
     assert_false(proof.is_refuted);
     assert_true(proof.is_complete);
@@ -207,7 +207,7 @@ static void compare_with_brute_force(const cddp_plan *plan, const cd_word_tap *t
     for (uint32_t w = 0; w < proof.window_count; w++) {
         cd_window_choice choice = {.window = w, .digit_count = proof.windows[w]};
         all.count = all.states = 0;
-        do walk_order(&options, &proof.word, &choice);
+        do walk_order(&options, &proof.calls, &choice);
         while (next_order(&choice));
         states += all.states + 1; /* and the one before the first gradient */
         steps += (uint64_t)proof.windows[w] << (proof.windows[w] - 1);
@@ -224,14 +224,14 @@ TEST(prove_rank, equal_keys_have_equal_futures_and_no_order_is_missed)
     for (size_t i = 0; i < CASES; i++)
         for (size_t d = 0; d < 2; d++) {
             cddp_plan *plan = NULL;
-            cd_word_tap tap;
+            cd_call_tap tap;
             make_plan(&cases[i], devices[d], &plan);
             record(plan, &tap);
             for (uint32_t r = 0; r < plan->world.size; r++) {
                 cd_test_row("%s on %s, rank %u", cases[i].name, devices[d], r);
                 compare_with_brute_force(plan, &tap, r);
             }
-            cd_word_tap_fini(&tap);
+            cd_call_tap_fini(&tap);
             cddp_plan_destroy(plan);
         }
 }
@@ -244,7 +244,7 @@ TEST(prove_rank, going_back_by_snapshot_visits_what_going_there_again_visits)
     }
     for (size_t i = 0; i < CASES; i++) {
         cddp_plan *plan = NULL;
-        cd_word_tap tap;
+        cd_call_tap tap;
         make_plan(&cases[i], "shape", &plan);
         record(plan, &tap);
         for (uint32_t r = 0; r < plan->world.size; r++) {
@@ -256,12 +256,12 @@ TEST(prove_rank, going_back_by_snapshot_visits_what_going_there_again_visits)
             assert_int_equal(again.states, snapshot.states);
             assert_int_equal(again.events, snapshot.events);
             assert_int_equal(again.proposing, snapshot.proposing);
-            assert_int_equal(cd_word_digest(&again.word), cd_word_digest(&snapshot.word));
+            assert_int_equal(cd_calls_digest(&again.calls), cd_calls_digest(&snapshot.calls));
             assert_true(snapshot.runs < again.runs);
             cd_rank_proof_fini(&again);
             cd_rank_proof_fini(&snapshot);
         }
-        cd_word_tap_fini(&tap);
+        cd_call_tap_fini(&tap);
         cddp_plan_destroy(plan);
     }
 }
@@ -274,14 +274,14 @@ TEST(prove_rank, the_window_that_decides_the_layout_is_found)
     } expected[] = {{0, 0}, {1, -1}, {2, 1}, {4, 2}};
     for (size_t i = 0; i < sizeof expected / sizeof expected[0]; i++) {
         cddp_plan *plan = NULL;
-        cd_word_tap tap;
+        cd_call_tap tap;
         make_plan(&cases[expected[i].plan], "symbol", &plan);
         record(plan, &tap);
         cd_test_row("%s", cases[expected[i].plan].name);
         cd_rank_proof proof = proved(plan, &tap, 0, false);
         assert_int_equal(proof.proposing, expected[i].window);
         cd_rank_proof_fini(&proof);
-        cd_word_tap_fini(&tap);
+        cd_call_tap_fini(&tap);
         cddp_plan_destroy(plan);
     }
 }
@@ -291,15 +291,15 @@ TEST(prove_rank, a_word_with_any_letter_changed_is_no_longer_the_rank_s)
 {
     cddp_error err = CDDP_ERROR_INIT;
     cddp_plan *plan = NULL;
-    cd_word_tap tap;
+    cd_call_tap tap;
     make_plan(&cases[0], "symbol", &plan);
     record(plan, &tap);
-    cd_word *word = &tap.words[1];
-    assert_true(word->count > 5);
-    for (size_t i = 0; i < word->count; i++)
+    cd_calls *calls = &tap.sequences[1];
+    assert_true(calls->count > 5);
+    for (size_t i = 0; i < calls->count; i++)
         for (int kind = 0; kind < 6; kind++) {
-            const cd_letter kept = word->letters[i];
-            cd_letter *l = &word->letters[i];
+            const cd_call kept = calls->items[i];
+            cd_call *l = &calls->items[i];
             if (kind == 0) l->group ^= 1;
             if (kind == 1) l->op ^= 1;
             if (kind == 2) l->numel += 1;
@@ -310,7 +310,7 @@ TEST(prove_rank, a_word_with_any_letter_changed_is_no_longer_the_rank_s)
             const cd_prove_rank_options options = {.plan = plan,
                                                    .rank = 1,
                                                    .results = &tap.results,
-                                                   .word = word};
+                                                   .calls = calls};
             char place[64];
             snprintf(place, sizeof place, "from collective %zu on", i);
             cd_test_row("letter %zu, kind %d", i, kind);
@@ -318,7 +318,7 @@ TEST(prove_rank, a_word_with_any_letter_changed_is_no_longer_the_rank_s)
             err = (cddp_error)CDDP_ERROR_INIT;
             *l = kept;
         }
-    cd_word_tap_fini(&tap);
+    cd_call_tap_fini(&tap);
     cddp_plan_destroy(plan);
 }
 
@@ -327,7 +327,7 @@ TEST(prove_rank, a_window_that_is_too_large_is_sampled_and_the_proof_is_not_comp
     static const plan_case large = {
         "large", {SMALL, {"model.options", "depth=7,width=2"}, {"train.steps", "1"}}};
     cddp_plan *plan = NULL;
-    cd_word_tap tap;
+    cd_call_tap tap;
     make_plan(&large, "symbol", &plan);
     record(plan, &tap);
     cd_rank_proof proof = proved(plan, &tap, 0, false);
@@ -335,7 +335,7 @@ TEST(prove_rank, a_window_that_is_too_large_is_sampled_and_the_proof_is_not_comp
     assert_false(proof.is_refuted);
     assert_int_equal(proof.windows[0], 14);
     cd_rank_proof_fini(&proof);
-    cd_word_tap_fini(&tap);
+    cd_call_tap_fini(&tap);
     cddp_plan_destroy(plan);
 }
 
@@ -346,7 +346,7 @@ TEST(prove_rank, without_content_or_settings_of_its_own_a_rank_is_searched_as_an
         /* tell ranks apart */
         if (cases[i].settings[6].key != NULL || strcmp(cases[i].name, "join") == 0) continue;
         cddp_plan *plan = NULL;
-        cd_word_tap tap;
+        cd_call_tap tap;
         cd_test_row("%s", cases[i].name);
         make_plan(&cases[i], "shape", &plan);
         record(plan, &tap);
@@ -357,40 +357,40 @@ TEST(prove_rank, without_content_or_settings_of_its_own_a_rank_is_searched_as_an
         assert_int_equal(proofs[0].window_count, proofs[1].window_count);
         assert_memory_equal(proofs[0].windows, proofs[1].windows,
                             proofs[0].window_count * sizeof *proofs[0].windows);
-        assert_int_equal(proofs[0].word.count, proofs[1].word.count);
-        for (size_t k = 0; k < proofs[0].word.count; k++)
-            assert_true(cd_letter_fits(&proofs[0].word.letters[k], &proofs[1].word.letters[k]));
+        assert_int_equal(proofs[0].calls.count, proofs[1].calls.count);
+        for (size_t k = 0; k < proofs[0].calls.count; k++)
+            assert_true(cd_call_fits(&proofs[0].calls.items[k], &proofs[1].calls.items[k]));
         for (int r = 0; r < 2; r++) cd_rank_proof_fini(&proofs[r]);
-        cd_word_tap_fini(&tap);
+        cd_call_tap_fini(&tap);
         cddp_plan_destroy(plan);
     }
 }
 
 /* Every rank of the record from `first` on, and a further one that does as the model, told every
 ** number of the kind that was recorded. */
-static void repeat_in_large_world(const cddp_plan *plan, const cd_word_tap *tap, uint32_t first,
+static void repeat_in_large_world(const cddp_plan *plan, const cd_call_tap *tap, uint32_t first,
                                   uint32_t model, bool expected)
 {
     const uint32_t recorded = tap->rank_count;
     uint32_t models[1000];
     for (uint32_t rank = 0; rank < 1000; rank++) models[rank] = rank < recorded ? rank : model;
     for (uint32_t rank = first; rank <= recorded; rank++)
-        for (uint32_t turn = 0; turn < CD_RETELLING_TURNS; turn++) {
+        for (uint32_t turn = 0; turn < CD_PROJECTION_TURNS; turn++) {
             cddp_error err = CDDP_ERROR_INIT;
             cd_text how;
             bool repeats = !expected, has_choice = false;
             const uint32_t as = models[rank];
-            const cd_retelling retelling = {.rank = as,
-                                            .models = models,
-                                            .turn = turn,
-                                            .has_choice = &has_choice};
+            const cd_projection projection = {.rank = as,
+                                              .models = models,
+                                              .turn = turn,
+                                              .has_choice = &has_choice};
             const cd_prove_rank_options options = {.plan = plan,
                                                    .rank = rank < recorded
                                                                ? rank
                                                                : (uint32_t)plan->world.size - 1,
                                                    .results = &tap->results,
-                                                   .word = &tap->words[as],
-                                                   .retelling = &retelling};
+                                                   .calls = &tap->sequences[as],
+                                                   .projection = &projection};
             cd_text_init(&how, false);
             assert_ok(cd_prove_rank_repeats(&options, &repeats, &how, &err), &err);
             assert_true(repeats == expected);
@@ -404,7 +404,7 @@ TEST(prove_rank, alone_in_a_large_world_it_says_its_word_and_no_other)
 {
     for (size_t i = 0; i < CASES; i++) {
         cddp_plan *plan = NULL;
-        cd_word_tap tap;
+        cd_call_tap tap;
         cd_test_row("%s", cases[i].name);
         make_plan(&cases[i], i % 2 == 0 ? "symbol" : "shape", &plan);
         record(plan, &tap);
@@ -415,15 +415,15 @@ TEST(prove_rank, alone_in_a_large_world_it_says_its_word_and_no_other)
         /* it uses more than rank 1, and says so */
         if (model == 0) repeat_in_large_world(plan, &tap, 2, 1, false);
         for (uint32_t r = 0; r < tap.rank_count; r++)
-            tap.words[r].letters[tap.words[r].count - 1].numel++;
+            tap.sequences[r].items[tap.sequences[r].count - 1].numel++;
         repeat_in_large_world(plan, &tap, 0, model, false);
         for (uint32_t r = 0; r < tap.rank_count; r++) {
-            tap.words[r].letters[tap.words[r].count - 1].numel--;
-            tap.words[r].count--;
+            tap.sequences[r].items[tap.sequences[r].count - 1].numel--;
+            tap.sequences[r].count--;
         }
         repeat_in_large_world(plan, &tap, 0, model, false);
-        for (uint32_t r = 0; r < tap.rank_count; r++) tap.words[r].count++;
-        cd_word_tap_fini(&tap);
+        for (uint32_t r = 0; r < tap.rank_count; r++) tap.sequences[r].count++;
+        cd_call_tap_fini(&tap);
         cddp_plan_destroy(plan);
     }
 }
@@ -431,12 +431,12 @@ TEST(prove_rank, alone_in_a_large_world_it_says_its_word_and_no_other)
 /* The claim about larger worlds, against worlds that are run: their ranks say the recorded words,
 ** and are told numbers of the recorded kinds; a count of none where some were counted is
 ** noticed. */
-TEST(prove_rank, worlds_of_three_to_five_are_told_what_the_world_of_two_was_told)
+TEST(prove_rank, worlds_of_three_to_five_are_received_what_the_world_of_two_was_received)
 {
     for (size_t i = 0; i < CASES; i++)
         for (uint32_t size = 3; size <= 5; size++) {
             cddp_plan *plan = NULL;
-            cd_word_tap two, larger;
+            cd_call_tap two, larger;
             size_t counts = 0;
             cd_test_row("%s, %u ranks", cases[i].name, size);
             make_plan(&cases[i], size == 4 ? "symbol" : "shape", &plan);
@@ -444,183 +444,185 @@ TEST(prove_rank, worlds_of_three_to_five_are_told_what_the_world_of_two_was_told
             plan->world.size = size;
             record(plan, &larger);
             for (uint32_t r = 0; r < size; r++) {
-                const cd_word *a = &two.words[r < 2 ? r : 0], *b = &larger.words[r];
+                const cd_calls *a = &two.sequences[r < 2 ? r : 0], *b = &larger.sequences[r];
                 assert_int_equal(a->count, b->count);
                 for (size_t k = 0; k < a->count; k++) {
-                    cd_letter x = a->letters[k], y = b->letters[k];
+                    cd_call x = a->items[k], y = b->items[k];
                     x.root = y.root;
-                    assert_true(cd_letter_fits(&x, &y));
+                    assert_true(cd_call_fits(&x, &y));
                 }
             }
             for (size_t k = 0; k < two.results.count; k++) {
-                const cd_told *a = &two.results.items[k];
-                const cd_told *b = cd_results_find(&larger.results, a->rank, a->group, a->sequence);
+                const cd_received *a = &two.results.items[k];
+                const cd_received *b =
+                    cd_results_find(&larger.results, a->rank, a->group, a->sequence);
                 assert_non_null(b);
-                assert_true(cd_told_find_kind(a) != CD_TOLD_UNKNOWN);
-                assert_true(cd_told_is_alike(a, b));
-                if (cd_told_find_kind(a) != CD_TOLD_COUNT) continue;
+                assert_true(cd_received_find_kind(a) != CD_RECEIVED_UNKNOWN);
+                assert_true(cd_received_is_alike(a, b));
+                if (cd_received_find_kind(a) != CD_RECEIVED_COUNT) continue;
                 counts++;
                 memset(b->tensor.storage, 0,
                        (size_t)cddp_tensor_numel(&b->tensor) * cddp_dtype_bytes(b->tensor.dtype));
                 uint64_t recorded = 0, nothing = 0;
                 assert_ok(a->tensor.device->digest(&a->tensor, &recorded, NULL), NULL);
                 assert_ok(b->tensor.device->digest(&b->tensor, &nothing, NULL), NULL);
-                assert_true(cd_told_is_alike(a, b) == (recorded == nothing));
+                assert_true(cd_received_is_alike(a, b) == (recorded == nothing));
             }
             assert_true((counts > 0) == (strcmp(cases[i].name, "find unused") == 0 ||
                                          strcmp(cases[i].name, "join") == 0 ||
                                          strcmp(cases[i].name, "static graph") == 0));
-            cd_word_tap_fini(&two);
-            cd_word_tap_fini(&larger);
+            cd_call_tap_fini(&two);
+            cd_call_tap_fini(&larger);
             cddp_plan_destroy(plan);
         }
 }
 
 /* ---- results for a larger world ---- */
 
-static cd_told told_of(cddp_op op, cddp_red_op reduce_op, void *numbers, cddp_dtype dtype,
-                       int64_t numel)
+static cd_received received_of(cddp_op op, cddp_red_op reduce_op, void *numbers, cddp_dtype dtype,
+                               int64_t numel)
 {
-    return (cd_told){.op = op,
-                     .reduce_op = reduce_op,
-                     .group_size = 3,
-                     .tensor = cddp_tensor_of(cddp_device_cpu(), numbers, 0, dtype, &numel, 1)};
+    return (cd_received){.op = op,
+                         .reduce_op = reduce_op,
+                         .group_size = 3,
+                         .tensor = cddp_tensor_of(cddp_device_cpu(), numbers, 0, dtype, &numel, 1)};
 }
 
-TEST(prove_retell, a_number_is_told_as_every_other_one_of_its_kind_and_of_no_other)
+TEST(prove_projection, a_number_is_received_as_every_other_one_of_its_kind_and_of_no_other)
 {
     int32_t counts[] = {0, 1, 3}, ranks[] = {-1, 2}, no_count[] = {1, 4}, out[3];
     int64_t digests[] = {INT64_C(-4035225266123964416), 4035225266123964415}, smallest[2];
     float votes[] = {0, 2, 3}, half[] = {0.5f}, got[3];
     const uint32_t models[7] = {0, 1, 2, 1, 1, 1, 1};
     uint32_t seen = 0, seen_ranks = 0;
-    for (uint32_t turn = 0; turn < CD_RETELLING_TURNS; turn++) {
+    for (uint32_t turn = 0; turn < CD_PROJECTION_TURNS; turn++) {
         cddp_error err = CDDP_ERROR_INIT;
         bool has_choice = false;
-        const cd_retelling r = {.models = models, .turn = turn, .has_choice = &has_choice};
-        cd_told told = told_of(CDDP_OP_ALLREDUCE, CDDP_RED_SUM, counts, CDDP_I32, 3);
-        cddp_collective c = {.op = CDDP_OP_ALLREDUCE,
-                             .output =
-                                 told_of(CDDP_OP_ALLREDUCE, CDDP_RED_SUM, out, CDDP_I32, 3).tensor};
+        const cd_projection r = {.models = models, .turn = turn, .has_choice = &has_choice};
+        cd_received received = received_of(CDDP_OP_ALLREDUCE, CDDP_RED_SUM, counts, CDDP_I32, 3);
+        cddp_collective c = {
+            .op = CDDP_OP_ALLREDUCE,
+            .output = received_of(CDDP_OP_ALLREDUCE, CDDP_RED_SUM, out, CDDP_I32, 3).tensor};
         cd_test_row("turn %u", turn);
-        assert_int_equal(cd_told_find_kind(&told), CD_TOLD_COUNT);
-        assert_ok(cd_retell(&r, &told, &c, 7, &err), &err);
+        assert_int_equal(cd_received_find_kind(&received), CD_RECEIVED_COUNT);
+        assert_ok(cd_project_received(&r, &received, &c, 7, &err), &err);
         assert_int_equal(out[0], 0);
         assert_true(out[1] >= 1 && out[1] <= 6);
         assert_int_equal(out[2], 7);
         assert_true(has_choice);
         seen |= 1u << out[1];
-        told = told_of(CDDP_OP_ALLREDUCE, CDDP_RED_SUM, votes, CDDP_F32, 3);
-        c.output = told_of(CDDP_OP_ALLREDUCE, CDDP_RED_SUM, got, CDDP_F32, 3).tensor;
-        assert_ok(cd_retell(&r, &told, &c, 7, &err), &err);
+        received = received_of(CDDP_OP_ALLREDUCE, CDDP_RED_SUM, votes, CDDP_F32, 3);
+        c.output = received_of(CDDP_OP_ALLREDUCE, CDDP_RED_SUM, got, CDDP_F32, 3).tensor;
+        assert_ok(cd_project_received(&r, &received, &c, 7, &err), &err);
         assert_true(got[0] == 0 && got[1] >= 1 && got[1] <= 6 && got[2] == 7);
-        told = told_of(CDDP_OP_ALLREDUCE, CDDP_RED_MAX, ranks, CDDP_I32, 2);
-        c.output = told_of(CDDP_OP_ALLREDUCE, CDDP_RED_MAX, out, CDDP_I32, 2).tensor;
-        assert_int_equal(cd_told_find_kind(&told), CD_TOLD_RANK);
-        assert_ok(cd_retell(&r, &told, &c, 7, &err), &err);
+        received = received_of(CDDP_OP_ALLREDUCE, CDDP_RED_MAX, ranks, CDDP_I32, 2);
+        c.output = received_of(CDDP_OP_ALLREDUCE, CDDP_RED_MAX, out, CDDP_I32, 2).tensor;
+        assert_int_equal(cd_received_find_kind(&received), CD_RECEIVED_RANK);
+        assert_ok(cd_project_received(&r, &received, &c, 7, &err), &err);
         assert_int_equal(out[0], -1);
         assert_true(out[1] >= 0 && out[1] <= 6);
         seen_ranks |= 1u << out[1];
         /* In a group that lists its members nothing is another number. */
-        assert_ok(cd_retell(&r, &told, &c, 3, &err), &err);
+        assert_ok(cd_project_received(&r, &received, &c, 3, &err), &err);
         assert_int_equal(out[1], 2);
-        told = told_of(CDDP_OP_ALLREDUCE, CDDP_RED_MIN, digests, CDDP_I64, 2);
-        c.output = told_of(CDDP_OP_ALLREDUCE, CDDP_RED_MIN, smallest, CDDP_I64, 2).tensor;
-        assert_int_equal(cd_told_find_kind(&told), CD_TOLD_SAME);
-        assert_ok(cd_retell(&r, &told, &c, 7, &err), &err);
+        received = received_of(CDDP_OP_ALLREDUCE, CDDP_RED_MIN, digests, CDDP_I64, 2);
+        c.output = received_of(CDDP_OP_ALLREDUCE, CDDP_RED_MIN, smallest, CDDP_I64, 2).tensor;
+        assert_int_equal(cd_received_find_kind(&received), CD_RECEIVED_SAME);
+        assert_ok(cd_project_received(&r, &received, &c, 7, &err), &err);
         assert_memory_equal(smallest, digests, sizeof digests);
-        c.output = told_of(CDDP_OP_ALLREDUCE, CDDP_RED_SUM, out, CDDP_I32, 2).tensor;
-        told = told_of(CDDP_OP_ALLREDUCE, CDDP_RED_SUM, no_count, CDDP_I32, 2);
-        assert_fails(cd_retell(&r, &told, &c, 7, &err), CDDP_E_UNSUPPORTED, &err,
+        c.output = received_of(CDDP_OP_ALLREDUCE, CDDP_RED_SUM, out, CDDP_I32, 2).tensor;
+        received = received_of(CDDP_OP_ALLREDUCE, CDDP_RED_SUM, no_count, CDDP_I32, 2);
+        assert_fails(cd_project_received(&r, &received, &c, 7, &err), CDDP_E_UNSUPPORTED, &err,
                      "neither counts ranks nor names one");
         err = (cddp_error)CDDP_ERROR_INIT;
-        told = told_of(CDDP_OP_ALLREDUCE, CDDP_RED_SUM, half, CDDP_F32, 1);
-        assert_int_equal(cd_told_find_kind(&told), CD_TOLD_UNKNOWN);
+        received = received_of(CDDP_OP_ALLREDUCE, CDDP_RED_SUM, half, CDDP_F32, 1);
+        assert_int_equal(cd_received_find_kind(&received), CD_RECEIVED_UNKNOWN);
     }
     assert_true((seen & 0x4e) == 0x4e);       /* 1, 2, 3 and 6 at least */
     assert_true((seen_ranks & 0x45) == 0x45); /* the first, the recorded and the last */
 }
 
-TEST(prove_retell, shares_of_further_ranks_are_those_of_their_models)
+TEST(prove_projection, shares_of_further_ranks_are_those_of_their_models)
 {
     cddp_error err = CDDP_ERROR_INIT;
     bool has_choice = false;
     int32_t rows[] = {10, 20, 21, 30}, out[8];
     const int64_t counts[] = {1, 2, 1, 2, 1}, one = 1, uneven[] = {1, 2, 2, 2, 1};
     const uint32_t models[5] = {0, 1, 2, 1, 0};
-    const cd_retelling r = {.models = models, .has_choice = &has_choice};
-    const cd_told told = told_of(CDDP_OP_ALLGATHER, CDDP_RED_SUM, rows, CDDP_I32, 4);
+    const cd_projection r = {.models = models, .has_choice = &has_choice};
+    const cd_received received = received_of(CDDP_OP_ALLGATHER, CDDP_RED_SUM, rows, CDDP_I32, 4);
     cddp_collective c = {.op = CDDP_OP_ALLGATHER,
                          .counts = counts,
                          .output =
-                             told_of(CDDP_OP_ALLGATHER, CDDP_RED_SUM, out, CDDP_I32, 7).tensor};
+                             received_of(CDDP_OP_ALLGATHER, CDDP_RED_SUM, out, CDDP_I32, 7).tensor};
     static const int32_t wanted[] = {10, 20, 21, 30, 20, 21, 10},
                          even_wanted[] = {10, 20, 21, 20, 10};
-    assert_int_equal(cd_told_find_kind(&told), CD_TOLD_SHARES);
-    assert_ok(cd_retell(&r, &told, &c, 5, &err), &err);
+    assert_int_equal(cd_received_find_kind(&received), CD_RECEIVED_SHARES);
+    assert_ok(cd_project_received(&r, &received, &c, 5, &err), &err);
     assert_memory_equal(out, wanted, sizeof wanted);
     c.counts = uneven;
-    assert_fails(cd_retell(&r, &told, &c, 5, &err), CDDP_E_UNSUPPORTED, &err,
+    assert_fails(cd_project_received(&r, &received, &c, 5, &err), CDDP_E_UNSUPPORTED, &err,
                  "shares of collective");
     err = (cddp_error)CDDP_ERROR_INIT;
-    const cd_told even = told_of(CDDP_OP_ALLGATHER, CDDP_RED_SUM, rows, CDDP_I32, 3);
+    const cd_received even = received_of(CDDP_OP_ALLGATHER, CDDP_RED_SUM, rows, CDDP_I32, 3);
     c.counts = NULL;
     c.input = cddp_tensor_of(cddp_device_cpu(), rows, 0, CDDP_I32, &one, 1);
-    c.output = told_of(CDDP_OP_ALLGATHER, CDDP_RED_SUM, out, CDDP_I32, 5).tensor;
-    assert_ok(cd_retell(&r, &even, &c, 5, &err), &err);
+    c.output = received_of(CDDP_OP_ALLGATHER, CDDP_RED_SUM, out, CDDP_I32, 5).tensor;
+    assert_ok(cd_project_received(&r, &even, &c, 5, &err), &err);
     assert_memory_equal(out, even_wanted, sizeof even_wanted);
     assert_false(has_choice);
 }
 
 /* "a1 b2": groups by letter, lengths by digit. */
-static cd_word spelled(const char *text)
+static cd_calls spelled(const char *text)
 {
     cddp_error err = CDDP_ERROR_INIT;
-    cd_word word = {0};
+    cd_calls calls = {0};
     for (; *text != '\0'; text += text[2] == ' ' ? 3 : 2) {
-        const cd_letter letter = {.group = (uint64_t)text[0], .numel = text[1] - '0'};
-        assert_ok(cd_word_push(&word, word.count, &letter, &err), &err);
+        const cd_call call = {.group = (uint64_t)text[0], .numel = text[1] - '0'};
+        assert_ok(cd_calls_push(&calls, calls.count, &call, &err), &err);
     }
-    return word;
+    return calls;
 }
 
-TEST(prove_words, ranks_part_by_group_and_wait_across_groups)
+TEST(prove_calls_only, ranks_part_by_group_and_wait_across_groups)
 {
     static const struct {
-        const char *words[3];
-        cd_words_end end;
+        const char *sequences[3];
+        cd_calls_end end;
         uint32_t ranks[2];
     } rows[] = {
-        {{"a1 b2 a3", "a1 b2 a3", "a1 b2 a3"}, CD_WORDS_FIT, {0, 0}},
-        {{"a1 b2", "a1", "b2"}, CD_WORDS_FIT, {0, 0}},
-        {{"a1 a2", "a1 a3", "a1 a2"}, CD_WORDS_PART, {0, 1}},
-        {{"a1 a2", "a1 a2", "a1"}, CD_WORDS_PART, {0, 2}},
-        {{"a1 b2", "b2 a1", "a1 b2"}, CD_WORDS_WAIT, {0, 1}},
-        {{"a1 b1", "b1 c1", "c1 a1"}, CD_WORDS_WAIT, {0, 2}},
-        {{"a1 b1", "b1 c1", "a1 c1"}, CD_WORDS_FIT, {0, 0}},
+        {{"a1 b2 a3", "a1 b2 a3", "a1 b2 a3"}, CD_CALLS_FIT, {0, 0}},
+        {{"a1 b2", "a1", "b2"}, CD_CALLS_FIT, {0, 0}},
+        {{"a1 a2", "a1 a3", "a1 a2"}, CD_CALLS_PART, {0, 1}},
+        {{"a1 a2", "a1 a2", "a1"}, CD_CALLS_PART, {0, 2}},
+        {{"a1 b2", "b2 a1", "a1 b2"}, CD_CALLS_WAIT, {0, 1}},
+        {{"a1 b1", "b1 c1", "c1 a1"}, CD_CALLS_WAIT, {0, 2}},
+        {{"a1 b1", "b1 c1", "a1 c1"}, CD_CALLS_FIT, {0, 0}},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         cddp_error err = CDDP_ERROR_INIT;
-        cd_words_conflict conflict;
-        cd_word words[3];
+        cd_calls_conflict conflict;
+        cd_calls sequences[3];
         cd_test_row("%zu", i);
-        for (int r = 0; r < 3; r++) words[r] = spelled(rows[i].words[r]);
-        assert_ok(cd_words_compare(words, 3, &conflict, &err), &err);
+        for (int r = 0; r < 3; r++) sequences[r] = spelled(rows[i].sequences[r]);
+        assert_ok(cd_calls_compare(sequences, 3, &conflict, &err), &err);
         assert_int_equal(conflict.end, rows[i].end);
         assert_int_equal(conflict.ranks[0], rows[i].ranks[0]);
         assert_int_equal(conflict.ranks[1], rows[i].ranks[1]);
-        for (int r = 0; r < 3; r++) cd_word_fini(&words[r]);
+        for (int r = 0; r < 3; r++) cd_calls_fini(&sequences[r]);
     }
 }
 
-TEST_MAIN(ROW(prove_words, ranks_part_by_group_and_wait_across_groups),
+TEST_MAIN(ROW(prove_calls_only, ranks_part_by_group_and_wait_across_groups),
           ROW(prove_rank, equal_keys_have_equal_futures_and_no_order_is_missed),
           ROW(prove_rank, going_back_by_snapshot_visits_what_going_there_again_visits),
           ROW(prove_rank, the_window_that_decides_the_layout_is_found),
           ROW(prove_rank, a_word_with_any_letter_changed_is_no_longer_the_rank_s),
           ROW(prove_rank, without_content_or_settings_of_its_own_a_rank_is_searched_as_any_other),
           ROW(prove_rank, alone_in_a_large_world_it_says_its_word_and_no_other),
-          ROW(prove_rank, worlds_of_three_to_five_are_told_what_the_world_of_two_was_told),
-          ROW(prove_retell, a_number_is_told_as_every_other_one_of_its_kind_and_of_no_other),
-          ROW(prove_retell, shares_of_further_ranks_are_those_of_their_models),
+          ROW(prove_rank, worlds_of_three_to_five_are_received_what_the_world_of_two_was_received),
+          ROW(prove_projection,
+              a_number_is_received_as_every_other_one_of_its_kind_and_of_no_other),
+          ROW(prove_projection, shares_of_further_ranks_are_those_of_their_models),
           ROW(prove_rank, a_window_that_is_too_large_is_sampled_and_the_proof_is_not_complete))

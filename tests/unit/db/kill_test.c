@@ -22,7 +22,7 @@
 #define EVENTS_PER_STEP 40
 
 /* Never returns. */
-static void write_for_ever(const char *path, int told)
+static void write_for_ever(const char *path, int reported)
 {
     cddp_error err = CDDP_ERROR_INIT;
     cddp_store *store = NULL;
@@ -39,12 +39,12 @@ static void write_for_ever(const char *path, int told)
             }
             if (sink->flush(sink->self, &err) != CDDP_OK) _exit(5);
         }
-        if (write(told, &step, sizeof step) != sizeof step) _exit(6);
+        if (write(reported, &step, sizeof step) != sizeof step) _exit(6);
     }
 }
 
 /* The last iteration that the child said had ended, or -1. */
-static int64_t last_told(int fd)
+static int64_t last_reported(int fd)
 {
     int64_t last = -1;
     uint32_t step;
@@ -83,14 +83,15 @@ static void kill_once(const char *path, uint64_t after_ns, int64_t run)
     kill(child, SIGKILL);
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_true(WIFSIGNALED(status));
-    int64_t told = last_told(ends[0]);
-    if (after_ns == NOT_BEFORE_AN_ITERATION && told < 0) told = first;
+    int64_t reported = last_reported(ends[0]);
+    if (after_ns == NOT_BEFORE_AN_ITERATION && reported < 0) reported = first;
     close(ends[0]);
 
     cddp_error err = CDDP_ERROR_INIT;
     cddp_store *store = NULL;
     uint64_t count = 0;
-    if (told < 0) { /* killed before the first iteration had ended: the file may not be there yet */
+    if (reported <
+        0) { /* killed before the first iteration had ended: the file may not be there yet */
         if (cddp_store_open(path, CDDP_STORE_READ, NULL, &store, &err) == CDDP_OK)
             cddp_store_close(store);
         else
@@ -100,7 +101,7 @@ static void kill_once(const char *path, uint64_t after_ns, int64_t run)
     }
     assert_ok(cddp_store_open(path, CDDP_STORE_READ, NULL, &store, &err), &err);
     assert_ok(cddp_store_each_run(store, run, expect_incomplete, &count, &err), &err);
-    assert_true(count >= (uint64_t)(told + 1) * WORLD * EVENTS_PER_STEP);
+    assert_true(count >= (uint64_t)(reported + 1) * WORLD * EVENTS_PER_STEP);
     cd_memory_sink memory;
     cd_memory_sink_init(&memory, NULL);
     assert_ok(cddp_store_each_event(store, run, CDDP_STORE_RECORDED, &memory.sink, &err), &err);

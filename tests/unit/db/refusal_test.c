@@ -459,7 +459,7 @@ static void assert_child(int (*work)(const char *path), const char *path)
     assert_int_equal(WEXITSTATUS(status), 0);
 }
 
-TEST(refusal, who_only_reads_is_not_told_of_writing)
+TEST(refusal, who_only_reads_is_not_reported_of_writing)
 {
     fixture f;
     char beside[1200];
@@ -483,7 +483,7 @@ static cddp_status expect_incomplete(void *context, const cddp_stored_run *run, 
     return CDDP_OK;
 }
 
-TEST(refusal, a_full_disk_is_told_and_what_was_committed_stays)
+TEST(refusal, a_full_disk_is_reported_and_what_was_committed_stays)
 {
     fixture f;
     cddp_error err = CDDP_ERROR_INIT;
@@ -508,5 +508,5 @@ TEST_MAIN(ROW(refusal, a_text_file_is_not_a_store),
           ROW(refusal, a_file_that_unfolds_for_ever_is_given_up),
           ROW(refusal, what_cannot_be_opened_says_why), ROW(refusal, a_store_of_no_runs_says_so),
           ROW(refusal, kinds_that_a_file_lacks_are_added_when_a_run_is_appended),
-          ROW(refusal, a_full_disk_is_told_and_what_was_committed_stays),
-          ROW(refusal, who_only_reads_is_not_told_of_writing))
+          ROW(refusal, a_full_disk_is_reported_and_what_was_committed_stays),
+          ROW(refusal, who_only_reads_is_not_reported_of_writing))

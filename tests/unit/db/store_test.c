@@ -430,7 +430,7 @@ static cddp_status write_with(const cddp_allocator *allocator, void *argument, c
     return status;
 }
 
-TEST(store, a_failed_allocation_is_told_and_leaves_nothing_behind)
+TEST(store, a_failed_allocation_is_reported_and_leaves_nothing_behind)
 {
     fixture f;
     fixture_open(&f);
@@ -448,4 +448,4 @@ TEST_MAIN(ROW(store, every_kind_of_event_comes_back_bit_for_bit_in_recorded_orde
           ROW(store, shards_merge_into_one_order_whatever_the_order_of_the_paths),
           ROW(store, a_run_is_copied_whole),
           ROW(store, more_different_texts_than_are_remembered_are_all_kept),
-          ROW(store, a_failed_allocation_is_told_and_leaves_nothing_behind))
+          ROW(store, a_failed_allocation_is_reported_and_leaves_nothing_behind))

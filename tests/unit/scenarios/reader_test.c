@@ -65,15 +65,15 @@ TEST(reader, a_file_becomes_a_plan)
 
 /* Says something of the second [[when]], of a key that only a [[rank]] has, and of one that nobody
 ** wrote. */
-static size_t examine(void *context, const cddp_plan *plan, cd_contradiction_fn tell,
-                      void *tell_context)
+static size_t examine(void *context, const cddp_plan *plan, cd_contradiction_fn report,
+                      void *report_context)
 {
     (void)context;
     assert_int_equal(plan->when_count, 2);
-    tell(tell_context, "when[1].branch", "first");
-    tell(tell_context, "model.options", "second");
-    tell(tell_context, "when[1].uses", "third");
-    tell(tell_context, "when[2].uses", "fourth");
+    report(report_context, "when[1].branch", "first");
+    report(report_context, "model.options", "second");
+    report(report_context, "when[1].uses", "third");
+    report(report_context, "when[2].uses", "fourth");
     return 4;
 }
 
@@ -104,7 +104,7 @@ TEST(reader, what_is_found_later_stands_at_the_element_that_it_is_about)
     assert_int_equal(h.count, 1);
 }
 
-TEST(reader, every_mistake_is_told_at_once_with_its_place_and_the_nearest_key)
+TEST(reader, every_mistake_is_reported_at_once_with_its_place_and_the_nearest_key)
 {
     static const char text[] = "schema = 1\n"
                                "title = \"t\"\n"
@@ -227,7 +227,7 @@ TEST(reader, what_is_wrong_is_refused)
 }
 
 /* Each mistake is looked up in the text, so that a file of nothing else would take for ever. */
-TEST(reader, mistakes_without_end_are_not_all_told)
+TEST(reader, mistakes_without_end_are_not_all_reported)
 {
     static char text[40000];
     static const char *const what[] = {"a%u = 1\n", "[a%u]\n", "[[when]] # %u\nranks = 9\n"};
@@ -303,10 +303,10 @@ TEST(reader, running_out_of_memory_leaves_nothing_behind)
 }
 
 TEST_MAIN(ROW(reader, a_file_becomes_a_plan),
-          ROW(reader, every_mistake_is_told_at_once_with_its_place_and_the_nearest_key),
+          ROW(reader, every_mistake_is_reported_at_once_with_its_place_and_the_nearest_key),
           ROW(reader, what_is_found_later_stands_at_the_element_that_it_is_about),
           ROW(reader, settings_may_be_written_as_a_table), ROW(reader, what_is_wrong_is_refused),
-          ROW(reader, mistakes_without_end_are_not_all_told),
+          ROW(reader, mistakes_without_end_are_not_all_reported),
           ROW(reader, a_contradiction_may_be_what_a_scenario_expects),
           ROW(reader, settings_of_the_command_line_go_over_the_file),
           ROW(reader, a_file_that_is_not_there_is_an_input_error),

@@ -279,7 +279,7 @@ TEST(random, is_uniform_only_while_runs_have_the_same_alternatives)
     }
 }
 
-static void tell(cd_past *past, uint32_t rank, uint16_t kind, int64_t first, int64_t second)
+static void report(cd_past *past, uint32_t rank, uint16_t kind, int64_t first, int64_t second)
 {
     cddp_event event = {.rank = rank, .kind = kind};
     event.as.field[0] = first;
@@ -304,7 +304,7 @@ static uint64_t digest_after(const cd_past_options *options, const step *steps, 
     assert_ok(cd_past_init(&past, options, &err), &err);
     cd_past_begin(&past);
     for (size_t i = 0; i < count; i++)
-        tell(&past, steps[i].rank, steps[i].kind, steps[i].first, steps[i].second);
+        report(&past, steps[i].rank, steps[i].kind, steps[i].first, steps[i].second);
     uint64_t digest = cd_past_get(&past, &choice);
     cd_past_fini(&past);
     return digest;

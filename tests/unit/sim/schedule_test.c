@@ -63,7 +63,7 @@ TEST(schedule, what_was_printed_is_read_back)
     }
 }
 
-TEST(schedule, deviations_beyond_the_capacity_are_told)
+TEST(schedule, deviations_beyond_the_capacity_are_reported)
 {
     (void)state;
     cd_deviation items[2];
@@ -147,6 +147,6 @@ TEST(schedule, random_bytes_are_refused_or_canonical)
 
 TEST_MAIN(ROW(schedule, prints_deviations_from_fifo_compactly),
           ROW(schedule, what_was_printed_is_read_back),
-          ROW(schedule, deviations_beyond_the_capacity_are_told),
+          ROW(schedule, deviations_beyond_the_capacity_are_reported),
           ROW(schedule, malformed_strings_are_refused_with_the_position),
           ROW(schedule, random_bytes_are_refused_or_canonical))

@@ -192,7 +192,7 @@ static cddp_status too_short(cddp_rank *rank, void *argument, cddp_error *err)
     return CDDP_OK;
 }
 
-TEST(stream, an_operation_that_fails_is_told_by_the_next_synchronisation)
+TEST(stream, an_operation_that_fails_is_reported_by_the_next_synchronisation)
 {
     (void)state;
     job j = {.seed = 3};
@@ -202,4 +202,4 @@ TEST(stream, an_operation_that_fails_is_told_by_the_next_synchronisation)
 TEST_MAIN(ROW(stream, a_reduction_that_waits_for_its_producers_is_right_under_any_schedule),
           ROW(stream, a_missing_mark_is_a_race_that_some_schedules_lose),
           ROW(stream, memory_given_back_too_early_is_reused_at_once_and_spoils_the_reduction),
-          ROW(stream, an_operation_that_fails_is_told_by_the_next_synchronisation))
+          ROW(stream, an_operation_that_fails_is_reported_by_the_next_synchronisation))

@@ -430,7 +430,7 @@ TEST(world, creation_survives_every_failed_allocation)
     assert_int_equal(cd_test_oom_loop(create_body, NULL), 4);
 }
 
-TEST(world, too_little_memory_is_told_by_launch)
+TEST(world, too_little_memory_is_reported_by_launch)
 {
     (void)state;
     sim_fixture f = {.config = CD_SIM_CONFIG_INIT};
@@ -561,7 +561,7 @@ TEST_MAIN(ROW(world, time_passes_for_each_rank_by_what_it_asked_for),
           ROW(world, opposite_orders_on_two_groups_hang_only_when_slots_are_bounded),
           ROW(world, a_stack_overflow_is_an_error_that_names_the_rank),
           ROW(world, creation_survives_every_failed_allocation),
-          ROW(world, too_little_memory_is_told_by_launch),
+          ROW(world, too_little_memory_is_reported_by_launch),
           ROW(world, running_out_of_memory_anywhere_is_an_error),
           ROW(world, nonsense_configurations_are_refused_with_a_reason),
           ROW(world, a_restored_snapshot_continues_as_if_nothing_had_happened))

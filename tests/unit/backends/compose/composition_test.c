@@ -299,7 +299,7 @@ static cddp_status late_misuse(trial *t, cddp_group *group, cddp_error *err)
     return misuse(t, group, err); /* a barrier first */
 }
 
-TEST(check, tells_the_number_of_an_operation_after_five_hundred_good_ones)
+TEST(check, reports_the_number_of_an_operation_after_five_hundred_good_ones)
 {
     static const int plants[] = {OTHER_OP, OTHER_COUNT};
     for (size_t i = 0; i < 2; i++)
@@ -434,11 +434,11 @@ TEST(check, what_is_found_at_the_end_is_not_lost)
     for (int plant = CLEAN; plant <= 1; plant++) {
         trial t = {.spec = "check:after:sim", .size = RANKS, .body = last_is_wrong, .plant = plant};
         trial_run(&t);
-        bool told = t.late[0] != '\0';
+        bool reported = t.late[0] != '\0';
         for (uint32_t r = 0; r < RANKS; r++)
-            told = told || strstr(t.f.results[r].error.message, "bucket 8") != NULL;
+            reported = reported || strstr(t.f.results[r].error.message, "bucket 8") != NULL;
         cd_test_row("plant %d: late '%s'", plant, t.late);
-        assert_int_equal(told, plant != CLEAN);
+        assert_int_equal(reported, plant != CLEAN);
     }
 }
 
@@ -760,7 +760,7 @@ TEST_MAIN(ROW(composition, every_kind_and_nesting_passes_the_battery),
           ROW(composition, declares_what_its_numerics_are),
           ROW(check, names_the_rank_that_differs_on_every_rank_before_anything_moves),
           ROW(check, finds_the_same_afterwards),
-          ROW(check, tells_the_number_of_an_operation_after_five_hundred_good_ones),
+          ROW(check, reports_the_number_of_an_operation_after_five_hundred_good_ones),
           ROW(composition, whoever_does_not_come_is_named_by_everybody_who_came),
           ROW(check, what_is_found_at_the_end_is_not_lost),
           ROW(check, names_the_rank_whose_result_was_corrupted),

@@ -69,7 +69,7 @@ typedef struct shared {
 struct ncclComm {
     world *world;
     int rank;
-    atomic_bool aborted, progress_told;
+    atomic_bool aborted, progress_reported;
     uint64_t collectives, sent[RANKS], received[RANKS], splits;
 };
 
@@ -285,7 +285,7 @@ static ncclResult_t enqueue(ncclComm_t c, cudaStream_t stream, part p)
     p.index = p.kind == SEND   ? c->sent[p.peer]++
               : p.kind == RECV ? c->received[p.peer]++
                                : c->collectives++;
-    c->progress_told = false;
+    c->progress_reported = false;
     if (group_depth > 0) {
         if (grouped.count == PARTS) abort();
         group_comm = c;
@@ -463,14 +463,16 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t c, ncclResult_t *state)
     pthread_mutex_lock(&memory->lock);
     bool complete = c->world->joined == (1u << c->world->size) - 1;
     pthread_mutex_unlock(&memory->lock);
-    *state = broken ? ncclRemoteError : complete && c->progress_told ? ncclSuccess : ncclInProgress;
-    c->progress_told = true;
+    *state = broken                             ? ncclRemoteError
+             : complete && c->progress_reported ? ncclSuccess
+                                                : ncclInProgress;
+    c->progress_reported = true;
     return ncclSuccess;
 }
 
 ncclResult_t ncclCommFinalize(ncclComm_t c)
 {
-    c->progress_told = false;
+    c->progress_reported = false;
     return ncclInProgress;
 }
 

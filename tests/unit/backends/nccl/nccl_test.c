@@ -521,16 +521,17 @@ TEST(nccl, a_stream_that_does_not_wait_is_found_in_the_trace)
 }
 
 /* A group without a tracer tells nothing, and one that closes takes its tracer along. */
-static cddp_status told_to_nobody(const job *j, cddp_rank *rank, cddp_group *group, cddp_error *err)
+static cddp_status reported_to_nobody(const job *j, cddp_rank *rank, cddp_group *group,
+                                      cddp_error *err)
 {
     witness w = {0}, later = {0};
     size_t about = 0;
     cddp_status status = witness_begin(&w, j, rank, err);
     cddp_group_destroy(w.group);
     w.group = NULL;
-    size_t told = w.trace.count;
+    size_t reported = w.trace.count;
     if (status == CDDP_OK) status = overlapping_buckets(j, rank, group, err);
-    if (status == CDDP_OK && w.trace.count != told)
+    if (status == CDDP_OK && w.trace.count != reported)
         status = cddp_error_set(err, CDDP_E_STATE, "told after the close");
     if (status == CDDP_OK) status = witness_begin(&later, j, rank, err);
     /* the device is the process's */
@@ -545,7 +546,7 @@ static cddp_status told_to_nobody(const job *j, cddp_rank *rank, cddp_group *gro
 
 TEST(nccl, a_tracer_hears_of_the_device_while_its_group_is_open)
 {
-    job j = {.world_size = 1, .body = told_to_nobody, .timeout_ns = 60 * SECOND};
+    job j = {.world_size = 1, .body = reported_to_nobody, .timeout_ns = 60 * SECOND};
     run_job(&j);
     assert_all_returned(&j);
 }
@@ -1071,7 +1072,7 @@ static cddp_status breaks(const job *j, cddp_rank *rank, cddp_group *group, cddp
     return status == CDDP_OK ? cddp_work_wait(work, 0, err) : status;
 }
 
-TEST(nccl, an_asynchronous_error_is_told_by_the_next_operation)
+TEST(nccl, an_asynchronous_error_is_reported_by_the_next_operation)
 {
     job j = {.world_size = 2, .body = breaks, .timeout_ns = 20 * SECOND};
     run_job(&j);
@@ -1110,7 +1111,7 @@ static cddp_status memory_runs_out(const job *j, cddp_rank *rank, cddp_group *gr
                                    cddp_error *err)
 {
     const cddp_allocator *whole = rank->allocator;
-    uint64_t told[2] = {0, 0}, number = 0;
+    uint64_t reported[2] = {0, 0}, number = 0;
     (void)group;
     for (int what = 0; what < 2; what++) {
         for (uint64_t n = 1;; n++) {
@@ -1137,17 +1138,17 @@ static cddp_status memory_runs_out(const job *j, cddp_rank *rank, cddp_group *gr
             if (status != CDDP_E_NOMEM || why.message[0] == '\0')
                 return cddp_error_set(err, CDDP_E_MISMATCH, "allocation %llu of %d failed: %s",
                                       (unsigned long long)n, what, why.message);
-            told[what]++;
+            reported[what]++;
         }
     }
     /* Group, members, works, the operation and its counts; stream, buffers, events, tensor. */
-    if (told[0] < 6 || told[1] < 8)
+    if (reported[0] < 6 || reported[1] < 8)
         return cddp_error_set(err, CDDP_E_STATE, "only %llu and %llu allocations",
-                              (unsigned long long)told[0], (unsigned long long)told[1]);
+                              (unsigned long long)reported[0], (unsigned long long)reported[1]);
     return CDDP_OK;
 }
 
-TEST(nccl, every_failing_allocation_is_told_and_leaves_nothing_behind)
+TEST(nccl, every_failing_allocation_is_reported_and_leaves_nothing_behind)
 {
     job j = {.world_size = 1, .body = memory_runs_out, .timeout_ns = 30 * SECOND};
     run_job(&j);
@@ -1224,8 +1225,8 @@ int main(int argc, char **argv)
         ROW(nccl, refuses_options_it_does_not_know_and_parents_that_are_not_there),
 #ifndef CDDP_NCCL_MODULE
         ROW(nccl, hooks_give_the_bits_of_the_host_and_do_not_wait),
-        ROW(nccl, an_asynchronous_error_is_told_by_the_next_operation),
-        ROW(nccl, every_failing_allocation_is_told_and_leaves_nothing_behind),
+        ROW(nccl, an_asynchronous_error_is_reported_by_the_next_operation),
+        ROW(nccl, every_failing_allocation_is_reported_and_leaves_nothing_behind),
         ROW(nccl, types_and_operations_are_what_the_capabilities_say),
         ROW(nccl, ranks_take_the_gpus_that_they_see_in_turn),
 #endif

@@ -34,7 +34,7 @@ TEST(watch, a_time_out_names_rank_group_collective_and_sequence_number_once)
     assert_false(cd_watch_step(&w, &late));
 }
 
-TEST(watch, an_asynchronous_error_is_told_with_the_oldest_operation)
+TEST(watch, an_asynchronous_error_is_reported_with_the_oldest_operation)
 {
     cd_watch w = {.rank = 0, .group = "tp"};
     cd_watch_look l = late;
@@ -59,5 +59,5 @@ TEST(watch, the_first_reason_stays)
 
 TEST_MAIN(ROW(watch, stays_silent_until_the_deadline),
           ROW(watch, a_time_out_names_rank_group_collective_and_sequence_number_once),
-          ROW(watch, an_asynchronous_error_is_told_with_the_oldest_operation),
+          ROW(watch, an_asynchronous_error_is_reported_with_the_oldest_operation),
           ROW(watch, the_first_reason_stays))

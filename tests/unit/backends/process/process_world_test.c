@@ -234,13 +234,13 @@ TEST(process_world, a_rank_that_goes_on_in_time_is_left_alone)
 }
 #endif
 
-static bool interrupted_when_told(void *context)
+static bool interrupted_when_reported(void *context)
 {
     const gathered *g = context;
     return g->message_count[0] > 0;
 }
 
-static cddp_status rank_zero_tells_and_returns(cddp_rank *rank, void *argument, cddp_error *err)
+static cddp_status rank_zero_reports_and_returns(cddp_rank *rank, void *argument, cddp_error *err)
 {
     (void)argument;
     uint32_t value = 1;
@@ -253,8 +253,8 @@ TEST(process_world, who_still_runs_when_the_run_is_interrupted_is_neither_hung_n
 {
     gathered g;
     cddp_rank_result results[RANKS];
-    run(rank_zero_tells_and_returns, NULL,
-        (cddp_process_options){.interrupted = interrupted_when_told}, &g, results);
+    run(rank_zero_reports_and_returns, NULL,
+        (cddp_process_options){.interrupted = interrupted_when_reported}, &g, results);
     for (uint32_t r = 1; r < RANKS; r++) {
         char words[80];
         snprintf(words, sizeof words, "rank %u was still running when the run was interrupted", r);
@@ -529,7 +529,7 @@ static cddp_status speaks_and_dies(cddp_rank *rank, void *argument, cddp_error *
     return CDDP_OK;
 }
 
-TEST(member_world, a_member_is_told_of_as_a_forked_rank_is_and_leaves_in_order)
+TEST(member_world, a_member_is_reported_of_as_a_forked_rank_is_and_leaves_in_order)
 {
     gathered g;
     cddp_rank_result result;
@@ -557,7 +557,7 @@ TEST(member_world, one_that_dies_is_said_to_have_died_with_its_last_note)
     assert_string_equal(g.lines[0][0], "hello|");
 }
 
-TEST(member_world, a_command_that_starts_nobody_is_told_with_its_words)
+TEST(member_world, a_command_that_starts_nobody_is_reported_with_its_words)
 {
     static const char *const command[] = {"/bin/sh", "-c", "echo no such cluster; exit 9", NULL};
     cddp_error err = CDDP_ERROR_INIT;
@@ -657,9 +657,9 @@ TEST_MAIN(ROW(process_world, every_rank_returns_and_its_messages_arrive_in_order
           ROW(process_world, the_last_events_of_a_killed_rank_outlive_it),
           ROW(process_world, no_ranks_are_refused),
           ROW(process_world, running_out_of_memory_leaves_no_memory_and_no_child_behind),
-          ROW(member_world, a_member_is_told_of_as_a_forked_rank_is_and_leaves_in_order),
+          ROW(member_world, a_member_is_reported_of_as_a_forked_rank_is_and_leaves_in_order),
           ROW(member_world, one_that_dies_is_said_to_have_died_with_its_last_note),
-          ROW(member_world, a_command_that_starts_nobody_is_told_with_its_words),
+          ROW(member_world, a_command_that_starts_nobody_is_reported_with_its_words),
           ROW(member_world, a_rank_without_a_way_to_its_launcher_is_refused),
           ROW(solo_world, launch_runs_the_program_here_as_the_rank_that_was_named),
           ROW(solo_world, its_clock_runs_and_its_choices_are_fifo),

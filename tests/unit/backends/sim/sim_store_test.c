@@ -320,16 +320,16 @@ TEST(sim_store, a_run_begins_with_an_empty_store)
     finish(&t);
 }
 
-TEST(sim_store, too_little_memory_is_told)
+TEST(sim_store, too_little_memory_is_reported)
 {
     static meeting_test t;
     (void)state;
     prepare(&t);
     t.fixture.config.heap_bytes = 1 << 20;
     run(&t);
-    bool is_told = false;
-    for (uint32_t i = 0; i < RANKS; i++) is_told |= t.fixture.results[i].status == CDDP_E_NOMEM;
-    assert_true(is_told);
+    bool is_reported = false;
+    for (uint32_t i = 0; i < RANKS; i++) is_reported |= t.fixture.results[i].status == CDDP_E_NOMEM;
+    assert_true(is_reported);
     finish(&t);
 }
 
@@ -343,4 +343,4 @@ TEST_MAIN(ROW(sim_store, everybody_sets_a_key_and_reads_those_of_all_others),
           ROW(sim_store, a_partition_that_lasts_is_said_to_be_one),
           ROW(sim_store, all_meet_in_one_generation_or_nobody_does_in_any_schedule),
           ROW(sim_store, a_run_begins_with_an_empty_store),
-          ROW(sim_store, too_little_memory_is_told))
+          ROW(sim_store, too_little_memory_is_reported))

@@ -51,15 +51,15 @@ static const story stories[] = {
     /* clang-format on */
 };
 
-typedef struct teller {
+typedef struct reporter {
     const cddp_trace_sink *sink;
     const story *story;
     uint64_t sequence;
     uint32_t step;
     int64_t posted; /* in the group */
-} teller;
+} reporter;
 
-static void tell(teller *t, const cddp_event *event)
+static void report(reporter *t, const cddp_event *event)
 {
     cddp_event e = *event;
     e.sequence = t->sequence++;
@@ -67,19 +67,19 @@ static void tell(teller *t, const cddp_event *event)
     t->sink->event(t->sink->self, &e);
 }
 #define TELL(t, name, words, ...) \
-    tell((t), &(cddp_event){.kind = CDDP_EV_##name, .text = (words), .as.name = {__VA_ARGS__}})
+    report((t), &(cddp_event){.kind = CDDP_EV_##name, .text = (words), .as.name = {__VA_ARGS__}})
 
-static bool is_struck(const teller *t, int64_t bucket, mistake m)
+static bool is_struck(const reporter *t, int64_t bucket, mistake m)
 {
     return t->step == 1 && t->story->mistake == m && t->story->at == bucket;
 }
 
-static int64_t digest(const teller *t, int64_t about)
+static int64_t digest(const reporter *t, int64_t about)
 {
     return t->story->has_digests ? 1000 * (int64_t)(t->step + 1) + about : 0;
 }
 
-static void tell_launch(teller *t, int64_t bucket)
+static void report_launch(reporter *t, int64_t bucket)
 {
     const int64_t launched = digest(t, bucket),
                   posted = launched + is_struck(t, bucket, POSTED_OTHERWISE);
@@ -95,7 +95,7 @@ static void tell_launch(teller *t, int64_t bucket)
              .bucket = bucket);
 }
 
-static void tell_arrival(teller *t, int64_t bucket)
+static void report_arrival(reporter *t, int64_t bucket)
 {
     const int64_t arrived = digest(t, MANY + bucket);
     TELL(t, bucket_done, NULL, .bucket = bucket, .dtype = CDDP_F32,
@@ -104,12 +104,12 @@ static void tell_arrival(teller *t, int64_t bucket)
 
 /* Posts of bucket b end as (first of b) …; the second backward of a story that was left hears of
 ** the first one's, too. */
-static void tell_backward(teller *t)
+static void report_backward(reporter *t)
 {
     const story *s = t->story;
     const int64_t first = t->step == 1 && s->mistake == LEFT ? 0 : t->posted;
     int64_t bucket = 0, left = s->posts;
-    for (int64_t b = 0; b < s->buckets; b++) tell_launch(t, b);
+    for (int64_t b = 0; b < s->buckets; b++) report_launch(t, b);
     if (t->step == 0 && s->mistake == LEFT) return;
     for (int64_t k = first; first == 0 && t->step == 1 && k < t->posted / 2; k++)
         TELL(t, collective_done, NULL, .group = GROUP, .sequence = k, .digest = 1);
@@ -121,21 +121,21 @@ static void tell_backward(teller *t)
             left = s->posts;
         } else {
             left++;
-            if (left == s->posts && is_struck(t, bucket, TAKEN_EARLY)) tell_arrival(t, bucket);
+            if (left == s->posts && is_struck(t, bucket, TAKEN_EARLY)) report_arrival(t, bucket);
             TELL(t, collective_done, NULL, .group = GROUP, .sequence = k,
                  .digest = digest(t, MANY + bucket));
         }
         if (left < s->posts) continue;
-        if (!is_struck(t, bucket, TAKEN_EARLY)) tell_arrival(t, bucket);
+        if (!is_struck(t, bucket, TAKEN_EARLY)) report_arrival(t, bucket);
         bucket++;
     }
     assert_int_equal(bucket, s->buckets);
 }
 
-static void tell_story(teller *t)
+static void report_story(reporter *t)
 {
     TELL(t, group, "world", .group = GROUP, .members = 2);
-    for (t->step = 0; t->step < 2; t->step++) tell_backward(t);
+    for (t->step = 0; t->step < 2; t->step++) report_backward(t);
 }
 
 TEST(carry, a_bucket_is_followed_from_launch_to_result)
@@ -150,8 +150,8 @@ TEST(carry, a_bucket_is_followed_from_launch_to_result)
         assert_ok(cd_judge_create(&(cd_judge_options){.checks = &check, .check_count = 1}, &judge,
                                   &err),
                   &err);
-        teller t = {.sink = cd_judge_get_sink(judge), .story = s};
-        tell_story(&t);
+        reporter t = {.sink = cd_judge_get_sink(judge), .story = s};
+        report_story(&t);
         assert_ok(cd_judge_end(judge, &err), &err);
         assert_int_equal(cd_judge_finding_count(judge), s->words != NULL);
         if (s->words != NULL)

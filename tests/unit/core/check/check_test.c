@@ -4,7 +4,7 @@
 #include "core/base/alloc.h"
 #include "core/base/prng.h"
 #include "core/check/agree.h"
-#include "core/check/scribe.h"
+#include "core/check/writer.h"
 #include "core/trace/codes.h"
 #include "core/trace/tracer.h"
 #include "tests/mutants/fixture.h"
@@ -438,7 +438,7 @@ TEST(judge, survives_every_failing_allocation_of_the_first_operation)
 }
 
 /* Posts `count` operations, of which one never ends, and closes the group. */
-static void tell_unawaited(const cddp_trace_sink *sink, int64_t count, int64_t lost)
+static void report_unawaited(const cddp_trace_sink *sink, int64_t count, int64_t lost)
 {
     cddp_event e = {.kind = CDDP_EV_group, .text = "world", .as.group = {.group = 7, .members = 1}};
     sink->event(sink->self, &e);
@@ -480,7 +480,7 @@ TEST(judge, names_the_operation_that_nobody_waited_for)
         assert_ok(cd_judge_create(&(cd_judge_options){.checks = &check, .check_count = 1}, &judge,
                                   &err),
                   &err);
-        tell_unawaited(cd_judge_get_sink(judge), rows[i].count, rows[i].lost);
+        report_unawaited(cd_judge_get_sink(judge), rows[i].count, rows[i].lost);
         assert_ok(cd_judge_end(judge, &err), &err);
         assert_int_equal(cd_judge_finding_count(judge), rows[i].words != NULL);
         if (rows[i].words != NULL)

@@ -3,7 +3,7 @@
 #include "core/check/check.h"
 
 #include "cddp/tensor.h"
-#include "core/check/scribe.h"
+#include "core/check/writer.h"
 #include "tests/support/test.h"
 
 #include <stdlib.h>
@@ -240,23 +240,23 @@ static const story stories[] = {
      0},
 };
 
-typedef struct teller {
+typedef struct reporter {
     const cddp_trace_sink *sink;
     uint64_t sequence;
-} teller;
+} reporter;
 
-static void tell(teller *t, const cddp_event *event)
+static void report(reporter *t, const cddp_event *event)
 {
     cddp_event e = *event;
     e.sequence = t->sequence++;
     t->sink->event(t->sink->self, &e);
 }
 #define TELL(t, name, words, ...) \
-    tell((t), &(cddp_event){.kind = CDDP_EV_##name, .text = (words), .as.name = {__VA_ARGS__}})
+    report((t), &(cddp_event){.kind = CDDP_EV_##name, .text = (words), .as.name = {__VA_ARGS__}})
 
 static int64_t param_count(const story *s) { return s->form == TWO_DTYPES ? 6 : 4; }
 
-static void tell_module(teller *t, const story *s)
+static void report_module(reporter *t, const story *s)
 {
     TELL(t, group, "world", .group = GROUP, .members = 2, .group_rank = s->group_rank);
     for (size_t i = 0; i < 4 && s->options[i] != NULL; i++)
@@ -272,7 +272,7 @@ static void tell_module(teller *t, const story *s)
     }
 }
 
-static void tell_layout(teller *t, const char *layout, int64_t generation)
+static void report_layout(reporter *t, const char *layout, int64_t generation)
 {
     int64_t bucket = 0, slot = 0, limit = 0;
     for (const char *at = layout; *at != '\0';) {
@@ -295,17 +295,17 @@ static void tell_layout(teller *t, const char *layout, int64_t generation)
     }
 }
 
-static void tell_forward(teller *t, const char *layout, int64_t generation)
+static void report_forward(reporter *t, const char *layout, int64_t generation)
 {
     TELL(t, forward_begin, NULL, .sync = 1, .grad_mode = 1);
     if (layout != NULL) {
         TELL(t, rebuild, NULL, .generation = generation);
-        tell_layout(t, layout, generation);
+        report_layout(t, layout, generation);
     }
     TELL(t, forward_end, NULL, .unused = -1, .prepared = 1);
 }
 
-static void tell_backward(teller *t, const char *arrival)
+static void report_backward(reporter *t, const char *arrival)
 {
     for (const char *at = arrival; *at != '\0';) {
         const bool is_unused = *at == '(';
@@ -319,24 +319,24 @@ static void tell_backward(teller *t, const char *arrival)
     TELL(t, backward_end, NULL, .finalized = 1);
 }
 
-static void tell_story(teller *t, const story *s)
+static void report_story(reporter *t, const story *s)
 {
     bool is_static = false;
     for (size_t i = 0; i < 4 && s->options[i] != NULL; i++)
         is_static |= strcmp(s->options[i], "ddp.static_graph=true") == 0;
-    tell_module(t, s);
-    tell_layout(t, s->first, 0);
+    report_module(t, s);
+    report_layout(t, s->first, 0);
     TELL(t, wrap, NULL, .params = param_count(s), .group = GROUP);
     if (is_static) {
-        tell_forward(t, NULL, 0);
-        tell_backward(t, "0 1 (2) 3");
+        report_forward(t, NULL, 0);
+        report_backward(t, "0 1 (2) 3");
     }
-    tell_forward(t, NULL, 0);
-    tell_backward(t, s->arrival);
-    tell_forward(t, s->second, 1);
+    report_forward(t, NULL, 0);
+    report_backward(t, s->arrival);
+    report_forward(t, s->second, 1);
     if (s->third == NULL) return;
-    tell_backward(t, s->arrival);
-    tell_forward(t, s->third, 2);
+    report_backward(t, s->arrival);
+    report_forward(t, s->third, 2);
 }
 
 TEST(plans, a_layout_is_what_caps_and_arrival_give)
@@ -351,8 +351,8 @@ TEST(plans, a_layout_is_what_caps_and_arrival_give)
         assert_ok(cd_judge_create(&(cd_judge_options){.checks = &check, .check_count = 1}, &judge,
                                   &err),
                   &err);
-        teller t = {.sink = cd_judge_get_sink(judge)};
-        tell_story(&t, s);
+        reporter t = {.sink = cd_judge_get_sink(judge)};
+        report_story(&t, s);
         assert_ok(cd_judge_end(judge, &err), &err);
         if (s->words == NULL) {
             assert_int_equal(cd_judge_finding_count(judge), 0);
@@ -374,15 +374,15 @@ static cddp_status judge_story(const cddp_allocator *allocator, void *argument, 
                                                              .allocator = allocator},
                                          &judge, err);
     if (status == CDDP_OK) {
-        teller t = {.sink = cd_judge_get_sink(judge)};
-        tell_story(&t, argument);
+        reporter t = {.sink = cd_judge_get_sink(judge)};
+        report_story(&t, argument);
         status = cd_judge_end(judge, err);
     }
     cd_judge_destroy(judge);
     return status;
 }
 
-TEST(plans, memory_that_runs_out_is_told)
+TEST(plans, memory_that_runs_out_is_reported)
 {
     (void)state;
     for (size_t i = 0; i < sizeof stories / sizeof stories[0]; i++) {
@@ -393,4 +393,4 @@ TEST(plans, memory_that_runs_out_is_told)
 }
 
 TEST_MAIN(ROW(plans, a_layout_is_what_caps_and_arrival_give),
-          ROW(plans, memory_that_runs_out_is_told))
+          ROW(plans, memory_that_runs_out_is_reported))

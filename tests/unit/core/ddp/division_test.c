@@ -47,7 +47,7 @@ static float average(form f, cddp_dtype dtype, float value, int terms)
 
 /* The first number from 0.75 on whose three averages differ, in steps of the dtype. The half types
 ** have no reciprocal path. */
-static float telling(cddp_dtype dtype)
+static float reporting(cddp_dtype dtype)
 {
     float step = dtype == CDDP_F32 ? 0x1p-24f : dtype == CDDP_F16 ? 0x1p-11f : 0x1p-8f;
     for (float v = 0.75f; v < 8; v += v < 1   ? step
@@ -113,7 +113,7 @@ static void expect(lane *l, const path *p, float got, float value)
 static void divide_body(lane *l)
 {
     const path *p = l->lab->data;
-    const float value = telling(p->dtype);
+    const float value = reporting(p->dtype);
     lane_add(l, "p", CDDP_F32, 3);
     lane_add(l, "q", CDDP_F32, 2);
     wrap(l, p);
@@ -196,7 +196,7 @@ static void sparse_body(lane *l)
                                 .form = BEFORE,
                                 .dtype = CDDP_F32,
                                 .terms = WORLD};
-    float value = telling(CDDP_F32), values[2] = {value, value};
+    float value = reporting(CDDP_F32), values[2] = {value, value};
     int64_t row = 4, count = 1;
     const int64_t sizes[2] = {1, 2}, whole[2] = {10, 2};
     cddp_parameter *p = lane_add(l, "emb.weight", CDDP_F32, 20);
@@ -224,7 +224,7 @@ static void mixed_body(lane *l)
                                .form = AFTER,
                                .dtype = CDDP_BF16,
                                .terms = WORLD};
-    const float value = telling(CDDP_BF16);
+    const float value = reporting(CDDP_BF16);
     l->options.mixed_param_dtype = CDDP_F32;
     l->options.mixed_reduce_dtype = CDDP_BF16;
     lane_add(l, "p", CDDP_F32, 4);
@@ -246,10 +246,10 @@ static void quantised_body(lane *l)
                                    .dtype = CDDP_F32,
                                    .terms = WORLD};
     float value = 0.75f, decoded = 0;
-    for (bool tells = false; !tells;) {
+    for (bool reports = false; !reports;) {
         value = nextafterf(value, 8);
         decoded = 255 * (value / 255);
-        tells =
+        reports =
             average(AFTER, CDDP_F32, decoded, WORLD) != average(BEFORE, CDDP_F32, decoded, WORLD);
     }
     lane_add(l, "p", CDDP_F32, 4);
@@ -273,8 +273,8 @@ static void averager_body(lane *l)
                                   .form = BEFORE,
                                   .dtype = CDDP_F32,
                                   .terms = WORLD};
-    const float value = telling(CDDP_F32);
-    const float half = rounded(CDDP_F16, telling(CDDP_F16));
+    const float value = reporting(CDDP_F32);
+    const float half = rounded(CDDP_F16, reporting(CDDP_F16));
     cddp_grad *grads[2] = {&l->grads[0], &l->grads[1]};
     cd_averager *averager = NULL;
     const cd_averager_level level = {.period = 1, .group_size = WORLD};

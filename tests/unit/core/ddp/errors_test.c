@@ -130,7 +130,8 @@ LAB(error, unfinished_reduction_with_a_graph_search_blames_the_loss, 2) /* ERR-0
                 "not all outputs were used in the loss");
 }
 
-LAB(error, a_static_graph_that_loses_a_gradient_is_told, 2) /* ERR-02, ERR-05, STA-07, TI-B-05 */
+LAB(error, a_static_graph_that_loses_a_gradient_is_reported,
+    2) /* ERR-02, ERR-05, STA-07, TI-B-05 */
 {
     two(l);
     l->options.static_graph = true;
@@ -143,7 +144,7 @@ LAB(error, a_static_graph_that_loses_a_gradient_is_told, 2) /* ERR-02, ERR-05, S
                 "this graph is not static");
 }
 
-LAB(error, a_static_graph_that_gains_a_gradient_is_told, 2) /* ERR-05 */
+LAB(error, a_static_graph_that_gains_a_gradient_is_reported, 2) /* ERR-05 */
 {
     two(l);
     l->options.static_graph = true;
@@ -371,7 +372,7 @@ LAB(error, texts_survive_without_an_error_object, 1)
     CHECK(log.has_error && strcmp(log.error, "variable 7 of 2") == 0);
 }
 
-LAB(error, a_dropped_gradient_inside_a_window_is_told, 1) /* GRD-07 */
+LAB(error, a_dropped_gradient_inside_a_window_is_reported, 1) /* GRD-07 */
 {
     two(l);
     l->options.find_unused_parameters = true;
@@ -415,8 +416,8 @@ TEST_MAIN(ROW(error, a_bucket_of_mixed_dtypes_is_refused),
           ROW(error, nested_parameters_without_a_gradient_are_named_in_full),
           ROW(error, nested_parameters_that_are_ignored_are_not_named),
           ROW(error, unfinished_reduction_with_a_graph_search_blames_the_loss),
-          ROW(error, a_static_graph_that_loses_a_gradient_is_told),
-          ROW(error, a_static_graph_that_gains_a_gradient_is_told),
+          ROW(error, a_static_graph_that_loses_a_gradient_is_reported),
+          ROW(error, a_static_graph_that_gains_a_gradient_is_reported),
           ROW(error, ready_twice_names_the_parameter),
           ROW(error, ready_after_being_declared_unused_gives_the_third_reason),
           ROW(error, nothing_to_train_is_refused),
@@ -425,4 +426,4 @@ TEST_MAIN(ROW(error, a_bucket_of_mixed_dtypes_is_refused),
           ROW(error, hooks_are_checked_at_registration), ROW(error, hook_results_are_checked),
           ROW(error, sparse_expectations_are_checked), ROW(error, options_are_checked),
           ROW(error, texts_survive_without_an_error_object),
-          ROW(error, a_dropped_gradient_inside_a_window_is_told))
+          ROW(error, a_dropped_gradient_inside_a_window_is_reported))

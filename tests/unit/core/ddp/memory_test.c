@@ -201,7 +201,7 @@ static void oom_body(lane *l)
     lane_wrap(l);
 }
 
-TEST(memory, every_failing_allocation_is_told_and_leaves_nothing_behind)
+TEST(memory, every_failing_allocation_is_reported_and_leaves_nothing_behind)
 {
     static const mode modes[] = {{"plain", .mixed = CDDP_F64},
                                  /* clang-format off */
@@ -223,4 +223,4 @@ TEST(memory, every_failing_allocation_is_told_and_leaves_nothing_behind)
 
 TEST_MAIN(ROW(memory, a_steady_iteration_allocates_nothing),
           ROW(memory, views_need_the_buckets_and_nothing_else),
-          ROW(memory, every_failing_allocation_is_told_and_leaves_nothing_behind))
+          ROW(memory, every_failing_allocation_is_reported_and_leaves_nothing_behind))

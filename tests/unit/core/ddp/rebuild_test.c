@@ -94,7 +94,8 @@ static void views_body(lane *l) /* REB-08: gradients move into the new slices */
     for (size_t i = 0; i < 6; i++) CHECK(lane_value(l, i) == 1.5);
     CHECK_OK(cddp_ddp_forward_begin(l->ddp, true, &l->err));
     CHECK_LAYOUT("5 4, 3 2 1 0");
-    for (size_t i = 0; i < 6; i++) CHECK(lane_value(l, i) == 1.5 && l->grads[i].home_is_lent);
+    for (size_t i = 0; i < 6; i++)
+        CHECK(lane_value(l, i) == 1.5 && l->grads[i].backing_is_borrowed);
     CHECK_OK(cddp_ddp_forward_end(l->ddp, NULL, &l->err));
     for (size_t i = 6; i-- > 0;) lane_grad(l, i, 1.0 + l->r);
     lane_end(l);

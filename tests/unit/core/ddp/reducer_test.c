@@ -207,7 +207,7 @@ LAB(reducer, one_backward_over_two_forwards_reduces_once, 2) /* FWD-08, VER-11 *
 }
 
 /* FWD-09, VER-10, TI-M-09 */
-LAB(reducer, a_second_backward_of_the_same_forward_stays_local_and_is_told, 2)
+LAB(reducer, a_second_backward_of_the_same_forward_stays_local_and_is_reported, 2)
 {
     lane_add(l, "p", CDDP_F32, 1);
     lane_wrap(l);
@@ -435,7 +435,7 @@ LAB(reducer, wholly_unused_buckets_can_be_skipped, 2) /* UNU-14 */
     CHECK(lane_posts(l, CDDP_OP_ALLREDUCE) == 2 && lane_count(l, CDDP_EV_bucket_skip, -1) == 1);
 }
 
-LAB(reducer, tells_when_the_graph_could_have_been_static, 1) /* UNU-11, TI-B-10 */
+LAB(reducer, reports_when_the_graph_could_have_been_static, 1) /* UNU-11, TI-B-10 */
 {
     cddp_ddp_logging log = {0};
     l->options.find_unused_parameters = true;
@@ -584,7 +584,7 @@ TEST_MAIN(
     ROW(reducer, buckets_are_sent_in_index_order_whatever_becomes_ready_first),
     ROW(reducer, gradients_stay_local_until_the_backward_ends),
     ROW(reducer, one_backward_over_two_forwards_reduces_once),
-    ROW(reducer, a_second_backward_of_the_same_forward_stays_local_and_is_told),
+    ROW(reducer, a_second_backward_of_the_same_forward_stays_local_and_is_reported),
     ROW(reducer, an_output_that_is_dropped_costs_nothing),
     ROW(reducer, an_output_that_is_dropped_costs_nothing_with_the_graph_search),
     ROW(reducer, without_zeroing_the_average_accumulates),
@@ -599,7 +599,7 @@ TEST_MAIN(
     ROW(reducer, a_zeroed_gradient_that_nobody_uses_stays_zero),
     ROW(reducer, a_rank_without_any_hook_launches_nothing),
     ROW(reducer, wholly_unused_buckets_can_be_skipped),
-    ROW(reducer, tells_when_the_graph_could_have_been_static),
+    ROW(reducer, reports_when_the_graph_could_have_been_static),
     ROW(reducer, no_sync_accumulates_and_the_next_backward_reduces_the_total),
     ROW(reducer, what_went_past_the_wrapper_is_reduced_by_the_next_synchronised_backward),
     ROW(reducer, what_went_past_the_wrapper_is_reduced_with_views),

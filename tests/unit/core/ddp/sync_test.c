@@ -281,7 +281,7 @@ TEST(broadcast, keeps_channels_last_tensors_as_they_lie_with_views)
 }
 
 /* TI-H-09: the bytes of the others would be taken in another order */
-LAB(verify, tells_channels_last_on_one_rank_only, 2)
+LAB(verify, reports_channels_last_on_one_rank_only, 2)
 {
     lane_add(l, "conv.weight", CDDP_F32, CONV_NUMEL);
     cddp_tensor *weight = &l->parameters[0].tensor;
@@ -534,7 +534,7 @@ TEST_MAIN(ROW(verify, every_rank_fails_and_shows_both_sides),
           ROW(broadcast, makes_parameters_and_buffers_equal_to_rank_zeros),
           ROW(broadcast, keeps_channels_last_tensors_as_they_lie),
           ROW(broadcast, keeps_channels_last_tensors_as_they_lie_with_views),
-          ROW(verify, tells_channels_last_on_one_rank_only),
+          ROW(verify, reports_channels_last_on_one_rank_only),
           ROW(broadcast, leaves_buffers_alone_when_they_are_not_synchronised),
           ROW(broadcast, leaves_ignored_ones_alone_and_reduces_shared_ones_once),
           ROW(broadcast, keeps_at_most_two_in_flight), ROW(buffers, are_broadcast_and_not_averaged),

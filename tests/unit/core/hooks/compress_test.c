@@ -83,7 +83,7 @@ TEST(topk, telescopes_summed_over_the_ranks)
     }
 }
 
-TEST(topk, forgets_what_it_did_not_send_when_told_so)
+TEST(topk, forgets_what_it_did_not_send_when_reported_so)
 {
     drive_of(&cd_hook_topk, "k=1,error_feedback=false", 1, 4);
     d.steps = 2;
@@ -344,7 +344,7 @@ TEST(compress, survives_every_failing_allocation)
 
 TEST_MAIN(ROW(topk, sends_the_largest_and_breaks_ties_by_index),
           ROW(topk, is_exact_when_everything_is_sent), ROW(topk, telescopes_summed_over_the_ranks),
-          ROW(topk, forgets_what_it_did_not_send_when_told_so),
+          ROW(topk, forgets_what_it_did_not_send_when_reported_so),
           ROW(topk, sends_a_nan_before_everything),
           ROW(topk, a_state_of_another_model_is_refused_by_size),
           ROW(compress, a_state_saved_and_loaded_continues_bit_for_bit),

@@ -40,7 +40,7 @@ typedef struct job {
     double means[STEPS][NUMEL], outputs[RANKS_MAX][STEPS][NUMEL], errors[RANKS_MAX][NUMEL];
     cd_low_rank_statistics statistics;
     uint64_t sent;           /* bytes that rank 0 gave to collectives */
-    uint32_t told;           /* times that rank 0 told its statistics */
+    uint32_t reported;       /* times that rank 0 told its statistics */
     int64_t marks[STEPS][3]; /* permille, bytes before, bytes after */
 } job;
 
@@ -70,8 +70,8 @@ static void take_mark(void *self, const cddp_event *e)
     job *j = self;
     for (int i = 0; e->kind == CDDP_EV_mark && i < 3; i++) {
         if (strcmp(e->text, names[i]) != 0) continue;
-        j->marks[j->told][i] = e->as.mark.value;
-        j->told += i == 2;
+        j->marks[j->reported][i] = e->as.mark.value;
+        j->reported += i == 2;
     }
 }
 
@@ -240,7 +240,7 @@ static void expect_marks(const cddp_hook *hook, const char *options, int64_t byt
         j.swap_at = swap_at;
         run(&j);
         cddp_tracer_destroy(tracer);
-        assert_int_equal(j.told, 2);
+        assert_int_equal(j.reported, 2);
         for (int i = 0; i < 2; i++) {
             const int64_t compressed = 2 + 4 * i;
             cd_test_row("%s, state swapped at %u, told %d", hook->name, swap_at, i);
@@ -253,7 +253,7 @@ static void expect_marks(const cddp_hook *hook, const char *options, int64_t byt
     }
 }
 
-TEST(powersgd, tells_the_bytes_that_it_saves)
+TEST(powersgd, reports_the_bytes_that_it_saves)
 {
     const char *options =
         "start_powerSGD_iter=2,matrix_approximation_rank=1,compression_stats_logging_frequency=4";
@@ -552,7 +552,7 @@ static cddp_status refuse_options(cddp_rank *rank, void *argument, cddp_error *e
 TEST(powersgd, refuses_settings_that_cannot_work_by_name) { run_alone(refuse_options); }
 
 TEST_MAIN(ROW(powersgd, is_exact_until_its_start_and_compresses_from_then_on),
-          ROW(powersgd, tells_the_bytes_that_it_saves), ROW(powersgd, replicas_agree_bit_for_bit),
+          ROW(powersgd, reports_the_bytes_that_it_saves), ROW(powersgd, replicas_agree_bit_for_bit),
           ROW(powersgd, leaves_what_does_not_pay_uncompressed),
           ROW(powersgd, is_lossless_at_full_rank),
           ROW(powersgd, is_lossless_on_gradients_whose_mean_has_the_configured_rank),

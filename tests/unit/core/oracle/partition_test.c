@@ -29,7 +29,7 @@ TEST(partition, greedy_gives_the_largest_first_to_the_least_loaded)
 
 /* ZRO-12, worked out by hand: buckets of 10, 4 and 7 elements on three ranks, a piece ends before
 ** it would reach 7. */
-TEST(partition, buckets_are_dealt_in_turn_or_cut)
+TEST(partition, buckets_are_assigned_in_turn_or_cut)
 {
     (void)state;
     static const int64_t numels[] = {3, 3, 3, 1, 4, 6, 1};
@@ -107,6 +107,6 @@ TEST(partition, every_element_belongs_to_exactly_one_rank)
 }
 
 TEST_MAIN(ROW(partition, greedy_gives_the_largest_first_to_the_least_loaded),
-          ROW(partition, buckets_are_dealt_in_turn_or_cut),
+          ROW(partition, buckets_are_assigned_in_turn_or_cut),
           ROW(partition, slices_end_where_the_padded_vector_says),
           ROW(partition, every_element_belongs_to_exactly_one_rank))

@@ -131,7 +131,7 @@ TEST(exact_inputs, sums_of_drawn_values_do_not_round)
     assert_int_equal(cd_exact_range_of(CDDP_BF16, 1000, 1).magnitude, 0);
 }
 
-TEST(exact_inputs, flags_tell_rounding_from_none)
+TEST(exact_inputs, flags_report_rounding_from_none)
 {
     (void)state;
     volatile float a = 1.0f, b = 3.0f, c = 0.5f;
@@ -165,5 +165,5 @@ TEST_MAIN(ROW(wide_sum, sums_what_doubles_lose), ROW(wide_sum, does_not_depend_o
           ROW(wide_sum, residual_is_exact_where_the_product_is_not_a_double),
           ROW(wide_sum, witness_holds_exactly_while_every_order_is_exact),
           ROW(exact_inputs, sums_of_drawn_values_do_not_round),
-          ROW(exact_inputs, flags_tell_rounding_from_none),
+          ROW(exact_inputs, flags_report_rounding_from_none),
           ROW(wide_sum, survives_every_failing_allocation))

@@ -31,7 +31,7 @@ static const struct {
 };
 #define CASE_COUNT (sizeof cases / sizeof cases[0])
 
-TEST(view, contiguity_and_density_are_told_from_strides)
+TEST(view, contiguity_and_density_are_reported_from_strides)
 {
     for (size_t i = 0; i < CASE_COUNT; i++) {
         cddp_tensor t = view_of(cases[i].sizes, cases[i].strides, cases[i].dim_count);
@@ -102,7 +102,7 @@ TEST(view, slices_and_bad_views_are_checked)
     assert_fails(cd_view_check(&t, "test", "view", &err), CDDP_E_ARG, &err, "no storage");
 }
 
-TEST_MAIN(ROW(view, contiguity_and_density_are_told_from_strides),
+TEST_MAIN(ROW(view, contiguity_and_density_are_reported_from_strides),
           ROW(view, walks_meet_every_element_once_in_logical_order),
           ROW(view, parallel_views_are_those_with_equal_strides_and_no_gaps),
           ROW(view, slices_and_bad_views_are_checked))

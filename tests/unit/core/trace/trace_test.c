@@ -191,7 +191,7 @@ TEST(tracer, a_missing_tracer_costs_nothing_not_even_its_arguments)
 
 /* A hook that was built when a law had fewer fields, or none of the size: whatever it says is not
 ** believed. */
-TEST(tracer, a_law_without_its_size_is_told_as_one_that_does_not_hold)
+TEST(tracer, a_law_without_its_size_is_reported_as_one_that_does_not_hold)
 {
     cddp_error err = CDDP_ERROR_INIT;
     cd_memory_sink memory;
@@ -329,7 +329,7 @@ TEST(memory_sink, texts_survive_growth_and_clearing_keeps_the_memory)
     assert_int_equal(watch.live_count, 0);
 }
 
-TEST(memory_sink, losing_an_event_is_remembered_and_told)
+TEST(memory_sink, losing_an_event_is_remembered_and_reported)
 {
     cddp_error err = CDDP_ERROR_INIT;
     for (uint64_t n = 1; n <= 3; n++) {
@@ -357,9 +357,9 @@ TEST_MAIN(ROW(events, every_row_has_a_name_a_doc_and_fields_that_fill_its_struct
           ROW(tracer, stamps_time_rank_sequence_and_step_and_zeroes_what_a_row_does_not_use),
           ROW(tracer, without_a_rank_it_speaks_for_the_world),
           ROW(tracer, a_missing_tracer_costs_nothing_not_even_its_arguments),
-          ROW(tracer, a_law_without_its_size_is_told_as_one_that_does_not_hold),
+          ROW(tracer, a_law_without_its_size_is_reported_as_one_that_does_not_hold),
           ROW(tracer, a_sink_without_a_function_is_refused),
           ROW(digest_sink, equal_traces_agree_whatever_their_clocks_and_one_changed_field_is_seen),
           ROW(fanout_sink, every_target_gets_every_event_and_flush_asks_them_in_turn),
           ROW(memory_sink, texts_survive_growth_and_clearing_keeps_the_memory),
-          ROW(memory_sink, losing_an_event_is_remembered_and_told))
+          ROW(memory_sink, losing_an_event_is_remembered_and_reported))

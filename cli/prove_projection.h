@@ -23,35 +23,35 @@
 ** and anything new is refused, by tests/tidy (reads.def).
 */
 #pragma once
-#include "cli/prove_word.h"
+#include "cli/prove_calls.h"
 
 /* the first ones tell the same number everywhere, the others draw each */
-#define CD_RETELLING_TURNS 12
+#define CD_PROJECTION_TURNS 12
 
-typedef struct cd_retelling {
+typedef struct cd_projection {
     uint32_t rank; /* recorded: whose results */
     /* (ranks of the larger world) recorded: what each rank gives is what this one gave */
     const uint32_t *models;
     uint32_t turn;
     bool *has_choice; /* set when some number told could have been another one of its kind */
-} cd_retelling;
+} cd_projection;
 
-typedef enum cd_told_kind {
-    CD_TOLD_CONTENT, /* gradients, parameters: nothing that steers */
-    CD_TOLD_COUNT,   /* how many ranks */
-    CD_TOLD_RANK,    /* which rank */
-    CD_TOLD_SHARES,  /* one per rank */
-    CD_TOLD_SAME,    /* the same in every world */
-    CD_TOLD_UNKNOWN  /* a number of the runtime's own, and none of these */
-} cd_told_kind;
+typedef enum cd_received_kind {
+    CD_RECEIVED_CONTENT, /* gradients, parameters: nothing that steers */
+    CD_RECEIVED_COUNT,   /* how many ranks */
+    CD_RECEIVED_RANK,    /* which rank */
+    CD_RECEIVED_SHARES,  /* one per rank */
+    CD_RECEIVED_SAME,    /* the same in every world */
+    CD_RECEIVED_UNKNOWN  /* a number of the runtime's own, and none of these */
+} cd_received_kind;
 /* of the runtime: neither gradient nor parameter */
 bool cd_is_own_number(const cddp_tensor *tensor);
-cd_told_kind cd_told_find_kind(const cd_told *told);
+cd_received_kind cd_received_find_kind(const cd_received *received);
 /* Not where one is a number of which the other is no possible form in a world of another size. */
-bool cd_told_is_alike(const cd_told *a, const cd_told *b);
+bool cd_received_is_alike(const cd_received *a, const cd_received *b);
 
 /* Writes what this world's rank is told into the collective's output. E_UNSUPPORTED: no such result
 ** exists. */
-cddp_status cd_retell(const cd_retelling *retelling, const cd_told *told,
-                      const cddp_collective *collective, uint32_t group_size,
-                      cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_project_received(const cd_projection *projection, const cd_received *received,
+                                const cddp_collective *collective, uint32_t group_size,
+                                cddp_error *err) CDDP_MUST_CHECK;

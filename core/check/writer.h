@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The scribe: what every check needs to speak about a run. It learns the names of parameters,
+/* The writer: what every check needs to speak about a run. It learns the names of parameters,
 ** buffers and groups from the trace and writes findings in one style: the culprit first, both sides
 ** shown.
 **
@@ -12,17 +12,17 @@
 #include "core/check/table.h"
 #include "cddp/check.h"
 
-#define CD_SCRIBE_NAME_BYTES 96
-#define CD_SCRIBE_SCRATCH 4
+#define CD_WRITER_NAME_BYTES 96
+#define CD_WRITER_SCRATCH 4
 
 typedef struct cd_group_facts {
     char name[48];
     int64_t members;
-    int64_t order;   /* cddp_order of its backend */
-    uint32_t teller; /* the least rank that opened it: its words stand */
+    int64_t order;     /* cddp_order of its backend */
+    uint32_t reporter; /* the least rank that opened it: its words stand */
 } cd_group_facts;
 
-typedef struct cd_scribe {
+typedef struct cd_writer {
     cddp_check_context context;
     const char *check;
     cd_table names;  /* (kind, id) → what the least rank that told it calls it */
@@ -34,8 +34,8 @@ typedef struct cd_scribe {
     cd_table exceptions;
     size_t state_bytes;
     uint32_t scratch_next;
-    char scratch[CD_SCRIBE_SCRATCH][CD_SCRIBE_NAME_BYTES];
-} cd_scribe;
+    char scratch[CD_WRITER_SCRATCH][CD_WRITER_NAME_BYTES];
+} cd_writer;
 
 /* Which of what ranks hold must be alike; the sizes of blocks of consecutive ranks, 0: all. */
 typedef enum cd_agreed {
@@ -45,7 +45,7 @@ typedef enum cd_agreed {
     CD_AGREED_COUNT
 } cd_agreed;
 
-/* Makes a zeroed state whose first member is a scribe. */
+/* Makes a zeroed state whose first member is a writer. */
 typedef struct cd_check_spec {
     const char *check;
     size_t state_bytes;
@@ -57,32 +57,32 @@ void cd_check_end(void *self); /* accepts NULL */
 /* Takes names from param, buffer and group events, and who must agree from agreement; ignores the
 ** others. Where ranks differ the least rank's word stands, whichever event came first: real
 ** processes tell in any order. */
-void cd_scribe_learn(cd_scribe *scribe, const cddp_event *event);
+void cd_writer_learn(cd_writer *writer, const cddp_event *event);
 /* "fc1.weight", or "parameter 3" */
-const char *cd_scribe_get_parameter(cd_scribe *scribe, int64_t variable);
+const char *cd_writer_get_parameter(cd_writer *writer, int64_t variable);
 /* by position among all parameters */
-const char *cd_scribe_get_ordinal(cd_scribe *scribe, int64_t ordinal);
-const char *cd_scribe_get_buffer(cd_scribe *scribe, int64_t buffer);
-const char *cd_scribe_get_group(cd_scribe *scribe, int64_t group);
+const char *cd_writer_get_ordinal(cd_writer *writer, int64_t ordinal);
+const char *cd_writer_get_buffer(cd_writer *writer, int64_t buffer);
+const char *cd_writer_get_group(cd_writer *writer, int64_t group);
 /* " (3 tensors)", or "" of one, which is named */
-const char *cd_scribe_get_count(cd_scribe *scribe, uint64_t count, const char *words);
+const char *cd_writer_get_count(cd_writer *writer, uint64_t count, const char *words);
 /* NULL when unknown */
-const cd_group_facts *cd_scribe_find_group(const cd_scribe *scribe, int64_t group);
+const cd_group_facts *cd_writer_find_group(const cd_writer *writer, int64_t group);
 /* Joins a group's number with the block of it to which a rank belongs now, as a part of a key: only
 ** within blocks must ranks agree. */
-int64_t cd_scribe_get_block(const cd_scribe *scribe, int64_t group, uint32_t rank, cd_agreed what);
+int64_t cd_writer_get_block(const cd_writer *writer, int64_t group, uint32_t rank, cd_agreed what);
 /* The same for one parameter, which may have an agreement of its own. */
-int64_t cd_scribe_get_parameter_block(const cd_scribe *scribe, int64_t group, uint32_t rank,
+int64_t cd_writer_get_parameter_block(const cd_writer *writer, int64_t group, uint32_t rank,
                                       int64_t ordinal);
 /* Whether the backend of the group promises equal bits on all ranks. */
-bool cd_scribe_has_equal_bits(const cd_scribe *scribe, int64_t group);
+bool cd_writer_has_equal_bits(const cd_writer *writer, int64_t group);
 
 /* A finding of this check at an event's place, blaming its rank. */
-cddp_finding cd_finding_at(const cd_scribe *scribe, const cddp_event *event);
+cddp_finding cd_finding_at(const cd_writer *writer, const cddp_event *event);
 /* A finding about a disagreement: ranks, witnesses and place from the split. */
-cddp_finding cd_finding_of(const cd_scribe *scribe, const cd_split *split);
+cddp_finding cd_finding_of(const cd_writer *writer, const cd_split *split);
 void cd_finding_add_event(cddp_finding *finding, uint32_t rank, uint64_t sequence);
-void cd_finding_set_parameter(cd_scribe *scribe, cddp_finding *finding, int64_t variable);
+void cd_finding_set_parameter(cd_writer *writer, cddp_finding *finding, int64_t variable);
 /* "rank 1", or "ranks 1 and 3 (and 5 more)", or "rank 0 and rank 1 (no majority)" in front of
 ** "disagree". */
 void cd_split_print(const cd_split *split, char *text, size_t text_bytes);
@@ -97,14 +97,14 @@ void cd_operation_print(const int64_t data[5], char *text, size_t text_bytes);
 void cd_say(char *text, size_t text_bytes, const char *format, ...) CDDP_PRINTF(3, 4);
 #define CD_SAY(array, ...) cd_say((array), sizeof(array), __VA_ARGS__)
 
-void cd_scribe_report(cd_scribe *scribe, const cddp_finding *finding);
+void cd_writer_report(cd_writer *writer, const cddp_finding *finding);
 /* One finding per key, the earliest in (step, micro-step, rank), whatever the order in which events
 ** come; the ranks of the others are added to its mask. is_first says whether a finding at this
 ** event would be the earliest so far; then it is made and held. Held findings are reported by
 ** cd_check_end. */
-bool cd_scribe_is_first(cd_scribe *scribe, const cd_key *key, const cddp_event *event);
-void cd_scribe_hold(cd_scribe *scribe, const cd_key *key, const cddp_finding *finding);
-void cd_scribe_exercise(cd_scribe *scribe, const char *format, ...) CDDP_PRINTF(2, 3);
+bool cd_writer_is_first(cd_writer *writer, const cd_key *key, const cddp_event *event);
+void cd_writer_hold(cd_writer *writer, const cd_key *key, const cddp_finding *finding);
+void cd_writer_exercise(cd_writer *writer, const char *format, ...) CDDP_PRINTF(2, 3);
 
 /* The table of a check whose file defines begin, event, end and kinds. */
 #define CD_CHECK_TABLE(file, name_, title_, rule_)          \

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Letters, words, and the backend that writes them down. */
-#include "cli/prove_word.h"
+#include "cli/prove_calls.h"
 
 #include "cddp/device.h"
 #include "core/base/alloc.h"
@@ -22,35 +22,34 @@ static bool is_receiver(const cddp_collective *c, uint32_t group_rank)
            c->op == CDDP_OP_RECV;
 }
 
-void cd_letter_make(cd_letter *letter, const char *group, const cddp_collective *c,
-                    uint32_t group_rank)
+void cd_call_make(cd_call *call, const char *group, const cddp_collective *c, uint32_t group_rank)
 {
     const cddp_tensor *t =
         c->op == CDDP_OP_BROADCAST || c->op == CDDP_OP_SCATTER || c->op == CDDP_OP_RECV ? &c->output
                                                                                         : &c->input;
-    *letter = (cd_letter){.group = cd_hash_text(group),
-                          .label = c->label,
-                          .op = c->op,
-                          .dtype = CDDP_DTYPE_COUNT};
-    if (cd_op_is_reduction(c->op)) letter->reduce_op = c->reduce_op;
-    if (cd_op_is_rooted(c->op)) letter->root = c->root;
+    *call = (cd_call){.group = cd_hash_text(group),
+                      .label = c->label,
+                      .op = c->op,
+                      .dtype = CDDP_DTYPE_COUNT};
+    if (cd_op_is_reduction(c->op)) call->reduce_op = c->reduce_op;
+    if (cd_op_is_rooted(c->op)) call->root = c->root;
     if (c->op == CDDP_OP_BARRIER || t->device == NULL) return;
-    letter->dtype = t->dtype;
-    letter->numel = c->counts != NULL || c->send_counts != NULL ? -1 : cddp_tensor_numel(t);
+    call->dtype = t->dtype;
+    call->numel = c->counts != NULL || c->send_counts != NULL ? -1 : cddp_tensor_numel(t);
     if (!is_receiver(c, group_rank) &&
         (t->device->flags & (CDDP_DEVICE_VALUES | CDDP_DEVICE_EXACT)) != 0 &&
-        t->device->digest(t, &letter->digest, NULL) != CDDP_OK)
-        letter->digest = UINT64_MAX;
+        t->device->digest(t, &call->digest, NULL) != CDDP_OK)
+        call->digest = UINT64_MAX;
 }
 
-bool cd_letter_fits(const cd_letter *a, const cd_letter *b)
+bool cd_call_fits(const cd_call *a, const cd_call *b)
 {
     return a->group == b->group && a->op == b->op && a->reduce_op == b->reduce_op &&
            a->root == b->root && a->dtype == b->dtype && a->numel == b->numel &&
            a->label == b->label && (a->content == b->content || a->content == 0 || b->content == 0);
 }
 
-void cd_letter_print(cd_text *text, const cd_letter *l)
+void cd_call_print(cd_text *text, const cd_call *l)
 {
     cd_text_printf(text, "%s", cddp_op_name((cddp_op)l->op));
     if (cd_op_is_reduction((cddp_op)l->op))
@@ -63,34 +62,34 @@ void cd_letter_print(cd_text *text, const cd_letter *l)
 
 /* ---- words ---- */
 
-cddp_status cd_word_push(cd_word *word, size_t at, const cd_letter *letter, cddp_error *err)
+cddp_status cd_calls_push(cd_calls *calls, size_t at, const cd_call *call, cddp_error *err)
 {
-    if (!cd_vec_grow(cddp_allocator_default(), (void **)&word->letters, &word->capacity, at + 1,
-                     sizeof *word->letters))
+    if (!cd_vec_grow(cddp_allocator_default(), (void **)&calls->items, &calls->capacity, at + 1,
+                     sizeof *calls->items))
         return cd_fail(err, CDDP_E_NOMEM, "no memory for a word of %zu letters", at);
-    word->letters[at] = *letter;
-    word->count = at + 1;
+    calls->items[at] = *call;
+    calls->count = at + 1;
     return CDDP_OK;
 }
 
-cddp_status cd_word_copy(cd_word *to, const cd_word *from, cddp_error *err)
+cddp_status cd_calls_copy(cd_calls *to, const cd_calls *from, cddp_error *err)
 {
     to->count = 0;
-    for (size_t i = 0; i < from->count; i++) CD_TRY(cd_word_push(to, i, &from->letters[i], err));
+    for (size_t i = 0; i < from->count; i++) CD_TRY(cd_calls_push(to, i, &from->items[i], err));
     return CDDP_OK;
 }
 
-void cd_word_fini(cd_word *word)
+void cd_calls_fini(cd_calls *calls)
 {
-    cd_release(cddp_allocator_default(), word->letters, word->capacity * sizeof *word->letters);
-    *word = (cd_word){0};
+    cd_release(cddp_allocator_default(), calls->items, calls->capacity * sizeof *calls->items);
+    *calls = (cd_calls){0};
 }
 
-uint64_t cd_word_digest(const cd_word *word)
+uint64_t cd_calls_digest(const cd_calls *calls)
 {
-    uint64_t h = word->count;
-    for (size_t i = 0; i < word->count; i++) {
-        const cd_letter *l = &word->letters[i];
+    uint64_t h = calls->count;
+    for (size_t i = 0; i < calls->count; i++) {
+        const cd_call *l = &calls->items[i];
         const uint64_t fields[] = {l->group,
                                    l->label,
                                    l->digest,
@@ -105,90 +104,90 @@ uint64_t cd_word_digest(const cd_word *word)
 /* ---- several words ---- */
 
 /* The place of the next letter of this group at or behind `at`; count when there is none. */
-static size_t next_of_group(const cd_word *word, uint64_t group, size_t at)
+static size_t next_of_group(const cd_calls *calls, uint64_t group, size_t at)
 {
-    while (at < word->count && word->letters[at].group != group) at++;
+    while (at < calls->count && calls->items[at].group != group) at++;
     return at;
 }
 
-static bool group_fits(const cd_word *words, uint32_t a, uint32_t b, uint64_t group,
-                       cd_words_conflict *conflict)
+static bool group_fits(const cd_calls *sequences, uint32_t a, uint32_t b, uint64_t group,
+                       cd_calls_conflict *conflict)
 {
-    size_t i = next_of_group(&words[a], group, 0), j = next_of_group(&words[b], group, 0);
-    if (j == words[b].count) return true; /* no member */
+    size_t i = next_of_group(&sequences[a], group, 0), j = next_of_group(&sequences[b], group, 0);
+    if (j == sequences[b].count) return true; /* no member */
     for (;;) {
-        const bool has_i = i < words[a].count, has_j = j < words[b].count;
+        const bool has_i = i < sequences[a].count, has_j = j < sequences[b].count;
         if (!has_i && !has_j) return true;
-        if (!has_i || !has_j || !cd_letter_fits(&words[a].letters[i], &words[b].letters[j])) {
-            *conflict = (cd_words_conflict){CD_WORDS_PART, {a, b}, {i, j}, {has_i, has_j}};
+        if (!has_i || !has_j || !cd_call_fits(&sequences[a].items[i], &sequences[b].items[j])) {
+            *conflict = (cd_calls_conflict){CD_CALLS_PART, {a, b}, {i, j}, {has_i, has_j}};
             return false;
         }
-        i = next_of_group(&words[a], group, i + 1);
-        j = next_of_group(&words[b], group, j + 1);
+        i = next_of_group(&sequences[a], group, i + 1);
+        j = next_of_group(&sequences[b], group, j + 1);
     }
 }
 
 /* Is rank r a member of the group, and has it not yet reached its next collective? */
-static bool is_missing(const cd_word *words, const size_t *at, uint32_t r, uint64_t group)
+static bool is_missing(const cd_calls *sequences, const size_t *at, uint32_t r, uint64_t group)
 {
-    return next_of_group(&words[r], group, at[r]) < words[r].count &&
-           words[r].letters[at[r]].group != group;
+    return next_of_group(&sequences[r], group, at[r]) < sequences[r].count &&
+           sequences[r].items[at[r]].group != group;
 }
 
 /* Lets every collective take place that all members have reached, until none is left, or nobody can
 ** go on. */
-static void wait_in_turn(const cd_word *words, uint32_t count, size_t *at,
-                         cd_words_conflict *conflict)
+static void wait_in_turn(const cd_calls *sequences, uint32_t count, size_t *at,
+                         cd_calls_conflict *conflict)
 {
     for (bool moved = true; moved;) {
         moved = false;
         for (uint32_t r = 0; r < count; r++) {
-            if (at[r] == words[r].count) continue;
-            const uint64_t group = words[r].letters[at[r]].group;
+            if (at[r] == sequences[r].count) continue;
+            const uint64_t group = sequences[r].items[at[r]].group;
             bool complete = true;
             for (uint32_t q = 0; q < count; q++)
-                complete = complete && !is_missing(words, at, q, group);
+                complete = complete && !is_missing(sequences, at, q, group);
             if (!complete) continue;
             for (uint32_t q = 0; q < count; q++)
-                if (at[q] < words[q].count && words[q].letters[at[q]].group == group) at[q]++;
+                if (at[q] < sequences[q].count && sequences[q].items[at[q]].group == group) at[q]++;
             moved = true;
         }
     }
     for (uint32_t r = 0; r < count; r++)
-        for (uint32_t q = 0; at[r] < words[r].count && q < count; q++)
-            if (is_missing(words, at, q, words[r].letters[at[r]].group)) {
+        for (uint32_t q = 0; at[r] < sequences[r].count && q < count; q++)
+            if (is_missing(sequences, at, q, sequences[r].items[at[r]].group)) {
                 *conflict =
-                    (cd_words_conflict){CD_WORDS_WAIT, {r, q}, {at[r], at[q]}, {true, true}};
+                    (cd_calls_conflict){CD_CALLS_WAIT, {r, q}, {at[r], at[q]}, {true, true}};
                 return;
             }
 }
 
-cddp_status cd_words_compare(const cd_word *words, uint32_t count, cd_words_conflict *conflict,
+cddp_status cd_calls_compare(const cd_calls *sequences, uint32_t count, cd_calls_conflict *conflict,
                              cddp_error *err)
 {
-    *conflict = (cd_words_conflict){.end = CD_WORDS_FIT};
+    *conflict = (cd_calls_conflict){.end = CD_CALLS_FIT};
     for (uint32_t a = 0; a < count; a++)
-        for (size_t i = 0; i < words[a].count; i++) {
-            const uint64_t group = words[a].letters[i].group;
-            if (next_of_group(&words[a], group, 0) != i) continue;
+        for (size_t i = 0; i < sequences[a].count; i++) {
+            const uint64_t group = sequences[a].items[i].group;
+            if (next_of_group(&sequences[a], group, 0) != i) continue;
             for (uint32_t b = a + 1; b < count; b++)
-                if (!group_fits(words, a, b, group, conflict)) return CDDP_OK;
+                if (!group_fits(sequences, a, b, group, conflict)) return CDDP_OK;
         }
     size_t *at = calloc(count + 1, sizeof *at);
     if (at == NULL)
         return cd_fail(err, CDDP_E_NOMEM, "no memory to compare %" PRIu32 " words", count);
-    wait_in_turn(words, count, at, conflict);
+    wait_in_turn(sequences, count, at, conflict);
     free(at);
     return CDDP_OK;
 }
 
 /* ---- results ---- */
 
-const cd_told *cd_results_find(const cd_results *results, uint32_t rank, uint64_t group,
-                               uint64_t sequence)
+const cd_received *cd_results_find(const cd_results *results, uint32_t rank, uint64_t group,
+                                   uint64_t sequence)
 {
     for (size_t i = 0; i < results->count; i++) {
-        const cd_told *t = &results->items[i];
+        const cd_received *t = &results->items[i];
         if (t->sequence == sequence && t->group == group && t->rank == rank) return t;
     }
     return NULL;
@@ -205,8 +204,8 @@ void cd_results_fini(cd_results *results)
     *results = (cd_results){0};
 }
 
-static cddp_status results_push(cd_results *results, const cd_told *told, const cddp_tensor *value,
-                                cddp_error *err)
+static cddp_status results_push(cd_results *results, const cd_received *received,
+                                const cddp_tensor *value, cddp_error *err)
 {
     if (!cd_vec_grow(cddp_allocator_default(), (void **)&results->items, &results->capacity,
                      results->count + 1, sizeof *results->items))
@@ -215,8 +214,8 @@ static cddp_status results_push(cd_results *results, const cd_told *told, const 
     const int64_t numel = cddp_tensor_numel(value);
     void *storage = NULL;
     CD_TRY(device->allocate(device, value->dtype, numel + 1, &storage, err));
-    cd_told *t = &results->items[results->count];
-    *t = *told;
+    cd_received *t = &results->items[results->count];
+    *t = *received;
     t->tensor = cddp_tensor_of(device, storage, 0, value->dtype, value->sizes, value->dim_count);
     results->count++;
     return numel > 0 ? device->copy(&t->tensor, value, NULL, err) : CDDP_OK;
@@ -225,7 +224,7 @@ static cddp_status results_push(cd_results *results, const cd_told *told, const 
 /* ---- the tap ---- */
 
 typedef struct tap_group {
-    cd_word_tap *tap;
+    cd_call_tap *tap;
     cddp_rank *rank;
     void *inner;
     uint32_t group_rank, group_size;
@@ -236,13 +235,13 @@ typedef struct tap_group {
 typedef struct tap_work {
     void *inner;
     cddp_collective collective;
-    bool is_told;
+    bool is_received;
 } tap_work;
 
 static cddp_status tap_open(const cddp_backend *backend, cddp_rank *rank,
                             const cddp_group_spec *spec, void **group, cddp_error *err)
 {
-    cd_word_tap *tap = backend->self;
+    cd_call_tap *tap = backend->self;
     tap_group *g = cd_allocate_zero(rank->allocator, sizeof *g);
     if (g == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for group '%s'", spec->name);
     *g = (tap_group){.tap = tap,
@@ -271,13 +270,13 @@ static void tap_close(void *group)
 static cddp_status tap_post(void *group, const cddp_collective *c, void **work, cddp_error *err)
 {
     tap_group *g = group;
-    cd_letter letter;
+    cd_call call;
     tap_work *w = cd_allocate_zero(g->rank->allocator, sizeof *w);
     if (w == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for an operation");
     w->collective = *c;
-    cd_letter_make(&letter, g->text, c, g->group_rank);
-    cd_word *word = &g->tap->words[g->rank->rank];
-    cddp_status status = cd_word_push(word, word->count, &letter, err);
+    cd_call_make(&call, g->text, c, g->group_rank);
+    cd_calls *calls = &g->tap->sequences[g->rank->rank];
+    cddp_status status = cd_calls_push(calls, calls->count, &call, err);
     if (status == CDDP_OK) status = g->tap->inner.post(g->inner, c, &w->inner, err);
     if (status != CDDP_OK) {
         cd_release(g->rank->allocator, w, sizeof *w);
@@ -290,17 +289,17 @@ static cddp_status tap_post(void *group, const cddp_collective *c, void **work, 
 static cddp_status keep(tap_group *g, tap_work *w, cddp_error *err)
 {
     const cddp_tensor *out = &w->collective.output;
-    if (w->is_told || out->device == NULL ||
+    if (w->is_received || out->device == NULL ||
         (out->device->flags & (CDDP_DEVICE_VALUES | CDDP_DEVICE_EXACT)) == 0)
         return CDDP_OK;
-    w->is_told = true;
-    const cd_told told = {.group = g->name,
-                          .sequence = w->collective.sequence,
-                          .rank = g->rank->rank,
-                          .group_size = g->group_size,
-                          .op = w->collective.op,
-                          .reduce_op = w->collective.reduce_op};
-    return results_push(&g->tap->results, &told, out, err);
+    w->is_received = true;
+    const cd_received received = {.group = g->name,
+                                  .sequence = w->collective.sequence,
+                                  .rank = g->rank->rank,
+                                  .group_size = g->group_size,
+                                  .op = w->collective.op,
+                                  .reduce_op = w->collective.reduce_op};
+    return results_push(&g->tap->results, &received, out, err);
 }
 
 static cddp_status tap_test(void *group, void *work, bool *done, cddp_error *err)
@@ -341,13 +340,13 @@ static void tap_describe(void *group, void *work, char *text, size_t text_bytes)
     g->tap->inner.describe(g->inner, ((tap_work *)work)->inner, text, text_bytes);
 }
 
-cddp_status cd_word_tap_init(cd_word_tap *tap, const cddp_backend *inner, uint32_t rank_count,
+cddp_status cd_call_tap_init(cd_call_tap *tap, const cddp_backend *inner, uint32_t rank_count,
                              cddp_error *err)
 {
-    *tap = (cd_word_tap){.given = inner, .rank_count = rank_count};
+    *tap = (cd_call_tap){.given = inner, .rank_count = rank_count};
     CD_TRY(cd_backend_adopt(inner, &tap->inner, err));
-    tap->words = calloc(rank_count, sizeof *tap->words);
-    if (tap->words == NULL)
+    tap->sequences = calloc(rank_count, sizeof *tap->sequences);
+    if (tap->sequences == NULL)
         return cd_fail(err, CDDP_E_NOMEM, "no memory for the words of %" PRIu32 " ranks",
                        rank_count);
     tap->table = (cddp_backend){.size = sizeof tap->table,
@@ -366,11 +365,11 @@ cddp_status cd_word_tap_init(cd_word_tap *tap, const cddp_backend *inner, uint32
     return CDDP_OK;
 }
 
-void cd_word_tap_fini(cd_word_tap *tap)
+void cd_call_tap_fini(cd_call_tap *tap)
 {
-    for (uint32_t r = 0; tap->words != NULL && r < tap->rank_count; r++)
-        cd_word_fini(&tap->words[r]);
-    free(tap->words);
+    for (uint32_t r = 0; tap->sequences != NULL && r < tap->rank_count; r++)
+        cd_calls_fini(&tap->sequences[r]);
+    free(tap->sequences);
     cd_results_fini(&tap->results);
-    *tap = (cd_word_tap){0};
+    *tap = (cd_call_tap){0};
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Names, findings and their wording. */
-#include "core/check/scribe.h"
+#include "core/check/writer.h"
 
 #include "cddp/backend.h"
 #include "core/base/alloc.h"
@@ -13,8 +13,8 @@
 enum { NAME_VARIABLE, NAME_ORDINAL, NAME_BUFFER };
 
 typedef struct known_name {
-    uint32_t teller; /* the least rank that told it */
-    char text[CD_SCRIBE_NAME_BYTES];
+    uint32_t reporter; /* the least rank that told it */
+    char text[CD_WRITER_NAME_BYTES];
 } known_name;
 
 typedef struct held_finding {
@@ -27,72 +27,72 @@ typedef struct held_finding {
 cddp_status cd_check_begin(const cddp_check_context *context, const cd_check_spec *spec,
                            void **self, cddp_error *err)
 {
-    cd_scribe *scribe = cd_allocate_zero(context->allocator, spec->state_bytes);
-    if (scribe == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for check %s", spec->check);
-    scribe->context = *context;
-    scribe->check = spec->check;
-    scribe->state_bytes = spec->state_bytes;
-    cd_table_init(&scribe->names, context->allocator, sizeof(known_name));
-    cd_table_init(&scribe->groups, context->allocator, sizeof(cd_group_facts));
-    cd_table_init(&scribe->held, context->allocator, sizeof(held_finding));
-    cd_ranks_init(&scribe->agreements, context->allocator, (CD_AGREED_COUNT + 1) * sizeof(int64_t));
-    cd_table_init(&scribe->exceptions, context->allocator, 2 * sizeof(int64_t));
-    *self = scribe;
+    cd_writer *writer = cd_allocate_zero(context->allocator, spec->state_bytes);
+    if (writer == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for check %s", spec->check);
+    writer->context = *context;
+    writer->check = spec->check;
+    writer->state_bytes = spec->state_bytes;
+    cd_table_init(&writer->names, context->allocator, sizeof(known_name));
+    cd_table_init(&writer->groups, context->allocator, sizeof(cd_group_facts));
+    cd_table_init(&writer->held, context->allocator, sizeof(held_finding));
+    cd_ranks_init(&writer->agreements, context->allocator, (CD_AGREED_COUNT + 1) * sizeof(int64_t));
+    cd_table_init(&writer->exceptions, context->allocator, 2 * sizeof(int64_t));
+    *self = writer;
     return CDDP_OK;
 }
 
 void cd_check_end(void *self)
 {
-    cd_scribe *scribe = self;
-    if (scribe == NULL) return;
-    for (size_t i = 0; i < scribe->held.count; i++) {
-        held_finding *h = cd_table_value(&scribe->held, i);
+    cd_writer *writer = self;
+    if (writer == NULL) return;
+    for (size_t i = 0; i < writer->held.count; i++) {
+        held_finding *h = cd_table_value(&writer->held, i);
         h->finding.ranks |= h->mask;
-        if (h->is_made) cd_scribe_report(scribe, &h->finding);
+        if (h->is_made) cd_writer_report(writer, &h->finding);
     }
-    cd_table_fini(&scribe->held);
-    cd_ranks_fini(&scribe->agreements);
-    cd_table_fini(&scribe->exceptions);
-    cd_table_fini(&scribe->names);
-    cd_table_fini(&scribe->groups);
-    cd_release(scribe->context.allocator, scribe, scribe->state_bytes);
+    cd_table_fini(&writer->held);
+    cd_ranks_fini(&writer->agreements);
+    cd_table_fini(&writer->exceptions);
+    cd_table_fini(&writer->names);
+    cd_table_fini(&writer->groups);
+    cd_release(writer->context.allocator, writer, writer->state_bytes);
 }
 
-static void learn_name(cd_scribe *scribe, const cd_key *key, const cddp_event *event)
+static void learn_name(cd_writer *writer, const cd_key *key, const cddp_event *event)
 {
-    known_name *name = event->text != NULL ? cd_table_add(&scribe->names, key) : NULL;
-    if (name == NULL || (name->text[0] != '\0' && name->teller <= event->rank)) return;
-    name->teller = event->rank;
+    known_name *name = event->text != NULL ? cd_table_add(&writer->names, key) : NULL;
+    if (name == NULL || (name->text[0] != '\0' && name->reporter <= event->rank)) return;
+    name->reporter = event->rank;
     CD_SAY(name->text, "%s", event->text);
 }
 
-static void learn_group(cd_scribe *scribe, const cddp_event *event)
+static void learn_group(cd_writer *writer, const cddp_event *event)
 {
-    bool is_new = cd_scribe_find_group(scribe, event->as.group.group) == NULL;
-    cd_group_facts *facts = cd_table_add(&scribe->groups, CD_KEY(event->as.group.group));
-    if (facts == NULL || (!is_new && facts->teller <= event->rank)) return;
-    facts->teller = event->rank;
+    bool is_new = cd_writer_find_group(writer, event->as.group.group) == NULL;
+    cd_group_facts *facts = cd_table_add(&writer->groups, CD_KEY(event->as.group.group));
+    if (facts == NULL || (!is_new && facts->reporter <= event->rank)) return;
+    facts->reporter = event->rank;
     facts->members = event->as.group.members;
     facts->order = event->as.group.order;
     CD_SAY(facts->name, "%s", event->text != NULL ? event->text : "");
 }
 
-void cd_scribe_learn(cd_scribe *scribe, const cddp_event *event)
+void cd_writer_learn(cd_writer *writer, const cddp_event *event)
 {
     if (event->kind == CDDP_EV_param) {
         if (event->as.param.param >= 0)
-            learn_name(scribe, CD_KEY(NAME_VARIABLE, event->as.param.param), event);
-        learn_name(scribe, CD_KEY(NAME_ORDINAL, event->as.param.ordinal), event);
+            learn_name(writer, CD_KEY(NAME_VARIABLE, event->as.param.param), event);
+        learn_name(writer, CD_KEY(NAME_ORDINAL, event->as.param.ordinal), event);
     } else if (event->kind == CDDP_EV_buffer) {
-        learn_name(scribe, CD_KEY(NAME_BUFFER, event->as.buffer.buffer), event);
+        learn_name(writer, CD_KEY(NAME_BUFFER, event->as.buffer.buffer), event);
     } else if (event->kind == CDDP_EV_group) {
-        learn_group(scribe, event);
+        learn_group(writer, event);
     } else if (event->kind == CDDP_EV_agreement) {
         const cddp_event_agreement *a = &event->as.agreement;
-        int64_t *sizes = cd_ranks_add(&scribe->agreements, event->rank);
+        int64_t *sizes = cd_ranks_add(&writer->agreements, event->rank);
         if (sizes == NULL) return;
         if (a->ordinal > 0) {
-            int64_t *own = cd_table_add(&scribe->exceptions, CD_KEY(event->rank, a->ordinal - 1));
+            int64_t *own = cd_table_add(&writer->exceptions, CD_KEY(event->rank, a->ordinal - 1));
             if (own == NULL) return;
             own[0] = a->parameters;
             own[1] = sizes[CD_AGREED_COUNT];
@@ -105,74 +105,74 @@ void cd_scribe_learn(cd_scribe *scribe, const cddp_event *event)
     }
 }
 
-int64_t cd_scribe_get_block(const cd_scribe *scribe, int64_t group, uint32_t rank, cd_agreed what)
+int64_t cd_writer_get_block(const cd_writer *writer, int64_t group, uint32_t rank, cd_agreed what)
 {
-    const int64_t *sizes = cd_ranks_find(&scribe->agreements, rank);
+    const int64_t *sizes = cd_ranks_find(&writer->agreements, rank);
     int64_t block = sizes != NULL && sizes[what] > 0 ? (int64_t)rank / sizes[what] : 0;
     return group + (block << 32);
 }
 
-int64_t cd_scribe_get_parameter_block(const cd_scribe *scribe, int64_t group, uint32_t rank,
+int64_t cd_writer_get_parameter_block(const cd_writer *writer, int64_t group, uint32_t rank,
                                       int64_t ordinal)
 {
-    const int64_t *sizes = cd_ranks_find(&scribe->agreements, rank);
+    const int64_t *sizes = cd_ranks_find(&writer->agreements, rank);
     const int64_t *own =
-        sizes != NULL ? cd_table_find(&scribe->exceptions, CD_KEY(rank, ordinal)) : NULL;
+        sizes != NULL ? cd_table_find(&writer->exceptions, CD_KEY(rank, ordinal)) : NULL;
     if (own == NULL || own[1] != sizes[CD_AGREED_COUNT])
-        return cd_scribe_get_block(scribe, group, rank, CD_AGREED_PARAMETERS);
+        return cd_writer_get_block(writer, group, rank, CD_AGREED_PARAMETERS);
     return group + ((own[0] > 0 ? (int64_t)rank / own[0] : 0) << 32);
 }
 
-static const char *name_of(cd_scribe *scribe, int64_t kind, int64_t id, const char *word)
+static const char *name_of(cd_writer *writer, int64_t kind, int64_t id, const char *word)
 {
-    char *text = scribe->scratch[scribe->scratch_next++ % CD_SCRIBE_SCRATCH];
-    const known_name *name = cd_table_find(&scribe->names, CD_KEY(kind, id));
+    char *text = writer->scratch[writer->scratch_next++ % CD_WRITER_SCRATCH];
+    const known_name *name = cd_table_find(&writer->names, CD_KEY(kind, id));
     if (name != NULL && name->text[0] != '\0')
-        cd_say(text, CD_SCRIBE_NAME_BYTES, "%s", name->text);
+        cd_say(text, CD_WRITER_NAME_BYTES, "%s", name->text);
     else
-        cd_say(text, CD_SCRIBE_NAME_BYTES, "%s %lld", word, (long long)id);
+        cd_say(text, CD_WRITER_NAME_BYTES, "%s %lld", word, (long long)id);
     return text;
 }
 
-const char *cd_scribe_get_count(cd_scribe *scribe, uint64_t count, const char *words)
+const char *cd_writer_get_count(cd_writer *writer, uint64_t count, const char *words)
 {
-    char *text = scribe->scratch[scribe->scratch_next++ % CD_SCRIBE_SCRATCH];
+    char *text = writer->scratch[writer->scratch_next++ % CD_WRITER_SCRATCH];
     text[0] = '\0';
     if (count != 1)
-        cd_say(text, CD_SCRIBE_NAME_BYTES, " (%llu %s)", (unsigned long long)count, words);
+        cd_say(text, CD_WRITER_NAME_BYTES, " (%llu %s)", (unsigned long long)count, words);
     return text;
 }
 
-const char *cd_scribe_get_parameter(cd_scribe *scribe, int64_t variable)
+const char *cd_writer_get_parameter(cd_writer *writer, int64_t variable)
 {
-    return name_of(scribe, NAME_VARIABLE, variable, "parameter");
+    return name_of(writer, NAME_VARIABLE, variable, "parameter");
 }
-const char *cd_scribe_get_ordinal(cd_scribe *scribe, int64_t ordinal)
+const char *cd_writer_get_ordinal(cd_writer *writer, int64_t ordinal)
 {
-    return name_of(scribe, NAME_ORDINAL, ordinal, "parameter");
+    return name_of(writer, NAME_ORDINAL, ordinal, "parameter");
 }
-const char *cd_scribe_get_buffer(cd_scribe *scribe, int64_t buffer)
+const char *cd_writer_get_buffer(cd_writer *writer, int64_t buffer)
 {
-    return name_of(scribe, NAME_BUFFER, buffer, "buffer");
-}
-
-const cd_group_facts *cd_scribe_find_group(const cd_scribe *scribe, int64_t group)
-{
-    return cd_table_find(&scribe->groups, CD_KEY(group));
+    return name_of(writer, NAME_BUFFER, buffer, "buffer");
 }
 
-const char *cd_scribe_get_group(cd_scribe *scribe, int64_t group)
+const cd_group_facts *cd_writer_find_group(const cd_writer *writer, int64_t group)
 {
-    const cd_group_facts *facts = cd_scribe_find_group(scribe, group);
+    return cd_table_find(&writer->groups, CD_KEY(group));
+}
+
+const char *cd_writer_get_group(cd_writer *writer, int64_t group)
+{
+    const cd_group_facts *facts = cd_writer_find_group(writer, group);
     if (facts != NULL && facts->name[0] != '\0') return facts->name;
-    char *text = scribe->scratch[scribe->scratch_next++ % CD_SCRIBE_SCRATCH];
-    cd_say(text, CD_SCRIBE_NAME_BYTES, "%lld", (long long)group);
+    char *text = writer->scratch[writer->scratch_next++ % CD_WRITER_SCRATCH];
+    cd_say(text, CD_WRITER_NAME_BYTES, "%lld", (long long)group);
     return text;
 }
 
-bool cd_scribe_has_equal_bits(const cd_scribe *scribe, int64_t group)
+bool cd_writer_has_equal_bits(const cd_writer *writer, int64_t group)
 {
-    const cd_group_facts *facts = cd_scribe_find_group(scribe, group);
+    const cd_group_facts *facts = cd_writer_find_group(writer, group);
     return facts != NULL && facts->order != CDDP_ORDER_UNSPECIFIED;
 }
 
@@ -186,10 +186,10 @@ void cd_say(char *text, size_t text_bytes, const char *format, ...)
     if (wanted >= (int)text_bytes && text_bytes > 4) memcpy(text + text_bytes - 4, "...", 4);
 }
 
-cddp_finding cd_finding_at(const cd_scribe *scribe, const cddp_event *event)
+cddp_finding cd_finding_at(const cd_writer *writer, const cddp_event *event)
 {
     cddp_finding f = {.size = sizeof f,
-                      .check = scribe->check,
+                      .check = writer->check,
                       .step = event->step,
                       .micro_step = event->micro_step,
                       .rank = -1,
@@ -204,10 +204,10 @@ cddp_finding cd_finding_at(const cd_scribe *scribe, const cddp_event *event)
     return f;
 }
 
-cddp_finding cd_finding_of(const cd_scribe *scribe, const cd_split *split)
+cddp_finding cd_finding_of(const cd_writer *writer, const cd_split *split)
 {
     cddp_finding f = {.size = sizeof f,
-                      .check = scribe->check,
+                      .check = writer->check,
                       .step = split->step,
                       .micro_step = split->micro_step,
                       .rank = -1,
@@ -233,10 +233,10 @@ void cd_finding_add_event(cddp_finding *finding, uint32_t rank, uint64_t sequenc
     finding->events[finding->event_count++].sequence = sequence;
 }
 
-void cd_finding_set_parameter(cd_scribe *scribe, cddp_finding *finding, int64_t variable)
+void cd_finding_set_parameter(cd_writer *writer, cddp_finding *finding, int64_t variable)
 {
     finding->param = (int32_t)variable;
-    if (variable >= 0) CD_SAY(finding->parameter, "%s", cd_scribe_get_parameter(scribe, variable));
+    if (variable >= 0) CD_SAY(finding->parameter, "%s", cd_writer_get_parameter(writer, variable));
 }
 
 void cd_mask_print(uint64_t mask, uint32_t count, char *text, size_t text_bytes)
@@ -297,9 +297,9 @@ void cd_operation_print(const int64_t data[5], char *text, size_t text_bytes)
     cd_say(text, text_bytes, "%s%s%s%s", cddp_op_name((cddp_op)data[0]), reduce, root, size);
 }
 
-void cd_scribe_report(cd_scribe *scribe, const cddp_finding *finding)
+void cd_writer_report(cd_writer *writer, const cddp_finding *finding)
 {
-    scribe->context.report(scribe->context.reporter, finding);
+    writer->context.report(writer->context.reporter, finding);
 }
 
 static bool precedes(const cddp_event *event, const held_finding *held)
@@ -309,9 +309,9 @@ static bool precedes(const cddp_event *event, const held_finding *held)
     return event->rank < held->rank;
 }
 
-bool cd_scribe_is_first(cd_scribe *scribe, const cd_key *key, const cddp_event *event)
+bool cd_writer_is_first(cd_writer *writer, const cd_key *key, const cddp_event *event)
 {
-    held_finding *h = cd_table_add(&scribe->held, key);
+    held_finding *h = cd_table_add(&writer->held, key);
     if (h == NULL) return false;
     if (event->rank < 64) h->mask |= UINT64_C(1) << event->rank;
     if (h->is_known && !precedes(event, h)) return false;
@@ -322,20 +322,20 @@ bool cd_scribe_is_first(cd_scribe *scribe, const cd_key *key, const cddp_event *
     return true;
 }
 
-void cd_scribe_hold(cd_scribe *scribe, const cd_key *key, const cddp_finding *finding)
+void cd_writer_hold(cd_writer *writer, const cd_key *key, const cddp_finding *finding)
 {
-    held_finding *h = cd_table_add(&scribe->held, key);
+    held_finding *h = cd_table_add(&writer->held, key);
     if (h == NULL) return;
     h->finding = *finding;
     h->is_made = true;
 }
 
-void cd_scribe_exercise(cd_scribe *scribe, const char *format, ...)
+void cd_writer_exercise(cd_writer *writer, const char *format, ...)
 {
     char how[160];
     va_list args;
     va_start(args, format);
     vsnprintf(how, sizeof how, format, args);
     va_end(args);
-    scribe->context.exercised(scribe->context.reporter, scribe->check, how);
+    writer->context.exercised(writer->context.reporter, writer->check, how);
 }

@@ -5,12 +5,12 @@
 #include "cddp/trace.h"
 #include "core/oracle/compare.h"
 
-typedef struct cd_tell {
+typedef struct cd_comparison_place {
     struct cddp_tracer *tracer; /* may be NULL */
     cd_oracle_link link;
     int32_t variable; /* or the buffer */
     const char *name; /* said in the text when variable is -1 */
-} cd_tell;
-void cd_tell_comparison(const cd_tell *tell, const cd_comparison *comparison);
+} cd_comparison_place;
+void cd_comparison_emit(const cd_comparison_place *report, const cd_comparison *comparison);
 /* snprintf whose result nobody reads. */
-void cd_tell_print(char *text, size_t text_bytes, const char *format, ...) CDDP_PRINTF(3, 4);
+void cd_text_format(char *text, size_t text_bytes, const char *format, ...) CDDP_PRINTF(3, 4);
