@@ -23,7 +23,7 @@
 #include "cddp/comm.h"
 #include "cddp/ddp.h"
 #include "cddp/device.h"
-#include "cli/explore_run.h"
+#include "verify/explore/run.h"
 #include "core/base/error.h"
 #include "core/base/hash.h"
 #include "core/base/prng.h"

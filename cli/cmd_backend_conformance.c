@@ -2,7 +2,7 @@
 /* backend-conformance: the battery of core/comm over any backend that can be opened here, and its
 ** report card. */
 #include "cddp/cddp.h"
-#include "cli/compose.h"
+#include "verify/worlds/compose.h"
 #include "cli/interrupt.h"
 #include "cli/leave.h"
 #include "cli/plugins.h"

@@ -4,7 +4,7 @@
 #include "cddp/plan.h"
 #include "cli/command.h"
 #include "cli/scenarios.h"
-#include "cli/hook_summary.h"
+#include "verify/conformance/hook_summary.h"
 #include "core/base/suggest.h"
 #include "cli/tag.h"
 #include "core/base/error.h"

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* explore: one scenario under many schedules. */
 #include "cddp/cddp.h"
-#include "cli/certificate.h"
-#include "cli/explore_crew.h"
-#include "cli/explore_jobs.h"
-#include "cli/explore_record.h"
+#include "verify/explore/certificate.h"
+#include "verify/explore/crew.h"
+#include "verify/explore/jobs.h"
+#include "verify/explore/record.h"
 #include "cli/interrupt.h"
 #include "cli/output.h"
 #include "cli/overrides.h"

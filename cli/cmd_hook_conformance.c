@@ -2,8 +2,8 @@
 /* hook-conformance: the battery of hook_battery.c over a hook of this build or of a plugin, and its
 ** report card. */
 #include "cddp/cddp.h"
-#include "cli/hook_battery.h"
-#include "cli/hook_trial.h"
+#include "verify/conformance/hook_battery.h"
+#include "verify/conformance/hook_trial.h"
 #include "cli/plugins.h"
 #include "core/base/error.h"
 

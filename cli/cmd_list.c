@@ -4,7 +4,7 @@
 #include "cddp/composition.h"
 #include "cddp/plan.h"
 #include "cli/command.h"
-#include "cli/hook_summary.h"
+#include "verify/conformance/hook_summary.h"
 #include "cli/scenarios.h"
 #include "core/base/suggest.h"
 #include "core/base/error.h"
@@ -161,7 +161,7 @@ static cddp_status list_marks(cd_cli *cli, cd_text *text, cddp_error *err)
     (void)cli, (void)err;
     static const named_row rows[] = {
 #define CD_MARK(name, summary) {#name, summary},
-#include "core/run/marks.def"
+#include "core/plan/marks.def"
 #undef CD_MARK
     };
     put_rows(text, rows, sizeof rows / sizeof rows[0]);

@@ -3,11 +3,11 @@
 #include "cli/command.h"
 #include "cli/interrupt.h"
 #include "cli/overrides.h"
-#include "cli/prove.h"
+#include "verify/prove/prove.h"
 #include "cli/session.h"
 #include "core/base/error.h"
 #include "core/base/os.h"
-#include "core/run/replica.h"
+#include "core/train/replica.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* run: scenarios in, a report out. */
-#include "cli/compose.h"
-#include "cli/compose_join.h"
+#include "verify/worlds/compose.h"
+#include "verify/worlds/join.h"
 #include "cli/interrupt.h"
 #include "cli/jobs.h"
 #include "cli/output.h"
 #include "cli/overrides.h"
 #include "cli/plugins.h"
-#include "cli/report.h"
+#include "verify/report/report.h"
 #include "cli/scenarios.h"
 #include "core/base/alloc.h"
 #include "core/base/error.h"

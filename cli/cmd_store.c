@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* report and check: what a store contains, and what the checks of today say about it. */
-#include "cli/report.h"
-#include "cli/stored.h"
+#include "verify/report/report.h"
+#include "verify/report/stored.h"
 #include "core/base/alloc.h"
 #include "core/base/error.h"
 

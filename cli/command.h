@@ -8,7 +8,7 @@
 #pragma once
 #include "cddp/registry.h"
 #include "cli/args.h"
-#include "cli/text.h"
+#include "core/base/text.h"
 
 /* The exit codes; the first five are also cddp_outcome. */
 typedef enum cd_exit {

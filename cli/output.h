@@ -7,7 +7,7 @@
 ** Errors     one sentence with the path and the reason; a failed write leaves no half of a file.
 */
 #pragma once
-#include "cli/text.h"
+#include "core/base/text.h"
 
 /* Can the path be written? Asked before the work whose result belongs there. Changes nothing. */
 cddp_status cd_output_check(const char *path, cddp_error *err) CDDP_MUST_CHECK;

@@ -8,7 +8,7 @@
 #pragma once
 #include "cddp/plan.h"
 #include "cli/args.h"
-#include "cli/text.h"
+#include "core/base/text.h"
 
 /* Checks the shape of every change and writes the lines. */
 cddp_status cd_overrides_read(const cd_args *args, cd_text *lines, cddp_error *err) CDDP_MUST_CHECK;

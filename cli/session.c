@@ -3,7 +3,7 @@
 #include "cli/session.h"
 
 #include "cddp/cddp.h"
-#include "cli/compose.h"
+#include "verify/worlds/compose.h"
 #include "cli/interrupt.h"
 #include "cli/leave.h"
 #include "cli/overrides.h"
@@ -14,8 +14,8 @@
 #include "core/base/error.h"
 #include "core/base/os.h"
 #include "core/hooks/hook.h"
-#include "core/run/chosen_hook.h"
-#include "core/run/names.h"
+#include "core/plan/chosen_hook.h"
+#include "core/plan/names.h"
 #include "scenarios/reader/reader.h"
 
 #include <stdio.h>

@@ -9,7 +9,7 @@
 #include "cddp/store.h"
 #include "cli/command.h"
 #include "cli/log_sink.h"
-#include "cli/result.h"
+#include "verify/report/result.h"
 
 #include <stdio.h>
 

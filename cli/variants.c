@@ -8,7 +8,7 @@
 #include "cli/variants.h"
 
 #include "core/base/error.h"
-#include "core/run/trainer.h"
+#include "core/train/trainer.h"
 
 #include <stdio.h>
 #include <string.h>

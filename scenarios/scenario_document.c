@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Prints docs/formats/scenario.md from the key table; a test compares it with the page in the
 ** tree. */
-#include "core/run/keys.h"
+#include "core/plan/keys.h"
 
 #include <stdio.h>
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The table of compiled-in hooks, and futures that go on stage by stage.
 **
-** Not here: when hooks are called and what becomes of their results (core/ddp/reducer.c,
+** Not here: when hooks are called and what becomes of their results (core/ddp/reducer/reducer.c,
 ** finalize.c).
 */
 #include "core/hooks/hook.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The declared partition. It shares nothing with core/run/shard.c and core/ddp/zero_step.c, which
+/* The declared partition. It shares nothing with core/train/shard.c and core/ddp/modes/zero_step.c, which
 ** are judged by it. */
 #include "core/oracle/partition.h"
 

@@ -3,7 +3,7 @@
 #include "core/run/rank.h"
 
 #include "core/base/error.h"
-#include "core/run/trainer.h"
+#include "core/train/trainer.h"
 
 static cddp_status train(const cd_trainer_options *options, cddp_error *err)
 {

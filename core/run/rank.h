@@ -3,7 +3,7 @@
 #pragma once
 #include "cddp/run.h"
 #include "core/oracle/oracle.h"
-#include "core/run/reference.h"
+#include "core/reference/reference.h"
 
 typedef struct cd_rank_argument {
     const cddp_run_options *options;

@@ -10,8 +10,8 @@
 **   c64 → real takes the real part; real → c64 has imaginary part 0.
 **
 ** The 16-bit conversions are free of branches, so that compilers can turn the array forms into
-** vector code; where the processor converts f16 itself, the array forms let it (Note [Conversions
-** of f16 in hardware]), with the same bits.
+** vector code; where the processor converts f16 itself, the array forms let it
+** (Note [Conversions of f16 in hardware]), with the same bits.
 */
 #pragma once
 #include "cddp/tensor.h"

@@ -6,14 +6,14 @@
 ** `ranks`, which are not settings: a [[rank]] table holds overrides. Mistakes are collected and
 ** told in the order of the file.
 **
-** Not here: what keys exist (core/run/keys.def), what contradicts what (core/run/plan_check.c).
+** Not here: what keys exist (core/plan/keys.def), what contradicts what (core/plan/plan_check.c).
 */
 #include "scenarios/reader/reader.h"
 
 #include "core/base/alloc.h"
 #include "core/base/arena.h"
 #include "core/base/error.h"
-#include "core/run/plan.h"
+#include "core/plan/plan.h"
 #include "scenarios/reader/toml_shim.h"
 
 #include <errno.h>

@@ -6,7 +6,7 @@
 **            otherwise, each of them told to `complain` with its place.
 */
 #pragma once
-#include "core/run/plan.h"
+#include "core/plan/plan.h"
 
 typedef struct cd_complaint {
     const char *file;

@@ -10,7 +10,7 @@
 ** expect does not count, and the first finding must be this check's.
 */
 #include "cddp/plugin.h"
-#include "cli/compose.h"
+#include "verify/worlds/compose.h"
 #include "core/base/error.h"
 #include "core/check/check.h"
 #include "scenarios/reader/reader.h"

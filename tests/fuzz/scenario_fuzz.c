@@ -4,7 +4,7 @@
 **
 ** Lines "#--set KEY=VALUE" are what the command line sets over the file. */
 #include "core/base/arena.h"
-#include "core/run/draft.h"
+#include "core/plan/draft.h"
 #include "scenarios/reader/reader.h"
 
 #include <stdio.h>

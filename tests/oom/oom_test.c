@@ -9,8 +9,8 @@
 
 #include "core/base/error.h"
 #include "backends/sim/sim_backend.h"
-#include "core/run/reference.h"
-#include "cli/compose.h"
+#include "core/reference/reference.h"
+#include "verify/worlds/compose.h"
 #include "core/run/run.h"
 #include "core/tensor/cpu.h"
 #include "core/trace/sink.h"

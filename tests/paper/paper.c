@@ -2,7 +2,7 @@
 /* Reading, changing and running a scenario, with a sink that reads the clock of rank 0. */
 #include "tests/paper/paper.h"
 
-#include "cli/compose.h"
+#include "verify/worlds/compose.h"
 #include "core/base/error.h"
 #include "scenarios/reader/reader.h"
 

@@ -10,8 +10,8 @@
 **  states, although
 *** buckets are rebuilt in it, misses outcomes.
 */
-#include "cli/explore_prefix.h"
-#include "cli/explore_run.h"
+#include "verify/explore/prefix.h"
+#include "verify/explore/run.h"
 #include "core/base/hash.h"
 #include "core/base/prng.h"
 #include "core/trace/event.h"

@@ -8,7 +8,7 @@
 ** have no finding and no failing rank; both must emit the same events, comparisons apart. At the
 ** end it is told which pairs of feature levels have met.
 */
-#include "cli/compose.h"
+#include "verify/worlds/compose.h"
 #include "core/base/prng.h"
 #include "core/trace/event.h"
 #include "scenarios/reader/reader.h"

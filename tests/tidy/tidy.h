@@ -64,7 +64,7 @@ void tidy_check_shown(const tidy_tree *tree, tidy_report *report);
 void tidy_check_spdx(const tidy_tree *tree, tidy_report *report); /* the licence line */
 /* deferred work, code commented out by #if 0 */
 void tidy_check_leftovers(const tidy_tree *tree, tidy_report *report);
-/* core/run/marks.def has those that are told, and no others */
+/* core/plan/marks.def has those that are told, and no others */
 void tidy_check_marks(const tidy_tree *tree, tidy_report *report);
 /* every check has a mutant */
 void tidy_check_pairs(const tidy_tree *tree, tidy_report *report);

@@ -47,14 +47,14 @@ static void run_plants(tidy_rule_fn rule, const plant *plants, size_t count)
         tidy_tree tree = {0};
         tidy_report report = {0};
         tidy_tree_add(&tree, "core/base/alloc.h", SPDX);
-        tidy_tree_add(&tree, "core/ddp/reducer.h", SPDX);
+        tidy_tree_add(&tree, "core/ddp/reducer/reducer.h", SPDX);
         tidy_tree_add(&tree, "include/cddp/ddp.h", SPDX);
         tidy_tree_add(&tree, "docs/semantics.md", "| RED-05 | … |\n| TI-A-01 | … |\n");
         tidy_tree_add(&tree, "tests/unit/core/ddp/a_test.c", SPDX "/* TI-A-01 */");
         tidy_tree_add(&tree, "docs/invariants.md", "## I-ORDER\n");
         tidy_tree_add(&tree, "tests/mutants/trace_mutants.def",
                       SPDX "\nTRACE_MUTANT(order, other_count, 2)");
-        tidy_tree_add(&tree, "core/run/marks.def", SPDX "\nCD_MARK(rebuild, \"…\")");
+        tidy_tree_add(&tree, "core/plan/marks.def", SPDX "\nCD_MARK(rebuild, \"…\")");
         tidy_tree_add(&tree, "core/run/tap.c",
                       SPDX
                       "static void count(cd_tap *tap)\n{\n    count_mark(tap, \"rebuild\");\n}\n");
@@ -82,19 +82,19 @@ TEST(tidy, sees_includes_and_links_that_go_upwards)
 {
     PLANTS(tidy_check_layers,
            /* clang-format off */
-           {"core/model/a.c", "#include \"core/ddp/reducer.h\"\n", "core/model/a.c:1: core/model may not include core/ddp"},
-           {"core/base/a.c", "\n#include \"core/ddp/reducer.h\"\n", "core/base/a.c:2: core/base may not include core/ddp"},
-           {"backends/gloo/a.cc", "#include \"core/ddp/reducer.h\"\n", "backends may not include core/ddp"},
+           {"core/model/a.c", "#include \"core/ddp/reducer/reducer.h\"\n", "core/model/a.c:1: core/model may not include core/ddp"},
+           {"core/base/a.c", "\n#include \"core/ddp/reducer/reducer.h\"\n", "core/base/a.c:2: core/base may not include core/ddp"},
+           {"backends/gloo/a.cc", "#include \"core/ddp/reducer/reducer.h\"\n", "backends may not include core/ddp"},
            {"core/ddp/a.c", "#include \"reducer.h\"\n", "which is not in the tree"},
            {"core/ddp/a.c", "#include \"core/base/alloc.c\"\n", "includes the source file"},
            {"strange/a.c", "#include \"core/base/alloc.h\"\n", "strange/a.c has no row"},
            {"core/model/CMakeLists.txt", "cddp_module(model SOURCES a.c USES base ddp LINK m)", "core/model may not link ddp"},
            {"core/model/CMakeLists.txt", "cddp_module(model SOURCES a.c\n  USES base tensor\n  LINK ddp)", NULL},
-           {"core/ddp/a.c", "#include \"core/ddp/reducer.h\"\n#include \"cddp/ddp.h\"\n#include \"core/base/alloc.h\"\n", NULL},
-           {"examples/a.c", "#include \"core/ddp/reducer.h\"\n", "examples may not include core/ddp"},
+           {"core/ddp/a.c", "#include \"core/ddp/reducer/reducer.h\"\n#include \"cddp/ddp.h\"\n#include \"core/base/alloc.h\"\n", NULL},
+           {"examples/a.c", "#include \"core/ddp/reducer/reducer.h\"\n", "examples may not include core/ddp"},
            {"examples/a.c", "#include \"b.h\"\n", "which is not in the tree"},
            /* clang-format on */
-           {"cli/a.c", "#include \"core/ddp/reducer.h\"\n", NULL});
+           {"cli/a.c", "#include \"core/ddp/reducer/reducer.h\"\n", NULL});
 }
 
 TEST(tidy, sees_system_headers_in_the_wrong_place)
@@ -234,11 +234,11 @@ TEST(tidy, sees_marks_that_nobody_reports)
 {
     tidy_tree tree = {0};
     tidy_report report = {0};
-    tidy_tree_add(&tree, "core/run/marks.def", SPDX "\nCD_MARK(rebuild, \"…\")");
+    tidy_tree_add(&tree, "core/plan/marks.def", SPDX "\nCD_MARK(rebuild, \"…\")");
     tidy_tree_add(&tree, "core/run/a.c", SPDX "/* rebuild */ count_mark(tap, \"rebuild_later\");");
     tidy_check_marks(&tree, &report);
     assert_int_equal(report.count, 2);
-    assert_non_null(strstr(report.text, "the mark rebuild is told by nobody"));
+    assert_non_null(strstr(report.text, "the mark rebuild is emitted nowhere"));
     tidy_report_free(&report);
     tidy_tree_free(&tree);
 }
@@ -251,9 +251,9 @@ TEST(tidy, sees_reads_of_other_ranks_that_nobody_explained)
            /* clang-format off */
            {"core/hooks/a.c", "\nif (cddp_group_size(g) >= 7) return;", "core/hooks/a.c:2: reads cddp_group_size 1 times"},
            {"core/run/a.c", "r = cddp_group_rank(g);", "reads cddp_group_rank"},
-           {"core/ddp/delayed.c", "a = cddp_group_size(g); b = cddp_group_size(g);", "2 times, of which tests/tidy/reads.def explains 1"},
-           {"core/ddp/delayed.c", "\n", "0 times, of which tests/tidy/reads.def explains 1"},
-           {"core/ddp/delayed.c", "a = cddp_group_size(g); host(1); ghost.hosts = x_cddp_group_rank(2); /* c->host */", NULL},
+           {"core/ddp/modes/delayed.c", "a = cddp_group_size(g); b = cddp_group_size(g);", "2 times, of which tests/tidy/reads.def explains 1"},
+           {"core/ddp/modes/delayed.c", "\n", "0 times, of which tests/tidy/reads.def explains 1"},
+           {"core/ddp/modes/delayed.c", "a = cddp_group_size(g); host(1); ghost.hosts = x_cddp_group_rank(2); /* c->host */", NULL},
            /* clang-format on */
            {"core/comm/a.c", "b->host[0] = cddp_group_size(g);", NULL});
 }

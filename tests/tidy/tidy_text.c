@@ -236,7 +236,7 @@ void tidy_check_pairs(const tidy_tree *tree, tidy_report *report)
 
 static bool is_reported_in(const tidy_file *f, const char *mark, size_t length)
 {
-    static const char *const reporters[] = {"tell_mark(t, \"", "tracer_mark(s->tracer, \"",
+    static const char *const reporters[] = {"emit_mark(t, \"", "tracer_mark(s->tracer, \"",
                                             "tracer, mark, \"", "count_mark(tap, \""};
     for (size_t i = 0; i < sizeof reporters / sizeof reporters[0]; i++)
         for (const char *at = f->text; (at = strstr(at, reporters[i])) != NULL; at++) {
@@ -259,14 +259,14 @@ static void check_reported_marks(const tidy_file *f, const tidy_file *marks, tid
             snprintf(row, sizeof row, "\nCD_MARK(%.*s,", (int)strcspn(name, "\""), name);
             if (strstr(marks->text, row) == NULL)
                 tidy_report_add(report, f, name,
-                                "tells the mark %.*s, which core/run/marks.def does not have",
+                                "tells the mark %.*s, which core/plan/marks.def does not have",
                                 (int)strcspn(name, "\""), name);
         }
 }
 
 void tidy_check_marks(const tidy_tree *tree, tidy_report *report)
 {
-    const tidy_file *marks = tidy_tree_find(tree, "core/run/marks.def");
+    const tidy_file *marks = tidy_tree_find(tree, "core/plan/marks.def");
     if (marks == NULL) return;
     for (size_t i = 0; i < tree->count; i++)
         if (tidy_is_c(tree->files[i].path) && tidy_is_under(tree->files[i].path, "core"))
@@ -278,7 +278,7 @@ void tidy_check_marks(const tidy_tree *tree, tidy_report *report)
             reported = tidy_is_c(tree->files[i].path) &&
                        is_reported_in(&tree->files[i], name, strcspn(name, ","));
         if (!reported)
-            tidy_report_add(report, marks, at + 1, "the mark %.*s is told by nobody",
+            tidy_report_add(report, marks, at + 1, "the mark %.*s is emitted nowhere",
                             (int)strcspn(name, ","), name);
     }
 }

@@ -145,8 +145,8 @@ TEST(model, a_network_port_that_ranks_share_is_a_bottleneck)
 }
 
 /* After a while every step adds the same to most ranks, and only the others are looked at: none
-** where all chunks are full, else those that the odd chunk or the empty ones pass (Note [Steady
-** chunks] in ring_time.c). */
+** where all chunks are full, else those that the odd chunk or the empty ones pass
+** (Note [Steady chunks] in ring_time.c). */
 TEST(model, a_ring_that_has_settled_agrees_with_messages_too)
 {
     static const uint32_t sizes[] = {16, 37, 64}, nodes[] = {0, 8};

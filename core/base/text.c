@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Text that grows. */
+#include "core/base/text.h"
+
+#include "core/base/alloc.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+void cd_text_init(cd_text *text, bool color) { *text = (cd_text){.color = color}; }
+
+void cd_text_fini(cd_text *text)
+{
+    cd_release(NULL, text->bytes, text->capacity);
+    cd_text_init(text, text->color);
+}
+
+const char *cd_text_get(const cd_text *text) { return text->bytes != NULL ? text->bytes : ""; }
+
+void cd_text_push_bytes(cd_text *text, const char *bytes, size_t length)
+{
+    if (text->failed) return;
+    text->failed =
+        !cd_vec_grow(NULL, (void **)&text->bytes, &text->capacity, text->length + length + 1, 1);
+    if (text->failed) return;
+    memcpy(text->bytes + text->length, bytes, length);
+    text->length += length;
+    text->bytes[text->length] = '\0';
+}
+
+void cd_text_push(cd_text *text, const char *bytes)
+{
+    cd_text_push_bytes(text, bytes, strlen(bytes));
+}
+
+static void push_list(cd_text *text, const char *format, va_list arguments) CDDP_PRINTF(2, 0);
+
+static void push_list(cd_text *text, const char *format, va_list arguments)
+{
+    va_list again;
+    va_copy(again, arguments);
+    int length = vsnprintf(NULL, 0, format, arguments);
+    if (length >= 0 && !text->failed) {
+        size_t needed = text->length + (size_t)length + 1;
+        text->failed = !cd_vec_grow(NULL, (void **)&text->bytes, &text->capacity, needed, 1);
+        if (!text->failed) vsnprintf(text->bytes + text->length, (size_t)length + 1, format, again);
+        if (!text->failed) text->length += (size_t)length;
+    }
+    va_end(again);
+}
+
+void cd_text_printf(cd_text *text, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    push_list(text, format, arguments);
+    va_end(arguments);
+}
+
+void cd_text_style(cd_text *text, cd_style style, const char *format, ...)
+{
+    static const char *const codes[] = {"",           "\033[1m",    "\033[2m", "\033[1;31m",
+                                        "\033[1;32m", "\033[1;33m", "\033[36m"};
+    va_list arguments;
+    bool styled = text->color && style != CD_STYLE_NONE;
+    if (styled) cd_text_push(text, codes[style]);
+    va_start(arguments, format);
+    push_list(text, format, arguments);
+    va_end(arguments);
+    if (styled) cd_text_push(text, "\033[0m");
+}
+
+size_t cd_utf8_length(const char *text)
+{
+    /* The ranges of Unicode's table of well-formed sequences: no overlong form, no surrogate,
+    ** nothing above U+10FFFF. */
+    const unsigned char *b = (const unsigned char *)text;
+    if (b[0] < 0x80) return 1;
+    size_t length = b[0] >= 0xc2 && b[0] <= 0xdf   ? 2
+                    : (b[0] & 0xf0) == 0xe0        ? 3
+                    : b[0] >= 0xf0 && b[0] <= 0xf4 ? 4
+                                                   : 0;
+    unsigned char low = 0x80, high = 0xbf;
+    if (b[0] == 0xe0) low = 0xa0;
+    if (b[0] == 0xed) high = 0x9f;
+    if (b[0] == 0xf0) low = 0x90;
+    if (b[0] == 0xf4) high = 0x8f;
+    for (size_t i = 1; i < length; i++, low = 0x80, high = 0xbf)
+        if (b[i] < low || b[i] > high) return 0;
+    return length;
+}
+
+void cd_text_clean(char *text)
+{
+    for (char *at = text; *at != '\0';) {
+        unsigned char byte = (unsigned char)*at;
+        size_t length = cd_utf8_length(at);
+        bool control = (byte < 0x20 && byte != '\n' && byte != '\t') || byte == 0x7f ||
+                       (length == 2 && byte == 0xc2 && (unsigned char)at[1] < 0xa0);
+        for (size_t i = 0; i < length && control; i++) at[i] = '?';
+        if (length == 0) *at = '?';
+        at += length == 0 ? 1 : length;
+    }
+}
+
+void cd_text_wrap(cd_text *text, const char *words, size_t indent, size_t width)
+{
+    size_t column = indent;
+    for (const char *at = words; *at != '\0';) {
+        size_t length = strcspn(at, " \n");
+        if (column > indent && column + 1 + length > width) {
+            cd_text_printf(text, "\n%*s", (int)indent, "");
+            column = indent;
+        } else if (column > indent) {
+            cd_text_push(text, " ");
+            column++;
+        }
+        cd_text_push_bytes(text, at, length);
+        column += length;
+        at += length;
+        at += strspn(at, " \n");
+    }
+    cd_text_push(text, "\n");
+}

@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How a gradient gets into its bucket, and with which rounding (GRD-01…09, GRD-15).
+**
+**     gradient is …                          without a hook                      with a hook
+**     elsewhere (copy, path A)               slice = grad × fl(1/div)            slice = grad
+**     in its slice since last time (B)       slice = slice ÷ div                 nothing
+**     in its slice, newly born (A in place)  slice = slice × fl(1/div)           nothing
+**     undefined (C)                          slice = 0                           slice = 0
+**     sparse                                 values = values ÷ div               nothing
+**
+** PyTorch gives a newly made gradient storage of its own and copies it, scaled by the rounded
+** reciprocal. Our engine makes it in the slice; the pass over it is then in place, and the
+** reciprocal keeps the bits (GRD-06). The two forms differ in the last bit for world sizes that are
+** not powers of two (GRD-05).
+*/
+#include "core/ddp/reducer/reducer.h"
+
+#include "cddp/device.h"
+#include "core/base/bitset.h"
+#include "core/base/error.h"
+#include "core/trace/tracer.h"
+
+/* As the mark_ready event names them. */
+enum { PATH_RECIPROCAL, PATH_DIVIDE, PATH_ZERO, PATH_SPARSE, PATH_HOOK, PATH_DEFERRED };
+
+cddp_status cd_reducer_compute_divide_factor(cd_reducer *r, cddp_error *err)
+{
+    uint64_t factor = cddp_group_size(r->group);
+    if (r->active_ranks != NULL) CD_TRY(r->active_ranks(r->join, &factor, err));
+    r->divide_factor = factor;
+    return CDDP_OK;
+}
+
+static cddp_status contribute_sparse(cd_reducer *r, const cd_variable *v, cddp_error *err)
+{
+    cddp_grad *grad = v->grad;
+    if (grad->kind == CDDP_GRAD_UNDEFINED) /* ERR-12 */
+        return cd_fail(
+            err, CDDP_E_STATE,
+            "'%s' expects a sparse gradient but received none; a sparse parameter must be "
+            "used on every rank in every iteration",
+            v->name);
+    if (grad->kind != CDDP_GRAD_SPARSE)
+        return cd_fail(err, CDDP_E_STATE, "'%s' expects a sparse gradient but received a dense one",
+                       v->name);
+    if (!r->scales_in_hook)
+        CD_TRY(grad->value.device->divide(&grad->value, &grad->value, (int64_t)r->divide_factor,
+                                          NULL, err));
+    return CDDP_OK;
+}
+
+/* GRD-07: an undefined gradient is zeros on the wire. A variable that was used in this window
+** cannot be undefined, unless somebody dropped what no_sync micro-steps had accumulated. */
+static cddp_status contribute_zero(const cd_reducer *r, size_t variable, const cddp_tensor *view,
+                                   cddp_error *err)
+{
+    bool has_map = cd_reducer_is_dynamic(r) || cd_reducer_is_first_static(r);
+    if (has_map && !r->config->accumulate_in_hook && r->used_map.local[variable] != 0)
+        return cd_fail(err, CDDP_E_STATE,
+                       "'%s' was used since the last synchronisation, but its gradient is "
+                       "undefined: was it set to "
+                       "none between the micro-steps of one window?",
+                       cd_wrapped_variable(r->module, variable)->name);
+    return view->device->fill(view, 0.0, NULL, err);
+}
+
+static cddp_status check_gradient(const cd_reducer *r, const cd_variable *v,
+                                  const cddp_tensor *view, cddp_error *err)
+{
+    const cddp_grad *grad = v->grad;
+    if (grad->kind == CDDP_GRAD_SPARSE)
+        return cd_fail(err, CDDP_E_STATE,
+                       "'%s' received a sparse gradient but was wrapped without expect_sparse",
+                       v->name);
+    if (grad->value.dtype != view->dtype) /* ERR-08 */
+        return cd_fail(err, CDDP_E_STATE, "the gradient of '%s' is %s, but its bucket holds %s",
+                       v->name, cddp_dtype_name(grad->value.dtype), cddp_dtype_name(view->dtype));
+    if (cddp_tensor_numel(&grad->value) != cddp_tensor_numel(view))
+        return cd_fail(err, CDDP_E_STATE,
+                       "the gradient of '%s' has %lld elements, the parameter has %lld", v->name,
+                       (long long)cddp_tensor_numel(&grad->value),
+                       (long long)cddp_tensor_numel(view));
+    if (!r->config->gradient_as_bucket_view && cd_bucket_is_alias(&grad->value, view) &&
+        cddp_tensor_numel(view) > 0)
+        return cd_fail(err, CDDP_E_STATE,
+                       "the gradient of '%s' lies in its bucket without gradient_as_bucket_view",
+                       v->name);
+    return CDDP_OK;
+}
+
+static cddp_status contribute_dense(cd_reducer *r, const cd_variable *v, const cddp_tensor *view,
+                                    int64_t *path, cddp_error *err)
+{
+    const cddp_tensor *value = &v->grad->value;
+    const cddp_device *device = view->device;
+    int64_t div = (int64_t)r->divide_factor;
+    bool is_alias = cd_bucket_is_alias(value, view);
+    bool deferred = r->config->batched_grad_copy && !r->scales_in_hook;
+    if (deferred) {
+        /* the copy waits for the bucket; see cd_reducer_contribute_deferred */
+        *path = PATH_DEFERRED;
+    } else if (r->scales_in_hook) {
+        *path = PATH_HOOK;
+        if (!is_alias) CD_TRY(device->copy(view, value, NULL, err));
+    } else if (is_alias && !v->grad->is_fresh) {
+        *path = PATH_DIVIDE;
+        CD_TRY(device->divide(view, view, div, NULL, err));
+    } else {
+        *path = PATH_RECIPROCAL;
+        CD_TRY(device->multiply_reciprocal(view, value, div, NULL, err));
+    }
+    return CDDP_OK;
+}
+
+/* Where gradients are added up by the hook it sees each once, in its slice. */
+static cddp_status report_hook(const cd_reducer *r, size_t variable, cddp_error *err)
+{
+    const cd_bucket_set *set = &r->buckets;
+    uint32_t s = set->slot_of[variable];
+    cddp_tensor flat = cddp_tensor_slice(&set->buckets[set->bucket_of[variable]].flat,
+                                         set->offsets[s], set->lengths[s]);
+    return r->hook->accumulate(r->hook_self, (uint32_t)variable, &flat, err);
+}
+
+/* OIB-03: what is stepped as soon as it is reduced has no place to be accumulated. */
+static cddp_status check_accumulation(const cd_reducer *r, const cd_variable *v, cddp_error *err)
+{
+    if (r->optimizer.step == NULL || r->optimizer.overlap != CDDP_OVERLAP_HOOK_THEN_OPTIMIZER ||
+        r->is_after_finalize)
+        return CDDP_OK;
+    return cd_fail(
+        err, CDDP_E_STATE,
+        "'%s' received a gradient inside no_sync, but hook_then_optimizer steps every backward and "
+        "accumulates nothing",
+        v->name);
+}
+
+cddp_status cd_reducer_hand_over(cd_reducer *r, size_t variable, cddp_error *err)
+{
+    const cd_variable *v = cd_wrapped_variable(r->module, variable);
+    CD_TRY(check_accumulation(r, v, err));
+    if (!r->config->accumulate_in_hook || r->is_after_finalize ||
+        v->grad->kind == CDDP_GRAD_UNDEFINED)
+        return CDDP_OK;
+    if (r->hook == NULL)
+        return cd_fail(err, CDDP_E_STATE,
+                       "accumulate_in_hook without a comm hook: register one that adds gradients "
+                       "up (reproducible)");
+    const cddp_tensor slice = cd_bucket_set_view(&r->buckets, variable), *view = &slice;
+    CD_TRY(check_gradient(r, v, view, err));
+    if (!cd_bucket_is_alias(&v->grad->value, view))
+        CD_TRY(view->device->copy(view, &v->grad->value, NULL, err));
+    CD_TRY(report_hook(r, variable, err));
+    cddp_grad_drop(v->grad);
+    return CDDP_OK;
+}
+
+/* GRD-10: an unused variable contributes what its gradient still held, not zero. */
+static void note_stale(const cd_reducer *r, size_t variable)
+{
+    if (r->tracer == NULL || r->unused_count == 0 || !cd_bitset_has(r->unused_set, variable))
+        return;
+    CD_EMIT(r->tracer, mark, "stale_gradient_contributed", .value = (int64_t)variable);
+}
+
+static bool is_view_mode(const cd_reducer *r) { return r->config->gradient_as_bucket_view; }
+
+cddp_status cd_reducer_contribute(cd_reducer *r, size_t variable, int64_t *path, cddp_error *err)
+{
+    const cd_variable *v = cd_wrapped_variable(r->module, variable);
+    if (v->expect_sparse) {
+        *path = PATH_SPARSE;
+        return contribute_sparse(r, v, err);
+    }
+    const cddp_tensor slice = cd_bucket_set_view(&r->buckets, variable), *view = &slice;
+    if (v->grad->kind == CDDP_GRAD_UNDEFINED) {
+        *path = PATH_ZERO;
+        return contribute_zero(r, variable, view, err);
+    }
+    if (r->config->accumulate_in_hook && r->hook == NULL)
+        return cd_fail(err, CDDP_E_STATE,
+                       "accumulate_in_hook without a comm hook: register one that adds gradients "
+                       "up (reproducible)");
+    CD_TRY(check_gradient(r, v, view, err));
+    note_stale(r, variable);
+    if (v->grad->requires_grad)
+        CD_EMIT(r->tracer, mark, "create_graph_gradient", .value = (int64_t)variable);
+    CD_TRY(contribute_dense(r, v, view, path, err));
+    if (r->config->accumulate_in_hook && !cd_bitset_has(r->unused_set, variable))
+        CD_TRY(report_hook(r, variable, err));
+    if (*path == PATH_DEFERRED) return CDDP_OK;
+    if (is_view_mode(r) && !cd_bucket_is_alias(&v->grad->value, view)) v->grad->value = *view;
+    v->grad->is_fresh = false;
+    return CDDP_OK;
+}
+
+cddp_status cd_reducer_contribute_deferred(cd_reducer *r, cd_bucket *bucket, cddp_error *err)
+{
+    if (!r->config->batched_grad_copy || r->scales_in_hook || bucket->is_sparse) return CDDP_OK;
+    cddp_copy_pair *pairs = r->buckets.pairs;
+    size_t pair_count = 0;
+    for (uint32_t i = 0; i < bucket->variable_count; i++) {
+        uint32_t s = bucket->first_slot + i;
+        uint32_t v = r->buckets.layout.indices[s];
+        cddp_grad *grad = cd_wrapped_variable(r->module, v)->grad;
+        if (grad->kind != CDDP_GRAD_DENSE) continue;
+        const cddp_tensor slice = cd_bucket_set_view(&r->buckets, v), *view = &slice;
+        if (!cd_bucket_is_alias(&grad->value, view))
+            pairs[pair_count++] = (cddp_copy_pair){.dst = *view, .src = grad->value};
+        if (is_view_mode(r)) grad->value = *view;
+        grad->is_fresh = false;
+    }
+    const cddp_device *device = bucket->flat.device;
+    if (pair_count > 0)
+        CD_TRY(device->copy_many(device, pairs, pair_count, CDDP_COPY_PLAIN, 1, NULL, err));
+    return device->divide(&bucket->flat, &bucket->flat, (int64_t)r->divide_factor, NULL, err);
+}

@@ -1,0 +1,292 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Finalisation: awaits every bucket, decides what is globally unused, writes the averages back
+** (FIN-01…08).
+**
+** Futures go on in rounds: in each round every incomplete bucket, in index order, awaits its works
+** and runs its next stage. A plain all-reduce is complete in the first round, so its write-back
+** overlaps the buckets behind it; a hook with several stages posts its second collectives for all
+** buckets in index order, on every rank alike (Note [Bucket order is a contract between ranks]).
+*/
+#include "core/ddp/reducer/reducer.h"
+
+#include "cddp/device.h"
+#include "core/base/error.h"
+#include "core/base/hash.h"
+#include "core/hooks/hook.h"
+#include "core/trace/tracer.h"
+
+/* HOOK-07: the result has as many elements as the bucket; its dtype is the hook's business. */
+static cddp_status check_result(const cd_reducer *r, const cd_bucket *bucket, cddp_error *err)
+{
+    const cddp_tensor *result = &bucket->future.result;
+    const char *hook = r->hook != NULL ? r->hook->name : "all-reduce";
+    if (result->device == NULL)
+        return cd_fail(err, CDDP_E_STATE, "comm hook %s completed bucket %u without a result", hook,
+                       bucket->index);
+    if (cddp_tensor_numel(result) != cddp_tensor_numel(&bucket->flat) ||
+        !cddp_tensor_is_contiguous(result))
+        return cd_fail(err, CDDP_E_STATE,
+                       "comm hook %s returned %lld elements for bucket %u, which has %lld", hook,
+                       (long long)cddp_tensor_numel(result), bucket->index,
+                       (long long)cddp_tensor_numel(&bucket->flat));
+    return CDDP_OK;
+}
+
+cddp_status cd_reducer_is_globally_unused(cd_reducer *r, size_t variable, bool *is_unused,
+                                          cddp_error *err)
+{
+    *is_unused = false;
+    if (r->used_map.count == 0 || !(cd_reducer_is_dynamic(r) || r->static_graph)) return CDDP_OK;
+    return cd_unused_map_is_globally_unused(&r->used_map, variable, r->tracer, is_unused, err);
+}
+
+static void emit_final(const cd_reducer *r, size_t variable, bool is_unused)
+{
+    if (r->tracer == NULL) return;
+    const cddp_grad *grad = cd_wrapped_variable(r->module, variable)->grad;
+    uint32_t s = r->buckets.slot_of[variable];
+    bool dense = grad->kind == CDDP_GRAD_DENSE;
+    bool is_view = dense && cd_bucket_set_holds(&r->buckets, variable, grad->value.storage,
+                                                grad->value.offset);
+    int64_t bad = -1;
+    const cddp_tensor *value = &grad->value;
+    if (grad->kind != CDDP_GRAD_UNDEFINED && cd_tracer_wants_digest(r->tracer) &&
+        (value->device->flags & CDDP_DEVICE_VALUES) != 0 &&
+        value->device->find_nonfinite(value, &bad, NULL) != CDDP_OK)
+        bad = -1;
+    CD_EMIT(r->tracer, grad_final, NULL, .param = (int64_t)variable,
+            .presence = grad->kind == CDDP_GRAD_UNDEFINED ? 0
+                        : dense                           ? 2
+                                                          : 3,
+            .globally_unused = is_unused,
+            .digest = grad->kind == CDDP_GRAD_UNDEFINED ? 0 : cd_tracer_digest(r->tracer, value),
+            .bucket = r->buckets.bucket_of[variable], .generation = r->buckets.generation,
+            .is_view = is_view, .address = is_view ? r->buckets.offsets[s] : -1,
+            .dtype = grad->kind == CDDP_GRAD_UNDEFINED ? -1 : (int64_t)value->dtype,
+            .nonfinite = bad >= 0);
+    if (is_unused) CD_EMIT(r->tracer, mark, "globally_unused", .value = (int64_t)variable);
+}
+
+/* FIN-04: the gradient becomes its slice; one that was replaced since it was marked ready is
+** refused (ERR-09). */
+static cddp_status point_at_view(cd_reducer *r, size_t variable, cddp_error *err)
+{
+    const cd_variable *v = cd_wrapped_variable(r->module, variable);
+    const cddp_tensor *value = &v->grad->value;
+    if (v->grad->kind == CDDP_GRAD_DENSE &&
+        !cd_bucket_set_holds(&r->buckets, variable, value->storage, value->offset))
+        return cd_fail(err, CDDP_E_STATE,
+                       "gradient_as_bucket_view: the gradient of '%s' is no longer the bucket "
+                       "slice that DDP installed; "
+                       "do not replace gradients between backward and its end",
+                       v->name);
+    if (v->grad->kind != CDDP_GRAD_DENSE)
+        v->grad->value = cd_bucket_set_view(&r->buckets, variable);
+    v->grad->kind = CDDP_GRAD_DENSE;
+    v->grad->is_fresh = false;
+    return CDDP_OK;
+}
+
+/* FIN-03: the reduced value replaces what the gradient holds; an undefined one is made, laid out as
+** the parameter. */
+static cddp_status prepare_copy(cd_reducer *r, size_t variable, const cddp_tensor *result,
+                                cddp_copy_pair *pair, cddp_error *err)
+{
+    const cd_variable *v = cd_wrapped_variable(r->module, variable);
+    CD_TRY(cddp_grad_define(v->grad, &v->tensor.form->like, err));
+    v->grad->is_fresh = false;
+    *pair = (cddp_copy_pair){.dst = v->grad->value,
+                             .src = cd_bucket_set_view_of(&r->buckets, variable, result)};
+    return CDDP_OK;
+}
+
+/* OIB-01: the optimizer steps on the slice of the result, which is the final gradient; afterwards a
+** managed gradient is undefined again. */
+static cddp_status step_in_backward(cd_reducer *r, size_t variable, const cddp_tensor *result,
+                                    cddp_error *err)
+{
+    const cd_variable *v = cd_wrapped_variable(r->module, variable);
+    cddp_grad *grad = v->grad;
+    grad->kind = CDDP_GRAD_DENSE;
+    grad->value = cd_bucket_set_view_of(&r->buckets, variable, result);
+    emit_final(r, variable, false);
+    cddp_status status = r->optimizer.step(r->optimizer.context, variable, grad, err);
+    cddp_grad_drop(grad);
+    CD_TRY(status);
+    return CDDP_OK;
+}
+
+static cddp_status write_back_sparse(cd_reducer *r, const cd_bucket *bucket)
+{
+    uint32_t v = r->buckets.layout.indices[bucket->first_slot];
+    if (r->hook == NULL)
+        cd_sparse_write_back(&r->sparse, v, cd_wrapped_variable(r->module, v)->grad);
+    emit_final(r, v, false);
+    return CDDP_OK;
+}
+
+static cddp_status write_back(cd_reducer *r, cd_bucket *bucket, cddp_error *err)
+{
+    if (bucket->is_sparse) return write_back_sparse(r, bucket);
+    CD_TRY(check_result(r, bucket, err));
+    const cddp_device *device = bucket->flat.device;
+    const cddp_tensor *result = &bucket->future.result;
+    bool views = r->config->gradient_as_bucket_view;
+    if (views && !cd_bucket_is_alias(result, &bucket->flat)) {
+        CD_TRY(device->copy(&bucket->flat, result, NULL, err));
+        result = &bucket->flat;
+    }
+    size_t pair_count = 0;
+    for (uint32_t i = 0; i < bucket->variable_count; i++) {
+        uint32_t v = r->buckets.layout.indices[bucket->first_slot + i];
+        bool is_unused = false;
+        CD_TRY(cd_reducer_is_globally_unused(r, v, &is_unused, err));
+        if (is_unused) continue;
+        if (!r->writes_back && r->optimizer_managed[v])
+            CD_TRY(step_in_backward(r, v, result, err));
+        else if (views)
+            CD_TRY(point_at_view(r, v, err));
+        else
+            CD_TRY(prepare_copy(r, v, result, &r->buckets.pairs[pair_count++], err));
+    }
+    if (pair_count > 0)
+        CD_TRY(
+            device->copy_many(device, r->buckets.pairs, pair_count, CDDP_COPY_PLAIN, 1, NULL, err));
+    return CDDP_OK;
+}
+
+static bool hash_bytes(void *context, const void *bytes, size_t byte_count)
+{
+    uint64_t *digest = context;
+    *digest = cd_hash_mix(*digest, cd_hash64(bytes, byte_count, 0));
+    return true;
+}
+
+/* Of everything a checkpoint would keep; once per backward, with the last bucket. */
+static int64_t digest_hook_state(const cd_reducer *r, const cd_bucket *bucket)
+{
+    bool is_last = bucket->index + 1 == r->buckets.bucket_count;
+    if (!is_last || (r->hook->flags & CDDP_HOOK_STATEFUL) == 0 ||
+        !cd_tracer_wants_digest(r->tracer))
+        return 0;
+    uint64_t digest = 0;
+    const cddp_state_writer writer = {.context = &digest, .write = hash_bytes};
+    return r->hook->save(r->hook_self, &writer, NULL) == CDDP_OK ? (int64_t)digest : 0;
+}
+
+/* Once: what steps in between tells it before its result is written back. */
+static void emit_bucket_done(cd_reducer *r, cd_bucket *bucket)
+{
+    if (r->tracer == NULL || bucket->is_reported) return;
+    bucket->is_reported = true;
+    const cddp_tensor *result = &bucket->future.result;
+    int64_t digest = bucket->is_sparse ? 0 : cd_tracer_digest(r->tracer, result);
+    int64_t dtype = bucket->is_sparse ? (int64_t)bucket->flat.dtype : (int64_t)result->dtype;
+    if (r->hook != NULL)
+        CD_EMIT(r->tracer, hook_done, r->hook->name, .bucket = bucket->index, .dtype = dtype,
+                .digest = digest, .wire_bytes = (int64_t)bucket->wire_bytes,
+                .state = digest_hook_state(r, bucket));
+    CD_EMIT(r->tracer, bucket_done, NULL, .bucket = bucket->index,
+            .generation = r->buckets.generation, .digest = digest, .dtype = dtype);
+}
+
+/* OIB-03: what was written back is stepped on, and stays. */
+static cddp_status then_step(cd_reducer *r, const cd_bucket *bucket, cddp_error *err)
+{
+    if (r->optimizer.step == NULL || r->optimizer.overlap != CDDP_OVERLAP_HOOK_THEN_OPTIMIZER)
+        return CDDP_OK;
+    for (uint32_t i = 0; i < bucket->variable_count; i++) {
+        uint32_t v = r->buckets.layout.indices[bucket->first_slot + i];
+        bool is_unused = false;
+        CD_TRY(cd_reducer_is_globally_unused(r, v, &is_unused, err));
+        if (is_unused || !r->optimizer_managed[v]) continue;
+        CD_TRY(r->optimizer.step(r->optimizer.context, v, cd_wrapped_variable(r->module, v)->grad,
+                                 err));
+    }
+    return CDDP_OK;
+}
+
+static cddp_status complete_bucket(cd_reducer *r, cd_bucket *bucket, cddp_error *err)
+{
+    bucket->is_complete = true;
+    r->incomplete_count--;
+    cd_bucket_audit_red_zone(bucket);
+    emit_bucket_done(r, bucket);
+    CD_TRY(write_back(r, bucket, err));
+    for (uint32_t i = 0; r->tracer != NULL && !bucket->is_sparse && i < bucket->variable_count;
+         i++) {
+        uint32_t v = r->buckets.layout.indices[bucket->first_slot + i];
+        bool is_unused = false;
+        CD_TRY(cd_reducer_is_globally_unused(r, v, &is_unused, err));
+        bool has_stepped = !r->writes_back && r->optimizer_managed[v] && !is_unused;
+        if (!has_stepped) emit_final(r, v, is_unused);
+    }
+    CD_TRY(then_step(r, bucket, err));
+    return cd_zero_step_bucket(r, bucket, err);
+}
+
+static cddp_status advance(cd_reducer *r, cd_bucket *bucket, bool *complete, cddp_error *err)
+{
+    cddp_group *group = r->hook != NULL ? r->hook_group : r->group;
+    void *self = r->hook != NULL ? r->hook_self : bucket->future_self;
+    uint64_t bytes = cddp_group_bytes(group);
+    cddp_grad_bucket plain;
+    CD_TRY(cd_future_advance(&bucket->future, self,
+                             cd_bucket_set_reported(&r->buckets, bucket, &plain), complete, err));
+    bucket->wire_bytes += cddp_group_bytes(group) - bytes;
+    return CDDP_OK;
+}
+
+cddp_status cd_reducer_complete_future(cd_reducer *r, cd_bucket *bucket, cddp_error *err)
+{
+    bool complete = false;
+    while (!complete) CD_TRY(advance(r, bucket, &complete, err));
+    CD_TRY(check_result(r, bucket, err));
+    emit_bucket_done(r, bucket);
+    return CDDP_OK;
+}
+
+static cddp_status run_round(cd_reducer *r, cddp_error *err)
+{
+    for (size_t b = 0; b < r->buckets.bucket_count; b++) {
+        cd_bucket *bucket = &r->buckets.buckets[b];
+        if (!bucket->is_launched || bucket->is_complete) continue;
+        bool complete = false;
+        CD_TRY(advance(r, bucket, &complete, err));
+        if (complete) CD_TRY(complete_bucket(r, bucket, err));
+    }
+    return CDDP_OK;
+}
+
+/* UNU-14: nobody heard of these buckets, so their gradients are as they were. */
+static void finish_skipped(cd_reducer *r)
+{
+    for (size_t b = 0; r->tracer != NULL && b < r->buckets.bucket_count; b++) {
+        const cd_bucket *bucket = &r->buckets.buckets[b];
+        for (uint32_t i = 0; bucket->is_skipped && i < bucket->variable_count; i++)
+            emit_final(r, r->buckets.layout.indices[bucket->first_slot + i], true);
+    }
+}
+
+cddp_status cd_reducer_finalize_backward(cd_reducer *r, cddp_error *err)
+{
+    r->phase = CD_REDUCER_FINALIZING;
+    CD_TRY(cd_mixed_end(r->mixed, err));
+    while (r->incomplete_count > 0) CD_TRY(run_round(r, err));
+    CD_TRY(cd_zero_end_backward(r, err));
+    if (r->logger->is_sampling) {
+        r->logger->comm_end_ns = cd_reducer_now(r);
+        cd_logger_end_iteration(r->logger);
+    }
+    finish_skipped(r);
+    if (cd_reducer_is_dynamic(r)) {
+        CD_TRY(cd_unused_map_await(&r->used_map, r->tracer, false, err));
+        cd_unused_map_close_window(&r->used_map);
+    } else if (cd_reducer_is_first_static(r)) {
+        /* The answer of the first window serves all later ones (STA-06). */
+        CD_TRY(cd_unused_map_await(&r->used_map, r->tracer, false, err));
+        r->static_graph_recorded = true;
+    }
+    cd_sparse_drop_metadata(&r->sparse);
+    return CDDP_OK;
+}

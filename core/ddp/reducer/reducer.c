@@ -1,0 +1,483 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The reducer. It promises: when backward_end returns with *finalized, every reduced gradient on
+** every rank is the average of what the ranks had accumulated, a gradient that nobody used is
+** untouched, and all ranks issued the same collectives in the same order, whatever the order in
+** which their gradients became ready.
+**
+** The main idea: a gradient becomes ready, is scaled into its bucket, and when the last one of a
+** bucket is there the bucket is sent; but never before its predecessors. See
+** Note [Bucket order is a contract between ranks]. `.grad` keeps the local value until the whole backward is over
+** (RED-09).
+**
+** Invariants (cd_reducer_audit):
+**   R1  in IDLE and ARMED no variable is ready, no bucket is launched and no divide factor is set;
+**   R2  a bucket's pending count plus its ready variables is its size;
+**   R3  the buckets launched or skipped are exactly those below next_bucket: launches happen in
+**       index order (RED-06);
+**   R4  ready_count is the size of the ready set, and a variable enters it once per iteration
+**       (ERR-03);
+**   R5  the divide factor is known exactly while variables are ready (GRD-01);
+**   R6  the used map travels only in modes that have one, at most once per window;
+**   R7  the unused list is ascending and names the same variables as the unused set;
+**   R8  with gradient_as_bucket_view every dense variable's home is its slice of the current
+**       layout;
+**   R9  layout, offsets and red zones are intact (cd_bucket_set_audit).
+**
+**                      prepare_for_backward               mark_variable_ready
+**          ┌──────┐ ─────────────────────────▶ ┌───────┐ ────────────────────▶ ┌──────────┐
+**          │ IDLE │                            │ ARMED │                       │ REDUCING │
+**     ┌──▶ └──────┘ ◀───────┐                  └───────┘ ◀──┐ prepare again    └──────────┘
+**     │     no_sync hooks   │                      └────────┘ (FWD-08)              │ backward_end,
+**     └──── (self-loop)     │                                                       │ all launched
+**                           │                  ┌────────────┐                       │
+**                           └───────────────── │ FINALIZING │ ◀─────────────────────┘
+**                        finalize_backward     └────────────┘
+**
+**   IDLE → ARMED             cd_reducer_prepare_for_backward   synchronising forward
+**   ARMED → ARMED            cd_reducer_prepare_for_backward   another forward before the backward (FWD-08)
+**   IDLE → IDLE              cd_reducer_autograd_hook          no_sync, or after finalisation (FWD-09)
+**   ARMED → REDUCING         mark_variable_ready               first gradient, or the unused ones before it (RED-04.6)
+**   REDUCING → FINALIZING    cd_reducer_backward_end           every bucket was launched
+**   ARMED → FINALIZING       cd_reducer_backward_end           static graph's first pass (static_graph.c)
+**   REDUCING, ARMED → same   cd_reducer_backward_end           something is missing: the next forward says what (RED-11)
+**   FINALIZING → IDLE        cd_reducer_finalize_backward      finalize.c
+**   any → IDLE               cd_reducer_reset                  group update, after a failure (UPG-01)
+**
+** Not here: making and unmaking it (reducer_life.c), bucket assignment (bucket_plan.c), how a
+** gradient gets into its bucket (contribute.c), awaiting and writing back (finalize.c), the
+** unused-parameter bitmap (unused_map.c), rebuilding (rebuild.c), static graph (static_graph.c).
+*/
+#include "core/ddp/reducer/reducer.h"
+
+#include "core/base/assert.h"
+#include "core/base/bitset.h"
+#include "core/base/error.h"
+#include "core/ddp/reducer/static_graph.h"
+#include "core/hooks/hook.h"
+#include "core/trace/tracer.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* Note [Bucket order is a contract between ranks] Collectives of one group must be issued in the
+** same order by every member (C10-03), but gradients become ready in whatever order a rank's
+** backward produces them. So a complete bucket waits for its predecessors: communication order is
+** index order on every rank. The layout itself is agreed beforehand: a pure function of the
+** verified parameter list, or rank 0's rebuilt layout (REB-07). Nothing that happens on one rank
+** alone may change the order. */
+
+/* ---- prepare ---- */
+
+void cd_reducer_reset_iteration(cd_reducer *r)
+{
+    r->next_bucket = r->incomplete_count = 0;
+    r->divide_factor = 0;
+    r->has_marked_unused = false;
+    r->ready_count = 0;
+    cd_bitset_clear(r->ready, r->variable_count);
+    for (size_t b = 0; b < r->buckets.bucket_count; b++) {
+        cd_bucket *bucket = &r->buckets.buckets[b];
+        bucket->pending = bucket->variable_count;
+        bucket->is_launched = bucket->is_skipped = bucket->is_complete = bucket->is_reported =
+            false;
+    }
+}
+
+/* RED-03, UNU-11: the unused set of this iteration, in ascending order (PyTorch's order is a hash
+** map's). */
+static void search_unused(cd_reducer *r, const bool *reachable)
+{
+    r->unused_count = 0;
+    cd_bitset_clear(r->unused_set, r->variable_count);
+    for (size_t v = 0; v < r->variable_count; v++) {
+        if (reachable[v]) continue;
+        r->unused[r->unused_count++] = (uint32_t)v;
+        cd_bitset_add(r->unused_set, v);
+    }
+    size_t bytes = r->unused_count * sizeof *r->unused;
+    if (r->has_previous_unused && r->graph_was_static)
+        r->graph_was_static = r->unused_count == r->previous_unused_count &&
+                              memcmp(r->unused, r->previous_unused, bytes) == 0;
+    memcpy(r->previous_unused, r->unused, bytes);
+    r->previous_unused_count = r->unused_count;
+    if (!r->has_previous_unused && r->unused_count == 0)
+        CD_EMIT(r->tracer, mark, "find_unused_parameters_not_needed", .value = 0);
+    r->has_previous_unused = true;
+}
+
+void cd_reducer_prepare_for_backward(cd_reducer *r, const bool *reachable)
+{
+    CD_ASSERT(r->phase == CD_REDUCER_IDLE || r->phase == CD_REDUCER_ARMED);
+    if (r->phase == CD_REDUCER_ARMED)
+        CD_EMIT(r->tracer, mark, "forward_before_backward", .value = (int64_t)r->iteration);
+    cd_reducer_reset_iteration(r);
+    r->ready_order_count = 0;
+    if (r->static_graph && r->static_graph_recorded)
+        memcpy(r->remaining, r->hook_counts, r->variable_count * sizeof *r->remaining);
+    if (cd_reducer_is_dynamic(r)) search_unused(r, reachable);
+    r->phase = CD_REDUCER_ARMED;
+    cd_reducer_audit(r);
+}
+
+/* ---- hooks ---- */
+
+static void note_hook(cd_reducer *r)
+{
+    if (r->is_first_hook_due) {
+        r->is_first_hook_due = false;
+        r->backward_count++;
+    }
+    if (r->in_backward) return;
+    r->in_backward = true;
+    if (r->config->accumulate_in_hook && r->hook != NULL && !r->is_after_finalize)
+        r->hook->begin_backward(r->hook_self);
+    CD_EMIT(r->tracer, backward_begin, NULL, .sync = r->phase != CD_REDUCER_IDLE);
+}
+
+static cddp_status mark_unused_ready(cd_reducer *r, cddp_error *err)
+{
+    r->has_marked_unused = true;
+    for (size_t i = 0; i < r->unused_count; i++)
+        CD_TRY(cd_reducer_mark_variable_ready(r, r->unused[i], true, err));
+    return CDDP_OK;
+}
+
+static void record_arrival(cd_reducer *r, size_t variable)
+{
+    if (cd_reducer_should_rebuild(r) && r->arrival_count < r->variable_count)
+        r->arrival[r->arrival_count++] = (uint32_t)variable;
+}
+
+/* A gradient that nobody will reduce: inside no_sync that is what was asked for; after a
+** finalisation of the same forward it silently makes replicas differ (FWD-09), so it is told. */
+static void note_unsynchronised(const cd_reducer *r, size_t variable)
+{
+    if (!r->is_after_finalize) return;
+    CD_EMIT(r->tracer, unsynced_grad, NULL, .param = (int64_t)variable);
+}
+
+cddp_status cd_reducer_autograd_hook(cd_reducer *r, size_t variable, cddp_error *err)
+{
+    const cd_variable *v = cd_wrapped_variable(r->module, variable);
+    note_hook(r);
+    bool is_first_static = cd_reducer_is_first_static(r);
+    /* Before the next check, so that micro-steps inside no_sync count as use (NSY-04). */
+    if ((is_first_static || cd_reducer_is_dynamic(r)) && v->grad->kind != CDDP_GRAD_UNDEFINED)
+        cd_unused_map_mark_used(&r->used_map, variable);
+    if (r->phase == CD_REDUCER_IDLE) {
+        note_unsynchronised(r, variable);
+        return cd_reducer_hand_over(r, variable, err);
+    }
+    CD_ASSERT(r->phase != CD_REDUCER_FINALIZING);
+    if (is_first_static) {
+        r->hook_counts[variable]++;
+        return CDDP_OK;
+    }
+    if (r->ready_order_count < r->variable_count)
+        r->ready_order[r->ready_order_count++] = (uint32_t)variable;
+    if (!r->has_marked_unused) CD_TRY(mark_unused_ready(r, err));
+    if (r->static_graph) {
+        if (r->remaining[variable] == 0) /* ERR-05 */
+            return cd_fail(err, CDDP_E_STATE,
+                           "static_graph, but the graph changed: '%s' received a gradient %u times "
+                           "in the first "
+                           "iteration and now once more; do not set static_graph for this model",
+                           v->name, r->hook_counts[variable]);
+        if (--r->remaining[variable] > 0) return CDDP_OK;
+    }
+    record_arrival(r, variable);
+    CD_TRY(cd_reducer_mark_variable_ready(r, variable, false, err));
+    return CDDP_OK;
+}
+
+static cddp_status fail_ready_twice(const cd_reducer *r, size_t variable, cddp_error *err)
+{
+    return cd_fail(
+        err, CDDP_E_STATE,
+        "'%s' became ready twice in one iteration. Either it is used outside of forward or shared "
+        "between "
+        "two graphs, or backward was re-entered (checkpointing the same layer twice: try "
+        "static_graph)%s",
+        cd_wrapped_variable(r->module, variable)->name,
+        r->unused_count > 0 && r->has_marked_unused
+            ? ", or the search from the outputs did not find it and it was taken for unused"
+            : "");
+}
+
+/* ---- buckets ---- */
+
+static bool is_wholly_unused(const cd_reducer *r, const cd_bucket *bucket)
+{
+    if (r->unused_count == 0) return false;
+    for (uint32_t i = 0; i < bucket->variable_count; i++)
+        if (!cd_bitset_has(r->unused_set, r->buckets.layout.indices[bucket->first_slot + i]))
+            return false;
+    return true;
+}
+
+cddp_status cd_reducer_start_bucket(cd_reducer *r, const cd_bucket_set *set, cd_bucket *bucket,
+                                    cddp_error *err)
+{
+    cddp_future *future = &bucket->future;
+    *future = (cddp_future){.size = sizeof *future};
+    uint64_t bytes = cddp_group_bytes(r->group);
+    if (r->hook != NULL) {
+        bytes = cddp_group_bytes(r->hook_group);
+        cddp_grad_bucket *reported = cd_bucket_set_reported(set, bucket, NULL);
+        CD_EMIT(r->tracer, hook_call, r->hook->name, .bucket = bucket->index,
+                .generation = set->generation, .is_last = reported->is_last,
+                .dtype = bucket->flat.dtype,
+                .bytes = cddp_tensor_numel(&bucket->flat) *
+                         (int64_t)cddp_dtype_bytes(bucket->flat.dtype));
+        CD_TRY(r->hook->run(r->hook_self, reported, r->hook_group, future, err));
+    } else if (bucket->is_sparse) {
+        uint32_t v = set->layout.indices[bucket->first_slot];
+        cd_sparse_launch launch = {.variable = cd_wrapped_variable(r->module, v),
+                                   .index = v,
+                                   .bucket = bucket->index,
+                                   .group = r->group,
+                                   .contribute = set == &r->buckets};
+        CD_TRY(cd_sparse_launch_reduce(&r->sparse, &launch, future, &bucket->future_self, err));
+    } else {
+        /* The label is the bucket's own index, also where hooks are told 0 (STA-04). */
+        const cddp_grad_bucket label = {.index = bucket->index};
+        CD_TRY(cd_future_add_allreduce(future, &label, &bucket->flat, r->group, err));
+        future->result = bucket->flat;
+    }
+    bucket->wire_bytes = cddp_group_bytes(r->hook != NULL ? r->hook_group : r->group) - bytes;
+    return CDDP_OK;
+}
+
+cddp_status cd_reducer_launch_bucket(cd_reducer *r, cd_bucket *bucket, cddp_error *err)
+{
+    cd_bucket_audit_red_zone(bucket);
+    /* STA-04: in static graph's first pass the counter does not advance, and a hook sees index 0
+    ** every time. */
+    bool first_static = cd_reducer_is_first_static(r);
+    bool is_last = cd_bucket_set_report(&r->buckets, bucket, first_static ? 0 : bucket->index);
+    CD_EMIT(r->tracer, bucket_launch, NULL, .bucket = bucket->index,
+            .generation = r->buckets.generation, .numel = cddp_tensor_numel(&bucket->flat),
+            .dtype = bucket->flat.dtype, .content = (int64_t)bucket->content_digest,
+            .digest = bucket->is_sparse ? 0 : cd_tracer_digest(r->tracer, &bucket->flat),
+            .is_last = is_last, .group = cddp_group_id(r->group),
+            .sequence = (int64_t)cddp_group_sequence(r->group));
+    if (r->logger->is_sampling && r->logger->comm_begin_ns == 0)
+        r->logger->comm_begin_ns = cd_reducer_now(r);
+    bucket->is_launched = true;
+    r->incomplete_count++;
+    CD_TRY(cd_reducer_start_bucket(r, &r->buckets, bucket, err));
+    return cd_zero_step_previous(r, bucket, err);
+}
+
+cddp_status cd_reducer_take_hook(cd_reducer *r, const cddp_hook *hook, void *self, cddp_error *err)
+{
+    CD_TRY(cd_bucket_set_show_to_hook(&r->buckets, err));
+    r->hook = hook;
+    r->hook_self = self;
+    r->hook_group = r->group;
+    r->scales_in_hook = true; /* GRD-02 */
+    return CDDP_OK;
+}
+
+int64_t cd_reducer_slice_digest(const cd_reducer *r, size_t variable)
+{
+    if (cd_wrapped_variable(r->module, variable)->expect_sparse) return 0;
+    const cddp_tensor view = cd_bucket_set_view(&r->buckets, variable);
+    return cd_tracer_digest(r->tracer, &view);
+}
+
+/* RED-06: a bucket that is complete too early waits; when the next one in turn is complete, it and
+** its complete successors go. */
+static cddp_status mark_bucket_ready(cd_reducer *r, const cd_bucket *ready, cddp_error *err)
+{
+    if (ready->index > r->next_bucket) return CDDP_OK;
+    while (r->next_bucket < r->buckets.bucket_count &&
+           r->buckets.buckets[r->next_bucket].pending == 0) {
+        cd_bucket *bucket = &r->buckets.buckets[r->next_bucket];
+        bool wholly_unused = is_wholly_unused(r, bucket);
+        if (wholly_unused) CD_EMIT(r->tracer, mark, "bucket_wholly_unused", .value = bucket->index);
+        if (wholly_unused && r->config->skip_all_reduce_unused_params) { /* UNU-14 */
+            bucket->is_skipped = true;
+            CD_EMIT(r->tracer, bucket_skip, NULL, .bucket = bucket->index);
+        } else {
+            CD_TRY(cd_reducer_launch_bucket(r, bucket, err));
+        }
+        r->next_bucket++;
+    }
+    return CDDP_OK;
+}
+
+cddp_status cd_reducer_mark_variable_ready(cd_reducer *r, size_t variable, bool is_unused,
+                                           cddp_error *err)
+{
+    if (cd_bitset_has(r->ready, variable)) return fail_ready_twice(r, variable, err);
+    cd_bitset_add(r->ready, variable);
+    r->ready_count++;
+    r->phase = CD_REDUCER_REDUCING;
+    if (r->divide_factor == 0) CD_TRY(cd_reducer_compute_divide_factor(r, err));
+    cd_bucket *bucket = &r->buckets.buckets[r->buckets.bucket_of[variable]];
+    int64_t path = 0;
+    CD_TRY(cd_reducer_contribute(r, variable, &path, err));
+    CD_EMIT(r->tracer, mark_ready, NULL, .param = (int64_t)variable, .bucket = bucket->index,
+            .slot = (int64_t)r->buckets.slot_of[variable] - (int64_t)bucket->first_slot,
+            .path = path, .factor = (int64_t)r->divide_factor, .unused = is_unused,
+            .digest = cd_reducer_slice_digest(r, variable));
+    if (--bucket->pending > 0) return CDDP_OK;
+    CD_TRY(cd_reducer_contribute_deferred(r, bucket, err));
+    CD_TRY(mark_bucket_ready(r, bucket, err));
+    if (r->next_bucket < r->buckets.bucket_count) return CDDP_OK;
+    if (r->logger->is_sampling) r->logger->backward_compute_end_ns = cd_reducer_now(r);
+    /* UNU-07: behind the last bucket, so that buckets never wait for the map. */
+    if (cd_reducer_is_dynamic(r))
+        CD_TRY(cd_unused_map_post(&r->used_map, r->group, r->tracer, true, err));
+    return CDDP_OK;
+}
+
+/* ---- the end of a backward ---- */
+
+static cddp_status finish(cd_reducer *r, cddp_error *err)
+{
+    if (r->static_graph && r->static_graph_recorded && cd_reducer_should_rebuild(r))
+        for (size_t i = 0; i < r->unused_count; i++) record_arrival(r, r->unused[i]); /* REB-02 */
+    CD_TRY(cd_reducer_finalize_backward(r, err));
+    cd_reducer_reset_iteration(r);
+    r->is_first_hook_due = true;
+    r->is_after_finalize = true;
+    r->phase = CD_REDUCER_IDLE;
+    return CDDP_OK;
+}
+
+cddp_status cd_reducer_backward_end(cd_reducer *r, bool *finalized, cddp_error *err)
+{
+    cddp_status status = CDDP_OK;
+    bool delayed = cd_reducer_is_first_static(r) && r->phase == CD_REDUCER_ARMED;
+    bool complete = r->phase == CD_REDUCER_REDUCING && r->next_bucket == r->buckets.bucket_count;
+    r->in_backward = false;
+    if (delayed) status = cd_static_graph_reduce_delayed(r, err);
+    if (status == CDDP_OK && (delayed || complete)) status = finish(r, err);
+    if (status != CDDP_OK) {
+        cd_reducer_abandon(r);
+        cd_error_frame(err, __FILE__, __func__, __LINE__);
+        return status;
+    }
+    *finalized = delayed || complete;
+    CD_EMIT(r->tracer, backward_end, NULL, .finalized = *finalized);
+    cd_reducer_audit(r);
+    return CDDP_OK;
+}
+
+/* "'a', 'b' and 3 more" of the variables that were not ready. */
+static size_t print_missing(const cd_reducer *r, char *text, size_t text_bytes)
+{
+    size_t missing = 0, printed = 0, used = 0;
+    text[0] = '\0';
+    for (size_t v = 0; v < r->variable_count; v++) {
+        if (cd_bitset_has(r->ready, v)) continue;
+        missing++;
+        const char *name = cd_wrapped_variable(r->module, v)->name;
+        size_t wanted = strlen(name) + 4;
+        if (used + wanted + 16 > text_bytes || printed + 1 < missing) continue;
+        used += (size_t)snprintf(text + used, text_bytes - used, "%s'%s'", printed > 0 ? ", " : "",
+                                 name);
+        printed++;
+    }
+    if (printed < missing)
+        snprintf(text + used, text_bytes - used, " and %zu more", missing - printed);
+    return missing;
+}
+
+cddp_status cd_reducer_check_finalized(cd_reducer *r, cddp_error *err)
+{
+    if (r->phase != CD_REDUCER_REDUCING) return CDDP_OK;
+    char names[200];
+    size_t missing = print_missing(r, names, sizeof names);
+    const char *advice = "set find_unused_parameters and use every output in the loss, or find out "
+                         "why they got none";
+    if (cd_reducer_is_dynamic(r))
+        advice = "they are reachable from the outputs that forward returned, but not all outputs "
+                 "were used in the loss";
+    else if (r->static_graph)
+        advice = "they were used in the first iteration: this graph is not static, do not set "
+                 "static_graph";
+    return cd_fail(err, CDDP_E_STATE,
+                   "the previous backward is not reduced: on rank %u, %zu of %zu parameters "
+                   "received no gradient (%s); %s",
+                   cddp_group_rank(r->group), missing, r->variable_count, names, advice);
+}
+
+void cd_reducer_abandon(cd_reducer *r)
+{
+    for (size_t b = 0; b < r->buckets.bucket_count; b++)
+        cd_future_abandon(&r->buckets.buckets[b].future);
+    cd_unused_map_abandon(&r->used_map);
+    cd_zero_abandon(&r->zero);
+    cd_reducer_reset_iteration(r);
+    r->in_backward = false;
+    r->is_first_hook_due = true;
+    r->phase = CD_REDUCER_IDLE;
+}
+
+void cd_reducer_reset(cd_reducer *r)
+{
+    cd_reducer_abandon(r);
+    r->has_rebuilt = false;
+    r->arrival_count = r->ready_order_count = 0;
+    cd_reducer_audit(r);
+}
+
+void cd_reducer_emit_layout(const cd_reducer *r)
+{
+    if (r->tracer == NULL) return;
+    const cd_bucket_set *set = &r->buckets;
+    for (size_t b = 0; b < set->bucket_count; b++)
+        for (uint32_t i = 0; i < set->buckets[b].variable_count; i++) {
+            uint32_t s = set->buckets[b].first_slot + i;
+            CD_EMIT(r->tracer, bucket_layout, NULL, .generation = set->generation,
+                    .bucket = (int64_t)b, .slot = i, .param = set->layout.indices[s],
+                    .offset = set->offsets[s], .numel = set->lengths[s],
+                    .dtype = set->buckets[b].flat.dtype,
+                    .limit = (int64_t)set->buckets[b].limit_bytes);
+        }
+}
+
+/* ---- audit ---- */
+
+static void audit_buckets(const cd_reducer *r)
+{
+    const cd_bucket_set *set = &r->buckets;
+    for (size_t b = 0; b < set->bucket_count; b++) {
+        const cd_bucket *bucket = &set->buckets[b];
+        uint32_t ready = 0;
+        for (uint32_t i = 0; i < bucket->variable_count; i++)
+            ready += cd_bitset_has(r->ready, set->layout.indices[bucket->first_slot + i]);
+        CD_ASSERT(bucket->pending + ready == bucket->variable_count);                   /* R2 */
+        CD_ASSERT((bucket->is_launched || bucket->is_skipped) == (b < r->next_bucket)); /* R3 */
+    }
+}
+
+void cd_reducer_audit(const cd_reducer *r)
+{
+    if (r->phase == CD_REDUCER_IDLE || r->phase == CD_REDUCER_ARMED)
+        CD_ASSERT(r->ready_count == 0 && r->next_bucket == 0 && r->divide_factor == 0); /* R1 */
+    size_t ready = 0;
+    for (size_t v = 0; v < r->variable_count; v++) ready += cd_bitset_has(r->ready, v);
+    CD_ASSERT(ready == r->ready_count);                        /* R4 */
+    CD_ASSERT((r->ready_count > 0) == (r->divide_factor > 0)); /* R5 */
+    if (r->phase != CD_REDUCER_FINALIZING) audit_buckets(r);
+    /* R6 */
+    CD_ASSERT(r->used_map.count == 0 || r->config->find_unused_parameters || r->static_graph);
+    if (r->used_map.count > 0) cd_unused_map_audit(&r->used_map);
+    for (size_t i = 0; i < r->unused_count; i++) { /* R7 */
+        CD_ASSERT(i == 0 || r->unused[i - 1] < r->unused[i]);
+        CD_ASSERT(cd_bitset_has(r->unused_set, r->unused[i]));
+    }
+    if (r->config->gradient_as_bucket_view) /* R8 */
+        for (size_t v = 0; v < r->variable_count; v++) {
+            const cd_variable *variable = cd_wrapped_variable(r->module, v);
+            if (variable->expect_sparse || variable->grad->kind == CDDP_GRAD_SPARSE) continue;
+            CD_ASSERT(variable->grad->backing_is_borrowed &&
+                      cd_bucket_set_holds(&r->buckets, v, variable->grad->backing.storage,
+                                          variable->grad->backing.offset));
+        }
+    cd_bucket_set_audit(&r->buckets); /* R9 */
+}

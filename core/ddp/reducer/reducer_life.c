@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Making and unmaking a reducer: its tables, the first bucket layout, the used map, lent homes.
+**
+** Everything that a steady iteration needs is allocated here.
+**
+** Not here: what a reducer does (reducer.c).
+*/
+#include "core/ddp/reducer/reducer.h"
+
+#include "core/base/alloc.h"
+#include "core/base/bitset.h"
+#include "core/base/error.h"
+#include "core/hooks/hook.h"
+
+#include <string.h>
+
+static cddp_status allocate_tables(cd_reducer *r, cddp_error *err)
+{
+    const cddp_allocator *a = r->allocator;
+    size_t n = r->variable_count, words = CD_BITSET_WORDS(n);
+    r->hook_counts = cd_allocate_array(a, n, sizeof *r->hook_counts);
+    r->unused = cd_allocate_array(a, n, sizeof *r->unused);
+    r->previous_unused = cd_allocate_array(a, n, sizeof *r->previous_unused);
+    r->unused_set = cd_allocate_array(a, words, sizeof *r->unused_set);
+    r->ready = cd_allocate_array(a, words, sizeof *r->ready);
+    r->remaining = cd_allocate_array(a, n, sizeof *r->remaining);
+    r->ready_order = cd_allocate_array(a, n, sizeof *r->ready_order);
+    r->arrival = cd_allocate_array(a, n, sizeof *r->arrival);
+    r->optimizer_managed = cd_allocate_array(a, n, sizeof *r->optimizer_managed);
+    if (r->hook_counts == NULL || r->unused == NULL || r->previous_unused == NULL ||
+        r->unused_set == NULL || r->ready == NULL || r->remaining == NULL ||
+        r->ready_order == NULL || r->arrival == NULL || r->optimizer_managed == NULL)
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for a reducer of %zu parameters", n);
+    return CDDP_OK;
+}
+
+/* The first layout: registration order, list of buckets reversed (BKT-10, BKT-11). */
+static cddp_status plan_first_layout(const cd_reducer *r, cd_bucket_layout *layout, cddp_error *err)
+{
+    const cd_wrapped *m = r->module;
+    uint64_t limits[2] = {0};
+    cd_bucket_request request = {.input_count = r->variable_count,
+                                 .expect_sparse = m->expect_sparse};
+    bool one_bucket = r->static_graph || !r->config->find_unused_parameters;
+    request.limit_count =
+        cd_bucket_caps_initial(&r->config->caps, one_bucket, limits, &request.limits);
+    cd_bucket_input *inputs = NULL;
+    CD_TRY(cd_wrapped_bucket_inputs(m, NULL, &inputs, err));
+    request.inputs = inputs;
+    cddp_status status = cd_bucket_assignment_by_size(&request, layout, err);
+    cd_release(m->allocator, inputs, r->variable_count * sizeof *inputs);
+    CD_TRY(status);
+    cd_bucket_layout_reverse(layout);
+    return CDDP_OK;
+}
+
+static cddp_status build_buckets(cd_reducer *r, cddp_error *err)
+{
+    cddp_status status = CDDP_OK;
+    cd_bucket_layout layout = {0};
+    CD_TRY_OUT(cd_bucket_layout_init(&layout, r->variable_count, r->allocator, err));
+    CD_TRY_OUT(plan_first_layout(r, &layout, err));
+    cd_bucket_set_spec spec = {.module = r->module,
+                               .layout = &layout,
+                               .for_hook = r->hook != NULL,
+                               .for_copies = cd_reducer_copies(r),
+                               .dtype = r->config->param_dtype};
+    CD_TRY_OUT(cd_bucket_set_init(&r->buckets, &spec, r->allocator, err));
+    return CDDP_OK;
+out:
+    cd_bucket_layout_fini(&layout);
+    return status;
+}
+
+static cddp_status init_used_map(cd_reducer *r, cddp_error *err)
+{
+    cd_control_spec spec = {.allocator = r->allocator,
+                            .group = r->group,
+                            .dtype = CDDP_I32,
+                            .device = cd_module_device(r->module),
+                            .numel = (int64_t)r->variable_count};
+    return cd_unused_map_init(&r->used_map, &spec, err);
+}
+
+cddp_status cd_reducer_init(cd_reducer *reducer, const cd_reducer_spec *spec, cddp_error *err)
+{
+    cddp_status status = CDDP_OK;
+    cd_reducer r = {.allocator = spec->allocator,
+                    .group = spec->group,
+                    .tracer = spec->tracer,
+                    .module = spec->module,
+                    .config = spec->config,
+                    .logger = spec->logger,
+                    .mixed = spec->mixed,
+                    .variable_count = spec->module->variable_count,
+                    .static_graph = spec->config->static_graph,
+                    .graph_was_static = true,
+                    .writes_back = true,
+                    .scales_in_hook = spec->config->mixed_precision,
+                    .is_first_hook_due = true};
+    if (spec->config->mixed_precision) {
+        r.hook = &cd_mixed_hook;
+        r.hook_self = spec->mixed;
+        r.hook_group = r.group;
+    }
+    CD_TRY_OUT(allocate_tables(&r, err));
+    CD_TRY_OUT(build_buckets(&r, err));
+    CD_TRY_OUT(cd_sparse_set_init(&r.sparse, r.module, r.allocator, err));
+    /* UNU-02: only these modes have a map. Static graph may also be chosen later, so the map is
+    ** made then. */
+    if (r.config->find_unused_parameters || r.static_graph) CD_TRY_OUT(init_used_map(&r, err));
+    if (r.config->gradient_as_bucket_view) CD_TRY_OUT(cd_bucket_set_lend_backing(&r.buckets, err));
+    *reducer = r;
+    cd_reducer_audit(reducer);
+    return CDDP_OK;
+out:
+    cd_reducer_fini(&r);
+    return status;
+}
+
+void cd_reducer_fini(cd_reducer *r)
+{
+    const cddp_allocator *a = r->allocator;
+    size_t n = r->variable_count, words = CD_BITSET_WORDS(n);
+    for (size_t b = 0; r->buckets.buckets != NULL && b < r->buckets.bucket_count; b++)
+        cd_future_abandon(&r->buckets.buckets[b].future);
+    if (r->hook != NULL && r->hook->destroy != NULL) r->hook->destroy(r->hook_self);
+    if (r->buckets.buckets != NULL) cd_bucket_set_release_grads(&r->buckets);
+    cd_unused_map_fini(&r->used_map);
+    cd_zero_fini(&r->zero);
+    cd_sparse_set_fini(&r->sparse);
+    cd_bucket_set_fini(&r->buckets);
+    cd_release(a, r->hook_counts, n * sizeof *r->hook_counts);
+    cd_release(a, r->unused, n * sizeof *r->unused);
+    cd_release(a, r->previous_unused, n * sizeof *r->previous_unused);
+    cd_release(a, r->unused_set, words * sizeof *r->unused_set);
+    cd_release(a, r->ready, words * sizeof *r->ready);
+    cd_release(a, r->remaining, n * sizeof *r->remaining);
+    cd_release(a, r->ready_order, n * sizeof *r->ready_order);
+    cd_release(a, r->arrival, n * sizeof *r->arrival);
+    cd_release(a, r->optimizer_managed, n * sizeof *r->optimizer_managed);
+    memset(r, 0, sizeof *r);
+}

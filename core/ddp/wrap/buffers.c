@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Buffers are broadcast, not averaged: what other ranks had is lost (BUF-04).
+**
+** Whether a forward synchronises them is decided by the forward before: a synchronising one sets
+** the flag, one inside no_sync or without grad mode clears it, and it is read before it is set. So
+** the first forward inside no_sync still synchronises, and the first one after it does not
+** (BUF-05).
+*/
+#include "core/ddp/wrap/buffers.h"
+
+#include "core/base/alloc.h"
+#include "core/base/error.h"
+#include "core/trace/tracer.h"
+
+#include <string.h>
+
+static cddp_tensor get_listed(const void *listed, size_t i)
+{
+    return ((const cddp_buffer *)listed)[i].tensor;
+}
+
+static cddp_status make_plan(cd_buffers *b, cddp_error *err)
+{
+    b->listed_count = 0;
+    for (size_t i = 0; i < b->module->buffer_count; i++) {
+        const cd_wrapped_buffer *buffer = &b->module->buffers[i];
+        if (buffer->is_ignored) continue;
+        b->listed[b->listed_count++] =
+            (cddp_buffer){.name = buffer->name, .tensor = buffer->tensor};
+    }
+    cd_broadcast_plan_fini(&b->plan);
+    cd_broadcast_spec spec = {.allocator = b->allocator,
+                              .tensors = {b->listed, get_listed},
+                              .tensor_count = b->listed_count,
+                              .limit_bytes = CD_BROADCAST_BYTES,
+                              .keep_storage = true};
+    CD_TRY(cd_broadcast_plan_init(&b->plan, &spec, err));
+    b->is_stale = false;
+    return CDDP_OK;
+}
+
+cddp_status cd_buffers_init(cd_buffers *buffers, cd_wrapped *module, const cd_ddp_config *config,
+                            const cddp_allocator *allocator, cddp_error *err)
+{
+    cd_buffers b = {.allocator = allocator,
+                    .module = module,
+                    .broadcast_buffers = config->broadcast_buffers,
+                    .require_forward_param_sync = true};
+    b.listed = cd_allocate_array(allocator, module->buffer_count, sizeof *b.listed);
+    if (b.listed == NULL)
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for a list of %zu buffers",
+                       module->buffer_count);
+    cddp_status status = make_plan(&b, err);
+    if (status != CDDP_OK) {
+        cd_buffers_fini(&b);
+        return status;
+    }
+    *buffers = b;
+    return CDDP_OK;
+}
+
+void cd_buffers_fini(cd_buffers *b)
+{
+    cd_broadcast_plan_fini(&b->plan);
+    if (b->listed != NULL)
+        cd_release(b->allocator, b->listed, b->module->buffer_count * sizeof *b->listed);
+    memset(b, 0, sizeof *b);
+}
+
+bool cd_buffers_will_sync(const cd_buffers *b, bool after_forward)
+{
+    bool after = b->hook != NULL && b->hook_after_forward;
+    return b->require_forward_param_sync && b->broadcast_buffers && b->listed_count > 0 &&
+           after == after_forward;
+}
+
+cddp_status cd_buffers_sync(cd_buffers *b, cddp_group *group, cddp_tracer *tracer, uint32_t root,
+                            int64_t location, cddp_error *err)
+{
+    if (b->is_stale) {
+        b->growth_count++;
+        CD_TRY(make_plan(b, err));
+    }
+    if (b->hook != NULL)
+        CD_TRY(b->hook(b->hook_context, group, b->listed, b->listed_count, err));
+    else
+        CD_TRY(cd_broadcast_plan_run(&b->plan, group, root, err));
+    CD_EMIT(tracer, buffer_sync, NULL, .authority = b->hook != NULL ? -1 : (int64_t)root,
+            .location = location);
+    return CDDP_OK;
+}
+
+cddp_status cd_buffers_replace(cd_buffers *b, const char *name, const cddp_tensor *tensor,
+                               cddp_error *err)
+{
+    int64_t i = cd_wrapped_find_buffer(b->module, name);
+    if (i < 0) return cd_fail(err, CDDP_E_ARG, "there is no buffer '%s'", name);
+    cd_wrapped_buffer *buffer = &b->module->buffers[i];
+    if (tensor->dtype != buffer->tensor.dtype ||
+        cddp_tensor_numel(tensor) != cddp_tensor_numel(&buffer->tensor))
+        return cd_fail(err, CDDP_E_ARG,
+                       "buffer '%s' is %s with %lld elements; its replacement is %s with %lld",
+                       name, cddp_dtype_name(buffer->tensor.dtype),
+                       (long long)cddp_tensor_numel(&buffer->tensor),
+                       cddp_dtype_name(tensor->dtype), (long long)cddp_tensor_numel(tensor));
+    buffer->tensor = *tensor;
+    b->is_stale = true;
+    return CDDP_OK;
+}

@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Buffers: who is synchronised, when it is due, from whom (BUF-01…08).
+**
+** Ownership  borrows the module table and the user's hook context.
+*/
+#pragma once
+#include "core/ddp/wrap/module.h"
+#include "core/ddp/wrap/options.h"
+#include "core/ddp/wrap/sync.h"
+
+typedef struct cd_buffers {
+    const cddp_allocator *allocator;
+    cd_wrapped *module;
+    bool broadcast_buffers;
+    bool require_forward_param_sync; /* set by the forward before (BUF-05) */
+    cddp_buffer_hook_fn hook;        /* replaces the broadcast */
+    void *hook_context;
+    bool hook_after_forward;
+    cddp_buffer *listed; /* (listed_count) what is synchronised, as a hook sees it */
+    size_t listed_count;
+    cd_broadcast_plan plan;
+    bool is_stale; /* a buffer was replaced: list and plan are made again (BUF-01) */
+    uint64_t growth_count;
+} cd_buffers;
+
+cddp_status cd_buffers_init(cd_buffers *buffers, cd_wrapped *module, const cd_ddp_config *config,
+                            const cddp_allocator *allocator, cddp_error *err);
+void cd_buffers_fini(cd_buffers *buffers); /* accepts a zeroed struct */
+/* BUF-02. after_forward: asks for the other hook location. */
+bool cd_buffers_will_sync(const cd_buffers *buffers, bool after_forward);
+/* The broadcast from root, or the hook; tells the trace. location as in the buffer_sync event. */
+cddp_status cd_buffers_sync(cd_buffers *buffers, cddp_group *group, cddp_tracer *tracer,
+                            uint32_t root, int64_t location, cddp_error *err);
+cddp_status cd_buffers_replace(cd_buffers *buffers, const char *name, const cddp_tensor *tensor,
+                               cddp_error *err);

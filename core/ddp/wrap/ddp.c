@@ -1,0 +1,541 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The public face of DDP: construction, one iteration step by step, contexts, configuration.
+**
+** It owns the order of things inside forward (FWD-01, FWD-02); what happens to gradients is the
+** reducer's. Every failure passes through `told`, which records it for the logger and the trace
+** before the caller sees it (LOG-03).
+**
+** Not here: what can be asked about a running DDP (inspect.c).
+*/
+#include "core/ddp/wrap/ddp.h"
+
+#include "core/base/alloc.h"
+#include "core/base/error.h"
+#include "core/base/hash.h"
+#include "core/ddp/modes/optimizer_in_backward.h"
+#include "core/ddp/reducer/rebuild.h"
+#include "core/ddp/reducer/static_graph.h"
+#include "core/ddp/wrap/verify.h"
+#include "core/hooks/hook.h"
+#include "core/trace/tracer.h"
+
+#include <string.h>
+
+/* A caller may pass no error object; the logger's takes its place, so that texts are never lost. */
+static cddp_error *error_of(cddp_ddp *d, cddp_error *err)
+{
+    return err != NULL ? err : &d->logger.error;
+}
+
+static cddp_status reported(cddp_ddp *d, cddp_status status, const cddp_error *err)
+{
+    if (status == CDDP_OK) return status;
+    if (err != &d->logger.error) cd_logger_set_error(&d->logger, err);
+    d->logger.has_error = true;
+    CD_EMIT(d->tracer, error, err->message, .status = status);
+    return status;
+}
+
+static cddp_status check_member(const cddp_ddp *d, cddp_error *err)
+{
+    if (d->group == NULL)
+        return cd_fail(err, CDDP_E_STATE,
+                       "this rank is not a member of the process group any more");
+    return CDDP_OK;
+}
+
+/* ---- construction ---- */
+
+/* Places count parameters, then buffers, then extra tensors. */
+typedef struct state_list {
+    const cd_wrapped *module;
+    const cddp_tensor *extra;
+    const uint32_t *places;
+} state_list;
+
+static cddp_tensor get_state(const void *context, size_t i)
+{
+    const state_list *list = context;
+    const cd_wrapped *m = list->module;
+    size_t place = list->places[i];
+    if (place < m->parameter_count) return cd_packed_tensor_get(&m->parameters[place].tensor);
+    place -= m->parameter_count;
+    return place < m->buffer_count ? m->buffers[place].tensor
+                                   : list->extra[place - m->buffer_count];
+}
+
+cddp_status cd_ddp_broadcast_state(cddp_ddp *d, const cd_state_broadcast *what, cddp_error *err)
+{
+    const size_t first_buffer = d->module.parameter_count,
+                 first_extra = first_buffer + d->module.buffer_count;
+    size_t capacity = first_extra + what->extra_count, count = 0;
+    uint32_t *places = cd_allocate_array(d->allocator, capacity, sizeof *places);
+    if (places == NULL)
+        return cd_fail(err, CDDP_E_NOMEM, "no memory to broadcast %zu tensors", capacity);
+    for (size_t i = 0; i < d->module.parameter_count; i++) {
+        const cd_wrapped_parameter *p = &d->module.parameters[i];
+        bool is_second_name = p->variable != CD_NOT_REDUCED && d->module.ordinals[p->variable] != i;
+        if (!p->is_ignored && !is_second_name) places[count++] = (uint32_t)i;
+    }
+    for (size_t i = 0; d->config.broadcast_buffers && i < d->module.buffer_count; i++)
+        if (!d->module.buffers[i].is_ignored) places[count++] = (uint32_t)(first_buffer + i);
+    for (size_t i = 0; i < what->extra_count; i++) places[count++] = (uint32_t)(first_extra + i);
+    const state_list list = {&d->module, what->extra, places};
+    cd_broadcast_spec spec = {.allocator = d->allocator,
+                              .tensors = {&list, get_state},
+                              .tensor_count = count,
+                              .limit_bytes = CD_BROADCAST_BYTES};
+    cddp_status status = cd_broadcast_coalesced(&spec, d->group, what->root, err);
+    cd_release(d->allocator, places, capacity * sizeof *places);
+    return status;
+}
+
+/* DDP does not own buffers and cannot change their dtype (a deviation from MIX-01). */
+static cddp_status check_buffer_dtype(const cddp_ddp *d, cddp_error *err)
+{
+    cddp_dtype wanted = d->config.buffer_dtype;
+    for (size_t i = 0; wanted != CDDP_DTYPE_COUNT && i < d->module.buffer_count; i++) {
+        const cd_wrapped_buffer *b = &d->module.buffers[i];
+        if (!b->is_ignored && cddp_dtype_is_float(b->tensor.dtype) && b->tensor.dtype != wanted)
+            return cd_fail(
+                err, CDDP_E_CONFIG,
+                "buffer '%s' is %s, mixed_buffer_dtype is %s: convert it before wrapping", b->name,
+                cddp_dtype_name(b->tensor.dtype), cddp_dtype_name(wanted));
+    }
+    return CDDP_OK;
+}
+
+static uint64_t shape_digest(const cddp_tensor *t)
+{
+    uint64_t h = t->dim_count;
+    for (uint32_t i = 0; i < t->dim_count; i++) {
+        h = cd_hash_mix(h, (uint64_t)t->sizes[i]);
+        h = cd_hash_mix(h, (uint64_t)t->strides[i]);
+    }
+    return h;
+}
+
+/* What a hook's saved state belongs to; never 0. Strides are left out: a state holds flat
+** slices. */
+static uint64_t model_digest(const cd_wrapped *module)
+{
+    uint64_t h = module->variable_count;
+    for (size_t v = 0; v < module->variable_count; v++) {
+        const cddp_tensor *t = &cd_wrapped_variable(module, v)->tensor.form->like;
+        h = cd_hash_mix(h, ((uint64_t)t->dtype << 32) + t->dim_count);
+        for (uint32_t i = 0; i < t->dim_count; i++) h = cd_hash_mix(h, (uint64_t)t->sizes[i]);
+    }
+    return h != 0 ? h : 1;
+}
+
+static void emit_module(const cddp_ddp *d)
+{
+    if (d->tracer == NULL) return;
+    for (size_t i = 0; i < d->module.parameter_count; i++) {
+        const cd_wrapped_parameter *p = &d->module.parameters[i];
+        const cd_tensor_form *form = p->tensor.form;
+        CD_EMIT(d->tracer, param, p->name,
+                .param = p->variable == CD_NOT_REDUCED ? -1 : (int64_t)p->variable,
+                .ordinal = (int64_t)i, .numel = p->is_ignored ? -1 : form->numel,
+                .dtype = form->like.dtype, .requires_grad = p->requires_grad,
+                .ignored = p->is_ignored, .sparse = p->expect_sparse,
+                .shape = p->is_ignored ? 0 : (int64_t)shape_digest(&form->like),
+                .name = (int64_t)p->name_digest);
+    }
+    for (size_t i = 0; i < d->module.buffer_count; i++) {
+        const cd_wrapped_buffer *b = &d->module.buffers[i];
+        CD_EMIT(d->tracer, buffer, b->name, .buffer = (int64_t)i,
+                .numel = cddp_tensor_numel(&b->tensor), .dtype = b->tensor.dtype,
+                .ignored = b->is_ignored);
+    }
+}
+
+static cddp_status synchronise(cddp_ddp *d, cddp_error *err)
+{
+    if (!d->config.init_sync) return CDDP_OK; /* INI-14 */
+    const cd_state_broadcast what = {.root = 0};
+    CD_TRY(cd_verify_across_ranks(&d->module, &d->config, d->group, err));
+    CD_TRY(cd_ddp_broadcast_state(d, &what, err));
+    if (d->config.broadcast_buffers && d->buffers.listed_count > 0)
+        CD_EMIT(d->tracer, buffer_sync, NULL, .authority = 0, .location = 2);
+    return CDDP_OK;
+}
+
+/* INI-02, in its order. */
+static cddp_status construct(cddp_ddp *d, const cddp_ddp_options *o, cddp_error *err)
+{
+    cd_logger_init(&d->logger, o->sample_rate, d->allocator);
+    CD_TRY(cd_ddp_config_init(&d->config, o, d->allocator, err));
+    CD_TRY(cd_wrapped_init(&d->module, o, d->allocator, err));
+    CD_TRY(check_buffer_dtype(d, err));
+    CD_TRY(cd_buffers_init(&d->buffers, &d->module, &d->config, d->allocator, err));
+    CD_TRY(cd_delayed_init(&d->delayed, &d->module, o, err));
+    emit_module(d);
+    CD_TRY(synchronise(d, err));
+    CD_TRY(cd_delayed_broadcast(&d->delayed, d->group, err));
+    CD_TRY(cd_mixed_init(&d->mixed, &d->module, &d->config, d->allocator, err));
+    d->has_reducer = d->module.variable_count > 0;
+    if (d->has_reducer) {
+        cd_reducer_spec spec = {.group = d->group,
+                                .tracer = d->tracer,
+                                .module = &d->module,
+                                .config = &d->config,
+                                .logger = &d->logger,
+                                .mixed = &d->mixed,
+                                .allocator = d->allocator};
+        CD_TRY(cd_reducer_init(&d->reducer, &spec, err));
+        d->reducer.active_ranks = cd_join_active_ranks;
+        d->reducer.join = d;
+        cd_reducer_emit_layout(&d->reducer);
+    }
+    CD_EMIT(d->tracer, wrap, NULL, .params = (int64_t)d->module.variable_count,
+            .buffers = (int64_t)d->buffers.listed_count, .group = cddp_group_id(d->group),
+            .init_sync = d->config.init_sync);
+    return CDDP_OK;
+}
+
+cddp_status cddp_ddp_create(const cddp_ddp_options *options, cddp_ddp **ddp, cddp_error *err)
+{
+    cddp_ddp_options o = cd_ddp_options_complete(options);
+    if (o.group == NULL)
+        return cd_fail(err, CDDP_E_CONFIG, "options.group is NULL: DDP needs a process group");
+    const cddp_allocator *allocator =
+        o.allocator != NULL ? o.allocator : cddp_group_world_rank(o.group)->allocator;
+    cddp_ddp *d = cd_allocate_zero(allocator, sizeof *d);
+    if (d == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for a DDP object");
+    d->allocator = allocator;
+    d->group = o.group;
+    d->tracer = o.tracer;
+    cddp_error local = CDDP_ERROR_INIT;
+    cddp_status status =
+        reported(d, construct(d, &o, err != NULL ? err : &local), err != NULL ? err : &local);
+    if (status != CDDP_OK) {
+        cddp_ddp_destroy(d);
+        return status;
+    }
+    *ddp = d;
+    return CDDP_OK;
+}
+
+void cddp_ddp_destroy(cddp_ddp *d)
+{
+    if (d == NULL) return;
+    cd_join_fini(&d->join);
+    cd_delayed_fini(&d->delayed);
+    cd_mixed_fini(&d->mixed);
+    if (d->has_reducer) cd_reducer_fini(&d->reducer);
+    cd_buffers_fini(&d->buffers);
+    cd_wrapped_fini(&d->module);
+    cd_ddp_config_fini(&d->config);
+    cd_logger_fini(&d->logger);
+    cd_release(d->allocator, d, sizeof *d);
+}
+
+/* ---- forward ---- */
+
+static cddp_status forward_begin(cddp_ddp *d, bool grad_mode, bool sync, cddp_error *err)
+{
+    cd_reducer *r = &d->reducer;
+    bool rebuilt = false;
+    uint32_t authority = 0;
+    CD_TRY(cd_join_notify(d, err));
+    if (grad_mode) CD_TRY(cd_reducer_rebuild_buckets(r, &rebuilt, err));
+    if (cd_buffers_will_sync(&d->buffers, false)) {
+        CD_TRY(cd_join_find_authority(d, true, &authority, err));
+        CD_TRY(cd_buffers_sync(&d->buffers, d->group, d->tracer, authority, 0, err));
+    }
+    CD_TRY(cd_join_vote(d, sync, err));
+    CD_TRY(cd_mixed_begin(&d->mixed, err));
+    return CDDP_OK;
+}
+
+cddp_status cddp_ddp_forward_begin(cddp_ddp *d, bool grad_mode, cddp_error *err)
+{
+    err = error_of(d, err);
+    if (check_member(d, err) != CDDP_OK) return reported(d, CDDP_E_STATE, err);
+    if (!d->has_reducer) return CDDP_OK; /* DEL-06 */
+    bool sync = grad_mode && d->no_sync_depth == 0;
+    d->in_forward = true;
+    d->forward_is_sync = sync;
+    if (sync) cd_logger_begin_iteration(&d->logger, ++d->reducer.iteration);
+    if (sync && d->logger.is_sampling) d->logger.forward_begin_ns = cd_reducer_now(&d->reducer);
+    if (grad_mode) d->reducer.is_after_finalize = false;
+    CD_EMIT(d->tracer, forward_begin, NULL, .iteration = (int64_t)d->reducer.iteration,
+            .sync = sync, .grad_mode = grad_mode);
+    return reported(d, forward_begin(d, grad_mode, sync, err), err);
+}
+
+bool cddp_ddp_wants_graph_search(const cddp_ddp *d)
+{
+    return d->has_reducer && d->in_forward && d->forward_is_sync &&
+           cd_reducer_is_dynamic(&d->reducer);
+}
+
+static cddp_status forward_end(cddp_ddp *d, const bool *reachable, cddp_error *err)
+{
+    bool searches = cddp_ddp_wants_graph_search(d);
+    if (searches && reachable == NULL)
+        return cd_fail(
+            err, CDDP_E_ARG,
+            "find_unused_parameters needs the reachable flags of %zu parameters; got NULL",
+            d->module.variable_count);
+    if (cd_buffers_will_sync(&d->buffers, true))
+        CD_TRY(cd_buffers_sync(&d->buffers, d->group, d->tracer, 0, 1, err));
+    d->buffers.require_forward_param_sync = d->forward_is_sync;
+    if (d->forward_is_sync) cd_reducer_prepare_for_backward(&d->reducer, reachable);
+    if (d->forward_is_sync && d->logger.is_sampling)
+        d->logger.backward_begin_ns = cd_reducer_now(&d->reducer);
+    CD_EMIT(d->tracer, forward_end, NULL,
+            .unused = searches ? (int64_t)d->reducer.unused_count : -1,
+            .prepared = d->forward_is_sync);
+    d->in_forward = false;
+    return CDDP_OK;
+}
+
+cddp_status cddp_ddp_forward_end(cddp_ddp *d, const bool *reachable, cddp_error *err)
+{
+    err = error_of(d, err);
+    if (d->has_reducer) {
+        if (!d->in_forward)
+            return reported(d, cd_fail(err, CDDP_E_STATE, "forward_end without forward_begin"),
+                            err);
+        cddp_status status = reported(d, forward_end(d, reachable, err), err);
+        if (status != CDDP_OK) return status;
+    }
+    return reported(d, cd_delayed_point_grads(&d->delayed, err), err);
+}
+
+const cddp_tensor *cddp_ddp_forward_copy(const cddp_ddp *d, size_t ordinal)
+{
+    return ordinal < d->module.parameter_count ? cd_mixed_get_copy(&d->mixed, ordinal) : NULL;
+}
+
+/* ---- backward ---- */
+
+static cddp_status parameter_ready(cddp_ddp *d, size_t ordinal, cddp_error *err)
+{
+    const cd_wrapped_parameter *p = &d->module.parameters[ordinal];
+    if (d->hooks_removed) return CDDP_OK;
+    if (p->variable != CD_NOT_REDUCED)
+        CD_TRY(cd_reducer_autograd_hook(&d->reducer, p->variable, err));
+    if (d->delayed.is_active && d->delayed.trigger == ordinal)
+        CD_TRY(cd_delayed_trigger(&d->delayed, d->group, err));
+    return CDDP_OK;
+}
+
+cddp_status cddp_ddp_mark_variable_ready(cddp_ddp *d, size_t variable, cddp_error *err)
+{
+    err = error_of(d, err);
+    if (variable >= d->module.variable_count)
+        return reported(d,
+                        cd_fail(err, CDDP_E_ARG, "variable %zu of %zu", variable,
+                                d->module.variable_count),
+                        err);
+    return reported(d, parameter_ready(d, d->module.ordinals[variable], err), err);
+}
+
+cddp_status cddp_ddp_mark_parameter_ready(cddp_ddp *d, size_t ordinal, cddp_error *err)
+{
+    err = error_of(d, err);
+    if (ordinal >= d->module.parameter_count)
+        return reported(d,
+                        cd_fail(err, CDDP_E_ARG, "parameter %zu of %zu", ordinal,
+                                d->module.parameter_count),
+                        err);
+    return reported(d, parameter_ready(d, ordinal, err), err);
+}
+
+static cddp_status backward_end(cddp_ddp *d, cddp_error *err)
+{
+    bool finalized = false;
+    if (d->has_reducer && !d->hooks_removed)
+        CD_TRY(cd_reducer_backward_end(&d->reducer, &finalized, err));
+    CD_TRY(cd_mixed_end(&d->mixed, err));
+    return cd_delayed_await(&d->delayed, err);
+}
+
+cddp_status cddp_ddp_backward_end(cddp_ddp *d, cddp_error *err)
+{
+    err = error_of(d, err);
+    return reported(d, backward_end(d, err), err);
+}
+
+/* ---- contexts ---- */
+
+void cddp_ddp_no_sync_begin(cddp_ddp *d)
+{
+    d->no_sync_depth++;
+    CD_EMIT(d->tracer, no_sync, NULL, .entered = 1, .depth = d->no_sync_depth);
+}
+
+void cddp_ddp_no_sync_end(cddp_ddp *d)
+{
+    if (d->no_sync_depth > 0) d->no_sync_depth--;
+    CD_EMIT(d->tracer, no_sync, NULL, .entered = 0, .depth = d->no_sync_depth);
+}
+
+cddp_status cddp_ddp_join_begin(cddp_ddp *d, const cddp_join_options *options, cddp_error *err)
+{
+    cddp_join_options o = cddp_join_options_default();
+    err = error_of(d, err);
+    if (options != NULL) memcpy(&o, options, options->size < sizeof o ? options->size : sizeof o);
+    if (check_member(d, err) != CDDP_OK) return reported(d, CDDP_E_STATE, err);
+    return reported(d, cd_join_configure(d, &o, err), err);
+}
+
+cddp_status cddp_ddp_join_end(cddp_ddp *d, cddp_error *err)
+{
+    err = error_of(d, err);
+    return reported(d, cd_join_leave(d, err), err);
+}
+
+/* ---- configuration ---- */
+
+static cddp_status check_hook_fits(const cddp_ddp *d, const cddp_hook *hook, cddp_error *err)
+{
+    if (!d->has_reducer)
+        return cd_fail(err, CDDP_E_STATE, "no parameter is reduced: comm hook %s has nothing to do",
+                       hook->name);
+    if (d->reducer.hook != NULL) /* HOOK-03 */
+        return cd_fail(err, CDDP_E_STATE,
+                       "comm hook %s: %s is registered already, and only one hook can be",
+                       hook->name, d->reducer.hook->name);
+    if (d->config.accumulate_in_hook && hook->accumulate == NULL)
+        return cd_fail(err, CDDP_E_CONFIG,
+                       "accumulate_in_hook needs a comm hook that adds gradients up "
+                       "(reproducible); %s does not",
+                       hook->name);
+    const cddp_device *device = cd_module_device(&d->module);
+    if ((device->flags & CDDP_DEVICE_EXACT) != 0 && (hook->flags & CDDP_HOOK_LINEAR) == 0)
+        return cd_fail(err, CDDP_E_UNSUPPORTED,
+                       "comm hook %s is not linear; device %s proves linear reductions only",
+                       hook->name, device->name);
+    return CDDP_OK;
+}
+
+static cddp_status register_hook(cddp_ddp *d, const cddp_hook *hook, const cddp_hook *inner,
+                                 const char *options, cddp_error *err)
+{
+    CD_TRY(cd_hook_check(hook, err));
+    if (inner != NULL) CD_TRY(cd_hook_check(inner, err));
+    CD_TRY(check_hook_fits(d, hook, err));
+    cddp_hook_context context = {.size = sizeof context,
+                                 .group = d->group,
+                                 .allocator = d->allocator,
+                                 .tracer = d->tracer,
+                                 .options = options,
+                                 .inner = inner,
+                                 .divide_factor = cddp_group_size(d->group),
+                                 .accumulates = d->config.accumulate_in_hook,
+                                 .averages_contributions = d->config.average_contributions,
+                                 .model_digest = model_digest(&d->module),
+                                 .parameter_count = d->module.variable_count};
+    void *self = NULL;
+    if (hook->create != NULL)
+        CD_TRY(hook->create(&context, &self, err));
+    else
+        CD_TRY(cd_hook_refuse_options(&context, hook->name, err));
+    cddp_status status = cd_reducer_take_hook(&d->reducer, hook, self, err);
+    if (status != CDDP_OK && hook->destroy != NULL) hook->destroy(self);
+    return status;
+}
+
+cddp_status cddp_ddp_register_comm_hook(cddp_ddp *d, const cddp_hook *hook, const cddp_hook *inner,
+                                        const char *options, cddp_error *err)
+{
+    err = error_of(d, err);
+    return reported(d, register_hook(d, hook, inner, options, err), err);
+}
+
+void *cddp_ddp_comm_hook_state(cddp_ddp *d) { return d->has_reducer ? d->reducer.hook_self : NULL; }
+
+cddp_status cddp_ddp_set_static_graph(cddp_ddp *d, cddp_error *err)
+{
+    err = error_of(d, err);
+    return d->has_reducer ? reported(d, cd_static_graph_set(&d->reducer, err), err) : CDDP_OK;
+}
+
+cddp_status cddp_ddp_set_sparse_metadata(cddp_ddp *d, size_t variable, const int64_t *rows,
+                                         size_t row_count, cddp_error *err)
+{
+    err = error_of(d, err);
+    return reported(d, cd_sparse_set_metadata(&d->reducer.sparse, variable, rows, row_count, err),
+                    err);
+}
+
+static cddp_status register_buffer_hook(cddp_ddp *d, cddp_buffer_hook_fn hook, void *context,
+                                        bool after_forward, cddp_error *err)
+{
+    if (hook == NULL) return cd_fail(err, CDDP_E_ARG, "the buffer hook is NULL");
+    if (d->join.is_enabled)
+        return cd_fail(err, CDDP_E_UNSUPPORTED, "join cannot shadow a custom buffer hook");
+    if (d->buffers.hook != NULL)
+        return cd_fail(err, CDDP_E_STATE, "a buffer hook is registered already");
+    d->buffers.hook = hook;
+    d->buffers.hook_context = context;
+    d->buffers.hook_after_forward = after_forward;
+    return CDDP_OK;
+}
+
+cddp_status cddp_ddp_register_buffer_hook(cddp_ddp *d, cddp_buffer_hook_fn hook, void *context,
+                                          bool after_forward, cddp_error *err)
+{
+    err = error_of(d, err);
+    return reported(d, register_buffer_hook(d, hook, context, after_forward, err), err);
+}
+
+cddp_status cddp_ddp_set_buffer(cddp_ddp *d, const char *name, const cddp_tensor *tensor,
+                                cddp_error *err)
+{
+    err = error_of(d, err);
+    return reported(d, cd_buffers_replace(&d->buffers, name, tensor, err), err);
+}
+
+cddp_status cddp_ddp_set_optimizer_in_backward(cddp_ddp *d,
+                                               const cddp_optimizer_in_backward *optimizer,
+                                               cddp_error *err)
+{
+    err = error_of(d, err);
+    if (!d->has_reducer)
+        return reported(d, cd_fail(err, CDDP_E_STATE, "no parameter is reduced"), err);
+    /* ZRO-09 */
+    if (d->join.is_enabled && optimizer != NULL &&
+        optimizer->overlap >= CDDP_OVERLAP_HOOK_WITH_ZERO_STEP)
+        return reported(
+            d,
+            cd_fail(err, CDDP_E_UNSUPPORTED,
+                    "join cannot shadow hook_with_zero_step: attach it outside of join"),
+            err);
+    return reported(d, cd_optimizer_in_backward_set(&d->reducer, optimizer, err), err);
+}
+
+/* ---- groups ---- */
+
+cddp_status cddp_ddp_update_process_group(cddp_ddp *d, cddp_group *group, cddp_error *err)
+{
+    err = error_of(d, err);
+    if (d->has_reducer && d->reducer.zero.is_set)
+        return reported(
+            d,
+            cd_fail(
+                err, CDDP_E_UNSUPPORTED,
+                "hook_with_zero_step: another group would deal the buckets anew, and part their "
+                "owners from the optimizer's state"),
+            err);
+    cd_join_fini(&d->join);
+    if (d->has_reducer) {
+        cd_reducer_reset(&d->reducer);
+        d->reducer.group = group;
+    }
+    d->group = group;
+    return reported(d, cd_mixed_end(&d->mixed, err), err);
+}
+
+void cddp_ddp_remove_autograd_hooks(cddp_ddp *d) { d->hooks_removed = true; }
+
+cddp_status cddp_ddp_check_reducer_finalized(cddp_ddp *d, cddp_error *err)
+{
+    err = error_of(d, err);
+    return d->has_reducer ? reported(d, cd_reducer_check_finalized(&d->reducer, err), err)
+                          : CDDP_OK;
+}

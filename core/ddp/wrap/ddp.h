@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Inside of a cddp_ddp: what the facade and the join protocol share. */
+#pragma once
+#include "core/ddp/wrap/buffers.h"
+#include "core/ddp/modes/delayed.h"
+#include "core/ddp/modes/join.h"
+#include "core/ddp/wrap/logger.h"
+#include "core/ddp/modes/mixed_precision.h"
+#include "core/ddp/wrap/module.h"
+#include "core/ddp/wrap/options.h"
+#include "core/ddp/reducer/reducer.h"
+
+struct cddp_ddp {
+    const cddp_allocator *allocator;
+    cddp_group *group;   /* NULL: this rank is not a member (UPG-01) */
+    cddp_tracer *tracer; /* may be NULL */
+    cd_ddp_config config;
+    cd_wrapped module;
+    cd_logger logger;
+    cd_mixed mixed;
+    cd_buffers buffers;
+    cd_delayed delayed;
+    cd_join join;
+    cd_reducer reducer;
+    bool has_reducer;   /* false: every trainable parameter is delayed (DEL-06) */
+    bool hooks_removed; /* UPG-03 */
+    uint32_t no_sync_depth;
+    bool in_forward, forward_is_sync; /* between forward_begin and forward_end */
+};
+
+/* Parameters (and buffers, when they are synchronised) of `root` on every rank (INI-11, JON-12).
+** extra: what else to send, may be NULL. */
+typedef struct cd_state_broadcast {
+    uint32_t root;
+    const cddp_tensor *extra; /* (extra_count) */
+    size_t extra_count;
+} cd_state_broadcast;
+cddp_status cd_ddp_broadcast_state(cddp_ddp *ddp, const cd_state_broadcast *what, cddp_error *err);

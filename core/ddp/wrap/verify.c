@@ -1,0 +1,288 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Verification across ranks.
+**
+** Every rank folds what it wraps into a digest, and the smallest and the largest of all ranks'
+** digests are compared: one small reduction, whatever the number of ranks. When they are equal that
+** is all. When not, every rank describes what it wraps as text, one line per setting list,
+** parameter and buffer, and the digests of the texts are all-gathered. Every rank sees the same
+** digests and so knows the same pair of ranks: rank 0 and the first one that differs from it. Their
+** texts are broadcast, and every rank reports the first line in which they part, both sides shown.
+**
+** PyTorch compares shapes and strides only, finds them only on ranks other than 0, and never looks
+** at dtypes, names or options (INI-08…10); a difference there becomes garbage or a hang much later.
+*/
+#include "core/ddp/wrap/verify.h"
+
+#include "core/base/alloc.h"
+#include "core/base/error.h"
+#include "core/base/hash.h"
+#include "core/ddp/reducer/control.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+typedef struct text {
+    const cddp_allocator *allocator;
+    const cddp_device *device; /* of the parameters, for backends that take no host memory */
+    char *bytes;
+    size_t used, capacity;
+    bool failed;
+} text;
+
+static void append(text *t, const char *format, ...) CDDP_PRINTF(2, 3);
+static void append(text *t, const char *format, ...)
+{
+    char line[512];
+    va_list args;
+    va_start(args, format);
+    int wanted = vsnprintf(line, sizeof line, format, args);
+    va_end(args);
+    size_t n = wanted < 0 ? 0 : (size_t)wanted < sizeof line ? (size_t)wanted : sizeof line - 1;
+    if (t->failed ||
+        !cd_vec_grow(t->allocator, (void **)&t->bytes, &t->capacity, t->used + n + 1, 1)) {
+        t->failed = true;
+        return;
+    }
+    memcpy(t->bytes + t->used, line, n + 1);
+    t->used += n;
+}
+
+static void append_dims(text *t, const char *before, const int64_t *dims, uint32_t count)
+{
+    append(t, "%s[", before);
+    for (uint32_t i = 0; i < count; i++) append(t, "%s%lld", i > 0 ? "," : "", (long long)dims[i]);
+    append(t, "]");
+}
+
+static void append_parameter(text *t, const cd_wrapped_parameter *p)
+{
+    const cddp_tensor *like = &p->tensor.form->like;
+    append(t, "parameter '%s'", p->name);
+    if (p->is_ignored) {
+        append(t, " %s\n", p->is_delayed ? "delayed" : "ignored");
+        return;
+    }
+    append(t, " %s ", cddp_dtype_name(like->dtype));
+    append_dims(t, "", like->sizes, like->dim_count);
+    append_dims(t, " strides ", like->strides, like->dim_count);
+    append(t, "%s%s\n", p->requires_grad ? " requires_grad" : " frozen",
+           p->expect_sparse ? " sparse" : "");
+}
+
+static void append_buffer(text *t, const cd_wrapped_buffer *b)
+{
+    append(t, "buffer '%s'", b->name);
+    if (b->is_ignored)
+        append(t, " ignored");
+    else {
+        append(t, " %s ", cddp_dtype_name(b->tensor.dtype));
+        append_dims(t, "", b->tensor.sizes, b->tensor.dim_count);
+    }
+    append(t, "\n");
+}
+
+static cddp_status describe(text *t, const cd_wrapped *m, const cd_ddp_config *config,
+                            cddp_error *err)
+{
+    char options[512];
+    cd_ddp_config_print(config, options, sizeof options);
+    append(t, "options %s\n", options);
+    for (size_t i = 0; i < m->parameter_count; i++) append_parameter(t, &m->parameters[i]);
+    for (size_t i = 0; i < m->buffer_count; i++) append_buffer(t, &m->buffers[i]);
+    if (t->failed)
+        return cd_fail(err, CDDP_E_NOMEM, "no memory to describe %zu parameters",
+                       m->parameter_count);
+    return CDDP_OK;
+}
+
+/* What travels in the all-gather: enough to see that something differs, and what the counts are. */
+enum { CARD_COUNT, CARD_DIGEST, CARD_LENGTH, CARD_FIELDS };
+
+static cddp_status gather_cards(const text *mine, const cd_wrapped *m, cddp_group *group,
+                                cd_control *all, cddp_error *err)
+{
+    cd_control_spec spec = {.allocator = m->allocator,
+                            .group = group,
+                            .dtype = CDDP_I64,
+                            .numel = CARD_FIELDS,
+                            .device = mine->device};
+    cddp_status status = CDDP_OK;
+    cd_control one = {0};
+    CD_TRY_OUT(cd_control_init(&one, &spec, err));
+    spec.numel = CARD_FIELDS * (int64_t)cddp_group_size(group);
+    CD_TRY_OUT(cd_control_init(all, &spec, err));
+    int64_t *card = one.host;
+    card[CARD_COUNT] = (int64_t)m->variable_count;
+    card[CARD_DIGEST] = (int64_t)cd_hash64(mine->bytes, mine->used, 0);
+    card[CARD_LENGTH] = (int64_t)mine->used;
+    CD_TRY_OUT(cd_control_allgather(group, &one, all, err));
+out:
+    cd_control_fini(&one);
+    return status;
+}
+
+/* The text of one rank, on every rank, terminated. */
+static cddp_status fetch_text(const text *mine, uint32_t rank, size_t length, cddp_group *group,
+                              cd_control *fetched, cddp_error *err)
+{
+    cd_control_spec spec = {.allocator = mine->allocator,
+                            .group = group,
+                            .dtype = CDDP_U8,
+                            .device = mine->device,
+                            .numel = (int64_t)length + 1};
+    CD_TRY(cd_control_init(fetched, &spec, err));
+    if (cddp_group_rank(group) == rank) memcpy(fetched->host, mine->bytes, length);
+    CD_TRY(cd_control_broadcast(group, fetched, rank, err));
+    ((char *)fetched->host)[length] = '\0';
+    return CDDP_OK;
+}
+
+/* Cuts the next line off *rest. "nothing" after the last one. */
+static const char *next_line(char **rest)
+{
+    if (**rest == '\0') return "nothing";
+    char *line = *rest, *end = strchr(line, '\n');
+    if (end == NULL) {
+        *rest = line + strlen(line);
+        return line;
+    }
+    *end = '\0';
+    *rest = end + 1;
+    return line;
+}
+
+/* Option lines are long: only the first setting that differs is worth showing. */
+static void skip_common_words(const char **a, const char **b)
+{
+    if (strncmp(*a, "options ", 8) != 0 || strncmp(*b, "options ", 8) != 0) return;
+    size_t at = 0, word = 0;
+    for (; (*a)[at] != '\0' && (*a)[at] == (*b)[at]; at++)
+        if ((*a)[at] == ' ') word = at + 1;
+    *a += word;
+    *b += word;
+}
+
+static cddp_status report(char *left, char *right, uint32_t rank, const int64_t *cards,
+                          cddp_error *err)
+{
+    const char *a = "", *b = "";
+    while (strcmp(a, b) == 0 && (*left != '\0' || *right != '\0')) {
+        a = next_line(&left);
+        b = next_line(&right);
+    }
+    skip_common_words(&a, &b);
+    long long counts[2] = {(long long)cards[CARD_COUNT],
+                           (long long)cards[rank * CARD_FIELDS + CARD_COUNT]};
+    if (counts[0] != counts[1])
+        return cd_fail(err, CDDP_E_MISMATCH,
+                       "ranks wrap different models: rank 0 reduces %lld parameters, rank %u %lld; "
+                       "first difference: "
+                       "rank 0 has %.150s, rank %u has %.150s",
+                       counts[0], rank, counts[1], a, rank, b);
+    return cd_fail(err, CDDP_E_MISMATCH,
+                   "ranks wrap different models: rank 0 has %.200s, rank %u has %.200s", a, rank,
+                   b);
+}
+
+static cddp_status explain_difference(const text *mine, const int64_t *cards, uint32_t rank,
+                                      cddp_group *group, cddp_error *err)
+{
+    cddp_status status = CDDP_OK;
+    cd_control left = {0}, right = {0};
+    CD_TRY_OUT(fetch_text(mine, 0, (size_t)cards[CARD_LENGTH], group, &left, err));
+    CD_TRY_OUT(fetch_text(mine, rank, (size_t)cards[rank * CARD_FIELDS + CARD_LENGTH], group,
+                          &right, err));
+    status = report(left.host, right.host, rank, cards, err);
+out:
+    cd_control_fini(&left);
+    cd_control_fini(&right);
+    return status;
+}
+
+static cddp_status explain(const cd_wrapped *module, const cd_ddp_config *config, cddp_group *group,
+                           cddp_error *err)
+{
+    cddp_status status = CDDP_OK;
+    text mine = {.allocator = module->allocator, .device = cd_module_device(module)};
+    cd_control all = {0};
+    CD_TRY_OUT(describe(&mine, module, config, err));
+    CD_TRY_OUT(gather_cards(&mine, module, group, &all, err));
+    const int64_t *cards = all.host;
+    for (uint32_t r = 1; r < cddp_group_size(group) && status == CDDP_OK; r++)
+        if (cards[r * CARD_FIELDS + CARD_DIGEST] != cards[CARD_DIGEST])
+            status = explain_difference(&mine, cards, r, group, err);
+out:
+    cd_release(module->allocator, mine.bytes, mine.capacity);
+    cd_control_fini(&all);
+    return status;
+}
+
+/* ---- the digest ---- */
+
+static uint64_t fold_tensor(uint64_t h, const cddp_tensor *t, bool has_strides)
+{
+    h = cd_hash_mix(h, (uint64_t)t->dtype << 32 | t->dim_count);
+    for (uint32_t i = 0; i < t->dim_count; i++) {
+        h = cd_hash_mix(h, (uint64_t)t->sizes[i]);
+        if (has_strides) h = cd_hash_mix(h, (uint64_t)t->strides[i]);
+    }
+    return h;
+}
+
+/* Of exactly what the texts say: making texts only to compare them would take longer than all the
+** rest of construction. */
+static uint64_t fold(const cd_wrapped *m, const cd_ddp_config *config)
+{
+    char options[512];
+    cd_ddp_config_print(config, options, sizeof options);
+    uint64_t h =
+        cd_hash_mix(cd_hash_mix(cd_hash_text(options), m->parameter_count), m->buffer_count);
+    for (size_t i = 0; i < m->parameter_count; i++) {
+        const cd_wrapped_parameter *p = &m->parameters[i];
+        const bool bits[] = {p->is_ignored, p->is_delayed, p->requires_grad, p->expect_sparse};
+        h = cd_hash_mix(h, p->name_digest);
+        for (size_t b = 0; b < (p->is_ignored ? 2 : 4); b++) h = cd_hash_mix(h, bits[b]);
+        if (!p->is_ignored) h = fold_tensor(h, &p->tensor.form->like, true);
+    }
+    for (size_t i = 0; i < m->buffer_count; i++) {
+        h = cd_hash_mix(h, cd_hash_text(m->buffers[i].name));
+        h = cd_hash_mix(h, m->buffers[i].is_ignored);
+        if (!m->buffers[i].is_ignored) h = fold_tensor(h, &m->buffers[i].tensor, false);
+    }
+    return h;
+}
+
+/* The complement turns an order around, so the smallest complement is that of the largest digest:
+** whatever ranks differ, smallest and largest do, and every rank sees the same two. */
+static cddp_status compare_digests(uint64_t mine, const cd_wrapped *m, cddp_group *group,
+                                   bool *agree, cddp_error *err)
+{
+    cd_control_spec spec = {.allocator = m->allocator,
+                            .group = group,
+                            .dtype = CDDP_I64,
+                            .numel = 2,
+                            .device = cd_module_device(m)};
+    cddp_status status = CDDP_OK;
+    cd_control ends = {0};
+    CD_TRY(cd_control_init(&ends, &spec, err));
+    int64_t *values = ends.host;
+    values[0] = (int64_t)mine;
+    values[1] = (int64_t)~mine;
+    CD_TRY_OUT(cd_control_allreduce(group, &ends, CDDP_RED_MIN, err));
+    *agree = values[0] == ~values[1];
+out:
+    cd_control_fini(&ends);
+    return status;
+}
+
+cddp_status cd_verify_across_ranks(const cd_wrapped *module, const cd_ddp_config *config,
+                                   cddp_group *group, cddp_error *err)
+{
+    const cddp_capabilities *k = cddp_group_capabilities(group);
+    bool has_min =
+        (k->reduce_ops & (1u << CDDP_RED_MIN)) != 0 && (k->dtypes & CDDP_DTYPE_BIT(CDDP_I64)) != 0;
+    bool agree = false;
+    if (has_min) CD_TRY(compare_digests(fold(module, config), module, group, &agree, err));
+    return agree ? CDDP_OK : explain(module, config, group, err);
+}

@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The key table: keys.def turned into rows, and looking them up.
+**
+** Not here: turning text into fields (key_value.c), the page written from the table
+** (keys_document.c).
+*/
+#include "core/plan/keys.h"
+
+#include "core/base/suggest.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define WIDTH(type, member) sizeof(((type *)0)->member)
+#define CD_KEY_ROOT(field, type, choices, initial, low, high, doc) \
+    {CD_SCOPE_PLAN,                                                \
+     "",                                                           \
+     #field,                                                       \
+     CDDP_KEY_##type,                                              \
+     choices,                                                      \
+     initial,                                                      \
+     low,                                                          \
+     high,                                                         \
+     offsetof(cddp_plan, field),                                   \
+     WIDTH(cddp_plan, field),                                      \
+     doc},
+#define CD_KEY_PLAN(table, field, type, choices, initial, low, high, doc) \
+    {CD_SCOPE_PLAN,                                                       \
+     #table,                                                              \
+     #field,                                                              \
+     CDDP_KEY_##type,                                                     \
+     choices,                                                             \
+     initial,                                                             \
+     low,                                                                 \
+     high,                                                                \
+     offsetof(cddp_plan, table.field),                                    \
+     WIDTH(cddp_plan, table.field),                                       \
+     doc},
+#define CD_KEY_RANK(table, field, type, choices, initial, low, high, doc) \
+    {CD_SCOPE_RANK,                                                       \
+     #table,                                                              \
+     #field,                                                              \
+     CDDP_KEY_##type,                                                     \
+     choices,                                                             \
+     initial,                                                             \
+     low,                                                                 \
+     high,                                                                \
+     offsetof(cddp_plan_settings, table.field),                           \
+     WIDTH(cddp_plan_settings, table.field),                              \
+     doc},
+#define CD_KEY_ITEM(table, field, type, choices, initial, low, high, doc) \
+    {CD_SCOPE_##table,                                                    \
+     ITEM_NAME_##table,                                                   \
+     #field,                                                              \
+     CDDP_KEY_##type,                                                     \
+     choices,                                                             \
+     initial,                                                             \
+     low,                                                                 \
+     high,                                                                \
+     offsetof(cddp_plan_##table, field),                                  \
+     WIDTH(cddp_plan_##table, field),                                     \
+     doc},
+
+#define ITEM_NAME_optimizer "optimizer"
+#define ITEM_NAME_group "group"
+#define ITEM_NAME_collective "collective"
+#define ITEM_NAME_when "when"
+#define ITEM_NAME_fault "fault"
+#define ITEM_NAME_finding "expect.finding"
+
+static const cd_key_row rows[] = {
+#include "core/plan/keys.def"
+};
+
+#define ITEM(scope, member, counter)                                    \
+    [CD_SCOPE_##scope] = {ITEM_NAME_##scope, sizeof(cddp_plan_##scope), \
+                          offsetof(cddp_plan, member), offsetof(cddp_plan, counter)}
+static const cd_item_table item_tables[CD_SCOPE_COUNT] = {
+    ITEM(optimizer, optimizers, optimizer_count),
+    ITEM(group, groups, group_count),
+    ITEM(collective, collectives, collective_count),
+    ITEM(when, whens, when_count),
+    ITEM(fault, faults, fault_count),
+    ITEM(finding, expect.findings, expect.finding_count)};
+
+size_t cd_key_count(void) { return sizeof rows / sizeof rows[0]; }
+
+const cd_key_row *cd_key_row_get(size_t index)
+{
+    return index < cd_key_count() ? &rows[index] : NULL;
+}
+
+const cd_item_table *cd_item_table_get(cd_key_scope scope)
+{
+    return item_tables[scope].name != NULL ? &item_tables[scope] : NULL;
+}
+
+const cd_key_row *cd_key_find(const char *table, const char *field)
+{
+    for (size_t i = 0; i < cd_key_count(); i++) {
+        if (strcmp(rows[i].table, table) == 0 && strcmp(rows[i].field, field) == 0) {
+            return &rows[i];
+        }
+    }
+    return NULL;
+}
+
+const cd_key_row *cd_key_find_path(const char *path)
+{
+    const char *dot = strrchr(path, '.');
+    if (dot == NULL) {
+        return cd_key_find("", path);
+    }
+    size_t length = (size_t)(dot - path);
+    for (size_t i = 0; i < cd_key_count(); i++) {
+        if (strlen(rows[i].table) == length && memcmp(rows[i].table, path, length) == 0 &&
+            strcmp(rows[i].field, dot + 1) == 0) {
+            return &rows[i];
+        }
+    }
+    return NULL;
+}
+
+bool cd_key_has_table(const char *table)
+{
+    for (size_t i = 0; i < cd_key_count(); i++) {
+        if (strcmp(rows[i].table, table) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+const cd_key_row *cd_key_nearest(const char *table, const char *field)
+{
+    cd_suggestion s;
+    cd_suggest_begin(&s, field);
+    for (size_t i = 0; i < cd_key_count(); i++) {
+        if (strcmp(rows[i].table, table) == 0) {
+            cd_suggest_offer(&s, rows[i].field);
+        }
+    }
+    if (s.best != NULL) {
+        return cd_key_find(table, s.best);
+    }
+    /* The right name in the wrong table is the other common slip. */
+    for (size_t i = 0; i < cd_key_count(); i++) {
+        if (strcmp(rows[i].field, field) == 0) {
+            return &rows[i];
+        }
+    }
+    return NULL;
+}
+
+const char *cd_key_nearest_table(const char *table)
+{
+    cd_suggestion s;
+    cd_suggest_begin(&s, table);
+    for (size_t i = 0; i < cd_key_count(); i++) {
+        if (rows[i].table[0] != '\0') {
+            cd_suggest_offer(&s, rows[i].table);
+        }
+    }
+    return s.best;
+}
+
+void cd_key_path(const cd_key_row *row, char *text, size_t text_bytes)
+{
+    const char *brackets = cd_item_table_get(row->scope) != NULL ? "[]" : "";
+    const char *dot = row->table[0] != '\0' ? "." : "";
+    snprintf(text, text_bytes, "%s%s%s%s", row->table, brackets, dot, row->field);
+}
+
+const cd_key_row *cd_key_find_settings(const char *table)
+{
+    const cd_key_row *row = cd_key_find_path(table);
+    return row != NULL && row->type == CDDP_KEY_TEXT && row->choices != NULL ? row : NULL;
+}
+
+bool cddp_plan_key(size_t index, cddp_key_info *info)
+{
+    if (index >= cd_key_count()) {
+        return false;
+    }
+    const cd_key_row *row = &rows[index];
+    *info = (cddp_key_info){.size = sizeof *info,
+                            .type = row->type,
+                            .choices = row->type == CDDP_KEY_CHOICE ? row->choices : NULL,
+                            .initial = row->initial,
+                            .low = row->low,
+                            .high = row->high,
+                            .per_rank = row->scope == CD_SCOPE_RANK,
+                            .doc = row->doc};
+    cd_key_path(row, info->path, sizeof info->path);
+    return true;
+}

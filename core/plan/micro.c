@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Resolving [[when]] tables: defaults first, then every table that applies, field by field. */
+#include "core/plan/micro.h"
+
+#include "core/base/pattern.h"
+
+static int64_t given(int64_t value, int64_t otherwise)
+{
+    return value != CDDP_PLAN_UNSET ? value : otherwise;
+}
+
+static bool applies(const cddp_plan_when *when, cd_micro_place place)
+{
+    return cddp_selector_has(&when->ranks, place.rank) &&
+           cddp_selector_has(&when->steps, place.step) &&
+           cddp_selector_has(&when->micro_steps, place.micro_step);
+}
+
+static void apply(const cddp_plan_when *when, cd_micro *m)
+{
+    if (when->sync != CDDP_PLAN_UNSET) {
+        m->sync = m->sync_backward = when->sync != 0;
+    }
+    m->sync_backward = given(when->sync_backward, m->sync_backward) != 0;
+    m->no_sync_depth = (uint32_t)given(when->no_sync_depth, m->no_sync_depth);
+    m->forwards = (uint32_t)given(when->forwards, m->forwards);
+    m->backwards = (uint32_t)given(when->backwards, m->backwards);
+    m->backward_each = given(when->backward_each, m->backward_each) != 0;
+    m->grad_mode = given(when->grad_mode, m->grad_mode) != 0;
+    m->bypass = given(when->bypass, m->bypass) != 0;
+    m->samples = (uint32_t)given(when->samples, m->samples);
+    m->branch = (uint32_t)given(when->branch, m->branch);
+    m->outputs = when->outputs.count > 0 ? when->outputs : m->outputs;
+    m->uses = when->uses.count > 0 ? when->uses : m->uses;
+    m->ready = (cd_ready_kind)given(when->ready, (int64_t)m->ready);
+    m->ready_order = when->ready_order.count > 0 ? when->ready_order : m->ready_order;
+    m->skip = (cd_skip)given(when->skip, (int64_t)m->skip);
+    m->stop = given(when->stop, m->stop) != 0;
+    m->poison = (cd_poison)given(when->poison, (int64_t)m->poison);
+    m->poison_parameter =
+        when->poison_parameter != NULL ? when->poison_parameter : m->poison_parameter;
+    m->abort_after = (uint32_t)given(when->abort_after, m->abort_after);
+    m->early_step = given(when->early_step, m->early_step) != 0;
+    m->touch_buffers = given(when->touch_buffers, m->touch_buffers) != 0;
+    m->touch_parameters = given(when->touch_parameters, m->touch_parameters) != 0;
+    m->replace_buffers = given(when->replace_buffers, m->replace_buffers) != 0;
+    m->create_graph = given(when->create_graph, m->create_graph) != 0;
+    m->await_producers = given(when->await_producers, m->await_producers) != 0;
+    m->statistics = (cd_statistics_use)given(when->statistics, (int64_t)m->statistics);
+    m->compute_us = (uint64_t)given(when->compute_us, (int64_t)m->compute_us);
+}
+
+void cd_micro_resolve(const cddp_plan *plan, const cddp_plan_settings *settings,
+                      cd_micro_place place, cd_micro *micro)
+{
+    const bool is_last = place.micro_step + 1 == settings->train.micro_steps;
+    *micro = (cd_micro){.place = place,
+                        .sync = is_last,
+                        .sync_backward = is_last,
+                        .no_sync_depth = 1,
+                        .forwards = 1,
+                        .backwards = 1,
+                        .grad_mode = true,
+                        .await_producers = true,
+                        .samples = (uint32_t)settings->data.samples,
+                        .ready = (cd_ready_kind)plan->schedule.ready};
+    for (size_t i = 0; i < plan->when_count; i++) {
+        if (applies(&plan->whens[i], place)) {
+            apply(&plan->whens[i], micro);
+        }
+    }
+}
+
+static bool changes_parameters(const cddp_plan_when *when)
+{
+    return when->freeze.count + when->unfreeze.count + when->replace_parameters.count > 0;
+}
+
+static bool plan_changes_parameters(const cddp_plan *plan)
+{
+    for (size_t i = 0; i < plan->when_count; i++) {
+        if (changes_parameters(&plan->whens[i])) {
+            return true;
+        }
+    }
+    return false;
+}
+
+void cd_micro_resolve_parameter(const cddp_plan *plan, cd_micro_place place, const char *name,
+                                cd_parameter_fate *fate)
+{
+    const uint32_t last = place.step;
+    if (!plan_changes_parameters(plan)) {
+        return;
+    }
+    for (place.step = 0; place.step <= last; place.step++) {
+        for (size_t i = 0; i < plan->when_count; i++) {
+            const cddp_plan_when *when = &plan->whens[i];
+            if (!changes_parameters(when) || !applies(when, place)) {
+                continue;
+            }
+            fate->requires_grad = cd_patterns_match(&when->unfreeze, name) ||
+                                  (fate->requires_grad && !cd_patterns_match(&when->freeze, name));
+            fate->is_replaced =
+                fate->is_replaced || cd_patterns_match(&when->replace_parameters, name);
+        }
+    }
+}
+
+bool cd_plan_unfreezes(const cddp_plan *plan, const char *name)
+{
+    for (size_t i = 0; i < plan->when_count; i++) {
+        if (cd_patterns_match(&plan->whens[i].unfreeze, name)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+bool cd_rank_has_step(const cddp_plan *plan, const cddp_plan_settings *settings, uint32_t rank,
+                      uint32_t step)
+{
+    if (step >= settings->train.steps ||
+        (settings->data.inputs > 0 && step >= settings->data.inputs)) {
+        return false;
+    }
+    for (size_t i = 0; i < plan->when_count; i++) {
+        const cddp_plan_when *when = &plan->whens[i];
+        for (uint32_t s = 0; when->stop == 1 && s <= step; s++) {
+            if (cddp_selector_has(&when->ranks, rank) && cddp_selector_has(&when->steps, s)) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+bool cd_micro_contributes(const cd_micro *micro)
+{
+    return micro->skip != CD_SKIP_ALL && micro->skip != CD_SKIP_BACKWARD && micro->grad_mode &&
+           micro->backwards > 0 && micro->samples > 0;
+}
+
+bool cd_patterns_match(const cddp_text_list *patterns, const char *name)
+{
+    for (size_t i = 0; i < patterns->count; i++) {
+        if (cd_pattern_matches(patterns->items[i], name)) {
+            return true;
+        }
+    }
+    return false;
+}

@@ -1,0 +1,399 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Making a plan and changing it key by key.
+**
+** Everything that a plan points to lies in its arena: a value that is set again leaves the old one
+** behind, which is small and goes with the plan.
+**
+** Not here: reading files (scenarios/reader), contradictions (plan_check.c), the key table
+** (keys.c).
+*/
+#include "core/plan/plan.h"
+
+#include "core/base/alloc.h"
+#include "core/base/assert.h"
+#include "core/base/error.h"
+#include "core/base/hash.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define PLAN_BLOCK_BYTES 16384
+
+struct cddp_plan_memory {
+    const cddp_allocator *allocator;
+    cd_arena arena;
+    size_t item_capacity[CD_SCOPE_COUNT];
+    size_t override_capacity;
+};
+
+cddp_status cddp_plan_create(const cddp_allocator *allocator, cddp_plan **plan, cddp_error *err)
+{
+    cddp_plan *made = cd_allocate_zero(allocator, sizeof *made);
+    struct cddp_plan_memory *memory = cd_allocate_zero(allocator, sizeof *memory);
+    if (made == NULL || memory == NULL) {
+        cd_release(allocator, made, sizeof *made);
+        cd_release(allocator, memory, sizeof *memory);
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for a plan");
+    }
+    memory->allocator = allocator;
+    cd_arena_init(&memory->arena, allocator, PLAN_BLOCK_BYTES);
+    made->size = sizeof *made;
+    made->memory = memory;
+    for (size_t i = 0; i < cd_key_count(); i++) {
+        const cd_key_row *row = cd_key_row_get(i);
+        if (row->scope == CD_SCOPE_PLAN) {
+            cd_key_parse_initial(row, (char *)made + row->offset);
+        } else if (row->scope == CD_SCOPE_RANK) {
+            cd_key_parse_initial(row, (char *)&made->settings + row->offset);
+        }
+    }
+    *plan = made;
+    return CDDP_OK;
+}
+
+void cddp_plan_destroy(cddp_plan *plan)
+{
+    if (plan != NULL) {
+        struct cddp_plan_memory *memory = plan->memory;
+        const cddp_allocator *allocator = memory->allocator;
+        cd_arena_fini(&memory->arena);
+        cd_release(allocator, memory, sizeof *memory);
+        cd_release(allocator, plan, sizeof *plan);
+    }
+}
+
+/* Room for one more element in an array of the arena. */
+static void *array_push(struct cddp_plan_memory *memory, void **items, size_t *capacity,
+                        const size_t *count, size_t item_bytes)
+{
+    if (*count == *capacity) {
+        const size_t grown = *capacity > 0 ? 2 * *capacity : 4;
+        void *moved = cd_arena_push(&memory->arena, grown * item_bytes);
+        if (moved == NULL) {
+            return NULL;
+        }
+        if (*count > 0) {
+            memcpy(moved, *items, *count * item_bytes);
+        }
+        *items = moved;
+        *capacity = grown;
+    }
+    return (char *)*items + *count * item_bytes;
+}
+
+size_t cd_plan_item_count(const cddp_plan *plan, cd_key_scope scope)
+{
+    size_t count;
+    memcpy(&count, (const char *)plan + cd_item_table_get(scope)->count_offset, sizeof count);
+    return count;
+}
+
+cddp_status cd_plan_add_item(cddp_plan *plan, cd_key_scope scope, cddp_error *err)
+{
+    const cd_item_table *table = cd_item_table_get(scope);
+    void *items;
+    size_t count = cd_plan_item_count(plan, scope);
+    memcpy(&items, (char *)plan + table->items_offset, sizeof items);
+    void *element = array_push(plan->memory, &items, &plan->memory->item_capacity[scope], &count,
+                               table->element_bytes);
+    if (element == NULL) {
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for [[%s]] number %zu", table->name, count);
+    }
+    for (size_t i = 0; i < cd_key_count(); i++) {
+        const cd_key_row *row = cd_key_row_get(i);
+        if (row->scope == scope) {
+            cd_key_parse_initial(row, (char *)element + row->offset);
+        }
+    }
+    count++;
+    memcpy((char *)plan + table->items_offset, &items, sizeof items);
+    memcpy((char *)plan + table->count_offset, &count, sizeof count);
+    return CDDP_OK;
+}
+
+cddp_status cd_plan_assign(cddp_plan *plan, const cd_key_row *row, size_t index,
+                           const cd_key_value *value, cddp_error *err)
+{
+    char *base = row->scope == CD_SCOPE_RANK ? (char *)&plan->settings : (char *)plan;
+    const cd_item_table *table = cd_item_table_get(row->scope);
+    if (table != NULL) {
+        CD_ASSERT(index < cd_plan_item_count(plan, row->scope));
+        memcpy(&base, (char *)plan + table->items_offset, sizeof base);
+        base += index * table->element_bytes;
+    }
+    CD_TRY(cd_key_parse(row, value, &plan->memory->arena, base + row->offset, err));
+    return CDDP_OK;
+}
+
+/* "a,b,c"; NULL: no memory. */
+static char *join_commas(cd_arena *arena, const cd_key_value *value)
+{
+    size_t bytes = 1, used = 0;
+    for (size_t i = 0; i < value->count; i++) {
+        bytes += strlen(value->items[i]) + 1;
+    }
+    char *text = cd_arena_push(arena, bytes);
+    for (size_t i = 0; text != NULL && i < value->count; i++) {
+        const size_t length = strlen(value->items[i]);
+        if (i > 0) {
+            text[used++] = ',';
+        }
+        memcpy(text + used, value->items[i], length);
+        used += length;
+    }
+    if (text != NULL) {
+        text[used] = '\0';
+    }
+    return text;
+}
+
+cddp_status cd_plan_add_override(cddp_plan *plan, const cddp_selector *ranks, const cd_key_row *row,
+                                 const cd_key_value *value, cddp_error *err)
+{
+    struct cddp_plan_memory *memory = plan->memory;
+    char path[96];
+    cd_key_path(row, path, sizeof path);
+    if (row->scope != CD_SCOPE_RANK) {
+        return cd_fail(err, CDDP_E_CONFIG,
+                       "%s is the same for all ranks and cannot be changed for some", path);
+    }
+    void *parsed = cd_arena_push(&memory->arena, row->width);
+    char *text = join_commas(&memory->arena, value);
+    char *key = cd_arena_strdup(&memory->arena, path);
+    void *items = (void *)(uintptr_t)plan->overrides;
+    cddp_plan_override *override = array_push(memory, &items, &memory->override_capacity,
+                                              &plan->override_count, sizeof *override);
+    if (override != NULL) {
+        plan->overrides = items; /* they may have moved, whatever becomes of this one */
+    }
+    if (parsed == NULL || text == NULL || key == NULL || override == NULL) {
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for an override of %s", path);
+    }
+    CD_TRY(cd_key_parse(row, value, &memory->arena, parsed, err));
+    *override = (cddp_plan_override){.ranks = *ranks, .key = key, .value = text, .parsed = parsed};
+    plan->override_count++;
+    return CDDP_OK;
+}
+
+cddp_status cd_plan_set_text(cddp_plan *plan, const char *source, const char *text, cddp_error *err)
+{
+    char *source_copy = cd_arena_strdup(&plan->memory->arena, source);
+    const size_t bytes = strlen(text) + 1;
+    char *text_copy = cd_arena_push(&plan->memory->arena, bytes);
+    if (source_copy == NULL || text_copy == NULL) {
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for the text of %s", source);
+    }
+    memcpy(text_copy, text, bytes);
+    plan->source = source_copy;
+    plan->text = text_copy;
+    return CDDP_OK;
+}
+
+/* ---- --set ---- */
+
+#define SET_ITEMS_MAX 64
+
+static bool type_is_list(cddp_key_type type)
+{
+    return type == CDDP_KEY_TEXTS || type == CDDP_KEY_NUMBERS || type == CDDP_KEY_UNSIGNEDS;
+}
+
+/* Splits "a,b,c" in place; more than SET_ITEMS_MAX: there are too many. */
+static size_t split_commas(char *text, const char **items)
+{
+    size_t count = 0;
+    while (text != NULL && *text != '\0') {
+        if (count == SET_ITEMS_MAX) {
+            return SET_ITEMS_MAX + 1;
+        }
+        items[count++] = text;
+        text = strchr(text, ',');
+        if (text != NULL) {
+            *text++ = '\0';
+        }
+    }
+    return count;
+}
+
+static cddp_status fail_unknown(const char *key, const char *table, const char *field,
+                                cddp_error *err)
+{
+    const cd_key_row *near = cd_key_nearest(table, field);
+    char path[96] = "";
+    if (near != NULL) {
+        cd_key_path(near, path, sizeof path);
+    }
+    return cd_fail(err, CDDP_E_CONFIG, "unknown key '%s'%s%s%s", key,
+                   near != NULL ? "; did you mean '" : "", path, near != NULL ? "'?" : "");
+}
+
+/* "when.2.sync" becomes "when.sync" and 2; an element that is the next one is made. */
+static cddp_status take_index(cddp_plan *plan, char *path, const cd_key_row **row, size_t *index,
+                              cddp_error *err)
+{
+    for (char *dot = strchr(path, '.'); dot != NULL; dot = strchr(dot + 1, '.')) {
+        char *end;
+        const unsigned long number = strtoul(dot + 1, &end, 10);
+        if (end == dot + 1 || *end != '.') {
+            continue;
+        }
+        memmove(dot, end, strlen(end) + 1);
+        *row = cd_key_find_path(path);
+        if (*row == NULL || cd_item_table_get((*row)->scope) == NULL) {
+            return fail_unknown(path, "", path, err);
+        }
+        const size_t count = cd_plan_item_count(plan, (*row)->scope);
+        if (number > count) {
+            return cd_fail(err, CDDP_E_CONFIG,
+                           "[[%s]] has %zu elements: number %lu would leave a gap", (*row)->table,
+                           count, number);
+        }
+        if (number == count) {
+            CD_TRY(cd_plan_add_item(plan, (*row)->scope, err));
+        }
+        *index = number;
+        return CDDP_OK;
+    }
+    *row = cd_key_find_path(path);
+    if (*row != NULL && cd_item_table_get((*row)->scope) != NULL) {
+        return cd_fail(err, CDDP_E_CONFIG,
+                       "[[%s]] may appear several times: say which, as in %s.0.%s", (*row)->table,
+                       (*row)->table, (*row)->field);
+    }
+    return CDDP_OK;
+}
+
+cddp_status cddp_plan_set(cddp_plan *plan, const char *key, const char *value, cddp_error *err)
+{
+    char path[160], values[1024];
+    if (strlen(key) >= sizeof path || strlen(value) >= sizeof values) {
+        return cd_fail(err, CDDP_E_LIMIT, "key or value of '%.40s' is too long", key);
+    }
+    memcpy(path, key, strlen(key) + 1);
+    memcpy(values, value, strlen(value) + 1);
+    char *at = strchr(path, '@');
+    cddp_selector ranks = {0};
+    if (at != NULL) {
+        *at = '\0';
+        CD_TRY(cd_selector_parse(at + 1, &ranks, err));
+    }
+    const cd_key_row *row = NULL;
+    size_t index = 0;
+    CD_TRY(take_index(plan, path, &row, &index, err));
+    if (row == NULL) {
+        char *dot = strrchr(path, '.');
+        const char *field = dot != NULL ? dot + 1 : path;
+        if (dot != NULL) {
+            *dot = '\0';
+        }
+        return fail_unknown(key, dot != NULL ? path : "", field, err);
+    }
+    const char *items[SET_ITEMS_MAX] = {values};
+    const bool is_list = type_is_list(row->type);
+    const cd_key_value parsed = {items, is_list ? split_commas(values, items) : 1};
+    if (parsed.count > SET_ITEMS_MAX) {
+        return cd_fail(err, CDDP_E_LIMIT, "the value of '%.40s' has more than %d items", key,
+                       SET_ITEMS_MAX);
+    }
+    if (at != NULL) {
+        CD_TRY(cd_plan_add_override(plan, &ranks, row, &parsed, err));
+    } else {
+        CD_TRY(cd_plan_assign(plan, row, index, &parsed, err));
+    }
+    return CDDP_OK;
+}
+
+/* ---- reading ---- */
+
+cddp_status cddp_plan_rank_settings(const cddp_plan *plan, uint32_t rank,
+                                    cddp_plan_settings *settings, cddp_error *err)
+{
+    if (rank >= plan->world.size) {
+        return cd_fail(err, CDDP_E_ARG, "rank %u of a world of %llu", rank,
+                       (unsigned long long)plan->world.size);
+    }
+    *settings = plan->settings;
+    for (size_t i = 0; i < plan->override_count; i++) {
+        const cddp_plan_override *override = &plan->overrides[i];
+        if (cddp_selector_has(&override->ranks, rank)) {
+            const cd_key_row *row = cd_key_find_path(override->key);
+            memcpy((char *)settings + row->offset, override->parsed, row->width);
+        }
+    }
+    if (plan->world.batch > 0) { /* sample i of a step goes to rank i mod W */
+        settings->train.micro_steps =
+            (plan->world.batch + plan->world.size - 1 - rank) / plan->world.size;
+    }
+    return CDDP_OK;
+}
+
+static uint64_t digest_field(uint64_t digest, const cd_key_row *row, const void *field)
+{
+    const void *pointer;
+    cddp_text_list list;
+    switch (row->type) {
+    case CDDP_KEY_TEXT:
+        memcpy(&pointer, field, sizeof pointer);
+        return cd_hash_mix(digest, cd_hash_text(pointer));
+    case CDDP_KEY_TEXTS:
+        memcpy(&list, field, sizeof list);
+        digest = cd_hash_mix(digest, list.count);
+        for (size_t i = 0; i < list.count; i++) {
+            digest = cd_hash_mix(digest, cd_hash_text(list.items[i]));
+        }
+        return digest;
+    case CDDP_KEY_NUMBERS:
+    case CDDP_KEY_UNSIGNEDS:
+        memcpy(&list, field, sizeof list);
+        return cd_hash64(list.items,
+                         list.count *
+                             (row->type == CDDP_KEY_NUMBERS ? sizeof(double) : sizeof(uint32_t)),
+                         digest);
+    case CDDP_KEY_SELECTOR: {
+        cddp_selector selector;
+        memcpy(&selector, field, sizeof selector);
+        return cd_hash64(selector.terms, selector.term_count * sizeof selector.terms[0], digest);
+    }
+    default:
+        return cd_hash64(field, row->width, digest);
+    }
+}
+
+/* What says how a run goes; titles, tags and expectations do not. */
+static bool row_counts(const cd_key_row *row)
+{
+    return row->table[0] != '\0' && strncmp(row->table, "expect", 6) != 0;
+}
+
+uint64_t cddp_plan_digest(const cddp_plan *plan)
+{
+    uint64_t digest = cd_hash_text("cddp plan 1");
+    for (size_t i = 0; i < cd_key_count(); i++) {
+        const cd_key_row *row = cd_key_row_get(i);
+        const cd_item_table *table = cd_item_table_get(row->scope);
+        if (!row_counts(row)) {
+            continue;
+        }
+        digest = cd_hash_mix(digest, cd_hash_text(row->field));
+        if (table == NULL) {
+            const char *base =
+                row->scope == CD_SCOPE_RANK ? (const char *)&plan->settings : (const char *)plan;
+            digest = digest_field(digest, row, base + row->offset);
+            continue;
+        }
+        const char *items;
+        memcpy(&items, (const char *)plan + table->items_offset, sizeof items);
+        for (size_t k = 0; k < cd_plan_item_count(plan, row->scope); k++) {
+            digest = digest_field(digest, row, items + k * table->element_bytes + row->offset);
+        }
+    }
+    for (size_t i = 0; i < plan->override_count; i++) {
+        digest = cd_hash64(plan->overrides[i].ranks.terms,
+                           plan->overrides[i].ranks.term_count *
+                               sizeof plan->overrides[i].ranks.terms[0],
+                           digest);
+        digest = cd_hash_mix(digest, cd_hash_text(plan->overrides[i].key));
+        digest = cd_hash_mix(digest, cd_hash_text(plan->overrides[i].value));
+    }
+    return digest;
+}

@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a reader needs to fill a plan: elements of repeating tables, overrides, the text it came
+** from. */
+#pragma once
+#include "cddp/backend.h"
+#include "cddp/plan.h"
+#include "core/plan/keys.h"
+
+size_t cd_plan_item_count(const cddp_plan *plan, cd_key_scope scope);
+/* Appends an element with every default filled in. */
+cddp_status cd_plan_add_item(cddp_plan *plan, cd_key_scope scope, cddp_error *err) CDDP_MUST_CHECK;
+/* index: of the element, where the row belongs to a repeating table. */
+cddp_status cd_plan_assign(cddp_plan *plan, const cd_key_row *row, size_t index,
+                           const cd_key_value *value, cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_plan_add_override(cddp_plan *plan, const cddp_selector *ranks, const cd_key_row *row,
+                                 const cd_key_value *value, cddp_error *err) CDDP_MUST_CHECK;
+/* Copies both; for provenance. */
+cddp_status cd_plan_set_text(cddp_plan *plan, const char *source, const char *text,
+                             cddp_error *err) CDDP_MUST_CHECK;
+
+/* Every contradiction of the plan, each told with the key that a person would change. Returns how
+** many. */
+typedef void (*cd_contradiction_fn)(void *context, const char *key, const char *message);
+size_t cd_plan_find_contradictions(const cddp_plan *plan, cd_contradiction_fn report,
+                                   void *context);
+
+/* One level of a model averager: after so many steps, blocks of so many consecutive ranks; 0: all
+** of them. */
+typedef struct cd_plan_level {
+    uint64_t period;
+    uint32_t ranks;
+} cd_plan_level;
+#define CD_PLAN_LEVELS_MAX 8
+/* averager.levels. Returns how many; 0: it is not of that form, or does not grow, or blocks do not
+** nest. */
+uint32_t cd_plan_read_levels(const char *text, cd_plan_level levels[CD_PLAN_LEVELS_MAX]);
+
+/* "pattern=period" of averager.periods apart; false: it is not of that form. */
+#define CD_PLAN_PATTERN_BYTES 256
+bool cd_plan_read_period(const char *text, char pattern[CD_PLAN_PATTERN_BYTES], uint64_t *period);
+
+/* What a [[collective]] posts. */
+cddp_op cd_plan_op(const cddp_plan_collective *collective);
+cddp_red_op cd_plan_reduction(const cddp_plan_collective *collective);
+
+/* Does any rank queue its gradients on streams? */
+bool cd_plan_has_streams(const cddp_plan *plan);

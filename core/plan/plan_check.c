@@ -1,0 +1,415 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Contradictions: settings that cannot mean anything together. Each rule names both sides.
+**
+** A wrong program is not a contradiction: a static graph whose use changes, a rank that skips its
+** backward and a mismatched option are what scenarios are for. Refused is only what would silently
+** have no effect, or what has no meaning at all.
+**
+** Here: settings of the training, and what changes and is expected in it. What updates parameters:
+** plan_check_update.c. The ranks among themselves: plan_check_world.c.
+*/
+#include "core/plan/plan_check.h"
+
+#include "core/base/error.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+void cd_plan_contradict(cd_contradictions *c, const char *key, const char *format, ...)
+{
+    char message[256], place[96];
+    const size_t length = c->table != NULL ? strlen(c->table) : 0;
+    if (length > 0 && strncmp(key, c->table, length) == 0 && key[length] == '.') {
+        snprintf(place, sizeof place, "%s[%zu]%s", c->table, c->index, key + length);
+        key = place;
+    }
+    va_list args;
+    va_start(args, format);
+    vsnprintf(message, sizeof message, format, args);
+    va_end(args);
+    c->count++;
+    if (c->report != NULL) {
+        c->report(c->context, key, message);
+    }
+}
+
+void cd_plan_enter_table(cd_contradictions *c, const char *table, size_t index)
+{
+    c->table = table;
+    c->index = index;
+}
+
+/* Does any number below the limit belong to it? */
+static bool selector_is_possible(const cddp_selector *selector, uint64_t limit)
+{
+    for (uint32_t i = 0; i < selector->term_count; i++) {
+        const uint64_t first = selector->terms[i].modulus != 0 ? selector->terms[i].remainder
+                                                               : selector->terms[i].first;
+        if (first < limit) {
+            return true;
+        }
+    }
+    return selector->term_count == 0;
+}
+
+void cd_plan_check_selector(cd_contradictions *c, const char *key, const cddp_selector *selector,
+                            uint64_t limit, const char *limit_key)
+{
+    if (!selector_is_possible(selector, limit)) {
+        char text[CD_SELECTOR_TEXT_BYTES];
+        cd_selector_print(selector, text, sizeof text);
+        cd_plan_contradict(c, key, "%s = %s selects nothing: %s is %llu", key, text, limit_key,
+                           (unsigned long long)limit);
+    }
+}
+
+const cddp_plan_group *cd_plan_find_group(const cddp_plan *plan, const char *name)
+{
+    for (size_t i = 0; i < plan->group_count; i++) {
+        if (plan->groups[i].name != NULL && strcmp(plan->groups[i].name, name) == 0) {
+            return &plan->groups[i];
+        }
+    }
+    return NULL;
+}
+
+static void check_settings(cd_contradictions *c, const cddp_plan_settings *s)
+{
+    const cddp_plan_ddp *ddp = &s->ddp;
+    if (ddp->skip_all_reduce_unused_params && !ddp->find_unused_parameters && !ddp->static_graph) {
+        cd_plan_contradict(c, "ddp.skip_all_reduce_unused_params",
+                           "ddp.skip_all_reduce_unused_params needs ddp.find_unused_parameters or "
+                           "ddp.static_graph to know what is unused");
+    }
+    if (ddp->bucket_cap_mb > 0 && ddp->bucket_cap_mb_list.count > 0) {
+        cd_plan_contradict(
+            c, "ddp.bucket_cap_mb",
+            "ddp.bucket_cap_mb has no effect beside ddp.bucket_cap_mb_list: give one of them");
+    }
+    if (ddp->average_contributions && !ddp->accumulate_in_hook) {
+        cd_plan_contradict(
+            c, "ddp.average_contributions",
+            "ddp.average_contributions has no effect without ddp.accumulate_in_hook");
+    }
+    if (ddp->accumulate_in_hook && s->train.zero_grad == 2) {
+        cd_plan_contradict(c, "ddp.accumulate_in_hook",
+                           "ddp.accumulate_in_hook with train.zero_grad = \"keep\": what is kept "
+                           "in .grad would be added again");
+    }
+    if (ddp->comm_hook != NULL && ddp->comm_hook[0] == ':') {
+        cd_plan_contradict(c, "ddp.comm_hook",
+                           "ddp.comm_hook = '%s' has options but no name: write NAME:key=value",
+                           ddp->comm_hook);
+    }
+    if (ddp->comm_hook != NULL && strncmp(ddp->comm_hook, "no:", 3) == 0) {
+        cd_plan_contradict(c, "ddp.comm_hook", "ddp.comm_hook = '%s' gives options to no hook",
+                           ddp->comm_hook);
+    }
+    if (s->hook.name == NULL && (s->hook.options != NULL || s->hook.inner != NULL)) {
+        cd_plan_contradict(c, "hook.name", "hook.%s is given but no hook.name",
+                           s->hook.options != NULL ? "options" : "inner");
+    }
+    if (s->hook.name != NULL && (s->hook.comm_hook != 0 || s->hook.comm_wrapper != 0)) {
+        cd_plan_contradict(c, "hook.comm_hook",
+                           "hook.name and hook.comm_hook both choose the hook: give one of them");
+    }
+    if (s->hook.comm_state_option != NULL && s->hook.comm_hook < 3) {
+        cd_plan_contradict(c, "hook.comm_state_option",
+                           "hook.comm_state_option belongs to hook.comm_hook = \"power_sgd\" or "
+                           "\"batched_power_sgd\" (ACC-03)");
+    }
+    if (s->train.checkpoint_step > s->train.steps) {
+        cd_plan_contradict(c, "train.checkpoint_step",
+                           "train.checkpoint_step = %llu lies behind train.steps = %llu",
+                           (unsigned long long)s->train.checkpoint_step,
+                           (unsigned long long)s->train.steps);
+    }
+    if (s->train.checkpoint_step > 0 && s->model.device != 0) {
+        cd_plan_contradict(c, "train.checkpoint_step",
+                           "train.checkpoint_step needs model.device = \"cpu\": other devices hold "
+                           "no numbers to save");
+    }
+    if (s->train.resume && s->train.checkpoint_step == 0) {
+        cd_plan_contradict(c, "train.resume",
+                           "train.resume needs train.checkpoint_step: there is nothing to load");
+    }
+    if (!s->join.enable &&
+        (!s->join.divide_by_initial_world_size || s->join.throw_on_early_termination ||
+         s->join.broadcast_optimizer_state)) {
+        cd_plan_contradict(c, "join.enable",
+                           "settings of [join] have no effect without join.enable = true");
+    }
+    if (s->clip.place != 0 && s->clip.max_norm <= 0) {
+        cd_plan_contradict(c, "clip.place", "clip.place has no effect without clip.max_norm");
+    }
+    if (s->clip.place == 2 && !s->amp.enable) {
+        cd_plan_contradict(
+            c, "clip.place",
+            "clip.place = \"before_unscale\" needs amp.enable: there is nothing to unscale");
+    }
+    if (s->model.dtype == CDDP_F64 && s->mixed_precision.param_dtype > 0) {
+        cd_plan_contradict(c, "mixed_precision.param_dtype",
+                           "model.dtype = \"f64\" computes in f64: mixed_precision.param_dtype "
+                           "casts to what computes in f32");
+    }
+    if (s->train.objective != 0 && s->train.loss == 0) {
+        cd_plan_contradict(c, "train.objective",
+                           "train.objective compares with a normalised loss: train.loss = "
+                           "\"dyadic\" gives samples weights of its own");
+    }
+    if (s->train.objective != 0 && s->join.enable) {
+        cd_plan_contradict(c, "train.objective",
+                           "train.objective counts over all ranks, join.enable lets them run out "
+                           "of inputs: drop one");
+    }
+    if (s->model.device == 1 &&
+        s->mixed_precision.param_dtype + s->mixed_precision.reduce_dtype > 0) {
+        cd_plan_contradict(
+            c, "mixed_precision.param_dtype",
+            "model.device = \"symbol\" is exact: casts of [mixed_precision] need cpu or shape");
+    }
+    if (s->streams.producers > 0 && s->model.device != 0) {
+        cd_plan_contradict(c, "streams.producers",
+                           "streams.producers: gradients without numbers are not produced: it "
+                           "needs model.device = \"cpu\"");
+    }
+    if (s->streams.producers > 0 &&
+        s->mixed_precision.param_dtype + s->mixed_precision.reduce_dtype > 0) {
+        cd_plan_contradict(c, "streams.producers",
+                           "streams.producers: the host computes with the parameters, which "
+                           "[mixed_precision] would cast on a stream: drop one");
+    }
+    if (s->streams.producers > 0 && s->train.pass_us_per_mb > 0) {
+        cd_plan_contradict(
+            c, "streams.producers",
+            "train.pass_us_per_mb and streams.operation_us both say what a copy takes: drop one");
+    }
+    if (s->model.device != 0 && s->model.memory != 0) {
+        cd_plan_contradict(c, "model.memory",
+                           "model.memory says where numbers live, and model.device = \"%s\" has "
+                           "none: drop one of them",
+                           s->model.device == 1 ? "symbol" : "shape");
+    }
+    if (s->model.device != 0 && (s->amp.enable || s->clip.max_norm > 0)) {
+        cd_plan_contradict(
+            c, "model.device",
+            "model.device without numbers knows no overflow and no norm: drop %s or use cpu",
+            s->amp.enable ? "amp.enable" : "clip.max_norm");
+    }
+}
+
+/* The batch is dealt sample by sample, so whatever else says how many there are contradicts it. */
+static void check_batch(cd_contradictions *c)
+{
+    const cddp_plan *plan = c->plan;
+    const cddp_plan_settings *s = &plan->settings;
+    if (plan->world.batch == 0) {
+        return;
+    }
+    if (plan->world.batch < plan->world.size) {
+        cd_plan_contradict(c, "world.batch",
+                           "world.batch = %llu leaves some of %llu ranks without a sample",
+                           (unsigned long long)plan->world.batch,
+                           (unsigned long long)plan->world.size);
+    }
+    if (s->train.micro_steps != 1) {
+        cd_plan_contradict(c, "world.batch",
+                           "world.batch and train.micro_steps both say how many micro-steps there "
+                           "are: give one of them");
+    }
+    if (s->data.samples != 1 || s->data.dataset_size != 0) {
+        cd_plan_contradict(c, "world.batch",
+                           "world.batch deals single samples of one endless epoch: it needs "
+                           "data.samples = 1 and no "
+                           "data.dataset_size");
+    }
+    for (size_t i = 0; i < plan->when_count; i++) {
+        if (plan->whens[i].samples != CDDP_PLAN_UNSET ||
+            plan->whens[i].forwards != CDDP_PLAN_UNSET) {
+            cd_plan_contradict(c, "world.batch",
+                               "world.batch deals one sample per micro-step: when.samples and "
+                               "when.forwards cannot change that");
+        }
+    }
+}
+
+bool cd_plan_has_streams(const cddp_plan *plan)
+{
+    bool has_streams = plan->settings.streams.producers > 0;
+    for (size_t i = 0; !has_streams && i < plan->override_count; i++) {
+        has_streams = strcmp(plan->overrides[i].key, "streams.producers") == 0 &&
+                      *(const uint64_t *)plan->overrides[i].parsed > 0;
+    }
+    return has_streams;
+}
+
+static void check_streams(cd_contradictions *c)
+{
+    if (!cd_plan_has_streams(c->plan) && c->plan->settings.streams.operation_us != 1) {
+        cd_plan_contradict(c, "streams.operation_us",
+                           "streams.operation_us has no effect without streams.producers");
+    }
+    if (cd_plan_has_streams(c->plan) && c->plan->world.timeout_ms > 0) {
+        cd_plan_contradict(c, "world.timeout_ms",
+                           "world.timeout_ms limits how long a host waits: with streams.producers "
+                           "it waits for no operation");
+    }
+}
+
+/* Whether some forward runs inside no_sync. A rank's own settings may say so, too. */
+static bool may_accumulate(const cddp_plan *plan)
+{
+    bool may = plan->settings.train.micro_steps > 1 || plan->override_count > 0;
+    for (size_t i = 0; i < plan->when_count; i++) {
+        may = may || plan->whens[i].sync == 0;
+    }
+    return may;
+}
+
+static void check_when(cd_contradictions *c, const cddp_plan_when *when)
+{
+    const cddp_plan *plan = c->plan;
+    cd_plan_check_selector(c, "when.ranks", &when->ranks, plan->world.size, "world.size");
+    cd_plan_check_selector(c, "when.steps", &when->steps, plan->settings.train.steps,
+                           "train.steps");
+    cd_plan_check_selector(c, "when.micro_steps", &when->micro_steps,
+                           plan->settings.train.micro_steps, "train.micro_steps");
+    if (when->freeze.count + when->unfreeze.count + when->replace_parameters.count > 0 &&
+        when->micro_steps.term_count > 0) {
+        cd_plan_contradict(c, "when.micro_steps",
+                           "when.%s applies from the beginning of a step: when.micro_steps has no "
+                           "meaning beside it",
+                           when->freeze.count > 0     ? "freeze"
+                           : when->unfreeze.count > 0 ? "unfreeze"
+                                                      : "replace_parameters");
+    }
+    if (when->replace_parameters.count > 0 && when->ranks.term_count > 0) {
+        cd_plan_contradict(
+            c, "when.replace_parameters",
+            "when.replace_parameters is what a program does on all ranks: drop when.ranks");
+    }
+    if (when->replace_parameters.count > 0 && plan->settings.ddp.gradient_as_bucket_view) {
+        cd_plan_contradict(c, "when.replace_parameters",
+                           "a replaced parameter has no view: when.replace_parameters needs "
+                           "ddp.gradient_as_bucket_view = false");
+    }
+    if (when->no_sync_depth != CDDP_PLAN_UNSET && (when->sync == 1 || !may_accumulate(plan))) {
+        cd_plan_contradict(c, "when.no_sync_depth", "when.no_sync_depth has no effect: %s",
+                           when->sync == 1 ? "when.sync = true keeps the forward out of no_sync"
+                                           : "no forward runs inside no_sync without "
+                                             "train.micro_steps > 1 or when.sync = false");
+    }
+    if (when->await_producers == 0 && !cd_plan_has_streams(plan)) {
+        cd_plan_contradict(
+            c, "when.await_producers",
+            "when.await_producers has no effect without streams.producers: nobody has to wait");
+    }
+    if (when->ready_order.count > 0 && when->ready != 4) {
+        cd_plan_contradict(c, "when.ready_order",
+                           "when.ready_order has no effect without when.ready = \"listed\"");
+    }
+    if (when->ready == 4 && when->ready_order.count == 0) {
+        cd_plan_contradict(c, "when.ready", "when.ready = \"listed\" needs when.ready_order");
+    }
+    if (when->poison_parameter != NULL && (when->poison == CDDP_PLAN_UNSET || when->poison == 0)) {
+        cd_plan_contradict(c, "when.poison_parameter",
+                           "when.poison_parameter has no effect without when.poison");
+    }
+    if (when->backward_each == 1 && (when->forwards == CDDP_PLAN_UNSET || when->forwards < 2)) {
+        cd_plan_contradict(c, "when.backward_each",
+                           "when.backward_each needs when.forwards of at least 2");
+    }
+    if (when->grad_mode == 0 && when->backwards != CDDP_PLAN_UNSET && when->backwards > 0) {
+        cd_plan_contradict(c, "when.backwards",
+                           "when.grad_mode = false leaves no graph for when.backwards = %lld",
+                           (long long)when->backwards);
+    }
+}
+
+static void check_expect(cd_contradictions *c)
+{
+    const cddp_plan_expect *expect = &c->plan->expect;
+    if (expect->verdict == CDDP_EXPECT_FINDINGS && expect->finding_count == 0) {
+        cd_plan_contradict(
+            c, "expect.verdict",
+            "expect.verdict = \"findings\" needs an [[expect.finding]] that says which");
+    }
+    if (expect->verdict != CDDP_EXPECT_FINDINGS && expect->finding_count > 0 &&
+        expect->verdict != CDDP_EXPECT_ERROR) {
+        cd_plan_contradict(c, "expect.verdict",
+                           "[[expect.finding]] contradicts expect.verdict = \"verified\"");
+    }
+    if (expect->verdict == CDDP_EXPECT_ERROR && expect->error.count == 0) {
+        cd_plan_contradict(c, "expect.verdict",
+                           "expect.verdict = \"error\" needs expect.error: words of the message");
+    }
+    if (expect->verdict != CDDP_EXPECT_ERROR && expect->error.count > 0) {
+        cd_plan_contradict(c, "expect.error", "expect.error needs expect.verdict = \"error\"");
+    }
+    if (expect->also.count > 0 && expect->verdict == CDDP_EXPECT_VERIFIED) {
+        cd_plan_contradict(c, "expect.also",
+                           "expect.also excuses findings beside those named: it needs "
+                           "expect.verdict = \"findings\"");
+    }
+    if (expect->same_with.count > 0 && expect->verdict != CDDP_EXPECT_VERIFIED) {
+        cd_plan_contradict(c, "expect.same_with",
+                           "expect.same_with compares runs that are verified: it needs "
+                           "expect.verdict = \"verified\"");
+    }
+    for (size_t i = 0; i < expect->finding_count; i++) {
+        cd_plan_enter_table(c, "expect.finding", i);
+        if (expect->findings[i].check == NULL) {
+            cd_plan_contradict(c, "expect.finding.check",
+                               "[[expect.finding]] number %zu names no check", i);
+        }
+    }
+}
+
+size_t cd_plan_find_contradictions(const cddp_plan *plan, cd_contradiction_fn report_fn,
+                                   void *context)
+{
+    cd_contradictions c = {.plan = plan, .report = report_fn, .context = context};
+    if (plan->title == NULL) {
+        cd_plan_contradict(&c, "title", "a scenario needs a title");
+    }
+    check_settings(&c, &plan->settings);
+    for (size_t i = 0; i < plan->override_count; i++) {
+        cd_plan_check_selector(&c, "rank.ranks", &plan->overrides[i].ranks, plan->world.size,
+                               "world.size");
+    }
+    check_batch(&c);
+    check_streams(&c);
+    cd_plan_check_world(&c);
+    cd_plan_check_update(&c);
+    for (size_t i = 0; i < plan->when_count; i++) {
+        cd_plan_enter_table(&c, "when", i);
+        check_when(&c, &plan->whens[i]);
+    }
+    const bool replays =
+        plan->schedule.chooser != NULL && strcmp(plan->schedule.chooser, "replay") == 0;
+    if (replays != (plan->schedule.string != NULL)) {
+        cd_plan_contradict(
+            &c, "schedule.string",
+            replays ? "schedule.chooser = \"replay\" needs schedule.string"
+                    : "schedule.string has no effect without schedule.chooser = \"replay\"");
+    }
+    check_expect(&c);
+    return c.count;
+}
+
+static void keep_first(void *context, const char *key, const char *message)
+{
+    (void)key;
+    char *first = context;
+    if (first[0] == '\0') {
+        snprintf(first, 256, "%s", message);
+    }
+}
+
+cddp_status cddp_plan_check(const cddp_plan *plan, cddp_error *err)
+{
+    char first[256] = "";
+    const size_t count = cd_plan_find_contradictions(plan, keep_first, first);
+    return count == 0 ? CDDP_OK : cd_fail(err, CDDP_E_CONFIG, "%s", first);
+}

@@ -1,0 +1,365 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Contradictions in what a plan says of the update: optimizers and when they step, their parts,
+** clipping, averaging.
+**
+** Not here: the gradients that they step on (plan_check.c).
+*/
+#include "core/plan/plan_check.h"
+
+#include <string.h>
+
+static void check_periods(cd_contradictions *c, const cddp_plan_averager *a)
+{
+    char pattern[CD_PLAN_PATTERN_BYTES];
+    uint64_t period = 0;
+    if (a->periods.count > 0 && a->kind == 2) {
+        cd_plan_contradict(c, "averager.periods",
+                           "averager.periods: a hierarchical averager's levels are of all "
+                           "parameters: averager.kind = \"periodic\"");
+    }
+    for (size_t i = 0; i < a->periods.count; i++) {
+        if (!cd_plan_read_period(a->periods.items[i], pattern, &period)) {
+            cd_plan_contradict(c, "averager.periods",
+                               "averager.periods: '%s' is not pattern=period, such as \"head.*=2\"",
+                               a->periods.items[i]);
+        }
+    }
+}
+
+static void check_averager(cd_contradictions *c, const cddp_plan_settings *s)
+{
+    const cddp_plan_averager *a = &s->averager;
+    cd_plan_level levels[CD_PLAN_LEVELS_MAX];
+    const uint32_t count = a->levels != NULL ? cd_plan_read_levels(a->levels, levels) : 0;
+    if (a->kind == 0) {
+        if (a->levels != NULL || a->warmup_steps > 0 || a->periods.count > 0) {
+            cd_plan_contradict(c, "averager.kind",
+                               "averager.%s has no effect without averager.kind",
+                               a->levels != NULL     ? "levels"
+                               : a->warmup_steps > 0 ? "warmup_steps"
+                                                     : "periods");
+        }
+        return;
+    }
+    check_periods(c, a);
+    if (a->levels == NULL) {
+        cd_plan_contradict(
+            c, "averager.levels",
+            "averager.kind needs averager.levels: after how many steps is the model averaged?");
+    } else if (count == 0) {
+        cd_plan_contradict(c, "averager.levels",
+                           "averager.levels = \"%s\" is not period:ranks/…/period with growing "
+                           "periods and growing blocks, each made of whole smaller ones",
+                           a->levels);
+    } else if (a->kind == 1 && count > 1) {
+        cd_plan_contradict(c, "averager.levels",
+                           "averager.levels has %u levels, but a periodic averager has one: "
+                           "averager.kind = \"hierarchical\"",
+                           count);
+    }
+    if (s->join.enable) {
+        cd_plan_contradict(c, "averager.kind",
+                           "averager.kind with join.enable: a rank that has run out of inputs "
+                           "takes no steps, and would be missing from the average");
+    }
+    if (s->model.device != 0 || s->streams.producers > 0) {
+        cd_plan_contradict(c, "averager.kind",
+                           "averager.kind averages numbers on the host: drop %s",
+                           s->model.device != 0 ? "model.device" : "streams.producers");
+    }
+    for (size_t i = 0; i < c->plan->optimizer_count; i++) {
+        if (c->plan->optimizers[i].in_backward) {
+            cd_plan_contradict(c, "averager.kind",
+                               "averager.kind averages what has a gradient (AVG-02), and "
+                               "optimizer.in_backward leaves none");
+        }
+    }
+}
+
+static bool has_sharded_optimizer(const cddp_plan *plan)
+{
+    for (size_t i = 0; i < plan->optimizer_count; i++) {
+        if (plan->optimizers[i].shard != 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void check_clip_group(cd_contradictions *c, const cddp_plan_clip *clip, const char *group)
+{
+    const bool is_own = strcmp(group, "own") == 0;
+    if (clip->max_norm <= 0) {
+        cd_plan_contradict(c, "clip.group", "clip.group has no effect without clip.max_norm");
+    }
+    if (clip->place == 1) {
+        cd_plan_contradict(c, "clip.group",
+                           "clip.group with clip.place = \"before_reduction\": each gradient is "
+                           "clipped by itself, as soon as it is there");
+    }
+    if (is_own && !has_sharded_optimizer(c->plan)) {
+        cd_plan_contradict(c, "clip.group",
+                           "clip.group = \"own\" has no effect without optimizer.shard: every rank "
+                           "steps everything");
+    }
+    if (!is_own && strcmp(group, "world") != 0 && cd_plan_find_group(c->plan, group) == NULL) {
+        cd_plan_contradict(c, "clip.group", "clip.group = \"%s\", but no [[group]] is called so",
+                           group);
+    }
+    if (cd_plan_has_streams(c->plan)) {
+        cd_plan_contradict(c, "clip.group",
+                           "clip.group adds what the host has computed: drop streams.producers");
+    }
+}
+
+/* Also what single ranks are told. */
+static void check_clip_groups(cd_contradictions *c)
+{
+    const cddp_plan_clip *clip = &c->plan->settings.clip;
+    if (clip->group != NULL) {
+        check_clip_group(c, clip, clip->group);
+    }
+    for (size_t i = 0; i < c->plan->override_count; i++) {
+        const char *group = NULL;
+        if (strcmp(c->plan->overrides[i].key, "clip.group") == 0) {
+            memcpy(&group, c->plan->overrides[i].parsed, sizeof group);
+        }
+        if (group != NULL) {
+            check_clip_group(c, clip, group);
+        }
+    }
+}
+
+/* What steps inside the backward cannot wait for something that is known only after it. */
+static void check_optimizer_in_backward(cd_contradictions *c, const cddp_plan_optimizer *optimizer)
+{
+    const cddp_plan_settings *s = &c->plan->settings;
+    const char *key = optimizer->overlap != 0 ? "optimizer.overlap" : "optimizer.in_backward";
+    if (optimizer->in_backward && optimizer->overlap != 0) {
+        cd_plan_contradict(c, key,
+                           "optimizer.in_backward and optimizer.overlap are two ways to step in "
+                           "backward: drop one");
+    }
+    for (size_t i = 0; i < c->plan->optimizer_count; i++) {
+        const cddp_plan_optimizer *other = &c->plan->optimizers[i];
+        if ((other->in_backward || other->overlap != 0) && other->overlap != optimizer->overlap) {
+            cd_plan_contradict(c, key,
+                               "all optimizers that step in backward do it in the same way: only "
+                               "one can be attached");
+            break;
+        }
+    }
+    if (optimizer->steps.term_count > 0) {
+        cd_plan_contradict(
+            c, key, "%s steps whenever a bucket is averaged: optimizer.steps cannot hold it back",
+            key);
+    }
+    if (s->mixed_precision.param_dtype != 0 || s->mixed_precision.reduce_dtype != 0) {
+        cd_plan_contradict(
+            c, key,
+            "%s and mixed_precision both take the place behind the reduction: drop one (MIX-05)",
+            key);
+    }
+    if (s->amp.enable || s->clip.max_norm > 0) {
+        cd_plan_contradict(c, key, "%s steps before gradients can be %s: drop %s", key,
+                           s->amp.enable ? "unscaled" : "clipped",
+                           s->amp.enable ? "amp.enable" : "clip.max_norm");
+    }
+}
+
+/* OIB-03: the allreduce hook is its own, and every backward is a step. */
+static void check_hook_then_optimizer(cd_contradictions *c)
+{
+    const cddp_plan_settings *s = &c->plan->settings;
+    if (s->train.micro_steps > 1) {
+        cd_plan_contradict(c, "optimizer.overlap",
+                           "hook_then_optimizer steps in every backward: train.micro_steps cannot "
+                           "accumulate (OIB-03)");
+    }
+    if (s->hook.name != NULL || s->hook.comm_hook != 0 || s->ddp.comm_hook != NULL) {
+        cd_plan_contradict(c, "optimizer.overlap",
+                           "hook_then_optimizer takes the comm-hook slot with an all-reduce of its "
+                           "own: drop the comm hook (OIB-03)");
+    }
+}
+
+/* ZRO-11 counts backwards: what leaves some out would have to be counted, too. */
+static const char *uncounted_backward(const cddp_plan *plan)
+{
+    for (size_t i = 0; i < plan->when_count; i++) {
+        const cddp_plan_when *w = &plan->whens[i];
+        const char *key = w->skip != CDDP_PLAN_UNSET          ? "when.skip"
+                          : w->abort_after != CDDP_PLAN_UNSET ? "when.abort_after"
+                          : w->early_step != CDDP_PLAN_UNSET  ? "when.early_step"
+                          : w->stop != CDDP_PLAN_UNSET        ? "when.stop"
+                          : w->bypass != CDDP_PLAN_UNSET      ? "when.bypass"
+                          : w->grad_mode != CDDP_PLAN_UNSET   ? "when.grad_mode"
+                                                              : NULL;
+        if (key != NULL) {
+            return key;
+        }
+    }
+    return NULL;
+}
+
+static void check_zero_step(cd_contradictions *c, const cddp_plan_optimizer *optimizer)
+{
+    const cddp_plan_settings *s = &c->plan->settings;
+    const char *key = "optimizer.overlap", *uncounted = uncounted_backward(c->plan);
+    if (c->plan->optimizer_count > 1 || optimizer->parameters.count > 0) {
+        cd_plan_contradict(c, key,
+                           "hook_with_zero_step steps whole buckets: it is the only optimizer, and "
+                           "owns all parameters (ZRO-10)");
+    }
+    if (s->ddp.find_unused_parameters && !s->ddp.static_graph) {
+        cd_plan_contradict(
+            c, key,
+            "hook_with_zero_step waits for the rebuild, and ddp.find_unused_parameters never "
+            "rebuilds: it would never update anything (ZRO-11)");
+    }
+    if (s->train.resume) {
+        cd_plan_contradict(
+            c, key,
+            "hook_with_zero_step with train.resume: a wrapper that is made anew leaves out its "
+            "first updates again (ZRO-11), so no resumed training is the uninterrupted one");
+    }
+    if (uncounted != NULL) {
+        cd_plan_contradict(
+            c, key, "hook_with_zero_step counts backwards until it updates (ZRO-11): drop %s",
+            uncounted);
+    }
+    if (s->join.enable) {
+        cd_plan_contradict(c, key,
+                           "hook_with_zero_step with join.enable: nobody would step what is a "
+                           "joined rank's (ZRO-09)");
+    }
+    if (s->averager.kind != 0) {
+        cd_plan_contradict(c, key,
+                           "hook_with_zero_step with averager.kind: what a rank broadcasts is its "
+                           "own model, and there would be nothing left to average");
+    }
+    if (s->model.device != 0) {
+        cd_plan_contradict(
+            c, key, "hook_with_zero_step is judged by numbers: it needs model.device = \"cpu\"");
+    }
+    if (cd_plan_has_streams(c->plan)) {
+        cd_plan_contradict(
+            c, key, "hook_with_zero_step sends what the host has stepped: drop streams.producers");
+    }
+}
+
+static void check_overlap(cd_contradictions *c, const cddp_plan_optimizer *optimizer)
+{
+    if (optimizer->overlap == 1) {
+        check_hook_then_optimizer(c);
+    } else if (optimizer->overlap > 1) {
+        check_zero_step(c, optimizer);
+    }
+    if (optimizer->shard_buckets && optimizer->overlap < 2) {
+        cd_plan_contradict(c, "optimizer.shard_buckets",
+                           "optimizer.shard_buckets has no effect without optimizer.overlap = "
+                           "\"hook_with_zero_step\"");
+    }
+}
+
+/* Parts of an optimizer are stepped at the same time and exchanged then. */
+static void check_sharded_optimizer(cd_contradictions *c, const cddp_plan_optimizer *optimizer)
+{
+    const cddp_plan_settings *s = &c->plan->settings;
+    if (optimizer->in_backward || optimizer->overlap != 0) {
+        cd_plan_contradict(c, "optimizer.shard",
+                           "optimizer.shard exchanges what all ranks stepped, optimizer.%s steps "
+                           "bucket by bucket: drop one",
+                           optimizer->in_backward ? "in_backward" : "overlap");
+    }
+    if (s->join.enable) {
+        cd_plan_contradict(c, "optimizer.shard",
+                           "optimizer.shard with join.enable: a rank that has run out of inputs "
+                           "takes no steps, and nobody else steps its part (ZRO-09)");
+    }
+    if (s->averager.kind != 0) {
+        cd_plan_contradict(c, "optimizer.shard",
+                           "optimizer.shard with averager.kind: what a rank broadcasts is its own "
+                           "model, and there would be nothing left to average");
+    }
+    if (s->model.device != 0) {
+        cd_plan_contradict(c, "optimizer.shard",
+                           "optimizer.shard is judged by numbers: it needs model.device = \"cpu\"");
+    }
+    if (cd_plan_has_streams(c->plan)) {
+        cd_plan_contradict(
+            c, "optimizer.shard",
+            "optimizer.shard exchanges what the host has stepped: drop streams.producers");
+    }
+}
+
+/* Who finds his part of a sharded optimizer how. */
+static void check_shard(cd_contradictions *c)
+{
+    const cddp_plan *plan = c->plan;
+    const char *order = plan->settings.shard.order != 0 ? "shard.order" : NULL,
+               *padding = plan->settings.shard.padding != 0 ? "shard.padding" : NULL;
+    bool has_whole = false, has_flat = false;
+    for (size_t i = 0; i < plan->optimizer_count; i++) {
+        has_whole |= plan->optimizers[i].shard == 1;
+        has_flat |= plan->optimizers[i].shard == 2;
+    }
+    for (size_t i = 0; i < plan->override_count; i++) {
+        order = strcmp(plan->overrides[i].key, "shard.order") == 0 ? "shard.order" : order;
+        padding = strcmp(plan->overrides[i].key, "shard.padding") == 0 ? "shard.padding" : padding;
+    }
+    if (order != NULL && !has_whole) {
+        cd_plan_contradict(c, order,
+                           "shard.order has no effect without optimizer.shard = \"parameters\"");
+    }
+    if (padding != NULL && !has_flat) {
+        cd_plan_contradict(c, padding,
+                           "shard.padding has no effect without optimizer.shard = \"flat\"");
+    }
+}
+
+static void check_optimizer(cd_contradictions *c, const cddp_plan_optimizer *optimizer)
+{
+    if (optimizer->shard != 0) {
+        check_sharded_optimizer(c, optimizer);
+    }
+    const bool keeps_state = optimizer->kind != 0 || optimizer->momentum > 0;
+    if (optimizer->in_backward || optimizer->overlap != 0) {
+        check_optimizer_in_backward(c, optimizer);
+    }
+    check_overlap(c, optimizer);
+    cd_plan_check_selector(c, "optimizer.steps", &optimizer->steps, c->plan->settings.train.steps,
+                           "train.steps");
+    if (optimizer->kind != 0 && (optimizer->momentum > 0 || optimizer->nesterov)) {
+        cd_plan_contradict(c, "optimizer.momentum",
+                           "optimizer.momentum and optimizer.nesterov belong to sgd");
+    }
+    if (optimizer->nesterov && optimizer->momentum <= 0) {
+        cd_plan_contradict(c, "optimizer.nesterov", "optimizer.nesterov needs optimizer.momentum");
+    }
+    if (keeps_state && c->plan->settings.model.device == 1) {
+        cd_plan_contradict(c, "optimizer.kind",
+                           "model.device = \"symbol\" proves the way to the optimizer: an "
+                           "optimizer that keeps state needs cpu");
+    }
+    if (optimizer->kind != 0 && c->plan->settings.join.broadcast_optimizer_state) {
+        cd_plan_contradict(c, "join.broadcast_optimizer_state",
+                           "join.broadcast_optimizer_state carries tensors: the step counts of %s "
+                           "would still differ; use sgd",
+                           optimizer->kind == 1   ? "adam"
+                           : optimizer->kind == 2 ? "adamw"
+                                                  : "adagrad");
+    }
+}
+
+void cd_plan_check_update(cd_contradictions *c)
+{
+    const cddp_plan *plan = c->plan;
+    check_averager(c, &plan->settings);
+    check_shard(c);
+    check_clip_groups(c);
+    for (size_t i = 0; i < plan->optimizer_count; i++) {
+        cd_plan_enter_table(c, "optimizer", i);
+        check_optimizer(c, &plan->optimizers[i]);
+    }
+}

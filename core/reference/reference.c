@@ -1,0 +1,577 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The reference: what one process computes for a part of the plan, and its optimizers' update.
+**
+** It repeats what the plan tells the rank to do to its own gradients (poison, a backward that is
+** left early), because these are part of the declared program; it repeats nothing that happens
+** between ranks.
+*/
+#include "core/reference/reference.h"
+
+#include "core/base/alloc.h"
+#include "core/base/error.h"
+#include "core/base/hash.h"
+#include "core/trace/tracer.h"
+
+#include <string.h>
+
+#define FORWARDS_MAX 8
+
+/* ---- a micro-step without anybody watching ---- */
+
+static cddp_status run_backwards(cd_replica *r, const cd_micro *micro, cd_value *const *losses,
+                                 uint32_t count, cddp_error *err)
+{
+    for (uint32_t round = 0; round < micro->backwards; round++) {
+        const bool retain = round + 1 < micro->backwards;
+        if (!micro->backward_each) {
+            CD_TRY(cd_replica_backward(r, micro, losses, count, retain, err));
+            continue;
+        }
+        for (uint32_t f = 0; f < count; f++) {
+            CD_TRY(cd_replica_backward(r, micro, &losses[f], 1, retain || f + 1 < count, err));
+        }
+    }
+    return CDDP_OK;
+}
+
+cddp_status cd_replica_run_micro(cd_replica *r, const cd_micro *micro,
+                                 const cd_micro_batch *samples, uint32_t sample, double loss_scale,
+                                 cddp_error *err)
+{
+    cd_value *losses[FORWARDS_MAX];
+    uint32_t loss_count = 0;
+    cd_graph_begin(r->graph);
+    for (uint32_t f = 0; f < micro->forwards; f++) {
+        const bool all = sample == CD_ORACLE_ALL;
+        if (!all && sample / micro->samples != f) {
+            continue;
+        }
+        cd_pass pass = {.micro = micro,
+                        .samples = samples,
+                        .first = all ? f * micro->samples : sample,
+                        .count = all ? micro->samples : 1,
+                        .loss_scale = loss_scale};
+        CD_TRY(cd_replica_forward(r, &pass, err));
+        CD_TRY(cd_replica_loss(r, &pass, err));
+        losses[loss_count++] = pass.loss;
+    }
+    CD_TRY(run_backwards(r, micro, losses, loss_count, err));
+    return CDDP_OK;
+}
+
+/* ---- optimizer slots ---- */
+
+size_t cd_replica_slot_count(const cd_replica *replica)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < replica->optimizer_count; i++) {
+        count += replica->optimizers[i].count * CD_OPTIMIZER_SLOTS_MAX;
+    }
+    return count;
+}
+
+void cd_replica_get_slots(const cd_replica *replica, cddp_tensor *tensors, int32_t *parameters)
+{
+    size_t at = 0;
+    for (size_t i = 0; i < replica->optimizer_count; i++) {
+        const cd_replica_optimizer *o = &replica->optimizers[i];
+        for (size_t k = 0; k < o->count; k++) {
+            cd_optimizer_state state;
+            cd_replica_get_state(o, k, &state);
+            for (uint32_t s = 0; s < CD_OPTIMIZER_SLOTS_MAX; s++, at++) {
+                tensors[at] =
+                    state.is_present && s < state.slot_count ? state.slots[s] : (cddp_tensor){0};
+                parameters[at] = (int32_t)o->ordinals[k];
+            }
+        }
+    }
+}
+
+cddp_status cd_replica_save_optimizers(const cd_replica *replica, cd_blob *blob, cddp_error *err)
+{
+    const cddp_state_writer writer = cd_blob_writer(blob);
+    for (size_t i = 0; i < replica->optimizer_count; i++) {
+        CD_TRY(cd_blob_end(blob, cd_optimizer_save(replica->optimizers[i].optimizer, &writer, err),
+                           err));
+    }
+    return CDDP_OK;
+}
+
+cddp_status cd_replica_load_optimizers(cd_replica *replica, const cddp_state_reader *reader,
+                                       cddp_error *err)
+{
+    for (size_t i = 0; i < replica->optimizer_count; i++) {
+        CD_TRY(cd_optimizer_load(replica->optimizers[i].optimizer, reader, err));
+    }
+    return CDDP_OK;
+}
+
+/* ---- the engine's table ---- */
+
+static cddp_status reference_load(void *self, const cddp_tensor *parameters,
+                                  const cddp_tensor *buffers, cddp_error *err)
+{
+    cd_reference *r = self;
+    cd_module *module = r->replica->model->module;
+    CD_TRY(cd_low_precision_end(&r->low, err));
+    r->has_digest = false;
+    for (size_t i = 0; i < module->parameter_count; i++) {
+        CD_TRY(module->device->copy(&module->parameters[i].tensor, &parameters[i], NULL, err));
+        cddp_grad_drop(&module->parameters[i].grad);
+    }
+    for (size_t i = 0; buffers != NULL && i < module->buffer_count; i++) {
+        CD_TRY(module->device->copy(&module->buffers[i].tensor, &buffers[i], NULL, err));
+    }
+    return CDDP_OK;
+}
+
+static cddp_status reference_set_gradient(void *self, size_t parameter, const cddp_grad *gradient,
+                                          cddp_error *err)
+{
+    cd_reference *r = self;
+    cd_parameter *mine = &r->replica->model->module->parameters[parameter];
+    cddp_grad_drop(&mine->grad);
+    if (gradient->kind == CDDP_GRAD_DENSE) {
+        CD_TRY(cddp_grad_define(&mine->grad, &mine->tensor, err));
+        CD_TRY(mine->tensor.device->copy(&mine->grad.value, &gradient->value, NULL, err));
+    } else if (gradient->kind == CDDP_GRAD_SPARSE) {
+        /* a view for the update at hand; dropped before it can dangle */
+        mine->grad.kind = CDDP_GRAD_SPARSE;
+        mine->grad.value = gradient->value;
+        mine->grad.rows = gradient->rows;
+    }
+    return CDDP_OK;
+}
+
+static void reference_drop_gradients(void *self)
+{
+    cd_reference *r = self;
+    cd_module *module = r->replica->model->module;
+    for (size_t i = 0; i < module->parameter_count; i++) {
+        cddp_grad_drop(&module->parameters[i].grad);
+    }
+}
+
+/* The micro-step of a part, when its rank runs it. */
+static bool find_micro(cd_reference *r, const cd_oracle_part *part, cd_micro *micro)
+{
+    const cddp_plan_settings *settings = &r->settings[r->settings_of[part->rank]];
+    const cd_micro_place place = {part->rank, part->step, part->micro_step};
+    if (part->micro_step >= settings->train.micro_steps ||
+        !cd_rank_has_step(r->plan, settings, part->rank, part->step)) {
+        return false;
+    }
+    cd_micro_resolve(r->plan, settings, place, micro);
+    return cd_micro_contributes(micro);
+}
+
+static uint32_t reference_sample_count(void *self, const cd_oracle_part *part)
+{
+    cd_micro micro;
+    return find_micro(self, part, &micro) ? micro.samples * micro.forwards : 0;
+}
+
+static cddp_status find_samples(cd_reference *r, uint32_t rank, const cd_micro *micro,
+                                cd_micro_batch *samples, cddp_error *err)
+{
+    cd_sampler *sampler;
+    CD_TRY(cd_samplers_find(&r->share->samplers, rank, &sampler, err));
+    CD_TRY(cd_sampler_get(sampler, micro, samples, err));
+    return CDDP_OK;
+}
+
+/* ---- synchronised batch norm: what the ranks of a micro-step exchange, see statistics.h ---- */
+
+static cddp_status reference_allgather(void *context, const cddp_tensor *mine,
+                                       const cddp_tensor *all, cddp_error *err)
+{
+    const cd_reference *r = context;
+    CD_TRY(cd_statistics_allgather(r->listening, mine, all, err));
+    return CDDP_OK;
+}
+
+static cddp_status reference_allreduce(void *context, const cddp_tensor *sums, cddp_error *err)
+{
+    const cd_reference *r = context;
+    CD_TRY(cd_statistics_allreduce(r->listening, sums, err));
+    return CDDP_OK;
+}
+
+static const cddp_tensor *reference_forward_parameter(void *context, uint32_t parameter)
+{
+    const cd_reference *r = context;
+    return cd_low_precision_get(&r->low, parameter);
+}
+
+/* On exact devices: the same symbol that the rank itself gives to this gradient. */
+static cddp_status reference_fresh(void *context, uint32_t parameter, const cddp_tensor *dst,
+                                   cddp_error *err)
+{
+    const cd_reference *r = context;
+    CD_TRY(cd_replica_write_atoms(r->running, parameter, dst, err));
+    return CDDP_OK;
+}
+
+/* What becomes of a gradient concerns no statistics: only the replica itself hears of them. */
+static cd_graph_callbacks callbacks_of(cd_reference *r)
+{
+    return (cd_graph_callbacks){.context = r,
+                                .fresh = reference_fresh,
+                                .forward_parameter = reference_forward_parameter,
+                                .rank_count = (uint32_t)r->plan->world.size,
+                                .allgather = reference_allgather,
+                                .allreduce = reference_allreduce};
+}
+
+static bool exchanges_statistics(const cd_reference *r)
+{
+    return r->replica->model->exchanges_statistics && r->plan->world.size > 1;
+}
+
+/* Made by the first reference that has to find statistics: the others of a thread are told. */
+static cddp_status make_scout(cd_reference *r, cddp_error *err)
+{
+    const cd_module *module = r->replica->model->module;
+    const cd_replica_options options = {.plan = r->plan,
+                                        .rank = r->replica->rank,
+                                        .device = module->device,
+                                        .allocator = r->allocator,
+                                        .whole_optimizers = true};
+    if (r->scout != NULL) {
+        return CDDP_OK;
+    }
+    CD_TRY(cd_replica_create(&options, &r->scout, err));
+    const cd_graph_callbacks callbacks = callbacks_of(r);
+    cd_graph_set_callbacks(r->scout->graph, &callbacks);
+    return CDDP_OK;
+}
+
+static cddp_status scout_run(cd_reference *r, const cd_oracle_part *part, cddp_error *err)
+{
+    cd_micro micro;
+    cd_micro_batch samples;
+    cd_module *module = r->scout->model->module;
+    if (!find_micro(r, part, &micro)) {
+        return CDDP_OK;
+    }
+    CD_TRY(find_samples(r, part->rank, &micro, &samples, err));
+    r->scout->computes_objective = part->objective;
+    cd_replica_begin_step(r->scout, part->rank, part->step, NULL);
+    cd_statistics_begin(r->listening, part->rank);
+    CD_TRY(cd_replica_run_micro(r->scout, &micro, &samples, CD_ORACLE_ALL, *r->loss_scale, err));
+    CD_TRY(cd_module_zero_grad(module, CD_ZERO_GRAD_TO_NONE, err));
+    return CDDP_OK;
+}
+
+static cddp_status scout_all(cd_reference *r, const cd_oracle_part *part, cddp_error *err)
+{
+    CD_TRY(make_scout(r, err));
+    const cd_module *from = r->replica->model->module, *to = r->scout->model->module;
+    cd_statistics *s = r->listening;
+    size_t rounds = 0;
+    for (size_t i = 0; i < from->parameter_count; i++) {
+        CD_TRY(to->device->copy(&to->parameters[i].tensor, &from->parameters[i].tensor, NULL, err));
+    }
+    cd_statistics_forget(s);
+    do {
+        s->has_changed = false;
+        for (uint32_t rank = 0; rank < r->plan->world.size; rank++) {
+            cd_oracle_part all = *part;
+            all.rank = rank;
+            CD_TRY(scout_run(r, &all, err));
+        }
+        if (++rounds > s->count + 2) {
+            return cd_fail(err, CDDP_E_STATE,
+                           "the statistics of %u ranks do not settle in %zu rounds", s->world,
+                           rounds);
+        }
+    } while (s->has_changed);
+    return CDDP_OK;
+}
+
+static cddp_status find_key(cd_reference *r, const cd_oracle_part *part, cddp_error *err)
+{
+    const cd_module *module = r->replica->model->module;
+    if (!r->has_digest) {
+        r->key.digest = 0;
+        for (size_t i = 0; i < module->parameter_count; i++) {
+            uint64_t digest = 0;
+            CD_TRY(module->device->digest(&module->parameters[i].tensor, &digest, err));
+            r->key.digest = cd_hash_mix(r->key.digest, digest);
+        }
+        r->has_digest = true;
+    }
+    r->key.loss_scale = (uint64_t)cd_f64_bits(*r->loss_scale);
+    r->key.step = part->step;
+    r->key.micro_step = part->micro_step;
+    r->key.objective = part->objective;
+    return CDDP_OK;
+}
+
+static cddp_status find_statistics(cd_reference *r, const cd_oracle_part *part, cddp_error *err)
+{
+    cd_said *said;
+    if (!exchanges_statistics(r)) {
+        return CDDP_OK;
+    }
+    CD_TRY(find_key(r, part, err));
+    CD_TRY(cd_statistics_share_find(&r->share->statistics, &r->key, &said, err));
+    r->listening = &said->statistics;
+    if (!said->is_settled) {
+        CD_TRY(scout_all(r, part, err));
+        said->is_settled = true;
+    }
+    cd_statistics_begin(r->listening, part->rank);
+    return CDDP_OK;
+}
+
+static cddp_status reference_run(void *self, const cd_oracle_part *part, cddp_error *err)
+{
+    cd_reference *r = self;
+    cd_micro micro;
+    cd_micro_batch samples;
+    if (!find_micro(r, part, &micro)) {
+        return CDDP_OK;
+    }
+    CD_TRY(cd_low_precision_begin(&r->low, err));
+    CD_TRY(find_statistics(r, part, err));
+    CD_TRY(find_samples(r, part->rank, &micro, &samples, err));
+    r->running = &micro;
+    r->gradient_count = 0;
+    r->replica->computes_objective = part->objective;
+    cd_replica_begin_step(r->replica, part->rank, part->step, NULL);
+    const cddp_status status =
+        cd_replica_run_micro(r->replica, &micro, &samples, part->sample, *r->loss_scale, err);
+    const bool left_early = status == CDDP_E_ABORTED && micro.abort_after > 0;
+    r->running = NULL;
+    return left_early ? CDDP_OK : status;
+}
+
+static cddp_status reference_ready(void *context, uint32_t parameter, cddp_grad *grad,
+                                   cddp_error *err)
+{
+    cd_reference *r = context;
+    const char *name = r->replica->model->module->parameters[parameter].name;
+    CD_TRY(cd_replica_poison(r->running, name, r->gradient_count == 0, grad, err));
+    r->gradient_count++;
+    if (r->gradient_count == r->running->abort_after) {
+        return cd_fail(err, CDDP_E_ABORTED, "the plan leaves this backward after %u gradients",
+                       r->gradient_count);
+    }
+    return CDDP_OK;
+}
+
+static const cddp_tensor *reference_parameters(void *self)
+{
+    return ((cd_reference *)self)->parameters;
+}
+
+static const cddp_tensor *reference_buffers(void *self) { return ((cd_reference *)self)->buffers; }
+
+static const cddp_grad *reference_gradients(void *self)
+{
+    cd_reference *r = self;
+    cd_module *module = r->replica->model->module;
+    for (size_t i = 0; i < module->parameter_count; i++) {
+        r->gradients[i] = module->parameters[i].grad;
+    }
+    return r->gradients;
+}
+
+static cddp_status reference_update(void *self, const cd_oracle_update *before,
+                                    cd_oracle_slots *state, cddp_error *err)
+{
+    cd_reference *r = self;
+    cd_replica *replica = r->replica;
+    CD_TRY(reference_load(r, before->parameters, NULL, err));
+    for (size_t i = 0; i < replica->model->module->parameter_count; i++) {
+        CD_TRY(reference_set_gradient(r, i, &before->gradients[i], err));
+    }
+    if (r->state != NULL) {
+        cd_blob blob = *r->state; /* its own cursor; the bytes are the owner's */
+        const cddp_state_reader reader = cd_blob_reader(&blob);
+        CD_TRY(cd_replica_load_optimizers(replica, &reader, err));
+    }
+    for (size_t i = 0; i < replica->optimizer_count; i++) {
+        if ((r->due >> i & 1u) != 0) {
+            cd_optimizer_set_lr(replica->optimizers[i].optimizer,
+                                cd_replica_lr(replica, i, before->step));
+            CD_TRY(cd_optimizer_step(replica->optimizers[i].optimizer, err));
+        }
+    }
+    if (r->is_free_running) {
+        CD_TRY(cd_replica_regrid(replica, err)); /* it goes on from here by itself */
+    }
+    r->has_digest = false;
+    reference_drop_gradients(r);
+    cd_replica_get_slots(replica, r->slots, r->slot_parameters);
+    *state = (cd_oracle_slots){r->slots, r->slot_parameters, r->slot_count};
+    return CDDP_OK;
+}
+
+static cddp_status reference_statistics(void *self, const cd_oracle_part *part, size_t exchange,
+                                        size_t width, const double **rows, cddp_error *err)
+{
+    cd_reference *r = self;
+    CD_TRY(cd_low_precision_begin(&r->low, err));
+    CD_TRY(find_statistics(r, part, err));
+    const cd_statistics *s = r->listening;
+    if (exchange >= s->count || s->exchanges[exchange].width != width) {
+        return cd_fail(err, CDDP_E_STATE,
+                       "exchange %zu of the batch norm statistics of a micro-step is none of the "
+                       "reference's %zu",
+                       exchange, s->count);
+    }
+    *rows = s->exchanges[exchange].said;
+    return CDDP_OK;
+}
+
+/* ---- life ---- */
+
+void cd_reference_share_init(cd_reference_share *share, const cddp_plan *plan,
+                             const cddp_allocator *allocator)
+{
+    cd_statistics_share_init(&share->statistics, (uint32_t)plan->world.size, allocator);
+    cd_samplers_init(&share->samplers, plan, allocator);
+}
+
+void cd_reference_share_fini(cd_reference_share *share)
+{
+    cd_statistics_share_fini(&share->statistics);
+    cd_samplers_fini(&share->samplers);
+}
+
+/* Equal bytes are equal settings; where padding differs a rank has a copy more, and nothing
+** else. */
+static cddp_status add_settings(cd_reference *r, uint32_t rank, cddp_error *err)
+{
+    cddp_plan_settings settings;
+    memset(&settings, 0, sizeof settings);
+    CD_TRY(cddp_plan_rank_settings(r->plan, rank, &settings, err));
+    for (size_t i = r->setting_count; i > 0; i--) {
+        if (memcmp(&r->settings[i - 1], &settings, sizeof settings) == 0) {
+            r->settings_of[rank] = (uint32_t)(i - 1);
+            return CDDP_OK;
+        }
+    }
+    if (!cd_vec_grow(r->allocator, (void **)&r->settings, &r->setting_capacity,
+                     r->setting_count + 1, sizeof settings)) {
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for the settings of rank %u in a reference",
+                       rank);
+    }
+    memcpy(&r->settings[r->setting_count], &settings, sizeof settings);
+    r->settings_of[rank] = (uint32_t)r->setting_count++;
+    return CDDP_OK;
+}
+
+static cddp_status reference_allocate(cd_reference *r, cddp_error *err)
+{
+    const cd_module *module = r->replica->model->module;
+    const size_t world = (size_t)r->plan->world.size;
+    r->slot_count = cd_replica_slot_count(r->replica);
+    r->settings_of = cd_allocate_array(r->allocator, world, sizeof *r->settings_of);
+    r->parameters =
+        cd_allocate_array(r->allocator, module->parameter_count + 1, sizeof *r->parameters);
+    r->gradients =
+        cd_allocate_array(r->allocator, module->parameter_count + 1, sizeof *r->gradients);
+    r->buffers = cd_allocate_array(r->allocator, module->buffer_count + 1, sizeof *r->buffers);
+    r->slots = cd_allocate_array(r->allocator, r->slot_count + 1, sizeof *r->slots);
+    r->slot_parameters =
+        cd_allocate_array(r->allocator, r->slot_count + 1, sizeof *r->slot_parameters);
+    if (r->settings_of == NULL || r->parameters == NULL || r->gradients == NULL ||
+        r->buffers == NULL || r->slots == NULL || r->slot_parameters == NULL) {
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for the reference of rank %u",
+                       r->replica->rank);
+    }
+    for (uint32_t rank = 0; rank < world; rank++) {
+        CD_TRY(add_settings(r, rank, err));
+    }
+    for (size_t i = 0; i < module->parameter_count; i++) {
+        r->parameters[i] = module->parameters[i].tensor;
+    }
+    for (size_t i = 0; i < module->buffer_count; i++) {
+        r->buffers[i] = module->buffers[i].tensor;
+    }
+    return CDDP_OK;
+}
+
+/* The part of the key that stays. */
+static void set_key(cd_reference *r)
+{
+    const uint32_t own = r->settings_of[r->replica->rank];
+    r->key = (cd_statistics_key){.device = r->replica->model->module->device};
+    while (r->settings_of[r->key.settings_rank] != own) {
+        r->key.settings_rank++;
+    }
+}
+
+cddp_status cd_reference_create(const cd_reference_options *options, cd_reference **reference,
+                                cddp_error *err)
+{
+    cddp_status status = CDDP_OK;
+    cd_reference *r = cd_allocate_zero(options->allocator, sizeof *r);
+    if (r == NULL) {
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for a reference");
+    }
+    r->plan = options->plan;
+    r->allocator = options->allocator;
+    r->state = options->state;
+    r->is_free_running = options->is_free_running;
+    r->loss_scale = options->loss_scale;
+    cd_reference_share_init(&r->own, options->plan, options->allocator);
+    r->share = options->share != NULL ? options->share : &r->own;
+    r->engine = (cd_oracle_engine){.self = r,
+                                   .load = reference_load,
+                                   .set_gradient = reference_set_gradient,
+                                   .drop_gradients = reference_drop_gradients,
+                                   .run = reference_run,
+                                   .sample_count = reference_sample_count,
+                                   .parameters = reference_parameters,
+                                   .gradients = reference_gradients,
+                                   .buffers = reference_buffers,
+                                   .update = reference_update};
+    const cd_replica_options replica = {.plan = options->plan,
+                                        .rank = options->rank,
+                                        .device = options->device,
+                                        .allocator = options->allocator,
+                                        .whole_optimizers = true};
+    CD_TRY_OUT(cd_replica_create(&replica, &r->replica, err));
+    CD_TRY_OUT(reference_allocate(r, err));
+    CD_TRY_OUT(cd_low_precision_init(&r->low, &r->replica->settings, r->replica->model->module,
+                                     r->allocator, err));
+    cd_graph_callbacks callbacks = callbacks_of(r);
+    callbacks.ready = reference_ready;
+    cd_graph_set_callbacks(r->replica->graph, &callbacks);
+    if (exchanges_statistics(r)) {
+        set_key(r);
+        r->engine.statistics = reference_statistics;
+    }
+    *reference = r;
+    r = NULL;
+out:
+    cd_reference_destroy(r);
+    return status;
+}
+
+void cd_reference_destroy(cd_reference *r)
+{
+    if (r == NULL) {
+        return;
+    }
+    const size_t world = (size_t)r->plan->world.size;
+    const cd_module *module = r->replica != NULL ? r->replica->model->module : NULL;
+    const size_t parameter_count = module != NULL ? module->parameter_count : 0;
+    const size_t buffer_count = module != NULL ? module->buffer_count : 0;
+    cd_release(r->allocator, r->settings, r->setting_capacity * sizeof *r->settings);
+    cd_release(r->allocator, r->settings_of, world * sizeof *r->settings_of);
+    cd_release(r->allocator, r->parameters, (parameter_count + 1) * sizeof *r->parameters);
+    cd_release(r->allocator, r->gradients, (parameter_count + 1) * sizeof *r->gradients);
+    cd_release(r->allocator, r->buffers, (buffer_count + 1) * sizeof *r->buffers);
+    cd_release(r->allocator, r->slots, (r->slot_count + 1) * sizeof *r->slots);
+    cd_release(r->allocator, r->slot_parameters, (r->slot_count + 1) * sizeof *r->slot_parameters);
+    cd_reference_share_fini(&r->own);
+    cd_low_precision_fini(&r->low);
+    cd_replica_destroy(r->scout);
+    cd_replica_destroy(r->replica);
+    cd_release(r->allocator, r, sizeof *r);
+}

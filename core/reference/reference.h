@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The oracle's engine: a replica that trains any rank's part of the plan by itself.
+**
+** Lifetime   create → hand `.engine` to the oracle → destroy after the oracle. Borrows the plan.
+*/
+#pragma once
+#include "core/oracle/oracle.h"
+#include "core/train/blob.h"
+#include "core/train/low_precision.h"
+#include "core/train/replica.h"
+#include "core/train/statistics_share.h"
+
+/* What the references of one thread share: they differ in the values that they start from, and not
+** in the plan. */
+typedef struct cd_reference_share {
+    cd_statistics_share statistics;
+    cd_samplers samplers;
+} cd_reference_share;
+void cd_reference_share_init(cd_reference_share *share, const cddp_plan *plan,
+                             const cddp_allocator *allocator);
+void cd_reference_share_fini(cd_reference_share *share);
+
+typedef struct cd_reference {
+    cd_oracle_engine engine;
+    const cddp_plan *plan;
+    const cddp_allocator *allocator;
+    cd_replica *replica;
+    cd_low_precision low;
+    cddp_plan_settings *settings; /* (setting_count) those that ranks have; most have the same */
+    size_t setting_count, setting_capacity;
+    uint32_t *settings_of;     /* (world size) which of them */
+    cd_reference_share *share; /* the run's, or own */
+    cd_reference_share own;
+    cddp_tensor *parameters; /* (parameter_count) views of the replica's */
+    /* (parameter_count) views of the replica's slots, refreshed by the getter */
+    cddp_grad *gradients;
+    cddp_tensor *buffers;
+    cddp_tensor *slots; /* (slot_count) of the optimizers */
+    int32_t *slot_parameters;
+    size_t slot_count;
+    const cd_blob *state; /* optimizers' state before the step; NULL: it keeps its own */
+    bool is_free_running;
+    const double *loss_scale; /* the run's, borrowed */
+    uint32_t due;             /* bit per optimizer that steps in the update at hand */
+    const cd_micro *running;  /* micro-step whose gradients arrive now */
+    uint32_t gradient_count;  /* of the running backward */
+    /* Synchronised batch norm; else NULL and 0. */
+    cd_replica *scout; /* runs every rank to find what they exchange */
+    /* of what is asked for; its digest is of the loaded values once has_digest */
+    cd_statistics_key key;
+    bool has_digest;
+    cd_statistics *listening; /* whose exchanges the running pass takes part in */
+} cd_reference;
+
+typedef struct cd_reference_options {
+    const cddp_plan *plan;
+    uint32_t rank;             /* whose settings and initial values the replica has */
+    const cddp_device *device; /* of its tensors: the rank's, so that both compute alike */
+    const cddp_allocator *allocator;
+    /* the rank's optimizers before a step; NULL: the reference keeps its own, as it must where no
+    ** rank has all */
+    const cd_blob *state;
+    bool is_free_running; /* parameters too are its own: they go on from its last update */
+    const double *loss_scale;
+    cd_reference_share *share; /* that of ranks of one thread; NULL: own */
+} cd_reference_options;
+
+cddp_status cd_reference_create(const cd_reference_options *options, cd_reference **reference,
+                                cddp_error *err) CDDP_MUST_CHECK;
+void cd_reference_destroy(cd_reference *reference); /* accepts NULL */
+
+/* Slots of all optimizers of a replica: per optimizer and parameter CD_OPTIMIZER_SLOTS_MAX entries,
+** undefined where there is none. Arrays have cd_replica_slot_count entries. */
+size_t cd_replica_slot_count(const cd_replica *replica);
+void cd_replica_get_slots(const cd_replica *replica, cddp_tensor *tensors, int32_t *parameters);
+/* The state of all optimizers, and back. */
+cddp_status cd_replica_save_optimizers(const cd_replica *replica, cd_blob *blob,
+                                       cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_replica_load_optimizers(cd_replica *replica, const cddp_state_reader *reader,
+                                       cddp_error *err) CDDP_MUST_CHECK;
+
+/* All forwards and backwards of a micro-step on a replica, without anybody watching. samples: the
+** micro-batch, sample: one position in it, or CD_ORACLE_ALL. */
+cddp_status cd_replica_run_micro(cd_replica *replica, const cd_micro *micro,
+                                 const cd_micro_batch *samples, uint32_t sample, double loss_scale,
+                                 cddp_error *err) CDDP_MUST_CHECK;

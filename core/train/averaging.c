@@ -1,0 +1,346 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The model averager of a scenario: it averages (core/hooks/averager.c), and what it did is judged.
+**
+** Two things follow from the plan alone, by arithmetic of their own and not from what the averager
+** says:
+**
+**   who must agree   gradients in the blocks over which the hook reduces; parameters where
+**                    gradients and state agreed, and after an average in its block; optimizer
+**                    state, which is not averaged (AVG-02), where gradients always did. Told with
+**                    an agreement event before the step: I-PARAMEQ, I-GRADEQ and I-HOOK go by it;
+**   what is kept     an average keeps the sum over the ranks: Σ before = Σ after, of parameters
+**                    with signs; and between averages everything stays as it is. With agreement in
+**                    blocks that is the mean. Stated as laws, which I-HOOK judges.
+**
+** The sum may be off by the division and the additions of W terms, and by the way back into the
+** parameter's dtype: per rank
+** (γ(W) + 2u)·Σ|p| + 2·least per element, u and least of the dtype, and 2^-52 per addition here. Between averages nothing
+** rounds.
+**
+** Limits: one reduction per step; blocks are of consecutive ranks of the world.
+*/
+#include "core/train/trainer.h"
+
+#include "core/base/alloc.h"
+#include "core/base/error.h"
+#include "core/base/pattern.h"
+#include "core/hooks/averager.h"
+#include "core/hooks/host.h"
+#include "core/oracle/numbers.h"
+#include "core/plan/plan.h"
+
+#include <math.h>
+
+struct cd_averaging {
+    cd_averager *averager;
+    cd_plan_level levels[CD_PLAN_LEVELS_MAX];
+    uint32_t level_count, world_size;
+    cddp_grad **grads; /* (parameter_count) of the module */
+    uint64_t *periods; /* (parameter_count) of their own, 0: none; NULL: no parameter has one */
+    uint32_t *agreed;  /* (parameter_count) with periods: who agrees on each since the last step */
+    size_t parameter_count;
+    cd_numbers numbers;         /* of one parameter at a time */
+    uint32_t parameters, state; /* who agrees since the last step: block sizes */
+    uint32_t gradients;         /* of the step at hand: the block over which the hook averages */
+    uint32_t due;               /* of the step at hand: block size, 0: no average */
+};
+
+static uint32_t least_of(uint32_t a, uint32_t b) { return a < b ? a : b; }
+
+static void destroy(cd_trainer *t, struct cd_averaging *a)
+{
+    if (a == NULL) {
+        return;
+    }
+    cd_averager_destroy(a->averager);
+    cd_numbers_fini(&a->numbers);
+    cd_release(t->allocator, a->periods, a->parameter_count * sizeof *a->periods);
+    cd_release(t->allocator, a->agreed, a->parameter_count * sizeof *a->agreed);
+    cd_release(t->allocator, a->grads, (a->parameter_count + 1) * sizeof *a->grads);
+    cd_release(t->allocator, a, sizeof *a);
+}
+
+static cddp_status read_periods(cd_trainer *t, struct cd_averaging *a, cddp_error *err)
+{
+    const cddp_text_list *periods = &t->settings.averager.periods;
+    const cd_module *module = cd_trainer_module(t);
+    if (periods->count == 0) {
+        return CDDP_OK;
+    }
+    a->periods = cd_allocate_array(t->allocator, a->parameter_count, sizeof *a->periods);
+    a->agreed = cd_allocate_array(t->allocator, a->parameter_count, sizeof *a->agreed);
+    if (a->periods == NULL || a->agreed == NULL) {
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for the periods of an averager");
+    }
+    for (size_t i = 0; i < a->parameter_count; i++) {
+        a->periods[i] = 0;
+        a->agreed[i] = a->world_size;
+        for (size_t k = 0; k < periods->count; k++) {
+            char pattern[CD_PLAN_PATTERN_BYTES];
+            uint64_t period = 0;
+            if (!cd_plan_read_period(periods->items[k], pattern, &period)) {
+                return cd_fail(err, CDDP_E_CONFIG, "averager.periods: '%s' is not pattern=period",
+                               periods->items[k]);
+            }
+            a->periods[i] =
+                cd_pattern_matches(pattern, module->parameters[i].name) ? period : a->periods[i];
+        }
+    }
+    return CDDP_OK;
+}
+
+static cddp_status make_averager(cd_trainer *t, struct cd_averaging *a, cddp_error *err)
+{
+    const cddp_plan_averager *plan = &t->settings.averager;
+    cd_averager_level levels[CD_PLAN_LEVELS_MAX];
+    a->level_count = cd_plan_read_levels(plan->levels, a->levels);
+    for (uint32_t i = 0; i < a->level_count; i++) {
+        a->levels[i].ranks = a->levels[i].ranks != 0 ? a->levels[i].ranks : a->world_size;
+        levels[i] = (cd_averager_level){a->levels[i].period, a->levels[i].ranks};
+    }
+    const cd_averager_options options = {.group = t->group,
+                                         .levels = levels,
+                                         .level_count = a->level_count,
+                                         .warmup_steps = plan->warmup_steps,
+                                         .hierarchical = plan->kind == 2,
+                                         .periods = a->periods,
+                                         .parameter_count = a->parameter_count};
+    CD_TRY(cd_averager_create(&options, &a->averager, err));
+    return CDDP_OK;
+}
+
+cddp_status cd_trainer_open_averager(cd_trainer *t, cddp_error *err)
+{
+    cd_module *module = cd_trainer_module(t);
+    if (t->settings.averager.kind == 0) {
+        return CDDP_OK;
+    }
+    cddp_status status = CDDP_OK;
+    struct cd_averaging *a = cd_allocate_zero(t->allocator, sizeof *a);
+    if (a == NULL) {
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for the averager of a scenario");
+    }
+    a->world_size = a->parameters = a->state = cddp_group_size(t->group);
+    a->parameter_count = module->parameter_count;
+    a->numbers.allocator = t->allocator;
+    a->grads = cd_allocate_array(t->allocator, a->parameter_count + 1, sizeof *a->grads);
+    if (a->grads == NULL) {
+        status = cd_fail(err, CDDP_E_NOMEM, "no memory for the gradients of an averager");
+        goto out;
+    }
+    for (size_t i = 0; i < a->parameter_count; i++) {
+        a->grads[i] = &module->parameters[i].grad;
+    }
+    CD_TRY_OUT(read_periods(t, a, err));
+    CD_TRY_OUT(make_averager(t, a, err));
+    t->averaging = a;
+    return CDDP_OK;
+out:
+    destroy(t, a);
+    return status;
+}
+
+void cd_trainer_close_averager(cd_trainer *t)
+{
+    destroy(t, t->averaging);
+    t->averaging = NULL;
+}
+
+/* ---- who must agree ---- */
+
+/* AVG-01 counts from the end of the warm-up, AVG-03 from the beginning. */
+static uint32_t due_at(const cd_trainer *t, uint64_t step)
+{
+    const struct cd_averaging *a = t->averaging;
+    const cddp_plan_averager *plan = &t->settings.averager;
+    const uint64_t counted = plan->kind == 1 ? step - plan->warmup_steps : step;
+    uint32_t due = 0;
+    for (uint32_t i = 0; step >= plan->warmup_steps && i < a->level_count; i++) {
+        due = counted % a->levels[i].period == 0 ? a->levels[i].ranks : due;
+    }
+    return due;
+}
+
+/* The same for one parameter. */
+static uint32_t due_of(const cd_trainer *t, size_t parameter)
+{
+    const struct cd_averaging *a = t->averaging;
+    const uint64_t own = a->periods != NULL ? a->periods[parameter] : 0,
+                   warmup = t->settings.averager.warmup_steps;
+    if (own == 0) {
+        return a->due;
+    }
+    return t->step >= warmup && (t->step - warmup) % own == 0 ? a->world_size : 0;
+}
+
+/* Who joined early has counted reductions that it did not close. */
+bool cd_trainer_is_before_start(const cd_trainer *t)
+{
+    return t->reductions < t->exact_reductions && !t->settings.join.enable;
+}
+
+/* The blocks over which the hook will reduce. */
+static uint32_t reduced_over(const cd_trainer *t)
+{
+    uint32_t ranks = 0;
+    if (t->hook != NULL && (t->hook->flags & CDDP_HOOK_NO_COMM) != 0) {
+        return 1;
+    }
+    if (cd_trainer_is_before_start(t)) {
+        return t->averaging->world_size;
+    }
+    if (t->hook != NULL && t->hook->agreement != NULL) {
+        ranks = t->hook->agreement(cddp_ddp_comm_hook_state(t->ddp));
+    }
+    return ranks != 0 ? ranks : t->averaging->world_size;
+}
+
+void cd_trainer_emit_agreement(cd_trainer *t)
+{
+    struct cd_averaging *a = t->averaging;
+    if (a == NULL) {
+        return;
+    }
+    a->gradients = reduced_over(t);
+    a->state = least_of(a->state, a->gradients);
+    a->due = due_at(t, t->step);
+    const uint32_t stepped = least_of(a->parameters, a->state);
+    a->parameters = a->due > stepped ? a->due : stepped;
+    CD_EMIT(t->tracer, agreement, NULL, .gradients = a->gradients, .parameters = a->parameters,
+            .state = a->state);
+    for (size_t i = 0; a->periods != NULL && i < a->parameter_count; i++) {
+        const uint32_t before = least_of(a->agreed[i], a->state), due = due_of(t, i);
+        a->agreed[i] = due > before ? due : before;
+        if (a->agreed[i] != a->parameters) {
+            CD_EMIT(t->tracer, agreement, NULL, .gradients = a->gradients,
+                    .parameters = a->agreed[i], .state = a->state, .ordinal = (int64_t)i + 1);
+        }
+    }
+}
+
+bool cd_trainer_has_block(const cd_trainer *t, uint32_t *first, uint32_t *ranks)
+{
+    const struct cd_averaging *a = t->averaging;
+    if (a == NULL || t->hook == NULL || t->inner_hook != NULL ||
+        (t->hook->agreement == NULL && (t->hook->flags & CDDP_HOOK_NO_COMM) == 0)) {
+        return false;
+    }
+    *ranks = a->gradients;
+    *first = t->rank->rank / a->gradients * a->gradients;
+    return true;
+}
+
+/* ---- what is kept ---- */
+
+/* Of the parameters that stay, and of those that are averaged in this step. */
+typedef struct signed_sum {
+    double sum, bound; /* bound: what an average may do to the sum */
+    size_t parameters;
+} signed_sum;
+typedef struct signed_sums {
+    signed_sum kept, averaged;
+} signed_sums;
+
+static cddp_status sum_parameters(const cd_trainer *t, signed_sums *sums, cddp_error *err)
+{
+    struct cd_averaging *a = t->averaging;
+    signed_sums found = {.kept = {.sum = 0}};
+    int64_t place = 0;
+    for (size_t i = 0; i < a->parameter_count; i++) {
+        const cddp_tensor *p = &t->views[i];
+        if (!cddp_dtype_is_float(p->dtype)) {
+            continue; /* the averager refuses it */
+        }
+        signed_sum *s = due_of(t, i) != 0 ? &found.averaged : &found.kept;
+        const double unit = cd_host_unit(p->dtype), terms = a->world_size * unit;
+        const double rounding = terms / (1 - terms) + 2 * unit;
+        CD_TRY(cd_numbers_read(&a->numbers, p, err));
+        s->parameters++;
+        for (size_t k = 0; k < a->numbers.count; k++, place++) {
+            const double x = a->numbers.values[k];
+            s->sum += cd_host_sign(place) * x;
+            s->bound +=
+                (rounding + 0x1p-52 * (double)place) * fabs(x) + 2 * cd_host_least(p->dtype);
+        }
+    }
+    *sums = found;
+    return CDDP_OK;
+}
+
+static void report_law(const cd_trainer *t, cddp_law law)
+{
+    if (!isfinite(law.left) || !isfinite(law.right)) { /* an overflow is I-RANGE's */
+        law.left = law.right = 0;
+        law.bound = INFINITY;
+    }
+    cddp_tracer_law(t->tracer, &law);
+}
+
+static cddp_status state_laws(cd_trainer *t, const signed_sums *before, cddp_error *err)
+{
+    signed_sums after;
+    CD_TRY(sum_parameters(t, &after, err));
+    if (before->kept.parameters > 0) {
+        report_law(t, (cddp_law){sizeof(cddp_law), "parameters stay as they are between averages",
+                                 -1, before->kept.sum, after.kept.sum, 0, false});
+    }
+    if (before->averaged.parameters > 0) {
+        report_law(t, (cddp_law){sizeof(cddp_law),
+                                 "an average keeps the sum of the parameters over the ranks", -1,
+                                 before->averaged.sum, after.averaged.sum, before->averaged.bound,
+                                 true});
+    }
+    return CDDP_OK;
+}
+
+cddp_status cd_trainer_average(cd_trainer *t, cddp_error *err)
+{
+    struct cd_averaging *a = t->averaging;
+    signed_sums before = {.kept = {.sum = 0}};
+    if (a == NULL) {
+        return CDDP_OK;
+    }
+    cd_trainer_refresh_views(t);
+    if (t->tracer != NULL) {
+        CD_TRY(sum_parameters(t, &before, err));
+    }
+    CD_TRY(cd_averager_step(a->averager, t->views, a->grads, a->parameter_count, err));
+    if (t->tracer != NULL) {
+        CD_TRY(state_laws(t, &before, err));
+    }
+    return CDDP_OK;
+}
+
+/* ---- checkpoint ---- */
+
+cddp_status cd_trainer_save_averager(const cd_trainer *t, const cddp_state_writer *writer,
+                                     cddp_error *err)
+{
+    const struct cd_averaging *a = t->averaging;
+    if (a == NULL) {
+        return CDDP_OK;
+    }
+    const uint64_t words[3] = {cd_averager_get_step(a->averager), a->parameters, a->state};
+    CD_TRY(cd_state_put(writer, "averager", words, sizeof words, err));
+    return a->agreed != NULL ? cd_state_put(writer, "agreed", a->agreed,
+                                            a->parameter_count * sizeof *a->agreed, err)
+                             : CDDP_OK;
+}
+
+cddp_status cd_trainer_load_averager(cd_trainer *t, const cddp_state_reader *reader,
+                                     cddp_error *err)
+{
+    uint64_t words[3];
+    if (t->averaging == NULL) {
+        return CDDP_OK;
+    }
+    CD_TRY(cd_state_get(reader, "averager", words, sizeof words, err));
+    cd_averager_set_step(t->averaging->averager, words[0]);
+    t->averaging->parameters = (uint32_t)words[1];
+    t->averaging->state = (uint32_t)words[2];
+    if (t->averaging->agreed != NULL) {
+        CD_TRY(cd_state_get(reader, "agreed", t->averaging->agreed,
+                            t->averaging->parameter_count * sizeof *t->averaging->agreed, err));
+    }
+    return CDDP_OK;
+}

@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Clipping after the reduction, and whose norm it goes by.
+**
+** Note [Whose norm] After a reduction every rank holds all gradients, so the norm of what it holds
+** is the total (no clip.group). Who steps only a part of them, as with a sharded optimizer, may add
+** the squares of that part to those of the others: over all ranks that is the same total. Over
+** fewer ranks, or over none, it is too small. A gradient whose optimizer is not sharded is part of
+** what every rank steps: added up over a group it counts once for each rank (ZOO-127). The program
+** does what the plan says; whether its norm is that of all gradients, each once, is judged by the
+** oracle (link 13) and told by I-STEP.
+*/
+#include "core/train/trainer.h"
+
+#include "core/base/alloc.h"
+#include "core/base/error.h"
+#include "core/model/optim/clip.h"
+
+#include <math.h>
+#include <string.h>
+
+struct cd_clipping {
+    cddp_group *group; /* over which squares are added; NULL: over none */
+    bool takes_own;    /* of what this rank steps; else of all that it holds */
+    uint32_t *ranks;   /* (rank_count of world) whose parts enter */
+    uint32_t rank_count;
+    /* (own_count of grad_count) of what is stepped, in the order of the slots */
+    const cddp_grad **own;
+    size_t own_count;
+    cddp_tensor sum; /* (1), owned */
+};
+
+static void destroy(cd_trainer *t, struct cd_clipping *c)
+{
+    if (c == NULL) {
+        return;
+    }
+    if (c->sum.device != NULL) {
+        c->sum.device->release(c->sum.device, CDDP_F64, 1, c->sum.storage);
+    }
+    cd_release(t->allocator, c->ranks, (size_t)t->plan->world.size * sizeof *c->ranks);
+    cd_release(t->allocator, c->own, (t->grad_count + 1) * sizeof(const cddp_grad *));
+    cd_release(t->allocator, c, sizeof *c);
+}
+
+/* The gradient of one slot as this rank's optimizers see it; NULL: other ranks step all of it. */
+static const cddp_grad *own_of(const cd_trainer *t, const cddp_grad *slot)
+{
+    for (size_t i = 0; i < t->replica->optimizer_count; i++) {
+        const cd_replica_optimizer *o = &t->replica->optimizers[i];
+        for (size_t k = 0; o->shard != NULL && k < o->count; k++) {
+            size_t count;
+            const int64_t piece = cd_shard_find(o->shard, k);
+            if (o->grads[k] == slot) {
+                return piece >= 0 ? cd_shard_get_pieces(o->shard, &count)[piece].grad : NULL;
+            }
+        }
+    }
+    return slot;
+}
+
+static void find_ranks(const cd_trainer *t, struct cd_clipping *c)
+{
+    const char *name = t->settings.clip.group;
+    c->ranks[0] = t->rank->rank;
+    c->rank_count = 1;
+    if (c->group == NULL) {
+        return;
+    }
+    c->rank_count = cddp_group_size(c->group);
+    for (uint32_t i = 0; i < c->rank_count; i++) {
+        c->ranks[i] = i;
+    }
+    for (size_t i = 0; i < t->plan->group_count; i++) {
+        const cddp_u32_list *members = &t->plan->groups[i].members;
+        if (t->plan->groups[i].name != NULL && strcmp(t->plan->groups[i].name, name) == 0 &&
+            members->count > 0) {
+            memcpy(c->ranks, members->items, members->count * sizeof *c->ranks);
+        }
+    }
+}
+
+static cddp_status fill_in(cd_trainer *t, struct cd_clipping *c, cddp_error *err)
+{
+    const cddp_device *device = cd_trainer_module(t)->device;
+    const char *group = t->settings.clip.group;
+    const int64_t one = 1;
+    void *storage;
+    c->ranks = cd_allocate_array(t->allocator, (size_t)t->plan->world.size, sizeof *c->ranks);
+    c->own = cd_allocate_array(t->allocator, t->grad_count + 1, sizeof(const cddp_grad *));
+    if (c->ranks == NULL || c->own == NULL) {
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for clipping");
+    }
+    c->takes_own = group != NULL;
+    if (group != NULL && strcmp(group, "own") != 0) {
+        c->group = cd_trainer_find_group(t, strcmp(group, "world") == 0 ? NULL : group);
+    }
+    find_ranks(t, c);
+    for (size_t i = 0; i < t->grad_count; i++) {
+        const cddp_grad *own = own_of(t, t->grads[i]);
+        if (own != NULL) {
+            c->own[c->own_count++] = own;
+        }
+    }
+    CD_TRY(device->allocate(device, CDDP_F64, one, &storage, err));
+    c->sum = cddp_tensor_of(device, storage, 0, CDDP_F64, &one, 1);
+    return CDDP_OK;
+}
+
+cddp_status cd_trainer_open_clipping(cd_trainer *t, cddp_error *err)
+{
+    if (!(t->settings.clip.max_norm > 0) || t->settings.clip.place == 1) {
+        return CDDP_OK;
+    }
+    struct cd_clipping *c = cd_allocate_zero(t->allocator, sizeof *c);
+    if (c == NULL) {
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for clipping");
+    }
+    const cddp_status status = fill_in(t, c, err);
+    if (status != CDDP_OK) {
+        destroy(t, c);
+        return status;
+    }
+    t->clipping = c;
+    return CDDP_OK;
+}
+
+void cd_trainer_close_clipping(cd_trainer *t)
+{
+    destroy(t, t->clipping);
+    t->clipping = NULL;
+}
+
+static cddp_status add_over_group(const struct cd_clipping *c, double *squares, cddp_error *err)
+{
+    cddp_work *work = NULL;
+    const cddp_device *device = c->sum.device;
+    CD_TRY(device->write(&c->sum, squares, sizeof *squares, err));
+    CD_TRY(cddp_group_allreduce(c->group, &c->sum, CDDP_RED_SUM, &work, err));
+    CD_TRY(cddp_work_wait(work, 0, err));
+    CD_TRY(device->read(&c->sum, squares, sizeof *squares, err));
+    return CDDP_OK;
+}
+
+/* See Note [Whose norm] */
+static cddp_status find_norm(cd_trainer *t, double *norm, cddp_error *err)
+{
+    const struct cd_clipping *c = t->clipping;
+    double squares = 0;
+    for (size_t i = 0; c->takes_own && i < t->replica->optimizer_count; i++) {
+        if (t->replica->optimizers[i].shard != NULL) {
+            CD_TRY(cd_shard_take_gradients(t->replica->optimizers[i].shard, err));
+        }
+    }
+    CD_TRY(cd_clip_add_squares(c->takes_own ? c->own : (const cddp_grad *const *)t->grads,
+                               c->takes_own ? c->own_count : t->grad_count, &squares, err));
+    if (c->group != NULL) {
+        CD_TRY(add_over_group(c, &squares, err));
+    }
+    *norm = sqrt(squares);
+    return CDDP_OK;
+}
+
+cddp_status cd_trainer_clip(cd_trainer *t, cd_trainer_decision *decision, cddp_error *err)
+{
+    const struct cd_clipping *c = t->clipping;
+    CD_TRY(find_norm(t, &decision->norm, err));
+    if (t->oracle != NULL) {
+        cd_trainer_refresh_views(t);
+        const cd_oracle_norm norm = {t->grad_views, decision->norm, c->ranks, c->rank_count};
+        CD_TRY(cd_oracle_judge_norm(t->oracle, &norm, err));
+    }
+    const double factor = cd_clip_factor(t->settings.clip.max_norm, decision->norm);
+    CD_TRY(cd_clip_scale(t->grads, t->grad_count, factor, err));
+    decision->clip = factor < 1.0 ? factor : 1.0;
+    return CDDP_OK;
+}

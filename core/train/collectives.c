@@ -1,0 +1,402 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Groups and collectives of the training program itself: what real jobs do between the reducer's
+** operations.
+**
+** Element i of what rank r of the world gives is r mod 4 + 1 + i mod 3, on devices that hold
+** numbers and complete what they begin: so every element of the result is known without asking
+** anybody, and an element too far, a rank too few and a reduction that is not heeded give other
+** numbers. With the oracle the result is compared with that, told as link 11 (I-COLL). Sums,
+** products and averages of such numbers round seldom: where nothing rounds the bound is 0,
+** otherwise it is γ(W + 1) times the size of the result, which all terms together have, since they
+** are positive.
+*/
+#include "core/train/trainer.h"
+
+#include "core/base/alloc.h"
+#include "core/base/error.h"
+#include "core/comm/operands.h"
+#include "core/oracle/numbers.h"
+#include "core/oracle/emit.h"
+#include "core/plan/plan.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+static bool group_position(const cd_trainer *t, const cddp_plan_group *group, uint32_t *position)
+{
+    for (size_t i = 0; i < group->members.count; i++) {
+        if (group->members.items[i] == t->rank->rank) {
+            *position = (uint32_t)i;
+            return true;
+        }
+    }
+    *position = t->rank->rank;
+    return group->members.count == 0;
+}
+
+static cddp_status open_one(cd_trainer *t, const cddp_plan_group *planned, cddp_group **group,
+                            cddp_error *err)
+{
+    cddp_status status = CDDP_OK;
+    uint32_t position;
+    if (!group_position(t, planned, &position)) {
+        return CDDP_OK;
+    }
+    const uint32_t world = (uint32_t)t->plan->world.size;
+    uint32_t *members = cd_allocate_array(t->allocator, world, sizeof *members);
+    if (members == NULL) {
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for the members of group '%s'", planned->name);
+    }
+    const uint32_t count = planned->members.count > 0 ? (uint32_t)planned->members.count : world;
+    for (uint32_t i = 0; i < count && i < world; i++) {
+        members[i] = planned->members.count > 0 ? planned->members.items[i] : i;
+    }
+    const cddp_group_options options = {.sequence_start = t->plan->world.sequence_start,
+                                        .size = sizeof options,
+                                        .backend = t->options.backend,
+                                        .rank = t->rank,
+                                        .tracer = t->tracer,
+                                        .spec = {.size = sizeof options.spec,
+                                                 .name = planned->name,
+                                                 .group_rank = position,
+                                                 .group_size = count,
+                                                 .members = members,
+                                                 .timeout_ns = t->plan->world.timeout_ms * 1000000u,
+                                                 .in_flight_max =
+                                                     (uint32_t)t->plan->world.in_flight_max,
+                                                 .options = t->plan->world.backend_options}};
+    CD_TRY_OUT(cddp_group_create(&options, group, err));
+out:
+    cd_release(t->allocator, members, world * sizeof *members);
+    return status;
+}
+
+cddp_status cd_trainer_open_groups(cd_trainer *t, cddp_error *err)
+{
+    if (t->plan->group_count == 0) {
+        return CDDP_OK;
+    }
+    t->groups = cd_allocate_array(t->allocator, t->plan->group_count, sizeof(cddp_group *));
+    if (t->groups == NULL) {
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for %zu groups", t->plan->group_count);
+    }
+    for (size_t i = 0; i < t->plan->group_count; i++) {
+        CD_TRY(open_one(t, &t->plan->groups[i], &t->groups[i], err));
+    }
+    return CDDP_OK;
+}
+
+void cd_trainer_close_groups(cd_trainer *t)
+{
+    for (size_t i = 0; t->groups != NULL && i < t->plan->group_count; i++) {
+        cddp_group_destroy(t->groups[i]);
+    }
+    cd_release(t->allocator, t->groups, t->plan->group_count * sizeof(cddp_group *));
+    t->groups = NULL;
+    cd_numbers_fini(&t->own_numbers);
+    cd_release(t->allocator, t->own_values, t->own_capacity * sizeof *t->own_values);
+    t->own_values = NULL;
+    t->own_capacity = 0;
+}
+
+cddp_group *cd_trainer_find_group(const cd_trainer *t, const char *name)
+{
+    for (size_t i = 0; name != NULL && i < t->plan->group_count; i++) {
+        if (strcmp(t->plan->groups[i].name, name) == 0) {
+            return t->groups[i];
+        }
+    }
+    return name == NULL ? t->group : NULL;
+}
+
+/* ---- what is given, and what must come ---- */
+
+#define VALUE_PERIOD 3 /* elements after which what a rank gives comes again */
+
+/* A collective at hand, on one member of its group. */
+typedef struct own {
+    const cddp_plan_collective *planned;
+    const cddp_plan_group *members; /* NULL: the whole world */
+    cddp_op op;
+    cddp_red_op reduction;
+    cddp_dtype dtype;
+    uint32_t size, me, root; /* root: or the other rank of a message */
+    int64_t numel;
+    /* of a reduction, elements 0, 1, … of its result, which then come again */
+    double reduced[VALUE_PERIOD];
+} own;
+
+static double value_of(const own *c, uint32_t member, int64_t i)
+{
+    const bool named = c->members != NULL && c->members->members.count > 0;
+    const uint32_t rank = named ? c->members->members.items[member] : member;
+    return (double)(rank % 4 + 1 + (uint32_t)(i % VALUE_PERIOD));
+}
+
+static double combine(cddp_red_op op, double a, double b)
+{
+    switch (op) {
+    case CDDP_RED_PRODUCT:
+        return a * b;
+    case CDDP_RED_MIN:
+        return a < b ? a : b;
+    case CDDP_RED_MAX:
+        return a > b ? a : b;
+    case CDDP_RED_BAND:
+        return (double)((uint64_t)a & (uint64_t)b);
+    case CDDP_RED_BOR:
+        return (double)((uint64_t)a | (uint64_t)b);
+    case CDDP_RED_BXOR:
+        return (double)((uint64_t)a ^ (uint64_t)b);
+    default:
+        return a + b;
+    }
+}
+
+static void reduce_values(own *c)
+{
+    for (int64_t i = 0; cd_op_is_reduction(c->op) && i < VALUE_PERIOD; i++) {
+        double total = value_of(c, 0, i);
+        for (uint32_t r = 1; r < c->size; r++) {
+            total = combine(c->reduction, total, value_of(c, r, i));
+        }
+        c->reduced[i] = c->reduction == CDDP_RED_AVG ? total / c->size : total;
+    }
+}
+
+/* Element i of this rank's result. */
+static double expected_of(const own *c, int64_t i)
+{
+    switch (c->op) {
+    case CDDP_OP_ALLREDUCE:
+    case CDDP_OP_REDUCE:
+        return c->reduced[i % VALUE_PERIOD];
+    case CDDP_OP_REDUCE_SCATTER:
+        return c->reduced[(c->me * c->numel + i) % VALUE_PERIOD];
+    case CDDP_OP_ALLGATHER:
+    case CDDP_OP_GATHER:
+        return value_of(c, (uint32_t)(i / c->numel), i % c->numel);
+    case CDDP_OP_ALLTOALL:
+        return value_of(c, (uint32_t)(i / c->numel), c->me * c->numel + i % c->numel);
+    case CDDP_OP_SCATTER:
+        return value_of(c, c->root, c->me * c->numel + i);
+    default:
+        return value_of(c, c->root, i);
+    }
+}
+
+/* Elements that this rank gives and gets; 0: none. */
+static int64_t given(const own *c)
+{
+    const int64_t all = c->numel * c->size;
+    switch (c->op) {
+    case CDDP_OP_REDUCE_SCATTER:
+    case CDDP_OP_ALLTOALL:
+        return all;
+    case CDDP_OP_SCATTER:
+        return c->me == c->root ? all : 0;
+    case CDDP_OP_BROADCAST:
+        return c->me == c->root ? c->numel : 0;
+    case CDDP_OP_RECV:
+        return 0;
+    default:
+        return c->numel;
+    }
+}
+
+static int64_t gotten(const own *c)
+{
+    const int64_t all = c->numel * c->size;
+    switch (c->op) {
+    case CDDP_OP_ALLGATHER:
+    case CDDP_OP_ALLTOALL:
+        return all;
+    case CDDP_OP_GATHER:
+        return c->me == c->root ? all : 0;
+    case CDDP_OP_REDUCE:
+        return c->me == c->root ? c->numel : 0;
+    case CDDP_OP_SEND:
+        return 0;
+    default:
+        return c->numel;
+    }
+}
+
+/* What a dtype holds at least; counts are read as doubles. */
+static double largest_of(cddp_dtype dtype)
+{
+    switch (dtype) {
+    case CDDP_F16:
+        return 65504;
+    case CDDP_U8:
+        return UINT8_MAX;
+    case CDDP_I32:
+        return INT32_MAX;
+    case CDDP_I64:
+        return 0x1p53;
+    case CDDP_F64:
+        return 0x1p1023;
+    default:
+        return 0x1p127;
+    }
+}
+
+/* How far the result may be off, INFINITY where no number of the dtype holds it. Whole numbers that
+** fit are exact, in whatever order they are combined. */
+static double bound_of(const own *c, double largest)
+{
+    const bool rounds = c->reduction == CDDP_RED_SUM || c->reduction == CDDP_RED_PRODUCT ||
+                        c->reduction == CDDP_RED_AVG;
+    if (!cd_op_is_reduction(c->op) || !rounds) {
+        return 0;
+    }
+    const bool is_power = (c->size & (c->size - 1)) == 0;
+    if (largest > largest_of(c->dtype)) {
+        return INFINITY;
+    }
+    const double whole = c->reduction == CDDP_RED_AVG ? largest * c->size : largest;
+    if (whole <= ldexp(1, cd_dtype_precision(c->dtype)) &&
+        (is_power || c->reduction != CDDP_RED_AVG)) {
+        return 0;
+    }
+    return cd_gamma(c->dtype, (uint64_t)c->size + 1) * largest;
+}
+
+/* ---- running one ---- */
+
+static cddp_status give_values(cd_trainer *t, const own *c, const cddp_tensor *input,
+                               cddp_error *err)
+{
+    const int64_t numel = cddp_tensor_numel(input);
+    if ((input->device->flags & CDDP_DEVICE_VALUES) == 0 || t->streams.device != NULL) {
+        return input->device->fill(input, t->rank->rank + 1.0, NULL, err);
+    }
+    if (!cd_vec_grow(t->allocator, (void **)&t->own_values, &t->own_capacity, (size_t)numel,
+                     sizeof *t->own_values)) {
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for the %lld elements of a collective",
+                       (long long)numel);
+    }
+    for (int64_t i = 0; i < numel; i++) {
+        t->own_values[i] = value_of(c, c->me, i);
+    }
+    return cd_numbers_write(&t->own_numbers, input, t->own_values, err);
+}
+
+static cddp_status judge_values(cd_trainer *t, const own *c, const cddp_tensor *output,
+                                cddp_error *err)
+{
+    const size_t numel = (size_t)cddp_tensor_numel(output);
+    if (t->oracle == NULL || numel == 0 || (output->device->flags & CDDP_DEVICE_VALUES) == 0 ||
+        t->streams.device != NULL) {
+        return CDDP_OK;
+    }
+    char name[96];
+    const char *group = c->members != NULL ? c->members->name : cddp_group_name(t->group);
+    const bool reduces = cd_op_is_reduction(c->op);
+    cd_comparison found = {.numel = numel, .element = -1, .exact = true, .shape = CD_SHAPE_NONE};
+    CD_TRY(cd_numbers_read(&t->own_numbers, output, err));
+    for (size_t i = 0; i < numel; i++) {
+        const double expected = expected_of(c, (int64_t)i), actual = t->own_numbers.values[i];
+        const double bound = bound_of(c, expected), off = fabs(actual - expected);
+        found.exact = found.exact && bound == 0;
+        if (isinf(bound) || off <= bound) {
+            continue;
+        }
+        if (found.bad++ == 0) {
+            found.element = (int64_t)i;
+            found.expected = expected;
+            found.actual = actual;
+            found.bound = bound;
+            found.shape = CD_SHAPE_UNEXPLAINED;
+        }
+    }
+    snprintf(name, sizeof name, "%s%s%s of group '%.40s'", cddp_op_name(c->op), reduces ? " " : "",
+             reduces ? cddp_red_op_name(c->reduction) : "", group);
+    snprintf(found.words, sizeof found.words, "not what its members gave");
+    cd_comparison_emit(&(cd_comparison_place){t->tracer, CD_LINK_COLLECTIVE, -1, name}, &found);
+    return CDDP_OK;
+}
+
+static cddp_tensor slice_of(const own *c, const cddp_device *device, void *storage, int64_t offset,
+                            int64_t numel)
+{
+    return cddp_tensor_of(device, storage, offset, c->dtype, &numel, 1);
+}
+
+static cddp_status run_on_tensor(cd_trainer *t, const own *c, cddp_group *group, cddp_error *err)
+{
+    cddp_status status = CDDP_OK;
+    const cddp_device *device =
+        t->streams.device != NULL ? t->streams.device : cd_trainer_module(t)->device;
+    const int64_t in = given(c), out = gotten(c), total = in + out + 1;
+    const bool reduces_whole = c->op == CDDP_OP_ALLREDUCE || c->op == CDDP_OP_REDUCE;
+    const bool is_shared =
+        in == out && (c->op == CDDP_OP_BROADCAST || (reduces_whole && c->planned->in_place));
+    cddp_work *work = NULL;
+    void *storage;
+    CD_TRY(device->allocate(device, c->dtype, total, &storage, err));
+    const cddp_tensor input = slice_of(c, device, storage, 0, in);
+    const cddp_tensor output = slice_of(c, device, storage, is_shared ? 0 : in, out);
+    cddp_collective call = {.size = sizeof call,
+                            .op = c->op,
+                            .reduce_op = c->reduction,
+                            .root = c->root};
+    if (in > 0) {
+        CD_TRY_OUT(give_values(t, c, &input, err));
+    }
+    if (out > 0 && !is_shared) {
+        CD_TRY_OUT(device->fill(&output, 0.0, NULL, err));
+    }
+    const unsigned operands = cd_operands_of(group, &call);
+    if ((operands & CD_OPERAND_INPUT) != 0) {
+        call.input = input;
+    }
+    if ((operands & CD_OPERAND_OUTPUT) != 0) {
+        call.output = output;
+    }
+    CD_TRY_OUT(cddp_group_post(group, &call, &work, err));
+    CD_TRY_OUT(cddp_work_wait(work, 0, err));
+    CD_TRY_OUT(cd_streams_settle(&t->streams, err)); /* before its memory is given back */
+    CD_TRY_OUT(judge_values(t, c, &output, err));
+out:
+    device->release(device, c->dtype, total, storage);
+    return status;
+}
+
+static cddp_status run_one(cd_trainer *t, const cddp_plan_collective *planned, cddp_group *group,
+                           cddp_error *err)
+{
+    own c = {.planned = planned,
+             .op = cd_plan_op(planned),
+             .reduction = cd_plan_reduction(planned),
+             .dtype = (cddp_dtype)planned->dtype,
+             .size = cddp_group_size(group),
+             .me = cddp_group_rank(group),
+             .root = (uint32_t)planned->root,
+             .numel = (int64_t)planned->numel};
+    if (c.op == CDDP_OP_BARRIER) {
+        return cddp_group_barrier(group, err);
+    }
+    for (size_t i = 0; planned->group != NULL && i < t->plan->group_count; i++) {
+        c.members =
+            strcmp(t->plan->groups[i].name, planned->group) == 0 ? &t->plan->groups[i] : c.members;
+    }
+    reduce_values(&c);
+    return run_on_tensor(t, &c, group, err);
+}
+
+cddp_status cd_trainer_run_collectives(cd_trainer *t, cd_place_in_step place, cddp_error *err)
+{
+    for (size_t i = 0; i < t->plan->collective_count; i++) {
+        const cddp_plan_collective *planned = &t->plan->collectives[i];
+        cddp_group *group = cd_trainer_find_group(t, planned->group);
+        if (planned->place != (int64_t)place || group == NULL ||
+            !cddp_selector_has(&planned->ranks, t->rank->rank) ||
+            !cddp_selector_has(&planned->steps, t->step)) {
+            continue;
+        }
+        CD_TRY(run_one(t, planned, group, err));
+    }
+    return CDDP_OK;
+}

@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Optimizers in backward: each parameter is stepped when its bucket is reduced, on every rank
+** (OIB-01, OIB-03) or by the rank to which it was dealt (ZRO-12). What the oracle and the checks
+** want to see of it is kept here.
+**
+** Note [A step before the step] The oracle judges a step from the parameters before it, the
+** averaged gradients and the parameters after it. With an optimizer in backward the update is
+** spread over the backward, so the parameters are copied when the step begins and, where gradients
+** are gone afterwards (OIB-01), every averaged gradient when its bucket hands it over;
+** cd_trainer_refresh_views shows these copies until the gradients are dropped.
+**
+** Note [Owners from the layout] Who has to step what follows from the rebuilt buckets, which the
+** wrapper knows and I-CONTENT judges, and from the law by which buckets are dealt, which the oracle
+** has of its own making.
+*/
+#include "core/train/trainer.h"
+
+#include "core/base/alloc.h"
+#include "core/base/error.h"
+
+#include <math.h>
+
+bool cd_trainer_steps_in_backward(const cd_trainer *t)
+{
+    for (size_t i = 0; i < t->replica->optimizer_count; i++) {
+        if (t->replica->optimizers[i].in_backward) {
+            return true;
+        }
+    }
+    return false;
+}
+
+cddp_optimizer_overlap cd_trainer_overlap(const cd_trainer *t)
+{
+    for (size_t i = 0; i < t->replica->optimizer_count; i++) {
+        if (t->replica->optimizers[i].in_backward) {
+            return t->replica->optimizers[i].overlap;
+        }
+    }
+    return CDDP_OVERLAP_APPLY_IN_BACKWARD;
+}
+
+/* The optimizer that owns a parameter, and the parameter's position in it. */
+static cd_replica_optimizer *find_owner(const cd_trainer *t, uint32_t parameter, size_t *optimizer,
+                                        size_t *position)
+{
+    for (size_t i = 0; i < t->replica->optimizer_count; i++) {
+        cd_replica_optimizer *o = &t->replica->optimizers[i];
+        for (size_t k = 0; o->in_backward && k < o->count; k++) {
+            if (o->ordinals[k] == parameter) {
+                *optimizer = i;
+                *position = k;
+                return o;
+            }
+        }
+    }
+    return NULL;
+}
+
+/* OIB-01: the gradient will be gone when the oracle wants to see it. */
+static cddp_status keep_gradient(cd_trainer *t, uint32_t parameter, const cddp_grad *grad,
+                                 cddp_error *err)
+{
+    cddp_grad *kept = &t->averaged[parameter];
+    CD_TRY(cddp_grad_define(kept, &grad->value, err));
+    CD_TRY(kept->value.device->copy(&kept->value, &grad->value, NULL, err));
+    return CDDP_OK;
+}
+
+static uint32_t find_parameter(const cd_trainer *t, size_t variable)
+{
+    uint32_t parameter = 0;
+    while (t->variables[parameter] != (int32_t)variable) {
+        parameter++;
+    }
+    return parameter;
+}
+
+static void begin_optimizer(cd_trainer *t, size_t optimizer)
+{
+    cd_replica_optimizer *o = &t->replica->optimizers[optimizer];
+    if (!o->has_stepped) {
+        o->has_stepped = true;
+        cd_trainer_emit_step(t, optimizer,
+                             &(cd_trainer_decision){.clip = 1.0,
+                                                    .norm = NAN,
+                                                    .loss_scale = t->loss_scale});
+    }
+}
+
+static cddp_status step_parameter(void *context, size_t variable, cddp_grad *grad, cddp_error *err)
+{
+    cd_trainer *t = context;
+    size_t optimizer = 0, position = 0;
+    const uint32_t parameter = find_parameter(t, variable);
+    cd_replica_optimizer *o = find_owner(t, parameter, &optimizer, &position);
+    CD_TRY(cd_streams_settle(&t->streams, err));
+    if (o->has_touched[position]) {
+        return cd_fail(err, CDDP_E_CONFIG,
+                       "'%s' was averaged twice in step %u: an optimizer in backward would step "
+                       "twice, which is not one "
+                       "optimizer step of a scenario",
+                       cd_trainer_module(t)->parameters[parameter].name, t->step);
+    }
+    o->has_touched[position] = true;
+    const cddp_tensor queued = grad->value;
+    grad->value = cd_streams_plain(&t->streams, &queued);
+    if (o->overlap == CDDP_OVERLAP_APPLY_IN_BACKWARD) {
+        CD_TRY(keep_gradient(t, parameter, grad, err));
+    }
+    begin_optimizer(t, optimizer);
+    cd_optimizer_set_lr(o->optimizer, cd_replica_lr(t->replica, optimizer, t->step));
+    CD_TRY(cd_optimizer_step_parameter(o->optimizer, position, err));
+    CD_TRY(cd_trainer_emit_touch(t, optimizer, position, true, err));
+    grad->value = queued;
+    return CDDP_OK;
+}
+
+/* ---- attaching ---- */
+
+static cddp_status find_managed(const cd_trainer *t, bool *managed, cddp_error *err)
+{
+    const cd_module *module = cd_trainer_module(t);
+    for (uint32_t i = 0; i < module->parameter_count; i++) {
+        size_t optimizer, position;
+        const cd_replica_optimizer *o = find_owner(t, i, &optimizer, &position);
+        if (o != NULL && t->variables[i] == CD_NO_VARIABLE) {
+            return cd_fail(err, CDDP_E_CONFIG,
+                           "optimizer '%s' steps in backward, but the wrapper does not reduce '%s'",
+                           o->name, module->parameters[i].name);
+        }
+        if (o != NULL) {
+            managed[t->variables[i]] = true;
+        }
+    }
+    return CDDP_OK;
+}
+
+cddp_status cd_trainer_attach_optimizers(cd_trainer *t, cddp_error *err)
+{
+    const size_t variable_count = cddp_ddp_variable_count(t->ddp);
+    cddp_status status = CDDP_OK;
+    if (!cd_trainer_steps_in_backward(t)) {
+        return CDDP_OK;
+    }
+    bool *managed = cd_allocate_array(t->allocator, variable_count + 1, sizeof *managed);
+    if (managed == NULL) {
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for %zu optimizers in backward",
+                       variable_count);
+    }
+    CD_TRY_OUT(find_managed(t, managed, err));
+    const cddp_optimizer_in_backward optimizer = {.size = sizeof optimizer,
+                                                  .step = step_parameter,
+                                                  .context = t,
+                                                  .managed = managed,
+                                                  .overlap = cd_trainer_overlap(t),
+                                                  .shard_buckets =
+                                                      t->plan->optimizer_count > 0 &&
+                                                      t->plan->optimizers[0].shard_buckets};
+    CD_TRY_OUT(cddp_ddp_set_optimizer_in_backward(t->ddp, &optimizer, err));
+out:
+    cd_release(t->allocator, managed, (variable_count + 1) * sizeof *managed);
+    return status;
+}
+
+/* ---- the end of a step ---- */
+
+/* See Note [Owners from the layout] */
+static cddp_status declare_owners(cd_trainer *t, cddp_error *err)
+{
+    cddp_status status = CDDP_OK;
+    const cd_module *module = cd_trainer_module(t);
+    const uint32_t count = cddp_ddp_bucket_count(t->ddp);
+    cd_partition_bucket *buckets = cd_allocate_array(t->allocator, count + 1, sizeof *buckets);
+    cd_part *parts = cd_allocate_array(t->allocator, module->parameter_count + 1, sizeof *parts);
+    int64_t *numels = cd_allocate_array(t->allocator, module->parameter_count + 1, sizeof *numels);
+    uint32_t *parameters =
+        cd_allocate_array(t->allocator, module->parameter_count + 1, sizeof *parameters);
+    if (buckets == NULL || parts == NULL || numels == NULL || parameters == NULL) {
+        status = cd_fail(err, CDDP_E_NOMEM, "no memory for the owners of %u buckets", count);
+        goto out;
+    }
+    for (uint32_t b = 0, at = 0; b < count; b++) {
+        cddp_bucket_info info = {.size = sizeof info};
+        CD_TRY_OUT(cddp_ddp_bucket(t->ddp, b, &info, err));
+        buckets[b] = (cd_partition_bucket){parameters + at, info.variable_count};
+        for (uint32_t i = 0; i < info.variable_count; i++) {
+            parameters[at++] = find_parameter(t, info.variables[i]);
+        }
+    }
+    for (size_t i = 0; i < module->parameter_count; i++) {
+        numels[i] = cddp_tensor_numel(&module->parameters[i].tensor);
+    }
+    const cd_partition partition = {numels, module->parameter_count, (uint32_t)t->plan->world.size,
+                                    t->allocator};
+    CD_TRY_OUT(cd_partition_buckets(&partition, buckets, count,
+                                    t->plan->optimizers[0].shard_buckets, parts, err));
+    cd_oracle_declare_parts(t->oracle, parts);
+    t->has_owners = true;
+out:
+    cd_release(t->allocator, buckets, (count + 1) * sizeof *buckets);
+    cd_release(t->allocator, parts, (module->parameter_count + 1) * sizeof *parts);
+    cd_release(t->allocator, numels, (module->parameter_count + 1) * sizeof *numels);
+    cd_release(t->allocator, parameters, (module->parameter_count + 1) * sizeof *parameters);
+    return status;
+}
+
+/* Whose touch another rank tells of. */
+static bool is_elsewhere(const cd_trainer *t, const cd_replica_optimizer *o, size_t position)
+{
+    return o->overlap >= CDDP_OVERLAP_HOOK_WITH_ZERO_STEP &&
+           cddp_ddp_optimizer_owner(t->ddp, (size_t)t->variables[o->ordinals[position]]) !=
+               (int64_t)t->rank->rank;
+}
+
+cddp_status cd_trainer_end_step_in_backward(cd_trainer *t, uint32_t due, cddp_error *err)
+{
+    for (size_t i = 0; i < t->replica->optimizer_count; i++) {
+        cd_replica_optimizer *o = &t->replica->optimizers[i];
+        if (!o->in_backward) {
+            continue;
+        }
+        if ((due >> i & 1u) != 0) {
+            begin_optimizer(t, i);
+        }
+        for (size_t k = 0; k < o->count; k++) {
+            if (o->has_stepped && !o->has_touched[k] && !is_elsewhere(t, o, k)) {
+                CD_TRY(cd_optimizer_state_begin(o->optimizer, k, err));
+                /* its bucket was not averaged */
+                CD_TRY(cd_trainer_emit_touch(t, i, k, false, err));
+            }
+            o->has_touched[k] = false;
+        }
+        o->has_stepped = false;
+    }
+    if (t->oracle != NULL && !t->has_owners &&
+        cd_trainer_overlap(t) >= CDDP_OVERLAP_HOOK_WITH_ZERO_STEP && due != 0) {
+        CD_TRY(declare_owners(t, err));
+    }
+    return CDDP_OK;
+}

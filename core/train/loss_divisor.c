@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* By what a loss is divided: by counts of its own forward, or by those of all ranks and micro-steps
+** of the step.
+**
+** Note [What a sample weighs] DDP averages gradients over ranks and adds them up over micro-steps.
+** A loss that each forward divides by its own number of tokens therefore weighs a token of a short
+** micro-batch more than one of a long one (ZOO-48, ZOO-50). The declared objective divides by the
+** number of an average forward, which is the same number everywhere; where all forwards have
+** equally many, both are one. A real program learns it by an all-reduce of counts; here it is a
+** function of the plan.
+*/
+#include "core/train/replica.h"
+
+#include "core/base/alloc.h"
+#include "core/base/error.h"
+
+typedef enum normalisation {
+    BY_NOTHING,
+    BY_SAMPLES,
+    BY_TOKENS,
+    BY_AVERAGE_SAMPLES,
+    BY_AVERAGE_TOKENS
+} normalisation;
+
+static normalisation normalisation_of(const cd_replica *r)
+{
+    static const normalisation losses[] = {BY_NOTHING, BY_SAMPLES,         BY_NOTHING,
+                                           BY_TOKENS,  BY_AVERAGE_SAMPLES, BY_AVERAGE_TOKENS};
+    static const normalisation objectives[] = {BY_NOTHING, BY_AVERAGE_SAMPLES, BY_AVERAGE_TOKENS};
+    const cddp_plan_train *train = &r->settings.train;
+    return r->computes_objective && train->objective != 0 ? objectives[train->objective]
+                                                          : losses[train->loss];
+}
+
+int64_t cd_replica_token_count(const cd_replica *r, const int64_t *sample_ids, uint32_t count)
+{
+    int64_t tokens = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        tokens += cd_model_token_count(r->model, &r->data_prng, sample_ids[i]);
+    }
+    return tokens;
+}
+
+/* Samples, tokens and forwards of one rank in one step, added. */
+static cddp_status count_rank(cd_replica *r, uint32_t rank, uint32_t step, int64_t totals[3],
+                              cddp_error *err)
+{
+    cddp_plan_settings settings;
+    CD_TRY(cddp_plan_rank_settings(r->plan, rank, &settings, err));
+    cd_sampler *sampler;
+    CD_TRY(cd_samplers_find(&r->samplers, rank, &sampler, err));
+    for (uint32_t m = 0; m < settings.train.micro_steps; m++) {
+        cd_micro micro;
+        cd_micro_batch batch;
+        cd_micro_resolve(r->plan, &settings, (cd_micro_place){rank, step, m}, &micro);
+        totals[2] += micro.forwards;
+        if (cd_micro_contributes(&micro)) {
+            CD_TRY(cd_sampler_get(sampler, &micro, &batch, err));
+            totals[0] += batch.count;
+            totals[1] += cd_replica_token_count(r, batch.ids, batch.count);
+        }
+    }
+    return CDDP_OK;
+}
+
+static cddp_status count_step(cd_replica *r, uint32_t step, cddp_error *err)
+{
+    const size_t world = (size_t)r->plan->world.size;
+    int64_t totals[3] = {0, 0, 0};
+    if (r->divisor_step == step + 1) {
+        return CDDP_OK;
+    }
+    for (uint32_t rank = 0; rank < world; rank++) {
+        CD_TRY(count_rank(r, rank, step, totals, err));
+    }
+    r->samples_per_forward = (double)totals[0] / (double)totals[2];
+    r->tokens_per_forward = (double)totals[1] / (double)totals[2];
+    r->divisor_step = step + 1;
+    return CDDP_OK;
+}
+
+cddp_status cd_replica_divisor(cd_replica *r, const cd_micro *micro, const cd_micro_batch *samples,
+                               uint32_t first, double *divisor, cddp_error *err)
+{
+    const normalisation by = normalisation_of(r);
+    if (by == BY_AVERAGE_SAMPLES || by == BY_AVERAGE_TOKENS) {
+        CD_TRY(count_step(r, micro->place.step, err));
+    }
+    switch (by) {
+    case BY_NOTHING:
+        *divisor = 0.0;
+        break;
+    case BY_SAMPLES:
+        *divisor = (double)micro->samples;
+        break;
+    case BY_TOKENS: {
+        const uint32_t begin = first / micro->samples * micro->samples; /* of the forward */
+        *divisor = (double)cd_replica_token_count(r, samples->ids + begin, micro->samples);
+        break;
+    }
+    case BY_AVERAGE_SAMPLES:
+        *divisor = r->samples_per_forward;
+        break;
+    case BY_AVERAGE_TOKENS:
+        *divisor = r->tokens_per_forward;
+        break;
+    }
+    return CDDP_OK;
+}

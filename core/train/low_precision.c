@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Low-precision copies for the reference. A gradient goes down and up again without loss, because
+** what comes up was low before; so the moments at which it is cast need not be the runtime's.
+*/
+#include "core/train/low_precision.h"
+
+#include "cddp/device.h"
+#include "core/base/alloc.h"
+#include "core/base/error.h"
+#include "core/plan/micro.h"
+
+cddp_dtype cd_mixed_dtype(int64_t choice)
+{
+    static const cddp_dtype dtypes[] = {CDDP_DTYPE_COUNT, CDDP_F16, CDDP_BF16, CDDP_F32};
+    return dtypes[choice];
+}
+
+static cddp_status make_like(const cddp_tensor *like, cddp_dtype dtype, cddp_tensor *made,
+                             cddp_error *err)
+{
+    void *storage = NULL;
+    CD_TRY(like->device->allocate(like->device, dtype, cddp_tensor_numel(like) + 1, &storage, err));
+    *made = cddp_tensor_of(like->device, storage, 0, dtype, like->sizes, like->dim_count);
+    return CDDP_OK;
+}
+
+static void release_made(const cddp_tensor *tensor)
+{
+    if (tensor->device != NULL) {
+        tensor->device->release(tensor->device, tensor->dtype, cddp_tensor_numel(tensor) + 1,
+                                tensor->storage);
+    }
+}
+
+static bool is_cast(const cddp_plan_settings *settings, const cd_parameter *p, cddp_dtype dtype)
+{
+    return cddp_dtype_is_float(p->tensor.dtype) && p->tensor.dtype != dtype &&
+           !cd_patterns_match(&settings->model.ignore, p->name) &&
+           !cd_patterns_match(&settings->ddp.delay_all_reduce_named_params, p->name);
+}
+
+cddp_status cd_low_precision_init(cd_low_precision *low, const cddp_plan_settings *settings,
+                                  cd_module *module, const cddp_allocator *allocator,
+                                  cddp_error *err)
+{
+    const cddp_dtype dtype = cd_mixed_dtype(settings->mixed_precision.param_dtype);
+    cddp_status status = CDDP_OK;
+    *low = (cd_low_precision){.module = module, .allocator = allocator};
+    if (dtype == CDDP_DTYPE_COUNT) {
+        return CDDP_OK;
+    }
+    low->parameters =
+        cd_allocate_array(allocator, module->parameter_count + 1, sizeof *low->parameters);
+    if (low->parameters == NULL) {
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for low-precision copies of %zu parameters",
+                       module->parameter_count);
+    }
+    for (size_t i = 0; i < module->parameter_count; i++) {
+        const cd_parameter *p = &module->parameters[i];
+        if (is_cast(settings, p, dtype)) {
+            CD_TRY_OUT(make_like(&p->tensor, dtype, &low->parameters[i].value, err));
+            CD_TRY_OUT(make_like(&p->tensor, dtype, &low->parameters[i].backing, err));
+        }
+    }
+    return CDDP_OK;
+out:
+    cd_low_precision_fini(low);
+    return status;
+}
+
+void cd_low_precision_fini(cd_low_precision *low)
+{
+    if (low->parameters == NULL) {
+        return;
+    }
+    for (size_t i = 0; i < low->module->parameter_count; i++) {
+        cddp_grad *grad = &low->module->parameters[i].grad;
+        /* Asked slot by slot: begin or end may have failed half-way. */
+        const bool is_low = low->parameters[i].backing.device != NULL &&
+                            grad->backing.storage == low->parameters[i].backing.storage;
+        if (is_low) {
+            cddp_grad_drop(grad); /* its value lies in a home that goes now */
+            grad->backing = low->parameters[i].full_backing;
+            grad->backing_is_borrowed = false;
+        }
+        release_made(&low->parameters[i].value);
+        release_made(&low->parameters[i].backing);
+    }
+    cd_release(low->allocator, low->parameters,
+               (low->module->parameter_count + 1) * sizeof *low->parameters);
+    low->parameters = NULL;
+}
+
+/* The slot lives in `home` from now on, with the value that it has. */
+static cddp_status move_gradient(cddp_grad *grad, const cddp_tensor *like,
+                                 const cddp_backing *backing, bool is_lent, cddp_error *err)
+{
+    const cddp_tensor before = grad->value;
+    const bool is_dense = grad->kind == CDDP_GRAD_DENSE;
+    grad->backing = *backing;
+    grad->backing_is_borrowed = is_lent;
+    if (!is_dense) {
+        return CDDP_OK;
+    }
+    grad->kind = CDDP_GRAD_UNDEFINED;
+    CD_TRY(cddp_grad_define(grad, like, err));
+    CD_TRY(grad->value.device->copy(&grad->value, &before, NULL, err));
+    return CDDP_OK;
+}
+
+cddp_status cd_low_precision_begin(cd_low_precision *low, cddp_error *err)
+{
+    for (size_t i = 0; low->parameters != NULL && i < low->module->parameter_count; i++) {
+        cd_parameter *p = &low->module->parameters[i];
+        cd_low_parameter *l = &low->parameters[i];
+        if (l->value.device == NULL) {
+            continue;
+        }
+        CD_TRY(l->value.device->copy(&l->value, &p->tensor, NULL, err));
+        if (!low->is_low) {
+            l->full_backing = p->grad.backing;
+            const cddp_backing backing = cddp_backing_of(&l->backing);
+            CD_TRY(move_gradient(&p->grad, &l->value, &backing, true, err));
+        }
+    }
+    low->is_low = low->parameters != NULL;
+    return CDDP_OK;
+}
+
+cddp_status cd_low_precision_end(cd_low_precision *low, cddp_error *err)
+{
+    for (size_t i = 0; low->is_low && i < low->module->parameter_count; i++) {
+        cd_parameter *p = &low->module->parameters[i];
+        if (low->parameters[i].value.device != NULL) {
+            CD_TRY(
+                move_gradient(&p->grad, &p->tensor, &low->parameters[i].full_backing, false, err));
+        }
+    }
+    low->is_low = false;
+    return CDDP_OK;
+}
+
+const cddp_tensor *cd_low_precision_get(const cd_low_precision *low, uint32_t parameter)
+{
+    const bool is_cast_now = low->is_low && low->parameters[parameter].value.device != NULL;
+    return is_cast_now ? &low->parameters[parameter].value
+                       : &low->module->parameters[parameter].tensor;
+}

@@ -1,0 +1,228 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the training program itself writes into the trace; the wrapper, the groups and the oracle
+** write their own.
+**
+** Every function is silent without a tracer, and computes no digest below the level that asks for
+** it.
+*/
+#include "core/train/trainer.h"
+
+#include "core/base/error.h"
+#include "core/base/hash.h"
+#include "core/plan/keys.h"
+
+#include <stdio.h>
+#include <string.h>
+
+void cd_trainer_emit_mark(cd_trainer *t, const char *name, int64_t value)
+{
+    CD_EMIT(t->tracer, mark, name, .value = value);
+}
+
+/* ---- settings ---- */
+
+static void print_list(const cd_key_row *row, const void *field, char *text, size_t text_bytes)
+{
+    cddp_text_list list;
+    size_t used = 0;
+    memcpy(&list, field, sizeof list);
+    text[0] = '\0';
+    for (size_t i = 0; i < list.count && used < text_bytes; i++) {
+        const char *comma = i > 0 ? "," : "";
+        if (row->type == CDDP_KEY_TEXTS) {
+            used += (size_t)snprintf(text + used, text_bytes - used, "%s%s", comma, list.items[i]);
+        } else if (row->type == CDDP_KEY_NUMBERS) {
+            used += (size_t)snprintf(text + used, text_bytes - used, "%s%.17g", comma,
+                                     ((const double *)(const void *)list.items)[i]);
+        } else {
+            used += (size_t)snprintf(text + used, text_bytes - used, "%s%u", comma,
+                                     ((const uint32_t *)(const void *)list.items)[i]);
+        }
+    }
+}
+
+/* The value as --set would take it; *number is it where it is one. */
+static void print_value(const cd_key_row *row, const void *field, int64_t *number, char *text,
+                        size_t text_bytes)
+{
+    double real;
+    const char *words;
+    switch (row->type) {
+    case CDDP_KEY_FLAG:
+        *number = *(const bool *)field;
+        snprintf(text, text_bytes, "%s", *number ? "true" : "false");
+        return;
+    case CDDP_KEY_NUMBER:
+        memcpy(&real, field, sizeof real);
+        snprintf(text, text_bytes, "%.17g", real);
+        return;
+    case CDDP_KEY_TEXT:
+        memcpy(&words, field, sizeof words);
+        snprintf(text, text_bytes, "%s", words != NULL ? words : "");
+        return;
+    case CDDP_KEY_CHOICE: {
+        memcpy(number, field, sizeof *number);
+        const char *word = row->choices;
+        for (int64_t i = 0; i < *number; i++) {
+            word = strchr(word, '|') + 1;
+        }
+        snprintf(text, text_bytes, "%.*s", (int)strcspn(word, "|"), word);
+        return;
+    }
+    case CDDP_KEY_INTEGER:
+    case CDDP_KEY_UNSIGNED:
+        memcpy(number, field, sizeof *number);
+        snprintf(text, text_bytes, "%lld", (long long)*number);
+        return;
+    default:
+        print_list(row, field, text, text_bytes);
+        return;
+    }
+}
+
+void cd_trainer_emit_settings(cd_trainer *t)
+{
+    for (size_t i = 0; t->tracer != NULL && i < cd_key_count(); i++) {
+        const cd_key_row *row = cd_key_row_get(i);
+        if (row->scope != CD_SCOPE_RANK) {
+            continue;
+        }
+        char value[192], text[288];
+        int64_t number = 0;
+        print_value(row, (const char *)&t->settings + row->offset, &number, value, sizeof value);
+        snprintf(text, sizeof text, "%s.%s=%s", row->table, row->field, value);
+        CD_EMIT(t->tracer, option, text, .key = (int64_t)i, .value = number);
+    }
+}
+
+void cd_trainer_emit_seeds(cd_trainer *t)
+{
+    const cd_prng root = cd_prng_seed(t->plan->world.seed);
+    const bool distinct = t->settings.model.init == 1;
+    cd_prng model = distinct ? cd_prng_split_index(&root, "model", t->rank->rank + 1u)
+                             : cd_prng_split(&root, "model");
+    cd_prng data = cd_prng_split(&root, "data");
+    CD_EMIT(t->tracer, seed, "model", .stream = 0, .policy = distinct,
+            .state = (int64_t)cd_hash64(model.state, sizeof model.state, 0));
+    CD_EMIT(t->tracer, seed, "data", .stream = 1, .policy = 0,
+            .state = (int64_t)cd_hash64(data.state, sizeof data.state, 0));
+}
+
+/* ---- data ---- */
+
+void cd_trainer_emit_samples(cd_trainer *t, const cd_micro_batch *samples)
+{
+    uint64_t ids = 0;
+    double weight = 0;
+    for (uint32_t i = 0; i < samples->count; i++) {
+        ids += cd_hash_mix(0, (uint64_t)samples->ids[i]); /* a sum: order does not matter */
+        weight += samples->weights[i];
+        CD_EMIT(t->tracer, sample, NULL, .sample = samples->ids[i],
+                .weight = cd_f64_bits(samples->weights[i]), .epoch = samples->epochs[i]);
+    }
+    CD_EMIT(t->tracer, samples, NULL, .epoch = samples->epoch, .count = samples->count,
+            .tokens = t->tracer != NULL
+                          ? cd_replica_token_count(t->replica, samples->ids, samples->count)
+                          : 0,
+            .ids = (int64_t)ids, .weight = cd_f64_bits(weight));
+}
+
+/* ---- values ---- */
+
+/* 1 when every element is zero, 2 otherwise. */
+static cddp_status presence_of(const cddp_tensor *tensor, int64_t *presence, cddp_error *err)
+{
+    *presence = 2;
+    if ((tensor->device->flags & CDDP_DEVICE_VALUES) != 0 && cddp_dtype_is_float(tensor->dtype)) {
+        double norm;
+        CD_TRY(tensor->device->norm(tensor, &norm, err));
+        *presence = norm == 0.0 ? 1 : 2;
+    }
+    return CDDP_OK;
+}
+
+static int64_t find_nonfinite(const cddp_tensor *tensor)
+{
+    int64_t index = -1;
+    if ((tensor->device->flags & CDDP_DEVICE_VALUES) == 0 || !cddp_dtype_is_float(tensor->dtype) ||
+        tensor->device->find_nonfinite(tensor, &index, NULL) != CDDP_OK) {
+        return -1;
+    }
+    return index;
+}
+
+cddp_status cd_trainer_emit_parameters(cd_trainer *t, cd_moment moment, cddp_error *err)
+{
+    const cd_module *module = cd_trainer_module(t);
+    for (size_t i = 0; cd_tracer_wants_digest(t->tracer) && i < module->parameter_count; i++) {
+        const cddp_tensor *tensor = &module->parameters[i].tensor;
+        int64_t presence;
+        CD_TRY(presence_of(tensor, &presence, err));
+        CD_EMIT(t->tracer, value, module->parameters[i].name, .what = 0, .moment = moment,
+                .id = (int64_t)i, .presence = presence,
+                .digest = cd_tracer_digest(t->tracer, tensor),
+                .param = t->ddp != NULL ? t->variables[i] : CD_NO_VARIABLE,
+                .nonfinite = find_nonfinite(tensor));
+    }
+    return CDDP_OK;
+}
+
+cddp_status cd_trainer_emit_buffers(cd_trainer *t, cd_moment moment, cddp_error *err)
+{
+    const cd_module *module = cd_trainer_module(t);
+    for (size_t i = 0; cd_tracer_wants_digest(t->tracer) && i < module->buffer_count; i++) {
+        const cddp_tensor *tensor = &module->buffers[i].tensor;
+        int64_t presence;
+        CD_TRY(presence_of(tensor, &presence, err));
+        CD_EMIT(t->tracer, value, module->buffers[i].name, .what = 1, .moment = moment,
+                .id = (int64_t)i, .presence = presence,
+                .digest = cd_tracer_digest(t->tracer, tensor), .param = CD_NO_VARIABLE,
+                .nonfinite = find_nonfinite(tensor));
+    }
+    return CDDP_OK;
+}
+
+cddp_status cd_trainer_emit_optimizers(cd_trainer *t, cd_moment moment, cddp_error *err)
+{
+    int64_t id = 0;
+    for (size_t i = 0; cd_tracer_wants_digest(t->tracer) && i < t->replica->optimizer_count; i++) {
+        const cd_replica_optimizer *o = &t->replica->optimizers[i];
+        for (size_t k = 0; k < o->count; k++, id++) {
+            cd_optimizer_state state;
+            uint64_t digest = 0;
+            const int64_t held = o->shard != NULL ? cd_shard_find(o->shard, k) : (int64_t)k;
+            const bool is_part = o->shard != NULL || cd_replica_assigns_buckets(t->replica, i);
+            if (held < 0) {
+                continue; /* another rank tells of it */
+            }
+            cd_optimizer_get_state(o->optimizer, (size_t)held, &state);
+            CD_TRY(cd_optimizer_state_digest(o->optimizer, (size_t)held, &digest, err));
+            /* Pieces differ from rank to rank by right: they are no parameter's. */
+            CD_EMIT(t->tracer, value, o->name, .what = 3, .moment = moment, .id = id,
+                    .presence = state.is_present ? 2 : 0, .digest = (int64_t)digest,
+                    .param = is_part ? CD_NO_VARIABLE : t->variables[o->ordinals[k]],
+                    .nonfinite = -1);
+        }
+    }
+    return CDDP_OK;
+}
+
+cddp_status cd_trainer_emit_gradient(cd_trainer *t, uint32_t parameter, const cddp_grad *grad,
+                                     cddp_error *err)
+{
+    (void)err;
+    if (t->tracer == NULL || t->variables[parameter] == CD_NO_VARIABLE) {
+        return CDDP_OK;
+    }
+    static const int64_t presences[] = {
+        [CDDP_GRAD_UNDEFINED] = 0, [CDDP_GRAD_DENSE] = 2, [CDDP_GRAD_SPARSE] = 3};
+    const bool is_there = grad->kind != CDDP_GRAD_UNDEFINED;
+    const bool digests = is_there && cd_tracer_wants_digest(t->tracer);
+    CD_EMIT(t->tracer, grad_local, NULL, .param = t->variables[parameter],
+            .presence = presences[grad->kind],
+            .digest = digests ? cd_tracer_digest(t->tracer, &grad->value) : 0,
+            .contributions = (int64_t)t->contributions[parameter],
+            .dtype = is_there ? (int64_t)grad->value.dtype : CDDP_F32,
+            .nonfinite = digests && find_nonfinite(&grad->value) >= 0);
+    return CDDP_OK;
+}

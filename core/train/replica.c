@@ -1,0 +1,577 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Building a replica from a plan, and one micro-step of it.
+**
+** Not here: anything that communicates (rank.c), what the oracle does with replicas (engine.c).
+*/
+#include "core/train/replica.h"
+
+#include "core/base/alloc.h"
+#include "core/base/error.h"
+#include "core/model/layers/shapes.h"
+#include "core/plan/names.h"
+#include "core/tensor/cpu.h"
+#include "core/tensor/symbol.h"
+
+#include <math.h>
+#include <string.h>
+
+static const cddp_device *device_of_heap(int64_t word)
+{
+    switch (word) {
+    case 1:
+        return cddp_device_symbol();
+    case 2:
+        return cddp_device_shape();
+    default:
+        return cddp_device_cpu();
+    }
+}
+
+void cd_replica_make_devices(const cddp_allocator *allocator,
+                             cddp_device devices[CD_REPLICA_DEVICES])
+{
+    for (int64_t word = 0; word < CD_REPLICA_DEVICES; word++) {
+        devices[word] = cd_device_with_allocator(device_of_heap(word), allocator);
+    }
+}
+
+const cddp_device *cd_replica_device(const cddp_plan_settings *settings, const cddp_device *devices)
+{
+    const int64_t word = (int64_t)settings->model.device;
+    return devices != NULL && word < CD_REPLICA_DEVICES ? &devices[word] : device_of_heap(word);
+}
+
+static cddp_status make_model(cd_replica *r, const cddp_device *device, cddp_error *err)
+{
+    const cddp_plan_model *model = &r->settings.model;
+    const cd_prng root = cd_prng_seed(r->plan->world.seed);
+    const cd_prng prng = model->init == 1 ? cd_prng_split_index(&root, "model", r->rank + 1u)
+                                          : cd_prng_split(&root, "model");
+    const cd_model_options options = {.name = model->name,
+                                      .options = model->options,
+                                      .dtype = (cddp_dtype)model->dtype,
+                                      .dyadic = model->exact,
+                                      .device = device,
+                                      .allocator = r->allocator,
+                                      .prng = &prng};
+    CD_TRY(cd_model_create(&options, &r->model, err));
+    r->data_prng = cd_prng_split(&root, "data");
+    cd_module *module = r->model->module;
+    r->requires_grad =
+        cd_allocate_array(r->allocator, module->parameter_count + 1, sizeof *r->requires_grad);
+    if (r->requires_grad == NULL) {
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for a replica");
+    }
+    for (size_t i = 0; i < module->parameter_count; i++) {
+        cd_parameter *p = &module->parameters[i];
+        p->requires_grad = p->requires_grad && !cd_patterns_match(&model->freeze, p->name);
+        r->requires_grad[i] = p->requires_grad;
+    }
+    CD_TRY(cd_graph_create(module, r->allocator, &r->graph, err));
+    r->uses = cd_allocate_array(r->allocator, r->model->unit_count + 1, sizeof *r->uses);
+    r->order = cd_allocate_array(r->allocator, module->parameter_count + 1, sizeof *r->order);
+    return r->uses != NULL && r->order != NULL
+               ? CDDP_OK
+               : cd_fail(err, CDDP_E_NOMEM, "no memory for a replica");
+}
+
+/* ---- optimizers ---- */
+
+static const cddp_plan_optimizer default_optimizer = {
+    .name = "sgd", .lr = 0.125, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8};
+
+static cd_optimizer_options optimizer_options(const cddp_plan_optimizer *planned)
+{
+    cd_optimizer_options options = cd_optimizer_options_default((cd_optimizer_kind)planned->kind);
+    options.lr = planned->lr;
+    options.weight_decay = planned->weight_decay;
+    options.momentum = planned->momentum;
+    options.dampening = planned->dampening;
+    options.nesterov = planned->nesterov;
+    options.beta1 = planned->beta1;
+    options.beta2 = planned->beta2;
+    options.eps = planned->eps;
+    return options;
+}
+
+static cddp_status collect_parameters(cd_replica *r, const cddp_plan_optimizer *planned,
+                                      cd_replica_optimizer *made, cddp_error *err)
+{
+    cd_module *module = r->model->module;
+    made->ordinals =
+        cd_allocate_array(r->allocator, module->parameter_count + 1, sizeof *made->ordinals);
+    made->grads = cd_allocate_array(r->allocator, module->parameter_count + 1, sizeof *made->grads);
+    made->has_touched =
+        cd_allocate_array(r->allocator, module->parameter_count + 1, sizeof *made->has_touched);
+    if (made->ordinals == NULL || made->grads == NULL || made->has_touched == NULL) {
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for the parameters of an optimizer");
+    }
+    for (size_t i = 0; i < module->parameter_count; i++) {
+        cd_parameter *parameter = &module->parameters[i];
+        if ((parameter->requires_grad || cd_plan_unfreezes(r->plan, parameter->name)) &&
+            (planned->parameters.count == 0 ||
+             cd_patterns_match(&planned->parameters, parameter->name))) {
+            made->ordinals[made->count] = (uint32_t)i;
+            made->grads[made->count++] = &parameter->grad;
+        }
+    }
+    return made->count > 0
+               ? CDDP_OK
+               : cd_fail(err, CDDP_E_CONFIG,
+                         "optimizer '%s' owns no parameter of model '%s' that requires grad",
+                         made->name, r->settings.model.name);
+}
+
+static cddp_status make_shard(cd_replica *r, const cddp_plan_optimizer *planned,
+                              const cd_optimizer_parameter *parameters, cd_replica_optimizer *made,
+                              cddp_error *err)
+{
+    const cd_shard_options options = {.optimizer = made->name,
+                                      .kind = (cd_shard_kind)planned->shard,
+                                      .order = (cd_shard_order)r->settings.shard.order,
+                                      .padding = (cd_shard_padding)r->settings.shard.padding,
+                                      .rank = r->rank,
+                                      .world = (uint32_t)r->plan->world.size,
+                                      .parameters = parameters,
+                                      .parameter_count = made->count,
+                                      .allocator = r->allocator};
+    CD_TRY(cd_shard_create(&options, &made->shard, err));
+    return CDDP_OK;
+}
+
+static cddp_status make_optimizer(cd_replica *r, const cddp_plan_optimizer *planned, bool is_whole,
+                                  cd_replica_optimizer *made, cddp_error *err)
+{
+    cddp_status status = CDDP_OK;
+    cd_optimizer_options options = optimizer_options(planned);
+    made->name = planned->name != NULL ? planned->name : cd_optimizer_name(options.kind);
+    made->steps = planned->steps;
+    made->lr = planned->lr;
+    made->in_backward = planned->in_backward || planned->overlap != 0;
+    made->overlap = (cddp_optimizer_overlap)planned->overlap;
+    options.defers_state = made->overlap >= CDDP_OVERLAP_HOOK_WITH_ZERO_STEP && !is_whole;
+    CD_TRY(collect_parameters(r, planned, made, err));
+    cd_optimizer_parameter *parameters =
+        cd_allocate_array(r->allocator, made->count, sizeof *parameters);
+    if (parameters == NULL) {
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for optimizer '%s'", made->name);
+    }
+    for (size_t i = 0; i < made->count; i++) {
+        cd_parameter *parameter = &r->model->module->parameters[made->ordinals[i]];
+        parameters[i] =
+            (cd_optimizer_parameter){parameter->name, parameter->tensor, &parameter->grad};
+    }
+    const cd_optimizer_parameter *held = parameters;
+    size_t held_count = made->count;
+    if (planned->shard != CD_SHARD_NONE && !is_whole) {
+        CD_TRY_OUT(make_shard(r, planned, parameters, made, err));
+        held = cd_shard_get_pieces(made->shard, &held_count);
+    }
+    CD_TRY_OUT(
+        cd_optimizer_create(&options, held, held_count, r->allocator, &made->optimizer, err));
+out:
+    cd_release(r->allocator, parameters, made->count * sizeof *parameters);
+    return status;
+}
+
+/* What one optimizer steps in parts, another one may not step: the oracle shares a parameter out to
+** its owners once, and could not tell of two optimizers whose state is whose. */
+static cddp_status check_owners(const cd_replica *r, size_t sharded, size_t other, cddp_error *err)
+{
+    const cd_replica_optimizer *a = &r->optimizers[sharded], *b = &r->optimizers[other];
+    for (size_t i = 0, k = 0; sharded != other && i < a->count && k < b->count;) {
+        if (a->ordinals[i] == b->ordinals[k]) {
+            return cd_fail(err, CDDP_E_CONFIG,
+                           "optimizer '%s' is sharded, and optimizer '%s' steps its parameter '%s' "
+                           "as well: give a sharded optimizer parameters of its own",
+                           a->name, b->name, r->model->module->parameters[a->ordinals[i]].name);
+        }
+        if (a->ordinals[i] < b->ordinals[k]) {
+            i++;
+        } else {
+            k++;
+        }
+    }
+    return CDDP_OK;
+}
+
+static cddp_status make_optimizers(cd_replica *r, bool is_whole, cddp_error *err)
+{
+    const cddp_plan_optimizer *planned =
+        r->plan->optimizer_count > 0 ? r->plan->optimizers : &default_optimizer;
+    r->optimizer_count = r->plan->optimizer_count > 0 ? r->plan->optimizer_count : 1;
+    r->optimizers = cd_allocate_array(r->allocator, r->optimizer_count, sizeof *r->optimizers);
+    if (r->optimizers == NULL) {
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for %zu optimizers", r->optimizer_count);
+    }
+    for (size_t i = 0; i < r->optimizer_count; i++) {
+        CD_TRY(make_optimizer(r, &planned[i], is_whole, &r->optimizers[i], err));
+    }
+    for (size_t i = 0; i < r->optimizer_count; i++) {
+        for (size_t other = 0; planned[i].shard != CD_SHARD_NONE && other < r->optimizer_count;
+             other++) {
+            CD_TRY(check_owners(r, i, other, err));
+        }
+    }
+    return CDDP_OK;
+}
+
+bool cd_replica_assigns_buckets(const cd_replica *replica, size_t optimizer)
+{
+    return replica->optimizers[optimizer].overlap >= CDDP_OVERLAP_HOOK_WITH_ZERO_STEP;
+}
+
+bool cd_replica_is_sharded(const cd_replica *replica)
+{
+    for (size_t i = 0; i < replica->plan->optimizer_count; i++) {
+        if (replica->plan->optimizers[i].shard != CD_SHARD_NONE ||
+            cd_replica_assigns_buckets(replica, i)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+void cd_replica_get_state(const cd_replica_optimizer *optimizer, size_t k,
+                          cd_optimizer_state *state)
+{
+    const int64_t held = optimizer->shard != NULL ? cd_shard_find(optimizer->shard, k) : (int64_t)k;
+    *state = (cd_optimizer_state){.is_present = false};
+    if (held >= 0) {
+        cd_optimizer_get_state(optimizer->optimizer, (size_t)held, state);
+    }
+}
+
+bool cd_replica_is_due(const cd_replica *replica, size_t optimizer, uint32_t step)
+{
+    /* ZRO-11: buckets are dealt when they were rebuilt, which a static graph does a backward
+    ** later. */
+    const uint32_t first = !cd_replica_assigns_buckets(replica, optimizer) ? 0
+                           : replica->settings.ddp.static_graph            ? 3
+                                                                           : 2;
+    return step >= first && cddp_selector_has(&replica->optimizers[optimizer].steps, step);
+}
+
+double cd_replica_lr(const cd_replica *replica, size_t optimizer, uint32_t step)
+{
+    double lr = replica->optimizers[optimizer].lr;
+    for (uint32_t i = 0; i < step; i++) {
+        lr *= replica->settings.train.lr_decay;
+    }
+    return lr;
+}
+
+/* ---- life ---- */
+
+cddp_status cd_replica_create(const cd_replica_options *options, cd_replica **replica,
+                              cddp_error *err)
+{
+    cddp_status status = CDDP_OK;
+    cd_replica *r = cd_allocate_zero(options->allocator, sizeof *r);
+    if (r == NULL) {
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for a replica");
+    }
+    r->plan = options->plan;
+    r->rank = options->rank;
+    r->allocator = options->allocator;
+    cd_samplers_init(&r->samplers, r->plan, r->allocator);
+    CD_TRY_OUT(cddp_plan_rank_settings(r->plan, r->rank, &r->settings, err));
+    const cddp_device *device = options->device;
+    CD_TRY_OUT(make_model(r, device != NULL ? device : cd_replica_device(&r->settings, NULL), err));
+    if (!options->only_names) {
+        CD_TRY_OUT(cd_replica_check_names(r, err));
+        CD_TRY_OUT(make_optimizers(r, options->whole_optimizers, err));
+    }
+    *replica = r;
+    r = NULL;
+out:
+    cd_replica_destroy(r);
+    return status;
+}
+
+void cd_replica_destroy(cd_replica *r)
+{
+    if (r == NULL) {
+        return;
+    }
+    const size_t parameter_count = r->model != NULL ? r->model->module->parameter_count : 0;
+    const size_t unit_count = r->model != NULL ? r->model->unit_count : 0;
+    cd_samplers_fini(&r->samplers);
+    for (size_t i = 0; r->optimizers != NULL && i < r->optimizer_count; i++) {
+        cd_replica_optimizer *o = &r->optimizers[i];
+        cd_optimizer_destroy(o->optimizer);
+        cd_shard_destroy(o->shard);
+        cd_release(r->allocator, o->ordinals, (parameter_count + 1) * sizeof *o->ordinals);
+        cd_release(r->allocator, o->grads, (parameter_count + 1) * sizeof *o->grads);
+        cd_release(r->allocator, o->has_touched, (parameter_count + 1) * sizeof *o->has_touched);
+    }
+    cd_release(r->allocator, r->optimizers, r->optimizer_count * sizeof *r->optimizers);
+    cd_release(r->allocator, r->uses, (unit_count + 1) * sizeof *r->uses);
+    cd_release(r->allocator, r->requires_grad, (parameter_count + 1) * sizeof *r->requires_grad);
+    cd_release(r->allocator, r->order, (parameter_count + 1) * sizeof *r->order);
+    cd_graph_destroy(r->graph);
+    cd_model_destroy(r->model);
+    cd_release(r->allocator, r, sizeof *r);
+}
+
+/* ---- a step ---- */
+
+void cd_replica_begin_step(cd_replica *r, uint32_t rank, uint32_t step, bool *replaced)
+{
+    cd_module *module = r->model->module;
+    for (size_t i = 0; i < module->parameter_count; i++) {
+        cd_parameter *p = &module->parameters[i];
+        cd_parameter_fate fate = {.requires_grad = r->requires_grad[i]};
+        cd_micro_resolve_parameter(r->plan, (cd_micro_place){rank, step, 0}, p->name, &fate);
+        p->requires_grad = fate.requires_grad;
+        if (replaced != NULL) {
+            replaced[i] = fate.is_replaced;
+        }
+    }
+}
+
+/* ---- one micro-step ---- */
+
+cddp_status cd_replica_read_use(const cd_replica *r, const char *text, cd_unit_use *use,
+                                cddp_error *err)
+{
+    char unit[CD_NAME_BYTES_MAX];
+    const char *equals = strchr(text, '=');
+    const size_t length = equals != NULL ? (size_t)(equals - text) : 0;
+    if (equals == NULL || length >= sizeof unit || equals[1] < '0' || equals[1] > '9' ||
+        equals[2] != '\0') {
+        return cd_fail(err, CDDP_E_CONFIG, "when.uses '%s': write \"unit=0\" to \"unit=9\"", text);
+    }
+    memcpy(unit, text, length);
+    unit[length] = '\0';
+    const int64_t index = cd_model_find_unit(r->model, unit);
+    if (index < 0) {
+        return cd_fail(err, CDDP_E_CONFIG, "when.uses: model '%s' has no unit '%s'",
+                       r->settings.model.name, unit);
+    }
+    *use = (cd_unit_use){(uint32_t)index, (uint8_t)(equals[1] - '0')};
+    return CDDP_OK;
+}
+
+cddp_status cd_replica_find_output(const cd_replica *r, const char *name, uint32_t *output,
+                                   cddp_error *err)
+{
+    const int64_t index = cd_model_find_output(r->model, name);
+    if (index < 0) {
+        return cd_fail(err, CDDP_E_CONFIG,
+                       "when.outputs: model '%s' has no output '%s'; its %u go from '%s' to '%s'",
+                       r->settings.model.name, name, r->model->output_count,
+                       r->model->targets[0].name,
+                       r->model->targets[r->model->output_count - 1].name);
+    }
+    *output = (uint32_t)index;
+    return CDDP_OK;
+}
+
+/* "unit=2" of the plan into counts of the model. */
+static cddp_status resolve_uses(cd_replica *r, const cd_micro *micro, cddp_error *err)
+{
+    for (size_t i = 0; i < r->model->unit_count; i++) {
+        r->uses[i] = r->model->units[i].uses;
+    }
+    for (size_t i = 0; i < micro->uses.count; i++) {
+        cd_unit_use use = {0};
+        CD_TRY(cd_replica_read_use(r, micro->uses.items[i], &use, err));
+        r->uses[use.unit] = use.count;
+    }
+    return CDDP_OK;
+}
+
+cddp_status cd_replica_forward(cd_replica *r, cd_pass *pass, cddp_error *err)
+{
+    const cd_micro *micro = pass->micro;
+    const cd_batch_request request = {.sample_ids = pass->samples->ids + pass->first,
+                                      .sample_count = pass->count,
+                                      .prng = &r->data_prng,
+                                      .exact = r->settings.model.exact};
+    CD_TRY(cd_batch_make(r->graph, r->model, &request, &pass->batch, err));
+    CD_TRY(resolve_uses(r, micro, err));
+    pass->batch.weights = pass->samples->weights + pass->first;
+    CD_TRY(cd_replica_divisor(r, micro, pass->samples, pass->first, &pass->batch.divisor, err));
+    pass->batch.branch = micro->branch;
+    pass->batch.uses = r->model->unit_count > 0 ? r->uses : NULL;
+    pass->batch.iteration =
+        (uint64_t)micro->place.step * r->settings.train.micro_steps + micro->place.micro_step;
+    CD_TRY(cd_model_forward(r->model, r->graph, &pass->batch, &pass->outputs, err));
+    return CDDP_OK;
+}
+
+cddp_status cd_replica_loss(cd_replica *r, cd_pass *pass, cddp_error *err)
+{
+    uint32_t mask = pass->micro->outputs.count > 0 ? 0 : UINT32_MAX;
+    for (size_t i = 0; i < pass->micro->outputs.count; i++) {
+        uint32_t output = 0;
+        CD_TRY(cd_replica_find_output(r, pass->micro->outputs.items[i], &output, err));
+        mask |= 1u << output;
+    }
+    CD_TRY(cd_model_loss(r->model, r->graph, &pass->batch, &pass->outputs, mask, &pass->loss, err));
+    if (pass->loss_scale != 1.0) {
+        CD_TRY(cd_scale(r->graph, pass->loss, pass->loss_scale, &pass->loss, err));
+    }
+    return CDDP_OK;
+}
+
+/* The order that the plan asks for; the count of parameters in r->order. */
+static cddp_status resolve_order(cd_replica *r, const cd_micro *micro, uint32_t *count,
+                                 cddp_error *err)
+{
+    const cd_module *module = r->model->module;
+    const size_t parameter_count = module->parameter_count;
+    if (micro->ready == CD_READY_LISTED) {
+        for (size_t i = 0; i < micro->ready_order.count; i++) {
+            const int64_t ordinal = cd_module_find_parameter(module, micro->ready_order.items[i]);
+            if (ordinal < 0 || i >= parameter_count) {
+                return cd_fail(err, CDDP_E_CONFIG,
+                               "when.ready_order: model '%s' has no parameter '%s' left to name",
+                               r->settings.model.name, micro->ready_order.items[i]);
+            }
+            r->order[i] = (uint32_t)ordinal;
+        }
+        *count = (uint32_t)micro->ready_order.count;
+        return CDDP_OK;
+    }
+    for (size_t i = 0; i < parameter_count; i++) {
+        r->order[i] = (uint32_t)i; /* registration order: the reverse of the engine's */
+    }
+    if (micro->ready == CD_READY_SHUFFLED) {
+        const cd_prng root = cd_prng_seed(r->plan->world.seed);
+        const cd_prng rank = cd_prng_split_index(&root, "ready", micro->place.rank);
+        const cd_prng step = cd_prng_split_index(&rank, "step", micro->place.step);
+        cd_prng prng = cd_prng_split_index(&step, "micro-step", micro->place.micro_step);
+        cd_prng_shuffle(&prng, r->order, parameter_count);
+    }
+    *count = (uint32_t)parameter_count;
+    return CDDP_OK;
+}
+
+cddp_status cd_replica_backward(cd_replica *r, const cd_micro *micro, cd_value *const *losses,
+                                uint32_t loss_count, bool retain_graph, cddp_error *err)
+{
+    cd_backward_options options = {.roots = losses,
+                                   .root_count = loss_count,
+                                   .retain_graph = retain_graph,
+                                   .create_graph = micro->create_graph};
+    if (micro->ready == CD_READY_BY_CHOICE) {
+        options.order = CD_READY_CHOSEN;
+    } else if (micro->ready != CD_READY_ENGINE) {
+        options.order = CD_READY_GIVEN;
+        options.given = r->order;
+        CD_TRY(resolve_order(r, micro, &options.given_count, err));
+    }
+    CD_TRY(cd_graph_backward(r->graph, &options, err));
+    return CDDP_OK;
+}
+
+cddp_status cd_replica_poison(const cd_micro *micro, const char *parameter, bool is_first,
+                              cddp_grad *grad, cddp_error *err)
+{
+    static const double values[] = {
+        [CD_POISON_NAN] = NAN, [CD_POISON_INFINITY] = INFINITY, [CD_POISON_LARGE] = 1048576.0};
+    const bool is_meant = micro->poison_parameter != NULL
+                              ? strcmp(micro->poison_parameter, parameter) == 0
+                              : is_first;
+    if (micro->poison == CD_POISON_NOTHING || !is_meant || grad->kind != CDDP_GRAD_DENSE) {
+        return CDDP_OK;
+    }
+    /* The first element, as a view without dimensions. */
+    const cddp_tensor *value = &grad->value;
+    const cddp_tensor element =
+        cddp_tensor_of(value->device, value->storage, value->offset, value->dtype, NULL, 0);
+    CD_TRY(value->device->fill(&element, values[micro->poison], NULL, err));
+    return CDDP_OK;
+}
+
+cddp_status cd_replica_write_atoms(const cd_micro *micro, uint32_t parameter,
+                                   const cddp_tensor *dst, cddp_error *err)
+{
+    if ((dst->device->flags & CDDP_DEVICE_EXACT) == 0) {
+        return CDDP_OK;
+    }
+    const cd_atom atom = {.kind = CD_ATOM_GRADIENT,
+                          .source = parameter,
+                          .rank = micro->place.rank,
+                          .micro_step = micro->place.micro_step,
+                          .step = micro->place.step};
+    CD_TRY(cd_symbol_write_atoms(dst, &atom, err));
+    return CDDP_OK;
+}
+
+/* ---- the grid ---- */
+
+static double regrid_number(double x)
+{
+    if (!(x > -1e15 && x < 1e15)) {
+        return x; /* what is not finite stays visible */
+    }
+    const double k = floor(x * 8.0 + 0.5);
+    return (k - 17.0 * floor((k + 8.0) / 17.0)) / 8.0;
+}
+
+/* numbers: (numel) contiguous. */
+static void regrid_numbers(double *numbers, int64_t numel)
+{
+    for (int64_t i = 0; i < numel; i++) {
+        numbers[i] = regrid_number(numbers[i]);
+    }
+}
+
+/* The same where the host cannot reach: through memory of its own. */
+static cddp_status regrid_away(const cddp_allocator *allocator, const cddp_tensor *wide,
+                               cddp_error *err)
+{
+    cddp_status status = CDDP_OK;
+    const int64_t numel = cddp_tensor_numel(wide);
+    const size_t bytes = (size_t)numel * sizeof(double);
+    double *numbers = cd_allocate_array(allocator, (size_t)numel + 1, sizeof *numbers);
+    if (numbers == NULL) {
+        return cd_fail(err, CDDP_E_NOMEM, "no memory to put %lld numbers on their grid",
+                       (long long)numel);
+    }
+    CD_TRY_OUT(wide->device->read(wide, numbers, bytes, err));
+    regrid_numbers(numbers, numel);
+    CD_TRY_OUT(wide->device->write(wide, numbers, bytes, err));
+out:
+    cd_release(allocator, numbers, ((size_t)numel + 1) * sizeof *numbers);
+    return status;
+}
+
+static cddp_status regrid_tensor(const cddp_allocator *allocator, const cddp_tensor *tensor,
+                                 cddp_error *err)
+{
+    cddp_status status = CDDP_OK;
+    const cddp_device *device = tensor->device;
+    const int64_t numel = cddp_tensor_numel(tensor);
+    void *storage;
+    CD_TRY(device->allocate(device, CDDP_F64, numel + 1, &storage, err));
+    const cddp_tensor wide =
+        cddp_tensor_of(device, storage, 0, CDDP_F64, tensor->sizes, tensor->dim_count);
+    CD_TRY_OUT(device->copy(&wide, tensor, NULL, err));
+    if (cd_device_is_direct(device)) {
+        regrid_numbers(storage, numel);
+    } else {
+        CD_TRY_OUT(regrid_away(allocator, &wide, err));
+    }
+    CD_TRY_OUT(device->copy(tensor, &wide, NULL, err));
+out:
+    device->release(device, CDDP_F64, numel + 1, storage);
+    return status;
+}
+
+cddp_status cd_replica_regrid(cd_replica *r, cddp_error *err)
+{
+    cd_module *module = r->model->module;
+    for (size_t i = 0;
+         r->settings.model.exact && cd_graph_computes(r->graph) && i < module->parameter_count;
+         i++) {
+        const cd_parameter *parameter = &module->parameters[i];
+        if (parameter->requires_grad && cddp_dtype_is_float(parameter->tensor.dtype)) {
+            CD_TRY(regrid_tensor(r->allocator, &parameter->tensor, err));
+        }
+    }
+    return CDDP_OK;
+}

@@ -1,0 +1,381 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Cutting an optimizer into the ranks' parts, and putting the parameters together after its step.
+**
+** Note [Slices of a padded vector] N elements on W ranks make slices of ⌈N/W⌉; the last ranks'
+** slices end in padding, which holds zeros and is nobody's. Whoever finds the bounds of what he
+** steps from N itself has slices of ⌊N/W⌋: the elements between both bounds are then stepped by
+** nobody (`dropped`), and if what he sends begins there too, his values land elsewhere (`shifted`).
+** Where W divides N there is no padding, and neither mistake can be made: it is refused.
+**
+** Not here: the optimizer's arithmetic (core/model/optim), what the parts ought to be
+** (core/oracle/partition.c, of its own making).
+*/
+#include "core/train/shard.h"
+
+#include "core/base/alloc.h"
+#include "core/base/error.h"
+
+#include <string.h>
+
+typedef struct range {
+    int64_t first, end;
+} range;
+
+struct cd_shard {
+    cd_shard_options options; /* .parameters: own copy */
+    cd_optimizer_parameter *parameters;
+    int64_t *found;                 /* (parameter_count) the piece of each, or -1 */
+    cd_optimizer_parameter *pieces; /* (piece_count) */
+    /* (piece_count) views of the parameters' gradients, where a piece is not a whole parameter */
+    cddp_grad *gradients;
+    uint32_t *origins; /* (piece_count) the parameter that each is a piece of */
+    size_t piece_count;
+    /* parameters */
+    uint32_t *assigned; /* (parameter_count) in the order in which they were dealt */
+    uint32_t *owners;   /* (parameter_count) */
+    cddp_work **works;  /* (parameter_count) */
+    /* flat */
+    int64_t numel, share;   /* of all; of one slice with its padding */
+    int64_t *offsets;       /* (parameter_count + 1) in the vector */
+    range stepped, sent;    /* of the vector, by this rank */
+    cddp_tensor given, all; /* (share) and (share · world), owned */
+};
+
+static cddp_tensor range_of(const cddp_tensor *t, int64_t first, int64_t count)
+{
+    return cddp_tensor_of(t->device, t->storage, t->offset + first, t->dtype, &count, 1);
+}
+
+/* ---- what cannot be cut ---- */
+
+static cddp_status check_parameters(const cd_shard_options *o, cddp_error *err)
+{
+    const bool flat = o->kind == CD_SHARD_FLAT;
+    for (size_t i = 0; i < o->parameter_count; i++) {
+        const cd_optimizer_parameter *p = &o->parameters[i], *first = &o->parameters[0];
+        if (p->tensor.dtype != first->tensor.dtype) {
+            return cd_fail(err, CDDP_E_CONFIG,
+                           "optimizer.shard: '%s' holds %s and %s, '%s' and '%s': a sharded "
+                           "optimizer has parameters of one dtype (ZRO-08)",
+                           o->optimizer, cddp_dtype_name(first->tensor.dtype),
+                           cddp_dtype_name(p->tensor.dtype), first->name, p->name);
+        }
+        if (flat &&
+            (!cddp_tensor_is_contiguous(&p->tensor) || !cddp_dtype_is_float(p->tensor.dtype))) {
+            return cd_fail(err, CDDP_E_CONFIG,
+                           "optimizer.shard: '%s' of optimizer '%s' is %s: one vector is of "
+                           "contiguous real numbers; use optimizer.shard = \"parameters\"",
+                           p->name, o->optimizer,
+                           cddp_tensor_is_contiguous(&p->tensor) ? "not real" : "not contiguous");
+        }
+    }
+    return CDDP_OK;
+}
+
+/* ---- whole parameters, ZRO-01 ---- */
+
+/* Stable: of equally large ones the first comes first. */
+static void sort_by_size(cd_shard *s)
+{
+    for (size_t i = 1; i < s->options.parameter_count; i++) {
+        const uint32_t p = s->assigned[i];
+        size_t at = i;
+        while (at > 0 && cddp_tensor_numel(&s->parameters[s->assigned[at - 1]].tensor) <
+                             cddp_tensor_numel(&s->parameters[p].tensor)) {
+            s->assigned[at] = s->assigned[at - 1];
+            at--;
+        }
+        s->assigned[at] = p;
+    }
+}
+
+static cddp_status assignment(cd_shard *s, cddp_error *err)
+{
+    const cd_shard_options *o = &s->options;
+    int64_t *loads = cd_allocate_array(o->allocator, o->world, sizeof *loads);
+    if (loads == NULL) {
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for the loads of %u ranks", o->world);
+    }
+    for (size_t i = 0; i < o->parameter_count; i++) {
+        s->assigned[i] = (uint32_t)i;
+    }
+    if (o->order == CD_SHARD_BY_SIZE) {
+        sort_by_size(s);
+    }
+    for (size_t i = 0; i < o->parameter_count; i++) {
+        uint32_t owner = 0;
+        for (uint32_t r = 1; r < o->world; r++) {
+            owner = loads[r] < loads[owner] ? r : owner;
+        }
+        s->owners[s->assigned[i]] = owner;
+        loads[owner] += cddp_tensor_numel(&s->parameters[s->assigned[i]].tensor);
+    }
+    cd_release(o->allocator, loads, o->world * sizeof *loads);
+    return CDDP_OK;
+}
+
+static range own_of_parameter(const cd_shard *s, size_t i)
+{
+    const int64_t numel = cddp_tensor_numel(&s->parameters[i].tensor);
+    return (range){0, s->owners[i] == s->options.rank ? numel : 0};
+}
+
+/* ---- slices of one vector ---- */
+
+static range clipped(int64_t first, int64_t count, int64_t numel)
+{
+    const int64_t from = first < numel ? first : numel,
+                  end = first + count < numel ? first + count : numel;
+    return (range){from, end};
+}
+
+static cddp_status make_buffer(const cd_shard *s, int64_t numel, cddp_tensor *made, cddp_error *err)
+{
+    void *storage;
+    const cddp_tensor *like = &s->parameters[0].tensor;
+    CD_TRY(like->device->allocate(like->device, like->dtype, numel + 1, &storage, err));
+    *made = cddp_tensor_of(like->device, storage, 0, like->dtype, &numel, 1);
+    CD_TRY(like->device->fill(made, 0.0, NULL, err));
+    return CDDP_OK;
+}
+
+static void release_buffer(cddp_tensor *t)
+{
+    if (t->device != NULL) {
+        t->device->release(t->device, t->dtype, cddp_tensor_numel(t) + 1, t->storage);
+        t->device = NULL;
+    }
+}
+
+/* See Note [Slices of a padded vector] */
+static cddp_status slice(cd_shard *s, cddp_error *err)
+{
+    const cd_shard_options *o = &s->options;
+    for (size_t i = 0; i < o->parameter_count; i++) {
+        s->offsets[i + 1] = s->offsets[i] + cddp_tensor_numel(&s->parameters[i].tensor);
+    }
+    s->numel = s->offsets[o->parameter_count];
+    const int64_t unpadded = s->numel / o->world;
+    s->share = (s->numel + o->world - 1) / o->world;
+    if (o->padding != CD_SHARD_COUNTED && unpadded == s->share) {
+        return cd_fail(err, CDDP_E_CONFIG,
+                       "shard.padding has no effect: the %lld elements of optimizer '%s' divide by "
+                       "%u ranks, and are not padded",
+                       (long long)s->numel, o->optimizer, o->world);
+    }
+    s->sent = clipped(s->share * o->rank, s->share, s->numel);
+    s->stepped =
+        o->padding == CD_SHARD_COUNTED ? s->sent : clipped(unpadded * o->rank, unpadded, s->numel);
+    s->sent =
+        o->padding == CD_SHARD_SHIFTED ? clipped(unpadded * o->rank, s->share, s->numel) : s->sent;
+    CD_TRY(make_buffer(s, s->share, &s->given, err));
+    CD_TRY(make_buffer(s, s->share * o->world, &s->all, err));
+    return CDDP_OK;
+}
+
+/* What of parameter i lies in a range of the vector, as a range of the parameter. */
+static range within(const cd_shard *s, size_t i, range r)
+{
+    const int64_t from = r.first > s->offsets[i] ? r.first : s->offsets[i];
+    const int64_t end = r.end < s->offsets[i + 1] ? r.end : s->offsets[i + 1];
+    return from < end ? (range){from - s->offsets[i], end - s->offsets[i]} : (range){0, 0};
+}
+
+/* ---- life ---- */
+
+static void add_pieces(cd_shard *s)
+{
+    for (size_t i = 0; i < s->options.parameter_count; i++) {
+        const cd_optimizer_parameter *p = &s->parameters[i];
+        const bool owns = s->options.kind == CD_SHARD_PARAMETERS && s->owners[i] == s->options.rank;
+        const range own = s->options.kind == CD_SHARD_PARAMETERS ? own_of_parameter(s, i)
+                                                                 : within(s, i, s->stepped);
+        const bool is_whole = owns || own.end - own.first == cddp_tensor_numel(&p->tensor);
+        s->found[i] = -1;
+        if (own.first == own.end && !owns) {
+            continue;
+        }
+        cd_optimizer_parameter *piece = &s->pieces[s->piece_count];
+        *piece = *p;
+        if (!is_whole) {
+            piece->tensor = range_of(&p->tensor, own.first, own.end - own.first);
+            piece->grad = &s->gradients[s->piece_count];
+        }
+        s->origins[s->piece_count] = (uint32_t)i;
+        s->found[i] = (int64_t)s->piece_count++;
+    }
+}
+
+static cddp_status allocate(cd_shard *s, cddp_error *err)
+{
+    const size_t count = s->options.parameter_count;
+    const cddp_allocator *a = s->options.allocator;
+    s->parameters = cd_allocate_array(a, count, sizeof *s->parameters);
+    s->found = cd_allocate_array(a, count, sizeof *s->found);
+    s->pieces = cd_allocate_array(a, count, sizeof *s->pieces);
+    s->gradients = cd_allocate_array(a, count, sizeof *s->gradients);
+    s->origins = cd_allocate_array(a, count, sizeof *s->origins);
+    s->assigned = cd_allocate_array(a, count, sizeof *s->assigned);
+    s->owners = cd_allocate_array(a, count, sizeof *s->owners);
+    s->works = cd_allocate_array(a, count, sizeof(cddp_work *));
+    s->offsets = cd_allocate_array(a, count + 1, sizeof *s->offsets);
+    if (s->parameters == NULL || s->found == NULL || s->pieces == NULL || s->gradients == NULL ||
+        s->origins == NULL || s->assigned == NULL || s->owners == NULL || s->works == NULL ||
+        s->offsets == NULL) {
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for a part of optimizer '%s'",
+                       s->options.optimizer);
+    }
+    return CDDP_OK;
+}
+
+cddp_status cd_shard_create(const cd_shard_options *options, cd_shard **shard, cddp_error *err)
+{
+    cddp_status status = CDDP_OK;
+    CD_TRY(check_parameters(options, err));
+    cd_shard *s = cd_allocate_zero(options->allocator, sizeof *s);
+    if (s == NULL) {
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for a part of optimizer '%s'",
+                       options->optimizer);
+    }
+    s->options = *options;
+    CD_TRY_OUT(allocate(s, err));
+    memcpy(s->parameters, options->parameters, options->parameter_count * sizeof *s->parameters);
+    s->options.parameters = s->parameters;
+    CD_TRY_OUT(options->kind == CD_SHARD_PARAMETERS ? assignment(s, err) : slice(s, err));
+    add_pieces(s);
+    *shard = s;
+    s = NULL;
+out:
+    cd_shard_destroy(s);
+    return status;
+}
+
+void cd_shard_destroy(cd_shard *s)
+{
+    if (s == NULL) {
+        return;
+    }
+    const size_t count = s->options.parameter_count;
+    const cddp_allocator *a = s->options.allocator;
+    release_buffer(&s->given);
+    release_buffer(&s->all);
+    cd_release(a, s->parameters, count * sizeof *s->parameters);
+    cd_release(a, s->found, count * sizeof *s->found);
+    cd_release(a, s->pieces, count * sizeof *s->pieces);
+    cd_release(a, s->gradients, count * sizeof *s->gradients);
+    cd_release(a, s->origins, count * sizeof *s->origins);
+    cd_release(a, s->assigned, count * sizeof *s->assigned);
+    cd_release(a, s->owners, count * sizeof *s->owners);
+    cd_release(a, s->works, count * sizeof(cddp_work *));
+    cd_release(a, s->offsets, (count + 1) * sizeof *s->offsets);
+    cd_release(a, s, sizeof *s);
+}
+
+const cd_optimizer_parameter *cd_shard_get_pieces(const cd_shard *shard, size_t *count)
+{
+    *count = shard->piece_count;
+    return shard->pieces;
+}
+
+int64_t cd_shard_find(const cd_shard *shard, size_t parameter) { return shard->found[parameter]; }
+
+/* ---- a step ---- */
+
+cddp_status cd_shard_take_gradients(cd_shard *s, cddp_error *err)
+{
+    for (size_t k = 0; k < s->piece_count; k++) {
+        const cd_optimizer_parameter *piece = &s->pieces[k], *whole = &s->parameters[s->origins[k]];
+        const cddp_grad *grad = whole->grad;
+        if (piece->grad == grad) {
+            continue;
+        }
+        s->gradients[k] = (cddp_grad){.kind = CDDP_GRAD_UNDEFINED};
+        if (grad->kind == CDDP_GRAD_UNDEFINED) {
+            continue;
+        }
+        if (grad->kind != CDDP_GRAD_DENSE || !cddp_tensor_is_contiguous(&grad->value)) {
+            return cd_fail(err, CDDP_E_CONFIG,
+                           "optimizer.shard: the gradient of '%s' is %s, so that no slice of it "
+                           "can be stepped; use optimizer.shard = \"parameters\"",
+                           whole->name,
+                           grad->kind != CDDP_GRAD_DENSE ? "sparse" : "not contiguous");
+        }
+        s->gradients[k].kind = CDDP_GRAD_DENSE;
+        s->gradients[k].value = range_of(&grad->value, piece->tensor.offset - whole->tensor.offset,
+                                         cddp_tensor_numel(&piece->tensor));
+    }
+    return CDDP_OK;
+}
+
+static cddp_status await(cddp_work **works, size_t count, cddp_error *err)
+{
+    cddp_status status = CDDP_OK;
+    for (size_t i = 0; i < count; i++) {
+        if (status == CDDP_OK) {
+            status = cddp_work_wait(works[i], 0, err);
+        } else {
+            cddp_work_release(works[i]);
+        }
+    }
+    return status;
+}
+
+/* ZRO-02. Empty parameters have nothing to send. */
+static cddp_status broadcast(cd_shard *s, cddp_group *group, cddp_error *err)
+{
+    cddp_status status = CDDP_OK;
+    size_t posted = 0;
+    for (uint32_t owner = 0; owner < s->options.world && status == CDDP_OK; owner++) {
+        for (size_t i = 0; i < s->options.parameter_count && status == CDDP_OK; i++) {
+            const cddp_tensor *p = &s->parameters[s->assigned[i]].tensor;
+            if (s->owners[s->assigned[i]] == owner && cddp_tensor_numel(p) > 0) {
+                status = cddp_group_broadcast(group, p, owner, &s->works[posted], err);
+                posted += status == CDDP_OK;
+            }
+        }
+    }
+    const cddp_status waited = await(s->works, posted, status == CDDP_OK ? err : NULL);
+    return status == CDDP_OK ? waited : status;
+}
+
+/* Parameters into the slice that is sent. */
+static cddp_status give(const cd_shard *s, cddp_error *err)
+{
+    for (size_t i = 0; i < s->options.parameter_count; i++) {
+        const range part = within(s, i, s->sent);
+        if (part.first < part.end) {
+            const cddp_tensor from =
+                range_of(&s->parameters[i].tensor, part.first, part.end - part.first);
+            const cddp_tensor to = range_of(&s->given, s->offsets[i] + part.first - s->sent.first,
+                                            part.end - part.first);
+            CD_TRY(to.device->copy(&to, &from, NULL, err));
+        }
+    }
+    return CDDP_OK;
+}
+
+static cddp_status gather(cd_shard *s, cddp_group *group, cddp_error *err)
+{
+    cddp_work *work = NULL;
+    CD_TRY(give(s, err));
+    CD_TRY(cddp_group_allgather(group, &s->given, &s->all, &work, err));
+    CD_TRY(cddp_work_wait(work, 0, err));
+    for (size_t i = 0; i < s->options.parameter_count; i++) {
+        const cddp_tensor *whole = &s->parameters[i].tensor;
+        const int64_t numel = cddp_tensor_numel(whole);
+        const cddp_tensor from = range_of(&s->all, s->offsets[i], numel),
+                          to = range_of(whole, 0, numel);
+        if (numel > 0) {
+            CD_TRY(to.device->copy(&to, &from, NULL, err));
+        }
+    }
+    return CDDP_OK;
+}
+
+cddp_status cd_shard_exchange(cd_shard *s, cddp_group *group, cddp_error *err)
+{
+    if (s->options.kind == CD_SHARD_PARAMETERS) {
+        return broadcast(s, group, err);
+    }
+    return s->numel > 0 ? gather(s, group, err) : CDDP_OK;
+}

@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The statistics that the references of one thread share: what the ranks of a micro-step exchange,
+** once per what it depends on.
+**
+** To find it every rank is run, so that W references which each found it for themselves would need
+** W² runs. What is found depends on the key and on the plan; references whose keys differ share
+** nothing.
+**
+** Lifetime   one per run; a reference that was given none has one of its own.
+** Errors     memory.
+*/
+#pragma once
+#include "core/train/statistics.h"
+
+/* What an exchange depends on, besides the plan. */
+typedef struct cd_statistics_key {
+    uint64_t digest;     /* of the parameters' values */
+    uint64_t loss_scale; /* bits of it */
+    const cddp_device *device;
+    uint32_t settings_rank; /* the first rank with the settings of the rank whose reference asks */
+    uint32_t step, micro_step;
+    bool objective;
+} cd_statistics_key;
+
+/* What was exchanged in one micro-step. */
+typedef struct cd_said {
+    cd_statistics statistics;
+    cd_statistics_key key;
+    bool is_settled; /* nobody says anything new */
+    uint64_t used;   /* when it was last asked for */
+} cd_said;
+
+typedef struct cd_statistics_share {
+    const cddp_allocator *allocator;
+    cd_said *said; /* (count) */
+    size_t count, capacity;
+    uint32_t world;
+    uint64_t clock, made;
+} cd_statistics_share;
+
+void cd_statistics_share_init(cd_statistics_share *share, uint32_t world,
+                              const cddp_allocator *allocator);
+void cd_statistics_share_fini(cd_statistics_share *share);
+/* What is or will be said of this key, borrowed until the next call: where it is not settled, the
+** caller runs every rank and settles it. */
+cddp_status cd_statistics_share_find(cd_statistics_share *share, const cd_statistics_key *key,
+                                     cd_said **said, cddp_error *err) CDDP_MUST_CHECK;

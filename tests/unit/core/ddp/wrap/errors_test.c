@@ -1,0 +1,429 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Every error of the catalogue (ERR-01…17): the occasion is PyTorch's, the text names parameters
+** and says what to try. */
+#include "core/ddp/wrap/ddp.h"
+#include "core/hooks/hook.h"
+#include "tests/unit/core/ddp/fixture.h"
+
+static void two(lane *l)
+{
+    lane_add(l, "fc1.weight", CDDP_F32, 2);
+    lane_add(l, "fc2.weight", CDDP_F32, 2);
+}
+
+/* RED-11, RED-12, TI-B-01, TI-A-19: the explicit check finds nothing before and behind a whole
+** backward; the faulty backward ends normally with local gradients; the next forward fails, also
+** inside no_sync, and so does the explicit check. */
+LAB(error, unfinished_reduction_names_the_missing_parameters, 2) /* ERR-01 */
+{
+    two(l);
+    lane_wrap(l);
+    CHECK_OK(cddp_ddp_check_reducer_finalized(l->ddp, &l->err));
+    lane_iterate(l, 1.0);
+    CHECK_OK(cddp_ddp_check_reducer_finalized(l->ddp, &l->err));
+    lane_zero_grad(l, true);
+    lane_forward(l);
+    lane_grad(l, 0, 1.0 + l->r);
+    lane_end(l);
+    CHECK(lane_value(l, 0) == 1.0 + l->r);
+    CHECK_FAILS(cddp_ddp_check_reducer_finalized(l->ddp, &l->err), CDDP_E_STATE,
+                "1 of 2 parameters received no gradient ('fc2.weight')");
+    CHECK_FAILS(cddp_ddp_forward_begin(l->ddp, true, &l->err), CDDP_E_STATE,
+                "set find_unused_parameters");
+    cddp_ddp_no_sync_begin(l->ddp);
+    CHECK_FAILS(cddp_ddp_forward_begin(l->ddp, true, &l->err), CDDP_E_STATE, "'fc2.weight'");
+    cddp_ddp_no_sync_end(l->ddp);
+    cddp_ddp_logging log = {0};
+    cddp_ddp_get_logging(l->ddp, &log);
+    CHECK(log.has_error && strstr(log.error, "'fc2.weight'") != NULL); /* LOG-03 */
+}
+
+/* TI-B-18: one layer of three is not used. Without the search, which is the default, the second
+** forward refuses; asked for, there is nothing to refuse. */
+static void one_of_three_body(lane *l)
+{
+    static const char *const names[3] = {"fc1.weight", "fc2.weight", "fc3.weight"};
+    const bool *asked = l->lab->data; /* for the search, and for views */
+    CHECK(!l->options.find_unused_parameters);
+    l->options.find_unused_parameters = asked[0];
+    l->options.gradient_as_bucket_view = asked[1];
+    for (int i = 0; i < 3; i++) lane_add(l, names[i], CDDP_F32, 2);
+    lane_wrap(l);
+    lane_reach(l, 3);
+    for (int step = 0; step < 2; step++) {
+        if (step == 1 && !asked[0]) {
+            CHECK_FAILS(cddp_ddp_forward_begin(l->ddp, true, &l->err), CDDP_E_STATE,
+                        "1 of 3 parameters received no gradient ('fc3.weight')");
+            return;
+        }
+        lane_zero_grad(l, true);
+        lane_forward(l);
+        lane_grad(l, 1, 1.0 + l->r);
+        lane_grad(l, 0, 1.0 + l->r);
+        lane_end(l);
+    }
+    CHECK_OK(cddp_ddp_forward_begin(l->ddp, true, &l->err));
+    CHECK(lane_value(l, 0) == 1.5 && lane_value(l, 1) == 1.5 && !lane_has(l, 2));
+}
+TEST(error, an_unused_layer_is_one_unless_the_search_is_asked_for)
+{
+    for (int k = 0; k < 4; k++) {
+        bool asked[2] = {k % 2 == 1, k / 2 == 1};
+        cd_test_row("search %d, views %d", asked[0], asked[1]);
+        lab_of(2, one_of_three_body, asked);
+    }
+}
+
+/* TI-B-09: upstream's nested module. Who got no gradient is told by the whole name, also far down;
+** who got one is not named, nor who is ignored. */
+static void nested_body(lane *l)
+{
+    static const struct {
+        const char *name;
+        bool is_used;
+    } module[9] = {{"sub_module.embedding_net.embedding.weight", false},
+                   {"sub_module.embedding_net.lin.weight", false},
+                   {"sub_module.lin.a.weight", true},
+                   {"sub_module.lin.b.weight", false},
+                   {"sub_module.bn.fc1.weight", true},
+                   {"sub_module.bn.bn.weight", true},
+                   {"sub_module.bn.bn.bias", true},
+                   {"sub_module.bn.fc2.weight", true},
+                   {"sub_module.lin_layer.weight", true}};
+    static const char *const ignored[1] = {"sub_module.embedding_net.embedding.weight"};
+    const bool ignores = l->lab->data != NULL;
+    for (int i = 0; i < 9; i++) lane_add(l, module[i].name, CDDP_F32, 2);
+    if (ignores) l->options.parameters_and_buffers_to_ignore = ignored, l->options.ignore_count = 1;
+    lane_wrap(l);
+    lane_forward(l);
+    for (size_t i = 9; i-- > 0;)
+        if (module[i].is_used) lane_grad(l, i, 1.0);
+    lane_end(l);
+    CHECK_FAILS(cddp_ddp_forward_begin(l->ddp, true, &l->err), CDDP_E_STATE,
+                ignores ? "2 of 8 parameters received no gradient"
+                        : "3 of 9 parameters received no gradient");
+    for (int i = 0; i < 9; i++) {
+        char quoted[64];
+        snprintf(quoted, sizeof quoted, "'%s'", module[i].name);
+        CHECK((strstr(l->err.message, quoted) != NULL) ==
+              (!module[i].is_used && !(ignores && i == 0)));
+    }
+}
+TEST(error, nested_parameters_without_a_gradient_are_named_in_full)
+{
+    lab_of(2, nested_body, NULL);
+}
+TEST(error, nested_parameters_that_are_ignored_are_not_named)
+{
+    lab_of(2, nested_body, nested_body);
+}
+
+LAB(error, unfinished_reduction_with_a_graph_search_blames_the_loss, 2) /* ERR-02 */
+{
+    two(l);
+    l->options.find_unused_parameters = true;
+    lane_wrap(l);
+    lane_forward(l); /* both reachable */
+    lane_grad(l, 0, 1.0);
+    lane_end(l);
+    CHECK_FAILS(cddp_ddp_forward_begin(l->ddp, true, &l->err), CDDP_E_STATE,
+                "not all outputs were used in the loss");
+}
+
+LAB(error, a_static_graph_that_loses_a_gradient_is_reported,
+    2) /* ERR-02, ERR-05, STA-07, TI-B-05 */
+{
+    two(l);
+    l->options.static_graph = true;
+    lane_wrap(l);
+    lane_iterate(l, 1.0);
+    lane_forward(l);
+    lane_grad(l, 0, 1.0);
+    lane_end(l);
+    CHECK_FAILS(cddp_ddp_forward_begin(l->ddp, true, &l->err), CDDP_E_STATE,
+                "this graph is not static");
+}
+
+LAB(error, a_static_graph_that_gains_a_gradient_is_reported, 2) /* ERR-05 */
+{
+    two(l);
+    l->options.static_graph = true;
+    lane_wrap(l);
+    lane_forward(l);
+    lane_grad(l, 0, 1.0);
+    lane_end(l);
+    lane_forward(l);
+    lane_accumulate(l, 1, 1.0);
+    CHECK_FAILS(lane_try_hook(l, 1), CDDP_E_STATE, "the graph changed: 'fc2.weight'");
+}
+
+LAB(error, ready_twice_names_the_parameter, 2) /* ERR-03 */
+{
+    two(l);
+    lane_wrap(l);
+    lane_forward(l);
+    lane_grad(l, 1, 1.0);
+    lane_accumulate(l, 1, 1.0);
+    CHECK_FAILS(lane_try_hook(l, 1), CDDP_E_STATE, "'fc2.weight' became ready twice");
+    CHECK(strstr(l->err.message, "taken for unused") == NULL);
+}
+
+LAB(error, ready_after_being_declared_unused_gives_the_third_reason, 2) /* ERR-03, UNU-09 */
+{
+    two(l);
+    l->options.find_unused_parameters = true;
+    lane_wrap(l);
+    lane_reach(l, 1);
+    lane_forward(l);
+    lane_grad(l, 0, 1.0);
+    lane_accumulate(l, 1, 1.0);
+    CHECK_FAILS(lane_try_hook(l, 1), CDDP_E_STATE, "taken for unused");
+    lane_end(l);
+}
+
+LAB(error, nothing_to_train_is_refused, 1) /* ERR-06, TI-A-03 */
+{
+    lane_add(l, "p", CDDP_F32, 2)->requires_grad = false;
+    CHECK_FAILS(lane_try_wrap(l), CDDP_E_CONFIG, "no parameter requires a gradient");
+}
+
+LAB(error, a_gradient_of_another_dtype_is_refused, 1) /* ERR-08 */
+{
+    int64_t two_elements = 2;
+    two(l);
+    lane_wrap(l);
+    lane_forward(l);
+    cddp_tensor other = lane_tensor(l, CDDP_F64, &two_elements, 1, 1.0);
+    l->grads[0].kind = CDDP_GRAD_DENSE;
+    l->grads[0].value = other;
+    CHECK_FAILS(lane_try_hook(l, 0), CDDP_E_STATE,
+                "the gradient of 'fc1.weight' is f64, but its bucket holds f32");
+    lane_release(l, &other);
+    cddp_grad_drop(&l->grads[0]);
+}
+
+LAB(error, a_gradient_replaced_before_the_end_of_backward_is_refused, 1) /* ERR-09 */
+{
+    int64_t two_elements = 2;
+    two(l);
+    l->options.gradient_as_bucket_view = true;
+    lane_wrap(l);
+    cddp_tensor other = lane_tensor(l, CDDP_F32, &two_elements, 1, 5.0);
+    lane_forward(l);
+    lane_grad(l, 1, 1.0);
+    lane_grad(l, 0, 1.0);
+    cddp_tensor own = l->grads[0].value;
+    l->grads[0].value = other;
+    CHECK_FAILS(cddp_ddp_backward_end(l->ddp, &l->err), CDDP_E_STATE,
+                "'fc1.weight' is no longer the bucket slice");
+    l->grads[0].value = own;
+    /* Replaced between iterations it is taken into the slice again (INT-04). */
+    lane_zero_grad(l, false);
+    l->grads[0].value = other;
+    lane_forward(l);
+    lane_grad(l, 1, 1.0);
+    lane_grad(l, 0, 1.5);
+    lane_end(l);
+    CHECK(lane_value(l, 0) == 6.5);
+    lane_release(l, &other);
+}
+
+static cddp_status return_too_little(void *self, cddp_grad_bucket *bucket, cddp_group *group,
+                                     cddp_future *future, cddp_error *err)
+{
+    (void)self, (void)group, (void)err;
+    future->result = cddp_tensor_slice(&bucket->buffer, 0, 1);
+    return CDDP_OK;
+}
+static cddp_status return_nothing(void *self, cddp_grad_bucket *bucket, cddp_group *group,
+                                  cddp_future *future, cddp_error *err)
+{
+    (void)self, (void)group, (void)err, (void)bucket, (void)future;
+    return CDDP_OK;
+}
+static cddp_status fail_inside(void *self, cddp_grad_bucket *bucket, cddp_group *group,
+                               cddp_future *future, cddp_error *err)
+{
+    (void)self, (void)group, (void)bucket, (void)future;
+    return cddp_error_set(err, CDDP_E_IO, "the hook's own words");
+}
+
+LAB(error, hooks_are_checked_at_registration, 1) /* ERR-11, HOOK-02, HOOK-03, TI-D-10, TI-D-12 */
+{
+    cddp_hook broken = {.size = sizeof broken, .abi = CDDP_HOOK_ABI, .name = "broken"};
+    two(l);
+    lane_wrap(l);
+    CHECK_FAILS(cddp_ddp_register_comm_hook(l->ddp, NULL, NULL, NULL, &l->err), CDDP_E_ARG,
+                "is NULL");
+    CHECK_FAILS(cddp_ddp_register_comm_hook(l->ddp, &broken, NULL, NULL, &l->err), CDDP_E_ARG,
+                "broken has no run function");
+    broken.run = return_nothing;
+    broken.flags = CDDP_HOOK_STATEFUL;
+    CHECK_FAILS(cddp_ddp_register_comm_hook(l->ddp, &broken, NULL, NULL, &l->err), CDDP_E_ARG,
+                "no save function");
+    broken.flags = 0;
+    broken.abi = 99;
+    CHECK_FAILS(cddp_ddp_register_comm_hook(l->ddp, &broken, NULL, NULL, &l->err), CDDP_E_ARG,
+                "abi 99");
+    CHECK_FAILS(cddp_ddp_register_comm_hook(l->ddp, cd_hook_find("allreduce"), NULL, "rank=2",
+                                            &l->err),
+                CDDP_E_CONFIG, "takes no options; got \"rank=2\"");
+    CHECK_FAILS(cddp_ddp_register_comm_hook(l->ddp, cd_hook_find("fp16_compress_wrapper"), NULL,
+                                            NULL, &l->err),
+                CDDP_E_CONFIG, "wraps another hook");
+    CHECK_OK(cddp_ddp_register_comm_hook(l->ddp, cd_hook_find("allreduce"), NULL, NULL, &l->err));
+    CHECK_FAILS(cddp_ddp_register_comm_hook(l->ddp, cd_hook_find("noop"), NULL, NULL, &l->err),
+                CDDP_E_STATE, "allreduce is registered already");
+}
+
+static void bad_result_body(lane *l) /* HOOK-04, HOOK-07, TI-D-11 */
+{
+    static const struct {
+        cddp_status (*run)(void *, cddp_grad_bucket *, cddp_group *, cddp_future *, cddp_error *);
+        cddp_status status;
+        const char *words;
+    } rows[3] = {{return_too_little, CDDP_E_STATE, "returned 1 elements for bucket 0, which has 4"},
+                 {return_nothing, CDDP_E_STATE, "without a result"},
+                 {fail_inside, CDDP_E_IO, "the hook's own words"}};
+    for (int i = 0; i < 3; i++) {
+        cddp_hook bad = {.size = sizeof bad,
+                         .abi = CDDP_HOOK_ABI,
+                         .name = "bad",
+                         .run = rows[i].run};
+        lane_wrap(l);
+        CHECK_OK(cddp_ddp_register_comm_hook(l->ddp, &bad, NULL, NULL, &l->err));
+        lane_forward(l);
+        lane_grad(l, 1, 1.0);
+        lane_accumulate(l, 0, 1.0);
+        cddp_status status = lane_try_hook(l, 0);
+        if (status == CDDP_OK) status = cddp_ddp_backward_end(l->ddp, &l->err);
+        CHECK(status == rows[i].status && strstr(l->err.message, rows[i].words) != NULL);
+        lane_unwrap(l);
+    }
+}
+LAB(error, hook_results_are_checked, 1)
+{
+    two(l);
+    bad_result_body(l);
+    lane_wrap(l);
+}
+
+LAB(error, sparse_expectations_are_checked, 1) /* ERR-12, SPA-01, SPA-03 */
+{
+    lane_add(l, "emb.weight", CDDP_F32, 4)->expect_sparse = true;
+    lane_wrap(l);
+    lane_forward(l);
+    CHECK_FAILS(lane_try_hook(l, 0), CDDP_E_STATE,
+                "'emb.weight' expects a sparse gradient but received none");
+    lane_unwrap(l);
+    lane_wrap(l);
+    lane_forward(l);
+    lane_accumulate(l, 0, 1.0);
+    CHECK_FAILS(lane_try_hook(l, 0), CDDP_E_STATE, "received a dense one");
+}
+
+LAB(error, options_are_checked, 1) /* ERR-15, INI-03 */
+{
+    static const char *const names[1] = {"fc1.weight"}, *const wrong[1] = {"fc9.weight"};
+    const cddp_ddp_options good = l->options;
+    two(l);
+    l->options.sample_rate = 0;
+    CHECK_FAILS(lane_try_wrap(l), CDDP_E_CONFIG, "sample_rate is 0");
+    l->options = good;
+    l->options.delay_all_reduce_named_params = names;
+    l->options.delay_all_reduce_count = 1;
+    CHECK_FAILS(lane_try_wrap(l), CDDP_E_CONFIG, "param_to_hook_all_reduce is missing");
+    l->options = good;
+    l->options.parameters_and_buffers_to_ignore = wrong;
+    l->options.ignore_count = 1;
+    CHECK_FAILS(lane_try_wrap(l), CDDP_E_CONFIG, "'fc9.weight', which is neither");
+    l->options = good;
+    l->options.bucket_cap_mb = -1;
+    CHECK_FAILS(lane_try_wrap(l), CDDP_E_CONFIG, "bucket_cap_mb is -1");
+    l->options = good;
+    l->options.mixed_param_dtype = CDDP_I32;
+    CHECK_FAILS(lane_try_wrap(l), CDDP_E_CONFIG, "mixed_param_dtype is i32");
+    l->options = good;
+    l->options.mixed_param_dtype = CDDP_F16;
+    l->options.gradient_as_bucket_view = true;
+    CHECK_FAILS(lane_try_wrap(l), CDDP_E_CONFIG, "cannot be combined with mixed precision");
+    l->options = good;
+    l->options.group = NULL;
+    CHECK_FAILS(lane_try_wrap(l), CDDP_E_CONFIG, "needs a process group");
+    l->options = good;
+    l->parameters[1].name = "fc1.weight";
+    CHECK_FAILS(lane_try_wrap(l), CDDP_E_ARG, "two parameters are called 'fc1.weight'");
+    l->parameters[1].name = "fc2.weight";
+    l->parameters[1].tensor.device = NULL; /* TI-B-22: a lazy parameter */
+    CHECK_FAILS(lane_try_wrap(l), CDDP_E_CONFIG, "'fc2.weight' is not initialised");
+    l->parameters[1].tensor.device = l->device;
+    lane_wrap(l);
+    CHECK_FAILS(cddp_ddp_mark_variable_ready(l->ddp, 7, &l->err), CDDP_E_ARG, "variable 7 of 2");
+    CHECK_FAILS(cddp_ddp_forward_end(l->ddp, NULL, &l->err), CDDP_E_STATE, "without forward_begin");
+}
+
+LAB(error, texts_survive_without_an_error_object, 1)
+{
+    cddp_ddp_logging log = {0};
+    two(l);
+    lane_wrap(l);
+    CHECK(cddp_ddp_mark_variable_ready(l->ddp, 7, NULL) == CDDP_E_ARG);
+    cddp_ddp_get_logging(l->ddp, &log);
+    CHECK(log.has_error && strcmp(log.error, "variable 7 of 2") == 0);
+}
+
+LAB(error, a_dropped_gradient_inside_a_window_is_reported, 1) /* GRD-07 */
+{
+    two(l);
+    l->options.find_unused_parameters = true;
+    lane_wrap(l);
+    cddp_ddp_no_sync_begin(l->ddp);
+    lane_forward(l);
+    lane_grad(l, 1, 1.0);
+    lane_end(l);
+    cddp_ddp_no_sync_end(l->ddp);
+    lane_zero_grad(l, true);
+    lane_reach(l, 1);
+    lane_forward(l);
+    lane_accumulate(l, 0, 1.0);
+    CHECK_FAILS(lane_try_hook(l, 0), CDDP_E_STATE,
+                "'fc2.weight' was used since the last synchronisation");
+}
+
+LAB(error, a_bucket_of_mixed_dtypes_is_refused, 1) /* ERR-13, BKT-17 */
+{
+    cd_bucket_layout layout = {0};
+    cd_bucket_set set = {0};
+    lane_add(l, "single", CDDP_F32, 2);
+    lane_add(l, "double", CDDP_F64, 2);
+    lane_wrap(l);
+    CHECK_OK(cd_bucket_layout_init(&layout, 2, NULL, &l->err));
+    layout.indices[1] = 1;
+    layout.starts[1] = 2;
+    layout.bucket_count = 1;
+    layout.variable_count = 2;
+    cd_bucket_set_spec spec = {.module = &l->ddp->module,
+                               .layout = &layout,
+                               .dtype = CDDP_DTYPE_COUNT};
+    CHECK_FAILS(cd_bucket_set_init(&set, &spec, NULL, &l->err), CDDP_E_ARG,
+                "bucket 0 mixes dtypes: 'single' is f32, 'double' is f64");
+    cd_bucket_layout_fini(&layout);
+}
+
+TEST_MAIN(ROW(error, a_bucket_of_mixed_dtypes_is_refused),
+          ROW(error, unfinished_reduction_names_the_missing_parameters),
+          ROW(error, an_unused_layer_is_one_unless_the_search_is_asked_for),
+          ROW(error, nested_parameters_without_a_gradient_are_named_in_full),
+          ROW(error, nested_parameters_that_are_ignored_are_not_named),
+          ROW(error, unfinished_reduction_with_a_graph_search_blames_the_loss),
+          ROW(error, a_static_graph_that_loses_a_gradient_is_reported),
+          ROW(error, a_static_graph_that_gains_a_gradient_is_reported),
+          ROW(error, ready_twice_names_the_parameter),
+          ROW(error, ready_after_being_declared_unused_gives_the_third_reason),
+          ROW(error, nothing_to_train_is_refused),
+          ROW(error, a_gradient_of_another_dtype_is_refused),
+          ROW(error, a_gradient_replaced_before_the_end_of_backward_is_refused),
+          ROW(error, hooks_are_checked_at_registration), ROW(error, hook_results_are_checked),
+          ROW(error, sparse_expectations_are_checked), ROW(error, options_are_checked),
+          ROW(error, texts_survive_without_an_error_object),
+          ROW(error, a_dropped_gradient_inside_a_window_is_reported))

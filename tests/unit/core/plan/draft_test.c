@@ -1,0 +1,291 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A plan taken apart, written, and read back: for every key of the table. */
+#include "core/plan/draft.h"
+#include "scenarios/reader/reader.h"
+#include "tests/support/test.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A value that is not the default. */
+static void other_value(const cd_key_row *row, char *text, size_t bytes)
+{
+    switch (row->type) {
+    case CDDP_KEY_FLAG:
+        snprintf(text, bytes, "%s", strcmp(row->initial, "true") == 0 ? "false" : "true");
+        break;
+    case CDDP_KEY_INTEGER:
+    case CDDP_KEY_UNSIGNED:
+        snprintf(text, bytes, "%.0f", row->high);
+        break;
+    case CDDP_KEY_NUMBER:
+        snprintf(text, bytes, "%.17g", row->low + (row->high - row->low) * 0.1);
+        break;
+    case CDDP_KEY_CHOICE:
+        snprintf(text, bytes, "%s", strrchr(row->choices, '|') + 1);
+        break;
+    case CDDP_KEY_SELECTOR:
+        /* as long as a selection can be */
+        snprintf(text, bytes,
+                 "1,3-4,1%%2,1000000000-4294967291,1000000000-4294967292,1000000000-4294967293,"
+                 "1000000000-4294967294,1000000000-4294967295");
+        break;
+    case CDDP_KEY_TEXT:
+        snprintf(text, bytes, "say \"a\\b\"\nµ\x01=");
+        break;
+    case CDDP_KEY_TEXTS:
+        snprintf(text, bytes, "a.*,\"b\"");
+        break;
+    case CDDP_KEY_NUMBERS:
+        snprintf(text, bytes, "0.1,1e-05,3");
+        break;
+    case CDDP_KEY_UNSIGNEDS:
+        snprintf(text, bytes, "0,7");
+        break;
+    }
+}
+
+/* "when[].sync" is set as "when.1.sync", so that an element without settings stands in front. */
+static void set_row(cddp_plan *plan, const cd_key_row *row, const char *value)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    char key[128];
+    const char *dot = row->table[0] != '\0' ? "." : "";
+    snprintf(key, sizeof key, "%s%s%s%s", row->table,
+             cd_item_table_get(row->scope) != NULL ? ".1" : "", dot, row->field);
+    if (cd_item_table_get(row->scope) != NULL)
+        while (cd_plan_item_count(plan, row->scope) < 2)
+            assert_ok(cd_plan_add_item(plan, row->scope, &err), &err);
+    assert_ok(cddp_plan_set(plan, key, value, &err), &err);
+}
+
+typedef struct page {
+    char bytes[65536];
+    size_t used;
+} page;
+
+static void push(void *context, const char *text)
+{
+    page *p = context;
+    const size_t length = strlen(text);
+    assert_true(p->used + length < sizeof p->bytes);
+    memcpy(p->bytes + p->used, text, length + 1);
+    p->used += length;
+}
+
+static void print_plan(const cddp_plan *plan, page *p)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    cd_draft draft;
+    cd_draft_init(&draft);
+    p->used = 0;
+    assert_ok(cd_draft_take(&draft, plan, &err), &err);
+    cd_draft_print(&draft, push, p);
+    cd_draft_fini(&draft);
+}
+
+static cddp_plan *read_page(const page *p)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    const cd_reader_options options = {.allocator = NULL};
+    cddp_plan *plan = NULL;
+    cddp_status status = cd_reader_read_text(&options, "draft.toml", p->bytes, &plan, &err);
+    if (status != CDDP_OK) print_message("%s", p->bytes);
+    assert_ok(status, &err);
+    return plan;
+}
+
+static page first, second;
+
+/* Written, read and written again it is the same text, and the plan means the same. */
+static void assert_survives(const cddp_plan *plan, const char *name)
+{
+    print_plan(plan, &first);
+    cddp_plan *again = read_page(&first);
+    print_plan(again, &second);
+    if (cddp_plan_digest(again) != cddp_plan_digest(plan))
+        print_message("%s:\n%s", name, first.bytes);
+    assert_true(cddp_plan_digest(again) == cddp_plan_digest(plan));
+    assert_string_equal(first.bytes, second.bytes);
+    cddp_plan_destroy(again);
+}
+
+static cddp_plan *make_plan(void)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    cddp_plan *plan = NULL;
+    assert_ok(cddp_plan_create(NULL, &plan, &err), &err);
+    assert_ok(cddp_plan_set(plan, "title", "a test", &err), &err);
+    return plan;
+}
+
+/* What is refused when it stands alone, also for single ranks: parts of optimizers that are not
+** sharded, and norms of nobody. */
+static void give_optimizer(cddp_plan *plan, const cd_key_row *row, const char *value)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    if (strcmp(row->table, "shard") == 0) {
+        const char *kind = strcmp(row->field, "order") == 0 ? "parameters" : "flat";
+        assert_ok(cddp_plan_set(plan, "optimizer.0.shard", kind, &err), &err);
+    }
+    if (strcmp(row->table, "clip") == 0 && strcmp(row->field, "group") == 0) {
+        assert_ok(cddp_plan_set(plan, "clip.max_norm", "1", &err), &err);
+        assert_ok(cddp_plan_set(plan, "group.0.name", value, &err), &err);
+    }
+}
+
+/* Whole tables that mean nothing without one key. */
+static void give_company(cddp_plan *plan, const cd_key_row *row)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    const bool meets = strcmp(row->table, "agent") == 0 ||
+                       (strcmp(row->table, "rendezvous") == 0 && strcmp(row->field, "enable") != 0);
+    const bool joins = strcmp(row->table, "join") == 0 && strcmp(row->field, "enable") != 0;
+    const bool takes_time =
+        strcmp(row->table, "network") == 0 && strcmp(row->field, "transport") != 0;
+    const bool is_averager = strcmp(row->table, "averager") == 0 && strcmp(row->field, "kind") != 0;
+    if (meets) assert_ok(cddp_plan_set(plan, "rendezvous.enable", "true", &err), &err);
+    if (joins) assert_ok(cddp_plan_set(plan, "join.enable", "true", &err), &err);
+    if (takes_time) assert_ok(cddp_plan_set(plan, "network.transport", "messages", &err), &err);
+    if (is_averager) assert_ok(cddp_plan_set(plan, "averager.kind", "periodic", &err), &err);
+    if (is_averager && strcmp(row->field, "levels") != 0)
+        assert_ok(cddp_plan_set(plan, "averager.levels", "4", &err), &err);
+}
+
+static bool is_schema(const cd_key_row *row) { return strcmp(row->field, "schema") == 0; }
+
+TEST(draft, every_key_is_written_as_the_reader_reads_it)
+{
+    size_t survived = 0;
+    for (size_t i = 0; i < cd_key_count(); i++) {
+        char value[256] = "";
+        const cd_key_row *row = cd_key_row_get(i);
+        if (is_schema(row)) continue;
+        cddp_plan *plan = make_plan();
+        other_value(row, value, sizeof value);
+        give_company(plan, row);
+        give_optimizer(plan, row, value);
+        set_row(plan, row, value);
+        /* Some keys contradict the rest of a plan when they stand alone, and the reader says so. */
+        if (cddp_plan_check(plan, NULL) == CDDP_OK) {
+            assert_survives(plan, row->field);
+            survived++;
+        }
+        print_plan(plan, &first);
+        /* It is not there by its default: the plan without it means something else, or prints
+        ** something else. */
+        cddp_plan *bare = make_plan();
+        give_company(bare, row);
+        give_optimizer(bare, row, value);
+        print_plan(bare, &second);
+        if (strcmp(first.bytes, second.bytes) == 0)
+            fail_msg("%s.%s is not written", row->table, row->field);
+        cddp_plan_destroy(bare);
+        cddp_plan_destroy(plan);
+    }
+    assert_true(survived * 4 > cd_key_count() * 3);
+}
+
+TEST(draft, what_some_ranks_have_is_written_as_a_rank_table)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    for (size_t i = 0; i < cd_key_count(); i++) {
+        char value[256] = "", key[128];
+        const cd_key_row *row = cd_key_row_get(i);
+        if (row->scope != CD_SCOPE_RANK) continue;
+        cddp_plan *plan = make_plan();
+        other_value(row, value, sizeof value);
+        snprintf(key, sizeof key, "%s.%s@0,2-3", row->table, row->field);
+        if (strcmp(row->table, "agent") == 0)
+            assert_ok(cddp_plan_set(plan, "rendezvous.enable", "true", &err), &err);
+        give_optimizer(plan, row, value);
+        assert_ok(cddp_plan_set(plan, key, value, &err), &err);
+        print_plan(plan, &first);
+        assert_non_null(strstr(first.bytes, "[[rank]]\nranks = \"0,2-3\"\n"));
+        cddp_plan *again = read_page(&first);
+        print_plan(again, &second);
+        assert_string_equal(first.bytes, second.bytes);
+        cddp_plan_destroy(again);
+        cddp_plan_destroy(plan);
+    }
+}
+
+TEST(draft, ranks_are_written_however_long_their_selection_is)
+{
+    static const char ranks[] =
+        "0,1000000001-4294967295,1000000002-4294967295,1000000003-4294967295,1000000004-4294967295,"
+        "1000000005-4294967295,1000000006-4294967295,1000000007-4294967295";
+    cddp_error err = CDDP_ERROR_INIT;
+    cddp_plan *plan = make_plan();
+    cddp_selector selector;
+    char words[CD_SELECTOR_TEXT_BYTES];
+    assert_ok(cd_selector_parse(ranks, &selector, &err), &err);
+    cd_selector_print(&selector, words, sizeof words);
+    assert_string_equal(words, ranks);
+    const char *three = "3";
+    const cd_key_value value = {&three, 1};
+    assert_ok(cd_plan_add_override(plan, &selector, cd_key_find_path("train.steps"), &value, &err),
+              &err);
+    print_plan(plan, &first);
+    assert_non_null(strstr(first.bytes, ranks));
+    assert_survives(plan, "ranks");
+    cddp_plan_destroy(plan);
+}
+
+/* The last word counts, as on the command line after the file. */
+TEST(draft, what_some_ranks_have_may_be_said_again)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    cddp_plan_settings settings;
+    cddp_plan *plan = make_plan();
+    assert_ok(cddp_plan_set(plan, "train.steps@1", "5", &err), &err);
+    assert_ok(cddp_plan_set(plan, "data.samples@1", "4", &err), &err);
+    assert_ok(cddp_plan_set(plan, "train.steps@1", "7", &err), &err);
+    print_plan(plan, &first);
+    cddp_plan *again = read_page(&first);
+    assert_ok(cddp_plan_rank_settings(again, 1, &settings, &err), &err);
+    assert_int_equal(settings.train.steps, 7);
+    assert_int_equal(settings.data.samples, 4);
+    cddp_plan_destroy(again);
+    cddp_plan_destroy(plan);
+}
+
+TEST(draft, defaults_are_left_out)
+{
+    cddp_plan *plan = make_plan();
+    print_plan(plan, &first);
+    assert_string_equal(first.bytes, "schema = 1\ntitle = \"a test\"\n");
+    cddp_plan_destroy(plan);
+}
+
+TEST(draft, an_element_that_goes_renumbers_those_behind_it)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    cddp_plan *plan = make_plan(), *made = NULL;
+    cd_draft draft, copy;
+    assert_ok(cddp_plan_set(plan, "when.0.skip", "step", &err), &err);
+    assert_ok(cddp_plan_set(plan, "when.1.stop", "true", &err), &err);
+    assert_ok(cddp_plan_set(plan, "when.2.samples", "5", &err), &err);
+    cd_draft_init(&draft);
+    cd_draft_init(&copy);
+    assert_ok(cd_draft_take(&draft, plan, &err), &err);
+    assert_ok(cd_draft_copy(&copy, &draft, &err), &err);
+    cd_draft_remove_element(&copy, CD_SCOPE_when, 1);
+    assert_ok(cd_draft_make(&copy, &made, &err), &err);
+    assert_int_equal(made->when_count, 2);
+    assert_int_equal(made->whens[0].skip, 2);
+    assert_true(made->whens[1].stop == CDDP_PLAN_UNSET);
+    assert_int_equal(made->whens[1].samples, 5);
+    assert_int_equal(draft.element_count[CD_SCOPE_when], 3);
+    cddp_plan_destroy(made);
+    cd_draft_fini(&copy);
+    cd_draft_fini(&draft);
+    cddp_plan_destroy(plan);
+}
+
+TEST_MAIN(ROW(draft, every_key_is_written_as_the_reader_reads_it),
+          ROW(draft, what_some_ranks_have_is_written_as_a_rank_table),
+          ROW(draft, ranks_are_written_however_long_their_selection_is),
+          ROW(draft, what_some_ranks_have_may_be_said_again), ROW(draft, defaults_are_left_out),
+          ROW(draft, an_element_that_goes_renumbers_those_behind_it))

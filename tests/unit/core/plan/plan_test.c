@@ -1,0 +1,396 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core/plan/plan.h"
+#include "tests/support/test.h"
+
+#include <string.h>
+
+static cddp_plan *make_plan(void)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    cddp_plan *plan = NULL;
+    assert_ok(cddp_plan_create(NULL, &plan, &err), &err);
+    assert_ok(cddp_plan_set(plan, "title", "a test", &err), &err);
+    return plan;
+}
+
+TEST(plan, starts_with_the_defaults_of_the_key_table)
+{
+    cddp_plan *plan = make_plan();
+    assert_int_equal(plan->world.size, 2);
+    assert_string_equal(plan->settings.model.name, "mlp");
+    assert_int_equal(plan->settings.model.dtype, CDDP_F32);
+    assert_true(plan->settings.ddp.broadcast_buffers);
+    assert_false(plan->settings.ddp.find_unused_parameters);
+    assert_int_equal(plan->expect.verdict, CDDP_EXPECT_VERIFIED);
+    cddp_plan_destroy(plan);
+}
+
+TEST(plan, set_reaches_every_type_of_key)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    cddp_plan *plan = make_plan();
+    assert_ok(cddp_plan_set(plan, "ddp.bucket_cap_mb", "0.001", &err), &err);
+    assert_ok(cddp_plan_set(plan, "ddp.static_graph", "true", &err), &err);
+    assert_ok(cddp_plan_set(plan, "train.zero_grad", "keep", &err), &err);
+    assert_ok(cddp_plan_set(plan, "model.freeze", "a.*,b", &err), &err);
+    assert_ok(cddp_plan_set(plan, "when.0.steps", "0,1%2", &err), &err);
+    assert_ok(cddp_plan_set(plan, "when.0.sync", "false", &err), &err);
+    assert_ok(cddp_plan_set(plan, "expect.finding.0.check", "I-USED", &err), &err);
+    assert_true(plan->settings.ddp.bucket_cap_mb == 0.001);
+    assert_true(plan->settings.ddp.static_graph);
+    assert_int_equal(plan->settings.train.zero_grad, 2);
+    assert_int_equal(plan->settings.model.freeze.count, 2);
+    assert_string_equal(plan->settings.model.freeze.items[1], "b");
+    assert_int_equal(plan->when_count, 1);
+    assert_int_equal(plan->whens[0].sync, 0);
+    assert_true(plan->whens[0].branch == CDDP_PLAN_UNSET);
+    assert_true(cddp_selector_has(&plan->whens[0].steps, 5));
+    assert_false(cddp_selector_has(&plan->whens[0].steps, 4));
+    assert_string_equal(plan->expect.findings[0].check, "I-USED");
+    cddp_plan_destroy(plan);
+}
+
+static const struct {
+    const char *name, *key, *value, *words;
+} refused[] = {
+    {"unknown key", "ddp.find_unused", "true", "did you mean 'ddp.find_unused_parameters'?"},
+    {"key of another table", "ddp.steps", "3", "did you mean 'train.steps'?"},
+    {"not a number", "train.steps", "three", "not a whole number"},
+    {"out of range", "world.size", "0", "out of range: 1 to 4096"},
+    {"not a flag", "ddp.static_graph", "yes", "is not true or false"},
+    {"no such word", "train.zero_grad", "nil", "one of none|zero|keep"},
+    {"no such selection", "when.0.ranks", "3-1", "is not a selection"},
+    {"gap in a table", "when.4.sync", "true", "would leave a gap"},
+    {"table that repeats without a number", "when.sync", "true", "say which"},
+    {"same for all ranks", "world.size@1", "3", "cannot be changed for some"},
+};
+
+TEST(plan, refused_values_are_named_with_what_would_be_accepted)
+{
+    cddp_plan *plan = make_plan();
+    for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
+        cddp_error err = CDDP_ERROR_INIT;
+        cd_test_row("%s", refused[i].name);
+        assert_fails(cddp_plan_set(plan, refused[i].key, refused[i].value, &err), CDDP_E_CONFIG,
+                     &err, refused[i].words);
+    }
+    cddp_plan_destroy(plan);
+}
+
+TEST(plan, a_list_that_is_too_long_is_refused_and_not_cut)
+{
+    char text[2 * 65];
+    cddp_error err = CDDP_ERROR_INIT;
+    cddp_plan *plan = NULL;
+    assert_ok(cddp_plan_create(NULL, &plan, &err), &err);
+    for (size_t i = 0; i < sizeof text; i++) text[i] = i % 2 == 0 ? '1' : ',';
+    text[2 * 64 - 1] = '\0';
+    assert_ok(cddp_plan_set(plan, "ddp.bucket_cap_mb_list", text, &err), &err);
+    assert_int_equal(plan->settings.ddp.bucket_cap_mb_list.count, 64);
+    text[2 * 64 - 1] = ',';
+    text[2 * 65 - 1] = '\0';
+    assert_fails(cddp_plan_set(plan, "ddp.bucket_cap_mb_list", text, &err), CDDP_E_LIMIT, &err,
+                 "more than 64 items");
+    cddp_plan_destroy(plan);
+}
+
+TEST(plan, a_value_that_is_refused_does_no_harm_to_the_next)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    cddp_plan *plan = NULL;
+    assert_ok(cddp_plan_create(NULL, &plan, &err), &err);
+    for (int i = 0; i < 20; i++) { /* wherever the list grows */
+        assert_fails(cddp_plan_set(plan, "train.steps@1", "0", &err), CDDP_E_CONFIG, &err,
+                     "out of range");
+        assert_ok(cddp_plan_set(plan, "train.steps@1", "2", &err), &err);
+    }
+    assert_int_equal(plan->override_count, 20);
+    cddp_plan_destroy(plan);
+}
+
+TEST(plan, an_override_changes_only_its_ranks)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    cddp_plan *plan = make_plan();
+    cddp_plan_settings settings;
+    assert_ok(cddp_plan_set(plan, "world.size", "4", &err), &err);
+    assert_ok(cddp_plan_set(plan, "ddp.find_unused_parameters@1-2", "true", &err), &err);
+    for (uint32_t rank = 0; rank < 4; rank++) {
+        assert_ok(cddp_plan_rank_settings(plan, rank, &settings, &err), &err);
+        assert_int_equal(settings.ddp.find_unused_parameters, rank == 1 || rank == 2);
+    }
+    assert_fails(cddp_plan_rank_settings(plan, 4, &settings, &err), CDDP_E_ARG, &err,
+                 "rank 4 of a world of 4");
+    cddp_plan_destroy(plan);
+}
+
+static const struct {
+    const char *name, *sets[4], *words;
+} contradictions[] = {
+    /* clang-format off */
+    {"skip without knowing", {"ddp.skip_all_reduce_unused_params=true"}, "needs ddp.find_unused_parameters"},
+    {"two ways to say the size", {"ddp.bucket_cap_mb=1", "ddp.bucket_cap_mb_list=1,2"}, "give one of them"},
+    {"options of no hook", {"hook.options=rank=2"}, "no hook.name"},
+    {"options without a name", {"ddp.comm_hook=:k=2"}, "options but no name"},
+    {"options of none", {"ddp.comm_hook=no:k=2"}, "gives options to no hook"},
+    {"contributions that nobody sees", {"ddp.average_contributions=true"}, "no effect without ddp.accumulate_in_hook"},
+    {"a sum that is kept", {"ddp.accumulate_in_hook=true", "train.zero_grad=keep"}, "would be added again"},
+    {"a batch too small", {"world.size=4", "world.batch=3", "data.samples=1"}, "leaves some of 4 ranks"},
+    {"a shared card without contention", {"network.nics_per_node=1", "network.ranks_per_node=8", "network.transport=model"},
+     /* clang-format on */
+     "only network.transport = \"messages\""},
+    {"a shared card that nobody shares",
+     {"network.nics_per_node=1", "network.transport=messages"},
+     "needs network.ranks_per_node"},
+    /* clang-format off */
+    {"a bus where nothing takes time", {"network.bus=pcie4_x16"}, "network.bus has no effect"},
+    {"a connection where nothing takes time", {"network.connection_gb_per_s=1"}, "connection_gb_per_s has no effect"},
+    {"a launch where nothing takes time", {"network.launch_us=8"}, "network.launch_us has no effect"},
+    {"a host that adds nothing", {"network.host_gb_per_s=320"}, "network.algorithm = \"hfreduce\" adds on hosts"},
+    {"two ways to say the batch", {"world.batch=8", "train.micro_steps=2", "data.samples=1"}, "give one of them"},
+    {"a batch of several", {"world.batch=8"}, "needs data.samples = 1"},
+    {"an excuse where nothing is found", {"expect.also=I-REF"}, "expect.also excuses findings"},
+    {"findings to be compared", {"expect.same_with=world.size=3", "expect.verdict=error", "expect.error=x"}, "needs expect.verdict"},
+    {"resume from nothing", {"train.resume=true"}, "nothing to load"},
+    {"state on exact forms", {"model.device=symbol", "optimizer.0.momentum=0.5"}, "keeps state needs cpu"},
+    {"a place for numbers that are none", {"model.device=shape", "model.memory=host"}, "\"shape\" has none"},
+    {"saving what holds no numbers", {"model.device=symbol", "train.checkpoint_step=1"}, "no numbers to save"},
+    /* clang-format on */
+    {"step counts that do not travel",
+     /* clang-format off */
+     {"join.enable=true", "join.broadcast_optimizer_state=true", "optimizer.0.kind=adam"}, "step counts of adam"},
+    {"join settings without join", {"join.divide_by_initial_world_size=false"}, "without join.enable"},
+    {"a rank that does not exist", {"when.0.ranks=7"}, "selects nothing: world.size is 2"},
+    {"an order without saying so", {"when.0.ready_order=a,b"}, "no effect without when.ready"},
+    {"a member that is there twice", {"group.0.name=g", "group.0.members=1,0,1"}, "has member 1 twice"},
+    {"a member that does not exist", {"group.0.name=g", "group.0.members=0,5"}, "has member 5"},
+    {"a collective of nobody", {"group.0.name=g", "group.0.members=0", "collective.0.group=g", "collective.0.ranks=1"},
+     /* clang-format on */
+     "selects nobody of group 'g'"},
+    /* clang-format off */
+    {"a reduction of what is not reduced", {"collective.0.op=allgather", "collective.0.reduction=max"}, "no effect on allgather"},
+    {"bits of fractions", {"collective.0.reduction=bxor"}, "is of whole numbers, and collective.dtype is f32"},
+    {"fractions of whole numbers", {"collective.0.reduction=avg", "collective.0.dtype=i32"}, "is of fractions, and collective.dtype is i32"},
+    {"the largest complex number", {"collective.0.reduction=max", "collective.0.dtype=c64"}, "only added and averaged"},
+    {"no place of its own", {"collective.0.op=gather", "collective.0.in_place=false"}, "no effect on gather"},
+    {"a tensor of a barrier", {"collective.0.op=barrier", "collective.0.numel=7"}, "a barrier has no tensor: drop collective.numel"},
+    {"a root of all", {"collective.0.root=1"}, "no effect on allreduce"},
+    {"a root outside the group", {"collective.0.op=reduce", "collective.0.root=2"}, "but the group has 2 ranks"},
+    {"everybody sends", {"collective.0.op=send"}, "who sends"},
+    {"a message beside others", {"world.size=3", "collective.0.op=recv", "collective.0.ranks=1"}, "needs a group of two ranks"},
+    {"nested no_sync around a forward outside it", {"train.micro_steps=2", "when.0.sync=true", "when.0.no_sync_depth=2"},
+     /* clang-format on */
+     "when.sync = true keeps the forward out of no_sync"},
+    {"nested no_sync where nothing accumulates",
+     {"when.0.no_sync_depth=2"},
+     "no forward runs inside no_sync"},
+    {"periods without an averager", {"averager.periods=*=2"}, "averager.periods has no effect"},
+    {"periods in blocks",
+     {"averager.kind=hierarchical", "averager.levels=2:2/4", "averager.periods=*=2"},
+     "levels are of all parameters"},
+    {"a period that is none",
+     {"averager.kind=periodic", "averager.levels=4", "averager.periods=out.*"},
+     "is not pattern=period"},
+    {"a period of zero",
+     {"averager.kind=periodic", "averager.levels=4", "averager.periods=out.*=0"},
+     "is not pattern=period"},
+    {"levels without an averager", {"averager.levels=4"}, "no effect without averager.kind"},
+    {"an averager without levels", {"averager.kind=periodic"}, "needs averager.levels"},
+    {"a periodic averager of two levels",
+     {"averager.kind=periodic", "averager.levels=2:2/4"},
+     "a periodic averager has one"},
+    {"periods that shrink",
+     {"averager.kind=hierarchical", "averager.levels=4:2/2"},
+     "is not period:ranks"},
+    {"blocks that do not nest",
+     {"averager.kind=hierarchical", "averager.levels=2:2/4:3/8"},
+     "is not period:ranks"},
+    {"a level behind the last",
+     {"averager.kind=hierarchical", "averager.levels=2/4:4"},
+     "is not period:ranks"},
+    {"a period of zero", {"averager.kind=periodic", "averager.levels=0"}, "is not period:ranks"},
+    {"text behind a level",
+     {"averager.kind=periodic", "averager.levels=4x"},
+     "is not period:ranks"},
+    {"an averager under join",
+     {"averager.kind=periodic", "averager.levels=4", "join.enable=true"},
+     "takes no steps"},
+    {"an averager of sizes",
+     {"averager.kind=periodic", "averager.levels=4", "model.device=shape"},
+     "on the host: drop model.device"},
+    {"a sharded optimizer under join",
+     {"optimizer.0.shard=flat", "join.enable=true"},
+     "nobody else steps its part (ZRO-09)"},
+    {"a sharded optimizer in backward",
+     {"optimizer.0.shard=flat", "optimizer.0.in_backward=true"},
+     "steps bucket by bucket: drop one"},
+    {"a sharded optimizer behind the hook",
+     {"optimizer.0.shard=flat", "optimizer.0.overlap=hook_then_optimizer"},
+     "optimizer.overlap steps bucket by bucket"},
+    {"two ways to step in backward",
+     {"optimizer.0.in_backward=true", "optimizer.0.overlap=hook_then_optimizer"},
+     "two ways to step in backward"},
+    {"two optimizers in two ways",
+     {"optimizer.0.in_backward=true", "optimizer.1.overlap=hook_then_optimizer"},
+     "only one can be attached"},
+    {"a fused optimizer that accumulates",
+     {"optimizer.0.overlap=hook_then_optimizer", "train.micro_steps=2"},
+     "cannot accumulate (OIB-03)"},
+    {"a fused optimizer and a hook",
+     {"optimizer.0.overlap=hook_then_optimizer", "ddp.comm_hook=fp16"},
+     "drop the comm hook (OIB-03)"},
+    {"a fused optimizer that is clipped",
+     {"optimizer.0.overlap=hook_then_optimizer", "clip.max_norm=1"},
+     "before gradients can be clipped"},
+    {"an optimizer in backward beside mixed precision",
+     {"optimizer.0.in_backward=true", "mixed_precision.param_dtype=bf16"},
+     "drop one (MIX-05)"},
+    {"a fused optimizer in some steps",
+     {"optimizer.0.overlap=hook_then_optimizer", "optimizer.0.steps=0"},
+     "cannot hold it back"},
+    {"buckets dealt to two optimizers",
+     {"optimizer.0.overlap=hook_with_zero_step", "optimizer.1.overlap=hook_with_zero_step"},
+     "it is the only optimizer"},
+    {"buckets dealt in part",
+     {"optimizer.0.overlap=hook_with_zero_step", "optimizer.0.parameters=[\"*.bias\"]"},
+     "owns all parameters (ZRO-10)"},
+    {"buckets dealt and never rebuilt",
+     {"optimizer.0.overlap=hook_with_zero_step", "ddp.find_unused_parameters=true"},
+     "it would never update anything"},
+    {"buckets dealt again",
+     {"optimizer.0.overlap=hook_with_zero_step", "train.checkpoint_step=1", "train.resume=true"},
+     "no resumed training is the uninterrupted one"},
+    {"buckets dealt to who has joined",
+     {"optimizer.0.overlap=hook_with_zero_step", "join.enable=true"},
+     "(ZRO-09)"},
+    {"buckets dealt in forms",
+     {"optimizer.0.overlap=hook_with_zero_step", "model.device=symbol"},
+     "it needs model.device = \"cpu\""},
+    {"buckets dealt from streams",
+     {"optimizer.0.overlap=hook_with_zero_step", "streams.producers=1"},
+     "drop streams.producers"},
+    {"buckets dealt and averaged",
+     {"optimizer.0.overlap=hook_with_zero_step_interleaved", "averager.kind=periodic",
+      "averager.levels=4"},
+     "nothing left to average"},
+    /* clang-format off */
+    {"buckets dealt without every backward", {"optimizer.0.overlap=hook_with_zero_step", "when.0.skip=backward"}, "drop when.skip"},
+    {"pieces of nothing", {"optimizer.0.overlap=hook_then_optimizer", "optimizer.0.shard_buckets=true"}, "no effect without optimizer.overlap"},
+    {"a sharded optimizer of sizes", {"optimizer.0.shard=parameters", "model.device=shape"}, "needs model.device = \"cpu\""},
+    {"a sharded optimizer on streams", {"optimizer.0.shard=parameters", "streams.producers=1"}, "drop streams.producers"},
+    /* clang-format on */
+    {"a sharded optimizer and an average",
+     {"optimizer.0.shard=parameters", "averager.kind=periodic", "averager.levels=4"},
+     "nothing left to average"},
+    /* clang-format off */
+    {"padding of nothing", {"optimizer.0.shard=parameters", "shard.padding@1=dropped"}, "shard.padding has no effect without"},
+    {"owners of nothing", {"optimizer.0.shard=flat", "shard.order=registration"}, "shard.order has no effect without"},
+    {"a norm that is not asked for", {"clip.group=world"}, "clip.group has no effect without clip.max_norm"},
+    {"a norm of the own part of nothing", {"clip.max_norm=1", "clip.group@0=own"}, "no effect without optimizer.shard"},
+    {"a norm over nobody", {"clip.max_norm=1", "clip.group=pair"}, "no [[group]] is called so"},
+    /* clang-format on */
+    {"a norm over a group before the reduction",
+     {"clip.max_norm=1", "clip.group=world", "clip.place=before_reduction"},
+     "each gradient is clipped by itself"},
+    /* clang-format off */
+    {"a norm over a group on streams", {"clip.max_norm=1", "clip.group=world", "streams.producers=1"}, "what the host has computed"},
+    {"an agent without a store", {"agent.attempts=3"}, "agent.attempts has no effect without rendezvous.enable"},
+    {"a late rank without a store", {"agent.late_ms@1=5"}, "agent.late_ms has no effect without rendezvous.enable"},
+    {"a store that is not enabled", {"rendezvous.generations=false"}, "no effect without rendezvous.enable"},
+    {"a host that does not exist", {"rendezvous.enable=true", "rendezvous.host=2"}, "but world.size is 2"},
+    {"a join without a store", {"fault.0.kind=kill", "fault.0.rank=0", "fault.0.when=before_join"}, "needs rendezvous.enable"},
+    {"a joiner at a time", {"rendezvous.enable=true", "fault.0.kind=kill", "fault.0.rank=0", "fault.0.joiner=1"}, "fault.joiner has no effect"},
+    {"findings of a verified run", {"expect.finding.0.check=I-USED"}, "contradicts expect.verdict"},
+    {"errors without words", {"expect.verdict=error"}, "needs expect.error"},
+    {"replay of nothing", {"schedule.chooser=replay"}, "needs schedule.string"},
+    /* clang-format on */
+};
+
+TEST(plan, contradictions_are_refused_naming_both_sides)
+{
+    for (size_t i = 0; i < sizeof contradictions / sizeof contradictions[0]; i++) {
+        cddp_error err = CDDP_ERROR_INIT;
+        cddp_plan *plan = make_plan();
+        cd_test_row("%s", contradictions[i].name);
+        assert_ok(cddp_plan_check(plan, &err), &err);
+        for (size_t k = 0; k < 4 && contradictions[i].sets[k] != NULL; k++) {
+            char key[128];
+            const char *equals = strchr(contradictions[i].sets[k], '=');
+            const size_t length = (size_t)(equals - contradictions[i].sets[k]);
+            memcpy(key, contradictions[i].sets[k], length);
+            key[length] = '\0';
+            assert_ok(cddp_plan_set(plan, key, equals + 1, &err), &err);
+        }
+        assert_fails(cddp_plan_check(plan, &err), CDDP_E_CONFIG, &err, contradictions[i].words);
+        cddp_plan_destroy(plan);
+    }
+}
+
+TEST(plan, the_digest_sees_what_changes_a_run_and_nothing_else)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    cddp_plan *a = make_plan(), *b = make_plan();
+    assert_true(cddp_plan_digest(a) == cddp_plan_digest(b));
+    assert_ok(cddp_plan_set(b, "title", "another", &err), &err);
+    assert_ok(cddp_plan_set(b, "expect.also", "I-REF", &err), &err);
+    assert_true(cddp_plan_digest(a) == cddp_plan_digest(b));
+    assert_ok(cddp_plan_set(b, "when.0.branch", "1", &err), &err);
+    assert_false(cddp_plan_digest(a) == cddp_plan_digest(b));
+    cddp_plan_destroy(a);
+    cddp_plan_destroy(b);
+}
+
+TEST(selector, prints_what_it_was_parsed_from)
+{
+    static const char *const texts[] = {"", "2", "0-3", "1%2", "0-2,5,3%7"};
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
+        cddp_error err = CDDP_ERROR_INIT;
+        cddp_selector selector;
+        char text[128];
+        assert_ok(cd_selector_parse(texts[i], &selector, &err), &err);
+        cd_selector_print(&selector, text, sizeof text);
+        assert_string_equal(text, texts[i]);
+    }
+}
+
+TEST(keys, every_row_is_found_by_its_own_name_and_has_words)
+{
+    for (size_t i = 0; i < cd_key_count(); i++) {
+        const cd_key_row *row = cd_key_row_get(i);
+        cddp_key_info info;
+        assert_ptr_equal(cd_key_find(row->table, row->field), row);
+        assert_true(cddp_plan_key(i, &info));
+        assert_true(strlen(info.doc) > 0 && strlen(info.path) > 0);
+    }
+    cddp_key_info info;
+    assert_false(cddp_plan_key(cd_key_count(), &info));
+}
+
+static cddp_status build_and_drop(const cddp_allocator *allocator, void *argument, cddp_error *err)
+{
+    (void)argument;
+    cddp_plan *plan = NULL;
+    cddp_status status = cddp_plan_create(allocator, &plan, err);
+    if (status == CDDP_OK) {
+        status = cddp_plan_set(plan, "title", "a test", err);
+    }
+    if (status == CDDP_OK) {
+        status = cddp_plan_set(plan, "ddp.static_graph@1", "true", err);
+    }
+    cddp_plan_destroy(plan);
+    return status;
+}
+
+TEST(plan, running_out_of_memory_leaves_nothing_behind) { cd_test_oom_loop(build_and_drop, NULL); }
+
+TEST_MAIN(ROW(plan, starts_with_the_defaults_of_the_key_table),
+          ROW(plan, set_reaches_every_type_of_key),
+          ROW(plan, refused_values_are_named_with_what_would_be_accepted),
+          ROW(plan, an_override_changes_only_its_ranks),
+          ROW(plan, a_list_that_is_too_long_is_refused_and_not_cut),
+          ROW(plan, a_value_that_is_refused_does_no_harm_to_the_next),
+          ROW(plan, contradictions_are_refused_naming_both_sides),
+          ROW(plan, the_digest_sees_what_changes_a_run_and_nothing_else),
+          ROW(selector, prints_what_it_was_parsed_from),
+          ROW(keys, every_row_is_found_by_its_own_name_and_has_words),
+          ROW(plan, running_out_of_memory_leaves_nothing_behind))

@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Invented results: one of every verdict, with names that are hard to write down. */
+#pragma once
+#include "cli/command.h"
+#include "verify/report/report.h"
+#include "tests/support/test.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static inline void invent_findings(cd_result *r, size_t count)
+{
+    r->findings = cd_arena_push(&r->arena, count * sizeof *r->findings);
+    for (size_t i = 0; i < count; i++) {
+        cddp_finding f = {.size = sizeof(cddp_finding),
+                          .check = i == 0 ? "I-ORDER" : "I-REF",
+                          .step = 2,
+                          .micro_step = (uint32_t)i,
+                          .ranks = 2,
+                          .rank = 1,
+                          .peer = i == 0 ? 0 : -1,
+                          .bucket = i == 0 ? 1 : -1,
+                          .param = i == 0 ? -1 : 4,
+                          .event_count = i == 0 ? 1 : 0,
+                          .events = {{1, 17}}};
+        snprintf(f.title, sizeof f.title,
+                 "rank 1 launches <bucket 1> where \"rank 0\" launches bucket %zu & more", i);
+        snprintf(f.expected, sizeof f.expected, "allreduce of 12 f32");
+        snprintf(f.actual, sizeof f.actual, "allreduce of 24 f32 \033[2J\x01\xff\xc2\x9b");
+        snprintf(f.advice, sizeof f.advice, "look at the order of gradients");
+        if (i > 0) snprintf(f.parameter, sizeof f.parameter, "größer.weight");
+        cd_result_take_finding(r, &r->findings[r->finding_count++], &f);
+    }
+    cddp_event event = {.rank = 1, .sequence = 17, .step = 2, .kind = CDDP_EV_bucket_launch};
+    cd_result_add_context(r, &event);
+}
+
+#define INVENTED_COUNT 6
+static inline void invent(cd_result results[INVENTED_COUNT])
+{
+    static const char *const sources[] = {
+        "scenarios/good.toml",   "scenarios/canary/expected.toml", "bad.toml",
+        "scenarios/broken.toml", "scenarios/absent.toml",          "scenarios/open.toml"};
+    static const int codes[] = {0, 0, 1, 2, 3, 4};
+    for (int i = 0; i < INVENTED_COUNT; i++) {
+        cd_result *r = &results[i];
+        cd_result_init(r);
+        r->source = sources[i];
+        r->title = "a title with <angle> & \"quotes\"";
+        r->backend = "sim";
+        r->world_size = 3;
+        r->steps = 5;
+        r->seed = 7;
+        r->event_count = 1234;
+        r->trace_digest = 0xabc;
+        r->plan_digest = 0xdef;
+        r->virtual_time_ns = 5000;
+        r->wall_ns = 1234567;
+        r->judged = codes[i] != 2 && codes[i] != 3;
+        r->exit_code = codes[i];
+        r->verdict = cd_result_verdict_name(codes[i]);
+        r->reproduce = "cddp-verify run 'scenarios/it'\\''s.toml'";
+        r->shrink = "cddp-verify shrink 'scenarios/it'\\''s.toml'";
+        if (codes[i] != 0) r->summary = r->reason = "a reason with <angle> & \"quotes\"";
+        r->exercises = cd_arena_push(&r->arena, sizeof *r->exercises);
+        r->exercises[r->exercise_count++] =
+            (cddp_exercise){"I-ORDER", "12 launches on 3 ranks", 12};
+        r->marks = cd_arena_push(&r->arena, sizeof *r->marks);
+        r->marks[r->mark_count++] = (cddp_mark_count){"a rebuild happened", 2};
+    }
+    results[1].as_expected = true;
+    invent_findings(&results[1], 1);
+    invent_findings(&results[2], 3);
+    results[3].details = "scenarios/broken.toml:4:1: unknown key\n    find_unused = true\n    ^\n";
+    results[5].ranks = cd_arena_push(&results[5].arena, sizeof *results[5].ranks);
+    results[5].ranks[results[5].rank_count++] = (cd_result_rank){2, "killed", "signal 9"};
+}
+
+static inline void disinvent(cd_result results[INVENTED_COUNT])
+{
+    for (int i = 0; i < INVENTED_COUNT; i++) cd_result_fini(&results[i]);
+}

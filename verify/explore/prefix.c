@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The beginning that all schedules share. See explore_prefix.h. */
+#include "verify/explore/prefix.h"
+
+#include "core/base/assert.h"
+#include "core/base/error.h"
+#include "sim/fiber.h"
+#include "sim/memory.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define BLOCK_BYTES ((size_t)1 << 35)      /* reserved; touched pages cost */
+#define IMAGE_BYTES_MAX ((size_t)64 << 20) /* what is copied for every schedule */
+
+struct cd_explore_prefix {
+    unsigned char *block; /* (BLOCK_BYTES) */
+    cd_memory memory;     /* of the block */
+    cddp_allocator table;
+    cd_run *run;        /* in the block */
+    cd_snapshot *world; /* NULL: nothing is kept */
+    cd_memory memory_then;
+    unsigned char *image; /* (memory_then.used) of the block */
+};
+
+cddp_status cd_explore_prefix_create(cd_explore_prefix **prefix, cddp_error *err)
+{
+    if (cd_fiber_has_shadow()) return CDDP_OK;
+    unsigned char *block = cd_fiber_map(BLOCK_BYTES);
+    if (block == NULL) return CDDP_OK; /* so little address space */
+    cd_explore_prefix *p = calloc(1, sizeof *p);
+    if (p == NULL) {
+        cd_fiber_unmap(block, BLOCK_BYTES);
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for the beginning of a run");
+    }
+    p->block = block;
+    cd_memory_init(&p->memory, p->block, BLOCK_BYTES);
+    p->table = cd_memory_table(&p->memory);
+    *prefix = p;
+    return CDDP_OK;
+}
+
+/* Behind the moment everything is forgotten at once: what is given back needs no place in a
+** list. */
+static void release_nothing(void *context, void *block, size_t bytes)
+{
+    (void)context;
+    (void)block;
+    (void)bytes;
+}
+
+void cd_explore_prefix_clear(cd_explore_prefix *p)
+{
+    cd_snapshot_destroy(p->world);
+    free(p->image);
+    p->world = NULL;
+    p->image = NULL;
+    p->run = NULL;
+    cd_memory_fini(&p->memory);
+    cd_memory_init(&p->memory, p->block, BLOCK_BYTES);
+    p->table = cd_memory_table(&p->memory);
+}
+
+void cd_explore_prefix_destroy(cd_explore_prefix *p)
+{
+    if (p == NULL) return;
+    cd_explore_prefix_clear(p);
+    cd_fiber_unmap(p->block, BLOCK_BYTES);
+    free(p);
+}
+
+cddp_status cd_explore_prefix_start(cd_explore_prefix *p, const cddp_run_options *options,
+                                    cddp_error *err)
+{
+    CD_ASSERT(p->run == NULL && options->sink_count == 0);
+    cddp_run_options here = *options;
+    here.allocator = &p->table;
+    /* schedules differ in them */
+    const cd_run_manner manner = {.holds_storage = true, .without_digests = true};
+    CD_TRY(cd_run_begin(&here, &manner, &p->run, err));
+    return cd_run_launch(p->run, err);
+}
+
+void cd_explore_prefix_keep(cd_explore_prefix *p, cd_sim *sim)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    CD_ASSERT(p->run != NULL && p->world == NULL);
+    if (cd_sim_snapshot(sim, &p->world, &err) != CDDP_OK) return;
+    if (p->memory.used + cd_snapshot_bytes(p->world) <= IMAGE_BYTES_MAX)
+        p->image = malloc(p->memory.used);
+    if (p->image == NULL) {
+        cd_snapshot_destroy(p->world);
+        p->world = NULL;
+        return;
+    }
+    p->memory_then = p->memory;
+    memcpy(p->image, p->block, p->memory.used);
+    p->table.release = release_nothing;
+}
+
+bool cd_explore_prefix_is_kept(const cd_explore_prefix *p) { return p->world != NULL; }
+bool cd_explore_prefix_is_used(const cd_explore_prefix *p) { return p->run != NULL; }
+
+cddp_status cd_explore_prefix_resume(cd_explore_prefix *p, cd_sim *sim, cddp_error *err)
+{
+    /* first: it gives back what devices made since, which lies in the block */
+    cd_sim_restore(sim, p->world);
+    p->memory = p->memory_then;
+    memcpy(p->block, p->image, p->memory.used);
+    cd_run_resume(p->run);
+    return cd_sim_resume(sim, cd_run_get_results(p->run), err);
+}
+
+cddp_status cd_explore_prefix_end(cd_explore_prefix *p, cddp_verdict **verdict, cddp_error *err)
+{
+    return cd_run_end(p->run, verdict, err);
+}

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One scenario under one schedule of an exploration, and what may be left out of exploring it.
+**
+** Lifetime   borrows plan and registry; the world is made by the first run, reused by the others,
+**            and given back by
+** fini.
+*/
+#pragma once
+#include "core/base/text.h"
+#include "cddp/run.h"
+#include "sim/explore.h"
+
+typedef struct cd_explore_subject {
+    cddp_plan *plan;
+    const cddp_registry *registry;
+    /* sees every event too, so that every run begins at its beginning; NULL: none */
+    const cddp_trace_sink *watcher;
+    bool anonymous; /* outcomes do not tell ranks 1 … n-1 apart */
+    /* runs share nothing: part of them lies where nobody can put it back (a plugin) */
+    bool from_scratch;
+    struct cd_compose *compose;       /* the world, once there was a run */
+    struct cd_explore_prefix *prefix; /* NULL: runs share nothing */
+    uint64_t prefix_kind;             /* what its explorer varies: cd_explorer_get_kind */
+} cd_explore_subject;
+
+/* What a run came to. */
+typedef struct cd_explored {
+    uint64_t outcome; /* verdict and findings, not the order of events */
+    bool is_verified;
+    char culprit[640];    /* when it is not verified */
+    char schedule[65536]; /* its choices; "" when they do not fit */
+} cd_explored;
+
+/* Makes gradients a choice unless the scenario fixes their order. exhaustive: also takes the time
+** out of computing, so that ranks take their turns one after the other. What was changed is
+** appended to the overrides. */
+cddp_status cd_explore_prepare(cddp_plan *plan, bool exhaustive, cd_text *overrides,
+                               cddp_error *err) CDDP_MUST_CHECK;
+/* NULL: ranks 1 … n-1 are interchangeable; else why they are not. */
+const char *cd_explore_find_asymmetry(const cddp_plan *plan);
+/* No bucket is rebuilt in the order of a backward that is explored. */
+bool cd_explore_is_without_rebuild(const cddp_plan *plan);
+void cd_explore_fini(cd_explore_subject *subject);
+cddp_status cd_explore_run(cd_explore_subject *subject, cd_explorer *explorer,
+                           const cd_chooser *chooser, cd_explored *explored,
+                           cddp_error *err) CDDP_MUST_CHECK;

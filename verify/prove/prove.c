@@ -1,0 +1,599 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A proof of one scenario. See prove.h. */
+#include "verify/prove/prove.h"
+
+#include "verify/explore/run.h"
+#include "verify/prove/sizes.h"
+#include "verify/prove/world.h"
+#include "core/base/error.h"
+#include "core/base/hash.h"
+#include "core/base/os.h"
+#include "core/base/prng.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define WORDS_SEEN_MAX 65536
+#define JOBS_MAX 64
+
+/* ---- the proof ---- */
+
+typedef struct proving {
+    const cd_prove_options *options;
+    const cddp_plan *plan;
+    cd_proof *proof;
+    /* Of the first recorded run, by rank: */
+    uint32_t *sizes[CD_PROVE_RANKS_MAX]; /* gradients of each window */
+    size_t *begins[CD_PROVE_RANKS_MAX];  /* letters said when all of a window had fired */
+    uint32_t size_counts[CD_PROVE_RANKS_MAX];
+    uint64_t *received[CD_PROVE_RANKS_MAX]; /* digest of the result of each letter */
+    size_t received_counts[CD_PROVE_RANKS_MAX];
+    int32_t proposing; /* window of rank 0 whose order decides the layout; -1: none */
+    uint64_t *seen;    /* (seen_count) digests of the words of all ranks: worlds already searched */
+    size_t seen_count;
+    bool over; /* refuted, or stopped */
+    bool has_failed_probe;
+    cd_world_failure failed_probe;
+    struct shared *shared; /* of several processes; NULL: this is the only one */
+    uint32_t job;
+    uint64_t order; /* the number of rank 0's order that is being tried */
+} proving;
+
+/* What the processes of one proof have in common; each writes its own part only. */
+typedef struct part {
+    cd_proof proof;
+    uint64_t refuted_at; /* the order that was refuted, + 1; 0: none */
+    bool is_done;
+    cddp_error error;
+    uint64_t seen[WORDS_SEEN_MAX];
+    size_t seen_count;
+} part;
+
+typedef struct shared {
+    uint32_t count;
+    part parts[];
+} shared;
+
+/* An earlier order was refuted by another process: what comes later does not count. */
+static bool is_late(const proving *p)
+{
+    for (uint32_t j = 0; p->shared != NULL && j < p->shared->count; j++)
+        if (p->shared->parts[j].refuted_at != 0 && p->shared->parts[j].refuted_at <= p->order)
+            return true;
+    return false;
+}
+
+static bool must_stop(proving *p)
+{
+    if (p->over || is_late(p)) return true;
+    if (p->options->stop == NULL || !p->options->stop(p->options->context)) return false;
+    p->proof->end = CD_PROOF_STOPPED;
+    p->over = true;
+    return true;
+}
+
+static void show(const proving *p)
+{
+    if (p->options->progress != NULL) p->options->progress(p->options->context, p->proof);
+}
+
+static void refute_by_world(proving *p, const cd_world_failure *failed)
+{
+    cd_proof *proof = p->proof;
+    proof->end = CD_PROOF_REFUTED;
+    memcpy(proof->culprit, failed->culprit, sizeof proof->culprit);
+    memcpy(proof->schedule, failed->schedule, sizeof proof->schedule);
+    proof->has_schedule = proof->world_agrees = true;
+    p->over = true;
+}
+
+static void bound(proving *p, const char *what)
+{
+    if (p->proof->end != CD_PROOF_HOLDS) return;
+    p->proof->end = CD_PROOF_BOUNDED;
+    snprintf(p->proof->bound, sizeof p->proof->bound, "%s", what);
+}
+
+/* Words that fit run by run, and yet hang where a rank waits for every collective before the next,
+** or where a backend lets one operation at a time take place. */
+static cddp_status compare_ranks(proving *p, const cd_world_run *run, cddp_error *err)
+{
+    cd_calls_conflict c;
+    CD_TRY(cd_calls_compare(run->tap.sequences, run->tap.rank_count, &c, err));
+    if (c.end == CD_CALLS_FIT) return CDDP_OK;
+    cd_text text;
+    cd_text_init(&text, false);
+    for (int k = 0; k < 2; k++) {
+        cd_text_printf(&text, "%srank %" PRIu32 "%s ",
+                       k == 0                   ? ""
+                       : c.end == CD_CALLS_PART ? "; "
+                                                : " ",
+                       c.ranks[k], c.end == CD_CALLS_PART ? ":" : " waits in");
+        if (c.has_call[k])
+            cd_call_print(&text, &run->tap.sequences[c.ranks[k]].items[c.items[k]]);
+        else
+            cd_text_push(&text, "nothing more");
+        cd_text_printf(&text, " (its collective %zu)", c.items[k]);
+        if (c.end == CD_CALLS_WAIT && k == 0) cd_text_push(&text, " for");
+    }
+    cd_world_failure failed = run->failed;
+    snprintf(failed.culprit, sizeof failed.culprit, "%s", cd_text_get(&text));
+    cd_text_fini(&text);
+    refute_by_world(p, &failed);
+    p->proof->world_agrees = false;
+    return CDDP_OK;
+}
+
+/* A rank parted from its word: the whole world under that order, others in the engine's, shows what
+** comes of it. */
+static cddp_status refute_by_rank(proving *p, uint32_t rank, cd_rank_proof *parting,
+                                  cddp_error *err)
+{
+    cd_proof *proof = p->proof;
+    proof->end = CD_PROOF_REFUTED;
+    proof->parting = *parting;
+    proof->parting.calls = (cd_calls){0};
+    proof->parting_rank = rank;
+    p->over = true;
+    cd_world_run run = {.chooser = {.choice = &parting->counterexample, .rank = rank}};
+    cddp_status status = cd_world_run_record(p->options, p->plan, &run, err);
+    if (status == CDDP_OK) {
+        memcpy(proof->schedule, run.failed.schedule, sizeof proof->schedule);
+        memcpy(proof->culprit, run.failed.culprit, sizeof proof->culprit);
+        proof->has_schedule = true;
+        proof->world_agrees = run.end == CD_WORLD_FAILED;
+        proof->world_runs++;
+    }
+    cd_world_run_fini(&run);
+    return status;
+}
+
+/* ---- before the search ---- */
+
+/* Knuth: a random descent meets b1, b2, … options; b1·b2·… is an unbiased estimate of the
+** leaves. */
+static cddp_status probe(proving *p, cddp_error *err)
+{
+    cd_prng root = cd_prng_seed(p->plan->world.seed);
+    double low = 0, high = 0, sum = 0, states = 0;
+    for (uint32_t i = 0; i < p->options->probes && !must_stop(p); i++) {
+        cd_prng prng = cd_prng_split_index(&root, "probe", i);
+        cd_world_run run = {.chooser = {.random = &prng}};
+        cddp_status status = cd_world_run_record(p->options, p->plan, &run, err);
+        /* Remembered: the search finds a shorter one, as a rule. */
+        if (status == CDDP_OK && run.end == CD_WORLD_FAILED && !p->has_failed_probe) {
+            p->has_failed_probe = true;
+            p->failed_probe = run.failed;
+        }
+        const double leaves = run.chooser.leaves;
+        states += run.chooser.states;
+        cd_world_run_fini(&run);
+        CD_TRY(status);
+        p->proof->world_runs++;
+        p->proof->probes++;
+        sum += leaves;
+        if (i == 0 || leaves < low) low = leaves;
+        if (i == 0 || leaves > high) high = leaves;
+        p->proof->estimate = sum / p->proof->probes;
+        p->proof->states_estimate = states / p->proof->probes;
+    }
+    if (sum > 0) p->proof->probe_spread = (uint32_t)(100.0 * (high - low) / p->proof->estimate);
+    show(p);
+    return CDDP_OK;
+}
+
+/* ---- rank by rank ---- */
+
+static uint64_t received_digest(const cd_results *results, uint32_t rank, const cd_calls *calls,
+                                size_t call)
+{
+    uint64_t sequence = 0, digest = 0;
+    for (size_t i = 0; i < call; i++) sequence += calls->items[i].group == calls->items[call].group;
+    const cd_received *received =
+        cd_results_find(results, rank, calls->items[call].group, sequence);
+    return received != NULL &&
+                   received->tensor.device->digest(&received->tensor, &digest, NULL) == CDDP_OK
+               ? digest
+               : 0;
+}
+
+static cddp_status keep_first(proving *p, const cd_world_run *run, uint32_t rank,
+                              const cd_rank_proof *found, cddp_error *err)
+{
+    const cd_calls *calls = &run->tap.sequences[rank];
+    p->sizes[rank] = calloc(found->window_count + 1, sizeof *p->sizes[rank]);
+    p->begins[rank] = calloc(found->window_count + 1, sizeof *p->begins[rank]);
+    p->received[rank] = calloc(calls->count + 1, sizeof *p->received[rank]);
+    if (p->sizes[rank] == NULL || p->begins[rank] == NULL || p->received[rank] == NULL)
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for the windows of rank %u", rank);
+    p->size_counts[rank] = found->window_count;
+    p->received_counts[rank] = calls->count;
+    for (size_t i = 0; i < calls->count; i++)
+        p->received[rank][i] = received_digest(&run->tap.results, rank, calls, i);
+    cd_proof *proof = p->proof;
+    if (found->window_count > proof->window_count) proof->window_count = found->window_count;
+    for (uint32_t w = 0; w < found->window_count; w++) {
+        p->sizes[rank][w] = found->windows[w];
+        p->begins[rank][w] = found->window_calls[w];
+        if (found->windows[w] > proof->windows_max) proof->windows_max = found->windows[w];
+    }
+    return CDDP_OK;
+}
+
+/* The last window in which this rank is told what it was told in the first run until its gradients
+** have all fired: its states are those that were searched then, and what follows it is new. -1:
+** none. False: nothing differs at all. */
+static bool find_change(const proving *p, const cd_world_run *run, uint32_t rank, int32_t *window)
+{
+    const cd_calls *calls = &run->tap.sequences[rank];
+    size_t call = 0;
+    while (call < calls->count && call < p->received_counts[rank] &&
+           received_digest(&run->tap.results, rank, calls, call) == p->received[rank][call])
+        call++;
+    *window = -1;
+    if (call == calls->count && call == p->received_counts[rank]) return false;
+    for (uint32_t w = 0; w < p->size_counts[rank] && p->begins[rank][w] <= call; w++)
+        *window = (int32_t)w;
+    return true;
+}
+
+static bool stop_rank(void *context) { return must_stop(context); }
+
+static cddp_status search_rank(proving *p, const cd_world_run *run, uint32_t rank,
+                               const cd_window_choice *chosen, cddp_error *err)
+{
+    cd_proof *proof = p->proof;
+    cd_rank_proof found;
+    const cd_prove_rank_options options = {.plan = p->plan,
+                                           .registry = p->options->registry,
+                                           .rank = rank,
+                                           .results = &run->tap.results,
+                                           .calls = &run->tap.sequences[rank],
+                                           .chosen = chosen,
+                                           .snapshots = true,
+                                           .stop = stop_rank,
+                                           .context = p};
+    CD_TRY(cd_prove_rank(&options, &found, err));
+    proof->states += found.states;
+    proof->events += found.events;
+    proof->rank_runs += found.runs;
+    if (found.call_count > proof->items) proof->items = found.call_count;
+    if (rank == 0 && found.proposing > p->proposing) p->proposing = found.proposing;
+    if (!found.is_complete && !found.was_stopped)
+        bound(p, "a backward has too many gradients: its orders were sampled");
+    cddp_status status = CDDP_OK;
+    if (p->sizes[rank] == NULL) status = keep_first(p, run, rank, &found, err);
+    if (status == CDDP_OK && found.is_refuted && !p->over)
+        status = refute_by_rank(p, rank, &found, err);
+    cd_rank_proof_fini(&found);
+    show(p);
+    return status;
+}
+
+static uint64_t digest_of(const cd_world_run *run)
+{
+    uint64_t h = run->tap.rank_count;
+    for (uint32_t r = 0; r < run->tap.rank_count; r++)
+        h = cd_hash_mix(h, cd_calls_digest(&run->tap.sequences[r]));
+    return h;
+}
+
+/* True when a world that said the same was searched already. */
+static bool was_seen(proving *p, uint64_t digest)
+{
+    for (size_t i = 0; i < p->seen_count; i++)
+        if (p->seen[i] == digest) return true;
+    if (p->seen_count < WORDS_SEEN_MAX) p->seen[p->seen_count++] = digest;
+    return false;
+}
+
+/* Note [Ranks that are one] On device shape a rank has no content of its own. Where in addition no
+** setting, table or fault of the plan names a rank, all ranks run one program; and the runtime asks
+** which rank it is only to know the root of a broadcast and to name itself in messages. Two of them
+** that were recorded with the same word, and told the same, are therefore one search: the orders of
+** the one are the orders of the other. Rank 0 stands for itself as well, since it is the root. */
+static bool are_one(const proving *p, const cd_world_run *run, uint32_t a, uint32_t b)
+{
+    const cd_calls *x = &run->tap.sequences[a], *y = &run->tap.sequences[b];
+    if (x->count != y->count) return false;
+    for (size_t i = 0; i < x->count; i++)
+        if (!cd_call_fits(&x->items[i], &y->items[i]) || x->items[i].digest != y->items[i].digest ||
+            received_digest(&run->tap.results, a, x, i) !=
+                received_digest(&run->tap.results, b, y, i))
+            return false;
+    return p->plan->settings.model.device == 2 && cd_explore_find_asymmetry(p->plan) == NULL;
+}
+
+/* An earlier rank was searched for this one, in this order of rank 0.
+** See Note [Ranks that are one] */
+static bool is_searched(const proving *p, const cd_world_run *run, uint32_t rank, bool is_chosen)
+{
+    const uint32_t first = is_chosen ? 1 : 0; /* rank 0 went a way of its own then */
+    return rank > first && are_one(p, run, first, rank);
+}
+
+/* Its windows are those of rank 0. */
+static cddp_status keep_same(proving *p, uint32_t rank, cddp_error *err)
+{
+    const uint32_t windows = p->size_counts[0];
+    p->sizes[rank] = calloc(windows + 1, sizeof *p->sizes[rank]);
+    p->begins[rank] = calloc(windows + 1, sizeof *p->begins[rank]);
+    p->received[rank] = calloc(p->received_counts[0] + 1, sizeof *p->received[rank]);
+    if (p->sizes[rank] == NULL || p->begins[rank] == NULL || p->received[rank] == NULL)
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for the windows of rank %u", rank);
+    memcpy(p->sizes[rank], p->sizes[0], windows * sizeof *p->sizes[0]);
+    memcpy(p->begins[rank], p->begins[0], windows * sizeof *p->begins[0]);
+    memcpy(p->received[rank], p->received[0], p->received_counts[0] * sizeof *p->received[0]);
+    p->size_counts[rank] = windows;
+    p->received_counts[rank] = p->received_counts[0];
+    p->proof->shared_ranks++;
+    return CDDP_OK;
+}
+
+/* Records one order of rank 0 and searches every rank behind it. chosen NULL: the engine's order,
+** from the start. */
+static cddp_status prove_order(proving *p, const cd_window_choice *chosen, cddp_error *err)
+{
+    cddp_status status = CDDP_OK;
+    cd_world_run run = {.chooser = {.choice = chosen, .rank = 0}};
+    CD_TRY_OUT(cd_world_run_record(p->options, p->plan, &run, err));
+    p->proof->world_runs++;
+    p->proof->orders_tried++;
+    if (run.end == CD_WORLD_FAILED) {
+        refute_by_world(p, &run.failed);
+        goto out;
+    }
+    if (run.end == CD_WORLD_UNJUDGED) {
+        bound(p, run.failed.culprit);
+        goto out;
+    }
+    CD_TRY_OUT(compare_ranks(p, &run, err));
+    if (must_stop(p)) goto out;
+    if (chosen == NULL) CD_TRY_OUT(probe(p, err));
+    if (was_seen(p, digest_of(&run))) goto out;
+    p->proof->layouts = p->seen_count;
+    for (uint32_t r = 0; r < p->proof->rank_count && !must_stop(p); r++) {
+        int32_t window = -1;
+        if (is_searched(p, &run, r, chosen != NULL)) {
+            if (chosen == NULL) CD_TRY_OUT(keep_same(p, r, err));
+            continue;
+        }
+        const bool is_new = chosen == NULL || r == 0 || find_change(p, &run, r, &window);
+        const cd_window_choice same = {.window = (uint32_t)window};
+        if (is_new)
+            CD_TRY_OUT(search_rank(p, &run, r,
+                                   chosen != NULL && r == 0 ? chosen
+                                   : window >= 0            ? &same
+                                                            : NULL,
+                                   err));
+    }
+out:
+    cd_world_run_fini(&run);
+    return status;
+}
+
+/* The next order of a window, counting; false behind the last. */
+static bool next_order(cd_window_choice *choice)
+{
+    for (uint32_t k = choice->digit_count; k-- > 0;) {
+        if (choice->digits[k] + 1 < choice->digit_count - k) {
+            choice->digits[k]++;
+            return true;
+        }
+        choice->digits[k] = 0;
+    }
+    return false;
+}
+
+/* Every order of rank 0 in the window that decides the layout; of several processes each takes
+** every so-manieth. */
+static cddp_status prove_orders(proving *p, cddp_error *err)
+{
+    const uint32_t window = (uint32_t)p->proposing,
+                   processes = p->shared != NULL ? p->shared->count : 1;
+    cd_window_choice choice = {.window = window, .digit_count = p->sizes[0][window]};
+    for (p->order = 1; next_order(&choice) && !must_stop(p); p->order++) {
+        if (p->order == p->options->orders_max) {
+            char sequences[160];
+            snprintf(sequences, sizeof sequences,
+                     "%" PRIu64 " of rank 0's orders were tried in the backward that decides the "
+                     "rebuilt layout, not all",
+                     p->order);
+            bound(p, sequences);
+            return CDDP_OK;
+        }
+        if (p->order % processes == p->job) CD_TRY(prove_order(p, &choice, err));
+    }
+    return CDDP_OK;
+}
+
+/* In a process of its own. */
+static int prove_part(void *argument, int write_fd)
+{
+    (void)write_fd;
+    proving *p = argument;
+    part *mine = &p->shared->parts[p->job];
+    const cd_proof before = *p->proof;
+    p->proof = &mine->proof;
+    mine->proof = before;
+    mine->proof.states = mine->proof.events = mine->proof.rank_runs = mine->proof.world_runs =
+        mine->proof.orders_tried = 0;
+    if (prove_orders(p, &mine->error) != CDDP_OK) return 1;
+    memcpy(mine->seen, p->seen, p->seen_count * sizeof *p->seen);
+    mine->seen_count = p->seen_count;
+    if (mine->proof.end == CD_PROOF_REFUTED) mine->refuted_at = p->order;
+    mine->is_done = true;
+    return 0;
+}
+
+/* What the others found, in the order in which one process would have found it. */
+static cddp_status gather(proving *p, const shared *all, cddp_error *err)
+{
+    cd_proof *proof = p->proof;
+    const part *refuting = NULL;
+    for (uint32_t j = 0; j < all->count; j++) {
+        const part *one = &all->parts[j];
+        if (!one->is_done)
+            return cd_fail(err, one->error.status != CDDP_OK ? one->error.status : CDDP_E_STATE,
+                           "%s",
+                           one->error.message[0] != '\0'
+                               ? one->error.message
+                               : "a process of the proof ended without a result");
+        proof->states += one->proof.states;
+        proof->events += one->proof.events;
+        proof->rank_runs += one->proof.rank_runs;
+        proof->world_runs += one->proof.world_runs;
+        proof->orders_tried += one->proof.orders_tried;
+        for (size_t i = 0; i < one->seen_count; i++) (void)was_seen(p, one->seen[i]);
+        if (one->proof.end == CD_PROOF_STOPPED) proof->end = CD_PROOF_STOPPED, p->over = true;
+        if (one->proof.end == CD_PROOF_BOUNDED) bound(p, one->proof.bound);
+        if (one->refuted_at != 0 && (refuting == NULL || one->refuted_at < refuting->refuted_at))
+            refuting = one;
+    }
+    proof->layouts = p->seen_count;
+    if (refuting == NULL) return CDDP_OK;
+    const cd_proof sum = *proof;
+    *proof = refuting->proof;
+    proof->states = sum.states;
+    proof->events = sum.events;
+    proof->rank_runs = sum.rank_runs;
+    proof->world_runs = sum.world_runs;
+    proof->orders_tried = sum.orders_tried;
+    proof->layouts = sum.layouts;
+    p->over = true;
+    return CDDP_OK;
+}
+
+static cddp_status wait_for_parts(cd_os_child *children, uint32_t count, cddp_error *err)
+{
+    for (uint32_t running = count; running > 0;) {
+        CD_TRY(cd_os_children_wait(children, count, 50000000u, err));
+        running = 0;
+        for (uint32_t j = 0; j < count; j++) {
+            char bytes[4096];
+            int exit_code = 0, signal_number = 0;
+            running += !cd_os_child_poll(&children[j], &exit_code, &signal_number);
+            for (int pipe = 0; pipe < CD_OS_PIPE_COUNT; pipe++)
+                for (size_t got = 1; got > 0;)
+                    CD_TRY(cd_os_child_read(&children[j], (cd_os_pipe)pipe, bytes, sizeof bytes,
+                                            &got, err));
+        }
+    }
+    return CDDP_OK;
+}
+
+static cddp_status prove_in_parts(proving *p, uint32_t count, cddp_error *err)
+{
+    static const cd_os_child none = CD_OS_CHILD_NONE;
+    cddp_status status = CDDP_OK;
+    cd_os_child children[JOBS_MAX];
+    void *memory = NULL;
+    const size_t bytes = sizeof(shared) + count * sizeof(part);
+    for (uint32_t j = 0; j < count; j++) children[j] = none;
+    CD_TRY(cd_os_shared_open(bytes, &memory, err));
+    p->shared = memory;
+    p->shared->count = count;
+    for (p->job = 0; p->job < count; p->job++)
+        CD_TRY_OUT(cd_os_child_open(&children[p->job], prove_part, p, err));
+    CD_TRY_OUT(wait_for_parts(children, count, err));
+    CD_TRY_OUT(gather(p, memory, err));
+out:
+    for (uint32_t j = 0; j < count; j++) cd_os_child_close(&children[j]);
+    p->shared = NULL;
+    p->job = 0;
+    cd_os_shared_close(memory, bytes);
+    return status;
+}
+
+static cddp_status prove_layouts(proving *p, cddp_error *err)
+{
+    const uint32_t jobs = p->options->jobs < JOBS_MAX ? p->options->jobs : JOBS_MAX;
+    double orders = 1;
+    for (uint32_t k = 2; k <= p->sizes[0][p->proposing]; k++) orders *= k;
+    if (p->proof->end == CD_PROOF_BOUNDED) return CDDP_OK; /* already no proof */
+    p->proof->orders_estimate =
+        orders < (double)p->options->orders_max ? orders : (double)p->options->orders_max;
+    if (jobs <= 1 || orders < 4 * jobs) return prove_orders(p, err);
+    return prove_in_parts(p, jobs, err);
+}
+
+/* ---- counting ---- */
+
+/* Sets of ready gradients of rank 0, over its windows. */
+static uint64_t states_of_one(const proving *p)
+{
+    uint64_t states = 0;
+    for (uint32_t w = 0; w < p->size_counts[0]; w++) states += UINT64_C(1) << (p->sizes[0][w] % 64);
+    return states;
+}
+
+/* The product as a number with all its digits, in base 10^9. */
+static void count_schedules(proving *p)
+{
+    uint32_t limbs[64] = {1};
+    size_t count = 1;
+    bool overflow = false;
+    double product = 1;
+    for (uint32_t r = 0; r < p->proof->rank_count; r++)
+        for (uint32_t w = 0; w < p->size_counts[r]; w++)
+            for (uint32_t k = 2; k <= p->sizes[r][w]; k++) {
+                uint64_t carry = 0;
+                product *= k;
+                for (size_t i = 0; i < count; i++) {
+                    carry += (uint64_t)limbs[i] * k;
+                    limbs[i] = (uint32_t)(carry % 1000000000u);
+                    carry /= 1000000000u;
+                }
+                if (carry > 0 && count == 64)
+                    overflow = true;
+                else if (carry > 0)
+                    limbs[count++] = (uint32_t)carry;
+            }
+    cd_proof *proof = p->proof;
+    proof->schedules = product;
+    if (overflow || product >= 1e27) {
+        snprintf(proof->schedules_exactly, sizeof proof->schedules_exactly, "%.4g", product);
+        return;
+    }
+    char digits[64], *to = proof->schedules_exactly;
+    size_t n = (size_t)snprintf(digits, sizeof digits, "%" PRIu32, limbs[count - 1]);
+    for (size_t i = count - 1; i-- > 0;)
+        n += (size_t)snprintf(digits + n, sizeof digits - n, "%09" PRIu32, limbs[i]);
+    for (size_t i = 0; i < n; i++) {
+        if (i > 0 && (n - i) % 3 == 0) *to++ = ',';
+        *to++ = digits[i];
+    }
+    *to = '\0';
+}
+
+cddp_status cd_prove(const cd_prove_options *options, cd_proof *proof, cddp_error *err)
+{
+    cddp_status status = CDDP_OK;
+    proving p = {.options = options, .plan = options->plan, .proof = proof, .proposing = -1};
+    *proof = (cd_proof){.orders_estimate = 1,
+                        .rank_count = (uint32_t)options->plan->world.size,
+                        .values = options->plan->settings.model.device == 1};
+    if (proof->rank_count > CD_PROVE_RANKS_MAX)
+        return cd_fail(err, CDDP_E_LIMIT,
+                       "a proof for %u ranks; at most %d: what holds for few holds for many",
+                       proof->rank_count, CD_PROVE_RANKS_MAX);
+    p.seen = calloc(WORDS_SEEN_MAX, sizeof *p.seen);
+    if (p.seen == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for a proof");
+    CD_TRY_OUT(prove_order(&p, NULL, err));
+    if (!must_stop(&p) && p.proposing >= 0) CD_TRY_OUT(prove_layouts(&p, err));
+    if (!must_stop(&p) && proof->end == CD_PROOF_HOLDS)
+        CD_TRY_OUT(cd_prove_sizes(options, states_of_one(&p), proof, err));
+    /* Nothing that the argument of this proof knows of, and yet a run that is not verified. */
+    if (p.has_failed_probe && proof->end != CD_PROOF_REFUTED) refute_by_world(&p, &p.failed_probe);
+    count_schedules(&p);
+out:
+    for (uint32_t r = 0; r < CD_PROVE_RANKS_MAX; r++) {
+        free(p.sizes[r]);
+        free(p.begins[r]);
+        free(p.received[r]);
+    }
+    free(p.seen);
+    return status;
+}

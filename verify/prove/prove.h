@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A proof of one scenario: every schedule, rank by rank.
+**
+** The argument, in four lines. (1) What a rank sends depends on the order in which its own
+** gradients become ready and on what collectives told it; on nothing else (prove_rank.h searches
+** exactly that, with the real code). (2) In a recorded run every rank was told something; given
+** that, its whole word is one, contents included, in every order of its own. (3) So in every
+** schedule the first collective is sent as recorded, hence told as recorded, hence the second, and
+** so on: all schedules end as the recorded one ended. (4) The recorded run was verified on device
+** symbol: for all values. Where an order changes what is told (rank 0's proposal for the rebuild)
+** every such order is recorded and searched.
+**
+** The simulator runs what is recorded; nothing here models the reducer.
+*/
+#pragma once
+#include "cddp/run.h"
+#include "verify/prove/rank.h"
+
+#define CD_PROVE_CULPRIT_BYTES 640
+#define CD_PROVE_SCHEDULE_BYTES 4096
+#define CD_PROVE_RANKS_MAX 64
+#define CD_PROVE_SIZES 4 /* worlds of 2 and more that are run */
+#define CD_PROVE_MODELS 8
+#define CD_PROVE_LARGE_SIZES 3 /* worlds that one rank at a time is put into */
+
+typedef struct cd_proof cd_proof;
+
+typedef struct cd_prove_options {
+    /* ready orders are chosen, device symbol or shape, nothing but "verified" expected */
+    const cddp_plan *plan;
+    const cddp_registry *registry;
+    /* of rank 0 in the window that decides the layout; more are not all tried */
+    uint64_t orders_max;
+    uint32_t probes; /* random runs before the search */
+    uint32_t jobs;   /* processes for the orders of rank 0 */
+    bool (*stop)(void *context);
+    void (*progress)(void *context, const cd_proof *proof); /* may be NULL */
+    void *context;
+} cd_prove_options;
+
+typedef enum cd_proof_end {
+    CD_PROOF_HOLDS,
+    CD_PROOF_REFUTED,
+    CD_PROOF_BOUNDED, /* nothing was refuted, and not everything was tried */
+    CD_PROOF_STOPPED  /* by the budget or by Ctrl-C */
+} cd_proof_end;
+
+struct cd_proof {
+    cd_proof_end end;
+    char bound[CD_PROVE_CULPRIT_BYTES]; /* what was not tried */
+    uint32_t rank_count;
+    size_t items;     /* of the longest word */
+    double schedules; /* covered: the product of the orders of all windows of all ranks */
+    char schedules_exactly[64];
+    double estimate;               /* Knuth's, from the probes */
+    uint32_t probes, probe_spread; /* spread: of the probes, in percent of the estimate */
+    double states_estimate, orders_estimate;
+    uint64_t states, events, rank_runs, world_runs;
+    uint64_t orders_tried, layouts; /* of rank 0, and what came of them */
+    uint32_t windows_max, window_count;
+    uint32_t shared_ranks; /* not searched themselves: they are one with another rank */
+    /* Any number of ranks. See Note [Numbers of ranks]. */
+    /* the words are one for every number from here on; 0: not shown */
+    uint32_t any_from;
+    char any_missing[CD_PROVE_CULPRIT_BYTES]; /* why not */
+    /* sizes of the worlds whose words were compared */
+    uint32_t worlds[CD_PROVE_SIZES], world_count;
+    uint32_t models[CD_PROVE_MODELS], model_count; /* the recorded ranks that further ranks do as */
+    /* letters with the runtime's own numbers; counts or names of ranks; shares */
+    uint32_t steering, counting, sharing;
+    uint32_t large[CD_PROVE_LARGE_SIZES], large_count;
+    uint64_t projected;            /* ranks that ran alone in a larger world */
+    bool has_choice;               /* and were told several numbers of ranks */
+    bool projected_in_every_order; /* one of them was searched there too */
+    uint32_t refuted_size;         /* the world in which it was refuted; 0: the scenario's own */
+    bool values;                   /* contents were exact: device symbol */
+    /* refuted */
+    cd_rank_proof parting; /* is_refuted: rank by rank */
+    uint32_t parting_rank;
+    char culprit[CD_PROVE_CULPRIT_BYTES];
+    /* replays it; "": the engine's own order, or none is known */
+    char schedule[CD_PROVE_SCHEDULE_BYTES];
+    bool has_schedule;
+    bool world_agrees; /* the whole world fails under that schedule too */
+};
+
+cddp_status cd_prove(const cd_prove_options *options, cd_proof *proof,
+                     cddp_error *err) CDDP_MUST_CHECK;

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One rank alone: its training in pieces, on a backend that compares what it says and tells it what
+** was recorded.
+**
+** Lifetime   init → begin → (fire … → next_window)* → fini. Everything that changes lies in memory
+**            of the allocator that the walk was given, and in the walk itself.
+** Errors     a word that parts from the expected one is CDDP_E_MISMATCH, with the place in the
+**            walk.
+*/
+#pragma once
+#include "verify/prove/rank.h"
+#include "core/train/trainer.h"
+
+typedef struct cd_rank_walk {
+    cddp_rank port;
+    cddp_backend table;
+    const cd_prove_rank_options *options;
+    cd_calls *expected; /* borrowed; grows in the first walk when there is none */
+    bool grows;         /* this walk writes the expected word */
+    cd_trainer *trainer;
+    cd_micro micro;
+    uint32_t step, micro_index, window; /* window: of those with at least two gradients */
+    cd_firing firings[CD_PROVE_EVENTS_MAX];
+    uint32_t firing_count;
+    uint64_t left;                  /* bit per firing that has not taken place */
+    size_t call_count, fired_calls; /* now; when the last window's gradients had all fired */
+    bool has_ended;
+    bool has_parted;
+    cd_call said; /* where the words part */
+    bool has_said;
+} cd_rank_walk;
+
+/* Allocator borrowed until fini. */
+void cd_rank_walk_init(cd_rank_walk *walk, const cd_prove_rank_options *options,
+                       const cddp_allocator *allocator, cd_calls *expected);
+void cd_rank_walk_fini(cd_rank_walk *walk);
+/* Everything up to the first window. */
+cddp_status cd_rank_walk_begin(cd_rank_walk *walk, cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_rank_walk_fire(cd_rank_walk *walk, uint32_t index, cddp_error *err) CDDP_MUST_CHECK;
+/* Makes what a first gradient and a second one take from the device, so that nothing is taken while
+** they become ready. At the beginning of a window, on devices without content. */
+cddp_status cd_rank_walk_warm(cd_rank_walk *walk, cddp_error *err) CDDP_MUST_CHECK;
+/* All have fired: up to the next window, or to the end. */
+cddp_status cd_rank_walk_next_window(cd_rank_walk *walk, cddp_error *err) CDDP_MUST_CHECK;
+/* The state, and the place in program and word. */
+uint64_t cd_rank_walk_key(const cd_rank_walk *walk);
+uint64_t cd_rank_walk_proposal(const cd_rank_walk *walk);
+/* Walks the rest in the engine's order. */
+cddp_status cd_rank_walk_to_the_end(cd_rank_walk *walk, cddp_error *err) CDDP_MUST_CHECK;
+/* The window that is open, by digits, and on to the next. */
+cddp_status cd_rank_walk_choose(cd_rank_walk *walk, const cd_window_choice *choice,
+                                cddp_error *err) CDDP_MUST_CHECK;

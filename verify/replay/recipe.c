@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a stored run says about running it again. */
+#define _POSIX_C_SOURCE 200809L
+#include "verify/replay/recipe.h"
+
+#include "cddp/composition.h"
+#include "core/base/error.h"
+#include "sim/algorithm.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct taking {
+    cd_recipe *recipe;
+    const char *what;
+} taking;
+
+static cddp_status take_run(void *context, const cddp_stored_run *run, cddp_error *err)
+{
+    const taking *t = context;
+    cd_recipe *r = t->recipe;
+    const cddp_run_provenance *p = &run->provenance;
+    if (!run->complete)
+        return cd_fail(err, CDDP_E_ARG,
+                       "run %" PRId64
+                       " was interrupted while it was recorded; only whole runs can be %s",
+                       run->run, t->what);
+    /* The schedule that was taken is known only at the end; the one of the beginning is what was
+    ** asked for. */
+    const char *taken = run->outcome.schedule;
+    r->scenario = strdup(p->scenario);
+    r->source = strdup(p->source);
+    r->options = strdup(p->options);
+    r->backend = strdup(p->backend);
+    r->algorithm = strdup("");
+    r->schedule = strdup(taken != NULL && taken[0] != '\0' ? taken : p->schedule);
+    if (r->scenario == NULL || r->source == NULL || r->options == NULL || r->schedule == NULL ||
+        r->backend == NULL || r->algorithm == NULL)
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for a stored run");
+    r->run = run->run;
+    r->plan_digest = p->plan;
+    r->seed = p->seed;
+    r->world_size = p->world_size;
+    r->steps = p->steps;
+    /* What another level tells has other digests. */
+    r->trace_digest = p->level == CDDP_TRACE_DIGEST ? run->outcome.digest : 0;
+    r->exit_code = run->outcome.exit_code;
+    snprintf(r->verdict, sizeof r->verdict, "%s", run->outcome.verdict);
+    return CDDP_OK;
+}
+
+static cddp_status take_metric(void *context, const char *name, double value, cddp_error *err)
+{
+    cd_recipe *r = context;
+    const size_t length = strlen(CD_METRIC_ALGORITHM);
+    (void)value;
+    if (strncmp(name, CD_METRIC_ALGORITHM, length) != 0 || cd_algorithm_find(name + length) < 0)
+        return CDDP_OK;
+    char *algorithm = strdup(name + length);
+    if (algorithm == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for a stored run");
+    free(r->algorithm);
+    r->algorithm = algorithm;
+    return CDDP_OK;
+}
+
+cddp_status cd_recipe_load(cd_recipe *recipe, cddp_store *store, uint64_t number, const char *what,
+                           cddp_error *err)
+{
+    int64_t run = 0;
+    taking t = {recipe, what};
+    CD_TRY(cddp_store_last_run(store, &run, err));
+    if (number > (uint64_t)run)
+        return cd_fail(err, CDDP_E_ARG, "'%s' has no run %" PRIu64 "; its last one is %" PRId64,
+                       cddp_store_path(store), number, run);
+    if (number != 0) run = (int64_t)number;
+    CD_TRY(cddp_store_each_run(store, run, take_run, &t, err));
+    CD_TRY(cddp_store_each_metric(store, run, take_metric, recipe, err));
+    return CDDP_OK;
+}
+
+static cddp_status see_backend(void *context, const char *name, cddp_error *err)
+{
+    bool *foreign = context;
+    (void)err;
+    if (strcmp(name, "sim") != 0) *foreign = true;
+    return CDDP_OK;
+}
+
+bool cd_recipe_is_foreign(const cd_recipe *recipe)
+{
+    bool foreign = false;
+    /* What cannot be read as a composition is the name of a backend that is not the simulator. */
+    return cddp_composition_each(recipe->backend, see_backend, &foreign, NULL) != CDDP_OK ||
+           foreign;
+}
+
+cddp_status cd_recipe_transfer(const cd_recipe *recipe, cddp_plan *plan, cddp_error *err)
+{
+    cddp_status status = CDDP_OK;
+    cd_text spec;
+    cd_text_init(&spec, false);
+    /* The last word of each item is a backend: "cpu:gloo,cuda:nccl", "hier:gloo". */
+    for (const char *at = recipe->backend; *at != '\0';) {
+        size_t item = strcspn(at, ","), kinds = item;
+        while (kinds > 0 && at[kinds - 1] != ':') kinds--;
+        cd_text_push_bytes(&spec, at, kinds);
+        cd_text_push(&spec, at[item] == ',' ? "sim," : "sim");
+        at += item + (at[item] == ',');
+    }
+    CD_TRY_OUT(cddp_plan_set(plan, "world.backend", cd_text_get(&spec), err));
+    CD_TRY_OUT(cddp_plan_set(plan, "schedule.chooser", "fifo", err));
+    if (recipe->algorithm[0] != '\0')
+        CD_TRY_OUT(cddp_plan_set(plan, "network.algorithm", recipe->algorithm, err));
+out:
+    cd_text_fini(&spec);
+    return status;
+}
+
+void cd_recipe_fini(cd_recipe *recipe)
+{
+    free(recipe->scenario);
+    free(recipe->source);
+    free(recipe->options);
+    free(recipe->schedule);
+    free(recipe->backend);
+    free(recipe->algorithm);
+    *recipe = (cd_recipe){.run = 0};
+}
+
+/* What the record says twice, in columns of its own and in its scenario, has to be said alike. */
+static cddp_status check_columns(const cd_recipe *recipe, const cddp_plan *plan, cddp_error *err)
+{
+    const struct column {
+        const char *name;
+        uint64_t recorded, planned;
+    } columns[] = {{"world_size", recipe->world_size, plan->world.size},
+                   {"seed", recipe->seed, plan->world.seed},
+                   {"steps", recipe->steps, plan->settings.train.steps}};
+    for (size_t i = 0; i < sizeof columns / sizeof *columns; i++)
+        if (columns[i].recorded != columns[i].planned)
+            return cd_fail(err, CDDP_E_CORRUPT,
+                           "run %" PRId64 " was changed: its column %s says %" PRIu64
+                           ", and its scenario %" PRIu64,
+                           recipe->run, columns[i].name, columns[i].recorded, columns[i].planned);
+    return CDDP_OK;
+}
+
+cddp_status cd_recipe_read_plan(const cd_recipe *recipe, const cd_session *session,
+                                cddp_plan **plan, cddp_error *err)
+{
+    cddp_status status = CDDP_OK;
+    cddp_plan *read = NULL;
+    cd_result mistakes;
+    cd_result_init(&mistakes);
+    cd_session_read_plan(session, recipe->source, recipe->scenario, &read, &mistakes);
+    /* Which backend "mpi" is was decided by the launcher of that run; another start decides
+    ** otherwise. */
+    if (read != NULL && recipe->backend[0] != '\0')
+        status = cddp_plan_set(read, "world.backend", recipe->backend, err);
+    if (status != CDDP_OK) {
+        cddp_plan_destroy(read);
+    } else if (read == NULL) {
+        status = cd_fail(err, CDDP_E_CONFIG, "the recorded scenario cannot be read any more: %s %s",
+                         mistakes.summary, mistakes.details);
+    } else if (cddp_plan_digest(read) != recipe->plan_digest) {
+        status = cd_fail(
+            err, CDDP_E_MISMATCH,
+            "the recorded scenario no longer means the same: its plan has digest %016" PRIx64
+            ", the record says %016" PRIx64,
+            cddp_plan_digest(read), recipe->plan_digest);
+        cddp_plan_destroy(read);
+    } else {
+        status = check_columns(recipe, read, err);
+        if (status == CDDP_OK)
+            *plan = read;
+        else
+            cddp_plan_destroy(read);
+    }
+    cd_result_fini(&mistakes);
+    return status;
+}

@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Comparing a run with its record, event by event. */
+#include "verify/replay/replay.h"
+
+#include "cli/interrupt.h"
+
+#include "core/base/error.h"
+#include "core/trace/event.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool same_text(const char *a, const char *b)
+{
+    return strcmp(a != NULL ? a : "", b != NULL ? b : "") == 0;
+}
+
+static bool same_place(const cddp_event *a, const cddp_event *b)
+{
+    return a->kind == b->kind && a->rank == b->rank && a->step == b->step &&
+           a->micro_step == b->micro_step && same_text(a->text, b->text);
+}
+
+static bool same_event(const cddp_event *a, const cddp_event *b)
+{
+    uint32_t fields = cd_event_field_counts[a->kind];
+    return same_place(a, b) && a->time_ns == b->time_ns && a->sequence == b->sequence &&
+           memcmp(a->as.field, b->as.field, fields * sizeof a->as.field[0]) == 0;
+}
+
+/* ---- across worlds ---- */
+
+static bool is_of_world(const cddp_event *e)
+{
+    switch ((cddp_event_kind)e->kind) {
+    case CDDP_EV_choice:
+    case CDDP_EV_waiting_for:
+    case CDDP_EV_memory:
+    case CDDP_EV_touch:
+    case CDDP_EV_order:
+    case CDDP_EV_fault:
+    case CDDP_EV_message:
+    case CDDP_EV_compute:
+    case CDDP_EV_store_key:
+    case CDDP_EV_store_wait:
+    case CDDP_EV_store_done:
+        return true;
+    default:
+        return false;
+    }
+}
+
+/* The plan has another backend; what another backend promises of its order is no event of the rank;
+** time passes as it likes. */
+static bool is_compared(uint16_t kind, uint32_t field)
+{
+    if (kind == CDDP_EV_run_begin)
+        return field != offsetof(cddp_event_run_begin, plan) / sizeof(int64_t);
+    if (kind == CDDP_EV_group) return field != offsetof(cddp_event_group, order) / sizeof(int64_t);
+    return cddp_event_describe(kind)->fields[field].type != CDDP_FIELD_ns;
+}
+
+static bool same_across(const cddp_event *a, const cddp_event *b)
+{
+    if (!same_place(a, b)) return false;
+    for (uint32_t i = 0; i < cd_event_field_counts[a->kind]; i++)
+        if (is_compared(a->kind, i) && a->as.field[i] != b->as.field[i]) return false;
+    return true;
+}
+
+static size_t lane_of(const cddp_event *e)
+{
+    return e->rank == UINT32_MAX ? 0 : (size_t)e->rank + 1;
+}
+
+/* The first event from `from` on that the lane has to meet. */
+static size_t find_next(const cd_replay *r, size_t lane, size_t from)
+{
+    while (from < r->recorded.count &&
+           (lane_of(&r->recorded.events[from]) != lane || is_of_world(&r->recorded.events[from])))
+        from++;
+    return from;
+}
+
+/* ---- the comparison ---- */
+
+static size_t find_expected(const cd_replay *r, const cddp_event *event)
+{
+    if (!r->across) return r->met;
+    const size_t lane = lane_of(event);
+    return lane < r->cursor_count ? r->cursors[lane] : r->recorded.count;
+}
+
+static void meet(cd_replay *r, size_t index)
+{
+    r->met++;
+    r->last = index;
+    r->stopped =
+        (r->until != 0 && r->met >= r->until) || r->until_kind == r->recorded.events[index].kind;
+    if (!r->across) return;
+    const size_t lane = lane_of(&r->recorded.events[index]);
+    r->cursors[lane] = find_next(r, lane, index + 1);
+}
+
+static void compare(void *self, const cddp_event *event)
+{
+    cd_replay *r = self;
+    if (r->parted || r->stopped || (r->across && is_of_world(event))) return;
+    const size_t index = find_expected(r, event);
+    if (index < r->recorded.count) {
+        cddp_event expected = cd_memory_sink_get(&r->recorded, index);
+        if (r->across ? same_across(&expected, event) : same_event(&expected, event)) {
+            meet(r, index);
+            return;
+        }
+    }
+    r->parted = true;
+    r->was_interrupted = cd_interrupt_requested();
+    r->expected = index;
+    r->has_extra = true;
+    r->extra = *event;
+    r->extra.text = NULL;
+    snprintf(r->extra_text, sizeof r->extra_text, "%s", event->text != NULL ? event->text : "");
+    if (event->text != NULL) r->extra.text = r->extra_text;
+}
+
+static cddp_status flush(void *self, cddp_error *err)
+{
+    const cd_replay *r = self;
+    if (r->parted) return cd_fail(err, CDDP_E_ABORTED, "the runs parted after %zu events", r->met);
+    if (r->stopped)
+        return cd_fail(err, CDDP_E_ABORTED, "stopped after %zu events, as asked", r->met);
+    return CDDP_OK;
+}
+
+void cd_replay_init(cd_replay *replay)
+{
+    *replay = (cd_replay){.sink = {sizeof(cddp_trace_sink), CDDP_TRACE_ABI, replay, compare, flush},
+                          .until_kind = -1};
+    cd_memory_sink_init(&replay->recorded, NULL);
+}
+
+void cd_replay_fini(cd_replay *replay)
+{
+    free(replay->cursors);
+    cd_memory_sink_fini(&replay->recorded);
+}
+
+cddp_status cd_replay_load(cd_replay *replay, cddp_store *store, int64_t run, cddp_error *err)
+{
+    CD_TRY(cddp_store_each_event(store, run, CDDP_STORE_RECORDED, &replay->recorded.sink, err));
+    CD_TRY(replay->recorded.sink.flush(replay->recorded.sink.self, err));
+    replay->total = replay->recorded.count;
+    return CDDP_OK;
+}
+
+cddp_status cd_replay_set_across(cd_replay *r, bool order_known, cddp_error *err)
+{
+    r->across = true;
+    r->order_known = order_known;
+    r->total = 0;
+    for (size_t i = 0; i < r->recorded.count; i++) {
+        const size_t lane = lane_of(&r->recorded.events[i]);
+        r->total += !is_of_world(&r->recorded.events[i]);
+        if (lane >= r->cursor_count) r->cursor_count = lane + 1;
+    }
+    r->cursors = malloc((r->cursor_count + 1) * sizeof *r->cursors);
+    if (r->cursors == NULL)
+        return cd_fail(err, CDDP_E_NOMEM, "no memory to follow %zu ranks", r->cursor_count);
+    for (size_t lane = 0; lane < r->cursor_count; lane++) r->cursors[lane] = find_next(r, lane, 0);
+    return CDDP_OK;
+}
+
+bool cd_replay_end(cd_replay *r)
+{
+    if (r->parted) return false;
+    if (r->stopped || r->met == r->total) return true;
+    r->expected = r->across ? r->recorded.count : r->met;
+    for (size_t lane = 0; lane < r->cursor_count; lane++)
+        if (r->cursors[lane] < r->expected) r->expected = r->cursors[lane];
+    return false;
+}

@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The report as JSON: everything the text report can say, with stable keys (docs/cli.md). */
+#include "verify/report/json.h"
+#include "verify/report/report.h"
+
+#include "cddp/cddp.h"
+
+static void put_or_null(cd_json *json, const char *key, int64_t value)
+{
+    cd_json_key(json, key);
+    if (value >= 0)
+        cd_json_integer(json, value);
+    else
+        cd_json_text(json, NULL);
+}
+
+static void put_finding(cd_json *json, const cd_result_finding *finding)
+{
+    const cddp_finding *f = &finding->finding;
+    cd_json_open(json, '{');
+    cd_json_put_text(json, "invariant", f->check);
+    cd_json_put_text(json, "title", f->title);
+    cd_json_put_integer(json, "step", f->step);
+    cd_json_put_integer(json, "micro_step", f->micro_step);
+    put_or_null(json, "rank", f->rank);
+    put_or_null(json, "peer", f->peer);
+    put_or_null(json, "bucket", f->bucket);
+    put_or_null(json, "param", f->param);
+    cd_json_put_text(json, "parameter", f->parameter);
+    cd_json_put_text(json, "expected", f->expected);
+    cd_json_put_text(json, "actual", f->actual);
+    cd_json_put_text(json, "advice", f->advice);
+    cd_json_key(json, "events");
+    cd_json_open(json, '[');
+    for (size_t i = 0; i < finding->context_count; i++) cd_json_text(json, finding->context[i]);
+    cd_json_close(json, ']');
+    cd_json_close(json, '}');
+}
+
+static void put_lists(cd_json *json, const cd_result *result)
+{
+    cd_json_key(json, "findings");
+    cd_json_open(json, '[');
+    for (size_t i = 0; i < result->finding_count; i++) put_finding(json, &result->findings[i]);
+    cd_json_close(json, ']');
+    cd_json_key(json, "exercised");
+    cd_json_open(json, '{');
+    for (size_t i = 0; i < result->exercise_count; i++)
+        cd_json_put_text(json, result->exercises[i].check, result->exercises[i].how);
+    cd_json_close(json, '}');
+    cd_json_key(json, "marks");
+    cd_json_open(json, '{');
+    for (size_t i = 0; i < result->mark_count; i++)
+        cd_json_put_integer(json, result->marks[i].name, (int64_t)result->marks[i].count);
+    cd_json_close(json, '}');
+    cd_json_key(json, "ranks");
+    cd_json_open(json, '[');
+    for (size_t i = 0; i < result->rank_count; i++) {
+        cd_json_open(json, '{');
+        cd_json_put_integer(json, "rank", result->ranks[i].rank);
+        cd_json_put_text(json, "end", result->ranks[i].end);
+        cd_json_put_text(json, "message", result->ranks[i].message);
+        cd_json_close(json, '}');
+    }
+    cd_json_close(json, ']');
+}
+
+static void put_digest(cd_json *json, const char *key, uint64_t value)
+{
+    cd_json_key(json, key);
+    cd_json_digest(json, value);
+}
+
+static void put_result(cd_json *json, const cd_report *report, const cd_result *result)
+{
+    cd_json_open(json, '{');
+    cd_json_put_text(json, "source", result->source);
+    if (result->stored_run > 0) cd_json_put_integer(json, "run", result->stored_run);
+    cd_json_put_text(json, "title", result->title);
+    cd_json_put_text(json, "verdict", result->verdict);
+    cd_json_put_integer(json, "exit_code", result->exit_code);
+    cd_json_put_flag(json, "as_expected", result->as_expected);
+    cd_json_put_text(json, "summary", result->summary);
+    cd_json_put_text(json, "reason", result->reason);
+    if (result->details[0] != '\0') cd_json_put_text(json, "details", result->details);
+    if (result->unjudged[0] != '\0') cd_json_put_text(json, "unjudged", result->unjudged);
+    cd_json_put_text(json, "backend", result->backend);
+    cd_json_put_integer(json, "world_size", result->world_size);
+    cd_json_put_integer(json, "steps", result->steps);
+    cd_json_put_integer(json, "seed", (int64_t)result->seed);
+    cd_json_put_text(json, "schedule", result->schedule);
+    put_digest(json, "plan", result->plan_digest);
+    put_digest(json, "trace", result->trace_digest);
+    cd_json_put_integer(json, "events", (int64_t)result->event_count);
+    cd_json_put_integer(json, "virtual_time_ns", (int64_t)result->virtual_time_ns);
+    if (result->variant_count > 0) cd_json_put_integer(json, "same_with", result->variant_count);
+    if (report->timings) cd_json_put_integer(json, "wall_ns", (int64_t)result->wall_ns);
+    put_lists(json, result);
+    cd_json_put_text(json, "reproduce", result->reproduce);
+    cd_json_close(json, '}');
+}
+
+void cd_report_json(cd_text *text, const cd_report *report)
+{
+    cd_json json;
+    cd_json_begin(&json, text);
+    cd_json_open(&json, '{');
+    cd_json_put_text(&json, "tool", "cddp-verify");
+    cd_json_put_text(&json, "version", cddp_version());
+    cd_json_put_integer(&json, "format", 1);
+    cd_json_put_text(&json, "verdict", cd_result_verdict_name(report->exit_code));
+    cd_json_put_integer(&json, "exit_code", report->exit_code);
+    cd_json_put_flag(&json, "interrupted", report->interrupted);
+    cd_json_put_integer(&json, "not_run", (int64_t)report->not_run);
+    cd_json_key(&json, "results");
+    cd_json_open(&json, '[');
+    for (size_t i = 0; i < report->count; i++) put_result(&json, report, &report->results[i]);
+    cd_json_close(&json, ']');
+    cd_json_close(&json, '}');
+}

@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The report as JUnit XML, as Jenkins, GitLab and the others read it: one test case per scenario, a
+** failure per case with findings, an error per case that could not run, and skipped for what is
+** absent here. An inconclusive case is a failure: it was not verified. tests/unit/cli validates
+** against the Jenkins schema. */
+#include "verify/report/json.h"
+#include "verify/report/report.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+/* XML 1.0 has no way to write most control characters, and no way at all to write invalid UTF-8. */
+static void push_escaped(cd_text *text, const char *value)
+{
+    for (const char *at = value; *at != '\0';) {
+        size_t length = cd_utf8_length(at);
+        unsigned char byte = (unsigned char)*at;
+        if (byte == '&')
+            cd_text_push(text, "&amp;");
+        else if (byte == '<')
+            cd_text_push(text, "&lt;");
+        else if (byte == '>')
+            cd_text_push(text, "&gt;");
+        else if (byte == '"')
+            cd_text_push(text, "&quot;");
+        else if (byte == '\n')
+            cd_text_push(text, "&#10;");
+        else if (byte == '\t')
+            cd_text_push(text, "&#9;");
+        else if (length == 0 || byte < 0x20)
+            cd_text_push(text, "\xef\xbf\xbd");
+        else if (length == 3 && memcmp(at, "\xef\xbf", 2) == 0 && (unsigned char)at[2] >= 0xbe)
+            cd_text_push(text, "\xef\xbf\xbd");
+        else
+            cd_text_push_bytes(text, at, length);
+        at += length == 0 ? 1 : length;
+    }
+}
+
+static void put_attribute(cd_text *text, const char *name, const char *value)
+{
+    cd_text_printf(text, " %s=\"", name);
+    push_escaped(text, value);
+    cd_text_push(text, "\"");
+}
+
+static void put_problem(cd_text *text, const char *element, const char *type,
+                        const cd_result *result)
+{
+    cd_text body;
+    cd_report one = {.results = result, .count = 1, .exit_code = result->exit_code};
+    const char *message =
+        result->finding_count > 0 ? result->findings[0].finding.title : result->reason;
+    cd_text_printf(text, "      <%s", element);
+    put_attribute(text, "type", type);
+    put_attribute(text, "message", message);
+    cd_text_push(text, ">");
+    cd_text_init(&body, false);
+    cd_report_text(&body, &one);
+    push_escaped(text, cd_text_get(&body));
+    cd_text_fini(&body);
+    cd_text_printf(text, "</%s>\n", element);
+}
+
+/* "scenarios/unused/gan.toml" is the case "gan" of the class "scenarios.unused". */
+static void put_name(cd_text *text, const cd_result *result)
+{
+    cd_text class_name, name;
+    const char *slash = strrchr(result->source, '/');
+    const char *file = slash != NULL ? slash + 1 : result->source;
+    cd_text_init(&class_name, false);
+    cd_text_init(&name, false);
+    for (const char *at = result->source; at < file - 1 && slash != NULL; at++)
+        cd_text_push_bytes(&class_name, *at == '/' ? "." : at, 1);
+    size_t length = strlen(file);
+    if (length > 5 && strcmp(file + length - 5, ".toml") == 0) length -= 5;
+    cd_text_push_bytes(&name, file, length);
+    if (result->stored_run > 0) cd_text_printf(&name, " run %" PRId64, result->stored_run);
+    put_attribute(text, "name", cd_text_get(&name));
+    put_attribute(text, "classname", class_name.length > 0 ? cd_text_get(&class_name) : "cddp");
+    cd_text_fini(&class_name);
+    cd_text_fini(&name);
+}
+
+static void put_case(cd_text *text, const cd_report *report, const cd_result *result)
+{
+    cd_text_push(text, "    <testcase");
+    put_name(text, result);
+    if (report->timings) cd_text_printf(text, " time=\"%.3f\"", (double)result->wall_ns / 1e9);
+    bool clean = result->exit_code == CD_EXIT_VERIFIED;
+    cd_text_push(text, clean ? "/>\n" : ">\n");
+    if (clean) return;
+    switch (result->exit_code) {
+    case CD_EXIT_FINDINGS:
+        put_problem(text, "failure",
+                    result->finding_count > 0 ? result->findings[0].finding.check : "findings",
+                    result);
+        break;
+    case CD_EXIT_INCONCLUSIVE:
+        put_problem(text, "failure", "inconclusive", result);
+        break;
+    case CD_EXIT_ENVIRONMENT:
+        cd_text_push(text, "      <skipped");
+        put_attribute(text, "message", result->reason);
+        cd_text_push(text, "/>\n");
+        break;
+    default:
+        put_problem(text, "error", "error", result);
+        break;
+    }
+    cd_text_push(text, "    </testcase>\n");
+}
+
+void cd_report_junit(cd_text *text, const cd_report *report)
+{
+    size_t counts[5] = {0};
+    uint64_t wall_ns = 0;
+    for (size_t i = 0; i < report->count; i++) {
+        counts[report->results[i].exit_code]++;
+        wall_ns += report->results[i].wall_ns;
+    }
+    cd_text_push(text, "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites>\n  <testsuite "
+                       "name=\"cddp-verify\"");
+    cd_text_printf(text, " tests=\"%zu\" failures=\"%zu\" errors=\"%zu\" skipped=\"%zu\"",
+                   report->count, counts[CD_EXIT_FINDINGS] + counts[CD_EXIT_INCONCLUSIVE],
+                   counts[CD_EXIT_USAGE], counts[CD_EXIT_ENVIRONMENT]);
+    if (report->timings) cd_text_printf(text, " time=\"%.3f\"", (double)wall_ns / 1e9);
+    cd_text_push(text, ">\n");
+    for (size_t i = 0; i < report->count; i++) put_case(text, report, &report->results[i]);
+    cd_text_push(text, "  </testsuite>\n</testsuites>\n");
+}

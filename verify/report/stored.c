@@ -1,0 +1,199 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Results of stored runs. */
+#include "verify/report/stored.h"
+
+#include "cli/overrides.h"
+#include "core/base/error.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+static void describe_run(cd_result *result, const cddp_store *store, const cddp_stored_run *run)
+{
+    const cddp_run_provenance *p = &run->provenance;
+    cd_text text;
+    /* Choices that a plain run would not make. */
+    const char *taken = run->outcome.schedule;
+    const bool deviates = strcmp(p->backend, "sim") == 0 && taken != NULL &&
+                          strlen(taken) > strlen("s1:") && strlen(taken) <= CD_SCHEDULE_PASTEABLE;
+    cd_text_init(&text, false);
+    cd_command_line_print(&text, &(cd_command_line){.source = p->source,
+                                                    .overrides = p->options,
+                                                    .schedule = deviates ? taken : NULL});
+    result->reproduce = cd_result_copy(result, cd_text_get(&text));
+    cd_text_fini(&text);
+    if (strcmp(p->backend, "sim") == 0 && run->complete) {
+        char number[32];
+        snprintf(number, sizeof number, " --run %" PRId64, run->run);
+        cd_text_init(&text, false);
+        cd_command_line_print(&text, &(cd_command_line){.source = cddp_store_path(store),
+                                                        .overrides = "",
+                                                        .command = "shrink"});
+        cd_text_push(&text, number);
+        result->shrink = cd_result_copy(result, cd_text_get(&text));
+        cd_text_fini(&text);
+    }
+    result->source = cd_result_copy(result, cddp_store_path(store));
+    result->title = cd_result_copy(result, p->title);
+    result->backend = cd_result_copy(result, p->backend);
+    result->schedule = cd_result_copy(result, p->schedule);
+    result->stored_run = run->run;
+    result->world_size = p->world_size;
+    result->steps = p->steps;
+    result->seed = p->seed;
+    result->plan_digest = p->plan;
+    result->event_count = run->event_count;
+    result->trace_digest = run->outcome.digest;
+    result->virtual_time_ns = run->outcome.virtual_time_ns;
+    result->judged = run->complete;
+}
+
+/* ---- as it was found ---- */
+
+typedef struct collection {
+    cd_result *result;
+    size_t capacity;
+} collection;
+
+static cddp_status take_finding(void *context, const cddp_finding *finding, cddp_error *err)
+{
+    collection *c = context;
+    cd_result *r = c->result;
+    if (r->finding_count == c->capacity)
+        return cd_fail(err, CDDP_E_CORRUPT, "the store holds more findings than it counted (%zu)",
+                       c->capacity);
+    cd_result_take_finding(r, &r->findings[r->finding_count++], finding);
+    return CDDP_OK;
+}
+
+static cddp_status count_pair(void *context, const char *name, const char *text, cddp_error *err)
+{
+    (void)name, (void)text, (void)err;
+    ++*(size_t *)context;
+    return CDDP_OK;
+}
+
+static cddp_status take_exercise(void *context, const char *check, const char *how, cddp_error *err)
+{
+    (void)err;
+    cd_result *r = context;
+    r->exercises[r->exercise_count++] =
+        (cddp_exercise){cd_result_copy(r, check), cd_result_copy(r, how), 0};
+    return CDDP_OK;
+}
+
+static void take_event(void *self, const cddp_event *event) { cd_result_add_context(self, event); }
+
+static cddp_status take_findings(cd_result *result, cddp_store *store, const cddp_stored_run *run,
+                                 cddp_error *err)
+{
+    cddp_trace_sink sink = {sizeof sink, CDDP_TRACE_ABI, result, take_event, NULL};
+    collection c = {result, run->finding_count};
+    if (run->finding_count == 0) return CDDP_OK;
+    result->findings = cd_arena_push(&result->arena, run->finding_count * sizeof *result->findings);
+    if (result->findings == NULL)
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for %zu findings", (size_t)run->finding_count);
+    CD_TRY(cddp_store_each_finding(store, run->run, take_finding, &c, err));
+    CD_TRY(cddp_store_each_event(store, run->run, CDDP_STORE_RECORDED, &sink, err));
+    return CDDP_OK;
+}
+
+static cddp_status take_exercises(cd_result *result, cddp_store *store, int64_t run,
+                                  cddp_error *err)
+{
+    size_t count = 0;
+    CD_TRY(cddp_store_each_exercised(store, run, count_pair, &count, err));
+    if (count == 0) return CDDP_OK;
+    result->exercises = cd_arena_push(&result->arena, count * sizeof *result->exercises);
+    if (result->exercises == NULL)
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for %zu invariants", count);
+    CD_TRY(cddp_store_each_exercised(store, run, take_exercise, result, err));
+    return CDDP_OK;
+}
+
+cddp_status cd_stored_take(cd_result *result, cddp_store *store, const cddp_stored_run *run,
+                           cddp_error *err)
+{
+    describe_run(result, store, run);
+    CD_TRY(take_findings(result, store, run, err));
+    CD_TRY(take_exercises(result, store, run->run, err));
+    if (!run->complete) {
+        cd_result_set_failure(result, CD_EXIT_INCONCLUSIVE,
+                              "the run was interrupted; every finished iteration is in the store",
+                              "");
+        return CDDP_OK;
+    }
+    result->exit_code = run->outcome.exit_code <= CD_EXIT_INCONCLUSIVE ? (int)run->outcome.exit_code
+                                                                       : CD_EXIT_INCONCLUSIVE;
+    result->verdict = cd_result_copy(result, run->outcome.verdict);
+    result->reason = result->summary = cd_result_copy(result, run->outcome.reason);
+    result->as_expected = result->exit_code == CD_EXIT_VERIFIED && result->finding_count > 0;
+    return CDDP_OK;
+}
+
+/* ---- judged again ---- */
+
+typedef struct source {
+    cddp_store *store;
+    int64_t run;
+    bool is_complete;
+} source;
+
+/* A run up to where it was interrupted: from the first rank that was made to end, nothing is the
+** program's doing. */
+typedef struct beginning {
+    const cddp_trace_sink *to;
+    bool is_over;
+} beginning;
+
+static void pass_beginning(void *self, const cddp_event *event)
+{
+    beginning *b = self;
+    b->is_over |= event->kind == CDDP_EV_rank_end && event->as.rank_end.status == CDDP_E_ABORTED;
+    if (!b->is_over) b->to->event(b->to->self, event);
+}
+
+/* As recorded: every rank's own order is what checks rely on, and shards were merged when they were
+** stored. */
+static cddp_status replay(void *context, const cddp_trace_sink *sink, cddp_error *err)
+{
+    source *s = context;
+    beginning b = {.to = sink};
+    const cddp_trace_sink first = {sizeof first, CDDP_TRACE_ABI, &b, pass_beginning, NULL};
+    return cddp_store_each_event(s->store, s->run, CDDP_STORE_RECORDED,
+                                 s->is_complete ? sink : &first, err);
+}
+
+static cddp_status judge_plan(cd_result *result, const cd_session *session, const cddp_plan *plan,
+                              const cddp_stored_run *run, cddp_error *err)
+{
+    cddp_verdict *verdict = NULL;
+    cddp_trace_sink sink = {sizeof sink, CDDP_TRACE_ABI, result, take_event, NULL};
+    CD_TRY(cddp_judge(plan, session->cli->registry, replay,
+                      &(source){session->store, run->run, run->complete}, &verdict, err));
+    cddp_status status = cd_result_take_verdict(result, verdict, err);
+    cddp_verdict_destroy(verdict);
+    if (status == CDDP_OK && result->finding_count > 0)
+        status = cddp_store_each_event(session->store, run->run, CDDP_STORE_RECORDED, &sink, err);
+    return status;
+}
+
+cddp_status cd_stored_judge(cd_result *result, const cd_session *session,
+                            const cddp_stored_run *run, cddp_error *err)
+{
+    cddp_plan *plan = NULL;
+    cd_session reading = *session;
+    reading.overrides = run->provenance.options;
+    describe_run(result, session->store, run);
+    cd_session_read_plan(&reading, run->provenance.source, run->provenance.scenario, &plan, result);
+    if (plan == NULL) return CDDP_OK;
+    cddp_status status = judge_plan(result, session, plan, run, err);
+    cddp_plan_destroy(plan);
+    /* That ranks did not finish is all that an interruption shows by itself. */
+    if (status == CDDP_OK && !run->complete && result->finding_count == 0)
+        cd_result_set_failure(result, CD_EXIT_INCONCLUSIVE,
+                              "nothing is broken as far as the run went, but it was interrupted",
+                              "");
+    return status;
+}

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A shrunk failure told in order: what was decided, what followed from it, and from where on it
+** could not be avoided.
+**
+** The decisions that matter are the deviations of the shrunk schedule, since without any one of
+** them the run does not fail the same way; what they change is read from the nearest run that is
+** verified: the shrunk run less one thing. From where on the failure was inevitable is measured:
+** the first choices are answered as they were and the rest at random.
+**
+** Errors     memory, and whatever keeps a run from being repeated.
+*/
+#pragma once
+#include "verify/shrink/shrink.h"
+
+typedef struct cd_story {
+    cd_text paragraph;
+    cd_text inevitable; /* one sentence */
+} cd_story;
+
+#define CD_STORY_TRIES 20 /* random continuations per prefix */
+
+cddp_status cd_story_print(cd_story *story, const cd_shrink *shrink,
+                           cddp_error *err) CDDP_MUST_CHECK;
+void cd_story_fini(cd_story *story); /* accepts a zeroed one */
