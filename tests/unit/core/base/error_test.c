@@ -58,6 +58,22 @@ TEST(error, a_chain_deeper_than_the_frames_keeps_the_innermost)
     assert_string_equal(err.frames[0].function, "innermost");
 }
 
+static cddp_status passes_on(int value, cddp_error *err)
+{
+    return CD_PASS(value != 0 ? innermost(err) : CDDP_OK);
+}
+
+TEST(error, a_tail_call_that_fails_leaves_its_frame)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    assert_int_equal(passes_on(0, &err), CDDP_OK);
+    assert_int_equal(err.frame_count, 0);
+    assert_int_equal(passes_on(1, &err), CDDP_E_CONFIG);
+    assert_int_equal(err.frame_count, 2);
+    assert_string_equal(err.frames[1].function, "passes_on");
+    assert_int_equal(passes_on(1, NULL), CDDP_E_CONFIG);
+}
+
 TEST(error, a_message_may_quote_the_error_it_replaces)
 {
     cddp_error err = CDDP_ERROR_INIT;
