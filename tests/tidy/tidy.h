@@ -56,7 +56,9 @@ void tidy_check_names(const tidy_tree *tree, tidy_report *report);
 /* mutable variables of static storage */
 void tidy_check_globals(const tidy_tree *tree, tidy_report *report);
 void tidy_check_macros(const tidy_tree *tree, tidy_report *report); /* jumps hidden in #define */
-void tidy_check_notes(const tidy_tree *tree, tidy_report *report);  /* dangling Note citations */
+/* tail calls without CD_PASS */
+void tidy_check_frames(const tidy_tree *tree, tidy_report *report);
+void tidy_check_notes(const tidy_tree *tree, tidy_report *report); /* dangling Note citations */
 /* rule tags and invariant names */
 void tidy_check_tags(const tidy_tree *tree, tidy_report *report);
 /* upstream's tests and observations are cited */

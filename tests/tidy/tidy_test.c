@@ -12,23 +12,15 @@ static const struct {
     const char *name;
     tidy_rule_fn rule;
 } rules[] = {
-    {"layers", tidy_check_layers},
-    {"system headers", tidy_check_system},
-    {"banned calls", tidy_check_bans},
-    {"names", tidy_check_names},
-    {"globals", tidy_check_globals},
-    {"macros", tidy_check_macros},
-    {"notes", tidy_check_notes},
-    {"tags", tidy_check_tags},
-    {"SPDX lines", tidy_check_spdx},
-    {"leftovers", tidy_check_leftovers},
-    {"pairs", tidy_check_pairs},
-    {"links", tidy_check_links},
-    {"fences", tidy_check_fences},
-    {"shown", tidy_check_shown},
-    {"reads", tidy_check_reads},
-    {"marks", tidy_check_marks},
-    {"constructors", tidy_check_constructors},
+    {"layers", tidy_check_layers},       {"system headers", tidy_check_system},
+    {"banned calls", tidy_check_bans},   {"names", tidy_check_names},
+    {"globals", tidy_check_globals},     {"macros", tidy_check_macros},
+    {"frames", tidy_check_frames},       {"notes", tidy_check_notes},
+    {"tags", tidy_check_tags},           {"SPDX lines", tidy_check_spdx},
+    {"leftovers", tidy_check_leftovers}, {"pairs", tidy_check_pairs},
+    {"links", tidy_check_links},         {"fences", tidy_check_fences},
+    {"shown", tidy_check_shown},         {"reads", tidy_check_reads},
+    {"marks", tidy_check_marks},         {"constructors", tidy_check_constructors},
 };
 #define RULE_COUNT (sizeof rules / sizeof rules[0])
 
@@ -165,6 +157,26 @@ TEST(tidy, sees_jumps_in_macros)
            {"core/base/error.h", "#define TRY(x) if (x) return 1\n", NULL},
            {"core/ddp/a.h", "#define ADD(a, b) ((a) + (b))\nstatic int f(void) { return 1; }\n",
             NULL});
+}
+
+TEST(tidy, sees_tail_calls_that_leave_no_frame)
+{
+#define STATUS "static cddp_status f(int a, cddp_error *err)\n{\n    "
+    PLANTS(tidy_check_frames,
+           /* clang-format off */
+           {"core/ddp/a.c", STATUS "return g(a, err);\n}\n", "core/ddp/a.c:3: a failure of this call leaves no frame"},
+           {"core/ddp/a.c", STATUS "return a ? CDDP_OK : o->g(a,\n        err);\n}\n", "core/ddp/a.c:3: a failure"},
+           {"cli/a.c", "#define A {\ncddp_status\nf(cddp_error *err) { return g(err); }\n", "cli/a.c:3: a failure"},
+           {"core/ddp/a.c", STATUS "return CD_PASS(g(a, err));\n}\n", NULL},
+           {"core/ddp/a.c", STATUS "return cd_fail(err, CDDP_E_ARG, \"a\");\n}\n", NULL},
+           {"core/ddp/a.c", STATUS "if (a) return NO_MEMORY(err);\n    CD_TRY(g(a, err));\n    return h(a, &err);\n}\n", NULL},
+           {"core/ddp/a.c", "static bool f(cddp_error *err)\n{\n    return g(err);\n}\n", NULL},
+           {"core/ddp/a.h", STATUS "return g(a, err);\n}\n", NULL},
+           {"tests/a.c", STATUS "return g(a, err);\n}\n", NULL},
+           {"core/ddp/a.c", STATUS "/* return g(a, err); */ return CDDP_OK;\n}\n", NULL}
+           /* clang-format on */
+    );
+#undef STATUS
 }
 
 TEST(tidy, sees_citations_of_notes_that_nobody_wrote)
