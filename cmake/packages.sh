@@ -43,6 +43,10 @@ need_for_check() {
     need libgloo-dev    "the Gloo backend" has_cxx_header gloo/context.h
     need libopenmpi-dev "the MPI backend" command -v mpicc
     need openmpi-bin    "starting MPI ranks" command -v mpirun
+    # Other releases lack this version; there the test of the layout is skipped, saying so.
+    case $(. /etc/os-release 2>/dev/null && echo "${VERSION_CODENAME-}") in
+        bookworm | jammy | noble) need clang-format-14 "the layout of the sources" command -v clang-format-14 ;;
+    esac
 }
 
 # Installs what need noted, or explains and stops with 3.

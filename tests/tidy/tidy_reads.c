@@ -41,12 +41,14 @@ static size_t listed(const char *path, const char *what)
 
 void tidy_check_reads(const tidy_tree *tree, tidy_report *report)
 {
+    static const char *const runtime[] = {"core/ddp", "core/hooks", "core/plan", "core/train",
+                                          "core/run"};
     static const char *const whats[] = {"host", "cddp_group_size", "cddp_group_rank"};
     for (size_t i = 0; i < tree->count; i++) {
         const tidy_file *f = &tree->files[i];
-        const bool is_runtime = tidy_is_under(f->path, "core/ddp") ||
-                                tidy_is_under(f->path, "core/hooks") ||
-                                tidy_is_under(f->path, "core/run");
+        bool is_runtime = false;
+        for (size_t w = 0; w < sizeof runtime / sizeof runtime[0]; w++)
+            is_runtime |= tidy_is_under(f->path, runtime[w]);
         if (!tidy_is_c(f->path) || !is_runtime) continue;
         for (size_t w = 0; w < sizeof whats / sizeof whats[0]; w++) {
             const char *last = f->code;
