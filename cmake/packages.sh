@@ -93,3 +93,20 @@ require_cmake() {
 
 # As many jobs as there are processors that this process may use.
 job_count() { nproc 2>/dev/null || echo 2; }
+
+# progress: reads what ninja says into a pipe; keeps one line per tenth of the build, and whatever is no step.
+# A build of a few steps is over before anybody asks.
+progress() {
+    local line tenth said=0 total=0
+    while IFS= read -r line; do
+        if [[ $line =~ ^\[([0-9]+)/([0-9]+)\]\  ]]; then
+            [ "${BASH_REMATCH[2]}" = "$total" ] || said=0
+            total=${BASH_REMATCH[2]}
+            tenth=$((BASH_REMATCH[1] * 10 / total))
+            [ "$total" -lt 20 ] || [ "$tenth" -le "$said" ] || say "built $((tenth * 10))% of $total steps"
+            said=$tenth
+        elif [ "$line" != "ninja: no work to do." ]; then
+            printf '%s\n' "$line" >&2
+        fi
+    done
+}

@@ -80,6 +80,22 @@ start ./run again.toml
 expect "a second ./run starts the verifier" said 'verifier got again.toml'
 expect "… asks the build once and nothing else" bash -c "[ \"\$(grep -vc '^id' '$work/calls')\" = 1 ] && grep -q '^cmake --build' '$work/calls'"
 
+# A build of 250 steps, a warning in the middle of it, into a pipe.
+steps='for i in $(seq 250); do echo "${NINJA_STATUS:+[$i/250] }Building $i.o"; [ $i != 120 ] || echo "a.c:1: warning"; done; '
+stand_in seq "exec $(type -P seq) \"\$@\""
+stand_in cmake "case \$1 in --build) $steps ;; esac"
+start ./run
+expect "without a terminal the build says a line per tenth" bash -c "[ \"\$(grep -c 'run: built [0-9]*% of 250 steps' '$work/said')\" = 10 ]"
+expect "… from the first" said 'built 10% of 250 steps'
+expect "… to the last" said 'built 100% of 250 steps'
+expect "… shows what the compiler says" said '^a.c:1: warning'
+expect "… and none of the steps" bash -c "! grep -q Building '$work/said'"
+stand_in cmake 'case $1 in --build) for i in 1 2 3; do echo "[$i/3] Building $i.o"; done; echo "FAILED: 3.o"; exit 1 ;; esac'
+start ./run
+expect "a build that fails ends with 3" ended 3
+expect "… shows why" said '^FAILED: 3.o'
+expect "… and a short one counts no tenths" bash -c "! grep -q built '$work/said'"
+
 machine 1000
 stand_in_file
 stand_in apt-get "$install_all"
