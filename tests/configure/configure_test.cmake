@@ -46,3 +46,26 @@ file(STRINGS ${WORK}/default/CMakeCache.txt type REGEX "^CMAKE_BUILD_TYPE")
 if(NOT type MATCHES "=Release$")
   message(FATAL_ERROR "a plain configuration is ${type}, not a release build")
 endif()
+
+# A user who wants the library alone: nothing of the verifier is looked for, and nothing of it is built.
+attempt(library OK "cddp-verify: off, SQLite 3.37 was not found \\(Debian package libsqlite3-dev\\)"
+  -DCMAKE_DISABLE_FIND_PACKAGE_SQLite3=ON)
+attempt(verifier_required ERROR "SQLite3" -DCMAKE_DISABLE_FIND_PACKAGE_SQLite3=ON -DCDDP_VERIFIER=ON)
+attempt(verifier_nonsense ERROR "CDDP_VERIFIER is 'MAYBE'; it must be AUTO, ON or OFF" -DCDDP_VERIFIER=MAYBE)
+foreach(build IN ITEMS library default)
+  execute_process(COMMAND ${CMAKE_COMMAND} --build ${WORK}/${build} --target cddp -- -n
+    OUTPUT_VARIABLE steps ERROR_QUIET RESULT_VARIABLE ignored) # make misses the objects that it did not make
+  # What is compiled, from which folder.
+  string(REGEX MATCHALL "-c [^\n]*/[^ /\n]+\\.(c|cc|cu)" compiled "${steps}")
+  list(LENGTH compiled count)
+  if(count LESS 100)
+    message(FATAL_ERROR "target cddp of ${build} compiles only ${count} files")
+  endif()
+  foreach(file IN LISTS compiled)
+    string(REPLACE "-c ${SOURCE}/" "" file "${file}")
+    if(file MATCHES "^(cli|verify|db|scenarios|tests|bench|examples|record)/" OR file MATCHES "\\.(cc|cu)$")
+      message(FATAL_ERROR "target cddp of ${build} drags in ${file}")
+    endif()
+  endforeach()
+  message(STATUS "target cddp of ${build} compiles ${count} files of the library")
+endforeach()
