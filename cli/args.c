@@ -69,12 +69,12 @@ static cddp_status read_long(reader *r, const char *word, cddp_error *err)
     name[length] = '\0';
     for (int i = 0; i < CD_OPTION_COUNT; i++) {
         if (strcmp(cd_options[i].name, name) != 0) continue;
-        if (cd_options[i].argument != NULL) return take_value(r, i, attached, err);
+        if (cd_options[i].argument != NULL) return CD_PASS(take_value(r, i, attached, err));
         if (attached != NULL) return cd_fail(err, CDDP_E_ARG, "--%s takes no value", name);
         add(r->args, i, "");
         return CDDP_OK;
     }
-    return unknown_option(word, name, err);
+    return CD_PASS(unknown_option(word, name, err));
 }
 
 static cddp_status read_short(reader *r, const char *word, cddp_error *err)
@@ -85,7 +85,7 @@ static cddp_status read_short(reader *r, const char *word, cddp_error *err)
         if (option == CD_OPTION_COUNT)
             return cd_fail(err, CDDP_E_ARG, "unknown option '-%c' in '%.100s'", *at, word);
         if (cd_options[option].argument != NULL)
-            return take_value(r, option, at[1] != '\0' ? at + 1 : NULL, err);
+            return CD_PASS(take_value(r, option, at[1] != '\0' ? at + 1 : NULL, err));
         add(r->args, option, "");
     }
     return CDDP_OK;

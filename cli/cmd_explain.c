@@ -135,7 +135,7 @@ static cddp_status explain_tag(cd_text *text, const char *name, cddp_error *err)
     cd_text_style(text, CD_STYLE_BOLD, "%s", name);
     cd_text_printf(text, " (%s)\n\n", tag.document);
     cd_text_wrap(text, tag.words, 0, EXPLAIN_WIDTH);
-    return name_scenarios(text, name, err);
+    return CD_PASS(name_scenarios(text, name, err));
 }
 
 static cddp_status unknown(cd_cli *cli, const char *name, cddp_error *err)
@@ -174,8 +174,8 @@ static cddp_status explain(cd_cli *cli, cd_text *text, cddp_error *err)
     const char *name = cli->args->operands[0];
     for (size_t i = 0; i < sizeof lookups / sizeof lookups[0]; i++)
         if (lookups[i](cli, text, name)) return CDDP_OK;
-    if (is_tag(name) && strncmp(name, "I-", 2) != 0) return explain_tag(text, name, err);
-    return unknown(cli, name, err);
+    if (is_tag(name) && strncmp(name, "I-", 2) != 0) return CD_PASS(explain_tag(text, name, err));
+    return CD_PASS(unknown(cli, name, err));
 }
 
 int cd_command_explain(cd_cli *cli)

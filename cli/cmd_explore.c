@@ -198,7 +198,7 @@ static cddp_status run_all(explore_command *c, cddp_error *err)
         CD_TRY(save(c, false, err));
     }
     if (c->cli->progress && c->shown_ns != 0) fputs("\r\033[K", stderr);
-    return save(c, true, err);
+    return CD_PASS(save(c, true, err));
 }
 
 /* What the search shows when nothing was found, in words that do not claim more. */
@@ -420,7 +420,7 @@ static cddp_status serve(explore_command *c, cddp_error *err)
     CD_TRY(cd_explorer_init(&c->explorer, &c->options, err));
     const cd_explore_jobs jobs = jobs_of(c);
     cd_interrupt_begin();
-    return cd_crew_serve(c->crew, &jobs, err);
+    return CD_PASS(cd_crew_serve(c->crew, &jobs, err));
 }
 
 /* Before the search, so that a file that cannot be written is known then; the first process keeps
@@ -433,7 +433,7 @@ static cddp_status open_files(explore_command *c, cddp_error *err)
     if (certificate != NULL) CD_TRY(cd_output_check(certificate, err));
     if (c->frontier != NULL) CD_TRY(cd_output_check(c->frontier, err));
     if (path == NULL) return CDDP_OK;
-    return cddp_store_open(path, CDDP_STORE_APPEND, NULL, &c->store, err);
+    return CD_PASS(cddp_store_open(path, CDDP_STORE_APPEND, NULL, &c->store, err));
 }
 
 static cddp_status record(explore_command *c, cddp_error *err)
@@ -445,8 +445,8 @@ static cddp_status record(explore_command *c, cddp_error *err)
                                 .overrides = cd_text_get(&c->overrides)};
     cd_interrupt_end(); /* Ctrl-C ended the search; another one ends this */
     cd_interrupt_begin();
-    return cd_explore_record(&session, c->subject.plan, c->scenario, &c->failures, &c->recorded,
-                             err);
+    return CD_PASS(
+        cd_explore_record(&session, c->subject.plan, c->scenario, &c->failures, &c->recorded, err));
 }
 
 static cddp_status explore(explore_command *c, cddp_error *err)
@@ -458,7 +458,7 @@ static cddp_status explore(explore_command *c, cddp_error *err)
     status = cd_crew_agree(c->crew, status, err);
     c->is_reported = status != CDDP_OK;
     CD_TRY(status);
-    if (!cd_crew_is_first(c->crew)) return serve(c, err);
+    if (!cd_crew_is_first(c->crew)) return CD_PASS(serve(c, err));
     status = run_all(c, err);
     if (c->crew != NULL && cd_crew_dismiss(c->crew, status == CDDP_OK ? err : NULL) != CDDP_OK &&
         status == CDDP_OK)

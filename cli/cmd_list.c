@@ -247,7 +247,7 @@ static cddp_status list_topic(cd_cli *cli, cd_text *text, cddp_error *err)
     const char *wanted = cli->args->operand_count > 0 ? cli->args->operands[0] : "";
     cd_suggest_begin(&s, wanted);
     for (size_t i = 0; i < TOPIC_COUNT; i++) {
-        if (strcmp(topics[i].name, wanted) == 0) return topics[i].list(cli, text, err);
+        if (strcmp(topics[i].name, wanted) == 0) return CD_PASS(topics[i].list(cli, text, err));
         cd_suggest_offer(&s, topics[i].name);
         snprintf(all + strlen(all), sizeof all - strlen(all), "%s%s", i > 0 ? ", " : "",
                  topics[i].name);

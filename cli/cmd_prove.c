@@ -72,7 +72,7 @@ static cddp_status read_arguments(prove_command *c, cddp_error *err)
     cd_text_printf(&c->overrides, "model.device=%s\nschedule.ready=chosen\n",
                    c->calls_only ? "shape" : "symbol");
     if (c->jobs == 0) c->jobs = cd_os_core_count();
-    return read_budget(c, err);
+    return CD_PASS(read_budget(c, err));
 }
 
 /* ---- a variant of the scenario ---- */

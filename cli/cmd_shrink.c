@@ -115,7 +115,7 @@ static cddp_status read_store(shrink_command *c, const char *path, cddp_error *e
                           .level = CDDP_TRACE_DIGEST,
                           .overrides = c->recipe.options};
     CD_TRY(cd_recipe_read_plan(&c->recipe, &session, &c->plan, err));
-    if (cd_recipe_is_foreign(&c->recipe)) return take_to_simulator(c, &c->recipe, err);
+    if (cd_recipe_is_foreign(&c->recipe)) return CD_PASS(take_to_simulator(c, &c->recipe, err));
     c->options.trace_digest = c->recipe.trace_digest;
     c->options.schedule = c->recipe.schedule[0] != '\0' ? c->recipe.schedule : NULL;
     return CDDP_OK;

@@ -17,7 +17,7 @@ typedef struct store_command {
 static cddp_status take_as_found(cd_result *result, const cd_session *session,
                                  const cddp_stored_run *run, cddp_error *err)
 {
-    return cd_stored_take(result, session->store, run, err);
+    return CD_PASS(cd_stored_take(result, session->store, run, err));
 }
 
 static cddp_status take_run(void *context, const cddp_stored_run *run, cddp_error *err)
@@ -26,7 +26,7 @@ static cddp_status take_run(void *context, const cddp_stored_run *run, cddp_erro
     if (!cd_vec_grow(NULL, (void **)&c->results, &c->capacity, c->count + 1, sizeof *c->results))
         return cd_fail(err, CDDP_E_NOMEM, "no memory for the results of %zu runs", c->count + 1);
     cd_result_init(&c->results[c->count]);
-    return c->take(&c->results[c->count++], &c->session, run, err);
+    return CD_PASS(c->take(&c->results[c->count++], &c->session, run, err));
 }
 
 /* all: every run when --run is not given, else the last one. */

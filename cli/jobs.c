@@ -244,7 +244,7 @@ static cddp_status turn(pool *p, cddp_error *err)
     CD_TRY(cd_os_children_wait(p->children, count, WAIT_NS, err));
     for (uint32_t i = 0; i < count; i++)
         if (p->workers[i].running) CD_TRY(look_at(p, i, err));
-    return settle(p, err);
+    return CD_PASS(settle(p, err));
 }
 
 static bool is_busy(const pool *p)
@@ -285,7 +285,7 @@ static void close_pool(pool *p)
 
 cddp_status cd_jobs_run(const cd_jobs *jobs, cd_result *results, size_t *done, cddp_error *err)
 {
-    if (jobs->worker_count <= 1) return run_here(jobs, results, done, err);
+    if (jobs->worker_count <= 1) return CD_PASS(run_here(jobs, results, done, err));
     cddp_status status = CDDP_OK;
     pool p = {.jobs = jobs, .results = results, .limit = jobs->count};
     cd_progress_begin(&p.progress, jobs->progress, jobs->count);

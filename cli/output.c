@@ -23,18 +23,18 @@ cddp_status cd_output_check(const char *path, cddp_error *err)
     struct stat there;
     char folder[PATH_BYTES];
     if (snprintf(folder, sizeof folder, "%s", path) >= (int)sizeof folder - 8)
-        return refuse(path, ENAMETOOLONG, err);
+        return CD_PASS(refuse(path, ENAMETOOLONG, err));
     if (stat(path, &there) == 0) {
-        if (S_ISDIR(there.st_mode)) return refuse(path, EISDIR, err);
-        return access(path, W_OK) == 0 ? CDDP_OK : refuse(path, errno, err);
+        if (S_ISDIR(there.st_mode)) return CD_PASS(refuse(path, EISDIR, err));
+        return CD_PASS(access(path, W_OK) == 0 ? CDDP_OK : refuse(path, errno, err));
     }
-    if (errno != ENOENT) return refuse(path, errno, err);
+    if (errno != ENOENT) return CD_PASS(refuse(path, errno, err));
     char *slash = strrchr(folder, '/');
     if (slash == NULL)
         snprintf(folder, sizeof folder, ".");
     else
         slash[slash == folder ? 1 : 0] = '\0';
-    return access(folder, W_OK | X_OK) == 0 ? CDDP_OK : refuse(path, errno, err);
+    return CD_PASS(access(folder, W_OK | X_OK) == 0 ? CDDP_OK : refuse(path, errno, err));
 }
 
 cddp_status cd_output_check_input(const char *path, const char *input, cddp_error *err)
@@ -87,5 +87,5 @@ cddp_status cd_output_write(const char *path, const cd_text *text, cddp_error *e
     /* A file that may be written in a folder where nothing may be made. */
     if (is_plain && is_there && (problem == EACCES || problem == EROFS))
         problem = write_in_place(path, text);
-    return problem == 0 ? CDDP_OK : refuse(path, problem, err);
+    return CD_PASS(problem == 0 ? CDDP_OK : refuse(path, problem, err));
 }

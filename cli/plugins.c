@@ -146,8 +146,8 @@ cddp_status cd_plugins_need_backend(cd_cli *cli, const char *name, cddp_error *e
     name = cd_plugins_backend_name(cli, name);
     const cd_backend_row *row = cd_backend_row_find(name);
     const cddp_backend *backend = cddp_registry_find_backend(cli->registry, name);
-    if (backend != NULL) return probe(cli->plugins, backend, err);
-    if (row == NULL) return unknown_backend(name, err);
+    if (backend != NULL) return CD_PASS(probe(cli->plugins, backend, err));
+    if (row == NULL) return CD_PASS(unknown_backend(name, err));
     if (row->absent[0] != '\0')
         return cd_fail(err, CDDP_E_BACKEND, "backend %s is not in this build: %s", name,
                        row->absent);
@@ -159,5 +159,5 @@ cddp_status cd_plugins_need_backend(cd_cli *cli, const char *name, cddp_error *e
     backend = cddp_registry_find_backend(cli->registry, name);
     if (backend == NULL)
         return cd_fail(err, CDDP_E_BACKEND, "'%.300s' does not bring the backend %s", path, name);
-    return probe(cli->plugins, backend, err);
+    return CD_PASS(probe(cli->plugins, backend, err));
 }

@@ -113,10 +113,10 @@ cddp_status cd_file_list_add(cd_file_list *list, const char *operand, cddp_error
     struct stat info;
     size_t before = list->count;
     if (stat(operand, &info) != 0) {
-        if (strpbrk(operand, "*?[") != NULL) return add_glob(list, operand, err);
+        if (strpbrk(operand, "*?[") != NULL) return CD_PASS(add_glob(list, operand, err));
         return cd_fail(err, CDDP_E_IO, "cannot read '%s': %s", operand, strerror(errno));
     }
-    if (!S_ISDIR(info.st_mode)) return add_path(list, operand, false, err);
+    if (!S_ISDIR(info.st_mode)) return CD_PASS(add_path(list, operand, false, err));
     CD_TRY(add_folder(list, operand, 0, err));
     if (list->count == before)
         return cd_fail(err, CDDP_E_ARG, "there is no scenario (*.toml) in '%s'", operand);

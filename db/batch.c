@@ -294,5 +294,5 @@ static const sqlite3_module batch_module = {
 cddp_status cd_batch_attach(cd_batch *batch, cd_sql *sql, cddp_error *err)
 {
     int result = sqlite3_create_module(sql->db, "cd_batch", &batch_module, batch);
-    return result == SQLITE_OK ? CDDP_OK : cd_sql_fail(sql, result, err);
+    return CD_PASS(result == SQLITE_OK ? CDDP_OK : cd_sql_fail(sql, result, err));
 }

@@ -106,7 +106,7 @@ static cddp_status make_view(cd_sql *sql, int stored, const cddp_event_info *inf
         "ON e.id > r.id << 40 AND e.id < (r.id + 1) << 40 AND e.kind = %d",
         stored);
     char *command = sqlite3_str_finish(text);
-    if (command == NULL) return cd_sql_fail(sql, SQLITE_NOMEM, err);
+    if (command == NULL) return CD_PASS(cd_sql_fail(sql, SQLITE_NOMEM, err));
     cddp_status status = cd_sql_exec(sql, command, err);
     sqlite3_free(command);
     return status;
@@ -120,7 +120,7 @@ static cddp_status add_name(cd_sql *sql, sqlite3_stmt *insert, const char *type,
     cd_sql_bind_text(insert, 1, type);
     sqlite3_bind_int(insert, 2, value);
     cd_sql_bind_text(insert, 3, name);
-    return cd_sql_run(sql, insert, err);
+    return CD_PASS(cd_sql_run(sql, insert, err));
 }
 
 static cddp_status fill_enumerations(cd_sql *sql, cddp_error *err)

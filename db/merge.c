@@ -73,17 +73,17 @@ out:
 
 static cddp_status add_finding(void *context, const cddp_finding *finding, cddp_error *err)
 {
-    return cddp_store_add_finding(context, finding, err);
+    return CD_PASS(cddp_store_add_finding(context, finding, err));
 }
 
 static cddp_status add_exercised(void *context, const char *check, const char *how, cddp_error *err)
 {
-    return cddp_store_add_exercised(context, check, how, err);
+    return CD_PASS(cddp_store_add_exercised(context, check, how, err));
 }
 
 static cddp_status add_metric(void *context, const char *name, double value, cddp_error *err)
 {
-    return cddp_store_add_metric(context, name, value, err);
+    return CD_PASS(cddp_store_add_metric(context, name, value, err));
 }
 
 typedef struct copy {
@@ -100,7 +100,7 @@ static cddp_status copy_run(void *context, const cddp_stored_run *stored, cddp_e
     CD_TRY(cddp_store_each_finding(c->from, stored->run, add_finding, c->to, err));
     CD_TRY(cddp_store_each_exercised(c->from, stored->run, add_exercised, c->to, err));
     CD_TRY(cddp_store_each_metric(c->from, stored->run, add_metric, c->to, err));
-    if (stored->complete) return cddp_store_run_end(c->to, &stored->outcome, err);
+    if (stored->complete) return CD_PASS(cddp_store_run_end(c->to, &stored->outcome, err));
     CD_TRY(cd_writer_commit(c->to, err));
     cd_writer_abandon(c->to);
     return CDDP_OK;

@@ -92,7 +92,7 @@ static cddp_status set_version(cd_sql *sql, cddp_error *err)
     char text[128];
     snprintf(text, sizeof text, "PRAGMA application_id = %d; PRAGMA user_version = %d",
              CDDP_STORE_APPLICATION_ID, CDDP_STORE_VERSION);
-    return cd_sql_exec(sql, text, err);
+    return CD_PASS(cd_sql_exec(sql, text, err));
 }
 
 static cddp_status fill_blank(cd_sql *sql, void *argument, cddp_error *err)
@@ -104,7 +104,7 @@ static cddp_status fill_blank(cd_sql *sql, void *argument, cddp_error *err)
     for (size_t i = 0; i < CDDP_STORE_VERSION; i++) CD_TRY(cd_sql_exec(sql, migrations[i], err));
     CD_TRY(cd_kinds_fill(sql, err));
     CD_TRY(cd_sql_exec(sql, cd_schema_views, err));
-    return set_version(sql, err);
+    return CD_PASS(set_version(sql, err));
 }
 
 cddp_status cd_schema_create(cd_sql *sql, cddp_error *err)
@@ -123,7 +123,7 @@ static cddp_status migrate(cd_sql *sql, void *argument, cddp_error *err)
     const migration *m = argument;
     for (int64_t version = m->from; version < CDDP_STORE_VERSION; version++)
         CD_TRY(cd_sql_exec(sql, migrations[version], err));
-    return set_version(sql, err);
+    return CD_PASS(set_version(sql, err));
 }
 
 static cddp_status check_version(cd_sql *sql, bool writable, cddp_error *err)
@@ -140,7 +140,7 @@ static cddp_status check_version(cd_sql *sql, bool writable, cddp_error *err)
                        "'%s' has store version %" PRId64
                        "; append a run to it to bring it to version %d",
                        sql->path, version, CDDP_STORE_VERSION);
-    return transact(sql, migrate, &(migration){version}, err);
+    return CD_PASS(transact(sql, migrate, &(migration){version}, err));
 }
 
 static cddp_status refuse_triggers(cd_sql *sql, cddp_error *err)

@@ -113,7 +113,7 @@ static cddp_status configure(cd_sql *sql, bool writable, cddp_error *err)
 {
     for (size_t i = 0; i < sizeof switches / sizeof switches[0]; i++) {
         int result = sqlite3_db_config(sql->db, switches[i].id, switches[i].value, (int *)NULL);
-        if (result != SQLITE_OK) return cd_sql_fail(sql, result, err);
+        if (result != SQLITE_OK) return CD_PASS(cd_sql_fail(sql, result, err));
     }
     for (size_t i = 0; i < sizeof limits / sizeof limits[0]; i++)
         sqlite3_limit(sql->db, limits[i].id, limits[i].value);
@@ -131,7 +131,7 @@ static cddp_status open_as(cd_sql *sql, const char *path, bool writable, cddp_er
     cddp_status status = CDDP_OK;
     /* A leading "./" keeps names such as ":memory:" from meaning anything but a file. */
     char *name = sqlite3_mprintf("%s%s", path[0] == '/' ? "" : "./", path);
-    if (name == NULL) return cd_sql_fail(sql, SQLITE_NOMEM, err);
+    if (name == NULL) return CD_PASS(cd_sql_fail(sql, SQLITE_NOMEM, err));
     int flags = SQLITE_OPEN_NOMUTEX |
                 (writable ? SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE : SQLITE_OPEN_READONLY);
     int result = sqlite3_open_v2(name, &sql->db, flags, NULL);
@@ -193,7 +193,7 @@ cddp_status cd_sql_exec(cd_sql *sql, const char *text, cddp_error *err)
 {
     sql->work_left = sql->work_budget;
     int result = sqlite3_exec(sql->db, text, NULL, NULL, NULL);
-    return result == SQLITE_OK ? CDDP_OK : cd_sql_fail(sql, result, err);
+    return CD_PASS(result == SQLITE_OK ? CDDP_OK : cd_sql_fail(sql, result, err));
 }
 
 cddp_status cd_sql_prepare(cd_sql *sql, const char *text, sqlite3_stmt **statement, cddp_error *err)
@@ -201,7 +201,7 @@ cddp_status cd_sql_prepare(cd_sql *sql, const char *text, sqlite3_stmt **stateme
     sqlite3_stmt *prepared = NULL;
     sql->work_left = sql->work_budget;
     int result = sqlite3_prepare_v3(sql->db, text, -1, SQLITE_PREPARE_PERSISTENT, &prepared, NULL);
-    if (result != SQLITE_OK) return cd_sql_fail(sql, result, err);
+    if (result != SQLITE_OK) return CD_PASS(cd_sql_fail(sql, result, err));
     *statement = prepared;
     return CDDP_OK;
 }

@@ -265,7 +265,7 @@ cddp_status cd_part_prepare(cd_part *part, cddp_error *err)
     flow->source = c->output;
     switch (c->op) {
     case CDDP_OP_ALLREDUCE:
-        return load(part, err);
+        return CD_PASS(load(part, err));
     case CDDP_OP_REDUCE:
     case CDDP_OP_REDUCE_SCATTER:
         if (c->op == CDDP_OP_REDUCE_SCATTER || !is_root) {
@@ -274,10 +274,10 @@ cddp_status cd_part_prepare(cd_part *part, cddp_error *err)
             part->is_staged = true;
         }
         flow->source = flow->work;
-        return load(part, err);
+        return CD_PASS(load(part, err));
     case CDDP_OP_ALLGATHER: {
         int64_t count = share_of(part, &begin);
-        return copy(&flow->work, begin, &c->input, 0, count, err);
+        return CD_PASS(copy(&flow->work, begin, &c->input, 0, count, err));
     }
     case CDDP_OP_GATHER: {
         flow->source = c->input;
@@ -295,8 +295,8 @@ cddp_status cd_part_prepare(cd_part *part, cddp_error *err)
         int64_t count = share_of(part, &begin);
         for (uint32_t i = 0; c->send_counts != NULL && i < part->index; i++)
             from += c->send_counts[i];
-        return copy(&flow->work, begin, &c->input, c->send_counts != NULL ? from : begin, count,
-                    err);
+        return CD_PASS(
+            copy(&flow->work, begin, &c->input, c->send_counts != NULL ? from : begin, count, err));
     }
     case CDDP_OP_SEND:
         flow->source = c->input;

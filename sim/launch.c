@@ -265,7 +265,7 @@ static cddp_status launch(void *world, cddp_rank_fn program, void *argument,
     cd_sim *sim = world;
     CD_TRY(cd_sim_begin(sim, program, argument, err));
     sim->is_launched = true;
-    return cd_sim_resume(sim, results, err);
+    return CD_PASS(cd_sim_resume(sim, results, err));
 }
 
 /* ---- the world port ---- */
@@ -285,13 +285,13 @@ static cddp_status pass(cddp_rank *port, uint64_t duration_ns, const char *what,
     uint64_t end =
         duration_ns > UINT64_MAX / 2 - sim->now_ns ? UINT64_MAX / 2 : sim->now_ns + duration_ns;
     while (sim->now_ns < end)
-        if (cd_sim_wait(sim, what, NULL, end) == CD_WAKE_ABORT) return over(port, err);
+        if (cd_sim_wait(sim, what, NULL, end) == CD_WAKE_ABORT) return CD_PASS(over(port, err));
     return CDDP_OK;
 }
 
 static cddp_status sleep_ns(cddp_rank *rank, uint64_t duration_ns, cddp_error *err)
 {
-    if (cd_sim_is_over_for(rank->world, cd_sim_rank_of(rank))) return over(rank, err);
+    if (cd_sim_is_over_for(rank->world, cd_sim_rank_of(rank))) return CD_PASS(over(rank, err));
     if (duration_ns == 0) return CDDP_OK;
     CD_TRY(pass(rank, duration_ns, "sleeps", err));
     return CDDP_OK;
@@ -309,7 +309,7 @@ static cddp_status pass_sharing(cddp_rank *port, uint64_t work_ns, cddp_error *e
         cd_wake wake =
             cd_sim_wait(sim, "computes", NULL, start + (work_ns * permille + 999) / 1000);
         rank->is_sharing = false;
-        if (wake == CD_WAKE_ABORT) return over(port, err);
+        if (wake == CD_WAKE_ABORT) return CD_PASS(over(port, err));
         uint64_t done = (sim->now_ns - start) * 1000 / permille;
         work_ns -= done < work_ns ? done : work_ns;
     }
@@ -334,7 +334,7 @@ static cddp_status compute(cddp_rank *port, uint64_t duration_ns, const char *la
 {
     cd_sim *sim = port->world;
     cd_sim_rank *rank = cd_sim_rank_of(port);
-    if (cd_sim_is_over_for(sim, rank)) return over(port, err);
+    if (cd_sim_is_over_for(sim, rank)) return CD_PASS(over(port, err));
     if (duration_ns == 0) return CDDP_OK;
     const uint32_t *slow = sim->host->slow;
     if (rank->slow_until_ns <= sim->now_ns) rank->slow_permille = 1000;
@@ -345,7 +345,7 @@ static cddp_status compute(cddp_rank *port, uint64_t duration_ns, const char *la
                        (unsigned long long)duration_ns);
     duration_ns = duration_ns * permille / 1000;
     duration_ns += choose_delay(sim, port->rank, duration_ns);
-    if (cd_sim_is_over_for(sim, rank)) return over(port, err); /* while it chose */
+    if (cd_sim_is_over_for(sim, rank)) return CD_PASS(over(port, err)); /* while it chose */
     CD_SIM_EMIT(sim, compute, label, .duration = (int64_t)duration_ns, .who = port->rank);
     rank->times.compute_ns += duration_ns;
     uint32_t shared = sim->host->config.compute_permille;

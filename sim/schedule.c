@@ -80,7 +80,7 @@ static cddp_status malformed(const char *start, const char *at, const char *want
 static cddp_status read_gap(const char *start, const char **text, uint64_t *gap, cddp_error *err)
 {
     const char *p = *text;
-    if (*p == 'A') return malformed(start, p, "no leading A", err);
+    if (*p == 'A') return CD_PASS(malformed(start, p, "no leading A", err));
     uint64_t value = 0;
     for (; *p >= 'A' && *p <= 'Z'; p++) {
         if (value > (UINT64_MAX >> 8) / 26)
@@ -103,7 +103,7 @@ static cddp_status read_value(const char *start, const char **text, uint32_t *va
         return CDDP_OK;
     }
     if (*p != '(')
-        return malformed(start, p, "an option (1 to 9, or a number in parentheses)", err);
+        return CD_PASS(malformed(start, p, "an option (1 to 9, or a number in parentheses)", err));
     const char *first = ++p;
     uint64_t number = 0;
     for (; *p >= '0' && *p <= '9' && number <= UINT32_MAX; p++)
@@ -111,8 +111,9 @@ static cddp_status read_value(const char *start, const char **text, uint32_t *va
     if (number > UINT32_MAX - 1)
         return cd_fail(err, CDDP_E_LIMIT, "schedule position %zu: no choice has that many options",
                        (size_t)(first - start));
-    if (*p != ')') return malformed(start, p, "a closing parenthesis", err);
-    if (*first == '0' || number < 10) return malformed(start, first, "a number of 10 or more", err);
+    if (*p != ')') return CD_PASS(malformed(start, p, "a closing parenthesis", err));
+    if (*first == '0' || number < 10)
+        return CD_PASS(malformed(start, first, "a number of 10 or more", err));
     *value = (uint32_t)number;
     *text = p + 1;
     return CDDP_OK;

@@ -104,7 +104,7 @@ static cddp_status dev_read(const cddp_tensor *src, void *host, size_t host_byte
     CD_TRY(wait_idle(d, d->streams[0], err));
     order_host(d, d->streams[0]);
     cddp_tensor t = cd_stream_unwrapped(d, src);
-    return d->inner->read(&t, host, host_bytes, err);
+    return CD_PASS(d->inner->read(&t, host, host_bytes, err));
 }
 
 static cddp_status dev_write(const cddp_tensor *dst, const void *host, size_t host_bytes,
@@ -115,7 +115,7 @@ static cddp_status dev_write(const cddp_tensor *dst, const void *host, size_t ho
     CD_TRY(wait_idle(d, d->streams[0], err));
     order_host(d, d->streams[0]);
     cddp_tensor t = cd_stream_unwrapped(d, dst);
-    return d->inner->write(&t, host, host_bytes, err);
+    return CD_PASS(d->inner->write(&t, host, host_bytes, err));
 }
 
 static cddp_status dev_norm(const cddp_tensor *src, double *norm, cddp_error *err)
@@ -123,7 +123,7 @@ static cddp_status dev_norm(const cddp_tensor *src, double *norm, cddp_error *er
     cd_stream_device *d = cd_stream_device_of(src->device);
     CD_TRY(wait_idle(d, d->streams[0], err));
     cddp_tensor t = cd_stream_unwrapped(d, src);
-    return d->inner->norm(&t, norm, err);
+    return CD_PASS(d->inner->norm(&t, norm, err));
 }
 
 static cddp_status dev_find_nonfinite(const cddp_tensor *src, int64_t *index, cddp_error *err)
@@ -131,7 +131,7 @@ static cddp_status dev_find_nonfinite(const cddp_tensor *src, int64_t *index, cd
     cd_stream_device *d = cd_stream_device_of(src->device);
     CD_TRY(wait_idle(d, d->streams[0], err));
     cddp_tensor t = cd_stream_unwrapped(d, src);
-    return d->inner->find_nonfinite(&t, index, err);
+    return CD_PASS(d->inner->find_nonfinite(&t, index, err));
 }
 
 static cddp_status dev_digest(const cddp_tensor *src, uint64_t *digest, cddp_error *err)
@@ -139,7 +139,7 @@ static cddp_status dev_digest(const cddp_tensor *src, uint64_t *digest, cddp_err
     cd_stream_device *d = cd_stream_device_of(src->device);
     CD_TRY(wait_idle(d, d->streams[0], err));
     cddp_tensor t = cd_stream_unwrapped(d, src);
-    return d->inner->digest(&t, digest, err);
+    return CD_PASS(d->inner->digest(&t, digest, err));
 }
 
 static cddp_status two(cd_stream_op_kind kind, const cddp_tensor *dst, const cddp_tensor *src,
@@ -149,13 +149,13 @@ static cddp_status two(cd_stream_op_kind kind, const cddp_tensor *dst, const cdd
     extra.kind = kind;
     extra.dst = *dst;
     extra.a = *src;
-    return cd_stream_push(d, stream, &extra, err);
+    return CD_PASS(cd_stream_push(d, stream, &extra, err));
 }
 
 static cddp_status dev_copy(const cddp_tensor *dst, const cddp_tensor *src, cddp_stream *stream,
                             cddp_error *err)
 {
-    return two(CD_STREAM_COPY, dst, src, stream, (cd_stream_op){.next = NULL}, err);
+    return CD_PASS(two(CD_STREAM_COPY, dst, src, stream, (cd_stream_op){.next = NULL}, err));
 }
 
 static cddp_status dev_copy_many(const cddp_device *table, const cddp_copy_pair *pairs,
@@ -176,7 +176,7 @@ static cddp_status dev_copy_many(const cddp_device *table, const cddp_copy_pair 
         cd_stream_touch(d, cd_stream_or_default(d, stream), &o.pairs[i].src, false, "copy");
         cd_stream_touch(d, cd_stream_or_default(d, stream), &o.pairs[i].dst, true, "copy");
     }
-    return cd_stream_push(d, stream, &o, err);
+    return CD_PASS(cd_stream_push(d, stream, &o, err));
 }
 
 static cddp_status dev_fill(const cddp_tensor *dst, double value, cddp_stream *stream,
@@ -184,37 +184,37 @@ static cddp_status dev_fill(const cddp_tensor *dst, double value, cddp_stream *s
 {
     cd_stream_device *d = cd_stream_device_of(dst->device);
     cd_stream_op o = {.kind = CD_STREAM_FILL, .dst = *dst, .x = value};
-    return cd_stream_push(d, stream, &o, err);
+    return CD_PASS(cd_stream_push(d, stream, &o, err));
 }
 
 static cddp_status dev_reduce(cddp_red_op red, const cddp_tensor *dst, const cddp_tensor *src,
                               cddp_stream *stream, cddp_error *err)
 {
-    return two(CD_STREAM_REDUCE, dst, src, stream, (cd_stream_op){.red = red}, err);
+    return CD_PASS(two(CD_STREAM_REDUCE, dst, src, stream, (cd_stream_op){.red = red}, err));
 }
 
 static cddp_status dev_divide(const cddp_tensor *dst, const cddp_tensor *src, int64_t n,
                               cddp_stream *stream, cddp_error *err)
 {
-    return two(CD_STREAM_DIVIDE, dst, src, stream, (cd_stream_op){.n = n}, err);
+    return CD_PASS(two(CD_STREAM_DIVIDE, dst, src, stream, (cd_stream_op){.n = n}, err));
 }
 
 static cddp_status dev_reciprocal(const cddp_tensor *dst, const cddp_tensor *src, int64_t n,
                                   cddp_stream *stream, cddp_error *err)
 {
-    return two(CD_STREAM_RECIPROCAL, dst, src, stream, (cd_stream_op){.n = n}, err);
+    return CD_PASS(two(CD_STREAM_RECIPROCAL, dst, src, stream, (cd_stream_op){.n = n}, err));
 }
 
 static cddp_status dev_scale(const cddp_tensor *dst, const cddp_tensor *src, double factor,
                              cddp_stream *stream, cddp_error *err)
 {
-    return two(CD_STREAM_SCALE, dst, src, stream, (cd_stream_op){.x = factor}, err);
+    return CD_PASS(two(CD_STREAM_SCALE, dst, src, stream, (cd_stream_op){.x = factor}, err));
 }
 
 static cddp_status dev_axpy(const cddp_tensor *dst, double alpha, const cddp_tensor *x,
                             cddp_stream *stream, cddp_error *err)
 {
-    return two(CD_STREAM_AXPY, dst, x, stream, (cd_stream_op){.x = alpha}, err);
+    return CD_PASS(two(CD_STREAM_AXPY, dst, x, stream, (cd_stream_op){.x = alpha}, err));
 }
 
 static cddp_status dev_matmul(const cddp_tensor *dst, const cddp_matmul *operands,
@@ -226,7 +226,7 @@ static cddp_status dev_matmul(const cddp_tensor *dst, const cddp_matmul *operand
                       .a = *operands->a,
                       .b = *operands->b,
                       .matmul = *operands};
-    return cd_stream_push(d, stream, &o, err);
+    return CD_PASS(cd_stream_push(d, stream, &o, err));
 }
 
 static cddp_status dev_stream_create(const cddp_device *table, cddp_stream **stream,
@@ -280,7 +280,7 @@ static cddp_status dev_mark_record(const cddp_device *table, cddp_mark *mark, cd
     cd_stream_op o = {.kind = CD_STREAM_RECORD, .mark = mark, .generation = ++mark->recorded};
     CD_EMIT(d->tracer, order, NULL, .from = cd_stream_or_default(d, stream)->index, .to = -1,
             .point = mark->index, .waits = 0);
-    return cd_stream_push(d, stream, &o, err);
+    return CD_PASS(cd_stream_push(d, stream, &o, err));
 }
 
 static cddp_status dev_mark_wait(const cddp_device *table, cddp_mark *mark, cddp_stream *stream,
@@ -290,7 +290,7 @@ static cddp_status dev_mark_wait(const cddp_device *table, cddp_mark *mark, cddp
     cd_stream_op o = {.kind = CD_STREAM_WAIT, .mark = mark, .generation = mark->recorded};
     CD_EMIT(d->tracer, order, NULL, .from = -1, .to = cd_stream_or_default(d, stream)->index,
             .point = mark->index, .waits = 1);
-    return cd_stream_push(d, stream, &o, err);
+    return CD_PASS(cd_stream_push(d, stream, &o, err));
 }
 
 /* Ours are known by their function: no two devices share it. */

@@ -45,26 +45,26 @@ static cddp_status take_effect(const cd_stream_device *d, cd_stream_op *o, cddp_
     unwrap(d, o);
     switch (o->kind) {
     case CD_STREAM_COPY:
-        return inner->copy(&o->dst, &o->a, NULL, err);
+        return CD_PASS(inner->copy(&o->dst, &o->a, NULL, err));
     case CD_STREAM_COPY_MANY:
-        return inner->copy_many(inner, o->pairs, o->pair_count, o->scale, o->n, NULL, err);
+        return CD_PASS(inner->copy_many(inner, o->pairs, o->pair_count, o->scale, o->n, NULL, err));
     case CD_STREAM_FILL:
-        return inner->fill(&o->dst, o->x, NULL, err);
+        return CD_PASS(inner->fill(&o->dst, o->x, NULL, err));
     case CD_STREAM_REDUCE:
-        return inner->reduce(o->red, &o->dst, &o->a, NULL, err);
+        return CD_PASS(inner->reduce(o->red, &o->dst, &o->a, NULL, err));
     case CD_STREAM_DIVIDE:
-        return inner->divide(&o->dst, &o->a, o->n, NULL, err);
+        return CD_PASS(inner->divide(&o->dst, &o->a, o->n, NULL, err));
     case CD_STREAM_RECIPROCAL:
-        return inner->multiply_reciprocal(&o->dst, &o->a, o->n, NULL, err);
+        return CD_PASS(inner->multiply_reciprocal(&o->dst, &o->a, o->n, NULL, err));
     case CD_STREAM_SCALE:
-        return inner->scale(&o->dst, &o->a, o->x, NULL, err);
+        return CD_PASS(inner->scale(&o->dst, &o->a, o->x, NULL, err));
     case CD_STREAM_AXPY:
-        return inner->axpy(&o->dst, o->x, &o->a, NULL, err);
+        return CD_PASS(inner->axpy(&o->dst, o->x, &o->a, NULL, err));
     case CD_STREAM_MATMUL: {
         cddp_matmul m = o->matmul;
         m.a = &o->a;
         m.b = &o->b;
-        return inner->matmul(&o->dst, &m, NULL, err);
+        return CD_PASS(inner->matmul(&o->dst, &m, NULL, err));
     }
     case CD_STREAM_RECORD:
     case CD_STREAM_WAIT:

@@ -140,9 +140,9 @@ static bool is_reached(cd_wire *w, cddp_rank *port, uint64_t deadline_ns)
 
 cddp_status cd_wire_connect(cd_wire *w, cddp_rank *port, uint64_t deadline_ns, cddp_error *err)
 {
-    if (is_over(w, port)) return over(port, "connects", err);
+    if (is_over(w, port)) return CD_PASS(over(port, "connects", err));
     if (!is_reached(w, port, deadline_ns)) {
-        if (w->sim->unwinding) return over(port, "connects", err);
+        if (w->sim->unwinding) return CD_PASS(over(port, "connects", err));
         return cd_fail(err, CDDP_E_TIMEOUT, "cannot reach the rendezvous: nobody answers");
     }
     w->is_open[port->rank] = true;
@@ -183,15 +183,15 @@ static cddp_status closed(cd_wire *w, const cddp_rank *port, cddp_error *err)
 cddp_status cd_wire_write(cd_wire *w, cddp_rank *port, const void *bytes, size_t byte_count,
                           uint64_t deadline_ns, cddp_error *err)
 {
-    if (is_over(w, port)) return over(port, "writes", err);
-    if (w->host == NOBODY || !w->is_open[port->rank]) return closed(w, port, err);
+    if (is_over(w, port)) return CD_PASS(over(port, "writes", err));
+    if (w->host == NOBODY || !w->is_open[port->rank]) return CD_PASS(closed(w, port, err));
     uint64_t arrival = arrival_ns(w, port->rank, w->host, byte_count);
     if (arrival == UINT64_MAX) return CDDP_OK; /* lost; nobody says so */
     if (arrival < comes_back_ns(w)) arrival = comes_back_ns(w);
     CD_TRY(pass_until(port, arrival, deadline_ns, err));
     const cd_wire_state host = host_of(w);
     if (host == CD_WIRE_SILENT) return CDDP_OK;
-    if (host == CD_WIRE_ABSENT || !w->is_open[port->rank]) return closed(w, port, err);
+    if (host == CD_WIRE_ABSENT || !w->is_open[port->rank]) return CD_PASS(closed(w, port, err));
     w->sim->stats.races++; /* who speaks first decides what others are told */
     cd_sim_note(cd_sim_rank_of(port), "asked the rendezvous", NULL, 0);
     if (!w->ops.feed(w->self, port->rank, bytes, byte_count)) w->is_open[port->rank] = false;
@@ -216,14 +216,15 @@ cddp_status cd_wire_read(cd_wire *w, cddp_rank *port, void *bytes, size_t byte_c
 {
     unsigned char *at = bytes;
     size_t left = byte_count;
-    if (is_over(w, port)) return over(port, "reads", err);
+    if (is_over(w, port)) return CD_PASS(over(port, "reads", err));
     while (left > 0) {
         const cd_wire_state host = host_of(w);
-        if (host == CD_WIRE_ABSENT || !w->is_open[port->rank]) return closed(w, port, err);
+        if (host == CD_WIRE_ABSENT || !w->is_open[port->rank]) return CD_PASS(closed(w, port, err));
         size_t got = host == CD_WIRE_ALIVE ? w->ops.take(w->self, port->rank, at, left) : 0;
         at += got;
         left -= got;
         if (got == 0 && left > 0) CD_TRY(await_bytes(w, port, deadline_ns, err));
     }
-    return pass_until(port, arrival_ns(w, w->host, port->rank, byte_count), deadline_ns, err);
+    return CD_PASS(
+        pass_until(port, arrival_ns(w, w->host, port->rank, byte_count), deadline_ns, err));
 }

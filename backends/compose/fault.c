@@ -78,7 +78,7 @@ static cddp_status fault_begin(cd_step_group *g, cd_step_work *w, cddp_error *er
         if (g->node->composition->options.own_process) raise(SIGKILL);
         f->dead = true;
     }
-    if (f->dead) return fail_dead(g, err);
+    if (f->dead) return CD_PASS(fail_dead(g, err));
     f->lost = f->lost || strikes(g, w, "drop", plan->drop_ppm);
     w->lost = f->lost;
     if (w->lost) return CDDP_OK;

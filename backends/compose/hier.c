@@ -136,7 +136,7 @@ static cddp_collective step_call(const cd_step_group *g, const cd_step_work *w, 
 
 static cddp_status divide(const cd_step_group *g, const cddp_collective *c, cddp_error *err)
 {
-    return c->output.device->divide(&c->output, &c->output, g->size, c->stream, err);
+    return CD_PASS(c->output.device->divide(&c->output, &c->output, g->size, c->stream, err));
 }
 
 /* Issues the first step of `steps` that comes after `done`; the mean is taken once everything is

@@ -181,15 +181,15 @@ static cddp_status strike_output(cd_step_group *g, cd_step_work *w, cd_plant_gro
                    : CDDP_OK;
     }
     case CD_PLANT_TAIL:
-        return put_back(p, w, (const int64_t[2]){numel - numel % 4, numel}, err);
+        return CD_PASS(put_back(p, w, (const int64_t[2]){numel - numel % 4, numel}, err));
     case CD_PLANT_SLOT:
-        return give_last(plants_of, p, w, err);
+        return CD_PASS(give_last(plants_of, p, w, err));
     case CD_PLANT_EARLY:
-        return put_back(p, w, (const int64_t[2]){0, numel}, err);
+        return CD_PASS(put_back(p, w, (const int64_t[2]){0, numel}, err));
     case CD_PLANT_FIRST:
         return p->is_second ? put_back(p, w, (const int64_t[2]){0, numel}, err) : CDDP_OK;
     case CD_PLANT_NARROW:
-        return put_back(p, w, (const int64_t[2]){numel % 256, numel}, err);
+        return CD_PASS(put_back(p, w, (const int64_t[2]){numel % 256, numel}, err));
     default:
         return CDDP_OK;
     }

@@ -204,7 +204,7 @@ static cddp_status read_item(reading *r, cd_node **node, cddp_error *err)
     const cd_kind *kind = kind_find(word);
     if (kind == NULL && is_device(word))
         return refuse_at(r->spec, r->at, err, "devices stand at the beginning only");
-    if (kind == NULL) return refuse_word(r, word, err);
+    if (kind == NULL) return CD_PASS(refuse_word(r, word, err));
     if (++r->depth > DEPTH_MAX)
         return refuse_at(r->spec, r->at, err, "compositions nest at most 8 deep");
     CD_TRY(read_kind(r, kind, node, err));
@@ -220,7 +220,7 @@ static cddp_status read_device(reading *r, cd_node *n, cddp_error *err)
     if (!cd_spec_word(r->at, ":,", word) || r->at[strlen(word)] != ':')
         return refuse_at(r->spec, r->at, err,
                          "here a device and a colon are missing, as in cpu:gloo,cuda:nccl");
-    if (!is_device(word)) return refuse_word(r, word, err);
+    if (!is_device(word)) return CD_PASS(refuse_word(r, word, err));
     for (uint32_t i = 0; i < n->inner_count; i++)
         if (strcmp(n->devices[i], word) == 0)
             return refuse_at(r->spec, r->at, err, "this device has a backend already");

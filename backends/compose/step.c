@@ -372,7 +372,7 @@ static cddp_status step_post(void *group, const cddp_collective *c, void **work,
     cd_step_group *g = group;
     cd_step_work *w = NULL;
     group_pump(g);
-    if (g->broken != CDDP_OK) return fail_broken(g, err);
+    if (g->broken != CDDP_OK) return CD_PASS(fail_broken(g, err));
     CD_TRY(work_take(g, &w, err));
     uint64_t timeout_ns = c->timeout_ns != 0 ? c->timeout_ns : g->timeout_ns;
     w->call = *c;

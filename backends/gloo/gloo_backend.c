@@ -64,7 +64,7 @@ static cddp_status message_finish(cd_gloo_group *g, cd_gloo_work *w, cddp_error 
                               : cd_gloo_wait_recv(w->message, left, text);
     cd_gloo_buffer_destroy(w->message);
     w->message = NULL;
-    if (code != CD_GLOO_OK) return cd_gloo_fail(g, code, w->call.root, text, err);
+    if (code != CD_GLOO_OK) return CD_PASS(cd_gloo_fail(g, code, w->call.root, text, err));
     return CDDP_OK;
 }
 
@@ -72,10 +72,10 @@ static cddp_status work_run(cd_os_job *job, cddp_error *err)
 {
     cd_gloo_work *w = (cd_gloo_work *)(void *)job;
     cd_gloo_group *g = w->group;
-    if (w->message != NULL) return message_finish(g, w, err);
+    if (w->message != NULL) return CD_PASS(message_finish(g, w, err));
     if (lane_of(w->call.op) != CD_GLOO_LANE_COLLECTIVE) return CDDP_OK; /* nothing to move */
-    if (cd_gloo_is_aborted(g)) return cd_gloo_fail(g, CD_GLOO_CLOSED, -1, "", err);
-    return cd_gloo_collective_run(g, w, err);
+    if (cd_gloo_is_aborted(g)) return CD_PASS(cd_gloo_fail(g, CD_GLOO_CLOSED, -1, "", err));
+    return CD_PASS(cd_gloo_collective_run(g, w, err));
 }
 
 static bool store_set(void *store, const char *key, const void *bytes, size_t byte_count)
@@ -134,7 +134,7 @@ static cddp_status context_open(cd_gloo_group *g, cddp_error *err)
 
 static cddp_status open_run(cd_os_job *job, cddp_error *err)
 {
-    return context_open(((cd_gloo_work *)(void *)job)->group, err);
+    return CD_PASS(context_open(((cd_gloo_work *)(void *)job)->group, err));
 }
 
 /* ---- groups ---- */
@@ -279,7 +279,7 @@ static cddp_status message_start(cd_gloo_group *g, cd_gloo_work *w, cddp_error *
         code = w->call.op == CDDP_OP_SEND
                    ? cd_gloo_send(w->message, (int)w->call.root, slot, 0, bytes, text)
                    : cd_gloo_recv(w->message, (int)w->call.root, slot, 0, bytes, text);
-    if (code != CD_GLOO_OK) return cd_gloo_fail(g, code, w->call.root, text, err);
+    if (code != CD_GLOO_OK) return CD_PASS(cd_gloo_fail(g, code, w->call.root, text, err));
     return CDDP_OK;
 }
 

@@ -45,7 +45,7 @@ cddp_status cd_gloo_message_begin(cd_gloo_group *group, const cd_gloo_work *work
 {
     char text[CD_GLOO_TEXT_BYTES];
     cd_gloo_code code = cd_gloo_buffer_create(group->gloo, data, bytes, &message->buffer, text);
-    if (code != CD_GLOO_OK) return cd_gloo_fail(group, code, message->peer, text, err);
+    if (code != CD_GLOO_OK) return CD_PASS(cd_gloo_fail(group, code, message->peer, text, err));
     /* Native operations use 32-bit tags shifted up by Gloo; the top bit keeps ours apart from
     ** them. */
     uint64_t full = UINT64_C(1) << 63 | work->call.sequence << 24 | slot;
@@ -54,7 +54,7 @@ cddp_status cd_gloo_message_begin(cd_gloo_group *group, const cd_gloo_work *work
     if (code == CD_GLOO_OK) return CDDP_OK;
     cd_gloo_buffer_destroy(message->buffer);
     message->buffer = NULL;
-    return cd_gloo_fail(group, code, message->peer, text, err);
+    return CD_PASS(cd_gloo_fail(group, code, message->peer, text, err));
 }
 
 static void waiting_set(cd_gloo_group *group, int32_t peer)
@@ -75,7 +75,7 @@ cddp_status cd_gloo_message_end(cd_gloo_group *group, const cd_gloo_work *work,
     waiting_set(group, -1);
     cd_gloo_buffer_destroy(message->buffer);
     message->buffer = NULL;
-    if (code != CD_GLOO_OK) return cd_gloo_fail(group, code, message->peer, text, err);
+    if (code != CD_GLOO_OK) return CD_PASS(cd_gloo_fail(group, code, message->peer, text, err));
     return CDDP_OK;
 }
 

@@ -257,7 +257,7 @@ cddp_status cd_mpi_operation_run(cd_mpi_group *g, cd_mpi_work *w, cddp_error *er
     cddp_op op = w->call.op;
     CD_TRY(cd_mpi_usable(err));
     if (op == CDDP_OP_SEND || op == CDDP_OP_RECV)
-        return finish(g, w, &w->message, cddp_op_name(op), err);
+        return CD_PASS(finish(g, w, &w->message, cddp_op_name(op), err));
     if (g->guard && g->size > 1) CD_TRY(guard_run(g, w, err));
     switch (op) {
     case CDDP_OP_ALLREDUCE:

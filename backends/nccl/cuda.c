@@ -67,7 +67,7 @@ static void give(cd_cuda *cuda, cd_pool *pool, size_t bytes, void *block)
 
 cddp_status cd_cuda_take(cd_cuda *cuda, size_t bytes, void **block, cddp_error *err)
 {
-    return take(cuda, &cuda->memory, bytes, block, err);
+    return CD_PASS(take(cuda, &cuda->memory, bytes, block, err));
 }
 
 void cd_cuda_give(cd_cuda *cuda, size_t bytes, void *block)
@@ -77,7 +77,7 @@ void cd_cuda_give(cd_cuda *cuda, size_t bytes, void *block)
 
 cddp_status cd_cuda_take_pinned(cd_cuda *cuda, size_t bytes, void **block, cddp_error *err)
 {
-    return take(cuda, &cuda->pinned, bytes, block, err);
+    return CD_PASS(take(cuda, &cuda->pinned, bytes, block, err));
 }
 
 void cd_cuda_give_pinned(cd_cuda *cuda, size_t bytes, void *block)

@@ -322,10 +322,10 @@ static cddp_status batch_run(cd_cuda *cuda, const cddp_copy_pair *pairs, size_t 
 static cddp_status pair_run(const cddp_copy_pair *p, cddp_copy_scale scale, int64_t n,
                             cddp_stream *stream, cddp_error *err)
 {
-    if (scale == CDDP_COPY_PLAIN) return cuda_copy(&p->dst, &p->src, stream, err);
+    if (scale == CDDP_COPY_PLAIN) return CD_PASS(cuda_copy(&p->dst, &p->src, stream, err));
     if (scale == CDDP_COPY_MULTIPLY)
-        return cuda_multiply_reciprocal(&p->dst, &p->src, n, stream, err);
-    return cuda_divide(&p->dst, &p->src, n, stream, err);
+        return CD_PASS(cuda_multiply_reciprocal(&p->dst, &p->src, n, stream, err));
+    return CD_PASS(cuda_divide(&p->dst, &p->src, n, stream, err));
 }
 
 static cddp_status cuda_copy_many(const cddp_device *device, const cddp_copy_pair *pairs,
@@ -794,14 +794,14 @@ static cddp_status cuda_mark_record(const cddp_device *device, cddp_mark *mark, 
                                     cddp_error *err)
 {
     cd_cuda *cuda = state_of(device);
-    return cd_cuda_record(cuda, mark->event, cd_cuda_stream(cuda, stream), err);
+    return CD_PASS(cd_cuda_record(cuda, mark->event, cd_cuda_stream(cuda, stream), err));
 }
 
 static cddp_status cuda_mark_wait(const cddp_device *device, cddp_mark *mark, cddp_stream *stream,
                                   cddp_error *err)
 {
     cd_cuda *cuda = state_of(device);
-    return cd_cuda_wait(cuda, cd_cuda_stream(cuda, stream), mark->event, err);
+    return CD_PASS(cd_cuda_wait(cuda, cd_cuda_stream(cuda, stream), mark->event, err));
 }
 
 const cddp_device cd_cuda_device = {.size = sizeof cd_cuda_device,

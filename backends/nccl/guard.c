@@ -22,12 +22,13 @@ static cddp_status wait_stream(cd_nccl_group *g, const cd_nccl_work *w, cddp_err
     CD_TRY(cd_cuda_check(cudaEventRecord(w->done, g->stream), "cudaEventRecord", err));
     for (;;) {
         cudaError_t code = cudaEventQuery(w->done);
-        if (code != cudaErrorNotReady) return cd_cuda_check(code, "exchanging fingerprints", err);
+        if (code != cudaErrorNotReady)
+            return CD_PASS(cd_cuda_check(code, "exchanging fingerprints", err));
         (void)cudaGetLastError();
         ncclResult_t state = ncclSuccess;
         (void)ncclCommGetAsyncError(g->comm, &state);
         if (state != ncclSuccess && state != ncclInProgress)
-            return cd_nccl_fail(g, state, "exchanging fingerprints", err);
+            return CD_PASS(cd_nccl_fail(g, state, "exchanging fingerprints", err));
         if (cd_os_now_ns() >= w->deadline_ns)
             return cd_fail(err, CDDP_E_TIMEOUT,
                            "rank %u, group '%s': not every rank came to %s #%llu in time",

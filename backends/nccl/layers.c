@@ -94,7 +94,7 @@ static cddp_status check_call(const cddp_device *device, const cddp_layer_call *
     CD_TRY(
         check_tensors(device, name, "gradient of input", call->in_grads, call->input_count, err));
     CD_TRY(check_reals(name, "gradient of output", call->out_grads, 1, 1, dtype, err));
-    return check_reals(name, "gradient of input", call->in_grads, n, pairs, dtype, err);
+    return CD_PASS(check_reals(name, "gradient of input", call->in_grads, n, pairs, dtype, err));
 }
 
 /* ---- what the trace hears ---- */
@@ -161,8 +161,8 @@ static cddp_status run_product(cd_cuda *cuda, const cddp_tensor *dst, const oper
     if (k > 0 && m >= (CD_CUDA_LARGE_PRODUCT / n + k - 1) / k)
         CD_TRY(cd_cublas_product(cuda, &p, cuda->stream, &done, err));
     if (done) return CDDP_OK;
-    return cd_cuda_check((cudaError_t)cd_cuda_launch_product(&p, cuda->stream),
-                         "starting a product", err);
+    return CD_PASS(cd_cuda_check((cudaError_t)cd_cuda_launch_product(&p, cuda->stream),
+                                 "starting a product", err));
 }
 
 static cddp_status run_linear_products(cd_cuda *cuda, const cddp_layer_call *call, cddp_error *err)
@@ -173,7 +173,7 @@ static cddp_status run_linear_products(cd_cuda *cuda, const cddp_layer_call *cal
     for (uint32_t d = 0; d + 1 < x->dim_count; d++) rows *= x->sizes[d];
     if (!call->is_backward) {
         operand a = operand_of(x, in, false), b = operand_of(w, in, true);
-        return run_product(cuda, &call->outputs[0], &a, &b, rows, out, in, err);
+        return CD_PASS(run_product(cuda, &call->outputs[0], &a, &b, rows, out, in, err));
     }
     const cddp_tensor *dy = &call->out_grads[0], *dx = &call->in_grads[1], *dw = &call->in_grads[2];
     if (dx->device != NULL) {
@@ -183,7 +183,7 @@ static cddp_status run_linear_products(cd_cuda *cuda, const cddp_layer_call *cal
     /* several rows per sample: layers.cu */
     if (dw->device == NULL || rows != x->sizes[0]) return CDDP_OK;
     operand a = operand_of(dy, out, true), b = operand_of(x, in, false);
-    return run_product(cuda, dw, &a, &b, out, in, rows, err);
+    return CD_PASS(run_product(cuda, dw, &a, &b, out, in, rows, err));
 }
 
 /* ---- the table ---- */
@@ -234,8 +234,8 @@ static cddp_status cuda_update(const cddp_device *device, const cddp_update_call
     CD_TRY(need(device, &cuda, err));
     for (uint32_t i = 0; i < CDDP_UPDATE_TENSORS && call->tensors[i] != NULL; i++)
         touch(cuda, call->tensors[i], 1, i != 1, "update"); /* all but the gradient */
-    return cd_cuda_check((cudaError_t)cd_cuda_launch_update(call, cuda->stream),
-                         "starting an update", err);
+    return CD_PASS(cd_cuda_check((cudaError_t)cd_cuda_launch_update(call, cuda->stream),
+                                 "starting an update", err));
 }
 
 const cddp_layers cd_cuda_layers = {.size = sizeof cd_cuda_layers,

@@ -251,7 +251,7 @@ static cddp_status post_locked(cd_nccl_group *g, const cddp_collective *c, cd_nc
                                cddp_error *err)
 {
     cddp_status status = CDDP_OK;
-    if (g->watch.failed) return report_failure(g, err);
+    if (g->watch.failed) return CD_PASS(report_failure(g, err));
     CD_TRY(cd_cuda_record(g->cuda, w->ready, cd_cuda_stream(g->cuda, c->stream), err));
     if (is_message(c->op)) {
         append(g, w);
@@ -264,7 +264,7 @@ static cddp_status post_locked(cd_nccl_group *g, const cddp_collective *c, cd_nc
     return CDDP_OK;
 out:
     /* Without err the reason is lost to later calls, not to this one. */
-    return fail_group(g, status, err);
+    return CD_PASS(fail_group(g, status, err));
 }
 
 static cddp_status nccl_post(void *group, const cddp_collective *collective, void **work,
@@ -309,13 +309,13 @@ static cddp_status look_at(cd_nccl_group *g, cd_nccl_work *w, bool *done, cddp_e
 {
     if (!w->issued && !g->watch.failed) {
         cddp_status status = cd_nccl_issue_messages(g, err);
-        if (status != CDDP_OK) return fail_group(g, status, err);
+        if (status != CDDP_OK) return CD_PASS(fail_group(g, status, err));
     }
-    if (g->watch.failed) return report_failure(g, err);
+    if (g->watch.failed) return CD_PASS(report_failure(g, err));
     cudaError_t code = progress(g, w);
     if (code != cudaSuccess && code != cudaErrorNotReady) {
         cddp_status status = cd_cuda_check(code, cddp_op_name(w->call.op), err);
-        return fail_group(g, status, err);
+        return CD_PASS(fail_group(g, status, err));
     }
     *done = code == cudaSuccess;
     if (*done) deliver(g, w);
@@ -662,7 +662,7 @@ out:
 static cddp_status nccl_probe(const cddp_backend *backend, cddp_error *err)
 {
     (void)backend;
-    return cd_cuda_probe(err);
+    return CD_PASS(cd_cuda_probe(err));
 }
 
 /* ---- the module ---- */

@@ -62,8 +62,8 @@ static cddp_status reduction_end(cd_nccl_group *g, const cd_nccl_work *w, const 
                                  cddp_error *err)
 {
     if (!r->made) return CDDP_OK;
-    return cd_nccl_settle(g, ncclRedOpDestroy(r->op, g->comm), "ncclRedOpDestroy", w->deadline_ns,
-                          err);
+    return CD_PASS(cd_nccl_settle(g, ncclRedOpDestroy(r->op, g->comm), "ncclRedOpDestroy",
+                                  w->deadline_ns, err));
 }
 
 /* The second half of an average: the sum divided, in place. */
@@ -81,8 +81,8 @@ static cddp_status average(cd_nccl_group *g, const cd_nccl_work *w, cddp_error *
                          .numel = view.sizes[0],
                          .op = CD_CUDA_DIVIDE,
                          .scalar = {.count = g->size}};
-    return cd_cuda_check((cudaError_t)cd_cuda_launch_call(&call, g->stream), "dividing an average",
-                         err);
+    return CD_PASS(cd_cuda_check((cudaError_t)cd_cuda_launch_call(&call, g->stream),
+                                 "dividing an average", err));
 }
 
 static cddp_status group_end(cd_nccl_group *g, const cd_nccl_work *w, ncclResult_t inside,
@@ -90,7 +90,7 @@ static cddp_status group_end(cd_nccl_group *g, const cd_nccl_work *w, ncclResult
 {
     ncclResult_t code = ncclGroupEnd();
     if (inside != ncclSuccess && inside != ncclInProgress) code = inside;
-    return cd_nccl_settle(g, code, what, w->deadline_ns, err);
+    return CD_PASS(cd_nccl_settle(g, code, what, w->deadline_ns, err));
 }
 
 /* Keeps the first failure of a batch. */
@@ -110,7 +110,7 @@ static cddp_status reduce_scatter_uneven(cd_nccl_group *g, cd_nccl_work *w, cons
         code = first(code, ncclReduce(part, q == g->rank ? w->out.data : NULL, (size_t)counts[q],
                                       r->type, r->op, (int)q, g->comm, g->stream));
     }
-    return group_end(g, w, code, "reduce_scatter", err);
+    return CD_PASS(group_end(g, w, code, "reduce_scatter", err));
 }
 
 static cddp_status run_reduction(cd_nccl_group *g, cd_nccl_work *w, cddp_error *err)
@@ -147,8 +147,9 @@ static cddp_status copy_own(cd_nccl_group *g, char *to, const char *from, size_t
                             cddp_error *err)
 {
     if (bytes == 0 || to == from) return CDDP_OK;
-    return cd_cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, g->stream),
-                         "cudaMemcpyAsync", err);
+    return CD_PASS(
+        cd_cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, g->stream),
+                      "cudaMemcpyAsync", err));
 }
 
 static cddp_status run_broadcast(cd_nccl_group *g, cd_nccl_work *w, cddp_error *err)
@@ -157,7 +158,7 @@ static cddp_status run_broadcast(cd_nccl_group *g, cd_nccl_work *w, cddp_error *
     if (w->out.bytes > 0)
         code = ncclBroadcast(w->out.data, w->out.data, w->out.bytes, ncclUint8, (int)w->call.root,
                              g->comm, g->stream);
-    return cd_nccl_settle(g, code, "broadcast", w->deadline_ns, err);
+    return CD_PASS(cd_nccl_settle(g, code, "broadcast", w->deadline_ns, err));
 }
 
 static cddp_status run_allgather(cd_nccl_group *g, cd_nccl_work *w, cddp_error *err)
@@ -172,7 +173,7 @@ static cddp_status run_allgather(cd_nccl_group *g, cd_nccl_work *w, cddp_error *
         if (w->in.bytes > 0)
             code =
                 ncclAllGather(w->in.data, w->out.data, w->in.bytes, ncclUint8, g->comm, g->stream);
-        return cd_nccl_settle(g, code, "allgather", w->deadline_ns, err);
+        return CD_PASS(cd_nccl_settle(g, code, "allgather", w->deadline_ns, err));
     }
     if (share_bytes(counts, 0, g->rank, element) != w->in.bytes ||
         share_at(counts, 0, g->size, element) != w->out.bytes)
@@ -187,7 +188,7 @@ static cddp_status run_allgather(cd_nccl_group *g, cd_nccl_work *w, cddp_error *
                                          share_bytes(counts, 0, r, element), ncclUint8, (int)r,
                                          g->comm, g->stream));
     }
-    return group_end(g, w, code, "allgather", err);
+    return CD_PASS(group_end(g, w, code, "allgather", err));
 }
 
 /* gather, scatter, alltoall as one exchange: to(r) bytes of ours go to r, from(r) bytes come from
@@ -221,7 +222,7 @@ static cddp_status run_exchange(cd_nccl_group *g, cd_nccl_work *w, const exchang
             code = first(code,
                          ncclRecv(w->out.data + in_at, in, ncclUint8, (int)r, g->comm, g->stream));
     }
-    return group_end(g, w, code, cddp_op_name(w->call.op), err);
+    return CD_PASS(group_end(g, w, code, cddp_op_name(w->call.op), err));
 }
 
 static cddp_status run_alltoall(cd_nccl_group *g, cd_nccl_work *w, cddp_error *err)
@@ -244,7 +245,7 @@ static cddp_status run_alltoall(cd_nccl_group *g, cd_nccl_work *w, cddp_error *e
     CD_TRY(copy_own(g, w->out.data + share_at(x.from, x.from_equal, g->rank, element),
                     w->in.data + share_at(x.to, x.to_equal, g->rank, element),
                     share_bytes(x.to, x.to_equal, g->rank, element), err));
-    return run_exchange(g, w, &x, err);
+    return CD_PASS(run_exchange(g, w, &x, err));
 }
 
 /* gather and scatter: the root talks to everybody, the others to the root. */
@@ -272,13 +273,13 @@ static cddp_status run_rooted(cd_nccl_group *g, cd_nccl_work *w, cddp_error *err
         CD_TRY(copy_own(g, w->out.data + (gathers ? at : 0), w->in.data + (gathers ? 0 : at), own,
                         err));
     }
-    return run_exchange(g, w, &x, err);
+    return CD_PASS(run_exchange(g, w, &x, err));
 }
 
 static cddp_status run_barrier(cd_nccl_group *g, cd_nccl_work *w, cddp_error *err)
 {
     ncclResult_t code = ncclAllReduce(g->flag, g->flag, 1, ncclInt32, ncclSum, g->comm, g->stream);
-    return cd_nccl_settle(g, code, "barrier", w->deadline_ns, err);
+    return CD_PASS(cd_nccl_settle(g, code, "barrier", w->deadline_ns, err));
 }
 
 /* ---- operands in host memory ---- */
@@ -286,34 +287,34 @@ static cddp_status run_barrier(cd_nccl_group *g, cd_nccl_work *w, cddp_error *er
 static cddp_status bring_in(cd_nccl_group *g, const cd_nccl_operand *o, cddp_error *err)
 {
     if (o->device == NULL || o->bytes == 0) return CDDP_OK;
-    return cd_cuda_check(cudaMemcpyAsync(o->device, o->pinned, o->bytes, cudaMemcpyHostToDevice,
-                                         g->stream),
-                         "cudaMemcpyAsync", err);
+    return CD_PASS(cd_cuda_check(cudaMemcpyAsync(o->device, o->pinned, o->bytes,
+                                                 cudaMemcpyHostToDevice, g->stream),
+                                 "cudaMemcpyAsync", err));
 }
 
 static cddp_status bring_back(cd_nccl_group *g, const cd_nccl_operand *o, cddp_error *err)
 {
     if (o->device == NULL || o->bytes == 0) return CDDP_OK;
-    return cd_cuda_check(cudaMemcpyAsync(o->pinned, o->device, o->bytes, cudaMemcpyDeviceToHost,
-                                         g->stream),
-                         "cudaMemcpyAsync", err);
+    return CD_PASS(cd_cuda_check(cudaMemcpyAsync(o->pinned, o->device, o->bytes,
+                                                 cudaMemcpyDeviceToHost, g->stream),
+                                 "cudaMemcpyAsync", err));
 }
 
 static cddp_status run(cd_nccl_group *g, cd_nccl_work *w, cddp_error *err)
 {
-    if (reduces(&w->call)) return run_reduction(g, w, err);
+    if (reduces(&w->call)) return CD_PASS(run_reduction(g, w, err));
     switch (w->call.op) {
     case CDDP_OP_BROADCAST:
-        return run_broadcast(g, w, err);
+        return CD_PASS(run_broadcast(g, w, err));
     case CDDP_OP_ALLGATHER:
-        return run_allgather(g, w, err);
+        return CD_PASS(run_allgather(g, w, err));
     case CDDP_OP_ALLTOALL:
-        return run_alltoall(g, w, err);
+        return CD_PASS(run_alltoall(g, w, err));
     case CDDP_OP_GATHER:
     case CDDP_OP_SCATTER:
-        return run_rooted(g, w, err);
+        return CD_PASS(run_rooted(g, w, err));
     case CDDP_OP_BARRIER:
-        return run_barrier(g, w, err);
+        return CD_PASS(run_barrier(g, w, err));
     default:
         return cd_fail(err, CDDP_E_ARG, "operation %d is not a collective", (int)w->call.op);
     }

@@ -157,7 +157,7 @@ cddp_status cd_nccl_settle(cd_nccl_group *g, ncclResult_t code, const char *what
         g->comm_aborted = true;
         return cd_fail(err, CDDP_E_TIMEOUT, "nccl: %s did not end in time", what);
     }
-    if (code != ncclSuccess) return cd_nccl_fail(g, code, what, err);
+    if (code != ncclSuccess) return CD_PASS(cd_nccl_fail(g, code, what, err));
     return CDDP_OK;
 }
 
@@ -175,7 +175,7 @@ static cddp_status id_exchange(cd_nccl_group *g, ncclUniqueId *id, cddp_error *e
     snprintf(key, sizeof key, "%s/id", g->prefix);
     if (g->rank == 0) {
         ncclResult_t code = ncclGetUniqueId(id);
-        if (code != ncclSuccess) return cd_nccl_fail(g, code, "ncclGetUniqueId", err);
+        if (code != ncclSuccess) return CD_PASS(cd_nccl_fail(g, code, "ncclGetUniqueId", err));
         CD_TRY(r->set(r->self, key, id, sizeof *id, err));
         return CDDP_OK;
     }
@@ -214,7 +214,7 @@ cddp_status cd_nccl_comm_open(cd_nccl_group *g, const cd_nccl_group *parent, cdd
         code = ncclCommInitRankConfig(&g->comm, (int)g->size, id, (int)g->rank, &config);
     }
     if (code != ncclSuccess && code != ncclInProgress)
-        return cd_nccl_fail(g, code, "making a communicator", err);
+        return CD_PASS(cd_nccl_fail(g, code, "making a communicator", err));
     cddp_status status = cd_nccl_settle(g, code, "making a communicator", deadline_ns, err);
     if (status == CDDP_E_TIMEOUT)
         return cd_fail(err, CDDP_E_TIMEOUT,

@@ -226,9 +226,9 @@ cddp_status cddp_rendezvous_open(const cddp_rendezvous_options *options,
         return cd_fail(err, CDDP_E_LIMIT, "rendezvous prefix '%s' is longer than 100 bytes",
                        options->prefix);
     if (strncmp(options->url, "tcp://", 6) == 0)
-        return cd_tcp_store_open(options, options->url + 6, rendezvous, err);
+        return CD_PASS(cd_tcp_store_open(options, options->url + 6, rendezvous, err));
     if (strncmp(options->url, "file://", 7) == 0)
-        return cd_file_store_open(options, options->url + 7, rendezvous, err);
+        return CD_PASS(cd_file_store_open(options, options->url + 7, rendezvous, err));
     if (strcmp(options->url, "env://") == 0)
         return cd_fail(err, CDDP_E_CONFIG,
                        "env:// is resolved by the program that reads the environment; give "

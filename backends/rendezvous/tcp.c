@@ -142,13 +142,13 @@ static cddp_status connect_to(const char *host, uint16_t port, bool may_come_lat
 cddp_status cd_tcp_connect(const char *host, uint16_t port, uint64_t deadline_ns, int *fd,
                            cddp_error *err)
 {
-    return connect_to(host, port, true, deadline_ns, fd, err);
+    return CD_PASS(connect_to(host, port, true, deadline_ns, fd, err));
 }
 
 cddp_status cd_tcp_connect_once(const char *host, uint16_t port, uint64_t deadline_ns, int *fd,
                                 cddp_error *err)
 {
-    return connect_to(host, port, false, deadline_ns, fd, err);
+    return CD_PASS(connect_to(host, port, false, deadline_ns, fd, err));
 }
 
 static cddp_status wait_for(int fd, short events, uint64_t deadline_ns, cddp_error *err)

@@ -46,14 +46,14 @@ static cddp_status tcp_write(void *self, const void *bytes, size_t byte_count, u
                              cddp_error *err)
 {
     const tcp_link *c = self;
-    return cd_tcp_write(c->fd, bytes, byte_count, deadline_ns, err);
+    return CD_PASS(cd_tcp_write(c->fd, bytes, byte_count, deadline_ns, err));
 }
 
 static cddp_status tcp_read(void *self, void *bytes, size_t byte_count, uint64_t deadline_ns,
                             cddp_error *err)
 {
     const tcp_link *c = self;
-    return cd_tcp_read(c->fd, bytes, byte_count, deadline_ns, err);
+    return CD_PASS(cd_tcp_read(c->fd, bytes, byte_count, deadline_ns, err));
 }
 
 static void tcp_close(void *self)
@@ -101,5 +101,5 @@ cddp_status cd_tcp_store_open(const cddp_rendezvous_options *o, const char *host
     snprintf(c->peer, sizeof c->peer, "%s:%u", c->host, (unsigned)c->port);
     const cd_store_link link = {c,         c->peer,  tcp_now_ns,     tcp_connect,
                                 tcp_write, tcp_read, tcp_disconnect, tcp_close};
-    return cd_store_client_open(o, &link, rendezvous, err);
+    return CD_PASS(cd_store_client_open(o, &link, rendezvous, err));
 }

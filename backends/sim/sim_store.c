@@ -120,21 +120,21 @@ static cddp_status connect_wire(void *self, uint64_t deadline_ns, char local[CD_
 {
     meeting *m = self;
     snprintf(local, CD_STORE_LOCAL_BYTES, "rank %u", m->rank->rank);
-    return cd_wire_connect(m->s->wire, m->rank, deadline_ns, err);
+    return CD_PASS(cd_wire_connect(m->s->wire, m->rank, deadline_ns, err));
 }
 
 static cddp_status write_wire(void *self, const void *bytes, size_t n, uint64_t deadline_ns,
                               cddp_error *err)
 {
     meeting *m = self;
-    return cd_wire_write(m->s->wire, m->rank, bytes, n, deadline_ns, err);
+    return CD_PASS(cd_wire_write(m->s->wire, m->rank, bytes, n, deadline_ns, err));
 }
 
 static cddp_status read_wire(void *self, void *bytes, size_t n, uint64_t deadline_ns,
                              cddp_error *err)
 {
     meeting *m = self;
-    return cd_wire_read(m->s->wire, m->rank, bytes, n, deadline_ns, err);
+    return CD_PASS(cd_wire_read(m->s->wire, m->rank, bytes, n, deadline_ns, err));
 }
 
 static void disconnect_wire(void *self)
@@ -168,7 +168,7 @@ static cddp_status connect_to(meeting *m, uint64_t generation, cddp_error *err)
     const cd_store_link link = {m,         "the simulated host", now_of, connect_wire, write_wire,
                                 read_wire, disconnect_wire,      NULL};
     report_wait(m, NULL, NOBODY);
-    return cd_store_client_open(&options, &link, &m->client, err);
+    return CD_PASS(cd_store_client_open(&options, &link, &m->client, err));
 }
 
 static void disconnect(meeting *m)
@@ -231,7 +231,7 @@ static cddp_status begin_round(meeting *m, const char *key, bool *is_over, cddp_
     print_state(now, "full", m->round); /* of a group of this name that was there before */
     print_state(next, "open", m->round + 1);
     CD_TRY(m->client->compare_and_set(m->client->self, key, now, next, &swapped, err));
-    return read_state(m, key, &is_full, err);
+    return CD_PASS(read_state(m, key, &is_full, err));
 }
 
 /* The one decision about the round: full, or given up. *is_full: what it has come to. */
@@ -431,20 +431,21 @@ static cddp_status open_traced(const cddp_backend *backend, cddp_rank *rank,
 {
     const cd_sim_store *store = backend->self;
     service *s = rank->world == store->sim ? cd_sim_get_service(store->sim) : NULL;
-    if (rank->world != store->sim) return store->inner.open(&store->inner, rank, spec, group, err);
+    if (rank->world != store->sim)
+        return CD_PASS(store->inner.open(&store->inner, rank, spec, group, err));
     if (s == NULL) CD_TRY(make_service(store, rank, &s, err));
     CD_TRY(arrive(s, rank, err));
     meeting m = {
         .s = s, .rank = rank, .spec = spec, .tracer = tracer, .agent = &s->agents[rank->rank]};
     CD_TRY(meet(&m, err));
     m.agent->group = m.agent->round = 0;
-    return store->inner.open(&store->inner, rank, spec, group, err);
+    return CD_PASS(store->inner.open(&store->inner, rank, spec, group, err));
 }
 
 static cddp_status open_unreported(const cddp_backend *backend, cddp_rank *rank,
                                    const cddp_group_spec *spec, void **group, cddp_error *err)
 {
-    return open_traced(backend, rank, spec, NULL, group, err);
+    return CD_PASS(open_traced(backend, rank, spec, NULL, group, err));
 }
 
 cddp_backend cd_sim_store_backend(cd_sim_store *store)

@@ -2,7 +2,8 @@
 /* Making and passing on errors.
 **
 ** Whoever decides which error it is writes the message, with the values; whoever passes it on adds
-** a frame. These are the only macros of the tree that hide a jump.
+** a frame: CD_TRY and CD_TRY_OUT, the only macros of the tree that hide a jump, and CD_PASS, which has
+** none.
 */
 #pragma once
 #include "cddp/status.h"
@@ -39,3 +40,13 @@ void cd_error_print(const cddp_error *err, char *text, size_t text_bytes);
             goto out;                                          \
         }                                                      \
     } while (0)
+
+/* A tail call with its frame: `return CD_PASS(call);` has the value of call, and adds a frame when that
+** is no success. Expects a parameter named err. */
+#define CD_PASS(call) cd_error_pass((call), err, __FILE__, __func__, __LINE__)
+static inline cddp_status cd_error_pass(cddp_status status, cddp_error *err, const char *file,
+                                        const char *function, int line)
+{
+    if (status != CDDP_OK) cd_error_frame(err, file, function, line);
+    return status;
+}

@@ -53,7 +53,7 @@ static cddp_status open_unreported(const cddp_backend *backend, cddp_rank *rank,
                                    cddp_error *err)
 {
     (void)tracer;
-    return backend->open(backend, rank, spec, group, err);
+    return CD_PASS(backend->open(backend, rank, spec, group, err));
 }
 
 cddp_status cd_backend_adopt(const cddp_backend *backend, cddp_backend *full, cddp_error *err)

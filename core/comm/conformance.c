@@ -395,7 +395,7 @@ static cddp_status call_once(battery *b, const test_case *c, const guarded *in, 
     *refused = status == CDDP_E_UNSUPPORTED;
     if (*refused) return CDDP_OK;
     if (status == CDDP_OK) status = cddp_work_wait(work, 0, err);
-    return status == CDDP_OK ? CDDP_OK : fail_case(b, c, status, err);
+    return CD_PASS(status == CDDP_OK ? CDDP_OK : fail_case(b, c, status, err));
 }
 
 static cddp_status run_case(battery *b, const test_case *c, cddp_error *err)

@@ -67,7 +67,7 @@ static cddp_status end_work(cddp_work *w, cddp_status outcome, cddp_error *err)
     w->ended = true;
     w->outcome = outcome;
     cd_work_emit_done(w);
-    return outcome == CDDP_OK ? CDDP_OK : explain(w, err);
+    return CD_PASS(outcome == CDDP_OK ? CDDP_OK : explain(w, err));
 }
 
 /* The outcome of a work that ended earlier. */

@@ -2,11 +2,12 @@
 /* The batched_powersgd hook: the whole bucket as one square matrix at low rank (low_rank.c,
 ** PSG-14). */
 #include "core/hooks/hook.h"
+#include "core/base/error.h"
 #include "core/hooks/low_rank.h"
 
 static cddp_status create(const cddp_hook_context *context, void **self, cddp_error *err)
 {
-    return cd_low_rank_create(context, true, self, err);
+    return CD_PASS(cd_low_rank_create(context, true, self, err));
 }
 
 const cddp_hook cd_hook_batched_powersgd = {

@@ -2,12 +2,13 @@
 /* The bf16_compress hook: half the bytes on the wire; cast, divide, sum, cast back (cast.c, HK-02,
 ** HK-03). */
 #include "core/hooks/cast.h"
+#include "core/base/error.h"
 #include "core/hooks/hook.h"
 
 static cddp_status create(const cddp_hook_context *context, void **self, cddp_error *err)
 {
     const cd_cast_spec spec = {.name = "bf16_compress", .dtype = CDDP_BF16};
-    return cd_cast_create(context, &spec, self, err);
+    return CD_PASS(cd_cast_create(context, &spec, self, err));
 }
 
 const cddp_hook cd_hook_bf16_compress = {

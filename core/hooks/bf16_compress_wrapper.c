@@ -3,12 +3,13 @@
 ** reducer as it is (cast.c, HK-05). State is the inner hook's.
 */
 #include "core/hooks/cast.h"
+#include "core/base/error.h"
 #include "core/hooks/hook.h"
 
 static cddp_status create(const cddp_hook_context *context, void **self, cddp_error *err)
 {
     const cd_cast_spec spec = {.name = "bf16_compress_wrapper", .dtype = CDDP_BF16, .wraps = true};
-    return cd_cast_create(context, &spec, self, err);
+    return CD_PASS(cd_cast_create(context, &spec, self, err));
 }
 
 const cddp_hook cd_hook_bf16_compress_wrapper = {

@@ -842,7 +842,7 @@ cddp_status cd_bins_add(cd_bins *bins, const void *values, cddp_error *err)
 {
     const bool is_first = bins->count++ == 0;
     if (bins->dtype != CDDP_F64)
-        return is_first ? begin_all(bins, values) : add_all(bins, values, err);
+        return CD_PASS(is_first ? begin_all(bins, values) : add_all(bins, values, err));
     CD_TRY(make_spill(bins, err));
     for (int64_t i = 0; i < bins->numel; i++)
         add_slowly(bins, bins->high + i, i, ((const double *)values)[i]);

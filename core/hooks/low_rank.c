@@ -107,7 +107,7 @@ static cddp_status check_settings(cd_low_rank *s, const cddp_hook_context *conte
     if (context->inner != NULL)
         return cd_fail(err, CDDP_E_CONFIG, "%s does not wrap another hook; got %s", s->name,
                        context->inner->name);
-    return schedule_parse(s, err);
+    return CD_PASS(schedule_parse(s, err));
 }
 
 cddp_status cd_low_rank_create(const cddp_hook_context *context, bool batched, void **self,
@@ -484,7 +484,8 @@ cddp_status cd_low_rank_run(void *self, cddp_grad_bucket *bucket, cddp_group *gr
     cd_low_rank *s = self;
     cd_low_rank_job *job = NULL;
     CD_TRY(refuse_bucket(s, bucket, err));
-    if (s->iteration < s->settings.start) return vanilla_run(s, bucket, group, future, err);
+    if (s->iteration < s->settings.start)
+        return CD_PASS(vanilla_run(s, bucket, group, future, err));
     CD_TRY(cd_low_rank_job_find(s, bucket, &job, err));
     cd_low_rank_law_begin(s, job, bucket);
     CD_TRY(errors_begin(s, bucket, err));

@@ -35,7 +35,7 @@ cddp_status cd_low_rank_bring(cd_low_rank *s, const cddp_tensor *to, const cddp_
                               cddp_error *err)
 {
     if (from->device == to->device || !cd_host_is_away(to->device))
-        return to->device->copy(to, from, NULL, err);
+        return CD_PASS(to->device->copy(to, from, NULL, err));
     int64_t numel = cddp_tensor_numel(to);
     size_t bytes = (size_t)numel * cddp_dtype_bytes(to->dtype);
     CD_TRY(cd_host_memory_reserve(s->allocator, &s->staging, bytes, err));
@@ -43,7 +43,7 @@ cddp_status cd_low_rank_bring(cd_low_rank *s, const cddp_tensor *to, const cddp_
                 flat = cddp_tensor_of(from->device, from->storage, from->offset, from->dtype,
                                       &numel, 1);
     CD_TRY(flat.device->copy(&staged, &flat, NULL, err));
-    return to->device->write(to, s->staging.block, bytes, err);
+    return CD_PASS(to->device->write(to, s->staging.block, bytes, err));
 }
 
 /* Box and Muller: two uniforms to one normal. The first is in (0, 1], so its logarithm is
@@ -62,14 +62,14 @@ cddp_status cd_low_rank_fill_normal(cd_low_rank *s, const cddp_tensor *q, cd_prn
     CD_TRY(basis_reserve(s, numel, err));
     for (int64_t i = 0; i < numel; i++) s->basis[i] = normal(prng);
     cddp_tensor from = basis_view(s, q);
-    return cd_low_rank_bring(s, q, &from, err);
+    return CD_PASS(cd_low_rank_bring(s, q, &from, err));
 }
 
 cddp_status cd_low_rank_orthogonalize(cd_low_rank *s, const cddp_tensor *matrix, cddp_error *err)
 {
     int64_t rows = matrix->sizes[0], rank = matrix->sizes[1];
     if (cd_host_is_away(matrix->device))
-        return matrix->device->orthonormalize(matrix, s->settings.epsilon, NULL, err);
+        return CD_PASS(matrix->device->orthonormalize(matrix, s->settings.epsilon, NULL, err));
     CD_TRY(basis_reserve(s, rows * rank, err));
     cddp_tensor f64 = basis_view(s, matrix);
     CD_TRY(matrix->device->copy(&f64, matrix, NULL, err));

@@ -128,7 +128,7 @@ static cddp_status save(void *self, const cddp_state_writer *writer, cddp_error 
 {
     const local *l = self;
     const saved s = {.magic = MAGIC, .model = l->model, .iteration = l->iteration};
-    return cd_state_put(writer, "post_local_sgd", &s, sizeof s, err);
+    return CD_PASS(cd_state_put(writer, "post_local_sgd", &s, sizeof s, err));
 }
 
 static cddp_status load(void *self, const cddp_state_reader *reader, cddp_error *err)

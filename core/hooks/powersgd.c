@@ -2,11 +2,12 @@
 /* The powersgd hook: every matrix of a bucket at low rank, the rest as it is (low_rank.c,
 ** PSG-06). */
 #include "core/hooks/hook.h"
+#include "core/base/error.h"
 #include "core/hooks/low_rank.h"
 
 static cddp_status create(const cddp_hook_context *context, void **self, cddp_error *err)
 {
-    return cd_low_rank_create(context, false, self, err);
+    return CD_PASS(cd_low_rank_create(context, false, self, err));
 }
 
 const cddp_hook cd_hook_powersgd = {

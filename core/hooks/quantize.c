@@ -215,7 +215,7 @@ static cddp_status encode(const quantize *q, job *j, const cddp_grad_bucket *buc
         cddp_tensor codes = shaped(&j->codes.tensor, -1, j->row_count, j->length),
                     rows = shaped(&j->rows.tensor, -1, j->row_count, 2);
         cddp_tensor values = shaped(&j->values.tensor, -1, j->row_count, j->length);
-        return d->quantize(&codes, &rows, &values, NULL, err);
+        return CD_PASS(d->quantize(&codes, &rows, &values, NULL, err));
     }
     encode_rows(j, cddp_tensor_numel(&bucket->buffer), &excess, &slack);
     state_law(q, bucket, excess, slack);
@@ -228,7 +228,7 @@ static cddp_status add_up(const quantize *q, const job *j, const cddp_tensor *su
     if (cd_host_is_away(sum->device)) {
         cddp_tensor all = shaped(&j->all_codes.tensor, w, j->row_count, j->length),
                     rows = shaped(&j->all_rows.tensor, w, j->row_count, 2);
-        return sum->device->dequantize_sum(sum, &all, &rows, NULL, err);
+        return CD_PASS(sum->device->dequantize_sum(sum, &all, &rows, NULL, err));
     }
     const cd_quantizer *rows = j->all_rows.tensor.storage;
     const uint8_t *all = j->all_codes.tensor.storage;

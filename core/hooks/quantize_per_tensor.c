@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The quantize_per_tensor hook: 8-bit codes with one scale per bucket (quantize.c, QNT-02). */
 #include "core/hooks/hook.h"
+#include "core/base/error.h"
 #include "core/hooks/quantize.h"
 
 static cddp_status create(const cddp_hook_context *context, void **self, cddp_error *err)
 {
-    return cd_quantize_create(context, false, self, err);
+    return CD_PASS(cd_quantize_create(context, false, self, err));
 }
 
 const cddp_hook cd_hook_quantize_per_tensor = {

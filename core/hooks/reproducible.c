@@ -162,7 +162,7 @@ static cddp_status look(const reproducible *p, const cddp_tensor *flat, cd_host_
 {
     if (!cd_host_is_away(flat->device)) return CDDP_OK;
     CD_TRY(cd_host_memory_reserve(p->allocator, copy, bytes_of(flat), err));
-    return flat->device->read(flat, copy->block, bytes_of(flat), err);
+    return CD_PASS(flat->device->read(flat, copy->block, bytes_of(flat), err));
 }
 
 static cddp_status accumulate(void *self, uint32_t variable, const cddp_tensor *gradient,
@@ -174,7 +174,7 @@ static cddp_status accumulate(void *self, uint32_t variable, const cddp_tensor *
     CD_TRY(cd_host_refuse(&alone, "reproducible", NULL, err));
     CD_TRY(find_bins(p, variable, gradient, &b, err));
     CD_TRY(look(p, gradient, &p->copy, err));
-    return cd_bins_add(b, elements(gradient, &p->copy), err);
+    return CD_PASS(cd_bins_add(b, elements(gradient, &p->copy), err));
 }
 
 /* ---- stages ---- */
@@ -298,7 +298,7 @@ static cddp_status encode(void *self, cddp_grad_bucket *bucket, cddp_future *fut
     int64_t numel = cddp_tensor_numel(&bucket->buffer);
     j->span = (cd_bins_span){.first = -agreed[0], .last = agreed[1], .special = agreed[2] != 0};
     int64_t row_count = cd_bins_rows(&j->span);
-    if (row_count * numel == 0) return decode(self, bucket, future, err);
+    if (row_count * numel == 0) return CD_PASS(decode(self, bucket, future, err));
     CD_TRY(cd_host_memory_reserve(p->allocator, &j->rows,
                                   (size_t)(row_count * numel) * sizeof(int32_t), err));
     if (p->accumulates)

@@ -215,7 +215,8 @@ static void take_chosen(job *j, const cddp_tensor *flat)
 static cddp_status take(const topk *t, job *j, const cddp_tensor *flat, cddp_error *err)
 {
     if (cd_host_is_away(flat->device))
-        return flat->device->take_largest(flat, &j->indices.tensor, &j->values.tensor, NULL, err);
+        return CD_PASS(
+            flat->device->take_largest(flat, &j->indices.tensor, &j->values.tensor, NULL, err));
     choose(flat, t->heap.block, j->k, j->indices.tensor.storage);
     take_chosen(j, flat);
     return CDDP_OK;
@@ -278,7 +279,8 @@ static cddp_status add_share(const job *j, const cddp_grad_bucket *bucket, uint3
     int64_t numel = cddp_tensor_numel(flat), first = (int64_t)rank * j->k;
     cddp_tensor at = cddp_tensor_slice(&j->all_indices.tensor, first, j->k),
                 values = cddp_tensor_slice(&j->all_values.tensor, first, j->k);
-    if (cd_host_is_away(flat->device)) return flat->device->add_at(flat, &at, &values, NULL, err);
+    if (cd_host_is_away(flat->device))
+        return CD_PASS(flat->device->add_at(flat, &at, &values, NULL, err));
     const int32_t *indices = (const int32_t *)at.storage + first;
     for (int64_t i = 0; i < j->k; i++) {
         if (indices[i] < 0 || indices[i] >= numel)
@@ -350,13 +352,13 @@ static uint64_t promise(const void *self, const cddp_grad_bucket *bucket)
 static cddp_status save(void *self, const cddp_state_writer *writer, cddp_error *err)
 {
     const topk *t = self;
-    return cd_residual_save(&t->residual, writer, err);
+    return CD_PASS(cd_residual_save(&t->residual, writer, err));
 }
 
 static cddp_status load(void *self, const cddp_state_reader *reader, cddp_error *err)
 {
     topk *t = self;
-    return cd_residual_load(&t->residual, reader, err);
+    return CD_PASS(cd_residual_load(&t->residual, reader, err));
 }
 
 const cddp_hook cd_hook_topk = {

@@ -149,8 +149,8 @@ static cddp_status write_contribution(cd_graph *graph, uint32_t parameter,
     const cd_graph_callbacks *cb = &graph->callbacks;
     size_t bytes = (size_t)cddp_tensor_numel(target) * cddp_dtype_bytes(target->dtype);
     if (!cd_graph_computes(graph))
-        return cb->fresh != NULL ? cb->fresh(cb->context, parameter, target, err)
-                                 : target->device->fill(target, 0.0, NULL, err);
+        return CD_PASS(cb->fresh != NULL ? cb->fresh(cb->context, parameter, target, err)
+                                         : target->device->fill(target, 0.0, NULL, err));
     return bytes > 0 ? target->device->write(target, cd_tensor_data(&gradient->value), bytes, err)
                      : CDDP_OK;
 }
@@ -164,13 +164,13 @@ static cddp_status accumulate_there(cd_graph *graph, uint32_t parameter,
     const cddp_tensor *t = cd_graph_source(graph, parameter);
     if (p->grad.kind == CDDP_GRAD_UNDEFINED) {
         CD_TRY(cddp_grad_define(&p->grad, t, err));
-        return write_contribution(graph, parameter, gradient, &p->grad.value, err);
+        return CD_PASS(write_contribution(graph, parameter, gradient, &p->grad.value, err));
     }
     cd_parameter_extra *extra = NULL;
     CD_TRY(cd_module_get_extra(graph->module, parameter, &extra, err));
     CD_TRY(make_once(&extra->addend, t->device, t->dtype, t->sizes, t->dim_count, err));
     CD_TRY(write_contribution(graph, parameter, gradient, &extra->addend, err));
-    return t->device->reduce(CDDP_RED_SUM, &p->grad.value, &extra->addend, NULL, err);
+    return CD_PASS(t->device->reduce(CDDP_RED_SUM, &p->grad.value, &extra->addend, NULL, err));
 }
 
 static cddp_status store_sparse(cd_graph *graph, uint32_t parameter, const cd_gradient *gradient,
@@ -209,16 +209,17 @@ static cddp_status accumulate_mixed(cd_graph *graph, uint32_t parameter,
         return CDDP_OK;
     }
     if (slot->kind == CDDP_GRAD_DENSE)
-        return scatter_add(&slot->value, &gradient->value, &gradient->rows,
-                           stream_of(graph, parameter), err);
+        return CD_PASS(scatter_add(&slot->value, &gradient->value, &gradient->rows,
+                                   stream_of(graph, parameter), err));
     cd_gradient sum = {.kind = CDDP_GRAD_SPARSE,
                        .value = slot->value,
                        .rows = cddp_rows_tensor(&slot->rows)};
     CD_TRY(cd_gradient_add(graph, &sum, gradient, err));
-    if (sum.kind == CDDP_GRAD_SPARSE) return store_sparse(graph, parameter, &sum, err);
+    if (sum.kind == CDDP_GRAD_SPARSE) return CD_PASS(store_sparse(graph, parameter, &sum, err));
     cddp_grad_drop(slot);
     CD_TRY(cddp_grad_define(slot, cd_graph_source(graph, parameter), err));
-    return slot->value.device->copy(&slot->value, &sum.value, stream_of(graph, parameter), err);
+    return CD_PASS(
+        slot->value.device->copy(&slot->value, &sum.value, stream_of(graph, parameter), err));
 }
 
 cddp_status cd_grad_accumulate(cd_graph *graph, uint32_t parameter, const cd_gradient *gradient,

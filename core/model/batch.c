@@ -62,7 +62,7 @@ static cddp_status make_field(cd_graph *graph, const cd_field *field, cddp_dtype
         else
             fill_class(&t, s, &prng, field);
     }
-    return cd_graph_place(graph, &t, tensor, err);
+    return CD_PASS(cd_graph_place(graph, &t, tensor, err));
 }
 
 cddp_status cd_batch_make(cd_graph *graph, const cd_model *model, const cd_batch_request *request,

@@ -43,7 +43,7 @@ typedef struct reentrant {
 static cddp_status entry_route(const cd_op_call *call, cddp_error *err)
 {
     reentrant *state = call->state;
-    return cd_gradient_add(call->graph, &state->input_gradient, &call->out_grads[0], err);
+    return CD_PASS(cd_gradient_add(call->graph, &state->input_gradient, &call->out_grads[0], err));
 }
 
 static const cd_op entry_op = {.name = "CheckpointInput",
@@ -68,7 +68,7 @@ static cddp_status enter_part(cd_graph *graph, reentrant *state, cd_value **outp
     CD_TRY(cd_graph_record(graph, &record, err));
     CD_ASSERT(input->node != NULL);
     input->node->edges[0] = (cd_edge){0};
-    return state->part(graph, state->context, input, output, err);
+    return CD_PASS(state->part(graph, state->context, input, output, err));
 }
 
 static cddp_status reentrant_route(const cd_op_call *call, cddp_error *err)
@@ -207,7 +207,7 @@ static cddp_status recompute(cd_graph *graph, cd_segment *s, cddp_error *err)
 cddp_status cd_segment_restore(cd_graph *graph, cd_node *node, cddp_error *err)
 {
     if (node->segment->restored) return CDDP_OK;
-    return recompute(graph, node->segment, err);
+    return CD_PASS(recompute(graph, node->segment, err));
 }
 
 cddp_status cd_checkpoint_run(cd_graph *graph, const cd_checkpoint *checkpoint, cd_value *input,
@@ -215,11 +215,11 @@ cddp_status cd_checkpoint_run(cd_graph *graph, const cd_checkpoint *checkpoint, 
 {
     switch (graph->grad_enabled ? checkpoint->kind : CD_CHECKPOINT_NONE) {
     case CD_CHECKPOINT_REENTRANT:
-        return run_reentrant(graph, checkpoint, input, output, err);
+        return CD_PASS(run_reentrant(graph, checkpoint, input, output, err));
     case CD_CHECKPOINT_NON_REENTRANT:
-        return run_segment(graph, checkpoint, input, output, err);
+        return CD_PASS(run_segment(graph, checkpoint, input, output, err));
     case CD_CHECKPOINT_NONE:
         break;
     }
-    return checkpoint->part(graph, checkpoint->context, input, output, err);
+    return CD_PASS(checkpoint->part(graph, checkpoint->context, input, output, err));
 }

@@ -110,7 +110,7 @@ static cddp_status arrive(run *r, const cd_node *node, uint32_t output, const cd
     cd_gradient **buffer = &r->buffers[node->index];
     if (*buffer == NULL)
         CD_TRY(push_array(r->graph, node->output_count, sizeof(cd_gradient), buffer, err));
-    return cd_gradient_add(r->graph, &(*buffer)[output], gradient, err);
+    return CD_PASS(cd_gradient_add(r->graph, &(*buffer)[output], gradient, err));
 }
 
 static void become_ready(run *r, cd_node *node)
@@ -133,7 +133,7 @@ static cddp_status ones_like(cd_graph *graph, const cddp_tensor *like, cd_gradie
     CD_TRY(
         cd_graph_tensor(graph, like->dtype, like->sizes, like->dim_count, &gradient->value, err));
     if (!cd_graph_computes(graph)) return CDDP_OK;
-    return graph->device->fill(&gradient->value, 1.0, NULL, err);
+    return CD_PASS(graph->device->fill(&gradient->value, 1.0, NULL, err));
 }
 
 static cddp_status start_roots(run *r, cddp_error *err)
@@ -177,18 +177,18 @@ static cddp_status capture(run *r, const cd_node *node, cddp_error *err)
 
 static cddp_status fire(run *r, const cd_node *leaf, cddp_error *err)
 {
-    if (r->captured != NULL) return capture(r, leaf, err);
+    if (r->captured != NULL) return CD_PASS(capture(r, leaf, err));
     cd_graph *g = r->graph;
     const cd_gradient *arrived = r->buffers[leaf->index];
     const cd_gradient undefined = {.kind = CDDP_GRAD_UNDEFINED};
     if (g->callbacks.collect != NULL)
-        return g->callbacks.collect(g->callbacks.context, leaf->parameter,
-                                    arrived != NULL ? arrived : &undefined, err);
+        return CD_PASS(g->callbacks.collect(g->callbacks.context, leaf->parameter,
+                                            arrived != NULL ? arrived : &undefined, err));
     if (arrived != NULL && arrived->kind != CDDP_GRAD_UNDEFINED)
         CD_TRY(cd_grad_accumulate(g, leaf->parameter, arrived, err));
     if (g->callbacks.ready == NULL) return CDDP_OK;
-    return g->callbacks.ready(g->callbacks.context, leaf->parameter,
-                              &g->module->parameters[leaf->parameter].grad, err);
+    return CD_PASS(g->callbacks.ready(g->callbacks.context, leaf->parameter,
+                                      &g->module->parameters[leaf->parameter].grad, err));
 }
 
 /* Zeros for the outputs whose gradient is undefined while another one's is defined. */
@@ -217,7 +217,7 @@ static cddp_status run_kernel(run *r, const cd_node *node, const cd_op_call *cal
         CD_TRY(cd_graph_tensor(r->graph, t->dtype, t->sizes, t->dim_count, &grad->value, err));
     }
     if (!computes) return CDDP_OK;
-    return cd_op_run(node->op, call, true, err);
+    return CD_PASS(cd_op_run(node->op, call, true, err));
 }
 
 static cddp_status go_back(run *r, cd_node *node, cddp_error *err)
@@ -339,7 +339,7 @@ static cddp_status run_inside(run *r, cddp_error *err)
 cddp_status cd_graph_backward(cd_graph *graph, const cd_backward_options *options, cddp_error *err)
 {
     run r = {.graph = graph, .options = options};
-    return run_inside(&r, err);
+    return CD_PASS(run_inside(&r, err));
 }
 
 cddp_status cd_graph_grad(cd_graph *graph, const cd_backward_options *options,

@@ -105,8 +105,8 @@ cddp_status cd_graph_tensor(cd_graph *graph, cddp_dtype dtype, const int64_t *si
                             uint32_t dim_count, cddp_tensor *tensor, cddp_error *err)
 {
     if (graph->layers != NULL && !graph->on_host && dtype != CDDP_I64)
-        return cd_tape_tensor(&graph->tape, dtype, sizes, dim_count, tensor, err);
-    return cd_graph_host_tensor(graph, dtype, sizes, dim_count, tensor, err);
+        return CD_PASS(cd_tape_tensor(&graph->tape, dtype, sizes, dim_count, tensor, err));
+    return CD_PASS(cd_graph_host_tensor(graph, dtype, sizes, dim_count, tensor, err));
 }
 
 cddp_status cd_graph_give(cd_graph *graph, cddp_dtype dtype, const int64_t *sizes,
@@ -127,8 +127,8 @@ cddp_status cd_graph_place(cd_graph *graph, const cddp_tensor *host, cddp_tensor
 {
     *placed = *host;
     if (graph->layers == NULL || graph->on_host || host->dtype == CDDP_I64) return CDDP_OK;
-    return cd_graph_give(graph, host->dtype, host->sizes, host->dim_count, cd_tensor_data(host),
-                         placed, err);
+    return CD_PASS(cd_graph_give(graph, host->dtype, host->sizes, host->dim_count,
+                                 cd_tensor_data(host), placed, err));
 }
 
 cddp_status cd_graph_host_tensor(cd_graph *graph, cddp_dtype dtype, const int64_t *sizes,
@@ -156,7 +156,7 @@ cddp_status cd_graph_input(cd_graph *graph, const cddp_tensor *tensor, cd_value 
 cddp_status cd_graph_detach(cd_graph *graph, const cd_value *value, cd_value **detached,
                             cddp_error *err)
 {
-    return cd_graph_input(graph, &value->tensor, detached, err);
+    return CD_PASS(cd_graph_input(graph, &value->tensor, detached, err));
 }
 
 static cddp_status add_node(cd_graph *graph, cd_node node, cd_node **added, cddp_error *err)
@@ -237,7 +237,7 @@ cddp_status cd_graph_parameter(cd_graph *graph, uint32_t parameter, cd_value **v
         CD_TRY(make_leaf(graph, parameter, source, wants, err));
     /* Every use has a cast of its own, as every use of autocast has. */
     if (source->dtype == CDDP_F16 || source->dtype == CDDP_BF16)
-        return cd_cast(graph, graph->parameters[parameter], CDDP_F32, value, err);
+        return CD_PASS(cd_cast(graph, graph->parameters[parameter], CDDP_F32, value, err));
     *value = graph->parameters[parameter];
     return CDDP_OK;
 }

@@ -8,6 +8,7 @@
 
 #include "core/base/alloc.h"
 #include "core/base/assert.h"
+#include "core/base/error.h"
 #include "core/model/layers/loss.h"
 #include "core/model/layers/shapes.h"
 #include "core/model/type.h"
@@ -174,7 +175,7 @@ cddp_status cd_model_loss(cd_model *model, cd_graph *graph, const cd_batch *batc
     if (total == NULL)
         return cd_fail(err, CDDP_E_ARG, "model %s: the loss uses none of its outputs",
                        model->type->name);
-    return cd_weighted_sum(graph, total, batch->weights, batch->divisor, loss, err);
+    return CD_PASS(cd_weighted_sum(graph, total, batch->weights, batch->divisor, loss, err));
 }
 
 int64_t cd_model_find_output(const cd_model *model, const char *name)

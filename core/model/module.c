@@ -89,9 +89,10 @@ static double draw(const cd_init *init, bool dyadic, cd_prng *prng)
 static cddp_status fill_initial(const cd_module *m, const cd_init *init, const char *name,
                                 const cddp_tensor *t, cddp_error *err)
 {
-    if (!(m->device->flags & CDDP_DEVICE_VALUES)) return m->device->fill(t, 0.0, NULL, err);
+    if (!(m->device->flags & CDDP_DEVICE_VALUES))
+        return CD_PASS(m->device->fill(t, 0.0, NULL, err));
     if (init->kind == CD_INIT_ZERO || init->kind == CD_INIT_ONE)
-        return m->device->fill(t, init->kind == CD_INIT_ONE ? 1.0 : 0.0, NULL, err);
+        return CD_PASS(m->device->fill(t, init->kind == CD_INIT_ONE ? 1.0 : 0.0, NULL, err));
     int64_t numel = cddp_tensor_numel(t), scalars = t->dtype == CDDP_C64 ? 2 * numel : numel;
     if (numel == 0) return CDDP_OK;
     cddp_dtype scalar = t->dtype == CDDP_C64 ? CDDP_F32 : t->dtype;

@@ -4,6 +4,7 @@
 #include "core/model/op.h"
 
 #include "core/base/assert.h"
+#include "core/base/error.h"
 
 #include <stdio.h>
 
@@ -74,7 +75,7 @@ static cddp_status run_forward(cd_graph *graph, const cd_apply *apply, cd_value 
                        .output_count = apply->output_count,
                        .inputs = inputs,
                        .outputs = made};
-    return cd_op_run(apply->op, &call, false, err);
+    return CD_PASS(cd_op_run(apply->op, &call, false, err));
 }
 
 cddp_status cd_op_apply(cd_graph *graph, const cd_apply *apply, cd_value **outputs, cddp_error *err)

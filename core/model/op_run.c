@@ -2,6 +2,7 @@
 /* Where an op's kernel runs: on the host over the tape, on the device that holds the tape, or on
 ** the host over copies.
 */
+#include "core/base/error.h"
 #include "core/model/op.h"
 
 static cddp_status run_kernel(const cd_op *op, const cd_op_call *call, bool is_backward,
@@ -9,7 +10,7 @@ static cddp_status run_kernel(const cd_op *op, const cd_op_call *call, bool is_b
 {
     /* The element type is that of the first output. */
     const unsigned type = call->outputs[0].dtype == CDDP_F64 ? 1 : 0;
-    return (is_backward ? op->backward : op->forward)[type](call, err);
+    return CD_PASS((is_backward ? op->backward : op->forward)[type](call, err));
 }
 
 static cddp_status push_tensors(cd_graph *graph, uint32_t count, cddp_tensor **tensors,
@@ -68,8 +69,8 @@ static cddp_status run_layer(const cd_op *op, const cd_op_call *call, bool is_ba
         CD_TRY(list_gradients(graph, call->out_grads, call->output_count, &layer.out_grads, err));
         CD_TRY(list_gradients(graph, call->in_grads, call->input_count, &layer.in_grads, err));
     }
-    return op->run_parts != NULL ? op->run_parts(call, &layer, err)
-                                 : graph->layers->run(graph->device, &layer, err);
+    return CD_PASS(op->run_parts != NULL ? op->run_parts(call, &layer, err)
+                                         : graph->layers->run(graph->device, &layer, err));
 }
 
 /* ---- on the host, over copies ---- */
@@ -87,7 +88,7 @@ static cddp_status fetch(cd_graph *graph, const cddp_tensor *there, bool values,
     if (there->device == NULL || cd_device_is_direct(there->device)) return CDDP_OK;
     CD_TRY(cd_graph_host_tensor(graph, there->dtype, there->sizes, there->dim_count, here, err));
     if (!values || bytes_of(there) == 0) return CDDP_OK;
-    return there->device->read(there, cd_tensor_data(here), bytes_of(there), err);
+    return CD_PASS(there->device->read(there, cd_tensor_data(here), bytes_of(there), err));
 }
 
 static cddp_status fetch_all(cd_graph *graph, const cddp_tensor *there, uint32_t count, bool values,
@@ -117,7 +118,7 @@ static cddp_status fetch_gradients(cd_graph *graph, const cd_gradient *there, ui
 static cddp_status bring(const cddp_tensor *there, const cddp_tensor *here, cddp_error *err)
 {
     if (there->storage == here->storage || bytes_of(here) == 0) return CDDP_OK;
-    return there->device->write(there, cd_tensor_data(here), bytes_of(here), err);
+    return CD_PASS(there->device->write(there, cd_tensor_data(here), bytes_of(here), err));
 }
 
 static cddp_status run_forward_here(const cd_op *op, const cd_op_call *call, cddp_error *err)
@@ -173,8 +174,9 @@ cddp_status cd_op_run(const cd_op *op, const cd_op_call *call, bool is_backward,
 {
     const cddp_layers *layers = call->graph->layers;
     bool taken = false;
-    if (layers == NULL || op->through_device) return run_kernel(op, call, is_backward, err);
+    if (layers == NULL || op->through_device)
+        return CD_PASS(run_kernel(op, call, is_backward, err));
     if (op->layer != CDDP_LAYER_NONE && (layers->layers & CDDP_LAYER_BIT(op->layer)) != 0)
         CD_TRY(run_layer(op, call, is_backward, &taken, err));
-    return taken ? CDDP_OK : run_here(op, call, is_backward, err);
+    return CD_PASS(taken ? CDDP_OK : run_here(op, call, is_backward, err));
 }

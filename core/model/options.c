@@ -4,6 +4,7 @@
 #include "core/model/type.h"
 
 #include "core/base/assert.h"
+#include "core/base/error.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -115,13 +116,13 @@ static cddp_status set_option(const cd_option *option, const char *text, void *s
     void *field = field_of(option, state);
     switch (option->kind) {
     case CD_OPTION_INTEGER:
-        return set_integer(option, text, field, err);
+        return CD_PASS(set_integer(option, text, field, err));
     case CD_OPTION_CHOICE:
-        return set_choice(option, text, field, err);
+        return CD_PASS(set_choice(option, text, field, err));
     case CD_OPTION_REAL:
-        return set_real(option, text, field, err);
+        return CD_PASS(set_real(option, text, field, err));
     case CD_OPTION_INTEGERS:
-        return set_integers(option, text, field, err);
+        return CD_PASS(set_integers(option, text, field, err));
     case CD_OPTION_TEXT:
         *(const char **)field = text;
         return CDDP_OK;
@@ -162,7 +163,7 @@ cddp_status cd_options_parse(const cd_model_type *type, char *text, void *state,
             return cd_fail(err, CDDP_E_CONFIG, "model option \"%s\": must be key=value", item);
         *equals = 0;
         const cd_option *option = find_option(type, item);
-        if (option == NULL) return refuse(type, item, err);
+        if (option == NULL) return CD_PASS(refuse(type, item, err));
         CD_TRY(set_option(option, equals + 1, state, err));
         item = comma != NULL ? comma + 1 : NULL;
     }

@@ -19,7 +19,7 @@ static cddp_status zero(const cd_tape *tape, const cd_tape_block *block, int64_t
     /* blocks are made of whole alignments */
     int64_t words = bytes / (int64_t)cddp_dtype_bytes(CDDP_I64);
     cddp_tensor all = cddp_tensor_of(tape->device, block->storage, 0, CDDP_I64, &words, 1);
-    return tape->device->fill(&all, 0, NULL, err);
+    return CD_PASS(tape->device->fill(&all, 0, NULL, err));
 }
 
 static cddp_status refresh(cd_tape *tape, cddp_error *err)

@@ -70,8 +70,10 @@ static cddp_status scatter_rows(cd_numbers *numbers, const cddp_grad *gradient, 
 cddp_status cd_numbers_read_gradient(cd_numbers *numbers, const cddp_grad *gradient, size_t numel,
                                      cddp_error *err)
 {
-    if (gradient->kind == CDDP_GRAD_DENSE) return cd_numbers_read(numbers, &gradient->value, err);
-    if (gradient->kind == CDDP_GRAD_SPARSE) return scatter_rows(numbers, gradient, numel, err);
+    if (gradient->kind == CDDP_GRAD_DENSE)
+        return CD_PASS(cd_numbers_read(numbers, &gradient->value, err));
+    if (gradient->kind == CDDP_GRAD_SPARSE)
+        return CD_PASS(scatter_rows(numbers, gradient, numel, err));
     CD_TRY(make_room(numbers, numel, 1, err));
     for (size_t i = 0; i < numel; i++) numbers->values[i] = 0;
     numbers->count = numel;

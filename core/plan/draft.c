@@ -92,7 +92,7 @@ static cddp_status take_row(cd_draft *draft, const cddp_plan *plan, const cd_key
     if (table == NULL) {
         const char *base =
             row->scope == CD_SCOPE_RANK ? (const char *)&plan->settings : (const char *)plan;
-        return take_field(draft, &setting, base + row->offset, err);
+        return CD_PASS(take_field(draft, &setting, base + row->offset, err));
     }
     const char *elements;
     memcpy(&elements, (const char *)plan + table->items_offset, sizeof elements);
@@ -153,11 +153,11 @@ static cddp_status apply(cddp_plan *plan, const cd_draft_setting *setting, cddp_
 {
     const cd_key_value value = {setting->items, setting->item_count};
     if (setting->ranks == NULL) {
-        return cd_plan_assign(plan, setting->row, setting->element, &value, err);
+        return CD_PASS(cd_plan_assign(plan, setting->row, setting->element, &value, err));
     }
     cddp_selector ranks;
     CD_TRY(cd_selector_parse(setting->ranks, &ranks, err));
-    return cd_plan_add_override(plan, &ranks, setting->row, &value, err);
+    return CD_PASS(cd_plan_add_override(plan, &ranks, setting->row, &value, err));
 }
 
 cddp_status cd_draft_make(const cd_draft *draft, cddp_plan **plan, cddp_error *err)
@@ -210,7 +210,7 @@ cddp_status cd_draft_set(cd_draft *draft, const char *path, const char *item, cd
     const cd_draft_setting setting = {.row = cd_key_find_path(path),
                                       .items = items,
                                       .item_count = 1};
-    return push(draft, &setting, err);
+    return CD_PASS(push(draft, &setting, err));
 }
 
 void cd_draft_remove(cd_draft *draft, size_t index)

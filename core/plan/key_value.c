@@ -42,12 +42,12 @@ static cddp_status parse_integer(const cd_key_row *row, const char *text, int64_
     errno = 0;
     long long number = strtoll(text, &end, 10);
     if (end == text || *end != '\0') {
-        return refuse(row, text, "a whole number", err);
+        return CD_PASS(refuse(row, text, "a whole number", err));
     }
     /* what does not fit became the largest there is */
     CD_TRY(check_range(row, (double)number, text, err));
     if (errno != 0) {
-        return refuse(row, text, "a whole number of 64 bits", err);
+        return CD_PASS(refuse(row, text, "a whole number of 64 bits", err));
     }
     *value = number;
     return CDDP_OK;
@@ -59,7 +59,7 @@ static cddp_status parse_number(const cd_key_row *row, const char *text, double 
     char *end;
     double number = strtod(text, &end);
     if (end == text || *end != '\0' || number != number) {
-        return refuse(row, text, "a number", err);
+        return CD_PASS(refuse(row, text, "a number", err));
     }
     CD_TRY(check_range(row, number, text, err));
     *value = number;
@@ -69,7 +69,7 @@ static cddp_status parse_number(const cd_key_row *row, const char *text, double 
 static cddp_status parse_flag(const cd_key_row *row, const char *text, bool *value, cddp_error *err)
 {
     if (strcmp(text, "true") != 0 && strcmp(text, "false") != 0) {
-        return refuse(row, text, "true or false", err);
+        return CD_PASS(refuse(row, text, "true or false", err));
     }
     *value = text[0] == 't';
     return CDDP_OK;
@@ -91,7 +91,7 @@ static cddp_status parse_choice(const cd_key_row *row, const char *text, int64_t
     }
     char wanted[256] = "one of ";
     strncat(wanted, row->choices, sizeof wanted - 8);
-    return refuse(row, text, wanted, err);
+    return CD_PASS(refuse(row, text, wanted, err));
 }
 
 static cddp_status parse_selector(const cd_key_row *row, const cd_key_value *value, void *field,
@@ -101,12 +101,13 @@ static cddp_status parse_selector(const cd_key_row *row, const cd_key_value *val
     for (size_t i = 0; i < value->count; i++) {
         cddp_selector some;
         if (cd_selector_parse(value->items[i], &some, NULL) != CDDP_OK) {
-            return refuse(
-                row, value->items[i],
-                "a selection: write 2, \"0-3\", \"1%2\" (n mod 2 == 1) or a list of these", err);
+            return CD_PASS(
+                refuse(row, value->items[i],
+                       "a selection: write 2, \"0-3\", \"1%2\" (n mod 2 == 1) or a list of these",
+                       err));
         }
         if (all.term_count + some.term_count > CDDP_SELECTOR_TERMS_MAX) {
-            return refuse(row, value->items[i], "short enough: at most 8 terms", err);
+            return CD_PASS(refuse(row, value->items[i], "short enough: at most 8 terms", err));
         }
         memcpy(&all.terms[all.term_count], some.terms, some.term_count * sizeof some.terms[0]);
         all.term_count += some.term_count;
@@ -197,18 +198,18 @@ cddp_status cd_key_parse(const cd_key_row *row, const cd_key_value *value, cd_ar
                          void *field, cddp_error *err)
 {
     if (row->type == CDDP_KEY_SELECTOR) {
-        return parse_selector(row, value, field, err);
+        return CD_PASS(parse_selector(row, value, field, err));
     }
     if (row->type == CDDP_KEY_TEXTS || row->type == CDDP_KEY_NUMBERS ||
         row->type == CDDP_KEY_UNSIGNEDS) {
-        return parse_list(row, value, arena, field, err);
+        return CD_PASS(parse_list(row, value, arena, field, err));
     }
     if (value->count != 1) {
         char path[96];
         cd_key_path(row, path, sizeof path);
         return cd_fail(err, CDDP_E_CONFIG, "%s takes one value, got %zu", path, value->count);
     }
-    return parse_scalar(row, value->items[0], arena, field, err);
+    return CD_PASS(parse_scalar(row, value->items[0], arena, field, err));
 }
 
 /* ---- back to text ---- */

@@ -240,7 +240,7 @@ static cddp_status take_index(cddp_plan *plan, char *path, const cd_key_row **ro
         memmove(dot, end, strlen(end) + 1);
         *row = cd_key_find_path(path);
         if (*row == NULL || cd_item_table_get((*row)->scope) == NULL) {
-            return fail_unknown(path, "", path, err);
+            return CD_PASS(fail_unknown(path, "", path, err));
         }
         const size_t count = cd_plan_item_count(plan, (*row)->scope);
         if (number > count) {
@@ -286,7 +286,7 @@ cddp_status cddp_plan_set(cddp_plan *plan, const char *key, const char *value, c
         if (dot != NULL) {
             *dot = '\0';
         }
-        return fail_unknown(key, dot != NULL ? path : "", field, err);
+        return CD_PASS(fail_unknown(key, dot != NULL ? path : "", field, err));
     }
     const char *items[SET_ITEMS_MAX] = {values};
     const bool is_list = type_is_list(row->type);

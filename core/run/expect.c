@@ -221,37 +221,38 @@ static cddp_status conclude(const measure *m, cddp_outcome outcome, const char *
 
 static cddp_status refuse_settings(const measure *m, cddp_error *err)
 {
-    return conclude(m, CDDP_OUTCOME_ERROR, rank_words(&m->verdict->ranks[0].result),
-                    "every rank refuses its settings", err);
+    return CD_PASS(conclude(m, CDDP_OUTCOME_ERROR, rank_words(&m->verdict->ranks[0].result),
+                            "every rank refuses its settings", err));
 }
 
 static cddp_status measure_verified(const measure *m, cddp_error *err)
 {
     const cddp_verdict *v = m->verdict;
     if (m->refusal != NULL) {
-        return conclude(m, CDDP_OUTCOME_ERROR, "the scenario contradicts itself", m->refusal, err);
+        return CD_PASS(
+            conclude(m, CDDP_OUTCOME_ERROR, "the scenario contradicts itself", m->refusal, err));
     }
     if (v->finding_count > 0) {
         const cddp_finding *first = &v->findings[0];
-        return conclude(m, CDDP_OUTCOME_FINDINGS,
-                        cd_arena_printf(m->arena, "%s: %s", first->check, first->title),
-                        cd_arena_printf(m->arena, "%zu finding%s", v->finding_count,
-                                        v->finding_count > 1 ? "s" : ""),
-                        err);
+        return CD_PASS(conclude(m, CDDP_OUTCOME_FINDINGS,
+                                cd_arena_printf(m->arena, "%s: %s", first->check, first->title),
+                                cd_arena_printf(m->arena, "%zu finding%s", v->finding_count,
+                                                v->finding_count > 1 ? "s" : ""),
+                                err));
     }
     const char *failure = first_failure(m);
     if (settings_are_invalid(v)) {
-        return refuse_settings(m, err);
+        return CD_PASS(refuse_settings(m, err));
     }
     if (failure != NULL) {
-        return conclude(m, CDDP_OUTCOME_FINDINGS, failure, "a rank failed", err);
+        return CD_PASS(conclude(m, CDDP_OUTCOME_FINDINGS, failure, "a rank failed", err));
     }
     const char *claim = missing_claim(m);
     if (claim != NULL) {
-        return conclude(m, CDDP_OUTCOME_INCONCLUSIVE, "the run did not exercise what it claims",
-                        claim, err);
+        return CD_PASS(conclude(m, CDDP_OUTCOME_INCONCLUSIVE,
+                                "the run did not exercise what it claims", claim, err));
     }
-    return conclude(m, CDDP_OUTCOME_VERIFIED, "verified", "", err);
+    return CD_PASS(conclude(m, CDDP_OUTCOME_VERIFIED, "verified", "", err));
 }
 
 static cddp_status measure_expected(const measure *m, cddp_error *err)
@@ -259,28 +260,30 @@ static cddp_status measure_expected(const measure *m, cddp_error *err)
     const bool wants_error = m->plan->expect.verdict == CDDP_EXPECT_ERROR;
     const char *wrong = compare_findings(m);
     if (m->refusal != NULL && !wants_error) {
-        return conclude(m, CDDP_OUTCOME_ERROR, "the scenario contradicts itself", m->refusal, err);
+        return CD_PASS(
+            conclude(m, CDDP_OUTCOME_ERROR, "the scenario contradicts itself", m->refusal, err));
     }
     if (m->verdict->finding_count == 0 && !wants_error && settings_are_invalid(m->verdict)) {
-        return refuse_settings(m, err);
+        return CD_PASS(refuse_settings(m, err));
     }
     wrong = wrong == NULL && wants_error ? missing_error(m) : wrong;
     if (wrong != NULL) {
-        return conclude(m, CDDP_OUTCOME_FINDINGS,
-                        wants_error ? "not the expected error" : "not the expected findings", wrong,
-                        err);
+        return CD_PASS(
+            conclude(m, CDDP_OUTCOME_FINDINGS,
+                     wants_error ? "not the expected error" : "not the expected findings", wrong,
+                     err));
     }
     const char *claim = m->refusal == NULL ? missing_claim(m) : NULL;
     if (claim != NULL) {
-        return conclude(m, CDDP_OUTCOME_INCONCLUSIVE, "the run did not exercise what it claims",
-                        claim, err);
+        return CD_PASS(conclude(m, CDDP_OUTCOME_INCONCLUSIVE,
+                                "the run did not exercise what it claims", claim, err));
     }
     m->verdict->as_expected = true;
     const char *what = wants_error ? (m->refusal != NULL ? m->refusal : first_failure(m))
                                    : m->verdict->findings[0].title;
-    return conclude(m, CDDP_OUTCOME_VERIFIED,
-                    cd_arena_printf(m->arena, "as expected: %s", what != NULL ? what : ""), "",
-                    err);
+    return CD_PASS(conclude(m, CDDP_OUTCOME_VERIFIED,
+                            cd_arena_printf(m->arena, "as expected: %s", what != NULL ? what : ""),
+                            "", err));
 }
 
 cddp_status cd_verdict_measure(const cddp_plan *plan, const char *refusal, cd_arena *arena,

@@ -94,7 +94,7 @@ cddp_status cddp_registry_add_backend(cddp_registry *registry, const cddp_backen
     cddp_backend full;
     CD_TRY(cd_backend_adopt(backend, &full, err));
     if (cddp_registry_find_backend(registry, backend->name) != NULL) {
-        return fail_taken("backend", backend->name, err);
+        return CD_PASS(fail_taken("backend", backend->name, err));
     }
     CD_TRY(list_add(registry, &registry->backends, &full, sizeof full, err));
     return CDDP_OK;
@@ -106,7 +106,7 @@ cddp_status cddp_registry_add_hook(cddp_registry *registry, const cddp_hook *hoo
     CD_TRY(check_size("hook", hook->name, hook->size, HOOK_SIZE_MIN, err));
     CD_TRY(check_slot("hook", hook->name, "run", hook->run != NULL, err));
     if (cddp_registry_find_hook(registry, hook->name) != NULL) {
-        return fail_taken("hook", hook->name, err);
+        return CD_PASS(fail_taken("hook", hook->name, err));
     }
     CD_TRY(list_add(registry, &registry->hooks, hook, hook->size, err));
     cddp_hook *copy = registry->hooks.items[registry->hooks.count - 1];
@@ -124,7 +124,7 @@ cddp_status cddp_registry_add_check(cddp_registry *registry, const cddp_check *c
     CD_TRY(check_slot("check", check->name, "event", check->event != NULL, err));
     CD_TRY(check_slot("check", check->name, "end", check->end != NULL, err));
     if (cddp_registry_find_check(registry, check->name) != NULL) {
-        return fail_taken("check", check->name, err);
+        return CD_PASS(fail_taken("check", check->name, err));
     }
     CD_TRY(list_add(registry, &registry->checks, check, check->size, err));
     return CDDP_OK;

@@ -161,8 +161,8 @@ cddp_rank_result *cd_run_get_results(cd_run *run) { return run->results; }
 cddp_status cd_run_launch(cd_run *run, cddp_error *err)
 {
     const cddp_run_options *options = &run->options;
-    return options->world_ops->launch(options->world, cd_rank_program, &run->argument, run->results,
-                                      err);
+    return CD_PASS(options->world_ops->launch(options->world, cd_rank_program, &run->argument,
+                                              run->results, err));
 }
 
 cddp_status cd_run_end(cd_run *run, cddp_verdict **verdict, cddp_error *err)
@@ -183,7 +183,7 @@ cddp_status cd_run_end(cd_run *run, cddp_verdict **verdict, cddp_error *err)
                                     .judge = run->judge,
                                     .tap = &run->tap,
                                     .results = run->results};
-    return cd_verdict_create(&input, verdict, err);
+    return CD_PASS(cd_verdict_create(&input, verdict, err));
 }
 
 void cd_run_destroy(cd_run *run)

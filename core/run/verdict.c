@@ -22,7 +22,7 @@ static cddp_status copy_findings(cddp_verdict *v, const cd_judge *judge, cddp_er
     const size_t count = cd_judge_finding_count(judge);
     cddp_finding *findings = cd_arena_push(&v->memory->arena, (count + 1) * sizeof *findings);
     if (findings == NULL) {
-        return no_memory(err);
+        return CD_PASS(no_memory(err));
     }
     for (size_t i = 0; i < count; i++) {
         findings[i] = *cd_judge_get_finding(judge, i);
@@ -37,14 +37,14 @@ static cddp_status copy_exercises(cddp_verdict *v, const cd_judge *judge, cddp_e
     const size_t count = cd_judge_exercise_count(judge);
     cddp_exercise *exercises = cd_arena_push(&v->memory->arena, (count + 1) * sizeof *exercises);
     if (exercises == NULL) {
-        return no_memory(err);
+        return CD_PASS(no_memory(err));
     }
     for (size_t i = 0; i < count; i++) {
         const cd_judge_exercise *exercise = cd_judge_get_exercise(judge, i);
         if (exercise->count > 0) {
             const char *how = cd_arena_strdup(&v->memory->arena, exercise->how);
             if (how == NULL) {
-                return no_memory(err);
+                return CD_PASS(no_memory(err));
             }
             exercises[v->exercise_count++] = (cddp_exercise){exercise->check, how, exercise->count};
         }
@@ -61,12 +61,12 @@ static cddp_status copy_tap(cddp_verdict *v, const cd_tap *tap, const cddp_rank_
     cddp_verdict_rank *ranks =
         cd_arena_push(&v->memory->arena, (tap->rank_count + 1) * sizeof *ranks);
     if (marks == NULL || ranks == NULL) {
-        return no_memory(err);
+        return CD_PASS(no_memory(err));
     }
     for (size_t i = 0; i < tap->mark_count; i++) {
         marks[i].name = cd_arena_strdup(&v->memory->arena, tap->marks[i].name);
         if (marks[i].name == NULL) {
-            return no_memory(err);
+            return CD_PASS(no_memory(err));
         }
         marks[i].count = tap->marks[i].count;
     }
@@ -96,7 +96,7 @@ cddp_status cd_verdict_create(const cd_verdict_input *input, cddp_verdict **verd
     if (v == NULL || memory == NULL) {
         cd_release(input->allocator, v, sizeof *v);
         cd_release(input->allocator, memory, sizeof *memory);
-        return no_memory(err);
+        return CD_PASS(no_memory(err));
     }
     memory->allocator = input->allocator;
     cd_arena_init(&memory->arena, input->allocator, 8192);

@@ -248,7 +248,8 @@ static cddp_status cpu_reduce(cddp_red_op op, const cddp_tensor *dst, const cddp
         return cd_fail(err, CDDP_E_UNSUPPORTED,
                        "reduce: %s is not defined between two elements of %s", cddp_red_op_name(op),
                        cddp_dtype_name(dst->dtype));
-    return run_kernel(&(elementwise){.kernel = kernel, .dst = dst, .src = src}, "reduce", err);
+    return CD_PASS(
+        run_kernel(&(elementwise){.kernel = kernel, .dst = dst, .src = src}, "reduce", err));
 }
 
 static cddp_status cpu_divide(const cddp_tensor *dst, const cddp_tensor *src, int64_t n,
@@ -258,8 +259,8 @@ static cddp_status cpu_divide(const cddp_tensor *dst, const cddp_tensor *src, in
     CD_TRY(check_count(n, "divide", err));
     CD_TRY(cd_view_check(dst, "divide", "destination", err));
     cd_kernel_scalar scalar = {.count = n};
-    return run_kernel(&(elementwise){cd_kernel_divide(dst->dtype), &scalar, dst, src}, "divide",
-                      err);
+    return CD_PASS(
+        run_kernel(&(elementwise){cd_kernel_divide(dst->dtype), &scalar, dst, src}, "divide", err));
 }
 
 static cddp_status cpu_scale(const cddp_tensor *dst, const cddp_tensor *src, double factor,
@@ -269,14 +270,15 @@ static cddp_status cpu_scale(const cddp_tensor *dst, const cddp_tensor *src, dou
     CD_TRY(cd_view_check(dst, "scale", "destination", err));
     CD_TRY(check_factor(dst->dtype, factor, "scale", err));
     cd_kernel_scalar scalar = {.value = factor};
-    return run_kernel(&(elementwise){cd_kernel_scale(dst->dtype), &scalar, dst, src}, "scale", err);
+    return CD_PASS(
+        run_kernel(&(elementwise){cd_kernel_scale(dst->dtype), &scalar, dst, src}, "scale", err));
 }
 
 static cddp_status cpu_multiply_reciprocal(const cddp_tensor *dst, const cddp_tensor *src,
                                            int64_t n, cddp_stream *stream, cddp_error *err)
 {
     CD_TRY(check_count(n, "multiply_reciprocal", err));
-    return cpu_scale(dst, src, 1.0 / (double)n, stream, err);
+    return CD_PASS(cpu_scale(dst, src, 1.0 / (double)n, stream, err));
 }
 
 static cddp_status cpu_axpy(const cddp_tensor *dst, double alpha, const cddp_tensor *x,
@@ -286,7 +288,8 @@ static cddp_status cpu_axpy(const cddp_tensor *dst, double alpha, const cddp_ten
     CD_TRY(cd_view_check(dst, "axpy", "destination", err));
     CD_TRY(check_factor(dst->dtype, alpha, "axpy", err));
     cd_kernel_scalar scalar = {.value = alpha};
-    return run_kernel(&(elementwise){cd_kernel_axpy(dst->dtype), &scalar, dst, x}, "axpy", err);
+    return CD_PASS(
+        run_kernel(&(elementwise){cd_kernel_axpy(dst->dtype), &scalar, dst, x}, "axpy", err));
 }
 
 /* Checks every pair before it writes the first one. */
@@ -326,7 +329,7 @@ static cddp_status cpu_matmul(const cddp_tensor *dst, const cddp_matmul *operand
     args.dst = address(dst, dst->offset);
     args.a = address(operands->a, operands->a->offset);
     args.b = address(operands->b, operands->b->offset);
-    return cd_matmul(&args, cd_isa_best(), cd_device_allocator(dst->device), err);
+    return CD_PASS(cd_matmul(&args, cd_isa_best(), cd_device_allocator(dst->device), err));
 }
 
 /* ---- whole-tensor results, in logical order ---- */

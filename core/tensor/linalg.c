@@ -377,8 +377,8 @@ static cddp_status matmul_wide(const cd_matmul_args *args, cd_isa isa,
     const cd_matmul_args thin = is_turned ? turned(args) : *args;
     const cd_matmul_shape *s = &thin.shape;
     if (s->m <= FEW && s->n >= LONG && s->b_col == 1)
-        return matmul_flat(&thin, isa, allocator, err);
-    return matmul_tiled(&thin, isa, allocator, err);
+        return CD_PASS(matmul_flat(&thin, isa, allocator, err));
+    return CD_PASS(matmul_tiled(&thin, isa, allocator, err));
 }
 
 /* A dense f32 copy (rows, columns) of a strided 16-bit matrix. */
@@ -448,6 +448,6 @@ cddp_status cd_matmul(const cd_matmul_args *args, cd_isa isa, const cddp_allocat
 {
     if (args->shape.m == 0 || args->shape.n == 0) return CDDP_OK;
     if (args->dtype == CDDP_F64 || args->dtype == CDDP_F32)
-        return matmul_wide(args, isa, allocator, err);
-    return matmul_16(args, isa, allocator, err);
+        return CD_PASS(matmul_wide(args, isa, allocator, err));
+    return CD_PASS(matmul_16(args, isa, allocator, err));
 }

@@ -59,13 +59,13 @@ static cddp_status check_inside(const cddp_tensor *t, const char *operation, cdd
 {
     shape_token token;
     memcpy(&token, (const unsigned char *)t->storage - TOKEN_BYTES, sizeof token);
-    return cd_view_check_inside(t, token.numel, operation, err);
+    return CD_PASS(cd_view_check_inside(t, token.numel, operation, err));
 }
 
 static cddp_status check_one(const cddp_tensor *t, const char *operation, cddp_error *err)
 {
     CD_TRY(cd_view_check(t, operation, "tensor", err));
-    return check_inside(t, operation, err);
+    return CD_PASS(check_inside(t, operation, err));
 }
 
 static cddp_status check_two(const cddp_tensor *dst, const cddp_tensor *src, const char *operation,
@@ -73,7 +73,7 @@ static cddp_status check_two(const cddp_tensor *dst, const cddp_tensor *src, con
 {
     CD_TRY(cd_view_check_same(dst, src, operation, err));
     CD_TRY(check_inside(dst, operation, err));
-    return check_inside(src, operation, err);
+    return CD_PASS(check_inside(src, operation, err));
 }
 
 /* The same tensor as `cpu` sees it; for integers only. */
@@ -92,7 +92,7 @@ static cddp_status shape_read(const cddp_tensor *src, void *host, size_t host_by
     CD_TRY(check_one(src, "read", err));
     CD_TRY(cd_view_check_host(src, host, host_bytes, "read", err));
     cddp_tensor real = as_cpu(src);
-    if (is_real(src)) return real.device->read(&real, host, host_bytes, err);
+    if (is_real(src)) return CD_PASS(real.device->read(&real, host, host_bytes, err));
     if (host_bytes > 0) memset(host, 0, host_bytes);
     return CDDP_OK;
 }
@@ -119,7 +119,7 @@ static cddp_status shape_copy(const cddp_tensor *dst, const cddp_tensor *src, cd
                        "made of them",
                        cddp_dtype_name(src->dtype), cddp_dtype_name(dst->dtype));
     cddp_tensor to = as_cpu(dst), from = as_cpu(src);
-    return to.device->copy(&to, &from, stream, err);
+    return CD_PASS(to.device->copy(&to, &from, stream, err));
 }
 
 static cddp_status check_count(int64_t n, const char *operation, cddp_error *err)
@@ -143,7 +143,7 @@ static cddp_status shape_reduce(cddp_red_op op, const cddp_tensor *dst, const cd
 {
     CD_TRY(check_two(dst, src, "reduce", err));
     cddp_tensor to = as_cpu(dst), from = as_cpu(src);
-    if (is_real(dst)) return to.device->reduce(op, &to, &from, stream, err);
+    if (is_real(dst)) return CD_PASS(to.device->reduce(op, &to, &from, stream, err));
     bool defined = op == CDDP_RED_SUM || op == CDDP_RED_PRODUCT ||
                    ((op == CDDP_RED_MIN || op == CDDP_RED_MAX) && dst->dtype != CDDP_C64);
     if (!defined)
@@ -158,8 +158,8 @@ static cddp_status shape_divide(const cddp_tensor *dst, const cddp_tensor *src, 
 {
     CD_TRY(check_two(dst, src, "divide", err));
     cddp_tensor to = as_cpu(dst), from = as_cpu(src);
-    return is_real(dst) ? to.device->divide(&to, &from, n, stream, err)
-                        : check_count(n, "divide", err);
+    return CD_PASS(is_real(dst) ? to.device->divide(&to, &from, n, stream, err)
+                                : check_count(n, "divide", err));
 }
 
 static cddp_status shape_multiply_reciprocal(const cddp_tensor *dst, const cddp_tensor *src,
@@ -167,8 +167,8 @@ static cddp_status shape_multiply_reciprocal(const cddp_tensor *dst, const cddp_
 {
     CD_TRY(check_two(dst, src, "multiply_reciprocal", err));
     cddp_tensor to = as_cpu(dst), from = as_cpu(src);
-    if (is_real(dst)) return to.device->multiply_reciprocal(&to, &from, n, stream, err);
-    return check_count(n, "multiply_reciprocal", err);
+    if (is_real(dst)) return CD_PASS(to.device->multiply_reciprocal(&to, &from, n, stream, err));
+    return CD_PASS(check_count(n, "multiply_reciprocal", err));
 }
 
 static cddp_status shape_scale(const cddp_tensor *dst, const cddp_tensor *src, double factor,
@@ -195,14 +195,14 @@ static cddp_status shape_matmul(const cddp_tensor *dst, const cddp_matmul *opera
     CD_TRY(cd_view_check_matmul(dst, operands, &shape, err));
     CD_TRY(check_inside(dst, "matmul", err));
     CD_TRY(check_inside(operands->a, "matmul", err));
-    return check_inside(operands->b, "matmul", err);
+    return CD_PASS(check_inside(operands->b, "matmul", err));
 }
 
 static cddp_status shape_norm(const cddp_tensor *src, double *norm, cddp_error *err)
 {
     CD_TRY(check_one(src, "norm", err));
     cddp_tensor real = as_cpu(src);
-    if (is_real(src)) return real.device->norm(&real, norm, err);
+    if (is_real(src)) return CD_PASS(real.device->norm(&real, norm, err));
     *norm = 0;
     return CDDP_OK;
 }
@@ -219,7 +219,7 @@ static cddp_status shape_digest(const cddp_tensor *src, uint64_t *digest, cddp_e
 {
     CD_TRY(check_one(src, "digest", err));
     cddp_tensor real = as_cpu(src);
-    if (is_real(src)) return real.device->digest(&real, digest, err);
+    if (is_real(src)) return CD_PASS(real.device->digest(&real, digest, err));
     uint64_t d = cd_hash_mix(0, (uint64_t)src->dtype);
     *digest = cd_hash_mix(d, (uint64_t)cddp_tensor_numel(src));
     return CDDP_OK;

@@ -37,13 +37,14 @@ static void symbol_release(const cddp_device *device, cddp_dtype dtype, int64_t 
 
 static cddp_status check_inside(const cddp_tensor *t, const char *operation, cddp_error *err)
 {
-    return cd_view_check_inside(t, ((const cd_symbol_storage *)t->storage)->numel, operation, err);
+    return CD_PASS(
+        cd_view_check_inside(t, ((const cd_symbol_storage *)t->storage)->numel, operation, err));
 }
 
 static cddp_status check_one(const cddp_tensor *t, const char *operation, cddp_error *err)
 {
     CD_TRY(cd_view_check(t, operation, "tensor", err));
-    return check_inside(t, operation, err);
+    return CD_PASS(check_inside(t, operation, err));
 }
 
 static cddp_status check_two(const cddp_tensor *dst, const cddp_tensor *src, const char *operation,
@@ -51,7 +52,7 @@ static cddp_status check_two(const cddp_tensor *dst, const cddp_tensor *src, con
 {
     CD_TRY(cd_view_check_same(dst, src, operation, err));
     CD_TRY(check_inside(dst, operation, err));
-    return check_inside(src, operation, err);
+    return CD_PASS(check_inside(src, operation, err));
 }
 
 /* ---- the table: moving ---- */
@@ -66,7 +67,7 @@ static cddp_status symbol_copy(const cddp_tensor *dst, const cddp_tensor *src, c
     cd_symbol_operation o = {.name = "copy",
                              .apply = dst->dtype == src->dtype ? cd_symbol_piece_copy
                                                                : cd_symbol_piece_cast};
-    return cd_symbol_operation_run(&o, dst, src, err);
+    return CD_PASS(cd_symbol_operation_run(&o, dst, src, err));
 }
 
 /* The number in one host element. */
@@ -84,10 +85,10 @@ static cddp_status number_of(cddp_dtype dtype, const unsigned char *element, cd_
                 return cd_fail(err, CDDP_E_UNSUPPORTED, "write: %g + %gi is not a ratio", real,
                                (double)parts[1]);
         }
-        return cd_ratio_of_double(real, value, err);
+        return CD_PASS(cd_ratio_of_double(real, value, err));
     }
     cd_convert(CDDP_I64, &whole, dtype, element, 1);
-    return cd_ratio_make(whole, 1, value, err);
+    return CD_PASS(cd_ratio_make(whole, 1, value, err));
 }
 
 static cddp_status collect_numbers(const cddp_tensor *dst, const unsigned char *host,
@@ -202,7 +203,7 @@ static cddp_status symbol_reduce(cddp_red_op op, const cddp_tensor *dst, const c
                              .reads_dst = true,
                              .factor = {1, 1},
                              .red_op = op};
-    return cd_symbol_operation_run(&o, dst, src, err);
+    return CD_PASS(cd_symbol_operation_run(&o, dst, src, err));
 }
 
 static cddp_status symbol_divide(const cddp_tensor *dst, const cddp_tensor *src, int64_t n,
@@ -216,7 +217,7 @@ static cddp_status symbol_divide(const cddp_tensor *dst, const cddp_tensor *src,
                              .apply = cd_symbol_piece_divide,
                              .factor = {1, n},
                              .divisor = n};
-    return cd_symbol_operation_run(&o, dst, src, err);
+    return CD_PASS(cd_symbol_operation_run(&o, dst, src, err));
 }
 
 /* Both division forms are the exact 1/n here. */
@@ -231,7 +232,7 @@ static cddp_status symbol_multiply_reciprocal(const cddp_tensor *dst, const cddp
     cd_symbol_operation o = {.name = "multiply_reciprocal",
                              .apply = cd_symbol_piece_scale,
                              .factor = {1, n}};
-    return cd_symbol_operation_run(&o, dst, src, err);
+    return CD_PASS(cd_symbol_operation_run(&o, dst, src, err));
 }
 
 static cddp_status symbol_scale(const cddp_tensor *dst, const cddp_tensor *src, double factor,
@@ -241,7 +242,7 @@ static cddp_status symbol_scale(const cddp_tensor *dst, const cddp_tensor *src, 
     CD_TRY(check_two(dst, src, "scale", err));
     cd_symbol_operation o = {.name = "scale", .apply = cd_symbol_piece_scale};
     CD_TRY(cd_ratio_of_double(factor, &o.factor, err));
-    return cd_symbol_operation_run(&o, dst, src, err);
+    return CD_PASS(cd_symbol_operation_run(&o, dst, src, err));
 }
 
 static cddp_status symbol_axpy(const cddp_tensor *dst, double alpha, const cddp_tensor *x,
@@ -251,7 +252,7 @@ static cddp_status symbol_axpy(const cddp_tensor *dst, double alpha, const cddp_
     CD_TRY(check_two(dst, x, "axpy", err));
     cd_symbol_operation o = {.name = "axpy", .apply = cd_symbol_piece_add, .reads_dst = true};
     CD_TRY(cd_ratio_of_double(alpha, &o.factor, err));
-    return cd_symbol_operation_run(&o, dst, x, err);
+    return CD_PASS(cd_symbol_operation_run(&o, dst, x, err));
 }
 
 static cddp_status symbol_matmul(const cddp_tensor *dst, const cddp_matmul *operands,

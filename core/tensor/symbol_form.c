@@ -135,7 +135,7 @@ cddp_status cd_terms_constant(const cddp_allocator *allocator, cd_ratio value, c
 {
     cd_term one = {.atom.kind = CD_ATOM_ONE, .coefficient = value};
     cd_form_slice slice = {&one, value.numerator != 0 ? 1 : 0, 0, 1};
-    return cd_terms_copy(allocator, &slice, false, terms, err);
+    return CD_PASS(cd_terms_copy(allocator, &slice, false, terms, err));
 }
 
 bool cd_terms_is_constant(const cd_terms *terms, cd_ratio *value)
@@ -166,7 +166,7 @@ cddp_status cd_terms_normalize(const cddp_allocator *allocator, cd_terms *terms,
     size_t kept = 0;
     for (size_t i = 0; i < used; i++)
         if (terms->items[i].coefficient.numerator != 0) terms->items[kept++] = terms->items[i];
-    return shrink(allocator, terms, kept, err);
+    return CD_PASS(shrink(allocator, terms, kept, err));
 }
 
 static bool same_coefficients(const cd_terms *a, const cd_terms *b)

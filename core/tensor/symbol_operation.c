@@ -113,14 +113,14 @@ static cddp_status copy_terms(const cd_symbol_operation *o, const cd_terms *src,
                               cddp_error *err)
 {
     cd_form_slice whole = {src->items, src->count, 0, 1};
-    return cd_terms_copy(o->allocator, &whole, false, result, err);
+    return CD_PASS(cd_terms_copy(o->allocator, &whole, false, result, err));
 }
 
 cddp_status cd_symbol_piece_copy(const cd_symbol_operation *o, const cd_terms *dst,
                                  const cd_terms *src, cd_terms *result, cddp_error *err)
 {
     (void)dst;
-    return copy_terms(o, src, result, err);
+    return CD_PASS(copy_terms(o, src, result, err));
 }
 
 cddp_status cd_symbol_piece_scale(const cd_symbol_operation *o, const cd_terms *dst,
@@ -142,15 +142,15 @@ cddp_status cd_symbol_piece_divide(const cd_symbol_operation *o, const cd_terms 
 {
     cd_ratio value;
     if (!cd_dtype_is_integer(o->dst_dtype) || !cd_terms_is_constant(src, &value))
-        return cd_symbol_piece_scale(o, dst, src, result, err);
-    return cd_terms_constant(o->allocator, (cd_ratio){value.numerator / o->divisor, 1}, result,
-                             err);
+        return CD_PASS(cd_symbol_piece_scale(o, dst, src, result, err));
+    return CD_PASS(
+        cd_terms_constant(o->allocator, (cd_ratio){value.numerator / o->divisor, 1}, result, err));
 }
 
 cddp_status cd_symbol_piece_add(const cd_symbol_operation *o, const cd_terms *dst,
                                 const cd_terms *src, cd_terms *result, cddp_error *err)
 {
-    return cd_terms_add(o->allocator, dst, src, o->factor, result, err);
+    return CD_PASS(cd_terms_add(o->allocator, dst, src, o->factor, result, err));
 }
 
 /* ---- reductions of numbers ---- */
@@ -169,7 +169,7 @@ static cddp_status reduce_numbers(const cd_symbol_operation *o, cd_ratio a, cd_r
     bool less;
     switch (o->red_op) {
     case CDDP_RED_PRODUCT:
-        return cd_ratio_multiply(a, b, result, err);
+        return CD_PASS(cd_ratio_multiply(a, b, result, err));
     case CDDP_RED_MIN:
         CD_TRY(ratio_less(b, a, &less, err));
         *result = less ? b : a;
@@ -206,7 +206,7 @@ cddp_status cd_symbol_piece_reduce(const cd_symbol_operation *o, const cd_terms 
                        cd_symbol_terms_print(culprit, text, sizeof text));
     }
     CD_TRY(reduce_numbers(o, a, b, &value, err));
-    return cd_terms_constant(o->allocator, value, result, err);
+    return CD_PASS(cd_terms_constant(o->allocator, value, result, err));
 }
 
 /* ---- casts ---- */
@@ -236,5 +236,5 @@ cddp_status cd_symbol_piece_cast(const cd_symbol_operation *o, const cd_terms *d
                        "copy: casting %s from %s to %s may round; run this on device cpu",
                        cd_symbol_terms_print(src, text, sizeof text), cddp_dtype_name(o->src_dtype),
                        cddp_dtype_name(o->dst_dtype));
-    return copy_terms(o, src, result, err);
+    return CD_PASS(copy_terms(o, src, result, err));
 }

@@ -61,7 +61,7 @@ cddp_status cd_ratio_add(cd_ratio a, cd_ratio b, cd_ratio *sum, cddp_error *err)
         return cd_fail(err, CDDP_E_LIMIT,
                        "ratio: %" PRId64 "/%" PRId64 " + %" PRId64 "/%" PRId64 " does not fit",
                        a.numerator, a.denominator, b.numerator, b.denominator);
-    return cd_ratio_make(numerator, denominator, sum, err);
+    return CD_PASS(cd_ratio_make(numerator, denominator, sum, err));
 }
 
 cddp_status cd_ratio_multiply(cd_ratio a, cd_ratio b, cd_ratio *product, cddp_error *err)
@@ -109,7 +109,7 @@ cddp_status cd_ratio_of_double(double value, cd_ratio *ratio, cddp_error *err)
         h = h_next;
         k = k_next;
         if ((double)h / (double)k == target)
-            return cd_ratio_make(value < 0 ? -h : h, k, ratio, err);
+            return CD_PASS(cd_ratio_make(value < 0 ? -h : h, k, ratio, err));
         a = b;
         b = rest;
     }

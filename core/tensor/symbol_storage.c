@@ -172,7 +172,7 @@ cddp_status cd_piece_list_push(cd_piece_list *list, cd_piece *piece, cddp_error 
         cd_piece_extend(last, &first);
         drop_first(piece);
     }
-    return append(list, piece, err);
+    return CD_PASS(append(list, piece, err));
 }
 
 void cd_piece_list_fini(cd_piece_list *list)
@@ -215,7 +215,7 @@ static cddp_status patch_push(patch_list *patches, int64_t position, int64_t len
 static cddp_status patch_stretch(patch_list *patches, const cd_stretch *s, cd_form_slice slice,
                                  cddp_error *err)
 {
-    if (s->stride == 1) return patch_push(patches, s->position, s->length, &slice, err);
+    if (s->stride == 1) return CD_PASS(patch_push(patches, s->position, s->length, &slice, err));
     for (int64_t i = 0; i < s->length; i++, slice.first++)
         CD_TRY(patch_push(patches, s->position + i * s->stride, 1, &slice, err));
     return CDDP_OK;

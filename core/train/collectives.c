@@ -270,7 +270,7 @@ static cddp_status give_values(cd_trainer *t, const own *c, const cddp_tensor *i
 {
     const int64_t numel = cddp_tensor_numel(input);
     if ((input->device->flags & CDDP_DEVICE_VALUES) == 0 || t->streams.device != NULL) {
-        return input->device->fill(input, t->rank->rank + 1.0, NULL, err);
+        return CD_PASS(input->device->fill(input, t->rank->rank + 1.0, NULL, err));
     }
     if (!cd_vec_grow(t->allocator, (void **)&t->own_values, &t->own_capacity, (size_t)numel,
                      sizeof *t->own_values)) {
@@ -280,7 +280,7 @@ static cddp_status give_values(cd_trainer *t, const own *c, const cddp_tensor *i
     for (int64_t i = 0; i < numel; i++) {
         t->own_values[i] = value_of(c, c->me, i);
     }
-    return cd_numbers_write(&t->own_numbers, input, t->own_values, err);
+    return CD_PASS(cd_numbers_write(&t->own_numbers, input, t->own_values, err));
 }
 
 static cddp_status judge_values(cd_trainer *t, const own *c, const cddp_tensor *output,
@@ -376,14 +376,14 @@ static cddp_status run_one(cd_trainer *t, const cddp_plan_collective *planned, c
              .root = (uint32_t)planned->root,
              .numel = (int64_t)planned->numel};
     if (c.op == CDDP_OP_BARRIER) {
-        return cddp_group_barrier(group, err);
+        return CD_PASS(cddp_group_barrier(group, err));
     }
     for (size_t i = 0; planned->group != NULL && i < t->plan->group_count; i++) {
         c.members =
             strcmp(t->plan->groups[i].name, planned->group) == 0 ? &t->plan->groups[i] : c.members;
     }
     reduce_values(&c);
-    return run_on_tensor(t, &c, group, err);
+    return CD_PASS(run_on_tensor(t, &c, group, err));
 }
 
 cddp_status cd_trainer_run_collectives(cd_trainer *t, cd_place_in_step place, cddp_error *err)

@@ -375,7 +375,7 @@ static cddp_status gather(cd_shard *s, cddp_group *group, cddp_error *err)
 cddp_status cd_shard_exchange(cd_shard *s, cddp_group *group, cddp_error *err)
 {
     if (s->options.kind == CD_SHARD_PARAMETERS) {
-        return broadcast(s, group, err);
+        return CD_PASS(broadcast(s, group, err));
     }
     return s->numel > 0 ? gather(s, group, err) : CDDP_OK;
 }

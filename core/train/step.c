@@ -48,7 +48,7 @@ static cddp_status declared_divisor(const cd_trainer *t, uint32_t step, uint64_t
                                     cddp_error *err)
 {
     if (t->settings.ddp.average_contributions) {
-        return count_contributions(t, step, divisor, err);
+        return CD_PASS(count_contributions(t, step, divisor, err));
     }
     *divisor = t->plan->world.size;
     if (!t->settings.join.enable || t->settings.join.divide_by_initial_world_size ||

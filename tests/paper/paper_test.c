@@ -138,12 +138,4 @@ TEST(paper, several_groups_in_turn_gain_where_one_connection_is_the_limit)
     assert_true(gain[STUDY_NCCL][STUDY_RESNET] < gain[STUDY_GLOO][STUDY_RESNET]);
 }
 
-TEST_MAIN(ROW(paper, the_overlap_of_two_ranks_is_within_ten_percent),
-          ROW(paper, skipping_reductions_amortises_within_three_percent),
-          ROW(paper, the_bucket_sweep_over_gloo_is_within_two_percent),
-          ROW(paper, sixteen_gpus_take_seven_to_ten_percent_more_than_one_without_ddp),
-          ROW(paper, small_buckets_cost_more_the_more_gpus_there_are),
-          ROW(paper, overlap_saves_what_was_published),
-          ROW(paper, a_ring_takes_as_long_as_in_simgrid),
-          ROW(paper, summing_on_hosts_beats_a_ring_of_pcie_gpus),
-          ROW(paper, several_groups_in_turn_gain_where_one_connection_is_the_limit))
+TEST_MAIN()

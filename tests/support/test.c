@@ -13,6 +13,7 @@
 
 static uint64_t seed = 20260101;
 static char row[160];
+static cd_test *first; /* in the order in which they run */
 
 uint64_t cd_test_seed(void) { return seed; }
 
@@ -36,14 +37,44 @@ static void print_context(void)
     fprintf(stderr, "cddp: seed %" PRIu64 "%s%s\n", seed, row[0] ? ", row " : "", row);
 }
 
-int cd_test_main(int argc, char **argv, const char *file, const struct CMUnitTest *tests,
-                 size_t count)
+/* By file, then by place in it. */
+static bool is_before(const cd_test *a, const cd_test *b)
+{
+    int order = strcmp(a->file, b->file);
+    return order != 0 ? order < 0 : a->place < b->place;
+}
+
+void cd_test_add(cd_test *test)
+{
+    cd_test **at = &first;
+    while (*at != NULL && is_before(*at, test)) at = &(*at)->next;
+    test->next = *at;
+    *at = test;
+}
+
+static int run_all(const char *file)
+{
+    size_t count = 0;
+    for (const cd_test *t = first; t != NULL; t = t->next) count++;
+    if (count == 0) cd_test_skip_all("every test of this executable is compiled out");
+    struct CMUnitTest *tests = calloc(count, sizeof *tests);
+    if (tests == NULL) return 1;
+    size_t used = 0;
+    for (const cd_test *t = first; t != NULL; t = t->next)
+        tests[used++] = (struct CMUnitTest){.name = t->name, .test_func = t->run};
+    int failed = _cmocka_run_group_tests(file, tests, count, NULL, NULL);
+    free(tests);
+    if (failed != 0) print_context();
+    return failed != 0;
+}
+
+int cd_test_main(int argc, char **argv, const char *file)
 {
     const char *from_environment = getenv("CDDP_TEST_SEED");
     if (from_environment != NULL) seed = strtoull(from_environment, NULL, 0);
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--list") == 0) {
-            for (size_t t = 0; t < count; t++) printf("%s\n", tests[t].name);
+            for (const cd_test *t = first; t != NULL; t = t->next) printf("%s\n", t->name);
             return 0;
         }
         if (strcmp(argv[i], "--only") == 0 && i + 1 < argc)
@@ -55,9 +86,7 @@ int cd_test_main(int argc, char **argv, const char *file, const struct CMUnitTes
             return 2;
         }
     }
-    int failed = _cmocka_run_group_tests(file, tests, count, NULL, NULL);
-    if (failed != 0) print_context();
-    return failed != 0;
+    return run_all(file);
 }
 
 void cd_test_assert_ok(cddp_status status, const cddp_error *err, const char *call,

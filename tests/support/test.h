@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What cmocka lacks: tests named as claims, table rows named on failure, seeds, skips with a
-** reason.
+/* What cmocka lacks: tests named as claims that register themselves, table rows named on failure,
+** seeds, skips with a reason.
 **
 **     TEST(heap, equal_times_pop_in_order_of_insertion) { … }
-**     TEST_MAIN(ROW(heap, equal_times_pop_in_order_of_insertion), …)
+**     TEST_MAIN()
 **
-** Arguments of the executable: --list, --only PATTERN (as cmocka filters), --seed N.
+** Tests run in the order in which the file and its headers define them. A test that is compiled out
+** is absent. Arguments of the executable: --list, --only PATTERN (as cmocka filters), --seed N.
 */
 #pragma once
 #include <setjmp.h>
@@ -19,25 +20,32 @@
 #include "cddp/alloc.h"
 #include "cddp/status.h"
 
-#if defined(__GNUC__)
-#define CD_TEST_UNUSED __attribute__((unused))
-#else
-#define CD_TEST_UNUSED
-#endif
-#define TEST(subject, claim) static void test_##subject##_##claim(CD_TEST_UNUSED void **state)
-#define ROW(subject, claim)                                              \
-    {                                                                    \
-#subject ": " #claim, test_##subject##_##claim, NULL, NULL, NULL \
-    }
-#define TEST_MAIN(...)                                                                    \
-    int main(int argc, char **argv)                                                       \
-    {                                                                                     \
-        const struct CMUnitTest tests[] = {__VA_ARGS__};                                  \
-        return cd_test_main(argc, argv, __FILE__, tests, sizeof tests / sizeof tests[0]); \
-    }
+#define TEST(subject, claim)                                                    \
+    static void test_##subject##_##claim(void **state);                         \
+    __attribute__((constructor)) static void register_##subject##_##claim(void) \
+    {                                                                           \
+        static cd_test test = {.name = #subject ": " #claim,                    \
+                               .run = test_##subject##_##claim,                 \
+                               .file = __BASE_FILE__,                           \
+                               .place = __COUNTER__};                           \
+        cd_test_add(&test);                                                     \
+    }                                                                           \
+    static void test_##subject##_##claim(__attribute__((unused)) void **state)
+#define TEST_MAIN() \
+    int main(int argc, char **argv) { return cd_test_main(argc, argv, __FILE__); }
 
-int cd_test_main(int argc, char **argv, const char *file, const struct CMUnitTest *tests,
-                 size_t count);
+/* A test and its place in the order of the executable. Constructors of one file run in any order,
+** so the place decides. */
+typedef struct cd_test {
+    const char *name;
+    CMUnitTestFunction run;
+    const char *file;
+    int place;
+    struct cd_test *next;
+} cd_test;
+void cd_test_add(cd_test *test); /* borrows for good; called before main */
+
+int cd_test_main(int argc, char **argv, const char *file);
 
 /* The seed of this run: --seed, or CDDP_TEST_SEED, or fixed. Printed when a test fails. */
 uint64_t cd_test_seed(void);

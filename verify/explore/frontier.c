@@ -259,7 +259,7 @@ cddp_status cd_frontier_read(const cd_frontier *f, const char *text, cddp_error 
                        "the frontier belongs to another search: another scenario, strategy, depth, "
                        "seed or reduction");
     CD_TRY(read_rest(f, &r, err));
-    return cd_explorer_resume(f->explorer, err);
+    return CD_PASS(cd_explorer_resume(f->explorer, err));
 }
 
 /* ---- files ---- */

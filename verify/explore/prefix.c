@@ -78,7 +78,7 @@ cddp_status cd_explore_prefix_start(cd_explore_prefix *p, const cddp_run_options
     /* schedules differ in them */
     const cd_run_manner manner = {.holds_storage = true, .without_digests = true};
     CD_TRY(cd_run_begin(&here, &manner, &p->run, err));
-    return cd_run_launch(p->run, err);
+    return CD_PASS(cd_run_launch(p->run, err));
 }
 
 void cd_explore_prefix_keep(cd_explore_prefix *p, cd_sim *sim)
@@ -108,10 +108,10 @@ cddp_status cd_explore_prefix_resume(cd_explore_prefix *p, cd_sim *sim, cddp_err
     p->memory = p->memory_then;
     memcpy(p->block, p->image, p->memory.used);
     cd_run_resume(p->run);
-    return cd_sim_resume(sim, cd_run_get_results(p->run), err);
+    return CD_PASS(cd_sim_resume(sim, cd_run_get_results(p->run), err));
 }
 
 cddp_status cd_explore_prefix_end(cd_explore_prefix *p, cddp_verdict **verdict, cddp_error *err)
 {
-    return cd_run_end(p->run, verdict, err);
+    return CD_PASS(cd_run_end(p->run, verdict, err));
 }

@@ -161,7 +161,7 @@ static cddp_status run_whole(cd_explore_subject *subject, cd_explorer *explorer,
     run.sinks = sinks;
     for (int i = 0; i < 2; i++)
         if (others[i] != NULL) sinks[run.sink_count++] = others[i];
-    return cddp_run(&run, verdict, err);
+    return CD_PASS(cddp_run(&run, verdict, err));
 }
 
 /* ---- runs that share their beginning ---- */
@@ -210,7 +210,7 @@ static cddp_status start(cd_explore_subject *subject, const cd_explorer *explore
     CD_TRY(open_world(subject, &chooser, err));
     subject->prefix_kind = cd_explorer_get_kind(explorer);
     const cddp_run_options run = run_options(subject);
-    return cd_explore_prefix_start(subject->prefix, &run, err);
+    return CD_PASS(cd_explore_prefix_start(subject->prefix, &run, err));
 }
 
 static cddp_status run_behind_prefix(cd_explore_subject *subject, const cd_explorer *explorer,
@@ -228,7 +228,7 @@ static cddp_status run_behind_prefix(cd_explore_subject *subject, const cd_explo
         ** other. */
         subject->from_scratch = !cd_explore_prefix_is_kept(subject->prefix);
     }
-    return cd_explore_prefix_end(subject->prefix, verdict, err);
+    return CD_PASS(cd_explore_prefix_end(subject->prefix, verdict, err));
 }
 
 /* A plan that contradicts itself is not run at all; a world of processes is not ours to put

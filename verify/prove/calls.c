@@ -299,7 +299,7 @@ static cddp_status keep(tap_group *g, tap_work *w, cddp_error *err)
                                   .group_size = g->group_size,
                                   .op = w->collective.op,
                                   .reduce_op = w->collective.reduce_op};
-    return results_push(&g->tap->results, &received, out, err);
+    return CD_PASS(results_push(&g->tap->results, &received, out, err));
 }
 
 static cddp_status tap_test(void *group, void *work, bool *done, cddp_error *err)
@@ -331,7 +331,7 @@ static void tap_release(void *group, void *work)
 static cddp_status tap_abort(void *group, const char *reason, cddp_error *err)
 {
     tap_group *g = group;
-    return g->tap->inner.abort(g->inner, reason, err);
+    return CD_PASS(g->tap->inner.abort(g->inner, reason, err));
 }
 
 static void tap_describe(void *group, void *work, char *text, size_t text_bytes)

@@ -162,7 +162,7 @@ static cddp_status copy_part(const cddp_tensor *received, int64_t from, const cd
                                               received->offset + from, received->dtype, &numel, 1);
     const cddp_tensor target =
         cddp_tensor_of(out->device, out->storage, out->offset + to, out->dtype, &numel, 1);
-    return out->device->copy(&target, &source, NULL, err);
+    return CD_PASS(out->device->copy(&target, &source, NULL, err));
 }
 
 /* Every rank's is its model's, behind those of the ranks before it. */
@@ -208,7 +208,7 @@ cddp_status cd_project_received(const cd_projection *r, const cd_received *recei
                        " brings a number that neither counts ranks nor names one",
                        c->sequence);
     if (received->op == CDDP_OP_ALLGATHER && !same_size)
-        return report_shares(r, received, c, group_size, err);
+        return CD_PASS(report_shares(r, received, c, group_size, err));
     if (cddp_tensor_numel(&received->tensor) != cddp_tensor_numel(out))
         return cd_fail(err, CDDP_E_UNSUPPORTED,
                        "the recorded result of collective %" PRIu64 " has another size",

@@ -515,8 +515,8 @@ static cddp_status prove_layouts(proving *p, cddp_error *err)
     if (p->proof->end == CD_PROOF_BOUNDED) return CDDP_OK; /* already no proof */
     p->proof->orders_estimate =
         orders < (double)p->options->orders_max ? orders : (double)p->options->orders_max;
-    if (jobs <= 1 || orders < 4 * jobs) return prove_orders(p, err);
-    return prove_in_parts(p, jobs, err);
+    if (jobs <= 1 || orders < 4 * jobs) return CD_PASS(prove_orders(p, err));
+    return CD_PASS(prove_in_parts(p, jobs, err));
 }
 
 /* ---- counting ---- */

@@ -103,7 +103,7 @@ static cddp_status cross(search *s, cd_rank_walk *w, const root *from, cddp_erro
 {
     const uint32_t events = w->firing_count;
     CD_TRY(cd_rank_walk_next_window(w, err));
-    return add_root(s, from, cd_rank_walk_key(w), events, err);
+    return CD_PASS(add_root(s, from, cd_rank_walk_key(w), events, err));
 }
 
 /* The proposal that the arrival order of this window makes, seen when its last gradient arrived. */
@@ -304,7 +304,7 @@ static cddp_status cross_apart(search *s, const root *from, uint32_t events, cdd
 static cddp_status dive(search *s, cd_rank_walk *w, uint64_t all, const root *from, uint32_t depth,
                         cddp_error *err)
 {
-    if (w->left == 0) return cross_apart(s, from, depth, err);
+    if (w->left == 0) return CD_PASS(cross_apart(s, from, depth, err));
     cd_rewind_save(s->rewind, depth);
     for (uint64_t todo = w->left; todo != 0 && !s->parted && !s->rewind->is_torn && !must_stop(s);
          todo &= todo - 1) {
@@ -347,7 +347,7 @@ static cddp_status learn(search *s, cd_rank_walk *w, cddp_error *err)
         }
         cd_rewind_restore_first(s->rewind);
     }
-    return cd_rewind_fix(s->rewind, err);
+    return CD_PASS(cd_rewind_fix(s->rewind, err));
 }
 
 static cddp_status search_block(search *s, cd_rank_walk *w, const root *from, cddp_error *err)
@@ -398,9 +398,9 @@ static cddp_status search_root(search *s, uint32_t window, size_t index, cddp_er
     const uint32_t events = s->proof->windows[window];
     s->proof->roots++;
     if (can_snapshot(s->options) && events <= CD_PROVE_EVENTS_SNAPSHOT)
-        return search_snapshots(s, from, err);
-    if (events <= CD_PROVE_EVENTS_AGAIN) return search_again(s, from, err);
-    return sample(s, from, err);
+        return CD_PASS(search_snapshots(s, from, err));
+    if (events <= CD_PROVE_EVENTS_AGAIN) return CD_PASS(search_again(s, from, err));
+    return CD_PASS(sample(s, from, err));
 }
 
 static void advance_roots(search *s)
@@ -532,7 +532,7 @@ static cddp_status try_deviations(search *s, cd_window_choice *choice, uint32_t 
     const uint32_t n = choice->digit_count;
     if (deviations == 0) {
         ++*tries;
-        return try_choice(s, choice, parts, err);
+        return CD_PASS(try_choice(s, choice, parts, err));
     }
     for (uint32_t k = from; k + 1 < n; k++) {
         for (uint32_t digit = 1; digit < n - k; digit++) {

@@ -104,7 +104,7 @@ cddp_status cd_rewind_begin(cd_rewind *r, cddp_error *err)
     r->is_torn = false;
     r->memory->watched = (used_of(r) + SLACK) / PAGE * PAGE;
     CD_TRY(take_image(r, &r->memory->first, r->memory->watched, err));
-    return take_image(r, &r->memory->before, r->memory->watched, err);
+    return CD_PASS(take_image(r, &r->memory->before, r->memory->watched, err));
 }
 
 /* One more gradient changes this piece; a second one makes it everybody's. */

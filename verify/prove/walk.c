@@ -130,7 +130,7 @@ static cddp_status say(alone_group *g, const cddp_collective *c, cddp_error *err
     if (w->grows) {
         CD_TRY(cd_calls_push(w->expected, at, &call, err));
     } else {
-        if (at >= w->expected->count) return part(w, &call, err);
+        if (at >= w->expected->count) return CD_PASS(part(w, &call, err));
         cd_call *expected = &w->expected->items[at];
         const bool other_size = w->options->projection != NULL;
         const bool same_content = call.digest == expected->digest ||
@@ -138,7 +138,7 @@ static cddp_status say(alone_group *g, const cddp_collective *c, cddp_error *err
         cd_call here = call;
         /* who has the longest input, say: one rank, but another one there */
         if (other_size) here.root = expected->root;
-        if (!cd_call_fits(&here, expected) || !same_content) return part(w, &call, err);
+        if (!cd_call_fits(&here, expected) || !same_content) return CD_PASS(part(w, &call, err));
         if (expected->content == 0) expected->content = call.content;
     }
     w->call_count++;
@@ -177,7 +177,7 @@ static cddp_status alone_wait(void *group, void *work, uint64_t timeout_ns, cddp
         o->results != NULL ? cd_results_find(o->results, rank, g->name, c->sequence) : NULL;
     if (received == NULL || out->device == NULL || cddp_tensor_numel(out) == 0) return CDDP_OK;
     if (o->projection != NULL)
-        return cd_project_received(o->projection, received, c, g->group_size, err);
+        return CD_PASS(cd_project_received(o->projection, received, c, g->group_size, err));
     const cddp_tensor *from = &received->tensor;
     if (cddp_tensor_numel(from) != cddp_tensor_numel(out) || from->dtype != out->dtype ||
         from->device != out->device)
@@ -188,7 +188,7 @@ static cddp_status alone_wait(void *group, void *work, uint64_t timeout_ns, cddp
         cddp_tensor_of(out->device, out->storage, out->offset, out->dtype, &numel, 1);
     const cddp_tensor source =
         cddp_tensor_of(from->device, from->storage, from->offset, from->dtype, &numel, 1);
-    return out->device->copy(&target, &source, NULL, err);
+    return CD_PASS(out->device->copy(&target, &source, NULL, err));
 }
 
 static void alone_release(void *group, void *work)
@@ -244,7 +244,7 @@ static cddp_status open_window(cd_rank_walk *w, cddp_error *err)
         if (!cd_trainer_has_step(t, w->step)) {
             CD_TRY(cd_trainer_finish(t, err));
             w->has_ended = true;
-            if (!w->grows && w->call_count < w->expected->count) return part(w, NULL, err);
+            if (!w->grows && w->call_count < w->expected->count) return CD_PASS(part(w, NULL, err));
             return CDDP_OK;
         }
         if (w->micro_index == 0) CD_TRY(cd_trainer_begin_step(t, w->step, err));
@@ -272,13 +272,13 @@ cddp_status cd_rank_walk_begin(cd_rank_walk *w, cddp_error *err)
                                         .registry = w->options->registry};
     CD_TRY(cd_trainer_create(&options, &w->trainer, err));
     CD_TRY(cd_trainer_begin(w->trainer, err));
-    return open_window(w, err);
+    return CD_PASS(open_window(w, err));
 }
 
 cddp_status cd_rank_walk_fire(cd_rank_walk *w, uint32_t index, cddp_error *err)
 {
     w->left &= ~(UINT64_C(1) << index);
-    return cd_trainer_fire(w->trainer, &w->firings[index], err);
+    return CD_PASS(cd_trainer_fire(w->trainer, &w->firings[index], err));
 }
 
 cddp_status cd_rank_walk_warm(cd_rank_walk *w, cddp_error *err)
@@ -307,7 +307,7 @@ cddp_status cd_rank_walk_next_window(cd_rank_walk *w, cddp_error *err)
         w->micro_index = 0;
         w->step++;
     }
-    return open_window(w, err);
+    return CD_PASS(open_window(w, err));
 }
 
 uint64_t cd_rank_walk_key(const cd_rank_walk *w)
@@ -336,7 +336,7 @@ cddp_status cd_rank_walk_choose(cd_rank_walk *w, const cd_window_choice *choice,
         CD_TRY(cd_rank_walk_fire(
             w, index_of(w, choice != NULL && k < choice->digit_count ? choice->digits[k] : 0),
             err));
-    return cd_rank_walk_next_window(w, err);
+    return CD_PASS(cd_rank_walk_next_window(w, err));
 }
 
 cddp_status cd_rank_walk_to_the_end(cd_rank_walk *w, cddp_error *err)

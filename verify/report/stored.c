@@ -161,8 +161,8 @@ static cddp_status replay(void *context, const cddp_trace_sink *sink, cddp_error
     source *s = context;
     beginning b = {.to = sink};
     const cddp_trace_sink first = {sizeof first, CDDP_TRACE_ABI, &b, pass_beginning, NULL};
-    return cddp_store_each_event(s->store, s->run, CDDP_STORE_RECORDED,
-                                 s->is_complete ? sink : &first, err);
+    return CD_PASS(cddp_store_each_event(s->store, s->run, CDDP_STORE_RECORDED,
+                                         s->is_complete ? sink : &first, err));
 }
 
 static cddp_status judge_plan(cd_result *result, const cd_session *session, const cddp_plan *plan,

@@ -753,7 +753,7 @@ cddp_status cd_edit_apply(const cd_edit *edit, const cd_draft *from, cd_draft *t
     case CD_EDIT_RANKS:
     case CD_EDIT_STEPS:
     case CD_EDIT_MICRO_STEPS:
-        return remove_range(edit, to, possible, err);
+        return CD_PASS(remove_range(edit, to, possible, err));
     case CD_EDIT_ELEMENT:
         cd_draft_remove_element(to, (cd_key_scope)edit->at, edit->first);
         return CDDP_OK;
@@ -764,23 +764,25 @@ cddp_status cd_edit_apply(const cd_edit *edit, const cd_draft *from, cd_draft *t
         remove_item(edit, to);
         return CDDP_OK;
     case CD_EDIT_TERM:
-        return set_item(to, s, piece_remove(&to->arena, s->items[0], ',', edit->first), err);
+        return CD_PASS(
+            set_item(to, s, piece_remove(&to->arena, s->items[0], ',', edit->first), err));
     case CD_EDIT_MODEL:
-        return replace_model(edit, to, err);
+        return CD_PASS(replace_model(edit, to, err));
     case CD_EDIT_PARAMETER:
-        return remove_parameters(edit, to, possible, err);
+        return CD_PASS(remove_parameters(edit, to, possible, err));
     case CD_EDIT_SHAPE:
-        return shrink_parameter(edit, to, err);
+        return CD_PASS(shrink_parameter(edit, to, err));
     case CD_EDIT_OPTION:
     case CD_EDIT_PIECE:
-        return change_option(edit, to, err);
+        return CD_PASS(change_option(edit, to, err));
     case CD_EDIT_SIZE:
-        return set_model_size(edit, to, err);
+        return CD_PASS(set_model_size(edit, to, err));
     case CD_EDIT_NUMBER:
-        return set_item(to, s, cd_arena_printf(&to->arena, "%zu", edit->count), err);
+        return CD_PASS(set_item(to, s, cd_arena_printf(&to->arena, "%zu", edit->count), err));
     case CD_EDIT_CAP:
-        return set_item(to, s, cd_arena_printf(&to->arena, "%.17g", 2 * strtod(s->items[0], NULL)),
-                        err);
+        return CD_PASS(set_item(to, s,
+                                cd_arena_printf(&to->arena, "%.17g", 2 * strtod(s->items[0], NULL)),
+                                err));
     }
     return CDDP_OK;
 }

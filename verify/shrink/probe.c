@@ -196,7 +196,7 @@ static cddp_status finish(void *self, cd_place place, cddp_error *err)
 {
     decider *d = self;
     if (d->out_of_memory) return cd_fail(err, CDDP_E_NOMEM, "no memory for the choices of a run");
-    if (d->policy->schedule != NULL) return d->inner.finish(d->inner.self, place, err);
+    if (d->policy->schedule != NULL) return CD_PASS(d->inner.finish(d->inner.self, place, err));
     return CDDP_OK;
 }
 

@@ -92,11 +92,11 @@ out:
 
 static cddp_status list_parts(cd_shrink *s, candidate_list *list, cddp_error *err)
 {
-    return list_some_edits(s, list, false, err);
+    return CD_PASS(list_some_edits(s, list, false, err));
 }
 static cddp_status list_sizes(cd_shrink *s, candidate_list *list, cddp_error *err)
 {
-    return list_some_edits(s, list, true, err);
+    return CD_PASS(list_some_edits(s, list, true, err));
 }
 
 static cddp_status list_deviations(cd_shrink *s, candidate_list *list, cddp_error *err)
@@ -281,7 +281,7 @@ static cddp_status take(cd_shrink *s, const candidate *c, size_t policy_number, 
     cd_probe_fini(&s->best);
     s->best = trial;
     s->removed++;
-    return keep_wishes(s, err);
+    return CD_PASS(keep_wishes(s, err));
 out:
     cd_probe_fini(&trial);
     attempt_fini(s, &a);
@@ -333,7 +333,7 @@ static cddp_status ask_batch(const cd_shrink *s, const attempt *attempts, answer
     cddp_status status = CDDP_OK;
     cd_os_child children[JOBS_MAX];
     size_t opened = 0;
-    if (count == 1) return ask(s, &attempts[0], &answers[0], err);
+    if (count == 1) return CD_PASS(ask(s, &attempts[0], &answers[0], err));
     for (; opened < count; opened++) {
         child_work work = {s, &attempts[opened]};
         children[opened] = (cd_os_child)CD_OS_CHILD_NONE;

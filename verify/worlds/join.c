@@ -352,7 +352,8 @@ static cddp_status gather(cd_join *j, const cd_join_waiting *waiting, cddp_error
             return cd_fail(err, CDDP_E_CONFIG, "%.200s", text);
         if (is_interrupted(waiting))
             return cd_fail(err, CDDP_E_ABORTED, "interrupted while rank 0 waited for rank %u", r);
-        if (cd_os_now_ns() >= deadline) return say_missing(j, r, waiting->patience_ns, err);
+        if (cd_os_now_ns() >= deadline)
+            return CD_PASS(say_missing(j, r, waiting->patience_ns, err));
     }
     if (get_text(j, "clash", BRIEFLY_NS, text, sizeof text, NULL) == CDDP_OK)
         return cd_fail(err, CDDP_E_CONFIG, "%.200s", text);

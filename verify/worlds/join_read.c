@@ -90,7 +90,8 @@ static cddp_status find_master(cddp_environment_fn environment, cd_join *j, cddp
                        j->variables, host == NULL ? "MASTER_ADDR" : "MASTER_PORT");
     CD_TRY(take_host(j, host, strlen(host), err));
     if (port != NULL)
-        return take_port(j, "MASTER_PORT", port, agent != NULL && strcmp(agent, "True") == 0, err);
+        return CD_PASS(
+            take_port(j, "MASTER_PORT", port, agent != NULL && strcmp(agent, "True") == 0, err));
     CD_TRY(read_number(environment, "SLURM_JOB_ID", &job, err));
     CD_TRY(read_number(environment, "SLURM_STEP_ID", &step, err));
     j->port = (uint16_t)(20000 + (job * UINT64_C(131) + step) % 10000);
@@ -104,7 +105,7 @@ static cddp_status parse_tcp(cd_join *j, const char *url, cddp_error *err)
         return cd_fail(err, CDDP_E_CONFIG, "--rendezvous: '%.100s' is not tcp://host:port", url);
     bool bracketed = rest[0] == '[' && colon[-1] == ']';
     CD_TRY(take_host(j, rest + bracketed, (size_t)(colon - rest) - 2u * bracketed, err));
-    return take_port(j, "--rendezvous: port", colon + 1, 0, err);
+    return CD_PASS(take_port(j, "--rendezvous: port", colon + 1, 0, err));
 }
 
 /* Ranks learn from the directory where rank 0 is: at a name that the others can reach. */
@@ -115,7 +116,7 @@ static cddp_status parse_file(cddp_environment_fn environment, cd_join *j, const
     if (directory[0] != '/' || strlen(directory) >= sizeof j->directory)
         return cd_fail(err, CDDP_E_CONFIG, "--rendezvous: '%.100s' is not file:///directory", url);
     snprintf(j->directory, sizeof j->directory, "%s", directory);
-    if (host != NULL) return take_host(j, host, strlen(host), err);
+    if (host != NULL) return CD_PASS(take_host(j, host, strlen(host), err));
     if (gethostname(j->host, sizeof j->host) != 0 || memchr(j->host, '\0', sizeof j->host) == NULL)
         return cd_fail(
             err, CDDP_E_IO,

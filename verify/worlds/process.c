@@ -469,7 +469,7 @@ static cddp_status open_launched(cd_compose_process *p, cddp_process_options *op
         return cd_fail(err, CDDP_E_UNSUPPORTED,
                        "a job of the launcher holds one scenario; without it, cddp-verify starts a "
                        "job for each");
-    if (m->rank > 0 || o->origin->hub != NULL) return open_member(p, *m, err);
+    if (m->rank > 0 || o->origin->hub != NULL) return CD_PASS(open_member(p, *m, err));
     const char *host = getenv("CDDP_HUB_HOST");
     if (host == NULL && !one_host)
         return cd_fail(err, CDDP_E_CONFIG,
@@ -495,7 +495,7 @@ static cddp_status open_joined(cd_compose_process *p, cddp_process_options *opti
                                .patience_ns = options->patience_ns};
     snprintf(how, sizeof how, " (%s)", o->join->variables);
     CD_TRY(check_size(p, m->world_size, how, err));
-    if (o->hub != NULL) return open_member(p, *m, err);
+    if (o->hub != NULL) return CD_PASS(open_member(p, *m, err));
     o->join->order++;
     m->meet = announce;
     options->hub_host = o->join->host;

@@ -139,7 +139,7 @@ cddp_status cd_delayed_trigger(cd_delayed *d, cddp_group *group, cddp_error *err
 {
     CD_TRY(cd_delayed_await(d, err));
     CD_TRY(d->flat.device->divide(&d->flat, &d->flat, cddp_group_size(group), NULL, err));
-    return cddp_group_allreduce(group, &d->flat, CDDP_RED_SUM, &d->work, err);
+    return CD_PASS(cddp_group_allreduce(group, &d->flat, CDDP_RED_SUM, &d->work, err));
 }
 
 cddp_status cd_delayed_await(cd_delayed *d, cddp_error *err)
@@ -147,5 +147,5 @@ cddp_status cd_delayed_await(cd_delayed *d, cddp_error *err)
     if (d->work == NULL) return CDDP_OK;
     cddp_work *work = d->work;
     d->work = NULL;
-    return cddp_work_wait(work, 0, err);
+    return CD_PASS(cddp_work_wait(work, 0, err));
 }

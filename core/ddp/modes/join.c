@@ -104,7 +104,7 @@ static cddp_status post_number(cddp_ddp *d, cd_control *control, bool value, cdd
     CD_TRY(await(work, err));
     *(float *)control->host = value ? 1.0f : 0.0f;
     CD_TRY(cd_control_upload(control, err));
-    return cddp_group_allreduce(d->group, &control->tensor, CDDP_RED_SUM, work, err);
+    return CD_PASS(cddp_group_allreduce(d->group, &control->tensor, CDDP_RED_SUM, work, err));
 }
 
 static cddp_status read_number(cd_control *control, cddp_work **work, uint64_t *value,
@@ -147,7 +147,7 @@ cddp_status cd_join_notify(cddp_ddp *d, cddp_error *err)
 cddp_status cd_join_vote(cddp_ddp *d, bool will_sync, cddp_error *err)
 {
     if (!d->join.is_enabled) return CDDP_OK;
-    return post_number(d, &d->join.vote, will_sync, &d->join.vote_work, err);
+    return CD_PASS(post_number(d, &d->join.vote, will_sync, &d->join.vote_work, err));
 }
 
 cddp_status cd_join_find_authority(cddp_ddp *d, bool proposes, uint32_t *rank, cddp_error *err)
@@ -216,7 +216,7 @@ static cddp_status launch_shadow(cddp_ddp *d, cd_bucket *bucket, bool first_stat
             .digest = bucket->is_sparse ? 0 : cd_tracer_digest(d->tracer, &bucket->flat),
             .is_last = is_last, .shadow = 1, .group = cddp_group_id(d->group),
             .sequence = (int64_t)cddp_group_sequence(d->group));
-    return cd_reducer_start_bucket(&d->reducer, &d->join.shadow, bucket, err);
+    return CD_PASS(cd_reducer_start_bucket(&d->reducer, &d->join.shadow, bucket, err));
 }
 
 /* In the same rounds as finalisation, so that a hook's later collectives line up. */

@@ -140,7 +140,7 @@ static cddp_status restore_backing(const cd_mixed *m, size_t i, cddp_error *err)
     if (!is_low) return CDDP_OK;
     grad->kind = CDDP_GRAD_UNDEFINED;
     CD_TRY(cddp_grad_define(grad, &p->tensor.form->like, err));
-    return grad->value.device->copy(&grad->value, &mp->low_backing, NULL, err);
+    return CD_PASS(grad->value.device->copy(&grad->value, &mp->low_backing, NULL, err));
 }
 
 cddp_status cd_mixed_end(cd_mixed *m, cddp_error *err)
@@ -187,7 +187,7 @@ static cddp_status divide_result(void *self, cddp_grad_bucket *bucket, cddp_futu
 {
     (void)self, (void)bucket;
     const cddp_tensor *result = &future->result;
-    return result->device->divide(result, result, (int64_t)future->scratch[0], NULL, err);
+    return CD_PASS(result->device->divide(result, result, (int64_t)future->scratch[0], NULL, err));
 }
 
 static cddp_status run(void *self, cddp_grad_bucket *bucket, cddp_group *group, cddp_future *future,

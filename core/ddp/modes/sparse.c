@@ -139,7 +139,7 @@ static cddp_status need_control(cd_sparse *s, cd_control *control, int64_t numel
                             .device = s->variable->tensor.form->like.device,
                             .numel = numel};
     s->set->growth_count++;
-    return cd_control_init(control, &spec, err);
+    return CD_PASS(cd_control_init(control, &spec, err));
 }
 
 static cddp_status need_rows(cd_sparse *s, size_t count, cddp_error *err)
@@ -225,7 +225,7 @@ static cddp_status clear_result(cd_sparse *s, cddp_error *err)
 {
     CD_TRY(need_storage(s, &s->result, (int64_t)s->row_count * s->columns, err));
     cddp_tensor all = row_view(s, &s->result, 0, (int64_t)s->row_count);
-    return all.device->fill(&all, 0.0, NULL, err);
+    return CD_PASS(all.device->fill(&all, 0.0, NULL, err));
 }
 
 /* A contiguous 1-D view of the local values. */
@@ -240,7 +240,7 @@ static cddp_tensor flat_values(const cddp_grad *grad)
 static cddp_status read_rows(const cd_sparse *s, const cddp_grad *grad, cddp_error *err)
 {
     const cddp_tensor rows = cddp_rows_tensor(&grad->rows);
-    return rows.device->read(&rows, s->rows_one.host, s->rows_one.bytes, err);
+    return CD_PASS(rows.device->read(&rows, s->rows_one.host, s->rows_one.bytes, err));
 }
 
 static cddp_status post_with_metadata(cd_sparse *s, const cd_sparse_launch *launch,
@@ -257,7 +257,7 @@ static cddp_status post_with_metadata(cd_sparse *s, const cd_sparse_launch *laun
     }
     cddp_grad_bucket label = {.index = launch->bucket};
     cddp_tensor all = row_view(s, &s->result, 0, (int64_t)s->row_count);
-    return cd_future_add_allreduce(future, &label, &all, launch->group, err);
+    return CD_PASS(cd_future_add_allreduce(future, &label, &all, launch->group, err));
 }
 
 /* ---- gathering ---- */
@@ -366,8 +366,8 @@ cddp_status cd_sparse_launch_reduce(cd_sparse_set *set, const cd_sparse_launch *
         return cd_fail(err, CDDP_E_ARG, "'%s' is not a sparse parameter", launch->variable->name);
     s->group = launch->group;
     *self = s;
-    if (s->has_metadata) return post_with_metadata(s, launch, future, err);
-    return post_counts(s, launch, future, err);
+    if (s->has_metadata) return CD_PASS(post_with_metadata(s, launch, future, err));
+    return CD_PASS(post_counts(s, launch, future, err));
 }
 
 void cd_sparse_write_back(cd_sparse_set *set, size_t variable, cddp_grad *grad)

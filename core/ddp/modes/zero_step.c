@@ -197,7 +197,7 @@ static cddp_status make_flat(const cd_bucket *bucket, cddp_tensor *flat, cddp_er
     int64_t numel = cddp_tensor_numel(&bucket->flat);
     CD_TRY(device->allocate(device, bucket->flat.dtype, storage_of(numel), &storage, err));
     *flat = cddp_tensor_of(device, storage, 0, bucket->flat.dtype, &numel, 1);
-    return device->fill(flat, 0.0, NULL, err); /* gaps between variables travel too */
+    return CD_PASS(device->fill(flat, 0.0, NULL, err)); /* gaps between variables travel too */
 }
 
 static void add_assignment(cd_reducer *r, const cd_bucket *bucket, uint32_t first, uint32_t end,
@@ -342,7 +342,7 @@ static cddp_status step_own(cd_reducer *r, const cd_bucket *bucket, const cd_zer
         CD_TRY(cd_reducer_is_globally_unused(r, v, &is_unused, err));
         if (!is_unused) CD_TRY(step_variable(r, v, result, err));
     }
-    return move(r, bucket, a, false, err);
+    return CD_PASS(move(r, bucket, a, false, err));
 }
 
 cddp_status cd_zero_step_bucket(cd_reducer *r, const cd_bucket *bucket, cddp_error *err)
@@ -365,7 +365,7 @@ cddp_status cd_zero_step_previous(cd_reducer *r, const cd_bucket *launched, cddp
     cd_bucket *previous = &r->buckets.buckets[launched->index - 1];
     if (previous->is_skipped) return CDDP_OK;
     CD_TRY(cd_reducer_complete_future(r, previous, err));
-    return cd_zero_step_bucket(r, previous, err);
+    return CD_PASS(cd_zero_step_bucket(r, previous, err));
 }
 
 /* Nothing travelled for a bucket that was left out (UNU-14). */
@@ -388,7 +388,7 @@ static cddp_status take_bucket(cd_reducer *r, const cd_bucket *bucket, cddp_erro
 cddp_status cd_zero_end_backward(cd_reducer *r, cddp_error *err)
 {
     if (!r->zero.is_set || !r->has_rebuilt) return CDDP_OK;
-    if (!r->zero.is_assigned) return assign(r, err);
+    if (!r->zero.is_assigned) return CD_PASS(assign(r, err));
     for (size_t b = 0; b < r->buckets.bucket_count; b++)
         CD_TRY(take_bucket(r, &r->buckets.buckets[b], err));
     return CDDP_OK;

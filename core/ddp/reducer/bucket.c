@@ -161,7 +161,7 @@ static cddp_status paint_red_zone(const cd_bucket *bucket, cddp_error *err)
     unsigned char pattern[RED_BYTES];
     memset(pattern, RED_PATTERN, sizeof pattern);
     const cddp_tensor zone = red_zone_of(bucket);
-    return zone.device->write(&zone, pattern, sizeof pattern, err);
+    return CD_PASS(zone.device->write(&zone, pattern, sizeof pattern, err));
 }
 
 cddp_tensor cd_bucket_set_view_of(const cd_bucket_set *set, size_t variable,

@@ -61,7 +61,7 @@ static cddp_status contribute_zero(const cd_reducer *r, size_t variable, const c
                        "undefined: was it set to "
                        "none between the micro-steps of one window?",
                        cd_wrapped_variable(r->module, variable)->name);
-    return view->device->fill(view, 0.0, NULL, err);
+    return CD_PASS(view->device->fill(view, 0.0, NULL, err));
 }
 
 static cddp_status check_gradient(const cd_reducer *r, const cd_variable *v,
@@ -119,7 +119,7 @@ static cddp_status report_hook(const cd_reducer *r, size_t variable, cddp_error 
     uint32_t s = set->slot_of[variable];
     cddp_tensor flat = cddp_tensor_slice(&set->buckets[set->bucket_of[variable]].flat,
                                          set->offsets[s], set->lengths[s]);
-    return r->hook->accumulate(r->hook_self, (uint32_t)variable, &flat, err);
+    return CD_PASS(r->hook->accumulate(r->hook_self, (uint32_t)variable, &flat, err));
 }
 
 /* OIB-03: what is stepped as soon as it is reduced has no place to be accumulated. */
@@ -170,12 +170,12 @@ cddp_status cd_reducer_contribute(cd_reducer *r, size_t variable, int64_t *path,
     const cd_variable *v = cd_wrapped_variable(r->module, variable);
     if (v->expect_sparse) {
         *path = PATH_SPARSE;
-        return contribute_sparse(r, v, err);
+        return CD_PASS(contribute_sparse(r, v, err));
     }
     const cddp_tensor slice = cd_bucket_set_view(&r->buckets, variable), *view = &slice;
     if (v->grad->kind == CDDP_GRAD_UNDEFINED) {
         *path = PATH_ZERO;
-        return contribute_zero(r, variable, view, err);
+        return CD_PASS(contribute_zero(r, variable, view, err));
     }
     if (r->config->accumulate_in_hook && r->hook == NULL)
         return cd_fail(err, CDDP_E_STATE,
@@ -213,5 +213,6 @@ cddp_status cd_reducer_contribute_deferred(cd_reducer *r, cd_bucket *bucket, cdd
     const cddp_device *device = bucket->flat.device;
     if (pair_count > 0)
         CD_TRY(device->copy_many(device, pairs, pair_count, CDDP_COPY_PLAIN, 1, NULL, err));
-    return device->divide(&bucket->flat, &bucket->flat, (int64_t)r->divide_factor, NULL, err);
+    return CD_PASS(
+        device->divide(&bucket->flat, &bucket->flat, (int64_t)r->divide_factor, NULL, err));
 }

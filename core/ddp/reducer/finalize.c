@@ -37,7 +37,8 @@ cddp_status cd_reducer_is_globally_unused(cd_reducer *r, size_t variable, bool *
 {
     *is_unused = false;
     if (r->used_map.count == 0 || !(cd_reducer_is_dynamic(r) || r->static_graph)) return CDDP_OK;
-    return cd_unused_map_is_globally_unused(&r->used_map, variable, r->tracer, is_unused, err);
+    return CD_PASS(
+        cd_unused_map_is_globally_unused(&r->used_map, variable, r->tracer, is_unused, err));
 }
 
 static void emit_final(const cd_reducer *r, size_t variable, bool is_unused)
@@ -222,7 +223,7 @@ static cddp_status complete_bucket(cd_reducer *r, cd_bucket *bucket, cddp_error 
         if (!has_stepped) emit_final(r, v, is_unused);
     }
     CD_TRY(then_step(r, bucket, err));
-    return cd_zero_step_bucket(r, bucket, err);
+    return CD_PASS(cd_zero_step_bucket(r, bucket, err));
 }
 
 static cddp_status advance(cd_reducer *r, cd_bucket *bucket, bool *complete, cddp_error *err)

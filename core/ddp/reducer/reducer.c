@@ -166,7 +166,7 @@ cddp_status cd_reducer_autograd_hook(cd_reducer *r, size_t variable, cddp_error 
         cd_unused_map_mark_used(&r->used_map, variable);
     if (r->phase == CD_REDUCER_IDLE) {
         note_unsynchronised(r, variable);
-        return cd_reducer_hand_over(r, variable, err);
+        return CD_PASS(cd_reducer_hand_over(r, variable, err));
     }
     CD_ASSERT(r->phase != CD_REDUCER_FINALIZING);
     if (is_first_static) {
@@ -266,7 +266,7 @@ cddp_status cd_reducer_launch_bucket(cd_reducer *r, cd_bucket *bucket, cddp_erro
     bucket->is_launched = true;
     r->incomplete_count++;
     CD_TRY(cd_reducer_start_bucket(r, &r->buckets, bucket, err));
-    return cd_zero_step_previous(r, bucket, err);
+    return CD_PASS(cd_zero_step_previous(r, bucket, err));
 }
 
 cddp_status cd_reducer_take_hook(cd_reducer *r, const cddp_hook *hook, void *self, cddp_error *err)
@@ -310,7 +310,7 @@ static cddp_status mark_bucket_ready(cd_reducer *r, const cd_bucket *ready, cddp
 cddp_status cd_reducer_mark_variable_ready(cd_reducer *r, size_t variable, bool is_unused,
                                            cddp_error *err)
 {
-    if (cd_bitset_has(r->ready, variable)) return fail_ready_twice(r, variable, err);
+    if (cd_bitset_has(r->ready, variable)) return CD_PASS(fail_ready_twice(r, variable, err));
     cd_bitset_add(r->ready, variable);
     r->ready_count++;
     r->phase = CD_REDUCER_REDUCING;

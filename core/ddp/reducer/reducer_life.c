@@ -79,7 +79,7 @@ static cddp_status init_used_map(cd_reducer *r, cddp_error *err)
                             .dtype = CDDP_I32,
                             .device = cd_module_device(r->module),
                             .numel = (int64_t)r->variable_count};
-    return cd_unused_map_init(&r->used_map, &spec, err);
+    return CD_PASS(cd_unused_map_init(&r->used_map, &spec, err));
 }
 
 cddp_status cd_reducer_init(cd_reducer *reducer, const cd_reducer_spec *spec, cddp_error *err)

@@ -252,7 +252,7 @@ static cddp_status forward_begin(cddp_ddp *d, bool grad_mode, bool sync, cddp_er
 cddp_status cddp_ddp_forward_begin(cddp_ddp *d, bool grad_mode, cddp_error *err)
 {
     err = error_of(d, err);
-    if (check_member(d, err) != CDDP_OK) return reported(d, CDDP_E_STATE, err);
+    if (check_member(d, err) != CDDP_OK) return CD_PASS(reported(d, CDDP_E_STATE, err));
     if (!d->has_reducer) return CDDP_OK; /* DEL-06 */
     bool sync = grad_mode && d->no_sync_depth == 0;
     d->in_forward = true;
@@ -262,7 +262,7 @@ cddp_status cddp_ddp_forward_begin(cddp_ddp *d, bool grad_mode, cddp_error *err)
     if (grad_mode) d->reducer.is_after_finalize = false;
     CD_EMIT(d->tracer, forward_begin, NULL, .iteration = (int64_t)d->reducer.iteration,
             .sync = sync, .grad_mode = grad_mode);
-    return reported(d, forward_begin(d, grad_mode, sync, err), err);
+    return CD_PASS(reported(d, forward_begin(d, grad_mode, sync, err), err));
 }
 
 bool cddp_ddp_wants_graph_search(const cddp_ddp *d)
@@ -302,7 +302,7 @@ cddp_status cddp_ddp_forward_end(cddp_ddp *d, const bool *reachable, cddp_error 
         cddp_status status = reported(d, forward_end(d, reachable, err), err);
         if (status != CDDP_OK) return status;
     }
-    return reported(d, cd_delayed_point_grads(&d->delayed, err), err);
+    return CD_PASS(reported(d, cd_delayed_point_grads(&d->delayed, err), err));
 }
 
 const cddp_tensor *cddp_ddp_forward_copy(const cddp_ddp *d, size_t ordinal)
@@ -331,7 +331,7 @@ cddp_status cddp_ddp_mark_variable_ready(cddp_ddp *d, size_t variable, cddp_erro
                         cd_fail(err, CDDP_E_ARG, "variable %zu of %zu", variable,
                                 d->module.variable_count),
                         err);
-    return reported(d, parameter_ready(d, d->module.ordinals[variable], err), err);
+    return CD_PASS(reported(d, parameter_ready(d, d->module.ordinals[variable], err), err));
 }
 
 cddp_status cddp_ddp_mark_parameter_ready(cddp_ddp *d, size_t ordinal, cddp_error *err)
@@ -342,7 +342,7 @@ cddp_status cddp_ddp_mark_parameter_ready(cddp_ddp *d, size_t ordinal, cddp_erro
                         cd_fail(err, CDDP_E_ARG, "parameter %zu of %zu", ordinal,
                                 d->module.parameter_count),
                         err);
-    return reported(d, parameter_ready(d, ordinal, err), err);
+    return CD_PASS(reported(d, parameter_ready(d, ordinal, err), err));
 }
 
 static cddp_status backward_end(cddp_ddp *d, cddp_error *err)
@@ -351,13 +351,13 @@ static cddp_status backward_end(cddp_ddp *d, cddp_error *err)
     if (d->has_reducer && !d->hooks_removed)
         CD_TRY(cd_reducer_backward_end(&d->reducer, &finalized, err));
     CD_TRY(cd_mixed_end(&d->mixed, err));
-    return cd_delayed_await(&d->delayed, err);
+    return CD_PASS(cd_delayed_await(&d->delayed, err));
 }
 
 cddp_status cddp_ddp_backward_end(cddp_ddp *d, cddp_error *err)
 {
     err = error_of(d, err);
-    return reported(d, backward_end(d, err), err);
+    return CD_PASS(reported(d, backward_end(d, err), err));
 }
 
 /* ---- contexts ---- */
@@ -379,14 +379,14 @@ cddp_status cddp_ddp_join_begin(cddp_ddp *d, const cddp_join_options *options, c
     cddp_join_options o = cddp_join_options_default();
     err = error_of(d, err);
     if (options != NULL) memcpy(&o, options, options->size < sizeof o ? options->size : sizeof o);
-    if (check_member(d, err) != CDDP_OK) return reported(d, CDDP_E_STATE, err);
-    return reported(d, cd_join_configure(d, &o, err), err);
+    if (check_member(d, err) != CDDP_OK) return CD_PASS(reported(d, CDDP_E_STATE, err));
+    return CD_PASS(reported(d, cd_join_configure(d, &o, err), err));
 }
 
 cddp_status cddp_ddp_join_end(cddp_ddp *d, cddp_error *err)
 {
     err = error_of(d, err);
-    return reported(d, cd_join_leave(d, err), err);
+    return CD_PASS(reported(d, cd_join_leave(d, err), err));
 }
 
 /* ---- configuration ---- */
@@ -444,7 +444,7 @@ cddp_status cddp_ddp_register_comm_hook(cddp_ddp *d, const cddp_hook *hook, cons
                                         const char *options, cddp_error *err)
 {
     err = error_of(d, err);
-    return reported(d, register_hook(d, hook, inner, options, err), err);
+    return CD_PASS(reported(d, register_hook(d, hook, inner, options, err), err));
 }
 
 void *cddp_ddp_comm_hook_state(cddp_ddp *d) { return d->has_reducer ? d->reducer.hook_self : NULL; }
@@ -459,8 +459,9 @@ cddp_status cddp_ddp_set_sparse_metadata(cddp_ddp *d, size_t variable, const int
                                          size_t row_count, cddp_error *err)
 {
     err = error_of(d, err);
-    return reported(d, cd_sparse_set_metadata(&d->reducer.sparse, variable, rows, row_count, err),
-                    err);
+    return CD_PASS(
+        reported(d, cd_sparse_set_metadata(&d->reducer.sparse, variable, rows, row_count, err),
+                 err));
 }
 
 static cddp_status register_buffer_hook(cddp_ddp *d, cddp_buffer_hook_fn hook, void *context,
@@ -481,14 +482,14 @@ cddp_status cddp_ddp_register_buffer_hook(cddp_ddp *d, cddp_buffer_hook_fn hook,
                                           bool after_forward, cddp_error *err)
 {
     err = error_of(d, err);
-    return reported(d, register_buffer_hook(d, hook, context, after_forward, err), err);
+    return CD_PASS(reported(d, register_buffer_hook(d, hook, context, after_forward, err), err));
 }
 
 cddp_status cddp_ddp_set_buffer(cddp_ddp *d, const char *name, const cddp_tensor *tensor,
                                 cddp_error *err)
 {
     err = error_of(d, err);
-    return reported(d, cd_buffers_replace(&d->buffers, name, tensor, err), err);
+    return CD_PASS(reported(d, cd_buffers_replace(&d->buffers, name, tensor, err), err));
 }
 
 cddp_status cddp_ddp_set_optimizer_in_backward(cddp_ddp *d,
@@ -506,7 +507,7 @@ cddp_status cddp_ddp_set_optimizer_in_backward(cddp_ddp *d,
             cd_fail(err, CDDP_E_UNSUPPORTED,
                     "join cannot shadow hook_with_zero_step: attach it outside of join"),
             err);
-    return reported(d, cd_optimizer_in_backward_set(&d->reducer, optimizer, err), err);
+    return CD_PASS(reported(d, cd_optimizer_in_backward_set(&d->reducer, optimizer, err), err));
 }
 
 /* ---- groups ---- */
@@ -528,7 +529,7 @@ cddp_status cddp_ddp_update_process_group(cddp_ddp *d, cddp_group *group, cddp_e
         d->reducer.group = group;
     }
     d->group = group;
-    return reported(d, cd_mixed_end(&d->mixed, err), err);
+    return CD_PASS(reported(d, cd_mixed_end(&d->mixed, err), err));
 }
 
 void cddp_ddp_remove_autograd_hooks(cddp_ddp *d) { d->hooks_removed = true; }

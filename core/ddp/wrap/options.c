@@ -118,7 +118,7 @@ static cddp_status check_options(const cddp_ddp_options *o, cddp_error *err)
     for (size_t i = 0; i < o->bucket_cap_mb_list_count; i++)
         CD_TRY(check_capacity(o->bucket_cap_mb_list[i], "an entry of bucket_cap_mb_list", err));
     CD_TRY(check_accumulation(o, err));
-    return check_mixed(o, err);
+    return CD_PASS(check_mixed(o, err));
 }
 
 /* BKT-12: the small first bucket exists only while nobody asked for a capacity. */

@@ -149,8 +149,8 @@ static cddp_status copy_bucket(cd_broadcast_plan *p, size_t b, bool gather, cddp
         offset += numel;
     }
     if (pair_count == 0) return CDDP_OK;
-    return bucket->flat.device->copy_many(bucket->flat.device, p->pairs, pair_count,
-                                          CDDP_COPY_PLAIN, 1, NULL, err);
+    return CD_PASS(bucket->flat.device->copy_many(bucket->flat.device, p->pairs, pair_count,
+                                                  CDDP_COPY_PLAIN, 1, NULL, err));
 }
 
 static cddp_status begin_bucket(cd_broadcast_plan *p, size_t b, cddp_group *group, uint32_t root,

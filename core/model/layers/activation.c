@@ -2,6 +2,7 @@
 /* Element-wise functions of one value. */
 #include "core/model/layers/activation.h"
 
+#include "core/base/error.h"
 #include "core/model/op.h"
 
 #define KERNELS "core/model/layers/activation_kernels.h"
@@ -24,25 +25,25 @@ static cddp_status apply_to(cd_graph *graph, const cd_op *op, cd_value *x, cd_va
                       .state = state,
                       .shapes = &x->tensor,
                       .output_count = 1};
-    return cd_op_apply(graph, &apply, y, err);
+    return CD_PASS(cd_op_apply(graph, &apply, y, err));
 }
 
 cddp_status cd_relu(cd_graph *graph, cd_value *x, cd_value **y, cddp_error *err)
 {
-    return apply_to(graph, &relu_op, x, y, err);
+    return CD_PASS(apply_to(graph, &relu_op, x, y, err));
 }
 
 cddp_status cd_gelu_layer(cd_graph *graph, cd_value *x, cd_value **y, cddp_error *err)
 {
-    return apply_to(graph, &gelu_op, x, y, err);
+    return CD_PASS(apply_to(graph, &gelu_op, x, y, err));
 }
 
 cddp_status cd_tanh_layer(cd_graph *graph, cd_value *x, cd_value **y, cddp_error *err)
 {
-    return apply_to(graph, &tanh_op, x, y, err);
+    return CD_PASS(apply_to(graph, &tanh_op, x, y, err));
 }
 
 cddp_status cd_sigmoid_layer(cd_graph *graph, cd_value *x, cd_value **y, cddp_error *err)
 {
-    return apply_to(graph, &sigmoid_op, x, y, err);
+    return CD_PASS(apply_to(graph, &sigmoid_op, x, y, err));
 }

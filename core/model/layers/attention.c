@@ -3,6 +3,7 @@
 ** outside. */
 #include "core/model/layers/attention.h"
 
+#include "core/base/error.h"
 #include "core/model/op.h"
 
 typedef struct attention_sizes {
@@ -60,5 +61,5 @@ cddp_status cd_attention_layer(cd_graph *graph, cd_value *qkv, const cd_attentio
                       .state = state,
                       .shapes = &shape,
                       .output_count = 1};
-    return cd_op_apply(graph, &apply, y, err);
+    return CD_PASS(cd_op_apply(graph, &apply, y, err));
 }

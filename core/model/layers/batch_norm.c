@@ -8,6 +8,7 @@
 */
 #include "core/model/layers/norm.h"
 
+#include "core/base/error.h"
 #include "core/model/op.h"
 
 #include <math.h>
@@ -44,8 +45,8 @@ static cddp_status close_buffer(const batch_norm_state *s, uint32_t buffer, cons
 {
     const cddp_tensor *t = &s->module->buffers[buffer].tensor;
     if (cd_device_is_direct(t->device)) return CDDP_OK;
-    return t->device->write(t, data, (size_t)cddp_tensor_numel(t) * cddp_dtype_bytes(t->dtype),
-                            err);
+    return CD_PASS(
+        t->device->write(t, data, (size_t)cddp_tensor_numel(t) * cddp_dtype_bytes(t->dtype), err));
 }
 
 static bool is_shared(const cd_graph *graph, const batch_norm_state *s)
@@ -97,7 +98,8 @@ static cddp_status report_combined(const cd_op_call *c, const batch_norm_state *
 {
     const cd_graph_callbacks *cb = &c->graph->callbacks;
     if (cb->combined == NULL || !is_shared(c->graph, s)) return CDDP_OK;
-    return cb->combined(cb->context, s->norm.running_mean, s->mean, s->spread, s->channels, err);
+    return CD_PASS(
+        cb->combined(cb->context, s->norm.running_mean, s->mean, s->spread, s->channels, err));
 }
 
 static cddp_status check_count(double count, cddp_error *err)
@@ -162,7 +164,7 @@ static cddp_status check_all(const cd_op_call *c, const batch_norm_state *s, con
     CD_TRY(all->device->read(all, cd_tensor_data(&here),
                              (size_t)cddp_tensor_numel(all) * sizeof *values, err));
     for (int64_t r = 0; r < all->sizes[0]; r++) count += values[(r + 1) * own_count(s) - 1];
-    return check_count(count, err);
+    return CD_PASS(check_count(count, err));
 }
 
 /* Reads back what the device normalises with where somebody wants to hear of it. */
@@ -172,14 +174,14 @@ static cddp_status report_kept(const cd_op_call *c, batch_norm_state *s, cddp_er
     const cddp_tensor kept = cddp_tensor_slice(&s->there, 0, 2 * s->channels);
     if (c->graph->callbacks.combined == NULL) return CDDP_OK;
     CD_TRY(kept.device->read(&kept, s->mean, 2 * (size_t)s->channels * sizeof *s->mean, err));
-    return report_combined(c, s, err);
+    return CD_PASS(report_combined(c, s, err));
 }
 
 static cddp_status run_half(const cd_op_call *c, cddp_layer_call *layer, int64_t half,
                             cddp_error *err)
 {
     layer->integers[1] = half;
-    return c->graph->layers->run(c->graph->device, layer, err);
+    return CD_PASS(c->graph->layers->run(c->graph->device, layer, err));
 }
 
 static cddp_status run_parts(const cd_op_call *c, cddp_layer_call *layer, cddp_error *err)
@@ -187,12 +189,12 @@ static cddp_status run_parts(const cd_op_call *c, cddp_layer_call *layer, cddp_e
     batch_norm_state *s = c->state;
     const cd_graph_callbacks *cb = &c->graph->callbacks;
     if (layer->layer == CDDP_LAYER_BATCH_NORM)
-        return c->graph->layers->run(c->graph->device, layer, err);
+        return CD_PASS(c->graph->layers->run(c->graph->device, layer, err));
     CD_TRY(run_half(c, layer, 1, err));
     if (layer->is_backward) {
         const cddp_tensor sums = own_part(s, 2 * s->channels);
         CD_TRY(cb->allreduce(cb->context, &sums, err));
-        return run_half(c, layer, 2, err);
+        return CD_PASS(run_half(c, layer, 2, err));
     }
     const cddp_tensor own = own_part(s, own_count(s));
     cddp_tensor all = cddp_tensor_of(own.device, own.storage, own.offset + own_count(s), CDDP_F64,
@@ -200,7 +202,7 @@ static cddp_status run_parts(const cd_op_call *c, cddp_layer_call *layer, cddp_e
     CD_TRY(cb->allgather(cb->context, &own, &all, err));
     CD_TRY(check_all(c, s, &all, err));
     CD_TRY(run_half(c, layer, 2, err));
-    return report_kept(c, s, err);
+    return CD_PASS(report_kept(c, s, err));
 }
 
 #define KERNELS "core/model/layers/batch_norm_kernels.h"
@@ -277,5 +279,5 @@ cddp_status cd_batch_norm_layer(cd_graph *graph, cd_value *x, const cd_batch_nor
                       .state = state,
                       .shapes = t,
                       .output_count = 1};
-    return cd_op_apply(graph, &apply, y, err);
+    return CD_PASS(cd_op_apply(graph, &apply, y, err));
 }

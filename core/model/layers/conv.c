@@ -3,6 +3,7 @@
 ** bias. */
 #include "core/model/layers/conv.h"
 
+#include "core/base/error.h"
 #include "core/model/layers/product.h"
 #include "core/model/op.h"
 
@@ -112,7 +113,7 @@ cddp_status cd_conv2d_layer(cd_graph *graph, cd_value *const operands[3], const 
                       .state = state,
                       .shapes = &shape,
                       .output_count = 1};
-    return cd_op_apply(graph, &apply, y, err);
+    return CD_PASS(cd_op_apply(graph, &apply, y, err));
 }
 
 static cddp_status resize(cd_graph *graph, const cd_op *op, cd_value *x, int64_t size, cd_value **y,
@@ -137,16 +138,16 @@ static cddp_status resize(cd_graph *graph, const cd_op *op, cd_value *x, int64_t
                       .state = state,
                       .shapes = &shape,
                       .output_count = 1};
-    return cd_op_apply(graph, &apply, y, err);
+    return CD_PASS(cd_op_apply(graph, &apply, y, err));
 }
 
 cddp_status cd_average_pool2d(cd_graph *graph, cd_value *x, int64_t size, cd_value **y,
                               cddp_error *err)
 {
-    return resize(graph, &pool_op, x, size, y, err);
+    return CD_PASS(resize(graph, &pool_op, x, size, y, err));
 }
 
 cddp_status cd_upsample2d(cd_graph *graph, cd_value *x, int64_t size, cd_value **y, cddp_error *err)
 {
-    return resize(graph, &upsample_op, x, size, y, err);
+    return CD_PASS(resize(graph, &upsample_op, x, size, y, err));
 }

@@ -2,6 +2,7 @@
 /* The mask is never stored: a generator per sample gives it twice. */
 #include "core/model/layers/dropout.h"
 
+#include "core/base/error.h"
 #include "core/base/hash.h"
 #include "core/base/prng.h"
 #include "core/model/op.h"
@@ -67,5 +68,5 @@ cddp_status cd_dropout_layer(cd_graph *graph, cd_value *x, const cd_dropout *dro
                       .state = state,
                       .shapes = &x->tensor,
                       .output_count = 1};
-    return cd_op_apply(graph, &apply, y, err);
+    return CD_PASS(cd_op_apply(graph, &apply, y, err));
 }

@@ -5,6 +5,7 @@
 */
 #include "core/model/layers/embedding.h"
 
+#include "core/base/error.h"
 #include "core/model/op.h"
 
 typedef struct embedding_state {
@@ -76,7 +77,7 @@ static cddp_status make_gradient(const cd_op_call *c, int64_t **place, cddp_erro
     const cddp_tensor *table = &c->inputs[0];
     cd_gradient *grad = &c->in_grads[0];
     if (!e->sparse)
-        return cd_graph_tensor(c->graph, table->dtype, table->sizes, 2, &grad->value, err);
+        return CD_PASS(cd_graph_tensor(c->graph, table->dtype, table->sizes, 2, &grad->value, err));
     void *memory = NULL;
     CD_TRY(cd_graph_push(c->graph, (size_t)e->rows * sizeof(int64_t), &memory, err));
     int64_t *position = memory, count = 0;
@@ -136,5 +137,5 @@ cddp_status cd_embedding_layer(cd_graph *graph, cd_value *table, const cd_embedd
                       .state = state,
                       .shapes = &shape,
                       .output_count = 1};
-    return cd_op_apply(graph, &apply, y, err);
+    return CD_PASS(cd_op_apply(graph, &apply, y, err));
 }

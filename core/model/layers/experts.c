@@ -5,6 +5,7 @@
 #include "core/model/layers/experts.h"
 
 #include "core/base/assert.h"
+#include "core/base/error.h"
 #include "core/model/op.h"
 
 typedef struct take_state {
@@ -49,7 +50,8 @@ static cddp_status describe_combine(const cd_op_call *c, cddp_layer_call *layer,
 static cddp_status read_choice(const gate_state *g, int64_t samples, cddp_error *err)
 {
     if (g->there.device == NULL || samples == 0) return CDDP_OK;
-    return g->there.device->read(&g->there, g->expert, (size_t)samples * sizeof(int64_t), err);
+    return CD_PASS(
+        g->there.device->read(&g->there, g->expert, (size_t)samples * sizeof(int64_t), err));
 }
 
 static cddp_status place_routing(cd_graph *graph, cd_routing *routing, cddp_error *err)
@@ -57,7 +59,8 @@ static cddp_status place_routing(cd_graph *graph, cd_routing *routing, cddp_erro
     if (graph->layers == NULL) return CDDP_OK;
     const int64_t *n = &routing->sample_count;
     CD_TRY(cd_graph_give(graph, CDDP_I64, n, 1, routing->expert, &routing->expert_there, err));
-    return cd_graph_give(graph, CDDP_I64, n, 1, routing->position, &routing->position_there, err);
+    return CD_PASS(
+        cd_graph_give(graph, CDDP_I64, n, 1, routing->position, &routing->position_there, err));
 }
 
 #define KERNELS "core/model/layers/experts_kernels.h"
@@ -103,7 +106,7 @@ cddp_status cd_route_top1(cd_graph *graph, cd_value *logits, const int64_t *samp
                             .position = position,
                             .count = count,
                             .gates = gates};
-    return place_routing(graph, routing, err);
+    return CD_PASS(place_routing(graph, routing, err));
 }
 
 cddp_status cd_expert_take(cd_graph *graph, cd_value *x, const cd_routing *routing, int64_t expert,
@@ -126,7 +129,7 @@ cddp_status cd_expert_take(cd_graph *graph, cd_value *x, const cd_routing *routi
                       .state = state,
                       .shapes = &shape,
                       .output_count = 1};
-    return cd_op_apply(graph, &apply, rows, err);
+    return CD_PASS(cd_op_apply(graph, &apply, rows, err));
 }
 
 cddp_status cd_expert_combine(cd_graph *graph, cd_value *const *results, const cd_routing *routing,
@@ -162,5 +165,5 @@ cddp_status cd_expert_combine(cd_graph *graph, cd_value *const *results, const c
                       .state = state,
                       .shapes = &shape,
                       .output_count = 1};
-    return cd_op_apply(graph, &apply, y, err);
+    return CD_PASS(cd_op_apply(graph, &apply, y, err));
 }

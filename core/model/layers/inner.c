@@ -2,6 +2,7 @@
 /* The op behind lists of parameters: the cheapest layer whose gradient says exactly whose it is. */
 #include "core/model/layers/inner.h"
 
+#include "core/base/error.h"
 #include "core/model/op.h"
 
 #include <string.h>
@@ -48,5 +49,5 @@ cddp_status cd_inner_layer(cd_graph *graph, const cd_inner *inner, cd_value **y,
                       .state = state,
                       .shapes = &inner->x->tensor,
                       .output_count = 1};
-    return cd_op_apply(graph, &apply, y, err);
+    return CD_PASS(cd_op_apply(graph, &apply, y, err));
 }

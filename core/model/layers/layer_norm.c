@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Layer norm: every position is normalised by itself. Moments are computed again in backward. */
 #include "core/model/layers/norm.h"
+#include "core/base/error.h"
 #include "core/model/op.h"
 
 #define LAYER_NORM_EPS 1e-5
@@ -48,5 +49,5 @@ cddp_status cd_layer_norm(cd_graph *graph, cd_value *x, cd_value *weight, cd_val
                       .input_count = 3,
                       .shapes = &x->tensor,
                       .output_count = 1};
-    return cd_op_apply(graph, &apply, y, err);
+    return CD_PASS(cd_op_apply(graph, &apply, y, err));
 }

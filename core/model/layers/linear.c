@@ -4,6 +4,7 @@
 */
 #include "core/model/layers/linear.h"
 
+#include "core/base/error.h"
 #include "core/model/layers/product.h"
 #include "core/model/op.h"
 
@@ -46,5 +47,5 @@ cddp_status cd_linear(cd_graph *graph, cd_value *x, cd_value *weight, cd_value *
     shape.sizes[shape.dim_count - 1] = w->sizes[0];
     cd_apply apply = {
         .op = &linear_op, .inputs = inputs, .input_count = 3, .shapes = &shape, .output_count = 1};
-    return cd_op_apply(graph, &apply, y, err);
+    return CD_PASS(cd_op_apply(graph, &apply, y, err));
 }

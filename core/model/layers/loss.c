@@ -2,6 +2,7 @@
 /* Per-sample losses and their weighted sum. Targets want no gradient. */
 #include "core/model/layers/loss.h"
 
+#include "core/base/error.h"
 #include "core/model/op.h"
 
 #include <string.h>
@@ -44,7 +45,7 @@ static cddp_status describe_cross_entropy(const cd_op_call *c, cddp_layer_call *
         const int64_t positions = cd_tensor_row_numel(&s->classes);
         for (int64_t i = 0, n = cddp_tensor_numel(&s->classes); i < n; i++)
             if (target[i] != CD_IGNORE_CLASS && (target[i] < 0 || target[i] >= classes))
-                return refuse_class(target[i], i / positions, classes, err);
+                return CD_PASS(refuse_class(target[i], i / positions, classes, err));
         CD_TRY(cd_graph_give(c->graph, CDDP_I64, s->classes.sizes, s->classes.dim_count, target,
                              &s->there, err));
     }
@@ -80,25 +81,27 @@ static cddp_status pair_loss(cd_graph *graph, const cd_op *op, cd_value *const p
     cddp_tensor shape = cd_shape_of(y->dtype, y->sizes, 1);
     cd_apply apply = {
         .op = op, .inputs = pair, .input_count = 2, .shapes = &shape, .output_count = 1};
-    return cd_op_apply(graph, &apply, losses, err);
+    return CD_PASS(cd_op_apply(graph, &apply, losses, err));
 }
 
 cddp_status cd_squared_error(cd_graph *graph, cd_value *y, cd_value *target, cd_value **losses,
                              cddp_error *err)
 {
-    return pair_loss(graph, &squared_error_op, (cd_value *const[2]){y, target}, losses, err);
+    return CD_PASS(
+        pair_loss(graph, &squared_error_op, (cd_value *const[2]){y, target}, losses, err));
 }
 
 cddp_status cd_bce_with_logits(cd_graph *graph, cd_value *y, cd_value *target, cd_value **losses,
                                cddp_error *err)
 {
-    return pair_loss(graph, &bce_op, (cd_value *const[2]){y, target}, losses, err);
+    return CD_PASS(pair_loss(graph, &bce_op, (cd_value *const[2]){y, target}, losses, err));
 }
 
 cddp_status cd_inner_product(cd_graph *graph, cd_value *y, cd_value *target, cd_value **losses,
                              cddp_error *err)
 {
-    return pair_loss(graph, &inner_product_op, (cd_value *const[2]){y, target}, losses, err);
+    return CD_PASS(
+        pair_loss(graph, &inner_product_op, (cd_value *const[2]){y, target}, losses, err));
 }
 
 cddp_status cd_cross_entropy(cd_graph *graph, cd_value *y, const cddp_tensor *classes,
@@ -124,7 +127,7 @@ cddp_status cd_cross_entropy(cd_graph *graph, cd_value *y, const cddp_tensor *cl
                       .state = state,
                       .shapes = &shape,
                       .output_count = 1};
-    return cd_op_apply(graph, &apply, losses, err);
+    return CD_PASS(cd_op_apply(graph, &apply, losses, err));
 }
 
 cddp_status cd_weighted_sum(cd_graph *graph, cd_value *losses, const double *weights,
@@ -150,5 +153,5 @@ cddp_status cd_weighted_sum(cd_graph *graph, cd_value *losses, const double *wei
                       .state = state,
                       .shapes = &shape,
                       .output_count = 1};
-    return cd_op_apply(graph, &apply, loss, err);
+    return CD_PASS(cd_op_apply(graph, &apply, loss, err));
 }

@@ -5,6 +5,7 @@
 #include "core/model/layers/shapes.h"
 
 #include "core/base/assert.h"
+#include "core/base/error.h"
 #include "core/model/op.h"
 
 /* ---- sink: every output separately ---- */
@@ -35,7 +36,7 @@ cddp_status cd_sink(cd_graph *graph, cd_value **values, uint32_t count, cddp_err
                         .input_count = sunk,
                         .outputs = outputs,
                         .output_count = sunk};
-    return cd_graph_record(graph, &record, err);
+    return CD_PASS(cd_graph_record(graph, &record, err));
 }
 
 /* ---- add ---- */
@@ -44,7 +45,7 @@ static cddp_status add_forward(const cd_op_call *call, cddp_error *err)
 {
     const cddp_tensor *y = &call->outputs[0];
     CD_TRY(y->device->copy(y, &call->inputs[0], NULL, err));
-    return y->device->reduce(CDDP_RED_SUM, y, &call->inputs[1], NULL, err);
+    return CD_PASS(y->device->reduce(CDDP_RED_SUM, y, &call->inputs[1], NULL, err));
 }
 
 static cddp_status add_route(const cd_op_call *call, cddp_error *err)
@@ -71,7 +72,7 @@ cddp_status cd_add(cd_graph *graph, cd_value *a, cd_value *b, cd_value **sum, cd
     CD_TRY(cd_op_check_dtypes("add", inputs, 2, err));
     cd_apply apply = {
         .op = &add_op, .inputs = inputs, .input_count = 2, .shapes = &a->tensor, .output_count = 1};
-    return cd_op_apply(graph, &apply, sum, err);
+    return CD_PASS(cd_op_apply(graph, &apply, sum, err));
 }
 
 /* ---- scale ---- */
@@ -79,14 +80,14 @@ cddp_status cd_add(cd_graph *graph, cd_value *a, cd_value *b, cd_value **sum, cd
 static cddp_status scale_forward(const cd_op_call *call, cddp_error *err)
 {
     const cddp_tensor *y = &call->outputs[0];
-    return y->device->scale(y, &call->inputs[0], *(const double *)call->state, NULL, err);
+    return CD_PASS(y->device->scale(y, &call->inputs[0], *(const double *)call->state, NULL, err));
 }
 
 static cddp_status scale_backward(const cd_op_call *call, cddp_error *err)
 {
     const cddp_tensor *dx = &call->in_grads[0].value;
-    return dx->device->scale(dx, &call->out_grads[0].value, *(const double *)call->state, NULL,
-                             err);
+    return CD_PASS(
+        dx->device->scale(dx, &call->out_grads[0].value, *(const double *)call->state, NULL, err));
 }
 
 static const cd_op scale_op = {.name = "Scale",
@@ -106,7 +107,7 @@ cddp_status cd_scale(cd_graph *graph, cd_value *x, double factor, cd_value **y, 
                       .state = state,
                       .shapes = &x->tensor,
                       .output_count = 1};
-    return cd_op_apply(graph, &apply, y, err);
+    return CD_PASS(cd_op_apply(graph, &apply, y, err));
 }
 
 /* ---- cast: rounds to nearest on the way and on the way back ---- */
@@ -114,13 +115,13 @@ cddp_status cd_scale(cd_graph *graph, cd_value *x, double factor, cd_value **y, 
 static cddp_status cast_forward(const cd_op_call *call, cddp_error *err)
 {
     const cddp_tensor *y = &call->outputs[0];
-    return y->device->copy(y, &call->inputs[0], NULL, err);
+    return CD_PASS(y->device->copy(y, &call->inputs[0], NULL, err));
 }
 
 static cddp_status cast_backward(const cd_op_call *call, cddp_error *err)
 {
     const cddp_tensor *dx = &call->in_grads[0].value;
-    return dx->device->copy(dx, &call->out_grads[0].value, NULL, err);
+    return CD_PASS(dx->device->copy(dx, &call->out_grads[0].value, NULL, err));
 }
 
 static const cd_op cast_op = {.name = "Cast",
@@ -134,7 +135,7 @@ cddp_status cd_cast(cd_graph *graph, cd_value *x, cddp_dtype dtype, cd_value **y
     cddp_tensor shape = cd_shape_of(dtype, x->tensor.sizes, x->tensor.dim_count);
     cd_apply apply = {
         .op = &cast_op, .inputs = &x, .input_count = 1, .shapes = &shape, .output_count = 1};
-    return cd_op_apply(graph, &apply, y, err);
+    return CD_PASS(cd_op_apply(graph, &apply, y, err));
 }
 
 /* ---- reshape: a view ---- */
@@ -166,7 +167,7 @@ cddp_status cd_reshape(cd_graph *graph, cd_value *x, const int64_t *sizes, uint3
     CD_TRY(cd_graph_input(graph, &view, y, err));
     cd_record record = {
         .op = &reshape_op, .inputs = &x, .input_count = 1, .outputs = y, .output_count = 1};
-    return cd_graph_record(graph, &record, err);
+    return CD_PASS(cd_graph_record(graph, &record, err));
 }
 
 /* ---- concat and split along the last dimension ---- */
@@ -181,8 +182,8 @@ static cddp_status copy_columns(const cddp_tensor *whole, int64_t start, const c
     cddp_tensor columns = *whole;
     columns.offset += start;
     columns.sizes[columns.dim_count - 1] = last_size(part);
-    return into_whole ? whole->device->copy(&columns, part, NULL, err)
-                      : whole->device->copy(part, &columns, NULL, err);
+    return CD_PASS(into_whole ? whole->device->copy(&columns, part, NULL, err)
+                              : whole->device->copy(part, &columns, NULL, err));
 }
 
 static cddp_status concat_forward(const cd_op_call *call, cddp_error *err)
@@ -228,7 +229,7 @@ cddp_status cd_concat(cd_graph *graph, cd_value *const *parts, uint32_t count, c
                       .input_count = count,
                       .shapes = &shape,
                       .output_count = 1};
-    return cd_op_apply(graph, &apply, whole, err);
+    return CD_PASS(cd_op_apply(graph, &apply, whole, err));
 }
 
 static cddp_status split_forward(const cd_op_call *call, cddp_error *err)
@@ -274,5 +275,5 @@ cddp_status cd_split(cd_graph *graph, cd_value *whole, const int64_t *sizes, uin
                       .input_count = 1,
                       .shapes = shapes,
                       .output_count = count};
-    return cd_op_apply(graph, &apply, parts, err);
+    return CD_PASS(cd_op_apply(graph, &apply, parts, err));
 }

@@ -21,7 +21,7 @@ static cddp_status check(const cd_optimizer_options *options, cddp_error *err)
     CD_TRY(cd_optimizer_check_range("lr_decay", options->lr_decay, 0, 1e300, err));
     CD_TRY(cd_optimizer_check_range("initial_accumulator_value", options->initial_accumulator_value,
                                     0, 1e300, err));
-    return cd_optimizer_check_range("eps", options->eps, 0, 1e300, err);
+    return CD_PASS(cd_optimizer_check_range("eps", options->eps, 0, 1e300, err));
 }
 
 static cddp_tensor row_of(const cddp_tensor *t, int64_t index)
@@ -52,11 +52,13 @@ static cddp_status step_sparse(cd_optimizer *o, cd_optimizer_entry *entry,
     const cddp_tensor *p = &entry->parameter.tensor, *value = &entry->parameter.grad->value;
     int64_t row_count = entry->parameter.grad->rows.count, before = -1, index;
     if (o->options.weight_decay != 0)
-        return cd_optimizer_refuse(o, entry,
-                                   "its gradient is sparse; weight decay needs a dense one", err);
+        return CD_PASS(cd_optimizer_refuse(o, entry,
+                                           "its gradient is sparse; weight decay needs a dense one",
+                                           err));
     if ((p->device->flags & CDDP_DEVICE_HOST) == 0)
-        return cd_optimizer_refuse(o, entry,
-                                   "its gradient is sparse; this device needs a dense one", err);
+        return CD_PASS(cd_optimizer_refuse(o, entry,
+                                           "its gradient is sparse; this device needs a dense one",
+                                           err));
     for (int64_t i = 0; i < row_count; i++, before = index)
         CD_TRY(read_row(entry, i, before, &index, err));
     for (int64_t i = 0, last = -1; i < row_count; i++, last = index) {

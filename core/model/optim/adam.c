@@ -23,7 +23,7 @@ static cddp_status check(const cd_optimizer_options *options, cddp_error *err)
 {
     CD_TRY(cd_optimizer_check_range("beta1", options->beta1, 0, 0x1.fffffffffffffp-1, err));
     CD_TRY(cd_optimizer_check_range("beta2", options->beta2, 0, 0x1.fffffffffffffp-1, err));
-    return cd_optimizer_check_range("eps", options->eps, 0, 1e300, err);
+    return CD_PASS(cd_optimizer_check_range("eps", options->eps, 0, 1e300, err));
 }
 
 static cddp_adam_scalars scalars_of(const cd_optimizer_options *o, uint64_t step)
@@ -47,7 +47,8 @@ static cddp_status step(cd_optimizer *o, cd_optimizer_entry *entry, cddp_error *
 {
     const cddp_tensor *p = &entry->parameter.tensor;
     if (entry->parameter.grad->kind == CDDP_GRAD_SPARSE)
-        return cd_optimizer_refuse(o, entry, "Adam does not support sparse gradients", err);
+        return CD_PASS(
+            cd_optimizer_refuse(o, entry, "Adam does not support sparse gradients", err));
     CD_TRY(cd_optimizer_make_slots(o, entry, err));
     cddp_adam_scalars scalars = scalars_of(&o->options, entry->step + 1);
     cd_update update = {.tensors = {p, &entry->parameter.grad->value, &entry->slots[0],

@@ -134,24 +134,27 @@ static cddp_status check_entry(const cd_optimizer *optimizer, const cd_optimizer
 {
     const cddp_tensor *t = &entry->parameter.tensor;
     if (entry->parameter.grad == NULL || t->device == NULL)
-        return cd_optimizer_refuse(optimizer, entry, "it has no tensor or no gradient slot", err);
+        return CD_PASS(
+            cd_optimizer_refuse(optimizer, entry, "it has no tensor or no gradient slot", err));
     if (!cddp_dtype_is_float(t->dtype) && t->dtype != CDDP_C64)
-        return cd_optimizer_refuse(optimizer, entry,
-                                   "only floating and complex parameters can be optimized", err);
+        return CD_PASS(cd_optimizer_refuse(optimizer, entry,
+                                           "only floating and complex parameters can be optimized",
+                                           err));
     if (!optimizer->rule->needs_host) return CDDP_OK;
     if ((t->device->flags & CDDP_DEVICE_EXACT) != 0)
-        return cd_optimizer_refuse(optimizer, entry,
-                                   "the update is not linear, so an exact device cannot hold it; "
-                                   "use sgd or device cpu",
-                                   err);
+        return CD_PASS(
+            cd_optimizer_refuse(optimizer, entry,
+                                "the update is not linear, so an exact device cannot hold it; "
+                                "use sgd or device cpu",
+                                err));
     if ((t->device->flags & CDDP_DEVICE_VALUES) != 0 &&
         (t->device->flags & CDDP_DEVICE_HOST) == 0 &&
         !cd_update_is_there(t->device, optimizer->rule->rule))
-        return cd_optimizer_refuse(optimizer, entry, "this optimizer computes on host storage only",
-                                   err);
+        return CD_PASS(cd_optimizer_refuse(optimizer, entry,
+                                           "this optimizer computes on host storage only", err));
     if (t->dtype == CDDP_C64 && t->dim_count == CDDP_DIMS_MAX)
-        return cd_optimizer_refuse(optimizer, entry,
-                                   "complex with the greatest number of dimensions", err);
+        return CD_PASS(cd_optimizer_refuse(optimizer, entry,
+                                           "complex with the greatest number of dimensions", err));
     return CDDP_OK;
 }
 
@@ -210,7 +213,7 @@ cddp_status cd_optimizer_step_parameter(cd_optimizer *optimizer, size_t paramete
     cd_optimizer_entry *entry = &optimizer->entries[parameter];
     /* not a zero gradient */
     if (entry->parameter.grad->kind == CDDP_GRAD_UNDEFINED) return CDDP_OK;
-    return optimizer->rule->step(optimizer, entry, err);
+    return CD_PASS(optimizer->rule->step(optimizer, entry, err));
 }
 
 cddp_status cd_optimizer_step(cd_optimizer *optimizer, cddp_error *err)
@@ -263,5 +266,5 @@ cddp_status cd_optimizer_state_begin(cd_optimizer *optimizer, size_t parameter, 
 
 cddp_status cd_optimizer_state_define(cd_optimizer *optimizer, size_t parameter, cddp_error *err)
 {
-    return cd_optimizer_make_slots(optimizer, &optimizer->entries[parameter], err);
+    return CD_PASS(cd_optimizer_make_slots(optimizer, &optimizer->entries[parameter], err));
 }

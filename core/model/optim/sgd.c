@@ -63,7 +63,8 @@ static cddp_status apply_momentum(cd_optimizer *o, cd_optimizer_entry *entry,
         CD_TRY(device->scale(buffer, buffer, o->options.momentum, NULL, err));
         CD_TRY(device->axpy(buffer, 1 - o->options.dampening, direction, NULL, err));
     }
-    if (o->options.nesterov) return device->axpy(direction, o->options.momentum, buffer, NULL, err);
+    if (o->options.nesterov)
+        return CD_PASS(device->axpy(direction, o->options.momentum, buffer, NULL, err));
     *direction = *buffer;
     return CDDP_OK;
 }
@@ -86,8 +87,8 @@ static cddp_status step_sparse(cd_optimizer *o, cd_optimizer_entry *entry, cddp_
     const cddp_grad *grad = entry->parameter.grad;
     const cddp_tensor *p = &entry->parameter.tensor;
     if (o->options.momentum != 0 || o->options.weight_decay != 0)
-        return cd_optimizer_refuse(
-            o, entry, "its gradient is sparse; momentum and weight decay need a dense one", err);
+        return CD_PASS(cd_optimizer_refuse(
+            o, entry, "its gradient is sparse; momentum and weight decay need a dense one", err));
     const cddp_tensor rows = cddp_rows_tensor(&grad->rows);
     for (int64_t i = 0; i < grad->rows.count; i++) {
         int64_t index;
@@ -107,10 +108,10 @@ static cddp_status step(cd_optimizer *o, cd_optimizer_entry *entry, cddp_error *
 {
     const cddp_tensor *p = &entry->parameter.tensor;
     cddp_tensor direction;
-    if (entry->parameter.grad->kind == CDDP_GRAD_SPARSE) return step_sparse(o, entry, err);
+    if (entry->parameter.grad->kind == CDDP_GRAD_SPARSE) return CD_PASS(step_sparse(o, entry, err));
     CD_TRY(decayed_gradient(o, entry, &entry->parameter.grad->value, &direction, err));
     if (o->options.momentum != 0) CD_TRY(apply_momentum(o, entry, &direction, err));
-    return p->device->axpy(p, -o->options.lr, &direction, NULL, err);
+    return CD_PASS(p->device->axpy(p, -o->options.lr, &direction, NULL, err));
 }
 
 const cd_optimizer_rule cd_rule_sgd = {.slot_names = {"momentum_buffer"},

@@ -73,14 +73,14 @@ static cddp_status run_there(const cd_update *update, cddp_error *err)
             CD_TRY(cd_view_check_same(update->tensors[0], update->tensors[i], "update", err));
         call.tensors[i] = update->tensors[i];
     }
-    return cd_device_layers(device)->update(device, &call, err);
+    return CD_PASS(cd_device_layers(device)->update(device, &call, err));
 }
 
 cddp_status cd_update_run(const cd_update *update, cddp_error *err)
 {
     if (update->there != NULL &&
         cd_update_is_there(update->tensors[0]->device, update->there->rule))
-        return run_there(update, err);
+        return CD_PASS(run_there(update, err));
     stream streams[CD_UPDATE_TENSORS_MAX];
     void *x[CD_UPDATE_TENSORS_MAX] = {0};
     size_t count = 0;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* bert: the parameters of BERT-base (Hugging Face's BertModel) in their order and with their names.
 ** A list. */
+#include "core/base/error.h"
 #include "core/model/zoo/list.h"
 
 typedef struct bert {
@@ -55,7 +56,7 @@ static cddp_status add_layer(cd_model *model, const bert *m, cddp_error *err)
     CD_TRY(add_pair(model, "attention.output.LayerNorm", w, 0, err));
     CD_TRY(add_pair(model, "intermediate.dense", 4 * w, w, err));
     CD_TRY(add_pair(model, "output.dense", w, 4 * w, err));
-    return add_pair(model, "output.LayerNorm", w, 0, err);
+    return CD_PASS(add_pair(model, "output.LayerNorm", w, 0, err));
 }
 
 static cddp_status build(cd_model *model, cddp_error *err)
@@ -72,7 +73,7 @@ static cddp_status build(cd_model *model, cddp_error *err)
     cd_module_pop(model->module);
     cd_module_pop(model->module);
     CD_TRY(add_pair(model, "pooler.dense", m->width, m->width, err));
-    return cd_list_finish(model, err);
+    return CD_PASS(cd_list_finish(model, err));
 }
 
 const cd_model_type cd_model_bert = {

@@ -3,6 +3,7 @@
 ** mod branches), so ranks and steps may differ: the parameters of the others are unused.
 */
 #include "core/model/layers/activation.h"
+#include "core/base/error.h"
 #include "core/model/zoo/parts.h"
 
 #include <stdio.h>
@@ -42,7 +43,7 @@ static cddp_status build(cd_model *model, cddp_error *err)
         model, &(cd_field){.name = "x", .kind = CD_FIELD_REAL, .dim_count = 1, .sizes = {m->in}},
         err));
     cd_field target = cd_loss_target(m->loss, "out", &m->out, 1);
-    return cd_model_add_output(model, &target, err);
+    return CD_PASS(cd_model_add_output(model, &target, err));
 }
 
 static cddp_status forward(cd_model *model, cd_graph *graph, const cd_batch *batch,
@@ -55,14 +56,15 @@ static cddp_status forward(cd_model *model, cd_graph *graph, const cd_batch *bat
     CD_TRY(cd_relu(graph, x, &x, err));
     CD_TRY(cd_linear_run(graph, &m->branch[batch->branch % (uint32_t)m->branches], x, &x, err));
     CD_TRY(cd_relu(graph, x, &x, err));
-    return cd_linear_run(graph, &m->head, x, &outputs->values[0], err);
+    return CD_PASS(cd_linear_run(graph, &m->head, x, &outputs->values[0], err));
 }
 
 static cddp_status losses(cd_model *model, cd_graph *graph, uint32_t output, cd_value *value,
                           const cddp_tensor *target, cd_value **result, cddp_error *err)
 {
     (void)output;
-    return cd_loss_run(graph, ((const branchy *)model->state)->loss, value, target, result, err);
+    return CD_PASS(
+        cd_loss_run(graph, ((const branchy *)model->state)->loss, value, target, result, err));
 }
 
 const cd_model_type cd_model_branchy = {

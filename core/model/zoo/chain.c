@@ -5,6 +5,7 @@
 ** that a re-entrant checkpoint around it would have none.
 */
 #include "core/model/checkpoint.h"
+#include "core/base/error.h"
 #include "core/model/zoo/parts.h"
 
 #include <stdio.h>
@@ -45,13 +46,13 @@ static cddp_status build(cd_model *model, cddp_error *err)
     cd_field input = {.name = "x", .kind = CD_FIELD_REAL, .dim_count = 1, .sizes = {m->width}};
     CD_TRY(cd_model_add_input(model, &input, err));
     cd_field target = cd_loss_target(m->loss, "out", &m->width, 1);
-    return cd_model_add_output(model, &target, err);
+    return CD_PASS(cd_model_add_output(model, &target, err));
 }
 
 static cddp_status run_layer(cd_graph *graph, void *context, cd_value *x, cd_value **y,
                              cddp_error *err)
 {
-    return cd_linear_run(graph, context, x, y, err);
+    return CD_PASS(cd_linear_run(graph, context, x, y, err));
 }
 
 static cddp_status forward(cd_model *model, cd_graph *graph, const cd_batch *batch,
@@ -74,7 +75,8 @@ static cddp_status losses(cd_model *model, cd_graph *graph, uint32_t output, cd_
                           const cddp_tensor *target, cd_value **result, cddp_error *err)
 {
     (void)output;
-    return cd_loss_run(graph, ((const chain *)model->state)->loss, value, target, result, err);
+    return CD_PASS(
+        cd_loss_run(graph, ((const chain *)model->state)->loss, value, target, result, err));
 }
 
 const cd_model_type cd_model_chain = {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* cnn: convolution, normalisation, relu and pooling, twice or more, then a linear classifier. */
 #include "core/model/layers/activation.h"
+#include "core/base/error.h"
 #include "core/model/layers/shapes.h"
 #include "core/model/zoo/parts.h"
 
@@ -74,7 +75,7 @@ static cddp_status build(cd_model *model, cddp_error *err)
                       .sizes = {m->channels.items[0], m->size, m->size}};
     CD_TRY(cd_model_add_input(model, &input, err));
     cd_field target = cd_loss_target(m->loss, "out", &m->classes, 1);
-    return cd_model_add_output(model, &target, err);
+    return CD_PASS(cd_model_add_output(model, &target, err));
 }
 
 static cddp_status forward(cd_model *model, cd_graph *graph, const cd_batch *batch,
@@ -92,14 +93,15 @@ static cddp_status forward(cd_model *model, cd_graph *graph, const cd_batch *bat
     int64_t side = m->size >> m->stages,
             sizes[2] = {batch->sample_count, m->channels.items[m->stages] * side * side};
     CD_TRY(cd_reshape(graph, x, sizes, 2, &x, err));
-    return cd_linear_run(graph, &m->classifier, x, &outputs->values[0], err);
+    return CD_PASS(cd_linear_run(graph, &m->classifier, x, &outputs->values[0], err));
 }
 
 static cddp_status losses(cd_model *model, cd_graph *graph, uint32_t output, cd_value *value,
                           const cddp_tensor *target, cd_value **result, cddp_error *err)
 {
     (void)output;
-    return cd_loss_run(graph, ((const cnn *)model->state)->loss, value, target, result, err);
+    return CD_PASS(
+        cd_loss_run(graph, ((const cnn *)model->state)->loss, value, target, result, err));
 }
 
 const cd_model_type cd_model_cnn = {

@@ -2,6 +2,7 @@
 /* embedding_bag: rows of a table summed per sample, then a linear layer; the table's gradient is
 ** sparse. */
 #include "core/model/layers/embedding.h"
+#include "core/base/error.h"
 #include "core/model/zoo/parts.h"
 
 typedef struct embedding_bag {
@@ -35,7 +36,7 @@ static cddp_status build(cd_model *model, cddp_error *err)
                       .class_count = m->rows};
     CD_TRY(cd_model_add_input(model, &input, err));
     cd_field target = cd_loss_target(m->loss, "out", &m->out, 1);
-    return cd_model_add_output(model, &target, err);
+    return CD_PASS(cd_model_add_output(model, &target, err));
 }
 
 static cddp_status forward(cd_model *model, cd_graph *graph, const cd_batch *batch,
@@ -46,15 +47,15 @@ static cddp_status forward(cd_model *model, cd_graph *graph, const cd_batch *bat
     CD_TRY(cd_graph_parameter(graph, m->table, &table, err));
     CD_TRY(cd_embedding_layer(graph, table,
                               &(cd_embedding){&batch->inputs[0], true, m->sparse != 0}, &x, err));
-    return cd_linear_run(graph, &m->head, x, &outputs->values[0], err);
+    return CD_PASS(cd_linear_run(graph, &m->head, x, &outputs->values[0], err));
 }
 
 static cddp_status losses(cd_model *model, cd_graph *graph, uint32_t output, cd_value *value,
                           const cddp_tensor *target, cd_value **result, cddp_error *err)
 {
     (void)output;
-    return cd_loss_run(graph, ((const embedding_bag *)model->state)->loss, value, target, result,
-                       err);
+    return CD_PASS(cd_loss_run(graph, ((const embedding_bag *)model->state)->loss, value, target,
+                               result, err));
 }
 
 const cd_model_type cd_model_embedding_bag = {

@@ -7,6 +7,7 @@
 ** of the module.
 */
 #include "core/model/layers/activation.h"
+#include "core/base/error.h"
 #include "core/model/layers/loss.h"
 #include "core/model/layers/shapes.h"
 #include "core/model/op.h"
@@ -83,7 +84,8 @@ static cddp_status build(cd_model *model, cddp_error *err)
         err));
     CD_TRY(cd_model_add_output(model, &(cd_field){.name = "discriminator", .kind = CD_FIELD_NONE},
                                err));
-    return cd_model_add_output(model, &(cd_field){.name = "generator", .kind = CD_FIELD_NONE}, err);
+    return CD_PASS(
+        cd_model_add_output(model, &(cd_field){.name = "generator", .kind = CD_FIELD_NONE}, err));
 }
 
 static cddp_status generate(const gan *m, cd_graph *graph, const cd_batch *batch, cd_value **image,
@@ -98,7 +100,7 @@ static cddp_status generate(const gan *m, cd_graph *graph, const cd_batch *batch
     CD_TRY(cd_relu(graph, x, &x, err));
     CD_TRY(cd_upsample2d(graph, x, 2, &x, err));
     CD_TRY(cd_conv_run(graph, &m->paint, x, false, &x, err));
-    return cd_tanh_layer(graph, x, image, err);
+    return CD_PASS(cd_tanh_layer(graph, x, image, err));
 }
 
 static cddp_status discriminate(const gan *m, cd_graph *graph, cd_value *image, bool frozen,
@@ -111,8 +113,8 @@ static cddp_status discriminate(const gan *m, cd_graph *graph, cd_value *image, 
     CD_TRY(cd_relu(graph, x, &x, err));
     int64_t sizes[2] = {x->tensor.sizes[0], cd_tensor_row_numel(&x->tensor)};
     CD_TRY(cd_reshape(graph, x, sizes, 2, &x, err));
-    return frozen ? cd_linear_run_frozen(graph, &m->judge, x, logit, err)
-                  : cd_linear_run(graph, &m->judge, x, logit, err);
+    return CD_PASS(frozen ? cd_linear_run_frozen(graph, &m->judge, x, logit, err)
+                          : cd_linear_run(graph, &m->judge, x, logit, err));
 }
 
 static cddp_status forward(cd_model *model, cd_graph *graph, const cd_batch *batch,
@@ -126,7 +128,7 @@ static cddp_status forward(cd_model *model, cd_graph *graph, const cd_batch *bat
                        (unsigned)batch->branch);
     if (batch->branch == GENERATOR) {
         CD_TRY(generate(m, graph, batch, &fake, err));
-        return discriminate(m, graph, fake, true, &outputs->values[GENERATOR], err);
+        return CD_PASS(discriminate(m, graph, fake, true, &outputs->values[GENERATOR], err));
     }
     bool enabled = graph->grad_enabled;
     graph->grad_enabled = false; /* fake.detach() */
@@ -139,7 +141,7 @@ static cddp_status forward(cd_model *model, cd_graph *graph, const cd_batch *bat
     CD_TRY(cd_graph_input(graph, &batch->inputs[0], &real, err));
     CD_TRY(discriminate(m, graph, real, false, &logits[0], err));
     CD_TRY(discriminate(m, graph, fake, false, &logits[1], err));
-    return cd_concat(graph, logits, 2, &outputs->values[DISCRIMINATOR], err);
+    return CD_PASS(cd_concat(graph, logits, 2, &outputs->values[DISCRIMINATOR], err));
 }
 
 /* Real images should be called 1 and generated ones 0; the generator wants its own called 1. */
@@ -157,7 +159,7 @@ static cddp_status losses(cd_model *model, cd_graph *graph, uint32_t output, cd_
         CD_TRY(real.device->fill(&real, 1.0, NULL, err));
     }
     (void)output;
-    return cd_loss_run(graph, CD_LOSS_BCE, value, &labels, result, err);
+    return CD_PASS(cd_loss_run(graph, CD_LOSS_BCE, value, &labels, result, err));
 }
 
 const cd_model_type cd_model_gan = {

@@ -2,6 +2,7 @@
 /* gpt2: the parameters of GPT-2 in its four sizes (Hugging Face's GPT2LMHeadModel, head tied to the
 ** token table) in their order and with their names. A list.
 */
+#include "core/base/error.h"
 #include "core/model/zoo/list.h"
 
 #define POSITIONS 1024
@@ -40,7 +41,7 @@ static cddp_status add_block(cd_model *model, int64_t w, cddp_error *err)
     CD_TRY(add_pair(model, "attn.c_proj", w, w, err));
     CD_TRY(add_pair(model, "ln_2", 0, w, err));
     CD_TRY(add_pair(model, "mlp.c_fc", w, 4 * w, err));
-    return add_pair(model, "mlp.c_proj", 4 * w, w, err);
+    return CD_PASS(add_pair(model, "mlp.c_proj", 4 * w, w, err));
 }
 
 static cddp_status build(cd_model *model, cddp_error *err)
@@ -60,7 +61,7 @@ static cddp_status build(cd_model *model, cddp_error *err)
     CD_TRY(add_pair(model, "ln_f", 0, w, err));
     cd_module_pop(model->module);
     CD_TRY(cd_module_add_alias(model->module, "lm_head.weight", 0, err));
-    return cd_list_finish(model, err);
+    return CD_PASS(cd_list_finish(model, err));
 }
 
 const cd_model_type cd_model_gpt2 = {

@@ -4,12 +4,13 @@
 */
 #include "core/model/zoo/list.h"
 
+#include "core/base/error.h"
 #include "core/model/layers/inner.h"
 #include "core/model/layers/shapes.h"
 
 cddp_status cd_list_add_input(cd_model *model, cddp_error *err)
 {
-    return cd_model_add_input(model, &(cd_field){.name = "x", .kind = CD_FIELD_REAL}, err);
+    return CD_PASS(cd_model_add_input(model, &(cd_field){.name = "x", .kind = CD_FIELD_REAL}, err));
 }
 
 cddp_status cd_list_use(const cd_model *model, cd_graph *graph, uint32_t parameter, cd_value *x,
@@ -20,7 +21,7 @@ cddp_status cd_list_use(const cd_model *model, cd_graph *graph, uint32_t paramet
     cddp_dtype dtype = inner.p->tensor.dtype;
     if (dtype != CDDP_C64 && dtype != model->compute_dtype)
         CD_TRY(cd_cast(graph, inner.p, model->compute_dtype, &inner.p, err));
-    return cd_inner_layer(graph, &inner, acc, err);
+    return CD_PASS(cd_inner_layer(graph, &inner, acc, err));
 }
 
 cddp_status cd_list_add(cd_model *model, const cd_list_item *item, cddp_error *err)
@@ -38,13 +39,14 @@ cddp_status cd_list_add(cd_model *model, const cd_list_item *item, cddp_error *e
     bool looked_up = item->positions == 0 && item->dim_count > 0;
     spec.forward_cost = looked_up ? (uint64_t)item->sizes[item->dim_count - 1]
                                   : 2 * numel * (uint64_t)item->positions;
-    return cd_module_add_parameter(model->module, &spec, &index, err);
+    return CD_PASS(cd_module_add_parameter(model->module, &spec, &index, err));
 }
 
 cddp_status cd_list_finish(cd_model *model, cddp_error *err)
 {
     CD_TRY(cd_list_add_input(model, err));
-    return cd_model_add_output(model, &(cd_field){.name = "out", .kind = CD_FIELD_NONE}, err);
+    return CD_PASS(
+        cd_model_add_output(model, &(cd_field){.name = "out", .kind = CD_FIELD_NONE}, err));
 }
 
 cddp_status cd_list_forward(cd_model *model, cd_graph *graph, const cd_batch *batch,

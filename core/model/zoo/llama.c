@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* llama: the parameters of Llama-7B (Hugging Face's LlamaForCausalLM) in their order and with their
 ** names. A list. */
+#include "core/base/error.h"
 #include "core/model/zoo/list.h"
 
 typedef struct llama {
@@ -18,7 +19,8 @@ static const cd_option options[] = {
 static cddp_status add(cd_model *model, const char *name, int64_t out, int64_t in, cddp_error *err)
 {
     int64_t positions = ((const llama *)model->state)->positions;
-    return cd_list_add(model, &(cd_list_item){name, in > 0 ? 2 : 1, {out, in}, positions}, err);
+    return CD_PASS(
+        cd_list_add(model, &(cd_list_item){name, in > 0 ? 2 : 1, {out, in}, positions}, err));
 }
 
 static cddp_status add_layer(cd_model *model, cddp_error *err)
@@ -31,7 +33,7 @@ static cddp_status add_layer(cd_model *model, cddp_error *err)
     CD_TRY(add(model, "mlp.up_proj.weight", HIDDEN, WIDTH, err));
     CD_TRY(add(model, "mlp.down_proj.weight", WIDTH, HIDDEN, err));
     CD_TRY(add(model, "input_layernorm.weight", WIDTH, 0, err));
-    return add(model, "post_attention_layernorm.weight", WIDTH, 0, err);
+    return CD_PASS(add(model, "post_attention_layernorm.weight", WIDTH, 0, err));
 }
 
 static cddp_status build(cd_model *model, cddp_error *err)
@@ -50,7 +52,7 @@ static cddp_status build(cd_model *model, cddp_error *err)
     CD_TRY(add(model, "norm.weight", WIDTH, 0, err));
     cd_module_pop(model->module);
     CD_TRY(add(model, "lm_head.weight", VOCABULARY, WIDTH, err));
-    return cd_list_finish(model, err);
+    return CD_PASS(cd_list_finish(model, err));
 }
 
 const cd_model_type cd_model_llama = {

@@ -4,6 +4,7 @@
 ** everything it computes is exact.
 */
 #include "core/model/checkpoint.h"
+#include "core/base/error.h"
 #include "core/model/layers/dropout.h"
 #include "core/model/zoo/parts.h"
 
@@ -54,7 +55,7 @@ static cddp_status build_norm(cd_model *model, mlp *m, uint32_t layer, cddp_erro
     snprintf(name, sizeof name, "norms.%u", (unsigned)layer);
     if (m->norm == NORM_NONE) return CDDP_OK;
     if (m->norm == NORM_LAYER)
-        return cd_layer_norm_register(model, name, width, &m->layer_norms[layer], err);
+        return CD_PASS(cd_layer_norm_register(model, name, width, &m->layer_norms[layer], err));
     CD_TRY(cd_module_push(model->module, err, "norms"));
     CD_TRY(cd_module_push(model->module, err, "%u", (unsigned)layer));
     CD_TRY(cd_batch_norm_register(model->module, width, model->dtype, &m->batch_norms[layer], err));
@@ -116,7 +117,7 @@ static cddp_status run_hidden(cd_graph *graph, void *context, cd_value *x, cd_va
     CD_TRY(cd_activation_run(graph, m->activation, value, &value, err));
     cd_dropout dropout = {m->dropout, part->model->seed, part->layer, part->batch->iteration,
                           part->batch->sample_ids};
-    return cd_dropout_layer(graph, value, &dropout, y, err);
+    return CD_PASS(cd_dropout_layer(graph, value, &dropout, y, err));
 }
 
 static cddp_status check_uses(const cd_model *model, uint32_t layer, uint8_t uses, cddp_error *err)
@@ -158,7 +159,8 @@ static cddp_status losses(cd_model *model, cd_graph *graph, uint32_t output, cd_
                           const cddp_tensor *target, cd_value **result, cddp_error *err)
 {
     (void)output;
-    return cd_loss_run(graph, ((const mlp *)model->state)->loss, value, target, result, err);
+    return CD_PASS(
+        cd_loss_run(graph, ((const mlp *)model->state)->loss, value, target, result, err));
 }
 
 const cd_model_type cd_model_mlp = {

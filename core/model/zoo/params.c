@@ -9,6 +9,7 @@
 ** says in which order they are used; the last one used is the first whose gradient is ready.
 */
 #include "core/base/alloc.h"
+#include "core/base/error.h"
 #include "core/model/zoo/list.h"
 
 #include <stdio.h>
@@ -126,7 +127,7 @@ static cddp_status add_item(cd_model *model, const item *it, cddp_error *err)
         return cd_fail(err, CDDP_E_LIMIT, "model params: more than %d parameters", PARAMETERS_MAX);
     CD_TRY(cd_module_add_parameter(model->module, &it->spec, &index, err));
     m->output[index] = (uint8_t)it->output;
-    return cd_model_add_unit(model, it->spec.name, (uint8_t)it->uses, err);
+    return CD_PASS(cd_model_add_unit(model, it->spec.name, (uint8_t)it->uses, err));
 }
 
 /* The list is cut at semicolons in a copy: names are copied by the module. */

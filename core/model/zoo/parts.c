@@ -2,6 +2,7 @@
 /* Registration and running of the common parts. */
 #include "core/model/zoo/parts.h"
 
+#include "core/base/error.h"
 #include "core/model/layers/activation.h"
 #include "core/model/layers/linear.h"
 #include "core/model/layers/loss.h"
@@ -82,19 +83,19 @@ static cddp_status linear_run(cd_graph *graph, const cd_linear_part *part, cd_va
     cd_value *weight = NULL, *bias = NULL;
     CD_TRY(parameter(graph, part->weight, frozen, &weight, err));
     if (part->has_bias) CD_TRY(parameter(graph, part->bias, frozen, &bias, err));
-    return cd_linear(graph, x, weight, bias, y, err);
+    return CD_PASS(cd_linear(graph, x, weight, bias, y, err));
 }
 
 cddp_status cd_linear_run(cd_graph *graph, const cd_linear_part *part, cd_value *x, cd_value **y,
                           cddp_error *err)
 {
-    return linear_run(graph, part, x, false, y, err);
+    return CD_PASS(linear_run(graph, part, x, false, y, err));
 }
 
 cddp_status cd_linear_run_frozen(cd_graph *graph, const cd_linear_part *part, cd_value *x,
                                  cd_value **y, cddp_error *err)
 {
-    return linear_run(graph, part, x, true, y, err);
+    return CD_PASS(linear_run(graph, part, x, true, y, err));
 }
 
 cddp_status cd_conv_register(cd_model *model, const cd_conv_spec *spec, cd_conv_part *part,
@@ -123,7 +124,7 @@ cddp_status cd_conv_run(cd_graph *graph, const cd_conv_part *part, cd_value *x, 
     cd_value *operands[3] = {x};
     CD_TRY(parameter(graph, part->parameters.weight, frozen, &operands[1], err));
     CD_TRY(parameter(graph, part->parameters.bias, frozen, &operands[2], err));
-    return cd_conv2d_layer(graph, operands, &part->conv, y, err);
+    return CD_PASS(cd_conv2d_layer(graph, operands, &part->conv, y, err));
 }
 
 cddp_status cd_layer_norm_register(cd_model *model, const char *name, int64_t width,
@@ -150,7 +151,7 @@ cddp_status cd_layer_norm_run(cd_graph *graph, const cd_layer_norm_part *part, c
     cd_value *weight = NULL, *bias = NULL;
     CD_TRY(cd_graph_parameter(graph, part->weight, &weight, err));
     CD_TRY(cd_graph_parameter(graph, part->bias, &bias, err));
-    return cd_layer_norm(graph, x, weight, bias, y, err);
+    return CD_PASS(cd_layer_norm(graph, x, weight, bias, y, err));
 }
 
 cddp_status cd_table_register(cd_model *model, const char *name, int64_t rows, int64_t width,
@@ -187,7 +188,7 @@ cddp_status cd_activation_run(cd_graph *graph, int64_t activation, cd_value *x, 
     static cddp_status (*const layers[])(cd_graph *, cd_value *, cd_value **,
                                          cddp_error *) = {NULL, cd_relu, cd_gelu_layer,
                                                           cd_tanh_layer, cd_sigmoid_layer};
-    if (layers[activation] != NULL) return layers[activation](graph, x, y, err);
+    if (layers[activation] != NULL) return CD_PASS(layers[activation](graph, x, y, err));
     *y = x;
     return CDDP_OK;
 }
@@ -198,10 +199,10 @@ cddp_status cd_loss_run(cd_graph *graph, int64_t loss, cd_value *y, const cddp_t
     static cddp_status (*const layers[])(cd_graph *, cd_value *, cd_value *, cd_value **,
                                          cddp_error *) = {cd_squared_error, cd_inner_product,
                                                           cd_bce_with_logits};
-    if (loss == CD_LOSS_CE) return cd_cross_entropy(graph, y, target, losses, err);
+    if (loss == CD_LOSS_CE) return CD_PASS(cd_cross_entropy(graph, y, target, losses, err));
     cd_value *wanted = NULL;
     CD_TRY(cd_graph_input(graph, target, &wanted, err));
-    return layers[loss](graph, y, wanted, losses, err);
+    return CD_PASS(layers[loss](graph, y, wanted, losses, err));
 }
 
 cd_field cd_loss_target(int64_t loss, const char *name, const int64_t *sizes, uint32_t dim_count)

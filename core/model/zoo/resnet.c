@@ -4,6 +4,7 @@
 ** computed.
 */
 #include "core/model/zoo/list.h"
+#include "core/base/error.h"
 #include "core/model/zoo/parts.h"
 
 typedef struct resnet {
@@ -95,7 +96,7 @@ static cddp_status build(cd_model *model, cddp_error *err)
     CD_TRY(cd_list_add(model, &(cd_list_item){"weight", 2, {m->classes, in}, 1}, err));
     CD_TRY(cd_list_add(model, &(cd_list_item){"bias", 1, {m->classes}, 1}, err));
     cd_module_pop(model->module);
-    return cd_list_finish(model, err);
+    return CD_PASS(cd_list_finish(model, err));
 }
 
 const cd_model_type cd_model_resnet = {

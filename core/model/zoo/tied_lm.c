@@ -2,6 +2,7 @@
 /* tied_lm: a language model whose vocabulary head is its token table: one parameter under two
 ** names, used twice. */
 #include "core/model/layers/activation.h"
+#include "core/base/error.h"
 #include "core/model/layers/embedding.h"
 #include "core/model/layers/linear.h"
 #include "core/model/zoo/parts.h"
@@ -39,7 +40,7 @@ static cddp_status build(cd_model *model, cddp_error *err)
     CD_TRY(cd_model_add_input(model, &field, err));
     field.name = "out";
     field.ragged = m->ragged != 0;
-    return cd_model_add_output(model, &field, err);
+    return CD_PASS(cd_model_add_output(model, &field, err));
 }
 
 static cddp_status forward(cd_model *model, cd_graph *graph, const cd_batch *batch,
@@ -53,7 +54,7 @@ static cddp_status forward(cd_model *model, cd_graph *graph, const cd_batch *bat
     CD_TRY(cd_linear_run(graph, &m->hidden, x, &x, err));
     CD_TRY(cd_tanh_layer(graph, x, &x, err));
     CD_TRY(cd_graph_parameter(graph, m->tokens, &head, err));
-    return cd_linear(graph, x, head, NULL, &outputs->values[0], err);
+    return CD_PASS(cd_linear(graph, x, head, NULL, &outputs->values[0], err));
 }
 
 static cddp_status losses(cd_model *model, cd_graph *graph, uint32_t output, cd_value *value,
@@ -61,7 +62,7 @@ static cddp_status losses(cd_model *model, cd_graph *graph, uint32_t output, cd_
 {
     (void)model;
     (void)output;
-    return cd_loss_run(graph, CD_LOSS_CE, value, target, result, err);
+    return CD_PASS(cd_loss_run(graph, CD_LOSS_CE, value, target, result, err));
 }
 
 const cd_model_type cd_model_tied_lm = {

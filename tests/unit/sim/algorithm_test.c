@@ -236,9 +236,4 @@ TEST(algorithm, programs_are_found_without_what_moves_nothing)
     assert_true(compared > 10000);
 }
 
-TEST_MAIN(ROW(algorithm, programs_are_found_without_what_moves_nothing),
-          ROW(algorithm, adds_in_its_documented_order),
-          ROW(algorithm, has_the_same_bits_on_every_transport),
-          ROW(algorithm, has_the_same_bits_in_pieces_of_any_size),
-          ROW(algorithm, averages_divide_the_sum_and_premultipliers_scale_each_contribution),
-          ROW(algorithm, any_order_is_a_choice_that_random_schedules_explore))
+TEST_MAIN()

@@ -202,4 +202,4 @@ TEST(collective, gives_the_mathematical_result_under_any_schedule)
                 }
 }
 
-TEST_MAIN(ROW(collective, gives_the_mathematical_result_under_any_schedule))
+TEST_MAIN()

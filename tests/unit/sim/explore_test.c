@@ -457,15 +457,4 @@ TEST(explore, leaves_nothing_behind_when_memory_runs_out)
     assert_true(cd_test_oom_loop(make, NULL) >= 2);
 }
 
-TEST_MAIN(ROW(exhaustive, tries_every_run_exactly_once), ROW(exhaustive, says_when_it_was_bounded),
-          ROW(exhaustive, stops_at_its_budget_without_claiming_the_rest),
-          ROW(exhaustive, varies_turns_only_once_something_depends_on_them),
-          ROW(random, is_uniform_only_while_runs_have_the_same_alternatives),
-          ROW(past, forgets_the_order_of_gradients_and_nothing_else),
-          ROW(cover, every_ordered_triple_is_in_some_order),
-          ROW(cover, sixty_four_gradients_take_few_orders),
-          ROW(cover, every_rank_plays_every_order),
-          ROW(pct, meets_bugs_of_its_depth_at_least_as_often_as_it_promises),
-          ROW(pct, of_depth_one_never_meets_a_bug_of_depth_two),
-          ROW(explore, a_seed_gives_the_same_search_again),
-          ROW(explore, leaves_nothing_behind_when_memory_runs_out))
+TEST_MAIN()

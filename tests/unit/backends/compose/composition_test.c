@@ -756,18 +756,4 @@ TEST(composition, a_steady_state_allocates_nothing)
     }
 }
 
-TEST_MAIN(ROW(composition, every_kind_and_nesting_passes_the_battery),
-          ROW(composition, declares_what_its_numerics_are),
-          ROW(check, names_the_rank_that_differs_on_every_rank_before_anything_moves),
-          ROW(check, finds_the_same_afterwards),
-          ROW(check, reports_the_number_of_an_operation_after_five_hundred_good_ones),
-          ROW(composition, whoever_does_not_come_is_named_by_everybody_who_came),
-          ROW(check, what_is_found_at_the_end_is_not_lost),
-          ROW(check, names_the_rank_whose_result_was_corrupted),
-          ROW(fault, the_same_seed_strikes_in_the_same_way),
-          ROW(fault, every_plant_changes_a_result_and_repeats_itself),
-          ROW(fault, a_lost_operation_and_a_death_end_with_words),
-          ROW(composition, works_may_be_waited_for_in_any_order),
-          ROW(spec, says_where_and_what_was_meant),
-          ROW(composition, refuses_a_backend_that_cannot_serve),
-          ROW(composition, a_steady_state_allocates_nothing))
+TEST_MAIN()

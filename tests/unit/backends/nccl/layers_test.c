@@ -972,24 +972,11 @@ TEST(trainings, without_memory_fail_and_leave_nothing)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {ROW(layers, have_the_bits_of_the_cpu),
-                                       ROW(layers, large_products_of_small_integers_are_exact),
-                                       ROW(layers, the_comparison_sees_one_bit),
-                                       ROW(layers, that_a_device_lacks_are_computed_on_the_host),
-                                       ROW(layers, refuse_operands_that_do_not_fit),
-#ifndef CDDP_ON_GPU
-                                       ROW(far, a_host_that_touches_storage_of_the_device_is_ended),
-                                       ROW(trainings, without_memory_fail_and_leave_nothing),
-#endif
-                                       ROW(optimizers, have_the_bits_of_the_cpu),
-                                       ROW(optimizers, clipping_scales_by_the_same_factor),
-                                       ROW(trainings,
-                                           have_the_bits_of_the_cpu_and_wait_for_nothing)};
 #ifdef CDDP_ON_GPU
     cddp_error err;
     if (cd_cuda_probe(&err) != CDDP_OK) cd_test_skip_all(err.message);
 #endif
-    int failed = cd_test_main(argc, argv, __FILE__, tests, sizeof tests / sizeof tests[0]);
+    int failed = cd_test_main(argc, argv, __FILE__);
     cd_cuda_close(&cd_cuda_here);
     return failed;
 }

@@ -1207,34 +1207,10 @@ TEST(nccl, ranks_take_the_gpus_that_they_see_in_turn)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {
-        ROW(nccl, passes_the_battery_with_tensors_in_host_memory),
-        ROW(nccl, passes_the_battery_with_tensors_on_the_gpu),
-        ROW(nccl, passes_the_battery_with_guard),
-        ROW(nccl, buckets_are_ordered_by_events_and_the_host_never_waits),
-        ROW(nccl, a_collective_follows_the_callers_stream),
-        ROW(nccl, stream_discipline_is_judged_from_the_trace),
-        ROW(nccl, a_stream_that_does_not_wait_is_found_in_the_trace),
-        ROW(nccl, a_tracer_hears_of_the_device_while_its_group_is_open),
-        ROW(nccl, the_reducers_streams_are_judged_from_the_trace),
-        ROW(nccl, the_reducer_averages_gradients_that_live_on_the_gpu),
-        ROW(nccl, guard_names_both_sides_of_a_size_mismatch_on_every_rank),
-        ROW(nccl, a_time_out_names_rank_collective_and_sequence_number),
-        ROW(nccl, abort_ends_what_is_in_flight),
-        ROW(nccl, a_group_is_split_from_another),
-        ROW(nccl, refuses_options_it_does_not_know_and_parents_that_are_not_there),
-#ifndef CDDP_NCCL_MODULE
-        ROW(nccl, hooks_give_the_bits_of_the_host_and_do_not_wait),
-        ROW(nccl, an_asynchronous_error_is_reported_by_the_next_operation),
-        ROW(nccl, every_failing_allocation_is_reported_and_leaves_nothing_behind),
-        ROW(nccl, types_and_operations_are_what_the_capabilities_say),
-        ROW(nccl, ranks_take_the_gpus_that_they_see_in_turn),
-#endif
-    };
 #ifdef CDDP_NCCL_MODULE
     cddp_error err = CDDP_ERROR_INIT;
     const cddp_backend *module = module_load();
     if (module->probe(module, &err) != CDDP_OK) cd_test_skip_all(err.message);
 #endif
-    return cd_test_main(argc, argv, __FILE__, tests, sizeof tests / sizeof tests[0]);
+    return cd_test_main(argc, argv, __FILE__);
 }

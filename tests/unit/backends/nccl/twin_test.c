@@ -723,28 +723,10 @@ TEST(cuda, a_steady_iteration_neither_waits_nor_allocates)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {
-        ROW(cuda, arithmetic_has_the_bits_of_the_cpu),
-        ROW(cuda, division_by_large_counts_rounds_once),
-        ROW(cuda, conversions_have_the_bits_of_the_cpu),
-        ROW(cuda, every_16_bit_pattern_converts_as_on_the_cpu),
-        ROW(cuda, every_pair_of_layouts_is_walked_in_logical_order),
-        ROW(cuda, a_bucket_is_gathered_and_scaled_as_on_the_cpu),
-        ROW(cuda, a_batch_of_nothing_and_of_empty_tensors_is_nothing),
-        ROW(cuda, whole_tensor_results),
-        ROW(cuda, products_of_the_kernel_have_the_bits_of_the_cpu),
-        ROW(cuda, products_of_small_integers_are_exact_in_every_orientation),
-        ROW(cuda, orthonormalisation_has_the_bits_of_the_cpu),
-        ROW(cuda, codes_of_8_bits_have_the_bits_of_the_cpu),
-        ROW(cuda, the_largest_are_taken_and_added_as_on_the_cpu),
-        ROW(cuda, an_index_that_is_not_there_becomes_a_nan),
-        ROW(cuda, refuses_what_the_cpu_refuses),
-        ROW(cuda, marks_order_streams),
-        ROW(cuda, a_steady_iteration_neither_waits_nor_allocates)};
 #ifdef CDDP_ON_GPU
     if (cd_cuda_probe(&err) != CDDP_OK) cd_test_skip_all(err.message);
 #endif
-    int failed = cd_test_main(argc, argv, __FILE__, tests, sizeof tests / sizeof tests[0]);
+    int failed = cd_test_main(argc, argv, __FILE__);
     cd_cuda_close(&cd_cuda_here);
     return failed;
 }

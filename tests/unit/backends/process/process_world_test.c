@@ -639,28 +639,4 @@ TEST(solo_world, a_rank_outside_the_world_is_refused)
     cddp_solo_world_close(NULL);
 }
 
-TEST_MAIN(ROW(process_world, every_rank_returns_and_its_messages_arrive_in_order),
-          ROW(process_world, a_failing_rank_brings_its_error_with_message_and_frames),
-          ROW(process_world, a_killed_rank_is_named_with_its_signal_and_last_note),
-          ROW(process_world, a_rank_that_exits_without_a_result_has_crashed),
-          ROW(process_world, a_hung_rank_is_killed_at_the_deadline_and_named),
-#if defined(__linux__)
-          ROW(process_world, a_rank_that_stays_stopped_is_killed_and_named_with_what_it_did),
-          ROW(process_world, a_rank_that_goes_on_in_time_is_left_alone),
-#endif
-          ROW(process_world, who_still_runs_when_the_run_is_interrupted_is_neither_hung_nor_killed),
-          ROW(process_world, one_failure_ends_the_others_after_the_grace_period),
-          ROW(process_world, output_arrives_by_line_rank_and_stream_even_without_a_last_newline),
-          ROW(process_world, records_and_lines_longer_than_a_pipe_come_through),
-          ROW(process_world, computing_takes_time_only_when_simulated_and_sleeping_always_does),
-          ROW(process_world, a_world_can_be_launched_again),
-          ROW(process_world, the_last_events_of_a_killed_rank_outlive_it),
-          ROW(process_world, no_ranks_are_refused),
-          ROW(process_world, running_out_of_memory_leaves_no_memory_and_no_child_behind),
-          ROW(member_world, a_member_is_reported_of_as_a_forked_rank_is_and_leaves_in_order),
-          ROW(member_world, one_that_dies_is_said_to_have_died_with_its_last_note),
-          ROW(member_world, a_command_that_starts_nobody_is_reported_with_its_words),
-          ROW(member_world, a_rank_without_a_way_to_its_launcher_is_refused),
-          ROW(solo_world, launch_runs_the_program_here_as_the_rank_that_was_named),
-          ROW(solo_world, its_clock_runs_and_its_choices_are_fifo),
-          ROW(solo_world, a_rank_outside_the_world_is_refused))
+TEST_MAIN()

@@ -365,12 +365,4 @@ TEST(rendezvous, survives_every_failing_allocation)
     }
 }
 
-TEST_MAIN(ROW(rendezvous, survives_every_failing_allocation), ROW(rendezvous, keys_behave_over_tcp),
-          ROW(rendezvous, keys_behave_in_a_directory),
-          ROW(rendezvous, a_wait_ends_when_the_key_comes),
-          ROW(rendezvous, a_client_without_the_secret_is_turned_away_and_reported),
-          ROW(rendezvous, a_full_store_says_so),
-          ROW(rendezvous, hostile_bytes_drop_only_their_sender),
-          ROW(rendezvous, any_bytes_after_a_greeting_leave_the_table_sound),
-          ROW(rendezvous, refuses_what_is_no_url),
-          ROW(rendezvous, a_server_that_never_comes_is_a_time_out))
+TEST_MAIN()

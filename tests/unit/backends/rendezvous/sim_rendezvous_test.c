@@ -302,9 +302,4 @@ TEST(sim_rendezvous, a_wire_survives_every_failing_allocation)
     assert_true(cd_test_oom_loop(makes_wire, NULL) >= 3);
 }
 
-TEST_MAIN(ROW(sim_rendezvous, early_and_late_ranks_meet),
-          ROW(sim_rendezvous, a_rank_that_comes_too_late_is_missed_by_name),
-          ROW(sim_rendezvous, when_the_host_dies_the_others_end_by_their_deadline),
-          ROW(sim_rendezvous, agents_that_try_again_meet_in_a_later_generation),
-          ROW(sim_rendezvous, two_runs_end_at_the_same_times),
-          ROW(sim_rendezvous, a_wire_survives_every_failing_allocation))
+TEST_MAIN()

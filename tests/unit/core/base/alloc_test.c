@@ -110,11 +110,4 @@ TEST(watch_allocator, only_the_chosen_allocation_fails)
     assert_int_equal(watch.live_bytes, 0);
 }
 
-TEST_MAIN(ROW(alloc, zero_bytes_still_give_a_block_of_their_own),
-          ROW(alloc, arrays_are_zeroed_and_refuse_to_overflow),
-          ROW(alloc, strings_are_copied_with_their_end),
-          ROW(alloc, growing_doubles_and_keeps_what_was_there),
-          ROW(alloc, growing_beyond_memory_fails_and_changes_nothing),
-          ROW(watch_allocator, it_counts_what_is_live_and_the_peak),
-          ROW(watch_allocator, frozen_it_counts_growth),
-          ROW(watch_allocator, only_the_chosen_allocation_fails))
+TEST_MAIN()

@@ -147,11 +147,4 @@ TEST(assertion, a_broken_one_prints_itself_and_aborts)
     cd_os_child_close(&child);
 }
 
-TEST_MAIN(ROW(error, travels_up_with_a_frame_per_function_and_the_first_message),
-          ROW(error, nobody_needs_to_listen),
-          ROW(error, a_chain_deeper_than_the_frames_keeps_the_innermost),
-          ROW(error, a_message_may_quote_the_error_it_replaces),
-          ROW(error, a_long_message_is_cut_and_terminated),
-          ROW(error, printing_never_writes_beyond_the_buffer),
-          ROW(error, every_status_has_words_of_its_own),
-          ROW(assertion, a_broken_one_prints_itself_and_aborts))
+TEST_MAIN()

@@ -184,11 +184,4 @@ TEST(os, writing_to_a_closed_descriptor_is_an_error_with_the_systems_words)
     assert_fails(cd_os_write_all(-1, "x", 1, &err), CDDP_E_IO, &err, "Bad file descriptor");
 }
 
-TEST_MAIN(ROW(os, the_clock_goes_forward_and_sleeping_takes_as_long_as_asked),
-          ROW(os_child, its_pipes_its_exit_code_and_shared_memory_reach_us),
-          ROW(os_child, waiting_ends_at_the_time_out_and_a_kill_is_seen_as_one),
-          ROW(os_child, closing_kills_what_still_runs),
-          ROW(os_child, a_shelter_ends_with_what_it_shelters_unless_that_ended_in_disorder),
-          ROW(os_child, a_shelter_that_nobody_wants_any_more_ends),
-          ROW(os, a_process_is_stopped_from_its_signal_to_go_on),
-          ROW(os, writing_to_a_closed_descriptor_is_an_error_with_the_systems_words))
+TEST_MAIN()

@@ -100,9 +100,4 @@ TEST(prng, shuffling_permutes)
     cd_prng_shuffle(&prng, NULL, 0);
 }
 
-TEST_MAIN(ROW(prng, it_is_xoshiro256_starstar), ROW(prng, seeds_are_spread_by_splitmix64),
-          ROW(prng, the_same_seed_gives_the_same_numbers),
-          ROW(prng, splitting_leaves_the_parent_alone_and_depends_on_label_and_index),
-          ROW(prng, below_is_uniform_and_in_range),
-          ROW(prng, between_reaches_both_ends_also_of_the_whole_range),
-          ROW(prng, chance_is_a_ratio), ROW(prng, shuffling_permutes))
+TEST_MAIN()

@@ -130,10 +130,4 @@ TEST(version, the_text_is_made_of_the_numbers)
     assert_string_equal(cddp_version(), wanted);
 }
 
-TEST_MAIN(ROW(bitset, bits_are_independent_across_words), ROW(hash, digests_are_the_published_ones),
-          ROW(hash, mixing_depends_on_order_and_never_stalls_at_zero),
-          ROW(log, a_line_has_its_columns_and_ends),
-          ROW(log, a_long_message_is_cut_and_still_ends_the_line),
-          ROW(log, levels_are_read_per_component),
-          ROW(names, every_enum_constant_has_one_and_strangers_get_a_question_mark),
-          ROW(version, the_text_is_made_of_the_numbers))
+TEST_MAIN()

@@ -160,4 +160,4 @@ TEST(carry, a_bucket_is_followed_from_launch_to_result)
     }
 }
 
-TEST_MAIN(ROW(carry, a_bucket_is_followed_from_launch_to_result))
+TEST_MAIN()

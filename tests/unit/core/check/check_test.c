@@ -567,17 +567,4 @@ TEST(merge, orders_by_time_rank_and_sequence)
     for (uint32_t t = 0; t < 3; t++) cd_memory_sink_fini(&traces[t]);
 }
 
-TEST_MAIN(ROW(table, keeps_every_value_through_growth_and_walks_in_order_of_insertion),
-          ROW(ranks, refuses_the_world_and_garbage),
-          ROW(agree, blames_the_odd_ones_only_against_a_majority_or_an_authority),
-          ROW(hb, a_wait_orders_streams_by_marks_and_through_the_host),
-          ROW(judge, shows_everything_to_a_check_that_names_no_kinds),
-          ROW(judge, refuses_a_check_without_its_functions),
-          ROW(judge, keeps_the_earliest_findings_of_many_and_counts_all),
-          ROW(judge, handles_a_thousand_ranks),
-          ROW(judge, says_of_how_many_ranks_a_finding_does_not_speak),
-          ROW(judge, speaks_of_ranks_left_out_only_where_a_reference_was),
-          ROW(judge, survives_every_failing_allocation_and_never_calls_it_silence),
-          ROW(judge, survives_every_failing_allocation_of_the_first_operation),
-          ROW(judge, survives_garbage), ROW(judge, names_the_operation_that_nobody_waited_for),
-          ROW(merge, orders_by_time_rank_and_sequence))
+TEST_MAIN()

@@ -392,5 +392,4 @@ TEST(plans, memory_that_runs_out_is_reported)
     }
 }
 
-TEST_MAIN(ROW(plans, a_layout_is_what_caps_and_arrival_give),
-          ROW(plans, memory_that_runs_out_is_reported))
+TEST_MAIN()

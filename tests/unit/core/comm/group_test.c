@@ -697,21 +697,4 @@ TEST(group, events_carry_digests_of_what_went_in_and_came_out)
     tear_down(&f);
 }
 
-TEST_MAIN(ROW(self, every_collective_of_one_rank_is_a_copy),
-          ROW(self, a_sum_with_a_factor_multiplies),
-          ROW(self, it_takes_one_rank_no_options_no_peers_and_nothing_after_an_abort),
-          ROW(group, operations_are_numbered_from_zero_also_when_the_backend_fails_one),
-          ROW(group, a_refused_operation_spends_no_number_and_leaves_no_event),
-          ROW(group, works_are_bounded_reused_and_all_given_back),
-          ROW(group, destroying_it_releases_what_is_outstanding_and_says_how_many),
-          ROW(group, a_frozen_heap_shows_that_posting_and_waiting_allocate_nothing),
-          ROW(group, what_the_backend_does_not_declare_is_refused_by_name),
-          ROW(group, explicit_counts_must_fit_the_tensors),
-          ROW(group, working_in_place_needs_the_backends_word),
-          ROW(work, testing_until_done_ends_it_once),
-          ROW(work, a_time_out_names_operation_group_rank_and_who_is_missing),
-          ROW(work, a_failure_seen_by_test_is_repeated_by_wait_with_a_message),
-          ROW(group, creation_refuses_what_cannot_be_a_group),
-          ROW(group, a_table_without_the_optional_slots_works_and_says_what_it_cannot),
-          ROW(group, what_it_knows_of_itself_is_what_was_said_and_ids_agree_between_members),
-          ROW(group, events_carry_digests_of_what_went_in_and_came_out))
+TEST_MAIN()

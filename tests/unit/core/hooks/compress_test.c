@@ -342,15 +342,4 @@ TEST(compress, survives_every_failing_allocation)
     fixture_destroy(&f);
 }
 
-TEST_MAIN(ROW(topk, sends_the_largest_and_breaks_ties_by_index),
-          ROW(topk, is_exact_when_everything_is_sent), ROW(topk, telescopes_summed_over_the_ranks),
-          ROW(topk, forgets_what_it_did_not_send_when_reported_so),
-          ROW(topk, sends_a_nan_before_everything),
-          ROW(topk, a_state_of_another_model_is_refused_by_size),
-          ROW(compress, a_state_saved_and_loaded_continues_bit_for_bit),
-          ROW(quantizer, has_the_observer_s_scale_and_zero_point),
-          ROW(quantize, stays_within_half_a_step_per_rank),
-          ROW(quantize, per_channel_keeps_rows_apart),
-          ROW(post_local_sgd, reduces_over_everybody_and_then_over_its_block),
-          ROW(compress, refuses_settings_that_cannot_work_by_name),
-          ROW(compress, survives_every_failing_allocation))
+TEST_MAIN()

@@ -426,15 +426,4 @@ TEST(hook, every_row_of_the_table_is_found_by_its_name_and_is_acceptable)
     assert_null(cd_hook_find("no such hook"));
 }
 
-TEST_MAIN(ROW(fp16_compress, gives_the_golden_table),
-          ROW(fp16_compress, wrapped_around_allreduce_is_the_same),
-          ROW(bf16_compress, casts_then_divides_then_sums), ROW(allreduce, truly_divides),
-          ROW(noop, leaves_gradients_local),
-          ROW(hook, is_called_in_bucket_order_and_nothing_is_divided),
-          ROW(hook, is_named_in_the_log),
-          ROW(hook, sees_index_zero_in_the_first_pass_of_a_static_graph),
-          ROW(hook, sees_channels_last_gradients_permuted), ROW(hook, result_is_used_verbatim),
-          ROW(hook, result_in_other_memory_reaches_views),
-          ROW(hook, stages_of_all_buckets_advance_in_rounds),
-          ROW(hook, state_of_another_model_is_refused_with_the_reason),
-          ROW(hook, every_row_of_the_table_is_found_by_its_name_and_is_acceptable))
+TEST_MAIN()

@@ -551,18 +551,4 @@ static cddp_status refuse_options(cddp_rank *rank, void *argument, cddp_error *e
 
 TEST(powersgd, refuses_settings_that_cannot_work_by_name) { run_alone(refuse_options); }
 
-TEST_MAIN(ROW(powersgd, is_exact_until_its_start_and_compresses_from_then_on),
-          ROW(powersgd, reports_the_bytes_that_it_saves), ROW(powersgd, replicas_agree_bit_for_bit),
-          ROW(powersgd, leaves_what_does_not_pay_uncompressed),
-          ROW(powersgd, is_lossless_at_full_rank),
-          ROW(powersgd, is_lossless_on_gradients_whose_mean_has_the_configured_rank),
-          ROW(powersgd, error_feedback_telescopes),
-          ROW(powersgd, uncompressed_tensors_stay_exact_within_rounding),
-          ROW(powersgd, zero_and_rank_deficient_gradients_stay_finite),
-          ROW(powersgd, goes_on_after_gradients_of_zeros),
-          ROW(powersgd, a_state_saved_and_loaded_continues_bit_for_bit),
-          ROW(powersgd, a_state_of_another_model_is_refused),
-          ROW(powersgd, the_rank_follows_its_schedule),
-          ROW(batched_powersgd, compresses_the_whole_bucket_and_telescopes),
-          ROW(powersgd, starts_early_only_without_memory),
-          ROW(powersgd, refuses_settings_that_cannot_work_by_name))
+TEST_MAIN()

@@ -378,17 +378,4 @@ TEST(symbols, accumulate_over_micro_steps_as_the_sum_of_their_atoms)
     fixture_close(&f);
 }
 
-TEST_MAIN(ROW(mixed_precision, computes_with_the_copy_and_accumulates_in_its_dtype),
-          ROW(symbols, accumulate_over_micro_steps_as_the_sum_of_their_atoms),
-          ROW(slot, is_added_to_in_place_wherever_its_value_lies),
-          ROW(slot, is_born_in_home_and_keeps_its_storage_when_dropped),
-          ROW(slot, zeroed_stays_defined_and_none_stays_none),
-          ROW(complex, parameters_receive_their_constants),
-          ROW(empty, parameters_get_a_defined_empty_gradient),
-          ROW(half, parameters_compute_in_f32_and_round_their_gradient_once),
-          ROW(sparse, gradients_have_the_rows_that_were_used_increasing_and_summed),
-          ROW(sparse, gradients_accumulate_as_the_union_of_rows),
-          ROW(sparse, gradients_of_two_uses_meet_before_the_parameter_fires),
-          ROW(sparse,
-              gradients_are_scattered_into_dense_ones_and_dense_ones_make_sparse_ones_dense),
-          ROW(devices_without_numbers, ask_the_world_what_every_firing_contributes))
+TEST_MAIN()

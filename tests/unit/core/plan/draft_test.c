@@ -284,8 +284,4 @@ TEST(draft, an_element_that_goes_renumbers_those_behind_it)
     cddp_plan_destroy(plan);
 }
 
-TEST_MAIN(ROW(draft, every_key_is_written_as_the_reader_reads_it),
-          ROW(draft, what_some_ranks_have_is_written_as_a_rank_table),
-          ROW(draft, ranks_are_written_however_long_their_selection_is),
-          ROW(draft, what_some_ranks_have_may_be_said_again), ROW(draft, defaults_are_left_out),
-          ROW(draft, an_element_that_goes_renumbers_those_behind_it))
+TEST_MAIN()

@@ -233,13 +233,4 @@ TEST(sampler, running_out_of_memory_leaves_nothing_behind)
     cddp_plan_destroy(plan);
 }
 
-TEST_MAIN(ROW(micro, only_the_last_micro_step_synchronises_by_default),
-          ROW(micro, of_several_tables_the_last_decides_each_key),
-          ROW(micro, backward_may_have_a_flag_of_its_own), ROW(micro, no_sync_may_be_nested),
-          ROW(micro, a_rank_that_stopped_or_ran_out_of_inputs_has_no_more_steps),
-          ROW(pattern, stars_stand_for_any_text),
-          ROW(sampler, an_epoch_is_every_sample_once_and_padding_repeats_the_first_ones),
-          ROW(sampler, dropping_the_tail_leaves_samples_out_and_repeats_none),
-          ROW(sampler, gives_every_rank_as_many_samples_whatever_the_length),
-          ROW(sampler, a_sample_weighs_the_same_on_every_rank),
-          ROW(sampler, running_out_of_memory_leaves_nothing_behind))
+TEST_MAIN()

@@ -383,14 +383,4 @@ static cddp_status build_and_drop(const cddp_allocator *allocator, void *argumen
 
 TEST(plan, running_out_of_memory_leaves_nothing_behind) { cd_test_oom_loop(build_and_drop, NULL); }
 
-TEST_MAIN(ROW(plan, starts_with_the_defaults_of_the_key_table),
-          ROW(plan, set_reaches_every_type_of_key),
-          ROW(plan, refused_values_are_named_with_what_would_be_accepted),
-          ROW(plan, an_override_changes_only_its_ranks),
-          ROW(plan, a_list_that_is_too_long_is_refused_and_not_cut),
-          ROW(plan, a_value_that_is_refused_does_no_harm_to_the_next),
-          ROW(plan, contradictions_are_refused_naming_both_sides),
-          ROW(plan, the_digest_sees_what_changes_a_run_and_nothing_else),
-          ROW(selector, prints_what_it_was_parsed_from),
-          ROW(keys, every_row_is_found_by_its_own_name_and_has_words),
-          ROW(plan, running_out_of_memory_leaves_nothing_behind))
+TEST_MAIN()

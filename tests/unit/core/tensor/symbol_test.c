@@ -512,18 +512,4 @@ TEST(symbol, running_out_of_memory_leaves_nothing_behind_and_storage_whole)
     assert_true(cd_test_oom_loop(strided_sum, NULL) > 20);
 }
 
-TEST_MAIN(ROW(ratio, sums_and_products_are_exact_and_reduced),
-          ROW(ratio, overflow_is_refused_and_never_wraps),
-          ROW(ratio, a_double_stands_for_the_ratio_it_was_written_as),
-          ROW(symbol, an_average_of_gradients_reads_as_what_it_is),
-          ROW(symbol, stale_content_is_garbage_and_stays_visible),
-          ROW(symbol, a_dropped_doubled_or_misplaced_contribution_is_a_difference),
-          ROW(symbol, terms_that_cancel_disappear),
-          ROW(symbol, a_step_of_sgd_is_exact_in_decimal_learning_rates),
-          ROW(symbol, permuted_copies_come_back_and_content_is_canonical),
-          ROW(symbol, a_million_elements_are_a_few_runs),
-          ROW(symbol, numbers_are_written_reduced_and_read),
-          ROW(symbol, what_is_not_exact_or_not_linear_is_refused_and_changes_nothing),
-          ROW(symbol, long_forms_are_cut_with_an_ellipsis_at_a_character),
-          ROW(symbol, random_programs_agree_with_a_dense_model),
-          ROW(symbol, running_out_of_memory_leaves_nothing_behind_and_storage_whole))
+TEST_MAIN()

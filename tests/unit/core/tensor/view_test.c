@@ -102,7 +102,4 @@ TEST(view, slices_and_bad_views_are_checked)
     assert_fails(cd_view_check(&t, "test", "view", &err), CDDP_E_ARG, &err, "no storage");
 }
 
-TEST_MAIN(ROW(view, contiguity_and_density_are_reported_from_strides),
-          ROW(view, walks_meet_every_element_once_in_logical_order),
-          ROW(view, parallel_views_are_those_with_equal_strides_and_no_gaps),
-          ROW(view, slices_and_bad_views_are_checked))
+TEST_MAIN()

@@ -349,17 +349,4 @@ TEST(memory_sink, losing_an_event_is_remembered_and_reported)
     }
 }
 
-TEST_MAIN(ROW(events, every_row_has_a_name_a_doc_and_fields_that_fill_its_struct),
-          ROW(events, named_members_and_numbered_fields_are_the_same_memory),
-          ROW(events, printing_reads_each_field_by_its_type),
-          ROW(events, printing_into_any_size_is_terminated_and_wants_the_same_length),
-          ROW(events, the_digest_sees_every_field_and_only_timeless_ones_skip_time),
-          ROW(tracer, stamps_time_rank_sequence_and_step_and_zeroes_what_a_row_does_not_use),
-          ROW(tracer, without_a_rank_it_speaks_for_the_world),
-          ROW(tracer, a_missing_tracer_costs_nothing_not_even_its_arguments),
-          ROW(tracer, a_law_without_its_size_is_reported_as_one_that_does_not_hold),
-          ROW(tracer, a_sink_without_a_function_is_refused),
-          ROW(digest_sink, equal_traces_agree_whatever_their_clocks_and_one_changed_field_is_seen),
-          ROW(fanout_sink, every_target_gets_every_event_and_flush_asks_them_in_turn),
-          ROW(memory_sink, texts_survive_growth_and_clearing_keeps_the_memory),
-          ROW(memory_sink, losing_an_event_is_remembered_and_reported))
+TEST_MAIN()

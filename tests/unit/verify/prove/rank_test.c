@@ -614,15 +614,4 @@ TEST(prove_calls_only, ranks_part_by_group_and_wait_across_groups)
     }
 }
 
-TEST_MAIN(ROW(prove_calls_only, ranks_part_by_group_and_wait_across_groups),
-          ROW(prove_rank, equal_keys_have_equal_futures_and_no_order_is_missed),
-          ROW(prove_rank, going_back_by_snapshot_visits_what_going_there_again_visits),
-          ROW(prove_rank, the_window_that_decides_the_layout_is_found),
-          ROW(prove_rank, a_word_with_any_letter_changed_is_no_longer_the_rank_s),
-          ROW(prove_rank, without_content_or_settings_of_its_own_a_rank_is_searched_as_any_other),
-          ROW(prove_rank, alone_in_a_large_world_it_says_its_word_and_no_other),
-          ROW(prove_rank, worlds_of_three_to_five_are_received_what_the_world_of_two_was_received),
-          ROW(prove_projection,
-              a_number_is_received_as_every_other_one_of_its_kind_and_of_no_other),
-          ROW(prove_projection, shares_of_further_ranks_are_those_of_their_models),
-          ROW(prove_rank, a_window_that_is_too_large_is_sampled_and_the_proof_is_not_complete))
+TEST_MAIN()

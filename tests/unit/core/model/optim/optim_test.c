@@ -440,17 +440,4 @@ TEST(optimizer, later_steps_allocate_nothing)
     }
 }
 
-TEST_MAIN(ROW(optimizer, names_find_their_kinds_in_the_order_of_scenarios),
-          ROW(optimizer, no_gradient_is_not_a_zero_gradient),
-          ROW(optimizer, every_layout_of_a_parameter_gets_the_same_update),
-          ROW(optimizer, narrow_and_complex_parameters_are_updated_too),
-          ROW(optimizer, sgd_on_symbol_is_exact),
-          ROW(optimizer, nonlinear_rules_refuse_symbol_by_name),
-          ROW(optimizer, on_shape_nothing_moves_but_state_appears),
-          ROW(optimizer, a_loaded_state_goes_on_bit_for_bit),
-          ROW(optimizer, a_state_that_does_not_fit_is_refused_with_both_sides),
-          ROW(optimizer, defined_state_is_zero_and_one_parameter_can_step_alone),
-          ROW(optimizer, impossible_settings_are_refused_with_their_value),
-          ROW(optimizer, sparse_gradients_are_refused_where_pytorch_refuses_them),
-          ROW(optimizer, running_out_of_memory_leaves_nothing_behind),
-          ROW(optimizer, later_steps_allocate_nothing))
+TEST_MAIN()

@@ -187,12 +187,4 @@ TEST(lr_schedule, impossible_ones_are_refused)
                  &err, "9");
 }
 
-TEST_MAIN(ROW(clip, the_norm_is_global_and_absent_gradients_do_not_count),
-          ROW(clip, norms_that_are_not_finite_pass_on_as_in_pytorch),
-          ROW(clip, symbol_is_refused_and_shape_passes),
-          ROW(loss_scaler, grows_after_the_interval_and_backs_off_at_once),
-          ROW(loss_scaler, one_optimizer_with_an_infinity_backs_off_for_all),
-          ROW(loss_scaler, an_infinite_scale_is_never_taken),
-          ROW(loss_scaler, its_state_is_saved_and_loaded),
-          ROW(lr_schedule, ends_and_middles_are_where_they_belong),
-          ROW(lr_schedule, impossible_ones_are_refused))
+TEST_MAIN()
