@@ -47,11 +47,12 @@ static const cddp_grad *own_of(const cd_trainer *t, const cddp_grad *slot)
 {
     for (size_t i = 0; i < t->replica->optimizer_count; i++) {
         const cd_replica_optimizer *o = &t->replica->optimizers[i];
-        for (size_t k = 0; o->shard != NULL && k < o->count; k++) {
+        for (size_t k = 0; o->pieces != NULL && k < o->count; k++) {
             size_t count;
-            const int64_t piece = cd_shard_find(o->shard, k);
+            const int64_t piece = o->pieces[k];
             if (o->grads[k] == slot) {
-                return piece >= 0 ? cd_shard_get_pieces(o->shard, &count)[piece].grad : NULL;
+                return piece >= 0 ? cd_shard_get_pieces(t->optimizers[i].shard, &count)[piece].grad
+                                  : NULL;
             }
         }
     }
@@ -147,8 +148,8 @@ static cddp_status find_norm(cd_trainer *t, double *norm, cddp_error *err)
     const struct cd_clipping *c = t->clipping;
     double squares = 0;
     for (size_t i = 0; c->takes_own && i < t->replica->optimizer_count; i++) {
-        if (t->replica->optimizers[i].shard != NULL) {
-            CD_TRY(cd_shard_take_gradients(t->replica->optimizers[i].shard, err));
+        if (t->optimizers[i].shard != NULL) {
+            CD_TRY(cd_shard_take_gradients(t->optimizers[i].shard, err));
         }
     }
     CD_TRY(cd_clip_add_squares(c->takes_own ? c->own : (const cddp_grad *const *)t->grads,

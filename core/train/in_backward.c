@@ -17,6 +17,7 @@
 
 #include "core/base/alloc.h"
 #include "core/base/error.h"
+#include "core/train/schedule.h"
 
 #include <math.h>
 
@@ -78,7 +79,7 @@ static uint32_t find_parameter(const cd_trainer *t, size_t variable)
 
 static void begin_optimizer(cd_trainer *t, size_t optimizer)
 {
-    cd_replica_optimizer *o = &t->replica->optimizers[optimizer];
+    cd_trainer_optimizer *o = &t->optimizers[optimizer];
     if (!o->has_stepped) {
         o->has_stepped = true;
         cd_trainer_emit_step(t, optimizer,
@@ -95,21 +96,22 @@ static cddp_status step_parameter(void *context, size_t variable, cddp_grad *gra
     const uint32_t parameter = find_parameter(t, variable);
     cd_replica_optimizer *o = find_owner(t, parameter, &optimizer, &position);
     CD_TRY(cd_streams_settle(&t->streams, err));
-    if (o->has_touched[position]) {
+    bool *has_touched = &t->optimizers[optimizer].has_touched[position];
+    if (*has_touched) {
         return cd_fail(err, CDDP_E_CONFIG,
                        "'%s' was averaged twice in step %u: an optimizer in backward would step "
                        "twice, which is not one "
                        "optimizer step of a scenario",
                        cd_trainer_module(t)->parameters[parameter].name, t->step);
     }
-    o->has_touched[position] = true;
+    *has_touched = true;
     const cddp_tensor queued = grad->value;
     grad->value = cd_streams_plain(&t->streams, &queued);
     if (o->overlap == CDDP_OVERLAP_APPLY_IN_BACKWARD) {
         CD_TRY(keep_gradient(t, parameter, grad, err));
     }
     begin_optimizer(t, optimizer);
-    cd_optimizer_set_lr(o->optimizer, cd_replica_lr(t->replica, optimizer, t->step));
+    cd_optimizer_set_lr(o->optimizer, cd_schedule_lr(t->replica, optimizer, t->step));
     CD_TRY(cd_optimizer_step_parameter(o->optimizer, position, err));
     CD_TRY(cd_trainer_emit_touch(t, optimizer, position, true, err));
     grad->value = queued;
@@ -216,7 +218,8 @@ static bool is_elsewhere(const cd_trainer *t, const cd_replica_optimizer *o, siz
 cddp_status cd_trainer_end_step_in_backward(cd_trainer *t, uint32_t due, cddp_error *err)
 {
     for (size_t i = 0; i < t->replica->optimizer_count; i++) {
-        cd_replica_optimizer *o = &t->replica->optimizers[i];
+        const cd_replica_optimizer *o = &t->replica->optimizers[i];
+        cd_trainer_optimizer *own = &t->optimizers[i];
         if (!o->in_backward) {
             continue;
         }
@@ -224,14 +227,14 @@ cddp_status cd_trainer_end_step_in_backward(cd_trainer *t, uint32_t due, cddp_er
             begin_optimizer(t, i);
         }
         for (size_t k = 0; k < o->count; k++) {
-            if (o->has_stepped && !o->has_touched[k] && !is_elsewhere(t, o, k)) {
+            if (own->has_stepped && !own->has_touched[k] && !is_elsewhere(t, o, k)) {
                 CD_TRY(cd_optimizer_state_begin(o->optimizer, k, err));
                 /* its bucket was not averaged */
                 CD_TRY(cd_trainer_emit_touch(t, i, k, false, err));
             }
-            o->has_touched[k] = false;
+            own->has_touched[k] = false;
         }
-        o->has_stepped = false;
+        own->has_stepped = false;
     }
     if (t->oracle != NULL && !t->has_owners &&
         cd_trainer_overlap(t) >= CDDP_OVERLAP_HOOK_WITH_ZERO_STEP && due != 0) {

@@ -13,7 +13,6 @@
 #include "core/model/accumulate.h"
 #include "core/model/layers/shapes.h"
 #include "core/model/optim/clip.h"
-#include "core/train/statistics.h"
 
 #include <string.h>
 
@@ -380,6 +379,7 @@ static cddp_status run_forwards(cd_trainer *t, const cd_micro *micro, const cd_m
                         .first = f * micro->samples,
                         .count = micro->samples,
                         .loss_scale = t->loss_scale};
+        CD_TRY(cd_loss_divisor_find(&t->divisor, micro, samples, pass.first, &pass.divisor, err));
         CD_TRY(run_forward(t, &pass, err));
         losses[f] = pass.loss;
     }

@@ -4,6 +4,7 @@
 #include "core/train/trainer.h"
 
 #include "core/base/error.h"
+#include "core/train/schedule.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -259,7 +260,7 @@ void cd_trainer_emit_step(cd_trainer *t, size_t optimizer, const cd_trainer_deci
     const cd_replica_optimizer *o = &t->replica->optimizers[optimizer];
     CD_EMIT(t->tracer, optimizer_step, o->name, .optimizer = (int64_t)optimizer,
             .skipped = decision->skipped,
-            .lr = cd_f64_bits(cd_replica_lr(t->replica, optimizer, t->step)),
+            .lr = cd_f64_bits(cd_schedule_lr(t->replica, optimizer, t->step)),
             .loss_scale = cd_f64_bits(decision->loss_scale), .clip = cd_f64_bits(decision->clip),
             .norm = cd_f64_bits(decision->norm),
             .unscaled_before_clip = t->settings.clip.place != 2);
@@ -270,7 +271,7 @@ cddp_status cd_trainer_emit_touch(cd_trainer *t, size_t optimizer, size_t positi
 {
     const cd_replica_optimizer *o = &t->replica->optimizers[optimizer];
     uint64_t digest = 0;
-    const int64_t held = o->shard != NULL ? cd_shard_find(o->shard, position) : (int64_t)position;
+    const int64_t held = cd_replica_find_piece(o, position);
     if (t->tracer == NULL || held < 0) {
         return CDDP_OK;
     }
@@ -285,22 +286,23 @@ cddp_status cd_trainer_emit_touch(cd_trainer *t, size_t optimizer, size_t positi
 static cddp_status step_optimizer(cd_trainer *t, size_t index, const update *u, cddp_error *err)
 {
     const cd_replica_optimizer *o = &t->replica->optimizers[index];
+    cd_shard *shard = t->optimizers[index].shard;
     cd_trainer_decision decision = u->decision;
     decision.skipped = (u->overflowed >> index & 1u) != 0;
     cd_trainer_emit_step(t, index, &decision);
     if (decision.skipped) {
         return CDDP_OK;
     }
-    cd_optimizer_set_lr(o->optimizer, cd_replica_lr(t->replica, index, t->step));
-    if (o->shard != NULL) {
-        CD_TRY(cd_shard_take_gradients(o->shard, err));
+    cd_optimizer_set_lr(o->optimizer, cd_schedule_lr(t->replica, index, t->step));
+    if (shard != NULL) {
+        CD_TRY(cd_shard_take_gradients(shard, err));
     }
     CD_TRY(cd_optimizer_step(o->optimizer, err));
     for (size_t k = 0; k < o->count; k++) {
         CD_TRY(cd_trainer_emit_touch(t, index, k, o->grads[k]->kind != CDDP_GRAD_UNDEFINED, err));
     }
-    if (o->shard != NULL) {
-        CD_TRY(cd_shard_exchange(o->shard, t->group, err));
+    if (shard != NULL) {
+        CD_TRY(cd_shard_exchange(shard, t->group, err));
     }
     return CDDP_OK;
 }
@@ -309,7 +311,7 @@ static cddp_status run_update(cd_trainer *t, const cd_micro *last, cddp_error *e
 {
     update u = {.decision = {.norm = NAN, .clip = 1.0, .loss_scale = t->loss_scale}};
     for (size_t i = 0; i < t->replica->optimizer_count; i++) {
-        u.due |= cd_replica_is_due(t->replica, i, t->step) ? 1u << i : 0u;
+        u.due |= cd_schedule_is_due(t->replica, i, t->step) ? 1u << i : 0u;
     }
     if (last->skip == CD_SKIP_STEP) {
         u.decision.skipped = true;

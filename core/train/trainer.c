@@ -316,7 +316,7 @@ static cddp_status check_sharded(const cd_trainer *t, cddp_error *err)
 {
     for (size_t i = 0; i < t->replica->optimizer_count; i++) {
         const cd_replica_optimizer *o = &t->replica->optimizers[i];
-        for (size_t k = 0; o->shard != NULL && k < o->count; k++) {
+        for (size_t k = 0; t->optimizers[i].shard != NULL && k < o->count; k++) {
             const char *name = cd_trainer_module(t)->parameters[o->ordinals[k]].name;
             const bool is_delayed =
                 cd_patterns_match(&t->settings.ddp.delay_all_reduce_named_params, name);
@@ -387,15 +387,12 @@ static const cddp_device *device_of(const cd_trainer *t)
 
 cddp_status cd_trainer_build(cd_trainer *t, cddp_error *err)
 {
-    cd_replica_options replica = {.plan = t->plan,
-                                  .rank = t->rank->rank,
-                                  .device = device_of(t),
-                                  .allocator = t->allocator};
+    const cddp_device *device = device_of(t);
     if (t->settings.train.pass_us_per_mb > 0) {
-        replica.device = cd_timed_device_init(&t->timed_device, replica.device, t->rank,
-                                              t->settings.train.pass_us_per_mb);
+        device = cd_timed_device_init(&t->timed_device, device, t->rank,
+                                      t->settings.train.pass_us_per_mb);
     }
-    CD_TRY(cd_replica_create(&replica, &t->replica, err));
+    CD_TRY(cd_trainer_make_replica(t, device, err));
     CD_TRY(check_statistics(t, err));
     CD_TRY(cd_streams_attach(&t->streams, cd_trainer_module(t), err));
     CD_TRY(allocate_arrays(t, err));
@@ -427,8 +424,7 @@ void cd_trainer_drop(cd_trainer *t)
     if (t->replica != NULL) {
         release_arrays(t);
     }
-    cd_replica_destroy(t->replica);
-    t->replica = NULL;
+    cd_trainer_drop_replica(t);
 }
 
 /* ---- the oracle ---- */

@@ -13,17 +13,26 @@
 #include "cddp/ddp.h"
 #include "cddp/registry.h"
 #include "core/model/optim/loss_scaler.h"
-#include "core/oracle/numbers.h"
 #include "core/oracle/oracle.h"
-#include "core/train/blob.h"
 #include "core/reference/reference.h"
-#include "core/train/replica.h"
+#include "core/tensor/blob.h"
+#include "core/tensor/numbers.h"
+#include "core/train/loss_divisor.h"
+#include "core/train/shard.h"
 #include "core/train/streams.h"
 #include "core/train/timed_device.h"
 #include "core/tensor/symbol.h"
 #include "core/trace/tracer.h"
 
 #define CD_NO_VARIABLE (-1)
+
+/* What this rank keeps of an optimizer besides the replica's. */
+typedef struct cd_trainer_optimizer {
+    cd_shard *shard;   /* which pieces it is over; NULL: over all of its parameters */
+    bool has_stepped;  /* in this step, for the trace */
+    bool *has_touched; /* (parameter_count) the same of its parameters */
+    size_t parameter_count;
+} cd_trainer_optimizer;
 
 typedef struct cd_trainer_options {
     const cddp_plan *plan;
@@ -53,6 +62,8 @@ typedef struct cd_trainer {
     double *own_values;
     size_t own_capacity;
     cd_replica *replica;
+    cd_trainer_optimizer *optimizers; /* (optimizer_count) of the replica */
+    cd_loss_divisor divisor;
     const cddp_hook *hook;       /* NULL: none */
     const cddp_hook *inner_hook; /* what a wrapper wraps; else NULL */
     /* something in the hook's slot sums and then divides by the world (MIX-04, OIB-02) */
@@ -125,6 +136,11 @@ void cd_trainer_refresh_views(cd_trainer *t);
 /* The same, when what was queued on the default stream has taken effect: before the oracle
 ** looks. */
 cddp_status cd_trainer_show(cd_trainer *t, cddp_error *err) CDDP_MUST_CHECK;
+
+/* optimizers.c: the replica, with the pieces of its optimizers that this rank steps. */
+cddp_status cd_trainer_make_replica(cd_trainer *t, const cddp_device *device,
+                                    cddp_error *err) CDDP_MUST_CHECK;
+void cd_trainer_drop_replica(cd_trainer *t);
 
 /* micro_step.c */
 cddp_status cd_trainer_run_micro(cd_trainer *t, const cd_micro *micro,
