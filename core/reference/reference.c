@@ -368,7 +368,7 @@ static cddp_status reference_update(void *self, const cd_oracle_update *before,
         CD_TRY(cd_replica_load_optimizers(replica, &reader, err));
     }
     for (size_t i = 0; i < replica->optimizer_count; i++) {
-        if ((r->due >> i & 1u) != 0) {
+        if (r->due[i]) {
             cd_optimizer_set_lr(replica->optimizers[i].optimizer,
                                 cd_schedule_lr(replica, i, before->step));
             CD_TRY(cd_optimizer_step(replica->optimizers[i].optimizer, err));

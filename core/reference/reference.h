@@ -43,9 +43,10 @@ typedef struct cd_reference {
     const cd_blob *state; /* optimizers' state before the step; NULL: it keeps its own */
     bool is_free_running;
     const double *loss_scale; /* the run's, borrowed */
-    uint32_t due;             /* bit per optimizer that steps in the update at hand */
-    const cd_micro *running;  /* micro-step whose gradients arrive now */
-    uint32_t gradient_count;  /* of the running backward */
+    /* (optimizer_count) which of them step in the update at hand; borrowed for it */
+    const bool *due;
+    const cd_micro *running; /* micro-step whose gradients arrive now */
+    uint32_t gradient_count; /* of the running backward */
     /* Synchronised batch norm; else NULL and 0. */
     cd_replica *scout; /* runs every rank to find what they exchange */
     cd_loss_divisor scout_divisor;

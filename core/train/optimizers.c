@@ -44,7 +44,8 @@ cddp_status cd_trainer_make_replica(cd_trainer *t, const cddp_device *device, cd
                                         .allocator = t->allocator,
                                         .cutter = &cutter};
     t->optimizers = cd_allocate_array(t->allocator, optimizer_count(t), sizeof *t->optimizers);
-    if (t->optimizers == NULL) {
+    t->stepped = cd_allocate_array(t->allocator, optimizer_count(t), sizeof *t->stepped);
+    if (t->optimizers == NULL || t->stepped == NULL) {
         return cd_fail(err, CDDP_E_NOMEM, "no memory for %zu optimizers", optimizer_count(t));
     }
     CD_TRY(cd_replica_create(&options, &t->replica, err));
@@ -71,5 +72,7 @@ void cd_trainer_drop_replica(cd_trainer *t)
         cd_release(t->allocator, o->has_touched, o->parameter_count * sizeof(bool));
     }
     cd_release(t->allocator, t->optimizers, optimizer_count(t) * sizeof *t->optimizers);
+    cd_release(t->allocator, t->stepped, optimizer_count(t) * sizeof *t->stepped);
     t->optimizers = NULL;
+    t->stepped = NULL;
 }
