@@ -52,6 +52,7 @@ cddp_status cd_trainer_make_replica(cd_trainer *t, const cddp_device *device, cd
     cd_loss_divisor_init(&t->divisor, t->replica);
     for (size_t i = 0; i < t->replica->optimizer_count; i++) {
         cd_trainer_optimizer *o = &t->optimizers[i];
+        o->scaled.number = (uint32_t)i;
         o->parameter_count = t->replica->optimizers[i].count;
         o->has_touched = cd_allocate_array(t->allocator, o->parameter_count, sizeof(bool));
         if (o->has_touched == NULL) {

@@ -81,7 +81,7 @@ static cddp_status unscale(cd_trainer *t, cddp_error *err)
         const cd_replica_optimizer *o = &t->replica->optimizers[i];
         cd_trainer_optimizer *own = &t->optimizers[i];
         if (own->is_due) {
-            CD_TRY(cd_loss_scaler_unscale(&t->scaler, (uint32_t)i, o->grads, o->count,
+            CD_TRY(cd_loss_scaler_unscale(&t->scaler, &own->scaled, o->grads, o->count,
                                           &own->has_overflowed, err));
         }
         if (own->has_overflowed) {

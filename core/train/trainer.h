@@ -27,7 +27,8 @@
 
 /* What this rank keeps of an optimizer besides the replica's. */
 typedef struct cd_trainer_optimizer {
-    cd_shard *shard;     /* which pieces it is over; NULL: over all of its parameters */
+    cd_shard *shard; /* which pieces it is over; NULL: over all of its parameters */
+    cd_scaled_optimizer scaled;
     bool is_due;         /* in this step */
     bool has_overflowed; /* it skips this step, since a gradient was not finite */
     bool has_stepped;    /* in backward, in this step, for the trace */
