@@ -7,7 +7,7 @@
 #include "cli/session.h"
 #include "core/base/error.h"
 #include "core/base/os.h"
-#include "core/train/replica.h"
+#include "core/plan/replica/replica.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -15,7 +15,7 @@
 #include "core/base/os.h"
 #include "core/hooks/hook.h"
 #include "core/plan/chosen_hook.h"
-#include "core/plan/names.h"
+#include "core/plan/replica/names.h"
 #include "scenarios/reader/reader.h"
 
 #include <stdio.h>

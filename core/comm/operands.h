@@ -3,20 +3,12 @@
 ** table). */
 #pragma once
 #include "cddp/comm.h"
+#include "core/base/operation.h"
 
 enum { CD_OPERAND_INPUT = 1u, CD_OPERAND_OUTPUT = 2u };
 
 /* Which operands this rank contributes. */
 unsigned cd_operands_of(const cddp_group *group, const cddp_collective *c);
-static inline bool cd_op_is_rooted(cddp_op op)
-{
-    return op == CDDP_OP_BROADCAST || op == CDDP_OP_REDUCE || op == CDDP_OP_GATHER ||
-           op == CDDP_OP_SCATTER || op == CDDP_OP_SEND || op == CDDP_OP_RECV;
-}
-static inline bool cd_op_is_reduction(cddp_op op)
-{
-    return op == CDDP_OP_ALLREDUCE || op == CDDP_OP_REDUCE || op == CDDP_OP_REDUCE_SCATTER;
-}
 /* Refuses what the backend does not declare, by name, and operands that do not fit together. */
 cddp_status cd_operands_check(const cddp_group *group, const cddp_collective *c,
                               cddp_error *err) CDDP_MUST_CHECK;

@@ -150,3 +150,9 @@ bool cd_patterns_match(const cddp_text_list *patterns, const char *name)
     }
     return false;
 }
+
+cddp_dtype cd_mixed_dtype(int64_t choice)
+{
+    static const cddp_dtype dtypes[] = {CDDP_DTYPE_COUNT, CDDP_F16, CDDP_BF16, CDDP_F32};
+    return dtypes[choice];
+}

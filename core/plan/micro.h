@@ -56,6 +56,15 @@ typedef struct cd_micro {
     uint64_t compute_us;
 } cd_micro;
 
+/* The micro-batch of one place. Arrays belong to who found it. */
+typedef struct cd_micro_batch {
+    uint32_t count;         /* samples of all forwards of the micro-step */
+    uint32_t epoch;         /* of the first */
+    const int64_t *ids;     /* (count) */
+    const uint32_t *epochs; /* (count) */
+    const double *weights;  /* (count) in the declared loss */
+} cd_micro_batch;
+
 /* settings: those of the rank. */
 void cd_micro_resolve(const cddp_plan *plan, const cddp_plan_settings *settings,
                       cd_micro_place place, cd_micro *micro);
@@ -76,3 +85,6 @@ bool cd_rank_has_step(const cddp_plan *plan, const cddp_plan_settings *settings,
 bool cd_micro_contributes(const cd_micro *micro);
 
 bool cd_patterns_match(const cddp_text_list *patterns, const char *name);
+
+/* The dtype that a key of [mixed_precision] names; CDDP_DTYPE_COUNT: none. */
+cddp_dtype cd_mixed_dtype(int64_t choice);

@@ -6,7 +6,7 @@
 */
 #include "core/plan/plan_check.h"
 
-#include "core/comm/operands.h"
+#include "core/base/operation.h"
 
 #include <string.h>
 

@@ -11,6 +11,7 @@
 #include "core/base/error.h"
 #include "core/base/hash.h"
 #include "core/trace/tracer.h"
+#include "core/train/schedule.h"
 
 #include <string.h>
 
@@ -34,75 +35,38 @@ static cddp_status run_backwards(cd_replica *r, const cd_micro *micro, cd_value 
     return CDDP_OK;
 }
 
-cddp_status cd_replica_run_micro(cd_replica *r, const cd_micro *micro,
-                                 const cd_micro_batch *samples, uint32_t sample, double loss_scale,
-                                 cddp_error *err)
+/* All forwards and backwards of a micro-step. */
+typedef struct whole_micro {
+    cd_replica *replica;
+    cd_loss_divisor *divisor;
+    const cd_micro *micro;
+    const cd_micro_batch *samples;
+    uint32_t sample; /* one position in the batch, or CD_ORACLE_ALL */
+    double loss_scale;
+} whole_micro;
+
+static cddp_status run_micro(const whole_micro *w, cddp_error *err)
 {
+    const cd_micro *micro = w->micro;
     cd_value *losses[FORWARDS_MAX];
     uint32_t loss_count = 0;
-    cd_graph_begin(r->graph);
+    cd_graph_begin(w->replica->graph);
     for (uint32_t f = 0; f < micro->forwards; f++) {
-        const bool all = sample == CD_ORACLE_ALL;
-        if (!all && sample / micro->samples != f) {
+        const bool all = w->sample == CD_ORACLE_ALL;
+        if (!all && w->sample / micro->samples != f) {
             continue;
         }
         cd_pass pass = {.micro = micro,
-                        .samples = samples,
-                        .first = all ? f * micro->samples : sample,
+                        .samples = w->samples,
+                        .first = all ? f * micro->samples : w->sample,
                         .count = all ? micro->samples : 1,
-                        .loss_scale = loss_scale};
-        CD_TRY(cd_replica_forward(r, &pass, err));
-        CD_TRY(cd_replica_loss(r, &pass, err));
+                        .loss_scale = w->loss_scale};
+        CD_TRY(cd_loss_divisor_find(w->divisor, micro, w->samples, pass.first, &pass.divisor, err));
+        CD_TRY(cd_replica_forward(w->replica, &pass, err));
+        CD_TRY(cd_replica_loss(w->replica, &pass, err));
         losses[loss_count++] = pass.loss;
     }
-    CD_TRY(run_backwards(r, micro, losses, loss_count, err));
-    return CDDP_OK;
-}
-
-/* ---- optimizer slots ---- */
-
-size_t cd_replica_slot_count(const cd_replica *replica)
-{
-    size_t count = 0;
-    for (size_t i = 0; i < replica->optimizer_count; i++) {
-        count += replica->optimizers[i].count * CD_OPTIMIZER_SLOTS_MAX;
-    }
-    return count;
-}
-
-void cd_replica_get_slots(const cd_replica *replica, cddp_tensor *tensors, int32_t *parameters)
-{
-    size_t at = 0;
-    for (size_t i = 0; i < replica->optimizer_count; i++) {
-        const cd_replica_optimizer *o = &replica->optimizers[i];
-        for (size_t k = 0; k < o->count; k++) {
-            cd_optimizer_state state;
-            cd_replica_get_state(o, k, &state);
-            for (uint32_t s = 0; s < CD_OPTIMIZER_SLOTS_MAX; s++, at++) {
-                tensors[at] =
-                    state.is_present && s < state.slot_count ? state.slots[s] : (cddp_tensor){0};
-                parameters[at] = (int32_t)o->ordinals[k];
-            }
-        }
-    }
-}
-
-cddp_status cd_replica_save_optimizers(const cd_replica *replica, cd_blob *blob, cddp_error *err)
-{
-    const cddp_state_writer writer = cd_blob_writer(blob);
-    for (size_t i = 0; i < replica->optimizer_count; i++) {
-        CD_TRY(cd_blob_end(blob, cd_optimizer_save(replica->optimizers[i].optimizer, &writer, err),
-                           err));
-    }
-    return CDDP_OK;
-}
-
-cddp_status cd_replica_load_optimizers(cd_replica *replica, const cddp_state_reader *reader,
-                                       cddp_error *err)
-{
-    for (size_t i = 0; i < replica->optimizer_count; i++) {
-        CD_TRY(cd_optimizer_load(replica->optimizers[i].optimizer, reader, err));
-    }
+    CD_TRY(run_backwards(w->replica, micro, losses, loss_count, err));
     return CDDP_OK;
 }
 
@@ -235,12 +199,12 @@ static cddp_status make_scout(cd_reference *r, cddp_error *err)
     const cd_replica_options options = {.plan = r->plan,
                                         .rank = r->replica->rank,
                                         .device = module->device,
-                                        .allocator = r->allocator,
-                                        .whole_optimizers = true};
+                                        .allocator = r->allocator};
     if (r->scout != NULL) {
         return CDDP_OK;
     }
     CD_TRY(cd_replica_create(&options, &r->scout, err));
+    cd_loss_divisor_init(&r->scout_divisor, r->scout);
     const cd_graph_callbacks callbacks = callbacks_of(r);
     cd_graph_set_callbacks(r->scout->graph, &callbacks);
     return CDDP_OK;
@@ -255,10 +219,16 @@ static cddp_status scout_run(cd_reference *r, const cd_oracle_part *part, cddp_e
         return CDDP_OK;
     }
     CD_TRY(find_samples(r, part->rank, &micro, &samples, err));
-    r->scout->computes_objective = part->objective;
+    r->scout_divisor.computes_objective = part->objective;
     cd_replica_begin_step(r->scout, part->rank, part->step, NULL);
     cd_statistics_begin(r->listening, part->rank);
-    CD_TRY(cd_replica_run_micro(r->scout, &micro, &samples, CD_ORACLE_ALL, *r->loss_scale, err));
+    CD_TRY(run_micro(&(whole_micro){.replica = r->scout,
+                                    .divisor = &r->scout_divisor,
+                                    .micro = &micro,
+                                    .samples = &samples,
+                                    .sample = CD_ORACLE_ALL,
+                                    .loss_scale = *r->loss_scale},
+                     err));
     CD_TRY(cd_module_zero_grad(module, CD_ZERO_GRAD_TO_NONE, err));
     return CDDP_OK;
 }
@@ -338,10 +308,15 @@ static cddp_status reference_run(void *self, const cd_oracle_part *part, cddp_er
     CD_TRY(find_samples(r, part->rank, &micro, &samples, err));
     r->running = &micro;
     r->gradient_count = 0;
-    r->replica->computes_objective = part->objective;
+    r->divisor.computes_objective = part->objective;
     cd_replica_begin_step(r->replica, part->rank, part->step, NULL);
-    const cddp_status status =
-        cd_replica_run_micro(r->replica, &micro, &samples, part->sample, *r->loss_scale, err);
+    const cddp_status status = run_micro(&(whole_micro){.replica = r->replica,
+                                                        .divisor = &r->divisor,
+                                                        .micro = &micro,
+                                                        .samples = &samples,
+                                                        .sample = part->sample,
+                                                        .loss_scale = *r->loss_scale},
+                                         err);
     const bool left_early = status == CDDP_E_ABORTED && micro.abort_after > 0;
     r->running = NULL;
     return left_early ? CDDP_OK : status;
@@ -393,9 +368,9 @@ static cddp_status reference_update(void *self, const cd_oracle_update *before,
         CD_TRY(cd_replica_load_optimizers(replica, &reader, err));
     }
     for (size_t i = 0; i < replica->optimizer_count; i++) {
-        if ((r->due >> i & 1u) != 0) {
+        if (r->due[i]) {
             cd_optimizer_set_lr(replica->optimizers[i].optimizer,
-                                cd_replica_lr(replica, i, before->step));
+                                cd_schedule_lr(replica, i, before->step));
             CD_TRY(cd_optimizer_step(replica->optimizers[i].optimizer, err));
         }
     }
@@ -533,9 +508,9 @@ cddp_status cd_reference_create(const cd_reference_options *options, cd_referenc
     const cd_replica_options replica = {.plan = options->plan,
                                         .rank = options->rank,
                                         .device = options->device,
-                                        .allocator = options->allocator,
-                                        .whole_optimizers = true};
+                                        .allocator = options->allocator};
     CD_TRY_OUT(cd_replica_create(&replica, &r->replica, err));
+    cd_loss_divisor_init(&r->divisor, r->replica);
     CD_TRY_OUT(reference_allocate(r, err));
     CD_TRY_OUT(cd_low_precision_init(&r->low, &r->replica->settings, r->replica->model->module,
                                      r->allocator, err));
@@ -571,6 +546,8 @@ void cd_reference_destroy(cd_reference *r)
     cd_release(r->allocator, r->slot_parameters, (r->slot_count + 1) * sizeof *r->slot_parameters);
     cd_reference_share_fini(&r->own);
     cd_low_precision_fini(&r->low);
+    cd_loss_divisor_fini(&r->scout_divisor);
+    cd_loss_divisor_fini(&r->divisor);
     cd_replica_destroy(r->scout);
     cd_replica_destroy(r->replica);
     cd_release(r->allocator, r, sizeof *r);

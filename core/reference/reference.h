@@ -5,10 +5,11 @@
 */
 #pragma once
 #include "core/oracle/oracle.h"
-#include "core/train/blob.h"
-#include "core/train/low_precision.h"
-#include "core/train/replica.h"
-#include "core/train/statistics_share.h"
+#include "core/plan/replica/replica.h"
+#include "core/reference/low_precision.h"
+#include "core/reference/statistics_share.h"
+#include "core/train/loss_divisor.h"
+#include "core/train/sampler.h"
 
 /* What the references of one thread share: they differ in the values that they start from, and not
 ** in the plan. */
@@ -25,6 +26,7 @@ typedef struct cd_reference {
     const cddp_plan *plan;
     const cddp_allocator *allocator;
     cd_replica *replica;
+    cd_loss_divisor divisor; /* of the replica */
     cd_low_precision low;
     cddp_plan_settings *settings; /* (setting_count) those that ranks have; most have the same */
     size_t setting_count, setting_capacity;
@@ -41,11 +43,13 @@ typedef struct cd_reference {
     const cd_blob *state; /* optimizers' state before the step; NULL: it keeps its own */
     bool is_free_running;
     const double *loss_scale; /* the run's, borrowed */
-    uint32_t due;             /* bit per optimizer that steps in the update at hand */
-    const cd_micro *running;  /* micro-step whose gradients arrive now */
-    uint32_t gradient_count;  /* of the running backward */
+    /* (optimizer_count) which of them step in the update at hand; borrowed for it */
+    const bool *due;
+    const cd_micro *running; /* micro-step whose gradients arrive now */
+    uint32_t gradient_count; /* of the running backward */
     /* Synchronised batch norm; else NULL and 0. */
     cd_replica *scout; /* runs every rank to find what they exchange */
+    cd_loss_divisor scout_divisor;
     /* of what is asked for; its digest is of the loaded values once has_digest */
     cd_statistics_key key;
     bool has_digest;
@@ -68,19 +72,3 @@ typedef struct cd_reference_options {
 cddp_status cd_reference_create(const cd_reference_options *options, cd_reference **reference,
                                 cddp_error *err) CDDP_MUST_CHECK;
 void cd_reference_destroy(cd_reference *reference); /* accepts NULL */
-
-/* Slots of all optimizers of a replica: per optimizer and parameter CD_OPTIMIZER_SLOTS_MAX entries,
-** undefined where there is none. Arrays have cd_replica_slot_count entries. */
-size_t cd_replica_slot_count(const cd_replica *replica);
-void cd_replica_get_slots(const cd_replica *replica, cddp_tensor *tensors, int32_t *parameters);
-/* The state of all optimizers, and back. */
-cddp_status cd_replica_save_optimizers(const cd_replica *replica, cd_blob *blob,
-                                       cddp_error *err) CDDP_MUST_CHECK;
-cddp_status cd_replica_load_optimizers(cd_replica *replica, const cddp_state_reader *reader,
-                                       cddp_error *err) CDDP_MUST_CHECK;
-
-/* All forwards and backwards of a micro-step on a replica, without anybody watching. samples: the
-** micro-batch, sample: one position in it, or CD_ORACLE_ALL. */
-cddp_status cd_replica_run_micro(cd_replica *replica, const cd_micro *micro,
-                                 const cd_micro_batch *samples, uint32_t sample, double loss_scale,
-                                 cddp_error *err) CDDP_MUST_CHECK;

@@ -3,14 +3,32 @@
 #include "core/run/rank.h"
 
 #include "core/base/error.h"
+#include "core/run/watch.h"
 #include "core/train/trainer.h"
 
-static cddp_status train(const cd_trainer_options *options, cddp_error *err)
+static cddp_status train_watched(const cd_trainer_options *options, cddp_error *err)
 {
     cd_trainer *trainer = NULL;
     CD_TRY(cd_trainer_create(options, &trainer, err));
     const cddp_status status = cd_trainer_train(trainer, err);
     cd_trainer_destroy(trainer);
+    return status;
+}
+
+static cddp_status train(const cd_rank_argument *a, cd_trainer_options *options, cddp_error *err)
+{
+    cd_watch *watch = NULL;
+    const cd_watch_options watched = {.plan = options->plan,
+                                      .rank = options->rank,
+                                      .tracer = options->tracer,
+                                      .share = a->share,
+                                      .reference_share = a->reference_share};
+    if (a->options->oracle) {
+        CD_TRY(cd_watch_create(&watched, &watch, err));
+        options->watcher = cd_watch_get_watcher(watch);
+    }
+    const cddp_status status = train_watched(options, err);
+    cd_watch_destroy(watch);
     return status;
 }
 
@@ -22,17 +40,14 @@ static cddp_status run_bound(cddp_rank *rank, const cd_rank_argument *a,
     const cddp_trace_sink *sink = binding->sink != NULL ? binding->sink : a->sink;
     CD_TRY(cddp_tracer_create(rank, sink, options->level, &tracer, err));
     CD_EMIT(tracer, rank_begin, NULL, .world_size = rank->world_size);
-    const cd_trainer_options trainer = {.plan = options->plan,
-                                        .rank = rank,
-                                        .registry = options->registry,
-                                        .backend = binding->backend != NULL ? binding->backend
-                                                                            : options->backend,
-                                        .tracer = tracer,
-                                        .oracle = options->oracle,
-                                        .share = a->share,
-                                        .reference_share = a->reference_share,
-                                        .devices = a->devices};
-    const cddp_status status = train(&trainer, err);
+    cd_trainer_options trainer = {.plan = options->plan,
+                                  .rank = rank,
+                                  .registry = options->registry,
+                                  .backend = binding->backend != NULL ? binding->backend
+                                                                      : options->backend,
+                                  .tracer = tracer,
+                                  .devices = a->devices};
+    const cddp_status status = train(a, &trainer, err);
     if (status != CDDP_OK) {
         CD_EMIT(tracer, error, err != NULL ? err->message : cddp_status_text(status),
                 .status = status);

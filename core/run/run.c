@@ -8,7 +8,7 @@
 #include "core/base/alloc.h"
 #include "core/base/error.h"
 #include "core/run/rank.h"
-#include "core/train/replica.h"
+#include "core/plan/replica/replica.h"
 #include "core/run/tap.h"
 #include "core/run/verdict.h"
 #include "core/trace/tracer.h"

@@ -26,7 +26,7 @@
 #include "core/base/pattern.h"
 #include "core/hooks/averager.h"
 #include "core/hooks/host.h"
-#include "core/oracle/numbers.h"
+#include "core/tensor/numbers.h"
 #include "core/plan/plan.h"
 
 #include <math.h>

@@ -71,7 +71,7 @@ static cddp_status load(cd_trainer *t, cddp_error *err)
     }
     if (t->settings.amp.enable) {
         CD_TRY(cd_loss_scaler_load(&t->scaler, &reader, err));
-        t->loss_scale = cd_loss_scaler_get_scale(&t->scaler);
+        cd_trainer_rescale(t);
     }
     CD_TRY(cd_trainer_load_averager(t, &reader, err));
     return CDDP_OK;

@@ -6,8 +6,8 @@
 ** the squares of that part to those of the others: over all ranks that is the same total. Over
 ** fewer ranks, or over none, it is too small. A gradient whose optimizer is not sharded is part of
 ** what every rank steps: added up over a group it counts once for each rank (ZOO-127). The program
-** does what the plan says; whether its norm is that of all gradients, each once, is judged by the
-** oracle (link 13) and told by I-STEP.
+** does what the plan says; whether its norm is that of all gradients, each once, the watcher sees
+** (link 13 of the oracle, I-STEP).
 */
 #include "core/train/trainer.h"
 
@@ -47,11 +47,12 @@ static const cddp_grad *own_of(const cd_trainer *t, const cddp_grad *slot)
 {
     for (size_t i = 0; i < t->replica->optimizer_count; i++) {
         const cd_replica_optimizer *o = &t->replica->optimizers[i];
-        for (size_t k = 0; o->shard != NULL && k < o->count; k++) {
+        for (size_t k = 0; o->pieces != NULL && k < o->count; k++) {
             size_t count;
-            const int64_t piece = cd_shard_find(o->shard, k);
+            const int64_t piece = o->pieces[k];
             if (o->grads[k] == slot) {
-                return piece >= 0 ? cd_shard_get_pieces(o->shard, &count)[piece].grad : NULL;
+                return piece >= 0 ? cd_shard_get_pieces(t->optimizers[i].shard, &count)[piece].grad
+                                  : NULL;
             }
         }
     }
@@ -147,8 +148,8 @@ static cddp_status find_norm(cd_trainer *t, double *norm, cddp_error *err)
     const struct cd_clipping *c = t->clipping;
     double squares = 0;
     for (size_t i = 0; c->takes_own && i < t->replica->optimizer_count; i++) {
-        if (t->replica->optimizers[i].shard != NULL) {
-            CD_TRY(cd_shard_take_gradients(t->replica->optimizers[i].shard, err));
+        if (t->optimizers[i].shard != NULL) {
+            CD_TRY(cd_shard_take_gradients(t->optimizers[i].shard, err));
         }
     }
     CD_TRY(cd_clip_add_squares(c->takes_own ? c->own : (const cddp_grad *const *)t->grads,
@@ -164,10 +165,10 @@ cddp_status cd_trainer_clip(cd_trainer *t, cd_trainer_decision *decision, cddp_e
 {
     const struct cd_clipping *c = t->clipping;
     CD_TRY(find_norm(t, &decision->norm, err));
-    if (t->oracle != NULL) {
-        cd_trainer_refresh_views(t);
-        const cd_oracle_norm norm = {t->grad_views, decision->norm, c->ranks, c->rank_count};
-        CD_TRY(cd_oracle_judge_norm(t->oracle, &norm, err));
+    if (t->watcher != NULL) {
+        const cd_watched_norm norm = {cd_trainer_refresh_views(t), decision->norm, c->ranks,
+                                      c->rank_count};
+        CD_TRY(t->watcher->ops->clips(t->watcher->self, &norm, err));
     }
     const double factor = cd_clip_factor(t->settings.clip.max_norm, decision->norm);
     CD_TRY(cd_clip_scale(t->grads, t->grad_count, factor, err));

@@ -3,24 +3,15 @@
 ** operations.
 **
 ** Element i of what rank r of the world gives is r mod 4 + 1 + i mod 3, on devices that hold
-** numbers and complete what they begin: so every element of the result is known without asking
-** anybody, and an element too far, a rank too few and a reduction that is not heeded give other
-** numbers. With the oracle the result is compared with that, told as link 11 (I-COLL). Sums,
-** products and averages of such numbers round seldom: where nothing rounds the bound is 0,
-** otherwise it is γ(W + 1) times the size of the result, which all terms together have, since they
-** are positive.
+** numbers and complete what they begin: so everybody knows every element of the result.
 */
 #include "core/train/trainer.h"
 
 #include "core/base/alloc.h"
 #include "core/base/error.h"
 #include "core/comm/operands.h"
-#include "core/oracle/numbers.h"
-#include "core/oracle/emit.h"
 #include "core/plan/plan.h"
 
-#include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 static bool group_position(const cd_trainer *t, const cddp_plan_group *group, uint32_t *position)
@@ -110,9 +101,7 @@ cddp_group *cd_trainer_find_group(const cd_trainer *t, const char *name)
     return name == NULL ? t->group : NULL;
 }
 
-/* ---- what is given, and what must come ---- */
-
-#define VALUE_PERIOD 3 /* elements after which what a rank gives comes again */
+/* ---- what is given ---- */
 
 /* A collective at hand, on one member of its group. */
 typedef struct own {
@@ -123,67 +112,13 @@ typedef struct own {
     cddp_dtype dtype;
     uint32_t size, me, root; /* root: or the other rank of a message */
     int64_t numel;
-    /* of a reduction, elements 0, 1, … of its result, which then come again */
-    double reduced[VALUE_PERIOD];
 } own;
 
 static double value_of(const own *c, uint32_t member, int64_t i)
 {
     const bool named = c->members != NULL && c->members->members.count > 0;
     const uint32_t rank = named ? c->members->members.items[member] : member;
-    return (double)(rank % 4 + 1 + (uint32_t)(i % VALUE_PERIOD));
-}
-
-static double combine(cddp_red_op op, double a, double b)
-{
-    switch (op) {
-    case CDDP_RED_PRODUCT:
-        return a * b;
-    case CDDP_RED_MIN:
-        return a < b ? a : b;
-    case CDDP_RED_MAX:
-        return a > b ? a : b;
-    case CDDP_RED_BAND:
-        return (double)((uint64_t)a & (uint64_t)b);
-    case CDDP_RED_BOR:
-        return (double)((uint64_t)a | (uint64_t)b);
-    case CDDP_RED_BXOR:
-        return (double)((uint64_t)a ^ (uint64_t)b);
-    default:
-        return a + b;
-    }
-}
-
-static void reduce_values(own *c)
-{
-    for (int64_t i = 0; cd_op_is_reduction(c->op) && i < VALUE_PERIOD; i++) {
-        double total = value_of(c, 0, i);
-        for (uint32_t r = 1; r < c->size; r++) {
-            total = combine(c->reduction, total, value_of(c, r, i));
-        }
-        c->reduced[i] = c->reduction == CDDP_RED_AVG ? total / c->size : total;
-    }
-}
-
-/* Element i of this rank's result. */
-static double expected_of(const own *c, int64_t i)
-{
-    switch (c->op) {
-    case CDDP_OP_ALLREDUCE:
-    case CDDP_OP_REDUCE:
-        return c->reduced[i % VALUE_PERIOD];
-    case CDDP_OP_REDUCE_SCATTER:
-        return c->reduced[(c->me * c->numel + i) % VALUE_PERIOD];
-    case CDDP_OP_ALLGATHER:
-    case CDDP_OP_GATHER:
-        return value_of(c, (uint32_t)(i / c->numel), i % c->numel);
-    case CDDP_OP_ALLTOALL:
-        return value_of(c, (uint32_t)(i / c->numel), c->me * c->numel + i % c->numel);
-    case CDDP_OP_SCATTER:
-        return value_of(c, c->root, c->me * c->numel + i);
-    default:
-        return value_of(c, c->root, i);
-    }
+    return (double)(rank % 4 + 1 + (uint32_t)(i % 3));
 }
 
 /* Elements that this rank gives and gets; 0: none. */
@@ -223,46 +158,6 @@ static int64_t gotten(const own *c)
     }
 }
 
-/* What a dtype holds at least; counts are read as doubles. */
-static double largest_of(cddp_dtype dtype)
-{
-    switch (dtype) {
-    case CDDP_F16:
-        return 65504;
-    case CDDP_U8:
-        return UINT8_MAX;
-    case CDDP_I32:
-        return INT32_MAX;
-    case CDDP_I64:
-        return 0x1p53;
-    case CDDP_F64:
-        return 0x1p1023;
-    default:
-        return 0x1p127;
-    }
-}
-
-/* How far the result may be off, INFINITY where no number of the dtype holds it. Whole numbers that
-** fit are exact, in whatever order they are combined. */
-static double bound_of(const own *c, double largest)
-{
-    const bool rounds = c->reduction == CDDP_RED_SUM || c->reduction == CDDP_RED_PRODUCT ||
-                        c->reduction == CDDP_RED_AVG;
-    if (!cd_op_is_reduction(c->op) || !rounds) {
-        return 0;
-    }
-    const bool is_power = (c->size & (c->size - 1)) == 0;
-    if (largest > largest_of(c->dtype)) {
-        return INFINITY;
-    }
-    const double whole = c->reduction == CDDP_RED_AVG ? largest * c->size : largest;
-    if (whole <= ldexp(1, cd_dtype_precision(c->dtype)) &&
-        (is_power || c->reduction != CDDP_RED_AVG)) {
-        return 0;
-    }
-    return cd_gamma(c->dtype, (uint64_t)c->size + 1) * largest;
-}
-
 /* ---- running one ---- */
 
 static cddp_status give_values(cd_trainer *t, const own *c, const cddp_tensor *input,
@@ -283,38 +178,21 @@ static cddp_status give_values(cd_trainer *t, const own *c, const cddp_tensor *i
     return CD_PASS(cd_numbers_write(&t->own_numbers, input, t->own_values, err));
 }
 
-static cddp_status judge_values(cd_trainer *t, const own *c, const cddp_tensor *output,
-                                cddp_error *err)
+static cddp_status show_output(cd_trainer *t, const own *c, const cddp_tensor *output,
+                               cddp_error *err)
 {
-    const size_t numel = (size_t)cddp_tensor_numel(output);
-    if (t->oracle == NULL || numel == 0 || (output->device->flags & CDDP_DEVICE_VALUES) == 0 ||
-        t->streams.device != NULL) {
+    const cd_watched_collective watched = {.planned = c->planned,
+                                           .members = c->members,
+                                           .group = c->members != NULL ? c->members->name
+                                                                       : cddp_group_name(t->group),
+                                           .size = c->size,
+                                           .me = c->me,
+                                           .output = output};
+    if (t->watcher == NULL || cddp_tensor_numel(output) == 0 ||
+        (output->device->flags & CDDP_DEVICE_VALUES) == 0 || t->streams.device != NULL) {
         return CDDP_OK;
     }
-    char name[96];
-    const char *group = c->members != NULL ? c->members->name : cddp_group_name(t->group);
-    const bool reduces = cd_op_is_reduction(c->op);
-    cd_comparison found = {.numel = numel, .element = -1, .exact = true, .shape = CD_SHAPE_NONE};
-    CD_TRY(cd_numbers_read(&t->own_numbers, output, err));
-    for (size_t i = 0; i < numel; i++) {
-        const double expected = expected_of(c, (int64_t)i), actual = t->own_numbers.values[i];
-        const double bound = bound_of(c, expected), off = fabs(actual - expected);
-        found.exact = found.exact && bound == 0;
-        if (isinf(bound) || off <= bound) {
-            continue;
-        }
-        if (found.bad++ == 0) {
-            found.element = (int64_t)i;
-            found.expected = expected;
-            found.actual = actual;
-            found.bound = bound;
-            found.shape = CD_SHAPE_UNEXPLAINED;
-        }
-    }
-    snprintf(name, sizeof name, "%s%s%s of group '%.40s'", cddp_op_name(c->op), reduces ? " " : "",
-             reduces ? cddp_red_op_name(c->reduction) : "", group);
-    snprintf(found.words, sizeof found.words, "not what its members gave");
-    cd_comparison_emit(&(cd_comparison_place){t->tracer, CD_LINK_COLLECTIVE, -1, name}, &found);
+    CD_TRY(t->watcher->ops->exchanged(t->watcher->self, &watched, err));
     return CDDP_OK;
 }
 
@@ -358,7 +236,7 @@ static cddp_status run_on_tensor(cd_trainer *t, const own *c, cddp_group *group,
     CD_TRY_OUT(cddp_group_post(group, &call, &work, err));
     CD_TRY_OUT(cddp_work_wait(work, 0, err));
     CD_TRY_OUT(cd_streams_settle(&t->streams, err)); /* before its memory is given back */
-    CD_TRY_OUT(judge_values(t, c, &output, err));
+    CD_TRY_OUT(show_output(t, c, &output, err));
 out:
     device->release(device, c->dtype, total, storage);
     return status;
@@ -382,7 +260,6 @@ static cddp_status run_one(cd_trainer *t, const cddp_plan_collective *planned, c
         c.members =
             strcmp(t->plan->groups[i].name, planned->group) == 0 ? &t->plan->groups[i] : c.members;
     }
-    reduce_values(&c);
     return CD_PASS(run_on_tensor(t, &c, group, err));
 }
 

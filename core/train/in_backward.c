@@ -1,22 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Optimizers in backward: each parameter is stepped when its bucket is reduced, on every rank
-** (OIB-01, OIB-03) or by the rank to which it was dealt (ZRO-12). What the oracle and the checks
+** (OIB-01, OIB-03) or by the rank to which it was assigned (ZRO-12). What watcher and checks
 ** want to see of it is kept here.
 **
-** Note [A step before the step] The oracle judges a step from the parameters before it, the
+** Note [A step before the step] The watcher sees a step from the parameters before it, the
 ** averaged gradients and the parameters after it. With an optimizer in backward the update is
 ** spread over the backward, so the parameters are copied when the step begins and, where gradients
 ** are gone afterwards (OIB-01), every averaged gradient when its bucket hands it over;
 ** cd_trainer_refresh_views shows these copies until the gradients are dropped.
-**
-** Note [Owners from the layout] Who has to step what follows from the rebuilt buckets, which the
-** wrapper knows and I-CONTENT judges, and from the law by which buckets are dealt, which the oracle
-** has of its own making.
 */
 #include "core/train/trainer.h"
 
 #include "core/base/alloc.h"
 #include "core/base/error.h"
+#include "core/train/schedule.h"
 
 #include <math.h>
 
@@ -78,7 +75,7 @@ static uint32_t find_parameter(const cd_trainer *t, size_t variable)
 
 static void begin_optimizer(cd_trainer *t, size_t optimizer)
 {
-    cd_replica_optimizer *o = &t->replica->optimizers[optimizer];
+    cd_trainer_optimizer *o = &t->optimizers[optimizer];
     if (!o->has_stepped) {
         o->has_stepped = true;
         cd_trainer_emit_step(t, optimizer,
@@ -95,21 +92,22 @@ static cddp_status step_parameter(void *context, size_t variable, cddp_grad *gra
     const uint32_t parameter = find_parameter(t, variable);
     cd_replica_optimizer *o = find_owner(t, parameter, &optimizer, &position);
     CD_TRY(cd_streams_settle(&t->streams, err));
-    if (o->has_touched[position]) {
+    bool *has_touched = &t->optimizers[optimizer].has_touched[position];
+    if (*has_touched) {
         return cd_fail(err, CDDP_E_CONFIG,
                        "'%s' was averaged twice in step %u: an optimizer in backward would step "
                        "twice, which is not one "
                        "optimizer step of a scenario",
                        cd_trainer_module(t)->parameters[parameter].name, t->step);
     }
-    o->has_touched[position] = true;
+    *has_touched = true;
     const cddp_tensor queued = grad->value;
     grad->value = cd_streams_plain(&t->streams, &queued);
     if (o->overlap == CDDP_OVERLAP_APPLY_IN_BACKWARD) {
         CD_TRY(keep_gradient(t, parameter, grad, err));
     }
     begin_optimizer(t, optimizer);
-    cd_optimizer_set_lr(o->optimizer, cd_replica_lr(t->replica, optimizer, t->step));
+    cd_optimizer_set_lr(o->optimizer, cd_schedule_lr(t->replica, optimizer, t->step));
     CD_TRY(cd_optimizer_step_parameter(o->optimizer, position, err));
     CD_TRY(cd_trainer_emit_touch(t, optimizer, position, true, err));
     grad->value = queued;
@@ -165,42 +163,31 @@ out:
 
 /* ---- the end of a step ---- */
 
-/* See Note [Owners from the layout] */
-static cddp_status declare_owners(cd_trainer *t, cddp_error *err)
+/* Which parameters lie in which bucket: who steps them follows from that. */
+static cddp_status show_buckets(cd_trainer *t, cddp_error *err)
 {
     cddp_status status = CDDP_OK;
     const cd_module *module = cd_trainer_module(t);
     const uint32_t count = cddp_ddp_bucket_count(t->ddp);
-    cd_partition_bucket *buckets = cd_allocate_array(t->allocator, count + 1, sizeof *buckets);
-    cd_part *parts = cd_allocate_array(t->allocator, module->parameter_count + 1, sizeof *parts);
-    int64_t *numels = cd_allocate_array(t->allocator, module->parameter_count + 1, sizeof *numels);
+    cd_watched_bucket *buckets = cd_allocate_array(t->allocator, count + 1, sizeof *buckets);
     uint32_t *parameters =
         cd_allocate_array(t->allocator, module->parameter_count + 1, sizeof *parameters);
-    if (buckets == NULL || parts == NULL || numels == NULL || parameters == NULL) {
+    if (buckets == NULL || parameters == NULL) {
         status = cd_fail(err, CDDP_E_NOMEM, "no memory for the owners of %u buckets", count);
         goto out;
     }
     for (uint32_t b = 0, at = 0; b < count; b++) {
         cddp_bucket_info info = {.size = sizeof info};
         CD_TRY_OUT(cddp_ddp_bucket(t->ddp, b, &info, err));
-        buckets[b] = (cd_partition_bucket){parameters + at, info.variable_count};
+        buckets[b] = (cd_watched_bucket){parameters + at, info.variable_count};
         for (uint32_t i = 0; i < info.variable_count; i++) {
             parameters[at++] = find_parameter(t, info.variables[i]);
         }
     }
-    for (size_t i = 0; i < module->parameter_count; i++) {
-        numels[i] = cddp_tensor_numel(&module->parameters[i].tensor);
-    }
-    const cd_partition partition = {numels, module->parameter_count, (uint32_t)t->plan->world.size,
-                                    t->allocator};
-    CD_TRY_OUT(cd_partition_buckets(&partition, buckets, count,
-                                    t->plan->optimizers[0].shard_buckets, parts, err));
-    cd_oracle_declare_parts(t->oracle, parts);
+    CD_TRY_OUT(t->watcher->ops->assigned(t->watcher->self, buckets, count, err));
     t->has_owners = true;
 out:
     cd_release(t->allocator, buckets, (count + 1) * sizeof *buckets);
-    cd_release(t->allocator, parts, (module->parameter_count + 1) * sizeof *parts);
-    cd_release(t->allocator, numels, (module->parameter_count + 1) * sizeof *numels);
     cd_release(t->allocator, parameters, (module->parameter_count + 1) * sizeof *parameters);
     return status;
 }
@@ -213,29 +200,32 @@ static bool is_elsewhere(const cd_trainer *t, const cd_replica_optimizer *o, siz
                (int64_t)t->rank->rank;
 }
 
-cddp_status cd_trainer_end_step_in_backward(cd_trainer *t, uint32_t due, cddp_error *err)
+cddp_status cd_trainer_end_step_in_backward(cd_trainer *t, cddp_error *err)
 {
+    bool is_any_due = false;
     for (size_t i = 0; i < t->replica->optimizer_count; i++) {
-        cd_replica_optimizer *o = &t->replica->optimizers[i];
+        const cd_replica_optimizer *o = &t->replica->optimizers[i];
+        cd_trainer_optimizer *own = &t->optimizers[i];
+        is_any_due |= own->is_due;
         if (!o->in_backward) {
             continue;
         }
-        if ((due >> i & 1u) != 0) {
+        if (own->is_due) {
             begin_optimizer(t, i);
         }
         for (size_t k = 0; k < o->count; k++) {
-            if (o->has_stepped && !o->has_touched[k] && !is_elsewhere(t, o, k)) {
+            if (own->has_stepped && !own->has_touched[k] && !is_elsewhere(t, o, k)) {
                 CD_TRY(cd_optimizer_state_begin(o->optimizer, k, err));
                 /* its bucket was not averaged */
                 CD_TRY(cd_trainer_emit_touch(t, i, k, false, err));
             }
-            o->has_touched[k] = false;
+            own->has_touched[k] = false;
         }
-        o->has_stepped = false;
+        own->has_stepped = false;
     }
-    if (t->oracle != NULL && !t->has_owners &&
-        cd_trainer_overlap(t) >= CDDP_OVERLAP_HOOK_WITH_ZERO_STEP && due != 0) {
-        CD_TRY(declare_owners(t, err));
+    if (t->watcher != NULL && !t->has_owners && is_any_due &&
+        cd_trainer_overlap(t) >= CDDP_OVERLAP_HOOK_WITH_ZERO_STEP) {
+        CD_TRY(show_buckets(t, err));
     }
     return CDDP_OK;
 }

@@ -9,7 +9,7 @@
 ** equally many, both are one. A real program learns it by an all-reduce of counts; here it is a
 ** function of the plan.
 */
-#include "core/train/replica.h"
+#include "core/train/loss_divisor.h"
 
 #include "core/base/alloc.h"
 #include "core/base/error.h"
@@ -22,33 +22,25 @@ typedef enum normalisation {
     BY_AVERAGE_TOKENS
 } normalisation;
 
-static normalisation normalisation_of(const cd_replica *r)
+static normalisation normalisation_of(const cd_loss_divisor *d)
 {
     static const normalisation losses[] = {BY_NOTHING, BY_SAMPLES,         BY_NOTHING,
                                            BY_TOKENS,  BY_AVERAGE_SAMPLES, BY_AVERAGE_TOKENS};
     static const normalisation objectives[] = {BY_NOTHING, BY_AVERAGE_SAMPLES, BY_AVERAGE_TOKENS};
-    const cddp_plan_train *train = &r->settings.train;
-    return r->computes_objective && train->objective != 0 ? objectives[train->objective]
+    const cddp_plan_train *train = &d->replica->settings.train;
+    return d->computes_objective && train->objective != 0 ? objectives[train->objective]
                                                           : losses[train->loss];
 }
 
-int64_t cd_replica_token_count(const cd_replica *r, const int64_t *sample_ids, uint32_t count)
-{
-    int64_t tokens = 0;
-    for (uint32_t i = 0; i < count; i++) {
-        tokens += cd_model_token_count(r->model, &r->data_prng, sample_ids[i]);
-    }
-    return tokens;
-}
-
 /* Samples, tokens and forwards of one rank in one step, added. */
-static cddp_status count_rank(cd_replica *r, uint32_t rank, uint32_t step, int64_t totals[3],
+static cddp_status count_rank(cd_loss_divisor *d, uint32_t rank, uint32_t step, int64_t totals[3],
                               cddp_error *err)
 {
+    const cd_replica *r = d->replica;
     cddp_plan_settings settings;
     CD_TRY(cddp_plan_rank_settings(r->plan, rank, &settings, err));
     cd_sampler *sampler;
-    CD_TRY(cd_samplers_find(&r->samplers, rank, &sampler, err));
+    CD_TRY(cd_samplers_find(&d->samplers, rank, &sampler, err));
     for (uint32_t m = 0; m < settings.train.micro_steps; m++) {
         cd_micro micro;
         cd_micro_batch batch;
@@ -63,46 +55,61 @@ static cddp_status count_rank(cd_replica *r, uint32_t rank, uint32_t step, int64
     return CDDP_OK;
 }
 
-static cddp_status count_step(cd_replica *r, uint32_t step, cddp_error *err)
+static cddp_status count_step(cd_loss_divisor *d, uint32_t step, cddp_error *err)
 {
-    const size_t world = (size_t)r->plan->world.size;
+    const size_t world = (size_t)d->replica->plan->world.size;
     int64_t totals[3] = {0, 0, 0};
-    if (r->divisor_step == step + 1) {
+    if (d->step == step + 1) {
         return CDDP_OK;
     }
     for (uint32_t rank = 0; rank < world; rank++) {
-        CD_TRY(count_rank(r, rank, step, totals, err));
+        CD_TRY(count_rank(d, rank, step, totals, err));
     }
-    r->samples_per_forward = (double)totals[0] / (double)totals[2];
-    r->tokens_per_forward = (double)totals[1] / (double)totals[2];
-    r->divisor_step = step + 1;
+    d->samples_per_forward = (double)totals[0] / (double)totals[2];
+    d->tokens_per_forward = (double)totals[1] / (double)totals[2];
+    d->step = step + 1;
     return CDDP_OK;
 }
 
-cddp_status cd_replica_divisor(cd_replica *r, const cd_micro *micro, const cd_micro_batch *samples,
-                               uint32_t first, double *divisor, cddp_error *err)
+void cd_loss_divisor_init(cd_loss_divisor *d, const cd_replica *replica)
 {
-    const normalisation by = normalisation_of(r);
+    *d = (cd_loss_divisor){.replica = replica};
+    cd_samplers_init(&d->samplers, replica->plan, replica->allocator);
+}
+
+void cd_loss_divisor_fini(cd_loss_divisor *d)
+{
+    if (d->replica != NULL) {
+        cd_samplers_fini(&d->samplers);
+        d->replica = NULL;
+    }
+}
+
+cddp_status cd_loss_divisor_find(cd_loss_divisor *d, const cd_micro *micro,
+                                 const cd_micro_batch *samples, uint32_t first, double *found,
+                                 cddp_error *err)
+{
+    const normalisation by = normalisation_of(d);
     if (by == BY_AVERAGE_SAMPLES || by == BY_AVERAGE_TOKENS) {
-        CD_TRY(count_step(r, micro->place.step, err));
+        CD_TRY(count_step(d, micro->place.step, err));
     }
     switch (by) {
     case BY_NOTHING:
-        *divisor = 0.0;
+        *found = 0.0;
         break;
     case BY_SAMPLES:
-        *divisor = (double)micro->samples;
+        *found = (double)micro->samples;
         break;
     case BY_TOKENS: {
         const uint32_t begin = first / micro->samples * micro->samples; /* of the forward */
-        *divisor = (double)cd_replica_token_count(r, samples->ids + begin, micro->samples);
+        *found = (double)cd_replica_token_count(d->replica, samples->ids + begin, micro->samples);
         break;
     }
     case BY_AVERAGE_SAMPLES:
-        *divisor = r->samples_per_forward;
+        *found = d->samples_per_forward;
         break;
     case BY_AVERAGE_TOKENS:
-        *divisor = r->tokens_per_forward;
+        *found = d->tokens_per_forward;
         break;
     }
     return CDDP_OK;

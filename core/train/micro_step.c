@@ -13,7 +13,6 @@
 #include "core/model/accumulate.h"
 #include "core/model/layers/shapes.h"
 #include "core/model/optim/clip.h"
-#include "core/train/statistics.h"
 
 #include <string.h>
 
@@ -120,9 +119,10 @@ static cddp_status run_forward(cd_trainer *t, cd_pass *pass, cddp_error *err)
         CD_TRY(cd_streams_settle(&t->streams, err)); /* buffers were broadcast */
     }
     CD_TRY(cd_trainer_emit_buffers(t, CD_MOMENT_FORWARD, err));
-    if (t->oracle != NULL && pass->first == 0) {
-        cd_trainer_refresh_views(t);
-        CD_TRY(cd_oracle_enter_forward(t->oracle, micro->place.micro_step, t->buffer_views, err));
+    if (t->watcher != NULL && pass->first == 0) {
+        const cd_watched_values values = cd_trainer_refresh_views(t);
+        CD_TRY(t->watcher->ops->enter_forward(t->watcher->self, micro->place.micro_step, &values,
+                                              err));
     }
     CD_TRY(pass_time(t, t->settings.train.forward_us * 1000u, "forward", err));
     t->replica->graph->grad_enabled = micro->grad_mode;
@@ -157,10 +157,10 @@ static cddp_status gradient_is_ready(void *context, uint32_t parameter, cddp_gra
     t->gradient_count++;
     t->contributions[parameter] += grad->kind != CDDP_GRAD_UNDEFINED;
     CD_TRY(cd_trainer_emit_gradient(t, parameter, grad, err));
-    if (t->oracle != NULL) {
+    if (t->watcher != NULL) {
         CD_TRY(cd_streams_look(&t->streams, err));
         const cddp_grad local = cd_streams_plain_grad(&t->streams, grad);
-        CD_TRY(cd_oracle_push_local(t->oracle, parameter, &local, err));
+        CD_TRY(t->watcher->ops->accumulated(t->watcher->self, parameter, &local, err));
     }
     if (!t->replaced[parameter]) {
         CD_TRY(cddp_ddp_mark_parameter_ready(t->ddp, parameter, err));
@@ -253,16 +253,16 @@ static cddp_status show_statistics(void *context, uint32_t buffer, const double 
                                    const double *spread, int64_t channels, cddp_error *err)
 {
     cd_trainer *t = context;
-    const cd_oracle_moments used = {.step = t->step,
-                                    .micro_step = t->micro->place.micro_step,
-                                    .exchange = t->exchange_count++,
-                                    .buffer = buffer,
-                                    .mean = mean,
-                                    .spread = spread,
-                                    .channels = (size_t)channels};
+    const cd_watched_statistics used = {.step = t->step,
+                                        .micro_step = t->micro->place.micro_step,
+                                        .exchange = t->exchange_count++,
+                                        .buffer = buffer,
+                                        .mean = mean,
+                                        .spread = spread,
+                                        .channels = (size_t)channels};
     /* a checkpoint runs layers again in the backward */
-    if (t->oracle != NULL && t->is_in_forward) {
-        CD_TRY(cd_oracle_judge_statistics(t->oracle, &used, err));
+    if (t->watcher != NULL && t->is_in_forward) {
+        CD_TRY(t->watcher->ops->normalised(t->watcher->self, &used, err));
     }
     return CDDP_OK;
 }
@@ -302,7 +302,8 @@ void cd_trainer_set_callbacks(cd_trainer *t)
                                           .rank_count = cddp_group_size(t->group),
                                           .allgather = gather_statistics,
                                           .allreduce = sum_statistics,
-                                          .combined = t->options.oracle ? show_statistics : NULL,
+                                          .combined =
+                                              t->options.watcher != NULL ? show_statistics : NULL,
                                           .stream = producer_of,
                                           .ready = gradient_is_ready,
                                           .choose = choose_ready,
@@ -380,6 +381,7 @@ static cddp_status run_forwards(cd_trainer *t, const cd_micro *micro, const cd_m
                         .first = f * micro->samples,
                         .count = micro->samples,
                         .loss_scale = t->loss_scale};
+        CD_TRY(cd_loss_divisor_find(&t->divisor, micro, samples, pass.first, &pass.divisor, err));
         CD_TRY(run_forward(t, &pass, err));
         losses[f] = pass.loss;
     }

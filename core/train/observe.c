@@ -190,8 +190,8 @@ cddp_status cd_trainer_emit_optimizers(cd_trainer *t, cd_moment moment, cddp_err
         for (size_t k = 0; k < o->count; k++, id++) {
             cd_optimizer_state state;
             uint64_t digest = 0;
-            const int64_t held = o->shard != NULL ? cd_shard_find(o->shard, k) : (int64_t)k;
-            const bool is_part = o->shard != NULL || cd_replica_assigns_buckets(t->replica, i);
+            const int64_t held = cd_replica_find_piece(o, k);
+            const bool is_part = o->pieces != NULL || cd_replica_assigns_buckets(t->replica, i);
             if (held < 0) {
                 continue; /* another rank tells of it */
             }

@@ -13,15 +13,6 @@
 
 typedef struct cd_sampler cd_sampler;
 
-/* The micro-batch of one place. Arrays are borrowed until the next get. */
-typedef struct cd_micro_batch {
-    uint32_t count;         /* samples of all forwards of the micro-step */
-    uint32_t epoch;         /* of the first */
-    const int64_t *ids;     /* (count) */
-    const uint32_t *epochs; /* (count) */
-    const double *weights;  /* (count) in the declared loss */
-} cd_micro_batch;
-
 cddp_status cd_sampler_create(const cddp_plan *plan, uint32_t rank, const cddp_allocator *allocator,
                               cd_sampler **sampler, cddp_error *err) CDDP_MUST_CHECK;
 cddp_status cd_sampler_get(cd_sampler *sampler, const cd_micro *micro, cd_micro_batch *batch,

@@ -21,14 +21,7 @@
 #pragma once
 #include "cddp/comm.h"
 #include "core/model/optim/optimizer.h"
-
-typedef enum cd_shard_kind { CD_SHARD_NONE, CD_SHARD_PARAMETERS, CD_SHARD_FLAT } cd_shard_kind;
-typedef enum cd_shard_order { CD_SHARD_BY_SIZE, CD_SHARD_AS_REGISTERED } cd_shard_order;
-typedef enum cd_shard_padding {
-    CD_SHARD_COUNTED,
-    CD_SHARD_DROPPED,
-    CD_SHARD_SHIFTED
-} cd_shard_padding;
+#include "core/plan/plan.h"
 
 typedef struct cd_shard_options {
     const char *optimizer; /* its name, borrowed until destroy */

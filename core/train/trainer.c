@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Building a trainer: group, replica, wrapper, hook, oracle, in the order in which a training
+/* Building a trainer: group, replica, wrapper, hook, watcher, in the order in which a training
 ** script does it.
 **
 ** Not here: what happens in an iteration (micro_step.c, step.c).
@@ -14,7 +14,7 @@
 
 cd_module *cd_trainer_module(const cd_trainer *t) { return t->replica->model->module; }
 
-void cd_trainer_refresh_views(cd_trainer *t)
+cd_watched_values cd_trainer_refresh_views(cd_trainer *t)
 {
     const cd_module *module = cd_trainer_module(t);
     for (size_t i = 0; i < module->parameter_count; i++) {
@@ -28,13 +28,7 @@ void cd_trainer_refresh_views(cd_trainer *t)
     for (size_t i = 0; i < module->buffer_count; i++) {
         t->buffer_views[i] = module->buffers[i].tensor;
     }
-}
-
-cddp_status cd_trainer_show(cd_trainer *t, cddp_error *err)
-{
-    CD_TRY(cd_streams_look(&t->streams, err));
-    cd_trainer_refresh_views(t);
-    return CDDP_OK;
+    return (cd_watched_values){t->views, t->grad_views, t->buffer_views};
 }
 
 /* ---- the wrapper ---- */
@@ -239,7 +233,6 @@ static cddp_status allocate_arrays(cd_trainer *t, cddp_error *err)
         cd_allocate_array(t->allocator, parameters, sizeof *t->reachable_variables);
     t->contributions = cd_allocate_array(t->allocator, parameters, sizeof *t->contributions);
     t->views = cd_allocate_array(t->allocator, parameters, sizeof *t->views);
-    t->before = cd_allocate_array(t->allocator, parameters, sizeof *t->before);
     t->grads = cd_allocate_array(t->allocator, parameters, sizeof *t->grads);
     t->grad_views = cd_allocate_array(t->allocator, parameters, sizeof *t->grad_views);
     t->buffer_views = cd_allocate_array(t->allocator, buffers, sizeof *t->buffer_views);
@@ -249,9 +242,8 @@ static cddp_status allocate_arrays(cd_trainer *t, cddp_error *err)
         cd_allocate_array(t->allocator, t->slot_count + 1, sizeof *t->slot_parameters);
     if (t->variables == NULL || t->reachable == NULL || t->replaced == NULL ||
         t->averaged == NULL || t->reachable_variables == NULL || t->contributions == NULL ||
-        t->views == NULL || t->before == NULL || t->grads == NULL || t->grad_views == NULL ||
-        t->buffer_views == NULL || t->slots == NULL || t->join_state == NULL ||
-        t->slot_parameters == NULL) {
+        t->views == NULL || t->grads == NULL || t->grad_views == NULL || t->buffer_views == NULL ||
+        t->slots == NULL || t->join_state == NULL || t->slot_parameters == NULL) {
         return cd_fail(err, CDDP_E_NOMEM, "no memory for the tables of rank %u", t->rank->rank);
     }
     t->grad_count = 0;
@@ -261,14 +253,6 @@ static cddp_status allocate_arrays(cd_trainer *t, cddp_error *err)
             t->grads[t->grad_count++] = &cd_trainer_module(t)->parameters[i].grad;
         }
     }
-    for (size_t i = 0; t->options.oracle && i < module->parameter_count; i++) {
-        const cddp_tensor *like = &module->parameters[i].tensor;
-        void *storage;
-        CD_TRY(like->device->allocate(like->device, like->dtype, cddp_tensor_numel(like) + 1,
-                                      &storage, err));
-        t->before[i] =
-            cddp_tensor_of(like->device, storage, 0, like->dtype, like->sizes, like->dim_count);
-    }
     return CDDP_OK;
 }
 
@@ -276,13 +260,6 @@ static void release_arrays(cd_trainer *t)
 {
     const size_t parameters = cd_trainer_module(t)->parameter_count + 1,
                  buffers = cd_trainer_module(t)->buffer_count + 1;
-    for (size_t i = 0; t->before != NULL && i + 1 < parameters; i++) {
-        if (t->before[i].device != NULL) {
-            t->before[i].device->release(t->before[i].device, t->before[i].dtype,
-                                         cddp_tensor_numel(&t->before[i]) + 1,
-                                         t->before[i].storage);
-        }
-    }
     for (size_t i = 0; t->averaged != NULL && i < parameters; i++) {
         cddp_grad_fini(&t->averaged[i]);
     }
@@ -293,7 +270,6 @@ static void release_arrays(cd_trainer *t)
     cd_release(t->allocator, t->reachable_variables, parameters * sizeof *t->reachable_variables);
     cd_release(t->allocator, t->contributions, parameters * sizeof *t->contributions);
     cd_release(t->allocator, t->views, parameters * sizeof *t->views);
-    cd_release(t->allocator, t->before, parameters * sizeof *t->before);
     cd_release(t->allocator, t->grads, parameters * sizeof *t->grads);
     cd_release(t->allocator, t->grad_views, parameters * sizeof *t->grad_views);
     cd_release(t->allocator, t->buffer_views, buffers * sizeof *t->buffer_views);
@@ -304,7 +280,7 @@ static void release_arrays(cd_trainer *t)
     t->reachable = t->reachable_variables = t->replaced = NULL;
     t->averaged = NULL;
     t->contributions = NULL;
-    t->views = t->before = t->buffer_views = t->slots = t->join_state = NULL;
+    t->views = t->buffer_views = t->slots = t->join_state = NULL;
     t->grad_views = NULL;
     t->grads = NULL;
     t->slot_parameters = NULL;
@@ -316,7 +292,7 @@ static cddp_status check_sharded(const cd_trainer *t, cddp_error *err)
 {
     for (size_t i = 0; i < t->replica->optimizer_count; i++) {
         const cd_replica_optimizer *o = &t->replica->optimizers[i];
-        for (size_t k = 0; o->shard != NULL && k < o->count; k++) {
+        for (size_t k = 0; t->optimizers[i].shard != NULL && k < o->count; k++) {
             const char *name = cd_trainer_module(t)->parameters[o->ordinals[k]].name;
             const bool is_delayed =
                 cd_patterns_match(&t->settings.ddp.delay_all_reduce_named_params, name);
@@ -387,15 +363,12 @@ static const cddp_device *device_of(const cd_trainer *t)
 
 cddp_status cd_trainer_build(cd_trainer *t, cddp_error *err)
 {
-    cd_replica_options replica = {.plan = t->plan,
-                                  .rank = t->rank->rank,
-                                  .device = device_of(t),
-                                  .allocator = t->allocator};
+    const cddp_device *device = device_of(t);
     if (t->settings.train.pass_us_per_mb > 0) {
-        replica.device = cd_timed_device_init(&t->timed_device, replica.device, t->rank,
-                                              t->settings.train.pass_us_per_mb);
+        device = cd_timed_device_init(&t->timed_device, device, t->rank,
+                                      t->settings.train.pass_us_per_mb);
     }
-    CD_TRY(cd_replica_create(&replica, &t->replica, err));
+    CD_TRY(cd_trainer_make_replica(t, device, err));
     CD_TRY(check_statistics(t, err));
     CD_TRY(cd_streams_attach(&t->streams, cd_trainer_module(t), err));
     CD_TRY(allocate_arrays(t, err));
@@ -427,119 +400,7 @@ void cd_trainer_drop(cd_trainer *t)
     if (t->replica != NULL) {
         release_arrays(t);
     }
-    cd_replica_destroy(t->replica);
-    t->replica = NULL;
-}
-
-/* ---- the oracle ---- */
-
-/* Statistics of a batch live in buffers. A gradient that is cast rounds once per batch and not once
-** per sample, without the processor's flag telling; nor does it tell of what another device
-** computes. See Note [Addends of the reference] */
-static bool model_is_sample_wise(const cd_trainer *t, const cd_module *module)
-{
-    const cddp_dtype dtype = (cddp_dtype)t->settings.model.dtype;
-    return module->buffer_count == 0 && dtype != CDDP_F16 && dtype != CDDP_BF16 &&
-           t->settings.mixed_precision.param_dtype == 0 && cd_device_is_direct(module->device);
-}
-
-static cd_oracle_path path_of(const cd_trainer *t, size_t parameter)
-{
-    if (t->variables[parameter] != CD_NO_VARIABLE) {
-        return CD_ORACLE_PATH_BUCKET;
-    }
-    return cd_patterns_match(&t->settings.ddp.delay_all_reduce_named_params,
-                             cd_trainer_module(t)->parameters[parameter].name)
-               ? CD_ORACLE_PATH_DELAYED
-               : CD_ORACLE_PATH_LOCAL;
-}
-
-/* ZRO-01 as the plan declares it, whatever this rank was told: of one optimizer's parameters. */
-static cddp_status declare_parts(const cd_trainer *t, size_t optimizer,
-                                 cd_oracle_parameter *parameters, cddp_error *err)
-{
-    cddp_status status = CDDP_OK;
-    const cd_replica_optimizer *o = &t->reference->replica->optimizers[optimizer];
-    const int64_t kind = t->plan->optimizers[optimizer].shard;
-    int64_t *numels = cd_allocate_array(t->allocator, o->count, sizeof *numels);
-    cd_part *parts = cd_allocate_array(t->allocator, o->count, sizeof *parts);
-    const cd_partition partition = {numels, o->count, (uint32_t)t->plan->world.size, t->allocator};
-    if (numels == NULL || parts == NULL) {
-        status = cd_fail(err, CDDP_E_NOMEM, "no memory for the parts of optimizer '%s'", o->name);
-        goto out;
-    }
-    for (size_t k = 0; k < o->count; k++) {
-        numels[k] = parameters[o->ordinals[k]].numel;
-    }
-    if (kind == CD_SHARD_FLAT) {
-        cd_partition_flat(&partition, parts);
-    } else {
-        CD_TRY_OUT(cd_partition_whole(&partition, t->plan->settings.shard.order == CD_SHARD_BY_SIZE,
-                                      parts, err));
-    }
-    for (size_t k = 0; k < o->count; k++) {
-        parameters[o->ordinals[k]].part = parts[k];
-    }
-out:
-    cd_release(t->allocator, numels, o->count * sizeof *numels);
-    cd_release(t->allocator, parts, o->count * sizeof *parts);
-    return status;
-}
-
-static cddp_status make_oracle(cd_trainer *t, cddp_error *err)
-{
-    cddp_status status = CDDP_OK;
-    const cd_module *module = cd_trainer_module(t);
-    const cd_reference_options restarted = {.plan = t->plan,
-                                            .rank = t->rank->rank,
-                                            .device = device_of(t),
-                                            .allocator = t->allocator,
-                                            .state = cd_replica_is_sharded(t->replica)
-                                                         ? NULL
-                                                         : &t->optimizer_state,
-                                            .loss_scale = &t->loss_scale,
-                                            .share = t->options.reference_share};
-    cd_reference_options running = restarted;
-    running.state = NULL;
-    running.is_free_running = true;
-    CD_TRY(cd_reference_create(&restarted, &t->reference, err));
-    CD_TRY(cd_reference_create(&running, &t->free_reference, err));
-    cd_oracle_parameter *parameters =
-        cd_allocate_array(t->allocator, module->parameter_count + 1, sizeof *parameters);
-    if (parameters == NULL) {
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for the oracle of rank %u", t->rank->rank);
-    }
-    /* Names of the reference: it lives as long as the oracle, while the trained module may be
-    ** rebuilt. */
-    const cd_module *reference = t->reference->replica->model->module;
-    for (size_t i = 0; i < module->parameter_count; i++) {
-        const cd_parameter *p = &reference->parameters[i];
-        parameters[i] = (cd_oracle_parameter){p->name,         cddp_tensor_numel(&p->tensor),
-                                              p->tensor.dtype, t->variables[i],
-                                              path_of(t, i),   {0, 0}};
-    }
-    for (size_t i = 0; i < t->plan->optimizer_count; i++) {
-        if (t->plan->optimizers[i].shard != CD_SHARD_NONE) {
-            CD_TRY_OUT(declare_parts(t, i, parameters, err));
-        }
-    }
-    const cd_oracle_options options = {.parameters = parameters,
-                                       .parameter_count = module->parameter_count,
-                                       .buffer_count = module->buffer_count,
-                                       .rank = t->rank->rank,
-                                       .world_size = (uint32_t)t->plan->world.size,
-                                       .engine = &t->reference->engine,
-                                       .free_engine = &t->free_reference->engine,
-                                       .share = t->options.share,
-                                       .tracer = t->tracer,
-                                       .allocator = t->allocator,
-                                       .sample_wise = model_is_sample_wise(t, module),
-                                       .separate = t->settings.ddp.accumulate_in_hook,
-                                       .exact_inputs = t->settings.model.exact};
-    CD_TRY_OUT(cd_oracle_create(&options, &t->oracle, err));
-out:
-    cd_release(t->allocator, parameters, (module->parameter_count + 1) * sizeof *parameters);
-    return status;
+    cd_trainer_drop_replica(t);
 }
 
 /* ---- life ---- */
@@ -590,8 +451,7 @@ cddp_status cd_trainer_create(const cd_trainer_options *options, cd_trainer **tr
     t->allocator = allocator;
     t->tracer = options->tracer;
     t->loss_scale = 1.0;
-    t->own_numbers.allocator = t->optimizer_state.allocator = t->checkpoint.allocator =
-        t->part.allocator = allocator;
+    t->own_numbers.allocator = t->checkpoint.allocator = t->part.allocator = allocator;
     CD_TRY_OUT(cddp_plan_rank_settings(t->plan, t->rank->rank, &t->settings, err));
     cd_trainer_emit_settings(t);
     cd_trainer_emit_seeds(t);
@@ -605,10 +465,15 @@ cddp_status cd_trainer_create(const cd_trainer_options *options, cd_trainer **tr
         const cd_loss_scaler_options scaler = {amp->init_scale, amp->growth_factor,
                                                amp->backoff_factor, amp->growth_interval};
         CD_TRY_OUT(cd_loss_scaler_init(&t->scaler, &scaler, err));
-        t->loss_scale = cd_loss_scaler_get_scale(&t->scaler);
+        cd_trainer_rescale(t);
     }
-    if (options->oracle && t->settings.model.device != 2) {
-        CD_TRY_OUT(make_oracle(t, err));
+    if (options->watcher != NULL && t->settings.model.device != 2) { /* shape: nothing to see */
+        const cd_watched_model model = {.device = device_of(t),
+                                        .replica = t->replica,
+                                        .variables = t->variables,
+                                        .loss_scale = t->loss_scale};
+        t->watcher = options->watcher;
+        CD_TRY_OUT(t->watcher->ops->open(t->watcher->self, &model, err));
     }
     *trainer = t;
     t = NULL;
@@ -623,12 +488,11 @@ void cd_trainer_destroy(cd_trainer *t)
         return;
     }
     cd_streams_close(&t->streams);
-    cd_oracle_destroy(t->oracle);
-    cd_reference_destroy(t->reference);
-    cd_reference_destroy(t->free_reference);
+    if (t->watcher != NULL) {
+        t->watcher->ops->close(t->watcher->self);
+    }
     cd_trainer_drop(t);
     cd_sampler_destroy(t->sampler);
-    cd_blob_fini(&t->optimizer_state);
     cd_blob_fini(&t->checkpoint);
     cd_blob_fini(&t->part);
     cd_trainer_close_groups(t);
@@ -647,13 +511,13 @@ cddp_status cd_trainer_begin_step(cd_trainer *t, uint32_t step, cddp_error *err)
         cddp_grad_drop(&t->averaged[i]);
     }
     CD_TRY(cd_streams_settle(&t->streams, err));
-    cd_trainer_refresh_views(t);
+    const cd_watched_values values = cd_trainer_refresh_views(t);
     cd_trainer_emit_agreement(t);
     if (cd_trainer_steps_in_backward(t)) {
-        CD_TRY(cd_trainer_keep_before(t, err));
+        CD_TRY(cd_trainer_show_before(t, err));
     }
-    if (t->oracle != NULL) {
-        CD_TRY(cd_oracle_begin_step(t->oracle, step, t->views, t->grad_views, err));
+    if (t->watcher != NULL) {
+        CD_TRY(t->watcher->ops->begin(t->watcher->self, step, &values, err));
     }
     return CDDP_OK;
 }
@@ -761,9 +625,9 @@ cddp_status cd_trainer_finish(cd_trainer *t, cddp_error *err)
     CD_TRY(cd_trainer_emit_optimizers(t, CD_MOMENT_END, err));
     /* A rank that ran out of inputs ends with parameters that it did not train to (JON-12). */
     const bool trained_to_the_end = t->step + 1 == t->settings.train.steps || !join->enable;
-    if (t->oracle != NULL && trained_to_the_end) {
-        cd_trainer_refresh_views(t);
-        CD_TRY(cd_oracle_finish(t->oracle, t->views, err));
+    if (t->watcher != NULL && trained_to_the_end) {
+        const cd_watched_values values = cd_trainer_refresh_views(t);
+        CD_TRY(t->watcher->ops->finish(t->watcher->self, &values, err));
     }
     return CDDP_OK;
 }

@@ -13,17 +13,28 @@
 #include "cddp/ddp.h"
 #include "cddp/registry.h"
 #include "core/model/optim/loss_scaler.h"
-#include "core/oracle/numbers.h"
-#include "core/oracle/oracle.h"
-#include "core/train/blob.h"
-#include "core/reference/reference.h"
-#include "core/train/replica.h"
+#include "core/tensor/blob.h"
+#include "core/tensor/numbers.h"
+#include "core/train/loss_divisor.h"
+#include "core/train/shard.h"
 #include "core/train/streams.h"
 #include "core/train/timed_device.h"
+#include "core/train/watcher.h"
 #include "core/tensor/symbol.h"
 #include "core/trace/tracer.h"
 
 #define CD_NO_VARIABLE (-1)
+
+/* What this rank keeps of an optimizer besides the replica's. */
+typedef struct cd_trainer_optimizer {
+    cd_shard *shard; /* which pieces it is over; NULL: over all of its parameters */
+    cd_scaled_optimizer scaled;
+    bool is_due;         /* in this step */
+    bool has_overflowed; /* it skips this step, since a gradient was not finite */
+    bool has_stepped;    /* in backward, in this step, for the trace */
+    bool *has_touched;   /* (parameter_count) the same of its parameters */
+    size_t parameter_count;
+} cd_trainer_optimizer;
 
 typedef struct cd_trainer_options {
     const cddp_plan *plan;
@@ -31,9 +42,7 @@ typedef struct cd_trainer_options {
     const cddp_backend *backend;
     const cddp_registry *registry;
     struct cddp_tracer *tracer; /* may be NULL */
-    bool oracle;
-    cd_oracle_share *share;              /* ranks of one thread; else NULL */
-    cd_reference_share *reference_share; /* likewise */
+    const cd_watcher *watcher;  /* who looks on; borrowed until destroy. NULL: nobody */
     /* (CD_REPLICA_DEVICES) for words of model.device; NULL: over the process heap */
     const cddp_device *devices;
 } cd_trainer_options;
@@ -53,6 +62,9 @@ typedef struct cd_trainer {
     double *own_values;
     size_t own_capacity;
     cd_replica *replica;
+    cd_trainer_optimizer *optimizers; /* (optimizer_count) of the replica */
+    bool *stepped;                    /* (optimizer_count) in this step, for the watcher */
+    cd_loss_divisor divisor;
     const cddp_hook *hook;       /* NULL: none */
     const cddp_hook *inner_hook; /* what a wrapper wraps; else NULL */
     /* something in the hook's slot sums and then divides by the world (MIX-04, OIB-02) */
@@ -70,15 +82,12 @@ typedef struct cd_trainer {
     cd_loss_scaler scaler;
     double loss_scale; /* the scaler's, or 1 */
 
-    cd_oracle *oracle; /* NULL: not judged */
-    cd_reference *reference, *free_reference;
-    cd_blob optimizer_state; /* before the step, for the reference */
-    cddp_tensor *views;      /* (parameter_count) parameters as the oracle takes them */
+    const cd_watcher *watcher; /* NULL: nobody looks on, or not yet */
+    cddp_tensor *views;        /* (parameter_count) of the parameters */
     cddp_tensor *buffer_views;
     cddp_grad *grad_views;
     /* (parameter_count) what optimizers in backward consumed in this step, owned */
     cddp_grad *averaged;
-    cddp_tensor *before;     /* (parameter_count) copies of the parameters before the step, owned */
     cddp_tensor *slots;      /* (slot_count) of the optimizers */
     cddp_tensor *join_state; /* those that travel at the end of join */
     int32_t *slot_parameters;
@@ -97,7 +106,7 @@ typedef struct cd_trainer {
     uint32_t gradient_count;       /* that became ready in the running backward */
     size_t exchange_count;         /* of batch norm statistics in its forwards */
     bool is_in_forward;            /* of a micro-step that the reference runs too */
-    bool has_owners;               /* the oracle knows whose bucket is whose */
+    bool has_owners;               /* the watcher knows whose bucket is whose */
     bool has_stepped;              /* the step was taken, or given up, inside the micro-step */
     uint32_t step;
     uint32_t window_first; /* first micro-step since the last reduction of this step */
@@ -120,11 +129,13 @@ cd_module *cd_trainer_module(const cd_trainer *t);
 /* A parameter's share in the time of a backward, as train.backward_split says; of
 ** t->backward_weights. */
 uint64_t cd_trainer_backward_weight(const cd_trainer *t, size_t parameter);
-/* Refreshes views, buffer_views and grad_views from the module, as the host sees them. */
-void cd_trainer_refresh_views(cd_trainer *t);
-/* The same, when what was queued on the default stream has taken effect: before the oracle
-** looks. */
-cddp_status cd_trainer_show(cd_trainer *t, cddp_error *err) CDDP_MUST_CHECK;
+/* Refreshes the views from the module, as the host sees it. */
+cd_watched_values cd_trainer_refresh_views(cd_trainer *t);
+
+/* optimizers.c: the replica, with the pieces of its optimizers that this rank steps. */
+cddp_status cd_trainer_make_replica(cd_trainer *t, const cddp_device *device,
+                                    cddp_error *err) CDDP_MUST_CHECK;
+void cd_trainer_drop_replica(cd_trainer *t);
 
 /* micro_step.c */
 cddp_status cd_trainer_run_micro(cd_trainer *t, const cd_micro *micro,
@@ -158,14 +169,15 @@ cddp_status cd_tensor_add_number(const cddp_tensor *tensor, double number,
                                  cddp_error *err) CDDP_MUST_CHECK;
 
 /* step.c */
-/* Copies what judging the update needs: parameters and the state of the optimizers. */
-cddp_status cd_trainer_keep_before(cd_trainer *t, cddp_error *err) CDDP_MUST_CHECK;
+cddp_status cd_trainer_show_before(cd_trainer *t, cddp_error *err) CDDP_MUST_CHECK;
 cddp_status cd_trainer_step(cd_trainer *t, const cd_micro *last, cddp_error *err) CDDP_MUST_CHECK;
 cddp_status cd_trainer_update(cd_trainer *t, const cd_micro *last, cddp_error *err) CDDP_MUST_CHECK;
 /* A reduction in the middle of a step: judged by itself; what follows adds to its result
 ** (FIN-06). */
 cddp_status cd_trainer_close_window(cd_trainer *t, const cd_micro *micro,
                                     cddp_error *err) CDDP_MUST_CHECK;
+/* The loss scale is now the scaler's. */
+void cd_trainer_rescale(cd_trainer *t);
 cddp_status cd_trainer_zero_grad(cd_trainer *t, cddp_error *err) CDDP_MUST_CHECK;
 
 typedef struct cd_trainer_decision {
@@ -189,10 +201,8 @@ bool cd_trainer_steps_in_backward(const cd_trainer *t);
 /* How, where it does: plan_check.c sees to it that there is one way. */
 cddp_optimizer_overlap cd_trainer_overlap(const cd_trainer *t);
 cddp_status cd_trainer_attach_optimizers(cd_trainer *t, cddp_error *err) CDDP_MUST_CHECK;
-/* Tells of what they did not step on, and the oracle of whom buckets were dealt to. due: bit per
-** optimizer. */
-cddp_status cd_trainer_end_step_in_backward(cd_trainer *t, uint32_t due,
-                                            cddp_error *err) CDDP_MUST_CHECK;
+/* Reports what they did not step on, and to whom buckets were assigned. */
+cddp_status cd_trainer_end_step_in_backward(cd_trainer *t, cddp_error *err) CDDP_MUST_CHECK;
 
 /* collectives.c */
 typedef enum cd_place {

@@ -40,6 +40,9 @@ static void run_plants(tidy_rule_fn rule, const plant *plants, size_t count)
         tidy_report report = {0};
         tidy_tree_add(&tree, "core/base/alloc.h", SPDX);
         tidy_tree_add(&tree, "core/ddp/reducer/reducer.h", SPDX);
+        tidy_tree_add(&tree, "core/train/sampler.h", SPDX);
+        tidy_tree_add(&tree, "core/train/trainer.h", SPDX);
+        tidy_tree_add(&tree, "core/run/tap.h", SPDX);
         tidy_tree_add(&tree, "include/cddp/ddp.h", SPDX);
         tidy_tree_add(&tree, "docs/semantics.md", "| RED-05 | … |\n| TI-A-01 | … |\n");
         tidy_tree_add(&tree, "tests/unit/core/ddp/a_test.c", SPDX "/* TI-A-01 */");
@@ -78,6 +81,11 @@ TEST(tidy, sees_includes_and_links_that_go_upwards)
            {"core/base/a.c", "\n#include \"core/ddp/reducer/reducer.h\"\n", "core/base/a.c:2: core/base may not include core/ddp"},
            {"backends/gloo/a.cc", "#include \"core/ddp/reducer/reducer.h\"\n", "backends may not include core/ddp"},
            {"core/ddp/a.c", "#include \"reducer.h\"\n", "which is not in the tree"},
+           {"core/plan/a.c", "#include \"core/train/trainer.h\"\n", "core/plan may not include core/train"},
+           {"core/train/a.c", "#include \"core/run/tap.h\"\n", "core/train may not include core/run"},
+           {"core/reference/a.c", "#include \"core/train/trainer.h\"\n", "core/reference may not include core/train (\"core/train/trainer.h\")"},
+           {"core/reference/a.c", "#include \"core/train/sampler.h\"\n", NULL},
+           {"core/train/a.c", "#include \"core/train/sampler.h\"\n", NULL},
            {"core/ddp/a.c", "#include \"core/base/alloc.c\"\n", "includes the source file"},
            {"strange/a.c", "#include \"core/base/alloc.h\"\n", "strange/a.c has no row"},
            {"core/model/CMakeLists.txt", "cddp_module(model SOURCES a.c USES base ddp LINK m)", "core/model may not link ddp"},

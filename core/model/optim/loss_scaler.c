@@ -23,17 +23,14 @@ cddp_status cd_loss_scaler_init(cd_loss_scaler *scaler, const cd_loss_scaler_opt
 
 double cd_loss_scaler_get_scale(const cd_loss_scaler *scaler) { return (double)scaler->scale; }
 
-cddp_status cd_loss_scaler_unscale(cd_loss_scaler *scaler, uint32_t optimizer,
+cddp_status cd_loss_scaler_unscale(cd_loss_scaler *scaler, cd_scaled_optimizer *optimizer,
                                    cddp_grad *const *grads, size_t count, bool *found_inf,
                                    cddp_error *err)
 {
-    if (optimizer >= CD_LOSS_SCALER_OPTIMIZERS_MAX)
-        return cd_fail(err, CDDP_E_LIMIT, "loss scaler: optimizer %u, at most %d are possible",
-                       optimizer, CD_LOSS_SCALER_OPTIMIZERS_MAX);
-    if ((scaler->unscaled >> optimizer & 1u) != 0)
+    if (optimizer->unscaled == scaler->updates + 1)
         return cd_fail(err, CDDP_E_STATE,
                        "loss scaler: optimizer %u has already been unscaled since the last update",
-                       optimizer);
+                       optimizer->number);
     const double inverse = (double)(float)(1.0 / (double)scaler->scale);
     bool found = false;
     for (size_t i = 0; i < count; i++) {
@@ -44,7 +41,8 @@ cddp_status cd_loss_scaler_unscale(cd_loss_scaler *scaler, uint32_t optimizer,
         CD_TRY(value->device->scale(value, value, inverse, NULL, err));
         found = found || index >= 0;
     }
-    scaler->unscaled |= 1u << optimizer;
+    optimizer->unscaled = scaler->updates + 1;
+    scaler->has_unscaled = true;
     scaler->found_inf = scaler->found_inf || found;
     *found_inf = found;
     return CDDP_OK;
@@ -53,7 +51,7 @@ cddp_status cd_loss_scaler_unscale(cd_loss_scaler *scaler, uint32_t optimizer,
 cddp_status cd_loss_scaler_update(cd_loss_scaler *scaler, cddp_error *err)
 {
     const cd_loss_scaler_options *o = &scaler->options;
-    if (scaler->unscaled == 0)
+    if (!scaler->has_unscaled)
         return cd_fail(err, CDDP_E_STATE,
                        "loss scaler: update without an unscaled optimizer since the last update");
     if (scaler->found_inf) {
@@ -64,7 +62,8 @@ cddp_status cd_loss_scaler_update(cd_loss_scaler *scaler, cddp_error *err)
         if (grown - grown == 0) scaler->scale = grown; /* an infinite scale is not taken */
         scaler->growth_tracker = 0;
     }
-    scaler->unscaled = 0;
+    scaler->has_unscaled = false;
+    scaler->updates++;
     scaler->found_inf = false;
     return CDDP_OK;
 }
@@ -92,7 +91,8 @@ cddp_status cd_loss_scaler_load(cd_loss_scaler *scaler, const cddp_state_reader 
         return cd_fail(err, CDDP_E_CORRUPT, "loss scaler: the saved scale is %g", scale);
     scaler->scale = (float)scale;
     scaler->growth_tracker = tracker;
-    scaler->unscaled = 0;
+    scaler->has_unscaled = false;
+    scaler->updates++;
     scaler->found_inf = false;
     return CDDP_OK;
 }

@@ -22,22 +22,28 @@ typedef struct cd_loss_scaler_options {
     {                               \
         65536.0, 2.0, 0.5, 2000     \
     }
-#define CD_LOSS_SCALER_OPTIMIZERS_MAX 32
 
 typedef struct cd_loss_scaler {
     cd_loss_scaler_options options;
     float scale;             /* f32, as PyTorch keeps it */
     uint64_t growth_tracker; /* good updates since the last change */
-    uint32_t unscaled;       /* bit per optimizer: unscaled since the last update */
+    uint64_t updates;        /* so far, loading included */
+    bool has_unscaled;       /* an optimizer's gradients, since the last update */
     bool found_inf;          /* by any of them */
 } cd_loss_scaler;
+
+/* What a scaler remembers of one optimizer. The caller keeps one for each. */
+typedef struct cd_scaled_optimizer {
+    uint32_t number;   /* for messages */
+    uint64_t unscaled; /* updates + 1 of the scaler when it was last unscaled; 0: never */
+} cd_scaled_optimizer;
 
 cddp_status cd_loss_scaler_init(cd_loss_scaler *scaler, const cd_loss_scaler_options *options,
                                 cddp_error *err) CDDP_MUST_CHECK;
 double cd_loss_scaler_get_scale(const cd_loss_scaler *scaler);
-/* Multiplies every defined gradient by fl32(1/scale). `optimizer` (its number) may be unscaled once
-** per update. *found_inf: a gradient held an infinity or NaN before. */
-cddp_status cd_loss_scaler_unscale(cd_loss_scaler *scaler, uint32_t optimizer,
+/* Multiplies every defined gradient by fl32(1/scale). An optimizer may be unscaled once per update.
+** *found_inf: a gradient held an infinity or NaN before. */
+cddp_status cd_loss_scaler_unscale(cd_loss_scaler *scaler, cd_scaled_optimizer *optimizer,
                                    cddp_grad *const *grads, size_t count, bool *found_inf,
                                    cddp_error *err) CDDP_MUST_CHECK;
 cddp_status cd_loss_scaler_update(cd_loss_scaler *scaler, cddp_error *err) CDDP_MUST_CHECK;

@@ -14,7 +14,7 @@
 #include "core/model/layers/loss.h"
 #include "core/model/layers/norm.h"
 #include "core/model/op.h"
-#include "core/train/statistics.h"
+#include "core/reference/statistics.h"
 
 #include <stdio.h>
 #include <string.h>

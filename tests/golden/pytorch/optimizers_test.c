@@ -399,6 +399,7 @@ static void run_scaler(size_t k)
     cddp_error err = CDDP_ERROR_INIT;
     cd_loss_scaler scaler;
     scaled s[SCALER_OPTIMIZERS];
+    cd_scaled_optimizer optimizers[SCALER_OPTIMIZERS] = {{.number = 0}};
     char key[64];
     assert_ok(cd_loss_scaler_init(&scaler, &scalers[k].options, &err), &err);
     for (int which = 0; which < SCALER_OPTIMIZERS; which++) scaled_init(&s[which], which);
@@ -407,7 +408,7 @@ static void run_scaler(size_t k)
         double wanted[2 + SCALER_OPTIMIZERS];
         for (int which = 0; which < SCALER_OPTIMIZERS; which++) {
             scaled_backward(&s[which], which, step, (float)cd_loss_scaler_get_scale(&scaler));
-            assert_ok(cd_loss_scaler_unscale(&scaler, (uint32_t)which, s[which].slots,
+            assert_ok(cd_loss_scaler_unscale(&scaler, &optimizers[which], s[which].slots,
                                              s[which].count, &found[which], &err),
                       &err);
             snprintf(key, sizeof key, "unscaled %s %d %d", scalers[k].name, step, which);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Exchanges of statistics, recorded and answered. See statistics.h. */
-#include "core/train/statistics.h"
+#include "core/reference/statistics.h"
 
 #include "core/base/alloc.h"
 #include "core/base/error.h"

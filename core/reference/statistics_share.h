@@ -10,7 +10,7 @@
 ** Errors     memory.
 */
 #pragma once
-#include "core/train/statistics.h"
+#include "core/reference/statistics.h"
 
 /* What an exchange depends on, besides the plan. */
 typedef struct cd_statistics_key {

@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Names in a plan, looked up where they must be known. */
-#include "core/plan/names.h"
+#include "core/plan/replica/names.h"
 
 #include "core/base/alloc.h"
 #include "core/base/error.h"
 #include "core/base/pattern.h"
 #include "core/base/suggest.h"
-#include "core/check/check.h"
-#include "core/hooks/hook.h"
 #include "core/plan/chosen_hook.h"
+#include "core/registry/registry.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -192,24 +191,6 @@ static const char *const mark_names[] = {
 #undef CD_MARK
 };
 
-/* What a plugin brings may tell marks that nobody has declared. */
-static bool has_plugin(const cddp_registry *registry)
-{
-    const cddp_hook *hook;
-    const cddp_check *check;
-    for (size_t i = 0; (hook = cddp_registry_hook(registry, i)) != NULL; i++) {
-        if (cd_hook_find(hook->name) == NULL) {
-            return true;
-        }
-    }
-    for (size_t i = 0; (check = cddp_registry_check(registry, i)) != NULL; i++) {
-        if (cd_check_find(check->name) == NULL) {
-            return true;
-        }
-    }
-    return false;
-}
-
 static void check_mark(names *n, const cddp_registry *registry, const char *name)
 {
     cd_suggestion s;
@@ -220,7 +201,8 @@ static void check_mark(names *n, const cddp_registry *registry, const char *name
         }
         cd_suggest_offer(&s, mark_names[i]);
     }
-    if (s.best != NULL || !has_plugin(registry)) {
+    /* What a plugin brings may emit marks that nobody has declared. */
+    if (s.best != NULL || !cd_registry_has_plugin(registry)) {
         report_stranger(n, "expect.marks", "coverage mark", &s);
     }
 }

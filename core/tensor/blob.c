@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A growing run of bytes that is written front to back and read front to back. */
-#include "core/train/blob.h"
+#include "core/tensor/blob.h"
 
 #include "core/base/alloc.h"
 #include "core/base/error.h"

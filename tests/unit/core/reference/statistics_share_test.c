@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* How often the statistics of a micro-step are found anew: once per what they depend on. */
-#include "core/train/statistics_share.h"
+#include "core/reference/statistics_share.h"
 
 #include "core/base/alloc.h"
 #include "core/tensor/cpu.h"

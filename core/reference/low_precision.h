@@ -24,9 +24,6 @@ typedef struct cd_low_precision {
     bool is_low;
 } cd_low_precision;
 
-/* The dtype that a key of [mixed_precision] names; CDDP_DTYPE_COUNT: none. */
-cddp_dtype cd_mixed_dtype(int64_t choice);
-
 cddp_status cd_low_precision_init(cd_low_precision *low, const cddp_plan_settings *settings,
                                   cd_module *module, const cddp_allocator *allocator,
                                   cddp_error *err) CDDP_MUST_CHECK;

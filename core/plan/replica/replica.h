@@ -1,36 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One process's model and its optimizers: what a rank trains, and what the oracle trains again by
-** itself.
+/* One process's model and its optimizers, built from the plan: what a rank trains, and what the
+** reference trains again by itself.
 **
-** Nothing here communicates. The rank program and the oracle's engine both drive replicas, so that
-** "the same samples on one process" means the same code on the same samples.
+** Nothing here communicates, and nothing here decides: samples, divisors, rates and who steps when
+** are given by the caller.
 **
 ** Lifetime   create → (begin → forward… → loss… → backward)* → destroy. Borrows the plan.
 ** Threads    the rank's.
 */
 #pragma once
-#include "cddp/ddp.h"
 #include "core/model/engine.h"
 #include "core/model/model.h"
-#include "core/model/optim/optimizer.h"
 #include "core/plan/micro.h"
-#include "core/train/sampler.h"
-#include "core/train/shard.h"
-
-typedef struct cd_replica_optimizer {
-    cd_optimizer *optimizer;
-    const char *name;
-    cddp_selector steps;
-    double lr;
-    uint32_t *ordinals; /* (count) module parameters that it owns */
-    cddp_grad **grads;  /* (count) their slots */
-    size_t count;
-    bool in_backward;               /* DDP has each parameter stepped when its bucket is reduced */
-    cddp_optimizer_overlap overlap; /* with it: how */
-    bool has_stepped;               /* in this step, for the trace */
-    bool *has_touched;              /* (count) the same of its parameters */
-    cd_shard *shard; /* which pieces the optimizer is over; NULL: over all of its parameters */
-} cd_replica_optimizer;
+#include "core/plan/replica/optimizers.h"
 
 typedef struct cd_replica {
     const cddp_plan *plan;
@@ -45,12 +27,6 @@ typedef struct cd_replica {
     bool *requires_grad; /* (parameter_count) before any [[when]] changed it */
     uint32_t *order;     /* (parameter_count) scratch for ready orders */
     cd_prng data_prng;
-    cd_samplers samplers;  /* used when a loss or objective counts over all ranks */
-    uint32_t divisor_step; /* + 1; of the two below */
-    /* on average over all ranks and micro-steps of a step */
-    double samples_per_forward, tokens_per_forward;
-    /* losses are normalised as train.objective says, not as train.loss does */
-    bool computes_objective;
 } cd_replica;
 
 #define CD_REPLICA_DEVICES 3 /* words of model.device */
@@ -68,7 +44,8 @@ typedef struct cd_replica_options {
     uint32_t rank;
     const cddp_device *device;
     const cddp_allocator *allocator;
-    bool whole_optimizers; /* also those that the plan cuts into the ranks' parts: the oracle's */
+    /* which pieces of an optimizer this process steps; NULL: it steps all of every one */
+    const cd_optimizer_cutter *cutter;
     /* a model to look names up in: without optimizers, and what the plan names is not looked up
     ** yet */
     bool only_names;
@@ -92,11 +69,7 @@ cddp_status cd_replica_read_use(const cd_replica *replica, const char *text, cd_
 cddp_status cd_replica_find_output(const cd_replica *replica, const char *name, uint32_t *output,
                                    cddp_error *err) CDDP_MUST_CHECK;
 
-/* The divisor of the weighted sum of losses of the forward to which sample `first` of a micro-batch
-** belongs; 0: none. */
-cddp_status cd_replica_divisor(cd_replica *replica, const cd_micro *micro,
-                               const cd_micro_batch *samples, uint32_t first, double *divisor,
-                               cddp_error *err) CDDP_MUST_CHECK;
+/* Tokens of these samples. */
 int64_t cd_replica_token_count(const cd_replica *replica, const int64_t *sample_ids,
                                uint32_t count);
 
@@ -105,6 +78,7 @@ typedef struct cd_pass {
     const cd_micro *micro;
     const cd_micro_batch *samples;
     uint32_t first, count;
+    double divisor;    /* of the weighted sum of losses; 0: none */
     double loss_scale; /* 1 without a scaler */
     cd_batch batch;
     cd_outputs outputs;
@@ -130,16 +104,3 @@ cddp_status cd_replica_write_atoms(const cd_micro *micro, uint32_t parameter,
 ** that the next step's sums are exact again. Part of the declared program, on every rank and in the
 ** reference alike. */
 cddp_status cd_replica_regrid(cd_replica *replica, cddp_error *err) CDDP_MUST_CHECK;
-
-/* Are buckets dealt to the ranks, each of which steps its own (ZRO-12)? */
-bool cd_replica_assigns_buckets(const cd_replica *replica, size_t optimizer);
-/* Does the plan cut an optimizer into the ranks' parts? */
-bool cd_replica_is_sharded(const cd_replica *replica);
-/* The state that an optimizer of the replica keeps for the k-th of its parameters: absent where
-** another rank has it. */
-void cd_replica_get_state(const cd_replica_optimizer *optimizer, size_t k,
-                          cd_optimizer_state *state);
-bool cd_replica_is_due(const cd_replica *replica, size_t optimizer, uint32_t step);
-/* The learning rate of a step: lr × lr_decay^step by repeated multiplication, so that a resumed run
-** has its bits. */
-double cd_replica_lr(const cd_replica *replica, size_t optimizer, uint32_t step);

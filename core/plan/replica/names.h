@@ -6,7 +6,7 @@
 #pragma once
 #include "cddp/registry.h"
 #include "core/plan/plan.h"
-#include "core/train/replica.h"
+#include "core/plan/replica/replica.h"
 
 /* What the plan says about parts of the replica's model, where it applies to the replica's rank.
 ** Each unknown name is told as cd_plan_find_contradictions tells contradictions. Returns how

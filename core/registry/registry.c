@@ -4,7 +4,7 @@
 ** A table is copied into one of our own size, so that a plugin that knows fewer slots is safe to
 ** call. What a backend must have and what it may leave out is known to core/comm/adopt.c alone.
 */
-#include "cddp/registry.h"
+#include "core/registry/registry.h"
 
 #include "core/base/alloc.h"
 #include "core/base/error.h"
@@ -225,4 +225,21 @@ const cddp_check *cddp_registry_find_check(const cddp_registry *registry, const 
         }
     }
     return NULL;
+}
+
+bool cd_registry_has_plugin(const cddp_registry *registry)
+{
+    const cddp_hook *hook;
+    const cddp_check *check;
+    for (size_t i = 0; (hook = cddp_registry_hook(registry, i)) != NULL; i++) {
+        if (cd_hook_find(hook->name) == NULL) {
+            return true;
+        }
+    }
+    for (size_t i = 0; (check = cddp_registry_check(registry, i)) != NULL; i++) {
+        if (cd_check_find(check->name) == NULL) {
+            return true;
+        }
+    }
+    return false;
 }

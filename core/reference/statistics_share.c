@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Keeping exchanges by what they depend on. See statistics_share.h. */
-#include "core/train/statistics_share.h"
+#include "core/reference/statistics_share.h"
 
 #include "core/base/alloc.h"
 #include "core/base/error.h"

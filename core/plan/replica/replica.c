@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Building a replica from a plan, and one micro-step of it.
 **
-** Not here: anything that communicates (rank.c), what the oracle does with replicas (engine.c).
+** Not here: its optimizers (optimizers.c), names in a plan that the model does not have (names.c).
 */
-#include "core/train/replica.h"
+#include "core/plan/replica/replica.h"
 
 #include "core/base/alloc.h"
 #include "core/base/error.h"
 #include "core/model/layers/shapes.h"
-#include "core/plan/names.h"
+#include "core/plan/replica/names.h"
 #include "core/tensor/cpu.h"
 #include "core/tensor/symbol.h"
 
@@ -75,192 +75,6 @@ static cddp_status make_model(cd_replica *r, const cddp_device *device, cddp_err
                : cd_fail(err, CDDP_E_NOMEM, "no memory for a replica");
 }
 
-/* ---- optimizers ---- */
-
-static const cddp_plan_optimizer default_optimizer = {
-    .name = "sgd", .lr = 0.125, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8};
-
-static cd_optimizer_options optimizer_options(const cddp_plan_optimizer *planned)
-{
-    cd_optimizer_options options = cd_optimizer_options_default((cd_optimizer_kind)planned->kind);
-    options.lr = planned->lr;
-    options.weight_decay = planned->weight_decay;
-    options.momentum = planned->momentum;
-    options.dampening = planned->dampening;
-    options.nesterov = planned->nesterov;
-    options.beta1 = planned->beta1;
-    options.beta2 = planned->beta2;
-    options.eps = planned->eps;
-    return options;
-}
-
-static cddp_status collect_parameters(cd_replica *r, const cddp_plan_optimizer *planned,
-                                      cd_replica_optimizer *made, cddp_error *err)
-{
-    cd_module *module = r->model->module;
-    made->ordinals =
-        cd_allocate_array(r->allocator, module->parameter_count + 1, sizeof *made->ordinals);
-    made->grads = cd_allocate_array(r->allocator, module->parameter_count + 1, sizeof *made->grads);
-    made->has_touched =
-        cd_allocate_array(r->allocator, module->parameter_count + 1, sizeof *made->has_touched);
-    if (made->ordinals == NULL || made->grads == NULL || made->has_touched == NULL) {
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for the parameters of an optimizer");
-    }
-    for (size_t i = 0; i < module->parameter_count; i++) {
-        cd_parameter *parameter = &module->parameters[i];
-        if ((parameter->requires_grad || cd_plan_unfreezes(r->plan, parameter->name)) &&
-            (planned->parameters.count == 0 ||
-             cd_patterns_match(&planned->parameters, parameter->name))) {
-            made->ordinals[made->count] = (uint32_t)i;
-            made->grads[made->count++] = &parameter->grad;
-        }
-    }
-    return made->count > 0
-               ? CDDP_OK
-               : cd_fail(err, CDDP_E_CONFIG,
-                         "optimizer '%s' owns no parameter of model '%s' that requires grad",
-                         made->name, r->settings.model.name);
-}
-
-static cddp_status make_shard(cd_replica *r, const cddp_plan_optimizer *planned,
-                              const cd_optimizer_parameter *parameters, cd_replica_optimizer *made,
-                              cddp_error *err)
-{
-    const cd_shard_options options = {.optimizer = made->name,
-                                      .kind = (cd_shard_kind)planned->shard,
-                                      .order = (cd_shard_order)r->settings.shard.order,
-                                      .padding = (cd_shard_padding)r->settings.shard.padding,
-                                      .rank = r->rank,
-                                      .world = (uint32_t)r->plan->world.size,
-                                      .parameters = parameters,
-                                      .parameter_count = made->count,
-                                      .allocator = r->allocator};
-    CD_TRY(cd_shard_create(&options, &made->shard, err));
-    return CDDP_OK;
-}
-
-static cddp_status make_optimizer(cd_replica *r, const cddp_plan_optimizer *planned, bool is_whole,
-                                  cd_replica_optimizer *made, cddp_error *err)
-{
-    cddp_status status = CDDP_OK;
-    cd_optimizer_options options = optimizer_options(planned);
-    made->name = planned->name != NULL ? planned->name : cd_optimizer_name(options.kind);
-    made->steps = planned->steps;
-    made->lr = planned->lr;
-    made->in_backward = planned->in_backward || planned->overlap != 0;
-    made->overlap = (cddp_optimizer_overlap)planned->overlap;
-    options.defers_state = made->overlap >= CDDP_OVERLAP_HOOK_WITH_ZERO_STEP && !is_whole;
-    CD_TRY(collect_parameters(r, planned, made, err));
-    cd_optimizer_parameter *parameters =
-        cd_allocate_array(r->allocator, made->count, sizeof *parameters);
-    if (parameters == NULL) {
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for optimizer '%s'", made->name);
-    }
-    for (size_t i = 0; i < made->count; i++) {
-        cd_parameter *parameter = &r->model->module->parameters[made->ordinals[i]];
-        parameters[i] =
-            (cd_optimizer_parameter){parameter->name, parameter->tensor, &parameter->grad};
-    }
-    const cd_optimizer_parameter *held = parameters;
-    size_t held_count = made->count;
-    if (planned->shard != CD_SHARD_NONE && !is_whole) {
-        CD_TRY_OUT(make_shard(r, planned, parameters, made, err));
-        held = cd_shard_get_pieces(made->shard, &held_count);
-    }
-    CD_TRY_OUT(
-        cd_optimizer_create(&options, held, held_count, r->allocator, &made->optimizer, err));
-out:
-    cd_release(r->allocator, parameters, made->count * sizeof *parameters);
-    return status;
-}
-
-/* What one optimizer steps in parts, another one may not step: the oracle shares a parameter out to
-** its owners once, and could not tell of two optimizers whose state is whose. */
-static cddp_status check_owners(const cd_replica *r, size_t sharded, size_t other, cddp_error *err)
-{
-    const cd_replica_optimizer *a = &r->optimizers[sharded], *b = &r->optimizers[other];
-    for (size_t i = 0, k = 0; sharded != other && i < a->count && k < b->count;) {
-        if (a->ordinals[i] == b->ordinals[k]) {
-            return cd_fail(err, CDDP_E_CONFIG,
-                           "optimizer '%s' is sharded, and optimizer '%s' steps its parameter '%s' "
-                           "as well: give a sharded optimizer parameters of its own",
-                           a->name, b->name, r->model->module->parameters[a->ordinals[i]].name);
-        }
-        if (a->ordinals[i] < b->ordinals[k]) {
-            i++;
-        } else {
-            k++;
-        }
-    }
-    return CDDP_OK;
-}
-
-static cddp_status make_optimizers(cd_replica *r, bool is_whole, cddp_error *err)
-{
-    const cddp_plan_optimizer *planned =
-        r->plan->optimizer_count > 0 ? r->plan->optimizers : &default_optimizer;
-    r->optimizer_count = r->plan->optimizer_count > 0 ? r->plan->optimizer_count : 1;
-    r->optimizers = cd_allocate_array(r->allocator, r->optimizer_count, sizeof *r->optimizers);
-    if (r->optimizers == NULL) {
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for %zu optimizers", r->optimizer_count);
-    }
-    for (size_t i = 0; i < r->optimizer_count; i++) {
-        CD_TRY(make_optimizer(r, &planned[i], is_whole, &r->optimizers[i], err));
-    }
-    for (size_t i = 0; i < r->optimizer_count; i++) {
-        for (size_t other = 0; planned[i].shard != CD_SHARD_NONE && other < r->optimizer_count;
-             other++) {
-            CD_TRY(check_owners(r, i, other, err));
-        }
-    }
-    return CDDP_OK;
-}
-
-bool cd_replica_assigns_buckets(const cd_replica *replica, size_t optimizer)
-{
-    return replica->optimizers[optimizer].overlap >= CDDP_OVERLAP_HOOK_WITH_ZERO_STEP;
-}
-
-bool cd_replica_is_sharded(const cd_replica *replica)
-{
-    for (size_t i = 0; i < replica->plan->optimizer_count; i++) {
-        if (replica->plan->optimizers[i].shard != CD_SHARD_NONE ||
-            cd_replica_assigns_buckets(replica, i)) {
-            return true;
-        }
-    }
-    return false;
-}
-
-void cd_replica_get_state(const cd_replica_optimizer *optimizer, size_t k,
-                          cd_optimizer_state *state)
-{
-    const int64_t held = optimizer->shard != NULL ? cd_shard_find(optimizer->shard, k) : (int64_t)k;
-    *state = (cd_optimizer_state){.is_present = false};
-    if (held >= 0) {
-        cd_optimizer_get_state(optimizer->optimizer, (size_t)held, state);
-    }
-}
-
-bool cd_replica_is_due(const cd_replica *replica, size_t optimizer, uint32_t step)
-{
-    /* ZRO-11: buckets are dealt when they were rebuilt, which a static graph does a backward
-    ** later. */
-    const uint32_t first = !cd_replica_assigns_buckets(replica, optimizer) ? 0
-                           : replica->settings.ddp.static_graph            ? 3
-                                                                           : 2;
-    return step >= first && cddp_selector_has(&replica->optimizers[optimizer].steps, step);
-}
-
-double cd_replica_lr(const cd_replica *replica, size_t optimizer, uint32_t step)
-{
-    double lr = replica->optimizers[optimizer].lr;
-    for (uint32_t i = 0; i < step; i++) {
-        lr *= replica->settings.train.lr_decay;
-    }
-    return lr;
-}
-
 /* ---- life ---- */
 
 cddp_status cd_replica_create(const cd_replica_options *options, cd_replica **replica,
@@ -274,13 +88,12 @@ cddp_status cd_replica_create(const cd_replica_options *options, cd_replica **re
     r->plan = options->plan;
     r->rank = options->rank;
     r->allocator = options->allocator;
-    cd_samplers_init(&r->samplers, r->plan, r->allocator);
     CD_TRY_OUT(cddp_plan_rank_settings(r->plan, r->rank, &r->settings, err));
     const cddp_device *device = options->device;
     CD_TRY_OUT(make_model(r, device != NULL ? device : cd_replica_device(&r->settings, NULL), err));
     if (!options->only_names) {
         CD_TRY_OUT(cd_replica_check_names(r, err));
-        CD_TRY_OUT(make_optimizers(r, options->whole_optimizers, err));
+        CD_TRY_OUT(cd_replica_make_optimizers(r, options->cutter, err));
     }
     *replica = r;
     r = NULL;
@@ -296,16 +109,7 @@ void cd_replica_destroy(cd_replica *r)
     }
     const size_t parameter_count = r->model != NULL ? r->model->module->parameter_count : 0;
     const size_t unit_count = r->model != NULL ? r->model->unit_count : 0;
-    cd_samplers_fini(&r->samplers);
-    for (size_t i = 0; r->optimizers != NULL && i < r->optimizer_count; i++) {
-        cd_replica_optimizer *o = &r->optimizers[i];
-        cd_optimizer_destroy(o->optimizer);
-        cd_shard_destroy(o->shard);
-        cd_release(r->allocator, o->ordinals, (parameter_count + 1) * sizeof *o->ordinals);
-        cd_release(r->allocator, o->grads, (parameter_count + 1) * sizeof *o->grads);
-        cd_release(r->allocator, o->has_touched, (parameter_count + 1) * sizeof *o->has_touched);
-    }
-    cd_release(r->allocator, r->optimizers, r->optimizer_count * sizeof *r->optimizers);
+    cd_replica_drop_optimizers(r);
     cd_release(r->allocator, r->uses, (unit_count + 1) * sizeof *r->uses);
     cd_release(r->allocator, r->requires_grad, (parameter_count + 1) * sizeof *r->requires_grad);
     cd_release(r->allocator, r->order, (parameter_count + 1) * sizeof *r->order);
@@ -331,6 +135,15 @@ void cd_replica_begin_step(cd_replica *r, uint32_t rank, uint32_t step, bool *re
 }
 
 /* ---- one micro-step ---- */
+
+int64_t cd_replica_token_count(const cd_replica *r, const int64_t *sample_ids, uint32_t count)
+{
+    int64_t tokens = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        tokens += cd_model_token_count(r->model, &r->data_prng, sample_ids[i]);
+    }
+    return tokens;
+}
 
 cddp_status cd_replica_read_use(const cd_replica *r, const char *text, cd_unit_use *use,
                                 cddp_error *err)
@@ -392,7 +205,7 @@ cddp_status cd_replica_forward(cd_replica *r, cd_pass *pass, cddp_error *err)
     CD_TRY(cd_batch_make(r->graph, r->model, &request, &pass->batch, err));
     CD_TRY(resolve_uses(r, micro, err));
     pass->batch.weights = pass->samples->weights + pass->first;
-    CD_TRY(cd_replica_divisor(r, micro, pass->samples, pass->first, &pass->batch.divisor, err));
+    pass->batch.divisor = pass->divisor;
     pass->batch.branch = micro->branch;
     pass->batch.uses = r->model->unit_count > 0 ? r->uses : NULL;
     pass->batch.iteration =

@@ -2,18 +2,12 @@
 /* Low-precision copies for the reference. A gradient goes down and up again without loss, because
 ** what comes up was low before; so the moments at which it is cast need not be the runtime's.
 */
-#include "core/train/low_precision.h"
+#include "core/reference/low_precision.h"
 
 #include "cddp/device.h"
 #include "core/base/alloc.h"
 #include "core/base/error.h"
 #include "core/plan/micro.h"
-
-cddp_dtype cd_mixed_dtype(int64_t choice)
-{
-    static const cddp_dtype dtypes[] = {CDDP_DTYPE_COUNT, CDDP_F16, CDDP_BF16, CDDP_F32};
-    return dtypes[choice];
-}
 
 static cddp_status make_like(const cddp_tensor *like, cddp_dtype dtype, cddp_tensor *made,
                              cddp_error *err)

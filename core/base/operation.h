@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What follows from a collective operation alone. */
+#pragma once
+#include "cddp/backend.h"
+
+static inline bool cd_op_is_rooted(cddp_op op)
+{
+    return op == CDDP_OP_BROADCAST || op == CDDP_OP_REDUCE || op == CDDP_OP_GATHER ||
+           op == CDDP_OP_SCATTER || op == CDDP_OP_SEND || op == CDDP_OP_RECV;
+}
+
+static inline bool cd_op_is_reduction(cddp_op op)
+{
+    return op == CDDP_OP_ALLREDUCE || op == CDDP_OP_REDUCE || op == CDDP_OP_REDUCE_SCATTER;
+}

@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Who looks on while a rank trains: what the trainer reports, and when.
+**
+** The trainer hands out values and moments. It does not know what is expected of them.
+**
+** Lifetime   open → … → close, while the trainer lives; everything else that the watcher is given is
+**            borrowed until the call returns.
+** Threads    the rank's.
+** Errors     an error ends the training of the rank. What is found wrong is no error.
+*/
+#pragma once
+#include "cddp/ddp.h"
+#include "cddp/hook.h"
+#include "core/plan/replica/replica.h"
+
+/* What a rank has, as the host sees it. */
+typedef struct cd_watched_values {
+    const cddp_tensor *parameters; /* (parameter_count) */
+    const cddp_grad *gradients;    /* (parameter_count) */
+    const cddp_tensor *buffers;    /* (buffer_count) */
+} cd_watched_values;
+
+typedef struct cd_watched_model {
+    const cddp_device *device; /* of its tensors, without the time that passes take */
+    const cd_replica *replica; /* as it was wrapped */
+    const int32_t
+        *variables; /* (parameter_count) of the wrapper; -1: it does not reduce this one */
+    double loss_scale;
+} cd_watched_model;
+
+/* What a synchronised layer normalised with, in a forward that contributes to a reduction. */
+typedef struct cd_watched_statistics {
+    uint32_t step, micro_step;
+    size_t exchange;             /* of the micro-step's forwards, from 0 */
+    uint32_t buffer;             /* that names the layer: its running mean */
+    const double *mean, *spread; /* (channels) */
+    size_t channels;
+} cd_watched_statistics;
+
+/* A reduction that has ended. */
+typedef struct cd_watched_reduction {
+    const cd_micro *micro;       /* the synchronising micro-step */
+    uint32_t window_first;       /* first micro-step that entered it */
+    const cddp_hook *hook;       /* NULL: none */
+    const cddp_hook *inner_hook; /* what a wrapper wraps; else NULL */
+    bool divides_after;          /* something in the hook's slot sums and then divides */
+    bool is_before_start;        /* the hook still does exactly what the allreduce hook does */
+    cddp_dtype wire;             /* CDDP_DTYPE_COUNT: the bucket's own */
+    uint32_t block_first, block_count; /* ranks over which the hook averages; 0: it does not say */
+    cd_watched_values values;
+} cd_watched_reduction;
+
+/* A norm by which gradients are about to be clipped. */
+typedef struct cd_watched_norm {
+    cd_watched_values values;
+    double norm;
+    const uint32_t *ranks; /* (rank_count) whose parts entered */
+    uint32_t rank_count;
+} cd_watched_norm;
+
+typedef struct cd_watched_bucket {
+    const uint32_t *parameters; /* (count) */
+    size_t count;
+} cd_watched_bucket;
+
+typedef struct cd_watched_update {
+    uint32_t step;
+    const bool *stepped; /* (optimizer_count) */
+    const cd_replica *replica;
+    cd_watched_values values;
+} cd_watched_update;
+
+/* A collective of the program itself. */
+typedef struct cd_watched_collective {
+    const cddp_plan_collective *planned;
+    const cddp_plan_group *members; /* NULL: the whole world */
+    const char *group;
+    uint32_t size, me;         /* of the group */
+    const cddp_tensor *output; /* what this rank got */
+} cd_watched_collective;
+
+/* All functions are required. */
+typedef struct cd_watcher_ops {
+    /* called when: the model was wrapped for the first time. */
+    cddp_status (*open)(void *self, const cd_watched_model *model, cddp_error *err);
+    /* called when: losses are scaled differently from now on. */
+    void (*rescaled)(void *self, double loss_scale);
+    /* called when: before the first micro-step, and after a reduction in the middle of a step. */
+    cddp_status (*begin)(void *self, uint32_t step, const cd_watched_values *values,
+                         cddp_error *err);
+    /* called when: before the first optimizer of a step steps. */
+    cddp_status (*before_update)(void *self, const cd_replica *replica, cddp_error *err);
+    /* called when: a micro-step's first forward begins, buffers being synchronised. */
+    cddp_status (*enter_forward)(void *self, uint32_t micro_step, const cd_watched_values *values,
+                                 cddp_error *err);
+    cddp_status (*normalised)(void *self, const cd_watched_statistics *used, cddp_error *err);
+    /* called when: a gradient was accumulated, before the wrapper hears of it. */
+    cddp_status (*accumulated)(void *self, size_t parameter, const cddp_grad *gradient,
+                               cddp_error *err);
+    cddp_status (*reduced)(void *self, const cd_watched_reduction *reduction, cddp_error *err);
+    cddp_status (*clips)(void *self, const cd_watched_norm *norm, cddp_error *err);
+    /* called when: buckets are assigned to the ranks, each of which steps its own (ZRO-12). */
+    cddp_status (*assigned)(void *self, const cd_watched_bucket *buckets, size_t count,
+                            cddp_error *err);
+    /* called when: after the optimizers, if one stepped. */
+    cddp_status (*updated)(void *self, const cd_watched_update *update, cddp_error *err);
+    cddp_status (*exchanged)(void *self, const cd_watched_collective *collective, cddp_error *err);
+    /* called when: the rank trained to its last step. */
+    cddp_status (*finish)(void *self, const cd_watched_values *values, cddp_error *err);
+    /* does: gives back what lies on the model's device. called when: before the model goes, also
+    ** when open failed. */
+    void (*close)(void *self);
+} cd_watcher_ops;
+
+typedef struct cd_watcher {
+    const cd_watcher_ops *ops;
+    void *self;
+} cd_watcher;
