@@ -9,7 +9,7 @@
 */
 #include "verify/explore/crew.h"
 
-#include "backends/builtin.h"
+#include "backends/table/builtin.h"
 #include "cddp/process.h"
 #include "verify/worlds/join.h"
 #include "cli/interrupt.h"

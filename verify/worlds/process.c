@@ -23,7 +23,7 @@
 #include "cddp/composition.h"
 #include "cddp/process.h"
 #include "cddp/rendezvous.h"
-#include "backends/builtin.h"
+#include "backends/table/builtin.h"
 #include "cli/command.h"
 #include "verify/worlds/join.h"
 #include "core/base/alloc.h"
