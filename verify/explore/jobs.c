@@ -2,7 +2,6 @@
 /* Explorations by several processes. */
 #include "verify/explore/jobs.h"
 
-#include "cli/interrupt.h"
 #include "core/base/alloc.h"
 #include "core/base/error.h"
 #include "core/base/os.h"
@@ -12,12 +11,17 @@
 
 #define WAIT_NS 100000000u /* between two looks at Ctrl-C */
 
+bool cd_explore_is_interrupted(const cd_explore_jobs *jobs)
+{
+    return jobs->interrupted != NULL && jobs->interrupted();
+}
+
 cddp_status cd_explore_block(const cd_explore_jobs *jobs, uint64_t end, cddp_error *err)
 {
     cd_explorer *e = jobs->frontier.explorer;
     cd_failures *failures = jobs->frontier.failures;
     cd_explored *now = &failures->now;
-    while (e->runs < end && !cd_interrupt_requested() &&
+    while (e->runs < end && !cd_explore_is_interrupted(jobs) &&
            (failures->count == 0 || jobs->keep_going)) {
         const cd_chooser *chooser = cd_explorer_next(e);
         if (chooser == NULL) break;
@@ -54,7 +58,7 @@ static int work(void *argument, int write_fd)
         fprintf(stderr, "cddp-verify: %s\n", err.message);
         return 1;
     }
-    if (cd_interrupt_requested()) return 1;
+    if (cd_explore_is_interrupted(b->jobs)) return 1;
     cd_text_init(&text, false);
     cd_frontier_print(f, &text);
     bool ok = !text.failed && cd_os_write_all(write_fd, text.bytes, text.length, &err) == CDDP_OK;
@@ -112,7 +116,8 @@ static cddp_status look_at(cd_os_child *child, block *b, cddp_error *err)
     CD_TRY(drain(child, b, err));
     if (!ended) return CDDP_OK;
     b->running = false;
-    if (cd_interrupt_requested() || (exit_code == 0 && signal_number == 0)) return CDDP_OK;
+    if (cd_explore_is_interrupted(b->jobs) || (exit_code == 0 && signal_number == 0))
+        return CDDP_OK;
     return cd_fail(err, CDDP_E_STATE, "a process that explored ended early (code %d, signal %d)",
                    exit_code, signal_number);
 }
@@ -120,7 +125,7 @@ static cddp_status look_at(cd_os_child *child, block *b, cddp_error *err)
 static cddp_status wait_for_all(const cd_explore_jobs *jobs, cd_os_child *children, block *blocks,
                                 cddp_error *err)
 {
-    for (bool busy = true; busy && !cd_interrupt_requested();) {
+    for (bool busy = true; busy && !cd_explore_is_interrupted(jobs);) {
         busy = false;
         CD_TRY(cd_os_children_wait(children, jobs->worker_count, WAIT_NS, err));
         for (uint32_t i = 0; i < jobs->worker_count; i++)
@@ -140,7 +145,7 @@ static cddp_status run_blocks(const cd_explore_jobs *jobs, cd_os_child *children
         blocks[i].running = true;
     }
     CD_TRY(wait_for_all(jobs, children, blocks, err));
-    for (uint32_t i = 0; i < jobs->worker_count && !cd_interrupt_requested(); i++) {
+    for (uint32_t i = 0; i < jobs->worker_count && !cd_explore_is_interrupted(jobs); i++) {
         CD_TRY(cd_explore_absorb(jobs, cd_text_get(&blocks[i].bytes), blocks[i].first, err));
         /* later blocks do not count */
         if (jobs->frontier.failures->count > 0 && !jobs->keep_going) break;
@@ -168,7 +173,7 @@ cddp_status cd_explore_stretch(const cd_explore_jobs *jobs, uint64_t end, bool *
     }
     status = run_blocks(jobs, children, blocks, err);
 out:
-    *done = !cd_interrupt_requested();
+    *done = !cd_explore_is_interrupted(jobs);
     for (uint32_t i = 0; children != NULL && blocks != NULL && i < n; i++) {
         cd_os_child_close(&children[i]);
         cd_text_fini(&blocks[i].bytes);

@@ -2,7 +2,7 @@
 /* A proof of one scenario. See prove.h. */
 #include "verify/prove/prove.h"
 
-#include "verify/explore/run.h"
+#include "verify/worlds/symmetry.h"
 #include "verify/prove/sizes.h"
 #include "verify/prove/world.h"
 #include "core/base/error.h"
@@ -303,7 +303,7 @@ static bool are_one(const proving *p, const cd_world_run *run, uint32_t a, uint3
             received_digest(&run->tap.results, a, x, i) !=
                 received_digest(&run->tap.results, b, y, i))
             return false;
-    return p->plan->settings.model.device == 2 && cd_explore_find_asymmetry(p->plan) == NULL;
+    return p->plan->settings.model.device == 2 && cd_world_find_asymmetry(p->plan) == NULL;
 }
 
 /* An earlier rank was searched for this one, in this order of rank 0.

@@ -10,6 +10,10 @@
 #include "cddp/store.h"
 #include "core/base/arena.h"
 
+/* A schedule longer than this is no line that anybody pastes; the plan and its seed lead to it as
+** well. */
+#define CD_SCHEDULE_PASTEABLE 400
+
 typedef struct cd_result_finding {
     cddp_finding finding;
     const char **context; /* (context_count) the events it rests on, as text */

@@ -2,7 +2,6 @@
 /* Shrinking. See Note [Shrinking] */
 #include "verify/shrink/shrink.h"
 
-#include "cli/interrupt.h"
 #include "core/base/alloc.h"
 #include "core/base/error.h"
 #include "core/base/hash.h"
@@ -15,6 +14,11 @@
 #define JOBS_MAX 64
 
 /* ---- trying ---- */
+
+static bool is_interrupted(const cd_shrink *s)
+{
+    return s->options.interrupted != NULL && s->options.interrupted();
+}
 
 cddp_status cd_shrink_try(const cd_shrink *s, const cd_draft *draft, const cd_probe_policy *policy,
                           cd_memory_sink *record, cd_probe *trial, cddp_error *err)
@@ -33,6 +37,8 @@ cddp_status cd_shrink_try(const cd_shrink *s, const cd_draft *draft, const cd_pr
         return CDDP_OK;
     }
     const cd_probe_options options = {.registry = s->options.registry,
+                                      .interrupted = s->options.interrupted,
+
                                       .plan = plan,
                                       .policy = *policy,
                                       .record = record};
@@ -227,8 +233,7 @@ static cddp_status ask(const cd_shrink *s, const attempt *a, answer *out, cddp_e
 {
     out->policy = SIZE_MAX;
     out->trials = 0;
-    for (size_t k = 0; k < a->policy_count && out->policy == SIZE_MAX && !cd_interrupt_requested();
-         k++) {
+    for (size_t k = 0; k < a->policy_count && out->policy == SIZE_MAX && !is_interrupted(s); k++) {
         cd_probe trial = {.failed = false};
         const cd_probe_policy policy = policy_of(s, a, k);
         CD_TRY(cd_shrink_try(s, &a->draft, &policy, NULL, &trial, err));
@@ -349,7 +354,7 @@ out:
 
 static bool is_over(cd_shrink *s)
 {
-    if (cd_interrupt_requested())
+    if (is_interrupted(s))
         s->end = CD_SHRINK_INTERRUPTED;
     else if ((s->options.trials_max > 0 && s->trials >= s->options.trials_max) ||
              (s->options.deadline_ns > 0 && cd_os_now_ns() >= s->options.deadline_ns))
@@ -385,7 +390,7 @@ static cddp_status find_next(cd_shrink *s, const candidate_list *list, size_t *a
             *policy = answers[i].policy;
             if (*policy != SIZE_MAX)
                 *at = places[i];
-            else if (!cd_interrupt_requested())
+            else if (!is_interrupted(s))
                 CD_TRY_OUT(note_tried(s, attempts[i].digest, err));
         }
         for (; count > 0; count--) attempt_fini(s, &attempts[count - 1]);
@@ -441,7 +446,9 @@ cddp_status cd_shrink_run(cd_shrink *s, cddp_error *err)
 /* Its choices as a string, from whoever decided. */
 static cddp_status record_schedule(const cd_shrink_options *o, char *text, cddp_error *err)
 {
-    cd_probe_options options = {.registry = o->registry, .plan = o->plan};
+    cd_probe_options options = {.registry = o->registry,
+                                .interrupted = o->interrupted,
+                                .plan = o->plan};
     const char *chooser = o->plan->schedule.chooser;
     cd_probe trial = {.failed = false};
     if (o->schedule != NULL)

@@ -24,7 +24,7 @@
 #include "cddp/process.h"
 #include "cddp/rendezvous.h"
 #include "backends/table/builtin.h"
-#include "cli/command.h"
+#include "verify/worlds/origin.h"
 #include "verify/worlds/join.h"
 #include "core/base/alloc.h"
 #include "core/base/error.h"
