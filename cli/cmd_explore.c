@@ -125,6 +125,11 @@ static bool time_is_over(const explore_command *c)
     return c->time_budget_ns != 0 && cd_os_now_ns() - c->began_ns > c->time_budget_ns;
 }
 
+static void pass_output(const char *bytes, size_t byte_count)
+{
+    fwrite(bytes, 1, byte_count, stderr);
+}
+
 static cd_explore_jobs jobs_of(explore_command *c)
 {
     return (cd_explore_jobs){.subject = &c->subject,
@@ -133,7 +138,8 @@ static cd_explore_jobs jobs_of(explore_command *c)
                                           .plan = cddp_plan_digest(c->subject.plan)},
                              .worker_count = c->worker_count,
                              .keep_going = cd_args_has(c->cli->args, CD_OPTION_keep_going),
-                             .interrupted = cd_interrupt_requested};
+                             .interrupted = cd_interrupt_requested,
+                             .output = pass_output};
 }
 
 /* How many runs to do before looking up: a tenth of a second here, half a second in every worker,

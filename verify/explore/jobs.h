@@ -14,6 +14,8 @@ typedef struct cd_explore_jobs {
     uint32_t worker_count;
     bool keep_going;           /* after a schedule that is not verified */
     bool (*interrupted)(void); /* true: end, and keep nothing of the stretch; NULL: never */
+    /* what workers print; NULL: it is dropped */
+    void (*output)(const char *bytes, size_t byte_count);
 } cd_explore_jobs;
 
 bool cd_explore_is_interrupted(const cd_explore_jobs *jobs);

@@ -3,6 +3,7 @@
 #include "verify/shrink/shrink.h"
 
 #include "core/base/alloc.h"
+#include "core/base/crew.h"
 #include "core/base/error.h"
 #include "core/base/hash.h"
 #include "core/base/os.h"
@@ -295,59 +296,46 @@ out:
 
 /* ---- several at once ---- */
 
-typedef struct child_work {
+typedef struct batch {
     const cd_shrink *shrink;
-    const attempt *attempt;
-} child_work;
+    const attempt *attempts; /* (count) */
+    answer *answers;         /* (count) */
+} batch;
 
-static int ask_in_child(void *argument, int write_fd)
+static cddp_status ask_in_child(void *context, size_t number, cd_text *result, cddp_error *err)
 {
-    const child_work *w = argument;
+    const batch *b = context;
     answer a;
-    cddp_error err = CDDP_ERROR_INIT;
-    if (ask(w->shrink, w->attempt, &a, &err) != CDDP_OK) return 1;
-    return cd_os_write_all(write_fd, &a, sizeof a, &err) == CDDP_OK ? 0 : 1;
+    CD_TRY(ask(b->shrink, &b->attempts[number], &a, err));
+    cd_text_push_bytes(result, (const char *)&a, sizeof a);
+    return CDDP_OK;
 }
 
 /* A child that brings no answer ended in a way that no run should: it did not fail for the same
 ** reason. */
-static cddp_status collect(cd_os_child *child, answer *a, cddp_error *err)
+static cddp_status collect(void *context, const cd_crew_end *end, bool *is_last, cddp_error *err)
 {
-    char bytes[sizeof *a];
-    size_t used = 0;
+    const batch *b = context;
+    answer *a = &b->answers[end->task];
+    (void)is_last, (void)err;
     *a = (answer){.policy = SIZE_MAX, .trials = 1};
-    while (child->fds[CD_OS_PIPE_RESULT] >= 0) {
-        char junk[512];
-        size_t got = 0;
-        CD_TRY(cd_os_children_wait(child, 1, 100000000u, err));
-        CD_TRY(cd_os_child_read(child, CD_OS_PIPE_RESULT, bytes + used, sizeof bytes - used, &got,
-                                err));
-        used += got;
-        for (int pipe = 0; pipe < CD_OS_PIPE_COUNT; pipe++)
-            if (pipe != CD_OS_PIPE_RESULT)
-                CD_TRY(cd_os_child_read(child, (cd_os_pipe)pipe, junk, sizeof junk, &got, err));
-        if (used == sizeof bytes) break;
-    }
-    if (used == sizeof bytes) memcpy(a, bytes, sizeof *a);
+    if (end->byte_count == sizeof *a) memcpy(a, end->bytes, sizeof *a);
     return CDDP_OK;
 }
 
 static cddp_status ask_batch(const cd_shrink *s, const attempt *attempts, answer *answers,
                              size_t count, cddp_error *err)
 {
-    cddp_status status = CDDP_OK;
-    cd_os_child children[JOBS_MAX];
-    size_t opened = 0;
+    batch b = {s, attempts, answers};
+    const cd_crew_options crew = {.task_count = count,
+                                  .worker_count = (uint32_t)count,
+                                  .context = &b,
+                                  .work = ask_in_child,
+                                  .take = collect};
+    cd_crew_count ended;
     if (count == 1) return ask(s, &attempts[0], &answers[0], err);
-    for (; opened < count; opened++) {
-        child_work work = {s, &attempts[opened]};
-        children[opened] = (cd_os_child)CD_OS_CHILD_NONE;
-        CD_TRY_OUT(cd_os_child_open(&children[opened], ask_in_child, &work, err));
-    }
-    for (size_t i = 0; i < count; i++) CD_TRY_OUT(collect(&children[i], &answers[i], err));
-out:
-    for (size_t i = 0; i < opened; i++) cd_os_child_close(&children[i]);
-    return status;
+    CD_TRY(cd_crew_run(&crew, &ended, err));
+    return CDDP_OK;
 }
 
 /* ---- rounds ---- */
