@@ -5,7 +5,7 @@
 #define _POSIX_C_SOURCE 200809L
 #include "cli/args.h"
 
-#include "cli/output.h"
+#include "core/base/output.h"
 #include "core/base/suggest.h"
 #include "core/base/alloc.h"
 #include "core/base/error.h"

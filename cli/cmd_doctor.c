@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* doctor: which backends work here, shown by training one step on each, and why the others do
 ** not. */
-#include "backends/builtin.h"
+#include "backends/table/builtin.h"
 #include "cli/session.h"
 #include "core/base/error.h"
 

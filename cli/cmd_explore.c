@@ -2,12 +2,15 @@
 /* explore: one scenario under many schedules. */
 #include "cddp/cddp.h"
 #include "verify/explore/certificate.h"
-#include "verify/explore/crew.h"
+#include "verify/explore/cluster.h"
 #include "verify/explore/jobs.h"
-#include "verify/explore/record.h"
+#include "cli/explore_record.h"
+#include "verify/worlds/symmetry.h"
 #include "cli/interrupt.h"
-#include "cli/output.h"
+#include "core/base/output.h"
 #include "cli/overrides.h"
+#include "verify/report/command_line.h"
+#include "cli/plugins.h"
 #include "cli/session.h"
 #include "core/base/error.h"
 #include "core/base/os.h"
@@ -30,7 +33,7 @@ typedef struct explore_command {
     uint64_t time_budget_ns, began_ns, began_runs, shown_ns;
     uint64_t saved_ns; /* when the frontier was */
     uint32_t worker_count;
-    cd_crew *crew;        /* the processes that were started together with this one; NULL: none */
+    cd_cluster *cluster;  /* the processes that were started together with this one; NULL: none */
     const char *frontier; /* file, or NULL */
     cddp_store *store;    /* NULL: what is found is not recorded */
     cd_explore_recorded recorded;
@@ -73,20 +76,20 @@ static cddp_status read_arguments(explore_command *c, cddp_error *err)
         return cd_fail(err, CDDP_E_ARG, "--depth %" PRIu64 " is not between 1 and %d", depth,
                        CD_PCT_DEPTH_MAX);
     CD_TRY(cd_args_number(args, CD_OPTION_jobs, &workers, err));
-    if (c->crew != NULL && cd_args_has(args, CD_OPTION_jobs))
+    if (c->cluster != NULL && cd_args_has(args, CD_OPTION_jobs))
         return cd_fail(err, CDDP_E_ARG,
                        "--jobs is for one process; these are %" PRIu32
                        ", and their launcher says how many there are",
-                       cd_crew_get_size(c->crew));
-    if (c->crew != NULL && strategy == CD_STRATEGY_EXHAUSTIVE)
+                       cd_cluster_get_size(c->cluster));
+    if (c->cluster != NULL && strategy == CD_STRATEGY_EXHAUSTIVE)
         return cd_fail(
             err, CDDP_E_ARG,
             "an exhaustive search depends on all that it has seen: start it once, not in %" PRIu32
             " processes",
-            cd_crew_get_size(c->crew));
-    if (c->crew != NULL) workers = cd_crew_get_size(c->crew);
+            cd_cluster_get_size(c->cluster));
+    if (c->cluster != NULL) workers = cd_cluster_get_size(c->cluster);
     if (workers == 0) workers = cd_os_core_count();
-    if (workers > 256 && c->crew == NULL)
+    if (workers > 256 && c->cluster == NULL)
         return cd_fail(err, CDDP_E_ARG, "--jobs %" PRIu64 " is more than 256", workers);
     if (workers > 1 && cd_args_has(args, CD_OPTION_jobs) && strategy == CD_STRATEGY_EXHAUSTIVE)
         return cd_fail(err, CDDP_E_ARG,
@@ -122,6 +125,11 @@ static bool time_is_over(const explore_command *c)
     return c->time_budget_ns != 0 && cd_os_now_ns() - c->began_ns > c->time_budget_ns;
 }
 
+static void pass_output(const char *bytes, size_t byte_count)
+{
+    fwrite(bytes, 1, byte_count, stderr);
+}
+
 static cd_explore_jobs jobs_of(explore_command *c)
 {
     return (cd_explore_jobs){.subject = &c->subject,
@@ -129,7 +137,9 @@ static cd_explore_jobs jobs_of(explore_command *c)
                                           .failures = &c->failures,
                                           .plan = cddp_plan_digest(c->subject.plan)},
                              .worker_count = c->worker_count,
-                             .keep_going = cd_args_has(c->cli->args, CD_OPTION_keep_going)};
+                             .keep_going = cd_args_has(c->cli->args, CD_OPTION_keep_going),
+                             .interrupted = cd_interrupt_requested,
+                             .output = pass_output};
 }
 
 /* How many runs to do before looking up: a tenth of a second here, half a second in every worker,
@@ -157,8 +167,8 @@ static cddp_status run_some(explore_command *c, cddp_error *err)
     uint64_t end = end_of_stretch(c);
     bool done = true;
     if (c->worker_count > 1 && c->explorer.runs >= 8 && end - c->explorer.runs >= c->worker_count)
-        CD_TRY(c->crew != NULL ? cd_crew_stretch(c->crew, &jobs, end, &done, err)
-                               : cd_explore_stretch(&jobs, end, &done, err));
+        CD_TRY(c->cluster != NULL ? cd_cluster_stretch(c->cluster, &jobs, end, &done, err)
+                                  : cd_explore_stretch(&jobs, end, &done, err));
     else
         CD_TRY(cd_explore_block(&jobs, end, err));
     c->interrupted = cd_interrupt_requested() || !done;
@@ -312,7 +322,8 @@ static void put_failure(cd_text *text, const explore_command *c)
     cd_command_line line = {.source = c->scenario,
                             .overrides = cd_text_get(&c->overrides),
                             .schedule = c->failures.first.schedule,
-                            .plugins = c->cli->args};
+                            .plugin = cd_overrides_plugin,
+                            .context = c->cli->args};
     cd_text_printf(text, "  %" PRIu64 " not verified, the first was schedule %" PRIu64 "\n  ",
                    c->failures.count, c->failures.first_at);
     cd_text_wrap(text, c->failures.first.culprit, 4, 110);
@@ -392,7 +403,7 @@ static cddp_status prepare(explore_command *c, cddp_error *err)
     c->options.merge &= exhaustive;
     /* its guarantee is about all choices */
     c->options.reduce &= c->options.strategy != CD_STRATEGY_PCT;
-    c->asymmetry = c->options.symmetry ? cd_explore_find_asymmetry(c->subject.plan) : NULL;
+    c->asymmetry = c->options.symmetry ? cd_world_find_asymmetry(c->subject.plan) : NULL;
     c->options.symmetry &= c->options.merge && c->asymmetry == NULL;
     c->subject.anonymous = c->options.symmetry;
     return CDDP_OK;
@@ -403,7 +414,7 @@ static cddp_status read_scenario(explore_command *c, cddp_error *err)
     const cd_session session = {.cli = c->cli,
                                 .level = CDDP_TRACE_DIGEST,
                                 .overrides = cd_text_get(&c->overrides)};
-    FILE *reported = cd_crew_is_first(c->crew) ? stderr : NULL;
+    FILE *reported = cd_cluster_is_first(c->cluster) ? stderr : NULL;
     CD_TRY(cd_session_load_plan(&session, c->scenario, reported, &c->subject.plan, err));
     const char *backend = c->subject.plan->world.backend;
     if (strcmp(backend, "sim") != 0)
@@ -420,7 +431,7 @@ static cddp_status serve(explore_command *c, cddp_error *err)
     CD_TRY(cd_explorer_init(&c->explorer, &c->options, err));
     const cd_explore_jobs jobs = jobs_of(c);
     cd_interrupt_begin();
-    return CD_PASS(cd_crew_serve(c->crew, &jobs, err));
+    return CD_PASS(cd_cluster_serve(c->cluster, &jobs, err));
 }
 
 /* Before the search, so that a file that cannot be written is known then; the first process keeps
@@ -429,7 +440,7 @@ static cddp_status open_files(explore_command *c, cddp_error *err)
 {
     const char *path = cd_args_text(c->cli->args, CD_OPTION_trace, NULL);
     const char *certificate = cd_args_text(c->cli->args, CD_OPTION_certificate, NULL);
-    if (!cd_crew_is_first(c->crew)) return CDDP_OK;
+    if (!cd_cluster_is_first(c->cluster)) return CDDP_OK;
     if (certificate != NULL) CD_TRY(cd_output_check(certificate, err));
     if (c->frontier != NULL) CD_TRY(cd_output_check(c->frontier, err));
     if (path == NULL) return CDDP_OK;
@@ -449,18 +460,28 @@ static cddp_status record(explore_command *c, cddp_error *err)
         cd_explore_record(&session, c->subject.plan, c->scenario, &c->failures, &c->recorded, err));
 }
 
+static cddp_status find_backend(void *context, const char *name, const cddp_backend **backend,
+                                cddp_error *err)
+{
+    cd_cli *cli = context;
+    CD_TRY(cd_plugins_need_backend(cli, name, err));
+    *backend = cddp_registry_find_backend(cli->registry, cd_plugins_backend_name(cli, name));
+    return CDDP_OK;
+}
+
 static cddp_status explore(explore_command *c, cddp_error *err)
 {
-    CD_TRY(cd_crew_open(c->cli, &c->crew, err));
+    CD_TRY(cd_cluster_open(&(cd_cluster_options){find_backend, c->cli}, &c->cluster, err));
     cddp_status status = read_arguments(c, err);
     if (status == CDDP_OK) status = read_scenario(c, err);
     if (status == CDDP_OK) status = open_files(c, err);
-    status = cd_crew_agree(c->crew, status, err);
+    status = cd_cluster_agree(c->cluster, status, err);
     c->is_reported = status != CDDP_OK;
     CD_TRY(status);
-    if (!cd_crew_is_first(c->crew)) return CD_PASS(serve(c, err));
+    if (!cd_cluster_is_first(c->cluster)) return CD_PASS(serve(c, err));
     status = run_all(c, err);
-    if (c->crew != NULL && cd_crew_dismiss(c->crew, status == CDDP_OK ? err : NULL) != CDDP_OK &&
+    if (c->cluster != NULL &&
+        cd_cluster_dismiss(c->cluster, status == CDDP_OK ? err : NULL) != CDDP_OK &&
         status == CDDP_OK)
         status = err->status;
     CD_TRY(status);
@@ -487,11 +508,11 @@ int cd_command_explore(cd_cli *cli)
     /* of a process that served: the first one says what came of it */
     int exit_code = CD_EXIT_VERIFIED;
     if (c->has_explored) exit_code = report(c); /* also when it could not be kept */
-    if (cd_crew_is_first(c->crew))
+    if (cd_cluster_is_first(c->cluster))
         exit_code = status == CDDP_OK ? exit_code : cd_cli_fail(cli, &err);
     else if (status != CDDP_OK && !c->is_reported)
-        exit_code = c->crew != NULL ? cd_cli_fail(cli, &err) : CD_EXIT_ENVIRONMENT;
-    cd_crew_close(c->crew);
+        exit_code = c->cluster != NULL ? cd_cli_fail(cli, &err) : CD_EXIT_ENVIRONMENT;
+    cd_cluster_close(c->cluster);
     cd_explorer_fini(&c->explorer);
     cd_explore_fini(&c->subject);
     cddp_store_close(c->store);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* list: the registries of the program, as it runs, plugins included. */
-#include "backends/builtin.h"
+#include "backends/table/builtin.h"
 #include "cddp/composition.h"
 #include "cddp/plan.h"
 #include "cli/command.h"

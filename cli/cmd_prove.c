@@ -3,6 +3,7 @@
 #include "cli/command.h"
 #include "cli/interrupt.h"
 #include "cli/overrides.h"
+#include "verify/report/command_line.h"
 #include "verify/prove/prove.h"
 #include "cli/session.h"
 #include "core/base/error.h"
@@ -489,7 +490,8 @@ static void put_refuted(cd_text *text, const prove_command *c)
         cd_command_line line = {.source = c->scenario,
                                 .overrides = cd_text_get(&lines),
                                 .schedule = p->schedule,
-                                .plugins = c->cli->args};
+                                .plugin = cd_overrides_plugin,
+                                .context = c->cli->args};
         cd_text_push(text, "  replay      ");
         cd_command_line_print(text, &line);
         cd_text_push(text, "\n  shrink      ");

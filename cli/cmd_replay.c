@@ -4,11 +4,11 @@
 #include "cddp/store.h"
 #include "cli/interrupt.h"
 #include "cli/overrides.h"
-#include "verify/replay/recipe.h"
+#include "cli/recorded.h"
 #include "verify/replay/replay.h"
-#include "verify/report/report.h"
+#include "cli/report_target.h"
 #include "cli/session.h"
-#include "verify/replay/stepper.h"
+#include "cli/stepper.h"
 #include "core/base/error.h"
 #include "core/trace/event.h"
 
@@ -166,7 +166,7 @@ static cddp_status replay_store(replay_command *c, cddp_error *err)
                           .watcher = &c->replay.sink,
                           .oracle_apart = c->replay.across,
                           .schedule = c->recipe.schedule[0] != '\0' ? c->recipe.schedule : NULL};
-    CD_TRY(cd_recipe_read_plan(&c->recipe, &session, &plan, err));
+    CD_TRY(cd_recorded_read_plan(&c->recipe, &session, &plan, err));
     cddp_status status = c->replay.across ? cd_recipe_transfer(&c->recipe, plan, err) : CDDP_OK;
     if (status == CDDP_OK) status = cd_session_run_plan(&session, plan, &c->result, err);
     if (status == CDDP_OK) status = check_outcome(c, plan, err);
@@ -203,7 +203,7 @@ static int finish(replay_command *c)
                           from, latest);
             return cd_cli_fail(c->cli, &err);
         }
-        cd_stepper_run(c->cli, events, position);
+        cd_stepper_run(events, position);
     }
     return exit_code;
 }
@@ -282,6 +282,7 @@ int cd_command_replay(cd_cli *cli)
     if (schedule != NULL) return replay_schedule(cli, schedule);
     replay_command c = {.cli = cli};
     cd_replay_init(&c.replay);
+    c.replay.interrupted = cd_interrupt_requested;
     cd_result_init(&c.result);
     int exit_code = replay_store(&c, &err) == CDDP_OK ? finish(&c) : cd_cli_fail(cli, &err);
     cd_result_fini(&c.result);

@@ -3,9 +3,10 @@
 ** out. */
 #include "cddp/cddp.h"
 #include "cli/interrupt.h"
-#include "cli/output.h"
+#include "core/base/output.h"
 #include "cli/overrides.h"
-#include "verify/replay/recipe.h"
+#include "verify/report/command_line.h"
+#include "cli/recorded.h"
 #include "cli/session.h"
 #include "verify/shrink/shrink.h"
 #include "verify/shrink/story.h"
@@ -114,7 +115,7 @@ static cddp_status read_store(shrink_command *c, const char *path, cddp_error *e
     cd_session session = {.cli = c->cli,
                           .level = CDDP_TRACE_DIGEST,
                           .overrides = c->recipe.options};
-    CD_TRY(cd_recipe_read_plan(&c->recipe, &session, &c->plan, err));
+    CD_TRY(cd_recorded_read_plan(&c->recipe, &session, &c->plan, err));
     if (cd_recipe_is_foreign(&c->recipe)) return CD_PASS(take_to_simulator(c, &c->recipe, err));
     c->options.trace_digest = c->recipe.trace_digest;
     c->options.schedule = c->recipe.schedule[0] != '\0' ? c->recipe.schedule : NULL;
@@ -229,6 +230,8 @@ static cddp_status check_scenario(shrink_command *c, const cd_text *text, cddp_e
     const cd_reader_options reader = {.allocator = NULL};
     CD_TRY_OUT(cd_reader_read_text(&reader, cd_text_get(&c->path), cd_text_get(text), &plan, err));
     const cd_probe_options options = {.registry = c->cli->registry,
+                                      .interrupted = cd_interrupt_requested,
+
                                       .plan = plan,
                                       .policy = {.schedule = c->schedule}};
     CD_TRY_OUT(cd_probe_run(&options, &trial, err));
@@ -324,7 +327,8 @@ static int report(shrink_command *c)
     cd_command_line_print(&text, &(cd_command_line){.source = cd_text_get(&c->path),
                                                     .overrides = "",
                                                     .schedule = c->schedule,
-                                                    .plugins = c->cli->args});
+                                                    .plugin = cd_overrides_plugin,
+                                                    .context = c->cli->args});
     cd_text_push(&text, "\n");
     int exit_code = cd_cli_write(c->cli, &text, minimal ? CD_EXIT_VERIFIED : CD_EXIT_INCONCLUSIVE);
     cd_text_fini(&text);
@@ -377,6 +381,8 @@ int cd_command_shrink(cd_cli *cli)
     }
     c->cli = cli;
     c->options = (cd_shrink_options){.registry = cli->registry,
+                                     .interrupted = cd_interrupt_requested,
+
                                      .random_tries = RANDOM_TRIES,
                                      .seed = 1,
                                      .jobs = 1,

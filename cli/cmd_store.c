@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* report and check: what a store contains, and what the checks of today say about it. */
-#include "verify/report/report.h"
+#include "cli/recorded.h"
+#include "cli/report_target.h"
 #include "verify/report/stored.h"
 #include "core/base/alloc.h"
 #include "core/base/error.h"
@@ -81,6 +82,7 @@ int cd_command_report(cd_cli *cli)
 
 int cd_command_check(cd_cli *cli)
 {
-    return work(&(store_command){.session = {.cli = cli, .overrides = ""}, .take = cd_stored_judge},
+    return work(&(store_command){.session = {.cli = cli, .overrides = ""},
+                                 .take = cd_recorded_judge},
                 false);
 }

@@ -50,48 +50,7 @@ cddp_status cd_overrides_apply(const char *lines, cddp_plan *plan, cddp_error *e
     return CDDP_OK;
 }
 
-/* A word that a shell takes as it is, or in single quotes. */
-static void push_shell(cd_text *text, const char *word, size_t length)
+const char *cd_overrides_plugin(const void *args, size_t index)
 {
-    static const char plain[] =
-        "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-./=,:@%+";
-    if (length > 0 && strspn(word, plain) >= length) {
-        cd_text_push_bytes(text, word, length);
-        return;
-    }
-    cd_text_push(text, "'");
-    for (size_t i = 0; i < length; i++) {
-        if (word[i] == '\'')
-            cd_text_push(text, "'\\''");
-        else
-            cd_text_push_bytes(text, word + i, 1);
-    }
-    cd_text_push(text, "'");
-}
-
-static void push_option(cd_text *text, const char *name, const char *value, size_t length)
-{
-    cd_text_printf(text, " --%s ", name);
-    push_shell(text, value, length);
-}
-
-void cd_command_line_print(cd_text *text, const cd_command_line *line)
-{
-    const char *plugin;
-    cd_text_printf(text, "cddp-verify %s ",
-                   line->command != NULL    ? line->command
-                   : line->schedule != NULL ? "replay"
-                                            : "run");
-    push_shell(text, line->source, strlen(line->source));
-    for (const char *at = line->overrides; *at != '\0'; at += *at == '\n') {
-        size_t length = strcspn(at, "\n");
-        push_option(text, "set", at, length);
-        at += length;
-    }
-    for (size_t i = 0; line->plugins != NULL &&
-                       (plugin = cd_args_value(line->plugins, CD_OPTION_plugin, i)) != NULL;
-         i++)
-        push_option(text, "plugin", plugin, strlen(plugin));
-    if (line->schedule != NULL)
-        push_option(text, "schedule", line->schedule, strlen(line->schedule));
+    return cd_args_value(args, CD_OPTION_plugin, index);
 }

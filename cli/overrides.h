@@ -13,11 +13,5 @@
 /* Checks the shape of every change and writes the lines. */
 cddp_status cd_overrides_read(const cd_args *args, cd_text *lines, cddp_error *err) CDDP_MUST_CHECK;
 cddp_status cd_overrides_apply(const char *lines, cddp_plan *plan, cddp_error *err) CDDP_MUST_CHECK;
-/* "cddp-verify replay a.toml --set ddp.bucket_cap_mb=1 --schedule s1:": what reproduces a run,
-** quoted for a POSIX shell. schedule NULL: "cddp-verify run", whose choices then follow from the
-** plan. command: in place of run or replay. plugins may be NULL. */
-typedef struct cd_command_line {
-    const char *source, *overrides, *schedule, *command;
-    const cd_args *plugins;
-} cd_command_line;
-void cd_command_line_print(cd_text *text, const cd_command_line *line);
+/* The i-th --plugin of a cd_args, for cd_command_line; NULL behind the last. */
+const char *cd_overrides_plugin(const void *args, size_t index);

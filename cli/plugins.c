@@ -4,7 +4,7 @@
 #define _POSIX_C_SOURCE 200809L
 #include "cli/plugins.h"
 
-#include "backends/builtin.h"
+#include "backends/table/builtin.h"
 #include "cddp/composition.h"
 #include "core/base/suggest.h"
 #include "core/base/alloc.h"

@@ -7,6 +7,7 @@
 #include "cli/interrupt.h"
 #include "cli/leave.h"
 #include "cli/overrides.h"
+#include "verify/report/command_line.h"
 #include "cli/plugins.h"
 #include "cli/provenance.h"
 #include "cli/recorder.h"
@@ -112,7 +113,8 @@ static void describe_reproduction(const cd_session *session, cd_result *result, 
     cd_command_line line = {.source = result->source,
                             .overrides = session->overrides,
                             .schedule = replay ? result->schedule : NULL,
-                            .plugins = session->cli->args};
+                            .plugin = cd_overrides_plugin,
+                            .context = session->cli->args};
     cd_command_line_print(&text, &line);
     result->reproduce = cd_result_copy(result, cd_text_get(&text));
     cd_text_fini(&text);

@@ -13,13 +13,6 @@
 
 #include <stdio.h>
 
-/* Name of a stored run's metric: in which order its backend summed. */
-#define CD_METRIC_ALGORITHM "algorithm: "
-
-/* A schedule longer than this is no line that anybody pastes; the plan and its seed lead to it as
-** well. */
-#define CD_SCHEDULE_PASTEABLE 400
-
 typedef struct cd_session {
     cd_cli *cli;
     cddp_store *store;      /* NULL: not recorded */

@@ -149,7 +149,7 @@ function(cddp_backend_module name)
   install(TARGETS ${target} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/cddp)
 endfunction()
 
-# The table of backends as C, compiled into backends/builtin.c. Called once, after the last cddp_backend.
+# The table of backends as C, compiled beside backends/table/builtin.c. Called once, after the last cddp_backend.
 function(cddp_backend_table out)
   get_property(CDDP_BACKEND_ROWS GLOBAL PROPERTY CDDP_BACKEND_ROWS)
   file(RELATIVE_PATH CDDP_MODULE_DIR /prefix/${CMAKE_INSTALL_BINDIR} /prefix/${CMAKE_INSTALL_LIBDIR}/cddp)

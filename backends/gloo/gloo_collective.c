@@ -12,7 +12,7 @@
 */
 #include "backends/gloo/gloo_group.h"
 
-#include "backends/call_fingerprint.h"
+#include "backends/guard/call_fingerprint.h"
 #include "core/base/error.h"
 
 #include <string.h>

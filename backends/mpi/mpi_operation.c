@@ -4,7 +4,7 @@
 #define _POSIX_C_SOURCE 200809L
 #include "backends/mpi/mpi_group.h"
 
-#include "backends/call_fingerprint.h"
+#include "backends/guard/call_fingerprint.h"
 #include "core/base/alloc.h"
 #include "core/base/error.h"
 #include "core/base/os.h"

@@ -7,7 +7,7 @@
 */
 #include "backends/nccl/nccl_group.h"
 
-#include "backends/call_fingerprint.h"
+#include "backends/guard/call_fingerprint.h"
 #include "core/base/error.h"
 #include "core/base/os.h"
 

@@ -22,7 +22,7 @@
 #define _POSIX_C_SOURCE 200809L
 #include "backends/nccl/nccl_group.h"
 
-#include "backends/call_fingerprint.h"
+#include "backends/guard/call_fingerprint.h"
 #include "cddp/plugin.h"
 #include "core/base/alloc.h"
 #include "core/base/assert.h"

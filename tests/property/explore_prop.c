@@ -12,6 +12,7 @@
 */
 #include "verify/explore/prefix.h"
 #include "verify/explore/run.h"
+#include "verify/worlds/symmetry.h"
 #include "core/base/hash.h"
 #include "core/base/prng.h"
 #include "core/trace/event.h"
@@ -240,7 +241,7 @@ static void compare(cd_explore_subject *subject, tally *t)
                     (search){.reduce = true, .merge = true, .without_rebuild = without_rebuild},
                     wanted, &equal);
         assert_true(equal);
-        if (cd_explore_find_asymmetry(subject->plan) == NULL) compare_anonymous(subject, t);
+        if (cd_world_find_asymmetry(subject->plan) == NULL) compare_anonymous(subject, t);
         t->configurations++;
     }
     cd_explorer_fini(&full);

@@ -107,12 +107,16 @@ static void check_include(const tidy_tree *tree, const tidy_file *f, const char 
     }
 }
 
-/* USES of a module names modules by the last part of their folder. */
+/* USES of a module names modules by the last part of their folder; backend_sim is backends/sim. */
 static int layer_of_module(const char *name, size_t length)
 {
+    const size_t prefix = strlen("backend_");
+    const bool is_backend = length > prefix && strncmp(name, "backend_", prefix) == 0;
+    if (is_backend) name += prefix, length -= prefix;
     for (size_t i = 0; i < LAYER_COUNT; i++) {
         const char *last = strrchr(layers[i].folder, '/');
         last = last != NULL ? last + 1 : layers[i].folder;
+        if (is_backend && !tidy_is_under(layers[i].folder, "backends")) continue;
         if (strlen(last) == length && strncmp(last, name, length) == 0) return (int)i;
     }
     return -1;

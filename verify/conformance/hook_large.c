@@ -3,7 +3,7 @@
 ** must be is hook_battery.c's. */
 #include "verify/conformance/hook_large.h"
 
-#include "backends/sim/sim_backend.h"
+#include "verify/worlds/simulated.h"
 #include "verify/conformance/hook_trial_parts.h"
 #include "core/base/error.h"
 #include "core/hooks/hook.h"
@@ -209,7 +209,7 @@ cddp_status cd_large_run(const cd_trial *trial, const cd_large *large, cd_trial_
                          cddp_error *err)
 {
     cddp_status status = CDDP_OK;
-    cd_sim *sim = NULL;
+    cd_simulated world = {.sim = NULL};
     cddp_rank_result ends[CD_TRIAL_RANKS_MAX];
     memset(result, 0, sizeof *result);
     memset(ends, 0, sizeof ends);
@@ -230,12 +230,12 @@ cddp_status cd_large_run(const cd_trial *trial, const cd_large *large, cd_trial_
     cd_sim_config config = CD_SIM_CONFIG_INIT;
     config.world_size = trial->ranks;
     config.completion = CD_SIM_COMPLETE_AT_ONCE;
-    CD_TRY_OUT(cd_sim_create(&config, &sim, err));
-    r->backend = cd_sim_backend(sim);
-    CD_TRY_OUT(cd_sim_ops()->launch(sim, rank_program, r, ends, err));
+    CD_TRY_OUT(cd_simulated_begin(&world, &config, err));
+    r->backend = world.backend;
+    CD_TRY_OUT(cd_sim_ops()->launch(world.sim, rank_program, r, ends, err));
     cd_trial_take_ends(trial, ends, result);
 out:
-    cd_sim_destroy(sim);
+    cd_simulated_end(&world);
     free(r->rooms);
     free(r->model);
     free(r);

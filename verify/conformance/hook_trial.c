@@ -8,7 +8,7 @@
 #include "verify/conformance/hook_trial.h"
 #include "verify/conformance/hook_trial_parts.h"
 
-#include "backends/sim/sim_backend.h"
+#include "verify/worlds/simulated.h"
 #include "core/base/error.h"
 #include "core/base/prng.h"
 #include "core/hooks/hook.h"
@@ -393,7 +393,7 @@ void cd_trial_take_ends(const cd_trial *t, const cddp_rank_result *results, cd_t
 cddp_status cd_trial_run(const cd_trial *trial, cd_trial_result *result, cddp_error *err)
 {
     cddp_status status = CDDP_OK;
-    cd_sim *sim = NULL;
+    cd_simulated world = {.sim = NULL};
     cd_random_chooser random;
     cd_chooser chooser;
     cddp_rank_result ends[CD_TRIAL_RANKS_MAX];
@@ -420,12 +420,12 @@ cddp_status cd_trial_run(const cd_trial *trial, cd_trial_result *result, cddp_er
     config.completion = trial->schedule != 0 ? CD_SIM_COMPLETE_CHOICE : CD_SIM_COMPLETE_AT_ONCE;
     chooser = cd_chooser_random(&random, trial->schedule);
     if (trial->schedule != 0) config.chooser = &chooser;
-    CD_TRY_OUT(cd_sim_create(&config, &sim, err));
-    r->backend = cd_sim_backend(sim);
-    CD_TRY_OUT(cd_sim_ops()->launch(sim, rank_program, r, ends, err));
+    CD_TRY_OUT(cd_simulated_begin(&world, &config, err));
+    r->backend = world.backend;
+    CD_TRY_OUT(cd_sim_ops()->launch(world.sim, rank_program, r, ends, err));
     cd_trial_take_ends(trial, ends, result);
 out:
-    cd_sim_destroy(sim);
+    cd_simulated_end(&world);
     free(r->rooms);
     free(r);
     return status;

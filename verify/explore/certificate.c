@@ -2,7 +2,7 @@
 /* Certificates of covering explorations. */
 #include "verify/explore/certificate.h"
 
-#include "cli/output.h"
+#include "core/base/output.h"
 
 #include <inttypes.h>
 

@@ -3,7 +3,7 @@
 ** text. */
 #include "verify/explore/frontier.h"
 
-#include "cli/output.h"
+#include "core/base/output.h"
 #include "core/base/alloc.h"
 #include "core/base/error.h"
 #include "core/base/hash.h"

@@ -2,22 +2,23 @@
 /* Explorations by several processes. */
 #include "verify/explore/jobs.h"
 
-#include "cli/interrupt.h"
 #include "core/base/alloc.h"
+#include "core/base/crew.h"
 #include "core/base/error.h"
-#include "core/base/os.h"
 
-#include <stdio.h>
 #include <string.h>
 
-#define WAIT_NS 100000000u /* between two looks at Ctrl-C */
+bool cd_explore_is_interrupted(const cd_explore_jobs *jobs)
+{
+    return jobs->interrupted != NULL && jobs->interrupted();
+}
 
 cddp_status cd_explore_block(const cd_explore_jobs *jobs, uint64_t end, cddp_error *err)
 {
     cd_explorer *e = jobs->frontier.explorer;
     cd_failures *failures = jobs->frontier.failures;
     cd_explored *now = &failures->now;
-    while (e->runs < end && !cd_interrupt_requested() &&
+    while (e->runs < end && !cd_explore_is_interrupted(jobs) &&
            (failures->count == 0 || jobs->keep_going)) {
         const cd_chooser *chooser = cd_explorer_next(e);
         if (chooser == NULL) break;
@@ -35,31 +36,28 @@ cddp_status cd_explore_block(const cd_explore_jobs *jobs, uint64_t end, cddp_err
 
 /* ---- a worker ---- */
 
-typedef struct block {
+typedef struct stretch {
     const cd_explore_jobs *jobs;
-    uint64_t first, end;
-    cd_text bytes; /* what came from it */
-    bool running;
-} block;
+    uint64_t first, end, each; /* the runs, and how many of them make a block */
+    cd_text *blocks;           /* (worker_count) what came from each */
+} stretch;
 
-static int work(void *argument, int write_fd)
+static uint64_t first_of(const stretch *s, size_t block)
 {
-    const block *b = argument;
-    const cd_frontier *f = &b->jobs->frontier;
-    cddp_error err = CDDP_ERROR_INIT;
-    cd_text text;
+    const uint64_t first = s->first + block * s->each;
+    return first < s->end ? first : s->end;
+}
+
+static cddp_status work(void *context, size_t block, cd_text *result, cddp_error *err)
+{
+    const stretch *s = context;
+    const cd_frontier *f = &s->jobs->frontier;
     memset(f->failures, 0, sizeof *f->failures);
-    cd_explorer_begin_part(f->explorer, b->first);
-    if (cd_explore_block(b->jobs, b->end, &err) != CDDP_OK) {
-        fprintf(stderr, "cddp-verify: %s\n", err.message);
-        return 1;
-    }
-    if (cd_interrupt_requested()) return 1;
-    cd_text_init(&text, false);
-    cd_frontier_print(f, &text);
-    bool ok = !text.failed && cd_os_write_all(write_fd, text.bytes, text.length, &err) == CDDP_OK;
-    cd_text_fini(&text);
-    return ok ? 0 : 1;
+    cd_explorer_begin_part(f->explorer, first_of(s, block));
+    CD_TRY(cd_explore_block(s->jobs, first_of(s, block + 1), err));
+    if (cd_explore_is_interrupted(s->jobs)) return cd_fail(err, CDDP_E_ABORTED, "interrupted");
+    cd_frontier_print(f, result);
+    return CDDP_OK;
 }
 
 /* ---- our side ---- */
@@ -90,58 +88,38 @@ out:
     return status;
 }
 
-static cddp_status drain(cd_os_child *child, block *b, cddp_error *err)
+/* Kept until all blocks are there: a stretch that is interrupted leaves nothing. */
+static cddp_status keep(void *context, const cd_crew_end *end, bool *is_last, cddp_error *err)
 {
-    char bytes[16384];
-    for (int pipe = 0; pipe < CD_OS_PIPE_COUNT; pipe++)
-        for (size_t count = 1; count > 0;) {
-            CD_TRY(cd_os_child_read(child, (cd_os_pipe)pipe, bytes, sizeof bytes, &count, err));
-            if (pipe == CD_OS_PIPE_RESULT)
-                cd_text_push_bytes(&b->bytes, bytes, count);
-            else
-                fwrite(bytes, 1, count, stderr);
-        }
-    return CDDP_OK;
+    stretch *s = context;
+    cd_text *block = &s->blocks[end->task];
+    (void)is_last;
+    cd_text_push_bytes(block, end->bytes, end->byte_count);
+    return block->failed ? cd_fail(err, CDDP_E_NOMEM, "no memory for what a process explored")
+                         : CDDP_OK;
 }
 
-static cddp_status look_at(cd_os_child *child, block *b, cddp_error *err)
+static void pass_output(void *context, const char *bytes, size_t byte_count)
 {
-    int exit_code = 0, signal_number = 0;
-    /* before the pipes are emptied */
-    bool ended = cd_os_child_poll(child, &exit_code, &signal_number);
-    CD_TRY(drain(child, b, err));
-    if (!ended) return CDDP_OK;
-    b->running = false;
-    if (cd_interrupt_requested() || (exit_code == 0 && signal_number == 0)) return CDDP_OK;
-    return cd_fail(err, CDDP_E_STATE, "a process that explored ended early (code %d, signal %d)",
-                   exit_code, signal_number);
+    const stretch *s = context;
+    if (s->jobs->output != NULL) s->jobs->output(bytes, byte_count);
 }
 
-static cddp_status wait_for_all(const cd_explore_jobs *jobs, cd_os_child *children, block *blocks,
-                                cddp_error *err)
+static cddp_status run_blocks(stretch *s, cddp_error *err)
 {
-    for (bool busy = true; busy && !cd_interrupt_requested();) {
-        busy = false;
-        CD_TRY(cd_os_children_wait(children, jobs->worker_count, WAIT_NS, err));
-        for (uint32_t i = 0; i < jobs->worker_count; i++)
-            if (blocks[i].running) {
-                CD_TRY(look_at(&children[i], &blocks[i], err));
-                busy |= blocks[i].running;
-            }
-    }
-    return CDDP_OK;
-}
-
-static cddp_status run_blocks(const cd_explore_jobs *jobs, cd_os_child *children, block *blocks,
-                              cddp_error *err)
-{
-    for (uint32_t i = 0; i < jobs->worker_count; i++) {
-        CD_TRY(cd_os_child_open(&children[i], work, &blocks[i], err));
-        blocks[i].running = true;
-    }
-    CD_TRY(wait_for_all(jobs, children, blocks, err));
-    for (uint32_t i = 0; i < jobs->worker_count && !cd_interrupt_requested(); i++) {
-        CD_TRY(cd_explore_absorb(jobs, cd_text_get(&blocks[i].bytes), blocks[i].first, err));
+    const cd_explore_jobs *jobs = s->jobs;
+    const cd_crew_options crew = {.task_count = jobs->worker_count,
+                                  .worker_count = jobs->worker_count,
+                                  .context = s,
+                                  .work = work,
+                                  .take = keep,
+                                  .output = pass_output,
+                                  .interrupted = jobs->interrupted,
+                                  .needed = "explored"};
+    cd_crew_count count;
+    CD_TRY(cd_crew_run(&crew, &count, err));
+    for (uint32_t i = 0; i < jobs->worker_count && !cd_explore_is_interrupted(jobs); i++) {
+        CD_TRY(cd_explore_absorb(jobs, cd_text_get(&s->blocks[i]), first_of(s, i), err));
         /* later blocks do not count */
         if (jobs->frontier.failures->count > 0 && !jobs->keep_going) break;
     }
@@ -151,29 +129,18 @@ static cddp_status run_blocks(const cd_explore_jobs *jobs, cd_os_child *children
 cddp_status cd_explore_stretch(const cd_explore_jobs *jobs, uint64_t end, bool *done,
                                cddp_error *err)
 {
-    static const cd_os_child none = CD_OS_CHILD_NONE;
-    cddp_status status = CDDP_OK;
-    uint32_t n = jobs->worker_count;
-    uint64_t first = jobs->frontier.explorer->runs, each = (end - first + n - 1) / n;
-    cd_os_child *children = cd_allocate_array(NULL, n, sizeof *children);
-    block *blocks = cd_allocate_array(NULL, n, sizeof *blocks);
-    if (children == NULL || blocks == NULL)
-        CD_TRY_OUT(cd_fail(err, CDDP_E_NOMEM, "no memory for %u workers", (unsigned)n));
-    for (uint32_t i = 0; i < n; i++) {
-        uint64_t from = first + i * each < end ? first + i * each : end;
-        children[i] = none;
-        blocks[i] =
-            (block){.jobs = jobs, .first = from, .end = from + each < end ? from + each : end};
-        cd_text_init(&blocks[i].bytes, false);
-    }
-    status = run_blocks(jobs, children, blocks, err);
-out:
-    *done = !cd_interrupt_requested();
-    for (uint32_t i = 0; children != NULL && blocks != NULL && i < n; i++) {
-        cd_os_child_close(&children[i]);
-        cd_text_fini(&blocks[i].bytes);
-    }
-    cd_release(NULL, children, n * sizeof *children);
-    cd_release(NULL, blocks, n * sizeof *blocks);
+    const uint32_t n = jobs->worker_count;
+    const uint64_t first = jobs->frontier.explorer->runs;
+    stretch s = {.jobs = jobs,
+                 .first = first,
+                 .end = end,
+                 .each = (end - first + n - 1) / n,
+                 .blocks = cd_allocate_array(NULL, n, sizeof *s.blocks)};
+    cddp_status status = s.blocks != NULL
+                             ? run_blocks(&s, err)
+                             : cd_fail(err, CDDP_E_NOMEM, "no memory for %u workers", (unsigned)n);
+    *done = !cd_explore_is_interrupted(jobs);
+    for (uint32_t i = 0; s.blocks != NULL && i < n; i++) cd_text_fini(&s.blocks[i]);
+    cd_release(NULL, s.blocks, n * sizeof *s.blocks);
     return status;
 }

@@ -12,9 +12,13 @@ typedef struct cd_explore_jobs {
     cd_explore_subject *subject;
     cd_frontier frontier; /* what there is so far; grows */
     uint32_t worker_count;
-    bool keep_going; /* after a schedule that is not verified */
+    bool keep_going;           /* after a schedule that is not verified */
+    bool (*interrupted)(void); /* true: end, and keep nothing of the stretch; NULL: never */
+    /* what workers print; NULL: it is dropped */
+    void (*output)(const char *bytes, size_t byte_count);
 } cd_explore_jobs;
 
+bool cd_explore_is_interrupted(const cd_explore_jobs *jobs);
 /* Runs up to `end`, which lies in the stretch at hand. *done is false when it was interrupted;
 ** nothing is kept then. */
 cddp_status cd_explore_stretch(const cd_explore_jobs *jobs, uint64_t end, bool *done,

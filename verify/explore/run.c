@@ -6,14 +6,12 @@
 #include "verify/explore/prefix.h"
 #include "core/base/error.h"
 #include "core/base/hash.h"
-#include "core/comm/operands.h"
 #include "core/plan/plan.h"
 
 #include <stdio.h>
 #include <string.h>
 
 #define READY_CHOSEN 3 /* of schedule.ready */
-#define DEVICE_SHAPE 2 /* of model.device */
 
 /* ---- the plan ---- */
 
@@ -35,25 +33,6 @@ cddp_status cd_explore_prepare(cddp_plan *plan, bool exhaustive, cd_text *overri
     if (plan->settings.train.backward_us > 0)
         CD_TRY(change(plan, "train.backward_us", "0", overrides, err));
     return CDDP_OK;
-}
-
-const char *cd_explore_find_asymmetry(const cddp_plan *plan)
-{
-    if (plan->settings.model.device != DEVICE_SHAPE)
-        return "they hold different values (device shape holds none)";
-    if (plan->override_count > 0) return "keys differ by rank";
-    if (plan->group_count > 0) return "groups name ranks";
-    if (plan->fault_count > 0) return "faults strike a rank";
-    if (plan->rendezvous.enable) return "one rank serves the rendezvous";
-    if (plan->settings.data.inputs > 0 || plan->settings.join.enable)
-        return "inputs end at different times";
-    for (size_t i = 0; i < plan->when_count; i++)
-        if (plan->whens[i].ranks.term_count > 0) return "a [[when]] names ranks";
-    for (size_t i = 0; i < plan->collective_count; i++)
-        if (plan->collectives[i].ranks.term_count > 0 ||
-            cd_op_is_rooted(cd_plan_op(&plan->collectives[i])))
-            return "a [[collective]] names ranks";
-    return NULL;
 }
 
 bool cd_explore_is_without_rebuild(const cddp_plan *plan)

@@ -36,8 +36,6 @@ typedef struct cd_explored {
 ** appended to the overrides. */
 cddp_status cd_explore_prepare(cddp_plan *plan, bool exhaustive, cd_text *overrides,
                                cddp_error *err) CDDP_MUST_CHECK;
-/* NULL: ranks 1 … n-1 are interchangeable; else why they are not. */
-const char *cd_explore_find_asymmetry(const cddp_plan *plan);
 /* No bucket is rebuilt in the order of a backward that is explored. */
 bool cd_explore_is_without_rebuild(const cddp_plan *plan);
 void cd_explore_fini(cd_explore_subject *subject);

@@ -2,9 +2,10 @@
 /* A proof of one scenario. See prove.h. */
 #include "verify/prove/prove.h"
 
-#include "verify/explore/run.h"
+#include "verify/worlds/symmetry.h"
 #include "verify/prove/sizes.h"
 #include "verify/prove/world.h"
+#include "core/base/crew.h"
 #include "core/base/error.h"
 #include "core/base/hash.h"
 #include "core/base/os.h"
@@ -46,7 +47,6 @@ typedef struct part {
     cd_proof proof;
     uint64_t refuted_at; /* the order that was refuted, + 1; 0: none */
     bool is_done;
-    cddp_error error;
     uint64_t seen[WORDS_SEEN_MAX];
     size_t seen_count;
 } part;
@@ -303,7 +303,7 @@ static bool are_one(const proving *p, const cd_world_run *run, uint32_t a, uint3
             received_digest(&run->tap.results, a, x, i) !=
                 received_digest(&run->tap.results, b, y, i))
             return false;
-    return p->plan->settings.model.device == 2 && cd_explore_find_asymmetry(p->plan) == NULL;
+    return p->plan->settings.model.device == 2 && cd_world_find_asymmetry(p->plan) == NULL;
 }
 
 /* An earlier rank was searched for this one, in this order of rank 0.
@@ -409,23 +409,25 @@ static cddp_status prove_orders(proving *p, cddp_error *err)
     return CDDP_OK;
 }
 
-/* In a process of its own. */
-static int prove_part(void *argument, int write_fd)
+/* In its own process. What it finds lies in memory that all share, since the others look there for
+** an order that was refuted. */
+static cddp_status prove_part(void *context, size_t number, cd_text *result, cddp_error *err)
 {
-    (void)write_fd;
-    proving *p = argument;
-    part *mine = &p->shared->parts[p->job];
+    proving *p = context;
+    part *mine = &p->shared->parts[number];
     const cd_proof before = *p->proof;
+    (void)result;
+    p->job = (uint32_t)number;
     p->proof = &mine->proof;
     mine->proof = before;
     mine->proof.states = mine->proof.events = mine->proof.rank_runs = mine->proof.world_runs =
         mine->proof.orders_tried = 0;
-    if (prove_orders(p, &mine->error) != CDDP_OK) return 1;
+    CD_TRY(prove_orders(p, err));
     memcpy(mine->seen, p->seen, p->seen_count * sizeof *p->seen);
     mine->seen_count = p->seen_count;
     if (mine->proof.end == CD_PROOF_REFUTED) mine->refuted_at = p->order;
     mine->is_done = true;
-    return 0;
+    return CDDP_OK;
 }
 
 /* What the others found, in the order in which one process would have found it. */
@@ -436,11 +438,7 @@ static cddp_status gather(proving *p, const shared *all, cddp_error *err)
     for (uint32_t j = 0; j < all->count; j++) {
         const part *one = &all->parts[j];
         if (!one->is_done)
-            return cd_fail(err, one->error.status != CDDP_OK ? one->error.status : CDDP_E_STATE,
-                           "%s",
-                           one->error.message[0] != '\0'
-                               ? one->error.message
-                               : "a process of the proof ended without a result");
+            return cd_fail(err, CDDP_E_STATE, "a process of the proof ended without a result");
         proof->states += one->proof.states;
         proof->events += one->proof.events;
         proof->rank_runs += one->proof.rank_runs;
@@ -466,43 +464,31 @@ static cddp_status gather(proving *p, const shared *all, cddp_error *err)
     return CDDP_OK;
 }
 
-static cddp_status wait_for_parts(cd_os_child *children, uint32_t count, cddp_error *err)
+/* A worker that died leaves a part that is not done; `gather` says so. */
+static cddp_status take_part(void *context, const cd_crew_end *end, bool *is_last, cddp_error *err)
 {
-    for (uint32_t running = count; running > 0;) {
-        CD_TRY(cd_os_children_wait(children, count, 50000000u, err));
-        running = 0;
-        for (uint32_t j = 0; j < count; j++) {
-            char bytes[4096];
-            int exit_code = 0, signal_number = 0;
-            running += !cd_os_child_poll(&children[j], &exit_code, &signal_number);
-            for (int pipe = 0; pipe < CD_OS_PIPE_COUNT; pipe++)
-                for (size_t got = 1; got > 0;)
-                    CD_TRY(cd_os_child_read(&children[j], (cd_os_pipe)pipe, bytes, sizeof bytes,
-                                            &got, err));
-        }
-    }
-    return CDDP_OK;
+    (void)context, (void)is_last;
+    return end->status == CDDP_OK ? CDDP_OK : cd_fail(err, end->status, "%s", end->message);
 }
 
 static cddp_status prove_in_parts(proving *p, uint32_t count, cddp_error *err)
 {
-    static const cd_os_child none = CD_OS_CHILD_NONE;
     cddp_status status = CDDP_OK;
-    cd_os_child children[JOBS_MAX];
     void *memory = NULL;
     const size_t bytes = sizeof(shared) + count * sizeof(part);
-    for (uint32_t j = 0; j < count; j++) children[j] = none;
+    const cd_crew_options crew = {.task_count = count,
+                                  .worker_count = count,
+                                  .context = p,
+                                  .work = prove_part,
+                                  .take = take_part};
+    cd_crew_count ended;
     CD_TRY(cd_os_shared_open(bytes, &memory, err));
     p->shared = memory;
     p->shared->count = count;
-    for (p->job = 0; p->job < count; p->job++)
-        CD_TRY_OUT(cd_os_child_open(&children[p->job], prove_part, p, err));
-    CD_TRY_OUT(wait_for_parts(children, count, err));
+    CD_TRY_OUT(cd_crew_run(&crew, &ended, err));
     CD_TRY_OUT(gather(p, memory, err));
 out:
-    for (uint32_t j = 0; j < count; j++) cd_os_child_close(&children[j]);
     p->shared = NULL;
-    p->job = 0;
     cd_os_shared_close(memory, bytes);
     return status;
 }

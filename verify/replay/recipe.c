@@ -5,7 +5,9 @@
 
 #include "cddp/composition.h"
 #include "core/base/error.h"
+#include "core/base/text.h"
 #include "sim/algorithm.h"
+#include "verify/worlds/compose.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -147,37 +149,18 @@ static cddp_status check_columns(const cd_recipe *recipe, const cddp_plan *plan,
     return CDDP_OK;
 }
 
-cddp_status cd_recipe_read_plan(const cd_recipe *recipe, const cd_session *session,
-                                cddp_plan **plan, cddp_error *err)
+cddp_status cd_recipe_check_plan(const cd_recipe *recipe, cddp_plan *plan, cddp_error *err)
 {
-    cddp_status status = CDDP_OK;
-    cddp_plan *read = NULL;
-    cd_result mistakes;
-    cd_result_init(&mistakes);
-    cd_session_read_plan(session, recipe->source, recipe->scenario, &read, &mistakes);
     /* Which backend "mpi" is was decided by the launcher of that run; another start decides
     ** otherwise. */
-    if (read != NULL && recipe->backend[0] != '\0')
-        status = cddp_plan_set(read, "world.backend", recipe->backend, err);
-    if (status != CDDP_OK) {
-        cddp_plan_destroy(read);
-    } else if (read == NULL) {
-        status = cd_fail(err, CDDP_E_CONFIG, "the recorded scenario cannot be read any more: %s %s",
-                         mistakes.summary, mistakes.details);
-    } else if (cddp_plan_digest(read) != recipe->plan_digest) {
-        status = cd_fail(
+    if (recipe->backend[0] != '\0')
+        CD_TRY(cddp_plan_set(plan, "world.backend", recipe->backend, err));
+    if (cddp_plan_digest(plan) != recipe->plan_digest)
+        return cd_fail(
             err, CDDP_E_MISMATCH,
             "the recorded scenario no longer means the same: its plan has digest %016" PRIx64
             ", the record says %016" PRIx64,
-            cddp_plan_digest(read), recipe->plan_digest);
-        cddp_plan_destroy(read);
-    } else {
-        status = check_columns(recipe, read, err);
-        if (status == CDDP_OK)
-            *plan = read;
-        else
-            cddp_plan_destroy(read);
-    }
-    cd_result_fini(&mistakes);
-    return status;
+            cddp_plan_digest(plan), recipe->plan_digest);
+    CD_TRY(check_columns(recipe, plan, err));
+    return CDDP_OK;
 }

@@ -2,11 +2,12 @@
 /* What a stored run says about running it again: scenario, overrides, schedule, and the digests to
 ** hold it against.
 **
-** Lifetime   load → read_plan … → fini; the texts are its own.
+** Lifetime   load → check_plan … → fini; the texts are its own.
 ** Errors     a run that cannot be run again is refused with the reason, never bent to fit.
 */
 #pragma once
-#include "cli/session.h"
+#include "cddp/plan.h"
+#include "cddp/store.h"
 
 typedef struct cd_recipe {
     int64_t run;
@@ -29,6 +30,7 @@ bool cd_recipe_is_foreign(const cd_recipe *recipe);
 cddp_status cd_recipe_transfer(const cd_recipe *recipe, cddp_plan *plan,
                                cddp_error *err) CDDP_MUST_CHECK;
 void cd_recipe_fini(cd_recipe *recipe); /* accepts a zeroed one */
-/* The plan, as long as it means what it meant. The session's overrides are those of the recipe. */
-cddp_status cd_recipe_read_plan(const cd_recipe *recipe, const cd_session *session,
-                                cddp_plan **plan, cddp_error *err) CDDP_MUST_CHECK;
+/* Fails unless `plan`, read from the recipe's scenario with its options, still means what it meant.
+** Sets its backend to the recorded one. */
+cddp_status cd_recipe_check_plan(const cd_recipe *recipe, cddp_plan *plan,
+                                 cddp_error *err) CDDP_MUST_CHECK;

@@ -2,8 +2,6 @@
 /* Comparing a run with its record, event by event. */
 #include "verify/replay/replay.h"
 
-#include "cli/interrupt.h"
-
 #include "core/base/error.h"
 #include "core/trace/event.h"
 
@@ -116,7 +114,7 @@ static void compare(void *self, const cddp_event *event)
         }
     }
     r->parted = true;
-    r->was_interrupted = cd_interrupt_requested();
+    r->was_interrupted = r->interrupted != NULL && r->interrupted();
     r->expected = index;
     r->has_extra = true;
     r->extra = *event;

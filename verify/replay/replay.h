@@ -30,8 +30,9 @@ typedef struct cd_replay {
     bool has_extra;       /* the new run had an event where the record ended */
     cddp_event extra;     /* the event that came instead, without its text */
     char extra_text[256];
-    uint64_t until;     /* stop after so many events; 0: never */
-    int32_t until_kind; /* stop after the first event of this kind; -1: never */
+    bool (*interrupted)(void); /* set after init; NULL: never */
+    uint64_t until;            /* stop after so many events; 0: never */
+    int32_t until_kind;        /* stop after the first event of this kind; -1: never */
     bool stopped;
 } cd_replay;
 

@@ -5,7 +5,7 @@
 ** two runs on the simulator give the same bytes. docs/cli.md describes the formats.
 */
 #pragma once
-#include "cli/command.h"
+#include "cddp/registry.h"
 #include "verify/report/result.h"
 #include "core/base/text.h"
 
@@ -30,18 +30,3 @@ typedef enum cd_format {
     CD_FORMAT_JUNIT,
     CD_FORMAT_SARIF
 } cd_format;
-
-/* Reads --format, --output, --quiet and --verbose. */
-typedef struct cd_report_target {
-    cd_format format;
-    const char *path; /* NULL: standard output */
-} cd_report_target;
-
-cddp_status cd_report_target_read(const cd_args *args, cd_report_target *target,
-                                  cddp_error *err) CDDP_MUST_CHECK;
-/* Can the report be written there? Asked before the work that it tells of, by the process that will
-** write it. */
-cddp_status cd_report_target_check(const cd_report_target *target, cddp_error *err) CDDP_MUST_CHECK;
-/* Writes the report where it belongs, or, where that fails, to standard output; returns its exit
-** code, or that of a failure to write it. */
-int cd_report_send(const cd_cli *cli, const cd_report_target *target, const cd_report *report);

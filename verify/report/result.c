@@ -2,7 +2,6 @@
 /* What a report says about one run. */
 #include "verify/report/result.h"
 
-#include "cli/command.h"
 #include "core/base/text.h"
 #include "core/base/alloc.h"
 #include "core/base/error.h"
@@ -24,7 +23,7 @@ void cd_result_init(cd_result *result)
                           .reproduce = "",
                           .shrink = "",
                           .unjudged = "",
-                          .exit_code = CD_EXIT_INCONCLUSIVE};
+                          .exit_code = CDDP_OUTCOME_INCONCLUSIVE};
     cd_arena_init(&result->arena, NULL, 16384);
 }
 
@@ -71,7 +70,7 @@ void cd_result_set_failure(cd_result *result, int exit_code, const char *summary
 
 void cd_result_set_skipped(cd_result *result, const char *why)
 {
-    cd_result_set_failure(result, CD_EXIT_ENVIRONMENT, why, "");
+    cd_result_set_failure(result, CDDP_OUTCOME_ENVIRONMENT, why, "");
     result->verdict = "skipped";
     result->skipped = true;
 }
@@ -178,8 +177,9 @@ void cd_result_add_context(cd_result *result, const cddp_event *event)
 
 int cd_results_exit_code(const cd_result *results, size_t count)
 {
-    static const int order[] = {CD_EXIT_VERIFIED, CD_EXIT_INCONCLUSIVE, CD_EXIT_ENVIRONMENT,
-                                CD_EXIT_USAGE, CD_EXIT_FINDINGS};
+    static const int order[] = {CDDP_OUTCOME_VERIFIED, CDDP_OUTCOME_INCONCLUSIVE,
+                                CDDP_OUTCOME_ENVIRONMENT, CDDP_OUTCOME_ERROR,
+                                CDDP_OUTCOME_FINDINGS};
     int worst = 0;
     size_t skipped = 0;
     for (size_t i = 0; i < count; i++) {
@@ -187,5 +187,5 @@ int cd_results_exit_code(const cd_result *results, size_t count)
         for (int k = 0; k < 5 && !results[i].skipped; k++)
             if (order[k] == results[i].exit_code && k > worst) worst = k;
     }
-    return count > 0 && skipped == count ? CD_EXIT_ENVIRONMENT : order[worst];
+    return count > 0 && skipped == count ? CDDP_OUTCOME_ENVIRONMENT : order[worst];
 }

@@ -9,6 +9,11 @@
 #include "cddp/run.h"
 #include "cddp/store.h"
 #include "core/base/arena.h"
+#include "core/base/text.h"
+
+/* A schedule longer than this is no line that anybody pastes; the plan and its seed lead to it as
+** well. */
+#define CD_SCHEDULE_PASTEABLE 400
 
 typedef struct cd_result_finding {
     cddp_finding finding;
@@ -74,7 +79,7 @@ void cd_result_add_context(cd_result *result, const cddp_event *event);
 bool cd_result_wants_context(const cd_result *result);
 
 /* Through a pipe, between processes of the same program. */
-cddp_status cd_result_write(const cd_result *result, int fd, cddp_error *err) CDDP_MUST_CHECK;
+void cd_result_write(const cd_result *result, cd_text *bytes);
 cddp_status cd_result_read(cd_result *result, const void *bytes, size_t byte_count,
                            cddp_error *err) CDDP_MUST_CHECK;
 

@@ -8,7 +8,6 @@
 
 #include "core/base/text.h"
 #include "core/base/error.h"
-#include "core/base/os.h"
 
 #include <string.h>
 
@@ -124,17 +123,10 @@ static void visit(codec *c, cd_result *r)
     visit_lists(c, r);
 }
 
-cddp_status cd_result_write(const cd_result *result, int fd, cddp_error *err)
+void cd_result_write(const cd_result *result, cd_text *bytes)
 {
-    cd_text text;
     cd_result copy = *result; /* the visitor may write, though it does not while writing out */
-    cd_text_init(&text, false);
-    visit(&(codec){.out = &text, .result = &copy}, &copy);
-    cddp_status status =
-        text.failed ? cd_fail(err, CDDP_E_NOMEM, "no memory for the result of '%s'", result->source)
-                    : cd_os_write_all(fd, text.bytes, text.length, err);
-    cd_text_fini(&text);
-    return status;
+    visit(&(codec){.out = bytes, .result = &copy}, &copy);
 }
 
 cddp_status cd_result_read(cd_result *result, const void *bytes, size_t byte_count, cddp_error *err)

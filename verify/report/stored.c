@@ -2,14 +2,14 @@
 /* Results of stored runs. */
 #include "verify/report/stored.h"
 
-#include "cli/overrides.h"
+#include "verify/report/command_line.h"
 #include "core/base/error.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
-static void describe_run(cd_result *result, const cddp_store *store, const cddp_stored_run *run)
+void cd_stored_describe(cd_result *result, const cddp_store *store, const cddp_stored_run *run)
 {
     const cddp_run_provenance *p = &run->provenance;
     cd_text text;
@@ -115,85 +115,20 @@ static cddp_status take_exercises(cd_result *result, cddp_store *store, int64_t 
 cddp_status cd_stored_take(cd_result *result, cddp_store *store, const cddp_stored_run *run,
                            cddp_error *err)
 {
-    describe_run(result, store, run);
+    cd_stored_describe(result, store, run);
     CD_TRY(take_findings(result, store, run, err));
     CD_TRY(take_exercises(result, store, run->run, err));
     if (!run->complete) {
-        cd_result_set_failure(result, CD_EXIT_INCONCLUSIVE,
+        cd_result_set_failure(result, CDDP_OUTCOME_INCONCLUSIVE,
                               "the run was interrupted; every finished iteration is in the store",
                               "");
         return CDDP_OK;
     }
-    result->exit_code = run->outcome.exit_code <= CD_EXIT_INCONCLUSIVE ? (int)run->outcome.exit_code
-                                                                       : CD_EXIT_INCONCLUSIVE;
+    result->exit_code = run->outcome.exit_code <= CDDP_OUTCOME_INCONCLUSIVE
+                            ? (int)run->outcome.exit_code
+                            : CDDP_OUTCOME_INCONCLUSIVE;
     result->verdict = cd_result_copy(result, run->outcome.verdict);
     result->reason = result->summary = cd_result_copy(result, run->outcome.reason);
-    result->as_expected = result->exit_code == CD_EXIT_VERIFIED && result->finding_count > 0;
+    result->as_expected = result->exit_code == CDDP_OUTCOME_VERIFIED && result->finding_count > 0;
     return CDDP_OK;
-}
-
-/* ---- judged again ---- */
-
-typedef struct source {
-    cddp_store *store;
-    int64_t run;
-    bool is_complete;
-} source;
-
-/* A run up to where it was interrupted: from the first rank that was made to end, nothing is the
-** program's doing. */
-typedef struct beginning {
-    const cddp_trace_sink *to;
-    bool is_over;
-} beginning;
-
-static void pass_beginning(void *self, const cddp_event *event)
-{
-    beginning *b = self;
-    b->is_over |= event->kind == CDDP_EV_rank_end && event->as.rank_end.status == CDDP_E_ABORTED;
-    if (!b->is_over) b->to->event(b->to->self, event);
-}
-
-/* As recorded: every rank's own order is what checks rely on, and shards were merged when they were
-** stored. */
-static cddp_status replay(void *context, const cddp_trace_sink *sink, cddp_error *err)
-{
-    source *s = context;
-    beginning b = {.to = sink};
-    const cddp_trace_sink first = {sizeof first, CDDP_TRACE_ABI, &b, pass_beginning, NULL};
-    return CD_PASS(cddp_store_each_event(s->store, s->run, CDDP_STORE_RECORDED,
-                                         s->is_complete ? sink : &first, err));
-}
-
-static cddp_status judge_plan(cd_result *result, const cd_session *session, const cddp_plan *plan,
-                              const cddp_stored_run *run, cddp_error *err)
-{
-    cddp_verdict *verdict = NULL;
-    cddp_trace_sink sink = {sizeof sink, CDDP_TRACE_ABI, result, take_event, NULL};
-    CD_TRY(cddp_judge(plan, session->cli->registry, replay,
-                      &(source){session->store, run->run, run->complete}, &verdict, err));
-    cddp_status status = cd_result_take_verdict(result, verdict, err);
-    cddp_verdict_destroy(verdict);
-    if (status == CDDP_OK && result->finding_count > 0)
-        status = cddp_store_each_event(session->store, run->run, CDDP_STORE_RECORDED, &sink, err);
-    return status;
-}
-
-cddp_status cd_stored_judge(cd_result *result, const cd_session *session,
-                            const cddp_stored_run *run, cddp_error *err)
-{
-    cddp_plan *plan = NULL;
-    cd_session reading = *session;
-    reading.overrides = run->provenance.options;
-    describe_run(result, session->store, run);
-    cd_session_read_plan(&reading, run->provenance.source, run->provenance.scenario, &plan, result);
-    if (plan == NULL) return CDDP_OK;
-    cddp_status status = judge_plan(result, session, plan, run, err);
-    cddp_plan_destroy(plan);
-    /* That ranks did not finish is all that an interruption shows by itself. */
-    if (status == CDDP_OK && !run->complete && result->finding_count == 0)
-        cd_result_set_failure(result, CD_EXIT_INCONCLUSIVE,
-                              "nothing is broken as far as the run went, but it was interrupted",
-                              "");
-    return status;
 }

@@ -3,7 +3,6 @@
 #include "verify/shrink/probe.h"
 
 #include "verify/worlds/compose.h"
-#include "cli/interrupt.h"
 #include "core/base/alloc.h"
 #include "core/base/error.h"
 
@@ -221,14 +220,28 @@ static void take_verdict(cd_probe *trial, const cddp_verdict *v)
              v->finding_count > 0 ? v->findings[0].title : v->summary);
 }
 
+static bool is_interrupted(const cd_probe_options *o)
+{
+    return o->interrupted != NULL && o->interrupted();
+}
+
+static void ignore_event(void *self, const cddp_event *event) { (void)self, (void)event; }
+
+static cddp_status fail_when_asked(void *self, cddp_error *err)
+{
+    return is_interrupted(self) ? cd_fail(err, CDDP_E_ABORTED, "interrupted") : CDDP_OK;
+}
+
 static cddp_status run_composed(const cd_probe_options *o, const cd_chooser *chooser,
                                 cd_probe *trial, cddp_error *err)
 {
     cddp_status status = CDDP_OK;
     cd_compose *compose = NULL;
     cddp_verdict *verdict = NULL;
-    const cddp_trace_sink *sinks[2] = {cd_interrupt_sink(),
-                                       o->record != NULL ? &o->record->sink : NULL};
+    cd_probe_options asked = *o;
+    const cddp_trace_sink stop = {sizeof stop, CDDP_TRACE_ABI, &asked, ignore_event,
+                                  fail_when_asked};
+    const cddp_trace_sink *sinks[2] = {&stop, o->record != NULL ? &o->record->sink : NULL};
     const cd_compose_options options = {.plan = o->plan,
                                         .registry = o->registry,
                                         .level = CDDP_TRACE_DIGEST,
@@ -276,7 +289,7 @@ cddp_status cd_probe_run(const cd_probe_options *options, cd_probe *trial, cddp_
     const cd_chooser chooser = {.self = &d, .name = "shrink", .choose = decide, .finish = finish};
     cddp_status status = run_composed(options, &chooser, trial, &wrong);
     decider_fini(&d, slots);
-    trial->interrupted = cd_interrupt_requested();
+    trial->interrupted = is_interrupted(options);
     if (status == CDDP_E_NOMEM ||
         (status != CDDP_OK && options->policy.schedule != NULL && !trial->interrupted)) {
         if (err != NULL) *err = wrong;

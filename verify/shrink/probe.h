@@ -70,7 +70,8 @@ typedef struct cd_probe_options {
     const cddp_registry *registry;
     const cddp_plan *plan;
     cd_probe_policy policy;
-    cd_memory_sink *record; /* takes every event; NULL: none */
+    cd_memory_sink *record;    /* takes every event; NULL: none */
+    bool (*interrupted)(void); /* true: the run ends at the end of a step; NULL: never */
 } cd_probe_options;
 
 typedef struct cd_probe {

@@ -2,8 +2,8 @@
 /* Shrinking. See Note [Shrinking] */
 #include "verify/shrink/shrink.h"
 
-#include "cli/interrupt.h"
 #include "core/base/alloc.h"
+#include "core/base/crew.h"
 #include "core/base/error.h"
 #include "core/base/hash.h"
 #include "core/base/os.h"
@@ -15,6 +15,11 @@
 #define JOBS_MAX 64
 
 /* ---- trying ---- */
+
+static bool is_interrupted(const cd_shrink *s)
+{
+    return s->options.interrupted != NULL && s->options.interrupted();
+}
 
 cddp_status cd_shrink_try(const cd_shrink *s, const cd_draft *draft, const cd_probe_policy *policy,
                           cd_memory_sink *record, cd_probe *trial, cddp_error *err)
@@ -33,6 +38,8 @@ cddp_status cd_shrink_try(const cd_shrink *s, const cd_draft *draft, const cd_pr
         return CDDP_OK;
     }
     const cd_probe_options options = {.registry = s->options.registry,
+                                      .interrupted = s->options.interrupted,
+
                                       .plan = plan,
                                       .policy = *policy,
                                       .record = record};
@@ -227,8 +234,7 @@ static cddp_status ask(const cd_shrink *s, const attempt *a, answer *out, cddp_e
 {
     out->policy = SIZE_MAX;
     out->trials = 0;
-    for (size_t k = 0; k < a->policy_count && out->policy == SIZE_MAX && !cd_interrupt_requested();
-         k++) {
+    for (size_t k = 0; k < a->policy_count && out->policy == SIZE_MAX && !is_interrupted(s); k++) {
         cd_probe trial = {.failed = false};
         const cd_probe_policy policy = policy_of(s, a, k);
         CD_TRY(cd_shrink_try(s, &a->draft, &policy, NULL, &trial, err));
@@ -290,66 +296,53 @@ out:
 
 /* ---- several at once ---- */
 
-typedef struct child_work {
+typedef struct batch {
     const cd_shrink *shrink;
-    const attempt *attempt;
-} child_work;
+    const attempt *attempts; /* (count) */
+    answer *answers;         /* (count) */
+} batch;
 
-static int ask_in_child(void *argument, int write_fd)
+static cddp_status ask_in_child(void *context, size_t number, cd_text *result, cddp_error *err)
 {
-    const child_work *w = argument;
+    const batch *b = context;
     answer a;
-    cddp_error err = CDDP_ERROR_INIT;
-    if (ask(w->shrink, w->attempt, &a, &err) != CDDP_OK) return 1;
-    return cd_os_write_all(write_fd, &a, sizeof a, &err) == CDDP_OK ? 0 : 1;
+    CD_TRY(ask(b->shrink, &b->attempts[number], &a, err));
+    cd_text_push_bytes(result, (const char *)&a, sizeof a);
+    return CDDP_OK;
 }
 
 /* A child that brings no answer ended in a way that no run should: it did not fail for the same
 ** reason. */
-static cddp_status collect(cd_os_child *child, answer *a, cddp_error *err)
+static cddp_status collect(void *context, const cd_crew_end *end, bool *is_last, cddp_error *err)
 {
-    char bytes[sizeof *a];
-    size_t used = 0;
+    const batch *b = context;
+    answer *a = &b->answers[end->task];
+    (void)is_last, (void)err;
     *a = (answer){.policy = SIZE_MAX, .trials = 1};
-    while (child->fds[CD_OS_PIPE_RESULT] >= 0) {
-        char junk[512];
-        size_t got = 0;
-        CD_TRY(cd_os_children_wait(child, 1, 100000000u, err));
-        CD_TRY(cd_os_child_read(child, CD_OS_PIPE_RESULT, bytes + used, sizeof bytes - used, &got,
-                                err));
-        used += got;
-        for (int pipe = 0; pipe < CD_OS_PIPE_COUNT; pipe++)
-            if (pipe != CD_OS_PIPE_RESULT)
-                CD_TRY(cd_os_child_read(child, (cd_os_pipe)pipe, junk, sizeof junk, &got, err));
-        if (used == sizeof bytes) break;
-    }
-    if (used == sizeof bytes) memcpy(a, bytes, sizeof *a);
+    if (end->byte_count == sizeof *a) memcpy(a, end->bytes, sizeof *a);
     return CDDP_OK;
 }
 
 static cddp_status ask_batch(const cd_shrink *s, const attempt *attempts, answer *answers,
                              size_t count, cddp_error *err)
 {
-    cddp_status status = CDDP_OK;
-    cd_os_child children[JOBS_MAX];
-    size_t opened = 0;
+    batch b = {s, attempts, answers};
+    const cd_crew_options crew = {.task_count = count,
+                                  .worker_count = (uint32_t)count,
+                                  .context = &b,
+                                  .work = ask_in_child,
+                                  .take = collect};
+    cd_crew_count ended;
     if (count == 1) return CD_PASS(ask(s, &attempts[0], &answers[0], err));
-    for (; opened < count; opened++) {
-        child_work work = {s, &attempts[opened]};
-        children[opened] = (cd_os_child)CD_OS_CHILD_NONE;
-        CD_TRY_OUT(cd_os_child_open(&children[opened], ask_in_child, &work, err));
-    }
-    for (size_t i = 0; i < count; i++) CD_TRY_OUT(collect(&children[i], &answers[i], err));
-out:
-    for (size_t i = 0; i < opened; i++) cd_os_child_close(&children[i]);
-    return status;
+    CD_TRY(cd_crew_run(&crew, &ended, err));
+    return CDDP_OK;
 }
 
 /* ---- rounds ---- */
 
 static bool is_over(cd_shrink *s)
 {
-    if (cd_interrupt_requested())
+    if (is_interrupted(s))
         s->end = CD_SHRINK_INTERRUPTED;
     else if ((s->options.trials_max > 0 && s->trials >= s->options.trials_max) ||
              (s->options.deadline_ns > 0 && cd_os_now_ns() >= s->options.deadline_ns))
@@ -385,7 +378,7 @@ static cddp_status find_next(cd_shrink *s, const candidate_list *list, size_t *a
             *policy = answers[i].policy;
             if (*policy != SIZE_MAX)
                 *at = places[i];
-            else if (!cd_interrupt_requested())
+            else if (!is_interrupted(s))
                 CD_TRY_OUT(note_tried(s, attempts[i].digest, err));
         }
         for (; count > 0; count--) attempt_fini(s, &attempts[count - 1]);
@@ -441,7 +434,9 @@ cddp_status cd_shrink_run(cd_shrink *s, cddp_error *err)
 /* Its choices as a string, from whoever decided. */
 static cddp_status record_schedule(const cd_shrink_options *o, char *text, cddp_error *err)
 {
-    cd_probe_options options = {.registry = o->registry, .plan = o->plan};
+    cd_probe_options options = {.registry = o->registry,
+                                .interrupted = o->interrupted,
+                                .plan = o->plan};
     const char *chooser = o->plan->schedule.chooser;
     cd_probe trial = {.failed = false};
     if (o->schedule != NULL)

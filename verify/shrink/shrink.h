@@ -35,11 +35,12 @@ typedef struct cd_shrink_options {
     /* Of a run that failed in another world: its backend, and the invariant of its first finding
     ** ("": ranks failed without one; NULL: that is not known). NULL: the run is the simulator's. */
     const char *elsewhere, *found_elsewhere;
-    uint64_t trials_max;   /* 0: no limit */
-    uint64_t deadline_ns;  /* of cd_os_now_ns; 0: none */
-    uint64_t seed;         /* of the random schedules */
-    uint32_t random_tries; /* per candidate */
-    uint32_t jobs;         /* at least 1 */
+    uint64_t trials_max;       /* 0: no limit */
+    uint64_t deadline_ns;      /* of cd_os_now_ns; 0: none */
+    uint64_t seed;             /* of the random schedules */
+    uint32_t random_tries;     /* per candidate */
+    uint32_t jobs;             /* at least 1 */
+    bool (*interrupted)(void); /* true: the best so far is the result; NULL: never */
     void (*progress)(void *context, uint64_t trials, uint64_t removed); /* may be NULL */
     void *context;
 } cd_shrink_options;

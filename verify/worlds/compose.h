@@ -9,6 +9,9 @@
 #pragma once
 #include "cddp/run.h"
 
+/* Name of a stored run's metric: in which order its backend summed. */
+#define CD_METRIC_ALGORITHM "algorithm: "
+
 typedef struct cd_compose cd_compose;
 
 typedef struct cd_compose_options {

@@ -53,6 +53,9 @@ cddp_status cd_join_read(cddp_environment_fn environment, const char *url, cd_jo
 ** "start all ranks". */
 cddp_status cd_join_refuse(cddp_environment_fn environment, const char *what,
                            cddp_error *err) CDDP_MUST_CHECK;
+/* The number that an MPI launcher gave to this process, as it wrote it; NULL: nobody started it so,
+** or it is a rank of a run. */
+const char *cd_join_find_launched(cddp_environment_fn environment);
 /* url from host and port. */
 void cd_join_make_url(cd_join *join);
 /* Blocks until all have come (rank 0), or until rank 0 has. After a failure, too, end is to be

@@ -8,6 +8,7 @@
 #define _POSIX_C_SOURCE 200809L
 #include "verify/worlds/join.h"
 
+#include "backends/table/builtin.h"
 #include "core/base/error.h"
 
 #include <stdio.h>
@@ -180,4 +181,12 @@ cddp_status cd_join_refuse(cddp_environment_fn environment, const char *what, cd
                    "start them with mpirun, with "
                    "srun --mpi=pmix or --mpi=pmi2, or start one alone",
                    job.variables, job.world_size, what);
+}
+
+const char *cd_join_find_launched(cddp_environment_fn environment)
+{
+    if (environment("CDDP_HUB") != NULL) return NULL; /* a rank of a run */
+    for (const cd_backend_row *row = cd_backend_rows; row->name != NULL; row++)
+        if (row->job[0] != '\0' && environment(row->job) != NULL) return environment(row->job);
+    return environment("PMIX_RANK"); /* of launchers that start ranks of any MPI */
 }

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Invented results: one of every verdict, with names that are hard to write down. */
 #pragma once
-#include "cli/command.h"
 #include "verify/report/report.h"
 #include "tests/support/test.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "backends/builtin.h"
+#include "backends/table/builtin.h"
 
 #include "tests/support/test.h"
 

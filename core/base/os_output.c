@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Writing files that the program leaves behind. See output.h. */
 #define _POSIX_C_SOURCE 200809L
-#include "cli/output.h"
+#include "core/base/output.h"
 
 #include "core/base/error.h"
 

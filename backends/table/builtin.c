@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Lookups in the generated table of backends. */
-#include "backends/builtin.h"
+#include "backends/table/builtin.h"
 
 #include <string.h>
 

@@ -13,9 +13,9 @@
 
 static cd_style verdict_style(int exit_code)
 {
-    return exit_code == CD_EXIT_VERIFIED       ? CD_STYLE_GREEN
-           : exit_code == CD_EXIT_INCONCLUSIVE ? CD_STYLE_YELLOW
-                                               : CD_STYLE_RED;
+    return exit_code == CDDP_OUTCOME_VERIFIED       ? CD_STYLE_GREEN
+           : exit_code == CDDP_OUTCOME_INCONCLUSIVE ? CD_STYLE_YELLOW
+                                                    : CD_STYLE_RED;
 }
 
 /* "  expected  all-reduce of 12 f32" */
@@ -155,8 +155,9 @@ static void put_facts(cd_text *text, const cd_report *report, const cd_result *r
 static void put_header(cd_text *text, const cd_result *result)
 {
     cd_text_style(text, result->skipped ? CD_STYLE_YELLOW : verdict_style(result->exit_code), "%s",
-                  result->exit_code == CD_EXIT_VERIFIED && result->as_expected ? "as expected"
-                                                                               : result->verdict);
+                  result->exit_code == CDDP_OUTCOME_VERIFIED && result->as_expected
+                      ? "as expected"
+                      : result->verdict);
     cd_text_printf(text, ": %s", result->source);
     if (result->stored_run > 0) cd_text_printf(text, " run %" PRId64, result->stored_run);
     if (result->title[0] != '\0') cd_text_printf(text, ": %s", result->title);
@@ -187,13 +188,14 @@ static void put_result(cd_text *text, const cd_report *report, const cd_result *
     put_ranks(text, report, result);
     if (report->verbose) put_exercises(text, result);
     /* What was refused before anything ran has no facts, and nothing to reproduce. */
-    const bool was_refused = result->event_count == 0 && (result->exit_code == CD_EXIT_USAGE ||
-                                                          result->exit_code == CD_EXIT_ENVIRONMENT);
+    const bool was_refused =
+        result->event_count == 0 &&
+        (result->exit_code == CDDP_OUTCOME_ERROR || result->exit_code == CDDP_OUTCOME_ENVIRONMENT);
     put_line(text, "unjudged", result->unjudged);
     if (result->judged && !was_refused) put_facts(text, report, result);
-    if (!was_refused && (result->exit_code != CD_EXIT_VERIFIED || result->finding_count > 0))
+    if (!was_refused && (result->exit_code != CDDP_OUTCOME_VERIFIED || result->finding_count > 0))
         put_pasteable(text, "reproduce", result->reproduce);
-    if (result->exit_code == CD_EXIT_FINDINGS) put_pasteable(text, "shrink", result->shrink);
+    if (result->exit_code == CDDP_OUTCOME_FINDINGS) put_pasteable(text, "shrink", result->shrink);
 }
 
 static void put_totals(cd_text *text, const cd_report *report)
@@ -203,10 +205,10 @@ static void put_totals(cd_text *text, const cd_report *report)
         skipped += report->results[i].skipped;
         counts[report->results[i].exit_code] += !report->results[i].skipped;
         expected +=
-            report->results[i].exit_code == CD_EXIT_VERIFIED && report->results[i].as_expected;
+            report->results[i].exit_code == CDDP_OUTCOME_VERIFIED && report->results[i].as_expected;
     }
     cd_text_style(text, verdict_style(report->exit_code), "%zu of %zu verified",
-                  counts[CD_EXIT_VERIFIED], report->count + report->not_run);
+                  counts[CDDP_OUTCOME_VERIFIED], report->count + report->not_run);
     if (expected > 0)
         cd_text_printf(text, " (%zu as %s scenario%s expect%s)", expected,
                        expected == 1 ? "its" : "their", expected == 1 ? "" : "s",
@@ -214,10 +216,10 @@ static void put_totals(cd_text *text, const cd_report *report)
     static const struct {
         int code;
         const char *words;
-    } rest[] = {{CD_EXIT_FINDINGS, "with findings"},
-                {CD_EXIT_USAGE, "with errors"},
-                {CD_EXIT_ENVIRONMENT, "not possible here"},
-                {CD_EXIT_INCONCLUSIVE, "inconclusive"}};
+    } rest[] = {{CDDP_OUTCOME_FINDINGS, "with findings"},
+                {CDDP_OUTCOME_ERROR, "with errors"},
+                {CDDP_OUTCOME_ENVIRONMENT, "not possible here"},
+                {CDDP_OUTCOME_INCONCLUSIVE, "inconclusive"}};
     for (size_t i = 0; i < 4; i++)
         if (counts[rest[i].code] > 0)
             cd_text_printf(text, ", %zu %s", counts[rest[i].code], rest[i].words);
@@ -233,7 +235,7 @@ void cd_report_text(cd_text *text, const cd_report *report)
     bool single = report->count == 1 && report->not_run == 0;
     for (size_t i = 0; i < report->count; i++) {
         const cd_result *result = &report->results[i];
-        bool worth = result->exit_code != CD_EXIT_VERIFIED;
+        bool worth = result->exit_code != CDDP_OUTCOME_VERIFIED;
         if (report->quiet && !worth) continue;
         if (single || worth || report->verbose)
             put_result(text, report, result);

@@ -109,7 +109,7 @@ static void put_result(cd_json *json, const cd_report *report, const cd_result *
     int index = report->registry != NULL ? rule_index(report, f->check) : -1;
     if (index >= 0) cd_json_put_integer(json, "ruleIndex", index);
     /* A finding that its scenario expects is shown, but is no reason to fail. */
-    bool expected = result->exit_code == CD_EXIT_VERIFIED;
+    bool expected = result->exit_code == CDDP_OUTCOME_VERIFIED;
     cd_json_put_text(json, "kind", expected ? "informational" : "fail");
     cd_json_put_text(json, "level", expected ? "none" : "error");
     put_message(json, "message", cd_text_get(&words));
@@ -129,12 +129,12 @@ static void put_notifications(cd_json *json, const cd_report *report)
     cd_json_open(json, '[');
     for (size_t i = 0; i < report->count; i++) {
         const cd_result *r = &report->results[i];
-        if (r->exit_code == CD_EXIT_VERIFIED || r->finding_count > 0) continue;
+        if (r->exit_code == CDDP_OUTCOME_VERIFIED || r->finding_count > 0) continue;
         cd_text words;
         cd_text_init(&words, false);
         cd_text_printf(&words, "%s: %s: %s", r->source, r->verdict, r->reason);
         cd_json_open(json, '{');
-        cd_json_put_text(json, "level", r->exit_code == CD_EXIT_USAGE ? "error" : "warning");
+        cd_json_put_text(json, "level", r->exit_code == CDDP_OUTCOME_ERROR ? "error" : "warning");
         put_message(json, "message", cd_text_get(&words));
         cd_json_close(json, '}');
         cd_text_fini(&words);
@@ -148,8 +148,8 @@ static void put_invocation(cd_json *json, const cd_report *report)
     cd_json_open(json, '[');
     cd_json_open(json, '{');
     cd_json_put_flag(json, "executionSuccessful",
-                     report->exit_code == CD_EXIT_VERIFIED ||
-                         report->exit_code == CD_EXIT_FINDINGS);
+                     report->exit_code == CDDP_OUTCOME_VERIFIED ||
+                         report->exit_code == CDDP_OUTCOME_FINDINGS);
     cd_json_put_integer(json, "exitCode", report->exit_code);
     cd_json_put_text(json, "exitCodeDescription", cd_result_verdict_name(report->exit_code));
     put_notifications(json, report);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Failures of an exploration into a store. See explore_record.h. */
-#include "verify/explore/record.h"
+#include "cli/explore_record.h"
 
 #include "core/base/error.h"
 

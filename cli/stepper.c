@@ -3,7 +3,7 @@
 **
 ** The run is deterministic, so a recorded list is the run: going back is going to a smaller number.
 */
-#include "verify/replay/stepper.h"
+#include "cli/stepper.h"
 
 #include "cddp/backend.h"
 #include "core/base/alloc.h"
@@ -320,12 +320,11 @@ static bool obey(stepper *s, const char *verb, const char *rest)
     return true;
 }
 
-void cd_stepper_run(const cd_cli *cli, const cd_memory_sink *events, size_t position)
+void cd_stepper_run(const cd_memory_sink *events, size_t position)
 {
     stepper s = {.events = events, .at = position, .rank = -1};
     bool prompts = isatty(STDIN_FILENO) != 0;
     char line[256], verb[32], rest[128];
-    (void)cli;
     printf("        %zu events; `help` lists the commands\n", events->count);
     for (;;) {
         if (prompts) printf("(%zu) ", s.at);

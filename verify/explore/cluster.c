@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Explorations by the processes of a job. See explore_crew.h.
+/* Explorations by the processes of a job. See cluster.h.
 **
 **   process 0    order | state of the search | own block | reports | what the others came to | … |
 **                the last order
@@ -7,13 +7,10 @@
 **
 ** Orders and states are broadcast, reports and what came of the blocks are gathered by all.
 */
-#include "verify/explore/crew.h"
+#include "verify/explore/cluster.h"
 
-#include "backends/builtin.h"
 #include "cddp/process.h"
 #include "verify/worlds/join.h"
-#include "cli/interrupt.h"
-#include "cli/plugins.h"
 #include "core/base/alloc.h"
 #include "core/base/error.h"
 
@@ -24,9 +21,8 @@
 
 /* for the slowest block; a process that dies ends the job */
 #define WAIT_NS UINT64_C(3600000000000)
-#define ANY_LAUNCHER "PMIX_RANK" /* of launchers that start ranks of any MPI */
 
-struct cd_crew {
+struct cd_cluster {
     const cddp_backend *backend;
     cddp_solo_world *world;
     void *group;
@@ -47,9 +43,8 @@ typedef struct note {
 } note;
 
 static const char *read_variable(const char *variable) { return getenv(variable); }
-static bool is_set(const char *variable) { return getenv(variable) != NULL; }
 
-uint32_t cd_crew_get_size(const cd_crew *crew) { return crew->size; }
+uint32_t cd_cluster_get_size(const cd_cluster *cluster) { return cluster->size; }
 
 /* ---- bytes between processes ---- */
 
@@ -59,7 +54,7 @@ static cddp_tensor bytes_at(void *memory, size_t byte_count)
     return cddp_tensor_of(cddp_device_cpu(), memory, 0, CDDP_U8, &numel, 1);
 }
 
-static cddp_status run(const cd_crew *c, cddp_collective *collective, cddp_error *err)
+static cddp_status run(const cd_cluster *c, cddp_collective *collective, cddp_error *err)
 {
     void *work = NULL;
     collective->size = sizeof *collective;
@@ -71,7 +66,7 @@ static cddp_status run(const cd_crew *c, cddp_collective *collective, cddp_error
 }
 
 /* From process 0 to all. */
-static cddp_status report(const cd_crew *c, void *memory, size_t byte_count, cddp_error *err)
+static cddp_status report(const cd_cluster *c, void *memory, size_t byte_count, cddp_error *err)
 {
     const cddp_tensor t = bytes_at(memory, byte_count);
     cddp_collective all = {.op = CDDP_OP_BROADCAST, .input = t, .output = t};
@@ -79,7 +74,7 @@ static cddp_status report(const cd_crew *c, void *memory, size_t byte_count, cdd
 }
 
 /* From each to all, equally much: process i's lies at i · byte_count. */
-static cddp_status gather(const cd_crew *c, void *mine, size_t byte_count, void *all,
+static cddp_status gather(const cd_cluster *c, void *mine, size_t byte_count, void *all,
                           cddp_error *err)
 {
     cddp_collective each = {.op = CDDP_OP_ALLGATHER,
@@ -90,37 +85,27 @@ static cddp_status gather(const cd_crew *c, void *mine, size_t byte_count, void 
 
 /* ---- life ---- */
 
-/* The number that the launcher gave to this process, as it wrote it; NULL: nobody started it so. */
-static const char *find_number(void)
+bool cd_cluster_is_first(const cd_cluster *cluster)
 {
-    if (is_set("CDDP_HUB")) return NULL; /* a rank of a run */
-    for (const cd_backend_row *row = cd_backend_rows; row->name != NULL; row++)
-        if (row->job[0] != '\0' && is_set(row->job)) return getenv(row->job);
-    return getenv(ANY_LAUNCHER);
+    const char *number = cd_join_find_launched(read_variable);
+    return cluster != NULL ? cluster->rank == 0 : number == NULL || strcmp(number, "0") == 0;
 }
 
-bool cd_crew_is_first(const cd_crew *crew)
-{
-    const char *number = find_number();
-    return crew != NULL ? crew->rank == 0 : number == NULL || strcmp(number, "0") == 0;
-}
-
-static cddp_status find_transport(cd_cli *cli, cd_crew *c, cddp_error *err)
+static cddp_status find_transport(const cd_cluster_options *options, cd_cluster *c, cddp_error *err)
 {
     cddp_error reason = CDDP_ERROR_INIT;
     bool one_host = false;
-    if (cd_plugins_need_backend(cli, "mpi", &reason) != CDDP_OK)
+    if (options->find_backend(options->context, "mpi", &c->backend, &reason) != CDDP_OK)
         return cd_fail(err, CDDP_E_BACKEND,
                        "processes that a launcher started explore together over MPI; %.400s",
                        reason.message);
-    c->backend = cddp_registry_find_backend(cli->registry, cd_plugins_backend_name(cli, "mpi"));
     c->size = 1;
     if (c->backend != NULL && c->backend->launcher != NULL)
         (void)c->backend->launcher->identity(read_variable, &c->rank, &c->size, &one_host);
     return CDDP_OK;
 }
 
-static cddp_status open_group(cd_crew *c, cddp_error *err)
+static cddp_status open_group(cd_cluster *c, cddp_error *err)
 {
     const cddp_solo_options solo = {.size = sizeof solo, .rank = c->rank, .world_size = c->size};
     c->members = cd_allocate_array(NULL, c->size, sizeof *c->members);
@@ -139,23 +124,25 @@ static cddp_status open_group(cd_crew *c, cddp_error *err)
     return CDDP_OK;
 }
 
-cddp_status cd_crew_open(cd_cli *cli, cd_crew **crew, cddp_error *err)
+cddp_status cd_cluster_open(const cd_cluster_options *options, cd_cluster **cluster,
+                            cddp_error *err)
 {
-    if (find_number() == NULL)
-        return CD_PASS(is_set("CDDP_HUB") ? CDDP_OK
-                                          : cd_join_refuse(read_variable, "search the whole", err));
-    cd_crew *c = cd_allocate_zero(NULL, sizeof *c);
+    if (cd_join_find_launched(read_variable) == NULL)
+        return CD_PASS(read_variable("CDDP_HUB") != NULL
+                           ? CDDP_OK
+                           : cd_join_refuse(read_variable, "search the whole", err));
+    cd_cluster *c = cd_allocate_zero(NULL, sizeof *c);
     if (c == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for a job of several processes");
-    cddp_status status = find_transport(cli, c, err);
+    cddp_status status = find_transport(options, c, err);
     if (status == CDDP_OK && c->size > 1) status = open_group(c, err);
     if (status == CDDP_OK && c->size > 1)
-        *crew = c;
+        *cluster = c;
     else
-        cd_crew_close(c);
+        cd_cluster_close(c);
     return status;
 }
 
-void cd_crew_close(cd_crew *c)
+void cd_cluster_close(cd_cluster *c)
 {
     if (c == NULL) return;
     if (c->group != NULL) c->backend->close(c->group);
@@ -166,7 +153,7 @@ void cd_crew_close(cd_crew *c)
 }
 
 /* What all have to say; *notes is the caller's. */
-static cddp_status exchange(cd_crew *c, note *mine, note **notes, cddp_error *err)
+static cddp_status exchange(cd_cluster *c, note *mine, note **notes, cddp_error *err)
 {
     *notes = cd_allocate_array(NULL, c->size, sizeof **notes);
     if (*notes == NULL)
@@ -184,7 +171,7 @@ static note note_of(cddp_status status, const cddp_error *err)
 }
 
 /* The first that failed speaks for all. */
-static cddp_status first_failure(const cd_crew *c, const note *notes, cddp_error *err)
+static cddp_status first_failure(const cd_cluster *c, const note *notes, cddp_error *err)
 {
     for (uint32_t i = 0; i < c->size; i++) {
         const cddp_status status = (cddp_status)notes[i].status;
@@ -197,7 +184,7 @@ static cddp_status first_failure(const cd_crew *c, const note *notes, cddp_error
     return CDDP_OK;
 }
 
-cddp_status cd_crew_agree(cd_crew *c, cddp_status mine, cddp_error *err)
+cddp_status cd_cluster_agree(cd_cluster *c, cddp_status mine, cddp_error *err)
 {
     if (c == NULL) return mine;
     note here = note_of(mine, err), *notes = NULL;
@@ -211,7 +198,7 @@ cddp_status cd_crew_agree(cd_crew *c, cddp_status mine, cddp_error *err)
 /* ---- a block ---- */
 
 /* The runs of this process, by an explorer that knows what the search has come to. */
-static cddp_status explore_block(const cd_crew *c, const cd_explore_jobs *jobs, const order *o,
+static cddp_status explore_block(const cd_cluster *c, const cd_explore_jobs *jobs, const order *o,
                                  const char *state, cd_text *result, cddp_error *err)
 {
     const uint64_t each = (o->end - o->first + c->size - 1) / c->size,
@@ -232,7 +219,7 @@ static cddp_status explore_block(const cd_crew *c, const cd_explore_jobs *jobs, 
     cd_explorer_begin_part(&part, from);
     memset(failures, 0, sizeof *failures);
     CD_TRY_OUT(cd_explore_block(&own, to, err));
-    if (cd_interrupt_requested()) CD_TRY_OUT(cd_fail(err, CDDP_E_ABORTED, "interrupted"));
+    if (cd_explore_is_interrupted(jobs)) CD_TRY_OUT(cd_fail(err, CDDP_E_ABORTED, "interrupted"));
     cd_frontier_print(&own.frontier, result);
     if (result->failed)
         CD_TRY_OUT(cd_fail(err, CDDP_E_NOMEM, "no memory for what the runs of a process came to"));
@@ -243,8 +230,8 @@ out:
 }
 
 /* All blocks, as texts of equal length behind one another; *all is the caller's. */
-static cddp_status collect(cd_crew *c, cd_text *result, const note *notes, char **all, size_t *each,
-                           cddp_error *err)
+static cddp_status collect(cd_cluster *c, cd_text *result, const note *notes, char **all,
+                           size_t *each, cddp_error *err)
 {
     *each = 0;
     for (uint32_t i = 0; i < c->size; i++)
@@ -263,7 +250,7 @@ out:
 }
 
 /* The same in all processes, from the order on; process 0 takes *all. */
-static cddp_status explore_together(cd_crew *c, const cd_explore_jobs *jobs, const order *o,
+static cddp_status explore_together(cd_cluster *c, const cd_explore_jobs *jobs, const order *o,
                                     const char *state, char **all, size_t *each, cddp_error *err)
 {
     cddp_error failure = CDDP_ERROR_INIT;
@@ -291,7 +278,7 @@ static void print_state(const cd_explore_jobs *jobs, cd_text *text)
     cd_frontier_print(&(cd_frontier){&light, jobs->frontier.failures, jobs->frontier.plan}, text);
 }
 
-static cddp_status absorb_all(const cd_crew *c, const cd_explore_jobs *jobs, const order *o,
+static cddp_status absorb_all(const cd_cluster *c, const cd_explore_jobs *jobs, const order *o,
                               const char *all, size_t each, cddp_error *err)
 {
     const uint64_t block = (o->end - o->first + c->size - 1) / c->size;
@@ -304,8 +291,8 @@ static cddp_status absorb_all(const cd_crew *c, const cd_explore_jobs *jobs, con
     return CDDP_OK;
 }
 
-cddp_status cd_crew_stretch(cd_crew *c, const cd_explore_jobs *jobs, uint64_t end, bool *done,
-                            cddp_error *err)
+cddp_status cd_cluster_stretch(cd_cluster *c, const cd_explore_jobs *jobs, uint64_t end, bool *done,
+                               cddp_error *err)
 {
     cddp_status status = CDDP_OK;
     char *all = NULL;
@@ -323,7 +310,7 @@ cddp_status cd_crew_stretch(cd_crew *c, const cd_explore_jobs *jobs, uint64_t en
     c->in_peace = c->in_peace && status == CDDP_OK;
     if (status == CDDP_OK)
         status = explore_together(c, jobs, &o, cd_text_get(&state), &all, &each, err);
-    *done = status == CDDP_OK && !cd_interrupt_requested();
+    *done = status == CDDP_OK && !cd_explore_is_interrupted(jobs);
     /* somebody was interrupted: nothing of this is kept */
     if (status == CDDP_E_ABORTED) status = CDDP_OK;
     if (*done) status = absorb_all(c, jobs, &o, all, each, err);
@@ -333,7 +320,7 @@ out:
     return status;
 }
 
-cddp_status cd_crew_dismiss(cd_crew *c, cddp_error *err)
+cddp_status cd_cluster_dismiss(cd_cluster *c, cddp_error *err)
 {
     order o = {.explores = 0};
     if (!c->in_peace) return CDDP_OK; /* nobody listens */
@@ -344,7 +331,7 @@ cddp_status cd_crew_dismiss(cd_crew *c, cddp_error *err)
 
 /* ---- the others ---- */
 
-static cddp_status serve_once(cd_crew *c, const cd_explore_jobs *jobs, const order *o,
+static cddp_status serve_once(cd_cluster *c, const cd_explore_jobs *jobs, const order *o,
                               cddp_error *err)
 {
     char *all = NULL, *state = cd_allocate_zero(NULL, (size_t)o->state_bytes);
@@ -358,7 +345,7 @@ static cddp_status serve_once(cd_crew *c, const cd_explore_jobs *jobs, const ord
     return status;
 }
 
-cddp_status cd_crew_serve(cd_crew *c, const cd_explore_jobs *jobs, cddp_error *err)
+cddp_status cd_cluster_serve(cd_cluster *c, const cd_explore_jobs *jobs, cddp_error *err)
 {
     for (;;) {
         order o = {0};

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Choosing a report's format and writing it where it belongs. */
-#include "verify/report/report.h"
+#include "cli/report_target.h"
 
-#include "cli/output.h"
+#include "core/base/output.h"
 #include "core/base/error.h"
 
 cddp_status cd_report_target_read(const cd_args *args, cd_report_target *target, cddp_error *err)

@@ -87,19 +87,19 @@ static void put_case(cd_text *text, const cd_report *report, const cd_result *re
     cd_text_push(text, "    <testcase");
     put_name(text, result);
     if (report->timings) cd_text_printf(text, " time=\"%.3f\"", (double)result->wall_ns / 1e9);
-    bool clean = result->exit_code == CD_EXIT_VERIFIED;
+    bool clean = result->exit_code == CDDP_OUTCOME_VERIFIED;
     cd_text_push(text, clean ? "/>\n" : ">\n");
     if (clean) return;
     switch (result->exit_code) {
-    case CD_EXIT_FINDINGS:
+    case CDDP_OUTCOME_FINDINGS:
         put_problem(text, "failure",
                     result->finding_count > 0 ? result->findings[0].finding.check : "findings",
                     result);
         break;
-    case CD_EXIT_INCONCLUSIVE:
+    case CDDP_OUTCOME_INCONCLUSIVE:
         put_problem(text, "failure", "inconclusive", result);
         break;
-    case CD_EXIT_ENVIRONMENT:
+    case CDDP_OUTCOME_ENVIRONMENT:
         cd_text_push(text, "      <skipped");
         put_attribute(text, "message", result->reason);
         cd_text_push(text, "/>\n");
@@ -122,8 +122,8 @@ void cd_report_junit(cd_text *text, const cd_report *report)
     cd_text_push(text, "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites>\n  <testsuite "
                        "name=\"cddp-verify\"");
     cd_text_printf(text, " tests=\"%zu\" failures=\"%zu\" errors=\"%zu\" skipped=\"%zu\"",
-                   report->count, counts[CD_EXIT_FINDINGS] + counts[CD_EXIT_INCONCLUSIVE],
-                   counts[CD_EXIT_USAGE], counts[CD_EXIT_ENVIRONMENT]);
+                   report->count, counts[CDDP_OUTCOME_FINDINGS] + counts[CDDP_OUTCOME_INCONCLUSIVE],
+                   counts[CDDP_OUTCOME_ERROR], counts[CDDP_OUTCOME_ENVIRONMENT]);
     if (report->timings) cd_text_printf(text, " time=\"%.3f\"", (double)wall_ns / 1e9);
     cd_text_push(text, ">\n");
     for (size_t i = 0; i < report->count; i++) put_case(text, report, &report->results[i]);

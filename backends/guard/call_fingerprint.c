@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Fingerprints of collectives: making, comparing and telling them. */
-#include "backends/call_fingerprint.h"
+#include "backends/guard/call_fingerprint.h"
 
 #include "core/base/error.h"
 #include "core/base/hash.h"

@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Stored runs, as a session reads them. */
+#include "cli/recorded.h"
+
+#include "core/base/error.h"
+#include "verify/report/stored.h"
+
+/* ---- the plan ---- */
+
+cddp_status cd_recorded_read_plan(const cd_recipe *recipe, const cd_session *session,
+                                  cddp_plan **plan, cddp_error *err)
+{
+    cddp_status status = CDDP_OK;
+    cddp_plan *read = NULL;
+    cd_result mistakes;
+    cd_result_init(&mistakes);
+    cd_session_read_plan(session, recipe->source, recipe->scenario, &read, &mistakes);
+    if (read == NULL)
+        status = cd_fail(err, CDDP_E_CONFIG, "the recorded scenario cannot be read any more: %s %s",
+                         mistakes.summary, mistakes.details);
+    else
+        status = cd_recipe_check_plan(recipe, read, err);
+    if (status == CDDP_OK)
+        *plan = read;
+    else
+        cddp_plan_destroy(read);
+    cd_result_fini(&mistakes);
+    return status;
+}
+
+/* ---- judged again ---- */
+
+static void take_event(void *self, const cddp_event *event) { cd_result_add_context(self, event); }
+
+typedef struct source {
+    cddp_store *store;
+    int64_t run;
+    bool is_complete;
+} source;
+
+/* A run up to where it was interrupted: from the first rank that was made to end, nothing is the
+** program's doing. */
+typedef struct beginning {
+    const cddp_trace_sink *to;
+    bool is_over;
+} beginning;
+
+static void pass_beginning(void *self, const cddp_event *event)
+{
+    beginning *b = self;
+    b->is_over |= event->kind == CDDP_EV_rank_end && event->as.rank_end.status == CDDP_E_ABORTED;
+    if (!b->is_over) b->to->event(b->to->self, event);
+}
+
+/* As recorded: every rank's own order is what checks rely on, and shards were merged when they were
+** stored. */
+static cddp_status replay(void *context, const cddp_trace_sink *sink, cddp_error *err)
+{
+    source *s = context;
+    beginning b = {.to = sink};
+    const cddp_trace_sink first = {sizeof first, CDDP_TRACE_ABI, &b, pass_beginning, NULL};
+    return CD_PASS(cddp_store_each_event(s->store, s->run, CDDP_STORE_RECORDED,
+                                         s->is_complete ? sink : &first, err));
+}
+
+static cddp_status judge_plan(cd_result *result, const cd_session *session, const cddp_plan *plan,
+                              const cddp_stored_run *run, cddp_error *err)
+{
+    cddp_verdict *verdict = NULL;
+    cddp_trace_sink sink = {sizeof sink, CDDP_TRACE_ABI, result, take_event, NULL};
+    CD_TRY(cddp_judge(plan, session->cli->registry, replay,
+                      &(source){session->store, run->run, run->complete}, &verdict, err));
+    cddp_status status = cd_result_take_verdict(result, verdict, err);
+    cddp_verdict_destroy(verdict);
+    if (status == CDDP_OK && result->finding_count > 0)
+        status = cddp_store_each_event(session->store, run->run, CDDP_STORE_RECORDED, &sink, err);
+    return status;
+}
+
+cddp_status cd_recorded_judge(cd_result *result, const cd_session *session,
+                              const cddp_stored_run *run, cddp_error *err)
+{
+    cddp_plan *plan = NULL;
+    cd_session reading = *session;
+    reading.overrides = run->provenance.options;
+    cd_stored_describe(result, session->store, run);
+    cd_session_read_plan(&reading, run->provenance.source, run->provenance.scenario, &plan, result);
+    if (plan == NULL) return CDDP_OK;
+    cddp_status status = judge_plan(result, session, plan, run, err);
+    cddp_plan_destroy(plan);
+    /* That ranks did not finish is all that an interruption shows by itself. */
+    if (status == CDDP_OK && !run->complete && result->finding_count == 0)
+        cd_result_set_failure(result, CD_EXIT_INCONCLUSIVE,
+                              "nothing is broken as far as the run went, but it was interrupted",
+                              "");
+    return status;
+}

@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A record and a run, event by event; and the plan of a record on another backend. */
+#include "verify/replay/recipe.h"
+#include "verify/replay/replay.h"
+
+#include "core/base/error.h"
+#include "tests/support/test.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* Three ranks launch four buckets each. */
+#define EVENTS 12
+static cddp_event event_of(size_t number)
+{
+    cddp_event e = {.kind = CDDP_EV_bucket_launch,
+                    .rank = (uint32_t)(number % 3),
+                    .sequence = number / 3,
+                    .time_ns = number * 100};
+    e.as.bucket_launch.bucket = (int64_t)(number / 3);
+    return e;
+}
+
+static void load(cd_replay *r)
+{
+    cd_replay_init(r);
+    for (size_t i = 0; i < EVENTS; i++) {
+        const cddp_event e = event_of(i);
+        r->recorded.sink.event(r->recorded.sink.self, &e);
+    }
+    r->total = r->recorded.count;
+    assert_int_equal(r->total, EVENTS);
+}
+
+static void meet(cd_replay *r, const cddp_event *e) { r->sink.event(r->sink.self, e); }
+
+TEST(replay, equal_events_in_equal_order_are_the_same_run)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    cd_replay r;
+    load(&r);
+    for (size_t i = 0; i < EVENTS; i++) {
+        const cddp_event e = event_of(i);
+        meet(&r, &e);
+    }
+    assert_ok(r.sink.flush(r.sink.self, &err), &err);
+    assert_true(cd_replay_end(&r));
+    cd_replay_fini(&r);
+}
+
+TEST(replay, the_first_event_that_differs_is_where_they_part)
+{
+    static const struct {
+        const char *name;
+        size_t at;
+        int change;
+    } cases[] = {{"another bucket", 4, 0}, {"another time", 7, 1}, {"another rank", 2, 2}};
+    for (size_t k = 0; k < sizeof cases / sizeof cases[0]; k++) {
+        cddp_error err = CDDP_ERROR_INIT;
+        cd_replay r;
+        cd_test_row("%s", cases[k].name);
+        load(&r);
+        for (size_t i = 0; i < EVENTS; i++) {
+            cddp_event e = event_of(i);
+            if (i == cases[k].at && cases[k].change == 0) e.as.bucket_launch.bucket++;
+            if (i == cases[k].at && cases[k].change == 1) e.time_ns++;
+            if (i == cases[k].at && cases[k].change == 2) e.rank++;
+            meet(&r, &e);
+        }
+        assert_int_equal(r.sink.flush(r.sink.self, &err), CDDP_E_ABORTED);
+        assert_true(r.parted);
+        assert_false(r.was_interrupted);
+        assert_int_equal(r.met, cases[k].at);
+        assert_int_equal(r.expected, cases[k].at);
+        assert_false(cd_replay_end(&r));
+        cd_replay_fini(&r);
+    }
+}
+
+static bool say_yes(void) { return true; }
+
+TEST(replay, a_run_that_ended_early_is_not_the_same_and_an_interrupted_one_says_so)
+{
+    cd_replay r;
+    const cddp_event first = event_of(0), last = event_of(EVENTS - 1);
+    load(&r);
+    meet(&r, &first);
+    assert_false(cd_replay_end(&r));
+    assert_int_equal(r.expected, 1);
+    assert_false(r.parted);
+    r.interrupted = say_yes;
+    meet(&r, &last);
+    assert_true(r.parted);
+    assert_true(r.was_interrupted);
+    cd_replay_fini(&r);
+}
+
+TEST(replay, across_worlds_ranks_may_come_in_any_order_at_any_time)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    cd_replay r;
+    load(&r);
+    assert_ok(cd_replay_set_across(&r, true, &err), &err);
+    for (size_t rank = 3; rank-- > 0;)
+        for (size_t i = rank; i < EVENTS; i += 3) {
+            cddp_event e = event_of(i);
+            e.time_ns += 12345;
+            meet(&r, &e);
+        }
+    assert_true(cd_replay_end(&r));
+    cd_replay_fini(&r);
+    /* But a rank's own order counts. */
+    load(&r);
+    assert_ok(cd_replay_set_across(&r, true, &err), &err);
+    const cddp_event second = event_of(3);
+    meet(&r, &second);
+    assert_true(r.parted);
+    cd_replay_fini(&r);
+}
+
+TEST(replay, it_stops_where_it_was_asked_to)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    cd_replay r;
+    load(&r);
+    r.until = 2;
+    for (size_t i = 0; i < 4; i++) {
+        const cddp_event e = event_of(i);
+        meet(&r, &e);
+    }
+    assert_true(r.stopped);
+    assert_int_equal(r.met, 2);
+    assert_int_equal(r.sink.flush(r.sink.self, &err), CDDP_E_ABORTED);
+    assert_true(cd_replay_end(&r));
+    cd_replay_fini(&r);
+}
+
+TEST(recipe, a_record_of_real_processes_becomes_the_same_plan_on_the_simulator)
+{
+    static const struct {
+        const char *backend, *becomes;
+        bool is_foreign;
+    } cases[] = {{"sim", "sim", false},
+                 {"gloo", "sim", true},
+                 {"hier:gloo", "hier:sim", true},
+                 {"cpu:gloo,cuda:nccl", "cpu:sim,cuda:sim", true}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        cddp_error err = CDDP_ERROR_INIT;
+        cddp_plan *plan = NULL;
+        char backend[64], algorithm[] = "";
+        snprintf(backend, sizeof backend, "%s", cases[i].backend);
+        const cd_recipe recipe = {.backend = backend, .algorithm = algorithm};
+        cd_test_row("%s", backend);
+        assert_int_equal(cd_recipe_is_foreign(&recipe), cases[i].is_foreign);
+        assert_ok(cddp_plan_create(NULL, &plan, &err), &err);
+        assert_ok(cd_recipe_transfer(&recipe, plan, &err), &err);
+        assert_string_equal(plan->world.backend, cases[i].becomes);
+        cddp_plan_destroy(plan);
+    }
+}
+
+TEST(recipe, a_plan_that_no_longer_means_the_same_is_refused)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    cddp_plan *plan = NULL;
+    char backend[] = "", algorithm[] = "";
+    assert_ok(cddp_plan_create(NULL, &plan, &err), &err);
+    cd_recipe recipe = {.backend = backend,
+                        .algorithm = algorithm,
+                        .plan_digest = cddp_plan_digest(plan),
+                        .seed = plan->world.seed,
+                        .world_size = plan->world.size,
+                        .steps = plan->settings.train.steps};
+    assert_ok(cd_recipe_check_plan(&recipe, plan, &err), &err);
+    recipe.seed++;
+    assert_int_equal(cd_recipe_check_plan(&recipe, plan, &err), CDDP_E_CORRUPT);
+    assert_non_null(strstr(err.message, "its column seed says"));
+    cd_error_reset(&err);
+    recipe.plan_digest++;
+    assert_int_equal(cd_recipe_check_plan(&recipe, plan, &err), CDDP_E_MISMATCH);
+    cddp_plan_destroy(plan);
+}
+
+TEST_MAIN()

@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Shrinking: what is left fails for the same reason, and is the same for every number of jobs. */
+#include "verify/shrink/shrink.h"
+
+#include "core/base/error.h"
+#include "core/base/text.h"
+#include "tests/support/test.h"
+
+#include <string.h>
+
+static void set(cddp_plan *plan, const char *key, const char *value)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    assert_ok(cddp_plan_set(plan, key, value, &err), &err);
+}
+
+/* Five ranks; one of them starts with its own values, and nobody sends it those of rank 0. */
+static cddp_plan *broken_plan(bool breaks)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    cddp_plan *plan = NULL;
+    assert_ok(cddp_plan_create(NULL, &plan, &err), &err);
+    set(plan, "title", "one rank starts elsewhere");
+    set(plan, "world.size", "5");
+    set(plan, "model.name", "params");
+    set(plan, "model.options", "count=6,numel=7");
+    set(plan, "train.steps", "3");
+    set(plan, "train.micro_steps", "2");
+    if (breaks) {
+        set(plan, "model.init@2", "distinct");
+        set(plan, "ddp.init_sync", "false");
+    }
+    return plan;
+}
+
+static void append(void *context, const char *text) { cd_text_push(context, text); }
+
+typedef struct outcome {
+    cd_text draft;
+    uint64_t trials, removed;
+} outcome;
+
+static outcome shrink(uint32_t jobs)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    cddp_registry *registry = NULL;
+    cddp_plan *plan = broken_plan(true);
+    cd_shrink s;
+    outcome o;
+    assert_ok(cddp_registry_create(NULL, &registry, &err), &err);
+    const cd_shrink_options options = {.registry = registry,
+                                       .plan = plan,
+                                       .jobs = jobs,
+                                       .random_tries = 2};
+    assert_ok(cd_shrink_begin(&s, &options, &err), &err);
+    assert_ok(cd_shrink_run(&s, &err), &err);
+    assert_int_equal(s.end, CD_SHRINK_MINIMAL);
+    assert_true(s.best.failed);
+    assert_string_equal(s.best.reason.check, "I-INIT");
+    cd_text_init(&o.draft, false);
+    cd_draft_print(&s.draft, append, &o.draft);
+    o.trials = s.trials;
+    o.removed = s.removed;
+    cd_shrink_fini(&s);
+    cddp_registry_destroy(registry);
+    cddp_plan_destroy(plan);
+    return o;
+}
+
+TEST(shrink, several_jobs_come_to_what_one_comes_to)
+{
+    outcome one = shrink(1), three = shrink(3);
+    assert_string_equal(cd_text_get(&one.draft), cd_text_get(&three.draft));
+    assert_int_equal(one.removed, three.removed);
+    assert_true(one.removed > 3);
+    assert_non_null(strstr(cd_text_get(&one.draft), "init"));
+    cd_text_fini(&one.draft);
+    cd_text_fini(&three.draft);
+}
+
+static bool say_yes(void) { return true; }
+
+TEST(shrink, what_is_interrupted_before_anything_is_known_says_so)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    cddp_registry *registry = NULL;
+    cddp_plan *plan = broken_plan(true);
+    cd_shrink s;
+    assert_ok(cddp_registry_create(NULL, &registry, &err), &err);
+    const cd_shrink_options options = {.registry = registry,
+                                       .plan = plan,
+                                       .jobs = 1,
+                                       .interrupted = say_yes};
+    assert_int_equal(cd_shrink_begin(&s, &options, &err), CDDP_E_ABORTED);
+    cd_shrink_fini(&s);
+    cddp_registry_destroy(registry);
+    cddp_plan_destroy(plan);
+}
+
+TEST(shrink, a_run_that_does_not_fail_is_refused)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    cddp_registry *registry = NULL;
+    cddp_plan *plan = broken_plan(false);
+    cd_shrink s;
+    assert_ok(cddp_registry_create(NULL, &registry, &err), &err);
+    const cd_shrink_options options = {.registry = registry, .plan = plan, .jobs = 1};
+    assert_int_not_equal(cd_shrink_begin(&s, &options, &err), CDDP_OK);
+    assert_true(err.message[0] != '\0');
+    cd_shrink_fini(&s);
+    cddp_registry_destroy(registry);
+    cddp_plan_destroy(plan);
+}
+
+TEST_MAIN()
