@@ -64,6 +64,7 @@ struct cd_judge {
     cddp_finding *findings; /* (finding_count) */
     uint16_t *causes;       /* (finding_count) slot of each */
     uint32_t *sorted;       /* (finding_count) after end */
+    cd_arena ranks;         /* of the lists in findings */
     size_t finding_count, finding_capacity, cause_capacity, sorted_count, shown_count;
     uint32_t findings_per_check;
     uint32_t replica_slot; /* the first check that compares replicas after a step */
@@ -106,6 +107,18 @@ static slot *slot_of(cd_judge *j, const char *check)
     return NULL;
 }
 
+/* Into memory of the judge. A finding without a list concerns the rank that it blames. */
+static void copy_ranks(cd_judge *j, cddp_finding *f)
+{
+    const uint32_t blamed = (uint32_t)f->rank;
+    const bool is_listed = f->ranks != NULL && f->rank_count > 0;
+    const size_t count = is_listed ? f->rank_count : f->rank >= 0;
+    uint32_t *ranks = count > 0 ? cd_arena_push(&j->ranks, count * sizeof *ranks) : NULL;
+    if (ranks != NULL) memcpy(ranks, is_listed ? f->ranks : &blamed, count * sizeof *ranks);
+    f->ranks = ranks;
+    f->rank_count = ranks != NULL ? count : 0;
+}
+
 static void take_finding(void *reporter, const cddp_finding *finding)
 {
     cd_judge *j = reporter;
@@ -118,8 +131,10 @@ static void take_finding(void *reporter, const cddp_finding *finding)
     if (!cd_vec_grow(a, (void **)&j->causes, &j->cause_capacity, j->finding_count + 1,
                      sizeof *j->causes))
         return;
-    j->findings[j->finding_count] = *finding;
-    j->findings[j->finding_count].check = s->check->name;
+    cddp_finding *kept = &j->findings[j->finding_count];
+    *kept = *finding;
+    kept->check = s->check->name;
+    copy_ranks(j, kept);
     j->causes[j->finding_count++] = (uint16_t)(s - j->slots);
 }
 
@@ -226,6 +241,7 @@ cddp_status cd_judge_create(const cd_judge_options *options, cd_judge **judge, c
     j->allocator = options->allocator;
     j->table = (cddp_allocator){sizeof j->table, j, judge_allocate, judge_resize, judge_release};
     j->sink = (cddp_trace_sink){sizeof j->sink, CDDP_TRACE_ABI, j, judge_event, NULL};
+    cd_arena_init(&j->ranks, &j->table, CD_RANK_SET_BLOCK);
     j->findings_per_check = options->findings_per_check != 0 ? options->findings_per_check : 16;
     j->slots = cd_allocate_array(&j->table, count, sizeof *j->slots);
     if (j->slots == NULL) {
@@ -246,6 +262,7 @@ out:
     /* The block of slots is released by its asked-for size, which destroy reads from slot_count. */
     for (size_t i = 0; i < j->slot_count; i++) j->slots[i].check->end(j->slots[i].self);
     cd_release(&j->table, j->slots, count * sizeof *j->slots);
+    cd_arena_fini(&j->ranks);
     cd_release(options->allocator, j, sizeof *j);
     return status;
 }
@@ -266,6 +283,7 @@ void cd_judge_destroy(cd_judge *judge)
     cd_release(&judge->table, judge->findings, judge->finding_capacity * sizeof *judge->findings);
     cd_release(&judge->table, judge->causes, judge->cause_capacity * sizeof *judge->causes);
     cd_release(&judge->table, judge->sorted, judge->sorted_count * sizeof *judge->sorted);
+    cd_arena_fini(&judge->ranks);
     cd_release(judge->allocator, judge, sizeof *judge);
 }
 

@@ -45,7 +45,8 @@ typedef struct bucket_facts {
 /* An optimizer step on gradients that were not reduced, all ranks together. */
 typedef struct unreduced {
     int64_t param, ranks_count, tensors;
-    uint64_t mask, sequence, local_sequence;
+    cd_rank_set who;
+    uint64_t sequence, local_sequence;
     uint32_t rank, pending_step, pending_micro;
     bool is_passed_over; /* an optimizer in backward: nothing came to step on */
     char why[160];
@@ -229,7 +230,7 @@ static void take_touch(state *s, const cddp_event *e)
     int64_t *stepped = cd_table_add(&s->steppers, CD_KEY(e->step, e->rank));
     if (u == NULL || stepped == NULL) return;
     if ((*stepped)++ == 0) u->ranks_count++;
-    if (e->rank < 64) u->mask |= UINT64_C(1) << e->rank;
+    cd_rank_set_add(&u->who, &s->writer.memory, e->rank);
     if (u->tensors++ == 0 || e->rank < u->rank) {
         u->param = t->param;
         u->rank = e->rank;
@@ -311,10 +312,10 @@ static void report_unreduced(state *s, int64_t step, const unreduced *u)
     char who[96];
     cd_finding_add_event(&f, u->rank, u->local_sequence);
     cd_finding_set_parameter(&s->writer, &f, u->param);
-    f.ranks = u->mask;
+    cd_finding_set_ranks(&s->writer, &f, &u->who);
     if (u->ranks_count > 1) f.rank = -1;
     if (place != NULL) f.bucket = (int32_t)place->bucket;
-    cd_mask_print(u->mask, (uint32_t)u->ranks_count, who, sizeof who);
+    cd_rank_set_print(&u->who, u->rank, who, sizeof who);
     CD_SAY(f.title, "%s: the optimizer %s of %s%s", who,
            u->is_passed_over ? "passes over the gradient" : "steps on a local gradient",
            f.parameter, cd_writer_get_count(&s->writer, (uint64_t)u->tensors, "tensors"));

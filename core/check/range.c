@@ -87,7 +87,7 @@ static void report_overflow(state *s, const cddp_event *e, const cd_key *where)
     s->reported_overflow = true;
     cddp_finding f = cd_finding_at(&s->writer, e);
     f.rank = -1;
-    f.ranks = 0;
+    cd_finding_set_rank(&s->writer, &f, -1);
     f.bucket = (int32_t)where->part[1];
     cd_finding_set_parameter(&s->writer, &f, where->part[0]);
     char bucket[48] = "";

@@ -215,7 +215,7 @@ static void report_sum(state *s, size_t position)
     cddp_event at = {.rank = UINT32_MAX, .step = entry->step, .micro_step = entry->micro_step};
     cddp_finding f = cd_finding_at(&s->writer, &at);
     f.event_count = 0;
-    f.ranks = entry->first.mask;
+    cd_finding_set_ranks(&s->writer, &f, &entry->first.ranks);
     cd_finding_add_event(&f, entry->first.rank, entry->first.sequence);
     cd_finding_set_parameter(&s->writer, &f, key->part[1]);
     CD_SAY(f.title, "the reduced map counts %lld users of %s, the ranks' own maps %lld",

@@ -19,7 +19,7 @@ typedef struct known_name {
 
 typedef struct held_finding {
     cddp_finding finding;
-    uint64_t mask;
+    cd_rank_set ranks;
     uint32_t step, micro_step, rank;
     bool is_known, is_made;
 } held_finding;
@@ -34,6 +34,7 @@ cddp_status cd_check_begin(const cddp_check_context *context, const cd_check_spe
     writer->state_bytes = spec->state_bytes;
     cd_table_init(&writer->names, context->allocator, sizeof(known_name));
     cd_table_init(&writer->groups, context->allocator, sizeof(cd_group_facts));
+    cd_arena_init(&writer->memory, context->allocator, CD_RANK_SET_BLOCK);
     cd_table_init(&writer->held, context->allocator, sizeof(held_finding));
     cd_ranks_init(&writer->agreements, context->allocator, (CD_AGREED_COUNT + 1) * sizeof(int64_t));
     cd_table_init(&writer->exceptions, context->allocator, 2 * sizeof(int64_t));
@@ -47,10 +48,14 @@ void cd_check_end(void *self)
     if (writer == NULL) return;
     for (size_t i = 0; i < writer->held.count; i++) {
         held_finding *h = cd_table_value(&writer->held, i);
-        h->finding.ranks |= h->mask;
-        if (h->is_made) cd_writer_report(writer, &h->finding);
+        if (!h->is_made) continue;
+        for (size_t k = 0; k < h->finding.rank_count; k++)
+            cd_rank_set_add(&h->ranks, &writer->memory, h->finding.ranks[k]);
+        cd_finding_set_ranks(writer, &h->finding, &h->ranks);
+        cd_writer_report(writer, &h->finding);
     }
     cd_table_fini(&writer->held);
+    cd_arena_fini(&writer->memory);
     cd_ranks_fini(&writer->agreements);
     cd_table_fini(&writer->exceptions);
     cd_table_fini(&writer->names);
@@ -186,7 +191,30 @@ void cd_say(char *text, size_t text_bytes, const char *format, ...)
     if (wanted >= (int)text_bytes && text_bytes > 4) memcpy(text + text_bytes - 4, "...", 4);
 }
 
-cddp_finding cd_finding_at(const cd_writer *writer, const cddp_event *event)
+/* ranks: as many as it has members */
+static void list_ranks(const cd_rank_set *set, uint32_t *ranks)
+{
+    for (uint32_t r = cd_rank_set_next(set, 0); r != CD_NO_RANK; r = cd_rank_set_next(set, r + 1))
+        *ranks++ = r;
+}
+
+void cd_finding_set_ranks(cd_writer *writer, cddp_finding *finding, const cd_rank_set *ranks)
+{
+    const uint32_t count = cd_rank_set_count(ranks);
+    uint32_t *list = cd_arena_push(&writer->memory, (count + 1) * sizeof *list);
+    if (list != NULL) list_ranks(ranks, list);
+    finding->ranks = list;
+    finding->rank_count = list != NULL ? count : 0;
+}
+
+void cd_finding_set_rank(cd_writer *writer, cddp_finding *finding, int64_t rank)
+{
+    cd_rank_set one = {0};
+    if (rank >= 0 && rank < CD_RANKS_MAX) cd_rank_set_add(&one, &writer->memory, (uint32_t)rank);
+    cd_finding_set_ranks(writer, finding, &one);
+}
+
+cddp_finding cd_finding_at(cd_writer *writer, const cddp_event *event)
 {
     cddp_finding f = {.size = sizeof f,
                       .check = writer->check,
@@ -198,13 +226,13 @@ cddp_finding cd_finding_at(const cd_writer *writer, const cddp_event *event)
                       .param = -1};
     if (event->rank != UINT32_MAX) {
         f.rank = (int32_t)event->rank;
-        if (event->rank < 64) f.ranks = UINT64_C(1) << event->rank;
+        cd_finding_set_rank(writer, &f, event->rank);
     }
     cd_finding_add_event(&f, event->rank, event->sequence);
     return f;
 }
 
-cddp_finding cd_finding_of(const cd_writer *writer, const cd_split *split)
+cddp_finding cd_finding_of(cd_writer *writer, const cd_split *split)
 {
     cddp_finding f = {.size = sizeof f,
                       .check = writer->check,
@@ -213,14 +241,16 @@ cddp_finding cd_finding_of(const cd_writer *writer, const cd_split *split)
                       .rank = -1,
                       .peer = -1,
                       .bucket = -1,
-                      .param = -1,
-                      .ranks = split->odd_mask};
+                      .param = -1};
+    cd_rank_set ranks = {0};
+    cd_rank_set_unite(&ranks, &writer->memory, &split->odd_ranks);
     if (split->has_culprit) {
         f.rank = (int32_t)split->odd.rank;
         f.peer = (int32_t)split->right.rank;
     } else {
-        f.ranks |= split->right.mask;
+        cd_rank_set_unite(&ranks, &writer->memory, &split->right.ranks);
     }
+    cd_finding_set_ranks(writer, &f, &ranks);
     cd_finding_add_event(&f, split->odd.rank, split->odd.sequence);
     cd_finding_add_event(&f, split->right.rank, split->right.sequence);
     return f;
@@ -239,43 +269,11 @@ void cd_finding_set_parameter(cd_writer *writer, cddp_finding *finding, int64_t 
     if (variable >= 0) CD_SAY(finding->parameter, "%s", cd_writer_get_parameter(writer, variable));
 }
 
-void cd_mask_print(uint64_t mask, uint32_t count, char *text, size_t text_bytes)
-{
-    uint32_t shown = 0, listed = 0;
-    for (uint32_t r = 0; r < 64; r++) listed += (uint32_t)((mask >> r) & 1);
-    uint32_t last = listed < 6 ? listed : 6;
-    size_t used = 0;
-    for (uint32_t r = 0; r < 64 && shown < last; r++) {
-        if (((mask >> r) & 1) == 0) continue;
-        const char *join = shown == 0                           ? (count > 1 ? "ranks " : "rank ")
-                           : shown + 1 == last && last == count ? " and "
-                                                                : ", ";
-        cd_say(text + used, text_bytes - used, "%s%u", join, r);
-        used += strlen(text + used);
-        shown++;
-    }
-    if (shown == 0)
-        cd_say(text, text_bytes, "%u ranks beyond 63", count);
-    else if (count > shown)
-        cd_say(text + used, text_bytes - used, " and %u more", count - shown);
-}
-
-static void variant_print(const cd_variant *v, char *text, size_t text_bytes)
-{
-    if (v->count == 1)
-        cd_say(text, text_bytes, "rank %u", v->rank);
-    else
-        cd_mask_print(v->mask, v->count, text, text_bytes);
-}
-
 void cd_split_print(const cd_split *split, char *text, size_t text_bytes)
 {
     char odd[96], right[96];
-    if (split->odd_count == 1)
-        CD_SAY(odd, "rank %u", split->odd.rank);
-    else
-        cd_mask_print(split->odd_mask, split->odd_count, odd, sizeof odd);
-    variant_print(&split->right, right, sizeof right);
+    cd_rank_set_print(&split->odd_ranks, split->odd.rank, odd, sizeof odd);
+    cd_rank_set_print(&split->right.ranks, CD_NO_RANK, right, sizeof right);
     if (split->has_culprit)
         cd_say(text, text_bytes, "%s against %s", odd, right);
     else
@@ -313,7 +311,7 @@ bool cd_writer_is_first(cd_writer *writer, const cd_key *key, const cddp_event *
 {
     held_finding *h = cd_table_add(&writer->held, key);
     if (h == NULL) return false;
-    if (event->rank < 64) h->mask |= UINT64_C(1) << event->rank;
+    cd_rank_set_add(&h->ranks, &writer->memory, event->rank);
     if (h->is_known && !precedes(event, h)) return false;
     h->is_known = true;
     h->step = event->step;

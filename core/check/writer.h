@@ -32,6 +32,7 @@ typedef struct cd_writer {
     cd_ranks agreements; /* sizes, then how many there were; empty without a model averager */
     /* (rank, ordinal) → size, and during which of its rank's agreements it holds */
     cd_table exceptions;
+    cd_arena memory; /* of sets and lists of ranks */
     size_t state_bytes;
     uint32_t scratch_next;
     char scratch[CD_WRITER_SCRATCH][CD_WRITER_NAME_BYTES];
@@ -78,16 +79,18 @@ int64_t cd_writer_get_parameter_block(const cd_writer *writer, int64_t group, ui
 bool cd_writer_has_equal_bits(const cd_writer *writer, int64_t group);
 
 /* A finding of this check at an event's place, blaming its rank. */
-cddp_finding cd_finding_at(const cd_writer *writer, const cddp_event *event);
+cddp_finding cd_finding_at(cd_writer *writer, const cddp_event *event);
 /* A finding about a disagreement: ranks, witnesses and place from the split. */
-cddp_finding cd_finding_of(const cd_writer *writer, const cd_split *split);
+cddp_finding cd_finding_of(cd_writer *writer, const cd_split *split);
+/* Whom it concerns, in place of who it was before; an empty set: nobody. */
+void cd_finding_set_ranks(cd_writer *writer, cddp_finding *finding, const cd_rank_set *ranks);
+/* One rank, or -1: nobody. */
+void cd_finding_set_rank(cd_writer *writer, cddp_finding *finding, int64_t rank);
 void cd_finding_add_event(cddp_finding *finding, uint32_t rank, uint64_t sequence);
 void cd_finding_set_parameter(cd_writer *writer, cddp_finding *finding, int64_t variable);
 /* "rank 1", or "ranks 1 and 3 (and 5 more)", or "rank 0 and rank 1 (no majority)" in front of
 ** "disagree". */
 void cd_split_print(const cd_split *split, char *text, size_t text_bytes);
-/* "rank 2" or "ranks 0, 1 and 3". */
-void cd_mask_print(uint64_t mask, uint32_t count, char *text, size_t text_bytes);
 
 bool cd_operation_reduces(int64_t op);
 /* "allreduce(sum) of 12 f32" from {op, reduce_op, root, dtype, numel}. */
@@ -99,7 +102,7 @@ void cd_say(char *text, size_t text_bytes, const char *format, ...) CDDP_PRINTF(
 
 void cd_writer_report(cd_writer *writer, const cddp_finding *finding);
 /* One finding per key, the earliest in (step, micro-step, rank), whatever the order in which events
-** come; the ranks of the others are added to its mask. is_first says whether a finding at this
+** come; the ranks of the others are added to its own. is_first says whether a finding at this
 ** event would be the earliest so far; then it is made and held. Held findings are reported by
 ** cd_check_end. */
 bool cd_writer_is_first(cd_writer *writer, const cd_key *key, const cddp_event *event);

@@ -23,7 +23,10 @@ typedef struct cddp_finding {
     const char *check; /* "I-ORDER" */
     uint32_t step;
     uint32_t micro_step;
-    uint64_t ranks;     /* bit per rank to blame, ranks 0…63 */
+    /* (rank_count) every rank that it concerns, in ascending order; NULL in a report: `rank` alone.
+    ** Borrowed until report returns; in a verdict or a store, from whoever shows the finding. */
+    const uint32_t *ranks;
+    size_t rank_count;
     int32_t rank;       /* the first rank to blame, -1 when no single one is */
     int32_t peer;       /* the rank it disagrees with, -1 */
     int32_t bucket;     /* -1 */
