@@ -260,7 +260,6 @@ static void report_unexplained(state *s)
 static void event(void *self, const cddp_event *e)
 {
     state *s = self;
-    cd_writer_learn(&s->writer, e);
     if (e->kind == CDDP_EV_collective_post)
         take_post(s, e);
     else if (e->kind == CDDP_EV_collective_done)
@@ -419,9 +418,8 @@ static void end(void *self)
 
 static const uint16_t kinds[] = {CDDP_EV_group,           CDDP_EV_collective_post,
                                  CDDP_EV_collective_done, CDDP_EV_compare,
-                                 CDDP_EV_param,           CDDP_EV_value,
-                                 CDDP_EV_hook_call,       CDDP_EV_bucket_done,
-                                 CDDP_EV_optimizer_step};
+                                 CDDP_EV_value,           CDDP_EV_hook_call,
+                                 CDDP_EV_bucket_done,     CDDP_EV_optimizer_step};
 
 CD_CHECK_TABLE(coll, "I-COLL", "collectives compute what their names say",
                "The backend's result equals the mathematical collective over the whole grid of "

@@ -164,7 +164,6 @@ static void event(void *self, const cddp_event *e)
         if (struck != NULL) struck->is_struck = true;
         return;
     }
-    cd_writer_learn(&s->writer, e);
     rank_facts *r = cd_ranks_add(&s->ranks, e->rank);
     if (r == NULL) return;
     switch (e->kind) {

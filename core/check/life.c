@@ -235,7 +235,6 @@ static void take_course(state *s, const cddp_event *e)
 static void event(void *self, const cddp_event *e)
 {
     state *s = self;
-    cd_writer_learn(&s->writer, e);
     switch (e->kind) {
     case CDDP_EV_error:
     case CDDP_EV_forward_begin:

@@ -173,7 +173,6 @@ static void take_edge(state *s, const cddp_event *e)
 static void event(void *self, const cddp_event *e)
 {
     state *s = self;
-    cd_writer_learn(&s->writer, e);
     if (e->kind == CDDP_EV_fault) {
         s->has_fault = true;
         const bool is_network = e->as.fault.target < 0 || e->as.fault.kind == KIND_LINK_CUT;

@@ -61,7 +61,6 @@ static void take_post(state *s, const cddp_event *e)
 static void event(void *self, const cddp_event *e)
 {
     state *s = self;
-    cd_writer_learn(&s->writer, e);
     if (e->kind == CDDP_EV_collective_post) {
         take_post(s, e);
     } else if (e->kind == CDDP_EV_group) {

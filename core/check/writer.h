@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The writer: what every check needs to speak about a run. It learns the names of parameters,
-** buffers and groups from the trace and writes findings in one style: the culprit first, both sides
-** shown.
+/* The writer: writes the findings of a check in one style, the culprit first and both sides shown.
+** Names come from the facts that the judge has learnt.
 **
 ** Lifetime   the first member of a check's state; cd_check_begin makes the state, cd_check_end
 **            frees it.
@@ -11,40 +10,21 @@
 #include "core/check/agree.h"
 #include "core/check/table.h"
 #include "cddp/check.h"
+#include "cddp/keys.h"
 
 #define CD_WRITER_NAME_BYTES 96
 #define CD_WRITER_SCRATCH 4
 
-typedef struct cd_group_facts {
-    char name[48];
-    int64_t members;
-    int64_t order;     /* cddp_order of its backend */
-    uint32_t reporter; /* the least rank that opened it: its words stand */
-} cd_group_facts;
-
 typedef struct cd_writer {
     cddp_check_context context;
     const char *check;
-    cd_table names;  /* (kind, id) → what the least rank that told it calls it */
-    cd_table groups; /* id → cd_group_facts */
     /* a check's own key → the earliest finding under it, and all ranks it concerns */
     cd_table held;
-    cd_ranks agreements; /* sizes, then how many there were; empty without a model averager */
-    /* (rank, ordinal) → size, and during which of its rank's agreements it holds */
-    cd_table exceptions;
     cd_arena memory; /* of sets and lists of ranks */
     size_t state_bytes;
     uint32_t scratch_next;
     char scratch[CD_WRITER_SCRATCH][CD_WRITER_NAME_BYTES];
 } cd_writer;
-
-/* Which of what ranks hold must be alike; the sizes of blocks of consecutive ranks, 0: all. */
-typedef enum cd_agreed {
-    CD_AGREED_GRADIENTS,
-    CD_AGREED_PARAMETERS,
-    CD_AGREED_STATE,
-    CD_AGREED_COUNT
-} cd_agreed;
 
 /* Makes a zeroed state whose first member is a writer. */
 typedef struct cd_check_spec {
@@ -55,10 +35,6 @@ cddp_status cd_check_begin(const cddp_check_context *context, const cd_check_spe
                            void **self, cddp_error *err);
 void cd_check_end(void *self); /* accepts NULL */
 
-/* Takes names from param, buffer and group events, and who must agree from agreement; ignores the
-** others. Where ranks differ the least rank's word stands, whichever event came first: real
-** processes tell in any order. */
-void cd_writer_learn(cd_writer *writer, const cddp_event *event);
 /* "fc1.weight", or "parameter 3" */
 const char *cd_writer_get_parameter(cd_writer *writer, int64_t variable);
 /* by position among all parameters */
@@ -67,11 +43,18 @@ const char *cd_writer_get_buffer(cd_writer *writer, int64_t buffer);
 const char *cd_writer_get_group(cd_writer *writer, int64_t group);
 /* " (3 tensors)", or "" of one, which is named */
 const char *cd_writer_get_count(cd_writer *writer, uint64_t count, const char *words);
-/* NULL when unknown */
-const cd_group_facts *cd_writer_find_group(const cd_writer *writer, int64_t group);
+/* Facts; false when unknown. */
+bool cd_writer_find_group(const cd_writer *writer, int64_t group, cddp_fact_group *found);
+bool cd_writer_find_place(const cd_writer *writer, uint32_t rank, int64_t param,
+                          cddp_fact_place *found);
+bool cd_writer_find_setting(const cd_writer *writer, uint32_t rank, cddp_key key,
+                            cddp_fact_setting *found);
+/* Whether a flag is set; false when the rank did not report it. */
+bool cd_writer_has_flag(const cd_writer *writer, uint32_t rank, cddp_key flag);
 /* Joins a group's number with the block of it to which a rank belongs now, as a part of a key: only
 ** within blocks must ranks agree. */
-int64_t cd_writer_get_block(const cd_writer *writer, int64_t group, uint32_t rank, cd_agreed what);
+int64_t cd_writer_get_block(const cd_writer *writer, int64_t group, uint32_t rank,
+                            cddp_agreed what);
 /* The same for one parameter, which may have an agreement of its own. */
 int64_t cd_writer_get_parameter_block(const cd_writer *writer, int64_t group, uint32_t rank,
                                       int64_t ordinal);
