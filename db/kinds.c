@@ -11,6 +11,7 @@
 #include "cddp/backend.h"
 #include "core/base/error.h"
 #include "core/trace/event.h"
+#include "core/trace/setting.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -26,7 +27,9 @@ const char *cd_field_type_name(cddp_field_type type)
         [CDDP_FIELD_dtype] = "dtype",   [CDDP_FIELD_op] = "op",
         [CDDP_FIELD_redop] = "redop",   [CDDP_FIELD_param] = "param",
         [CDDP_FIELD_bucket] = "bucket", [CDDP_FIELD_rank] = "rank",
-        [CDDP_FIELD_group] = "group",
+        [CDDP_FIELD_group] = "group",   [CDDP_FIELD_key] = "key",
+#define CDDP_EVENT_ENUM(name, words) [CDDP_FIELD_##name] = #name,
+#include "cddp/events.def"
     };
     return names[type];
 }
@@ -60,6 +63,9 @@ static void print_column(sqlite3_str *text, const cddp_event_info *info, uint32_
     case CDDP_FIELD_dtype:
     case CDDP_FIELD_op:
     case CDDP_FIELD_redop:
+    case CDDP_FIELD_key:
+#define CDDP_EVENT_ENUM(name, words) case CDDP_FIELD_##name:
+#include "cddp/events.def"
         sqlite3_str_appendf(
             text,
             "coalesce((SELECT name FROM enumeration WHERE type = '%s' AND value = e.f%u), e.f%u)",
@@ -74,6 +80,7 @@ static void print_column(sqlite3_str *text, const cddp_event_info *info, uint32_
     case CDDP_FIELD_bucket:
     case CDDP_FIELD_rank:
     case CDDP_FIELD_group:
+    default:
         sqlite3_str_appendf(text, "e.f%u", position);
         break;
     }
@@ -114,11 +121,11 @@ static cddp_status make_view(cd_sql *sql, int stored, const cddp_event_info *inf
 
 /* ---- rows ---- */
 
-static cddp_status add_name(cd_sql *sql, sqlite3_stmt *insert, const char *type, int value,
+static cddp_status add_name(cd_sql *sql, sqlite3_stmt *insert, const char *type, int64_t value,
                             const char *name, cddp_error *err)
 {
     cd_sql_bind_text(insert, 1, type);
-    sqlite3_bind_int(insert, 2, value);
+    sqlite3_bind_int64(insert, 2, value);
     cd_sql_bind_text(insert, 3, name);
     return CD_PASS(cd_sql_run(sql, insert, err));
 }
@@ -137,6 +144,13 @@ static cddp_status fill_enumerations(cd_sql *sql, cddp_error *err)
         CD_TRY_OUT(add_name(sql, insert, "op", i, cddp_op_name((cddp_op)i), err));
     for (int i = 0; i < CDDP_RED_COUNT; i++)
         CD_TRY_OUT(add_name(sql, insert, "redop", i, cddp_red_op_name((cddp_red_op)i), err));
+    for (int type = 0; type < CDDP_FIELD_TYPE_COUNT; type++)
+        for (int i = 0; cddp_event_word((cddp_field_type)type, i) != NULL; i++)
+            CD_TRY_OUT(add_name(sql, insert, cd_field_type_name((cddp_field_type)type), i,
+                                cddp_event_word((cddp_field_type)type, i), err));
+    for (int i = 0; i < CDDP_KEY_COUNT; i++)
+        CD_TRY_OUT(add_name(sql, insert, "key", cd_setting_id((cddp_key)i),
+                            cd_setting_path((cddp_key)i), err));
 out:
     sqlite3_finalize(insert);
     return status;

@@ -4,9 +4,11 @@
 ** -1 and UINT32_MAX stand for "none" in memory; in the file that is NULL, as a person expects. */
 #include "db/store.h"
 
+#include "core/base/arena.h"
 #include "core/base/error.h"
 
 #include <stdio.h>
+#include <string.h>
 
 static void bind_or_null(sqlite3_stmt *statement, int index, int64_t value)
 {
@@ -16,23 +18,37 @@ static void bind_or_null(sqlite3_stmt *statement, int index, int64_t value)
 static cddp_status insert_finding(cddp_store *store, const cddp_finding *f, cddp_error *err)
 {
     sqlite3_stmt *insert = NULL;
-    CD_TRY(
-        cd_sql_prepare(&store->sql,
-                       "INSERT INTO finding VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                       &insert, err));
+    CD_TRY(cd_sql_prepare(&store->sql,
+                          "INSERT INTO finding VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                          &insert, err));
     sqlite3_bind_int64(insert, 1, store->writer.run);
     sqlite3_bind_int64(insert, 2, store->writer.finding_count);
     cd_sql_bind_text(insert, 3, f->check);
     sqlite3_bind_int64(insert, 4, f->step);
     sqlite3_bind_int64(insert, 5, f->micro_step);
-    sqlite3_bind_int64(insert, 6, (int64_t)f->ranks);
-    bind_or_null(insert, 7, f->rank);
-    bind_or_null(insert, 8, f->peer);
-    bind_or_null(insert, 9, f->bucket);
-    bind_or_null(insert, 10, f->param);
+    bind_or_null(insert, 6, f->rank);
+    bind_or_null(insert, 7, f->peer);
+    bind_or_null(insert, 8, f->bucket);
+    bind_or_null(insert, 9, f->param);
     const char *const texts[] = {f->parameter, f->title, f->expected, f->actual, f->advice};
-    for (int i = 0; i < 5; i++) cd_sql_bind_text(insert, 11 + i, texts[i]);
+    for (int i = 0; i < 5; i++) cd_sql_bind_text(insert, 10 + i, texts[i]);
     cddp_status status = cd_sql_run(&store->sql, insert, err);
+    sqlite3_finalize(insert);
+    return status;
+}
+
+static cddp_status insert_finding_ranks(cddp_store *store, const cddp_finding *f, cddp_error *err)
+{
+    sqlite3_stmt *insert = NULL;
+    cddp_status status = CDDP_OK;
+    CD_TRY(cd_sql_prepare(&store->sql, "INSERT OR IGNORE INTO finding_rank VALUES (?, ?, ?)",
+                          &insert, err));
+    for (size_t i = 0; i < f->rank_count && status == CDDP_OK; i++) {
+        sqlite3_bind_int64(insert, 1, store->writer.run);
+        sqlite3_bind_int64(insert, 2, store->writer.finding_count);
+        sqlite3_bind_int64(insert, 3, f->ranks[i]);
+        status = cd_sql_run(&store->sql, insert, err);
+    }
     sqlite3_finalize(insert);
     return status;
 }
@@ -63,6 +79,7 @@ cddp_status cddp_store_add_finding(cddp_store *store, const cddp_finding *findin
 {
     CD_TRY(cd_writer_require(store, err));
     CD_TRY(insert_finding(store, finding, err));
+    CD_TRY(insert_finding_ranks(store, finding, err));
     CD_TRY(insert_finding_events(store, finding, err));
     store->writer.finding_count++;
     return CDDP_OK;
@@ -119,17 +136,42 @@ static cddp_finding finding_of(sqlite3_stmt *row)
     cddp_finding f = {.size = sizeof f, .check = cd_sql_text(row, 1)};
     f.step = (uint32_t)sqlite3_column_int64(row, 2);
     f.micro_step = (uint32_t)sqlite3_column_int64(row, 3);
-    f.ranks = (uint64_t)sqlite3_column_int64(row, 4);
-    f.rank = number_or_none(row, 5);
-    f.peer = number_or_none(row, 6);
-    f.bucket = number_or_none(row, 7);
-    f.param = number_or_none(row, 8);
-    copy_text(f.parameter, sizeof f.parameter, row, 9);
-    copy_text(f.title, sizeof f.title, row, 10);
-    copy_text(f.expected, sizeof f.expected, row, 11);
-    copy_text(f.actual, sizeof f.actual, row, 12);
-    copy_text(f.advice, sizeof f.advice, row, 13);
+    f.rank = number_or_none(row, 4);
+    f.peer = number_or_none(row, 5);
+    f.bucket = number_or_none(row, 6);
+    f.param = number_or_none(row, 7);
+    copy_text(f.parameter, sizeof f.parameter, row, 8);
+    copy_text(f.title, sizeof f.title, row, 9);
+    copy_text(f.expected, sizeof f.expected, row, 10);
+    copy_text(f.actual, sizeof f.actual, row, 11);
+    copy_text(f.advice, sizeof f.advice, row, 12);
     return f;
+}
+
+/* Ascending, as the primary key has them; they are borrowed from the arena. */
+static cddp_status read_finding_ranks(cddp_store *store, sqlite3_stmt *select, int64_t run,
+                                      int64_t position, cd_arena *arena, cddp_finding *f,
+                                      cddp_error *err)
+{
+    sqlite3_bind_int64(select, 1, run);
+    sqlite3_bind_int64(select, 2, position);
+    uint32_t *ranks = NULL;
+    size_t capacity = 0;
+    for (bool row = true;;) {
+        CD_TRY(cd_sql_step(&store->sql, select, &row, err));
+        if (!row) break;
+        if (f->rank_count == capacity) {
+            capacity = capacity > 0 ? capacity * 2 : 16;
+            uint32_t *more = cd_arena_push(arena, capacity * sizeof *more);
+            if (more == NULL)
+                return cd_fail(err, CDDP_E_NOMEM, "no memory for the ranks of a finding");
+            if (f->rank_count > 0) memcpy(more, ranks, f->rank_count * sizeof *more);
+            ranks = more;
+        }
+        ranks[f->rank_count++] = (uint32_t)sqlite3_column_int64(select, 0);
+    }
+    f->ranks = ranks;
+    return CDDP_OK;
 }
 
 static cddp_status read_finding_events(cddp_store *store, sqlite3_stmt *select, int64_t run,
@@ -152,21 +194,31 @@ cddp_status cddp_store_each_finding(cddp_store *store, int64_t run, cddp_store_f
                                     void *context, cddp_error *err)
 {
     cddp_status status = CDDP_OK;
-    sqlite3_stmt *select = NULL, *events = NULL;
+    sqlite3_stmt *select = NULL, *events = NULL, *ranks = NULL;
+    cd_arena arena;
+    cd_arena_init(&arena, store->allocator, 4096);
+    const cd_arena_mark mark = cd_arena_get_mark(&arena);
     CD_TRY_OUT(cd_sql_prepare(
         &store->sql,
-        "SELECT position, invariant, step, micro, ranks, rank, peer, bucket, param, parameter, "
+        "SELECT position, invariant, step, micro, rank, peer, bucket, param, parameter, "
         "title, expected, actual, advice FROM finding WHERE run = ? ORDER BY position",
         &select, err));
     CD_TRY_OUT(cd_sql_prepare(
         &store->sql,
         "SELECT rank, seq FROM finding_event WHERE run = ? AND position = ? ORDER BY ordinal",
         &events, err));
+    CD_TRY_OUT(
+        cd_sql_prepare(&store->sql,
+                       "SELECT rank FROM finding_rank WHERE run = ? AND position = ? ORDER BY rank",
+                       &ranks, err));
     sqlite3_bind_int64(select, 1, run);
     for (bool row = true;;) {
         CD_TRY_OUT(cd_sql_step(&store->sql, select, &row, err));
         if (!row) break;
+        cd_arena_rewind(&arena, mark);
         cddp_finding finding = finding_of(select);
+        CD_TRY_OUT(read_finding_ranks(store, ranks, run, sqlite3_column_int64(select, 0), &arena,
+                                      &finding, err));
         CD_TRY_OUT(read_finding_events(store, events, run, sqlite3_column_int64(select, 0),
                                        &finding, err));
         CD_TRY_OUT(fn(context, &finding, err));
@@ -174,6 +226,8 @@ cddp_status cddp_store_each_finding(cddp_store *store, int64_t run, cddp_store_f
 out:
     sqlite3_finalize(select);
     sqlite3_finalize(events);
+    sqlite3_finalize(ranks);
+    cd_arena_fini(&arena);
     return status;
 }
 

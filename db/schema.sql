@@ -87,7 +87,6 @@ CREATE TABLE finding (
     invariant TEXT NOT NULL,
     step INTEGER NOT NULL,
     micro INTEGER NOT NULL,
-    ranks INTEGER NOT NULL,
     rank INTEGER,
     peer INTEGER,
     bucket INTEGER,
@@ -98,6 +97,12 @@ CREATE TABLE finding (
     actual TEXT NOT NULL,
     advice TEXT NOT NULL,
     PRIMARY KEY (run, position)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE finding_rank (
+    run INTEGER NOT NULL,
+    position INTEGER NOT NULL,
+    rank INTEGER NOT NULL,
+    PRIMARY KEY (run, position, rank)
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE finding_event (
     run INTEGER NOT NULL,

@@ -12,6 +12,7 @@ FROM run;
 CREATE VIEW findings AS
 SELECT f.run, f.position, f.invariant, f.step, f.micro, f.rank, f.peer, f.bucket, f.parameter, f.title, f.expected, f.actual,
     f.advice,
+    (SELECT group_concat(x.rank, ' ') FROM finding_rank x WHERE x.run = f.run AND x.position = f.position) AS ranks,
     (SELECT group_concat(coalesce('rank ' || x.rank, 'world') || ':' || x.seq, ' ') FROM finding_event x
      WHERE x.run = f.run AND x.position = f.position) AS events
 FROM finding f;

@@ -12,6 +12,7 @@ void cd_agree_init(cd_agree *agree, const cddp_allocator *allocator)
 {
     *agree = (cd_agree){0};
     cd_table_init(&agree->entries, allocator, sizeof(cd_agree_entry));
+    cd_arena_init(&agree->memory, allocator, CD_RANK_SET_BLOCK);
 }
 
 void cd_agree_fini(cd_agree *agree)
@@ -21,17 +22,17 @@ void cd_agree_fini(cd_agree *agree)
     cd_release(agree->entries.allocator, agree->overflow,
                agree->overflow_capacity * sizeof *agree->overflow);
     cd_table_fini(&agree->entries);
+    cd_arena_fini(&agree->memory);
 }
 
-static void vote(cd_variant *v, const cddp_event *event)
+static void vote(cd_agree *agree, cd_variant *v, const cddp_event *event)
 {
     /* The lowest rank is the witness, whatever the order in which ranks speak. */
     if (v->count++ == 0 || event->rank < v->rank) {
         v->rank = event->rank;
         v->sequence = event->sequence;
     }
-    if (v->count == 1 || event->rank > v->last) v->last = event->rank;
-    if (event->rank < 64) v->mask |= UINT64_C(1) << event->rank;
+    cd_rank_set_add(&v->ranks, &agree->memory, event->rank);
 }
 
 static void note_place(cd_agree_entry *entry, const cddp_event *event)
@@ -76,7 +77,7 @@ bool cd_agree_push(cd_agree *agree, const cd_statement *statement, const cddp_ev
         }
         v = &agree->overflow[v->next - 1];
     }
-    vote(v, event);
+    vote(agree, v, event);
     return v == &entry->first;
 }
 
@@ -84,12 +85,6 @@ void cd_agree_set_authority(cd_agree *agree, const cd_key *key, uint32_t rank)
 {
     cd_agree_entry *entry = cd_table_add(&agree->entries, key);
     if (entry != NULL) entry->authority = rank + 1;
-}
-
-static bool said_by(const cd_variant *v, uint32_t rank)
-{
-    if (v->rank == rank || v->last == rank) return true;
-    return rank < 64 && ((v->mask >> rank) & 1) != 0;
 }
 
 static const cd_variant *next_of(const cd_agree *agree, const cd_variant *v)
@@ -102,8 +97,8 @@ static const cd_variant *choose_right(const cd_agree *agree, const cd_agree_entr
                                       bool *has_culprit)
 {
     for (const cd_variant *v = &entry->first; v != NULL; v = next_of(agree, v)) {
-        bool is_right =
-            entry->authority != 0 ? said_by(v, entry->authority - 1) : v->count * 2 > entry->voters;
+        bool is_right = entry->authority != 0 ? cd_rank_set_has(&v->ranks, entry->authority - 1)
+                                              : v->count * 2 > entry->voters;
         if (is_right) {
             *has_culprit = true;
             return v;
@@ -116,7 +111,7 @@ static const cd_variant *choose_right(const cd_agree *agree, const cd_agree_entr
     return lowest;
 }
 
-static void describe_split(const cd_agree *agree, size_t position, cd_split *split)
+static void describe_split(cd_agree *agree, size_t position, cd_split *split)
 {
     const cd_agree_entry *entry = cd_table_value(&agree->entries, position);
     const cd_variant *right = choose_right(agree, entry, &split->has_culprit), *odd = NULL;
@@ -128,8 +123,7 @@ static void describe_split(const cd_agree *agree, size_t position, cd_split *spl
                         .has_culprit = split->has_culprit};
     for (const cd_variant *v = &entry->first; v != NULL; v = next_of(agree, v)) {
         if (v == right) continue;
-        split->odd_mask |= v->mask;
-        split->odd_count += v->count;
+        cd_rank_set_unite(&split->odd_ranks, &agree->memory, &v->ranks);
         if (odd == NULL || v->count > odd->count || (v->count == odd->count && v->rank < odd->rank))
             odd = v;
     }

@@ -10,19 +10,18 @@
 ** Cost       one hash lookup per statement; memory per key, not per rank, as long as all agree.
 */
 #pragma once
+#include "core/check/rank_set.h"
 #include "core/check/table.h"
 #include "cddp/check.h"
 
 #define CD_STATEMENT_WORDS 6
-#define CD_NO_RANK UINT32_MAX
 
 /* What some ranks said, with the first of them as witness. */
 typedef struct cd_variant {
     int64_t data[CD_STATEMENT_WORDS];
-    uint64_t mask;     /* ranks 0…63 that said it */
+    cd_rank_set ranks; /* who said it */
     uint64_t sequence; /* of the witness's event */
     uint32_t rank;     /* the witness: the lowest that said it */
-    uint32_t last;     /* the highest that said it */
     uint32_t count;    /* how many said it */
     uint32_t next;     /* position + 1 in the overflow list; 0: none */
 } cd_variant;
@@ -40,6 +39,7 @@ typedef struct cd_agree_entry {
 
 typedef struct cd_agree {
     cd_table entries;     /* of cd_agree_entry */
+    cd_arena memory;      /* of sets of ranks */
     cd_variant *overflow; /* (overflow_count) */
     size_t overflow_count, overflow_capacity;
     /* (splits_sorted) positions of the entries on which they differ, for the walk */
@@ -70,8 +70,7 @@ void cd_agree_set_authority(cd_agree *agree, const cd_key *key, uint32_t rank);
 typedef struct cd_split {
     const cd_key *key;
     cd_variant right, odd;
-    uint64_t odd_mask; /* every rank that did not say what `right` says */
-    uint32_t odd_count;
+    cd_rank_set odd_ranks; /* every rank that did not say what `right` says */
     uint32_t voters;
     uint32_t step, micro_step;
     bool has_culprit;

@@ -9,16 +9,11 @@
 ** Limits        a globally unused parameter keeps whatever gradient it had (FIN-04) and is not
 **               judged; storage outside the buckets is not visible.
 */
-#include "core/check/layout.h"
 #include "core/check/writer.h"
-
-#include <string.h>
 
 typedef struct state {
     cd_writer writer;
-    cd_layouts layouts;
-    cd_table ends;  /* (rank, generation, bucket) → end of the last slot, its param */
-    cd_ranks views; /* rank → 1 view mode is on */
+    cd_table ends; /* (rank, generation, bucket) → end of the last slot, its param */
     uint64_t aliased;
 } state;
 
@@ -28,9 +23,7 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
         cd_check_begin(context, &(cd_check_spec){"I-ALIAS", sizeof(state)}, self, err);
     if (status != CDDP_OK) return status;
     state *s = *self;
-    cd_layouts_init(&s->layouts, context->allocator);
     cd_table_init(&s->ends, context->allocator, 2 * sizeof(int64_t));
-    cd_ranks_init(&s->views, context->allocator, sizeof(int64_t));
     return CDDP_OK;
 }
 
@@ -58,25 +51,28 @@ static void take_layout(state *s, const cddp_event *e)
 static void take_final(state *s, const cddp_event *e)
 {
     const cddp_event_grad_final *g = &e->as.grad_final;
-    const int64_t *view_mode = cd_ranks_find(&s->views, e->rank);
-    const cd_place *place = cd_layouts_find(&s->layouts, e->rank, g->param);
-    if (g->globally_unused || g->presence != 2 || place == NULL) return;
-    int64_t newest = cd_layouts_generation(&s->layouts, e->rank);
+    const cddp_facts *facts = s->writer.context.facts;
+    cddp_fact_place place;
+    if (g->globally_unused || g->presence != CDDP_PRESENCE_VALUE ||
+        !cd_writer_find_place(&s->writer, e->rank, g->param, &place))
+        return;
+    int64_t newest = facts->generation(facts->self, e->rank);
     const char *wrong = NULL;
     if (g->is_view) s->aliased++;
-    if (!g->is_view && view_mode != NULL && *view_mode)
+    if (!g->is_view &&
+        cd_writer_has_flag(&s->writer, e->rank, CDDP_KEY_ddp_gradient_as_bucket_view))
         wrong = "is not a view of its bucket";
     else if (g->is_view && g->generation != newest)
         wrong = "is a view of a layout that is no longer in force";
-    else if (g->is_view && (g->bucket != place->bucket || g->address != place->offset))
+    else if (g->is_view && (g->bucket != place.bucket || g->address != place.offset))
         wrong = "lies in another parameter's slice";
     if (wrong == NULL || !cd_writer_is_first(&s->writer, CD_KEY(1), e)) return;
     cddp_finding f = cd_finding_at(&s->writer, e);
-    f.bucket = (int32_t)place->bucket;
+    f.bucket = (int32_t)place.bucket;
     cd_finding_set_parameter(&s->writer, &f, g->param);
     CD_SAY(f.title, "rank %u: the gradient of %s %s", e->rank, f.parameter, wrong);
-    CD_SAY(f.expected, "element %lld of bucket %lld, layout %lld", (long long)place->offset,
-           (long long)place->bucket, (long long)newest);
+    CD_SAY(f.expected, "element %lld of bucket %lld, layout %lld", (long long)place.offset,
+           (long long)place.bucket, (long long)newest);
     if (g->is_view)
         CD_SAY(f.actual, "element %lld of bucket %lld, layout %lld", (long long)g->address,
                (long long)g->bucket, (long long)g->generation);
@@ -91,16 +87,10 @@ static void take_final(state *s, const cddp_event *e)
 static void event(void *self, const cddp_event *e)
 {
     state *s = self;
-    cd_writer_learn(&s->writer, e);
     if (e->kind == CDDP_EV_bucket_layout) {
-        cd_layouts_learn(&s->layouts, e);
         take_layout(s, e);
     } else if (e->kind == CDDP_EV_grad_final) {
         take_final(s, e);
-    } else if (e->kind == CDDP_EV_option && e->text != NULL &&
-               strcmp(e->text, "ddp.gradient_as_bucket_view=true") == 0) {
-        int64_t *view_mode = cd_ranks_add(&s->views, e->rank);
-        if (view_mode != NULL) *view_mode = 1;
     }
 }
 
@@ -111,14 +101,11 @@ static void end(void *self)
     if (s->aliased > 0)
         cd_writer_exercise(&s->writer, "%llu gradients were views of their bucket",
                            (unsigned long long)s->aliased);
-    cd_layouts_fini(&s->layouts);
     cd_table_fini(&s->ends);
-    cd_ranks_fini(&s->views);
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {CDDP_EV_param, CDDP_EV_bucket_layout, CDDP_EV_grad_final,
-                                 CDDP_EV_option};
+static const uint16_t kinds[] = {CDDP_EV_bucket_layout, CDDP_EV_grad_final};
 
 CD_CHECK_TABLE(alias, "I-ALIAS", "gradient views are their own slices of the bucket in force",
                "In view mode a gradient aliases its own bucket slice of the current generation; no "

@@ -22,14 +22,12 @@
 
 #include "cddp/backend.h"
 
-#include <string.h>
-
 typedef struct rank_facts {
     int64_t authority;
     int64_t last_root; /* of the last broadcast posted; -1: none yet */
     uint32_t step, micro_step, forward, joins;
     bool is_synced, has_begun, has_join;
-    bool broadcasts, has_buffers; /* the option; there are buffers to broadcast */
+    bool has_buffers; /* to broadcast */
     /* the forward before synchronised, or there was none (BUF-05); this one did, before or after
     ** it */
     bool is_due, has_synced;
@@ -104,7 +102,9 @@ static void judge_authority(state *s, const cddp_event *e, const rank_facts *r, 
 static void take_forward_end(state *s, const cddp_event *e, rank_facts *r)
 {
     const bool was_due = r->is_due,
-               is_judged = r->broadcasts && r->has_buffers && !r->has_join && r->has_begun;
+               is_judged =
+                   cd_writer_has_flag(&s->writer, e->rank, CDDP_KEY_ddp_broadcast_buffers) &&
+                   r->has_buffers && !r->has_join && r->has_begun;
     const cd_key *key = CD_KEY(e->kind, was_due);
     r->is_due = e->as.forward_end.prepared;
     if (!is_judged || r->has_synced == was_due || !cd_writer_is_first(&s->writer, key, e)) return;
@@ -162,7 +162,6 @@ static void judge_joins(state *s)
 static void event(void *self, const cddp_event *e)
 {
     state *s = self;
-    cd_writer_learn(&s->writer, e);
     if (e->kind == CDDP_EV_buffer) {
         int64_t *flag =
             e->as.buffer.ignored ? cd_table_add(&s->ignored, CD_KEY(e->as.buffer.buffer)) : NULL;
@@ -180,13 +179,10 @@ static void event(void *self, const cddp_event *e)
                           .last_root = -1,
                           .joins = r->joins,
                           .has_join = r->has_join,
-                          .broadcasts = r->broadcasts,
                           .has_buffers = r->has_buffers,
                           .is_due = r->is_due};
     } else if (e->kind == CDDP_EV_forward_end) {
         take_forward_end(s, e, r);
-    } else if (e->kind == CDDP_EV_option) {
-        r->broadcasts |= e->text != NULL && strcmp(e->text, "ddp.broadcast_buffers=true") == 0;
     } else if (e->kind == CDDP_EV_wrap) {
         r->has_buffers = e->as.wrap.buffers > 0;
         r->is_due = true;
@@ -241,11 +237,11 @@ static void end(void *self)
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {CDDP_EV_option,      CDDP_EV_buffer,
-                                 CDDP_EV_wrap,        CDDP_EV_forward_begin,
-                                 CDDP_EV_forward_end, CDDP_EV_buffer_sync,
-                                 CDDP_EV_value,       CDDP_EV_collective_post,
-                                 CDDP_EV_join_notify, CDDP_EV_join_end};
+static const uint16_t kinds[] = {CDDP_EV_buffer,          CDDP_EV_wrap,
+                                 CDDP_EV_forward_begin,   CDDP_EV_forward_end,
+                                 CDDP_EV_buffer_sync,     CDDP_EV_value,
+                                 CDDP_EV_collective_post, CDDP_EV_join_notify,
+                                 CDDP_EV_join_end};
 
 CD_CHECK_TABLE(bufeq, "I-BUFEQ", "buffers are the authority's at forward entry",
                "At forward entry each live buffer equals the authority's value, the authority is "

@@ -6,7 +6,8 @@
 **     kinds)
 ** J2  a check that has begun is ended exactly once, even when another one failed to begin
 ** J3  after an allocation failed, end says so: silence is never mistaken for innocence
-** J4  ids and counts in events that reach a check are small enough to be walked to and added: a
+** J4  what the facts say is what the trace has said up to the event that a check is shown
+** J5  ids and counts in events that reach a check are small enough to be walked to and added: a
 **     store may hold anything
 */
 #include "core/check/check.h"
@@ -14,6 +15,7 @@
 #include "core/base/alloc.h"
 #include "core/base/assert.h"
 #include "core/base/error.h"
+#include "core/check/facts.h"
 #include "core/check/writer.h"
 
 #include <stdlib.h>
@@ -54,6 +56,7 @@ typedef struct slot {
 
 struct cd_judge {
     cddp_trace_sink sink;
+    cd_facts facts;
     cddp_allocator table; /* what checks allocate from: notes failures (J3) */
     const cddp_allocator *allocator;
     slot *slots; /* (slot_count) */
@@ -64,6 +67,7 @@ struct cd_judge {
     cddp_finding *findings; /* (finding_count) */
     uint16_t *causes;       /* (finding_count) slot of each */
     uint32_t *sorted;       /* (finding_count) after end */
+    cd_arena ranks;         /* of the lists in findings */
     size_t finding_count, finding_capacity, cause_capacity, sorted_count, shown_count;
     uint32_t findings_per_check;
     uint32_t replica_slot; /* the first check that compares replicas after a step */
@@ -106,6 +110,18 @@ static slot *slot_of(cd_judge *j, const char *check)
     return NULL;
 }
 
+/* Into memory of the judge. A finding without a list concerns the rank that it blames. */
+static void copy_ranks(cd_judge *j, cddp_finding *f)
+{
+    const uint32_t blamed = (uint32_t)f->rank;
+    const bool is_listed = f->ranks != NULL && f->rank_count > 0;
+    const size_t count = is_listed ? f->rank_count : f->rank >= 0;
+    uint32_t *ranks = count > 0 ? cd_arena_push(&j->ranks, count * sizeof *ranks) : NULL;
+    if (ranks != NULL) memcpy(ranks, is_listed ? f->ranks : &blamed, count * sizeof *ranks);
+    f->ranks = ranks;
+    f->rank_count = ranks != NULL ? count : 0;
+}
+
 static void take_finding(void *reporter, const cddp_finding *finding)
 {
     cd_judge *j = reporter;
@@ -118,8 +134,10 @@ static void take_finding(void *reporter, const cddp_finding *finding)
     if (!cd_vec_grow(a, (void **)&j->causes, &j->cause_capacity, j->finding_count + 1,
                      sizeof *j->causes))
         return;
-    j->findings[j->finding_count] = *finding;
-    j->findings[j->finding_count].check = s->check->name;
+    cddp_finding *kept = &j->findings[j->finding_count];
+    *kept = *finding;
+    kept->check = s->check->name;
+    copy_ranks(j, kept);
     j->causes[j->finding_count++] = (uint16_t)(s - j->slots);
 }
 
@@ -131,12 +149,12 @@ static void take_exercise(void *reporter, const char *check, const char *how)
     if (s->exercise.count++ == 0) cd_say(s->exercise.how, sizeof s->exercise.how, "%s", how);
 }
 
-/* The value that a check sees (J4): ids that it may walk to, numbers that it may add. */
+/* The value that a check sees (J5): ids that it may walk to, numbers that it may add. */
 static int64_t tame(cddp_field_type type, int64_t value)
 {
     bool is_id = type == CDDP_FIELD_param || type == CDDP_FIELD_bucket;
     int64_t limit = is_id ? CD_IDS_MAX : INT64_C(1) << 53;
-    if (type == CDDP_FIELD_digest || type == CDDP_FIELD_f64) return value;
+    if (type == CDDP_FIELD_digest || type == CDDP_FIELD_f64 || type == CDDP_FIELD_key) return value;
     if (type == CDDP_FIELD_flag) return value != 0;
     if (value >= limit) return limit - 1;
     return value < -limit ? -limit : value;
@@ -166,6 +184,7 @@ static void judge_event(void *self, const cddp_event *event)
             tamed.as.field[i] = tame(info->fields[i].type, event->as.field[i]);
         event = &tamed;
     }
+    cd_facts_learn(&j->facts, event);
     for (uint32_t i = j->offsets[event->kind]; i < j->offsets[event->kind + 1]; i++) {
         const slot *s = &j->slots[j->listeners[i]];
         s->check->event(s->self, event);
@@ -211,7 +230,12 @@ static cddp_status begin_slot(cd_judge *j, const cddp_check *check, cddp_error *
                        check != NULL ? check->name : "(null)");
     slot *s = &j->slots[j->slot_count];
     *s = (slot){.check = check, .exercise = {.check = check->name}};
-    cddp_check_context context = {sizeof context, &j->table, j, take_finding, take_exercise};
+    cddp_check_context context = {.size = sizeof context,
+                                  .allocator = &j->table,
+                                  .reporter = j,
+                                  .report = take_finding,
+                                  .exercised = take_exercise,
+                                  .facts = &j->facts.port};
     CD_TRY(check->begin(&context, &s->self, err));
     j->slot_count++;
     return CDDP_OK;
@@ -226,6 +250,8 @@ cddp_status cd_judge_create(const cd_judge_options *options, cd_judge **judge, c
     j->allocator = options->allocator;
     j->table = (cddp_allocator){sizeof j->table, j, judge_allocate, judge_resize, judge_release};
     j->sink = (cddp_trace_sink){sizeof j->sink, CDDP_TRACE_ABI, j, judge_event, NULL};
+    cd_arena_init(&j->ranks, &j->table, CD_RANK_SET_BLOCK);
+    cd_facts_init(&j->facts, &j->table);
     j->findings_per_check = options->findings_per_check != 0 ? options->findings_per_check : 16;
     j->slots = cd_allocate_array(&j->table, count, sizeof *j->slots);
     if (j->slots == NULL) {
@@ -246,6 +272,8 @@ out:
     /* The block of slots is released by its asked-for size, which destroy reads from slot_count. */
     for (size_t i = 0; i < j->slot_count; i++) j->slots[i].check->end(j->slots[i].self);
     cd_release(&j->table, j->slots, count * sizeof *j->slots);
+    cd_facts_fini(&j->facts);
+    cd_arena_fini(&j->ranks);
     cd_release(options->allocator, j, sizeof *j);
     return status;
 }
@@ -266,6 +294,8 @@ void cd_judge_destroy(cd_judge *judge)
     cd_release(&judge->table, judge->findings, judge->finding_capacity * sizeof *judge->findings);
     cd_release(&judge->table, judge->causes, judge->cause_capacity * sizeof *judge->causes);
     cd_release(&judge->table, judge->sorted, judge->sorted_count * sizeof *judge->sorted);
+    cd_facts_fini(&judge->facts);
+    cd_arena_fini(&judge->ranks);
     cd_release(judge->allocator, judge, sizeof *judge);
 }
 

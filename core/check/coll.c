@@ -260,7 +260,6 @@ static void report_unexplained(state *s)
 static void event(void *self, const cddp_event *e)
 {
     state *s = self;
-    cd_writer_learn(&s->writer, e);
     if (e->kind == CDDP_EV_collective_post)
         take_post(s, e);
     else if (e->kind == CDDP_EV_collective_done)
@@ -315,7 +314,7 @@ static void report_own(state *s)
 {
     const wrong *first = NULL;
     const cd_key *at = NULL;
-    uint64_t mask = 0;
+    cd_rank_set who = {0};
     for (size_t i = 0; i < s->wrongs.count; i++) {
         const wrong *w = cd_table_value(&s->wrongs, i);
         const cd_key *key = cd_table_key(&s->wrongs, i);
@@ -331,8 +330,8 @@ static void report_own(state *s)
                               (w->event.step == first->event.step &&
                                (key->part[0] < at->part[0] ||
                                 (key->part[0] == at->part[0] && key->part[1] < at->part[1])));
-        if (precedes) mask = 0;
-        if ((precedes || is_same) && w->event.rank < 64) mask |= UINT64_C(1) << w->event.rank;
+        if (precedes) who = (cd_rank_set){0};
+        if (precedes || is_same) cd_rank_set_add(&who, &s->writer.memory, w->event.rank);
         if (precedes || (is_same && w->event.rank < first->event.rank)) {
             first = w;
             at = key;
@@ -341,7 +340,7 @@ static void report_own(state *s)
     if (first == NULL) return;
     const cddp_event_compare *c = &first->event.as.compare;
     cddp_finding f = cd_finding_at(&s->writer, &first->event);
-    f.ranks = mask;
+    cd_finding_set_ranks(&s->writer, &f, &who);
     CD_SAY(f.title, "rank %u: %s (#%lld) does not give what its members' inputs make",
            first->event.rank, first->name, (long long)at->part[1]);
     CD_SAY(f.expected, "%.17g at element %lld, within %.3g", cd_f64_of(c->expected),
@@ -419,9 +418,8 @@ static void end(void *self)
 
 static const uint16_t kinds[] = {CDDP_EV_group,           CDDP_EV_collective_post,
                                  CDDP_EV_collective_done, CDDP_EV_compare,
-                                 CDDP_EV_param,           CDDP_EV_value,
-                                 CDDP_EV_hook_call,       CDDP_EV_bucket_done,
-                                 CDDP_EV_optimizer_step};
+                                 CDDP_EV_value,           CDDP_EV_hook_call,
+                                 CDDP_EV_bucket_done,     CDDP_EV_optimizer_step};
 
 CD_CHECK_TABLE(coll, "I-COLL", "collectives compute what their names say",
                "The backend's result equals the mathematical collective over the whole grid of "

@@ -53,7 +53,6 @@ static void take_post(state *s, const cddp_event *e)
 static void event(void *self, const cddp_event *e)
 {
     state *s = self;
-    cd_writer_learn(&s->writer, e);
     cd_carries_learn(&s->carries, e);
     if (e->kind == CDDP_EV_bucket_layout) {
         const cddp_event_bucket_layout *l = &e->as.bucket_layout;
@@ -168,8 +167,7 @@ static void end(void *self)
 }
 
 static const uint16_t kinds[] = {CDDP_EV_bucket_layout,   CDDP_EV_bucket_launch,
-                                 CDDP_EV_collective_post, CDDP_EV_group,
-                                 CDDP_EV_param,           CDDP_EV_hook_call,
+                                 CDDP_EV_collective_post, CDDP_EV_hook_call,
                                  CDDP_EV_collective_done, CDDP_EV_bucket_done};
 
 CD_CHECK_TABLE(content, "I-CONTENT",

@@ -164,7 +164,6 @@ static void event(void *self, const cddp_event *e)
         if (struck != NULL) struck->is_struck = true;
         return;
     }
-    cd_writer_learn(&s->writer, e);
     rank_facts *r = cd_ranks_add(&s->ranks, e->rank);
     if (r == NULL) return;
     switch (e->kind) {
@@ -203,7 +202,8 @@ static void event(void *self, const cddp_event *e)
 }
 
 typedef struct ballot {
-    uint64_t committed_mask, failed_mask, committed_sequence, failed_sequence;
+    cd_rank_set who_committed, who_failed;
+    uint64_t committed_sequence, failed_sequence;
     uint32_t committed, failed, committed_rank, failed_rank;
 } ballot;
 
@@ -214,12 +214,12 @@ static void report_ballot(state *s, int64_t step, const ballot *b)
                      .step = (uint32_t)step,
                      .sequence = b->failed_sequence};
     cddp_finding f = cd_finding_at(&s->writer, &at);
-    f.ranks = b->failed_mask;
+    cd_finding_set_ranks(&s->writer, &f, &b->who_failed);
     f.peer = (int32_t)b->committed_rank;
     cd_finding_add_event(&f, b->committed_rank, b->committed_sequence);
     char gave_up[96], committed[96];
-    cd_mask_print(b->failed_mask, b->failed, gave_up, sizeof gave_up);
-    cd_mask_print(b->committed_mask, b->committed, committed, sizeof committed);
+    cd_rank_set_print(&b->who_failed, b->failed_rank, gave_up, sizeof gave_up);
+    cd_rank_set_print(&b->who_committed, b->committed_rank, committed, sizeof committed);
     CD_SAY(f.title, "%s gave up step %lld which %s committed", gave_up, (long long)step, committed);
     CD_SAY(f.expected, "all survivors commit, or all give up");
     CD_SAY(f.actual, "%u committed, %u gave up", b->committed, b->failed);
@@ -239,7 +239,6 @@ static void judge_decisions(state *s)
         ballot *b = cd_table_add(&ballots, CD_KEY(key->part[0]));
         if (b == NULL) break;
         uint32_t rank = (uint32_t)key->part[1];
-        uint64_t bit = rank < 64 ? UINT64_C(1) << rank : 0;
         if (x->has_committed && (b->committed++ == 0 || rank < b->committed_rank)) {
             b->committed_rank = rank;
             b->committed_sequence = x->committed_sequence;
@@ -249,8 +248,8 @@ static void judge_decisions(state *s)
             b->failed_rank = rank;
             b->failed_sequence = x->failed_sequence;
         }
-        if (x->has_committed) b->committed_mask |= bit;
-        if (gave_up) b->failed_mask |= bit;
+        if (x->has_committed) cd_rank_set_add(&b->who_committed, &s->writer.memory, rank);
+        if (gave_up) cd_rank_set_add(&b->who_failed, &s->writer.memory, rank);
     }
     for (size_t i = 0; i < ballots.count; i++) {
         const ballot *b = cd_table_value(&ballots, i);

@@ -38,7 +38,6 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
 static void event(void *self, const cddp_event *e)
 {
     state *s = self;
-    cd_writer_learn(&s->writer, e);
     if (e->kind == CDDP_EV_wrap) {
         wrapped *w = cd_ranks_add(&s->groups, e->rank);
         if (w != NULL) *w = (wrapped){e->as.wrap.group, true};
@@ -53,7 +52,7 @@ static void event(void *self, const cddp_event *e)
     cd_agree_push(&s->gradients,
                   &(cd_statement){.key = CD_KEY(e->step, e->micro_step, g->param,
                                                 cd_writer_get_block(&s->writer, w->group, e->rank,
-                                                                    CD_AGREED_GRADIENTS)),
+                                                                    CDDP_AGREED_GRADIENTS)),
                                   CD_SAYS(g->presence, g->digest, g->bucket)},
                   e);
 }
@@ -88,8 +87,7 @@ static void end(void *self)
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {CDDP_EV_param, CDDP_EV_group, CDDP_EV_wrap, CDDP_EV_agreement,
-                                 CDDP_EV_grad_final};
+static const uint16_t kinds[] = {CDDP_EV_wrap, CDDP_EV_grad_final};
 
 CD_CHECK_TABLE(gradeq, "I-GRADEQ", "synchronised gradients are equal on all ranks",
                "After a synchronising backward, synced gradients are bitwise equal on all ranks, "

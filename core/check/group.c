@@ -89,18 +89,19 @@ static void take_ready(state *s, const cddp_event *e)
 {
     const cddp_event_mark_ready *m = &e->as.mark_ready;
     const rank_facts *r = cd_ranks_find(&s->ranks, e->rank);
-    const cd_group_facts *g =
-        r != NULL && r->is_wrapped ? cd_writer_find_group(&s->writer, r->group) : NULL;
+    cddp_fact_group g;
+    const bool is_known =
+        r != NULL && r->is_wrapped && cd_writer_find_group(&s->writer, r->group, &g);
     bool divides = m->path == 0 || m->path == 1 || m->path == 3 || m->path == 5;
-    if (g == NULL || !divides || m->factor == 0 || m->factor == g->members) return;
+    if (!is_known || !divides || m->factor == 0 || m->factor == g.members) return;
     if (r->has_joined && m->factor == r->active) return;
     if (!cd_writer_is_first(&s->writer, CD_KEY(1), e)) return;
     cddp_finding f = cd_finding_at(&s->writer, e);
     f.bucket = (int32_t)m->bucket;
     cd_finding_set_parameter(&s->writer, &f, m->param);
     CD_SAY(f.title, "rank %u divides %s by %lld in a group of %lld", e->rank, f.parameter,
-           (long long)m->factor, (long long)g->members);
-    CD_SAY(f.expected, "%lld, the size of group '%s'%s", (long long)g->members, g->name,
+           (long long)m->factor, (long long)g.members);
+    CD_SAY(f.expected, "%lld, the size of group '%s'%s", (long long)g.members, g.name,
            r->has_joined ? ", or the ranks still active" : "");
     CD_SAY(f.actual, "%lld", (long long)m->factor);
     CD_SAY(f.advice,
@@ -194,7 +195,6 @@ static void judge_keys(state *s)
 static void event(void *self, const cddp_event *e)
 {
     state *s = self;
-    cd_writer_learn(&s->writer, e);
     rank_facts *r = cd_ranks_add(&s->ranks, e->rank);
     if (e->kind == CDDP_EV_group)
         take_group(s, e);
@@ -248,8 +248,8 @@ static void end(void *self)
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {CDDP_EV_group,       CDDP_EV_wrap,      CDDP_EV_mark_ready,
-                                 CDDP_EV_join_notify, CDDP_EV_store_key, CDDP_EV_param};
+static const uint16_t kinds[] = {CDDP_EV_group, CDDP_EV_wrap, CDDP_EV_mark_ready,
+                                 CDDP_EV_join_notify, CDDP_EV_store_key};
 
 CD_CHECK_TABLE(group, "I-GROUP", "every reduction has its declared members and divisor",
                "Members and divisor of each reduction are the declared ones; store keys have one "

@@ -17,7 +17,6 @@
 ** Limits        sixteen streams per rank, the sixteen latest accesses per region; a marker that an
 **               access forgets can hide a race, never invent one.
 */
-#include "core/check/layout.h"
 #include "core/check/writer.h"
 
 #include <string.h>
@@ -57,7 +56,6 @@ typedef struct region_history {
 
 typedef struct state {
     cd_writer writer;
-    cd_layouts layouts;
     cd_table flights;   /* (rank, bucket) → bucket_flight */
     cd_table views;     /* (rank, param) → 1 when its gradient is a view of its bucket */
     cd_ranks clocks;    /* of clocks */
@@ -73,7 +71,6 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
         cd_check_begin(context, &(cd_check_spec){"I-HB", sizeof(state)}, self, err);
     if (status != CDDP_OK) return status;
     state *s = *self;
-    cd_layouts_init(&s->layouts, context->allocator);
     cd_table_init(&s->flights, context->allocator, sizeof(bucket_flight));
     cd_table_init(&s->views, context->allocator, sizeof(int64_t));
     cd_ranks_init(&s->clocks, context->allocator, sizeof(clocks));
@@ -151,9 +148,10 @@ static void take_local(state *s, const cddp_event *e)
 {
     int64_t param = e->as.grad_local.param;
     const int64_t *view = cd_table_find(&s->views, CD_KEY(e->rank, param));
-    const cd_place *place = cd_layouts_find(&s->layouts, e->rank, param);
-    if (view == NULL || *view == 0 || place == NULL) return;
-    use_bucket(s, e, &(bucket_use){place->bucket, param, "is accumulated into its view"});
+    cddp_fact_place place;
+    if (view == NULL || *view == 0 || !cd_writer_find_place(&s->writer, e->rank, param, &place))
+        return;
+    use_bucket(s, e, &(bucket_use){place.bucket, param, "is accumulated into its view"});
 }
 
 /* ---- streams ---- */
@@ -213,9 +211,10 @@ static void report_race(state *s, const cddp_event *e, const access *before)
         CD_SAY(what, "memory of bucket %d", f.bucket);
     }
     if (o != NULL && o->param > 0) {
-        const cd_place *place = cd_layouts_find(&s->layouts, e->rank, o->param - 1);
+        cddp_fact_place place;
         cd_finding_set_parameter(&s->writer, &f, o->param - 1);
-        if (place != NULL) f.bucket = (int32_t)place->bucket;
+        if (cd_writer_find_place(&s->writer, e->rank, o->param - 1, &place))
+            f.bucket = (int32_t)place.bucket;
         CD_SAY(what, "memory of %s", f.parameter);
     }
     CD_SAY(f.title, "rank %u: %s is %s on stream %lld without waiting for the %s on stream %lld",
@@ -261,8 +260,6 @@ static void take_touch(state *s, const cddp_event *e)
 static void event(void *self, const cddp_event *e)
 {
     state *s = self;
-    cd_writer_learn(&s->writer, e);
-    cd_layouts_learn(&s->layouts, e);
     switch (e->kind) {
     case CDDP_EV_bucket_launch:
         take_launch(s, e);
@@ -290,10 +287,11 @@ static void event(void *self, const cddp_event *e)
                    &(bucket_use){e->as.mark_ready.bucket, e->as.mark_ready.param, "is copied in"});
         break;
     case CDDP_EV_optimizer_touch: {
-        const cd_place *place = cd_layouts_find(&s->layouts, e->rank, e->as.optimizer_touch.param);
-        if (place != NULL && e->as.optimizer_touch.touched)
+        cddp_fact_place place;
+        if (e->as.optimizer_touch.touched &&
+            cd_writer_find_place(&s->writer, e->rank, e->as.optimizer_touch.param, &place))
             use_bucket(s, e,
-                       &(bucket_use){place->bucket, e->as.optimizer_touch.param, "is stepped on"});
+                       &(bucket_use){place.bucket, e->as.optimizer_touch.param, "is stepped on"});
         break;
     }
     case CDDP_EV_order:
@@ -316,7 +314,6 @@ static void end(void *self)
             &s->writer,
             "%llu uses of a bucket after its completion, %llu ordered accesses across streams",
             (unsigned long long)s->reused, (unsigned long long)s->ordered);
-    cd_layouts_fini(&s->layouts);
     cd_table_fini(&s->flights);
     cd_table_fini(&s->views);
     cd_ranks_fini(&s->clocks);
@@ -326,10 +323,9 @@ static void end(void *self)
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {
-    CDDP_EV_param,           CDDP_EV_bucket_layout, CDDP_EV_bucket_launch, CDDP_EV_bucket_done,
-    CDDP_EV_rebuild,         CDDP_EV_grad_final,    CDDP_EV_grad_local,    CDDP_EV_mark_ready,
-    CDDP_EV_optimizer_touch, CDDP_EV_order,         CDDP_EV_touch};
+static const uint16_t kinds[] = {CDDP_EV_bucket_launch,   CDDP_EV_bucket_done, CDDP_EV_rebuild,
+                                 CDDP_EV_grad_final,      CDDP_EV_grad_local,  CDDP_EV_mark_ready,
+                                 CDDP_EV_optimizer_touch, CDDP_EV_order,       CDDP_EV_touch};
 
 CD_CHECK_TABLE(hb, "I-HB", "no buffer is touched while somebody else may use it",
                "Happens-before: last write before the launch reads, completion before the next "

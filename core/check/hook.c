@@ -136,7 +136,7 @@ static void take_done(state *s, const cddp_event *e, rank_facts *r)
                       &(cd_statement){.key =
                                           CD_KEY(e->step, e->micro_step, h->bucket,
                                                  cd_writer_get_block(&s->writer, r->group, e->rank,
-                                                                     CD_AGREED_GRADIENTS)),
+                                                                     CDDP_AGREED_GRADIENTS)),
                                       CD_SAYS(h->digest, h->dtype)},
                       e);
 }
@@ -189,9 +189,10 @@ static joint *add_to_joint(state *s, const cddp_event *e, const rank_facts *r)
 
 static void take_joint_law(state *s, const cddp_event *e, const rank_facts *r)
 {
-    const cd_group_facts *group = r->is_wrapped ? cd_writer_find_group(&s->writer, r->group) : NULL;
-    const joint *j = group != NULL ? add_to_joint(s, e, r) : NULL;
-    if (j == NULL || j->count != (uint64_t)group->members || fabs(j->left - j->right) <= j->bound)
+    cddp_fact_group group;
+    const bool is_known = r->is_wrapped && cd_writer_find_group(&s->writer, r->group, &group);
+    const joint *j = is_known ? add_to_joint(s, e, r) : NULL;
+    if (j == NULL || j->count != (uint64_t)group.members || fabs(j->left - j->right) <= j->bound)
         return;
     cddp_event place = {.kind = e->kind,
                         .rank = j->rank,
@@ -249,7 +250,6 @@ static void close_window(state *s, const cddp_event *e, rank_facts *r)
 static void event(void *self, const cddp_event *e)
 {
     state *s = self;
-    cd_writer_learn(&s->writer, e);
     rank_facts *r = cd_ranks_add(&s->ranks, e->rank);
     if (r == NULL) return;
     switch (e->kind) {
@@ -320,10 +320,9 @@ static void end(void *self)
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {CDDP_EV_param,         CDDP_EV_group,         CDDP_EV_wrap,
-                                 CDDP_EV_bucket_layout, CDDP_EV_bucket_launch, CDDP_EV_hook_call,
-                                 CDDP_EV_hook_done,     CDDP_EV_hook_law,      CDDP_EV_compare,
-                                 CDDP_EV_backward_end,  CDDP_EV_agreement};
+static const uint16_t kinds[] = {CDDP_EV_wrap,      CDDP_EV_bucket_layout, CDDP_EV_bucket_launch,
+                                 CDDP_EV_hook_call, CDDP_EV_hook_done,     CDDP_EV_hook_law,
+                                 CDDP_EV_compare,   CDDP_EV_backward_end};
 
 CD_CHECK_TABLE(hook, "I-HOOK", "the comm hook keeps its contract and its law",
                "The hook contract holds per bucket and window; hook state is consistent over "

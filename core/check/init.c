@@ -31,7 +31,6 @@ typedef struct state {
     cd_agree values;  /* (what, id, wrap) → presence, digest */
     cd_table ignored; /* (what, id) → 1 when some rank ignores it */
     cd_ranks ranks;   /* of rank_facts */
-    cd_lists lists;
     bool has_digest;
 } state;
 
@@ -45,7 +44,6 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     cd_agree_init(&s->values, context->allocator);
     cd_table_init(&s->ignored, context->allocator, sizeof(int64_t));
     cd_ranks_init(&s->ranks, context->allocator, sizeof(rank_facts));
-    cd_lists_init(&s->lists, context->allocator);
     return CDDP_OK;
 }
 
@@ -89,15 +87,14 @@ static void take_wrap(state *s, const cddp_event *e)
 static void event(void *self, const cddp_event *e)
 {
     state *s = self;
-    cd_writer_learn(&s->writer, e);
-    cd_lists_learn(&s->lists, e);
     if (e->kind == CDDP_EV_param) {
         const cddp_event_param *p = &e->as.param;
         rank_facts *r = cd_ranks_add(&s->ranks, e->rank);
         if (r != NULL) r->root = 0;
         const bool is_delayed =
             e->text != NULL &&
-            cd_lists_find(&s->lists, e->rank, CD_LIST_DELAYED, e->text) == CD_LISTED;
+            cd_lists_find(&s->writer, e->rank, CDDP_KEY_ddp_delay_all_reduce_named_params,
+                          e->text) == CD_LISTED;
         if (p->ignored && !is_delayed) note_ignored(s, 0, p->ordinal);
         cd_agree_push(&s->tables,
                       &(cd_statement){.key = CD_KEY(ABOUT_PARAM, p->ordinal),
@@ -222,12 +219,11 @@ static void end(void *self)
     cd_agree_fini(&s->values);
     cd_table_fini(&s->ignored);
     cd_ranks_fini(&s->ranks);
-    cd_lists_fini(&s->lists);
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {CDDP_EV_param, CDDP_EV_buffer,          CDDP_EV_wrap,
-                                 CDDP_EV_value, CDDP_EV_collective_post, CDDP_EV_option};
+static const uint16_t kinds[] = {CDDP_EV_param, CDDP_EV_buffer, CDDP_EV_wrap, CDDP_EV_value,
+                                 CDDP_EV_collective_post};
 
 CD_CHECK_TABLE(init, "I-INIT", "all ranks start from the same model",
                "State (parameters, buffers, name tables, ignore lists) agrees on all ranks before "

@@ -196,7 +196,7 @@ static void judge_store(state *s)
         cddp_event at = {.rank = i, .step = c->step, .sequence = c->use_sequence};
         cddp_finding f = cd_finding_at(&s->writer, &at);
         f.rank = (int32_t)s->host;
-        f.ranks = s->host < 64 ? UINT64_C(1) << s->host : 0;
+        cd_finding_set_rank(&s->writer, &f, s->host);
         f.peer = (int32_t)i;
         cd_finding_add_event(&f, (uint32_t)s->host, host->end_sequence);
         CD_SAY(f.title, "rank %lld ended and took the store with it while rank %u still uses it",
@@ -235,7 +235,6 @@ static void take_course(state *s, const cddp_event *e)
 static void event(void *self, const cddp_event *e)
 {
     state *s = self;
-    cd_writer_learn(&s->writer, e);
     switch (e->kind) {
     case CDDP_EV_error:
     case CDDP_EV_forward_begin:

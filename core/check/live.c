@@ -173,7 +173,6 @@ static void take_edge(state *s, const cddp_event *e)
 static void event(void *self, const cddp_event *e)
 {
     state *s = self;
-    cd_writer_learn(&s->writer, e);
     if (e->kind == CDDP_EV_fault) {
         s->has_fault = true;
         const bool is_network = e->as.fault.target < 0 || e->as.fault.kind == KIND_LINK_CUT;
@@ -326,22 +325,22 @@ static void describe_end(const rank_facts *r, char *text, size_t text_bytes)
 
 typedef struct chain {
     uint32_t first, root;
-    uint64_t mask;
+    cd_rank_set who;
     uint32_t length;
     bool is_cycle;
 } chain;
 
-static chain follow(const state *s, uint32_t from)
+static chain follow(state *s, uint32_t from)
 {
     chain c = {.first = from, .root = from};
     for (size_t i = 0; i <= s->ranks.count; i++) {
         const rank_facts *r = cd_ranks_find(&s->ranks, c.root);
-        if (c.root < 64) c.mask |= UINT64_C(1) << c.root;
+        cd_rank_set_add(&c.who, &s->writer.memory, c.root);
         c.length++;
         int64_t next = r != NULL && is_stuck(r) ? next_of(s, r) : -1;
         if (next < 0) return c;
         c.root = (uint32_t)next;
-        if (c.root < 64 && ((c.mask >> c.root) & 1)) {
+        if (cd_rank_set_has(&c.who, c.root)) {
             c.is_cycle = true;
             return c;
         }
@@ -374,7 +373,7 @@ static void report_cycle(state *s, const chain *c, cddp_finding *f)
 {
     const rank_facts *other = cd_ranks_find(&s->ranks, c->root);
     f->rank = -1;
-    f->ranks = c->mask;
+    cd_finding_set_ranks(&s->writer, f, &c->who);
     CD_SAY(f->title, "ranks wait for one another in a cycle of %u", c->length);
     describe_wait(s, c->first, f->expected, sizeof f->expected);
     int64_t next = next_of(s, cd_ranks_find(&s->ranks, c->first));
@@ -391,7 +390,7 @@ static void report_root(state *s, const chain *c, cddp_finding *f)
     const rank_facts *root = cd_ranks_find(&s->ranks, c->root);
     f->rank = (int32_t)c->root;
     f->peer = (int32_t)c->first;
-    f->ranks = c->root < 64 ? UINT64_C(1) << c->root : 0;
+    cd_finding_set_rank(&s->writer, f, c->root);
     char did[120];
     describe_end(root, did, sizeof did);
     CD_SAY(f->title, "rank %u %s and never joined what rank %u waits for", c->root, did, c->first);
@@ -410,7 +409,7 @@ static void report_inside(state *s, uint32_t rank, uint32_t inside, cddp_finding
     char operation_words[200];
     describe_operation(s, cd_ranks_find(&s->ranks, rank), operation_words, sizeof operation_words);
     f->rank = (int32_t)inside;
-    f->ranks = inside < 64 ? UINT64_C(1) << inside : 0;
+    cd_finding_set_rank(&s->writer, f, inside);
     CD_SAY(f->title, "rank %u %s inside %s", inside, did, operation_words);
     CD_SAY(f->expected, "all members, who have posted it, take part to its end");
     CD_SAY(f->actual, "rank %u %s", inside, did);
@@ -430,7 +429,7 @@ static void report_itself(state *s, uint32_t rank, uint32_t culprit, cddp_findin
     const member *m = cd_table_find(&s->members, CD_KEY(r->waiting_group, culprit));
     f->rank = (int32_t)culprit;
     f->peer = (int32_t)rank;
-    f->ranks = culprit < 64 ? UINT64_C(1) << culprit : 0;
+    cd_finding_set_rank(&s->writer, f, culprit);
     CD_SAY(f->title,
            "rank %u names itself in message #%lld of group '%s', and rank %u waits for it", culprit,
            (long long)r->waiting_sequence, cd_writer_get_group(&s->writer, r->waiting_group), rank);
@@ -443,12 +442,13 @@ static void report_itself(state *s, uint32_t rank, uint32_t culprit, cddp_findin
 }
 
 /* No rank did anything wrong. */
-static void report_parted(const state *s, cddp_finding *f)
+static void report_parted(state *s, cddp_finding *f)
 {
     f->rank = -1;
-    f->ranks = 0;
-    for (uint32_t i = 0; i < s->ranks.count && i < 64; i++)
-        if (is_stuck(cd_ranks_find(&s->ranks, i))) f->ranks |= UINT64_C(1) << i;
+    cd_rank_set stuck = {0};
+    for (uint32_t i = 0; i < s->ranks.count; i++)
+        if (is_stuck(cd_ranks_find(&s->ranks, i))) cd_rank_set_add(&stuck, &s->writer.memory, i);
+    cd_finding_set_ranks(&s->writer, f, &stuck);
     CD_SAY(f->title, "%s, and ranks on both sides wait for each other", s->parted);
     CD_SAY(f->expected, "what one side sends reaches the other");
     CD_SAY(f->actual, "%s", s->edges[0] != '\0' ? s->edges : "they wait");
@@ -503,12 +503,14 @@ static void describe_meeting(uint32_t rank, const meeting *m, char *text, size_t
                m->key, (long long)m->host, (long long)m->missing);
 }
 
-static void report_cut(const meeting *m, uint32_t rank, cddp_finding *f)
+static void report_cut(state *s, const meeting *m, uint32_t rank, cddp_finding *f)
 {
     f->rank = -1;
     f->peer = (int32_t)m->host;
-    f->ranks = (rank < 64 ? UINT64_C(1) << rank : 0) |
-               (m->host >= 0 && m->host < 64 ? UINT64_C(1) << m->host : 0);
+    cd_rank_set both = {0};
+    cd_rank_set_add(&both, &s->writer.memory, rank);
+    if (m->host >= 0) cd_rank_set_add(&both, &s->writer.memory, (uint32_t)m->host);
+    cd_finding_set_ranks(&s->writer, f, &both);
     CD_SAY(f->title,
            "the network between rank %u and the store on rank %lld stays cut, and rank %u gives up",
            rank, (long long)m->host, rank);
@@ -521,7 +523,7 @@ static void report_cut(const meeting *m, uint32_t rank, cddp_finding *f)
 
 /* The root was not at the store when it was waited for there, or it served the store and did so no
 ** more. */
-static void report_absent(const state *s, uint32_t first, uint32_t root, cddp_finding *f)
+static void report_absent(state *s, uint32_t first, uint32_t root, cddp_finding *f)
 {
     const rank_facts *r = cd_ranks_find(&s->ranks, root), *waiter = cd_ranks_find(&s->ranks, first);
     const bool serves = waiter->meeting.host == (int64_t)root;
@@ -537,7 +539,7 @@ static void report_absent(const state *s, uint32_t first, uint32_t root, cddp_fi
     else if (r != NULL && r->has_ended)
         describe_end(r, did, sizeof did);
     f->rank = (int32_t)root;
-    f->ranks = root < 64 ? UINT64_C(1) << root : 0;
+    cd_finding_set_rank(&s->writer, f, root);
     f->peer = (int32_t)first;
     if (serves)
         CD_SAY(f->title, "rank %u, which serves the rendezvous store, %s: rank %u meets nobody",
@@ -565,7 +567,7 @@ static void report_meeting(state *s, uint32_t first)
     describe_meeting(first, &waiter->meeting, f.actual, sizeof f.actual);
     CD_SAY(f.expected, "%s", f.actual);
     if (r != NULL && r->meeting.has_given_up && r->meeting.is_cut)
-        report_cut(&r->meeting, root, &f);
+        report_cut(s, &r->meeting, root, &f);
     else
         report_absent(s, first, root, &f);
     cd_writer_report(&s->writer, &f);

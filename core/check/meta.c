@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* I-META: a setting that was accepted has its observable effect.
 **
-** Judged from   option events ("key=value") against what the trace shows:
+** Judged from   the settings that ranks report against what the trace shows:
 **     no_sync                        forwards inside it do not arm the reducer, their backwards
 **                                    launch nothing (NSY-02); nor do forwards that record no
 **                                    gradients
@@ -36,14 +36,9 @@
 enum { KEY_PARAMETER, KEY_BUFFER, KEY_EVALUATION }; /* of findings that are held */
 
 typedef struct rank_facts {
-    bool find_unused, broadcast_buffers, joins; /* settings */
-    /* by a key of [hook]; by ddp.comm_hook; by ddp.comm_hook=no */
-    bool names_hook, replaces_hook, drops_hook;
     bool has_map, has_buffer_sync, has_hook_call, has_notified; /* effects */
     bool has_armed, finalized, is_armed, last_sync;
     bool reported_no_sync;
-    /* ddp.skip_all_reduce_unused_params; in a static graph's first pass it has no say */
-    bool skips_unused, is_static;
     int64_t skipped, not_skipped; /* buckets nobody used here */
     int64_t buffers, launches, depth, silent_backwards, world_size;
     int64_t wire; /* declared dtype + 1; 0: none */
@@ -62,7 +57,6 @@ typedef struct state {
     ** all of them */
     cd_table users;
     cd_table calls; /* (rank, bucket) → hook_call */
-    cd_lists lists;
     cd_plans plans;
 } state;
 
@@ -84,40 +78,38 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     cd_ranks_init(&s->ranks, context->allocator, sizeof(rank_facts));
     cd_table_init(&s->users, context->allocator, sizeof(bucket_users));
     cd_table_init(&s->calls, context->allocator, sizeof(hook_call));
-    cd_lists_init(&s->lists, context->allocator);
     cd_plans_init(&s->plans, &s->writer);
     return CDDP_OK;
 }
 
-static bool has_value(const char *text, const char *key)
+static bool has_flag(const state *s, uint32_t rank, cddp_key flag)
 {
-    size_t n = strlen(key);
-    if (strncmp(text, key, n) != 0 || text[n] != '=') return false;
-    const char *value = text + n + 1;
-    return value[0] != '\0' && strcmp(value, "false") != 0 && strcmp(value, "0") != 0 &&
-           strcmp(value, "none") != 0;
+    return cd_writer_has_flag(&s->writer, rank, flag);
 }
 
-static void take_option(rank_facts *r, const char *text)
+static const char *text_of(const state *s, uint32_t rank, cddp_key key)
 {
-    if (text == NULL) return;
-    if (has_value(text, "ddp.find_unused_parameters")) r->find_unused = true;
-    if (has_value(text, "ddp.broadcast_buffers")) r->broadcast_buffers = true;
-    /* However it is named; "no" is Accelerate's word for none (ACC-03). */
-    if (has_value(text, "hook.name")) r->names_hook = true;
-    if (has_value(text, "hook.comm_hook") && strcmp(text, "hook.comm_hook=no") != 0)
-        r->names_hook = true;
-    if (strcmp(text, "ddp.comm_hook=no") == 0)
-        r->drops_hook = true;
-    else if (has_value(text, "ddp.comm_hook"))
-        r->replaces_hook = true;
-    if (has_value(text, "join.enable")) r->joins = true;
-    /* A static graph overrides the search for unused parameters (STA-02). */
-    if (has_value(text, "ddp.static_graph")) {
-        r->find_unused = false;
-        r->is_static = true;
-    }
-    if (has_value(text, "ddp.skip_all_reduce_unused_params")) r->skips_unused = true;
+    cddp_fact_setting setting;
+    const bool is_known = cd_writer_find_setting(&s->writer, rank, key, &setting);
+    return is_known && setting.text != NULL ? setting.text : "";
+}
+
+/* However the hook is named: ddp.comm_hook stands in place of all of [hook]. */
+static bool has_hook(const state *s, uint32_t rank)
+{
+    const char *replaced = text_of(s, rank, CDDP_KEY_ddp_comm_hook);
+    cddp_fact_setting word = {.value = CDDP_COMM_HOOK_NO};
+    if (strcmp(replaced, "no") == 0) return false;
+    (void)cd_writer_find_setting(&s->writer, rank, CDDP_KEY_hook_comm_hook, &word);
+    return replaced[0] != '\0' || text_of(s, rank, CDDP_KEY_hook_name)[0] != '\0' ||
+           word.value != CDDP_COMM_HOOK_NO;
+}
+
+/* A static graph's first pass launches every bucket: there the setting has no say. */
+static bool skips_unused(const state *s, uint32_t rank)
+{
+    return has_flag(s, rank, CDDP_KEY_ddp_skip_all_reduce_unused_params) &&
+           !has_flag(s, rank, CDDP_KEY_ddp_static_graph);
 }
 
 static void report_no_sync(state *s, const cddp_event *e, rank_facts *r, const char *what)
@@ -216,7 +208,7 @@ static void take_hook(state *s, rank_facts *r, const cddp_event *e)
 static void take_use(state *s, rank_facts *r, const cddp_event *e, int64_t bucket)
 {
     bucket_users *users = cd_table_add(&s->users, CD_KEY(e->rank, bucket));
-    if (users == NULL || !r->skips_unused || r->is_static) return;
+    if (users == NULL || !skips_unused(s, e->rank)) return;
     if (e->kind == CDDP_EV_mark_ready) {
         users->marked++;
         users->used += !e->as.mark_ready.unused;
@@ -234,9 +226,11 @@ static void take_name(state *s, const cddp_event *e, bool is_left_out)
 {
     const bool is_buffer = e->kind == CDDP_EV_buffer;
     if (e->text == NULL) return;
-    const cd_listed ignored = cd_lists_find(&s->lists, e->rank, CD_LIST_IGNORED, e->text);
+    const cd_listed ignored = cd_lists_find(&s->writer, e->rank, CDDP_KEY_model_ignore, e->text);
     const cd_listed delayed =
-        is_buffer ? CD_NOT_LISTED : cd_lists_find(&s->lists, e->rank, CD_LIST_DELAYED, e->text);
+        is_buffer ? CD_NOT_LISTED
+                  : cd_lists_find(&s->writer, e->rank, CDDP_KEY_ddp_delay_all_reduce_named_params,
+                                  e->text);
     if (ignored == CD_LIST_UNKNOWN || delayed == CD_LIST_UNKNOWN) return;
     const bool is_listed = ignored == CD_LISTED || delayed == CD_LISTED;
     const char *setting =
@@ -270,17 +264,12 @@ static void event(void *self, const cddp_event *e)
     state *s = self;
     rank_facts *r = cd_ranks_add(&s->ranks, e->rank);
     if (r == NULL) return;
-    cd_writer_learn(&s->writer, e);
-    cd_lists_learn(&s->lists, e);
     cd_plans_learn(&s->plans, e);
     r->last = *e;
     r->last.text = NULL;
     switch (e->kind) {
     case CDDP_EV_rank_begin:
         r->world_size = e->as.rank_begin.world_size;
-        break;
-    case CDDP_EV_option:
-        take_option(r, e->text);
         break;
     case CDDP_EV_wrap:
         r->buffers = e->as.wrap.buffers;
@@ -355,22 +344,28 @@ static void report_idle(state *s, const rank_facts *r, const char *setting, cons
 
 static void judge_rank(state *s, const rank_facts *r)
 {
-    bool has_hook = !r->drops_hook && (r->names_hook || r->replaces_hook);
+    const uint32_t rank = r->last.rank;
+    /* A static graph overrides the search for unused parameters (STA-02). */
+    const bool searches = has_flag(s, rank, CDDP_KEY_ddp_find_unused_parameters) &&
+                          !has_flag(s, rank, CDDP_KEY_ddp_static_graph);
     struct {
         const char *setting, *effect;
         bool is_on, is_due, is_seen;
     } rows[] = {
-        {"find_unused_parameters", "a used map after a finalised backward", r->find_unused,
-         r->finalized, r->has_map},
-        {"broadcast_buffers", "a buffer synchronisation before a forward", r->broadcast_buffers,
-         r->has_armed && r->buffers > 0, r->has_buffer_sync},
-        {"the comm hook", "a hook call for every launched bucket", has_hook, r->launches > 0,
-         r->has_hook_call},
-        {"join", "a notification per iteration", r->joins, r->has_armed, r->has_notified},
+        {"find_unused_parameters", "a used map after a finalised backward", searches, r->finalized,
+         r->has_map},
+        {"broadcast_buffers", "a buffer synchronisation before a forward",
+         has_flag(s, rank, CDDP_KEY_ddp_broadcast_buffers), r->has_armed && r->buffers > 0,
+         r->has_buffer_sync},
+        {"the comm hook", "a hook call for every launched bucket", has_hook(s, rank),
+         r->launches > 0, r->has_hook_call},
+        {"join", "a notification per iteration", has_flag(s, rank, CDDP_KEY_join_enable),
+         r->has_armed, r->has_notified},
         {"the hook's declared wire dtype", "what it reduces and gathers is in that dtype",
          r->wide_calls + r->narrow_calls > 0, true, r->wide_calls == 0},
         {"skip_all_reduce_unused_params", "no launch of a bucket whose parameters are all unused",
-         r->skips_unused, r->skipped + r->not_skipped > 0, r->not_skipped == 0},
+         has_flag(s, rank, CDDP_KEY_ddp_skip_all_reduce_unused_params),
+         r->skipped + r->not_skipped > 0, r->not_skipped == 0},
         {"no_sync", "backwards that launch nothing", r->silent_backwards > 0, true,
          !r->reported_no_sync},
     };
@@ -392,18 +387,17 @@ static void end(void *self)
     cd_ranks_fini(&s->ranks);
     cd_table_fini(&s->users);
     cd_table_fini(&s->calls);
-    cd_lists_fini(&s->lists);
     cd_plans_fini(&s->plans);
     cd_check_end(s);
 }
 
 static const uint16_t kinds[] = {
-    CDDP_EV_rank_begin,    CDDP_EV_option,         CDDP_EV_wrap,          CDDP_EV_no_sync,
-    CDDP_EV_forward_begin, CDDP_EV_bucket_launch,  CDDP_EV_backward_end,  CDDP_EV_used_local,
-    CDDP_EV_buffer_sync,   CDDP_EV_join_notify,    CDDP_EV_policy,        CDDP_EV_hook_call,
-    CDDP_EV_hook_done,     CDDP_EV_mark_ready,     CDDP_EV_bucket_skip,   CDDP_EV_group,
-    CDDP_EV_param,         CDDP_EV_buffer,         CDDP_EV_bucket_layout, CDDP_EV_rebuild,
-    CDDP_EV_forward_end,   CDDP_EV_collective_post};
+    CDDP_EV_rank_begin,     CDDP_EV_wrap,          CDDP_EV_no_sync,    CDDP_EV_forward_begin,
+    CDDP_EV_bucket_launch,  CDDP_EV_backward_end,  CDDP_EV_used_local, CDDP_EV_buffer_sync,
+    CDDP_EV_join_notify,    CDDP_EV_policy,        CDDP_EV_hook_call,  CDDP_EV_hook_done,
+    CDDP_EV_mark_ready,     CDDP_EV_bucket_skip,   CDDP_EV_group,      CDDP_EV_param,
+    CDDP_EV_buffer,         CDDP_EV_bucket_layout, CDDP_EV_rebuild,    CDDP_EV_forward_end,
+    CDDP_EV_collective_post};
 
 CD_CHECK_TABLE(meta, "I-META", "accepted settings have their effect",
                "Every accepted setting has its observable effect; the checker itself is sound on "

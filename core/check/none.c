@@ -69,7 +69,6 @@ static void take_touch(state *s, const cddp_event *e)
 static void event(void *self, const cddp_event *e)
 {
     state *s = self;
-    cd_writer_learn(&s->writer, e);
     switch (e->kind) {
     case CDDP_EV_grad_final:
         set_presence(s, e, (int64_t[]){e->as.grad_final.param, e->as.grad_final.presence});
@@ -134,8 +133,8 @@ static void end(void *self)
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {CDDP_EV_compare, CDDP_EV_param, CDDP_EV_grad_final,
-                                 CDDP_EV_grad_local, CDDP_EV_optimizer_touch};
+static const uint16_t kinds[] = {CDDP_EV_compare, CDDP_EV_grad_final, CDDP_EV_grad_local,
+                                 CDDP_EV_optimizer_touch};
 
 CD_CHECK_TABLE(none, "I-NONE", "absent gradients stay absent and untouched",
                "The presence pattern (absent, zero, value) and the optimizer-state touch pattern "

@@ -18,7 +18,6 @@
 ** Limits        the weight of a contribution is I-SCALE's and I-REF's business. The ledger counts
 **               what the engine says it accumulated.
 */
-#include "core/check/layout.h"
 #include "core/check/tally.h"
 
 typedef struct ledger {
@@ -45,7 +44,8 @@ typedef struct bucket_facts {
 /* An optimizer step on gradients that were not reduced, all ranks together. */
 typedef struct unreduced {
     int64_t param, ranks_count, tensors;
-    uint64_t mask, sequence, local_sequence;
+    cd_rank_set who;
+    uint64_t sequence, local_sequence;
     uint32_t rank, pending_step, pending_micro;
     bool is_passed_over; /* an optimizer in backward: nothing came to step on */
     char why[160];
@@ -53,7 +53,6 @@ typedef struct unreduced {
 
 typedef struct state {
     cd_writer writer;
-    cd_layouts layouts;
     cd_tally tally;
     cd_table ledgers;  /* (rank, param) → ledger */
     cd_table buckets;  /* (rank, bucket) → bucket_facts */
@@ -69,7 +68,6 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
         cd_check_begin(context, &(cd_check_spec){"I-ONCE", sizeof(state)}, self, err);
     if (status != CDDP_OK) return status;
     state *s = *self;
-    cd_layouts_init(&s->layouts, context->allocator);
     cd_tally_init(&s->tally, context->allocator);
     cd_table_init(&s->ledgers, context->allocator, sizeof(ledger));
     cd_table_init(&s->buckets, context->allocator, sizeof(bucket_facts));
@@ -165,11 +163,12 @@ static void take_final(state *s, const cddp_event *e)
 }
 
 /* Which parameter of the bucket never became ready in this window; -1 when all did. */
-static int64_t straggler_of(const state *s, const cddp_event *e, const cd_place *place)
+static int64_t straggler_of(const state *s, const cddp_event *e, const cddp_fact_place *place)
 {
+    const cddp_facts *facts = s->writer.context.facts;
     const rank_facts *r = cd_ranks_find(&s->ranks, e->rank);
     for (int64_t slot = 0;; slot++) {
-        int64_t param = cd_layouts_member(&s->layouts, e->rank, (int64_t[]){place->bucket, slot});
+        int64_t param = facts->member(facts->self, e->rank, &(cddp_fact_slot){place->bucket, slot});
         if (param < 0) return -1;
         const ledger *l = cd_table_find(&s->ledgers, CD_KEY(e->rank, param));
         if (l == NULL || l->ready_window != r->window + 1) return param;
@@ -179,7 +178,9 @@ static int64_t straggler_of(const state *s, const cddp_event *e, const cd_place 
 static void explain(state *s, const cddp_event *e, const ledger *l, unreduced *u)
 {
     const rank_facts *r = cd_ranks_find(&s->ranks, e->rank);
-    const cd_place *place = cd_layouts_find(&s->layouts, e->rank, u->param);
+    cddp_fact_place place_found;
+    const cddp_fact_place *place =
+        cd_writer_find_place(&s->writer, e->rank, u->param, &place_found) ? &place_found : NULL;
     const bucket_facts *b =
         place != NULL ? cd_table_find(&s->buckets, CD_KEY(e->rank, place->bucket)) : NULL;
     bool launched = b != NULL && b->launched_window == r->window + 1;
@@ -210,7 +211,9 @@ static void take_touch(state *s, const cddp_event *e)
     const cddp_event_optimizer_touch *t = &e->as.optimizer_touch;
     ledger *l = t->param >= 0 ? cd_table_find(&s->ledgers, CD_KEY(e->rank, t->param)) : NULL;
     if (l == NULL || !l->has_local) return;
-    const cd_place *place = cd_layouts_find(&s->layouts, e->rank, t->param);
+    cddp_fact_place place_found;
+    const cddp_fact_place *place =
+        cd_writer_find_place(&s->writer, e->rank, t->param, &place_found) ? &place_found : NULL;
     const bucket_facts *b =
         place != NULL ? cd_table_find(&s->buckets, CD_KEY(e->rank, place->bucket)) : NULL;
     const rank_facts *r = cd_ranks_find(&s->ranks, e->rank);
@@ -229,7 +232,7 @@ static void take_touch(state *s, const cddp_event *e)
     int64_t *stepped = cd_table_add(&s->steppers, CD_KEY(e->step, e->rank));
     if (u == NULL || stepped == NULL) return;
     if ((*stepped)++ == 0) u->ranks_count++;
-    if (e->rank < 64) u->mask |= UINT64_C(1) << e->rank;
+    cd_rank_set_add(&u->who, &s->writer.memory, e->rank);
     if (u->tensors++ == 0 || e->rank < u->rank) {
         u->param = t->param;
         u->rank = e->rank;
@@ -245,8 +248,6 @@ static void take_touch(state *s, const cddp_event *e)
 static void event(void *self, const cddp_event *e)
 {
     state *s = self;
-    cd_writer_learn(&s->writer, e);
-    cd_layouts_learn(&s->layouts, e);
     rank_facts *r = cd_ranks_add(&s->ranks, e->rank);
     if (r == NULL) return;
     switch (e->kind) {
@@ -307,14 +308,16 @@ static void report_unreduced(state *s, int64_t step, const unreduced *u)
                      .micro_step = u->pending_micro,
                      .sequence = u->sequence};
     cddp_finding f = cd_finding_at(&s->writer, &at);
-    const cd_place *place = cd_layouts_find(&s->layouts, u->rank, u->param);
+    cddp_fact_place place_found;
+    const cddp_fact_place *place =
+        cd_writer_find_place(&s->writer, u->rank, u->param, &place_found) ? &place_found : NULL;
     char who[96];
     cd_finding_add_event(&f, u->rank, u->local_sequence);
     cd_finding_set_parameter(&s->writer, &f, u->param);
-    f.ranks = u->mask;
+    cd_finding_set_ranks(&s->writer, &f, &u->who);
     if (u->ranks_count > 1) f.rank = -1;
     if (place != NULL) f.bucket = (int32_t)place->bucket;
-    cd_mask_print(u->mask, (uint32_t)u->ranks_count, who, sizeof who);
+    cd_rank_set_print(&u->who, u->rank, who, sizeof who);
     CD_SAY(f.title, "%s: the optimizer %s of %s%s", who,
            u->is_passed_over ? "passes over the gradient" : "steps on a local gradient",
            f.parameter, cd_writer_get_count(&s->writer, (uint64_t)u->tensors, "tensors"));
@@ -346,7 +349,6 @@ static void end(void *self)
     cddp_finding f;
     for (size_t i = 0; cd_tally_get(&s->tally, &s->writer, i, &f); i++)
         cd_writer_report(&s->writer, &f);
-    cd_layouts_fini(&s->layouts);
     cd_tally_fini(&s->tally);
     cd_table_fini(&s->ledgers);
     cd_table_fini(&s->buckets);
@@ -356,13 +358,10 @@ static void end(void *self)
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {CDDP_EV_param,         CDDP_EV_bucket_layout,
-                                 CDDP_EV_forward_begin, CDDP_EV_backward_end,
-                                 CDDP_EV_zero_grad,     CDDP_EV_checkpoint,
-                                 CDDP_EV_grad_local,    CDDP_EV_mark_ready,
-                                 CDDP_EV_bucket_launch, CDDP_EV_bucket_done,
-                                 CDDP_EV_grad_final,    CDDP_EV_optimizer_touch,
-                                 CDDP_EV_compare};
+static const uint16_t kinds[] = {CDDP_EV_forward_begin,   CDDP_EV_backward_end, CDDP_EV_zero_grad,
+                                 CDDP_EV_checkpoint,      CDDP_EV_grad_local,   CDDP_EV_mark_ready,
+                                 CDDP_EV_bucket_launch,   CDDP_EV_bucket_done,  CDDP_EV_grad_final,
+                                 CDDP_EV_optimizer_touch, CDDP_EV_compare};
 
 CD_CHECK_TABLE(once, "I-ONCE", "every contribution reaches the optimizer exactly once",
                "Contribution ledger: each (rank, micro-step, parameter) gradient enters the value "

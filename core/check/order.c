@@ -61,7 +61,6 @@ static void take_post(state *s, const cddp_event *e)
 static void event(void *self, const cddp_event *e)
 {
     state *s = self;
-    cd_writer_learn(&s->writer, e);
     if (e->kind == CDDP_EV_collective_post) {
         take_post(s, e);
     } else if (e->kind == CDDP_EV_group) {
@@ -99,7 +98,7 @@ static void report_short(state *s, int64_t group)
 {
     int64_t longest = 0, shortest = INT64_MAX;
     uint32_t long_rank = 0, short_rank = 0, short_count = 0;
-    uint64_t mask = 0;
+    cd_rank_set who = {0};
     for (size_t i = 0; i < s->counts.count; i++) {
         const posted *p = cd_table_value(&s->counts, i);
         const cd_key *key = cd_table_key(&s->counts, i);
@@ -113,7 +112,7 @@ static void report_short(state *s, int64_t group)
         const cd_key *key = cd_table_key(&s->counts, i);
         const int64_t *ended = cd_ranks_find(&s->ends, (uint32_t)key->part[1]);
         if (key->part[0] != group || p->count >= longest || ended == NULL || *ended != 1) continue;
-        if (key->part[1] < 64) mask |= UINT64_C(1) << key->part[1];
+        cd_rank_set_add(&who, &s->writer.memory, (uint32_t)key->part[1]);
         short_count++;
         if (p->count < shortest || (p->count == shortest && key->part[1] < short_rank)) {
             shortest = p->count;
@@ -130,12 +129,12 @@ static void report_short(state *s, int64_t group)
     cddp_finding f = cd_finding_at(&s->writer, &place);
     f.event_count = 0;
     cd_finding_add_event(&f, missing->first.rank, missing->first.sequence);
-    f.ranks = mask;
+    cd_finding_set_ranks(&s->writer, &f, &who);
     f.peer = (int32_t)long_rank;
-    char operation[96], who[96];
+    char operation[96], names[96];
     cd_operation_print(missing->first.data, operation, sizeof operation);
-    cd_mask_print(mask, short_count, who, sizeof who);
-    CD_SAY(f.title, "%s returned without posting collective #%lld of group '%s'", who,
+    cd_rank_set_print(&who, short_rank, names, sizeof names);
+    CD_SAY(f.title, "%s returned without posting collective #%lld of group '%s'", names,
            (long long)shortest, cd_writer_get_group(&s->writer, group));
     CD_SAY(f.expected, "rank %u: %s, %lld collectives in all", missing->first.rank, operation,
            (long long)longest);

@@ -42,9 +42,9 @@ static void take_value(state *s, const cddp_event *e)
     if (v->digest != 0) s->has_digest = true;
     /* At the end a rank that joined early may have counted fewer steps. */
     int64_t step = v->moment == 6 ? -1 : (int64_t)e->step;
-    const int64_t block = v->what == 3
-                              ? cd_writer_get_block(&s->writer, group[0], e->rank, CD_AGREED_STATE)
-                              : cd_writer_get_parameter_block(&s->writer, group[0], e->rank, v->id);
+    const int64_t block =
+        v->what == 3 ? cd_writer_get_block(&s->writer, group[0], e->rank, CDDP_AGREED_STATE)
+                     : cd_writer_get_parameter_block(&s->writer, group[0], e->rank, v->id);
     cd_agree_push(&s->values,
                   &(cd_statement){.key = CD_KEY(v->moment * 16 + v->what, step, block, v->id),
                                   CD_SAYS(v->presence, v->digest, v->param)},
@@ -54,7 +54,6 @@ static void take_value(state *s, const cddp_event *e)
 static void event(void *self, const cddp_event *e)
 {
     state *s = self;
-    cd_writer_learn(&s->writer, e);
     if (e->kind == CDDP_EV_value) {
         take_value(s, e);
     } else if (e->kind == CDDP_EV_param && e->as.param.ignored) {
@@ -116,8 +115,7 @@ static void end(void *self)
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {CDDP_EV_param, CDDP_EV_group, CDDP_EV_wrap, CDDP_EV_agreement,
-                                 CDDP_EV_value};
+static const uint16_t kinds[] = {CDDP_EV_param, CDDP_EV_wrap, CDDP_EV_value};
 
 CD_CHECK_TABLE(parameq, "I-PARAMEQ", "replicas are equal after every step",
                "Parameter and optimizer-state digests are equal on all ranks after step().");

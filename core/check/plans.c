@@ -3,6 +3,7 @@
 
 #include "cddp/tensor.h"
 #include "core/base/alloc.h"
+#include "core/trace/setting.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -11,9 +12,6 @@
 #define UNLIMITED (-1) /* as bucket_layout tells it */
 
 typedef struct plan_facts {
-    int64_t cap_bytes, first_bytes, list_count;
-    /* settings; last_first: the small cap is the last bucket's (BKT-16) */
-    bool has_caps, find_unused, is_static, last_first;
     /* is_lost: who leads what, or what arrived, is not known any more */
     bool leads, is_lost;
     int64_t params, slots, arrivals, unused, windows; /* windows: finalised backwards */
@@ -53,7 +51,6 @@ void cd_plans_init(cd_plans *p, cd_writer *writer)
     p->writer = writer;
     cd_ranks_init(&p->ranks, a, sizeof(plan_facts));
     cd_table_init(&p->leads, a, sizeof(int64_t));
-    cd_table_init(&p->caps, a, sizeof(int64_t));
     cd_table_init(&p->sizes, a, sizeof(size));
     cd_table_init(&p->slots, a, sizeof(slot));
     cd_table_init(&p->arrivals, a, sizeof(int64_t));
@@ -63,7 +60,6 @@ void cd_plans_fini(cd_plans *p)
 {
     cd_ranks_fini(&p->ranks);
     cd_table_fini(&p->leads);
-    cd_table_fini(&p->caps);
     cd_table_fini(&p->sizes);
     cd_table_fini(&p->slots);
     cd_table_fini(&p->arrivals);
@@ -71,56 +67,64 @@ void cd_plans_fini(cd_plans *p)
 
 /* ---- settings ---- */
 
-static const char *value_of(const char *text, const char *key)
+static bool find_setting(const cd_plans *p, uint32_t rank, cddp_key key, cddp_fact_setting *found)
 {
-    const size_t n = strlen(key);
-    return strncmp(text, key, n) == 0 && text[n] == '=' ? text + n + 1 : NULL;
+    return cd_writer_find_setting(p->writer, rank, key, found);
 }
 
 static int64_t bytes_of(double mib) { return mib > 0 && mib <= 1e6 ? (int64_t)(mib * MIB) : 0; }
 
-static void take_caps(cd_plans *p, uint32_t rank, plan_facts *f, const char *list)
+static bool has_flag(const cd_plans *p, uint32_t rank, cddp_key flag)
 {
-    for (f->list_count = 0; *list != '\0'; f->list_count++) {
-        char *end;
-        int64_t *bytes = cd_table_add(&p->caps, CD_KEY(rank, f->list_count));
-        if (bytes == NULL) return;
-        *bytes = bytes_of(strtod(list, &end));
-        if (end == list) return;
-        list = end + (*end == ',');
-    }
+    return cd_writer_has_flag(p->writer, rank, flag);
 }
 
-static void take_option(cd_plans *p, const cddp_event *e, plan_facts *f)
+static bool is_static(const cd_plans *p, uint32_t rank)
 {
-    const char *text = e->text != NULL ? e->text : "", *value;
-    if ((value = value_of(text, "ddp.bucket_cap_mb")) != NULL) {
-        f->cap_bytes = bytes_of(strtod(value, NULL));
-        f->has_caps = true;
-    } else if ((value = value_of(text, "ddp.bucket_cap_mb_list")) != NULL) {
-        take_caps(p, e->rank, f, value);
-        f->is_lost |= strlen(value) > 180; /* a longer one may have been cut where it was told */
-    } else if ((value = value_of(text, "ddp.first_bucket_bytes")) != NULL) {
-        f->first_bytes = strtoll(value, NULL, 10);
-    } else if ((value = value_of(text, "ddp.set_last_bucket_cap")) != NULL) {
-        f->last_first = strcmp(value, "true") == 0;
-    } else if ((value = value_of(text, "ddp.find_unused_parameters")) != NULL) {
-        f->find_unused = strcmp(value, "true") == 0;
-    } else if ((value = value_of(text, "ddp.static_graph")) != NULL) {
-        f->is_static = strcmp(value, "true") == 0;
-    }
+    return has_flag(p, rank, CDDP_KEY_ddp_static_graph);
+}
+
+/* The small cap is the last bucket's (BKT-16). */
+static bool is_last_small(const cd_plans *p, uint32_t rank)
+{
+    return has_flag(p, rank, CDDP_KEY_ddp_set_last_bucket_cap);
+}
+
+/* Nothing is said of a rank that did not report its caps, or not all of a list. */
+static bool has_caps(const cd_plans *p, uint32_t rank)
+{
+    const cddp_facts *facts = p->writer->context.facts;
+    const char *path = cd_setting_path(CDDP_KEY_ddp_bucket_cap_mb_list);
+    cddp_fact_setting list = {0}, cap;
+    (void)find_setting(p, rank, CDDP_KEY_ddp_bucket_cap_mb_list, &list);
+    for (int64_t i = 1; i < list.items; i++)
+        if (!facts->setting(facts->self, rank, path, i, &cap)) return false;
+    return find_setting(p, rank, CDDP_KEY_ddp_bucket_cap_mb, &cap);
+}
+
+/* Of a list of caps the last one repeats (BKT-15). */
+static int64_t listed_cap(const cd_plans *p, uint32_t rank, int64_t position)
+{
+    const cddp_facts *facts = p->writer->context.facts;
+    cddp_fact_setting cap = {0};
+    facts->setting(facts->self, rank, cd_setting_path(CDDP_KEY_ddp_bucket_cap_mb_list), position,
+                   &cap);
+    return bytes_of(cap.real);
 }
 
 /* The cap of the bucket that a dtype fills after `closed` others (BKT-11, BKT-12, REB-04). */
 static int64_t cap_of(const cd_plans *p, uint32_t rank, const plan_facts *f, int64_t closed)
 {
-    if (f->list_count > 0)
-        return *(const int64_t *)cd_table_find(&p->caps, CD_KEY(rank, closed < f->list_count
-                                                                          ? closed
-                                                                          : f->list_count - 1));
-    if (f->generation == 0 && (f->is_static || !f->find_unused)) return UNLIMITED;
-    if (f->cap_bytes > 0) return f->cap_bytes;
-    return closed == 0 ? f->first_bytes : bytes_of(25);
+    cddp_fact_setting list = {0}, cap = {0}, first = {0};
+    (void)find_setting(p, rank, CDDP_KEY_ddp_bucket_cap_mb_list, &list);
+    if (list.items > 0) return listed_cap(p, rank, closed < list.items ? closed : list.items - 1);
+    if (f->generation == 0 &&
+        (is_static(p, rank) || !has_flag(p, rank, CDDP_KEY_ddp_find_unused_parameters)))
+        return UNLIMITED;
+    (void)find_setting(p, rank, CDDP_KEY_ddp_bucket_cap_mb, &cap);
+    if (bytes_of(cap.real) > 0) return bytes_of(cap.real);
+    (void)find_setting(p, rank, CDDP_KEY_ddp_first_bucket_bytes, &first);
+    return closed == 0 ? first.value : bytes_of(25);
 }
 
 /* ---- a plan worked out ---- */
@@ -129,7 +133,7 @@ static int64_t cap_of(const cd_plans *p, uint32_t rank, const plan_facts *f, int
 static int64_t param_at(const cd_plans *p, uint32_t rank, const plan_facts *f, int64_t k)
 {
     if (f->generation == 0) return k;
-    if (f->last_first) k = f->params - 1 - k;
+    if (is_last_small(p, rank)) k = f->params - 1 - k;
     const int64_t *arrived = f->arrivals > 0 ? cd_table_find(&p->arrivals, CD_KEY(rank, k)) : NULL;
     /* a rank that had joined before anything arrived takes the order of registration (REB-09) */
     return arrived != NULL ? *arrived : k;
@@ -168,10 +172,10 @@ static void work_out(const cd_plans *p, uint32_t rank, const plan_facts *f, draf
 
 /* Where a bucket stands: at first the last to be opened comes first (BKT-10); rebuilt ones as they
 ** were closed, or with the small one last. */
-static int64_t index_of(const plan_facts *f, const draft *d, int64_t b)
+static int64_t index_of(const plan_facts *f, bool last_small, const draft *d, int64_t b)
 {
     if (f->generation == 0) return d->bucket_count - 1 - b;
-    return f->last_first ? d->bucket_count - 1 - d->buckets[b].turn : d->buckets[b].turn;
+    return last_small ? d->bucket_count - 1 - d->buckets[b].turn : d->buckets[b].turn;
 }
 
 static void say_slot(char *text, size_t text_bytes, const slot *s)
@@ -184,11 +188,12 @@ static void say_slot(char *text, size_t text_bytes, const slot *s)
 
 static void compare(cd_plans *p, const cddp_event *e, const plan_facts *f, const draft *d)
 {
+    const bool last_small = is_last_small(p, e->rank);
     for (int64_t k = 0; k < f->slots; k++) {
         const slot *is = cd_table_find(&p->slots, CD_KEY(e->rank, k));
         const assigned *a = &d->of[is->param];
         const opened *b = &d->buckets[a->bucket];
-        const slot due = {index_of(f, d, a->bucket), a->slot, is->param, b->limit};
+        const slot due = {index_of(f, last_small, d, a->bucket), a->slot, is->param, b->limit};
         if (is->bucket == due.bucket && is->slot == due.slot && is->limit == due.limit) continue;
         cddp_finding finding = cd_finding_at(p->writer, e);
         finding.bucket = (int32_t)is->bucket;
@@ -218,7 +223,7 @@ static void judge_layout(cd_plans *p, const cddp_event *e, const plan_facts *f)
         (f->is_wrapped && cd_table_find(&p->leads, CD_KEY(e->rank, f->group)) != NULL);
     const bool is_known = f->generation == 0 ||
                           (f->generation == 1 && (f->arrivals == 0 || f->arrivals == f->params));
-    if (!f->has_caps || f->is_lost || !leads || !is_known) return;
+    if (!has_caps(p, e->rank) || f->is_lost || !leads || !is_known) return;
     for (int64_t k = 0; k < f->params; k++)
         if (cd_table_find(&p->sizes, CD_KEY(e->rank, k)) == NULL) return;
     draft d = {0};
@@ -276,23 +281,26 @@ static void arrive(cd_plans *p, uint32_t rank, plan_facts *f, int64_t param)
 }
 
 /* Layouts are rebuilt unless unused parameters are searched for in every pass (REB-01). */
-static bool rebuilds(const plan_facts *f) { return f->is_static || !f->find_unused; }
+static bool rebuilds(const cd_plans *p, uint32_t rank)
+{
+    return is_static(p, rank) || !has_flag(p, rank, CDDP_KEY_ddp_find_unused_parameters);
+}
 
 /* The first synchronised backward tells; of a static graph the second, in which the unused are
 ** taken to come last (REB-02). */
-static bool is_watched(const plan_facts *f)
+static bool is_watched(const cd_plans *p, uint32_t rank, const plan_facts *f)
 {
-    return rebuilds(f) && !f->is_rebuilt && f->windows >= f->is_static;
+    return !f->is_rebuilt && rebuilds(p, rank) && f->windows >= is_static(p, rank);
 }
 
 static void take_backward_end(cd_plans *p, const cddp_event *e, plan_facts *f)
 {
     if (!e->as.backward_end.finalized) return;
-    for (int64_t k = 0; is_watched(f) && f->is_static && k < f->unused; k++) {
+    for (int64_t k = 0; is_watched(p, e->rank, f) && is_static(p, e->rank) && k < f->unused; k++) {
         const int64_t *param = cd_table_find(&p->arrivals, CD_KEY(e->rank, k, 1));
         if (param != NULL) arrive(p, e->rank, f, *param);
     }
-    f->is_due = is_watched(f) && f->arrivals == f->params;
+    f->is_due = is_watched(p, e->rank, f) && f->arrivals == f->params;
     f->unused = f->marks = 0;
     f->windows++;
 }
@@ -301,7 +309,7 @@ static void take_ready(cd_plans *p, const cddp_event *e, plan_facts *f)
 {
     const cddp_event_mark_ready *m = &e->as.mark_ready;
     f->marks++;
-    if (!is_watched(f)) return;
+    if (!is_watched(p, e->rank, f)) return;
     if (!m->unused) {
         arrive(p, e->rank, f, m->param);
         return;
@@ -315,7 +323,7 @@ static void take_ready(cd_plans *p, const cddp_event *e, plan_facts *f)
 static void report_rebuild(cd_plans *p, const cddp_event *e, const plan_facts *f)
 {
     cddp_finding finding = cd_finding_at(p->writer, e);
-    if (!f->has_caps || f->is_lost) return;
+    if (!has_caps(p, e->rank) || f->is_lost) return;
     if (e->kind != CDDP_EV_rebuild) {
         CD_SAY(finding.title,
                "rank %u does not rebuild its buckets although it knows in which order gradients "
@@ -350,7 +358,7 @@ static void take_forward(cd_plans *p, const cddp_event *e, plan_facts *f)
 
 static void take_rebuild(cd_plans *p, const cddp_event *e, plan_facts *f)
 {
-    if (!rebuilds(f) || f->is_rebuilt) {
+    if (!rebuilds(p, e->rank) || f->is_rebuilt) {
         report_rebuild(p, e, f);
         f->is_lost = true;
     }
@@ -372,7 +380,6 @@ void cd_plans_learn(cd_plans *p, const cddp_event *e)
     plan_facts *f = cd_ranks_add(&p->ranks, e->rank);
     if (f == NULL) return;
     if (e->kind == CDDP_EV_group) take_group(p, e, f);
-    if (e->kind == CDDP_EV_option) take_option(p, e, f);
     if (!f->leads) return;
     switch (e->kind) {
     case CDDP_EV_param:

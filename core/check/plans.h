@@ -2,7 +2,7 @@
 /* Bucket plans: a layout is what sizes, caps and order say, and is rebuilt when the first arrival
 ** is known (BKT-02 to BKT-16, REB-01 to REB-04).
 **
-** Judged from   option events (the caps, find_unused_parameters, static_graph), param (bytes,
+** Judged from   settings (the caps, find_unused_parameters, static_graph), param (bytes,
 **               dtype, sparse), mark_ready (who arrived when), bucket_layout, rebuild,
 **               forward_begin and forward_end, backward_end; of the first rank of a group, since a
 **               layout is rank 0's.
@@ -17,7 +17,6 @@ typedef struct cd_plans {
     cd_writer *writer;
     cd_ranks ranks; /* of plan_facts */
     cd_table leads; /* (rank, group) → 1 where it is the group's first */
-    cd_table caps;  /* (rank, k) → bytes of the list */
     cd_table sizes; /* (rank, param) → size */
     cd_table slots; /* (rank, k-th told) → slot of the layout that is being told */
     /* (rank, k, 0) → param as it arrived; (rank, k, 1) → unused in this backward */

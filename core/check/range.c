@@ -87,7 +87,7 @@ static void report_overflow(state *s, const cddp_event *e, const cd_key *where)
     s->reported_overflow = true;
     cddp_finding f = cd_finding_at(&s->writer, e);
     f.rank = -1;
-    f.ranks = 0;
+    cd_finding_set_rank(&s->writer, &f, -1);
     f.bucket = (int32_t)where->part[1];
     cd_finding_set_parameter(&s->writer, &f, where->part[0]);
     char bucket[48] = "";
@@ -105,7 +105,6 @@ static void report_overflow(state *s, const cddp_event *e, const cd_key *where)
 static void event(void *self, const cddp_event *e)
 {
     state *s = self;
-    cd_writer_learn(&s->writer, e);
     if (e->kind == CDDP_EV_grad_local)
         take_local(s, e);
     else if (e->kind == CDDP_EV_grad_final)
@@ -181,8 +180,7 @@ static void end(void *self)
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {CDDP_EV_param,          CDDP_EV_grad_local,
-                                 CDDP_EV_grad_final,     CDDP_EV_collective_post,
+static const uint16_t kinds[] = {CDDP_EV_grad_local, CDDP_EV_grad_final, CDDP_EV_collective_post,
                                  CDDP_EV_optimizer_step, CDDP_EV_compare};
 
 CD_CHECK_TABLE(range, "I-RANGE", "reductions neither overflow nor hide a NaN",

@@ -48,7 +48,6 @@ static bool is_mine(const cddp_event_compare *c)
 static void event(void *self, const cddp_event *e)
 {
     state *s = self;
-    cd_writer_learn(&s->writer, e);
     if (e->kind == CDDP_EV_uncompared) cd_tally_push_uncompared(&s->tally, e);
     if (e->kind != CDDP_EV_compare) return;
     const cddp_event_compare *c = &e->as.compare;
@@ -76,8 +75,7 @@ static void end(void *self)
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {CDDP_EV_compare, CDDP_EV_uncompared, CDDP_EV_param,
-                                 CDDP_EV_buffer};
+static const uint16_t kinds[] = {CDDP_EV_compare, CDDP_EV_uncompared};
 
 CD_CHECK_TABLE(ref, "I-REF", "training equals single-process training",
                "Gradient and update equal the single-process oracle on the same global batch, "

@@ -27,7 +27,7 @@ typedef struct draw {
 /* Who drew from one state of a distinct stream: the two least ranks, whichever came first. */
 typedef struct owner {
     draw least[2];
-    uint64_t mask;
+    cd_rank_set who;
     uint32_t count;
 } owner;
 
@@ -80,7 +80,7 @@ static void take_distinct(state *s, const cddp_event *e, const cd_key *key)
     owner *o = cd_table_add(&s->owners, key);
     if (o == NULL) return;
     draw d = {e->sequence, e->rank, e->step, e->micro_step};
-    if (d.rank < 64) o->mask |= UINT64_C(1) << d.rank;
+    cd_rank_set_add(&o->who, &s->writer.memory, d.rank);
     for (uint32_t i = 0; i < 2; i++) {
         if (i == o->count) {
             o->least[o->count++] = d;
@@ -105,7 +105,7 @@ static void report_equal(state *s, const cd_key *key, const owner *o)
     if (!cd_writer_is_first(&s->writer, CD_KEY(key->part[0], key->part[1], 2), &at)) return;
     cddp_finding f = cd_finding_at(&s->writer, &at);
     f.peer = (int32_t)x->rank;
-    f.ranks |= o->mask;
+    cd_finding_set_ranks(&s->writer, &f, &o->who);
     cd_finding_add_event(&f, x->rank, x->sequence);
     CD_SAY(f.title, "ranks %u and %u draw the same numbers from stream '%s'", x->rank, y->rank,
            label != NULL ? label : "");

@@ -94,7 +94,6 @@ static void take_norm(state *s, const cddp_event *e)
 static void event(void *self, const cddp_event *e)
 {
     state *s = self;
-    cd_writer_learn(&s->writer, e);
     rank_facts *r = cd_ranks_add(&s->ranks, e->rank);
     if (r == NULL) return;
     switch (e->kind) {

@@ -41,6 +41,7 @@ void cd_tally_init(cd_tally *tally, const cddp_allocator *allocator)
     *tally = (cd_tally){0};
     cd_table_init(&tally->entries, allocator, sizeof(cd_tally_entry));
     cd_table_init(&tally->ranks, allocator, sizeof(int64_t));
+    cd_arena_init(&tally->memory, allocator, CD_RANK_SET_BLOCK);
     cd_ranks_init(&tally->judged, allocator, sizeof(int64_t));
     cd_ranks_init(&tally->apart, allocator, sizeof(cd_tally_apart));
 }
@@ -49,6 +50,7 @@ void cd_tally_fini(cd_tally *tally)
 {
     cd_table_fini(&tally->entries);
     cd_table_fini(&tally->ranks);
+    cd_arena_fini(&tally->memory);
     cd_ranks_fini(&tally->judged);
     cd_ranks_fini(&tally->apart);
 }
@@ -90,7 +92,7 @@ void cd_tally_push(cd_tally *tally, const cddp_event *event)
     int64_t *seen = cd_table_add(&tally->ranks, CD_KEY(c->shape, event->rank, layer));
     if (entry == NULL || seen == NULL) return;
     if ((*seen)++ == 0) entry->rank_count++;
-    if (event->rank < 64) entry->mask |= UINT64_C(1) << event->rank;
+    cd_rank_set_add(&entry->who, &tally->memory, event->rank);
     if (event->step > entry->last_step) entry->last_step = event->step;
     if (entry->count++ != 0 && !precedes(event, &entry->witness)) return;
     entry->witness = *event;
@@ -212,12 +214,12 @@ bool cd_tally_get(const cd_tally *tally, cd_writer *writer, size_t index, cddp_f
     if (entry == NULL) return false;
     const cddp_event_compare *c = &entry->witness.as.compare;
     cddp_finding f = cd_finding_at(writer, &entry->witness);
-    f.ranks = entry->mask;
+    cd_finding_set_ranks(writer, &f, &entry->who);
     f.is_consequence = follows_from_another(tally, index);
     char who[96];
     bool everybody = entry->rank_count == count_ranks(&tally->judged) && entry->rank_count > 1 &&
                      count_apart(tally, entry) == 0;
-    cd_mask_print(entry->mask, entry->rank_count, who, sizeof who);
+    cd_rank_set_print(&entry->who, entry->witness.rank, who, sizeof who);
     if (everybody) f.rank = -1;
     bool is_buffer = c->link == CD_LINK_BUFFER || c->link == CD_LINK_STATISTICS;
     const char *words = entry->words;

@@ -12,7 +12,8 @@
 typedef struct cd_tally_entry {
     cddp_event witness; /* without text */
     char words[160];
-    uint64_t count, mask;
+    uint64_t count;
+    cd_rank_set who;
     uint32_t rank_count, last_step;
 } cd_tally_entry;
 
@@ -28,6 +29,7 @@ typedef struct cd_tally {
     cd_ranks judged;  /* rank → comparisons that this check reads */
     cd_ranks apart;   /* rank → cd_tally_apart */
     uint64_t compared;
+    cd_arena memory; /* of sets of ranks */
 } cd_tally;
 
 void cd_tally_init(cd_tally *tally, const cddp_allocator *allocator);

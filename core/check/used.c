@@ -158,7 +158,6 @@ static void take_final(state *s, const cddp_event *e)
 static void event(void *self, const cddp_event *e)
 {
     state *s = self;
-    cd_writer_learn(&s->writer, e);
     if (e->kind == CDDP_EV_grad_local) {
         rank_use *u = e->as.grad_local.presence != 0 ? use_of(s, e, e->as.grad_local.param) : NULL;
         if (u == NULL || is_seen(s, e->rank, u)) return;
@@ -215,7 +214,7 @@ static void report_sum(state *s, size_t position)
     cddp_event at = {.rank = UINT32_MAX, .step = entry->step, .micro_step = entry->micro_step};
     cddp_finding f = cd_finding_at(&s->writer, &at);
     f.event_count = 0;
-    f.ranks = entry->first.mask;
+    cd_finding_set_ranks(&s->writer, &f, &entry->first.ranks);
     cd_finding_add_event(&f, entry->first.rank, entry->first.sequence);
     cd_finding_set_parameter(&s->writer, &f, key->part[1]);
     CD_SAY(f.title, "the reduced map counts %lld users of %s, the ranks' own maps %lld",
@@ -251,8 +250,8 @@ static void end(void *self)
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {CDDP_EV_param,       CDDP_EV_grad_local, CDDP_EV_used_local,
-                                 CDDP_EV_used_global, CDDP_EV_grad_final, CDDP_EV_backward_end};
+static const uint16_t kinds[] = {CDDP_EV_grad_local, CDDP_EV_used_local, CDDP_EV_used_global,
+                                 CDDP_EV_grad_final, CDDP_EV_backward_end};
 
 CD_CHECK_TABLE(used, "I-USED", "use is remembered over the whole window and agreed by all ranks",
                "used(p) on a rank is the OR over all micro-steps since the last reduction; the "

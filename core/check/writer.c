@@ -1,25 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Names, findings and their wording. */
+/* Findings and their wording. */
 #include "core/check/writer.h"
 
 #include "cddp/backend.h"
 #include "core/base/alloc.h"
 #include "core/base/error.h"
+#include "core/trace/setting.h"
 
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
-enum { NAME_VARIABLE, NAME_ORDINAL, NAME_BUFFER };
-
-typedef struct known_name {
-    uint32_t reporter; /* the least rank that told it */
-    char text[CD_WRITER_NAME_BYTES];
-} known_name;
-
 typedef struct held_finding {
     cddp_finding finding;
-    uint64_t mask;
+    cd_rank_set ranks;
     uint32_t step, micro_step, rank;
     bool is_known, is_made;
 } held_finding;
@@ -32,11 +26,8 @@ cddp_status cd_check_begin(const cddp_check_context *context, const cd_check_spe
     writer->context = *context;
     writer->check = spec->check;
     writer->state_bytes = spec->state_bytes;
-    cd_table_init(&writer->names, context->allocator, sizeof(known_name));
-    cd_table_init(&writer->groups, context->allocator, sizeof(cd_group_facts));
+    cd_arena_init(&writer->memory, context->allocator, CD_RANK_SET_BLOCK);
     cd_table_init(&writer->held, context->allocator, sizeof(held_finding));
-    cd_ranks_init(&writer->agreements, context->allocator, (CD_AGREED_COUNT + 1) * sizeof(int64_t));
-    cd_table_init(&writer->exceptions, context->allocator, 2 * sizeof(int64_t));
     *self = writer;
     return CDDP_OK;
 }
@@ -47,88 +38,68 @@ void cd_check_end(void *self)
     if (writer == NULL) return;
     for (size_t i = 0; i < writer->held.count; i++) {
         held_finding *h = cd_table_value(&writer->held, i);
-        h->finding.ranks |= h->mask;
-        if (h->is_made) cd_writer_report(writer, &h->finding);
+        if (!h->is_made) continue;
+        for (size_t k = 0; k < h->finding.rank_count; k++)
+            cd_rank_set_add(&h->ranks, &writer->memory, h->finding.ranks[k]);
+        cd_finding_set_ranks(writer, &h->finding, &h->ranks);
+        cd_writer_report(writer, &h->finding);
     }
     cd_table_fini(&writer->held);
-    cd_ranks_fini(&writer->agreements);
-    cd_table_fini(&writer->exceptions);
-    cd_table_fini(&writer->names);
-    cd_table_fini(&writer->groups);
+    cd_arena_fini(&writer->memory);
     cd_release(writer->context.allocator, writer, writer->state_bytes);
 }
 
-static void learn_name(cd_writer *writer, const cd_key *key, const cddp_event *event)
+bool cd_writer_find_group(const cd_writer *writer, int64_t group, cddp_fact_group *found)
 {
-    known_name *name = event->text != NULL ? cd_table_add(&writer->names, key) : NULL;
-    if (name == NULL || (name->text[0] != '\0' && name->reporter <= event->rank)) return;
-    name->reporter = event->rank;
-    CD_SAY(name->text, "%s", event->text);
+    const cddp_facts *facts = writer->context.facts;
+    return facts->group(facts->self, group, found);
 }
 
-static void learn_group(cd_writer *writer, const cddp_event *event)
+bool cd_writer_find_place(const cd_writer *writer, uint32_t rank, int64_t param,
+                          cddp_fact_place *found)
 {
-    bool is_new = cd_writer_find_group(writer, event->as.group.group) == NULL;
-    cd_group_facts *facts = cd_table_add(&writer->groups, CD_KEY(event->as.group.group));
-    if (facts == NULL || (!is_new && facts->reporter <= event->rank)) return;
-    facts->reporter = event->rank;
-    facts->members = event->as.group.members;
-    facts->order = event->as.group.order;
-    CD_SAY(facts->name, "%s", event->text != NULL ? event->text : "");
+    const cddp_facts *facts = writer->context.facts;
+    return facts->place(facts->self, rank, param, found);
 }
 
-void cd_writer_learn(cd_writer *writer, const cddp_event *event)
+bool cd_writer_find_setting(const cd_writer *writer, uint32_t rank, cddp_key key,
+                            cddp_fact_setting *found)
 {
-    if (event->kind == CDDP_EV_param) {
-        if (event->as.param.param >= 0)
-            learn_name(writer, CD_KEY(NAME_VARIABLE, event->as.param.param), event);
-        learn_name(writer, CD_KEY(NAME_ORDINAL, event->as.param.ordinal), event);
-    } else if (event->kind == CDDP_EV_buffer) {
-        learn_name(writer, CD_KEY(NAME_BUFFER, event->as.buffer.buffer), event);
-    } else if (event->kind == CDDP_EV_group) {
-        learn_group(writer, event);
-    } else if (event->kind == CDDP_EV_agreement) {
-        const cddp_event_agreement *a = &event->as.agreement;
-        int64_t *sizes = cd_ranks_add(&writer->agreements, event->rank);
-        if (sizes == NULL) return;
-        if (a->ordinal > 0) {
-            int64_t *own = cd_table_add(&writer->exceptions, CD_KEY(event->rank, a->ordinal - 1));
-            if (own == NULL) return;
-            own[0] = a->parameters;
-            own[1] = sizes[CD_AGREED_COUNT];
-            return;
-        }
-        sizes[CD_AGREED_COUNT]++;
-        sizes[CD_AGREED_GRADIENTS] = a->gradients;
-        sizes[CD_AGREED_PARAMETERS] = a->parameters;
-        sizes[CD_AGREED_STATE] = a->state;
-    }
+    const cddp_facts *facts = writer->context.facts;
+    return facts->setting(facts->self, rank, cd_setting_path(key), 0, found);
 }
 
-int64_t cd_writer_get_block(const cd_writer *writer, int64_t group, uint32_t rank, cd_agreed what)
+bool cd_writer_has_flag(const cd_writer *writer, uint32_t rank, cddp_key flag)
 {
-    const int64_t *sizes = cd_ranks_find(&writer->agreements, rank);
-    int64_t block = sizes != NULL && sizes[what] > 0 ? (int64_t)rank / sizes[what] : 0;
-    return group + (block << 32);
+    cddp_fact_setting setting;
+    return cd_writer_find_setting(writer, rank, flag, &setting) && setting.value != 0;
+}
+
+static int64_t join_block(const cd_writer *writer, int64_t group, uint32_t rank, cddp_agreed what,
+                          int64_t ordinal)
+{
+    const cddp_facts *facts = writer->context.facts;
+    return group + (facts->block(facts->self, rank, what, ordinal) << 32);
+}
+
+int64_t cd_writer_get_block(const cd_writer *writer, int64_t group, uint32_t rank, cddp_agreed what)
+{
+    return join_block(writer, group, rank, what, -1);
 }
 
 int64_t cd_writer_get_parameter_block(const cd_writer *writer, int64_t group, uint32_t rank,
                                       int64_t ordinal)
 {
-    const int64_t *sizes = cd_ranks_find(&writer->agreements, rank);
-    const int64_t *own =
-        sizes != NULL ? cd_table_find(&writer->exceptions, CD_KEY(rank, ordinal)) : NULL;
-    if (own == NULL || own[1] != sizes[CD_AGREED_COUNT])
-        return cd_writer_get_block(writer, group, rank, CD_AGREED_PARAMETERS);
-    return group + ((own[0] > 0 ? (int64_t)rank / own[0] : 0) << 32);
+    return join_block(writer, group, rank, CDDP_AGREED_PARAMETERS, ordinal);
 }
 
-static const char *name_of(cd_writer *writer, int64_t kind, int64_t id, const char *word)
+static const char *name_of(cd_writer *writer, cddp_named what, int64_t id, const char *word)
 {
     char *text = writer->scratch[writer->scratch_next++ % CD_WRITER_SCRATCH];
-    const known_name *name = cd_table_find(&writer->names, CD_KEY(kind, id));
-    if (name != NULL && name->text[0] != '\0')
-        cd_say(text, CD_WRITER_NAME_BYTES, "%s", name->text);
+    const cddp_facts *facts = writer->context.facts;
+    const char *name = facts->name(facts->self, what, id);
+    if (name != NULL)
+        cd_say(text, CD_WRITER_NAME_BYTES, "%s", name);
     else
         cd_say(text, CD_WRITER_NAME_BYTES, "%s %lld", word, (long long)id);
     return text;
@@ -145,26 +116,21 @@ const char *cd_writer_get_count(cd_writer *writer, uint64_t count, const char *w
 
 const char *cd_writer_get_parameter(cd_writer *writer, int64_t variable)
 {
-    return name_of(writer, NAME_VARIABLE, variable, "parameter");
+    return name_of(writer, CDDP_NAMED_VARIABLE, variable, "parameter");
 }
 const char *cd_writer_get_ordinal(cd_writer *writer, int64_t ordinal)
 {
-    return name_of(writer, NAME_ORDINAL, ordinal, "parameter");
+    return name_of(writer, CDDP_NAMED_ORDINAL, ordinal, "parameter");
 }
 const char *cd_writer_get_buffer(cd_writer *writer, int64_t buffer)
 {
-    return name_of(writer, NAME_BUFFER, buffer, "buffer");
-}
-
-const cd_group_facts *cd_writer_find_group(const cd_writer *writer, int64_t group)
-{
-    return cd_table_find(&writer->groups, CD_KEY(group));
+    return name_of(writer, CDDP_NAMED_BUFFER, buffer, "buffer");
 }
 
 const char *cd_writer_get_group(cd_writer *writer, int64_t group)
 {
-    const cd_group_facts *facts = cd_writer_find_group(writer, group);
-    if (facts != NULL && facts->name[0] != '\0') return facts->name;
+    cddp_fact_group facts;
+    if (cd_writer_find_group(writer, group, &facts) && facts.name[0] != '\0') return facts.name;
     char *text = writer->scratch[writer->scratch_next++ % CD_WRITER_SCRATCH];
     cd_say(text, CD_WRITER_NAME_BYTES, "%lld", (long long)group);
     return text;
@@ -172,8 +138,8 @@ const char *cd_writer_get_group(cd_writer *writer, int64_t group)
 
 bool cd_writer_has_equal_bits(const cd_writer *writer, int64_t group)
 {
-    const cd_group_facts *facts = cd_writer_find_group(writer, group);
-    return facts != NULL && facts->order != CDDP_ORDER_UNSPECIFIED;
+    cddp_fact_group facts;
+    return cd_writer_find_group(writer, group, &facts) && facts.order != CDDP_ORDER_UNSPECIFIED;
 }
 
 void cd_say(char *text, size_t text_bytes, const char *format, ...)
@@ -186,7 +152,30 @@ void cd_say(char *text, size_t text_bytes, const char *format, ...)
     if (wanted >= (int)text_bytes && text_bytes > 4) memcpy(text + text_bytes - 4, "...", 4);
 }
 
-cddp_finding cd_finding_at(const cd_writer *writer, const cddp_event *event)
+/* ranks: as many as it has members */
+static void list_ranks(const cd_rank_set *set, uint32_t *ranks)
+{
+    for (uint32_t r = cd_rank_set_next(set, 0); r != CD_NO_RANK; r = cd_rank_set_next(set, r + 1))
+        *ranks++ = r;
+}
+
+void cd_finding_set_ranks(cd_writer *writer, cddp_finding *finding, const cd_rank_set *ranks)
+{
+    const uint32_t count = cd_rank_set_count(ranks);
+    uint32_t *list = cd_arena_push(&writer->memory, (count + 1) * sizeof *list);
+    if (list != NULL) list_ranks(ranks, list);
+    finding->ranks = list;
+    finding->rank_count = list != NULL ? count : 0;
+}
+
+void cd_finding_set_rank(cd_writer *writer, cddp_finding *finding, int64_t rank)
+{
+    cd_rank_set one = {0};
+    if (rank >= 0 && rank < CD_RANKS_MAX) cd_rank_set_add(&one, &writer->memory, (uint32_t)rank);
+    cd_finding_set_ranks(writer, finding, &one);
+}
+
+cddp_finding cd_finding_at(cd_writer *writer, const cddp_event *event)
 {
     cddp_finding f = {.size = sizeof f,
                       .check = writer->check,
@@ -198,13 +187,13 @@ cddp_finding cd_finding_at(const cd_writer *writer, const cddp_event *event)
                       .param = -1};
     if (event->rank != UINT32_MAX) {
         f.rank = (int32_t)event->rank;
-        if (event->rank < 64) f.ranks = UINT64_C(1) << event->rank;
+        cd_finding_set_rank(writer, &f, event->rank);
     }
     cd_finding_add_event(&f, event->rank, event->sequence);
     return f;
 }
 
-cddp_finding cd_finding_of(const cd_writer *writer, const cd_split *split)
+cddp_finding cd_finding_of(cd_writer *writer, const cd_split *split)
 {
     cddp_finding f = {.size = sizeof f,
                       .check = writer->check,
@@ -213,14 +202,16 @@ cddp_finding cd_finding_of(const cd_writer *writer, const cd_split *split)
                       .rank = -1,
                       .peer = -1,
                       .bucket = -1,
-                      .param = -1,
-                      .ranks = split->odd_mask};
+                      .param = -1};
+    cd_rank_set ranks = {0};
+    cd_rank_set_unite(&ranks, &writer->memory, &split->odd_ranks);
     if (split->has_culprit) {
         f.rank = (int32_t)split->odd.rank;
         f.peer = (int32_t)split->right.rank;
     } else {
-        f.ranks |= split->right.mask;
+        cd_rank_set_unite(&ranks, &writer->memory, &split->right.ranks);
     }
+    cd_finding_set_ranks(writer, &f, &ranks);
     cd_finding_add_event(&f, split->odd.rank, split->odd.sequence);
     cd_finding_add_event(&f, split->right.rank, split->right.sequence);
     return f;
@@ -239,43 +230,11 @@ void cd_finding_set_parameter(cd_writer *writer, cddp_finding *finding, int64_t 
     if (variable >= 0) CD_SAY(finding->parameter, "%s", cd_writer_get_parameter(writer, variable));
 }
 
-void cd_mask_print(uint64_t mask, uint32_t count, char *text, size_t text_bytes)
-{
-    uint32_t shown = 0, listed = 0;
-    for (uint32_t r = 0; r < 64; r++) listed += (uint32_t)((mask >> r) & 1);
-    uint32_t last = listed < 6 ? listed : 6;
-    size_t used = 0;
-    for (uint32_t r = 0; r < 64 && shown < last; r++) {
-        if (((mask >> r) & 1) == 0) continue;
-        const char *join = shown == 0                           ? (count > 1 ? "ranks " : "rank ")
-                           : shown + 1 == last && last == count ? " and "
-                                                                : ", ";
-        cd_say(text + used, text_bytes - used, "%s%u", join, r);
-        used += strlen(text + used);
-        shown++;
-    }
-    if (shown == 0)
-        cd_say(text, text_bytes, "%u ranks beyond 63", count);
-    else if (count > shown)
-        cd_say(text + used, text_bytes - used, " and %u more", count - shown);
-}
-
-static void variant_print(const cd_variant *v, char *text, size_t text_bytes)
-{
-    if (v->count == 1)
-        cd_say(text, text_bytes, "rank %u", v->rank);
-    else
-        cd_mask_print(v->mask, v->count, text, text_bytes);
-}
-
 void cd_split_print(const cd_split *split, char *text, size_t text_bytes)
 {
     char odd[96], right[96];
-    if (split->odd_count == 1)
-        CD_SAY(odd, "rank %u", split->odd.rank);
-    else
-        cd_mask_print(split->odd_mask, split->odd_count, odd, sizeof odd);
-    variant_print(&split->right, right, sizeof right);
+    cd_rank_set_print(&split->odd_ranks, split->odd.rank, odd, sizeof odd);
+    cd_rank_set_print(&split->right.ranks, CD_NO_RANK, right, sizeof right);
     if (split->has_culprit)
         cd_say(text, text_bytes, "%s against %s", odd, right);
     else
@@ -313,7 +272,7 @@ bool cd_writer_is_first(cd_writer *writer, const cd_key *key, const cddp_event *
 {
     held_finding *h = cd_table_add(&writer->held, key);
     if (h == NULL) return false;
-    if (event->rank < 64) h->mask |= UINT64_C(1) << event->rank;
+    cd_rank_set_add(&h->ranks, &writer->memory, event->rank);
     if (h->is_known && !precedes(event, h)) return false;
     h->is_known = true;
     h->step = event->step;

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The writer: what every check needs to speak about a run. It learns the names of parameters,
-** buffers and groups from the trace and writes findings in one style: the culprit first, both sides
-** shown.
+/* The writer: writes the findings of a check in one style, the culprit first and both sides shown.
+** Names come from the facts that the judge has learnt.
 **
 ** Lifetime   the first member of a check's state; cd_check_begin makes the state, cd_check_end
 **            frees it.
@@ -11,39 +10,21 @@
 #include "core/check/agree.h"
 #include "core/check/table.h"
 #include "cddp/check.h"
+#include "cddp/keys.h"
 
 #define CD_WRITER_NAME_BYTES 96
 #define CD_WRITER_SCRATCH 4
 
-typedef struct cd_group_facts {
-    char name[48];
-    int64_t members;
-    int64_t order;     /* cddp_order of its backend */
-    uint32_t reporter; /* the least rank that opened it: its words stand */
-} cd_group_facts;
-
 typedef struct cd_writer {
     cddp_check_context context;
     const char *check;
-    cd_table names;  /* (kind, id) → what the least rank that told it calls it */
-    cd_table groups; /* id → cd_group_facts */
     /* a check's own key → the earliest finding under it, and all ranks it concerns */
     cd_table held;
-    cd_ranks agreements; /* sizes, then how many there were; empty without a model averager */
-    /* (rank, ordinal) → size, and during which of its rank's agreements it holds */
-    cd_table exceptions;
+    cd_arena memory; /* of sets and lists of ranks */
     size_t state_bytes;
     uint32_t scratch_next;
     char scratch[CD_WRITER_SCRATCH][CD_WRITER_NAME_BYTES];
 } cd_writer;
-
-/* Which of what ranks hold must be alike; the sizes of blocks of consecutive ranks, 0: all. */
-typedef enum cd_agreed {
-    CD_AGREED_GRADIENTS,
-    CD_AGREED_PARAMETERS,
-    CD_AGREED_STATE,
-    CD_AGREED_COUNT
-} cd_agreed;
 
 /* Makes a zeroed state whose first member is a writer. */
 typedef struct cd_check_spec {
@@ -54,10 +35,6 @@ cddp_status cd_check_begin(const cddp_check_context *context, const cd_check_spe
                            void **self, cddp_error *err);
 void cd_check_end(void *self); /* accepts NULL */
 
-/* Takes names from param, buffer and group events, and who must agree from agreement; ignores the
-** others. Where ranks differ the least rank's word stands, whichever event came first: real
-** processes tell in any order. */
-void cd_writer_learn(cd_writer *writer, const cddp_event *event);
 /* "fc1.weight", or "parameter 3" */
 const char *cd_writer_get_parameter(cd_writer *writer, int64_t variable);
 /* by position among all parameters */
@@ -66,11 +43,18 @@ const char *cd_writer_get_buffer(cd_writer *writer, int64_t buffer);
 const char *cd_writer_get_group(cd_writer *writer, int64_t group);
 /* " (3 tensors)", or "" of one, which is named */
 const char *cd_writer_get_count(cd_writer *writer, uint64_t count, const char *words);
-/* NULL when unknown */
-const cd_group_facts *cd_writer_find_group(const cd_writer *writer, int64_t group);
+/* Facts; false when unknown. */
+bool cd_writer_find_group(const cd_writer *writer, int64_t group, cddp_fact_group *found);
+bool cd_writer_find_place(const cd_writer *writer, uint32_t rank, int64_t param,
+                          cddp_fact_place *found);
+bool cd_writer_find_setting(const cd_writer *writer, uint32_t rank, cddp_key key,
+                            cddp_fact_setting *found);
+/* Whether a flag is set; false when the rank did not report it. */
+bool cd_writer_has_flag(const cd_writer *writer, uint32_t rank, cddp_key flag);
 /* Joins a group's number with the block of it to which a rank belongs now, as a part of a key: only
 ** within blocks must ranks agree. */
-int64_t cd_writer_get_block(const cd_writer *writer, int64_t group, uint32_t rank, cd_agreed what);
+int64_t cd_writer_get_block(const cd_writer *writer, int64_t group, uint32_t rank,
+                            cddp_agreed what);
 /* The same for one parameter, which may have an agreement of its own. */
 int64_t cd_writer_get_parameter_block(const cd_writer *writer, int64_t group, uint32_t rank,
                                       int64_t ordinal);
@@ -78,16 +62,18 @@ int64_t cd_writer_get_parameter_block(const cd_writer *writer, int64_t group, ui
 bool cd_writer_has_equal_bits(const cd_writer *writer, int64_t group);
 
 /* A finding of this check at an event's place, blaming its rank. */
-cddp_finding cd_finding_at(const cd_writer *writer, const cddp_event *event);
+cddp_finding cd_finding_at(cd_writer *writer, const cddp_event *event);
 /* A finding about a disagreement: ranks, witnesses and place from the split. */
-cddp_finding cd_finding_of(const cd_writer *writer, const cd_split *split);
+cddp_finding cd_finding_of(cd_writer *writer, const cd_split *split);
+/* Whom it concerns, in place of who it was before; an empty set: nobody. */
+void cd_finding_set_ranks(cd_writer *writer, cddp_finding *finding, const cd_rank_set *ranks);
+/* One rank, or -1: nobody. */
+void cd_finding_set_rank(cd_writer *writer, cddp_finding *finding, int64_t rank);
 void cd_finding_add_event(cddp_finding *finding, uint32_t rank, uint64_t sequence);
 void cd_finding_set_parameter(cd_writer *writer, cddp_finding *finding, int64_t variable);
 /* "rank 1", or "ranks 1 and 3 (and 5 more)", or "rank 0 and rank 1 (no majority)" in front of
 ** "disagree". */
 void cd_split_print(const cd_split *split, char *text, size_t text_bytes);
-/* "rank 2" or "ranks 0, 1 and 3". */
-void cd_mask_print(uint64_t mask, uint32_t count, char *text, size_t text_bytes);
 
 bool cd_operation_reduces(int64_t op);
 /* "allreduce(sum) of 12 f32" from {op, reduce_op, root, dtype, numel}. */
@@ -99,7 +85,7 @@ void cd_say(char *text, size_t text_bytes, const char *format, ...) CDDP_PRINTF(
 
 void cd_writer_report(cd_writer *writer, const cddp_finding *finding);
 /* One finding per key, the earliest in (step, micro-step, rank), whatever the order in which events
-** come; the ranks of the others are added to its mask. is_first says whether a finding at this
+** come; the ranks of the others are added to its own. is_first says whether a finding at this
 ** event would be the earliest so far; then it is made and held. Held findings are reported by
 ** cd_check_end. */
 bool cd_writer_is_first(cd_writer *writer, const cd_key *key, const cddp_event *event);

@@ -225,13 +225,13 @@ static char *number_text(cd_arena *arena, double number)
     return copy_text(arena, text);
 }
 
-static char *choice_text(const cd_key_row *row, cd_arena *arena, int64_t position)
+void cd_key_print_word(const cd_key_row *row, int64_t position, char *text, size_t text_bytes)
 {
     const char *word = row->choices;
     for (; position > 0; position--) {
         word = strchr(word, '|') + 1;
     }
-    return cd_arena_printf(arena, "%.*s", (int)strcspn(word, "|"), word);
+    snprintf(text, text_bytes, "%.*s", (int)strcspn(word, "|"), word);
 }
 
 static char *scalar_text(const cd_key_row *row, const void *field, cd_arena *arena)
@@ -256,7 +256,9 @@ static char *scalar_text(const cd_key_row *row, const void *field, cd_arena *are
         return copy_text(arena, integer != 0 ? "true" : "false");
     }
     if (row->type == CDDP_KEY_CHOICE) {
-        return choice_text(row, arena, integer);
+        char word[64];
+        cd_key_print_word(row, integer, word, sizeof word);
+        return copy_text(arena, word);
     }
     return cd_arena_printf(arena, "%lld", (long long)integer);
 }

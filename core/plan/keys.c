@@ -11,54 +11,66 @@
 #include <stdio.h>
 #include <string.h>
 
+/* The words of a choice lie in one text, "none|zero|keep"; the first bar is left out. */
+#define CDDP_WORD(constant, word) "|" word
+#define CHOICES_CHOICE(choices) choices "" + 1
+#define CHOICES_TEXT(choices) choices
+#define CHOICES_FLAG(choices) NULL
+#define CHOICES_INTEGER(choices) NULL
+#define CHOICES_UNSIGNED(choices) NULL
+#define CHOICES_NUMBER(choices) NULL
+#define CHOICES_SELECTOR(choices) NULL
+#define CHOICES_TEXTS(choices) NULL
+#define CHOICES_NUMBERS(choices) NULL
+#define CHOICES_UNSIGNEDS(choices) NULL
 #define WIDTH(type, member) sizeof(((type *)0)->member)
-#define CD_KEY_ROOT(field, type, choices, initial, low, high, doc) \
-    {CD_SCOPE_PLAN,                                                \
-     "",                                                           \
-     #field,                                                       \
-     CDDP_KEY_##type,                                              \
-     choices,                                                      \
-     initial,                                                      \
-     low,                                                          \
-     high,                                                         \
-     offsetof(cddp_plan, field),                                   \
-     WIDTH(cddp_plan, field),                                      \
+#define CDDP_KEY_ROOT(field, type, choices, initial, low, high, doc) \
+    {CD_SCOPE_PLAN,                                                  \
+     "",                                                             \
+     #field,                                                         \
+     CDDP_KEY_##type,                                                \
+     CHOICES_##type(choices),                                        \
+     initial,                                                        \
+     low,                                                            \
+     high,                                                           \
+     offsetof(cddp_plan, field),                                     \
+     WIDTH(cddp_plan, field),                                        \
      doc},
-#define CD_KEY_PLAN(table, field, type, choices, initial, low, high, doc) \
-    {CD_SCOPE_PLAN,                                                       \
-     #table,                                                              \
-     #field,                                                              \
-     CDDP_KEY_##type,                                                     \
-     choices,                                                             \
-     initial,                                                             \
-     low,                                                                 \
-     high,                                                                \
-     offsetof(cddp_plan, table.field),                                    \
-     WIDTH(cddp_plan, table.field),                                       \
+#define CDDP_KEY_PLAN(table, field, type, choices, initial, low, high, doc) \
+    {CD_SCOPE_PLAN,                                                         \
+     #table,                                                                \
+     #field,                                                                \
+     CDDP_KEY_##type,                                                       \
+     CHOICES_##type(choices),                                               \
+     initial,                                                               \
+     low,                                                                   \
+     high,                                                                  \
+     offsetof(cddp_plan, table.field),                                      \
+     WIDTH(cddp_plan, table.field),                                         \
      doc},
-#define CD_KEY_RANK(table, field, type, choices, initial, low, high, doc) \
-    {CD_SCOPE_RANK,                                                       \
-     #table,                                                              \
-     #field,                                                              \
-     CDDP_KEY_##type,                                                     \
-     choices,                                                             \
-     initial,                                                             \
-     low,                                                                 \
-     high,                                                                \
-     offsetof(cddp_plan_settings, table.field),                           \
-     WIDTH(cddp_plan_settings, table.field),                              \
+#define CDDP_KEY_RANK(table, field, type, choices, initial, low, high, doc) \
+    {CD_SCOPE_RANK,                                                         \
+     #table,                                                                \
+     #field,                                                                \
+     CDDP_KEY_##type,                                                       \
+     CHOICES_##type(choices),                                               \
+     initial,                                                               \
+     low,                                                                   \
+     high,                                                                  \
+     offsetof(cddp_plan_settings, table.field),                             \
+     WIDTH(cddp_plan_settings, table.field),                                \
      doc},
-#define CD_KEY_ITEM(table, field, type, choices, initial, low, high, doc) \
-    {CD_SCOPE_##table,                                                    \
-     ITEM_NAME_##table,                                                   \
-     #field,                                                              \
-     CDDP_KEY_##type,                                                     \
-     choices,                                                             \
-     initial,                                                             \
-     low,                                                                 \
-     high,                                                                \
-     offsetof(cddp_plan_##table, field),                                  \
-     WIDTH(cddp_plan_##table, field),                                     \
+#define CDDP_KEY_ITEM(table, field, type, choices, initial, low, high, doc) \
+    {CD_SCOPE_##table,                                                      \
+     ITEM_NAME_##table,                                                     \
+     #field,                                                                \
+     CDDP_KEY_##type,                                                       \
+     CHOICES_##type(choices),                                               \
+     initial,                                                               \
+     low,                                                                   \
+     high,                                                                  \
+     offsetof(cddp_plan_##table, field),                                    \
+     WIDTH(cddp_plan_##table, field),                                       \
      doc},
 
 #define ITEM_NAME_optimizer "optimizer"
@@ -69,7 +81,7 @@
 #define ITEM_NAME_finding "expect.finding"
 
 static const cd_key_row rows[] = {
-#include "core/plan/keys.def"
+#include "cddp/keys.def"
 };
 
 #define ITEM(scope, member, counter)                                    \

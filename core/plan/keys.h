@@ -26,14 +26,12 @@ typedef struct cd_key_row {
     const char *table; /* "ddp", "when", "expect.finding"; "" at the top of the file */
     const char *field;
     cddp_key_type type;
-    const char *choices; /* of a CHOICE: "none|zero|keep"; of a TEXT: CD_KEY_SETTINGS or NULL */
+    const char *choices; /* of a CHOICE: "none|zero|keep"; of a TEXT: CDDP_KEY_SETTINGS or NULL */
     const char *initial;
     double low, high;
     size_t offset, width; /* of the field, in bytes */
     const char *doc;
 } cd_key_row;
-
-#define CD_KEY_SETTINGS "key=value,…" /* the form of a text that a file may also write as a table */
 
 size_t cd_key_count(void);
 const cd_key_row *cd_key_row_get(size_t index);
@@ -71,6 +69,8 @@ cddp_status cd_key_parse(const cd_key_row *row, const cd_key_value *value, cd_ar
 /* The inverse: the field as items that cd_key_parse takes; none where it is unset or empty. */
 cddp_status cd_key_print(const cd_key_row *row, const void *field, cd_arena *arena,
                          cd_key_value *value, cddp_error *err);
+/* The word of a choice at a position. */
+void cd_key_print_word(const cd_key_row *row, int64_t position, char *text, size_t text_bytes);
 /* The default into the field. */
 void cd_key_parse_initial(const cd_key_row *row, void *field);
 

@@ -15,7 +15,7 @@ static const char *const introduction =
     "\n"
     "A scenario is a TOML file: what is trained, on which ranks, under which circumstances, and "
     "what is expected.\n"
-    "This page is generated from the table that the reader uses (`core/plan/keys.def`), so it "
+    "This page is generated from the table that the reader uses (`include/cddp/keys.def`), so it "
     "cannot disagree with it;\n"
     "`cddp-verify list keys` prints the same table. Every key has a default: the smallest scenario "
     "is\n"

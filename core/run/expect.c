@@ -43,10 +43,18 @@ static bool number_fits(int64_t expected, int64_t actual)
     return expected == CDDP_PLAN_UNSET || expected == actual;
 }
 
+static bool concerns(const cddp_finding *finding, int64_t rank)
+{
+    bool is_listed = finding->rank == rank;
+    for (size_t i = 0; !is_listed && i < finding->rank_count; i++) {
+        is_listed = finding->ranks[i] == rank;
+    }
+    return is_listed;
+}
+
 static bool finding_fits(const cddp_plan_finding *expected, const cddp_finding *finding)
 {
-    const bool blames = expected->rank == CDDP_PLAN_UNSET || expected->rank == finding->rank ||
-                        (expected->rank < 64 && (finding->ranks >> expected->rank & 1u) != 0);
+    const bool blames = expected->rank == CDDP_PLAN_UNSET || concerns(finding, expected->rank);
     const bool has_words = expected->words == NULL ||
                            strstr(finding->title, expected->words) != NULL ||
                            strstr(finding->expected, expected->words) != NULL ||

@@ -26,6 +26,15 @@ static cddp_status copy_findings(cddp_verdict *v, const cd_judge *judge, cddp_er
     }
     for (size_t i = 0; i < count; i++) {
         findings[i] = *cd_judge_get_finding(judge, i);
+        const size_t bytes = findings[i].rank_count * sizeof *findings[i].ranks;
+        uint32_t *ranks = cd_arena_push(&v->memory->arena, bytes + 1);
+        if (ranks == NULL) {
+            return CD_PASS(no_memory(err));
+        }
+        if (bytes > 0) {
+            memcpy(ranks, findings[i].ranks, bytes);
+        }
+        findings[i].ranks = ranks;
     }
     v->findings = findings;
     v->finding_count = count;

@@ -14,22 +14,34 @@ static const cddp_event_info infos[CDDP_EV_COUNT] = {
 #define CDDP_EVENT(name, doc, fields) \
     [CDDP_EV_##name] = {#name, doc, sizeof(cddp_event_##name) / sizeof(int64_t), {fields}},
 #include "cddp/events.def"
-#undef CDDP_EVENT
 #undef CDDP_FIELD
 };
+
+/* of each type of a field: its words, each with its zero, and an empty one at the end */
+#define CDDP_WORD(constant, word) word "\0"
+static const char *const type_words[CDDP_FIELD_TYPE_COUNT] = {
+#define CDDP_EVENT_ENUM(name, words) [CDDP_FIELD_##name] = words,
+#include "cddp/events.def"
+};
+
+const char *cddp_event_word(cddp_field_type type, int64_t value)
+{
+    const char *at = (uint32_t)type < CDDP_FIELD_TYPE_COUNT ? type_words[type] : NULL;
+    for (; at != NULL && *at != '\0'; at += strlen(at) + 1)
+        if (value-- == 0) return at;
+    return NULL;
+}
 
 const uint8_t cd_event_field_counts[CDDP_EV_COUNT] = {
 #define CDDP_EVENT(name, doc, fields) \
     [CDDP_EV_##name] = sizeof(cddp_event_##name) / sizeof(int64_t),
 #include "cddp/events.def"
-#undef CDDP_EVENT
 };
 
 #define CDDP_EVENT(name, doc, fields)                                                \
     _Static_assert(sizeof(cddp_event_##name) <= CDDP_EVENT_FIELDS * sizeof(int64_t), \
                    "event " #name " has too many fields");
 #include "cddp/events.def"
-#undef CDDP_EVENT
 
 const cddp_event_info *cddp_event_describe(uint32_t kind)
 {
@@ -66,6 +78,10 @@ static int print_field(char *text, size_t bytes, const cddp_field_info *info, in
         return snprintf(text, bytes, " %s=%s", info->name, cddp_op_name((cddp_op)value));
     case CDDP_FIELD_redop:
         return snprintf(text, bytes, " %s=%s", info->name, cddp_red_op_name((cddp_red_op)value));
+    case CDDP_FIELD_key:
+        if (cddp_setting_path(value) == NULL)
+            return snprintf(text, bytes, " %s=%016" PRIx64, info->name, (uint64_t)value);
+        return snprintf(text, bytes, " %s=%s", info->name, cddp_setting_path(value));
     case CDDP_FIELD_count:
     case CDDP_FIELD_index:
     case CDDP_FIELD_bytes:
@@ -75,7 +91,13 @@ static int print_field(char *text, size_t bytes, const cddp_field_info *info, in
     case CDDP_FIELD_bucket:
     case CDDP_FIELD_rank:
     case CDDP_FIELD_group:
+    default:
         break;
+    }
+    if (cddp_event_word(info->type, value) != NULL) {
+        const char *word = cddp_event_word(info->type, value);
+        const char *quote = strchr(word, ' ') != NULL ? "\"" : "";
+        return snprintf(text, bytes, " %s=%s%s%s", info->name, quote, word, quote);
     }
     return snprintf(text, bytes, " %s=%" PRId64, info->name, value);
 }

@@ -10,8 +10,8 @@
 #include "core/base/error.h"
 #include "core/base/hash.h"
 #include "core/plan/keys.h"
+#include "core/trace/setting.h"
 
-#include <stdio.h>
 #include <string.h>
 
 void cd_trainer_emit_mark(cd_trainer *t, const char *name, int64_t value)
@@ -21,84 +21,71 @@ void cd_trainer_emit_mark(cd_trainer *t, const char *name, int64_t value)
 
 /* ---- settings ---- */
 
-static void print_list(const cd_key_row *row, const void *field, char *text, size_t text_bytes)
+static void emit_list(cd_trainer *t, const cd_key_row *row, const void *field, cd_setting s)
 {
-    cddp_text_list list;
-    size_t used = 0;
+    cddp_text_list list; /* all lists have this layout */
     memcpy(&list, field, sizeof list);
-    text[0] = '\0';
-    for (size_t i = 0; i < list.count && used < text_bytes; i++) {
-        const char *comma = i > 0 ? "," : "";
+    s.items = (int64_t)list.count;
+    if (list.count == 0) {
+        cd_setting_emit(t->tracer, &s);
+    }
+    for (size_t i = 0; i < list.count; i++) {
+        s.item = (int64_t)i;
         if (row->type == CDDP_KEY_TEXTS) {
-            used += (size_t)snprintf(text + used, text_bytes - used, "%s%s", comma, list.items[i]);
+            s.text = list.items[i];
         } else if (row->type == CDDP_KEY_NUMBERS) {
-            used += (size_t)snprintf(text + used, text_bytes - used, "%s%.17g", comma,
-                                     ((const double *)(const void *)list.items)[i]);
+            s.real = ((const double *)(const void *)list.items)[i];
         } else {
-            used += (size_t)snprintf(text + used, text_bytes - used, "%s%u", comma,
-                                     ((const uint32_t *)(const void *)list.items)[i]);
+            s.value = ((const uint32_t *)(const void *)list.items)[i];
         }
+        cd_setting_emit(t->tracer, &s);
     }
 }
 
-/* The value as --set would take it; *number is it where it is one. */
-static void print_value(const cd_key_row *row, const void *field, int64_t *number, char *text,
-                        size_t text_bytes)
+static void emit_setting(cd_trainer *t, const cd_key_row *row, const void *field, cddp_key key)
 {
-    double real;
-    const char *words;
+    cd_setting s = {.key = key, .items = 1};
+    char word[64];
     switch (row->type) {
     case CDDP_KEY_FLAG:
-        *number = *(const bool *)field;
-        snprintf(text, text_bytes, "%s", *number ? "true" : "false");
-        return;
+        s.value = *(const bool *)field;
+        break;
     case CDDP_KEY_NUMBER:
-        memcpy(&real, field, sizeof real);
-        snprintf(text, text_bytes, "%.17g", real);
-        return;
+        memcpy(&s.real, field, sizeof s.real);
+        break;
     case CDDP_KEY_TEXT:
-        memcpy(&words, field, sizeof words);
-        snprintf(text, text_bytes, "%s", words != NULL ? words : "");
-        return;
-    case CDDP_KEY_CHOICE: {
-        memcpy(number, field, sizeof *number);
-        const char *word = row->choices;
-        for (int64_t i = 0; i < *number; i++) {
-            word = strchr(word, '|') + 1;
-        }
-        snprintf(text, text_bytes, "%.*s", (int)strcspn(word, "|"), word);
-        return;
-    }
+        memcpy(&s.text, field, sizeof s.text);
+        break;
+    case CDDP_KEY_CHOICE:
+        memcpy(&s.value, field, sizeof s.value);
+        cd_key_print_word(row, s.value, word, sizeof word);
+        s.text = word;
+        break;
     case CDDP_KEY_INTEGER:
     case CDDP_KEY_UNSIGNED:
-        memcpy(number, field, sizeof *number);
-        snprintf(text, text_bytes, "%lld", (long long)*number);
-        return;
+        memcpy(&s.value, field, sizeof s.value);
+        break;
     default:
-        print_list(row, field, text, text_bytes);
+        emit_list(t, row, field, s);
         return;
     }
+    cd_setting_emit(t->tracer, &s);
 }
 
 void cd_trainer_emit_settings(cd_trainer *t)
 {
     for (size_t i = 0; t->tracer != NULL && i < cd_key_count(); i++) {
         const cd_key_row *row = cd_key_row_get(i);
-        if (row->scope != CD_SCOPE_RANK) {
-            continue;
+        if (row->scope == CD_SCOPE_RANK) {
+            emit_setting(t, row, (const char *)&t->settings + row->offset, (cddp_key)i);
         }
-        char value[192], text[288];
-        int64_t number = 0;
-        print_value(row, (const char *)&t->settings + row->offset, &number, value, sizeof value);
-        snprintf(text, sizeof text, "%s.%s=%s", row->table, row->field, value);
-        CD_EMIT(t->tracer, option, text, .key = (int64_t)i, .value = number);
     }
 }
 
 void cd_trainer_emit_seeds(cd_trainer *t)
 {
     const cd_prng root = cd_prng_seed(t->plan->world.seed);
-    const bool distinct = t->settings.model.init == 1;
+    const bool distinct = t->settings.model.init == CDDP_MODEL_INIT_DISTINCT;
     cd_prng model = distinct ? cd_prng_split_index(&root, "model", t->rank->rank + 1u)
                              : cd_prng_split(&root, "model");
     cd_prng data = cd_prng_split(&root, "data");

@@ -23,7 +23,10 @@ typedef struct cddp_finding {
     const char *check; /* "I-ORDER" */
     uint32_t step;
     uint32_t micro_step;
-    uint64_t ranks;     /* bit per rank to blame, ranks 0…63 */
+    /* (rank_count) every rank that it concerns, in ascending order; NULL in a report: `rank` alone.
+    ** Borrowed until report returns; in a verdict or a store, from whoever shows the finding. */
+    const uint32_t *ranks;
+    size_t rank_count;
     int32_t rank;       /* the first rank to blame, -1 when no single one is */
     int32_t peer;       /* the rank it disagrees with, -1 */
     int32_t bucket;     /* -1 */
@@ -43,6 +46,66 @@ typedef struct cddp_finding {
     } events[CDDP_FINDING_EVENTS_MAX]; /* the events it rests on */
 } cddp_finding;
 
+/* ---- facts: what the trace has said of the run itself, up to the event that a check is shown ---- */
+
+typedef enum cddp_named {
+    CDDP_NAMED_VARIABLE, /* a parameter, by its variable index */
+    CDDP_NAMED_ORDINAL,  /* a parameter, by its position among all */
+    CDDP_NAMED_BUFFER
+} cddp_named;
+
+/* Which of what ranks hold must be alike. */
+typedef enum cddp_agreed {
+    CDDP_AGREED_GRADIENTS,
+    CDDP_AGREED_PARAMETERS,
+    CDDP_AGREED_STATE, /* of the optimizers */
+    CDDP_AGREED_COUNT
+} cddp_agreed;
+
+typedef struct cddp_fact_group {
+    const char *name;
+    int64_t members;
+    int64_t order; /* cddp_order of its backend */
+} cddp_fact_group;
+
+typedef struct cddp_fact_slot {
+    int64_t bucket, slot;
+} cddp_fact_slot;
+
+/* Where a parameter lies in the newest layout of a rank. */
+typedef struct cddp_fact_place {
+    int64_t bucket, slot, offset, numel, generation, dtype;
+} cddp_fact_place;
+
+/* The value of a setting; which member counts follows from its key (cddp/keys.def). */
+typedef struct cddp_fact_setting {
+    int64_t
+        value; /* of a flag, a choice (-1: a word that this version does not know) or a whole number */
+    double real;      /* of a number */
+    const char *text; /* of a text or an item of a list of texts, whole; NULL when it is empty */
+    int64_t items;    /* of a list: how many; else 1 */
+} cddp_fact_setting;
+
+/* Texts are borrowed until end. What nobody reported is unknown: NULL, false, or as said. */
+typedef struct cddp_facts {
+    uint32_t size; /* sizeof(cddp_facts) known to the judge */
+    void *self;
+    const char *(*name)(void *self, cddp_named what, int64_t id);
+    bool (*group)(void *self, int64_t group, cddp_fact_group *found);
+    bool (*place)(void *self, uint32_t rank, int64_t param, cddp_fact_place *found);
+    /* does: the newest layout of a rank; -1 before the first. */
+    int64_t (*generation)(void *self, uint32_t rank);
+    /* does: the parameter in a slot of that layout; -1 past the last. */
+    int64_t (*member)(void *self, uint32_t rank, const cddp_fact_slot *slot);
+    /* does: a setting by its path ("ddp.static_graph"), of a list the item with this number; item 0 of
+    ** an empty list is found, with items 0. */
+    bool (*setting)(void *self, uint32_t rank, const char *path, int64_t item,
+                    cddp_fact_setting *found);
+    /* does: the number of the block of ranks to which a rank belongs now; only within a block must
+    ** they agree. 0 without a model averager. ordinal: of a parameter, or -1. */
+    int64_t (*block)(void *self, uint32_t rank, cddp_agreed what, int64_t ordinal);
+} cddp_facts;
+
 typedef struct cddp_check_context {
     uint32_t size;
     const cddp_allocator *allocator;
@@ -51,6 +114,7 @@ typedef struct cddp_check_context {
     void (*report)(void *reporter, const cddp_finding *finding);
     /* does: notes that the invariant was really exercised, with a reason a person understands. */
     void (*exercised)(void *reporter, const char *check, const char *how);
+    const cddp_facts *facts; /* borrowed until end; learnt whatever kinds the check names */
 } cddp_check_context;
 
 typedef struct cddp_check {

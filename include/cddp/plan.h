@@ -13,6 +13,7 @@
 */
 #pragma once
 #include "cddp/alloc.h"
+#include "cddp/keys.h"
 #include "cddp/tensor.h"
 
 #ifdef __cplusplus
@@ -55,10 +56,10 @@ typedef struct cddp_plan_model {
     const char *name;
     const char *options; /* "key=value,…" as the model documents them */
     int64_t dtype;       /* cddp_dtype */
-    int64_t device;      /* 0 cpu, 1 symbol, 2 shape */
-    /* of numbers: 0 the device that the backend brings, if any; 1 the host's */
+    int64_t device;      /* cddp_plan_model_device */
+    /* cddp_plan_model_memory: of numbers, the device that the backend brings, if any, or the host's */
     int64_t memory;
-    int64_t init;          /* 0 the same values on every rank, 1 its own on every rank */
+    int64_t init;          /* cddp_plan_model_init: distinct: its own values on every rank */
     bool exact;            /* values on a dyadic grid, so that sums do not round */
     cddp_text_list freeze; /* patterns of parameters that do not require grad */
     cddp_text_list ignore; /* parameters_and_buffers_to_ignore */
@@ -78,23 +79,25 @@ typedef struct cddp_plan_ddp {
     const char *param_to_hook_all_reduce;         /* the trigger, or NULL */
 } cddp_plan_ddp;
 
-/* 0: full precision; else what DDP's own mixed precision casts to (MIX-01). */
+/* What DDP's own mixed precision casts to (MIX-01). */
 typedef struct cddp_plan_mixed_precision {
-    int64_t param_dtype, reduce_dtype, buffer_dtype; /* 0 none, 1 f16, 2 bf16, 3 f32 */
+    int64_t param_dtype;  /* cddp_plan_mixed_precision_param_dtype, none: full precision */
+    int64_t reduce_dtype; /* cddp_plan_mixed_precision_reduce_dtype */
+    int64_t buffer_dtype; /* cddp_plan_mixed_precision_buffer_dtype */
 } cddp_plan_mixed_precision;
 
 typedef struct cddp_plan_hook {
     const char *name;    /* NULL: none, the reducer divides and all-reduces */
     const char *options; /* "key=value,…" or NULL */
     const char *inner;   /* wrappers: the wrapped hook; else NULL */
-    /* 0 no, 1 fp16, 2 bf16, 3 power_sgd, 4 batched_power_sgd (ACC-01); in place of name */
+    /* cddp_plan_hook_comm_hook (ACC-01), in place of name */
     int64_t comm_hook;
-    int64_t comm_wrapper;          /* 0 no, 1 fp16, 2 bf16 */
+    int64_t comm_wrapper;          /* cddp_plan_hook_comm_wrapper */
     const char *comm_state_option; /* of the PowerSGD hooks, or NULL */
 } cddp_plan_hook;
 
 typedef struct cddp_plan_averager {
-    int64_t kind;           /* 0 none, 1 periodic, 2 hierarchical */
+    int64_t kind;           /* cddp_plan_averager_kind */
     const char *levels;     /* "4", or "2:2/4:4/8"; or NULL */
     cddp_text_list periods; /* "pattern=period" of parameters with a period of their own */
     uint64_t warmup_steps;
@@ -103,17 +106,13 @@ typedef struct cddp_plan_averager {
 typedef struct cddp_plan_train {
     uint64_t steps;       /* optimizer steps */
     uint64_t micro_steps; /* forwards and backwards per step; all but the last run under no_sync */
-    int64_t zero_grad;    /* 0 set to none, 1 fill with zeros, 2 keep */
-    int64_t
-        loss; /* 0 dyadic weights; sum of the samples' losses over 1 the samples, 2 nothing, 3 the tokens
-                          ** of the forward, 4 samples or 5 tokens of an average forward over all ranks */
-    int64_t
-        objective; /* what the training is meant to compute: 0 as written, 1 every sample or 2 every token
-                          ** weighs the same */
-    double lr_decay; /* factor on every optimizer's learning rate per step */
+    int64_t zero_grad;    /* cddp_plan_train_zero_grad */
+    int64_t loss;         /* cddp_plan_train_loss: what weighs a sample */
+    int64_t objective;    /* cddp_plan_train_objective: what the training is meant to compute */
+    double lr_decay;      /* factor on every optimizer's learning rate per step */
     /* virtual cost of one forward, and of each gradient or of all */
     uint64_t forward_us, backward_us;
-    /* 0 each gradient takes backward_us; all together do, in proportion to 1 elements, 2 work */
+    /* cddp_plan_train_backward_split */
     int64_t backward_split;
     bool offloaded;           /* forward and backward are waited for, not computed */
     double pass_us_per_mb;    /* virtual cost of copying or dividing 10^6 bytes of gradients */
@@ -131,7 +130,7 @@ typedef struct cddp_plan_streams {
 typedef struct cddp_plan_data {
     uint64_t samples;      /* per rank and micro-step */
     uint64_t dataset_size; /* of an epoch; 0: the run is one epoch */
-    int64_t padding;       /* 0 wrap around, 1 drop the tail */
+    int64_t padding;       /* cddp_plan_data_padding */
     bool shuffle;          /* a new order every epoch */
     uint64_t inputs;       /* steps for which this rank has inputs; 0: all (join) */
 } cddp_plan_data;
@@ -144,7 +143,7 @@ typedef struct cddp_plan_amp {
 
 typedef struct cddp_plan_clip {
     double max_norm; /* 0: no clipping */
-    int64_t place;   /* 0 after the reduction, 1 before it, 2 before unscaling */
+    int64_t place;   /* cddp_plan_clip_place */
     /* NULL: by the norm of what the rank holds; else of what it updates, over these ranks */
     const char *group;
 } cddp_plan_clip;
@@ -163,8 +162,8 @@ typedef struct cddp_plan_agent {
 
 /* How a rank finds its part of a sharded optimizer. */
 typedef struct cddp_plan_shard {
-    int64_t order;   /* 0 by size, 1 as registered */
-    int64_t padding; /* 0 counted, 1 dropped, 2 shifted */
+    int64_t order;   /* cddp_plan_shard_order */
+    int64_t padding; /* cddp_plan_shard_padding */
 } cddp_plan_shard;
 
 typedef struct cddp_plan_settings {
@@ -195,16 +194,16 @@ typedef struct cddp_plan_override {
 
 typedef struct cddp_plan_optimizer {
     const char *name;
-    int64_t kind;              /* 0 sgd, 1 adam, 2 adamw, 3 adagrad */
+    int64_t kind;              /* cddp_plan_optimizer_kind */
     cddp_text_list parameters; /* patterns; empty: all */
     cddp_selector steps;       /* when it steps */
     double lr, momentum, dampening, weight_decay, beta1, beta2, eps;
     bool nesterov;
     bool in_backward; /* steps on each bucket as soon as it is averaged (OIB-01) */
-    /* 0 none, 1 hook_then_optimizer, 2 hook_with_zero_step, 3 the same, interleaved */
+    /* cddp_plan_optimizer_overlap */
     int64_t overlap;
     bool shard_buckets; /* a bucket may be cut between ranks (ZRO-12) */
-    /* 0 every rank has all of it, 1 whole parameters (ZRO-01), 2 slices of one vector */
+    /* cddp_plan_optimizer_shard: none, whole parameters (ZRO-01), slices of one vector */
     int64_t shard;
 } cddp_plan_optimizer;
 
@@ -217,12 +216,10 @@ typedef struct cddp_plan_group {
 typedef struct cddp_plan_collective {
     cddp_selector ranks, steps;
     const char *group; /* NULL: the group of the reducer */
-    int64_t
-        op; /* 0 allreduce, 1 broadcast, 2 allgather, 3 barrier, 4 reduce_scatter, 5 reduce, 6 gather, 7 scatter,
-                       ** 8 alltoall, 9 send, 10 recv */
-    int64_t reduction; /* 0 sum, 1 avg, 2 product, 3 min, 4 max, 5 band, 6 bor, 7 bxor */
+    int64_t op;        /* cddp_plan_collective_op */
+    int64_t reduction; /* cddp_plan_collective_reduction */
     bool in_place;     /* allreduce, reduce: the result is written over the input */
-    int64_t place;     /* 0 before forward, 1 before backward, 2 after backward, 3 after the step */
+    int64_t place;     /* cddp_plan_collective_place */
     uint64_t numel;
     int64_t dtype; /* cddp_dtype */
     uint64_t root; /* also the other rank of a message */
@@ -245,13 +242,13 @@ typedef struct cddp_plan_when {
     int64_t branch;         /* which way control flow goes */
     cddp_text_list outputs; /* names of the outputs that enter the loss; none: all */
     cddp_text_list uses;    /* "unit=2": how often a unit of the model runs */
-    /* 0 the engine's order, 1 reversed, 2 seeded shuffle, 3 the world chooses, 4 listed */
+    /* cddp_plan_when_ready */
     int64_t ready;
     cddp_text_list ready_order; /* parameter names, first ready first */
-    /* 0 nothing, 1 the backward, 2 the optimizer step, 3 the whole micro-step */
+    /* cddp_plan_when_skip: what of the micro-step */
     int64_t skip;
     int64_t stop;   /* 1: this rank leaves the loop before this step */
-    int64_t poison; /* 0 nothing, 1 NaN, 2 infinity, 3 a huge number in a local gradient */
+    int64_t poison; /* cddp_plan_when_poison: what a local gradient becomes */
     const char *poison_parameter;
     int64_t abort_after;      /* leave the backward after so many gradients */
     int64_t early_step;       /* 1: the optimizer steps before backward ended */
@@ -266,7 +263,7 @@ typedef struct cddp_plan_when {
     int64_t create_graph; /* 1: backward with create_graph (GRD-09) */
     /* 0: the default stream does not wait for the one that produced a gradient */
     int64_t await_producers;
-    /* of synchronised batch norm: 0 exchanged, 1 the rank's own, 2 every rank's alike */
+    /* cddp_plan_when_statistics, of synchronised batch norm */
     int64_t statistics;
     /* 1; contexts entered for a forward inside no_sync, all but the outer one left again before it
     ** (NSY-01) */
@@ -275,10 +272,8 @@ typedef struct cddp_plan_when {
 } cddp_plan_when;
 
 typedef struct cddp_plan_fault {
-    const char *kind; /* as `cddp-verify list faults` names them */
-    int64_t
-        when; /* 0 at a time, 1 before, 2 inside, 3 after the rank's at-th collective; 4, 5, 6: of the joiner's
-                        ** at-th try to join */
+    const char *kind;   /* as `cddp-verify list faults` names them */
+    int64_t when;       /* cddp_plan_fault_when: a time, or around a collective or a try to join */
     int64_t rank, peer; /* CDDP_PLAN_UNSET: none */
     int64_t joiner;     /* CDDP_PLAN_UNSET: the rank itself */
     cddp_selector side; /* partition: the ranks on one side */
@@ -303,8 +298,8 @@ typedef struct cddp_plan_world {
 
 /* The simulator's cluster; transports of the real world bring their own. */
 typedef struct cddp_plan_network {
-    int64_t transport;                        /* 0 direct, 1 model, 2 messages */
-    int64_t completion;                       /* 0 at once, 1 a choice */
+    int64_t transport;                        /* cddp_plan_network_transport */
+    int64_t completion;                       /* cddp_plan_network_completion */
     const char *algorithm;                    /* of all-reduce */
     const char *link;                         /* between ranks, or between nodes */
     double gb_per_s, latency_us, overhead_us; /* of link; 0: the preset's */
@@ -323,19 +318,13 @@ typedef struct cddp_plan_rendezvous {
 
 typedef struct cddp_plan_schedule {
     const char *chooser; /* "fifo" "random" "replay" */
-    /* 0 the engine's order, 1 reversed, 2 seeded shuffle, 3 the world chooses */
+    /* cddp_plan_schedule_ready */
     int64_t ready;
     uint64_t delay_permille; /* computing may take this much longer, by choice */
     const char *string;      /* replay: the choices, else NULL */
 } cddp_plan_schedule;
 
 /* ---- what is expected ---- */
-
-typedef enum cddp_expectation {
-    CDDP_EXPECT_VERIFIED,
-    CDDP_EXPECT_FINDINGS,
-    CDDP_EXPECT_ERROR /* ranks end with an error, on purpose */
-} cddp_expectation;
 
 typedef struct cddp_plan_finding {
     const char *check;
@@ -345,7 +334,7 @@ typedef struct cddp_plan_finding {
 } cddp_plan_finding;
 
 typedef struct cddp_plan_expect {
-    int64_t verdict;          /* cddp_expectation */
+    int64_t verdict;          /* cddp_plan_expect_verdict */
     cddp_text_list error;     /* each must appear in the error of some rank */
     cddp_text_list also;      /* checks that may report besides the findings named */
     cddp_text_list exercised; /* checks that must have had something to judge */
@@ -411,19 +400,6 @@ CDDP_API cddp_status cddp_plan_rank_settings(const cddp_plan *plan, uint32_t ran
 CDDP_API uint64_t cddp_plan_digest(const cddp_plan *plan);
 
 /* ---- the key table ---- */
-
-typedef enum cddp_key_type {
-    CDDP_KEY_FLAG,
-    CDDP_KEY_INTEGER,
-    CDDP_KEY_UNSIGNED,
-    CDDP_KEY_NUMBER,
-    CDDP_KEY_TEXT,
-    CDDP_KEY_CHOICE, /* one of the words in `choices` */
-    CDDP_KEY_SELECTOR,
-    CDDP_KEY_TEXTS,
-    CDDP_KEY_NUMBERS,
-    CDDP_KEY_UNSIGNEDS
-} cddp_key_type;
 
 typedef struct cddp_key_info {
     uint32_t size;

@@ -27,9 +27,14 @@ typedef enum cddp_trace_level {
 typedef enum cddp_event_kind {
 #define CDDP_EVENT(name, doc, fields) CDDP_EV_##name,
 #include "cddp/events.def"
-#undef CDDP_EVENT
     CDDP_EV_COUNT
 } cddp_event_kind;
+
+#define CDDP_WORD(constant, word) CDDP_##constant,
+#define CDDP_EVENT_ENUM(name, words) \
+    typedef enum cddp_event_enum_##name{words} cddp_event_enum_##name;
+#include "cddp/events.def"
+#undef CDDP_WORD
 
 #define CDDP_FIELD(type, name, doc) int64_t name;
 #define CDDP_EVENT(name, doc, fields)  \
@@ -37,7 +42,6 @@ typedef enum cddp_event_kind {
         fields                         \
     } cddp_event_##name;
 #include "cddp/events.def"
-#undef CDDP_EVENT
 #undef CDDP_FIELD
 
 typedef struct cddp_event {
@@ -53,7 +57,6 @@ typedef struct cddp_event {
         int64_t field[CDDP_EVENT_FIELDS];
 #define CDDP_EVENT(name, doc, fields) cddp_event_##name name;
 #include "cddp/events.def"
-#undef CDDP_EVENT
     } as;
 } cddp_event;
 
@@ -72,7 +75,11 @@ typedef enum cddp_field_type {
     CDDP_FIELD_param,
     CDDP_FIELD_bucket,
     CDDP_FIELD_rank,
-    CDDP_FIELD_group
+    CDDP_FIELD_group,
+    CDDP_FIELD_key,
+#define CDDP_EVENT_ENUM(name, words) CDDP_FIELD_##name,
+#include "cddp/events.def"
+    CDDP_FIELD_TYPE_COUNT
 } cddp_field_type;
 
 typedef struct cddp_field_info {
@@ -90,6 +97,14 @@ typedef struct cddp_event_info {
 
 /* The row of a kind. Returns borrowed static data; NULL when kind is out of range. */
 CDDP_API const cddp_event_info *cddp_event_describe(uint32_t kind);
+
+/* The word of a field that chooses; NULL when the value is no choice of the type. Returns borrowed static
+** data. */
+CDDP_API const char *cddp_event_word(cddp_field_type type, int64_t value);
+
+/* The path of a setting ("ddp.static_graph") as an option event names it. Returns borrowed static data;
+** NULL when this version knows no such setting. */
+CDDP_API const char *cddp_setting_path(int64_t id);
 
 /* Where events go: the store, a ring in memory, the checks, a digest, a fan-out of several. */
 typedef struct cddp_trace_sink {

@@ -6,7 +6,7 @@
 ** `ranks`, which are not settings: a [[rank]] table holds overrides. Mistakes are collected and
 ** told in the order of the file.
 **
-** Not here: what keys exist (core/plan/keys.def), what contradicts what (core/plan/plan_check.c).
+** Not here: what keys exist (include/cddp/keys.def), what contradicts what (core/plan/plan_check.c).
 */
 #include "scenarios/reader/reader.h"
 

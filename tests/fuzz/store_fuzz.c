@@ -109,7 +109,7 @@ static const struct {
 } tables[] = {
     /* clang-format off */
     {"event", "id", 24},        {"run", "id", 3},        {"text", "id", 2},       {"finding", "run, position", 2},
-    {"finding_event", "run, position, ordinal", 1}, {"exercised", "run, position", 1},
+    {"finding_rank", "run, position, rank", 1}, {"finding_event", "run, position, ordinal", 1}, {"exercised", "run, position", 1},
     {"parameter", "run, param, ordinal", 1},        {"kind", "id", 1},
     {"field", "kind, position", 1},                 {"enumeration", "type, value", 1},
     /* clang-format on */

@@ -8,6 +8,7 @@
 #include "core/trace/codes.h"
 #include "core/trace/event.h"
 #include "core/trace/tracer.h"
+#include "tests/support/option.h"
 
 static const struct {
     const char *name;
@@ -139,8 +140,11 @@ static void put_construction(writer *w)
                                           "hook.name=narrow",
                                           "model.ignore=head.scale,norm.c*",
                                           "ddp.delay_all_reduce_named_params="};
-    for (size_t i = 0; i < sizeof options / sizeof options[0]; i++)
-        PUT(w, option, options[i], .key = (int64_t)i);
+    for (size_t i = 0; i < sizeof options / sizeof options[0]; i++) {
+        cd_test_options made;
+        cd_test_options_init(&made, options[i]);
+        for (size_t k = 0; k < made.count; k++) put(w, &made.events[k]);
+    }
     PUT(w, policy, "the plan", .site = 0, .dtype = CDDP_F16);
     PUT(w, policy, "the plan", .site = 1, .dtype = CDDP_F32);
     PUT(w, seed, "model", .stream = 0, .policy = 0, .state = DIGEST("model seed", 0, 0, 0));
@@ -161,8 +165,8 @@ static void put_construction(writer *w)
     PUT(w, wrap, NULL, .params = FIXTURE_PARAMS, .buffers = 1, .group = FIXTURE_GROUP,
         .init_sync = 1);
     for (int64_t p = 0; p < FIXTURE_PARAMS; p++)
-        VALUE(w, 0, MOMENT_AFTER_INIT, p, DIGEST("parameter", p, 0, 0));
-    VALUE(w, 1, MOMENT_AFTER_INIT, 0, DIGEST("buffer", 0, 0, 0));
+        VALUE(w, 0, CDDP_MOMENT_AFTER_INIT, p, DIGEST("parameter", p, 0, 0));
+    VALUE(w, 1, CDDP_MOMENT_AFTER_INIT, 0, DIGEST("buffer", 0, 0, 0));
     put_streams(w);
 }
 
@@ -193,7 +197,7 @@ static void put_forward(writer *w, bool sync)
         finish(w, post(w, &o), &o);
         PUT(w, buffer_sync, NULL, .authority = 0, .location = 0);
     }
-    VALUE(w, 1, MOMENT_FORWARD, 0,
+    VALUE(w, 1, CDDP_MOMENT_FORWARD, 0,
           sync ? DIGEST("own buffer", w->step, 1, w->rank) : DIGEST("buffer", w->step, 0, 0));
     PUT(w, forward_end, NULL, .unused = sync ? 1 : -1, .prepared = sync);
 }
@@ -335,9 +339,9 @@ static void put_update(writer *w)
         PUT(w, optimizer_touch, NULL, .optimizer = 0, .param = p, .touched = p != HEAD_WEIGHT);
     for (int64_t p = 0; p < FIXTURE_PARAMS; p++) {
         put_compare(w, 4, p);
-        VALUE(w, 0, MOMENT_AFTER_STEP, p,
+        VALUE(w, 0, CDDP_MOMENT_AFTER_STEP, p,
               DIGEST("parameter", p, p == HEAD_WEIGHT ? 0 : w->step + 1, 0));
-        VALUE(w, 3, MOMENT_AFTER_STEP, p,
+        VALUE(w, 3, CDDP_MOMENT_AFTER_STEP, p,
               DIGEST("momentum", p, p == HEAD_WEIGHT ? 0 : w->step + 1, 0));
     }
     PUT(w, zero_grad, NULL, .optimizer = -1, .to_none = 1);
@@ -352,11 +356,11 @@ static void put_update(writer *w)
 
 static void put_checkpoint(writer *w)
 {
-    for (int64_t moment = MOMENT_CHECKPOINT; moment <= MOMENT_RESUME; moment++) {
+    for (int64_t moment = CDDP_MOMENT_CHECKPOINT; moment <= CDDP_MOMENT_RESUME; moment++) {
         for (int64_t p = 0; p < FIXTURE_PARAMS; p++)
             VALUE(w, 0, moment, p, DIGEST("parameter", p, 2, 0));
         VALUE(w, 4, moment, 0, DIGEST("hook state", 0, 2, w->rank + 1));
-        PUT(w, checkpoint, "hook narrow", .loaded = moment == MOMENT_RESUME,
+        PUT(w, checkpoint, "hook narrow", .loaded = moment == CDDP_MOMENT_RESUME,
             .digest = DIGEST("hook state", 0, 2, w->rank + 1), .step = 2);
     }
 }
@@ -364,7 +368,8 @@ static void put_checkpoint(writer *w)
 static void put_end(writer *w)
 {
     for (int64_t p = 0; p < FIXTURE_PARAMS; p++)
-        VALUE(w, 0, MOMENT_END, p, DIGEST("parameter", p, p == HEAD_WEIGHT ? 0 : FIXTURE_STEPS, 0));
+        VALUE(w, 0, CDDP_MOMENT_END, p,
+              DIGEST("parameter", p, p == HEAD_WEIGHT ? 0 : FIXTURE_STEPS, 0));
     PUT(w, memory, NULL, .region = 1, .bytes = 64, .released = 1);
     PUT(w, group_close, NULL, .group = FIXTURE_GROUP, .sequence = w->posted);
     PUT(w, rank_end, NULL, .status = CDDP_OK);

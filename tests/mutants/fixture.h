@@ -16,14 +16,6 @@
 #define FIXTURE_GROUP 71
 
 enum { FC1_WEIGHT, FC1_BIAS, FC2_WEIGHT, FC2_BIAS, HEAD_WEIGHT, FIXTURE_PARAMS };
-enum {
-    MOMENT_AFTER_INIT = 1,
-    MOMENT_FORWARD = 2,
-    MOMENT_AFTER_STEP = 5,
-    MOMENT_END = 6,
-    MOMENT_CHECKPOINT = 7,
-    MOMENT_RESUME = 8
-};
 
 /* Changes an event on its way into the trace; false leaves it out. */
 typedef bool (*fixture_edit_fn)(cddp_event *event);

@@ -7,6 +7,7 @@
 #include "cddp/backend.h"
 #include "core/base/hash.h"
 #include "core/trace/codes.h"
+#include "core/trace/setting.h"
 #include "core/trace/tracer.h"
 
 #define ANY (-1)
@@ -41,19 +42,25 @@ static void fail_comparison(cddp_event *e, cd_shape shape, const char *words)
 
 static bool mutate_init_other_start(cddp_event *e)
 {
-    if (IS_VALUE(e, 1, ANY, 0, MOMENT_AFTER_INIT, FC1_WEIGHT)) corrupt(&e->as.value.digest);
+    if (IS_VALUE(e, 1, ANY, 0, CDDP_MOMENT_AFTER_INIT, FC1_WEIGHT)) corrupt(&e->as.value.digest);
     return true;
+}
+
+static bool is_option(const cddp_event *e, cddp_key key)
+{
+    return e->kind == CDDP_EV_option && e->as.option.key == cd_setting_id(key);
 }
 
 /* Left alone by the reducer, but summed later: equal it must be all the same. */
 static bool mutate_init_delayed_start(cddp_event *e)
 {
-    if (e->kind == CDDP_EV_option && e->text != NULL &&
-        strcmp(e->text, "ddp.delay_all_reduce_named_params=") == 0)
-        e->text = "ddp.delay_all_reduce_named_params=head.*";
+    if (is_option(e, CDDP_KEY_ddp_delay_all_reduce_named_params)) {
+        e->text = "head.*";
+        e->as.option.items = 1;
+    }
     if (at(e, CDDP_EV_param, ANY, ANY) && e->as.param.ordinal == HEAD_WEIGHT)
         e->as.param.ignored = 1;
-    if (IS_VALUE(e, 1, ANY, 0, MOMENT_AFTER_INIT, HEAD_WEIGHT)) corrupt(&e->as.value.digest);
+    if (IS_VALUE(e, 1, ANY, 0, CDDP_MOMENT_AFTER_INIT, HEAD_WEIGHT)) corrupt(&e->as.value.digest);
     return true;
 }
 
@@ -133,7 +140,7 @@ static bool mutate_data_padded(cddp_event *e)
 
 static bool mutate_resume_hook_state_lost(cddp_event *e)
 {
-    if (IS_VALUE(e, 1, ANY, 4, MOMENT_RESUME, 0)) e->as.value.digest = 0;
+    if (IS_VALUE(e, 1, ANY, 4, CDDP_MOMENT_RESUME, 0)) e->as.value.digest = 0;
     return true;
 }
 
@@ -169,21 +176,23 @@ static bool mutate_meta_hook_named_and_never_called(cddp_event *e)
 }
 
 /* The same, with the hook named by another key. */
-static bool name_by(cddp_event *e, const char *text)
+static bool name_by(cddp_event *e, cddp_key key, const char *text)
 {
-    if (e->kind == CDDP_EV_option && e->text != NULL && strncmp(e->text, "hook.", 5) == 0)
+    if (is_option(e, CDDP_KEY_hook_name)) {
         e->text = text;
+        e->as.option.key = cd_setting_id(key);
+    }
     return mutate_meta_hook_named_and_never_called(e);
 }
 
 static bool mutate_meta_comm_hook_never_called(cddp_event *e)
 {
-    return name_by(e, "ddp.comm_hook=narrow:k=2");
+    return name_by(e, CDDP_KEY_ddp_comm_hook, "narrow:k=2");
 }
 
 static bool mutate_meta_word_never_called(cddp_event *e)
 {
-    return name_by(e, "hook.comm_hook=fp16");
+    return name_by(e, CDDP_KEY_hook_comm_hook, "fp16");
 }
 
 static bool mutate_meta_no_used_map(cddp_event *e)
@@ -195,9 +204,10 @@ static bool mutate_meta_no_used_map(cddp_event *e)
 ** bucket 0. */
 static bool mutate_meta_unused_bucket_launched(cddp_event *e)
 {
-    if (e->kind == CDDP_EV_option && e->text != NULL &&
-        strcmp(e->text, "ddp.static_graph=false") == 0)
-        e->text = "ddp.skip_all_reduce_unused_params=true";
+    if (is_option(e, CDDP_KEY_ddp_static_graph)) {
+        e->as.option.key = cd_setting_id(CDDP_KEY_ddp_skip_all_reduce_unused_params);
+        e->as.option.value = 1;
+    }
     if (e->kind == CDDP_EV_mark_ready && e->as.mark_ready.bucket == 0) e->as.mark_ready.unused = 1;
     return true;
 }
@@ -341,7 +351,8 @@ static bool mutate_order_posts_less(cddp_event *e)
 
 static bool mutate_bufeq_reassigned(cddp_event *e)
 {
-    if (IS_VALUE(e, 1, 1, 1, MOMENT_FORWARD, 0) && e->micro_step == 0) corrupt(&e->as.value.digest);
+    if (IS_VALUE(e, 1, 1, 1, CDDP_MOMENT_FORWARD, 0) && e->micro_step == 0)
+        corrupt(&e->as.value.digest);
     return true;
 }
 
@@ -589,13 +600,13 @@ static bool mutate_step_norm_of_its_own(cddp_event *e)
 
 static bool mutate_parameq_drifts(cddp_event *e)
 {
-    if (IS_VALUE(e, 1, 1, 0, MOMENT_AFTER_STEP, FC1_WEIGHT)) corrupt(&e->as.value.digest);
+    if (IS_VALUE(e, 1, 1, 0, CDDP_MOMENT_AFTER_STEP, FC1_WEIGHT)) corrupt(&e->as.value.digest);
     return true;
 }
 
 static bool mutate_parameq_state_drifts(cddp_event *e)
 {
-    if (IS_VALUE(e, 2, 2, 3, MOMENT_AFTER_STEP, FC2_BIAS)) corrupt(&e->as.value.digest);
+    if (IS_VALUE(e, 2, 2, 3, CDDP_MOMENT_AFTER_STEP, FC2_BIAS)) corrupt(&e->as.value.digest);
     return true;
 }
 
@@ -648,7 +659,7 @@ static bool mutate_live_waits_for_ended(cddp_event *e)
     bool is_done = e->kind == CDDP_EV_collective_done && e->as.collective_done.sequence == 15;
     bool is_after = e->kind == CDDP_EV_group_close || e->kind == CDDP_EV_memory ||
                     (e->kind == CDDP_EV_stop && e->step == 2) ||
-                    (e->kind == CDDP_EV_value && e->as.value.moment == MOMENT_END);
+                    (e->kind == CDDP_EV_value && e->as.value.moment == CDDP_MOMENT_END);
     bool is_wait = e->kind == CDDP_EV_collective_wait && e->as.collective_wait.sequence == 15;
     if (e->kind == CDDP_EV_rank_end)
         e->as.rank_end = e->rank == 1 ? (cddp_event_rank_end){.status = CDDP_E_IO}

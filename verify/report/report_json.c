@@ -23,6 +23,10 @@ static void put_finding(cd_json *json, const cd_result_finding *finding)
     cd_json_put_integer(json, "step", f->step);
     cd_json_put_integer(json, "micro_step", f->micro_step);
     put_or_null(json, "rank", f->rank);
+    cd_json_key(json, "ranks");
+    cd_json_open(json, '[');
+    for (size_t i = 0; i < f->rank_count; i++) cd_json_integer(json, f->ranks[i]);
+    cd_json_close(json, ']');
     put_or_null(json, "peer", f->peer);
     put_or_null(json, "bucket", f->bucket);
     put_or_null(json, "param", f->param);

@@ -44,6 +44,11 @@ void cd_result_take_finding(cd_result *result, cd_result_finding *to, const cddp
 {
     *to = (cd_result_finding){.finding = *finding};
     to->finding.check = cd_result_copy(result, finding->check);
+    const size_t bytes = finding->rank_count * sizeof *finding->ranks;
+    uint32_t *ranks = bytes > 0 ? cd_arena_push(&result->arena, bytes) : NULL;
+    if (ranks != NULL) memcpy(ranks, finding->ranks, bytes);
+    to->finding.ranks = ranks;
+    to->finding.rank_count = ranks != NULL ? finding->rank_count : 0;
     cd_text_clean(to->finding.parameter);
     cd_text_clean(to->finding.title);
     cd_text_clean(to->finding.expected);

@@ -71,9 +71,15 @@ static void visit_findings(codec *c, cd_result *r)
     for (size_t i = 0; i < r->finding_count; i++) {
         cd_result_finding *f = &r->findings[i];
         const char *check = f->finding.check;
+        void *ranks = (void *)(uintptr_t)f->finding.ranks;
+        size_t rank_count = f->finding.rank_count;
         visit_text(c, &check);
         visit_bytes(c, &f->finding, sizeof f->finding);
         f->finding.check = check;
+        visit_array(c, &ranks, &rank_count, sizeof *f->finding.ranks);
+        if (rank_count > 0) visit_bytes(c, ranks, rank_count * sizeof *f->finding.ranks);
+        f->finding.ranks = ranks;
+        f->finding.rank_count = rank_count;
         visit_array(c, (void **)&f->context, &f->context_count, sizeof *f->context);
         for (size_t k = 0; k < f->context_count; k++) visit_text(c, &f->context[k]);
     }

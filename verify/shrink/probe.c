@@ -14,7 +14,8 @@
 
 static bool word_is_name(const char *word, size_t length, const char *parameter)
 {
-    static const char *const who[] = {"rank", "ranks", "and", "against", "all", "no", "majority"};
+    static const char *const who[] = {"rank",    "ranks", "and", "more",
+                                      "against", "all",   "no",  "majority"};
     bool name = length == strlen(parameter) && strncmp(word, parameter, length) == 0;
     for (size_t i = 0; i < length; i++)
         name = name || isdigit((unsigned char)word[i]) || word[i] == '.' || word[i] == '\'';
@@ -215,7 +216,11 @@ static void take_verdict(cd_probe *trial, const cddp_verdict *v)
     trial->event_count = v->event_count;
     trial->refused = v->outcome == CDDP_OUTCOME_ERROR || v->outcome == CDDP_OUTCOME_ENVIRONMENT;
     if (trial->refused) snprintf(trial->refusal, sizeof trial->refusal, "%.250s", v->reason);
-    if (v->finding_count > 0) trial->finding = v->findings[0];
+    if (v->finding_count > 0) {
+        trial->finding = v->findings[0];
+        trial->finding.ranks = NULL; /* the verdict's, which goes */
+        trial->finding.rank_count = 0;
+    }
     snprintf(trial->failure, sizeof trial->failure, "%s",
              v->finding_count > 0 ? v->findings[0].title : v->summary);
 }

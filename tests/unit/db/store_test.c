@@ -177,13 +177,19 @@ TEST(store, an_existing_file_is_appended_to_and_older_runs_keep_their_events)
     fixture_close(&f);
 }
 
+/* ranks of any size, ascending */
+static const uint32_t finding_ranks[] = {1, 70, 4000};
+
 static cddp_status keep_finding(void *context, const cddp_finding *finding, cddp_error *err)
 {
+    assert_int_equal(finding->rank_count, 3);
+    assert_memory_equal(finding->ranks, finding_ranks, sizeof finding_ranks);
     (void)err;
     cddp_finding *kept = context;
     *kept = *finding;
     assert_string_equal(finding->check, "I-ORDER");
     kept->check = NULL;
+    ((cddp_finding *)context)->ranks = NULL;
     return CDDP_OK;
 }
 
@@ -219,7 +225,8 @@ TEST(store, findings_exercised_invariants_and_metrics_come_back)
                        .check = "I-ORDER",
                        .step = 3,
                        .micro_step = 1,
-                       .ranks = UINT64_C(1) << 63,
+                       .ranks = finding_ranks,
+                       .rank_count = 3,
                        .rank = 1,
                        .peer = -1,
                        .bucket = 2,
@@ -249,6 +256,7 @@ TEST(store, findings_exercised_invariants_and_metrics_come_back)
     assert_ok(cddp_store_each_metric(store, 1, take_metric, &metrics, &err), &err);
     cddp_store_close(store);
     in.check = NULL;
+    in.ranks = NULL;
     assert_memory_equal(&in.step, &out.step, sizeof in - offsetof(cddp_finding, step));
     assert_int_equal(exercised, 1);
     assert_int_equal(metrics, 1);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/check/check.h"
+#include "core/check/rank_set.h"
 
 #include "core/base/alloc.h"
 #include "core/base/prng.h"
@@ -85,7 +86,7 @@ TEST(agree, blames_the_odd_ones_only_against_a_majority_or_an_authority)
             assert_int_equal(split.has_culprit, votes[v].has_culprit);
             assert_int_equal(split.odd.rank, votes[v].odd);
             assert_int_equal(split.right.rank, votes[v].right);
-            assert_int_equal(split.odd_count, votes[v].odd_count);
+            assert_int_equal(cd_rank_set_count(&split.odd_ranks), votes[v].odd_count);
             assert_int_equal(split.odd.sequence, 10 + votes[v].odd);
             assert_false(cd_agree_next(&agree, &cursor, &split));
             cd_agree_fini(&agree);
@@ -272,7 +273,7 @@ TEST(judge, handles_a_thousand_ranks)
     assert_ok(cd_judge_end(judge, &err), &err);
     const cddp_finding *f = cd_judge_get_finding(judge, 0);
     assert_int_equal(f->rank, 1);
-    assert_non_null(strstr(f->title, "rank 1 against ranks 0, 2"));
+    assert_non_null(strstr(f->title, "rank 1 against ranks 0 and 2-1023"));
     assert_null(strstr(f->title, "(1 ")); /* what is named is not counted, too */
     cd_judge_destroy(judge);
 }
@@ -309,6 +310,34 @@ static void judge_some(uint32_t compared, bool is_wrong, cd_judge **judge)
     assert_ok(cd_judge_end(*judge, &err), &err);
 }
 
+static void expect_ranks(const char *text, uint32_t culprit, const uint32_t *ranks, size_t count)
+{
+    cd_arena arena;
+    cd_rank_set set = {0};
+    char printed[96];
+    cd_arena_init(&arena, NULL, 4096);
+    for (size_t i = count; i-- > 0;) cd_rank_set_add(&set, &arena, ranks[i]);
+    assert_int_equal(cd_rank_set_count(&set), count);
+    for (size_t i = 0; i < count; i++) assert_true(cd_rank_set_has(&set, ranks[i]));
+    assert_false(cd_rank_set_has(&set, 5000));
+    cd_rank_set_print(&set, culprit, printed, sizeof printed);
+    assert_string_equal(printed, text);
+    cd_arena_fini(&arena);
+}
+#define RANKS(...) (uint32_t[]){__VA_ARGS__}, sizeof((uint32_t[]){__VA_ARGS__}) / sizeof(uint32_t)
+
+TEST(rank_set, names_the_culprit_first_and_ranges_in_one)
+{
+    (void)state;
+    expect_ranks("rank 70", CD_NO_RANK, RANKS(70));
+    expect_ranks("ranks 0 and 1", CD_NO_RANK, RANKS(0, 1));
+    expect_ranks("ranks 62-65", CD_NO_RANK, RANKS(62, 63, 64, 65));
+    expect_ranks("ranks 10, 70-73 and 4000", 10, RANKS(10, 70, 71, 72, 73, 4000));
+    expect_ranks("ranks 72, 10, 70, 71 and 73", 72, RANKS(10, 70, 71, 72, 73));
+    expect_ranks("ranks 1, 3, 5, 7, 9, 11 and 2 more", CD_NO_RANK,
+                 RANKS(1, 3, 5, 7, 9, 11, 130, 132));
+}
+
 TEST(judge, says_of_how_many_ranks_a_finding_does_not_speak)
 {
     (void)state;
@@ -316,7 +345,7 @@ TEST(judge, says_of_how_many_ranks_a_finding_does_not_speak)
     judge_some(3, true, &judge);
     const cddp_finding *f = cd_judge_get_finding(judge, 0);
     assert_string_equal(f->check, "I-REF");
-    assert_non_null(strstr(f->title, "ranks 0, 1 and 2: "));
+    assert_non_null(strstr(f->title, "ranks 0-2: "));
     assert_string_equal(
         f->advice,
         "the same error in 2 more comparisons, up to step 0; 97 more ranks, each of which "

@@ -4,6 +4,7 @@
 
 #include "cddp/tensor.h"
 #include "core/check/writer.h"
+#include "tests/support/option.h"
 #include "tests/support/test.h"
 
 #include <stdlib.h>
@@ -259,8 +260,11 @@ static int64_t param_count(const story *s) { return s->form == TWO_DTYPES ? 6 : 
 static void report_module(reporter *t, const story *s)
 {
     TELL(t, group, "world", .group = GROUP, .members = 2, .group_rank = s->group_rank);
-    for (size_t i = 0; i < 4 && s->options[i] != NULL; i++)
-        TELL(t, option, s->options[i], .key = (int64_t)i);
+    for (size_t i = 0; i < 4 && s->options[i] != NULL; i++) {
+        cd_test_options made;
+        cd_test_options_init(&made, s->options[i]);
+        for (size_t k = 0; k < made.count; k++) report(t, &made.events[k]);
+    }
     for (int64_t p = 0; p < param_count(s); p++) {
         const bool is_f64 = s->form == TWO_DTYPES && p % 2 == 1;
         TELL(t, param, NULL, .param = p, .ordinal = p,
