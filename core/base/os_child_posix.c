@@ -91,8 +91,7 @@ cddp_status cd_os_children_wait(const cd_os_child *children, size_t count, uint6
 {
     size_t slots = count * CD_OS_PIPE_COUNT;
     struct pollfd *polled = cd_allocate_array(NULL, slots, sizeof *polled);
-    if (polled == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory to wait for %zu processes", count);
+    if (polled == NULL) return cd_fail_memory(err, "the pipes of %zu processes", count);
     /* poll skips descriptors below zero. */
     for (size_t i = 0; i < slots; i++)
         polled[i] = (struct pollfd){.fd = children[i / CD_OS_PIPE_COUNT].fds[i % CD_OS_PIPE_COUNT],
