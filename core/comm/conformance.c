@@ -7,7 +7,7 @@
 */
 #include "core/comm/conformance.h"
 
-#include "core/base/alloc.h"
+#include "core/base/arena.h"
 #include "core/base/error.h"
 #include "core/comm/operands.h"
 
@@ -20,7 +20,6 @@
 typedef struct battery {
     cddp_group *group;
     const cd_conformance_options *options;
-    const cddp_allocator *allocator;
     cddp_rank *rank;
     uint32_t size, me;
     cd_conformance_row row;
@@ -650,26 +649,20 @@ cddp_status cd_conformance_run(cddp_group *group, const cd_conformance_options *
                  .rank = cddp_group_world_rank(group),
                  .size = cddp_group_size(group),
                  .me = cddp_group_rank(group)};
-    const cddp_allocator *a = b.allocator = b.rank->allocator;
     int64_t largest = options->thorough ? 70001 : 16385;
     cddp_status status = CDDP_OK;
     b.capacity = (largest + 3) * (int64_t)b.size + 2 * SENTINEL;
-    b.counts = cd_allocate_array(a, b.size, sizeof *b.counts);
-    b.send_counts = cd_allocate_array(a, b.size, sizeof *b.send_counts);
-    b.host = cd_allocate_array(a, (size_t)b.capacity, sizeof *b.host);
-    b.bytes = cd_allocate_array(a, (size_t)b.capacity, 8);
-    b.bytes_too = cd_allocate_array(a, (size_t)b.capacity, 8);
-    if (b.counts == NULL || b.send_counts == NULL || b.host == NULL || b.bytes == NULL ||
-        b.bytes_too == NULL)
-        status =
-            cd_fail(err, CDDP_E_NOMEM, "no memory for a conformance run over %u ranks", b.size);
-    else
-        status = run_all(&b, err);
-    cd_release(a, b.counts, b.size * sizeof *b.counts);
-    cd_release(a, b.send_counts, b.size * sizeof *b.send_counts);
-    cd_release(a, b.host, (size_t)b.capacity * sizeof *b.host);
-    cd_release(a, b.bytes, (size_t)b.capacity * 8);
-    cd_release(a, b.bytes_too, (size_t)b.capacity * 8);
+    cd_arena arena;
+    cd_arena_init(&arena, b.rank->allocator, 4096);
+    b.counts = cd_arena_array(&arena, b.size, sizeof *b.counts);
+    b.send_counts = cd_arena_array(&arena, b.size, sizeof *b.send_counts);
+    b.host = cd_arena_array(&arena, (size_t)b.capacity, sizeof *b.host);
+    b.bytes = cd_arena_array(&arena, (size_t)b.capacity, 8);
+    b.bytes_too = cd_arena_array(&arena, (size_t)b.capacity, 8);
+    CD_TRY_OUT(cd_arena_check(&arena, err, "a conformance run over %u ranks", b.size));
+    CD_TRY_OUT(run_all(&b, err));
+out:
+    cd_arena_fini(&arena);
     return status;
 }
 
