@@ -721,8 +721,7 @@ cddp_status cd_bins_init(cd_bins *bins, const cddp_allocator *allocator, cddp_dt
     b.high = line_of(b.sums);
     if (b.sums == NULL || b.scratch == NULL) {
         cd_bins_fini(&b);
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for the bins of %lld elements",
-                       (long long)numel);
+        return cd_fail_memory(err, "the bins of %lld elements", (long long)numel);
     }
     *bins = b;
     cd_bins_clear(bins);
@@ -761,8 +760,7 @@ static cddp_status make_spill(cd_bins *bins, cddp_error *err)
         cd_allocate_array(bins->allocator, (size_t)bins->numel * count, sizeof *bins->spill);
     bins->spilled = bins->spill != NULL;
     if (bins->spill == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for %zu bins of %lld elements", count,
-                       (long long)bins->numel);
+        return cd_fail_memory(err, "%zu bins of %lld elements", count, (long long)bins->numel);
     bins->spill_bins = count;
     return CDDP_OK;
 }

@@ -116,7 +116,7 @@ cddp_status cd_low_rank_create(const cddp_hook_context *context, bool batched, v
     cddp_status status = CDDP_OK;
     cd_low_rank *s = cd_allocate_zero(context->allocator, sizeof *s);
     const char *name = batched ? "comm hook batched_powersgd" : "comm hook powersgd";
-    if (s == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for %s", name);
+    if (s == NULL) return cd_fail_memory(err, "%s", name);
     s->name = name;
     s->batched = batched;
     s->allocator = context->allocator;

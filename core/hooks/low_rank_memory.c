@@ -70,7 +70,7 @@ cddp_status cd_low_rank_slots_reserve(cd_low_rank *s, size_t count, cddp_error *
 {
     if (count <= s->slot_count) return CDDP_OK;
     if (!cd_vec_grow(s->allocator, (void **)&s->slots, &s->slot_capacity, count, sizeof *s->slots))
-        return cd_fail(err, CDDP_E_NOMEM, "%s: no memory for %zu parameters", s->name, count);
+        return cd_fail_memory(err, "%zu parameters of %s", count, s->name);
     memset(s->slots + s->slot_count, 0, (count - s->slot_count) * sizeof *s->slots);
     s->slot_count = count;
     return CDDP_OK;
@@ -147,7 +147,7 @@ cddp_status cd_low_rank_job_find(cd_low_rank *s, const cddp_grad_bucket *bucket,
     if (key >= s->job_count) {
         if (!cd_vec_grow(s->allocator, (void **)&s->jobs, &s->job_capacity, key + 1,
                          sizeof *s->jobs))
-            return cd_fail(err, CDDP_E_NOMEM, "%s: no memory for %zu buckets", s->name, key + 1);
+            return cd_fail_memory(err, "%zu buckets of %s", key + 1, s->name);
         memset(s->jobs + s->job_count, 0, (key + 1 - s->job_count) * sizeof *s->jobs);
         s->job_count = key + 1;
     }
@@ -164,7 +164,7 @@ cddp_status cd_low_rank_job_find(cd_low_rank *s, const cddp_grad_bucket *bucket,
         if (job->rest == NULL) {
             cd_release(s->allocator, job->matrices, count * sizeof *job->matrices);
             job->matrices = NULL;
-            return cd_fail(err, CDDP_E_NOMEM, "%s: no memory for %zu matrices", s->name, count);
+            return cd_fail_memory(err, "%zu matrices of %s", count, s->name);
         }
         job->slot_capacity = count;
     }

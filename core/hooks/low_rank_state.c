@@ -47,8 +47,7 @@ static cddp_status put_tensor(const cd_low_rank *s, const cddp_state_writer *w,
 {
     size_t bytes = (size_t)numel * cddp_dtype_bytes(t->dtype);
     void *host = cd_allocate(s->allocator, bytes);
-    if (host == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "%s: no memory to save %zu bytes", s->name, bytes);
+    if (host == NULL) return cd_fail_memory(err, "%zu bytes of saved state of %s", bytes, s->name);
     cddp_tensor flat = cddp_tensor_slice(t, 0, numel);
     cddp_status status = flat.device->read(&flat, host, bytes, err);
     if (status == CDDP_OK) status = put(s, w, host, bytes, err);
@@ -130,8 +129,7 @@ cddp_status cd_low_rank_load(void *self, const cddp_state_reader *reader, cddp_e
     CD_TRY(cd_state_model_check(&s->model, &h.model, s->name, err));
     cddp_status status = CDDP_OK;
     cd_low_rank *fresh = cd_allocate_zero(s->allocator, sizeof *fresh);
-    if (fresh == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "%s: no memory to load its state", s->name);
+    if (fresh == NULL) return cd_fail_memory(err, "the loaded state of %s", s->name);
     fresh->name = s->name;
     fresh->allocator = s->allocator;
     for (uint64_t i = 0; i < h.slot_count; i++) {

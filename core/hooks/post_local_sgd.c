@@ -77,7 +77,7 @@ static cddp_status create(const cddp_hook_context *context, void **self, cddp_er
                        "comm hook post_local_sgd: subgroup_size has no effect with "
                        "post_local_gradient_allreduce=false");
     local *l = cd_allocate_zero(context->allocator, sizeof *l);
-    if (l == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for comm hook post_local_sgd");
+    if (l == NULL) return cd_fail_memory(err, "comm hook post_local_sgd");
     *l = (local){.allocator = context->allocator,
                  .settings = s,
                  .model = cd_state_model_of(context)};

@@ -105,7 +105,7 @@ static cddp_status create(const cddp_hook_context *context, void **self, cddp_er
 {
     CD_TRY(check_context(context, err));
     reproducible *p = cd_allocate_zero(context->allocator, sizeof *p);
-    if (p == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for comm hook reproducible");
+    if (p == NULL) return cd_fail_memory(err, "comm hook reproducible");
     p->allocator = context->allocator;
     p->world_size = cddp_group_size(context->group);
     p->accumulates = context->accumulates;
@@ -131,8 +131,7 @@ static cddp_status find_bins(reproducible *p, uint32_t variable, const cddp_tens
     if (variable >= p->bin_count) {
         if (!cd_vec_grow(p->allocator, (void **)&p->bins, &p->bin_capacity, (size_t)variable + 1,
                          sizeof *p->bins))
-            return cd_fail(err, CDDP_E_NOMEM, "comm hook reproducible: no memory for %u parameters",
-                           variable + 1);
+            return cd_fail_memory(err, "%u parameters of comm hook reproducible", variable + 1);
         for (; p->bin_count <= variable; p->bin_count++)
             p->bins[p->bin_count] = (cd_bins){.dtype = CDDP_DTYPE_COUNT};
     }
@@ -186,15 +185,13 @@ static cddp_status find_job(reproducible *p, const cddp_grad_bucket *bucket, job
     if (key >= p->job_count) {
         if (!cd_vec_grow(p->allocator, (void **)&p->jobs, &p->job_capacity, key + 1,
                          sizeof *p->jobs))
-            return cd_fail(err, CDDP_E_NOMEM, "comm hook reproducible: no memory for %zu buckets",
-                           key + 1);
+            return cd_fail_memory(err, "%zu buckets of comm hook reproducible", key + 1);
         for (; p->job_count <= key; p->job_count++) p->jobs[p->job_count] = (job){.message = NULL};
     }
     job *j = &p->jobs[key];
     if (j->message == NULL) j->message = cd_allocate_zero(p->allocator, sizeof *j->message);
     if (j->message == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "comm hook reproducible: no memory for bucket %u",
-                       bucket->index);
+        return cd_fail_memory(err, "bucket %u of comm hook reproducible", bucket->index);
     *found = j;
     return CDDP_OK;
 }

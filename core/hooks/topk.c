@@ -95,7 +95,7 @@ static cddp_status create(const cddp_hook_context *context, void **self, cddp_er
 {
     cddp_status status = CDDP_OK;
     topk *t = cd_allocate_zero(context->allocator, sizeof *t);
-    if (t == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for comm hook topk");
+    if (t == NULL) return cd_fail_memory(err, "comm hook topk");
     t->allocator = context->allocator;
     t->tracer = context->tracer;
     t->world_size = cddp_group_size(context->group);
@@ -173,7 +173,7 @@ static cddp_status find_job(topk *t, const cddp_grad_bucket *bucket, job **found
     if (key >= t->job_count) {
         if (!cd_vec_grow(t->allocator, (void **)&t->jobs, &t->job_capacity, key + 1,
                          sizeof *t->jobs))
-            return cd_fail(err, CDDP_E_NOMEM, "comm hook topk: no memory for %zu buckets", key + 1);
+            return cd_fail_memory(err, "%zu buckets of comm hook topk", key + 1);
         for (; t->job_count <= key; t->job_count++) t->jobs[t->job_count] = (job){.k = 0};
     }
     *found = &t->jobs[key];
