@@ -130,9 +130,7 @@ static cddp_status push_order(maker *m, cd_cover *cover, cddp_error *err)
     if (cover->order_count == cover->order_capacity) {
         uint32_t capacity = cover->order_capacity == 0 ? 64 : 2 * cover->order_capacity;
         uint8_t *orders = cd_allocate(cover->allocator, (size_t)capacity * m->n);
-        if (orders == NULL)
-            return cd_fail(err, CDDP_E_NOMEM, "no memory for %u orders of %u gradients", capacity,
-                           m->n);
+        if (orders == NULL) return cd_fail_memory(err, "%u orders of %u gradients", capacity, m->n);
         memcpy(orders, cover->orders != NULL ? cover->orders : orders,
                (size_t)cover->order_count * m->n);
         cd_release(cover->allocator, cover->orders, (size_t)cover->order_capacity * m->n);
@@ -176,7 +174,7 @@ cddp_status cd_cover_make(uint32_t strength, uint32_t event_count, uint64_t seed
                        "a covering array of strength %u takes at most %u gradients, not %u",
                        strength, most, event_count);
     maker *m = cd_allocate_zero(cover->allocator, sizeof *m);
-    if (m == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for a covering array");
+    if (m == NULL) return cd_fail_memory(err, "a covering array");
     m->t = strength < event_count ? strength : event_count;
     m->n = event_count;
     cd_prng root = cd_prng_seed(seed);
@@ -189,8 +187,7 @@ cddp_status cd_cover_make(uint32_t strength, uint32_t event_count, uint64_t seed
     }
     m->words = (size_t)(tuples / 64 + 1);
     m->covered = cd_allocate_array(cover->allocator, m->words, sizeof *m->covered);
-    if (m->covered == NULL)
-        CD_TRY_OUT(cd_fail(err, CDDP_E_NOMEM, "no memory for %zu words of tuples", m->words));
+    if (m->covered == NULL) CD_TRY_OUT(cd_fail_memory(err, "%zu bytes of tuples", m->words * 8));
     cover->strength = m->t;
     cover->event_count = m->n;
     while (m->missing > 0) CD_TRY_OUT(make_pair(m, cover, err));

@@ -95,7 +95,7 @@ static cddp_status copy_config(cd_sim_host *host, cddp_error *err)
         host->faults = cd_allocate_array(host->allocator, c->fault_count, sizeof *host->faults);
     if (host->options == NULL || (c->network.slow_permille != NULL && host->slow == NULL) ||
         (c->fault_count > 0 && host->faults == NULL))
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for a world of %u ranks", n);
+        return cd_fail_memory(err, "a world of %u ranks", n);
     if (host->slow != NULL) memcpy(host->slow, c->network.slow_permille, n * sizeof *host->slow);
     if (host->faults != NULL)
         memcpy(host->faults, c->faults, c->fault_count * sizeof *host->faults);
@@ -133,7 +133,7 @@ cddp_status cd_sim_create(const cd_sim_config *config, cd_sim **sim, cddp_error 
     CD_TRY(check_config(config, err));
     cddp_status status = CDDP_OK;
     cd_sim_host *host = cd_allocate_zero(config->allocator, sizeof *host);
-    if (host == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for a world");
+    if (host == NULL) return cd_fail_memory(err, "a world");
     host->config = *config;
     host->allocator = config->allocator;
     fill_defaults(&host->config);

@@ -93,7 +93,7 @@ cddp_status cd_past_init(cd_past *past, const cd_past_options *options, cddp_err
         cd_allocate_array(options->allocator, options->world_size, sizeof *past->scratch);
     if (past->ranks != NULL && past->scratch != NULL) return CDDP_OK;
     cd_past_fini(past);
-    return cd_fail(err, CDDP_E_NOMEM, "no memory to follow %u ranks", options->world_size);
+    return cd_fail_memory(err, "the past of %u ranks", options->world_size);
 }
 
 void cd_past_fini(cd_past *past)

@@ -67,8 +67,7 @@ cddp_status cd_sim_snapshot(cd_sim *sim, cd_snapshot **snapshot, cddp_error *err
     piece p;
     for (uint32_t i = 0; get_piece(sim, i, &p); i++) bytes += p.bytes;
     cd_snapshot *s = cd_allocate(a, sizeof *s + bytes);
-    if (s == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for a snapshot of %zu bytes", bytes);
+    if (s == NULL) return cd_fail_memory(err, "a snapshot of %zu bytes", bytes);
     s->allocator = a;
     s->sim = sim;
     s->bytes = bytes;

@@ -26,14 +26,14 @@ cddp_status cd_wire_create(cd_sim *sim, const cd_wire_options *options, cd_wire 
 {
     const cddp_allocator *a = options->allocator;
     cd_wire *w = cd_allocate_zero(a, sizeof *w);
-    if (w == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for a wire");
+    if (w == NULL) return cd_fail_memory(err, "a wire");
     *w = (cd_wire){
         .sim = sim, .allocator = a, .ops = options->ops, .self = options->self, .host = NOBODY};
     w->is_open = cd_allocate_array(a, sim->world_size, sizeof *w->is_open);
     w->is_reading = cd_allocate_array(a, sim->world_size, sizeof *w->is_reading);
     if (w->is_open == NULL || w->is_reading == NULL) {
         cd_wire_destroy(w);
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for a wire of %u ranks", sim->world_size);
+        return cd_fail_memory(err, "a wire of %u ranks", sim->world_size);
     }
     *wire = w;
     return CDDP_OK;
