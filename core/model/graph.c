@@ -43,7 +43,7 @@ cddp_status cd_graph_create(cd_module *module, const cddp_allocator *allocator, 
 {
     cddp_status status = CDDP_OK;
     cd_graph *g = cd_allocate_zero(allocator, sizeof *g);
-    if (g == NULL) return cd_fail(err, CDDP_E_NOMEM, "graph: out of memory");
+    if (g == NULL) return cd_fail_memory(err, "a graph");
     g->module = module;
     g->allocator = allocator;
     cd_arena_init(&g->arena, allocator, TAPE_BLOCK_BYTES);
@@ -60,7 +60,7 @@ cddp_status cd_graph_create(cd_module *module, const cddp_allocator *allocator, 
     g->device = is_staged ? cddp_device_cpu() : module->device;
     if (is_staged) g->staged = cd_allocate_array(allocator, count, sizeof(cddp_tensor));
     if (g->accumulate == NULL || g->parameters == NULL || (is_staged && g->staged == NULL)) {
-        status = cd_fail(err, CDDP_E_NOMEM, "graph over %zu parameters: out of memory", count);
+        status = cd_fail_memory(err, "a graph of %zu parameters", count);
         cd_graph_destroy(g);
         return status;
     }
@@ -96,7 +96,7 @@ bool cd_graph_computes(const cd_graph *graph)
 cddp_status cd_graph_push(cd_graph *graph, size_t bytes, void **memory, cddp_error *err)
 {
     void *pushed = cd_arena_push(&graph->arena, bytes);
-    if (pushed == NULL) return cd_fail(err, CDDP_E_NOMEM, "tape: no memory for %zu bytes", bytes);
+    if (pushed == NULL) return cd_fail_memory(err, "%zu bytes of the tape", bytes);
     *memory = pushed;
     return CDDP_OK;
 }
@@ -163,7 +163,7 @@ static cddp_status add_node(cd_graph *graph, cd_node node, cd_node **added, cddp
 {
     if (!cd_vec_grow(graph->allocator, (void **)&graph->nodes, &graph->node_capacity,
                      graph->node_count + 1, sizeof *graph->nodes))
-        return cd_fail(err, CDDP_E_NOMEM, "tape: no memory for node %zu", graph->node_count);
+        return cd_fail_memory(err, "node %zu of the tape", graph->node_count);
     void *made = NULL;
     CD_TRY(cd_graph_push(graph, sizeof(cd_node), &made, err));
     node.index = (uint32_t)graph->node_count;

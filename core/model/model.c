@@ -70,7 +70,7 @@ static cddp_status build(cd_model *m, const cd_model_options *options, cddp_erro
     m->options_bytes = strlen(text) + 1;
     m->options = cd_allocate(m->allocator, m->options_bytes);
     if (m->state == NULL || m->options == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "model %s: out of memory", m->type->name);
+        return cd_fail_memory(err, "model %s", m->type->name);
     memcpy(m->options, text, m->options_bytes);
     CD_TRY(cd_options_parse(m->type, m->options, m->state, err));
     cd_prng initial = cd_prng_split(options->prng, "parameters");
@@ -89,7 +89,7 @@ cddp_status cd_model_create(const cd_model_options *options, cd_model **model, c
         return cd_fail(err, CDDP_E_CONFIG, "model %s: parameters cannot be %s", options->name,
                        cddp_dtype_name(options->dtype));
     cd_model *m = cd_allocate_zero(options->allocator, sizeof *m);
-    if (m == NULL) return cd_fail(err, CDDP_E_NOMEM, "model %s: out of memory", options->name);
+    if (m == NULL) return cd_fail_memory(err, "model %s", options->name);
     m->type = type;
     m->allocator = options->allocator;
     m->dtype = options->dtype;
@@ -128,10 +128,9 @@ cddp_status cd_model_add_unit(cd_model *model, const char *name, uint8_t uses, c
 {
     if (!cd_vec_grow(model->allocator, (void **)&model->units, &model->unit_capacity,
                      model->unit_count + 1, sizeof *model->units))
-        return cd_fail(err, CDDP_E_NOMEM, "model %s: out of memory", model->type->name);
+        return cd_fail_memory(err, "model %s", model->type->name);
     cd_unit unit = {cd_strdup(model->allocator, name), uses};
-    if (unit.name == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "model %s: out of memory", model->type->name);
+    if (unit.name == NULL) return cd_fail_memory(err, "model %s", model->type->name);
     model->units[model->unit_count++] = unit;
     return CDDP_OK;
 }

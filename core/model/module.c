@@ -19,7 +19,7 @@ cddp_status cd_module_create(const cddp_allocator *allocator, const cddp_device 
                              const cd_prng *prng, cd_module **module, cddp_error *err)
 {
     cd_module *m = cd_allocate_zero(allocator, sizeof *m);
-    if (m == NULL) return cd_fail(err, CDDP_E_NOMEM, "module: out of memory");
+    if (m == NULL) return cd_fail_memory(err, "a module");
     m->allocator = allocator;
     m->device = device;
     m->prng = *prng;
@@ -101,7 +101,7 @@ static cddp_status fill_initial(const cd_module *m, const cd_init *init, const c
     void *rounded = cd_allocate(m->allocator, rounded_bytes);
     cddp_status status = CDDP_OK;
     if (drawn == NULL || rounded == NULL) {
-        status = cd_fail(err, CDDP_E_NOMEM, "initial values of \"%s\": out of memory", name);
+        status = cd_fail_memory(err, "the initial values of \"%s\"", name);
         goto out;
     }
     cd_prng prng = cd_prng_split(&m->prng, name);
@@ -167,7 +167,7 @@ cddp_status cd_module_add_parameter(cd_module *module, const cd_parameter_spec *
     CD_TRY(full_name(module, spec->name, name, err));
     if (!cd_vec_grow(module->allocator, (void **)&module->parameters, &module->parameter_capacity,
                      module->parameter_count + 1, sizeof *module->parameters))
-        return cd_fail(err, CDDP_E_NOMEM, "parameter \"%s\": out of memory", name);
+        return cd_fail_memory(err, "parameter \"%s\"", name);
     uint64_t numel = 1;
     for (uint32_t i = 0; i < spec->dim_count && i < CDDP_DIMS_MAX; i++)
         numel *= spec->sizes[i] > 0 ? (uint64_t)spec->sizes[i] : 0;
@@ -178,7 +178,7 @@ cddp_status cd_module_add_parameter(cd_module *module, const cd_parameter_spec *
     p.name = cd_strdup(module->allocator, name);
     if (p.name == NULL) {
         tensor_release(&p.tensor);
-        return cd_fail(err, CDDP_E_NOMEM, "parameter \"%s\": out of memory", name);
+        return cd_fail_memory(err, "parameter \"%s\"", name);
     }
     *index = (uint32_t)module->parameter_count;
     module->parameters[module->parameter_count++] = p;
@@ -193,9 +193,9 @@ cddp_status cd_module_add_alias(cd_module *module, const char *name, uint32_t pa
     CD_TRY(full_name(module, name, text, err));
     if (!cd_vec_grow(module->allocator, (void **)&module->aliases, &module->alias_capacity,
                      module->alias_count + 1, sizeof *module->aliases))
-        return cd_fail(err, CDDP_E_NOMEM, "alias \"%s\": out of memory", text);
+        return cd_fail_memory(err, "alias \"%s\"", text);
     cd_alias alias = {cd_strdup(module->allocator, text), parameter};
-    if (alias.name == NULL) return cd_fail(err, CDDP_E_NOMEM, "alias \"%s\": out of memory", text);
+    if (alias.name == NULL) return cd_fail_memory(err, "alias \"%s\"", text);
     module->aliases[module->alias_count++] = alias;
     return CDDP_OK;
 }
@@ -207,13 +207,13 @@ cddp_status cd_module_add_buffer(cd_module *module, const cd_parameter_spec *spe
     CD_TRY(full_name(module, spec->name, name, err));
     if (!cd_vec_grow(module->allocator, (void **)&module->buffers, &module->buffer_capacity,
                      module->buffer_count + 1, sizeof *module->buffers))
-        return cd_fail(err, CDDP_E_NOMEM, "buffer \"%s\": out of memory", name);
+        return cd_fail_memory(err, "buffer \"%s\"", name);
     cd_buffer b = {0};
     CD_TRY(make_tensor(module, spec, name, &b.tensor, err));
     b.name = cd_strdup(module->allocator, name);
     if (b.name == NULL) {
         tensor_release(&b.tensor);
-        return cd_fail(err, CDDP_E_NOMEM, "buffer \"%s\": out of memory", name);
+        return cd_fail_memory(err, "buffer \"%s\"", name);
     }
     *index = (uint32_t)module->buffer_count;
     module->buffers[module->buffer_count++] = b;
@@ -240,8 +240,7 @@ cddp_status cd_module_get_extra(cd_module *module, uint32_t parameter, cd_parame
 {
     cd_parameter *p = &module->parameters[parameter];
     if (p->extra == NULL) p->extra = cd_allocate_zero(module->allocator, sizeof *p->extra);
-    if (p->extra == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "gradient of \"%s\": out of memory", p->name);
+    if (p->extra == NULL) return cd_fail_memory(err, "the gradient of \"%s\"", p->name);
     *extra = p->extra;
     return CDDP_OK;
 }

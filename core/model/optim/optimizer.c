@@ -164,7 +164,7 @@ cddp_status cd_optimizer_create(const cd_optimizer_options *options,
     if ((unsigned)options->kind >= CD_OPTIMIZER_KIND_COUNT)
         return cd_fail(err, CDDP_E_ARG, "optimizer: kind %d", (int)options->kind);
     cd_optimizer *o = cd_allocate_zero(allocator, sizeof *o);
-    if (o == NULL) return cd_fail(err, CDDP_E_NOMEM, "optimizer: no memory");
+    if (o == NULL) return cd_fail_memory(err, "an optimizer");
     o->allocator = allocator;
     o->rule = kinds[options->kind].rule;
     o->options = *options;
@@ -173,8 +173,7 @@ cddp_status cd_optimizer_create(const cd_optimizer_options *options,
     CD_TRY_OUT(o->rule->check(options, err));
     o->entries = cd_allocate_array(allocator, parameter_count, sizeof *o->entries);
     if (o->entries == NULL)
-        CD_TRY_OUT(
-            cd_fail(err, CDDP_E_NOMEM, "optimizer: no memory for %zu parameters", parameter_count));
+        CD_TRY_OUT(cd_fail_memory(err, "%zu parameters of an optimizer", parameter_count));
     o->entry_count = parameter_count;
     for (size_t i = 0; i < parameter_count; i++) {
         o->entries[i].parameter = parameters[i];
