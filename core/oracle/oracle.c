@@ -17,7 +17,7 @@
 
 #include <string.h>
 
-#define ORACLE_BLOCK_BYTES ((size_t)64 << 10)
+#define ORACLE_BLOCK_BYTES ((size_t)4096)
 
 /* ---- life ---- */
 
