@@ -52,7 +52,7 @@ static bool get_piece(cd_sim *sim, uint32_t index, piece *out)
 
 cddp_status cd_sim_snapshot(cd_sim *sim, cd_snapshot **snapshot, cddp_error *err)
 {
-    const cddp_allocator *a = sim->host->allocator;
+    const cddp_allocator *a = sim->host->arena.allocator;
     if (cd_fiber_has_shadow())
         return cd_fail(
             err, CDDP_E_UNSUPPORTED,
