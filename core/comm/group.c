@@ -3,19 +3,18 @@
 ** table.
 **
 ** Invariants (cd_group_audit):
-**   G1  every operation handed to the backend has its own sequence number, consecutive per group
-**       (C10-03), also one that the backend then fails: its k-th operation must stay the k-th on
-**       every rank;
+**   G1  every operation passed to the backend has its own sequence number, consecutive per group
+**       (C10-03). A failed operation keeps its number: the k-th must be the k-th on every rank;
 **   G2  a work is either free or holds a backend work that has not been released;
-**   G3  works in flight never exceed works_max; their memory is made by the chunk, the first one at
-**       creation, and grows only when more of them are in flight than ever before;
-**   G4  an operation that the backend does not declare never reaches it: the caller is told by
-**       name;
-**   G5  every post has exactly one collective_done, unless its work was released, or its group
-**       destroyed, before it ended.
+**   G3  works in flight never exceed works_max. Their memory is allocated in chunks, the first one
+**       at creation. It grows only when more are in flight than ever before;
+**   G4  an operation that the backend does not declare never reaches it: the caller gets an error
+**       that names it;
+**   G5  every post has exactly one collective_done, unless its work is released or its group
+**       destroyed before it ends.
 **
-** Not here: operand checks (operands.c), the life of a work (work.c), the table's own check
-** (adopt.c), what an operation means (backends), which ones to issue (ddp, hooks).
+** Not here: operand checks (operands.c), the life of a work (work.c), checks of the table
+** (adopt.c), meaning of operations (backends), choice of operations (ddp, hooks).
 */
 #include "core/comm/group.h"
 
@@ -50,8 +49,8 @@ void cd_group_audit(const cddp_group *g)
     CD_ASSERT(busy == g->in_flight);
 }
 
-/* Group ids must be equal on all members without talking to them: the name and the members
-** decide. */
+/* Group ids must be equal on all members without communication, so they follow from the name and
+** the members. */
 static uint32_t group_id(const cddp_group_spec *spec)
 {
     uint64_t h = cd_hash_text(spec->name);
@@ -216,7 +215,7 @@ static void emit_post(const cddp_group *g, const cddp_collective *c)
     if (g->tracer == NULL) return;
     const cddp_tensor *t = subject_of(g, c);
     bool has_data = t->device != NULL;
-    /* What a receiver holds before the operation is not part of it. */
+    /* The old contents of a receiver's tensor are not part of the operation. */
     bool sends = (cd_operands_of(g, c) & CD_OPERAND_INPUT) ||
                  (c->op == CDDP_OP_BROADCAST && c->root == g->group_rank);
     CD_EMIT(g->tracer, collective_post, NULL, .group = g->id, .sequence = (int64_t)c->sequence,
@@ -239,7 +238,7 @@ static uint64_t bytes_given(const cddp_group *g, const cddp_collective *c)
     return sends ? (uint64_t)cddp_tensor_numel(t) * cddp_dtype_bytes(t->dtype) : 0;
 }
 
-/* One that was used before, else the next one of a chunk. */
+/* Takes a work that was used before, else the next one of a chunk. */
 static cddp_status find_work(cddp_group *group, cddp_work **work, cddp_error *err)
 {
     if (group->free_works == NULL) {

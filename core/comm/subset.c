@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A group made of some members of another: the same backend, the same tracer, the same defaults.
 **
-** Not here: agreeing on who is in it. Every rank is given the same positions. */
+** Not here: agreement on the members. Every rank passes the same positions. */
 #include "core/comm/group.h"
 
 #include "core/base/alloc.h"
