@@ -52,7 +52,7 @@ static cddp_status check_options(const cd_averager_options *o, cddp_error *err)
     uint32_t last = o->levels[o->level_count - 1].group_size;
     if (o->periods != NULL && o->hierarchical)
         return cd_fail(err, CDDP_E_CONFIG,
-                       "averager: parameters have periods of their own in a periodic one only");
+                       "averager: only a periodic averager takes periods per parameter");
     if (last != cddp_group_size(o->group))
         return cd_fail(err, CDDP_E_CONFIG,
                        "averager: the last group size is %u and must be that of group '%s', %u",
@@ -136,7 +136,7 @@ typedef struct share {
     cddp_grad *const *gradients;
     size_t count;
     const cd_averager *averager;
-    bool is_due; /* those without a period of their own */
+    bool is_due; /* those without their own period */
 } share;
 
 static bool is_over(const cd_averager *a, uint64_t period)

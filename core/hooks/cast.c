@@ -67,7 +67,7 @@ cddp_status cd_cast_create(const cddp_hook_context *context, const cd_cast_spec 
     c->spec = *spec;
     c->inner = context->inner;
     if (c->inner != NULL && c->inner->create != NULL) {
-        /* the options are the inner hook's: a wrapper has none of its own */
+        /* the options belong to the inner hook; a wrapper has none */
         cddp_hook_context inside = *context;
         inside.inner = NULL;
         cddp_status status = c->inner->create(&inside, &c->inner_self, err);
@@ -202,8 +202,8 @@ cddp_status cd_cast_run(void *self, cddp_grad_bucket *bucket, cddp_group *group,
     return CDDP_OK;
 }
 
-/* What a wrapper hands on nobody predicts, so it says itself that every cast went to the nearest
-** number: half a unit in the last place away at most, or half the smallest step. */
+/* No check predicts what a wrapper passes on. So the wrapper states that every cast rounded to
+** nearest: by at most half a unit in the last place, or half the smallest step. */
 static void state_cast(const cd_cast *c, const cddp_grad_bucket *bucket, const cddp_tensor *low)
 {
     double beyond = 0;

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Slots (what is remembered per parameter) and jobs (work memory per bucket) of the low-rank
-** engine.
+/* Slots (state per parameter) and jobs (work memory per bucket) of the low-rank engine.
 **
-** Memory grows when a parameter or a bucket is first met and when the rank schedule asks for more;
-** a steady iteration allocates nothing.
+** Memory grows at the first use of a parameter or a bucket, and when the rank schedule asks for
+** more. A steady iteration allocates nothing.
 */
 #include "cddp/device.h"
 #include "core/base/alloc.h"
@@ -76,7 +75,7 @@ cddp_status cd_low_rank_slots_reserve(cd_low_rank *s, size_t count, cddp_error *
     return CDDP_OK;
 }
 
-/* A loaded state is in host memory, until the gradient shows where it belongs. */
+/* A loaded state stays in host memory until the gradient shows its device. */
 static cddp_status slot_move(cd_low_rank_slot *slot, const cddp_tensor *gradient, cddp_error *err)
 {
     cddp_tensor moved = {0};
@@ -189,8 +188,8 @@ cddp_status cd_low_rank_job_reserve(cd_low_rank *s, cd_low_rank_job *job,
     return CDDP_OK;
 }
 
-/* New buckets: their work memory is made anew, what is remembered per parameter stays. The batched
-** form's Q is of a bucket that no longer exists. */
+/* After a rebuild, work memory is made anew, and state per parameter stays. The batched form drops
+** its Q, whose bucket no longer exists. */
 cddp_status cd_low_rank_rebuilt(void *self, uint32_t bucket_count, cddp_error *err)
 {
     cd_low_rank *s = self;

@@ -167,8 +167,8 @@ static void encode_rows(job *j, int64_t numel, double *excess, double *slack)
     }
 }
 
-/* The scale is rounded, its reciprocal is, and the product with up to 255 steps is: 255 · 2 · 4 ·
-** 2^-24 of half a step is below 2^-13 of it. */
+/* The scale, its reciprocal and the product with up to 255 steps are rounded. 255 · 2 · 4 · 2^-24
+** of half a step is below 2^-13 of it. */
 static void state_law(const quantize *q, const cddp_grad_bucket *bucket, double excess,
                       double slack)
 {

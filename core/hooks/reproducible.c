@@ -10,10 +10,10 @@
 ** exact mean of what went in: the same for every number of ranks, algorithm, bucket layout and
 ** schedule. See Note [Absolute bins].
 **
-** With the reducer's option accumulate_in_hook the gradients of micro-steps come one by one and are
-** added here, exactly, instead of in `.grad`, where each addition rounds. With
-** average_contributions N counts them over all ranks, so that W ranks with k samples each get the
-** bits of one process with W·k samples.
+** With the reducer's option accumulate_in_hook, gradients of micro-steps arrive one by one and are
+** added here exactly. In `.grad` each addition would round. With average_contributions N counts
+** them over all ranks, so that W ranks with k samples each get the bits of one process with W·k
+** samples.
 **
 ** Where numbers are in memory of a device's own they pass through the host, which waits for them:
 ** how many bins travel depends on the numbers of all ranks, so somebody has to see the span before
@@ -36,7 +36,7 @@
 
 #define NO_BIN 100000 /* beyond every bin of every format */
 
-/* What travels before the digits do. */
+/* The message that precedes the digits. */
 typedef struct message {
     int32_t span[3]; /* -first, last, special: the largest of each counts */
     int64_t count;
@@ -149,7 +149,7 @@ static size_t bytes_of(const cddp_tensor *flat)
     return (size_t)cddp_tensor_numel(flat) * cddp_dtype_bytes(flat->dtype);
 }
 
-/* Where the host sees the numbers: in the storage, or in the copy that `look` made. */
+/* The numbers as the host sees them: in the storage, or in the copy made by `look`. */
 static void *elements(const cddp_tensor *flat, const cd_host_memory *copy)
 {
     if (cd_host_is_away(flat->device)) return copy->block;
@@ -196,7 +196,7 @@ static cddp_status find_job(reproducible *p, const cddp_grad_bucket *bucket, job
     return CDDP_OK;
 }
 
-/* A parameter that brought nothing in this window has no bins, or empty ones: zeros. */
+/* A parameter without a gradient in this window has no bins or empty ones: zeros. */
 static const cd_bins *bins_of(const reproducible *p, uint32_t variable)
 {
     bool has =
@@ -276,7 +276,7 @@ static cddp_status decode(void *self, cddp_grad_bucket *bucket, cddp_future *fut
             err, CDDP_E_LIMIT,
             "comm hook reproducible: %lld contributions; at most 4294967295 can be averaged",
             (long long)divisor);
-    if (divisor < 1) divisor = 1; /* nobody brought anything: zeros */
+    if (divisor < 1) divisor = 1; /* no rank has a contribution: zeros */
     cd_bins_decode(flat->dtype, j->rows.block, cddp_tensor_numel(flat), &j->span, (uint32_t)divisor,
                    elements(flat, &j->copy), cddp_tensor_numel(flat));
     if (cd_host_is_away(flat->device))
@@ -332,7 +332,7 @@ static cddp_status run(void *self, cddp_grad_bucket *bucket, cddp_group *group, 
     return CDDP_OK;
 }
 
-/* How many bins travel depends on the numbers: at most all that the dtype has. */
+/* The number of bins that are sent depends on the numbers; it is at most all bins of the dtype. */
 static uint64_t promise(const void *self, const cddp_grad_bucket *bucket)
 {
     const reproducible *p = self;

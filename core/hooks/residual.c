@@ -109,7 +109,7 @@ void cd_residual_sum(const cd_residual *r, const cddp_grad_bucket *bucket, cd_ho
     }
 }
 
-/* Through the host, whatever the device. */
+/* Copies through the host, for every device. */
 static cddp_status save_slot(const cd_residual *r, const cd_residual_slot *slot,
                              const cddp_state_writer *writer, cddp_error *err)
 {
