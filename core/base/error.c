@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The error object: words for statuses, creation, frames, printing. Nothing here allocates. */
+/* The error object: text of statuses, creation, frames, printing. Nothing here allocates. */
 #include "core/base/error.h"
 
 #include <stdarg.h>
@@ -36,7 +36,7 @@ void cd_error_frame(cddp_error *err, const char *file, const char *function, int
 
 static void fill(cddp_error *err, cddp_status status, const char *format, va_list args)
 {
-    /* The message may quote the error it replaces, so it is formatted aside first. */
+    /* The message may quote the error that it replaces, so it is formatted aside first. */
     char message[CDDP_ERROR_MESSAGE_BYTES];
     vsnprintf(message, sizeof message, format, args);
     err->status = status;
@@ -54,6 +54,17 @@ cddp_status cd_error_fail(cddp_error *err, cddp_status status, const char *file,
     va_end(args);
     cd_error_frame(err, file, function, line);
     return status;
+}
+
+cddp_status cd_error_fail_memory(cddp_error *err, const char *file, const char *function, int line,
+                                 const char *format, ...)
+{
+    char what[CDDP_ERROR_MESSAGE_BYTES];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(what, sizeof what, format, args);
+    va_end(args);
+    return cd_error_fail(err, CDDP_E_NOMEM, file, function, line, "no memory for %s", what);
 }
 
 cddp_status cddp_error_set(cddp_error *err, cddp_status status, const char *format, ...)

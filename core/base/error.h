@@ -1,9 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Making and passing on errors.
 **
+<<<<<<< core/base/error.h
+** The function that decides which error it is writes the message, with the values. A function that
+** passes it on adds a frame. Only the macros of this file hide a jump.
+=======
 ** Whoever decides which error it is writes the message, with the values; whoever passes it on adds
 ** a frame: CD_TRY and CD_TRY_OUT, the only macros of the tree that hide a jump, and CD_PASS, which has
 ** none.
+>>>>>>> /tmp/s0_error.h
 */
 #pragma once
 #include "cddp/status.h"
@@ -15,6 +20,12 @@
 cddp_status cd_error_fail(cddp_error *err, cddp_status status, const char *file,
                           const char *function, int line, const char *format, ...)
     CDDP_PRINTF(6, 7);
+/* The only wording of exhausted memory: "no memory for …" with CDDP_E_NOMEM. The rest of the message
+** is what was asked for, and how much: `return cd_fail_memory(err, "%zu buckets", count);` */
+#define cd_fail_memory(err, ...) \
+    cd_error_fail_memory((err), __FILE__, __func__, __LINE__, __VA_ARGS__)
+cddp_status cd_error_fail_memory(cddp_error *err, const char *file, const char *function, int line,
+                                 const char *format, ...) CDDP_PRINTF(5, 6);
 /* Adds a frame to an error that is passed on. */
 void cd_error_frame(cddp_error *err, const char *file, const char *function, int line);
 void cd_error_reset(cddp_error *err); /* accepts NULL */

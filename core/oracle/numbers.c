@@ -23,7 +23,7 @@ static cddp_status make_room(cd_numbers *numbers, size_t count, size_t bytes, cd
                      sizeof *numbers->values) ||
         !cd_vec_grow(numbers->allocator, (void **)&numbers->bytes, &numbers->byte_capacity, bytes,
                      1))
-        return cd_fail(err, CDDP_E_NOMEM, "no memory to read %zu elements", count);
+        return cd_fail_memory(err, "%zu elements to read", count);
     return CDDP_OK;
 }
 
