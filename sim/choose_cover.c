@@ -8,6 +8,7 @@
 #include "sim/choose_cover.h"
 
 #include "core/base/alloc.h"
+#include "core/base/arena.h"
 #include "core/base/assert.h"
 #include "core/base/error.h"
 #include "core/base/prng.h"
@@ -15,6 +16,8 @@
 #include <string.h>
 
 #define ATTEMPTS 24 /* per pair of orders; more attempts gain little */
+
+#define MAKER_BLOCK_BYTES ((size_t)1024)
 
 typedef struct maker {
     uint32_t t, n;
@@ -130,9 +133,7 @@ static cddp_status push_order(maker *m, cd_cover *cover, cddp_error *err)
     if (cover->order_count == cover->order_capacity) {
         uint32_t capacity = cover->order_capacity == 0 ? 64 : 2 * cover->order_capacity;
         uint8_t *orders = cd_allocate(cover->allocator, (size_t)capacity * m->n);
-        if (orders == NULL)
-            return cd_fail(err, CDDP_E_NOMEM, "no memory for %u orders of %u gradients", capacity,
-                           m->n);
+        if (orders == NULL) return cd_fail_memory(err, "%u orders of %u gradients", capacity, m->n);
         memcpy(orders, cover->orders != NULL ? cover->orders : orders,
                (size_t)cover->order_count * m->n);
         cd_release(cover->allocator, cover->orders, (size_t)cover->order_capacity * m->n);
@@ -175,8 +176,10 @@ cddp_status cd_cover_make(uint32_t strength, uint32_t event_count, uint64_t seed
         return cd_fail(err, CDDP_E_LIMIT,
                        "a covering array of strength %u takes at most %u gradients, not %u",
                        strength, most, event_count);
-    maker *m = cd_allocate_zero(cover->allocator, sizeof *m);
-    if (m == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for a covering array");
+    cd_arena arena;
+    cd_arena_init(&arena, cover->allocator, MAKER_BLOCK_BYTES);
+    maker *m = cd_arena_push(&arena, sizeof *m);
+    if (m == NULL) return cd_fail_memory(err, "a covering array");
     m->t = strength < event_count ? strength : event_count;
     m->n = event_count;
     cd_prng root = cd_prng_seed(seed);
@@ -188,15 +191,13 @@ cddp_status cd_cover_make(uint32_t strength, uint32_t event_count, uint64_t seed
         m->missing *= m->n - i;
     }
     m->words = (size_t)(tuples / 64 + 1);
-    m->covered = cd_allocate_array(cover->allocator, m->words, sizeof *m->covered);
-    if (m->covered == NULL)
-        CD_TRY_OUT(cd_fail(err, CDDP_E_NOMEM, "no memory for %zu words of tuples", m->words));
+    m->covered = cd_arena_array(&arena, m->words, sizeof *m->covered);
+    if (m->covered == NULL) CD_TRY_OUT(cd_fail_memory(err, "%zu bytes of tuples", m->words * 8));
     cover->strength = m->t;
     cover->event_count = m->n;
     while (m->missing > 0) CD_TRY_OUT(make_pair(m, cover, err));
 out:
-    cd_release(cover->allocator, m->covered, m->words * sizeof *m->covered);
-    cd_release(cover->allocator, m, sizeof *m);
+    cd_arena_fini(&arena);
     if (status != CDDP_OK) cd_cover_fini(cover);
     return status;
 }

@@ -11,11 +11,11 @@ cddp_status cd_cluster_init(cd_sim *sim, cddp_error *err)
 {
     size_t ports = cd_network_port_count(&sim->host->network), bytes = ports * sizeof(uint64_t);
     struct cd_cluster *c = cd_memory_allocate(&sim->memory, sizeof *c);
-    if (c == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for the cluster");
+    if (c == NULL) return cd_fail_memory(err, "the cluster");
     *c = (struct cd_cluster){.send_port_free_ns = cd_memory_allocate(&sim->memory, bytes),
                              .receive_port_free_ns = cd_memory_allocate(&sim->memory, bytes)};
     if (c->send_port_free_ns == NULL || c->receive_port_free_ns == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for %zu ports", ports);
+        return cd_fail_memory(err, "%zu ports", ports);
     memset(c->send_port_free_ns, 0, bytes);
     memset(c->receive_port_free_ns, 0, bytes);
     sim->cluster = c;

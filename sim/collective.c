@@ -355,8 +355,7 @@ static cddp_status begin_part(cd_member *member, const cddp_collective *what, cd
     cd_coll *coll = is_pair ? cd_comm_get_pair(comm, what, member->index, &index)
                             : cd_comm_get_coll(comm, member->posted);
     if (coll == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "group '%s': no memory for %s", comm->name,
-                       cddp_op_name(what->op));
+        return cd_fail_memory(err, "%s of group '%s'", cddp_op_name(what->op), comm->name);
     cd_part *part = &coll->parts[index];
     CD_ASSERT(part->state == CD_PART_EMPTY);
     if (!is_pair) member->posted++; /* O1 */
@@ -419,7 +418,7 @@ cddp_status cd_member_post(cd_member *member, const cddp_collective *what, cd_pa
     if (p->stream_device != NULL) {
         p->coll->messages++;
         if (!cd_stream_push_start(p, what))
-            return cd_fail(err, CDDP_E_NOMEM, "no memory to queue %s", cddp_op_name(what->op));
+            return cd_fail_memory(err, "a queued %s", cddp_op_name(what->op));
     } else {
         enqueue(p);
     }
@@ -466,8 +465,7 @@ cddp_status cd_part_wait(cd_part *part, uint64_t timeout_ns, cddp_error *err)
     if (part->stream_device != NULL && part->state != CD_PART_ENDED) {
         if (part->is_unordered[1]) return CDDP_OK;
         part->coll->messages++;
-        if (!cd_stream_push_join(part))
-            return cd_fail(err, CDDP_E_NOMEM, "no memory to queue a wait");
+        if (!cd_stream_push_join(part)) return cd_fail_memory(err, "a queued wait");
         return CDDP_OK;
     }
     if (part->state != CD_PART_ENDED) {

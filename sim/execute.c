@@ -79,16 +79,14 @@ cddp_status cd_staging_take(cd_sim *sim, const cddp_tensor *like, int64_t numel,
     t.offset = 0;
     if (is_plain_memory(like->device)) {
         t.storage = cd_memory_allocate(&sim->memory, staging_bytes(like, numel));
-        if (t.storage == NULL)
-            return cd_fail(err, CDDP_E_NOMEM, "no memory to stage %lld elements", (long long)numel);
+        if (t.storage == NULL) return cd_fail_memory(err, "%lld staged elements", (long long)numel);
         *tensor = t;
         return CDDP_OK;
     }
     cd_staging *s = find_staging(cluster, like, numel);
     if (s == NULL) {
         s = cd_memory_allocate(&sim->memory, sizeof *s);
-        if (s == NULL)
-            return cd_fail(err, CDDP_E_NOMEM, "no memory to stage %lld elements", (long long)numel);
+        if (s == NULL) return cd_fail_memory(err, "%lld staged elements", (long long)numel);
         *s = (cd_staging){.device = like->device,
                           .dtype = like->dtype,
                           .numel = numel,
@@ -362,7 +360,7 @@ static cddp_status run_until_blocked(cd_part *part, cd_turns *turns, uint32_t *f
     for (; cd_program_find(&flow->program, &flow->action, &a); flow->action++) {
         if (a.kind == CD_ACTION_SEND) {
             cd_message *m = cd_message_make(sim, coll);
-            if (m == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for a chunk");
+            if (m == NULL) return cd_fail_memory(err, "a chunk");
             m->source = part->index;
             m->channel = a.channel;
             m->begin = a.begin;
@@ -408,7 +406,7 @@ static cddp_status execute_programs(cd_coll *coll, cddp_error *err)
     uint32_t finished = 0, i = 0;
     cd_turns turns;
     if (!cd_turns_init(&turns, &coll->comm->sim->memory, coll->size))
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for the turns of %u members", coll->size);
+        return cd_fail_memory(err, "the turns of %u members", coll->size);
     while (cd_turns_next(&turns, &i))
         CD_TRY_OUT(run_until_blocked(&coll->parts[i], &turns, &finished, err));
     CD_ASSERT(finished == coll->size); /* programs of members that agree fit together */
@@ -438,8 +436,8 @@ cddp_status cd_coll_execute(cd_coll *coll, cddp_error *err)
     if (!content || coll->parts[0].what.op == CDDP_OP_BARRIER) return CDDP_OK;
     for (uint32_t i = 0; i < coll->size; i++)
         if (!cd_part_describe_program(&coll->parts[i]))
-            return cd_fail(err, CDDP_E_NOMEM, "no memory for %s of %u",
-                           cddp_op_name(coll->parts[i].what.op), coll->size);
+            return cd_fail_memory(err, "%s of %u", cddp_op_name(coll->parts[i].what.op),
+                                  coll->size);
     cddp_status status = execute(coll, err);
     for (uint32_t i = 0; i < coll->size; i++) cd_inbox_clear(&coll->parts[i], false);
     return status;

@@ -60,8 +60,7 @@ static cddp_status init_parts(cd_explorer *e, cddp_error *err)
         e->covering.lanes =
             cd_allocate_array(o->allocator, o->world_size, sizeof *e->covering.lanes);
         if (e->covering.lanes == NULL)
-            return cd_fail(err, CDDP_E_NOMEM, "no memory for the orders of %u ranks",
-                           o->world_size);
+            return cd_fail_memory(err, "the orders of %u ranks", o->world_size);
         e->covering.lane_count = o->world_size;
     }
     return CDDP_OK;
@@ -342,9 +341,9 @@ static cddp_status cover_advance(cd_explorer *e, cddp_error *err)
 
 static cddp_status count_outcome(cd_explorer *e, uint64_t outcome, cddp_error *err)
 {
-    if (e->failed) return cd_fail(err, CDDP_E_NOMEM, "no memory for the choices of a run");
+    if (e->failed) return cd_fail_memory(err, "the choices of a run");
     if (cd_digest_set_add(&e->outcomes, outcome) == CD_DIGEST_NO_MEMORY)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for %zu outcomes", e->outcomes.count);
+        return cd_fail_memory(err, "%zu outcomes", e->outcomes.count);
     return CDDP_OK;
 }
 
@@ -403,8 +402,7 @@ cddp_status cd_explorer_absorb(cd_explorer *e, const cd_explorer *part, uint64_t
                       absorb_set(&e->offered, &part->offered) &&
                       absorb_set(&e->taken, &part->taken);
     if (!has_memory)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for what %llu schedules came to",
-                       (unsigned long long)e->runs);
+        return cd_fail_memory(err, "the outcomes of %llu schedules", (unsigned long long)e->runs);
     if (e->options.strategy == CD_STRATEGY_COVER) CD_TRY(cover_advance(e, err));
     return CDDP_OK;
 }

@@ -148,9 +148,7 @@ cddp_status cd_member_open(cddp_rank *port, const cddp_group_spec *spec, cd_memb
         CD_TRY(check_join(comm, spec, port->rank, err));
     else
         comm = make_comm(sim, spec);
-    if (comm == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for group '%s' of %u", spec->name,
-                       spec->group_size);
+    if (comm == NULL) return cd_fail_memory(err, "group '%s' of %u", spec->name, spec->group_size);
     cd_member *m = &comm->members[spec->group_rank];
     uint64_t timeout = spec->timeout_ns != 0 ? spec->timeout_ns : config->timeout_ns;
     *m = (cd_member){.comm = comm,

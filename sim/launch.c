@@ -6,7 +6,6 @@
 **
 ** begin makes everything anew inside the block, so that a second launch is the same as a first.
 */
-#include "core/base/alloc.h"
 #include "core/base/assert.h"
 #include "core/base/error.h"
 #include "sim/state.h"
@@ -73,14 +72,12 @@ static cddp_status check_config(const cd_sim_config *c, cddp_error *err)
 
 /* ---- the host part ---- */
 
+#define HOST_BLOCK_BYTES ((size_t)1024)
+
 static void destroy_host(cd_sim_host *host)
 {
-    const cddp_allocator *a = host->allocator;
     cd_fiber_unmap(host->block, host->block_bytes);
-    cd_release(a, host->options, host->options_max * sizeof *host->options);
-    cd_release(a, host->slow, host->config.world_size * sizeof *host->slow);
-    cd_release(a, host->faults, host->config.fault_count * sizeof *host->faults);
-    cd_release(a, host, sizeof *host);
+    cd_arena_fini(&host->arena);
 }
 
 static cddp_status copy_config(cd_sim_host *host, cddp_error *err)
@@ -88,14 +85,12 @@ static cddp_status copy_config(cd_sim_host *host, cddp_error *err)
     cd_sim_config *c = &host->config;
     uint32_t n = c->world_size;
     host->options_max = CDDP_CHOICE_OPTIONS_MAX;
-    host->options = cd_allocate_array(host->allocator, host->options_max, sizeof *host->options);
+    host->options = cd_arena_array(&host->arena, host->options_max, sizeof *host->options);
     if (c->network.slow_permille != NULL)
-        host->slow = cd_allocate_array(host->allocator, n, sizeof *host->slow);
+        host->slow = cd_arena_array(&host->arena, n, sizeof *host->slow);
     if (c->fault_count > 0)
-        host->faults = cd_allocate_array(host->allocator, c->fault_count, sizeof *host->faults);
-    if (host->options == NULL || (c->network.slow_permille != NULL && host->slow == NULL) ||
-        (c->fault_count > 0 && host->faults == NULL))
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for a world of %u ranks", n);
+        host->faults = cd_arena_array(&host->arena, c->fault_count, sizeof *host->faults);
+    CD_TRY(cd_arena_check(&host->arena, err, "a world of %u ranks", n));
     if (host->slow != NULL) memcpy(host->slow, c->network.slow_permille, n * sizeof *host->slow);
     if (host->faults != NULL)
         memcpy(host->faults, c->faults, c->fault_count * sizeof *host->faults);
@@ -132,10 +127,12 @@ cddp_status cd_sim_create(const cd_sim_config *config, cd_sim **sim, cddp_error 
 {
     CD_TRY(check_config(config, err));
     cddp_status status = CDDP_OK;
-    cd_sim_host *host = cd_allocate_zero(config->allocator, sizeof *host);
-    if (host == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for a world");
+    cd_arena arena;
+    cd_arena_init(&arena, config->allocator, HOST_BLOCK_BYTES);
+    cd_sim_host *host = cd_arena_push(&arena, sizeof *host);
+    if (host == NULL) return cd_fail_memory(err, "a world");
+    host->arena = arena;
     host->config = *config;
-    host->allocator = config->allocator;
     fill_defaults(&host->config);
     CD_TRY_OUT(copy_config(host, err));
     CD_TRY_OUT(map_block(host, err));

@@ -2,12 +2,12 @@
 /* The digest of what ranks have come to. See past.h. */
 #include "sim/past.h"
 
-#include "core/base/alloc.h"
-#include "core/base/error.h"
 #include "core/base/hash.h"
 #include "core/trace/event.h"
 
 #include <string.h>
+
+#define PAST_BLOCK_BYTES ((size_t)1024)
 
 /* Says which rank it is, and nothing that another rank does not have too. */
 static bool names_the_rank(const cddp_event *event)
@@ -88,23 +88,16 @@ cddp_status cd_past_init(cd_past *past, const cd_past_options *options, cddp_err
                                    .abi = CDDP_TRACE_ABI,
                                    .self = past,
                                    .event = take_event};
-    past->ranks = cd_allocate_array(options->allocator, options->world_size, sizeof *past->ranks);
-    past->scratch =
-        cd_allocate_array(options->allocator, options->world_size, sizeof *past->scratch);
-    if (past->ranks != NULL && past->scratch != NULL) return CDDP_OK;
-    cd_past_fini(past);
-    return cd_fail(err, CDDP_E_NOMEM, "no memory to follow %u ranks", options->world_size);
+    cd_arena_init(&past->arena, options->allocator, PAST_BLOCK_BYTES);
+    past->ranks = cd_arena_array(&past->arena, options->world_size, sizeof *past->ranks);
+    past->scratch = cd_arena_array(&past->arena, options->world_size, sizeof *past->scratch);
+    cddp_status status =
+        cd_arena_check(&past->arena, err, "the past of %u ranks", options->world_size);
+    if (status != CDDP_OK) cd_past_fini(past);
+    return status;
 }
 
-void cd_past_fini(cd_past *past)
-{
-    const cddp_allocator *a = past->options.allocator;
-    uint32_t n = past->options.world_size;
-    cd_release(a, past->ranks, n * sizeof *past->ranks);
-    cd_release(a, past->scratch, n * sizeof *past->scratch);
-    past->ranks = NULL;
-    past->scratch = NULL;
-}
+void cd_past_fini(cd_past *past) { cd_arena_fini(&past->arena); }
 
 void cd_past_begin(cd_past *past)
 {

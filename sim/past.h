@@ -20,6 +20,7 @@
 #pragma once
 #include "cddp/alloc.h"
 #include "cddp/trace.h"
+#include "core/base/arena.h"
 
 /* of which the ready gradients are told apart; others share, which merges less */
 #define CD_PAST_BUCKETS 64
@@ -41,6 +42,7 @@ typedef struct cd_past_rank {
 typedef struct cd_past {
     cddp_trace_sink sink;
     cd_past_options options;
+    cd_arena arena;      /* the two arrays */
     cd_past_rank *ranks; /* (world_size) */
     uint64_t *scratch;   /* (world_size) */
 } cd_past;

@@ -52,7 +52,7 @@ static bool get_piece(cd_sim *sim, uint32_t index, piece *out)
 
 cddp_status cd_sim_snapshot(cd_sim *sim, cd_snapshot **snapshot, cddp_error *err)
 {
-    const cddp_allocator *a = sim->host->allocator;
+    const cddp_allocator *a = sim->host->arena.allocator;
     if (cd_fiber_has_shadow())
         return cd_fail(
             err, CDDP_E_UNSUPPORTED,
@@ -67,8 +67,7 @@ cddp_status cd_sim_snapshot(cd_sim *sim, cd_snapshot **snapshot, cddp_error *err
     piece p;
     for (uint32_t i = 0; get_piece(sim, i, &p); i++) bytes += p.bytes;
     cd_snapshot *s = cd_allocate(a, sizeof *s + bytes);
-    if (s == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for a snapshot of %zu bytes", bytes);
+    if (s == NULL) return cd_fail_memory(err, "a snapshot of %zu bytes", bytes);
     s->allocator = a;
     s->sim = sim;
     s->bytes = bytes;

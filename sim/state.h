@@ -6,6 +6,7 @@
 **          except cd_sim_host.
 */
 #pragma once
+#include "core/base/arena.h"
 #include "core/trace/tracer.h"
 #include "sim/fiber.h"
 #include "sim/memory.h"
@@ -94,7 +95,7 @@ typedef enum cd_pending_source {
 /* Outside the block: not part of a snapshot. */
 typedef struct cd_sim_host {
     cd_sim_config config;
-    const cddp_allocator *allocator;
+    cd_arena arena; /* the host itself and its arrays */
     cd_network network;
     unsigned char *block;
     size_t block_bytes;

@@ -31,7 +31,7 @@ static cddp_status dev_allocate(const cddp_device *table, cddp_dtype dtype, int6
     if (r == NULL) {
         void *made = NULL;
         r = cd_memory_allocate(&d->sim->memory, sizeof *r);
-        if (r == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory to keep track of a tensor");
+        if (r == NULL) return cd_fail_memory(err, "the record of a tensor");
         cddp_status status = d->inner->allocate(d->inner, dtype, numel, &made, err);
         if (status != CDDP_OK) {
             cd_memory_release(&d->sim->memory, r, sizeof *r);
@@ -169,8 +169,7 @@ static cddp_status dev_copy_many(const cddp_device *table, const cddp_copy_pair 
                       .n = n};
     if (pair_count == 0) return CDDP_OK;
     o.pairs = cd_memory_allocate(&d->sim->memory, pair_count * sizeof *o.pairs);
-    if (o.pairs == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory to queue %zu copies", pair_count);
+    if (o.pairs == NULL) return cd_fail_memory(err, "%zu queued copies", pair_count);
     for (size_t i = 0; i < pair_count; i++) {
         o.pairs[i] = pairs[i];
         cd_stream_touch(d, cd_stream_or_default(d, stream), &o.pairs[i].src, false, "copy");
@@ -237,7 +236,7 @@ static cddp_status dev_stream_create(const cddp_device *table, cddp_stream **str
         return cd_fail(err, CDDP_E_LIMIT, "rank %u already has %u streams", d->rank->rank,
                        CD_STREAMS_MAX);
     cddp_stream *s = cd_memory_allocate(&d->sim->memory, sizeof *s);
-    if (s == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for a stream");
+    if (s == NULL) return cd_fail_memory(err, "a stream");
     *s = (cddp_stream){.device = d, .index = d->stream_count};
     d->streams[d->stream_count++] = s;
     *stream = s;
@@ -264,7 +263,7 @@ static cddp_status dev_mark_create(const cddp_device *table, cddp_mark **mark, c
 {
     cd_stream_device *d = cd_stream_device_of(table);
     cddp_mark *m = cd_memory_allocate(&d->sim->memory, sizeof *m);
-    if (m == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for a mark");
+    if (m == NULL) return cd_fail_memory(err, "a mark");
     *m = (cddp_mark){.device = d, .index = d->mark_count++};
     *mark = m;
     return CDDP_OK;
@@ -308,7 +307,7 @@ cddp_status cd_stream_device_create(cddp_rank *rank, const cd_stream_device_conf
     cd_sim *sim = rank->world;
     const cddp_device *inner = config->inner;
     cd_stream_device *d = cd_memory_allocate(&sim->memory, sizeof *d);
-    if (d == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for a device with streams");
+    if (d == NULL) return cd_fail_memory(err, "a device with streams");
     *d = (cd_stream_device){
         .sim = sim, .rank = rank, .inner = inner, .op_ns = config->op_ns, .tracer = config->tracer};
     d->table = (cddp_device){.size = sizeof d->table,

@@ -180,8 +180,7 @@ cddp_status cd_stream_push(cd_stream_device *d, cddp_stream *stream, const cd_st
 {
     cddp_stream *s = cd_stream_or_default(d, stream);
     cd_stream_op *o = cd_memory_allocate(&d->sim->memory, sizeof *o);
-    if (o == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory to queue an operation on stream %u", s->index);
+    if (o == NULL) return cd_fail_memory(err, "an operation on stream %u", s->index);
     *o = *what;
     o->next = NULL;
     if (s->first == NULL)

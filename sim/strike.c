@@ -192,7 +192,7 @@ cddp_status cd_sim_begin_faults(cd_sim *sim, cddp_error *err)
     sim->cluster->link_faults =
         cd_memory_allocate(&sim->memory, config->fault_count * sizeof *sim->cluster->link_faults);
     if (timed == NULL || sim->cluster->link_faults == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for %zu faults", config->fault_count);
+        return cd_fail_memory(err, "%zu faults", config->fault_count);
     for (size_t i = 0; i < config->fault_count; i++) {
         const cd_fault *f = &config->faults[i];
         timed[i] = (timed_fault){{due}, f};

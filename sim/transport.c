@@ -281,7 +281,7 @@ static cddp_status transmit(cd_part *part, const cd_action *a, cddp_error *err)
     cd_coll *coll = part->coll;
     cd_sim *sim = coll->comm->sim;
     cd_message *m = cd_message_make(sim, coll);
-    if (m == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for a message");
+    if (m == NULL) return cd_fail_memory(err, "a message");
     m->event.fire = arrive;
     m->source = part->index;
     m->target = a->peer;

@@ -3,17 +3,18 @@
 ** messages. */
 #include "sim/wire.h"
 
-#include "core/base/alloc.h"
+#include "core/base/arena.h"
 #include "core/base/error.h"
 #include "sim/cluster.h"
 
 #define NOBODY UINT32_MAX
+#define WIRE_BLOCK_BYTES ((size_t)512)
 #define RETRY_NS UINT64_C(5000000) /* as the real client: somebody may come to listen */
 
 struct cd_wire {
     cd_sim *sim;
-    cd_wire *next; /* in the world's list, once somebody listens */
-    const cddp_allocator *allocator;
+    cd_wire *next;  /* in the world's list, once somebody listens */
+    cd_arena arena; /* the wire itself and its arrays */
     cd_wire_server_ops ops;
     void *self;
     uint32_t host;    /* NOBODY: none listens */
@@ -24,19 +25,20 @@ struct cd_wire {
 cddp_status cd_wire_create(cd_sim *sim, const cd_wire_options *options, cd_wire **wire,
                            cddp_error *err)
 {
-    const cddp_allocator *a = options->allocator;
-    cd_wire *w = cd_allocate_zero(a, sizeof *w);
-    if (w == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for a wire");
+    cd_arena arena;
+    cd_arena_init(&arena, options->allocator, WIRE_BLOCK_BYTES);
+    cd_wire *w = cd_arena_push(&arena, sizeof *w);
+    if (w == NULL) return cd_fail_memory(err, "a wire");
     *w = (cd_wire){
-        .sim = sim, .allocator = a, .ops = options->ops, .self = options->self, .host = NOBODY};
-    w->is_open = cd_allocate_array(a, sim->world_size, sizeof *w->is_open);
-    w->is_reading = cd_allocate_array(a, sim->world_size, sizeof *w->is_reading);
-    if (w->is_open == NULL || w->is_reading == NULL) {
+        .sim = sim, .arena = arena, .ops = options->ops, .self = options->self, .host = NOBODY};
+    w->is_open = cd_arena_array(&w->arena, sim->world_size, sizeof *w->is_open);
+    w->is_reading = cd_arena_array(&w->arena, sim->world_size, sizeof *w->is_reading);
+    cddp_status status = cd_arena_check(&w->arena, err, "a wire of %u ranks", sim->world_size);
+    if (status != CDDP_OK)
         cd_wire_destroy(w);
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for a wire of %u ranks", sim->world_size);
-    }
-    *wire = w;
-    return CDDP_OK;
+    else
+        *wire = w;
+    return status;
 }
 
 void cd_wire_destroy(cd_wire *w)
@@ -47,9 +49,7 @@ void cd_wire_destroy(cd_wire *w)
             *link = w->next;
             break;
         }
-    cd_release(w->allocator, w->is_open, w->sim->world_size * sizeof *w->is_open);
-    cd_release(w->allocator, w->is_reading, w->sim->world_size * sizeof *w->is_reading);
-    cd_release(w->allocator, w, sizeof *w);
+    cd_arena_fini(&w->arena);
 }
 
 void cd_wire_listen(cd_wire *w, const cddp_rank *host)

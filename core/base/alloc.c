@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The heap allocator, helpers over any allocator, and the watching allocator of tests. */
+/* The heap allocator, helpers over any allocator, and the watch allocator of tests. */
 #include "core/base/alloc.h"
 
 #include "core/base/assert.h"

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Calling allocator tables: zeroing, arrays with overflow check, strings.
+/* Helpers over allocator tables: zeroed memory, arrays with an overflow check, strings.
 **
-** Ownership  returns owned; give back with cd_release naming the same size.
-** Errors     NULL when memory is exhausted or the size overflows; callers turn that into
-**            CDDP_E_NOMEM.
+** Ownership  returns owned; release with cd_release and the same size.
+** Errors     NULL when memory is exhausted or the size overflows. Callers answer with
+**            cd_fail_memory.
 */
 #pragma once
 #include "cddp/alloc.h"
@@ -21,10 +21,9 @@ void cd_strfree(const cddp_allocator *a, char *text); /* accepts NULL */
 bool cd_vec_grow(const cddp_allocator *a, void **items, size_t *capacity, size_t needed,
                  size_t item_bytes);
 
-/* An allocator in front of another that can be frozen: allocations are then counted as growth (and
-** abort when `abort_on_growth`), which is how tests show that a steady iteration allocates nothing.
-** It can also fail the n-th allocation, which is how tests show that failure leaves nothing
-** behind. */
+/* An allocator for tests, in front of another. While it is frozen, it counts allocations as growth,
+** and aborts with `abort_on_growth`: this shows that a steady iteration allocates nothing. It can
+** fail the n-th allocation: this shows that a failure leaves nothing behind. */
 typedef struct cd_watch_allocator {
     cddp_allocator table; /* give &watch->table to create functions */
     const cddp_allocator *inner;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What happens when an assertion fails. */
+/* A failed assertion prints itself and aborts. */
 #include "core/base/assert.h"
 
 #include <stdio.h>

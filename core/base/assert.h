@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* CD_ASSERT: a bug in us. On in every build; prints the expression and the context, then aborts.
+/* CD_ASSERT finds bugs of our own code. It is on in every build, prints the expression and its
+** place, then aborts.
 **
 ** The expression must have no side effects. Bad input and failing peers are cddp_status, never
 ** assertions.
@@ -10,7 +11,7 @@
 #define CD_ASSERT(expression) \
     ((expression) ? (void)0 : cd_assert_fail(#expression, __FILE__, __func__, __LINE__))
 
-/* A place that no path reaches: an enum out of its range, a state that cannot be. */
+/* Marks a place that no path reaches, such as an enum out of its range. */
 #define CD_UNREACHABLE(why) cd_assert_fail(why, __FILE__, __func__, __LINE__)
 
 #if defined(__GNUC__)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* For functions that are GPU code too where nvcc reads them. */
+/* Marks functions that are also GPU code when nvcc compiles them. */
 #pragma once
 
 #ifdef __CUDACC__

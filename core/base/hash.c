@@ -7,7 +7,7 @@
 #include <xxhash.h>
 
 #if defined(CD_HASH_AVX2)
-/* Below this XXH3 does not use vectors at all. */
+/* XXH3 uses no vectors for fewer bytes. */
 #define VECTOR_BYTES_MIN 241
 #endif
 

@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 uint64_t cd_hash64(const void *bytes, size_t byte_count, uint64_t seed);
-/* The same for processors with AVX2; exists where CMake could compile it (CD_HASH_AVX2). */
+/* The same for processors with AVX2. It exists where CMake can compile it (CD_HASH_AVX2). */
 uint64_t cd_hash64_avx2(const void *bytes, size_t byte_count, uint64_t seed);
 uint64_t cd_hash_text(const char *text); /* NULL hashes as "" */
 /* Folds a number into a running digest; order matters. */

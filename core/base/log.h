@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Text for a developer at a terminal. Not the trace: nothing reads the log.
 **
-** A logger is a value in the context of whoever logs; without a write function it is silent.
-** Columns are fixed: virtual time, rank, step, component, level, message (docs/formats/log.md).
-** Never allocates.
+** A logger is a value in its user's context. Without a write function it is silent. Columns are
+** fixed: virtual time, rank, step, component, level, message (docs/formats/log.md). Never
+** allocates.
 */
 #pragma once
 #include "cddp/status.h"

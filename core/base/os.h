@@ -1,21 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The operating system, in as few calls as the core needs: a clock, child processes with pipes,
+/* The calls to the operating system that the core needs: a clock, child processes with pipes,
 ** shared memory.
 **
-** Only os_posix.c and os_child_posix.c implement it. Everything above asks the world port for time
-** instead (D1).
+** Only os_posix.c and os_child_posix.c implement it. All other code asks the world port for time
+** (D1).
 **
 ** Lifetime   a child is opened, read until its pipes end, polled until it is reaped, then closed.
 ** Threads    one thread.
-** Errors     messages carry the words of the system.
+** Errors     messages contain the system's own text.
 */
 #pragma once
 #include "cddp/status.h"
 
 uint64_t cd_os_now_ns(void); /* monotonic */
 void cd_os_sleep_ns(uint64_t duration_ns);
-/* From here on the calling thread's sleeps end when they are due; Linux prolongs them by 50 us
-** otherwise. */
+/* Makes the calling thread's sleeps end on time. By default Linux prolongs them by 50 us. */
 void cd_os_sleep_punctually(void);
 uint32_t cd_os_process_id(void);
 uint32_t cd_os_core_count(void);
@@ -25,11 +24,11 @@ const char *cd_os_signal_text(int signal_number);
 cddp_status cd_os_write_all(int fd, const void *bytes, size_t byte_count,
                             cddp_error *err) CDDP_MUST_CHECK;
 
-/* Zeroed memory that children forked afterwards share with us. */
+/* Zeroed memory, shared with children that are forked later. */
 cddp_status cd_os_shared_open(size_t byte_count, void **bytes, cddp_error *err) CDDP_MUST_CHECK;
 void cd_os_shared_close(void *bytes, size_t byte_count); /* accepts NULL */
 
-/* What a child writes and we read. */
+/* The pipes that a child writes and the parent reads. */
 typedef enum cd_os_pipe {
     CD_OS_PIPE_RESULT,
     CD_OS_PIPE_STDOUT,
@@ -48,32 +47,30 @@ typedef struct cd_os_child {
 
 typedef int (*cd_os_child_fn)(void *argument, int write_fd); /* its return value is the exit code */
 
-/* Forks. The child runs program with the writing end of the result pipe and never returns from
-** here; its stdout and stderr go into the other two pipes. It dies with us where the system offers
-** that (Linux). */
+/* Forks. The child runs program with the writing end of the result pipe, and never returns from
+** here. Its stdout and stderr go into the other two pipes. On Linux it dies with its parent. */
 cddp_status cd_os_child_open(cd_os_child *child, cd_os_child_fn program, void *argument,
                              cddp_error *err) CDDP_MUST_CHECK;
-/* Waits until a pipe of one of them can be read or has ended, at most timeout_ns. */
+/* Waits at most timeout_ns until a pipe of some child can be read or has ended. */
 cddp_status cd_os_children_wait(const cd_os_child *children, size_t count, uint64_t timeout_ns,
                                 cddp_error *err) CDDP_MUST_CHECK;
-/* Takes what has arrived, without waiting; *byte_count 0 when that is nothing. Closes the pipe at
+/* Reads available bytes without waiting; *byte_count is 0 when there are none. Closes the pipe at
 ** its end. */
 cddp_status cd_os_child_read(cd_os_child *child, cd_os_pipe pipe, void *bytes, size_t byte_capacity,
                              size_t *byte_count, cddp_error *err) CDDP_MUST_CHECK;
 void cd_os_child_kill(cd_os_child *child);
-/* Goes on twice: here with *process, and with *process 0 in a child of this process, which dies
-** with it where the system offers that (Linux). Both have the same stdout and stderr. */
+/* Forks and returns twice: here with *process, and in the child with *process 0. On Linux the child
+** dies with this process. Both have the same stdout and stderr. */
 cddp_status cd_os_fork(int64_t *process, cddp_error *err) CDDP_MUST_CHECK;
-/* Goes on in a child of this process, which dies with it where the system offers that (Linux). This
-** process returns never: it ends when the child ended well, else only when whoever started it has
-** gone, or is_wanted, which it asks ten times a second, says no. */
+/* Forks and returns in the child only, which on Linux dies with this process. This process ends
+** when the child has ended well. Otherwise it stays until its parent has gone or is_wanted, asked
+** ten times a second, returns false. */
 cddp_status cd_os_shelter(bool (*is_wanted)(void *context), void *context,
                           cddp_error *err) CDDP_MUST_CHECK;
-/* Is a process of this machine stopped (SIGSTOP)? False where the system does not tell (elsewhere
-** than on Linux). */
+/* Is a process of this machine stopped (SIGSTOP)? Always false on systems other than Linux. */
 bool cd_os_process_is_stopped(int64_t process);
-/* Has it ended? Then *exit_code, or *signal_number when a signal ended it. Never blocks. True for a
-** child that was reaped before, without writing. */
+/* True when the child has ended; then writes *exit_code, or *signal_number when a signal ended it.
+** Never blocks. For a child that was reaped earlier it is true and writes nothing. */
 bool cd_os_child_poll(cd_os_child *child, int *exit_code, int *signal_number);
 /* kills and reaps when still running; accepts CD_OS_CHILD_NONE */
 void cd_os_child_close(cd_os_child *child);

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Child processes on POSIX: fork, three pipes each, poll, waitpid.
 **
-** Our ends of the pipes do not block: a child that writes half a record must not stop us from
-** watching the others. A pipe that a grandchild keeps open ends for us when the child itself is
-** closed.
+** The parent's ends of the pipes do not block: a child that writes half a record must not delay the
+** others. A grandchild may keep a pipe open; the parent closes it together with the child.
 */
 #define _POSIX_C_SOURCE 200809L
 #include "core/base/os.h"
@@ -30,7 +29,8 @@ static void close_fd(int *fd)
     *fd = -1;
 }
 
-/* In a child: parent is compared afterwards, since it may have died before prctl took effect. */
+/* Runs in a child. The parent may have died before prctl took effect, so it is compared
+** afterwards. */
 static void die_with(pid_t parent)
 {
 #if defined(__linux__)
@@ -53,7 +53,7 @@ static void child_main(int ends[CD_OS_PIPE_COUNT][2], pid_t parent, cd_os_child_
     for (int i = 0; i < CD_OS_PIPE_COUNT; i++) close_fd(&ends[i][0]);
     int code = program(argument, ends[CD_OS_PIPE_RESULT][1]);
     fflush(NULL);
-    _exit(code); /* not exit: handlers registered by the parent are the parent's */
+    _exit(code); /* not exit(): the registered handlers belong to the parent */
 }
 
 cddp_status cd_os_child_open(cd_os_child *child, cd_os_child_fn program, void *argument,
@@ -91,8 +91,7 @@ cddp_status cd_os_children_wait(const cd_os_child *children, size_t count, uint6
 {
     size_t slots = count * CD_OS_PIPE_COUNT;
     struct pollfd *polled = cd_allocate_array(NULL, slots, sizeof *polled);
-    if (polled == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory to wait for %zu processes", count);
+    if (polled == NULL) return cd_fail_memory(err, "the pipes of %zu processes", count);
     /* poll skips descriptors below zero. */
     for (size_t i = 0; i < slots; i++)
         polled[i] = (struct pollfd){.fd = children[i / CD_OS_PIPE_COUNT].fds[i % CD_OS_PIPE_COUNT],
@@ -112,7 +111,7 @@ cddp_status cd_os_child_read(cd_os_child *child, cd_os_pipe pipe, void *bytes, s
     ssize_t n = 0;
     if (child->fds[pipe] >= 0) {
         n = read(child->fds[pipe], bytes, byte_capacity);
-        /* A socket whose other end was killed with unread bytes is reset: to us that is its end. */
+        /* A socket is reset when its peer was killed with unread bytes. That counts as its end. */
         bool reset = n < 0 && errno == ECONNRESET;
         if (n == 0 || reset) close_fd(&child->fds[pipe]);
         if (n < 0 && !reset && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR)

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Lanes: threads of a backend that run jobs in the order in which they were pushed.
 **
-** A group of lanes shares one lock and one "a job ended" condition. A library that only knows
-** blocking calls becomes asynchronous by running them in a lane; whoever waits gets the job's own
-** error.
+** A group of lanes shares one lock and one "a job ended" condition. A library with blocking calls
+** only becomes asynchronous by running them in a lane. A waiting caller gets the job's own error.
 **
-** Lifetime   init → push/wait → fini. A job is the caller's memory and stays untouched until it is
-**            done.
+** Lifetime   init → push/wait → fini. A job is the caller's memory; the caller does not touch it
+**            until it is done.
 ** Threads    push, wait and test from any thread; a job's run function runs in its lane.
 ** Errors     push fails only when the lane's thread cannot be started.
 */
@@ -46,12 +45,12 @@ void cd_os_lanes_fini(cd_os_lanes *lanes);
 /* Starts the lane's thread on first use. Its SIGPIPE is blocked: libraries write to sockets. */
 cddp_status cd_os_lane_push(cd_os_lanes *lanes, uint32_t lane, cd_os_job *job, cddp_error *err);
 bool cd_os_job_is_done(cd_os_lanes *lanes, const cd_os_job *job);
-/* timeout_ns 0: as long as it takes. False when the time was over first. */
+/* timeout_ns 0: no limit. False when the time-out came first. */
 bool cd_os_job_wait(cd_os_lanes *lanes, const cd_os_job *job, uint64_t timeout_ns);
 /* The outcome of a done job: its status, its error copied. */
 cddp_status cd_os_job_outcome(const cd_os_job *job, cddp_error *err);
 
-/* Blocks SIGPIPE in the calling thread around a library call, and takes back one that came
+/* Blocks SIGPIPE in the calling thread around a library call, and consumes one that came
 ** meanwhile. */
 typedef struct cd_os_sigpipe {
     unsigned char before[128]; /* a sigset_t */

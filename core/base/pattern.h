@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A name with stars: "generator.*" against names of parameters and buffers. */
+/* Matches names of parameters and buffers with a pattern such as "generator.*". */
 #pragma once
 #include <stdbool.h>
 

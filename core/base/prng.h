@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A seeded generator (xoshiro256**), split by label so that a new draw in one part shifts no other.
+/* A seeded generator (xoshiro256**). It is split by label, so that a new draw in one part shifts no
+** other.
 **
 ** There is no floating point in this API: probabilities are ratios.
 */

@@ -32,7 +32,7 @@ static size_t distance(const char *a, const char *b)
 
 void cd_suggest_begin(cd_suggestion *suggestion, const char *wanted)
 {
-    /* A third of the letters may be wrong, at least one and at most three. */
+    /* A third of the characters may be wrong: at least one, at most three. */
     size_t allowed = strlen(wanted) / 3;
     *suggestion = (cd_suggestion){wanted, NULL, allowed < 1 ? 2 : allowed > 3 ? 4 : allowed + 1};
 }
@@ -40,7 +40,7 @@ void cd_suggest_begin(cd_suggestion *suggestion, const char *wanted)
 void cd_suggest_offer(cd_suggestion *suggestion, const char *name)
 {
     size_t typed = strlen(suggestion->wanted), d = distance(suggestion->wanted, name);
-    /* What was typed and more: near enough, as long as nothing nearer comes. */
+    /* A name that begins with the typed text is near enough, unless another is nearer. */
     bool continues =
         typed >= 3 && strncmp(name, suggestion->wanted, typed) == 0 && suggestion->best == NULL;
     if (continues && d >= suggestion->distance) d = suggestion->distance - 1;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Text that grows: what reports are written into before they go anywhere.
+/* A growing text, in which reports are built.
 **
-** Lifetime   init → append… → fini. Memory that runs out is remembered; the text is then not to be
-**            used.
+** Lifetime   init → append… → fini. Exhausted memory is recorded in `failed`; the text is then not
+**            usable.
 ** Threads    one thread.
 */
 #pragma once
@@ -11,7 +11,7 @@
 typedef struct cd_text {
     char *bytes; /* terminated, or NULL while empty */
     size_t length, capacity;
-    bool color;  /* styles are written as terminal escapes, otherwise left out */
+    bool color;  /* true: styles become terminal escapes; false: they are left out */
     bool failed; /* memory ran out; nothing more is appended */
 } cd_text;
 
@@ -35,10 +35,10 @@ const char *cd_text_get(const cd_text *text); /* never NULL */
 
 /* The length of a valid UTF-8 sequence at text, 0 when it is not one. */
 size_t cd_utf8_length(const char *text);
-/* Makes a text from a file or another process harmless for terminals: control characters other than
-** newlines and tabs, and bytes that are no UTF-8, become question marks. */
+/* Makes foreign text harmless for terminals. Control characters other than newline and tab, and
+** bytes that are no UTF-8, become question marks. */
 void cd_text_clean(char *text);
 
-/* Appends `words` folded at `width` columns, every line after the first indented by `indent`; a
-** newline ends it. */
+/* Appends `words` (a text), folded at `width` columns. Every line after the first is indented by
+** `indent`; a newline ends it. */
 void cd_text_wrap(cd_text *text, const char *words, size_t indent, size_t width);

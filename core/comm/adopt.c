@@ -7,8 +7,7 @@
 #include <stddef.h>
 #include <string.h>
 
-/* Slots are compared as bytes: a function pointer of all zero bits is a null pointer wherever POSIX
-** runs. */
+/* Slots are compared as bytes: on every POSIX system a null function pointer is all zero bits. */
 typedef void (*any_fn)(void);
 _Static_assert(sizeof(any_fn) == sizeof(void *), "slots are read as pointers");
 
@@ -67,7 +66,7 @@ cddp_status cd_backend_adopt(const cddp_backend *backend, cddp_backend *full, cd
                        backend->abi, CDDP_BACKEND_ABI);
     if (name[0] == '\0' || name[0] == '?')
         return cd_fail(err, CDDP_E_ARG, "a backend without a name");
-    /* abort and describe were the last slots of version 1, so a table may end before them. */
+    /* abort and describe are the last slots of version 1. A table may end before them. */
     if (backend->size < offsetof(cddp_backend, abort) || backend->size > sizeof *backend)
         return cd_fail(err, CDDP_E_ARG, "backend %s has a table of %u bytes; expected %zu to %zu",
                        name, backend->size, offsetof(cddp_backend, abort), sizeof *backend);

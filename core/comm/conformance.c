@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The backend battery. See conformance.h.
 **
-** Values: x(rank, i) = (7·rank + 3·i) mod 5, so that 1,024 ranks sum below 2^12 and no dtype but
-** f16, bf16 and u8 could round; those are run with values in {0, 1}. Products use {1, 2} on the
-** first six ranks only. Around every output lie sentinels of SENTINEL elements on either side.
+** Values are x(rank, i) = (7·rank + 3·i) mod 5. So 1,024 ranks sum below 2^12, and only f16, bf16
+** and u8 could round; these use values in {0, 1}. Products use {1, 2} on the first six ranks only.
+** SENTINEL elements lie on either side of every output.
 */
 #include "core/comm/conformance.h"
 
-#include "core/base/alloc.h"
+#include "core/base/arena.h"
 #include "core/base/error.h"
 #include "core/comm/operands.h"
 
@@ -20,7 +20,6 @@
 typedef struct battery {
     cddp_group *group;
     const cd_conformance_options *options;
-    const cddp_allocator *allocator;
     cddp_rank *rank;
     uint32_t size, me;
     cd_conformance_row row;
@@ -100,7 +99,8 @@ static double reduced_of(const battery *b, const test_case *c, int64_t i)
     return c->reduce_op == CDDP_RED_AVG ? total / b->size : total;
 }
 
-/* Which pairs mean anything: no order on complex numbers, bits only on integers. */
+/* False for pairs without a meaning: complex numbers have no order, and only integers have bit
+** operations. */
 static bool is_meaningful(cddp_dtype dtype, cddp_red_op op)
 {
     bool bitwise = op == CDDP_RED_BAND || op == CDDP_RED_BOR || op == CDDP_RED_BXOR;
@@ -133,8 +133,8 @@ static void guarded_fini(guarded *g)
     *g = (guarded){0};
 }
 
-/* Host doubles to the dtype's bytes, by hand: the battery must not trust the device's own casts to
-** be the inverse of themselves. Values are small integers, so each conversion is exact. */
+/* Converts host doubles to the dtype's bytes by hand: a device's casts must not be judged by
+** themselves. Values are small integers, so each conversion is exact. */
 static void encode(cddp_dtype dtype, const double *values, int64_t numel, unsigned char *bytes)
 {
     size_t step = cddp_dtype_bytes(dtype);
@@ -180,7 +180,7 @@ static void encode(cddp_dtype dtype, const double *values, int64_t numel, unsign
     }
 }
 
-/* What a whole guarded tensor must hold: expected in the view, sentinels around. */
+/* The expected contents of a whole guarded tensor: values in the view, sentinels around it. */
 static void expect_whole(const guarded *g, double *host)
 {
     memmove(host + SENTINEL, host, (size_t)g->numel * sizeof *host);
@@ -287,7 +287,7 @@ static int64_t output_numel(const battery *b, const test_case *c)
     case CDDP_OP_REDUCE_SCATTER:
         return share_of(b, c, b->me);
     case CDDP_OP_REDUCE:
-        return c->numel; /* given everywhere, so that a clobbered non-root shows */
+        return c->numel; /* given on every rank, so that an overwritten non-root shows */
     case CDDP_OP_GATHER:
         return is_root ? c->numel * b->size : -1;
     case CDDP_OP_ALLTOALL:
@@ -365,7 +365,7 @@ static void set_counts(battery *b, const test_case *c, cddp_collective *call)
     if (c->op == CDDP_OP_ALLTOALL) call->send_counts = b->send_counts;
 }
 
-/* The failure of an operation, with the case in front of the backend's words. */
+/* The failure of an operation: the case, then the backend's message. */
 static cddp_status fail_case(const battery *b, const test_case *c, cddp_status status,
                              cddp_error *err)
 {
@@ -376,7 +376,8 @@ static cddp_status fail_case(const battery *b, const test_case *c, cddp_status s
                    c->uneven ? ", uneven" : "", b->me, words);
 }
 
-/* Posts and waits. run_case does so twice over the same memory: works must be reusable. */
+/* Posts and waits. run_case does this twice over the same memory, because works must be
+** reusable. */
 static cddp_status call_once(battery *b, const test_case *c, const guarded *in, const guarded *out,
                              bool *refused, cddp_error *err)
 {
@@ -476,9 +477,9 @@ out:
     return status;
 }
 
-/* An operation that ended on this rank has read what this rank gave: the memory is the caller's
-** again (C10-04). The input is overwritten at once; the barrier behind it lets a peer that reads
-** late do so before anything is compared. */
+/* After an operation has ended on this rank, its input belongs to the caller again (C10-04). So the
+** input is overwritten at once. The barrier then lets a late reader read before anything is
+** compared. */
 static cddp_status run_reuse(battery *b, test_case c, cddp_error *err)
 {
     guarded in = {0}, out = {0};
@@ -494,7 +495,7 @@ static cddp_status run_reuse(battery *b, test_case c, cddp_error *err)
         CD_TRY_OUT(guarded_write(b, &in, err));
     }
     CD_TRY_OUT(call_once(b, &c, &in, &out, &refused, err));
-    if (refused) goto out; /* run_case has said so */
+    if (refused) goto out; /* run_case has recorded it */
     if (in_numel >= 0) CD_TRY_OUT(in.view.device->fill(&in.view, SENTINEL_VALUE, NULL, err));
     CD_TRY_OUT(cddp_group_barrier(b->group, err));
     if (out_numel >= 0) {
@@ -516,8 +517,8 @@ static bool declared(const battery *b, cddp_op op, cddp_dtype dtype, cddp_red_op
     return (k->dtypes & CDDP_DTYPE_BIT(dtype)) != 0 && (k->reduce_ops & (1u << reduce_op)) != 0;
 }
 
-/* Transports change their algorithm at round sizes: one element less, exactly there, one more. In
-** one dtype, unless asked for more; sums alone. */
+/* Transports change their algorithm at round sizes, so counts are one below, exact and one above.
+** Only sums, and one dtype unless `thorough`. */
 static cddp_status run_switches(battery *b, test_case c, cddp_error *err)
 {
     const int64_t sizes[] = {1024, 4096, 16384};
@@ -650,26 +651,20 @@ cddp_status cd_conformance_run(cddp_group *group, const cd_conformance_options *
                  .rank = cddp_group_world_rank(group),
                  .size = cddp_group_size(group),
                  .me = cddp_group_rank(group)};
-    const cddp_allocator *a = b.allocator = b.rank->allocator;
     int64_t largest = options->thorough ? 70001 : 16385;
     cddp_status status = CDDP_OK;
     b.capacity = (largest + 3) * (int64_t)b.size + 2 * SENTINEL;
-    b.counts = cd_allocate_array(a, b.size, sizeof *b.counts);
-    b.send_counts = cd_allocate_array(a, b.size, sizeof *b.send_counts);
-    b.host = cd_allocate_array(a, (size_t)b.capacity, sizeof *b.host);
-    b.bytes = cd_allocate_array(a, (size_t)b.capacity, 8);
-    b.bytes_too = cd_allocate_array(a, (size_t)b.capacity, 8);
-    if (b.counts == NULL || b.send_counts == NULL || b.host == NULL || b.bytes == NULL ||
-        b.bytes_too == NULL)
-        status =
-            cd_fail(err, CDDP_E_NOMEM, "no memory for a conformance run over %u ranks", b.size);
-    else
-        status = run_all(&b, err);
-    cd_release(a, b.counts, b.size * sizeof *b.counts);
-    cd_release(a, b.send_counts, b.size * sizeof *b.send_counts);
-    cd_release(a, b.host, (size_t)b.capacity * sizeof *b.host);
-    cd_release(a, b.bytes, (size_t)b.capacity * 8);
-    cd_release(a, b.bytes_too, (size_t)b.capacity * 8);
+    cd_arena arena;
+    cd_arena_init(&arena, b.rank->allocator, 4096);
+    b.counts = cd_arena_array(&arena, b.size, sizeof *b.counts);
+    b.send_counts = cd_arena_array(&arena, b.size, sizeof *b.send_counts);
+    b.host = cd_arena_array(&arena, (size_t)b.capacity, sizeof *b.host);
+    b.bytes = cd_arena_array(&arena, (size_t)b.capacity, 8);
+    b.bytes_too = cd_arena_array(&arena, (size_t)b.capacity, 8);
+    CD_TRY_OUT(cd_arena_check(&arena, err, "a conformance run over %u ranks", b.size));
+    CD_TRY_OUT(run_all(&b, err));
+out:
+    cd_arena_fini(&arena);
     return status;
 }
 
@@ -697,7 +692,7 @@ cddp_status cd_conformance_run_guard(cddp_group *group, const cd_conformance_opt
     if (status == CDDP_OK)
         note_failure(&b, &c, "guard=1 let rank 1 reduce 5 elements where the others reduce 8");
     else if (status != CDDP_E_MISMATCH)
-        note_failure(&b, &c, "guard=1 did not say that ranks disagree, but failed otherwise");
+        note_failure(&b, &c, "guard=1 failed without reporting that the ranks disagree");
     options->row(options->context, &b.row);
     return CDDP_OK;
 }

@@ -2,14 +2,13 @@
 /* The backend battery: every operation × dtype × reduction × count × in-place, against exact
 ** results.
 **
-** Every rank runs the same list of cases over one group, fills inputs with small integers whose
-** sums and products are exact in every dtype, computes what must come out by itself, and compares
-** bytes. It also looks at what must not change: inputs, the elements around the outputs, outputs of
-** ranks that are not the root. The group under test is never asked for anything but the case
-** itself.
+** Every rank runs the same list of cases over one group. Inputs are small integers, whose sums and
+** products are exact in every dtype. Each rank computes the expected result by itself and compares
+** bytes. It also checks what must not change: inputs, elements around the outputs, outputs of other
+** ranks than the root. The group under test runs nothing but the cases.
 **
-** Lifetime   the report is the caller's; rows are handed over one by one.
-** Errors     a wrong result is a row, not an error; run fails only when it cannot go on (a lost
+** Lifetime   the report is the caller's; rows are delivered one by one.
+** Errors     a wrong result is a row, not an error. run fails only when it cannot go on (a lost
 **            peer).
 */
 #pragma once
@@ -40,7 +39,8 @@ typedef struct cd_conformance_options {
 
 cddp_status cd_conformance_run(cddp_group *group, const cd_conformance_options *options,
                                cddp_error *err);
-/* For a group opened with guard=1 of a backend that declares guards: ranks that disagree about a
-** count must all be told, and not by a time-out. One row; the group is of no use afterwards. */
+/* For a group that was opened with guard=1, of a backend that declares guards. When ranks disagree
+** about a count, every rank must get an error that is not a time-out. Delivers one row; the group
+** is unusable afterwards. */
 cddp_status cd_conformance_run_guard(cddp_group *group, const cd_conformance_options *options,
                                      cddp_error *err);

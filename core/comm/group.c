@@ -3,19 +3,18 @@
 ** table.
 **
 ** Invariants (cd_group_audit):
-**   G1  every operation handed to the backend has its own sequence number, consecutive per group
-**       (C10-03), also one that the backend then fails: its k-th operation must stay the k-th on
-**       every rank;
+**   G1  every operation passed to the backend has its own sequence number, consecutive per group
+**       (C10-03). A failed operation keeps its number: the k-th must be the k-th on every rank;
 **   G2  a work is either free or holds a backend work that has not been released;
-**   G3  works in flight never exceed works_max; their memory is made by the chunk, the first one at
-**       creation, and grows only when more of them are in flight than ever before;
-**   G4  an operation that the backend does not declare never reaches it: the caller is told by
-**       name;
-**   G5  every post has exactly one collective_done, unless its work was released, or its group
-**       destroyed, before it ended.
+**   G3  works in flight never exceed works_max. Their memory is allocated in chunks, the first one
+**       at creation. It grows only when more are in flight than ever before;
+**   G4  an operation that the backend does not declare never reaches it: the caller gets an error
+**       that names it;
+**   G5  every post has exactly one collective_done, unless its work is released or its group
+**       destroyed before it ends.
 **
-** Not here: operand checks (operands.c), the life of a work (work.c), the table's own check
-** (adopt.c), what an operation means (backends), which ones to issue (ddp, hooks).
+** Not here: operand checks (operands.c), the life of a work (work.c), checks of the table
+** (adopt.c), meaning of operations (backends), choice of operations (ddp, hooks).
 */
 #include "core/comm/group.h"
 
@@ -30,6 +29,9 @@
 
 #include <stdio.h>
 #include <string.h>
+
+/* The group, its first chunk of works and a short name. */
+#define GROUP_BLOCK_BYTES (sizeof(cddp_group) + sizeof(cd_work_chunk) + 192)
 
 void cd_group_audit(const cddp_group *g)
 {
@@ -47,8 +49,8 @@ void cd_group_audit(const cddp_group *g)
     CD_ASSERT(busy == g->in_flight);
 }
 
-/* Group ids must be equal on all members without talking to them: the name and the members
-** decide. */
+/* Group ids must be equal on all members without communication, so they follow from the name and
+** the members. */
 static uint32_t group_id(const cddp_group_spec *spec)
 {
     uint64_t h = cd_hash_text(spec->name);
@@ -88,7 +90,7 @@ static cddp_status check_members(const cddp_group_spec *s, const cddp_rank *rank
     cddp_status status = CDDP_OK;
     size_t words = CD_BITSET_WORDS((size_t)rank->world_size);
     uint64_t *seen = cd_allocate_array(rank->allocator, words, sizeof *seen);
-    if (seen == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for group '%s'", s->name);
+    if (seen == NULL) return cd_fail_memory(err, "group '%s'", s->name);
     for (uint32_t i = 0; i < s->group_size && status == CDDP_OK; i++) {
         uint32_t member = s->members[i];
         if (member >= rank->world_size) {
@@ -104,17 +106,18 @@ static cddp_status check_members(const cddp_group_spec *s, const cddp_rank *rank
     return status;
 }
 
-static bool add_chunk(cddp_group *group)
+static cddp_status add_chunk(cddp_group *group, cddp_error *err)
 {
-    cd_work_chunk *chunk = cd_allocate(group->allocator, sizeof *chunk);
-    if (chunk == NULL) return false;
+    cd_work_chunk *chunk = cd_arena_push(&group->arena, sizeof *chunk);
+    if (chunk == NULL)
+        return cd_fail_memory(err, "more than %u operations in flight in group '%s'",
+                              group->works_made, group->name);
     chunk->next = group->chunks;
-    chunk->made = 0;
     group->chunks = chunk;
-    return true;
+    return CDDP_OK;
 }
 
-/* Worlds of thousands of ranks should not keep thousands of lists of thousands. */
+/* A world of thousands of ranks would otherwise keep thousands of lists of thousands. */
 static cddp_status keep_members(cddp_group *g, const cddp_group_spec *spec, cddp_error *err)
 {
     g->first_member = spec->members[0];
@@ -122,10 +125,8 @@ static cddp_status keep_members(cddp_group *g, const cddp_group_spec *spec, cddp
     uint32_t i = 0;
     while (i < spec->group_size && cd_group_member(g, i) == spec->members[i]) i++;
     if (i == spec->group_size) return CDDP_OK;
-    g->members = cd_allocate_array(g->allocator, spec->group_size, sizeof *g->members);
-    if (g->members == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for group '%s' of %u", spec->name,
-                       spec->group_size);
+    g->members = cd_arena_array(&g->arena, spec->group_size, sizeof *g->members);
+    CD_TRY(cd_arena_check(&g->arena, err, "group '%s' of %u", spec->name, spec->group_size));
     memcpy(g->members, spec->members, spec->group_size * sizeof *g->members);
     return CDDP_OK;
 }
@@ -141,11 +142,12 @@ cddp_status cddp_group_create(const cddp_group_options *options, cddp_group **gr
         return cd_fail(err, CDDP_E_LIMIT, "group '%s' has %u members; backend %s takes at most %u",
                        spec->name, spec->group_size, table.name, table.capabilities.world_size_max);
     CD_TRY(check_members(spec, options->rank, err));
-    const cddp_allocator *a = options->rank->allocator;
     cddp_status status = CDDP_OK;
-    cddp_group *g = cd_allocate_zero(a, sizeof *g);
-    if (g == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for group '%s'", spec->name);
-    g->allocator = a;
+    cd_arena arena;
+    cd_arena_init(&arena, options->rank->allocator, GROUP_BLOCK_BYTES);
+    cddp_group *g = cd_arena_push(&arena, sizeof *g);
+    if (g == NULL) return cd_fail_memory(err, "group '%s'", spec->name);
+    g->arena = arena;
     g->backend = options->backend;
     g->table = table;
     g->rank = options->rank;
@@ -158,12 +160,9 @@ cddp_status cddp_group_create(const cddp_group_options *options, cddp_group **gr
                      offsetof(cddp_group_options, sequence_start) + sizeof options->sequence_start;
     g->sequence = has_start ? options->sequence_start : 0;
     g->works_max = options->works_max != 0 ? options->works_max : 1024;
-    g->name = cd_strdup(a, spec->name);
-    if (g->name == NULL || !add_chunk(g)) {
-        status = cd_fail(err, CDDP_E_NOMEM, "no memory for group '%s' of %u", spec->name,
-                         spec->group_size);
-        goto out;
-    }
+    g->name = cd_arena_strdup(&g->arena, spec->name);
+    CD_TRY_OUT(cd_arena_check(&g->arena, err, "group '%s'", spec->name));
+    CD_TRY_OUT(add_chunk(g, err));
     CD_TRY_OUT(keep_members(g, spec, err));
     CD_TRY_OUT(g->table.open_traced(g->backend, g->rank, spec, g->tracer, &g->backend_group, err));
     if (g->tracer != NULL) g->table.observe(g->backend_group, g->tracer);
@@ -189,14 +188,7 @@ void cddp_group_destroy(cddp_group *group)
                     group->table.release(group->backend_group, c->works[i].backend_work);
         group->table.close(group->backend_group);
     }
-    const cddp_allocator *a = group->allocator;
-    cd_strfree(a, group->name);
-    cd_release(a, group->members, group->group_size * sizeof *group->members);
-    for (cd_work_chunk *next, *c = group->chunks; c != NULL; c = next) {
-        next = c->next;
-        cd_release(a, c, sizeof *c);
-    }
-    cd_release(a, group, sizeof *group);
+    cd_arena_fini(&group->arena);
 }
 
 uint32_t cddp_group_rank(const cddp_group *group) { return group->group_rank; }
@@ -223,7 +215,7 @@ static void emit_post(const cddp_group *g, const cddp_collective *c)
     if (g->tracer == NULL) return;
     const cddp_tensor *t = subject_of(g, c);
     bool has_data = t->device != NULL;
-    /* What a receiver holds before the operation is not part of it. */
+    /* The old contents of a receiver's tensor are not part of the operation. */
     bool sends = (cd_operands_of(g, c) & CD_OPERAND_INPUT) ||
                  (c->op == CDDP_OP_BROADCAST && c->root == g->group_rank);
     CD_EMIT(g->tracer, collective_post, NULL, .group = g->id, .sequence = (int64_t)c->sequence,
@@ -246,17 +238,14 @@ static uint64_t bytes_given(const cddp_group *g, const cddp_collective *c)
     return sends ? (uint64_t)cddp_tensor_numel(t) * cddp_dtype_bytes(t->dtype) : 0;
 }
 
-/* One that was used before, else the next one of a chunk. */
+/* Takes a work that was used before, else the next one of a chunk. */
 static cddp_status find_work(cddp_group *group, cddp_work **work, cddp_error *err)
 {
     if (group->free_works == NULL) {
         if (group->works_made == group->works_max)
             return cd_fail(err, CDDP_E_LIMIT, "group '%s' already has %u operations in flight",
                            group->name, group->works_max);
-        if (group->chunks->made == CD_WORKS_IN_CHUNK && !add_chunk(group))
-            return cd_fail(err, CDDP_E_NOMEM,
-                           "no memory for more than %u operations in flight in group '%s'",
-                           group->works_made, group->name);
+        if (group->chunks->made == CD_WORKS_IN_CHUNK) CD_TRY(add_chunk(group, err));
         cddp_work *w = &group->chunks->works[group->chunks->made++];
         *w = (cddp_work){.group = group};
         group->works_made++;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The records behind cddp/comm.h, shared by the files of this folder only, and the audit. */
+/* The records behind cddp/comm.h, for the files of this folder only, and the audit. */
 #pragma once
 #include "cddp/comm.h"
+#include "core/base/arena.h"
 
 struct cddp_work {
     cddp_group *group;
@@ -16,34 +17,34 @@ struct cddp_work {
 
 #define CD_WORKS_IN_CHUNK 8
 
-/* Works never move: others hold on to them. */
+/* Works never move, because callers keep pointers to them. */
 typedef struct cd_work_chunk cd_work_chunk;
 struct cd_work_chunk {
-    cd_work_chunk *next; /* made before this one, and full */
-    uint32_t made;       /* of works, so many have been used so far */
+    cd_work_chunk *next; /* an older chunk, which is full */
+    uint32_t made;       /* how many of its works were ever used */
     cddp_work works[CD_WORKS_IN_CHUNK];
 };
 
 struct cddp_group {
-    /* as given: open receives it, its self and name are read from it */
+    /* the caller's table: open receives it, and self and name are read from it */
     const cddp_backend *backend;
     /* the same with every slot filled (adopt.c); calls go through it */
     cddp_backend table;
     void *backend_group;
     cddp_rank *rank;
     cddp_tracer *tracer;
-    const cddp_allocator *allocator;
+    cd_arena arena; /* the group itself, its name, members and chunks */
     char *name;
-    /* world ranks that are evenly spaced, as in most groups … */
+    /* most groups have evenly spaced world ranks: two numbers describe them */
     uint32_t first_member, member_step;
-    uint32_t *members; /* … need no list; otherwise (group_size), else NULL */
+    uint32_t *members; /* (group_size) where they are not evenly spaced, else NULL */
     uint32_t group_rank, group_size, id;
     uint32_t works_max, in_flight;
     uint64_t sequence;
     uint64_t bytes; /* of inputs posted so far */
     uint64_t timeout_ns;
-    uint32_t works_made;   /* over all chunks; as many as were ever in flight at once */
-    cd_work_chunk *chunks; /* the newest first */
+    uint32_t works_made;   /* in all chunks: the most that were ever in flight at once */
+    cd_work_chunk *chunks; /* newest first */
     cddp_work *free_works;
     bool aborted;
 };

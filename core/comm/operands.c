@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The checks at the choke point: everything that can be refused without asking another rank.
+/* The checks at the choke point: every refusal that needs no other rank.
 **
-** A backend may rely on what passed here: the operation, its reduction, device and dtype are
-** declared, tensors are contiguous, sizes and counts agree, input and output are one tensor only
-** where that is declared.
+** A backend may rely on them. The operation, its reduction, device and dtype are declared. Tensors
+** are contiguous; sizes and counts agree. Input and output are one tensor only where that is
+** declared.
 */
 #include "core/comm/operands.h"
 
@@ -56,7 +56,7 @@ static cddp_status check_tensor(const cddp_group *g, const cddp_collective *c, c
     return CDDP_OK;
 }
 
-/* Explicit counts go with allgather and reduce_scatter (counts) and alltoall (counts and
+/* Explicit counts are valid for allgather and reduce_scatter (counts) and alltoall (counts and
 ** send_counts). */
 static cddp_status check_explicit(const cddp_group *g, const cddp_collective *c, cddp_error *err)
 {
@@ -105,7 +105,7 @@ static cddp_status check_equal_shares(const cddp_group *g, const cddp_collective
     return CDDP_OK;
 }
 
-/* How input and output relate, for operations that have both. */
+/* Checks input against output, for operations that have both. */
 static cddp_status check_pair(const cddp_group *g, const cddp_collective *c, cddp_error *err)
 {
     if (c->counts != NULL || c->send_counts != NULL) {

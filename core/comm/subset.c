@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A group made of some members of another: the same backend, the same tracer, the same defaults.
 **
-** Not here: agreeing on who is in it. Every rank is given the same positions. */
+** Not here: agreement on the members. Every rank passes the same positions. */
 #include "core/comm/group.h"
 
 #include "core/base/alloc.h"
@@ -10,7 +10,7 @@
 cddp_status cddp_group_create_subset(const cddp_group *parent, const cddp_group_subset *subset,
                                      cddp_group **group, cddp_error *err)
 {
-    const cddp_allocator *a = parent->allocator;
+    const cddp_allocator *a = parent->arena.allocator;
     uint32_t own = UINT32_MAX;
     cddp_status status = CDDP_OK;
     if (subset->name == NULL || subset->member_count == 0 || subset->members == NULL)
@@ -18,8 +18,7 @@ cddp_status cddp_group_create_subset(const cddp_group *parent, const cddp_group_
                        parent->name);
     uint32_t *members = cd_allocate_array(a, subset->member_count, sizeof *members);
     if (members == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for group '%s' of %u", subset->name,
-                       subset->member_count);
+        return cd_fail_memory(err, "group '%s' of %u", subset->name, subset->member_count);
     for (uint32_t i = 0; i < subset->member_count; i++) {
         if (subset->members[i] >= parent->group_size) {
             status =

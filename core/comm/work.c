@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A work: one operation in flight, from post to the end of its wait.
 **
-** States: free → busy (post accepted) → ended (test or wait said how) → free. A work that is
-** released before it ended goes straight back; the backend keeps what its transport still needs
-** (G2, G5).
+** States: free → busy (post accepted) → ended (by test or wait) → free. A work that is released
+** before it ends is free at once; the backend keeps what its transport still needs (G2, G5).
 */
 #include "core/base/assert.h"
 #include "core/base/error.h"
@@ -42,7 +41,7 @@ static void give_back(cddp_work *w)
     g->in_flight--;
 }
 
-/* Says what failed and who was missing; the backend's own words stay in the message. */
+/* Writes what failed and which ranks are missing; the backend's message stays in the text. */
 static cddp_status explain(const cddp_work *w, cddp_error *err)
 {
     const cddp_group *g = w->group;
@@ -60,7 +59,7 @@ static cddp_status explain(const cddp_work *w, cddp_error *err)
                    g->name, g->rank->rank, words, who[0] ? "; " : "", who);
 }
 
-/* Records how a work ended, once; *err holds the backend's words when outcome is a failure. */
+/* Records the end of a work, once. When outcome is a failure, *err has the backend's message. */
 static cddp_status end_work(cddp_work *w, cddp_status outcome, cddp_error *err)
 {
     CD_ASSERT(!w->ended);

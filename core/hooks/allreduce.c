@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The allreduce hook: true division in place by the size of the group, then a SUM (HK-01).
 **
-** It differs from no hook at all in the last bit when the world size is not a power of two: without
-** a hook the reducer multiplies by the rounded reciprocal while copying (GRD-03, GRD-05).
+** Its last bit may differ from a run without a hook when the world size is not a power of two.
+** Without a hook the reducer multiplies by the rounded reciprocal while copying (GRD-03, GRD-05).
 */
 #include "core/hooks/hook.h"
 

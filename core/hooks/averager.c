@@ -52,7 +52,7 @@ static cddp_status check_options(const cd_averager_options *o, cddp_error *err)
     uint32_t last = o->levels[o->level_count - 1].group_size;
     if (o->periods != NULL && o->hierarchical)
         return cd_fail(err, CDDP_E_CONFIG,
-                       "averager: parameters have periods of their own in a periodic one only");
+                       "averager: only a periodic averager takes periods per parameter");
     if (last != cddp_group_size(o->group))
         return cd_fail(err, CDDP_E_CONFIG,
                        "averager: the last group size is %u and must be that of group '%s', %u",
@@ -67,7 +67,7 @@ cddp_status cd_averager_create(const cd_averager_options *options, cd_averager *
     CD_TRY(check_options(options, err));
     const cddp_allocator *allocator = cddp_group_world_rank(options->group)->allocator;
     cd_averager *a = cd_allocate_zero(allocator, sizeof *a);
-    if (a == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for an averager");
+    if (a == NULL) return cd_fail_memory(err, "an averager");
     a->allocator = allocator;
     a->warmup_steps = options->warmup_steps;
     a->hierarchical = options->hierarchical;
@@ -75,8 +75,7 @@ cddp_status cd_averager_create(const cd_averager_options *options, cd_averager *
         a->parameter_count = options->parameter_count;
         a->periods = cd_allocate_array(allocator, a->parameter_count, sizeof *a->periods);
         if (a->periods == NULL) {
-            status = cd_fail(err, CDDP_E_NOMEM, "no memory for the periods of %zu parameters",
-                             options->parameter_count);
+            status = cd_fail_memory(err, "the periods of %zu parameters", options->parameter_count);
             goto out;
         }
         memcpy(a->periods, options->periods, a->parameter_count * sizeof *a->periods);
@@ -137,7 +136,7 @@ typedef struct share {
     cddp_grad *const *gradients;
     size_t count;
     const cd_averager *averager;
-    bool is_due; /* those without a period of their own */
+    bool is_due; /* those without their own period */
 } share;
 
 static bool is_over(const cd_averager *a, uint64_t period)

@@ -2,12 +2,13 @@
 /* Model averaging for local SGD: every so many steps the parameters of a group are averaged
 ** (AVG-01…05).
 **
-** Periodic: one level, counted from the end of the warm-up. Hierarchical: several levels; at a step
-** the level with the largest period that divides the step itself averages (not the steps since the
-** warm-up: the two differ in phase when the warm-up is no multiple of the period, AVG-04).
+** Periodic: one level, counted from the end of the warm-up. Hierarchical: several levels. The level
+** that averages at a step is the one with the largest period that divides the step number. The step
+** number is not counted from the warm-up, so the phases differ when the warm-up is no multiple of
+** the period (AVG-04).
 **
-** Lifetime   created on every rank of the group, which is borrowed; collective, because it makes
-**            the groups of blocks.
+** Lifetime   created on every rank of the group, which is borrowed. Creation is collective: it
+**            makes the groups of the blocks.
 ** Threads    the rank's thread.
 ** Errors     refused settings are named.
 */
@@ -39,13 +40,13 @@ cddp_status cd_averager_create(const cd_averager_options *options, cd_averager *
                                cddp_error *err);
 void cd_averager_destroy(cd_averager *averager); /* accepts NULL */
 
-/* The size of the group that would average now; 0: nobody does. Without periods of their own: those
-** parameters. */
+/* The size of the group that would average now; 0: none. For parameters without their own
+** period. */
 uint32_t cd_averager_get_due(const cd_averager *averager);
 
-/* One call after every optimizer step. Averages the parameters whose gradient is defined (all ranks
-** must agree on which those are) and whose period is over: one flat copy in the widest of their
-** dtypes, divided, then summed, then copied back (AVG-02). Momentum is not averaged. Blocks. */
+/* Called once after every optimizer step. Averages each parameter whose gradient is defined and
+** whose period is over; all ranks must agree on which have gradients. It makes one flat copy in the
+** widest dtype, divides, sums and copies back (AVG-02). Momentum is not averaged. Blocks. */
 cddp_status cd_averager_step(cd_averager *averager, const cddp_tensor *parameters,
                              cddp_grad *const *gradients, size_t count, cddp_error *err);
 

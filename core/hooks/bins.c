@@ -89,8 +89,8 @@ int64_t cd_bins_rows_most(cddp_dtype dtype)
 
 /* ---- blocks ---- */
 
-/* How groups of a block follow one another, and whether the whole array is long enough to be
-** fetched ahead: what is in the nearest cache anyway would only be waited for. */
+/* The order of groups in a block, and whether the array is long enough to be fetched ahead. A short
+** array is in the nearest cache already. */
 typedef struct way {
     bool is_back, is_long;
 } way;
@@ -125,10 +125,10 @@ static size_t block_of(size_t count) { return count < BLOCK ? count : BLOCK; }
         return high < INFINITE;                                                             \
     }
 
-/* Sums of one block, from where they are to where they go; false: not all are known to be exact,
-** and the old ones still lie where they lay. With s = fl(a + b) the subtraction of the larger
-** operand from s is exact (Dekker) and gives the other one exactly when a + b was: then both rests
-** are +0. What is not finite leaves a NaN. */
+/* Adds one block and moves its sums. False: not all are known to be exact, and the old sums are
+** unchanged. With s = fl(a + b) the subtraction of the larger operand from s is exact (Dekker) and
+** gives the other one exactly when a + b was: then both rests are +0. What is not finite leaves a
+** NaN. */
 #define ADD_BLOCK(name, attributes)                                                            \
     attributes static bool name(double *restrict to, const double *restrict from,              \
                                 const float *restrict x, size_t count, way w)                  \
@@ -188,8 +188,8 @@ static size_t block_of(size_t count) { return count < BLOCK ? count : BLOCK; }
         return wrong == 0;                                                             \
     }
 
-/* One row: the part of x that is a multiple of 2^weight leaves x; adding and subtracting
-** 1.5·2^(weight+52) rounds to such multiples, and the rest is at most half of one, which bounds the
+/* One row takes the part of x that is a multiple of 2^weight. Adding and subtracting
+** 1.5·2^(weight+52) rounds to such multiples. The rest is at most half of one, which bounds the
 ** next digit. */
 #define CUT_BLOCK(name, attributes)                                              \
     attributes static void name(double *restrict x, size_t count, double weight, \
@@ -234,7 +234,7 @@ static size_t block_of(size_t count) { return count < BLOCK ? count : BLOCK; }
         return differ == 0;                                                                     \
     }
 
-/* Sums without instructions of their own. */
+/* Sums without special instructions. */
 #define SUMS(suffix, attributes)            \
     BEGIN_BLOCK(begin_##suffix, attributes) \
     ADD_BLOCK(add_##suffix, attributes)
@@ -298,9 +298,9 @@ static void watch_end(uint32_t flags)
     if ((flags & INEXACT) != 0) one = one + 0x1p-60;
 }
 
-/* Sums of a long array are fetched a page before their addition: processors look ahead themselves,
-** but not across the end of a page. What is beyond the array is fetched for nothing, and no harm
-** done. */
+/* Sums of a long array are fetched one page before their addition: processors fetch ahead by
+** themselves, but not across the end of a page. Fetching beyond the array is useless and
+** harmless. */
 #define AHEAD 512
 #define GROUP (2 * (size_t)LINE) /* elements: a line of addends, two of sums */
 #define FETCH_AHEAD(array, i, is_back)                                                             \
@@ -361,10 +361,10 @@ static inline __attribute__((always_inline)) __m256i watch_groups_avx2(double *r
 ADD_WATCHED(avx2, TARGET("avx2"))
 
 /* Note [Rounded both ways]: a sum that is a double is the same rounded up and rounded down, and any
-** other is not. With AVX-512 an addition says itself how it rounds, and raises nothing, so the
-** processor's flags, which take 60 ns to clear and to read again, are left alone. Rounded up an
-** exact sum is what rounding to nearest makes of it, x - x = +0 included. The difference of both is
-** +0, or NaN where they are not finite. */
+** other is not. With AVX-512 each addition has its own rounding mode and raises no flag. So the
+** processor's flags are not used; clearing and reading them takes 60 ns. Rounded up an exact sum is
+** what rounding to nearest makes of it, x - x = +0 included. The difference of both is +0, or NaN
+** where they are not finite. */
 #define UP (_MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC)
 #define DOWN (_MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC)
 #define NEAREST (_MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)
@@ -667,8 +667,8 @@ static bool all_fit(const cd_bins *bins, int bin)
     return true;
 }
 
-/* Of finite sums, all in doubles. A double tells where its last bit may be, not where it is: that
-** is tried. */
+/* For finite sums that are all doubles. A double shows only where its last bit may be, so the code
+** tries. */
 static cd_bins_span span_of_sums(const cd_bins *bins)
 {
     cd_bins_span span = {.first = 1, .last = 0};
@@ -721,8 +721,7 @@ cddp_status cd_bins_init(cd_bins *bins, const cddp_allocator *allocator, cddp_dt
     b.high = line_of(b.sums);
     if (b.sums == NULL || b.scratch == NULL) {
         cd_bins_fini(&b);
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for the bins of %lld elements",
-                       (long long)numel);
+        return cd_fail_memory(err, "the bins of %lld elements", (long long)numel);
     }
     *bins = b;
     cd_bins_clear(bins);
@@ -761,8 +760,7 @@ static cddp_status make_spill(cd_bins *bins, cddp_error *err)
         cd_allocate_array(bins->allocator, (size_t)bins->numel * count, sizeof *bins->spill);
     bins->spilled = bins->spill != NULL;
     if (bins->spill == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for %zu bins of %lld elements", count,
-                       (long long)bins->numel);
+        return cd_fail_memory(err, "%zu bins of %lld elements", count, (long long)bins->numel);
     bins->spill_bins = count;
     return CDDP_OK;
 }

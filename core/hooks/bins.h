@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Exact sums of floating-point numbers in absolute bins: what is added, in which order and in how
-** many parts leaves no trace.
+/* Exact sums of floating-point numbers in absolute bins. The result does not depend on the order of
+** additions or on how they are split.
 **
 ** See Note [Absolute bins] in bins.c. A cd_bins holds, per element, the exact sum of everything
-** that was added to it. On the wire an element is a row of balanced digits, 24 bits each in an i32,
-** at places that do not depend on the data; rows of several ranks are added digit by digit, and the
+** that was added to it. On the wire an element is a row of balanced digits, 24 bits each in an i32.
+** Their places do not depend on the data. Rows of several ranks are added digit by digit, and the
 ** exact quotient is rounded once.
 **
 ** Lifetime   init → add … → span, encode → clear → … → fini. decode needs no cd_bins.
@@ -22,7 +22,7 @@
 /* Which digits are needed: bin j weighs 2^(24·j). Empty when first > last: everything is zero. */
 typedef struct cd_bins_span {
     int32_t first, last;
-    bool special; /* some element is not finite: one more row says which */
+    bool special; /* some element is not finite; one more row marks which */
 } cd_bins_span;
 
 /* Rows of i32 that a span takes per element. */

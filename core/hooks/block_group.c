@@ -18,8 +18,7 @@ cddp_status cd_block_group_create(const cddp_group *parent, const char *purpose,
     const cddp_allocator *a = cddp_group_world_rank(parent)->allocator;
     uint32_t first = cddp_group_rank(parent) / size * size;
     uint32_t *members = cd_allocate_array(a, size, sizeof *members);
-    if (members == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "%s: no memory for a group of %u", purpose, size);
+    if (members == NULL) return cd_fail_memory(err, "a group of %u for %s", size, purpose);
     for (uint32_t i = 0; i < size; i++) members[i] = first + i;
     char name[192];
     snprintf(name, sizeof name, "%s/%s of %u from %u", cddp_group_name(parent), purpose, size,

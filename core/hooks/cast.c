@@ -61,13 +61,13 @@ cddp_status cd_cast_create(const cddp_hook_context *context, const cd_cast_spec 
 {
     CD_TRY(check_context(context, spec, err));
     cd_cast *c = cd_allocate_zero(context->allocator, sizeof *c);
-    if (c == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for comm hook %s", spec->name);
+    if (c == NULL) return cd_fail_memory(err, "comm hook %s", spec->name);
     c->allocator = context->allocator;
     c->tracer = context->tracer;
     c->spec = *spec;
     c->inner = context->inner;
     if (c->inner != NULL && c->inner->create != NULL) {
-        /* the options are the inner hook's: a wrapper has none of its own */
+        /* the options belong to the inner hook; a wrapper has none */
         cddp_hook_context inside = *context;
         inside.inner = NULL;
         cddp_status status = c->inner->create(&inside, &c->inner_self, err);
@@ -115,8 +115,8 @@ static cddp_status make_copy(cd_cast *c, copy *k, const cddp_grad_bucket *bucket
     int64_t numel = cddp_tensor_numel(&bucket->buffer);
     k->gradients = cd_allocate_array(c->allocator, bucket->parameter_count, sizeof *k->gradients);
     if (k->gradients == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for the %s copy of bucket %u",
-                       cddp_dtype_name(c->spec.dtype), bucket->index);
+        return cd_fail_memory(err, "the %s copy of bucket %u", cddp_dtype_name(c->spec.dtype),
+                              bucket->index);
     k->gradient_count = bucket->parameter_count;
     void *storage = NULL;
     CD_TRY(device->allocate(device, c->spec.dtype, numel > 0 ? numel : 1, &storage, err));
@@ -143,8 +143,7 @@ static cddp_status find_copy(cd_cast *c, const cddp_grad_bucket *bucket, copy **
     if (key >= c->copy_count) {
         if (!cd_vec_grow(c->allocator, (void **)&c->copies, &c->copy_capacity, key + 1,
                          sizeof *c->copies))
-            return cd_fail(err, CDDP_E_NOMEM, "no memory for %zu buckets in comm hook %s", key + 1,
-                           c->spec.name);
+            return cd_fail_memory(err, "%zu buckets in comm hook %s", key + 1, c->spec.name);
         memset(c->copies + c->copy_count, 0, (key + 1 - c->copy_count) * sizeof *c->copies);
         c->copy_count = key + 1;
     }
@@ -203,8 +202,8 @@ cddp_status cd_cast_run(void *self, cddp_grad_bucket *bucket, cddp_group *group,
     return CDDP_OK;
 }
 
-/* What a wrapper hands on nobody predicts, so it says itself that every cast went to the nearest
-** number: half a unit in the last place away at most, or half the smallest step. */
+/* No check predicts what a wrapper passes on. So the wrapper states that every cast rounded to
+** nearest: by at most half a unit in the last place, or half the smallest step. */
 static void state_cast(const cd_cast *c, const cddp_grad_bucket *bucket, const cddp_tensor *low)
 {
     double beyond = 0;

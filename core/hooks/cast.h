@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the four compressing cast hooks share: low-precision copies of buckets, kept for reuse.
+/* The common part of the four compressing cast hooks: low-precision copies of buckets, kept for
+** reuse.
 **
 ** Ownership  a cast owns its copies and the state of an inner hook until destroy.
 */

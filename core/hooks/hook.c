@@ -40,7 +40,7 @@ cddp_status cd_hook_check(const cddp_hook *hook, cddp_error *err)
     if (hook->run == NULL)
         return cd_fail(err, CDDP_E_ARG, "comm hook %s has no run function", hook->name);
     if ((hook->flags & CDDP_HOOK_STATEFUL) != 0 && (hook->save == NULL || hook->load == NULL))
-        return cd_fail(err, CDDP_E_ARG, "comm hook %s says it is stateful but has no %s function",
+        return cd_fail(err, CDDP_E_ARG, "comm hook %s is declared stateful but has no %s function",
                        hook->name, hook->save == NULL ? "save" : "load");
     if ((hook->accumulate == NULL) != (hook->begin_backward == NULL))
         return cd_fail(

@@ -24,8 +24,8 @@ const cddp_hook *cd_hook_find(const char *name); /* NULL when there is none */
 ** saved. */
 cddp_status cd_hook_check(const cddp_hook *hook, cddp_error *err);
 
-/* One round: awaits the future's works in their order, then runs its next stage if it has one.
-** *complete says that the result is there. */
+/* One round: waits for the future's works in order, then runs its next stage if it has one.
+** *complete is true when the result is there. */
 cddp_status cd_future_advance(cddp_future *future, void *self, cddp_grad_bucket *bucket,
                               bool *complete, cddp_error *err);
 /* After a failure: gives back the works that nobody will wait for. */

@@ -120,8 +120,7 @@ cddp_status cd_host_memory_reserve(const cddp_allocator *allocator, cd_host_memo
     if (bytes == 0) bytes = 1;
     if (bytes <= memory->bytes) return CDDP_OK;
     void *block = cd_allocate(allocator, bytes);
-    if (block == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for %zu bytes of a comm hook", bytes);
+    if (block == NULL) return cd_fail_memory(err, "%zu bytes of a comm hook", bytes);
     cd_host_memory_release(allocator, memory);
     *memory = (cd_host_memory){block, bytes};
     return CDDP_OK;

@@ -44,9 +44,9 @@ void cd_host_add_all(cd_host_sums *sums, int64_t first_place, const cddp_tensor 
 double cd_host_unit(cddp_dtype dtype);
 double cd_host_least(cddp_dtype dtype);
 
-/* What all ranks sent, divided by their number, is what each of them has: the law of hooks that add
-** up shares of their own. Shares are added in `sum`, the result is a `result`. Every rank states
-** it, a joined one too. */
+/* The law of hooks that add up shares: the sum of all ranks' shares, divided by the number of
+** ranks, is every rank's result. Shares are added in `sum`; the result is a `result`. Every rank
+** states it, joined ranks too. */
 typedef struct cd_mean_law {
     int64_t bucket;
     uint32_t world_size;

@@ -7,8 +7,8 @@
 **   stage_q  orthogonalise P; Q = Mᵀ·P                                → all-reduce of Q
 **   stage_m  Q ÷ W; M = P·Qᵀ; error -= M
 **
-** Three chained collectives, issued even when empty, so that all ranks issue the same. In the
-** vanilla phase a bucket is pre-divided and summed, exactly the allreduce hook.
+** The three chained collectives are issued even when they are empty, so that all ranks issue the
+** same. In the vanilla phase a bucket is divided and summed, exactly as in the allreduce hook.
 **
 ** Invariants:
 **   L1  a slot's error is what its gradient still owes: Σ outputs = Σ inputs - error, per parameter
@@ -58,7 +58,7 @@ static const cd_option option_table[] = {
     {"rank_schedule", CD_OPTION_TEXT, offsetof(cd_low_rank_settings, schedule), 0, 0, NULL},
     {"comm_device", CD_OPTION_TEXT, offsetof(cd_low_rank_settings, comm_device), 0, 0, NULL},
     {"update_state", CD_OPTION_REFUSED, 0, 0, 0, NO_SUCH "; the state is updated on every backward"},
-    {"warm_up_beta_factor", CD_OPTION_REFUSED, 0, 0, 0, NO_SUCH "; start_powerSGD_iter says when compression begins"},
+    {"warm_up_beta_factor", CD_OPTION_REFUSED, 0, 0, 0, NO_SUCH "; start_powerSGD_iter is the step at which compression begins"},
     {"lr_scheduler", CD_OPTION_REFUSED, 0, 0, 0, NO_SUCH "; a hook has no learning rate, the optimizer has"},
     /* clang-format on */
 };
@@ -116,7 +116,7 @@ cddp_status cd_low_rank_create(const cddp_hook_context *context, bool batched, v
     cddp_status status = CDDP_OK;
     cd_low_rank *s = cd_allocate_zero(context->allocator, sizeof *s);
     const char *name = batched ? "comm hook batched_powersgd" : "comm hook powersgd";
-    if (s == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for %s", name);
+    if (s == NULL) return cd_fail_memory(err, "%s", name);
     s->name = name;
     s->batched = batched;
     s->allocator = context->allocator;
@@ -340,9 +340,8 @@ static cddp_status first_find(cd_low_rank *s, cd_low_rank_slot *slot, const cddp
     return CDDP_OK;
 }
 
-/* The first Q, turned by a number of elements that is drawn in each iteration: always along the
-** same columns, only what lies along them would ever be sent of an error that waits while gradients
-** are zero. */
+/* The first Q, rotated by a number of elements that is drawn in each iteration. With constant
+** columns, an error that waits while gradients are zero would only be sent along these columns. */
 static cddp_status trace_add(const cd_low_rank *s, const cd_prng *prng, const cddp_tensor *q,
                              const cddp_tensor *first, cddp_error *err)
 {
@@ -359,13 +358,13 @@ static cddp_status trace_add(const cd_low_rank *s, const cd_prng *prng, const cd
     return CDDP_OK;
 }
 
-/* Where Q starts: the last one when warm, else random normals that every rank draws alike.
+/* The first Q of a round: the last one when warm, else random normals that are equal on every rank.
 **
-** Columns of the last one along which there was nothing to send are zero, as all of them after a
-** gradient of zeros, and would stay so: from zeros nothing is ever sent again. So a trace of the
-** first Q is added to every last one, too small to be seen beside numbers that are not zero; where
-** all are, it is what remains, and orthonormal columns come of it. Nobody has to look for zeros,
-** which a device of its own would have to be waited for. */
+** A column of the last Q is zero where nothing was sent, for example after a gradient of zeros. It
+** would stay zero, and nothing would ever be sent along it again. So a small trace of the first Q
+** is added to every last Q. It is too small to change nonzero numbers; where all are zero, it
+** remains and gives orthonormal columns. So the code need not test for zeros, and need not wait for
+** a device. */
 static cddp_status factor_begin(cd_low_rank *s, cd_low_rank_job *job, const cd_low_rank_matrix *m,
                                 cddp_error *err)
 {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The engine of both PowerSGD hooks: M ≈ P·Qᵀ with error feedback and warm start (PSG-01…16).
 **
-** State lives per parameter, not per bucket: the error of each gradient, and the last Q of each
-** matrix. So it survives the rebuild of buckets and a resume into another layout, where PyTorch's,
-** keyed by bucket index, does not (REB-10). Random factors come from (seed, parameter), so that
-** ranks agree whatever the order of calls.
+** State lives per parameter, not per bucket: the error of each gradient and the last Q of each
+** matrix. So it survives a rebuild of buckets and a resume into another layout. PyTorch's state is
+** keyed by bucket index and does not survive (REB-10). Random factors follow from (seed,
+** parameter), so that ranks agree in any order of calls.
 **
 ** Lifetime   create → run per bucket … → destroy; save and load in between.
 ** Threads    the rank's thread.

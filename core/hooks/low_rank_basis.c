@@ -18,8 +18,7 @@ static cddp_status basis_reserve(cd_low_rank *s, int64_t numel, cddp_error *err)
     s->basis_capacity = 0;
     s->basis = cd_allocate(s->allocator, (size_t)numel * sizeof *s->basis);
     if (s->basis == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "%s: no memory for a basis of %lld numbers", s->name,
-                       (long long)numel);
+        return cd_fail_memory(err, "a basis of %lld numbers of %s", (long long)numel, s->name);
     s->basis_capacity = (size_t)numel;
     return CDDP_OK;
 }

@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What PowerSGD promises about one bucket, as numbers that the trace keeps: nothing is lost, and
-** what is sent is a projection.
+/* The promises of PowerSGD about one bucket, as numbers in the trace: nothing is lost, and the sent
+** part is a projection.
 **
 ** Error feedback (PSG-11) means, element by element,
 **
 **     gradient + old error  =  output + new error
 **
-** and therefore also for the sums over a bucket, with signs by place, so that what went to a
-** neighbour shows too. The hook computes both sides apart from each other, from what it was given
-** and from what it left behind. Each element is rounded twice on the way, when the error is added
-** and when the output is taken off; everything else is exact, because the result of a subtraction
-** is what is stored. So the sums may
-** differ by u·Σ|corrected| + u·Σ|new error| and twice the smallest step per element.
+** and therefore for the sums over a bucket too. Signs alternate by place, so that a value moved to
+** a neighbour shows. The hook computes both sides separately, from its input and from its output
+** and state. Each element is rounded twice: when the error is added and when the output is
+** subtracted. Everything else is exact, because the result of the subtraction is stored. So the
+** sums may differ by u·Σ|corrected| + u·Σ|new error| and twice the smallest step per element.
 **
 ** Projection (PSG-11): the output P·Qᵀ is the projection of the ranks' mean A (gradients,
 ** corrected) on the columns of P, so Pᵀ·(A - P·Qᵀ) = 0. A is nowhere in one place, but the identity
@@ -265,21 +264,21 @@ static double product_rounding(cddp_dtype dtype, int64_t k)
     return (double)k * unit / (1 - (double)k * unit) + cd_host_unit(dtype);
 }
 
-/* What a product of so many terms, its sum over the ranks and the division leave of the sum of
-** magnitudes, as a part of it. */
+/* The rounding of a product of this many terms, its sum over the ranks and the division, relative
+** to the sum of magnitudes. */
 static double average_rounding(const cd_low_rank *s, cddp_dtype dtype, int64_t terms)
 {
     double unit = cd_host_unit(dtype), ranks = (s->world_size - 1) * unit;
     return (1 + product_rounding(dtype, terms)) * (1 + ranks / (1 - ranks)) * (1 + unit) - 1;
 }
 
-/* What evaluating along_p leaves. */
+/* The rounding of evaluating along_p. */
 static double evaluation(const cd_low_rank_job *job, const cd_low_rank_matrix *m)
 {
     return 0x1p-52 * (double)(m->rows + m->columns + m->rank + job->matrix_count);
 }
 
-/* What PᵀP lacks of 1, per element. */
+/* The difference of PᵀP from 1, per element. */
 static double orthogonality(const cddp_tensor *p, int64_t rank)
 {
     double unit = cd_host_unit(p->dtype), n = (double)p->sizes[0];
@@ -385,7 +384,8 @@ static along magnitude_of_factors(const cddp_tensor *p, const cddp_tensor *q)
     return a;
 }
 
-/* What the products and the orthogonalisation of one matrix leave, and its evaluation here. */
+/* The rounding of the products and the orthogonalisation of one matrix, and of its evaluation
+** here. */
 static double matrix_rounding(const cd_low_rank_matrix *m, const cddp_tensor *p,
                               const cddp_tensor *q)
 {

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Slots (what is remembered per parameter) and jobs (work memory per bucket) of the low-rank
-** engine.
+/* Slots (state per parameter) and jobs (work memory per bucket) of the low-rank engine.
 **
-** Memory grows when a parameter or a bucket is first met and when the rank schedule asks for more;
-** a steady iteration allocates nothing.
+** Memory grows at the first use of a parameter or a bucket, and when the rank schedule asks for
+** more. A steady iteration allocates nothing.
 */
 #include "cddp/device.h"
 #include "core/base/alloc.h"
@@ -70,13 +69,13 @@ cddp_status cd_low_rank_slots_reserve(cd_low_rank *s, size_t count, cddp_error *
 {
     if (count <= s->slot_count) return CDDP_OK;
     if (!cd_vec_grow(s->allocator, (void **)&s->slots, &s->slot_capacity, count, sizeof *s->slots))
-        return cd_fail(err, CDDP_E_NOMEM, "%s: no memory for %zu parameters", s->name, count);
+        return cd_fail_memory(err, "%zu parameters of %s", count, s->name);
     memset(s->slots + s->slot_count, 0, (count - s->slot_count) * sizeof *s->slots);
     s->slot_count = count;
     return CDDP_OK;
 }
 
-/* A loaded state is in host memory, until the gradient shows where it belongs. */
+/* A loaded state stays in host memory until the gradient shows its device. */
 static cddp_status slot_move(cd_low_rank_slot *slot, const cddp_tensor *gradient, cddp_error *err)
 {
     cddp_tensor moved = {0};
@@ -147,7 +146,7 @@ cddp_status cd_low_rank_job_find(cd_low_rank *s, const cddp_grad_bucket *bucket,
     if (key >= s->job_count) {
         if (!cd_vec_grow(s->allocator, (void **)&s->jobs, &s->job_capacity, key + 1,
                          sizeof *s->jobs))
-            return cd_fail(err, CDDP_E_NOMEM, "%s: no memory for %zu buckets", s->name, key + 1);
+            return cd_fail_memory(err, "%zu buckets of %s", key + 1, s->name);
         memset(s->jobs + s->job_count, 0, (key + 1 - s->job_count) * sizeof *s->jobs);
         s->job_count = key + 1;
     }
@@ -164,7 +163,7 @@ cddp_status cd_low_rank_job_find(cd_low_rank *s, const cddp_grad_bucket *bucket,
         if (job->rest == NULL) {
             cd_release(s->allocator, job->matrices, count * sizeof *job->matrices);
             job->matrices = NULL;
-            return cd_fail(err, CDDP_E_NOMEM, "%s: no memory for %zu matrices", s->name, count);
+            return cd_fail_memory(err, "%zu matrices of %s", count, s->name);
         }
         job->slot_capacity = count;
     }
@@ -189,8 +188,8 @@ cddp_status cd_low_rank_job_reserve(cd_low_rank *s, cd_low_rank_job *job,
     return CDDP_OK;
 }
 
-/* New buckets: their work memory is made anew, what is remembered per parameter stays. The batched
-** form's Q is of a bucket that no longer exists. */
+/* After a rebuild, work memory is made anew, and state per parameter stays. The batched form drops
+** its Q, whose bucket no longer exists. */
 cddp_status cd_low_rank_rebuilt(void *self, uint32_t bucket_count, cddp_error *err)
 {
     cd_low_rank *s = self;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the files of the low-rank engine share: low_rank.c (stages), low_rank_memory.c (slots and
-** jobs), low_rank_basis.c (random factors, Gram-Schmidt), low_rank_law.c (nothing is lost, and what
-** is sent is a projection), low_rank_state.c (save and load). */
+/* The common part of the low-rank engine's files: low_rank.c (stages), low_rank_memory.c (slots and
+** jobs), low_rank_basis.c (random factors, Gram-Schmidt), low_rank_law.c (laws for the trace),
+** low_rank_state.c (save and load). */
 #pragma once
 #include "core/base/prng.h"
 #include "core/hooks/host.h"
@@ -21,16 +21,16 @@ typedef struct cd_low_rank_step {
     uint64_t from, rank;
 } cd_low_rank_step;
 
-/* What is remembered of one parameter. */
+/* The state of one parameter. */
 typedef struct cd_low_rank_slot {
-    cddp_tensor error; /* (numel) what its gradient is owed; undefined until first needed */
+    cddp_tensor error; /* (numel) the error owed to its gradient; undefined until first needed */
     cddp_tensor q;     /* (columns, rank) of its matrix; valid when q_numel > 0 */
     int64_t q_numel, q_capacity, q_rank;
-    /* the q that a warm start began with, drawn again when it is not known; valid when first_numel
-    ** > 0 */
+    /* the q at the beginning of a warm start, drawn again when unknown; valid when first_numel >
+    ** 0 */
     cddp_tensor first;
     int64_t first_numel, first_capacity;
-    bool loaded; /* from a saved state, not yet met by a bucket */
+    bool loaded; /* from a saved state, not yet used by a bucket */
     /* low_rank_law.c: of the factor the last round ended with; 0: not known */
     int64_t ended_numel, ended_rank;
     double ended; /* Σ± of it */
@@ -39,7 +39,7 @@ typedef struct cd_low_rank_slot {
 typedef struct cd_low_rank_matrix {
     uint32_t parameter;
     int64_t rows, columns, rank;
-    bool is_whole;      /* the rank asked for is not below either side: nothing may be lost */
+    bool is_whole;      /* the requested rank is not below either side, so nothing may be lost */
     int64_t at;         /* first element in the bucket (or the square) */
     int64_t p_at, q_at; /* first elements in the job's memories */
 } cd_low_rank_matrix;
@@ -86,17 +86,16 @@ struct cd_low_rank {
     size_t job_count, job_capacity;
     double *basis; /* (basis_capacity) host scratch of Gram-Schmidt */
     size_t basis_capacity;
-    cd_host_memory staging; /* what is on its way to a device */
+    cd_host_memory staging; /* bytes on their way to a device */
 };
 
-/* Makes the slot's error (zeros) when it is not there; refuses one that was saved for another
-** size. */
+/* Makes the slot's error (zeros) when it is absent; refuses one that was saved for another size. */
 cddp_status cd_low_rank_slot_find(cd_low_rank *s, uint32_t parameter, const cddp_tensor *gradient,
                                   cd_low_rank_slot **slot, cddp_error *err);
 cddp_status cd_low_rank_slots_reserve(cd_low_rank *s, size_t count, cddp_error *err);
 cddp_status cd_low_rank_slot_keep_q(cd_low_rank_slot *slot, const cddp_tensor *q, int64_t rank,
                                     cddp_error *err);
-/* Notes q as the one that a warm start began with. */
+/* Records q as the beginning of a warm start. */
 cddp_status cd_low_rank_slot_keep_first(cd_low_rank_slot *slot, const cddp_tensor *q,
                                         cddp_error *err);
 cddp_status cd_low_rank_job_find(cd_low_rank *s, const cddp_grad_bucket *bucket,
@@ -110,7 +109,7 @@ cddp_status cd_low_rank_fill_normal(cd_low_rank *s, const cddp_tensor *q, cd_prn
 /* Copies contiguous numbers of the host or of the same device. */
 cddp_status cd_low_rank_bring(cd_low_rank *s, const cddp_tensor *to, const cddp_tensor *from,
                               cddp_error *err);
-/* As cddp_device.orthonormalize says. */
+/* As cddp_device.orthonormalize does. */
 cddp_status cd_low_rank_orthogonalize(cd_low_rank *s, const cddp_tensor *matrix, cddp_error *err);
 
 /* A matrix of the bucket (rows, columns), and its factors (rows, rank) and (columns, rank). */
@@ -119,21 +118,22 @@ cddp_tensor cd_low_rank_matrix_view(const cd_low_rank *s, const cd_low_rank_job 
 cddp_tensor cd_low_rank_p_view(const cd_low_rank_job *job, const cd_low_rank_matrix *m);
 cddp_tensor cd_low_rank_q_view(const cd_low_rank_job *job, const cd_low_rank_matrix *m);
 
-/* States in the trace that nothing is lost: begin before errors go in, end when they are taken off
-** again. */
+/* States in the trace that nothing is lost. Call begin before errors are added, end after they are
+** subtracted. */
 void cd_low_rank_law_begin(const cd_low_rank *s, cd_low_rank_job *job,
                            const cddp_grad_bucket *bucket);
 void cd_low_rank_law_end(const cd_low_rank *s, const cd_low_rank_job *job,
                          const cddp_grad_bucket *bucket);
-/* States that what travels uncompressed comes back as its mean: begin before it is sent, end when
-** it is back in the bucket. */
+/* States that the uncompressed part returns as its mean. Call begin before it is sent, end when it
+** is back in the bucket. */
 void cd_low_rank_rest_begin(const cd_low_rank *s, cd_low_rank_job *job,
                             const cddp_grad_bucket *bucket);
 void cd_low_rank_rest_end(const cd_low_rank *s, const cd_low_rank_job *job,
                           const cddp_grad_bucket *bucket);
-/* State that ranks draw the same random factors, and that a warm start goes on where the last round
-** ended: begin before the first factor of a bucket, factor with each as it begins, end after the
-** last; ended with each as it ends, forget where what it ended with is no more. */
+/* State that ranks draw the same random factors, and that a warm start continues the last round.
+** Call factors_begin before the first factor of a bucket, factor_begins with each new one, and
+** factors_end after the last. Call factor_ended with each finished factor, and factor_forget when
+** its last value is gone. */
 void cd_low_rank_factors_begin(cd_low_rank_job *job);
 void cd_low_rank_factor_begins(const cd_low_rank *s, cd_low_rank_job *job,
                                const cd_low_rank_matrix *m, bool is_drawn);
@@ -142,8 +142,8 @@ void cd_low_rank_factors_end(const cd_low_rank *s, const cd_low_rank_job *job,
 void cd_low_rank_factor_ended(cd_low_rank *s, const cd_low_rank_job *job,
                               const cd_low_rank_matrix *m);
 void cd_low_rank_factor_forget(cd_low_rank_slot *slot);
-/* States that the output is the mean's projection on the columns of P, and where the rank is full
-** the mean itself: begin when P is orthonormal and matrices are still what this rank brings, end
+/* States that the output is the mean's projection on the columns of P; with full rank it is the
+** mean itself. Call begin when P is orthonormal and the matrices are still this rank's input, end
 ** when they are the output. */
 void cd_low_rank_projection_begin(const cd_low_rank *s, cd_low_rank_job *job,
                                   const cddp_grad_bucket *bucket);

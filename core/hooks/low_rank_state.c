@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Saving and loading what PowerSGD remembers: the iteration, and per parameter its error and its
-** factor.
+/* Saves and loads the state of PowerSGD: the iteration, and the error and factor of each parameter.
 **
 ** Format: magic, model, batched, iteration, statistics, slot count; per slot: parameter, dtype,
 ** element counts, then bytes. The group is not part of it (PSG-13).
@@ -41,14 +40,13 @@ static cddp_status get(const cd_low_rank *s, const cddp_state_reader *r, void *b
     return CDDP_OK;
 }
 
-/* Through the host, whatever the device. */
+/* Copies through the host, for every device. */
 static cddp_status put_tensor(const cd_low_rank *s, const cddp_state_writer *w,
                               const cddp_tensor *t, int64_t numel, cddp_error *err)
 {
     size_t bytes = (size_t)numel * cddp_dtype_bytes(t->dtype);
     void *host = cd_allocate(s->allocator, bytes);
-    if (host == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "%s: no memory to save %zu bytes", s->name, bytes);
+    if (host == NULL) return cd_fail_memory(err, "%zu bytes of saved state of %s", bytes, s->name);
     cddp_tensor flat = cddp_tensor_slice(t, 0, numel);
     cddp_status status = flat.device->read(&flat, host, bytes, err);
     if (status == CDDP_OK) status = put(s, w, host, bytes, err);
@@ -66,7 +64,7 @@ cddp_status cd_low_rank_save(void *self, const cddp_state_writer *writer, cddp_e
     for (size_t i = 0; i < s->slot_count; i++) {
         const cd_low_rank_slot *slot = &s->slots[i];
         bool has_error = slot->error.device != NULL;
-        slot_header sh = {.error_numel = -1}; /* of what is not there nothing is told */
+        slot_header sh = {.error_numel = -1}; /* nothing is reported for an absent state */
         if (has_error)
             sh.error_numel = cddp_tensor_numel(&slot->error),
             sh.error_dtype = (uint64_t)slot->error.dtype;
@@ -116,7 +114,7 @@ static cddp_status get_slot(cd_low_rank *s, const cddp_state_reader *r, cd_low_r
     return CDDP_OK;
 }
 
-/* Into a state of its own first, so that a damaged one changes nothing. */
+/* Loads into a separate state first, so that a damaged one changes nothing. */
 cddp_status cd_low_rank_load(void *self, const cddp_state_reader *reader, cddp_error *err)
 {
     cd_low_rank *s = self;
@@ -130,8 +128,7 @@ cddp_status cd_low_rank_load(void *self, const cddp_state_reader *reader, cddp_e
     CD_TRY(cd_state_model_check(&s->model, &h.model, s->name, err));
     cddp_status status = CDDP_OK;
     cd_low_rank *fresh = cd_allocate_zero(s->allocator, sizeof *fresh);
-    if (fresh == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "%s: no memory to load its state", s->name);
+    if (fresh == NULL) return cd_fail_memory(err, "the loaded state of %s", s->name);
     fresh->name = s->name;
     fresh->allocator = s->allocator;
     for (uint64_t i = 0; i < h.slot_count; i++) {

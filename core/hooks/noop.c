@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The noop hook: the local bucket is the result. It measures what communication costs; replicas
+/* The noop hook: the local bucket is the result. It measures the cost of communication; replicas
 ** differ (HK-07). */
 #include "core/hooks/hook.h"
 

@@ -40,7 +40,7 @@ static const char *nearest(const cd_option *table, size_t table_count, const cha
     return best;
 }
 
-/* What is read, and which rows were. */
+/* The text being read, and the rows that were given. */
 typedef struct options {
     const char *owner;
     const cd_option *table; /* (table_count) */
@@ -92,7 +92,7 @@ static cddp_status set(const char *owner, const cd_option *o, const char *value,
     return CDDP_OK;
 }
 
-/* The row that has already set this row's field: itself, or one of another name; NULL: none. given:
+/* The row that has already set this row's field: itself or another name of it; NULL: none. given:
 ** (table_count) */
 static const cd_option *find_earlier(const cd_option *table, size_t table_count, const bool *given,
                                      const cd_option *row)

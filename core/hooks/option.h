@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The options of a comm hook: "key=value,key=value", read against a table.
 **
-** Errors     an unknown key is refused by name with the nearest known one; so is a value of the
-**            wrong kind or outside its range, and a field that is given twice, under one name or
-**            two. Tutorials name options that PyTorch never had: a row may say so.
+** Errors     an unknown key is refused by name, with the nearest known key. Refused too: a value of
+**            the wrong kind or outside its range, and a field that is given twice, under one name
+**            or two. Tutorials name options that PyTorch never had; a row can explain that.
 */
 #pragma once
 #include "cddp/status.h"
@@ -13,7 +13,7 @@ typedef enum cd_option_kind {
     CD_OPTION_REAL,   /* double */
     CD_OPTION_FLAG,   /* bool: true false 1 0 */
     CD_OPTION_TEXT,   /* char[CD_OPTION_TEXT_BYTES] */
-    CD_OPTION_REFUSED /* known from elsewhere, without a meaning here: `why` is the answer */
+    CD_OPTION_REFUSED /* known from elsewhere but without a meaning here; `why` explains it */
 } cd_option_kind;
 
 #define CD_OPTION_TEXT_BYTES 128

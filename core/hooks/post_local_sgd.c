@@ -4,15 +4,15 @@
 **
 ** Until start_localSGD_iter a bucket is divided by the world size and summed over the world. From
 ** then on, with post_local_gradient_allreduce, it is divided by the block's size and summed over
-** the block; without, it stays as it is. Replicas of different blocks then drift apart on purpose:
-** something has to average the models (averager.h).
+** the block; without, it stays as it is. Replicas of different blocks then drift apart on purpose,
+** so the models must be averaged (averager.h).
 **
 ** The counter grows on the last bucket of a backward and stops at the start (LSG-02). It is the
 ** whole state.
 **
-** Deviations from PyTorch: the block is subgroup_size consecutive ranks instead of "the ranks of
-** this machine", which a simulation does not have; its group is made with the hook and not in the
-** middle of a backward.
+** Deviations from PyTorch: a block is subgroup_size consecutive ranks; PyTorch takes the ranks of
+** one machine, which a simulation does not have. Its group is made together with the hook, not in
+** the middle of a backward.
 */
 #include "core/base/alloc.h"
 #include "core/base/error.h"
@@ -77,7 +77,7 @@ static cddp_status create(const cddp_hook_context *context, void **self, cddp_er
                        "comm hook post_local_sgd: subgroup_size has no effect with "
                        "post_local_gradient_allreduce=false");
     local *l = cd_allocate_zero(context->allocator, sizeof *l);
-    if (l == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for comm hook post_local_sgd");
+    if (l == NULL) return cd_fail_memory(err, "comm hook post_local_sgd");
     *l = (local){.allocator = context->allocator,
                  .settings = s,
                  .model = cd_state_model_of(context)};

@@ -73,7 +73,7 @@ cddp_status cd_quantize_create(const cddp_hook_context *context, bool per_channe
     else
         CD_TRY(cd_hook_refuse_options(context, name, err));
     quantize *q = cd_allocate_zero(context->allocator, sizeof *q);
-    if (q == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for comm hook %s", name);
+    if (q == NULL) return cd_fail_memory(err, "comm hook %s", name);
     *q = (quantize){.name = name,
                     .allocator = context->allocator,
                     .tracer = context->tracer,
@@ -106,8 +106,7 @@ static cddp_status find_job(quantize *q, const cddp_grad_bucket *bucket, job **f
     if (key >= q->job_count) {
         if (!cd_vec_grow(q->allocator, (void **)&q->jobs, &q->job_capacity, key + 1,
                          sizeof *q->jobs))
-            return cd_fail(err, CDDP_E_NOMEM, "comm hook %s: no memory for %zu buckets", q->name,
-                           key + 1);
+            return cd_fail_memory(err, "%zu buckets of comm hook %s", key + 1, q->name);
         for (; q->job_count <= key; q->job_count++) q->jobs[q->job_count] = (job){.row_count = 0};
     }
     *found = &q->jobs[key];
@@ -168,8 +167,8 @@ static void encode_rows(job *j, int64_t numel, double *excess, double *slack)
     }
 }
 
-/* The scale is rounded, its reciprocal is, and the product with up to 255 steps is: 255 · 2 · 4 ·
-** 2^-24 of half a step is below 2^-13 of it. */
+/* The scale, its reciprocal and the product with up to 255 steps are rounded. 255 · 2 · 4 · 2^-24
+** of half a step is below 2^-13 of it. */
 static void state_law(const quantize *q, const cddp_grad_bucket *bucket, double excess,
                       double slack)
 {

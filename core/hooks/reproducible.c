@@ -10,10 +10,10 @@
 ** exact mean of what went in: the same for every number of ranks, algorithm, bucket layout and
 ** schedule. See Note [Absolute bins].
 **
-** With the reducer's option accumulate_in_hook the gradients of micro-steps come one by one and are
-** added here, exactly, instead of in `.grad`, where each addition rounds. With
-** average_contributions N counts them over all ranks, so that W ranks with k samples each get the
-** bits of one process with W·k samples.
+** With the reducer's option accumulate_in_hook, gradients of micro-steps arrive one by one and are
+** added here exactly. In `.grad` each addition would round. With average_contributions N counts
+** them over all ranks, so that W ranks with k samples each get the bits of one process with W·k
+** samples.
 **
 ** Where numbers are in memory of a device's own they pass through the host, which waits for them:
 ** how many bins travel depends on the numbers of all ranks, so somebody has to see the span before
@@ -36,7 +36,7 @@
 
 #define NO_BIN 100000 /* beyond every bin of every format */
 
-/* What travels before the digits do. */
+/* The message that precedes the digits. */
 typedef struct message {
     int32_t span[3]; /* -first, last, special: the largest of each counts */
     int64_t count;
@@ -105,7 +105,7 @@ static cddp_status create(const cddp_hook_context *context, void **self, cddp_er
 {
     CD_TRY(check_context(context, err));
     reproducible *p = cd_allocate_zero(context->allocator, sizeof *p);
-    if (p == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for comm hook reproducible");
+    if (p == NULL) return cd_fail_memory(err, "comm hook reproducible");
     p->allocator = context->allocator;
     p->world_size = cddp_group_size(context->group);
     p->accumulates = context->accumulates;
@@ -131,8 +131,7 @@ static cddp_status find_bins(reproducible *p, uint32_t variable, const cddp_tens
     if (variable >= p->bin_count) {
         if (!cd_vec_grow(p->allocator, (void **)&p->bins, &p->bin_capacity, (size_t)variable + 1,
                          sizeof *p->bins))
-            return cd_fail(err, CDDP_E_NOMEM, "comm hook reproducible: no memory for %u parameters",
-                           variable + 1);
+            return cd_fail_memory(err, "%u parameters of comm hook reproducible", variable + 1);
         for (; p->bin_count <= variable; p->bin_count++)
             p->bins[p->bin_count] = (cd_bins){.dtype = CDDP_DTYPE_COUNT};
     }
@@ -150,7 +149,7 @@ static size_t bytes_of(const cddp_tensor *flat)
     return (size_t)cddp_tensor_numel(flat) * cddp_dtype_bytes(flat->dtype);
 }
 
-/* Where the host sees the numbers: in the storage, or in the copy that `look` made. */
+/* The numbers as the host sees them: in the storage, or in the copy made by `look`. */
 static void *elements(const cddp_tensor *flat, const cd_host_memory *copy)
 {
     if (cd_host_is_away(flat->device)) return copy->block;
@@ -186,20 +185,18 @@ static cddp_status find_job(reproducible *p, const cddp_grad_bucket *bucket, job
     if (key >= p->job_count) {
         if (!cd_vec_grow(p->allocator, (void **)&p->jobs, &p->job_capacity, key + 1,
                          sizeof *p->jobs))
-            return cd_fail(err, CDDP_E_NOMEM, "comm hook reproducible: no memory for %zu buckets",
-                           key + 1);
+            return cd_fail_memory(err, "%zu buckets of comm hook reproducible", key + 1);
         for (; p->job_count <= key; p->job_count++) p->jobs[p->job_count] = (job){.message = NULL};
     }
     job *j = &p->jobs[key];
     if (j->message == NULL) j->message = cd_allocate_zero(p->allocator, sizeof *j->message);
     if (j->message == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "comm hook reproducible: no memory for bucket %u",
-                       bucket->index);
+        return cd_fail_memory(err, "bucket %u of comm hook reproducible", bucket->index);
     *found = j;
     return CDDP_OK;
 }
 
-/* A parameter that brought nothing in this window has no bins, or empty ones: zeros. */
+/* A parameter without a gradient in this window has no bins or empty ones: zeros. */
 static const cd_bins *bins_of(const reproducible *p, uint32_t variable)
 {
     bool has =
@@ -279,7 +276,7 @@ static cddp_status decode(void *self, cddp_grad_bucket *bucket, cddp_future *fut
             err, CDDP_E_LIMIT,
             "comm hook reproducible: %lld contributions; at most 4294967295 can be averaged",
             (long long)divisor);
-    if (divisor < 1) divisor = 1; /* nobody brought anything: zeros */
+    if (divisor < 1) divisor = 1; /* no rank has a contribution: zeros */
     cd_bins_decode(flat->dtype, j->rows.block, cddp_tensor_numel(flat), &j->span, (uint32_t)divisor,
                    elements(flat, &j->copy), cddp_tensor_numel(flat));
     if (cd_host_is_away(flat->device))
@@ -335,7 +332,7 @@ static cddp_status run(void *self, cddp_grad_bucket *bucket, cddp_group *group, 
     return CDDP_OK;
 }
 
-/* How many bins travel depends on the numbers: at most all that the dtype has. */
+/* The number of bins that are sent depends on the numbers; it is at most all bins of the dtype. */
 static uint64_t promise(const void *self, const cddp_grad_bucket *bucket)
 {
     const reproducible *p = self;

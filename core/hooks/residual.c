@@ -35,8 +35,7 @@ static cddp_status reserve(cd_residual *r, size_t count, cddp_error *err)
 {
     if (count <= r->slot_count) return CDDP_OK;
     if (!cd_vec_grow(r->allocator, (void **)&r->slots, &r->slot_capacity, count, sizeof *r->slots))
-        return cd_fail(err, CDDP_E_NOMEM, "comm hook %s: no memory for %zu parameters", r->name,
-                       count);
+        return cd_fail_memory(err, "%zu parameters of comm hook %s", count, r->name);
     for (; r->slot_count < count; r->slot_count++)
         r->slots[r->slot_count] = (cd_residual_slot){.numel = -1};
     return CDDP_OK;
@@ -110,7 +109,7 @@ void cd_residual_sum(const cd_residual *r, const cddp_grad_bucket *bucket, cd_ho
     }
 }
 
-/* Through the host, whatever the device. */
+/* Copies through the host, for every device. */
 static cddp_status save_slot(const cd_residual *r, const cd_residual_slot *slot,
                              const cddp_state_writer *writer, cddp_error *err)
 {

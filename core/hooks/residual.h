@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Error feedback for hooks that send a part of the bucket: what each parameter is still owed.
+/* Error feedback for hooks that send a part of the bucket: the debt of each parameter.
 **
 ** Kept per parameter and in the gradient's dtype, so that it survives a rebuild and a resume into
-** other buckets (REB-10). Only elements that were not sent are owed; what was sent is owed nothing,
-** exactly.
+** other buckets (REB-10). Only elements that were not sent are owed; a sent element owes exactly
+** nothing.
 **
 ** Lifetime   init → add, keep per bucket … → fini.
 ** Errors     a state of another model is refused when it is loaded, or where the model is not known
@@ -33,9 +33,9 @@ void cd_residual_init(cd_residual *r, const cddp_allocator *allocator, const cd_
 void cd_residual_fini(cd_residual *r);
 /* bucket += what is owed. */
 cddp_status cd_residual_add(cd_residual *r, const cddp_grad_bucket *bucket, cddp_error *err);
-/* What is owed from now on: the bucket as it is, once the caller has zeroed what it sends. */
+/* Keeps the bucket as the new debt, after the caller has zeroed the elements that it sends. */
 cddp_status cd_residual_keep(cd_residual *r, const cddp_grad_bucket *bucket, cddp_error *err);
-/* For a host that can look. */
+/* For storage that the host can read. */
 void cd_residual_sum(const cd_residual *r, const cddp_grad_bucket *bucket, cd_host_sums *sums);
 
 cddp_status cd_residual_save(const cd_residual *r, const cddp_state_writer *writer,

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The topk hook: the k largest elements of every bucket travel, the rest is owed (error feedback).
+/* The topk hook: the k largest elements of every bucket are sent, the rest is owed (error
+** feedback).
 **
 **   run      corrected = gradient + owed; the k elements of largest magnitude are chosen; the rest
 **            is owed → all-gather of indices (i32), all-gather of values (the bucket's dtype)
 **   scatter  values ÷ W; result = 0; result[index] += value, ranks 0, 1, 2, … in order
 **
-** What is chosen is a pure function of the values: larger magnitude first, NaN above everything,
-** equal magnitudes by the smaller index. k is the same on every rank, so that shares are equal. The
-** order of addition is written above, so all ranks compute the same bits. The division comes before
+** The choice is a pure function of the values: larger magnitude first, NaN above everything, equal
+** magnitudes by the smaller index. k is the same on every rank, so shares are equal. The order of
+** addition is fixed as written above, so all ranks compute the same bits. The division comes before
 ** the sum, as in the all-reduce hooks (GRD-17): W gradients of half the range of f16 have a mean,
 ** but no sum.
 **
@@ -84,7 +85,7 @@ static cddp_status check_settings(const topk *t, const cddp_hook_context *contex
                        context->inner->name);
     if (t->settings.k != 0 && t->settings.ratio >= 0)
         return cd_fail(err, CDDP_E_CONFIG,
-                       "comm hook topk: k and ratio both say how much is sent; give one of them");
+                       "comm hook topk: k and ratio both set how much is sent; give one of them");
     if (t->settings.ratio == 0)
         return cd_fail(err, CDDP_E_CONFIG,
                        "comm hook topk: ratio=0 sends nothing; it must be above 0");
@@ -95,7 +96,7 @@ static cddp_status create(const cddp_hook_context *context, void **self, cddp_er
 {
     cddp_status status = CDDP_OK;
     topk *t = cd_allocate_zero(context->allocator, sizeof *t);
-    if (t == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for comm hook topk");
+    if (t == NULL) return cd_fail_memory(err, "comm hook topk");
     t->allocator = context->allocator;
     t->tracer = context->tracer;
     t->world_size = cddp_group_size(context->group);
@@ -173,7 +174,7 @@ static cddp_status find_job(topk *t, const cddp_grad_bucket *bucket, job **found
     if (key >= t->job_count) {
         if (!cd_vec_grow(t->allocator, (void **)&t->jobs, &t->job_capacity, key + 1,
                          sizeof *t->jobs))
-            return cd_fail(err, CDDP_E_NOMEM, "comm hook topk: no memory for %zu buckets", key + 1);
+            return cd_fail_memory(err, "%zu buckets of comm hook topk", key + 1);
         for (; t->job_count <= key; t->job_count++) t->jobs[t->job_count] = (job){.k = 0};
     }
     *found = &t->jobs[key];
@@ -200,7 +201,7 @@ static cddp_status reserve(topk *t, job *j, const cddp_grad_bucket *bucket, cddp
     return CDDP_OK;
 }
 
-/* Moves the chosen elements out of the bucket; what stays there is what is owed (T2). */
+/* Moves the chosen elements out of the bucket; the remaining ones are owed (T2). */
 static void take_chosen(job *j, const cddp_tensor *flat)
 {
     const int32_t *indices = j->indices.tensor.storage;
@@ -240,7 +241,7 @@ static void state_law(const topk *t, const job *j, const cddp_grad_bucket *bucke
     cddp_tracer_law(t->tracer, &law);
 }
 
-/* Before what stays becomes a debt. */
+/* Called before the remaining elements become a debt. */
 static void state_choice(const topk *t, const job *j, const cddp_grad_bucket *bucket)
 {
     double kept = 0.0, sent = INFINITY;
@@ -271,7 +272,7 @@ static cddp_status gather(cddp_future *future, const cddp_grad_bucket *bucket,
     return CDDP_OK;
 }
 
-/* What one rank sent, in index order. */
+/* The elements that one rank sent, in index order. */
 static cddp_status add_share(const job *j, const cddp_grad_bucket *bucket, uint32_t rank,
                              cddp_error *err)
 {

@@ -21,6 +21,7 @@
 #include <string.h>
 
 #define TAPE_BLOCK_BYTES ((size_t)64 * 1024)
+#define OWN_BLOCK_BYTES ((size_t)512)
 
 static void *scratch_allocate(void *context, size_t bytes) { return cd_arena_push(context, bytes); }
 
@@ -41,26 +42,28 @@ static void scratch_release(void *context, void *block, size_t bytes)
 cddp_status cd_graph_create(cd_module *module, const cddp_allocator *allocator, cd_graph **graph,
                             cddp_error *err)
 {
-    cddp_status status = CDDP_OK;
-    cd_graph *g = cd_allocate_zero(allocator, sizeof *g);
-    if (g == NULL) return cd_fail(err, CDDP_E_NOMEM, "graph: out of memory");
+    cd_arena own;
+    cd_arena_init(&own, allocator, OWN_BLOCK_BYTES);
+    cd_graph *g = cd_arena_push(&own, sizeof *g);
+    if (g == NULL) return cd_fail_memory(err, "a graph");
+    g->own = own;
     g->module = module;
     g->allocator = allocator;
     cd_arena_init(&g->arena, allocator, TAPE_BLOCK_BYTES);
     g->scratch = (cddp_allocator){sizeof g->scratch, &g->arena, scratch_allocate, scratch_resize,
                                   scratch_release};
     size_t count = module->parameter_count;
-    g->accumulate = cd_allocate_array(allocator, count, sizeof(cd_node *));
-    g->parameters = cd_allocate_array(allocator, count, sizeof(cd_value *));
+    g->accumulate = cd_arena_array(&g->own, count, sizeof(cd_node *));
+    g->parameters = cd_arena_array(&g->own, count, sizeof(cd_value *));
     const bool is_far =
         (module->device->flags & CDDP_DEVICE_VALUES) && !cd_device_is_direct(module->device);
     g->layers = is_far ? cd_device_layers(module->device) : NULL;
     const bool is_staged = is_far && g->layers == NULL;
     cd_tape_init(&g->tape, module->device, allocator);
     g->device = is_staged ? cddp_device_cpu() : module->device;
-    if (is_staged) g->staged = cd_allocate_array(allocator, count, sizeof(cddp_tensor));
-    if (g->accumulate == NULL || g->parameters == NULL || (is_staged && g->staged == NULL)) {
-        status = cd_fail(err, CDDP_E_NOMEM, "graph over %zu parameters: out of memory", count);
+    if (is_staged) g->staged = cd_arena_array(&g->own, count, sizeof(cddp_tensor));
+    cddp_status status = cd_arena_check(&g->own, err, "a graph of %zu parameters", count);
+    if (status != CDDP_OK) {
         cd_graph_destroy(g);
         return status;
     }
@@ -96,7 +99,7 @@ bool cd_graph_computes(const cd_graph *graph)
 cddp_status cd_graph_push(cd_graph *graph, size_t bytes, void **memory, cddp_error *err)
 {
     void *pushed = cd_arena_push(&graph->arena, bytes);
-    if (pushed == NULL) return cd_fail(err, CDDP_E_NOMEM, "tape: no memory for %zu bytes", bytes);
+    if (pushed == NULL) return cd_fail_memory(err, "%zu bytes of the tape", bytes);
     *memory = pushed;
     return CDDP_OK;
 }
@@ -163,7 +166,7 @@ static cddp_status add_node(cd_graph *graph, cd_node node, cd_node **added, cddp
 {
     if (!cd_vec_grow(graph->allocator, (void **)&graph->nodes, &graph->node_capacity,
                      graph->node_count + 1, sizeof *graph->nodes))
-        return cd_fail(err, CDDP_E_NOMEM, "tape: no memory for node %zu", graph->node_count);
+        return cd_fail_memory(err, "node %zu of the tape", graph->node_count);
     void *made = NULL;
     CD_TRY(cd_graph_push(graph, sizeof(cd_node), &made, err));
     node.index = (uint32_t)graph->node_count;
@@ -343,12 +346,8 @@ void cd_graph_audit(const cd_graph *graph)
 void cd_graph_destroy(cd_graph *graph)
 {
     if (graph == NULL) return;
-    size_t count = graph->module->parameter_count;
     cd_arena_fini(&graph->arena);
     cd_tape_fini(&graph->tape);
     cd_release(graph->allocator, graph->nodes, graph->node_capacity * sizeof *graph->nodes);
-    cd_release(graph->allocator, graph->accumulate, count * sizeof(cd_node *));
-    cd_release(graph->allocator, graph->parameters, count * sizeof(cd_value *));
-    cd_release(graph->allocator, graph->staged, count * sizeof(cddp_tensor));
-    cd_release(graph->allocator, graph, sizeof *graph);
+    cd_arena_fini(&graph->own);
 }

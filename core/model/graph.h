@@ -111,8 +111,9 @@ struct cd_graph {
     const cddp_layers *layers; /* of the device, or NULL: kernels run on the host */
     cd_tape tape;              /* device memory of values, where layers is not NULL */
     bool on_host;              /* a kernel runs over copies: tensors are the host's meanwhile */
-    cd_arena arena;
-    cddp_allocator scratch; /* allocates from the arena; whoever uses it rewinds to a mark */
+    cd_arena own;              /* the graph itself and its arrays, for its whole life */
+    cd_arena arena;            /* the tape, until the next begin */
+    cddp_allocator scratch;    /* allocates from the arena; whoever uses it rewinds to a mark */
     cd_graph_callbacks callbacks;
     cd_node **nodes; /* (node_count) in order of creation; grows, kept between iterations */
     size_t node_count, node_capacity;

@@ -64,15 +64,14 @@ static cddp_status find_type(const char *name, const cd_model_type **type, cddp_
     return cd_fail(err, CDDP_E_CONFIG, "no model is called \"%s\"; there are: %s", name, known);
 }
 
+#define MODEL_BLOCK_BYTES ((size_t)1024)
+
 static cddp_status build(cd_model *m, const cd_model_options *options, cddp_error *err)
 {
     const char *text = options->options != NULL ? options->options : "";
-    m->state = cd_allocate_zero(m->allocator, m->type->state_bytes);
-    m->options_bytes = strlen(text) + 1;
-    m->options = cd_allocate(m->allocator, m->options_bytes);
-    if (m->state == NULL || m->options == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "model %s: out of memory", m->type->name);
-    memcpy(m->options, text, m->options_bytes);
+    m->state = cd_arena_push(&m->arena, m->type->state_bytes);
+    m->options = cd_arena_strdup(&m->arena, text);
+    CD_TRY(cd_arena_check(&m->arena, err, "model %s", m->type->name));
     CD_TRY(cd_options_parse(m->type, m->options, m->state, err));
     cd_prng initial = cd_prng_split(options->prng, "parameters");
     CD_TRY(cd_module_create(m->allocator, options->device, &initial, &m->module, err));
@@ -89,9 +88,12 @@ cddp_status cd_model_create(const cd_model_options *options, cd_model **model, c
     if (!cddp_dtype_is_float(options->dtype))
         return cd_fail(err, CDDP_E_CONFIG, "model %s: parameters cannot be %s", options->name,
                        cddp_dtype_name(options->dtype));
-    cd_model *m = cd_allocate_zero(options->allocator, sizeof *m);
-    if (m == NULL) return cd_fail(err, CDDP_E_NOMEM, "model %s: out of memory", options->name);
+    cd_arena arena;
+    cd_arena_init(&arena, options->allocator, MODEL_BLOCK_BYTES);
+    cd_model *m = cd_arena_push(&arena, sizeof *m);
+    if (m == NULL) return cd_fail_memory(err, "model %s", options->name);
     m->type = type;
+    m->arena = arena;
     m->allocator = options->allocator;
     m->dtype = options->dtype;
     m->compute_dtype = options->dtype == CDDP_F64 ? CDDP_F64 : CDDP_F32;
@@ -129,10 +131,9 @@ cddp_status cd_model_add_unit(cd_model *model, const char *name, uint8_t uses, c
 {
     if (!cd_vec_grow(model->allocator, (void **)&model->units, &model->unit_capacity,
                      model->unit_count + 1, sizeof *model->units))
-        return cd_fail(err, CDDP_E_NOMEM, "model %s: out of memory", model->type->name);
-    cd_unit unit = {cd_strdup(model->allocator, name), uses};
-    if (unit.name == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "model %s: out of memory", model->type->name);
+        return cd_fail_memory(err, "model %s", model->type->name);
+    cd_unit unit = {cd_arena_strdup(&model->arena, name), uses};
+    if (unit.name == NULL) return cd_fail_memory(err, "model %s", model->type->name);
     model->units[model->unit_count++] = unit;
     return CDDP_OK;
 }
@@ -196,10 +197,6 @@ void cd_model_destroy(cd_model *model)
 {
     if (model == NULL) return;
     cd_module_destroy(model->module);
-    for (size_t i = 0; i < model->unit_count; i++)
-        cd_strfree(model->allocator, model->units[i].name);
     cd_release(model->allocator, model->units, model->unit_capacity * sizeof *model->units);
-    cd_release(model->allocator, model->state, model->type->state_bytes);
-    cd_release(model->allocator, model->options, model->options_bytes);
-    cd_release(model->allocator, model, sizeof *model);
+    cd_arena_fini(&model->arena);
 }

@@ -40,20 +40,20 @@ typedef struct cd_model_type cd_model_type; /* type.h */
 
 struct cd_model {
     const cd_model_type *type;
+    cd_arena arena; /* the model itself, its state, options and unit names */
     const cddp_allocator *allocator;
     cd_module *module;
     cddp_dtype dtype;         /* of parameters */
     cddp_dtype compute_dtype; /* of activations: f64 for f64, else f32 */
     void *state;              /* the type's own record, filled from the options */
     char *options;            /* copy that texts in the record point into */
-    size_t options_bytes;
     cd_field inputs[CD_BATCH_FIELDS_MAX];
     /* synchronised batch norm: the graph's callbacks must reach the other ranks */
     bool exchanges_statistics;
     uint32_t input_count;
     cd_field targets[CD_MODEL_OUTPUTS_MAX]; /* one per output, same name */
     uint32_t output_count;
-    cd_unit *units; /* (unit_count) names are owned */
+    cd_unit *units; /* (unit_count) */
     size_t unit_count, unit_capacity;
     uint64_t seed; /* of dropout */
 };

@@ -15,11 +15,17 @@
 #include <stdio.h>
 #include <string.h>
 
+#define MODULE_BLOCK_BYTES ((size_t)1024)
+#define INITIAL_BLOCK_BYTES ((size_t)4096) /* larger values get a block of their size */
+
 cddp_status cd_module_create(const cddp_allocator *allocator, const cddp_device *device,
                              const cd_prng *prng, cd_module **module, cddp_error *err)
 {
-    cd_module *m = cd_allocate_zero(allocator, sizeof *m);
-    if (m == NULL) return cd_fail(err, CDDP_E_NOMEM, "module: out of memory");
+    cd_arena arena;
+    cd_arena_init(&arena, allocator, MODULE_BLOCK_BYTES);
+    cd_module *m = cd_arena_push(&arena, sizeof *m);
+    if (m == NULL) return cd_fail_memory(err, "a module");
+    m->arena = arena;
     m->allocator = allocator;
     m->device = device;
     m->prng = *prng;
@@ -98,13 +104,12 @@ static cddp_status fill_initial(const cd_module *m, const cd_init *init, const c
     cddp_dtype scalar = t->dtype == CDDP_C64 ? CDDP_F32 : t->dtype;
     size_t drawn_bytes = (size_t)scalars * sizeof(double),
            rounded_bytes = (size_t)numel * cddp_dtype_bytes(t->dtype);
-    double *drawn = cd_allocate(m->allocator, drawn_bytes);
-    void *rounded = cd_allocate(m->allocator, rounded_bytes);
     cddp_status status = CDDP_OK;
-    if (drawn == NULL || rounded == NULL) {
-        status = cd_fail(err, CDDP_E_NOMEM, "initial values of \"%s\": out of memory", name);
-        goto out;
-    }
+    cd_arena scratch;
+    cd_arena_init(&scratch, m->allocator, INITIAL_BLOCK_BYTES);
+    double *drawn = cd_arena_push(&scratch, drawn_bytes);
+    void *rounded = cd_arena_push(&scratch, rounded_bytes);
+    CD_TRY_OUT(cd_arena_check(&scratch, err, "the initial values of \"%s\"", name));
     cd_prng prng = cd_prng_split(&m->prng, name);
     for (int64_t i = 0; i < scalars; i++) drawn[i] = draw(init, m->dyadic, &prng);
     const cddp_device *cpu = cddp_device_cpu();
@@ -113,8 +118,7 @@ static cddp_status fill_initial(const cd_module *m, const cd_init *init, const c
     CD_TRY_OUT(cpu->copy(&to, &from, NULL, err));
     CD_TRY_OUT(m->device->write(t, rounded, rounded_bytes, err));
 out:
-    cd_release(m->allocator, drawn, drawn_bytes);
-    cd_release(m->allocator, rounded, rounded_bytes);
+    cd_arena_fini(&scratch);
     return status;
 }
 
@@ -168,19 +172,16 @@ cddp_status cd_module_add_parameter(cd_module *module, const cd_parameter_spec *
     CD_TRY(full_name(module, spec->name, name, err));
     if (!cd_vec_grow(module->allocator, (void **)&module->parameters, &module->parameter_capacity,
                      module->parameter_count + 1, sizeof *module->parameters))
-        return cd_fail(err, CDDP_E_NOMEM, "parameter \"%s\": out of memory", name);
+        return cd_fail_memory(err, "parameter \"%s\"", name);
     uint64_t numel = 1;
     for (uint32_t i = 0; i < spec->dim_count && i < CDDP_DIMS_MAX; i++)
         numel *= spec->sizes[i] > 0 ? (uint64_t)spec->sizes[i] : 0;
     cd_parameter p = {.requires_grad = !spec->frozen, .expect_sparse = spec->expect_sparse};
     p.forward_cost = spec->forward_cost != 0 ? spec->forward_cost : 2 * numel;
     p.backward_cost = spec->backward_cost != 0 ? spec->backward_cost : 2 * p.forward_cost;
+    p.name = cd_arena_strdup(&module->arena, name);
+    if (p.name == NULL) return cd_fail_memory(err, "parameter \"%s\"", name);
     CD_TRY(make_tensor(module, spec, name, &p.tensor, err));
-    p.name = cd_strdup(module->allocator, name);
-    if (p.name == NULL) {
-        tensor_release(&p.tensor);
-        return cd_fail(err, CDDP_E_NOMEM, "parameter \"%s\": out of memory", name);
-    }
     *index = (uint32_t)module->parameter_count;
     module->parameters[module->parameter_count++] = p;
     return CDDP_OK;
@@ -194,9 +195,9 @@ cddp_status cd_module_add_alias(cd_module *module, const char *name, uint32_t pa
     CD_TRY(full_name(module, name, text, err));
     if (!cd_vec_grow(module->allocator, (void **)&module->aliases, &module->alias_capacity,
                      module->alias_count + 1, sizeof *module->aliases))
-        return cd_fail(err, CDDP_E_NOMEM, "alias \"%s\": out of memory", text);
-    cd_alias alias = {cd_strdup(module->allocator, text), parameter};
-    if (alias.name == NULL) return cd_fail(err, CDDP_E_NOMEM, "alias \"%s\": out of memory", text);
+        return cd_fail_memory(err, "alias \"%s\"", text);
+    cd_alias alias = {cd_arena_strdup(&module->arena, text), parameter};
+    if (alias.name == NULL) return cd_fail_memory(err, "alias \"%s\"", text);
     module->aliases[module->alias_count++] = alias;
     return CDDP_OK;
 }
@@ -208,14 +209,11 @@ cddp_status cd_module_add_buffer(cd_module *module, const cd_parameter_spec *spe
     CD_TRY(full_name(module, spec->name, name, err));
     if (!cd_vec_grow(module->allocator, (void **)&module->buffers, &module->buffer_capacity,
                      module->buffer_count + 1, sizeof *module->buffers))
-        return cd_fail(err, CDDP_E_NOMEM, "buffer \"%s\": out of memory", name);
+        return cd_fail_memory(err, "buffer \"%s\"", name);
     cd_buffer b = {0};
+    b.name = cd_arena_strdup(&module->arena, name);
+    if (b.name == NULL) return cd_fail_memory(err, "buffer \"%s\"", name);
     CD_TRY(make_tensor(module, spec, name, &b.tensor, err));
-    b.name = cd_strdup(module->allocator, name);
-    if (b.name == NULL) {
-        tensor_release(&b.tensor);
-        return cd_fail(err, CDDP_E_NOMEM, "buffer \"%s\": out of memory", name);
-    }
     *index = (uint32_t)module->buffer_count;
     module->buffers[module->buffer_count++] = b;
     return CDDP_OK;
@@ -240,9 +238,8 @@ cddp_status cd_module_get_extra(cd_module *module, uint32_t parameter, cd_parame
                                 cddp_error *err)
 {
     cd_parameter *p = &module->parameters[parameter];
-    if (p->extra == NULL) p->extra = cd_allocate_zero(module->allocator, sizeof *p->extra);
-    if (p->extra == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "gradient of \"%s\": out of memory", p->name);
+    if (p->extra == NULL) p->extra = cd_arena_array(&module->arena, 1, sizeof *p->extra);
+    if (p->extra == NULL) return cd_fail_memory(err, "the gradient of \"%s\"", p->name);
     *extra = p->extra;
     return CDDP_OK;
 }
@@ -294,22 +291,15 @@ void cd_module_destroy(cd_module *module)
             tensor_release(&p->extra->addend);
             tensor_release(&p->extra->sparse_value);
             tensor_release(&p->extra->sparse_rows);
-            cd_release(module->allocator, p->extra, sizeof *p->extra);
         }
         tensor_release(&p->tensor);
-        cd_strfree(module->allocator, p->name);
     }
-    for (size_t i = 0; i < module->buffer_count; i++) {
-        tensor_release(&module->buffers[i].tensor);
-        cd_strfree(module->allocator, module->buffers[i].name);
-    }
-    for (size_t i = 0; i < module->alias_count; i++)
-        cd_strfree(module->allocator, module->aliases[i].name);
+    for (size_t i = 0; i < module->buffer_count; i++) tensor_release(&module->buffers[i].tensor);
     cd_release(module->allocator, module->parameters,
                module->parameter_capacity * sizeof *module->parameters);
     cd_release(module->allocator, module->buffers,
                module->buffer_capacity * sizeof *module->buffers);
     cd_release(module->allocator, module->aliases,
                module->alias_capacity * sizeof *module->aliases);
-    cd_release(module->allocator, module, sizeof *module);
+    cd_arena_fini(&module->arena);
 }

@@ -12,6 +12,7 @@
 #include "cddp/alloc.h"
 #include "cddp/device.h"
 
+#include "core/base/arena.h"
 #include "core/base/prng.h"
 
 #include <stddef.h>
@@ -62,6 +63,7 @@ typedef struct cd_alias {
 } cd_alias;
 
 typedef struct cd_module {
+    cd_arena arena; /* the module itself, names and extras */
     const cddp_allocator *allocator;
     const cddp_device *device;
     cd_prng prng;

@@ -39,7 +39,7 @@ static cddp_status add_block(cd_tape *tape, int64_t bytes, cddp_error *err)
     cd_tape_block block = {.bytes = bytes > BLOCK_BYTES ? bytes : BLOCK_BYTES};
     if (!cd_vec_grow(tape->allocator, (void **)&tape->blocks, &tape->block_capacity,
                      tape->block_count + 1, sizeof *tape->blocks))
-        return cd_fail(err, CDDP_E_NOMEM, "tape: no memory for block %zu", tape->block_count);
+        return cd_fail_memory(err, "block %zu of the tape", tape->block_count);
     CD_TRY(device->allocate(device, CDDP_U8, block.bytes, &block.storage, err));
     cddp_status status = zero(tape, &block, block.bytes, err);
     if (status == CDDP_OK)

@@ -2,7 +2,6 @@
 /* Candidate explanations, from the most to the least specific. */
 #include "core/oracle/explain.h"
 
-#include "core/base/alloc.h"
 #include "core/base/error.h"
 #include "core/oracle/numbers.h"
 
@@ -10,29 +9,26 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-cddp_status cd_locals_init(cd_locals *locals, cddp_error *err)
+#define LOCALS_BLOCK_BYTES ((size_t)4096)
+
+cddp_status cd_locals_init(cd_locals *locals, const cddp_allocator *allocator, cddp_error *err)
 {
-    size_t parts = (size_t)locals->rank_count * locals->micro_count;
-    locals->values =
-        cd_allocate_array(locals->allocator, parts * locals->numel, sizeof *locals->values);
-    locals->present = cd_allocate_array(locals->allocator, parts * locals->parameter_count,
-                                        sizeof *locals->present);
-    locals->magnitudes =
-        cd_allocate_array(locals->allocator, locals->numel, sizeof *locals->magnitudes);
-    if (locals->values != NULL && locals->magnitudes != NULL && locals->present != NULL)
-        return CDDP_OK;
-    cd_locals_fini(locals);
-    return cd_fail(err, CDDP_E_NOMEM, "no memory for %zu local gradients of %zu elements", parts,
-                   locals->numel);
+    const size_t parts = (size_t)locals->rank_count * locals->micro_count;
+    cd_arena *arena = &locals->arena;
+    cd_arena_init(arena, allocator, LOCALS_BLOCK_BYTES);
+    locals->values = cd_arena_array(arena, parts * locals->numel, sizeof *locals->values);
+    locals->present =
+        cd_arena_array(arena, parts * locals->parameter_count, sizeof *locals->present);
+    locals->magnitudes = cd_arena_array(arena, locals->numel, sizeof *locals->magnitudes);
+    cddp_status status =
+        cd_arena_check(arena, err, "%zu local gradients of %zu elements", parts, locals->numel);
+    if (status != CDDP_OK) cd_locals_fini(locals);
+    return status;
 }
 
 void cd_locals_fini(cd_locals *locals)
 {
-    size_t parts = (size_t)locals->rank_count * locals->micro_count;
-    cd_release(locals->allocator, locals->values, parts * locals->numel * sizeof *locals->values);
-    cd_release(locals->allocator, locals->present,
-               parts * locals->parameter_count * sizeof *locals->present);
-    cd_release(locals->allocator, locals->magnitudes, locals->numel * sizeof *locals->magnitudes);
+    cd_arena_fini(&locals->arena);
     locals->values = locals->magnitudes = NULL;
     locals->present = NULL;
 }

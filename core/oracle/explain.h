@@ -6,11 +6,12 @@
 ** of predicted and found contributions leave. The most specific explanation that holds is taken.
 */
 #pragma once
+#include "core/base/arena.h"
 #include "core/oracle/compare.h"
 
 /* Gradient contributions of every rank and micro-step, all parameters, dense. */
 typedef struct cd_locals {
-    const cddp_allocator *allocator;
+    cd_arena arena; /* the three arrays */
     uint32_t rank_count, micro_first, micro_count;
     size_t parameter_count, numel; /* of all parameters together */
     const size_t *offsets;         /* (parameter_count + 1) borrowed */
@@ -20,8 +21,9 @@ typedef struct cd_locals {
     /* (rank_count · micro_count · parameter_count) a gradient was defined */
     bool *present;
 } cd_locals;
-cddp_status cd_locals_init(cd_locals *locals, cddp_error *err); /* the other fields are filled in */
-void cd_locals_close(cd_locals *locals);                        /* when all values are in */
+/* The other fields are filled in. */
+cddp_status cd_locals_init(cd_locals *locals, const cddp_allocator *allocator, cddp_error *err);
+void cd_locals_close(cd_locals *locals); /* when all values are in */
 void cd_locals_fini(cd_locals *locals);
 double *cd_locals_get(const cd_locals *locals, uint32_t rank, uint32_t micro, size_t parameter);
 bool *cd_locals_presence(const cd_locals *locals, uint32_t rank, uint32_t micro, size_t parameter);

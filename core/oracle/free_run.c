@@ -17,8 +17,7 @@ static cddp_status free_gradient(cd_oracle *o, const cd_window *w, size_t i, cdd
     CD_TRY(cddp_grad_define(g, &o->values[i], err));
     double *means = cd_allocate_array(o->options.allocator, sum->numel, sizeof *means);
     if (means == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for the free-running gradient of %s",
-                       o->parameters[i].name);
+        return cd_fail_memory(err, "the free-running gradient of %s", o->parameters[i].name);
     for (size_t j = 0; j < sum->numel; j++) means[j] = cd_wide_sum_get(sum, j) / (double)w->divisor;
     cddp_status status = cd_numbers_write(&o->numbers, &g->value, means, err);
     cd_release(o->options.allocator, means, sum->numel * sizeof *means);

@@ -92,7 +92,7 @@ static cddp_status judge_sum(cd_oracle *o, const judged *j, size_t i, const cd_w
     if (c.bad > 0) {
         double *expected = cd_allocate_array(o->options.allocator, sum->numel, sizeof *expected);
         if (expected == NULL)
-            return cd_fail(err, CDDP_E_NOMEM, "no memory to explain %s", o->parameters[i].name);
+            return cd_fail_memory(err, "the explanation of %s", o->parameters[i].name);
         for (size_t k = 0; k < sum->numel; k++)
             expected[k] = cd_wide_sum_get(sum, k) / (double)rule->divisor;
         cd_suspect s = {.expected = expected,

@@ -17,13 +17,15 @@
 
 #include <string.h>
 
+#define ORACLE_BLOCK_BYTES ((size_t)4096)
+
 /* ---- life ---- */
 
 cddp_status cd_oracle_share_create(const cddp_allocator *allocator, cd_oracle_share **share,
                                    cddp_error *err)
 {
     cd_oracle_share *s = cd_allocate_zero(allocator, sizeof *s);
-    if (s == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for the oracle's share");
+    if (s == NULL) return cd_fail_memory(err, "the oracle's share");
     cd_share_init(s, allocator, false);
     *share = s;
     return CDDP_OK;
@@ -36,24 +38,21 @@ void cd_oracle_share_destroy(cd_oracle_share *share)
     cd_release(share->allocator, share, sizeof *share);
 }
 
-static cddp_status allocate_arrays(cd_oracle *o, cddp_error *err)
+static cddp_status push_arrays(cd_oracle *o, cddp_error *err)
 {
-    const cddp_allocator *a = o->options.allocator;
-    size_t n = o->options.parameter_count, b = o->options.buffer_count;
-    o->parameters = cd_allocate_array(a, n + 1, sizeof *o->parameters);
-    o->names = cd_allocate_array(a, n + 1, sizeof *o->names);
-    o->offsets = cd_allocate_array(a, n + 1, sizeof *o->offsets);
-    o->values = cd_allocate_array(a, n + 1, sizeof *o->values);
-    o->kept = cd_allocate_array(a, n + 1, sizeof *o->kept);
-    o->buffers = cd_allocate_array(a, b + 1, sizeof *o->buffers);
-    o->local_forms = cd_allocate_array(a, n + 1, sizeof *o->local_forms);
-    o->captured = cd_allocate_array(a, n + 1, sizeof *o->captured);
-    o->local_present = cd_allocate_array(a, n + 1, sizeof *o->local_present);
-    o->free_gradients = cd_allocate_array(a, n + 1, sizeof *o->free_gradients);
-    if (o->parameters == NULL || o->names == NULL || o->offsets == NULL || o->values == NULL ||
-        o->kept == NULL || o->buffers == NULL || o->local_forms == NULL || o->captured == NULL ||
-        o->local_present == NULL || o->free_gradients == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for the oracle of rank %u", o->options.rank);
+    const size_t n = o->options.parameter_count, b = o->options.buffer_count;
+    o->parameters = cd_arena_array(&o->arena, n, sizeof *o->parameters);
+    o->names = cd_arena_array(&o->arena, n, sizeof *o->names);
+    o->offsets = cd_arena_array(&o->arena, n + 1, sizeof *o->offsets);
+    o->values = cd_arena_array(&o->arena, n, sizeof *o->values);
+    o->kept = cd_arena_array(&o->arena, n, sizeof *o->kept);
+    o->buffers = cd_arena_array(&o->arena, b, sizeof *o->buffers);
+    o->local_forms = cd_arena_array(&o->arena, n, sizeof *o->local_forms);
+    o->captured = cd_arena_array(&o->arena, n, sizeof *o->captured);
+    o->local_present = cd_arena_array(&o->arena, n, sizeof *o->local_present);
+    o->free_gradients = cd_arena_array(&o->arena, n, sizeof *o->free_gradients);
+    o->squares = cd_arena_array(&o->arena, o->options.world_size, sizeof *o->squares);
+    CD_TRY(cd_arena_check(&o->arena, err, "the oracle of rank %u", o->options.rank));
     for (size_t i = 0; i < n; i++) {
         o->parameters[i] = o->options.parameters[i];
         o->names[i] = o->parameters[i].name;
@@ -66,23 +65,21 @@ static cddp_status allocate_arrays(cd_oracle *o, cddp_error *err)
 cddp_status cd_oracle_create(const cd_oracle_options *options, cd_oracle **oracle, cddp_error *err)
 {
     cddp_status status = CDDP_OK;
-    cd_oracle *o = cd_allocate_zero(options->allocator, sizeof *o);
-    if (o == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for the oracle of rank %u", options->rank);
+    cd_arena arena;
+    cd_arena_init(&arena, options->allocator, ORACLE_BLOCK_BYTES);
+    cd_oracle *o = cd_arena_push(&arena, sizeof *o);
+    if (o == NULL) return cd_fail_memory(err, "the oracle of rank %u", options->rank);
+    o->arena = arena;
     o->options = *options;
     o->is_free_running = options->free_engine != NULL;
     o->numbers.allocator = o->other.allocator = o->before.allocator = options->allocator;
     cd_share_init(&o->own, options->allocator, true);
     o->share = options->share != NULL ? options->share : &o->own;
-    CD_TRY_OUT(allocate_arrays(o, err));
-    o->squares = cd_allocate_array(options->allocator, options->world_size, sizeof *o->squares);
-    if (o->squares == NULL)
-        CD_TRY_OUT(
-            cd_fail(err, CDDP_E_NOMEM, "no memory for the norms of %u ranks", options->world_size));
+    CD_TRY_OUT(push_arrays(o, err));
     *oracle = o;
-    o = NULL;
+    return CDDP_OK;
 out:
-    cd_oracle_destroy(o);
+    cd_arena_fini(&o->arena);
     return status;
 }
 
@@ -104,32 +101,18 @@ void cd_oracle_destroy(cd_oracle *oracle)
 {
     cd_oracle *o = oracle;
     if (o == NULL) return;
-    const cddp_allocator *a = o->options.allocator;
-    size_t n = o->options.parameter_count, b = o->options.buffer_count;
-    for (size_t i = 0; i < n; i++) {
-        if (o->values != NULL) release_tensor(&o->values[i]);
-        if (o->kept != NULL) cddp_grad_fini(&o->kept[i]);
-        if (o->local_forms != NULL) cddp_grad_fini(&o->local_forms[i]);
-        if (o->free_gradients != NULL) cddp_grad_fini(&o->free_gradients[i]);
+    for (size_t i = 0; i < o->options.parameter_count; i++) {
+        release_tensor(&o->values[i]);
+        cddp_grad_fini(&o->kept[i]);
+        cddp_grad_fini(&o->local_forms[i]);
+        cddp_grad_fini(&o->free_gradients[i]);
     }
-    for (size_t i = 0; o->buffers != NULL && i < b; i++) release_tensor(&o->buffers[i]);
+    for (size_t i = 0; i < o->options.buffer_count; i++) release_tensor(&o->buffers[i]);
     cd_share_fini(&o->own);
     cd_numbers_fini(&o->numbers);
     cd_numbers_fini(&o->other);
     cd_numbers_fini(&o->before);
-    if (o->offsets != NULL) cd_release(a, o->local, o->offsets[n] * sizeof *o->local);
-    cd_release(a, o->parameters, (n + 1) * sizeof *o->parameters);
-    cd_release(a, o->names, (n + 1) * sizeof *o->names);
-    cd_release(a, o->offsets, (n + 1) * sizeof *o->offsets);
-    cd_release(a, o->values, (n + 1) * sizeof *o->values);
-    cd_release(a, o->kept, (n + 1) * sizeof *o->kept);
-    cd_release(a, o->buffers, (b + 1) * sizeof *o->buffers);
-    cd_release(a, o->local_forms, (n + 1) * sizeof *o->local_forms);
-    cd_release(a, o->captured, (n + 1) * sizeof *o->captured);
-    cd_release(a, o->local_present, (n + 1) * sizeof *o->local_present);
-    cd_release(a, o->free_gradients, (n + 1) * sizeof *o->free_gradients);
-    cd_release(a, o->squares, o->options.world_size * sizeof *o->squares);
-    cd_release(a, o, sizeof *o);
+    cd_arena_fini(&o->arena);
 }
 
 /* ---- what the run hands in ---- */
@@ -196,11 +179,9 @@ cddp_status cd_oracle_begin_step(cd_oracle *oracle, uint32_t step, const cddp_te
         o->captured[i] = false;
     }
     if (o->local == NULL && cd_oracle_has_values(o)) {
-        o->local = cd_allocate_array(o->options.allocator, o->offsets[o->options.parameter_count],
-                                     sizeof *o->local);
-        if (o->local == NULL)
-            return cd_fail(err, CDDP_E_NOMEM, "no memory for the local gradients of rank %u",
-                           o->options.rank);
+        o->local =
+            cd_arena_array(&o->arena, o->offsets[o->options.parameter_count], sizeof *o->local);
+        CD_TRY(cd_arena_check(&o->arena, err, "the local gradients of rank %u", o->options.rank));
     }
     return CDDP_OK;
 }

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The declared partition. It shares nothing with core/train/shard.c and core/ddp/modes/zero_step.c, which
-** are judged by it. */
+/* The declared partition. It judges core/train/shard.c and core/ddp/modes/zero_step.c, and shares
+** nothing with them. */
 #include "core/oracle/partition.h"
 
 #include "core/base/alloc.h"
-#include "core/base/error.h"
+#include "core/base/arena.h"
+
+#define PARTITION_BLOCK_BYTES ((size_t)4096)
 
 cd_part_range cd_part_get(const cd_part *part, int64_t numel, uint32_t rank)
 {
@@ -29,8 +31,7 @@ static size_t next_of(const cd_partition *p, bool by_size, const cd_part *parts)
 cddp_status cd_partition_whole(const cd_partition *p, bool by_size, cd_part *parts, cddp_error *err)
 {
     int64_t *loads = cd_allocate_array(p->allocator, p->world, sizeof *loads);
-    if (loads == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for the partition over %u ranks", p->world);
+    if (loads == NULL) return cd_fail_memory(err, "the partition over %u ranks", p->world);
     for (size_t i = 0; i < p->count; i++) parts[i] = (cd_part){0, 0};
     for (size_t assigned = 0; assigned < p->count; assigned++) {
         size_t i = next_of(p, by_size, parts);
@@ -101,14 +102,13 @@ cddp_status cd_partition_buckets(const cd_partition *p, const cd_partition_bucke
                                  size_t bucket_count, bool cut, cd_part *parts, cddp_error *err)
 {
     cddp_status status = CDDP_OK;
-    int64_t total = 0, *loads = cd_allocate_array(p->allocator, p->world, sizeof *loads);
-    bool *served = cd_allocate_array(p->allocator, p->world, sizeof *served);
-    bool *assigned = cd_allocate_array(p->allocator, bucket_count + 1, sizeof *assigned);
-    if (loads == NULL || served == NULL || assigned == NULL) {
-        status = cd_fail(err, CDDP_E_NOMEM, "no memory to deal %zu buckets to %u ranks",
-                         bucket_count, p->world);
-        goto out;
-    }
+    cd_arena arena;
+    cd_arena_init(&arena, p->allocator, PARTITION_BLOCK_BYTES);
+    int64_t total = 0, *loads = cd_arena_array(&arena, p->world, sizeof *loads);
+    bool *served = cd_arena_array(&arena, p->world, sizeof *served);
+    bool *assigned = cd_arena_array(&arena, bucket_count, sizeof *assigned);
+    CD_TRY_OUT(cd_arena_check(&arena, err, "the assignment of %zu buckets to %u ranks",
+                              bucket_count, p->world));
     for (size_t b = 0; b < bucket_count; b++) total += numel_of(p, &buckets[b]);
     for (size_t turn = 0; turn < bucket_count; turn++) {
         size_t b = 0;
@@ -122,9 +122,7 @@ cddp_status cd_partition_buckets(const cd_partition *p, const cd_partition_bucke
         if (cut) cut_bucket(p, &buckets[b], total, loads, served, parts);
     }
 out:
-    cd_release(p->allocator, loads, p->world * sizeof *loads);
-    cd_release(p->allocator, served, p->world * sizeof *served);
-    cd_release(p->allocator, assigned, (bucket_count + 1) * sizeof *assigned);
+    cd_arena_fini(&arena);
     return status;
 }
 

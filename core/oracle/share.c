@@ -48,8 +48,7 @@ static cddp_status open_shelf(cd_oracle_share *share, cd_shelf *shelf, const cd_
     if (shelf->windows != NULL) return CDDP_OK;
     size_t count = windows_for(share, start);
     shelf->windows = cd_allocate_array(share->allocator, count, sizeof *shelf->windows);
-    if (shelf->windows == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for %zu references", count);
+    if (shelf->windows == NULL) return cd_fail_memory(err, "%zu references", count);
     shelf->count = count;
     for (size_t i = 0; i < count; i++) cd_window_init(&shelf->windows[i], share->allocator);
     return CDDP_OK;

@@ -2,11 +2,13 @@
 /* Inside the oracle: its state, and what its parts share. Nothing outside core/oracle includes
 ** this. */
 #pragma once
+#include "core/base/arena.h"
 #include "core/oracle/oracle.h"
 #include "core/oracle/share.h"
 #include "core/oracle/emit.h"
 
 struct cd_oracle {
+    cd_arena arena; /* the oracle itself and every array below */
     cd_oracle_options options;
     cd_oracle_parameter *parameters; /* (parameter_count) copies */
     const char **names;              /* (parameter_count) */

@@ -2,7 +2,6 @@
 /* Fixed-point accumulation with delayed carries. */
 #include "core/oracle/wide_sum.h"
 
-#include "core/base/alloc.h"
 #include "core/base/error.h"
 
 #include <math.h>
@@ -10,6 +9,7 @@
 
 #define LIMB_BITS 32
 #define LIMBS_MAX 72
+#define SUM_BLOCK_BYTES ((size_t)1024)
 
 /* From the smallest subnormal to the largest finite value, plus 64 bits for 2^31 additions and a
 ** factor. */
@@ -23,25 +23,24 @@ static void range_of(cddp_dtype dtype, int32_t *exponent_min, size_t *limb_count
 cddp_status cd_wide_sum_init(cd_wide_sum *sum, const cddp_allocator *allocator, cddp_dtype dtype,
                              size_t numel, cddp_error *err)
 {
-    cd_wide_sum made = {.allocator = allocator, .numel = numel};
+    cd_wide_sum made = {.numel = numel};
     range_of(dtype, &made.exponent_min, &made.limb_count);
-    made.limbs = cd_allocate_array(allocator, numel * made.limb_count, sizeof *made.limbs);
-    made.magnitude = cd_allocate_array(allocator, numel, sizeof *made.magnitude);
-    made.low = cd_allocate_array(allocator, numel, sizeof *made.low);
+    cd_arena_init(&made.arena, allocator, SUM_BLOCK_BYTES);
+    made.limbs = cd_arena_array(&made.arena, numel * made.limb_count, sizeof *made.limbs);
+    made.magnitude = cd_arena_array(&made.arena, numel, sizeof *made.magnitude);
+    made.low = cd_arena_array(&made.arena, numel, sizeof *made.low);
     *sum = made;
-    if (made.limbs == NULL || made.magnitude == NULL || made.low == NULL) {
+    cddp_status status = cd_arena_check(&sum->arena, err, "the exact sum of %zu elements", numel);
+    if (status == CDDP_OK)
+        cd_wide_sum_clear(sum);
+    else
         cd_wide_sum_fini(sum);
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for the exact sum of %zu elements", numel);
-    }
-    cd_wide_sum_clear(sum);
-    return CDDP_OK;
+    return status;
 }
 
 void cd_wide_sum_fini(cd_wide_sum *sum)
 {
-    cd_release(sum->allocator, sum->limbs, sum->numel * sum->limb_count * sizeof *sum->limbs);
-    cd_release(sum->allocator, sum->magnitude, sum->numel * sizeof *sum->magnitude);
-    cd_release(sum->allocator, sum->low, sum->numel * sizeof *sum->low);
+    cd_arena_fini(&sum->arena);
     *sum = (cd_wide_sum){0};
 }
 

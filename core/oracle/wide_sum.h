@@ -7,8 +7,8 @@
 ** carry moves until the sum is read, so 2^31 values may be added. The sum is exact, whatever the
 ** order; only reading it as a double rounds, once.
 **
-** Beside the sum each element keeps Σ|x| and the lowest bit that any x has. Together they are the witness of exact
-** arithmetic: when Σ|x| < 2^p · lowest bit, every partial sum in every order is representable in p bits.
+** Beside the sum, each element keeps Σ|x| and the lowest bit of any x. Together they prove exact
+** arithmetic: when Σ|x| < 2^p · lowest bit, every partial sum in every order fits p bits.
 **
 ** Lifetime   init → push … → read → (clear →) fini.
 ** Errors     memory only, in init. NaN and infinities make the magnitude infinite or NaN and leave
@@ -18,16 +18,17 @@
 #pragma once
 #include "cddp/alloc.h"
 #include "cddp/tensor.h"
+#include "core/base/arena.h"
 
 typedef struct cd_wide_sum {
-    const cddp_allocator *allocator;
+    cd_arena arena; /* the three arrays */
     size_t numel, limb_count;
     int32_t exponent_min; /* weight of the lowest limb's lowest bit */
     int64_t *limbs;       /* (numel · limb_count) */
     double *magnitude;    /* (numel) Σ|x|, each addition rounded up by at most one part in 2^52 */
-    int32_t *
-        low; /* (numel) exponent of the lowest bit of any x; INT32_MAX: all were zero, INT32_MIN: one was
-                          ** not finite */
+    /* (numel) exponent of the lowest bit of any x. INT32_MAX: all were zero; INT32_MIN: one was not
+    ** finite. */
+    int32_t *low;
     uint64_t push_count;
 } cd_wide_sum;
 

@@ -94,8 +94,7 @@ static cddp_status make_parameters(cd_window *w, const cd_start *start, cddp_err
     release_parameters(w);
     w->parameters = cd_allocate_array(w->allocator, start->parameter_count, sizeof *w->parameters);
     if (w->parameters == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for the oracle's %zu parameters",
-                       start->parameter_count);
+        return cd_fail_memory(err, "the oracle's %zu parameters", start->parameter_count);
     w->parameter_count = start->parameter_count;
     w->is_exact_device = is_exact_device(start);
     for (size_t i = 0; i < start->parameter_count; i++) {
@@ -374,7 +373,7 @@ void cd_window_release_locals(cd_window *window)
 static cddp_status fill_locals(cd_locals *locals, const cd_start *start,
                                const cd_oracle_reduction *reduction, cddp_error *err)
 {
-    cd_numbers numbers = {.allocator = locals->allocator};
+    cd_numbers numbers = {.allocator = locals->arena.allocator};
     const cd_oracle_engine *e = start->engine;
     cddp_status status = CDDP_OK;
     CD_TRY_OUT(e->load(e->self, start->values, start->buffers, err));
@@ -404,14 +403,13 @@ cddp_status cd_window_gather(cd_window *window, const cd_start *start,
 {
     window->locals.offsets = start->offsets; /* of a rank that is still there */
     if (window->has_locals) return CDDP_OK;
-    window->locals = (cd_locals){.allocator = window->allocator,
-                                 .rank_count = start->world_size,
+    window->locals = (cd_locals){.rank_count = start->world_size,
                                  .micro_first = reduction->micro_first,
                                  .micro_count = reduction->micro_step - reduction->micro_first + 1,
                                  .parameter_count = start->parameter_count,
                                  .numel = start->offsets[start->parameter_count],
                                  .offsets = start->offsets};
-    CD_TRY(cd_locals_init(&window->locals, err));
+    CD_TRY(cd_locals_init(&window->locals, window->allocator, err));
     window->has_locals = true;
     cddp_status status = fill_locals(&window->locals, start, reduction, err);
     if (status == CDDP_OK) cd_locals_close(&window->locals);

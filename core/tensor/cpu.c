@@ -63,8 +63,7 @@ static cddp_status cpu_allocate(const cddp_device *device, cddp_dtype dtype, int
                      ? NULL
                      : cd_cpu_storage_create(cd_device_allocator(device), (size_t)numel * bytes);
     if (made == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "allocate: no memory for %" PRId64 " elements of %s",
-                       numel, cddp_dtype_name(dtype));
+        return cd_fail_memory(err, "%" PRId64 " elements of %s", numel, cddp_dtype_name(dtype));
     *storage = made;
     return CDDP_OK;
 }

@@ -315,7 +315,7 @@ static cddp_status matmul_flat(const cd_matmul_args *args, cd_isa isa,
     const size_t bytes = (size_t)(s->m * s->n) * (is_f64 ? 8 : 4);
     tile_place place = {.rows = s->m, .columns = s->n, .width = s->n};
     void *sums = cd_allocate(allocator, bytes);
-    if (sums == NULL) return cd_fail(err, CDDP_E_NOMEM, "matmul: no %zu bytes for sums", bytes);
+    if (sums == NULL) return cd_fail_memory(err, "%zu bytes of sums in matmul", bytes);
     memset(sums, 0, bytes);
     flat_of(isa, is_f64)(args, sums);
     if (is_f64)
@@ -339,7 +339,7 @@ static cddp_status matmul_tiled(const cd_matmul_args *args, cd_isa isa,
     const size_t bytes = (size_t)together * g.panel_bytes;
     g.packed = cd_allocate(allocator, bytes);
     if (g.packed == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "matmul: no %zu bytes for packing", bytes);
+        return cd_fail_memory(err, "%zu bytes of packed operands in matmul", bytes);
     for (int64_t first = 0; first < panels; first += together) {
         g.column = first * version.width;
         g.count = panels - first < together ? panels - first : together;
@@ -419,8 +419,7 @@ static cddp_status matmul_16(const cd_matmul_args *args, cd_isa isa,
     const cd_matmul_shape *s = &args->shape;
     const size_t count = (size_t)(s->m * s->k + s->k * s->n + s->m * s->n);
     float *a = cd_allocate_array(allocator, count, sizeof *a);
-    if (a == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "matmul: no memory for %zu widened elements", count);
+    if (a == NULL) return cd_fail_memory(err, "%zu widened elements of matmul", count);
     float *b = a + s->m * s->k, *sums = b + s->k * s->n;
     widen(&(widening){args->dtype, args->a, s->m, s->k, s->a_row, s->a_k}, a);
     widen(&(widening){args->dtype, args->b, s->k, s->n, s->b_k, s->b_col}, b);

@@ -37,8 +37,7 @@ static cddp_status shape_allocate(const cddp_device *device, cddp_dtype dtype, i
     size_t bytes = fits ? TOKEN_BYTES + element * (size_t)numel : 0;
     unsigned char *block = fits ? cd_cpu_storage_create(cd_device_allocator(device), bytes) : NULL;
     if (block == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "allocate: no memory for %" PRId64 " elements of %s",
-                       numel, cddp_dtype_name(dtype));
+        return cd_fail_memory(err, "%" PRId64 " elements of %s", numel, cddp_dtype_name(dtype));
     memcpy(block, &(shape_token){numel, (int64_t)bytes}, sizeof(shape_token));
     *storage = block + TOKEN_BYTES;
     return CDDP_OK;

@@ -30,7 +30,7 @@ static cddp_status allocate(const cddp_allocator *allocator, size_t count, cd_te
     *items = NULL;
     if (count == 0) return CDDP_OK;
     *items = cd_allocate_array(allocator, count, sizeof **items);
-    if (*items == NULL) return cd_fail(err, CDDP_E_NOMEM, "symbol: no memory for %zu terms", count);
+    if (*items == NULL) return cd_fail_memory(err, "%zu symbol terms", count);
     return CDDP_OK;
 }
 

@@ -32,12 +32,12 @@ cddp_status cd_symbol_storage_create(const cddp_allocator *allocator, int64_t nu
     const cd_term garbage = {.atom.kind = CD_ATOM_GARBAGE, .advance = 1, .coefficient = {1, 1}};
     const cd_form_slice slice = {&garbage, 1, 0, 1};
     cd_symbol_storage *s = cd_allocate_zero(allocator, sizeof *s);
-    if (s == NULL) return cd_fail(err, CDDP_E_NOMEM, "symbol: no memory for a storage");
+    if (s == NULL) return cd_fail_memory(err, "a symbol storage");
     s->allocator = allocator;
     s->numel = numel;
     if (numel > 0) {
         s->runs = cd_allocate_array(allocator, 1, sizeof *s->runs);
-        if (s->runs == NULL) CD_TRY_OUT(cd_fail(err, CDDP_E_NOMEM, "symbol: no memory for a run"));
+        if (s->runs == NULL) CD_TRY_OUT(cd_fail_memory(err, "a run of a symbol storage"));
         s->run_capacity = 1;
         s->runs[0].piece.length = numel;
         CD_TRY_OUT(cd_terms_copy(allocator, &slice, numel == 1, &s->runs[0].piece.terms, err));
@@ -141,7 +141,7 @@ static cddp_status append(cd_piece_list *list, cd_piece *piece, cddp_error *err)
     if (!cd_vec_grow(list->allocator, &items, &list->capacity, list->count + 1,
                      sizeof *list->items)) {
         cd_terms_fini(list->allocator, &piece->terms);
-        return cd_fail(err, CDDP_E_NOMEM, "symbol: no memory for %zu pieces", list->count + 1);
+        return cd_fail_memory(err, "%zu symbol pieces", list->count + 1);
     }
     list->items = items;
     list->items[list->count++] = *piece;
@@ -201,7 +201,7 @@ static cddp_status patch_push(patch_list *patches, int64_t position, int64_t len
     void *items = patches->items;
     if (!cd_vec_grow(patches->allocator, &items, &patches->capacity, patches->count + 1,
                      sizeof *patches->items))
-        return cd_fail(err, CDDP_E_NOMEM, "symbol: no memory for %zu runs", patches->count + 1);
+        return cd_fail_memory(err, "%zu symbol runs", patches->count + 1);
     patches->items = items;
     cd_symbol_run *run = &patches->items[patches->count];
     *run = (cd_symbol_run){.offset = position, .piece.length = length};
@@ -360,8 +360,7 @@ cddp_status cd_symbol_storage_write(const cddp_tensor *dst, const cd_piece_list 
     CD_TRY_OUT(sort_patches(&patches, err));
     builder.capacity = storage->run_count + 2 * patches.count;
     builder.runs = cd_allocate_array(builder.allocator, builder.capacity, sizeof *builder.runs);
-    if (builder.runs == NULL)
-        CD_TRY_OUT(cd_fail(err, CDDP_E_NOMEM, "symbol: no memory for %zu runs", builder.capacity));
+    if (builder.runs == NULL) CD_TRY_OUT(cd_fail_memory(err, "%zu symbol runs", builder.capacity));
     status = build_runs(storage, &patches, &builder, err);
     if (status != CDDP_OK) {
         give_up(storage, &builder);

@@ -158,6 +158,8 @@ static cddp_status check_entry(const cd_optimizer *optimizer, const cd_optimizer
     return CDDP_OK;
 }
 
+#define OPTIMIZER_BLOCK_BYTES ((size_t)512)
+
 cddp_status cd_optimizer_create(const cd_optimizer_options *options,
                                 const cd_optimizer_parameter *parameters, size_t parameter_count,
                                 const cddp_allocator *allocator, cd_optimizer **optimizer,
@@ -166,18 +168,19 @@ cddp_status cd_optimizer_create(const cd_optimizer_options *options,
     cddp_status status = CDDP_OK;
     if ((unsigned)options->kind >= CD_OPTIMIZER_KIND_COUNT)
         return cd_fail(err, CDDP_E_ARG, "optimizer: kind %d", (int)options->kind);
-    cd_optimizer *o = cd_allocate_zero(allocator, sizeof *o);
-    if (o == NULL) return cd_fail(err, CDDP_E_NOMEM, "optimizer: no memory");
+    cd_arena arena;
+    cd_arena_init(&arena, allocator, OPTIMIZER_BLOCK_BYTES);
+    cd_optimizer *o = cd_arena_push(&arena, sizeof *o);
+    if (o == NULL) return cd_fail_memory(err, "an optimizer");
+    o->arena = arena;
     o->allocator = allocator;
     o->rule = kinds[options->kind].rule;
     o->options = *options;
     CD_TRY_OUT(cd_optimizer_check_range("lr", options->lr, 0, 1e300, err));
     CD_TRY_OUT(cd_optimizer_check_range("weight_decay", options->weight_decay, 0, 1e300, err));
     CD_TRY_OUT(o->rule->check(options, err));
-    o->entries = cd_allocate_array(allocator, parameter_count, sizeof *o->entries);
-    if (o->entries == NULL)
-        CD_TRY_OUT(
-            cd_fail(err, CDDP_E_NOMEM, "optimizer: no memory for %zu parameters", parameter_count));
+    o->entries = cd_arena_array(&o->arena, parameter_count, sizeof *o->entries);
+    CD_TRY_OUT(cd_arena_check(&o->arena, err, "%zu parameters of an optimizer", parameter_count));
     o->entry_count = parameter_count;
     for (size_t i = 0; i < parameter_count; i++) {
         o->entries[i].parameter = parameters[i];
@@ -198,9 +201,7 @@ void cd_optimizer_destroy(cd_optimizer *optimizer)
         for (uint32_t s = 0; s < CD_OPTIMIZER_SLOTS_MAX; s++)
             release(&optimizer->entries[i].slots[s]);
     release(&optimizer->scratch);
-    cd_release(optimizer->allocator, optimizer->entries,
-               optimizer->entry_count * sizeof *optimizer->entries);
-    cd_release(optimizer->allocator, optimizer, sizeof *optimizer);
+    cd_arena_fini(&optimizer->arena);
 }
 
 /* ---- stepping ---- */

@@ -3,6 +3,7 @@
 **
 ** To add a rule: one file like sgd.c that defines cd_rule_<name>, and one row in optimizers.def. */
 #pragma once
+#include "core/base/arena.h"
 #include "core/model/optim/optimizer.h"
 
 /* One parameter and its state. */
@@ -31,10 +32,11 @@ typedef struct cd_optimizer_rule {
 #undef CD_OPTIMIZER
 
 struct cd_optimizer {
+    cd_arena arena; /* the optimizer itself and its entries */
     const cddp_allocator *allocator;
     const cd_optimizer_rule *rule;
     cd_optimizer_options options;
-    cd_optimizer_entry *entries;
+    cd_optimizer_entry *entries; /* (entry_count) */
     size_t entry_count;
     cddp_tensor scratch; /* 1-D, grows to the largest parameter of its dtype; undefined at first */
 };

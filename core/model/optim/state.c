@@ -52,8 +52,7 @@ static cddp_status make_buffer(const cd_optimizer *o, const cd_optimizer_entry *
     const cddp_tensor *t = &entry->parameter.tensor;
     *bytes = (size_t)cddp_tensor_numel(t) * cddp_dtype_bytes(t->dtype);
     *buffer = cd_allocate(o->allocator, *bytes);
-    if (*buffer == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "optimizer state: no memory for %zu bytes", *bytes);
+    if (*buffer == NULL) return cd_fail_memory(err, "%zu bytes of optimizer state", *bytes);
     return CDDP_OK;
 }
 

@@ -136,7 +136,7 @@ static cddp_status build_list(cd_model *model, const char *list, int *outputs, c
     cddp_status status = CDDP_OK;
     size_t bytes = strlen(list) + 1;
     char *copy = cd_allocate(model->allocator, bytes);
-    if (copy == NULL) return cd_fail(err, CDDP_E_NOMEM, "model params: out of memory");
+    if (copy == NULL) return cd_fail_memory(err, "the parameters of a model");
     memcpy(copy, list, bytes);
     for (char *text = copy; text != NULL && *text != 0;) {
         char *semicolon = strchr(text, ';');

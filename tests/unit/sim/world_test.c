@@ -427,7 +427,7 @@ static cddp_status create_body(const cddp_allocator *allocator, void *argument, 
 TEST(world, creation_survives_every_failed_allocation)
 {
     (void)state;
-    assert_int_equal(cd_test_oom_loop(create_body, NULL), 4);
+    assert_int_equal(cd_test_oom_loop(create_body, NULL), 3);
 }
 
 TEST(world, too_little_memory_is_reported_by_launch)

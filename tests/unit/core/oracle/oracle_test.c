@@ -606,7 +606,7 @@ TEST(oracle, contributions_that_explain_an_error_alike_are_counted)
                             .numel = 3,
                             .offsets = offsets};
         cddp_error err = CDDP_ERROR_INIT;
-        assert_ok(cd_locals_init(&locals, &err), &err);
+        assert_ok(cd_locals_init(&locals, NULL, &err), &err);
         for (uint32_t r = 0; r < 4; r++)
             for (size_t i = 0; i < 3; i++) {
                 cd_locals_get(&locals, r, 0, 0)[i] = parts[r][i];

@@ -150,7 +150,7 @@ static cddp_status make_sum(const cddp_allocator *allocator, void *argument, cdd
 {
     (void)argument;
     cd_wide_sum sum;
-    cddp_status status = cd_wide_sum_init(&sum, allocator, CDDP_F32, 5, err);
+    cddp_status status = cd_wide_sum_init(&sum, allocator, CDDP_F32, 100, err);
     if (status == CDDP_OK) cd_wide_sum_fini(&sum);
     return status;
 }
