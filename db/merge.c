@@ -51,8 +51,7 @@ cddp_status cddp_store_merge_shards(cddp_store *store, const char *const *paths,
     cddp_status status = CDDP_OK;
     CD_TRY(cd_writer_require(store, err));
     shard *shards = cd_allocate_array(store->allocator, path_count, sizeof *shards);
-    if (shards == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory to merge %zu shards", path_count);
+    if (shards == NULL) return cd_fail_memory(err, "merging %zu shards", path_count);
     for (size_t i = 0; i < path_count; i++)
         CD_TRY_OUT(open_shard(&shards[i], paths[i], store->allocator, err));
     for (shard *s = find_least(shards, path_count); s != NULL; s = find_least(shards, path_count)) {

@@ -89,7 +89,7 @@ cddp_status cd_sql_fail(const cd_sql *sql, int result, cddp_error *err)
     case SQLITE_LOCKED:
         return cd_fail(err, CDDP_E_IO, "'%s' is in use: another program is writing to it", path);
     case SQLITE_NOMEM:
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for the store '%s'", path);
+        return cd_fail_memory(err, "the store '%s'", path);
     case SQLITE_TOOBIG:
         return cd_fail(err, CDDP_E_LIMIT, "'%s' holds a value larger than 64 MiB", path);
     case SQLITE_INTERRUPT:

@@ -55,13 +55,13 @@ cddp_status cddp_store_open(const char *path, cddp_store_mode mode, const cddp_a
 {
     cddp_status status = CDDP_OK;
     cddp_store *s = cd_allocate_zero(allocator, sizeof *s);
-    if (s == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for a store");
+    if (s == NULL) return cd_fail_memory(err, "a store");
     s->allocator = allocator;
     s->mode = mode;
     cd_batch_init(&s->batch, allocator, s->kinds.stored);
     s->path = cd_strdup(allocator, path);
     if (s->path == NULL) {
-        status = cd_fail(err, CDDP_E_NOMEM, "no memory for a store");
+        status = cd_fail_memory(err, "a store");
         goto out;
     }
     CD_TRY_OUT(open_file(s, err));

@@ -116,8 +116,7 @@ void cd_writer_add(cddp_store *store, const cddp_event *event)
     if (w->failed) return;
     if (store->batch.count >= BATCH_EVENTS_MAX && cd_writer_commit(store, NULL) != CDDP_OK) return;
     if (cd_batch_add(&store->batch, event)) return;
-    w->failed = cd_fail(&w->failure, CDDP_E_NOMEM, "no memory for the events of '%s'",
-                        store->path) != CDDP_OK;
+    w->failed = cd_fail_memory(&w->failure, "the events of '%s'", store->path) != CDDP_OK;
 }
 
 static void sink_event(void *self, const cddp_event *event) { cd_writer_add(self, event); }
@@ -228,7 +227,7 @@ cddp_status cddp_store_run_begin(cddp_store *store, const cddp_run_provenance *p
                      .last_rank = UINT32_MAX};
     w->steps_done = cd_allocate_array(store->allocator, w->world_size, sizeof *w->steps_done);
     if (w->steps_done == NULL) {
-        status = cd_fail(err, CDDP_E_NOMEM, "no memory to write to '%s'", store->path);
+        status = cd_fail_memory(err, "writing to '%s'", store->path);
         goto out;
     }
     wait_for_wal(store);

@@ -176,7 +176,7 @@ static cddp_status entry_take(check_group *k, entry **taken, cddp_error *err)
         if (e == NULL || room == NULL) {
             cd_release(g->allocator, e, sizeof *e);
             cd_release(g->allocator, room, k->room_bytes);
-            return cd_fail(err, CDDP_E_NOMEM, "no memory for a fingerprint of group '%s'", g->name);
+            return cd_fail_memory(err, "a fingerprint of group '%s'", g->name);
         }
         e->room = room;
         e->next_made = k->made;

@@ -237,7 +237,7 @@ static cddp_status hier_open(const cddp_backend *backend, cddp_rank *rank,
     h->leaders = cd_allocate_array(g->allocator, g->size, sizeof *h->leaders);
     h->siblings = cd_allocate_array(g->allocator, g->size, sizeof *h->siblings);
     if (h->nodes == NULL || h->leaders == NULL || h->siblings == NULL) {
-        status = cd_fail(err, CDDP_E_NOMEM, "no memory for the nodes of group '%s'", spec->name);
+        status = cd_fail_memory(err, "the nodes of group '%s'", spec->name);
         goto out;
     }
     CD_TRY_OUT(cd_step_group_open_inner(g, spec, &flat, err));

@@ -122,7 +122,7 @@ static cddp_status node_create(const reading *r, const cd_kind *kind, cd_node **
                                cddp_error *err)
 {
     cd_node *n = cd_allocate_zero(r->allocator, sizeof *n);
-    if (n == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for backend '%s'", r->spec);
+    if (n == NULL) return cd_fail_memory(err, "backend '%s'", r->spec);
     n->kind = kind;
     n->composition = r->reader->composition;
     n->spec = r->spec;
@@ -136,7 +136,7 @@ static cddp_status node_finish(const reading *r, cd_node *n, const char *begin, 
     if (r->reader->composition == NULL) return CDDP_OK;
     n->name_bytes = (size_t)(r->at - begin) + 1;
     n->name = cd_allocate(r->allocator, n->name_bytes);
-    if (n->name == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for backend '%s'", r->spec);
+    if (n->name == NULL) return cd_fail_memory(err, "backend '%s'", r->spec);
     memcpy(n->name, begin, n->name_bytes - 1);
     n->name[n->name_bytes - 1] = '\0';
     n->table = n->inner[0]->table; /* capabilities to begin with */

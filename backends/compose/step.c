@@ -79,7 +79,7 @@ cddp_status cd_step_group_create(const cddp_backend *backend, cddp_rank *rank,
 {
     const cddp_allocator *a = rank->allocator;
     cd_step_group *g = cd_allocate_zero(a, ops->group_bytes);
-    if (g == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for group '%s'", spec->name);
+    if (g == NULL) return cd_fail_memory(err, "group '%s'", spec->name);
     g->node = backend->self;
     g->ops = ops;
     g->rank = rank;
@@ -91,8 +91,7 @@ cddp_status cd_step_group_create(const cddp_backend *backend, cddp_rank *rank,
     g->members = cd_allocate_array(a, g->size, sizeof *g->members);
     if (g->name == NULL || g->members == NULL) {
         cd_step_group_destroy(g);
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for group '%s' of %" PRIu32, spec->name,
-                       spec->group_size);
+        return cd_fail_memory(err, "group '%s' of %" PRIu32, spec->name, spec->group_size);
     }
     memcpy(g->members, spec->members, g->size * sizeof *g->members);
     *group = g;
@@ -110,8 +109,7 @@ cddp_status cd_step_group_open_inner(cd_step_group *g, const cddp_group_spec *sp
         return cd_fail(err, CDDP_E_LIMIT, "group name '%s' is too long for backend '%s'", g->name,
                        g->node->table.name);
     uint32_t *members = cd_allocate_array(g->allocator, count, sizeof *members);
-    if (members == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for group '%s' of %" PRIu32, name, count);
+    if (members == NULL) return cd_fail_memory(err, "group '%s' of %" PRIu32, name, count);
     for (uint32_t i = 0; i < count; i++)
         members[i] = g->members[inner->members != NULL ? inner->members[i] : i];
     cddp_group_spec full = *spec;
@@ -168,8 +166,7 @@ static cddp_status work_take(cd_step_group *g, cd_step_work **work, cddp_error *
         g->free = w->next;
     } else {
         w = cd_allocate_zero(g->allocator, sizeof *w);
-        if (w == NULL)
-            return cd_fail(err, CDDP_E_NOMEM, "no memory for an operation of group '%s'", g->name);
+        if (w == NULL) return cd_fail_memory(err, "an operation of group '%s'", g->name);
         w->next_made = g->made;
         g->made = w;
         w->counts = cd_allocate_array(g->allocator, 2 * g->size, sizeof *w->counts);
@@ -179,7 +176,7 @@ static cddp_status work_take(cd_step_group *g, cd_step_work **work, cddp_error *
             cd_release(g->allocator, w->extra, g->extra_bytes);
             cd_release(g->allocator, w->counts, 2 * g->size * sizeof *w->counts);
             cd_release(g->allocator, w, sizeof *w);
-            return cd_fail(err, CDDP_E_NOMEM, "no memory for an operation of group '%s'", g->name);
+            return cd_fail_memory(err, "an operation of group '%s'", g->name);
         }
     }
     *w = (cd_step_work){.next_made = w->next_made, .counts = w->counts, .extra = w->extra};

@@ -201,7 +201,7 @@ static cddp_status gloo_open(const cddp_backend *backend, cddp_rank *rank,
     ** allocate. */
     (void)rank;
     cd_gloo_group *g = cd_allocate_zero(NULL, sizeof *g);
-    if (g == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for group '%s'", spec->name);
+    if (g == NULL) return cd_fail_memory(err, "group '%s'", spec->name);
     g->rendezvous = backend->self;
     g->rank = spec->group_rank;
     g->size = spec->group_size;
@@ -211,7 +211,7 @@ static cddp_status gloo_open(const cddp_backend *backend, cddp_rank *rank,
     cd_os_lanes_init(&g->lanes);
     g->members = cd_allocate_array(NULL, g->size, sizeof *g->members);
     if (g->members == NULL) {
-        status = cd_fail(err, CDDP_E_NOMEM, "no memory for group '%s' of %u", spec->name, g->size);
+        status = cd_fail_memory(err, "group '%s' of %u", spec->name, g->size);
         goto out;
     }
     memcpy(g->members, spec->members, g->size * sizeof *g->members);
@@ -248,8 +248,7 @@ static cddp_status counts_copy(cd_gloo_group *g, cd_gloo_work *w, cddp_error *er
     const cddp_collective *c = &w->call;
     if (c->counts == NULL && c->send_counts == NULL) return CDDP_OK;
     w->counts = cd_allocate_array(g->allocator, 2 * g->size, sizeof *w->counts);
-    if (w->counts == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for the counts of %u ranks", g->size);
+    if (w->counts == NULL) return cd_fail_memory(err, "the counts of %u ranks", g->size);
     for (uint32_t r = 0; r < g->size; r++) {
         w->counts[r] = c->counts != NULL ? c->counts[r] : 0;
         w->counts[g->size + r] = c->send_counts != NULL ? c->send_counts[r] : 0;
@@ -291,8 +290,7 @@ static cddp_status gloo_post(void *group, const cddp_collective *collective, voi
     cddp_status status = CDDP_OK;
     cd_gloo_work *w = cd_allocate_zero(g->allocator, sizeof *w);
     if (w == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for %s of group '%s'",
-                       cddp_op_name(collective->op), g->name);
+        return cd_fail_memory(err, "%s of group '%s'", cddp_op_name(collective->op), g->name);
     w->job.run = work_run;
     w->group = g;
     w->call = *collective;

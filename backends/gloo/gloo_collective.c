@@ -41,8 +41,7 @@ static cddp_status exchange_run(cd_gloo_group *g, const cd_gloo_work *w, const e
 {
     cddp_status status = CDDP_OK;
     cd_gloo_message *messages = cd_gloo_scratch(g, 2 * g->size * sizeof *messages);
-    if (messages == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for an exchange among %u ranks", g->size);
+    if (messages == NULL) return cd_fail_memory(err, "an exchange among %u ranks", g->size);
     memset(messages, 0, 2 * g->size * sizeof *messages);
     for (uint32_t i = 1; i < g->size; i++) {
         uint32_t from = (g->rank + g->size - i) % g->size, to = (g->rank + i) % g->size;
@@ -161,8 +160,7 @@ static cddp_status ring_reduce(cd_gloo_group *g, cd_gloo_work *w, char *data, co
     for (uint32_t c = 0; c < size; c++)
         largest = chunks->bytes[c] > largest ? chunks->bytes[c] : largest;
     char *arrived = cd_gloo_scratch(g, largest);
-    if (arrived == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for a ring step of %zu bytes", largest);
+    if (arrived == NULL) return cd_fail_memory(err, "a ring step of %zu bytes", largest);
     for (uint32_t s = 0; s + 1 < size; s++) {
         uint32_t sent = (g->rank + 1 + s) % size, taken = (g->rank + 2 + s) % size;
         exchange x = {data + chunks->at[sent], arrived, NULL, &chunks->bytes[sent], NULL,
@@ -274,8 +272,7 @@ static cddp_status run_reduce_scatter(cd_gloo_group *g, cd_gloo_work *w, cddp_er
     /* The input must stay as it is, so the sums are made in a copy (a ring step takes its own
     ** scratch). */
     char *copy = cd_gloo_scratch(g, 2 * bytes);
-    if (copy == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for a reduce_scatter of %zu bytes", bytes);
+    if (copy == NULL) return cd_fail_memory(err, "a reduce_scatter of %zu bytes", bytes);
     char *data = copy + bytes;
     memcpy(data, bytes_of(in), bytes);
     int64_t n = cddp_tensor_numel(in);
@@ -297,8 +294,7 @@ static cddp_status run_reduce(cd_gloo_group *g, cd_gloo_work *w, cddp_error *err
     bool is_root = g->rank == w->call.root, is_first = up == w->call.root;
     if (bytes == 0) return CDDP_OK;
     char *sum = cd_gloo_scratch(g, 2 * bytes);
-    if (sum == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for a reduce of %zu bytes", bytes);
+    if (sum == NULL) return cd_fail_memory(err, "a reduce of %zu bytes", bytes);
     memcpy(sum, bytes_of(in), bytes);
     int64_t n = cddp_tensor_numel(in);
     cddp_tensor mine = cddp_tensor_of(in->device, sum, 0, in->dtype, &n, 1);

@@ -112,8 +112,7 @@ static cddp_status communicator_open(cd_mpi_group *g, const cddp_group_spec *spe
     int world = 0, here = 0;
     cddp_status status = CDDP_OK;
     int *ranks = cd_allocate_array(NULL, g->size, sizeof *ranks);
-    if (ranks == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for group '%s' of %u", g->name, g->size);
+    if (ranks == NULL) return cd_fail_memory(err, "group '%s' of %u", g->name, g->size);
     MPI_Comm_size(MPI_COMM_WORLD, &world);
     MPI_Comm_rank(MPI_COMM_WORLD, &here);
     for (uint32_t i = 0; i < g->size; i++) ranks[i] = (int)spec->members[i];
@@ -171,7 +170,7 @@ static cddp_status mpi_open(const cddp_backend *backend, cddp_rank *rank,
     cddp_status status = CDDP_OK;
     CD_TRY(library_open(err));
     cd_mpi_group *g = cd_allocate_zero(NULL, sizeof *g);
-    if (g == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for group '%s'", spec->name);
+    if (g == NULL) return cd_fail_memory(err, "group '%s'", spec->name);
     g->comm = MPI_COMM_NULL;
     g->rank = spec->group_rank;
     g->size = spec->group_size;
@@ -180,7 +179,7 @@ static cddp_status mpi_open(const cddp_backend *backend, cddp_rank *rank,
     cd_os_lanes_init(&g->lanes);
     g->members = cd_allocate_array(NULL, g->size, sizeof *g->members);
     if (g->members == NULL) {
-        status = cd_fail(err, CDDP_E_NOMEM, "no memory for group '%s' of %u", spec->name, g->size);
+        status = cd_fail_memory(err, "group '%s' of %u", spec->name, g->size);
         goto out;
     }
     memcpy(g->members, spec->members, g->size * sizeof *g->members);
@@ -229,8 +228,7 @@ static cddp_status counts_copy(cd_mpi_group *g, cd_mpi_work *w, cddp_error *err)
                   c->op == CDDP_OP_ALLTOALL || c->op == CDDP_OP_GATHER || c->op == CDDP_OP_SCATTER;
     if (!shares) return CDDP_OK;
     w->counts = cd_allocate_array(NULL, 4 * g->size, sizeof *w->counts);
-    if (w->counts == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for the counts of %u ranks", g->size);
+    if (w->counts == NULL) return cd_fail_memory(err, "the counts of %u ranks", g->size);
     bool small_output = c->op == CDDP_OP_REDUCE_SCATTER || c->op == CDDP_OP_SCATTER;
     int64_t equal = cddp_tensor_numel(small_output ? &c->output : &c->input) /
                     (c->op == CDDP_OP_ALLTOALL ? (int64_t)g->size : 1);
@@ -259,8 +257,7 @@ static cddp_status mpi_post(void *group, const cddp_collective *collective, void
     cddp_status status = CDDP_OK;
     cd_mpi_work *w = cd_allocate_zero(NULL, sizeof *w);
     if (w == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for %s of group '%s'",
-                       cddp_op_name(collective->op), g->name);
+        return cd_fail_memory(err, "%s of group '%s'", cddp_op_name(collective->op), g->name);
     w->job.run = work_run;
     w->group = g;
     w->call = *collective;

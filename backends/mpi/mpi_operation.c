@@ -77,8 +77,7 @@ static void *scratch(cd_mpi_group *g, size_t bytes)
 static cddp_status guard_run(cd_mpi_group *g, const cd_mpi_work *w, cddp_error *err)
 {
     cd_call_fingerprint *all = scratch(g, (g->size + 1) * sizeof *all), *mine = all + g->size;
-    if (all == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for %u fingerprints", g->size + 1);
+    if (all == NULL) return cd_fail_memory(err, "%u fingerprints", g->size + 1);
     *mine = cd_call_fingerprint_of(&w->call, g->size);
     MPI_Request request;
     CD_TRY(cd_mpi_check(MPI_Iallgather(mine, sizeof *mine, MPI_BYTE, all, sizeof *mine, MPI_BYTE,
@@ -149,8 +148,7 @@ static cddp_status input_copy(cd_mpi_group *g, cd_mpi_work *w, cddp_tensor *copy
     if (w->call.reduce_op != CDDP_RED_PREMUL_SUM) return CDDP_OK;
     size_t bytes = (size_t)cddp_tensor_numel(in) * cddp_dtype_bytes(in->dtype);
     void *room = scratch(g, bytes);
-    if (room == NULL && bytes > 0)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for a copy of %zu bytes", bytes);
+    if (room == NULL && bytes > 0) return cd_fail_memory(err, "a copy of %zu bytes", bytes);
     if (bytes > 0) memcpy(room, bytes_of(in), bytes);
     copy->storage = room;
     copy->offset = 0;

@@ -32,7 +32,7 @@ static cddp_status self_open(const cddp_backend *backend, cddp_rank *rank,
         return cd_fail(err, CDDP_E_CONFIG, "backend self has no options, but was given \"%s\"",
                        spec->options);
     self_group *g = cd_allocate_zero(rank->allocator, sizeof *g);
-    if (g == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for group '%s'", spec->name);
+    if (g == NULL) return cd_fail_memory(err, "group '%s'", spec->name);
     g->allocator = rank->allocator;
     *group = g;
     return CDDP_OK;

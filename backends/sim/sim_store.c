@@ -90,12 +90,10 @@ static cddp_status make_service(const cd_sim_store *store, cddp_rank *rank, serv
 {
     const cddp_allocator *a = rank->allocator; /* the world's block */
     service *s = cd_allocate_zero(a, sizeof *s);
-    if (s == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for the store that ranks meet through");
+    if (s == NULL) return cd_fail_memory(err, "the store that ranks meet through");
     *s = (service){.store = store, .world_size = rank->world_size};
     s->agents = cd_allocate_array(a, rank->world_size, sizeof *s->agents);
-    if (s->agents == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for the agents of %u ranks", rank->world_size);
+    if (s->agents == NULL) return cd_fail_memory(err, "the agents of %u ranks", rank->world_size);
     CD_TRY(cd_kv_init(&s->kv, a, KEYS_MAX, NULL, err));
     const cd_wire_options wire = {.ops = {feed, take, has_answer, reset},
                                   .self = s,
