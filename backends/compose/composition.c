@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The composition object: a text, read into a tree of nodes whose tables call each other. */
+/* The composition object: a text that is read into a tree of nodes whose tables call each
+** other. */
 #include "cddp/composition.h"
 
 #include "backends/compose/node.h"

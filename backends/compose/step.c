@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Groups made of inner groups, works of several steps. See step.h for the invariants. */
+/* Groups made of inner groups, and works of several steps. step.h has the invariants. */
 #define _POSIX_C_SOURCE 200809L
 #include "backends/compose/step.h"
 
@@ -217,8 +217,8 @@ static void queue_remove(cd_step_group *g, cd_step_work *w)
 
 /* ---- steps ---- */
 
-/* What is left until a deadline, as inner backends take it: 0 is "no limit", so nothing left is
-** 1. */
+/* The time left until a deadline, for inner backends: 0 means "no limit", so an expired deadline
+** gives 1. */
 static uint64_t time_left(const cd_step_group *g, uint64_t deadline_ns)
 {
     if (deadline_ns == UINT64_MAX) return 0;
@@ -258,7 +258,8 @@ static void inner_release(cd_step_group *g, cd_step_work *w)
     w->inner = NULL;
 }
 
-/* Whom the step in flight waits for, as the inner backend tells it; nothing when there is none. */
+/* Copies the inner backend's answer on which rank the step in flight waits for; nothing without a
+** step. */
 static void describe_inner(const cd_step_group *g, const cd_step_work *w, char *text,
                            size_t text_bytes)
 {
@@ -269,7 +270,7 @@ static void describe_inner(const cd_step_group *g, const cd_step_work *w, char *
         inner->table->describe(inner->group, w->inner, text, text_bytes);
 }
 
-/* Ends a work; a failure of one whose later steps are missing breaks the group (P3). */
+/* Ends a work. When it fails before its last step the group breaks (P3). */
 static void work_end(cd_step_group *g, cd_step_work *w, cddp_status outcome, cddp_error *err)
 {
     w->ended = true;
@@ -286,7 +287,8 @@ static void work_end(cd_step_group *g, cd_step_work *w, cddp_status outcome, cdd
     queue_remove(g, w);
 }
 
-/* Waits for the step in flight, or looks. *ended says whether it is over; a failure is returned. */
+/* Waits for the step in flight, or tests it. *ended says whether it is over; a failure is
+** returned. */
 static cddp_status step_complete(cd_step_group *g, cd_step_work *w, uint64_t limit_ns, bool blocks,
                                  bool *ended, cddp_error *err)
 {
@@ -301,8 +303,7 @@ static cddp_status step_complete(cd_step_group *g, cd_step_work *w, uint64_t lim
         if (!blocks && now < until)
             *ended = false;
         else {
-            /* Without any time-out it would be lost unnoticed for ever; saying so at once is worth
-            ** more. */
+            /* Without a time-out nobody would ever notice the loss, so it fails at once. */
             if (now < until && until != UINT64_MAX)
                 CD_TRY(g->rank->ops->sleep_ns(g->rank, until - now, err));
             return cd_fail(err, CDDP_E_TIMEOUT,
@@ -320,8 +321,8 @@ static cddp_status step_complete(cd_step_group *g, cd_step_work *w, uint64_t lim
     return CDDP_OK;
 }
 
-/* Moves a work on: as far as it goes without waiting, or, when it blocks, over the step in flight
-** at least. */
+/* Advances a work: as far as possible without waiting, or past the step in flight when it may
+** block. */
 static void work_advance(cd_step_group *g, cd_step_work *w, uint64_t limit_ns, bool blocks)
 {
     cddp_error error = CDDP_ERROR_INIT, *err = &error;
@@ -345,13 +346,13 @@ static void work_advance(cd_step_group *g, cd_step_work *w, uint64_t limit_ns, b
     work_end(g, w, status, err);
 }
 
-/* Moves the queue on without waiting. */
+/* Advances the queue without waiting. */
 static void group_pump(cd_step_group *g)
 {
     for (cd_step_work *w = g->first; w != NULL && w == g->first;) {
         uint32_t stage = w->stage;
         work_advance(g, w, UINT64_MAX, false);
-        /* it waits for others, and so do those behind it (P1) */
+        /* it waits for others, and so do those after it (P1) */
         if (g->first == w && w->stage == stage) return;
         w = g->first;
     }
@@ -419,7 +420,8 @@ static void step_release(void *group, void *work)
     cd_step_group *g = group;
     cd_step_work *w = work;
     if (w->queued)
-        group_break(g, CDDP_E_STATE, "an operation was given up before all of its steps were made");
+        group_break(g, CDDP_E_STATE,
+                    "an operation was abandoned before all of its steps were made");
     if (!w->ended && g->ops->given_up != NULL) g->ops->given_up(g, w);
     inner_release(g, w);
     queue_remove(g, w);
@@ -445,7 +447,7 @@ static void step_describe(void *group, void *work, char *text, size_t text_bytes
 {
     const cd_step_work *w = work;
     if (w->ended)
-        snprintf(text, text_bytes, "%s", w->who); /* its step is given back */
+        snprintf(text, text_bytes, "%s", w->who); /* its step is released */
     else
         describe_inner(group, w, text, text_bytes);
 }
