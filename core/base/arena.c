@@ -4,7 +4,9 @@
 
 #include "core/base/alloc.h"
 
+#include <stdalign.h>
 #include <stdarg.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -25,12 +27,16 @@ void cd_arena_init(cd_arena *arena, const cddp_allocator *allocator, size_t bloc
 
 void cd_arena_fini(cd_arena *arena)
 {
-    for (cd_arena_block *b = arena->first, *next; b != NULL; b = next) {
-        next = b->next;
-        cd_release(arena->allocator, b, b->total_bytes);
-    }
+    const cddp_allocator *allocator = arena->allocator;
+    cd_arena_block *b = arena->first;
     arena->first = arena->current = NULL;
     arena->used = 0;
+    arena->exhausted = false;
+    /* The arena may lie in one of its own blocks, so it is not read from here on. */
+    for (cd_arena_block *next; b != NULL; b = next) {
+        next = b->next;
+        cd_release(allocator, b, b->total_bytes);
+    }
 }
 
 static cd_arena_block *block_make(cd_arena *arena, size_t bytes)
@@ -44,41 +50,68 @@ static cd_arena_block *block_make(cd_arena *arena, size_t bytes)
     return b;
 }
 
-/* A little at first, then twice as much each time: what holds little costs little, to copy as
-** well. */
+/* The first block is small and each later one is twice as large: a small arena stays cheap, also to
+** copy. */
 static size_t next_block_bytes(const cd_arena *arena)
 {
     const size_t next = arena->current != NULL ? 2 * arena->current->bytes : FIRST_BLOCK_BYTES;
     return next < arena->block_bytes ? next : arena->block_bytes;
 }
 
+static size_t rounded_up(size_t bytes, size_t align) { return (bytes + align - 1) & ~(align - 1); }
+
+/* Enters the next block; one that is too small stays in the chain behind a new, larger one. */
+static bool enter_next_block(cd_arena *arena, size_t bytes)
+{
+    cd_arena_block **link = arena->current != NULL ? &arena->current->next : &arena->first;
+    if (*link == NULL || (*link)->bytes < bytes) {
+        const size_t usual = next_block_bytes(arena);
+        cd_arena_block *made = block_make(arena, bytes > usual ? bytes : usual);
+        if (made == NULL) return false;
+        made->next = *link;
+        *link = made;
+    }
+    arena->current = *link;
+    arena->used = 0;
+    return true;
+}
+
+/* Not zeroed. */
+static void *push_aligned(cd_arena *arena, size_t bytes, size_t align)
+{
+    if (bytes == 0) bytes = 1;
+    size_t start = rounded_up(arena->used, align);
+    const bool fits = arena->current != NULL && start <= arena->current->bytes &&
+                      bytes <= arena->current->bytes - start;
+    if (!fits) {
+        if (bytes > SIZE_MAX / 2 || !enter_next_block(arena, bytes)) {
+            arena->exhausted = true;
+            return NULL;
+        }
+        start = 0;
+    }
+    arena->used = start + bytes;
+    return arena->current->data + start;
+}
+
 void *cd_arena_push(cd_arena *arena, size_t bytes)
 {
-    if (bytes > SIZE_MAX / 2) return NULL;
-    bytes = (bytes + ARENA_ALIGN - 1) & ~(ARENA_ALIGN - 1);
-    if (bytes == 0) bytes = ARENA_ALIGN;
-    cd_arena_block **link = arena->current != NULL ? &arena->current->next : &arena->first;
-    if (arena->current == NULL || arena->used + bytes > arena->current->bytes) {
-        /* A kept block that is too small stays in the chain behind a new, larger one. */
-        if (*link == NULL || (*link)->bytes < bytes) {
-            const size_t usual = next_block_bytes(arena);
-            cd_arena_block *made = block_make(arena, bytes > usual ? bytes : usual);
-            if (made == NULL) return NULL;
-            made->next = *link;
-            *link = made;
-        }
-        arena->current = *link;
-        arena->used = 0;
-    }
-    void *result = arena->current->data + arena->used;
-    arena->used += bytes;
-    return memset(result, 0, bytes);
+    void *result = push_aligned(arena, bytes, ARENA_ALIGN);
+    return result != NULL ? memset(result, 0, bytes) : NULL;
+}
+
+void *cd_arena_array(cd_arena *arena, size_t count, size_t item_bytes)
+{
+    const bool overflows = item_bytes != 0 && count > SIZE_MAX / item_bytes;
+    const size_t bytes = overflows ? SIZE_MAX : count * item_bytes;
+    void *result = push_aligned(arena, bytes, alignof(max_align_t));
+    return result != NULL ? memset(result, 0, bytes) : NULL;
 }
 
 char *cd_arena_strdup(cd_arena *arena, const char *text)
 {
     const size_t bytes = strlen(text) + 1;
-    char *copy = cd_arena_push(arena, bytes);
+    char *copy = push_aligned(arena, bytes, 1);
     return copy != NULL ? memcpy(copy, text, bytes) : NULL;
 }
 
@@ -89,7 +122,7 @@ char *cd_arena_printf(cd_arena *arena, const char *format, ...)
     int n = vsnprintf(NULL, 0, format, args);
     va_end(args);
     if (n < 0) return NULL;
-    char *text = cd_arena_push(arena, (size_t)n + 1);
+    char *text = push_aligned(arena, (size_t)n + 1, 1);
     if (text == NULL) return NULL;
     va_start(args, format);
     vsnprintf(text, (size_t)n + 1, format, args);
@@ -106,4 +139,5 @@ void cd_arena_rewind(cd_arena *arena, cd_arena_mark mark)
 {
     arena->current = mark.block;
     arena->used = mark.used;
+    arena->exhausted = false;
 }

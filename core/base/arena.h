@@ -3,11 +3,15 @@
 **
 ** Lifetime   init → allocate/mark/rewind → fini. Blocks come from an allocator and are kept until
 **            fini, so a steady user that rewinds to the same mark allocates nothing.
-** Threads    one thread.
-** Errors     NULL when memory is exhausted.
+** Objects    An object that makes many allocations takes them all from its own arena. It may live
+**            in that arena itself: destroy is `cd_arena_fini(&object->arena)`.
+** Threads    one thread. An arena may be copied (moved) as a struct; use only one of the copies.
+** Errors     NULL when memory is exhausted, and `exhausted` is set. A creator pushes everything,
+**            asks once with cd_arena_check, and only then uses what it pushed.
 */
 #pragma once
 #include "cddp/alloc.h"
+#include "core/base/error.h"
 
 typedef struct cd_arena_block cd_arena_block;
 
@@ -16,6 +20,7 @@ typedef struct cd_arena {
     cd_arena_block *first, *current;
     size_t used; /* bytes of current */
     size_t block_bytes;
+    bool exhausted; /* a push failed since init, or since the last rewind */
 } cd_arena;
 
 typedef struct cd_arena_mark {
@@ -24,9 +29,16 @@ typedef struct cd_arena_mark {
 } cd_arena_mark;
 
 void cd_arena_init(cd_arena *arena, const cddp_allocator *allocator, size_t block_bytes);
-void cd_arena_fini(cd_arena *arena); /* accepts a zeroed arena */
+void cd_arena_fini(cd_arena *arena); /* accepts a zeroed arena, and one that lies in itself */
 /* Zeroed, aligned to 64. */
 void *cd_arena_push(cd_arena *arena, size_t bytes);
+/* Zeroed, aligned for every C type; NULL also when the size overflows. */
+void *cd_arena_array(cd_arena *arena, size_t count, size_t item_bytes);
+/* CDDP_OK, or CDDP_E_NOMEM with "no memory for …" when a push failed: `CD_TRY(cd_arena_check(&arena,
+** err, "the oracle of rank %u", rank));` */
+#define cd_arena_check(arena, err, ...) \
+    ((arena)->exhausted ? cd_fail_memory((err), __VA_ARGS__) : CDDP_OK)
+/* Text needs no alignment. */
 char *cd_arena_strdup(cd_arena *arena, const char *text);
 char *cd_arena_printf(cd_arena *arena, const char *format, ...) CDDP_PRINTF(2, 3);
 cd_arena_mark cd_arena_get_mark(const cd_arena *arena);

@@ -56,6 +56,17 @@ cddp_status cd_error_fail(cddp_error *err, cddp_status status, const char *file,
     return status;
 }
 
+cddp_status cd_error_fail_memory(cddp_error *err, const char *file, const char *function, int line,
+                                 const char *format, ...)
+{
+    char what[CDDP_ERROR_MESSAGE_BYTES];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(what, sizeof what, format, args);
+    va_end(args);
+    return cd_error_fail(err, CDDP_E_NOMEM, file, function, line, "no memory for %s", what);
+}
+
 cddp_status cddp_error_set(cddp_error *err, cddp_status status, const char *format, ...)
 {
     if (err == NULL) return status;

@@ -15,6 +15,12 @@
 cddp_status cd_error_fail(cddp_error *err, cddp_status status, const char *file,
                           const char *function, int line, const char *format, ...)
     CDDP_PRINTF(6, 7);
+/* The only wording of exhausted memory: "no memory for …" with CDDP_E_NOMEM. The rest of the message
+** is what was asked for, and how much: `return cd_fail_memory(err, "%zu buckets", count);` */
+#define cd_fail_memory(err, ...) \
+    cd_error_fail_memory((err), __FILE__, __func__, __LINE__, __VA_ARGS__)
+cddp_status cd_error_fail_memory(cddp_error *err, const char *file, const char *function, int line,
+                                 const char *format, ...) CDDP_PRINTF(5, 6);
 /* Adds a frame to an error that is passed on. */
 void cd_error_frame(cddp_error *err, const char *file, const char *function, int line);
 void cd_error_reset(cddp_error *err); /* accepts NULL */

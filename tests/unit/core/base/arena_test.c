@@ -104,4 +104,60 @@ TEST(arena, impossible_sizes_and_a_full_heap_give_null)
     cd_arena_fini(&arena); /* accepts a finished one */
 }
 
+TEST(arena, a_creator_asks_once_whether_anything_was_missing)
+{
+    cd_watch_allocator watch;
+    cd_watch_allocator_init(&watch, NULL);
+    watch.fail_at = 2;
+    cd_arena arena;
+    cddp_error err = {0};
+    cd_arena_init(&arena, &watch.table, 64);
+    const cd_arena_mark empty = cd_arena_get_mark(&arena);
+    assert_non_null(cd_arena_array(&arena, 4, 16));
+    assert_int_equal(cd_arena_check(&arena, &err, "nothing"), CDDP_OK);
+    assert_null(cd_arena_strdup(&arena, "refused"));
+    assert_non_null(cd_arena_array(&arena, 4, 16));
+    assert_int_equal(cd_arena_check(&arena, &err, "%d things", 3), CDDP_E_NOMEM);
+    assert_string_equal(err.message, "no memory for 3 things");
+    cd_arena_rewind(&arena, empty);
+    assert_int_equal(cd_arena_check(&arena, &err, "nothing"), CDDP_OK);
+    assert_null(cd_arena_array(&arena, SIZE_MAX / 2, 16));
+    assert_true(arena.exhausted);
+    cd_arena_fini(&arena);
+    assert_int_equal(watch.live_count, 0);
+}
+
+TEST(arena, an_object_may_live_in_its_own_arena)
+{
+    typedef struct list {
+        cd_arena arena;
+        uint64_t *items;
+    } list;
+    cd_watch_allocator watch;
+    cd_watch_allocator_init(&watch, NULL);
+    cd_arena arena;
+    cd_arena_init(&arena, &watch.table, 256);
+    list *l = cd_arena_push(&arena, sizeof *l);
+    l->items = cd_arena_array(&arena, 100, sizeof *l->items);
+    l->arena = arena;
+    l->items[99] = 1;
+    cd_arena_fini(&l->arena);
+    assert_int_equal(watch.live_count, 0);
+}
+
+TEST(arena, text_is_packed_and_arrays_stay_aligned)
+{
+    cd_arena arena;
+    cd_arena_init(&arena, NULL, 4096);
+    const char *first = cd_arena_strdup(&arena, "ab");
+    assert_ptr_equal(cd_arena_strdup(&arena, "cd"), first + 3);
+    for (size_t i = 1; i < 20; i++) {
+        assert_non_null(cd_arena_printf(&arena, "%zu", i));
+        double *numbers = cd_arena_array(&arena, i, sizeof *numbers);
+        assert_int_equal((uintptr_t)numbers % 16, 0);
+        for (size_t k = 0; k < i; k++) assert_true(numbers[k] == 0.0);
+    }
+    cd_arena_fini(&arena);
+}
+
 TEST_MAIN()
