@@ -96,7 +96,7 @@ static cddp_status program(cddp_rank *rank, void *argument, cddp_error *err)
     cddp_grad *grads = calloc(count, sizeof *grads);
     cddp_parameter *parameters = j->lists + rank->rank * count;
     if (grads == NULL) {
-        status = cd_fail(err, CDDP_E_NOMEM, "no memory for rank %u", rank->rank);
+        status = cd_fail_memory(err, "rank %u", rank->rank);
         goto out;
     }
     for (size_t i = 0; i < count; i++) {

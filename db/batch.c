@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Events between two commits.
+/* The events between two commits.
 **
 ** Invariants:
 **   B1  events[i] has the id first_id + i, and first_id belongs to run.
 **   B2  text_numbers[i] is 0 or below next_number.
 **   B3  texts from written_offset on are those numbered written_number … next_number - 1, in order.
 **
-** Texts repeat (names of parameters, hooks and marks), so each is stored once. When too many
-** different ones have come the memory of them is dropped at a commit: a repeated text then gets a
-** second row, which harms nobody.
+** Texts repeat (names of parameters, hooks and marks), so each is stored once. After too many
+** different texts a commit forgets them: a repeated text then gets a second row, which is
+** harmless.
 **
 ** Not here: transactions (writer.c). */
 #include "db/batch.h"
@@ -278,7 +278,7 @@ static int batch_rowid(sqlite3_vtab_cursor *cursor, sqlite3_int64 *rowid)
 
 static const sqlite3_module batch_module = {
     .iVersion = 1,
-    /* no xCreate: the table exists by itself and cannot be made in a file */
+    /* no xCreate: the table exists without one and cannot be made in a file */
     .xConnect = batch_connect,
     .xBestIndex = batch_best_index,
     .xDisconnect = batch_disconnect,

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The kinds of events in a file, and one view per kind with named columns.
+/* The event kinds of a file, and one view per kind with named columns.
 **
-** A store explains its own numbers: `kind` and `field` are events.def as rows, `enumeration` names
-** statuses, dtypes and operations. Kinds are found by name, so that a file written when events.def
-** was shorter, or numbered otherwise, reads right; fields only ever grow at the end of a row.
+** A store explains its numbers: `kind` and `field` are events.def as rows, `enumeration` names
+** statuses, dtypes and operations. Kinds are found by name, so that a file with fewer or
+** differently numbered kinds reads right. Fields are only ever added at the end of a row.
 **
 ** Not here: tables (schema.sql) and the views over several kinds (views.sql). */
 #include "db/kinds.h"
@@ -55,7 +55,7 @@ static void print_column(sqlite3_str *text, const cddp_event_info *info, uint32_
         sqlite3_str_appendf(text, "printf('%%016x', e.f%u)", position);
         break;
     case CDDP_FIELD_f64:
-        /* A NaN is kept as the integer of its bits, because SQLite has no such real. */
+        /* A NaN is stored as the integer of its bits, because SQLite has no NaN. */
         sqlite3_str_appendf(text, "CASE typeof(e.f%u) WHEN 'real' THEN e.f%u ELSE 'nan' END",
                             position, position);
         break;
@@ -223,7 +223,7 @@ out:
     return status;
 }
 
-/* Every stored field must be ours of the same position, by name and type. */
+/* Every stored field must have the name and type of our field at that position. */
 static cddp_status check_fields(cd_sql *sql, const cd_kind_map *map, uint32_t counts[CDDP_EV_COUNT],
                                 cddp_error *err)
 {

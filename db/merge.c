@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Copying runs between stores: shards of one run into one, and whole runs from another file.
+/* Copies runs between stores: merges the shards of one run, and copies whole runs from another
+** file.
 **
-** The ranks of a real backend each write their own file, so that one that dies harms no other.
-** Merging is a k-way merge over cursors in (time, rank, sequence) order: it holds one event per
-** shard in memory, and gives the same file whatever the order of the paths. */
+** Each rank of a real backend writes its own file, so that a dying rank damages no other file.
+** Merging is a k-way merge over cursors in (time, rank, sequence) order. It keeps one event per
+** shard in memory, and the result does not depend on the order of the paths. */
 #include "db/store.h"
 
 #include "core/base/alloc.h"
@@ -12,7 +13,7 @@
 typedef struct shard {
     cddp_store *store;
     cd_cursor cursor;
-    cddp_event event; /* the next one, valid while pending */
+    cddp_event event; /* the next event, valid while pending */
     bool pending;
 } shard;
 
@@ -34,7 +35,7 @@ static bool comes_before(const cddp_event *a, const cddp_event *b)
     return a->sequence < b->sequence;
 }
 
-/* Shards are few (one per rank of a real job), so the least is found by looking at all. NULL: all
+/* Finds the least by looking at all shards, which are few (one per rank of a real job). NULL: all
 ** are done. */
 static shard *find_least(shard *shards, size_t count)
 {
@@ -51,8 +52,7 @@ cddp_status cddp_store_merge_shards(cddp_store *store, const char *const *paths,
     cddp_status status = CDDP_OK;
     CD_TRY(cd_writer_require(store, err));
     shard *shards = cd_allocate_array(store->allocator, path_count, sizeof *shards);
-    if (shards == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory to merge %zu shards", path_count);
+    if (shards == NULL) return cd_fail_memory(err, "merging %zu shards", path_count);
     for (size_t i = 0; i < path_count; i++)
         CD_TRY_OUT(open_shard(&shards[i], paths[i], store->allocator, err));
     for (shard *s = find_least(shards, path_count); s != NULL; s = find_least(shards, path_count)) {
@@ -111,7 +111,7 @@ cddp_status cddp_store_copy_run(cddp_store *store, cddp_store *from, int64_t run
 {
     copy c = {.to = store, .from = from};
     cddp_status status = cddp_store_each_run(from, run, copy_run, &c, err);
-    /* A copy that failed half-way stays, marked incomplete, like any run that was interrupted. */
+    /* A failed copy stays in the file, marked incomplete, like any interrupted run. */
     if (status != CDDP_OK && store->writer.run != 0) cd_writer_abandon(store);
     if (status == CDDP_OK) *copied = c.number;
     return status;

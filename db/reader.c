@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reading runs and events back.
+/* Reads runs and events back.
 **
-** Nothing in a file is believed: kinds are looked up in the map, ids must ascend, ranks and steps
-** must fit.
+** No value of a file is trusted: kinds are looked up in the map, ids must ascend, ranks and steps
+** must be in range.
 **
 ** Not here: findings (results.c). */
 #include "db/store.h"
@@ -31,7 +31,7 @@ static const char run_columns[] =
     "(SELECT count(*) FROM finding f WHERE f.run = run.id) "
     "FROM run WHERE ?1 = 0 OR id = ?1 ORDER BY id";
 
-/* Texts are borrowed from the statement until its next step. */
+/* Texts are borrowed until the statement's next step. */
 static cddp_stored_run run_of(sqlite3_stmt *row)
 {
     cddp_stored_run r = {.size = sizeof r,
@@ -59,6 +59,21 @@ static cddp_stored_run run_of(sqlite3_stmt *row)
     return r;
 }
 
+/* Readers allocate tables of world_size entries, so a number from a damaged file must not reach
+** them. */
+static cddp_status check_run_row(const cddp_store *store, sqlite3_stmt *row, cddp_error *err)
+{
+    const int64_t world = sqlite3_column_int64(row, 17), steps = sqlite3_column_int64(row, 18),
+                  level = sqlite3_column_int64(row, 19);
+    if (world < 0 || world > CD_STORE_WORLD_MAX || steps < 0 || steps > UINT32_MAX || level < 0 ||
+        level > UINT16_MAX)
+        return cd_fail(err, CDDP_E_CORRUPT,
+                       "'%s' is damaged: run %" PRId64 " has a world of %" PRId64 " ranks, %" PRId64
+                       " steps and level %" PRId64,
+                       store->path, (int64_t)sqlite3_column_int64(row, 0), world, steps, level);
+    return CDDP_OK;
+}
+
 cddp_status cddp_store_each_run(cddp_store *store, int64_t run, cddp_store_run_fn fn, void *context,
                                 cddp_error *err)
 {
@@ -70,6 +85,7 @@ cddp_status cddp_store_each_run(cddp_store *store, int64_t run, cddp_store_run_f
     for (bool row = true;; found = true) {
         CD_TRY_OUT(cd_sql_step(&store->sql, select, &row, err));
         if (!row) break;
+        CD_TRY_OUT(check_run_row(store, select, err));
         cddp_stored_run stored = run_of(select);
         CD_TRY_OUT(fn(context, &stored, err));
     }

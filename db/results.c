@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What was found in a run: findings, exercised invariants and metrics, in and out.
+/* Writes and reads the results of a run: findings, exercised invariants and metrics.
 **
-** -1 and UINT32_MAX stand for "none" in memory; in the file that is NULL, as a person expects. */
+** In memory -1 and UINT32_MAX mean "none"; in the file that is NULL. */
 #include "db/store.h"
 
 #include "core/base/arena.h"

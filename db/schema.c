@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The shape of a store file.
+/* The schema of a store file.
 **
-** A file is recognised in three looks: its first hundred bytes (SQLite, our application id), its
-** version, and the text of every table, which must be the text of db/schema.sql to the letter. The
-** third look is what makes a hostile file dull: a "table" that is a view, a virtual table or has a
-** generated column has another text. Views are not looked at: cddp never reads one of a file, and
-** people may add their own.
+** A file is recognised by three checks: its first hundred bytes (SQLite, our application id), its
+** version, and the text of every table. That text must equal db/schema.sql exactly. The third check
+** makes a hostile file harmless: a "table" that is a view, is virtual or has a generated column has
+** another text. Views are not checked: cddp never reads a file's views, and users may add their
+** own.
 **
 ** Not here: the kinds of events (kinds.c), rows (writer.c, reader.c). */
 #include "db/schema.h"
@@ -19,9 +19,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The step from version i to i + 1, as SQL; version 0 is an empty database, which cd_schema_create
-** fills. A file of an older version is carried forward inside the transaction that appends to it
-** for the first time. */
+/* The SQL from version i to i + 1; version 0 is an empty database, which cd_schema_create fills. A
+** file of an older version is upgraded inside the first transaction that appends to it. */
 static const char *const migrations[CDDP_STORE_VERSION] = {cd_schema_tables};
 
 static uint32_t big_endian(const unsigned char *bytes)
@@ -32,8 +31,7 @@ static uint32_t big_endian(const unsigned char *bytes)
 
 cddp_status cd_schema_probe(const char *path, cd_file_kind *kind, cddp_error *err)
 {
-    /* The layout of the header is part of SQLite's documented file format: text at 0, application
-    ** id at 68. */
+    /* SQLite's documented file format gives the header: text at 0, application id at 68. */
     static const char magic[16] = "SQLite format 3";
     unsigned char header[100];
     if (path[0] == '\0') return cd_fail(err, CDDP_E_ARG, "a store needs a file name");
@@ -55,7 +53,8 @@ cddp_status cd_schema_probe(const char *path, cd_file_kind *kind, cddp_error *er
         return CDDP_OK;
     }
     if (bytes < sizeof header || memcmp(header, magic, sizeof magic) != 0)
-        return cd_fail(err, CDDP_E_CORRUPT, "'%s' is not a cddp store: it is no SQLite file", path);
+        return cd_fail(err, CDDP_E_CORRUPT, "'%s' is not a cddp store: it is not an SQLite file",
+                       path);
     uint32_t id = big_endian(header + 68);
     if (id != CDDP_STORE_APPLICATION_ID)
         return cd_fail(err, CDDP_E_CORRUPT,
@@ -100,7 +99,7 @@ static cddp_status fill_blank(cd_sql *sql, void *argument, cddp_error *err)
     (void)argument;
     bool blank = false;
     CD_TRY(cd_schema_is_blank(sql, &blank, err));
-    if (!blank) return CDDP_OK; /* another program made it meanwhile */
+    if (!blank) return CDDP_OK; /* another program created it meanwhile */
     for (size_t i = 0; i < CDDP_STORE_VERSION; i++) CD_TRY(cd_sql_exec(sql, migrations[i], err));
     CD_TRY(cd_kinds_fill(sql, err));
     CD_TRY(cd_sql_exec(sql, cd_schema_views, err));
@@ -109,7 +108,8 @@ static cddp_status fill_blank(cd_sql *sql, void *argument, cddp_error *err)
 
 cddp_status cd_schema_create(cd_sql *sql, cddp_error *err)
 {
-    /* In rollback mode, so that the application id is in the file itself from its first byte on. */
+    /* The journal is in rollback mode, so that the application id is in the file itself from the
+    ** beginning. */
     CD_TRY(transact(sql, fill_blank, NULL, err));
     return CDDP_OK;
 }
@@ -182,10 +182,10 @@ static cddp_status compare_tables(cd_sql *wanted, cd_sql *sql, cddp_error *err)
             goto out;
         }
         if (strcmp(cd_sql_text(theirs, 0), cd_sql_text(ours, 1)) != 0) {
-            status = cd_fail(
-                err, CDDP_E_CORRUPT,
-                "'%s' is not a cddp store: its table '%s' is not the one that version %d has",
-                sql->path, cd_sql_text(ours, 0), CDDP_STORE_VERSION);
+            status =
+                cd_fail(err, CDDP_E_CORRUPT,
+                        "'%s' is not a cddp store: its table '%s' differs from that of version %d",
+                        sql->path, cd_sql_text(ours, 0), CDDP_STORE_VERSION);
             goto out;
         }
         sqlite3_reset(theirs);

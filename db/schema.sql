@@ -1,9 +1,9 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- The tables of a trace store. docs/formats/trace.md explains them; views.sql and the generated ev_* views
--- retell them. A store whose tables differ from this text by one letter is refused, so a change here is a new
+-- show them by name. A store whose tables differ from this text in one character is refused, so a change here is a new
 -- CDDP_STORE_VERSION with a step in schema.c.
 
--- One row per run: where it comes from and what came of it. An interrupted run stays at complete = 0.
+-- One row per run: its origin and its outcome. An interrupted run stays at complete = 0.
 CREATE TABLE run (
     id INTEGER PRIMARY KEY,
     complete INTEGER NOT NULL DEFAULT 0,

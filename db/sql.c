@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* SQLite in cddp's terms.
 **
-** A store may come from anybody. So every connection is opened with triggers, views, extensions and
-** the file's own schema functions switched off, with small limits, and reading is given an amount
-** of work in proportion to the size of the file: pages that refer to each other in circles end in a
-** sentence, not in an endless query.
+** A store may come from an untrusted source. So every connection has triggers, views, extensions
+** and the file's schema functions switched off, and small limits. Reading may do work in proportion
+** to the size of the file: pages that refer to each other in a cycle end in an error, not in an
+** endless query.
 **
-** Not here: what the tables are (schema.c), what is written (writer.c) and read (reader.c). */
+** Not here: the tables (schema.c), writing (writer.c) and reading (reader.c). */
 #include "db/sql.h"
 
 #include "core/base/error.h"
@@ -15,8 +15,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Instructions of SQLite's machine between two looks at the budget, and per byte of file. A stored
-** event has at least 16 bytes and takes about 100 instructions to read. */
+/* Instructions of SQLite's virtual machine between two checks of the budget, and per byte of file.
+** A stored event has at least 16 bytes, and reading it takes about 100 instructions. */
 #define WORK_SLICE 4096
 #define WORK_PER_BYTE 64
 #define WORK_FLOOR 50000000
@@ -55,25 +55,24 @@ cddp_status cd_sql_fail(const cd_sql *sql, int result, cddp_error *err)
     const char *path = sql->path;
     int system_error = sql->db != NULL ? sqlite3_system_errno(sql->db) : 0;
     const bool is_read = result == SQLITE_IOERR_READ || result == SQLITE_IOERR_SHORT_READ;
-    /* Who only looks at a store writes too, beside it, where the writer was stopped or is at
-    ** work. */
+    /* A reader also writes, beside the file, when the writer was stopped or is still writing. */
     if (sql->only_reads && !is_read &&
         ((result & 0xff) == SQLITE_FULL || (result & 0xff) == SQLITE_IOERR))
         return cd_fail(err, CDDP_E_IO,
-                       "cannot read '%s': it is being written or was left so, and reading it needs "
-                       "room beside it: %s",
+                       "cannot read '%s': a writer has it open or was stopped, and reading then "
+                       "needs room beside it: %s",
                        path, system_error != 0 ? strerror(system_error) : sqlite3_errstr(result));
     switch (result & 0xff) {
     case SQLITE_FULL:
         return cd_fail(err, CDDP_E_IO,
-                       "cannot write '%s': the disk is full; what was committed before is kept",
-                       path);
+                       "cannot write '%s': the disk is full; earlier commits are kept", path);
     case SQLITE_IOERR:
-        return cd_fail(err, CDDP_E_IO, "cannot %s '%s': %s; what was committed before is kept",
+        return cd_fail(err, CDDP_E_IO, "cannot %s '%s': %s; earlier commits are kept",
                        is_read ? "read" : "write", path,
                        system_error != 0 ? strerror(system_error) : sqlite3_errstr(result));
     case SQLITE_NOTADB:
-        return cd_fail(err, CDDP_E_CORRUPT, "'%s' is not a cddp store: it is no SQLite file", path);
+        return cd_fail(err, CDDP_E_CORRUPT, "'%s' is not a cddp store: it is not an SQLite file",
+                       path);
     case SQLITE_CORRUPT:
         return cd_fail(err, CDDP_E_CORRUPT, "'%s' is damaged (%s)", path,
                        sql->db != NULL ? sqlite3_errmsg(sql->db) : sqlite3_errstr(result));
@@ -89,7 +88,7 @@ cddp_status cd_sql_fail(const cd_sql *sql, int result, cddp_error *err)
     case SQLITE_LOCKED:
         return cd_fail(err, CDDP_E_IO, "'%s' is in use: another program is writing to it", path);
     case SQLITE_NOMEM:
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for the store '%s'", path);
+        return cd_fail_memory(err, "the store '%s'", path);
     case SQLITE_TOOBIG:
         return cd_fail(err, CDDP_E_LIMIT, "'%s' holds a value larger than 64 MiB", path);
     case SQLITE_INTERRUPT:

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Opening and closing a store.
+/* Opens and closes a store.
 **
-** A file is made and recognised in rollback mode, written in WAL mode, and turned back into one
-** tidy file when the writer closes it. So its first bytes always say what it is, a reader can look
-** on while a run is being written, and a program that is killed loses at most the iteration it was
-** in.
+** A file is created and recognised in rollback mode, written in WAL mode, and turned back into one
+** file when the writer closes it. So its first bytes always identify it, a reader can read while a
+** run is being written, and a killed program loses at most its current iteration.
 **
 ** Not here: tables (schema.c), writing (writer.c), reading (reader.c), copying and merging
 ** (merge.c). */
@@ -17,7 +16,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* SQLite would make the file too, but could not say why it cannot. */
+/* SQLite would also create the file, but could not say why that fails. */
 static cddp_status create_file(const char *path, cddp_error *err)
 {
     errno = 0;
@@ -43,8 +42,8 @@ static cddp_status open_file(cddp_store *store, cddp_error *err)
     CD_TRY(cd_sql_limit_work(&store->sql, err));
     CD_TRY(cd_schema_is_blank(&store->sql, &blank, err));
     if (blank && !append)
-        return cd_fail(err, CDDP_E_CORRUPT, "'%s' is empty: whoever was making it was stopped",
-                       store->path);
+        return cd_fail(err, CDDP_E_CORRUPT,
+                       "'%s' is empty: the program that was creating it was stopped", store->path);
     if (blank) CD_TRY(cd_schema_create(&store->sql, err));
     CD_TRY(cd_schema_adopt(&store->sql, append, &store->kinds, err));
     return CDDP_OK;
@@ -55,13 +54,13 @@ cddp_status cddp_store_open(const char *path, cddp_store_mode mode, const cddp_a
 {
     cddp_status status = CDDP_OK;
     cddp_store *s = cd_allocate_zero(allocator, sizeof *s);
-    if (s == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for a store");
+    if (s == NULL) return cd_fail_memory(err, "a store");
     s->allocator = allocator;
     s->mode = mode;
     cd_batch_init(&s->batch, allocator, s->kinds.stored);
     s->path = cd_strdup(allocator, path);
     if (s->path == NULL) {
-        status = cd_fail(err, CDDP_E_NOMEM, "no memory for a store");
+        status = cd_fail_memory(err, "a store");
         goto out;
     }
     CD_TRY_OUT(open_file(s, err));
@@ -72,8 +71,8 @@ out:
     return status;
 }
 
-/* Back to one file without companions. Fails only when somebody else has it open; it is complete
-** either way. */
+/* Back to one file without companions. Fails only when another program has it open; the data is
+** complete either way. */
 static void tidy(cddp_store *store)
 {
     sqlite3_busy_timeout(store->sql.db, 0);

@@ -5,18 +5,21 @@
 #include "db/batch.h"
 #include "db/schema.h"
 
-/* What is known of the run being written. */
+/* A run of more ranks is taken for damage: readers allocate tables of this size. */
+#define CD_STORE_WORLD_MAX (INT64_C(1) << 20)
+
+/* The run that is being written. */
 typedef struct cd_writer {
     cddp_trace_sink sink;
     int64_t run; /* 0: no run is open */
     uint32_t world_size;
-    uint32_t last_rank;       /* whose event came last: it is the one that flushes */
-    uint32_t *steps_done;     /* (world_size) flushes seen of each rank */
-    uint32_t done_everywhere; /* the least of them */
-    uint32_t behind_count;    /* ranks that are no further than that */
+    uint32_t last_rank;       /* rank of the last event: that rank flushes */
+    uint32_t *steps_done;     /* (world_size) flushes of each rank */
+    uint32_t done_everywhere; /* the minimum of steps_done */
+    uint32_t behind_count;    /* ranks at that minimum */
     int64_t finding_count, exercised_count;
     sqlite3_stmt *insert_events, *insert_text, *insert_parameter;
-    bool failed; /* the first failure, kept until somebody asks */
+    bool failed; /* the first failure, kept until flush or run_end reports it */
     cddp_error failure;
 } cd_writer;
 
@@ -30,9 +33,9 @@ struct cddp_store {
     cd_writer writer;
 };
 
-/* Ends writing without an outcome: commits what there is, gives back what the run held. */
+/* Ends writing without an outcome: commits the pending events and frees the run's resources. */
 void cd_writer_abandon(cddp_store *store);
-/* One event into the open run; a failure is kept and told by flush and run_end. */
+/* Adds one event to the open run. A failure is kept; flush and run_end report it. */
 void cd_writer_add(cddp_store *store, const cddp_event *event);
 cddp_status cd_writer_commit(cddp_store *store, cddp_error *err) CDDP_MUST_CHECK;
 /* No row may be added outside a run. */
@@ -51,7 +54,7 @@ typedef struct cd_cursor {
 
 cddp_status cd_cursor_open(cd_cursor *cursor, cddp_store *store, int64_t run,
                            cddp_store_order order, cddp_error *err) CDDP_MUST_CHECK;
-/* The next event, its text borrowed until the next call; *found is false at the end. */
+/* Reads the next event; its text is borrowed until the next call. *found is false at the end. */
 cddp_status cd_cursor_next(cd_cursor *cursor, cddp_event *event, bool *found,
                            cddp_error *err) CDDP_MUST_CHECK;
 void cd_cursor_close(cd_cursor *cursor); /* accepts a zeroed one */

@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
--- The questions people ask of a trace, over the ev_* views that schema.c makes from cddp/events.def. Every view
+-- Common questions about a trace, over the ev_* views that schema.c makes from cddp/events.def. Every view
 -- has a column run; "WHERE run = 1" reads only the rows of that run. cddp itself never reads a view of a file.
 
 CREATE VIEW runs AS
@@ -87,7 +87,7 @@ SELECT run, rank, step, last_done - first_launch AS communication_ns,
     last_done - first_launch - max(0, min(last_ready, last_done) - first_launch) AS exposed_ns
 FROM step_times WHERE last_done IS NOT NULL;
 
--- Who used a parameter since the last synchronisation, and what the reduced map said.
+-- The ranks that used a parameter since the last synchronisation, and the reduced map.
 CREATE VIEW unused_map AS
 SELECT l.run, l.step, l.micro, l.param, l.parameter, group_concat(CASE l.used WHEN 0 THEN NULL ELSE l.rank END, ' ') AS used_by,
     group_concat(CASE l.used WHEN 0 THEN l.rank END, ' ') AS unused_by,
@@ -95,7 +95,7 @@ SELECT l.run, l.step, l.micro, l.param, l.parameter, group_concat(CASE l.used WH
         AS used_global
 FROM ev_used_local l GROUP BY l.run, l.step, l.micro, l.param;
 
--- Waits that found no end, and what the world said about each hang.
+-- Waits that never ended, and what the world reported about each hang.
 CREATE VIEW waiting_for AS
 SELECT w.run, w.t, w.rank, w.step, w."group" AS group_id, w.sequence, NULL AS peer, p.op, 'no result was ever seen' AS words
 FROM ev_collective_wait w

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Writing a run.
+/* Writes a run.
 **
-** States of the writer: closed ──run_begin──▶ open ──run_end──▶ closed; a failure keeps it open but deaf: nothing
-** more is written, and the failure is told by the next flush and by run_end.
+** States of the writer: closed ──run_begin──▶ open ──run_end──▶ closed. After a failure it stays
+** open but writes nothing more; the next flush and run_end report the failure.
 **
 ** Invariants:
 **   W1  While a run is open, its row exists with complete = 0; only run_end sets it to 1, in the
 **       transaction that also writes the verdict.
-**   W2  An iteration is in the file once every rank has flushed it. A commit happens when the last
-**       rank does so (done_everywhere grows), when the batch is full, and at run_end.
+**   W2  An iteration is in the file once every rank has flushed it. The writer commits when the
+**       last rank flushes (done_everywhere grows), when the batch is full, and at run_end.
 **   W3  Rows of older runs are never changed.
 **
-** Which rank flushes is read off the event that came last: a tracer flushes right after its rank's
-** own event.
+** The rank that flushes is the rank of the last event: a tracer flushes right after an event of
+** its rank.
 **
 ** Not here: the batch (batch.c). */
 #include "db/store.h"
@@ -23,13 +23,13 @@
 
 #include <string.h>
 
-/* Events kept back at most; 16384 are about 2 MiB. */
+/* Most events of a batch; 16384 are about 2 MiB. */
 #define BATCH_EVENTS_MAX 16384u
 
 cddp_status cd_writer_require(const cddp_store *store, cddp_error *err)
 {
     if (store->writer.run == 0)
-        return cd_fail(err, CDDP_E_STATE, "'%s': no run has been begun", store->path);
+        return cd_fail(err, CDDP_E_STATE, "'%s': no run was begun", store->path);
     return CDDP_OK;
 }
 
@@ -116,13 +116,12 @@ void cd_writer_add(cddp_store *store, const cddp_event *event)
     if (w->failed) return;
     if (store->batch.count >= BATCH_EVENTS_MAX && cd_writer_commit(store, NULL) != CDDP_OK) return;
     if (cd_batch_add(&store->batch, event)) return;
-    w->failed = cd_fail(&w->failure, CDDP_E_NOMEM, "no memory for the events of '%s'",
-                        store->path) != CDDP_OK;
+    w->failed = cd_fail_memory(&w->failure, "the events of '%s'", store->path) != CDDP_OK;
 }
 
 static void sink_event(void *self, const cddp_event *event) { cd_writer_add(self, event); }
 
-/* Counts the flush of a rank; true when an iteration has now ended everywhere. */
+/* Counts the flush of a rank. True when an iteration has now ended on all ranks. */
 static bool note_flush(cd_writer *w)
 {
     if (w->last_rank >= w->world_size) return true; /* the world itself */
@@ -196,9 +195,9 @@ static void close_writer(cddp_store *store)
     *w = (cd_writer){.run = 0};
 }
 
-/* Another program may be creating the store. SQLite does not always wait for this statement itself,
-** and when it does it waits anew at every attempt: so its own wait is off, and there are so many
-** attempts as make CD_SQL_WAIT_MS in all. What is then still busy is told by who asks next. */
+/* Another program may be creating the store. SQLite does not always wait for this statement, and
+** when it does, it waits anew at every attempt. So SQLite's wait is off, and attempts are repeated
+** for CD_SQL_WAIT_MS. If the file is still busy, the next statement reports it. */
 static void wait_for_wal(cddp_store *store)
 {
     sqlite3 *db = store->sql.db;
@@ -228,7 +227,7 @@ cddp_status cddp_store_run_begin(cddp_store *store, const cddp_run_provenance *p
                      .last_rank = UINT32_MAX};
     w->steps_done = cd_allocate_array(store->allocator, w->world_size, sizeof *w->steps_done);
     if (w->steps_done == NULL) {
-        status = cd_fail(err, CDDP_E_NOMEM, "no memory to write to '%s'", store->path);
+        status = cd_fail_memory(err, "writing to '%s'", store->path);
         goto out;
     }
     wait_for_wal(store);
@@ -277,7 +276,7 @@ out:
 
 void cd_writer_abandon(cddp_store *store)
 {
-    /* Nobody is left to hear of a failure; what was committed before stays. */
+    /* Nobody is left to receive a failure; earlier commits stay. */
     if (cd_writer_commit(store, NULL) != CDDP_OK) store->batch.count = 0;
     close_writer(store);
 }

@@ -1,25 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* check:x. Ranks tell each other what they are about to do, and compare.
+/* check:x. Before an operation ranks send each other its arguments and compare them.
 **
-** check:x         1  fingerprints over a side group of the backend     ranks that disagree stop here, all of them,
-**                 2  the operation itself (main)                        with the same words
-**                 3  digests of what every rank must hold now (content)
+** check:x         1  fingerprints over a side group of the backend; ranks that disagree all stop
+**                    here, with the same message
+**                 2  the operation itself (main)
+**                 3  digests of the result that every rank must have (content)
 **
-** check:after:x   the operation is issued at once and runs as it would alone; fingerprints travel
-**                 beside it and are compared when they have arrived. No rank waits for another one
-**                 that it would not have waited for: after an operation that ends on no rank before
-**                 all have joined it, the fingerprints are on their way and are waited for; after a
-**                 broadcast or another rooted one they are looked at, and again at every later
-**                 call, and at last when the group is closed (the composition's `late` hears of
-**                 that).
+** check:after:x   the operation is issued at once and runs as it would alone. Fingerprints travel
+**                 beside it and are compared when they have arrived. No rank waits for a rank that
+**                 it would not wait for anyway:
+**                 - an operation that ends on no rank before all have joined it: the rank waits for
+**                   the fingerprints;
+**                 - a broadcast or another rooted one: the rank only looks, then and at every later
+**                   call. When the group is closed the composition's `late` gets what is left.
 **
-** Contents are compared where the inner backend promises equal bits on all ranks and the device
-** holds numbers: after all-reduce, broadcast and all-gather. Messages between two ranks are not
-** compared.
+** Results are compared when the inner backend promises equal bits on all ranks and the device has
+** numbers: after all-reduce, broadcast and all-gather. Messages between two ranks are not compared.
 **
-** In the second mode a disagreement is found after the fact: what the inner backend does with it
-** happens first (Gloo unguarded ends the process when sizes differ). When an operation fails or
-** times out, fingerprints that came explain it.
+** The second mode finds a disagreement only afterwards: the inner backend acts on it first (Gloo
+** without guard ends the process when sizes differ). When an operation fails or times out, the
+** fingerprints that arrived explain it.
 */
 #include "backends/compose/fingerprint.h"
 #include "backends/compose/step.h"
@@ -32,12 +32,13 @@
 
 enum { MAIN, SIDE, CONTENT };
 
-#define EXPLAIN_NS \
-    UINT64_C(      \
-        1000000000) /* what a failed operation waits for fingerprints, and closing for the last ones */
+/* How long a failed operation waits for fingerprints, and close for the last ones. */
+#define EXPLAIN_NS UINT64_C(1000000000)
+/* A comparison in words; an error message has room for it and for what stands around it. */
+#define VERDICT_BYTES ((size_t)320)
 #define LATE_NS UINT64_C(2000000000)
 
-/* check:after: one operation until it has been compared. */
+/* check:after: one operation that has not been compared yet. */
 typedef struct entry {
     struct entry *next, *next_made;
     uint64_t number;
@@ -52,16 +53,16 @@ typedef struct check_group {
     uint64_t number; /* collectives so far */
     size_t room_bytes;
     entry *first, *last, *free, *made; /* in order of posting */
-    bool differs;                      /* something was found afterwards */
-    bool reported;                     /* and an operation has reported it */
-    /* an exchange failed: this rank takes no further part in contents */
+    bool differs;                      /* a difference was found */
+    bool reported;                     /* an operation has reported it */
+    /* an exchange failed: this rank exchanges no more results */
     bool deaf;
-    char verdict[CDDP_ERROR_MESSAGE_BYTES / 2];
+    char verdict[VERDICT_BYTES + 64];
 } check_group;
 
 static check_group *check_of(cd_step_group *g) { return (check_group *)(void *)g; }
 
-/* ---- rooms: a fingerprint, those of all ranks, digests of all ranks, the own digest ---- */
+/* ---- rooms: my fingerprint, those of all ranks, digests of all ranks, my digest ---- */
 
 static size_t room_bytes(uint32_t size)
 {
@@ -115,7 +116,7 @@ static cddp_status digest_of(const cddp_collective *c, uint64_t *digest, cddp_er
 static cddp_status compare_contents(const cd_step_group *g, uint64_t number, void *room,
                                     const char *op, cddp_error *err)
 {
-    char words[320];
+    char words[VERDICT_BYTES];
     if (cd_contents_agree(room_digests(room, g->size), g->size, g->members, words, sizeof words))
         return CDDP_OK;
     return cd_fail(err, CDDP_E_MISMATCH, "check: after %s %" PRIu64 " %s", op, number, words);
@@ -123,7 +124,7 @@ static cddp_status compare_contents(const cd_step_group *g, uint64_t number, voi
 
 static cddp_status compare_calls(const cd_step_group *g, void *room, cddp_error *err)
 {
-    char words[400];
+    char words[VERDICT_BYTES];
     if (cd_fingerprints_agree(room_all(room, g->size), g->size, g->members, words, sizeof words))
         return CDDP_OK;
     return cd_fail(err, CDDP_E_MISMATCH, "check: %s", words);
@@ -176,7 +177,7 @@ static cddp_status entry_take(check_group *k, entry **taken, cddp_error *err)
         if (e == NULL || room == NULL) {
             cd_release(g->allocator, e, sizeof *e);
             cd_release(g->allocator, room, k->room_bytes);
-            return cd_fail(err, CDDP_E_NOMEM, "no memory for a fingerprint of group '%s'", g->name);
+            return cd_fail_memory(err, "a fingerprint of group '%s'", g->name);
         }
         e->room = room;
         e->next_made = k->made;
@@ -194,8 +195,8 @@ static void note_difference(check_group *k, const cddp_error *error)
     snprintf(k->verdict, sizeof k->verdict, "%.*s", (int)sizeof k->verdict - 1, error->message);
 }
 
-/* Is this exchange over? Waits for it when timeout_ns is not 0. A failed exchange is over, and
-** compares nothing. */
+/* True when the exchange is over; waits for it when timeout_ns is not 0. A failed exchange is over
+** and is not compared. */
 static bool exchange_ended(check_group *k, uint32_t index, void **work, uint64_t timeout_ns,
                            bool *arrived)
 {
@@ -218,7 +219,7 @@ static void settle_side(check_group *k, entry *e, uint64_t timeout_ns)
     if (e->side == NULL || !exchange_ended(k, SIDE, &e->side, timeout_ns, &arrived)) return;
     if (!arrived || compare_calls(&k->base, e->room, &error) == CDDP_OK) return;
     note_difference(k, &error);
-    /* ranks that make different calls have nothing to compare; all of them know */
+    /* results of different calls are not compared; all ranks know that the calls differ */
     e->content_wanted = false;
 }
 
@@ -234,8 +235,8 @@ static void settle_content(check_group *k, entry *e, uint64_t timeout_ns)
         note_difference(k, &error);
 }
 
-/* Contents are sent in the order of the operations, whatever the order in which they ended here. An
-** operation that failed or was given up here sends "not known": the others count on one message for
+/* Digests are sent in the order of the operations, even when they ended here in another order. An
+** operation that failed or was abandoned here sends "not known": the others expect one message for
 ** each. */
 static void post_content(check_group *k, entry *e)
 {
@@ -246,7 +247,7 @@ static void post_content(check_group *k, entry *e)
     if (cd_inner_post(&k->base, CONTENT, &c, &e->content, NULL) != CDDP_OK) k->deaf = true;
 }
 
-/* Goes through the entries in order; up to `last` it waits, timeout_ns for each exchange. */
+/* Visits the entries in order. Up to `last` it waits, timeout_ns for each exchange. */
 static void settle(check_group *k, const entry *last, uint64_t timeout_ns)
 {
     bool waits = timeout_ns != 0, posts = true;
@@ -302,7 +303,7 @@ static cddp_status after_begin(cd_step_group *g, cd_step_work *w, cddp_error *er
     return status;
 }
 
-/* On no rank do these end before all ranks have joined. */
+/* These end on no rank before all ranks have joined. */
 static bool synchronizes(cddp_op op)
 {
     return op == CDDP_OP_ALLREDUCE || op == CDDP_OP_ALLGATHER || op == CDDP_OP_REDUCE_SCATTER ||
@@ -394,8 +395,9 @@ static bool takes_host(const cddp_capabilities *k)
     return k->any_device || (k->devices & CDDP_DEVICE_HOST) != 0;
 }
 
-/* The side channel must not suffer from what it is to judge (check:fault:…), nor pay for it
-** (check:hier:…): it is a group of the first backend underneath that takes tensors of the host. */
+/* The side channel must not suffer from the faults that it judges (check:fault:…), nor from their
+** cost (check:hier:…). So it is a group of the first backend underneath that takes tensors of the
+** host. */
 static const cd_node *ground_of(const cd_node *node)
 {
     while (node->kind != NULL) {
@@ -447,7 +449,7 @@ static cddp_status check_adopt(cd_node *node, cddp_error *err)
                        "check: needs a backend that gathers tensors of the host; %s does not",
                        ground->name);
     k->async = k->async && node->after;
-    k->guards = false; /* it is one */
+    k->guards = false; /* it is a guard itself */
     cd_step_fill_table(&node->table);
     return CDDP_OK;
 }

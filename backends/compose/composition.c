@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The composition object: a text, read into a tree of nodes whose tables call each other. */
+/* The composition object: a text that is read into a tree of nodes whose tables call each
+** other. */
 #include "cddp/composition.h"
 
 #include "backends/compose/node.h"
@@ -16,12 +17,12 @@ cddp_status cddp_composition_open(const cddp_composition_options *options,
     if (options->spec == NULL || options->spec[0] == '\0' || options->find == NULL)
         return cd_fail(err, CDDP_E_ARG, "a composition needs a text and a way to find backends");
     cddp_composition *c = cd_allocate_zero(a, sizeof *c);
-    if (c == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for backend '%s'", options->spec);
+    if (c == NULL) return cd_fail_memory(err, "backend '%s'", options->spec);
     c->options = *options;
     c->spec = cd_strdup(a, options->spec);
     c->node_name = cd_strdup(a, options->node != NULL ? options->node : "");
     if (c->spec == NULL || c->node_name == NULL) {
-        status = cd_fail(err, CDDP_E_NOMEM, "no memory for backend '%s'", options->spec);
+        status = cd_fail_memory(err, "backend '%s'", options->spec);
         goto out;
     }
     c->options.spec = c->spec;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cpu:x,cuda:y. One group per device; the device of an operation's tensor decides. A barrier goes
-** to the first.
+/* cpu:x,cuda:y. One group per device. An operation goes to the group of its tensor's device, a
+** barrier to the first group.
 **
-** Declared is what holds on every device: the operations, dtypes and reductions that all inner
-** backends have. Which devices there are is not a bit mask of the port, so any device is let in and
-** one without a backend is refused by name when it comes.
+** The table declares the operations, dtypes and reductions that all inner backends have. Devices
+** are not a bit mask of the port, so the table accepts any device; an operation on a device without
+** a backend is refused by name.
 */
 #include "backends/compose/step.h"
 #include "core/base/error.h"
@@ -21,7 +21,7 @@ static cddp_status dispatch_begin(cd_step_group *g, cd_step_work *w, cddp_error 
         while (index < g->inner_count && strcmp(g->node->devices[index], t->device->name) != 0)
             index++;
     if (index == g->inner_count)
-        return cd_fail(err, CDDP_E_UNSUPPORTED, "backend '%s' has none for device %s (%s)",
+        return cd_fail(err, CDDP_E_UNSUPPORTED, "backend '%s' has no backend for device %s (%s)",
                        g->node->table.name, t->device->name, cddp_op_name(c->op));
     CD_TRY(cd_step_issue(g, w, index, c, true, err));
     return CDDP_OK;
@@ -66,7 +66,7 @@ static cddp_status dispatch_adopt(cd_node *node, cddp_error *err)
         bool same = k->algorithm != NULL && other->algorithm != NULL &&
                     strcmp(k->algorithm, other->algorithm) == 0;
         if (other->order < k->order) k->order = other->order;
-        /* known, but not by one name */
+        /* known, but under several names */
         if (k->order == CDDP_ORDER_KNOWN && !same) k->order = CDDP_ORDER_SAME;
     }
     k->any_device = true;

@@ -1,23 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* fault:settings:x. A transport that misbehaves, always in the same way.
+/* fault:settings:x. A transport that misbehaves in a repeatable way.
 **
 ** settings, separated by commas:
-**   seed=N       what is drawn (default 0)
-**   drop=P       an operation of this rank is lost, and with it everything later of the group: a
-**                broken connection. Its waits end at the time-out
-**   corrupt=P    one bit of what this rank gets is turned over
-**   delay=T      (ns, us, ms, s) operations are seen to be done up to T later than they were, drawn
-**                evenly
-**   late=P       which of them, when delay is given (default 1)
-**   die=R@K      rank R dies at its K-th operation in the group: a process of its own is killed, a
-**                simulated rank fails there and for good, and tells nobody
-**   plant=WORD   every operation is done wrongly, in a way of plants.def
-**   rank=R       only this rank is struck;  from=K  only from its K-th operation
+**   seed=N       seed of the draws (default 0)
+**   drop=P       an operation of this rank is lost, and every later one of the group: a broken
+**                connection. Its waits end at the time-out
+**   corrupt=P    one bit of this rank's result is flipped
+**   delay=T      (ns, us, ms, s) operations are reported done up to T late, drawn evenly
+**   late=P       chance of a delay, when delay is given (default 1)
+**   die=R@K      rank R dies at its K-th operation in the group: a process is killed, a simulated
+**                rank fails there for good and informs no other rank
+**   plant=WORD   every operation is done wrongly, as plants.def describes
+**   rank=R       only this rank is affected;  from=K  only from its K-th operation
 **
-** P is a decimal number from 0 to 1, kept as parts of a million. Whether an operation is struck
-** depends on the seed, the group's name, the rank and the number of the operation, and on nothing
-** else: not on time, not on what was struck before. What the inner backend promises about its bits
-** stays declared: breaking that promise is the fault.
+** P is a decimal number from 0 to 1, kept as parts of a million. The draw for an operation depends
+** only on the seed, the group's name, the rank and the number of the operation. It does not depend
+** on time nor on earlier draws. The table still declares the inner backend's promises about bits:
+** breaking them is the fault.
 */
 #define _POSIX_C_SOURCE 200809L
 #include "backends/compose/plant.h"
@@ -34,7 +33,7 @@
 typedef struct fault_group {
     cd_step_group base;
     cd_plant_group plants;
-    bool lost; /* nothing of this rank arrives any more */
+    bool lost; /* no message of this rank arrives any more */
     bool dead;
 } fault_group;
 
@@ -61,7 +60,7 @@ static cddp_status fail_dead(const cd_step_group *g, cddp_error *err)
                    g->rank->rank, g->node->fault.die_at);
 }
 
-/* However it ended, it is under way no more. */
+/* It is not in flight any more, however it ended. */
 static void count_out(cd_step_group *g, cd_step_work *w)
 {
     fault_group *f = (fault_group *)(void *)g;
@@ -127,8 +126,8 @@ static cddp_status fault_finish(cd_step_group *g, cd_step_work *w, cddp_error *e
         return CDDP_OK;
     if (cddp_tensor_numel(t) == 0) return CDDP_OK;
     if ((t->device->flags & CDDP_DEVICE_VALUES) == 0)
-        return cd_fail(err, CDDP_E_UNSUPPORTED,
-                       "fault: device %s holds no bits that could be corrupted", t->device->name);
+        return cd_fail(err, CDDP_E_UNSUPPORTED, "fault: device %s has no bits to corrupt",
+                       t->device->name);
     CD_TRY(turn_bit(g, w, t, err));
     return CDDP_OK;
 }
@@ -165,7 +164,7 @@ static cddp_status fault_open(const cddp_backend *backend, cddp_rank *rank,
 
 /* ---- settings ---- */
 
-/* "0.01" → 10000; at most six digits behind the point. */
+/* "0.01" → 10000; at most six digits after the point. */
 static bool parse_chance(const char **at, uint64_t *ppm)
 {
     uint64_t whole = 0, scale = MILLION, part = 0;
@@ -228,7 +227,7 @@ static bool parse_plant(const char **at, int *plant)
 
 static bool parse_value(cd_fault_plan *f, const char *key, const char **at, const char **wanted)
 {
-    static const char chance[] = "a number from 0 to 1 with at most six digits behind the point",
+    static const char chance[] = "a number from 0 to 1 with at most six digits after the point",
                       number[] = "a whole number";
     *wanted = chance;
     if (strcmp(key, "drop") == 0) return parse_chance(at, &f->drop_ppm);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Taking fingerprints and comparing them. The most frequent opinion is right, the lowest rank's
-** among equals. */
+/* Takes fingerprints and compares them. The most frequent call is right; of equally frequent ones,
+** the lowest rank's. */
 #include "backends/compose/fingerprint.h"
 
 #include "backends/compose/step.h"
@@ -11,6 +11,8 @@
 #include <string.h>
 
 #define SPLITS_RANKS_MAX 32u
+#define RANGES_MAX 6u /* of ranks in one message */
+#define MORE ", and other ranks differ too"
 
 static uint32_t splits_of(uint32_t size) { return size <= SPLITS_RANKS_MAX ? 2 * size : 0; }
 
@@ -25,7 +27,7 @@ static bool is_rooted(uint32_t op)
            op == CDDP_OP_SCATTER;
 }
 
-/* The operand whose length all ranks share when shares are equal. */
+/* The operand that has the same length on all ranks when shares are equal. */
 static const cddp_tensor *measured(const cddp_collective *c)
 {
     bool by_output =
@@ -76,7 +78,7 @@ static const cd_fingerprint *at(const void *all, uint32_t size, uint32_t rank)
                                                   rank * cd_fingerprint_bytes(size));
 }
 
-/* What must be equal on all ranks, as one number. */
+/* A hash of everything that must be equal on all ranks. */
 static uint64_t opinion(const cd_fingerprint *f)
 {
     uint64_t h = cd_hash_mix(f->number, f->label);
@@ -114,7 +116,7 @@ static void print_call(const cd_fingerprint *f, char *text, size_t bytes)
              parts[3]);
 }
 
-/* What must be equal, of rank r. */
+/* That hash, of one rank. */
 typedef uint64_t (*opinion_fn)(const void *all, uint32_t size, uint32_t rank);
 
 static uint64_t opinion_on_call(const void *all, uint32_t size, uint32_t rank)
@@ -128,7 +130,7 @@ static uint64_t opinion_on_content(const void *all, uint32_t size, uint32_t rank
     return ((const uint64_t *)all)[rank];
 }
 
-/* The rank whose opinion is the most frequent; the lowest among equals. */
+/* The lowest rank with the most frequent opinion. */
 static uint32_t reference_rank(const void *all, uint32_t size, opinion_fn of)
 {
     uint32_t best = 0, best_count = 0;
@@ -164,51 +166,113 @@ static bool splits_agree(const void *all, uint32_t size, const uint32_t *members
         }
     }
     snprintf(text, bytes,
-             "alltoall %" PRIu64 ": what ranks send each other is not what they expect",
+             "alltoall %" PRIu64
+             ": some rank sends another number of elements than its peer expects",
              at(all, size, 0)->number);
     return false;
+}
+
+/* The ranks that differ from the reference and agree with rank `like`; all that differ when `like` is
+** the reference. */
+typedef struct dissent {
+    const void *all;
+    const uint32_t *members;
+    uint32_t size, reference, like;
+    opinion_fn of;
+} dissent;
+
+static bool is_dissenter(const dissent *d, uint32_t r)
+{
+    const uint64_t opinion_of_r = d->of(d->all, d->size, r);
+    return opinion_of_r != d->of(d->all, d->size, d->reference) &&
+           (d->like == d->reference || opinion_of_r == d->of(d->all, d->size, d->like));
+}
+
+static uint32_t dissenters(const dissent *d)
+{
+    uint32_t count = 0;
+    for (uint32_t r = 0; r < d->size; r++) count += is_dissenter(d, r);
+    return count;
+}
+
+/* The first rank after `from` that differs, in an opinion that no rank before it has. */
+static uint32_t next_kind(const dissent *d, uint32_t from)
+{
+    for (uint32_t r = from; r < d->size; r++) {
+        uint32_t k = 0;
+        while (k < r && d->of(d->all, d->size, k) != d->of(d->all, d->size, r)) k++;
+        if (k == r && d->of(d->all, d->size, r) != d->of(d->all, d->size, d->reference)) return r;
+    }
+    return d->size;
+}
+
+/* Appends "rank 3" or "ranks 1, 4-9 and 2 more": their world ranks. */
+static size_t put_ranks(const dissent *d, char *text, size_t bytes, size_t used)
+{
+    char words[48];
+    const uint32_t count = dissenters(d);
+    uint32_t ranges = 0, named = 0;
+    used = put(text, bytes, used, count > 1 ? "ranks" : "rank");
+    for (uint32_t r = 0; r < d->size && ranges < RANGES_MAX; r++) {
+        if (!is_dissenter(d, r)) continue;
+        const uint32_t first = r;
+        while (r + 1 < d->size && d->members[r + 1] == d->members[r] + 1 && is_dissenter(d, r + 1))
+            r++;
+        snprintf(words, sizeof words, "%s %" PRIu32, ranges > 0 ? "," : "", d->members[first]);
+        used = put(text, bytes, used, words);
+        snprintf(words, sizeof words, "-%" PRIu32, d->members[r]);
+        if (r > first) used = put(text, bytes, used, words);
+        named += r - first + 1;
+        ranges++;
+    }
+    snprintf(words, sizeof words, " and %" PRIu32 " more", count - named);
+    return named < count ? put(text, bytes, used, words) : used;
 }
 
 bool cd_fingerprints_agree(const void *all, uint32_t size, const uint32_t *members, char *text,
                            size_t bytes)
 {
-    char call[160], words[240];
-    uint32_t reference = reference_rank(all, size, opinion_on_call);
-    const cd_fingerprint *right = at(all, size, reference);
+    char call[160], words[240], right_call[240];
+    const uint32_t reference = reference_rank(all, size, opinion_on_call);
+    dissent d = {all, members, size, reference, 0, opinion_on_call};
+    if (next_kind(&d, 0) == size) return splits_agree(all, size, members, text, bytes);
+    print_call(at(all, size, reference), call, sizeof call);
+    snprintf(right_call, sizeof right_call,
+             " where rank %" PRIu32 " calls %s (collective %" PRIu64 ")", members[reference], call,
+             at(all, size, reference)->number);
+    /* The right call is printed whatever the number of wrong ones: they stop where it has to
+    ** begin. */
+    const size_t room = bytes - strlen(right_call) - 1;
     size_t used = 0;
-    for (uint32_t r = 0; r < size; r++) {
-        const cd_fingerprint *f = at(all, size, r);
-        if (opinion(f) == opinion(right)) continue;
-        print_call(f, call, sizeof call);
-        snprintf(words, sizeof words, "%srank %" PRIu32 " calls %s", used > 0 ? ", " : "",
-                 members[r], call);
-        used = put(text, bytes, used, words);
+    for (d.like = next_kind(&d, 0); d.like < size; d.like = next_kind(&d, d.like + 1)) {
+        char kind[240];
+        size_t kind_used = put_ranks(&d, kind, sizeof kind, 0);
+        print_call(at(all, size, d.like), call, sizeof call);
+        snprintf(words, sizeof words, " %s %s", dissenters(&d) > 1 ? "call" : "calls", call);
+        kind_used = put(kind, sizeof kind, kind_used, words);
+        if (used > 0 && used + kind_used + 2 + strlen(MORE) > room) {
+            used = put(text, bytes, used, MORE);
+            break;
+        }
+        if (used > 0) used = put(text, room, used, ", ");
+        used = put(text, room, used, kind);
     }
-    if (used > 0) {
-        print_call(right, call, sizeof call);
-        snprintf(words, sizeof words, " where rank %" PRIu32 " calls %s (collective %" PRIu64 ")",
-                 members[reference], call, right->number);
-        put(text, bytes, used, words);
-        return false;
-    }
-    return splits_agree(all, size, members, text, bytes);
+    put(text, bytes, used, right_call);
+    return false;
 }
 
 bool cd_contents_agree(const uint64_t *digests, uint32_t size, const uint32_t *members, char *text,
                        size_t bytes)
 {
-    char words[120];
-    uint32_t reference = reference_rank(digests, size, opinion_on_content);
-    size_t used = 0;
+    const uint32_t reference = reference_rank(digests, size, opinion_on_content);
+    const dissent d = {digests, members, size, reference, reference, opinion_on_content};
+    char words[80];
     for (uint32_t r = 0; r < size; r++)
         if (digests[r] == 0) return true;
-    for (uint32_t r = 0; r < size; r++) {
-        if (digests[r] == digests[reference]) continue;
-        snprintf(words, sizeof words, "%srank %" PRIu32, used > 0 ? ", " : "", members[r]);
-        used = put(text, bytes, used, words);
-    }
-    if (used == 0) return true;
-    snprintf(words, sizeof words, " ended with other bits than rank %" PRIu32, members[reference]);
+    if (next_kind(&d, 0) == size) return true;
+    size_t used = put_ranks(&d, text, bytes, 0);
+    snprintf(words, sizeof words, " ended with bits that differ from rank %" PRIu32,
+             members[reference]);
     put(text, bytes, used, words);
     return false;
 }

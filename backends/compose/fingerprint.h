@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a rank says about an operation it is about to issue, and the comparison of what all said.
+/* The fingerprint of an operation that a rank is about to issue, and the comparison of all ranks'
+** fingerprints.
 **
-** A fingerprint has a fixed length for a group, whatever the operation, since ranks that disagree
-** must still be able to exchange it. Split sizes of an all-to-all are carried in full up to 32
-** ranks; beyond that as two sums of hashes, one over what is sent and one over what is expected,
-** which are equal when every pair agrees.
+** The length of a fingerprint depends only on the group, since ranks that disagree must still be
+** able to exchange it. Up to 32 ranks it has all split sizes of an all-to-all. Beyond that it has
+** two sums of hashes, one over sent and one over expected counts; they are equal when every pair
+** agrees.
 **
-** Not compared: the factor of PREMUL_SUM, which may differ, and content before an operation, which
-** must.
+** Not compared: the factor of PREMUL_SUM, which may differ, and the input of an operation, which
+** must differ.
 */
 #pragma once
 #include "cddp/backend.h"
@@ -25,10 +26,11 @@ typedef struct cd_fingerprint {
 size_t cd_fingerprint_bytes(uint32_t size);
 void cd_fingerprint_take(const cddp_collective *call, uint32_t me, uint32_t size,
                          cd_fingerprint *f);
-/* Compares what (size) ranks said; members are their world ranks. On disagreement *text names every
-** rank that differs from the most frequent opinion, equal on all ranks; false then. */
+/* Compares the fingerprints of (size) ranks; members are their world ranks. False on disagreement:
+** *text then names every rank that differs from the most frequent call. All ranks get the same
+** text. */
 bool cd_fingerprints_agree(const void *all, uint32_t size, const uint32_t *members, char *text,
                            size_t text_bytes);
-/* The same for digests of what every rank must hold afterwards. 0 stands for "not known". */
+/* The same for digests of the results, which must be equal. 0 means "not known". */
 bool cd_contents_agree(const uint64_t *digests, uint32_t size, const uint32_t *members, char *text,
                        size_t text_bytes);

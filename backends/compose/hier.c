@@ -1,23 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hier:x. All-reduce in three steps that know about nodes:
+/* hier:x. All-reduce in three steps that follow the nodes:
 **
 **     node 0    r0 r1 r2 r3      1  reduce to the first rank of the node        (group up)
 **     node 1    r4 r5 r6 r7      2  all-reduce between these leaders            (group leaders)
 **                                3  broadcast from the leader inside the node   (group down)
 **
-** Broadcast takes the same way: inside the root's node, between leaders, inside the other nodes.
-** Everything else goes over one flat group. Up and down are two groups, because a rank may start
-** operation k+1 upwards before k came down to it (P1).
+** Broadcast takes the same path: inside the root's node, between leaders, inside the other nodes.
+** All other operations use one flat group. Up and down are two groups, because a rank may start
+** operation k+1 upwards before k arrived from above (P1).
 **
-** Nodes: what the text says (hier:per=2:x: two consecutive ranks each), or what the composition was
-** told, or the name of the host. Every rank says its node once, when a group is opened; a rank's
-** word is law for itself only.
+** Nodes come from the text (hier:per=2:x: two consecutive ranks each), else from the composition's
+** options, else from the host's name. Each rank sends its node once, when a group is opened, and
+** decides only about itself.
 **
 ** Numerics: contributions of a node are added first, so the association is neither the inner
-** backend's nor known to cddp: all ranks get the same bits (they are broadcast), and that is what
-** is declared. AVG is a sum, divided once on each leader; PREMUL_SUM scales before the first step.
+** backend's nor known to cddp. All ranks get the same bits, since these are broadcast; the table
+** declares only that. AVG is a sum, divided once on each leader; PREMUL_SUM scales before the first
+** step.
 **
-** Limits: steps move on when a rank posts, tests or waits, so the declaration is not async.
+** Limits: steps advance only when a rank posts, tests or waits, so the table does not declare
+** async.
 */
 #define _POSIX_C_SOURCE 200809L
 #include "backends/compose/step.h"
@@ -43,7 +45,7 @@ typedef struct hier_group {
 
 static hier_group *hier_of(cd_step_group *g) { return (hier_group *)(void *)g; }
 
-/* ---- who lives where ---- */
+/* ---- nodes of ranks ---- */
 
 static uint64_t node_of_this_rank(const cd_step_group *g)
 {
@@ -87,7 +89,7 @@ static void nodes_sort(hier_group *h)
         if (h->leaders[i] == h->siblings[0]) h->my_node = i;
 }
 
-/* Index of the node of a rank. */
+/* The index of a rank's node. */
 static uint32_t node_index(const hier_group *h, uint32_t rank)
 {
     uint32_t i = 0;
@@ -104,7 +106,7 @@ static uint32_t place_in_node(const hier_group *h, uint32_t rank)
 
 /* ---- steps ---- */
 
-/* The steps of an operation as this rank makes them: bit per group. */
+/* The steps that this rank takes for an operation: a bit per group. */
 static uint32_t steps_of(const hier_group *h, const cddp_collective *c)
 {
     bool leads = h->my_place == 0;
@@ -127,7 +129,7 @@ static cddp_collective step_call(const cd_step_group *g, const cd_step_work *w, 
     }
     bool sums = c.reduce_op == CDDP_RED_AVG || c.reduce_op == CDDP_RED_PREMUL_SUM;
     if (sums) c.reduce_op = CDDP_RED_SUM;
-    /* what was made so far */
+    /* steps taken so far */
     if (w->stage > 0 || w->call.reduce_op == CDDP_RED_PREMUL_SUM) c.input = c.output;
     c.op = step == UP ? CDDP_OP_REDUCE : step == LEADERS ? CDDP_OP_ALLREDUCE : CDDP_OP_BROADCAST;
     c.root = 0;
@@ -139,7 +141,7 @@ static cddp_status divide(const cd_step_group *g, const cddp_collective *c, cddp
     return CD_PASS(c->output.device->divide(&c->output, &c->output, g->size, c->stream, err));
 }
 
-/* Issues the first step of `steps` that comes after `done`; the mean is taken once everything is
+/* Issues the first step of `steps` after `done`. The mean is taken when all contributions are
 ** added. */
 static cddp_status issue_after(cd_step_group *g, cd_step_work *w, uint32_t done, cddp_error *err)
 {
@@ -175,7 +177,7 @@ static cddp_status hier_next(cd_step_group *g, cd_step_work *w, cddp_error *err)
     return CDDP_OK;
 }
 
-/* A rank alone on its node has no way down, on which its leader would have taken the mean. */
+/* A rank alone on its node has no step down, before which its leader would take the mean. */
 static cddp_status hier_finish(cd_step_group *g, cd_step_work *w, cddp_error *err)
 {
     bool takes_mean = w->call.op == CDDP_OP_ALLREDUCE && w->call.reduce_op == CDDP_RED_AVG &&
@@ -237,7 +239,7 @@ static cddp_status hier_open(const cddp_backend *backend, cddp_rank *rank,
     h->leaders = cd_allocate_array(g->allocator, g->size, sizeof *h->leaders);
     h->siblings = cd_allocate_array(g->allocator, g->size, sizeof *h->siblings);
     if (h->nodes == NULL || h->leaders == NULL || h->siblings == NULL) {
-        status = cd_fail(err, CDDP_E_NOMEM, "no memory for the nodes of group '%s'", spec->name);
+        status = cd_fail_memory(err, "the nodes of group '%s'", spec->name);
         goto out;
     }
     CD_TRY_OUT(cd_step_group_open_inner(g, spec, &flat, err));
@@ -275,7 +277,7 @@ static cddp_status hier_adopt(cd_node *node, cddp_error *err)
     for (cddp_op op = 0; op < CDDP_OP_COUNT; op++)
         if ((needed & (1u << op)) != 0 && (k->ops & (1u << op)) == 0)
             return cd_fail(err, CDDP_E_UNSUPPORTED,
-                           "hier: needs %s, which backend %s does not implement", cddp_op_name(op),
+                           "hier: needs %s, and backend %s does not implement it", cddp_op_name(op),
                            inner);
     if (!k->in_place || (!k->any_device && (k->devices & CDDP_DEVICE_HOST) == 0) ||
         (k->reduce_ops & (1u << CDDP_RED_SUM)) == 0)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The tree that a backend's text stands for, and the kinds of its inner nodes.
+/* The tree of a composition's text, and the kinds of its inner nodes.
 **
 ** Lifetime   made by spec.c, owned by the composition; groups borrow their node.
 ** Threads    read-only once made: in the simulator all ranks share one tree.
@@ -18,27 +18,28 @@ typedef struct cd_fault_plan {
     uint64_t seed;
     uint64_t drop_ppm, corrupt_ppm, late_ppm;
     uint64_t delay_ns;
-    int64_t rank;  /* the only rank that is struck; -1: any */
-    uint64_t from; /* the first operation that may be struck */
+    int64_t rank;  /* the only rank that is affected; -1: any */
+    uint64_t from; /* the first operation that may be affected */
     int plant;     /* cd_plant */
     int64_t die_rank;
     uint64_t die_at;
 } cd_fault_plan;
 
 typedef struct cd_kind {
-    const char *word; /* "rr"; NULL: dispatch, whose words are devices */
+    const char *word; /* "rr"; NULL: dispatch, which starts with a device */
     const char *form, *summary;
-    /* (optional) reads what stands between the word and the inner text; *at moves on. */
+    /* (optional) reads the settings between the word and the inner text; advances *at. */
     cddp_status (*parse)(cd_node *node, const char **at, cddp_error *err);
-    /* Fills table.capabilities from those of the inner nodes, and refuses inner nodes that cannot
-    ** serve. */
+    /* Fills table.capabilities from those of the inner nodes, and refuses unsuitable inner
+    ** nodes. */
     cddp_status (*adopt)(cd_node *node, cddp_error *err);
     cddp_status (*open)(const cddp_backend *backend, cddp_rank *rank, const cddp_group_spec *spec,
                         void **group, cddp_error *err);
 } cd_kind;
 
 struct cd_node {
-    cddp_backend table;  /* what the outside sees; a leaf's is the backend's own, with its self */
+    /* the table that callers see; a leaf has the backend's table, with its self */
+    cddp_backend table;
     const cd_kind *kind; /* NULL: a leaf */
     const cddp_composition *composition;
     const char *spec; /* the whole text, for messages */
@@ -46,7 +47,7 @@ struct cd_node {
     char devices[CD_NODE_INNER_MAX][CD_NODE_WORD_BYTES]; /* dispatch */
     uint32_t inner_count;
     uint32_t group_count;    /* rr */
-    uint32_t ranks_per_node; /* hier; 0: not said */
+    uint32_t ranks_per_node; /* hier; 0: not given */
     bool after;              /* check: compare afterwards */
     cd_fault_plan fault;
     char *name; /* the node's part of the text */
@@ -65,10 +66,10 @@ extern const cd_kind cd_kind_dispatch, cd_kind_round_robin, cd_kind_hier, cd_kin
 /* Ends with NULL; dispatch is first. */
 extern const cd_kind *const cd_kinds[];
 
-/* Reads the text into a tree. With find NULL only the form is looked at and visit hears of the
+/* Reads the text into a tree. With find NULL only the form is checked, and visit gets the
 ** leaves. */
 typedef struct cd_spec_reader {
-    cddp_composition *composition; /* NULL: names are only handed to visit */
+    cddp_composition *composition; /* NULL: names only go to visit */
     cddp_status (*visit)(void *context, const char *name, cddp_error *err);
     void *context;
 } cd_spec_reader;
@@ -76,10 +77,10 @@ cddp_status cd_spec_read(const cd_spec_reader *reader, const char *spec, cd_node
                          cddp_error *err);
 void cd_node_destroy(const cddp_allocator *allocator, cd_node *node); /* accepts NULL */
 
-/* For parse functions: a refusal with the character of the text. */
+/* For parse functions: fails with the position in the text. */
 cddp_status cd_spec_refuse(const cd_node *node, const char *at, cddp_error *err, const char *format,
                            ...) CDDP_PRINTF(4, 5);
-/* The word up to any of `stops`; false when it is longer than a word may be. */
+/* Reads the word up to any of `stops`; false when it is too long. */
 bool cd_spec_word(const char *at, const char *stops, char word[CD_NODE_WORD_BYTES]);
-/* A whole decimal number; *at behind it. */
+/* Reads a whole decimal number; leaves *at after it. */
 bool cd_spec_number(const char **at, uint64_t *number);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The mistakes of plants.def. Most of them are made when the operation is over: what was there
-** before is put back, wholly or in part, as if it had never been written.
+/* The mistakes of plants.def. Most are made when the operation is over: the old output is
+** restored, wholly or in part, as if it had never been written.
 */
 #include "backends/compose/plant.h"
 
@@ -31,7 +31,7 @@ void cd_plant_room_fini(cd_plant_room *room)
     *room = (cd_plant_room){.storage = NULL};
 }
 
-/* A view of the tensor's size and dtype; what it holds is unknown. */
+/* A view with the tensor's size and dtype; its content is undefined. */
 static cddp_status make_view(cd_plant_room *room, const cddp_tensor *like, cddp_error *err)
 {
     const int64_t numel = cddp_tensor_numel(like);
@@ -63,7 +63,7 @@ static cddp_status keep(cd_plant_room *room, const cddp_tensor *t, cddp_stream *
     return CDDP_OK;
 }
 
-/* Elements [begin, end) are again what they were. */
+/* Restores elements [begin, end). */
 static cddp_status put_back(const cd_plant_work *p, const cd_step_work *w, const int64_t range[2],
                             cddp_error *err)
 {
@@ -86,7 +86,7 @@ static bool is_in_place(const cddp_collective *c)
     return c->input.storage == c->output.storage && c->input.offset == c->output.offset;
 }
 
-/* Whose contribution counts as zeros. */
+/* The rank whose contribution counts as zeros. */
 static bool is_left_out(const cd_step_group *g, const cddp_collective *c)
 {
     const bool has_root = c->op == CDDP_OP_REDUCE || c->op == CDDP_OP_GATHER ||
@@ -97,7 +97,7 @@ static bool is_left_out(const cd_step_group *g, const cddp_collective *c)
 
 static cddp_status leave_out(cd_plant_work *p, cddp_collective *c, cddp_error *err)
 {
-    if (c->op == CDDP_OP_BROADCAST || is_in_place(c)) { /* written over anyway */
+    if (c->op == CDDP_OP_BROADCAST || is_in_place(c)) { /* overwritten anyway */
         CD_TRY(c->output.device->fill(&c->output, 0.0, c->stream, err));
         return CDDP_OK;
     }
@@ -107,13 +107,13 @@ static cddp_status leave_out(cd_plant_work *p, cddp_collective *c, cddp_error *e
     return CDDP_OK;
 }
 
-/* A device that only knows sizes has nothing that could be wrong. */
+/* A device that only knows sizes has no content that could be wrong. */
 static cddp_status refuse_shapes(const cddp_tensor *t, cddp_error *err)
 {
     if (t->device == NULL || (t->device->flags & (CDDP_DEVICE_VALUES | CDDP_DEVICE_EXACT)) != 0)
         return CDDP_OK;
-    return cd_fail(err, CDDP_E_UNSUPPORTED,
-                   "fault: device %s holds no elements that could be wrong", t->device->name);
+    return cd_fail(err, CDDP_E_UNSUPPORTED, "fault: device %s has no elements to change",
+                   t->device->name);
 }
 
 cddp_status cd_plant_begin(cd_step_group *g, cd_step_work *w, cd_plant_group *plants_of,
@@ -136,7 +136,8 @@ cddp_status cd_plant_begin(cd_step_group *g, cd_step_work *w, cd_plant_group *pl
     return CDDP_OK;
 }
 
-/* slot: the result of the operation before, where that fits; this one's is kept for the next. */
+/* slot: the result of the operation before, if its size fits; this result is kept for the next
+** one. */
 static cddp_status give_last(cd_plant_group *plants_of, cd_plant_work *p, const cd_step_work *w,
                              cddp_error *err)
 {

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* rr:K:x. K groups of the inner backend over the same members; collectives go round.
+/* rr:K:x. K groups of the inner backend over the same members; collectives use them in turn.
 **
 **     operation   0  1  2  3  4 …
 **     group       0  1  2  0  1 …       (K = 3)
 **
-** A transport that runs one operation of a group at a time runs K of ours at once. Messages between
-** two ranks stay in one group, chosen by nothing at all (group 0): the other ranks do not know of
-** them, so they must not turn the wheel. Numerics are those of the inner backend: an operation is
-** never split.
+** A transport that runs one operation of a group at a time then runs K of ours at once. Messages
+** between two ranks always use group 0: the other ranks do not know of them, so they must not
+** advance the turn. Numerics are the inner backend's: an operation is never split.
 */
 #include "backends/compose/step.h"
 #include "core/base/error.h"
@@ -66,7 +65,7 @@ static cddp_status rr_parse(cd_node *node, const char **at, cddp_error *err)
 static cddp_status rr_adopt(cd_node *node, cddp_error *err)
 {
     (void)err;
-    cd_step_fill_table(&node->table); /* every promise of the inner backend holds */
+    cd_step_fill_table(&node->table); /* every promise of the inner backend is kept */
     return CDDP_OK;
 }
 

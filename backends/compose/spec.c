@@ -5,9 +5,9 @@
 **   item     = kind ":" [ settings ":" ] item  |  backend
 **   settings belong to the kind and contain no colon
 **
-** Read from left to right without looking back: settings end at the next colon, so a comma inside
-** them never means another device. Texts come from command lines and scenarios; the fuzzer of this
-** file feeds it anything.
+** The text is read from left to right, without backtracking. Settings end at the next colon, so a
+** comma inside them never separates devices. Texts come from command lines and scenarios; a fuzzer
+** feeds this file arbitrary text.
 */
 #include "backends/compose/node.h"
 #include "core/base/alloc.h"
@@ -98,11 +98,11 @@ static cddp_status refuse_word(const reading *r, const char *word, cddp_error *e
     for (size_t i = 1; cd_kinds[i] != NULL; i++) cd_suggest_offer(&s, cd_kinds[i]->word);
     for (size_t i = 0; i < DEVICE_WORDS; i++) cd_suggest_offer(&s, device_words[i]);
     if (s.best != NULL)
-        snprintf(words, sizeof words, "'%s' is no composition and no device; did you mean '%s'?",
-                 word, s.best);
+        snprintf(words, sizeof words,
+                 "'%s' is neither a composition nor a device; did you mean '%s'?", word, s.best);
     else
         snprintf(words, sizeof words,
-                 "'%s' is no composition (rr, hier, check, fault) and no device (cpu, cuda, "
+                 "'%s' is neither a composition (rr, hier, check, fault) nor a device (cpu, cuda, "
                  "symbol, shape)",
                  word);
     return refuse_at(r->spec, r->at, err, words);
@@ -122,7 +122,7 @@ static cddp_status node_create(const reading *r, const cd_kind *kind, cd_node **
                                cddp_error *err)
 {
     cd_node *n = cd_allocate_zero(r->allocator, sizeof *n);
-    if (n == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for backend '%s'", r->spec);
+    if (n == NULL) return cd_fail_memory(err, "backend '%s'", r->spec);
     n->kind = kind;
     n->composition = r->reader->composition;
     n->spec = r->spec;
@@ -130,13 +130,13 @@ static cddp_status node_create(const reading *r, const cd_kind *kind, cd_node **
     return CDDP_OK;
 }
 
-/* The node's table, once its inner nodes have theirs. `begin` is where its text starts. */
+/* Makes the node's table after those of its inner nodes. `begin` is the start of its text. */
 static cddp_status node_finish(const reading *r, cd_node *n, const char *begin, cddp_error *err)
 {
     if (r->reader->composition == NULL) return CDDP_OK;
     n->name_bytes = (size_t)(r->at - begin) + 1;
     n->name = cd_allocate(r->allocator, n->name_bytes);
-    if (n->name == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for backend '%s'", r->spec);
+    if (n->name == NULL) return cd_fail_memory(err, "backend '%s'", r->spec);
     memcpy(n->name, begin, n->name_bytes - 1);
     n->name[n->name_bytes - 1] = '\0';
     n->table = n->inner[0]->table; /* capabilities to begin with */
@@ -155,7 +155,7 @@ static cddp_status read_leaf(reading *r, cd_node **node, cddp_error *err)
     const cddp_backend *backend = NULL;
     const cd_spec_reader *reader = r->reader;
     if (!cd_spec_word(r->at, ":,", word) || word[0] == '\0')
-        return refuse_at(r->spec, r->at, err, "here the name of a backend is missing");
+        return refuse_at(r->spec, r->at, err, "the name of a backend is missing here");
     cddp_status status =
         reader->visit != NULL ? reader->visit(reader->context, word, &reason) : CDDP_OK;
     if (status == CDDP_OK && reader->composition != NULL)
@@ -203,7 +203,7 @@ static cddp_status read_item(reading *r, cd_node **node, cddp_error *err)
     }
     const cd_kind *kind = kind_find(word);
     if (kind == NULL && is_device(word))
-        return refuse_at(r->spec, r->at, err, "devices stand at the beginning only");
+        return refuse_at(r->spec, r->at, err, "devices are allowed only at the beginning");
     if (kind == NULL) return CD_PASS(refuse_word(r, word, err));
     if (++r->depth > DEPTH_MAX)
         return refuse_at(r->spec, r->at, err, "compositions nest at most 8 deep");
@@ -219,7 +219,7 @@ static cddp_status read_device(reading *r, cd_node *n, cddp_error *err)
         return refuse_at(r->spec, r->at, err, "more devices than there are");
     if (!cd_spec_word(r->at, ":,", word) || r->at[strlen(word)] != ':')
         return refuse_at(r->spec, r->at, err,
-                         "here a device and a colon are missing, as in cpu:gloo,cuda:nccl");
+                         "a device and a colon are missing here, as in cpu:gloo,cuda:nccl");
     if (!is_device(word)) return CD_PASS(refuse_word(r, word, err));
     for (uint32_t i = 0; i < n->inner_count; i++)
         if (strcmp(n->devices[i], word) == 0)
@@ -266,11 +266,11 @@ cddp_status cd_spec_read(const cd_spec_reader *reader, const char *spec, cd_node
     CD_TRY(by_device ? read_dispatch(&r, &n, err) : read_item(&r, &n, err));
     if (*r.at != '\0') {
         cd_node_destroy(r.allocator, n);
-        return refuse_at(
-            spec, r.at, err,
-            *r.at == ','
-                ? "a comma separates devices (cpu:gloo,cuda:nccl), and no device stands in front"
-                : "here the text should end: a backend takes nothing behind its name");
+        return refuse_at(spec, r.at, err,
+                         *r.at == ','
+                             ? "a comma separates devices (cpu:gloo,cuda:nccl), but the text does "
+                               "not begin with a device"
+                             : "the text must end here: nothing may follow the name of a backend");
     }
     *root = n;
     return CDDP_OK;

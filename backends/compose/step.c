@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Groups made of inner groups, works of several steps. See step.h for the invariants. */
+/* Groups made of inner groups, and works of several steps. step.h has the invariants. */
 #define _POSIX_C_SOURCE 200809L
 #include "backends/compose/step.h"
 
@@ -79,7 +79,7 @@ cddp_status cd_step_group_create(const cddp_backend *backend, cddp_rank *rank,
 {
     const cddp_allocator *a = rank->allocator;
     cd_step_group *g = cd_allocate_zero(a, ops->group_bytes);
-    if (g == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for group '%s'", spec->name);
+    if (g == NULL) return cd_fail_memory(err, "group '%s'", spec->name);
     g->node = backend->self;
     g->ops = ops;
     g->rank = rank;
@@ -91,8 +91,7 @@ cddp_status cd_step_group_create(const cddp_backend *backend, cddp_rank *rank,
     g->members = cd_allocate_array(a, g->size, sizeof *g->members);
     if (g->name == NULL || g->members == NULL) {
         cd_step_group_destroy(g);
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for group '%s' of %" PRIu32, spec->name,
-                       spec->group_size);
+        return cd_fail_memory(err, "group '%s' of %" PRIu32, spec->name, spec->group_size);
     }
     memcpy(g->members, spec->members, g->size * sizeof *g->members);
     *group = g;
@@ -110,8 +109,7 @@ cddp_status cd_step_group_open_inner(cd_step_group *g, const cddp_group_spec *sp
         return cd_fail(err, CDDP_E_LIMIT, "group name '%s' is too long for backend '%s'", g->name,
                        g->node->table.name);
     uint32_t *members = cd_allocate_array(g->allocator, count, sizeof *members);
-    if (members == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for group '%s' of %" PRIu32, name, count);
+    if (members == NULL) return cd_fail_memory(err, "group '%s' of %" PRIu32, name, count);
     for (uint32_t i = 0; i < count; i++)
         members[i] = g->members[inner->members != NULL ? inner->members[i] : i];
     cddp_group_spec full = *spec;
@@ -168,8 +166,7 @@ static cddp_status work_take(cd_step_group *g, cd_step_work **work, cddp_error *
         g->free = w->next;
     } else {
         w = cd_allocate_zero(g->allocator, sizeof *w);
-        if (w == NULL)
-            return cd_fail(err, CDDP_E_NOMEM, "no memory for an operation of group '%s'", g->name);
+        if (w == NULL) return cd_fail_memory(err, "an operation of group '%s'", g->name);
         w->next_made = g->made;
         g->made = w;
         w->counts = cd_allocate_array(g->allocator, 2 * g->size, sizeof *w->counts);
@@ -179,7 +176,7 @@ static cddp_status work_take(cd_step_group *g, cd_step_work **work, cddp_error *
             cd_release(g->allocator, w->extra, g->extra_bytes);
             cd_release(g->allocator, w->counts, 2 * g->size * sizeof *w->counts);
             cd_release(g->allocator, w, sizeof *w);
-            return cd_fail(err, CDDP_E_NOMEM, "no memory for an operation of group '%s'", g->name);
+            return cd_fail_memory(err, "an operation of group '%s'", g->name);
         }
     }
     *w = (cd_step_work){.next_made = w->next_made, .counts = w->counts, .extra = w->extra};
@@ -220,8 +217,8 @@ static void queue_remove(cd_step_group *g, cd_step_work *w)
 
 /* ---- steps ---- */
 
-/* What is left until a deadline, as inner backends take it: 0 is "no limit", so nothing left is
-** 1. */
+/* The time left until a deadline, for inner backends: 0 means "no limit", so an expired deadline
+** gives 1. */
 static uint64_t time_left(const cd_step_group *g, uint64_t deadline_ns)
 {
     if (deadline_ns == UINT64_MAX) return 0;
@@ -261,7 +258,8 @@ static void inner_release(cd_step_group *g, cd_step_work *w)
     w->inner = NULL;
 }
 
-/* Whom the step in flight waits for, as the inner backend tells it; nothing when there is none. */
+/* Copies the inner backend's answer on which rank the step in flight waits for; nothing without a
+** step. */
 static void describe_inner(const cd_step_group *g, const cd_step_work *w, char *text,
                            size_t text_bytes)
 {
@@ -272,7 +270,7 @@ static void describe_inner(const cd_step_group *g, const cd_step_work *w, char *
         inner->table->describe(inner->group, w->inner, text, text_bytes);
 }
 
-/* Ends a work; a failure of one whose later steps are missing breaks the group (P3). */
+/* Ends a work. When it fails before its last step the group breaks (P3). */
 static void work_end(cd_step_group *g, cd_step_work *w, cddp_status outcome, cddp_error *err)
 {
     w->ended = true;
@@ -289,7 +287,8 @@ static void work_end(cd_step_group *g, cd_step_work *w, cddp_status outcome, cdd
     queue_remove(g, w);
 }
 
-/* Waits for the step in flight, or looks. *ended says whether it is over; a failure is returned. */
+/* Waits for the step in flight, or tests it. *ended says whether it is over; a failure is
+** returned. */
 static cddp_status step_complete(cd_step_group *g, cd_step_work *w, uint64_t limit_ns, bool blocks,
                                  bool *ended, cddp_error *err)
 {
@@ -304,8 +303,7 @@ static cddp_status step_complete(cd_step_group *g, cd_step_work *w, uint64_t lim
         if (!blocks && now < until)
             *ended = false;
         else {
-            /* Without any time-out it would be lost unnoticed for ever; saying so at once is worth
-            ** more. */
+            /* Without a time-out nobody would ever notice the loss, so it fails at once. */
             if (now < until && until != UINT64_MAX)
                 CD_TRY(g->rank->ops->sleep_ns(g->rank, until - now, err));
             return cd_fail(err, CDDP_E_TIMEOUT,
@@ -323,8 +321,8 @@ static cddp_status step_complete(cd_step_group *g, cd_step_work *w, uint64_t lim
     return CDDP_OK;
 }
 
-/* Moves a work on: as far as it goes without waiting, or, when it blocks, over the step in flight
-** at least. */
+/* Advances a work: as far as possible without waiting, or past the step in flight when it may
+** block. */
 static void work_advance(cd_step_group *g, cd_step_work *w, uint64_t limit_ns, bool blocks)
 {
     cddp_error error = CDDP_ERROR_INIT, *err = &error;
@@ -348,13 +346,13 @@ static void work_advance(cd_step_group *g, cd_step_work *w, uint64_t limit_ns, b
     work_end(g, w, status, err);
 }
 
-/* Moves the queue on without waiting. */
+/* Advances the queue without waiting. */
 static void group_pump(cd_step_group *g)
 {
     for (cd_step_work *w = g->first; w != NULL && w == g->first;) {
         uint32_t stage = w->stage;
         work_advance(g, w, UINT64_MAX, false);
-        /* it waits for others, and so do those behind it (P1) */
+        /* it waits for others, and so do those after it (P1) */
         if (g->first == w && w->stage == stage) return;
         w = g->first;
     }
@@ -422,7 +420,8 @@ static void step_release(void *group, void *work)
     cd_step_group *g = group;
     cd_step_work *w = work;
     if (w->queued)
-        group_break(g, CDDP_E_STATE, "an operation was given up before all of its steps were made");
+        group_break(g, CDDP_E_STATE,
+                    "an operation was abandoned before all of its steps were made");
     if (!w->ended && g->ops->given_up != NULL) g->ops->given_up(g, w);
     inner_release(g, w);
     queue_remove(g, w);
@@ -448,7 +447,7 @@ static void step_describe(void *group, void *work, char *text, size_t text_bytes
 {
     const cd_step_work *w = work;
     if (w->ended)
-        snprintf(text, text_bytes, "%s", w->who); /* its step is given back */
+        snprintf(text, text_bytes, "%s", w->who); /* its step is released */
     else
         describe_inner(group, w, text, text_bytes);
 }

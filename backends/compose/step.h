@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What all compositions share: a group made of inner groups, and works that take one or more steps.
+/* Shared by all compositions: a group made of inner groups, and works of one or more steps.
 **
-** A step is one operation of an inner group. A work whose only step is issued when it is posted
-** runs as the inner backend runs it. A work of several steps moves on when this rank posts, tests
-** or waits in the group: nothing here has a thread, so that a composition works in the simulator
-** too, and declares async only when all its works take one step.
+** A step is one operation of an inner group. A work with a single step, issued by post, runs as
+** the inner backend runs it. A work of several steps advances when this rank posts, tests or waits
+** in the group. There is no thread here, so that a composition also works in the simulator. It
+** declares async only when all its works have one step.
 **
 ** Invariants:
 **   P1  in each inner group every rank issues its operations in the same order: works leave the
 **       queue of unfinished steps in the order in which they were posted;
 **   P2  a work is queued until its last step has been issued; then it may end in any order;
-**   P3  a queued work that fails or is given up breaks the group, since its later steps would be
+**   P3  a queued work that fails or is abandoned breaks the group, since its later steps would be
 **       missing (P1);
 **   P4  collectives of an inner group are numbered without gaps; messages between two ranks do not
 **       count, because the others cannot know of them;
-**   P5  records of works are kept for reuse: a steady state allocates nothing.
+**   P5  records of works are reused: a steady state allocates nothing.
 */
 #pragma once
 #include "backends/compose/node.h"
@@ -23,7 +23,7 @@ typedef struct cd_step_group cd_step_group;
 typedef struct cd_step_work cd_step_work;
 
 typedef struct cd_inner {
-    const cddp_backend *table; /* NULL: this rank is not in it */
+    const cddp_backend *table; /* NULL: this rank is not a member */
     void *group;
     uint64_t sequence;
 } cd_inner;
@@ -32,17 +32,17 @@ typedef struct cd_step_ops {
     size_t group_bytes; /* begins with a cd_step_group */
     /* Issues the first step, or sets lost. */
     cddp_status (*begin)(cd_step_group *group, cd_step_work *work, cddp_error *err);
-    /* (optional) the step ended well and was not the last: issue the next one. */
+    /* (optional) called when a step ended well and was not the last: issues the next one. */
     cddp_status (*next)(cd_step_group *group, cd_step_work *work, cddp_error *err);
-    /* (optional) the last step ended well. */
+    /* (optional) called when the last step ended well. */
     cddp_status (*finish)(cd_step_group *group, cd_step_work *work, cddp_error *err);
-    /* (optional) a step failed: *err may be replaced by one that says more. */
+    /* (optional) called when a step failed; may replace *err by a better message. */
     void (*failed)(cd_step_group *group, cd_step_work *work, cddp_error *err);
-    /* (optional) the work goes back before it ended. */
+    /* (optional) called when a work is released before it ended. */
     void (*given_up)(cd_step_group *group, cd_step_work *work);
-    /* (optional) before the inner groups are closed. */
+    /* (optional) called before the inner groups are closed. */
     void (*closing)(cd_step_group *group);
-    /* (optional) gives back what the composition made; accepts half an opening */
+    /* (optional) frees the composition's own part; accepts a group that is half opened */
     void (*fini)(cd_step_group *group);
 } cd_step_ops;
 
@@ -56,11 +56,11 @@ struct cd_step_work {
     void *inner; /* the step in flight; NULL: none */
     bool queued, last, ended, lost;
     uint64_t deadline_ns; /* UINT64_MAX: none */
-    uint64_t due_ns;      /* not done before this */
-    uint64_t number;      /* which operation of this rank in this group */
+    uint64_t due_ns;      /* reported done no earlier than this */
+    uint64_t number;      /* number of this rank's operation in the group */
     cddp_status outcome;
     char words[CDDP_ERROR_MESSAGE_BYTES / 2];
-    char who[160]; /* of a failure: whom the step in flight waited for */
+    char who[160]; /* after a failure: the rank that the step in flight waited for */
 };
 
 struct cd_step_group {
@@ -84,10 +84,10 @@ struct cd_step_group {
 
 /* ---- for the open functions of kinds ---- */
 
-/* What an inner group is opened as. */
+/* How an inner group is opened. */
 typedef struct cd_inner_spec {
-    const cd_node *node;     /* whose backend */
-    const char *suffix;      /* of its name; "" for the group's own name */
+    const cd_node *node;     /* gives the backend */
+    const char *suffix;      /* appended to the group's name; may be "" */
     const uint32_t *members; /* (member_count) ranks within the group; NULL: all of them */
     uint32_t member_count;
     uint32_t me; /* within members */
@@ -96,10 +96,10 @@ typedef struct cd_inner_spec {
 cddp_status cd_step_group_create(const cddp_backend *backend, cddp_rank *rank,
                                  const cddp_group_spec *spec, const cd_step_ops *ops,
                                  cd_step_group **group, cddp_error *err);
-/* Opens inner group number inner_count; every member calls it in the same order. */
+/* Opens inner group number inner_count. Every member calls it in the same order. */
 cddp_status cd_step_group_open_inner(cd_step_group *group, const cddp_group_spec *spec,
                                      const cd_inner_spec *inner, cddp_error *err);
-/* Counts an inner group that this rank is not in, so that indices agree on all ranks. */
+/* Counts an inner group without this rank, so that indices agree on all ranks. */
 void cd_step_group_skip_inner(cd_step_group *group);
 void cd_step_group_destroy(void *group); /* the close function of every composition; accepts NULL */
 /* The slots of a composition's table but open. */
@@ -110,7 +110,7 @@ void cd_step_fill_table(cddp_backend *table);
 /* Issues one operation as the work's next step. */
 cddp_status cd_step_issue(cd_step_group *group, cd_step_work *work, uint32_t inner,
                           const cddp_collective *call, bool last, cddp_error *err);
-/* One operation of an inner group on its own, outside any work; blocks: no. */
+/* Posts one operation of an inner group outside any work; blocks: no. */
 cddp_status cd_inner_post(cd_step_group *group, uint32_t inner, const cddp_collective *call,
                           void **work, cddp_error *err);
 bool cd_step_is_message(cddp_op op);
@@ -118,6 +118,6 @@ bool cd_step_is_reduction(cddp_op op);
 uint64_t cd_step_now(const cd_step_group *group);
 /* A one-dimensional view of host bytes. */
 cddp_tensor cd_step_bytes(void *bytes, size_t byte_count);
-/* Does this rank give an input, does it get an output? */
+/* Whether this rank has an input, and an output. */
 bool cd_step_has_input(const cd_step_group *group, const cddp_collective *call);
 bool cd_step_has_output(const cd_step_group *group, const cddp_collective *call);

@@ -1,25 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The Gloo backend: groups, the queue thread that runs collectives in order of posting, works.
+/* The Gloo backend: groups, works, and the queue thread that runs collectives in order of
+** posting.
 **
-** Gloo itself is synchronous. A group has one queue thread (the collective lane); point-to-point
-** messages are started when they are posted and waited for by two more lanes, so that ranks which
-** all send before they receive do not stop each other.
+** Gloo itself is synchronous. A group has one queue thread (the collective lane). post starts a
+** point-to-point message, and two more lanes wait for it. So ranks that all send before they
+** receive do not block each other.
 **
 ** Invariants:
-**   B1  everything that may write to a socket runs with SIGPIPE blocked in its thread;
-**   B2  a work is in exactly one lane's queue until it is done; release waits for that;
-**   B3  the context is opened and used by the collective lane (and started messages), closed after
-**       all lanes ended;
-**   B4  every operation ends by its deadline: each wait inside has what is left of it;
-**   B5  an operation that ended, well or not, touches its tensors no more: one that fails with
-**       something under way closes the group's connections first. The group is of no more use then;
-**       its peers hear of it at once.
+**   B1  SIGPIPE is blocked in every thread that may write to a socket;
+**   B2  a work is in exactly one lane's queue until it is done, and release waits for that;
+**   B3  the collective lane opens and uses the context (started messages use it too); it is closed
+**       after all lanes ended;
+**   B4  every operation ends by its deadline: each wait inside it has the time that is left;
+**   B5  an operation that ended, well or not, no longer touches its tensors: one that fails with
+**       messages in flight closes the group's connections first. The group then refuses all work;
+**       its peers notice at once.
 **
-** Options of a group ("key=value,…"): guard=0|1 (fingerprints before each collective, default 0),
-** algorithm=native|ring (the library's ring and tree, or ours, which can be aborted; default native).
+** Options of a group ("key=value,…"):
+**   guard=0|1               fingerprints before each collective (default 0)
+**   algorithm=native|ring   the library's ring and tree, or ours, which can be aborted (default
+**                           native)
 **
-** Limits: an operation of the library's own that is in the middle of a message when the group is
-** aborted, or when its peer dies, ends at its time-out: Gloo does not tell it.
+** Limits: a native operation in the middle of a message ends at its time-out when the group is
+** aborted or its peer dies: Gloo does not report that to it.
 */
 #define _POSIX_C_SOURCE 200809L
 #include "backends/gloo/gloo_group.h"
@@ -37,7 +40,7 @@
 
 void *cd_gloo_scratch(cd_gloo_group *group, size_t bytes)
 {
-    if (bytes == 0) bytes = 1; /* room for nothing is still room */
+    if (bytes == 0) bytes = 1; /* an empty buffer is still a buffer */
     if (bytes > group->scratch_bytes) {
         cd_release(group->allocator, group->scratch, group->scratch_bytes);
         group->scratch = cd_allocate(group->allocator, bytes);
@@ -73,7 +76,7 @@ static cddp_status work_run(cd_os_job *job, cddp_error *err)
     cd_gloo_work *w = (cd_gloo_work *)(void *)job;
     cd_gloo_group *g = w->group;
     if (w->message != NULL) return CD_PASS(message_finish(g, w, err));
-    if (lane_of(w->call.op) != CD_GLOO_LANE_COLLECTIVE) return CDDP_OK; /* nothing to move */
+    if (lane_of(w->call.op) != CD_GLOO_LANE_COLLECTIVE) return CDDP_OK; /* no data moves */
     if (cd_gloo_is_aborted(g)) return CD_PASS(cd_gloo_fail(g, CD_GLOO_CLOSED, -1, "", err));
     return CD_PASS(cd_gloo_collective_run(g, w, err));
 }
@@ -96,7 +99,7 @@ static bool store_get(void *store, const char *key, int64_t timeout_ms, void *by
                               byte_count, NULL) == CDDP_OK;
 }
 
-/* Every opening of a name has keys of its own, so that a second group of that name meets nothing
+/* Each opening of a name uses its own keys, so that a second group of that name finds nothing
 ** stale. */
 static cddp_status prefix_choose(cd_gloo_group *g, cddp_error *err)
 {
@@ -197,11 +200,11 @@ static cddp_status gloo_open(const cddp_backend *backend, cddp_rank *rank,
         return cd_fail(err, CDDP_E_CONFIG,
                        "backend gloo needs a rendezvous (tcp://host:port or file:///directory)");
     cddp_status status = CDDP_OK;
-    /* The heap, not the rank's allocator: works are made and freed while other threads of ours
-    ** allocate. */
+    /* The heap, not the rank's allocator: lanes allocate while this thread makes and frees
+    ** works. */
     (void)rank;
     cd_gloo_group *g = cd_allocate_zero(NULL, sizeof *g);
-    if (g == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for group '%s'", spec->name);
+    if (g == NULL) return cd_fail_memory(err, "group '%s'", spec->name);
     g->rendezvous = backend->self;
     g->rank = spec->group_rank;
     g->size = spec->group_size;
@@ -211,7 +214,7 @@ static cddp_status gloo_open(const cddp_backend *backend, cddp_rank *rank,
     cd_os_lanes_init(&g->lanes);
     g->members = cd_allocate_array(NULL, g->size, sizeof *g->members);
     if (g->members == NULL) {
-        status = cd_fail(err, CDDP_E_NOMEM, "no memory for group '%s' of %u", spec->name, g->size);
+        status = cd_fail_memory(err, "group '%s' of %u", spec->name, g->size);
         goto out;
     }
     memcpy(g->members, spec->members, g->size * sizeof *g->members);
@@ -220,7 +223,7 @@ static cddp_status gloo_open(const cddp_backend *backend, cddp_rank *rank,
         goto out;
     }
     CD_TRY_OUT(parse_options(g, spec->options, err));
-    /* The lane that will use the context opens it, so that Gloo's own thread inherits its signal
+    /* The lane that uses the context also opens it, so that Gloo's own thread inherits its signal
     ** mask (B1). */
     cd_gloo_work opening = {.job = {.run = open_run}, .group = g};
     CD_TRY_OUT(cd_os_lane_push(&g->lanes, CD_GLOO_LANE_COLLECTIVE, &opening.job, err));
@@ -242,14 +245,13 @@ static void work_free(cd_gloo_group *g, cd_gloo_work *w)
     cd_release(g->allocator, w, sizeof *w);
 }
 
-/* The caller's count tables need to live only until post returns. */
+/* The caller's count tables live only until post returns. */
 static cddp_status counts_copy(cd_gloo_group *g, cd_gloo_work *w, cddp_error *err)
 {
     const cddp_collective *c = &w->call;
     if (c->counts == NULL && c->send_counts == NULL) return CDDP_OK;
     w->counts = cd_allocate_array(g->allocator, 2 * g->size, sizeof *w->counts);
-    if (w->counts == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for the counts of %u ranks", g->size);
+    if (w->counts == NULL) return cd_fail_memory(err, "the counts of %u ranks", g->size);
     for (uint32_t r = 0; r < g->size; r++) {
         w->counts[r] = c->counts != NULL ? c->counts[r] : 0;
         w->counts[g->size + r] = c->send_counts != NULL ? c->send_counts[r] : 0;
@@ -291,8 +293,7 @@ static cddp_status gloo_post(void *group, const cddp_collective *collective, voi
     cddp_status status = CDDP_OK;
     cd_gloo_work *w = cd_allocate_zero(g->allocator, sizeof *w);
     if (w == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for %s of group '%s'",
-                       cddp_op_name(collective->op), g->name);
+        return cd_fail_memory(err, "%s of group '%s'", cddp_op_name(collective->op), g->name);
     w->job.run = work_run;
     w->group = g;
     w->call = *collective;
@@ -324,7 +325,7 @@ static cddp_status gloo_test(void *group, void *work, bool *done, cddp_error *er
     return CDDP_OK;
 }
 
-/* Without a time-out of its own the wait ends with the operation's deadline (B4). */
+/* A wait without a time-out ends at the operation's deadline (B4). */
 static cddp_status gloo_wait(void *group, void *work, uint64_t timeout_ns, cddp_error *err)
 {
     cd_gloo_group *g = group;
@@ -340,7 +341,7 @@ static void gloo_release(void *group, void *work)
 {
     cd_gloo_group *g = group;
     cd_gloo_work *w = work;
-    cd_os_job_wait(&g->lanes, &w->job, 0); /* B2: its lane still uses it */
+    cd_os_job_wait(&g->lanes, &w->job, 0); /* B2: its lane still uses this work */
     work_free(g, w);
 }
 

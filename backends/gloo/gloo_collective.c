@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Collectives over Gloo: the library's own ring all-reduce and broadcast, and ours over its buffers
-** for what it lacks or cannot abort.
+/* Collectives over Gloo: the library's ring all-reduce and broadcast, and ours for operations that
+** it lacks or cannot abort. Ours use its buffers.
 **
-** Order of summation, every algorithm here: the n elements are cut into W chunks as gloo_chunk says
-** (Gloo's own cut), and chunk c is x[c] + (x[c+1] + (… + x[c-1])): it starts at rank c-1 and walks
-** down (GRD-13). The library's ring and ours give the same bits; reduce_scatter and reduce walk the
-** same way.
+** Order of summation, in every algorithm here: gloo_chunk cuts the n elements into W chunks, as
+** Gloo does. Chunk c is x[c] + (x[c+1] + (… + x[c-1])): it starts at rank c-1 and moves down
+** (GRD-13). The library's ring and ours give the same bits; reduce_scatter and reduce sum in the
+** same order.
 **
-** Before each operation, when the group is guarded, every pair of members exchanges a fingerprint:
-** Gloo itself aborts the process when sizes disagree, and mixes data silently when orders do.
+** In a guarded group every pair of members exchanges a fingerprint before each operation. Without
+** it Gloo aborts the process when sizes disagree, and silently mixes data when orders disagree.
 */
 #include "backends/gloo/gloo_group.h"
 
@@ -27,9 +27,8 @@ static size_t size_of(const cddp_tensor *t)
     return (size_t)cddp_tensor_numel(t) * cddp_dtype_bytes(t->dtype);
 }
 
-/* Every member sends `bytes` from out(peer) and receives as many into in(peer); the pairwise
-** exchange under guard, alltoall and allgather. Offsets and lengths come from tables indexed by
-** peer. */
+/* Every member sends to and receives from every other: the exchange under guard, alltoall and
+** allgather. Offsets and lengths are in tables indexed by peer. */
 typedef struct exchange {
     char *out, *in;
     const size_t *out_at, *out_bytes, *in_at, *in_bytes; /* (group size) */
@@ -41,8 +40,7 @@ static cddp_status exchange_run(cd_gloo_group *g, const cd_gloo_work *w, const e
 {
     cddp_status status = CDDP_OK;
     cd_gloo_message *messages = cd_gloo_scratch(g, 2 * g->size * sizeof *messages);
-    if (messages == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for an exchange among %u ranks", g->size);
+    if (messages == NULL) return cd_fail_memory(err, "an exchange among %u ranks", g->size);
     memset(messages, 0, 2 * g->size * sizeof *messages);
     for (uint32_t i = 1; i < g->size; i++) {
         uint32_t from = (g->rank + g->size - i) % g->size, to = (g->rank + i) % g->size;
@@ -69,7 +67,7 @@ typedef struct spans {
     size_t at[RANKS_MAX], bytes[RANKS_MAX];
 } spans;
 
-/* Where each rank's share lies: counts, or equal shares of numel each. */
+/* The share of each rank: given by counts, or equal shares of numel. */
 static void spans_of(const cd_gloo_group *g, const int64_t *counts, int64_t numel,
                      size_t element_bytes, spans *s)
 {
@@ -111,7 +109,7 @@ typedef struct reduction {
     cddp_status status;
 } reduction;
 
-/* out = in1 op in2 over host memory, through the device table so that the bits are the
+/* out = in1 op in2 in host memory. The device table computes it, so the bits equal the
 ** simulator's. */
 static void reduce_into(void *context, void *out, const void *in1, const void *in2,
                         size_t element_count)
@@ -119,7 +117,7 @@ static void reduce_into(void *context, void *out, const void *in1, const void *i
     reduction *r = context;
     int64_t n = (int64_t)element_count;
     if (out != in1 && out != in2) memcpy(out, in1, element_count * cddp_dtype_bytes(r->dtype));
-    /* The table's views are not const; the operation reads its second operand only. */
+    /* The table's views are not const; the operation only reads its second operand. */
     union {
         const void *in;
         void *storage;
@@ -152,7 +150,8 @@ out:
     return status;
 }
 
-/* Partial sums walk down the ring: after W-1 steps rank r holds the whole of chunk r in data. */
+/* Partial sums move down the ring: after W-1 steps rank r has the whole sum of chunk r in
+** data. */
 static cddp_status ring_reduce(cd_gloo_group *g, cd_gloo_work *w, char *data, const spans *chunks,
                                reduction *r, cddp_error *err)
 {
@@ -161,8 +160,7 @@ static cddp_status ring_reduce(cd_gloo_group *g, cd_gloo_work *w, char *data, co
     for (uint32_t c = 0; c < size; c++)
         largest = chunks->bytes[c] > largest ? chunks->bytes[c] : largest;
     char *arrived = cd_gloo_scratch(g, largest);
-    if (arrived == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for a ring step of %zu bytes", largest);
+    if (arrived == NULL) return cd_fail_memory(err, "a ring step of %zu bytes", largest);
     for (uint32_t s = 0; s + 1 < size; s++) {
         uint32_t sent = (g->rank + 1 + s) % size, taken = (g->rank + 2 + s) % size;
         exchange x = {data + chunks->at[sent], arrived, NULL, &chunks->bytes[sent], NULL,
@@ -194,7 +192,7 @@ static cddp_status ring_gather(cd_gloo_group *g, cd_gloo_work *w, char *data, co
 }
 
 /* Gloo's cut: ns = roundUp(max(ceil(bytes / 1 MiB), 2W), W) segments of roundUp(ceil(bytes / ns),
-** element) bytes, ns/W of them to a chunk; the last ones may be short or empty. */
+** element) bytes, ns/W of them per chunk; the last ones may be short or empty. */
 static void gloo_chunks(const cd_gloo_group *g, size_t bytes, size_t element_bytes, spans *chunks)
 {
     size_t w = g->size, mib = (bytes + 1048575) / 1048576;
@@ -271,11 +269,10 @@ static cddp_status run_reduce_scatter(cd_gloo_group *g, cd_gloo_work *w, cddp_er
         chunks.bytes[g->rank] != size_of(out))
         return cd_fail(err, CDDP_E_ARG,
                        "reduce_scatter counts do not add up to the %zu bytes of the input", bytes);
-    /* The input must stay as it is, so the sums are made in a copy (a ring step takes its own
-    ** scratch). */
+    /* The input must not change, so the sums are made in a copy. A ring step has its own
+    ** scratch. */
     char *copy = cd_gloo_scratch(g, 2 * bytes);
-    if (copy == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for a reduce_scatter of %zu bytes", bytes);
+    if (copy == NULL) return cd_fail_memory(err, "a reduce_scatter of %zu bytes", bytes);
     char *data = copy + bytes;
     memcpy(data, bytes_of(in), bytes);
     int64_t n = cddp_tensor_numel(in);
@@ -288,7 +285,7 @@ static cddp_status run_reduce_scatter(cd_gloo_group *g, cd_gloo_work *w, cddp_er
     return CDDP_OK;
 }
 
-/* The sum walks down the ring once, from the rank below the root round to the root. */
+/* The sum moves down the ring once, from the rank below the root to the root. */
 static cddp_status run_reduce(cd_gloo_group *g, cd_gloo_work *w, cddp_error *err)
 {
     const cddp_tensor *in = &w->call.input;
@@ -297,8 +294,7 @@ static cddp_status run_reduce(cd_gloo_group *g, cd_gloo_work *w, cddp_error *err
     bool is_root = g->rank == w->call.root, is_first = up == w->call.root;
     if (bytes == 0) return CDDP_OK;
     char *sum = cd_gloo_scratch(g, 2 * bytes);
-    if (sum == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for a reduce of %zu bytes", bytes);
+    if (sum == NULL) return cd_fail_memory(err, "a reduce of %zu bytes", bytes);
     memcpy(sum, bytes_of(in), bytes);
     int64_t n = cddp_tensor_numel(in);
     cddp_tensor mine = cddp_tensor_of(in->device, sum, 0, in->dtype, &n, 1);
@@ -340,7 +336,7 @@ static cddp_status run_broadcast(cd_gloo_group *g, cd_gloo_work *w, cddp_error *
         if (code != CD_GLOO_OK) return CD_PASS(cd_gloo_fail(g, code, -1, text, err));
         return CDDP_OK;
     }
-    /* A binomial tree: in round k the 2^k ranks that have the data (counted from the root) pass it
+    /* A binomial tree: in round k the 2^k ranks that have the data (counted from the root) send it
     ** on. */
     uint32_t place = (g->rank + g->size - w->call.root) % g->size;
     size_t nothing = 0;
@@ -393,7 +389,7 @@ static cddp_status run_alltoall(cd_gloo_group *g, cd_gloo_work *w, cddp_error *e
     return CDDP_OK;
 }
 
-/* gather and scatter: the root talks to everybody, the others to the root. */
+/* gather and scatter: the root exchanges messages with all others, they only with the root. */
 static cddp_status run_rooted(cd_gloo_group *g, cd_gloo_work *w, cddp_error *err)
 {
     bool gathers = w->call.op == CDDP_OP_GATHER, is_root = g->rank == w->call.root;
@@ -417,7 +413,7 @@ static cddp_status run_rooted(cd_gloo_group *g, cd_gloo_work *w, cddp_error *err
     return CDDP_OK;
 }
 
-/* Dissemination: in round k everybody hears from the rank 2^k below. */
+/* Dissemination: in round k each rank receives from the rank 2^k below. */
 static cddp_status run_barrier(cd_gloo_group *g, cd_gloo_work *w, cddp_error *err)
 {
     char out = 1, in = 0;

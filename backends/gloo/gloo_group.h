@@ -2,10 +2,10 @@
 /* One Gloo group inside this process: a context, a queue thread that runs operations in order of
 ** posting, and two lanes that wait for point-to-point messages.
 **
-** Threads    everything of Gloo that may write to a socket runs with SIGPIPE blocked: the library
-**            writes without MSG_NOSIGNAL. The event loop's thread inherits that from the lane that
-**            opens the context.
-** Locks      the lanes' lock guards `waiting_peer`, `aborted` and `abort_reason` too.
+** Threads    SIGPIPE is blocked wherever Gloo may write to a socket: the library writes without
+**            MSG_NOSIGNAL. The event loop's thread inherits the mask from the lane that opens the
+**            context.
+** Locks      the lanes' lock also guards `waiting_peer`, `aborted` and `abort_reason`.
 */
 #pragma once
 #include "backends/gloo/gloo_shim.h"
@@ -23,7 +23,7 @@ typedef enum cd_gloo_lane {
 } cd_gloo_lane;
 
 struct cd_gloo_work {
-    cd_os_job job; /* first: a lane hands it back */
+    cd_os_job job; /* first: a lane returns a pointer to it */
     cd_gloo_group *group;
     cddp_collective call;
     int64_t *counts;         /* copies of call.counts and call.send_counts, or NULL */
@@ -36,15 +36,15 @@ struct cd_gloo_group {
     const cddp_rendezvous *rendezvous;
     const cddp_allocator *allocator;
     char name[128];
-    char prefix[200]; /* of rendezvous keys: group name and how often it was opened */
+    char prefix[200]; /* of rendezvous keys: the group's name and how often that was opened */
     uint32_t rank, size;
-    uint32_t *members; /* (size) world ranks, for texts */
+    uint32_t *members; /* (size) world ranks, for messages */
     uint64_t timeout_ns;
     bool guard;    /* exchange fingerprints before each collective */
-    bool own_ring; /* our own ring over unbound buffers instead of the library's */
+    bool own_ring; /* use our ring over unbound buffers instead of the library's */
     cd_os_lanes lanes;
-    int32_t waiting_peer; /* whom the collective lane waits for, -1; under lock */
-    bool aborted;         /* under lock; abort_reason is written before and stays */
+    int32_t waiting_peer; /* the peer that the collective lane waits for, or -1; under lock */
+    bool aborted;         /* under lock; abort_reason is written first and never changes */
     char abort_reason[160];
     unsigned char *scratch; /* (scratch_bytes) of the collective lane */
     size_t scratch_bytes;
@@ -52,7 +52,7 @@ struct cd_gloo_group {
 
 /* Runs one collective on the collective lane. */
 cddp_status cd_gloo_collective_run(cd_gloo_group *group, cd_gloo_work *work, cddp_error *err);
-/* Room that lives until the next call; NULL when memory is exhausted. */
+/* Memory that lives until the next call; NULL when memory is exhausted. */
 void *cd_gloo_scratch(cd_gloo_group *group, size_t bytes);
 
 /* ---- messages between two members, for collectives: blocking, abortable, errors name the peer
@@ -64,7 +64,7 @@ typedef struct cd_gloo_message {
     bool sends;
 } cd_gloo_message;
 
-/* slot tells messages of one operation apart; it is combined with the operation's sequence
+/* slot distinguishes the messages of one operation; it is combined with the operation's sequence
 ** number. */
 cddp_status cd_gloo_message_begin(cd_gloo_group *group, const cd_gloo_work *work,
                                   cd_gloo_message *message, void *data, size_t bytes, uint32_t slot,
@@ -76,7 +76,7 @@ void cd_gloo_message_drop(cd_gloo_message *message);
 
 int64_t cd_gloo_milliseconds_left(const cd_gloo_work *work);
 bool cd_gloo_is_aborted(cd_gloo_group *group);
-/* Turns a code and Gloo's words into a status; peer -1 when unknown. After an abort that is what is
-** told. */
+/* Turns a code and Gloo's text into a status; peer is -1 when unknown. After an abort the error
+** reports the abort. */
 cddp_status cd_gloo_fail(cd_gloo_group *group, cd_gloo_code code, int64_t peer, const char *text,
                          cddp_error *err);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Messages between two members over Gloo's unbound buffers, and the words for what went wrong. */
+/* Messages between two members over Gloo's unbound buffers, and the texts of their errors. */
 #include "backends/gloo/gloo_group.h"
 #include "core/base/error.h"
 #include "core/base/os.h"
@@ -7,7 +7,7 @@
 int64_t cd_gloo_milliseconds_left(const cd_gloo_work *work)
 {
     uint64_t now = cd_os_now_ns();
-    /* Never 0: Gloo would take it for "no time-out was given". */
+    /* Never 0: Gloo reads 0 as "no time-out". */
     return now >= work->deadline_ns ? 1 : (int64_t)((work->deadline_ns - now) / 1000000 + 1);
 }
 
@@ -28,10 +28,10 @@ cddp_status cd_gloo_fail(cd_gloo_group *group, cd_gloo_code code, int64_t peer, 
                                            [CD_GLOO_FAILED] = CDDP_E_BACKEND};
     if (cd_gloo_is_aborted(group))
         return cd_fail(err, CDDP_E_ABORTED, "the group was aborted: %s", group->abort_reason);
-    /* No peer is to blame here: it is whose operation failed first that says who. */
+    /* No peer is named here: the operation that failed first names it. */
     if (code == CD_GLOO_CLOSED)
         return cd_fail(err, CDDP_E_BACKEND,
-                       "gloo: connections were closed when an operation failed: %s", text);
+                       "gloo: an operation failed and the connections were closed: %s", text);
     if (peer < 0) return cd_fail(err, statuses[code], "gloo: %s", text);
     if (code == CD_GLOO_TIMEOUT)
         return cd_fail(err, CDDP_E_TIMEOUT, "rank %u did not take part in time (gloo: %s)",
@@ -46,8 +46,7 @@ cddp_status cd_gloo_message_begin(cd_gloo_group *group, const cd_gloo_work *work
     char text[CD_GLOO_TEXT_BYTES];
     cd_gloo_code code = cd_gloo_buffer_create(group->gloo, data, bytes, &message->buffer, text);
     if (code != CD_GLOO_OK) return CD_PASS(cd_gloo_fail(group, code, message->peer, text, err));
-    /* Native operations use 32-bit tags shifted up by Gloo; the top bit keeps ours apart from
-    ** them. */
+    /* Native operations use 32-bit tags shifted up by Gloo; the top bit marks ours. */
     uint64_t full = UINT64_C(1) << 63 | work->call.sequence << 24 | slot;
     code = message->sends ? cd_gloo_send(message->buffer, (int)message->peer, full, 0, bytes, text)
                           : cd_gloo_recv(message->buffer, (int)message->peer, full, 0, bytes, text);

@@ -23,25 +23,25 @@
 struct cd_gloo_buffer {
     cd_gloo *gloo = nullptr;
     std::unique_ptr<gloo::transport::UnboundBuffer> unbound;
-    int pending = 0;                                  // operations started and not seen to end
-    cd_gloo_buffer *next = nullptr, **link = nullptr; // among the context's
-    char failure[CD_GLOO_TEXT_BYTES] = "";            // what its wait said
+    int pending = 0;                                  // operations that started and have not ended
+    cd_gloo_buffer *next = nullptr, **link = nullptr; // links of the context's list
+    char failure[CD_GLOO_TEXT_BYTES] = "";            // the result of its wait
 };
 
 struct cd_gloo {
     std::shared_ptr<gloo::transport::Device> device;
     std::shared_ptr<gloo::rendezvous::Context> context;
-    // held while connections are closed: who comes second returns when nothing is touched any more
+    // held while connections are closed: a second caller returns when no memory is touched any more
     std::mutex closing;
-    std::mutex lock; // guards what follows
+    std::mutex lock; // guards the fields below
     cd_gloo_buffer *buffers = nullptr;
-    std::string why; // they were closed; empty while they are open
+    std::string why; // why they were closed; empty while they are open
 };
 
 namespace
 {
 
-// Gloo's rendezvous over the caller's callbacks; its own stores have a fixed 30 s wait.
+// Gloo's rendezvous over the caller's callbacks. Gloo's own stores wait a fixed 30 s.
 class CallbackStore : public gloo::rendezvous::Store
 {
   public:
@@ -75,14 +75,14 @@ class CallbackStore : public gloo::rendezvous::Store
 
 cd_gloo_code explain(cd_gloo_code code, const char *words, char *text)
 {
-    // Gloo prefixes its texts with "[file:line] "; the caller wants the sentence.
+    // Gloo prefixes its texts with "[file:line] "; the caller needs only the sentence.
     const char *start = words;
     if (words[0] == '[')
         if (const char *end = std::strstr(words, "] ")) start = end + 2;
     std::snprintf(text, CD_GLOO_TEXT_BYTES, "%s", start);
     for (char *c = text; *c != '\0'; c++)
         if (*c == '\n') *c = ' ';
-    // Only the words tell a time-out from a broken connection.
+    // Only the text distinguishes a time-out from a broken connection.
     bool late =
         std::strstr(words, "Timed out") != nullptr || std::strstr(words, "timeout") != nullptr;
     return code == CD_GLOO_IO && late ? CD_GLOO_TIMEOUT : code;
@@ -103,22 +103,22 @@ template <typename Body> cd_gloo_code guarded(char *text, Body body) noexcept
     }
 }
 
-// A connection that was closed fails whoever uses it in words of its own; the reason is what was
-// said first.
+// Every use of a closed connection fails with a text about the closing; the first text is the
+// reason.
 cd_gloo_code reason(cd_gloo &gloo, cd_gloo_code code, char *text)
 {
     if (code == CD_GLOO_OK) return code;
     std::lock_guard<std::mutex> hold(gloo.lock);
-    // What Gloo tells the others of a connection when one of them waited too long.
+    // Gloo's text for the other users of a connection when one of them waited too long.
     if (gloo.why.empty())
         return std::strstr(text, "Application timeout") != nullptr ? CD_GLOO_CLOSED : code;
     std::snprintf(text, CD_GLOO_TEXT_BYTES, "%s", gloo.why.c_str());
     return CD_GLOO_CLOSED;
 }
 
-// Closes every connection and wakes whoever waits. Afterwards nothing of Gloo touches the memory of
-// any buffer: not even a peer that asks for its data late makes the event loop write from memory
-// that has another owner by then.
+// Closes every connection and wakes all waiting threads. Afterwards Gloo does not touch the memory
+// of any buffer. Even a peer that asks late cannot make the event loop write from memory that has
+// another owner by then.
 void disconnect(cd_gloo &gloo, const char *why)
 {
     std::lock_guard<std::mutex> alone(gloo.closing);
@@ -127,15 +127,15 @@ void disconnect(cd_gloo &gloo, const char *why)
         if (!gloo.why.empty()) return;
         gloo.why = why[0] != '\0' ? why : "it could not go on";
     }
-    // The only call that closes all connections and says so to those who wait is a wait that lasts
-    // too long. Nobody sends to this buffer.
+    // Only a wait that times out closes all connections and wakes the waiting threads. Nobody sends
+    // to this buffer.
     try {
         char nothing = 0;
         gloo.context->createUnboundBuffer(&nothing, sizeof nothing)
             ->waitRecv(std::chrono::milliseconds(1));
     } catch (const gloo::IoException &) {
     }
-    // It does not say so to those in the middle of a message.
+    // It does not wake threads in the middle of a message.
     std::lock_guard<std::mutex> hold(gloo.lock);
     for (cd_gloo_buffer *buffer = gloo.buffers; buffer != nullptr; buffer = buffer->next) {
         buffer->unbound->abortWaitRecv();
@@ -143,10 +143,10 @@ void disconnect(cd_gloo &gloo, const char *why)
     }
 }
 
-// The event loop only tries a connection's lock: while the lock's holder cannot run it asks epoll
-// again and again, up to the next tick of the scheduler. Most often it is the loop itself that
-// displaced the holder, by waking on its processor. A thread of SCHED_BATCH displaces nobody when
-// it wakes; the loop's thread takes that over from the one that creates it.
+// The event loop only tries a connection's lock. While the lock's holder cannot run, the loop polls
+// epoll until the next tick of the scheduler. Usually the loop itself displaced the holder, by
+// waking on its processor. A SCHED_BATCH thread displaces no other thread when it wakes, and the
+// loop's thread inherits that from its creator.
 std::shared_ptr<gloo::transport::Device> device_create(const gloo::transport::tcp::attr &attributes)
 {
 #if defined(SCHED_BATCH)
@@ -171,8 +171,7 @@ std::shared_ptr<gloo::transport::Device> device_create(const gloo::transport::tc
     return gloo::transport::tcp::CreateDevice(attributes);
 }
 
-// An operation of the library's own. Where it fails its messages are given up, some of them half
-// sent.
+// A native operation. When it fails its messages are abandoned, some of them half sent.
 template <typename Body> cd_gloo_code collective(cd_gloo *gloo, char *text, Body body) noexcept
 {
     cd_gloo_code code = reason(*gloo, guarded(text, body), text);
@@ -193,8 +192,7 @@ cd_gloo_code started(cd_gloo_buffer *buffer, char *text, Body body) noexcept
                   text);
 }
 
-// The body is false when the wait was woken before the message had come or gone: its connection was
-// closed.
+// The body returns false when the connection was closed before the message was complete.
 template <typename Body> cd_gloo_code waited(cd_gloo_buffer *buffer, char *text, Body body) noexcept
 {
     cd_gloo_code code = guarded(text, [&] {
@@ -249,7 +247,7 @@ cd_gloo_code cd_gloo_allreduce(cd_gloo *gloo, const cd_gloo_call *call, char *te
 {
     return collective(gloo, text, [&] {
         gloo::AllreduceOptions options(gloo->context);
-        // The element type only sizes the elements; the reduction is the callback's.
+        // The element type only gives the size; the callback reduces.
         size_t bytes = call->element_bytes;
         char *data = static_cast<char *>(call->data);
         if (bytes == 8)

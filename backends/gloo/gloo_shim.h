@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The border between C and Gloo's C++: nothing C++ crosses it, neither a type nor an allocation nor
-** an exception. Every call blocks the calling thread; the queue thread of gloo_backend.c is the one
-** that calls.
+/* The border between C and Gloo's C++. No C++ type, allocation or exception crosses it. Every call
+** blocks the calling thread, which is the queue thread of gloo_backend.c.
 **
 ** Lifetime   open → use → close; buffers go before their context.
-** Failure    A connection may still be reading or writing what an operation gave up. So whatever
-**            fails with something under way closes all connections of the context before it
-**            returns, and who waits on them is woken: the memory is the caller's again, and every
-**            later call says what failed first.
-** Errors     a cd_gloo_code, and the library's own words in text.
+** Failure    A connection may still read or write the memory of an abandoned operation. So an
+**            operation that fails with messages in flight first closes all connections of the
+**            context and wakes the waiting threads. The memory is the caller's again, and every
+**            later call reports the first failure.
+** Errors     a cd_gloo_code, and the library's text.
 */
 #pragma once
 #include <stdbool.h>
@@ -25,16 +24,17 @@ typedef enum cd_gloo_code {
     CD_GLOO_OK,
     CD_GLOO_TIMEOUT,
     CD_GLOO_IO,
-    CD_GLOO_CLOSED, /* the connections were closed before; text is why */
+    CD_GLOO_CLOSED, /* the connections were closed before; text says why */
     CD_GLOO_FAILED
 } cd_gloo_code;
 
-typedef struct cd_gloo cd_gloo;               /* a context: one group as this process sees it */
+typedef struct cd_gloo cd_gloo;               /* a context: this process's view of one group */
 typedef struct cd_gloo_buffer cd_gloo_buffer; /* registered memory that sends or receives */
 
 typedef struct cd_gloo_open {
     int rank, size;
-    const char *host; /* numeric: Gloo dereferences NULL for a name that does not resolve */
+    /* a numeric address: Gloo dereferences NULL for a name that does not resolve */
+    const char *host;
     int64_t timeout_ms;
     void *store;
     bool (*store_set)(void *store, const char *key, const void *bytes, size_t byte_count);
@@ -56,8 +56,8 @@ typedef struct cd_gloo_call {
 
 cd_gloo_code cd_gloo_context_open(const cd_gloo_open *options, cd_gloo **gloo, char *text);
 void cd_gloo_context_close(cd_gloo *gloo); /* accepts NULL */
-/* From any thread: closes all connections and wakes who waits. Blocks for a tick of the event loop
-** (10 ms) per peer. */
+/* From any thread: closes all connections and wakes the waiting threads. Blocks for a tick of the
+** event loop (10 ms) per peer. */
 void cd_gloo_disconnect(cd_gloo *gloo, const char *why);
 
 /* the library's ring */
@@ -67,7 +67,7 @@ cd_gloo_code cd_gloo_broadcast(cd_gloo *gloo, const cd_gloo_call *call, char *te
 
 cd_gloo_code cd_gloo_buffer_create(cd_gloo *gloo, void *data, size_t bytes, cd_gloo_buffer **buffer,
                                    char *text);
-/* Accepts NULL. One with a message under way closes all connections first. */
+/* Accepts NULL. A buffer with a message in flight first closes all connections. */
 void cd_gloo_buffer_destroy(cd_gloo_buffer *buffer);
 cd_gloo_code cd_gloo_send(cd_gloo_buffer *buffer, int peer, uint64_t slot, size_t offset,
                           size_t bytes, char *text);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Fingerprints of collectives: making, comparing and telling them. */
+/* Fingerprints of collectives: makes, compares and prints them. */
 #include "backends/guard/call_fingerprint.h"
 
 #include "core/base/error.h"

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What must agree between the members of a group before a collective: the fingerprint of a call.
+/* The fingerprint of a call: the arguments that all members of a group must agree on before a
+** collective.
 **
-** A guarded group exchanges fingerprints before each collective, because a communication library
-** that is given calls which disagree hangs, mixes data or ends the process.
+** A guarded group exchanges fingerprints before each collective. When calls disagree a
+** communication library hangs, mixes data or ends the process.
 */
 #pragma once
 #include "cddp/backend.h"
@@ -13,7 +14,8 @@
 typedef struct cd_call_fingerprint {
     uint32_t magic, op, reduce_op, root, dtype, reserved;
     uint64_t sequence;
-    int64_t numel;   /* of what every member holds, whatever its role; -1 where shares differ */
+    /* of the tensor that every member has, whatever its role; -1 where shares differ */
+    int64_t numel;
     uint64_t counts; /* digest; 0 for equal shares */
 } cd_call_fingerprint;
 

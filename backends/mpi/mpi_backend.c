@@ -1,37 +1,38 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The MPI backend: non-blocking collectives of an MPI library, driven by one lane per group.
+/* The MPI backend: non-blocking collectives of an MPI library; one lane per group drives them.
 **
-** An MPI library progresses only inside its own calls, so every operation runs in the group's lane:
-** it is started there, tested until it ended or its deadline passed, and the lane yields the
-** processor between tests. Order of issue is order of posting (C10-03); communication goes on while
-** backward computes.
+** An MPI library makes progress only inside its own calls, so every operation runs in the group's
+** lane. The lane starts it and tests it until it ended or its deadline passed; it yields the
+** processor between tests. Operations are issued in the order of posting (C10-03), and
+** communication goes on while backward computes.
 **
-** The process is a rank already: mpirun or srun started it, perhaps because we did
-** (<flavour>_launcher.c; one module is built per MPI, from these sources). MPI is initialised by
-** the first group and finalised when the process exits. Each group is a communicator of its own,
-** made from its members alone.
+** The process is a rank already: mpirun or srun started it, perhaps on our request
+** (<flavour>_launcher.c; these sources build one module per MPI). The first group initialises MPI;
+** MPI is finalised when the process exits. Each group has its own communicator, made from its
+** members alone.
 **
-** Types: f16 and bf16 are two contiguous bytes, reduced by operators of ours; where MPI's own MIN
-** and MAX say nothing about NaN ours say what the device table says. Counts above 2^30 elements go
-** in several pieces.
+** Types: f16 and bf16 are two contiguous bytes, reduced by our own operators. MPI leaves NaN
+** undefined in MIN and MAX; our operators treat it as the device table does. Counts above 2^30
+** elements go in several pieces.
 **
 ** Invariant
-**   M1  An operation that has begun cannot be taken back: it goes on inside any later call of MPI,
-**       to whatever group, and when MPI is finalised, and then writes to its tensors. So a process
-**       that gave one up (its time was over, its group was aborted) calls MPI no more: its tensors
-**       are the caller's, every later operation says why it fails, and the process exits without
-**       finalising, at which the launcher ends the job.
+**   M1  An operation that has begun cannot be cancelled: any later call of MPI, for any group,
+**       continues it and then writes to its tensors; so does finalising MPI. So a process that
+**       abandoned an operation (time-out, abort) does not call MPI again. Its tensors are the
+**       caller's, every later operation reports why it fails, and the process exits without
+**       finalising MPI. The launcher then ends the job.
 **
-** Options of a group ("key=value,…"): guard=0|1, fingerprints before each collective (default 0). MPI itself
-** corrupts memory when ranks disagree on a size, so the verifier turns it on.
+** Options of a group ("key=value,…"):
+**   guard=0|1   fingerprints before each collective (default 0). MPI corrupts memory when ranks
+**               disagree on a size, so the verifier turns the guard on.
 **
 ** Limits: an MPI that does not return from a call while a peer is stopped (MPICH over shared
-** memory) keeps the lane; the wait ends in time, and the group's memory stays with MPI until the
-** process ends. A peer that comes late may still read what was given up, over shared memory or by a
-** network that needs no help from here: it can die of that, in its MPI's words. MPI 4.1 has no
-** recovery: a dead rank ends the job from the launcher. abort is MPI_Abort's business; here it
-** fails what is queued and gives up what is under way. Needs MPI_THREAD_MULTIPLE; without it the
-** group refuses to open, saying so.
+** memory) blocks the lane. The wait still ends in time, and the group's memory stays with MPI until
+** the process ends. A late peer may still read the memory of an abandoned operation, over shared
+** memory or remote DMA, and can die of that inside its MPI. MPI 4.1 has no recovery: when a rank
+** dies the launcher ends the job. abort fails queued operations and abandons those in flight; it
+** does not call MPI_Abort. The backend needs MPI_THREAD_MULTIPLE; without it a group refuses to
+** open and says so.
 */
 #define _POSIX_C_SOURCE 200809L
 #include "backends/mpi/mpi_group.h"
@@ -49,7 +50,7 @@
 #define DEFAULT_TIMEOUT_NS UINT64_C(1800000000000)
 #define STUCK_NS UINT64_C(200000000)
 
-/* MPI is the process's, and so is what has become of it. */
+/* MPI belongs to the process, and so does its state. */
 static struct {
     atomic_bool given_up;       /* M1 */
     cd_mpi_group *_Atomic kept; /* groups whose memory stays with MPI */
@@ -62,7 +63,7 @@ cddp_status cd_mpi_usable(cddp_error *err)
     if (!atomic_load_explicit(&mpi_state.given_up, memory_order_relaxed)) return CDDP_OK;
     return cd_fail(
         err, CDDP_E_BACKEND,
-        "mpi: an operation never ended in this process, and MPI has no way back from that");
+        "mpi: an earlier operation never ended in this process, and MPI cannot recover from that");
 }
 
 void cd_mpi_leave(void)
@@ -75,7 +76,7 @@ void cd_mpi_leave(void)
     if (is_initialised && !is_final) MPI_Finalize();
 }
 
-/* MPI is the process's, not ours: whoever initialised it first finalises it. */
+/* MPI belongs to the process: the code that initialised it finalises it. */
 static cddp_status library_open(cddp_error *err)
 {
     int initialised = 0, provided = MPI_THREAD_SINGLE;
@@ -112,8 +113,7 @@ static cddp_status communicator_open(cd_mpi_group *g, const cddp_group_spec *spe
     int world = 0, here = 0;
     cddp_status status = CDDP_OK;
     int *ranks = cd_allocate_array(NULL, g->size, sizeof *ranks);
-    if (ranks == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for group '%s' of %u", g->name, g->size);
+    if (ranks == NULL) return cd_fail_memory(err, "group '%s' of %u", g->name, g->size);
     MPI_Comm_size(MPI_COMM_WORLD, &world);
     MPI_Comm_rank(MPI_COMM_WORLD, &here);
     for (uint32_t i = 0; i < g->size; i++) ranks[i] = (int)spec->members[i];
@@ -132,7 +132,7 @@ static cddp_status communicator_open(cd_mpi_group *g, const cddp_group_spec *spe
     CD_TRY_OUT(cd_mpi_check(MPI_Comm_group(MPI_COMM_WORLD, &all), "MPI_Comm_group", err));
     CD_TRY_OUT(
         cd_mpi_check(MPI_Group_incl(all, (int)g->size, ranks, &ours), "MPI_Group_incl", err));
-    /* Members alone take part, so groups that do not overlap may be made at the same time. */
+    /* Only members take part, so groups that do not overlap may be made at the same time. */
     CD_TRY_OUT(cd_mpi_check(MPI_Comm_create_group(MPI_COMM_WORLD, ours, 0, &g->comm),
                             "MPI_Comm_create_group", err));
     MPI_Comm_set_errhandler(g->comm, MPI_ERRORS_RETURN);
@@ -171,7 +171,7 @@ static cddp_status mpi_open(const cddp_backend *backend, cddp_rank *rank,
     cddp_status status = CDDP_OK;
     CD_TRY(library_open(err));
     cd_mpi_group *g = cd_allocate_zero(NULL, sizeof *g);
-    if (g == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for group '%s'", spec->name);
+    if (g == NULL) return cd_fail_memory(err, "group '%s'", spec->name);
     g->comm = MPI_COMM_NULL;
     g->rank = spec->group_rank;
     g->size = spec->group_size;
@@ -180,7 +180,7 @@ static cddp_status mpi_open(const cddp_backend *backend, cddp_rank *rank,
     cd_os_lanes_init(&g->lanes);
     g->members = cd_allocate_array(NULL, g->size, sizeof *g->members);
     if (g->members == NULL) {
-        status = cd_fail(err, CDDP_E_NOMEM, "no memory for group '%s' of %u", spec->name, g->size);
+        status = cd_fail_memory(err, "group '%s' of %u", spec->name, g->size);
         goto out;
     }
     memcpy(g->members, spec->members, g->size * sizeof *g->members);
@@ -221,7 +221,8 @@ static void work_free(cd_mpi_work *w)
     cd_release(NULL, w, sizeof *w);
 }
 
-/* MPI wants int tables of counts and offsets; the caller's need to live only until post returns. */
+/* MPI needs int tables of counts and offsets; the caller's tables live only until post
+** returns. */
 static cddp_status counts_copy(cd_mpi_group *g, cd_mpi_work *w, cddp_error *err)
 {
     const cddp_collective *c = &w->call;
@@ -229,8 +230,7 @@ static cddp_status counts_copy(cd_mpi_group *g, cd_mpi_work *w, cddp_error *err)
                   c->op == CDDP_OP_ALLTOALL || c->op == CDDP_OP_GATHER || c->op == CDDP_OP_SCATTER;
     if (!shares) return CDDP_OK;
     w->counts = cd_allocate_array(NULL, 4 * g->size, sizeof *w->counts);
-    if (w->counts == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for the counts of %u ranks", g->size);
+    if (w->counts == NULL) return cd_fail_memory(err, "the counts of %u ranks", g->size);
     bool small_output = c->op == CDDP_OP_REDUCE_SCATTER || c->op == CDDP_OP_SCATTER;
     int64_t equal = cddp_tensor_numel(small_output ? &c->output : &c->input) /
                     (c->op == CDDP_OP_ALLTOALL ? (int64_t)g->size : 1);
@@ -238,9 +238,9 @@ static cddp_status counts_copy(cd_mpi_group *g, cd_mpi_work *w, cddp_error *err)
     for (uint32_t r = 0; r < g->size; r++) {
         int64_t count = c->counts != NULL ? c->counts[r] : equal,
                 send = c->send_counts != NULL ? c->send_counts[r] : equal;
-        if (count < 0 || send < 0 || at + count > INT32_MAX || send_at + send > INT32_MAX)
+        if (count < 0 || send < 0 || count > INT32_MAX - at || send > INT32_MAX - send_at)
             return cd_fail(err, CDDP_E_LIMIT,
-                           "%s: the counts up to rank %u leave the range of MPI's int",
+                           "%s: the counts up to rank %u exceed the range of MPI's int",
                            cddp_op_name(c->op), r);
         w->counts[r] = (int)count;
         w->counts[g->size + r] = (int)at;
@@ -259,8 +259,7 @@ static cddp_status mpi_post(void *group, const cddp_collective *collective, void
     cddp_status status = CDDP_OK;
     cd_mpi_work *w = cd_allocate_zero(NULL, sizeof *w);
     if (w == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for %s of group '%s'",
-                       cddp_op_name(collective->op), g->name);
+        return cd_fail_memory(err, "%s of group '%s'", cddp_op_name(collective->op), g->name);
     w->job.run = work_run;
     w->group = g;
     w->call = *collective;
@@ -290,8 +289,7 @@ static cddp_status mpi_wait(void *group, void *work, uint64_t timeout_ns, cddp_e
 {
     cd_mpi_group *g = group;
     cd_mpi_work *w = work;
-    /* The lane sees the deadline itself, unless a peer that stopped holds it inside a call of
-    ** MPI. */
+    /* The lane notices the deadline, unless a stopped peer keeps it inside a call of MPI. */
     uint64_t now = cd_os_now_ns(), until = w->deadline_ns + STUCK_NS,
              patience = until > now ? until - now : 1;
     bool is_asked = timeout_ns != 0 && timeout_ns < patience;
@@ -302,7 +300,7 @@ static cddp_status mpi_wait(void *group, void *work, uint64_t timeout_ns, cddp_e
         g->is_stuck = true;
         cd_mpi_give_up();
         return cd_fail(err, CDDP_E_TIMEOUT,
-                       "mpi: %s did not end in time, and MPI does not return from it",
+                       "mpi: %s did not end in time, and the MPI call does not return",
                        cddp_op_name(w->call.op));
     }
     CD_TRY(cd_os_job_outcome(&w->job, err));
@@ -313,7 +311,7 @@ static void mpi_release(void *group, void *work)
 {
     cd_mpi_group *g = group;
     cd_mpi_work *w = work;
-    if (g->is_stuck) return; /* MPI still uses it, and its thread will not come back */
+    if (g->is_stuck) return; /* MPI still uses it, and its thread never returns */
     cd_os_job_wait(&g->lanes, &w->job, 0);
     work_free(w);
 }
@@ -338,9 +336,9 @@ static const cddp_backend mpi = {
     .size = sizeof mpi,
     .abi = CDDP_BACKEND_ABI,
     .name = CDDP_MPI_NAME,
-    /* MPI promises no association. Both libraries give equal bits on all ranks: in every algorithm
-    ** of theirs each part is reduced along one tree, by all ranks or by one that hands it on, and a
-    ** + b has the bits of b + a. */
+    /* MPI promises no association. Both libraries give equal bits on all ranks: each part is
+    ** reduced along one tree, by all ranks or by one that sends it on, and a + b has the bits of b
+    ** + a. */
     .capabilities = {.size = sizeof(cddp_capabilities),
                      .ops = ALL_OPS,
                      .dtypes = ALL_DTYPES,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A call of MPI that failed, in its own words. */
+/* Reports a failed call of MPI with MPI's own text. */
 #include "backends/mpi/mpi_group.h"
 
 #include "core/base/error.h"

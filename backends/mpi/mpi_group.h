@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One MPI group inside this process, and what its files share. */
+/* One MPI group inside this process, and the declarations that its files share. */
 #pragma once
 #include <mpi.h>
 
@@ -9,7 +9,7 @@
 typedef struct cd_mpi_group cd_mpi_group;
 
 typedef struct cd_mpi_work {
-    cd_os_job job; /* first: a lane hands it back */
+    cd_os_job job; /* first: a lane returns a pointer to it */
     cd_mpi_group *group;
     cddp_collective call;
     /* (4 × size) receive counts, receive offsets, send counts, send offsets; or NULL */
@@ -25,10 +25,11 @@ struct cd_mpi_group {
     uint32_t *members; /* (size) world ranks */
     uint64_t timeout_ns;
     bool guard, types_made;
-    bool is_stuck;           /* MPI does not return to the lane: what it uses cannot be freed */
-    cd_mpi_group *next_kept; /* of those that stay with MPI */
+    /* MPI does not return to the lane: memory that it uses cannot be freed */
+    bool is_stuck;
+    cd_mpi_group *next_kept; /* next group whose memory stays with MPI */
     MPI_Datatype types[CDDP_DTYPE_COUNT];
-    MPI_Op ops[CDDP_DTYPE_COUNT][CDDP_RED_COUNT]; /* MPI_OP_NULL where MPI's own is used */
+    MPI_Op ops[CDDP_DTYPE_COUNT][CDDP_RED_COUNT]; /* MPI_OP_NULL: MPI's own operator is used */
     cd_os_lanes lanes;
     cd_mpi_work *running; /* under the lanes' lock */
     bool aborted;         /* under the lanes' lock */
@@ -37,12 +38,14 @@ struct cd_mpi_group {
     size_t scratch_bytes;
 };
 
-extern const cddp_launcher cd_mpi_launcher; /* of the MPI that this module is built for */
+extern const cddp_launcher cd_mpi_launcher; /* the MPI that this module is built for */
 void cd_mpi_leave(void);
-/* An operation that will not be waited for any longer: this process calls MPI no more (M1). */
+/* Abandons an operation: this process does not call MPI again (M1). */
 void cd_mpi_give_up(void);
-cddp_status cd_mpi_usable(cddp_error *err);                            /* has none been given up? */
-cddp_status cd_mpi_check(int code, const char *what, cddp_error *err); /* what: that was called */
+/* false after an operation was abandoned */
+cddp_status cd_mpi_usable(cddp_error *err);
+/* what: the name of the call */
+cddp_status cd_mpi_check(int code, const char *what, cddp_error *err);
 cddp_status cd_mpi_types_init(cd_mpi_group *group, cddp_error *err);
 void cd_mpi_types_fini(cd_mpi_group *group);
 MPI_Op cd_mpi_op(const cd_mpi_group *group, cddp_dtype dtype, cddp_red_op op);

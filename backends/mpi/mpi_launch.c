@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Words and numbers; nothing here knows an MPI. */
+/* Reads numbers and writes commands; nothing here is specific to one MPI. */
 #include "backends/mpi/mpi_launch.h"
 
 #include "core/base/error.h"

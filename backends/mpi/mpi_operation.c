@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Operations over MPI: started, then tested by their lane until they ended or their deadline
-** passed. */
+/* Operations over MPI: a lane starts one, then tests it until it ended or its deadline passed. */
 #define _POSIX_C_SOURCE 200809L
 #include "backends/mpi/mpi_group.h"
 
@@ -15,7 +14,7 @@
 
 #define PIECE_ELEMENTS_MAX (INT64_C(1) << 30)
 #define SPINS_BEFORE_YIELD 2000
-#define SPINS_PER_LOOK 64 /* at the clock, which costs about as much as a test */
+#define SPINS_PER_LOOK 64 /* reading the clock costs about as much as a test */
 #define YIELD_NS UINT64_C(2000000)
 
 static char *bytes_of(const cddp_tensor *t)
@@ -36,10 +35,10 @@ static cddp_status may_go_on(cd_mpi_group *g, const cd_mpi_work *w, uint64_t now
     return cd_fail(err, CDDP_E_TIMEOUT, "mpi: %s did not end in time", what);
 }
 
-/* Tests until the end. The first tests follow each other closely, since most operations are short.
-** Then whoever else wants the processor goes first; a sleep would cost as much as a tenth of an
-** operation that takes a millisecond. After two milliseconds a sleep is small against what has been
-** waited for, and the computation has the processor. */
+/* Tests until the end. The first tests are not spaced, since most operations are short. Later
+** tests yield the processor; a sleep would cost a tenth of an operation that takes a millisecond.
+** After two milliseconds a sleep is short against the time already waited, and leaves the processor
+** to the computation. */
 static cddp_status finish(cd_mpi_group *g, const cd_mpi_work *w, MPI_Request *request,
                           const char *what, cddp_error *err)
 {
@@ -65,7 +64,7 @@ static cddp_status finish(cd_mpi_group *g, const cd_mpi_work *w, MPI_Request *re
 
 static void *scratch(cd_mpi_group *g, size_t bytes)
 {
-    if (bytes == 0) bytes = 1; /* room for nothing is still room */
+    if (bytes == 0) bytes = 1; /* an empty buffer is still a buffer */
     if (bytes > g->scratch_bytes) {
         cd_release(NULL, g->scratch, g->scratch_bytes);
         g->scratch = cd_allocate(NULL, bytes);
@@ -77,8 +76,7 @@ static void *scratch(cd_mpi_group *g, size_t bytes)
 static cddp_status guard_run(cd_mpi_group *g, const cd_mpi_work *w, cddp_error *err)
 {
     cd_call_fingerprint *all = scratch(g, (g->size + 1) * sizeof *all), *mine = all + g->size;
-    if (all == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for %u fingerprints", g->size + 1);
+    if (all == NULL) return cd_fail_memory(err, "%u fingerprints", g->size + 1);
     *mine = cd_call_fingerprint_of(&w->call, g->size);
     MPI_Request request;
     CD_TRY(cd_mpi_check(MPI_Iallgather(mine, sizeof *mine, MPI_BYTE, all, sizeof *mine, MPI_BYTE,
@@ -141,7 +139,7 @@ static cddp_status run_broadcast(cd_mpi_group *g, cd_mpi_work *w, cddp_error *er
     return CDDP_OK;
 }
 
-/* A copy of the input that premultiplication may change: inputs stay as they are. */
+/* A copy of the input for premultiplication: inputs must not change. */
 static cddp_status input_copy(cd_mpi_group *g, cd_mpi_work *w, cddp_tensor *copy, cddp_error *err)
 {
     const cddp_tensor *in = &w->call.input;
@@ -149,8 +147,7 @@ static cddp_status input_copy(cd_mpi_group *g, cd_mpi_work *w, cddp_tensor *copy
     if (w->call.reduce_op != CDDP_RED_PREMUL_SUM) return CDDP_OK;
     size_t bytes = (size_t)cddp_tensor_numel(in) * cddp_dtype_bytes(in->dtype);
     void *room = scratch(g, bytes);
-    if (room == NULL && bytes > 0)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for a copy of %zu bytes", bytes);
+    if (room == NULL && bytes > 0) return cd_fail_memory(err, "a copy of %zu bytes", bytes);
     if (bytes > 0) memcpy(room, bytes_of(in), bytes);
     copy->storage = room;
     copy->offset = 0;
@@ -165,11 +162,11 @@ static cddp_status run_reduce(cd_mpi_group *g, cd_mpi_work *w, cddp_error *err)
     int64_t numel = cddp_tensor_numel(&in);
     bool is_root = g->rank == w->call.root;
     if (numel > PIECE_ELEMENTS_MAX)
-        return cd_fail(err, CDDP_E_LIMIT, "mpi: reduce of %" PRId64 " elements is beyond one piece",
-                       numel);
+        return cd_fail(err, CDDP_E_LIMIT,
+                       "mpi: a reduce of %" PRId64 " elements does not fit in one piece", numel);
     if (numel == 0) return CDDP_OK;
     MPI_Request request;
-    /* Its root may not give the same memory twice; the others may, since they give no output. */
+    /* The root may not pass the same memory twice; other ranks may, since they have no output. */
     bool in_place = is_root && bytes_of(&in) == bytes_of(&w->call.output);
     CD_TRY(cd_mpi_check(MPI_Ireduce(in_place ? MPI_IN_PLACE : bytes_of(&in),
                                     is_root ? bytes_of(&w->call.output) : NULL, (int)numel,
@@ -236,7 +233,7 @@ cddp_status cd_mpi_message_begin(cd_mpi_group *g, cd_mpi_work *w, cddp_error *er
     bool sends = w->call.op == CDDP_OP_SEND;
     const cddp_tensor *t = sends ? &w->call.input : &w->call.output;
     int64_t numel = cddp_tensor_numel(t);
-    int tag = (int)(w->call.tag & 0x7fff); /* what every MPI accepts */
+    int tag = (int)(w->call.tag & 0x7fff); /* a limit that every MPI accepts */
     if (w->call.root == g->rank)
         return cd_fail(err, CDDP_E_ARG, "%s names its own rank %u", cddp_op_name(w->call.op),
                        g->members[g->rank]);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* MPI datatypes and reduction operators for cddp's.
 **
-** An MPI operator gets no context, so there is one function per (dtype, op) that needs ours; each
-** goes through the cpu device table, so that the bits are the simulator's.
+** An MPI operator gets no context, so there is one function per (dtype, op) that needs our
+** operator. Each uses the cpu device table, so that the bits equal the simulator's.
 */
 #include "backends/mpi/mpi_group.h"
 

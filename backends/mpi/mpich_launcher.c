@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mpiexec of MPICH (Hydra). It takes more ranks than cores, and root, without being told. When a
-** process of its own dies it ends the others at once (ends_all); told not to
-** (-disable-auto-cleanup), it loses its own proxy.
+/* mpiexec of MPICH (Hydra). It accepts more ranks than cores, and root, without an option. When
+** one of its processes dies it ends the others at once (ends_all). With -disable-auto-cleanup it
+** would lose its own proxy.
 */
 #include "backends/mpi/mpi_group.h"
 #include "backends/mpi/mpi_launch.h"
@@ -23,7 +23,7 @@ static cddp_status command(uint32_t world_size, cddp_environment_fn environment,
     return CDDP_OK;
 }
 
-/* srun --mpi=pmi2 says what Hydra says, except how many of the ranks are on this host. */
+/* srun --mpi=pmi2 sets the same variables as Hydra, except the number of ranks on this host. */
 static bool identity(cddp_environment_fn environment, uint32_t *rank, uint32_t *world_size,
                      bool *one_host)
 {

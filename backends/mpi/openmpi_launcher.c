@@ -2,10 +2,10 @@
 /* mpirun of Open MPI.
 **
 ** Ranks yield the processor while they wait, are not bound to cores and use shared memory: a
-** verification has more ranks than cores as a rule. mpirun refuses root unless told twice, and more
-** ranks than cores unless told; it is told only where it matters. A rank that dies does not make it
-** end the others: who watches the ranks lets them say what they were waiting for, and ends them
-** then. A setting that the environment has already stays as it is.
+** verification usually has more ranks than cores. mpirun refuses root without two variables, and
+** more ranks than cores without an option; they are set only where needed. A rank that dies does
+** not end the others: the watcher first lets them report what they were waiting for. A setting that
+** the environment already has is kept.
 */
 #define _POSIX_C_SOURCE 200809L
 #include "backends/mpi/mpi_group.h"
@@ -40,7 +40,7 @@ static cddp_status command(uint32_t world_size, cddp_environment_fn environment,
     return CDDP_OK;
 }
 
-/* srun with PMIx or PMI2 starts ranks too, and says so in words of its own. */
+/* srun with PMIx or PMI2 also starts ranks, and sets its own variables. */
 static bool identity(cddp_environment_fn environment, uint32_t *rank, uint32_t *world_size,
                      bool *one_host)
 {

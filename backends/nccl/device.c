@@ -61,8 +61,7 @@ static cddp_status cuda_allocate(const cddp_device *device, cddp_dtype dtype, in
                        (int)dtype);
     CD_TRY(need(device, &cuda, err));
     if ((uint64_t)numel > SIZE_MAX / cddp_dtype_bytes(dtype))
-        return cd_fail(err, CDDP_E_NOMEM, "allocate: no memory for %" PRId64 " elements of %s",
-                       numel, cddp_dtype_name(dtype));
+        return cd_fail_memory(err, "%" PRId64 " elements of %s", numel, cddp_dtype_name(dtype));
     size_t bytes = (size_t)numel * cddp_dtype_bytes(dtype);
     CD_TRY(cd_cuda_take(cuda, bytes, &made, err));
     /* Stale on purpose: NaN and -1. */
@@ -740,7 +739,7 @@ static cddp_status cuda_stream_create(const cddp_device *device, cddp_stream **s
     cd_cuda *cuda;
     CD_TRY(need(device, &cuda, err));
     cddp_stream *s = cd_allocate_zero(NULL, sizeof *s);
-    if (s == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for a stream");
+    if (s == NULL) return cd_fail_memory(err, "a stream");
     cddp_status status = cd_cuda_check(cudaStreamCreateWithFlags(&s->stream, cudaStreamNonBlocking),
                                        "cudaStreamCreateWithFlags", err);
     if (status == CDDP_OK)
@@ -772,7 +771,7 @@ static cddp_status cuda_mark_create(const cddp_device *device, cddp_mark **mark,
     cd_cuda *cuda;
     CD_TRY(need(device, &cuda, err));
     cddp_mark *m = cd_allocate_zero(NULL, sizeof *m);
-    if (m == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for a mark");
+    if (m == NULL) return cd_fail_memory(err, "a mark");
     cddp_status status = cd_cuda_check(cudaEventCreateWithFlags(&m->event, cudaEventDisableTiming),
                                        "cudaEventCreateWithFlags", err);
     if (status == CDDP_OK)

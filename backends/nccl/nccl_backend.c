@@ -127,11 +127,10 @@ static cddp_status work_create(cd_nccl_group *g, cd_nccl_work **work, cddp_error
 {
     cddp_status status = CDDP_OK;
     cd_nccl_work *w = cd_allocate_zero(g->allocator, sizeof *w);
-    if (w == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for an operation of group '%s'", g->name);
+    if (w == NULL) return cd_fail_memory(err, "an operation of group '%s'", g->name);
     w->counts = cd_allocate_array(g->allocator, 2 * g->size, sizeof *w->counts);
     if (w->counts == NULL) {
-        status = cd_fail(err, CDDP_E_NOMEM, "no memory for the counts of %u ranks", g->size);
+        status = cd_fail_memory(err, "the counts of %u ranks", g->size);
         goto out;
     }
     CD_TRY_OUT(cd_cuda_check(cudaEventCreateWithFlags(&w->ready, cudaEventDisableTiming),
@@ -608,7 +607,7 @@ static cddp_status group_create(const cddp_backend *backend, const cddp_rank *ra
                                 const cddp_group_spec *spec, cd_nccl_group **group, cddp_error *err)
 {
     cd_nccl_group *g = cd_allocate_zero(rank->allocator, sizeof *g);
-    if (g == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for group '%s'", spec->name);
+    if (g == NULL) return cd_fail_memory(err, "group '%s'", spec->name);
     pthread_mutex_init(&g->lock, NULL);
     pthread_cond_init(&g->wake, NULL);
     g->allocator = rank->allocator;
@@ -621,8 +620,7 @@ static cddp_status group_create(const cddp_backend *backend, const cddp_rank *ra
     g->members = cd_allocate_array(g->allocator, g->size, sizeof *g->members);
     if (g->members == NULL) {
         nccl_close(g);
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for group '%s' of %u", spec->name,
-                       spec->group_size);
+        return cd_fail_memory(err, "group '%s' of %u", spec->name, spec->group_size);
     }
     memcpy(g->members, spec->members, g->size * sizeof *g->members);
     g->watch.rank = g->members[g->rank];

@@ -106,7 +106,7 @@ static cddp_status share_gpu(const cddp_rank *rank, bool one_host, cddp_error *e
         if (!one_host && strcmp(settings[i].value, "lo") == 0)
             continue; /* other hosts are not on the loopback interface */
         if (setenv(settings[i].name, settings[i].value, 0) != 0)
-            return cd_fail(err, CDDP_E_NOMEM, "no memory for %s", settings[i].name);
+            return cd_fail_memory(err, "%s", settings[i].name);
     }
     return CDDP_OK;
 }
@@ -120,7 +120,7 @@ cddp_status cd_nccl_world_open(cd_nccl_group *g, const cddp_rank *rank, cddp_err
     char *texts = cd_allocate_array(g->allocator, w, HOST_BYTES);
     const char **hosts = cd_allocate_array(g->allocator, w, sizeof *hosts);
     if (texts == NULL || hosts == NULL) {
-        status = cd_fail(err, CDDP_E_NOMEM, "no memory for the hosts of %u ranks", w);
+        status = cd_fail_memory(err, "the hosts of %u ranks", w);
         goto out;
     }
     CD_TRY_OUT(hosts_exchange(g, rank, texts, hosts, err));

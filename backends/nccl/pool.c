@@ -73,8 +73,8 @@ cddp_status cd_pool_take(cd_pool *pool, size_t bytes, void **block, cddp_error *
     if (!pool->source.take(pool->source.context, rounded, &made)) {
         cd_pool_trim(pool);
         if (!pool->source.take(pool->source.context, rounded, &made))
-            return cd_fail(err, CDDP_E_NOMEM, "no memory for %zu bytes beside the %llu in use",
-                           rounded, (unsigned long long)pool->taken_bytes);
+            return cd_fail_memory(err, "%zu bytes beside the %llu in use", rounded,
+                                  (unsigned long long)pool->taken_bytes);
     }
     pool->taken_bytes += rounded;
     *block = made;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Opening a rendezvous by its URL, and the client of a server over a link. Sockets are in
+/* Opens a rendezvous by its URL. The client of a server over a link is here; sockets are in
 ** tcp_link.c, the file store is in file_store.c. */
 #include "backends/rendezvous/client.h"
 
@@ -37,9 +37,9 @@ static cddp_status exchange(store_client *c, const cd_kv_request *request, uint6
     CD_TRY(c->link.read(c->link.self, head, sizeof head, deadline_ns, err));
     size_t length =
         (size_t)head[0] | (size_t)head[1] << 8 | (size_t)head[2] << 16 | (size_t)head[3] << 24;
-    if (length < 1 || length - 1 > sizeof c->answer)
+    if (length < 1 || length - 1 > sizeof c->answer || head[4] > CD_KV_NOT_A_NUMBER)
         return cd_fail(err, CDDP_E_CORRUPT,
-                       "the rendezvous at %s answers %zu bytes: it is not a cddp store",
+                       "the rendezvous at %s answered with %zu bytes: it is not a cddp store",
                        c->link.peer, length);
     CD_TRY(c->link.read(c->link.self, c->answer, length - 1, deadline_ns, err));
     c->answer_bytes = length - 1;
@@ -47,7 +47,8 @@ static cddp_status exchange(store_client *c, const cd_kv_request *request, uint6
     return CDDP_OK;
 }
 
-/* Connects and greets; also after a wait timed out, since its answer may still be on the way. */
+/* Connects and greets. A client reconnects after a wait timed out: the late answer may still be on
+** the way. */
 static cddp_status reach(store_client *c, cddp_error *err)
 {
     if (c->is_connected) return CDDP_OK;
@@ -67,7 +68,7 @@ static cddp_status reach(store_client *c, cddp_error *err)
     }
     c->link.disconnect(c->link.self);
     return cd_fail(err, status,
-                   "the rendezvous at %s turned us away (does CDDP_STORE_SECRET agree?)",
+                   "the rendezvous at %s refused this process; does CDDP_STORE_SECRET agree?",
                    c->link.peer);
 }
 
@@ -119,7 +120,8 @@ static cddp_status store_get(void *self, const char *key, uint64_t timeout_ns, v
     CD_TRY(ask(c, (cd_kv_request){.verb = CD_KV_WAIT}, key,
                timeout_ns != 0 ? timeout_ns : c->timeout_ns, &code, err));
     if (c->answer_bytes > *value_bytes)
-        return cd_fail(err, CDDP_E_LIMIT, "rendezvous key '%s' holds %zu bytes; room for %zu", key,
+        return cd_fail(err, CDDP_E_LIMIT,
+                       "rendezvous key '%s' has %zu bytes; the caller has room for %zu", key,
                        c->answer_bytes, *value_bytes);
     memcpy(value, c->answer, c->answer_bytes);
     *value_bytes = c->answer_bytes;
@@ -162,7 +164,7 @@ static cddp_status store_add(void *self, const char *key, int64_t amount, int64_
     CD_TRY(ask(c, (cd_kv_request){.verb = CD_KV_ADD, .a = text, .a_bytes = strlen(text)}, key,
                c->timeout_ns, &code, err));
     if (code == CD_KV_NOT_A_NUMBER || c->answer_bytes >= sizeof text)
-        return cd_fail(err, CDDP_E_MISMATCH, "rendezvous key '%s' does not hold a number", key);
+        return cd_fail(err, CDDP_E_MISMATCH, "rendezvous key '%s' is not a number", key);
     memcpy(text, c->answer, c->answer_bytes);
     text[c->answer_bytes] = '\0';
     *sum = strtoll(text, NULL, 10);
@@ -192,7 +194,7 @@ cddp_status cd_store_client_open(const cddp_rendezvous_options *o, const cd_stor
     store_client *c = cd_allocate_zero(o->allocator, sizeof *c);
     if (c == NULL) {
         if (link->close != NULL) link->close(link->self);
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for a rendezvous client");
+        return cd_fail_memory(err, "a rendezvous client");
     }
     c->allocator = o->allocator;
     c->link = *link;
@@ -231,10 +233,10 @@ cddp_status cddp_rendezvous_open(const cddp_rendezvous_options *options,
         return CD_PASS(cd_file_store_open(options, options->url + 7, rendezvous, err));
     if (strcmp(options->url, "env://") == 0)
         return cd_fail(err, CDDP_E_CONFIG,
-                       "env:// is resolved by the program that reads the environment; give "
-                       "tcp://host:port here");
+                       "env:// is not known here: the program that reads the environment resolves "
+                       "it; give tcp://host:port");
     return cd_fail(err, CDDP_E_CONFIG,
-                   "rendezvous '%s' is none of tcp://host:port, file:///directory, env://",
+                   "rendezvous '%s' is unknown; use tcp://host:port, file:///directory or env://",
                    options->url);
 }
 

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The two kinds of client behind cddp_rendezvous_open: a directory, and a server over a link. */
+/* The two clients behind cddp_rendezvous_open: one of a directory, one of a server over a
+** link. */
 #pragma once
 #include "cddp/rendezvous.h"
 
-/* directory is what followed file://. */
+/* directory: the text after file://. */
 cddp_status cd_file_store_open(const cddp_rendezvous_options *options, const char *directory,
                                cddp_rendezvous **rendezvous, cddp_error *err);
 void cd_file_store_close(cddp_rendezvous *rendezvous);
@@ -14,25 +15,25 @@ void cd_file_store_close(cddp_rendezvous *rendezvous);
 ** own clock. */
 typedef struct cd_store_link {
     void *self;
-    const char *peer; /* of messages: "127.0.0.1:29500"; as long-lived as self */
+    const char *peer; /* for messages: "127.0.0.1:29500"; lives as long as self */
     uint64_t (*now_ns)(void *self);
-    /* does: connects, with patience while nobody listens yet; then local says how peers would reach
-    ** this end. */
+    /* does: connects, and retries while nobody listens yet; then sets local to the address at
+    ** which peers reach this end. */
     cddp_status (*connect)(void *self, uint64_t deadline_ns, char local[CD_STORE_LOCAL_BYTES],
                            cddp_error *err);
-    /* does: whole buffers or an error; CDDP_E_TIMEOUT at the deadline. */
+    /* does: moves the whole buffer or fails; CDDP_E_TIMEOUT at the deadline. */
     cddp_status (*write)(void *self, const void *bytes, size_t byte_count, uint64_t deadline_ns,
                          cddp_error *err);
     cddp_status (*read)(void *self, void *bytes, size_t byte_count, uint64_t deadline_ns,
                         cddp_error *err);
     void (*disconnect)(void *self); /* does: nothing when not connected */
-    void (*close)(void *self);      /* (optional) gives self back, disconnected before */
+    void (*close)(void *self);      /* (optional) frees self; disconnect was called before */
 } cd_store_link;
 
-/* host_and_port is what followed tcp://. */
+/* host_and_port: the text after tcp://. */
 cddp_status cd_tcp_store_open(const cddp_rendezvous_options *options, const char *host_and_port,
                               cddp_rendezvous **rendezvous, cddp_error *err);
 
-/* The client of a kv server over any link. Takes the link, also when it fails. */
+/* Opens the client of a kv server over any link. Takes the link, also when it fails. */
 cddp_status cd_store_client_open(const cddp_rendezvous_options *options, const cd_store_link *link,
                                  cddp_rendezvous **rendezvous, cddp_error *err);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A rendezvous in a shared directory: one file per key, written aside and renamed, so that a reader
-** sees a whole value or none. Read-modify-write goes under one lock file. Keys become file names by
-** hex-coding what is not a letter, a digit, '-' or '_'.
+/* A rendezvous in a shared directory: one file per key. A value is written to another file and
+** renamed, so that a reader sees a whole value or none. A lock file guards read-modify-write. In
+** file names each byte of a key is hex-coded unless it is alphanumeric, '-' or '_'.
 **
-** Limitation: readers poll, every millisecond at first, every ten later.
+** Limitation: readers poll, at first every millisecond, later every ten milliseconds.
 */
 #define _POSIX_C_SOURCE 200809L
 #include "backends/rendezvous/client.h"
@@ -27,7 +27,7 @@ typedef struct file_store {
     char directory[1024];
     char prefix[128];
     uint64_t generation, timeout_ns;
-    uint32_t writes; /* makes names of half-written files unique within the process */
+    uint32_t writes; /* makes the names of half-written files unique within the process */
 } file_store;
 
 static cddp_status path_of(const file_store *s, const char *key, char *path, size_t path_bytes,
@@ -156,7 +156,7 @@ static cddp_status file_compare_and_set(void *self, const char *key, const char 
     if (equal) CD_TRY_OUT(file_set(s, key, desired, strlen(desired), err));
     *swapped = equal;
 out:
-    close(lock); /* gives the lock back */
+    close(lock); /* releases the lock */
     return status;
 }
 
@@ -176,7 +176,7 @@ static cddp_status file_add(void *self, const char *key, int64_t amount, int64_t
     char *end = NULL;
     int64_t old = found ? strtoll(text, &end, 10) : 0;
     if (found && (bytes == 0 || end != text + bytes)) {
-        status = cd_fail(err, CDDP_E_MISMATCH, "rendezvous key '%s' does not hold a number", key);
+        status = cd_fail(err, CDDP_E_MISMATCH, "rendezvous key '%s' is not a number", key);
         goto out;
     }
     int64_t total = (int64_t)((uint64_t)old + (uint64_t)amount);
@@ -211,7 +211,7 @@ cddp_status cd_file_store_open(const cddp_rendezvous_options *o, const char *dir
         return cd_fail(err, CDDP_E_IO, "cannot make rendezvous directory '%s': %s", directory,
                        strerror(errno));
     file_store *s = cd_allocate_zero(o->allocator, sizeof *s);
-    if (s == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for a rendezvous store");
+    if (s == NULL) return cd_fail_memory(err, "a rendezvous store");
     s->allocator = o->allocator;
     s->generation = o->generation;
     s->timeout_ns = o->timeout_ns != 0 ? o->timeout_ns : UINT64_C(30000000000);

@@ -12,7 +12,7 @@
 
 uint64_t cd_kv_secret_digest(const char *secret)
 {
-    return secret == NULL ? 0 : cd_hash_text(secret) | 1u; /* 0 means "none asked for" */
+    return secret == NULL ? 0 : cd_hash_text(secret) | 1u; /* 0 means "no secret" */
 }
 
 cddp_status cd_kv_init(cd_kv *kv, const cddp_allocator *allocator, size_t keys_max,
@@ -23,7 +23,7 @@ cddp_status cd_kv_init(cd_kv *kv, const cddp_allocator *allocator, size_t keys_m
                   .keys_max = keys_max,
                   .secret_digest = cd_kv_secret_digest(secret)};
     kv->entries = cd_allocate_array(allocator, kv->capacity, sizeof *kv->entries);
-    if (kv->entries == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for a rendezvous store");
+    if (kv->entries == NULL) return cd_fail_memory(err, "a rendezvous store");
     return CDDP_OK;
 }
 
@@ -50,7 +50,7 @@ cddp_status cd_kv_client_init(cd_kv_client *client, const cddp_allocator *alloca
     client->answer = cd_allocate(allocator, CD_KV_FRAME_BYTES_MAX);
     if (client->frame == NULL || client->answer == NULL) {
         cd_kv_client_fini(client, allocator);
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for a rendezvous client");
+        return cd_fail_memory(err, "a rendezvous client");
     }
     return CDDP_OK;
 }
@@ -112,7 +112,7 @@ static bool table_set(cd_kv *kv, bytes_view key, bytes_view value)
     return true;
 }
 
-/* Open addressing: what follows a freed slot may have to move up. */
+/* Open addressing: entries after a freed slot may have to move up. */
 static void table_remove(cd_kv *kv, bytes_view key)
 {
     size_t hole = slot_of(kv, key.bytes, key.count);
@@ -158,8 +158,8 @@ size_t cd_kv_encode(const cd_kv_request *r, unsigned char *frame, size_t frame_b
     return body + 4;
 }
 
-/* A frame's body, checked piece by piece: a hostile length must not move the cursor past the
-** end. */
+/* Reads the body of a frame and checks each length: a hostile length must not move the cursor past
+** the end. */
 static bool decode(const unsigned char *body, size_t body_bytes, cd_kv_request *r)
 {
     size_t at = 11;
@@ -195,7 +195,7 @@ static void answer(cd_kv_client *client, cd_kv_code code, bytes_view value)
     client->answer_sent = 0;
 }
 
-/* All of the bytes are one decimal number; what does not fit becomes the largest there is. */
+/* True when all bytes are one decimal number. A number out of range is clamped. */
 static bool read_number(bytes_view bytes, long long *number)
 {
     char text[32], *end;
@@ -217,7 +217,7 @@ static cd_kv_code add_to(cd_kv *kv, bytes_view key, const cd_kv_entry *e, const 
     return table_set(kv, key, (bytes_view){text, strlen(text)}) ? CD_KV_OK : CD_KV_FULL;
 }
 
-/* One decoded request after HELLO. False: its answer has to wait for the key. */
+/* Serves one decoded request after HELLO. False: its answer has to wait for the key. */
 static bool serve(cd_kv *kv, cd_kv_client *client, const cd_kv_request *r)
 {
     char full[CDDP_RENDEZVOUS_KEY_BYTES_MAX + 32];
@@ -296,7 +296,7 @@ bool cd_kv_resume(cd_kv *kv, cd_kv_client *client)
     return true;
 }
 
-/* A whole frame is there. */
+/* Serves the frame, which is complete. */
 static bool frame_end(cd_kv *kv, cd_kv_client *client, const char **reason)
 {
     cd_kv_request r;
@@ -320,7 +320,7 @@ bool cd_kv_feed(cd_kv *kv, cd_kv_client *client, const void *bytes, size_t byte_
     const unsigned char *at = bytes;
     while (byte_count > 0) {
         if (client->waiting || client->answer_bytes > client->answer_sent) {
-            *reason = "it did not wait for the answer before its next request";
+            *reason = "it sent a request before it had the answer to the last one";
             return false;
         }
         size_t wanted = client->frame_used < 4 ? 4 : 4 + get_u32(client->frame);

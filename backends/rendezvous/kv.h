@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The store itself: a table of keys, and a request → answer function. It knows no socket, so the
+/* The store: a table of keys, and a function from request to answer. It uses no socket, so the
 ** simulator can serve it over simulated links and a fuzzer can feed it bytes.
 **
 ** Wire format, little-endian, one request outstanding per client:
 **   frame   u32 length of what follows, u8 verb, u64 generation, u16 key bytes, key, u32 a bytes,
 **           a, u32 b bytes, b
 **   answer  u32 length of what follows, u8 code, value bytes
-** The first request of a client is HELLO with the digest of the secret as a. Anything malformed
-** ends the client.
+** The first request of a client is HELLO with the digest of the secret as a. The server drops a
+** client that sends anything malformed.
 **
-** Lifetime   init → serve … → fini. Answers lie in the client's buffer until its next request.
-** Errors     kv_serve says "drop" with a reason; the table is never left half-changed.
+** Lifetime   init → serve … → fini. An answer stays in the client's buffer until its next
+**            request.
+** Errors     cd_kv_feed returns false with a reason; the table is never left half-changed.
 */
 #pragma once
 #include "cddp/rendezvous.h"
@@ -37,7 +38,7 @@ typedef enum cd_kv_code {
 } cd_kv_code;
 
 typedef struct cd_kv_entry {
-    char *key; /* "generation/key"; NULL: free slot */
+    char *key; /* "generation/key"; NULL: the slot is free */
     size_t key_bytes;
     unsigned char *value;
     size_t value_bytes;
@@ -47,14 +48,14 @@ typedef struct cd_kv {
     const cddp_allocator *allocator;
     cd_kv_entry *entries; /* (capacity) open addressing, capacity a power of two */
     size_t count, capacity, keys_max;
-    uint64_t secret_digest; /* 0: none asked for */
+    uint64_t secret_digest; /* 0: no secret */
 } cd_kv;
 
-/* One client as the server sees it. */
+/* One client, on the server's side. */
 typedef struct cd_kv_client {
     bool greeted;
-    bool waiting; /* its WAIT has no answer yet; retry cd_kv_resume after every change */
-    /* (CD_KV_FRAME_BYTES_MAX) request being collected, then the one that waits */
+    bool waiting; /* its WAIT has no answer yet; call cd_kv_resume after every change */
+    /* (CD_KV_FRAME_BYTES_MAX) the request that arrives, then the one that waits */
     unsigned char *frame;
     size_t frame_used;
     unsigned char *answer; /* (CD_KV_FRAME_BYTES_MAX) */
@@ -68,11 +69,11 @@ cddp_status cd_kv_client_init(cd_kv_client *client, const cddp_allocator *alloca
                               cddp_error *err);
 void cd_kv_client_fini(cd_kv_client *client, const cddp_allocator *allocator);
 
-/* Feeds bytes that arrived. True: carry on (an answer may be ready). False: drop the client,
+/* Feeds bytes that arrived. True: continue; an answer may be ready. False: drop the client;
 ** *reason says why. */
 bool cd_kv_feed(cd_kv *kv, cd_kv_client *client, const void *bytes, size_t byte_count,
                 const char **reason);
-/* Tries a waiting request again. True when an answer is ready now. */
+/* Retries a waiting request. True when an answer is ready now. */
 bool cd_kv_resume(cd_kv *kv, cd_kv_client *client);
 
 uint64_t cd_kv_secret_digest(const char *secret);

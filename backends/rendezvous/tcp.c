@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sockets: listen, connect with patience, read and write whole buffers before a deadline. */
+/* Sockets: listen, connect with retries, read and write whole buffers before a deadline. */
 #define _POSIX_C_SOURCE 200809L
 #include "backends/rendezvous/tcp.h"
 
@@ -84,7 +84,7 @@ static int milliseconds_to(uint64_t deadline_ns)
     return ms > 1000000 ? 1000000 : (int)ms;
 }
 
-/* One attempt; -1 with *reason set when it failed. */
+/* Makes one attempt; -1 with *reason set when it failed. */
 static int connect_once(const struct addrinfo *a, uint64_t deadline_ns, int *reason)
 {
     int s = socket(a->ai_family, a->ai_socktype, a->ai_protocol);
@@ -124,7 +124,7 @@ static cddp_status connect_to(const char *host, uint16_t port, bool may_come_lat
     for (;;) {
         for (struct addrinfo *a = found; a != NULL && s < 0; a = a->ai_next)
             s = connect_once(a, deadline_ns, &reason);
-        /* Nobody listens yet: rank 0 may still be starting. Anything else will not get better. */
+        /* Nobody listens yet: rank 0 may still be starting. Other errors are final. */
         bool may_come = may_come_later && (reason == ECONNREFUSED || reason == ECONNRESET);
         if (s >= 0 || !may_come || milliseconds_to(deadline_ns) == 0) break;
         cd_os_sleep_ns(5000000);

@@ -90,7 +90,7 @@ cddp_status cd_tcp_store_open(const cddp_rendezvous_options *o, const char *host
                               cddp_rendezvous **rendezvous, cddp_error *err)
 {
     tcp_link *c = cd_allocate_zero(o->allocator, sizeof *c);
-    if (c == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for a rendezvous client");
+    if (c == NULL) return cd_fail_memory(err, "a rendezvous client");
     c->allocator = o->allocator;
     c->fd = -1;
     cddp_status status = parse_host(host_and_port, c, err);

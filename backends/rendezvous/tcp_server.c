@@ -2,13 +2,13 @@
 /* The rendezvous server: one thread, one poll loop over a listening socket, a wake-up pipe and the
 ** clients.
 **
-** A client that says something wrong is dropped and reported; it cannot disturb the others. The
-** server binds to exactly the address it was given.
+** The server drops and reports a client that sends something wrong; the others do not notice. It
+** binds to exactly the given address.
 */
 #define _POSIX_C_SOURCE 200809L
 #include "backends/rendezvous/kv.h"
 #include "backends/rendezvous/tcp.h"
-#include "core/base/alloc.h"
+#include "core/base/arena.h"
 #include "core/base/error.h"
 
 #include <errno.h>
@@ -23,6 +23,7 @@
 #define FIRST_CLIENT 2 /* poll slots 0 and 1 are the listener and the wake-up pipe */
 
 struct cddp_rendezvous_server {
+    cd_arena arena; /* of the server itself and of its two tables */
     const cddp_allocator *allocator;
     cddp_rendezvous_server_options options;
     cd_kv kv;
@@ -71,7 +72,7 @@ static void admit(cddp_rendezvous_server *s)
     s->polls[FIRST_CLIENT + s->client_count++] = (struct pollfd){.fd = fd, .events = POLLIN};
 }
 
-/* Sends what is ready. False when the client is gone. */
+/* Sends the answer as far as the socket takes it. False when the client is gone. */
 static bool client_write(struct pollfd *p, cd_kv_client *c)
 {
     while (c->answer_sent < c->answer_bytes) {
@@ -88,7 +89,7 @@ static bool client_write(struct pollfd *p, cd_kv_client *c)
     return true;
 }
 
-/* Reads and serves. False when the client is to be dropped, with *reason when it is its fault. */
+/* Reads and serves. False: drop the client; *reason is set when the client is at fault. */
 static bool client_read(cddp_rendezvous_server *s, struct pollfd *p, cd_kv_client *c,
                         const char **reason)
 {
@@ -116,7 +117,7 @@ static void *serve(void *argument)
             return NULL;
         }
         if (s->polls[1].revents != 0) return NULL;
-        /* Backwards, because dropping moves the last client into the gap. */
+        /* The loop runs backwards, because drop moves the last client into the gap. */
         for (uint32_t i = s->client_count; i-- > 0;) {
             struct pollfd *p = &s->polls[FIRST_CLIENT + i];
             const char *reason = NULL;
@@ -135,21 +136,21 @@ cddp_status cddp_rendezvous_server_open(const cddp_rendezvous_server_options *op
                                         cddp_rendezvous_server **server, cddp_error *err)
 {
     if (options == NULL || options->host == NULL)
-        return cd_fail(err, CDDP_E_ARG, "a rendezvous server needs the address to bind to");
+        return cd_fail(err, CDDP_E_ARG, "a rendezvous server needs an address to bind to");
     const cddp_allocator *a = options->allocator;
     cddp_status status = CDDP_OK;
-    cddp_rendezvous_server *s = cd_allocate_zero(a, sizeof *s);
-    if (s == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for a rendezvous server");
+    cd_arena arena;
+    cd_arena_init(&arena, a, 65536);
+    cddp_rendezvous_server *s = cd_arena_push(&arena, sizeof *s);
+    if (s == NULL) return cd_fail_memory(err, "a rendezvous server");
+    s->arena = arena;
     s->allocator = a;
     s->options = *options;
     s->wake[0] = s->wake[1] = -1;
     s->clients_max = options->clients_max != 0 ? options->clients_max : 4096;
-    s->polls = cd_allocate_array(a, FIRST_CLIENT + s->clients_max, sizeof *s->polls);
-    s->clients = cd_allocate_array(a, s->clients_max, sizeof *s->clients);
-    if (s->polls == NULL || s->clients == NULL) {
-        status = cd_fail(err, CDDP_E_NOMEM, "no memory for %u rendezvous clients", s->clients_max);
-        goto out;
-    }
+    s->polls = cd_arena_array(&s->arena, FIRST_CLIENT + s->clients_max, sizeof *s->polls);
+    s->clients = cd_arena_array(&s->arena, s->clients_max, sizeof *s->clients);
+    CD_TRY_OUT(cd_arena_check(&s->arena, err, "%u rendezvous clients", s->clients_max));
     s->polls[0] = s->polls[1] = (struct pollfd){.fd = -1, .events = POLLIN};
     CD_TRY_OUT(cd_kv_init(&s->kv, a, options->keys_max != 0 ? options->keys_max : 65536,
                           options->secret, err));
@@ -188,8 +189,5 @@ void cddp_rendezvous_server_close(cddp_rendezvous_server *server)
     for (int i = 0; i < 2; i++)
         if (server->wake[i] >= 0) close(server->wake[i]);
     cd_kv_fini(&server->kv);
-    const cddp_allocator *a = server->allocator;
-    cd_release(a, server->polls, (FIRST_CLIENT + server->clients_max) * sizeof *server->polls);
-    cd_release(a, server->clients, server->clients_max * sizeof *server->clients);
-    cd_release(a, server, sizeof *server);
+    cd_arena_fini(&server->arena);
 }

@@ -2,16 +2,17 @@
 /* The backend of a world of one rank, and the smallest complete backend: copy this file to begin
 ** another.
 **
-** What a backend consists of, in the order of the file:
+** The parts of a backend, in the order of the file:
 **   1. a group record, made by open and freed by close;
-**   2. post, which starts an operation and hands out a work; here every operation ends inside post,
-**      so one static work stands for all of them (a real transport makes a record per operation);
-**   3. test, wait and release, which follow a work to its end;
-**   4. abort, which fails what is outstanding and everything later;
-**   5. the table, in which capabilities are data: what is not listed there never arrives in post.
+**   2. post, which starts an operation and returns a work. Here every operation ends inside post,
+**      so all share one static work (a real transport makes a record per operation);
+**   3. test, wait and release, which complete a work;
+**   4. abort, which fails outstanding and later operations;
+**   5. the table, in which capabilities are data: an operation that is not listed never reaches
+**      post.
 **
 ** With one rank every reduction is the identity (average too), except the sum with a factor.
-** Limitation: send and recv are not offered, because there is no peer.
+** Limitation: send and recv are missing, because there is no peer.
 */
 #include "cddp/self.h"
 
@@ -32,7 +33,7 @@ static cddp_status self_open(const cddp_backend *backend, cddp_rank *rank,
         return cd_fail(err, CDDP_E_CONFIG, "backend self has no options, but was given \"%s\"",
                        spec->options);
     self_group *g = cd_allocate_zero(rank->allocator, sizeof *g);
-    if (g == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for group '%s'", spec->name);
+    if (g == NULL) return cd_fail_memory(err, "group '%s'", spec->name);
     g->allocator = rank->allocator;
     *group = g;
     return CDDP_OK;

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The simulator behind the backend port. Nothing is decided here: every function hands over to
-** sim/collective.c.
+/* The simulator behind the backend port. Every function only forwards to sim/collective.c.
 **
-** What a backend is told by pointer to void is a cd_member (group) and a cd_part (work).
+** The void pointers of the port are a cd_member (group) and a cd_part (work).
 */
 #include "backends/sim/sim_backend.h"
 
@@ -17,7 +16,7 @@ static cddp_status open_group(const cddp_backend *backend, cddp_rank *rank,
     cd_member *member = NULL;
     if (rank->world != backend->self)
         return cd_fail(err, CDDP_E_ARG,
-                       "group '%s': rank %u does not live in the simulated world of this backend",
+                       "group '%s': rank %u is not in the simulated world of this backend",
                        spec->name, rank->rank);
     if (spec->options != NULL && spec->options[0] != '\0')
         return cd_fail(err, CDDP_E_CONFIG,

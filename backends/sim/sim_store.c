@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The agent of a rank: attempts, rounds, and what it says when it gives up. sim_store.h has the
+/* The agent of a rank: attempts, rounds, and its error when it gives up. sim_store.h has the
 ** protocol. */
 #include "backends/sim/sim_store.h"
 
@@ -19,10 +19,10 @@
 #define NOBODY (-1)
 #define KEYS_MAX ((size_t)1 << 20)
 
-/* What a rank remembers between its attempts. */
+/* State that a rank keeps between its attempts. */
 typedef struct agent {
-    cd_kv_client client;   /* as the server sees it */
-    uint64_t group, round; /* where its key stands and the meeting has not ended; 0: nowhere */
+    cd_kv_client client;   /* the server's side of it */
+    uint64_t group, round; /* generation of its key while the meeting has not ended; 0: none */
     bool has_client, is_here;
 } agent;
 
@@ -44,7 +44,7 @@ typedef struct meeting {
     uint64_t round;
     uint32_t attempt;
     uint64_t begin_ns, deadline_ns;
-    int64_t missing; /* the rank that the attempt waited for in vain */
+    int64_t missing; /* the rank that did not answer this attempt */
     bool is_cut;
     cddp_rendezvous *client;
 } meeting;
@@ -90,18 +90,16 @@ static cddp_status make_service(const cd_sim_store *store, cddp_rank *rank, serv
 {
     const cddp_allocator *a = rank->allocator; /* the world's block */
     service *s = cd_allocate_zero(a, sizeof *s);
-    if (s == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for the store that ranks meet through");
+    if (s == NULL) return cd_fail_memory(err, "the store that ranks meet through");
     *s = (service){.store = store, .world_size = rank->world_size};
     s->agents = cd_allocate_array(a, rank->world_size, sizeof *s->agents);
-    if (s->agents == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for the agents of %u ranks", rank->world_size);
+    if (s->agents == NULL) return cd_fail_memory(err, "the agents of %u ranks", rank->world_size);
     CD_TRY(cd_kv_init(&s->kv, a, KEYS_MAX, NULL, err));
     const cd_wire_options wire = {.ops = {feed, take, has_answer, reset},
                                   .self = s,
                                   .allocator = a};
     CD_TRY(cd_wire_create(store->sim, &wire, &s->wire, err));
-    /* what an attempt that failed before left behind goes with the run */
+    /* leftovers of a failed attempt are freed with the run */
     cd_sim_set_service(store->sim, s);
     *made = s;
     return CDDP_OK;
@@ -151,7 +149,7 @@ static uint64_t left_ns(meeting *m)
     return m->deadline_ns > now ? m->deadline_ns - now : 1;
 }
 
-/* In the attempt so far this rank has been waiting for `peer`; NOBODY: for the store itself. */
+/* The rank that this attempt waits for is `peer`; NOBODY: the store itself. */
 static void report_wait(meeting *m, const char *key, int64_t peer)
 {
     m->missing = peer != NOBODY ? peer : (int64_t)m->s->store->host;
@@ -177,7 +175,7 @@ static void disconnect(meeting *m)
     m->client = NULL;
 }
 
-/* The key of a member as its group's name and its position say. */
+/* The key of a member, made from its group's name and its position. */
 static cddp_status key_of(const meeting *m, uint32_t position,
                           char key[CDDP_RENDEZVOUS_KEY_BYTES_MAX], cddp_error *err)
 {
@@ -188,7 +186,7 @@ static cddp_status key_of(const meeting *m, uint32_t position,
     return CDDP_OK;
 }
 
-/* A key as the store has it, which is what owners are judged by. */
+/* A key as the store has it: owners are found by it. */
 static void report_key(meeting *m, const char *key, bool written, const char *value)
 {
     char full[CDDP_RENDEZVOUS_KEY_BYTES_MAX + 24];
@@ -210,7 +208,7 @@ static cddp_status read_state(meeting *m, const char *key, bool *is_full, cddp_e
     m->round = is_open || *is_full ? strtoull(text + 5, NULL, 10) : 0;
     return m->round > 0 ? CDDP_OK
                         : cd_fail(err, CDDP_E_CORRUPT,
-                                  "the store's key '%s' holds '%s', which is no round", key, text);
+                                  "the store's key '%s' is '%s', which is not a round", key, text);
 }
 
 static void print_state(char text[32], const char *word, uint64_t round)
@@ -218,7 +216,7 @@ static void print_state(char text[32], const char *word, uint64_t round)
     snprintf(text, 32, "%s %" PRIu64, word, round);
 }
 
-/* The round to join; *is_over: it is full, and this rank is one of those in it. */
+/* Finds the round to join. *is_over: the round is full and this rank is in it. */
 static cddp_status begin_round(meeting *m, const char *key, bool *is_over, cddp_error *err)
 {
     bool swapped = false, is_full = false;
@@ -228,13 +226,13 @@ static cddp_status begin_round(meeting *m, const char *key, bool *is_over, cddp_
     *is_over =
         is_full && m->agent->group == cd_hash_text(m->spec->name) && m->agent->round == m->round;
     if (!is_full || *is_over) return CDDP_OK;
-    print_state(now, "full", m->round); /* of a group of this name that was there before */
+    print_state(now, "full", m->round); /* of an earlier group of this name */
     print_state(next, "open", m->round + 1);
     CD_TRY(m->client->compare_and_set(m->client->self, key, now, next, &swapped, err));
     return CD_PASS(read_state(m, key, &is_full, err));
 }
 
-/* The one decision about the round: full, or given up. *is_full: what it has come to. */
+/* Decides the round: full, or given up. *is_full is the outcome. */
 static cddp_status end_round(meeting *m, const char *key, bool sees_all, bool *is_full,
                              cddp_error *err)
 {
@@ -257,7 +255,7 @@ static cddp_status end_round(meeting *m, const char *key, bool sees_all, bool *i
 static cddp_status decide(meeting *m, const char *key, bool sees_all, bool *is_full,
                           cddp_error *err)
 {
-    const int64_t missing = m->missing; /* of the attempt, whatever comes of telling */
+    const int64_t missing = m->missing; /* the attempt's error, whatever settling returns */
     CD_TRY(connect_to(m, 0, err));
     cddp_status status = end_round(m, key, sees_all, is_full, err);
     disconnect(m);
@@ -326,7 +324,7 @@ static cddp_status attempt(meeting *m, cddp_error *err)
                    m->spec->name);
 }
 
-/* ---- what became of it ---- */
+/* ---- the outcome ---- */
 
 static const char *words_of(cd_wire_state state)
 {
@@ -336,20 +334,21 @@ static const char *words_of(cd_wire_state state)
     case CD_WIRE_SILENT:
         return "which is dead or hangs";
     case CD_WIRE_CUT:
-        return "from whom the network is cut";
+        return "which the network does not reach";
     case CD_WIRE_ALIVE:
         break;
     }
     return "which answers";
 }
 
-/* Who is to be waited for: the host when nobody answers there, whoever's key was asked for. */
+/* The rank to name: the host when the store does not answer, else the owner of the missing
+** key. */
 static void explain(meeting *m, cddp_status status, cddp_error *err)
 {
     const uint32_t host = m->s->store->host;
     const cd_wire_state state = cd_wire_look(m->s->wire, m->rank);
-    char why[160], words[CDDP_ERROR_MESSAGE_BYTES];
-    snprintf(why, sizeof why, "%.159s", err->message);
+    char why[CDDP_ERROR_MESSAGE_BYTES / 2], words[CDDP_ERROR_MESSAGE_BYTES];
+    snprintf(why, sizeof why, "%.*s", (int)sizeof why - 1, err->message);
     if (state != CD_WIRE_ALIVE) m->missing = host;
     m->is_cut = state == CD_WIRE_CUT;
     if (m->missing == NOBODY)
@@ -369,7 +368,7 @@ static void explain(meeting *m, cddp_status status, cddp_error *err)
                   words);
 }
 
-/* Only who did not find the others in time, or lost the store, may try again. */
+/* Only a rank that missed the others, or lost the store, may try again. */
 static bool may_try_again(cddp_status status)
 {
     return status == CDDP_E_TIMEOUT || status == CDDP_E_IO;
@@ -411,7 +410,7 @@ static cddp_status meet(meeting *m, cddp_error *err)
     }
 }
 
-/* A rank's first meeting: it comes when it comes, and the host begins to serve. */
+/* A rank's first meeting: it may come late; the host begins to serve. */
 static cddp_status arrive(service *s, cddp_rank *rank, cddp_error *err)
 {
     agent *a = &s->agents[rank->rank];

@@ -612,7 +612,7 @@ cddp_status cd_reader_read_text(const cd_reader_options *options, const char *na
         break;
     }
     if (r.out_of_memory) {
-        status = cd_fail(err, CDDP_E_NOMEM, "no memory to read %s", name);
+        status = cd_fail_memory(err, "reading %s", name);
         goto out;
     }
     if (r.mistake_count > 0) {
@@ -646,7 +646,7 @@ cddp_status cd_reader_read_file(const cd_reader_options *options, const char *pa
             goto out;
         }
         if (!cd_vec_grow(options->allocator, (void **)&text, &capacity, used + 4096 + 1, 1)) {
-            status = cd_fail(err, CDDP_E_NOMEM, "no memory to read %s", path);
+            status = cd_fail_memory(err, "reading %s", path);
             goto out;
         }
         const size_t got = fread(text + used, 1, 4096, file);

@@ -261,10 +261,10 @@ TEST(program, a_store_that_cannot_grow_is_in_the_report)
                      "scenarios/gan_unused_params.toml scenarios/models/transformer.toml --trace "
                      "\"$T/run.db\" -f json");
     assert_int_equal(p.exit_code, 2);
-    assert_contains(p.err, "what was committed before is kept");
+    assert_contains(p.err, "earlier commits are kept");
     assert_contains(p.out, "\"verdict\": \"error\"");
     assert_contains(p.out, "\"exit_code\": 2");
-    assert_contains(p.out, "what was committed before is kept");
+    assert_contains(p.out, "earlier commits are kept");
     program_close(&p);
 }
 
@@ -705,7 +705,7 @@ TEST(program, bad_stores_get_one_sentence_and_are_left_alone)
         cd_test_row("%s", attempts[i]);
         program_run(&p, attempts[i]);
         assert_int_equal(p.exit_code, 2);
-        assert_contains(p.err, "is not a cddp store: it is no SQLite file");
+        assert_contains(p.err, "is not a cddp store: it is not an SQLite file");
         assert_ptr_equal(strchr(p.err, '\n'), p.err + strlen(p.err) - 1);
     }
     program_run_with(&p, "ulimit -f 150; ",

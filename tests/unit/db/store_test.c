@@ -241,8 +241,7 @@ TEST(store, findings_exercised_invariants_and_metrics_come_back)
     memset(&out, 0, sizeof out);
     fixture_open(&f);
     assert_ok(cddp_store_open(f.path, CDDP_STORE_APPEND, NULL, &store, &err), &err);
-    assert_fails(cddp_store_add_finding(store, &in, &err), CDDP_E_STATE, &err,
-                 "no run has been begun");
+    assert_fails(cddp_store_add_finding(store, &in, &err), CDDP_E_STATE, &err, "no run was begun");
     assert_ok(cddp_store_run_begin(store, &provenance, &run, &err), &err);
     assert_ok(cddp_store_add_finding(store, &in, &err), &err);
     assert_ok(cddp_store_add_exercised(store, "I-USED", "3 parameters were unused on rank 1", &err),

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Compositions over the simulator: the battery, planted misuse that check: must name, faults that
 ** repeat themselves, texts that are refused, memory of a steady state. */
+#include "backends/compose/fingerprint.h"
 #include "cddp/composition.h"
 #include "cddp/process.h"
 #include "cddp/self.h"
@@ -471,13 +472,62 @@ TEST(check, names_the_rank_whose_result_was_corrupted)
             if (!ended_well)
                 assert_non_null(
                     strstr(t.f.results[r].error.message,
-                           "after allreduce 1 rank 3 ended with other bits than rank 0"));
+                           "after allreduce 1 rank 3 ended with bits that differ from rank 0"));
         }
         assert_true(i == 0 || t.late[0] != '\0' || t.f.results[0].status != CDDP_OK);
     }
     trial clean = {.spec = "check:fault:seed=5:sim", .size = RANKS, .body = three_sums};
     trial_run(&clean);
     assert_all_returned(&clean);
+}
+
+/* ---- many ranks ---- */
+
+#define MANY 70u
+
+/* Fingerprints of 70 ranks, of which those in [first, first + count) call max in place of sum. */
+static void many_calls(unsigned char *all, uint32_t first, uint32_t count)
+{
+    float x[4] = {0};
+    const int64_t n = 4;
+    const cddp_tensor t = cddp_tensor_of(cddp_device_cpu(), x, 0, CDDP_F32, &n, 1);
+    for (uint32_t r = 0; r < MANY; r++) {
+        const bool odd = r >= first && r < first + count;
+        const cddp_collective c = {.op = CDDP_OP_ALLREDUCE,
+                                   .reduce_op = odd ? CDDP_RED_MAX : CDDP_RED_SUM,
+                                   .root = 0,
+                                   .input = t,
+                                   .output = t};
+        cd_fingerprint_take(&c, r, MANY,
+                            (cd_fingerprint *)(void *)(all + r * cd_fingerprint_bytes(MANY)));
+    }
+}
+
+TEST(check, names_the_ranks_that_differ_in_a_world_of_seventy)
+{
+    uint64_t storage[MANY * 16] = {0}, digests[MANY];
+    uint32_t members[MANY];
+    unsigned char *all = (unsigned char *)storage;
+    char text[320];
+    assert_true(MANY * cd_fingerprint_bytes(MANY) <= sizeof storage);
+    for (uint32_t r = 0; r < MANY; r++) members[r] = r + 100;
+    many_calls(all, 0, 0);
+    assert_true(cd_fingerprints_agree(all, MANY, members, text, sizeof text));
+    many_calls(all, 5, 30);
+    assert_false(cd_fingerprints_agree(all, MANY, members, text, sizeof text));
+    assert_string_equal(text, "ranks 105-134 call allreduce(max, 4 x f32) where rank 100 calls "
+                              "allreduce(sum, 4 x f32) (collective 0)");
+    for (uint32_t r = 0; r < MANY; r++) {
+        digests[r] = r % 2 == 1 ? 7 + r : 7; /* every other rank, each with other bits */
+        ((cd_fingerprint *)(void *)(all + r * cd_fingerprint_bytes(MANY)))->numel = 4 + r % 60;
+    }
+    assert_false(cd_contents_agree(digests, MANY, members, text, sizeof text));
+    assert_string_equal(text, "ranks 101, 103, 105, 107, 109, 111 and 29 more ended with bits that "
+                              "differ from rank 100");
+    assert_false(cd_fingerprints_agree(all, MANY, members, text, sizeof text));
+    assert_non_null(strstr(text, "ranks 101, 161 call allreduce(sum, 5 x f32), "));
+    assert_non_null(strstr(text, ", and other ranks differ too where rank 100 calls"));
+    assert_non_null(strstr(text, "(collective 0)"));
 }
 
 /* ---- faults ---- */
@@ -624,21 +674,21 @@ TEST(spec, says_where_and_what_was_meant)
         {"cpu:gloo,cuda:nccl", NULL},
         {"cpu:fault:seed=7,drop=0.01:gloo,cuda:check:after:nccl", NULL},
         {"check:rr:16:hier:per=4:fault:die=2@5,delay=1s,late=1,corrupt=0.000001,rank=0,from=9:sim", NULL},
-        {"", "character 1: here the name of a backend is missing"},
+        {"", "character 1: the name of a backend is missing here"},
         {"rr:3:glo", "character 6: unknown backend 'glo'; did you mean 'gloo'?"},
-        {"rr:3:", "character 6: here the name of a backend is missing"},
+        {"rr:3:", "character 6: the name of a backend is missing here"},
         {"rr:0:gloo", "character 4: rr needs a number of groups from 1 to 16"},
         {"rr:17:gloo", "character 4: rr needs a number"},
         {"rr:x:gloo", "character 4: rr needs a number"},
         {"rr:3gloo", "character 4: rr needs a number"},
         {"rr:99999999999999999999:gloo", "character 4: rr needs a number"},
         {"rr", "character 1: unknown backend 'rr'"},
-        {"chek:gloo", "character 1: 'chek' is no composition and no device; did you mean 'check'?"},
-        {"cpu:gloo,cudda:gloo", "character 10: 'cudda' is no composition and no device; did you mean 'cuda'?"},
+        {"chek:gloo", "character 1: 'chek' is neither a composition nor a device; did you mean 'check'?"},
+        {"cpu:gloo,cudda:gloo", "character 10: 'cudda' is neither a composition nor a device; did you mean 'cuda'?"},
         {"cpu:gloo,cpu:sim", "character 10: this device has a backend already"},
-        {"cpu:gloo,sim", "character 10: here a device and a colon are missing"},
+        {"cpu:gloo,sim", "character 10: a device and a colon are missing here"},
         {"gloo,sim", "character 5: a comma separates devices"},
-        {"rr:2:cpu:gloo", "character 6: devices stand at the beginning only"},
+        {"rr:2:cpu:gloo", "character 6: devices are allowed only at the beginning"},
         {"hier:per=0:gloo", "character 10: per= needs a number"},
         {"fault:gloo", "character 7: fault: needs settings and a colon"},
         {"fault:drp=1:gloo", "character 7: fault: knows seed, drop, corrupt"},
@@ -652,7 +702,7 @@ TEST(spec, says_where_and_what_was_meant)
         {"fault:delay=2h:gloo", "character 13: delay= needs a time with its unit"},
         {"fault:die=3:gloo", "character 11: die= needs a rank and an operation"},
         {"check:check:check:check:check:check:check:check:check:sim", "character 49: compositions nest at most 8 deep"},
-        {"gloo:sim", "character 1: 'gloo' is no composition"},
+        {"gloo:sim", "character 1: 'gloo' is neither a composition"},
         /* clang-format on */
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -683,7 +733,7 @@ TEST(composition, refuses_a_backend_that_cannot_serve)
         cddp_op missing;
         const char *words;
     } cases[] = {{"hier:self", CDDP_OP_REDUCE,
-                  "hier: needs reduce, which backend self does not implement"},
+                  "hier: needs reduce, and backend self does not implement it"},
                  {"hier:self", CDDP_OP_BROADCAST, "hier: needs broadcast"},
                  {"check:rr:2:self", CDDP_OP_ALLGATHER,
                   "check: needs a backend that gathers tensors of the host; self does not"}};

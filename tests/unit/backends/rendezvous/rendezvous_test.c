@@ -3,6 +3,7 @@
 #define _POSIX_C_SOURCE 200809L
 #include "tests/support/test.h"
 
+#include "backends/rendezvous/client.h"
 #include "backends/rendezvous/kv.h"
 #include "backends/rendezvous/tcp.h"
 #include "cddp/rendezvous.h"
@@ -112,15 +113,12 @@ static void keys_behave(bool tcp)
     assert_ok(b->add(b->self, "count", -7, &sum, &err), &err);
     assert_int_equal(sum, -2);
     assert_ok(a->set(a->self, "word", "twelve", 6, &err), &err);
-    assert_fails(a->add(a->self, "word", 1, &sum, &err), CDDP_E_MISMATCH, &err,
-                 "does not hold a number");
+    assert_fails(a->add(a->self, "word", 1, &sum, &err), CDDP_E_MISMATCH, &err, "is not a number");
     /* not only what stands before the zero byte */
     assert_ok(a->set(a->self, "mixed", "5\0", 2, &err), &err);
-    assert_fails(a->add(a->self, "mixed", 1, &sum, &err), CDDP_E_MISMATCH, &err,
-                 "does not hold a number");
+    assert_fails(a->add(a->self, "mixed", 1, &sum, &err), CDDP_E_MISMATCH, &err, "is not a number");
     assert_ok(a->set(a->self, "mixed", "", 0, &err), &err);
-    assert_fails(a->add(a->self, "mixed", 1, &sum, &err), CDDP_E_MISMATCH, &err,
-                 "does not hold a number");
+    assert_fails(a->add(a->self, "mixed", 1, &sum, &err), CDDP_E_MISMATCH, &err, "is not a number");
     bool swapped = false;
     assert_ok(a->compare_and_set(a->self, "leader", NULL, "0", &swapped, &err), &err);
     assert_true(swapped);
@@ -275,18 +273,101 @@ TEST(rendezvous, any_bytes_after_a_greeting_leave_the_table_sound)
     cd_kv_fini(&kv);
 }
 
+/* ---- a peer that lies about lengths ---- */
+
+typedef struct liar {
+    const unsigned char *head; /* (5) of its first answer */
+    size_t asked;              /* bytes that the client wanted after the head */
+} liar;
+
+static uint64_t liar_now_ns(void *self)
+{
+    (void)self;
+    return 0;
+}
+
+static cddp_status liar_connect(void *self, uint64_t deadline_ns, char local[CD_STORE_LOCAL_BYTES],
+                                cddp_error *err)
+{
+    (void)self, (void)deadline_ns, (void)err;
+    local[0] = '\0';
+    return CDDP_OK;
+}
+
+static cddp_status liar_write(void *self, const void *bytes, size_t byte_count,
+                              uint64_t deadline_ns, cddp_error *err)
+{
+    (void)self, (void)bytes, (void)byte_count, (void)deadline_ns, (void)err;
+    return CDDP_OK;
+}
+
+static cddp_status liar_read(void *self, void *bytes, size_t byte_count, uint64_t deadline_ns,
+                             cddp_error *err)
+{
+    liar *l = self;
+    (void)deadline_ns, (void)err;
+    if (byte_count == 5)
+        memcpy(bytes, l->head, 5);
+    else
+        l->asked += byte_count;
+    return CDDP_OK;
+}
+
+static void liar_disconnect(void *self) { (void)self; }
+
+TEST(rendezvous, a_server_that_answers_with_an_impossible_length_or_code_is_refused)
+{
+    static const struct {
+        const char *name;
+        unsigned char head[5];
+    } cases[] = {{"four gigabytes", {0xff, 0xff, 0xff, 0xff, CD_KV_OK}},
+                 {"one byte more than any value", {10, 0, 1, 0, CD_KV_OK}},
+                 {"not even a code", {0, 0, 0, 0, CD_KV_OK}},
+                 {"a code that no server has", {1, 0, 0, 0, CD_KV_NOT_A_NUMBER + 1}}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        cd_test_row("%s", cases[i].name);
+        liar l = {.head = cases[i].head};
+        const cd_store_link link = {.self = &l,
+                                    .peer = "a liar",
+                                    .now_ns = liar_now_ns,
+                                    .connect = liar_connect,
+                                    .write = liar_write,
+                                    .read = liar_read,
+                                    .disconnect = liar_disconnect};
+        const cddp_rendezvous_options o = {.size = sizeof o, .url = "tcp://x:1"};
+        cddp_rendezvous *r = NULL;
+        cddp_error err = CDDP_ERROR_INIT;
+        assert_fails(cd_store_client_open(&o, &link, &r, &err), CDDP_E_CORRUPT, &err,
+                     "does CDDP_STORE_SECRET agree?");
+        assert_null(r);
+        assert_int_equal(l.asked, 0);
+    }
+}
+
+TEST(rendezvous, a_client_that_announces_four_gigabytes_is_dropped)
+{
+    cd_kv kv;
+    cd_kv_client c;
+    const char *reason = NULL;
+    cddp_error err = CDDP_ERROR_INIT;
+    const unsigned char frame[5] = {0xff, 0xff, 0xff, 0xff, CD_KV_HELLO};
+    assert_ok(cd_kv_init(&kv, NULL, 50, NULL, &err), &err);
+    assert_ok(cd_kv_client_init(&c, NULL, &err), &err);
+    assert_false(cd_kv_feed(&kv, &c, frame, sizeof frame, &reason));
+    assert_string_equal(reason, "its request is too long");
+    cd_kv_client_fini(&c, NULL);
+    cd_kv_fini(&kv);
+}
+
 TEST(rendezvous, refuses_what_is_no_url)
 {
     static const struct {
         const char *url, *words;
-    } cases[] = {{"http://x", "none of tcp"},
-                 {"tcp://localhost", "not tcp://host:port"},
-                 {"tcp://:5", "not tcp://host:port"},
-                 {"tcp://h:99999", "not tcp://host:port"},
-                 {"tcp://h:12x", "not tcp://host:port"},
-                 {"file://relative/dir", "absolute"},
-                 {"env://", "reads the environment"},
-                 {"tcp://no.such.host.invalid:7", "cannot resolve"}};
+    } cases[] = {
+        {"http://x", "is unknown; use tcp"},    {"tcp://localhost", "not tcp://host:port"},
+        {"tcp://:5", "not tcp://host:port"},    {"tcp://h:99999", "not tcp://host:port"},
+        {"tcp://h:12x", "not tcp://host:port"}, {"file://relative/dir", "absolute"},
+        {"env://", "reads the environment"},    {"tcp://no.such.host.invalid:7", "cannot resolve"}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         cd_test_row("%s", cases[i].url);
         cddp_rendezvous *r = NULL;

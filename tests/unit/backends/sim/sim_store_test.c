@@ -263,7 +263,7 @@ TEST(sim_store, a_partition_that_lasts_is_said_to_be_one)
     t.fixture.config.faults = &parts;
     t.fixture.config.fault_count = 1;
     run(&t);
-    assert_non_null(strstr(t.fixture.results[2].error.message, "from whom the network is cut"));
+    assert_non_null(strstr(t.fixture.results[2].error.message, "which the network does not reach"));
     assert_non_null(strstr(t.fixture.results[0].error.message, "waits for rank 2"));
     finish(&t);
 }
