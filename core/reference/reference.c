@@ -220,7 +220,7 @@ static cddp_status scout_run(cd_reference *r, const cd_oracle_part *part, cddp_e
     }
     CD_TRY(find_samples(r, part->rank, &micro, &samples, err));
     r->scout_divisor.computes_objective = part->objective;
-    cd_replica_begin_step(r->scout, part->rank, part->step, NULL);
+    cd_replica_begin_step(r->scout, part->rank, part->step);
     cd_statistics_begin(r->listening, part->rank);
     CD_TRY(run_micro(&(whole_micro){.replica = r->scout,
                                     .divisor = &r->scout_divisor,
@@ -309,7 +309,7 @@ static cddp_status reference_run(void *self, const cd_oracle_part *part, cddp_er
     r->running = &micro;
     r->gradient_count = 0;
     r->divisor.computes_objective = part->objective;
-    cd_replica_begin_step(r->replica, part->rank, part->step, NULL);
+    cd_replica_begin_step(r->replica, part->rank, part->step);
     const cddp_status status = run_micro(&(whole_micro){.replica = r->replica,
                                                         .divisor = &r->divisor,
                                                         .micro = &micro,

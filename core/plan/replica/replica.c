@@ -57,15 +57,15 @@ static cddp_status make_model(cd_replica *r, const cddp_device *device, cddp_err
     CD_TRY(cd_model_create(&options, &r->model, err));
     r->data_prng = cd_prng_split(&root, "data");
     cd_module *module = r->model->module;
-    r->requires_grad =
-        cd_allocate_array(r->allocator, module->parameter_count + 1, sizeof *r->requires_grad);
-    if (r->requires_grad == NULL) {
+    r->parameters =
+        cd_allocate_array(r->allocator, module->parameter_count + 1, sizeof *r->parameters);
+    if (r->parameters == NULL) {
         return cd_fail(err, CDDP_E_NOMEM, "no memory for a replica");
     }
     for (size_t i = 0; i < module->parameter_count; i++) {
         cd_parameter *p = &module->parameters[i];
         p->requires_grad = p->requires_grad && !cd_patterns_match(&model->freeze, p->name);
-        r->requires_grad[i] = p->requires_grad;
+        r->parameters[i].requires_grad = p->requires_grad;
     }
     CD_TRY(cd_graph_create(module, r->allocator, &r->graph, err));
     r->uses = cd_allocate_array(r->allocator, r->model->unit_count + 1, sizeof *r->uses);
@@ -111,7 +111,7 @@ void cd_replica_destroy(cd_replica *r)
     const size_t unit_count = r->model != NULL ? r->model->unit_count : 0;
     cd_replica_drop_optimizers(r);
     cd_release(r->allocator, r->uses, (unit_count + 1) * sizeof *r->uses);
-    cd_release(r->allocator, r->requires_grad, (parameter_count + 1) * sizeof *r->requires_grad);
+    cd_release(r->allocator, r->parameters, (parameter_count + 1) * sizeof *r->parameters);
     cd_release(r->allocator, r->order, (parameter_count + 1) * sizeof *r->order);
     cd_graph_destroy(r->graph);
     cd_model_destroy(r->model);
@@ -120,17 +120,15 @@ void cd_replica_destroy(cd_replica *r)
 
 /* ---- a step ---- */
 
-void cd_replica_begin_step(cd_replica *r, uint32_t rank, uint32_t step, bool *replaced)
+void cd_replica_begin_step(cd_replica *r, uint32_t rank, uint32_t step)
 {
     cd_module *module = r->model->module;
     for (size_t i = 0; i < module->parameter_count; i++) {
         cd_parameter *p = &module->parameters[i];
-        cd_parameter_fate fate = {.requires_grad = r->requires_grad[i]};
+        cd_parameter_fate fate = {.requires_grad = r->parameters[i].requires_grad};
         cd_micro_resolve_parameter(r->plan, (cd_micro_place){rank, step, 0}, p->name, &fate);
         p->requires_grad = fate.requires_grad;
-        if (replaced != NULL) {
-            replaced[i] = fate.is_replaced;
-        }
+        r->parameters[i].is_replaced = fate.is_replaced;
     }
 }
 
