@@ -46,8 +46,8 @@ cddp_status cd_low_precision_init(cd_low_precision *low, const cddp_plan_setting
     low->parameters =
         cd_allocate_array(allocator, module->parameter_count + 1, sizeof *low->parameters);
     if (low->parameters == NULL) {
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for low-precision copies of %zu parameters",
-                       module->parameter_count);
+        return cd_fail_memory(err, "low-precision copies of %zu parameters",
+                              module->parameter_count);
     }
     for (size_t i = 0; i < module->parameter_count; i++) {
         const cd_parameter *p = &module->parameters[i];

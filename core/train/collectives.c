@@ -164,8 +164,7 @@ static cddp_status give_values(cd_trainer *t, const own *c, const cddp_tensor *i
     }
     if (!cd_vec_grow(t->allocator, (void **)&t->groups.values, &t->groups.value_capacity,
                      (size_t)numel, sizeof *t->groups.values)) {
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for the %lld elements of a collective",
-                       (long long)numel);
+        return cd_fail_memory(err, "the %lld elements of a collective", (long long)numel);
     }
     for (int64_t i = 0; i < numel; i++) {
         t->groups.values[i] = value_of(c, c->me, i);

@@ -216,7 +216,7 @@ cddp_status cd_trainer_create(const cd_trainer_options *options, cd_trainer **tr
     const cddp_allocator *allocator = options->rank->allocator;
     cd_trainer *t = cd_allocate_zero(allocator, sizeof *t);
     if (t == NULL) {
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for rank %u", options->rank->rank);
+        return cd_fail_memory(err, "rank %u", options->rank->rank);
     }
     t->options = *options;
     t->program.plan = options->plan;

@@ -9,6 +9,7 @@
 ** Threads    the rank's.
 */
 #pragma once
+#include "core/base/arena.h"
 #include "core/model/engine.h"
 #include "core/model/model.h"
 #include "core/plan/micro.h"
@@ -21,6 +22,7 @@ typedef struct cd_replica_parameter {
 } cd_replica_parameter;
 
 typedef struct cd_replica {
+    cd_arena memory; /* of the replica itself and of what lives as long */
     const cddp_plan *plan;
     const cddp_allocator *allocator;
     cddp_plan_settings settings;
