@@ -193,7 +193,7 @@ static bool exchanges_statistics(const cd_reference *r)
     return r->replica->model->exchanges_statistics && r->plan->world.size > 1;
 }
 
-/* Made by the first reference that has to find statistics: the others of a thread are told. */
+/* Made by the first reference that has to find statistics: the others of a thread share it. */
 static cddp_status make_scout(cd_reference *r, cddp_error *err)
 {
     const cd_module *module = r->replica->model->module;

@@ -39,7 +39,7 @@ struct cd_watch {
 /* ---- opening ---- */
 
 /* Statistics of a batch live in buffers. A gradient that is cast rounds once per batch and not once
-** per sample, without the processor's flag telling; nor does it tell of what another device
+** per sample, and the processor's flag does not show it; nor does it show what another device
 ** computes. See Note [Addends of the reference] */
 static bool model_is_sample_wise(const cd_watch *w, const cd_module *module)
 {
@@ -59,7 +59,7 @@ static cd_oracle_path path_of(const cd_watch *w, const cd_watched_model *model, 
                : CD_ORACLE_PATH_LOCAL;
 }
 
-/* ZRO-01 as the plan declares it, whatever this rank was told: of one optimizer's parameters. */
+/* ZRO-01 as the plan declares it, whatever this rank does: of one optimizer's parameters. */
 static cddp_status declare_parts(cd_watch *w, size_t optimizer, cd_oracle_parameter *parameters,
                                  cddp_error *err)
 {

@@ -6,8 +6,8 @@
 ** averager's step. The sampler and the learning rates are functions of the step and need no state;
 ** the reducer starts again with its first layout.
 **
-** What nobody can look into, the states of hook, scaler and averager, is told by the bytes that it
-** would save at that moment: whoever loads less than he saved has other bytes afterwards.
+** The states of hook, scaler and averager cannot be looked into. They are reported by the bytes that
+** they would save at that moment: a part that loads less than it saved has other bytes afterwards.
 */
 #include "core/train/trainer.h"
 

@@ -182,7 +182,7 @@ static cddp_status show_buckets(cd_trainer *t, cddp_error *err)
     return CDDP_OK;
 }
 
-/* Whose touch another rank tells of. */
+/* Whose touch another rank reports. */
 static bool is_elsewhere(const cd_trainer *t, const cd_replica_optimizer *o, size_t position)
 {
     return o->overlap >= CDDP_OVERLAP_HOOK_WITH_ZERO_STEP &&

@@ -80,7 +80,7 @@ static cddp_status replace_buffers(cd_trainer *t, cddp_error *err)
 
 /* ---- forward ---- */
 
-/* FWD-02: tells the wrapper which variables the outputs can reach, when it wants to know. */
+/* FWD-02: gives the wrapper which variables the outputs can reach, when it wants to know. */
 static cddp_status end_forward(cd_trainer *t, cd_pass *pass, cddp_error *err)
 {
     const bool searches = pass->micro->grad_mode && cddp_ddp_wants_graph_search(t->ddp);

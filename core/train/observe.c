@@ -194,7 +194,7 @@ cddp_status cd_trainer_emit_optimizers(cd_trainer *t, cd_moment moment, cddp_err
             const int64_t held = cd_replica_find_piece(o, k);
             const bool is_part = o->pieces != NULL || cd_replica_assigns_buckets(t->replica, i);
             if (held < 0) {
-                continue; /* another rank tells of it */
+                continue; /* another rank reports it */
             }
             cd_optimizer_get_state(o->optimizer, (size_t)held, &state);
             CD_TRY(cd_optimizer_state_digest(o->optimizer, (size_t)held, &digest, err));

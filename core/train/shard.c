@@ -2,13 +2,13 @@
 /* Cutting an optimizer into the ranks' parts, and putting the parameters together after its step.
 **
 ** Note [Slices of a padded vector] N elements on W ranks make slices of ⌈N/W⌉; the last ranks'
-** slices end in padding, which holds zeros and is nobody's. Whoever finds the bounds of what he
+** slices end in padding, which holds zeros and is nobody's. A rank that finds the bounds of what it
 ** steps from N itself has slices of ⌊N/W⌋: the elements between both bounds are then stepped by
-** nobody (`dropped`), and if what he sends begins there too, his values land elsewhere (`shifted`).
+** nobody (`dropped`), and if what it sends begins there too, its values land elsewhere (`shifted`).
 ** Where W divides N there is no padding, and neither mistake can be made: it is refused.
 **
 ** Not here: the optimizer's arithmetic (core/model/optim), what the parts ought to be
-** (core/oracle/partition.c, of its own making).
+** (core/oracle/partition.c, written apart).
 */
 #include "core/train/shard.h"
 
@@ -34,7 +34,7 @@ struct cd_shard {
     uint32_t *origins; /* (piece_count) the parameter that each is a piece of */
     size_t piece_count;
     /* parameters */
-    uint32_t *assigned; /* (parameter_count) in the order in which they were dealt */
+    uint32_t *assigned; /* (parameter_count) in the order in which they were assigned */
     uint32_t *owners;   /* (parameter_count) */
     cddp_work **works;  /* (parameter_count) */
     /* flat */

@@ -250,7 +250,7 @@ cddp_status cd_trainer_step(cd_trainer *t, const cd_micro *last, cddp_error *err
     }
     CD_TRY(cd_trainer_emit_parameters(t, CD_MOMENT_AFTER_STEP, err));
     CD_TRY(cd_trainer_emit_optimizers(t, CD_MOMENT_AFTER_STEP, err));
-    /* after the values were told: the grid would hide a small difference */
+    /* after the values were reported: the grid would hide a small difference */
     CD_TRY(cd_replica_regrid(t->replica, err));
     CD_TRY(cd_trainer_zero_grad(t, err));
     CD_TRY(cd_trainer_run_collectives(t, CD_PLACE_AFTER_STEP, err));

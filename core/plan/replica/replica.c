@@ -324,7 +324,7 @@ static void regrid_numbers(double *numbers, int64_t numel)
     }
 }
 
-/* The same where the host cannot reach: through memory of its own. */
+/* The same where the host cannot reach: through memory of the host. */
 static cddp_status regrid_away(const cddp_allocator *allocator, const cddp_tensor *wide,
                                cddp_error *err)
 {

@@ -102,7 +102,7 @@ cddp_status cd_replica_backward(cd_replica *replica, const cd_micro *micro, cd_v
 cddp_status cd_replica_poison(const cd_micro *micro, const char *parameter, bool is_first,
                               cddp_grad *grad, cddp_error *err) CDDP_MUST_CHECK;
 
-/* On a device of exact forms a gradient is a symbol of its own: whose, from which rank, step and
+/* On a device of exact forms a gradient is a symbol: whose, from which rank, step and
 ** micro-step. Nothing on other devices. */
 cddp_status cd_replica_write_atoms(const cd_micro *micro, uint32_t parameter,
                                    const cddp_tensor *dst, cddp_error *err) CDDP_MUST_CHECK;
