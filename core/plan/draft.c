@@ -12,7 +12,7 @@
 
 #define DRAFT_BLOCK_BYTES 8192
 
-#define NO_MEMORY(err) cd_fail(err, CDDP_E_NOMEM, "no memory for a draft of a scenario")
+#define NO_MEMORY(err) cd_fail_memory(err, "a draft of a scenario")
 
 void cd_draft_init(cd_draft *draft)
 {

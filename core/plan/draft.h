@@ -8,7 +8,7 @@
 ** Lifetime   init → take or copy → change → make, print … → fini. Everything in a draft lives in
 **            its arena.
 ** Threads    one thread.
-** Errors     CDDP_E_NOMEM; `make` also tells what a plan refuses.
+** Errors     CDDP_E_NOMEM; `make` also reports what a plan refuses.
 */
 #pragma once
 #include "core/plan/plan.h"

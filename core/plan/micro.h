@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One micro-step of one rank, as the plan tells it: a pure function of plan, rank, step and
+/* One micro-step of one rank, as the plan has it: a pure function of plan, rank, step and
 ** micro-step.
 **
 ** So every rank can know what every other rank does, without asking it; that is what the oracle

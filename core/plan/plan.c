@@ -33,7 +33,7 @@ cddp_status cddp_plan_create(const cddp_allocator *allocator, cddp_plan **plan, 
     if (made == NULL || memory == NULL) {
         cd_release(allocator, made, sizeof *made);
         cd_release(allocator, memory, sizeof *memory);
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for a plan");
+        return cd_fail_memory(err, "a plan");
     }
     memory->allocator = allocator;
     cd_arena_init(&memory->arena, allocator, PLAN_BLOCK_BYTES);
@@ -97,7 +97,7 @@ cddp_status cd_plan_add_item(cddp_plan *plan, cd_key_scope scope, cddp_error *er
     void *element = array_push(plan->memory, &items, &plan->memory->item_capacity[scope], &count,
                                table->element_bytes);
     if (element == NULL) {
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for [[%s]] number %zu", table->name, count);
+        return cd_fail_memory(err, "[[%s]] number %zu", table->name, count);
     }
     for (size_t i = 0; i < cd_key_count(); i++) {
         const cd_key_row *row = cd_key_row_get(i);
@@ -167,7 +167,7 @@ cddp_status cd_plan_add_override(cddp_plan *plan, const cddp_selector *ranks, co
         plan->overrides = items; /* they may have moved, whatever becomes of this one */
     }
     if (parsed == NULL || text == NULL || key == NULL || override == NULL) {
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for an override of %s", path);
+        return cd_fail_memory(err, "an override of %s", path);
     }
     CD_TRY(cd_key_parse(row, value, &memory->arena, parsed, err));
     *override = (cddp_plan_override){.ranks = *ranks, .key = key, .value = text, .parsed = parsed};
@@ -181,7 +181,7 @@ cddp_status cd_plan_set_text(cddp_plan *plan, const char *source, const char *te
     const size_t bytes = strlen(text) + 1;
     char *text_copy = cd_arena_push(&plan->memory->arena, bytes);
     if (source_copy == NULL || text_copy == NULL) {
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for the text of %s", source);
+        return cd_fail_memory(err, "the text of %s", source);
     }
     memcpy(text_copy, text, bytes);
     plan->source = source_copy;

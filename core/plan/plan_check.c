@@ -199,7 +199,7 @@ static void check_settings(cd_contradictions *c, const cddp_plan_settings *s)
     }
 }
 
-/* The batch is dealt sample by sample, so whatever else says how many there are contradicts it. */
+/* The batch is assigned sample by sample: any other number of samples contradicts it. */
 static void check_batch(cd_contradictions *c)
 {
     const cddp_plan *plan = c->plan;

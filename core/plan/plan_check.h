@@ -2,7 +2,7 @@
 /* Between the files that look for contradictions in a plan (plan_check.c).
 **
 ** Lifetime   a walk over one plan, which it borrows.
-** Errors     none: what is found is told, and counted.
+** Errors     none: what is found is reported, and counted.
 */
 #pragma once
 #include "core/plan/plan.h"

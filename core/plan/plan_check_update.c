@@ -112,7 +112,7 @@ static void check_clip_group(cd_contradictions *c, const cddp_plan_clip *clip, c
     }
 }
 
-/* Also what single ranks are told. */
+/* Also what single ranks set. */
 static void check_clip_groups(cd_contradictions *c)
 {
     const cddp_plan_clip *clip = &c->plan->settings.clip;

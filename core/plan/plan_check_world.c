@@ -203,7 +203,7 @@ static void check_groups(cd_contradictions *c)
     }
 }
 
-/* What the simulator would take and not heed. */
+/* Settings that the simulator accepts but ignores. */
 static void check_network(cd_contradictions *c)
 {
     const cddp_plan_network *n = &c->plan->network;

@@ -46,8 +46,8 @@ cddp_status cd_low_precision_init(cd_low_precision *low, const cddp_plan_setting
     low->parameters =
         cd_allocate_array(allocator, module->parameter_count + 1, sizeof *low->parameters);
     if (low->parameters == NULL) {
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for low-precision copies of %zu parameters",
-                       module->parameter_count);
+        return cd_fail_memory(err, "low-precision copies of %zu parameters",
+                              module->parameter_count);
     }
     for (size_t i = 0; i < module->parameter_count; i++) {
         const cd_parameter *p = &module->parameters[i];
@@ -73,7 +73,7 @@ void cd_low_precision_fini(cd_low_precision *low)
         const bool is_low = low->parameters[i].backing.device != NULL &&
                             grad->backing.storage == low->parameters[i].backing.storage;
         if (is_low) {
-            cddp_grad_drop(grad); /* its value lies in a home that goes now */
+            cddp_grad_drop(grad); /* its value lies in storage that goes now */
             grad->backing = low->parameters[i].full_backing;
             grad->backing_is_borrowed = false;
         }
@@ -85,7 +85,7 @@ void cd_low_precision_fini(cd_low_precision *low)
     low->parameters = NULL;
 }
 
-/* The slot lives in `home` from now on, with the value that it has. */
+/* The slot lives in `backing` from now on, with the value that it has. */
 static cddp_status move_gradient(cddp_grad *grad, const cddp_tensor *like,
                                  const cddp_backing *backing, bool is_lent, cddp_error *err)
 {

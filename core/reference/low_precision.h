@@ -5,7 +5,7 @@
 ** Apart from the runtime's on purpose: the reference must not lean on what it judges.
 **
 ** Lifetime   init → (begin → forwards and backwards → end)* → fini. Borrows the module. Slots
-**            borrow low-precision homes between begin and end.
+**            borrow low-precision storage between begin and end.
 */
 #pragma once
 #include "cddp/plan.h"
@@ -30,7 +30,7 @@ cddp_status cd_low_precision_init(cd_low_precision *low, const cddp_plan_setting
 void cd_low_precision_fini(cd_low_precision *low); /* accepts a zeroed struct */
 /* Casts parameters, and gradients that exist, down. */
 cddp_status cd_low_precision_begin(cd_low_precision *low, cddp_error *err) CDDP_MUST_CHECK;
-/* Slots have their own homes again; gradients are cast up. Does nothing when they have. */
+/* Slots have their own storage again; gradients are cast up. Does nothing when they have. */
 cddp_status cd_low_precision_end(cd_low_precision *low, cddp_error *err) CDDP_MUST_CHECK;
 /* The tensor that forward computes with. */
 const cddp_tensor *cd_low_precision_get(const cd_low_precision *low, uint32_t parameter);

@@ -16,6 +16,7 @@
 #include <string.h>
 
 #define FORWARDS_MAX 8
+#define MEMORY_BLOCK_BYTES ((size_t)1 << 16)
 
 /* ---- a micro-step without anybody watching ---- */
 
@@ -192,7 +193,7 @@ static bool exchanges_statistics(const cd_reference *r)
     return r->replica->model->exchanges_statistics && r->plan->world.size > 1;
 }
 
-/* Made by the first reference that has to find statistics: the others of a thread are told. */
+/* Made by the first reference that has to find statistics: the others of a thread share it. */
 static cddp_status make_scout(cd_reference *r, cddp_error *err)
 {
     const cd_module *module = r->replica->model->module;
@@ -220,7 +221,7 @@ static cddp_status scout_run(cd_reference *r, const cd_oracle_part *part, cddp_e
     }
     CD_TRY(find_samples(r, part->rank, &micro, &samples, err));
     r->scout_divisor.computes_objective = part->objective;
-    cd_replica_begin_step(r->scout, part->rank, part->step, NULL);
+    cd_replica_begin_step(r->scout, part->rank, part->step);
     cd_statistics_begin(r->listening, part->rank);
     CD_TRY(run_micro(&(whole_micro){.replica = r->scout,
                                     .divisor = &r->scout_divisor,
@@ -309,7 +310,7 @@ static cddp_status reference_run(void *self, const cd_oracle_part *part, cddp_er
     r->running = &micro;
     r->gradient_count = 0;
     r->divisor.computes_objective = part->objective;
-    cd_replica_begin_step(r->replica, part->rank, part->step, NULL);
+    cd_replica_begin_step(r->replica, part->rank, part->step);
     const cddp_status status = run_micro(&(whole_micro){.replica = r->replica,
                                                         .divisor = &r->divisor,
                                                         .micro = &micro,
@@ -431,8 +432,7 @@ static cddp_status add_settings(cd_reference *r, uint32_t rank, cddp_error *err)
     }
     if (!cd_vec_grow(r->allocator, (void **)&r->settings, &r->setting_capacity,
                      r->setting_count + 1, sizeof settings)) {
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for the settings of rank %u in a reference",
-                       rank);
+        return cd_fail_memory(err, "the settings of rank %u in a reference", rank);
     }
     memcpy(&r->settings[r->setting_count], &settings, sizeof settings);
     r->settings_of[rank] = (uint32_t)r->setting_count++;
@@ -444,20 +444,13 @@ static cddp_status reference_allocate(cd_reference *r, cddp_error *err)
     const cd_module *module = r->replica->model->module;
     const size_t world = (size_t)r->plan->world.size;
     r->slot_count = cd_replica_slot_count(r->replica);
-    r->settings_of = cd_allocate_array(r->allocator, world, sizeof *r->settings_of);
-    r->parameters =
-        cd_allocate_array(r->allocator, module->parameter_count + 1, sizeof *r->parameters);
-    r->gradients =
-        cd_allocate_array(r->allocator, module->parameter_count + 1, sizeof *r->gradients);
-    r->buffers = cd_allocate_array(r->allocator, module->buffer_count + 1, sizeof *r->buffers);
-    r->slots = cd_allocate_array(r->allocator, r->slot_count + 1, sizeof *r->slots);
-    r->slot_parameters =
-        cd_allocate_array(r->allocator, r->slot_count + 1, sizeof *r->slot_parameters);
-    if (r->settings_of == NULL || r->parameters == NULL || r->gradients == NULL ||
-        r->buffers == NULL || r->slots == NULL || r->slot_parameters == NULL) {
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for the reference of rank %u",
-                       r->replica->rank);
-    }
+    r->settings_of = cd_arena_array(&r->memory, world, sizeof *r->settings_of);
+    r->parameters = cd_arena_array(&r->memory, module->parameter_count + 1, sizeof *r->parameters);
+    r->gradients = cd_arena_array(&r->memory, module->parameter_count + 1, sizeof *r->gradients);
+    r->buffers = cd_arena_array(&r->memory, module->buffer_count + 1, sizeof *r->buffers);
+    r->slots = cd_arena_array(&r->memory, r->slot_count + 1, sizeof *r->slots);
+    r->slot_parameters = cd_arena_array(&r->memory, r->slot_count + 1, sizeof *r->slot_parameters);
+    CD_TRY(cd_arena_check(&r->memory, err, "the reference of rank %u", r->replica->rank));
     for (uint32_t rank = 0; rank < world; rank++) {
         CD_TRY(add_settings(r, rank, err));
     }
@@ -484,10 +477,11 @@ cddp_status cd_reference_create(const cd_reference_options *options, cd_referenc
                                 cddp_error *err)
 {
     cddp_status status = CDDP_OK;
-    cd_reference *r = cd_allocate_zero(options->allocator, sizeof *r);
-    if (r == NULL) {
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for a reference");
-    }
+    cd_arena memory;
+    cd_arena_init(&memory, options->allocator, MEMORY_BLOCK_BYTES);
+    cd_reference *r = cd_arena_push(&memory, sizeof *r);
+    CD_TRY(cd_arena_check(&memory, err, "a reference"));
+    r->memory = memory;
     r->plan = options->plan;
     r->allocator = options->allocator;
     r->state = options->state;
@@ -533,22 +527,12 @@ void cd_reference_destroy(cd_reference *r)
     if (r == NULL) {
         return;
     }
-    const size_t world = (size_t)r->plan->world.size;
-    const cd_module *module = r->replica != NULL ? r->replica->model->module : NULL;
-    const size_t parameter_count = module != NULL ? module->parameter_count : 0;
-    const size_t buffer_count = module != NULL ? module->buffer_count : 0;
     cd_release(r->allocator, r->settings, r->setting_capacity * sizeof *r->settings);
-    cd_release(r->allocator, r->settings_of, world * sizeof *r->settings_of);
-    cd_release(r->allocator, r->parameters, (parameter_count + 1) * sizeof *r->parameters);
-    cd_release(r->allocator, r->gradients, (parameter_count + 1) * sizeof *r->gradients);
-    cd_release(r->allocator, r->buffers, (buffer_count + 1) * sizeof *r->buffers);
-    cd_release(r->allocator, r->slots, (r->slot_count + 1) * sizeof *r->slots);
-    cd_release(r->allocator, r->slot_parameters, (r->slot_count + 1) * sizeof *r->slot_parameters);
     cd_reference_share_fini(&r->own);
     cd_low_precision_fini(&r->low);
     cd_loss_divisor_fini(&r->scout_divisor);
     cd_loss_divisor_fini(&r->divisor);
     cd_replica_destroy(r->scout);
     cd_replica_destroy(r->replica);
-    cd_release(r->allocator, r, sizeof *r);
+    cd_arena_fini(&r->memory);
 }

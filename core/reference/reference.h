@@ -4,6 +4,7 @@
 ** Lifetime   create → hand `.engine` to the oracle → destroy after the oracle. Borrows the plan.
 */
 #pragma once
+#include "core/base/arena.h"
 #include "core/oracle/oracle.h"
 #include "core/plan/replica/replica.h"
 #include "core/reference/low_precision.h"
@@ -22,6 +23,7 @@ void cd_reference_share_init(cd_reference_share *share, const cddp_plan *plan,
 void cd_reference_share_fini(cd_reference_share *share);
 
 typedef struct cd_reference {
+    cd_arena memory; /* of the reference itself and its arrays */
     cd_oracle_engine engine;
     const cddp_plan *plan;
     const cddp_allocator *allocator;

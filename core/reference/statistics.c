@@ -39,7 +39,7 @@ static cddp_status find_exchange(cd_statistics *s, size_t width, cd_exchange **e
     const size_t needed = s->call + 1;
     if (!cd_vec_grow(s->allocator, (void **)&s->exchanges, &s->capacity, needed,
                      sizeof *s->exchanges)) {
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for %zu exchanges of statistics", needed);
+        return cd_fail_memory(err, "%zu exchanges of statistics", needed);
     }
     while (s->count < needed) {
         s->exchanges[s->count++] = (cd_exchange){.width = 0};
@@ -52,7 +52,7 @@ static cddp_status find_exchange(cd_statistics *s, size_t width, cd_exchange **e
         e->words = cd_allocate_array(s->allocator, s->world * width, sizeof *e->words);
         e->knows = cd_allocate_array(s->allocator, s->world, sizeof *e->knows);
         if (e->said == NULL || e->words == NULL || e->knows == NULL) {
-            return cd_fail(err, CDDP_E_NOMEM, "no memory for the statistics of %u ranks", s->world);
+            return cd_fail_memory(err, "the statistics of %u ranks", s->world);
         }
     }
     s->call++;

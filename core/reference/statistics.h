@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Synchronised batch norm on one process: what the ranks of a micro-step tell each other, found by
+/* Synchronised batch norm on one process: what the ranks of a micro-step send each other, found by
 ** running them in turn.
 **
-** Which statistics a rank has depends on what the others tell, and theirs on what it tells. A run
+** Which statistics a rank has depends on what the others send, and theirs on what it sends. A run
 ** of a rank records what it says at its k-th exchange and is answered with what the others said
 ** there last; until they said something, with its own words. The first exchange of a forward
 ** depends on no other, the next one on the first, and so on: after as many rounds as there are

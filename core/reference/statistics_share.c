@@ -73,8 +73,7 @@ cddp_status cd_statistics_share_find(cd_statistics_share *share, const cd_statis
     if (s == NULL) {
         if (!cd_vec_grow(share->allocator, (void **)&share->said, &share->capacity,
                          share->count + 1, sizeof *share->said)) {
-            return cd_fail(err, CDDP_E_NOMEM, "no memory for the statistics of %zu micro-steps",
-                           share->count + 1);
+            return cd_fail_memory(err, "the statistics of %zu micro-steps", share->count + 1);
         }
         s = &share->said[share->count++];
         *s = (cd_said){.is_settled = false};

@@ -6,7 +6,7 @@
 ** W² runs. What is found depends on the key and on the plan; references whose keys differ share
 ** nothing.
 **
-** Lifetime   one per run; a reference that was given none has one of its own.
+** Lifetime   one per run; a reference that was given none makes one.
 ** Errors     memory.
 */
 #pragma once

@@ -35,7 +35,7 @@ static cddp_status list_add(cddp_registry *registry, table_list *list, const voi
     if (copy == NULL || !cd_vec_grow(registry->allocator, (void **)&list->items, &list->capacity,
                                      list->count + 1, sizeof(void *))) {
         cd_release(registry->allocator, copy, list->bytes);
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for one more part of the registry");
+        return cd_fail_memory(err, "one more part of the registry");
     }
     memcpy(copy, table, known_bytes < list->bytes ? known_bytes : list->bytes);
     list->items[list->count++] = copy;
@@ -153,7 +153,7 @@ cddp_status cddp_registry_create(const cddp_allocator *allocator, cddp_registry 
     cddp_status status = CDDP_OK;
     cddp_registry *r = cd_allocate_zero(allocator, sizeof *r);
     if (r == NULL) {
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for a registry");
+        return cd_fail_memory(err, "a registry");
     }
     r->allocator = allocator;
     r->backends.bytes = sizeof(cddp_backend);

@@ -219,7 +219,7 @@ static cddp_status conclude(const measure *m, cddp_outcome outcome, const char *
                             const char *reason, cddp_error *err)
 {
     if (summary == NULL || reason == NULL) {
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for a verdict");
+        return cd_fail_memory(err, "a verdict");
     }
     m->verdict->outcome = outcome;
     m->verdict->summary = summary;
@@ -301,5 +301,5 @@ cddp_status cd_verdict_measure(const cddp_plan *plan, const char *refusal, cd_ar
     const measure m = {plan, refusal, arena, verdict, &is_exhausted};
     CD_TRY(plan->expect.verdict == CDDP_EXPECT_VERIFIED ? measure_verified(&m, err)
                                                         : measure_expected(&m, err));
-    return is_exhausted ? cd_fail(err, CDDP_E_NOMEM, "no memory for a verdict") : CDDP_OK;
+    return is_exhausted ? cd_fail_memory(err, "a verdict") : CDDP_OK;
 }

@@ -33,7 +33,7 @@ static cddp_status make_judge(const cddp_registry *registry, const cddp_allocato
     }
     const cddp_check **checks = cd_allocate_array(allocator, count + 1, sizeof *checks);
     if (checks == NULL) {
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for %zu checks", count);
+        return cd_fail_memory(err, "%zu checks", count);
     }
     for (size_t i = 0; i < count; i++) {
         checks[i] = cddp_registry_check(registry, i);
@@ -107,7 +107,7 @@ static cddp_status begin(cd_run *run, const cd_run_manner *manner, cddp_error *e
     run->plan_digest = cddp_plan_digest(options->plan);
     run->results = cd_allocate_array(options->allocator, world, sizeof *run->results);
     if (run->results == NULL) {
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for the results of %zu ranks", world);
+        return cd_fail_memory(err, "the results of %zu ranks", world);
     }
     if (options->judge) {
         CD_TRY(make_judge(options->registry, options->allocator, &run->judge, err));
@@ -136,7 +136,7 @@ cddp_status cd_run_begin(const cddp_run_options *options, const cd_run_manner *m
 {
     cd_run *r = cd_allocate_zero(options->allocator, sizeof *r);
     if (r == NULL) {
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for a run");
+        return cd_fail_memory(err, "a run");
     }
     r->options = *options;
     const cddp_status status = begin(r, manner, err);

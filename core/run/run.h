@@ -7,7 +7,7 @@
 **            allocator. With holds_storage so does the storage of the ranks' tensors: then
 **            allocator and world together are the whole state of a run, and a run whose memory is
 **            simply forgotten leaves nothing behind.
-** Errors     none of its own; a failed begin leaves nothing.
+** Errors     those of what it calls; a failed begin leaves nothing.
 */
 #pragma once
 #include "cddp/run.h"

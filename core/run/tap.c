@@ -113,7 +113,7 @@ cddp_status cd_tap_init(cd_tap *tap, const cddp_run_options *options, const cddp
     tap->rank_count = (size_t)options->plan->world.size;
     tap->ranks = cd_allocate_array(tap->allocator, tap->rank_count + 1, sizeof *tap->ranks);
     if (tap->ranks == NULL) {
-        return cd_fail(err, CDDP_E_NOMEM, "no memory to follow %zu ranks", tap->rank_count);
+        return cd_fail_memory(err, "the events of %zu ranks", tap->rank_count);
     }
     tap->sink = (cddp_trace_sink){.size = sizeof tap->sink,
                                   .abi = CDDP_TRACE_ABI,

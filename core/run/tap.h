@@ -14,7 +14,7 @@
 
 typedef struct cd_tap_rank {
     uint64_t digest, timeless, count, time_ns;
-    cddp_rank_result result; /* as rank_end told it: a recorded trace has no other */
+    cddp_rank_result result; /* as rank_end reported it: a recorded trace has no other */
 } cd_tap_rank;
 
 typedef struct cd_tap {

@@ -12,10 +12,7 @@ struct cddp_verdict_memory {
     cd_arena arena;
 };
 
-static cddp_status no_memory(cddp_error *err)
-{
-    return cd_fail(err, CDDP_E_NOMEM, "no memory for a verdict");
-}
+static cddp_status no_memory(cddp_error *err) { return cd_fail_memory(err, "a verdict"); }
 
 static cddp_status copy_findings(cddp_verdict *v, const cd_judge *judge, cddp_error *err)
 {

@@ -13,7 +13,7 @@ typedef struct cd_verdict_input {
     const cddp_allocator *allocator;
     const cd_judge *judge;           /* NULL: not judged */
     const cd_tap *tap;               /* NULL: a recorded trace */
-    const cddp_rank_result *results; /* (world size), or NULL: as rank_end events told */
+    const cddp_rank_result *results; /* (world size), or NULL: as rank_end events reported */
     const char *refusal;             /* why the plan was not run at all, or NULL */
 } cd_verdict_input;
 

@@ -7,7 +7,7 @@
 */
 #include "core/run/watch.h"
 
-#include "core/base/alloc.h"
+#include "core/base/arena.h"
 #include "core/base/error.h"
 #include "core/base/operation.h"
 #include "core/oracle/emit.h"
@@ -16,7 +16,10 @@
 
 #include <stdio.h>
 
+#define MEMORY_BLOCK_BYTES ((size_t)1 << 16)
+
 struct cd_watch {
+    cd_arena memory; /* of the watch itself and its arrays */
     cd_watch_options options;
     cd_watcher watcher;
     const cddp_allocator *allocator; /* the rank's */
@@ -36,7 +39,7 @@ struct cd_watch {
 /* ---- opening ---- */
 
 /* Statistics of a batch live in buffers. A gradient that is cast rounds once per batch and not once
-** per sample, without the processor's flag telling; nor does it tell of what another device
+** per sample, and the processor's flag does not show it; nor does it show what another device
 ** computes. See Note [Addends of the reference] */
 static bool model_is_sample_wise(const cd_watch *w, const cd_module *module)
 {
@@ -56,38 +59,33 @@ static cd_oracle_path path_of(const cd_watch *w, const cd_watched_model *model, 
                : CD_ORACLE_PATH_LOCAL;
 }
 
-/* ZRO-01 as the plan declares it, whatever this rank was told: of one optimizer's parameters. */
-static cddp_status declare_parts(const cd_watch *w, size_t optimizer,
-                                 cd_oracle_parameter *parameters, cddp_error *err)
+/* ZRO-01 as the plan declares it, whatever this rank does: of one optimizer's parameters. */
+static cddp_status declare_parts(cd_watch *w, size_t optimizer, cd_oracle_parameter *parameters,
+                                 cddp_error *err)
 {
-    cddp_status status = CDDP_OK;
     const cd_replica_optimizer *o = &w->reference->replica->optimizers[optimizer];
     const int64_t kind = w->options.plan->optimizers[optimizer].shard;
-    int64_t *numels = cd_allocate_array(w->allocator, o->count, sizeof *numels);
-    cd_part *parts = cd_allocate_array(w->allocator, o->count, sizeof *parts);
+    const cd_arena_mark mark = cd_arena_get_mark(&w->memory);
+    int64_t *numels = cd_arena_array(&w->memory, o->count, sizeof *numels);
+    cd_part *parts = cd_arena_array(&w->memory, o->count, sizeof *parts);
+    CD_TRY(cd_arena_check(&w->memory, err, "the parts of optimizer '%s'", o->name));
     const cd_partition partition = {numels, o->count, (uint32_t)w->options.plan->world.size,
                                     w->allocator};
-    if (numels == NULL || parts == NULL) {
-        status = cd_fail(err, CDDP_E_NOMEM, "no memory for the parts of optimizer '%s'", o->name);
-        goto out;
-    }
     for (size_t k = 0; k < o->count; k++) {
         numels[k] = parameters[o->ordinals[k]].numel;
     }
     if (kind == CD_SHARD_FLAT) {
         cd_partition_flat(&partition, parts);
     } else {
-        CD_TRY_OUT(cd_partition_whole(&partition,
-                                      w->options.plan->settings.shard.order == CD_SHARD_BY_SIZE,
-                                      parts, err));
+        CD_TRY(cd_partition_whole(&partition,
+                                  w->options.plan->settings.shard.order == CD_SHARD_BY_SIZE, parts,
+                                  err));
     }
     for (size_t k = 0; k < o->count; k++) {
         parameters[o->ordinals[k]].part = parts[k];
     }
-out:
-    cd_release(w->allocator, numels, o->count * sizeof *numels);
-    cd_release(w->allocator, parts, o->count * sizeof *parts);
-    return status;
+    cd_arena_rewind(&w->memory, mark);
+    return CDDP_OK;
 }
 
 static cddp_status make_references(cd_watch *w, const cd_watched_model *model, cddp_error *err)
@@ -111,15 +109,12 @@ static cddp_status make_references(cd_watch *w, const cd_watched_model *model, c
 
 static cddp_status make_oracle(cd_watch *w, const cd_watched_model *model, cddp_error *err)
 {
-    cddp_status status = CDDP_OK;
     const cddp_plan *plan = w->options.plan;
     const cd_module *module = model->replica->model->module;
+    const cd_arena_mark mark = cd_arena_get_mark(&w->memory);
     cd_oracle_parameter *parameters =
-        cd_allocate_array(w->allocator, module->parameter_count + 1, sizeof *parameters);
-    if (parameters == NULL) {
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for the oracle of rank %u",
-                       w->options.rank->rank);
-    }
+        cd_arena_array(&w->memory, module->parameter_count + 1, sizeof *parameters);
+    CD_TRY(cd_arena_check(&w->memory, err, "the oracle of rank %u", w->options.rank->rank));
     /* Names of the reference: it lives as long as the oracle, while the trained module may be
     ** rebuilt. */
     const cd_module *reference = w->reference->replica->model->module;
@@ -134,7 +129,7 @@ static cddp_status make_oracle(cd_watch *w, const cd_watched_model *model, cddp_
     }
     for (size_t i = 0; i < plan->optimizer_count; i++) {
         if (plan->optimizers[i].shard != CD_SHARD_NONE) {
-            CD_TRY_OUT(declare_parts(w, i, parameters, err));
+            CD_TRY(declare_parts(w, i, parameters, err));
         }
     }
     const cd_oracle_options options = {.parameters = parameters,
@@ -150,26 +145,21 @@ static cddp_status make_oracle(cd_watch *w, const cd_watched_model *model, cddp_
                                        .sample_wise = model_is_sample_wise(w, module),
                                        .separate = w->settings.ddp.accumulate_in_hook,
                                        .exact_inputs = w->settings.model.exact};
-    CD_TRY_OUT(cd_oracle_create(&options, &w->oracle, err));
-out:
-    cd_release(w->allocator, parameters, (module->parameter_count + 1) * sizeof *parameters);
-    return status;
+    CD_TRY(cd_oracle_create(&options, &w->oracle, err));
+    cd_arena_rewind(&w->memory, mark);
+    return CDDP_OK;
 }
 
-/* Room for the copies of keep_before. */
+/* Room for what is copied before an update. */
 static cddp_status make_room(cd_watch *w, const cd_watched_model *model, cddp_error *err)
 {
     const cd_module *module = model->replica->model->module;
     w->parameter_count = module->parameter_count;
     w->slot_count = cd_replica_slot_count(model->replica);
-    w->before = cd_allocate_array(w->allocator, w->parameter_count + 1, sizeof *w->before);
-    w->slots = cd_allocate_array(w->allocator, w->slot_count + 1, sizeof *w->slots);
-    w->slot_parameters =
-        cd_allocate_array(w->allocator, w->slot_count + 1, sizeof *w->slot_parameters);
-    if (w->before == NULL || w->slots == NULL || w->slot_parameters == NULL) {
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for the watcher of rank %u",
-                       w->options.rank->rank);
-    }
+    w->before = cd_arena_array(&w->memory, w->parameter_count + 1, sizeof *w->before);
+    w->slots = cd_arena_array(&w->memory, w->slot_count + 1, sizeof *w->slots);
+    w->slot_parameters = cd_arena_array(&w->memory, w->slot_count + 1, sizeof *w->slot_parameters);
+    CD_TRY(cd_arena_check(&w->memory, err, "the watcher of rank %u", w->options.rank->rank));
     for (size_t i = 0; i < w->parameter_count; i++) {
         const cddp_tensor *like = &module->parameters[i].tensor;
         void *storage;
@@ -277,16 +267,13 @@ static cddp_status watch_assigned(void *self, const cd_watched_bucket *watched, 
                                   cddp_error *err)
 {
     cd_watch *w = self;
-    cddp_status status = CDDP_OK;
     const cd_module *module = w->reference->replica->model->module;
     const size_t parameters = module->parameter_count + 1;
-    cd_partition_bucket *buckets = cd_allocate_array(w->allocator, count + 1, sizeof *buckets);
-    cd_part *parts = cd_allocate_array(w->allocator, parameters, sizeof *parts);
-    int64_t *numels = cd_allocate_array(w->allocator, parameters, sizeof *numels);
-    if (buckets == NULL || parts == NULL || numels == NULL) {
-        status = cd_fail(err, CDDP_E_NOMEM, "no memory for the owners of %zu buckets", count);
-        goto out;
-    }
+    const cd_arena_mark mark = cd_arena_get_mark(&w->memory);
+    cd_partition_bucket *buckets = cd_arena_array(&w->memory, count + 1, sizeof *buckets);
+    cd_part *parts = cd_arena_array(&w->memory, parameters, sizeof *parts);
+    int64_t *numels = cd_arena_array(&w->memory, parameters, sizeof *numels);
+    CD_TRY(cd_arena_check(&w->memory, err, "the owners of %zu buckets", count));
     for (size_t b = 0; b < count; b++) {
         buckets[b] = (cd_partition_bucket){watched[b].parameters, watched[b].count};
     }
@@ -295,14 +282,11 @@ static cddp_status watch_assigned(void *self, const cd_watched_bucket *watched, 
     }
     const cd_partition partition = {numels, module->parameter_count,
                                     (uint32_t)w->options.plan->world.size, w->allocator};
-    CD_TRY_OUT(cd_partition_buckets(&partition, buckets, count,
-                                    w->options.plan->optimizers[0].shard_buckets, parts, err));
+    CD_TRY(cd_partition_buckets(&partition, buckets, count,
+                                w->options.plan->optimizers[0].shard_buckets, parts, err));
     cd_oracle_declare_parts(w->oracle, parts);
-out:
-    cd_release(w->allocator, buckets, (count + 1) * sizeof *buckets);
-    cd_release(w->allocator, parts, parameters * sizeof *parts);
-    cd_release(w->allocator, numels, parameters * sizeof *numels);
-    return status;
+    cd_arena_rewind(&w->memory, mark);
+    return CDDP_OK;
 }
 
 static cddp_status watch_updated(void *self, const cd_watched_update *watched, cddp_error *err)
@@ -359,9 +343,6 @@ static void watch_close(void *self)
                                     before->storage);
         }
     }
-    cd_release(w->allocator, w->before, (w->parameter_count + 1) * sizeof *w->before);
-    cd_release(w->allocator, w->slots, (w->slot_count + 1) * sizeof *w->slots);
-    cd_release(w->allocator, w->slot_parameters, (w->slot_count + 1) * sizeof *w->slot_parameters);
     cd_blob_fini(&w->optimizer_state);
     cd_numbers_fini(&w->numbers);
     w->oracle = NULL;
@@ -391,11 +372,11 @@ cddp_status cd_watch_create(const cd_watch_options *options, cd_watch **watch, c
 {
     cddp_status status = CDDP_OK;
     const cddp_allocator *allocator = options->rank->allocator;
-    cd_watch *w = cd_allocate_zero(allocator, sizeof *w);
-    if (w == NULL) {
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for the watcher of rank %u",
-                       options->rank->rank);
-    }
+    cd_arena memory;
+    cd_arena_init(&memory, allocator, MEMORY_BLOCK_BYTES);
+    cd_watch *w = cd_arena_push(&memory, sizeof *w);
+    CD_TRY(cd_arena_check(&memory, err, "the watcher of rank %u", options->rank->rank));
+    w->memory = memory;
     w->options = *options;
     w->allocator = w->optimizer_state.allocator = w->numbers.allocator = allocator;
     w->watcher = (cd_watcher){&watch_ops, w};
@@ -414,7 +395,7 @@ void cd_watch_destroy(cd_watch *w)
         return;
     }
     watch_close(w);
-    cd_release(w->allocator, w, sizeof *w);
+    cd_arena_fini(&w->memory);
 }
 
 const cd_watcher *cd_watch_get_watcher(const cd_watch *watch) { return &watch->watcher; }

@@ -21,7 +21,6 @@
 */
 #include "core/train/trainer.h"
 
-#include "core/base/alloc.h"
 #include "core/base/error.h"
 #include "core/base/pattern.h"
 #include "core/hooks/averager.h"
@@ -47,31 +46,16 @@ struct cd_averaging {
 
 static uint32_t least_of(uint32_t a, uint32_t b) { return a < b ? a : b; }
 
-static void destroy(cd_trainer *t, struct cd_averaging *a)
-{
-    if (a == NULL) {
-        return;
-    }
-    cd_averager_destroy(a->averager);
-    cd_numbers_fini(&a->numbers);
-    cd_release(t->allocator, a->periods, a->parameter_count * sizeof *a->periods);
-    cd_release(t->allocator, a->agreed, a->parameter_count * sizeof *a->agreed);
-    cd_release(t->allocator, a->grads, (a->parameter_count + 1) * sizeof *a->grads);
-    cd_release(t->allocator, a, sizeof *a);
-}
-
 static cddp_status read_periods(cd_trainer *t, struct cd_averaging *a, cddp_error *err)
 {
-    const cddp_text_list *periods = &t->settings.averager.periods;
+    const cddp_text_list *periods = &t->program.settings.averager.periods;
     const cd_module *module = cd_trainer_module(t);
     if (periods->count == 0) {
         return CDDP_OK;
     }
-    a->periods = cd_allocate_array(t->allocator, a->parameter_count, sizeof *a->periods);
-    a->agreed = cd_allocate_array(t->allocator, a->parameter_count, sizeof *a->agreed);
-    if (a->periods == NULL || a->agreed == NULL) {
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for the periods of an averager");
-    }
+    a->periods = cd_arena_array(&t->memory, a->parameter_count, sizeof *a->periods);
+    a->agreed = cd_arena_array(&t->memory, a->parameter_count, sizeof *a->agreed);
+    CD_TRY(cd_arena_check(&t->memory, err, "the periods of an averager"));
     for (size_t i = 0; i < a->parameter_count; i++) {
         a->periods[i] = 0;
         a->agreed[i] = a->world_size;
@@ -91,14 +75,14 @@ static cddp_status read_periods(cd_trainer *t, struct cd_averaging *a, cddp_erro
 
 static cddp_status make_averager(cd_trainer *t, struct cd_averaging *a, cddp_error *err)
 {
-    const cddp_plan_averager *plan = &t->settings.averager;
+    const cddp_plan_averager *plan = &t->program.settings.averager;
     cd_averager_level levels[CD_PLAN_LEVELS_MAX];
     a->level_count = cd_plan_read_levels(plan->levels, a->levels);
     for (uint32_t i = 0; i < a->level_count; i++) {
         a->levels[i].ranks = a->levels[i].ranks != 0 ? a->levels[i].ranks : a->world_size;
         levels[i] = (cd_averager_level){a->levels[i].period, a->levels[i].ranks};
     }
-    const cd_averager_options options = {.group = t->group,
+    const cd_averager_options options = {.group = t->groups.world,
                                          .levels = levels,
                                          .level_count = a->level_count,
                                          .warmup_steps = plan->warmup_steps,
@@ -112,38 +96,32 @@ static cddp_status make_averager(cd_trainer *t, struct cd_averaging *a, cddp_err
 cddp_status cd_trainer_open_averager(cd_trainer *t, cddp_error *err)
 {
     cd_module *module = cd_trainer_module(t);
-    if (t->settings.averager.kind == 0) {
+    if (t->program.settings.averager.kind == 0) {
         return CDDP_OK;
     }
-    cddp_status status = CDDP_OK;
-    struct cd_averaging *a = cd_allocate_zero(t->allocator, sizeof *a);
-    if (a == NULL) {
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for the averager of a scenario");
-    }
-    a->world_size = a->parameters = a->state = cddp_group_size(t->group);
+    struct cd_averaging *a = cd_arena_push(&t->memory, sizeof *a);
+    CD_TRY(cd_arena_check(&t->memory, err, "the averager of a scenario"));
+    t->averaging = a;
+    a->world_size = a->parameters = a->state = cddp_group_size(t->groups.world);
     a->parameter_count = module->parameter_count;
     a->numbers.allocator = t->allocator;
-    a->grads = cd_allocate_array(t->allocator, a->parameter_count + 1, sizeof *a->grads);
-    if (a->grads == NULL) {
-        status = cd_fail(err, CDDP_E_NOMEM, "no memory for the gradients of an averager");
-        goto out;
-    }
+    a->grads = cd_arena_array(&t->memory, a->parameter_count + 1, sizeof *a->grads);
+    CD_TRY(cd_arena_check(&t->memory, err, "the gradients of an averager"));
     for (size_t i = 0; i < a->parameter_count; i++) {
         a->grads[i] = &module->parameters[i].grad;
     }
-    CD_TRY_OUT(read_periods(t, a, err));
-    CD_TRY_OUT(make_averager(t, a, err));
-    t->averaging = a;
+    CD_TRY(read_periods(t, a, err));
+    CD_TRY(make_averager(t, a, err));
     return CDDP_OK;
-out:
-    destroy(t, a);
-    return status;
 }
 
 void cd_trainer_close_averager(cd_trainer *t)
 {
-    destroy(t, t->averaging);
-    t->averaging = NULL;
+    if (t->averaging != NULL) {
+        cd_averager_destroy(t->averaging->averager);
+        cd_numbers_fini(&t->averaging->numbers);
+        t->averaging = NULL;
+    }
 }
 
 /* ---- who must agree ---- */
@@ -152,7 +130,7 @@ void cd_trainer_close_averager(cd_trainer *t)
 static uint32_t due_at(const cd_trainer *t, uint64_t step)
 {
     const struct cd_averaging *a = t->averaging;
-    const cddp_plan_averager *plan = &t->settings.averager;
+    const cddp_plan_averager *plan = &t->program.settings.averager;
     const uint64_t counted = plan->kind == 1 ? step - plan->warmup_steps : step;
     uint32_t due = 0;
     for (uint32_t i = 0; step >= plan->warmup_steps && i < a->level_count; i++) {
@@ -166,31 +144,31 @@ static uint32_t due_of(const cd_trainer *t, size_t parameter)
 {
     const struct cd_averaging *a = t->averaging;
     const uint64_t own = a->periods != NULL ? a->periods[parameter] : 0,
-                   warmup = t->settings.averager.warmup_steps;
+                   warmup = t->program.settings.averager.warmup_steps;
     if (own == 0) {
         return a->due;
     }
-    return t->step >= warmup && (t->step - warmup) % own == 0 ? a->world_size : 0;
+    return t->now.step >= warmup && (t->now.step - warmup) % own == 0 ? a->world_size : 0;
 }
 
 /* Who joined early has counted reductions that it did not close. */
 bool cd_trainer_is_before_start(const cd_trainer *t)
 {
-    return t->reductions < t->exact_reductions && !t->settings.join.enable;
+    return t->now.reductions < t->reduction.exact_count && !t->program.settings.join.enable;
 }
 
 /* The blocks over which the hook will reduce. */
 static uint32_t reduced_over(const cd_trainer *t)
 {
     uint32_t ranks = 0;
-    if (t->hook != NULL && (t->hook->flags & CDDP_HOOK_NO_COMM) != 0) {
+    if (t->reduction.hook != NULL && (t->reduction.hook->flags & CDDP_HOOK_NO_COMM) != 0) {
         return 1;
     }
     if (cd_trainer_is_before_start(t)) {
         return t->averaging->world_size;
     }
-    if (t->hook != NULL && t->hook->agreement != NULL) {
-        ranks = t->hook->agreement(cddp_ddp_comm_hook_state(t->ddp));
+    if (t->reduction.hook != NULL && t->reduction.hook->agreement != NULL) {
+        ranks = t->reduction.hook->agreement(cddp_ddp_comm_hook_state(t->ddp));
     }
     return ranks != 0 ? ranks : t->averaging->world_size;
 }
@@ -203,7 +181,7 @@ void cd_trainer_emit_agreement(cd_trainer *t)
     }
     a->gradients = reduced_over(t);
     a->state = least_of(a->state, a->gradients);
-    a->due = due_at(t, t->step);
+    a->due = due_at(t, t->now.step);
     const uint32_t stepped = least_of(a->parameters, a->state);
     a->parameters = a->due > stepped ? a->due : stepped;
     CD_EMIT(t->tracer, agreement, NULL, .gradients = a->gradients, .parameters = a->parameters,
@@ -221,8 +199,9 @@ void cd_trainer_emit_agreement(cd_trainer *t)
 bool cd_trainer_has_block(const cd_trainer *t, uint32_t *first, uint32_t *ranks)
 {
     const struct cd_averaging *a = t->averaging;
-    if (a == NULL || t->hook == NULL || t->inner_hook != NULL ||
-        (t->hook->agreement == NULL && (t->hook->flags & CDDP_HOOK_NO_COMM) == 0)) {
+    if (a == NULL || t->reduction.hook == NULL || t->reduction.inner_hook != NULL ||
+        (t->reduction.hook->agreement == NULL &&
+         (t->reduction.hook->flags & CDDP_HOOK_NO_COMM) == 0)) {
         return false;
     }
     *ranks = a->gradients;
@@ -247,7 +226,7 @@ static cddp_status sum_parameters(const cd_trainer *t, signed_sums *sums, cddp_e
     signed_sums found = {.kept = {.sum = 0}};
     int64_t place = 0;
     for (size_t i = 0; i < a->parameter_count; i++) {
-        const cddp_tensor *p = &t->views[i];
+        const cddp_tensor *p = &t->view.parameters[i];
         if (!cddp_dtype_is_float(p->dtype)) {
             continue; /* the averager refuses it */
         }
@@ -304,7 +283,7 @@ cddp_status cd_trainer_average(cd_trainer *t, cddp_error *err)
     if (t->tracer != NULL) {
         CD_TRY(sum_parameters(t, &before, err));
     }
-    CD_TRY(cd_averager_step(a->averager, t->views, a->grads, a->parameter_count, err));
+    CD_TRY(cd_averager_step(a->averager, t->view.parameters, a->grads, a->parameter_count, err));
     if (t->tracer != NULL) {
         CD_TRY(state_laws(t, &before, err));
     }

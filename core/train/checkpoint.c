@@ -6,8 +6,8 @@
 ** averager's step. The sampler and the learning rates are functions of the step and need no state;
 ** the reducer starts again with its first layout.
 **
-** What nobody can look into, the states of hook, scaler and averager, is told by the bytes that it
-** would save at that moment: whoever loads less than he saved has other bytes afterwards.
+** The states of hook, scaler and averager cannot be looked into. They are reported by the bytes that
+** they would save at that moment: a part that loads less than it saved has other bytes afterwards.
 */
 #include "core/train/trainer.h"
 
@@ -16,8 +16,10 @@
 static cddp_status save_hook(cd_trainer *t, cd_blob *to, cddp_error *err)
 {
     const cddp_state_writer writer = cd_blob_writer(to);
-    if (t->hook != NULL && t->hook->save != NULL) {
-        CD_TRY(cd_blob_end(to, t->hook->save(cddp_ddp_comm_hook_state(t->ddp), &writer, err), err));
+    if (t->reduction.hook != NULL && t->reduction.hook->save != NULL) {
+        CD_TRY(cd_blob_end(to,
+                           t->reduction.hook->save(cddp_ddp_comm_hook_state(t->ddp), &writer, err),
+                           err));
     }
     return CDDP_OK;
 }
@@ -25,8 +27,8 @@ static cddp_status save_hook(cd_trainer *t, cd_blob *to, cddp_error *err)
 static cddp_status save_scaler(cd_trainer *t, cd_blob *to, cddp_error *err)
 {
     const cddp_state_writer writer = cd_blob_writer(to);
-    if (t->settings.amp.enable) {
-        CD_TRY(cd_blob_end(to, cd_loss_scaler_save(&t->scaler, &writer, err), err));
+    if (t->program.settings.amp.enable) {
+        CD_TRY(cd_blob_end(to, cd_loss_scaler_save(&t->scaling.scaler, &writer, err), err));
     }
     return CDDP_OK;
 }
@@ -41,36 +43,36 @@ static cddp_status save_averager(cd_trainer *t, cd_blob *to, cddp_error *err)
 static cddp_status save(cd_trainer *t, cddp_error *err)
 {
     const cd_module *module = cd_trainer_module(t);
-    cd_blob_clear(&t->checkpoint);
+    cd_blob_clear(&t->saved.all);
     for (size_t i = 0; i < module->parameter_count; i++) {
-        CD_TRY(cd_blob_push_tensor(&t->checkpoint, &module->parameters[i].tensor, err));
+        CD_TRY(cd_blob_push_tensor(&t->saved.all, &module->parameters[i].tensor, err));
     }
     for (size_t i = 0; i < module->buffer_count; i++) {
-        CD_TRY(cd_blob_push_tensor(&t->checkpoint, &module->buffers[i].tensor, err));
+        CD_TRY(cd_blob_push_tensor(&t->saved.all, &module->buffers[i].tensor, err));
     }
-    CD_TRY(cd_replica_save_optimizers(t->replica, &t->checkpoint, err));
-    CD_TRY(save_hook(t, &t->checkpoint, err));
-    CD_TRY(save_scaler(t, &t->checkpoint, err));
-    CD_TRY(save_averager(t, &t->checkpoint, err));
+    CD_TRY(cd_replica_save_optimizers(t->replica, &t->saved.all, err));
+    CD_TRY(save_hook(t, &t->saved.all, err));
+    CD_TRY(save_scaler(t, &t->saved.all, err));
+    CD_TRY(save_averager(t, &t->saved.all, err));
     return CDDP_OK;
 }
 
 static cddp_status load(cd_trainer *t, cddp_error *err)
 {
     const cd_module *module = cd_trainer_module(t);
-    const cddp_state_reader reader = cd_blob_reader(&t->checkpoint);
+    const cddp_state_reader reader = cd_blob_reader(&t->saved.all);
     for (size_t i = 0; i < module->parameter_count; i++) {
-        CD_TRY(cd_blob_pop_tensor(&t->checkpoint, &module->parameters[i].tensor, err));
+        CD_TRY(cd_blob_pop_tensor(&t->saved.all, &module->parameters[i].tensor, err));
     }
     for (size_t i = 0; i < module->buffer_count; i++) {
-        CD_TRY(cd_blob_pop_tensor(&t->checkpoint, &module->buffers[i].tensor, err));
+        CD_TRY(cd_blob_pop_tensor(&t->saved.all, &module->buffers[i].tensor, err));
     }
     CD_TRY(cd_replica_load_optimizers(t->replica, &reader, err));
-    if (t->hook != NULL && t->hook->load != NULL) {
-        CD_TRY(t->hook->load(cddp_ddp_comm_hook_state(t->ddp), &reader, err));
+    if (t->reduction.hook != NULL && t->reduction.hook->load != NULL) {
+        CD_TRY(t->reduction.hook->load(cddp_ddp_comm_hook_state(t->ddp), &reader, err));
     }
-    if (t->settings.amp.enable) {
-        CD_TRY(cd_loss_scaler_load(&t->scaler, &reader, err));
+    if (t->program.settings.amp.enable) {
+        CD_TRY(cd_loss_scaler_load(&t->scaling.scaler, &reader, err));
         cd_trainer_rescale(t);
     }
     CD_TRY(cd_trainer_load_averager(t, &reader, err));
@@ -84,11 +86,11 @@ static cddp_status report_state(cd_trainer *t, cd_moment moment, int64_t what,
     if (!cd_tracer_wants_digest(t->tracer)) {
         return CDDP_OK;
     }
-    cd_blob_clear(&t->part);
-    CD_TRY(save_part(t, &t->part, err));
-    if (t->part.used > 0) {
+    cd_blob_clear(&t->saved.part);
+    CD_TRY(save_part(t, &t->saved.part, err));
+    if (t->saved.part.used > 0) {
         CD_EMIT(t->tracer, value, "", .what = what, .moment = moment, .presence = 2,
-                .digest = (int64_t)cd_blob_digest(&t->part), .param = -1, .nonfinite = -1);
+                .digest = (int64_t)cd_blob_digest(&t->saved.part), .param = -1, .nonfinite = -1);
     }
     return CDDP_OK;
 }
@@ -97,8 +99,7 @@ static cddp_status report(cd_trainer *t, bool loaded, uint32_t steps_done, cddp_
 {
     const cd_moment moment = loaded ? CD_MOMENT_RESUME : CD_MOMENT_CHECKPOINT;
     CD_EMIT(t->tracer, checkpoint, "parameters, buffers, optimizers, hook, scaler, averager",
-            .loaded = loaded, .digest = (int64_t)cd_blob_digest(&t->checkpoint),
-            .step = steps_done);
+            .loaded = loaded, .digest = (int64_t)cd_blob_digest(&t->saved.all), .step = steps_done);
     CD_TRY(cd_trainer_emit_parameters(t, moment, err));
     CD_TRY(cd_trainer_emit_buffers(t, moment, err));
     CD_TRY(cd_trainer_emit_optimizers(t, moment, err));
@@ -110,12 +111,12 @@ static cddp_status report(cd_trainer *t, bool loaded, uint32_t steps_done, cddp_
 
 cddp_status cd_trainer_checkpoint(cd_trainer *t, uint32_t steps_done, cddp_error *err)
 {
-    if (t->settings.train.checkpoint_step != steps_done) {
+    if (t->program.settings.train.checkpoint_step != steps_done) {
         return CDDP_OK;
     }
     CD_TRY(save(t, err));
     CD_TRY(report(t, false, steps_done, err));
-    if (t->settings.train.resume) {
+    if (t->program.settings.train.resume) {
         cd_trainer_drop(t);
         CD_TRY(cd_trainer_build(t, err));
         CD_TRY(load(t, err));

@@ -11,7 +11,6 @@
 */
 #include "core/train/trainer.h"
 
-#include "core/base/alloc.h"
 #include "core/base/error.h"
 #include "core/model/optim/clip.h"
 
@@ -28,19 +27,6 @@ struct cd_clipping {
     size_t own_count;
     cddp_tensor sum; /* (1), owned */
 };
-
-static void destroy(cd_trainer *t, struct cd_clipping *c)
-{
-    if (c == NULL) {
-        return;
-    }
-    if (c->sum.device != NULL) {
-        c->sum.device->release(c->sum.device, CDDP_F64, 1, c->sum.storage);
-    }
-    cd_release(t->allocator, c->ranks, (size_t)t->plan->world.size * sizeof *c->ranks);
-    cd_release(t->allocator, c->own, (t->grad_count + 1) * sizeof(const cddp_grad *));
-    cd_release(t->allocator, c, sizeof *c);
-}
 
 /* The gradient of one slot as this rank's optimizers see it; NULL: other ranks step all of it. */
 static const cddp_grad *own_of(const cd_trainer *t, const cddp_grad *slot)
@@ -61,7 +47,7 @@ static const cddp_grad *own_of(const cd_trainer *t, const cddp_grad *slot)
 
 static void find_ranks(const cd_trainer *t, struct cd_clipping *c)
 {
-    const char *name = t->settings.clip.group;
+    const char *name = t->program.settings.clip.group;
     c->ranks[0] = t->rank->rank;
     c->rank_count = 1;
     if (c->group == NULL) {
@@ -71,10 +57,10 @@ static void find_ranks(const cd_trainer *t, struct cd_clipping *c)
     for (uint32_t i = 0; i < c->rank_count; i++) {
         c->ranks[i] = i;
     }
-    for (size_t i = 0; i < t->plan->group_count; i++) {
-        const cddp_u32_list *members = &t->plan->groups[i].members;
-        if (t->plan->groups[i].name != NULL && strcmp(t->plan->groups[i].name, name) == 0 &&
-            members->count > 0) {
+    for (size_t i = 0; i < t->program.plan->group_count; i++) {
+        const cddp_u32_list *members = &t->program.plan->groups[i].members;
+        if (t->program.plan->groups[i].name != NULL &&
+            strcmp(t->program.plan->groups[i].name, name) == 0 && members->count > 0) {
             memcpy(c->ranks, members->items, members->count * sizeof *c->ranks);
         }
     }
@@ -83,21 +69,19 @@ static void find_ranks(const cd_trainer *t, struct cd_clipping *c)
 static cddp_status fill_in(cd_trainer *t, struct cd_clipping *c, cddp_error *err)
 {
     const cddp_device *device = cd_trainer_module(t)->device;
-    const char *group = t->settings.clip.group;
+    const char *group = t->program.settings.clip.group;
     const int64_t one = 1;
     void *storage;
-    c->ranks = cd_allocate_array(t->allocator, (size_t)t->plan->world.size, sizeof *c->ranks);
-    c->own = cd_allocate_array(t->allocator, t->grad_count + 1, sizeof(const cddp_grad *));
-    if (c->ranks == NULL || c->own == NULL) {
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for clipping");
-    }
+    c->ranks = cd_arena_array(&t->memory, (size_t)t->program.plan->world.size, sizeof *c->ranks);
+    c->own = cd_arena_array(&t->memory, t->trained.count + 1, sizeof(const cddp_grad *));
+    CD_TRY(cd_arena_check(&t->memory, err, "clipping"));
     c->takes_own = group != NULL;
     if (group != NULL && strcmp(group, "own") != 0) {
         c->group = cd_trainer_find_group(t, strcmp(group, "world") == 0 ? NULL : group);
     }
     find_ranks(t, c);
-    for (size_t i = 0; i < t->grad_count; i++) {
-        const cddp_grad *own = own_of(t, t->grads[i]);
+    for (size_t i = 0; i < t->trained.count; i++) {
+        const cddp_grad *own = own_of(t, t->trained.grads[i]);
         if (own != NULL) {
             c->own[c->own_count++] = own;
         }
@@ -109,25 +93,21 @@ static cddp_status fill_in(cd_trainer *t, struct cd_clipping *c, cddp_error *err
 
 cddp_status cd_trainer_open_clipping(cd_trainer *t, cddp_error *err)
 {
-    if (!(t->settings.clip.max_norm > 0) || t->settings.clip.place == 1) {
+    if (!(t->program.settings.clip.max_norm > 0) || t->program.settings.clip.place == 1) {
         return CDDP_OK;
     }
-    struct cd_clipping *c = cd_allocate_zero(t->allocator, sizeof *c);
-    if (c == NULL) {
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for clipping");
-    }
-    const cddp_status status = fill_in(t, c, err);
-    if (status != CDDP_OK) {
-        destroy(t, c);
-        return status;
-    }
-    t->clipping = c;
+    t->clipping = cd_arena_push(&t->memory, sizeof *t->clipping);
+    CD_TRY(cd_arena_check(&t->memory, err, "clipping"));
+    CD_TRY(fill_in(t, t->clipping, err));
     return CDDP_OK;
 }
 
 void cd_trainer_close_clipping(cd_trainer *t)
 {
-    destroy(t, t->clipping);
+    const cddp_tensor *sum = t->clipping != NULL ? &t->clipping->sum : NULL;
+    if (sum != NULL && sum->device != NULL) {
+        sum->device->release(sum->device, CDDP_F64, 1, sum->storage);
+    }
     t->clipping = NULL;
 }
 
@@ -152,8 +132,8 @@ static cddp_status find_norm(cd_trainer *t, double *norm, cddp_error *err)
             CD_TRY(cd_shard_take_gradients(t->optimizers[i].shard, err));
         }
     }
-    CD_TRY(cd_clip_add_squares(c->takes_own ? c->own : (const cddp_grad *const *)t->grads,
-                               c->takes_own ? c->own_count : t->grad_count, &squares, err));
+    CD_TRY(cd_clip_add_squares(c->takes_own ? c->own : (const cddp_grad *const *)t->trained.grads,
+                               c->takes_own ? c->own_count : t->trained.count, &squares, err));
     if (c->group != NULL) {
         CD_TRY(add_over_group(c, &squares, err));
     }
@@ -165,13 +145,13 @@ cddp_status cd_trainer_clip(cd_trainer *t, cd_trainer_decision *decision, cddp_e
 {
     const struct cd_clipping *c = t->clipping;
     CD_TRY(find_norm(t, &decision->norm, err));
-    if (t->watcher != NULL) {
+    if (t->view.watcher != NULL) {
         const cd_watched_norm norm = {cd_trainer_refresh_views(t), decision->norm, c->ranks,
                                       c->rank_count};
-        CD_TRY(t->watcher->ops->clips(t->watcher->self, &norm, err));
+        CD_TRY(t->view.watcher->ops->clips(t->view.watcher->self, &norm, err));
     }
-    const double factor = cd_clip_factor(t->settings.clip.max_norm, decision->norm);
-    CD_TRY(cd_clip_scale(t->grads, t->grad_count, factor, err));
+    const double factor = cd_clip_factor(t->program.settings.clip.max_norm, decision->norm);
+    CD_TRY(cd_clip_scale(t->trained.grads, t->trained.count, factor, err));
     decision->clip = factor < 1.0 ? factor : 1.0;
     return CDDP_OK;
 }

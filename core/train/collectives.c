@@ -29,76 +29,71 @@ static bool group_position(const cd_trainer *t, const cddp_plan_group *group, ui
 static cddp_status open_one(cd_trainer *t, const cddp_plan_group *planned, cddp_group **group,
                             cddp_error *err)
 {
-    cddp_status status = CDDP_OK;
     uint32_t position;
     if (!group_position(t, planned, &position)) {
         return CDDP_OK;
     }
-    const uint32_t world = (uint32_t)t->plan->world.size;
-    uint32_t *members = cd_allocate_array(t->allocator, world, sizeof *members);
-    if (members == NULL) {
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for the members of group '%s'", planned->name);
-    }
+    const uint32_t world = (uint32_t)t->program.plan->world.size;
+    const cd_arena_mark mark = cd_arena_get_mark(&t->run_memory);
+    uint32_t *members = cd_arena_array(&t->run_memory, world, sizeof *members);
+    CD_TRY(cd_arena_check(&t->run_memory, err, "the members of group '%s'", planned->name));
     const uint32_t count = planned->members.count > 0 ? (uint32_t)planned->members.count : world;
     for (uint32_t i = 0; i < count && i < world; i++) {
         members[i] = planned->members.count > 0 ? planned->members.items[i] : i;
     }
-    const cddp_group_options options = {.sequence_start = t->plan->world.sequence_start,
-                                        .size = sizeof options,
-                                        .backend = t->options.backend,
-                                        .rank = t->rank,
-                                        .tracer = t->tracer,
-                                        .spec = {.size = sizeof options.spec,
-                                                 .name = planned->name,
-                                                 .group_rank = position,
-                                                 .group_size = count,
-                                                 .members = members,
-                                                 .timeout_ns = t->plan->world.timeout_ms * 1000000u,
-                                                 .in_flight_max =
-                                                     (uint32_t)t->plan->world.in_flight_max,
-                                                 .options = t->plan->world.backend_options}};
-    CD_TRY_OUT(cddp_group_create(&options, group, err));
-out:
-    cd_release(t->allocator, members, world * sizeof *members);
-    return status;
+    const cddp_group_options options = {
+        .sequence_start = t->program.plan->world.sequence_start,
+        .size = sizeof options,
+        .backend = t->options.backend,
+        .rank = t->rank,
+        .tracer = t->tracer,
+        .spec = {.size = sizeof options.spec,
+                 .name = planned->name,
+                 .group_rank = position,
+                 .group_size = count,
+                 .members = members,
+                 .timeout_ns = t->program.plan->world.timeout_ms * 1000000u,
+                 .in_flight_max = (uint32_t)t->program.plan->world.in_flight_max,
+                 .options = t->program.plan->world.backend_options}};
+    CD_TRY(cddp_group_create(&options, group, err));
+    cd_arena_rewind(&t->run_memory, mark);
+    return CDDP_OK;
 }
 
 cddp_status cd_trainer_open_groups(cd_trainer *t, cddp_error *err)
 {
-    if (t->plan->group_count == 0) {
+    if (t->program.plan->group_count == 0) {
         return CDDP_OK;
     }
-    t->groups = cd_allocate_array(t->allocator, t->plan->group_count, sizeof(cddp_group *));
-    if (t->groups == NULL) {
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for %zu groups", t->plan->group_count);
-    }
-    for (size_t i = 0; i < t->plan->group_count; i++) {
-        CD_TRY(open_one(t, &t->plan->groups[i], &t->groups[i], err));
+    t->groups.named =
+        cd_arena_array(&t->run_memory, t->program.plan->group_count, sizeof(cddp_group *));
+    CD_TRY(cd_arena_check(&t->run_memory, err, "%zu groups", t->program.plan->group_count));
+    for (size_t i = 0; i < t->program.plan->group_count; i++) {
+        CD_TRY(open_one(t, &t->program.plan->groups[i], &t->groups.named[i], err));
     }
     return CDDP_OK;
 }
 
 void cd_trainer_close_groups(cd_trainer *t)
 {
-    for (size_t i = 0; t->groups != NULL && i < t->plan->group_count; i++) {
-        cddp_group_destroy(t->groups[i]);
+    for (size_t i = 0; t->groups.named != NULL && i < t->program.plan->group_count; i++) {
+        cddp_group_destroy(t->groups.named[i]);
     }
-    cd_release(t->allocator, t->groups, t->plan->group_count * sizeof(cddp_group *));
-    t->groups = NULL;
-    cd_numbers_fini(&t->own_numbers);
-    cd_release(t->allocator, t->own_values, t->own_capacity * sizeof *t->own_values);
-    t->own_values = NULL;
-    t->own_capacity = 0;
+    t->groups.named = NULL;
+    cd_numbers_fini(&t->groups.numbers);
+    cd_release(t->allocator, t->groups.values, t->groups.value_capacity * sizeof *t->groups.values);
+    t->groups.values = NULL;
+    t->groups.value_capacity = 0;
 }
 
 cddp_group *cd_trainer_find_group(const cd_trainer *t, const char *name)
 {
-    for (size_t i = 0; name != NULL && i < t->plan->group_count; i++) {
-        if (strcmp(t->plan->groups[i].name, name) == 0) {
-            return t->groups[i];
+    for (size_t i = 0; name != NULL && i < t->program.plan->group_count; i++) {
+        if (strcmp(t->program.plan->groups[i].name, name) == 0) {
+            return t->groups.named[i];
         }
     }
-    return name == NULL ? t->group : NULL;
+    return name == NULL ? t->groups.world : NULL;
 }
 
 /* ---- what is given ---- */
@@ -167,15 +162,14 @@ static cddp_status give_values(cd_trainer *t, const own *c, const cddp_tensor *i
     if ((input->device->flags & CDDP_DEVICE_VALUES) == 0 || t->streams.device != NULL) {
         return CD_PASS(input->device->fill(input, t->rank->rank + 1.0, NULL, err));
     }
-    if (!cd_vec_grow(t->allocator, (void **)&t->own_values, &t->own_capacity, (size_t)numel,
-                     sizeof *t->own_values)) {
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for the %lld elements of a collective",
-                       (long long)numel);
+    if (!cd_vec_grow(t->allocator, (void **)&t->groups.values, &t->groups.value_capacity,
+                     (size_t)numel, sizeof *t->groups.values)) {
+        return cd_fail_memory(err, "the %lld elements of a collective", (long long)numel);
     }
     for (int64_t i = 0; i < numel; i++) {
-        t->own_values[i] = value_of(c, c->me, i);
+        t->groups.values[i] = value_of(c, c->me, i);
     }
-    return CD_PASS(cd_numbers_write(&t->own_numbers, input, t->own_values, err));
+    return CD_PASS(cd_numbers_write(&t->groups.numbers, input, t->groups.values, err));
 }
 
 static cddp_status show_output(cd_trainer *t, const own *c, const cddp_tensor *output,
@@ -183,16 +177,17 @@ static cddp_status show_output(cd_trainer *t, const own *c, const cddp_tensor *o
 {
     const cd_watched_collective watched = {.planned = c->planned,
                                            .members = c->members,
-                                           .group = c->members != NULL ? c->members->name
-                                                                       : cddp_group_name(t->group),
+                                           .group = c->members != NULL
+                                                        ? c->members->name
+                                                        : cddp_group_name(t->groups.world),
                                            .size = c->size,
                                            .me = c->me,
                                            .output = output};
-    if (t->watcher == NULL || cddp_tensor_numel(output) == 0 ||
+    if (t->view.watcher == NULL || cddp_tensor_numel(output) == 0 ||
         (output->device->flags & CDDP_DEVICE_VALUES) == 0 || t->streams.device != NULL) {
         return CDDP_OK;
     }
-    CD_TRY(t->watcher->ops->exchanged(t->watcher->self, &watched, err));
+    CD_TRY(t->view.watcher->ops->exchanged(t->view.watcher->self, &watched, err));
     return CDDP_OK;
 }
 
@@ -256,21 +251,22 @@ static cddp_status run_one(cd_trainer *t, const cddp_plan_collective *planned, c
     if (c.op == CDDP_OP_BARRIER) {
         return CD_PASS(cddp_group_barrier(group, err));
     }
-    for (size_t i = 0; planned->group != NULL && i < t->plan->group_count; i++) {
-        c.members =
-            strcmp(t->plan->groups[i].name, planned->group) == 0 ? &t->plan->groups[i] : c.members;
+    for (size_t i = 0; planned->group != NULL && i < t->program.plan->group_count; i++) {
+        c.members = strcmp(t->program.plan->groups[i].name, planned->group) == 0
+                        ? &t->program.plan->groups[i]
+                        : c.members;
     }
     return CD_PASS(run_on_tensor(t, &c, group, err));
 }
 
 cddp_status cd_trainer_run_collectives(cd_trainer *t, cd_place_in_step place, cddp_error *err)
 {
-    for (size_t i = 0; i < t->plan->collective_count; i++) {
-        const cddp_plan_collective *planned = &t->plan->collectives[i];
+    for (size_t i = 0; i < t->program.plan->collective_count; i++) {
+        const cddp_plan_collective *planned = &t->program.plan->collectives[i];
         cddp_group *group = cd_trainer_find_group(t, planned->group);
         if (planned->place != (int64_t)place || group == NULL ||
             !cddp_selector_has(&planned->ranks, t->rank->rank) ||
-            !cddp_selector_has(&planned->steps, t->step)) {
+            !cddp_selector_has(&planned->steps, t->now.step)) {
             continue;
         }
         CD_TRY(run_one(t, planned, group, err));

@@ -11,7 +11,6 @@
 */
 #include "core/train/trainer.h"
 
-#include "core/base/alloc.h"
 #include "core/base/error.h"
 #include "core/train/schedule.h"
 
@@ -58,7 +57,7 @@ static cd_replica_optimizer *find_owner(const cd_trainer *t, uint32_t parameter,
 static cddp_status keep_gradient(cd_trainer *t, uint32_t parameter, const cddp_grad *grad,
                                  cddp_error *err)
 {
-    cddp_grad *kept = &t->averaged[parameter];
+    cddp_grad *kept = &t->parameters[parameter].averaged;
     CD_TRY(cddp_grad_define(kept, &grad->value, err));
     CD_TRY(kept->value.device->copy(&kept->value, &grad->value, NULL, err));
     return CDDP_OK;
@@ -67,7 +66,7 @@ static cddp_status keep_gradient(cd_trainer *t, uint32_t parameter, const cddp_g
 static uint32_t find_parameter(const cd_trainer *t, size_t variable)
 {
     uint32_t parameter = 0;
-    while (t->variables[parameter] != (int32_t)variable) {
+    while (t->parameters[parameter].variable != (int32_t)variable) {
         parameter++;
     }
     return parameter;
@@ -81,7 +80,7 @@ static void begin_optimizer(cd_trainer *t, size_t optimizer)
         cd_trainer_emit_step(t, optimizer,
                              &(cd_trainer_decision){.clip = 1.0,
                                                     .norm = NAN,
-                                                    .loss_scale = t->loss_scale});
+                                                    .loss_scale = t->scaling.scale});
     }
 }
 
@@ -98,7 +97,7 @@ static cddp_status step_parameter(void *context, size_t variable, cddp_grad *gra
                        "'%s' was averaged twice in step %u: an optimizer in backward would step "
                        "twice, which is not one "
                        "optimizer step of a scenario",
-                       cd_trainer_module(t)->parameters[parameter].name, t->step);
+                       cd_trainer_module(t)->parameters[parameter].name, t->now.step);
     }
     *has_touched = true;
     const cddp_tensor queued = grad->value;
@@ -107,7 +106,7 @@ static cddp_status step_parameter(void *context, size_t variable, cddp_grad *gra
         CD_TRY(keep_gradient(t, parameter, grad, err));
     }
     begin_optimizer(t, optimizer);
-    cd_optimizer_set_lr(o->optimizer, cd_schedule_lr(t->replica, optimizer, t->step));
+    cd_optimizer_set_lr(o->optimizer, cd_schedule_lr(t->replica, optimizer, t->now.step));
     CD_TRY(cd_optimizer_step_parameter(o->optimizer, position, err));
     CD_TRY(cd_trainer_emit_touch(t, optimizer, position, true, err));
     grad->value = queued;
@@ -122,13 +121,13 @@ static cddp_status find_managed(const cd_trainer *t, bool *managed, cddp_error *
     for (uint32_t i = 0; i < module->parameter_count; i++) {
         size_t optimizer, position;
         const cd_replica_optimizer *o = find_owner(t, i, &optimizer, &position);
-        if (o != NULL && t->variables[i] == CD_NO_VARIABLE) {
+        if (o != NULL && t->parameters[i].variable == CD_NO_VARIABLE) {
             return cd_fail(err, CDDP_E_CONFIG,
                            "optimizer '%s' steps in backward, but the wrapper does not reduce '%s'",
                            o->name, module->parameters[i].name);
         }
         if (o != NULL) {
-            managed[t->variables[i]] = true;
+            managed[t->parameters[i].variable] = true;
         }
     }
     return CDDP_OK;
@@ -137,28 +136,24 @@ static cddp_status find_managed(const cd_trainer *t, bool *managed, cddp_error *
 cddp_status cd_trainer_attach_optimizers(cd_trainer *t, cddp_error *err)
 {
     const size_t variable_count = cddp_ddp_variable_count(t->ddp);
-    cddp_status status = CDDP_OK;
     if (!cd_trainer_steps_in_backward(t)) {
         return CDDP_OK;
     }
-    bool *managed = cd_allocate_array(t->allocator, variable_count + 1, sizeof *managed);
-    if (managed == NULL) {
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for %zu optimizers in backward",
-                       variable_count);
-    }
-    CD_TRY_OUT(find_managed(t, managed, err));
+    const cd_arena_mark mark = cd_arena_get_mark(&t->memory);
+    bool *managed = cd_arena_array(&t->memory, variable_count + 1, sizeof *managed);
+    CD_TRY(cd_arena_check(&t->memory, err, "%zu optimizers in backward", variable_count));
+    CD_TRY(find_managed(t, managed, err));
     const cddp_optimizer_in_backward optimizer = {.size = sizeof optimizer,
                                                   .step = step_parameter,
                                                   .context = t,
                                                   .managed = managed,
                                                   .overlap = cd_trainer_overlap(t),
                                                   .shard_buckets =
-                                                      t->plan->optimizer_count > 0 &&
-                                                      t->plan->optimizers[0].shard_buckets};
-    CD_TRY_OUT(cddp_ddp_set_optimizer_in_backward(t->ddp, &optimizer, err));
-out:
-    cd_release(t->allocator, managed, (variable_count + 1) * sizeof *managed);
-    return status;
+                                                      t->program.plan->optimizer_count > 0 &&
+                                                      t->program.plan->optimizers[0].shard_buckets};
+    CD_TRY(cddp_ddp_set_optimizer_in_backward(t->ddp, &optimizer, err));
+    cd_arena_rewind(&t->memory, mark);
+    return CDDP_OK;
 }
 
 /* ---- the end of a step ---- */
@@ -166,37 +161,33 @@ out:
 /* Which parameters lie in which bucket: who steps them follows from that. */
 static cddp_status show_buckets(cd_trainer *t, cddp_error *err)
 {
-    cddp_status status = CDDP_OK;
     const cd_module *module = cd_trainer_module(t);
     const uint32_t count = cddp_ddp_bucket_count(t->ddp);
-    cd_watched_bucket *buckets = cd_allocate_array(t->allocator, count + 1, sizeof *buckets);
+    const cd_arena_mark mark = cd_arena_get_mark(&t->memory);
+    cd_watched_bucket *buckets = cd_arena_array(&t->memory, count + 1, sizeof *buckets);
     uint32_t *parameters =
-        cd_allocate_array(t->allocator, module->parameter_count + 1, sizeof *parameters);
-    if (buckets == NULL || parameters == NULL) {
-        status = cd_fail(err, CDDP_E_NOMEM, "no memory for the owners of %u buckets", count);
-        goto out;
-    }
+        cd_arena_array(&t->memory, module->parameter_count + 1, sizeof *parameters);
+    CD_TRY(cd_arena_check(&t->memory, err, "the owners of %u buckets", count));
     for (uint32_t b = 0, at = 0; b < count; b++) {
         cddp_bucket_info info = {.size = sizeof info};
-        CD_TRY_OUT(cddp_ddp_bucket(t->ddp, b, &info, err));
+        CD_TRY(cddp_ddp_bucket(t->ddp, b, &info, err));
         buckets[b] = (cd_watched_bucket){parameters + at, info.variable_count};
         for (uint32_t i = 0; i < info.variable_count; i++) {
             parameters[at++] = find_parameter(t, info.variables[i]);
         }
     }
-    CD_TRY_OUT(t->watcher->ops->assigned(t->watcher->self, buckets, count, err));
-    t->has_owners = true;
-out:
-    cd_release(t->allocator, buckets, (count + 1) * sizeof *buckets);
-    cd_release(t->allocator, parameters, (module->parameter_count + 1) * sizeof *parameters);
-    return status;
+    CD_TRY(t->view.watcher->ops->assigned(t->view.watcher->self, buckets, count, err));
+    t->view.knows_owners = true;
+    cd_arena_rewind(&t->memory, mark);
+    return CDDP_OK;
 }
 
-/* Whose touch another rank tells of. */
+/* Whose touch another rank reports. */
 static bool is_elsewhere(const cd_trainer *t, const cd_replica_optimizer *o, size_t position)
 {
     return o->overlap >= CDDP_OVERLAP_HOOK_WITH_ZERO_STEP &&
-           cddp_ddp_optimizer_owner(t->ddp, (size_t)t->variables[o->ordinals[position]]) !=
+           cddp_ddp_optimizer_owner(t->ddp,
+                                    (size_t)t->parameters[o->ordinals[position]].variable) !=
                (int64_t)t->rank->rank;
 }
 
@@ -223,7 +214,7 @@ cddp_status cd_trainer_end_step_in_backward(cd_trainer *t, cddp_error *err)
         }
         own->has_stepped = false;
     }
-    if (t->watcher != NULL && !t->has_owners && is_any_due &&
+    if (t->view.watcher != NULL && !t->view.knows_owners && is_any_due &&
         cd_trainer_overlap(t) >= CDDP_OVERLAP_HOOK_WITH_ZERO_STEP) {
         CD_TRY(show_buckets(t, err));
     }

@@ -20,7 +20,7 @@
 
 static cddp_status pass_time(cd_trainer *t, uint64_t duration_ns, const char *what, cddp_error *err)
 {
-    if (duration_ns > 0 && t->settings.train.offloaded) {
+    if (duration_ns > 0 && t->program.settings.train.offloaded) {
         CD_TRY(t->rank->ops->sleep_ns(t->rank, duration_ns, err));
     } else if (duration_ns > 0) {
         CD_TRY(t->rank->ops->compute(t->rank, duration_ns, what, err));
@@ -31,8 +31,8 @@ static cddp_status pass_time(cd_trainer *t, uint64_t duration_ns, const char *wh
 /* Of the backward of one gradient. */
 static uint64_t backward_ns(const cd_trainer *t, uint32_t parameter)
 {
-    const uint64_t given_ns = t->settings.train.backward_us * 1000u;
-    if (t->settings.train.backward_split == 0 || t->backward_weights == 0) {
+    const uint64_t given_ns = t->program.settings.train.backward_us * 1000u;
+    if (t->program.settings.train.backward_split == 0 || t->backward_weights == 0) {
         return given_ns;
     }
     const double share =
@@ -80,7 +80,7 @@ static cddp_status replace_buffers(cd_trainer *t, cddp_error *err)
 
 /* ---- forward ---- */
 
-/* FWD-02: tells the wrapper which variables the outputs can reach, when it wants to know. */
+/* FWD-02: gives the wrapper which variables the outputs can reach, when it wants to know. */
 static cddp_status end_forward(cd_trainer *t, cd_pass *pass, cddp_error *err)
 {
     const bool searches = pass->micro->grad_mode && cddp_ddp_wants_graph_search(t->ddp);
@@ -96,14 +96,15 @@ static cddp_status end_forward(cd_trainer *t, cd_pass *pass, cddp_error *err)
             produced[count++] = pass->outputs.values[i];
         }
     }
-    CD_TRY(cd_graph_reachable(t->replica->graph, produced, count, t->reachable, err));
+    CD_TRY(cd_graph_reachable(t->replica->graph, produced, count, t->search.reachable, err));
     const size_t parameter_count = cd_trainer_module(t)->parameter_count;
     for (size_t i = 0; i < parameter_count; i++) {
-        if (t->variables[i] != CD_NO_VARIABLE) {
-            t->reachable_variables[t->variables[i]] = t->reachable[i] && !t->replaced[i];
+        if (t->parameters[i].variable != CD_NO_VARIABLE) {
+            t->search.variables[t->parameters[i].variable] =
+                t->search.reachable[i] && !t->replica->parameters[i].is_replaced;
         }
     }
-    CD_TRY(cddp_ddp_forward_end(t->ddp, t->reachable_variables, err));
+    CD_TRY(cddp_ddp_forward_end(t->ddp, t->search.variables, err));
     CD_TRY(cd_sink(t->replica->graph, produced, count, err));
     for (uint32_t i = 0; i < count; i++) {
         pass->outputs.values[places[i]] = produced[i];
@@ -119,16 +120,16 @@ static cddp_status run_forward(cd_trainer *t, cd_pass *pass, cddp_error *err)
         CD_TRY(cd_streams_settle(&t->streams, err)); /* buffers were broadcast */
     }
     CD_TRY(cd_trainer_emit_buffers(t, CD_MOMENT_FORWARD, err));
-    if (t->watcher != NULL && pass->first == 0) {
+    if (t->view.watcher != NULL && pass->first == 0) {
         const cd_watched_values values = cd_trainer_refresh_views(t);
-        CD_TRY(t->watcher->ops->enter_forward(t->watcher->self, micro->place.micro_step, &values,
-                                              err));
+        CD_TRY(t->view.watcher->ops->enter_forward(t->view.watcher->self, micro->place.micro_step,
+                                                   &values, err));
     }
-    CD_TRY(pass_time(t, t->settings.train.forward_us * 1000u, "forward", err));
+    CD_TRY(pass_time(t, t->program.settings.train.forward_us * 1000u, "forward", err));
     t->replica->graph->grad_enabled = micro->grad_mode;
-    t->is_in_forward = cd_micro_contributes(micro); /* else the reference does not run it */
+    t->now.is_in_forward = cd_micro_contributes(micro); /* else the reference does not run it */
     const cddp_status status = cd_replica_forward(t->replica, pass, err);
-    t->is_in_forward = false;
+    t->now.is_in_forward = false;
     CD_TRY(status);
     if (!micro->bypass) {
         CD_TRY(end_forward(t, pass, err));
@@ -147,27 +148,27 @@ static cddp_status gradient_is_ready(void *context, uint32_t parameter, cddp_gra
     cd_trainer *t = context;
     const char *name = cd_trainer_module(t)->parameters[parameter].name;
     CD_TRY(pass_time(t, backward_ns(t, parameter), name, err));
-    if (t->micro->await_producers && grad->kind == CDDP_GRAD_DENSE) {
+    if (t->now.micro->await_producers && grad->kind == CDDP_GRAD_DENSE) {
         CD_TRY(cd_streams_await(&t->streams, parameter, err));
     }
-    CD_TRY(cd_replica_poison(t->micro, name, t->gradient_count == 0, grad, err));
-    if (t->settings.clip.place == 1 && grad->kind == CDDP_GRAD_DENSE) {
-        CD_TRY(cd_clip_grad_norm(&grad, 1, t->settings.clip.max_norm, NULL, err));
+    CD_TRY(cd_replica_poison(t->now.micro, name, t->now.gradient_count == 0, grad, err));
+    if (t->program.settings.clip.place == 1 && grad->kind == CDDP_GRAD_DENSE) {
+        CD_TRY(cd_clip_grad_norm(&grad, 1, t->program.settings.clip.max_norm, NULL, err));
     }
-    t->gradient_count++;
-    t->contributions[parameter] += grad->kind != CDDP_GRAD_UNDEFINED;
+    t->now.gradient_count++;
+    t->parameters[parameter].contributions += grad->kind != CDDP_GRAD_UNDEFINED;
     CD_TRY(cd_trainer_emit_gradient(t, parameter, grad, err));
-    if (t->watcher != NULL) {
+    if (t->view.watcher != NULL) {
         CD_TRY(cd_streams_look(&t->streams, err));
         const cddp_grad local = cd_streams_plain_grad(&t->streams, grad);
-        CD_TRY(t->watcher->ops->accumulated(t->watcher->self, parameter, &local, err));
+        CD_TRY(t->view.watcher->ops->accumulated(t->view.watcher->self, parameter, &local, err));
     }
-    if (!t->replaced[parameter]) {
+    if (!t->replica->parameters[parameter].is_replaced) {
         CD_TRY(cddp_ddp_mark_parameter_ready(t->ddp, parameter, err));
     }
-    if (t->gradient_count == t->micro->abort_after) {
+    if (t->now.gradient_count == t->now.micro->abort_after) {
         return cd_fail(err, CDDP_E_ABORTED, "the plan leaves this backward after %u gradients",
-                       t->gradient_count);
+                       t->now.gradient_count);
     }
     return CDDP_OK;
 }
@@ -188,7 +189,7 @@ static cddp_status fresh_gradient(void *context, uint32_t parameter, const cddp_
                                   cddp_error *err)
 {
     const cd_trainer *t = context;
-    CD_TRY(cd_replica_write_atoms(t->micro, parameter, dst, err));
+    CD_TRY(cd_replica_write_atoms(t->now.micro, parameter, dst, err));
     return CDDP_OK;
 }
 
@@ -207,7 +208,7 @@ static cddp_status gather(const cd_trainer *t, const cddp_tensor *mine, const cd
                           cddp_error *err)
 {
     cddp_work *work = NULL;
-    CD_TRY(cddp_group_allgather(t->group, mine, all, &work, err));
+    CD_TRY(cddp_group_allgather(t->groups.world, mine, all, &work, err));
     CD_TRY(cddp_work_wait(work, 0, err));
     return CDDP_OK;
 }
@@ -216,7 +217,7 @@ static cddp_status gather(const cd_trainer *t, const cddp_tensor *mine, const cd
 static cddp_status spoil_statistics(const cd_trainer *t, const cddp_tensor *mine,
                                     const cddp_tensor *all, cddp_error *err)
 {
-    const size_t width = (size_t)cddp_tensor_numel(mine), world = cddp_group_size(t->group);
+    const size_t width = (size_t)cddp_tensor_numel(mine), world = cddp_group_size(t->groups.world);
     double total = 0;
     cddp_tensor here;
     CD_TRY(
@@ -228,7 +229,7 @@ static cddp_status spoil_statistics(const cd_trainer *t, const cddp_tensor *mine
         total += rows[r * width + width - 1];
     }
     for (size_t r = 0; r < world; r++) {
-        if (t->micro->statistics == CD_STATISTICS_OWN) {
+        if (t->now.micro->statistics == CD_STATISTICS_OWN) {
             memmove(rows + r * width, own, width * sizeof *rows);
         } else {
             rows[r * width + width - 1] = total / (double)world;
@@ -243,7 +244,7 @@ static cddp_status gather_statistics(void *context, const cddp_tensor *mine, con
 {
     const cd_trainer *t = context;
     CD_TRY(gather(t, mine, all, err));
-    if (t->micro->statistics != CD_STATISTICS_EXCHANGED) {
+    if (t->now.micro->statistics != CD_STATISTICS_EXCHANGED) {
         CD_TRY(spoil_statistics(t, mine, all, err));
     }
     return CDDP_OK;
@@ -253,16 +254,16 @@ static cddp_status show_statistics(void *context, uint32_t buffer, const double 
                                    const double *spread, int64_t channels, cddp_error *err)
 {
     cd_trainer *t = context;
-    const cd_watched_statistics used = {.step = t->step,
-                                        .micro_step = t->micro->place.micro_step,
-                                        .exchange = t->exchange_count++,
+    const cd_watched_statistics used = {.step = t->now.step,
+                                        .micro_step = t->now.micro->place.micro_step,
+                                        .exchange = t->now.exchange_count++,
                                         .buffer = buffer,
                                         .mean = mean,
                                         .spread = spread,
                                         .channels = (size_t)channels};
     /* a checkpoint runs layers again in the backward */
-    if (t->watcher != NULL && t->is_in_forward) {
-        CD_TRY(t->watcher->ops->normalised(t->watcher->self, &used, err));
+    if (t->view.watcher != NULL && t->now.is_in_forward) {
+        CD_TRY(t->view.watcher->ops->normalised(t->view.watcher->self, &used, err));
     }
     return CDDP_OK;
 }
@@ -272,13 +273,13 @@ static cddp_status show_statistics(void *context, uint32_t buffer, const double 
 static cddp_status sum_statistics(void *context, const cddp_tensor *sums, cddp_error *err)
 {
     const cd_trainer *t = context;
-    const uint32_t world = cddp_group_size(t->group);
+    const uint32_t world = cddp_group_size(t->groups.world);
     const int64_t width = cddp_tensor_numel(sums);
     cddp_tensor all;
     CD_TRY(cd_graph_tensor(t->replica->graph, CDDP_F64, (const int64_t[2]){world, width}, 2, &all,
                            err));
     CD_TRY(gather(t, sums, &all, err));
-    if (t->micro->statistics == CD_STATISTICS_OWN) {
+    if (t->now.micro->statistics == CD_STATISTICS_OWN) {
         CD_TRY(sums->device->scale(sums, sums, world, NULL, err));
         return CDDP_OK;
     }
@@ -299,7 +300,7 @@ static cddp_stream *producer_of(void *context, uint32_t parameter)
 void cd_trainer_set_callbacks(cd_trainer *t)
 {
     const cd_graph_callbacks callbacks = {.context = t,
-                                          .rank_count = cddp_group_size(t->group),
+                                          .rank_count = cddp_group_size(t->groups.world),
                                           .allgather = gather_statistics,
                                           .allreduce = sum_statistics,
                                           .combined =
@@ -316,7 +317,7 @@ static cddp_status end_backward(cd_trainer *t, const cd_micro *micro, cddp_error
 {
     if (micro->early_step) {
         CD_TRY(cd_trainer_update(t, micro, err));
-        t->has_stepped = true;
+        t->now.has_stepped = true;
     }
     CD_TRY(cddp_ddp_backward_end(t->ddp, err));
     CD_TRY(cd_streams_settle(&t->streams, err));
@@ -331,7 +332,7 @@ static cddp_status run_backwards(cd_trainer *t, const cd_micro *micro, cd_value 
         const bool retain = round + 1 < micro->backwards;
         const uint32_t parts = micro->backward_each ? micro->forwards : 1;
         for (uint32_t f = 0; f < parts; f++) {
-            t->gradient_count = 0;
+            t->now.gradient_count = 0;
             CD_TRY(cd_streams_begin_backward(&t->streams, err));
             CD_TRY(cd_replica_backward(t->replica, micro, &losses[f], micro->forwards / parts,
                                        retain || f + 1 < parts, err));
@@ -345,10 +346,10 @@ static cddp_status run_backwards(cd_trainer *t, const cd_micro *micro, cd_value 
 ** reduction on every rank (UPG-02), drops what was accumulated and goes on with the next step. */
 static cddp_status leave_backward(cd_trainer *t, cddp_error *err)
 {
-    cd_trainer_emit_mark(t, "backward_left_early", t->gradient_count);
+    cd_trainer_emit_mark(t, "backward_left_early", t->now.gradient_count);
     CD_TRY(cd_streams_settle_producers(&t->streams, err));
-    CD_TRY(cddp_ddp_update_process_group(t->ddp, t->group, err));
-    t->has_stepped = true; /* nothing to step with */
+    CD_TRY(cddp_ddp_update_process_group(t->ddp, t->groups.world, err));
+    t->now.has_stepped = true; /* nothing to step with */
     return CDDP_OK;
 }
 
@@ -360,7 +361,7 @@ static cddp_status run_backward(cd_trainer *t, const cd_micro *micro, cd_value *
     }
     const cddp_status status = run_backwards(t, micro, losses, err);
     if (status == CDDP_E_ABORTED && micro->abort_after > 0 &&
-        t->gradient_count == micro->abort_after) {
+        t->now.gradient_count == micro->abort_after) {
         cd_error_reset(err);
         CD_TRY(leave_backward(t, err));
         return CDDP_OK;
@@ -374,13 +375,13 @@ static cddp_status run_forwards(cd_trainer *t, const cd_micro *micro, const cd_m
                                 cd_value **losses, cddp_error *err)
 {
     cd_graph_begin(t->replica->graph);
-    t->exchange_count = 0;
+    t->now.exchange_count = 0;
     for (uint32_t f = 0; f < micro->forwards; f++) {
         cd_pass pass = {.micro = micro,
                         .samples = samples,
                         .first = f * micro->samples,
                         .count = micro->samples,
-                        .loss_scale = t->loss_scale};
+                        .loss_scale = t->scaling.scale};
         CD_TRY(cd_loss_divisor_find(&t->divisor, micro, samples, pass.first, &pass.divisor, err));
         CD_TRY(run_forward(t, &pass, err));
         losses[f] = pass.loss;
@@ -390,7 +391,7 @@ static cddp_status run_forwards(cd_trainer *t, const cd_micro *micro, const cd_m
 
 static bool is_last_micro(const cd_trainer *t, const cd_micro *micro)
 {
-    return micro->place.micro_step + 1 == t->settings.train.micro_steps;
+    return micro->place.micro_step + 1 == t->program.settings.train.micro_steps;
 }
 
 /* The inner contexts are left at once: the outer one then counts as if they had not been
@@ -411,7 +412,7 @@ static cddp_status begin_micro(cd_trainer *t, const cd_micro *micro, cd_value **
 {
     cd_micro_batch samples;
     const bool is_last = is_last_micro(t, micro);
-    CD_TRY(cd_sampler_get(t->sampler, micro, &samples, err));
+    CD_TRY(cd_sampler_get(t->program.sampler, micro, &samples, err));
     cd_trainer_emit_samples(t, &samples);
     CD_TRY(pass_time(t, micro->compute_us * 1000u, "extra", err));
     if (micro->touch_buffers) {
@@ -455,8 +456,8 @@ static cddp_status end_micro(cd_trainer *t, const cd_micro *micro, cddp_error *e
 cddp_status cd_trainer_run_micro(cd_trainer *t, const cd_micro *micro, cddp_error *err)
 {
     cd_value *losses[FORWARDS_MAX] = {NULL};
-    t->micro = micro;
-    t->gradient_count = 0;
+    t->now.micro = micro;
+    t->now.gradient_count = 0;
     if (micro->skip == CD_SKIP_ALL) {
         cd_trainer_emit_mark(t, "micro_step_skipped", 1);
         return CDDP_OK;
@@ -477,7 +478,7 @@ typedef struct collection {
 static cddp_status collect_firing(void *context, uint32_t parameter, const cd_gradient *arrived,
                                   cddp_error *err)
 {
-    collection *c = ((const cd_trainer *)context)->collection;
+    collection *c = ((const cd_trainer *)context)->now.collection;
     if (c->count == c->capacity) {
         return cd_fail(err, CDDP_E_LIMIT, "a backward fires more than %zu times", c->capacity);
     }
@@ -491,8 +492,8 @@ cddp_status cd_trainer_open_micro(cd_trainer *t, const cd_micro *micro, cd_firin
     cd_value *losses[FORWARDS_MAX] = {NULL};
     collection c = {.firings = firings, .capacity = capacity};
     *count = 0;
-    t->micro = micro;
-    t->gradient_count = 0;
+    t->now.micro = micro;
+    t->now.gradient_count = 0;
     if (micro->backward_each || micro->backwards > 1 || micro->abort_after > 0) {
         return cd_fail(err, CDDP_E_UNSUPPORTED,
                        "step %u micro-step %u does not run exactly one whole backward, and cannot "
@@ -508,12 +509,12 @@ cddp_status cd_trainer_open_micro(cd_trainer *t, const cd_micro *micro, cd_firin
     }
     cd_graph_callbacks collecting = t->replica->graph->callbacks;
     collecting.collect = collect_firing;
-    t->collection = &c;
+    t->now.collection = &c;
     cd_graph_set_callbacks(t->replica->graph, &collecting);
     const cddp_status status =
         cd_replica_backward(t->replica, micro, losses, micro->forwards, false, err);
     cd_trainer_set_callbacks(t);
-    t->collection = NULL;
+    t->now.collection = NULL;
     *count = c.count;
     return status;
 }

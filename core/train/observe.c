@@ -77,15 +77,15 @@ void cd_trainer_emit_settings(cd_trainer *t)
     for (size_t i = 0; t->tracer != NULL && i < cd_key_count(); i++) {
         const cd_key_row *row = cd_key_row_get(i);
         if (row->scope == CD_SCOPE_RANK) {
-            emit_setting(t, row, (const char *)&t->settings + row->offset, (cddp_key)i);
+            emit_setting(t, row, (const char *)&t->program.settings + row->offset, (cddp_key)i);
         }
     }
 }
 
 void cd_trainer_emit_seeds(cd_trainer *t)
 {
-    const cd_prng root = cd_prng_seed(t->plan->world.seed);
-    const bool distinct = t->settings.model.init == CDDP_MODEL_INIT_DISTINCT;
+    const cd_prng root = cd_prng_seed(t->program.plan->world.seed);
+    const bool distinct = t->program.settings.model.init == CDDP_MODEL_INIT_DISTINCT;
     cd_prng model = distinct ? cd_prng_split_index(&root, "model", t->rank->rank + 1u)
                              : cd_prng_split(&root, "model");
     cd_prng data = cd_prng_split(&root, "data");
@@ -148,7 +148,7 @@ cddp_status cd_trainer_emit_parameters(cd_trainer *t, cd_moment moment, cddp_err
         CD_EMIT(t->tracer, value, module->parameters[i].name, .what = 0, .moment = moment,
                 .id = (int64_t)i, .presence = presence,
                 .digest = cd_tracer_digest(t->tracer, tensor),
-                .param = t->ddp != NULL ? t->variables[i] : CD_NO_VARIABLE,
+                .param = t->ddp != NULL ? t->parameters[i].variable : CD_NO_VARIABLE,
                 .nonfinite = find_nonfinite(tensor));
     }
     return CDDP_OK;
@@ -180,14 +180,14 @@ cddp_status cd_trainer_emit_optimizers(cd_trainer *t, cd_moment moment, cddp_err
             const int64_t held = cd_replica_find_piece(o, k);
             const bool is_part = o->pieces != NULL || cd_replica_assigns_buckets(t->replica, i);
             if (held < 0) {
-                continue; /* another rank tells of it */
+                continue; /* another rank reports it */
             }
             cd_optimizer_get_state(o->optimizer, (size_t)held, &state);
             CD_TRY(cd_optimizer_state_digest(o->optimizer, (size_t)held, &digest, err));
             /* Pieces differ from rank to rank by right: they are no parameter's. */
             CD_EMIT(t->tracer, value, o->name, .what = 3, .moment = moment, .id = id,
                     .presence = state.is_present ? 2 : 0, .digest = (int64_t)digest,
-                    .param = is_part ? CD_NO_VARIABLE : t->variables[o->ordinals[k]],
+                    .param = is_part ? CD_NO_VARIABLE : t->parameters[o->ordinals[k]].variable,
                     .nonfinite = -1);
         }
     }
@@ -198,17 +198,17 @@ cddp_status cd_trainer_emit_gradient(cd_trainer *t, uint32_t parameter, const cd
                                      cddp_error *err)
 {
     (void)err;
-    if (t->tracer == NULL || t->variables[parameter] == CD_NO_VARIABLE) {
+    if (t->tracer == NULL || t->parameters[parameter].variable == CD_NO_VARIABLE) {
         return CDDP_OK;
     }
     static const int64_t presences[] = {
         [CDDP_GRAD_UNDEFINED] = 0, [CDDP_GRAD_DENSE] = 2, [CDDP_GRAD_SPARSE] = 3};
     const bool is_there = grad->kind != CDDP_GRAD_UNDEFINED;
     const bool digests = is_there && cd_tracer_wants_digest(t->tracer);
-    CD_EMIT(t->tracer, grad_local, NULL, .param = t->variables[parameter],
+    CD_EMIT(t->tracer, grad_local, NULL, .param = t->parameters[parameter].variable,
             .presence = presences[grad->kind],
             .digest = digests ? cd_tracer_digest(t->tracer, &grad->value) : 0,
-            .contributions = (int64_t)t->contributions[parameter],
+            .contributions = (int64_t)t->parameters[parameter].contributions,
             .dtype = is_there ? (int64_t)grad->value.dtype : CDDP_F32,
             .nonfinite = digests && find_nonfinite(&grad->value) >= 0);
     return CDDP_OK;

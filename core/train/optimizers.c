@@ -3,12 +3,11 @@
 ** they did in the step at hand. */
 #include "core/train/trainer.h"
 
-#include "core/base/alloc.h"
 #include "core/base/error.h"
 
 static size_t optimizer_count(const cd_trainer *t)
 {
-    return t->plan->optimizer_count > 0 ? t->plan->optimizer_count : 1;
+    return t->program.plan->optimizer_count > 0 ? t->program.plan->optimizer_count : 1;
 }
 
 /* A cd_optimizer_cutter's. */
@@ -19,11 +18,13 @@ static cddp_status cut(void *context, size_t index, cd_replica_optimizer *optimi
     cd_trainer *t = context;
     cd_shard **shard = &t->optimizers[index].shard;
     const cd_shard_options options = {.optimizer = optimizer->name,
-                                      .kind = (cd_shard_kind)t->plan->optimizers[index].shard,
-                                      .order = (cd_shard_order)t->settings.shard.order,
-                                      .padding = (cd_shard_padding)t->settings.shard.padding,
+                                      .kind =
+                                          (cd_shard_kind)t->program.plan->optimizers[index].shard,
+                                      .order = (cd_shard_order)t->program.settings.shard.order,
+                                      .padding =
+                                          (cd_shard_padding)t->program.settings.shard.padding,
                                       .rank = t->rank->rank,
-                                      .world = (uint32_t)t->plan->world.size,
+                                      .world = (uint32_t)t->program.plan->world.size,
                                       .parameters = whole,
                                       .parameter_count = optimizer->count,
                                       .allocator = t->allocator};
@@ -38,27 +39,22 @@ static cddp_status cut(void *context, size_t index, cd_replica_optimizer *optimi
 cddp_status cd_trainer_make_replica(cd_trainer *t, const cddp_device *device, cddp_error *err)
 {
     const cd_optimizer_cutter cutter = {.context = t, .cut = cut};
-    const cd_replica_options options = {.plan = t->plan,
+    const cd_replica_options options = {.plan = t->program.plan,
                                         .rank = t->rank->rank,
                                         .device = device,
                                         .allocator = t->allocator,
                                         .cutter = &cutter};
-    t->optimizers = cd_allocate_array(t->allocator, optimizer_count(t), sizeof *t->optimizers);
-    t->stepped = cd_allocate_array(t->allocator, optimizer_count(t), sizeof *t->stepped);
-    if (t->optimizers == NULL || t->stepped == NULL) {
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for %zu optimizers", optimizer_count(t));
-    }
+    t->optimizers = cd_arena_array(&t->memory, optimizer_count(t), sizeof *t->optimizers);
+    t->view.stepped = cd_arena_array(&t->memory, optimizer_count(t), sizeof *t->view.stepped);
+    CD_TRY(cd_arena_check(&t->memory, err, "%zu optimizers", optimizer_count(t)));
     CD_TRY(cd_replica_create(&options, &t->replica, err));
     cd_loss_divisor_init(&t->divisor, t->replica);
     for (size_t i = 0; i < t->replica->optimizer_count; i++) {
         cd_trainer_optimizer *o = &t->optimizers[i];
         o->scaled.number = (uint32_t)i;
-        o->parameter_count = t->replica->optimizers[i].count;
-        o->has_touched = cd_allocate_array(t->allocator, o->parameter_count, sizeof(bool));
-        if (o->has_touched == NULL) {
-            return cd_fail(err, CDDP_E_NOMEM, "no memory for the parameters of an optimizer");
-        }
+        o->has_touched = cd_arena_array(&t->memory, t->replica->optimizers[i].count, sizeof(bool));
     }
+    CD_TRY(cd_arena_check(&t->memory, err, "the parameters of an optimizer"));
     return CDDP_OK;
 }
 
@@ -68,12 +64,7 @@ void cd_trainer_drop_replica(cd_trainer *t)
     cd_replica_destroy(t->replica);
     t->replica = NULL;
     for (size_t i = 0; t->optimizers != NULL && i < optimizer_count(t); i++) {
-        cd_trainer_optimizer *o = &t->optimizers[i];
-        cd_shard_destroy(o->shard);
-        cd_release(t->allocator, o->has_touched, o->parameter_count * sizeof(bool));
+        cd_shard_destroy(t->optimizers[i].shard);
     }
-    cd_release(t->allocator, t->optimizers, optimizer_count(t) * sizeof *t->optimizers);
-    cd_release(t->allocator, t->stepped, optimizer_count(t) * sizeof *t->stepped);
     t->optimizers = NULL;
-    t->stepped = NULL;
 }

@@ -5,15 +5,18 @@
 #include "core/train/sampler.h"
 
 #include "core/base/alloc.h"
+#include "core/base/arena.h"
 #include "core/base/error.h"
 #include "core/base/hash.h"
 #include "core/base/prng.h"
 
 #include <string.h>
 
+#define MEMORY_BLOCK_BYTES ((size_t)1 << 16)
+
 struct cd_sampler {
     const cddp_plan *plan;
-    const cddp_allocator *allocator;
+    cd_arena memory; /* of the sampler itself and its arrays */
     cddp_plan_settings settings;
     uint32_t rank;
     uint64_t *cursors; /* (place_count) samples consumed before each micro-step */
@@ -44,16 +47,13 @@ static cddp_status sampler_fill(cd_sampler *s, cddp_error *err)
         s->capacity = count > s->capacity ? count : s->capacity;
         consumed += count;
     }
-    s->ids = cd_allocate_array(s->allocator, s->capacity + 1, sizeof *s->ids);
-    s->epochs = cd_allocate_array(s->allocator, s->capacity + 1, sizeof *s->epochs);
-    s->weights = cd_allocate_array(s->allocator, s->capacity + 1, sizeof *s->weights);
+    s->ids = cd_arena_array(&s->memory, s->capacity + 1, sizeof *s->ids);
+    s->epochs = cd_arena_array(&s->memory, s->capacity + 1, sizeof *s->epochs);
+    s->weights = cd_arena_array(&s->memory, s->capacity + 1, sizeof *s->weights);
     if (s->settings.data.shuffle && s->settings.data.dataset_size > 0) {
-        s->order = cd_allocate_array(s->allocator, s->settings.data.dataset_size, sizeof *s->order);
+        s->order = cd_arena_array(&s->memory, s->settings.data.dataset_size, sizeof *s->order);
     }
-    if (s->ids == NULL || s->epochs == NULL || s->weights == NULL ||
-        (s->order == NULL && s->settings.data.shuffle && s->settings.data.dataset_size > 0)) {
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for the samples of rank %u", s->rank);
-    }
+    CD_TRY(cd_arena_check(&s->memory, err, "the samples of rank %u", s->rank));
     s->order_epoch = UINT64_MAX;
     return CDDP_OK;
 }
@@ -62,20 +62,17 @@ cddp_status cd_sampler_create(const cddp_plan *plan, uint32_t rank, const cddp_a
                               cd_sampler **sampler, cddp_error *err)
 {
     cddp_status status = CDDP_OK;
-    cd_sampler *s = cd_allocate_zero(allocator, sizeof *s);
-    if (s == NULL) {
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for a sampler");
-    }
+    cd_arena memory;
+    cd_arena_init(&memory, allocator, MEMORY_BLOCK_BYTES);
+    cd_sampler *s = cd_arena_push(&memory, sizeof *s);
+    CD_TRY(cd_arena_check(&memory, err, "a sampler"));
+    s->memory = memory;
     s->plan = plan;
-    s->allocator = allocator;
     s->rank = rank;
     CD_TRY_OUT(cddp_plan_rank_settings(plan, rank, &s->settings, err));
     s->place_count = (size_t)(s->settings.train.steps * s->settings.train.micro_steps);
-    s->cursors = cd_allocate_array(allocator, s->place_count, sizeof *s->cursors);
-    if (s->cursors == NULL) {
-        status = cd_fail(err, CDDP_E_NOMEM, "no memory for %zu micro-steps", s->place_count);
-        goto out;
-    }
+    s->cursors = cd_arena_array(&s->memory, s->place_count, sizeof *s->cursors);
+    CD_TRY_OUT(cd_arena_check(&s->memory, err, "%zu micro-steps", s->place_count));
     CD_TRY_OUT(sampler_fill(s, err));
     *sampler = s;
     s = NULL;
@@ -144,13 +141,7 @@ cddp_status cd_sampler_get(cd_sampler *s, const cd_micro *micro, cd_micro_batch 
 void cd_sampler_destroy(cd_sampler *s)
 {
     if (s != NULL) {
-        cd_release(s->allocator, s->cursors, s->place_count * sizeof *s->cursors);
-        cd_release(s->allocator, s->order,
-                   (size_t)s->settings.data.dataset_size * sizeof *s->order);
-        cd_release(s->allocator, s->ids, (s->capacity + 1) * sizeof *s->ids);
-        cd_release(s->allocator, s->epochs, (s->capacity + 1) * sizeof *s->epochs);
-        cd_release(s->allocator, s->weights, (s->capacity + 1) * sizeof *s->weights);
-        cd_release(s->allocator, s, sizeof *s);
+        cd_arena_fini(&s->memory);
     }
 }
 
@@ -167,7 +158,7 @@ cddp_status cd_samplers_find(cd_samplers *samplers, uint32_t rank, cd_sampler **
         samplers->items = cd_allocate_array(samplers->allocator, world, sizeof *samplers->items);
     }
     if (samplers->items == NULL) {
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for the samples of %zu ranks", world);
+        return cd_fail_memory(err, "the samples of %zu ranks", world);
     }
     if (samplers->items[rank] == NULL) {
         CD_TRY(cd_sampler_create(samplers->plan, rank, samplers->allocator, &samplers->items[rank],

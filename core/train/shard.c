@@ -2,26 +2,29 @@
 /* Cutting an optimizer into the ranks' parts, and putting the parameters together after its step.
 **
 ** Note [Slices of a padded vector] N elements on W ranks make slices of ⌈N/W⌉; the last ranks'
-** slices end in padding, which holds zeros and is nobody's. Whoever finds the bounds of what he
+** slices end in padding, which holds zeros and is nobody's. A rank that finds the bounds of what it
 ** steps from N itself has slices of ⌊N/W⌋: the elements between both bounds are then stepped by
-** nobody (`dropped`), and if what he sends begins there too, his values land elsewhere (`shifted`).
+** nobody (`dropped`), and if what it sends begins there too, its values land elsewhere (`shifted`).
 ** Where W divides N there is no padding, and neither mistake can be made: it is refused.
 **
 ** Not here: the optimizer's arithmetic (core/model/optim), what the parts ought to be
-** (core/oracle/partition.c, of its own making).
+** (core/oracle/partition.c, written apart).
 */
 #include "core/train/shard.h"
 
-#include "core/base/alloc.h"
+#include "core/base/arena.h"
 #include "core/base/error.h"
 
 #include <string.h>
+
+#define MEMORY_BLOCK_BYTES ((size_t)1 << 16)
 
 typedef struct range {
     int64_t first, end;
 } range;
 
 struct cd_shard {
+    cd_arena memory;          /* of the shard itself and its arrays */
     cd_shard_options options; /* .parameters: own copy */
     cd_optimizer_parameter *parameters;
     int64_t *found;                 /* (parameter_count) the piece of each, or -1 */
@@ -31,7 +34,7 @@ struct cd_shard {
     uint32_t *origins; /* (piece_count) the parameter that each is a piece of */
     size_t piece_count;
     /* parameters */
-    uint32_t *assigned; /* (parameter_count) in the order in which they were dealt */
+    uint32_t *assigned; /* (parameter_count) in the order in which they were assigned */
     uint32_t *owners;   /* (parameter_count) */
     cddp_work **works;  /* (parameter_count) */
     /* flat */
@@ -92,10 +95,9 @@ static void sort_by_size(cd_shard *s)
 static cddp_status assignment(cd_shard *s, cddp_error *err)
 {
     const cd_shard_options *o = &s->options;
-    int64_t *loads = cd_allocate_array(o->allocator, o->world, sizeof *loads);
-    if (loads == NULL) {
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for the loads of %u ranks", o->world);
-    }
+    const cd_arena_mark mark = cd_arena_get_mark(&s->memory);
+    int64_t *loads = cd_arena_array(&s->memory, o->world, sizeof *loads);
+    CD_TRY(cd_arena_check(&s->memory, err, "the loads of %u ranks", o->world));
     for (size_t i = 0; i < o->parameter_count; i++) {
         s->assigned[i] = (uint32_t)i;
     }
@@ -110,7 +112,7 @@ static cddp_status assignment(cd_shard *s, cddp_error *err)
         s->owners[s->assigned[i]] = owner;
         loads[owner] += cddp_tensor_numel(&s->parameters[s->assigned[i]].tensor);
     }
-    cd_release(o->allocator, loads, o->world * sizeof *loads);
+    cd_arena_rewind(&s->memory, mark);
     return CDDP_OK;
 }
 
@@ -209,22 +211,16 @@ static void add_pieces(cd_shard *s)
 static cddp_status allocate(cd_shard *s, cddp_error *err)
 {
     const size_t count = s->options.parameter_count;
-    const cddp_allocator *a = s->options.allocator;
-    s->parameters = cd_allocate_array(a, count, sizeof *s->parameters);
-    s->found = cd_allocate_array(a, count, sizeof *s->found);
-    s->pieces = cd_allocate_array(a, count, sizeof *s->pieces);
-    s->gradients = cd_allocate_array(a, count, sizeof *s->gradients);
-    s->origins = cd_allocate_array(a, count, sizeof *s->origins);
-    s->assigned = cd_allocate_array(a, count, sizeof *s->assigned);
-    s->owners = cd_allocate_array(a, count, sizeof *s->owners);
-    s->works = cd_allocate_array(a, count, sizeof(cddp_work *));
-    s->offsets = cd_allocate_array(a, count + 1, sizeof *s->offsets);
-    if (s->parameters == NULL || s->found == NULL || s->pieces == NULL || s->gradients == NULL ||
-        s->origins == NULL || s->assigned == NULL || s->owners == NULL || s->works == NULL ||
-        s->offsets == NULL) {
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for a part of optimizer '%s'",
-                       s->options.optimizer);
-    }
+    s->parameters = cd_arena_array(&s->memory, count, sizeof *s->parameters);
+    s->found = cd_arena_array(&s->memory, count, sizeof *s->found);
+    s->pieces = cd_arena_array(&s->memory, count, sizeof *s->pieces);
+    s->gradients = cd_arena_array(&s->memory, count, sizeof *s->gradients);
+    s->origins = cd_arena_array(&s->memory, count, sizeof *s->origins);
+    s->assigned = cd_arena_array(&s->memory, count, sizeof *s->assigned);
+    s->owners = cd_arena_array(&s->memory, count, sizeof *s->owners);
+    s->works = cd_arena_array(&s->memory, count, sizeof(cddp_work *));
+    s->offsets = cd_arena_array(&s->memory, count + 1, sizeof *s->offsets);
+    CD_TRY(cd_arena_check(&s->memory, err, "a part of optimizer '%s'", s->options.optimizer));
     return CDDP_OK;
 }
 
@@ -232,11 +228,11 @@ cddp_status cd_shard_create(const cd_shard_options *options, cd_shard **shard, c
 {
     cddp_status status = CDDP_OK;
     CD_TRY(check_parameters(options, err));
-    cd_shard *s = cd_allocate_zero(options->allocator, sizeof *s);
-    if (s == NULL) {
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for a part of optimizer '%s'",
-                       options->optimizer);
-    }
+    cd_arena memory;
+    cd_arena_init(&memory, options->allocator, MEMORY_BLOCK_BYTES);
+    cd_shard *s = cd_arena_push(&memory, sizeof *s);
+    CD_TRY(cd_arena_check(&memory, err, "a part of optimizer '%s'", options->optimizer));
+    s->memory = memory;
     s->options = *options;
     CD_TRY_OUT(allocate(s, err));
     memcpy(s->parameters, options->parameters, options->parameter_count * sizeof *s->parameters);
@@ -255,20 +251,9 @@ void cd_shard_destroy(cd_shard *s)
     if (s == NULL) {
         return;
     }
-    const size_t count = s->options.parameter_count;
-    const cddp_allocator *a = s->options.allocator;
     release_buffer(&s->given);
     release_buffer(&s->all);
-    cd_release(a, s->parameters, count * sizeof *s->parameters);
-    cd_release(a, s->found, count * sizeof *s->found);
-    cd_release(a, s->pieces, count * sizeof *s->pieces);
-    cd_release(a, s->gradients, count * sizeof *s->gradients);
-    cd_release(a, s->origins, count * sizeof *s->origins);
-    cd_release(a, s->assigned, count * sizeof *s->assigned);
-    cd_release(a, s->owners, count * sizeof *s->owners);
-    cd_release(a, s->works, count * sizeof(cddp_work *));
-    cd_release(a, s->offsets, (count + 1) * sizeof *s->offsets);
-    cd_release(a, s, sizeof *s);
+    cd_arena_fini(&s->memory);
 }
 
 const cd_optimizer_parameter *cd_shard_get_pieces(const cd_shard *shard, size_t *count)

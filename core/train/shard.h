@@ -4,7 +4,7 @@
 **
 **   parameters   each parameter has an owner, found by greedy load (ZRO-01); after the step every
 **                owner broadcasts its parameters, rank by rank, in the order in which they were
-**                dealt (ZRO-02)
+**                assigned (ZRO-02)
 **   flat         all parameters form one vector, padded to a multiple of the ranks; each rank steps
 **                its slice, and the slices are all-gathered. An element-wise optimizer gives the
 **                same bits as one that has everything

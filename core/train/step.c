@@ -14,41 +14,41 @@
 /* When what was queued on the default stream has taken effect. */
 static cddp_status show_reduction(cd_trainer *t, const cd_micro *last, cddp_error *err)
 {
-    if (t->watcher == NULL) {
+    if (t->view.watcher == NULL) {
         return CDDP_OK;
     }
     CD_TRY(cd_streams_look(&t->streams, err));
     cd_watched_reduction reduction = {.micro = last,
-                                      .window_first = t->window_first,
-                                      .hook = t->hook,
-                                      .inner_hook = t->inner_hook,
-                                      .divides_after = t->divides_after,
+                                      .window_first = t->now.window_first,
+                                      .hook = t->reduction.hook,
+                                      .inner_hook = t->reduction.inner_hook,
+                                      .divides_after = t->reduction.divides_after,
                                       .is_before_start = cd_trainer_is_before_start(t),
-                                      .wire = t->wire,
+                                      .wire = t->reduction.wire,
                                       .values = cd_trainer_refresh_views(t)};
     if (!cd_trainer_has_block(t, &reduction.block_first, &reduction.block_count)) {
         reduction.block_count = 0;
     }
-    CD_TRY(t->watcher->ops->reduced(t->watcher->self, &reduction, err));
+    CD_TRY(t->view.watcher->ops->reduced(t->view.watcher->self, &reduction, err));
     return CDDP_OK;
 }
 
 cddp_status cd_trainer_close_window(cd_trainer *t, const cd_micro *micro, cddp_error *err)
 {
     CD_TRY(show_reduction(t, micro, err));
-    t->reductions++;
-    t->window_first = micro->place.micro_step + 1;
-    if (t->watcher != NULL) {
-        const cd_watched_values values = {t->views, t->grad_views, t->buffer_views};
-        CD_TRY(t->watcher->ops->begin(t->watcher->self, micro->place.step, &values, err));
+    t->now.reductions++;
+    t->now.window_first = micro->place.micro_step + 1;
+    if (t->view.watcher != NULL) {
+        const cd_watched_values values = {t->view.parameters, t->view.gradients, t->view.buffers};
+        CD_TRY(t->view.watcher->ops->begin(t->view.watcher->self, micro->place.step, &values, err));
     }
     return CDDP_OK;
 }
 
 cddp_status cd_trainer_show_before(cd_trainer *t, cddp_error *err)
 {
-    if (t->watcher != NULL) {
-        CD_TRY(t->watcher->ops->before_update(t->watcher->self, t->replica, err));
+    if (t->view.watcher != NULL) {
+        CD_TRY(t->view.watcher->ops->before_update(t->view.watcher->self, t->replica, err));
     }
     return CDDP_OK;
 }
@@ -57,17 +57,17 @@ static cddp_status show_update(cd_trainer *t, cddp_error *err)
 {
     bool has_stepped = false;
     for (size_t i = 0; i < t->replica->optimizer_count; i++) {
-        t->stepped[i] = t->optimizers[i].is_due && !t->optimizers[i].has_overflowed;
-        has_stepped |= t->stepped[i];
+        t->view.stepped[i] = t->optimizers[i].is_due && !t->optimizers[i].has_overflowed;
+        has_stepped |= t->view.stepped[i];
     }
-    if (t->watcher == NULL || !has_stepped) {
+    if (t->view.watcher == NULL || !has_stepped) {
         return CDDP_OK;
     }
-    const cd_watched_update update = {.step = t->step,
-                                      .stepped = t->stepped,
+    const cd_watched_update update = {.step = t->now.step,
+                                      .stepped = t->view.stepped,
                                       .replica = t->replica,
                                       .values = cd_trainer_refresh_views(t)};
-    CD_TRY(t->watcher->ops->updated(t->watcher->self, &update, err));
+    CD_TRY(t->view.watcher->ops->updated(t->view.watcher->self, &update, err));
     return CDDP_OK;
 }
 
@@ -77,11 +77,11 @@ static cddp_status show_update(cd_trainer *t, cddp_error *err)
 static cddp_status unscale(cd_trainer *t, cddp_error *err)
 {
     int64_t overflowed = 0;
-    for (size_t i = 0; t->settings.amp.enable && i < t->replica->optimizer_count; i++) {
+    for (size_t i = 0; t->program.settings.amp.enable && i < t->replica->optimizer_count; i++) {
         const cd_replica_optimizer *o = &t->replica->optimizers[i];
         cd_trainer_optimizer *own = &t->optimizers[i];
         if (own->is_due) {
-            CD_TRY(cd_loss_scaler_unscale(&t->scaler, &own->scaled, o->grads, o->count,
+            CD_TRY(cd_loss_scaler_unscale(&t->scaling.scaler, &own->scaled, o->grads, o->count,
                                           &own->has_overflowed, err));
         }
         if (own->has_overflowed) {
@@ -97,11 +97,11 @@ static cddp_status unscale(cd_trainer *t, cddp_error *err)
 static cddp_status prepare_gradients(cd_trainer *t, cd_trainer_decision *decision, cddp_error *err)
 {
     const bool clips = t->clipping != NULL;
-    if (clips && t->settings.clip.place == 2) {
+    if (clips && t->program.settings.clip.place == 2) {
         CD_TRY(cd_trainer_clip(t, decision, err));
     }
     CD_TRY(unscale(t, err));
-    if (clips && t->settings.clip.place == 0) {
+    if (clips && t->program.settings.clip.place == 0) {
         CD_TRY(cd_trainer_clip(t, decision, err));
     }
     return CDDP_OK;
@@ -109,9 +109,9 @@ static cddp_status prepare_gradients(cd_trainer *t, cd_trainer_decision *decisio
 
 void cd_trainer_rescale(cd_trainer *t)
 {
-    t->loss_scale = cd_loss_scaler_get_scale(&t->scaler);
-    if (t->watcher != NULL) {
-        t->watcher->ops->rescaled(t->watcher->self, t->loss_scale);
+    t->scaling.scale = cd_loss_scaler_get_scale(&t->scaling.scaler);
+    if (t->view.watcher != NULL) {
+        t->view.watcher->ops->rescaled(t->view.watcher->self, t->scaling.scale);
     }
 }
 
@@ -120,10 +120,10 @@ void cd_trainer_emit_step(cd_trainer *t, size_t optimizer, const cd_trainer_deci
     const cd_replica_optimizer *o = &t->replica->optimizers[optimizer];
     CD_EMIT(t->tracer, optimizer_step, o->name, .optimizer = (int64_t)optimizer,
             .skipped = decision->skipped,
-            .lr = cd_f64_bits(cd_schedule_lr(t->replica, optimizer, t->step)),
+            .lr = cd_f64_bits(cd_schedule_lr(t->replica, optimizer, t->now.step)),
             .loss_scale = cd_f64_bits(decision->loss_scale), .clip = cd_f64_bits(decision->clip),
             .norm = cd_f64_bits(decision->norm),
-            .unscaled_before_clip = t->settings.clip.place != 2);
+            .unscaled_before_clip = t->program.settings.clip.place != 2);
 }
 
 cddp_status cd_trainer_emit_touch(cd_trainer *t, size_t optimizer, size_t position, bool touched,
@@ -137,7 +137,7 @@ cddp_status cd_trainer_emit_touch(cd_trainer *t, size_t optimizer, size_t positi
     }
     CD_TRY(cd_optimizer_state_digest(o->optimizer, (size_t)held, &digest, err));
     CD_EMIT(t->tracer, optimizer_touch, NULL, .optimizer = (int64_t)optimizer,
-            .param = t->variables[o->ordinals[position]], .touched = touched,
+            .param = t->parameters[o->ordinals[position]].variable, .touched = touched,
             .state = (int64_t)digest);
     return CDDP_OK;
 }
@@ -154,7 +154,7 @@ static cddp_status step_optimizer(cd_trainer *t, size_t index, const cd_trainer_
     if (decision.skipped) {
         return CDDP_OK;
     }
-    cd_optimizer_set_lr(o->optimizer, cd_schedule_lr(t->replica, index, t->step));
+    cd_optimizer_set_lr(o->optimizer, cd_schedule_lr(t->replica, index, t->now.step));
     if (shard != NULL) {
         CD_TRY(cd_shard_take_gradients(shard, err));
     }
@@ -163,17 +163,17 @@ static cddp_status step_optimizer(cd_trainer *t, size_t index, const cd_trainer_
         CD_TRY(cd_trainer_emit_touch(t, index, k, o->grads[k]->kind != CDDP_GRAD_UNDEFINED, err));
     }
     if (shard != NULL) {
-        CD_TRY(cd_shard_exchange(shard, t->group, err));
+        CD_TRY(cd_shard_exchange(shard, t->groups.world, err));
     }
     return CDDP_OK;
 }
 
 static cddp_status run_update(cd_trainer *t, const cd_micro *last, cddp_error *err)
 {
-    cd_trainer_decision decision = {.norm = NAN, .clip = 1.0, .loss_scale = t->loss_scale};
+    cd_trainer_decision decision = {.norm = NAN, .clip = 1.0, .loss_scale = t->scaling.scale};
     const size_t count = t->replica->optimizer_count;
     for (size_t i = 0; i < count; i++) {
-        t->optimizers[i].is_due = cd_schedule_is_due(t->replica, i, t->step);
+        t->optimizers[i].is_due = cd_schedule_is_due(t->replica, i, t->now.step);
         t->optimizers[i].has_overflowed = false;
     }
     if (last->skip == CD_SKIP_STEP) {
@@ -194,8 +194,8 @@ static cddp_status run_update(cd_trainer *t, const cd_micro *last, cddp_error *e
     }
     CD_TRY(cd_trainer_end_step_in_backward(t, err));
     CD_TRY(show_update(t, err));
-    if (t->settings.amp.enable) {
-        CD_TRY(cd_loss_scaler_update(&t->scaler, err));
+    if (t->program.settings.amp.enable) {
+        CD_TRY(cd_loss_scaler_update(&t->scaling.scaler, err));
         cd_trainer_rescale(t);
     }
     return CDDP_OK;
@@ -215,13 +215,13 @@ cddp_status cd_trainer_update(cd_trainer *t, const cd_micro *last, cddp_error *e
 cddp_status cd_trainer_zero_grad(cd_trainer *t, cddp_error *err)
 {
     cd_module *module = cd_trainer_module(t);
-    if (t->settings.train.zero_grad == 2) {
+    if (t->program.settings.train.zero_grad == 2) {
         return CDDP_OK;
     }
-    const bool to_none = t->settings.train.zero_grad == 0;
+    const bool to_none = t->program.settings.train.zero_grad == 0;
     CD_TRY(cd_module_zero_grad(module, to_none ? CD_ZERO_GRAD_TO_NONE : CD_ZERO_GRAD_TO_ZERO, err));
     for (size_t i = 0; i < module->parameter_count; i++) {
-        t->contributions[i] = 0;
+        t->parameters[i].contributions = 0;
     }
     CD_EMIT(t->tracer, zero_grad, NULL, .optimizer = -1, .to_none = to_none);
     return CDDP_OK;
@@ -238,19 +238,19 @@ static cddp_status touch_parameters(cd_trainer *t, cddp_error *err)
 
 cddp_status cd_trainer_step(cd_trainer *t, const cd_micro *last, cddp_error *err)
 {
-    if (!t->has_stepped) {
+    if (!t->now.has_stepped) {
         CD_TRY(show_reduction(t, last, err));
-        t->reductions++;
+        t->now.reductions++;
         CD_TRY(cd_trainer_update(t, last, err));
     }
     CD_TRY(cd_trainer_average(t, err));
-    t->has_stepped = false;
+    t->now.has_stepped = false;
     if (last->touch_parameters) {
         CD_TRY(touch_parameters(t, err));
     }
     CD_TRY(cd_trainer_emit_parameters(t, CD_MOMENT_AFTER_STEP, err));
     CD_TRY(cd_trainer_emit_optimizers(t, CD_MOMENT_AFTER_STEP, err));
-    /* after the values were told: the grid would hide a small difference */
+    /* after the values were reported: the grid would hide a small difference */
     CD_TRY(cd_replica_regrid(t->replica, err));
     CD_TRY(cd_trainer_zero_grad(t, err));
     CD_TRY(cd_trainer_run_collectives(t, CD_PLACE_AFTER_STEP, err));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a training program on a device with streams does besides: homes of gradients, waits. See
+/* What a training program on a device with streams does besides: backing storage of gradients, waits. See
 ** streams.h. */
 #include "core/train/streams.h"
 

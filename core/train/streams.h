@@ -33,7 +33,7 @@ cddp_status cd_streams_open(cd_streams *streams, const cddp_plan_streams *planne
 /* Forgets what is queued; storage may still be given back. */
 void cd_streams_close(cd_streams *streams);
 
-/* Gives every gradient of the module its home on the device. */
+/* Gives every gradient of the module its backing storage on the device. */
 cddp_status cd_streams_attach(const cd_streams *streams, cd_module *module,
                               cddp_error *err) CDDP_MUST_CHECK;
 

@@ -8,9 +8,10 @@
 
 #include "core/base/alloc.h"
 #include "core/base/error.h"
-#include "core/plan/chosen_hook.h"
 
 #include <string.h>
+
+#define ARENA_BLOCK_BYTES ((size_t)1 << 16)
 
 cd_module *cd_trainer_module(const cd_trainer *t) { return t->replica->model->module; }
 
@@ -18,204 +19,17 @@ cd_watched_values cd_trainer_refresh_views(cd_trainer *t)
 {
     const cd_module *module = cd_trainer_module(t);
     for (size_t i = 0; i < module->parameter_count; i++) {
-        t->views[i] = module->parameters[i].tensor;
+        t->view.parameters[i] = module->parameters[i].tensor;
         /* See Note [A step before the step] */
-        const bool is_kept = t->averaged[i].kind != CDDP_GRAD_UNDEFINED;
-        t->grad_views[i] = is_kept
-                               ? t->averaged[i]
-                               : cd_streams_plain_grad(&t->streams, &module->parameters[i].grad);
+        const bool is_kept = t->parameters[i].averaged.kind != CDDP_GRAD_UNDEFINED;
+        t->view.gradients[i] =
+            is_kept ? t->parameters[i].averaged
+                    : cd_streams_plain_grad(&t->streams, &module->parameters[i].grad);
     }
     for (size_t i = 0; i < module->buffer_count; i++) {
-        t->buffer_views[i] = module->buffers[i].tensor;
+        t->view.buffers[i] = module->buffers[i].tensor;
     }
-    return (cd_watched_values){t->views, t->grad_views, t->buffer_views};
-}
-
-/* ---- the wrapper ---- */
-
-/* Names that patterns stand for, appended. */
-static void expand_parameters(const cd_trainer *t, const cddp_text_list *patterns,
-                              const char **names, size_t *count)
-{
-    const cd_module *module = cd_trainer_module(t);
-    for (size_t i = 0; i < module->parameter_count; i++) {
-        if (cd_patterns_match(patterns, module->parameters[i].name)) {
-            names[(*count)++] = module->parameters[i].name;
-        }
-    }
-}
-
-static void expand_buffers(const cd_trainer *t, const cddp_text_list *patterns, const char **names,
-                           size_t *count)
-{
-    const cd_module *module = cd_trainer_module(t);
-    for (size_t i = 0; i < module->buffer_count; i++) {
-        if (cd_patterns_match(patterns, module->buffers[i].name)) {
-            names[(*count)++] = module->buffers[i].name;
-        }
-    }
-}
-
-static cddp_ddp_options wrapper_options(const cd_trainer *t)
-{
-    const cddp_plan_ddp *d = &t->settings.ddp;
-    cddp_ddp_options options = cddp_ddp_options_default();
-    options.group = t->group;
-    options.tracer = t->tracer;
-    options.allocator = t->allocator;
-    options.broadcast_buffers = d->broadcast_buffers;
-    options.init_sync = d->init_sync;
-    options.bucket_cap_mb = d->bucket_cap_mb;
-    options.bucket_cap_mb_list = d->bucket_cap_mb_list.items;
-    options.bucket_cap_mb_list_count = d->bucket_cap_mb_list.count;
-    options.first_bucket_bytes = d->first_bucket_bytes;
-    options.set_last_bucket_cap = d->set_last_bucket_cap;
-    options.find_unused_parameters = d->find_unused_parameters;
-    options.gradient_as_bucket_view = d->gradient_as_bucket_view;
-    options.static_graph = d->static_graph;
-    options.skip_all_reduce_unused_params = d->skip_all_reduce_unused_params;
-    options.batched_grad_copy = d->batched_grad_copy;
-    options.param_to_hook_all_reduce = d->param_to_hook_all_reduce;
-    options.mixed_param_dtype = cd_mixed_dtype(t->settings.mixed_precision.param_dtype);
-    options.mixed_reduce_dtype = cd_mixed_dtype(t->settings.mixed_precision.reduce_dtype);
-    options.mixed_buffer_dtype = cd_mixed_dtype(t->settings.mixed_precision.buffer_dtype);
-    options.accumulate_in_hook = d->accumulate_in_hook;
-    options.average_contributions = d->average_contributions;
-    options.join_broadcast_optimizer_state = t->settings.join.broadcast_optimizer_state;
-    return options;
-}
-
-static cddp_status wrap(cd_trainer *t, cddp_error *err)
-{
-    cddp_status status = CDDP_OK;
-    const cd_module *module = cd_trainer_module(t);
-    const size_t name_count = module->parameter_count + module->buffer_count + 1;
-    cddp_parameter *parameters =
-        cd_allocate_array(t->allocator, module->parameter_count + 1, sizeof *parameters);
-    cddp_buffer *buffers =
-        cd_allocate_array(t->allocator, module->buffer_count + 1, sizeof *buffers);
-    const char **ignored = cd_allocate_array(t->allocator, name_count, sizeof *ignored);
-    const char **delayed = cd_allocate_array(t->allocator, name_count, sizeof *delayed);
-    cddp_ddp_options options = wrapper_options(t);
-    if (parameters == NULL || buffers == NULL || ignored == NULL || delayed == NULL) {
-        status = cd_fail(err, CDDP_E_NOMEM, "no memory to wrap model '%s'", t->settings.model.name);
-        goto out;
-    }
-    for (size_t i = 0; i < module->parameter_count; i++) {
-        cd_parameter *p = &module->parameters[i];
-        parameters[i] = (cddp_parameter){.name = p->name,
-                                         .tensor = cd_streams_queued(&t->streams, &p->tensor),
-                                         .grad = &p->grad,
-                                         .requires_grad = p->requires_grad,
-                                         .expect_sparse = p->expect_sparse};
-    }
-    for (size_t i = 0; i < module->buffer_count; i++) {
-        buffers[i] = (cddp_buffer){module->buffers[i].name,
-                                   cd_streams_queued(&t->streams, &module->buffers[i].tensor)};
-    }
-    expand_parameters(t, &t->settings.model.ignore, ignored, &options.ignore_count);
-    expand_buffers(t, &t->settings.model.ignore, ignored, &options.ignore_count);
-    expand_parameters(t, &t->settings.ddp.delay_all_reduce_named_params, delayed,
-                      &options.delay_all_reduce_count);
-    options.parameters = parameters;
-    options.parameter_count = module->parameter_count;
-    options.buffers = buffers;
-    options.buffer_count = module->buffer_count;
-    options.parameters_and_buffers_to_ignore = ignored;
-    options.delay_all_reduce_named_params = delayed;
-    CD_TRY_OUT(cddp_ddp_create(&options, &t->ddp, err));
-    CD_TRY_OUT(cd_streams_settle(&t->streams, err));
-    for (size_t i = 0; i < module->parameter_count; i++) {
-        t->variables[i] = (int32_t)cddp_ddp_variable_index(t->ddp, module->parameters[i].name);
-    }
-out:
-    cd_release(t->allocator, parameters, (module->parameter_count + 1) * sizeof *parameters);
-    cd_release(t->allocator, buffers, (module->buffer_count + 1) * sizeof *buffers);
-    cd_release(t->allocator, ignored, name_count * sizeof *ignored);
-    cd_release(t->allocator, delayed, name_count * sizeof *delayed);
-    return status;
-}
-
-/* The declared dtypes: of gradients, where the model has only one, and of reductions under mixed
-** precision. */
-static void report_gradient_policy(cd_trainer *t)
-{
-    const cd_module *module = cd_trainer_module(t);
-    const cddp_dtype low = cd_mixed_dtype(t->settings.mixed_precision.param_dtype);
-    for (size_t i = 0; i < module->parameter_count; i++) {
-        if (module->parameters[i].tensor.dtype != (cddp_dtype)t->settings.model.dtype) {
-            return;
-        }
-    }
-    if (low != CDDP_DTYPE_COUNT) {
-        CD_EMIT(t->tracer, policy, "mixed_precision.param_dtype", .site = 1, .dtype = low);
-    } else {
-        CD_EMIT(t->tracer, policy, "model.dtype", .site = 1, .dtype = t->settings.model.dtype);
-    }
-}
-
-/* MIX-04: buckets travel in reduce_dtype, or else as they are, which is param_dtype. */
-static void declare_mixed_precision(cd_trainer *t)
-{
-    const cddp_dtype low = cd_mixed_dtype(t->settings.mixed_precision.param_dtype);
-    const cddp_dtype wire = cd_mixed_dtype(t->settings.mixed_precision.reduce_dtype);
-    if (low == CDDP_DTYPE_COUNT && wire == CDDP_DTYPE_COUNT) {
-        return;
-    }
-    t->divides_after = true;
-    t->wire = wire != CDDP_DTYPE_COUNT ? wire : low;
-    CD_EMIT(t->tracer, policy, "mixed_precision.reduce_dtype", .site = 0, .dtype = t->wire);
-}
-
-static cddp_status find_hook(const cd_trainer *t, const char *name, const cddp_hook **hook,
-                             cddp_error *err)
-{
-    *hook = cddp_registry_find_hook(t->options.registry, name);
-    return *hook != NULL ? CDDP_OK
-                         : cd_fail(err, CDDP_E_CONFIG, "there is no communication hook '%s'", name);
-}
-
-/* The dtype that reductions declare: a wrapped hook that casts has the last word. */
-static void report_wire_policy(cd_trainer *t)
-{
-    const cddp_hook *last =
-        t->inner_hook != NULL && t->inner_hook->wire_dtype != 0 ? t->inner_hook : t->hook;
-    for (uint32_t dtype = 0; dtype < CDDP_DTYPE_COUNT; dtype++) {
-        if (last->wire_dtype == CDDP_DTYPE_BIT(dtype)) {
-            t->wire = (cddp_dtype)dtype;
-            CD_EMIT(t->tracer, policy, last->name, .site = 0, .dtype = dtype);
-        }
-    }
-}
-
-static cddp_status register_hook(cd_trainer *t, cddp_error *err)
-{
-    cd_chosen_hook chosen, *planned = &chosen;
-    cd_choose_hook(&t->settings, &chosen);
-    t->hook = t->inner_hook = NULL;
-    t->wire = CDDP_DTYPE_COUNT;
-    t->exact_reductions = cd_chosen_hook_exact_reductions(planned);
-    t->divides_after =
-        cd_trainer_steps_in_backward(t) && cd_trainer_overlap(t) == CDDP_OVERLAP_APPLY_IN_BACKWARD;
-    declare_mixed_precision(t);
-    if (planned->name == NULL) {
-        t->hook = cd_trainer_overlap(t) == CDDP_OVERLAP_HOOK_THEN_OPTIMIZER
-                      ? cddp_registry_find_hook(t->options.registry, "allreduce")
-                      : NULL;
-        return CDDP_OK; /* the optimizer registers it with itself behind */
-    }
-    CD_TRY(find_hook(t, planned->name, &t->hook, err));
-    if (planned->inner != NULL) {
-        CD_TRY(find_hook(t, planned->inner, &t->inner_hook, err));
-    }
-    if (t->settings.model.device == 1 && (t->hook->flags & CDDP_HOOK_LINEAR) == 0) {
-        return cd_fail(err, CDDP_E_CONFIG,
-                       "hook '%s' is not linear: device symbol cannot express what it does",
-                       planned->name);
-    }
-    CD_TRY(cddp_ddp_register_comm_hook(t->ddp, t->hook, t->inner_hook, planned->options, err));
-    report_wire_policy(t);
-    return CDDP_OK;
+    return (cd_watched_values){t->view.parameters, t->view.gradients, t->view.buffers};
 }
 
 /* ---- arrays that follow the sizes of the model ---- */
@@ -224,84 +38,25 @@ static cddp_status allocate_arrays(cd_trainer *t, cddp_error *err)
 {
     const cd_module *module = cd_trainer_module(t);
     const size_t parameters = module->parameter_count + 1, buffers = module->buffer_count + 1;
-    t->slot_count = cd_replica_slot_count(t->replica);
-    t->variables = cd_allocate_array(t->allocator, parameters, sizeof *t->variables);
-    t->reachable = cd_allocate_array(t->allocator, parameters, sizeof *t->reachable);
-    t->replaced = cd_allocate_array(t->allocator, parameters, sizeof *t->replaced);
-    t->averaged = cd_allocate_array(t->allocator, parameters, sizeof *t->averaged);
-    t->reachable_variables =
-        cd_allocate_array(t->allocator, parameters, sizeof *t->reachable_variables);
-    t->contributions = cd_allocate_array(t->allocator, parameters, sizeof *t->contributions);
-    t->views = cd_allocate_array(t->allocator, parameters, sizeof *t->views);
-    t->grads = cd_allocate_array(t->allocator, parameters, sizeof *t->grads);
-    t->grad_views = cd_allocate_array(t->allocator, parameters, sizeof *t->grad_views);
-    t->buffer_views = cd_allocate_array(t->allocator, buffers, sizeof *t->buffer_views);
-    t->slots = cd_allocate_array(t->allocator, t->slot_count + 1, sizeof *t->slots);
-    t->join_state = cd_allocate_array(t->allocator, t->slot_count + 1, sizeof *t->join_state);
-    t->slot_parameters =
-        cd_allocate_array(t->allocator, t->slot_count + 1, sizeof *t->slot_parameters);
-    if (t->variables == NULL || t->reachable == NULL || t->replaced == NULL ||
-        t->averaged == NULL || t->reachable_variables == NULL || t->contributions == NULL ||
-        t->views == NULL || t->grads == NULL || t->grad_views == NULL || t->buffer_views == NULL ||
-        t->slots == NULL || t->join_state == NULL || t->slot_parameters == NULL) {
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for the tables of rank %u", t->rank->rank);
-    }
-    t->grad_count = 0;
+    const size_t slots = cd_replica_slot_count(t->replica);
+    cd_arena *memory = &t->memory;
+    t->parameters = cd_arena_array(memory, parameters, sizeof *t->parameters);
+    t->search.reachable = cd_arena_array(memory, parameters, sizeof(bool));
+    t->search.variables = cd_arena_array(memory, parameters, sizeof(bool));
+    t->trained.grads = cd_arena_array(memory, parameters, sizeof(cddp_grad *));
+    t->view.parameters = cd_arena_array(memory, parameters, sizeof *t->view.parameters);
+    t->view.gradients = cd_arena_array(memory, parameters, sizeof *t->view.gradients);
+    t->view.buffers = cd_arena_array(memory, buffers, sizeof *t->view.buffers);
+    t->join.slot_count = slots;
+    t->join.slots = cd_arena_array(memory, slots + 1, sizeof *t->join.slots);
+    t->join.state = cd_arena_array(memory, slots + 1, sizeof *t->join.state);
+    t->join.slot_parameters = cd_arena_array(memory, slots + 1, sizeof *t->join.slot_parameters);
+    CD_TRY(cd_arena_check(memory, err, "the tables of rank %u", t->rank->rank));
+    t->trained.count = 0;
     for (size_t i = 0; i < module->parameter_count; i++) {
         if (module->parameters[i].requires_grad ||
-            cd_plan_unfreezes(t->plan, module->parameters[i].name)) {
-            t->grads[t->grad_count++] = &cd_trainer_module(t)->parameters[i].grad;
-        }
-    }
-    return CDDP_OK;
-}
-
-static void release_arrays(cd_trainer *t)
-{
-    const size_t parameters = cd_trainer_module(t)->parameter_count + 1,
-                 buffers = cd_trainer_module(t)->buffer_count + 1;
-    for (size_t i = 0; t->averaged != NULL && i < parameters; i++) {
-        cddp_grad_fini(&t->averaged[i]);
-    }
-    cd_release(t->allocator, t->averaged, parameters * sizeof *t->averaged);
-    cd_release(t->allocator, t->replaced, parameters * sizeof *t->replaced);
-    cd_release(t->allocator, t->variables, parameters * sizeof *t->variables);
-    cd_release(t->allocator, t->reachable, parameters * sizeof *t->reachable);
-    cd_release(t->allocator, t->reachable_variables, parameters * sizeof *t->reachable_variables);
-    cd_release(t->allocator, t->contributions, parameters * sizeof *t->contributions);
-    cd_release(t->allocator, t->views, parameters * sizeof *t->views);
-    cd_release(t->allocator, t->grads, parameters * sizeof *t->grads);
-    cd_release(t->allocator, t->grad_views, parameters * sizeof *t->grad_views);
-    cd_release(t->allocator, t->buffer_views, buffers * sizeof *t->buffer_views);
-    cd_release(t->allocator, t->join_state, (t->slot_count + 1) * sizeof *t->join_state);
-    cd_release(t->allocator, t->slots, (t->slot_count + 1) * sizeof *t->slots);
-    cd_release(t->allocator, t->slot_parameters, (t->slot_count + 1) * sizeof *t->slot_parameters);
-    t->variables = NULL;
-    t->reachable = t->reachable_variables = t->replaced = NULL;
-    t->averaged = NULL;
-    t->contributions = NULL;
-    t->views = t->buffer_views = t->slots = t->join_state = NULL;
-    t->grad_views = NULL;
-    t->grads = NULL;
-    t->slot_parameters = NULL;
-}
-
-/* Its owner would step such a parameter with a gradient of his own, and broadcast what comes of
-** it. */
-static cddp_status check_sharded(const cd_trainer *t, cddp_error *err)
-{
-    for (size_t i = 0; i < t->replica->optimizer_count; i++) {
-        const cd_replica_optimizer *o = &t->replica->optimizers[i];
-        for (size_t k = 0; t->optimizers[i].shard != NULL && k < o->count; k++) {
-            const char *name = cd_trainer_module(t)->parameters[o->ordinals[k]].name;
-            const bool is_delayed =
-                cd_patterns_match(&t->settings.ddp.delay_all_reduce_named_params, name);
-            if (t->variables[o->ordinals[k]] == CD_NO_VARIABLE && !is_delayed) {
-                return cd_fail(err, CDDP_E_CONFIG,
-                               "optimizer '%s' is sharded, but the wrapper does not reduce '%s': "
-                               "every rank would have a gradient of its own for it",
-                               o->name, name);
-            }
+            cd_plan_unfreezes(t->program.plan, module->parameters[i].name)) {
+            t->trained.grads[t->trained.count++] = &module->parameters[i].grad;
         }
     }
     return CDDP_OK;
@@ -312,8 +67,8 @@ static cddp_status check_sharded(const cd_trainer *t, cddp_error *err)
 uint64_t cd_trainer_backward_weight(const cd_trainer *t, size_t parameter)
 {
     const cd_parameter *p = &cd_trainer_module(t)->parameters[parameter];
-    return t->settings.train.backward_split == 2 ? p->backward_cost
-                                                 : (uint64_t)cddp_tensor_numel(&p->tensor);
+    return t->program.settings.train.backward_split == 2 ? p->backward_cost
+                                                         : (uint64_t)cddp_tensor_numel(&p->tensor);
 }
 
 static void sum_backward_weights(cd_trainer *t)
@@ -330,20 +85,20 @@ static void sum_backward_weights(cd_trainer *t)
 static cddp_status check_statistics(const cd_trainer *t, cddp_error *err)
 {
     const bool exchanges = t->replica->model->exchanges_statistics;
-    if (exchanges && t->plan->world.size > 1 && t->settings.join.enable) {
+    if (exchanges && t->program.plan->world.size > 1 && t->program.settings.join.enable) {
         return cd_fail(
             err, CDDP_E_CONFIG,
             "model '%s' has synchronised batch norm: a rank that joined runs no forward that could "
             "answer its exchanges; use norm=batch, or drop join.enable",
-            t->settings.model.name);
+            t->program.settings.model.name);
     }
-    for (size_t i = 0; !exchanges && i < t->plan->when_count; i++) {
-        const cddp_plan_when *when = &t->plan->whens[i];
+    for (size_t i = 0; !exchanges && i < t->program.plan->when_count; i++) {
+        const cddp_plan_when *when = &t->program.plan->whens[i];
         if (when->statistics != CDDP_PLAN_UNSET && cddp_selector_has(&when->ranks, t->rank->rank)) {
             return cd_fail(err, CDDP_E_CONFIG,
                            "when.statistics has no effect: model '%s' has no synchronised batch "
                            "norm (norm=sync)",
-                           t->settings.model.name);
+                           t->program.settings.model.name);
         }
     }
     return CDDP_OK;
@@ -356,17 +111,18 @@ static const cddp_device *device_of(const cd_trainer *t)
 {
     const cddp_backend *b = t->options.backend;
     const bool has_slot = b->size >= offsetof(cddp_backend, device) + sizeof b->device;
-    const bool is_brought = has_slot && b->device != NULL && t->settings.model.device == 0 &&
-                            t->settings.model.memory == 0;
-    return is_brought ? b->device : cd_replica_device(&t->settings, t->options.devices);
+    const bool is_brought = has_slot && b->device != NULL &&
+                            t->program.settings.model.device == 0 &&
+                            t->program.settings.model.memory == 0;
+    return is_brought ? b->device : cd_replica_device(&t->program.settings, t->options.devices);
 }
 
 cddp_status cd_trainer_build(cd_trainer *t, cddp_error *err)
 {
     const cddp_device *device = device_of(t);
-    if (t->settings.train.pass_us_per_mb > 0) {
+    if (t->program.settings.train.pass_us_per_mb > 0) {
         device = cd_timed_device_init(&t->timed_device, device, t->rank,
-                                      t->settings.train.pass_us_per_mb);
+                                      t->program.settings.train.pass_us_per_mb);
     }
     CD_TRY(cd_trainer_make_replica(t, device, err));
     CD_TRY(check_statistics(t, err));
@@ -377,13 +133,10 @@ cddp_status cd_trainer_build(cd_trainer *t, cddp_error *err)
     cd_trainer_set_callbacks(t);
     CD_TRY(cd_trainer_emit_parameters(t, CD_MOMENT_BEFORE_INIT, err));
     CD_TRY(cd_trainer_emit_buffers(t, CD_MOMENT_BEFORE_INIT, err));
-    CD_TRY(wrap(t, err));
-    CD_TRY(register_hook(t, err));
-    CD_TRY(check_sharded(t, err));
-    CD_TRY(cd_trainer_attach_optimizers(t, err));
+    CD_TRY(cd_trainer_wrap(t, err));
     CD_TRY(cd_trainer_open_clipping(t, err));
     CD_TRY(cd_trainer_open_averager(t, err));
-    report_gradient_policy(t);
+    cd_trainer_report_gradients(t);
     CD_TRY(cd_trainer_emit_parameters(t, CD_MOMENT_AFTER_INIT, err));
     CD_TRY(cd_trainer_emit_buffers(t, CD_MOMENT_AFTER_INIT, err));
     return CDDP_OK;
@@ -392,48 +145,68 @@ cddp_status cd_trainer_build(cd_trainer *t, cddp_error *err)
 void cd_trainer_drop(cd_trainer *t)
 {
     cd_trainer_close_averager(t);
-    if (t->replica != NULL) {
-        cd_trainer_close_clipping(t);
-    }
+    cd_trainer_close_clipping(t);
     cddp_ddp_destroy(t->ddp);
     t->ddp = NULL;
-    if (t->replica != NULL) {
-        release_arrays(t);
+    for (size_t i = 0; t->parameters != NULL && i < cd_trainer_module(t)->parameter_count; i++) {
+        cddp_grad_fini(&t->parameters[i].averaged);
     }
+    t->parameters = NULL;
     cd_trainer_drop_replica(t);
+    cd_arena_fini(&t->memory);
 }
 
 /* ---- life ---- */
 
 static cddp_status open_group(cd_trainer *t, cddp_error *err)
 {
-    cddp_status status = CDDP_OK;
-    const uint32_t world = (uint32_t)t->plan->world.size;
-    uint32_t *members = cd_allocate_array(t->allocator, world, sizeof *members);
-    if (members == NULL) {
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for the members of the world");
-    }
+    const uint32_t world = (uint32_t)t->program.plan->world.size;
+    const cd_arena_mark mark = cd_arena_get_mark(&t->run_memory);
+    uint32_t *members = cd_arena_array(&t->run_memory, world, sizeof *members);
+    CD_TRY(cd_arena_check(&t->run_memory, err, "the members of the world"));
     for (uint32_t i = 0; i < world; i++) {
         members[i] = i;
     }
-    const cddp_group_options options = {.size = sizeof options,
-                                        .backend = t->options.backend,
-                                        .rank = t->rank,
-                                        .tracer = t->tracer,
-                                        .sequence_start = t->plan->world.sequence_start,
-                                        .spec = {.size = sizeof options.spec,
-                                                 .name = "world",
-                                                 .group_rank = t->rank->rank,
-                                                 .group_size = world,
-                                                 .members = members,
-                                                 .timeout_ns = t->plan->world.timeout_ms * 1000000u,
-                                                 .in_flight_max =
-                                                     (uint32_t)t->plan->world.in_flight_max,
-                                                 .options = t->plan->world.backend_options}};
-    CD_TRY_OUT(cddp_group_create(&options, &t->group, err));
-out:
-    cd_release(t->allocator, members, world * sizeof *members);
-    return status;
+    const cddp_group_options options = {
+        .size = sizeof options,
+        .backend = t->options.backend,
+        .rank = t->rank,
+        .tracer = t->tracer,
+        .sequence_start = t->program.plan->world.sequence_start,
+        .spec = {.size = sizeof options.spec,
+                 .name = "world",
+                 .group_rank = t->rank->rank,
+                 .group_size = world,
+                 .members = members,
+                 .timeout_ns = t->program.plan->world.timeout_ms * 1000000u,
+                 .in_flight_max = (uint32_t)t->program.plan->world.in_flight_max,
+                 .options = t->program.plan->world.backend_options}};
+    CD_TRY(cddp_group_create(&options, &t->groups.world, err));
+    cd_arena_rewind(&t->run_memory, mark);
+    return CDDP_OK;
+}
+
+/* Device shape has nothing to look at. */
+static cddp_status open_watcher(cd_trainer *t, cddp_error *err)
+{
+    const size_t count = cd_trainer_module(t)->parameter_count;
+    if (t->options.watcher == NULL || t->program.settings.model.device == 2) {
+        return CDDP_OK;
+    }
+    const cd_arena_mark mark = cd_arena_get_mark(&t->memory);
+    int32_t *variables = cd_arena_array(&t->memory, count + 1, sizeof *variables);
+    CD_TRY(cd_arena_check(&t->memory, err, "the variables of rank %u", t->rank->rank));
+    for (size_t i = 0; i < count; i++) {
+        variables[i] = t->parameters[i].variable;
+    }
+    const cd_watched_model model = {.device = device_of(t),
+                                    .replica = t->replica,
+                                    .variables = variables,
+                                    .loss_scale = t->scaling.scale};
+    t->view.watcher = t->options.watcher;
+    CD_TRY(t->view.watcher->ops->open(t->view.watcher->self, &model, err));
+    cd_arena_rewind(&t->memory, mark);
+    return CDDP_OK;
 }
 
 cddp_status cd_trainer_create(const cd_trainer_options *options, cd_trainer **trainer,
@@ -443,38 +216,34 @@ cddp_status cd_trainer_create(const cd_trainer_options *options, cd_trainer **tr
     const cddp_allocator *allocator = options->rank->allocator;
     cd_trainer *t = cd_allocate_zero(allocator, sizeof *t);
     if (t == NULL) {
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for rank %u", options->rank->rank);
+        return cd_fail_memory(err, "rank %u", options->rank->rank);
     }
     t->options = *options;
-    t->plan = options->plan;
+    t->program.plan = options->plan;
     t->rank = options->rank;
     t->allocator = allocator;
     t->tracer = options->tracer;
-    t->loss_scale = 1.0;
-    t->own_numbers.allocator = t->checkpoint.allocator = t->part.allocator = allocator;
-    CD_TRY_OUT(cddp_plan_rank_settings(t->plan, t->rank->rank, &t->settings, err));
+    t->scaling.scale = 1.0;
+    t->groups.numbers.allocator = t->saved.all.allocator = t->saved.part.allocator = allocator;
+    cd_arena_init(&t->memory, allocator, ARENA_BLOCK_BYTES);
+    cd_arena_init(&t->run_memory, allocator, ARENA_BLOCK_BYTES);
+    CD_TRY_OUT(cddp_plan_rank_settings(t->program.plan, t->rank->rank, &t->program.settings, err));
     cd_trainer_emit_settings(t);
     cd_trainer_emit_seeds(t);
     CD_TRY_OUT(open_group(t, err));
     CD_TRY_OUT(cd_trainer_open_groups(t, err));
-    CD_TRY_OUT(cd_sampler_create(t->plan, t->rank->rank, allocator, &t->sampler, err));
-    CD_TRY_OUT(cd_streams_open(&t->streams, &t->settings.streams, t->rank, t->tracer, err));
+    CD_TRY_OUT(
+        cd_sampler_create(t->program.plan, t->rank->rank, allocator, &t->program.sampler, err));
+    CD_TRY_OUT(cd_streams_open(&t->streams, &t->program.settings.streams, t->rank, t->tracer, err));
     CD_TRY_OUT(cd_trainer_build(t, err));
-    if (t->settings.amp.enable) {
-        const cddp_plan_amp *amp = &t->settings.amp;
+    if (t->program.settings.amp.enable) {
+        const cddp_plan_amp *amp = &t->program.settings.amp;
         const cd_loss_scaler_options scaler = {amp->init_scale, amp->growth_factor,
                                                amp->backoff_factor, amp->growth_interval};
-        CD_TRY_OUT(cd_loss_scaler_init(&t->scaler, &scaler, err));
+        CD_TRY_OUT(cd_loss_scaler_init(&t->scaling.scaler, &scaler, err));
         cd_trainer_rescale(t);
     }
-    if (options->watcher != NULL && t->settings.model.device != 2) { /* shape: nothing to see */
-        const cd_watched_model model = {.device = device_of(t),
-                                        .replica = t->replica,
-                                        .variables = t->variables,
-                                        .loss_scale = t->loss_scale};
-        t->watcher = options->watcher;
-        CD_TRY_OUT(t->watcher->ops->open(t->watcher->self, &model, err));
-    }
+    CD_TRY_OUT(open_watcher(t, err));
     *trainer = t;
     t = NULL;
 out:
@@ -488,15 +257,16 @@ void cd_trainer_destroy(cd_trainer *t)
         return;
     }
     cd_streams_close(&t->streams);
-    if (t->watcher != NULL) {
-        t->watcher->ops->close(t->watcher->self);
+    if (t->view.watcher != NULL) {
+        t->view.watcher->ops->close(t->view.watcher->self);
     }
     cd_trainer_drop(t);
-    cd_sampler_destroy(t->sampler);
-    cd_blob_fini(&t->checkpoint);
-    cd_blob_fini(&t->part);
+    cd_sampler_destroy(t->program.sampler);
+    cd_blob_fini(&t->saved.all);
+    cd_blob_fini(&t->saved.part);
     cd_trainer_close_groups(t);
-    cddp_group_destroy(t->group);
+    cddp_group_destroy(t->groups.world);
+    cd_arena_fini(&t->run_memory);
     cd_release(t->allocator, t, sizeof *t);
 }
 
@@ -504,11 +274,11 @@ void cd_trainer_destroy(cd_trainer *t)
 
 cddp_status cd_trainer_begin_step(cd_trainer *t, uint32_t step, cddp_error *err)
 {
-    t->step = step;
-    t->window_first = 0;
-    cd_replica_begin_step(t->replica, t->rank->rank, step, t->replaced);
+    t->now.step = step;
+    t->now.window_first = 0;
+    cd_replica_begin_step(t->replica, t->rank->rank, step);
     for (size_t i = 0; i < cd_trainer_module(t)->parameter_count; i++) {
-        cddp_grad_drop(&t->averaged[i]);
+        cddp_grad_drop(&t->parameters[i].averaged);
     }
     CD_TRY(cd_streams_settle(&t->streams, err));
     const cd_watched_values values = cd_trainer_refresh_views(t);
@@ -516,8 +286,8 @@ cddp_status cd_trainer_begin_step(cd_trainer *t, uint32_t step, cddp_error *err)
     if (cd_trainer_steps_in_backward(t)) {
         CD_TRY(cd_trainer_show_before(t, err));
     }
-    if (t->watcher != NULL) {
-        CD_TRY(t->watcher->ops->begin(t->watcher->self, step, &values, err));
+    if (t->view.watcher != NULL) {
+        CD_TRY(t->view.watcher->ops->begin(t->view.watcher->self, step, &values, err));
     }
     return CDDP_OK;
 }
@@ -528,7 +298,7 @@ cddp_status cd_trainer_end_step(cd_trainer *t, const cd_micro *last, cddp_error 
     if (t->tracer != NULL) {
         CD_TRY(cddp_tracer_flush(t->tracer, err));
     }
-    CD_TRY(cd_trainer_checkpoint(t, t->step + 1, err));
+    CD_TRY(cd_trainer_checkpoint(t, t->now.step + 1, err));
     return CDDP_OK;
 }
 
@@ -536,8 +306,9 @@ static cddp_status train_step(cd_trainer *t, uint32_t step, cddp_error *err)
 {
     cd_micro micro = {0};
     CD_TRY(cd_trainer_begin_step(t, step, err));
-    for (uint32_t m = 0; m < t->settings.train.micro_steps; m++) {
-        cd_micro_resolve(t->plan, &t->settings, (cd_micro_place){t->rank->rank, step, m}, &micro);
+    for (uint32_t m = 0; m < t->program.settings.train.micro_steps; m++) {
+        cd_micro_resolve(t->program.plan, &t->program.settings,
+                         (cd_micro_place){t->rank->rank, step, m}, &micro);
         if (t->tracer != NULL) {
             cddp_tracer_set_step(t->tracer, step, m);
         }
@@ -551,19 +322,20 @@ static cddp_status train_step(cd_trainer *t, uint32_t step, cddp_error *err)
 static bool rank_stops(const cd_trainer *t, uint32_t step)
 {
     cd_micro micro;
-    cd_micro_resolve(t->plan, &t->settings, (cd_micro_place){t->rank->rank, step, 0}, &micro);
+    cd_micro_resolve(t->program.plan, &t->program.settings,
+                     (cd_micro_place){t->rank->rank, step, 0}, &micro);
     return micro.stop;
 }
 
 bool cd_trainer_has_step(const cd_trainer *t, uint32_t step)
 {
-    return step < t->settings.train.steps &&
-           cd_rank_has_step(t->plan, &t->settings, t->rank->rank, step);
+    return step < t->program.settings.train.steps &&
+           cd_rank_has_step(t->program.plan, &t->program.settings, t->rank->rank, step);
 }
 
 static cddp_status train_steps(cd_trainer *t, cddp_error *err)
 {
-    for (uint32_t step = 0; step < t->settings.train.steps; step++) {
+    for (uint32_t step = 0; step < t->program.settings.train.steps; step++) {
         const bool has_step = cd_trainer_has_step(t, step);
         if (t->tracer != NULL) {
             cddp_tracer_set_step(t->tracer, step, 0);
@@ -586,21 +358,21 @@ static cddp_status collect_state(cd_trainer *t, cddp_join_options *options, cddp
             CD_TRY(cd_optimizer_state_define(t->replica->optimizers[i].optimizer, k, err));
         }
     }
-    cd_replica_get_slots(t->replica, t->slots, t->slot_parameters);
+    cd_replica_get_slots(t->replica, t->join.slots, t->join.slot_parameters);
     size_t count = 0;
-    for (size_t i = 0; i < t->slot_count; i++) {
-        if (t->slots[i].device != NULL) {
-            t->join_state[count++] = t->slots[i];
+    for (size_t i = 0; i < t->join.slot_count; i++) {
+        if (t->join.slots[i].device != NULL) {
+            t->join.state[count++] = t->join.slots[i];
         }
     }
-    options->optimizer_state = t->join_state;
+    options->optimizer_state = t->join.state;
     options->optimizer_state_count = count;
     return CDDP_OK;
 }
 
 cddp_status cd_trainer_begin(cd_trainer *t, cddp_error *err)
 {
-    const cddp_plan_join *join = &t->settings.join;
+    const cddp_plan_join *join = &t->program.settings.join;
     if (join->enable) {
         cddp_join_options options = cddp_join_options_default();
         options.divide_by_initial_world_size = join->divide_by_initial_world_size;
@@ -615,7 +387,7 @@ cddp_status cd_trainer_begin(cd_trainer *t, cddp_error *err)
 
 cddp_status cd_trainer_finish(cd_trainer *t, cddp_error *err)
 {
-    const cddp_plan_join *join = &t->settings.join;
+    const cddp_plan_join *join = &t->program.settings.join;
     if (join->enable) {
         CD_TRY(cddp_ddp_join_end(t->ddp, err));
         CD_TRY(cd_streams_settle(&t->streams, err));
@@ -624,10 +396,11 @@ cddp_status cd_trainer_finish(cd_trainer *t, cddp_error *err)
     CD_TRY(cd_trainer_emit_buffers(t, CD_MOMENT_END, err));
     CD_TRY(cd_trainer_emit_optimizers(t, CD_MOMENT_END, err));
     /* A rank that ran out of inputs ends with parameters that it did not train to (JON-12). */
-    const bool trained_to_the_end = t->step + 1 == t->settings.train.steps || !join->enable;
-    if (t->watcher != NULL && trained_to_the_end) {
+    const bool trained_to_the_end =
+        t->now.step + 1 == t->program.settings.train.steps || !join->enable;
+    if (t->view.watcher != NULL && trained_to_the_end) {
         const cd_watched_values values = cd_trainer_refresh_views(t);
-        CD_TRY(t->watcher->ops->finish(t->watcher->self, &values, err));
+        CD_TRY(t->view.watcher->ops->finish(t->view.watcher->self, &values, err));
     }
     return CDDP_OK;
 }

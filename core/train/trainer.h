@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One rank's training: the model, its wrapper, its optimizers, and everything that watches them.
+/* One rank's training: its program, who looks on, and the parts: the model, its wrapper, its
+** optimizers, and what a step does besides.
 **
-** The parts: trainer.c builds and destroys, micro_step.c is one forward and backward, step.c one
+** The files: trainer.c builds, trains and destroys, wrapper.c wraps the model, micro_step.c is one forward and backward, step.c one
 ** optimizer step, observe.c what enters the trace, collectives.c what the program communicates by
 ** itself, checkpoint.c saving, throwing away and loading, in_backward.c optimizers that step while
 ** backward runs, clipping.c by whose norm gradients are clipped.
@@ -12,6 +13,7 @@
 #pragma once
 #include "cddp/ddp.h"
 #include "cddp/registry.h"
+#include "core/base/arena.h"
 #include "core/model/optim/loss_scaler.h"
 #include "core/tensor/blob.h"
 #include "core/tensor/numbers.h"
@@ -32,8 +34,7 @@ typedef struct cd_trainer_optimizer {
     bool is_due;         /* in this step */
     bool has_overflowed; /* it skips this step, since a gradient was not finite */
     bool has_stepped;    /* in backward, in this step, for the trace */
-    bool *has_touched;   /* (parameter_count) the same of its parameters */
-    size_t parameter_count;
+    bool *has_touched;   /* (.count of the replica's) the same of its parameters */
 } cd_trainer_optimizer;
 
 typedef struct cd_trainer_options {
@@ -47,72 +48,123 @@ typedef struct cd_trainer_options {
     const cddp_device *devices;
 } cd_trainer_options;
 
-typedef struct cd_trainer {
-    cd_trainer_options options;
+/* What the plan asks of this rank. */
+typedef struct cd_program {
     const cddp_plan *plan;
-    cddp_rank *rank;
-    const cddp_allocator *allocator; /* the rank's */
-    struct cddp_tracer *tracer;
-    cddp_plan_settings settings;
+    cddp_plan_settings settings; /* the rank's */
+    cd_sampler *sampler;
+} cd_program;
 
-    cddp_group *group;   /* of the wrapper */
-    cddp_group **groups; /* (plan->group_count) NULL where this rank is no member */
-    /* of the program's own collectives, with own_values (own_capacity) that are given to them */
-    cd_numbers own_numbers;
-    double *own_values;
-    size_t own_capacity;
-    cd_replica *replica;
-    cd_trainer_optimizer *optimizers; /* (optimizer_count) of the replica */
-    bool *stepped;                    /* (optimizer_count) in this step, for the watcher */
-    cd_loss_divisor divisor;
+/* Who looks on, and what is shown to him: as the host sees it when it was last refreshed. */
+typedef struct cd_trainer_view {
+    const cd_watcher *watcher; /* NULL: nobody, or not yet */
+    cddp_tensor *parameters;   /* (parameter_count) */
+    cddp_grad *gradients;      /* (parameter_count) */
+    cddp_tensor *buffers;      /* (buffer_count) */
+    bool *stepped;             /* (optimizer_count) in this step */
+    bool knows_owners;         /* whose bucket is whose */
+} cd_trainer_view;
+
+/* ---- parts ---- */
+
+/* What this rank keeps of a parameter besides the module's. */
+typedef struct cd_trainer_parameter {
+    int32_t variable;       /* index in the wrapper, or CD_NO_VARIABLE */
+    uint64_t contributions; /* accumulations since gradients were dropped */
+    cddp_grad averaged;     /* what an optimizer in backward consumed in this step, owned */
+} cd_trainer_parameter;
+
+typedef struct cd_trainer_groups {
+    cddp_group *world;  /* of the wrapper */
+    cddp_group **named; /* (plan->group_count) NULL where this rank is no member */
+    /* of the program's own collectives, with values that are given to them */
+    cd_numbers numbers;
+    double *values; /* (value_capacity) */
+    size_t value_capacity;
+} cd_trainer_groups;
+
+/* How buckets are reduced. */
+typedef struct cd_trainer_reduction {
     const cddp_hook *hook;       /* NULL: none */
     const cddp_hook *inner_hook; /* what a wrapper wraps; else NULL */
     /* something in the hook's slot sums and then divides by the world (MIX-04, OIB-02) */
     bool divides_after;
-    cddp_dtype wire; /* of its reductions, or CDDP_DTYPE_COUNT: the bucket's own */
-    cddp_ddp *ddp;
-    int32_t *variables; /* (parameter_count) variable index of each parameter, or CD_NO_VARIABLE */
-    bool *reachable;    /* (parameter_count) of the graph search */
-    bool *replaced;     /* (parameter_count) the wrapper hears of the old parameter only */
-    bool *reachable_variables;
-    uint64_t *contributions; /* (parameter_count) accumulations since gradients were dropped */
-    cddp_grad **grads;       /* (grad_count) slots of every parameter that requires grad */
-    size_t grad_count;
-    cd_sampler *sampler;
+    cddp_dtype wire; /* CDDP_DTYPE_COUNT: the bucket's own */
+    /* the first ones, which are the allreduce hook's whatever the hook is (chosen_hook.h) */
+    uint64_t exact_count;
+} cd_trainer_reduction;
+
+/* The graph search of a forward (FWD-02). */
+typedef struct cd_trainer_search {
+    bool *reachable; /* (parameter_count) */
+    bool *variables; /* (parameter_count) the same by variable */
+} cd_trainer_search;
+
+/* Slots of every parameter that requires grad, now or later. */
+typedef struct cd_trainer_gradients {
+    cddp_grad **grads; /* (count) */
+    size_t count;
+} cd_trainer_gradients;
+
+typedef struct cd_trainer_scaling {
     cd_loss_scaler scaler;
-    double loss_scale; /* the scaler's, or 1 */
+    double scale; /* the scaler's, or 1 */
+} cd_trainer_scaling;
 
-    const cd_watcher *watcher; /* NULL: nobody looks on, or not yet */
-    cddp_tensor *views;        /* (parameter_count) of the parameters */
-    cddp_tensor *buffer_views;
-    cddp_grad *grad_views;
-    /* (parameter_count) what optimizers in backward consumed in this step, owned */
-    cddp_grad *averaged;
-    cddp_tensor *slots;      /* (slot_count) of the optimizers */
-    cddp_tensor *join_state; /* those that travel at the end of join */
-    int32_t *slot_parameters;
+/* Optimizer slots that travel at the end of join. */
+typedef struct cd_trainer_join {
+    cddp_tensor *slots;       /* (slot_count) of the optimizers */
+    int32_t *slot_parameters; /* (slot_count) */
+    cddp_tensor *state;       /* (slot_count) those that exist */
     size_t slot_count;
+} cd_trainer_join;
 
-    cd_streams streams;           /* where gradients are queued; without streams it does nothing */
-    cd_timed_device timed_device; /* of the replica, where passes over gradients take time */
-    uint64_t backward_weights;    /* of all parameters that require grad */
+typedef struct cd_trainer_saved {
+    cd_blob all, part; /* part: of what the trace reports one by one */
+} cd_trainer_saved;
 
-    struct cd_clipping *clipping;   /* clipping.c; NULL: nothing is clipped after a reduction */
-    struct cd_averaging *averaging; /* averaging.c; NULL: no model averager */
-    cd_blob checkpoint, part;       /* part: of what is told of it */
-    /* the micro-step at hand */
+/* The step and the micro-step at hand. */
+typedef struct cd_trainer_place {
+    uint32_t step;
     const cd_micro *micro;
     struct collection *collection; /* open_micro: where firings go; else NULL */
     uint32_t gradient_count;       /* that became ready in the running backward */
     size_t exchange_count;         /* of batch norm statistics in its forwards */
-    bool is_in_forward;            /* of a micro-step that the reference runs too */
-    bool has_owners;               /* the watcher knows whose bucket is whose */
+    bool is_in_forward;            /* of a micro-step that contributes */
     bool has_stepped;              /* the step was taken, or given up, inside the micro-step */
-    uint32_t step;
-    uint32_t window_first; /* first micro-step since the last reduction of this step */
-    uint64_t reductions;   /* so far, also before a resume */
-    /* the first ones, which are the allreduce hook's whatever the hook is (chosen_hook.h) */
-    uint64_t exact_reductions;
+    uint32_t window_first;         /* first micro-step since the last reduction of this step */
+    uint64_t reductions;           /* so far, also before a resume */
+} cd_trainer_place;
+
+typedef struct cd_trainer {
+    cd_trainer_options options;
+    cddp_rank *rank;
+    const cddp_allocator *allocator; /* the rank's */
+    struct cddp_tracer *tracer;
+    cd_arena memory;     /* of what lives as long as the model: until a resume, or the end */
+    cd_arena run_memory; /* of what lives as long as the trainer */
+
+    cd_program program;
+    cd_trainer_view view;
+    cd_trainer_place now;
+
+    cd_trainer_groups groups;
+    cd_replica *replica;
+    cd_trainer_optimizer *optimizers; /* (optimizer_count) of the replica */
+    cd_trainer_parameter *parameters; /* (parameter_count) of the replica's module */
+    cd_loss_divisor divisor;
+    cddp_ddp *ddp;
+    cd_trainer_reduction reduction;
+    cd_trainer_search search;
+    cd_trainer_gradients trained;
+    cd_trainer_scaling scaling;
+    cd_trainer_join join;
+    cd_trainer_saved saved;
+    cd_streams streams;           /* where gradients are queued; without streams it does nothing */
+    cd_timed_device timed_device; /* of the replica, where passes over gradients take time */
+    uint64_t backward_weights;    /* of all parameters that require grad */
+    struct cd_clipping *clipping; /* clipping.c; NULL: nothing is clipped after a reduction */
+    struct cd_averaging *averaging; /* averaging.c; NULL: no model averager */
 } cd_trainer;
 
 cddp_status cd_trainer_create(const cd_trainer_options *options, cd_trainer **trainer,
@@ -131,6 +183,10 @@ cd_module *cd_trainer_module(const cd_trainer *t);
 uint64_t cd_trainer_backward_weight(const cd_trainer *t, size_t parameter);
 /* Refreshes the views from the module, as the host sees it. */
 cd_watched_values cd_trainer_refresh_views(cd_trainer *t);
+
+/* wrapper.c: the model wrapped, its hook registered, and the dtypes that are declared in the trace. */
+cddp_status cd_trainer_wrap(cd_trainer *t, cddp_error *err) CDDP_MUST_CHECK;
+void cd_trainer_report_gradients(cd_trainer *t);
 
 /* optimizers.c: the replica, with the pieces of its optimizers that this rank steps. */
 cddp_status cd_trainer_make_replica(cd_trainer *t, const cddp_device *device,

@@ -250,14 +250,14 @@ static cddp_status open_window(cd_rank_walk *w, cddp_error *err)
         if (w->micro_index == 0) CD_TRY(cd_trainer_begin_step(t, w->step, err));
         size_t count = 0;
         const cd_micro_place place = {w->port.rank, w->step, w->micro_index};
-        cd_micro_resolve(t->plan, &t->settings, place, &w->micro);
+        cd_micro_resolve(t->program.plan, &t->program.settings, place, &w->micro);
         CD_TRY(cd_trainer_open_micro(t, &w->micro, w->firings, CD_PROVE_EVENTS_MAX, &count, err));
         w->firing_count = (uint32_t)count;
         w->left = count == 64 ? UINT64_MAX : (UINT64_C(1) << count) - 1;
         if (count > 1) return CDDP_OK;
         if (count == 1) CD_TRY(cd_rank_walk_fire(w, 0, err));
         CD_TRY(cd_trainer_close_micro(t, &w->micro, err));
-        if (++w->micro_index < t->settings.train.micro_steps) continue;
+        if (++w->micro_index < t->program.settings.train.micro_steps) continue;
         CD_TRY(cd_trainer_end_step(t, &w->micro, err));
         w->micro_index = 0;
         w->step++;
@@ -302,7 +302,7 @@ cddp_status cd_rank_walk_next_window(cd_rank_walk *w, cddp_error *err)
     w->window++;
     w->fired_calls = w->call_count;
     CD_TRY(cd_trainer_close_micro(t, &w->micro, err));
-    if (++w->micro_index == t->settings.train.micro_steps) {
+    if (++w->micro_index == t->program.settings.train.micro_steps) {
         CD_TRY(cd_trainer_end_step(t, &w->micro, err));
         w->micro_index = 0;
         w->step++;

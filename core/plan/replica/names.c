@@ -264,7 +264,7 @@ static bool has_own(const cddp_plan *plan, uint32_t rank, const char *prefix)
     return false;
 }
 
-/* Whether the rank has settings of its own that names depend on. */
+/* Whether the rank differs in settings that names depend on. */
 static bool is_special(const cddp_plan *plan, uint32_t rank)
 {
     return has_own(plan, rank, "model.") || has_own(plan, rank, "hook.") ||
@@ -283,7 +283,7 @@ static bool is_model(const char *name)
     return false;
 }
 
-/* NULL: it was told why not, or there is no memory, which the run will say. */
+/* NULL: the reason was reported, or there is no memory, which the run will report. */
 static cd_replica *make_replica(names *n, const cddp_plan *plan, uint32_t rank)
 {
     cd_replica *replica = NULL;

@@ -9,7 +9,7 @@
 #include "core/plan/replica/replica.h"
 
 /* What the plan says about parts of the replica's model, where it applies to the replica's rank.
-** Each unknown name is told as cd_plan_find_contradictions tells contradictions. Returns how
+** Reports each unknown name as cd_plan_find_contradictions reports contradictions. Returns how
 ** many. */
 size_t cd_replica_find_unknown_names(const cd_replica *replica, cd_contradiction_fn report,
                                      void *context);

@@ -2,7 +2,6 @@
 /* Optimizers as the plan lists them, over the parameters of a replica's model. */
 #include "core/plan/replica/optimizers.h"
 
-#include "core/base/alloc.h"
 #include "core/base/error.h"
 #include "core/plan/plan.h"
 #include "core/plan/replica/replica.h"
@@ -29,11 +28,9 @@ static cddp_status collect_parameters(cd_replica *r, const cddp_plan_optimizer *
 {
     cd_module *module = r->model->module;
     made->ordinals =
-        cd_allocate_array(r->allocator, module->parameter_count + 1, sizeof *made->ordinals);
-    made->grads = cd_allocate_array(r->allocator, module->parameter_count + 1, sizeof *made->grads);
-    if (made->ordinals == NULL || made->grads == NULL) {
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for the parameters of an optimizer");
-    }
+        cd_arena_array(&r->memory, module->parameter_count + 1, sizeof *made->ordinals);
+    made->grads = cd_arena_array(&r->memory, module->parameter_count + 1, sizeof *made->grads);
+    CD_TRY(cd_arena_check(&r->memory, err, "the parameters of an optimizer"));
     for (size_t i = 0; i < module->parameter_count; i++) {
         cd_parameter *parameter = &module->parameters[i];
         if ((parameter->requires_grad || cd_plan_unfreezes(r->plan, parameter->name)) &&
@@ -53,7 +50,6 @@ static cddp_status collect_parameters(cd_replica *r, const cddp_plan_optimizer *
 static cddp_status make_optimizer(cd_replica *r, size_t index, const cddp_plan_optimizer *planned,
                                   const cd_optimizer_cutter *cutter, cddp_error *err)
 {
-    cddp_status status = CDDP_OK;
     cd_replica_optimizer *made = &r->optimizers[index];
     cd_optimizer_options options = optimizer_options(planned);
     made->name = planned->name != NULL ? planned->name : cd_optimizer_name(options.kind);
@@ -63,35 +59,29 @@ static cddp_status make_optimizer(cd_replica *r, size_t index, const cddp_plan_o
     made->overlap = (cddp_optimizer_overlap)planned->overlap;
     options.defers_state = made->overlap >= CDDP_OVERLAP_HOOK_WITH_ZERO_STEP && cutter != NULL;
     CD_TRY(collect_parameters(r, planned, made, err));
+    const bool is_cut = planned->shard != CD_SHARD_NONE && cutter != NULL;
+    made->pieces = is_cut ? cd_arena_array(&r->memory, made->count, sizeof *made->pieces) : NULL;
+    const cd_arena_mark mark = cd_arena_get_mark(&r->memory);
     cd_optimizer_parameter *parameters =
-        cd_allocate_array(r->allocator, made->count, sizeof *parameters);
-    if (parameters == NULL) {
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for optimizer '%s'", made->name);
-    }
+        cd_arena_array(&r->memory, made->count, sizeof *parameters);
+    CD_TRY(cd_arena_check(&r->memory, err, "optimizer '%s'", made->name));
     for (size_t i = 0; i < made->count; i++) {
         cd_parameter *parameter = &r->model->module->parameters[made->ordinals[i]];
         parameters[i] =
             (cd_optimizer_parameter){parameter->name, parameter->tensor, &parameter->grad};
     }
     cd_optimizer_pieces held = {parameters, made->count};
-    if (planned->shard != CD_SHARD_NONE && cutter != NULL) {
-        made->pieces = cd_allocate_array(r->allocator, made->count, sizeof *made->pieces);
-        if (made->pieces == NULL) {
-            status = cd_fail(err, CDDP_E_NOMEM, "no memory for the pieces of optimizer '%s'",
-                             made->name);
-            goto out;
-        }
-        CD_TRY_OUT(cutter->cut(cutter->context, index, made, parameters, &held, err));
+    if (is_cut) {
+        CD_TRY(cutter->cut(cutter->context, index, made, parameters, &held, err));
     }
-    CD_TRY_OUT(
+    CD_TRY(
         cd_optimizer_create(&options, held.items, held.count, r->allocator, &made->optimizer, err));
-out:
-    cd_release(r->allocator, parameters, made->count * sizeof *parameters);
-    return status;
+    cd_arena_rewind(&r->memory, mark);
+    return CDDP_OK;
 }
 
-/* What one optimizer steps in parts, another one may not step: the oracle shares a parameter out to
-** its owners once, and could not tell of two optimizers whose state is whose. */
+/* What one optimizer steps in parts, another one may not step: the oracle assigns a parameter to its
+** owners once, and could not know which state belongs to which of two optimizers. */
 static cddp_status check_owners(const cd_replica *r, size_t sharded, size_t other, cddp_error *err)
 {
     const cd_replica_optimizer *a = &r->optimizers[sharded], *b = &r->optimizers[other];
@@ -117,10 +107,8 @@ cddp_status cd_replica_make_optimizers(cd_replica *r, const cd_optimizer_cutter 
     const cddp_plan_optimizer *planned =
         r->plan->optimizer_count > 0 ? r->plan->optimizers : &default_optimizer;
     r->optimizer_count = r->plan->optimizer_count > 0 ? r->plan->optimizer_count : 1;
-    r->optimizers = cd_allocate_array(r->allocator, r->optimizer_count, sizeof *r->optimizers);
-    if (r->optimizers == NULL) {
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for %zu optimizers", r->optimizer_count);
-    }
+    r->optimizers = cd_arena_array(&r->memory, r->optimizer_count, sizeof *r->optimizers);
+    CD_TRY(cd_arena_check(&r->memory, err, "%zu optimizers", r->optimizer_count));
     for (size_t i = 0; i < r->optimizer_count; i++) {
         CD_TRY(make_optimizer(r, i, &planned[i], cutter, err));
     }
@@ -157,14 +145,8 @@ int64_t cd_replica_find_piece(const cd_replica_optimizer *optimizer, size_t k)
 void cd_replica_drop_optimizers(cd_replica *r)
 {
     for (size_t i = 0; r->optimizers != NULL && i < r->optimizer_count; i++) {
-        const size_t parameters = r->model->module->parameter_count + 1;
-        cd_replica_optimizer *o = &r->optimizers[i];
-        cd_optimizer_destroy(o->optimizer);
-        cd_release(r->allocator, o->ordinals, parameters * sizeof *o->ordinals);
-        cd_release(r->allocator, o->grads, parameters * sizeof *o->grads);
-        cd_release(r->allocator, o->pieces, o->count * sizeof *o->pieces);
+        cd_optimizer_destroy(r->optimizers[i].optimizer);
     }
-    cd_release(r->allocator, r->optimizers, r->optimizer_count * sizeof *r->optimizers);
     r->optimizers = NULL;
 }
 

@@ -15,6 +15,8 @@
 #include <math.h>
 #include <string.h>
 
+#define MEMORY_BLOCK_BYTES ((size_t)1 << 16)
+
 static const cddp_device *device_of_heap(int64_t word)
 {
     switch (word) {
@@ -57,22 +59,17 @@ static cddp_status make_model(cd_replica *r, const cddp_device *device, cddp_err
     CD_TRY(cd_model_create(&options, &r->model, err));
     r->data_prng = cd_prng_split(&root, "data");
     cd_module *module = r->model->module;
-    r->requires_grad =
-        cd_allocate_array(r->allocator, module->parameter_count + 1, sizeof *r->requires_grad);
-    if (r->requires_grad == NULL) {
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for a replica");
-    }
+    r->parameters = cd_arena_array(&r->memory, module->parameter_count + 1, sizeof *r->parameters);
+    r->uses = cd_arena_array(&r->memory, r->model->unit_count + 1, sizeof *r->uses);
+    r->order = cd_arena_array(&r->memory, module->parameter_count + 1, sizeof *r->order);
+    CD_TRY(cd_arena_check(&r->memory, err, "a replica"));
     for (size_t i = 0; i < module->parameter_count; i++) {
         cd_parameter *p = &module->parameters[i];
         p->requires_grad = p->requires_grad && !cd_patterns_match(&model->freeze, p->name);
-        r->requires_grad[i] = p->requires_grad;
+        r->parameters[i].requires_grad = p->requires_grad;
     }
     CD_TRY(cd_graph_create(module, r->allocator, &r->graph, err));
-    r->uses = cd_allocate_array(r->allocator, r->model->unit_count + 1, sizeof *r->uses);
-    r->order = cd_allocate_array(r->allocator, module->parameter_count + 1, sizeof *r->order);
-    return r->uses != NULL && r->order != NULL
-               ? CDDP_OK
-               : cd_fail(err, CDDP_E_NOMEM, "no memory for a replica");
+    return CDDP_OK;
 }
 
 /* ---- life ---- */
@@ -81,10 +78,11 @@ cddp_status cd_replica_create(const cd_replica_options *options, cd_replica **re
                               cddp_error *err)
 {
     cddp_status status = CDDP_OK;
-    cd_replica *r = cd_allocate_zero(options->allocator, sizeof *r);
-    if (r == NULL) {
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for a replica");
-    }
+    cd_arena memory;
+    cd_arena_init(&memory, options->allocator, MEMORY_BLOCK_BYTES);
+    cd_replica *r = cd_arena_push(&memory, sizeof *r);
+    CD_TRY(cd_arena_check(&memory, err, "a replica"));
+    r->memory = memory;
     r->plan = options->plan;
     r->rank = options->rank;
     r->allocator = options->allocator;
@@ -107,30 +105,23 @@ void cd_replica_destroy(cd_replica *r)
     if (r == NULL) {
         return;
     }
-    const size_t parameter_count = r->model != NULL ? r->model->module->parameter_count : 0;
-    const size_t unit_count = r->model != NULL ? r->model->unit_count : 0;
     cd_replica_drop_optimizers(r);
-    cd_release(r->allocator, r->uses, (unit_count + 1) * sizeof *r->uses);
-    cd_release(r->allocator, r->requires_grad, (parameter_count + 1) * sizeof *r->requires_grad);
-    cd_release(r->allocator, r->order, (parameter_count + 1) * sizeof *r->order);
     cd_graph_destroy(r->graph);
     cd_model_destroy(r->model);
-    cd_release(r->allocator, r, sizeof *r);
+    cd_arena_fini(&r->memory);
 }
 
 /* ---- a step ---- */
 
-void cd_replica_begin_step(cd_replica *r, uint32_t rank, uint32_t step, bool *replaced)
+void cd_replica_begin_step(cd_replica *r, uint32_t rank, uint32_t step)
 {
     cd_module *module = r->model->module;
     for (size_t i = 0; i < module->parameter_count; i++) {
         cd_parameter *p = &module->parameters[i];
-        cd_parameter_fate fate = {.requires_grad = r->requires_grad[i]};
+        cd_parameter_fate fate = {.requires_grad = r->parameters[i].requires_grad};
         cd_micro_resolve_parameter(r->plan, (cd_micro_place){rank, step, 0}, p->name, &fate);
         p->requires_grad = fate.requires_grad;
-        if (replaced != NULL) {
-            replaced[i] = fate.is_replaced;
-        }
+        r->parameters[i].is_replaced = fate.is_replaced;
     }
 }
 
@@ -333,7 +324,7 @@ static void regrid_numbers(double *numbers, int64_t numel)
     }
 }
 
-/* The same where the host cannot reach: through memory of its own. */
+/* The same where the host cannot reach: through memory of the host. */
 static cddp_status regrid_away(const cddp_allocator *allocator, const cddp_tensor *wide,
                                cddp_error *err)
 {
@@ -342,8 +333,7 @@ static cddp_status regrid_away(const cddp_allocator *allocator, const cddp_tenso
     const size_t bytes = (size_t)numel * sizeof(double);
     double *numbers = cd_allocate_array(allocator, (size_t)numel + 1, sizeof *numbers);
     if (numbers == NULL) {
-        return cd_fail(err, CDDP_E_NOMEM, "no memory to put %lld numbers on their grid",
-                       (long long)numel);
+        return cd_fail_memory(err, "%lld numbers to put on their grid", (long long)numel);
     }
     CD_TRY_OUT(wide->device->read(wide, numbers, bytes, err));
     regrid_numbers(numbers, numel);

@@ -9,12 +9,20 @@
 ** Threads    the rank's.
 */
 #pragma once
+#include "core/base/arena.h"
 #include "core/model/engine.h"
 #include "core/model/model.h"
 #include "core/plan/micro.h"
 #include "core/plan/replica/optimizers.h"
 
+/* What the plan makes of a parameter. */
+typedef struct cd_replica_parameter {
+    bool requires_grad; /* before any [[when]] changed it */
+    bool is_replaced;   /* by the step at hand: the wrapper knows the old parameter only */
+} cd_replica_parameter;
+
 typedef struct cd_replica {
+    cd_arena memory; /* of the replica itself and of what lives as long */
     const cddp_plan *plan;
     const cddp_allocator *allocator;
     cddp_plan_settings settings;
@@ -23,9 +31,9 @@ typedef struct cd_replica {
     cd_graph *graph;
     cd_replica_optimizer *optimizers; /* (optimizer_count) */
     size_t optimizer_count;
-    uint8_t *uses;       /* (unit_count) of the model, for the current micro-step */
-    bool *requires_grad; /* (parameter_count) before any [[when]] changed it */
-    uint32_t *order;     /* (parameter_count) scratch for ready orders */
+    uint8_t *uses;                    /* (unit_count) of the model, for the current micro-step */
+    cd_replica_parameter *parameters; /* (parameter_count) */
+    uint32_t *order;                  /* (parameter_count) scratch for ready orders */
     cd_prng data_prng;
 } cd_replica;
 
@@ -55,9 +63,8 @@ cddp_status cd_replica_create(const cd_replica_options *options, cd_replica **re
 void cd_replica_destroy(cd_replica *replica); /* accepts NULL */
 
 /* What [[when]] tables did to the parameters until this step: some stopped or began to require
-** gradients, some were replaced (flags into replaced, (parameter_count), unless NULL). rank: whose
-** tables apply. */
-void cd_replica_begin_step(cd_replica *replica, uint32_t rank, uint32_t step, bool *replaced);
+** gradients, some were replaced. rank: whose tables apply. */
+void cd_replica_begin_step(cd_replica *replica, uint32_t rank, uint32_t step);
 
 /* "unit=2": which unit of the model, and how often it runs. */
 typedef struct cd_unit_use {
@@ -95,7 +102,7 @@ cddp_status cd_replica_backward(cd_replica *replica, const cd_micro *micro, cd_v
 cddp_status cd_replica_poison(const cd_micro *micro, const char *parameter, bool is_first,
                               cddp_grad *grad, cddp_error *err) CDDP_MUST_CHECK;
 
-/* On a device of exact forms a gradient is a symbol of its own: whose, from which rank, step and
+/* On a device of exact forms a gradient is a symbol: whose, from which rank, step and
 ** micro-step. Nothing on other devices. */
 cddp_status cd_replica_write_atoms(const cd_micro *micro, uint32_t parameter,
                                    const cddp_tensor *dst, cddp_error *err) CDDP_MUST_CHECK;
