@@ -16,7 +16,6 @@
 
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* for the slowest block; a process that dies ends the job */
@@ -41,8 +40,6 @@ typedef struct note {
     uint64_t status, bytes;
     char message[CDDP_ERROR_MESSAGE_BYTES];
 } note;
-
-static const char *read_variable(const char *variable) { return getenv(variable); }
 
 uint32_t cd_cluster_get_size(const cd_cluster *cluster) { return cluster->size; }
 
@@ -85,9 +82,9 @@ static cddp_status gather(const cd_cluster *c, void *mine, size_t byte_count, vo
 
 /* ---- life ---- */
 
-bool cd_cluster_is_first(const cd_cluster *cluster)
+bool cd_cluster_is_first(const cd_cluster *cluster, cddp_environment_fn environment)
 {
-    const char *number = cd_join_find_launched(read_variable);
+    const char *number = cd_join_find_launched(environment);
     return cluster != NULL ? cluster->rank == 0 : number == NULL || strcmp(number, "0") == 0;
 }
 
@@ -101,7 +98,7 @@ static cddp_status find_transport(const cd_cluster_options *options, cd_cluster 
                        reason.message);
     c->size = 1;
     if (c->backend != NULL && c->backend->launcher != NULL)
-        (void)c->backend->launcher->identity(read_variable, &c->rank, &c->size, &one_host);
+        (void)c->backend->launcher->identity(options->environment, &c->rank, &c->size, &one_host);
     return CDDP_OK;
 }
 
@@ -127,10 +124,10 @@ static cddp_status open_group(cd_cluster *c, cddp_error *err)
 cddp_status cd_cluster_open(const cd_cluster_options *options, cd_cluster **cluster,
                             cddp_error *err)
 {
-    if (cd_join_find_launched(read_variable) == NULL)
-        return read_variable("CDDP_HUB") != NULL
+    if (cd_join_find_launched(options->environment) == NULL)
+        return options->environment("CDDP_HUB") != NULL
                    ? CDDP_OK
-                   : cd_join_refuse(read_variable, "search the whole", err);
+                   : cd_join_refuse(options->environment, "search the whole", err);
     cd_cluster *c = cd_allocate_zero(NULL, sizeof *c);
     if (c == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for a job of several processes");
     cddp_status status = find_transport(options, c, err);

@@ -22,6 +22,7 @@ typedef struct cd_cluster_options {
     cddp_status (*find_backend)(void *context, const char *name, const cddp_backend **backend,
                                 cddp_error *err);
     void *context;
+    cddp_environment_fn environment; /* the launcher's variables */
 } cd_cluster_options;
 
 /* *cluster is NULL when nobody started this process together with others. */
@@ -32,7 +33,7 @@ void cd_cluster_close(cd_cluster *cluster);
 uint32_t cd_cluster_get_size(const cd_cluster *cluster);
 /* Process 0, which speaks. NULL: by what the launcher wrote into the environment; true without a
 ** launcher. */
-bool cd_cluster_is_first(const cd_cluster *cluster);
+bool cd_cluster_is_first(const cd_cluster *cluster, cddp_environment_fn environment);
 
 /* Fails in all processes where it failed in one; *mine is what this one has come to. */
 cddp_status cd_cluster_agree(cd_cluster *cluster, cddp_status mine,
