@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Explorations by the processes of a job. See cluster.h.
 **
-**   process 0    order | state of the search | own block | reports | what the others came to | … |
+**   process 0    order | state of the search | own block | reports | results of all | … |
 **                the last order
 **   the others   order | state of the search | own block | reports | …
 **
@@ -35,7 +35,7 @@ typedef struct order {
     uint64_t first, end, state_bytes;
 } order;
 
-/* What a process has to say before it hands over anything. */
+/* What a process reports before it sends its results. */
 typedef struct note {
     uint64_t status, bytes;
     char message[CDDP_ERROR_MESSAGE_BYTES];
@@ -149,12 +149,12 @@ void cd_cluster_close(cd_cluster *c)
     cd_release(NULL, c, sizeof *c);
 }
 
-/* What all have to say; *notes is the caller's. */
+/* The notes of all; *notes is the caller's. */
 static cddp_status exchange(cd_cluster *c, note *mine, note **notes, cddp_error *err)
 {
     *notes = cd_allocate_array(NULL, c->size, sizeof **notes);
     if (*notes == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for what %u processes say", c->size);
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for the notes of %u processes", c->size);
     const cddp_status status = gather(c, mine, sizeof *mine, *notes, err);
     c->in_peace = c->in_peace && status == CDDP_OK;
     return status;
@@ -194,7 +194,7 @@ cddp_status cd_cluster_agree(cd_cluster *c, cddp_status mine, cddp_error *err)
 
 /* ---- a block ---- */
 
-/* The runs of this process, by an explorer that knows what the search has come to. */
+/* The runs of this process, by an explorer that knows the state of the search. */
 static cddp_status explore_block(const cd_cluster *c, const cd_explore_jobs *jobs, const order *o,
                                  const char *state, cd_text *result, cddp_error *err)
 {
@@ -219,7 +219,7 @@ static cddp_status explore_block(const cd_cluster *c, const cd_explore_jobs *job
     if (cd_explore_is_interrupted(jobs)) CD_TRY_OUT(cd_fail(err, CDDP_E_ABORTED, "interrupted"));
     cd_frontier_print(&own.frontier, result);
     if (result->failed)
-        CD_TRY_OUT(cd_fail(err, CDDP_E_NOMEM, "no memory for what the runs of a process came to"));
+        CD_TRY_OUT(cd_fail(err, CDDP_E_NOMEM, "no memory for the results of a process"));
 out:
     cd_explorer_fini(&part);
     cd_release(NULL, failures, sizeof *failures);
@@ -237,7 +237,8 @@ static cddp_status collect(cd_cluster *c, cd_text *result, const note *notes, ch
     *all = cd_allocate_zero(NULL, *each * c->size);
     cddp_status status = CDDP_OK;
     if (mine == NULL || *all == NULL)
-        CD_TRY_OUT(cd_fail(err, CDDP_E_NOMEM, "no memory for what %u processes came to", c->size));
+        CD_TRY_OUT(
+            cd_fail(err, CDDP_E_NOMEM, "no memory for the results of %u processes", c->size));
     memcpy(mine, cd_text_get(result), result->length + 1);
     CD_TRY_OUT(gather(c, mine, *each, *all, err));
 out:

@@ -2,7 +2,7 @@
 /* What a report says about one run, wherever it comes from: a verdict just reached, a worker
 ** process, or a store.
 **
-** Ownership  a result owns everything in it; it lives in an arena of its own.
+** Ownership  a result owns everything in it; it lies in its arena.
 ** Errors     a result is always complete; when memory runs out while it is made, the maker says so.
 */
 #pragma once

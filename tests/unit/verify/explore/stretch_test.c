@@ -75,7 +75,7 @@ static void print(const search *s, cd_text *text)
     assert_false(text->failed);
 }
 
-TEST(stretch, several_processes_come_to_what_one_comes_to)
+TEST(stretch, several_processes_find_what_one_finds)
 {
     for (int breaks = 0; breaks < 2; breaks++) {
         cd_text alone, together;
@@ -146,6 +146,6 @@ TEST(stretch, a_frontier_is_read_as_it_was_printed)
     search_fini(&s);
 }
 
-TEST_MAIN(ROW(stretch, several_processes_come_to_what_one_comes_to),
+TEST_MAIN(ROW(stretch, several_processes_find_what_one_finds),
           ROW(stretch, an_interrupted_one_leaves_nothing),
           ROW(stretch, a_frontier_is_read_as_it_was_printed))

@@ -67,7 +67,7 @@ static outcome shrink(uint32_t jobs)
     return o;
 }
 
-TEST(shrink, several_jobs_come_to_what_one_comes_to)
+TEST(shrink, several_jobs_find_what_one_finds)
 {
     outcome one = shrink(1), three = shrink(3);
     assert_string_equal(cd_text_get(&one.draft), cd_text_get(&three.draft));
@@ -112,6 +112,6 @@ TEST(shrink, a_run_that_does_not_fail_is_refused)
     cddp_plan_destroy(plan);
 }
 
-TEST_MAIN(ROW(shrink, several_jobs_come_to_what_one_comes_to),
+TEST_MAIN(ROW(shrink, several_jobs_find_what_one_finds),
           ROW(shrink, what_is_interrupted_before_anything_is_known_says_so),
           ROW(shrink, a_run_that_does_not_fail_is_refused))

@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-TEST(symmetry, ranks_are_told_apart_for_a_reason)
+TEST(symmetry, ranks_are_distinguished_for_a_reason)
 {
     static const struct {
         const char *key, *value, *because; /* NULL: interchangeable */
@@ -46,5 +46,5 @@ TEST(simulated, a_bare_world_has_its_backend_until_it_ends)
     assert_null(world.sim);
 }
 
-TEST_MAIN(ROW(symmetry, ranks_are_told_apart_for_a_reason),
+TEST_MAIN(ROW(symmetry, ranks_are_distinguished_for_a_reason),
           ROW(simulated, a_bare_world_has_its_backend_until_it_ends))
