@@ -31,6 +31,18 @@ static cddp_status make_plan(const char *backend, cddp_plan **plan, cddp_error *
     return status;
 }
 
+/* The first rank that did not return cleanly; false: all did. */
+static bool report_rank(const cddp_verdict *v, char *words, size_t bytes)
+{
+    for (size_t i = 0; i < v->rank_count; i++) {
+        if (cd_result_is_clean(&v->ranks[i])) continue;
+        snprintf(words, bytes, "rank %zu %s: %s", i, cd_result_end_name(v->ranks[i].result.end),
+                 v->ranks[i].result.error.message);
+        return true;
+    }
+    return false;
+}
+
 /* In words: "" when training works. */
 static void try_backend(cd_cli *cli, const char *backend, uint64_t run, char *words, size_t bytes)
 {
@@ -46,11 +58,9 @@ static void try_backend(cd_cli *cli, const char *backend, uint64_t run, char *wo
     if (status == CDDP_OK) status = cd_session_run_plan(&session, plan, &result, &err);
     if (status != CDDP_OK)
         snprintf(words, bytes, "%s", err.message);
-    else if (result.rank_count > 0)
-        snprintf(words, bytes, "rank %u %s: %s", result.ranks[0].rank, result.ranks[0].end,
-                 result.ranks[0].message);
-    else if (result.exit_code == CD_EXIT_FINDINGS || !result.judged)
-        snprintf(words, bytes, "%s", result.summary);
+    else if (!report_rank(&result.verdict, words, bytes) &&
+             (result.verdict.outcome == CDDP_OUTCOME_FINDINGS || !result.judged))
+        snprintf(words, bytes, "%s", result.verdict.summary);
     cddp_plan_destroy(plan);
     cd_result_fini(&result);
 }

@@ -409,12 +409,20 @@ static cddp_status prepare(explore_command *c, cddp_error *err)
     return CDDP_OK;
 }
 
+static const char *read_variable(const char *variable) { return getenv(variable); }
+
+/* The process that speaks. */
+static bool is_first(const explore_command *c)
+{
+    return cd_cluster_is_first(c->cluster, read_variable);
+}
+
 static cddp_status read_scenario(explore_command *c, cddp_error *err)
 {
     const cd_session session = {.cli = c->cli,
                                 .level = CDDP_TRACE_DIGEST,
                                 .overrides = cd_text_get(&c->overrides)};
-    FILE *reported = cd_cluster_is_first(c->cluster) ? stderr : NULL;
+    FILE *reported = is_first(c) ? stderr : NULL;
     CD_TRY(cd_session_load_plan(&session, c->scenario, reported, &c->subject.plan, err));
     const char *backend = c->subject.plan->world.backend;
     if (strcmp(backend, "sim") != 0)
@@ -440,7 +448,7 @@ static cddp_status open_files(explore_command *c, cddp_error *err)
 {
     const char *path = cd_args_text(c->cli->args, CD_OPTION_trace, NULL);
     const char *certificate = cd_args_text(c->cli->args, CD_OPTION_certificate, NULL);
-    if (!cd_cluster_is_first(c->cluster)) return CDDP_OK;
+    if (!is_first(c)) return CDDP_OK;
     if (certificate != NULL) CD_TRY(cd_output_check(certificate, err));
     if (c->frontier != NULL) CD_TRY(cd_output_check(c->frontier, err));
     if (path == NULL) return CDDP_OK;
@@ -471,14 +479,15 @@ static cddp_status find_backend(void *context, const char *name, const cddp_back
 
 static cddp_status explore(explore_command *c, cddp_error *err)
 {
-    CD_TRY(cd_cluster_open(&(cd_cluster_options){find_backend, c->cli}, &c->cluster, err));
+    CD_TRY(cd_cluster_open(&(cd_cluster_options){find_backend, c->cli, read_variable}, &c->cluster,
+                           err));
     cddp_status status = read_arguments(c, err);
     if (status == CDDP_OK) status = read_scenario(c, err);
     if (status == CDDP_OK) status = open_files(c, err);
     status = cd_cluster_agree(c->cluster, status, err);
     c->is_reported = status != CDDP_OK;
     CD_TRY(status);
-    if (!cd_cluster_is_first(c->cluster)) return CD_PASS(serve(c, err));
+    if (!is_first(c)) return CD_PASS(serve(c, err));
     status = run_all(c, err);
     if (c->cluster != NULL &&
         cd_cluster_dismiss(c->cluster, status == CDDP_OK ? err : NULL) != CDDP_OK &&
@@ -508,7 +517,7 @@ int cd_command_explore(cd_cli *cli)
     /* of a process that served: the first one says what came of it */
     int exit_code = CD_EXIT_VERIFIED;
     if (c->has_explored) exit_code = report(c); /* also when it could not be kept */
-    if (cd_cluster_is_first(c->cluster))
+    if (is_first(c))
         exit_code = status == CDDP_OK ? exit_code : cd_cli_fail(cli, &err);
     else if (status != CDDP_OK && !c->is_reported)
         exit_code = c->cluster != NULL ? cd_cli_fail(cli, &err) : CD_EXIT_ENVIRONMENT;

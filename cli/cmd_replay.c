@@ -136,22 +136,22 @@ static cddp_status check_outcome(replay_command *c, const cddp_plan *plan, cddp_
     if (c->replay.across || c->replay.stopped || r->trace_digest == 0 ||
         plan->expect.same_with.count > 0 || !cd_replay_end(&c->replay))
         return CDDP_OK;
-    if (c->result.trace_digest != 0 && c->result.trace_digest != r->trace_digest)
+    if (c->result.verdict.trace_digest != 0 && c->result.verdict.trace_digest != r->trace_digest)
         return cd_fail(
             err, CDDP_E_CORRUPT,
             "run %" PRId64
             " was changed: its events are equal to those of now, whose digest is %016" PRIx64
             ", and the record says %016" PRIx64,
-            r->run, c->result.trace_digest, r->trace_digest);
+            r->run, c->result.verdict.trace_digest, r->trace_digest);
     const bool is_judged =
-        r->exit_code <= CD_EXIT_FINDINGS && c->result.exit_code <= CD_EXIT_FINDINGS;
-    if (is_judged && (strcmp(r->verdict, c->result.verdict) != 0 ||
-                      r->exit_code != (uint32_t)c->result.exit_code))
+        r->exit_code <= CD_EXIT_FINDINGS && c->result.verdict.outcome <= CDDP_OUTCOME_FINDINGS;
+    if (is_judged && (strcmp(r->verdict, c->result.name) != 0 ||
+                      r->exit_code != (uint32_t)c->result.verdict.outcome))
         return cd_fail(err, CDDP_E_CORRUPT,
                        "run %" PRId64 " was changed, or judged by others: its events are equal to "
                        "those of now, which come to %s "
                        "(exit %d), and the record says %s (exit %" PRIu64 ")",
-                       r->run, c->result.verdict, c->result.exit_code, r->verdict, r->exit_code);
+                       r->run, c->result.name, c->result.verdict.outcome, r->verdict, r->exit_code);
     return CDDP_OK;
 }
 
@@ -173,9 +173,9 @@ static cddp_status replay_store(replay_command *c, cddp_error *err)
     cddp_plan_destroy(plan);
     if (status != CDDP_OK) return status;
     /* A choice string that does not fit is a failure of the run, not a difference between runs. */
-    if (c->result.exit_code == CD_EXIT_USAGE && !c->replay.parted &&
+    if (c->result.verdict.outcome == CDDP_OUTCOME_ERROR && !c->replay.parted &&
         c->recipe.exit_code != CD_EXIT_USAGE)
-        return cd_fail(err, CDDP_E_CONFIG, "%s", c->result.summary);
+        return cd_fail(err, CDDP_E_CONFIG, "%s", c->result.verdict.summary);
     return CDDP_OK;
 }
 
@@ -230,7 +230,7 @@ static int replay_schedule(cd_cli *cli, const char *schedule)
         cd_report report = {.results = &result,
                             .count = 1,
                             .registry = cli->registry,
-                            .exit_code = result.exit_code,
+                            .exit_code = result.verdict.outcome,
                             .verbose = true};
         exit_code = cd_report_send(cli, &target, &report);
     } else {

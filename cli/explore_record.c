@@ -49,7 +49,7 @@ static cddp_status record(const cd_session *session, const cddp_plan *plan, cons
     cd_result_init(&result);
     result.source = cd_result_copy(&result, source);
     CD_TRY_OUT(cd_session_run_plan(&again, plan, &result, err));
-    if (result.exit_code == CD_EXIT_VERIFIED)
+    if (result.verdict.outcome == CDDP_OUTCOME_VERIFIED)
         CD_TRY_OUT(cd_fail(err, CDDP_E_STATE,
                            "schedule %" PRIu64
                            " was not verified when it was explored, and is verified now",

@@ -26,7 +26,8 @@ typedef struct pool {
 
 static bool ends_run(const cd_jobs *jobs, const cd_result *result)
 {
-    return (result->exit_code != CD_EXIT_VERIFIED && !result->skipped && !jobs->keep_going) ||
+    return (result->verdict.outcome != CDDP_OUTCOME_VERIFIED && !result->skipped &&
+            !jobs->keep_going) ||
            cd_interrupt_requested();
 }
 

@@ -17,7 +17,7 @@ cddp_status cd_recorded_read_plan(const cd_recipe *recipe, const cd_session *ses
     cd_session_read_plan(session, recipe->source, recipe->scenario, &read, &mistakes);
     if (read == NULL)
         status = cd_fail(err, CDDP_E_CONFIG, "the recorded scenario cannot be read any more: %s %s",
-                         mistakes.summary, mistakes.details);
+                         mistakes.verdict.summary, mistakes.details);
     else
         status = cd_recipe_check_plan(recipe, read, err);
     if (status == CDDP_OK)
@@ -72,7 +72,7 @@ static cddp_status judge_plan(cd_result *result, const cd_session *session, cons
                       &(source){session->store, run->run, run->complete}, &verdict, err));
     cddp_status status = cd_result_take_verdict(result, verdict, err);
     cddp_verdict_destroy(verdict);
-    if (status == CDDP_OK && result->finding_count > 0)
+    if (status == CDDP_OK && result->verdict.finding_count > 0)
         status = cddp_store_each_event(session->store, run->run, CDDP_STORE_RECORDED, &sink, err);
     return status;
 }
@@ -89,7 +89,7 @@ cddp_status cd_recorded_judge(cd_result *result, const cd_session *session,
     cddp_status status = judge_plan(result, session, plan, run, err);
     cddp_plan_destroy(plan);
     /* That ranks did not finish is all that an interruption shows by itself. */
-    if (status == CDDP_OK && !run->complete && result->finding_count == 0)
+    if (status == CDDP_OK && !run->complete && result->verdict.finding_count == 0)
         cd_result_set_failure(result, CD_EXIT_INCONCLUSIVE,
                               "nothing is broken as far as the run went, but it was interrupted",
                               "");

@@ -99,7 +99,7 @@ cddp_status cd_session_load_plan(const cd_session *session, const char *path, FI
     if (*plan == NULL && is_listed)
         status = cd_fail(err, CDDP_E_CONFIG, "'%s' is not a valid scenario", path);
     else if (*plan == NULL)
-        status = cd_fail(err, CDDP_E_CONFIG, "%s", mistakes.summary);
+        status = cd_fail(err, CDDP_E_CONFIG, "%s", mistakes.verdict.summary);
     cd_result_fini(&mistakes);
     return status;
 }
@@ -133,7 +133,7 @@ static void describe_plan(const cd_session *session, const cddp_plan *plan, cd_r
     result->world_size = (uint32_t)plan->world.size;
     result->steps = (uint32_t)plan->settings.train.steps;
     result->seed = plan->world.seed;
-    result->plan_digest = cddp_plan_digest(plan);
+    result->verdict.plan_digest = cddp_plan_digest(plan);
     describe_reproduction(session, result, false);
 }
 
@@ -157,7 +157,7 @@ static cddp_status begin_recording(const cd_session *session, const cddp_plan *p
                              .compiler = here.compiler,
                              .recorded_at = here.now,
                              .seed = plan->world.seed,
-                             .plan = result->plan_digest,
+                             .plan = result->verdict.plan_digest,
                              .world_size = result->world_size,
                              .steps = result->steps,
                              .level = session->level};
@@ -192,24 +192,16 @@ static cddp_status end_recording(const cd_session *session, const cd_compose *co
         snprintf(name, sizeof name, "%s%s", CD_METRIC_ALGORITHM, algorithm);
         CD_TRY(cddp_store_add_metric(store, name, 1, err));
     }
-    for (size_t i = 0; i < result->finding_count; i++)
-        CD_TRY(cddp_store_add_finding(store, &result->findings[i].finding, err));
-    for (size_t i = 0; i < result->exercise_count; i++)
-        CD_TRY(cddp_store_add_exercised(store, result->exercises[i].check, result->exercises[i].how,
-                                        err));
-    for (size_t i = 0; i < result->mark_count; i++) {
-        char name[128];
-        snprintf(name, sizeof name, "mark: %s", result->marks[i].name);
-        CD_TRY(cddp_store_add_metric(store, name, (double)result->marks[i].count, err));
-    }
+    CD_TRY(cddp_store_add_verdict(store, &result->verdict, err));
     cddp_run_outcome outcome = {.size = sizeof outcome,
-                                .exit_code = (uint32_t)result->exit_code,
-                                .verdict = result->verdict,
-                                .reason =
-                                    result->reason[0] != '\0' ? result->reason : result->summary,
+                                .exit_code = (uint32_t)result->verdict.outcome,
+                                .verdict = result->name,
+                                .reason = result->verdict.reason[0] != '\0'
+                                              ? result->verdict.reason
+                                              : result->verdict.summary,
                                 .schedule = result->schedule,
-                                .digest = result->trace_digest,
-                                .virtual_time_ns = result->virtual_time_ns};
+                                .digest = result->verdict.trace_digest,
+                                .virtual_time_ns = result->verdict.time_ns};
     CD_TRY(cddp_store_run_end(store, &outcome, err));
     return CDDP_OK;
 }
@@ -366,10 +358,10 @@ static int exit_code_of(cddp_status status)
 static void settle_interruption(const cd_compose *compose, cd_result *result)
 {
     if (!was_interrupted(compose)) return;
-    result->exit_code = CD_EXIT_INCONCLUSIVE;
-    result->verdict = cd_result_verdict_name(CD_EXIT_INCONCLUSIVE);
-    result->summary = result->reason = "interrupted before the run had ended";
-    result->as_expected = false;
+    result->verdict.outcome = CDDP_OUTCOME_INCONCLUSIVE;
+    result->name = cd_result_verdict_name(CD_EXIT_INCONCLUSIVE);
+    result->verdict.summary = result->verdict.reason = "interrupted before the run had ended";
+    result->verdict.as_expected = false;
 }
 
 cddp_status cd_session_run_plan(const cd_session *session, const cddp_plan *plan, cd_result *result,

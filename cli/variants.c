@@ -33,8 +33,8 @@ void cd_finals_fini(cd_finals *finals) { cd_memory_sink_fini(&finals->memory); }
 static void set_finding(cd_result *result, const char *summary)
 {
     cd_result_set_failure(result, CD_EXIT_FINDINGS, summary, "");
-    result->reason = "expect.same_with";
-    result->as_expected = false;
+    result->verdict.reason = "expect.same_with";
+    result->verdict.as_expected = false;
 }
 
 /* True when both ends have the same parameters with the same digests. */
@@ -104,13 +104,13 @@ static cddp_status judge_one(const cd_session *session, const cddp_plan *plan, s
         changed->expect.same_with.count = 0; /* one repetition, not a tree of them */
         CD_TRY_OUT(cd_session_run_plan(&other, changed, &ended, err));
     }
-    if (ended.exit_code == CD_EXIT_VERIFIED) {
+    if (ended.verdict.outcome == CDDP_OUTCOME_VERIFIED) {
         *same = compare(finals, &ends, settings, result);
         goto out;
     }
-    cd_text_printf(&summary, "with %s: %s", settings, ended.summary);
-    cd_result_set_failure(result, ended.exit_code, cd_text_get(&summary), ended.details);
-    result->as_expected = false;
+    cd_text_printf(&summary, "with %s: %s", settings, ended.verdict.summary);
+    cd_result_set_failure(result, ended.verdict.outcome, cd_text_get(&summary), ended.details);
+    result->verdict.as_expected = false;
 out:
     cddp_plan_destroy(changed);
     cd_finals_fini(&ends);
@@ -140,8 +140,9 @@ cddp_status cd_variants_judge(const cd_session *session, const cddp_plan *plan,
                               const cd_finals *finals, cd_result *result, cddp_error *err)
 {
     bool same = true;
-    for (size_t i = 0;
-         same && i < plan->expect.same_with.count && result->exit_code == CD_EXIT_VERIFIED; i++) {
+    for (size_t i = 0; same && i < plan->expect.same_with.count &&
+                       result->verdict.outcome == CDDP_OUTCOME_VERIFIED;
+         i++) {
         CD_TRY(judge_one(session, plan, i, finals, result, &same, err));
         result->variant_count += same;
     }

@@ -116,6 +116,20 @@ cddp_status cddp_store_add_metric(cddp_store *store, const char *name, double va
     return status;
 }
 
+cddp_status cddp_store_add_verdict(cddp_store *store, const cddp_verdict *v, cddp_error *err)
+{
+    for (size_t i = 0; i < v->finding_count; i++)
+        CD_TRY(cddp_store_add_finding(store, &v->findings[i], err));
+    for (size_t i = 0; i < v->exercise_count; i++)
+        CD_TRY(cddp_store_add_exercised(store, v->exercises[i].check, v->exercises[i].how, err));
+    for (size_t i = 0; i < v->mark_count; i++) {
+        char name[128];
+        snprintf(name, sizeof name, "mark: %s", v->marks[i].name);
+        CD_TRY(cddp_store_add_metric(store, name, (double)v->marks[i].count, err));
+    }
+    return CDDP_OK;
+}
+
 /* ---- out ---- */
 
 static int32_t number_or_none(sqlite3_stmt *statement, int column)

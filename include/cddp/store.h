@@ -19,6 +19,7 @@
 */
 #pragma once
 #include "cddp/check.h"
+#include "cddp/run.h"
 #include "cddp/trace.h"
 
 #ifdef __cplusplus
@@ -91,6 +92,10 @@ CDDP_API cddp_status cddp_store_add_exercised(cddp_store *store, const char *che
 /* A number that belongs to the run: "bytes_on_wire", "rebuilds", … */
 CDDP_API cddp_status cddp_store_add_metric(cddp_store *store, const char *name, double value,
                                            cddp_error *err) CDDP_MUST_CHECK;
+/* What a verdict found, exercised and counted; marks are metrics, "mark: rebuild". Its outcome and
+** digest are for run_end. */
+CDDP_API cddp_status cddp_store_add_verdict(cddp_store *store, const cddp_verdict *verdict,
+                                            cddp_error *err) CDDP_MUST_CHECK;
 /* Ends the run. The file is one tidy file again, without companions, once the store is closed. */
 CDDP_API cddp_status cddp_store_run_end(cddp_store *store, const cddp_run_outcome *outcome,
                                         cddp_error *err) CDDP_MUST_CHECK;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Explorations by the processes of a job. See cluster.h.
 **
-**   process 0    order | state of the search | own block | reports | what the others came to | … |
+**   process 0    order | state of the search | own block | reports | results of all | … |
 **                the last order
 **   the others   order | state of the search | own block | reports | …
 **
@@ -16,7 +16,6 @@
 
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* for the slowest block; a process that dies ends the job */
@@ -36,13 +35,11 @@ typedef struct order {
     uint64_t first, end, state_bytes;
 } order;
 
-/* What a process has to say before it hands over anything. */
+/* What a process reports before it sends its results. */
 typedef struct note {
     uint64_t status, bytes;
     char message[CDDP_ERROR_MESSAGE_BYTES];
 } note;
-
-static const char *read_variable(const char *variable) { return getenv(variable); }
 
 uint32_t cd_cluster_get_size(const cd_cluster *cluster) { return cluster->size; }
 
@@ -85,9 +82,9 @@ static cddp_status gather(const cd_cluster *c, void *mine, size_t byte_count, vo
 
 /* ---- life ---- */
 
-bool cd_cluster_is_first(const cd_cluster *cluster)
+bool cd_cluster_is_first(const cd_cluster *cluster, cddp_environment_fn environment)
 {
-    const char *number = cd_join_find_launched(read_variable);
+    const char *number = cd_join_find_launched(environment);
     return cluster != NULL ? cluster->rank == 0 : number == NULL || strcmp(number, "0") == 0;
 }
 
@@ -101,7 +98,7 @@ static cddp_status find_transport(const cd_cluster_options *options, cd_cluster 
                        reason.message);
     c->size = 1;
     if (c->backend != NULL && c->backend->launcher != NULL)
-        (void)c->backend->launcher->identity(read_variable, &c->rank, &c->size, &one_host);
+        (void)c->backend->launcher->identity(options->environment, &c->rank, &c->size, &one_host);
     return CDDP_OK;
 }
 
@@ -127,10 +124,10 @@ static cddp_status open_group(cd_cluster *c, cddp_error *err)
 cddp_status cd_cluster_open(const cd_cluster_options *options, cd_cluster **cluster,
                             cddp_error *err)
 {
-    if (cd_join_find_launched(read_variable) == NULL)
-        return CD_PASS(read_variable("CDDP_HUB") != NULL
+    if (cd_join_find_launched(options->environment) == NULL)
+        return CD_PASS(options->environment("CDDP_HUB") != NULL
                            ? CDDP_OK
-                           : cd_join_refuse(read_variable, "search the whole", err));
+                           : cd_join_refuse(options->environment, "search the whole", err));
     cd_cluster *c = cd_allocate_zero(NULL, sizeof *c);
     if (c == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for a job of several processes");
     cddp_status status = find_transport(options, c, err);
@@ -152,12 +149,12 @@ void cd_cluster_close(cd_cluster *c)
     cd_release(NULL, c, sizeof *c);
 }
 
-/* What all have to say; *notes is the caller's. */
+/* The notes of all; *notes is the caller's. */
 static cddp_status exchange(cd_cluster *c, note *mine, note **notes, cddp_error *err)
 {
     *notes = cd_allocate_array(NULL, c->size, sizeof **notes);
     if (*notes == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for what %u processes say", c->size);
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for the notes of %u processes", c->size);
     const cddp_status status = gather(c, mine, sizeof *mine, *notes, err);
     c->in_peace = c->in_peace && status == CDDP_OK;
     return status;
@@ -197,7 +194,7 @@ cddp_status cd_cluster_agree(cd_cluster *c, cddp_status mine, cddp_error *err)
 
 /* ---- a block ---- */
 
-/* The runs of this process, by an explorer that knows what the search has come to. */
+/* The runs of this process, by an explorer that knows the state of the search. */
 static cddp_status explore_block(const cd_cluster *c, const cd_explore_jobs *jobs, const order *o,
                                  const char *state, cd_text *result, cddp_error *err)
 {
@@ -222,7 +219,7 @@ static cddp_status explore_block(const cd_cluster *c, const cd_explore_jobs *job
     if (cd_explore_is_interrupted(jobs)) CD_TRY_OUT(cd_fail(err, CDDP_E_ABORTED, "interrupted"));
     cd_frontier_print(&own.frontier, result);
     if (result->failed)
-        CD_TRY_OUT(cd_fail(err, CDDP_E_NOMEM, "no memory for what the runs of a process came to"));
+        CD_TRY_OUT(cd_fail(err, CDDP_E_NOMEM, "no memory for the results of a process"));
 out:
     cd_explorer_fini(&part);
     cd_release(NULL, failures, sizeof *failures);
@@ -240,7 +237,8 @@ static cddp_status collect(cd_cluster *c, cd_text *result, const note *notes, ch
     *all = cd_allocate_zero(NULL, *each * c->size);
     cddp_status status = CDDP_OK;
     if (mine == NULL || *all == NULL)
-        CD_TRY_OUT(cd_fail(err, CDDP_E_NOMEM, "no memory for what %u processes came to", c->size));
+        CD_TRY_OUT(
+            cd_fail(err, CDDP_E_NOMEM, "no memory for the results of %u processes", c->size));
     memcpy(mine, cd_text_get(result), result->length + 1);
     CD_TRY_OUT(gather(c, mine, *each, *all, err));
 out:

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* An exploration by all processes of a job that a launcher (mpirun, srun) started: each is this
-** program with the same words. Process 0 deals out the runs of a stretch, block by block, puts
-** together what they came to in the order of the runs, and reports; the others serve it. So the
-** result is that of one process, whatever their number.
+** program with the same arguments. Process 0 divides the runs of a stretch into blocks, takes the
+** results in the order of the runs, and reports; the others serve it. So the result is that of one
+** process, whatever their number.
 **
-** What was dealt out counts when all of it has come back, and not before: when a process dies, the
+** A stretch counts when all its blocks have come back, and not before. When a process dies, the
 ** launcher ends the job, and a frontier file is that of the last whole stretch.
 **
 ** Lifetime   open → agree → (stretch* → dismiss | serve) → close, in all processes.
@@ -22,6 +22,7 @@ typedef struct cd_cluster_options {
     cddp_status (*find_backend)(void *context, const char *name, const cddp_backend **backend,
                                 cddp_error *err);
     void *context;
+    cddp_environment_fn environment; /* the launcher's variables */
 } cd_cluster_options;
 
 /* *cluster is NULL when nobody started this process together with others. */
@@ -32,9 +33,9 @@ void cd_cluster_close(cd_cluster *cluster);
 uint32_t cd_cluster_get_size(const cd_cluster *cluster);
 /* Process 0, which speaks. NULL: by what the launcher wrote into the environment; true without a
 ** launcher. */
-bool cd_cluster_is_first(const cd_cluster *cluster);
+bool cd_cluster_is_first(const cd_cluster *cluster, cddp_environment_fn environment);
 
-/* Fails in all processes where it failed in one; *mine is what this one has come to. */
+/* Fails in all processes where it failed in one; `mine` is the status of this one. */
 cddp_status cd_cluster_agree(cd_cluster *cluster, cddp_status mine,
                              cddp_error *err) CDDP_MUST_CHECK;
 /* Process 0. As cd_explore_stretch. */

@@ -23,7 +23,7 @@ bool cd_explore_is_interrupted(const cd_explore_jobs *jobs);
 ** nothing is kept then. */
 cddp_status cd_explore_stretch(const cd_explore_jobs *jobs, uint64_t end, bool *done,
                                cddp_error *err) CDDP_MUST_CHECK;
-/* Adds what a part came to, whose runs began with `first`, as its frontier was printed. In the
+/* Adds the results of a part whose runs began with `first`: its frontier, as it was printed. In the
 ** order of the runs. */
 cddp_status cd_explore_absorb(const cd_explore_jobs *jobs, const char *part, uint64_t first,
                               cddp_error *err) CDDP_MUST_CHECK;

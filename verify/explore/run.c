@@ -52,7 +52,7 @@ static uint64_t finding_digest(const cddp_finding *f)
     return cd_hash_mix(h, ((uint64_t)f->step << 32) | (uint32_t)f->bucket);
 }
 
-/* A sum over ranks of the sum of their findings. Interchangeable ranks are not told apart. */
+/* A sum over ranks of the sum of their findings. Interchangeable ranks are not distinguished. */
 static uint64_t findings_digest(const cddp_verdict *v, bool anonymous)
 {
     uint64_t h = 0;

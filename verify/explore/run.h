@@ -15,7 +15,7 @@ typedef struct cd_explore_subject {
     const cddp_registry *registry;
     /* sees every event too, so that every run begins at its beginning; NULL: none */
     const cddp_trace_sink *watcher;
-    bool anonymous; /* outcomes do not tell ranks 1 … n-1 apart */
+    bool anonymous; /* outcomes do not distinguish ranks 1 … n-1 */
     /* runs share nothing: part of them lies where nobody can put it back (a plugin) */
     bool from_scratch;
     struct cd_compose *compose;       /* the world, once there was a run */
@@ -23,7 +23,7 @@ typedef struct cd_explore_subject {
     uint64_t prefix_kind;             /* what its explorer varies: cd_explorer_get_kind */
 } cd_explore_subject;
 
-/* What a run came to. */
+/* The outcome of a run. */
 typedef struct cd_explored {
     uint64_t outcome; /* verdict and findings, not the order of events */
     bool is_verified;

@@ -46,7 +46,7 @@ static cddp_status take_run(void *context, const cddp_stored_run *run, cddp_erro
     r->seed = p->seed;
     r->world_size = p->world_size;
     r->steps = p->steps;
-    /* What another level tells has other digests. */
+    /* Another level records other events, with other digests. */
     r->trace_digest = p->level == CDDP_TRACE_DIGEST ? run->outcome.digest : 0;
     r->exit_code = run->outcome.exit_code;
     snprintf(r->verdict, sizeof r->verdict, "%s", run->outcome.verdict);
@@ -131,7 +131,7 @@ void cd_recipe_fini(cd_recipe *recipe)
     *recipe = (cd_recipe){.run = 0};
 }
 
-/* What the record says twice, in columns of its own and in its scenario, has to be said alike. */
+/* The record says some things twice, in columns and in its scenario; both have to agree. */
 static cddp_status check_columns(const cd_recipe *recipe, const cddp_plan *plan, cddp_error *err)
 {
     const struct column {

@@ -2,7 +2,7 @@
 /* A recorded run and its re-execution, held against each other event by event.
 **
 ** A run of real processes is held against one of the simulator rank by rank: which rank came first,
-** and when, was the machine's doing, and so are the events that only a world tells of itself
+** and when, was the machine's doing, and so are the events that only a world reports of itself
 ** (choices, computing, memory). Everything that a rank did and saw has to be equal, bit for bit.
 **
 ** Lifetime   init → load → compare as a watcher of the new run → inspect → fini.

@@ -48,9 +48,9 @@ static void put_problem(cd_text *text, const char *element, const char *type,
                         const cd_result *result)
 {
     cd_text body;
-    cd_report one = {.results = result, .count = 1, .exit_code = result->exit_code};
-    const char *message =
-        result->finding_count > 0 ? result->findings[0].finding.title : result->reason;
+    cd_report one = {.results = result, .count = 1, .exit_code = result->verdict.outcome};
+    const char *message = result->verdict.finding_count > 0 ? result->verdict.findings[0].title
+                                                            : result->verdict.reason;
     cd_text_printf(text, "      <%s", element);
     put_attribute(text, "type", type);
     put_attribute(text, "message", message);
@@ -87,13 +87,14 @@ static void put_case(cd_text *text, const cd_report *report, const cd_result *re
     cd_text_push(text, "    <testcase");
     put_name(text, result);
     if (report->timings) cd_text_printf(text, " time=\"%.3f\"", (double)result->wall_ns / 1e9);
-    bool clean = result->exit_code == CDDP_OUTCOME_VERIFIED;
+    bool clean = result->verdict.outcome == CDDP_OUTCOME_VERIFIED;
     cd_text_push(text, clean ? "/>\n" : ">\n");
     if (clean) return;
-    switch (result->exit_code) {
+    switch (result->verdict.outcome) {
     case CDDP_OUTCOME_FINDINGS:
         put_problem(text, "failure",
-                    result->finding_count > 0 ? result->findings[0].finding.check : "findings",
+                    result->verdict.finding_count > 0 ? result->verdict.findings[0].check
+                                                      : "findings",
                     result);
         break;
     case CDDP_OUTCOME_INCONCLUSIVE:
@@ -101,7 +102,7 @@ static void put_case(cd_text *text, const cd_report *report, const cd_result *re
         break;
     case CDDP_OUTCOME_ENVIRONMENT:
         cd_text_push(text, "      <skipped");
-        put_attribute(text, "message", result->reason);
+        put_attribute(text, "message", result->verdict.reason);
         cd_text_push(text, "/>\n");
         break;
     default:
@@ -116,7 +117,7 @@ void cd_report_junit(cd_text *text, const cd_report *report)
     size_t counts[5] = {0};
     uint64_t wall_ns = 0;
     for (size_t i = 0; i < report->count; i++) {
-        counts[report->results[i].exit_code]++;
+        counts[report->results[i].verdict.outcome]++;
         wall_ns += report->results[i].wall_ns;
     }
     cd_text_push(text, "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites>\n  <testsuite "

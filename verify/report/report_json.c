@@ -14,9 +14,10 @@ static void put_or_null(cd_json *json, const char *key, int64_t value)
         cd_json_text(json, NULL);
 }
 
-static void put_finding(cd_json *json, const cd_result_finding *finding)
+static void put_finding(cd_json *json, const cd_result *result, size_t index)
 {
-    const cddp_finding *f = &finding->finding;
+    const cddp_finding *f = &result->verdict.findings[index];
+    const cd_result_context context = cd_result_get_context(result, index);
     cd_json_open(json, '{');
     cd_json_put_text(json, "invariant", f->check);
     cd_json_put_text(json, "title", f->title);
@@ -36,7 +37,7 @@ static void put_finding(cd_json *json, const cd_result_finding *finding)
     cd_json_put_text(json, "advice", f->advice);
     cd_json_key(json, "events");
     cd_json_open(json, '[');
-    for (size_t i = 0; i < finding->context_count; i++) cd_json_text(json, finding->context[i]);
+    for (size_t i = 0; i < context.count; i++) cd_json_text(json, context.lines[i]);
     cd_json_close(json, ']');
     cd_json_close(json, '}');
 }
@@ -45,25 +46,29 @@ static void put_lists(cd_json *json, const cd_result *result)
 {
     cd_json_key(json, "findings");
     cd_json_open(json, '[');
-    for (size_t i = 0; i < result->finding_count; i++) put_finding(json, &result->findings[i]);
+    for (size_t i = 0; i < result->verdict.finding_count; i++) put_finding(json, result, i);
     cd_json_close(json, ']');
     cd_json_key(json, "exercised");
     cd_json_open(json, '{');
-    for (size_t i = 0; i < result->exercise_count; i++)
-        cd_json_put_text(json, result->exercises[i].check, result->exercises[i].how);
+    for (size_t i = 0; i < result->verdict.exercise_count; i++)
+        cd_json_put_text(json, result->verdict.exercises[i].check,
+                         result->verdict.exercises[i].how);
     cd_json_close(json, '}');
     cd_json_key(json, "marks");
     cd_json_open(json, '{');
-    for (size_t i = 0; i < result->mark_count; i++)
-        cd_json_put_integer(json, result->marks[i].name, (int64_t)result->marks[i].count);
+    for (size_t i = 0; i < result->verdict.mark_count; i++)
+        cd_json_put_integer(json, result->verdict.marks[i].name,
+                            (int64_t)result->verdict.marks[i].count);
     cd_json_close(json, '}');
     cd_json_key(json, "ranks");
     cd_json_open(json, '[');
-    for (size_t i = 0; i < result->rank_count; i++) {
+    for (size_t i = 0; i < result->verdict.rank_count; i++) {
+        const cddp_rank_result *r = &result->verdict.ranks[i].result;
+        if (cd_result_is_clean(&result->verdict.ranks[i])) continue;
         cd_json_open(json, '{');
-        cd_json_put_integer(json, "rank", result->ranks[i].rank);
-        cd_json_put_text(json, "end", result->ranks[i].end);
-        cd_json_put_text(json, "message", result->ranks[i].message);
+        cd_json_put_integer(json, "rank", (int64_t)i);
+        cd_json_put_text(json, "end", cd_result_end_name(r->end));
+        cd_json_put_text(json, "message", r->error.message);
         cd_json_close(json, '}');
     }
     cd_json_close(json, ']');
@@ -81,11 +86,11 @@ static void put_result(cd_json *json, const cd_report *report, const cd_result *
     cd_json_put_text(json, "source", result->source);
     if (result->stored_run > 0) cd_json_put_integer(json, "run", result->stored_run);
     cd_json_put_text(json, "title", result->title);
-    cd_json_put_text(json, "verdict", result->verdict);
-    cd_json_put_integer(json, "exit_code", result->exit_code);
-    cd_json_put_flag(json, "as_expected", result->as_expected);
-    cd_json_put_text(json, "summary", result->summary);
-    cd_json_put_text(json, "reason", result->reason);
+    cd_json_put_text(json, "verdict", result->name);
+    cd_json_put_integer(json, "exit_code", result->verdict.outcome);
+    cd_json_put_flag(json, "as_expected", result->verdict.as_expected);
+    cd_json_put_text(json, "summary", result->verdict.summary);
+    cd_json_put_text(json, "reason", result->verdict.reason);
     if (result->details[0] != '\0') cd_json_put_text(json, "details", result->details);
     if (result->unjudged[0] != '\0') cd_json_put_text(json, "unjudged", result->unjudged);
     cd_json_put_text(json, "backend", result->backend);
@@ -93,10 +98,10 @@ static void put_result(cd_json *json, const cd_report *report, const cd_result *
     cd_json_put_integer(json, "steps", result->steps);
     cd_json_put_integer(json, "seed", (int64_t)result->seed);
     cd_json_put_text(json, "schedule", result->schedule);
-    put_digest(json, "plan", result->plan_digest);
-    put_digest(json, "trace", result->trace_digest);
-    cd_json_put_integer(json, "events", (int64_t)result->event_count);
-    cd_json_put_integer(json, "virtual_time_ns", (int64_t)result->virtual_time_ns);
+    put_digest(json, "plan", result->verdict.plan_digest);
+    put_digest(json, "trace", result->verdict.trace_digest);
+    cd_json_put_integer(json, "events", (int64_t)result->verdict.event_count);
+    cd_json_put_integer(json, "virtual_time_ns", (int64_t)result->verdict.time_ns);
     if (result->variant_count > 0) cd_json_put_integer(json, "same_with", result->variant_count);
     if (report->timings) cd_json_put_integer(json, "wall_ns", (int64_t)result->wall_ns);
     put_lists(json, result);

@@ -12,18 +12,19 @@
 
 void cd_result_init(cd_result *result)
 {
-    *result = (cd_result){.source = "",
+    *result = (cd_result){.verdict = {.size = sizeof result->verdict,
+                                      .outcome = CDDP_OUTCOME_INCONCLUSIVE,
+                                      .summary = "",
+                                      .reason = ""},
+                          .name = "not run",
+                          .source = "",
                           .title = "",
-                          .verdict = "not run",
-                          .summary = "",
-                          .reason = "",
                           .details = "",
                           .backend = "",
                           .schedule = "",
                           .reproduce = "",
                           .shrink = "",
-                          .unjudged = "",
-                          .exit_code = CDDP_OUTCOME_INCONCLUSIVE};
+                          .unjudged = ""};
     cd_arena_init(&result->arena, NULL, 16384);
 }
 
@@ -40,20 +41,21 @@ const char *cd_result_copy(cd_result *result, const char *text)
 }
 
 /* A finding may come from a store, that is from anybody. */
-void cd_result_take_finding(cd_result *result, cd_result_finding *to, const cddp_finding *finding)
+cddp_finding cd_result_copy_finding(cd_result *result, const cddp_finding *finding)
 {
-    *to = (cd_result_finding){.finding = *finding};
-    to->finding.check = cd_result_copy(result, finding->check);
+    cddp_finding copy = *finding;
+    copy.check = cd_result_copy(result, finding->check);
     const size_t bytes = finding->rank_count * sizeof *finding->ranks;
     uint32_t *ranks = bytes > 0 ? cd_arena_push(&result->arena, bytes) : NULL;
     if (ranks != NULL) memcpy(ranks, finding->ranks, bytes);
-    to->finding.ranks = ranks;
-    to->finding.rank_count = ranks != NULL ? finding->rank_count : 0;
-    cd_text_clean(to->finding.parameter);
-    cd_text_clean(to->finding.title);
-    cd_text_clean(to->finding.expected);
-    cd_text_clean(to->finding.actual);
-    cd_text_clean(to->finding.advice);
+    copy.ranks = ranks;
+    copy.rank_count = ranks != NULL ? finding->rank_count : 0;
+    cd_text_clean(copy.parameter);
+    cd_text_clean(copy.title);
+    cd_text_clean(copy.expected);
+    cd_text_clean(copy.actual);
+    cd_text_clean(copy.advice);
+    return copy;
 }
 
 const char *cd_result_verdict_name(int exit_code)
@@ -66,17 +68,17 @@ const char *cd_result_verdict_name(int exit_code)
 void cd_result_set_failure(cd_result *result, int exit_code, const char *summary,
                            const char *details)
 {
-    result->exit_code = exit_code;
-    result->verdict = cd_result_verdict_name(exit_code);
-    result->summary = cd_result_copy(result, summary);
-    result->reason = result->summary;
+    result->verdict.outcome = (cddp_outcome)exit_code;
+    result->name = cd_result_verdict_name(exit_code);
+    result->verdict.summary = cd_result_copy(result, summary);
+    result->verdict.reason = result->verdict.summary;
     result->details = cd_result_copy(result, details);
 }
 
 void cd_result_set_skipped(cd_result *result, const char *why)
 {
     cd_result_set_failure(result, CDDP_OUTCOME_ENVIRONMENT, why, "");
-    result->verdict = "skipped";
+    result->name = "skipped";
     result->skipped = true;
 }
 
@@ -87,69 +89,68 @@ static bool make(cd_result *result, void **items, size_t count, size_t bytes)
     return count == 0 || *items != NULL;
 }
 
-static const char *end_name(cddp_rank_end end)
+const char *cd_result_end_name(cddp_rank_end end)
 {
     static const char *const names[] = {"returned", "killed", "hung", "crashed", "interrupted"};
     return (unsigned)end < sizeof names / sizeof names[0] ? names[end] : "?";
 }
 
-static bool take_ranks(cd_result *result, const cddp_verdict *verdict)
+bool cd_result_is_clean(const cddp_verdict_rank *rank)
 {
-    size_t count = 0;
-    for (size_t i = 0; i < verdict->rank_count; i++)
-        count += verdict->ranks[i].result.end != CDDP_RANK_RETURNED ||
-                 verdict->ranks[i].result.status != CDDP_OK;
-    if (!make(result, (void **)&result->ranks, count, sizeof *result->ranks)) return false;
-    for (size_t i = 0; i < verdict->rank_count; i++) {
-        const cddp_rank_result *r = &verdict->ranks[i].result;
-        if (r->end == CDDP_RANK_RETURNED && r->status == CDDP_OK) continue;
-        result->ranks[result->rank_count++] =
-            (cd_result_rank){(uint32_t)i, end_name(r->end),
-                             cd_result_copy(result, r->error.message)};
-    }
-    return true;
+    return rank->result.end == CDDP_RANK_RETURNED && rank->result.status == CDDP_OK;
 }
 
+/* A copy of the verdict's arrays, with clean texts. */
 cddp_status cd_result_take_verdict(cd_result *result, const cddp_verdict *v, cddp_error *err)
 {
-    bool made =
-        make(result, (void **)&result->findings, v->finding_count, sizeof *result->findings) &&
-        make(result, (void **)&result->exercises, v->exercise_count, sizeof *result->exercises) &&
-        make(result, (void **)&result->marks, v->mark_count, sizeof *result->marks) &&
-        take_ranks(result, v);
+    cddp_finding *findings = NULL;
+    cddp_exercise *exercises = NULL;
+    cddp_mark_count *marks = NULL;
+    cddp_verdict_rank *ranks = NULL;
+    const bool made = make(result, (void **)&findings, v->finding_count, sizeof *findings) &&
+                      make(result, (void **)&exercises, v->exercise_count, sizeof *exercises) &&
+                      make(result, (void **)&marks, v->mark_count, sizeof *marks) &&
+                      make(result, (void **)&ranks, v->rank_count, sizeof *ranks);
     if (!made)
         return cd_fail(err, CDDP_E_NOMEM, "no memory for the result of '%s'", result->source);
-    result->judged = true;
-    result->exit_code = (int)v->outcome;
-    result->verdict = cd_result_verdict_name(result->exit_code);
-    result->as_expected = v->as_expected;
-    result->summary = cd_result_copy(result, v->summary);
-    result->reason = cd_result_copy(result, v->reason);
-    result->event_count = v->event_count;
-    result->trace_digest = v->trace_digest;
-    result->plan_digest = v->plan_digest;
-    result->virtual_time_ns = v->time_ns;
     for (size_t i = 0; i < v->finding_count; i++)
-        cd_result_take_finding(result, &result->findings[i], &v->findings[i]);
+        findings[i] = cd_result_copy_finding(result, &v->findings[i]);
     for (size_t i = 0; i < v->exercise_count; i++)
-        result->exercises[i] =
+        exercises[i] =
             (cddp_exercise){cd_result_copy(result, v->exercises[i].check),
                             cd_result_copy(result, v->exercises[i].how), v->exercises[i].count};
     for (size_t i = 0; i < v->mark_count; i++)
-        result->marks[i] =
-            (cddp_mark_count){cd_result_copy(result, v->marks[i].name), v->marks[i].count};
-    result->finding_count = v->finding_count;
-    result->exercise_count = v->exercise_count;
-    result->mark_count = v->mark_count;
+        marks[i] = (cddp_mark_count){cd_result_copy(result, v->marks[i].name), v->marks[i].count};
+    for (size_t i = 0; i < v->rank_count; i++) {
+        ranks[i] = v->ranks[i];
+        cd_text_clean(ranks[i].result.error.message);
+    }
+    result->judged = true;
+    result->name = cd_result_verdict_name((int)v->outcome);
+    result->verdict = *v;
+    result->verdict.memory = NULL; /* the arena */
+    result->verdict.summary = cd_result_copy(result, v->summary);
+    result->verdict.reason = cd_result_copy(result, v->reason);
+    result->verdict.findings = findings;
+    result->verdict.exercises = exercises;
+    result->verdict.marks = marks;
+    result->verdict.ranks = ranks;
+    result->contexts = NULL;
     return CDDP_OK;
 }
 
 /* ---- context ---- */
 
+cd_result_context cd_result_get_context(const cd_result *result, size_t index)
+{
+    const cd_result_context none = {NULL, 0};
+    return result->contexts != NULL ? result->contexts[index] : none;
+}
+
 bool cd_result_wants_context(const cd_result *result)
 {
-    for (size_t i = 0; i < result->finding_count; i++)
-        if (result->findings[i].context_count < result->findings[i].finding.event_count)
+    for (size_t i = 0; i < result->verdict.finding_count; i++)
+        if (cd_result_get_context(result, i).count < result->verdict.findings[i].event_count)
             return true;
     return false;
 }
@@ -163,18 +164,27 @@ static bool rests_on(const cddp_finding *finding, const cddp_event *event)
     return false;
 }
 
-void cd_result_add_context(cd_result *result, const cddp_event *event)
+static void add_line(cd_result *result, cd_result_context *context, const cddp_event *event)
 {
     char text[1024];
-    for (size_t i = 0; i < result->finding_count; i++) {
-        cd_result_finding *f = &result->findings[i];
-        if (f->context_count >= f->finding.event_count || !rests_on(&f->finding, event)) continue;
-        if (f->context == NULL)
-            f->context =
-                cd_arena_push(&result->arena, CDDP_FINDING_EVENTS_MAX * sizeof *f->context);
-        if (f->context == NULL) return;
-        cd_event_print(event, text, sizeof text);
-        f->context[f->context_count++] = cd_result_copy(result, text);
+    if (context->lines == NULL)
+        context->lines =
+            cd_arena_push(&result->arena, CDDP_FINDING_EVENTS_MAX * sizeof *context->lines);
+    if (context->lines == NULL) return;
+    cd_event_print(event, text, sizeof text);
+    context->lines[context->count++] = cd_result_copy(result, text);
+}
+
+void cd_result_add_context(cd_result *result, const cddp_event *event)
+{
+    const size_t count = result->verdict.finding_count;
+    if (result->contexts == NULL && count > 0)
+        result->contexts = cd_arena_push(&result->arena, count * sizeof *result->contexts);
+    if (result->contexts == NULL) return;
+    for (size_t i = 0; i < count; i++) {
+        const cddp_finding *f = &result->verdict.findings[i];
+        if (result->contexts[i].count < f->event_count && rests_on(f, event))
+            add_line(result, &result->contexts[i], event);
     }
 }
 
@@ -190,7 +200,7 @@ int cd_results_exit_code(const cd_result *results, size_t count)
     for (size_t i = 0; i < count; i++) {
         skipped += results[i].skipped;
         for (int k = 0; k < 5 && !results[i].skipped; k++)
-            if (order[k] == results[i].exit_code && k > worst) worst = k;
+            if (order[k] == (int)results[i].verdict.outcome && k > worst) worst = k;
     }
     return count > 0 && skipped == count ? CDDP_OUTCOME_ENVIRONMENT : order[worst];
 }

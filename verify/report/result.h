@@ -2,7 +2,7 @@
 /* What a report says about one run, wherever it comes from: a verdict just reached, a worker
 ** process, or a store.
 **
-** Ownership  a result owns everything in it; it lives in an arena of its own.
+** Ownership  a result owns everything in it; it lies in its arena.
 ** Errors     a result is always complete; when memory runs out while it is made, the maker says so.
 */
 #pragma once
@@ -15,49 +15,36 @@
 ** well. */
 #define CD_SCHEDULE_PASTEABLE 400
 
-typedef struct cd_result_finding {
-    cddp_finding finding;
-    const char **context; /* (context_count) the events it rests on, as text */
-    size_t context_count;
-} cd_result_finding;
-
-typedef struct cd_result_rank {
-    uint32_t rank;
-    const char *end;     /* "returned", "killed", … */
-    const char *message; /* its error */
-} cd_result_rank;
+/* The events that a finding rests on, as text. */
+typedef struct cd_result_context {
+    const char **lines; /* (count) */
+    size_t count;
+} cd_result_context;
 
 typedef struct cd_result {
     cd_arena arena;
-    const char *source; /* the scenario file, or the store */
-    const char *title;  /* "" when the scenario could not be read */
+    /* What the judge said, or what stands for it where nothing was judged: the same type on its way
+    ** to the store, from a worker and into every report. Its arrays and texts lie in the arena, and
+    ** its texts are clean. */
+    cddp_verdict verdict;
+    cd_result_context *contexts; /* (verdict.finding_count); NULL: none yet */
     /* "verified", "findings", "error", "environment", "inconclusive", "skipped", "not run" */
-    const char *verdict;
-    const char *summary; /* one sentence */
-    const char *reason;  /* why it is not verified */
+    const char *name;
+    const char *source;  /* the scenario file, or the store */
+    const char *title;   /* "" when the scenario could not be read */
     const char *details; /* several lines: the mistakes of a scenario file; "" */
     const char *backend, *schedule, *reproduce;
     const char *unjudged; /* what nothing here could judge, and why; "" */
     const char *shrink;   /* the line that makes the failure small; "" where nothing can */
-    int exit_code;
-    bool as_expected; /* there are findings or errors, and the scenario expects them */
-    bool judged;      /* there is a verdict of checks behind this */
+    bool judged;          /* there is a verdict of checks behind this */
     /* it lacks something that the caller did not ask for by name; says nothing of the whole */
     bool skipped;
     uint32_t world_size, steps;
     /* repetitions under other settings that ended with the same parameters */
     uint32_t variant_count;
-    uint64_t seed, plan_digest, trace_digest, virtual_time_ns, event_count;
-    uint64_t wall_ns;   /* 0: not told */
+    uint64_t seed;
+    uint64_t wall_ns;   /* 0: not known */
     int64_t stored_run; /* in which run of the store; 0: not stored */
-    cd_result_finding *findings;
-    size_t finding_count;
-    cddp_exercise *exercises;
-    size_t exercise_count;
-    cddp_mark_count *marks;
-    size_t mark_count;
-    cd_result_rank *ranks; /* only those that did not return cleanly */
-    size_t rank_count;
 } cd_result;
 
 void cd_result_init(cd_result *result);
@@ -65,7 +52,8 @@ void cd_result_fini(cd_result *result); /* accepts a zeroed one */
 
 /* Texts are copied clean (cd_text_clean); NULL copies "". */
 const char *cd_result_copy(cd_result *result, const char *text);
-void cd_result_take_finding(cd_result *result, cd_result_finding *to, const cddp_finding *finding);
+/* A copy with clean texts; its check's name lies in the arena. */
+cddp_finding cd_result_copy_finding(cd_result *result, const cddp_finding *finding);
 const char *cd_result_verdict_name(int exit_code);
 /* Copies what a verdict says; context lines come later. */
 cddp_status cd_result_take_verdict(cd_result *result, const cddp_verdict *verdict,
@@ -76,7 +64,13 @@ void cd_result_set_failure(cd_result *result, int exit_code, const char *summary
 void cd_result_set_skipped(cd_result *result, const char *why);
 /* Adds the text of an event to every finding that rests on it. */
 void cd_result_add_context(cd_result *result, const cddp_event *event);
+/* Of the i-th finding. */
+cd_result_context cd_result_get_context(const cd_result *result, size_t index);
 bool cd_result_wants_context(const cd_result *result);
+/* A rank that returned without an error says nothing that a report shows. */
+bool cd_result_is_clean(const cddp_verdict_rank *rank);
+/* "killed", "hung", … */
+const char *cd_result_end_name(cddp_rank_end end);
 
 /* Through a pipe, between processes of the same program. */
 void cd_result_write(const cd_result *result, cd_text *bytes);

@@ -9,6 +9,7 @@
 #include "core/base/text.h"
 #include "core/base/error.h"
 
+#include <stdio.h>
 #include <string.h>
 
 typedef struct codec {
@@ -67,66 +68,114 @@ static void visit_array(codec *c, void **items, size_t *count, size_t item_bytes
 
 static void visit_findings(codec *c, cd_result *r)
 {
-    visit_array(c, (void **)&r->findings, &r->finding_count, sizeof *r->findings);
-    for (size_t i = 0; i < r->finding_count; i++) {
-        cd_result_finding *f = &r->findings[i];
-        const char *check = f->finding.check;
-        void *ranks = (void *)(uintptr_t)f->finding.ranks;
-        size_t rank_count = f->finding.rank_count;
+    cddp_finding *findings = (cddp_finding *)(uintptr_t)r->verdict.findings;
+    visit_array(c, (void **)&findings, &r->verdict.finding_count, sizeof *findings);
+    r->verdict.findings = findings;
+    for (size_t i = 0; i < r->verdict.finding_count; i++) {
+        const char *check = findings[i].check;
+        void *ranks = (void *)(uintptr_t)findings[i].ranks;
+        size_t rank_count = findings[i].rank_count;
         visit_text(c, &check);
-        visit_bytes(c, &f->finding, sizeof f->finding);
-        f->finding.check = check;
-        visit_array(c, &ranks, &rank_count, sizeof *f->finding.ranks);
-        if (rank_count > 0) visit_bytes(c, ranks, rank_count * sizeof *f->finding.ranks);
-        f->finding.ranks = ranks;
-        f->finding.rank_count = rank_count;
-        visit_array(c, (void **)&f->context, &f->context_count, sizeof *f->context);
-        for (size_t k = 0; k < f->context_count; k++) visit_text(c, &f->context[k]);
+        visit_bytes(c, &findings[i], sizeof findings[i]);
+        visit_array(c, &ranks, &rank_count, sizeof *findings[i].ranks);
+        if (rank_count > 0) visit_bytes(c, ranks, rank_count * sizeof *findings[i].ranks);
+        if (c->out == NULL) {
+            findings[i].check = check;
+            findings[i].ranks = ranks;
+            findings[i].rank_count = rank_count;
+        }
     }
 }
 
-static void visit_lists(codec *c, cd_result *r)
+/* NULL contexts are as many empty ones. */
+static void visit_contexts(codec *c, cd_result *r)
 {
-    visit_array(c, (void **)&r->exercises, &r->exercise_count, sizeof *r->exercises);
-    for (size_t i = 0; i < r->exercise_count; i++) {
-        visit_text(c, &r->exercises[i].check);
-        visit_text(c, &r->exercises[i].how);
-        visit_bytes(c, &r->exercises[i].count, sizeof r->exercises[i].count);
+    size_t count = r->contexts != NULL ? r->verdict.finding_count : 0;
+    visit_array(c, (void **)&r->contexts, &count, sizeof *r->contexts);
+    if (c->out == NULL && count != 0 && count != r->verdict.finding_count) c->failed = true;
+    for (size_t i = 0; i < count && !c->failed; i++) {
+        cd_result_context *context = &r->contexts[i];
+        visit_array(c, (void **)&context->lines, &context->count, sizeof *context->lines);
+        for (size_t k = 0; k < context->count; k++) visit_text(c, &context->lines[k]);
     }
-    visit_array(c, (void **)&r->marks, &r->mark_count, sizeof *r->marks);
-    for (size_t i = 0; i < r->mark_count; i++) {
-        visit_text(c, &r->marks[i].name);
-        visit_bytes(c, &r->marks[i].count, sizeof r->marks[i].count);
+}
+
+static void visit_exercises(codec *c, cddp_verdict *v)
+{
+    cddp_exercise *exercises = (cddp_exercise *)(uintptr_t)v->exercises;
+    visit_array(c, (void **)&exercises, &v->exercise_count, sizeof *exercises);
+    v->exercises = exercises;
+    for (size_t i = 0; i < v->exercise_count; i++) {
+        visit_text(c, &exercises[i].check);
+        visit_text(c, &exercises[i].how);
+        visit_bytes(c, &exercises[i].count, sizeof exercises[i].count);
     }
-    visit_array(c, (void **)&r->ranks, &r->rank_count, sizeof *r->ranks);
-    for (size_t i = 0; i < r->rank_count; i++) {
-        visit_bytes(c, &r->ranks[i].rank, sizeof r->ranks[i].rank);
-        visit_text(c, &r->ranks[i].end);
-        visit_text(c, &r->ranks[i].message);
+}
+
+static void visit_marks(codec *c, cddp_verdict *v)
+{
+    cddp_mark_count *marks = (cddp_mark_count *)(uintptr_t)v->marks;
+    visit_array(c, (void **)&marks, &v->mark_count, sizeof *marks);
+    v->marks = marks;
+    for (size_t i = 0; i < v->mark_count; i++) {
+        visit_text(c, &marks[i].name);
+        visit_bytes(c, &marks[i].count, sizeof marks[i].count);
     }
+}
+
+/* Of a rank's error its message goes along, not the functions that it passed through. */
+static void visit_ranks(codec *c, cddp_verdict *v)
+{
+    cddp_verdict_rank *ranks = (cddp_verdict_rank *)(uintptr_t)v->ranks;
+    visit_array(c, (void **)&ranks, &v->rank_count, sizeof *ranks);
+    v->ranks = ranks;
+    for (size_t i = 0; i < v->rank_count; i++) {
+        cddp_rank_result *r = &ranks[i].result;
+        const char *message = r->error.message;
+        visit_bytes(c, &ranks[i].events, sizeof ranks[i].events);
+        visit_bytes(c, &r->end, sizeof r->end);
+        visit_bytes(c, &r->status, sizeof r->status);
+        visit_bytes(c, &r->detail, sizeof r->detail);
+        visit_text(c, &message);
+        if (c->out != NULL) continue;
+        ranks[i].size = sizeof ranks[i];
+        r->size = sizeof *r;
+        snprintf(r->error.message, sizeof r->error.message, "%s", message);
+        r->error.status = r->status;
+    }
+}
+
+static void visit_verdict(codec *c, cddp_verdict *v)
+{
+    visit_bytes(c, &v->outcome, sizeof v->outcome);
+    visit_bytes(c, &v->as_expected, sizeof v->as_expected);
+    visit_text(c, &v->summary);
+    visit_text(c, &v->reason);
+    uint64_t *const numbers[] = {&v->event_count, &v->trace_digest, &v->timeless_digest,
+                                 &v->plan_digest, &v->time_ns};
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
+        visit_bytes(c, numbers[i], sizeof(uint64_t));
+    visit_exercises(c, v);
+    visit_marks(c, v);
+    visit_ranks(c, v);
 }
 
 static void visit(codec *c, cd_result *r)
 {
-    const char **const texts[] = {&r->source,    &r->title,   &r->verdict, &r->summary,
-                                  &r->reason,    &r->details, &r->backend, &r->schedule,
-                                  &r->reproduce, &r->shrink,  &r->unjudged};
+    const char **const texts[] = {&r->source,   &r->title,     &r->name,   &r->details, &r->backend,
+                                  &r->schedule, &r->reproduce, &r->shrink, &r->unjudged};
+    visit_verdict(c, &r->verdict);
+    visit_findings(c, r);
+    visit_contexts(c, r);
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) visit_text(c, texts[i]);
-    visit_bytes(c, &r->exit_code, sizeof r->exit_code);
-    visit_bytes(c, &r->as_expected, sizeof r->as_expected);
     visit_bytes(c, &r->judged, sizeof r->judged);
     visit_bytes(c, &r->skipped, sizeof r->skipped);
     visit_bytes(c, &r->world_size, sizeof r->world_size);
     visit_bytes(c, &r->steps, sizeof r->steps);
     visit_bytes(c, &r->variant_count, sizeof r->variant_count);
-    uint64_t *const numbers[] = {&r->seed,         &r->plan_digest,
-                                 &r->trace_digest, &r->virtual_time_ns,
-                                 &r->event_count,  &r->wall_ns};
-    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
-        visit_bytes(c, numbers[i], sizeof(uint64_t));
+    visit_bytes(c, &r->seed, sizeof r->seed);
+    visit_bytes(c, &r->wall_ns, sizeof r->wall_ns);
     visit_bytes(c, &r->stored_run, sizeof r->stored_run);
-    visit_findings(c, r);
-    visit_lists(c, r);
 }
 
 void cd_result_write(const cd_result *result, cd_text *bytes)

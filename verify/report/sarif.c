@@ -109,7 +109,7 @@ static void put_result(cd_json *json, const cd_report *report, const cd_result *
     int index = report->registry != NULL ? rule_index(report, f->check) : -1;
     if (index >= 0) cd_json_put_integer(json, "ruleIndex", index);
     /* A finding that its scenario expects is shown, but is no reason to fail. */
-    bool expected = result->exit_code == CDDP_OUTCOME_VERIFIED;
+    bool expected = result->verdict.outcome == CDDP_OUTCOME_VERIFIED;
     cd_json_put_text(json, "kind", expected ? "informational" : "fail");
     cd_json_put_text(json, "level", expected ? "none" : "error");
     put_message(json, "message", cd_text_get(&words));
@@ -129,12 +129,13 @@ static void put_notifications(cd_json *json, const cd_report *report)
     cd_json_open(json, '[');
     for (size_t i = 0; i < report->count; i++) {
         const cd_result *r = &report->results[i];
-        if (r->exit_code == CDDP_OUTCOME_VERIFIED || r->finding_count > 0) continue;
+        if (r->verdict.outcome == CDDP_OUTCOME_VERIFIED || r->verdict.finding_count > 0) continue;
         cd_text words;
         cd_text_init(&words, false);
-        cd_text_printf(&words, "%s: %s: %s", r->source, r->verdict, r->reason);
+        cd_text_printf(&words, "%s: %s: %s", r->source, r->name, r->verdict.reason);
         cd_json_open(json, '{');
-        cd_json_put_text(json, "level", r->exit_code == CDDP_OUTCOME_ERROR ? "error" : "warning");
+        cd_json_put_text(json, "level",
+                         r->verdict.outcome == CDDP_OUTCOME_ERROR ? "error" : "warning");
         put_message(json, "message", cd_text_get(&words));
         cd_json_close(json, '}');
         cd_text_fini(&words);
@@ -186,8 +187,8 @@ void cd_report_sarif(cd_text *text, const cd_report *report)
     cd_json_key(&json, "results");
     cd_json_open(&json, '[');
     for (size_t i = 0; i < report->count; i++)
-        for (size_t k = 0; k < report->results[i].finding_count; k++)
-            put_result(&json, report, &report->results[i], &report->results[i].findings[k].finding);
+        for (size_t k = 0; k < report->results[i].verdict.finding_count; k++)
+            put_result(&json, report, &report->results[i], &report->results[i].verdict.findings[k]);
     cd_json_close(&json, ']');
     cd_json_close(&json, '}');
     cd_json_close(&json, ']');

@@ -42,10 +42,10 @@ void cd_stored_describe(cd_result *result, const cddp_store *store, const cddp_s
     result->world_size = p->world_size;
     result->steps = p->steps;
     result->seed = p->seed;
-    result->plan_digest = p->plan;
-    result->event_count = run->event_count;
-    result->trace_digest = run->outcome.digest;
-    result->virtual_time_ns = run->outcome.virtual_time_ns;
+    result->verdict.plan_digest = p->plan;
+    result->verdict.event_count = run->event_count;
+    result->verdict.trace_digest = run->outcome.digest;
+    result->verdict.time_ns = run->outcome.virtual_time_ns;
     result->judged = run->complete;
 }
 
@@ -53,6 +53,8 @@ void cd_stored_describe(cd_result *result, const cddp_store *store, const cddp_s
 
 typedef struct collection {
     cd_result *result;
+    cddp_finding *findings; /* (capacity) */
+    cddp_exercise *exercises;
     size_t capacity;
 } collection;
 
@@ -60,10 +62,10 @@ static cddp_status take_finding(void *context, const cddp_finding *finding, cddp
 {
     collection *c = context;
     cd_result *r = c->result;
-    if (r->finding_count == c->capacity)
+    if (r->verdict.finding_count == c->capacity)
         return cd_fail(err, CDDP_E_CORRUPT, "the store holds more findings than it counted (%zu)",
                        c->capacity);
-    cd_result_take_finding(r, &r->findings[r->finding_count++], finding);
+    c->findings[r->verdict.finding_count++] = cd_result_copy_finding(r, finding);
     return CDDP_OK;
 }
 
@@ -77,8 +79,9 @@ static cddp_status count_pair(void *context, const char *name, const char *text,
 static cddp_status take_exercise(void *context, const char *check, const char *how, cddp_error *err)
 {
     (void)err;
-    cd_result *r = context;
-    r->exercises[r->exercise_count++] =
+    collection *c = context;
+    cd_result *r = c->result;
+    c->exercises[r->verdict.exercise_count++] =
         (cddp_exercise){cd_result_copy(r, check), cd_result_copy(r, how), 0};
     return CDDP_OK;
 }
@@ -89,10 +92,11 @@ static cddp_status take_findings(cd_result *result, cddp_store *store, const cdd
                                  cddp_error *err)
 {
     cddp_trace_sink sink = {sizeof sink, CDDP_TRACE_ABI, result, take_event, NULL};
-    collection c = {result, run->finding_count};
+    collection c = {.result = result, .capacity = run->finding_count};
     if (run->finding_count == 0) return CDDP_OK;
-    result->findings = cd_arena_push(&result->arena, run->finding_count * sizeof *result->findings);
-    if (result->findings == NULL)
+    c.findings = cd_arena_push(&result->arena, run->finding_count * sizeof *c.findings);
+    result->verdict.findings = c.findings;
+    if (c.findings == NULL)
         return cd_fail(err, CDDP_E_NOMEM, "no memory for %zu findings", (size_t)run->finding_count);
     CD_TRY(cddp_store_each_finding(store, run->run, take_finding, &c, err));
     CD_TRY(cddp_store_each_event(store, run->run, CDDP_STORE_RECORDED, &sink, err));
@@ -105,10 +109,12 @@ static cddp_status take_exercises(cd_result *result, cddp_store *store, int64_t 
     size_t count = 0;
     CD_TRY(cddp_store_each_exercised(store, run, count_pair, &count, err));
     if (count == 0) return CDDP_OK;
-    result->exercises = cd_arena_push(&result->arena, count * sizeof *result->exercises);
-    if (result->exercises == NULL)
+    collection c = {.result = result, .capacity = count};
+    c.exercises = cd_arena_push(&result->arena, count * sizeof *c.exercises);
+    result->verdict.exercises = c.exercises;
+    if (c.exercises == NULL)
         return cd_fail(err, CDDP_E_NOMEM, "no memory for %zu invariants", count);
-    CD_TRY(cddp_store_each_exercised(store, run, take_exercise, result, err));
+    CD_TRY(cddp_store_each_exercised(store, run, take_exercise, &c, err));
     return CDDP_OK;
 }
 
@@ -124,11 +130,12 @@ cddp_status cd_stored_take(cd_result *result, cddp_store *store, const cddp_stor
                               "");
         return CDDP_OK;
     }
-    result->exit_code = run->outcome.exit_code <= CDDP_OUTCOME_INCONCLUSIVE
-                            ? (int)run->outcome.exit_code
-                            : CDDP_OUTCOME_INCONCLUSIVE;
-    result->verdict = cd_result_copy(result, run->outcome.verdict);
-    result->reason = result->summary = cd_result_copy(result, run->outcome.reason);
-    result->as_expected = result->exit_code == CDDP_OUTCOME_VERIFIED && result->finding_count > 0;
+    result->verdict.outcome = run->outcome.exit_code <= CDDP_OUTCOME_INCONCLUSIVE
+                                  ? (int)run->outcome.exit_code
+                                  : CDDP_OUTCOME_INCONCLUSIVE;
+    result->name = cd_result_copy(result, run->outcome.verdict);
+    result->verdict.reason = result->verdict.summary = cd_result_copy(result, run->outcome.reason);
+    result->verdict.as_expected =
+        result->verdict.outcome == CDDP_OUTCOME_VERIFIED && result->verdict.finding_count > 0;
     return CDDP_OK;
 }

@@ -53,19 +53,20 @@ static void put_place(cd_text *text, const cddp_finding *f)
     cd_text_fini(&place);
 }
 
-static void put_finding(cd_text *text, const cd_result_finding *finding, bool culprit)
+static void put_finding(cd_text *text, const cd_result *result, size_t index)
 {
-    const cddp_finding *f = &finding->finding;
+    const cddp_finding *f = &result->verdict.findings[index];
+    const cd_result_context context = cd_result_get_context(result, index);
     cd_text_push(text, "  ");
     cd_text_style(text, CD_STYLE_RED, "%s", f->check);
     cd_text_push(text, "  ");
-    cd_text_style(text, culprit ? CD_STYLE_BOLD : CD_STYLE_NONE, "%s", f->title);
+    cd_text_style(text, index == 0 ? CD_STYLE_BOLD : CD_STYLE_NONE, "%s", f->title);
     cd_text_push(text, "\n");
     put_place(text, f);
     put_line(text, "expected", f->expected);
     put_line(text, "found", f->actual);
-    for (size_t i = 0; i < finding->context_count; i++)
-        put_line(text, i == 0 ? "events" : "", finding->context[i]);
+    for (size_t i = 0; i < context.count; i++)
+        put_line(text, i == 0 ? "events" : "", context.lines[i]);
     put_line(text, "advice", f->advice);
 }
 
@@ -74,12 +75,12 @@ static void put_consequences(cd_text *text, const cd_result *result)
 {
     cd_text rest;
     cd_text_init(&rest, false);
-    for (size_t i = 1; i < result->finding_count; i++) {
-        const char *check = result->findings[i].finding.check;
+    for (size_t i = 1; i < result->verdict.finding_count; i++) {
+        const char *check = result->verdict.findings[i].check;
         size_t count = 0;
         bool seen = false;
-        for (size_t k = 1; k < result->finding_count; k++) {
-            bool same = strcmp(result->findings[k].finding.check, check) == 0;
+        for (size_t k = 1; k < result->verdict.finding_count; k++) {
+            bool same = strcmp(result->verdict.findings[k].check, check) == 0;
             seen = seen || (same && k < i);
             count += same;
         }
@@ -93,8 +94,8 @@ static void put_consequences(cd_text *text, const cd_result *result)
 
 static void put_exercises(cd_text *text, const cd_result *result)
 {
-    for (size_t i = 0; i < result->exercise_count; i++) {
-        const cddp_exercise *e = &result->exercises[i];
+    for (size_t i = 0; i < result->verdict.exercise_count; i++) {
+        const cddp_exercise *e = &result->verdict.exercises[i];
         cd_text_push(text, "  ");
         cd_text_style(text, CD_STYLE_CYAN, "%-*s", INDENT - 2, i == 0 ? "exercised" : "");
         cd_text_printf(text, "%-11s", e->check);
@@ -102,30 +103,34 @@ static void put_exercises(cd_text *text, const cd_result *result)
             cd_text_printf(text, " %" PRIu64 " time%s:", e->count, e->count == 1 ? "" : "s");
         cd_text_printf(text, " %s\n", e->how);
     }
-    for (size_t i = 0; i < result->mark_count; i++) {
+    for (size_t i = 0; i < result->verdict.mark_count; i++) {
         cd_text_push(text, "  ");
         cd_text_style(text, CD_STYLE_CYAN, "%-*s", INDENT - 2, i == 0 ? "reached" : "");
-        cd_text_printf(text, "%s (%" PRIu64 ")\n", result->marks[i].name, result->marks[i].count);
+        cd_text_printf(text, "%s (%" PRIu64 ")\n", result->verdict.marks[i].name,
+                       result->verdict.marks[i].count);
     }
 }
 
 /* Ranks that did not return cleanly; when there are many, the first few say enough. */
 static void put_ranks(cd_text *text, const cd_report *report, const cd_result *result)
 {
-    size_t shown =
-        report->verbose || result->rank_count <= RANKS_SHOWN + 1 ? result->rank_count : RANKS_SHOWN;
-    for (size_t i = 0; i < shown; i++) {
-        const cd_result_rank *r = &result->ranks[i];
+    size_t count = 0, shown = 0;
+    for (size_t i = 0; i < result->verdict.rank_count; i++)
+        count += !cd_result_is_clean(&result->verdict.ranks[i]);
+    const size_t most = report->verbose || count <= RANKS_SHOWN + 1 ? count : RANKS_SHOWN;
+    for (size_t i = 0; i < result->verdict.rank_count && shown < most; i++) {
+        const cddp_rank_result *r = &result->verdict.ranks[i].result;
         cd_text line;
+        if (cd_result_is_clean(&result->verdict.ranks[i])) continue;
         cd_text_init(&line, false);
-        cd_text_printf(&line, "%" PRIu32 " %s%s%s", r->rank, r->end,
-                       r->message[0] != '\0' ? ": " : "", r->message);
-        put_line(text, i == 0 ? "ranks" : "", cd_text_get(&line));
+        cd_text_printf(&line, "%zu %s%s%s", i, cd_result_end_name(r->end),
+                       r->error.message[0] != '\0' ? ": " : "", r->error.message);
+        put_line(text, shown++ == 0 ? "ranks" : "", cd_text_get(&line));
         cd_text_fini(&line);
     }
-    if (shown < result->rank_count)
+    if (shown < count)
         cd_text_printf(text, "%*sand %zu more ranks (--verbose shows them)\n", INDENT, "",
-                       result->rank_count - shown);
+                       count - shown);
 }
 
 /* One line on what stands behind the verdict. */
@@ -139,9 +144,9 @@ static void put_facts(cd_text *text, const cd_report *report, const cd_result *r
                    "trace %016" PRIx64 ", plan %016" PRIx64,
                    result->world_size, result->world_size == 1 ? "" : "s", result->steps,
                    result->steps == 1 ? "" : "s", result->backend, result->seed,
-                   result->event_count, result->exercise_count,
-                   result->exercise_count == 1 ? "" : "s", result->trace_digest,
-                   result->plan_digest);
+                   result->verdict.event_count, result->verdict.exercise_count,
+                   result->verdict.exercise_count == 1 ? "" : "s", result->verdict.trace_digest,
+                   result->verdict.plan_digest);
     if (result->variant_count > 0)
         cd_text_printf(&facts,
                        "; the same parameters bit for bit under %" PRIu32 " other setting%s",
@@ -154,10 +159,11 @@ static void put_facts(cd_text *text, const cd_report *report, const cd_result *r
 
 static void put_header(cd_text *text, const cd_result *result)
 {
-    cd_text_style(text, result->skipped ? CD_STYLE_YELLOW : verdict_style(result->exit_code), "%s",
-                  result->exit_code == CDDP_OUTCOME_VERIFIED && result->as_expected
+    cd_text_style(text, result->skipped ? CD_STYLE_YELLOW : verdict_style(result->verdict.outcome),
+                  "%s",
+                  result->verdict.outcome == CDDP_OUTCOME_VERIFIED && result->verdict.as_expected
                       ? "as expected"
-                      : result->verdict);
+                      : result->name);
     cd_text_printf(text, ": %s", result->source);
     if (result->stored_run > 0) cd_text_printf(text, " run %" PRId64, result->stored_run);
     if (result->title[0] != '\0') cd_text_printf(text, ": %s", result->title);
@@ -176,26 +182,29 @@ static void put_result(cd_text *text, const cd_report *report, const cd_result *
     put_header(text, result);
     put_details(text, result);
     /* A summary that only repeats the verdict or the culprit's title says nothing new. */
-    bool reported = strcmp(result->summary, result->verdict) == 0 ||
-                    (result->finding_count > 0 &&
-                     strstr(result->summary, result->findings[0].finding.title) != NULL);
-    if (result->summary[0] != '\0' && result->details[0] == '\0' && !reported)
-        put_line(text, "", result->summary);
-    if (strcmp(result->reason, result->summary) != 0) put_line(text, "because", result->reason);
-    for (size_t i = 0; i < result->finding_count && (i == 0 || report->verbose); i++)
-        put_finding(text, &result->findings[i], i == 0);
+    bool reported = strcmp(result->verdict.summary, result->name) == 0 ||
+                    (result->verdict.finding_count > 0 &&
+                     strstr(result->verdict.summary, result->verdict.findings[0].title) != NULL);
+    if (result->verdict.summary[0] != '\0' && result->details[0] == '\0' && !reported)
+        put_line(text, "", result->verdict.summary);
+    if (strcmp(result->verdict.reason, result->verdict.summary) != 0)
+        put_line(text, "because", result->verdict.reason);
+    for (size_t i = 0; i < result->verdict.finding_count && (i == 0 || report->verbose); i++)
+        put_finding(text, result, i);
     if (!report->verbose) put_consequences(text, result);
     put_ranks(text, report, result);
     if (report->verbose) put_exercises(text, result);
     /* What was refused before anything ran has no facts, and nothing to reproduce. */
     const bool was_refused =
-        result->event_count == 0 &&
-        (result->exit_code == CDDP_OUTCOME_ERROR || result->exit_code == CDDP_OUTCOME_ENVIRONMENT);
+        result->verdict.event_count == 0 && (result->verdict.outcome == CDDP_OUTCOME_ERROR ||
+                                             result->verdict.outcome == CDDP_OUTCOME_ENVIRONMENT);
     put_line(text, "unjudged", result->unjudged);
     if (result->judged && !was_refused) put_facts(text, report, result);
-    if (!was_refused && (result->exit_code != CDDP_OUTCOME_VERIFIED || result->finding_count > 0))
+    if (!was_refused &&
+        (result->verdict.outcome != CDDP_OUTCOME_VERIFIED || result->verdict.finding_count > 0))
         put_pasteable(text, "reproduce", result->reproduce);
-    if (result->exit_code == CDDP_OUTCOME_FINDINGS) put_pasteable(text, "shrink", result->shrink);
+    if (result->verdict.outcome == CDDP_OUTCOME_FINDINGS)
+        put_pasteable(text, "shrink", result->shrink);
 }
 
 static void put_totals(cd_text *text, const cd_report *report)
@@ -203,9 +212,9 @@ static void put_totals(cd_text *text, const cd_report *report)
     size_t counts[5] = {0}, expected = 0, skipped = 0;
     for (size_t i = 0; i < report->count; i++) {
         skipped += report->results[i].skipped;
-        counts[report->results[i].exit_code] += !report->results[i].skipped;
-        expected +=
-            report->results[i].exit_code == CDDP_OUTCOME_VERIFIED && report->results[i].as_expected;
+        counts[report->results[i].verdict.outcome] += !report->results[i].skipped;
+        expected += report->results[i].verdict.outcome == CDDP_OUTCOME_VERIFIED &&
+                    report->results[i].verdict.as_expected;
     }
     cd_text_style(text, verdict_style(report->exit_code), "%zu of %zu verified",
                   counts[CDDP_OUTCOME_VERIFIED], report->count + report->not_run);
@@ -235,7 +244,7 @@ void cd_report_text(cd_text *text, const cd_report *report)
     bool single = report->count == 1 && report->not_run == 0;
     for (size_t i = 0; i < report->count; i++) {
         const cd_result *result = &report->results[i];
-        bool worth = result->exit_code != CDDP_OUTCOME_VERIFIED;
+        bool worth = result->verdict.outcome != CDDP_OUTCOME_VERIFIED;
         if (report->quiet && !worth) continue;
         if (single || worth || report->verbose)
             put_result(text, report, result);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How this process came to be, for backends whose launcher starts the ranks: it starts this very
+/* How this process was started, for backends whose launcher starts the ranks: it starts this very
 ** command again.
 **
 ** Lifetime   everything is borrowed.

@@ -445,4 +445,79 @@ TEST(store, a_failed_allocation_is_reported_and_leaves_nothing_behind)
     fixture_close(&f);
 }
 
+/* ---- a whole verdict ---- */
+
+typedef struct verdict_seen {
+    int findings, exercised, metrics;
+} verdict_seen;
+
+static cddp_status see_finding(void *context, const cddp_finding *finding, cddp_error *err)
+{
+    verdict_seen *seen = context;
+    static const char *const checks[] = {"I-REF", "I-ORDER"};
+    (void)err;
+    assert_string_equal(finding->check, checks[seen->findings++]);
+    return CDDP_OK;
+}
+
+static cddp_status see_exercised(void *context, const char *check, const char *how, cddp_error *err)
+{
+    verdict_seen *seen = context;
+    (void)err;
+    seen->exercised++;
+    assert_string_equal(check, "I-REF");
+    assert_string_equal(how, "6 gradients");
+    return CDDP_OK;
+}
+
+static cddp_status see_mark(void *context, const char *name, double value, cddp_error *err)
+{
+    verdict_seen *seen = context;
+    (void)err;
+    seen->metrics++;
+    assert_string_equal(name, "mark: rebuild");
+    assert_true(value == 2);
+    return CDDP_OK;
+}
+
+TEST(store, a_verdict_is_written_at_once_and_its_rows_come_back)
+{
+    fixture f;
+    cddp_error err = CDDP_ERROR_INIT;
+    cddp_store *store = NULL;
+    int64_t run = 0;
+    verdict_seen seen = {0};
+    cddp_run_provenance provenance = fixture_provenance(2);
+    cddp_run_outcome outcome = fixture_outcome();
+    const cddp_finding findings[2] = {{.size = sizeof *findings, .check = "I-REF", .rank = 1},
+                                      {.size = sizeof *findings, .check = "I-ORDER", .rank = -1}};
+    const cddp_exercise exercise = {"I-REF", "6 gradients", 6};
+    const cddp_mark_count mark = {"rebuild", 2};
+    const cddp_verdict verdict = {.size = sizeof verdict,
+                                  .outcome = CDDP_OUTCOME_FINDINGS,
+                                  .findings = findings,
+                                  .finding_count = 2,
+                                  .exercises = &exercise,
+                                  .exercise_count = 1,
+                                  .marks = &mark,
+                                  .mark_count = 1};
+    fixture_open(&f);
+    assert_ok(cddp_store_open(f.path, CDDP_STORE_APPEND, NULL, &store, &err), &err);
+    assert_fails(cddp_store_add_verdict(store, &verdict, &err), CDDP_E_STATE, &err,
+                 "no run has been begun");
+    assert_ok(cddp_store_run_begin(store, &provenance, &run, &err), &err);
+    assert_ok(cddp_store_add_verdict(store, &verdict, &err), &err);
+    assert_ok(cddp_store_run_end(store, &outcome, &err), &err);
+    cddp_store_close(store);
+    assert_ok(cddp_store_open(f.path, CDDP_STORE_READ, NULL, &store, &err), &err);
+    assert_ok(cddp_store_each_finding(store, run, see_finding, &seen, &err), &err);
+    assert_ok(cddp_store_each_exercised(store, run, see_exercised, &seen, &err), &err);
+    assert_ok(cddp_store_each_metric(store, run, see_mark, &seen, &err), &err);
+    assert_int_equal(seen.findings, 2);
+    assert_int_equal(seen.exercised, 1);
+    assert_int_equal(seen.metrics, 1);
+    cddp_store_close(store);
+    fixture_close(&f);
+}
+
 TEST_MAIN()

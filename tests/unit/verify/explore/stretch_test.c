@@ -75,7 +75,7 @@ static void print(const search *s, cd_text *text)
     assert_false(text->failed);
 }
 
-TEST(stretch, several_processes_come_to_what_one_comes_to)
+TEST(stretch, several_processes_find_what_one_finds)
 {
     for (int breaks = 0; breaks < 2; breaks++) {
         cd_text alone, together;

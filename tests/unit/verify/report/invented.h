@@ -9,7 +9,8 @@
 
 static inline void invent_findings(cd_result *r, size_t count)
 {
-    r->findings = cd_arena_push(&r->arena, count * sizeof *r->findings);
+    cddp_finding *findings = cd_arena_push(&r->arena, count * sizeof *findings);
+    r->verdict.findings = findings;
     for (size_t i = 0; i < count; i++) {
         cddp_finding f = {.size = sizeof(cddp_finding),
                           .check = i == 0 ? "I-ORDER" : "I-REF",
@@ -28,7 +29,7 @@ static inline void invent_findings(cd_result *r, size_t count)
         snprintf(f.actual, sizeof f.actual, "allreduce of 24 f32 \033[2J\x01\xff\xc2\x9b");
         snprintf(f.advice, sizeof f.advice, "look at the order of gradients");
         if (i > 0) snprintf(f.parameter, sizeof f.parameter, "größer.weight");
-        cd_result_take_finding(r, &r->findings[r->finding_count++], &f);
+        findings[r->verdict.finding_count++] = cd_result_copy_finding(r, &f);
     }
     cddp_event event = {.rank = 1, .sequence = 17, .step = 2, .kind = CDDP_EV_bucket_launch};
     cd_result_add_context(r, &event);
@@ -50,29 +51,33 @@ static inline void invent(cd_result results[INVENTED_COUNT])
         r->world_size = 3;
         r->steps = 5;
         r->seed = 7;
-        r->event_count = 1234;
-        r->trace_digest = 0xabc;
-        r->plan_digest = 0xdef;
-        r->virtual_time_ns = 5000;
+        r->verdict.event_count = 1234;
+        r->verdict.trace_digest = 0xabc;
+        r->verdict.plan_digest = 0xdef;
+        r->verdict.time_ns = 5000;
         r->wall_ns = 1234567;
         r->judged = codes[i] != 2 && codes[i] != 3;
-        r->exit_code = codes[i];
-        r->verdict = cd_result_verdict_name(codes[i]);
+        r->verdict.outcome = (cddp_outcome)codes[i];
+        r->name = cd_result_verdict_name(codes[i]);
         r->reproduce = "cddp-verify run 'scenarios/it'\\''s.toml'";
         r->shrink = "cddp-verify shrink 'scenarios/it'\\''s.toml'";
-        if (codes[i] != 0) r->summary = r->reason = "a reason with <angle> & \"quotes\"";
-        r->exercises = cd_arena_push(&r->arena, sizeof *r->exercises);
-        r->exercises[r->exercise_count++] =
-            (cddp_exercise){"I-ORDER", "12 launches on 3 ranks", 12};
-        r->marks = cd_arena_push(&r->arena, sizeof *r->marks);
-        r->marks[r->mark_count++] = (cddp_mark_count){"a rebuild happened", 2};
+        if (codes[i] != 0)
+            r->verdict.summary = r->verdict.reason = "a reason with <angle> & \"quotes\"";
+        static const cddp_exercise exercise = {"I-ORDER", "12 launches on 3 ranks", 12};
+        static const cddp_mark_count mark = {"a rebuild happened", 2};
+        r->verdict.exercises = &exercise;
+        r->verdict.marks = &mark;
+        r->verdict.exercise_count = r->verdict.mark_count = 1;
     }
-    results[1].as_expected = true;
+    results[1].verdict.as_expected = true;
     invent_findings(&results[1], 1);
     invent_findings(&results[2], 3);
     results[3].details = "scenarios/broken.toml:4:1: unknown key\n    find_unused = true\n    ^\n";
-    results[5].ranks = cd_arena_push(&results[5].arena, sizeof *results[5].ranks);
-    results[5].ranks[results[5].rank_count++] = (cd_result_rank){2, "killed", "signal 9"};
+    cddp_verdict_rank *ranks = cd_arena_push(&results[5].arena, 3 * sizeof *ranks);
+    ranks[2].result = (cddp_rank_result){.end = CDDP_RANK_KILLED};
+    snprintf(ranks[2].result.error.message, CDDP_ERROR_MESSAGE_BYTES, "signal 9");
+    results[5].verdict.ranks = ranks;
+    results[5].verdict.rank_count = 3;
 }
 
 static inline void disinvent(cd_result results[INVENTED_COUNT])

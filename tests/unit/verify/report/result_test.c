@@ -79,7 +79,7 @@ TEST(result, the_exit_code_is_the_weightiest)
         cd_result results[3];
         memset(results, 0, sizeof results);
         cd_test_row("%zu", i);
-        for (int k = 0; k < 3; k++) results[k].exit_code = cases[i].codes[k];
+        for (int k = 0; k < 3; k++) results[k].verdict.outcome = (cddp_outcome)cases[i].codes[k];
         assert_int_equal(cd_results_exit_code(results, 3), cases[i].wanted);
     }
 }

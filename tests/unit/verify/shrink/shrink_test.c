@@ -67,7 +67,7 @@ static outcome shrink(uint32_t jobs)
     return o;
 }
 
-TEST(shrink, several_jobs_come_to_what_one_comes_to)
+TEST(shrink, several_jobs_find_what_one_finds)
 {
     outcome one = shrink(1), three = shrink(3);
     assert_string_equal(cd_text_get(&one.draft), cd_text_get(&three.draft));

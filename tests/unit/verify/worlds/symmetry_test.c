@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-TEST(symmetry, ranks_are_told_apart_for_a_reason)
+TEST(symmetry, ranks_are_distinguished_for_a_reason)
 {
     static const struct {
         const char *key, *value, *because; /* NULL: interchangeable */
