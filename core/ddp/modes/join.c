@@ -40,6 +40,8 @@ void cd_join_fini(cd_join *j)
     cd_control_fini(&j->notify);
     cd_control_fini(&j->vote);
     cd_control_fini(&j->one);
+    for (size_t b = 0; j->has_shadow && b < j->shadow.bucket_count; b++)
+        cd_future_abandon(&j->shadow.buckets[b].future);
     cd_bucket_set_fini(&j->shadow);
     memset(j, 0, sizeof *j);
 }
@@ -112,7 +114,10 @@ static cddp_status read_number(cd_control *control, cddp_work **work, uint64_t *
 {
     CD_TRY(await(work, err));
     CD_TRY(cd_control_download(control, err));
-    *value = (uint64_t) * (float *)control->host;
+    const float sum = *(float *)control->host;
+    if (!(sum >= 0.0f && sum <= (float)INT32_MAX)) /* NaN too */
+        return cd_fail(err, CDDP_E_CORRUPT, "join: the number of ranks is %g", (double)sum);
+    *value = (uint64_t)sum;
     return CDDP_OK;
 }
 
@@ -167,7 +172,13 @@ cddp_status cd_join_active_ranks(void *self, uint64_t *count, cddp_error *err)
     cddp_ddp *d = self;
     cd_join *j = &d->join;
     if (!j->is_enabled || j->divide_by_initial_world_size) return CDDP_OK;
-    CD_TRY(read_number(&j->notify, &j->notify_work, count, err));
+    uint64_t active = 0;
+    CD_TRY(read_number(&j->notify, &j->notify_work, &active, err));
+    if (active == 0)
+        return cd_fail(err, CDDP_E_STATE,
+                       "join: this backward has no forward inside of join_begin, so the number of "
+                       "active ranks is not known");
+    *count = active;
     CD_EMIT(d->tracer, join_notify, NULL, .active = 1, .active_ranks = (int64_t)*count);
     return CDDP_OK;
 }
@@ -311,12 +322,24 @@ static cddp_status shadow_until_all_joined(cddp_ddp *d, bool *is_last_joiner, ui
     }
 }
 
-cddp_status cd_join_leave(cddp_ddp *d, cddp_error *err)
+/* After a failure in the middle of a shadow iteration: works are given back, and the used map takes
+** no part in what comes next. */
+static void abandon(cddp_ddp *d)
 {
     cd_join *j = &d->join;
-    if (!j->in_context) return cd_fail(err, CDDP_E_STATE, "join_end without join_begin");
-    j->in_context = false;
-    if (!j->is_enabled) return CDDP_OK;
+    cd_reducer *r = &d->reducer;
+    cddp_work_release(j->notify_work);
+    cddp_work_release(j->vote_work);
+    j->notify_work = j->vote_work = NULL;
+    for (size_t b = 0; j->has_shadow && b < j->shadow.bucket_count; b++)
+        cd_future_abandon(&j->shadow.buckets[b].future);
+    if (r->phase == CD_REDUCER_REDUCING || r->static_graph_recorded) return;
+    cd_unused_map_abandon(&r->used_map);
+}
+
+static cddp_status shadow_and_end(cddp_ddp *d, cddp_error *err)
+{
+    cd_join *j = &d->join;
     bool is_last_joiner = true;
     uint64_t shadows = 0;
     uint32_t authority = 0;
@@ -333,4 +356,17 @@ cddp_status cd_join_leave(cddp_ddp *d, cddp_error *err)
     CD_EMIT(d->tracer, join_end, NULL, .last_joiner = is_last_joiner, .authority = authority,
             .shadow_iterations = (int64_t)shadows);
     return CDDP_OK;
+}
+
+cddp_status cd_join_leave(cddp_ddp *d, cddp_error *err)
+{
+    cd_join *j = &d->join;
+    if (!j->in_context) return cd_fail(err, CDDP_E_STATE, "join_end without join_begin");
+    j->in_context = false;
+    if (!j->is_enabled) return CDDP_OK;
+    cddp_status status = shadow_and_end(d, err);
+    if (status == CDDP_OK) return CDDP_OK;
+    abandon(d);
+    cd_error_frame(err, __FILE__, __func__, __LINE__);
+    return status;
 }

@@ -23,6 +23,14 @@ static cddp_status check_result(const cd_reducer *r, const cd_bucket *bucket, cd
     if (result->device == NULL)
         return cd_fail(err, CDDP_E_STATE, "comm hook %s completed bucket %u without a result", hook,
                        bucket->index);
+    if (result->dim_count > CDDP_DIMS_MAX || (unsigned)result->dtype >= CDDP_DTYPE_COUNT)
+        return cd_fail(err, CDDP_E_STATE,
+                       "comm hook %s returned no tensor for bucket %u: %u dimensions, dtype %d",
+                       hook, bucket->index, result->dim_count, (int)result->dtype);
+    if (!cd_device_is_same(result->device, bucket->flat.device))
+        return cd_fail(err, CDDP_E_STATE,
+                       "comm hook %s returned a tensor on %s for bucket %u, which is on %s", hook,
+                       result->device->name, bucket->index, bucket->flat.device->name);
     if (cddp_tensor_numel(result) != cddp_tensor_numel(&bucket->flat) ||
         !cddp_tensor_is_contiguous(result))
         return cd_fail(err, CDDP_E_STATE,
@@ -210,7 +218,7 @@ static cddp_status complete_bucket(cd_reducer *r, cd_bucket *bucket, cddp_error 
 {
     bucket->is_complete = true;
     r->incomplete_count--;
-    cd_bucket_audit_red_zone(bucket);
+    CD_TRY(cd_bucket_check_red_zone(bucket, err));
     emit_bucket_done(r, bucket);
     CD_TRY(write_back(r, bucket, err));
     for (uint32_t i = 0; r->tracer != NULL && !bucket->is_sparse && i < bucket->variable_count;
@@ -234,7 +242,7 @@ static cddp_status advance(cd_reducer *r, cd_bucket *bucket, bool *complete, cdd
     CD_TRY(cd_future_advance(&bucket->future, self,
                              cd_bucket_set_reported(&r->buckets, bucket, &plain), complete, err));
     bucket->wire_bytes += cddp_group_bytes(group) - bytes;
-    return CDDP_OK;
+    return cd_reducer_check_future(r, bucket, err);
 }
 
 cddp_status cd_reducer_complete_future(cd_reducer *r, cd_bucket *bucket, cddp_error *err)

@@ -19,9 +19,12 @@
 **   R5  the divide factor is known exactly while variables are ready (GRD-01);
 **   R6  the used map travels only in modes that have one, at most once per window;
 **   R7  the unused list is ascending and names the same variables as the unused set;
-**   R8  with gradient_as_bucket_view every dense variable's home is its slice of the current
-**       layout;
-**   R9  layout, offsets and red zones are intact (cd_bucket_set_audit).
+**   R8  a failure is kept exactly in FAILED;
+**   R9  layout and offsets are intact (cd_bucket_set_audit).
+**
+** An audit asserts only what no caller, hook, backend or peer can cause. What they can cause is an
+** error: it is kept, the machine enters FAILED, and every call answers with it until backward_end
+** or reset.
 **
 **                      prepare_for_backward               mark_variable_ready
 **          ┌──────┐ ─────────────────────────▶ ┌───────┐ ────────────────────▶ ┌──────────┐
@@ -32,6 +35,10 @@
 **                           │                  ┌────────────┐                       │
 **                           └───────────────── │ FINALIZING │ ◀─────────────────────┘
 **                        finalize_backward     └────────────┘
+**                           ▲
+**                           │ backward_end, reset ┌────────┐  cd_reducer_fail
+**                           └──────────────────── │ FAILED │ ◀───────────────── any phase
+**                                                 └────────┘
 **
 **   IDLE → ARMED             cd_reducer_prepare_for_backward   synchronising forward
 **   ARMED → ARMED            cd_reducer_prepare_for_backward   another forward before the backward (FWD-08)
@@ -41,6 +48,8 @@
 **   ARMED → FINALIZING       cd_reducer_backward_end           static graph's first pass (static_graph.c)
 **   REDUCING, ARMED → same   cd_reducer_backward_end           something is missing: the next forward says what (RED-11)
 **   FINALIZING → IDLE        cd_reducer_finalize_backward      finalize.c
+**   any → FAILED             cd_reducer_fail                   a gradient, hook, collective or rebuild failed
+**   FAILED → IDLE            cd_reducer_backward_end           answers with the first error, gives the works back
 **   any → IDLE               cd_reducer_reset                  group update, after a failure (UPG-01)
 **
 ** Not here: making and unmaking it (reducer_life.c), bucket assignment (bucket_plan.c), how a
@@ -105,18 +114,30 @@ static void search_unused(cd_reducer *r, const bool *reachable)
     r->has_previous_unused = true;
 }
 
-void cd_reducer_prepare_for_backward(cd_reducer *r, const bool *reachable)
+/* Static graph's first pass counts from zero: firings of a backward that was left half-way are not
+** part of the graph. */
+static void forget_first_pass(cd_reducer *r)
 {
-    CD_ASSERT(r->phase == CD_REDUCER_IDLE || r->phase == CD_REDUCER_ARMED);
+    memset(r->hook_counts, 0, r->variable_count * sizeof *r->hook_counts);
+    r->unused_count = 0;
+    cd_bitset_clear(r->unused_set, r->variable_count);
+}
+
+cddp_status cd_reducer_prepare_for_backward(cd_reducer *r, const bool *reachable, cddp_error *err)
+{
+    /* Gradients may have become ready since forward began, and so does a failure (RED-11). */
+    CD_TRY(cd_reducer_check_finalized(r, err));
     if (r->phase == CD_REDUCER_ARMED)
         CD_EMIT(r->tracer, mark, "forward_before_backward", .value = (int64_t)r->iteration);
     cd_reducer_reset_iteration(r);
     r->ready_order_count = 0;
     if (r->static_graph && r->static_graph_recorded)
         memcpy(r->remaining, r->hook_counts, r->variable_count * sizeof *r->remaining);
+    if (cd_reducer_is_first_static(r)) forget_first_pass(r);
     if (cd_reducer_is_dynamic(r)) search_unused(r, reachable);
     r->phase = CD_REDUCER_ARMED;
     cd_reducer_audit(r);
+    return CDDP_OK;
 }
 
 /* ---- hooks ---- */
@@ -156,7 +177,7 @@ static void note_unsynchronised(const cd_reducer *r, size_t variable)
     CD_EMIT(r->tracer, unsynced_grad, NULL, .param = (int64_t)variable);
 }
 
-cddp_status cd_reducer_autograd_hook(cd_reducer *r, size_t variable, cddp_error *err)
+static cddp_status take_gradient(cd_reducer *r, size_t variable, cddp_error *err)
 {
     const cd_variable *v = cd_wrapped_variable(r->module, variable);
     note_hook(r);
@@ -168,7 +189,6 @@ cddp_status cd_reducer_autograd_hook(cd_reducer *r, size_t variable, cddp_error 
         note_unsynchronised(r, variable);
         return cd_reducer_hand_over(r, variable, err);
     }
-    CD_ASSERT(r->phase != CD_REDUCER_FINALIZING);
     if (is_first_static) {
         r->hook_counts[variable]++;
         return CDDP_OK;
@@ -188,6 +208,14 @@ cddp_status cd_reducer_autograd_hook(cd_reducer *r, size_t variable, cddp_error 
     record_arrival(r, variable);
     CD_TRY(cd_reducer_mark_variable_ready(r, variable, false, err));
     return CDDP_OK;
+}
+
+cddp_status cd_reducer_autograd_hook(cd_reducer *r, size_t variable, cddp_error *err)
+{
+    CD_ASSERT(r->phase != CD_REDUCER_FINALIZING); /* the facade refuses calls from inside itself */
+    if (r->phase == CD_REDUCER_FAILED) return cd_reducer_fail(r, r->failure.status, err);
+    cddp_status status = take_gradient(r, variable, err);
+    return status == CDDP_OK ? CDDP_OK : cd_reducer_fail(r, status, err);
 }
 
 static cddp_status fail_ready_twice(const cd_reducer *r, size_t variable, cddp_error *err)
@@ -213,6 +241,16 @@ static bool is_wholly_unused(const cd_reducer *r, const cd_bucket *bucket)
         if (!cd_bitset_has(r->unused_set, r->buckets.layout.indices[bucket->first_slot + i]))
             return false;
     return true;
+}
+
+cddp_status cd_reducer_check_future(const cd_reducer *r, cd_bucket *bucket, cddp_error *err)
+{
+    const uint32_t count = bucket->future.work_count;
+    if (count <= CDDP_FUTURE_WORKS_MAX) return CDDP_OK;
+    bucket->future.work_count = CDDP_FUTURE_WORKS_MAX;
+    return cd_fail(err, CDDP_E_STATE, "comm hook %s posted %u works for bucket %u; a stage has %u",
+                   r->hook != NULL ? r->hook->name : "all-reduce", count, bucket->index,
+                   CDDP_FUTURE_WORKS_MAX);
 }
 
 cddp_status cd_reducer_start_bucket(cd_reducer *r, const cd_bucket_set *set, cd_bucket *bucket,
@@ -245,12 +283,12 @@ cddp_status cd_reducer_start_bucket(cd_reducer *r, const cd_bucket_set *set, cd_
         future->result = bucket->flat;
     }
     bucket->wire_bytes = cddp_group_bytes(r->hook != NULL ? r->hook_group : r->group) - bytes;
-    return CDDP_OK;
+    return cd_reducer_check_future(r, bucket, err);
 }
 
 cddp_status cd_reducer_launch_bucket(cd_reducer *r, cd_bucket *bucket, cddp_error *err)
 {
-    cd_bucket_audit_red_zone(bucket);
+    CD_TRY(cd_bucket_check_red_zone(bucket, err));
     /* STA-04: in static graph's first pass the counter does not advance, and a hook sees index 0
     ** every time. */
     bool first_static = cd_reducer_is_first_static(r);
@@ -353,10 +391,13 @@ cddp_status cd_reducer_backward_end(cd_reducer *r, bool *finalized, cddp_error *
     bool delayed = cd_reducer_is_first_static(r) && r->phase == CD_REDUCER_ARMED;
     bool complete = r->phase == CD_REDUCER_REDUCING && r->next_bucket == r->buckets.bucket_count;
     r->in_backward = false;
+    if (r->phase == CD_REDUCER_FAILED) status = r->failure.status;
     if (delayed) status = cd_static_graph_reduce_delayed(r, err);
     if (status == CDDP_OK && (delayed || complete)) status = finish(r, err);
     if (status != CDDP_OK) {
+        cd_reducer_fail(r, status, err);
         cd_reducer_abandon(r);
+        r->is_after_finalize = true; /* what follows without a forward stays local (FWD-09) */
         cd_error_frame(err, __FILE__, __func__, __LINE__);
         return status;
     }
@@ -386,11 +427,29 @@ static size_t print_missing(const cd_reducer *r, char *text, size_t text_bytes)
     return missing;
 }
 
+cddp_status cd_reducer_fail(cd_reducer *r, cddp_status status, cddp_error *err)
+{
+    if (r->phase != CD_REDUCER_FAILED) {
+        r->phase = CD_REDUCER_FAILED;
+        if (err != NULL && err->status == status)
+            r->failure = *err;
+        else /* a hook or a backend that returned a status and no words */
+            cd_fail(&r->failure, status, "%s", cddp_status_text(status));
+    }
+    if (err != NULL) *err = r->failure;
+    return r->failure.status;
+}
+
 cddp_status cd_reducer_check_finalized(cd_reducer *r, cddp_error *err)
 {
+    if (r->phase == CD_REDUCER_FAILED) return cd_reducer_fail(r, r->failure.status, err);
     if (r->phase != CD_REDUCER_REDUCING) return CDDP_OK;
     char names[200];
     size_t missing = print_missing(r, names, sizeof names);
+    if (missing == 0)
+        return cd_fail(err, CDDP_E_STATE,
+                       "the previous backward is not reduced: every gradient is ready, but "
+                       "backward_end was not called");
     const char *advice = "set find_unused_parameters and use every output in the loss, or find out "
                          "why they got none";
     if (cd_reducer_is_dynamic(r))
@@ -405,23 +464,31 @@ cddp_status cd_reducer_check_finalized(cd_reducer *r, cddp_error *err)
                    cddp_group_rank(r->group), missing, r->variable_count, names, advice);
 }
 
+/* What a static graph recorded outlives a failed backward: its map answers for all later ones
+** (STA-06). Before that, and in the other modes, the window is closed and its marks are gone. */
 void cd_reducer_abandon(cd_reducer *r)
 {
     for (size_t b = 0; b < r->buckets.bucket_count; b++)
         cd_future_abandon(&r->buckets.buckets[b].future);
-    cd_unused_map_abandon(&r->used_map);
+    if (!r->static_graph_recorded) cd_unused_map_abandon(&r->used_map);
     cd_zero_abandon(&r->zero);
+    cd_sparse_drop_metadata(&r->sparse);
     cd_reducer_reset_iteration(r);
+    r->arrival_count = 0; /* of half a backward: no order to rebuild by */
     r->in_backward = false;
     r->is_first_hook_due = true;
     r->phase = CD_REDUCER_IDLE;
+    cd_error_reset(&r->failure);
 }
 
+/* Another group has other members: who used what is asked again, as it was for the first group. */
 void cd_reducer_reset(cd_reducer *r)
 {
+    r->static_graph_recorded = false;
     cd_reducer_abandon(r);
+    if (r->static_graph) forget_first_pass(r);
     r->has_rebuilt = false;
-    r->arrival_count = r->ready_order_count = 0;
+    r->ready_order_count = 0;
     cd_reducer_audit(r);
 }
 
@@ -463,7 +530,7 @@ void cd_reducer_audit(const cd_reducer *r)
     for (size_t v = 0; v < r->variable_count; v++) ready += cd_bitset_has(r->ready, v);
     CD_ASSERT(ready == r->ready_count);                        /* R4 */
     CD_ASSERT((r->ready_count > 0) == (r->divide_factor > 0)); /* R5 */
-    if (r->phase != CD_REDUCER_FINALIZING) audit_buckets(r);
+    if (r->phase < CD_REDUCER_FINALIZING) audit_buckets(r);
     /* R6 */
     CD_ASSERT(r->used_map.count == 0 || r->config->find_unused_parameters || r->static_graph);
     if (r->used_map.count > 0) cd_unused_map_audit(&r->used_map);
@@ -471,13 +538,6 @@ void cd_reducer_audit(const cd_reducer *r)
         CD_ASSERT(i == 0 || r->unused[i - 1] < r->unused[i]);
         CD_ASSERT(cd_bitset_has(r->unused_set, r->unused[i]));
     }
-    if (r->config->gradient_as_bucket_view) /* R8 */
-        for (size_t v = 0; v < r->variable_count; v++) {
-            const cd_variable *variable = cd_wrapped_variable(r->module, v);
-            if (variable->expect_sparse || variable->grad->kind == CDDP_GRAD_SPARSE) continue;
-            CD_ASSERT(variable->grad->backing_is_borrowed &&
-                      cd_bucket_set_holds(&r->buckets, v, variable->grad->backing.storage,
-                                          variable->grad->backing.offset));
-        }
-    cd_bucket_set_audit(&r->buckets); /* R9 */
+    CD_ASSERT((r->phase == CD_REDUCER_FAILED) == (r->failure.status != CDDP_OK)); /* R8 */
+    cd_bucket_set_audit(&r->buckets);                                             /* R9 */
 }

@@ -7,8 +7,8 @@
 ** Ownership  borrows group, tracer, module table, config, logger; owns buckets, used map, hook
 **            state.
 ** Threads    the rank's thread.
-** Errors     messages name parameters; a failure in a hook or a collective leaves the reducer idle
-**            with its works given back, so that reset and destroy are always safe (UPG-02).
+** Errors     messages name parameters. The first error of a backward is kept until backward_end or
+**            reset; both give the works back and leave the reducer idle (UPG-02).
 */
 #pragma once
 #include "core/ddp/reducer/bucket.h"
@@ -24,9 +24,10 @@
 typedef enum cd_reducer_phase {
     /* hooks are not expected: before the first forward, in no_sync, after finalisation */
     CD_REDUCER_IDLE,
-    CD_REDUCER_ARMED,     /* prepare_for_backward ran; no variable is ready yet */
-    CD_REDUCER_REDUCING,  /* at least one variable is ready: must finalise */
-    CD_REDUCER_FINALIZING /* inside finalize_backward */
+    CD_REDUCER_ARMED,      /* prepare_for_backward ran; no variable is ready yet */
+    CD_REDUCER_REDUCING,   /* at least one variable is ready: must finalise */
+    CD_REDUCER_FINALIZING, /* inside finalize_backward */
+    CD_REDUCER_FAILED      /* a backward or a rebuild failed; `failure` says how */
 } cd_reducer_phase;
 
 typedef struct cd_reducer {
@@ -72,6 +73,7 @@ typedef struct cd_reducer {
 
     /* Per iteration (RED-02). */
     cd_reducer_phase phase;
+    cddp_error failure;     /* in FAILED: the first error since the last reset or backward_end */
     bool is_first_hook_due; /* the next hook is the first of its backward */
     /* since the last grad-mode forward a finalisation happened (FWD-09) */
     bool is_after_finalize;
@@ -108,17 +110,25 @@ typedef struct cd_reducer_spec {
 cddp_status cd_reducer_init(cd_reducer *reducer, const cd_reducer_spec *spec, cddp_error *err);
 void cd_reducer_fini(cd_reducer *reducer); /* accepts a zeroed reducer */
 
-/* RED-02. reachable: (variable_count), read only in dynamic find_unused_parameters mode. */
-void cd_reducer_prepare_for_backward(cd_reducer *reducer, const bool *reachable);
+/* RED-02. reachable: (variable_count), read only in dynamic find_unused_parameters mode. Refused
+** while a backward is half done (RED-11). */
+cddp_status cd_reducer_prepare_for_backward(cd_reducer *reducer, const bool *reachable,
+                                            cddp_error *err);
 /* RED-04: the post-accumulate hook of a variable fired. */
 cddp_status cd_reducer_autograd_hook(cd_reducer *reducer, size_t variable, cddp_error *err);
 /* The end of the outermost backward (RED-09); *finalized says whether averages were written
-** back. */
+** back. In FAILED it answers with the kept error and leaves that phase. */
 cddp_status cd_reducer_backward_end(cd_reducer *reducer, bool *finalized, cddp_error *err);
-/* RED-11: fails when the previous backward left buckets unreduced. */
+/* RED-11: fails when the previous backward left buckets unreduced; in FAILED with the kept
+** error. */
 cddp_status cd_reducer_check_finalized(cd_reducer *reducer, cddp_error *err);
-/* UPG-01: as if no forward had happened; forgets the rebuild. */
+/* UPG-01: as if no forward had happened; forgets the rebuild and what a static graph recorded. */
 void cd_reducer_reset(cd_reducer *reducer);
+/* After a reset: the group from now on, or NULL. Hooks of the caller keep the group that they were
+** registered with; those that DDP brings itself follow (UPG-01). */
+cddp_status cd_reducer_take_group(cd_reducer *reducer, cddp_group *group, cddp_error *err);
+/* Keeps the first error and enters FAILED; returns its status, with the kept error in *err. */
+cddp_status cd_reducer_fail(cd_reducer *reducer, cddp_status status, cddp_error *err);
 
 static inline uint64_t cd_reducer_now(const cd_reducer *r)
 {
@@ -163,6 +173,8 @@ cddp_status cd_reducer_launch_bucket(cd_reducer *reducer, cd_bucket *bucket, cdd
 ** or a joined rank's shadow of it, which contributes nothing. */
 cddp_status cd_reducer_start_bucket(cd_reducer *reducer, const cd_bucket_set *set,
                                     cd_bucket *bucket, cddp_error *err);
+/* A hook may name at most CDDP_FUTURE_WORKS_MAX works. */
+cddp_status cd_reducer_check_future(const cd_reducer *reducer, cd_bucket *bucket, cddp_error *err);
 cddp_status cd_reducer_finalize_backward(cd_reducer *reducer, cddp_error *err);
 /* Runs all stages that a launched bucket's future still has; it is written back when its turn
 ** comes. */
@@ -175,8 +187,12 @@ cddp_status cd_reducer_take_hook(cd_reducer *reducer, const cddp_hook *hook, voi
                                  cddp_error *err);
 /* For traces: what a variable's slice holds; 0 for a sparse one. */
 int64_t cd_reducer_slice_digest(const cd_reducer *reducer, size_t variable);
-/* After a failure inside a backward: every work is given back, nothing is pending. */
+/* Leaves a half-done or failed backward: works are given back, nothing is pending, and the next
+** forward starts a whole iteration. */
 void cd_reducer_abandon(cd_reducer *reducer);
+/* The layout that every rank makes of the verified parameter list alone (BKT-10). */
+cddp_status cd_reducer_plan_first_layout(const cd_reducer *reducer, cd_bucket_layout *layout,
+                                         cddp_error *err);
 void cd_reducer_emit_layout(const cd_reducer *reducer);
 
 /* R1 … R9 of reducer.c. */

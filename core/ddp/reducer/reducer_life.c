@@ -10,6 +10,8 @@
 #include "core/base/alloc.h"
 #include "core/base/bitset.h"
 #include "core/base/error.h"
+#include "core/ddp/modes/optimizer_in_backward.h"
+#include "core/ddp/reducer/rebuild.h"
 #include "core/hooks/hook.h"
 
 #include <string.h>
@@ -35,7 +37,8 @@ static cddp_status allocate_tables(cd_reducer *r, cddp_error *err)
 }
 
 /* The first layout: registration order, list of buckets reversed (BKT-10, BKT-11). */
-static cddp_status plan_first_layout(const cd_reducer *r, cd_bucket_layout *layout, cddp_error *err)
+cddp_status cd_reducer_plan_first_layout(const cd_reducer *r, cd_bucket_layout *layout,
+                                         cddp_error *err)
 {
     const cd_wrapped *m = r->module;
     uint64_t limits[2] = {0};
@@ -59,7 +62,7 @@ static cddp_status build_buckets(cd_reducer *r, cddp_error *err)
     cddp_status status = CDDP_OK;
     cd_bucket_layout layout = {0};
     CD_TRY_OUT(cd_bucket_layout_init(&layout, r->variable_count, r->allocator, err));
-    CD_TRY_OUT(plan_first_layout(r, &layout, err));
+    CD_TRY_OUT(cd_reducer_plan_first_layout(r, &layout, err));
     cd_bucket_set_spec spec = {.module = r->module,
                                .layout = &layout,
                                .for_hook = r->hook != NULL,
@@ -72,10 +75,10 @@ out:
     return status;
 }
 
-static cddp_status init_used_map(cd_reducer *r, cddp_error *err)
+static cddp_status init_used_map(cd_reducer *r, const cddp_group *group, cddp_error *err)
 {
     cd_control_spec spec = {.allocator = r->allocator,
-                            .group = r->group,
+                            .group = group,
                             .dtype = CDDP_I32,
                             .device = cd_module_device(r->module),
                             .numel = (int64_t)r->variable_count};
@@ -108,7 +111,8 @@ cddp_status cd_reducer_init(cd_reducer *reducer, const cd_reducer_spec *spec, cd
     CD_TRY_OUT(cd_sparse_set_init(&r.sparse, r.module, r.allocator, err));
     /* UNU-02: only these modes have a map. Static graph may also be chosen later, so the map is
     ** made then. */
-    if (r.config->find_unused_parameters || r.static_graph) CD_TRY_OUT(init_used_map(&r, err));
+    if (r.config->find_unused_parameters || r.static_graph)
+        CD_TRY_OUT(init_used_map(&r, r.group, err));
     if (r.config->gradient_as_bucket_view) CD_TRY_OUT(cd_bucket_set_lend_backing(&r.buckets, err));
     *reducer = r;
     cd_reducer_audit(reducer);
@@ -116,6 +120,20 @@ cddp_status cd_reducer_init(cd_reducer *reducer, const cd_reducer_spec *spec, cd
 out:
     cd_reducer_fini(&r);
     return status;
+}
+
+cddp_status cd_reducer_take_group(cd_reducer *r, cddp_group *group, cddp_error *err)
+{
+    if (group != NULL && group != r->group) CD_TRY(cd_reducer_forget_layout(r, err));
+    if (group != NULL && r->used_map.count > 0) { /* its memory is where the backend can reach it */
+        cd_unused_map old = r->used_map;
+        CD_TRY(init_used_map(r, group, err));
+        cd_unused_map_fini(&old);
+    }
+    r->group = group;
+    if (group != NULL && (r->hook == &cd_mixed_hook || r->hook == &cd_optimizer_in_backward_hook))
+        r->hook_group = group;
+    return CDDP_OK;
 }
 
 void cd_reducer_fini(cd_reducer *r)
