@@ -25,6 +25,7 @@ typedef struct cd_bucket {
     bool is_skipped;  /* not launched by choice (UNU-14) */
     bool is_complete; /* its result was written back */
     bool is_reported; /* the trace knows that its result is there */
+    bool is_answered; /* who of it is globally unused is known */
     cddp_tensor flat; /* 1-D; real and of twice the length for c64 (SPA-05) */
     uint64_t limit_bytes;
     uint64_t content_digest; /* of the ordered (variable, offset, numel) list */

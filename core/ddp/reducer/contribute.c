@@ -18,6 +18,7 @@
 #include "cddp/device.h"
 #include "core/base/bitset.h"
 #include "core/base/error.h"
+#include "core/ddp/modes/join.h"
 #include "core/trace/tracer.h"
 
 /* As the mark_ready event names them. */
@@ -26,7 +27,7 @@ enum { PATH_RECIPROCAL, PATH_DIVIDE, PATH_ZERO, PATH_SPARSE, PATH_HOOK, PATH_DEF
 cddp_status cd_reducer_compute_divide_factor(cd_reducer *r, cddp_error *err)
 {
     uint64_t factor = cddp_group_size(r->group);
-    if (r->active_ranks != NULL) CD_TRY(r->active_ranks(r->join, &factor, err));
+    if (r->join != NULL) CD_TRY(cd_join_active_ranks(r->join, &factor, err));
     r->divide_factor = factor;
     return CDDP_OK;
 }

@@ -84,11 +84,12 @@ void cd_reducer_reset_iteration(cd_reducer *r)
     r->has_marked_unused = false;
     r->ready_count = 0;
     cd_bitset_clear(r->ready, r->variable_count);
+    cd_bitset_clear(r->globally_unused, r->variable_count);
     for (size_t b = 0; b < r->buckets.bucket_count; b++) {
         cd_bucket *bucket = &r->buckets.buckets[b];
         bucket->pending = bucket->variable_count;
-        bucket->is_launched = bucket->is_skipped = bucket->is_complete = bucket->is_reported =
-            false;
+        bucket->is_launched = bucket->is_skipped = bucket->is_complete = false;
+        bucket->is_reported = bucket->is_answered = false;
     }
 }
 
@@ -253,58 +254,93 @@ cddp_status cd_reducer_check_future(const cd_reducer *r, cd_bucket *bucket, cddp
                    CDDP_FUTURE_WORKS_MAX);
 }
 
-cddp_status cd_reducer_start_bucket(cd_reducer *r, const cd_bucket_set *set, cd_bucket *bucket,
-                                    cddp_error *err)
+static void emit_launch(const cd_reducer *r, const cd_bucket_set *set, const cd_bucket *bucket,
+                        bool is_last)
 {
-    cddp_future *future = &bucket->future;
-    *future = (cddp_future){.size = sizeof *future};
-    uint64_t bytes = cddp_group_bytes(r->group);
+    CD_EMIT(r->tracer, bucket_launch, NULL, .bucket = bucket->index, .generation = set->generation,
+            .numel = cddp_tensor_numel(&bucket->flat), .dtype = bucket->flat.dtype,
+            .content = (int64_t)bucket->content_digest,
+            .digest = bucket->is_sparse ? 0 : cd_tracer_digest(r->tracer, &bucket->flat),
+            .is_last = is_last, .shadow = set != &r->buckets, .group = cddp_group_id(r->group),
+            .sequence = (int64_t)cddp_group_sequence(r->group));
+}
+
+static cddp_status run_hook(cd_reducer *r, const cd_bucket_set *set, cd_bucket *bucket,
+                            cddp_error *err)
+{
+    cddp_grad_bucket *reported = cd_bucket_set_reported(set, bucket, NULL);
+    CD_EMIT(r->tracer, hook_call, r->hook->name, .bucket = bucket->index,
+            .generation = set->generation, .is_last = reported->is_last,
+            .dtype = bucket->flat.dtype,
+            .bytes =
+                cddp_tensor_numel(&bucket->flat) * (int64_t)cddp_dtype_bytes(bucket->flat.dtype));
+    CD_TRY(r->hook->run(r->hook_self, reported, r->hook_group, &bucket->future, err));
+    return CDDP_OK;
+}
+
+static cddp_status start_sparse(cd_reducer *r, const cd_bucket_set *set, cd_bucket *bucket,
+                                cddp_error *err)
+{
+    uint32_t v = set->layout.indices[bucket->first_slot];
+    cd_sparse_launch launch = {.variable = cd_wrapped_variable(r->module, v),
+                               .index = v,
+                               .bucket = bucket->index,
+                               .group = r->group,
+                               .contribute = set == &r->buckets};
+    CD_TRY(
+        cd_sparse_launch_reduce(&r->sparse, &launch, &bucket->future, &bucket->future_self, err));
+    return CDDP_OK;
+}
+
+cddp_status cd_reducer_start_bucket(cd_reducer *r, cd_bucket_set *set, cd_bucket *bucket,
+                                    uint32_t index, cddp_error *err)
+{
+    cddp_group *group = r->hook != NULL ? r->hook_group : r->group;
+    emit_launch(r, set, bucket, cd_bucket_set_report(set, bucket, index));
+    uint64_t bytes = cddp_group_bytes(group);
+    bucket->future = (cddp_future){.size = sizeof bucket->future};
     if (r->hook != NULL) {
-        bytes = cddp_group_bytes(r->hook_group);
-        cddp_grad_bucket *reported = cd_bucket_set_reported(set, bucket, NULL);
-        CD_EMIT(r->tracer, hook_call, r->hook->name, .bucket = bucket->index,
-                .generation = set->generation, .is_last = reported->is_last,
-                .dtype = bucket->flat.dtype,
-                .bytes = cddp_tensor_numel(&bucket->flat) *
-                         (int64_t)cddp_dtype_bytes(bucket->flat.dtype));
-        CD_TRY(r->hook->run(r->hook_self, reported, r->hook_group, future, err));
+        CD_TRY(run_hook(r, set, bucket, err));
     } else if (bucket->is_sparse) {
-        uint32_t v = set->layout.indices[bucket->first_slot];
-        cd_sparse_launch launch = {.variable = cd_wrapped_variable(r->module, v),
-                                   .index = v,
-                                   .bucket = bucket->index,
-                                   .group = r->group,
-                                   .contribute = set == &r->buckets};
-        CD_TRY(cd_sparse_launch_reduce(&r->sparse, &launch, future, &bucket->future_self, err));
+        CD_TRY(start_sparse(r, set, bucket, err));
     } else {
-        /* The label is the bucket's own index, also where hooks are told 0 (STA-04). */
+        /* The label is the bucket's own index, also where hooks see 0 (STA-04). */
         const cddp_grad_bucket label = {.index = bucket->index};
-        CD_TRY(cd_future_add_allreduce(future, &label, &bucket->flat, r->group, err));
-        future->result = bucket->flat;
+        CD_TRY(cd_future_add_allreduce(&bucket->future, &label, &bucket->flat, group, err));
+        bucket->future.result = bucket->flat;
     }
-    bucket->wire_bytes = cddp_group_bytes(r->hook != NULL ? r->hook_group : r->group) - bytes;
+    bucket->wire_bytes = cddp_group_bytes(group) - bytes;
     return cd_reducer_check_future(r, bucket, err);
 }
 
-cddp_status cd_reducer_launch_bucket(cd_reducer *r, cd_bucket *bucket, cddp_error *err)
+static cddp_status launch_bucket(cd_reducer *r, cd_bucket *bucket, cddp_error *err)
 {
     CD_TRY(cd_bucket_check_red_zone(bucket, err));
-    /* STA-04: in static graph's first pass the counter does not advance, and a hook sees index 0
-    ** every time. */
-    bool first_static = cd_reducer_is_first_static(r);
-    bool is_last = cd_bucket_set_report(&r->buckets, bucket, first_static ? 0 : bucket->index);
-    CD_EMIT(r->tracer, bucket_launch, NULL, .bucket = bucket->index,
-            .generation = r->buckets.generation, .numel = cddp_tensor_numel(&bucket->flat),
-            .dtype = bucket->flat.dtype, .content = (int64_t)bucket->content_digest,
-            .digest = bucket->is_sparse ? 0 : cd_tracer_digest(r->tracer, &bucket->flat),
-            .is_last = is_last, .group = cddp_group_id(r->group),
-            .sequence = (int64_t)cddp_group_sequence(r->group));
     if (r->logger->is_sampling && r->logger->comm_begin_ns == 0)
         r->logger->comm_begin_ns = cd_reducer_now(r);
     bucket->is_launched = true;
     r->incomplete_count++;
-    CD_TRY(cd_reducer_start_bucket(r, &r->buckets, bucket, err));
-    return cd_zero_step_previous(r, bucket, err);
+    /* STA-04: in static graph's first pass the counter does not advance, and a hook sees index 0
+    ** every time. */
+    CD_TRY(cd_reducer_start_bucket(r, &r->buckets, bucket,
+                                   cd_reducer_is_first_static(r) ? 0 : bucket->index, err));
+    return CDDP_OK;
+}
+
+cddp_status cd_reducer_send_bucket(cd_reducer *r, cd_bucket *bucket, cddp_error *err)
+{
+    CD_TRY(launch_bucket(r, bucket, err));
+    for (uint32_t i = 0; i < r->consumer_count; i++)
+        if (r->consumers[i]->launched != NULL) CD_TRY(r->consumers[i]->launched(r, bucket, err));
+    return CDDP_OK;
+}
+
+void cd_reducer_add_consumer(cd_reducer *r, const cd_bucket_consumer *consumer, bool is_first)
+{
+    CD_ASSERT(r->consumer_count < CD_CONSUMERS_MAX);
+    uint32_t at = r->consumer_count++;
+    for (; is_first && at > 0; at--) r->consumers[at] = r->consumers[at - 1];
+    r->consumers[at] = consumer;
 }
 
 cddp_status cd_reducer_take_hook(cd_reducer *r, const cddp_hook *hook, void *self, cddp_error *err)
@@ -338,10 +374,22 @@ static cddp_status mark_bucket_ready(cd_reducer *r, const cd_bucket *ready, cddp
             bucket->is_skipped = true;
             CD_EMIT(r->tracer, bucket_skip, NULL, .bucket = bucket->index);
         } else {
-            CD_TRY(cd_reducer_launch_bucket(r, bucket, err));
+            CD_TRY(cd_reducer_send_bucket(r, bucket, err));
         }
         r->next_bucket++;
     }
+    return CDDP_OK;
+}
+
+cddp_status cd_reducer_fill_slice(cd_reducer *r, size_t variable, bool is_unused, cddp_error *err)
+{
+    const cd_bucket *bucket = &r->buckets.buckets[r->buckets.bucket_of[variable]];
+    int64_t path = 0;
+    CD_TRY(cd_reducer_contribute(r, variable, &path, err));
+    CD_EMIT(r->tracer, mark_ready, NULL, .param = (int64_t)variable, .bucket = bucket->index,
+            .slot = (int64_t)r->buckets.slot_of[variable] - (int64_t)bucket->first_slot,
+            .path = path, .factor = (int64_t)r->divide_factor, .unused = is_unused,
+            .digest = cd_reducer_slice_digest(r, variable));
     return CDDP_OK;
 }
 
@@ -353,13 +401,8 @@ cddp_status cd_reducer_mark_variable_ready(cd_reducer *r, size_t variable, bool 
     r->ready_count++;
     r->phase = CD_REDUCER_REDUCING;
     if (r->divide_factor == 0) CD_TRY(cd_reducer_compute_divide_factor(r, err));
+    CD_TRY(cd_reducer_fill_slice(r, variable, is_unused, err));
     cd_bucket *bucket = &r->buckets.buckets[r->buckets.bucket_of[variable]];
-    int64_t path = 0;
-    CD_TRY(cd_reducer_contribute(r, variable, &path, err));
-    CD_EMIT(r->tracer, mark_ready, NULL, .param = (int64_t)variable, .bucket = bucket->index,
-            .slot = (int64_t)r->buckets.slot_of[variable] - (int64_t)bucket->first_slot,
-            .path = path, .factor = (int64_t)r->divide_factor, .unused = is_unused,
-            .digest = cd_reducer_slice_digest(r, variable));
     if (--bucket->pending > 0) return CDDP_OK;
     CD_TRY(cd_reducer_contribute_deferred(r, bucket, err));
     CD_TRY(mark_bucket_ready(r, bucket, err));

@@ -11,6 +11,7 @@
 **            reset; both give the works back and leave the reducer idle (UPG-02).
 */
 #pragma once
+#include "core/base/bitset.h"
 #include "core/ddp/reducer/bucket.h"
 #include "core/ddp/wrap/logger.h"
 #include "core/ddp/modes/mixed_precision.h"
@@ -29,6 +30,23 @@ typedef enum cd_reducer_phase {
     CD_REDUCER_FINALIZING, /* inside finalize_backward */
     CD_REDUCER_FAILED      /* a backward or a rebuild failed; `failure` says how */
 } cd_reducer_phase;
+
+struct cd_reducer;
+struct cd_join;
+
+/* What happens to buckets besides their reduction: averages are written back, optimizers step. Every
+** slot is optional. */
+typedef struct cd_bucket_consumer {
+    /* called when: the bucket was launched, and the next one has not been. */
+    cddp_status (*launched)(struct cd_reducer *reducer, cd_bucket *bucket, cddp_error *err);
+    /* called when: the result is there and checked; result is the bucket's own memory with
+    ** gradient_as_bucket_view. Who is globally unused is known (cd_reducer_is_unused). */
+    cddp_status (*complete)(struct cd_reducer *reducer, cd_bucket *bucket,
+                            const cddp_tensor *result, cddp_error *err);
+    /* called when: every bucket of the backward is complete. */
+    cddp_status (*end)(struct cd_reducer *reducer, cddp_error *err);
+} cd_bucket_consumer;
+#define CD_CONSUMERS_MAX 2 /* the write-back, and one optimizer */
 
 typedef struct cd_reducer {
     /* Borrowed for the whole life. */
@@ -67,9 +85,11 @@ typedef struct cd_reducer {
     /* a hook, mixed precision or in-backward optimizer owns the scaling (GRD-02) */
     bool scales_in_hook;
     bool writes_back; /* false: the in-backward optimizer consumes the buckets (FIN-07) */
-    cddp_optimizer_in_backward optimizer; /* step NULL: none */
-    bool *optimizer_managed;              /* (variable_count) */
-    cd_zero zero;                         /* of a sharded optimizer in backward */
+    cddp_optimizer_in_backward optimizer;                  /* step NULL: none */
+    bool *optimizer_managed;                               /* (variable_count) */
+    cd_zero zero;                                          /* of a sharded optimizer in backward */
+    const cd_bucket_consumer *consumers[CD_CONSUMERS_MAX]; /* (consumer_count) */
+    uint32_t consumer_count;
 
     /* Per iteration (RED-02). */
     cd_reducer_phase phase;
@@ -84,17 +104,15 @@ typedef struct cd_reducer {
     uint64_t divide_factor;    /* 0: not yet known (GRD-01) */
     uint64_t *ready;           /* bitset over variables */
     size_t ready_count;
-    uint32_t *remaining;   /* (variable_count) static graph: firings still to come */
-    uint32_t *ready_order; /* (ready_order_count) hooks in order of arrival */
+    uint64_t *globally_unused; /* bitset over variables of the buckets that are complete */
+    uint32_t *remaining;       /* (variable_count) static graph: firings still to come */
+    uint32_t *ready_order;     /* (ready_order_count) hooks in order of arrival */
     size_t ready_order_count;
     /* (arrival_count) for the rebuild (REB-02); room for every firing of a well-formed backward */
     uint32_t *arrival;
     size_t arrival_count;
 
-    /* Join: the all-reduce that tells how many ranks are active; owned by join.c. */
-    /* NULL: all of them */
-    cddp_status (*active_ranks)(void *join, uint64_t *count, cddp_error *err);
-    void *join;
+    struct cd_join *join; /* borrowed: how many ranks are active; NULL: all of them */
 } cd_reducer;
 
 typedef struct cd_reducer_spec {
@@ -104,6 +122,7 @@ typedef struct cd_reducer_spec {
     const cd_ddp_config *config;
     cd_logger *logger;
     cd_mixed *mixed;
+    struct cd_join *join;
     const cddp_allocator *allocator;
 } cd_reducer_spec;
 
@@ -159,6 +178,9 @@ static inline bool cd_reducer_should_rebuild(const cd_reducer *r)
 /* RED-05, outside of hooks: static_graph.c marks everything at once. */
 cddp_status cd_reducer_mark_variable_ready(cd_reducer *reducer, size_t variable, bool is_unused,
                                            cddp_error *err);
+/* Contributes the gradient and tells the trace that it is ready. */
+cddp_status cd_reducer_fill_slice(cd_reducer *reducer, size_t variable, bool is_unused,
+                                  cddp_error *err);
 /* Copies, scales or zero-fills the gradient into its bucket; *path as in the mark_ready event
 ** (GRD-03…08). */
 cddp_status cd_reducer_contribute(cd_reducer *reducer, size_t variable, int64_t *path,
@@ -168,19 +190,31 @@ cddp_status cd_reducer_hand_over(cd_reducer *reducer, size_t variable, cddp_erro
 /* What batched_grad_copy put off until the bucket is complete (GRD-08). */
 cddp_status cd_reducer_contribute_deferred(cd_reducer *reducer, cd_bucket *bucket, cddp_error *err);
 cddp_status cd_reducer_compute_divide_factor(cd_reducer *reducer, cddp_error *err);
-cddp_status cd_reducer_launch_bucket(cd_reducer *reducer, cd_bucket *bucket, cddp_error *err);
+/* Launches the bucket, then lets the consumers look on. */
+cddp_status cd_reducer_send_bucket(cd_reducer *reducer, cd_bucket *bucket, cddp_error *err);
 /* RED-07: the hook, or a plain SUM of what was divided beforehand (GRD-02). set: the reducer's own,
-** or a joined rank's shadow of it, which contributes nothing. */
-cddp_status cd_reducer_start_bucket(cd_reducer *reducer, const cd_bucket_set *set,
-                                    cd_bucket *bucket, cddp_error *err);
+** or a joined rank's shadow of it, which contributes nothing. index: under which a hook sees the
+** bucket (STA-04). */
+cddp_status cd_reducer_start_bucket(cd_reducer *reducer, cd_bucket_set *set, cd_bucket *bucket,
+                                    uint32_t index, cddp_error *err);
 /* A hook may name at most CDDP_FUTURE_WORKS_MAX works. */
 cddp_status cd_reducer_check_future(const cd_reducer *reducer, cd_bucket *bucket, cddp_error *err);
 cddp_status cd_reducer_finalize_backward(cd_reducer *reducer, cddp_error *err);
 /* Runs all stages that a launched bucket's future still has; it is written back when its turn
 ** comes. */
 cddp_status cd_reducer_complete_future(cd_reducer *reducer, cd_bucket *bucket, cddp_error *err);
-cddp_status cd_reducer_is_globally_unused(cd_reducer *reducer, size_t variable, bool *is_unused,
-                                          cddp_error *err);
+/* FIN-02: who of the bucket is globally unused; asked once per bucket and backward. */
+cddp_status cd_reducer_ask_unused(cd_reducer *reducer, cd_bucket *bucket, cddp_error *err);
+/* The answer, once the variable's bucket has been asked for. */
+static inline bool cd_reducer_is_unused(const cd_reducer *r, size_t variable)
+{
+    return cd_bitset_has(r->globally_unused, variable);
+}
+/* is_first: before those that are there. */
+void cd_reducer_add_consumer(cd_reducer *reducer, const cd_bucket_consumer *consumer,
+                             bool is_first);
+/* The grad_final event of a variable. */
+void cd_reducer_emit_final(const cd_reducer *reducer, size_t variable, bool is_unused);
 void cd_reducer_reset_iteration(cd_reducer *reducer); /* nothing ready, nothing launched (RED-02) */
 /* The comm hook of the reducer from now on; its buckets are shown to it. */
 cddp_status cd_reducer_take_hook(cd_reducer *reducer, const cddp_hook *hook, void *self,
@@ -194,6 +228,9 @@ void cd_reducer_abandon(cd_reducer *reducer);
 cddp_status cd_reducer_plan_first_layout(const cd_reducer *reducer, cd_bucket_layout *layout,
                                          cddp_error *err);
 void cd_reducer_emit_layout(const cd_reducer *reducer);
+
+/* Averages into gradients (FIN-03, FIN-04); finalize.c. */
+extern const cd_bucket_consumer cd_write_back;
 
 /* R1 … R9 of reducer.c. */
 void cd_reducer_audit(const cd_reducer *reducer);

@@ -25,13 +25,15 @@ static cddp_status allocate_tables(cd_reducer *r, cddp_error *err)
     r->previous_unused = cd_allocate_array(a, n, sizeof *r->previous_unused);
     r->unused_set = cd_allocate_array(a, words, sizeof *r->unused_set);
     r->ready = cd_allocate_array(a, words, sizeof *r->ready);
+    r->globally_unused = cd_allocate_array(a, words, sizeof *r->globally_unused);
     r->remaining = cd_allocate_array(a, n, sizeof *r->remaining);
     r->ready_order = cd_allocate_array(a, n, sizeof *r->ready_order);
     r->arrival = cd_allocate_array(a, n, sizeof *r->arrival);
     r->optimizer_managed = cd_allocate_array(a, n, sizeof *r->optimizer_managed);
     if (r->hook_counts == NULL || r->unused == NULL || r->previous_unused == NULL ||
-        r->unused_set == NULL || r->ready == NULL || r->remaining == NULL ||
-        r->ready_order == NULL || r->arrival == NULL || r->optimizer_managed == NULL)
+        r->unused_set == NULL || r->ready == NULL || r->globally_unused == NULL ||
+        r->remaining == NULL || r->ready_order == NULL || r->arrival == NULL ||
+        r->optimizer_managed == NULL)
         return cd_fail(err, CDDP_E_NOMEM, "no memory for a reducer of %zu parameters", n);
     return CDDP_OK;
 }
@@ -95,6 +97,7 @@ cddp_status cd_reducer_init(cd_reducer *reducer, const cd_reducer_spec *spec, cd
                     .config = spec->config,
                     .logger = spec->logger,
                     .mixed = spec->mixed,
+                    .join = spec->join,
                     .variable_count = spec->module->variable_count,
                     .static_graph = spec->config->static_graph,
                     .graph_was_static = true,
@@ -106,6 +109,7 @@ cddp_status cd_reducer_init(cd_reducer *reducer, const cd_reducer_spec *spec, cd
         r.hook_self = spec->mixed;
         r.hook_group = r.group;
     }
+    cd_reducer_add_consumer(&r, &cd_write_back, false);
     CD_TRY_OUT(allocate_tables(&r, err));
     CD_TRY_OUT(build_buckets(&r, err));
     CD_TRY_OUT(cd_sparse_set_init(&r.sparse, r.module, r.allocator, err));
@@ -153,6 +157,7 @@ void cd_reducer_fini(cd_reducer *r)
     cd_release(a, r->previous_unused, n * sizeof *r->previous_unused);
     cd_release(a, r->unused_set, words * sizeof *r->unused_set);
     cd_release(a, r->ready, words * sizeof *r->ready);
+    cd_release(a, r->globally_unused, words * sizeof *r->globally_unused);
     cd_release(a, r->remaining, n * sizeof *r->remaining);
     cd_release(a, r->ready_order, n * sizeof *r->ready_order);
     cd_release(a, r->arrival, n * sizeof *r->arrival);

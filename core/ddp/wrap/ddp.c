@@ -205,10 +205,9 @@ static cddp_status construct(cddp_ddp *d, const cddp_ddp_options *o, cddp_error 
                                 .config = &d->config,
                                 .logger = &d->logger,
                                 .mixed = &d->mixed,
+                                .join = &d->join,
                                 .allocator = d->allocator};
         CD_TRY(cd_reducer_init(&d->reducer, &spec, err));
-        d->reducer.active_ranks = cd_join_active_ranks;
-        d->reducer.join = d;
         cd_reducer_emit_layout(&d->reducer);
     }
     CD_EMIT(d->tracer, wrap, NULL, .params = (int64_t)d->module.variable_count,
@@ -265,13 +264,13 @@ static cddp_status synchronise_forward(cddp_ddp *d, bool grad_mode, bool sync, c
     cd_reducer *r = &d->reducer;
     bool rebuilt = false;
     uint32_t authority = 0;
-    CD_TRY(cd_join_notify(d, err));
+    CD_TRY(cd_join_notify(&d->join, err));
     if (grad_mode) CD_TRY(cd_reducer_rebuild_buckets(r, &rebuilt, err));
     if (cd_buffers_will_sync(&d->buffers, false)) {
-        CD_TRY(cd_join_find_authority(d, true, &authority, err));
+        CD_TRY(cd_join_find_authority(&d->join, true, &authority, err));
         CD_TRY(cd_buffers_sync(&d->buffers, d->group, d->tracer, authority, 0, err));
     }
-    CD_TRY(cd_join_vote(d, sync, err));
+    CD_TRY(cd_join_vote(&d->join, sync, err));
     CD_TRY(cd_mixed_begin(&d->mixed, err));
     return CDDP_OK;
 }
