@@ -221,9 +221,9 @@ static cddp_status complete_bucket(cd_reducer *r, cd_bucket *bucket, cddp_error 
     emit_bucket_done(r, bucket);
     CD_TRY(settle_result(r, bucket, &result, err));
     CD_TRY(cd_reducer_ask_unused(r, bucket, err));
-    for (uint32_t i = 0; i < r->consumer_count; i++)
-        if (r->consumers[i]->complete != NULL)
-            CD_TRY(r->consumers[i]->complete(r, bucket, result, err));
+    const cd_consumers *c = &r->consumers;
+    for (uint32_t i = 0; i < c->count; i++)
+        if (c->items[i]->complete != NULL) CD_TRY(c->items[i]->complete(r, bucket, result, err));
     return CDDP_OK;
 }
 
@@ -276,8 +276,9 @@ cddp_status cd_reducer_finalize_backward(cd_reducer *r, cddp_error *err)
     r->phase = CD_REDUCER_FINALIZING;
     CD_TRY(cd_mixed_end(r->mixed, err));
     while (r->incomplete_count > 0) CD_TRY(run_round(r, err));
-    for (uint32_t i = 0; i < r->consumer_count; i++)
-        if (r->consumers[i]->end != NULL) CD_TRY(r->consumers[i]->end(r, err));
+    const cd_consumers *c = &r->consumers;
+    for (uint32_t i = 0; i < c->count; i++)
+        if (c->items[i]->end != NULL) CD_TRY(c->items[i]->end(r, err));
     if (r->logger->is_sampling) {
         r->logger->comm_end_ns = cd_reducer_now(r);
         cd_logger_end_iteration(r->logger);

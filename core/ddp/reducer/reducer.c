@@ -10,7 +10,7 @@
 ** (RED-09).
 **
 ** Invariants (cd_reducer_audit):
-**   R1  in IDLE and ARMED no variable is ready, no bucket is launched and no divide factor is set;
+**   R1  in IDLE and ARMED every field that lives for an iteration is zero (reducer_state.def);
 **   R2  a bucket's pending count plus its ready variables is its size;
 **   R3  the buckets launched or skipped are exactly those below next_bucket: launches happen in
 **       index order (RED-06);
@@ -77,14 +77,29 @@
 
 /* ---- prepare ---- */
 
+/* Back to zero: every field that lives no longer than `life` (reducer_state.def). */
+static inline void set_back(cd_reducer *r, int life)
+{
+    const size_t n = r->variable_count;
+#define CD_FIXED(type, name)
+#define CD_PART(kind, type, name)
+#define CD_FLAG(kind, lives, name) \
+    if (CD_LIFE_##lives <= life) r->name = false;
+#define CD_NUMBER(kind, lives, type, name) \
+    if (CD_LIFE_##lives <= life) r->name = 0;
+#define CD_TABLE(kind, lives, type, name, room, used) \
+    if (CD_LIFE_##lives <= life) memset(r->name, 0, (room) * sizeof *r->name);
+#include "core/ddp/reducer/reducer_state.def"
+#undef CD_FIXED
+#undef CD_PART
+#undef CD_FLAG
+#undef CD_NUMBER
+#undef CD_TABLE
+}
+
 void cd_reducer_reset_iteration(cd_reducer *r)
 {
-    r->next_bucket = r->incomplete_count = 0;
-    r->divide_factor = 0;
-    r->has_marked_unused = false;
-    r->ready_count = 0;
-    cd_bitset_clear(r->ready, r->variable_count);
-    cd_bitset_clear(r->globally_unused, r->variable_count);
+    set_back(r, CD_LIFE_ITERATION);
     for (size_t b = 0; b < r->buckets.bucket_count; b++) {
         cd_bucket *bucket = &r->buckets.buckets[b];
         bucket->pending = bucket->variable_count;
@@ -145,8 +160,8 @@ cddp_status cd_reducer_prepare_for_backward(cd_reducer *r, const bool *reachable
 
 static void note_hook(cd_reducer *r)
 {
-    if (r->is_first_hook_due) {
-        r->is_first_hook_due = false;
+    if (!r->has_first_hook) {
+        r->has_first_hook = true;
         r->backward_count++;
     }
     if (r->in_backward) return;
@@ -330,17 +345,19 @@ static cddp_status launch_bucket(cd_reducer *r, cd_bucket *bucket, cddp_error *e
 cddp_status cd_reducer_send_bucket(cd_reducer *r, cd_bucket *bucket, cddp_error *err)
 {
     CD_TRY(launch_bucket(r, bucket, err));
-    for (uint32_t i = 0; i < r->consumer_count; i++)
-        if (r->consumers[i]->launched != NULL) CD_TRY(r->consumers[i]->launched(r, bucket, err));
+    const cd_consumers *c = &r->consumers;
+    for (uint32_t i = 0; i < c->count; i++)
+        if (c->items[i]->launched != NULL) CD_TRY(c->items[i]->launched(r, bucket, err));
     return CDDP_OK;
 }
 
 void cd_reducer_add_consumer(cd_reducer *r, const cd_bucket_consumer *consumer, bool is_first)
 {
-    CD_ASSERT(r->consumer_count < CD_CONSUMERS_MAX);
-    uint32_t at = r->consumer_count++;
-    for (; is_first && at > 0; at--) r->consumers[at] = r->consumers[at - 1];
-    r->consumers[at] = consumer;
+    cd_consumers *c = &r->consumers;
+    CD_ASSERT(c->count < CD_CONSUMERS_MAX);
+    uint32_t at = c->count++;
+    for (; is_first && at > 0; at--) c->items[at] = c->items[at - 1];
+    c->items[at] = consumer;
 }
 
 cddp_status cd_reducer_take_hook(cd_reducer *r, const cddp_hook *hook, void *self, cddp_error *err)
@@ -422,7 +439,7 @@ static cddp_status finish(cd_reducer *r, cddp_error *err)
         for (size_t i = 0; i < r->unused_count; i++) record_arrival(r, r->unused[i]); /* REB-02 */
     CD_TRY(cd_reducer_finalize_backward(r, err));
     cd_reducer_reset_iteration(r);
-    r->is_first_hook_due = true;
+    r->has_first_hook = false;
     r->is_after_finalize = true;
     r->phase = CD_REDUCER_IDLE;
     return CDDP_OK;
@@ -517,21 +534,16 @@ void cd_reducer_abandon(cd_reducer *r)
     cd_zero_abandon(&r->zero);
     cd_sparse_drop_metadata(&r->sparse);
     cd_reducer_reset_iteration(r);
-    r->arrival_count = 0; /* of half a backward: no order to rebuild by */
-    r->in_backward = false;
-    r->is_first_hook_due = true;
-    r->phase = CD_REDUCER_IDLE;
+    set_back(r, CD_LIFE_BACKWARD); /* arrivals of half a backward are no order to rebuild by */
     cd_error_reset(&r->failure);
 }
 
 /* Another group has other members: who used what is asked again, as it was for the first group. */
 void cd_reducer_reset(cd_reducer *r)
 {
-    r->static_graph_recorded = false;
-    cd_reducer_abandon(r);
+    set_back(r, CD_LIFE_GROUP);
     if (r->static_graph) forget_first_pass(r);
-    r->has_rebuilt = false;
-    r->ready_order_count = 0;
+    cd_reducer_abandon(r);
     cd_reducer_audit(r);
 }
 
@@ -565,10 +577,26 @@ static void audit_buckets(const cd_reducer *r)
     }
 }
 
+static void audit_set_back(const cd_reducer *r)
+{
+#define CD_FIXED(type, name)
+#define CD_PART(kind, type, name)
+#define CD_TABLE(kind, lives, type, name, room, used)
+#define CD_FLAG(kind, lives, name) \
+    if (CD_LIFE_##lives == CD_LIFE_ITERATION) CD_ASSERT(!r->name);
+#define CD_NUMBER(kind, lives, type, name) \
+    if (CD_LIFE_##lives == CD_LIFE_ITERATION) CD_ASSERT(r->name == 0);
+#include "core/ddp/reducer/reducer_state.def"
+#undef CD_FIXED
+#undef CD_PART
+#undef CD_TABLE
+#undef CD_FLAG
+#undef CD_NUMBER
+}
+
 void cd_reducer_audit(const cd_reducer *r)
 {
-    if (r->phase == CD_REDUCER_IDLE || r->phase == CD_REDUCER_ARMED)
-        CD_ASSERT(r->ready_count == 0 && r->next_bucket == 0 && r->divide_factor == 0); /* R1 */
+    if (r->phase == CD_REDUCER_IDLE || r->phase == CD_REDUCER_ARMED) audit_set_back(r); /* R1 */
     size_t ready = 0;
     for (size_t v = 0; v < r->variable_count; v++) ready += cd_bitset_has(r->ready, v);
     CD_ASSERT(ready == r->ready_count);                        /* R4 */

@@ -11,6 +11,7 @@
 **            reset; both give the works back and leave the reducer idle (UPG-02).
 */
 #pragma once
+#include "core/base/arena.h"
 #include "core/base/bitset.h"
 #include "core/ddp/reducer/bucket.h"
 #include "core/ddp/wrap/logger.h"
@@ -48,71 +49,28 @@ typedef struct cd_bucket_consumer {
 } cd_bucket_consumer;
 #define CD_CONSUMERS_MAX 2 /* the write-back, and one optimizer */
 
+typedef struct cd_consumers {
+    const cd_bucket_consumer *items[CD_CONSUMERS_MAX]; /* (count) */
+    uint32_t count;
+} cd_consumers;
+
+/* How long a field keeps its value; see reducer_state.def. */
+enum { CD_LIFE_ITERATION, CD_LIFE_BACKWARD, CD_LIFE_GROUP, CD_LIFE_ALWAYS };
+
+/* Its fields are the rows of reducer_state.def, and nothing else: what is added here would escape
+** reset, audit and key. */
 typedef struct cd_reducer {
-    /* Borrowed for the whole life. */
-    const cddp_allocator *allocator;
-    cddp_group *group; /* NULL: this rank left the group (UPG-01) */
-    cddp_tracer *tracer;
-    const cd_wrapped *module;
-    const cd_ddp_config *config;
-    cd_logger *logger;
-    /* gives gradients their full precision back before averages are written (MIX-04) */
-    cd_mixed *mixed;
-    size_t variable_count;
-
-    /* Across iterations (RED-01). */
-    cd_bucket_set buckets;
-    bool has_rebuilt;
-    bool static_graph;          /* set at construction or by set_static_graph */
-    bool static_graph_recorded; /* the delayed first reduction is done (STA-03) */
-    /* (variable_count) firings recorded in the first synchronised backward */
-    uint32_t *hook_counts;
-    /* (unused_count) ascending; static graph: fixed after the first backward */
-    uint32_t *unused;
-    size_t unused_count;
-    uint64_t *unused_set;      /* bitset over variables: the same set */
-    uint32_t *previous_unused; /* (previous_unused_count) UNU-11 */
-    size_t previous_unused_count;
-    bool has_previous_unused, graph_was_static;
-    cd_unused_map used_map;
-    cd_sparse_set sparse;
-    uint64_t iteration;      /* synchronising forwards */
-    uint64_t backward_count; /* first hooks after a finalisation */
-    uint64_t growth_count;   /* allocations made after construction */
-    const cddp_hook *hook;   /* NULL: plain pre-divided all-reduce */
-    void *hook_self;
-    cddp_group *hook_group; /* the group at registration: hooks keep it (UPG-01) */
-    /* a hook, mixed precision or in-backward optimizer owns the scaling (GRD-02) */
-    bool scales_in_hook;
-    bool writes_back; /* false: the in-backward optimizer consumes the buckets (FIN-07) */
-    cddp_optimizer_in_backward optimizer;                  /* step NULL: none */
-    bool *optimizer_managed;                               /* (variable_count) */
-    cd_zero zero;                                          /* of a sharded optimizer in backward */
-    const cd_bucket_consumer *consumers[CD_CONSUMERS_MAX]; /* (consumer_count) */
-    uint32_t consumer_count;
-
-    /* Per iteration (RED-02). */
-    cd_reducer_phase phase;
-    cddp_error failure;     /* in FAILED: the first error since the last reset or backward_end */
-    bool is_first_hook_due; /* the next hook is the first of its backward */
-    /* since the last grad-mode forward a finalisation happened (FWD-09) */
-    bool is_after_finalize;
-    bool in_backward; /* a hook fired and backward_end has not come yet */
-    bool has_marked_unused;
-    uint32_t next_bucket;
-    uint32_t incomplete_count; /* buckets launched and not written back */
-    uint64_t divide_factor;    /* 0: not yet known (GRD-01) */
-    uint64_t *ready;           /* bitset over variables */
-    size_t ready_count;
-    uint64_t *globally_unused; /* bitset over variables of the buckets that are complete */
-    uint32_t *remaining;       /* (variable_count) static graph: firings still to come */
-    uint32_t *ready_order;     /* (ready_order_count) hooks in order of arrival */
-    size_t ready_order_count;
-    /* (arrival_count) for the rebuild (REB-02); room for every firing of a well-formed backward */
-    uint32_t *arrival;
-    size_t arrival_count;
-
-    struct cd_join *join; /* borrowed: how many ranks are active; NULL: all of them */
+#define CD_FIXED(type, name) type name;
+#define CD_FLAG(kind, life, name) bool name;
+#define CD_NUMBER(kind, life, type, name) type name;
+#define CD_TABLE(kind, life, type, name, room, used) type *name;
+#define CD_PART(kind, type, name) type name;
+#include "core/ddp/reducer/reducer_state.def"
+#undef CD_FIXED
+#undef CD_FLAG
+#undef CD_NUMBER
+#undef CD_TABLE
+#undef CD_PART
 } cd_reducer;
 
 typedef struct cd_reducer_spec {

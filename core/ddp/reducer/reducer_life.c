@@ -16,25 +16,40 @@
 
 #include <string.h>
 
+#define ARENA_UNIT 64u /* what cd_arena_push aligns to */
+
+/* Bytes of all tables, each rounded up as an arena does it. */
+static size_t table_bytes(size_t n)
+{
+    size_t bytes = 0;
+#define CD_FIXED(type, name)
+#define CD_PART(kind, type, name)
+#define CD_FLAG(kind, life, name)
+#define CD_NUMBER(kind, life, type, name)
+#define CD_TABLE(kind, life, type, name, room, used) \
+    bytes += ((room) * sizeof(type) + ARENA_UNIT - 1) / ARENA_UNIT * ARENA_UNIT;
+#include "core/ddp/reducer/reducer_state.def"
+#undef CD_TABLE
+    return bytes;
+}
+
+/* One block for all of them: once it is there, no table can fail. */
 static cddp_status allocate_tables(cd_reducer *r, cddp_error *err)
 {
-    const cddp_allocator *a = r->allocator;
-    size_t n = r->variable_count, words = CD_BITSET_WORDS(n);
-    r->hook_counts = cd_allocate_array(a, n, sizeof *r->hook_counts);
-    r->unused = cd_allocate_array(a, n, sizeof *r->unused);
-    r->previous_unused = cd_allocate_array(a, n, sizeof *r->previous_unused);
-    r->unused_set = cd_allocate_array(a, words, sizeof *r->unused_set);
-    r->ready = cd_allocate_array(a, words, sizeof *r->ready);
-    r->globally_unused = cd_allocate_array(a, words, sizeof *r->globally_unused);
-    r->remaining = cd_allocate_array(a, n, sizeof *r->remaining);
-    r->ready_order = cd_allocate_array(a, n, sizeof *r->ready_order);
-    r->arrival = cd_allocate_array(a, n, sizeof *r->arrival);
-    r->optimizer_managed = cd_allocate_array(a, n, sizeof *r->optimizer_managed);
-    if (r->hook_counts == NULL || r->unused == NULL || r->previous_unused == NULL ||
-        r->unused_set == NULL || r->ready == NULL || r->globally_unused == NULL ||
-        r->remaining == NULL || r->ready_order == NULL || r->arrival == NULL ||
-        r->optimizer_managed == NULL)
+    const size_t n = r->variable_count, bytes = table_bytes(n);
+    cd_arena_init(&r->arena, r->allocator, bytes);
+    const cd_arena_mark start = cd_arena_get_mark(&r->arena);
+    if (cd_arena_push(&r->arena, bytes) == NULL)
         return cd_fail(err, CDDP_E_NOMEM, "no memory for a reducer of %zu parameters", n);
+    cd_arena_rewind(&r->arena, start);
+#define CD_TABLE(kind, life, type, name, room, used) \
+    r->name = cd_arena_push(&r->arena, (room) * sizeof(type));
+#include "core/ddp/reducer/reducer_state.def"
+#undef CD_FIXED
+#undef CD_PART
+#undef CD_FLAG
+#undef CD_NUMBER
+#undef CD_TABLE
     return CDDP_OK;
 }
 
@@ -102,8 +117,7 @@ cddp_status cd_reducer_init(cd_reducer *reducer, const cd_reducer_spec *spec, cd
                     .static_graph = spec->config->static_graph,
                     .graph_was_static = true,
                     .writes_back = true,
-                    .scales_in_hook = spec->config->mixed_precision,
-                    .is_first_hook_due = true};
+                    .scales_in_hook = spec->config->mixed_precision};
     if (spec->config->mixed_precision) {
         r.hook = &cd_mixed_hook;
         r.hook_self = spec->mixed;
@@ -142,8 +156,6 @@ cddp_status cd_reducer_take_group(cd_reducer *r, cddp_group *group, cddp_error *
 
 void cd_reducer_fini(cd_reducer *r)
 {
-    const cddp_allocator *a = r->allocator;
-    size_t n = r->variable_count, words = CD_BITSET_WORDS(n);
     for (size_t b = 0; r->buckets.buckets != NULL && b < r->buckets.bucket_count; b++)
         cd_future_abandon(&r->buckets.buckets[b].future);
     if (r->hook != NULL && r->hook->destroy != NULL) r->hook->destroy(r->hook_self);
@@ -152,15 +164,6 @@ void cd_reducer_fini(cd_reducer *r)
     cd_zero_fini(&r->zero);
     cd_sparse_set_fini(&r->sparse);
     cd_bucket_set_fini(&r->buckets);
-    cd_release(a, r->hook_counts, n * sizeof *r->hook_counts);
-    cd_release(a, r->unused, n * sizeof *r->unused);
-    cd_release(a, r->previous_unused, n * sizeof *r->previous_unused);
-    cd_release(a, r->unused_set, words * sizeof *r->unused_set);
-    cd_release(a, r->ready, words * sizeof *r->ready);
-    cd_release(a, r->globally_unused, words * sizeof *r->globally_unused);
-    cd_release(a, r->remaining, n * sizeof *r->remaining);
-    cd_release(a, r->ready_order, n * sizeof *r->ready_order);
-    cd_release(a, r->arrival, n * sizeof *r->arrival);
-    cd_release(a, r->optimizer_managed, n * sizeof *r->optimizer_managed);
+    cd_arena_fini(&r->arena);
     memset(r, 0, sizeof *r);
 }
