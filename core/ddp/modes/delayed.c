@@ -142,6 +142,12 @@ cddp_status cd_delayed_trigger(cd_delayed *d, cddp_group *group, cddp_error *err
     return CD_PASS(cddp_group_allreduce(group, &d->flat, CDDP_RED_SUM, &d->work, err));
 }
 
+void cd_delayed_abandon(cd_delayed *d)
+{
+    cddp_work_release(d->work);
+    d->work = NULL;
+}
+
 cddp_status cd_delayed_await(cd_delayed *d, cddp_error *err)
 {
     if (d->work == NULL) return CDDP_OK;

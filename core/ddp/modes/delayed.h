@@ -26,3 +26,4 @@ cddp_status cd_delayed_point_grads(cd_delayed *delayed, cddp_error *err);
 /* DEL-03: the trigger's gradient was accumulated. */
 cddp_status cd_delayed_trigger(cd_delayed *delayed, cddp_group *group, cddp_error *err);
 cddp_status cd_delayed_await(cd_delayed *delayed, cddp_error *err);
+void cd_delayed_abandon(cd_delayed *delayed); /* gives back a sum that nobody will wait for */

@@ -40,6 +40,8 @@ void cd_join_fini(cd_join *j)
     cd_control_fini(&j->notify);
     cd_control_fini(&j->vote);
     cd_control_fini(&j->one);
+    for (size_t b = 0; j->has_shadow && b < j->shadow.bucket_count; b++)
+        cd_future_abandon(&j->shadow.buckets[b].future);
     cd_bucket_set_fini(&j->shadow);
     memset(j, 0, sizeof *j);
 }
@@ -78,6 +80,8 @@ cddp_status cd_join_configure(cddp_ddp *d, const cddp_join_options *o, cddp_erro
         return cd_fail(
             err, CDDP_E_UNSUPPORTED,
             "join cannot shadow hook_with_zero_step: nobody would step what is a joined rank's");
+    j->group = d->group;
+    j->tracer = d->tracer;
     CD_TRY(make_controls(d, err));
     j->in_context = true;
     j->is_enabled = o->enable;
@@ -98,13 +102,13 @@ static cddp_status await(cddp_work **work, cddp_error *err)
     return CDDP_OK;
 }
 
-static cddp_status post_number(cddp_ddp *d, cd_control *control, bool value, cddp_work **work,
+static cddp_status post_number(const cd_join *j, cd_control *control, bool value, cddp_work **work,
                                cddp_error *err)
 {
     CD_TRY(await(work, err));
     *(float *)control->host = value ? 1.0f : 0.0f;
     CD_TRY(cd_control_upload(control, err));
-    return CD_PASS(cddp_group_allreduce(d->group, &control->tensor, CDDP_RED_SUM, work, err));
+    return CD_PASS(cddp_group_allreduce(j->group, &control->tensor, CDDP_RED_SUM, work, err));
 }
 
 static cddp_status read_number(cd_control *control, cddp_work **work, uint64_t *value,
@@ -112,63 +116,69 @@ static cddp_status read_number(cd_control *control, cddp_work **work, uint64_t *
 {
     CD_TRY(await(work, err));
     CD_TRY(cd_control_download(control, err));
-    *value = (uint64_t) * (float *)control->host;
+    const float sum = *(float *)control->host;
+    if (!(sum >= 0.0f && sum <= (float)INT32_MAX)) /* NaN too */
+        return cd_fail(err, CDDP_E_CORRUPT, "join: the number of ranks is %g", (double)sum);
+    *value = (uint64_t)sum;
     return CDDP_OK;
 }
 
-static cddp_status ask(cddp_ddp *d, int32_t mine, cddp_red_op op, int32_t *answer, cddp_error *err)
+static cddp_status ask(cd_join *j, int32_t mine, cddp_red_op op, int32_t *answer, cddp_error *err)
 {
-    cd_control *one = &d->join.one;
+    cd_control *one = &j->one;
     *(int32_t *)one->host = mine;
-    CD_TRY(cd_control_allreduce(d->group, one, op, err));
+    CD_TRY(cd_control_allreduce(j->group, one, op, err));
     *answer = *(int32_t *)one->host;
     return CDDP_OK;
 }
 
 /* ---- an active rank ---- */
 
-cddp_status cd_join_notify(cddp_ddp *d, cddp_error *err)
+cddp_status cd_join_notify(cd_join *j, cddp_error *err)
 {
-    cd_join *j = &d->join;
     if (!j->is_enabled) return CDDP_OK;
-    CD_TRY(post_number(d, &j->notify, true, &j->notify_work, err));
-    CD_EMIT(d->tracer, join_notify, NULL, .active = 1, .active_ranks = -1);
+    CD_TRY(post_number(j, &j->notify, true, &j->notify_work, err));
+    CD_EMIT(j->tracer, join_notify, NULL, .active = 1, .active_ranks = -1);
     if (!j->throw_on_early_termination) return CDDP_OK;
     int32_t exhausted = 0;
-    CD_TRY(ask(d, 0, CDDP_RED_SUM, &exhausted, err));
+    CD_TRY(ask(j, 0, CDDP_RED_SUM, &exhausted, err));
     if (exhausted > 0)
         return cd_fail(
             err, CDDP_E_ABORTED,
             "%d of %u ranks ran out of inputs; throw_on_early_termination stops all of them",
-            exhausted, cddp_group_size(d->group));
+            exhausted, cddp_group_size(j->group));
     return CDDP_OK;
 }
 
-cddp_status cd_join_vote(cddp_ddp *d, bool will_sync, cddp_error *err)
+cddp_status cd_join_vote(cd_join *j, bool will_sync, cddp_error *err)
 {
-    if (!d->join.is_enabled) return CDDP_OK;
-    return CD_PASS(post_number(d, &d->join.vote, will_sync, &d->join.vote_work, err));
+    if (!j->is_enabled) return CDDP_OK;
+    return CD_PASS(post_number(j, &j->vote, will_sync, &j->vote_work, err));
 }
 
-cddp_status cd_join_find_authority(cddp_ddp *d, bool proposes, uint32_t *rank, cddp_error *err)
+cddp_status cd_join_find_authority(cd_join *j, bool proposes, uint32_t *rank, cddp_error *err)
 {
     *rank = 0;
-    if (!d->join.is_enabled) return CDDP_OK;
+    if (!j->is_enabled) return CDDP_OK;
     int32_t winner = -1;
-    CD_TRY(ask(d, proposes ? (int32_t)cddp_group_rank(d->group) : -1, CDDP_RED_MAX, &winner, err));
+    CD_TRY(ask(j, proposes ? (int32_t)cddp_group_rank(j->group) : -1, CDDP_RED_MAX, &winner, err));
     if (winner < 0)
         return cd_fail(err, CDDP_E_STATE, "no rank is active, but buffers are to be synchronised");
     *rank = (uint32_t)winner;
     return CDDP_OK;
 }
 
-cddp_status cd_join_active_ranks(void *self, uint64_t *count, cddp_error *err)
+cddp_status cd_join_active_ranks(cd_join *j, uint64_t *count, cddp_error *err)
 {
-    cddp_ddp *d = self;
-    cd_join *j = &d->join;
     if (!j->is_enabled || j->divide_by_initial_world_size) return CDDP_OK;
-    CD_TRY(read_number(&j->notify, &j->notify_work, count, err));
-    CD_EMIT(d->tracer, join_notify, NULL, .active = 1, .active_ranks = (int64_t)*count);
+    uint64_t active = 0;
+    CD_TRY(read_number(&j->notify, &j->notify_work, &active, err));
+    if (active == 0)
+        return cd_fail(err, CDDP_E_STATE,
+                       "join: this backward has no forward inside of join_begin, so the number of "
+                       "active ranks is not known");
+    *count = active;
+    CD_EMIT(j->tracer, join_notify, NULL, .active = 1, .active_ranks = (int64_t)*count);
     return CDDP_OK;
 }
 
@@ -208,15 +218,9 @@ out:
 static cddp_status launch_shadow(cddp_ddp *d, cd_bucket *bucket, bool first_static, cddp_error *err)
 {
     if (!bucket->is_sparse) CD_TRY(bucket->flat.device->fill(&bucket->flat, 0.0, NULL, err));
-    bool is_last = cd_bucket_set_report(&d->join.shadow, bucket, first_static ? 0 : bucket->index);
     bucket->is_complete = false;
-    CD_EMIT(d->tracer, bucket_launch, NULL, .bucket = bucket->index,
-            .generation = d->join.shadow.generation, .numel = cddp_tensor_numel(&bucket->flat),
-            .dtype = bucket->flat.dtype, .content = (int64_t)bucket->content_digest,
-            .digest = bucket->is_sparse ? 0 : cd_tracer_digest(d->tracer, &bucket->flat),
-            .is_last = is_last, .shadow = 1, .group = cddp_group_id(d->group),
-            .sequence = (int64_t)cddp_group_sequence(d->group));
-    return CD_PASS(cd_reducer_start_bucket(&d->reducer, &d->join.shadow, bucket, err));
+    return CD_PASS(cd_reducer_start_bucket(&d->reducer, &d->join.shadow, bucket,
+                                           first_static ? 0 : bucket->index, err));
 }
 
 /* In the same rounds as finalisation, so that a hook's later collectives line up. */
@@ -268,11 +272,11 @@ static cddp_status shadow_iteration(cddp_ddp *d, cddp_error *err)
     CD_TRY(cd_reducer_rebuild_buckets(&d->reducer, &rebuilt, err));
     if (cd_buffers_will_sync(&d->buffers, false)) {
         uint32_t authority = 0;
-        CD_TRY(cd_join_find_authority(d, false, &authority, err));
+        CD_TRY(cd_join_find_authority(&d->join, false, &authority, err));
         CD_TRY(cd_buffers_sync(&d->buffers, d->group, d->tracer, authority, 0, err));
     }
     uint64_t votes = 0;
-    CD_TRY(post_number(d, &d->join.vote, false, &d->join.vote_work, err));
+    CD_TRY(post_number(&d->join, &d->join.vote, false, &d->join.vote_work, err));
     CD_TRY(read_number(&d->join.vote, &d->join.vote_work, &votes, err));
     d->buffers.require_forward_param_sync = votes > 0;
     if (votes > 0) CD_TRY(shadow_all_reduce(d, err));
@@ -282,7 +286,7 @@ static cddp_status shadow_iteration(cddp_ddp *d, cddp_error *err)
 static cddp_status count_active(cddp_ddp *d, uint64_t *active, cddp_error *err)
 {
     cd_join *j = &d->join;
-    CD_TRY(post_number(d, &j->notify, false, &j->notify_work, err));
+    CD_TRY(post_number(j, &j->notify, false, &j->notify_work, err));
     CD_TRY(read_number(&j->notify, &j->notify_work, active, err));
     CD_EMIT(d->tracer, join_notify, NULL, .active = 0, .active_ranks = (int64_t)*active);
     return CDDP_OK;
@@ -299,7 +303,7 @@ static cddp_status shadow_until_all_joined(cddp_ddp *d, bool *is_last_joiner, ui
         *is_last_joiner = false;
         if (d->join.throw_on_early_termination) {
             int32_t exhausted = 0;
-            CD_TRY(ask(d, 1, CDDP_RED_SUM, &exhausted, err));
+            CD_TRY(ask(&d->join, 1, CDDP_RED_SUM, &exhausted, err));
             return cd_fail(err, CDDP_E_ABORTED,
                            "rank %u ran out of inputs while %llu ranks had more; "
                            "throw_on_early_termination stops all of them",
@@ -311,19 +315,31 @@ static cddp_status shadow_until_all_joined(cddp_ddp *d, bool *is_last_joiner, ui
     }
 }
 
-cddp_status cd_join_leave(cddp_ddp *d, cddp_error *err)
+/* After a failure in the middle of a shadow iteration: works are given back, and the used map takes
+** no part in what comes next. */
+static void abandon(cddp_ddp *d)
 {
     cd_join *j = &d->join;
-    if (!j->in_context) return cd_fail(err, CDDP_E_STATE, "join_end without join_begin");
-    j->in_context = false;
-    if (!j->is_enabled) return CDDP_OK;
+    cd_reducer *r = &d->reducer;
+    cddp_work_release(j->notify_work);
+    cddp_work_release(j->vote_work);
+    j->notify_work = j->vote_work = NULL;
+    for (size_t b = 0; j->has_shadow && b < j->shadow.bucket_count; b++)
+        cd_future_abandon(&j->shadow.buckets[b].future);
+    if (r->phase == CD_REDUCER_REDUCING || r->static_graph_recorded) return;
+    cd_unused_map_abandon(&r->used_map);
+}
+
+static cddp_status shadow_and_end(cddp_ddp *d, cddp_error *err)
+{
+    cd_join *j = &d->join;
     bool is_last_joiner = true;
     uint64_t shadows = 0;
     uint32_t authority = 0;
     CD_TRY(await(&j->notify_work, err));
     CD_TRY(await(&j->vote_work, err));
     CD_TRY(shadow_until_all_joined(d, &is_last_joiner, &shadows, err));
-    CD_TRY(cd_join_find_authority(d, is_last_joiner, &authority, err));
+    CD_TRY(cd_join_find_authority(j, is_last_joiner, &authority, err));
     cd_state_broadcast what = {.root = authority,
                                .extra = j->optimizer_state,
                                .extra_count = j->optimizer_state_count};
@@ -333,4 +349,17 @@ cddp_status cd_join_leave(cddp_ddp *d, cddp_error *err)
     CD_EMIT(d->tracer, join_end, NULL, .last_joiner = is_last_joiner, .authority = authority,
             .shadow_iterations = (int64_t)shadows);
     return CDDP_OK;
+}
+
+cddp_status cd_join_leave(cddp_ddp *d, cddp_error *err)
+{
+    cd_join *j = &d->join;
+    if (!j->in_context) return cd_fail(err, CDDP_E_STATE, "join_end without join_begin");
+    j->in_context = false;
+    if (!j->is_enabled) return CDDP_OK;
+    cddp_status status = shadow_and_end(d, err);
+    if (status == CDDP_OK) return CDDP_OK;
+    abandon(d);
+    cd_error_frame(err, __FILE__, __func__, __LINE__);
+    return status;
 }

@@ -11,7 +11,9 @@
 #define CD_JOIN_SHADOW_WARNING 1000 /* iterations (JON-04) */
 
 typedef struct cd_join {
-    bool is_enabled; /* notifications and votes are being sent */
+    cddp_group *group;   /* whose members are asked; set when it is configured */
+    cddp_tracer *tracer; /* may be NULL */
+    bool is_enabled;     /* notifications and votes are being sent */
     bool in_context;
     bool divide_by_initial_world_size, throw_on_early_termination;
     /* (optimizer_state_count) borrowed until join_end returned */
@@ -29,12 +31,12 @@ typedef struct cd_join {
 void cd_join_fini(cd_join *join); /* accepts a zeroed join */
 cddp_status cd_join_configure(cddp_ddp *ddp, const cddp_join_options *options, cddp_error *err);
 /* JON-03, at the start of an active rank's forward. */
-cddp_status cd_join_notify(cddp_ddp *ddp, cddp_error *err);
+cddp_status cd_join_notify(cd_join *join, cddp_error *err);
 /* JON-09, at the end of an active rank's forward_begin. */
-cddp_status cd_join_vote(cddp_ddp *ddp, bool will_sync, cddp_error *err);
+cddp_status cd_join_vote(cd_join *join, bool will_sync, cddp_error *err);
 /* JON-07: who broadcasts buffers; rank 0 outside of join. */
-cddp_status cd_join_find_authority(cddp_ddp *ddp, bool proposes, uint32_t *rank, cddp_error *err);
-/* GRD-01 under join; the reducer's active_ranks callback. self is the cddp_ddp. */
-cddp_status cd_join_active_ranks(void *self, uint64_t *count, cddp_error *err);
+cddp_status cd_join_find_authority(cd_join *join, bool proposes, uint32_t *rank, cddp_error *err);
+/* GRD-01: how many ranks are active; *count is left alone where that does not matter. */
+cddp_status cd_join_active_ranks(cd_join *join, uint64_t *count, cddp_error *err);
 /* JON-04…12. */
 cddp_status cd_join_leave(cddp_ddp *ddp, cddp_error *err);

@@ -147,8 +147,14 @@ cddp_status cd_mixed_end(cd_mixed *m, cddp_error *err)
 {
     if (!m->is_low) return CDDP_OK;
     m->is_low = false;
-    for (size_t i = 0; i < m->module->parameter_count; i++)
-        if (m->module->parameters[i].grad != NULL) CD_TRY(restore_backing(m, i, err));
+    cddp_status status = CDDP_OK;
+    /* All of them, whatever becomes of one: a slot must not outlive what it borrows. */
+    for (size_t i = 0; i < m->module->parameter_count; i++) {
+        if (m->module->parameters[i].grad == NULL) continue;
+        cddp_status restored = restore_backing(m, i, status == CDDP_OK ? err : NULL);
+        if (status == CDDP_OK) status = restored;
+    }
+    CD_TRY(status);
     return CDDP_OK;
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Optimizer in backward: who may be attached, and with which hook. finalize.c calls the optimizer
-** once per variable; one that is sharded is zero_step.c's.
+/* Optimizer in backward: who may be attached, and with which hook. They step as consumers of
+** buckets, once per variable; one that is sharded is zero_step.c's.
 **
 ** OIB-01's hook sums and divides afterwards; OIB-03 takes the allreduce hook, which divides first.
 **
@@ -44,6 +44,49 @@ const cddp_hook cd_optimizer_in_backward_hook = {
     .run = run,
 };
 
+/* OIB-01: the optimizer steps on the slice of the result, which is the final gradient; afterwards a
+** managed gradient is undefined again. */
+static cddp_status step_variable(cd_reducer *r, size_t variable, const cddp_tensor *result,
+                                 cddp_error *err)
+{
+    cddp_grad *grad = cd_wrapped_variable(r->module, variable)->grad;
+    grad->kind = CDDP_GRAD_DENSE;
+    grad->value = cd_bucket_set_view_of(&r->buckets, variable, result);
+    cd_reducer_emit_final(r, variable, false);
+    cddp_status status = r->optimizer.step(r->optimizer.context, variable, grad, err);
+    cddp_grad_drop(grad);
+    CD_TRY(status);
+    return CDDP_OK;
+}
+
+static cddp_status apply(cd_reducer *r, cd_bucket *bucket, const cddp_tensor *result,
+                         cddp_error *err)
+{
+    for (uint32_t i = 0; !bucket->is_sparse && i < bucket->variable_count; i++) {
+        uint32_t v = r->buckets.layout.indices[bucket->first_slot + i];
+        if (r->optimizer_managed[v] && !cd_reducer_is_unused(r, v))
+            CD_TRY(step_variable(r, v, result, err));
+    }
+    return CDDP_OK;
+}
+
+/* OIB-03: what was written back is stepped on, and stays. */
+static cddp_status then_step(cd_reducer *r, cd_bucket *bucket, const cddp_tensor *result,
+                             cddp_error *err)
+{
+    (void)result;
+    for (uint32_t i = 0; i < bucket->variable_count; i++) {
+        uint32_t v = r->buckets.layout.indices[bucket->first_slot + i];
+        if (!r->optimizer_managed[v] || cd_reducer_is_unused(r, v)) continue;
+        CD_TRY(r->optimizer.step(r->optimizer.context, v, cd_wrapped_variable(r->module, v)->grad,
+                                 err));
+    }
+    return CDDP_OK;
+}
+
+static const cd_bucket_consumer applies = {.complete = apply};
+static const cd_bucket_consumer steps_then = {.complete = then_step};
+
 static cddp_status check_slot(const cd_reducer *r, const cddp_optimizer_in_backward *optimizer,
                               cddp_error *err)
 {
@@ -77,9 +120,11 @@ cddp_status cd_optimizer_in_backward_set(cd_reducer *r, const cddp_optimizer_in_
     case CDDP_OVERLAP_APPLY_IN_BACKWARD:
         CD_TRY(cd_reducer_take_hook(r, &cd_optimizer_in_backward_hook, NULL, err));
         r->writes_back = false;
+        cd_reducer_add_consumer(r, &applies, true);
         break;
     case CDDP_OVERLAP_HOOK_THEN_OPTIMIZER:
         CD_TRY(cd_reducer_take_hook(r, &cd_hook_allreduce, NULL, err));
+        cd_reducer_add_consumer(r, &steps_then, false);
         break;
     case CDDP_OVERLAP_HOOK_WITH_ZERO_STEP:
     case CDDP_OVERLAP_HOOK_WITH_ZERO_STEP_INTERLEAVED:

@@ -266,10 +266,15 @@ static cddp_status post_with_metadata(cd_sparse *s, const cd_sparse_launch *laun
 static cddp_status build_union(cd_sparse *s, const int64_t *gathered, int64_t total,
                                cddp_error *err)
 {
+    const int64_t row_end = s->variable->tensor.form->like.sizes[0];
     s->row_count = 0;
     CD_TRY(need_rows(s, (size_t)total, err));
     for (int64_t i = 0; i < total; i++) {
         size_t position = 0;
+        if (gathered[i] < 0 || gathered[i] >= row_end)
+            return cd_fail(err, CDDP_E_STATE,
+                           "a rank has a gradient in row %lld of '%s', which has %lld rows",
+                           (long long)gathered[i], s->variable->name, (long long)row_end);
         if (find_row(s, gathered[i], &position)) continue;
         memmove(s->rows + position + 1, s->rows + position,
                 (s->row_count - position) * sizeof *s->rows);
@@ -324,6 +329,10 @@ static cddp_status gather_rows(void *self, cddp_grad_bucket *bucket, cddp_future
                      sizeof *s->shares))
         return cd_fail(err, CDDP_E_NOMEM, "no memory for the row counts of %u ranks", world);
     for (uint32_t r = 0; r < world; r++) {
+        const int64_t most = INT64_MAX / 16 / (s->columns > 0 ? s->columns : 1);
+        if (counts[r] < 0 || counts[r] > most - total)
+            return cd_fail(err, CDDP_E_CORRUPT, "rank %u sent %lld as its number of rows of '%s'",
+                           r, (long long)counts[r], s->variable->name);
         s->shares[r] = counts[r];
         s->shares[world + r] = counts[r] * s->columns;
         total += counts[r];

@@ -62,18 +62,6 @@ static cddp_status check_fits(const cd_reducer *r, const cddp_optimizer_in_backw
     return CDDP_OK;
 }
 
-cddp_status cd_zero_attach(cd_reducer *r, const cddp_optimizer_in_backward *optimizer,
-                           cddp_error *err)
-{
-    CD_TRY(check_fits(r, optimizer, err));
-    r->zero = (cd_zero){.allocator = r->allocator,
-                        .is_set = true,
-                        .shards_buckets = optimizer->shard_buckets,
-                        .is_interleaved =
-                            optimizer->overlap == CDDP_OVERLAP_HOOK_WITH_ZERO_STEP_INTERLEAVED};
-    return CDDP_OK;
-}
-
 void cd_zero_abandon(cd_zero *z)
 {
     for (size_t i = 0; i < z->assignment_count; i++) {
@@ -338,14 +326,13 @@ static cddp_status step_own(cd_reducer *r, const cd_bucket *bucket, const cd_zer
     }
     for (uint32_t i = a->first; i < a->first + a->count; i++) {
         uint32_t v = r->buckets.layout.indices[bucket->first_slot + i];
-        bool is_unused = false;
-        CD_TRY(cd_reducer_is_globally_unused(r, v, &is_unused, err));
-        if (!is_unused) CD_TRY(step_variable(r, v, result, err));
+        if (!cd_reducer_is_unused(r, v)) CD_TRY(step_variable(r, v, result, err));
     }
     return CD_PASS(move(r, bucket, a, false, err));
 }
 
-cddp_status cd_zero_step_bucket(cd_reducer *r, const cd_bucket *bucket, cddp_error *err)
+/* Once per backward; a second call does nothing. */
+static cddp_status step_bucket(cd_reducer *r, const cd_bucket *bucket, cddp_error *err)
 {
     cd_zero *z = &r->zero;
     if (!z->is_assigned || z->has_stepped[bucket->index]) return CDDP_OK;
@@ -359,13 +346,15 @@ cddp_status cd_zero_step_bucket(cd_reducer *r, const cd_bucket *bucket, cddp_err
     return CDDP_OK;
 }
 
-cddp_status cd_zero_step_previous(cd_reducer *r, const cd_bucket *launched, cddp_error *err)
+/* Interleaved: before the reducer goes on after launching a bucket, the one before it is awaited,
+** stepped and sent. */
+static cddp_status step_previous(cd_reducer *r, cd_bucket *launched, cddp_error *err)
 {
     if (!r->zero.is_interleaved || !r->zero.is_assigned || launched->index == 0) return CDDP_OK;
     cd_bucket *previous = &r->buckets.buckets[launched->index - 1];
     if (previous->is_skipped) return CDDP_OK;
     CD_TRY(cd_reducer_complete_future(r, previous, err));
-    return CD_PASS(cd_zero_step_bucket(r, previous, err));
+    return CD_PASS(step_bucket(r, previous, err));
 }
 
 /* Nothing travelled for a bucket that was left out (UNU-14). */
@@ -384,12 +373,37 @@ static cddp_status take_bucket(cd_reducer *r, const cd_bucket *bucket, cddp_erro
     return CDDP_OK;
 }
 
-/* See Note [No update at first] */
-cddp_status cd_zero_end_backward(cd_reducer *r, cddp_error *err)
+static cddp_status complete(cd_reducer *r, cd_bucket *bucket, const cddp_tensor *result,
+                            cddp_error *err)
 {
-    if (!r->zero.is_set || !r->has_rebuilt) return CDDP_OK;
+    (void)result;
+    return CD_PASS(step_bucket(r, bucket, err));
+}
+
+/* Takes what the others stepped; or, the first time that buckets are rebuilt, assigns them. See
+** Note [No update at first] */
+static cddp_status end_backward(cd_reducer *r, cddp_error *err)
+{
+    if (!r->has_rebuilt) return CDDP_OK;
     if (!r->zero.is_assigned) return CD_PASS(assign(r, err));
     for (size_t b = 0; b < r->buckets.bucket_count; b++)
         CD_TRY(take_bucket(r, &r->buckets.buckets[b], err));
+    return CDDP_OK;
+}
+
+static const cd_bucket_consumer steps_shards = {.launched = step_previous,
+                                                .complete = complete,
+                                                .end = end_backward};
+
+cddp_status cd_zero_attach(cd_reducer *r, const cddp_optimizer_in_backward *optimizer,
+                           cddp_error *err)
+{
+    CD_TRY(check_fits(r, optimizer, err));
+    r->zero = (cd_zero){.allocator = r->allocator,
+                        .is_set = true,
+                        .shards_buckets = optimizer->shard_buckets,
+                        .is_interleaved =
+                            optimizer->overlap == CDDP_OVERLAP_HOOK_WITH_ZERO_STEP_INTERLEAVED};
+    cd_reducer_add_consumer(r, &steps_shards, false);
     return CDDP_OK;
 }

@@ -15,7 +15,6 @@
 #include <stdbool.h>
 
 struct cd_reducer;
-struct cd_bucket;
 
 /* Adjacent variables of one bucket that one rank steps and broadcasts. */
 typedef struct cd_zero_assignment {
@@ -37,21 +36,11 @@ typedef struct cd_zero {
     size_t bucket_count;
 } cd_zero;
 
-/* Refuses what a rebuilt layout, or a rank that steps for others, cannot be had with. */
+/* Adds the optimizer to the consumers of buckets. Refuses what a rebuilt layout, or a rank that
+** steps for others, cannot be had with. */
 cddp_status cd_zero_attach(struct cd_reducer *reducer, const cddp_optimizer_in_backward *optimizer,
                            cddp_error *err);
 /* The group rank that steps a variable; -1: none yet. */
 int64_t cd_zero_owner(const struct cd_reducer *reducer, size_t variable);
 void cd_zero_fini(cd_zero *zero); /* accepts a zeroed one */
 void cd_zero_abandon(cd_zero *zero);
-
-/* Interleaved: before the reducer goes on after launching a bucket, the one before it is awaited,
-** stepped and sent. */
-cddp_status cd_zero_step_previous(struct cd_reducer *reducer, const struct cd_bucket *launched,
-                                  cddp_error *err);
-/* The bucket's future is complete. Once per backward; a second call does nothing. */
-cddp_status cd_zero_step_bucket(struct cd_reducer *reducer, const struct cd_bucket *bucket,
-                                cddp_error *err);
-/* The end of a backward: takes what the others stepped; or, the first time that buckets are
-** rebuilt, deals them. */
-cddp_status cd_zero_end_backward(struct cd_reducer *reducer, cddp_error *err);

@@ -5,7 +5,7 @@
 **
 ** Inside a bucket variables lie without gaps: the offset of a variable is the number of elements
 ** before it in the bucket (BKT-18). The red zone behind a bucket holds a fixed pattern; a
-** collective or a hook that writes past the end is caught at the next audit, where the host can
+** collective or a hook that writes past the end is an error at the next check, where the host can
 ** read the device.
 **
 ** Complex variables: the flat tensor is real and twice as long, so that any backend can sum it; the
@@ -388,13 +388,20 @@ uint64_t cd_bucket_set_bytes(const cd_bucket_set *set)
     return bytes;
 }
 
-void cd_bucket_audit_red_zone(const cd_bucket *bucket)
+cddp_status cd_bucket_check_red_zone(const cd_bucket *bucket, cddp_error *err)
 {
-    if (bucket->is_sparse || !host_can_look(bucket->flat.device)) return;
+    if (bucket->is_sparse || !host_can_look(bucket->flat.device)) return CDDP_OK;
     unsigned char found[RED_BYTES] = {0};
     const cddp_tensor zone = red_zone_of(bucket);
-    CD_ASSERT(zone.device->read(&zone, found, sizeof found, NULL) == CDDP_OK);
-    for (size_t i = 0; i < sizeof found; i++) CD_ASSERT(found[i] == RED_PATTERN);
+    CD_TRY(zone.device->read(&zone, found, sizeof found, err));
+    size_t i = 0;
+    while (i < sizeof found && found[i] == RED_PATTERN) i++;
+    if (i == sizeof found) return CDDP_OK;
+    CD_TRY(paint_red_zone(bucket, err));
+    return cd_fail(err, CDDP_E_CORRUPT,
+                   "byte %zu behind the end of bucket %u was overwritten: a comm hook or the "
+                   "backend writes more than the bucket's %lld elements",
+                   i, bucket->index, (long long)cddp_tensor_numel(&bucket->flat));
 }
 
 void cd_bucket_set_audit(const cd_bucket_set *set)
@@ -410,6 +417,5 @@ void cd_bucket_set_audit(const cd_bucket_set *set)
             numel += set->lengths[s];
         }
         CD_ASSERT(numel == cddp_tensor_numel(&bucket->flat));
-        cd_bucket_audit_red_zone(bucket);
     }
 }

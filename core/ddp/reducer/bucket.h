@@ -25,6 +25,7 @@ typedef struct cd_bucket {
     bool is_skipped;  /* not launched by choice (UNU-14) */
     bool is_complete; /* its result was written back */
     bool is_reported; /* the trace knows that its result is there */
+    bool is_answered; /* who of it is globally unused is known */
     cddp_tensor flat; /* 1-D; real and of twice the length for c64 (SPA-05) */
     uint64_t limit_bytes;
     uint64_t content_digest; /* of the ordered (variable, offset, numel) list */
@@ -109,7 +110,8 @@ void cd_bucket_set_release_grads(cd_bucket_set *set);
 
 /* Bytes of the slabs. */
 uint64_t cd_bucket_set_bytes(const cd_bucket_set *set);
-/* CD_ASSERTs that nobody wrote behind a bucket (red zones), where the host can look. */
-void cd_bucket_audit_red_zone(const cd_bucket *bucket);
+/* Fails when a hook or a backend wrote behind the bucket (red zones), where the host can look; the
+** red zone is whole again afterwards. */
+cddp_status cd_bucket_check_red_zone(const cd_bucket *bucket, cddp_error *err);
 /* CD_ASSERTs offsets, lengths, places and layout of the whole set. */
 void cd_bucket_set_audit(const cd_bucket_set *set);

@@ -18,6 +18,7 @@
 #include "cddp/device.h"
 #include "core/base/bitset.h"
 #include "core/base/error.h"
+#include "core/ddp/modes/join.h"
 #include "core/trace/tracer.h"
 
 /* As the mark_ready event names them. */
@@ -26,8 +27,45 @@ enum { PATH_RECIPROCAL, PATH_DIVIDE, PATH_ZERO, PATH_SPARSE, PATH_HOOK, PATH_DEF
 cddp_status cd_reducer_compute_divide_factor(cd_reducer *r, cddp_error *err)
 {
     uint64_t factor = cddp_group_size(r->group);
-    if (r->active_ranks != NULL) CD_TRY(r->active_ranks(r->join, &factor, err));
+    if (r->join != NULL) CD_TRY(cd_join_active_ranks(r->join, &factor, err));
     r->divide_factor = factor;
+    return CDDP_OK;
+}
+
+/* The caller owns the slot and may put anything there; a wrong tensor must not reach a device. */
+static cddp_status check_value(const cd_variable *v, cddp_error *err)
+{
+    const cddp_tensor *value = &v->grad->value, *like = &v->tensor.form->like;
+    if (value->device == NULL || value->dim_count > CDDP_DIMS_MAX ||
+        (unsigned)value->dtype >= CDDP_DTYPE_COUNT)
+        return cd_fail(err, CDDP_E_STATE,
+                       "the gradient of '%s' is no tensor: it has %s, %u dimensions, dtype %d",
+                       v->name, value->device == NULL ? "no device" : value->device->name,
+                       value->dim_count, (int)value->dtype);
+    if (!cd_device_is_same(value->device, like->device))
+        return cd_fail(err, CDDP_E_STATE, "the gradient of '%s' is on %s, the parameter on %s",
+                       v->name, value->device->name, like->device->name);
+    return CDDP_OK;
+}
+
+/* SPA-01: as many rows of values as row numbers. */
+static cddp_status check_rows(const cd_variable *v, cddp_error *err)
+{
+    const cddp_grad *grad = v->grad;
+    const cddp_tensor *like = &v->tensor.form->like;
+    CD_TRY(check_value(v, err));
+    if (grad->value.dtype != like->dtype) /* ERR-08 */
+        return cd_fail(err, CDDP_E_STATE, "the gradient of '%s' is %s, the parameter is %s",
+                       v->name, cddp_dtype_name(grad->value.dtype), cddp_dtype_name(like->dtype));
+    int64_t columns = 1;
+    for (uint32_t i = 1; i < like->dim_count; i++) columns *= like->sizes[i];
+    if (grad->rows.count < 0 || (grad->rows.count > 0 && grad->rows.device == NULL) ||
+        cddp_tensor_numel(&grad->value) != grad->rows.count * columns)
+        return cd_fail(err, CDDP_E_STATE,
+                       "the sparse gradient of '%s' names %lld rows of %lld elements, but has "
+                       "%lld values",
+                       v->name, (long long)grad->rows.count, (long long)columns,
+                       (long long)cddp_tensor_numel(&grad->value));
     return CDDP_OK;
 }
 
@@ -43,6 +81,7 @@ static cddp_status contribute_sparse(cd_reducer *r, const cd_variable *v, cddp_e
     if (grad->kind != CDDP_GRAD_SPARSE)
         return cd_fail(err, CDDP_E_STATE, "'%s' expects a sparse gradient but received a dense one",
                        v->name);
+    CD_TRY(check_rows(v, err));
     if (!r->scales_in_hook)
         CD_TRY(grad->value.device->divide(&grad->value, &grad->value, (int64_t)r->divide_factor,
                                           NULL, err));
@@ -72,6 +111,7 @@ static cddp_status check_gradient(const cd_reducer *r, const cd_variable *v,
         return cd_fail(err, CDDP_E_STATE,
                        "'%s' received a sparse gradient but was wrapped without expect_sparse",
                        v->name);
+    CD_TRY(check_value(v, err));
     if (grad->value.dtype != view->dtype) /* ERR-08 */
         return cd_fail(err, CDDP_E_STATE, "the gradient of '%s' is %s, but its bucket holds %s",
                        v->name, cddp_dtype_name(grad->value.dtype), cddp_dtype_name(view->dtype));
@@ -205,6 +245,7 @@ cddp_status cd_reducer_contribute_deferred(cd_reducer *r, cd_bucket *bucket, cdd
         cddp_grad *grad = cd_wrapped_variable(r->module, v)->grad;
         if (grad->kind != CDDP_GRAD_DENSE) continue;
         const cddp_tensor slice = cd_bucket_set_view(&r->buckets, v), *view = &slice;
+        CD_TRY(check_gradient(r, cd_wrapped_variable(r->module, v), view, err));
         if (!cd_bucket_is_alias(&grad->value, view))
             pairs[pair_count++] = (cddp_copy_pair){.dst = *view, .src = grad->value};
         if (is_view_mode(r)) grad->value = *view;

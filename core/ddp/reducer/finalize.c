@@ -23,6 +23,14 @@ static cddp_status check_result(const cd_reducer *r, const cd_bucket *bucket, cd
     if (result->device == NULL)
         return cd_fail(err, CDDP_E_STATE, "comm hook %s completed bucket %u without a result", hook,
                        bucket->index);
+    if (result->dim_count > CDDP_DIMS_MAX || (unsigned)result->dtype >= CDDP_DTYPE_COUNT)
+        return cd_fail(err, CDDP_E_STATE,
+                       "comm hook %s returned no tensor for bucket %u: %u dimensions, dtype %d",
+                       hook, bucket->index, result->dim_count, (int)result->dtype);
+    if (!cd_device_is_same(result->device, bucket->flat.device))
+        return cd_fail(err, CDDP_E_STATE,
+                       "comm hook %s returned a tensor on %s for bucket %u, which is on %s", hook,
+                       result->device->name, bucket->index, bucket->flat.device->name);
     if (cddp_tensor_numel(result) != cddp_tensor_numel(&bucket->flat) ||
         !cddp_tensor_is_contiguous(result))
         return cd_fail(err, CDDP_E_STATE,
@@ -32,16 +40,22 @@ static cddp_status check_result(const cd_reducer *r, const cd_bucket *bucket, cd
     return CDDP_OK;
 }
 
-cddp_status cd_reducer_is_globally_unused(cd_reducer *r, size_t variable, bool *is_unused,
-                                          cddp_error *err)
+/* Sparse parameters are used everywhere or fail (ERR-12). */
+cddp_status cd_reducer_ask_unused(cd_reducer *r, cd_bucket *bucket, cddp_error *err)
 {
-    *is_unused = false;
+    if (bucket->is_answered || bucket->is_sparse) return CDDP_OK;
+    bucket->is_answered = true;
     if (r->used_map.count == 0 || !(cd_reducer_is_dynamic(r) || r->static_graph)) return CDDP_OK;
-    return CD_PASS(
-        cd_unused_map_is_globally_unused(&r->used_map, variable, r->tracer, is_unused, err));
+    for (uint32_t i = 0; i < bucket->variable_count; i++) {
+        uint32_t v = r->buckets.layout.indices[bucket->first_slot + i];
+        bool is_unused = false;
+        CD_TRY(cd_unused_map_is_globally_unused(&r->used_map, v, r->tracer, &is_unused, err));
+        if (is_unused) cd_bitset_add(r->globally_unused, v);
+    }
+    return CDDP_OK;
 }
 
-static void emit_final(const cd_reducer *r, size_t variable, bool is_unused)
+void cd_reducer_emit_final(const cd_reducer *r, size_t variable, bool is_unused)
 {
     if (r->tracer == NULL) return;
     const cddp_grad *grad = cd_wrapped_variable(r->module, variable)->grad;
@@ -101,51 +115,41 @@ static cddp_status prepare_copy(cd_reducer *r, size_t variable, const cddp_tenso
     return CDDP_OK;
 }
 
-/* OIB-01: the optimizer steps on the slice of the result, which is the final gradient; afterwards a
-** managed gradient is undefined again. */
-static cddp_status step_in_backward(cd_reducer *r, size_t variable, const cddp_tensor *result,
-                                    cddp_error *err)
-{
-    const cd_variable *v = cd_wrapped_variable(r->module, variable);
-    cddp_grad *grad = v->grad;
-    grad->kind = CDDP_GRAD_DENSE;
-    grad->value = cd_bucket_set_view_of(&r->buckets, variable, result);
-    emit_final(r, variable, false);
-    cddp_status status = r->optimizer.step(r->optimizer.context, variable, grad, err);
-    cddp_grad_drop(grad);
-    CD_TRY(status);
-    return CDDP_OK;
-}
-
 static cddp_status write_back_sparse(cd_reducer *r, const cd_bucket *bucket)
 {
     uint32_t v = r->buckets.layout.indices[bucket->first_slot];
     if (r->hook == NULL)
         cd_sparse_write_back(&r->sparse, v, cd_wrapped_variable(r->module, v)->grad);
-    emit_final(r, v, false);
+    cd_reducer_emit_final(r, v, false);
     return CDDP_OK;
 }
 
-static cddp_status write_back(cd_reducer *r, cd_bucket *bucket, cddp_error *err)
+/* An optimizer that consumes its gradients has none written back (FIN-07). */
+static bool is_consumed(const cd_reducer *r, size_t variable)
+{
+    return !r->writes_back && r->optimizer_managed[variable];
+}
+
+static void emit_finals(const cd_reducer *r, const cd_bucket *bucket)
+{
+    for (uint32_t i = 0; r->tracer != NULL && i < bucket->variable_count; i++) {
+        uint32_t v = r->buckets.layout.indices[bucket->first_slot + i];
+        bool is_unused = cd_reducer_is_unused(r, v);
+        if (is_unused || !is_consumed(r, v)) cd_reducer_emit_final(r, v, is_unused);
+    }
+}
+
+static cddp_status write_back(cd_reducer *r, cd_bucket *bucket, const cddp_tensor *result,
+                              cddp_error *err)
 {
     if (bucket->is_sparse) return write_back_sparse(r, bucket);
-    CD_TRY(check_result(r, bucket, err));
     const cddp_device *device = bucket->flat.device;
-    const cddp_tensor *result = &bucket->future.result;
     bool views = r->config->gradient_as_bucket_view;
-    if (views && !cd_bucket_is_alias(result, &bucket->flat)) {
-        CD_TRY(device->copy(&bucket->flat, result, NULL, err));
-        result = &bucket->flat;
-    }
     size_t pair_count = 0;
     for (uint32_t i = 0; i < bucket->variable_count; i++) {
         uint32_t v = r->buckets.layout.indices[bucket->first_slot + i];
-        bool is_unused = false;
-        CD_TRY(cd_reducer_is_globally_unused(r, v, &is_unused, err));
-        if (is_unused) continue;
-        if (!r->writes_back && r->optimizer_managed[v])
-            CD_TRY(step_in_backward(r, v, result, err));
-        else if (views)
+        if (cd_reducer_is_unused(r, v) || is_consumed(r, v)) continue;
+        if (views)
             CD_TRY(point_at_view(r, v, err));
         else
             CD_TRY(prepare_copy(r, v, result, &r->buckets.pairs[pair_count++], err));
@@ -153,8 +157,11 @@ static cddp_status write_back(cd_reducer *r, cd_bucket *bucket, cddp_error *err)
     if (pair_count > 0)
         CD_TRY(
             device->copy_many(device, r->buckets.pairs, pair_count, CDDP_COPY_PLAIN, 1, NULL, err));
+    emit_finals(r, bucket);
     return CDDP_OK;
 }
+
+const cd_bucket_consumer cd_write_back = {.complete = write_back};
 
 static bool hash_bytes(void *context, const void *bytes, size_t byte_count)
 {
@@ -191,39 +198,33 @@ static void emit_bucket_done(cd_reducer *r, cd_bucket *bucket)
             .generation = r->buckets.generation, .digest = digest, .dtype = dtype);
 }
 
-/* OIB-03: what was written back is stepped on, and stays. */
-static cddp_status then_step(cd_reducer *r, const cd_bucket *bucket, cddp_error *err)
+/* With views the result is in the bucket before anybody looks at it (FIN-04). */
+static cddp_status settle_result(cd_reducer *r, cd_bucket *bucket, const cddp_tensor **result,
+                                 cddp_error *err)
 {
-    if (r->optimizer.step == NULL || r->optimizer.overlap != CDDP_OVERLAP_HOOK_THEN_OPTIMIZER)
+    *result = &bucket->future.result;
+    if (bucket->is_sparse) return CDDP_OK;
+    CD_TRY(check_result(r, bucket, err));
+    if (!r->config->gradient_as_bucket_view || cd_bucket_is_alias(*result, &bucket->flat))
         return CDDP_OK;
-    for (uint32_t i = 0; i < bucket->variable_count; i++) {
-        uint32_t v = r->buckets.layout.indices[bucket->first_slot + i];
-        bool is_unused = false;
-        CD_TRY(cd_reducer_is_globally_unused(r, v, &is_unused, err));
-        if (is_unused || !r->optimizer_managed[v]) continue;
-        CD_TRY(r->optimizer.step(r->optimizer.context, v, cd_wrapped_variable(r->module, v)->grad,
-                                 err));
-    }
+    CD_TRY(bucket->flat.device->copy(&bucket->flat, *result, NULL, err));
+    *result = &bucket->flat;
     return CDDP_OK;
 }
 
 static cddp_status complete_bucket(cd_reducer *r, cd_bucket *bucket, cddp_error *err)
 {
+    const cddp_tensor *result = NULL;
     bucket->is_complete = true;
     r->incomplete_count--;
-    cd_bucket_audit_red_zone(bucket);
+    CD_TRY(cd_bucket_check_red_zone(bucket, err));
     emit_bucket_done(r, bucket);
-    CD_TRY(write_back(r, bucket, err));
-    for (uint32_t i = 0; r->tracer != NULL && !bucket->is_sparse && i < bucket->variable_count;
-         i++) {
-        uint32_t v = r->buckets.layout.indices[bucket->first_slot + i];
-        bool is_unused = false;
-        CD_TRY(cd_reducer_is_globally_unused(r, v, &is_unused, err));
-        bool has_stepped = !r->writes_back && r->optimizer_managed[v] && !is_unused;
-        if (!has_stepped) emit_final(r, v, is_unused);
-    }
-    CD_TRY(then_step(r, bucket, err));
-    return CD_PASS(cd_zero_step_bucket(r, bucket, err));
+    CD_TRY(settle_result(r, bucket, &result, err));
+    CD_TRY(cd_reducer_ask_unused(r, bucket, err));
+    const cd_consumers *c = &r->consumers;
+    for (uint32_t i = 0; i < c->count; i++)
+        if (c->items[i]->complete != NULL) CD_TRY(c->items[i]->complete(r, bucket, result, err));
+    return CDDP_OK;
 }
 
 static cddp_status advance(cd_reducer *r, cd_bucket *bucket, bool *complete, cddp_error *err)
@@ -235,7 +236,7 @@ static cddp_status advance(cd_reducer *r, cd_bucket *bucket, bool *complete, cdd
     CD_TRY(cd_future_advance(&bucket->future, self,
                              cd_bucket_set_reported(&r->buckets, bucket, &plain), complete, err));
     bucket->wire_bytes += cddp_group_bytes(group) - bytes;
-    return CDDP_OK;
+    return CD_PASS(cd_reducer_check_future(r, bucket, err));
 }
 
 cddp_status cd_reducer_complete_future(cd_reducer *r, cd_bucket *bucket, cddp_error *err)
@@ -244,6 +245,7 @@ cddp_status cd_reducer_complete_future(cd_reducer *r, cd_bucket *bucket, cddp_er
     while (!complete) CD_TRY(advance(r, bucket, &complete, err));
     CD_TRY(check_result(r, bucket, err));
     emit_bucket_done(r, bucket);
+    CD_TRY(cd_reducer_ask_unused(r, bucket, err));
     return CDDP_OK;
 }
 
@@ -265,7 +267,7 @@ static void finish_skipped(cd_reducer *r)
     for (size_t b = 0; r->tracer != NULL && b < r->buckets.bucket_count; b++) {
         const cd_bucket *bucket = &r->buckets.buckets[b];
         for (uint32_t i = 0; bucket->is_skipped && i < bucket->variable_count; i++)
-            emit_final(r, r->buckets.layout.indices[bucket->first_slot + i], true);
+            cd_reducer_emit_final(r, r->buckets.layout.indices[bucket->first_slot + i], true);
     }
 }
 
@@ -274,7 +276,9 @@ cddp_status cd_reducer_finalize_backward(cd_reducer *r, cddp_error *err)
     r->phase = CD_REDUCER_FINALIZING;
     CD_TRY(cd_mixed_end(r->mixed, err));
     while (r->incomplete_count > 0) CD_TRY(run_round(r, err));
-    CD_TRY(cd_zero_end_backward(r, err));
+    const cd_consumers *c = &r->consumers;
+    for (uint32_t i = 0; i < c->count; i++)
+        if (c->items[i]->end != NULL) CD_TRY(c->items[i]->end(r, err));
     if (r->logger->is_sampling) {
         r->logger->comm_end_ns = cd_reducer_now(r);
         cd_logger_end_iteration(r->logger);

@@ -184,6 +184,30 @@ static cddp_status install(cd_reducer *r, cd_bucket_layout *layout, cddp_error *
     return CDDP_OK;
 }
 
+/* To the trace, and to a hook whose state is kept by bucket (REB-10). */
+static cddp_status show_layout(const cd_reducer *r, cddp_error *err)
+{
+    cd_reducer_emit_layout(r);
+    if (r->hook != NULL && r->hook->rebuilt != NULL)
+        CD_TRY(r->hook->rebuilt(r->hook_self, (uint32_t)r->buckets.bucket_count, err));
+    return CDDP_OK;
+}
+
+cddp_status cd_reducer_forget_layout(cd_reducer *r, cddp_error *err)
+{
+    cddp_status status = CDDP_OK;
+    cd_bucket_layout layout = {0};
+    if (r->buckets.generation == 0) return CDDP_OK;
+    CD_TRY_OUT(cd_bucket_layout_init(&layout, r->variable_count, r->allocator, err));
+    CD_TRY_OUT(cd_reducer_plan_first_layout(r, &layout, err));
+    CD_TRY_OUT(install(r, &layout, err));
+    r->growth_count++;
+    CD_TRY_OUT(show_layout(r, err));
+out:
+    cd_bucket_layout_fini(&layout);
+    return status;
+}
+
 static cddp_status rebuild(cd_reducer *r, cddp_error *err)
 {
     cddp_status status = CDDP_OK;
@@ -197,16 +221,14 @@ static cddp_status rebuild(cd_reducer *r, cddp_error *err)
     uint64_t adopted = cd_bucket_layout_digest(&layout);
     CD_TRY_OUT(install(r, &layout, err));
     r->growth_count++;
-    r->has_rebuilt = true;
-    r->arrival_count = 0;
     if (accumulating)
         CD_EMIT(r->tracer, mark, "rebuild_during_accumulation", .value = (int64_t)r->iteration);
     CD_EMIT(r->tracer, rebuild, NULL, .generation = r->buckets.generation,
             .buckets = (int64_t)r->buckets.bucket_count, .arrival = (int64_t)arrival,
             .adopted = (int64_t)adopted, .accumulating = accumulating);
-    cd_reducer_emit_layout(r);
-    if (r->hook != NULL && r->hook->rebuilt != NULL)
-        CD_TRY_OUT(r->hook->rebuilt(r->hook_self, (uint32_t)r->buckets.bucket_count, err));
+    CD_TRY_OUT(show_layout(r, err));
+    r->has_rebuilt = true;
+    r->arrival_count = 0;
 out:
     cd_bucket_layout_fini(&layout);
     return status;
@@ -223,7 +245,9 @@ cddp_status cd_reducer_rebuild_buckets(cd_reducer *r, bool *rebuilt, cddp_error 
             err, CDDP_E_STATE,
             "buckets cannot be rebuilt: %zu of %zu parameters arrived in the first backward",
             r->arrival_count, r->variable_count);
-    CD_TRY(rebuild(r, err));
+    cddp_status status = rebuild(r, err);
+    if (status != CDDP_OK)
+        return CD_PASS(cd_reducer_fail(r, status, err)); /* do peers have the layout? */
     *rebuilt = true;
     cd_reducer_reset_iteration(r);
     cd_reducer_audit(r);

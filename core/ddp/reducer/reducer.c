@@ -10,7 +10,7 @@
 ** (RED-09).
 **
 ** Invariants (cd_reducer_audit):
-**   R1  in IDLE and ARMED no variable is ready, no bucket is launched and no divide factor is set;
+**   R1  in IDLE and ARMED every field that lives for an iteration is zero (reducer_state.def);
 **   R2  a bucket's pending count plus its ready variables is its size;
 **   R3  the buckets launched or skipped are exactly those below next_bucket: launches happen in
 **       index order (RED-06);
@@ -19,9 +19,12 @@
 **   R5  the divide factor is known exactly while variables are ready (GRD-01);
 **   R6  the used map travels only in modes that have one, at most once per window;
 **   R7  the unused list is ascending and names the same variables as the unused set;
-**   R8  with gradient_as_bucket_view every dense variable's home is its slice of the current
-**       layout;
-**   R9  layout, offsets and red zones are intact (cd_bucket_set_audit).
+**   R8  a failure is kept exactly in FAILED;
+**   R9  layout and offsets are intact (cd_bucket_set_audit).
+**
+** An audit asserts only what no caller, hook, backend or peer can cause. What they can cause is an
+** error: it is kept, the machine enters FAILED, and every call answers with it until backward_end
+** or reset.
 **
 **                      prepare_for_backward               mark_variable_ready
 **          ┌──────┐ ─────────────────────────▶ ┌───────┐ ────────────────────▶ ┌──────────┐
@@ -32,6 +35,10 @@
 **                           │                  ┌────────────┐                       │
 **                           └───────────────── │ FINALIZING │ ◀─────────────────────┘
 **                        finalize_backward     └────────────┘
+**                           ▲
+**                           │ backward_end, reset ┌────────┐  cd_reducer_fail
+**                           └──────────────────── │ FAILED │ ◀───────────────── any phase
+**                                                 └────────┘
 **
 **   IDLE → ARMED             cd_reducer_prepare_for_backward   synchronising forward
 **   ARMED → ARMED            cd_reducer_prepare_for_backward   another forward before the backward (FWD-08)
@@ -41,6 +48,8 @@
 **   ARMED → FINALIZING       cd_reducer_backward_end           static graph's first pass (static_graph.c)
 **   REDUCING, ARMED → same   cd_reducer_backward_end           something is missing: the next forward says what (RED-11)
 **   FINALIZING → IDLE        cd_reducer_finalize_backward      finalize.c
+**   any → FAILED             cd_reducer_fail                   a gradient, hook, collective or rebuild failed
+**   FAILED → IDLE            cd_reducer_backward_end           answers with the first error, gives the works back
 **   any → IDLE               cd_reducer_reset                  group update, after a failure (UPG-01)
 **
 ** Not here: making and unmaking it (reducer_life.c), bucket assignment (bucket_plan.c), how a
@@ -68,18 +77,34 @@
 
 /* ---- prepare ---- */
 
+/* Back to zero: every field that lives no longer than `life` (reducer_state.def). */
+static inline void set_back(cd_reducer *r, int life)
+{
+    const size_t n = r->variable_count;
+#define CD_FIXED(type, name)
+#define CD_PART(kind, type, name)
+#define CD_FLAG(kind, lives, name) \
+    if (CD_LIFE_##lives <= life) r->name = false;
+#define CD_NUMBER(kind, lives, type, name) \
+    if (CD_LIFE_##lives <= life) r->name = 0;
+#define CD_TABLE(kind, lives, type, name, room, used) \
+    if (CD_LIFE_##lives <= life) memset(r->name, 0, (room) * sizeof *r->name);
+#include "core/ddp/reducer/reducer_state.def"
+#undef CD_FIXED
+#undef CD_PART
+#undef CD_FLAG
+#undef CD_NUMBER
+#undef CD_TABLE
+}
+
 void cd_reducer_reset_iteration(cd_reducer *r)
 {
-    r->next_bucket = r->incomplete_count = 0;
-    r->divide_factor = 0;
-    r->has_marked_unused = false;
-    r->ready_count = 0;
-    cd_bitset_clear(r->ready, r->variable_count);
+    set_back(r, CD_LIFE_ITERATION);
     for (size_t b = 0; b < r->buckets.bucket_count; b++) {
         cd_bucket *bucket = &r->buckets.buckets[b];
         bucket->pending = bucket->variable_count;
-        bucket->is_launched = bucket->is_skipped = bucket->is_complete = bucket->is_reported =
-            false;
+        bucket->is_launched = bucket->is_skipped = bucket->is_complete = false;
+        bucket->is_reported = bucket->is_answered = false;
     }
 }
 
@@ -105,26 +130,38 @@ static void search_unused(cd_reducer *r, const bool *reachable)
     r->has_previous_unused = true;
 }
 
-void cd_reducer_prepare_for_backward(cd_reducer *r, const bool *reachable)
+/* Static graph's first pass counts from zero: firings of a backward that was left half-way are not
+** part of the graph. */
+static void forget_first_pass(cd_reducer *r)
 {
-    CD_ASSERT(r->phase == CD_REDUCER_IDLE || r->phase == CD_REDUCER_ARMED);
+    memset(r->hook_counts, 0, r->variable_count * sizeof *r->hook_counts);
+    r->unused_count = 0;
+    cd_bitset_clear(r->unused_set, r->variable_count);
+}
+
+cddp_status cd_reducer_prepare_for_backward(cd_reducer *r, const bool *reachable, cddp_error *err)
+{
+    /* Gradients may have become ready since forward began, and so does a failure (RED-11). */
+    CD_TRY(cd_reducer_check_finalized(r, err));
     if (r->phase == CD_REDUCER_ARMED)
         CD_EMIT(r->tracer, mark, "forward_before_backward", .value = (int64_t)r->iteration);
     cd_reducer_reset_iteration(r);
     r->ready_order_count = 0;
     if (r->static_graph && r->static_graph_recorded)
         memcpy(r->remaining, r->hook_counts, r->variable_count * sizeof *r->remaining);
+    if (cd_reducer_is_first_static(r)) forget_first_pass(r);
     if (cd_reducer_is_dynamic(r)) search_unused(r, reachable);
     r->phase = CD_REDUCER_ARMED;
     cd_reducer_audit(r);
+    return CDDP_OK;
 }
 
 /* ---- hooks ---- */
 
 static void note_hook(cd_reducer *r)
 {
-    if (r->is_first_hook_due) {
-        r->is_first_hook_due = false;
+    if (!r->has_first_hook) {
+        r->has_first_hook = true;
         r->backward_count++;
     }
     if (r->in_backward) return;
@@ -156,7 +193,7 @@ static void note_unsynchronised(const cd_reducer *r, size_t variable)
     CD_EMIT(r->tracer, unsynced_grad, NULL, .param = (int64_t)variable);
 }
 
-cddp_status cd_reducer_autograd_hook(cd_reducer *r, size_t variable, cddp_error *err)
+static cddp_status take_gradient(cd_reducer *r, size_t variable, cddp_error *err)
 {
     const cd_variable *v = cd_wrapped_variable(r->module, variable);
     note_hook(r);
@@ -168,7 +205,6 @@ cddp_status cd_reducer_autograd_hook(cd_reducer *r, size_t variable, cddp_error 
         note_unsynchronised(r, variable);
         return CD_PASS(cd_reducer_hand_over(r, variable, err));
     }
-    CD_ASSERT(r->phase != CD_REDUCER_FINALIZING);
     if (is_first_static) {
         r->hook_counts[variable]++;
         return CDDP_OK;
@@ -188,6 +224,14 @@ cddp_status cd_reducer_autograd_hook(cd_reducer *r, size_t variable, cddp_error 
     record_arrival(r, variable);
     CD_TRY(cd_reducer_mark_variable_ready(r, variable, false, err));
     return CDDP_OK;
+}
+
+cddp_status cd_reducer_autograd_hook(cd_reducer *r, size_t variable, cddp_error *err)
+{
+    CD_ASSERT(r->phase != CD_REDUCER_FINALIZING); /* the facade refuses calls from inside itself */
+    if (r->phase == CD_REDUCER_FAILED) return CD_PASS(cd_reducer_fail(r, r->failure.status, err));
+    cddp_status status = take_gradient(r, variable, err);
+    return CD_PASS(status == CDDP_OK ? CDDP_OK : cd_reducer_fail(r, status, err));
 }
 
 static cddp_status fail_ready_twice(const cd_reducer *r, size_t variable, cddp_error *err)
@@ -215,58 +259,105 @@ static bool is_wholly_unused(const cd_reducer *r, const cd_bucket *bucket)
     return true;
 }
 
-cddp_status cd_reducer_start_bucket(cd_reducer *r, const cd_bucket_set *set, cd_bucket *bucket,
-                                    cddp_error *err)
+cddp_status cd_reducer_check_future(const cd_reducer *r, cd_bucket *bucket, cddp_error *err)
 {
-    cddp_future *future = &bucket->future;
-    *future = (cddp_future){.size = sizeof *future};
-    uint64_t bytes = cddp_group_bytes(r->group);
-    if (r->hook != NULL) {
-        bytes = cddp_group_bytes(r->hook_group);
-        cddp_grad_bucket *reported = cd_bucket_set_reported(set, bucket, NULL);
-        CD_EMIT(r->tracer, hook_call, r->hook->name, .bucket = bucket->index,
-                .generation = set->generation, .is_last = reported->is_last,
-                .dtype = bucket->flat.dtype,
-                .bytes = cddp_tensor_numel(&bucket->flat) *
-                         (int64_t)cddp_dtype_bytes(bucket->flat.dtype));
-        CD_TRY(r->hook->run(r->hook_self, reported, r->hook_group, future, err));
-    } else if (bucket->is_sparse) {
-        uint32_t v = set->layout.indices[bucket->first_slot];
-        cd_sparse_launch launch = {.variable = cd_wrapped_variable(r->module, v),
-                                   .index = v,
-                                   .bucket = bucket->index,
-                                   .group = r->group,
-                                   .contribute = set == &r->buckets};
-        CD_TRY(cd_sparse_launch_reduce(&r->sparse, &launch, future, &bucket->future_self, err));
-    } else {
-        /* The label is the bucket's own index, also where hooks are told 0 (STA-04). */
-        const cddp_grad_bucket label = {.index = bucket->index};
-        CD_TRY(cd_future_add_allreduce(future, &label, &bucket->flat, r->group, err));
-        future->result = bucket->flat;
-    }
-    bucket->wire_bytes = cddp_group_bytes(r->hook != NULL ? r->hook_group : r->group) - bytes;
+    const uint32_t count = bucket->future.work_count;
+    if (count <= CDDP_FUTURE_WORKS_MAX) return CDDP_OK;
+    bucket->future.work_count = CDDP_FUTURE_WORKS_MAX;
+    return cd_fail(err, CDDP_E_STATE, "comm hook %s posted %u works for bucket %u; a stage has %u",
+                   r->hook != NULL ? r->hook->name : "all-reduce", count, bucket->index,
+                   CDDP_FUTURE_WORKS_MAX);
+}
+
+static void emit_launch(const cd_reducer *r, const cd_bucket_set *set, const cd_bucket *bucket,
+                        bool is_last)
+{
+    CD_EMIT(r->tracer, bucket_launch, NULL, .bucket = bucket->index, .generation = set->generation,
+            .numel = cddp_tensor_numel(&bucket->flat), .dtype = bucket->flat.dtype,
+            .content = (int64_t)bucket->content_digest,
+            .digest = bucket->is_sparse ? 0 : cd_tracer_digest(r->tracer, &bucket->flat),
+            .is_last = is_last, .shadow = set != &r->buckets, .group = cddp_group_id(r->group),
+            .sequence = (int64_t)cddp_group_sequence(r->group));
+}
+
+static cddp_status run_hook(cd_reducer *r, const cd_bucket_set *set, cd_bucket *bucket,
+                            cddp_error *err)
+{
+    cddp_grad_bucket *reported = cd_bucket_set_reported(set, bucket, NULL);
+    CD_EMIT(r->tracer, hook_call, r->hook->name, .bucket = bucket->index,
+            .generation = set->generation, .is_last = reported->is_last,
+            .dtype = bucket->flat.dtype,
+            .bytes =
+                cddp_tensor_numel(&bucket->flat) * (int64_t)cddp_dtype_bytes(bucket->flat.dtype));
+    CD_TRY(r->hook->run(r->hook_self, reported, r->hook_group, &bucket->future, err));
     return CDDP_OK;
 }
 
-cddp_status cd_reducer_launch_bucket(cd_reducer *r, cd_bucket *bucket, cddp_error *err)
+static cddp_status start_sparse(cd_reducer *r, const cd_bucket_set *set, cd_bucket *bucket,
+                                cddp_error *err)
 {
-    cd_bucket_audit_red_zone(bucket);
-    /* STA-04: in static graph's first pass the counter does not advance, and a hook sees index 0
-    ** every time. */
-    bool first_static = cd_reducer_is_first_static(r);
-    bool is_last = cd_bucket_set_report(&r->buckets, bucket, first_static ? 0 : bucket->index);
-    CD_EMIT(r->tracer, bucket_launch, NULL, .bucket = bucket->index,
-            .generation = r->buckets.generation, .numel = cddp_tensor_numel(&bucket->flat),
-            .dtype = bucket->flat.dtype, .content = (int64_t)bucket->content_digest,
-            .digest = bucket->is_sparse ? 0 : cd_tracer_digest(r->tracer, &bucket->flat),
-            .is_last = is_last, .group = cddp_group_id(r->group),
-            .sequence = (int64_t)cddp_group_sequence(r->group));
+    uint32_t v = set->layout.indices[bucket->first_slot];
+    cd_sparse_launch launch = {.variable = cd_wrapped_variable(r->module, v),
+                               .index = v,
+                               .bucket = bucket->index,
+                               .group = r->group,
+                               .contribute = set == &r->buckets};
+    CD_TRY(
+        cd_sparse_launch_reduce(&r->sparse, &launch, &bucket->future, &bucket->future_self, err));
+    return CDDP_OK;
+}
+
+cddp_status cd_reducer_start_bucket(cd_reducer *r, cd_bucket_set *set, cd_bucket *bucket,
+                                    uint32_t index, cddp_error *err)
+{
+    cddp_group *group = r->hook != NULL ? r->hook_group : r->group;
+    emit_launch(r, set, bucket, cd_bucket_set_report(set, bucket, index));
+    uint64_t bytes = cddp_group_bytes(group);
+    bucket->future = (cddp_future){.size = sizeof bucket->future};
+    if (r->hook != NULL) {
+        CD_TRY(run_hook(r, set, bucket, err));
+    } else if (bucket->is_sparse) {
+        CD_TRY(start_sparse(r, set, bucket, err));
+    } else {
+        /* The label is the bucket's own index, also where hooks see 0 (STA-04). */
+        const cddp_grad_bucket label = {.index = bucket->index};
+        CD_TRY(cd_future_add_allreduce(&bucket->future, &label, &bucket->flat, group, err));
+        bucket->future.result = bucket->flat;
+    }
+    bucket->wire_bytes = cddp_group_bytes(group) - bytes;
+    return CD_PASS(cd_reducer_check_future(r, bucket, err));
+}
+
+static cddp_status launch_bucket(cd_reducer *r, cd_bucket *bucket, cddp_error *err)
+{
+    CD_TRY(cd_bucket_check_red_zone(bucket, err));
     if (r->logger->is_sampling && r->logger->comm_begin_ns == 0)
         r->logger->comm_begin_ns = cd_reducer_now(r);
     bucket->is_launched = true;
     r->incomplete_count++;
-    CD_TRY(cd_reducer_start_bucket(r, &r->buckets, bucket, err));
-    return CD_PASS(cd_zero_step_previous(r, bucket, err));
+    /* STA-04: in static graph's first pass the counter does not advance, and a hook sees index 0
+    ** every time. */
+    CD_TRY(cd_reducer_start_bucket(r, &r->buckets, bucket,
+                                   cd_reducer_is_first_static(r) ? 0 : bucket->index, err));
+    return CDDP_OK;
+}
+
+cddp_status cd_reducer_send_bucket(cd_reducer *r, cd_bucket *bucket, cddp_error *err)
+{
+    CD_TRY(launch_bucket(r, bucket, err));
+    const cd_consumers *c = &r->consumers;
+    for (uint32_t i = 0; i < c->count; i++)
+        if (c->items[i]->launched != NULL) CD_TRY(c->items[i]->launched(r, bucket, err));
+    return CDDP_OK;
+}
+
+void cd_reducer_add_consumer(cd_reducer *r, const cd_bucket_consumer *consumer, bool is_first)
+{
+    cd_consumers *c = &r->consumers;
+    CD_ASSERT(c->count < CD_CONSUMERS_MAX);
+    uint32_t at = c->count++;
+    for (; is_first && at > 0; at--) c->items[at] = c->items[at - 1];
+    c->items[at] = consumer;
 }
 
 cddp_status cd_reducer_take_hook(cd_reducer *r, const cddp_hook *hook, void *self, cddp_error *err)
@@ -300,10 +391,22 @@ static cddp_status mark_bucket_ready(cd_reducer *r, const cd_bucket *ready, cddp
             bucket->is_skipped = true;
             CD_EMIT(r->tracer, bucket_skip, NULL, .bucket = bucket->index);
         } else {
-            CD_TRY(cd_reducer_launch_bucket(r, bucket, err));
+            CD_TRY(cd_reducer_send_bucket(r, bucket, err));
         }
         r->next_bucket++;
     }
+    return CDDP_OK;
+}
+
+cddp_status cd_reducer_fill_slice(cd_reducer *r, size_t variable, bool is_unused, cddp_error *err)
+{
+    const cd_bucket *bucket = &r->buckets.buckets[r->buckets.bucket_of[variable]];
+    int64_t path = 0;
+    CD_TRY(cd_reducer_contribute(r, variable, &path, err));
+    CD_EMIT(r->tracer, mark_ready, NULL, .param = (int64_t)variable, .bucket = bucket->index,
+            .slot = (int64_t)r->buckets.slot_of[variable] - (int64_t)bucket->first_slot,
+            .path = path, .factor = (int64_t)r->divide_factor, .unused = is_unused,
+            .digest = cd_reducer_slice_digest(r, variable));
     return CDDP_OK;
 }
 
@@ -315,13 +418,8 @@ cddp_status cd_reducer_mark_variable_ready(cd_reducer *r, size_t variable, bool 
     r->ready_count++;
     r->phase = CD_REDUCER_REDUCING;
     if (r->divide_factor == 0) CD_TRY(cd_reducer_compute_divide_factor(r, err));
+    CD_TRY(cd_reducer_fill_slice(r, variable, is_unused, err));
     cd_bucket *bucket = &r->buckets.buckets[r->buckets.bucket_of[variable]];
-    int64_t path = 0;
-    CD_TRY(cd_reducer_contribute(r, variable, &path, err));
-    CD_EMIT(r->tracer, mark_ready, NULL, .param = (int64_t)variable, .bucket = bucket->index,
-            .slot = (int64_t)r->buckets.slot_of[variable] - (int64_t)bucket->first_slot,
-            .path = path, .factor = (int64_t)r->divide_factor, .unused = is_unused,
-            .digest = cd_reducer_slice_digest(r, variable));
     if (--bucket->pending > 0) return CDDP_OK;
     CD_TRY(cd_reducer_contribute_deferred(r, bucket, err));
     CD_TRY(mark_bucket_ready(r, bucket, err));
@@ -341,7 +439,7 @@ static cddp_status finish(cd_reducer *r, cddp_error *err)
         for (size_t i = 0; i < r->unused_count; i++) record_arrival(r, r->unused[i]); /* REB-02 */
     CD_TRY(cd_reducer_finalize_backward(r, err));
     cd_reducer_reset_iteration(r);
-    r->is_first_hook_due = true;
+    r->has_first_hook = false;
     r->is_after_finalize = true;
     r->phase = CD_REDUCER_IDLE;
     return CDDP_OK;
@@ -353,10 +451,13 @@ cddp_status cd_reducer_backward_end(cd_reducer *r, bool *finalized, cddp_error *
     bool delayed = cd_reducer_is_first_static(r) && r->phase == CD_REDUCER_ARMED;
     bool complete = r->phase == CD_REDUCER_REDUCING && r->next_bucket == r->buckets.bucket_count;
     r->in_backward = false;
+    if (r->phase == CD_REDUCER_FAILED) status = r->failure.status;
     if (delayed) status = cd_static_graph_reduce_delayed(r, err);
     if (status == CDDP_OK && (delayed || complete)) status = finish(r, err);
     if (status != CDDP_OK) {
+        cd_reducer_fail(r, status, err);
         cd_reducer_abandon(r);
+        r->is_after_finalize = true; /* what follows without a forward stays local (FWD-09) */
         cd_error_frame(err, __FILE__, __func__, __LINE__);
         return status;
     }
@@ -386,11 +487,29 @@ static size_t print_missing(const cd_reducer *r, char *text, size_t text_bytes)
     return missing;
 }
 
+cddp_status cd_reducer_fail(cd_reducer *r, cddp_status status, cddp_error *err)
+{
+    if (r->phase != CD_REDUCER_FAILED) {
+        r->phase = CD_REDUCER_FAILED;
+        if (err != NULL && err->status == status)
+            r->failure = *err;
+        else /* a hook or a backend that returned a status and no words */
+            cd_fail(&r->failure, status, "%s", cddp_status_text(status));
+    }
+    if (err != NULL) *err = r->failure;
+    return r->failure.status;
+}
+
 cddp_status cd_reducer_check_finalized(cd_reducer *r, cddp_error *err)
 {
+    if (r->phase == CD_REDUCER_FAILED) return CD_PASS(cd_reducer_fail(r, r->failure.status, err));
     if (r->phase != CD_REDUCER_REDUCING) return CDDP_OK;
     char names[200];
     size_t missing = print_missing(r, names, sizeof names);
+    if (missing == 0)
+        return cd_fail(err, CDDP_E_STATE,
+                       "the previous backward is not reduced: every gradient is ready, but "
+                       "backward_end was not called");
     const char *advice = "set find_unused_parameters and use every output in the loss, or find out "
                          "why they got none";
     if (cd_reducer_is_dynamic(r))
@@ -405,23 +524,26 @@ cddp_status cd_reducer_check_finalized(cd_reducer *r, cddp_error *err)
                    cddp_group_rank(r->group), missing, r->variable_count, names, advice);
 }
 
+/* What a static graph recorded outlives a failed backward: its map answers for all later ones
+** (STA-06). Before that, and in the other modes, the window is closed and its marks are gone. */
 void cd_reducer_abandon(cd_reducer *r)
 {
     for (size_t b = 0; b < r->buckets.bucket_count; b++)
         cd_future_abandon(&r->buckets.buckets[b].future);
-    cd_unused_map_abandon(&r->used_map);
+    if (!r->static_graph_recorded) cd_unused_map_abandon(&r->used_map);
     cd_zero_abandon(&r->zero);
+    cd_sparse_drop_metadata(&r->sparse);
     cd_reducer_reset_iteration(r);
-    r->in_backward = false;
-    r->is_first_hook_due = true;
-    r->phase = CD_REDUCER_IDLE;
+    set_back(r, CD_LIFE_BACKWARD); /* arrivals of half a backward are no order to rebuild by */
+    cd_error_reset(&r->failure);
 }
 
+/* Another group has other members: who used what is asked again, as it was for the first group. */
 void cd_reducer_reset(cd_reducer *r)
 {
+    set_back(r, CD_LIFE_GROUP);
+    if (r->static_graph) forget_first_pass(r);
     cd_reducer_abandon(r);
-    r->has_rebuilt = false;
-    r->arrival_count = r->ready_order_count = 0;
     cd_reducer_audit(r);
 }
 
@@ -455,15 +577,31 @@ static void audit_buckets(const cd_reducer *r)
     }
 }
 
+static void audit_set_back(const cd_reducer *r)
+{
+#define CD_FIXED(type, name)
+#define CD_PART(kind, type, name)
+#define CD_TABLE(kind, lives, type, name, room, used)
+#define CD_FLAG(kind, lives, name) \
+    if (CD_LIFE_##lives == CD_LIFE_ITERATION) CD_ASSERT(!r->name);
+#define CD_NUMBER(kind, lives, type, name) \
+    if (CD_LIFE_##lives == CD_LIFE_ITERATION) CD_ASSERT(r->name == 0);
+#include "core/ddp/reducer/reducer_state.def"
+#undef CD_FIXED
+#undef CD_PART
+#undef CD_TABLE
+#undef CD_FLAG
+#undef CD_NUMBER
+}
+
 void cd_reducer_audit(const cd_reducer *r)
 {
-    if (r->phase == CD_REDUCER_IDLE || r->phase == CD_REDUCER_ARMED)
-        CD_ASSERT(r->ready_count == 0 && r->next_bucket == 0 && r->divide_factor == 0); /* R1 */
+    if (r->phase == CD_REDUCER_IDLE || r->phase == CD_REDUCER_ARMED) audit_set_back(r); /* R1 */
     size_t ready = 0;
     for (size_t v = 0; v < r->variable_count; v++) ready += cd_bitset_has(r->ready, v);
     CD_ASSERT(ready == r->ready_count);                        /* R4 */
     CD_ASSERT((r->ready_count > 0) == (r->divide_factor > 0)); /* R5 */
-    if (r->phase != CD_REDUCER_FINALIZING) audit_buckets(r);
+    if (r->phase < CD_REDUCER_FINALIZING) audit_buckets(r);
     /* R6 */
     CD_ASSERT(r->used_map.count == 0 || r->config->find_unused_parameters || r->static_graph);
     if (r->used_map.count > 0) cd_unused_map_audit(&r->used_map);
@@ -471,13 +609,6 @@ void cd_reducer_audit(const cd_reducer *r)
         CD_ASSERT(i == 0 || r->unused[i - 1] < r->unused[i]);
         CD_ASSERT(cd_bitset_has(r->unused_set, r->unused[i]));
     }
-    if (r->config->gradient_as_bucket_view) /* R8 */
-        for (size_t v = 0; v < r->variable_count; v++) {
-            const cd_variable *variable = cd_wrapped_variable(r->module, v);
-            if (variable->expect_sparse || variable->grad->kind == CDDP_GRAD_SPARSE) continue;
-            CD_ASSERT(variable->grad->backing_is_borrowed &&
-                      cd_bucket_set_holds(&r->buckets, v, variable->grad->backing.storage,
-                                          variable->grad->backing.offset));
-        }
-    cd_bucket_set_audit(&r->buckets); /* R9 */
+    CD_ASSERT((r->phase == CD_REDUCER_FAILED) == (r->failure.status != CDDP_OK)); /* R8 */
+    cd_bucket_set_audit(&r->buckets);                                             /* R9 */
 }

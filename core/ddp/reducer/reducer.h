@@ -7,10 +7,12 @@
 ** Ownership  borrows group, tracer, module table, config, logger; owns buckets, used map, hook
 **            state.
 ** Threads    the rank's thread.
-** Errors     messages name parameters; a failure in a hook or a collective leaves the reducer idle
-**            with its works given back, so that reset and destroy are always safe (UPG-02).
+** Errors     messages name parameters. The first error of a backward is kept until backward_end or
+**            reset; both give the works back and leave the reducer idle (UPG-02).
 */
 #pragma once
+#include "core/base/arena.h"
+#include "core/base/bitset.h"
 #include "core/ddp/reducer/bucket.h"
 #include "core/ddp/wrap/logger.h"
 #include "core/ddp/modes/mixed_precision.h"
@@ -24,75 +26,51 @@
 typedef enum cd_reducer_phase {
     /* hooks are not expected: before the first forward, in no_sync, after finalisation */
     CD_REDUCER_IDLE,
-    CD_REDUCER_ARMED,     /* prepare_for_backward ran; no variable is ready yet */
-    CD_REDUCER_REDUCING,  /* at least one variable is ready: must finalise */
-    CD_REDUCER_FINALIZING /* inside finalize_backward */
+    CD_REDUCER_ARMED,      /* prepare_for_backward ran; no variable is ready yet */
+    CD_REDUCER_REDUCING,   /* at least one variable is ready: must finalise */
+    CD_REDUCER_FINALIZING, /* inside finalize_backward */
+    CD_REDUCER_FAILED      /* a backward or a rebuild failed; `failure` says how */
 } cd_reducer_phase;
 
+struct cd_reducer;
+struct cd_join;
+
+/* What happens to buckets besides their reduction: averages are written back, optimizers step. Every
+** slot is optional. */
+typedef struct cd_bucket_consumer {
+    /* called when: the bucket was launched, and the next one has not been. */
+    cddp_status (*launched)(struct cd_reducer *reducer, cd_bucket *bucket, cddp_error *err);
+    /* called when: the result is there and checked; result is the bucket's own memory with
+    ** gradient_as_bucket_view. Who is globally unused is known (cd_reducer_is_unused). */
+    cddp_status (*complete)(struct cd_reducer *reducer, cd_bucket *bucket,
+                            const cddp_tensor *result, cddp_error *err);
+    /* called when: every bucket of the backward is complete. */
+    cddp_status (*end)(struct cd_reducer *reducer, cddp_error *err);
+} cd_bucket_consumer;
+#define CD_CONSUMERS_MAX 2 /* the write-back, and one optimizer */
+
+typedef struct cd_consumers {
+    const cd_bucket_consumer *items[CD_CONSUMERS_MAX]; /* (count) */
+    uint32_t count;
+} cd_consumers;
+
+/* How long a field keeps its value; see reducer_state.def. */
+enum { CD_LIFE_ITERATION, CD_LIFE_BACKWARD, CD_LIFE_GROUP, CD_LIFE_ALWAYS };
+
+/* Its fields are the rows of reducer_state.def, and nothing else: what is added here would escape
+** reset, audit and key. */
 typedef struct cd_reducer {
-    /* Borrowed for the whole life. */
-    const cddp_allocator *allocator;
-    cddp_group *group; /* NULL: this rank left the group (UPG-01) */
-    cddp_tracer *tracer;
-    const cd_wrapped *module;
-    const cd_ddp_config *config;
-    cd_logger *logger;
-    /* gives gradients their full precision back before averages are written (MIX-04) */
-    cd_mixed *mixed;
-    size_t variable_count;
-
-    /* Across iterations (RED-01). */
-    cd_bucket_set buckets;
-    bool has_rebuilt;
-    bool static_graph;          /* set at construction or by set_static_graph */
-    bool static_graph_recorded; /* the delayed first reduction is done (STA-03) */
-    /* (variable_count) firings recorded in the first synchronised backward */
-    uint32_t *hook_counts;
-    /* (unused_count) ascending; static graph: fixed after the first backward */
-    uint32_t *unused;
-    size_t unused_count;
-    uint64_t *unused_set;      /* bitset over variables: the same set */
-    uint32_t *previous_unused; /* (previous_unused_count) UNU-11 */
-    size_t previous_unused_count;
-    bool has_previous_unused, graph_was_static;
-    cd_unused_map used_map;
-    cd_sparse_set sparse;
-    uint64_t iteration;      /* synchronising forwards */
-    uint64_t backward_count; /* first hooks after a finalisation */
-    uint64_t growth_count;   /* allocations made after construction */
-    const cddp_hook *hook;   /* NULL: plain pre-divided all-reduce */
-    void *hook_self;
-    cddp_group *hook_group; /* the group at registration: hooks keep it (UPG-01) */
-    /* a hook, mixed precision or in-backward optimizer owns the scaling (GRD-02) */
-    bool scales_in_hook;
-    bool writes_back; /* false: the in-backward optimizer consumes the buckets (FIN-07) */
-    cddp_optimizer_in_backward optimizer; /* step NULL: none */
-    bool *optimizer_managed;              /* (variable_count) */
-    cd_zero zero;                         /* of a sharded optimizer in backward */
-
-    /* Per iteration (RED-02). */
-    cd_reducer_phase phase;
-    bool is_first_hook_due; /* the next hook is the first of its backward */
-    /* since the last grad-mode forward a finalisation happened (FWD-09) */
-    bool is_after_finalize;
-    bool in_backward; /* a hook fired and backward_end has not come yet */
-    bool has_marked_unused;
-    uint32_t next_bucket;
-    uint32_t incomplete_count; /* buckets launched and not written back */
-    uint64_t divide_factor;    /* 0: not yet known (GRD-01) */
-    uint64_t *ready;           /* bitset over variables */
-    size_t ready_count;
-    uint32_t *remaining;   /* (variable_count) static graph: firings still to come */
-    uint32_t *ready_order; /* (ready_order_count) hooks in order of arrival */
-    size_t ready_order_count;
-    /* (arrival_count) for the rebuild (REB-02); room for every firing of a well-formed backward */
-    uint32_t *arrival;
-    size_t arrival_count;
-
-    /* Join: the all-reduce that tells how many ranks are active; owned by join.c. */
-    /* NULL: all of them */
-    cddp_status (*active_ranks)(void *join, uint64_t *count, cddp_error *err);
-    void *join;
+#define CD_FIXED(type, name) type name;
+#define CD_FLAG(kind, life, name) bool name;
+#define CD_NUMBER(kind, life, type, name) type name;
+#define CD_TABLE(kind, life, type, name, room, used) type *name;
+#define CD_PART(kind, type, name) type name;
+#include "core/ddp/reducer/reducer_state.def"
+#undef CD_FIXED
+#undef CD_FLAG
+#undef CD_NUMBER
+#undef CD_TABLE
+#undef CD_PART
 } cd_reducer;
 
 typedef struct cd_reducer_spec {
@@ -102,23 +80,32 @@ typedef struct cd_reducer_spec {
     const cd_ddp_config *config;
     cd_logger *logger;
     cd_mixed *mixed;
+    struct cd_join *join;
     const cddp_allocator *allocator;
 } cd_reducer_spec;
 
 cddp_status cd_reducer_init(cd_reducer *reducer, const cd_reducer_spec *spec, cddp_error *err);
 void cd_reducer_fini(cd_reducer *reducer); /* accepts a zeroed reducer */
 
-/* RED-02. reachable: (variable_count), read only in dynamic find_unused_parameters mode. */
-void cd_reducer_prepare_for_backward(cd_reducer *reducer, const bool *reachable);
+/* RED-02. reachable: (variable_count), read only in dynamic find_unused_parameters mode. Refused
+** while a backward is half done (RED-11). */
+cddp_status cd_reducer_prepare_for_backward(cd_reducer *reducer, const bool *reachable,
+                                            cddp_error *err);
 /* RED-04: the post-accumulate hook of a variable fired. */
 cddp_status cd_reducer_autograd_hook(cd_reducer *reducer, size_t variable, cddp_error *err);
 /* The end of the outermost backward (RED-09); *finalized says whether averages were written
-** back. */
+** back. In FAILED it answers with the kept error and leaves that phase. */
 cddp_status cd_reducer_backward_end(cd_reducer *reducer, bool *finalized, cddp_error *err);
-/* RED-11: fails when the previous backward left buckets unreduced. */
+/* RED-11: fails when the previous backward left buckets unreduced; in FAILED with the kept
+** error. */
 cddp_status cd_reducer_check_finalized(cd_reducer *reducer, cddp_error *err);
-/* UPG-01: as if no forward had happened; forgets the rebuild. */
+/* UPG-01: as if no forward had happened; forgets the rebuild and what a static graph recorded. */
 void cd_reducer_reset(cd_reducer *reducer);
+/* After a reset: the group from now on, or NULL. Hooks of the caller keep the group that they were
+** registered with; those that DDP brings itself follow (UPG-01). */
+cddp_status cd_reducer_take_group(cd_reducer *reducer, cddp_group *group, cddp_error *err);
+/* Keeps the first error and enters FAILED; returns its status, with the kept error in *err. */
+cddp_status cd_reducer_fail(cd_reducer *reducer, cddp_status status, cddp_error *err);
 
 static inline uint64_t cd_reducer_now(const cd_reducer *r)
 {
@@ -149,6 +136,9 @@ static inline bool cd_reducer_should_rebuild(const cd_reducer *r)
 /* RED-05, outside of hooks: static_graph.c marks everything at once. */
 cddp_status cd_reducer_mark_variable_ready(cd_reducer *reducer, size_t variable, bool is_unused,
                                            cddp_error *err);
+/* Contributes the gradient and tells the trace that it is ready. */
+cddp_status cd_reducer_fill_slice(cd_reducer *reducer, size_t variable, bool is_unused,
+                                  cddp_error *err);
 /* Copies, scales or zero-fills the gradient into its bucket; *path as in the mark_ready event
 ** (GRD-03…08). */
 cddp_status cd_reducer_contribute(cd_reducer *reducer, size_t variable, int64_t *path,
@@ -158,26 +148,47 @@ cddp_status cd_reducer_hand_over(cd_reducer *reducer, size_t variable, cddp_erro
 /* What batched_grad_copy put off until the bucket is complete (GRD-08). */
 cddp_status cd_reducer_contribute_deferred(cd_reducer *reducer, cd_bucket *bucket, cddp_error *err);
 cddp_status cd_reducer_compute_divide_factor(cd_reducer *reducer, cddp_error *err);
-cddp_status cd_reducer_launch_bucket(cd_reducer *reducer, cd_bucket *bucket, cddp_error *err);
+/* Launches the bucket, then lets the consumers look on. */
+cddp_status cd_reducer_send_bucket(cd_reducer *reducer, cd_bucket *bucket, cddp_error *err);
 /* RED-07: the hook, or a plain SUM of what was divided beforehand (GRD-02). set: the reducer's own,
-** or a joined rank's shadow of it, which contributes nothing. */
-cddp_status cd_reducer_start_bucket(cd_reducer *reducer, const cd_bucket_set *set,
-                                    cd_bucket *bucket, cddp_error *err);
+** or a joined rank's shadow of it, which contributes nothing. index: under which a hook sees the
+** bucket (STA-04). */
+cddp_status cd_reducer_start_bucket(cd_reducer *reducer, cd_bucket_set *set, cd_bucket *bucket,
+                                    uint32_t index, cddp_error *err);
+/* A hook may name at most CDDP_FUTURE_WORKS_MAX works. */
+cddp_status cd_reducer_check_future(const cd_reducer *reducer, cd_bucket *bucket, cddp_error *err);
 cddp_status cd_reducer_finalize_backward(cd_reducer *reducer, cddp_error *err);
 /* Runs all stages that a launched bucket's future still has; it is written back when its turn
 ** comes. */
 cddp_status cd_reducer_complete_future(cd_reducer *reducer, cd_bucket *bucket, cddp_error *err);
-cddp_status cd_reducer_is_globally_unused(cd_reducer *reducer, size_t variable, bool *is_unused,
-                                          cddp_error *err);
+/* FIN-02: who of the bucket is globally unused; asked once per bucket and backward. */
+cddp_status cd_reducer_ask_unused(cd_reducer *reducer, cd_bucket *bucket, cddp_error *err);
+/* The answer, once the variable's bucket has been asked for. */
+static inline bool cd_reducer_is_unused(const cd_reducer *r, size_t variable)
+{
+    return cd_bitset_has(r->globally_unused, variable);
+}
+/* is_first: before those that are there. */
+void cd_reducer_add_consumer(cd_reducer *reducer, const cd_bucket_consumer *consumer,
+                             bool is_first);
+/* The grad_final event of a variable. */
+void cd_reducer_emit_final(const cd_reducer *reducer, size_t variable, bool is_unused);
 void cd_reducer_reset_iteration(cd_reducer *reducer); /* nothing ready, nothing launched (RED-02) */
 /* The comm hook of the reducer from now on; its buckets are shown to it. */
 cddp_status cd_reducer_take_hook(cd_reducer *reducer, const cddp_hook *hook, void *self,
                                  cddp_error *err);
 /* For traces: what a variable's slice holds; 0 for a sparse one. */
 int64_t cd_reducer_slice_digest(const cd_reducer *reducer, size_t variable);
-/* After a failure inside a backward: every work is given back, nothing is pending. */
+/* Leaves a half-done or failed backward: works are given back, nothing is pending, and the next
+** forward starts a whole iteration. */
 void cd_reducer_abandon(cd_reducer *reducer);
+/* The layout that every rank makes of the verified parameter list alone (BKT-10). */
+cddp_status cd_reducer_plan_first_layout(const cd_reducer *reducer, cd_bucket_layout *layout,
+                                         cddp_error *err);
 void cd_reducer_emit_layout(const cd_reducer *reducer);
+
+/* Averages into gradients (FIN-03, FIN-04); finalize.c. */
+extern const cd_bucket_consumer cd_write_back;
 
 /* R1 … R9 of reducer.c. */
 void cd_reducer_audit(const cd_reducer *reducer);

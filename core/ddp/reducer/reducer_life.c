@@ -10,32 +10,52 @@
 #include "core/base/alloc.h"
 #include "core/base/bitset.h"
 #include "core/base/error.h"
+#include "core/ddp/modes/optimizer_in_backward.h"
+#include "core/ddp/reducer/rebuild.h"
 #include "core/hooks/hook.h"
 
 #include <string.h>
 
+#define ARENA_UNIT 64u /* what cd_arena_push aligns to */
+
+/* Bytes of all tables, each rounded up as an arena does it. */
+static size_t table_bytes(size_t n)
+{
+    size_t bytes = 0;
+#define CD_FIXED(type, name)
+#define CD_PART(kind, type, name)
+#define CD_FLAG(kind, life, name)
+#define CD_NUMBER(kind, life, type, name)
+#define CD_TABLE(kind, life, type, name, room, used) \
+    bytes += ((room) * sizeof(type) + ARENA_UNIT - 1) / ARENA_UNIT * ARENA_UNIT;
+#include "core/ddp/reducer/reducer_state.def"
+#undef CD_TABLE
+    return bytes;
+}
+
+/* One block for all of them: once it is there, no table can fail. */
 static cddp_status allocate_tables(cd_reducer *r, cddp_error *err)
 {
-    const cddp_allocator *a = r->allocator;
-    size_t n = r->variable_count, words = CD_BITSET_WORDS(n);
-    r->hook_counts = cd_allocate_array(a, n, sizeof *r->hook_counts);
-    r->unused = cd_allocate_array(a, n, sizeof *r->unused);
-    r->previous_unused = cd_allocate_array(a, n, sizeof *r->previous_unused);
-    r->unused_set = cd_allocate_array(a, words, sizeof *r->unused_set);
-    r->ready = cd_allocate_array(a, words, sizeof *r->ready);
-    r->remaining = cd_allocate_array(a, n, sizeof *r->remaining);
-    r->ready_order = cd_allocate_array(a, n, sizeof *r->ready_order);
-    r->arrival = cd_allocate_array(a, n, sizeof *r->arrival);
-    r->optimizer_managed = cd_allocate_array(a, n, sizeof *r->optimizer_managed);
-    if (r->hook_counts == NULL || r->unused == NULL || r->previous_unused == NULL ||
-        r->unused_set == NULL || r->ready == NULL || r->remaining == NULL ||
-        r->ready_order == NULL || r->arrival == NULL || r->optimizer_managed == NULL)
+    const size_t n = r->variable_count, bytes = table_bytes(n);
+    cd_arena_init(&r->arena, r->allocator, bytes);
+    const cd_arena_mark start = cd_arena_get_mark(&r->arena);
+    if (cd_arena_push(&r->arena, bytes) == NULL)
         return cd_fail(err, CDDP_E_NOMEM, "no memory for a reducer of %zu parameters", n);
+    cd_arena_rewind(&r->arena, start);
+#define CD_TABLE(kind, life, type, name, room, used) \
+    r->name = cd_arena_push(&r->arena, (room) * sizeof(type));
+#include "core/ddp/reducer/reducer_state.def"
+#undef CD_FIXED
+#undef CD_PART
+#undef CD_FLAG
+#undef CD_NUMBER
+#undef CD_TABLE
     return CDDP_OK;
 }
 
 /* The first layout: registration order, list of buckets reversed (BKT-10, BKT-11). */
-static cddp_status plan_first_layout(const cd_reducer *r, cd_bucket_layout *layout, cddp_error *err)
+cddp_status cd_reducer_plan_first_layout(const cd_reducer *r, cd_bucket_layout *layout,
+                                         cddp_error *err)
 {
     const cd_wrapped *m = r->module;
     uint64_t limits[2] = {0};
@@ -59,7 +79,7 @@ static cddp_status build_buckets(cd_reducer *r, cddp_error *err)
     cddp_status status = CDDP_OK;
     cd_bucket_layout layout = {0};
     CD_TRY_OUT(cd_bucket_layout_init(&layout, r->variable_count, r->allocator, err));
-    CD_TRY_OUT(plan_first_layout(r, &layout, err));
+    CD_TRY_OUT(cd_reducer_plan_first_layout(r, &layout, err));
     cd_bucket_set_spec spec = {.module = r->module,
                                .layout = &layout,
                                .for_hook = r->hook != NULL,
@@ -72,10 +92,10 @@ out:
     return status;
 }
 
-static cddp_status init_used_map(cd_reducer *r, cddp_error *err)
+static cddp_status init_used_map(cd_reducer *r, const cddp_group *group, cddp_error *err)
 {
     cd_control_spec spec = {.allocator = r->allocator,
-                            .group = r->group,
+                            .group = group,
                             .dtype = CDDP_I32,
                             .device = cd_module_device(r->module),
                             .numel = (int64_t)r->variable_count};
@@ -92,23 +112,25 @@ cddp_status cd_reducer_init(cd_reducer *reducer, const cd_reducer_spec *spec, cd
                     .config = spec->config,
                     .logger = spec->logger,
                     .mixed = spec->mixed,
+                    .join = spec->join,
                     .variable_count = spec->module->variable_count,
                     .static_graph = spec->config->static_graph,
                     .graph_was_static = true,
                     .writes_back = true,
-                    .scales_in_hook = spec->config->mixed_precision,
-                    .is_first_hook_due = true};
+                    .scales_in_hook = spec->config->mixed_precision};
     if (spec->config->mixed_precision) {
         r.hook = &cd_mixed_hook;
         r.hook_self = spec->mixed;
         r.hook_group = r.group;
     }
+    cd_reducer_add_consumer(&r, &cd_write_back, false);
     CD_TRY_OUT(allocate_tables(&r, err));
     CD_TRY_OUT(build_buckets(&r, err));
     CD_TRY_OUT(cd_sparse_set_init(&r.sparse, r.module, r.allocator, err));
     /* UNU-02: only these modes have a map. Static graph may also be chosen later, so the map is
     ** made then. */
-    if (r.config->find_unused_parameters || r.static_graph) CD_TRY_OUT(init_used_map(&r, err));
+    if (r.config->find_unused_parameters || r.static_graph)
+        CD_TRY_OUT(init_used_map(&r, r.group, err));
     if (r.config->gradient_as_bucket_view) CD_TRY_OUT(cd_bucket_set_lend_backing(&r.buckets, err));
     *reducer = r;
     cd_reducer_audit(reducer);
@@ -118,10 +140,22 @@ out:
     return status;
 }
 
+cddp_status cd_reducer_take_group(cd_reducer *r, cddp_group *group, cddp_error *err)
+{
+    if (group != NULL && group != r->group) CD_TRY(cd_reducer_forget_layout(r, err));
+    if (group != NULL && r->used_map.count > 0) { /* its memory is where the backend can reach it */
+        cd_unused_map old = r->used_map;
+        CD_TRY(init_used_map(r, group, err));
+        cd_unused_map_fini(&old);
+    }
+    r->group = group;
+    if (group != NULL && (r->hook == &cd_mixed_hook || r->hook == &cd_optimizer_in_backward_hook))
+        r->hook_group = group;
+    return CDDP_OK;
+}
+
 void cd_reducer_fini(cd_reducer *r)
 {
-    const cddp_allocator *a = r->allocator;
-    size_t n = r->variable_count, words = CD_BITSET_WORDS(n);
     for (size_t b = 0; r->buckets.buckets != NULL && b < r->buckets.bucket_count; b++)
         cd_future_abandon(&r->buckets.buckets[b].future);
     if (r->hook != NULL && r->hook->destroy != NULL) r->hook->destroy(r->hook_self);
@@ -130,14 +164,6 @@ void cd_reducer_fini(cd_reducer *r)
     cd_zero_fini(&r->zero);
     cd_sparse_set_fini(&r->sparse);
     cd_bucket_set_fini(&r->buckets);
-    cd_release(a, r->hook_counts, n * sizeof *r->hook_counts);
-    cd_release(a, r->unused, n * sizeof *r->unused);
-    cd_release(a, r->previous_unused, n * sizeof *r->previous_unused);
-    cd_release(a, r->unused_set, words * sizeof *r->unused_set);
-    cd_release(a, r->ready, words * sizeof *r->ready);
-    cd_release(a, r->remaining, n * sizeof *r->remaining);
-    cd_release(a, r->ready_order, n * sizeof *r->ready_order);
-    cd_release(a, r->arrival, n * sizeof *r->arrival);
-    cd_release(a, r->optimizer_managed, n * sizeof *r->optimizer_managed);
+    cd_arena_fini(&r->arena);
     memset(r, 0, sizeof *r);
 }

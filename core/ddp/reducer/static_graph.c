@@ -8,7 +8,7 @@
 ** mark use (NSY-07).
 **
 ** In the first pass the bucket counter stands still, so a comm hook sees index 0 for every bucket
-** and is_last only when there is exactly one (STA-04); cd_reducer_launch_bucket knows.
+** and is_last only when there is exactly one (STA-04); launch_bucket in reducer.c knows.
 */
 #include "core/ddp/reducer/static_graph.h"
 
@@ -65,18 +65,11 @@ cddp_status cd_static_graph_reduce_delayed(cd_reducer *r, cddp_error *err)
     CD_TRY(cd_reducer_compute_divide_factor(r, err));
     CD_TRY(cd_unused_map_post(&r->used_map, r->group, r->tracer, true, err));
     record_unused(r);
-    for (size_t v = 0; v < r->variable_count; v++) {
-        int64_t path = 0;
-        uint32_t b = r->buckets.bucket_of[v];
-        CD_TRY(cd_reducer_contribute(r, v, &path, err));
-        CD_EMIT(r->tracer, mark_ready, NULL, .param = (int64_t)v, .bucket = b, .path = path,
-                .slot = (int64_t)r->buckets.slot_of[v] - (int64_t)r->buckets.buckets[b].first_slot,
-                .factor = (int64_t)r->divide_factor, .unused = r->hook_counts[v] == 0,
-                .digest = cd_reducer_slice_digest(r, v));
-    }
+    for (size_t v = 0; v < r->variable_count; v++)
+        CD_TRY(cd_reducer_fill_slice(r, v, r->hook_counts[v] == 0, err));
     for (size_t b = 0; b < r->buckets.bucket_count; b++) {
         CD_TRY(cd_reducer_contribute_deferred(r, &r->buckets.buckets[b], err));
-        CD_TRY(cd_reducer_launch_bucket(r, &r->buckets.buckets[b], err));
+        CD_TRY(cd_reducer_send_bucket(r, &r->buckets.buckets[b], err));
     }
     return CDDP_OK;
 }

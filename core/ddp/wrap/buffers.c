@@ -93,9 +93,16 @@ cddp_status cd_buffers_sync(cd_buffers *b, cddp_group *group, cddp_tracer *trace
 cddp_status cd_buffers_replace(cd_buffers *b, const char *name, const cddp_tensor *tensor,
                                cddp_error *err)
 {
+    if (name == NULL || tensor == NULL || tensor->device == NULL)
+        return cd_fail(err, CDDP_E_ARG, "set_buffer: %s",
+                       name == NULL ? "the name is NULL" : "the replacement is no tensor");
     int64_t i = cd_wrapped_find_buffer(b->module, name);
     if (i < 0) return cd_fail(err, CDDP_E_ARG, "there is no buffer '%s'", name);
     cd_wrapped_buffer *buffer = &b->module->buffers[i];
+    CD_TRY(cd_wrapped_check_tensor(tensor, name, err));
+    if (!cd_device_is_same(tensor->device, buffer->tensor.device))
+        return cd_fail(err, CDDP_E_ARG, "buffer '%s' is on %s; its replacement is on %s", name,
+                       buffer->tensor.device->name, tensor->device->name);
     if (tensor->dtype != buffer->tensor.dtype ||
         cddp_tensor_numel(tensor) != cddp_tensor_numel(&buffer->tensor))
         return cd_fail(err, CDDP_E_ARG,

@@ -2,7 +2,7 @@
 /* The public face of DDP: construction, one iteration step by step, contexts, configuration.
 **
 ** It owns the order of things inside forward (FWD-01, FWD-02); what happens to gradients is the
-** reducer's. Every failure passes through `told`, which records it for the logger and the trace
+** reducer's. Every failure passes through `leave`, which records it for the logger and the trace
 ** before the caller sees it (LOG-03).
 **
 ** Not here: what can be asked about a running DDP (inspect.c).
@@ -21,19 +21,42 @@
 
 #include <string.h>
 
-/* A caller may pass no error object; the logger's takes its place, so that texts are never lost. */
-static cddp_error *error_of(cddp_ddp *d, cddp_error *err)
+static cddp_status note_error(cddp_ddp *d, cddp_status status, const cddp_error *err)
 {
-    return err != NULL ? err : &d->logger.error;
-}
-
-static cddp_status reported(cddp_ddp *d, cddp_status status, const cddp_error *err)
-{
-    if (status == CDDP_OK) return status;
     if (err != &d->logger.error) cd_logger_set_error(&d->logger, err);
     d->logger.has_error = true;
     CD_EMIT(d->tracer, error, err->message, .status = status);
     return status;
+}
+
+/* Every public call that returns a status begins with `enter` and ends with `leave`. A caller may
+** pass no error object; the logger's takes its place, so that texts are never lost. A hook or an
+** optimizer that calls back is refused: the reducer is in the middle of a step. */
+static cddp_status enter(cddp_ddp *d, cddp_error **err)
+{
+    if (d == NULL) return cd_fail(*err, CDDP_E_ARG, "the DDP object is NULL");
+    if (*err == NULL) *err = &d->logger.error;
+    if (d->in_call)
+        return note_error(d,
+                          cd_fail(*err, CDDP_E_STATE,
+                                  "a comm hook, a buffer hook or an optimizer calls the DDP object "
+                                  "that is calling it"),
+                          *err);
+    d->in_call = true;
+    return CDDP_OK;
+}
+
+static cddp_status leave(cddp_ddp *d, cddp_status status, const cddp_error *err)
+{
+    d->in_call = false;
+    return CD_PASS(status == CDDP_OK ? CDDP_OK : note_error(d, status, err));
+}
+
+/* After a failure nothing but backward_end and update_process_group goes on. */
+static cddp_status check_sound(cddp_ddp *d, cddp_error *err)
+{
+    if (!d->has_reducer || d->reducer.phase != CD_REDUCER_FAILED) return CDDP_OK;
+    return CD_PASS(cd_reducer_fail(&d->reducer, d->reducer.failure.status, err));
 }
 
 static cddp_status check_member(const cddp_ddp *d, cddp_error *err)
@@ -182,10 +205,9 @@ static cddp_status construct(cddp_ddp *d, const cddp_ddp_options *o, cddp_error 
                                 .config = &d->config,
                                 .logger = &d->logger,
                                 .mixed = &d->mixed,
+                                .join = &d->join,
                                 .allocator = d->allocator};
         CD_TRY(cd_reducer_init(&d->reducer, &spec, err));
-        d->reducer.active_ranks = cd_join_active_ranks;
-        d->reducer.join = d;
         cd_reducer_emit_layout(&d->reducer);
     }
     CD_EMIT(d->tracer, wrap, NULL, .params = (int64_t)d->module.variable_count,
@@ -196,6 +218,9 @@ static cddp_status construct(cddp_ddp *d, const cddp_ddp_options *o, cddp_error 
 
 cddp_status cddp_ddp_create(const cddp_ddp_options *options, cddp_ddp **ddp, cddp_error *err)
 {
+    if (options == NULL || ddp == NULL)
+        return cd_fail(err, CDDP_E_ARG, "cddp_ddp_create: %s is NULL",
+                       options == NULL ? "options" : "ddp");
     cddp_ddp_options o = cd_ddp_options_complete(options);
     if (o.group == NULL)
         return cd_fail(err, CDDP_E_CONFIG, "options.group is NULL: DDP needs a process group");
@@ -207,9 +232,10 @@ cddp_status cddp_ddp_create(const cddp_ddp_options *options, cddp_ddp **ddp, cdd
     d->group = o.group;
     d->tracer = o.tracer;
     cddp_error local = CDDP_ERROR_INIT;
-    cddp_status status =
-        reported(d, construct(d, &o, err != NULL ? err : &local), err != NULL ? err : &local);
+    if (err == NULL) err = &local;
+    cddp_status status = construct(d, &o, err);
     if (status != CDDP_OK) {
+        note_error(d, status, err);
         cddp_ddp_destroy(d);
         return status;
     }
@@ -233,46 +259,55 @@ void cddp_ddp_destroy(cddp_ddp *d)
 
 /* ---- forward ---- */
 
-static cddp_status forward_begin(cddp_ddp *d, bool grad_mode, bool sync, cddp_error *err)
+static cddp_status synchronise_forward(cddp_ddp *d, bool grad_mode, bool sync, cddp_error *err)
 {
     cd_reducer *r = &d->reducer;
     bool rebuilt = false;
     uint32_t authority = 0;
-    CD_TRY(cd_join_notify(d, err));
+    CD_TRY(cd_join_notify(&d->join, err));
     if (grad_mode) CD_TRY(cd_reducer_rebuild_buckets(r, &rebuilt, err));
     if (cd_buffers_will_sync(&d->buffers, false)) {
-        CD_TRY(cd_join_find_authority(d, true, &authority, err));
+        CD_TRY(cd_join_find_authority(&d->join, true, &authority, err));
         CD_TRY(cd_buffers_sync(&d->buffers, d->group, d->tracer, authority, 0, err));
     }
-    CD_TRY(cd_join_vote(d, sync, err));
+    CD_TRY(cd_join_vote(&d->join, sync, err));
     CD_TRY(cd_mixed_begin(&d->mixed, err));
     return CDDP_OK;
 }
 
-cddp_status cddp_ddp_forward_begin(cddp_ddp *d, bool grad_mode, cddp_error *err)
+static cddp_status begin_forward(cddp_ddp *d, bool grad_mode, cddp_error *err)
 {
-    err = error_of(d, err);
-    if (check_member(d, err) != CDDP_OK) return CD_PASS(reported(d, CDDP_E_STATE, err));
+    d->in_forward = false;
+    CD_TRY(check_member(d, err));
+    CD_TRY(check_sound(d, err));
     if (!d->has_reducer) return CDDP_OK; /* DEL-06 */
     bool sync = grad_mode && d->no_sync_depth == 0;
-    d->in_forward = true;
     d->forward_is_sync = sync;
     if (sync) cd_logger_begin_iteration(&d->logger, ++d->reducer.iteration);
     if (sync && d->logger.is_sampling) d->logger.forward_begin_ns = cd_reducer_now(&d->reducer);
     if (grad_mode) d->reducer.is_after_finalize = false;
     CD_EMIT(d->tracer, forward_begin, NULL, .iteration = (int64_t)d->reducer.iteration,
             .sync = sync, .grad_mode = grad_mode);
-    return CD_PASS(reported(d, forward_begin(d, grad_mode, sync, err), err));
+    CD_TRY(synchronise_forward(d, grad_mode, sync, err));
+    d->in_forward = true;
+    return CDDP_OK;
+}
+
+cddp_status cddp_ddp_forward_begin(cddp_ddp *d, bool grad_mode, cddp_error *err)
+{
+    CD_TRY(enter(d, &err));
+    return CD_PASS(leave(d, begin_forward(d, grad_mode, err), err));
 }
 
 bool cddp_ddp_wants_graph_search(const cddp_ddp *d)
 {
-    return d->has_reducer && d->in_forward && d->forward_is_sync &&
+    return d != NULL && d->has_reducer && d->in_forward && d->forward_is_sync &&
            cd_reducer_is_dynamic(&d->reducer);
 }
 
 static cddp_status forward_end(cddp_ddp *d, const bool *reachable, cddp_error *err)
 {
+    if (!d->in_forward) return cd_fail(err, CDDP_E_STATE, "forward_end without forward_begin");
     bool searches = cddp_ddp_wants_graph_search(d);
     if (searches && reachable == NULL)
         return cd_fail(
@@ -282,7 +317,7 @@ static cddp_status forward_end(cddp_ddp *d, const bool *reachable, cddp_error *e
     if (cd_buffers_will_sync(&d->buffers, true))
         CD_TRY(cd_buffers_sync(&d->buffers, d->group, d->tracer, 0, 1, err));
     d->buffers.require_forward_param_sync = d->forward_is_sync;
-    if (d->forward_is_sync) cd_reducer_prepare_for_backward(&d->reducer, reachable);
+    if (d->forward_is_sync) CD_TRY(cd_reducer_prepare_for_backward(&d->reducer, reachable, err));
     if (d->forward_is_sync && d->logger.is_sampling)
         d->logger.backward_begin_ns = cd_reducer_now(&d->reducer);
     CD_EMIT(d->tracer, forward_end, NULL,
@@ -292,22 +327,24 @@ static cddp_status forward_end(cddp_ddp *d, const bool *reachable, cddp_error *e
     return CDDP_OK;
 }
 
+static cddp_status end_forward(cddp_ddp *d, const bool *reachable, cddp_error *err)
+{
+    CD_TRY(check_sound(d, err));
+    if (d->has_reducer) CD_TRY(forward_end(d, reachable, err));
+    CD_TRY(cd_delayed_point_grads(&d->delayed, err));
+    return CDDP_OK;
+}
+
 cddp_status cddp_ddp_forward_end(cddp_ddp *d, const bool *reachable, cddp_error *err)
 {
-    err = error_of(d, err);
-    if (d->has_reducer) {
-        if (!d->in_forward)
-            return reported(d, cd_fail(err, CDDP_E_STATE, "forward_end without forward_begin"),
-                            err);
-        cddp_status status = reported(d, forward_end(d, reachable, err), err);
-        if (status != CDDP_OK) return status;
-    }
-    return CD_PASS(reported(d, cd_delayed_point_grads(&d->delayed, err), err));
+    CD_TRY(enter(d, &err));
+    return CD_PASS(leave(d, end_forward(d, reachable, err), err));
 }
 
 const cddp_tensor *cddp_ddp_forward_copy(const cddp_ddp *d, size_t ordinal)
 {
-    return ordinal < d->module.parameter_count ? cd_mixed_get_copy(&d->mixed, ordinal) : NULL;
+    return d != NULL && ordinal < d->module.parameter_count ? cd_mixed_get_copy(&d->mixed, ordinal)
+                                                            : NULL;
 }
 
 /* ---- backward ---- */
@@ -318,75 +355,104 @@ static cddp_status parameter_ready(cddp_ddp *d, size_t ordinal, cddp_error *err)
     if (d->hooks_removed) return CDDP_OK;
     if (p->variable != CD_NOT_REDUCED)
         CD_TRY(cd_reducer_autograd_hook(&d->reducer, p->variable, err));
-    if (d->delayed.is_active && d->delayed.trigger == ordinal)
+    if (d->delayed.is_active && d->delayed.trigger == ordinal && d->group != NULL)
         CD_TRY(cd_delayed_trigger(&d->delayed, d->group, err));
     return CDDP_OK;
 }
 
 cddp_status cddp_ddp_mark_variable_ready(cddp_ddp *d, size_t variable, cddp_error *err)
 {
-    err = error_of(d, err);
-    if (variable >= d->module.variable_count)
-        return reported(d,
-                        cd_fail(err, CDDP_E_ARG, "variable %zu of %zu", variable,
-                                d->module.variable_count),
-                        err);
-    return CD_PASS(reported(d, parameter_ready(d, d->module.ordinals[variable], err), err));
+    CD_TRY(enter(d, &err));
+    const size_t count = d->module.variable_count;
+    return leave(d,
+                 variable < count
+                     ? parameter_ready(d, d->module.ordinals[variable], err)
+                     : cd_fail(err, CDDP_E_ARG, "variable %zu of %zu", variable, count),
+                 err);
 }
 
 cddp_status cddp_ddp_mark_parameter_ready(cddp_ddp *d, size_t ordinal, cddp_error *err)
 {
-    err = error_of(d, err);
-    if (ordinal >= d->module.parameter_count)
-        return reported(d,
-                        cd_fail(err, CDDP_E_ARG, "parameter %zu of %zu", ordinal,
-                                d->module.parameter_count),
-                        err);
-    return CD_PASS(reported(d, parameter_ready(d, ordinal, err), err));
+    CD_TRY(enter(d, &err));
+    const size_t count = d->module.parameter_count;
+    return leave(d,
+                 ordinal < count ? parameter_ready(d, ordinal, err)
+                                 : cd_fail(err, CDDP_E_ARG, "parameter %zu of %zu", ordinal, count),
+                 err);
 }
 
+/* All three parts end, whatever becomes of the first: gradients get their full precision back, and
+** no sum stays under way. The first error is the one that is reported. */
 static cddp_status backward_end(cddp_ddp *d, cddp_error *err)
 {
     bool finalized = false;
-    if (d->has_reducer && !d->hooks_removed)
-        CD_TRY(cd_reducer_backward_end(&d->reducer, &finalized, err));
-    CD_TRY(cd_mixed_end(&d->mixed, err));
-    return CD_PASS(cd_delayed_await(&d->delayed, err));
+    cddp_error later = CDDP_ERROR_INIT;
+    cddp_status status = CDDP_OK;
+    if (d->has_reducer && (!d->hooks_removed || d->reducer.phase == CD_REDUCER_FAILED))
+        status = cd_reducer_backward_end(&d->reducer, &finalized, err);
+    if (status == CDDP_OK) {
+        CD_TRY(cd_mixed_end(&d->mixed, err));
+        CD_TRY(cd_delayed_await(&d->delayed, err));
+        return CDDP_OK;
+    }
+    (void)!cd_mixed_end(&d->mixed, &later);
+    cd_delayed_abandon(&d->delayed);
+    cd_error_frame(err, __FILE__, __func__, __LINE__);
+    return status;
 }
 
 cddp_status cddp_ddp_backward_end(cddp_ddp *d, cddp_error *err)
 {
-    err = error_of(d, err);
-    return CD_PASS(reported(d, backward_end(d, err), err));
+    CD_TRY(enter(d, &err));
+    return CD_PASS(leave(d, backward_end(d, err), err));
 }
 
 /* ---- contexts ---- */
 
 void cddp_ddp_no_sync_begin(cddp_ddp *d)
 {
+    if (d == NULL) return;
     d->no_sync_depth++;
     CD_EMIT(d->tracer, no_sync, NULL, .entered = 1, .depth = d->no_sync_depth);
 }
 
 void cddp_ddp_no_sync_end(cddp_ddp *d)
 {
+    if (d == NULL) return;
     if (d->no_sync_depth > 0) d->no_sync_depth--;
     CD_EMIT(d->tracer, no_sync, NULL, .entered = 0, .depth = d->no_sync_depth);
 }
 
-cddp_status cddp_ddp_join_begin(cddp_ddp *d, const cddp_join_options *options, cddp_error *err)
+static cddp_status begin_join(cddp_ddp *d, const cddp_join_options *options, cddp_error *err)
 {
     cddp_join_options o = cddp_join_options_default();
-    err = error_of(d, err);
     if (options != NULL) memcpy(&o, options, options->size < sizeof o ? options->size : sizeof o);
-    if (check_member(d, err) != CDDP_OK) return CD_PASS(reported(d, CDDP_E_STATE, err));
-    return CD_PASS(reported(d, cd_join_configure(d, &o, err), err));
+    if (o.optimizer_state_count > 0 && o.optimizer_state == NULL)
+        return cd_fail(err, CDDP_E_ARG, "optimizer_state is NULL but its count is %zu",
+                       o.optimizer_state_count);
+    CD_TRY(check_member(d, err));
+    CD_TRY(check_sound(d, err));
+    CD_TRY(cd_join_configure(d, &o, err));
+    return CDDP_OK;
+}
+
+cddp_status cddp_ddp_join_begin(cddp_ddp *d, const cddp_join_options *options, cddp_error *err)
+{
+    CD_TRY(enter(d, &err));
+    return CD_PASS(leave(d, begin_join(d, options, err), err));
+}
+
+static cddp_status end_join(cddp_ddp *d, cddp_error *err)
+{
+    CD_TRY(check_sound(d, err));
+    CD_TRY(cd_join_leave(d, err));
+    return CDDP_OK;
 }
 
 cddp_status cddp_ddp_join_end(cddp_ddp *d, cddp_error *err)
 {
-    err = error_of(d, err);
-    return CD_PASS(reported(d, cd_join_leave(d, err), err));
+    CD_TRY(enter(d, &err));
+    return CD_PASS(leave(d, end_join(d, err), err));
 }
 
 /* ---- configuration ---- */
@@ -405,6 +471,11 @@ static cddp_status check_hook_fits(const cddp_ddp *d, const cddp_hook *hook, cdd
                        "accumulate_in_hook needs a comm hook that adds gradients up "
                        "(reproducible); %s does not",
                        hook->name);
+    if (d->reducer.phase == CD_REDUCER_REDUCING)
+        return cd_fail(err, CDDP_E_STATE,
+                       "comm hook %s: a backward is half done, and its gradients are scaled for "
+                       "the plain all-reduce; register hooks between iterations",
+                       hook->name);
     const cddp_device *device = cd_module_device(&d->module);
     if ((device->flags & CDDP_DEVICE_EXACT) != 0 && (hook->flags & CDDP_HOOK_LINEAR) == 0)
         return cd_fail(err, CDDP_E_UNSUPPORTED,
@@ -416,6 +487,8 @@ static cddp_status check_hook_fits(const cddp_ddp *d, const cddp_hook *hook, cdd
 static cddp_status register_hook(cddp_ddp *d, const cddp_hook *hook, const cddp_hook *inner,
                                  const char *options, cddp_error *err)
 {
+    CD_TRY(check_member(d, err));
+    CD_TRY(check_sound(d, err));
     CD_TRY(cd_hook_check(hook, err));
     if (inner != NULL) CD_TRY(cd_hook_check(inner, err));
     CD_TRY(check_hook_fits(d, hook, err));
@@ -443,25 +516,46 @@ static cddp_status register_hook(cddp_ddp *d, const cddp_hook *hook, const cddp_
 cddp_status cddp_ddp_register_comm_hook(cddp_ddp *d, const cddp_hook *hook, const cddp_hook *inner,
                                         const char *options, cddp_error *err)
 {
-    err = error_of(d, err);
-    return CD_PASS(reported(d, register_hook(d, hook, inner, options, err), err));
+    CD_TRY(enter(d, &err));
+    return CD_PASS(leave(d, register_hook(d, hook, inner, options, err), err));
 }
 
-void *cddp_ddp_comm_hook_state(cddp_ddp *d) { return d->has_reducer ? d->reducer.hook_self : NULL; }
+void *cddp_ddp_comm_hook_state(cddp_ddp *d)
+{
+    return d != NULL && d->has_reducer ? d->reducer.hook_self : NULL;
+}
+
+static cddp_status set_static_graph(cddp_ddp *d, cddp_error *err)
+{
+    CD_TRY(check_member(d, err));
+    CD_TRY(check_sound(d, err));
+    if (d->has_reducer) CD_TRY(cd_static_graph_set(&d->reducer, err));
+    return CDDP_OK;
+}
 
 cddp_status cddp_ddp_set_static_graph(cddp_ddp *d, cddp_error *err)
 {
-    err = error_of(d, err);
-    return d->has_reducer ? reported(d, cd_static_graph_set(&d->reducer, err), err) : CDDP_OK;
+    CD_TRY(enter(d, &err));
+    return CD_PASS(leave(d, set_static_graph(d, err), err));
+}
+
+static cddp_status set_sparse_metadata(cddp_ddp *d, size_t variable, const int64_t *rows,
+                                       size_t row_count, cddp_error *err)
+{
+    CD_TRY(check_sound(d, err));
+    if (variable >= d->module.variable_count)
+        return cd_fail(err, CDDP_E_ARG, "variable %zu of %zu", variable, d->module.variable_count);
+    if (rows == NULL && row_count > 0)
+        return cd_fail(err, CDDP_E_ARG, "rows is NULL but row_count is %zu", row_count);
+    CD_TRY(cd_sparse_set_metadata(&d->reducer.sparse, variable, rows, row_count, err));
+    return CDDP_OK;
 }
 
 cddp_status cddp_ddp_set_sparse_metadata(cddp_ddp *d, size_t variable, const int64_t *rows,
                                          size_t row_count, cddp_error *err)
 {
-    err = error_of(d, err);
-    return CD_PASS(
-        reported(d, cd_sparse_set_metadata(&d->reducer.sparse, variable, rows, row_count, err),
-                 err));
+    CD_TRY(enter(d, &err));
+    return CD_PASS(leave(d, set_sparse_metadata(d, variable, rows, row_count, err), err));
 }
 
 static cddp_status register_buffer_hook(cddp_ddp *d, cddp_buffer_hook_fn hook, void *context,
@@ -481,62 +575,73 @@ static cddp_status register_buffer_hook(cddp_ddp *d, cddp_buffer_hook_fn hook, v
 cddp_status cddp_ddp_register_buffer_hook(cddp_ddp *d, cddp_buffer_hook_fn hook, void *context,
                                           bool after_forward, cddp_error *err)
 {
-    err = error_of(d, err);
-    return CD_PASS(reported(d, register_buffer_hook(d, hook, context, after_forward, err), err));
+    CD_TRY(enter(d, &err));
+    return CD_PASS(leave(d, register_buffer_hook(d, hook, context, after_forward, err), err));
 }
 
 cddp_status cddp_ddp_set_buffer(cddp_ddp *d, const char *name, const cddp_tensor *tensor,
                                 cddp_error *err)
 {
-    err = error_of(d, err);
-    return CD_PASS(reported(d, cd_buffers_replace(&d->buffers, name, tensor, err), err));
+    CD_TRY(enter(d, &err));
+    return CD_PASS(leave(d, cd_buffers_replace(&d->buffers, name, tensor, err), err));
+}
+
+static cddp_status set_optimizer(cddp_ddp *d, const cddp_optimizer_in_backward *optimizer,
+                                 cddp_error *err)
+{
+    CD_TRY(check_member(d, err));
+    CD_TRY(check_sound(d, err));
+    if (!d->has_reducer) return cd_fail(err, CDDP_E_STATE, "no parameter is reduced");
+    if (d->join.is_enabled && optimizer != NULL &&
+        optimizer->overlap >= CDDP_OVERLAP_HOOK_WITH_ZERO_STEP) /* ZRO-09 */
+        return cd_fail(err, CDDP_E_UNSUPPORTED,
+                       "join cannot shadow hook_with_zero_step: attach it outside of join");
+    CD_TRY(cd_optimizer_in_backward_set(&d->reducer, optimizer, err));
+    return CDDP_OK;
 }
 
 cddp_status cddp_ddp_set_optimizer_in_backward(cddp_ddp *d,
                                                const cddp_optimizer_in_backward *optimizer,
                                                cddp_error *err)
 {
-    err = error_of(d, err);
-    if (!d->has_reducer)
-        return reported(d, cd_fail(err, CDDP_E_STATE, "no parameter is reduced"), err);
-    /* ZRO-09 */
-    if (d->join.is_enabled && optimizer != NULL &&
-        optimizer->overlap >= CDDP_OVERLAP_HOOK_WITH_ZERO_STEP)
-        return reported(
-            d,
-            cd_fail(err, CDDP_E_UNSUPPORTED,
-                    "join cannot shadow hook_with_zero_step: attach it outside of join"),
-            err);
-    return CD_PASS(reported(d, cd_optimizer_in_backward_set(&d->reducer, optimizer, err), err));
+    CD_TRY(enter(d, &err));
+    return CD_PASS(leave(d, set_optimizer(d, optimizer, err), err));
 }
 
 /* ---- groups ---- */
 
-cddp_status cddp_ddp_update_process_group(cddp_ddp *d, cddp_group *group, cddp_error *err)
+static cddp_status update_process_group(cddp_ddp *d, cddp_group *group, cddp_error *err)
 {
-    err = error_of(d, err);
     if (d->has_reducer && d->reducer.zero.is_set)
-        return reported(
-            d,
-            cd_fail(
-                err, CDDP_E_UNSUPPORTED,
-                "hook_with_zero_step: another group would deal the buckets anew, and part their "
-                "owners from the optimizer's state"),
-            err);
+        return cd_fail(err, CDDP_E_UNSUPPORTED,
+                       "hook_with_zero_step: another group would assign the buckets anew, and part "
+                       "their owners from the optimizer's state");
     cd_join_fini(&d->join);
+    cd_delayed_abandon(&d->delayed);
+    d->in_forward = false; /* what began in the old group does not end in the new one */
     if (d->has_reducer) {
         cd_reducer_reset(&d->reducer);
-        d->reducer.group = group;
+        CD_TRY(cd_reducer_take_group(&d->reducer, group, err));
     }
     d->group = group;
-    return CD_PASS(reported(d, cd_mixed_end(&d->mixed, err), err));
+    CD_TRY(cd_mixed_end(&d->mixed, err));
+    return CDDP_OK;
 }
 
-void cddp_ddp_remove_autograd_hooks(cddp_ddp *d) { d->hooks_removed = true; }
+cddp_status cddp_ddp_update_process_group(cddp_ddp *d, cddp_group *group, cddp_error *err)
+{
+    CD_TRY(enter(d, &err));
+    return CD_PASS(leave(d, update_process_group(d, group, err), err));
+}
+
+void cddp_ddp_remove_autograd_hooks(cddp_ddp *d)
+{
+    if (d != NULL) d->hooks_removed = true;
+}
 
 cddp_status cddp_ddp_check_reducer_finalized(cddp_ddp *d, cddp_error *err)
 {
-    err = error_of(d, err);
-    return d->has_reducer ? reported(d, cd_reducer_check_finalized(&d->reducer, err), err)
-                          : CDDP_OK;
+    CD_TRY(enter(d, &err));
+    return CD_PASS(
+        leave(d, d->has_reducer ? cd_reducer_check_finalized(&d->reducer, err) : CDDP_OK, err));
 }

@@ -9,21 +9,26 @@
 
 int64_t cddp_ddp_variable_index(const cddp_ddp *d, const char *name)
 {
+    if (d == NULL || name == NULL) return -1;
     int64_t ordinal = cd_wrapped_find_parameter(&d->module, name);
     if (ordinal < 0 || d->module.parameters[ordinal].variable == CD_NOT_REDUCED) return -1;
     return d->module.parameters[ordinal].variable;
 }
 
-size_t cddp_ddp_variable_count(const cddp_ddp *d) { return d->module.variable_count; }
+size_t cddp_ddp_variable_count(const cddp_ddp *d)
+{
+    return d != NULL ? d->module.variable_count : 0;
+}
 
 uint32_t cddp_ddp_bucket_count(const cddp_ddp *d)
 {
-    return d->has_reducer ? (uint32_t)d->reducer.buckets.bucket_count : 0;
+    return d != NULL && d->has_reducer ? (uint32_t)d->reducer.buckets.bucket_count : 0;
 }
 
 cddp_status cddp_ddp_bucket(const cddp_ddp *d, uint32_t bucket, cddp_bucket_info *info,
                             cddp_error *err)
 {
+    if (info == NULL) return cd_fail(err, CDDP_E_ARG, "cddp_ddp_bucket: info is NULL");
     if (bucket >= cddp_ddp_bucket_count(d))
         return cd_fail(err, CDDP_E_ARG, "bucket %u of %u", bucket, cddp_ddp_bucket_count(d));
     const cd_bucket_set *set = &d->reducer.buckets;
@@ -41,14 +46,14 @@ cddp_status cddp_ddp_bucket(const cddp_ddp *d, uint32_t bucket, cddp_bucket_info
 
 int64_t cddp_ddp_optimizer_owner(const cddp_ddp *d, size_t variable)
 {
-    return d->has_reducer && variable < d->module.variable_count
+    return d != NULL && d->has_reducer && variable < d->module.variable_count
                ? cd_zero_owner(&d->reducer, variable)
                : -1;
 }
 
 bool cddp_ddp_local_used_map(const cddp_ddp *d, int32_t *map)
 {
-    if (!d->has_reducer || d->reducer.used_map.count == 0) return false;
+    if (d == NULL || map == NULL || !d->has_reducer || d->reducer.used_map.count == 0) return false;
     memcpy(map, d->reducer.used_map.reduced.host, d->reducer.used_map.reduced.bytes);
     return true;
 }
@@ -160,6 +165,7 @@ static void fill_run_time(cddp_ddp *d, cddp_ddp_logging *out)
 
 void cddp_ddp_get_logging(cddp_ddp *d, cddp_ddp_logging *logging)
 {
+    if (d == NULL || logging == NULL) return;
     cddp_ddp_logging out = {
         .size = sizeof out,
         .world_size = d->group != NULL ? cddp_group_size(d->group) : 0,

@@ -19,7 +19,7 @@
 static bool is_listed(const char *const *names, size_t count, const char *name)
 {
     for (size_t i = 0; i < count; i++)
-        if (strcmp(names[i], name) == 0) return true;
+        if (names[i] != NULL && strcmp(names[i], name) == 0) return true;
     return false;
 }
 
@@ -27,6 +27,21 @@ static bool is_ignored_name(const cddp_ddp_options *o, const char *name)
 {
     return is_listed(o->parameters_and_buffers_to_ignore, o->ignore_count, name) ||
            is_listed(o->delay_all_reduce_named_params, o->delay_all_reduce_count, name);
+}
+
+cddp_status cd_wrapped_check_tensor(const cddp_tensor *tensor, const char *name, cddp_error *err)
+{
+    if (tensor->dim_count > CDDP_DIMS_MAX)
+        return cd_fail(err, CDDP_E_ARG, "'%s' has %u dimensions; a tensor has at most %d", name,
+                       tensor->dim_count, CDDP_DIMS_MAX);
+    if ((unsigned)tensor->dtype >= CDDP_DTYPE_COUNT)
+        return cd_fail(err, CDDP_E_ARG, "'%s' has dtype %d, which is none", name,
+                       (int)tensor->dtype);
+    for (uint32_t i = 0; i < tensor->dim_count; i++)
+        if (tensor->sizes[i] < 0)
+            return cd_fail(err, CDDP_E_ARG, "'%s' has size %lld in dimension %u", name,
+                           (long long)tensor->sizes[i], i);
+    return CDDP_OK;
 }
 
 static cddp_status check_parameter(const cddp_parameter *p, size_t ordinal, bool ignored,
@@ -39,6 +54,7 @@ static cddp_status check_parameter(const cddp_parameter *p, size_t ordinal, bool
         return cd_fail(err, CDDP_E_CONFIG,
                        "parameter '%s' is not initialised: run the module once before wrapping it",
                        p->name);
+    CD_TRY(cd_wrapped_check_tensor(&p->tensor, p->name, err));
     if (p->requires_grad && p->grad == NULL)
         return cd_fail(err, CDDP_E_ARG,
                        "parameter '%s' requires a gradient but has no gradient slot", p->name);
@@ -133,6 +149,9 @@ static cddp_status copy_buffers(cd_wrapped *m, const cddp_ddp_options *o, cddp_e
             return cd_fail(err, CDDP_E_ARG, "buffer %zu has no name", i);
         if (cd_wrapped_find_buffer(m, b->name) >= 0 || cd_wrapped_find_parameter(m, b->name) >= 0)
             return cd_fail(err, CDDP_E_ARG, "two parameters or buffers are called '%s'", b->name);
+        if (b->tensor.device == NULL && !is_ignored_name(o, b->name))
+            return cd_fail(err, CDDP_E_CONFIG, "buffer '%s' is not initialised", b->name);
+        if (b->tensor.device != NULL) CD_TRY(cd_wrapped_check_tensor(&b->tensor, b->name, err));
         cd_wrapped_buffer *q = &m->buffers[i];
         q->name = cd_strdup(m->allocator, b->name);
         if (q->name == NULL)
@@ -150,6 +169,7 @@ static cddp_status check_listed_names(const cd_wrapped *m, const cddp_ddp_option
 {
     for (size_t i = 0; i < o->ignore_count; i++) {
         const char *name = o->parameters_and_buffers_to_ignore[i];
+        if (name == NULL) return cd_fail(err, CDDP_E_ARG, "name %zu of the ignore list is NULL", i);
         if (cd_wrapped_find_parameter(m, name) < 0 && cd_wrapped_find_buffer(m, name) < 0)
             return cd_fail(err, CDDP_E_CONFIG,
                            "the ignore list names '%s', which is neither a parameter nor a buffer",
@@ -157,6 +177,8 @@ static cddp_status check_listed_names(const cd_wrapped *m, const cddp_ddp_option
     }
     for (size_t i = 0; i < o->delay_all_reduce_count; i++) {
         const char *name = o->delay_all_reduce_named_params[i];
+        if (name == NULL)
+            return cd_fail(err, CDDP_E_ARG, "name %zu of delay_all_reduce_named_params is NULL", i);
         if (cd_wrapped_find_parameter(m, name) < 0)
             return cd_fail(err, CDDP_E_CONFIG,
                            "delay_all_reduce_named_params names '%s', which is not a parameter",
@@ -201,7 +223,7 @@ static cddp_status check_devices(const cd_wrapped *m, cddp_error *err)
         if (first == NULL) first = p;
         const cddp_device *one = first->tensor.form->like.device,
                           *other = p->tensor.form->like.device;
-        if (other->flags != one->flags || strcmp(other->name, one->name) != 0)
+        if (!cd_device_is_same(one, other))
             return cd_fail(err, CDDP_E_CONFIG,
                            "'%s' is on device %s but '%s' is on %s: DDP takes one device type",
                            first->name, one->name, p->name, other->name);

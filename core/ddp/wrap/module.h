@@ -64,6 +64,8 @@ static inline const cd_variable *cd_wrapped_variable(const cd_wrapped *module, s
 ** released with the module's allocator. */
 cddp_status cd_wrapped_bucket_inputs(const cd_wrapped *module, const uint32_t *order,
                                      cd_bucket_input **inputs, cddp_error *err);
+/* Refuses what no device may be handed: too many dimensions, an unknown dtype, negative sizes. */
+cddp_status cd_wrapped_check_tensor(const cddp_tensor *tensor, const char *name, cddp_error *err);
 /* Of the first parameter that is not ignored; a module has one (INI-03). */
 const cddp_device *cd_module_device(const cd_wrapped *module);
 /* Position of a named parameter or buffer, or -1. */

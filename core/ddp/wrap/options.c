@@ -57,6 +57,10 @@ static cddp_status check_mixed(const cddp_ddp_options *o, cddp_error *err)
                 {"mixed_reduce_dtype", o->mixed_reduce_dtype},
                 {"mixed_buffer_dtype", o->mixed_buffer_dtype}};
     for (size_t i = 0; i < 3; i++)
+        if ((unsigned)rows[i].dtype > CDDP_DTYPE_COUNT)
+            return cd_fail(err, CDDP_E_ARG, "%s is %d, which is no dtype", rows[i].name,
+                           (int)rows[i].dtype);
+    for (size_t i = 0; i < 3; i++)
         if (rows[i].dtype != CDDP_DTYPE_COUNT && !cddp_dtype_is_float(rows[i].dtype))
             return cd_fail(err, CDDP_E_CONFIG, "%s is %s; mixed precision takes floating dtypes",
                            rows[i].name, cddp_dtype_name(rows[i].dtype));
@@ -103,6 +107,13 @@ static cddp_status check_options(const cddp_ddp_options *o, cddp_error *err)
     if (o->ignore_count > 0 && o->parameters_and_buffers_to_ignore == NULL)
         return cd_fail(err, CDDP_E_ARG, "the ignore list is NULL but ignore_count is %zu",
                        o->ignore_count);
+    if (o->delay_all_reduce_count > 0 && o->delay_all_reduce_named_params == NULL)
+        return cd_fail(err, CDDP_E_ARG,
+                       "delay_all_reduce_named_params is NULL but its count is %zu",
+                       o->delay_all_reduce_count);
+    if (o->bucket_cap_mb_list_count > 0 && o->bucket_cap_mb_list == NULL)
+        return cd_fail(err, CDDP_E_ARG, "bucket_cap_mb_list is NULL but its count is %zu",
+                       o->bucket_cap_mb_list_count);
     /* INI-03: the two options of the delayed all-reduce come only as a pair. */
     if ((o->delay_all_reduce_count > 0) != (o->param_to_hook_all_reduce != NULL))
         return cd_fail(err, CDDP_E_CONFIG,

@@ -1,16 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The state key. In it: every field of reducer, join, buffers and facade that a later decision
-** reads, presence and freshness of the gradients, and on exact devices (symbol) the content of
-** buckets and gradients.
-**
-** Not in it, and why:
-**   order of arrival      decides rank 0's proposal for the rebuild alone; the layout that is
-**                         adopted comes from a broadcast, which is the same on all ranks (REB-07):
-**                         whoever explores takes it as an input;
-**   order of readiness    is only told (ready_order, LOG-01);
-**   previous unused sets  are only told (UNU-11);
-**   counters and times    iteration, backward_count, growth, the logger: the place in the program
-**                         says as much.
+/* The state key. In it: every KEY row of core/ddp/reducer/reducer_state.def; every field of join,
+** buffers and facade that a later decision reads; presence and freshness of the gradients; on exact
+** devices (symbol) the content of buckets and gradients. What is not in it, and why, the rows say.
+** The logger's counters and times are not in it either: they are only shown.
 */
 #include "core/ddp/wrap/state_key.h"
 
@@ -55,8 +47,9 @@ static void push_content(facts *f, const cddp_tensor *t)
     push(f, t->device->digest(t, &digest, NULL) == CDDP_OK ? digest : UINT64_MAX);
 }
 
-static void push_map(facts *f, const cd_unused_map *map)
+static void push_used_map(facts *f, const cd_reducer *r)
 {
+    const cd_unused_map *map = &r->used_map;
     if (map->count == 0) return;
     push(f, (uint64_t)map->is_posted | (uint64_t)map->is_reduced << 1 |
                 (uint64_t)(map->work != NULL) << 2);
@@ -65,8 +58,18 @@ static void push_map(facts *f, const cd_unused_map *map)
                     (i + 1 < map->count ? (uint32_t)map->local[i + 1] : 0));
 }
 
-static void push_buckets(facts *f, const cd_bucket_set *set, bool exact)
+static bool is_exact(const cd_reducer *r)
 {
+    return (cd_module_device(r->module)->flags & CDDP_DEVICE_EXACT) != 0;
+}
+
+/* Before the rebuild the layout is a function of the options, and there is one rebuild at most
+** (REB-01). */
+static void push_buckets(facts *f, const cd_reducer *r)
+{
+    const cd_bucket_set *set = &r->buckets;
+    const bool exact = is_exact(r);
+    if (r->has_rebuilt) push(f, cd_bucket_layout_digest(&set->layout));
     for (size_t b = 0; b < set->bucket_count; b++) {
         const cd_bucket *bucket = &set->buckets[b];
         uint64_t flags = (uint64_t)bucket->is_launched | (uint64_t)bucket->is_skipped << 1 |
@@ -97,32 +100,38 @@ static void push_gradients(facts *f, const cd_wrapped *module, bool exact)
     }
 }
 
+static void push_group(facts *f, const cd_reducer *r) { push(f, r->group != NULL); }
+static void push_zero(facts *f, const cd_reducer *r) { push(f, r->zero.is_assigned); }
+
+static void push_u64(facts *f, const uint64_t *items, size_t count)
+{
+    for (size_t i = 0; i < count; i++) push(f, items[i]);
+}
+
+/* The rows that are KEY; the others leave nothing behind. */
+#define PUSH_KEY(what) what
+#define PUSH_DERIVED(what)
+#define PUSH_REPORTED(what)
+
 static void push_reducer(facts *f, const cd_reducer *r)
 {
-    size_t n = r->variable_count;
-    uint64_t flags = 0;
-    const bool bits[] = {r->has_rebuilt,       r->static_graph,      r->static_graph_recorded,
-                         r->is_first_hook_due, r->is_after_finalize, r->in_backward,
-                         r->has_marked_unused, r->writes_back,       r->scales_in_hook,
-                         r->group != NULL,     r->zero.is_assigned};
-    for (size_t i = 0; i < sizeof bits / sizeof bits[0]; i++) flags |= (uint64_t)bits[i] << i;
-    push(f, flags << 8 | (uint64_t)r->phase);
-    push(f, (uint64_t)r->next_bucket << 32 | r->incomplete_count);
-    push(f, r->divide_factor);
-    push(f, (uint64_t)r->arrival_count << 32 | r->unused_count);
-    for (size_t i = 0; i < CD_BITSET_WORDS(n); i++) push(f, r->ready[i]);
-    push_u32(f, r->unused, r->unused_count);
-    if (r->static_graph) {
-        push_u32(f, r->hook_counts, n);
-        push_u32(f, r->remaining, n);
-    }
-    push_map(f, &r->used_map);
-    /* Before the rebuild the layout is a function of the options, and there is one rebuild at most
-    ** (REB-01). */
-    if (r->has_rebuilt) push(f, cd_bucket_layout_digest(&r->buckets.layout));
-    const bool exact = (cd_module_device(r->module)->flags & CDDP_DEVICE_EXACT) != 0;
-    push_buckets(f, &r->buckets, exact);
-    push_gradients(f, r->module, exact);
+    const size_t n = r->variable_count;
+    uint64_t flags = 1;
+#define CD_FIXED(type, name)
+#define CD_FLAG(kind, life, name) PUSH_##kind(flags = flags << 1 | (uint64_t)r->name;)
+#define CD_NUMBER(kind, life, type, name) PUSH_##kind(push(f, (uint64_t)r->name);)
+#define CD_TABLE(kind, life, type, name, room, used) PUSH_##kind(push_table(f, r->name, used);)
+#define CD_PART(kind, type, name) PUSH_##kind(push_##name(f, r);)
+#define push_table(f, items, count) \
+    _Generic((items), uint32_t * : push_u32, uint64_t * : push_u64)(f, items, count)
+#include "core/ddp/reducer/reducer_state.def"
+#undef CD_FIXED
+#undef CD_FLAG
+#undef CD_NUMBER
+#undef CD_TABLE
+#undef CD_PART
+    push(f, flags);
+    push_gradients(f, r->module, is_exact(r));
 }
 
 uint64_t cd_ddp_state_key(const cddp_ddp *d)

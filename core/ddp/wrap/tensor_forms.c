@@ -2,6 +2,7 @@
 /* A list in order of first occurrence, searched from behind the last hit. */
 #include "core/ddp/wrap/tensor_forms.h"
 
+#include "cddp/device.h"
 #include "core/base/alloc.h"
 
 #include <string.h>
@@ -20,6 +21,11 @@ static cddp_tensor like_of(const cddp_tensor *t)
         like.strides[i] = t->strides[i];
     }
     return like;
+}
+
+bool cd_device_is_same(const cddp_device *one, const cddp_device *other)
+{
+    return one == other || (one->flags == other->flags && strcmp(one->name, other->name) == 0);
 }
 
 static const cd_tensor_form *find(const cd_tensor_forms *forms, const cddp_tensor *like)

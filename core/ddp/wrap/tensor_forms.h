@@ -29,6 +29,9 @@ typedef struct cd_tensor_forms {
 const cd_tensor_form *cd_tensor_forms_intern(cd_tensor_forms *forms, const cddp_tensor *tensor);
 void cd_tensor_forms_fini(cd_tensor_forms *forms); /* accepts a zeroed set */
 
+/* One device, or two tables of one kind: programs may keep a table for each use. */
+bool cd_device_is_same(const cddp_device *one, const cddp_device *other);
+
 typedef struct cd_packed_tensor {
     const cd_tensor_form *form;
     void *storage;

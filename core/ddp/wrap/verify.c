@@ -122,17 +122,29 @@ out:
     return status;
 }
 
-/* The text of one rank, on every rank, terminated. */
-static cddp_status fetch_text(const text *mine, uint32_t rank, size_t length, cddp_group *group,
-                              cd_control *fetched, cddp_error *err)
+/* No more of a text travels: its length comes from another rank, and is not to be trusted with all
+** memory. A model of a hundred thousand parameters describes itself in less. */
+#define TEXT_BYTES_MAX ((int64_t)64 << 20)
+
+/* The text of one rank, on every rank, terminated. Every rank has the same cards, so all of them
+** refuse a length, or cut it, alike. */
+static cddp_status fetch_text(const text *mine, const int64_t *cards, uint32_t rank,
+                              cddp_group *group, cd_control *fetched, cddp_error *err)
 {
+    const int64_t sent = cards[rank * CARD_FIELDS + CARD_LENGTH];
+    if (sent < 0)
+        return cd_fail(err, CDDP_E_CORRUPT,
+                       "ranks wrap different models, and rank %u describes its own in %lld bytes",
+                       rank, (long long)sent);
+    const size_t length = (size_t)(sent < TEXT_BYTES_MAX ? sent : TEXT_BYTES_MAX);
     cd_control_spec spec = {.allocator = mine->allocator,
                             .group = group,
                             .dtype = CDDP_U8,
                             .device = mine->device,
                             .numel = (int64_t)length + 1};
     CD_TRY(cd_control_init(fetched, &spec, err));
-    if (cddp_group_rank(group) == rank) memcpy(fetched->host, mine->bytes, length);
+    if (cddp_group_rank(group) == rank)
+        memcpy(fetched->host, mine->bytes, length < mine->used ? length : mine->used);
     CD_TRY(cd_control_broadcast(group, fetched, rank, err));
     ((char *)fetched->host)[length] = '\0';
     return CDDP_OK;
@@ -190,9 +202,8 @@ static cddp_status explain_difference(const text *mine, const int64_t *cards, ui
 {
     cddp_status status = CDDP_OK;
     cd_control left = {0}, right = {0};
-    CD_TRY_OUT(fetch_text(mine, 0, (size_t)cards[CARD_LENGTH], group, &left, err));
-    CD_TRY_OUT(fetch_text(mine, rank, (size_t)cards[rank * CARD_FIELDS + CARD_LENGTH], group,
-                          &right, err));
+    CD_TRY_OUT(fetch_text(mine, cards, 0, group, &left, err));
+    CD_TRY_OUT(fetch_text(mine, cards, rank, group, &right, err));
     status = report(left.host, right.host, rank, cards, err);
 out:
     cd_control_fini(&left);

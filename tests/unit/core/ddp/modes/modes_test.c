@@ -297,11 +297,11 @@ static void taken_over_body(lane *l)
     lane_forward(l);
     for (size_t i = 2; i-- > 0;) {
         lane_accumulate(l, i, 1.0 + l->r);
-        if (removes || i == 0)
+        if (removes)
             CHECK_OK(cddp_ddp_mark_parameter_ready(first, i, &l->err));
         else
             CHECK_FAILS(cddp_ddp_mark_parameter_ready(first, i, &l->err), CDDP_E_STATE,
-                        "'b' became ready twice");
+                        "'b' became ready twice"); /* also for 'a': the first error is kept */
         if (removes) lane_hook(l, i);
     }
     if (removes) {

@@ -259,7 +259,7 @@ LAB(zero_step, refuses_what_it_cannot_do, 2)
                 "one optimizer owns every parameter, 'q' too");
     attach(l, &optimizer);
     CHECK_FAILS(cddp_ddp_update_process_group(l->ddp, l->group, &l->err), CDDP_E_UNSUPPORTED,
-                "deal the buckets anew");
+                "assign the buckets anew");
     CHECK_FAILS(cddp_ddp_join_begin(l->ddp, NULL, &l->err), CDDP_E_UNSUPPORTED,
                 "join cannot shadow hook_with_zero_step");
 }

@@ -178,7 +178,7 @@ LAB(error, ready_after_being_declared_unused_gives_the_third_reason, 2) /* ERR-0
     lane_grad(l, 0, 1.0);
     lane_accumulate(l, 1, 1.0);
     CHECK_FAILS(lane_try_hook(l, 1), CDDP_E_STATE, "taken for unused");
-    lane_end(l);
+    CHECK_FAILS(cddp_ddp_backward_end(l->ddp, &l->err), CDDP_E_STATE, "taken for unused");
 }
 
 LAB(error, nothing_to_train_is_refused, 1) /* ERR-06, TI-A-03 */

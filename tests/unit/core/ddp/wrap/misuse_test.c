@@ -1,0 +1,792 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Every public call of cddp/ddp.h, in every phase, in every mode, in the wrong order and with wrong
+** arguments: never an abort.
+**
+** Each case is (mode, phase, call). The program brings DDP into the phase, makes the call, goes on
+** as an ordinary program does, and stops at the first error. Then:
+**
+**   1. when no call failed, gradients are averages, or the case is one of SEMANTICS' silent ones,
+**      listed by tag in `silent`;
+**   2. after backward_end (and update_process_group where a backward is half done) whole iterations
+**      give the right averages.
+**
+** All ranks make the same mistake: what happens when one rank alone is wrong is for the peers'
+** collectives to find out.
+*/
+#include "core/ddp/wrap/ddp.h"
+#include "core/hooks/hook.h"
+#include "tests/unit/core/ddp/fixture.h"
+
+#define PARAMETERS 3
+
+/* ---- modes ---- */
+
+static double stepped[LAB_RANKS][PARAMETERS];
+
+static cddp_status record_step(void *context, size_t variable, cddp_grad *grad, cddp_error *err)
+{
+    lane *l = context;
+    (void)err;
+    stepped[l->r][variable] = lane_first(l, &grad->value);
+    return CDDP_OK;
+}
+
+static void attach(lane *l, cddp_optimizer_overlap overlap)
+{
+    const cddp_optimizer_in_backward o = {.size = sizeof o,
+                                          .step = record_step,
+                                          .context = l,
+                                          .overlap = overlap};
+    CHECK_OK(cddp_ddp_set_optimizer_in_backward(l->ddp, &o, &l->err));
+}
+
+static void use_unused(lane *l) { l->options.find_unused_parameters = true; }
+static void use_static(lane *l) { l->options.static_graph = true; }
+static void use_views(lane *l) { l->options.gradient_as_bucket_view = true; }
+static void use_static_views(lane *l)
+{
+    use_static(l);
+    use_views(l);
+}
+static void use_skip(lane *l)
+{
+    use_unused(l);
+    l->options.skip_all_reduce_unused_params = true;
+}
+static void use_batched(lane *l) { l->options.batched_grad_copy = true; }
+static void use_mixed(lane *l) { l->options.mixed_param_dtype = CDDP_F16; }
+static void use_accumulation(lane *l) { l->options.accumulate_in_hook = true; }
+static void use_buffers(lane *l)
+{
+    if (l->buffer_count == 0) lane_add_buffer(l, "buffer", CDDP_F32, 2, 1.0);
+}
+static void add_hook(lane *l, const char *name)
+{
+    CHECK_OK(cddp_ddp_register_comm_hook(l->ddp, cd_hook_find(name), NULL, NULL, &l->err));
+}
+static void add_allreduce(lane *l) { add_hook(l, "allreduce"); }
+static void add_reproducible(lane *l) { add_hook(l, "reproducible"); }
+static void add_apply(lane *l) { attach(l, CDDP_OVERLAP_APPLY_IN_BACKWARD); }
+static void add_then(lane *l) { attach(l, CDDP_OVERLAP_HOOK_THEN_OPTIMIZER); }
+static void add_zero(lane *l) { attach(l, CDDP_OVERLAP_HOOK_WITH_ZERO_STEP); }
+static void add_interleaved(lane *l) { attach(l, CDDP_OVERLAP_HOOK_WITH_ZERO_STEP_INTERLEAVED); }
+
+typedef struct mode {
+    const char *name;
+    void (*options)(lane *l); /* before wrapping; may be NULL */
+    void (*attach)(lane *l);  /* after it; may be NULL */
+} mode;
+static const mode modes[] = {{"plain", NULL, NULL},
+                             {"find_unused", use_unused, NULL},
+                             {"static_graph", use_static, NULL},
+                             {"views", use_views, NULL},
+                             {"static_graph with views", use_static_views, NULL},
+                             {"skip_unused", use_skip, NULL},
+                             {"batched_grad_copy", use_batched, NULL},
+                             {"mixed precision", use_mixed, NULL},
+                             {"buffers", use_buffers, NULL},
+                             {"hook", NULL, add_allreduce},
+                             {"static_graph with a hook", use_static, add_allreduce},
+                             {"accumulate_in_hook", use_accumulation, add_reproducible},
+                             {"optimizer in backward", NULL, add_apply},
+                             {"hook_then_optimizer", NULL, add_then},
+                             {"zero step", NULL, add_zero},
+                             {"interleaved zero step", use_views, add_interleaved}};
+
+static void wrap(lane *l)
+{
+    const mode *m = l->lab->data;
+    lane_wrap(l);
+    if (m->attach != NULL) m->attach(l);
+}
+
+/* ---- an ordinary program, which stops at its first error ---- */
+
+static cddp_status forward(lane *l)
+{
+    cddp_status status = cddp_ddp_forward_begin(l->ddp, true, &l->err);
+    return status == CDDP_OK ? cddp_ddp_forward_end(l->ddp, l->reachable, &l->err) : status;
+}
+
+static void give(lane *l, size_t i)
+{
+    cddp_grad_drop(&l->grads[i]);
+    lane_accumulate(l, i, 1.0 + l->r);
+}
+
+static cddp_status mark(lane *l, size_t first, size_t end) /* from the last to the first */
+{
+    cddp_status status = CDDP_OK;
+    for (size_t i = end; i-- > first && status == CDDP_OK;) {
+        give(l, i);
+        status = lane_try_hook(l, i);
+    }
+    return status;
+}
+
+static cddp_status iterate(lane *l)
+{
+    lane_zero_grad(l, true);
+    memset(stepped[l->r], 0, sizeof stepped[l->r]);
+    cddp_status status = forward(l);
+    if (status == CDDP_OK) status = mark(l, 0, PARAMETERS);
+    return status == CDDP_OK ? cddp_ddp_backward_end(l->ddp, &l->err) : status;
+}
+
+static bool is_average(lane *l)
+{
+    const double mean = (1.0 + l->w) / 2.0;
+    for (size_t i = 0; i < PARAMETERS; i++) {
+        bool reduced = l->grads[i].kind == CDDP_GRAD_DENSE && lane_value(l, i) == mean;
+        if (!reduced && stepped[l->r][i] != mean) return false;
+    }
+    return true;
+}
+/* Some of it may have been marked twice, which adds up in a window; a local value is no multiple of
+** the mean. */
+static bool is_reduced(lane *l)
+{
+    const double mean = (1.0 + l->w) / 2.0;
+    for (size_t i = 0; i < PARAMETERS; i++) {
+        double value = l->grads[i].kind == CDDP_GRAD_DENSE ? lane_value(l, i) : stepped[l->r][i];
+        if (value != mean && value != 2 * mean && value != 3 * mean) return false;
+    }
+    return true;
+}
+
+/* ---- phases: what has happened, and what an ordinary program does next ---- */
+
+enum next { NEXT_FORWARD, NEXT_FORWARD_END, NEXT_BACKWARD, NEXT_REST, NEXT_END };
+
+static cddp_status phase_created(lane *l) { return (void)l, CDDP_OK; }
+static cddp_status phase_forward_began(lane *l)
+{
+    return cddp_ddp_forward_begin(l->ddp, true, &l->err);
+}
+static cddp_status phase_armed(lane *l) { return forward(l); }
+static cddp_status phase_half(lane *l)
+{
+    cddp_status status = forward(l);
+    return status == CDDP_OK ? mark(l, 2, 3) : status;
+}
+static cddp_status phase_all_ready(lane *l)
+{
+    cddp_status status = forward(l);
+    return status == CDDP_OK ? mark(l, 0, 3) : status;
+}
+static cddp_status phase_ended(lane *l) { return iterate(l); }
+static void give_double(lane *l, size_t i, cddp_tensor *other)
+{
+    const int64_t two = 2;
+    cddp_grad_drop(&l->grads[i]);
+    *other = lane_tensor(l, CDDP_F64, &two, 1, 1.0);
+    l->grads[i].kind = CDDP_GRAD_DENSE;
+    l->grads[i].value = *other;
+}
+static cddp_status phase_failed(lane *l)
+{
+    cddp_tensor other;
+    cddp_status status = phase_half(l);
+    if (status != CDDP_OK) return status;
+    give_double(l, 1, &other);
+    bool fails =
+        lane_try_hook(l, 1) != CDDP_OK || cddp_ddp_backward_end(l->ddp, &l->err) != CDDP_OK;
+    cddp_grad_drop(&l->grads[1]);
+    lane_release(l, &other);
+    return fails ? CDDP_E_STATE : CDDP_OK;
+}
+static cddp_status phase_failed_and_ended(lane *l)
+{
+    if (phase_failed(l) != CDDP_OK) (void)!cddp_ddp_backward_end(l->ddp, &l->err);
+    return CDDP_OK;
+}
+static cddp_status phase_left_early(lane *l) /* UPG-02 */
+{
+    cddp_status status = phase_half(l);
+    if (status != CDDP_OK) return status;
+    (void)!cddp_ddp_update_process_group(l->ddp, l->group, &l->err);
+    return CDDP_OK;
+}
+static cddp_status phase_no_sync(lane *l)
+{
+    cddp_ddp_no_sync_begin(l->ddp);
+    return forward(l);
+}
+static cddp_status phase_no_sync_half(lane *l)
+{
+    cddp_ddp_no_sync_begin(l->ddp);
+    cddp_status status = forward(l);
+    return status == CDDP_OK ? mark(l, 2, 3) : status;
+}
+static cddp_status phase_no_grad(lane *l)
+{
+    cddp_status status = cddp_ddp_forward_begin(l->ddp, false, &l->err);
+    return status == CDDP_OK ? cddp_ddp_forward_end(l->ddp, NULL, &l->err) : status;
+}
+static cddp_status phase_join(lane *l)
+{
+    cddp_join_options o = cddp_join_options_default();
+    o.divide_by_initial_world_size = false;
+    cddp_status status = cddp_ddp_join_begin(l->ddp, &o, &l->err);
+    return status == CDDP_OK ? forward(l) : status;
+}
+static cddp_status phase_no_member(lane *l)
+{
+    return cddp_ddp_update_process_group(l->ddp, NULL, &l->err);
+}
+static cddp_status phase_removed(lane *l)
+{
+    cddp_ddp_remove_autograd_hooks(l->ddp);
+    return CDDP_OK;
+}
+
+typedef struct phase {
+    const char *name;
+    cddp_status (*enter)(lane *l);
+    enum next next;
+} phase;
+static const phase phases[] = {{"created", phase_created, NEXT_FORWARD},
+                               {"forward began", phase_forward_began, NEXT_FORWARD_END},
+                               {"forward ended", phase_armed, NEXT_BACKWARD},
+                               {"half a backward", phase_half, NEXT_REST},
+                               {"all ready", phase_all_ready, NEXT_END},
+                               {"backward ended", phase_ended, NEXT_FORWARD},
+                               {"failed", phase_failed, NEXT_REST},
+                               {"failed and ended", phase_failed_and_ended, NEXT_FORWARD},
+                               {"left early", phase_left_early, NEXT_FORWARD},
+                               {"no_sync", phase_no_sync, NEXT_BACKWARD},
+                               {"half a backward in no_sync", phase_no_sync_half, NEXT_REST},
+                               {"no_grad", phase_no_grad, NEXT_BACKWARD},
+                               {"join", phase_join, NEXT_BACKWARD},
+                               {"no member", phase_no_member, NEXT_FORWARD},
+                               {"hooks removed", phase_removed, NEXT_FORWARD}};
+
+static cddp_status go_on(lane *l, enum next next)
+{
+    cddp_status status = CDDP_OK;
+    if (next == NEXT_FORWARD) status = forward(l);
+    if (next == NEXT_FORWARD_END) status = cddp_ddp_forward_end(l->ddp, l->reachable, &l->err);
+    if (status == CDDP_OK && next != NEXT_END)
+        status = mark(l, 0, next == NEXT_REST ? PARAMETERS - 1 : PARAMETERS);
+    if (status == CDDP_OK) status = cddp_ddp_backward_end(l->ddp, &l->err);
+    return status;
+}
+
+/* ---- calls ---- */
+
+#define CALL(name, expression) \
+    static cddp_status call_##name(lane *l) { return expression; }
+/* Calls that answer nothing. */
+#define NOTE(name, statement)               \
+    static cddp_status call_##name(lane *l) \
+    {                                       \
+        statement;                          \
+        return CDDP_OK;                     \
+    }
+
+CALL(forward_begin, cddp_ddp_forward_begin(l->ddp, true, &l->err))
+CALL(forward_begin_no_grad, cddp_ddp_forward_begin(l->ddp, false, &l->err))
+CALL(forward_begin_without_error, cddp_ddp_forward_begin(l->ddp, true, NULL))
+CALL(forward_end, cddp_ddp_forward_end(l->ddp, l->reachable, &l->err))
+CALL(forward_end_without_flags, cddp_ddp_forward_end(l->ddp, NULL, &l->err))
+CALL(mark_last, (give(l, 2), cddp_ddp_mark_variable_ready(l->ddp, 2, &l->err)))
+CALL(mark_first, (give(l, 0), cddp_ddp_mark_parameter_ready(l->ddp, 0, &l->err)))
+CALL(mark_twice, (give(l, 1), (void)!cddp_ddp_mark_variable_ready(l->ddp, 1, &l->err),
+                  cddp_ddp_mark_variable_ready(l->ddp, 1, &l->err)))
+CALL(mark_nothing, (cddp_grad_drop(&l->grads[1]), cddp_ddp_mark_variable_ready(l->ddp, 1, &l->err)))
+CALL(mark_beyond, cddp_ddp_mark_variable_ready(l->ddp, PARAMETERS, &l->err))
+CALL(mark_far_beyond, cddp_ddp_mark_variable_ready(l->ddp, SIZE_MAX, &l->err))
+CALL(mark_parameter_beyond, cddp_ddp_mark_parameter_ready(l->ddp, SIZE_MAX, &l->err))
+CALL(backward_end, cddp_ddp_backward_end(l->ddp, &l->err))
+CALL(backward_end_without_error, cddp_ddp_backward_end(l->ddp, NULL))
+NOTE(no_sync, (cddp_ddp_no_sync_begin(l->ddp), cddp_ddp_no_sync_end(l->ddp)))
+NOTE(no_sync_begin, cddp_ddp_no_sync_begin(l->ddp))
+NOTE(no_sync_end, cddp_ddp_no_sync_end(l->ddp))
+CALL(join_begin, cddp_ddp_join_begin(l->ddp, NULL, &l->err))
+CALL(join_end, cddp_ddp_join_end(l->ddp, &l->err))
+CALL(register_hook,
+     cddp_ddp_register_comm_hook(l->ddp, cd_hook_find("allreduce"), NULL, NULL, &l->err))
+CALL(register_no_hook, cddp_ddp_register_comm_hook(l->ddp, NULL, NULL, NULL, &l->err))
+CALL(register_wrapper, cddp_ddp_register_comm_hook(l->ddp, cd_hook_find("fp16_compress_wrapper"),
+                                                   cd_hook_find("allreduce"), NULL, &l->err))
+CALL(set_static_graph, cddp_ddp_set_static_graph(l->ddp, &l->err))
+CALL(sparse_metadata, cddp_ddp_set_sparse_metadata(l->ddp, 0, NULL, 3, &l->err))
+CALL(sparse_metadata_beyond,
+     cddp_ddp_set_sparse_metadata(l->ddp, (size_t)1 << 32, (const int64_t[1]){0}, 1, &l->err))
+CALL(buffer_hook, cddp_ddp_register_buffer_hook(l->ddp, NULL, NULL, false, &l->err))
+CALL(set_buffer, cddp_ddp_set_buffer(l->ddp, "none", &l->ones[0], &l->err))
+CALL(set_no_buffer, cddp_ddp_set_buffer(l->ddp, NULL, NULL, &l->err))
+CALL(set_empty_buffer,
+     cddp_ddp_set_buffer(l->ddp, "buffer", &(cddp_tensor){.device = NULL}, &l->err))
+CALL(set_no_optimizer, cddp_ddp_set_optimizer_in_backward(l->ddp, NULL, &l->err))
+CALL(set_optimizer, cddp_ddp_set_optimizer_in_backward(
+                        l->ddp,
+                        &(cddp_optimizer_in_backward){.size = sizeof(cddp_optimizer_in_backward),
+                                                      .step = record_step,
+                                                      .context = l},
+                        &l->err))
+CALL(update_group, cddp_ddp_update_process_group(l->ddp, l->group, &l->err))
+CALL(leave_group, cddp_ddp_update_process_group(l->ddp, NULL, &l->err))
+CALL(check_finalized, cddp_ddp_check_reducer_finalized(l->ddp, &l->err))
+NOTE(hook_state, cddp_ddp_comm_hook_state(l->ddp))
+NOTE(inspect, (cddp_ddp_variable_index(l->ddp, NULL), cddp_ddp_variable_count(l->ddp),
+               cddp_ddp_forward_copy(l->ddp, SIZE_MAX), cddp_ddp_optimizer_owner(l->ddp, SIZE_MAX),
+               cddp_ddp_local_used_map(l->ddp, NULL), cddp_ddp_wants_graph_search(l->ddp),
+               cddp_ddp_get_logging(l->ddp, NULL)))
+static cddp_status call_get_logging(lane *l)
+{
+    cddp_ddp_logging logging;
+    cddp_ddp_get_logging(l->ddp, &logging);
+    return CDDP_OK;
+}
+static cddp_status call_bucket(lane *l)
+{
+    cddp_bucket_info info;
+    CHECK(cddp_ddp_bucket(l->ddp, 0, NULL, &l->err) == CDDP_E_ARG);
+    CHECK(cddp_ddp_bucket(l->ddp, UINT32_MAX, &info, &l->err) == CDDP_E_ARG);
+    return CDDP_OK;
+}
+static cddp_status call_destroy(lane *l)
+{
+    cddp_ddp_destroy(NULL);
+    lane_unwrap(l);
+    wrap(l);
+    return CDDP_OK;
+}
+static cddp_status call_drop_slot(lane *l) /* the caller takes the memory of a gradient away */
+{
+    const mode *m = l->lab->data;
+    if (m->options == use_mixed) return CDDP_OK; /* see cddp_ddp_forward_copy: it is borrowed */
+    cddp_grad_fini(&l->grads[1]);
+    return CDDP_OK;
+}
+
+/* What may lie in a gradient's slot when it is marked ready. */
+static cddp_status mark_wrong(lane *l, size_t i)
+{
+    cddp_status status = lane_try_hook(l, i);
+    if (status == CDDP_OK) status = cddp_ddp_backward_end(l->ddp, &l->err);
+    cddp_grad_drop(&l->grads[i]);
+    return status;
+}
+static cddp_status call_mark_double(lane *l)
+{
+    cddp_tensor other;
+    give_double(l, 0, &other);
+    cddp_status status = mark_wrong(l, 0);
+    lane_release(l, &other);
+    return status;
+}
+static cddp_status call_mark_short(lane *l)
+{
+    const int64_t one = 1;
+    give(l, 0);
+    l->grads[0].value = cddp_tensor_of(l->device, l->grads[0].value.storage,
+                                       l->grads[0].value.offset, l->grads[0].value.dtype, &one, 1);
+    return mark_wrong(l, 0);
+}
+static cddp_status call_mark_without_device(lane *l)
+{
+    give(l, 0);
+    l->grads[0].value.device = NULL;
+    return mark_wrong(l, 0);
+}
+static cddp_status call_mark_many_dimensions(lane *l)
+{
+    give(l, 0);
+    l->grads[0].value.dim_count = 200;
+    return mark_wrong(l, 0);
+}
+static cddp_status call_mark_no_dtype(lane *l)
+{
+    give(l, 0);
+    l->grads[0].value.dtype = CDDP_DTYPE_COUNT;
+    return mark_wrong(l, 0);
+}
+static cddp_status call_mark_other_device(lane *l)
+{
+    cddp_device other = *l->device;
+    other.name = "another";
+    give(l, 0);
+    l->grads[0].value.device = &other;
+    return mark_wrong(l, 0);
+}
+static cddp_status call_mark_sparse(lane *l)
+{
+    give(l, 0);
+    l->grads[0].kind = CDDP_GRAD_SPARSE;
+    return mark_wrong(l, 0);
+}
+
+typedef struct call {
+    const char *name;
+    cddp_status (*make)(lane *l);
+    bool answers_failure; /* in FAILED, with the first error */
+} call;
+#define ROW_OF(name)              \
+    {                             \
+#name, call_##name, false \
+    }
+#define ANSWERS(name)            \
+    {                            \
+#name, call_##name, true \
+    }
+static const call calls[] = {ANSWERS(forward_begin),
+                             ANSWERS(forward_begin_no_grad),
+                             ANSWERS(forward_begin_without_error),
+                             ANSWERS(forward_end),
+                             ANSWERS(forward_end_without_flags),
+                             ANSWERS(mark_last),
+                             ANSWERS(mark_first),
+                             ANSWERS(mark_twice),
+                             ANSWERS(mark_nothing),
+                             ROW_OF(mark_beyond),
+                             ROW_OF(mark_far_beyond),
+                             ROW_OF(mark_parameter_beyond),
+                             ANSWERS(backward_end),
+                             ANSWERS(backward_end_without_error),
+                             ROW_OF(no_sync),
+                             ROW_OF(no_sync_begin),
+                             ROW_OF(no_sync_end),
+                             ANSWERS(join_begin),
+                             ANSWERS(join_end),
+                             ANSWERS(register_hook),
+                             ANSWERS(register_no_hook),
+                             ANSWERS(register_wrapper),
+                             ANSWERS(set_static_graph),
+                             ANSWERS(sparse_metadata),
+                             ANSWERS(sparse_metadata_beyond),
+                             ROW_OF(buffer_hook),
+                             ROW_OF(set_buffer),
+                             ROW_OF(set_no_buffer),
+                             ROW_OF(set_empty_buffer),
+                             ANSWERS(set_no_optimizer),
+                             ANSWERS(set_optimizer),
+                             ROW_OF(update_group),
+                             ROW_OF(leave_group),
+                             ANSWERS(check_finalized),
+                             ROW_OF(hook_state),
+                             ROW_OF(inspect),
+                             ROW_OF(get_logging),
+                             ROW_OF(bucket),
+                             ROW_OF(destroy),
+                             ROW_OF(drop_slot),
+                             ANSWERS(mark_double),
+                             ANSWERS(mark_short),
+                             ANSWERS(mark_without_device),
+                             ANSWERS(mark_many_dimensions),
+                             ANSWERS(mark_no_dtype),
+                             ANSWERS(mark_other_device),
+                             ANSWERS(mark_sparse)};
+
+/* ---- gradients that stay local without an error ---- */
+
+typedef struct silence {
+    const char *phase, *call; /* NULL: any */
+    const char *tag;
+} silence;
+static const silence silent[] = {
+    {"no_sync", NULL, "NSY-02"},
+    {"half a backward in no_sync", NULL, "NSY-02"},
+    {NULL, "no_sync_begin", "NSY-02"},
+    {"no_grad", NULL, "FWD-07"},
+    {NULL, "forward_begin_no_grad", "FWD-07"},
+    {"hooks removed", NULL, "UPG-03"},
+    {"no member", NULL, "UPG-01"},
+    {NULL, "leave_group", "UPG-01"},
+    {NULL, "update_group", "UPG-01"},
+    {NULL, "backward_end", "FWD-09"},
+    {NULL, "backward_end_without_error", "FWD-09"},
+    {NULL, "destroy", "FWD-03"},
+};
+
+static const char *tag_of(const phase *p, const call *c)
+{
+    for (size_t i = 0; i < sizeof silent / sizeof silent[0]; i++) {
+        const silence *s = &silent[i];
+        if ((s->phase == NULL || strcmp(s->phase, p->name) == 0) &&
+            (s->call == NULL || strcmp(s->call, c->name) == 0))
+            return s->tag;
+    }
+    return NULL;
+}
+
+/* ---- the cases ---- */
+
+#define REQUIRE(condition)                                                              \
+    do {                                                                                \
+        if (!(condition)) {                                                             \
+            fprintf(stderr,                                                             \
+                    "%s:%d: %s: in phase '%s' after %u iterations, call %s: not true: " \
+                    "%s; last error: %s\n",                                             \
+                    __FILE__, __LINE__, m->name, p->name, warm, c->name, #condition,    \
+                    l->err.message);                                                    \
+            abort();                                                                    \
+        }                                                                               \
+    } while (0)
+
+/* As a program does that caught an error. A static graph whose first backward was not whole has
+** recorded that one (STA-01), and is made to forget it. */
+static void recover(lane *l, unsigned warm)
+{
+    for (int i = 0; i < 4; i++) cddp_ddp_no_sync_end(l->ddp);
+    (void)!cddp_ddp_backward_end(l->ddp, &l->err);
+    if (l->ddp->hooks_removed) {
+        lane_unwrap(l);
+        wrap(l);
+    }
+    if (l->ddp->group == NULL) CHECK_OK(cddp_ddp_update_process_group(l->ddp, l->group, &l->err));
+    const bool recorded = warm == 0 && l->ddp->reducer.static_graph_recorded;
+    if ((recorded || cddp_ddp_check_reducer_finalized(l->ddp, &l->err) != CDDP_OK) &&
+        cddp_ddp_update_process_group(l->ddp, l->group, &l->err) != CDDP_OK) {
+        (void)!mark(l, 0, PARAMETERS); /* a sharded optimizer keeps its group */
+        (void)!cddp_ddp_backward_end(l->ddp, &l->err);
+    }
+    (void)!cddp_ddp_join_end(l->ddp, &l->err);
+}
+
+static void try(lane *l, const phase *p, const call *c, unsigned warm)
+{
+    const mode *m = l->lab->data;
+    wrap(l);
+    for (unsigned i = 0; i < warm; i++) {
+        REQUIRE(iterate(l) == CDDP_OK);
+        REQUIRE(is_average(l));
+    }
+    lane_zero_grad(l, true);
+    memset(stepped[l->r], 0, sizeof stepped[l->r]);
+    cddp_status status = p->enter(l);
+    const bool failed = l->ddp->reducer.phase == CD_REDUCER_FAILED;
+    char first[CDDP_ERROR_MESSAGE_BYTES];
+    memcpy(first, l->ddp->reducer.failure.message, sizeof first);
+    const cddp_status made = c->make(l);
+    if (failed && c->answers_failure) {
+        cddp_ddp_logging logging;
+        cddp_ddp_get_logging(l->ddp, &logging);
+        REQUIRE(made == CDDP_E_STATE && strcmp(logging.error, first) == 0);
+    }
+    if (status == CDDP_OK) status = made;
+    if (status == CDDP_OK) status = go_on(l, p->next);
+    if (status == CDDP_OK && !is_reduced(l) && tag_of(p, c) == NULL)
+        REQUIRE(cddp_ddp_check_reducer_finalized(l->ddp, &l->err) != CDDP_OK); /* RED-12 */
+    recover(l, warm);
+    for (int i = 0; i < 4; i++) {
+        REQUIRE(iterate(l) == CDDP_OK);
+        /* What a hook has added up nobody can drop: the first reduction takes it along. */
+        const bool adds = i == 0 && m->options == use_accumulation;
+        REQUIRE(adds ? is_reduced(l) : is_average(l));
+    }
+    lane_unwrap(l);
+    lane_zero_grad(l, true);
+}
+
+static void misuse_body(lane *l)
+{
+    const mode *m = l->lab->data;
+    static const char *const names[PARAMETERS] = {"a", "b", "c"};
+    for (size_t i = 0; i < PARAMETERS; i++) lane_add(l, names[i], CDDP_F32, 2);
+    l->options.bucket_cap_mb = 8.0 / 1048576; /* a bucket per parameter, where there is a choice */
+    l->options.tracer = NULL;
+    if (m->options != NULL) m->options(l);
+    for (unsigned warm = 0; warm < 4; warm += 3)
+        for (size_t p = 0; p < sizeof phases / sizeof phases[0]; p++)
+            for (size_t c = 0; c < sizeof calls / sizeof calls[0]; c++)
+                try(l, &phases[p], &calls[c], warm);
+}
+
+TEST(misuse, never_aborts_and_the_next_iteration_is_whole)
+{
+    for (size_t i = 0; i < sizeof modes / sizeof modes[0]; i++) {
+        mode m = modes[i];
+        cd_test_row("%s", m.name);
+        lab_of(2, misuse_body, &m);
+    }
+}
+
+/* ---- arguments that are not there ---- */
+
+LAB(misuse, no_object_is_an_error_and_not_a_crash, 1)
+{
+    CHECK(l->ddp == NULL);
+    for (size_t c = 0; c < sizeof calls / sizeof calls[0]; c++) {
+        if (strncmp(calls[c].name, "mark_", 5) == 0 || calls[c].make == call_destroy ||
+            calls[c].make == call_bucket || calls[c].make == call_drop_slot)
+            continue;
+        const cddp_status status = calls[c].make(l);
+        CHECK(status == CDDP_E_ARG || (status == CDDP_OK && !calls[c].answers_failure));
+    }
+    CHECK(cddp_ddp_mark_variable_ready(NULL, 0, NULL) == CDDP_E_ARG);
+    CHECK(cddp_ddp_mark_parameter_ready(NULL, 0, NULL) == CDDP_E_ARG);
+    CHECK(cddp_ddp_create(NULL, &l->ddp, NULL) == CDDP_E_ARG);
+    CHECK(cddp_ddp_create(&l->options, NULL, &l->err) == CDDP_E_ARG);
+}
+
+LAB(misuse, options_that_point_nowhere_are_refused, 1)
+{
+    static const char *const nothing[1] = {NULL};
+    const cddp_ddp_options good = l->options;
+    lane_add(l, "a", CDDP_F32, 2);
+    l->options.bucket_cap_mb_list_count = 2;
+    CHECK_FAILS(lane_try_wrap(l), CDDP_E_ARG, "bucket_cap_mb_list is NULL");
+    l->options = good;
+    l->options.delay_all_reduce_count = 1;
+    l->options.param_to_hook_all_reduce = "a";
+    CHECK_FAILS(lane_try_wrap(l), CDDP_E_ARG, "delay_all_reduce_named_params is NULL");
+    l->options = good;
+    l->options.parameters_and_buffers_to_ignore = nothing;
+    l->options.ignore_count = 1;
+    CHECK_FAILS(lane_try_wrap(l), CDDP_E_ARG, "name 0 of the ignore list is NULL");
+    l->options = good;
+    l->options.mixed_reduce_dtype = (cddp_dtype)99;
+    CHECK_FAILS(lane_try_wrap(l), CDDP_E_ARG, "mixed_reduce_dtype is 99");
+    l->options = good;
+    l->parameters[0].tensor.dim_count = 100;
+    CHECK_FAILS(lane_try_wrap(l), CDDP_E_ARG, "'a' has 100 dimensions");
+    l->parameters[0].tensor.dim_count = 1;
+    l->parameters[0].tensor.dtype = (cddp_dtype)77;
+    CHECK_FAILS(lane_try_wrap(l), CDDP_E_ARG, "'a' has dtype 77");
+    l->parameters[0].tensor.dtype = CDDP_F32;
+    lane_wrap(l);
+}
+
+/* ---- hooks that misbehave ---- */
+
+static cddp_status write_behind(void *self, cddp_grad_bucket *bucket, cddp_group *group,
+                                cddp_future *future, cddp_error *err)
+{
+    (void)self, (void)group;
+    const int64_t more = bucket->buffer.sizes[0] + 1;
+    const cddp_tensor *b = &bucket->buffer;
+    const cddp_tensor wide = cddp_tensor_of(b->device, b->storage, b->offset, b->dtype, &more, 1);
+    future->result = *b;
+    return wide.device->fill(&wide, 3.0, NULL, err);
+}
+static cddp_status name_many_works(void *self, cddp_grad_bucket *bucket, cddp_group *group,
+                                   cddp_future *future, cddp_error *err)
+{
+    (void)self, (void)group, (void)err;
+    future->result = bucket->buffer;
+    future->work_count = 1000;
+    return CDDP_OK;
+}
+static cddp_status fail_without_words(void *self, cddp_grad_bucket *bucket, cddp_group *group,
+                                      cddp_future *future, cddp_error *err)
+{
+    (void)self, (void)group, (void)err, (void)bucket, (void)future;
+    return CDDP_E_IO;
+}
+static cddp_status fail_in_a_stage(void *self, cddp_grad_bucket *bucket, cddp_future *future,
+                                   cddp_error *err)
+{
+    (void)self, (void)bucket, (void)future;
+    return cddp_error_set(err, CDDP_E_IO, "the stage failed");
+}
+static cddp_status post_and_fail_later(void *self, cddp_grad_bucket *bucket, cddp_group *group,
+                                       cddp_future *future, cddp_error *err)
+{
+    (void)self;
+    future->next = fail_in_a_stage;
+    return cd_future_add_allreduce(future, bucket, &bucket->buffer, group, err);
+}
+static cddp_status call_back(void *self, cddp_grad_bucket *bucket, cddp_group *group,
+                             cddp_future *future, cddp_error *err)
+{
+    (void)group, (void)bucket, (void)future;
+    return cddp_ddp_update_process_group(*(cddp_ddp **)self, NULL, err);
+}
+static cddp_ddp *called[LAB_RANKS];
+static cddp_status make_call_back(const cddp_hook_context *context, void **self, cddp_error *err)
+{
+    (void)err;
+    *self = &called[cddp_group_rank(context->group)];
+    return CDDP_OK;
+}
+
+static void bad_hook_body(lane *l)
+{
+    static const struct {
+        cddp_status (*run)(void *, cddp_grad_bucket *, cddp_group *, cddp_future *, cddp_error *);
+        cddp_status status;
+        const char *words;
+    } rows[] = {{write_behind, CDDP_E_CORRUPT, "behind the end of bucket 0 was overwritten"},
+                {name_many_works, CDDP_E_STATE, "posted 1000 works for bucket 0"},
+                {fail_without_words, CDDP_E_IO, "input/output error"},
+                {post_and_fail_later, CDDP_E_IO, "the stage failed"},
+                {call_back, CDDP_E_STATE, "calls the DDP object that is calling it"}};
+    const bool *modes_of = l->lab->data; /* static graph, views */
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        const cddp_hook bad = {.size = sizeof bad,
+                               .abi = CDDP_HOOK_ABI,
+                               .name = "bad",
+                               .create = rows[i].run == call_back ? make_call_back : NULL,
+                               .run = rows[i].run};
+        l->options.static_graph = modes_of[0];
+        l->options.gradient_as_bucket_view = modes_of[1];
+        lane_wrap(l);
+        called[l->r] = l->ddp;
+        CHECK_OK(cddp_ddp_register_comm_hook(l->ddp, &bad, NULL, NULL, &l->err));
+        for (int again = 0; again < 3; again++) {
+            lane_zero_grad(l, true);
+            CHECK_OK(forward(l));
+            cddp_status status = mark(l, 0, PARAMETERS);
+            cddp_status end = cddp_ddp_backward_end(l->ddp, &l->err); /* as programs do */
+            CHECK(end == rows[i].status && (status == CDDP_OK || status == end));
+            CHECK(strstr(l->err.message, rows[i].words) != NULL);
+        }
+        lane_unwrap(l);
+        lane_zero_grad(l, true);
+    }
+}
+static void bad_hooks(lane *l)
+{
+    static const char *const names[PARAMETERS] = {"a", "b", "c"};
+    for (size_t i = 0; i < PARAMETERS; i++) lane_add(l, names[i], CDDP_F32, 2);
+    bad_hook_body(l);
+}
+TEST(misuse, a_hook_that_misbehaves_is_an_error_of_its_backward)
+{
+    for (int k = 0; k < 4; k++) {
+        bool m[2] = {k % 2 == 1, k / 2 == 1};
+        cd_test_row("static graph %d, views %d", m[0], m[1]);
+        lab_of(2, bad_hooks, m);
+    }
+}
+
+/* ---- UPG-01, UPG-02 with a static graph ---- */
+
+/* Who used what is a fact of a group: after a swap the first pass is made again. */
+LAB(misuse, a_static_graph_begins_anew_in_another_group, 2)
+{
+    static const uint32_t own[2][1] = {{0}, {1}};
+    static const char *const names[PARAMETERS] = {"a", "b", "c"};
+    for (size_t i = 0; i < PARAMETERS; i++) lane_add(l, names[i], CDDP_F32, 2);
+    l->options.static_graph = true;
+    lane_wrap(l);
+    cddp_group_options o = {.size = sizeof o, .backend = &l->lab->backend, .rank = l->rank};
+    o.spec = (cddp_group_spec){.size = sizeof o.spec,
+                               .name = l->r == 0 ? "solo 0" : "solo 1",
+                               .group_size = 1,
+                               .members = own[l->r]};
+    cddp_group *solo = NULL;
+    CHECK_OK(cddp_group_create(&o, &solo, &l->err));
+    for (int round = 0; round < 3; round++) {
+        /* Parameter 2 is used on rank 1 alone. */
+        cddp_group *group = round == 1 ? solo : l->group;
+        CHECK_OK(cddp_ddp_update_process_group(l->ddp, group, &l->err));
+        for (int i = 0; i < 4; i++) {
+            lane_zero_grad(l, true);
+            CHECK_OK(forward(l));
+            CHECK_OK(mark(l, 0, l->r == 1 ? 3 : 2));
+            CHECK_OK(cddp_ddp_backward_end(l->ddp, &l->err));
+            CHECK(lane_value(l, 0) == (round == 1 ? 1.0 + l->r : 1.5));
+            if (round == 1)
+                CHECK(lane_has(l, 2) == (l->r == 1));
+            else
+                CHECK(lane_value(l, 2) == 1.0);
+        }
+    }
+    lane_unwrap(l);
+    cddp_group_destroy(solo);
+}
+
+TEST_MAIN()
