@@ -10,8 +10,8 @@
 **   c64 → real takes the real part; real → c64 has imaginary part 0.
 **
 ** The 16-bit conversions have no branches, so that compilers can vectorise the array forms. Where
-** the processor converts f16 itself, the array forms use it, with the same bits (Note [Conversions
-** of f16 in hardware]).
+** the processor converts f16 itself, the array forms use it with the same bits.
+** See Note [Conversions of f16 in hardware].
 */
 #pragma once
 #include "cddp/tensor.h"
