@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reading tensors and format constants. */
+/* Reads tensors; constants of formats. */
 #include "core/oracle/numbers.h"
 
 #include "core/base/alloc.h"
@@ -39,7 +39,7 @@ cddp_status cd_numbers_read(cd_numbers *numbers, const cddp_tensor *tensor, cddp
     return CDDP_OK;
 }
 
-/* Adds the rows in the order in which they lie; a coalesced gradient has each once. */
+/* Adds the rows in storage order; a coalesced gradient has each row once. */
 static cddp_status scatter_rows(cd_numbers *numbers, const cddp_grad *gradient, size_t numel,
                                 cddp_error *err)
 {

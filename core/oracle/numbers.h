@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tensors as doubles, and the constants of floating-point formats that bounds are made of. */
+/* Tensors as doubles, and the constants of floating-point formats for bounds. */
 #pragma once
 #include "cddp/alloc.h"
 #include "cddp/device.h"
@@ -21,7 +21,7 @@ cddp_status cd_numbers_read(cd_numbers *numbers, const cddp_tensor *tensor, cddp
 cddp_status cd_numbers_read_gradient(cd_numbers *numbers, const cddp_grad *gradient, size_t numel,
                                      cddp_error *err);
 
-/* Writes doubles into a tensor, rounded to its dtype; `numbers` lends its room. */
+/* Writes doubles into a tensor, rounded to its dtype; `numbers` is the scratch memory. */
 cddp_status cd_numbers_write(cd_numbers *numbers, const cddp_tensor *tensor, const double *values,
                              cddp_error *err);
 
