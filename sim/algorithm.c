@@ -2,9 +2,9 @@
 /* Every algorithm as a function from an index to an action.
 **
 ** A program is a sequence; a receive waits, a send does not. Programs of one operation fit together
-** because every member computes the same boundaries from the same description: members that
-** disagree get programs that do not fit, and then messages meet receives they were not meant for,
-** as on a real cluster.
+** because every member computes the same boundaries from the same description. Members that
+** disagree get programs that do not fit. Their messages then meet wrong receives, as on a real
+** cluster.
 **
 ** Which algorithm serves which operation:
 **   allreduce       as named
@@ -250,8 +250,8 @@ static bool dissemination(const cd_program *p, uint32_t index, cd_action *action
 
 /* ---- recursive halving and doubling ---- */
 
-/* What is left of the vector for a rank after `steps` halvings; step s pairs ranks that differ in
-** bit s, and the one with the bit clear keeps the lower half. */
+/* A rank's part of the vector after `steps` halvings. Step s pairs ranks that differ in bit s, and
+** the rank with the bit clear keeps the lower half. */
 static void halved(int64_t numel, uint32_t rank, uint32_t steps, int64_t *begin, int64_t *end)
 {
     *begin = 0;
@@ -270,7 +270,7 @@ static bool halving_doubling(const cd_program *p, cursor *c)
     uint32_t log = 0;
     while ((UINT64_C(2) << log) <= p->size) log++;
     uint32_t power = 1u << log, me = p->rank;
-    if (me >= power) { /* folds in first, hears the result last */
+    if (me >= power) { /* folds in first, receives the result last */
         return hit(c, CD_ACTION_SEND, me - power, 0, p->numel) ||
                hit(c, CD_ACTION_STORE, me - power, 0, p->numel);
     }

@@ -2,10 +2,9 @@
 /* Collective algorithms as programs: for each rank, the list of sends and receives that the
 ** algorithm consists of.
 **
-** The list is computed entry by entry from an index, so nothing is stored, and the same program is
+** The list is computed entry by entry from an index, so nothing is stored. The same program is
 ** executed at once (direct), timed as a graph (model) or sent message by message. The summation
-** order of an algorithm is the order of its receive-and-reduce entries, and hence the same in all
-** three.
+** order is the order of receive-and-reduce entries, so it is the same in all three.
 **
 ** Lifetime   plain values. Errors: none; a program of a valid description always exists.
 */
@@ -57,7 +56,7 @@ typedef struct cd_tree_pieces {
     uint32_t up[2], down[2];
 } cd_tree_pieces;
 
-/* What a program is made from. Everything here must agree between members for the programs to fit
+/* The description of a program. All of it must agree between members for the programs to fit
 ** together. */
 typedef struct cd_program {
     cd_algorithm algorithm;

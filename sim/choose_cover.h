@@ -3,10 +3,9 @@
 ** relative to each other in at least one (Kuhn and others, 2012). A bug that needs t gradients in a
 ** certain order is then met for certain.
 **
-** Orders are made greedily: events are inserted one by one where they cover most of what is not
-** covered yet, the best of several attempts is taken, and its reverse after it. Whether an array
-** covers is not believed but counted; a certificate is the array as text, and tests/cover checks it
-** without any of this code.
+** Orders are made greedily. Events are inserted one by one where they cover most of the uncovered
+** tuples. The best of several attempts is taken, then its reverse. Coverage is counted, not
+** assumed. A certificate is the array as text; tests/cover checks it without this code.
 **
 ** In run i rank r plays order (i + r * shift) modulo the number of orders, so every rank plays all
 ** of them, and ranks play different ones at a time.

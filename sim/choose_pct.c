@@ -5,7 +5,7 @@
 #include "core/base/assert.h"
 #include "core/base/hash.h"
 
-/* What an option stands for, the same wherever it is offered: kind, who chooses, semantic id. */
+/* The identity of an option, equal wherever it is offered: kind, choosing rank, semantic id. */
 static uint64_t identity(const cddp_choice *choice, uint32_t option)
 {
     uint64_t id = choice->options != NULL ? choice->options[option] : option;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The chooser port: who decides at a choice point. fifo, random and replay are here; exploring ones
-** implement it too.
+/* The chooser port decides at choice points. fifo, random and replay are here; explorers implement
+** it too.
 **
 ** A run is a function of its configuration and of the answers of its chooser. The world numbers
 ** every choice point with more than one option 0, 1, 2 … (cd_place.number) and records the answer;
@@ -10,7 +10,7 @@
 ** Lifetime   a chooser outlives the run. Its state is the caller's; one chooser serves one world at
 **            a time.
 ** Threads    called on the thread that drives the world, never on a rank's stack.
-** Errors     choose cannot fail; a chooser that finds its input wrong answers 0 and tells it in
+** Errors     choose cannot fail; a chooser with a wrong input answers 0 and reports the error in
 **            `finish`.
 */
 #pragma once

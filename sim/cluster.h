@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The structures behind sim/collective.h, shared by the files that work on them: group.c (open,
 ** close, abort), collective.c (post, start, end), execute.c (data), transport.c (messages), model.c
-** (times), report.c (words).
+** (times), report.c (text).
 */
 #pragma once
 #include "sim/collective.h"
@@ -12,7 +12,7 @@ typedef enum cd_part_state {
     CD_PART_EMPTY,   /* this member has not posted it */
     CD_PART_QUEUED,  /* posted, waits for a slot or for its predecessor */
     CD_PART_STARTED, /* takes part */
-    CD_PART_ENDED,   /* status says how */
+    CD_PART_ENDED,   /* status has the outcome */
     /* given back before it ended: it will never take part, and its tensors must not be touched */
     CD_PART_GONE
 } cd_part_state;
@@ -140,7 +140,7 @@ typedef struct cd_link_fault {
     const cd_fault *fault;
     uint64_t until_ns; /* UINT64_MAX: for good */
     bool is_spent;     /* one-message faults */
-    /* What was held back is not overtaken within its operation: (world_size) by receiver, of
+    /* A delayed message is not overtaken within its operation: (world_size) by receiver, of
     ** link_delay; of the one message of link_reorder. */
     uint64_t *late_ns;
     const cd_coll *held_coll;
@@ -154,7 +154,7 @@ struct cd_cluster {
     cd_staging *free_staging, *used_staging;
     uint64_t staging_serial;
     uint64_t *send_port_free_ns, *receive_port_free_ns; /* (port_count) */
-    /* what cd_link_busy_ns last said: chunks of one size follow each other */
+    /* the last result of cd_link_busy_ns: consecutive chunks often have one size */
     const cd_link *last_link;
     uint64_t last_bytes, last_busy_ns;
     cd_link_fault *link_faults; /* (fault_count) */
@@ -173,7 +173,7 @@ static inline uint32_t cd_coll_rank(const cd_coll *coll, uint32_t part)
 
 /* collective.c */
 void cd_part_end(cd_part *part, cddp_status status, const char *why);
-void cd_part_reached(cd_part *part); /* its stream has come to it */
+void cd_part_reached(cd_part *part); /* its stream has reached it */
 void cd_part_joined(cd_part *part);  /* its stream has waited for it */
 void cd_part_forget(cd_part *part);  /* releases it whatever its state */
 /* its rank died or gave it back: it ends without anybody hearing of it */

@@ -2,18 +2,18 @@
 /* The life of an operation on one rank: posted → queued → started → ended → released.
 **
 ** Invariants:
-**   O1  the k-th collective that a member posts in a group is part k of that group, whatever the
-**       others call theirs;
+**   O1  the k-th collective that a member posts in a group is part k of that group, also when the
+**       others post another operation;
 **   O2  with bounded slots a rank never has more started parts than slots, counted over all its
 **       groups;
 **   O3  with messages, the parts of one member in one group start one after the other, in the order
 **       of posting
 **   (C10-03);
-**   O4  a part ends once; its waiter is woken then; its tensors are not touched afterwards.
+**   O4  a part ends once and then wakes its waiter; its tensors are not touched afterwards.
 **
 ** Direct and model: a collective takes place when its last part starts. Messages: every part runs
-** its program as soon as it starts, and so do all parts of a direct collective whose members
-** disagree on what it is.
+** its program as soon as it starts. So do all parts of a direct collective whose members disagree
+** about it.
 */
 #include "sim/collective.h"
 
@@ -60,7 +60,7 @@ static void change_transfers(cd_sim *sim, cd_part *part, bool moves)
         cd_sim_wake(sim, rank, CD_WAKE_DONE);
 }
 
-/* Whatever its state, the part takes no slot and no place in a queue afterwards. */
+/* Afterwards the part has no slot and no place in a queue, from any state. */
 static void detach(cd_part *part)
 {
     cd_member *member = part->member;
@@ -150,8 +150,8 @@ static bool is_broken(const cd_coll *coll)
     return false;
 }
 
-/* The first part to end carries the data of all: nobody can tell the difference, because nobody may
-** look before. */
+/* The first part to end moves the data of all parts. No rank can observe the difference, because no
+** rank may read before. */
 static void timed_end(cd_sim *sim, cd_sim_event *event)
 {
     (void)sim;

@@ -237,7 +237,7 @@ static cddp_status copy(const cddp_tensor *dst, int64_t dst_begin, const cddp_te
     return CDDP_OK;
 }
 
-/* A reduction starts from this member's own contribution, scaled when the operation says so. */
+/* A reduction starts from this member's own contribution, scaled when the operation requires it. */
 static cddp_status load(cd_part *part, cddp_error *err)
 {
     cd_flow *flow = cd_flow_of(part);

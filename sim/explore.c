@@ -33,7 +33,7 @@
 
 /* the greatest below 2^51, so that a product with 2^12 options fits */
 #define PRIME UINT64_C(2251799813685119)
-#define COVERAGE_MAX ((size_t)1 << 20) /* options that are told apart */
+#define COVERAGE_MAX ((size_t)1 << 20) /* options that are distinguished */
 
 const char *cd_strategy_name(cd_strategy strategy)
 {
@@ -244,7 +244,7 @@ static bool is_over(const cd_explorer *e)
     return e->options.runs_max != 0 && e->runs >= e->options.runs_max;
 }
 
-/* What runs learn from earlier ones changes only here. */
+/* Only this function changes what later runs know of earlier ones. */
 static void begin_stretch(cd_explorer *e)
 {
     if ((e->runs & (e->runs - 1)) != 0) return;
@@ -308,8 +308,8 @@ static void odometer_advance(cd_explorer *e)
     e->exhausted = true;
 }
 
-/* The order of turns is a choice after all: what was tried without it says nothing about the
-** rest. */
+/* The order of turns matters in this run, so results that were found without it cover nothing
+** more. */
 static void begin_again_with_turns(cd_explorer *e)
 {
     e->turns = true;

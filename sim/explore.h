@@ -69,11 +69,11 @@ typedef struct cd_explorer {
     uint64_t contenders_max;
     bool exhausted; /* exhaustive, cover: there is nothing left to try */
     bool bounded;   /* exhaustive: some run had more choices than were varied */
-    bool races;     /* some run had something that could tell the order of turns */
+    bool races;     /* some run had an event that depends on the order of turns */
     bool turns;     /* turns are varied; random: decided at powers of two of runs */
     /* runs differ in how many alternatives they had: not all schedules were equally likely */
     bool uneven;
-    uint64_t merged;       /* runs that came to a state that was there before */
+    uint64_t merged;       /* runs that reached a known state */
     uint64_t alternatives; /* of a run: the product of its option counts, modulo a prime */
     cd_digest_set outcomes, states;
     cd_digest_set offered, taken; /* options of choice points: who chooses what, among what */
@@ -106,21 +106,20 @@ bool cd_explorer_varies(const cd_explorer *explorer, const cddp_choice *choice);
 uint64_t cd_explorer_get_kind(const cd_explorer *explorer);
 /* Where the events of the run must go, at level digest; NULL: nowhere. */
 const cddp_trace_sink *cd_explorer_get_sink(const cd_explorer *explorer);
-/* outcome: a digest of what the run came to. */
+/* outcome: a digest of the run's results. */
 cddp_status cd_explorer_done(cd_explorer *explorer, uint64_t outcome,
                              cddp_error *err) CDDP_MUST_CHECK;
-/* Random, pct, cover: runs are numbered, and what run i does is a function of the seed and of all
-** runs before the greatest power of two that is at most i. So the runs of one such stretch may be
-** done by several explorers, each a copy of this one; what they counted is absorbed in the order of
-** their runs. */
+/* Random, pct, cover: runs are numbered. Run i is a function of the seed and of all runs before the
+** greatest power of two that is at most i. So several copies of this explorer may share the runs of
+** one such stretch. Their counts are absorbed in the order of runs. */
 void cd_explorer_begin_part(cd_explorer *copy, uint64_t first_run);
 cddp_status cd_explorer_absorb(cd_explorer *explorer, const cd_explorer *part, uint64_t part_runs,
                                cddp_error *err) CDDP_MUST_CHECK;
 /* After its counts were read back from somewhere: makes what follows from them. */
 cddp_status cd_explorer_resume(cd_explorer *explorer, cddp_error *err) CDDP_MUST_CHECK;
 
-/* pct: the least chance of meeting a bug of the configured depth in one run, as 1 / *inverse, and
-** over all runs so far the greatest chance of having missed it. */
+/* pct: the least probability of meeting a bug of the configured depth in one run, as 1 / *inverse;
+** and the greatest probability that all runs so far missed it. */
 double cd_explorer_miss_chance(const cd_explorer *explorer, double *inverse);
 /* exhaustive: the part of the tree behind us, 0 … 1, if all subtrees were of one size. */
 double cd_explorer_progress(const cd_explorer *explorer);

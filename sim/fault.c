@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Faults as data: names, scopes, validation, words. */
+/* Faults as data: names, scopes, validation, text. */
 #include "sim/fault.h"
 
 #include "core/base/error.h"

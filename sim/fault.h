@@ -14,7 +14,7 @@ typedef enum cd_fault_kind {
     CD_FAULT_KIND_COUNT
 } cd_fault_kind;
 
-/* What a fault acts on, hence which fields count: a rank, a link (rank → peer), the data of a
+/* The target of a fault, which decides its fields: a rank, a link (rank → peer), the data of a
 ** collective, or the order between a collective and the stream of its tensors. */
 typedef enum cd_fault_scope {
     CD_FAULT_ON_RANK,
@@ -31,7 +31,7 @@ typedef enum cd_fault_when {
     CD_FAULT_AFTER_OP,  /* when it completed on the rank */
     /* when `joiner` is about to meet others for a group for the at-th time, from 0 */
     CD_FAULT_BEFORE_JOIN,
-    CD_FAULT_INSIDE_JOIN, /* after it has said that it is there, and before it knows who else is */
+    CD_FAULT_INSIDE_JOIN, /* after it has registered, and before it knows the other members */
     CD_FAULT_AFTER_JOIN   /* when it has met them */
 } cd_fault_when;
 

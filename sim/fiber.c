@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Fibers: entering, leaving, ending; what sanitizers must hear about it; red zones; pages.
+/* Fibers: enter, leave, end; notices to sanitizers; red zones; pages.
 **
-** How registers are saved is fiber_fcontext.c or fiber_ucontext.c, whichever the build found.
+** Saving registers is in fiber_fcontext.c or fiber_ucontext.c, as the build found it.
 */
 #define _DEFAULT_SOURCE
 #include "sim/fiber.h"

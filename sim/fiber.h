@@ -2,11 +2,11 @@
 /* Fibers: several stacks that take turns on one thread. A switch saves registers and swaps the
 ** stack pointer.
 **
-** Lifetime   a fiber lives in caller's storage on a stack of the caller's. fini forgets it; a fiber
-**            that has not returned is simply never run again, so whatever it owned outside its
-**            stack stays unfreed.
-** Threads    a fiber is entered only by the thread that made it. AddressSanitizer and
-**            ThreadSanitizer are told about every switch.
+** Lifetime   a fiber lives in the caller's storage, on the caller's stack. fini forgets it. A fiber
+**            that has not returned never runs again, so memory that it owned outside its stack
+**            stays unfreed.
+** Threads    a fiber is entered only by the thread that made it. Every switch notifies
+**            AddressSanitizer and ThreadSanitizer.
 ** Errors     switching cannot fail. Overflow is found by cd_fiber_is_intact after every switch; the
 **            guard page below the stack stops what runs further than the red zone.
 */

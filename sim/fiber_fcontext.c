@@ -14,8 +14,7 @@ void *make_fcontext(void *stack_end, size_t stack_bytes, void (*entry)(transfer 
 
 const char *const cd_switch_name = "fcontext";
 
-/* What the first jump finds on its way in: the fiber travels as data, its body in `program`'s
-** place. */
+/* The entry of the first jump: the fiber is passed as data, its body in the place of `program`. */
 typedef struct first_entry {
     cd_fiber *fiber;
     void (*body)(cd_fiber *fiber);

@@ -2,8 +2,7 @@
 /* Groups: meeting by name, the window of running collectives, failing, closing.
 **
 ** Invariants:
-**   P1  members of a group agree on its ordered list of ranks: a rank that joins with another list
-**       is refused;
+**   P1  members of a group agree on its ordered list of ranks; a rank with another list is refused;
 **   P2  window[i] is collective base + i; it leaves the window only from the front, and only when
 **       it is reclaimed;
 **   P3  a coll is reclaimed when every member posted and released its part and no message refers to

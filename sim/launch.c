@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Making a world, running it once or several times, telling how each rank ended; and the world
-** port.
+/* Makes a world, runs it once or several times, reports the end of each rank; and the world port.
 **
-**   block:  cd_sim | memory of everybody | guard, stack of rank 0 | guard, stack of rank 1 | …
+**   block:  cd_sim | memory of all ranks | guard, stack of rank 0 | guard, stack of rank 1 | …
 **
-** begin makes everything anew inside the block, so that a second launch is the same as a first.
+** begin makes everything anew inside the block, so that a second launch equals the first.
 */
 #include "core/base/assert.h"
 #include "core/base/error.h"

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The memory of a world: one region, cut from the front, with a free list per size.
 **
-** A released piece is the next one handed out for its size, at once: code that reads memory it gave
-** back sees somebody else's data, as with a caching GPU allocator. AddressSanitizer is told what is
-** free.
+** A released piece is the next one allocated for its size. So code that reads released memory sees
+** other data, as with a caching GPU allocator. AddressSanitizer knows the free pieces.
 **
 ** Lifetime   init → allocate/release. Everything, this record included, may lie in the region and
 **            be copied with it.

@@ -21,7 +21,7 @@ typedef struct walk {
     cd_turns turns;
 } walk;
 
-/* What a message of a part holds. */
+/* The resources that a message of a part occupies. */
 static uint64_t leave(walk *w, const cd_part *part, uint32_t peer, const cd_route *route)
 {
     uint64_t time_ns = part->time_ns, *clocks[CD_LANE_COUNT];
@@ -124,8 +124,7 @@ static uint64_t *ring_lane(walk *w, uint32_t part)
     return &w->lanes[part][cd_network_route(network, &passage, 0).lanes[0]];
 }
 
-/* True when the collective is a ring that ring_time.c is to time: one member's program tells of
-** all. */
+/* True when ring_time.c can time the collective, a ring: one member's program describes all. */
 static bool time_ring(walk *w)
 {
     cd_coll *coll = w->coll;

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What messages cost: links, topology, jitter. Pure arithmetic in integer nanoseconds; knows no
-** queue.
+/* The cost of messages: links, topology, jitter. Pure arithmetic in integer nanoseconds, without
+** queues.
 **
 ** A message of b bytes leaves when the sender's port is free, keeps the port busy for overhead + b
 ** / bandwidth (rounded up), arrives latency later, and keeps the receiver's port busy for b /
 ** bandwidth. Ports are full duplex. A rank has its own ports inside the node; ranks of a node share
 ** its network ports (nics_per_node of them).
 **
-** With a bus (PCIe) what a rank sends to another node passes the bus to the network card and the
-** card, as a stream: both are held, each for its own time, and the slower one decides. Messages
-** inside the node take the bus too where intra is PCIe. Copies between a rank's device and its
-** node's host hold the device's side of the bus; hosts reach the cards without it. With a cap per
-** connection what a rank sends to other nodes within a group also waits for what it sent there
-** before, at that rate, and leaves the port to other groups meanwhile.
+** With a bus (PCIe), a message to another node streams through the bus and the network card. Both
+** are busy, each for its own time, and the slower one decides. Messages inside the node take the
+** bus too where intra is PCIe. Copies between a rank's device and its node's host hold the device's
+** side of the bus; hosts reach the cards without it. With a cap per connection what a rank sends to
+** other nodes within a group also waits for what it sent there before, at that rate, and leaves the
+** port to other groups meanwhile.
 **
 ** Lifetime   a cd_network is a plain value, made from a configuration once.
 ** Errors     only cd_network_init checks anything.
@@ -74,7 +74,7 @@ static inline const cd_link *cd_network_link(const cd_network *network, uint32_t
     bool inside = cd_network_node(network, source) == cd_network_node(network, target);
     return inside ? &network->config.intra : &network->config.inter;
 }
-/* What a message holds, one after the other; each kept by a clock that says when it is free. */
+/* The resources of a message, one after the other. Each has a clock: the time when it is free. */
 typedef enum cd_lane {
     /* the rank's port inside the node, and out of it where there is no bus and no shared card */
     CD_LANE_NODE,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The digest of what ranks have come to. See past.h. */
+/* The digest of the ranks' past. See past.h. */
 #include "sim/past.h"
 
 #include "core/base/hash.h"
@@ -9,7 +9,7 @@
 
 #define PAST_BLOCK_BYTES ((size_t)1024)
 
-/* Says which rank it is, and nothing that another rank does not have too. */
+/* True for events that name the rank and otherwise equal those of other ranks. */
 static bool names_the_rank(const cddp_event *event)
 {
     switch (event->kind) {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What every rank has come to, as a digest that forgets the order of what commutes. A trace sink.
+/* A trace sink that digests every rank's past. It ignores the order of events that commute.
 **
-** Two runs with equal digests at a choice go on alike, and what they come to differs only in what
-** they had come to before. Explorers try what follows only once (sim/explore.h).
+** Two runs with equal digests at a choice continue equally; their results differ only by what
+** happened before. So explorers try the continuation once (sim/explore.h).
 **
 ** What commutes is a rank's gradients becoming ready. Their order is forgotten, apart from what it
 ** decided: the order of everything else on the rank; which gradients were ready when a bucket was
@@ -22,7 +22,7 @@
 #include "cddp/trace.h"
 #include "core/base/arena.h"
 
-/* of which the ready gradients are told apart; others share, which merges less */
+/* buckets with separate sets of ready gradients; the others share one, which merges less */
 #define CD_PAST_BUCKETS 64
 
 typedef struct cd_past_options {

@@ -34,7 +34,6 @@ bool cd_queue_init(cd_queue *queue, cd_memory *memory);
 bool cd_queue_push(cd_queue *queue, uint64_t time, void *item);  /* false: out of memory */
 const cd_heap_entry *cd_queue_find_first(const cd_queue *queue); /* NULL when empty */
 bool cd_queue_pop(cd_queue *queue, cd_heap_entry *entry);        /* false when empty */
-/* What will be popped after `ahead` others if nothing is queued meanwhile and what was popped last
-** shares its lane with it, as it does when thousands do the same; a guess, or NULL. For bringing
-** memory near. */
+/* A guess, or NULL: the event that is popped after `ahead` others. It assumes that nothing is
+** queued meanwhile and that the last popped event shares its lane. Used to prefetch memory. */
 void *cd_queue_guess(const cd_queue *queue, size_t ahead);

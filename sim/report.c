@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who waits for whom, in words and as events: what a person needs to know about a world that
-** stopped. */
+/* Reports which rank waits for which, as text and as events, when a world has stopped. */
 #include "core/base/error.h"
 #include "sim/cluster.h"
 
@@ -114,7 +113,7 @@ void cd_part_print(const cd_part *part, char *text, size_t text_bytes)
     add_peers(&b, peers, count);
 }
 
-/* Those who have not come to open the group. */
+/* The members that have not opened the group. */
 static uint32_t absent_members(const cd_comm *comm, uint32_t peers[PEERS_MAX])
 {
     uint32_t count = 0;
@@ -123,7 +122,7 @@ static uint32_t absent_members(const cd_comm *comm, uint32_t peers[PEERS_MAX])
     return count;
 }
 
-/* What the rank did last. */
+/* The last action of the rank. */
 static void add_last(text_builder *b, const cd_sim_rank *rank)
 {
     if (rank->last_what == NULL) return;

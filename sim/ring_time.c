@@ -211,7 +211,7 @@ static void run_row(const cd_ring_time *ring, tables *t, size_t j, size_t first,
     next[t->n] = next[0]; /* what rank 0 passed on arrives at the last rank */
 }
 
-/* What every rank passed on of segment j in a step: arrivals of the next one. */
+/* The times at which every rank passed on segment j in a step: arrivals of the next step. */
 static double *passed_in(const tables *t, size_t j, size_t step)
 {
     return t->arrival + (step % 2 * t->segments.per_chunk + j) * (t->n + 1);
@@ -279,7 +279,7 @@ static void catch_up(tables *t, size_t chunk, size_t step)
     t->made[chunk] = (double)(step - 1);
 }
 
-/* True when a chunk must be looked at in the next step, whatever link it comes to. */
+/* True when a chunk must be computed in the next step, on any link. */
 static bool is_restless(const tables *t, size_t chunk)
 {
     return !(t->growth[chunk] == t->growth[chunk > 0 ? chunk - 1 : t->n - 1]); /* NaN is */
@@ -292,8 +292,8 @@ static void queue_chunk(tables *t, size_t chunk, size_t step, size_t *count)
     t->next[(*count)++] = (double)chunk;
 }
 
-/* With the chunks that come to another link than `period` steps before, these are all that are due
-** for `step`. */
+/* These, and the chunks on another link than `period` steps before, are all chunks due at
+** `step`. */
 static void take_queue(tables *t, size_t step, size_t count)
 {
     for (size_t e = 0; e < t->edge_count; e++)

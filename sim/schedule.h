@@ -4,13 +4,13 @@
 **     s1:Q2B1(23)3      16 choices fifo, then option 2; one fifo, then option 1; option 23; option
 **                       3; fifo from here
 **
-** Letters count fifo choices in base 26 (A = 0, B = 1, Z = 25, BA = 26), a digit 1–9 or a number in
-** parentheses is the option taken. The form is canonical: no leading A, no zero option, no
+** Capitals count fifo choices in base 26 (A = 0, B = 1, Z = 25, BA = 26). A digit 1–9 or a number
+** in parentheses is the option taken. The form is canonical: no leading A, no zero option, no
 ** parentheses around a single digit, nothing behind the last deviation. docs/formats/schedule.md
 ** describes it.
 **
 ** Lifetime   storage of a schedule is the caller's. Strings are borrowed.
-** Errors     a malformed string is named by the position of its first wrong character.
+** Errors     a malformed string is refused with the position of its first wrong character.
 */
 #pragma once
 #include "cddp/status.h"

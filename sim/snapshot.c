@@ -2,9 +2,9 @@
 /* Snapshots: the used parts of a world's block, copied out and back to the same addresses.
 **
 **   cd_sim | memory up to its high-water mark | pending options | deviations so far |
-**   of every stack, what lies above its stack pointer
+**   the part of every stack above its stack pointer
 **
-** Pointers stay valid because nothing moves. What a device or a program keeps outside the block is
+** Pointers stay valid because nothing moves. Memory of a device or a program outside the block is
 ** not rolled back.
 */
 #include "core/base/alloc.h"
@@ -94,7 +94,7 @@ void cd_sim_restore(cd_sim *sim, const cd_snapshot *snapshot)
     release_newer(sim->cluster->used_staging, snapshot->staging_serial);
     size_t at = 0;
     piece p;
-    /* The first pieces bring back what tells where the following ones lie. */
+    /* The first pieces restore the addresses of the following ones. */
     for (uint32_t i = 0; get_piece(sim, i, &p); at += p.bytes, i++)
         memcpy(p.memory, snapshot->data + at, p.bytes);
     CD_ASSERT(at == snapshot->bytes);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the parts of one world share: the scheduler (world.c), the collectives (collective.c), the
-** transport (transport.c), streams and faults. Not for users of the world, who include sim/world.h.
+/* The shared state of one world's parts: the scheduler (world.c), the collectives (collective.c),
+** the transport (transport.c), streams and faults. Users of a world include sim/world.h instead.
 **
 ** Memory   a cd_sim lies at the start of its block; everything it points to lies in the block,
 **          except cd_sim_host.
@@ -56,7 +56,7 @@ struct cd_sim_rank {
     cd_wake wake;         /* why it became ready again */
     uint64_t deadline_ns; /* while waiting; UINT64_MAX: none */
     cd_rank_timer timer;
-    const char *waiting;                /* in words, while waiting; static text */
+    const char *waiting;                /* the reason of a wait; static text */
     const struct cd_part *waiting_part; /* the operation it waits for, or NULL */
     const void *waiting_group;          /* cd_comm that it waits to see complete, or NULL */
     uint64_t waiting_since_ns;
@@ -152,7 +152,7 @@ void cd_sim_start_rank(cd_sim *sim, cd_sim_rank *rank, unsigned char *stack, siz
 /* A choice on a rank's stack. In a world that has ended: 0. */
 uint32_t cd_sim_choose(cd_sim *sim, const cddp_choice *choice);
 void cd_sim_add_completion(cd_sim *sim, cd_completion *completion);
-/* Stops the run with CDDP_E_NOMEM: the block is exhausted where no rank could be told. */
+/* Stops the run with CDDP_E_NOMEM: the block is exhausted where no rank can receive the error. */
 void cd_sim_exhausted(cd_sim *sim);
 /* True when this call must fail because the world has ended; counts calls, and abandons a rank that
 ** never stops. */
@@ -164,7 +164,8 @@ void cd_sim_unwind(cd_sim *sim);
 /* Ends a rank for good; when it is the caller's own, does not return. */
 void cd_sim_kill(cd_sim *sim, cd_sim_rank *rank);
 
-/* Who waits for whom (report.c): fills the error of a hung rank, emits waiting_for events. */
+/* Reports which rank waits for which (report.c): fills the error of a hung rank, emits waiting_for
+** events. */
 void cd_sim_report_hang(cd_sim *sim);
 /* Fills the error of a rank that is killed now, with what it did last. */
 void cd_sim_report_death(cd_sim_rank *rank);

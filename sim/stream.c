@@ -72,7 +72,7 @@ static void dev_release(const cddp_device *table, cddp_dtype dtype, int64_t nume
     CD_UNREACHABLE("storage of another device");
 }
 
-/* What the host knows from here on; point -1: everything that was queued on the stream so far. */
+/* Orders the host behind the stream from here on; point -1: behind everything queued so far. */
 static void order_host(const cd_stream_device *d, const cddp_stream *s)
 {
     CD_EMIT(d->tracer, order, NULL, .from = s->index, .to = -1, .point = -1, .waits = 1);

@@ -3,7 +3,7 @@
 ** streams.
 **
 ** It wraps a device that works at once (cpu, symbol, shape) for one rank. An operation is queued on
-** its stream and takes effect when it completes: after op_ns, or when the chooser says so
+** its stream and takes effect when it completes: after op_ns, or when the chooser decides
 ** (CD_SIM_COMPLETE_CHOICE). NULL is the default stream, an ordinary one. Storage comes from the
 ** inner device, and what is given back is the next that is handed out for its dtype and size,
 ** whatever is still queued on it, as by a caching allocator that was not told about other streams.

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What collectives need to know of streams. */
+/* The functions of streams that collectives need. */
 #pragma once
 #include "sim/cluster.h"
 
@@ -10,9 +10,9 @@ const cddp_device *cd_stream_device_inner(const cddp_device *device);
 bool cd_stream_push_start(cd_part *part, const cddp_collective *what);
 /* Queues the wait for its end on the same stream. */
 bool cd_stream_push_join(cd_part *part);
-/* Tells that whoever waits for the part, its stream or the host, is ordered behind its end. */
+/* Records that the waiter of the part (its stream or the host) is ordered behind its end. */
 void cd_stream_order_end(const cd_part *part, bool is_host);
-/* Nobody will wait for it any more. */
+/* Records that no one will wait for it any more. */
 void cd_stream_forget_end(const cd_part *part);
 /* A part that a stream waits for has ended. */
 void cd_stream_part_ended(cddp_stream *stream);

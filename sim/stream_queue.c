@@ -199,8 +199,7 @@ cddp_status cd_stream_push(cd_stream_device *d, cddp_stream *stream, const cd_st
 
 /* ---- collectives ---- */
 
-/* Operations of one group follow each other, so they are a stream of their own; made when it is
-** first needed. */
+/* Operations of one group follow each other, so each group has a stream, made at its first use. */
 static cddp_stream *stream_of(cd_stream_device *d, const cd_comm *comm)
 {
     for (uint32_t i = 0; i < d->stream_count; i++)

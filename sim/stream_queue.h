@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The queues of a device with streams, between the table that fills them (stream.c) and what moves
-** them on (stream_queue.c).
+/* The queues of a device with streams. stream.c fills them, stream_queue.c advances them.
 **
 ** Invariants:
 **   S1  operations of one stream take effect in the order in which they were queued;
 **   S2  a stream is idle (empty queue), running (its first operation will complete by itself) or
-**       held (its first operation waits for a mark or for a collective), and whoever ends the wait
-**       kicks it;
+**       held (its first operation waits for a mark or for a collective), and the end of the wait
+**       restarts it;
 **   S3  a mark is done up to the generation of its last record that was reached.
 */
 #pragma once
@@ -63,8 +62,8 @@ struct cddp_stream {
     cd_sim_rank *waiter;
 };
 
-/* A piece of storage by its number, so that traces do not depend on addresses; the number outlives
-** its owners, so that what a former owner left queued meets the next one's work. */
+/* A piece of storage by its number, so that traces do not depend on addresses. The number outlives
+** its owners, so that queued work of a former owner meets the next owner's work. */
 typedef struct cd_stream_region {
     struct cd_stream_region *next; /* last given back first */
     void *storage;

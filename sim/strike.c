@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Faults as they strike: at a time, or around a rank's n-th operation. sim/fault.h says what they
-** are. */
+/* Applies faults: at a time, or around a rank's n-th operation. sim/fault.h defines them. */
 #include "core/base/assert.h"
 #include "core/base/error.h"
 #include "sim/cluster.h"

@@ -130,7 +130,7 @@ bool cd_link_pass(const cd_sim *sim, uint32_t source, uint32_t target, uint64_t 
     return true;
 }
 
-/* Whatever a fault held back, chunks of an operation from one sender arrive in order. */
+/* Chunks of an operation from one sender arrive in order, also when a fault delayed one. */
 static void keep_order(cd_link_fault *l, const cd_message *m, bool acts, uint64_t *arrival_ns)
 {
     if (l->late_ns != NULL && l->fault->rank == m->source_rank) {
@@ -143,7 +143,7 @@ static void keep_order(cd_link_fault *l, const cd_message *m, bool acts, uint64_
         *arrival_ns = l->held_ns;
 }
 
-/* What planted faults do to this message: later, spoiled, or never. False: it is lost. */
+/* Applies planted faults to this message: delay, corruption or loss. False: it is lost. */
 static bool pass_link_faults(cd_sim *sim, cd_message *m, uint64_t *arrival_ns)
 {
     for (uint32_t i = 0; i < sim->cluster->link_fault_count; i++) {
@@ -374,7 +374,7 @@ static cddp_status receive(cd_part *part, const cd_action *a, const cd_message *
     return CDDP_OK;
 }
 
-/* What the host received has been added, or what was sent has left: the program goes on. */
+/* The host has added the received data, or the sent data has left: the program continues. */
 static void go_on(cd_sim *sim, cd_sim_event *event)
 {
     cd_part *part = (cd_part *)(void *)((char *)event - offsetof(cd_part, end_event));

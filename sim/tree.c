@@ -43,8 +43,8 @@ typedef struct branch {
 
 /* ---- binomial, rooted anywhere ---- */
 
-/* Children are added in order of growing distance, 1, 2, 4 …, and told in order of falling
-** distance. */
+/* Children are added in order of growing distance, 1, 2, 4 …, and get the result in order of
+** falling distance. */
 static branch binomial(const cd_program *p, uint32_t root)
 {
     uint32_t me = (p->rank + p->size - root) % p->size;
@@ -105,7 +105,7 @@ static int64_t first_of(int64_t size, int64_t rank)
     return size % 2 == 0 ? size - 1 - rank : (rank + size - 1) % size;
 }
 
-/* Who is in the double tree: every stride-th member. */
+/* The members of the double tree: every stride-th member. */
 typedef struct double_tree {
     int64_t size, rank;
     uint32_t stride;
@@ -195,7 +195,7 @@ cd_tree_pieces cd_tree_get_pieces(const cd_program *p)
     return pieces;
 }
 
-/* What passes a member: up the trees, then down; each in pieces, the first of them in round
+/* The traffic through a member: up the trees, then down; each in pieces, the first of them in round
 ** `first`. */
 typedef struct rounds {
     uint32_t pieces;
@@ -267,16 +267,15 @@ static void piece_of(const member *m, const branch *b, uint32_t piece, int64_t *
     if (*count < 0) *count = 0;
 }
 
-/* Of one tree in one direction, as if each had a connection of its own: which of them is ahead
-** differs between members. With one piece there is but one order. */
+/* For one tree in one direction, as if each had its own connection: members differ in which one is
+** ahead. With one piece there is only one order. */
 static uint8_t channel_of(const member *m, uint32_t tree, bool up)
 {
     return m->p->tree.count > 1 ? (uint8_t)(1 + 2 * tree + (up ? 0 : 1)) : 0;
 }
 
-/* What a node's members and their leader exchange: a tree's piece. Data in one piece do not travel
-** by halves: they go up in front of the first tree, and come down behind the second. False: nothing
-** here. */
+/* The exchange between a node's members and their leader: a tree's piece. Data of one piece are not
+** sent by halves: they go up before the first tree, and down after the second. False: no action. */
 static bool local_piece(const member *m, uint32_t tree, uint32_t piece, bool up, int64_t *begin,
                         int64_t *count)
 {
@@ -356,7 +355,7 @@ static rounds rounds_of(const member *m, bool goes_up, bool comes_down)
         uint32_t tree = pass % 2;
         cursor c = {UINT32_MAX, &ignored};
         r.first[pass] = pass < 2 ? pieces->up[tree] : pieces->down[tree];
-        /* Who is not in the trees has nothing to pass on: it sends everything and then listens. */
+        /* A member outside the trees passes nothing on: it sends everything, then receives. */
         if (pass >= 2 && !m->is_leader)
             r.first[pass] += pieces->count + pieces->down[0] + pieces->down[1];
         if (tree >= m->tree_count || !(pass < 2 ? goes_up : comes_down)) continue;

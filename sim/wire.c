@@ -9,11 +9,11 @@
 
 #define NOBODY UINT32_MAX
 #define WIRE_BLOCK_BYTES ((size_t)512)
-#define RETRY_NS UINT64_C(5000000) /* as the real client: somebody may come to listen */
+#define RETRY_NS UINT64_C(5000000) /* as the real client does: a server may start to listen */
 
 struct cd_wire {
     cd_sim *sim;
-    cd_wire *next;  /* in the world's list, once somebody listens */
+    cd_wire *next;  /* in the world's list, once a host listens */
     cd_arena arena; /* the wire itself and its arrays */
     cd_wire_server_ops ops;
     void *self;
@@ -61,7 +61,7 @@ void cd_wire_listen(cd_wire *w, const cddp_rank *host)
     w->host = host->rank;
 }
 
-/* Whatever the network does. */
+/* The state of the host, without the network. */
 static cd_wire_state host_of(const cd_wire *w)
 {
     if (w->host == NOBODY) return CD_WIRE_ABSENT;
@@ -157,7 +157,7 @@ void cd_wire_disconnect(cd_wire *w, const cddp_rank *port)
     if (host_of(w) == CD_WIRE_ALIVE) w->ops.reset(w->self, port->rank);
 }
 
-/* What one client said may be what another one waits for. */
+/* The request of one client may end the wait of another. */
 static void wake_readers(cd_wire *w)
 {
     for (uint32_t i = 0; i < w->sim->world_size; i++)
@@ -186,13 +186,13 @@ cddp_status cd_wire_write(cd_wire *w, cddp_rank *port, const void *bytes, size_t
     if (is_over(w, port)) return CD_PASS(over(port, "writes", err));
     if (w->host == NOBODY || !w->is_open[port->rank]) return CD_PASS(closed(w, port, err));
     uint64_t arrival = arrival_ns(w, port->rank, w->host, byte_count);
-    if (arrival == UINT64_MAX) return CDDP_OK; /* lost; nobody says so */
+    if (arrival == UINT64_MAX) return CDDP_OK; /* lost without a notice */
     if (arrival < comes_back_ns(w)) arrival = comes_back_ns(w);
     CD_TRY(pass_until(port, arrival, deadline_ns, err));
     const cd_wire_state host = host_of(w);
     if (host == CD_WIRE_SILENT) return CDDP_OK;
     if (host == CD_WIRE_ABSENT || !w->is_open[port->rank]) return CD_PASS(closed(w, port, err));
-    w->sim->stats.races++; /* who speaks first decides what others are told */
+    w->sim->stats.races++; /* the first request decides the answers to the others */
     cd_sim_note(cd_sim_rank_of(port), "asked the rendezvous", NULL, 0);
     if (!w->ops.feed(w->self, port->rank, bytes, byte_count)) w->is_open[port->rank] = false;
     wake_readers(w);

@@ -1,18 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A byte stream between ranks and a server that lives on one of them, as a store's sockets are: a
-** simulated TCP.
+/* A simulated TCP: a byte stream between ranks and a server on one of them, such as a store.
 **
-** The server is passive: it is fed what arrives and asked what it has to say. It answers as long as
-** its host lives: bytes to a killed host are lost in silence, one that hangs for a while finds them
-** when it comes back, and one whose program has returned closes its connections. Bytes on a cut
-** link arrive when it heals.
+** The server is passive: it receives bytes and is asked for its answers. It answers while its host
+** lives. Bytes to a killed host are lost without a notice. A host that hangs for a while gets them
+** when it continues. A host whose program has returned closes its connections. Bytes on a cut link
+** arrive when it heals.
 **
 ** A write ends when the last byte has arrived; a read pays the way back. Costs are those of the
-** world's links, without contention. What a client is told depends on who spoke first: every write
-** counts as a race (cd_sim_stats).
+** world's links, without contention. Answers depend on the order of requests, so every write counts
+** as a race (cd_sim_stats).
 **
-** Lifetime   create → listen … → destroy. Made of a rank's allocator it lies in the world's block,
-**            and a snapshot covers it; it then goes with the run.
+** Lifetime   create → listen … → destroy. With a rank's allocator it lies in the world's block: a
+**            snapshot covers it, and it ends with the run.
 ** Threads    the world's.
 ** Errors     CDDP_E_TIMEOUT at a deadline of virtual time, CDDP_E_IO for a closed connection,
 **            CDDP_E_ABORTED when the world has ended.
@@ -40,7 +39,7 @@ typedef struct cd_wire_options {
 
 typedef struct cd_wire cd_wire;
 
-/* One server for all ranks of the world; nobody listens yet. */
+/* One server for all ranks of the world; no host listens yet. */
 cddp_status cd_wire_create(cd_sim *sim, const cd_wire_options *options, cd_wire **wire,
                            cddp_error *err) CDDP_MUST_CHECK;
 void cd_wire_destroy(cd_wire *wire); /* accepts NULL */
@@ -48,16 +47,16 @@ void cd_wire_destroy(cd_wire *wire); /* accepts NULL */
 /* From now on the server is on this rank. */
 void cd_wire_listen(cd_wire *wire, const cddp_rank *host);
 
-/* What a rank would find if it could look: for words about a failure. */
+/* The state of the server, for messages about a failure. */
 typedef enum cd_wire_state {
-    CD_WIRE_ABSENT, /* nobody listens: not yet, or the host's program has returned */
+    CD_WIRE_ABSENT, /* no host listens: not yet, or the host's program has returned */
     CD_WIRE_ALIVE,
     CD_WIRE_SILENT, /* the host is dead, or hangs */
     CD_WIRE_CUT     /* the network between them is cut, for a while or for good */
 } cd_wire_state;
 cd_wire_state cd_wire_look(const cd_wire *wire, const cddp_rank *rank);
 
-/* As a client, on the rank's own stack. connect is patient while nobody listens. */
+/* For a client, on the rank's own stack. connect retries while no host listens. */
 cddp_status cd_wire_connect(cd_wire *wire, cddp_rank *rank, uint64_t deadline_ns, cddp_error *err);
 void cd_wire_disconnect(cd_wire *wire, const cddp_rank *rank);
 cddp_status cd_wire_write(cd_wire *wire, cddp_rank *rank, const void *bytes, size_t byte_count,

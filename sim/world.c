@@ -6,14 +6,13 @@
 **   W1  virtual time never goes back, and advances only when no rank is ready;
 **   W2  a rank is in the ready queue exactly when its state is READY, and only one is RUNNING;
 **   W3  events are ordered by (time, sequence), and sequence numbers are never used twice;
-**   W4  every choice with more than one option has a number, and is answered before anything else
-**       happens;
+**   W4  every choice with more than one option has a number, and is answered before the next event;
 **   W5  once the world is over, no event fires, no choice is made and nothing is traced.
 **
 **   begin → { ready rank | completion | event }* → over → unwind → end
 **
-** Not here: the making of the block (create.c), what ranks wait for (collective.c), who waited for
-** whom (report.c).
+** Not here: creation of the block (launch.c), waits of ranks (collective.c), the report of waits
+** (report.c).
 */
 #include "sim/world.h"
 
@@ -327,8 +326,8 @@ uint32_t cd_sim_choose(cd_sim *sim, const cddp_choice *choice)
     return rank->chosen;
 }
 
-/* What can happen next without time passing: completions first, then ready ranks, each in the order
-** they were queued.
+/* The next events at the same time: completions first, then ready ranks, each in the order they
+** were queued.
 */
 static void ask_next(cd_sim *sim, uint32_t completions)
 {
@@ -465,7 +464,7 @@ void cd_sim_unwind(cd_sim *sim)
         cd_sim_rank *rank = &sim->ranks[i];
         bool stuck = rank->started && !rank->fiber.ended && !rank->overflowed;
         if (!stuck) continue;
-        cddp_error error = rank->error; /* what the report says, not what the clean-up hits */
+        cddp_error error = rank->error; /* the error of the report, not one of the clean-up */
         if (rank->state == CD_RANK_DEAD) sim->ended_count--;
         rank->chosen = 0;
         run_rank(sim, rank);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The simulated world: ranks as fibers on one thread, virtual time, one chooser behind every
-** nondeterminism.
+/* The simulated world: ranks as fibers on one thread, virtual time, one chooser for every
+** nondeterministic choice.
 **
 **     cd_sim_config config = CD_SIM_CONFIG_INIT;
 **     config.world_size = 4;
@@ -13,7 +13,7 @@
 ** memory included, so a snapshot is a copy. Nothing is allocated after cd_sim_create, apart from
 ** staging tensors that devices make when the first messages of a size travel; those are kept.
 **
-** Lifetime   what the configuration points to is borrowed until cd_sim_destroy.
+** Lifetime   the targets of pointers in the configuration are borrowed until cd_sim_destroy.
 ** Threads    a world belongs to one thread at a time; worlds share nothing, so any number run side
 **            by side.
 ** Errors     a hang, a fault, a time-out are outcomes of ranks (cddp_rank_result), not failures of
@@ -81,8 +81,8 @@ typedef struct cd_sim_config {
     /* choices other than fifo that the choice string can hold; 0: 65536 */
     uint32_t deviations_max;
     const cddp_allocator *allocator; /* for the handle outside the block; NULL: the process heap */
-    /* The world has ended and killed or hung ranks are now unwound, so that they free what they
-    ** own. What they still do is not part of the run: mute their tracers here. (optional) */
+    /* Called when the world has ended and killed or hung ranks are unwound, so that they free their
+    ** memory. Their actions are no part of the run: mute their tracers here. (optional) */
     void (*ended)(void *context);
     void *ended_context;
 } cd_sim_config;
@@ -121,16 +121,15 @@ cddp_status cd_sim_resume(cd_sim *sim, cddp_rank_result *results, cddp_error *er
 size_t cd_snapshot_bytes(const cd_snapshot *snapshot);
 void cd_snapshot_destroy(cd_snapshot *snapshot); /* accepts NULL */
 
-/* What ranks of one run share besides collectives, such as a store: made in the world's memory (a
-** rank's allocator) by whoever comes first, and forgotten when the next run begins. NULL: nobody
-** has made it. */
+/* An object that ranks of one run share, such as a store. The first rank makes it in the world's
+** memory (a rank's allocator). It is dropped when the next run begins. NULL: not made yet. */
 void cd_sim_set_service(cd_sim *sim, void *service);
 void *cd_sim_get_service(const cd_sim *sim);
 /* On the rank's stack, by whoever lets ranks meet before they open a group: faults around a join
 ** strike here. BEFORE_JOIN begins one. */
 void cd_sim_pass_join(cddp_rank *rank, cd_fault_when when);
 
-/* What happened, while running and after. */
+/* The events so far, while running and after. */
 typedef struct cd_sim_stats {
     uint64_t time_ns;
     uint64_t switches;                  /* entries into fibers */
@@ -141,10 +140,10 @@ typedef struct cd_sim_stats {
     uint64_t messages_sent, bytes_sent; /* put on a link */
     /* dropped with a dead rank, an abort or a closed group */
     uint64_t messages_lost, bytes_lost;
-    /* How often something happened whose effect depends on the order in which ranks take their
-    ** turns: a poll, a time-out, a group that fails, an operation given up, a fault, an operation
-    ** of a stream. Without any, ranks meet only where they wait for each other, and every order of
-    ** their turns comes to the same (sim/explore.h). */
+    /* Counts events whose effect depends on the order of turns: a poll, a time-out, a failing
+    ** group, an abandoned operation, a fault, an operation of a stream. Without any, ranks meet
+    ** only where they wait for each other, and every order of turns gives the same result
+    ** (sim/explore.h). */
     uint64_t races;
     uint64_t choice_digest; /* over the semantic ids of all choices */
     size_t heap_used_peak;
@@ -160,7 +159,7 @@ typedef struct cd_sim_rank_times {
     uint64_t compute_ns, exposed_ns, ended_ns;
 } cd_sim_rank_times;
 cd_sim_rank_times cd_sim_get_rank_times(const cd_sim *sim, uint32_t rank);
-/* The wait-for graph in words, one line per rank that waits; always terminated; returns the length
-** it wanted. */
+/* The wait-for graph as text, one line per waiting rank; always terminated; returns the length it
+** needs. */
 size_t cd_sim_print_waits(const cd_sim *sim, char *text, size_t text_bytes);
 void cd_sim_audit(const cd_sim *sim);

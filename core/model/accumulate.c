@@ -141,7 +141,7 @@ static cddp_status make_once(cddp_tensor *tensor, const cddp_device *device, cdd
     return CDDP_OK;
 }
 
-/* What this firing contributes: the numbers of the tape, or what the world writes, or zero. */
+/* The contribution of this firing: the numbers of the tape, or the world's own values, or zero. */
 static cddp_status write_contribution(cd_graph *graph, uint32_t parameter,
                                       const cd_gradient *gradient, const cddp_tensor *target,
                                       cddp_error *err)

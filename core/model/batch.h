@@ -2,8 +2,8 @@
 /* A batch: the samples of one forward, and data that depends on nothing but the seed and the sample
 ** id.
 **
-** The values of sample s are the same on whatever rank, in whatever batch and at whatever position
-** it is used; that is what makes "the same samples on one process" a meaningful sentence.
+** The values of sample s are the same on every rank, in every batch and at every position. So "the
+** same samples on one process" has a meaning.
 **
 ** Lifetime   made in the graph's arena: after cd_graph_begin, until the next one.
 */
@@ -19,7 +19,7 @@ typedef struct cd_batch {
     int64_t sample_count;
     /* (sample_count) key dropout, routing without arithmetic, and generated data */
     const int64_t *sample_ids;
-    /* as cd_model_inputs says; first dimension sample_count */
+    /* as in cd_model_inputs; first dimension sample_count */
     cddp_tensor inputs[CD_BATCH_FIELDS_MAX];
     /* one per output; device NULL where its loss needs none */
     cddp_tensor targets[CD_MODEL_OUTPUTS_MAX];

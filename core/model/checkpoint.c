@@ -2,17 +2,17 @@
 /* Both kinds of activation checkpointing.
 **
 ** Re-entrant: the forward records one node whose only edge is the input's. Its route runs the part
-** again on a detached input and calls cd_graph_backward on the result, so that the part's
-** parameters accumulate and fire their hooks right there, in the middle of the outer backward; the
-** gradient of the detached input is captured by an accumulation-free leaf node and passed on.
+** again on a detached input and calls cd_graph_backward on the result. So the part's parameters
+** accumulate and fire their hooks in the middle of the outer backward. A leaf node without
+** accumulation captures the gradient of the detached input and passes it on.
 **
 ** Non-reentrant: nodes recorded by the part belong to a segment and lose their saved tensors when
-** the part returns. The first that goes back runs the part again with recording on; the i-th node
-** of that run has the saved tensors of the i-th node of the segment. A part that records other
+** the part returns. The first of them in backward runs the part again with recording on. The i-th
+** node of that run has the saved tensors of the i-th node of the segment. A part that records other
 ** nodes the second time is an error.
 **
-** Not here: freeing memory. Activations stay in the tape until the next iteration; what is
-** reproduced is the order of events.
+** Not here: freeing memory. Activations stay in the tape until the next iteration; only the order
+** of events is reproduced.
 */
 #include "core/model/checkpoint.h"
 

@@ -2,12 +2,11 @@
 /* Activation checkpointing: run a part of the model again in backward instead of keeping its
 ** activations.
 **
-** Re-entrant: nothing inside is recorded in forward, so its parameters are not reachable from the
-** outputs (UNU-10); backward runs the part with gradients enabled and calls backward inside
-** backward, where the hooks of its parameters fire. Nothing is differentiated when no input wants a
-** gradient, as in PyTorch. Non-reentrant: the nodes are recorded as usual without their saved
-** tensors; the first of them that goes back has the part run again and takes the saved tensors from
-** that.
+** Re-entrant: forward records nothing inside, so its parameters are not reachable from the outputs
+** (UNU-10). Backward runs the part with gradients enabled and calls backward inside backward, where
+** the hooks of its parameters fire. As in PyTorch, there is no backward when no input wants a
+** gradient. Non-reentrant: the nodes are recorded as usual without their saved tensors; the first
+** of them that goes back has the part run again and takes the saved tensors from that.
 */
 #pragma once
 #include "core/model/graph.h"

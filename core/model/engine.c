@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Backward. A run counts, for every node reachable from its roots, the gradients that will arrive;
-** a node whose count is zero is ready; of the ready nodes the youngest goes first, accumulation
-** nodes before all others, and equal ones in the order in which they became ready. That is the
-** order of PyTorch's engine (REB-05).
+/* Backward. A run counts the gradients that will arrive at every node reachable from its roots. A
+** node whose count is zero is ready. Accumulation nodes go first, then the youngest ready node, and
+** equal ones in the order in which they became ready. This is the order of PyTorch's engine
+** (REB-05).
 **
-** Undefined gradients travel like defined ones: a node all of whose output gradients are undefined
-** passes undefined on without computing, and an accumulation node that receives undefined leaves
-** its slot alone and still fires its hook (UNU-03).
+** Undefined gradients propagate like defined ones. A node with only undefined output gradients
+** passes undefined on without computing. An accumulation node that receives undefined does not
+** change its slot and still fires its hook (UNU-03).
 **
-** A run inside a run (re-entrant checkpoint) has its own counts; what the two share are
-** accumulation nodes, which may fire once in each.
+** A run inside a run (re-entrant checkpoint) has its own counts. The two share accumulation nodes,
+** which may fire once in each.
 **
-** Not here: how gradients are added (accumulate.c), what a node computes (op.h, layers/).
+** Not here: addition of gradients (accumulate.c), the arithmetic of nodes (op.h, layers/).
 */
 #include "core/model/engine.h"
 

@@ -2,7 +2,7 @@
 /* Backward: from roots to the gradient slots of parameters, in the order of PyTorch's engine or in
 ** any other that the graph permits.
 **
-** Errors     backward through freed saved tensors is CDDP_E_STATE in PyTorch's words. A failing
+** Errors     backward through freed saved tensors is CDDP_E_STATE with PyTorch's message. A failing
 **            callback ends the backward with its status; gradients that were accumulated before
 **            stay.
 */

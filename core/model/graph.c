@@ -238,7 +238,7 @@ cddp_status cd_graph_parameter(cd_graph *graph, uint32_t parameter, cd_value **v
     if (leaf == NULL || (leaf->node != NULL) != wants ||
         !same_storage(cd_graph_source(graph, parameter), source))
         CD_TRY(make_leaf(graph, parameter, source, wants, err));
-    /* Every use has a cast of its own, as every use of autocast has. */
+    /* Every use has its own cast, as with autocast. */
     if (source->dtype == CDDP_F16 || source->dtype == CDDP_BF16)
         return CD_PASS(cd_cast(graph, graph->parameters[parameter], CDDP_F32, value, err));
     *value = graph->parameters[parameter];

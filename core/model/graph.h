@@ -64,7 +64,7 @@ struct cd_node {
     cd_segment *segment;
 };
 
-/* What the world around the model wants to hear or to decide. Every function may be NULL. */
+/* The callbacks of the program around the model. Every function may be NULL. */
 typedef struct cd_graph_callbacks {
     void *context;
     /* The post-accumulate hook (RED-04): fires once per accumulation node and backward, with an
@@ -74,9 +74,8 @@ typedef struct cd_graph_callbacks {
     ** options are parameter indices; option 0 is the one the engine would take. Not called for a
     ** single option. */
     uint32_t (*choose)(void *context, const uint64_t *options, uint32_t count);
-    /* Told of every firing instead of having it take place: nothing is accumulated and ready is not
-    ** called. For who lets the firings take place later, in an order of its own, with
-    ** cd_grad_accumulate and ready. */
+    /* Replaces every firing: nothing is accumulated and ready is not called. The callback's owner
+    ** performs the firings later, in its own order, with cd_grad_accumulate and ready. */
     cddp_status (*collect)(void *context, uint32_t parameter, const cd_gradient *arrived,
                            cddp_error *err);
     /* The tensor that forward computes with in place of the parameter (a low-precision copy,
@@ -91,12 +90,12 @@ typedef struct cd_graph_callbacks {
     ** as they are until the next begin. */
     cddp_stream *(*stream)(void *context, uint32_t parameter);
     /* Synchronised batch norm: statistics of all ranks. mine (count) f64, all (rank_count, count)
-    ** f64 in rank order, the last of a rank's numbers is how many values per channel it speaks for;
-    ** sums (count) f64 is summed over ranks in place, in rank order. They are on the graph's
-    ** device, or the host's. rank_count 0 or 1: a single process. */
+    ** f64 in rank order. The last number of a rank is its count of values per channel. sums (count)
+    ** f64 is summed over ranks in place, in rank order. They are on the graph's device, or the
+    ** host's. rank_count 0 or 1: a single process. */
     uint32_t rank_count;
-    /* Told of what a layer then normalises with: its running mean's buffer, (channels) mean and
-    ** Σ(x-mean)². (optional) */
+    /* Receives the statistics that a layer then uses: its running mean's buffer, (channels) mean
+    ** and Σ(x-mean)². (optional) */
     cddp_status (*combined)(void *context, uint32_t buffer, const double *mean,
                             const double *spread, int64_t channels, cddp_error *err);
     cddp_status (*allgather)(void *context, const cddp_tensor *mine, const cddp_tensor *all,

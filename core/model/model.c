@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Making a named model, running it, and its loss. What differs between models is in zoo/.
+/* Makes a named model, runs it, and computes its loss. zoo/ has the differences between models.
 **
 ** Loss: the losses of the chosen outputs are added sample by sample, in output order, then weighted
 ** and summed over samples (layers/loss.h).

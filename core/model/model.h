@@ -6,8 +6,8 @@
 **
 ** Lifetime   create → use with any number of graphs, one after the other → destroy.
 ** Threads    one thread.
-** Errors     an unknown model, option or value is CDDP_E_CONFIG and names what would have been
-**            accepted.
+** Errors     an unknown model, option or value is CDDP_E_CONFIG, with the accepted ones in the
+**            message.
 */
 #pragma once
 #include "core/model/batch.h"

@@ -122,7 +122,7 @@ out:
     return status;
 }
 
-/* Storage of at least one element, so that zero-size tensors have an address of their own. */
+/* Storage has at least one element, so that zero-size tensors have distinct addresses. */
 static int64_t storage_numel(const cddp_tensor *t)
 {
     int64_t numel = cddp_tensor_numel(t);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Named parameters and buffers in the order in which a module registers them, which is the order of
-** PyTorch's named_parameters(): what a reducer, an optimizer and a broadcast see of a model.
+/* Named parameters and buffers in registration order, which is the order of PyTorch's
+** named_parameters(). Reducers, optimizers and broadcasts see a model through this list.
 **
 ** Lifetime   create → push/add/pop while the model is built → use → destroy. Parameter storage and
 **            gradient slots stay where they are from the end of building until destroy.
@@ -33,9 +33,8 @@ typedef struct cd_init {
     double bound;
 } cd_init;
 
-/* Storage of a gradient beyond its home, full-sized, made on first need and kept until destroy: the
-** rows of a sparse gradient, and the second operand of an accumulation on devices without
-** arithmetic. */
+/* More full-sized storage of a gradient, made at its first use and kept until destroy: the rows of
+** a sparse gradient, and the second operand of an accumulation on devices without arithmetic. */
 typedef struct cd_parameter_extra {
     cddp_tensor sparse_value, sparse_rows, addend;
 } cd_parameter_extra;
@@ -101,7 +100,7 @@ static inline bool cd_device_is_direct(const cddp_device *device)
     return (device->flags & (needed | CDDP_DEVICE_ASYNC)) == needed;
 }
 
-/* What the device computes of a model by itself, or NULL. */
+/* The layers that the device computes by itself, or NULL. */
 static inline const cddp_layers *cd_device_layers(const cddp_device *device)
 {
     const size_t needed = offsetof(cddp_device, layers) + sizeof device->layers;

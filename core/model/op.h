@@ -7,12 +7,12 @@
 ** gradient zeroed; a kernel adds into it. A route passes gradients on unchanged (sink, add,
 ** reshape) and works on every device.
 **
-** Where the tape is a device's own (cddp_device.layers), a layer that the device has runs there,
-** and the kernels of another one run on the host over copies of what the call names (cd_op_run).
+** Where the tape is in a device's memory (cddp_device.layers), a layer that the device has runs
+** there. Kernels of other layers run on the host, over copies of the call's operands (cd_op_run).
 **
-** Promise of every kernel unless it says otherwise: the bits of a sample do not depend on the batch
-** around it, and the gradient of a parameter is the left fold, in sample order, of the gradients of
-** single samples.
+** Every kernel promises, unless its comment excludes it: the bits of a sample do not depend on its
+** batch. The gradient of a parameter is the left fold, in sample order, of the gradients of single
+** samples.
 */
 #pragma once
 #include "core/base/error.h"

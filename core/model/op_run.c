@@ -36,7 +36,7 @@ static cddp_status list_gradients(cd_graph *graph, const cd_gradient *gradients,
     return CDDP_OK;
 }
 
-/* What the engine does for ops that leave it to the engine. */
+/* The engine's default for ops without their own function. */
 static cddp_status make_gradients(const cd_op_call *call, cddp_error *err)
 {
     for (uint32_t i = 0; i < call->input_count; i++) {

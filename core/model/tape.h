@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Device memory of a tape: tensors for one iteration, out of blocks that are kept.
 **
-** What is handed out is zero: blocks are zeroed when they are made, and before the first tensor of
-** the next iteration as far as they were used, one operation per block. A steady iteration
-** allocates nothing.
+** New tensors are zero. Blocks are zeroed when they are made, and their used part before the first
+** tensor of the next iteration, one operation per block. A steady iteration allocates nothing.
 **
 ** Lifetime   init → (tensor … → rewind)* → fini. Tensors are borrowed until the next rewind.
 ** Threads    one thread.

@@ -2,9 +2,9 @@
 /* How a named model is written: one file in zoo/ that fills a cd_model_type, and one row in
 ** models.def.
 **
-** build registers parameters, buffers and units and says what a batch holds; forward makes the
-** outputs; losses turns one output into one number per sample. Options are declared in a table that
-** binds each to a field of the type's record, so that unknown and unused options cannot exist.
+** build registers parameters, buffers, units and the fields of a batch. forward makes the outputs.
+** losses turns one output into one number per sample. A table declares the options and binds each
+** to a field of the type's record, so that unknown and unused options cannot exist.
 */
 #pragma once
 #include "core/base/error.h"

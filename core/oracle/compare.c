@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The two comparisons. Elements are visited in order; of equally bad ones the first is named. */
+/* The two comparisons. Elements are visited in order; the first of equally bad ones is named. */
 #include "core/oracle/compare.h"
 
 #include "core/oracle/numbers.h"
@@ -36,7 +36,7 @@ typedef struct verdict {
     bool exact;
 } verdict;
 
-/* Whether dividing the lowest bit leaves the format: then even a division by a power of two may
+/* True when dividing the lowest bit leaves the format. Then even a division by a power of two may
 ** round. */
 static double underflow_of(const cd_sum_rule *rule)
 {
@@ -49,9 +49,9 @@ static bool underflows(const cd_wide_sum *sum, const cd_sum_rule *rule, size_t i
            ldexp(1, sum->low[i]) < (double)rule->divisor * 2 * underflow_of(rule);
 }
 
-/* Half the distance to the neighbour on the side on which the exact quotient lies; at a power of
-** two the inner one is nearer. The residual is rounded once, which only a quotient within 2^-53 of
-** a midpoint could feel. */
+/* Half the distance to the neighbour on the side of the exact quotient; at a power of two the inner
+** neighbour is nearer. The residual is rounded once, which matters only within 2^-53 of a
+** midpoint. */
 static verdict judge_rounding(const cd_sum_rule *rule, double actual, double residual)
 {
     bool lies_outside = (residual > 0) == (actual > 0);

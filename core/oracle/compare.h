@@ -29,12 +29,12 @@ cd_comparison cd_compare_bits(cddp_dtype dtype, const double *expected, const do
 
 /* How far actual may lie from sum / divisor. */
 typedef struct cd_sum_rule {
-    cddp_dtype dtype; /* whose roundoff counts: the narrowest on the way */
+    cddp_dtype dtype; /* the narrowest dtype on the way; its roundoff counts */
     uint64_t divisor;
     uint64_t roundings; /* n of γ_n: additions on the longest path, divisions, casts */
     uint64_t addends;   /* results that may underflow, each by η */
-    bool rounded_once;  /* within half a unit in the last place, whatever the other rules */
-    /* no rounding in the division: it happened before (divisor 1), or by a power of two */
+    bool rounded_once;  /* within half a unit in the last place, instead of the other rules */
+    /* the division does not round: it is already done (divisor 1) or by a power of two */
     bool division_is_exact;
     /* of one operation, where some step has a narrower range than dtype; 0: dtype's */
     double underflow;

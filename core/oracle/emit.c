@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One event per comparison; the text only where something is wrong. */
+/* One event per comparison; it has text only where something is wrong. */
 #include "core/oracle/emit.h"
 
 #include "core/trace/tracer.h"

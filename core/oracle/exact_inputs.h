@@ -4,8 +4,8 @@
 **
 ** Why it works. A dtype with p significand bits holds every multiple of 2^e up to 2^(p+e). When all
 ** addends are multiples of 2^e and the sum of their magnitudes stays below 2^(p+e), every partial
-** sum in every order is such a multiple and in range: no addition rounds, so no order of summation
-** can be told from another.
+** sum in every order is such a multiple and in range: no addition rounds, so every order of
+** summation gives the same result.
 **
 ** Threads    no state.
 */
@@ -18,15 +18,15 @@ typedef struct cd_exact_range {
     int32_t exponent;  /* value = integer · 2^exponent */
 } cd_exact_range;
 
-/* What a sum of `addends` products of `factors` such values may be for the dtype: the largest
-** magnitude whose sums stay exact. magnitude 0 when even ±1 is too much. */
+/* The largest magnitude of values such that sums of `addends` products of `factors` values stay
+** exact in the dtype. magnitude is 0 when even ±1 is too large. */
 cd_exact_range cd_exact_range_of(cddp_dtype dtype, uint64_t addends, uint32_t factors);
 
 /* Seeded, never all zero when magnitude > 0; consecutive elements differ, so that a shift shows. */
 void cd_exact_fill(cd_prng *prng, cd_exact_range range, double *values, size_t count);
 /* A weight 2^-k, 0 ≤ k ≤ k_max. */
 double cd_exact_weight(cd_prng *prng, uint32_t k_max);
-/* The witness from the flags of the processor: clear before, ask after, on the same thread. Tells
-** whether any operation in between rounded. False when the platform has no flags. */
+/* The witness from the processor's flags: clear before, ask after, on the same thread. True when an
+** operation in between rounded. False when the platform has no flags. */
 bool cd_exact_flags_begin(void);
 bool cd_exact_flags_end(bool *rounded);

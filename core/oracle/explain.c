@@ -71,9 +71,8 @@ static bool settle(const context *x, cd_shape shape, const char *format, ...)
     return true;
 }
 
-/* Where the division rounds, what is expected was predicted with its roundings, and what is there
-** has roundings of its own: on both sides one per contribution and one more, each at most half an
-** ulp of the sum of magnitudes. */
+/* Where the division rounds, the expected and the actual value have different roundings. Each side
+** has one per contribution and one more, each at most half an ulp of the sum of magnitudes. */
 static double rounding(const context *x, size_t i)
 {
     const cd_locals *l = x->s->locals;
@@ -152,7 +151,7 @@ static bool is_stale(const context *x)
                                              : "unchanged since the beginning of the step");
 }
 
-/* Of an update: what is wrong has the value from before, and the rest is right. */
+/* For an update: wrong elements have the value from before, and the rest is right. */
 static bool is_partly_stale(const context *x)
 {
     long long first = -1, last = -1, count = 0;
@@ -240,9 +239,9 @@ static bool is_ratio(const context *x, size_t support_min, bool closed_only)
     return settle(x, CD_SHAPE_RATIO, "ratio %.9g on every element", ratio);
 }
 
-/* One contribution that explains it names the culprit. Where more than one does, because they are
-** alike or because what rounding leaves is wider than what tells them apart, naming the first would
-** blame an innocent. */
+/* A single contribution that explains the error names the culprit. Several may explain it, because
+** they are alike or differ by less than rounding. Then naming the first could blame an innocent
+** rank. */
 static bool is_one_contribution(const context *x, double sign, bool per_micro, cd_shape shape,
                                 const char *words)
 {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The shape of an error: what the wrong values are, when they are something else that is known.
+/* The shape of an error: wrong values that are another known value.
 **
-** Every candidate is tested on all elements, on exact inputs for equality, otherwise within the
-** comparison's own bound and two ulps, and where only the division rounds within what the roundings
-** of predicted and found contributions leave. The most specific explanation that holds is taken.
+** Every candidate is tested on all elements. On exact inputs it must be equal. Otherwise it must
+** lie within the comparison's own bound and two ulps. Where only the division rounds, the roundings
+** of predicted and found contributions bound it. The most specific true explanation is taken.
 */
 #pragma once
 #include "core/base/arena.h"
@@ -37,8 +37,8 @@ typedef struct cd_suspect {
     uint64_t divisor;
     cddp_dtype dtype;
     const char *before_words; /* "the parameter was not updated" */
-    int64_t first;            /* what is compared is a part of the parameter that begins here */
+    int64_t first;            /* first element of the compared part of the parameter */
 } cd_suspect;
 
-/* Fills shape, ratio and words of a comparison that failed. */
+/* Fills shape, ratio and text (`words`) of a comparison that failed. */
 void cd_explain(cd_comparison *comparison, const cd_suspect *suspect);

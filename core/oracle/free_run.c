@@ -6,7 +6,7 @@
 #include "core/base/alloc.h"
 #include "core/base/error.h"
 
-/* The single process's gradient. The window of the run serves: both have the same parameters
+/* The single process's gradient, from the run's window: both have the same parameters
 ** (note_parting). */
 static cddp_status free_gradient(cd_oracle *o, const cd_window *w, size_t i, cddp_error *err)
 {
@@ -44,8 +44,8 @@ static cddp_status sees_plain_gradients(cd_oracle *o, const cd_oracle_update *be
     return CDDP_OK;
 }
 
-/* Once the run's parameters at the beginning of a step are not the reference's, there is nothing
-** left to follow: the final comparison tells. */
+/* When the run's parameters differ from the reference's at the beginning of a step, the reference
+** stops. The final comparison reports the difference. */
 static cddp_status note_parting(cd_oracle *o, const cddp_tensor *mine, cddp_error *err)
 {
     for (size_t i = 0; !o->has_free_parted && i < o->options.parameter_count; i++) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Links 1 mathematics, 2 reduction, 3 precision, 6 buffers and 7 presence: what a rank holds after
-** a backward. */
+/* Links 1 mathematics, 2 reduction, 3 precision, 6 buffers and 7 presence: a rank's tensors after a
+** backward. */
 #include "core/oracle/state.h"
 
 #include "core/base/alloc.h"
@@ -40,8 +40,8 @@ static cddp_status judge_local(cd_oracle *o, const cd_oracle_reduction *r, size_
     CD_TRY(cd_numbers_read_gradient(&o->other, replica, numel, err));
     c = cd_compare_bits(o->parameters[i].dtype, o->other.values, o->local + o->offsets[i], numel);
     if (c.bad > 0) {
-        /* Explaining runs the engine again, whose gradients are what was just read into o->other:
-        ** keep a copy. */
+        /* The explanation runs the engine again, which overwrites the gradients that were just
+        ** read. So keep a copy. */
         CD_TRY(cd_numbers_read_gradient(&o->numbers, replica, numel, err));
         cd_suspect s = {.expected = o->numbers.values,
                         .actual = o->local + o->offsets[i],
@@ -74,7 +74,7 @@ typedef struct judged {
     cd_window *window;
 } judged;
 
-/* What a wrong sum may be explained by: every rank's own gradients. */
+/* Gathers every rank's own gradients, which may explain a wrong sum. */
 static cddp_status find_locals(cd_oracle *o, const judged *j, cd_suspect *s, cddp_error *err)
 {
     cd_share_note_failed(o->share, j->window);
@@ -131,8 +131,8 @@ static cddp_status judge_reduced(cd_oracle *o, const judged *j, size_t i, cddp_e
     bool delayed = o->parameters[i].path == CD_ORACLE_PATH_DELAYED;
     uint64_t casts = r->wire != CDDP_DTYPE_COUNT && !delayed;
     cddp_dtype dtype = casts ? r->wire : o->parameters[i].dtype;
-    /* Local gradients were added up in a dtype of their own: the whole sum is no finer than the
-    ** coarsest step. */
+    /* Local gradients were added in another dtype: the whole sum is no finer than the coarsest
+    ** step. */
     bool is_low = r->accumulates_low && !delayed;
     cddp_dtype coarsest =
         is_low && cd_dtype_precision(r->local) < cd_dtype_precision(dtype) ? r->local : dtype;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Comparing two tensors of whatever device, explaining a difference, and telling it. */
+/* Compares two tensors of any device, explains a difference, and reports it. */
 #include "core/oracle/state.h"
 
 #include "core/base/error.h"
@@ -19,7 +19,7 @@ void cd_oracle_report(cd_oracle *o, cd_oracle_link link, size_t parameter, const
     cd_comparison_emit(&(cd_comparison_place){o->options.tracer, link, p->variable, p->name}, c);
 }
 
-/* Says what the wrong values are. */
+/* Writes what the wrong values are. */
 void cd_oracle_explain(const cd_oracle *o, cd_comparison *c, cd_suspect *s)
 {
     if (c->bad == 0) return;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Link 13, the norm by which gradients are clipped: that of all gradients, each counted once,
-** whoever steps them.
+/* Link 13, the norm by which gradients are clipped. It is the norm of all gradients, each counted
+** once, whichever rank steps them.
 **
-** Both sides add squares in f64: the run those of a tensor, then tensors, then ranks, with a root
-** and a square for each tensor; the oracle those of a rank. With n elements of p tensors on W ranks
-** that is at most n + 3p + W + 4 roundings on the run's way and n + W + 4 here, each of 2^-53 of a
-** sum of positive terms; the root halves them. A square that underflows loses at most 2^-1074, so
-** the root of all of them is off by no more than √(n + p) · 2^-537. */
+** Both sides add squares in f64. The run adds per tensor, then tensors, then ranks, with a root and
+** a square for each tensor. The oracle adds per rank. With n elements of p tensors on W ranks that
+** is at most n + 3p + W + 4 roundings on the run's way and n + W + 4 here, each of 2^-53 of a sum
+** of positive terms; the root halves them. A square that underflows loses at most 2^-1074, so the
+** root of all of them is off by no more than √(n + p) · 2^-537. */
 #include "core/oracle/state.h"
 
 #include "core/base/error.h"
@@ -37,7 +37,7 @@ static cddp_status add_squares(cd_oracle *o, const cddp_grad *gradient, size_t i
     return CDDP_OK;
 }
 
-/* The norm that these ranks find together. */
+/* The norm over these ranks. */
 static double norm_over(const squares *s, const uint32_t *ranks, uint32_t count)
 {
     double sum = count * s->of_all;

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The oracle's life, and what a rank hands in. Not here: the comparisons (gradients.c, update.c,
+/* The oracle's life, and the input of a rank. Not here: the comparisons (gradients.c, update.c,
 ** free_run.c).
 **
 ** Invariants
-** O1  start holds copies: nothing that the run does after begin_step changes what the reference
-**     starts from
+** O1  start has copies: nothing that the run does after begin_step changes the reference's start
 ** O2  a gradient is compared only while captured is set for it, by push_local in the same step
-** O3  the free-running reference goes on only while every comparison was exact: beyond that no
-**     bound is derived
+** O3  the free-running reference runs only while every comparison was exact; no bound is derived
+**     for the rest
 */
 #include "core/oracle/state.h"
 
@@ -193,7 +192,7 @@ cddp_status cd_oracle_enter_forward(cd_oracle *oracle, uint32_t micro_step,
     for (size_t i = 0; i < oracle->options.buffer_count; i++)
         CD_TRY(copy_tensor(&oracle->buffers[i], &buffers[i], err));
     oracle->has_buffers = oracle->options.buffer_count > 0;
-    /* Earlier gradients were handed over: what stands in .grad after this micro-step comes from it
+    /* Earlier gradients were passed on, so .grad after this micro-step comes from this micro-step
     ** alone. */
     for (size_t i = 0; oracle->options.separate && i < oracle->options.parameter_count; i++)
         oracle->captured[i] = false;

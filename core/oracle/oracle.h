@@ -2,8 +2,8 @@
 /* The oracle: what one process would have computed, and by how much a rank may differ from it.
 **
 ** Every rank asks its own oracle, so it works where ranks are processes. The oracle drives a
-** private replica of the model through a small table that core/run fills in; it never sees ddp,
-** comm or hooks. What it finds enters the trace as `compare` events.
+** private replica of the model through a small table that its user fills in. It never sees ddp,
+** comm or hooks. Its results enter the trace as `compare` events.
 **
 ** Per optimizer step the rank calls
 **     begin_step → for each micro-step: enter_forward → (forward, backward: push_local per gradient)
@@ -25,15 +25,15 @@ typedef struct cd_oracle_share cd_oracle_share;
 
 #define CD_ORACLE_ALL UINT32_MAX
 
-/* What the replica is to compute: one sample of a micro-batch, or all of them. */
+/* The part that the replica computes: one sample of a micro-batch, or all of them. */
 typedef struct cd_oracle_part {
     uint32_t rank, step, micro_step;
     uint32_t sample; /* position in the micro-batch, or CD_ORACLE_ALL */
-    bool objective;  /* as the training is meant, where that is not what its ranks do */
+    bool objective;  /* the intended training, where its ranks do something else */
 } cd_oracle_part;
 
-/* State of the optimizers, slot by slot, in an order of the engine's own. An undefined tensor
-** (device NULL) is a slot that does not exist yet: absent is not zero. */
+/* State of the optimizers, slot by slot, in the engine's own order. An undefined tensor (device
+** NULL) is a slot that does not exist yet: absent is not zero. */
 typedef struct cd_oracle_slots {
     const cddp_tensor *tensors; /* (count) */
     const int32_t *parameters;  /* (count) the ordinal each belongs to */
@@ -72,13 +72,13 @@ typedef struct cd_oracle_engine {
     ** results in parameters() and *state (borrowed until the next call). */
     cddp_status (*update)(void *self, const cd_oracle_update *before, cd_oracle_slots *state,
                           cddp_error *err);
-    /* does: what every rank says at the n-th exchange of statistics of a part, (world, width),
+    /* does: the values of every rank at the n-th exchange of statistics of a part, (world, width),
     ** borrowed until the next call. (optional: NULL where nothing is exchanged) */
     cddp_status (*statistics)(void *self, const cd_oracle_part *part, size_t exchange, size_t width,
                               const double **rows, cddp_error *err);
 } cd_oracle_engine;
 
-/* What a synchronised layer normalised with. */
+/* The statistics that a synchronised layer used. */
 typedef struct cd_oracle_moments {
     uint32_t step, micro_step;
     size_t exchange;             /* of the micro-step's forwards, from 0 */
@@ -91,7 +91,7 @@ typedef struct cd_oracle_moments {
 typedef enum cd_oracle_path {
     CD_ORACLE_PATH_LOCAL,  /* it does not: ignored, frozen when the model was wrapped */
     CD_ORACLE_PATH_BUCKET, /* by its bucket, as the reduction declares */
-    CD_ORACLE_PATH_DELAYED /* by the delayed all-reduce: truly divided, then summed, whatever the hook (DEL-03);
+    CD_ORACLE_PATH_DELAYED /* by the delayed all-reduce: truly divided, then summed, with any hook (DEL-03);
                            ** its gradient always exists (DEL-04) */
 } cd_oracle_path;
 
@@ -116,15 +116,16 @@ typedef struct cd_oracle_options {
     const cd_oracle_engine *free_engine;
     /* ranks of one thread share what they recompute; NULL: each for itself */
     cd_oracle_share *share;
-    struct cddp_tracer *tracer; /* may be NULL: then only cd_oracle_get_summary tells */
+    struct cddp_tracer *tracer; /* may be NULL: then only cd_oracle_get_summary has the result */
     const cddp_allocator *allocator;
-    /* a sample's gradient does not depend on the rest of its micro-batch; false with batch norm */
+    /* a sample's gradient does not depend on the rest of its micro-batch, and no cast rounds it;
+    ** false with batch norm */
     bool sample_wise;
     bool separate;     /* every micro-step begins without gradients: the comm hook adds them up */
     bool exact_inputs; /* the plan promises that no sum rounds; the witness is still checked */
 } cd_oracle_options;
 
-/* What the plan declares about one reduction. */
+/* One reduction, as the plan declares it. */
 typedef enum cd_oracle_division {
     /* either form, or after the sum: bounded unless the divisor is a power of two */
     CD_ORACLE_DIVISION_ANY,
@@ -143,13 +144,13 @@ typedef struct cd_oracle_reduction {
     cddp_dtype local;
     /* additions on the longest path of the reduction; 0: world_size - 1 */
     uint32_t depth;
-    bool lossy;           /* the hook obeys a law of its own: links 1 and 2 are not judged */
+    bool lossy;           /* the hook obeys its own law: links 1 and 2 are not judged */
     uint32_t micro_first; /* first micro-step that entered since gradients were dropped */
     /* how loss and objective are normalised, when they are not alike; else NULL */
     const char *normalisation;
     /* the last micro-step of any rank, where others have more than this one */
     uint32_t last_step;
-    /* gradients of micro-steps enter one by one, `.grad` never holds their sum */
+    /* gradients of micro-steps enter one by one; their sum is never in `.grad` */
     bool separate;
     /* the reduction promises the exact mean of what entered, rounded once */
     bool rounded_once;
@@ -178,8 +179,8 @@ void cd_oracle_share_destroy(cd_oracle_share *share); /* accepts NULL */
 
 cddp_status cd_oracle_create(const cd_oracle_options *options, cd_oracle **oracle,
                              cddp_error *err) CDDP_MUST_CHECK;
-/* parts: (parameter_count) from now on; for optimizers whose parts follow from something that the
-** training itself finds out. */
+/* parts: (parameter_count), valid from now on. For optimizers whose parts are only known during the
+** training. */
 void cd_oracle_declare_parts(cd_oracle *oracle, const cd_part *parts);
 void cd_oracle_destroy(cd_oracle *oracle); /* accepts NULL */
 
@@ -189,10 +190,10 @@ cddp_status cd_oracle_begin_step(cd_oracle *oracle, uint32_t step, const cddp_te
 /* At forward entry, after the wrapper synchronised buffers. Copies. */
 cddp_status cd_oracle_enter_forward(cd_oracle *oracle, uint32_t micro_step,
                                     const cddp_tensor *buffers, cddp_error *err) CDDP_MUST_CHECK;
-/* Link 10 statistics: what a synchronised layer of the forward at hand normalises with. */
+/* Link 10 statistics: the values that a synchronised layer of this forward normalises with. */
 cddp_status cd_oracle_judge_statistics(cd_oracle *oracle, const cd_oracle_moments *used,
                                        cddp_error *err) CDDP_MUST_CHECK;
-/* When the engine accumulated into parameter i, before the wrapper hears of it. Copies. */
+/* After the engine accumulated into parameter i, before the wrapper's hook runs. Copies. */
 cddp_status cd_oracle_push_local(cd_oracle *oracle, size_t parameter, const cddp_grad *gradient,
                                  cddp_error *err) CDDP_MUST_CHECK;
 /* Links 1 mathematics, 2 reduction, 3 precision, 6 buffers, 7 presence. buffers: after the

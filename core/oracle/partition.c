@@ -17,7 +17,7 @@ cd_part_range cd_part_get(const cd_part *part, int64_t numel, uint32_t rank)
     return first < end ? (cd_part_range){first, end} : (cd_part_range){0, 0};
 }
 
-/* The next one to be dealt: the largest, of equally large ones the first. */
+/* The next one to assign: the largest; the first of equally large ones. */
 static size_t next_of(const cd_partition *p, bool by_size, const cd_part *parts)
 {
     size_t next = p->count;
@@ -59,7 +59,7 @@ static void give_whole(const cd_partition *p, size_t parameter, uint32_t rank, c
     parts[parameter] = (cd_part){(int64_t)rank * share, share};
 }
 
-/* Of the ranks without a piece, the last one that none before it has less than. */
+/* The rank with the least load among those without a piece; the first of equal ones. */
 static uint32_t next_rank(const cd_partition *p, const int64_t *loads, const bool *served)
 {
     uint32_t rank = 0;
@@ -69,7 +69,7 @@ static uint32_t next_rank(const cd_partition *p, const int64_t *loads, const boo
     return rank;
 }
 
-/* From position `from` on: where the piece ends, and its elements. */
+/* The end of the piece that begins at `from`, and its elements. */
 static size_t end_of_piece(const cd_partition *p, const cd_partition_bucket *b, size_t from,
                            int64_t total, int64_t *numel)
 {

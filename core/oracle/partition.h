@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which rank has to step which element, where optimizers are sharded: the declared law, found apart
-** from the run's own.
+/* The declared law of sharded optimizers: which rank steps which element. It is independent of the
+** run's code.
 **
 ** Threads    no state.
 ** Errors     no memory.
@@ -10,12 +10,12 @@
 
 #include <stddef.h>
 
-/* Element e of a parameter is that of rank (start + e) / share. */
+/* Element e of a parameter belongs to rank (start + e) / share. */
 typedef struct cd_part {
     int64_t start, share; /* share 0: every rank steps all of it */
 } cd_part;
 
-/* Of a parameter of numel elements: what rank steps; empty when first = end. */
+/* The elements of a parameter that rank steps; empty when first = end. */
 typedef struct cd_part_range {
     int64_t first, end;
 } cd_part_range;
@@ -31,9 +31,9 @@ typedef struct cd_partition {
 /* ZRO-01: whole parameters, by greedy load. */
 cddp_status cd_partition_whole(const cd_partition *partition, bool by_size, cd_part *parts,
                                cddp_error *err) CDDP_MUST_CHECK;
-/* ZRO-12: buckets, in their order, each a rank's alone, in turn; or, when they may be cut, the
-** smallest first, and in each as many parameters together as stay below a W-th of all elements, to
-** the rank with the least load that has nothing of this bucket. */
+/* ZRO-12: whole buckets go to the ranks in turn. With `cut`, the smallest bucket comes first. A
+** piece is as many parameters as stay below a W-th of all elements. It goes to the least loaded
+** rank without a piece of this bucket. */
 typedef struct cd_partition_bucket {
     const uint32_t *parameters; /* (count) positions in numels */
     size_t count;

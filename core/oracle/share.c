@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Keeping windows by what they were computed for, and knowing when to stop. */
+/* Keeps windows by the reduction they were computed for, and limits failed ones. */
 #include "core/oracle/share.h"
 
 #include "core/base/alloc.h"
 #include "core/base/error.h"
 
 #define WINDOWS_MAX CD_FAILED_REFERENCES_MAX
-/* of all windows of a shelf together, unless one alone has more */
+/* for all windows of a shelf together, unless a single one has more */
 #define WINDOW_ELEMENTS_MAX ((size_t)1 << 18)
 /* local gradients that are recomputed to explain an error */
 #define EXPLAIN_VALUES_MAX (UINT64_C(1) << 23)
@@ -31,7 +31,7 @@ static size_t shelf_index(const cd_oracle_share *share, uint32_t step)
     return share->is_single ? 0 : step % 2;
 }
 
-/* As many windows as the size of the model allows; a form holds a term per rank. */
+/* As many windows as the size of the model allows; a form has a term per rank. */
 static size_t windows_for(const cd_oracle_share *share, const cd_start *start)
 {
     size_t elements = start->offsets[start->parameter_count];
@@ -60,8 +60,8 @@ static bool is_over(const cd_shelf *shelf, const cd_window *w)
            w->micro_step != shelf->micro_step;
 }
 
-/* The window that holds it; else one of a reduction that is over, so that a run whose ranks agree
-** needs one window; else the one that was asked for the longest ago. */
+/* The window of this reduction; else one of a finished reduction, so that agreeing ranks need one
+** window; else the least recently used. */
 static cd_window *pick_window(cd_shelf *shelf, const cd_start *start,
                               const cd_oracle_reduction *reduction)
 {
@@ -138,7 +138,7 @@ void cd_share_note_failed(cd_oracle_share *share, cd_window *window)
     window->has_failed = true;
 }
 
-/* What other windows hold of it makes room: they can gather again. */
+/* Releases the locals of other windows, which can gather them again. */
 static void make_room(cd_oracle_share *share, uint64_t values)
 {
     uint64_t held = 0;

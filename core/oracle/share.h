@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The references that the ranks of one thread share.
 **
-** Ranks that start a step from equal values need the same reference, so it is computed once per
-** value and not once per rank. Ranks that each start from values of their own would need W
-** references of W ranks each: W². Once CD_FAILED_REFERENCES_MAX references of one reduction were
-** found to differ from what their ranks hold, nothing new can be learnt from more of them, and the
-** others are told not to have been compared.
+** Ranks that start a step from equal values need the same reference. So it is computed once per
+** value, not once per rank. If all ranks start from different values, W references of W ranks are
+** needed: W². After CD_FAILED_REFERENCES_MAX references of one reduction have failed, more of them
+** show nothing new. The other ranks are then reported as not compared.
 **
-** Lifetime   one per run; a rank whose oracle was given none has one of its own.
+** Lifetime   one per run; an oracle without one makes its own.
 ** Errors     memory and the engine's.
 */
 #pragma once
@@ -40,13 +39,13 @@ void cd_share_fini(cd_oracle_share *share);
 cddp_status cd_share_find(cd_oracle_share *share, const cd_start *start,
                           const cd_oracle_reduction *reduction, cd_window **window,
                           cddp_error *err);
-/* The window that was asked for last in this step, or NULL. */
+/* The last window used in this step, or NULL. */
 const cd_window *cd_share_latest(const cd_oracle_share *share, uint32_t step);
-/* Whether statistics of a step are judged from this start: no when those from enough others were
-** found wrong. */
+/* False when statistics of this step from enough other starts were wrong: then this start is not
+** judged. */
 bool cd_share_judges_statistics(const cd_oracle_share *share, uint32_t step, uint64_t digest);
 void cd_share_note_wrong_statistics(cd_oracle_share *share, uint32_t step, uint64_t digest);
 void cd_share_note_failed(cd_oracle_share *share, cd_window *window);
-/* Gathers a window's locals; leaves it without where they would be too many. */
+/* Gathers a window's locals, unless there are too many. */
 cddp_status cd_share_gather(cd_oracle_share *share, cd_window *window, const cd_start *start,
                             const cd_oracle_reduction *reduction, cddp_error *err);

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Inside the oracle: its state, and what its parts share. Nothing outside core/oracle includes
-** this. */
+/* The oracle's state and internal functions. Nothing outside core/oracle includes this. */
 #pragma once
 #include "core/base/arena.h"
 #include "core/oracle/oracle.h"
@@ -25,8 +24,7 @@ struct cd_oracle {
     cd_numbers numbers, other, before;
     double *squares; /* (world_size) of a norm */
     bool is_free_running, is_free_loaded, has_free_parted;
-    /* of this step: the engine is not asked what this rank exchanges, and so not what it
-    ** computes */
+    /* of this step: the engine is asked neither for this rank's exchanges nor for its results */
     bool is_left_out;
     uint32_t step;
     uint64_t digest;
@@ -41,13 +39,13 @@ static inline bool cd_is_power_of_two(uint64_t n) { return n != 0 && (n & (n - 1
 
 /* Writes a comparison of a parameter into the trace and the summary. */
 void cd_oracle_report(cd_oracle *o, cd_oracle_link link, size_t parameter, const cd_comparison *c);
-/* Says what the wrong values are; s has what its locals can tell, or none. */
+/* Writes what the wrong values are. s has local gradients, or none. */
 void cd_oracle_explain(const cd_oracle *o, cd_comparison *c, cd_suspect *s);
-/* Two tensors of one device, bit for bit; forms are told apart by their first differing term. The
-** numbers read stay in o->numbers (expected) and o->other (actual). */
+/* Compares two tensors of one device bit for bit; of forms, the first differing term is printed.
+** The numbers stay in o->numbers (expected) and o->other (actual). */
 cddp_status cd_oracle_compare_tensors(cd_oracle *o, const cddp_tensor *expected,
                                       const cddp_tensor *actual, cd_comparison *c, cddp_error *err);
 cddp_status cd_oracle_compare_forms(cd_oracle *o, const cddp_tensor *expected,
                                     const cddp_tensor *actual, cd_comparison *c, cddp_error *err);
-/* The free-running reference makes the step that the run just made. */
+/* The free-running reference repeats the step that the run just made. */
 cddp_status cd_oracle_advance_free(cd_oracle *o, const cd_oracle_update *before, cddp_error *err);

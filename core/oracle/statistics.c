@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Link 10 statistics: what a synchronised layer normalises with is what the whole batch has.
+/* Link 10 statistics: a synchronised layer normalises with the statistics of the whole batch.
 **
-** The engine says which mean m_r, spread S_r = Σ(x - m_r)² and count n_r every rank has at this
-** exchange. With N = Σ n_r the whole batch has mean m = Σ n_r m_r / N and spread S = Σ (S_r + n_r
-** (m_r - m)²). Judged here by formulas of its own, in f64, and bounded as docs/oracle.md derives;
-** what follows from a difference, in later layers and on other ranks, is only reported after it.
+** The engine knows each rank's mean m_r, spread S_r = Σ(x - m_r)² and count n_r at this exchange.
+** With N = Σ n_r the whole batch has mean m = Σ n_r m_r / N and spread S = Σ (S_r + n_r (m_r -
+** m)²). This file judges with its own formulas in f64, bounded as docs/oracle.md derives.
+** Differences that follow, in later layers and on other ranks, are reported after the first.
 */
 #include "core/oracle/state.h"
 
@@ -54,8 +54,8 @@ static channel whole_batch(const moments *m, size_t k)
     return c;
 }
 
-/* Is the number that was found first what this rank has by itself? Its spread counts as many
-** elements as the whole batch's. */
+/* Is the first wrong number this rank's local statistic? Its spread counts as many elements as the
+** whole batch's. */
 static bool is_own(const cd_oracle *o, const moments *m, const cd_comparison *c)
 {
     const size_t element = (size_t)c->element, k = element % m->channels;
@@ -67,7 +67,7 @@ static bool is_own(const cd_oracle *o, const moments *m, const cd_comparison *c)
     return fabs(c->actual - wanted) <= c->bound + 4 * (m->world + 5) * u * fabs(wanted);
 }
 
-/* Is it a mean in which ranks of different counts weigh the same? */
+/* Is it a mean that weighs ranks of different counts equally? */
 static bool is_unweighted(const moments *m, const cd_comparison *c)
 {
     const size_t k = (size_t)c->element;
@@ -108,7 +108,7 @@ static void judge_number(cd_comparison *c, size_t element, double expected, doub
         if (c->bad == 0) c->bound = fmax(c->bound, bound);
         return;
     }
-    if (c->element >= 0) return; /* the first one tells most: means come before spreads */
+    if (c->element >= 0) return; /* the first one explains most: means come before spreads */
     c->element = (int64_t)element;
     c->expected = expected;
     c->actual = actual;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Links 4 update and 5 optimizer state: from the run's own state before the step, the engine's
-** optimizers must arrive at the run's state after it. */
+/* Links 4 update and 5 optimizer state: from the run's state before the step, the engine's
+** optimizers must reach the run's state after it. */
 #include "core/oracle/state.h"
 
 #include "core/base/error.h"
@@ -10,7 +10,7 @@ typedef struct slot {
     size_t index, parameter;
 } slot;
 
-/* Of a slot of the reference, what this rank keeps of it; undefined when that is nothing. */
+/* This rank's part of a slot of the reference; undefined when it has none. */
 static cddp_tensor own_slot(const cd_oracle *o, const slot *s)
 {
     const cd_oracle_parameter *p = &o->parameters[s->parameter];
@@ -22,8 +22,8 @@ static cddp_tensor own_slot(const cd_oracle *o, const slot *s)
     return cddp_tensor_of(t->device, t->storage, t->offset + own.first, t->dtype, &count, 1);
 }
 
-/* Shared out wrongly: a rank keeps state of what another one steps, or not of what it steps
-** itself. */
+/* Wrong sharding: a rank keeps state of elements that another rank steps, or lacks state of its own
+** elements. */
 static bool is_misplaced(const slot *s, const cddp_tensor *own, cd_comparison *c)
 {
     long long wanted = own->device != NULL ? (long long)cddp_tensor_numel(own) : 0;
@@ -48,10 +48,10 @@ static cddp_status judge_slot(cd_oracle *o, const slot *s, cddp_error *err)
     cddp_tensor own = own_slot(o, s);
     bool wanted = own.device != NULL, found = s->actual->device != NULL;
     if (!wanted && !found) return CDDP_OK;
-    /* whose nothing is, nobody can tell */
+    /* an empty slot has no owner */
     if (is_shared_out && o->parameters[s->parameter].numel == 0) return CDDP_OK;
     if (is_shared_out && is_misplaced(s, &own, &c)) {
-        /* said */
+        /* is_misplaced has filled c */
     } else if (wanted != found) {
         c = (cd_comparison){.bad = 1,
                             .element = 0,
@@ -89,8 +89,8 @@ static cddp_status judge_slots(cd_oracle *o, const cd_oracle_slots *expected,
 
 static const char not_updated[] = "the parameter was not updated";
 
-/* What one rank had to step of a parameter whose optimizer is sharded; expected and actual values
-** have been read. */
+/* One rank's elements of a parameter with a sharded optimizer; expected and actual values are
+** already read. */
 static void judge_range(cd_oracle *o, const cd_suspect *whole, uint32_t owner)
 {
     const cd_oracle_parameter *p = &o->parameters[whole->parameter];
@@ -114,7 +114,7 @@ static void judge_range(cd_oracle *o, const cd_suspect *whole, uint32_t owner)
     cd_oracle_report(o, is_own ? CD_LINK_UPDATE : CD_LINK_SHARE, whole->parameter, &c);
 }
 
-/* Rank by rank, so that who made a mistake differs from who was sent its result. */
+/* Rank by rank: this separates the rank that made a mistake from those that received its result. */
 static void judge_ranges(cd_oracle *o, const cd_suspect *whole)
 {
     for (uint32_t owner = 0; owner < o->options.world_size; owner++) judge_range(o, whole, owner);

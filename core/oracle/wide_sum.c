@@ -123,8 +123,8 @@ static bool negate_when_negative(int64_t *row, size_t count)
     return true;
 }
 
-/* Rounds a carried, non-negative row to a double, to nearest with ties to even: 64 leading bits and
-** a sticky one are more than a double keeps, so the conversion rounds once and correctly (normal
+/* Rounds a carried, non-negative row to a double, to nearest with ties to even. The 64 leading bits
+** and a sticky bit exceed a double, so the conversion rounds once and correctly (normal
 ** results). */
 static double row_to_double(const int64_t *row, size_t count, int32_t exponent_min)
 {

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Driving the engine over ranks, micro-steps and samples, and summing what comes out.
+/* Drives the engine over ranks, micro-steps and samples, and sums the results.
 **
 ** See Note [Addends of the reference]
 **
-** Note [Addends of the reference] The reference sum of link 1 is taken over single samples as long
-** as computing them does not round: then nothing in the batch can round either, and equality is
+** Note [Addends of the reference] The reference sum of link 1 is taken over single samples while
+** computing them does not round. Then nothing in the batch can round either, and equality is
 ** bitwise. A sample's gradient that is itself a rounded sum (a module used twice, a sum over
 ** positions) may be associated differently inside a batch, so its bits are not an addend of the
-** batch's gradient. Once the processor's flags show such rounding the addends are whole
-** micro-batches, which link 3 has shown to be the rank's own bits, and only sums over micro-steps
-** and ranks are bounded. Where gradients are cast to a narrower dtype as they are made, the cast
-** rounds without a flag: there the caller says so (sample_wise). */
+** batch's gradient. When the processor's flags show such rounding, the addends are whole
+** micro-batches. Link 3 has shown these to be the rank's own bits, so only sums over micro-steps
+** and ranks are bounded. A cast of gradients to a narrower dtype rounds without a flag; then the
+** caller clears sample_wise. */
 #include "core/oracle/window.h"
 
 #include "core/base/alloc.h"
@@ -73,7 +73,7 @@ static cddp_status make_expected(cd_window_parameter *p, const cddp_tensor *like
     return CDDP_OK;
 }
 
-/* Whether its parameters have the sizes and dtypes of these: a rank may have registered them in
+/* True when its parameters have the same sizes and dtypes. A rank may have registered them in
 ** another order. */
 static bool fits(const cd_window *w, const cd_start *start)
 {
@@ -142,8 +142,8 @@ static bool is_averaged(const cd_oracle_reduction *r, uint32_t rank)
     return r->rank_count == 0 || (rank >= r->rank_first && rank - r->rank_first < r->rank_count);
 }
 
-/* Takes the gradients of one part, computed from nothing: who fired, and one addend of every
-** parameter's sum. */
+/* Takes the gradients of one part, computed from dropped gradients: which parameters fired, and one
+** addend of every parameter's sum. */
 static cddp_status take_part(cd_window *w, const cd_start *start, cddp_error *err)
 {
     const cddp_grad *grads = start->engine->gradients(start->engine->self);
@@ -216,7 +216,7 @@ cddp_status cd_start_run_rank(const cd_start *start, const cd_oracle_reduction *
 }
 
 /* Cast first, then divide, one rounding each (HK-02). The quotient of a half type is computed in
-** f64 first, which does no harm: twice its precision and two bits more suffice. */
+** f64 first. This is harmless: twice the precision plus two bits is enough. */
 static void divide_in_wire(cd_window *w)
 {
     for (size_t i = 0; i < w->numbers.count; i++) {
@@ -227,8 +227,8 @@ static void divide_in_wire(cd_window *w)
     }
 }
 
-/* What a rank puts into the reduction of a parameter: its gradient, divided as declared by the
-** device itself. */
+/* A rank's contribution to the reduction of a parameter: its gradient, divided by the device itself
+** as declared. */
 static cddp_status take_contribution(cd_window *w, const cd_oracle_parameter *meta,
                                      cd_window_parameter *p, const cddp_grad *grad, cddp_error *err)
 {
@@ -276,7 +276,7 @@ static cddp_status take_all(cd_window *w, const cd_start *start, cddp_error *err
     return CDDP_OK;
 }
 
-/* All micro-steps of a rank at once, or one by one and each from nothing. */
+/* All micro-steps of a rank at once, or one by one, each from dropped gradients. */
 static cddp_status sum_rank(cd_window *w, const cd_start *start,
                             const cd_oracle_reduction *reduction, uint32_t rank, cddp_error *err)
 {
@@ -345,7 +345,7 @@ cddp_status cd_window_compute(cd_window *window, const cd_start *start,
     w->divided = reduction->division != CD_ORACLE_DIVISION_ANY;
     cddp_status status = make_parameters(w, start, err);
     if (status != CDDP_OK) {
-        cd_window_fini(w); /* half of the sums would look like sums of nothing */
+        cd_window_fini(w); /* half of the sums would look empty */
         return status;
     }
     bool started_single = !w->rounds;
@@ -401,7 +401,7 @@ out:
 cddp_status cd_window_gather(cd_window *window, const cd_start *start,
                              const cd_oracle_reduction *reduction, cddp_error *err)
 {
-    window->locals.offsets = start->offsets; /* of a rank that is still there */
+    window->locals.offsets = start->offsets; /* from a rank that still exists */
     if (window->has_locals) return CDDP_OK;
     window->locals = (cd_locals){.rank_count = start->world_size,
                                  .micro_first = reduction->micro_first,
@@ -413,7 +413,7 @@ cddp_status cd_window_gather(cd_window *window, const cd_start *start,
     window->has_locals = true;
     cddp_status status = fill_locals(&window->locals, start, reduction, err);
     if (status == CDDP_OK) cd_locals_close(&window->locals);
-    /* half of them would explain wrongly */
+    /* incomplete locals would give wrong explanations */
     if (status != CDDP_OK) cd_window_release_locals(window);
     return status;
 }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One reduction as a single process sees it: what every rank contributes, and the exact sums of it.
+/* One reduction as a single process sees it: every rank's contribution, and their exact sums.
 **
 ** The engine computes each rank's part by itself; nothing here talks to another rank.
 **
-** Lifetime   a window is made once per oracle (or share) and computed again for every reduction.
-** Errors     memory and the engine's.
+** Lifetime   a window is made once per oracle (or share), and computed again for every reduction.
+** Errors     memory, and errors of the engine.
 */
 #pragma once
 #include "core/oracle/explain.h"
@@ -27,10 +27,10 @@ typedef struct cd_start {
 
 typedef struct cd_window_parameter {
     cd_wide_sum samples; /* Σ over samples of all ranks: link 1 */
-    /* Σ over ranks of what each puts in, already divided when the division is known: link 2 */
+    /* Σ over ranks of their contributions, already divided when the division is known: link 2 */
     cd_wide_sum contributions;
     cddp_tensor expected; /* exact devices: the whole expected form, contiguous */
-    bool fired;           /* somebody's backward gave it a gradient */
+    bool fired;           /* the backward of some rank gave it a gradient */
 } cd_window_parameter;
 
 typedef struct cd_window {
@@ -39,15 +39,15 @@ typedef struct cd_window {
     size_t parameter_count;
     cd_numbers numbers;
     bool is_valid, is_exact_device, divided; /* divided: contributions hold divided values */
-    /* a sample's own computation was seen to round: sums are then taken over whole micro-batches */
+    /* the computation of a sample rounds: sums are then taken over whole micro-batches */
     bool rounds;
-    bool counts; /* the rank at hand is averaged; of another one only who fired matters */
+    bool counts; /* this rank is averaged; of other ranks only `fired` matters */
     uint32_t contributors, parts;
-    cd_locals locals; /* every rank's gradients of this reduction, once an error asked for them */
+    cd_locals locals; /* every rank's gradients of this reduction, gathered after an error */
     bool has_locals;
-    bool has_failed; /* some rank was found to hold something else */
-    uint64_t used;   /* when it was last asked for */
-    /* What it was computed for. */
+    bool has_failed; /* some rank was found to have other values */
+    uint64_t used;   /* the time of its last use */
+    /* The reduction that it was computed for. */
     uint32_t step, micro_first, micro_step, rank_first, rank_count;
     uint64_t divisor, digest;
     double loss_scale;

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The `cpu` device: views over host memory, arithmetic by the kernels.
 **
-** An operation runs in one go where both views are parallel in memory; otherwise it walks both in
-** logical order and passes stretches, gathered into small buffers where a stride is not 1. Which
-** way is taken cannot be seen in the result: element-wise kernels have no order, and sums (norm,
-** digest) always walk in logical order. Not here: what an operation computes (kernels.c, linalg.c,
-** dtype.c). */
+** An operation runs in one pass where both views are parallel in memory. Otherwise it walks both in
+** logical order and passes stretches, gathered into small buffers where a stride is not 1. The
+** result is the same: element-wise kernels have no order, and sums (norm, digest) always walk in
+** logical order. Not here: what an operation computes (kernels.c, linalg.c, dtype.c). */
 #include "core/tensor/cpu.h"
 
 #include "core/base/alloc.h"
@@ -32,7 +31,7 @@ cddp_device cd_device_with_allocator(const cddp_device *device, const cddp_alloc
 
 const cddp_allocator *cd_device_allocator(const cddp_device *device) { return device->self; }
 
-/* The byte before the storage says how far it lies behind its block. */
+/* The byte before the storage is its distance from the start of its block. */
 void *cd_cpu_storage_create(const cddp_allocator *allocator, size_t bytes)
 {
     if (bytes > SIZE_MAX - ALIGNMENT) return NULL;
@@ -227,7 +226,7 @@ static cddp_status check_count(int64_t n, const char *operation, cddp_error *err
     return CDDP_OK;
 }
 
-/* Integers take only integral factors: a product with a fraction has no stated rounding. */
+/* Integers accept only integral factors: a product with a fraction has no defined rounding. */
 static cddp_status check_factor(cddp_dtype dtype, double factor, const char *operation,
                                 cddp_error *err)
 {
@@ -333,7 +332,7 @@ static cddp_status cpu_matmul(const cddp_tensor *dst, const cddp_matmul *operand
 
 /* ---- whole-tensor results, in logical order ---- */
 
-/* Hands a view's elements in logical order to `take` as contiguous arrays; take returns false to
+/* Passes a view's elements in logical order to `take`, as contiguous arrays; take returns false to
 ** stop. */
 typedef bool (*take_fn)(void *context, const void *elements, size_t count);
 
@@ -411,7 +410,7 @@ static void digest_fold(digest_scan *d, const void *bytes, size_t byte_count)
     d->digest = cd_hash64(bytes, byte_count, d->digest);
 }
 
-/* Whole blocks are hashed where they lie; only what straddles two stretches is copied. */
+/* Whole blocks are hashed in place; only a block that crosses two stretches is copied. */
 static bool digest_take(void *context, const void *elements, size_t count)
 {
     digest_scan *d = context;

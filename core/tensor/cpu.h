@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Storage that CPU arithmetic runs on, shared by the `cpu` device and by the integer tensors of
-** `shape`.
+/* Storage for CPU arithmetic, of the `cpu` device and of the integer tensors of `shape`.
 **
 ** A device's `self`, when not NULL, is the cddp_allocator that its storage comes from (NULL: the
 ** process heap). So a caller that owns its memory, a simulated world or a test, copies a table and
@@ -14,8 +13,8 @@
 cddp_device cd_device_with_allocator(const cddp_device *device, const cddp_allocator *allocator);
 const cddp_allocator *cd_device_allocator(const cddp_device *device);
 
-/* 64-byte aligned, filled with 0xff: every float is NaN and every integer all ones until written,
-** on every machine alike, so that reading what nobody wrote shows, and shows the same way each
-** time. */
+/* Storage is 64-byte aligned and filled with 0xff. Until written, every float is NaN and every
+** integer all ones, on every machine. So a read before the first write shows, and always in the
+** same way. */
 void *cd_cpu_storage_create(const cddp_allocator *allocator, size_t bytes);
 void cd_cpu_storage_destroy(const cddp_allocator *allocator, void *storage, size_t bytes);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Array conversions between dtypes. The rules are in the header; every pair that has no loop of its
-** own goes through chunks of f64 (from floats, exact) or i64 (from integers, exact). */
+/* Array conversions between dtypes. The rules are in the header; a pair without its own loop goes
+** through chunks of f64 (from floats, exact) or i64 (from integers, exact). */
 #include "core/tensor/dtype.h"
 
 #include "core/base/assert.h"
@@ -11,10 +11,9 @@
 
 #define CHUNK 256
 
-/* Note [Conversions of f16 in hardware]: F16C's instructions, with rounding to nearest even asked
-** for, give the bits of the portable functions of dtype.h, NaNs included; dtype_test.c compares
-** them over all patterns. Every processor with
-** AVX2 has them. */
+/* Note [Conversions of f16 in hardware]: F16C's instructions, with rounding to nearest even, give
+** the same bits as the portable functions of dtype.h, NaNs included. dtype_test.c compares them
+** over all patterns. Every processor with AVX2 has them. */
 #if defined(__GNUC__) && defined(__x86_64__)
 __attribute__((target("avx2,f16c"))) static size_t f16_to_f32_f16c(float *dst, const uint16_t *src,
                                                                    size_t count)

@@ -9,9 +9,9 @@
 **   integer → integer  wraps (the low bits are kept).
 **   c64 → real takes the real part; real → c64 has imaginary part 0.
 **
-** The 16-bit conversions are free of branches, so that compilers can turn the array forms into
-** vector code; where the processor converts f16 itself, the array forms let it
-** (Note [Conversions of f16 in hardware]), with the same bits.
+** The 16-bit conversions have no branches, so that compilers can vectorise the array forms. Where
+** the processor converts f16 itself, the array forms use it with the same bits.
+** See Note [Conversions of f16 in hardware].
 */
 #pragma once
 #include "cddp/tensor.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The `.grad` slot: undefined, then dense in its home, then undefined again, without allocating
-** twice.
+/* The `.grad` slot: undefined, then dense in its own storage, then undefined again, without a
+** second allocation.
 **
 ** Not here: accumulating into a gradient (the engine), averaging it (core/ddp), consuming it
 ** (optimizers).
@@ -9,8 +9,8 @@
 
 #include "core/base/error.h"
 
-/* The layout a gradient of `like` gets: like's own strides when its elements fill their range
-** exactly once (channels-last stays channels-last), contiguous otherwise (BKT-19). */
+/* The layout of a gradient of `like`: like's own strides when its elements fill their range exactly
+** once (channels-last stays channels-last), contiguous otherwise (BKT-19). */
 static cddp_tensor layout_of(const cddp_tensor *like, const cddp_backing *backing)
 {
     cddp_tensor t = cddp_tensor_of(backing->device, backing->storage, backing->offset,

@@ -151,7 +151,7 @@ static void through_f32(cd_kernel_fn kernel, cddp_dtype dtype, uint16_t *dst, co
     }
 }
 
-/* The scalar as its dtype holds it. */
+/* The scalar, rounded to its dtype. */
 static cd_kernel_scalar rounded(cddp_dtype dtype, const cd_kernel_scalar *scalar)
 {
     cd_kernel_scalar r = *scalar;
@@ -161,9 +161,9 @@ static cd_kernel_scalar rounded(cddp_dtype dtype, const cd_kernel_scalar *scalar
     return r;
 }
 
-/* Rounding the quotient twice is innocuous while it cannot come closer to a midpoint of the dtype
-** than an ulp of the wider type without meeting it: x/n and a midpoint m differ by at least
-** 1/(2^(p+1) n) of their size, p ≤ 11. So f32 does for n up to 2^11, f64 for n up to 2^40. */
+/* Rounding the quotient twice is harmless while it is either on a midpoint of the dtype or at least
+** an ulp of the wider type away. x/n and a midpoint m differ by at least 1/(2^(p+1) n) of their
+** size, p ≤ 11. So f32 does for n up to 2^11, f64 for n up to 2^40. */
 static void divide_16(cddp_dtype dtype, uint16_t *dst, const uint16_t *src, size_t count, int64_t n)
 {
     double wide[CHUNK];
@@ -241,7 +241,7 @@ PART_BY_PART(sum)
 
 /* (a + bi)(c + di) = (ac - bd) + (ad + bc)i, each of the four products rounded. The products are
 ** stored before they are added: in one expression GCC 12 makes them a fused multiply-add-subtract
-** where FMA is allowed, whatever -ffp-contract says (bits_test.c shows it). */
+** where FMA is allowed, with any -ffp-contract (bits_test.c shows it). */
 static void product_c64(void *dst, const void *src, size_t count, const cd_kernel_scalar *scalar)
 {
     UNUSED(scalar);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Arithmetic on contiguous arrays of one dtype. Views and strides are cpu.c's business.
+/* Arithmetic on contiguous arrays of one dtype. cpu.c handles views and strides.
 **
 ** One rounding rule for all of them: a scalar operand is rounded to the arrays' dtype, and every
 ** single operation rounds its result to that dtype. So f16 and bf16 compute each operation in f32
@@ -9,8 +9,7 @@
 ** otherwise they do not overlap.
 **
 ** Same bits everywhere: no reassociation, no contraction; where a kernel sums, its order is stated.
-** When two NaNs meet, which payload survives is the processor's choice; everything else is
-** determined.
+** When two NaNs meet, the processor chooses the payload; everything else is determined.
 */
 #pragma once
 #include "core/tensor/dtype.h"

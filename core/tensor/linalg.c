@@ -31,7 +31,7 @@
 
 #include <string.h>
 
-/* One tile, as wide as its version says: tile (rows, width) = a (rows, k) × panel (k, width). */
+/* One tile with its version's width: tile (rows, width) = a (rows, k) × panel (k, width). */
 typedef struct tile_args {
     const void *a; /* first element of the tile's first row */
     int64_t a_row, a_k;
@@ -159,7 +159,7 @@ static flat_fn flat_of(cd_isa isa, bool is_f64)
     return is_f64 ? flat_f64 : flat_f32;
 }
 
-/* A pair of versions: full tiles, and single rows for what is left. */
+/* A pair of versions: full tiles, and single rows for the rest. */
 typedef struct tile_version {
     tile_fn tile, line;
     int64_t rows, width;
@@ -200,9 +200,9 @@ cd_isa cd_isa_best(void)
     return CD_ISA_PORTABLE;
 }
 
-/* Copies columns first … first + width - 1 of b, k-major; columns beyond n are zeros. A b that lies
-** with k along its rows is read a line of each row at a time: rows that lie a power of two apart
-** would drive each other out of the cache. */
+/* Copies columns first … first + width - 1 of b, k-major; columns beyond n are zeros. When k runs
+** along the rows of b, one line of each row is read at a time. Rows at a distance of a power of two
+** would evict each other from the cache. */
 #define PACK(T, name)                                                                            \
     static void name(const cd_matmul_args *args, int64_t first, int64_t width, T *panel)         \
     {                                                                                            \

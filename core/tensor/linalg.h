@@ -3,9 +3,9 @@
 **
 ** Matmul: every element of the result is one sum over k = 0, 1, 2, … strictly in this order, each
 ** product rounded, then added to a register that starts at 0. f16 and bf16 sum in f32 and round
-** once at the end; accumulate adds the finished sum to the old value, with one rounding. Nothing
-** depends on m or n: a row has the same bits whatever stands around it (batch invariance), and on
-** every compiler and instruction set.
+** once at the end. accumulate adds the finished sum to the old value, with one rounding. Nothing
+** depends on m or n: a row has the same bits in every batch, compiler and instruction set (batch
+** invariance).
 */
 #pragma once
 #include "cddp/alloc.h"
@@ -20,7 +20,7 @@ typedef struct cd_matmul_args {
     bool accumulate;
 } cd_matmul_args;
 
-/* Which version of the inner loop runs; all give the same bits. */
+/* The versions of the inner loop; all give the same bits. */
 typedef enum cd_isa { CD_ISA_PORTABLE, CD_ISA_AVX2, CD_ISA_AVX512, CD_ISA_COUNT } cd_isa;
 bool cd_isa_is_available(cd_isa isa); /* this processor runs it */
 cd_isa cd_isa_best(void);             /* the fastest that it runs */
@@ -29,11 +29,11 @@ cd_isa cd_isa_best(void);             /* the fastest that it runs */
 cddp_status cd_matmul(const cd_matmul_args *args, cd_isa isa, const cddp_allocator *allocator,
                       cddp_error *err);
 
-/* Makes the columns of a row-major matrix orthonormal as cddp_device.orthonormalize says. Order of
+/* Makes the columns of a row-major matrix orthonormal, as cddp_device.orthonormalize does. Order of
 ** its sums: row i is added to running sum i mod 256, in order; then running sum l to sum l mod 4,
 ** in order; then (0 + 1) + (2 + 3). Up to 256 rows that is row i to sum i mod 4. */
 #define CD_ORTHONORMAL_LANES 256
-/* A column that is shorter than this part of its old length is what rounding left of the ones
-** before it. */
+/* A column that is shorter than this part of its old length is only rounding of the columns before
+** it. */
 #define CD_ORTHONORMAL_DEPENDENT 1e-10
 void cd_orthonormalize(double *matrix, int64_t rows, int64_t columns, double epsilon);

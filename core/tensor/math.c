@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Transcendental functions from + - × ÷ alone. How they are made is said in math_code.h, which
-** holds those that run on GPUs too. */
+/* Transcendental functions from + - × ÷ alone. math_code.h explains their construction, and has
+** those that also run on GPUs. */
 #include "core/tensor/math.h"
 
 #include "core/tensor/math_code.h"

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Transcendental functions of our own: the bits of libm depend on the processor (with and without
-** FMA), ours do not. Only + - × ÷ and integer operations occur, and nothing is contracted.
+/* Transcendental functions with the same bits on every machine; the bits of libm depend on the
+** processor (with and without FMA). Only + - × ÷ and integer operations occur, and nothing is
+** contracted.
 **
 ** Accuracy   within 2 ulp over the whole range, f64 and f32, subnormal results included
 **            (tests/unit/core/tensor/ math_test.c measures it; most stay below 1). The f32 forms
 **            round the f64 result once.
-** Special    NaN gives NaN; infinities, zeros and overflow as C's Annex F says. No errno.
+** Special    NaN gives NaN; infinities, zeros and overflow as in C's Annex F. No errno.
 */
 #pragma once
 #include <stdint.h>

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The code of those functions of math.h that layers need: C, C++ and GPU code, so that every device
-** that brings kernels of its own has the same bits. Others call math.h.
+** with its own kernels has the same bits. Others call math.h.
 **
-** The manner is the same everywhere: an exact range reduction, a Taylor series whose terms come
-** from their own formula (no fitted coefficients), and the last, large addition kept as a pair high
-** + low until the result is rounded once. Constants with more digits than a formula shows come from
-** tests/golden/math/tables.py.
+** Every function has the same structure: an exact range reduction, a Taylor series with terms from
+** their formula (no fitted coefficients), and a last, large addition. That addition is kept as a
+** pair high + low until the result is rounded once. Constants with more digits than a formula shows
+** come from tests/golden/math/tables.py.
 **
 ** Note [Pairs]: in a pair, |low| is at most about an ulp of high, and the value is their exact sum. `sum2` and
 ** `product2` give the exact sum and product of two doubles as a pair (Knuth's and Dekker's

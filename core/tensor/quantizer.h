@@ -16,7 +16,7 @@ typedef struct cd_quantizer {
     float scale, zero_point;
 } cd_quantizer;
 
-/* What an observer has seen; which order it saw it in, and by whom, does not matter. */
+/* The range that an observer has seen; it depends on no order and no thread. */
 typedef struct cd_quantizer_range {
     float least, most; /* least NaN: something was not finite */
 } cd_quantizer_range;

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The `shape` device: floating elements are nothing, only their number exists; so the real reducer
-** runs with billions of parameters in a laptop's memory. Every operation checks its operands as
-** `cpu` does, costs O(1) and changes nothing.
+/* The `shape` device: floating tensors have sizes but no elements. So the real reducer runs with
+** billions of parameters in a laptop's memory. Every operation checks its operands as `cpu` does,
+** costs O(1) and changes nothing.
 **
-** Integer tensors are the exception: they hold control (used maps, counters, layouts, row indices)
-** that decides which way the reducer goes, so they keep their values and are served by `cpu`.
+** Integer tensors are the exception: they control the reducer (used maps, counters, layouts, row
+** indices), so they keep their values and `cpu` serves them.
 **
-** Storage is a token in front of the place where integers live; it knows its size, so a view that
-** reaches beyond it is refused, which on `cpu` only a sanitizer would see. */
+** Storage begins with a token that knows its size. So a view that reaches beyond it is refused; on
+** `cpu` only a sanitizer would find it. */
 #include "core/tensor/cpu.h"
 
 #include "core/base/alloc.h"
@@ -75,7 +75,7 @@ static cddp_status check_two(const cddp_tensor *dst, const cddp_tensor *src, con
     return CD_PASS(check_inside(src, operation, err));
 }
 
-/* The same tensor as `cpu` sees it; for integers only. */
+/* The same tensor for `cpu`; for integers only. */
 static cddp_tensor as_cpu(const cddp_tensor *t)
 {
     cddp_tensor real = *t;
@@ -213,7 +213,8 @@ static cddp_status shape_find_nonfinite(const cddp_tensor *src, int64_t *index, 
     return CDDP_OK;
 }
 
-/* Of a floating tensor: its dtype and size, so that only tensors that could be equal are. */
+/* The digest of a floating tensor is that of its dtype and size, so that only tensors that could be
+** equal are equal. */
 static cddp_status shape_digest(const cddp_tensor *src, uint64_t *digest, cddp_error *err)
 {
     CD_TRY(check_one(src, "digest", err));

@@ -3,7 +3,7 @@
 **
 **     1/3·g(conv1.weight)[7] rank 0 micro 0 step 2  +  1/3·g(conv1.weight)[7] rank 1 micro 0 step 2
 **
-** A test shows that some numbers came out right; a form shows that exactly the right contributions
+** A test shows that some numbers are right. A form shows that exactly the right contributions
 ** arrived, for all values. Storage keeps runs of elements whose forms advance together, so a bucket
 ** of a million elements is a few runs.
 **
@@ -27,11 +27,11 @@ typedef enum cd_atom_kind {
     CD_ATOM_GRADIENT,  /* gradient of parameter `source`, from (rank, step, micro_step) */
     CD_ATOM_PARAMETER, /* initial value of parameter `source` (on rank, when ranks differ) */
     CD_ATOM_BUFFER,    /* initial value of buffer `source` */
-    CD_ATOM_GARBAGE,   /* what storage holds before anybody wrote it */
+    CD_ATOM_GARBAGE,   /* the content of storage before the first write */
     CD_ATOM_KIND_COUNT
 } cd_atom_kind;
 
-/* Which atom, up to the element index. */
+/* An atom without its element index. */
 typedef struct cd_atom {
     cd_atom_kind kind;
     uint32_t source;
@@ -74,14 +74,15 @@ cddp_status cd_ratio_of_double(double value, cd_ratio *ratio, cddp_error *err);
 cddp_status cd_symbol_write_atoms(const cddp_tensor *dst, const cd_atom *atom, cddp_error *err);
 
 /* Visits maximal runs in logical order: elements first … first + length - 1 of the view have this
-** form. The runs are canonical: they do not depend on how the content came about. visit returns
-** false to stop. */
+** form. The runs are canonical: they do not depend on the operations that made the content. visit
+** returns false to stop. */
 typedef bool (*cd_symbol_visit_fn)(void *context, int64_t first, int64_t length,
                                    const cd_form *form);
 cddp_status cd_symbol_visit(const cddp_tensor *src, cd_symbol_visit_fn visit, void *context,
                             cddp_error *err);
 
-/* Where a view first differs from what was expected; forms of that one element (advance 0). */
+/* The first difference of a view from the expected form, as forms of that one element (advance
+** 0). */
 #define CD_FORM_TERMS_MAX 16
 typedef struct cd_symbol_difference {
     int64_t index;                       /* logical, -1: equal */

@@ -65,7 +65,7 @@ bool cd_terms_can_add(const cd_form_slice *a, const cd_form_slice *b)
     return true;
 }
 
-/* Gives the unused end of a list back: count says how much memory it has. */
+/* Releases the unused end of a list, so that its memory is count terms. */
 static cddp_status shrink(const cddp_allocator *allocator, cd_terms *terms, size_t used,
                           cddp_error *err)
 {
@@ -189,7 +189,7 @@ bool cd_terms_equal(const cd_terms *a, const cd_terms *b)
     return true;
 }
 
-/* What term i of a advances by when b follows: its own advance, or the distance when a is a single
+/* The advance of term i of a when b follows: its own advance, or the distance when a is a single
 ** element. */
 static int64_t advance_of(const cd_piece *a, const cd_piece *b, size_t i)
 {

@@ -16,7 +16,7 @@ typedef struct cd_terms {
 
 int cd_atom_compare(const cd_atom *a, const cd_atom *b);
 
-/* Where in an advancing form a piece begins, and how far apart its elements are. */
+/* The beginning of a piece in an advancing form, and the distance of its elements. */
 typedef struct cd_form_slice {
     const cd_term *items;
     size_t count;
@@ -24,7 +24,7 @@ typedef struct cd_form_slice {
     int64_t stride;
 } cd_form_slice;
 
-/* A copy of the slice as a form of its own. `single`: of one element only, all advances 0. */
+/* A copy of the slice as a separate form. `single`: of one element only, all advances 0. */
 cddp_status cd_terms_copy(const cddp_allocator *allocator, const cd_form_slice *slice, bool single,
                           cd_terms *copy, cddp_error *err);
 /* sum = a + factor × b. The caller guarantees cd_terms_can_add for more than one element. */

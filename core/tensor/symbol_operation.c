@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Running an operation over pieces, and what each does to one of them. Not here: checks of
+/* Runs an operation over pieces; the effect of each operation on one piece. Not here: checks of
 ** operands, moving numbers in and out (symbol.c); term lists (symbol_form.c); runs
 ** (symbol_storage.c). */
 #include "core/tensor/symbol_operation.h"
@@ -34,7 +34,7 @@ static bool integer_range(cddp_dtype dtype, int64_t *low, int64_t *high)
     }
 }
 
-/* What an integer tensor may hold: untouched garbage, or whole numbers of its range. */
+/* Integer tensors contain unwritten garbage, or whole numbers of their range. */
 static cddp_status check_holds(cddp_dtype dtype, const cd_terms *terms, const char *operation,
                                cddp_error *err)
 {
@@ -211,7 +211,7 @@ cddp_status cd_symbol_piece_reduce(const cd_symbol_operation *o, const cd_terms 
 
 /* ---- casts ---- */
 
-/* How many bits of a whole number, or of a significand, the dtype keeps. */
+/* The bits of a whole number, or of a significand, that the dtype keeps. */
 static uint32_t precision(cddp_dtype dtype)
 {
     static const uint32_t bits[CDDP_DTYPE_COUNT] = {53, 24, 11, 8, 24, 63, 31, 8};

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Operations of device `symbol`, piece by piece. Inside core/tensor only.
 **
-** Every operation reads its operands piece by piece into a list of result pieces and writes that
-** list at the end; so it is right when operands share storage, and a failure changes nothing. A
-** result piece is as long as the operands' pieces overlap, or one element where terms could meet
+** Every operation reads its operands piece by piece into a list of result pieces, and writes that
+** list at the end. So operands may share storage, and a failure changes nothing. A result piece is
+** as long as the operands' pieces overlap, or one element where terms could meet
 ** (cd_terms_can_add).
 */
 #pragma once

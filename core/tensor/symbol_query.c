@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is asked of forms: writing fresh atoms, visiting canonical runs, comparing, printing. */
+/* Queries on forms: writes fresh atoms, visits canonical runs, compares, prints. */
 #include "core/tensor/symbol_storage.h"
 
 #include "core/base/error.h"
@@ -112,8 +112,8 @@ out:
     return status;
 }
 
-/* Equal at the first element and advancing alike: equal everywhere, when `expected` is as it stands
-** in normal order; otherwise every element is looked at. */
+/* Forms that are equal at the first element and advance equally are equal everywhere, when
+** `expected` is in normal order. Otherwise every element is compared. */
 static bool advance_alike(const cd_form_slice *a, const cd_form_slice *e)
 {
     if (a->count != e->count) return false;

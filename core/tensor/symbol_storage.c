@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Runs: reading them through a view, and replacing what a view covers.
+/* Runs: reads them through a view, and replaces those that a view covers.
 **
-** A write turns the pieces into patches (position in storage, form), sorts them where strides made
-** positions go back, and builds the next list of runs beside the old one: what is not covered moves
-** over, what is cut is copied. Only when nothing can fail any more are the lists exchanged. Cost:
-** O(runs of the storage + patches). */
+** A write turns the pieces into patches (position in storage, form), and sorts them where strides
+** go back. It builds the next list of runs beside the old one: uncovered runs move, cut runs are
+** copied. The lists are exchanged only when nothing can fail any more. Cost: O(runs of the storage
+** + patches). */
 #include "core/tensor/symbol_storage.h"
 
 #include "core/base/alloc.h"
@@ -291,7 +291,7 @@ static void build(run_builder *builder, cd_symbol_run run, cd_symbol_run *owner,
     builder->runs[builder->count++] = run;
 }
 
-/* What the old run has between two positions: the run itself when whole, else a copy of that
+/* The part of the old run between two positions: the run itself when whole, else a copy of the
 ** part. */
 static cddp_status build_old(run_builder *builder, cd_symbol_run *old, int64_t begin, int64_t end,
                              cddp_error *err)
@@ -335,8 +335,8 @@ static cddp_status build_runs(cd_symbol_storage *storage, patch_list *patches, r
     return CDDP_OK;
 }
 
-/* A run that was merged may have got an advance that its terms did not have; the kept ones are old
-** objects, so an advance of a single element is reset where the write is given up. */
+/* A merged run may have a new advance. The kept runs are old objects, so an abandoned write resets
+** the advance of a single element. */
 static void give_up(cd_symbol_storage *storage, run_builder *builder)
 {
     for (size_t r = 0; r < storage->run_count; r++) {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Element-wise update rules as C, C++ and GPU code, so that every device has the same bits: update
 ** n elements, x[i] being the arrays of tensor i (f64, or f32 for all other dtypes), context the
-** scalars of cddp/layers.h. The order of operations is PyTorch's; which tensors stand where is said
-** at the rules (core/model/optim).
+** scalars of cddp/layers.h. The order of operations is PyTorch's. The rules define the order of
+** tensors (core/model/optim).
 */
 #pragma once
 #include "cddp/layers.h"

@@ -62,7 +62,8 @@ cddp_status cd_view_check_pair(const cddp_tensor *dst, const cddp_tensor *src,
     char a[96], b[96];
     CD_TRY(cd_view_check(dst, operation, "destination", err));
     CD_TRY(cd_view_check(src, operation, "source", err));
-    /* A copied table (another allocator) is still the same kind of device; its functions tell. */
+    /* A copied table (another allocator) is the same kind of device, because its functions are
+    ** equal. */
     if (dst->device->copy != src->device->copy)
         return cd_fail(err, CDDP_E_ARG,
                        "%s: the destination is on device %s and the source on %s; go through read "

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Checking views, and walking through their elements in logical order whatever their strides.
+/* Checks views, and walks through their elements in logical order with any strides.
 **
 ** Every device implements its operations over these walks, so that all of them agree on what
 ** "logical order" and "as many elements" mean.
@@ -28,7 +28,7 @@ typedef struct cd_matmul_shape {
 } cd_matmul_shape;
 cddp_status cd_view_check_matmul(const cddp_tensor *dst, const cddp_matmul *operands,
                                  cd_matmul_shape *shape, cddp_error *err);
-/* host_bytes is exactly what the view holds. */
+/* host_bytes is exactly the size of the view's elements. */
 cddp_status cd_view_check_host(const cddp_tensor *t, const void *host, size_t host_bytes,
                                const char *operation, cddp_error *err);
 /* Every element lies within a storage of so many elements; for devices that know (cpu leaves it to
@@ -58,15 +58,15 @@ typedef struct cd_walk {
     int64_t strides[CDDP_DIMS_MAX];
     int64_t index[CDDP_DIMS_MAX];
     int64_t position;
-    int64_t left; /* elements not yet handed out */
+    int64_t left; /* elements not yet passed on */
 } cd_walk;
 
 void cd_walk_begin(cd_walk *walk, const cddp_tensor *t);
 /* Elements that the current stretch still has; 0 at the end. */
 int64_t cd_walk_ahead(const cd_walk *walk);
-/* Hands out the next `length` ≤ cd_walk_ahead elements. */
+/* Passes on the next `length` ≤ cd_walk_ahead elements. */
 cd_stretch cd_walk_take(cd_walk *walk, int64_t length);
 
-/* True when both views put the same logical element at the same distance from their first one and
-** have no gaps: an element-wise operation may then run through memory in one go. */
+/* True when both views have no gaps and put each logical element at the same distance from their
+** first one. Then an element-wise operation may run through memory in one pass. */
 bool cd_view_is_parallel(const cddp_tensor *a, const cddp_tensor *b);

@@ -93,7 +93,7 @@ static cddp_status gather_moments(const cd_op_call *c, batch_norm_state *s, cddp
     return CDDP_OK;
 }
 
-/* Tells of what the layer normalises with, who wants to hear of it. */
+/* Passes the layer's statistics to the callback, if there is one. */
 static cddp_status report_combined(const cd_op_call *c, const batch_norm_state *s, cddp_error *err)
 {
     const cd_graph_callbacks *cb = &c->graph->callbacks;
@@ -151,8 +151,8 @@ static cddp_status describe(const cd_op_call *c, cddp_layer_call *layer, cddp_er
     return CDDP_OK;
 }
 
-/* all: (rank_count, 2·channels + 1). A rank with two values of its own knows that they are enough
-** without looking. */
+/* all: (rank_count, 2·channels + 1). A rank with two local values needs no look at the others: two
+** are enough. */
 static cddp_status check_all(const cd_op_call *c, const batch_norm_state *s, const cddp_tensor *all,
                              cddp_error *err)
 {
@@ -167,7 +167,7 @@ static cddp_status check_all(const cd_op_call *c, const batch_norm_state *s, con
     return CD_PASS(check_count(count, err));
 }
 
-/* Reads back what the device normalises with where somebody wants to hear of it. */
+/* Reads the device's statistics back, if there is a callback for them. */
 static cddp_status report_kept(const cd_op_call *c, batch_norm_state *s, cddp_error *err)
 {
     /* mean, spread: as in the state */

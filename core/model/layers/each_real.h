@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Compiles a kernels header once per element type: before including this file a layer defines
-** KERNELS as the header's path. There REAL is the type and K(name) the name with its suffix, _f32
-** or _f64; M(exp) is our own function of that type (core/tensor/math.h) and ROOT the square root,
-** which IEEE 754 rounds correctly everywhere. Included once by each layer's .c file.
+/* Compiles a kernels header once per element type. A layer defines KERNELS as the header's path
+** before it includes this file. In the header, REAL is the type and K(name) the name with its
+** suffix, _f32 or _f64. M(exp) is the function of that type in core/tensor/math.h. ROOT is the
+** square root, which IEEE 754 rounds correctly everywhere. Included once by each layer's .c file.
 */
 #include "core/tensor/math.h"
 

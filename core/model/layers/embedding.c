@@ -24,8 +24,8 @@ static cddp_status check_index(const embedding_state *e, int64_t index, int64_t 
                    (long long)index, (long long)sample, (long long)e->rows - 1);
 }
 
-/* What CDDP_LAYER_EMBEDDING is given, in one transfer: the places of every row that is hit, in
-** order, one row after the other, so that a gradient has no place to look for. */
+/* The integers of CDDP_LAYER_EMBEDDING, in one transfer: the places of every hit row, in order, row
+** by row. So a gradient needs no search. */
 static cddp_status sort_places(const cd_op_call *c, embedding_state *e, cddp_error *err)
 {
     const int64_t count = e->samples * e->positions, all = 4 * count + 1;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The op behind lists of parameters: the cheapest layer whose gradient says exactly whose it is. */
+/* The op of parameter lists: the cheapest layer whose gradient identifies its parameter exactly. */
 #include "core/model/layers/inner.h"
 
 #include "core/base/error.h"

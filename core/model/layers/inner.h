@@ -14,7 +14,7 @@ typedef struct cd_inner {
     cd_value *acc; /* (sample_count), or NULL: zero */
     cd_value *p;   /* any sizes; f32, f64 or c64 */
     cd_value *x;   /* (sample_count) f32 or f64; f32 for c64 */
-    uint64_t key;  /* tells the constants of two parameters apart */
+    uint64_t key;  /* distinguishes the constants of two parameters */
 } cd_inner;
 
 cddp_status cd_inner_layer(cd_graph *graph, const cd_inner *inner, cd_value **y,

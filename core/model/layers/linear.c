@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Inputs stand in the order of PyTorch's addmm, bias first: leaves that become ready together fire
-** in the order of their edges, so that the bias arrives before the weight (REB-05).
+/* Inputs have the order of PyTorch's addmm, bias first. Leaves that become ready together fire in
+** the order of their edges, so the bias arrives before the weight (REB-05).
 */
 #include "core/model/layers/linear.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Optimizers: life, stepping, state. The update rules are in files of their own. */
+/* Optimizers: life, stepping, state. Each update rule has its own file. */
 #include "core/model/optim/rule.h"
 
 #include "core/base/alloc.h"

@@ -2,12 +2,12 @@
 /* Optimizers: PyTorch's formulas in PyTorch's order of operations, each rounded to the parameter's
 ** dtype.
 **
-** No gradient is not a zero gradient: a parameter whose .grad is undefined is skipped, keeps its
-** value, and gets no state; one with a zero gradient decays, moves by its momentum and has its step
-** counted. SGD works through the device table alone and so runs on every device; on `symbol` it is
-** exact (lr, momentum … read as ratios). The others compute on host storage, or on a device that
-** has their rule (cddp/layers.h); they do nothing on devices without values (`shape`) and refuse
-** exact ones.
+** An undefined gradient is not a zero gradient. A parameter whose .grad is undefined is skipped: it
+** keeps its value and gets no state. A parameter with a zero gradient decays, moves by its
+** momentum, and its step is counted. SGD works through the device table alone and so runs on every
+** device; on `symbol` it is exact (lr, momentum … read as ratios). The others compute on host
+** storage, or on a device that has their rule (cddp/layers.h); they do nothing on devices without
+** values (`shape`) and refuse exact ones.
 **
 ** Lifetime   create → step … → destroy. Parameters and gradient slots are borrowed until destroy.
 **            State is made at a parameter's first step with a gradient, and kept.
@@ -48,8 +48,7 @@ typedef struct cd_optimizer_options {
     bool amsgrad;                               /* adam, adamw */
     double eps;                                 /* adam, adamw, adagrad */
     double lr_decay, initial_accumulator_value; /* adagrad */
-    /* which parameters are this rank's to step is not known yet: cd_optimizer_state_begin says so
-    ** later */
+    /* this rank's parameters are not known yet; cd_optimizer_state_begin follows later */
     bool defers_state;
 } cd_optimizer_options;
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What an update rule is, and the optimizer it works in. Inside core/model/optim only.
+/* The interface of an update rule, and the optimizer record. Inside core/model/optim only.
 **
 ** To add a rule: one file like sgd.c that defines cd_rule_<name>, and one row in optimizers.def. */
 #pragma once

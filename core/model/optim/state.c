@@ -108,7 +108,7 @@ static cddp_status check_head(const cd_optimizer *o, const file_head *head, cddp
     return CDDP_OK;
 }
 
-/* What was saved as absent becomes absent. */
+/* A slot that was saved as absent becomes absent. */
 static void forget(cd_optimizer_entry *entry)
 {
     for (uint32_t s = 0; s < CD_OPTIMIZER_SLOTS_MAX; s++) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* branchy: a trunk, one of several branches, a head. Which branch runs is said by the batch (branch
-** mod branches), so ranks and steps may differ: the parameters of the others are unused.
+/* branchy: a trunk, one of several branches, a head. The batch selects the branch (branch mod
+** branches), so ranks and steps may differ. Parameters of the other branches are unused.
 */
 #include "core/model/layers/activation.h"
 #include "core/base/error.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* chain: square linear layers one after the other and nothing else: every layer can run 0, 1 or 2
-** times, and every number is exact for dyadic parameters and inputs. The layers may share one
-** weight, and all but the first may be checkpointed: the first one's input wants no gradient, so
-** that a re-entrant checkpoint around it would have none.
+/* chain: only square linear layers, one after the other. Every layer can run 0, 1 or 2 times, and
+** every number is exact for dyadic parameters and inputs. The layers may share one weight, and all
+** but the first may be checkpointed. The first one's input wants no gradient, so a re-entrant
+** checkpoint around it would have none.
 */
 #include "core/model/checkpoint.h"
 #include "core/base/error.h"

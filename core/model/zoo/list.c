@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the lists share. The gradient of parameter i of sample s is c_i·x_s·weight_s: exact, and
-** known without a model.
+/* The common part of the lists. The gradient of parameter i for sample s is c_i·x_s·weight_s:
+** exact, and known without a model.
 */
 #include "core/model/zoo/list.h"
 

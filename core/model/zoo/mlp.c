@@ -36,7 +36,7 @@ static const cd_option options[] = {
     {"dropout", CD_OPTION_REAL, offsetof(mlp, dropout), "0", NULL, 0, 0.99,
      "probability of zeroing a hidden element"},
     {"heads", CD_OPTION_INTEGER, offsetof(mlp, heads), "1", NULL, 1, CD_MODEL_OUTPUTS_MAX,
-     "outputs, each a linear layer of its own on the last hidden layer"},
+     "outputs, each a separate linear layer on the last hidden layer"},
     {"checkpoint", CD_OPTION_CHOICE, offsetof(mlp, checkpoint), "none",
      "none|reentrant|non_reentrant", 0, 0, "activation checkpointing of every hidden layer"},
     {"loss", CD_OPTION_CHOICE, offsetof(mlp, loss), "mse", CD_LOSSES, 0, 0,

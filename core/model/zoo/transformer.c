@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* transformer: a decoder as GPT-2's: token and position embeddings, blocks of layer norm, attention
-** and an MLP with residual connections, a final norm and a vocabulary head of its own. Its loss
-** sums over tokens.
+** and an MLP with residual connections, a final norm and a separate vocabulary head. Its loss sums
+** over tokens.
 */
 #include "core/model/checkpoint.h"
 #include "core/base/error.h"
