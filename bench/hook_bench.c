@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What comm hooks compute, beside what the memory does: casts against a copy of the same bytes, the
+/* The cost of comm hooks relative to memory: casts against a copy of the same bytes, the
 ** reproducible hook's kernels against a plain addition. Every pair is measured in the same rounds,
 ** by the processor's clock; quote the ratios. A window is four micro-steps, from bins or gradients
 ** without anything in them.
@@ -136,7 +136,7 @@ static phase phases[] = {
 };
 #define PHASES (sizeof phases / sizeof phases[0])
 
-/* What --sweep measures. */
+/* The measurements of --sweep. */
 static const bool is_accumulation[PHASES] = {
     [6] = true, [7] = true, [8] = true, [9] = true, [13] = true};
 static const size_t sweep_kib[] = {1,    2,    4,     8,     16,    32,    64,    256,

@@ -23,7 +23,7 @@
 ** limit is then open.
 **
 ** With --limits it fails when DDP is nearer to what is posted a bucket late than to the ideal,
-** computing at least as long as communicating. With --hosts, ranks are on hosts of their own
+** computing at least as long as communicating. With --hosts, each rank is on its own host
 ** (bench/overlap_on_a_link.sh).
 **
 **     overlap_bench [--module FILE.so] [--options KEY=VALUE] [--hosts PREFIX] [--rounds N] [--limits]      (under
@@ -78,16 +78,16 @@ typedef struct rank_side {
     double alone_ns[BENCH_PARAMETERS_MAX]; /* of bucket b, with the rank idle besides */
     /* of bucket b, while a thread wakes as the computation does */
     double beside_ns[BENCH_PARAMETERS_MAX];
-    /* of a rank, for all buckets and for dividing them; 0: not to be told from waiting */
+    /* of a rank, for all buckets and for dividing them; 0: cannot be separated from waiting */
     double processor_ns;
     bool waits_busily;
     double slice_ns;                              /* of computation per tensor */
     double exposed[PHASE_COUNT + 1][ROUNDS_MAX];  /* in us; the last: of the ideal pipeline */
-    double crowded[ROUNDS_MAX];                   /* in us: what the processors leave at least */
+    double crowded[ROUNDS_MAX];                   /* in us: the minimum that the processors need */
     double alone[ROUNDS_MAX], beside[ROUNDS_MAX]; /* in us: of all buckets */
     double ratio[PHASE_COUNT][ROUNDS_MAX];
     double late_share[PHASE_COUNT][ROUNDS_MAX]; /* 0: ideal, 1: as what is posted a bucket late */
-    /* --limits: how often what is posted late was not told from what is posted in time */
+    /* --limits: rounds in which late posting could not be distinguished from posting in time */
     int unreported;
     /* how often DDP did not keep the limit; not counted as missed because nobody could */
     int missed, open;
@@ -209,14 +209,14 @@ static double ideal_exposed_us(const rank_side *r)
     return (end - computed) / 1e3;
 }
 
-/* What is left when computation ends because the processors were not faster. */
+/* The work that is left when computation ends because the processors were not faster. */
 static double crowded_exposed_us(const rank_side *r)
 {
     const double least_ns = r->processor_ns * cddp_group_size(r->group) / cd_os_core_count();
     return (least_ns - (double)r->b->list->count * r->slice_ns) / 1e3;
 }
 
-/* What DDP with copies does at the end, and nobody calls communication. */
+/* The copies of DDP at the end, which do not count as communication. */
 static double copy_back_us(const rank_side *r)
 {
     const uint64_t start = cd_os_now_ns();
@@ -274,9 +274,10 @@ static cddp_status measure_phase(rank_side *r, phase which, double *exposed_us, 
     return CDDP_OK;
 }
 
-/* Nothing absolute, and nothing that a busy machine breaks: a reducer that launches a bucket only
-** when the next one is full is told from one that launches at once, provided that what is posted by
-** hand in time is told from what is posted late, and that views and copies agree. */
+/* The limits are relative, so that a busy machine does not break them. They distinguish a reducer
+** that launches a bucket only when the next one is full from one that launches at once. That needs
+** two conditions: posting by hand in time differs from posting late, and views and copies
+** agree. */
 static cddp_status judge(rank_side *r, double compute, cddp_error *err)
 {
     double share[PHASE_COUNT];
@@ -299,7 +300,7 @@ static cddp_status judge(rank_side *r, double compute, cddp_error *err)
 static cddp_status measure(rank_side *r, double compute, cddp_error *err)
 {
     const int rounds = r->b->rounds;
-    double best[PHASE_COUNT]; /* what is ideal for each */
+    double best[PHASE_COUNT]; /* the ideal of each */
     for (int round = 0; round < rounds; round++) {
         BENCH_TRY(measure_alone(r, compute, err));
         BENCH_TRY(measure_beside(r, err));
@@ -394,8 +395,8 @@ static cddp_status rank_run(cddp_group *group, const char *directory, void *argu
         if (!r.b->limits || computes[i] >= 1) BENCH_TRY(measure(&r, computes[i], err));
     if (cddp_group_rank(group) == 0 && r.b->limits)
         puts(r.unreported == 0 ? "verdict: buckets are launched in time"
-                               : "inconclusive: this machine does not tell what is posted a bucket "
-                                 "late from what is posted in time");
+                               : "inconclusive: this machine cannot distinguish posting a bucket "
+                                 "late from posting it in time");
     else if (cddp_group_rank(group) == 0)
         printf("verdict: %s\n", r.missed != 0 ? "a limit is missed"
                                 : r.open != 0 ? "no limit is missed that the same keeps without DDP"

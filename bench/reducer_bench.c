@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What data parallelism costs beyond the work itself: real processes over Gloo (or the simulator's
-** direct mode for the reducer alone), ResNet-50's list of parameters, a thousand tiny tensors, a
-** small MLP.
+/* The cost of data parallelism beyond the work itself: real processes over Gloo (or the
+** simulator's direct mode for the reducer alone), ResNet-50's list of parameters, a thousand tiny
+** tensors, a small MLP.
 **
 ** Everything is measured in the same processes, in rounds: local work (every gradient written
 ** once), bare collectives of exactly the bucket sizes, copies of the same bytes in and out, one

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What our all-reduce costs beyond its library's: the same sums, by turns, in the same two
-** processes. The library alone is driven from a queue thread of this program (bare.h), ours through
-** a group, as the reducer does it. The control is the library alone once more, over connections and
-** a queue thread of its own: what it differs by is no cost of anybody's.
+/* The cost of our all-reduce beyond its library's: the same sums, by turns, in the same two
+** processes. The library alone is driven from a queue thread of this program (bare.h), ours
+** through a group, as the reducer does it. The control is the library alone once more, with its
+** own connections and queue thread: its difference is not a cost.
 **
 ** The limits: ours takes at most 3 % longer at 1 MiB and above, at most 10 us longer below, both as
 ** medians of 200 pairs or more.
@@ -219,7 +219,8 @@ static cddp_status rank_run(cddp_group *group, const char *directory, void *argu
 
 /* ---- the verdict ---- */
 
-/* Of who less or by the library, pair by pair: what disturbs the machine disturbs both. */
+/* Our time less or divided by the library's, pair by pair: a disturbance of the machine affects
+** both. */
 typedef struct comparison {
     double median, low, high;
 } comparison;

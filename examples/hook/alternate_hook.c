@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A communication hook from outside the tree, complete and right: where to begin one of your own.
 **
-** Even elements of a parameter travel in even backwards, odd ones in odd backwards: half the bytes.
-** What does not travel is owed and joins the next gradient (error feedback).
+** Even elements of a parameter are sent in even backwards, odd ones in odd backwards: half the
+** bytes. The rest is kept and added to the next gradient (error feedback).
 **
 **     cmake -B build -DCMAKE_PREFIX_PATH=/where/cddp/is/installed && cmake --build build
 **     cddp-verify hook-conformance alternate --plugin build/alternate_hook.so
