@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Runs scenario files, each twice, and holds them against their own expectations.
+/* Runs scenario files, each twice, and compares them with their expectations.
 **
 **     catalogue_test [--verbose] [--marks FILE] [--mutant CHECK] SCENARIO…
 **
@@ -147,7 +147,7 @@ static bool judge_mutant(const catalogue *c, const char *path, const cddp_verdic
 
 typedef enum interleaving { BY_TIME, BY_RANK, BY_RANK_BACKWARDS, INTERLEAVINGS } interleaving;
 
-/* Rank after rank, what belongs to no rank first. */
+/* Rank after rank; events of no rank come first. */
 static void push_by_rank(const cd_memory_sink *trace, bool backwards, const cddp_trace_sink *sink)
 {
     uint32_t ranks = 0;

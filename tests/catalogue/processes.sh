@@ -26,7 +26,7 @@ reason() {
     grep -qE 'name = "plant_' "$1" && { echo "a planted hook"; return; }
     grep -qE 'I-LIVE' "$1" && { echo "ranks that wait for ever"; return; }
     grep -qE 'same_with' "$1" && { echo "repetitions with dozens of ranks"; return; }
-    grep -qE '^backend = ' "$1" && { echo "a backend of its own"; return; }
+    grep -qE '^backend = ' "$1" && { echo "a separate backend"; return; }
 }
 
 # one SCENARIO RANKS: sim first; its verdict is what the processes have to give.

@@ -65,7 +65,7 @@ list() {
     done
 }
 list "$@" | xargs -P "$jobs" -I{} bash -c 'read -ra with <<<"$with_text"; one "$1"' one {} >"$scratch/said"
-# A world of one has few scenarios of its own: those of two ranks, asked to run with one, must at least not be found wrong.
+# Few scenarios are for a world of one. Those of two ranks, run with one, must at least give no finding.
 if [ "$ranks" = 1 ] && [ $# = 0 ]; then
     for scenario in scenarios/no_sync_accumulation.toml scenarios/powersgd.toml scenarios/fp16_compress.toml scenarios/static_graph.toml; do
         timeout "$limit" "$program" run --backend nccl -n 1 "${with[@]}" "$scenario" >"$scratch/one" 2>&1

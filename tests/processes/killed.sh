@@ -8,7 +8,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 failed=0
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-steps=12 # 4 ranks tell about 3,000 events in them; the writer's batch holds 16,384
+steps=12 # 4 ranks report about 3,000 events in them; the writer's batch has 16,384
 set -m
 
 complain() {
@@ -16,7 +16,7 @@ complain() {
     failed=1
 }
 
-# How many iterations all ranks had ended: who began the next one had flushed them.
+# How many iterations all ranks had ended: a rank that began the next one had flushed them.
 ended() {
     awk '$2 ~ /^[0-9]+$/ && $3 ~ /^[0-9]+$/ && $3 > last[$2] { last[$2] = $3 }
          END { least = -1; for (r = 0; r < 4; r++) if (least < 0 || last[r] + 0 < least) least = last[r] + 0; print least }' "$work/log"

@@ -154,7 +154,7 @@ static bool is(const draw *d, size_t f, const char *value)
     return strcmp(value_of(d, f), value) == 0;
 }
 
-/* What wants the hook's slot, and what goes around it. */
+/* Features that use the hook's slot, and wrappers around it. */
 static bool makes_sense_beside_hooks(const draw *d)
 {
     const bool casts = !is(d, MIXED, "none") || !is(d, REDUCE, "none"),
@@ -200,7 +200,8 @@ static bool makes_sense_when_sharded(const draw *d)
     if (!is(d, CLIP_GROUP, "") && (!is_sharded || !is(d, CLIP, "1"))) return false; /* ZOO-127 */
     if (!is_sharded) return true;
     if (is(d, MODEL, "params")) return false; /* several dtypes (ZRO-08) */
-    if (!is(d, DELAYED, "")) return false;    /* what the wrapper does not reduce itself */
+    /* parameters that the wrapper does not reduce itself */
+    if (!is(d, DELAYED, "")) return false;
     return !is(d, JOIN, "true") && !is(d, IN_BACKWARD, "true") && is(d, DEVICE, "cpu") &&
            is(d, STREAMS, "0") && is(d, AVERAGER, "");
 }

@@ -19,7 +19,7 @@ static const double lr = 0.03, momentum = 0.9;
 typedef struct training {
     bool views;
     uint64_t period;
-    /* before this step everything is made anew and told what was kept; 0: never */
+    /* before this step everything is created anew and loaded from the saved state; 0: never */
     int resume_at;
     bool forgets_step;               /* … except the averager's step */
     float seen[RANKS][STEPS][NUMEL]; /* the parameters after every step */

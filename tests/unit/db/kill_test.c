@@ -171,7 +171,7 @@ static void leave_half_written(const char *path)
     assert_true(WIFSIGNALED(status));
 }
 
-TEST(kill, a_transaction_that_was_half_written_is_taken_back_by_who_only_reads)
+TEST(kill, a_reader_takes_back_a_half_written_transaction)
 {
     fixture f;
     cddp_error err = CDDP_ERROR_INIT;
@@ -203,4 +203,4 @@ TEST(kill, a_transaction_that_was_half_written_is_taken_back_by_who_only_reads)
 
 TEST_MAIN(ROW(kill, a_killed_run_leaves_a_store_with_all_finished_iterations),
           ROW(kill, a_store_with_a_killed_run_takes_further_runs),
-          ROW(kill, a_transaction_that_was_half_written_is_taken_back_by_who_only_reads))
+          ROW(kill, a_reader_takes_back_a_half_written_transaction))

@@ -9,9 +9,9 @@
 ** that was not written yet. Freed memory is painted.
 **
 ** Memory of the device can be far (fake_cuda_is_far): the host may not touch it, and ends with
-** SIGSEGV when it does; only what runs on a stream may (a kernel, a copy, NCCL). So whoever takes a
-** device's storage for an address of the host is found without a GPU. It costs two changes of its
-** protection whenever the host waits.
+** SIGSEGV when it does; only what runs on a stream may (a kernel, a copy, NCCL). So code that
+** takes a device's storage for an address of the host is found without a GPU. Every wait of the
+** host costs two changes of protection.
 **
 ** Threads    any; a rank is a process.
 */
