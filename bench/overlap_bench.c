@@ -1,37 +1,35 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What of the communication the reducer leaves exposed: ResNet-50's list, a backward that computes
-** for a given time per tensor (it sleeps until that time, so that the transport has the
-** processors), real processes.
+/* Measures the communication that the reducer leaves exposed, on real processes with ResNet-50's
+** list. The backward computes for a given time per tensor: it sleeps until then, so that the
+** transport has the processors.
 **
-** Every round measures each bucket's all-reduce alone, once with the rank idle besides and once
-** while another thread of it wakes as often as the computation does, then the same buckets posted
-** by hand at the times at which they would be full, as they are and divided by hand before, and
-** each only when the next one is full, then DDP with gradient views and with copies. The ideal
-** pipeline begins a bucket when it is full and the one before it has ended, takes the time that the
-** bucket took alone, beside the computation's wakes while it computes and idle afterwards, and
-** computes nothing besides; what it has left at the end of backward is exposed. (A wake displaces
-** the transport's threads: were they not in the ideal, no pipeline could have its conditions.) For
-** DDP with copies the ideal copies all gradients back then, as PyTorch does. The limit for DDP is
-** 1.1 times the ideal. Ratios are of one round; quote their medians. Three computations: half as
-** long as the communication, as long, twice as long.
+** Every round first measures each bucket's all-reduce alone: once with the rank otherwise idle,
+** and once while another of its threads wakes as often as the computation. Then it posts the same
+** buckets by hand at the times at which they would be full: unchanged, divided by hand before, and
+** each only when the next one is full. Last comes DDP with gradient views and with copies. The
+** ideal pipeline begins a bucket when it is full and the one before it has ended. It takes the time
+** that the bucket took alone: the time beside the computation's wakes during backward, and the idle
+** time afterwards. The part after the end of backward is exposed. (A wake displaces the
+** transport's threads, so an ideal without wakes would be impossible for any pipeline.) For DDP
+** with copies the ideal then copies all gradients back, as PyTorch does. The limit for DDP is 1.1
+** times the ideal. Ratios are of one round; quote their medians. Three computations: half as long
+** as the communication, as long, twice as long.
 **
-** No pipeline ends before the processors of this machine have done its work: what all ranks take of
-** them for the communication and for dividing, measured in the same round, shared among all
-** processors, is the least that a step lasts. Where that is later than the ideal pipeline the bench
-** says so and takes it as the ideal (not with an MPI, which takes a processor for waiting too).
-** What the same transport misses when it is driven by hand, dividing as DDP must, is not DDP's: the
-** limit is then open.
+** No pipeline ends before the processors of this machine have done its work. The least duration of
+** a step is the processor time of all ranks for communication and division, measured in the same
+** round, divided by the number of processors. When that is later than the ideal pipeline, the bench
+** says so and uses it as the ideal (not with an MPI, which also uses a processor to wait). When
+** the same transport misses the limit without DDP, driven by hand and dividing like DDP, the limit
+** is open.
 **
-** With --limits it fails when DDP is nearer to what is posted a bucket late than to the ideal,
-** computing at least as long as communicating. With --hosts, each rank is on its own host
+** With --limits it fails when DDP is nearer to posting a bucket late than to the ideal, computing
+** at least as long as communicating. With --hosts, each rank is on its own host
 ** (bench/overlap_on_a_link.sh).
 **
-**     overlap_bench [--module FILE.so] [--options KEY=VALUE] [--hosts PREFIX] [--rounds N] [--limits]      (under
-**                                                                                                          mpirun
-**                                                                                                          with
-**                                                                                                          an
-**                                                                                                          MPI's
-**                                                                                                          module)
+**     overlap_bench [--module FILE.so] [--options KEY=VALUE] [--hosts PREFIX] [--rounds N]
+**                   [--limits]
+**
+** Run it under mpirun with the module of an MPI.
 */
 #define _POSIX_C_SOURCE 200809L
 #include "bench/ranks.h"

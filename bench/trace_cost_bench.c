@@ -5,11 +5,11 @@
 **   trace_cost_bench [ROUNDS]       default 15
 **
 ** Three ways in turns, the least of the rounds (what other programs do on the machine only adds):
-** no tracer, level order, level digest. One step drops the gradients, makes them anew (a fill),
-** marks all of them ready and finalises: nothing of a model's own arithmetic, so the share of the
-** tracing is the largest it can be. The aims: order costs under 5% of a step; digest costs, on top
-** of order, at most 1.2 times one read of the bytes that it hashes. A counting device gives their
-** exact number. Rates are CPU time. */
+** no tracer, level order, level digest. One step drops the gradients, fills new ones, marks all of
+** them ready and finalises. A model's arithmetic is missing, so tracing has its largest possible
+** share. The aims: order costs under 5% of a step; digest costs, on top of order, at most 1.2
+** times one read of the bytes that it hashes. A counting device gives their exact number. Rates are
+** CPU time. */
 #define _POSIX_C_SOURCE 200809L
 #include "cddp/ddp.h"
 #include "cddp/process.h"

@@ -11,11 +11,10 @@
 ** together; the order of the sides changes from pair to pair. Two clocks: the wall, and the
 ** processor time of the whole process (all its threads).
 **
-** Threads that once run on the same processor tend to stay there, so that one start of the
-** processes favours one side for as long as it lasts, by half of what an operation takes where
-** processors are few. Hence 12 starts; the medians of starts say how certain a median is: the third
-** lowest and the third highest enclose it in 96 of 100 cases. A median over its limit whose
-** enclosure is not is called open, not missed.
+** Threads on the same processor tend to stay there. So one start of the processes favours one side
+** until its end, by half the time of an operation when processors are few. Hence 12 starts; the
+** medians of starts say how certain a median is: the third lowest and the third highest enclose it
+** in 96 of 100 cases. A median over its limit whose enclosure is not is called open, not missed.
 **
 **     gloo_bench [--module FILE.so] [--options algorithm=ring] [--pairs N] [--count ELEMENTS]
 **     mpirun -n 2 openmpi_bench …

@@ -3,11 +3,11 @@
 **
 **     catalogue_test [--verbose] [--marks FILE] [--mutant CHECK] SCENARIO…
 **
-** A scenario fails when its verdict is not what it expects, when its two runs differ in any event,
-** or when its findings are others after the ranks' events came in another interleaving
-** (core/check/check.h). With --marks, every coverage mark listed in the file must have been reached
-** by some scenario. With --mutant, this program was built with a planted mistake: what scenarios
-** expect does not count, and the first finding must be this check's.
+** A scenario fails when its verdict is not the expected one, or when its two runs differ in any
+** event. It also fails when another interleaving of the ranks' events gives other findings
+** (core/check/check.h). With --marks, every coverage mark listed in the file must have been
+** reached by some scenario. With --mutant, this program was built with a planted mistake: what
+** scenarios expect does not count, and the first finding must be this check's.
 */
 #include "cddp/plugin.h"
 #include "verify/worlds/compose.h"

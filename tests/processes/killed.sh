@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# killed.sh PROGRAM BACKEND: kill -9 of the judge of a run of four processes. Its ranks end with it; the store opens as incomplete and has
-# every event of every iteration that all ranks had ended, as the log told them: fewer than one batch of the writer holds.
+# killed.sh PROGRAM BACKEND: kill -9 of the judge of a run of four processes. Its ranks end with it.
+# The store opens as incomplete and has every event of every iteration that all ranks had ended, as
+# the log reported them: fewer than one batch of the writer.
 set -u
 program=$1 backend=$2
 work=$(mktemp -d)

@@ -2,11 +2,11 @@
 /* Soundness: a valid training program has no finding, whatever its settings, and watching it
 ** changes nothing.
 **
-** Plans are drawn feature by feature from one seed; combinations that the plan itself refuses, or
-** that are known not to make sense together (the table of rules below), are drawn again. Every plan
-** runs on the simulator twice: judged and compared with the oracle, and unwatched. The first must
-** have no finding and no failing rank; both must emit the same events, comparisons apart. At the
-** end it is told which pairs of feature levels have met.
+** Plans are drawn feature by feature from one seed. Combinations that the plan refuses, or that
+** the table of rules below excludes, are drawn again. Every plan runs on the simulator twice:
+** judged and compared with the oracle, and unwatched. The first must have no finding and no failing
+** rank; both must emit the same events, comparisons apart. At the end it is told which pairs of
+** feature levels have met.
 */
 #include "verify/worlds/compose.h"
 #include "core/base/prng.h"

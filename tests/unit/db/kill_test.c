@@ -2,8 +2,8 @@
 /* kill -9 while a run is written: the store opens, marked incomplete, with every finished iteration
 ** in it.
 **
-** A child writes steps for ever and says through a pipe which iteration has ended everywhere; it is
-** killed at a random moment: 8 times in the fast suite, 100 times in the slow one. */
+** A child writes steps for ever and reports each finished iteration through a pipe. It is killed
+** at a random moment: 8 times in the fast suite, 100 times in the slow one. */
 #define _POSIX_C_SOURCE 200809L
 #include "tests/unit/db/fixture.h"
 

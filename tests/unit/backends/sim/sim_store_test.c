@@ -191,8 +191,8 @@ TEST(sim_store, a_host_that_died_is_waited_for_and_nobody_else)
     finish(&t);
 }
 
-/* The same death around the join of rank 2: before it nobody meets; when it has met all, so have
-** the others but for the way back of what the store had said. */
+/* The same death around the join of rank 2. Before the join no ranks meet. When rank 2 has met
+** all, so have the others, except for answers of the store that are still in flight. */
 TEST(sim_store, faults_strike_around_the_join_of_another_rank)
 {
     static meeting_test t;
