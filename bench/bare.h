@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The transport's library without us: what transport_bench.c measures ours against. One
-** implementation per library.
+/* The transport's library without us: transport_bench.c compares ours with it. One implementation
+** per library.
 **
-** Errors     false or NULL, told on stderr.
+** Errors     false or NULL, reported on stderr.
 */
 #pragma once
 #include <stdbool.h>
@@ -14,7 +14,7 @@ extern "C" {
 
 extern const char *const bare_name; /* "gloo::allreduce" */
 
-typedef struct bare bare; /* connections of its own */
+typedef struct bare bare; /* with its own connections */
 
 /* directory: shared by the ranks and empty. NULL when it failed. */
 bare *bare_open(const char *directory, int rank, int size);

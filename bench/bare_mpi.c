@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* MPI as a C program calls it from a thread of its own: the same non-blocking operation, and
+/* MPI as a C program calls it from a separate thread: the same non-blocking operation, and
 ** MPI_Wait. */
 #include "bench/bare.h"
 

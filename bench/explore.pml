@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What explore_bench explores, as a model for Spin: W ranks, B buckets of one gradient each.
+/* The worlds of explore_bench, as a model for Spin: W ranks, B buckets of one gradient each.
 **
 **     spin -a -DW=4 -DB=5 explore.pml && cc -O3 -DSAFETY -DNOFAIR -DVECTORSZ=2048 -o pan pan.c && ./pan -m1000000 -w26
 **
@@ -22,16 +22,16 @@
 typedef rank_state {
     bit ready[B];
     byte next;     /* bucket to launch next */
-    byte posted;   /* letters of this rank's word */
+    byte posted;   /* calls of this rank so far */
 }
 rank_state r[W];
-byte letter[B];    /* what the i-th collective was posted as, 0: not yet; bucket + 1 */
+byte call[B];    /* the i-th collective's bucket + 1; 0: not posted */
 byte arrived[B];   /* by how many */
 
 inline launch(me, bucket)
 {
-    assert(letter[r[me].posted] == 0 || letter[r[me].posted] == bucket + 1);
-    letter[r[me].posted] = bucket + 1;
+    assert(call[r[me].posted] == 0 || call[r[me].posted] == bucket + 1);
+    call[r[me].posted] = bucket + 1;
     arrived[r[me].posted]++;
     r[me].posted++
 }

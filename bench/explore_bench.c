@@ -7,9 +7,9 @@
 **
 ** order only     device shape, no trace, no store; one gradient per bucket, becoming ready in an
 **                order that is uniform over all orders of all ranks; the collectives that every
-**                rank issues are hashed as its word. A schedule is one iteration: forward,
+**                rank issues are hashed as its sequence. A schedule is one iteration: forward,
 **                gradients, backward_end. It begins in the state in which the one before it ended;
-**                the first two, which end with the rebuild, do not count. The words of all ranks
+**                the first two, which end with the rebuild, do not count. All ranks' sequences
 **                are compared.
 ** random         the whole program of a scenario from its construction, on device shape and on cpu,
 **                all invariants
@@ -41,14 +41,14 @@
 typedef struct bench {
     uint32_t ranks, buckets;
     double seconds, began;
-    cddp_backend backend, inner; /* what groups are made of; the simulator's */
+    cddp_backend backend, inner; /* the backend of the groups, and the simulator's */
     void *handles[RANKS_MAX];    /* its groups, by rank */
     /* of this iteration and of the one that others may be in already */
     uint64_t sequences[2][RANKS_MAX];
     uint64_t iterations[RANKS_MAX], stop_at;
     uint64_t order[2];
     uint64_t schedules, choices, different;
-    cd_digest_set orders; /* what was chosen in a schedule, by all ranks together */
+    cd_digest_set orders; /* the choices of a schedule, of all ranks together */
     cd_prng prng;
 } bench;
 
@@ -126,7 +126,7 @@ static cddp_status lane_init(bench *b, lane *l, cddp_rank *rank, cddp_error *err
     d.parameters = l->parameters;
     d.parameter_count = b->buckets;
     d.group = l->group;
-    d.bucket_cap_mb = 1e-6; /* every gradient in a bucket of its own */
+    d.bucket_cap_mb = 1e-6; /* one bucket per gradient */
     d.gradient_as_bucket_view = true;
     d.allocator = rank->allocator;
     TRY(cddp_ddp_create(&d, &l->ddp, err));
@@ -156,9 +156,9 @@ static cddp_status iterate(const bench *b, lane *l, cddp_rank *rank, bool chosen
     return cddp_ddp_backward_end(l->ddp, err);
 }
 
-/* When the backward of rank 0 has ended, every rank has posted the last letter of its word, and
-** none is two ahead. */
-static void judge_words(bench *b)
+/* When the backward of rank 0 has ended, every rank has posted its last call, and none is two
+** ahead. */
+static void judge_calls(bench *b)
 {
     uint64_t *sequences = b->sequences[b->iterations[0] % 2];
     for (uint32_t r = 1; r < b->ranks; r++) b->different += sequences[r] != sequences[0];
@@ -184,14 +184,14 @@ static cddp_status rank_main(cddp_rank *rank, void *argument, cddp_error *err)
     if (rank->rank == 0) b->began = cpu_seconds();
     for (uint64_t *i = &b->iterations[rank->rank]; *i < b->stop_at; ++*i) {
         TRY(iterate(b, l, rank, true, err));
-        if (rank->rank == 0) judge_words(b);
+        if (rank->rank == 0) judge_calls(b);
     }
     cddp_ddp_destroy(l->ddp);
     cddp_group_destroy(l->group);
     return CDDP_OK;
 }
 
-/* ---- the letters of the words ---- */
+/* ---- the calls of the ranks ---- */
 
 static bench *explored; /* the posts of a backend know their group and nothing else */
 
@@ -237,7 +237,7 @@ static void order_only(bench *b)
     double seconds = cpu_seconds() - b->began;
     printf("order only  %2u ranks x %2u buckets: %9" PRIu64
            " schedules, %8.0f per second of CPU time, %.1f choices each, %zu different orders, "
-           "%" PRIu64 " words that differ from rank 0's\n",
+           "%" PRIu64 " sequences of calls that differ from rank 0's\n",
            b->ranks, b->buckets, b->schedules, (double)b->schedules / seconds,
            (double)b->choices / (double)b->schedules, b->orders.count, b->different);
     cd_sim_destroy(sim);

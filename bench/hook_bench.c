@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What comm hooks compute, beside what the memory does: casts against a copy of the same bytes, the
+/* The cost of comm hooks relative to memory: casts against a copy of the same bytes, the
 ** reproducible hook's kernels against a plain addition. Every pair is measured in the same rounds,
 ** by the processor's clock; quote the ratios. A window is four micro-steps, from bins or gradients
 ** without anything in them.
@@ -19,11 +19,11 @@
 ** the 8 bytes per element of one still fit a cache and the 12 of the other do not, the ratio is
 ** that of two levels of memory.
 **
-** The plain addition is what the compiler makes of the loop for any processor of the architecture,
-** without a call per array; the wide one is the same loop in AVX2, where there is that. Arrays lie
-** at different places of their pages: where one is written a little ahead, modulo a page, of where
-** the other is read, processors take the one for the other, and a plain addition takes five times
-** as long (malloc places arrays of 16 KiB so).
+** The plain addition is the compiler's code for the loop on any processor of the architecture,
+** without a call per array. The wide one is the same loop in AVX2, where available. Arrays start
+** at different offsets of their pages. When a write is a little ahead of a read, modulo a page,
+** processors confuse the two, and a plain addition takes five times as long (malloc places arrays
+** of 16 KiB that way).
 */
 #define _POSIX_C_SOURCE 200809L
 #include "bench/list.h"
@@ -136,7 +136,7 @@ static phase phases[] = {
 };
 #define PHASES (sizeof phases / sizeof phases[0])
 
-/* What --sweep measures. */
+/* The measurements of --sweep. */
 static const bool is_accumulation[PHASES] = {
     [6] = true, [7] = true, [8] = true, [9] = true, [13] = true};
 static const size_t sweep_kib[] = {1,    2,    4,     8,     16,    32,    64,    256,

@@ -1,37 +1,35 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What of the communication the reducer leaves exposed: ResNet-50's list, a backward that computes
-** for a given time per tensor (it sleeps until that time, so that the transport has the
-** processors), real processes.
+/* Measures the communication that the reducer leaves exposed, on real processes with ResNet-50's
+** list. The backward computes for a given time per tensor: it sleeps until then, so that the
+** transport has the processors.
 **
-** Every round measures each bucket's all-reduce alone, once with the rank idle besides and once
-** while another thread of it wakes as often as the computation does, then the same buckets posted
-** by hand at the times at which they would be full, as they are and divided by hand before, and
-** each only when the next one is full, then DDP with gradient views and with copies. The ideal
-** pipeline begins a bucket when it is full and the one before it has ended, takes the time that the
-** bucket took alone, beside the computation's wakes while it computes and idle afterwards, and
-** computes nothing besides; what it has left at the end of backward is exposed. (A wake displaces
-** the transport's threads: were they not in the ideal, no pipeline could have its conditions.) For
-** DDP with copies the ideal copies all gradients back then, as PyTorch does. The limit for DDP is
-** 1.1 times the ideal. Ratios are of one round; quote their medians. Three computations: half as
-** long as the communication, as long, twice as long.
+** Every round first measures each bucket's all-reduce alone: once with the rank otherwise idle,
+** and once while another of its threads wakes as often as the computation. Then it posts the same
+** buckets by hand at the times at which they would be full: unchanged, divided by hand before, and
+** each only when the next one is full. Last comes DDP with gradient views and with copies. The
+** ideal pipeline begins a bucket when it is full and the one before it has ended. It takes the time
+** that the bucket took alone: the time beside the computation's wakes during backward, and the idle
+** time afterwards. The part after the end of backward is exposed. (A wake displaces the
+** transport's threads, so an ideal without wakes would be impossible for any pipeline.) For DDP
+** with copies the ideal then copies all gradients back, as PyTorch does. The limit for DDP is 1.1
+** times the ideal. Ratios are of one round; quote their medians. Three computations: half as long
+** as the communication, as long, twice as long.
 **
-** No pipeline ends before the processors of this machine have done its work: what all ranks take of
-** them for the communication and for dividing, measured in the same round, shared among all
-** processors, is the least that a step lasts. Where that is later than the ideal pipeline the bench
-** says so and takes it as the ideal (not with an MPI, which takes a processor for waiting too).
-** What the same transport misses when it is driven by hand, dividing as DDP must, is not DDP's: the
-** limit is then open.
+** No pipeline ends before the processors of this machine have done its work. The least duration of
+** a step is the processor time of all ranks for communication and division, measured in the same
+** round, divided by the number of processors. When that is later than the ideal pipeline, the bench
+** says so and uses it as the ideal (not with an MPI, which also uses a processor to wait). When
+** the same transport misses the limit without DDP, driven by hand and dividing like DDP, the limit
+** is open.
 **
-** With --limits it fails when DDP is nearer to what is posted a bucket late than to the ideal,
-** computing at least as long as communicating. With --hosts, ranks are on hosts of their own
+** With --limits it fails when DDP is nearer to posting a bucket late than to the ideal, computing
+** at least as long as communicating. With --hosts, each rank is on its own host
 ** (bench/overlap_on_a_link.sh).
 **
-**     overlap_bench [--module FILE.so] [--options KEY=VALUE] [--hosts PREFIX] [--rounds N] [--limits]      (under
-**                                                                                                          mpirun
-**                                                                                                          with
-**                                                                                                          an
-**                                                                                                          MPI's
-**                                                                                                          module)
+**     overlap_bench [--module FILE.so] [--options KEY=VALUE] [--hosts PREFIX] [--rounds N]
+**                   [--limits]
+**
+** Run it under mpirun with the module of an MPI.
 */
 #define _POSIX_C_SOURCE 200809L
 #include "bench/ranks.h"
@@ -78,16 +76,16 @@ typedef struct rank_side {
     double alone_ns[BENCH_PARAMETERS_MAX]; /* of bucket b, with the rank idle besides */
     /* of bucket b, while a thread wakes as the computation does */
     double beside_ns[BENCH_PARAMETERS_MAX];
-    /* of a rank, for all buckets and for dividing them; 0: not to be told from waiting */
+    /* of a rank, for all buckets and for dividing them; 0: cannot be separated from waiting */
     double processor_ns;
     bool waits_busily;
     double slice_ns;                              /* of computation per tensor */
     double exposed[PHASE_COUNT + 1][ROUNDS_MAX];  /* in us; the last: of the ideal pipeline */
-    double crowded[ROUNDS_MAX];                   /* in us: what the processors leave at least */
+    double crowded[ROUNDS_MAX];                   /* in us: the minimum that the processors need */
     double alone[ROUNDS_MAX], beside[ROUNDS_MAX]; /* in us: of all buckets */
     double ratio[PHASE_COUNT][ROUNDS_MAX];
     double late_share[PHASE_COUNT][ROUNDS_MAX]; /* 0: ideal, 1: as what is posted a bucket late */
-    /* --limits: how often what is posted late was not told from what is posted in time */
+    /* --limits: rounds in which late posting could not be distinguished from posting in time */
     int unreported;
     /* how often DDP did not keep the limit; not counted as missed because nobody could */
     int missed, open;
@@ -209,14 +207,14 @@ static double ideal_exposed_us(const rank_side *r)
     return (end - computed) / 1e3;
 }
 
-/* What is left when computation ends because the processors were not faster. */
+/* The work that is left when computation ends because the processors were not faster. */
 static double crowded_exposed_us(const rank_side *r)
 {
     const double least_ns = r->processor_ns * cddp_group_size(r->group) / cd_os_core_count();
     return (least_ns - (double)r->b->list->count * r->slice_ns) / 1e3;
 }
 
-/* What DDP with copies does at the end, and nobody calls communication. */
+/* The copies of DDP at the end, which do not count as communication. */
 static double copy_back_us(const rank_side *r)
 {
     const uint64_t start = cd_os_now_ns();
@@ -274,9 +272,10 @@ static cddp_status measure_phase(rank_side *r, phase which, double *exposed_us, 
     return CDDP_OK;
 }
 
-/* Nothing absolute, and nothing that a busy machine breaks: a reducer that launches a bucket only
-** when the next one is full is told from one that launches at once, provided that what is posted by
-** hand in time is told from what is posted late, and that views and copies agree. */
+/* The limits are relative, so that a busy machine does not break them. They distinguish a reducer
+** that launches a bucket only when the next one is full from one that launches at once. That needs
+** two conditions: posting by hand in time differs from posting late, and views and copies
+** agree. */
 static cddp_status judge(rank_side *r, double compute, cddp_error *err)
 {
     double share[PHASE_COUNT];
@@ -299,7 +298,7 @@ static cddp_status judge(rank_side *r, double compute, cddp_error *err)
 static cddp_status measure(rank_side *r, double compute, cddp_error *err)
 {
     const int rounds = r->b->rounds;
-    double best[PHASE_COUNT]; /* what is ideal for each */
+    double best[PHASE_COUNT]; /* the ideal of each */
     for (int round = 0; round < rounds; round++) {
         BENCH_TRY(measure_alone(r, compute, err));
         BENCH_TRY(measure_beside(r, err));
@@ -394,8 +393,8 @@ static cddp_status rank_run(cddp_group *group, const char *directory, void *argu
         if (!r.b->limits || computes[i] >= 1) BENCH_TRY(measure(&r, computes[i], err));
     if (cddp_group_rank(group) == 0 && r.b->limits)
         puts(r.unreported == 0 ? "verdict: buckets are launched in time"
-                               : "inconclusive: this machine does not tell what is posted a bucket "
-                                 "late from what is posted in time");
+                               : "inconclusive: this machine cannot distinguish posting a bucket "
+                                 "late from posting it in time");
     else if (cddp_group_rank(group) == 0)
         printf("verdict: %s\n", r.missed != 0 ? "a limit is missed"
                                 : r.open != 0 ? "no limit is missed that the same keeps without DDP"

@@ -145,7 +145,7 @@ static cddp_status backward(void *self, room *rooms, uint32_t count, cddp_group 
     return status;
 }
 
-/* One rank in a world of its own, and the rooms that its hook is given. */
+/* One rank in a world of one, and the buffers of its hook. */
 typedef struct bench {
     room rooms[BUCKETS_MAX];
     uint32_t room_count;

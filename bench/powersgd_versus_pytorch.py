@@ -20,7 +20,7 @@ WARM_UP = 5  # two backwards before the start, one that makes the factors, and t
 
 
 class Bucket:
-    """What powerSGD_hook asks of a GradBucket."""
+    """The methods that powerSGD_hook calls on a GradBucket."""
 
     def __init__(self, torch, index, shapes, is_last):
         self.i, self.shapes, self.last = index, shapes, is_last

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What benches over real transports share: two ranks of a module's backend in one group, and
+/* Shared by benches over real transports: two ranks of a module's backend in one group, and
 ** medians.
 **
 ** Ranks of a backend without a launcher are forked here; with one (mpirun) this process is a rank
 ** already.
-** Errors     told on stderr; the exit code is the result.
+** Errors     reported on stderr; the exit code is the result.
 */
 #pragma once
 #include "cddp/comm.h"

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What data parallelism costs beyond the work itself: real processes over Gloo (or the simulator's
-** direct mode for the reducer alone), ResNet-50's list of parameters, a thousand tiny tensors, a
-** small MLP.
+/* The cost of data parallelism beyond the work itself: real processes over Gloo, or the
+** simulator's direct mode for the reducer alone. The models are ResNet-50's list of parameters, a
+** thousand tiny tensors and a small MLP.
 **
-** Everything is measured in the same processes, in rounds: local work (every gradient written
-** once), bare collectives of exactly the bucket sizes, copies of the same bytes in and out, one
-** in-place scaling pass, and DDP with copies and with gradient views. Quote the ratios; absolute
-** times are this machine's.
+** Everything is measured in the same processes, in rounds. Baselines are local work (every
+** gradient written once), bare collectives of exactly the bucket sizes, copies of the same bytes in
+** and out, and one in-place scaling pass. Then comes DDP with copies and with gradient views.
+** Quote the ratios; absolute times are this machine's.
 **
 ** Two clocks: the wall, and the processor time of the thread that trains. The second is what the
 ** reducer itself costs; it hardly depends on what else the machine does, while the first, on a busy

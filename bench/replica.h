@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What benches of the reducer share: a DDP over a list of parameters, and the bytes of its buckets
+/* Shared by benches of the reducer: a DDP over a list of parameters, and the bytes of its buckets
 ** without DDP.
 **
 ** Lifetime   init → use → fini; borrows list and group until fini.
@@ -19,7 +19,7 @@ cddp_status bench_replica_init(bench_replica *replica, const bench_list *list, c
                                bool views, cddp_error *err);
 void bench_replica_fini(bench_replica *replica, const bench_list *list);
 
-/* As many bytes as the buckets hold, twice, and where each bucket would end. */
+/* The bytes of the buckets, twice, and the end of each bucket. */
 typedef struct bench_slab {
     cddp_tensor all, other;
     int64_t sizes[BENCH_PARAMETERS_MAX];

@@ -84,7 +84,8 @@ static cddp_status iterate(cddp_rank *rank, job *j, cddp_ddp *ddp, cddp_error *e
     return CDDP_OK;
 }
 
-/* Parameters are everybody's, since they hold nothing; gradients are the rank's own. */
+/* All ranks share the parameters, since these have no content; each rank has its own
+** gradients. */
 static cddp_status program(cddp_rank *rank, void *argument, cddp_error *err)
 {
     job *j = argument;
@@ -189,7 +190,7 @@ static cost measure(size_t m, uint32_t ranks)
     return c;
 }
 
-/* In a process of its own, so that its peak of memory is its own. */
+/* In a separate process, so that its peak memory is its own. */
 static cost measure_alone(size_t m, uint32_t ranks)
 {
     cost c = {0};
@@ -211,9 +212,10 @@ static cost measure_alone(size_t m, uint32_t ranks)
     return c;
 }
 
-/* Processors differ, and are shared: what is asked for is that cost grows with ranks and buckets,
-** and no faster. A miss is measured again, twice at most, and then the dearest among few ranks
-** counts and the cheapest among many: a neighbour's burst is no growth. Memory is what it is. */
+/* Processors differ and are shared, so the test only requires that cost grows no faster than ranks
+** and buckets. A miss is measured again, at most twice. Then the dearest run with few ranks counts
+** and the cheapest with many, because a neighbour's burst is not growth. Memory is measured
+** once. */
 static int keep(size_t m, uint32_t few, uint32_t many, double times, double gib)
 {
     cost small = {0}, large = {.us = 1e300};
@@ -233,7 +235,7 @@ static int keep(size_t m, uint32_t few, uint32_t many, double times, double gib)
     return !(linear && fits);
 }
 
-/* What could be had without swapping; a lot where the system does not tell. */
+/* The memory available without swapping; a large number when the system does not report it. */
 static double free_gib(void)
 {
     char line[128];

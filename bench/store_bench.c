@@ -3,11 +3,11 @@
 **
 **   store_bench [EVENTS [FOLDER]]      defaults: 1000000 events, the current folder
 **
-** Three ways in the same run, in turns, median of five: a plain prepared INSERT of the same number
-** of rows with eight columns in one transaction (the ceiling that people know), the same for the
-** row that an event has (twenty columns), and the store itself, closing and tidying included. Rates
-** are per second of this process's CPU time, which is what "on one core" means on a shared machine;
-** the wall-clock rate is printed beside it. */
+** Three ways in the same run, in turns, median of five. The first is a plain prepared INSERT of
+** the same number of rows with eight columns in one transaction (the known ceiling). The second is
+** the same with the twenty columns of an event. The third is the store itself, closing included.
+** Rates are per second of this process's CPU time, which is what "on one core" means on a shared
+** machine; the wall-clock rate is printed beside it. */
 #define _POSIX_C_SOURCE 200809L
 #include "cddp/store.h"
 #include "core/base/error.h"

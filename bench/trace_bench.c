@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What an event costs: nanoseconds per CD_EMIT without a tracer, into an empty sink, a digest,
+/* The cost of an event: nanoseconds per CD_EMIT without a tracer, into an empty sink, a digest,
 ** memory. */
 #include "core/base/os.h"
 #include "core/trace/sink.h"

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What tracing costs a training step: the reducer over the parameters of ResNet-50, one rank,
+/* The cost of tracing for a training step: the reducer over the parameters of ResNet-50, one rank,
 ** events into a store.
 **
 **   trace_cost_bench [ROUNDS]       default 15
 **
 ** Three ways in turns, the least of the rounds (what other programs do on the machine only adds):
-** no tracer, level order, level digest. One step drops the gradients, makes them anew (a fill),
-** marks all of them ready and finalises: nothing of a model's own arithmetic, so the share of the
-** tracing is the largest it can be. The aims: order costs under 5% of a step; digest costs, on top
-** of order, at most 1.2 times one read of the bytes that it hashes, which a device that counts
-** tells exactly. Rates are CPU time. */
+** no tracer, level order, level digest. One step drops the gradients, fills new ones, marks all of
+** them ready and finalises. A model's arithmetic is missing, so tracing has its largest possible
+** share. The aims: order costs under 5% of a step; digest costs, on top of order, at most 1.2
+** times one read of the bytes that it hashes. A counting device gives their exact number. Rates are
+** CPU time. */
 #define _POSIX_C_SOURCE 200809L
 #include "cddp/ddp.h"
 #include "cddp/process.h"
@@ -45,8 +45,8 @@ static double cpu_seconds(void)
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
-/* The cpu device, except that it counts what it hashes. Devices have no state of their own, so the
-** count is the bench's; there is one bench in this process. */
+/* The cpu device, which also counts the bytes that it hashes. Devices have no state, so the bench
+** has the count; there is one bench in this process. */
 static uint64_t hashed_bytes;
 
 static cddp_status counting_digest(const cddp_tensor *tensor, uint64_t *digest, cddp_error *err)

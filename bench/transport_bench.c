@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What our all-reduce costs beyond its library's: the same sums, by turns, in the same two
-** processes. The library alone is driven from a queue thread of this program (bare.h), ours through
-** a group, as the reducer does it. The control is the library alone once more, over connections and
-** a queue thread of its own: what it differs by is no cost of anybody's.
+/* The cost of our all-reduce beyond its library's: the same sums, by turns, in the same two
+** processes. The library alone is driven from a queue thread of this program (bare.h), ours
+** through a group, as the reducer does it. The control is the library alone once more, with its
+** own connections and queue thread: its difference is not a cost.
 **
 ** The limits: ours takes at most 3 % longer at 1 MiB and above, at most 10 us longer below, both as
 ** medians of 200 pairs or more.
@@ -11,11 +11,10 @@
 ** together; the order of the sides changes from pair to pair. Two clocks: the wall, and the
 ** processor time of the whole process (all its threads).
 **
-** Threads that once run on the same processor tend to stay there, so that one start of the
-** processes favours one side for as long as it lasts, by half of what an operation takes where
-** processors are few. Hence 12 starts; the medians of starts say how certain a median is: the third
-** lowest and the third highest enclose it in 96 of 100 cases. A median over its limit whose
-** enclosure is not is called open, not missed.
+** Threads on the same processor tend to stay there. So one start of the processes favours one side
+** until its end, by half the time of an operation when processors are few. Hence 12 starts; the
+** medians of starts say how certain a median is: the third lowest and the third highest enclose it
+** in 96 of 100 cases. A median over its limit whose enclosure is not is called open, not missed.
 **
 **     gloo_bench [--module FILE.so] [--options algorithm=ring] [--pairs N] [--count ELEMENTS]
 **     mpirun -n 2 openmpi_bench …
@@ -219,7 +218,8 @@ static cddp_status rank_run(cddp_group *group, const char *directory, void *argu
 
 /* ---- the verdict ---- */
 
-/* Of who less or by the library, pair by pair: what disturbs the machine disturbs both. */
+/* Our time less or divided by the library's, pair by pair: a disturbance of the machine affects
+** both. */
 typedef struct comparison {
     double median, low, high;
 } comparison;

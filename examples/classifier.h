@@ -19,7 +19,7 @@ typedef struct classifier {
 double *classifier_parameter(classifier *c, size_t i, size_t *count, const char **name);
 void classifier_init(classifier *c, unsigned seed);
 
-/* The batch of one step: sample k of a step is the same whoever asks for it. */
+/* The batch of one step: sample k of a step is the same on every rank. */
 typedef struct sample {
     double x[INPUTS];
     int label;

@@ -10,9 +10,9 @@
 **                                                  torchrun; CDDP_STORE_SECRET, when set, is what
 **                                                  ranks must know
 **
-** Every rank starts from weights of its own; DDP gives all of them rank 0's. Each computes the loss
-** of its share of the batch, DDP averages gradients while backward still runs, and every rank takes
-** the same step.
+** Every rank starts from different weights; DDP gives all of them rank 0's. Each computes the
+** loss of its share of the batch, DDP averages gradients while backward still runs, and every rank
+** takes the same step.
 */
 #define _POSIX_C_SOURCE 200809L
 #include "classifier.h"
@@ -33,7 +33,7 @@
 typedef struct job {
     const cddp_backend *module; /* NULL: a world of one */
     char url[320];              /* where ranks meet */
-    const char *secret;         /* what they must know there, or NULL */
+    const char *secret;         /* the secret that ranks must know, or NULL */
 } job;
 
 typedef struct training {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The classifier, trained by one process on the whole batch. train_ddp.c is the same program on W
-** ranks; what they print is equal. */
+** ranks; both print the same. */
 #include "classifier.h"
 
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Prints docs/formats/scenario.md from the key table; a test compares it with the page in the
+/* Prints docs/formats/scenario.md from the key table. A test compares it with the page in the
 ** tree. */
 #include "core/plan/keys.h"
 

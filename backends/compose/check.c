@@ -23,7 +23,6 @@
 */
 #include "backends/compose/fingerprint.h"
 #include "backends/compose/step.h"
-#include "core/base/alloc.h"
 #include "core/base/error.h"
 
 #include <inttypes.h>
@@ -40,7 +39,7 @@ enum { MAIN, SIDE, CONTENT };
 
 /* check:after: one operation that has not been compared yet. */
 typedef struct entry {
-    struct entry *next, *next_made;
+    struct entry *next;
     uint64_t number;
     void *side, *content; /* in flight, or NULL */
     bool main_ended, content_wanted, content_posted;
@@ -52,9 +51,9 @@ typedef struct check_group {
     cd_step_group base;
     uint64_t number; /* collectives so far */
     size_t room_bytes;
-    entry *first, *last, *free, *made; /* in order of posting */
-    bool differs;                      /* a difference was found */
-    bool reported;                     /* an operation has reported it */
+    entry *first, *last, *free; /* in order of posting */
+    bool differs;               /* a difference was found */
+    bool reported;              /* an operation has reported it */
     /* an exchange failed: this rank exchanges no more results */
     bool deaf;
     char verdict[VERDICT_BYTES + 64];
@@ -172,18 +171,16 @@ static cddp_status entry_take(check_group *k, entry **taken, cddp_error *err)
     if (e != NULL) {
         k->free = e->next;
     } else {
-        e = cd_allocate_zero(g->allocator, sizeof *e);
-        void *room = cd_allocate_zero(g->allocator, k->room_bytes);
-        if (e == NULL || room == NULL) {
-            cd_release(g->allocator, e, sizeof *e);
-            cd_release(g->allocator, room, k->room_bytes);
+        const cd_arena_mark mark = cd_arena_get_mark(&g->arena);
+        void *room = cd_arena_push(&g->arena, k->room_bytes);
+        e = cd_arena_push(&g->arena, sizeof *e);
+        if (g->arena.exhausted) {
+            cd_arena_rewind(&g->arena, mark);
             return cd_fail_memory(err, "a fingerprint of group '%s'", g->name);
         }
         e->room = room;
-        e->next_made = k->made;
-        k->made = e;
     }
-    *e = (entry){.next_made = e->next_made, .room = e->room};
+    *e = (entry){.room = e->room};
     *taken = e;
     return CDDP_OK;
 }
@@ -354,17 +351,6 @@ static void check_closing(cd_step_group *g)
         o->late(o->context, g->rank->rank, k->verdict);
 }
 
-static void check_fini(cd_step_group *g)
-{
-    check_group *k = check_of(g);
-    while (k->made != NULL) {
-        entry *e = k->made;
-        k->made = e->next_made;
-        cd_release(g->allocator, e->room, k->room_bytes);
-        cd_release(g->allocator, e, sizeof *e);
-    }
-}
-
 /* ---- both ---- */
 
 static cddp_status check_begin(cd_step_group *g, cd_step_work *w, cddp_error *err)
@@ -387,8 +373,7 @@ static const cd_step_ops after_ops = {.group_bytes = sizeof(check_group),
                                       .finish = after_finish,
                                       .failed = after_failed,
                                       .given_up = after_given_up,
-                                      .closing = check_closing,
-                                      .fini = check_fini};
+                                      .closing = check_closing};
 
 static bool takes_host(const cddp_capabilities *k)
 {

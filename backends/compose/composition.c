@@ -4,7 +4,7 @@
 #include "cddp/composition.h"
 
 #include "backends/compose/node.h"
-#include "core/base/alloc.h"
+#include "core/base/arena.h"
 #include "core/base/error.h"
 
 #include <string.h>
@@ -12,22 +12,21 @@
 cddp_status cddp_composition_open(const cddp_composition_options *options,
                                   cddp_composition **composition, cddp_error *err)
 {
-    const cddp_allocator *a = options->allocator;
     cddp_status status = CDDP_OK;
     if (options->spec == NULL || options->spec[0] == '\0' || options->find == NULL)
         return cd_fail(err, CDDP_E_ARG, "a composition needs a text and a way to find backends");
-    cddp_composition *c = cd_allocate_zero(a, sizeof *c);
+    cd_arena arena;
+    cd_arena_init(&arena, options->allocator, 4096);
+    cddp_composition *c = cd_arena_push(&arena, sizeof *c);
     if (c == NULL) return cd_fail_memory(err, "backend '%s'", options->spec);
+    c->arena = arena;
     c->options = *options;
-    c->spec = cd_strdup(a, options->spec);
-    c->node_name = cd_strdup(a, options->node != NULL ? options->node : "");
-    if (c->spec == NULL || c->node_name == NULL) {
-        status = cd_fail_memory(err, "backend '%s'", options->spec);
-        goto out;
-    }
+    c->spec = cd_arena_strdup(&c->arena, options->spec);
+    c->node_name = cd_arena_strdup(&c->arena, options->node != NULL ? options->node : "");
+    CD_TRY_OUT(cd_arena_check(&c->arena, err, "backend '%s'", options->spec));
     c->options.spec = c->spec;
     c->options.node = c->node_name;
-    const cd_spec_reader reader = {.composition = c};
+    const cd_spec_reader reader = {.arena = &c->arena, .composition = c};
     CD_TRY_OUT(cd_spec_read(&reader, c->spec, &c->root, err));
     *composition = c;
     c = NULL;
@@ -43,12 +42,7 @@ const cddp_backend *cddp_composition_backend(const cddp_composition *composition
 
 void cddp_composition_close(cddp_composition *composition)
 {
-    if (composition == NULL) return;
-    const cddp_allocator *a = composition->options.allocator;
-    cd_node_destroy(a, composition->root);
-    cd_strfree(a, composition->node_name);
-    cd_strfree(a, composition->spec);
-    cd_release(a, composition, sizeof *composition);
+    if (composition != NULL) cd_arena_fini(&composition->arena);
 }
 
 bool cddp_composition_is_named(const char *spec) { return strpbrk(spec, ":,") != NULL; }
@@ -58,11 +52,15 @@ cddp_status cddp_composition_each(const char *spec,
                                                        cddp_error *err),
                                   void *context, cddp_error *err)
 {
-    const cd_spec_reader reader = {.visit = visit, .context = context};
+    cd_arena arena;
     cd_node *root = NULL;
-    CD_TRY(cd_spec_read(&reader, spec, &root, err));
-    cd_node_destroy(NULL, root);
-    return CDDP_OK;
+    cddp_status status = CDDP_OK;
+    cd_arena_init(&arena, NULL, 4096);
+    const cd_spec_reader reader = {.arena = &arena, .visit = visit, .context = context};
+    CD_TRY_OUT(cd_spec_read(&reader, spec, &root, err));
+out:
+    cd_arena_fini(&arena);
+    return status;
 }
 
 bool cddp_composition_kind(size_t index, const char **form, const char **summary)

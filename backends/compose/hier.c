@@ -23,7 +23,6 @@
 */
 #define _POSIX_C_SOURCE 200809L
 #include "backends/compose/step.h"
-#include "core/base/alloc.h"
 #include "core/base/error.h"
 #include "core/base/hash.h"
 
@@ -186,19 +185,10 @@ static cddp_status hier_finish(cd_step_group *g, cd_step_work *w, cddp_error *er
     return CDDP_OK;
 }
 
-static void hier_fini(cd_step_group *g)
-{
-    hier_group *h = hier_of(g);
-    cd_release(g->allocator, h->nodes, g->size * sizeof *h->nodes);
-    cd_release(g->allocator, h->leaders, g->size * sizeof *h->leaders);
-    cd_release(g->allocator, h->siblings, g->size * sizeof *h->siblings);
-}
-
 static const cd_step_ops ops = {.group_bytes = sizeof(hier_group),
                                 .begin = hier_begin,
                                 .next = hier_next,
-                                .finish = hier_finish,
-                                .fini = hier_fini};
+                                .finish = hier_finish};
 
 /* ---- opening ---- */
 
@@ -235,13 +225,10 @@ static cddp_status hier_open(const cddp_backend *backend, cddp_rank *rank,
     CD_TRY(cd_step_group_create(backend, rank, spec, &ops, &g, err));
     hier_group *h = hier_of(g);
     const cd_inner_spec flat = {.node = g->node->inner[0], .suffix = "/flat"};
-    h->nodes = cd_allocate_array(g->allocator, g->size, sizeof *h->nodes);
-    h->leaders = cd_allocate_array(g->allocator, g->size, sizeof *h->leaders);
-    h->siblings = cd_allocate_array(g->allocator, g->size, sizeof *h->siblings);
-    if (h->nodes == NULL || h->leaders == NULL || h->siblings == NULL) {
-        status = cd_fail_memory(err, "the nodes of group '%s'", spec->name);
-        goto out;
-    }
+    h->nodes = cd_arena_array(&g->arena, g->size, sizeof *h->nodes);
+    h->leaders = cd_arena_array(&g->arena, g->size, sizeof *h->leaders);
+    h->siblings = cd_arena_array(&g->arena, g->size, sizeof *h->siblings);
+    CD_TRY_OUT(cd_arena_check(&g->arena, err, "the nodes of group '%s'", spec->name));
     CD_TRY_OUT(cd_step_group_open_inner(g, spec, &flat, err));
     CD_TRY_OUT(nodes_gather(h, err));
     nodes_sort(h);

@@ -6,6 +6,7 @@
 */
 #pragma once
 #include "cddp/composition.h"
+#include "core/base/arena.h"
 
 #define CD_NODE_INNER_MAX 8
 #define CD_NODE_GROUPS_MAX 16 /* of one composed group */
@@ -51,10 +52,10 @@ struct cd_node {
     bool after;              /* check: compare afterwards */
     cd_fault_plan fault;
     char *name; /* the node's part of the text */
-    size_t name_bytes;
 };
 
 struct cddp_composition {
+    cd_arena arena; /* of the composition itself, its texts and its tree */
     cddp_composition_options options;
     char *spec;
     char *node_name;
@@ -69,13 +70,13 @@ extern const cd_kind *const cd_kinds[];
 /* Reads the text into a tree. With find NULL only the form is checked, and visit gets the
 ** leaves. */
 typedef struct cd_spec_reader {
+    cd_arena *arena;               /* of the tree */
     cddp_composition *composition; /* NULL: names only go to visit */
     cddp_status (*visit)(void *context, const char *name, cddp_error *err);
     void *context;
 } cd_spec_reader;
 cddp_status cd_spec_read(const cd_spec_reader *reader, const char *spec, cd_node **root,
                          cddp_error *err);
-void cd_node_destroy(const cddp_allocator *allocator, cd_node *node); /* accepts NULL */
 
 /* For parse functions: fails with the position in the text. */
 cddp_status cd_spec_refuse(const cd_node *node, const char *at, cddp_error *err, const char *format,

@@ -10,7 +10,6 @@
 ** feeds this file arbitrary text.
 */
 #include "backends/compose/node.h"
-#include "core/base/alloc.h"
 #include "core/base/error.h"
 #include "core/base/suggest.h"
 
@@ -28,7 +27,6 @@ static const char *const device_words[] = {"cpu", "cuda", "symbol", "shape"};
 
 typedef struct reading {
     const cd_spec_reader *reader;
-    const cddp_allocator *allocator;
     const char *spec, *at;
     uint32_t depth;
 } reading;
@@ -110,18 +108,10 @@ static cddp_status refuse_word(const reading *r, const char *word, cddp_error *e
 
 /* ---- nodes ---- */
 
-void cd_node_destroy(const cddp_allocator *allocator, cd_node *node)
-{
-    if (node == NULL) return;
-    for (uint32_t i = 0; i < node->inner_count; i++) cd_node_destroy(allocator, node->inner[i]);
-    cd_release(allocator, node->name, node->name_bytes);
-    cd_release(allocator, node, sizeof *node);
-}
-
 static cddp_status node_create(const reading *r, const cd_kind *kind, cd_node **node,
                                cddp_error *err)
 {
-    cd_node *n = cd_allocate_zero(r->allocator, sizeof *n);
+    cd_node *n = cd_arena_push(r->reader->arena, sizeof *n);
     if (n == NULL) return cd_fail_memory(err, "backend '%s'", r->spec);
     n->kind = kind;
     n->composition = r->reader->composition;
@@ -134,11 +124,8 @@ static cddp_status node_create(const reading *r, const cd_kind *kind, cd_node **
 static cddp_status node_finish(const reading *r, cd_node *n, const char *begin, cddp_error *err)
 {
     if (r->reader->composition == NULL) return CDDP_OK;
-    n->name_bytes = (size_t)(r->at - begin) + 1;
-    n->name = cd_allocate(r->allocator, n->name_bytes);
+    n->name = cd_arena_printf(r->reader->arena, "%.*s", (int)(r->at - begin), begin);
     if (n->name == NULL) return cd_fail_memory(err, "backend '%s'", r->spec);
-    memcpy(n->name, begin, n->name_bytes - 1);
-    n->name[n->name_bytes - 1] = '\0';
     n->table = n->inner[0]->table; /* capabilities to begin with */
     n->table.size = sizeof n->table;
     n->table.name = n->name;
@@ -178,18 +165,14 @@ static cddp_status read_kind(reading *r, const cd_kind *kind, cd_node **node, cd
 {
     const char *begin = r->at;
     cd_node *n = NULL;
-    cddp_status status = CDDP_OK;
     CD_TRY(node_create(r, kind, &n, err));
     r->at += strlen(kind->word) + 1;
-    if (kind->parse != NULL) CD_TRY_OUT(kind->parse(n, &r->at, err));
-    CD_TRY_OUT(read_item(r, &n->inner[0], err));
+    if (kind->parse != NULL) CD_TRY(kind->parse(n, &r->at, err));
+    CD_TRY(read_item(r, &n->inner[0], err));
     n->inner_count = 1;
-    CD_TRY_OUT(node_finish(r, n, begin, err));
+    CD_TRY(node_finish(r, n, begin, err));
     *node = n;
     return CDDP_OK;
-out:
-    cd_node_destroy(r->allocator, n);
-    return status;
 }
 
 static cddp_status read_item(reading *r, cd_node **node, cddp_error *err)
@@ -234,29 +217,21 @@ static cddp_status read_dispatch(reading *r, cd_node **node, cddp_error *err)
 {
     const char *begin = r->at;
     cd_node *n = NULL;
-    cddp_status status = CDDP_OK;
     CD_TRY(node_create(r, &cd_kind_dispatch, &n, err));
-    CD_TRY_OUT(read_device(r, n, err));
+    CD_TRY(read_device(r, n, err));
     while (*r->at == ',') {
         r->at++;
-        CD_TRY_OUT(read_device(r, n, err));
+        CD_TRY(read_device(r, n, err));
     }
-    CD_TRY_OUT(node_finish(r, n, begin, err));
+    CD_TRY(node_finish(r, n, begin, err));
     *node = n;
     return CDDP_OK;
-out:
-    cd_node_destroy(r->allocator, n);
-    return status;
 }
 
 cddp_status cd_spec_read(const cd_spec_reader *reader, const char *spec, cd_node **root,
                          cddp_error *err)
 {
-    reading r = {.reader = reader,
-                 .allocator =
-                     reader->composition != NULL ? reader->composition->options.allocator : NULL,
-                 .spec = spec,
-                 .at = spec};
+    reading r = {.reader = reader, .spec = spec, .at = spec};
     char word[CD_NODE_WORD_BYTES];
     cd_node *n = NULL;
     if (strlen(spec) > SPEC_BYTES_MAX)
@@ -264,14 +239,12 @@ cddp_status cd_spec_read(const cd_spec_reader *reader, const char *spec, cd_node
                        SPEC_BYTES_MAX);
     bool by_device = cd_spec_word(spec, ":,", word) && is_device(word);
     CD_TRY(by_device ? read_dispatch(&r, &n, err) : read_item(&r, &n, err));
-    if (*r.at != '\0') {
-        cd_node_destroy(r.allocator, n);
+    if (*r.at != '\0')
         return refuse_at(spec, r.at, err,
                          *r.at == ','
                              ? "a comma separates devices (cpu:gloo,cuda:nccl), but the text does "
                                "not begin with a device"
                              : "the text must end here: nothing may follow the name of a backend");
-    }
     *root = n;
     return CDDP_OK;
 }

@@ -78,8 +78,11 @@ cddp_status cd_step_group_create(const cddp_backend *backend, cddp_rank *rank,
                                  cd_step_group **group, cddp_error *err)
 {
     const cddp_allocator *a = rank->allocator;
-    cd_step_group *g = cd_allocate_zero(a, ops->group_bytes);
+    cd_arena arena;
+    cd_arena_init(&arena, a, 4096);
+    cd_step_group *g = cd_arena_push(&arena, ops->group_bytes);
     if (g == NULL) return cd_fail_memory(err, "group '%s'", spec->name);
+    g->arena = arena;
     g->node = backend->self;
     g->ops = ops;
     g->rank = rank;
@@ -87,10 +90,10 @@ cddp_status cd_step_group_create(const cddp_backend *backend, cddp_rank *rank,
     g->me = spec->group_rank;
     g->size = spec->group_size;
     g->timeout_ns = spec->timeout_ns;
-    g->name = cd_strdup(a, spec->name);
-    g->members = cd_allocate_array(a, g->size, sizeof *g->members);
-    if (g->name == NULL || g->members == NULL) {
-        cd_step_group_destroy(g);
+    g->name = cd_arena_strdup(&g->arena, spec->name);
+    g->members = cd_arena_array(&g->arena, g->size, sizeof *g->members);
+    if (g->arena.exhausted) {
+        cd_arena_fini(&g->arena);
         return cd_fail_memory(err, "group '%s' of %" PRIu32, spec->name, spec->group_size);
     }
     memcpy(g->members, spec->members, g->size * sizeof *g->members);
@@ -145,16 +148,7 @@ void cd_step_group_destroy(void *group)
         if (inner->table != NULL) inner->table->close(inner->group);
     }
     if (g->ops->fini != NULL) g->ops->fini(g);
-    while (g->made != NULL) {
-        cd_step_work *w = g->made;
-        g->made = w->next_made;
-        cd_release(g->allocator, w->extra, g->extra_bytes);
-        cd_release(g->allocator, w->counts, 2 * g->size * sizeof *w->counts);
-        cd_release(g->allocator, w, sizeof *w);
-    }
-    cd_release(g->allocator, g->members, g->size * sizeof *g->members);
-    cd_strfree(g->allocator, g->name);
-    cd_release(g->allocator, g, g->ops->group_bytes);
+    cd_arena_fini(&g->arena);
 }
 
 /* ---- records of works (P5) ---- */
@@ -165,19 +159,16 @@ static cddp_status work_take(cd_step_group *g, cd_step_work **work, cddp_error *
     if (w != NULL) {
         g->free = w->next;
     } else {
-        w = cd_allocate_zero(g->allocator, sizeof *w);
-        if (w == NULL) return cd_fail_memory(err, "an operation of group '%s'", g->name);
-        w->next_made = g->made;
-        g->made = w;
-        w->counts = cd_allocate_array(g->allocator, 2 * g->size, sizeof *w->counts);
-        w->extra = cd_allocate_zero(g->allocator, g->extra_bytes);
-        if (w->counts == NULL || w->extra == NULL) {
-            g->made = w->next_made;
-            cd_release(g->allocator, w->extra, g->extra_bytes);
-            cd_release(g->allocator, w->counts, 2 * g->size * sizeof *w->counts);
-            cd_release(g->allocator, w, sizeof *w);
+        const cd_arena_mark mark = cd_arena_get_mark(&g->arena);
+        int64_t *counts = cd_arena_array(&g->arena, 2 * g->size, sizeof *counts);
+        void *extra = cd_arena_push(&g->arena, g->extra_bytes);
+        w = cd_arena_push(&g->arena, sizeof *w);
+        if (g->arena.exhausted) {
+            cd_arena_rewind(&g->arena, mark);
             return cd_fail_memory(err, "an operation of group '%s'", g->name);
         }
+        *w = (cd_step_work){.next_made = g->made, .counts = counts, .extra = extra};
+        g->made = w;
     }
     *w = (cd_step_work){.next_made = w->next_made, .counts = w->counts, .extra = w->extra};
     *work = w;

@@ -18,6 +18,7 @@
 */
 #pragma once
 #include "backends/compose/node.h"
+#include "core/base/arena.h"
 
 typedef struct cd_step_group cd_step_group;
 typedef struct cd_step_work cd_step_work;
@@ -67,6 +68,7 @@ struct cd_step_group {
     const cd_node *node;
     const cd_step_ops *ops;
     cddp_rank *rank;
+    cd_arena arena; /* of the group itself and of everything that lives as long as it */
     const cddp_allocator *allocator;
     char *name;
     uint32_t *members; /* (size) world ranks */

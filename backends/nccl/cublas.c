@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Products through cuBLAS, which is opened when the first one is asked for: it is large, and only
-** PowerSGD multiplies.
+/* Products through cuBLAS. The first product opens it: it is large, and only PowerSGD multiplies.
 **
-** cuBLAS thinks in columns. A product whose result has unit stride down its columns is asked for as
-** it is; one whose result has unit stride along its rows is asked for transposed (Cᵀ = Bᵀ Aᵀ). Each
-** operand must have unit stride one way or the other. Everything else, and any product where cuBLAS
-** is missing, is left to the kernel of ours.
+** cuBLAS stores matrices by columns. A product whose result has unit stride down its columns is
+** requested directly; one with unit stride along its rows is requested transposed (Cᵀ = Bᵀ Aᵀ).
+** Each operand must have unit stride in one direction. All other products, and all products without
+** cuBLAS, use our kernel.
 */
 #define _POSIX_C_SOURCE 200809L
 #include "backends/nccl/cuda.h"
@@ -30,7 +29,7 @@ typedef struct cublas {
                            cublasComputeType_t, cublasGemmAlgo_t);
 } cublas;
 
-/* A pointer to data becomes one to a function by its bytes: ISO C has no cast for it. */
+/* Copies the bytes of a data pointer into a function pointer: ISO C has no cast for that. */
 static bool find(void *library, const char *name, void *function)
 {
     void *symbol = dlsym(library, name);
@@ -71,7 +70,7 @@ void cd_cublas_close(cd_cuda *cuda)
     cuda->cublas_tried = false;
 }
 
-/* A matrix as cuBLAS is told of it. */
+/* The description of a matrix for cuBLAS. */
 typedef struct matrix {
     const void *data;
     int64_t rows, columns, row_stride, column_stride;
@@ -84,8 +83,8 @@ static matrix transposed(matrix m)
 
 static int64_t at_least_one(int64_t n) { return n > 1 ? n : 1; }
 
-/* Stored by columns (N), or by rows and thus transposed (T). A single row or column has any stride
-** it likes. */
+/* Stored by columns (N), or by rows and thus transposed (T). A single row or column may have any
+** stride. */
 static bool describe(const matrix *m, cublasOperation_t *operation, int *leading)
 {
     bool by_columns = (m->row_stride == 1 || m->rows == 1) &&
@@ -119,7 +118,7 @@ cddp_status cd_cublas_product(cd_cuda *cuda, const cd_cuda_product *p, cudaStrea
 {
     *done = false;
     bool is_16 = p->dtype == CDDP_F16 || p->dtype == CDDP_BF16;
-    /* A 16-bit sum is rounded before it is accumulated, which cuBLAS would not do. */
+    /* A 16-bit sum is rounded before it is accumulated; cuBLAS would not round it. */
     if (p->m < 1 || p->n < 1 || p->k < 1 || p->m > INT_MAX || p->n > INT_MAX || p->k > INT_MAX ||
         (is_16 && p->accumulate))
         return CDDP_OK;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The GPU of this process: opening it, memory, the staging ring, errors. */
+/* The GPU of this process: open, memory, the staging ring, errors. */
 #include "backends/nccl/cuda.h"
 
 #include "core/base/error.h"
@@ -11,8 +11,8 @@ cd_cuda cd_cuda_here = {.lock = PTHREAD_MUTEX_INITIALIZER};
 cddp_status cd_cuda_check(cudaError_t code, const char *what, cddp_error *err)
 {
     if (code == cudaSuccess) return CDDP_OK;
-    /* Takes the error out of CUDA's memory of it, where it can be: the next call shall tell of its
-    ** own. */
+    /* Clears CUDA's last error where possible, so that the next call reports only its own
+    ** error. */
     (void)cudaGetLastError();
     return cd_fail(err, code == cudaErrorMemoryAllocation ? CDDP_E_NOMEM : CDDP_E_BACKEND,
                    "cuda: %s: %s", what, cudaGetErrorString(code));
@@ -28,7 +28,7 @@ static bool device_take(void *context, size_t bytes, void **block)
     return false;
 }
 
-/* cudaFree waits until the GPU is idle, so nothing that was enqueued loses its memory. */
+/* cudaFree waits until the GPU is idle, so no enqueued operation loses its memory. */
 static void device_give(void *context, void *block)
 {
     (void)context;
@@ -49,7 +49,7 @@ static void pinned_give(void *context, void *block)
     (void)cudaFreeHost(block);
 }
 
-/* One of the two pools, under the lock; host tells them apart. */
+/* One of the two pools, under the lock; host selects it. */
 static cddp_status take(cd_cuda *cuda, cd_pool *pool, size_t bytes, void **block, cddp_error *err)
 {
     pthread_mutex_lock(&cuda->lock);

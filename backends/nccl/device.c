@@ -2,14 +2,14 @@
 /* The `cuda` device: the device table over one GPU.
 **
 ** An operation checks its operands as the cpu device does, translates its views and enqueues one
-** kernel; only read, norm, find_nonfinite, digest and stream_synchronize wait for the GPU, and they
+** kernel. Only read, norm, find_nonfinite, digest and stream_synchronize wait for the GPU, and
 ** count it (cd_cuda.host_waits). write waits only for data that is too large for the staging ring.
 **
-** Orders     norm: element i is squared in f64 and added to lane i mod 8192 in order; the lanes are
-**            added pairwise,
-** lane
-**            l to lane l + 4096, then + 2048, … matmul: cuBLAS's own order where it takes the operands and is here,
-**            else k = 0, 1, 2, … as on cpu.
+** Orders
+**   norm    element i is squared in f64 and added to lane i mod 8192 in order; the lanes are added
+**           pairwise, lane l to lane l + 4096, then + 2048, …
+**   matmul  cuBLAS's own order for operands that it supports, else k = 0, 1, 2, … as on cpu.
+**
 ** Not here: what a kernel computes (kernels.cu), memory and streams (cuda.c).
 */
 #include "backends/nccl/cuda.h"
@@ -25,12 +25,12 @@
 #include <math.h>
 #include <string.h>
 
-#define STAGED_BYTES_MAX ((size_t)1 << 20) /* larger writes are not worth a copy */
+#define STAGED_BYTES_MAX ((size_t)1 << 20) /* larger writes do not pay for a copy */
 #define CHUNK_NUMEL 16384u
 
 static cd_cuda *state_of(const cddp_device *device) { return device->self; }
 
-/* The GPU is opened by whoever needs it first; a rank that chose its own did so before. */
+/* The first caller opens the GPU; a rank that chose a GPU did so before. */
 static cddp_status need(const cddp_device *device, cd_cuda **cuda, cddp_error *err)
 {
     cd_cuda *c = state_of(device);
@@ -64,7 +64,7 @@ static cddp_status cuda_allocate(const cddp_device *device, cddp_dtype dtype, in
         return cd_fail_memory(err, "%" PRId64 " elements of %s", numel, cddp_dtype_name(dtype));
     size_t bytes = (size_t)numel * cddp_dtype_bytes(dtype);
     CD_TRY(cd_cuda_take(cuda, bytes, &made, err));
-    /* Stale on purpose: NaN and -1. */
+    /* Filled on purpose with NaN and -1, so that stale data shows. */
     cddp_status status = bytes > 0 ? cd_cuda_check(cudaMemsetAsync(made, 0xff, bytes, cuda->stream),
                                                    "cudaMemsetAsync", err)
                                    : CDDP_OK;
@@ -111,7 +111,7 @@ static cd_cuda_view flat_view_of(const cddp_tensor *t)
                           .strides = {1}};
 }
 
-/* f16 and bf16 take their scalars rounded. */
+/* Scalars of f16 and bf16 are rounded first. */
 static cd_cuda_scalar scalar_of(cddp_dtype dtype, double value, int64_t count)
 {
     cd_cuda_scalar s = {.value = value, .count = count};
@@ -265,8 +265,8 @@ static const cd_cuda_op batch_ops[] = {[CDDP_COPY_PLAIN] = CD_CUDA_COPY,
                                        [CDDP_COPY_MULTIPLY] = CD_CUDA_SCALE,
                                        [CDDP_COPY_DIVIDE] = CD_CUDA_DIVIDE};
 
-/* A batch has one scalar, so pairs of a scaled batch share a dtype; others go on their own, as
-** strided ones do. */
+/* A batch has one scalar, so pairs of a scaled batch share a dtype. Other pairs, and strided ones,
+** get their own launch. */
 static bool fits_batch(const cddp_copy_pair *pair, const cddp_copy_pair *first,
                        cddp_copy_scale scale)
 {
@@ -274,7 +274,7 @@ static bool fits_batch(const cddp_copy_pair *pair, const cddp_copy_pair *first,
            (scale == CDDP_COPY_PLAIN || pair->dst.dtype == first->dst.dtype);
 }
 
-/* Writes the table of the pairs that go together and numbers their chunks through. */
+/* Writes the table of the pairs of one launch and numbers their chunks consecutively. */
 static void batch_fill(cd_cuda_pair *table, cd_cuda_batch *batch, const cddp_copy_pair *pairs,
                        size_t pair_count, cddp_copy_scale scale)
 {
@@ -381,8 +381,8 @@ static cddp_status cuda_matmul(const cddp_tensor *dst, const cddp_matmul *operan
 
 /* ---- for hooks that look at numbers ---- */
 
-/* Work memory belongs to the default stream, before and afterwards; for another one the host sees
-** to it. */
+/* Work memory belongs to the default stream before and after the call; for another stream the host
+** waits. */
 static cddp_status work_begin(cd_cuda *cuda, cudaStream_t on, size_t bytes, void **work,
                               cddp_error *err)
 {
@@ -579,8 +579,7 @@ static cddp_status cuda_add_at(const cddp_tensor *flat, const cddp_tensor *indic
 
 /* ---- to and from the host ---- */
 
-/* A contiguous copy on the device of a view that is not; *block NULL when the view itself will
-** do. */
+/* Makes a contiguous copy on the device; *block is NULL when the view itself is contiguous. */
 static cddp_status pack(cd_cuda *cuda, const cddp_tensor *src, cddp_tensor *packed, void **block,
                         cddp_error *err)
 {
@@ -613,8 +612,8 @@ out:
     return status;
 }
 
-/* The host's bytes into contiguous device memory. Small ones pass through the ring, so that nobody
-** waits. */
+/* Copies host bytes into contiguous device memory. Small ones pass through the ring, so that the
+** host does not wait. */
 static cddp_status upload(cd_cuda *cuda, void *to, const void *host, size_t bytes, cddp_error *err)
 {
     cd_ring_slot *slot = NULL;
@@ -658,7 +657,7 @@ out:
 
 /* ---- whole-tensor results ---- */
 
-/* Runs one of the scans and brings its lanes to the host. lanes: (CD_CUDA_PARTIALS) of 8 bytes
+/* Runs one of the scans and copies its lanes to the host. lanes: (CD_CUDA_PARTIALS) of 8 bytes
 ** each. */
 static cddp_status scan(const cddp_tensor *src, bool squares, void *lanes, cddp_error *err)
 {
@@ -711,8 +710,8 @@ static cddp_status cuda_find_nonfinite(const cddp_tensor *src, int64_t *index, c
     return CDDP_OK;
 }
 
-/* The digest is the cpu's, over a copy: it must be equal on every machine, and it is the judge's,
-** not the training's.
+/* The cpu computes the digest from a copy: it must be equal on every machine, and only the judge
+** uses it.
 */
 static cddp_status cuda_digest(const cddp_tensor *src, uint64_t *digest, cddp_error *err)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The guard: fingerprints exchanged through the group's own communicator before each collective.
+/* The guard: exchanges fingerprints through the group's communicator before each collective.
 **
-** It blocks the host until every member has come to the same call, so it is for verification and
-** off otherwise. Members that use two groups in different orders wait for each other here as they
+** It blocks the host until every member has reached the same call, so it is for verification and
+** off otherwise. Members that use two groups in different orders wait for each other here, as they
 ** would in NCCL's kernels.
 */
 #include "backends/nccl/nccl_group.h"
@@ -15,7 +15,7 @@
 
 #define POLL_NS UINT64_C(20000)
 
-/* Polls, so that a member that does not come is a time-out. */
+/* Polls, so that a missing member causes a time-out. */
 static cddp_status wait_stream(cd_nccl_group *g, const cd_nccl_work *w, cddp_error *err)
 {
     g->cuda->host_waits++;

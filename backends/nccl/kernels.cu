@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Kernels of the cuda device. What they compute is said in kernels.h.
+/* Kernels of the cuda device. kernels.h says what they compute.
 **
-** Written once for two compilers: nvcc makes GPU code of it, and the unit tests compile the same
-** file as C++ with a header of theirs (CD_CUDA_ON_HOST names it), where a launch is a loop over all
-** threads. So what a thread does, which elements it takes and how it rounds is tested on any
-** machine; what only a GPU can show is left to tests/gpu.
+** Two compilers build this file. nvcc makes GPU code of it. Unit tests compile it as C++ with their
+** own header (CD_CUDA_ON_HOST names it), where a launch is a loop over all threads. So any machine
+** tests the work, the elements and the rounding of a thread; tests/gpu tests the rest.
 **
 ** Compiled with --fmad=false: a product is rounded before it is added (docs/determinism.md).
 */
@@ -28,7 +27,7 @@ constexpr int64_t BLOCKS_MAX = 1 << 16; /* threads stride over what is left */
 
 /* ---- dtypes: how an element is held while one operation runs ---- */
 
-/* Floats compute in Wide and round to the stored form after every operation. */
+/* Floats compute in Wide and are rounded to the stored form after every operation. */
 struct F64 {
     typedef double Stored;
     typedef double Wide;
@@ -96,7 +95,7 @@ __device__ void apply_float(cd_cuda_op op, typename D::Stored *d, typename D::St
     }
 }
 
-/* True division with one rounding; which width suffices is said in core/tensor/kernels.c. */
+/* True division with one rounding; core/tensor/kernels.c says which width suffices. */
 __device__ inline void divide(double *d, double s, int64_t n) { *d = s / (double)n; }
 __device__ inline void divide(float *d, float s, int64_t n)
 {
@@ -312,8 +311,8 @@ template <typename From> __device__ void store(uint32_t dtype, void *p, From fro
 
 __device__ inline void store_f64(uint32_t dtype, void *p, double x) { store(dtype, p, FromF64{x}); }
 
-/* The pairs that gradients go through have a way of their own, which keeps the payload of a NaN as
-** the cpu's does. */
+/* The conversions of gradients have their own path, which keeps the payload of a NaN like the
+** cpu's. */
 __device__ inline void convert(uint32_t to, void *d, uint32_t from, const void *s)
 {
     if (from == CDDP_F32 && to == CDDP_F16)
@@ -381,7 +380,7 @@ template <typename T> __device__ void run_fill(const cd_cuda_call &c)
         ((T *)c.dst.data)[place(c.dst, i)] = value;
 }
 
-/* Bits are moved, not numbers: a signalling NaN stays what it is. */
+/* Bits are moved, not numbers: a signalling NaN does not change. */
 template <typename T> __device__ void run_move(const cd_cuda_call &c)
 {
     for (int64_t i = thread_index(); i < c.numel; i += thread_count())
@@ -608,8 +607,8 @@ __global__ void basis_store_kernel(cd_cuda_basis b)
 }
 
 /* What one launch does to a column: takes off its projection on `taken` (-1: on none), whose size
-** is in slot `from`; then sums its product with `next` into slot `to`. A lane has rows of its own,
-** so that both fit into one launch. */
+** is in slot `from`; then sums its product with `next` into slot `to`. A lane has its own rows, so
+** that both fit into one launch. */
 struct BasisStep {
     cd_cuda_basis basis;
     int64_t column, taken, next;
@@ -887,7 +886,7 @@ __global__ void add_at_kernel(cd_cuda_add_at a)
     }
 }
 
-/* Afterwards, so that nobody adds to what it writes. */
+/* It runs last, so that no thread adds to its result. */
 __global__ void add_at_check_kernel(cd_cuda_add_at a)
 {
     for (int64_t i = thread_index(); i < a.count; i += thread_count())

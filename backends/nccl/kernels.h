@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The kernels of the cuda device as C functions: each enqueues on a stream and returns at once.
 **
-** Arithmetic is that of core/tensor/kernels.h, operation by operation and rounding by rounding, so
-** that the bits are the cpu device's. The one exception is the payload of a NaN that arithmetic
-** makes or passes on: a GPU answers with its canonical NaN. Conversions between f32 and the 16-bit
-** dtypes keep the payload: they are the cpu's integer arithmetic.
+** Every operation and rounding is that of core/tensor/kernels.h, so that the bits equal the cpu
+** device's. The one exception is the payload of a NaN from arithmetic: a GPU returns its canonical
+** NaN. Conversions between f32 and the 16-bit dtypes keep the payload: they use the cpu's integer
+** arithmetic.
 **
-** Every kernel is a loop over elements that knows nothing of other threads: no shared memory, no
-** barrier, no atomic. What is summed is summed by stated threads in a stated order, so results do
-** not depend on the GPU or the launch.
+** Every kernel is a loop over elements without any communication between threads: no shared
+** memory, no barrier, no atomic. Each sum has fixed threads and a fixed order, so results do not
+** depend on the GPU or the launch.
 */
 #pragma once
 #include <stddef.h>
@@ -22,8 +22,8 @@ extern "C" {
 /* lanes of norm and find_nonfinite: element i belongs to lane i mod 8192 */
 #define CD_CUDA_PARTIALS 8192
 
-/* A view as the kernels see it: logical index → address. Sizes are those of the view with
-** dimensions merged that continue each other; the last one is innermost. */
+/* A view for the kernels: logical index → address. Adjacent dimensions are merged; the last one is
+** innermost. */
 typedef struct cd_cuda_view {
     void *data;         /* the element with index 0 */
     uint32_t dtype;     /* cddp_dtype */
@@ -33,7 +33,7 @@ typedef struct cd_cuda_view {
 } cd_cuda_view;
 
 typedef enum cd_cuda_op {
-    CD_CUDA_COPY, /* the only one that takes different dtypes */
+    CD_CUDA_COPY, /* the only operation with different dtypes */
     CD_CUDA_FILL, /* dst = scalar.bits, whatever src */
     CD_CUDA_SCALE,
     CD_CUDA_DIVIDE,
@@ -48,7 +48,7 @@ typedef enum cd_cuda_op {
 } cd_cuda_op;
 
 typedef struct cd_cuda_scalar {
-    double value;  /* rounded to the dtype already when that is f16 or bf16 */
+    double value;  /* already rounded when the dtype is f16 or bf16 */
     int64_t count; /* divisor */
     uint64_t bits; /* one element, for FILL */
 } cd_cuda_scalar;
@@ -60,8 +60,8 @@ typedef struct cd_cuda_call {
     cd_cuda_scalar scalar;
 } cd_cuda_call;
 
-/* One tensor of a batch, both sides contiguous. Chunks of all tensors are numbered through; a block
-** takes one chunk and finds its tensor by bisection of first_chunk. */
+/* One tensor of a batch, both sides contiguous. Chunks of all tensors are numbered consecutively.
+** A block takes one chunk and finds its tensor by bisection of first_chunk. */
 typedef struct cd_cuda_pair {
     void *dst;
     const void *src;
@@ -88,7 +88,7 @@ typedef struct cd_cuda_product {
     int64_t a_row, a_k, b_k, b_col, dst_row, dst_col; /* element strides */
 } cd_cuda_product;
 
-/* The matrix and its copy in f64, (rows × columns) by rows, on which everything is done. */
+/* The matrix and its copy in f64, (rows × columns) by rows; all steps use the copy. */
 typedef struct cd_cuda_basis {
     void *data;
     uint32_t dtype; /* f64 f32 f16 bf16 */
@@ -99,7 +99,7 @@ typedef struct cd_cuda_basis {
 } cd_cuda_basis;
 #define CD_CUDA_BASIS_SLOTS 3
 
-/* Rows of numbers and their codes. An observer's lanes of a row are joined in two steps. */
+/* Rows of numbers and their codes. An observer joins the lanes of a row in two steps. */
 #define CD_CUDA_RANGE_JOINS 64
 typedef struct cd_cuda_rows {
     const float *values; /* (rows × length) */
@@ -119,9 +119,9 @@ typedef struct cd_cuda_decode {
     int64_t parts, rows, length;
 } cd_cuda_decode;
 
-/* The k largest by magnitude: digits of four bits of the k-th largest are found from the top, each
-** by a histogram of what agrees with the ones before; then a prefix sum says where each lane's
-** chosen elements go. */
+/* The k largest by magnitude. Digits of four bits of the k-th largest are found from the top, each
+** by a histogram of the elements that agree so far. Then a prefix sum gives the places of each
+** lane's chosen elements. */
 #define CD_CUDA_LARGEST_LANES 8192
 #define CD_CUDA_LARGEST_JOINS 64
 typedef struct cd_cuda_largest {

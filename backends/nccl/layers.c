@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Layers and update rules of the cuda device: operands, scratch, products. What a kernel computes
-** is in layers.cu. */
+/* Layers and update rules of the cuda device: operands, scratch, products. The kernels are in
+** layers.cu. */
 #include "backends/nccl/layers.h"
 
 #include "backends/nccl/cuda.h"
@@ -54,7 +54,7 @@ static cddp_status check_tensors(const cddp_device *device, const char *name, co
     return CDDP_OK;
 }
 
-/* pairs: which tensor may be c64 beside f32, or count. */
+/* pairs: the tensor that may be c64 beside f32, or count. */
 static cddp_status check_reals(const char *name, const char *what, const cddp_tensor *tensors,
                                uint32_t count, uint32_t pairs, cddp_dtype dtype, cddp_error *err)
 {
@@ -97,7 +97,7 @@ static cddp_status check_call(const cddp_device *device, const cddp_layer_call *
     return CD_PASS(check_reals(name, "gradient of input", call->in_grads, n, pairs, dtype, err));
 }
 
-/* ---- what the trace hears ---- */
+/* ---- trace events ---- */
 
 static void touch(cd_cuda *cuda, const cddp_tensor *tensors, uint32_t count, bool write,
                   const char *who)
@@ -126,7 +126,7 @@ static void observe_call(cd_cuda *cuda, const cddp_layer_call *call)
 
 /* ---- products ---- */
 
-/* A row-major matrix as it is stored; `by_columns` reads it the other way round. */
+/* A stored row-major matrix; `by_columns` reads it transposed. */
 typedef struct operand {
     const void *data;
     int64_t row, column; /* strides */

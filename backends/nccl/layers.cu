@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Kernels of the layers and of the optimizers' rules: layers.h says how they sum.
+/* Kernels of the layers and of the optimizers' rules. layers.h gives the order of sums.
 **
-** Written for two compilers, as kernels.cu is. A kernel is a functor: operator()(i) computes
-** element i of what it makes and writes nothing else, so launches need no barrier inside and no
-** atomics. R is float or double.
+** Two compilers build this file, like kernels.cu. A kernel is a functor: operator()(i) computes
+** element i of the result and writes nothing else, so launches need no barrier and no atomics. R is
+** float or double.
 */
 #ifdef CD_CUDA_ON_HOST
 #include CD_CUDA_ON_HOST
@@ -63,7 +63,7 @@ __device__ inline float fsigmoid(float x) { return (float)cd_math_sigmoid((doubl
 __device__ inline double ferf(double x) { return cd_math_erf(x); }
 __device__ inline float ferf(float x) { return (float)cd_math_erf((double)x); }
 
-/* ---- what a call holds ---- */
+/* ---- the state of a call ---- */
 
 template <typename T> T *data(const cddp_tensor *t)
 {
@@ -73,7 +73,7 @@ template <typename T> T *data(const cddp_tensor *t)
 template <typename R> struct Call {
     const cddp_layer_call *c;
     void *stream;
-    int code; /* of the first step that failed; the others are left out */
+    int code; /* the error of the first failed step; later steps are skipped */
     template <typename F> void step(int64_t count, const F &element)
     {
         if (code == 0) code = each(count, element, stream);
@@ -99,7 +99,7 @@ template <typename R> struct Call {
     }
 };
 
-/* ---- linear: what goes around its products ---- */
+/* ---- linear: everything except its products ---- */
 
 template <typename R> struct AddBias {
     R *y;
@@ -210,7 +210,7 @@ struct ConvSizes {
         out_width, positions;
     __device__ int64_t patch() const { return channels * kernel_height * kernel_width; }
     __device__ int64_t sample() const { return channels * height * width; }
-    /* Which element of the sample patch element k meets at position p; -1 in the padding. */
+    /* The element of the sample under patch element k at position p; -1 in the padding. */
     __device__ int64_t source(int64_t k, int64_t p) const
     {
         const int64_t window = kernel_height * kernel_width, channel = k / window;
@@ -379,8 +379,8 @@ template <typename R> void run_resize(Call<R> &k, bool shrinks)
 
 /* ---- dropout ---- */
 
-/* One thread draws for one sample: xoshiro256** (core/base/prng.c) has no place to begin but its
-** start. */
+/* One thread draws for one sample: xoshiro256** (core/base/prng.c) can only be started from its
+** beginning. */
 template <typename R> struct Dropout {
     const R *from;
     R *to;
@@ -515,7 +515,7 @@ template <typename R> struct NormRow {
     }
 };
 
-/* Moments for the columns, and dx where it is wanted. moments: (rows, 2). */
+/* Moments for the columns, and dx when requested. moments: (rows, 2). */
 template <typename R> struct NormRowBack {
     const R *x, *weight, *dy;
     R *dx, *moments;
@@ -726,7 +726,7 @@ template <typename R> struct BatchSums {
     }
 };
 
-/* total: the count of all ranks' values, or null: one's own. */
+/* total: the count of all ranks' values, or null: this rank's count. */
 template <typename R> struct BatchInput {
     Planes z;
     const R *x, *weight, *dy;
@@ -807,7 +807,7 @@ struct AttentionSizes {
     int64_t samples, positions, width, heads, head;
     bool causal;
     __device__ int64_t stride() const { return 3 * width; }
-    /* Where the queries of head h of sample s begin; keys and values follow `width` further on. */
+    /* The start of the queries of head h of sample s; keys and values follow `width` later. */
     __device__ int64_t start(int64_t s, int64_t h) const
     {
         return s * positions * stride() + h * head;
@@ -822,7 +822,7 @@ template <typename R> __device__ R dot(const R *a, const R *b, int64_t n)
     return sum;
 }
 
-/* shares: (samples, heads, positions, positions); one thread makes the row of one query. */
+/* shares: (samples, heads, positions, positions); one thread computes the row of one query. */
 template <typename R> struct AttentionShares {
     AttentionSizes z;
     const R *qkv;
@@ -1111,7 +1111,7 @@ template <typename R> struct Copy {
     __device__ void operator()(int64_t i) const { to[i] = from[i]; }
 };
 
-/* Reals of a parameter, and where they begin: c64 has two in each element. */
+/* The reals of a parameter and their start: c64 has two in each element. */
 int64_t real_count(const cddp_tensor *p)
 {
     return cddp_tensor_numel(p) * (p->dtype == CDDP_C64 ? 2 : 1);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The layers and update rules of cddp/layers.h on the cuda device.
 **
-** layers.cu has the kernels: one thread computes one element of a result, and sums for it alone, in
-** the order of the cpu's kernels (core/model/layers) and with its functions
-** (core/tensor/math_code.h). So the bits are the cpu's, but for the payload of a NaN, and no result
-** depends on the launch. layers.c checks operands and takes scratch; it hands large products to
-** cuBLAS, whose order is its own.
+** layers.cu has the kernels: one thread computes one element of a result with all of its sums. It
+** uses the order of the cpu's kernels (core/model/layers) and their functions
+** (core/tensor/math_code.h). So the bits equal the cpu's, except for the payload of a NaN, and no
+** result depends on the launch. layers.c checks operands and takes scratch. Large products go to
+** cuBLAS, which has its own order.
 */
 #pragma once
 #include "cddp/device.h"
@@ -14,16 +14,16 @@
 extern "C" {
 #endif
 
-/* A product with at least this many multiplications goes to cuBLAS where that is here: bounded, not
-** bit for bit. */
+/* A product with at least this many multiplications goes to cuBLAS when that is present: bounded,
+** not bit for bit. */
 #define CD_CUDA_LARGE_PRODUCT ((int64_t)1 << 20)
 
-#define CD_CUDA_EXPERTS_MAX 64 /* a kernel holds a pointer for each */
+#define CD_CUDA_EXPERTS_MAX 64 /* a kernel has a pointer for each */
 
-/* Bytes of device memory that the call needs while its kernels run. */
+/* The bytes of device memory that the call needs while its kernels run. */
 size_t cd_cuda_layer_scratch(const cddp_layer_call *call);
-/* Enqueue; return a cudaError_t as an int. Products of LINEAR are the caller's: only what goes
-** around them is here. */
+/* Enqueue; return a cudaError_t as an int. The caller computes the products of LINEAR; only the
+** rest of it is here. */
 int cd_cuda_launch_layer(const cddp_layer_call *call, void *scratch, void *stream);
 int cd_cuda_launch_update(const cddp_update_call *call, void *stream);
 

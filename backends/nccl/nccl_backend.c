@@ -1,19 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The NCCL backend: groups, works, the watchdog's thread; and the module's one symbol.
+/* The NCCL backend: groups, works, the watchdog's thread, and the module's one symbol.
 **
 ** Invariants:
-**   N1  a work is on exactly one list, in flight or free; a work that was released stays in flight
-**       until the GPU is
-** done
-**       with it, because its events and its stand-ins for host memory are still in use;
+**   N1  a work is on exactly one list, in flight or free. A released work stays in flight until the
+**       GPU is done with it: its events and its stand-ins for host memory are still in use;
 **   N2  works are issued in order of posting, messages together (nccl_group.h);
-**   N3  the group fails once: the first reason is told by every call from then on, and the
-**       communicator is aborted then and there, so that no wait outlives its deadline;
+**   N3  the group fails once: every later call reports the first reason. The communicator is
+**       aborted at once, so that no wait outlives its deadline;
 **   N4  post, test and (for device tensors without guard) wait never wait for the GPU. close does.
 **
-** Options of a group ("key=value,…"): guard=0|1, fingerprints before each collective and host-side waits (default 0);
-** split=NAME, the communicator is split from that of group NAME, all of whose members open their
-** groups at the same point (default: made afresh).
+** Options of a group ("key=value,…"):
+**   guard=0|1    fingerprints before each collective and host-side waits (default 0)
+**   split=NAME   the communicator is split from that of group NAME, all of whose members open their
+**                groups at the same point (default: made afresh)
 **
 ** Limits: messages between two ranks pair up in order of posting; tags are not compared. A rank is
 ** a process: NCCL reads its settings once, and two ranks of one process would share a GPU's default
@@ -38,7 +37,7 @@
 #define LOOK_NS 20000000L
 #define POLL_NS UINT64_C(20000)
 
-/* Open groups of this process, for split. */
+/* The open groups of this process, for split. */
 static pthread_mutex_t open_lock = PTHREAD_MUTEX_INITIALIZER;
 static cd_nccl_group *open_groups;
 
@@ -55,7 +54,7 @@ static void comm_abort(cd_nccl_group *g)
     g->comm_aborted = true;
 }
 
-/* A call that failed takes the group with it (N3). */
+/* A failed call fails the group (N3). */
 static cddp_status fail_group(cd_nccl_group *g, cddp_status status, const cddp_error *err)
 {
     if (!g->watch.failed) {
@@ -70,7 +69,8 @@ static cddp_status fail_group(cd_nccl_group *g, cddp_status status, const cddp_e
 
 /* ---- works ---- */
 
-/* cudaErrorNotReady while the GPU is at it. A work that was never issued ends with its group. */
+/* cudaErrorNotReady while the GPU works on it. A work that was never issued ends with its
+** group. */
 static cudaError_t progress(const cd_nccl_group *g, const cd_nccl_work *w)
 {
     if (!w->issued) return g->watch.failed ? cudaSuccess : cudaErrorNotReady;
@@ -104,7 +104,7 @@ static void work_destroy(cd_nccl_group *g, cd_nccl_work *w)
     cd_release(g->allocator, w, sizeof *w);
 }
 
-/* Works that were released and are done become free again. */
+/* Works that are released and done become free again. */
 static void reap(cd_nccl_group *g)
 {
     cd_nccl_work *last = NULL;
@@ -159,8 +159,8 @@ static cddp_status counts_copy(const cd_nccl_group *g, cd_nccl_work *w, cddp_err
     return CDDP_OK;
 }
 
-/* Device memory is used as it is; host memory gets a stand-in, filled from the tensor when it is
-** read. */
+/* Device memory is used directly. Host memory gets a stand-in, filled from the tensor when it is
+** an input. */
 static cddp_status operand_take(cd_nccl_group *g, const cddp_tensor *t, bool is_read,
                                 cd_nccl_operand *o, cddp_error *err)
 {
@@ -189,7 +189,7 @@ static bool same_memory(const cddp_tensor *a, const cddp_tensor *b)
            a->offset == b->offset;
 }
 
-/* In place is one operand: the output, which then brings the input's bytes. */
+/* An operation in place has one operand, the output, which then also has the input's bytes. */
 static cddp_status operands_take(cd_nccl_group *g, cd_nccl_work *w, cddp_error *err)
 {
     const cddp_collective *c = &w->call;
@@ -200,14 +200,14 @@ static cddp_status operands_take(cd_nccl_group *g, cd_nccl_work *w, cddp_error *
     CD_TRY(operand_take(g, &c->output, in_place || c->op == CDDP_OP_BROADCAST, &w->out, err));
     if (in_place) {
         w->in = w->out;
-        w->in.device = w->in.pinned = NULL; /* the output's to give back */
+        w->in.device = w->in.pinned = NULL; /* the output releases it */
     }
     w->on_host =
         w->in.device != NULL || w->out.device != NULL || c->op == CDDP_OP_BARRIER || g->guard;
     return CDDP_OK;
 }
 
-/* What came back from the GPU, into the caller's memory. */
+/* Copies the GPU's result into the caller's memory. */
 static void deliver(cd_nccl_group *g, cd_nccl_work *w)
 {
     const cddp_tensor *t = &w->call.output;
@@ -262,7 +262,7 @@ static cddp_status post_locked(cd_nccl_group *g, const cddp_collective *c, cd_nc
     append(g, w);
     return CDDP_OK;
 out:
-    /* Without err the reason is lost to later calls, not to this one. */
+    /* Without err only later calls lose the reason. */
     return CD_PASS(fail_group(g, status, err));
 }
 
@@ -285,7 +285,7 @@ static cddp_status nccl_post(void *group, const cddp_collective *collective, voi
         if (status == CDDP_OK) {
             *work = w;
         } else if (g->stream != NULL && g->comm_aborted) {
-            /* Part of it may be on the stream; it ends with the communicator. */
+            /* Parts of it may be on the stream; they end with the communicator. */
             w->issued = cudaEventRecord(w->done, g->stream) == cudaSuccess;
             w->released = true;
             append(g, w);
@@ -302,7 +302,7 @@ static cddp_status nccl_post(void *group, const cddp_collective *collective, voi
 
 /* ---- the end of a work ---- */
 
-/* Under the lock. *done when the GPU is through; a group that failed fails every work that had not
+/* Under the lock. *done when the GPU is done. A failed group fails every work that has not
 ** ended. */
 static cddp_status look_at(cd_nccl_group *g, cd_nccl_work *w, bool *done, cddp_error *err)
 {
@@ -409,7 +409,7 @@ static void look(cd_nccl_group *g)
         state != ncclInProgress)
         l.async_error = ncclGetErrorString(state);
     for (cd_nccl_work *w = g->in_flight; w != NULL && !l.has_oldest; w = w->next) {
-        if (!w->issued || is_done(g, w)) continue; /* a message that is kept back has not begun */
+        if (!w->issued || is_done(g, w)) continue; /* a postponed message has not begun */
         l.has_oldest = true;
         l.op = w->call.op;
         l.sequence = w->call.sequence;
@@ -518,7 +518,7 @@ static cddp_status buffers_take(cd_nccl_group *g, cddp_error *err)
     CD_TRY(cd_cuda_take(g->cuda, bytes, &g->guard_device, err));
     CD_TRY(cd_cuda_take_pinned(g->cuda, bytes, &g->guard_host, err));
     CD_TRY(cd_cuda_take(g->cuda, sizeof(int32_t), &g->flag, err));
-    /* Pooled memory belongs to the default stream, which may not be through with it. */
+    /* Pooled memory belongs to the default stream, which may still use it. */
     CD_TRY(cd_cuda_synchronize(g->cuda, g->cuda->stream, "opening a group", err));
     CD_TRY(cd_cuda_check(cudaMemsetAsync(g->flag, 0, sizeof(int32_t), g->stream), "cudaMemsetAsync",
                          err));
@@ -535,8 +535,8 @@ static cddp_status watchdog_start(cd_nccl_group *g, cddp_error *err)
     return CDDP_OK;
 }
 
-/* Lets what is in flight end. The watchdog aborts what outlives its deadline; what does not even
-** end then is left to the GPU, with its memory. */
+/* Lets operations in flight end. The watchdog aborts those that outlive their deadline. An
+** operation that does not end even then keeps its memory on the GPU. */
 static void drain(cd_nccl_group *g)
 {
     uint64_t limit_ns = cd_os_now_ns() + g->timeout_ns + UINT64_C(5000000000);
@@ -671,9 +671,9 @@ static const cddp_backend nccl = {
     .size = sizeof nccl,
     .abi = CDDP_BACKEND_ABI,
     .name = "nccl",
-    /* Rings, trees and switches make each element in one place and hand it to everybody: equal bits
-    ** on all ranks, in an association of NCCL's own. Promised here so that I-GRADEQ and its kin
-    ** look whether it is so (C10-09). */
+    /* Rings, trees and switches compute each element in one place and send it to all: equal bits
+    ** on all ranks, in NCCL's own association. The promise makes I-GRADEQ and related checks verify
+    ** it (C10-09). */
     .capabilities = {.size = sizeof(cddp_capabilities),
                      .ops = ALL_OPS,
                      .dtypes = CD_NCCL_DTYPES,

@@ -1,21 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One NCCL group inside this process, and what its files share.
+/* One NCCL group inside this process, and the declarations that its files share.
 **
-** Streams    a group has one stream of its own, and its operations run there in order of posting:
+** Streams    a group has its own stream, on which its operations run in order of posting:
 **
-**     the caller's stream   … writes the input ── ready ─┐                  ┌── done ── reads the output …
-**     the group's stream                                 └─ the operation ──┘
+**     caller's stream   … writes the input ── ready ─┐                  ┌── done ── reads output …
+**     group's stream                                 └─ the operation ──┘
 **
-**            ready is recorded at post, done behind the operation; the group's stream waits for the first and, at
-**            wait, the caller's for the second. The host waits for neither.
-** Host data  tensors in host memory travel through pinned memory and the GPU; their wait blocks, as
-**            it must.
-** Messages   send and recv are kept back until something needs them (a wait, a test, a collective)
-**            and are then issued together, so that ranks which all send before they receive do not
-**            stop each other.
-** Locks      `lock` guards the communicator, the lists and the watch. The watchdog takes it too;
-**            nothing waits for the GPU while holding it, but for the guard, which has a deadline of
-**            its own.
+**            post records ready, and done comes after the operation. The group's stream waits for
+**            ready; at wait the caller's stream waits for done. The host waits for neither.
+** Host data  tensors in host memory travel through pinned memory and the GPU; their wait blocks.
+** Messages   send and recv are postponed until a wait, a test or a collective needs them, and are
+**            then issued together. So ranks that all send before they receive do not block each
+**            other.
+** Locks      `lock` guards the communicator, the lists and the watch. The watchdog takes it too. No
+**            thread waits for the GPU while holding it, except the guard, which has a deadline.
 */
 #pragma once
 #include <nccl.h>
@@ -27,7 +25,7 @@
 
 typedef struct cd_nccl_group cd_nccl_group;
 
-/* A tensor as an operation sees it: device memory, the caller's or a stand-in for host memory. */
+/* An operand: device memory, either the caller's or a stand-in for host memory. */
 typedef struct cd_nccl_operand {
     char *data;
     size_t bytes;
@@ -36,7 +34,7 @@ typedef struct cd_nccl_operand {
 } cd_nccl_operand;
 
 typedef struct cd_nccl_work {
-    struct cd_nccl_work *next; /* in the list that it is on: free or in flight (oldest first) */
+    struct cd_nccl_work *next; /* in its list: free or in flight (oldest first) */
     cddp_collective call;      /* counts and send_counts point into `counts` */
     int64_t *counts;           /* (2 × group size), kept with the work */
     cd_nccl_operand in, out;
@@ -44,11 +42,11 @@ typedef struct cd_nccl_work {
     uint64_t posted_ns, deadline_ns;
     bool issued;   /* done was recorded */
     bool on_host;  /* its wait blocks the host */
-    bool released; /* the caller has given it back; the GPU may still be at it */
+    bool released; /* the caller released it; the GPU may still use it */
 } cd_nccl_work;
 
 struct cd_nccl_group {
-    const cddp_allocator *allocator; /* of the rank that opened it */
+    const cddp_allocator *allocator; /* rendezvous of the rank that opened it */
     cd_cuda *cuda;
     ncclComm_t comm;
     cudaStream_t stream;
@@ -60,23 +58,23 @@ struct cd_nccl_group {
     uint64_t timeout_ns;
     bool guard;
     char split_of[128];              /* the group to split from; "": none */
-    cd_nccl_group *next_open;        /* list of the process, for split */
+    cd_nccl_group *next_open;        /* next in the process's list, for split */
     void *guard_device, *guard_host; /* (size + 1) fingerprints */
     void *flag;                      /* 4 bytes of device memory for barriers */
     pthread_mutex_t lock;
-    pthread_cond_t wake; /* of the watchdog, at close */
+    pthread_cond_t wake; /* ends the watchdog, at close */
     pthread_t watchdog;
     bool watchdog_runs, closing;
     bool comm_aborted;
-    bool observes; /* it brought the tracer that the device tells */
+    bool observes; /* it registered the tracer that gets the device's events */
     cd_watch watch;
     cd_nccl_work *in_flight, *in_flight_last, *free_works;
 };
 
 /* ---- nccl_types.c ---- */
-/* False where NCCL has no such type or operation. */
+/* False when NCCL has no such type or operation. */
 bool cd_nccl_type(cddp_dtype dtype, ncclDataType_t *type);
-bool cd_nccl_red_op(cddp_red_op op, ncclRedOp_t *nccl); /* AVG and PREMUL_SUM start from a sum */
+bool cd_nccl_red_op(cddp_red_op op, ncclRedOp_t *nccl); /* AVG and PREMUL_SUM use a sum */
 /* The same as bit sets, for the capabilities. */
 #define CD_NCCL_DTYPES                                                                 \
     (CDDP_DTYPE_BIT(CDDP_F64) | CDDP_DTYPE_BIT(CDDP_F32) | CDDP_DTYPE_BIT(CDDP_F16) |  \
@@ -87,7 +85,7 @@ bool cd_nccl_red_op(cddp_red_op op, ncclRedOp_t *nccl); /* AVG and PREMUL_SUM st
      1u << CDDP_RED_PRODUCT | 1u << CDDP_RED_PREMUL_SUM)
 cddp_status cd_nccl_fail(const cd_nccl_group *group, ncclResult_t code, const char *what,
                          cddp_error *err) CDDP_MUST_CHECK;
-/* A factor as NCCL wants it: one element of the dtype. */
+/* A factor in NCCL's form: one element of the dtype. */
 typedef union cd_nccl_factor {
     double f64;
     float f32;
@@ -99,21 +97,22 @@ typedef union cd_nccl_factor {
 cd_nccl_factor cd_nccl_factor_of(cddp_dtype dtype, double value);
 
 /* ---- nccl_world.c ---- */
-/* Which GPU this rank takes, told by the host names of all; then the group's communicator. */
+/* Chooses this rank's GPU from the host names of all ranks, then opens the group's
+** communicator. */
 cddp_status cd_nccl_world_open(cd_nccl_group *group, const cddp_rank *rank,
                                cddp_error *err) CDDP_MUST_CHECK;
 cddp_status cd_nccl_comm_open(cd_nccl_group *group, const cd_nccl_group *parent,
                               cddp_error *err) CDDP_MUST_CHECK;
-/* Waits until a non-blocking call of NCCL is through; at the deadline the communicator is
-** aborted. */
+/* Waits until a non-blocking call of NCCL is complete; at the deadline it aborts the
+** communicator. */
 cddp_status cd_nccl_settle(cd_nccl_group *group, ncclResult_t code, const char *what,
                            uint64_t deadline_ns, cddp_error *err) CDDP_MUST_CHECK;
 
 typedef struct cd_nccl_place {
-    uint32_t local_rank, local_count; /* among the ranks of this host */
+    uint32_t local_rank, local_count; /* index among the ranks of this host */
     uint32_t gpu_count;
-    bool one_host; /* the whole world is on one */
-    bool shared;   /* somewhere in the world more ranks than GPUs share a host */
+    bool one_host; /* the whole world is on one host */
+    bool shared;   /* some host has more ranks than GPUs */
 } cd_nccl_place;
 /* hosts: (world_size) "host/first_gpu gpu_count" of each rank. Pure. */
 cddp_status cd_nccl_place_of(const char *const *hosts, uint32_t world_size, uint32_t rank,

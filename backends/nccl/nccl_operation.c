@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Operations as NCCL calls on the group's stream.
 **
-** Reductions carry their dtype; what only moves, moves bytes. NCCL has no uneven shares: allgather
-** and reduce_scatter with counts are one fused batch of broadcasts or reductions, one per rank;
-** gather, scatter and alltoall are fused sends and receives, our own share a copy. A barrier is a
-** sum of four bytes, and its wait blocks the host. Calls of no elements are left out: every member
-** leaves them out.
+** Reductions use their dtype; other operations move bytes. NCCL has no uneven shares, so allgather
+** and reduce_scatter with counts are a fused batch of broadcasts or reductions, one per rank.
+** gather, scatter and alltoall are fused sends and receives; the rank's own share is a copy. A
+** barrier is a sum of four bytes, and its wait blocks the host. Calls without elements are omitted,
+** by every member.
 **
-** Here the lock is held, and nothing waits for the GPU.
+** The caller holds the lock, and nothing here waits for the GPU.
 */
 #include "backends/nccl/nccl_group.h"
 
@@ -18,7 +18,8 @@ static bool reduces(const cddp_collective *c)
     return c->op == CDDP_OP_ALLREDUCE || c->op == CDDP_OP_REDUCE || c->op == CDDP_OP_REDUCE_SCATTER;
 }
 
-/* Bytes of rank r's share, and where it begins. counts NULL: equal shares of `equal` elements. */
+/* The size and the offset of rank r's share, in bytes. counts NULL: equal shares of `equal`
+** elements. */
 static size_t share_bytes(const int64_t *counts, int64_t equal, uint32_t r, size_t element)
 {
     return (size_t)(counts != NULL ? counts[r] : equal) * element;
@@ -37,7 +38,7 @@ typedef struct reduction {
     ncclDataType_t type;
     ncclRedOp_t op;
     size_t element;
-    bool made; /* op is ours and goes back */
+    bool made; /* op is ours and must be freed */
 } reduction;
 
 static cddp_status reduction_begin(cd_nccl_group *g, const cd_nccl_work *w, reduction *r,
@@ -66,7 +67,7 @@ static cddp_status reduction_end(cd_nccl_group *g, const cd_nccl_work *w, const 
                                   w->deadline_ns, err));
 }
 
-/* The second half of an average: the sum divided, in place. */
+/* The second half of an average: divides the sum in place. */
 static cddp_status average(cd_nccl_group *g, const cd_nccl_work *w, cddp_error *err)
 {
     const size_t element = cddp_dtype_bytes(w->call.output.dtype);
@@ -141,7 +142,7 @@ static cddp_status run_reduction(cd_nccl_group *g, cd_nccl_work *w, cddp_error *
     return status;
 }
 
-/* ---- what only moves ---- */
+/* ---- moving data ---- */
 
 static cddp_status copy_own(cd_nccl_group *g, char *to, const char *from, size_t bytes,
                             cddp_error *err)
@@ -191,12 +192,12 @@ static cddp_status run_allgather(cd_nccl_group *g, cd_nccl_work *w, cddp_error *
     return CD_PASS(group_end(g, w, code, "allgather", err));
 }
 
-/* gather, scatter, alltoall as one exchange: to(r) bytes of ours go to r, from(r) bytes come from
-** r. */
+/* gather, scatter and alltoall as one exchange: to(r) bytes go to rank r, from(r) bytes come from
+** it. */
 typedef struct exchange {
     const int64_t *to, *from; /* (size) elements, or NULL for equal shares */
     int64_t to_equal, from_equal;
-    int64_t only; /* the one rank that is talked to, or -1 for all */
+    int64_t only; /* the only peer, or -1 for all */
     bool sends, receives;
     size_t element;
 } exchange;
@@ -209,7 +210,7 @@ static cddp_status run_exchange(cd_nccl_group *g, cd_nccl_work *w, const exchang
         if (r == g->rank) continue;
         size_t out = share_bytes(x->to, x->to_equal, r, x->element),
                in = share_bytes(x->from, x->from_equal, r, x->element);
-        /* A root's partner has one share, whoever it is; the root has one per rank. */
+        /* A root's partner has one share; the root has one per rank. */
         size_t out_at =
             x->only >= 0 && !x->receives ? 0 : share_at(x->to, x->to_equal, r, x->element);
         size_t in_at =
@@ -248,7 +249,7 @@ static cddp_status run_alltoall(cd_nccl_group *g, cd_nccl_work *w, cddp_error *e
     return CD_PASS(run_exchange(g, w, &x, err));
 }
 
-/* gather and scatter: the root talks to everybody, the others to the root. */
+/* gather and scatter: the root exchanges data with all others, they only with the root. */
 static cddp_status run_rooted(cd_nccl_group *g, cd_nccl_work *w, cddp_error *err)
 {
     const cddp_collective *c = &w->call;
@@ -320,7 +321,7 @@ static cddp_status run(cd_nccl_group *g, cd_nccl_work *w, cddp_error *err)
     }
 }
 
-/* Memory of the host is told of nowhere: its wait blocks. */
+/* Host memory is not reported to the trace: its wait blocks. */
 static void touch(cd_nccl_group *g, const cd_nccl_work *w)
 {
     const cddp_collective *c = &w->call;
@@ -346,7 +347,7 @@ cddp_status cd_nccl_issue(cd_nccl_group *g, cd_nccl_work *w, cddp_error *err)
 {
     CD_TRY(cd_cuda_wait(g->cuda, g->stream, w->ready, err));
     CD_TRY(bring_in(g, &w->in, err));
-    /* In place on the host: what the output holds counts, too. */
+    /* In place on the host the content of the output counts, too. */
     if (w->in.device == NULL || w->call.op == CDDP_OP_BROADCAST) CD_TRY(bring_in(g, &w->out, err));
     CD_TRY(run(g, w, err));
     CD_TRY(finish(g, w, err));

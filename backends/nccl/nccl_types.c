@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* cddp's dtypes and reductions in NCCL's words.
+/* NCCL's types and operations for cddp's dtypes and reductions.
 **
 ** Not here: complex numbers (their variables are reduced as real ones, SPA-05) and bitwise
-** operations, which NCCL has no word for. AVG is a sum that we divide: NCCL's own average
-** multiplies every contribution by the rounded 1/n, which is another number where n is no power of
-** two (GRD-03, GRD-04).
+** operations, which NCCL lacks. AVG is a sum that we divide. NCCL's average multiplies every
+** contribution by the rounded 1/n, which is another number unless n is a power of two (GRD-03,
+** GRD-04).
 */
 #include "backends/nccl/nccl_group.h"
 

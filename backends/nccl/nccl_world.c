@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Finding each other: which rank takes which GPU, and the communicator of a group.
+/* The rendezvous of NCCL ranks: assigns GPUs to ranks and makes a group's communicator.
 **
-** Every rank tells the rendezvous its host with the first GPU that it sees, and how many it sees.
-** Ranks that see the same ones take them in turn, lowest rank first; ranks that were given GPUs of
-** their own (CUDA_VISIBLE_DEVICES) keep them. NCCL refuses two ranks on one GPU of one host; for
-** verification on a machine with fewer GPUs than ranks each rank is therefore told (NCCL_HOSTID)
-** that it is a host of its own, and that hosts talk over sockets. What a user has set stays set.
-** This works for processes only, and is slow.
+** Every rank sends the rendezvous its host, its first visible GPU and the number of visible GPUs.
+** Ranks that see the same GPUs take them in turn, lowest rank first. Ranks with different visible
+** GPUs (CUDA_VISIBLE_DEVICES) keep theirs. NCCL refuses two ranks on one GPU of one host. So on a
+** machine with fewer GPUs than ranks, each rank pretends to be a separate host (NCCL_HOSTID), and
+** hosts use sockets. A user's settings win. This works for processes only, and is slow.
 **
-** Communicators are made without blocking, so that a rank that never comes is a time-out and not a
+** Communicators are made without blocking, so that a missing rank causes a time-out and not a
 ** hang.
 */
 #define _POSIX_C_SOURCE 200809L
@@ -135,8 +134,7 @@ out:
 
 /* ---- communicators ---- */
 
-/* Polls one communicator until a call of it is through; ncclInProgress when the time is over
-** first. */
+/* Polls one communicator until its call is complete; ncclInProgress when time runs out first. */
 static ncclResult_t poll_comm(ncclComm_t comm, ncclResult_t code, uint64_t deadline_ns)
 {
     while (code == ncclInProgress) {
@@ -161,7 +159,7 @@ cddp_status cd_nccl_settle(cd_nccl_group *g, ncclResult_t code, const char *what
     return CDDP_OK;
 }
 
-/* Every opening of a name has keys of its own, so that a second group of that name meets nothing
+/* Each opening of a name uses its own keys, so that a second group of that name finds nothing
 ** stale. */
 static cddp_status id_exchange(cd_nccl_group *g, ncclUniqueId *id, cddp_error *err)
 {
@@ -198,11 +196,10 @@ cddp_status cd_nccl_comm_open(cd_nccl_group *g, const cd_nccl_group *parent, cdd
     config.blocking = 0;
     config.commName = g->name;
     if (parent != NULL) {
-        /* Disjoint groups of one parent have different lowest members, which makes colours of
-        ** them. */
+        /* Disjoint groups of one parent have different lowest members, so the lowest member is the
+        ** colour. */
         code = ncclCommSplit(parent->comm, (int)g->members[0], (int)g->rank, &g->comm, &config);
-        /* A split is work of the parent: until that is through, the child may not even have a
-        ** name. */
+        /* A split is work of the parent: before it is complete, the child may not even exist. */
         code = poll_comm(parent->comm, code, deadline_ns);
         if (code == ncclInProgress || (code == ncclSuccess && g->comm == NULL))
             return cd_fail(err, CDDP_E_TIMEOUT,

@@ -71,7 +71,7 @@ static void report_wait(cd_observer *o, const void *event, int64_t stream)
         CD_EMIT(o->tracer, order, NULL, .from = HOST, .to = stream, .point = point, .waits = 1);
 }
 
-/* A stream that is new comes after whatever the host has waited for. */
+/* A new stream comes after everything that the host has waited for. */
 static int64_t stream_of(cd_observer *o, cudaStream_t stream)
 {
     for (uint32_t i = 0; i < o->stream_count; i++)
@@ -83,7 +83,7 @@ static int64_t stream_of(cd_observer *o, cudaStream_t stream)
     return o->stream_count++;
 }
 
-/* ---- who listens ---- */
+/* ---- subscribers ---- */
 
 bool cd_observer_add(cd_observer *o, cddp_tracer *tracer, cudaStream_t default_stream)
 {
@@ -105,7 +105,7 @@ void cd_observer_remove(cd_observer *o)
     *o = (cd_observer){0};
 }
 
-/* ---- what is told ---- */
+/* ---- events ---- */
 
 void cd_observe_memory(cd_observer *o, const void *storage, size_t bytes, bool released)
 {
@@ -116,7 +116,7 @@ void cd_observe_memory(cd_observer *o, const void *storage, size_t bytes, bool r
                 .released = released);
 }
 
-/* From the first to the last element of a view, whatever lies between them. */
+/* From the first to the last element of a view, gaps included. */
 static int64_t extent(const cddp_tensor *t)
 {
     int64_t last = 0;
@@ -161,7 +161,7 @@ void cd_observe_passed(cd_observer *o, cudaEvent_t event)
     if (o->tracer != NULL) report_passed(o, event);
 }
 
-/* As an event behind everything on the stream; the stream's handle stands for it. */
+/* Like an event after everything on the stream; the stream's handle identifies it. */
 void cd_observe_idle(cd_observer *o, cudaStream_t stream)
 {
     if (o->tracer == NULL) return;

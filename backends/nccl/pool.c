@@ -92,7 +92,7 @@ void cd_pool_give(cd_pool *pool, size_t bytes, void *block)
         shelf->blocks[shelf->count++] = block;
         return;
     }
-    /* No room on the shelf: the block goes all the way back. */
+    /* The shelf is full: the block goes back to the source. */
     pool->source.give(pool->source.context, block);
     pool->taken_bytes -= cd_pool_class_bytes(class_index);
 }

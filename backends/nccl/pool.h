@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A caching pool: blocks that were given back are handed out again without asking their source.
+/* A caching pool: it reuses released blocks without asking their source.
 **
 ** Sizes are rounded up to a class, eight classes per doubling, so at most an eighth (and 511 bytes)
 ** is lost and a block fits every later request of its class. The pool knows sizes only from its
-** callers: whoever gives a block back names the size that was asked for.
+** callers: the release of a block names the requested size.
 **
-** Lifetime   init → take/give → fini; blocks still out at fini are the caller's mistake and stay
-**            allocated.
+** Lifetime   init → take/give → fini; a block that is still in use at fini is a mistake of the
+**            caller and stays allocated.
 ** Threads    none of its own; the owner locks.
-** Errors     take: CDDP_E_NOMEM when the source has nothing left after everything cached went back
-**            to it.
+** Errors     take: CDDP_E_NOMEM when the source is exhausted, even after it got all cached blocks
+**            back.
 */
 #pragma once
 #include "cddp/status.h"
 
 #define CD_POOL_CLASSES 280u
 
-/* Where blocks come from. take returns false when there is nothing. */
+/* The source of blocks. take returns false when it is exhausted. */
 typedef struct cd_pool_source {
     void *context;
     bool (*take)(void *context, size_t bytes, void **block);
@@ -31,8 +31,8 @@ typedef struct cd_pool_shelf {
 typedef struct cd_pool {
     cd_pool_source source;
     cd_pool_shelf shelves[CD_POOL_CLASSES];
-    uint64_t taken_bytes;  /* held from the source, in use or cached */
-    uint64_t source_calls; /* how often the source was asked: a steady iteration asks never */
+    uint64_t taken_bytes;  /* taken from the source, in use or cached */
+    uint64_t source_calls; /* requests to the source; none in a steady iteration */
 } cd_pool;
 
 void cd_pool_init(cd_pool *pool, const cd_pool_source *source);
@@ -40,9 +40,9 @@ void cd_pool_fini(cd_pool *pool);
 cddp_status cd_pool_take(cd_pool *pool, size_t bytes, void **block,
                          cddp_error *err) CDDP_MUST_CHECK;
 void cd_pool_give(cd_pool *pool, size_t bytes, void *block); /* accepts NULL */
-/* gives everything cached back to the source */
+/* returns all cached blocks to the source */
 void cd_pool_trim(cd_pool *pool);
 
-/* The class of a size, and how large its blocks are. */
+/* The class of a size, and the size of its blocks. */
 uint32_t cd_pool_class(size_t bytes);
 size_t cd_pool_class_bytes(uint32_t class_index);

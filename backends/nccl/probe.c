@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What this machine lacks for GPUs, said in words.
+/* Says what this machine lacks for GPUs.
 **
-** The question is asked in a child process: CUDA cannot be used after a fork by the child of a
-** process that has used it, and the program forks its ranks after it has asked.
+** A child process asks: after a fork CUDA does not work in the child of a process that has used
+** it, and the program forks its ranks later.
 */
 #define _POSIX_C_SOURCE 200809L
 #include "backends/nccl/cuda.h"

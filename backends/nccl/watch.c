@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The watchdog's judgement. Its thread is in nccl_backend.c. */
+/* The decisions of the watchdog. Its thread is in nccl_backend.c. */
 #include "backends/nccl/watch.h"
 
 #include <inttypes.h>

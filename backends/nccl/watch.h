@@ -1,25 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a watchdog makes of what it sees: the state of one communicator, as plain data.
+/* The watchdog's view of one communicator, as plain data.
 **
 **     RUNS ──time-out of the oldest operation──▶ FAILED       RUNS ──asynchronous error──▶ FAILED
 **     RUNS ──abort──▶ FAILED                                  FAILED ──▶ FAILED (the first reason
 **                                                             stays)
 **
-** Whoever turns RUNS into FAILED is told so, once, and aborts the communicator: kernels that wait
-** for a peer that will never come end then, and with them every wait.
+** The call that changes RUNS into FAILED returns true, once, and its caller aborts the
+** communicator. That ends kernels that wait for a missing peer, and with them every wait.
 */
 #pragma once
 #include "cddp/backend.h"
 
 typedef struct cd_watch {
     bool failed;
-    cddp_status status; /* what every operation fails with from then on */
+    cddp_status status; /* the error of every operation after the failure */
     char reason[400];
     uint32_t rank;     /* world rank of this process */
     const char *group; /* borrowed name */
 } cd_watch;
 
-/* One look at a communicator. */
+/* One observation of a communicator. */
 typedef struct cd_watch_look {
     uint64_t now_ns;
     const char *async_error; /* NULL: none */
@@ -29,6 +29,6 @@ typedef struct cd_watch_look {
     uint64_t sequence, posted_ns, deadline_ns;
 } cd_watch_look;
 
-/* True when this look, and not an earlier one, is the failure. */
+/* True when this observation, not an earlier one, is the failure. */
 bool cd_watch_step(cd_watch *watch, const cd_watch_look *look);
 bool cd_watch_abort(cd_watch *watch, const char *reason);

@@ -2,21 +2,21 @@
 /* A backend from outside the tree, complete in form and wrong in substance: where to begin one of
 ** your own.
 **
-** Every rank is alone here. What can be done alone is done (a barrier of one); an all-reduce
-** answers with zeros, which is wrong, and which `cddp-verify backend-conformance` says:
+** Every rank is alone here. A barrier of one rank works; an all-reduce returns zeros, which is
+** wrong, and `cddp-verify backend-conformance` reports it:
 **
 **     cmake -B build -DCMAKE_PREFIX_PATH=/where/cddp/is/installed && cmake --build build
 **     cddp-verify backend-conformance dummy -n 2 --plugin build/dummy_backend.so
 **
-** Broadcast is not declared at all: whoever asks for it reads "backend dummy does not implement
+** Broadcast is not declared at all: a caller gets the error "backend dummy does not implement
 ** broadcast".
 */
 #include <cddp/plugin.h>
 
 #include <stdlib.h>
 
-/* A group holds nothing but what the operations below need. A real one would connect to its members
-** here. */
+/* A group has only the fields that the operations below need. A real backend would connect to the
+** members here. */
 typedef struct dummy_group {
     uint32_t rank, size;
 } dummy_group;

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A communication hook from outside the tree, complete and right: where to begin one of your own.
+/* A communication hook from outside the tree, complete and right: copy it to begin your own.
 **
-** Even elements of a parameter travel in even backwards, odd ones in odd backwards: half the bytes.
-** What does not travel is owed and joins the next gradient (error feedback).
+** Even elements of a parameter are sent in even backwards, odd ones in odd backwards: half the
+** bytes. The rest is kept and added to the next gradient (error feedback).
 **
 **     cmake -B build -DCMAKE_PREFIX_PATH=/where/cddp/is/installed && cmake --build build
 **     cddp-verify hook-conformance alternate --plugin build/alternate_hook.so
 **     cddp-verify scenarios/hooks/topk.toml --plugin build/alternate_hook.so --set ddp.comm_hook=alternate
 **
-** What it takes care of, each of which a law of the report card is about: it divides before it sums
-** (range); it keeps what it owes by parameter and not by bucket (rebuild); it counts backwards on
-** the last bucket (phase); it saves all of its state (resume); it sends from memory of its own and
-** writes to nothing but its bucket (untouched); it says how much it sends (bytes).
+** Each of its rules is a law of the report card. It divides before it sums (range). It keeps error
+** feedback by parameter and not by bucket (rebuild). It counts backwards on the last bucket
+** (phase). It saves all of its state (resume). It sends from its own memory and writes only to its
+** bucket (untouched). It states how much it sends (bytes).
 */
 #include <cddp/device.h>
 #include <cddp/plugin.h>

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From a TOML document to a plan, mistake by mistake.
+/* Reads a TOML document into a plan and collects every mistake.
 **
-** The whole document is walked first and its leaves are kept; then each is looked up in the key
-** table, checked for its type and assigned. Nothing here knows a key by name but `rank` and its
-** `ranks`, which are not settings: a [[rank]] table holds overrides. Mistakes are collected and
-** told in the order of the file.
+** The reader first walks the whole document and keeps its leaves. Then it looks up each leaf in
+** the key table, checks its type and assigns it. The only names that this file knows are `rank` and
+** its `ranks`, which are not settings: a [[rank]] table has overrides. Mistakes are reported in the
+** order of the file.
 **
 ** Not here: what keys exist (include/cddp/keys.def), what contradicts what (core/plan/plan_check.c).
 */
@@ -24,13 +24,13 @@
 
 #define PATH_BYTES_MAX 160
 #define FILE_BYTES_MAX (16u << 20)
-#define SETTINGS_BYTES_MAX 4096 /* of a table of settings, as text */
-/* told of one file; each is looked up in the text, and its key compared with every other */
+#define SETTINGS_BYTES_MAX 4096 /* bytes of a table of settings, as text */
+/* reported for one file; each is looked up in the text, and its key compared with every other */
 #define MISTAKES_MAX 200
 
 typedef struct mistake {
     uint32_t line, column;
-    size_t order; /* of discovery; ties are told in it */
+    size_t order; /* of discovery; decides the order of ties */
     const char *message;
 } mistake;
 
@@ -42,7 +42,7 @@ typedef struct reader {
     size_t leaf_count, leaf_capacity;
     mistake *mistakes;
     size_t mistake_count, mistake_capacity;
-    bool has_more;              /* mistakes than are told: nothing is looked at any more */
+    bool has_more;              /* mistakes than the limit: reading stops */
     cddp_selector *rank_tables; /* (rank_table_count) `ranks` of each [[rank]] */
     size_t rank_table_count, rank_table_capacity;
     cddp_plan *plan;
@@ -78,15 +78,15 @@ static void complain(reader *r, place at, const char *format, ...)
 
 /* ---- collecting ---- */
 
-/* "when[2].sync" apart: the table without indices, the first index, the field. Keys hold no bracket
-** (toml_shim.h). */
+/* Splits "when[2].sync": the table without indices, the first index, the field. Keys contain no
+** bracket (toml_shim.h). */
 typedef struct key_path {
     char table[PATH_BYTES_MAX];
     char field[PATH_BYTES_MAX];
     int64_t index; /* -1: not in a table that repeats */
-    /* bytes of the name that bears the index: 4 in "rank[0].ddp", 8 in "rank.ddp[0]" */
+    /* bytes of the name before the index: 4 in "rank[0].ddp", 8 in "rank.ddp[0]" */
     size_t indexed;
-    /* one table that repeats within another, "rank[0].ddp[0]": there is none such */
+    /* a table that repeats within another, "rank[0].ddp[0]": no key has that form */
     bool is_nested;
 } key_path;
 
@@ -131,7 +131,7 @@ static cd_key_scope item_scope(const char *table)
     return CD_SCOPE_COUNT;
 }
 
-/* Is this the path of [table] or the start of one, like [expect] before [[expect.finding]]? */
+/* True for the path of [table] or the start of one, like [expect] before [[expect.finding]]. */
 static bool table_is_known(const char *table)
 {
     return cd_key_has_table(table) || strcmp(table, "rank") == 0;
@@ -167,7 +167,7 @@ static void visit_element(reader *r, const cd_toml_table *table, const char *nam
     r->out_of_memory |= cd_plan_add_item(r->plan, scope, NULL) != CDDP_OK;
 }
 
-/* The row of a text of settings that is written as the table of this name; in a [[rank]] too. */
+/* The row of the text of settings that this table stands for; also in a [[rank]]. */
 static const cd_key_row *find_settings(const char *table)
 {
     return cd_key_find_settings(strncmp(table, "rank.", 5) == 0 ? table + 5 : table);
@@ -235,9 +235,8 @@ static bool keep_leaf(reader *r, const cd_toml_leaf *leaf)
     return !r->out_of_memory;
 }
 
-/* One more setting of the table that holds the leaf: kept is the text that might have been written
-** instead, which stands where the table's first setting does. A table's leaves come one after the
-** other. */
+/* Adds one setting of the table that contains the leaf. The table becomes the equivalent text, at
+** the place of the table's first setting. The leaves of a table are adjacent. */
 static bool visit_setting(reader *r, const cd_toml_leaf *leaf, const char *setting)
 {
     const place at = {leaf->line, leaf->column};
@@ -249,9 +248,10 @@ static bool visit_setting(reader *r, const cd_toml_leaf *leaf, const char *setti
         return false;
     }
     if (leaf->is_array || leaf->kind == CD_TOML_OTHER || strchr(leaf->items[0], ',') != NULL) {
-        complain(r, at,
-                 "'%s' in a table of settings wants text without a comma, a number, true or false",
-                 setting);
+        complain(
+            r, at,
+            "'%s' in a table of settings must be text without a comma, a number, true or false",
+            setting);
         return !r->out_of_memory;
     }
     const bool is_first = last == NULL || strcmp(last->path, path) != 0;
@@ -310,8 +310,8 @@ static const char *kind_words(const cd_toml_leaf *leaf)
     return leaf->is_array ? list_words[leaf->kind] : words[leaf->kind];
 }
 
-/* What the row wants, or NULL when the leaf is of that type. A single item may stand for a list of
-** one. */
+/* Names the type that the row wants, or NULL when the leaf has it. A single item counts as a list
+** of one. */
 static const char *wrong_type(const cd_key_row *row, const cd_toml_leaf *leaf)
 {
     const bool empty = leaf->is_array && leaf->item_count == 0;
@@ -344,7 +344,7 @@ static const char *wrong_type(const cd_key_row *row, const cd_toml_leaf *leaf)
     return "something else";
 }
 
-/* The row for a leaf whose type fits; else a complaint and NULL. */
+/* The row for a leaf of the right type; else complains and returns NULL. */
 static const cd_key_row *leaf_row(reader *r, const cd_toml_leaf *leaf, const key_path *path)
 {
     const place at = {leaf->line, leaf->column};
@@ -360,8 +360,8 @@ static const cd_key_row *leaf_row(reader *r, const cd_toml_leaf *leaf, const key
         } else if (near != NULL) {
             cd_key_path(near, meant, sizeof meant);
         }
-        /* What stands behind a header belongs to its table, also where a line like the first ones
-        ** of a file is pasted. */
+        /* Every line after a header belongs to its table, even a pasted line that should be at the
+        ** top of the file. */
         const bool is_top = near != NULL && near->table[0] == '\0' && path->table[0] != '\0';
         complain(r, at, "unknown key '%s'%s%s%s%s", path->field, where,
                  near != NULL ? "; did you mean '" : "", meant,
@@ -383,7 +383,7 @@ static void apply_rank_leaf(reader *r, const cd_toml_leaf *leaf, const key_path 
     const place at = {leaf->line, leaf->column};
     cddp_error err = CDDP_ERROR_INIT;
     key_path inner = *path;
-    /* "rank.ddp" is the override's own table. */
+    /* "rank.ddp" is the table of an override. */
     const char *table = strncmp(path->table, "rank.", 5) == 0 ? path->table + 5 : "";
     memmove(inner.table, table, strlen(table) + 1);
     if (table[0] == '\0') {
@@ -426,7 +426,7 @@ static void apply_leaf(reader *r, const cd_toml_leaf *leaf)
     const bool is_element =
         path.index >= 0 && path.indexed == strlen(path.table) && !path.is_nested;
     if (repeats != is_element || (!repeats && path.index >= 0) || !table_is_known(path.table)) {
-        return; /* the table itself was complained about */
+        return; /* the table itself was reported */
     }
     const cd_key_row *row = leaf_row(r, leaf, &path);
     const cd_key_value value = {leaf->items, leaf->item_count};
@@ -461,9 +461,9 @@ static void apply_ranks(reader *r, const cd_toml_leaf *leaf)
     }
 }
 
-/* Where a key stands in the file, for a contradiction found later: "when.uses" for the first,
-** "when[2].uses" for that of one element, or the element's first key where it has no such key; what
-** only a [[rank]] says stands there. */
+/* Finds the place of a key, for a contradiction found later: "when.uses" for the first,
+** "when[2].uses" for one element, or that element's first key when it has no such key. A key that
+** only a [[rank]] sets has its place there. */
 static place find_key(const reader *r, const char *key)
 {
     const char *bracket = strchr(key, ']');
@@ -527,8 +527,7 @@ static void apply_all(reader *r)
         complain(r, (place){1, 1}, "a scenario starts with schema = %d", CDDP_PLAN_SCHEMA);
     }
     apply_sets(r);
-    /* A scenario that expects an error may be about exactly this one: it is judged when it is
-    ** run. */
+    /* A scenario that expects an error may expect exactly this one, so the run judges it. */
     if (r->mistake_count > 0 || r->plan->expect.verdict == CDDP_EXPECT_ERROR) {
         return;
     }
@@ -538,7 +537,7 @@ static void apply_all(reader *r)
     }
 }
 
-/* ---- telling ---- */
+/* ---- reporting ---- */
 
 static int compare_mistakes(const void *left, const void *right)
 {
@@ -579,7 +578,7 @@ static cddp_status report_mistakes(reader *r, cddp_error *err)
     }
     if (r->has_more && r->options->complain != NULL) {
         const cd_complaint rest = {.file = r->name,
-                                   .message = "more mistakes than these: the rest is not told"};
+                                   .message = "there are more mistakes; the rest is not reported"};
         r->options->complain(r->options->context, &rest);
     }
     return cd_fail(err, CDDP_E_CONFIG, "%s:%u:%u: %s%s", r->name, r->mistakes[0].line,

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Scenario files: TOML in, a plan out, or every mistake of the file at once.
+/* Reads a scenario file: the result is a plan, or every mistake of the file at once.
 **
 ** Ownership  returns owned plans; the text is copied into them for provenance.
-** Errors     CDDP_E_IO when the file cannot be read; CDDP_E_CONFIG with the number of mistakes
-**            otherwise, each of them told to `complain` with its place.
+** Errors     CDDP_E_IO when the file cannot be read; otherwise CDDP_E_CONFIG with the number of
+**            mistakes. `complain` gets each mistake with its place.
 */
 #pragma once
 #include "core/plan/plan.h"
@@ -18,22 +18,22 @@ typedef struct cd_complaint {
 
 typedef struct cd_reader_options {
     const cddp_allocator *allocator;
-    /* does: takes one mistake; texts are borrowed for the call. May be NULL. Called in the order of
-    ** the file. */
+    /* does: receives one mistake; texts are borrowed for the call. May be NULL. Called in the
+    ** order of the file. */
     void (*complain)(void *context, const cd_complaint *complaint);
     void *context;
     /* (set_count) "key=value" of the command line, applied over the file */
     const char *const *sets;
     size_t set_count;
-    /* (optional) called when: nothing contradicts itself, and no error is expected. does: tells
-    ** what else is wrong with the plan, as cd_plan_find_contradictions does. */
+    /* (optional) called when: the plan has no contradiction, and no error is expected. does:
+    ** reports other mistakes of the plan, as cd_plan_find_contradictions does. */
     size_t (*examine)(void *context, const cddp_plan *plan, cd_contradiction_fn report,
                       void *report_context);
 } cd_reader_options;
 
 cddp_status cd_reader_read_file(const cd_reader_options *options, const char *path,
                                 cddp_plan **plan, cddp_error *err);
-/* name stands for the file in messages. */
+/* name is used for the file in messages. */
 cddp_status cd_reader_read_text(const cd_reader_options *options, const char *name,
                                 const char *text, cddp_plan **plan, cddp_error *err);
 

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// The only C++ of the reader: walks a toml++ document and tells what it finds. See toml_shim.h.
+// The only C++ of the reader: walks a toml++ document and reports its leaves and tables. See
+// toml_shim.h.
 #include "scenarios/reader/toml_shim.h"
 
 #define TOML_EXCEPTIONS 0
 #define TOML_HEADER_ONLY 1
-// What is nested is walked and freed by recursion. See Note [Depth of a document].
+// Nested values are walked and freed by recursion. See Note [Depth of a document].
 #define TOML_MAX_NESTED_VALUES 16
-// Some malformed keys ("[.") meet assertions of the parser before its error: it goes on to the
-// error without them.
+// Some malformed keys ("[.") trigger an assertion of the parser before its error. Without
+// assertions it reports the error.
 #define TOML_ASSERT(expression) static_cast<void>(0)
-// toml++ 3.3 calls some letters outside ASCII impossible while it looks for white space among them
-// (found by tests/fuzz); they are simply no white space.
+// While toml++ 3.3 looks for white space it declares some characters outside ASCII unreachable
+// (found by tests/fuzz). They are just not white space.
 #include <toml++/impl/preprocessor.h>
 #undef TOML_UNREACHABLE
 #define TOML_UNREACHABLE return false
@@ -32,20 +33,20 @@ namespace
 struct stopped {
 };
 
-// What TOML allows and a scenario does not.
+// Forms that TOML allows and a scenario does not.
 struct refused {
     toml::source_position at;
     const char *why;
 };
 
-// Note [Depth of a document]: toml++ 3.3 limits how deep values are nested, and not how many parts
-// a key has, where each part is a table within a table: a line of dots would overflow the stack
-// while the document is freed. So text with more than KEY_DOTS_MAX dots between two of the signs
-// that end a key is not parsed. Quotes make no difference, which is what keeps this simple;
-// nobody's title has that many dots between two commas. Values nest 16 deep, so there are at most
-// 18 × 129 tables within each other.
+// Note [Depth of a document]: toml++ 3.3 limits the depth of values but not the number of parts of
+// a key, and each part is a nested table. A line of dots would overflow the stack while the
+// document is freed. So text with more than KEY_DOTS_MAX dots between two characters that end a key
+// is not parsed. Quotes make no difference, which keeps this simple; no real title has that many
+// dots between two commas. Values nest 16 deep, so at most 18 × 129 tables are nested.
 constexpr std::size_t KEY_DOTS_MAX = 128;
-// A path this long names nothing; what is below it is not walked, as every level would copy it.
+// A path this long names no key. Tables below it are not walked, because every level would copy the
+// path.
 constexpr std::size_t PATH_BYTES_MAX = 1024;
 
 bool find_deep_key(std::string_view text, toml::source_position &at)
@@ -110,7 +111,8 @@ struct walk {
         return CD_TOML_OTHER;
     }
 
-    // An array of whole numbers and fractions is an array of numbers; any other mixture is none.
+    // An array of whole numbers and fractions is an array of numbers; any other mixture is not an
+    // array of one kind.
     static cd_toml_kind join(cd_toml_kind all, cd_toml_kind one)
     {
         const bool numeric = (all == CD_TOML_INTEGER || all == CD_TOML_NUMBER) &&

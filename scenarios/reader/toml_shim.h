@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* toml++ behind a C face: a document as a flat list of leaves and tables. No C++ type or exception
-** crosses. A path joins keys with dots and brackets, so a key is letters, digits, '_' and '-' as
-** TOML's bare keys are: a quoted key that holds anything else is a syntax error here ("when[7]" = 1
-** would else be an element that does not exist). So are a key of more than 128 parts, values nested
-** more than 16 deep, and text with a zero byte. */
+/* A C interface to toml++: a document as a flat list of leaves and tables. No C++ type or
+** exception crosses it. A path joins keys with dots and brackets, so a key has only the characters
+** of TOML's bare keys. A quoted key with other characters is a syntax error here ("when[7]" = 1
+** would otherwise be an element that does not exist). Other syntax errors are a key of more than
+** 128 parts, values nested more than 16 deep, and text with a zero byte. */
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
@@ -36,8 +36,7 @@ typedef struct cd_toml_table {
     uint32_t line, column;
 } cd_toml_table;
 
-/* Everything is borrowed for the call. A table is told before what it holds; false ends the
-** walk. */
+/* Everything is borrowed for the call. A table comes before its content; false ends the walk. */
 typedef struct cd_toml_visitor {
     void *context;
     bool (*table)(void *context, const cd_toml_table *table);

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Runs scenario files, each twice, and holds them against their own expectations.
+/* Runs scenario files, each twice, and compares them with their expectations.
 **
 **     catalogue_test [--verbose] [--marks FILE] [--mutant CHECK] SCENARIO…
 **
-** A scenario fails when its verdict is not what it expects, when its two runs differ in any event,
-** or when its findings are others after the ranks' events came in another interleaving
-** (core/check/check.h). With --marks, every coverage mark listed in the file must have been reached
-** by some scenario. With --mutant, this program was built with a planted mistake: what scenarios
-** expect does not count, and the first finding must be this check's.
+** A scenario fails when its verdict is not the expected one, or when its two runs differ in any
+** event. It also fails when another interleaving of the ranks' events gives other findings
+** (core/check/check.h). With --marks, every coverage mark listed in the file must have been
+** reached by some scenario. With --mutant, this program was built with a planted mistake: what
+** scenarios expect does not count, and the first finding must be this check's.
 */
 #include "cddp/plugin.h"
 #include "verify/worlds/compose.h"
@@ -147,7 +147,7 @@ static bool judge_mutant(const catalogue *c, const char *path, const cddp_verdic
 
 typedef enum interleaving { BY_TIME, BY_RANK, BY_RANK_BACKWARDS, INTERLEAVINGS } interleaving;
 
-/* Rank after rank, what belongs to no rank first. */
+/* Rank after rank; events of no rank come first. */
 static void push_by_rank(const cd_memory_sink *trace, bool backwards, const cddp_trace_sink *sink)
 {
     uint32_t ranks = 0;

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # processes.sh PROGRAM BACKEND "RANKS…" SCENARIO…: the scenarios on real processes give the verdict of the simulator, with as many
-# ranks as each says ("-") or with the numbers given. A scenario that another number of ranks turns into something else (its
-# simulated run says so: it no longer ends as it expects) is counted and left out, as is what only a simulator can do. Where
-# the backend's order of reduction is known to the simulator, the first divergence of the two traces must not exist, and the record
+# ranks as each says ("-") or with the numbers given. Some scenarios change with another number of ranks: their simulated run no
+# longer ends as expected. The script counts these and leaves them out, like those that only a simulator can run. Where the
+# backend's order of reduction is known to the simulator, the first divergence of the two traces must not exist, and the record
 # replays on the simulator, unless the scenario ends in an error: who of several processes then hears of the others' end is chance.
 set -u
 program=$1 backend=$2 ranks=$3
@@ -26,7 +26,7 @@ reason() {
     grep -qE 'name = "plant_' "$1" && { echo "a planted hook"; return; }
     grep -qE 'I-LIVE' "$1" && { echo "ranks that wait for ever"; return; }
     grep -qE 'same_with' "$1" && { echo "repetitions with dozens of ranks"; return; }
-    grep -qE '^backend = ' "$1" && { echo "a backend of its own"; return; }
+    grep -qE '^backend = ' "$1" && { echo "a separate backend"; return; }
 }
 
 # one SCENARIO RANKS: sim first; its verdict is what the processes have to give.

@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# mpi_late.sh MPIEXEC MPI_RANK: a rank whose all-reduce ran out of time gives its memory back and leaves, and that ends the job at once,
-# although the other rank comes only a minute later. MPI itself would wait for it when it is finalised, and then
-# write to memory that has gone.
+# mpi_late.sh MPIEXEC MPI_RANK: a rank whose all-reduce timed out frees its memory and leaves. That
+# ends the job at once, although the other rank comes only a minute later. MPI itself would wait for
+# it when it is finalised, and then write to memory that has gone.
 here=$(cd "$(dirname "$0")" && pwd)
 for options in "" guard=1; do
     began=$(date +%s)

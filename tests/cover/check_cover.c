@@ -2,10 +2,10 @@
 /* check_cover FILE: is this certificate what it claims? Shares nothing with the program that wrote
 ** it, not even a header.
 **
-** A certificate of strength t over n events holds orders of all n events. It holds when every
-** sequence of t different events is, in that order though not next to each other, in at least one
-** of them. Docs: docs/formats/cover.md. Exit 0 and one line when it holds; 1 and one line when it
-** does not; 2 when there is no such file.
+** A certificate of strength t over n events lists orders of all n events. It is valid when every
+** sequence of t different events occurs in at least one of them, in that order, not necessarily
+** adjacent. Docs: docs/formats/cover.md. Exit 0 and one line when it is valid; 1 and one line
+** when it is not; 2 when there is no such file.
 */
 #include <stdio.h>
 #include <stdlib.h>

@@ -5,7 +5,7 @@ verify=$1 check=$2
 # shellcheck source=tests/support/claims.sh
 . "$(dirname "${BASH_SOURCE[0]}")/../support/claims.sh"
 
-scenario() { # ranks, gradients: each in a bucket of its own
+scenario() { # ranks, gradients: one bucket per gradient
     cat > scenario.toml <<TOML
 schema = 1
 title = "$2 buckets on $1 ranks"

@@ -170,7 +170,7 @@ static void check_answer(cd_kv_client *client, const expected *e)
     client->answer_sent = client->answer_bytes;
 }
 
-/* Who asks for what: four bytes, then those of a and b. */
+/* The client and its request: four bytes, then those of a and b. */
 typedef struct drawn {
     size_t client, entry;
     cd_kv_request request;

@@ -117,7 +117,7 @@ static void check_same_rank(const cddp_plan *plan, const cddp_plan *again, uint3
     free(other.text);
 }
 
-/* What is written reads as the same plan. */
+/* A written plan reads as the same plan. */
 static void check_draft(const cddp_plan *plan)
 {
     cddp_error err = CDDP_ERROR_INIT;

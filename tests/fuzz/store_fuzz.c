@@ -115,7 +115,7 @@ static const struct {
     /* clang-format on */
 };
 
-/* splitmix64: what an input becomes depends on libFuzzer's seed alone. */
+/* splitmix64: the mutation of an input depends on libFuzzer's seed alone. */
 static uint64_t draw(uint64_t *state)
 {
     uint64_t x = *state += 0x9e3779b97f4a7c15u;
@@ -242,7 +242,7 @@ static void change_row(sqlite3 *db, uint64_t *state)
         else if (how > 0)
             sqlite3_bind_int64(statement, 1, (int64_t)draw_below(state, rows));
         sqlite3_bind_int64(statement, 2, (int64_t)draw_below(state, rows));
-        (void)sqlite3_step(statement); /* what a STRICT table refuses stays as it was */
+        (void)sqlite3_step(statement); /* a value that a STRICT table refuses does not change */
     }
     sqlite3_finalize(statement);
 }

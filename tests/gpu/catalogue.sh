@@ -2,10 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 # catalogue.sh PROGRAM TREE RANKS [PLUGIN [SCENARIO…]]: the scenarios on NCCL end as on the simulator, with the model on
 # the GPU and with the model in host memory, and both runs exchange the same bits. With one rank every scenario that a
-# world of one can run takes part, else those that are written for so many ranks (or the ones that are named). Left out is
-# what NCCL has not, bitwise reductions, and what only a simulator can do: planted faults, the simulated rendezvous, choosers, devices without numbers, bounded slots, planted hooks, ranks that
-# wait for ever; and runs under other world sizes.
-# PLUGIN brings nccl in place of the program's own module; "" is none. 77 where there is no GPU.
+# world of one can run takes part, else those that are written for so many ranks (or the ones that are named). Bitwise
+# reductions are left out, because NCCL lacks them, and runs under other world sizes. So are features of the simulator
+# alone: planted faults, the simulated rendezvous, choosers, devices without numbers, bounded slots, planted hooks,
+# ranks that wait for ever. PLUGIN brings nccl in place of the program's own module; "" is none. 77 where there is no
+# GPU.
 set -u
 program=$1 tree=$2 ranks=$3 plugin=${4:-}
 shift $(($# < 4 ? $# : 4))
@@ -65,7 +66,7 @@ list() {
     done
 }
 list "$@" | xargs -P "$jobs" -I{} bash -c 'read -ra with <<<"$with_text"; one "$1"' one {} >"$scratch/said"
-# A world of one has few scenarios of its own: those of two ranks, asked to run with one, must at least not be found wrong.
+# Few scenarios are for a world of one. Those of two ranks, run with one, must at least give no finding.
 if [ "$ranks" = 1 ] && [ $# = 0 ]; then
     for scenario in scenarios/no_sync_accumulation.toml scenarios/powersgd.toml scenarios/fp16_compress.toml scenarios/static_graph.toml; do
         timeout "$limit" "$program" run --backend nccl -n 1 "${with[@]}" "$scenario" >"$scratch/one" 2>&1

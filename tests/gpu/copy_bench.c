@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* How fast a bucket is gathered from gradients and scattered back, beside one plain copy of the
 ** same bytes, on the GPU: parameter lists of ResNet-50 and GPT-2, one launch of copy_many per
-** bucket of 25 MiB. Rounds alternate, and the median of each is told; quote the ratio, not the
+** bucket of 25 MiB. Rounds alternate, and the median of each is printed; quote the ratio, not the
 ** times.
 **
 **     copy_bench [rounds]        77 where there is no GPU

@@ -1,8 +1,9 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# dry.sh STEP_BENCH_OVER_THE_FAKES: what can be said about the comparison with PyTorch without a GPU. The script compiles and makes the lists of
-# shapes; step_bench trains them over the fake runtime, with and without a hook, and refuses what is no shape; without PyTorch, or without a GPU,
-# the script says so and nothing else. The numbers mean nothing.
+# dry.sh STEP_BENCH_OVER_THE_FAKES: what can be said about the comparison with PyTorch without a
+# GPU. The script compiles and makes the lists of shapes. step_bench trains them over the fake
+# runtime, with and without a hook, and refuses a line that is not a shape. Without PyTorch, or
+# without a GPU, the script only says so. The numbers mean nothing.
 set -eu
 bench=$1
 script=$(dirname "$0")/pytorch_gpu.py

@@ -104,7 +104,7 @@ def theirs(torch, shapes, hook, rounds):
 
 
 def least(runs):
-    """Of runs that took turns the best, number by number: what else the machine does only adds."""
+    """The best of alternating runs, number by number: other load of the machine only adds time."""
     return {name: min(r[name] for r in runs) for name in NAMES}
 
 

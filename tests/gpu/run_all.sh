@@ -92,7 +92,7 @@ if command -v python3 >/dev/null; then
 else
     skipped+=("beside PyTorch (no python3)")
 fi
-# What takes longest comes last: time that runs out here takes nothing from the others.
+# The longest step is the last: if time runs out in it, the others are done.
 if command -v compute-sanitizer >/dev/null; then
     for tool in memcheck racecheck; do
         for only in a_bucket orthonormalisation codes_of_8_bits the_largest; do

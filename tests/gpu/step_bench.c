@@ -4,7 +4,7 @@
 **
 ** Shapes of the parameters come from stdin, one per line ("64 3 7 7"); gradients are copied from
 ** numbers that lie on the device, as a backward would write them. Rounds of the local work alone
-** and of DDP take turns; medians are told. The clock of the host is that of the process, read
+** and of DDP alternate; medians are printed. The clock of the host is that of the process, read
 ** before the device is waited for.
 **
 **     step_bench HOOK OPTIONS ROUNDS < SHAPES      HOOK "-": none; 77 where there is no GPU
@@ -50,7 +50,7 @@ typedef struct bench {
     char names[PARAMETERS_MAX][24];
     cddp_parameter parameters[PARAMETERS_MAX];
     cddp_grad grads[PARAMETERS_MAX], alone[PARAMETERS_MAX];
-    cddp_tensor written[PARAMETERS_MAX]; /* what a backward writes */
+    cddp_tensor written[PARAMETERS_MAX]; /* the gradients that a backward writes */
     uint32_t dims[PARAMETERS_MAX];
     int64_t sizes[PARAMETERS_MAX][CDDP_DIMS_MAX];
     cddp_ddp *ddp;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What hosts.sh runs on its hosts.
+/* The program that hosts.sh runs on its hosts.
 **
 **     host_tool rank GLOO.so RANK/WORLD HOST:PORT SHARD.db ITERATIONS NUMEL TIMEOUT_MS
 **         one rank that joins a job over tcp: all-reduces whose results it checks, events into a store of its own.
@@ -68,7 +68,7 @@ static cddp_status iterate(const job *j, cddp_group *group, cddp_tracer *tracer,
         if (status == CDDP_OK) status = cddp_work_wait(work, 0, err);
         if (status == CDDP_OK && k == 0)
             printf("rank %" PRIu32 ": under way\n", j->rank), fflush(stdout);
-        /* what is not in the file dies with the host */
+        /* data that is not in the file dies with the host */
         if (status == CDDP_OK) status = cddp_tracer_flush(tracer, err);
         for (int64_t i = 0; i < j->numel && status == CDDP_OK; i++)
             if (data[i] != right)
@@ -127,7 +127,7 @@ static cddp_status with_store(job *j, cddp_error *err)
     if (status == CDDP_OK)
         status = with_group(j, cddp_solo_world_rank(world), cddp_store_sink(store), err);
     if (status == CDDP_OK) status = cddp_store_run_end(store, &to, err);
-    cddp_store_close(store); /* after a failure: what came is kept, marked incomplete */
+    cddp_store_close(store); /* after a failure: the events so far are kept, marked incomplete */
     cddp_solo_world_close(world);
     return status;
 }

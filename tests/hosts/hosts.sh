@@ -204,7 +204,7 @@ if [ -n "$mpi_rank" ] && reason=$(unshare --uts hostname host0 2>&1); then
     cut=$(date +%s%N)
     wait "${ranks[0]}" && complain "mpirun calls a job good whose host 2 died"
     after=$((($(date +%s%N) - cut) / 1000000))
-    # MPI 4.1 has no way to tell its ranks: the launcher sees the daemon go, ends the job and names the host.
+    # MPI 4.1 cannot notify its ranks: the launcher sees the daemon go, ends the job and names the host.
     grep -qE "host2|10\.77\.0\.3" "$work/mpi" || complain "mpirun does not name the dead host: $(cat "$work/mpi")"
     [ "$after" -lt 10000 ] || complain "mpirun took $after ms to end a job whose host 2 died"
     echo "a dead host under mpirun: the launcher names it and ends the job, $after ms"

@@ -21,7 +21,7 @@ endfunction()
 
 file(REMOVE_RECURSE ${WORK})
 run(${CMAKE_COMMAND} --install ${BUILD} --prefix ${WORK}/prefix)
-# Relocatable: what was installed is moved before it is used.
+# Relocatable: the installed tree is moved before it is used.
 file(RENAME ${WORK}/prefix ${WORK}/moved)
 set(prefix ${WORK}/moved)
 
@@ -35,7 +35,7 @@ foreach(language C CXX)
   endif()
 endforeach()
 
-# What people begin with draws no warning, however much they ask for.
+# The programs that users begin with give no warning, even at high warning levels.
 set(strict "-DCMAKE_C_FLAGS=-Wall -Wextra -Wpedantic -Wconversion -Werror")
 
 # A backend from outside: loaded by path, judged, and failed for what is wrong with it.

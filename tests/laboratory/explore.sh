@@ -6,7 +6,7 @@ verify=$1 scenarios=$2
 . "$(dirname "${BASH_SOURCE[0]}")/../support/interrupts.sh"
 # shellcheck source=tests/support/claims.sh
 . "$(dirname "${BASH_SOURCE[0]}")/../support/claims.sh"
-# alike FILE: the output is what it was
+# alike FILE: the output has not changed
 alike() { cmp -s out "$1" || { diff "$1" out >&2; fail "another answer"; }; }
 
 cat > small.toml <<'TOML'
@@ -84,7 +84,7 @@ expect 1 "$verify" explore left_early.toml --budget 20 --keep-going --frontier f
 expect 1 "$verify" explore left_early.toml --budget 40 --keep-going --frontier frontier
 alike whole
 
-claim="what was found is in one store, one run of every outcome, whoever met it: report, replay and shrink read it"
+claim="all findings are in one store, one run per outcome, whichever worker found it: report, replay and shrink read it"
 sed '/^\[\[*expect/,$d' "$scenarios/order/collective_of_equal_size_in_between.toml" > between.toml
 expect 1 "$verify" explore between.toml --budget 60 --keep-going --trace found.db
 says "60 schedules, 3 outcomes"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# laboratory.sh CDDP_VERIFY SCENARIOS: replay, explore, shrink and diff as a user calls them. Every claim prints its name;
-# the first that does not hold ends the script with what was seen.
+# laboratory.sh CDDP_VERIFY SCENARIOS: replay, explore, shrink and diff as a user calls them.
+# Every claim prints its name; the first false one ends the script and prints the output.
 verify=$1 scenarios=$2
 # shellcheck source=tests/support/interrupts.sh
 . "$(dirname "${BASH_SOURCE[0]}")/../support/interrupts.sh"
@@ -21,7 +21,7 @@ says "reproduced  run 2"
 expect 0 "$verify" replay runs.db --run 1
 says "reproduced  run 1"
 
-claim="a failing run replays too: what is reproduced is the failure"
+claim="a failing run replays too: the failure is reproduced"
 # The canary without what it expects: its finding is then a failure.
 sed '/^\[\[*expect/,$d' "$scenarios/canary/one_rank_drifts.toml" > failing.toml
 expect 1 "$verify" run failing.toml --trace failing.db -q
@@ -53,7 +53,7 @@ done
 expect 2 "$verify" replay runs.db --run 1 --step --from 77 < script
 complains "the recorded run has no such step, its last one is "
 
-claim="the stepper tells an operation once, with all who wait for it; its numbers are those of --until"
+claim="the stepper prints an operation once, with all ranks that wait for it; its numbers are those of --until"
 expect 0 "$verify" run "$scenarios/order/collective_of_another_size_in_between.toml" --trace hang.db -q
 printf 'n 100000\nw\ngoto 20\n' > script
 expect 0 "$verify" replay hang.db --step < script
@@ -109,7 +109,7 @@ cp foreign.db edited.db
 sqlite3 edited.db "DELETE FROM event WHERE id = (SELECT max(id) FROM event WHERE kind = (SELECT id FROM kind WHERE name = 'optimizer_step'))" || fail "cannot edit the store"
 expect 1 "$verify" replay edited.db
 says "optimizer_step"
-# Time, and what only the other world told of itself, is not compared.
+# Time, and events that only one kind of world reports, are not compared.
 cp foreign.db edited.db
 sqlite3 edited.db "UPDATE event SET t = t + 7" || fail "cannot edit the store"
 expect 0 "$verify" replay edited.db
@@ -219,7 +219,7 @@ cp out one
 cmp -s big-1-shrunk.toml first.toml || fail "two results differ"
 expect 0 "$verify" shrink big.db --jobs 3
 cmp -s big-1-shrunk.toml first.toml || fail "three jobs come to something else"
-cmp -s out one || fail "three jobs tell something else"
+cmp -s out one || fail "three jobs report something else"
 
 claim="a budget ends the search with the best so far, and it says that it is not minimal"
 expect 4 "$verify" shrink big.db --budget 9 --output early.toml
@@ -291,7 +291,7 @@ says "equal so far"
 expect 0 "$verify" replay long.db
 rm long.db
 
-claim="what cannot be shrunk gets one sentence, and nothing is written"
+claim="a run that cannot be shrunk gets one sentence, and nothing is written"
 expect 2 "$verify" shrink "$scenarios/gan_unused_params.toml"
 complains "the run does not fail: there is nothing to shrink"
 expect 2 "$verify" shrink "$scenarios/errors/contradiction.toml"

@@ -2,8 +2,8 @@
 # Every scenario that has one thing less than the one given, made from its text alone: awk -v out=DIR -f smaller.awk FILE
 #
 # A line less, a table less, an item of a list less, one parameter, rank, step or micro-step less, and the schedule without one
-# deviation. Knows nothing of the program that shrinks; what its results come to is for the program to say. Writes
-# DIR/<n>.toml; a schedule's string stands in the file itself.
+# deviation. Independent of the program that shrinks; the program judges the results. Writes DIR/<n>.toml; a schedule's string
+# stands in the file itself.
 
 function emit(text, n) { n = ++made; printf "%s", text > (out "/" n ".toml"); close(out "/" n ".toml") }
 
@@ -60,7 +60,7 @@ function items_smaller(i, n, part, k, j, text) {
     }
 }
 
-# "s1:Q2B1": letters count fifo choices in base 26, then the option taken.
+# "s1:Q2B1": capitals count fifo choices in base 26, then the option taken.
 function letters(n, text) { text = ""; while (n > 0) { text = substr("ABCDEFGHIJKLMNOPQRSTUVWXYZ", n % 26 + 1, 1) text; n = int(n / 26) } return text }
 function schedule_smaller(i, text, gap, taken, n, k, j, number, result) {
     text = line[i]; sub(/^[^"]*"s1:/, "", text); sub(/"$/, "", text)

@@ -156,7 +156,7 @@ static cddp_status makes_averager(const cddp_allocator *a, void *argument, cddp_
     return with_group(a, averager_body, err);
 }
 
-/* One micro-step that spills beyond what a double holds, and its reduction. */
+/* One micro-step that overflows a double, and its reduction. */
 static cddp_status run_reproducible(void *self, cddp_group *group, cddp_error *err)
 {
     float large[2] = {0x1p100f, 1}, small[2] = {1, 0x1p-100f};
@@ -345,7 +345,7 @@ static cddp_status records_events(const cddp_allocator *a, void *argument, cddp_
     return status;
 }
 
-/* More operations in flight than the first chunk of works holds. */
+/* More operations in flight than the first chunk of works has. */
 static cddp_status posts_many(cddp_group *group, cddp_error *err)
 {
     enum { MANY = 20 };
@@ -473,7 +473,7 @@ TEST(out_of_memory, no_run_leaves_anything_behind)
     }
 }
 
-/* Two ranks on one process, who tell each other the statistics of their batches. */
+/* Two ranks on one process, which exchange the statistics of their batches. */
 static cddp_status makes_reference(const cddp_allocator *a, void *plan, cddp_error *err)
 {
     const double loss_scale = 1;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Line charts as SVG, written the same on every machine.
 **
-** Lifetime   a chart is written by one call; what it points to is borrowed for it.
+** Lifetime   one call writes a chart and borrows everything that it points to.
 */
 #pragma once
 #include <stdbool.h>

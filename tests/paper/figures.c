@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Writes the figures of docs/paper.md: our curves as lines, what others measured as rings.
+/* Writes the figures of docs/paper.md: our curves as lines, published measurements as rings.
 **
 **     paper_figures FOLDER
 */

@@ -4,9 +4,9 @@
 **     const char *const sets[] = {"ddp.bucket_cap_mb=25", NULL};
 **     paper_time t = paper_run("overlap_two_ranks", sets);
 **
-** A scenario of scenarios/paper is read, changed as --set would, and run without a judge. What is
-** timed is its last whole iteration, long after buckets were rebuilt; nothing varies from one
-** iteration to the next.
+** A scenario of scenarios/paper is read, changed as --set would, and run without a judge. The last
+** whole iteration is timed, long after buckets were rebuilt; nothing varies from one iteration to
+** the next.
 **
 ** Errors     there is nobody to handle one: it is printed, and the program ends.
 */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The simulator against published and measured iterations: bands, orderings, exact ratios.
-** docs/paper.md has the curves and the story; what takes longer is in paper_slow_test.c. */
+** docs/paper.md has the curves and the story; paper_slow_test.c has the slower tests. */
 #include "tests/paper/published.h"
 #include "tests/paper/studies.h"
 #include "tests/support/test.h"
@@ -53,7 +53,7 @@ TEST(paper, the_bucket_sweep_over_gloo_is_within_two_percent)
     }
 }
 
-/* The fit is on ResNet-50 with one and two GPUs; sixteen, and ResNet-101, are told by it. */
+/* The fit is on ResNet-50 with one and two GPUs; it predicts sixteen GPUs and ResNet-101. */
 TEST(paper, sixteen_gpus_take_seven_to_ten_percent_more_than_one_without_ddp)
 {
     for (int model = 0; model < 2; model++) {
@@ -62,8 +62,8 @@ TEST(paper, sixteen_gpus_take_seven_to_ten_percent_more_than_one_without_ddp)
     }
 }
 
-/* The published times are whole milliseconds of a hundred: what small buckets cost 16 GPUs is known
-** to half a percent. On one machine ours are too cheap, see docs/paper.md. */
+/* The published times are whole milliseconds of a hundred: the cost of small buckets on 16 GPUs is
+** known to half a percent. On one machine ours are too cheap, see docs/paper.md. */
 TEST(paper, small_buckets_cost_more_the_more_gpus_there_are)
 {
     for (int model = 0; model < 2; model++) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What others measured, and we hold the simulator against. docs/paper.md says where each number
-** comes from. */
+/* Published measurements, for comparison with the simulator. docs/paper.md gives the source of
+** each number. */
 #pragma once
 
 enum {
@@ -52,7 +52,7 @@ static const double published_gpus_ms[2][PUBLISHED_WORLDS] = {{100, 103, 103, 10
                                                               {171, 176, 176, 179, 179}};
 static const double published_small_buckets_percent[PUBLISHED_WORLDS] = {0.3, 1.0, 1.6, 2.6, 3.8};
 
-/* Li et al., VLDB 13(12), 2020, as quoted elsewhere: what overlapping saves on 32 GPUs, percent of
+/* Li et al., VLDB 13(12), 2020, as quoted elsewhere: the saving of overlap on 32 GPUs, percent of
 ** an iteration without: NCCL and Gloo, each ResNet-50 and BERT. */
 static const double published_gain_percent[2][2] = {{38.0, 35.2}, {26.8, 21.5}};
 

@@ -127,9 +127,9 @@ static void add_bert(sets *s)
     add(s, "train.backward_us=798000");
 }
 
-/* What differs from NCCL beside the bandwidth: PyTorch's queue in place of a kernel's launch, TCP
-** in place of NVLink inside a server, no proxy between kernel and card, and a bucket that crosses
-** PCIe 3.0 to the host and back, at 12 GB/s each way.
+/* The differences from NCCL beside the bandwidth: PyTorch's queue in place of a kernel's launch,
+** TCP in place of NVLink inside a server, no proxy between kernel and card, and a bucket that
+** crosses PCIe 3.0 to the host and back, at 12 GB/s each way.
 */
 static void add_gloo(sets *s)
 {

@@ -26,7 +26,7 @@ typedef struct study_cluster {
     double cap_mb; /* 0: a bucket per parameter; 1e5: one bucket */
 } study_cluster;
 double study_cluster_ms(const study_cluster *cluster);
-/* What overlapping saves, in percent of an iteration without. */
+/* The saving of overlap, in percent of an iteration without it. */
 double study_gain_percent(study_backend backend, study_model model);
 
 /* ring_of_100_mib: seconds. */

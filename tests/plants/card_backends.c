@@ -6,7 +6,7 @@
 **     card_clean          nothing is wrong                                                           ─
 **     card_unfused        sums of more than 1,024 elements miss the last rank            ZOO-94      allreduce
 **     card_clobbers       reduce uses the outputs of other ranks than the root           ZOO-96      reduce
-**     card_root_zeros     reduce-scatter with shares of its own: rank 0 gives zeros      ZOO-98      reduce_scatter
+**     card_root_zeros     reduce-scatter with given shares: rank 0 gives zeros           ZOO-98      reduce_scatter
 **     card_in_place       an all-reduce in place adds its own share twice                ZOO-99      allreduce in place
 **     card_overwrites     from 64 KiB a reduce overwrites its input                      ZOO-100     reduce, input
 **     card_segments       an all-reduce in place is wrong behind its first 256 elements  ZOO-102     allreduce in place
@@ -17,8 +17,8 @@
 **     card_nothing        an all-reduce of i64 leaves the input as the result            ZOO-109     allreduce i64
 **     card_silent         declares a guard and lets differing counts pass                ZOO-111     guard
 **
-** Every rank copies its input into a slot of its own and reads those of the others when it waits. A
-** slot is written again once all have read it. Ranks find the memory through the rendezvous that
+** Every rank copies its input into its slot and reads the other slots when it waits. A slot is
+** written again after all ranks have read it. Ranks find the memory through the rendezvous that
 ** the program binds as `self`.
 */
 #define _POSIX_C_SOURCE 200809L
@@ -83,7 +83,7 @@ typedef struct group {
     unsigned long long number; /* collectives posted */
     work works[8];
     work *open;       /* posted and not yet run, or NULL */
-    cddp_tensor late; /* EARLY: what peers still have to read of us */
+    cddp_tensor late; /* EARLY: slots that peers still have to read */
     bool is_late;
 } group;
 
@@ -290,7 +290,8 @@ static cddp_status exchange(group *g, const work *w, cddp_error *err)
     const cddp_collective *c = &w->call;
     cddp_status status = CDDP_OK;
     int64_t before = 0, at = 0;
-    /* The battery's splits: what everybody sends to rank r is as long as r expects from anybody. */
+    /* The splits of the conformance tests: every rank sends rank r as many elements as r expects
+    ** from each. */
     for (uint32_t r = 0; r < g->me && c->op != CDDP_OP_ALLGATHER; r++)
         before += share_of(g, w, c->op == CDDP_OP_ALLTOALL ? c->send_counts : c->counts, r);
     if (c->op == CDDP_OP_REDUCE_SCATTER) return reduce_all(g, c, &c->output, before, err);
@@ -390,8 +391,8 @@ static cddp_status post_message(group *g, const cddp_collective *c, cddp_error *
 static cddp_status post_collective(group *g, work *w, cddp_error *err)
 {
     const cddp_collective *c = &w->call;
-    /* Whoever waits in a barrier next still has its memory; from the others the right bytes are in
-    ** the slot. */
+    /* A rank that next waits in a barrier still has its memory; the slots of the others have the
+    ** right bytes. */
     if (g->is_late) publish(g, c->op == CDDP_OP_BARRIER ? &g->late : NULL, g->number);
     g->is_late = false;
     cddp_status status = g->open != NULL ? finish(g, g->open, err) : CDDP_OK;
@@ -410,7 +411,7 @@ static cddp_status post_collective(group *g, work *w, cddp_error *err)
     g->late = c->input;
     if (g->is_late)
         memcpy(g->memory->slot[g->me], bytes_of(&c->input),
-               size_of(&c->input)); /* what it reads itself */
+               size_of(&c->input)); /* the bytes that it reads itself */
     else
         publish(g, gives(g, c) ? gift(c) : NULL, w->number);
     return CDDP_OK;

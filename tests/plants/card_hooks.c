@@ -45,7 +45,7 @@ typedef struct card_state {
     float owed[SLOTS][NUMEL_MAX]; /* by parameter, or by bucket index */
     uint16_t half[SLOTS][NUMEL_MAX];
     uint64_t counter;
-    float *wide;      /* what is owed of a parameter that is too large for the others */
+    float *wide;      /* the error feedback of a parameter that is too large for the others */
     cddp_tensor last; /* the bucket before */
     bool has_last, accumulates;
     uint64_t model;
@@ -104,7 +104,7 @@ static cddp_status post_sum(const cddp_grad_bucket *bucket, const cddp_tensor *t
     return status;
 }
 
-/* What every hook here ends with: ÷ n, then the sum. */
+/* Every hook here ends with this: ÷ n, then the sum. */
 static cddp_status divide_and_sum(cddp_grad_bucket *bucket, int64_t n, cddp_group *group,
                                   cddp_future *future, cddp_error *err)
 {
@@ -408,8 +408,7 @@ static cddp_status run_stale(void *self, cddp_grad_bucket *bucket, cddp_group *g
     return divide_and_sum(bucket, cddp_group_size(group), group, future, err);
 }
 
-/* What is owed is looked up by the number of elements: of two parameters of one size each finds
-** both. */
+/* Error feedback is looked up by the number of elements: two parameters of one size share it. */
 static cddp_status run_by_shape(void *self, cddp_grad_bucket *bucket, cddp_group *group,
                                 cddp_future *future, cddp_error *err)
 {
@@ -480,7 +479,7 @@ static cddp_status run_own_law(void *self, cddp_grad_bucket *bucket, cddp_group 
     return divide_and_sum(bucket, cddp_group_size(group), group, future, err);
 }
 
-/* "Rather no update than a broken one." A loss scaler would never hear of it. */
+/* "Rather no update than a broken one." A loss scaler would never see it. */
 static cddp_status run_hides(void *self, cddp_grad_bucket *bucket, cddp_group *group,
                              cddp_future *future, cddp_error *err)
 {

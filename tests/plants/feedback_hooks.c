@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Planted hooks that send less than there is and state a law of their own, as real lossy hooks do:
-** the verifier cannot know what they should have sent, but it holds them to what they say.
+/* Planted hooks that send only a part and state their own law, as real lossy hooks do. The
+** verifier cannot know what they should have sent, but it checks their law.
 **
 **     plant_feedback     half of what there is goes, half is owed, by parameter: nothing is wrong
 **                        with it
@@ -74,8 +74,8 @@ static cddp_status average(const cddp_grad_bucket *bucket, cddp_group *group, cd
     return status;
 }
 
-/* What was given and not sent is what is owed, element by element. In f32 each is off by a rounding
-** per call. */
+/* The error feedback is the part that was given and not sent, element by element. In f32 each is
+** off by a rounding per call. */
 static cddp_status run_half(feedback *f, bool by_index, cddp_grad_bucket *bucket, cddp_group *group,
                             cddp_future *future, cddp_error *err)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Planted hooks that send less than there is and state a law of their own: see feedback_hooks.c. */
+/* Planted hooks that send only a part and state their own law: see feedback_hooks.c. */
 #pragma once
 #include "cddp/hook.h"
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# explore.sh CDDP_VERIFY LAUNCHER…: processes that a launcher started explore one scenario together. LAUNCHER starts two.
-# Every claim prints its name; the first that does not hold ends the script with what was seen.
+# explore.sh CDDP_VERIFY LAUNCHER…: processes that a launcher started explore one
+# scenario together. LAUNCHER starts two. Every claim prints its name; the first false one ends the script and prints the
+# output.
 set -u
 verify=$1
 shift
@@ -99,7 +100,7 @@ mv out resumed
 expect 0 "$verify" explore small.toml --color never --budget $budget
 cmp -s out resumed || fail "what went on says something else: $(diff out resumed)"
 
-claim="what is wrong is said once, whatever the number of processes"
+claim="a mistake is reported once, whatever the number of processes"
 expect 2 "${launch[@]}" "$verify" explore small.toml --strategy exhaustive
 complains "not in 2 processes"
 expect 2 "${launch[@]}" "$verify" explore small.toml --jobs 2

@@ -13,7 +13,7 @@ trap 'rm -rf "$work"' EXIT
 scenario=scenarios/models/mlp_two_ranks.toml
 failed=0
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-set -m # a process group of its own for each run
+set -m # one process group per run
 
 # complain WHAT: with what was printed
 complain() {
@@ -60,7 +60,7 @@ ends() {
 # silent WHO: no finding
 silent() { grep -qE '^ *(I|GRD)-[A-Z]+ ' "$work/out" && complain "$1 blames somebody"; }
 
-# Who stays behind is seen, in a session of its own too.
+# A process that stays behind is found, also in another session.
 if [ -r /proc/self/environ ]; then
     moment=before
     CDDP_TEST_RUN=$work setsid sleep 60 >/dev/null &

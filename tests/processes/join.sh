@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# join.sh PROGRAM: processes that a script started, one per rank, become one run over Gloo: found by torchrun's variables, srun's, an
-# address, a directory. Rank 0 reports, all leave with its exit code. Who is missing, comes twice, was told something else,
-# does not know the secret or dies is named; every wait is bounded.
+# join.sh PROGRAM: processes that a script started, one per rank, become one run over Gloo: found
+# by torchrun's variables, srun's, an address, a directory. Rank 0 reports, all leave with its exit code. A rank that is missing,
+# comes twice, has other settings, does not know the secret or dies is named; every wait is bounded.
 set -u
 program=$(readlink -f "$1")
 work=$(mktemp -d)
@@ -16,7 +16,7 @@ complain() {
     for f in "$work"/out.*; do echo "-- ${f##*/}"; head -20 "$f"; done
     failed=1
 }
-# begin NAME: a job with a port of its own
+# begin NAME: a job with its own port
 begin() {
     name=$1 pids=()
     port=$((port + 2))

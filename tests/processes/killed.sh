@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# killed.sh PROGRAM BACKEND: kill -9 of the judge of a run of four processes. Its ranks end with it; the store opens as incomplete and has
-# every event of every iteration that all ranks had ended, as the log told them: fewer than one batch of the writer holds.
+# killed.sh PROGRAM BACKEND: kill -9 of the judge of a run of four processes. Its ranks end with it.
+# The store opens as incomplete and has every event of every iteration that all ranks had ended, as
+# the log reported them: fewer than one batch of the writer.
 set -u
 program=$1 backend=$2
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 failed=0
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-steps=12 # 4 ranks tell about 3,000 events in them; the writer's batch holds 16,384
+steps=12 # 4 ranks report about 3,000 events in them; the writer's batch has 16,384
 set -m
 
 complain() {
@@ -16,7 +17,7 @@ complain() {
     failed=1
 }
 
-# How many iterations all ranks had ended: who began the next one had flushed them.
+# How many iterations all ranks had ended: a rank that began the next one had flushed them.
 ended() {
     awk '$2 ~ /^[0-9]+$/ && $3 ~ /^[0-9]+$/ && $3 > last[$2] { last[$2] = $3 }
          END { least = -1; for (r = 0; r < 4; r++) if (least < 0 || last[r] + 0 < least) least = last[r] + 0; print least }' "$work/log"

@@ -54,7 +54,7 @@ trap end_slurm EXIT
 slurmctld -c >"$work/start" 2>&1 && slurmd >>"$work/start" 2>&1
 for _ in $(seq 100); do sinfo -h -o %t 2>/dev/null | grep -q idle && break; sleep 0.2; done
 sinfo -h -o %t 2>/dev/null | grep -q idle ||
-    { echo "skipped: no Slurm of its own can be started here"; tail -n 5 "$work/start" "$work/controller.log" "$work/node.log" 2>/dev/null; exit 77; }
+    { echo "skipped: a private Slurm cannot be started here"; tail -n 5 "$work/start" "$work/controller.log" "$work/node.log" 2>/dev/null; exit 77; }
 
 # expect NAME CODE "words in the output, once" COMMAND…
 expect() {

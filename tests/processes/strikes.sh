@@ -6,11 +6,11 @@
 # store that can be read, and with that rank named: at the start, as the only one that died and with what it was doing; in
 # training, with the collective in which it was missed. What is drawn from SEED: the rank, the signal, the moment.
 #
-# Where others use the processors, whoever sleeps wakes up late. A metronome, which only sleeps for 50 ms, again and again, measures how
-# late; a run may take as much longer as eight wake-ups, the number that follow one another between a strike and the end (the
-# rank's timer, its words, the judge, its grace, the kill, the launcher, the reaping, the report), at the worst one of that time.
-# Sleepers wake up in time where ranks that compute get no processor (some MPIs spin while they wait): a strike that is told as it was
-# but late is repeated, and three times late is a failure. How many were late at first is said at the end.
+# Where others use the processors, whoever sleeps wakes up late. A metronome, which only sleeps for 50 ms, again and again, measures how late; a
+# run may take as much longer as eight wake-ups, the number that follow one another between a strike and the end (the rank's timer, its words, the
+# judge, its grace, the kill, the launcher, the reaping, the report), at the worst one of that time. Sleepers wake up in time where ranks that
+# compute get no processor (some MPIs spin while they wait). A strike that is reported correctly but late is repeated; three times late is a
+# failure. How many were late at first is said at the end.
 set -u
 program=$(readlink -f "$1") backend=$2 when=$3 count=$4 RANDOM=$5 window_ms=$6
 timeout_ms=${7:-1000} bound_ms=3000 beat_us=50000 wake_ups=8 ranks=4 metronome=
@@ -22,8 +22,8 @@ beats() { wc -l <"$work/beats"; }
 number_of() { tr '\0' '\n' 2>/dev/null <"/proc/$1/environ" | sed -n 's/^\(OMPI_COMM_WORLD_RANK\|PMI_RANK\)=//p' | head -1; }
 parent_of() { awk '{ print $4 }' "/proc/$1/stat" 2>/dev/null; }
 
-# The process of one rank: a child of the judge in the order of forking, or what its launcher told its number; where a rank
-# is sheltered, the process below the one that the launcher started.
+# The process of one rank: a child of the judge in the order of forking, or the one with the number from its launcher. For a sheltered rank it is
+# the child of the process that the launcher started.
 find_rank() {
     local mark=$1 judge=$2 rank=$3 pid found=()
     if [ "$backend" = gloo ]; then
@@ -58,7 +58,7 @@ judge_words() {
     fi
 }
 
-# try NUMBER RANK SIGNAL DELAY_MS: 0 passed, 1 failed, 2 there was nobody to strike, which proves nothing, 3 told as it was but late
+# try NUMBER RANK SIGNAL DELAY_MS: 0 passed, 1 failed, 2 there was no rank to strike, which proves nothing, 3 reported correctly but late
 try() {
     local number=$1 rank=$2 signal=$3 delay_ms=$4 judge victim='' began first code words='' i
     local store=$work/run$number.db
@@ -111,7 +111,7 @@ try() {
 : >"$work/beats"
 mkfifo "$work/nothing"
 (
-    exec 9<>"$work/nothing" # nothing ever comes: read sleeps, without a process of its own
+    exec 9<>"$work/nothing" # nothing ever comes: read sleeps, without another process
     last=${EPOCHREALTIME/[.,]/}
     while :; do
         read -r -t 0.05 -u 9
@@ -148,6 +148,6 @@ for ((n = 1; n <= count; n++)); do
         failed=$((failed + 1))
     fi
 done
-printf '%s, %s: %d strikes told as they were, %d not; the slowest took %d ms of %d; late at first: %d\n' "$backend" "$when" \
+printf '%s, %s: %d strikes reported correctly, %d not; the slowest took %d ms of %d; late at first: %d\n' "$backend" "$when" \
     $passed $failed $slowest $slowest_allowed $late_first
 [ $failed -eq 0 ] && [ $passed -gt 0 ]

@@ -37,7 +37,7 @@ expect() {
 }
 verify=("$program" run --color never --backend gloo)
 expect "one machine" 0 "4 ranks, 3 steps on gloo" "--nproc_per_node=4 --master_addr=127.0.0.1 --master_port=$port" "${verify[@]}" -n 4 "$good"
-expect "a rendezvous of its own" 0 "3 ranks, 3 steps on gloo" "--nproc_per_node=3 --rdzv_backend=c10d --rdzv_endpoint=127.0.0.1:$((port + 2))" "${verify[@]}" -n 3 "$good"
+expect "its own rendezvous" 0 "3 ranks, 3 steps on gloo" "--nproc_per_node=3 --rdzv_backend=c10d --rdzv_endpoint=127.0.0.1:$((port + 2))" "${verify[@]}" -n 3 "$good"
 # Any failure of a rank is 1 for torchrun.
 expect "findings" 1 "I-ONCE  ranks" "--nproc_per_node=2 --master_addr=127.0.0.1 --master_port=$((port + 4))" "${verify[@]}" "$bad" --set ddp.find_unused_parameters=false
 expect "a program of one's own" 0 "step 800" "--nproc_per_node=2 --master_addr=127.0.0.1 --master_port=$((port + 6))" \

@@ -56,7 +56,7 @@ static const char *pick(draw *d, const char *const *values, size_t count)
     return values[cd_prng_below(d->prng, count)];
 }
 
-/* What makes ranks disagree, or the order of turns matter. */
+/* Settings that make ranks disagree, or the order of turns matter. */
 static void draw_trouble(draw *d)
 {
     if (chance(d, 20)) set(d, "model.init@1", "distinct");
@@ -126,8 +126,8 @@ typedef struct search {
     bool without_rebuild; /* a lie where buckets are rebuilt */
 } search;
 
-/* What a run came to is its verdict, and what every rank issued and how its buckets lay, in
-** order. */
+/* The outcome of a run is its verdict, the operations of every rank and the layout of its buckets,
+** in order. */
 typedef struct words {
     cddp_trace_sink sink;
     uint64_t ranks[RANKS_MAX];
@@ -325,7 +325,7 @@ typedef struct shared_run {
     uint64_t schedule;
 } shared_run;
 
-/* What the first runs of a strategy come to; returns how many there were. */
+/* The outcomes of the first runs of a strategy; returns their number. */
 static size_t take_runs(cd_explore_subject *subject, cd_strategy strategy, shared_run *runs)
 {
     static cd_explored explored;

@@ -2,11 +2,11 @@
 /* Soundness: a valid training program has no finding, whatever its settings, and watching it
 ** changes nothing.
 **
-** Plans are drawn feature by feature from one seed; combinations that the plan itself refuses, or
-** that are known not to make sense together (the table of rules below), are drawn again. Every plan
-** runs on the simulator twice: judged and compared with the oracle, and unwatched. The first must
-** have no finding and no failing rank; both must emit the same events, comparisons apart. At the
-** end it is told which pairs of feature levels have met.
+** Plans are drawn feature by feature from one seed. Combinations that the plan refuses, or that
+** the table of rules below excludes, are drawn again. Every plan runs on the simulator twice:
+** judged and compared with the oracle, and unwatched. The first must have no finding and no failing
+** rank; both must emit the same events, comparisons apart. At the end it is told which pairs of
+** feature levels have met.
 */
 #include "verify/worlds/compose.h"
 #include "core/base/prng.h"
@@ -154,7 +154,7 @@ static bool is(const draw *d, size_t f, const char *value)
     return strcmp(value_of(d, f), value) == 0;
 }
 
-/* What wants the hook's slot, and what goes around it. */
+/* Features that use the hook's slot, and wrappers around it. */
 static bool makes_sense_beside_hooks(const draw *d)
 {
     const bool casts = !is(d, MIXED, "none") || !is(d, REDUCE, "none"),
@@ -200,7 +200,8 @@ static bool makes_sense_when_sharded(const draw *d)
     if (!is(d, CLIP_GROUP, "") && (!is_sharded || !is(d, CLIP, "1"))) return false; /* ZOO-127 */
     if (!is_sharded) return true;
     if (is(d, MODEL, "params")) return false; /* several dtypes (ZRO-08) */
-    if (!is(d, DELAYED, "")) return false;    /* what the wrapper does not reduce itself */
+    /* parameters that the wrapper does not reduce itself */
+    if (!is(d, DELAYED, "")) return false;
     return !is(d, JOIN, "true") && !is(d, IN_BACKWARD, "true") && is(d, DEVICE, "cpu") &&
            is(d, STREAMS, "0") && is(d, AVERAGER, "");
 }

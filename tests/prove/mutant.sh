@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# mutant.sh MUTANT VERIFY SCENARIO WORDS…: a program with a planted mistake is refuted, with these words; the line that it
-# prints shows the mistake when the mutant replays it, and the program without the mistake survives the same line.
+# mutant.sh MUTANT VERIFY SCENARIO WORDS…: a program with a planted mistake is refuted, with these
+# words. The printed line shows the mistake when the mutant replays it; the program without the
+# mistake survives the same line.
 set -u
 mutant=$1 verify=$2 scenario=$3
 shift 3

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# prove.sh CDDP_VERIFY SCENARIOS: prove as a user calls it. Every claim prints its name; the first that does not hold ends
-# the script with what was seen.
+# prove.sh CDDP_VERIFY SCENARIOS: prove as a user calls it.
+# Every claim prints its name; the first false one ends the script and prints the output.
 verify=$1 scenarios=$2
 # shellcheck source=tests/support/interrupts.sh
 . "$(dirname "${BASH_SOURCE[0]}")/../support/interrupts.sh"
@@ -33,12 +33,12 @@ expect 0 "$verify" prove "$scenarios/proofs/find_unused.toml"
 says "12,899,450,880,000 schedules"
 says "about 1.29e+13 schedules"
 
-claim="the exhaustive search over whole worlds comes to the same, with one outcome"
+claim="the exhaustive search over whole worlds agrees, with one outcome"
 expect 0 "$verify" explore "$scenarios/proofs/find_unused.toml" --strategy exhaustive
 says "1 outcome"
 says "exhaustive: every combination of choices was tried"
 
-claim="what a proof assumes is printed with it"
+claim="the assumptions of a proof are printed with it"
 expect 0 "$verify" prove "$scenarios/proofs/find_unused.toml"
 says "assumes"
 says "no faults"
@@ -49,7 +49,7 @@ says "collectives 3 bring the runtime's own numbers, 2 of which count ranks or n
 says "none, some or all are counted (tried with small, large and drawn numbers)"
 says "one was searched there in"
 
-claim="a rank that counts who has joined is told other numbers of the kind"
+claim="a rank that counts joined ranks is given other such numbers"
 expect 0 "$verify" prove "$scenarios/proofs/join.toml"
 says "for any number of ranks from 3 on"
 says "further ranks do as rank 1 here"
@@ -162,7 +162,7 @@ claim="groups in opposite order are refuted"
 expect 1 "$verify" prove "$scenarios/bugs/groups_in_opposite_order.toml"
 says "I-LIVE"
 
-claim="what cannot be proved is said in one sentence"
+claim="a scenario that cannot be proved gets one sentence"
 expect 2 "$verify" prove
 complains "name one scenario"
 expect 2 "$verify" prove "$scenarios/faults/slow_rank.toml"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Upstream's tests of synchronised batch norm under DDP: what W ranks train on their shares is what
-** one process with plain batch norm trains on the whole batch. The layer's exchange of statistics
-** goes over the wrapper's group, between the reductions of the buckets.
+/* Upstream's tests of synchronised batch norm under DDP: W ranks on their shares train the same
+** model as one process with plain batch norm on the whole batch. The layer's exchange of
+** statistics goes over the wrapper's group, between the reductions of the buckets.
 */
 #include "tests/golden/pytorch/lane_model.h"
 
@@ -175,8 +175,9 @@ TEST(synchronised_batch_norm, under_ddp_is_batch_norm_on_the_whole_batch) /* TI-
         /* clang-format off */
         {"mlp", "widths=4:6:5:3,activation=tanh", 2, 2, 3, "sync"},
         {"mlp", "widths=4:6:5:3,activation=tanh", 3, 3, 2, "sync"},
-        {"mlp", "widths=4:6:5:3,activation=tanh", 4, 4, 1, "sync"}, /* one sample per process: no statistics of its own */
-        {"mlp", "widths=4:6:5:3,activation=tanh", 4, 2, 3, "sync"}, /* a group of its own for either half */
+        /* one sample per process: it has no statistics alone */
+        {"mlp", "widths=4:6:5:3,activation=tanh", 4, 4, 1, "sync"},
+        {"mlp", "widths=4:6:5:3,activation=tanh", 4, 2, 3, "sync"}, /* one group for each half */
         {"cnn", "channels=2:3:4,size=4", 2, 2, 2, "sync"},
         /* clang-format on */
     };

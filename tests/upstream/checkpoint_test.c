@@ -24,10 +24,10 @@ typedef struct setting {
     bool views, static_graph;
 } setting;
 
-/* Both layers and, as a leaf of its own so that it wants a gradient, their input. */
+/* Both layers and their input, which is a separate leaf so that it gets a gradient. */
 typedef struct network {
     lane *l;
-    bool is_wrapped; /* the lane's DDP is told */
+    bool is_wrapped; /* the lane's DDP gets the call */
     cd_module *module;
     cd_graph *graph;
     uint32_t forwards; /* that DDP saw */
@@ -82,7 +82,7 @@ static cddp_status run_layer(cd_graph *graph, uint32_t bias, cd_value **x, cddp_
     return status != CDDP_OK ? status : cd_linear(graph, *x, w, b, x, err);
 }
 
-/* What the checkpoint runs, and runs again: the wrapper and the layers. */
+/* The function of the checkpoint, also for the recomputation: the wrapper and the layers. */
 static cddp_status run_wrapped(cd_graph *graph, void *context, cd_value *x, cd_value **y,
                                cddp_error *err)
 {

@@ -89,7 +89,7 @@ static void parity_body(lane *l)
     l->lab->out[l->r][0] = off;
     l->lab->out[l->r][1] = quantisation_bound(l, p);
     l->lab->out[l->r][2] = farthest(gradient[l->r], hooked[l->r]);
-    /* TI-D-24: reduced by hand, what was local is the reference */
+    /* TI-D-24: local gradients, reduced by hand, are the reference */
     if (strcmp(p->hook, "noop") == 0) {
         cddp_work *work = NULL;
         const cddp_tensor *g = &l->grads[0].value;
@@ -110,7 +110,7 @@ static lab run_parity(parity p)
     return b;
 }
 
-/* TI-D-21; two ranks: no rounding tells multiplying by 1/2 from dividing by 2 */
+/* TI-D-21; two ranks: multiplying by 1/2 and dividing by 2 round equally */
 TEST(hooks, allreduce_is_plain_ddp)
 {
     lab b = run_parity((parity){"allreduce", 1, 0});
@@ -228,7 +228,7 @@ LAB(hooks, post_local_sgd_counts_to_its_start_and_stays_there, 2)
     for (int i = 0; i < 4; i++) {
         tape kept = {.used = 0};
         const cddp_state_writer writer = {&kept, tape_write};
-        /* what says that it is this hook's state, and of which model (two), and the counter */
+        /* the tag of this hook's state, the model (two), and the counter */
         uint64_t words[4];
         lane_zero_grad(l, true);
         lane_iterate(l, 1.0 + l->r);
@@ -268,7 +268,7 @@ static void quarter_body(lane *l)
     }
 }
 
-/* TI-D-14, TI-D-15, TI-D-17, TI-D-18: what upstream asks of these hooks on GPUs, here on the
+/* TI-D-14, TI-D-15, TI-D-17, TI-D-18: upstream's GPU tests of these hooks, here on the
 ** simulator. */
 TEST(hooks, give_a_quarter_with_views_and_static_graphs)
 {
@@ -379,8 +379,8 @@ LAB(future, of_an_allreduce_is_changed_by_what_is_chained_to_it, 3)
 
 /* ---- a wrapper over some of the ranks ---- */
 
-/* What PyTorch's Python hooks do when they are told no group: they divide by the world and sum over
-** it (VER-21). Both that have a twin in C++, which stays among the wrapper's own ranks. */
+/* PyTorch's Python hooks without a group divide by the world and sum over it (VER-21). Both that
+** have a twin in C++, which stays among the wrapper's own ranks. */
 static cddp_group *worlds[LAB_RANKS];
 static uint16_t halves[LAB_RANKS][NUMEL];
 
@@ -528,8 +528,8 @@ TEST(hook, of_a_wrapper_over_some_ranks_stays_among_them)
     lab_of(4, subgroup_body, &row);
 }
 
-/* The bits of this hook's averages, of numbers whose thirds tell a division from a product, and one
-** order of cast and division from the other: 5 and 7 (GRD-05), 2049 and 65520 (HK-03). */
+/* The bits of this hook's averages, of numbers whose thirds distinguish a division from a product,
+** and one order of cast and division from the other: 5 and 7 (GRD-05), 2049 and 65520 (HK-03). */
 enum { THIRDS = 12 };
 static const double thirds[THIRDS] = {5,    7,    2049, 65504, 65520,   70000,
                                       1e-7, 6e-8, 3e-5, 0.1,   1.0 / 3, 1.0009765625};
@@ -545,7 +545,7 @@ static void averages_body(lane *l)
     lane_add(l, "p", CDDP_F32, 2);
     lane_wrap(l);
     CHECK_OK(cddp_ddp_register_comm_hook(l->ddp, all->hook, NULL, NULL, &l->err));
-    /* of one rank, then of all, each with a number of its own */
+    /* of one rank, then of all, each with its own number */
     for (size_t i = 0; i < 2 * (size_t)THIRDS; i++) {
         lane_zero_grad(l, true);
         lane_iterate(l, i < THIRDS ? l->r == 0 ? thirds[i] : 0 : thirds[(i + l->r) % THIRDS]);

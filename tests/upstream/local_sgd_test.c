@@ -19,7 +19,7 @@ static const double lr = 0.03, momentum = 0.9;
 typedef struct training {
     bool views;
     uint64_t period;
-    /* before this step everything is made anew and told what was kept; 0: never */
+    /* before this step everything is created anew and loaded from the saved state; 0: never */
     int resume_at;
     bool forgets_step;               /* … except the averager's step */
     float seen[RANKS][STEPS][NUMEL]; /* the parameters after every step */
@@ -186,8 +186,8 @@ TEST(post_local_sgd, with_a_periodic_averager_is_averaging_by_hand_at_the_same_s
     assert_int_equal(first_difference(&t), WARMUP + PERIOD);
 }
 
-/* TI-G-08: PyTorch warns when a checkpoint has no step and counts from 0; here the step is handed
-** over by itself, and who does not hand it over counts from 0 as well: the model is averaged too
+/* TI-G-08: PyTorch warns when a checkpoint has no step and counts from 0. Here the step is passed
+** separately; a caller that does not pass it also counts from 0, and the model is averaged too
 ** late. */
 TEST(post_local_sgd, goes_on_from_the_step_that_a_checkpoint_kept)
 {

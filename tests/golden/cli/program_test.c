@@ -178,7 +178,7 @@ TEST(program, mistakes_in_a_scenario_are_a_result_with_exit_code_2)
     program_run(&p, "scenarios/gan_unused_params.toml --set model.name@1=gam");
     assert_int_equal(p.exit_code, 2);
     assert_contains(p.out, "no model is called \"gam\"");
-    /* What only one rank refuses when it runs is a training that goes wrong. */
+    /* A setting that only one rank refuses while it runs is a failed training. */
     program_run(&p, "scenarios/powersgd.toml --set ddp.comm_hook@1=topk:j=2");
     assert_int_equal(p.exit_code, 1);
     program_run(&p, "scenarios/gan_unused_params.toml --seed 18446744073709551615");
@@ -213,7 +213,7 @@ TEST(program, a_file_is_written_whole_or_left_as_it_was)
     kept = program_slurp(path);
     assert_contains(kept, "\"verdict\": \"verified\"");
     free(kept);
-    /* what is no plain file is written as it stands */
+    /* a target that is not a plain file is written directly */
     program_run(&p, "scenarios/gan_unused_params.toml -f json -o /dev/stderr");
     assert_contains(p.err, "\"verdict\": \"verified\"");
     program_close(&p);
@@ -251,8 +251,8 @@ static const struct {
     /* clang-format on */
 };
 
-/* A full disk, or here a limit: whoever reads the report only must not take what came before for
-** all. */
+/* A full disk, or here a limit: a reader of the report alone must not take the earlier events for
+** all of them. */
 TEST(program, a_store_that_cannot_grow_is_in_the_report)
 {
     cd_program p;
@@ -522,7 +522,7 @@ TEST(program, a_worker_that_crashes_is_a_result_and_harms_no_other)
     assert_contains(p.out, "was ended by signal 6");
     assert_contains(p.out, "2 of 3 verified, 1 with errors");
     program_run(&p, "report \"$T/run.db\" -q");
-    /* what the worker had recorded is kept */
+    /* the worker's record is kept */
     assert_contains(p.out, "2 of 3 verified, 1 inconclusive");
     program_close(&p);
 }
@@ -827,7 +827,7 @@ TEST(program, a_battery_without_memory_accuses_nobody)
     program_close(&p);
 }
 
-/* What the machine has no more of says nothing about what was asked for. */
+/* Exhausted resources of the machine say nothing about the request. */
 TEST(program, a_machine_without_files_is_an_environment)
 {
     cd_program p;
@@ -884,7 +884,7 @@ TEST(program, an_interrupted_battery_judges_nobody)
     cd_program p;
     char command[4096], path[1200];
     program_open(&p);
-    signal(SIGHUP, SIG_DFL); /* whoever started the tests may have had it ignored */
+    signal(SIGHUP, SIG_DFL); /* the program that started the tests may have set it to ignored */
     for (size_t i = 0; i < 2; i++) {
         cd_test_row("%s", signals[i]);
         /* The signal waits until the program catches SIGTERM: bit 14 of the mask, and the last of

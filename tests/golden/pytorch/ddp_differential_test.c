@@ -3,10 +3,10 @@
 ** the simulator with Gloo's ring. Layouts, used maps, which gradients exist and every bit of them
 ** must agree (ddp_differential.py).
 **
-** Where 1.13.1 is known to differ from the rule (NSY-05), only the rule (NSY-04) is judged: what
-** was accumulated anywhere is averaged. Buckets of several dtypes are left over in an order that
-** PyTorch does not specify (BKT-07), so layouts with f64 parameters are compared as sets of
-** buckets.
+** Where 1.13.1 is known to differ from the rule (NSY-05), only the rule (NSY-04) is judged:
+** gradients that were accumulated on any rank are averaged. Buckets of several dtypes are left
+** over in an order that PyTorch does not specify (BKT-07), so layouts with f64 parameters are
+** compared as sets of buckets.
 **
 ** Hooks are the plain all-reduce, the casts to f16 and bf16, and their wrappers around the plain
 ** all-reduce.
@@ -241,7 +241,7 @@ static void judge_step(lane *l, const configuration *c, int step)
     for (int i = 0; i < c->parameters; i++) {
         const bool present = l->parameters[i].grad->kind != CDDP_GRAD_UNDEFINED;
         CHECK(present == o->present[i]);
-        /* What nobody used stays local, and the script looked at rank 0. */
+        /* A gradient that no rank used stays local, and the script read rank 0's. */
         bool is_common = c->fu == 0 || o->map[i] > 0 || l->r == 0;
         /* PyTorch casts f64 to f16 through f32 and so rounds twice; our cast rounds once. */
         bool is_rounded_twice = c->hook == 2 && c->doubles[i];
@@ -293,7 +293,7 @@ static void judge_text(lane *l, const configuration *c, const char *ours, const 
     abort();
 }
 
-/* What this rank issued since the last mark, as the script prints it. */
+/* The operations of this rank since the last mark, in the script's format. */
 static void judge_posts(lane *l, const configuration *c, int step)
 {
     char ours[512] = "";

@@ -90,7 +90,7 @@ static void backward(engine_case *c, cd_value *loss, bool retain_graph)
     assert_ok(cd_graph_backward(c->graph, &options, &c->err), &c->err);
 }
 
-/* Layers first … last; with `nested` the last one in a checkpoint of its own. */
+/* Layers first … last; with `nested` the last one has its own checkpoint. */
 typedef struct part {
     engine_case *c;
     uint32_t first, last;

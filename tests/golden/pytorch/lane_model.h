@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A model of the engine on a lane: its parameters become the lane's, DDP hears of its gradients. */
+/* A model of the engine on a lane: its parameters become the lane's, and DDP gets its
+** gradients. */
 #pragma once
 #include "core/base/prng.h"
 #include "core/model/engine.h"
@@ -11,7 +12,7 @@ typedef struct lane_model {
     cd_graph *graph;
 } lane_model;
 
-/* What of a batch the test decides: called when inputs and targets are there, to be filled. */
+/* The test's part of a batch: called to fill inputs and targets, which are allocated. */
 typedef void (*lane_batch_fn)(lane *l, cd_batch *batch, const void *argument);
 
 static inline cddp_status lane_model_ready(void *context, uint32_t parameter, cddp_grad *grad,

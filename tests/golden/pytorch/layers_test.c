@@ -276,8 +276,8 @@ static cddp_status add_up(void *context, const cddp_tensor *sums, cddp_error *er
     return cd_statistics_allreduce(context, sums, err);
 }
 
-/* What the ranks have, put together: outputs, gradients of x one below the other, of weight and
-** bias summed. */
+/* Joins the results of all ranks: outputs and gradients of x are stacked, gradients of weight and
+** bias are summed. */
 typedef struct whole {
     double x[BATCH * CHANNELS], loss[BATCH * CHANNELS], y[BATCH * CHANNELS], dx[BATCH * CHANNELS],
         dw[2][CHANNELS];

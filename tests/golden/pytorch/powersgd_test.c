@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Our PowerSGD beside PyTorch 1.13.1's: the same gradients and the same random factors, on the
-** simulator with Gloo's ring. What comes out of 20 compressed backwards stays within the bound that
+** simulator with Gloo's ring. The results of 20 compressed backwards stay within the bound that
 ** powersgd.py derives; vanilla backwards agree bit for bit (VER-14).
 */
 #include "core/hooks/hook.h"
@@ -180,8 +180,8 @@ TEST(powersgd, stays_within_the_derived_bound_of_pytorch_for_twenty_iterations)
     assert_int_equal(for_each(agrees), 12);
 }
 
-/* The bound is narrow enough to tell: the other setting of one option is far outside, and so is a
-** factor that is off by 2^-8. */
+/* The bound is narrow enough: the other setting of one option is far outside, and so is a factor
+** that is off by 2^-8. */
 static void reports(configuration *c)
 {
     configuration given = *c;

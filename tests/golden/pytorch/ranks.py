@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the scripts that run PyTorch's DDP share: ranks over Gloo, and gradients by formula."""
+"""Shared by the scripts that run PyTorch's DDP: ranks over Gloo, and gradients by formula."""
 import os
 import sys
 import tempfile

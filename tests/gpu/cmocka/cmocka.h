@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What tests/support asks of cmocka, for GPU machines that do not have it: a list of tests, each
-** ended by its first failed assertion. */
+/* The part of cmocka that tests/support uses, for GPU machines without cmocka: a list of tests,
+** each ended by its first failed assertion. */
 #pragma once
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Stores of a test: a folder of its own, and small invented runs. */
+/* Stores of a test: its own folder, and small invented runs. */
 #pragma once
 #include "cddp/store.h"
 #include "tests/support/test.h"

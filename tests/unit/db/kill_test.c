@@ -2,8 +2,8 @@
 /* kill -9 while a run is written: the store opens, marked incomplete, with every finished iteration
 ** in it.
 **
-** A child writes steps for ever and says through a pipe which iteration has ended everywhere; it is
-** killed at a random moment: 8 times in the fast suite, 100 times in the slow one. */
+** A child writes steps for ever and reports each finished iteration through a pipe. It is killed
+** at a random moment: 8 times in the fast suite, 100 times in the slow one. */
 #define _POSIX_C_SOURCE 200809L
 #include "tests/unit/db/fixture.h"
 
@@ -171,7 +171,7 @@ static void leave_half_written(const char *path)
     assert_true(WIFSIGNALED(status));
 }
 
-TEST(kill, a_transaction_that_was_half_written_is_taken_back_by_who_only_reads)
+TEST(kill, a_reader_takes_back_a_half_written_transaction)
 {
     fixture f;
     cddp_error err = CDDP_ERROR_INIT;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Two programs make the same store at the same moment. Which moment is no matter of luck here: all
-** access to files goes through a SQLite file system of the test's own (VFS), which lets the other
-** program act exactly when this one asks for a lock, or when it has slept so many times; nobody
-** really sleeps.
+/* Two programs create the same store at the same moment. The moment is deterministic: all file
+** access goes through the test's own SQLite file system (VFS). It lets the other program act
+** exactly when this one asks for a lock, or after a given number of sleeps; no thread really
+** sleeps.
 */
 #define _POSIX_C_SOURCE 200809L
 #include "tests/unit/db/fixture.h"
@@ -38,7 +38,7 @@ static int slept(sqlite3_vfs *vfs, int microseconds)
     return microseconds;
 }
 
-/* Who asks for a shared lock holds none: every transaction begins with it. */
+/* A request for a shared lock comes without any lock: every transaction begins with it. */
 static int lock(sqlite3_file *file, int level)
 {
     if (level == SQLITE_LOCK_SHARED && ++the_stage.locks == the_stage.act_at_lock) act(&the_stage);
@@ -173,7 +173,7 @@ static cddp_status race_for_the_switch(fixture *f, uint32_t sleeps, cddp_store *
     return cddp_store_run_begin(*store, &provenance, &run, err);
 }
 
-TEST(store_race, the_switch_to_write_ahead_logging_waits_for_who_holds_the_file)
+TEST(store_race, the_switch_to_write_ahead_logging_waits_for_the_other_program)
 {
     (void)state;
     for (uint32_t sleeps = 1; sleeps <= 5; sleeps += 2) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is not a store, or is a bad one, gets one clear sentence and is left as it was. */
+/* A file that is not a store, or is a bad one, gets one clear sentence and is not changed. */
 #define _POSIX_C_SOURCE 200809L
 #include "tests/unit/db/fixture.h"
 
@@ -470,7 +470,7 @@ static void assert_child(int (*work)(const char *path), const char *path)
     assert_int_equal(WEXITSTATUS(status), 0);
 }
 
-TEST(refusal, who_only_reads_is_not_reported_of_writing)
+TEST(refusal, a_reader_is_not_said_to_write)
 {
     fixture f;
     char beside[1200];
@@ -479,7 +479,7 @@ TEST(refusal, who_only_reads_is_not_reported_of_writing)
     fixture_open(&f);
     assert_child(stop_in_a_run, f.path);
     snprintf(beside, sizeof beside, "%s-shm", f.path);
-    assert_int_equal(unlink(beside), 0); /* what a reader makes again */
+    assert_int_equal(unlink(beside), 0); /* files that a reader creates again */
     assert_child(read_without_room, f.path);
     assert_ok(cddp_store_open(f.path, CDDP_STORE_READ, NULL, &store, &err), &err);
     cddp_store_close(store);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The store as a caller sees it: what goes in comes out, in which order, and what is refused. */
+/* The store from a caller's side: events come back, their order, and refusals. */
 #define _POSIX_C_SOURCE 200809L
 #include "tests/unit/db/fixture.h"
 
@@ -290,7 +290,7 @@ TEST(store, a_finished_iteration_can_be_read_while_the_run_goes_on)
     read_events(f.path, 1, CDDP_STORE_RECORDED, &memory);
     assert_int_equal(memory.count, 40);
     cd_memory_sink_fini(&memory);
-    cddp_store_close(store); /* without run_end: what came is kept */
+    cddp_store_close(store); /* without run_end: the events so far are kept */
     read_events(f.path, 1, CDDP_STORE_RECORDED, &memory);
     assert_int_equal(memory.count, 41);
     cd_memory_sink_fini(&memory);
@@ -391,7 +391,7 @@ TEST(store, more_different_texts_than_are_remembered_are_all_kept)
     assert_ok(cddp_store_open(f.path, CDDP_STORE_APPEND, NULL, &store, &err), &err);
     assert_ok(cddp_store_run_begin(store, &provenance, &run, &err), &err);
     const cddp_trace_sink *sink = cddp_store_sink(store);
-    for (int i = 0; i < 20000; i++) { /* 18 MB of texts, and more events than one batch holds */
+    for (int i = 0; i < 20000; i++) { /* 18 MB of texts, and more events than one batch has */
         snprintf(text, sizeof text, "%d %0900d", i / 2, 0);
         cddp_event event = {.kind = CDDP_EV_mark,
                             .text = text,

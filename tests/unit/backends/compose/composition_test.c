@@ -113,7 +113,7 @@ static cddp_status battery(trial *t, cddp_group *group, cddp_error *err)
     return first[0] == '\0' ? CDDP_OK : cddp_error_set(err, CDDP_E_MISMATCH, "%s", first);
 }
 
-/* TI-J-10: what is wrapped does all that it did before. */
+/* TI-J-10: a wrapped backend does everything that it did before. */
 TEST(composition, every_kind_and_nesting_passes_the_battery)
 {
     static const char *const specs[] = {"cpu:sim",
@@ -263,8 +263,7 @@ TEST(check, names_the_rank_that_differs_on_every_rank_before_anything_moves)
 
 TEST(check, finds_the_same_afterwards)
 {
-    /* What ends on every rank in spite of the mistake is found by comparing; the rest fails and is
-    ** explained. */
+    /* Comparison finds the mistakes that end on every rank; the others fail and are explained. */
     static const int plants[] = {CLEAN, OTHER_REDUCTION, OTHER_DTYPE, OTHER_BUCKET, OTHER_COUNT};
     for (size_t i = 0; i < sizeof plants / sizeof plants[0]; i++) {
         trial t = {.spec = "check:after:sim",
@@ -286,7 +285,8 @@ TEST(check, finds_the_same_afterwards)
 }
 
 /* TI-J-06, TI-J-07: PyTorch's debug wrapper does what check: does. The number of the operation is
-** told, however many went well before; without the comparison nobody says who called what. */
+** reported, however many went well before. Without the comparison no message says which rank called
+** what. */
 static cddp_status late_misuse(trial *t, cddp_group *group, cddp_error *err)
 {
     float x[4] = {1, 2, 3, 4};
@@ -330,13 +330,13 @@ TEST(check, reports_the_number_of_an_operation_after_five_hundred_good_ones)
 
 /* TI-J-01, TI-J-02, TI-J-03, TI-J-05: a barrier that everybody reaches, then one, or a reduction,
 ** that some do not reach. At the time-out every rank that came names all that did not, by their
-** ranks in the world, also in a group of some of them. Who gives up later than another one misses
-** that one too. */
+** world ranks, also in a group of some of them. A rank that gives up later also misses the ranks
+** that gave up before. */
 typedef struct absence {
     const char *operation;     /* as a message calls it */
     uint32_t absent;           /* bit per rank */
     bool reduces, in_subgroup; /* the group of the last three ranks */
-    const char *first;         /* what the first one to give up waits for */
+    const char *first;         /* the ranks that the first one to give up waits for */
 } absence;
 
 static const absence absences[] = {
@@ -398,7 +398,7 @@ static void assert_absent_named(const trial *t, const absence *a, uint32_t r)
     if (is_first) assert_string_equal(who, a->first);
 }
 
-TEST(composition, whoever_does_not_come_is_named_by_everybody_who_came)
+TEST(composition, every_rank_that_came_names_the_ranks_that_did_not)
 {
     static const char *const specs[3] = {"sim", "check:sim", "rr:2:sim"};
     for (int plant = 0; plant < (int)(sizeof absences / sizeof absences[0]); plant++)
@@ -413,8 +413,8 @@ TEST(composition, whoever_does_not_come_is_named_by_everybody_who_came)
         }
 }
 
-/* A broadcast that one rank labels otherwise is the last operation: nobody is left to be told but
-** `late`. */
+/* A broadcast that one rank labels otherwise is the last operation: only `late` can still get the
+** finding. */
 static cddp_status last_is_wrong(trial *t, cddp_group *group, cddp_error *err)
 {
     const int64_t n = 4;
@@ -559,7 +559,7 @@ TEST(fault, the_same_seed_strikes_in_the_same_way)
 
 TEST(fault, every_plant_changes_a_result_and_repeats_itself)
 {
-    /* what three sums in place can show */
+    /* mistakes that three sums in place can show */
     static const char *const words[] = {"alias", "slot", "early", "root"};
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
         char spec[64], later[64];

@@ -102,9 +102,9 @@ static bool reach(struct CUevent_st *event, uint64_t version);
 
 /* ---- memory of the device ---- */
 
-/* One range of addresses, which nobody may touch but operations while they run. Blocks are cut from
-** it in order and, once freed, handed out again to whoever fits; under AddressSanitizer what no
-** block holds is poisoned besides. */
+/* One range of addresses, which only running operations may touch. Blocks are cut from it in
+** order; a freed block is reused for a request that fits. Under AddressSanitizer memory outside of
+** blocks is poisoned. */
 #define FAR_BYTES ((size_t)1 << 32)
 #define FAR_GRAIN ((size_t)512)    /* cudaMalloc aligns to 256; the rest is the red zone */
 #define FAR_PAGE ((size_t)1 << 21) /* large ones: opening and closing walks over each */
@@ -193,7 +193,7 @@ static bool reach(struct CUevent_st *event, uint64_t version)
     return true;
 }
 
-/* What the device ran is over: nobody touches its memory from here on. */
+/* The device's operations are over: no access to its memory from here on. */
 static void leave(void)
 {
     far_access(false);
@@ -313,13 +313,13 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event)
 
 /* ---- memory ---- */
 
-/* What is not far. */
+/* Memory that is not far. */
 typedef struct block {
     size_t bytes;
     max_align_t data[];
 } block;
 
-/* What can run runs first: freeing waits for the GPU. */
+/* Operations that can run do so first: freeing waits for the GPU. */
 static void drain(void)
 {
     pthread_mutex_lock(&lock);

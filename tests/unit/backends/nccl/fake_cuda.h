@@ -2,16 +2,16 @@
 /* The part of the CUDA runtime that backends/nccl uses, over host memory, for unit tests of our own
 ** logic.
 **
-** Streams are queues, and they are lazy: nothing runs until the host asks for it (a
-** synchronisation, a query), and then only what the asked stream needs: its own operations up to
-** that point, and through its waits for events those of others. So an operation that uses what
-** another stream makes, without waiting for that stream's event, runs before it and sees memory
-** that was not written yet. Freed memory is painted.
+** Streams are lazy queues: nothing runs until the host asks for it (a synchronisation, a query).
+** Then only the needed operations run: those of that stream up to that point, and those of other
+** streams through its waits for events. So an operation that uses what another stream makes,
+** without waiting for that stream's event, runs before it and sees memory that was not written yet.
+** Freed memory is painted.
 **
 ** Memory of the device can be far (fake_cuda_is_far): the host may not touch it, and ends with
-** SIGSEGV when it does; only what runs on a stream may (a kernel, a copy, NCCL). So whoever takes a
-** device's storage for an address of the host is found without a GPU. It costs two changes of its
-** protection whenever the host waits.
+** SIGSEGV when it does. Only operations on a stream may (a kernel, a copy, NCCL). So code that
+** takes a device's storage for an address of the host is found without a GPU. Every wait of the
+** host costs two changes of protection.
 **
 ** Threads    any; a rank is a process.
 */

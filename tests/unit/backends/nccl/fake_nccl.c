@@ -34,8 +34,8 @@ typedef struct part {
     uint64_t index; /* of the collective in its world, or of the message between its two ranks */
 } part;
 
-/* One collective: what each rank left. taken counts the ranks that have their result; the last one
-** frees it. */
+/* One collective: the data of each rank. taken counts the ranks that have their result; the last
+** one frees it. */
 typedef struct slot {
     uint64_t index;          /* the collective that it serves */
     uint32_t arrived, taken; /* bit sets of ranks */

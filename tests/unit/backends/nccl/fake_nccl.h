@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The part of NCCL that backends/nccl uses, for up to four forked ranks over shared memory.
 **
-** An operation takes place when its stream gets to it: it leaves its data in shared memory, waits
-** until every member has, and takes its result (sums in rank order, by the cpu device). A send ends
-** when its receiver got to it, so messages that cross must be fused, as on a GPU. Members that
-** disagree never meet: that is a hang until somebody aborts. Every call answers "in progress"
-** first, as communicators that do not block may.
+** An operation runs when its stream reaches it. It copies its data to shared memory, waits for all
+** members, and computes its result (sums in rank order, by the cpu device). A send ends when its
+** receiver got to it, so messages that cross must be fused, as on a GPU. Members that disagree
+** never meet: that is a hang until somebody aborts. Every call answers "in progress" first, as
+** communicators that do not block may.
 **
 ** fake_nccl_share is called once, before ranks are forked.
 */

@@ -45,7 +45,7 @@
 
 static const cddp_device *cuda(void) { return &cd_cuda_device; }
 
-/* What one side computed, as bytes. */
+/* The result of one side, as bytes. */
 typedef struct record {
     unsigned char bytes[ROOM];
     size_t count;
@@ -441,7 +441,7 @@ static cddp_status sum_rows(void *context, const cddp_tensor *sums, cddp_error *
     return sums->device->write(sums, total, width * sizeof *total, err);
 }
 
-/* What a layer normalises with is part of what is compared. */
+/* The comparison includes a layer's statistics. */
 static cddp_status keep_combined(void *context, uint32_t buffer, const double *mean,
                                  const double *spread, int64_t channels, cddp_error *err)
 {
@@ -907,8 +907,7 @@ out:
     return status;
 }
 
-/* What the fake's tests stand on: a host that takes the device's storage for an address does not
-** get far. */
+/* The base of the fake's tests: a host that takes the device's storage for an address crashes. */
 TEST(far, a_host_that_touches_storage_of_the_device_is_ended)
 {
     cddp_error err;
@@ -927,7 +926,7 @@ TEST(far, a_host_that_touches_storage_of_the_device_is_ended)
         const pid_t child = fork();
         if (child == 0) {
             volatile float *at = storage;
-            (void)signal(SIGSEGV, SIG_DFL); /* a sanitizer would tell of it at length */
+            (void)signal(SIGSEGV, SIG_DFL); /* a sanitizer would print a long report */
             if (writes) *at = 1;
             _exit(writes || *at > 0);
         }

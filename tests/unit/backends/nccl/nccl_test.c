@@ -377,8 +377,8 @@ static bool is_about_gpu(const cddp_event *e)
     return e->kind == CDDP_EV_touch || e->kind == CDDP_EV_order || e->kind == CDDP_EV_memory;
 }
 
-/* Runs the body in a group whose tracer keeps everything; what is wrong with a run that was clean
-** is an error. */
+/* Runs the body in a group whose tracer keeps everything. A finding in a clean run is an
+** error. */
 typedef struct witness {
     cd_memory_sink trace;
     cddp_tracer *tracer;
@@ -458,8 +458,8 @@ TEST(nccl, stream_discipline_is_judged_from_the_trace)
 
 typedef enum fault { PRODUCER_NOT_AWAITED, CONSUMER_TOO_EARLY, RELEASED_TOO_EARLY } fault;
 
-/* The program makes one mistake with its streams; what was computed is not looked at, the trace
-** alone tells. */
+/* The program makes one mistake with its streams. The test ignores the result; the trace alone
+** must show it. */
 static cddp_status mistaken(const job *j, cddp_rank *rank, fault what, cddp_error *err)
 {
     static const char *const words[] = {
@@ -520,7 +520,7 @@ TEST(nccl, a_stream_that_does_not_wait_is_found_in_the_trace)
     assert_all_returned(&j);
 }
 
-/* A group without a tracer tells nothing, and one that closes takes its tracer along. */
+/* A group without a tracer reports nothing, and a group that closes removes its tracer. */
 static cddp_status reported_to_nobody(const job *j, cddp_rank *rank, cddp_group *group,
                                       cddp_error *err)
 {
@@ -532,13 +532,13 @@ static cddp_status reported_to_nobody(const job *j, cddp_rank *rank, cddp_group 
     size_t reported = w.trace.count;
     if (status == CDDP_OK) status = overlapping_buckets(j, rank, group, err);
     if (status == CDDP_OK && w.trace.count != reported)
-        status = cddp_error_set(err, CDDP_E_STATE, "told after the close");
+        status = cddp_error_set(err, CDDP_E_STATE, "reported after the close");
     if (status == CDDP_OK) status = witness_begin(&later, j, rank, err);
     /* the device is the process's */
     if (status == CDDP_OK) status = overlapping_buckets(j, rank, group, err);
     for (size_t i = 0; i < later.trace.count; i++) about += is_about_gpu(&later.trace.events[i]);
     if (status == CDDP_OK && about == 0)
-        status = cddp_error_set(err, CDDP_E_STATE, "the second tracer hears nothing");
+        status = cddp_error_set(err, CDDP_E_STATE, "the second tracer gets nothing");
     witness_end(&later);
     witness_end(&w);
     return status;
@@ -868,7 +868,7 @@ static bool saved_read(void *context, void *bytes, size_t count)
     return true;
 }
 
-/* What is loaded is in host memory, and the next bucket takes it to the device. */
+/* The loaded state is in host memory, and the next bucket copies it to the device. */
 static cddp_status hooked_resume(const hooked *m, const hook_case *c, cddp_error *err)
 {
     static saved state;
@@ -1177,17 +1177,17 @@ TEST(nccl, ranks_take_the_gpus_that_they_see_in_turn)
         const char *hosts[5];
         uint32_t size, rank, local_rank, local_count;
         bool one_host, shared;
-    } cases[] = {
-        {{"a/0 8", "a/0 8"}, 2, 1, 1, 2, true, false},
-        /* clang-format off */
+    } cases[] = {{{"a/0 8", "a/0 8"}, 2, 1, 1, 2, true, false},
+                 /* clang-format off */
                  {{"a/0 1", "a/0 1"}, 2, 1, 1, 2, true, true},
                  {{"a/0 1", "a/1 1"}, 2, 1, 0, 1, true, false}, /* each was given its own */
                  {{"a/0 2", "b/0 2", "a/0 2", "b/0 2"}, 4, 3, 1, 2, false, false},
-                 {{"a/0 2", "b/0 1", "a/0 2", "b/0 1"}, 4, 0, 0, 2, false, true}, /* everybody hears of it */
+                 /* all ranks are informed */
+                 {{"a/0 2", "b/0 1", "a/0 2", "b/0 1"}, 4, 0, 0, 2, false, true},
                  {{"node/0 1", "node1/0 1"}, 2, 1, 0, 1, false, false},
                  {{"node1/0 1", "node/0 1"}, 2, 1, 0, 1, false, false},
-        /* clang-format on */
-        {{"a/0 4"}, 1, 0, 0, 1, true, false}};
+                 /* clang-format on */
+                 {{"a/0 4"}, 1, 0, 0, 1, true, false}};
     cddp_error err = CDDP_ERROR_INIT;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         cd_nccl_place p;

@@ -437,7 +437,7 @@ TEST(cuda, products_of_small_integers_are_exact_in_every_orientation)
 
 static const cddp_dtype floats[] = {CDDP_F64, CDDP_F32, CDDP_F16, CDDP_BF16};
 
-/* What the cpu does to the same view: in f64, and rounded at the end. */
+/* The cpu's result for the same view: in f64, and rounded at the end. */
 static void orthonormalize_on_host(const cddp_tensor *m, double epsilon)
 {
     static double work[4 * 1021];
@@ -689,7 +689,7 @@ TEST(cuda, marks_order_streams)
     drop(&a);
 }
 
-/* What an iteration does, over and over: nothing waits for the GPU and nothing is allocated. */
+/* The work of a repeated iteration: nothing waits for the GPU and nothing is allocated. */
 TEST(cuda, a_steady_iteration_neither_waits_nor_allocates)
 {
     cd_prng prng = cd_prng_seed(3);

@@ -208,7 +208,8 @@ TEST(rendezvous, a_full_store_says_so)
         snprintf(key, sizeof key, "k%d", i);
         assert_ok(a->remove(a->self, key, &err), &err);
     }
-    for (int i = 1; i < 100; i += 3) { /* what is left is still found after others were removed */
+    /* the remaining keys are still found after others were removed */
+    for (int i = 1; i < 100; i += 3) {
         snprintf(key, sizeof key, "k%d", i);
         assert_value(a, key, key);
     }

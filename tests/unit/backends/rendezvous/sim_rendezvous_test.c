@@ -212,7 +212,7 @@ TEST(sim_rendezvous, a_rank_that_comes_too_late_is_missed_by_name)
     assert_non_null(strstr(results[3].error.message, "nobody answers"));
 }
 
-/* The host is killed while the others wait; nobody tells them. */
+/* The host is killed while the others wait; they get no notice. */
 TEST(sim_rendezvous, when_the_host_dies_the_others_end_by_their_deadline)
 {
     static store s;

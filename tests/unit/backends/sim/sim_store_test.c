@@ -17,7 +17,7 @@ typedef struct meeting_test {
     cd_sim_store_agent agents[RANKS];
     cd_memory_sink sink;
     uint64_t met_ns[RANKS];
-    size_t events; /* when the world had ended; what is then unwound is no part of the run */
+    size_t events; /* when the world had ended; unwinding after that is not part of the run */
 } meeting_test;
 
 static void world_ended(void *context)
@@ -51,7 +51,7 @@ static cddp_status meet(cddp_rank *rank, void *argument, cddp_error *err)
     return status;
 }
 
-/* Patient ranks, everybody at once; a test changes what it is about. */
+/* Patient ranks, all at once; each test changes its own setting. */
 static void prepare(meeting_test *t)
 {
     memset(t, 0, sizeof *t);
@@ -120,7 +120,7 @@ TEST(sim_store, everybody_sets_a_key_and_reads_those_of_all_others)
     static meeting_test t;
     (void)state;
     prepare(&t);
-    t.agents[0].late_ns = 12 * MS; /* the host: others knock in vain at first */
+    t.agents[0].late_ns = 12 * MS; /* the host: attempts of the others fail at first */
     t.agents[3].late_ns = 700 * MS;
     run(&t);
     assert_all_met(&t);
@@ -191,8 +191,8 @@ TEST(sim_store, a_host_that_died_is_waited_for_and_nobody_else)
     finish(&t);
 }
 
-/* The same death around the join of rank 2: before it nobody meets; when it has met all, so have
-** the others but for the way back of what the store had said. */
+/* The same death around the join of rank 2. Before the join no ranks meet. When rank 2 has met
+** all, so have the others, except for answers of the store that are still in flight. */
 TEST(sim_store, faults_strike_around_the_join_of_another_rank)
 {
     static meeting_test t;
