@@ -233,9 +233,9 @@ static void feed_forwards(const cddp_trace_sink *sink, uint32_t ranks, uint32_t 
                              .kind = CDDP_EV_buffer_sync};
             sink->event(sink->self, &e);
             e = (cddp_event){.rank = r, .step = s, .sequence = s * 3 + 2, .kind = CDDP_EV_value};
-            e.as.value = (cddp_event_value){.what = 1,
-                                            .moment = 2,
-                                            .presence = 2,
+            e.as.value = (cddp_event_value){.what = CDDP_WHAT_BUFFER,
+                                            .moment = CDDP_MOMENT_FORWARD,
+                                            .presence = CDDP_PRESENCE_VALUE,
                                             .digest = r == 1 ? 5 : 4,
                                             .param = -1,
                                             .nonfinite = -1};
