@@ -18,9 +18,9 @@
 static const cddp_device *device_of_heap(int64_t word)
 {
     switch (word) {
-    case 1:
+    case CDDP_MODEL_DEVICE_SYMBOL:
         return cddp_device_symbol();
-    case 2:
+    case CDDP_MODEL_DEVICE_SHAPE:
         return cddp_device_shape();
     default:
         return cddp_device_cpu();
