@@ -273,6 +273,56 @@ TEST(judge, gives_a_check_the_facts_that_it_does_not_listen_to)
     cd_memory_sink_fini(&trace);
 }
 
+static const cddp_check_context *context_of_plugin;
+
+static cddp_status old_begin(const cddp_check_context *context, void **self, cddp_error *err)
+{
+    static cddp_check_context kept;
+    (void)err;
+    kept = *context;
+    context_of_plugin = &kept;
+    *self = NULL;
+    return CDDP_OK;
+}
+
+/* As a check reports that was built before findings had a list of ranks. */
+static void old_end(void *self)
+{
+    (void)self;
+    const cddp_finding f = {.size = offsetof(cddp_finding, rank_count),
+                            .check = "X-OLD",
+                            .ranks = (const uint32_t *)(uintptr_t)7,
+                            .rank = 70,
+                            .peer = -1,
+                            .title = "rank 70 differs",
+                            .rank_count = 9};
+    context_of_plugin->report(context_of_plugin->reporter, &f);
+}
+
+TEST(judge, reads_a_finding_by_its_own_size)
+{
+    (void)state;
+    static const cddp_check plugin = {.size = sizeof plugin,
+                                      .abi = CDDP_CHECK_ABI,
+                                      .name = "X-OLD",
+                                      .begin = old_begin,
+                                      .event = plugin_event,
+                                      .end = old_end};
+    const cddp_check *checks[] = {&plugin};
+    cddp_error err = CDDP_ERROR_INIT;
+    cd_judge *judge = NULL;
+    assert_ok(cd_judge_create(&(cd_judge_options){.checks = checks, .check_count = 1}, &judge,
+                              &err),
+              &err);
+    assert_ok(cd_judge_end(judge, &err), &err);
+    assert_int_equal(cd_judge_finding_count(judge), 1);
+    const cddp_finding *f = cd_judge_get_finding(judge, 0);
+    assert_string_equal(f->title, "rank 70 differs");
+    assert_int_equal(f->rank_count, 1);
+    assert_int_equal(f->ranks[0], 70);
+    cd_judge_destroy(judge);
+}
+
 static void put_ignored(const cddp_trace_sink *sink, uint32_t rank, int64_t ignored)
 {
     const char *pattern = "a.name.of.two.hundred.characters.is.what.a.deep.model.gives.to.its."
@@ -718,7 +768,7 @@ TEST_MAIN(ROW(table, keeps_every_value_through_growth_and_walks_in_order_of_inse
           ROW(judge, handles_a_thousand_ranks),
           ROW(judge, says_of_how_many_ranks_a_finding_does_not_speak),
           ROW(judge, gives_a_check_the_facts_that_it_does_not_listen_to),
-          ROW(judge, reads_long_settings_whole),
+          ROW(judge, reads_long_settings_whole), ROW(judge, reads_a_finding_by_its_own_size),
           ROW(rank_set, names_the_culprit_first_and_ranges_in_one),
           ROW(judge, speaks_of_ranks_left_out_only_where_a_reference_was),
           ROW(judge, survives_every_failing_allocation_and_never_calls_it_silence),
