@@ -87,8 +87,9 @@ static cddp_status report_state(cd_trainer *t, cd_moment moment, int64_t what,
     cd_blob_clear(&t->part);
     CD_TRY(save_part(t, &t->part, err));
     if (t->part.used > 0) {
-        CD_EMIT(t->tracer, value, "", .what = what, .moment = moment, .presence = 2,
-                .digest = (int64_t)cd_blob_digest(&t->part), .param = -1, .nonfinite = -1);
+        CD_EMIT(t->tracer, value, "", .what = what, .moment = moment,
+                .presence = CDDP_PRESENCE_VALUE, .digest = (int64_t)cd_blob_digest(&t->part),
+                .param = -1, .nonfinite = -1);
     }
     return CDDP_OK;
 }

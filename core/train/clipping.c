@@ -108,7 +108,7 @@ static cddp_status fill_in(cd_trainer *t, struct cd_clipping *c, cddp_error *err
 
 cddp_status cd_trainer_open_clipping(cd_trainer *t, cddp_error *err)
 {
-    if (!(t->settings.clip.max_norm > 0) || t->settings.clip.place == 1) {
+    if (!(t->settings.clip.max_norm > 0) || t->settings.clip.place == CDDP_CLIP_BEFORE_REDUCTION) {
         return CDDP_OK;
     }
     struct cd_clipping *c = cd_allocate_zero(t->allocator, sizeof *c);

@@ -28,8 +28,9 @@ static normalisation normalisation_of(const cd_replica *r)
                                            BY_TOKENS,  BY_AVERAGE_SAMPLES, BY_AVERAGE_TOKENS};
     static const normalisation objectives[] = {BY_NOTHING, BY_AVERAGE_SAMPLES, BY_AVERAGE_TOKENS};
     const cddp_plan_train *train = &r->settings.train;
-    return r->computes_objective && train->objective != 0 ? objectives[train->objective]
-                                                          : losses[train->loss];
+    return r->computes_objective && train->objective != CDDP_OBJECTIVE_AS_WRITTEN
+               ? objectives[train->objective]
+               : losses[train->loss];
 }
 
 int64_t cd_replica_token_count(const cd_replica *r, const int64_t *sample_ids, uint32_t count)

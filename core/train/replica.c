@@ -18,9 +18,9 @@
 static const cddp_device *device_of_heap(int64_t word)
 {
     switch (word) {
-    case 1:
+    case CDDP_MODEL_DEVICE_SYMBOL:
         return cddp_device_symbol();
-    case 2:
+    case CDDP_MODEL_DEVICE_SHAPE:
         return cddp_device_shape();
     default:
         return cddp_device_cpu();
@@ -45,8 +45,9 @@ static cddp_status make_model(cd_replica *r, const cddp_device *device, cddp_err
 {
     const cddp_plan_model *model = &r->settings.model;
     const cd_prng root = cd_prng_seed(r->plan->world.seed);
-    const cd_prng prng = model->init == 1 ? cd_prng_split_index(&root, "model", r->rank + 1u)
-                                          : cd_prng_split(&root, "model");
+    const cd_prng prng = model->init == CDDP_MODEL_INIT_DISTINCT
+                             ? cd_prng_split_index(&root, "model", r->rank + 1u)
+                             : cd_prng_split(&root, "model");
     const cd_model_options options = {.name = model->name,
                                       .options = model->options,
                                       .dtype = (cddp_dtype)model->dtype,
@@ -147,7 +148,7 @@ static cddp_status make_optimizer(cd_replica *r, const cddp_plan_optimizer *plan
     made->name = planned->name != NULL ? planned->name : cd_optimizer_name(options.kind);
     made->steps = planned->steps;
     made->lr = planned->lr;
-    made->in_backward = planned->in_backward || planned->overlap != 0;
+    made->in_backward = planned->in_backward || planned->overlap != CDDP_PLAN_OVERLAP_NONE;
     made->overlap = (cddp_optimizer_overlap)planned->overlap;
     options.defers_state = made->overlap >= CDDP_OVERLAP_HOOK_WITH_ZERO_STEP && !is_whole;
     CD_TRY(collect_parameters(r, planned, made, err));

@@ -20,14 +20,22 @@
 */
 #pragma once
 #include "cddp/comm.h"
+#include "cddp/keys.h"
 #include "core/model/optim/optimizer.h"
 
-typedef enum cd_shard_kind { CD_SHARD_NONE, CD_SHARD_PARAMETERS, CD_SHARD_FLAT } cd_shard_kind;
-typedef enum cd_shard_order { CD_SHARD_BY_SIZE, CD_SHARD_AS_REGISTERED } cd_shard_order;
+typedef enum cd_shard_kind {
+    CD_SHARD_NONE = CDDP_SHARD_NONE,
+    CD_SHARD_PARAMETERS = CDDP_SHARD_PARAMETERS,
+    CD_SHARD_FLAT = CDDP_SHARD_FLAT
+} cd_shard_kind;
+typedef enum cd_shard_order {
+    CD_SHARD_BY_SIZE = CDDP_SHARD_ORDER_SIZE,
+    CD_SHARD_AS_REGISTERED = CDDP_SHARD_ORDER_REGISTRATION
+} cd_shard_order;
 typedef enum cd_shard_padding {
-    CD_SHARD_COUNTED,
-    CD_SHARD_DROPPED,
-    CD_SHARD_SHIFTED
+    CD_SHARD_COUNTED = CDDP_SHARD_PADDING_COUNTED,
+    CD_SHARD_DROPPED = CDDP_SHARD_PADDING_DROPPED,
+    CD_SHARD_SHIFTED = CDDP_SHARD_PADDING_SHIFTED
 } cd_shard_padding;
 
 typedef struct cd_shard_options {

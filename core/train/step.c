@@ -85,8 +85,9 @@ static cd_oracle_division declared_division(const cd_trainer *t)
     /* In view mode a fresh gradient takes the copy path, a kept one is divided in place (GRD-06):
     ** all of them after the first step of a model that uses every parameter. */
     const cddp_plan_train *train = &t->settings.train;
-    const bool is_fresh = t->window_first == 0 && (train->zero_grad == 0 || t->step == 0);
-    const bool is_kept = train->zero_grad != 0 && t->step > 0 && !train->resume &&
+    const bool is_fresh =
+        t->window_first == 0 && (train->zero_grad == CDDP_ZERO_GRAD_NONE || t->step == 0);
+    const bool is_kept = train->zero_grad != CDDP_ZERO_GRAD_NONE && t->step > 0 && !train->resume &&
                          !ddp->find_unused_parameters && !ddp->static_graph;
     if (!ddp->gradient_as_bucket_view || is_fresh) {
         return CD_ORACLE_DIVISION_RECIPROCAL;
@@ -119,7 +120,7 @@ static const char *print_normalisation(const cd_trainer *t, char *text, size_t t
     static const char *const objectives[] = {NULL, "the average number of samples",
                                              "the average number of tokens"};
     const cddp_plan_train *train = &t->settings.train;
-    if (train->objective == 0) {
+    if (train->objective == CDDP_OBJECTIVE_AS_WRITTEN) {
         return NULL;
     }
     snprintf(text, text_bytes, "divided by %s, not by %s", losses[train->loss],
@@ -244,11 +245,11 @@ static cddp_status unscale(cd_trainer *t, update *u, cddp_error *err)
 static cddp_status prepare_gradients(cd_trainer *t, update *u, cddp_error *err)
 {
     const bool clips = t->clipping != NULL;
-    if (clips && t->settings.clip.place == 2) {
+    if (clips && t->settings.clip.place == CDDP_CLIP_BEFORE_UNSCALE) {
         CD_TRY(cd_trainer_clip(t, &u->decision, err));
     }
     CD_TRY(unscale(t, u, err));
-    if (clips && t->settings.clip.place == 0) {
+    if (clips && t->settings.clip.place == CDDP_CLIP_AFTER_REDUCTION) {
         CD_TRY(cd_trainer_clip(t, &u->decision, err));
     }
     return CDDP_OK;
@@ -262,7 +263,7 @@ void cd_trainer_emit_step(cd_trainer *t, size_t optimizer, const cd_trainer_deci
             .lr = cd_f64_bits(cd_replica_lr(t->replica, optimizer, t->step)),
             .loss_scale = cd_f64_bits(decision->loss_scale), .clip = cd_f64_bits(decision->clip),
             .norm = cd_f64_bits(decision->norm),
-            .unscaled_before_clip = t->settings.clip.place != 2);
+            .unscaled_before_clip = t->settings.clip.place != CDDP_CLIP_BEFORE_UNSCALE);
 }
 
 cddp_status cd_trainer_emit_touch(cd_trainer *t, size_t optimizer, size_t position, bool touched,
@@ -350,10 +351,10 @@ cddp_status cd_trainer_update(cd_trainer *t, const cd_micro *last, cddp_error *e
 cddp_status cd_trainer_zero_grad(cd_trainer *t, cddp_error *err)
 {
     cd_module *module = cd_trainer_module(t);
-    if (t->settings.train.zero_grad == 2) {
+    if (t->settings.train.zero_grad == CDDP_ZERO_GRAD_KEEP) {
         return CDDP_OK;
     }
-    const bool to_none = t->settings.train.zero_grad == 0;
+    const bool to_none = t->settings.train.zero_grad == CDDP_ZERO_GRAD_NONE;
     CD_TRY(cd_module_zero_grad(module, to_none ? CD_ZERO_GRAD_TO_NONE : CD_ZERO_GRAD_TO_ZERO, err));
     for (size_t i = 0; i < module->parameter_count; i++) {
         t->contributions[i] = 0;

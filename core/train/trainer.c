@@ -154,9 +154,11 @@ static void report_gradient_policy(cd_trainer *t)
         }
     }
     if (low != CDDP_DTYPE_COUNT) {
-        CD_EMIT(t->tracer, policy, "mixed_precision.param_dtype", .site = 1, .dtype = low);
+        CD_EMIT(t->tracer, policy, "mixed_precision.param_dtype", .site = CDDP_SITE_GRADIENT,
+                .dtype = low);
     } else {
-        CD_EMIT(t->tracer, policy, "model.dtype", .site = 1, .dtype = t->settings.model.dtype);
+        CD_EMIT(t->tracer, policy, "model.dtype", .site = CDDP_SITE_GRADIENT,
+                .dtype = t->settings.model.dtype);
     }
 }
 
@@ -170,7 +172,8 @@ static void declare_mixed_precision(cd_trainer *t)
     }
     t->divides_after = true;
     t->wire = wire != CDDP_DTYPE_COUNT ? wire : low;
-    CD_EMIT(t->tracer, policy, "mixed_precision.reduce_dtype", .site = 0, .dtype = t->wire);
+    CD_EMIT(t->tracer, policy, "mixed_precision.reduce_dtype", .site = CDDP_SITE_WIRE,
+            .dtype = t->wire);
 }
 
 static cddp_status find_hook(const cd_trainer *t, const char *name, const cddp_hook **hook,
@@ -189,7 +192,7 @@ static void report_wire_policy(cd_trainer *t)
     for (uint32_t dtype = 0; dtype < CDDP_DTYPE_COUNT; dtype++) {
         if (last->wire_dtype == CDDP_DTYPE_BIT(dtype)) {
             t->wire = (cddp_dtype)dtype;
-            CD_EMIT(t->tracer, policy, last->name, .site = 0, .dtype = dtype);
+            CD_EMIT(t->tracer, policy, last->name, .site = CDDP_SITE_WIRE, .dtype = dtype);
         }
     }
 }
@@ -214,7 +217,8 @@ static cddp_status register_hook(cd_trainer *t, cddp_error *err)
     if (planned->inner != NULL) {
         CD_TRY(find_hook(t, planned->inner, &t->inner_hook, err));
     }
-    if (t->settings.model.device == 1 && (t->hook->flags & CDDP_HOOK_LINEAR) == 0) {
+    if (t->settings.model.device == CDDP_MODEL_DEVICE_SYMBOL &&
+        (t->hook->flags & CDDP_HOOK_LINEAR) == 0) {
         return cd_fail(err, CDDP_E_CONFIG,
                        "hook '%s' is not linear: device symbol cannot express what it does",
                        planned->name);
@@ -336,8 +340,9 @@ static cddp_status check_sharded(const cd_trainer *t, cddp_error *err)
 uint64_t cd_trainer_backward_weight(const cd_trainer *t, size_t parameter)
 {
     const cd_parameter *p = &cd_trainer_module(t)->parameters[parameter];
-    return t->settings.train.backward_split == 2 ? p->backward_cost
-                                                 : (uint64_t)cddp_tensor_numel(&p->tensor);
+    return t->settings.train.backward_split == CDDP_BACKWARD_SPLIT_WORK
+               ? p->backward_cost
+               : (uint64_t)cddp_tensor_numel(&p->tensor);
 }
 
 static void sum_backward_weights(cd_trainer *t)
@@ -380,8 +385,9 @@ static const cddp_device *device_of(const cd_trainer *t)
 {
     const cddp_backend *b = t->options.backend;
     const bool has_slot = b->size >= offsetof(cddp_backend, device) + sizeof b->device;
-    const bool is_brought = has_slot && b->device != NULL && t->settings.model.device == 0 &&
-                            t->settings.model.memory == 0;
+    const bool is_brought = has_slot && b->device != NULL &&
+                            t->settings.model.device == CDDP_MODEL_DEVICE_CPU &&
+                            t->settings.model.memory == CDDP_MODEL_MEMORY_BACKEND;
     return is_brought ? b->device : cd_replica_device(&t->settings, t->options.devices);
 }
 
@@ -440,7 +446,8 @@ static bool model_is_sample_wise(const cd_trainer *t, const cd_module *module)
 {
     const cddp_dtype dtype = (cddp_dtype)t->settings.model.dtype;
     return module->buffer_count == 0 && dtype != CDDP_F16 && dtype != CDDP_BF16 &&
-           t->settings.mixed_precision.param_dtype == 0 && cd_device_is_direct(module->device);
+           t->settings.mixed_precision.param_dtype == CDDP_PARAM_DTYPE_NONE &&
+           cd_device_is_direct(module->device);
 }
 
 static cd_oracle_path path_of(const cd_trainer *t, size_t parameter)
@@ -607,7 +614,7 @@ cddp_status cd_trainer_create(const cd_trainer_options *options, cd_trainer **tr
         CD_TRY_OUT(cd_loss_scaler_init(&t->scaler, &scaler, err));
         t->loss_scale = cd_loss_scaler_get_scale(&t->scaler);
     }
-    if (options->oracle && t->settings.model.device != 2) {
+    if (options->oracle && t->settings.model.device != CDDP_MODEL_DEVICE_SHAPE) {
         CD_TRY_OUT(make_oracle(t, err));
     }
     *trainer = t;
