@@ -63,7 +63,7 @@ compared AS (
 held AS (
     SELECT run, step, micro, what, id, rank, digest, param, parameter,
         first_value(rank) OVER w AS rank_a, first_value(digest) OVER w AS side_a
-    FROM ev_value WHERE moment = 5 AND what IN (0, 1, 3)
+    FROM ev_value WHERE moment = 'after step' AND what IN ('parameter', 'buffer', 'optimizer state')
     WINDOW w AS (PARTITION BY run, step, micro, what, id ORDER BY rank)),
 parted AS (
     SELECT run, step, 'collective' AS kind, 'group ' || "group" || ' sequence ' || sequence AS place, rank_a, side_a,
@@ -71,7 +71,8 @@ parted AS (
     FROM compared WHERE what <> side_a
     UNION ALL
     SELECT run, step, 'value', coalesce(parameter, 'id ' || id), rank_a, side_a, rank, digest,
-        row_number() OVER (PARTITION BY run ORDER BY step, micro, what, id, rank)
+        row_number() OVER (PARTITION BY run ORDER BY step, micro,
+            CASE what WHEN 'parameter' THEN 0 WHEN 'buffer' THEN 1 ELSE 2 END, id, rank)
     FROM held WHERE digest <> side_a)
 SELECT run, step, kind, place, rank_a, side_a, rank_b, side_b FROM parted WHERE position = 1;
 

@@ -64,7 +64,7 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
 static void take_value(state *s, const cddp_event *e, const rank_facts *r)
 {
     const cddp_event_value *v = &e->as.value;
-    if (v->what != 1 || v->moment != 2 || !r->is_synced) return;
+    if (v->what != CDDP_WHAT_BUFFER || v->moment != CDDP_MOMENT_FORWARD || !r->is_synced) return;
     if (cd_table_find(&s->ignored, CD_KEY(v->id)) != NULL) return;
     if (v->digest != 0) s->has_digest = true;
     const cd_key *key = CD_KEY(e->step, e->micro_step, r->forward, v->id);
@@ -186,11 +186,13 @@ static void event(void *self, const cddp_event *e)
     } else if (e->kind == CDDP_EV_wrap) {
         r->has_buffers = e->as.wrap.buffers > 0;
         r->is_due = true;
-    } else if (e->kind == CDDP_EV_buffer_sync && e->as.buffer_sync.location == 0) {
+    } else if (e->kind == CDDP_EV_buffer_sync &&
+               e->as.buffer_sync.location == CDDP_LOCATION_BEFORE_FORWARD) {
         r->is_synced = r->has_synced = true;
         r->authority = e->as.buffer_sync.authority;
         judge_authority(s, e, r, r->authority);
-    } else if (e->kind == CDDP_EV_buffer_sync && e->as.buffer_sync.location == 1) {
+    } else if (e->kind == CDDP_EV_buffer_sync &&
+               e->as.buffer_sync.location == CDDP_LOCATION_AFTER_FORWARD) {
         r->has_synced = true;
     } else if (e->kind == CDDP_EV_collective_post &&
                e->as.collective_post.op == CDDP_OP_BROADCAST) {

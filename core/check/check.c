@@ -135,7 +135,9 @@ static void take_finding(void *reporter, const cddp_finding *finding)
                      sizeof *j->causes))
         return;
     cddp_finding *kept = &j->findings[j->finding_count];
-    *kept = *finding;
+    *kept = (cddp_finding){0};
+    memcpy(kept, finding, finding->size < sizeof *kept ? finding->size : sizeof *kept);
+    kept->size = sizeof *kept;
     kept->check = s->check->name;
     copy_ranks(j, kept);
     j->causes[j->finding_count++] = (uint16_t)(s - j->slots);

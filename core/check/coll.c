@@ -163,7 +163,8 @@ static void close_hash(state *s, running_hash *h)
     h->is_open = false;
     /* What a rank holds after step k is what it starts step k + 1 from; moment 1 is the start of
     ** step 0. */
-    int64_t step = h->last.as.value.moment == 1 ? 0 : (int64_t)h->last.step + 1;
+    int64_t step =
+        h->last.as.value.moment == CDDP_MOMENT_AFTER_INIT ? 0 : (int64_t)h->last.step + 1;
     cd_agree_push(&s->starts, &(cd_statement){.key = CD_KEY(step, 0), CD_SAYS((int64_t)h->digest)},
                   &h->last);
 }
@@ -171,7 +172,8 @@ static void close_hash(state *s, running_hash *h)
 static void take_value(state *s, const cddp_event *e)
 {
     const cddp_event_value *v = &e->as.value;
-    running_hash *h = v->what == 0 && (v->moment == 1 || v->moment == 5)
+    running_hash *h = v->what == CDDP_WHAT_PARAMETER && (v->moment == CDDP_MOMENT_AFTER_INIT ||
+                                                         v->moment == CDDP_MOMENT_AFTER_STEP)
                           ? cd_ranks_add(&s->hashes, e->rank)
                           : NULL;
     if (h == NULL) return;

@@ -104,7 +104,7 @@ static void take_ready(state *s, const cddp_event *e)
     if (gradient == CDDP_C64)
         gradient =
             CDDP_F32; /* a complex gradient lies in a real bucket of twice the length (SPA-05) */
-    if (gradient < 0 || bucket < 0 || m->path == 2 || gradient == bucket) return;
+    if (gradient < 0 || bucket < 0 || m->path == CDDP_PATH_ZERO || gradient == bucket) return;
     char name[128];
     CD_SAY(name, "the gradient of %s", cd_writer_get_parameter(&s->writer, m->param));
     expect(s, e,
@@ -115,7 +115,7 @@ static void take_ready(state *s, const cddp_event *e)
 static void take_local(state *s, const cddp_event *e, const rank_facts *r)
 {
     const cddp_event_grad_local *g = &e->as.grad_local;
-    if (g->presence == 0) return;
+    if (g->presence == CDDP_PRESENCE_ABSENT) return;
     remember(&s->gradients, CD_KEY(e->rank, g->param), g->dtype);
     if (r->gradient <= 0 || r->gradient - 1 == g->dtype) return;
     char name[128];
@@ -131,7 +131,7 @@ static void take_final(state *s, const cddp_event *e)
 {
     const cddp_event_grad_final *g = &e->as.grad_final;
     int64_t expected = recall(&s->params, CD_KEY(g->param));
-    if (g->presence == 0 || expected < 0 || expected == g->dtype) return;
+    if (g->presence == CDDP_PRESENCE_ABSENT || expected < 0 || expected == g->dtype) return;
     char name[128];
     CD_SAY(name, "the final gradient of %s", cd_writer_get_parameter(&s->writer, g->param));
     expect(s, e,
@@ -166,9 +166,9 @@ static void event(void *self, const cddp_event *e)
                  e->as.bucket_layout.dtype);
         break;
     case CDDP_EV_policy:
-        if (e->as.policy.site == 0)
+        if (e->as.policy.site == CDDP_SITE_WIRE)
             r->wire = e->as.policy.dtype + 1;
-        else if (e->as.policy.site == 1)
+        else if (e->as.policy.site == CDDP_SITE_GRADIENT)
             r->gradient = e->as.policy.dtype + 1;
         break;
     case CDDP_EV_hook_call:

@@ -92,7 +92,8 @@ static void take_ready(state *s, const cddp_event *e)
     cddp_fact_group g;
     const bool is_known =
         r != NULL && r->is_wrapped && cd_writer_find_group(&s->writer, r->group, &g);
-    bool divides = m->path == 0 || m->path == 1 || m->path == 3 || m->path == 5;
+    bool divides = m->path == CDDP_PATH_RECIPROCAL || m->path == CDDP_PATH_DIVIDE ||
+                   m->path == CDDP_PATH_SPARSE || m->path == CDDP_PATH_DEFERRED;
     if (!is_known || !divides || m->factor == 0 || m->factor == g.members) return;
     if (r->has_joined && m->factor == r->active) return;
     if (!cd_writer_is_first(&s->writer, CD_KEY(1), e)) return;

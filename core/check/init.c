@@ -117,7 +117,8 @@ static void event(void *self, const cddp_event *e)
         rank_facts *r = cd_ranks_add(&s->ranks, e->rank);
         if (r != NULL && c->op == CDDP_OP_BROADCAST && c->root != 0)
             r->root = c->root, r->root_group = c->group;
-    } else if (e->kind == CDDP_EV_value && e->as.value.moment == 1 && e->as.value.what <= 1) {
+    } else if (e->kind == CDDP_EV_value && e->as.value.moment == CDDP_MOMENT_AFTER_INIT &&
+               e->as.value.what <= CDDP_WHAT_BUFFER) {
         const cddp_event_value *v = &e->as.value;
         if (v->digest != 0) s->has_digest = true;
         const rank_facts *r = cd_ranks_find(&s->ranks, e->rank);

@@ -312,13 +312,13 @@ static void event(void *self, const cddp_event *e)
         r->has_map = true;
         break;
     case CDDP_EV_buffer_sync:
-        r->has_buffer_sync |= e->as.buffer_sync.location <= 1;
+        r->has_buffer_sync |= e->as.buffer_sync.location <= CDDP_LOCATION_AFTER_FORWARD;
         break;
     case CDDP_EV_join_notify:
         r->has_notified = true;
         break;
     case CDDP_EV_policy:
-        if (e->as.policy.site == 0) r->wire = e->as.policy.dtype + 1;
+        if (e->as.policy.site == CDDP_SITE_WIRE) r->wire = e->as.policy.dtype + 1;
         break;
     case CDDP_EV_collective_post:
         take_post(s, r, e);

@@ -74,7 +74,7 @@ static void event(void *self, const cddp_event *e)
         set_presence(s, e, (int64_t[]){e->as.grad_final.param, e->as.grad_final.presence});
         break;
     case CDDP_EV_grad_local:
-        if (e->as.grad_local.presence != 0)
+        if (e->as.grad_local.presence != CDDP_PRESENCE_ABSENT)
             set_presence(s, e, (int64_t[]){e->as.grad_local.param, e->as.grad_local.presence});
         break;
     case CDDP_EV_optimizer_touch:

@@ -81,7 +81,9 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
 static void take_local(state *s, const cddp_event *e, const rank_facts *r)
 {
     const cddp_event_grad_local *g = &e->as.grad_local;
-    ledger *l = g->presence != 0 ? cd_table_add(&s->ledgers, CD_KEY(e->rank, g->param)) : NULL;
+    ledger *l = g->presence != CDDP_PRESENCE_ABSENT
+                    ? cd_table_add(&s->ledgers, CD_KEY(e->rank, g->param))
+                    : NULL;
     if (l == NULL) return;
     bool may_fall = !l->has_local || l->zero_epoch != r->zero_epoch || l->last_step != e->step;
     if (!may_fall && g->contributions <= l->contributions &&

@@ -35,16 +35,19 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
 static void take_value(state *s, const cddp_event *e)
 {
     const cddp_event_value *v = &e->as.value;
-    if ((v->what != 0 && v->what != 3) || (v->moment != 5 && v->moment != 6)) return;
-    if (v->what == 3 && v->param < 0) return;
+    if ((v->what != CDDP_WHAT_PARAMETER && v->what != CDDP_WHAT_OPTIMIZER) ||
+        (v->moment != CDDP_MOMENT_AFTER_STEP && v->moment != CDDP_MOMENT_END))
+        return;
+    if (v->what == CDDP_WHAT_OPTIMIZER && v->param < 0) return;
     const int64_t *group = cd_ranks_find(&s->groups, e->rank);
     if (group == NULL || group[1] == 0 || !cd_writer_has_equal_bits(&s->writer, group[0])) return;
     if (v->digest != 0) s->has_digest = true;
     /* At the end a rank that joined early may have counted fewer steps. */
-    int64_t step = v->moment == 6 ? -1 : (int64_t)e->step;
+    int64_t step = v->moment == CDDP_MOMENT_END ? -1 : (int64_t)e->step;
     const int64_t block =
-        v->what == 3 ? cd_writer_get_block(&s->writer, group[0], e->rank, CDDP_AGREED_STATE)
-                     : cd_writer_get_parameter_block(&s->writer, group[0], e->rank, v->id);
+        v->what == CDDP_WHAT_OPTIMIZER
+            ? cd_writer_get_block(&s->writer, group[0], e->rank, CDDP_AGREED_STATE)
+            : cd_writer_get_parameter_block(&s->writer, group[0], e->rank, v->id);
     cd_agree_push(&s->values,
                   &(cd_statement){.key = CD_KEY(v->moment * 16 + v->what, step, block, v->id),
                                   CD_SAYS(v->presence, v->digest, v->param)},

@@ -15,11 +15,6 @@
 
 #include "core/base/hash.h"
 
-static const char *const what_words[] = {"parameter",       "buffer",     "gradient",
-                                         "optimizer state", "hook state", "scaler",
-                                         "random state",    "sampler",    "averager"};
-#define WHATS (sizeof what_words / sizeof what_words[0])
-
 typedef struct saved {
     int64_t presence, digest;
     uint64_t sequence;
@@ -49,14 +44,16 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
 
 static void describe(state *s, char *text, size_t text_bytes, const cd_key *key)
 {
-    int64_t what = key->part[1] >= 0 && key->part[1] < (int64_t)WHATS ? key->part[1] : 0;
+    const char *word = cddp_event_word(CDDP_FIELD_what, key->part[1]);
+    const int64_t what = word != NULL ? key->part[1] : CDDP_WHAT_PARAMETER;
+    if (word == NULL) word = cddp_event_word(CDDP_FIELD_what, what);
     const char *name = what == 0   ? cd_writer_get_ordinal(&s->writer, key->part[2])
                        : what == 1 ? cd_writer_get_buffer(&s->writer, key->part[2])
                                    : "";
     if (name[0] != '\0')
-        cd_say(text, text_bytes, "%s %s", what_words[what], name);
+        cd_say(text, text_bytes, "%s %s", word, name);
     else
-        cd_say(text, text_bytes, "%s %lld", what_words[what], (long long)key->part[2]);
+        cd_say(text, text_bytes, "%s %lld", word, (long long)key->part[2]);
 }
 
 static void report_difference(state *s, const cddp_event *e, const saved *before, const char *what)
@@ -78,7 +75,7 @@ static void take_value(state *s, const cddp_event *e)
 {
     const cddp_event_value *v = &e->as.value;
     const cd_key *key = CD_KEY(e->rank, v->what, v->id);
-    if (v->moment == 7) {
+    if (v->moment == CDDP_MOMENT_CHECKPOINT) {
         saved *kept = cd_table_add(&s->values, key);
         if (kept != NULL) *kept = (saved){v->presence, v->digest, e->sequence, e->step, false};
         return;
@@ -116,7 +113,7 @@ static void event(void *self, const cddp_event *e)
     state *s = self;
     if (e->kind == CDDP_EV_checkpoint)
         take_checkpoint(s, e);
-    else if (e->kind == CDDP_EV_value && e->as.value.moment >= 7)
+    else if (e->kind == CDDP_EV_value && e->as.value.moment >= CDDP_MOMENT_CHECKPOINT)
         take_value(s, e);
 }
 

@@ -134,7 +134,7 @@ static void event(void *self, const cddp_event *e)
     if (later && u->state == d->state &&
         cd_writer_is_first(&s->writer, CD_KEY(label, d->stream, 1), e))
         report_standing(s, e, u);
-    if (d->policy == 0)
+    if (d->policy == CDDP_POLICY_SHARED)
         cd_agree_push(&s->shared,
                       &(cd_statement){.key = CD_KEY(label, d->stream, u->count), CD_SAYS(d->state)},
                       e);

@@ -159,7 +159,9 @@ static void event(void *self, const cddp_event *e)
 {
     state *s = self;
     if (e->kind == CDDP_EV_grad_local) {
-        rank_use *u = e->as.grad_local.presence != 0 ? use_of(s, e, e->as.grad_local.param) : NULL;
+        rank_use *u = e->as.grad_local.presence != CDDP_PRESENCE_ABSENT
+                          ? use_of(s, e, e->as.grad_local.param)
+                          : NULL;
         if (u == NULL || is_seen(s, e->rank, u)) return;
         u->seen_round = ((const rank_facts *)cd_ranks_find(&s->ranks, e->rank))->window + 1;
         u->step = e->step;

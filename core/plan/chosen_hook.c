@@ -46,7 +46,7 @@ void cd_choose_hook(const cddp_plan_settings *settings, cd_chosen_hook *chosen)
     if (settings->ddp.comm_hook != NULL) {
         chosen->inner = NULL;
         parse(settings->ddp.comm_hook, chosen);
-    } else if (settings->hook.comm_hook != 0) {
+    } else if (settings->hook.comm_hook != CDDP_COMM_HOOK_NO) {
         translate(&settings->hook, chosen);
     }
 }

@@ -6,6 +6,7 @@
 */
 #include "core/plan/keys.h"
 
+#include "cddp/ddp.h"
 #include "core/base/suggest.h"
 
 #include <stdio.h>
@@ -79,6 +80,24 @@
 #define ITEM_NAME_when "when"
 #define ITEM_NAME_fault "fault"
 #define ITEM_NAME_finding "expect.finding"
+
+/* A word is cast to what the library calls it: these stand in one order. */
+#define IS_SAME(word, constant) \
+    _Static_assert((int)(word) == (int)(constant), #word " is not " #constant)
+IS_SAME(CDDP_MODEL_DTYPE_F64, CDDP_F64);
+IS_SAME(CDDP_MODEL_DTYPE_F32, CDDP_F32);
+IS_SAME(CDDP_MODEL_DTYPE_F16, CDDP_F16);
+IS_SAME(CDDP_MODEL_DTYPE_BF16, CDDP_BF16);
+IS_SAME(CDDP_COLLECTIVE_DTYPE_BF16, CDDP_BF16);
+IS_SAME(CDDP_COLLECTIVE_DTYPE_C64, CDDP_C64);
+IS_SAME(CDDP_COLLECTIVE_DTYPE_I64, CDDP_I64);
+IS_SAME(CDDP_COLLECTIVE_DTYPE_I32, CDDP_I32);
+IS_SAME(CDDP_COLLECTIVE_DTYPE_U8, CDDP_U8);
+IS_SAME(CDDP_PLAN_OVERLAP_HOOK_THEN_OPTIMIZER, CDDP_OVERLAP_HOOK_THEN_OPTIMIZER);
+IS_SAME(CDDP_PLAN_OVERLAP_HOOK_WITH_ZERO_STEP, CDDP_OVERLAP_HOOK_WITH_ZERO_STEP);
+IS_SAME(CDDP_PLAN_OVERLAP_HOOK_WITH_ZERO_STEP_INTERLEAVED,
+        CDDP_OVERLAP_HOOK_WITH_ZERO_STEP_INTERLEAVED);
+IS_SAME(CDDP_WHEN_READY_CHOSEN, CDDP_READY_CHOSEN);
 
 static const cd_key_row rows[] = {
 #include "cddp/keys.def"

@@ -92,7 +92,7 @@ static void check_settings(cd_contradictions *c, const cddp_plan_settings *s)
             c, "ddp.average_contributions",
             "ddp.average_contributions has no effect without ddp.accumulate_in_hook");
     }
-    if (ddp->accumulate_in_hook && s->train.zero_grad == 2) {
+    if (ddp->accumulate_in_hook && s->train.zero_grad == CDDP_ZERO_GRAD_KEEP) {
         cd_plan_contradict(c, "ddp.accumulate_in_hook",
                            "ddp.accumulate_in_hook with train.zero_grad = \"keep\": what is kept "
                            "in .grad would be added again");
@@ -110,7 +110,8 @@ static void check_settings(cd_contradictions *c, const cddp_plan_settings *s)
         cd_plan_contradict(c, "hook.name", "hook.%s is given but no hook.name",
                            s->hook.options != NULL ? "options" : "inner");
     }
-    if (s->hook.name != NULL && (s->hook.comm_hook != 0 || s->hook.comm_wrapper != 0)) {
+    if (s->hook.name != NULL &&
+        (s->hook.comm_hook != CDDP_COMM_HOOK_NO || s->hook.comm_wrapper != CDDP_COMM_WRAPPER_NO)) {
         cd_plan_contradict(c, "hook.comm_hook",
                            "hook.name and hook.comm_hook both choose the hook: give one of them");
     }
@@ -125,7 +126,7 @@ static void check_settings(cd_contradictions *c, const cddp_plan_settings *s)
                            (unsigned long long)s->train.checkpoint_step,
                            (unsigned long long)s->train.steps);
     }
-    if (s->train.checkpoint_step > 0 && s->model.device != 0) {
+    if (s->train.checkpoint_step > 0 && s->model.device != CDDP_MODEL_DEVICE_CPU) {
         cd_plan_contradict(c, "train.checkpoint_step",
                            "train.checkpoint_step needs model.device = \"cpu\": other devices hold "
                            "no numbers to save");
@@ -140,10 +141,10 @@ static void check_settings(cd_contradictions *c, const cddp_plan_settings *s)
         cd_plan_contradict(c, "join.enable",
                            "settings of [join] have no effect without join.enable = true");
     }
-    if (s->clip.place != 0 && s->clip.max_norm <= 0) {
+    if (s->clip.place != CDDP_CLIP_AFTER_REDUCTION && s->clip.max_norm <= 0) {
         cd_plan_contradict(c, "clip.place", "clip.place has no effect without clip.max_norm");
     }
-    if (s->clip.place == 2 && !s->amp.enable) {
+    if (s->clip.place == CDDP_CLIP_BEFORE_UNSCALE && !s->amp.enable) {
         cd_plan_contradict(
             c, "clip.place",
             "clip.place = \"before_unscale\" needs amp.enable: there is nothing to unscale");
@@ -153,23 +154,23 @@ static void check_settings(cd_contradictions *c, const cddp_plan_settings *s)
                            "model.dtype = \"f64\" computes in f64: mixed_precision.param_dtype "
                            "casts to what computes in f32");
     }
-    if (s->train.objective != 0 && s->train.loss == 0) {
+    if (s->train.objective != CDDP_OBJECTIVE_AS_WRITTEN && s->train.loss == CDDP_LOSS_DYADIC) {
         cd_plan_contradict(c, "train.objective",
                            "train.objective compares with a normalised loss: train.loss = "
                            "\"dyadic\" gives samples weights of its own");
     }
-    if (s->train.objective != 0 && s->join.enable) {
+    if (s->train.objective != CDDP_OBJECTIVE_AS_WRITTEN && s->join.enable) {
         cd_plan_contradict(c, "train.objective",
                            "train.objective counts over all ranks, join.enable lets them run out "
                            "of inputs: drop one");
     }
-    if (s->model.device == 1 &&
+    if (s->model.device == CDDP_MODEL_DEVICE_SYMBOL &&
         s->mixed_precision.param_dtype + s->mixed_precision.reduce_dtype > 0) {
         cd_plan_contradict(
             c, "mixed_precision.param_dtype",
             "model.device = \"symbol\" is exact: casts of [mixed_precision] need cpu or shape");
     }
-    if (s->streams.producers > 0 && s->model.device != 0) {
+    if (s->streams.producers > 0 && s->model.device != CDDP_MODEL_DEVICE_CPU) {
         cd_plan_contradict(c, "streams.producers",
                            "streams.producers: gradients without numbers are not produced: it "
                            "needs model.device = \"cpu\"");
@@ -185,13 +186,13 @@ static void check_settings(cd_contradictions *c, const cddp_plan_settings *s)
             c, "streams.producers",
             "train.pass_us_per_mb and streams.operation_us both say what a copy takes: drop one");
     }
-    if (s->model.device != 0 && s->model.memory != 0) {
+    if (s->model.device != CDDP_MODEL_DEVICE_CPU && s->model.memory != CDDP_MODEL_MEMORY_BACKEND) {
         cd_plan_contradict(c, "model.memory",
                            "model.memory says where numbers live, and model.device = \"%s\" has "
                            "none: drop one of them",
-                           s->model.device == 1 ? "symbol" : "shape");
+                           s->model.device == CDDP_MODEL_DEVICE_SYMBOL ? "symbol" : "shape");
     }
-    if (s->model.device != 0 && (s->amp.enable || s->clip.max_norm > 0)) {
+    if (s->model.device != CDDP_MODEL_DEVICE_CPU && (s->amp.enable || s->clip.max_norm > 0)) {
         cd_plan_contradict(
             c, "model.device",
             "model.device without numbers knows no overflow and no norm: drop %s or use cpu",
@@ -305,14 +306,15 @@ static void check_when(cd_contradictions *c, const cddp_plan_when *when)
             c, "when.await_producers",
             "when.await_producers has no effect without streams.producers: nobody has to wait");
     }
-    if (when->ready_order.count > 0 && when->ready != 4) {
+    if (when->ready_order.count > 0 && when->ready != CDDP_WHEN_READY_LISTED) {
         cd_plan_contradict(c, "when.ready_order",
                            "when.ready_order has no effect without when.ready = \"listed\"");
     }
-    if (when->ready == 4 && when->ready_order.count == 0) {
+    if (when->ready == CDDP_WHEN_READY_LISTED && when->ready_order.count == 0) {
         cd_plan_contradict(c, "when.ready", "when.ready = \"listed\" needs when.ready_order");
     }
-    if (when->poison_parameter != NULL && (when->poison == CDDP_PLAN_UNSET || when->poison == 0)) {
+    if (when->poison_parameter != NULL &&
+        (when->poison == CDDP_PLAN_UNSET || when->poison == CDDP_POISON_NOTHING)) {
         cd_plan_contradict(c, "when.poison_parameter",
                            "when.poison_parameter has no effect without when.poison");
     }

@@ -12,7 +12,7 @@ static void check_periods(cd_contradictions *c, const cddp_plan_averager *a)
 {
     char pattern[CD_PLAN_PATTERN_BYTES];
     uint64_t period = 0;
-    if (a->periods.count > 0 && a->kind == 2) {
+    if (a->periods.count > 0 && a->kind == CDDP_AVERAGER_HIERARCHICAL) {
         cd_plan_contradict(c, "averager.periods",
                            "averager.periods: a hierarchical averager's levels are of all "
                            "parameters: averager.kind = \"periodic\"");
@@ -31,7 +31,7 @@ static void check_averager(cd_contradictions *c, const cddp_plan_settings *s)
     const cddp_plan_averager *a = &s->averager;
     cd_plan_level levels[CD_PLAN_LEVELS_MAX];
     const uint32_t count = a->levels != NULL ? cd_plan_read_levels(a->levels, levels) : 0;
-    if (a->kind == 0) {
+    if (a->kind == CDDP_AVERAGER_NONE) {
         if (a->levels != NULL || a->warmup_steps > 0 || a->periods.count > 0) {
             cd_plan_contradict(c, "averager.kind",
                                "averager.%s has no effect without averager.kind",
@@ -51,7 +51,7 @@ static void check_averager(cd_contradictions *c, const cddp_plan_settings *s)
                            "averager.levels = \"%s\" is not period:ranks/…/period with growing "
                            "periods and growing blocks, each made of whole smaller ones",
                            a->levels);
-    } else if (a->kind == 1 && count > 1) {
+    } else if (a->kind == CDDP_AVERAGER_PERIODIC && count > 1) {
         cd_plan_contradict(c, "averager.levels",
                            "averager.levels has %u levels, but a periodic averager has one: "
                            "averager.kind = \"hierarchical\"",
@@ -62,10 +62,11 @@ static void check_averager(cd_contradictions *c, const cddp_plan_settings *s)
                            "averager.kind with join.enable: a rank that has run out of inputs "
                            "takes no steps, and would be missing from the average");
     }
-    if (s->model.device != 0 || s->streams.producers > 0) {
+    if (s->model.device != CDDP_MODEL_DEVICE_CPU || s->streams.producers > 0) {
         cd_plan_contradict(c, "averager.kind",
                            "averager.kind averages numbers on the host: drop %s",
-                           s->model.device != 0 ? "model.device" : "streams.producers");
+                           s->model.device != CDDP_MODEL_DEVICE_CPU ? "model.device"
+                                                                    : "streams.producers");
     }
     for (size_t i = 0; i < c->plan->optimizer_count; i++) {
         if (c->plan->optimizers[i].in_backward) {
@@ -79,7 +80,7 @@ static void check_averager(cd_contradictions *c, const cddp_plan_settings *s)
 static bool has_sharded_optimizer(const cddp_plan *plan)
 {
     for (size_t i = 0; i < plan->optimizer_count; i++) {
-        if (plan->optimizers[i].shard != 0) {
+        if (plan->optimizers[i].shard != CDDP_SHARD_NONE) {
             return true;
         }
     }
@@ -92,7 +93,7 @@ static void check_clip_group(cd_contradictions *c, const cddp_plan_clip *clip, c
     if (clip->max_norm <= 0) {
         cd_plan_contradict(c, "clip.group", "clip.group has no effect without clip.max_norm");
     }
-    if (clip->place == 1) {
+    if (clip->place == CDDP_CLIP_BEFORE_REDUCTION) {
         cd_plan_contradict(c, "clip.group",
                            "clip.group with clip.place = \"before_reduction\": each gradient is "
                            "clipped by itself, as soon as it is there");
@@ -134,15 +135,17 @@ static void check_clip_groups(cd_contradictions *c)
 static void check_optimizer_in_backward(cd_contradictions *c, const cddp_plan_optimizer *optimizer)
 {
     const cddp_plan_settings *s = &c->plan->settings;
-    const char *key = optimizer->overlap != 0 ? "optimizer.overlap" : "optimizer.in_backward";
-    if (optimizer->in_backward && optimizer->overlap != 0) {
+    const char *key = optimizer->overlap != CDDP_PLAN_OVERLAP_NONE ? "optimizer.overlap"
+                                                                   : "optimizer.in_backward";
+    if (optimizer->in_backward && optimizer->overlap != CDDP_PLAN_OVERLAP_NONE) {
         cd_plan_contradict(c, key,
                            "optimizer.in_backward and optimizer.overlap are two ways to step in "
                            "backward: drop one");
     }
     for (size_t i = 0; i < c->plan->optimizer_count; i++) {
         const cddp_plan_optimizer *other = &c->plan->optimizers[i];
-        if ((other->in_backward || other->overlap != 0) && other->overlap != optimizer->overlap) {
+        if ((other->in_backward || other->overlap != CDDP_PLAN_OVERLAP_NONE) &&
+            other->overlap != optimizer->overlap) {
             cd_plan_contradict(c, key,
                                "all optimizers that step in backward do it in the same way: only "
                                "one can be attached");
@@ -154,7 +157,8 @@ static void check_optimizer_in_backward(cd_contradictions *c, const cddp_plan_op
             c, key, "%s steps whenever a bucket is averaged: optimizer.steps cannot hold it back",
             key);
     }
-    if (s->mixed_precision.param_dtype != 0 || s->mixed_precision.reduce_dtype != 0) {
+    if (s->mixed_precision.param_dtype != CDDP_PARAM_DTYPE_NONE ||
+        s->mixed_precision.reduce_dtype != CDDP_REDUCE_DTYPE_NONE) {
         cd_plan_contradict(
             c, key,
             "%s and mixed_precision both take the place behind the reduction: drop one (MIX-05)",
@@ -176,7 +180,8 @@ static void check_hook_then_optimizer(cd_contradictions *c)
                            "hook_then_optimizer steps in every backward: train.micro_steps cannot "
                            "accumulate (OIB-03)");
     }
-    if (s->hook.name != NULL || s->hook.comm_hook != 0 || s->ddp.comm_hook != NULL) {
+    if (s->hook.name != NULL || s->hook.comm_hook != CDDP_COMM_HOOK_NO ||
+        s->ddp.comm_hook != NULL) {
         cd_plan_contradict(c, "optimizer.overlap",
                            "hook_then_optimizer takes the comm-hook slot with an all-reduce of its "
                            "own: drop the comm hook (OIB-03)");
@@ -233,12 +238,12 @@ static void check_zero_step(cd_contradictions *c, const cddp_plan_optimizer *opt
                            "hook_with_zero_step with join.enable: nobody would step what is a "
                            "joined rank's (ZRO-09)");
     }
-    if (s->averager.kind != 0) {
+    if (s->averager.kind != CDDP_AVERAGER_NONE) {
         cd_plan_contradict(c, key,
                            "hook_with_zero_step with averager.kind: what a rank broadcasts is its "
                            "own model, and there would be nothing left to average");
     }
-    if (s->model.device != 0) {
+    if (s->model.device != CDDP_MODEL_DEVICE_CPU) {
         cd_plan_contradict(
             c, key, "hook_with_zero_step is judged by numbers: it needs model.device = \"cpu\"");
     }
@@ -250,7 +255,7 @@ static void check_zero_step(cd_contradictions *c, const cddp_plan_optimizer *opt
 
 static void check_overlap(cd_contradictions *c, const cddp_plan_optimizer *optimizer)
 {
-    if (optimizer->overlap == 1) {
+    if (optimizer->overlap == CDDP_PLAN_OVERLAP_HOOK_THEN_OPTIMIZER) {
         check_hook_then_optimizer(c);
     } else if (optimizer->overlap > 1) {
         check_zero_step(c, optimizer);
@@ -266,7 +271,7 @@ static void check_overlap(cd_contradictions *c, const cddp_plan_optimizer *optim
 static void check_sharded_optimizer(cd_contradictions *c, const cddp_plan_optimizer *optimizer)
 {
     const cddp_plan_settings *s = &c->plan->settings;
-    if (optimizer->in_backward || optimizer->overlap != 0) {
+    if (optimizer->in_backward || optimizer->overlap != CDDP_PLAN_OVERLAP_NONE) {
         cd_plan_contradict(c, "optimizer.shard",
                            "optimizer.shard exchanges what all ranks stepped, optimizer.%s steps "
                            "bucket by bucket: drop one",
@@ -277,12 +282,12 @@ static void check_sharded_optimizer(cd_contradictions *c, const cddp_plan_optimi
                            "optimizer.shard with join.enable: a rank that has run out of inputs "
                            "takes no steps, and nobody else steps its part (ZRO-09)");
     }
-    if (s->averager.kind != 0) {
+    if (s->averager.kind != CDDP_AVERAGER_NONE) {
         cd_plan_contradict(c, "optimizer.shard",
                            "optimizer.shard with averager.kind: what a rank broadcasts is its own "
                            "model, and there would be nothing left to average");
     }
-    if (s->model.device != 0) {
+    if (s->model.device != CDDP_MODEL_DEVICE_CPU) {
         cd_plan_contradict(c, "optimizer.shard",
                            "optimizer.shard is judged by numbers: it needs model.device = \"cpu\"");
     }
@@ -297,12 +302,14 @@ static void check_sharded_optimizer(cd_contradictions *c, const cddp_plan_optimi
 static void check_shard(cd_contradictions *c)
 {
     const cddp_plan *plan = c->plan;
-    const char *order = plan->settings.shard.order != 0 ? "shard.order" : NULL,
-               *padding = plan->settings.shard.padding != 0 ? "shard.padding" : NULL;
+    const char *order = plan->settings.shard.order != CDDP_SHARD_ORDER_SIZE ? "shard.order" : NULL,
+               *padding = plan->settings.shard.padding != CDDP_SHARD_PADDING_COUNTED
+                              ? "shard.padding"
+                              : NULL;
     bool has_whole = false, has_flat = false;
     for (size_t i = 0; i < plan->optimizer_count; i++) {
-        has_whole |= plan->optimizers[i].shard == 1;
-        has_flat |= plan->optimizers[i].shard == 2;
+        has_whole |= plan->optimizers[i].shard == CDDP_SHARD_PARAMETERS;
+        has_flat |= plan->optimizers[i].shard == CDDP_SHARD_FLAT;
     }
     for (size_t i = 0; i < plan->override_count; i++) {
         order = strcmp(plan->overrides[i].key, "shard.order") == 0 ? "shard.order" : order;
@@ -320,35 +327,35 @@ static void check_shard(cd_contradictions *c)
 
 static void check_optimizer(cd_contradictions *c, const cddp_plan_optimizer *optimizer)
 {
-    if (optimizer->shard != 0) {
+    if (optimizer->shard != CDDP_SHARD_NONE) {
         check_sharded_optimizer(c, optimizer);
     }
-    const bool keeps_state = optimizer->kind != 0 || optimizer->momentum > 0;
-    if (optimizer->in_backward || optimizer->overlap != 0) {
+    const bool keeps_state = optimizer->kind != CDDP_OPTIMIZER_SGD || optimizer->momentum > 0;
+    if (optimizer->in_backward || optimizer->overlap != CDDP_PLAN_OVERLAP_NONE) {
         check_optimizer_in_backward(c, optimizer);
     }
     check_overlap(c, optimizer);
     cd_plan_check_selector(c, "optimizer.steps", &optimizer->steps, c->plan->settings.train.steps,
                            "train.steps");
-    if (optimizer->kind != 0 && (optimizer->momentum > 0 || optimizer->nesterov)) {
+    if (optimizer->kind != CDDP_OPTIMIZER_SGD && (optimizer->momentum > 0 || optimizer->nesterov)) {
         cd_plan_contradict(c, "optimizer.momentum",
                            "optimizer.momentum and optimizer.nesterov belong to sgd");
     }
     if (optimizer->nesterov && optimizer->momentum <= 0) {
         cd_plan_contradict(c, "optimizer.nesterov", "optimizer.nesterov needs optimizer.momentum");
     }
-    if (keeps_state && c->plan->settings.model.device == 1) {
+    if (keeps_state && c->plan->settings.model.device == CDDP_MODEL_DEVICE_SYMBOL) {
         cd_plan_contradict(c, "optimizer.kind",
                            "model.device = \"symbol\" proves the way to the optimizer: an "
                            "optimizer that keeps state needs cpu");
     }
-    if (optimizer->kind != 0 && c->plan->settings.join.broadcast_optimizer_state) {
+    if (optimizer->kind != CDDP_OPTIMIZER_SGD && c->plan->settings.join.broadcast_optimizer_state) {
         cd_plan_contradict(c, "join.broadcast_optimizer_state",
                            "join.broadcast_optimizer_state carries tensors: the step counts of %s "
                            "would still differ; use sgd",
-                           optimizer->kind == 1   ? "adam"
-                           : optimizer->kind == 2 ? "adamw"
-                                                  : "adagrad");
+                           optimizer->kind == CDDP_OPTIMIZER_ADAM    ? "adam"
+                           : optimizer->kind == CDDP_OPTIMIZER_ADAMW ? "adamw"
+                                                                     : "adagrad");
     }
 }
 

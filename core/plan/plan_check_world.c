@@ -47,7 +47,7 @@ static void check_rendezvous(cd_contradictions *c)
 
 static void check_fault(cd_contradictions *c, const cddp_plan_fault *fault)
 {
-    const bool joins = fault->when >= 4;
+    const bool joins = fault->when >= CDDP_FAULT_BEFORE_JOIN;
     cd_plan_check_selector(c, "fault.side", &fault->side, c->plan->world.size, "world.size");
     if (joins && !c->plan->rendezvous.enable) {
         cd_plan_contradict(c, "fault.when",
@@ -98,7 +98,7 @@ static void check_collective(cd_contradictions *c, const cddp_plan_collective *c
     const cddp_red_op reduction = cd_plan_reduction(collective);
     const cddp_dtype dtype = (cddp_dtype)collective->dtype;
     const bool is_whole = dtype == CDDP_I64 || dtype == CDDP_I32 || dtype == CDDP_U8,
-               is_bitwise = collective->reduction >= 5;
+               is_bitwise = collective->reduction >= CDDP_REDUCTION_BAND;
     const char *word = cddp_red_op_name(reduction);
     if (!cd_op_is_reduction(op) && reduction != CDDP_RED_SUM) {
         cd_plan_contradict(c, "collective.reduction", "collective.reduction has no effect on %s",
@@ -208,7 +208,7 @@ static void check_network(cd_contradictions *c)
 {
     const cddp_plan_network *n = &c->plan->network;
     const bool has_bus = n->bus != NULL && strcmp(n->bus, "ideal") != 0;
-    if (n->nics_per_node > 0 && n->transport != 2) {
+    if (n->nics_per_node > 0 && n->transport != CDDP_TRANSPORT_MESSAGES) {
         cd_plan_contradict(c, "network.nics_per_node",
                            "network.nics_per_node: only network.transport = \"messages\" has ranks "
                            "wait for a card that they share");
@@ -222,7 +222,7 @@ static void check_network(cd_contradictions *c)
                        : n->connection_gb_per_s > 0 ? "network.connection_gb_per_s"
                        : n->launch_us > 0           ? "network.launch_us"
                                                     : NULL;
-    if (n->transport == 0 && idle != NULL) {
+    if (n->transport == CDDP_TRANSPORT_DIRECT && idle != NULL) {
         cd_plan_contradict(
             c, idle, "%s has no effect with network.transport = \"direct\", which takes no time",
             idle);

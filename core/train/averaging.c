@@ -86,7 +86,7 @@ static cddp_status make_averager(cd_trainer *t, struct cd_averaging *a, cddp_err
                                          .levels = levels,
                                          .level_count = a->level_count,
                                          .warmup_steps = plan->warmup_steps,
-                                         .hierarchical = plan->kind == 2,
+                                         .hierarchical = plan->kind == CDDP_AVERAGER_HIERARCHICAL,
                                          .periods = a->periods,
                                          .parameter_count = a->parameter_count};
     CD_TRY(cd_averager_create(&options, &a->averager, err));
@@ -96,7 +96,7 @@ static cddp_status make_averager(cd_trainer *t, struct cd_averaging *a, cddp_err
 cddp_status cd_trainer_open_averager(cd_trainer *t, cddp_error *err)
 {
     cd_module *module = cd_trainer_module(t);
-    if (t->program.settings.averager.kind == 0) {
+    if (t->program.settings.averager.kind == CDDP_AVERAGER_NONE) {
         return CDDP_OK;
     }
     struct cd_averaging *a = cd_arena_push(&t->memory, sizeof *a);
@@ -131,7 +131,7 @@ static uint32_t due_at(const cd_trainer *t, uint64_t step)
 {
     const struct cd_averaging *a = t->averaging;
     const cddp_plan_averager *plan = &t->program.settings.averager;
-    const uint64_t counted = plan->kind == 1 ? step - plan->warmup_steps : step;
+    const uint64_t counted = plan->kind == CDDP_AVERAGER_PERIODIC ? step - plan->warmup_steps : step;
     uint32_t due = 0;
     for (uint32_t i = 0; step >= plan->warmup_steps && i < a->level_count; i++) {
         due = counted % a->levels[i].period == 0 ? a->levels[i].ranks : due;

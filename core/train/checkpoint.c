@@ -89,7 +89,7 @@ static cddp_status report_state(cd_trainer *t, cd_moment moment, int64_t what,
     cd_blob_clear(&t->saved.part);
     CD_TRY(save_part(t, &t->saved.part, err));
     if (t->saved.part.used > 0) {
-        CD_EMIT(t->tracer, value, "", .what = what, .moment = moment, .presence = 2,
+        CD_EMIT(t->tracer, value, "", .what = what, .moment = moment, .presence = CDDP_PRESENCE_VALUE,
                 .digest = (int64_t)cd_blob_digest(&t->saved.part), .param = -1, .nonfinite = -1);
     }
     return CDDP_OK;

@@ -28,7 +28,7 @@ static normalisation normalisation_of(const cd_loss_divisor *d)
                                            BY_TOKENS,  BY_AVERAGE_SAMPLES, BY_AVERAGE_TOKENS};
     static const normalisation objectives[] = {BY_NOTHING, BY_AVERAGE_SAMPLES, BY_AVERAGE_TOKENS};
     const cddp_plan_train *train = &d->replica->settings.train;
-    return d->computes_objective && train->objective != 0 ? objectives[train->objective]
+    return d->computes_objective && train->objective != CDDP_OBJECTIVE_AS_WRITTEN ? objectives[train->objective]
                                                           : losses[train->loss];
 }
 

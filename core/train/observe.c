@@ -91,7 +91,7 @@ void cd_trainer_emit_seeds(cd_trainer *t)
     cd_prng data = cd_prng_split(&root, "data");
     CD_EMIT(t->tracer, seed, "model", .stream = 0, .policy = distinct,
             .state = (int64_t)cd_hash64(model.state, sizeof model.state, 0));
-    CD_EMIT(t->tracer, seed, "data", .stream = 1, .policy = 0,
+    CD_EMIT(t->tracer, seed, "data", .stream = 1, .policy = CDDP_POLICY_SHARED,
             .state = (int64_t)cd_hash64(data.state, sizeof data.state, 0));
 }
 
@@ -116,14 +116,14 @@ void cd_trainer_emit_samples(cd_trainer *t, const cd_micro_batch *samples)
 
 /* ---- values ---- */
 
-/* 1 when every element is zero, 2 otherwise. */
+/* Zero, or a value. */
 static cddp_status presence_of(const cddp_tensor *tensor, int64_t *presence, cddp_error *err)
 {
-    *presence = 2;
+    *presence = CDDP_PRESENCE_VALUE;
     if ((tensor->device->flags & CDDP_DEVICE_VALUES) != 0 && cddp_dtype_is_float(tensor->dtype)) {
         double norm;
         CD_TRY(tensor->device->norm(tensor, &norm, err));
-        *presence = norm == 0.0 ? 1 : 2;
+        *presence = norm == 0.0 ? CDDP_PRESENCE_ZERO : CDDP_PRESENCE_VALUE;
     }
     return CDDP_OK;
 }
@@ -145,8 +145,8 @@ cddp_status cd_trainer_emit_parameters(cd_trainer *t, cd_moment moment, cddp_err
         const cddp_tensor *tensor = &module->parameters[i].tensor;
         int64_t presence;
         CD_TRY(presence_of(tensor, &presence, err));
-        CD_EMIT(t->tracer, value, module->parameters[i].name, .what = 0, .moment = moment,
-                .id = (int64_t)i, .presence = presence,
+        CD_EMIT(t->tracer, value, module->parameters[i].name, .what = CDDP_WHAT_PARAMETER,
+                .moment = moment, .id = (int64_t)i, .presence = presence,
                 .digest = cd_tracer_digest(t->tracer, tensor),
                 .param = t->ddp != NULL ? t->parameters[i].variable : CD_NO_VARIABLE,
                 .nonfinite = find_nonfinite(tensor));
@@ -161,8 +161,8 @@ cddp_status cd_trainer_emit_buffers(cd_trainer *t, cd_moment moment, cddp_error 
         const cddp_tensor *tensor = &module->buffers[i].tensor;
         int64_t presence;
         CD_TRY(presence_of(tensor, &presence, err));
-        CD_EMIT(t->tracer, value, module->buffers[i].name, .what = 1, .moment = moment,
-                .id = (int64_t)i, .presence = presence,
+        CD_EMIT(t->tracer, value, module->buffers[i].name, .what = CDDP_WHAT_BUFFER,
+                .moment = moment, .id = (int64_t)i, .presence = presence,
                 .digest = cd_tracer_digest(t->tracer, tensor), .param = CD_NO_VARIABLE,
                 .nonfinite = find_nonfinite(tensor));
     }
@@ -185,8 +185,8 @@ cddp_status cd_trainer_emit_optimizers(cd_trainer *t, cd_moment moment, cddp_err
             cd_optimizer_get_state(o->optimizer, (size_t)held, &state);
             CD_TRY(cd_optimizer_state_digest(o->optimizer, (size_t)held, &digest, err));
             /* Pieces differ from rank to rank by right: they are no parameter's. */
-            CD_EMIT(t->tracer, value, o->name, .what = 3, .moment = moment, .id = id,
-                    .presence = state.is_present ? 2 : 0, .digest = (int64_t)digest,
+            CD_EMIT(t->tracer, value, o->name, .what = CDDP_WHAT_OPTIMIZER, .moment = moment, .id = id,
+                    .presence = state.is_present ? CDDP_PRESENCE_VALUE : CDDP_PRESENCE_ABSENT, .digest = (int64_t)digest,
                     .param = is_part ? CD_NO_VARIABLE : t->parameters[o->ordinals[k]].variable,
                     .nonfinite = -1);
         }
@@ -201,8 +201,9 @@ cddp_status cd_trainer_emit_gradient(cd_trainer *t, uint32_t parameter, const cd
     if (t->tracer == NULL || t->parameters[parameter].variable == CD_NO_VARIABLE) {
         return CDDP_OK;
     }
-    static const int64_t presences[] = {
-        [CDDP_GRAD_UNDEFINED] = 0, [CDDP_GRAD_DENSE] = 2, [CDDP_GRAD_SPARSE] = 3};
+    static const int64_t presences[] = {[CDDP_GRAD_UNDEFINED] = CDDP_PRESENCE_ABSENT,
+                                        [CDDP_GRAD_DENSE] = CDDP_PRESENCE_VALUE,
+                                        [CDDP_GRAD_SPARSE] = CDDP_PRESENCE_SPARSE};
     const bool is_there = grad->kind != CDDP_GRAD_UNDEFINED;
     const bool digests = is_there && cd_tracer_wants_digest(t->tracer);
     CD_EMIT(t->tracer, grad_local, NULL, .param = t->parameters[parameter].variable,

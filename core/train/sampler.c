@@ -118,8 +118,9 @@ cddp_status cd_sampler_get(cd_sampler *s, const cd_micro *micro, cd_micro_batch 
                        micro->place.step, micro->place.micro_step);
     }
     const uint64_t world = s->plan->world.size, size = s->settings.data.dataset_size;
-    const uint64_t quota =
-        s->settings.data.padding == 0 ? (size + world - 1) / world : size / world;
+    const uint64_t quota = s->settings.data.padding == CDDP_DATA_PADDING_WRAP
+                               ? (size + world - 1) / world
+                               : size / world;
     for (uint32_t i = 0; i < count; i++) {
         const uint64_t cursor = s->cursors[place] + i;
         s->epochs[i] = size > 0 ? (uint32_t)(cursor / quota) : 0;
@@ -128,7 +129,7 @@ cddp_status cd_sampler_get(cd_sampler *s, const cd_micro *micro, cd_micro_batch 
                         ? (int64_t)(micro->place.step * s->plan->world.batch +
                                     micro->place.micro_step * world + s->rank)
                         : (int64_t)(cursor * world + s->rank);
-        s->weights[i] = s->settings.train.loss == 0 ? dyadic_weight(s->ids[i]) : 1.0;
+        s->weights[i] = s->settings.train.loss == CDDP_LOSS_DYADIC ? dyadic_weight(s->ids[i]) : 1.0;
     }
     *batch = (cd_micro_batch){.count = count,
                               .epoch = count > 0 ? s->epochs[0] : 0,

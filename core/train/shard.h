@@ -20,6 +20,7 @@
 */
 #pragma once
 #include "cddp/comm.h"
+#include "cddp/keys.h"
 #include "core/model/optim/optimizer.h"
 #include "core/plan/plan.h"
 

@@ -97,11 +97,11 @@ static cddp_status unscale(cd_trainer *t, cddp_error *err)
 static cddp_status prepare_gradients(cd_trainer *t, cd_trainer_decision *decision, cddp_error *err)
 {
     const bool clips = t->clipping != NULL;
-    if (clips && t->program.settings.clip.place == 2) {
+    if (clips && t->program.settings.clip.place == CDDP_CLIP_BEFORE_UNSCALE) {
         CD_TRY(cd_trainer_clip(t, decision, err));
     }
     CD_TRY(unscale(t, err));
-    if (clips && t->program.settings.clip.place == 0) {
+    if (clips && t->program.settings.clip.place == CDDP_CLIP_AFTER_REDUCTION) {
         CD_TRY(cd_trainer_clip(t, decision, err));
     }
     return CDDP_OK;
@@ -123,7 +123,7 @@ void cd_trainer_emit_step(cd_trainer *t, size_t optimizer, const cd_trainer_deci
             .lr = cd_f64_bits(cd_schedule_lr(t->replica, optimizer, t->now.step)),
             .loss_scale = cd_f64_bits(decision->loss_scale), .clip = cd_f64_bits(decision->clip),
             .norm = cd_f64_bits(decision->norm),
-            .unscaled_before_clip = t->program.settings.clip.place != 2);
+            .unscaled_before_clip = t->program.settings.clip.place != CDDP_CLIP_BEFORE_UNSCALE);
 }
 
 cddp_status cd_trainer_emit_touch(cd_trainer *t, size_t optimizer, size_t position, bool touched,
@@ -215,10 +215,10 @@ cddp_status cd_trainer_update(cd_trainer *t, const cd_micro *last, cddp_error *e
 cddp_status cd_trainer_zero_grad(cd_trainer *t, cddp_error *err)
 {
     cd_module *module = cd_trainer_module(t);
-    if (t->program.settings.train.zero_grad == 2) {
+    if (t->program.settings.train.zero_grad == CDDP_ZERO_GRAD_KEEP) {
         return CDDP_OK;
     }
-    const bool to_none = t->program.settings.train.zero_grad == 0;
+    const bool to_none = t->program.settings.train.zero_grad == CDDP_ZERO_GRAD_NONE;
     CD_TRY(cd_module_zero_grad(module, to_none ? CD_ZERO_GRAD_TO_NONE : CD_ZERO_GRAD_TO_ZERO, err));
     for (size_t i = 0; i < module->parameter_count; i++) {
         t->parameters[i].contributions = 0;

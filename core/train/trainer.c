@@ -67,7 +67,7 @@ static cddp_status allocate_arrays(cd_trainer *t, cddp_error *err)
 uint64_t cd_trainer_backward_weight(const cd_trainer *t, size_t parameter)
 {
     const cd_parameter *p = &cd_trainer_module(t)->parameters[parameter];
-    return t->program.settings.train.backward_split == 2 ? p->backward_cost
+    return t->program.settings.train.backward_split == CDDP_BACKWARD_SPLIT_WORK ? p->backward_cost
                                                          : (uint64_t)cddp_tensor_numel(&p->tensor);
 }
 
@@ -112,8 +112,8 @@ static const cddp_device *device_of(const cd_trainer *t)
     const cddp_backend *b = t->options.backend;
     const bool has_slot = b->size >= offsetof(cddp_backend, device) + sizeof b->device;
     const bool is_brought = has_slot && b->device != NULL &&
-                            t->program.settings.model.device == 0 &&
-                            t->program.settings.model.memory == 0;
+                            t->program.settings.model.device == CDDP_MODEL_DEVICE_CPU &&
+                            t->program.settings.model.memory == CDDP_MODEL_MEMORY_BACKEND;
     return is_brought ? b->device : cd_replica_device(&t->program.settings, t->options.devices);
 }
 

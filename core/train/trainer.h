@@ -262,10 +262,10 @@ cddp_status cd_trainer_end_step_in_backward(cd_trainer *t, cddp_error *err) CDDP
 
 /* collectives.c */
 typedef enum cd_place {
-    CD_PLACE_BEFORE_FORWARD,
-    CD_PLACE_BEFORE_BACKWARD,
-    CD_PLACE_AFTER_BACKWARD,
-    CD_PLACE_AFTER_STEP
+    CD_PLACE_BEFORE_FORWARD = CDDP_PLACE_BEFORE_FORWARD,
+    CD_PLACE_BEFORE_BACKWARD = CDDP_PLACE_BEFORE_BACKWARD,
+    CD_PLACE_AFTER_BACKWARD = CDDP_PLACE_AFTER_BACKWARD,
+    CD_PLACE_AFTER_STEP = CDDP_PLACE_AFTER_STEP
 } cd_place_in_step;
 cddp_status cd_trainer_open_groups(cd_trainer *t, cddp_error *err) CDDP_MUST_CHECK;
 void cd_trainer_close_groups(cd_trainer *t);
@@ -297,15 +297,15 @@ cddp_status cd_trainer_checkpoint(cd_trainer *t, uint32_t steps_done,
 
 /* observe.c: `moment` numbers are those of the `value` event. */
 typedef enum cd_moment {
-    CD_MOMENT_BEFORE_INIT,
-    CD_MOMENT_AFTER_INIT,
-    CD_MOMENT_FORWARD,
-    CD_MOMENT_AFTER_BACKWARD,
-    CD_MOMENT_BEFORE_STEP,
-    CD_MOMENT_AFTER_STEP,
-    CD_MOMENT_END,
-    CD_MOMENT_CHECKPOINT,
-    CD_MOMENT_RESUME
+    CD_MOMENT_BEFORE_INIT = CDDP_MOMENT_BEFORE_INIT,
+    CD_MOMENT_AFTER_INIT = CDDP_MOMENT_AFTER_INIT,
+    CD_MOMENT_FORWARD = CDDP_MOMENT_FORWARD,
+    CD_MOMENT_AFTER_BACKWARD = CDDP_MOMENT_AFTER_BACKWARD,
+    CD_MOMENT_BEFORE_STEP = CDDP_MOMENT_BEFORE_STEP,
+    CD_MOMENT_AFTER_STEP = CDDP_MOMENT_AFTER_STEP,
+    CD_MOMENT_END = CDDP_MOMENT_END,
+    CD_MOMENT_CHECKPOINT = CDDP_MOMENT_CHECKPOINT,
+    CD_MOMENT_RESUME = CDDP_MOMENT_RESUME
 } cd_moment;
 void cd_trainer_emit_settings(cd_trainer *t);
 void cd_trainer_emit_seeds(cd_trainer *t);

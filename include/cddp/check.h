@@ -26,7 +26,6 @@ typedef struct cddp_finding {
     /* (rank_count) every rank that it concerns, in ascending order; NULL in a report: `rank` alone.
     ** Borrowed until report returns; in a verdict or a store, from whoever shows the finding. */
     const uint32_t *ranks;
-    size_t rank_count;
     int32_t rank;       /* the first rank to blame, -1 when no single one is */
     int32_t peer;       /* the rank it disagrees with, -1 */
     int32_t bucket;     /* -1 */
@@ -44,6 +43,7 @@ typedef struct cddp_finding {
         uint32_t rank;
         uint64_t sequence;
     } events[CDDP_FINDING_EVENTS_MAX]; /* the events it rests on */
+    size_t rank_count;
 } cddp_finding;
 
 /* ---- facts: what the trace has said of the run itself, up to the event that a check is shown ---- */

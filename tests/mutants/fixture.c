@@ -61,7 +61,7 @@ static int64_t digest(const char *what, const int64_t which[3])
 static void put_value(writer *w, const int64_t what_moment_id[3], int64_t content)
 {
     PUT(w, value, NULL, .what = what_moment_id[0], .moment = what_moment_id[1],
-        .id = what_moment_id[2], .presence = 2, .digest = content,
+        .id = what_moment_id[2], .presence = CDDP_PRESENCE_VALUE, .digest = content,
         .param = what_moment_id[0] == 0 || what_moment_id[0] == 3 ? what_moment_id[2] : -1,
         .nonfinite = -1);
 }
@@ -145,9 +145,10 @@ static void put_construction(writer *w)
         cd_test_options_init(&made, options[i]);
         for (size_t k = 0; k < made.count; k++) put(w, &made.events[k]);
     }
-    PUT(w, policy, "the plan", .site = 0, .dtype = CDDP_F16);
-    PUT(w, policy, "the plan", .site = 1, .dtype = CDDP_F32);
-    PUT(w, seed, "model", .stream = 0, .policy = 0, .state = DIGEST("model seed", 0, 0, 0));
+    PUT(w, policy, "the plan", .site = CDDP_SITE_WIRE, .dtype = CDDP_F16);
+    PUT(w, policy, "the plan", .site = CDDP_SITE_GRADIENT, .dtype = CDDP_F32);
+    PUT(w, seed, "model", .stream = 0, .policy = CDDP_POLICY_SHARED,
+        .state = DIGEST("model seed", 0, 0, 0));
     for (int64_t p = 0; p < FIXTURE_PARAMS; p++)
         PUT(w, param, params[p].name, .param = p, .ordinal = p, .numel = params[p].numel,
             .dtype = CDDP_F32, .requires_grad = 1, .shape = DIGEST("shape", p, 0, 0),
@@ -174,9 +175,10 @@ static void put_construction(writer *w)
 
 static void put_samples(writer *w)
 {
-    PUT(w, seed, "dropout", .stream = 1, .policy = 1,
+    PUT(w, seed, "dropout", .stream = 1, .policy = CDDP_POLICY_DISTINCT,
         .state = DIGEST("dropout", w->step, w->micro, w->rank));
-    PUT(w, seed, "order", .stream = 2, .policy = 0, .state = DIGEST("order", w->step, w->micro, 0));
+    PUT(w, seed, "order", .stream = 2, .policy = CDDP_POLICY_SHARED,
+        .state = DIGEST("order", w->step, w->micro, 0));
     for (int64_t i = 0; i < 2; i++)
         PUT(w, sample, NULL, .sample = ((w->step * 2 + w->micro) * FIXTURE_RANKS + w->rank) * 2 + i,
             .weight = cd_f64_bits(0.5));
@@ -195,7 +197,7 @@ static void put_forward(writer *w, bool sync)
                        w->rank == 0 ? DIGEST("buffer", w->step, 0, 0) : 0,
                        DIGEST("buffer", w->step, 0, 0)};
         finish(w, post(w, &o), &o);
-        PUT(w, buffer_sync, NULL, .authority = 0, .location = 0);
+        PUT(w, buffer_sync, NULL, .authority = 0, .location = CDDP_LOCATION_BEFORE_FORWARD);
     }
     VALUE(w, 1, CDDP_MOMENT_FORWARD, 0,
           sync ? DIGEST("own buffer", w->step, 1, w->rank) : DIGEST("buffer", w->step, 0, 0));
@@ -210,7 +212,7 @@ static bool uses(const writer *w, int64_t p)
 
 static void put_local(writer *w, int64_t p, int64_t contributions)
 {
-    PUT(w, grad_local, NULL, .param = p, .presence = 2,
+    PUT(w, grad_local, NULL, .param = p, .presence = CDDP_PRESENCE_VALUE,
         .digest = DIGEST("local", p, w->step * 2 + w->micro, w->rank + 1),
         .contributions = contributions, .dtype = CDDP_F32);
 }
@@ -232,7 +234,7 @@ static void put_ready(writer *w, int64_t p)
 {
     bool used = uses(w, p);
     PUT(w, mark_ready, NULL, .param = p, .bucket = params[p].bucket, .slot = params[p].slot,
-        .path = used ? 1 : 2, .factor = FIXTURE_RANKS, .unused = !used,
+        .path = used ? CDDP_PATH_DIVIDE : CDDP_PATH_ZERO, .factor = FIXTURE_RANKS, .unused = !used,
         .digest = DIGEST("contribution", p, w->step, w->rank + 1));
 }
 
@@ -290,10 +292,11 @@ static void put_finalisation(writer *w, const int64_t sequences[2])
                                      : FIXTURE_RANKS);
     for (int64_t p = 0; p < FIXTURE_PARAMS; p++) {
         bool absent = p == HEAD_WEIGHT;
-        PUT(w, grad_final, NULL, .param = p, .presence = absent ? 0 : 2, .globally_unused = absent,
-            .digest = absent ? 0 : DIGEST("mean", p, w->step, 0), .bucket = params[p].bucket,
-            .generation = 0, .is_view = !absent, .address = absent ? -1 : params[p].offset,
-            .dtype = CDDP_F32);
+        PUT(w, grad_final, NULL, .param = p,
+            .presence = absent ? CDDP_PRESENCE_ABSENT : CDDP_PRESENCE_VALUE,
+            .globally_unused = absent, .digest = absent ? 0 : DIGEST("mean", p, w->step, 0),
+            .bucket = params[p].bucket, .generation = 0, .is_view = !absent,
+            .address = absent ? -1 : params[p].offset, .dtype = CDDP_F32);
     }
     PUT(w, backward_end, NULL, .finalized = 1);
 }

@@ -409,7 +409,7 @@ static bool mutate_used_writes_unused(cddp_event *e)
 {
     if (!at(e, CDDP_EV_grad_final, 1, 1) || e->as.grad_final.param != HEAD_WEIGHT) return true;
     e->as.grad_final.globally_unused = 0;
-    e->as.grad_final.presence = 2;
+    e->as.grad_final.presence = CDDP_PRESENCE_VALUE;
     e->as.grad_final.is_view = 1;
     e->as.grad_final.address = 8;
     return true;

@@ -26,7 +26,8 @@ static cddp_status change(cddp_plan *plan, const char *key, const char *value, c
 cddp_status cd_explore_prepare(cddp_plan *plan, bool exhaustive, cd_text *overrides,
                                cddp_error *err)
 {
-    if (plan->schedule.ready == 0) CD_TRY(change(plan, "schedule.ready", "chosen", overrides, err));
+    if (plan->schedule.ready == CDDP_READY_ENGINE)
+        CD_TRY(change(plan, "schedule.ready", "chosen", overrides, err));
     if (!exhaustive || plan->fault_count > 0) return CDDP_OK; /* faults strike at times */
     if (plan->settings.train.forward_us > 0)
         CD_TRY(change(plan, "train.forward_us", "0", overrides, err));

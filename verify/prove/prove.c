@@ -303,7 +303,8 @@ static bool are_one(const proving *p, const cd_world_run *run, uint32_t a, uint3
             received_digest(&run->tap.results, a, x, i) !=
                 received_digest(&run->tap.results, b, y, i))
             return false;
-    return p->plan->settings.model.device == 2 && cd_world_find_asymmetry(p->plan) == NULL;
+    return p->plan->settings.model.device == CDDP_MODEL_DEVICE_SHAPE &&
+           cd_world_find_asymmetry(p->plan) == NULL;
 }
 
 /* An earlier rank was searched for this one, in this order of rank 0.
@@ -560,7 +561,7 @@ cddp_status cd_prove(const cd_prove_options *options, cd_proof *proof, cddp_erro
     proving p = {.options = options, .plan = options->plan, .proof = proof, .proposing = -1};
     *proof = (cd_proof){.orders_estimate = 1,
                         .rank_count = (uint32_t)options->plan->world.size,
-                        .values = options->plan->settings.model.device == 1};
+                        .values = options->plan->settings.model.device == CDDP_MODEL_DEVICE_SYMBOL};
     if (proof->rank_count > CD_PROVE_RANKS_MAX)
         return cd_fail(err, CDDP_E_LIMIT,
                        "a proof for %u ranks; at most %d: what holds for few holds for many",

@@ -389,7 +389,8 @@ static cddp_status search_snapshots(search *s, const root *from, cddp_error *err
 
 static bool can_snapshot(const cd_prove_rank_options *o)
 {
-    return o->snapshots && o->plan->settings.model.device == 2 && !cd_fiber_has_shadow();
+    return o->snapshots && o->plan->settings.model.device == CDDP_MODEL_DEVICE_SHAPE &&
+           !cd_fiber_has_shadow();
 }
 
 static cddp_status search_root(search *s, uint32_t window, size_t index, cddp_error *err)

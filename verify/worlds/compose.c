@@ -318,10 +318,11 @@ static cddp_status open_process(cd_compose *c, cddp_error *err)
             name);
     CD_TRY(refuse_streams(plan, name, err));
     CD_TRY(refuse_rendezvous(plan, name, err));
-    if (plan->settings.model.device != 0)
+    if (plan->settings.model.device != CDDP_MODEL_DEVICE_CPU)
         return cd_fail(err, CDDP_E_UNSUPPORTED,
                        "device '%s' holds no numbers that backend '%s' could send",
-                       plan->settings.model.device == 1 ? "symbol" : "shape", name);
+                       plan->settings.model.device == CDDP_MODEL_DEVICE_SYMBOL ? "symbol" : "shape",
+                       name);
     return CDDP_OK;
 }
 

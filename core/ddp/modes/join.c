@@ -345,7 +345,8 @@ static cddp_status shadow_and_end(cddp_ddp *d, cddp_error *err)
                                .extra_count = j->optimizer_state_count};
     CD_TRY(cd_ddp_broadcast_state(d, &what, err));
     if (d->config.broadcast_buffers && d->buffers.listed_count > 0)
-        CD_EMIT(d->tracer, buffer_sync, NULL, .authority = authority, .location = 3);
+        CD_EMIT(d->tracer, buffer_sync, NULL, .authority = authority,
+                .location = CDDP_LOCATION_JOIN_END);
     CD_EMIT(d->tracer, join_end, NULL, .last_joiner = is_last_joiner, .authority = authority,
             .shadow_iterations = (int64_t)shadows);
     return CDDP_OK;

@@ -21,9 +21,6 @@
 #include "core/ddp/modes/join.h"
 #include "core/trace/tracer.h"
 
-/* As the mark_ready event names them. */
-enum { PATH_RECIPROCAL, PATH_DIVIDE, PATH_ZERO, PATH_SPARSE, PATH_HOOK, PATH_DEFERRED };
-
 cddp_status cd_reducer_compute_divide_factor(cd_reducer *r, cddp_error *err)
 {
     uint64_t factor = cddp_group_size(r->group);
@@ -138,15 +135,15 @@ static cddp_status contribute_dense(cd_reducer *r, const cd_variable *v, const c
     bool deferred = r->config->batched_grad_copy && !r->scales_in_hook;
     if (deferred) {
         /* the copy waits for the bucket; see cd_reducer_contribute_deferred */
-        *path = PATH_DEFERRED;
+        *path = CDDP_PATH_DEFERRED;
     } else if (r->scales_in_hook) {
-        *path = PATH_HOOK;
+        *path = CDDP_PATH_HOOK;
         if (!is_alias) CD_TRY(device->copy(view, value, NULL, err));
     } else if (is_alias && !v->grad->is_fresh) {
-        *path = PATH_DIVIDE;
+        *path = CDDP_PATH_DIVIDE;
         CD_TRY(device->divide(view, view, div, NULL, err));
     } else {
-        *path = PATH_RECIPROCAL;
+        *path = CDDP_PATH_RECIPROCAL;
         CD_TRY(device->multiply_reciprocal(view, value, div, NULL, err));
     }
     return CDDP_OK;
@@ -209,12 +206,12 @@ cddp_status cd_reducer_contribute(cd_reducer *r, size_t variable, int64_t *path,
 {
     const cd_variable *v = cd_wrapped_variable(r->module, variable);
     if (v->expect_sparse) {
-        *path = PATH_SPARSE;
+        *path = CDDP_PATH_SPARSE;
         return CD_PASS(contribute_sparse(r, v, err));
     }
     const cddp_tensor slice = cd_bucket_set_view(&r->buckets, variable), *view = &slice;
     if (v->grad->kind == CDDP_GRAD_UNDEFINED) {
-        *path = PATH_ZERO;
+        *path = CDDP_PATH_ZERO;
         return CD_PASS(contribute_zero(r, variable, view, err));
     }
     if (r->config->accumulate_in_hook && r->hook == NULL)
@@ -228,7 +225,7 @@ cddp_status cd_reducer_contribute(cd_reducer *r, size_t variable, int64_t *path,
     CD_TRY(contribute_dense(r, v, view, path, err));
     if (r->config->accumulate_in_hook && !cd_bitset_has(r->unused_set, variable))
         CD_TRY(report_hook(r, variable, err));
-    if (*path == PATH_DEFERRED) return CDDP_OK;
+    if (*path == CDDP_PATH_DEFERRED) return CDDP_OK;
     if (is_view_mode(r) && !cd_bucket_is_alias(&v->grad->value, view)) v->grad->value = *view;
     v->grad->is_fresh = false;
     return CDDP_OK;

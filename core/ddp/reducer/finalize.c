@@ -70,9 +70,9 @@ void cd_reducer_emit_final(const cd_reducer *r, size_t variable, bool is_unused)
         value->device->find_nonfinite(value, &bad, NULL) != CDDP_OK)
         bad = -1;
     CD_EMIT(r->tracer, grad_final, NULL, .param = (int64_t)variable,
-            .presence = grad->kind == CDDP_GRAD_UNDEFINED ? 0
-                        : dense                           ? 2
-                                                          : 3,
+            .presence = grad->kind == CDDP_GRAD_UNDEFINED ? CDDP_PRESENCE_ABSENT
+                        : dense                           ? CDDP_PRESENCE_VALUE
+                                                          : CDDP_PRESENCE_SPARSE,
             .globally_unused = is_unused,
             .digest = grad->kind == CDDP_GRAD_UNDEFINED ? 0 : cd_tracer_digest(r->tracer, value),
             .bucket = r->buckets.bucket_of[variable], .generation = r->buckets.generation,

@@ -180,7 +180,7 @@ static cddp_status synchronise(cddp_ddp *d, cddp_error *err)
     CD_TRY(cd_verify_across_ranks(&d->module, &d->config, d->group, err));
     CD_TRY(cd_ddp_broadcast_state(d, &what, err));
     if (d->config.broadcast_buffers && d->buffers.listed_count > 0)
-        CD_EMIT(d->tracer, buffer_sync, NULL, .authority = 0, .location = 2);
+        CD_EMIT(d->tracer, buffer_sync, NULL, .authority = 0, .location = CDDP_LOCATION_INIT);
     return CDDP_OK;
 }
 

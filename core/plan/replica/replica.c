@@ -20,9 +20,9 @@
 static const cddp_device *device_of_heap(int64_t word)
 {
     switch (word) {
-    case 1:
+    case CDDP_MODEL_DEVICE_SYMBOL:
         return cddp_device_symbol();
-    case 2:
+    case CDDP_MODEL_DEVICE_SHAPE:
         return cddp_device_shape();
     default:
         return cddp_device_cpu();
@@ -47,8 +47,9 @@ static cddp_status make_model(cd_replica *r, const cddp_device *device, cddp_err
 {
     const cddp_plan_model *model = &r->settings.model;
     const cd_prng root = cd_prng_seed(r->plan->world.seed);
-    const cd_prng prng = model->init == 1 ? cd_prng_split_index(&root, "model", r->rank + 1u)
-                                          : cd_prng_split(&root, "model");
+    const cd_prng prng = model->init == CDDP_MODEL_INIT_DISTINCT
+                             ? cd_prng_split_index(&root, "model", r->rank + 1u)
+                             : cd_prng_split(&root, "model");
     const cd_model_options options = {.name = model->name,
                                       .options = model->options,
                                       .dtype = (cddp_dtype)model->dtype,

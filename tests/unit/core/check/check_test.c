@@ -7,6 +7,7 @@
 #include "core/check/agree.h"
 #include "core/check/writer.h"
 #include "core/trace/codes.h"
+#include "core/trace/setting.h"
 #include "core/trace/tracer.h"
 #include "tests/mutants/fixture.h"
 #include "tests/support/test.h"
@@ -205,6 +206,167 @@ TEST(judge, shows_everything_to_a_check_that_names_no_kinds)
     cd_memory_sink_fini(&trace);
 }
 
+static const cddp_facts *facts_of_plugin;
+
+static cddp_status facts_begin(const cddp_check_context *context, void **self, cddp_error *err)
+{
+    (void)err;
+    *self = NULL;
+    facts_of_plugin = context->facts;
+    return CDDP_OK;
+}
+
+/* Whatever it listens to: the facts are the judge's. */
+static void facts_end(void *self)
+{
+    (void)self;
+    const cddp_facts *f = facts_of_plugin;
+    cddp_fact_setting setting;
+    cddp_fact_place place;
+    cddp_fact_group group;
+    assert_string_equal(f->name(f->self, CDDP_NAMED_VARIABLE, HEAD_WEIGHT), "head.weight");
+    assert_string_equal(f->name(f->self, CDDP_NAMED_BUFFER, 0), "norm.mean");
+    assert_null(f->name(f->self, CDDP_NAMED_BUFFER, 9));
+    assert_true(f->group(f->self, FIXTURE_GROUP, &group));
+    assert_string_equal(group.name, "world");
+    assert_int_equal(group.members, FIXTURE_RANKS);
+    assert_false(f->group(f->self, 1, &group));
+    assert_true(f->place(f->self, 1, FC1_BIAS, &place));
+    assert_int_equal(f->member(f->self, 1, &(cddp_fact_slot){place.bucket, place.slot}), FC1_BIAS);
+    assert_int_equal(place.generation, f->generation(f->self, 1));
+    assert_int_equal(f->generation(f->self, 900), -1);
+    assert_true(f->setting(f->self, 2, "model.ignore", 1, &setting));
+    assert_string_equal(setting.text, "norm.c*");
+    assert_int_equal(setting.items, 2);
+    assert_true(f->setting(f->self, 2, "ddp.delay_all_reduce_named_params", 0, &setting));
+    assert_int_equal(setting.items, 0);
+    assert_true(f->setting(f->self, 0, "ddp.static_graph", 0, &setting));
+    assert_int_equal(setting.value, 0);
+    assert_false(f->setting(f->self, 0, "ddp.no_such_key", 0, &setting));
+    assert_int_equal(f->block(f->self, 2, CDDP_AGREED_PARAMETERS, 0), 0);
+}
+
+TEST(judge, gives_a_check_the_facts_that_it_does_not_listen_to)
+{
+    (void)state;
+    static const uint16_t kinds[] = {CDDP_EV_run_end};
+    static const cddp_check plugin = {.size = sizeof plugin,
+                                      .abi = CDDP_CHECK_ABI,
+                                      .name = "X-FACTS",
+                                      .begin = facts_begin,
+                                      .event = plugin_event,
+                                      .end = facts_end,
+                                      .kinds = kinds,
+                                      .kind_count = 1};
+    const cddp_check *checks[] = {&plugin};
+    cddp_error err = CDDP_ERROR_INIT;
+    cd_memory_sink trace;
+    cd_judge *judge = NULL;
+    cd_memory_sink_init(&trace, NULL);
+    fixture_write(&trace, NULL);
+    assert_ok(cd_judge_create(&(cd_judge_options){.checks = checks, .check_count = 1}, &judge,
+                              &err),
+              &err);
+    assert_ok(cd_judge_push_trace(judge, &trace, &err), &err);
+    assert_ok(cd_judge_end(judge, &err), &err);
+    cd_judge_destroy(judge);
+    cd_memory_sink_fini(&trace);
+}
+
+static const cddp_check_context *context_of_plugin;
+
+static cddp_status old_begin(const cddp_check_context *context, void **self, cddp_error *err)
+{
+    static cddp_check_context kept;
+    (void)err;
+    kept = *context;
+    context_of_plugin = &kept;
+    *self = NULL;
+    return CDDP_OK;
+}
+
+/* As a check reports that was built before findings had a list of ranks. */
+static void old_end(void *self)
+{
+    (void)self;
+    const cddp_finding f = {.size = offsetof(cddp_finding, rank_count),
+                            .check = "X-OLD",
+                            .ranks = (const uint32_t *)(uintptr_t)7,
+                            .rank = 70,
+                            .peer = -1,
+                            .title = "rank 70 differs",
+                            .rank_count = 9};
+    context_of_plugin->report(context_of_plugin->reporter, &f);
+}
+
+TEST(judge, reads_a_finding_by_its_own_size)
+{
+    (void)state;
+    static const cddp_check plugin = {.size = sizeof plugin,
+                                      .abi = CDDP_CHECK_ABI,
+                                      .name = "X-OLD",
+                                      .begin = old_begin,
+                                      .event = plugin_event,
+                                      .end = old_end};
+    const cddp_check *checks[] = {&plugin};
+    cddp_error err = CDDP_ERROR_INIT;
+    cd_judge *judge = NULL;
+    assert_ok(cd_judge_create(&(cd_judge_options){.checks = checks, .check_count = 1}, &judge,
+                              &err),
+              &err);
+    assert_ok(cd_judge_end(judge, &err), &err);
+    assert_int_equal(cd_judge_finding_count(judge), 1);
+    const cddp_finding *f = cd_judge_get_finding(judge, 0);
+    assert_string_equal(f->title, "rank 70 differs");
+    assert_int_equal(f->rank_count, 1);
+    assert_int_equal(f->ranks[0], 70);
+    cd_judge_destroy(judge);
+}
+
+static void put_ignored(const cddp_trace_sink *sink, uint32_t rank, int64_t ignored)
+{
+    const char *pattern = "a.name.of.two.hundred.characters.is.what.a.deep.model.gives.to.its."
+                          "parameters.and.a.list.of.them.was.cut.where.it.was.written.down.and."
+                          "a.check.that.read.it.back.said.nothing.of.it.at.all.decoder.layers.*";
+    const char *name = "a.name.of.two.hundred.characters.is.what.a.deep.model.gives.to.its."
+                       "parameters.and.a.list.of.them.was.cut.where.it.was.written.down.and."
+                       "a.check.that.read.it.back.said.nothing.of.it.at.all.decoder.layers.7";
+    cddp_event e = {.rank = rank, .kind = CDDP_EV_option, .text = pattern};
+    e.as.option = (cddp_event_option){.key = cd_setting_id(CDDP_KEY_model_ignore), .items = 1};
+    sink->event(sink->self, &e);
+    e = (cddp_event){.rank = rank, .sequence = 1, .kind = CDDP_EV_option};
+    e.as.option.key = cd_setting_id(CDDP_KEY_ddp_delay_all_reduce_named_params);
+    sink->event(sink->self, &e);
+    e = (cddp_event){.rank = rank, .sequence = 2, .kind = CDDP_EV_param, .text = name};
+    e.as.param = (cddp_event_param){.param = ignored ? -1 : 0,
+                                    .numel = 1,
+                                    .requires_grad = 1,
+                                    .ignored = ignored};
+    sink->event(sink->self, &e);
+}
+
+TEST(judge, reads_long_settings_whole)
+{
+    (void)state;
+    const cddp_check *check = cd_check_find("I-META");
+    for (int64_t ignored = 0; ignored <= 1; ignored++) {
+        cddp_error err = CDDP_ERROR_INIT;
+        cd_judge *judge = NULL;
+        assert_ok(cd_judge_create(&(cd_judge_options){.checks = &check, .check_count = 1}, &judge,
+                                  &err),
+                  &err);
+        put_ignored(cd_judge_get_sink(judge), 70, ignored);
+        assert_ok(cd_judge_end(judge, &err), &err);
+        assert_int_equal(cd_judge_get_exercise(judge, 0)->count, ignored);
+        assert_int_equal(cd_judge_finding_count(judge), !ignored);
+        if (!ignored) {
+            assert_int_equal(cd_judge_get_finding(judge, 0)->rank_count, 1);
+            assert_int_equal(cd_judge_get_finding(judge, 0)->ranks[0], 70);
+        }
+        cd_judge_destroy(judge);
+    }
+}
+
 TEST(judge, refuses_a_check_without_its_functions)
 {
     (void)state;
@@ -233,9 +395,9 @@ static void feed_forwards(const cddp_trace_sink *sink, uint32_t ranks, uint32_t 
                              .kind = CDDP_EV_buffer_sync};
             sink->event(sink->self, &e);
             e = (cddp_event){.rank = r, .step = s, .sequence = s * 3 + 2, .kind = CDDP_EV_value};
-            e.as.value = (cddp_event_value){.what = 1,
-                                            .moment = 2,
-                                            .presence = 2,
+            e.as.value = (cddp_event_value){.what = CDDP_WHAT_BUFFER,
+                                            .moment = CDDP_MOMENT_FORWARD,
+                                            .presence = CDDP_PRESENCE_VALUE,
                                             .digest = r == 1 ? 5 : 4,
                                             .param = -1,
                                             .nonfinite = -1};

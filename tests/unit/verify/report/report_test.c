@@ -141,6 +141,7 @@ TEST(report, json_says_everything)
     check_with(
         "jq", &text,
         "-e '(.results | length) == 6 and .exit_code == 1 and .not_run == 2 "
+        "and .results[2].findings[0].ranks == [1, 70] "
         "and .results[2].findings[0].rank == 1 and .results[2].findings[1].bucket == null "
         "and (.results[2].findings[0].events | length) == 1 and .results[1].as_expected "
         "and .results[0].exercised[\"I-ORDER\"] == \"12 launches on 3 ranks\" and "
