@@ -104,9 +104,28 @@ TEST(arena, impossible_sizes_and_a_full_heap_give_null)
     cd_arena_fini(&arena); /* accepts a finished one */
 }
 
+TEST(arena, what_is_reserved_is_one_block_and_cannot_fail)
+{
+    cd_watch_allocator watch;
+    cd_watch_allocator_init(&watch, NULL);
+    cd_arena arena;
+    cd_arena_init(&arena, &watch.table, 0);
+    const size_t bytes = CD_ARENA_BYTES(100) + CD_ARENA_BYTES(0) + CD_ARENA_BYTES(64);
+    assert_int_equal(bytes, 128 + 64 + 64);
+    assert_true(cd_arena_reserve(&arena, bytes));
+    watch.fail_at = 2; /* the next one */
+    assert_non_null(cd_arena_push(&arena, 100));
+    assert_non_null(cd_arena_push(&arena, 0));
+    assert_non_null(cd_arena_push(&arena, 64));
+    assert_null(cd_arena_push(&arena, 1)); /* more than was reserved */
+    assert_false(cd_arena_reserve(&arena, SIZE_MAX));
+    cd_arena_fini(&arena);
+}
+
 TEST_MAIN(ROW(arena, blocks_are_zeroed_aligned_and_do_not_overlap),
           ROW(arena, rewinding_to_a_mark_reuses_memory_without_allocating),
           ROW(arena, rewinding_an_empty_mark_starts_from_the_first_block_again),
           ROW(arena, a_request_larger_than_a_kept_block_gets_a_new_one_and_keeps_the_chain),
           ROW(arena, formatted_text_has_its_exact_length),
-          ROW(arena, impossible_sizes_and_a_full_heap_give_null))
+          ROW(arena, impossible_sizes_and_a_full_heap_give_null),
+          ROW(arena, what_is_reserved_is_one_block_and_cannot_fail))
