@@ -108,6 +108,14 @@ void *cd_arena_array(cd_arena *arena, size_t count, size_t item_bytes)
     return result != NULL ? memset(result, 0, bytes) : NULL;
 }
 
+bool cd_arena_reserve(cd_arena *arena, size_t bytes)
+{
+    const cd_arena_mark mark = cd_arena_get_mark(arena);
+    if (cd_arena_push(arena, bytes) == NULL) return false;
+    cd_arena_rewind(arena, mark);
+    return true;
+}
+
 char *cd_arena_strdup(cd_arena *arena, const char *text)
 {
     const size_t bytes = strlen(text) + 1;

@@ -39,6 +39,10 @@ void *cd_arena_array(cd_arena *arena, size_t count, size_t item_bytes);
 #define cd_arena_check(arena, err, ...) \
     ((arena)->exhausted ? cd_fail_memory((err), __VA_ARGS__) : CDDP_OK)
 /* Text needs no alignment. */
+/* The next pushes of `bytes` in all (each rounded up: CD_ARENA_BYTES) succeed, and lie in one block:
+** an object that knows its size reserves it once, and has one place that can fail. */
+bool cd_arena_reserve(cd_arena *arena, size_t bytes);
+#define CD_ARENA_BYTES(bytes) (((bytes) > 0 ? (bytes) + 63 : 64) / 64 * 64)
 char *cd_arena_strdup(cd_arena *arena, const char *text);
 char *cd_arena_printf(cd_arena *arena, const char *format, ...) CDDP_PRINTF(2, 3);
 cd_arena_mark cd_arena_get_mark(const cd_arena *arena);

@@ -87,8 +87,8 @@ static cd_oracle_division declared_division(const window *w)
     /* In view mode a fresh gradient takes the copy path, a kept one is divided in place (GRD-06):
     ** all of them after the first step of a model that uses every parameter. */
     const cddp_plan_train *train = &w->settings->train;
-    const bool is_fresh = w->watched->window_first == 0 && (train->zero_grad == 0 || w->step == 0);
-    const bool is_kept = train->zero_grad != 0 && w->step > 0 && !train->resume &&
+    const bool is_fresh = w->watched->window_first == 0 && (train->zero_grad == CDDP_ZERO_GRAD_NONE || w->step == 0);
+    const bool is_kept = train->zero_grad != CDDP_ZERO_GRAD_NONE && w->step > 0 && !train->resume &&
                          !ddp->find_unused_parameters && !ddp->static_graph;
     if (!ddp->gradient_as_bucket_view || is_fresh) {
         return CD_ORACLE_DIVISION_RECIPROCAL;
@@ -121,7 +121,7 @@ static const char *print_normalisation(const window *w, char *text, size_t text_
     static const char *const objectives[] = {NULL, "the average number of samples",
                                              "the average number of tokens"};
     const cddp_plan_train *train = &w->settings->train;
-    if (train->objective == 0) {
+    if (train->objective == CDDP_OBJECTIVE_AS_WRITTEN) {
         return NULL;
     }
     snprintf(text, text_bytes, "divided by %s, not by %s", losses[train->loss],

@@ -190,7 +190,7 @@ static cddp_status open_group(cd_trainer *t, cddp_error *err)
 static cddp_status open_watcher(cd_trainer *t, cddp_error *err)
 {
     const size_t count = cd_trainer_module(t)->parameter_count;
-    if (t->options.watcher == NULL || t->program.settings.model.device == 2) {
+    if (t->options.watcher == NULL || t->program.settings.model.device == CDDP_MODEL_DEVICE_SHAPE) {
         return CDDP_OK;
     }
     const cd_arena_mark mark = cd_arena_get_mark(&t->memory);

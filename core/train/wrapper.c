@@ -130,9 +130,9 @@ void cd_trainer_report_gradients(cd_trainer *t)
         }
     }
     if (low != CDDP_DTYPE_COUNT) {
-        CD_EMIT(t->tracer, policy, "mixed_precision.param_dtype", .site = 1, .dtype = low);
+        CD_EMIT(t->tracer, policy, "mixed_precision.param_dtype", .site = CDDP_SITE_GRADIENT, .dtype = low);
     } else {
-        CD_EMIT(t->tracer, policy, "model.dtype", .site = 1,
+        CD_EMIT(t->tracer, policy, "model.dtype", .site = CDDP_SITE_GRADIENT,
                 .dtype = t->program.settings.model.dtype);
     }
 }
@@ -147,7 +147,7 @@ static void declare_mixed_precision(cd_trainer *t)
     }
     t->reduction.divides_after = true;
     t->reduction.wire = wire != CDDP_DTYPE_COUNT ? wire : low;
-    CD_EMIT(t->tracer, policy, "mixed_precision.reduce_dtype", .site = 0,
+    CD_EMIT(t->tracer, policy, "mixed_precision.reduce_dtype", .site = CDDP_SITE_WIRE,
             .dtype = t->reduction.wire);
 }
 
@@ -169,7 +169,7 @@ static void report_wire_policy(cd_trainer *t)
     for (uint32_t dtype = 0; dtype < CDDP_DTYPE_COUNT; dtype++) {
         if (last->wire_dtype == CDDP_DTYPE_BIT(dtype)) {
             t->reduction.wire = (cddp_dtype)dtype;
-            CD_EMIT(t->tracer, policy, last->name, .site = 0, .dtype = dtype);
+            CD_EMIT(t->tracer, policy, last->name, .site = CDDP_SITE_WIRE, .dtype = dtype);
         }
     }
 }
@@ -194,7 +194,7 @@ static cddp_status register_hook(cd_trainer *t, cddp_error *err)
     if (planned->inner != NULL) {
         CD_TRY(find_hook(t, planned->inner, &t->reduction.inner_hook, err));
     }
-    if (t->program.settings.model.device == 1 &&
+    if (t->program.settings.model.device == CDDP_MODEL_DEVICE_SYMBOL &&
         (t->reduction.hook->flags & CDDP_HOOK_LINEAR) == 0) {
         return cd_fail(err, CDDP_E_CONFIG,
                        "hook '%s' is not linear: device symbol cannot express what it does",

@@ -82,10 +82,7 @@ void cd_zero_fini(cd_zero *z)
             z->flats[b].device->release(z->flats[b].device, z->flats[b].dtype,
                                         storage_of(cddp_tensor_numel(&z->flats[b])),
                                         z->flats[b].storage);
-    cd_release(z->allocator, z->assignments, z->assignment_capacity * sizeof *z->assignments);
-    cd_release(z->allocator, z->starts, (z->bucket_count + 1) * sizeof *z->starts);
-    cd_release(z->allocator, z->flats, z->bucket_count * sizeof *z->flats);
-    cd_release(z->allocator, z->has_stepped, z->bucket_count * sizeof *z->has_stepped);
+    cd_arena_fini(&z->arena);
     memset(z, 0, sizeof *z);
 }
 
@@ -228,45 +225,55 @@ static void collect(cd_reducer *r, const cd_bucket *bucket, const uint32_t *owne
 static cddp_status allocate(cd_reducer *r, cddp_error *err)
 {
     cd_zero *z = &r->zero;
-    const cddp_allocator *a = r->allocator;
-    z->bucket_count = r->buckets.bucket_count;
-    z->assignment_capacity = r->variable_count;
-    z->assignments = cd_allocate_array(a, z->assignment_capacity, sizeof *z->assignments);
-    z->starts = cd_allocate_array(a, z->bucket_count + 1, sizeof *z->starts);
-    z->flats = cd_allocate_array(a, z->bucket_count, sizeof *z->flats);
-    z->has_stepped = cd_allocate_array(a, z->bucket_count, sizeof *z->has_stepped);
-    if (z->assignments == NULL || z->starts == NULL || z->flats == NULL || z->has_stepped == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory to deal %zu buckets", z->bucket_count);
-    for (size_t b = 0; b < z->bucket_count; b++)
-        CD_TRY(make_flat(&r->buckets.buckets[b], &z->flats[b], err));
+    const size_t n = r->variable_count, b = r->buckets.bucket_count;
+    const size_t bytes =
+        CD_ARENA_BYTES(n * sizeof *z->assignments) + CD_ARENA_BYTES((b + 1) * sizeof *z->starts) +
+        CD_ARENA_BYTES(b * sizeof *z->flats) + CD_ARENA_BYTES(b * sizeof *z->has_stepped);
+    cd_arena_init(&z->arena, r->allocator, 0);
+    if (!cd_arena_reserve(&z->arena, bytes))
+        return cd_fail(err, CDDP_E_NOMEM, "no memory to assign %zu buckets", b);
+    z->assignments = cd_arena_push(&z->arena, n * sizeof *z->assignments);
+    z->starts = cd_arena_push(&z->arena, (b + 1) * sizeof *z->starts);
+    z->flats = cd_arena_push(&z->arena, b * sizeof *z->flats);
+    z->has_stepped = cd_arena_push(&z->arena, b * sizeof *z->has_stepped);
+    z->bucket_count = b;
+    for (size_t i = 0; i < b; i++) CD_TRY(make_flat(&r->buckets.buckets[i], &z->flats[i], err));
     return CDDP_OK;
+}
+
+/* Forgets what a failed assignment made, so that the next backward can make it again. */
+static void forget(cd_zero *z)
+{
+    const bool interleaved = z->is_interleaved, shards = z->shards_buckets;
+    cd_zero_fini(z);
+    *z = (cd_zero){.is_set = true, .is_interleaved = interleaved, .shards_buckets = shards};
 }
 
 static cddp_status assign(cd_reducer *r, cddp_error *err)
 {
     cddp_status status = CDDP_OK;
-    const cddp_allocator *a = r->allocator;
-    size_t n = r->variable_count, buckets = r->buckets.bucket_count;
+    cd_arena scratch;
+    const size_t n = r->variable_count, buckets = r->buckets.bucket_count;
     assignment d = {.world = cddp_group_size(r->group)};
-    d.loads = cd_allocate_array(a, d.world, sizeof *d.loads);
-    d.has_piece = cd_allocate_array(a, d.world, sizeof *d.has_piece);
-    d.owners = cd_allocate_array(a, n, sizeof *d.owners);
-    d.order = cd_allocate_array(a, buckets, sizeof *d.order);
-    if (d.loads == NULL || d.has_piece == NULL || d.owners == NULL || d.order == NULL) {
-        status = cd_fail(err, CDDP_E_NOMEM, "no memory to deal %zu buckets to %u ranks", buckets,
-                         d.world);
-        goto out;
-    }
+    const size_t bytes =
+        CD_ARENA_BYTES(d.world * sizeof *d.loads) + CD_ARENA_BYTES(d.world * sizeof *d.has_piece) +
+        CD_ARENA_BYTES(n * sizeof *d.owners) + CD_ARENA_BYTES(buckets * sizeof *d.order);
+    cd_arena_init(&scratch, r->allocator, 0);
+    if (!cd_arena_reserve(&scratch, bytes))
+        return cd_fail(err, CDDP_E_NOMEM, "no memory to assign %zu buckets to %u ranks", buckets,
+                       d.world);
+    d.loads = cd_arena_push(&scratch, d.world * sizeof *d.loads);
+    d.has_piece = cd_arena_push(&scratch, d.world * sizeof *d.has_piece);
+    d.owners = cd_arena_push(&scratch, n * sizeof *d.owners);
+    d.order = cd_arena_push(&scratch, buckets * sizeof *d.order);
     CD_TRY_OUT(allocate(r, err));
     assign_all(r, &d);
     for (size_t b = 0; b < buckets; b++) collect(r, &r->buckets.buckets[b], d.owners);
     r->zero.starts[buckets] = r->zero.assignment_count;
     r->zero.is_assigned = true;
 out:
-    cd_release(a, d.loads, d.world * sizeof *d.loads);
-    cd_release(a, d.has_piece, d.world * sizeof *d.has_piece);
-    cd_release(a, d.owners, n * sizeof *d.owners);
-    cd_release(a, d.order, buckets * sizeof *d.order);
+    if (status != CDDP_OK) forget(&r->zero);
+    cd_arena_fini(&scratch);
     return status;
 }
 
@@ -399,8 +406,7 @@ cddp_status cd_zero_attach(cd_reducer *r, const cddp_optimizer_in_backward *opti
                            cddp_error *err)
 {
     CD_TRY(check_fits(r, optimizer, err));
-    r->zero = (cd_zero){.allocator = r->allocator,
-                        .is_set = true,
+    r->zero = (cd_zero){.is_set = true,
                         .shards_buckets = optimizer->shard_buckets,
                         .is_interleaved =
                             optimizer->overlap == CDDP_OVERLAP_HOOK_WITH_ZERO_STEP_INTERLEAVED};

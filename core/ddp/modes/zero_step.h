@@ -11,6 +11,7 @@
 */
 #pragma once
 #include "cddp/ddp.h"
+#include "core/base/arena.h"
 
 #include <stdbool.h>
 
@@ -25,11 +26,11 @@ typedef struct cd_zero_assignment {
 } cd_zero_assignment;
 
 typedef struct cd_zero {
-    const cddp_allocator *allocator;
+    cd_arena arena; /* owns the tables below */
     bool is_set, is_interleaved, shards_buckets;
     bool is_assigned;                /* else a backward updates nothing (ZRO-11) */
     cd_zero_assignment *assignments; /* (assignment_count) by bucket, then by rank */
-    size_t assignment_count, assignment_capacity;
+    size_t assignment_count;
     size_t *starts;     /* (bucket_count + 1) of each bucket's assignments */
     cddp_tensor *flats; /* (bucket_count) owned */
     bool *has_stepped;  /* (bucket_count) in this backward */

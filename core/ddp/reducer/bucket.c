@@ -206,29 +206,18 @@ static void show_bucket(cd_bucket_set *set, const cd_bucket *bucket)
                                    : NULL};
 }
 
-static void release_hook_tables(cd_bucket_set *set)
-{
-    const cddp_allocator *a = set->allocator;
-    cd_release(a, set->hook_buckets, set->bucket_count * sizeof *set->hook_buckets);
-    cd_release(a, set->slices, set->variable_count * sizeof *set->slices);
-    cd_release(a, set->parameters, set->variable_count * sizeof *set->parameters);
-    set->hook_buckets = NULL;
-    set->slices = set->parameters = NULL;
-}
-
 cddp_status cd_bucket_set_show_to_hook(cd_bucket_set *set, cddp_error *err)
 {
-    const cddp_allocator *a = set->allocator;
+    const size_t b = set->bucket_count, n = set->variable_count;
     if (set->hook_buckets != NULL) return CDDP_OK;
-    set->hook_buckets = cd_allocate_array(a, set->bucket_count, sizeof *set->hook_buckets);
-    set->slices = cd_allocate_array(a, set->variable_count, sizeof *set->slices);
-    set->parameters = cd_allocate_array(a, set->variable_count, sizeof *set->parameters);
-    if (set->hook_buckets == NULL || set->slices == NULL || set->parameters == NULL) {
-        release_hook_tables(set);
-        return cd_fail(err, CDDP_E_NOMEM, "no memory to show %zu buckets to a comm hook",
-                       set->bucket_count);
-    }
-    for (size_t b = 0; b < set->bucket_count; b++) show_bucket(set, &set->buckets[b]);
+    if (!cd_arena_reserve(&set->arena, CD_ARENA_BYTES(b * sizeof *set->hook_buckets) +
+                                           CD_ARENA_BYTES(n * sizeof *set->slices) +
+                                           CD_ARENA_BYTES(n * sizeof *set->parameters)))
+        return cd_fail(err, CDDP_E_NOMEM, "no memory to show %zu buckets to a comm hook", b);
+    set->hook_buckets = cd_arena_push(&set->arena, b * sizeof *set->hook_buckets);
+    set->slices = cd_arena_push(&set->arena, n * sizeof *set->slices);
+    set->parameters = cd_arena_push(&set->arena, n * sizeof *set->parameters);
+    for (size_t i = 0; i < b; i++) show_bucket(set, &set->buckets[i]);
     return CDDP_OK;
 }
 
@@ -265,19 +254,22 @@ static cddp_status attach(cd_bucket_set *set, cddp_error *err)
 
 static cddp_status allocate_tables(cd_bucket_set *set, bool for_copies, cddp_error *err)
 {
-    const cddp_allocator *a = set->allocator;
-    size_t n = set->variable_count, b = set->bucket_count;
-    set->buckets = cd_allocate_array(a, b, sizeof *set->buckets);
-    set->slabs = cd_allocate_array(a, b, sizeof *set->slabs);
-    set->offsets = cd_allocate_array(a, n, sizeof *set->offsets);
-    set->lengths = cd_allocate_array(a, n, sizeof *set->lengths);
-    set->slot_of = cd_allocate_array(a, n, sizeof *set->slot_of);
-    set->bucket_of = cd_allocate_array(a, n, sizeof *set->bucket_of);
-    if (for_copies) set->pairs = cd_allocate_array(a, set->largest_count, sizeof *set->pairs);
-    if (set->buckets == NULL || set->slabs == NULL || set->offsets == NULL ||
-        set->lengths == NULL || set->slot_of == NULL || set->bucket_of == NULL ||
-        (for_copies && set->pairs == NULL))
+    const size_t n = set->variable_count, b = set->bucket_count;
+    const size_t pairs = for_copies ? set->largest_count : 0;
+    const size_t bytes =
+        CD_ARENA_BYTES(b * sizeof *set->buckets) + CD_ARENA_BYTES(b * sizeof *set->slabs) +
+        2 * CD_ARENA_BYTES(n * sizeof *set->offsets) +
+        2 * CD_ARENA_BYTES(n * sizeof *set->slot_of) + CD_ARENA_BYTES(pairs * sizeof *set->pairs);
+    cd_arena_init(&set->arena, set->allocator, 0);
+    if (!cd_arena_reserve(&set->arena, bytes))
         return cd_fail(err, CDDP_E_NOMEM, "no memory for %zu buckets of %zu variables", b, n);
+    set->buckets = cd_arena_push(&set->arena, b * sizeof *set->buckets);
+    set->slabs = cd_arena_push(&set->arena, b * sizeof *set->slabs);
+    set->offsets = cd_arena_push(&set->arena, n * sizeof *set->offsets);
+    set->lengths = cd_arena_push(&set->arena, n * sizeof *set->lengths);
+    set->slot_of = cd_arena_push(&set->arena, n * sizeof *set->slot_of);
+    set->bucket_of = cd_arena_push(&set->arena, n * sizeof *set->bucket_of);
+    if (pairs > 0) set->pairs = cd_arena_push(&set->arena, pairs * sizeof *set->pairs);
     return CDDP_OK;
 }
 
@@ -310,20 +302,11 @@ out:
 
 void cd_bucket_set_fini(cd_bucket_set *set)
 {
-    const cddp_allocator *a = set->allocator;
-    size_t n = set->variable_count, b = set->bucket_count;
     for (size_t i = 0; set->slabs != NULL && i < set->slab_count; i++)
         if (set->slabs[i].storage != NULL)
             set->slabs[i].device->release(set->slabs[i].device, set->slabs[i].dtype,
                                           set->slabs[i].numel, set->slabs[i].storage);
-    cd_release(a, set->buckets, b * sizeof *set->buckets);
-    cd_release(a, set->slabs, b * sizeof *set->slabs);
-    release_hook_tables(set);
-    cd_release(a, set->offsets, n * sizeof *set->offsets);
-    cd_release(a, set->lengths, n * sizeof *set->lengths);
-    cd_release(a, set->slot_of, n * sizeof *set->slot_of);
-    cd_release(a, set->bucket_of, n * sizeof *set->bucket_of);
-    cd_release(a, set->pairs, set->largest_count * sizeof *set->pairs);
+    cd_arena_fini(&set->arena);
     cd_bucket_layout_fini(&set->layout);
     memset(set, 0, sizeof *set);
 }

@@ -11,6 +11,7 @@
 **            (ERR-13).
 */
 #pragma once
+#include "core/base/arena.h"
 #include "core/ddp/reducer/bucket_plan.h"
 #include "core/ddp/wrap/module.h"
 
@@ -38,6 +39,7 @@ typedef struct cd_slab cd_slab;
 
 typedef struct cd_bucket_set {
     const cddp_allocator *allocator;
+    cd_arena arena; /* owns every table below but the layout's */
     const cd_wrapped *module;
     uint32_t generation;
     cd_bucket_layout layout;

@@ -30,7 +30,7 @@ cddp_status cd_reducer_compute_divide_factor(cd_reducer *r, cddp_error *err)
 }
 
 /* The caller owns the slot and may put anything there; a wrong tensor must not reach a device. */
-static cddp_status check_value(const cd_variable *v, cddp_error *err)
+static cddp_status refuse_value(const cd_variable *v, cddp_error *err)
 {
     const cddp_tensor *value = &v->grad->value, *like = &v->tensor.form->like;
     if (value->device == NULL || value->dim_count > CDDP_DIMS_MAX ||
@@ -43,6 +43,14 @@ static cddp_status check_value(const cd_variable *v, cddp_error *err)
         return cd_fail(err, CDDP_E_STATE, "the gradient of '%s' is on %s, the parameter on %s",
                        v->name, value->device->name, like->device->name);
     return CDDP_OK;
+}
+
+static inline cddp_status check_value(const cd_variable *v, cddp_error *err)
+{
+    const cddp_tensor *value = &v->grad->value;
+    bool is_plain = value->device == v->tensor.form->like.device &&
+                    value->dim_count <= CDDP_DIMS_MAX && (unsigned)value->dtype < CDDP_DTYPE_COUNT;
+    return CD_PASS(is_plain ? CDDP_OK : refuse_value(v, err));
 }
 
 /* SPA-01: as many rows of values as row numbers. */

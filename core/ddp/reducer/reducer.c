@@ -398,7 +398,8 @@ static cddp_status mark_bucket_ready(cd_reducer *r, const cd_bucket *ready, cddp
     return CDDP_OK;
 }
 
-cddp_status cd_reducer_fill_slice(cd_reducer *r, size_t variable, bool is_unused, cddp_error *err)
+static inline cddp_status fill_slice(cd_reducer *r, size_t variable, bool is_unused,
+                                     cddp_error *err)
 {
     const cd_bucket *bucket = &r->buckets.buckets[r->buckets.bucket_of[variable]];
     int64_t path = 0;
@@ -410,6 +411,11 @@ cddp_status cd_reducer_fill_slice(cd_reducer *r, size_t variable, bool is_unused
     return CDDP_OK;
 }
 
+cddp_status cd_reducer_fill_slice(cd_reducer *r, size_t variable, bool is_unused, cddp_error *err)
+{
+    return CD_PASS(fill_slice(r, variable, is_unused, err));
+}
+
 cddp_status cd_reducer_mark_variable_ready(cd_reducer *r, size_t variable, bool is_unused,
                                            cddp_error *err)
 {
@@ -418,7 +424,7 @@ cddp_status cd_reducer_mark_variable_ready(cd_reducer *r, size_t variable, bool 
     r->ready_count++;
     r->phase = CD_REDUCER_REDUCING;
     if (r->divide_factor == 0) CD_TRY(cd_reducer_compute_divide_factor(r, err));
-    CD_TRY(cd_reducer_fill_slice(r, variable, is_unused, err));
+    CD_TRY(fill_slice(r, variable, is_unused, err));
     cd_bucket *bucket = &r->buckets.buckets[r->buckets.bucket_of[variable]];
     if (--bucket->pending > 0) return CDDP_OK;
     CD_TRY(cd_reducer_contribute_deferred(r, bucket, err));

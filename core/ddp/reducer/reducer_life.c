@@ -16,9 +16,6 @@
 
 #include <string.h>
 
-#define ARENA_UNIT 64u /* what cd_arena_push aligns to */
-
-/* Bytes of all tables, each rounded up as an arena does it. */
 static size_t table_bytes(size_t n)
 {
     size_t bytes = 0;
@@ -26,22 +23,18 @@ static size_t table_bytes(size_t n)
 #define CD_PART(kind, type, name)
 #define CD_FLAG(kind, life, name)
 #define CD_NUMBER(kind, life, type, name)
-#define CD_TABLE(kind, life, type, name, room, used) \
-    bytes += ((room) * sizeof(type) + ARENA_UNIT - 1) / ARENA_UNIT * ARENA_UNIT;
+#define CD_TABLE(kind, life, type, name, room, used) bytes += CD_ARENA_BYTES((room) * sizeof(type));
 #include "core/ddp/reducer/reducer_state.def"
 #undef CD_TABLE
     return bytes;
 }
 
-/* One block for all of them: once it is there, no table can fail. */
 static cddp_status allocate_tables(cd_reducer *r, cddp_error *err)
 {
     const size_t n = r->variable_count, bytes = table_bytes(n);
-    cd_arena_init(&r->arena, r->allocator, bytes);
-    const cd_arena_mark start = cd_arena_get_mark(&r->arena);
-    if (cd_arena_push(&r->arena, bytes) == NULL)
+    cd_arena_init(&r->arena, r->allocator, 0);
+    if (!cd_arena_reserve(&r->arena, bytes))
         return cd_fail(err, CDDP_E_NOMEM, "no memory for a reducer of %zu parameters", n);
-    cd_arena_rewind(&r->arena, start);
 #define CD_TABLE(kind, life, type, name, room, used) \
     r->name = cd_arena_push(&r->arena, (room) * sizeof(type));
 #include "core/ddp/reducer/reducer_state.def"

@@ -32,21 +32,26 @@ static cddp_status note_error(cddp_ddp *d, cddp_status status, const cddp_error 
 /* Every public call that returns a status begins with `enter` and ends with `leave`. A caller may
 ** pass no error object; the logger's takes its place, so that texts are never lost. A hook or an
 ** optimizer that calls back is refused: the reducer is in the middle of a step. */
-static cddp_status enter(cddp_ddp *d, cddp_error **err)
+static cddp_status refuse_call(cddp_ddp *d, cddp_error *err)
 {
-    if (d == NULL) return cd_fail(*err, CDDP_E_ARG, "the DDP object is NULL");
-    if (*err == NULL) *err = &d->logger.error;
-    if (d->in_call)
-        return note_error(d,
-                          cd_fail(*err, CDDP_E_STATE,
-                                  "a comm hook, a buffer hook or an optimizer calls the DDP object "
-                                  "that is calling it"),
-                          *err);
+    if (d == NULL) return cd_fail(err, CDDP_E_ARG, "the DDP object is NULL");
+    return note_error(
+        d,
+        cd_fail(err, CDDP_E_STATE,
+                "a comm hook, a buffer hook or an optimizer calls the DDP object that "
+                "is calling it"),
+        err);
+}
+
+static inline cddp_status enter(cddp_ddp *d, cddp_error **err)
+{
+    if (d != NULL && *err == NULL) *err = &d->logger.error;
+    if (d == NULL || d->in_call) return refuse_call(d, *err);
     d->in_call = true;
     return CDDP_OK;
 }
 
-static cddp_status leave(cddp_ddp *d, cddp_status status, const cddp_error *err)
+static inline cddp_status leave(cddp_ddp *d, cddp_status status, cddp_error *err)
 {
     d->in_call = false;
     return CD_PASS(status == CDDP_OK ? CDDP_OK : note_error(d, status, err));

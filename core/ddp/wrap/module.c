@@ -16,6 +16,8 @@
 
 #include <string.h>
 
+#define NAME_BLOCK_BYTES 512 /* names of buffers share blocks of this size */
+
 static bool is_listed(const char *const *names, size_t count, const char *name)
 {
     for (size_t i = 0; i < count; i++)
@@ -84,16 +86,16 @@ static bool add_name(const name_index *index, const cd_wrapped *m, size_t ordina
 
 static cddp_status copy_names(cd_wrapped *m, const cddp_ddp_options *o, cddp_error *err)
 {
+    size_t name_bytes = 0;
     for (size_t i = 0; i < o->parameter_count; i++) {
         const cddp_parameter *p = &o->parameters[i];
         CD_TRY(check_parameter(p, i, p->name != NULL && is_ignored_name(o, p->name), err));
-        m->name_bytes += strlen(p->name) + 1;
+        name_bytes += strlen(p->name) + 1;
     }
-    m->names = cd_allocate(m->allocator, m->name_bytes);
-    if (m->names == NULL)
+    char *at = cd_arena_push(&m->arena, name_bytes); /* one after the other: names are compared */
+    if (at == NULL)
         return cd_fail(err, CDDP_E_NOMEM, "no memory for the names of %zu parameters",
                        o->parameter_count);
-    char *at = m->names;
     for (size_t i = 0; i < o->parameter_count; i++) {
         size_t bytes = strlen(o->parameters[i].name) + 1;
         m->parameters[i].name = memcpy(at, o->parameters[i].name, bytes);
@@ -153,7 +155,7 @@ static cddp_status copy_buffers(cd_wrapped *m, const cddp_ddp_options *o, cddp_e
             return cd_fail(err, CDDP_E_CONFIG, "buffer '%s' is not initialised", b->name);
         if (b->tensor.device != NULL) CD_TRY(cd_wrapped_check_tensor(&b->tensor, b->name, err));
         cd_wrapped_buffer *q = &m->buffers[i];
-        q->name = cd_strdup(m->allocator, b->name);
+        q->name = cd_arena_strdup(&m->arena, b->name);
         if (q->name == NULL)
             return cd_fail(err, CDDP_E_NOMEM, "no memory for the name '%s'", b->name);
         m->buffer_count = i + 1;
@@ -265,42 +267,33 @@ static cddp_status fill(cd_wrapped *m, const cddp_ddp_options *o, cddp_error *er
 cddp_status cd_wrapped_init(cd_wrapped *module, const cddp_ddp_options *options,
                             const cddp_allocator *allocator, cddp_error *err)
 {
-    cd_wrapped m = {.allocator = allocator,
-                    .forms.allocator = allocator,
-                    .parameter_capacity = options->parameter_count};
+    const size_t parameters = options->parameter_count + 1, buffers = options->buffer_count + 1;
+    cd_wrapped m = {.allocator = allocator, .forms.allocator = allocator};
     cddp_status status = CDDP_OK;
-    m.parameters = cd_allocate_array(allocator, options->parameter_count + 1, sizeof *m.parameters);
-    m.ordinals = cd_allocate_array(allocator, options->parameter_count + 1, sizeof *m.ordinals);
-    m.expect_sparse =
-        cd_allocate_array(allocator, options->parameter_count + 1, sizeof *m.expect_sparse);
-    m.buffers = cd_allocate_array(allocator, options->buffer_count + 1, sizeof *m.buffers);
-    size_t buffer_capacity = options->buffer_count;
-    if (m.parameters == NULL || m.ordinals == NULL || m.expect_sparse == NULL ||
-        m.buffers == NULL) {
-        status = cd_fail(err, CDDP_E_NOMEM, "no memory for a table of %zu parameters",
-                         options->parameter_count);
-        goto out;
-    }
+    const size_t bytes = CD_ARENA_BYTES(parameters * sizeof *m.parameters) +
+                         CD_ARENA_BYTES(parameters * sizeof *m.ordinals) +
+                         CD_ARENA_BYTES(parameters * sizeof *m.expect_sparse) +
+                         CD_ARENA_BYTES(buffers * sizeof *m.buffers);
+    cd_arena_init(&m.arena, allocator, NAME_BLOCK_BYTES);
+    if (!cd_arena_reserve(&m.arena, bytes))
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for a table of %zu parameters",
+                       options->parameter_count);
+    m.parameters = cd_arena_push(&m.arena, parameters * sizeof *m.parameters);
+    m.ordinals = cd_arena_push(&m.arena, parameters * sizeof *m.ordinals);
+    m.expect_sparse = cd_arena_push(&m.arena, parameters * sizeof *m.expect_sparse);
+    m.buffers = cd_arena_push(&m.arena, buffers * sizeof *m.buffers);
     CD_TRY_OUT(fill(&m, options, err));
     *module = m;
     return CDDP_OK;
 out:
-    if (m.buffers != NULL && m.buffer_count < buffer_capacity) m.buffer_count = buffer_capacity;
     cd_wrapped_fini(&m);
     return status;
 }
 
 void cd_wrapped_fini(cd_wrapped *m)
 {
-    const cddp_allocator *a = m->allocator;
-    for (size_t i = 0; m->buffers != NULL && i < m->buffer_count; i++)
-        cd_strfree(a, m->buffers[i].name);
     cd_tensor_forms_fini(&m->forms);
-    cd_release(a, m->names, m->name_bytes);
-    cd_release(a, m->parameters, (m->parameter_capacity + 1) * sizeof *m->parameters);
-    cd_release(a, m->ordinals, (m->parameter_capacity + 1) * sizeof *m->ordinals);
-    cd_release(a, m->expect_sparse, (m->parameter_capacity + 1) * sizeof *m->expect_sparse);
-    cd_release(a, m->buffers, (m->buffer_count + 1) * sizeof *m->buffers);
+    cd_arena_fini(&m->arena);
     memset(m, 0, sizeof *m);
 }
 

@@ -9,13 +9,14 @@
 */
 #pragma once
 #include "cddp/ddp.h"
+#include "core/base/arena.h"
 #include "core/ddp/reducer/bucket_plan.h"
 #include "core/ddp/wrap/tensor_forms.h"
 
 #define CD_NOT_REDUCED UINT32_MAX
 
 typedef struct cd_wrapped_parameter {
-    const char *name; /* in the table's own text */
+    const char *name; /* in the module's arena */
     uint64_t name_digest;
     cd_packed_tensor tensor;
     cddp_grad *grad;
@@ -28,7 +29,7 @@ typedef struct cd_wrapped_parameter {
 } cd_wrapped_parameter;
 
 typedef struct cd_wrapped_buffer {
-    char *name;
+    const char *name;
     cddp_tensor tensor;
     bool is_ignored;
 } cd_wrapped_buffer;
@@ -39,15 +40,14 @@ typedef cd_wrapped_parameter cd_variable;
 
 typedef struct cd_wrapped {
     const cddp_allocator *allocator;
+    cd_arena arena;                   /* owns the tables and names below */
     cd_wrapped_parameter *parameters; /* (parameter_count) */
     size_t parameter_count;
     cd_wrapped_buffer *buffers; /* (buffer_count) */
     size_t buffer_count;
     uint32_t *ordinals; /* (variable_count) a variable's position among all parameters */
-    size_t variable_count, parameter_capacity;
+    size_t variable_count;
     cd_tensor_forms forms;
-    char *names; /* (name_bytes) of all parameters, one after the other */
-    size_t name_bytes;
     bool *expect_sparse;  /* (variable_count), as the bucket assignment wants it */
     uint64_t total_bytes; /* of all variables */
 } cd_wrapped;

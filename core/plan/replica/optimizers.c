@@ -55,7 +55,7 @@ static cddp_status make_optimizer(cd_replica *r, size_t index, const cddp_plan_o
     made->name = planned->name != NULL ? planned->name : cd_optimizer_name(options.kind);
     made->steps = planned->steps;
     made->lr = planned->lr;
-    made->in_backward = planned->in_backward || planned->overlap != 0;
+    made->in_backward = planned->in_backward || planned->overlap != CDDP_PLAN_OVERLAP_NONE;
     made->overlap = (cddp_optimizer_overlap)planned->overlap;
     options.defers_state = made->overlap >= CDDP_OVERLAP_HOOK_WITH_ZERO_STEP && cutter != NULL;
     CD_TRY(collect_parameters(r, planned, made, err));

@@ -160,4 +160,22 @@ TEST(arena, text_is_packed_and_arrays_stay_aligned)
     cd_arena_fini(&arena);
 }
 
+TEST(arena, what_is_reserved_is_one_block_and_cannot_fail)
+{
+    cd_watch_allocator watch;
+    cd_watch_allocator_init(&watch, NULL);
+    cd_arena arena;
+    cd_arena_init(&arena, &watch.table, 0);
+    const size_t bytes = CD_ARENA_BYTES(100) + CD_ARENA_BYTES(0) + CD_ARENA_BYTES(64);
+    assert_int_equal(bytes, 128 + 64 + 64);
+    assert_true(cd_arena_reserve(&arena, bytes));
+    watch.fail_at = 2; /* the next one */
+    assert_non_null(cd_arena_push(&arena, 100));
+    assert_non_null(cd_arena_push(&arena, 0));
+    assert_non_null(cd_arena_push(&arena, 64));
+    assert_null(cd_arena_push(&arena, 1)); /* more than was reserved */
+    assert_false(cd_arena_reserve(&arena, SIZE_MAX));
+    cd_arena_fini(&arena);
+}
+
 TEST_MAIN()
