@@ -13,7 +13,7 @@
 ** or a user. The caller sets its rank; nothing here reads the environment.
 **
 ** Lifetime   open → launch (once or again) → close. Texts inside results live until close.
-** Threads    one thread; open and launch before the process starts threads of its own, since launch
+** Threads    one thread; open and launch before the process starts other threads, since launch
 **            forks.
 ** Errors     launch fails only when ranks could not be started; how each rank ended is in its
 **            result.

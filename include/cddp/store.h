@@ -15,7 +15,7 @@
 ** Threads    a store is used by one thread at a time. Several processes may append to one file.
 ** Errors     a file that is not a store, is damaged, comes from a newer version, cannot be written
 **            or whose disk is full gives one sentence naming the file. The sink remembers its first
-**            failure and tells it in flush and in run_end; what was committed before stays.
+**            failure and reports it in flush and in run_end; what was committed before stays.
 */
 #pragma once
 #include "cddp/check.h"
