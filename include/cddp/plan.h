@@ -96,7 +96,7 @@ typedef struct cddp_plan_hook {
 typedef struct cddp_plan_averager {
     int64_t kind;           /* 0 none, 1 periodic, 2 hierarchical */
     const char *levels;     /* "4", or "2:2/4:4/8"; or NULL */
-    cddp_text_list periods; /* "pattern=period" of parameters with a period of their own */
+    cddp_text_list periods; /* "pattern=period" of parameters with their own period */
     uint64_t warmup_steps;
 } cddp_plan_averager;
 
@@ -294,7 +294,7 @@ typedef struct cddp_plan_world {
     uint64_t seed;
     const char *backend;
     const char *backend_options;
-    /* samples of a step over all ranks, dealt one by one; 0: as train and data say */
+    /* samples of a step over all ranks, assigned one by one; 0: as train and data define */
     uint64_t batch;
     uint64_t timeout_ms;     /* of every operation; 0: the backend's */
     uint64_t in_flight_max;  /* slots per rank; 0: unbounded */
@@ -418,7 +418,7 @@ typedef enum cddp_key_type {
     CDDP_KEY_UNSIGNED,
     CDDP_KEY_NUMBER,
     CDDP_KEY_TEXT,
-    CDDP_KEY_CHOICE, /* one of the words in `choices` */
+    CDDP_KEY_CHOICE, /* one of the values in `choices` */
     CDDP_KEY_SELECTOR,
     CDDP_KEY_TEXTS,
     CDDP_KEY_NUMBERS,
