@@ -18,8 +18,8 @@
 **
 ** Note [Merging] Two runs in one state (sim/past.h) have the same choices before them, and each
 ** outcome behind is reached from either. The second goes on in fifo order without being varied.
-** With a bound on the varied choices the number left is part of the state. Once there are races the
-** states do not say enough, and nothing is merged.
+** With a bound on the varied choices the number left is part of the state. After a race the states
+** are not sufficient, and nothing is merged.
 */
 #include "sim/explore.h"
 

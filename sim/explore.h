@@ -15,16 +15,15 @@
 **              answers.
 ** cover        a sequence covering array of gradients becoming ready (sim/choose_cover.h)
 **
-** What makes a search smaller without losing an outcome, each by itself:
-** reduce       whose turn it is, and when a completed operation is noticed, is not varied: ranks
-**              meet only where they wait for each other, so these commute. A run in which something
-**              could tell (cd_sim_stats.races) shows that they do not; from then on they are
-**              varied, and exhaustive search begins again.
-** merge        exhaustive: where a run comes to a state that was there before (sim/past.h), what
-**              follows is not tried
-** again.
-** symmetry     … nor where it was there before with ranks exchanged. The caller knows that they are
-**              interchangeable; outcomes are then those up to a renaming of ranks.
+** Each of these makes a search smaller without losing an outcome:
+** reduce       turns, and the time when a completed operation is noticed, are not varied. Ranks
+**              meet only where they wait for each other, so these commute. A run with a race
+**              (cd_sim_stats.races) shows that they do not. Then they are varied, and exhaustive
+**              search begins again.
+** merge        exhaustive: behind a known state (sim/past.h), no continuation is tried
+**              again.
+** symmetry     a state that is known with ranks exchanged counts as known. The caller knows that
+**              they are interchangeable; outcomes are then equal up to a renaming of ranks.
 **
 ** Lifetime   init → next/done … → fini. The chooser is valid until done.
 ** Threads    one thread per explorer; explorers with different seeds share nothing.

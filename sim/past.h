@@ -4,15 +4,15 @@
 ** Two runs with equal digests at a choice continue equally; their results differ only by what
 ** happened before. So explorers try the continuation once (sim/explore.h).
 **
-** What commutes is a rank's gradients becoming ready. Their order is forgotten, apart from what it
-** decided: the order of everything else on the rank; which gradients were ready when a bucket was
-** launched, of that bucket, and when anything but a launch and its collective happened, of all; and
-** their order itself as long as a rebuild may follow it. Values count where the trace has their
-** digests. Times do not, and neither does the turn of other ranks.
+** Ready gradients of one rank commute. Their order is ignored, but its effects count: the order of
+** all other events on the rank; the ready gradients of a bucket at its launch; all ready gradients
+** at every event other than a launch and its collective. Their order itself counts while a rebuild
+** may follow it. Values count where the trace has their digests. Times and turns of other ranks do
+** not count.
 **
-** Interchangeable ranks: the digests of ranks 1 … n-1 are sorted, and what merely names the rank is
-** left out. Rank 0 stays apart, since buckets are rebuilt in its order and its values are
-** broadcast.
+** Interchangeable ranks: the digests of ranks 1 … n-1 are sorted, and events that only name the
+** rank are left out. Rank 0 stays separate, because buckets are rebuilt in its order and its values
+** are broadcast.
 **
 ** Lifetime   init → begin → events → begin … → fini.
 ** Threads    one run at a time.

@@ -12,12 +12,12 @@
 ** A collective posted with a stream starts when the stream has reached it and runs on a stream of
 ** its group; waiting for it holds the stream that it was posted on, and not the host.
 **
-** Events     every operation tells what it touches on which stream, every wait what it orders, as
-**            they are queued. norm, find_nonfinite and digest tell nothing: they only look.
-** Lifetime   from create to destroy, by the rank that it was made for. Destroy forgets what is
-**            queued and gives free storage back; the table takes the rest back until the world
-**            ends.
-** Errors     an operation that fails when it takes effect is told by the next stream_synchronize.
+** Events     every operation reports the memory that it touches and its stream, every wait the
+**            order that it makes, when they are queued. norm, find_nonfinite and digest report
+**            nothing: they only read.
+** Lifetime   from create to destroy, by the rank that it was made for. Destroy drops queued
+**            operations and releases free storage; the table accepts the rest until the world ends.
+** Errors     the next stream_synchronize reports an operation that fails when it takes effect.
 */
 #pragma once
 #include "cddp/device.h"

@@ -10,7 +10,7 @@
 **
 ** Locally a double is a window of 53 bits that almost always suffices: an addition of a 24-bit
 ** number is exact unless sum and addend lie more than 29 binades apart. Where it is not, the sum
-** moves on and Knuth's error term goes into bins of its own, so the pair is exact again. f64 has no
+** moves on and Knuth's error term goes into separate bins, so the pair is exact again. f64 has no
 ** such window: it always goes into bins. Whether additions were exact is found by undoing them,
 ** from the processor's own flag, or by rounding both ways: whatever takes least.
 **

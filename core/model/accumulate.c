@@ -2,7 +2,7 @@
 /* Sums of gradients. Dense sums are element-wise; sparse ones are unions of rows in increasing
 ** order; a sparse gradient added to a dense one is scattered into it, as in PyTorch.
 **
-** The slot's storage: a dense gradient is born in `home` (cddp_grad_define), a sparse one in two
+** The slot's storage: a dense gradient is made in `backing` (cddp_grad_define), a sparse one in two
 ** tensors of the parameter's full size that are made once, so that steady iterations allocate
 ** nothing.
 */

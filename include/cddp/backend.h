@@ -7,8 +7,7 @@
 **
 ** Lifetime   the table outlives every group; a group outlives its works; tensors named in a post
 **            stay alive and untouched until the work completed (C10-04).
-** Threads    a group is used by one thread (the rank's); a backend may use threads of its own
-**            inside.
+** Threads    a group is used by one thread (the rank's); a backend may use its own threads inside.
 ** Errors     every function fills *err. A failed or aborted work leaves its outputs undefined.
 */
 #pragma once
@@ -37,7 +36,7 @@ typedef enum cddp_op {
     CDDP_OP_COUNT
 } cddp_op;
 
-/* One operation. Which fields count depends on op:
+/* One operation. Its fields depend on op:
 **   allreduce       input (n) → output (n); may be the same memory when the backend declares
 **                   in_place
 **   broadcast       output (n), in place, from root
@@ -68,7 +67,7 @@ typedef struct cddp_collective {
     uint64_t label;
 } cddp_collective;
 
-/* What the result promises: data, so that nobody asks a backend for its name. */
+/* The promises of a result. They are data, so that no caller compares backend names. */
 typedef enum cddp_order {
     CDDP_ORDER_UNSPECIFIED, /* any association; ranks may even differ in the last bits */
     CDDP_ORDER_SAME,        /* unspecified association, but bits equal on all ranks */
@@ -104,8 +103,8 @@ typedef struct cddp_group_spec {
     const char *options;     /* backend-specific "key=value,…", or NULL */
 } cddp_group_spec;
 
-/* How ranks come to be where a transport insists on starting them itself (mpirun): processes that
-** cddp forks are no ranks of it. */
+/* Starts ranks where the transport must start them itself (mpirun): processes that cddp forks are
+** no ranks of it. */
 typedef const char *(*cddp_environment_fn)(const char *variable);
 
 typedef struct cddp_launcher {
@@ -113,20 +112,20 @@ typedef struct cddp_launcher {
     const char *name; /* for reports: "mpirun of Open MPI" */
     /* environment gives the value of a variable, or NULL: the program reads it, nobody else. */
 
-    /* (required) does: writes the words, one per line, that start world_size copies of a program on
-    ** this machine; the program and its arguments are put behind them. Lines NAME=VALUE in front
-    ** are for its environment. blocks: no. */
+    /* (required) does: writes the command that starts world_size copies of a program on this
+    ** machine, one argument per line. The program and its arguments are appended. Lines NAME=VALUE
+    ** in front are for its environment. blocks: no. */
     cddp_status (*command)(uint32_t world_size, cddp_environment_fn environment, char *words,
                            size_t words_bytes, cddp_error *err);
-    /* (required) does: says which rank this process is; false when this launcher did not start it.
+    /* (required) does: writes this process's rank; false when this launcher did not start it.
     ** blocks: no. *one_host: all ranks are on this machine. */
     bool (*identity)(cddp_environment_fn environment, uint32_t *rank, uint32_t *world_size,
                      bool *one_host);
     /* (required) does: ends the transport in this process. called when: all groups are closed, on
     ** every rank. blocks: until all ranks are there. */
     void (*leave)(void);
-    /* It ends all ranks as soon as one has died, before anybody can say who was the first. A rank
-    ** that cddp starts then runs in a child of the process that the launcher watches. */
+    /* It ends all ranks as soon as one has died, before the first one can be found. A rank that
+    ** cddp starts then runs in a child of the process that the launcher watches. */
     bool ends_all;
 } cddp_launcher;
 
@@ -153,33 +152,33 @@ typedef struct cddp_backend {
     /* (required) does: waits at most timeout_ns (0: the operation's own). For stream devices it
     ** orders the collective's stream instead of blocking the host. */
     cddp_status (*wait)(void *group, void *work, uint64_t timeout_ns, cddp_error *err);
-    /* (required) does: takes a work back. called when: it ended, its wait failed or timed out, the
-    ** group was aborted, or the caller gave up on it; in the last cases the backend keeps what its
-    ** transport still needs. The tensors are the caller's again, also those of an operation that
-    ** failed: nothing reads or writes them later. */
+    /* (required) does: releases a work. called when: it ended, its wait failed or timed out, the
+    ** group was aborted, or the caller abandoned it; in the last cases the backend keeps what its
+    ** transport still needs. The tensors belong to the caller again, also after a failed operation:
+    ** nothing reads or writes them later. */
     void (*release)(void *group, void *work);
     /* (optional: default refuses) does: fails every outstanding operation of the group, here and,
     ** where the transport can, on the peers. The group accepts only close afterwards. */
     cddp_status (*abort)(void *group, const char *reason, cddp_error *err);
     /* (optional: default makes no text) does: who is this work waiting for, for a hang report. */
     void (*describe)(void *group, void *work, char *text, size_t text_bytes);
-    /* (optional: default finds nothing missing) does: says what this machine lacks for the backend,
-    ** as a failure whose message is the reason. called when: before ranks are started, in the
-    ** process that will fork them; it leaves that process fit to fork. */
+    /* (optional: default finds nothing missing) does: checks this machine, and fails with a message
+    ** that names what the backend lacks. called when: before ranks are started, in the process that
+    ** will fork them; it leaves that process fit to fork. */
     cddp_status (*probe)(const struct cddp_backend *backend, cddp_error *err);
     /* Where tensors of this backend are best kept: the device that the backend brings. (optional:
     ** NULL, cpu) */
     const cddp_device *device;
     /* (optional: default NULL, cddp forks the ranks) */
     const cddp_launcher *launcher;
-    /* (optional: default tells nothing) does: from now on tells the tracer which memory of the
-    ** backend's device is touched on which stream, and which stream waits for which: memory, touch
-    ** and order events (I-HB). called when: right behind open, in a group that has a tracer.
-    ** blocks: no. ownership: the tracer is borrowed until close. */
+    /* (optional: default reports nothing) does: from now on reports to the tracer which device
+    ** memory each stream touches, and which stream waits for which: memory, touch and order events
+    ** (I-HB). called when: right behind open, in a group that has a tracer. blocks: no. ownership:
+    ** the tracer is borrowed until close. */
     void (*observe)(void *group, cddp_tracer *tracer);
-    /* (optional: default open, which tells nothing) does: what open does, and tells the tracer how
-    ** the members come to meet: store_key, store_wait and store_done events. called when: in place
-    ** of open. tracer: NULL, or borrowed until it returns. */
+    /* (optional: default open, without events) does: the same as open, and reports to the tracer
+    ** how the members meet: store_key, store_wait and store_done events. called when: in place of
+    ** open. tracer: NULL, or borrowed until it returns. */
     cddp_status (*open_traced)(const struct cddp_backend *backend, cddp_rank *rank,
                                const cddp_group_spec *spec, cddp_tracer *tracer, void **group,
                                cddp_error *err);

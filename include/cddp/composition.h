@@ -4,19 +4,20 @@
 **     rr:3:gloo                          three groups of the inner backend, operations go round
 **     hier:gloo                          reduce inside a node, all-reduce between nodes, broadcast
 **                                        inside
-**     check:gloo                         ranks compare what they are about to do, and what came out
+**     check:gloo                         ranks compare each operation before it, and its result
+**                                        after it
 **     fault:seed=7,drop=0.01:gloo        a transport that loses, delays, corrupts or dies, always
 **                                        the same way
 **     cpu:gloo,cuda:nccl                 the tensor's device decides
 **
-** They nest: check:rr:2:hier:gloo. docs/backends.md says what each of them promises.
+** They nest: check:rr:2:hier:gloo. docs/backends.md has the promises of each.
 **
 ** Lifetime   a composition outlives every group opened with its backend; it borrows what `find`
 **            returned.
 ** Threads    read-only once open. Groups as in cddp/backend.h: one thread each. No composition
 **            starts threads.
-** Errors     a text that cannot be read is refused with the character and, where one is near, the
-**            word meant.
+** Errors     an invalid text is refused with the position and, if there is one, the nearest known
+**            name.
 */
 #pragma once
 #include "cddp/backend.h"
@@ -34,14 +35,14 @@ typedef struct cddp_composition_options {
     ** slot). */
     cddp_status (*find)(void *context, const char *name, const cddp_backend **backend,
                         cddp_error *err);
-    /* does: hears what check:after found when no operation was left to report it. (optional) */
+    /* does: receives a result of check:after when no operation is left to report it. (optional) */
     void (*late)(void *context, uint32_t rank, const char *message);
     void *context;
     /* hier: the node of this process; NULL: the name of the host. Copied */
     const char *node;
-    /* hier, when the text does not say: nodes of so many consecutive ranks; 0: by node */
+    /* hier without a number in the text: nodes of so many consecutive ranks; 0: by node */
     uint32_t ranks_per_node;
-    /* each rank is a process of its own: a rank that fault: lets die is killed */
+    /* each rank is a separate process: a rank that dies by fault: is killed */
     bool own_process;
     const cddp_allocator *allocator;
 } cddp_composition_options;

@@ -8,7 +8,7 @@
 ** flag.
 **
 ** Lifetime   a device outlives every tensor allocated from it.
-** Threads    as the device says; cpu, symbol and shape are free of shared mutable state per
+** Threads    each device states its rule; cpu, symbol and shape share no mutable state beyond each
 **            storage.
 ** Streams    NULL is the device's default stream. Devices without CDDP_DEVICE_ASYNC run every
 **            operation to completion before returning and ignore the stream.
@@ -38,7 +38,7 @@ enum {
 };
 
 typedef struct cddp_stream cddp_stream; /* opaque, made by a device */
-typedef struct cddp_mark cddp_mark;     /* opaque point on a stream ("event" in CUDA's words) */
+typedef struct cddp_mark cddp_mark;     /* opaque point on a stream (an "event" in CUDA) */
 
 /* How cddp_device.copy_many treats each pair, see GRD-03 and GRD-04. */
 typedef enum cddp_copy_scale {
@@ -132,17 +132,17 @@ struct cddp_device {
     cddp_status (*mark_wait)(const cddp_device *device, cddp_mark *mark, cddp_stream *stream,
                              cddp_error *err); /* the stream waits, the host does not */
 
-    /* What comm hooks do to single numbers. (optional, each: NULL where the host can do it in the
-    ** storage itself) */
+    /* Operations of comm hooks on single numbers. (optional, each: NULL where the host can work in
+    ** the storage itself) */
 
-    /* does: makes the columns of a floating matrix orthonormal in place by modified Gram-Schmidt in
-    ** f64: from a column its projections on the columns before it are taken, twice, then it is
-    ** divided by its norm + epsilon; one that depends on those before it becomes zero. Sums run in
-    ** the order of core/tensor/linalg.h; rounded once, at the end. */
+    /* does: makes the columns of a floating matrix orthonormal in place, by modified Gram-Schmidt
+    ** in f64. A column's projections on the columns before it are subtracted, twice. Then it is
+    ** divided by its norm + epsilon. A column that depends on those before it becomes zero. Sums
+    ** run in the order of core/tensor/linalg.h; rounded once, at the end. */
     cddp_status (*orthonormalize)(const cddp_tensor *matrix, double epsilon, cddp_stream *stream,
                                   cddp_error *err);
 
-    /* What the device computes of a model by itself. (optional: NULL: models are computed on the
+    /* The layers that the device computes by itself. (optional: NULL: models are computed on the
     ** host, over copies where its storage is not the host's) */
     const cddp_layers *layers;
 
@@ -150,7 +150,7 @@ struct cddp_device {
     ** (rows, 2) f32 of each row, by the rules of core/tensor/quantizer.h. All contiguous. */
     cddp_status (*quantize)(const cddp_tensor *codes, const cddp_tensor *rows,
                             const cddp_tensor *values, cddp_stream *stream, cddp_error *err);
-    /* does: dst[i] = Σ over parts 0, 1, 2, … of what part's code i stands for, in f32; codes
+    /* does: dst[i] = Σ over parts 0, 1, 2, … of the value of the part's code i, in f32; codes
     ** (parts, rows, length), rows (parts, rows, 2), dst f32 of at most rows · length elements. All
     ** contiguous. */
     cddp_status (*dequantize_sum)(const cddp_tensor *dst, const cddp_tensor *codes,
@@ -160,8 +160,8 @@ struct cddp_device {
     ** everything, of equal ones the first is taken. */
     cddp_status (*take_largest)(const cddp_tensor *flat, const cddp_tensor *indices,
                                 const cddp_tensor *values, cddp_stream *stream, cddp_error *err);
-    /* does: flat[indices[i]] += values[i]; no index twice. An index that flat does not have makes
-    ** flat[0] NaN: nobody is there to be told. */
+    /* does: flat[indices[i]] += values[i]; no index twice. An index outside flat makes flat[0] NaN,
+    ** because the call cannot return an error for it. */
     cddp_status (*add_at)(const cddp_tensor *flat, const cddp_tensor *indices,
                           const cddp_tensor *values, cddp_stream *stream, cddp_error *err);
 };

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The comm hook port: what replaces the reducer's all-reduce of a bucket.
+/* The comm hook port. A hook replaces the reducer's all-reduce of a bucket.
 **
-** Exactly as in PyTorch (HOOK-01…13): a hook is called once per bucket per synchronised backward,
-** in bucket order, with the flat buffer; it returns a future of the reduced bucket; the reducer
-** then neither divides nor checks (HOOK-08).
+** It works exactly as in PyTorch (HOOK-01…13). A hook is called once per bucket per synchronised
+** backward, in bucket order, with the flat buffer. It returns a future of the reduced bucket. The
+** reducer then neither divides nor checks (HOOK-08).
 **
 ** A future here is a chain of stages. A stage posts at most a few works and names the continuation
 ** that runs when they ended. The reducer advances the futures of all buckets at finalisation, in
@@ -28,7 +28,7 @@ extern "C" {
 
 enum {
     CDDP_HOOK_EXACT = 1u << 0,    /* equals plain pre-divided all-reduce bit for bit */
-    CDDP_HOOK_LOSSY = 1u << 1,    /* obeys a law of its own instead */
+    CDDP_HOOK_LOSSY = 1u << 1,    /* obeys its own law instead */
     CDDP_HOOK_STATEFUL = 1u << 2, /* has state that a checkpoint must keep */
     CDDP_HOOK_LINEAR = 1u << 3,   /* may run on exact devices (symbol) */
     /* gives the exact mean, rounded once: judged to half a unit in the last place */

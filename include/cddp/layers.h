@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The layer port: what a device offers that can train a model where its tensors are. Optional; see
+/* The layer port, for devices that can train a model where its tensors are. Optional; see
 ** cddp_device.layers.
 **
 ** A model whose device has this table keeps its whole tape on the device: forward, backward and the
@@ -29,9 +29,9 @@ extern "C" {
 
 #define CDDP_LAYERS_ABI 1u
 
-/* inputs → outputs; given: what it reads besides, on the device. n: samples, the first dimension.
-** "given i64" and the like are filled in by the caller and the same in forward and backward, unless
-** said otherwise. */
+/* inputs → outputs; given: further inputs on the device. n: samples, the first dimension. The
+** caller fills in "given i64" and the like; they are equal in forward and backward, except where
+** noted. */
 typedef enum cddp_layer {
     CDDP_LAYER_NONE,
     CDDP_LAYER_LINEAR, /* bias (out) or absent, x (n, …, in), weight (out, in) → y (n, …, out) */

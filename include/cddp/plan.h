@@ -99,7 +99,7 @@ typedef struct cddp_plan_hook {
 typedef struct cddp_plan_averager {
     int64_t kind;           /* cddp_plan_averager_kind */
     const char *levels;     /* "4", or "2:2/4:4/8"; or NULL */
-    cddp_text_list periods; /* "pattern=period" of parameters with a period of their own */
+    cddp_text_list periods; /* "pattern=period" of parameters with their own period */
     uint64_t warmup_steps;
 } cddp_plan_averager;
 
@@ -289,7 +289,7 @@ typedef struct cddp_plan_world {
     uint64_t seed;
     const char *backend;
     const char *backend_options;
-    /* samples of a step over all ranks, dealt one by one; 0: as train and data say */
+    /* samples of a step over all ranks, assigned one by one; 0: as train and data define */
     uint64_t batch;
     uint64_t timeout_ms;     /* of every operation; 0: the backend's */
     uint64_t in_flight_max;  /* slots per rank; 0: unbounded */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The one symbol a plugin exports: what it adds to the registry.
+/* The one symbol that a plugin exports: its additions to the registry.
 **
 ** A plugin is a shared object with `const cddp_plugin cddp_plugin_v1 = {…};`. It is loaded only
-** when the command line names its path, never because a scenario says so.
+** when the command line names its path; a scenario cannot load it.
 **
 ** Lifetime   the tables it lists live as long as the program.
 ** Threads    tables are read-only.

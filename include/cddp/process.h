@@ -2,19 +2,18 @@
 /* Worlds of real processes: one that watches its ranks, one for a rank that is watched from
 ** elsewhere, and one for a process that is a rank alone.
 **
-** The process world starts W children and watches them. Where a transport insists on starting its
-** ranks (mpirun), it runs that command instead, and the ranks, each in a member world, report to it
-** over sockets; what is told about a rank is the same. Their output is forwarded line by line with
-** the rank in front, their results come back through pipes, and a rank that dies, hangs or leaves
-** without a result is said to have done exactly that. When one rank fails, the others get a grace
-** period to notice by themselves (their own time-outs say more than a kill would), then they are
-** killed; the same happens at the deadline.
+** The process world starts W children and watches them. Where a transport must start its ranks
+** itself (mpirun), it runs that command. The ranks, each in a member world, then report to it over
+** sockets, with the same contents. Their output is forwarded line by line with the rank in front,
+** and their results come back through pipes. A rank that dies, hangs or leaves without a result is
+** reported as that. When one rank fails, the others get a grace period to notice it, because their
+** own time-outs explain more than a kill. Then they are killed. The same happens at the deadline.
 **
-** The solo world is for a process that somebody else started: by mpirun, torchrun, a batch system,
-** or a user alone. The caller says which rank it is; nothing here reads the environment.
+** The solo world is for a process that was started elsewhere: by mpirun, torchrun, a batch system
+** or a user. The caller sets its rank; nothing here reads the environment.
 **
 ** Lifetime   open → launch (once or again) → close. Texts inside results live until close.
-** Threads    one thread; open and launch before the process starts threads of its own, since launch
+** Threads    one thread; open and launch before the process starts other threads, since launch
 **            forks.
 ** Errors     launch fails only when ranks could not be started; how each rank ended is in its
 **            result.
@@ -44,7 +43,7 @@ typedef struct cddp_process_options {
     void (*message)(void *context, uint32_t rank, const void *bytes, size_t byte_count);
     void *context;
     /* (optional) the command, NULL-terminated, that starts world_size processes on this machine,
-    ** each of which opens a member world; NULL: ranks are forked. Its own lines come to output as
+    ** each of which opens a member world; NULL: ranks are forked. Its own lines go to output as
     ** those of rank CDDP_PROCESS_LAUNCHER. */
     const char *const *command;
     /* (optional) NAME=VALUE, NULL-terminated, added to the command's environment. CDDP_HUB is
@@ -55,16 +54,15 @@ typedef struct cddp_process_options {
     ** member->address is filled in by launch. */
     const char *hub_host;
     const struct cddp_member_options *member;
-    /* Whoever started the ranks does not mind how they end: they end with the launch. Else they
-    ** stay until this process exits when a run went wrong, because their launcher may end this
-    ** process with them. With one_host their process numbers mean the same here: those that are
-    ** stopped are found. */
+    /* True: the ranks' launcher ignores how they end, so they end with the launch. False: after a
+    ** failed run they stay until this process exits, because their launcher may end this process
+    ** with them. With one_host their process numbers are valid here, so stopped ranks are found. */
     bool ends_members, one_host;
     /* (optional) asked a few times a second, until a rank fails; true ends all */
     bool (*interrupted)(void *context);
-    /* How long a rank on this machine may be stopped (SIGSTOP), and how much later than the first
-    ** one a rank that is not forked here may report, before it has failed; the first one has 20 s
-    ** at least. 0: as long as the deadline. */
+    /* The time after which a rank on this machine that is stopped (SIGSTOP) has failed. Also the
+    ** time by which a rank that is not forked here may report after the first one; the first one
+    ** has at least 20 s. 0: the deadline. */
     uint64_t patience_ns;
 } cddp_process_options;
 
@@ -79,9 +77,9 @@ CDDP_API void cddp_process_world_close(cddp_process_world *world);
 /* The world's table; its functions take the cddp_process_world as `void *world`. */
 CDDP_API const cddp_world_ops *cddp_process_world_ops(void);
 
-/* A rank whose launcher is elsewhere. Its launch connects to the launcher, runs the program with
-** stdout and stderr going there, says how it went, waits to be released, and ends the process: it
-** does not return. */
+/* A rank whose launcher is elsewhere. Its launch connects to the launcher and runs the program with
+** stdout and stderr going there. It reports the result, waits for its release, and ends the
+** process: it does not return. */
 typedef struct cddp_member_world cddp_member_world;
 
 typedef struct cddp_member_options {
@@ -124,7 +122,7 @@ CDDP_API void cddp_process_note(cddp_rank *rank, const char *text);
 ** launcher, for use beside the one that records. Returns borrowed until the program returns; NULL
 ** when rank shares no memory with a launcher. */
 CDDP_API const cddp_trace_sink *cddp_process_last_events(cddp_rank *rank);
-/* Whether the last launch ended because `interrupted` said so. */
+/* True when the last launch ended because `interrupted` returned true. */
 CDDP_API bool cddp_process_world_was_interrupted(const cddp_process_world *world);
 /* Called by the launcher after launch: hands over what such a sink of this rank kept, oldest first.
 ** An event that the rank did not finish writing is left out; texts are cut after 95 bytes. */

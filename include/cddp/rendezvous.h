@@ -2,7 +2,7 @@
 /* Rendezvous: the small key-value store through which the ranks of a real backend find each other.
 **
 ** Three ways to name one, as torchrun users know them:
-**     tcp://host:port    a server on rank 0, or wherever somebody serves; clients everywhere
+**     tcp://host:port    a server on rank 0 or another host; clients everywhere
 **     file:///directory  a directory that all ranks share; no server
 **     env://             resolved by the command line into tcp:// from MASTER_ADDR and MASTER_PORT
 ** A store has generations: ranks that restarted open generation g+1 and never meet leftovers of g.
@@ -10,8 +10,7 @@
 ** Lifetime   open → set/get/… → close, per process and after any fork. A server lives until it is
 **            closed.
 ** Threads    one handle per thread.
-** Errors     a wait that ends without an answer says which key was missing and for how long it
-**            waited.
+** Errors     a wait that ends without an answer names the missing key and the time waited.
 */
 #pragma once
 #include "cddp/alloc.h"
@@ -35,7 +34,7 @@ typedef struct cddp_rendezvous {
     cddp_status (*get)(void *self, const char *key, uint64_t timeout_ns, void *value,
                        size_t *value_bytes, cddp_error *err);
     /* does: stores desired when the current value equals expected (NULL: when the key is absent).
-    ** *swapped says whether it did. */
+    ** *swapped is true when it did. */
     cddp_status (*compare_and_set)(void *self, const char *key, const char *expected,
                                    const char *desired, bool *swapped, cddp_error *err);
     /* does: adds to a decimal counter (absent: 0) and returns the sum. */
@@ -71,12 +70,12 @@ typedef struct cddp_rendezvous_server_options {
     uint32_t clients_max; /* 0: 4096 */
     uint32_t keys_max;    /* 0: 65536 */
     const cddp_allocator *allocator;
-    /* does: hears of every client that was turned away, with the reason. (optional) */
+    /* does: receives every refused client, with the reason. (optional) */
     void (*dropped)(void *context, const char *peer, const char *reason);
     void *context;
 } cddp_rendezvous_server_options;
 
-/* Binds and serves on a thread of its own. */
+/* Binds, and serves on its own thread. */
 CDDP_API cddp_status cddp_rendezvous_server_open(const cddp_rendezvous_server_options *options,
                                                  cddp_rendezvous_server **server,
                                                  cddp_error *err) CDDP_MUST_CHECK;

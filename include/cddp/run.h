@@ -74,10 +74,10 @@ typedef struct cddp_verdict {
     cddp_verdict_memory *memory;
 } cddp_verdict;
 
-/* The way in for events of the world itself (choices, faults, who waits for whom): the world is
-** opened with `.sink`, before the run exists; during the run events go to the run's judge and
-** sinks. A world that unwinds ranks after it ended sets `muted` first, since what they still do is
-** not part of the run. */
+/* The entry for events of the world itself (choices, faults, waits). The world is opened with
+** `.sink`, before the run exists. During the run, events go to the run's judge and sinks. A world
+** that unwinds ranks after its end sets `muted` first, because their actions are no part of the
+** run. */
 typedef struct cddp_relay_sink {
     cddp_trace_sink sink;
     const cddp_trace_sink *target; /* NULL: events are dropped */
@@ -85,7 +85,7 @@ typedef struct cddp_relay_sink {
 } cddp_relay_sink;
 CDDP_API void cddp_relay_sink_init(cddp_relay_sink *relay);
 
-/* What a rank of a real transport brings along, made inside its own process. */
+/* The parts that a rank of a real transport makes inside its own process. */
 typedef struct cddp_rank_binding {
     uint32_t size;
     const cddp_backend *backend; /* NULL: that of the run */

@@ -3,7 +3,7 @@
 **
 ** Lifetime   a static table.
 ** Threads    read-only.
-** Errors     as the backend port says.
+** Errors     as in the backend port.
 */
 #pragma once
 #include "cddp/backend.h"

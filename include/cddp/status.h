@@ -15,7 +15,7 @@
 extern "C" {
 #endif
 
-/* One row per status: the enum constant, and the words a person reads. */
+/* One row per status: the enum constant, and its text for readers. */
 #define CDDP_STATUS_LIST(X)                       \
     X(CDDP_OK, "ok")                              \
     X(CDDP_E_ARG, "invalid argument")             \
@@ -70,7 +70,7 @@ typedef struct cddp_error {
 #define CDDP_API
 #endif
 
-/* Words for a status; never NULL. Returns borrowed static text. */
+/* The text of a status; never NULL. Returns borrowed static text. */
 CDDP_API const char *cddp_status_text(cddp_status status);
 
 /* For implementers of ports (backends, hooks, checks): fill *err (which may be NULL) and return

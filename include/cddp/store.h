@@ -15,7 +15,7 @@
 ** Threads    a store is used by one thread at a time. Several processes may append to one file.
 ** Errors     a file that is not a store, is damaged, comes from a newer version, cannot be written
 **            or whose disk is full gives one sentence naming the file. The sink remembers its first
-**            failure and tells it in flush and in run_end; what was committed before stays.
+**            failure and reports it in flush and in run_end; what was committed before stays.
 */
 #pragma once
 #include "cddp/check.h"
@@ -99,8 +99,8 @@ CDDP_API cddp_status cddp_store_add_verdict(cddp_store *store, const cddp_verdic
 /* Ends the run. The file is one tidy file again, without companions, once the store is closed. */
 CDDP_API cddp_status cddp_store_run_end(cddp_store *store, const cddp_run_outcome *outcome,
                                         cddp_error *err) CDDP_MUST_CHECK;
-/* Adds the events of the last run of each shard to the open run, in (time, rank, sequence) order. A
-** real backend's ranks each write a shard of their own. */
+/* Adds the events of the last run of each shard to the open run, in (time, rank, sequence) order.
+** Each rank of a real backend writes its own shard. */
 CDDP_API cddp_status cddp_store_merge_shards(cddp_store *store, const char *const *paths,
                                              size_t path_count, cddp_error *err) CDDP_MUST_CHECK;
 /* Appends a copy of a run of another store; *copied is its number here. */
@@ -149,7 +149,7 @@ CDDP_API cddp_status cddp_store_each_finding(cddp_store *store, int64_t run,
 CDDP_API cddp_status cddp_store_each_exercised(cddp_store *store, int64_t run,
                                                cddp_store_pair_fn fn, void *context,
                                                cddp_error *err) CDDP_MUST_CHECK;
-/* By name. "algorithm: gloo_ring" with value 1 says in which order the backend summed, where that
+/* By name. "algorithm: gloo_ring" with value 1 is the order in which the backend summed, where that
 ** is known. */
 CDDP_API cddp_status cddp_store_each_metric(cddp_store *store, int64_t run, cddp_store_metric_fn fn,
                                             void *context, cddp_error *err) CDDP_MUST_CHECK;

@@ -55,7 +55,7 @@ typedef struct cddp_tensor {
     int64_t strides[CDDP_DIMS_MAX]; /* (dim_count) elements */
 } cddp_tensor;
 
-/* What `.grad` of a parameter is. Undefined is not zero: an optimizer skips an undefined
+/* The states of a parameter's `.grad`. Undefined is not zero: an optimizer skips an undefined
 ** gradient. */
 typedef enum cddp_grad_kind {
     CDDP_GRAD_UNDEFINED,
@@ -63,7 +63,7 @@ typedef enum cddp_grad_kind {
     CDDP_GRAD_SPARSE
 } cddp_grad_kind;
 
-/* Storage that is laid out as the parameter it is for. */
+/* Storage with the layout of its parameter. */
 typedef struct cddp_backing {
     const cddp_device *device; /* NULL: none */
     void *storage;
@@ -81,37 +81,36 @@ typedef struct cddp_rows {
 /* The `.grad` slot of one parameter, shared by the engine that accumulates into it, the reducer
 ** that averages it and the optimizer that consumes it. Zero-initialise it; make gradients with
 ** cddp_grad_define.
-**   value  DENSE: a view with the parameter's sizes, of `home` or of a bucket
+**   value  DENSE: a view with the parameter's sizes, of `backing` or of a bucket
 **          (gradient_as_bucket_view). SPARSE: (row_count, rest of the parameter's sizes), one row
 **          per entry of `rows`.
-**   home   storage for a dense value, made on first need and kept for reuse, so that dropping a
-**          gradient and making it again allocates nothing; without device until then. Under
-**          gradient_as_bucket_view the reducer lends a slice of the bucket (backing_is_borrowed), so that
-**          a new gradient is born where it is reduced.
+**   backing  storage for a dense value, made at its first use and kept. So dropping a gradient and
+**          making it again allocates nothing. Without device until then. Under
+**          gradient_as_bucket_view it is a slice of the reducer's bucket (backing_is_borrowed), so
+**          that a new gradient is made where it is reduced.
 **   rows   SPARSE only: strictly increasing once coalesced. */
 typedef struct cddp_grad {
     cddp_grad_kind kind;
     bool requires_grad; /* made under create_graph: its own history continues (GRD-09) */
-    bool
-        is_fresh; /* made from undefined since the reducer last saw it: PyTorch would hold it in storage
-                        ** of its own and scale it by the rounded reciprocal (GRD-03, GRD-06) */
-    bool
-        backing_is_borrowed; /* home belongs to somebody else: cddp_grad_fini does not release it */
+    /* made from undefined since the reducer last saw it: PyTorch would keep it in separate storage
+    ** and scale it by the rounded reciprocal (GRD-03, GRD-06) */
+    bool is_fresh;
+    bool backing_is_borrowed; /* another object owns backing: cddp_grad_fini does not release it */
     cddp_tensor value;
     cddp_backing backing;
     cddp_rows rows;
 } cddp_grad;
 
-/* Makes an undefined gradient dense: value becomes home (allocated from like's device with like's
+/* Makes an undefined gradient dense: value becomes backing (allocated from like's device with like's
 ** layout on first need), contents uninitialised. A gradient that is already dense is left as it
 ** is. */
 CDDP_API cddp_status cddp_grad_define(cddp_grad *grad, const cddp_tensor *like,
                                       cddp_error *err) CDDP_MUST_CHECK;
-/* zero_grad(set_to_none=True): the gradient is undefined again; home stays for reuse. */
+/* zero_grad(set_to_none=True): the gradient is undefined again; backing stays for reuse. */
 CDDP_API void cddp_grad_drop(cddp_grad *grad);
-/* Drops the gradient and gives home back, unless it is lent. */
+/* Drops the gradient and releases backing, unless it is borrowed. */
 CDDP_API void cddp_grad_fini(cddp_grad *grad);
-/* Home in a tensor's storage; the tensor is laid out as the parameter. */
+/* Backing storage in a tensor; the tensor has the parameter's layout. */
 CDDP_API cddp_backing cddp_backing_of(const cddp_tensor *t);
 CDDP_API cddp_rows cddp_rows_of(const cddp_tensor *t); /* of a contiguous 1-D i64 tensor */
 CDDP_API cddp_tensor cddp_rows_tensor(const cddp_rows *rows);

@@ -27,7 +27,7 @@ typedef struct cddp_world_ops cddp_world_ops;
 struct cddp_device; /* device.h */
 struct cddp_tracer; /* trace.h */
 
-/* A rank inside a world. A world embeds it as the first member of its own record. */
+/* A rank inside a world. A world embeds it as the first member of its record. */
 typedef struct cddp_rank {
     const cddp_world_ops *ops;
     void *world;
@@ -62,7 +62,7 @@ typedef struct cddp_choice {
 typedef cddp_status (*cddp_rank_fn)(cddp_rank *rank, void *argument, cddp_error *err);
 
 typedef enum cddp_rank_end {
-    CDDP_RANK_RETURNED,   /* status and error say how */
+    CDDP_RANK_RETURNED,   /* status and error have the reason */
     CDDP_RANK_KILLED,     /* by a signal or a planted fault; detail is the signal number */
     CDDP_RANK_HUNG,       /* the world ended while it waited */
     CDDP_RANK_CRASHED,    /* exited without a result; detail is the exit code */

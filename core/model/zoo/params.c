@@ -5,8 +5,8 @@
 **
 ** Each item is name:shape with shapes like 4x3 (a zero makes it empty, "scalar" has no dimensions),
 ** then any of a dtype, usesN (how often a forward uses it; a batch may change that), outputN (which
-** output it goes into), frozen. Without a list: count parameters p0, p1, … of numel elements. order
-** says in which order they are used; the last one used is the first whose gradient is ready.
+** output it goes into), frozen. Without a list: count parameters p0, p1, … of numel elements.
+** `order` is the order of their use; the last one used is the first whose gradient is ready.
 */
 #include "core/base/alloc.h"
 #include "core/base/error.h"
