@@ -2,7 +2,7 @@
 /* The oracle: what one process would have computed, and by how much a rank may differ from it.
 **
 ** Every rank asks its own oracle, so it works where ranks are processes. The oracle drives a
-** private replica of the model through a small table that its user fills in. It never sees ddp,
+** private replica of the model through a table that core/reference fills in. It never sees ddp,
 ** comm or hooks. Its results enter the trace as `compare` events.
 **
 ** Per optimizer step the rank calls

@@ -16,7 +16,7 @@
 #include <string.h>
 
 #define FORWARDS_MAX 8
-#define MEMORY_BLOCK_BYTES ((size_t)1 << 16)
+#define MEMORY_BLOCK_BYTES ((size_t)1 << 12)
 
 /* ---- a micro-step without anybody watching ---- */
 

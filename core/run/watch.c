@@ -16,7 +16,7 @@
 
 #include <stdio.h>
 
-#define MEMORY_BLOCK_BYTES ((size_t)1 << 16)
+#define MEMORY_BLOCK_BYTES ((size_t)1 << 12)
 
 struct cd_watch {
     cd_arena memory; /* of the watch itself and its arrays */

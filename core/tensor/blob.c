@@ -53,7 +53,7 @@ cddp_status cd_blob_end(const cd_blob *blob, cddp_status written, cddp_error *er
         return written;
     }
     cd_error_reset(err);
-    return cd_fail(err, CDDP_E_NOMEM, "no memory to save %zu bytes", blob->missing);
+    return cd_fail_memory(err, "%zu bytes to save", blob->missing);
 }
 
 cddp_state_reader cd_blob_reader(cd_blob *blob)
@@ -74,7 +74,7 @@ cddp_status cd_blob_push_tensor(cd_blob *blob, const cddp_tensor *tensor, cddp_e
     const size_t bytes = tensor_bytes(tensor);
     if (!cd_vec_grow(blob->allocator, (void **)&blob->bytes, &blob->capacity,
                      blob->used + bytes + 1, 1)) {
-        return cd_fail(err, CDDP_E_NOMEM, "no memory to save %zu bytes", bytes);
+        return cd_fail_memory(err, "%zu bytes to save", bytes);
     }
     if (bytes > 0) {
         CD_TRY(tensor->device->read(tensor, blob->bytes + blob->used, bytes, err));

@@ -22,7 +22,7 @@ static cddp_status make_room(cd_numbers *numbers, size_t count, size_t bytes, cd
                      sizeof *numbers->values) ||
         !cd_vec_grow(numbers->allocator, (void **)&numbers->bytes, &numbers->byte_capacity, bytes,
                      1))
-        return cd_fail(err, CDDP_E_NOMEM, "no memory to read %zu elements", count);
+        return cd_fail_memory(err, "%zu elements to read", count);
     return CDDP_OK;
 }
 
@@ -38,7 +38,7 @@ cddp_status cd_numbers_read(cd_numbers *numbers, const cddp_tensor *tensor, cddp
     return CDDP_OK;
 }
 
-/* Adds the rows in the order in which they lie; a coalesced gradient has each once. */
+/* Adds the rows in storage order; a coalesced gradient has each row once. */
 static cddp_status scatter_rows(cd_numbers *numbers, const cddp_grad *gradient, size_t numel,
                                 cddp_error *err)
 {

@@ -12,7 +12,7 @@
 
 #include <string.h>
 
-#define MEMORY_BLOCK_BYTES ((size_t)1 << 16)
+#define MEMORY_BLOCK_BYTES ((size_t)1 << 10)
 
 struct cd_sampler {
     const cddp_plan *plan;

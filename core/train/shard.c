@@ -17,7 +17,7 @@
 
 #include <string.h>
 
-#define MEMORY_BLOCK_BYTES ((size_t)1 << 16)
+#define MEMORY_BLOCK_BYTES ((size_t)1 << 10)
 
 typedef struct range {
     int64_t first, end;

@@ -11,7 +11,7 @@
 
 #include <string.h>
 
-#define ARENA_BLOCK_BYTES ((size_t)1 << 16)
+#define MEMORY_BLOCK_BYTES ((size_t)1 << 12)
 
 cd_module *cd_trainer_module(const cd_trainer *t) { return t->replica->model->module; }
 
@@ -225,8 +225,8 @@ cddp_status cd_trainer_create(const cd_trainer_options *options, cd_trainer **tr
     t->tracer = options->tracer;
     t->scaling.scale = 1.0;
     t->groups.numbers.allocator = t->saved.all.allocator = t->saved.part.allocator = allocator;
-    cd_arena_init(&t->memory, allocator, ARENA_BLOCK_BYTES);
-    cd_arena_init(&t->run_memory, allocator, ARENA_BLOCK_BYTES);
+    cd_arena_init(&t->memory, allocator, MEMORY_BLOCK_BYTES);
+    cd_arena_init(&t->run_memory, allocator, MEMORY_BLOCK_BYTES);
     CD_TRY_OUT(cddp_plan_rank_settings(t->program.plan, t->rank->rank, &t->program.settings, err));
     cd_trainer_emit_settings(t);
     cd_trainer_emit_seeds(t);

@@ -15,7 +15,7 @@
 #include <math.h>
 #include <string.h>
 
-#define MEMORY_BLOCK_BYTES ((size_t)1 << 16)
+#define MEMORY_BLOCK_BYTES ((size_t)1 << 12)
 
 static const cddp_device *device_of_heap(int64_t word)
 {
