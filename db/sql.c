@@ -65,14 +65,14 @@ cddp_status cd_sql_fail(const cd_sql *sql, int result, cddp_error *err)
     switch (result & 0xff) {
     case SQLITE_FULL:
         return cd_fail(err, CDDP_E_IO,
-                       "cannot write '%s': the disk is full; earlier commits are kept",
-                       path);
+                       "cannot write '%s': the disk is full; earlier commits are kept", path);
     case SQLITE_IOERR:
         return cd_fail(err, CDDP_E_IO, "cannot %s '%s': %s; earlier commits are kept",
                        is_read ? "read" : "write", path,
                        system_error != 0 ? strerror(system_error) : sqlite3_errstr(result));
     case SQLITE_NOTADB:
-        return cd_fail(err, CDDP_E_CORRUPT, "'%s' is not a cddp store: it is not an SQLite file", path);
+        return cd_fail(err, CDDP_E_CORRUPT, "'%s' is not a cddp store: it is not an SQLite file",
+                       path);
     case SQLITE_CORRUPT:
         return cd_fail(err, CDDP_E_CORRUPT, "'%s' is damaged (%s)", path,
                        sql->db != NULL ? sqlite3_errmsg(sql->db) : sqlite3_errstr(result));

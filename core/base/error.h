@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Making and passing on errors.
 **
-** Whoever decides which error it is writes the message, with the values; whoever passes it on adds
-** a frame. These are the only macros of the tree that hide a jump.
+** The function that decides which error it is writes the message, with the values. A function that
+** passes it on adds a frame. Only the macros of this file hide a jump.
 */
 #pragma once
 #include "cddp/status.h"
