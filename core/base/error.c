@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The error object: words for statuses, creation, frames, printing. Nothing here allocates. */
+/* The error object: text of statuses, creation, frames, printing. Nothing here allocates. */
 #include "core/base/error.h"
 
 #include <stdarg.h>
@@ -36,7 +36,7 @@ void cd_error_frame(cddp_error *err, const char *file, const char *function, int
 
 static void fill(cddp_error *err, cddp_status status, const char *format, va_list args)
 {
-    /* The message may quote the error it replaces, so it is formatted aside first. */
+    /* The message may quote the error that it replaces, so it is formatted aside first. */
     char message[CDDP_ERROR_MESSAGE_BYTES];
     vsnprintf(message, sizeof message, format, args);
     err->status = status;
