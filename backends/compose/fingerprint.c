@@ -172,8 +172,8 @@ static bool splits_agree(const void *all, uint32_t size, const uint32_t *members
     return false;
 }
 
-/* The ranks that differ from the reference and agree with rank `like`; all that differ when `like` is
-** the reference. */
+/* The ranks that differ from the reference and agree with rank `like`; all ranks that differ when
+** `like` is the reference. */
 typedef struct dissent {
     const void *all;
     const uint32_t *members;

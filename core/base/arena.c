@@ -32,7 +32,7 @@ void cd_arena_fini(cd_arena *arena)
     arena->first = arena->current = NULL;
     arena->used = 0;
     arena->exhausted = false;
-    /* The arena may lie in one of its own blocks, so it is not read from here on. */
+    /* The arena may lie in one of these blocks, so it is not read from here on. */
     for (cd_arena_block *next; b != NULL; b = next) {
         next = b->next;
         cd_release(allocator, b, b->total_bytes);
