@@ -76,6 +76,8 @@ void tidy_check_constructors(const tidy_tree *tree, tidy_report *report);
 void tidy_check_fences(const tidy_tree *tree, tidy_report *report);
 /* relative links of Markdown files */
 void tidy_check_links(const tidy_tree *tree, tidy_report *report);
+/* files that comments and pages name */
+void tidy_check_references(const tidy_tree *tree, tidy_report *report);
 /* what the runtime learns of other ranks */
 void tidy_check_reads(const tidy_tree *tree, tidy_report *report);
 /* Not a rule: prints files and functions far above the house's sizes. */

@@ -12,15 +12,25 @@ static const struct {
     const char *name;
     tidy_rule_fn rule;
 } rules[] = {
-    {"layers", tidy_check_layers},       {"system headers", tidy_check_system},
-    {"banned calls", tidy_check_bans},   {"names", tidy_check_names},
-    {"globals", tidy_check_globals},     {"macros", tidy_check_macros},
-    {"frames", tidy_check_frames},       {"notes", tidy_check_notes},
-    {"tags", tidy_check_tags},           {"SPDX lines", tidy_check_spdx},
-    {"leftovers", tidy_check_leftovers}, {"pairs", tidy_check_pairs},
-    {"links", tidy_check_links},         {"fences", tidy_check_fences},
-    {"shown", tidy_check_shown},         {"reads", tidy_check_reads},
-    {"marks", tidy_check_marks},         {"constructors", tidy_check_constructors},
+    {"layers", tidy_check_layers},
+    {"system headers", tidy_check_system},
+    {"banned calls", tidy_check_bans},
+    {"names", tidy_check_names},
+    {"globals", tidy_check_globals},
+    {"macros", tidy_check_macros},
+    {"frames", tidy_check_frames},
+    {"notes", tidy_check_notes},
+    {"tags", tidy_check_tags},
+    {"SPDX lines", tidy_check_spdx},
+    {"leftovers", tidy_check_leftovers},
+    {"pairs", tidy_check_pairs},
+    {"links", tidy_check_links},
+    {"references", tidy_check_references},
+    {"fences", tidy_check_fences},
+    {"shown", tidy_check_shown},
+    {"reads", tidy_check_reads},
+    {"marks", tidy_check_marks},
+    {"constructors", tidy_check_constructors},
 };
 #define RULE_COUNT (sizeof rules / sizeof rules[0])
 
@@ -335,6 +345,22 @@ TEST(tidy, sees_links_into_nowhere)
             "[x](../semantics.md) [y](../../core/ddp) [z](https://example.org) [w](#here) "
             "[v](../semantics.md#a)",
             NULL});
+}
+
+TEST(tidy, sees_names_of_files_that_are_not_there)
+{
+    PLANTS(tidy_check_references,
+           /* clang-format off */
+           {"core/ddp/a.c", "int a; /* see core/ddp/bucket.c. */", "core/ddp/a.c:1: names core/ddp/bucket.c, which is not there"},
+           {"core/ddp/a.h", "\n// as bucket.h says\n", "core/ddp/a.h:2: names bucket.h"},
+           {"core/plan/keys.def", "/* read by key.c */\nROW(\"other.c\")", "names key.c"},
+           {"docs/a.md", "`cddp/bucket.h`", "docs/a.md:1: names cddp/bucket.h"},
+           {"docs/a.md", "`scenarios/unused/gan.toml`", "names scenarios/unused/gan.toml"},
+           {"core/ddp/a.c", "/* core/ddp/reducer/reducer.h, cddp/ddp.h, reducer.h, a.c */ f(\"bucket.c\");", NULL},
+           {"core/ddp/a.c", "/* *.c <name>.c name*.c reducer.cpp torch/nn/join.py $x.sh 3.c-d .c e.g */", NULL},
+           {"docs/a.md", "../core/ddp/reducer/reducer.h scenario.toml nccl.h", NULL}
+           /* clang-format on */
+    );
 }
 
 TEST(tidy, sees_blocks_that_nobody_closes)
