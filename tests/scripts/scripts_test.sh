@@ -107,7 +107,7 @@ rm "$work/bin/sudo"
 rm -f "$work/bin/cc" "$work/bin/c++" "$work/bin/cmake" "$work/bin/ninja"
 rm -rf "$work/tree/build"
 start ./run
-expect "a user without sudo is told the command" said 'as root: apt-get install gcc'
+expect "a user without sudo sees the command" said 'as root: apt-get install gcc'
 expect "… and ends with 3" ended 3
 
 machine 0

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash
 # Sourced by tests that call the program as a user does. Each sets `claim` to what it is about to show; the first claim that
-# does not hold ends the script with its name and with what was seen. The script runs in a folder of its own, removed at the
+# does not hold ends the script with its name and with what was seen. The script runs in its own folder, removed at the
 # end; what a command printed is in out and err.
 set -u
 work=$(mktemp -d)

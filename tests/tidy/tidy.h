@@ -66,7 +66,7 @@ void tidy_check_shown(const tidy_tree *tree, tidy_report *report);
 void tidy_check_spdx(const tidy_tree *tree, tidy_report *report); /* the licence line */
 /* deferred work, code commented out by #if 0 */
 void tidy_check_leftovers(const tidy_tree *tree, tidy_report *report);
-/* core/plan/marks.def has those that are told, and no others */
+/* core/plan/marks.def has those that are emitted, and no others */
 void tidy_check_marks(const tidy_tree *tree, tidy_report *report);
 /* every check has a mutant */
 void tidy_check_pairs(const tidy_tree *tree, tidy_report *report);
@@ -80,5 +80,9 @@ void tidy_check_links(const tidy_tree *tree, tidy_report *report);
 void tidy_check_references(const tidy_tree *tree, tidy_report *report);
 /* what the runtime learns of other ranks */
 void tidy_check_reads(const tidy_tree *tree, tidy_report *report);
+/* words of words.def, long sentences; in what is clean already */
+void tidy_check_prose(const tidy_tree *tree, tidy_report *report);
+/* The same of the whole tree: not a rule as long as prose is being mended. */
+void tidy_check_all_prose(const tidy_tree *tree, tidy_report *report);
 /* Not a rule: prints files and functions far above the house's sizes. */
 void tidy_print_outliers(const tidy_tree *tree);

@@ -82,7 +82,7 @@ static void check_include(const tidy_tree *tree, const tidy_file *f, const char 
 {
     char path[512];
     resolve(name, path);
-    /* An example is somebody else's program: it may sit in a folder of its own. */
+    /* An example is somebody else's program: it may sit in its own folder. */
     if (tidy_is_under(f->path, "examples") && strchr(name, '/') == NULL)
         snprintf(path, sizeof path, "%.*s%s", (int)(strrchr(f->path, '/') - f->path + 1), f->path,
                  name);

@@ -12,25 +12,16 @@ static const struct {
     const char *name;
     tidy_rule_fn rule;
 } rules[] = {
-    {"layers", tidy_check_layers},
-    {"system headers", tidy_check_system},
-    {"banned calls", tidy_check_bans},
-    {"names", tidy_check_names},
-    {"globals", tidy_check_globals},
-    {"macros", tidy_check_macros},
-    {"frames", tidy_check_frames},
-    {"notes", tidy_check_notes},
-    {"tags", tidy_check_tags},
-    {"SPDX lines", tidy_check_spdx},
-    {"leftovers", tidy_check_leftovers},
-    {"pairs", tidy_check_pairs},
-    {"links", tidy_check_links},
-    {"references", tidy_check_references},
-    {"fences", tidy_check_fences},
-    {"shown", tidy_check_shown},
-    {"reads", tidy_check_reads},
-    {"marks", tidy_check_marks},
-    {"constructors", tidy_check_constructors},
+    {"layers", tidy_check_layers},       {"system headers", tidy_check_system},
+    {"banned calls", tidy_check_bans},   {"names", tidy_check_names},
+    {"globals", tidy_check_globals},     {"macros", tidy_check_macros},
+    {"frames", tidy_check_frames},       {"notes", tidy_check_notes},
+    {"tags", tidy_check_tags},           {"SPDX lines", tidy_check_spdx},
+    {"leftovers", tidy_check_leftovers}, {"pairs", tidy_check_pairs},
+    {"links", tidy_check_links},         {"references", tidy_check_references},
+    {"prose", tidy_check_prose},         {"fences", tidy_check_fences},
+    {"shown", tidy_check_shown},         {"reads", tidy_check_reads},
+    {"marks", tidy_check_marks},         {"constructors", tidy_check_constructors},
 };
 #define RULE_COUNT (sizeof rules / sizeof rules[0])
 
@@ -262,9 +253,9 @@ TEST(tidy, sees_marks_that_the_language_does_not_know)
 {
     PLANTS(tidy_check_marks,
            {"core/ddp/a.c", "CD_EMIT(r->tracer, mark, \"rebuilt\", .value = 1);",
-            "core/ddp/a.c:1: tells the mark rebuilt"},
+            "core/ddp/a.c:1: emits the mark rebuilt"},
            {"core/hooks/a.c", "\ncddp_tracer_mark(s->tracer, \"rebuilt\", 1);",
-            "core/hooks/a.c:2: tells the mark rebuilt"},
+            "core/hooks/a.c:2: emits the mark rebuilt"},
            {"core/run/a.c", "cd_trainer_emit_mark(t, \"rebuild\", 1);", NULL},
            {"core/run/a.c", "f(name); /* _mark(t, \"rebuilt\") */", NULL});
 }
@@ -363,6 +354,52 @@ TEST(tidy, sees_names_of_files_that_are_not_there)
     );
 }
 
+#define TEN "one two three four five six seven eight nine ten "
+
+TEST(tidy, sees_words_that_readers_would_have_to_learn)
+{
+    PLANTS(tidy_check_all_prose,
+           /* clang-format off */
+           {"core/ddp/a.c", "int a; /* what it was told */", "core/ddp/a.c:1: \"told\": write \"reported\""},
+           {"core/ddp/a.c", "\nconst char *a = \"Told twice\";", "core/ddp/a.c:2: \"told\""},
+           {"core/ddp/a.c", "/* a memory of\n** its own */\n", "core/ddp/a.c:1: \"of its own\": write \"its own\""},
+           {"core/ddp/a.c", "// a memory of\n// its own\n", "core/ddp/a.c:1: \"of its own\""},
+           {"cli/a.c", "f(\"a memory of \"\n  \"their own\");", "cli/a.c:1: \"of their own\""},
+           {"core/ddp/a.h", "int cd_open_scribe;", "core/ddp/a.h:1: an identifier with \"scribe\": use \"writer\""},
+           {"core/ddp/teller.c", "int a;", "core/ddp/teller.c:1: a name of a file with \"teller\""},
+           {"docs/a.md", "a `home is` lost", "\"home is\""},
+           {"docs/a.md", "```console\n$ a --seat 3\n```\n", "docs/a.md:2: \"seat\""},
+           {"scenarios/a.toml", "title = \"what each was told\"", "scenarios/a.toml:1: \"told\""},
+           {"verify/prove/a.c", "/* a letter of it */", "\"letter\": write \"call of a rank\""},
+           {"docs/a.md", "The bound holds for f64", "\"holds for\""},
+           {"docs/a.md", "Equality holds.", "\"holds.\""},
+           {"core/ddp/a.c", "/* describes subscribers, holds a lock, of\n**\n** its own; a letter; tolds; ideal */ int subscribe, ideal;", NULL},
+           {"tests/tidy/words.def", "/* told */", NULL} /* clang-format on */
+    );
+}
+
+TEST(tidy, sees_sentences_that_do_not_end)
+{
+    PLANTS(tidy_check_all_prose,
+           /* clang-format off */
+           {"docs/a.md", "Short one. " TEN TEN "\n" TEN "eleven.\n", "docs/a.md:1: a sentence of 31 words: one two"},
+           {"docs/a.md", "* " TEN TEN TEN "`a b`\n* more", "a sentence of 31 words"},
+           {"core/ddp/a.c", "f(\"" TEN TEN "\"\n  \"" TEN "%\" PRIu64 \" words\");", "core/ddp/a.c:1: a sentence of 31 words"},
+           {"core/ddp/a.c", "f(\"" TEN TEN TEN "\", \"" TEN "\", g, \"" TEN "\");", NULL},
+           {"core/ddp/a.c", "f(\"" TEN TEN TEN "\\n" TEN "\"); /* " TEN TEN TEN TEN "*/", NULL},
+           {"core/ddp/a.c", "f(\"SELECT " TEN TEN TEN TEN "\");", NULL},
+           {"tests/a.c", "f(\"" TEN TEN TEN TEN "\");", NULL},
+           {"docs/a.md", TEN TEN TEN "\n\n" TEN "\n- " TEN TEN "\n- " TEN TEN "\n| " TEN TEN " | " TEN TEN " |\n", NULL},
+           {"docs/a.md", TEN TEN "(" TEN "!) " TEN TEN "[a](b c) `one two three four`.\n\n    " TEN TEN TEN TEN "\n", NULL} /* clang-format on */
+    );
+}
+
+TEST(tidy, enforces_prose_where_it_is_clean)
+{
+    PLANTS(tidy_check_prose, {"cmake/a.cmake", "# told\n", "cmake/a.cmake:1: \"told\""},
+           {"docs/paper.md", "told", NULL});
+}
+
 TEST(tidy, sees_blocks_that_nobody_closes)
 {
     PLANTS(tidy_check_fences, {"docs/a.md", "```console\n$ a\n\n## b\n", "is not closed"},
@@ -391,4 +428,17 @@ TEST(tidy, the_tree_obeys)
     assert_int_equal(reports, 0);
 }
 
-TEST_MAIN()
+/* `tidy_test --report prose` lists what the rules on prose would say of the whole tree. */
+int main(int argc, char **argv)
+{
+    if (argc != 3 || strcmp(argv[1], "--report") != 0 || strcmp(argv[2], "prose") != 0)
+        return cd_test_main(argc, argv, __FILE__);
+    tidy_tree tree = {0};
+    tidy_tree_load(&tree, CDDP_ROOT);
+    tidy_report report = {0};
+    tidy_check_all_prose(&tree, &report);
+    printf("%s%zu places\n", report.text != NULL ? report.text : "", report.count);
+    tidy_report_free(&report);
+    tidy_tree_free(&tree);
+    return 0;
+}

@@ -101,7 +101,7 @@ static void check_tags_of(const tidy_tree *tree, const tidy_file *f, tidy_report
     bool has_rules = tidy_tree_find(tree, tag_documents[0]) != NULL;
     static const char *const not_rules[] = {
         "UTF-16", "UTF-32", "SHA-25", "ISO-88", "I-NAME",
-        "AVX-51", "I-ODER", "I-ORDR", "UNU-99"}; /* the last three: wrong on purpose, to be told */
+        "AVX-51", "I-ODER", "I-ORDR", "UNU-99"}; /* the last three: wrong on purpose, to be reported */
     for (const char *at = f->text; *at != '\0'; at++) {
         if (at > f->text && (tidy_is_word(at[-1]) || at[-1] == '-')) continue;
         size_t tag = tag_length(at), invariant = invariant_length(at);
@@ -251,7 +251,7 @@ static void check_reported_marks(const tidy_file *f, const tidy_file *marks, tid
     static const char *const reporters[] = {"_mark(", ", mark, "};
     for (size_t i = 0; i < sizeof reporters / sizeof reporters[0]; i++)
         for (const char *at = f->text; (at = strstr(at, reporters[i])) != NULL; at++) {
-            /* what is told by a variable was told before */
+            /* a mark that a variable names was reported where the variable was set */
             const char *name = at + strcspn(at, "\"\n;?");
             char row[96];
             if (name[0] != '"' || f->code[at - f->text] == ' ') continue;
@@ -259,7 +259,7 @@ static void check_reported_marks(const tidy_file *f, const tidy_file *marks, tid
             snprintf(row, sizeof row, "\nCD_MARK(%.*s,", (int)strcspn(name, "\""), name);
             if (strstr(marks->text, row) == NULL)
                 tidy_report_add(report, f, name,
-                                "tells the mark %.*s, which core/plan/marks.def does not have",
+                                "emits the mark %.*s, which core/plan/marks.def does not have",
                                 (int)strcspn(name, "\""), name);
         }
 }
