@@ -72,6 +72,7 @@ void tidy_check_marks(const tidy_tree *tree, tidy_report *report);
 void tidy_check_pairs(const tidy_tree *tree, tidy_report *report);
 /* each one's memory runs out somewhere */
 void tidy_check_constructors(const tidy_tree *tree, tidy_report *report);
+void tidy_check_width(const tidy_tree *tree, tidy_report *report); /* lines over 100 columns */
 /* blocks of Markdown files that nobody closes */
 void tidy_check_fences(const tidy_tree *tree, tidy_report *report);
 /* relative links of Markdown files */

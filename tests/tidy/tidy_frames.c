@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Error chains have no holes: a function that ends in `return f(…, err);` wraps the call in CD_PASS.
-** Headers are exempt: what is inline there only forwards. */
+/* Error chains have no holes: a function that ends in `return f(…, err);` wraps the call in
+** CD_PASS. Headers are exempt: what is inline there only forwards. */
 #include "tests/tidy/tidy.h"
 
 #include <string.h>

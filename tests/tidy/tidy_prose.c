@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Rules on prose: the words of words.def, and the length of sentences in pages and messages.
 **
-** A file becomes a text of the same length in which only prose is left: comments, strings, pages. What
-** stood between is blank; a line end separates what does not belong together (paragraphs, cells, list
-** items). Phrases and sentences may therefore run over lines and over strings side by side.
+** A file becomes a text of the same length in which only prose is left: comments, strings, pages.
+** What stood between is blank; a line end separates what does not belong together (paragraphs,
+** cells, list items). Phrases and sentences may therefore run over lines and over strings side by
+** side.
 */
 #include "tests/tidy/tidy.h"
 
@@ -84,7 +85,8 @@ static size_t read_comment(const tidy_file *f, prose *p, size_t at)
     }
     for (size_t k = at + 2; k < end; k++)
         if (f->text[k] == '\n') start_comment_line(p, f->text, k + 1);
-    /* Line comments below each other are one; what stands before a comment does not belong to it. */
+    /* Line comments below each other are one; what stands before a comment does not belong to
+    ** it. */
     if (is_block) {
         p->text[at] = '\n';
         if (end + 1 < strlen(f->text)) p->text[end + 1] = '\n';
@@ -142,7 +144,8 @@ static void read_code(const tidy_file *f, prose *p)
     }
 }
 
-/* Headings, list items, cells and empty lines stand alone; what a page shows in a block is a sample. */
+/* Headings, list items, cells and empty lines stand alone; what a page shows in a block is a
+** sample. */
 static void read_page(const tidy_file *f, prose *p)
 {
     bool in_block = false, in_code = false;
@@ -213,7 +216,8 @@ static prose read_prose(const tidy_file *f)
 
 static bool is_letter(char c) { return isalnum((unsigned char)c) || (unsigned char)c >= 0x80; }
 
-/* Do the words stand at `at`? Blanks may be any number, or underscores; a star stands for any ending. */
+/* Do the words stand at `at`? Blanks may be any number, or underscores; a star stands for any
+** ending. */
 static bool has_words_at(const char *at, const char *words)
 {
     for (; *words != '\0'; words++) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A comment or a page that names a file names one that is there: by its path, by the end of that path,
-** or by its name alone. Scenarios, scripts and SQL are looked up only where a folder is named, since
-** `scenario.toml` is anybody's. */
+/* A comment or a page that names a file names one that is there: by its path, by the end of that
+** path, or by its name alone. Scenarios, scripts and SQL are looked up only where a folder is
+** named, since `scenario.toml` is anybody's. */
 #include "tests/tidy/tidy.h"
 
 #include <stdio.h>

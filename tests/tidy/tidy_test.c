@@ -12,16 +12,27 @@ static const struct {
     const char *name;
     tidy_rule_fn rule;
 } rules[] = {
-    {"layers", tidy_check_layers},       {"system headers", tidy_check_system},
-    {"banned calls", tidy_check_bans},   {"names", tidy_check_names},
-    {"globals", tidy_check_globals},     {"macros", tidy_check_macros},
-    {"frames", tidy_check_frames},       {"notes", tidy_check_notes},
-    {"tags", tidy_check_tags},           {"SPDX lines", tidy_check_spdx},
-    {"leftovers", tidy_check_leftovers}, {"pairs", tidy_check_pairs},
-    {"links", tidy_check_links},         {"references", tidy_check_references},
-    {"prose", tidy_check_prose},         {"fences", tidy_check_fences},
-    {"shown", tidy_check_shown},         {"reads", tidy_check_reads},
-    {"marks", tidy_check_marks},         {"constructors", tidy_check_constructors},
+    {"layers", tidy_check_layers},
+    {"system headers", tidy_check_system},
+    {"banned calls", tidy_check_bans},
+    {"names", tidy_check_names},
+    {"globals", tidy_check_globals},
+    {"macros", tidy_check_macros},
+    {"frames", tidy_check_frames},
+    {"notes", tidy_check_notes},
+    {"tags", tidy_check_tags},
+    {"SPDX lines", tidy_check_spdx},
+    {"leftovers", tidy_check_leftovers},
+    {"pairs", tidy_check_pairs},
+    {"links", tidy_check_links},
+    {"references", tidy_check_references},
+    {"prose", tidy_check_prose},
+    {"fences", tidy_check_fences},
+    {"width", tidy_check_width},
+    {"shown", tidy_check_shown},
+    {"reads", tidy_check_reads},
+    {"marks", tidy_check_marks},
+    {"constructors", tidy_check_constructors},
 };
 #define RULE_COUNT (sizeof rules / sizeof rules[0])
 
@@ -374,8 +385,8 @@ TEST(tidy, sees_words_that_readers_would_have_to_learn)
            {"docs/a.md", "The bound holds for f64", "\"holds for\""},
            {"docs/a.md", "Equality holds.", "\"holds.\""},
            {"core/ddp/a.c", "/* describes subscribers, holds a lock, of\n**\n** its own; a letter; tolds; ideal */ int subscribe, ideal;", NULL},
-           {"tests/tidy/words.def", "/* told */", NULL} /* clang-format on */
-    );
+           /* clang-format on */
+           {"tests/tidy/words.def", "/* told */", NULL});
 }
 
 TEST(tidy, sees_sentences_that_do_not_end)
@@ -388,16 +399,27 @@ TEST(tidy, sees_sentences_that_do_not_end)
            {"core/ddp/a.c", "f(\"" TEN TEN TEN "\", \"" TEN "\", g, \"" TEN "\");", NULL},
            {"core/ddp/a.c", "f(\"" TEN TEN TEN "\\n" TEN "\"); /* " TEN TEN TEN TEN "*/", NULL},
            {"core/ddp/a.c", "f(\"SELECT " TEN TEN TEN TEN "\");", NULL},
-           {"tests/a.c", "f(\"" TEN TEN TEN TEN "\");", NULL},
            {"docs/a.md", TEN TEN TEN "\n\n" TEN "\n- " TEN TEN "\n- " TEN TEN "\n| " TEN TEN " | " TEN TEN " |\n", NULL},
-           {"docs/a.md", TEN TEN "(" TEN "!) " TEN TEN "[a](b c) `one two three four`.\n\n    " TEN TEN TEN TEN "\n", NULL} /* clang-format on */
-    );
+           {"docs/a.md", TEN TEN "(" TEN "!) " TEN TEN "[a](b c) `one two three four`.\n\n    " TEN TEN TEN TEN "\n", NULL},
+           /* clang-format on */
+           {"tests/a.c", "f(\"" TEN TEN TEN TEN "\");", NULL});
 }
 
 TEST(tidy, enforces_prose_where_it_is_clean)
 {
     PLANTS(tidy_check_prose, {"cmake/a.cmake", "# told\n", "cmake/a.cmake:1: \"told\""},
            {"docs/paper.md", "told", NULL});
+}
+
+TEST(tidy, sees_lines_that_are_too_wide)
+{
+    PLANTS(tidy_check_width,
+           /* clang-format off */
+           {"core/ddp/a.c", "int a;\n/* " TEN TEN "*/\n", "core/ddp/a.c:2: a line of 103 columns"},
+           {"core/ddp/a.c", "/* clang-format off */\n/* " TEN TEN "*/\n/* clang-format on */\n/* " TEN TEN "*/", "core/ddp/a.c:4: a line"},
+           /* clang-format on */
+           {"core/ddp/a.c", "/* " TEN "ΣΣΣΣΣΣΣΣΣΣΣΣΣΣΣΣΣΣΣΣΣΣΣΣΣΣΣΣΣΣΣΣΣΣΣΣΣΣ */\n", NULL},
+           {"core/ddp/a.def", "/* " TEN TEN "*/\n", NULL});
 }
 
 TEST(tidy, sees_blocks_that_nobody_closes)

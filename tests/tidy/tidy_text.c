@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define COLUMNS_MAX 100 /* as .clang-format has it */
+
 /* The rules' own files talk about what they forbid. */
 static bool is_about_rules(const char *path)
 {
@@ -101,7 +103,7 @@ static void check_tags_of(const tidy_tree *tree, const tidy_file *f, tidy_report
     bool has_rules = tidy_tree_find(tree, tag_documents[0]) != NULL;
     static const char *const not_rules[] = {
         "UTF-16", "UTF-32", "SHA-25", "ISO-88", "I-NAME",
-        "AVX-51", "I-ODER", "I-ORDR", "UNU-99"}; /* the last three: wrong on purpose, to be reported */
+        "AVX-51", "I-ODER", "I-ORDR", "UNU-99"}; /* the last three are planted mistakes */
     for (const char *at = f->text; *at != '\0'; at++) {
         if (at > f->text && (tidy_is_word(at[-1]) || at[-1] == '-')) continue;
         size_t tag = tag_length(at), invariant = invariant_length(at);
@@ -152,8 +154,8 @@ static void collect_cited(const tidy_file *f, const char *family, cited *c)
     }
 }
 
-/* Rows "| TI-A-01 | … |" and "| VER-01 | … |" say what a test or a scenario shows. A row whose first cell is a text or a list is
-** about something left out. */
+/* Rows "| TI-A-01 | … |" and "| VER-01 | … |" say what a test or a scenario shows. A row whose
+** first cell is a text or a list is about something left out. */
 void tidy_check_shown(const tidy_tree *tree, tidy_report *report)
 {
     cited c = {.count = 0};
@@ -357,6 +359,35 @@ void tidy_check_fences(const tidy_tree *tree, tidy_report *report)
     }
 }
 
+/* ---- width ---- */
+
+static size_t columns(const char *line)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < tidy_line_length(line); i++)
+        count += ((unsigned char)line[i] & 0xc0) != 0x80; /* a character of UTF-8, not a byte */
+    return count;
+}
+
+/* clang-format does not break comments and strings; a table between its markers keeps its rows. */
+void tidy_check_width(const tidy_tree *tree, tidy_report *report)
+{
+    for (size_t i = 0; i < tree->count; i++) {
+        const tidy_file *f = &tree->files[i];
+        bool is_exempt = false;
+        if (!tidy_is_c(f->path)) continue;
+        for (const char *at = f->text; *at != '\0';
+             at += tidy_line_length(at) + (at[tidy_line_length(at)] == '\n')) {
+            const char *mark = strstr(at, "/* clang-format o"), *end = at + tidy_line_length(at);
+            if (mark != NULL && mark < end)
+                is_exempt = strncmp(mark, "/* clang-format off", 19) == 0;
+            if (!is_exempt && columns(at) > COLUMNS_MAX)
+                tidy_report_add(report, f, at, "a line of %zu columns, of which there are %d",
+                                columns(at), COLUMNS_MAX);
+        }
+    }
+}
+
 /* ---- sizes ---- */
 
 static void print_long_functions(const tidy_file *f)
@@ -380,15 +411,13 @@ void tidy_print_outliers(const tidy_tree *tree)
     for (size_t i = 0; i < tree->count; i++) {
         const tidy_file *f = &tree->files[i];
         if (!tidy_is_c(f->path)) continue;
-        size_t lines = 0, wide = 0;
+        size_t lines = 0;
         for (const char *at = f->text; *at != '\0';
              at += tidy_line_length(at) + (at[tidy_line_length(at)] == '\n')) {
             lines++;
-            wide += tidy_line_length(at) > 130;
         }
         if (lines > (tidy_is_under(f->path, "tests") ? 900 : 500))
             printf("  %s: %zu lines\n", f->path, lines);
-        if (wide > 0) printf("  %s: %zu lines wider than 130 bytes\n", f->path, wide);
         print_long_functions(f);
     }
 }
