@@ -197,6 +197,7 @@ TEST(tidy, sees_tail_calls_that_leave_no_frame)
            {"core/ddp/a.c", STATUS "return a ? CDDP_OK : o->g(a,\n        err);\n}\n", "core/ddp/a.c:3: a failure"},
            {"cli/a.c", "#define A {\ncddp_status\nf(cddp_error *err) { return g(err); }\n", "cli/a.c:3: a failure"},
            {"core/ddp/a.c", STATUS "return CD_PASS(g(a, err));\n}\n", NULL},
+           {"core/ddp/a.c", STATUS "return a ? cd_fail_memory(err, \"a\") : g(a, err);\n}\n", NULL},
            {"core/ddp/a.c", STATUS "return cd_fail(err, CDDP_E_ARG, \"a\");\n}\n", NULL},
            {"core/ddp/a.c", STATUS "if (a) return NO_MEMORY(err);\n    CD_TRY(g(a, err));\n    return h(a, &err);\n}\n", NULL},
            {"core/ddp/a.c", "static bool f(cddp_error *err)\n{\n    return g(err);\n}\n", NULL},
