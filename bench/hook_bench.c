@@ -4,7 +4,8 @@
 ** by the processor's clock; quote the ratios. A window is four micro-steps, from bins or gradients
 ** without anything in them.
 **
-**     hook_bench [--limits] [--rounds N] [--isa portable|avx2|avx512] [--mib N | --kib N | --sweep | --list NAME]
+**     hook_bench [--limits] [--rounds N] [--isa portable|avx2|avx512]
+**                [--mib N | --kib N | --sweep | --list NAME]
 **
 **     --mib, --kib    arrays of so many MiB or KiB of f32
 **     --sweep         accumulation alone, a line for each size from 1 KiB to 100 MiB; takes minutes

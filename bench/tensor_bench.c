@@ -3,8 +3,8 @@
 ** installed), and element-wise kernels against memcpy, which is what memory allows.
 **
 ** Each number is the best of several runs: what disturbs a run only ever makes it slower.
-** Usage: cddp-bench-tensor [matmul | memory]. Exit 1 when the product is below a quarter of OpenBLAS at
-** 512³. */
+** Usage: cddp-bench-tensor [matmul | memory]. Exit 1 when the product is below a quarter of
+** OpenBLAS at 512³. */
 #include "cddp/device.h"
 #include "core/base/os.h"
 #include "core/tensor/linalg.h"

@@ -12,8 +12,8 @@ typedef struct cd_report_target {
 
 cddp_status cd_report_target_read(const cd_args *args, cd_report_target *target,
                                   cddp_error *err) CDDP_MUST_CHECK;
-/* Can the report be written there? Asked before the work that it describes, by the process that will
-** write it. */
+/* Can the report be written there? Asked before the work that it describes, by the process that
+** will write it. */
 cddp_status cd_report_target_check(const cd_report_target *target, cddp_error *err) CDDP_MUST_CHECK;
 /* Writes the report where it belongs, or, where that fails, to standard output; returns its exit
 ** code, or that of a failure to write it. */

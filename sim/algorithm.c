@@ -11,8 +11,9 @@
 **   reduce          flat and any_order: all to the root; otherwise a binomial tree (tree.c)
 **   reduce_scatter  flat and any_order: through rank 0; otherwise a ring (chunk c from rank c-1
 **                   downwards to rank c)
-**   broadcast       binomial tree      allgather  ring      gather, scatter  direct      alltoall  pairwise
-**   barrier         dissemination      send, recv direct
+**   broadcast       binomial tree      allgather        ring
+**   gather, scatter direct             alltoall         pairwise
+**   barrier         dissemination      send, recv       direct
 */
 #include "sim/algorithm.h"
 

@@ -42,14 +42,14 @@ typedef struct cd_fault {
     uint32_t peer; /* links: the receiver; UINT32_MAX: every one */
     /* *_JOIN: whose joins `at` counts; it need not be the rank that is struck */
     uint32_t joiner;
-    const bool *
-        side; /* partition: (world_size) who is on the one side, borrowed; else NULL. rank: whose collective
-                          ** `at` counts; peer is not used */
+    /* partition: (world_size) who is on the one side, borrowed; else NULL. rank: whose collective
+    ** `at` counts; peer is not used */
+    const bool *side;
     uint64_t at;          /* ns, or ordinal of the collective, or of the join */
     uint64_t duration_ns; /* hang, slow_rank, link_cut, link_delay: for how long; 0: for good */
-    uint64_t
-        amount; /* slow_rank: permille of normal time; link_delay, link_reorder: ns added; chunk_corrupt,
-                          ** bit_flip: number of the bit; nan: element */
+    /* slow_rank: permille of normal time; link_delay, link_reorder: ns added; chunk_corrupt,
+    ** bit_flip: number of the bit; nan: element */
+    uint64_t amount;
     /* whether it strikes is a choice (CDDP_CHOICE_FAULT); fifo: it does not */
     bool optional;
 } cd_fault;

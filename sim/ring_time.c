@@ -15,7 +15,8 @@
 ** which then handled it: time, port, and what it passed on. In the next step the neighbour handles
 ** it, whose time and port are in the state of the chunk before it:
 **
-**     chunk c after step t+1  =  f(chunk c after step t, chunk c-1 after step t, what c costs on the link it comes to)
+**     chunk c after step t+1  =  f(chunk c after step t, chunk c-1 after step t,
+**                                  what c costs on the link that it reaches)
 **
 ** Compare every step with the one `period` steps before it. When those added the same d to all of
 ** the states of c and of c-1, and the link costs what the one `period` ranks before costs, the next

@@ -60,9 +60,9 @@ typedef struct cd_sim_config {
     cd_network_config network;
     /* each computation may take this much longer (CDDP_CHOICE_DELAY); 0: none does */
     uint32_t delay_permille;
-    uint32_t
-        compute_permille; /* of its time that computing takes while an operation of the rank is transferred, since
-                                  both want the same cores; 0 or 1000: they do not */
+    /* of its time that computing takes while an operation of the rank is transferred, since both
+    ** want the same cores; 0 or 1000: they do not */
+    uint32_t compute_permille;
     /* operations that progress at once on a rank, over all groups; 0: any number */
     uint32_t slots_per_rank;
     const cd_fault *faults; /* (fault_count) */

@@ -34,13 +34,13 @@ void cd_arena_fini(cd_arena *arena); /* accepts a zeroed arena, and one that lie
 void *cd_arena_push(cd_arena *arena, size_t bytes);
 /* Zeroed, aligned for every C type; NULL also when the size overflows. */
 void *cd_arena_array(cd_arena *arena, size_t count, size_t item_bytes);
-/* CDDP_OK, or CDDP_E_NOMEM with "no memory for …" when a push failed: `CD_TRY(cd_arena_check(&arena,
-** err, "the oracle of rank %u", rank));` */
+/* CDDP_OK, or CDDP_E_NOMEM with "no memory for …" when a push failed:
+** `CD_TRY(cd_arena_check(&arena, err, "the oracle of rank %u", rank));` */
 #define cd_arena_check(arena, err, ...) \
     ((arena)->exhausted ? cd_fail_memory((err), __VA_ARGS__) : CDDP_OK)
 /* Text needs no alignment. */
-/* The next pushes of `bytes` in all (each rounded up: CD_ARENA_BYTES) succeed, and lie in one block:
-** an object that knows its size reserves it once, and has one place that can fail. */
+/* The next pushes of `bytes` in all (each rounded up: CD_ARENA_BYTES) succeed, and lie in one
+** block: an object that knows its size reserves it once, and has one place that can fail. */
 bool cd_arena_reserve(cd_arena *arena, size_t bytes);
 #define CD_ARENA_BYTES(bytes) (((bytes) > 0 ? (bytes) + 63 : 64) / 64 * 64)
 char *cd_arena_strdup(cd_arena *arena, const char *text);

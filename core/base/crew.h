@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A pool of processes: tasks, each done by a fork of this process, and their results in order.
 **
-** A worker sends one record through its pipe: its result or its error. A record that arrives in part
-** does not count, so a worker that was killed in the middle is a worker without a result. Results
-** are handed over in the order of the tasks, whatever the order in which workers end; so what comes
-** of them is the same for every number of workers.
+** A worker sends one record through its pipe: its result or its error. A record that arrives in
+** part does not count, so a worker that was killed in the middle is a worker without a result.
+** Results are handed over in the order of the tasks, whatever the order in which workers end; so
+** what comes of them is the same for every number of workers.
 **
 ** Lifetime   cd_crew_run returns when every worker has ended or was stopped.
 ** Threads    one thread; it forks.

@@ -6,8 +6,8 @@
 ** passes it on adds a frame. Only the macros of this file hide a jump.
 =======
 ** Whoever decides which error it is writes the message, with the values; whoever passes it on adds
-** a frame: CD_TRY and CD_TRY_OUT, the only macros of the tree that hide a jump, and CD_PASS, which has
-** none.
+** a frame: CD_TRY and CD_TRY_OUT, the only macros of the tree that hide a jump, and CD_PASS, which
+** has none.
 >>>>>>> /tmp/s0_error.h
 */
 #pragma once
@@ -20,8 +20,9 @@
 cddp_status cd_error_fail(cddp_error *err, cddp_status status, const char *file,
                           const char *function, int line, const char *format, ...)
     CDDP_PRINTF(6, 7);
-/* The only wording of exhausted memory: "no memory for …" with CDDP_E_NOMEM. The rest of the message
-** is what was asked for, and how much: `return cd_fail_memory(err, "%zu buckets", count);` */
+/* The only wording of exhausted memory: "no memory for …" with CDDP_E_NOMEM. The rest of the
+** message is what was asked for, and how much: `return cd_fail_memory(err, "%zu buckets",
+** count);` */
 #define cd_fail_memory(err, ...) \
     cd_error_fail_memory((err), __FILE__, __func__, __LINE__, __VA_ARGS__)
 cddp_status cd_error_fail_memory(cddp_error *err, const char *file, const char *function, int line,
@@ -52,8 +53,8 @@ void cd_error_print(const cddp_error *err, char *text, size_t text_bytes);
         }                                                      \
     } while (0)
 
-/* A tail call with its frame: `return CD_PASS(call);` has the value of call, and adds a frame when that
-** is no success. Expects a parameter named err. */
+/* A tail call with its frame: `return CD_PASS(call);` has the value of call, and adds a frame when
+** that is no success. Expects a parameter named err. */
 #define CD_PASS(call) cd_error_pass((call), err, __FILE__, __func__, __LINE__)
 static inline cddp_status cd_error_pass(cddp_status status, cddp_error *err, const char *file,
                                         const char *function, int line)

@@ -26,8 +26,8 @@ typedef struct cd_variant {
     uint32_t next;     /* position + 1 in the overflow list; 0: none */
 } cd_variant;
 
-/* Place and reporter do not depend on which rank spoke first: real processes speak in whatever order
-** they run. */
+/* Place and reporter do not depend on which rank spoke first: real processes speak in whatever
+** order they run. */
 typedef struct cd_agree_entry {
     cd_variant first;
     uint64_t sequence;         /* of the reporter's event */

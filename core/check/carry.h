@@ -2,10 +2,12 @@
 /* What the reducer tells of a bucket, held against what the group saw: the two are told by
 ** different layers.
 **
-** Judged from   bucket_launch and bucket_done (the reducer's word), collective_post and collective_done (the group's), hook_call.
+** Judged from   bucket_launch and bucket_done (the reducer's word), collective_post and
+**               collective_done (the group's), hook_call.
 **     a bucket that was launched is carried by a collective of its group before it is done;
 **     what was posted is what was launched, and what arrived is what the bucket is said to hold.
-**     Of a sparse bucket, whose gradients travel as rows in several operations, and where nobody tells digests, only the first of these.
+**     Of a sparse bucket, whose gradients travel as rows in several operations, and where nobody
+**     reports digests, only the first of these.
 ** Limits        not of buckets that a comm hook reduces: what it sends is its own business, and may
 **               still be under way when it has given its result.
 */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the trace has said of the run itself: names, groups, layouts, settings and agreements. The judge
-** learns it once, before an event reaches a check; checks read it through cddp_facts.
+/* What the trace has said of the run itself: names, groups, layouts, settings and agreements. The
+** judge learns it once, before an event reaches a check; checks read it through cddp_facts.
 **
 ** Where ranks differ over a name, the least rank is believed, whichever event came first: events of
 ** real processes come in any order.

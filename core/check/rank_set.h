@@ -3,9 +3,11 @@
 **
 ** Ranks below 64 lie in the set itself; a larger world takes room from an arena.
 **
-** Lifetime   a zeroed set is empty. Its room is the arena's, so a set is never released by itself, and
+** Lifetime   a zeroed set is empty. Its room is the arena's, so a set is never released by itself,
+**            and
 **            a copy shares it: copy a set only to read it.
-** Errors     when memory is exhausted the rank is missing; the judge learns of it from its allocator.
+** Errors     when memory is exhausted the rank is missing; the judge learns of it from its
+**            allocator.
 */
 #pragma once
 #include "core/base/arena.h"

@@ -5,8 +5,9 @@
 ** subnormal, so a sum of any of them is one, too, and addition of integers is associative. Bin j
 ** weighs 2^(24·j), whatever the data: a bin that depended on the largest number of a bucket or of a
 ** rank would make bits depend on the bucket layout or on the world. A sum is kept
-** as a row of balanced digits, |digit| ≤ 2^23, so that 255 rows can be added digit by digit in i32. Nothing is ever
-** dropped: what a span leaves out is zero on every rank, so the span changes bytes and never bits.
+** as a row of balanced digits, |digit| ≤ 2^23, so that 255 rows can be added digit by digit in i32.
+** Nothing is ever dropped: what a span leaves out is zero on every rank, so the span changes bytes
+** and never bits.
 **
 ** Locally a double is a window of 53 bits that almost always suffices: an addition of a 24-bit
 ** number is exact unless sum and addend lie more than 29 binades apart. Where it is not, the sum
@@ -52,8 +53,8 @@
 /* ---- formats ---- */
 
 typedef struct format {
-    int precision, least,
-        most; /* significant bits; exponents of the smallest subnormal and of 2^most, which overflows */
+    /* significant bits; exponents of the smallest subnormal and of 2^most, which overflows */
+    int precision, least, most;
 } format;
 
 static format format_of(cddp_dtype dtype)
@@ -336,27 +337,28 @@ static inline __attribute__((always_inline)) __m256i watch_groups_avx2(double *r
     return largest;
 }
 
-#define ADD_WATCHED(suffix, attributes)                                                             \
-    attributes static bool add_watched_##suffix(double *restrict to, const double *restrict from,   \
-                                                const float *restrict x, size_t count, way w)       \
-    {                                                                                               \
-        const size_t whole = count - count % GROUP;                                                 \
-        FENCE();                                                                                    \
-        const __m256i largest =                                                                     \
-            w.is_long   ? w.is_back ? watch_groups_##suffix(to, from, x, whole, (way){true, true})  \
-                                    : watch_groups_##suffix(to, from, x, whole, (way){false, true}) \
-              : w.is_back ? watch_groups_##suffix(to, from, x, whole, (way){true, false})           \
-                        : watch_groups_##suffix(to, from, x, whole, (way){false, false});           \
-        FENCE();                                                                                    \
-        const __m256i special = _mm256_cmpgt_epi32(largest, _mm256_set1_epi32(0x7f7fffff));         \
-        const bool exact =                                                                          \
-            (_mm_getcsr() & INEXACT) == 0 && _mm256_testz_si256(special, special) != 0;             \
-        if (exact && (whole == count ||                                                             \
-                      add_##suffix(to + whole, from + whole, x + whole, count - whole, w)))         \
-            return true;                                                                            \
-        FENCE();                                                                                    \
-        _mm_setcsr(_mm_getcsr() & ~INEXACT);                                                        \
-        return false;                                                                               \
+#define WATCH(suffix, is_back, is_long) \
+    watch_groups_##suffix(to, from, x, whole, (way){is_back, is_long})
+#define ADD_WATCHED(suffix, attributes)                                                           \
+    attributes static bool add_watched_##suffix(double *restrict to, const double *restrict from, \
+                                                const float *restrict x, size_t count, way w)     \
+    {                                                                                             \
+        const size_t whole = count - count % GROUP;                                               \
+        FENCE();                                                                                  \
+        const __m256i largest =                                                                   \
+            w.is_long   ? w.is_back ? WATCH(suffix, true, true) : WATCH(suffix, false, true)      \
+              : w.is_back ? WATCH(suffix, true, false)                                            \
+                        : WATCH(suffix, false, false);                                            \
+        FENCE();                                                                                  \
+        const __m256i special = _mm256_cmpgt_epi32(largest, _mm256_set1_epi32(0x7f7fffff));       \
+        const bool exact =                                                                        \
+            (_mm_getcsr() & INEXACT) == 0 && _mm256_testz_si256(special, special) != 0;           \
+        if (exact && (whole == count ||                                                           \
+                      add_##suffix(to + whole, from + whole, x + whole, count - whole, w)))       \
+            return true;                                                                          \
+        FENCE();                                                                                  \
+        _mm_setcsr(_mm_getcsr() & ~INEXACT);                                                      \
+        return false;                                                                             \
     }
 ADD_WATCHED(avx2, TARGET("avx2"))
 
@@ -609,9 +611,9 @@ static double round_bins(const int64_t *bins, size_t count, int first, bool rest
 static double decode_exactly(cddp_dtype dtype, const int32_t *rows, int64_t stride,
                              const cd_bins_span *span, uint32_t divisor)
 {
-    enum {
-        BELOW = 4
-    }; /* 96 bits under the lowest digit: 32 for the divisor, 53 for the result, and some to round with */
+    /* 96 bits under the lowest digit: 32 for the divisor, 53 for the result, and some to round
+    ** with */
+    enum { BELOW = 4 };
     int64_t bins[BINS_MAX + BELOW + 4] = {0};
     size_t count = span->first <= span->last ? (size_t)(span->last - span->first) + 1 : 0;
     for (size_t r = 0; r < count; r++) bins[BELOW + r] = rows[(int64_t)r * stride];

@@ -91,8 +91,8 @@ double cd_host_least(cddp_dtype dtype)
 
 /* Per element: W - 1 additions and a division, before or after them, round W times; u of the sum's
 ** dtype each, or its smallest step W times.
-** Then the result is rounded to its own dtype. Over the ranks that is γ(W)·Σ|sent| and u·(1 + γ(W))·Σ|sent| at most, of which each rank
-** states its own part; and the sums here round in f64. */
+** Then the result is rounded to its own dtype. Over the ranks that is γ(W)·Σ|sent| and u·(1 +
+** γ(W))·Σ|sent| at most, of which each rank states its own part; and the sums here round in f64. */
 void cd_mean_law_state(const cd_mean_law *law, cddp_tracer *tracer)
 {
     const cd_host_sums *sent = law->sent, *has = law->has;

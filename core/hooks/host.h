@@ -31,8 +31,8 @@ void cd_host_set(const cddp_tensor *t, int64_t i, double value);
 /* 1 or -1, fixed and arbitrary: in a sum with such signs errors are not likely to cancel. */
 double cd_host_sign(int64_t i);
 
-/* Σ ±x, with the signs of places in a bucket, and Σ |x|, in f64: what is missing and what is in the wrong place show
-** alike. */
+/* Σ ±x, with the signs of places in a bucket, and Σ |x|, in f64: what is missing and what is in the
+** wrong place show alike. */
 typedef struct cd_host_sums {
     double sum, magnitude;
     int64_t count;

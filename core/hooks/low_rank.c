@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* PowerSGD, stage by stage. Per bucket in the compressed phase (PSG-06):
 **
-**   run      corrected = gradient + error; error = corrected          → all-reduce of the uncompressed vector
+**   run      corrected = gradient + error; error = corrected   → all-reduce of the uncompressed
 **            P = M·Q
-**   stage_p  uncompressed ÷ W, back into the bucket                   → all-reduce of P (never divided)
-**   stage_q  orthogonalise P; Q = Mᵀ·P                                → all-reduce of Q
+**   stage_p  uncompressed ÷ W, back into the bucket            → all-reduce of P (never divided)
+**   stage_q  orthogonalise P; Q = Mᵀ·P                         → all-reduce of Q
 **   stage_m  Q ÷ W; M = P·Qᵀ; error -= M
 **
 ** The three chained collectives are issued even when they are empty, so that all ranks issue the

@@ -16,11 +16,12 @@
 ** corrected) on the columns of P, so Pᵀ·(A - P·Qᵀ) = 0. A is nowhere in one place, but the identity
 ** is linear in it: with signs w and v, fixed and arbitrary, so that no error is likely to cancel,
 **
-**     Σ over ranks  wᵀPᵀ·A_r·v   =   Σ over ranks  wᵀPᵀ·output·v          (the right sides are alike)
+**     Σ over ranks  wᵀPᵀ·A_r·v   =   Σ over ranks  wᵀPᵀ·output·v     (the right sides are alike)
 **
 ** where both sides may differ by what rounding leaves, per rank, of a matrix of n × m elements at
 ** rank r, u the unit roundoff:
-**   A_rᵀ·P, its sum over W ranks and the division: (γ(n) + u + γ(W - 1) + u, and their products) · Σ|w||P|ᵀ|A_r||v|;
+**   A_rᵀ·P, its sum over W ranks and the division: (γ(n) + u + γ(W - 1) + u, and their products) ·
+**       Σ|w||P|ᵀ|A_r||v|;
 **   PᵀP = 1 but for the rounding of P: (2u + u², and n·r·2^-50 for Gram-Schmidt in f64) · r · Σ|Q|;
 **   P·Qᵀ: (γ(r) + u) · Σ|w||P|ᵀ|P||Q|ᵀ|v|;
 **   the smallest step for every product, and 2^-52 per operation of these sums themselves.

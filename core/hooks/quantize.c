@@ -6,9 +6,10 @@
 **   decode  result = (Σ over ranks 0, 1, 2, … of scale_r · (code_r - zero_r)) ÷ W, in f32, on every
 **           rank alike
 **
-** There is no all-reduce, and no error feedback: |result - mean| ≤ (1/W)·Σ_r scale_r / 2 plus rounding (QNT-04). Each
-** rank states its own share of that in the trace, and that the result is the mean of what was sent.
-** Per channel, a bucket that divides gets one more row, all padding (QNT-03).
+** There is no all-reduce, and no error feedback: |result - mean| ≤ (1/W)·Σ_r scale_r / 2 plus
+** rounding (QNT-04). Each rank states its own share of that in the trace, and that the result is
+** the mean of what was sent. Per channel, a bucket that divides gets one more row, all padding
+** (QNT-03).
 */
 #include "core/hooks/quantize.h"
 

@@ -6,7 +6,8 @@
 ** comm or hooks. Its results enter the trace as `compare` events.
 **
 ** Per optimizer step the rank calls
-**     begin_step → for each micro-step: enter_forward → (forward, backward: push_local per gradient)
+**     begin_step
+**     → for each micro-step: enter_forward → (forward, backward: push_local per gradient)
 **     → judge_gradients (after a synchronising backward) → judge_update (after the optimizers)
 ** and finish at the end.
 **
@@ -91,8 +92,9 @@ typedef struct cd_oracle_moments {
 typedef enum cd_oracle_path {
     CD_ORACLE_PATH_LOCAL,  /* it does not: ignored, frozen when the model was wrapped */
     CD_ORACLE_PATH_BUCKET, /* by its bucket, as the reduction declares */
-    CD_ORACLE_PATH_DELAYED /* by the delayed all-reduce: truly divided, then summed, with any hook (DEL-03);
-                           ** its gradient always exists (DEL-04) */
+    /* by the delayed all-reduce: truly divided, then summed, with any hook (DEL-03); its gradient
+    ** always exists (DEL-04) */
+    CD_ORACLE_PATH_DELAYED
 } cd_oracle_path;
 
 typedef struct cd_oracle_parameter {

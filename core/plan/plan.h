@@ -18,8 +18,8 @@ cddp_status cd_plan_add_override(cddp_plan *plan, const cddp_selector *ranks, co
 cddp_status cd_plan_set_text(cddp_plan *plan, const char *source, const char *text,
                              cddp_error *err) CDDP_MUST_CHECK;
 
-/* Every contradiction of the plan, each reported with the key that a person would change. Returns how
-** many. */
+/* Every contradiction of the plan, each reported with the key that a person would change. Returns
+** how many. */
 typedef void (*cd_contradiction_fn)(void *context, const char *key, const char *message);
 size_t cd_plan_find_contradictions(const cddp_plan *plan, cd_contradiction_fn report,
                                    void *context);

@@ -2,8 +2,8 @@
 /* What a collective of the program itself must give.
 **
 ** Element i of what rank r of the world gives is r mod 4 + 1 + i mod 3: so every element of the
-** result is known without asking anybody. An element too far, a rank too few and a reduction that is
-** ignored give other numbers. Sums, products and averages of such numbers round seldom: where
+** result is known without asking anybody. An element too far, a rank too few and a reduction that
+** is ignored give other numbers. Sums, products and averages of such numbers round seldom: where
 ** nothing rounds the bound is 0. Otherwise it is γ(W + 1) times the size of the result, which all
 ** terms together have, since they are positive.
 */

@@ -45,7 +45,8 @@ static bool model_is_sample_wise(const cd_watch *w, const cd_module *module)
 {
     const cddp_dtype dtype = (cddp_dtype)w->settings.model.dtype;
     return module->buffer_count == 0 && dtype != CDDP_F16 && dtype != CDDP_BF16 &&
-           w->settings.mixed_precision.param_dtype == CDDP_PARAM_DTYPE_NONE && cd_device_is_direct(module->device);
+           w->settings.mixed_precision.param_dtype == CDDP_PARAM_DTYPE_NONE &&
+           cd_device_is_direct(module->device);
 }
 
 static cd_oracle_path path_of(const cd_watch *w, const cd_watched_model *model, size_t parameter)

@@ -14,55 +14,56 @@
 
 /* ---- f32 and f64 ---- */
 
-#define FLOAT_KERNELS(T, name)                                                                                       \
-    static void scale_##name(void *dst, const void *src, size_t count,                                               \
-                             const cd_kernel_scalar *scalar)                                                         \
-    {                                                                                                                \
-        T *d = dst;                                                                                                  \
-        const T *s = src;                                                                                            \
-        const T factor = (T)scalar->value;                                                                           \
-        for (size_t i = 0; i < count; i++) d[i] = s[i] * factor;                                                     \
-    }                                                                                                                \
-    static void axpy_##name(void *dst, const void *src, size_t count,                                                \
-                            const cd_kernel_scalar *scalar)                                                          \
-    {                                                                                                                \
-        T *d = dst;                                                                                                  \
-        const T *s = src;                                                                                            \
-        const T alpha = (T)scalar->value;                                                                            \
-        for (size_t i = 0; i < count; i++) d[i] = d[i] + alpha * s[i];                                               \
-    }                                                                                                                \
-    static void sum_##name(void *dst, const void *src, size_t count,                                                 \
-                           const cd_kernel_scalar *scalar)                                                           \
-    {                                                                                                                \
-        T *d = dst;                                                                                                  \
-        const T *s = src;                                                                                            \
-        UNUSED(scalar);                                                                                              \
-        for (size_t i = 0; i < count; i++) d[i] = d[i] + s[i];                                                       \
-    }                                                                                                                \
-    static void product_##name(void *dst, const void *src, size_t count,                                             \
-                               const cd_kernel_scalar *scalar)                                                       \
-    {                                                                                                                \
-        T *d = dst;                                                                                                  \
-        const T *s = src;                                                                                            \
-        UNUSED(scalar);                                                                                              \
-        for (size_t i = 0; i < count; i++) d[i] = d[i] * s[i];                                                       \
-    }                                                                                                                \
-    /* A NaN on either side gives NaN, the destination's first; of equal operands (+0, -0) the destination stays. */ \
-    static void min_##name(void *dst, const void *src, size_t count,                                                 \
-                           const cd_kernel_scalar *scalar)                                                           \
-    {                                                                                                                \
-        T *d = dst;                                                                                                  \
-        const T *s = src;                                                                                            \
-        UNUSED(scalar);                                                                                              \
-        for (size_t i = 0; i < count; i++) d[i] = d[i] != d[i] || d[i] <= s[i] ? d[i] : s[i];                        \
-    }                                                                                                                \
-    static void max_##name(void *dst, const void *src, size_t count,                                                 \
-                           const cd_kernel_scalar *scalar)                                                           \
-    {                                                                                                                \
-        T *d = dst;                                                                                                  \
-        const T *s = src;                                                                                            \
-        UNUSED(scalar);                                                                                              \
-        for (size_t i = 0; i < count; i++) d[i] = d[i] != d[i] || d[i] >= s[i] ? d[i] : s[i];                        \
+#define FLOAT_KERNELS(T, name)                                                                \
+    static void scale_##name(void *dst, const void *src, size_t count,                        \
+                             const cd_kernel_scalar *scalar)                                  \
+    {                                                                                         \
+        T *d = dst;                                                                           \
+        const T *s = src;                                                                     \
+        const T factor = (T)scalar->value;                                                    \
+        for (size_t i = 0; i < count; i++) d[i] = s[i] * factor;                              \
+    }                                                                                         \
+    static void axpy_##name(void *dst, const void *src, size_t count,                         \
+                            const cd_kernel_scalar *scalar)                                   \
+    {                                                                                         \
+        T *d = dst;                                                                           \
+        const T *s = src;                                                                     \
+        const T alpha = (T)scalar->value;                                                     \
+        for (size_t i = 0; i < count; i++) d[i] = d[i] + alpha * s[i];                        \
+    }                                                                                         \
+    static void sum_##name(void *dst, const void *src, size_t count,                          \
+                           const cd_kernel_scalar *scalar)                                    \
+    {                                                                                         \
+        T *d = dst;                                                                           \
+        const T *s = src;                                                                     \
+        UNUSED(scalar);                                                                       \
+        for (size_t i = 0; i < count; i++) d[i] = d[i] + s[i];                                \
+    }                                                                                         \
+    static void product_##name(void *dst, const void *src, size_t count,                      \
+                               const cd_kernel_scalar *scalar)                                \
+    {                                                                                         \
+        T *d = dst;                                                                           \
+        const T *s = src;                                                                     \
+        UNUSED(scalar);                                                                       \
+        for (size_t i = 0; i < count; i++) d[i] = d[i] * s[i];                                \
+    }                                                                                         \
+    /* A NaN on either side gives NaN, the destination's first. */                            \
+    /* Of equal operands (+0, -0) the destination stays. */                                   \
+    static void min_##name(void *dst, const void *src, size_t count,                          \
+                           const cd_kernel_scalar *scalar)                                    \
+    {                                                                                         \
+        T *d = dst;                                                                           \
+        const T *s = src;                                                                     \
+        UNUSED(scalar);                                                                       \
+        for (size_t i = 0; i < count; i++) d[i] = d[i] != d[i] || d[i] <= s[i] ? d[i] : s[i]; \
+    }                                                                                         \
+    static void max_##name(void *dst, const void *src, size_t count,                          \
+                           const cd_kernel_scalar *scalar)                                    \
+    {                                                                                         \
+        T *d = dst;                                                                           \
+        const T *s = src;                                                                     \
+        UNUSED(scalar);                                                                       \
+        for (size_t i = 0; i < count; i++) d[i] = d[i] != d[i] || d[i] >= s[i] ? d[i] : s[i]; \
     }
 
 FLOAT_KERNELS(float, f32)

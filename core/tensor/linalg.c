@@ -1,14 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The matrix product in register tiles.
 **
-**            NR columns               A tile of MR rows × NR columns keeps its sums in registers
-**                                     while k runs
-**        ┌───────┐ panel of b,        from 0 to the end; a is broadcast, a row of the panel is one
-**                                     vector load.
-**      k │░░░░░░░│ packed k-major,    The sum over k is never split: so its order is the same in every tile
-**        └───────┘ zero-padded        shape, and a tile at the border (fewer rows, or columns that
-**                                     are
-**   a ┌────┐ ┌───────┐                padding) gives the bits that a full one gives.
+**            NR columns              A tile of MR rows × NR columns keeps its sums in registers
+**        ┌───────┐ panel of b,       while k runs from 0 to the end; a is broadcast, a row of
+**      k │░░░░░░░│ packed k-major,   the panel is one vector load. The sum over k is never split:
+**        └───────┘ zero-padded       so its order is the same in every tile shape, and a tile at
+**   a ┌────┐ ┌───────┐               the border, padded, gives the bits that a full one gives.
 **  MR │    │ │ tile  │
 **     └────┘ └───────┘                Limitations: the packed panel is k × NR elements, so beyond a
 **                                     k of some 10,000 it leaves the L2 cache and speed drops.

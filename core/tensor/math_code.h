@@ -7,10 +7,10 @@
 ** pair high + low until the result is rounded once. Constants with more digits than a formula shows
 ** come from tests/golden/math/tables.py.
 **
-** Note [Pairs]: in a pair, |low| is at most about an ulp of high, and the value is their exact sum. `sum2` and
-** `product2` give the exact sum and product of two doubles as a pair (Knuth's and Dekker's
-** algorithms), provided that nothing overflows; they need no fused multiply-add, so every machine
-** agrees. */
+** Note [Pairs]: in a pair, |low| is at most about an ulp of high, and the value is their exact sum.
+** `sum2` and `product2` give the exact sum and product of two doubles as a pair (Knuth's and
+** Dekker's algorithms), provided that nothing overflows; they need no fused multiply-add, so every
+** machine agrees. */
 #pragma once
 #include "core/tensor/dtype.h"
 
@@ -165,8 +165,8 @@ CD_EVERYWHERE double cd_math_sigmoid(double x)
 /* ---- logarithms ---- */
 
 /* k ln 2 + log(1 + f) + correction, with 1 + f in [√½, √2]:
-**     log(1 + f) = 2 artanh(s) = f - (f²/2 - s (f²/2 + R)),  s = f / (2 + f),  R = 2 s² (1/3 + s²/5 +
-**     …) */
+**     log(1 + f) = 2 artanh(s) = f - (f²/2 - s (f²/2 + R))
+**     s = f / (2 + f),  R = 2 s² (1/3 + s²/5 + …) */
 CD_EVERYWHERE double cd_log_assemble(double f, int k, double correction)
 {
     double s = f / (2 + f), z = s * s, series = 2.0 / 25.0;

@@ -89,8 +89,8 @@ static bool convergent(double quotient, int64_t now, int64_t before, int64_t *ne
            *next <= INT64_C(1) << 53;
 }
 
-/* The continued fraction of |value| by Euclid's algorithm on doubles: fmod is exact, so every remainder
-** is. */
+/* The continued fraction of |value| by Euclid's algorithm on doubles: fmod is exact, so every
+** remainder is. */
 cddp_status cd_ratio_of_double(double value, cd_ratio *ratio, cddp_error *err)
 {
     double target = value < 0 ? -value : value;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The choices of the `compare` event's fields link and shape, which the oracle writes and the checks
-** read; their words and values are those of cddp/events.def. */
+/* The choices of the `compare` event's fields link and shape, which the oracle writes and the
+** checks read; their words and values are those of cddp/events.def. */
 #pragma once
 #include "cddp/trace.h"
 

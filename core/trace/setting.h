@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Settings as `option` events have them: a key of cddp/keys.def is named by the digest of its path, so
-** a trace that was stored before a key was added reads right. */
+/* Settings as `option` events have them: a key of cddp/keys.def is named by the digest of its path,
+** so a trace that was stored before a key was added reads right. */
 #pragma once
 #include "cddp/keys.h"
 #include "core/trace/tracer.h"

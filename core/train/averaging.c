@@ -14,8 +14,8 @@
 **
 ** The sum may be off by the division and the additions of W terms, and by the way back into the
 ** parameter's dtype: per rank
-** (γ(W) + 2u)·Σ|p| + 2·least per element, u and least of the dtype, and 2^-52 per addition here. Between averages nothing
-** rounds.
+** (γ(W) + 2u)·Σ|p| + 2·least per element, u and least of the dtype, and 2^-52 per addition here.
+** Between averages nothing rounds.
 **
 ** Limits: one reduction per step; blocks are of consecutive ranks of the world.
 */
@@ -131,7 +131,8 @@ static uint32_t due_at(const cd_trainer *t, uint64_t step)
 {
     const struct cd_averaging *a = t->averaging;
     const cddp_plan_averager *plan = &t->program.settings.averager;
-    const uint64_t counted = plan->kind == CDDP_AVERAGER_PERIODIC ? step - plan->warmup_steps : step;
+    const uint64_t counted =
+        plan->kind == CDDP_AVERAGER_PERIODIC ? step - plan->warmup_steps : step;
     uint32_t due = 0;
     for (uint32_t i = 0; step >= plan->warmup_steps && i < a->level_count; i++) {
         due = counted % a->levels[i].period == 0 ? a->levels[i].ranks : due;

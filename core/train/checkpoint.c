@@ -6,8 +6,9 @@
 ** averager's step. The sampler and the learning rates are functions of the step and need no state;
 ** the reducer starts again with its first layout.
 **
-** The states of hook, scaler and averager cannot be looked into. They are reported by the bytes that
-** they would save at that moment: a part that loads less than it saved has other bytes afterwards.
+** The states of hook, scaler and averager cannot be looked into. They are reported by the bytes
+** that they would save at that moment: a part that loads less than it saved has other bytes
+** afterwards.
 */
 #include "core/train/trainer.h"
 
@@ -89,8 +90,9 @@ static cddp_status report_state(cd_trainer *t, cd_moment moment, int64_t what,
     cd_blob_clear(&t->saved.part);
     CD_TRY(save_part(t, &t->saved.part, err));
     if (t->saved.part.used > 0) {
-        CD_EMIT(t->tracer, value, "", .what = what, .moment = moment, .presence = CDDP_PRESENCE_VALUE,
-                .digest = (int64_t)cd_blob_digest(&t->saved.part), .param = -1, .nonfinite = -1);
+        CD_EMIT(t->tracer, value, "", .what = what, .moment = moment,
+                .presence = CDDP_PRESENCE_VALUE, .digest = (int64_t)cd_blob_digest(&t->saved.part),
+                .param = -1, .nonfinite = -1);
     }
     return CDDP_OK;
 }

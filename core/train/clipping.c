@@ -93,7 +93,8 @@ static cddp_status fill_in(cd_trainer *t, struct cd_clipping *c, cddp_error *err
 
 cddp_status cd_trainer_open_clipping(cd_trainer *t, cddp_error *err)
 {
-    if (!(t->program.settings.clip.max_norm > 0) || t->program.settings.clip.place == CDDP_CLIP_BEFORE_REDUCTION) {
+    if (!(t->program.settings.clip.max_norm > 0) ||
+        t->program.settings.clip.place == CDDP_CLIP_BEFORE_REDUCTION) {
         return CDDP_OK;
     }
     t->clipping = cd_arena_push(&t->memory, sizeof *t->clipping);

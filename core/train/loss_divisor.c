@@ -28,8 +28,9 @@ static normalisation normalisation_of(const cd_loss_divisor *d)
                                            BY_TOKENS,  BY_AVERAGE_SAMPLES, BY_AVERAGE_TOKENS};
     static const normalisation objectives[] = {BY_NOTHING, BY_AVERAGE_SAMPLES, BY_AVERAGE_TOKENS};
     const cddp_plan_train *train = &d->replica->settings.train;
-    return d->computes_objective && train->objective != CDDP_OBJECTIVE_AS_WRITTEN ? objectives[train->objective]
-                                                          : losses[train->loss];
+    return d->computes_objective && train->objective != CDDP_OBJECTIVE_AS_WRITTEN
+               ? objectives[train->objective]
+               : losses[train->loss];
 }
 
 /* Samples, tokens and forwards of one rank in one step, added. */

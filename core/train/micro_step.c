@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One micro-step: forward, loss, backward, with the calls that the wrapper wants in between.
 **
-**     no_sync ─┐ forward_begin → model → graph search → forward_end → loss ─┐ backward → mark_ready … → backward_end
-**              └────────────── as the plan says, forward and backward by themselves (FWD-03) ──────────────┘
+**     no_sync ─┐ forward_begin → model → graph search → forward_end → loss
+**              │ backward → mark_ready … → backward_end
+**              └─ as the plan says, forward and backward by themselves (FWD-03)
 **
 ** The wrong programs of the zoo differ here in single flags: a forward that bypasses the wrapper, a
 ** backward that is run twice, one that is left in the middle.
@@ -32,7 +33,8 @@ static cddp_status pass_time(cd_trainer *t, uint64_t duration_ns, const char *wh
 static uint64_t backward_ns(const cd_trainer *t, uint32_t parameter)
 {
     const uint64_t given_ns = t->program.settings.train.backward_us * 1000u;
-    if (t->program.settings.train.backward_split == CDDP_BACKWARD_SPLIT_EACH || t->backward_weights == 0) {
+    if (t->program.settings.train.backward_split == CDDP_BACKWARD_SPLIT_EACH ||
+        t->backward_weights == 0) {
         return given_ns;
     }
     const double share =
@@ -152,7 +154,8 @@ static cddp_status gradient_is_ready(void *context, uint32_t parameter, cddp_gra
         CD_TRY(cd_streams_await(&t->streams, parameter, err));
     }
     CD_TRY(cd_replica_poison(t->now.micro, name, t->now.gradient_count == 0, grad, err));
-    if (t->program.settings.clip.place == CDDP_CLIP_BEFORE_REDUCTION && grad->kind == CDDP_GRAD_DENSE) {
+    if (t->program.settings.clip.place == CDDP_CLIP_BEFORE_REDUCTION &&
+        grad->kind == CDDP_GRAD_DENSE) {
         CD_TRY(cd_clip_grad_norm(&grad, 1, t->program.settings.clip.max_norm, NULL, err));
     }
     t->now.gradient_count++;

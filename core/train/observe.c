@@ -185,8 +185,10 @@ cddp_status cd_trainer_emit_optimizers(cd_trainer *t, cd_moment moment, cddp_err
             cd_optimizer_get_state(o->optimizer, (size_t)held, &state);
             CD_TRY(cd_optimizer_state_digest(o->optimizer, (size_t)held, &digest, err));
             /* Pieces differ from rank to rank by right: they are no parameter's. */
-            CD_EMIT(t->tracer, value, o->name, .what = CDDP_WHAT_OPTIMIZER, .moment = moment, .id = id,
-                    .presence = state.is_present ? CDDP_PRESENCE_VALUE : CDDP_PRESENCE_ABSENT, .digest = (int64_t)digest,
+            CD_EMIT(t->tracer, value, o->name, .what = CDDP_WHAT_OPTIMIZER, .moment = moment,
+                    .id = id,
+                    .presence = state.is_present ? CDDP_PRESENCE_VALUE : CDDP_PRESENCE_ABSENT,
+                    .digest = (int64_t)digest,
                     .param = is_part ? CD_NO_VARIABLE : t->parameters[o->ordinals[k]].variable,
                     .nonfinite = -1);
         }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a training program on a device with streams does besides: backing storage of gradients, waits. See
-** streams.h. */
+/* What a training program on a device with streams does besides: backing storage of gradients,
+** waits. See streams.h. */
 #include "core/train/streams.h"
 
 #include "cddp/device.h"

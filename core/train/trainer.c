@@ -67,8 +67,9 @@ static cddp_status allocate_arrays(cd_trainer *t, cddp_error *err)
 uint64_t cd_trainer_backward_weight(const cd_trainer *t, size_t parameter)
 {
     const cd_parameter *p = &cd_trainer_module(t)->parameters[parameter];
-    return t->program.settings.train.backward_split == CDDP_BACKWARD_SPLIT_WORK ? p->backward_cost
-                                                         : (uint64_t)cddp_tensor_numel(&p->tensor);
+    return t->program.settings.train.backward_split == CDDP_BACKWARD_SPLIT_WORK
+               ? p->backward_cost
+               : (uint64_t)cddp_tensor_numel(&p->tensor);
 }
 
 static void sum_backward_weights(cd_trainer *t)

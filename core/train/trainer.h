@@ -2,10 +2,11 @@
 /* One rank's training: its program, who looks on, and the parts: the model, its wrapper, its
 ** optimizers, and what a step does besides.
 **
-** The files: trainer.c builds, trains and destroys, wrapper.c wraps the model, micro_step.c is one forward and backward, step.c one
-** optimizer step, observe.c what enters the trace, collectives.c what the program communicates by
-** itself, checkpoint.c saving, throwing away and loading, in_backward.c optimizers that step while
-** backward runs, clipping.c by whose norm gradients are clipped.
+** The files: trainer.c builds, trains and destroys, wrapper.c wraps the model, micro_step.c is one
+** forward and backward, step.c one optimizer step, observe.c what enters the trace, collectives.c
+** what the program communicates by itself, checkpoint.c saving, throwing away and loading,
+** in_backward.c optimizers that step while backward runs, clipping.c by whose norm gradients are
+** clipped.
 **
 ** Lifetime   create → train → destroy, on the rank's own thread or fiber.
 ** Errors     an error of the wrapped runtime ends the training of this rank, as an exception would.
@@ -184,7 +185,8 @@ uint64_t cd_trainer_backward_weight(const cd_trainer *t, size_t parameter);
 /* Refreshes the views from the module, as the host sees it. */
 cd_watched_values cd_trainer_refresh_views(cd_trainer *t);
 
-/* wrapper.c: the model wrapped, its hook registered, and the dtypes that are declared in the trace. */
+/* wrapper.c: the model wrapped, its hook registered, and the dtypes that are declared in the
+** trace. */
 cddp_status cd_trainer_wrap(cd_trainer *t, cddp_error *err) CDDP_MUST_CHECK;
 void cd_trainer_report_gradients(cd_trainer *t);
 

@@ -3,7 +3,8 @@
 **
 ** The trainer hands out values and moments. It does not know what is expected of them.
 **
-** Lifetime   open → … → close, while the trainer lives; everything else that the watcher is given is
+** Lifetime   open → … → close, while the trainer lives; everything else that the watcher is given
+**            is
 **            borrowed until the call returns.
 ** Threads    the rank's.
 ** Errors     an error ends the training of the rank. What is found wrong is no error.

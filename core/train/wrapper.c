@@ -130,7 +130,8 @@ void cd_trainer_report_gradients(cd_trainer *t)
         }
     }
     if (low != CDDP_DTYPE_COUNT) {
-        CD_EMIT(t->tracer, policy, "mixed_precision.param_dtype", .site = CDDP_SITE_GRADIENT, .dtype = low);
+        CD_EMIT(t->tracer, policy, "mixed_precision.param_dtype", .site = CDDP_SITE_GRADIENT,
+                .dtype = low);
     } else {
         CD_EMIT(t->tracer, policy, "model.dtype", .site = CDDP_SITE_GRADIENT,
                 .dtype = t->program.settings.model.dtype);

@@ -6,7 +6,8 @@
 **
 **     cmake -B build -DCMAKE_PREFIX_PATH=/where/cddp/is/installed && cmake --build build
 **     cddp-verify hook-conformance alternate --plugin build/alternate_hook.so
-**     cddp-verify scenarios/hooks/topk.toml --plugin build/alternate_hook.so --set ddp.comm_hook=alternate
+**     cddp-verify scenarios/hooks/topk.toml --plugin build/alternate_hook.so \
+**         --set ddp.comm_hook=alternate
 **
 ** Each of its rules is a law of the report card. It divides before it sums (range). It keeps error
 ** feedback by parameter and not by bucket (rebuild). It counts backwards on the last bucket

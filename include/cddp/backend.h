@@ -43,7 +43,8 @@ typedef enum cddp_op {
 **   allgather       input (counts[rank] or n) → output (sum of counts, or W·n), in rank order
 **   reduce_scatter  input (sum of counts, or W·n) → output (counts[rank] or n)
 **   reduce          input (n) → output (n) on root only; other ranks' outputs are untouched
-**   gather          input (n) → output (W·n) on root only        scatter  input (W·n) on root → output (n)
+**   gather          input (n) → output (W·n) on root only
+**   scatter         input (W·n) on root → output (n)
 **   alltoall        input (sum of send_counts) → output (sum of counts), split per peer
 **   send, recv      input, or output; root is the peer; tag pairs them
 **   barrier         no tensors
@@ -80,9 +81,9 @@ typedef struct cddp_capabilities {
     uint32_t ops;        /* bit per cddp_op */
     uint32_t dtypes;     /* CDDP_DTYPE_BIT per dtype that reductions accept */
     uint32_t reduce_ops; /* bit per cddp_red_op */
-    uint32_t
-        devices; /* CDDP_DEVICE_HOST when host storage works; CDDP_DEVICE_ASYNC when device storage
-                         ** does; 0 together with any_device: goes through the device table alone */
+    /* CDDP_DEVICE_HOST when host storage works; CDDP_DEVICE_ASYNC when device storage does; 0
+    ** together with any_device: goes through the device table alone */
+    uint32_t devices;
     bool any_device;
     bool in_place;
     bool async; /* post returns before completion and progress needs no further calls */

@@ -46,7 +46,8 @@ typedef struct cddp_finding {
     size_t rank_count;
 } cddp_finding;
 
-/* ---- facts: what the trace has said of the run itself, up to the event that a check is shown ---- */
+/* ---- facts: what the trace has said of the run itself, up to the event that a check is shown
+** ---- */
 
 typedef enum cddp_named {
     CDDP_NAMED_VARIABLE, /* a parameter, by its variable index */
@@ -79,8 +80,8 @@ typedef struct cddp_fact_place {
 
 /* The value of a setting; which member counts follows from its key (cddp/keys.def). */
 typedef struct cddp_fact_setting {
-    int64_t
-        value; /* of a flag, a choice (-1: a word that this version does not know) or a whole number */
+    /* of a flag, a choice (-1: a word that this version does not know) or a whole number */
+    int64_t value;
     double real;      /* of a number */
     const char *text; /* of a text or an item of a list of texts, whole; NULL when it is empty */
     int64_t items;    /* of a list: how many; else 1 */
@@ -97,8 +98,8 @@ typedef struct cddp_facts {
     int64_t (*generation)(void *self, uint32_t rank);
     /* does: the parameter in a slot of that layout; -1 past the last. */
     int64_t (*member)(void *self, uint32_t rank, const cddp_fact_slot *slot);
-    /* does: a setting by its path ("ddp.static_graph"), of a list the item with this number; item 0 of
-    ** an empty list is found, with items 0. */
+    /* does: a setting by its path ("ddp.static_graph"), of a list the item with this number; item 0
+    ** of an empty list is found, with items 0. */
     bool (*setting)(void *self, uint32_t rank, const char *path, int64_t item,
                     cddp_fact_setting *found);
     /* does: the number of the block of ranks to which a rank belongs now; only within a block must

@@ -5,8 +5,8 @@
 ** by tag and for the few deliberate deviations). A training program calls, per iteration:
 **
 **     cddp_ddp_forward_begin → (the model's forward) → cddp_ddp_forward_end
-**     → (the model's backward, calling cddp_ddp_mark_variable_ready for each parameter whose gradient was
-**        accumulated) → cddp_ddp_backward_end → (the optimizer)
+**     → (the model's backward, calling cddp_ddp_mark_variable_ready for each parameter whose
+**        gradient was accumulated) → cddp_ddp_backward_end → (the optimizer)
 **
 ** Lifetime   create → use → destroy on every rank. Parameters, buffers, gradient slots, the group
 **            and the tracer are borrowed until destroy.
@@ -195,9 +195,9 @@ typedef struct cddp_optimizer_in_backward {
     uint32_t size; /* sizeof(cddp_optimizer_in_backward) known to the writer */
     cddp_optimizer_fn step;
     void *context;
-    const bool *
-        managed; /* (variable_count) which variables it steps; NULL: all, as a sharded one must. Copied. The others
-                         ** receive their averaged gradient as usual */
+    /* (variable_count) which variables it steps; NULL: all, as a sharded one must. Copied. The
+    ** others receive their averaged gradient as usual */
+    const bool *managed;
     cddp_optimizer_overlap overlap;
     bool shard_buckets; /* with a sharded one: a bucket may be cut between several ranks */
 } cddp_optimizer_in_backward;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The keys of a plan and the words that they take, as C names: both come from cddp/keys.def, which the
-** parser reads too.
+/* The keys of a plan and the words that they take, as C names: both come from cddp/keys.def, which
+** the parser reads too.
 **
 **     CDDP_KEY_ddp_static_graph     a key
 **     CDDP_ZERO_GRAD_KEEP           a word of train.zero_grad, of type cddp_plan_train_zero_grad

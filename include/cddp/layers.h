@@ -45,13 +45,15 @@ typedef enum cddp_layer {
     CDDP_LAYER_UPSAMPLE,     /* x (n, c, h, w) → y; integers: size */
     /* x → y; reals: probability; given: i64 (n, 4), each sample's xoshiro256** at its start */
     CDDP_LAYER_DROPOUT,
-    CDDP_LAYER_EMBEDDING, /* table (rows, width) → y (n, positions, width), or (n, width) sums when integers[0] != 0;
-                           ** given: i64 (n, positions) indices in range; i64 (hit) rows that are hit, increasing;
-                           ** i64 (hit + 1) where each one's begin in: i64 (n · positions) places, increasing in each */
+    /* table (rows, width) → y (n, positions, width), or (n, width) sums when integers[0] != 0;
+    ** given: i64 (n, positions) indices in range; i64 (hit) rows that are hit, increasing; i64 (hit
+    ** + 1) where each one's begin in: i64 (n · positions) places, increasing in each */
+    CDDP_LAYER_EMBEDDING,
     CDDP_LAYER_LAYER_NORM, /* x (n, …, width), weight, bias (width) → y; reals: eps */
-    CDDP_LAYER_BATCH_NORM, /* x (n, c) or (n, c, h, w), weight, bias (c) → y; integers: training; reals: eps, momentum;
-                           ** given: running mean, running variance (c), i64 count of batches, which training moves in
-                           ** forward; f64 (3, c), written in forward and read in backward */
+    /* x (n, c) or (n, c, h, w), weight, bias (c) → y; integers: training; reals: eps, momentum;
+    ** given: running mean, running variance (c), i64 count of batches, which training moves in
+    ** forward; f64 (3, c), written in forward and read in backward */
+    CDDP_LAYER_BATCH_NORM,
     /* qkv (n, positions, 3 · width) → y (n, positions, width); integers: heads, causal */
     CDDP_LAYER_ATTENTION,
     CDDP_LAYER_SQUARED_ERROR, /* y, target → losses (n) */
@@ -67,16 +69,18 @@ typedef enum cddp_layer {
     CDDP_LAYER_TAKE,
     /* gates (n), results of each expert or absent → y (n, width); given: as TAKE */
     CDDP_LAYER_COMBINE,
-    CDDP_LAYER_ADD_INNER, /* acc (n) or absent, p, x (n) → y (n): y = acc + x · Σ c[i]·p[i], p flat; p may be c64, then it is
-                          ** taken as pairs of f32. integers: a key; c[i] is -3, -2, -1, 1, 2, 3 for mix(key, i) mod 6 = 0 … 5
-                          ** (cd_hash_mix of core/base/hash.h). x wants no gradient */
-    CDDP_LAYER_BATCH_NORM_SHARED, /* a BATCH_NORM in training that shares its statistics between ranks, in two halves around an
-                           ** exchange; integers: training, half (1 or 2). given[3]: f64, kept (3c + 1): mean, Σ(x-mean)²,
-                           ** 1/σ (c each), count; then own (2c + 1); then all (ranks, 2c + 1).
-                           ** forward 1 writes own: mean, Σ(x-mean)², count of this rank's values; forward 2 reads all, of every
-                           ** rank in rank order, and writes kept, the running statistics and y.
-                           ** backward 1 writes own: Σdy, Σdy·x̂ (c each), and the gradients of weight and bias; backward 2
-                           ** reads own, summed over ranks by then, and writes the gradient of x */
+    /* acc (n) or absent, p, x (n) → y (n): y = acc + x · Σ c[i]·p[i], p flat; p may be c64, then it
+    ** is taken as pairs of f32. integers: a key; c[i] is -3, -2, -1, 1, 2, 3 for mix(key, i) mod 6
+    ** = 0 … 5 (cd_hash_mix of core/base/hash.h). x wants no gradient */
+    CDDP_LAYER_ADD_INNER,
+    /* a BATCH_NORM in training that shares its statistics between ranks, in two halves around an
+    ** exchange; integers: training, half (1 or 2). given[3]: f64, kept (3c + 1): mean, Σ(x-mean)²,
+    ** 1/σ (c each), count; then own (2c + 1); then all (ranks, 2c + 1). forward 1 writes own: mean,
+    ** Σ(x-mean)², count of this rank's values; forward 2 reads all, of every rank in rank order,
+    ** and writes kept, the running statistics and y. backward 1 writes own: Σdy, Σdy·x̂ (c each),
+    ** and the gradients of weight and bias; backward 2 reads own, summed over ranks by then, and
+    ** writes the gradient of x */
+    CDDP_LAYER_BATCH_NORM_SHARED,
     CDDP_LAYER_COUNT
 } cddp_layer;
 #define CDDP_LAYER_BIT(layer) (UINT64_C(1) << (layer))

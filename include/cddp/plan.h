@@ -57,7 +57,8 @@ typedef struct cddp_plan_model {
     const char *options; /* "key=value,…" as the model documents them */
     int64_t dtype;       /* cddp_dtype */
     int64_t device;      /* cddp_plan_model_device */
-    /* cddp_plan_model_memory: of numbers, the device that the backend brings, if any, or the host's */
+    /* cddp_plan_model_memory: of numbers, the device that the backend brings, if any, or the
+    ** host's */
     int64_t memory;
     int64_t init;          /* cddp_plan_model_init: distinct: its own values on every rank */
     bool exact;            /* values on a dyadic grid, so that sums do not round */

@@ -101,9 +101,9 @@ typedef struct cddp_grad {
     cddp_rows rows;
 } cddp_grad;
 
-/* Makes an undefined gradient dense: value becomes backing (allocated from like's device with like's
-** layout on first need), contents uninitialised. A gradient that is already dense is left as it
-** is. */
+/* Makes an undefined gradient dense: value becomes backing (allocated from like's device with
+** like's layout on first need), contents uninitialised. A gradient that is already dense is left as
+** it is. */
 CDDP_API cddp_status cddp_grad_define(cddp_grad *grad, const cddp_tensor *like,
                                       cddp_error *err) CDDP_MUST_CHECK;
 /* zero_grad(set_to_none=True): the gradient is undefined again; backing stays for reuse. */

@@ -98,12 +98,12 @@ typedef struct cddp_event_info {
 /* The row of a kind. Returns borrowed static data; NULL when kind is out of range. */
 CDDP_API const cddp_event_info *cddp_event_describe(uint32_t kind);
 
-/* The word of a field that chooses; NULL when the value is no choice of the type. Returns borrowed static
-** data. */
+/* The word of a field that chooses; NULL when the value is no choice of the type. Returns borrowed
+** static data. */
 CDDP_API const char *cddp_event_word(cddp_field_type type, int64_t value);
 
-/* The path of a setting ("ddp.static_graph") as an option event names it. Returns borrowed static data;
-** NULL when this version knows no such setting. */
+/* The path of a setting ("ddp.static_graph") as an option event names it. Returns borrowed static
+** data; NULL when this version knows no such setting. */
 CDDP_API const char *cddp_setting_path(int64_t id);
 
 /* Where events go: the store, a ring in memory, the checks, a digest, a fan-out of several. */

@@ -6,7 +6,8 @@
 ** its `ranks`, which are not settings: a [[rank]] table has overrides. Mistakes are reported in the
 ** order of the file.
 **
-** Not here: what keys exist (include/cddp/keys.def), what contradicts what (core/plan/plan_check.c).
+** Not here: what keys exist (include/cddp/keys.def), what contradicts what
+** (core/plan/plan_check.c).
 */
 #include "scenarios/reader/reader.h"
 

@@ -2,13 +2,16 @@
 /* The program that hosts.sh runs on its hosts.
 **
 **     host_tool rank GLOO.so RANK/WORLD HOST:PORT SHARD.db ITERATIONS NUMEL TIMEOUT_MS
-**         one rank that joins a job over tcp: all-reduces whose results it checks, events into a store of its own.
-**         Rank 0 serves the rendezvous, bound to HOST:PORT. Exit 0: all right; 1: said why on standard error
+**         one rank that joins a job over tcp: all-reduces whose results it checks, events into its
+**         own store. Rank 0 serves the rendezvous, bound to HOST:PORT. Exit 0: all right; 1: said
+**         why
+**         on standard error
 **     host_tool merge OUT.db SHARD.db …
 **         one store out of the shards; prints how many all-reduces of each rank ended well
 **     host_tool relay NS_A NAME_A NS_B NAME_B DELAY_MS LOSS_PERCENT SEED
-**         two network devices in two namespaces, joined by this process: every frame is handed over DELAY_MS later,
-**         some are not. Prints "ready" once both exist, and how many frames it lost when it is terminated
+**         two network devices in two namespaces, joined by this process: every frame is handed over
+**         DELAY_MS later, some are not. Prints "ready" once both exist, and how many frames it lost
+**         when it is terminated
 **
 ** A relay stands in for what a kernel may lack (netem), and needs no more rights than the
 ** namespaces themselves.

@@ -3,19 +3,19 @@
 ** found in a real library (class K of docs/zoo.md) and that `cddp-verify backend-conformance` must
 ** name.
 **
-**     card_clean          nothing is wrong                                                           ─
-**     card_unfused        sums of more than 1,024 elements miss the last rank            ZOO-94      allreduce
-**     card_clobbers       reduce uses the outputs of other ranks than the root           ZOO-96      reduce
-**     card_root_zeros     reduce-scatter with given shares: rank 0 gives zeros           ZOO-98      reduce_scatter
-**     card_in_place       an all-reduce in place adds its own share twice                ZOO-99      allreduce in place
-**     card_overwrites     from 64 KiB a reduce overwrites its input                      ZOO-100     reduce, input
-**     card_segments       an all-reduce in place is wrong behind its first 256 elements  ZOO-102     allreduce in place
-**     card_torn           gathered shares of more than 128 bytes are torn there          ZOO-104     gather
-**     card_tail           what a length leaves over by four is not broadcast             ZOO-105     broadcast
-**     card_empty          an empty all-gather is an error                                ZOO-106     allgather of 0
-**     card_early          an all-to-all ends before its input has been read              ZOO-108     alltoall, reuse
-**     card_nothing        an all-reduce of i64 leaves the input as the result            ZOO-109     allreduce i64
-**     card_silent         declares a guard and lets differing counts pass                ZOO-111     guard
+**  card_clean      nothing is wrong                                              ─
+**  card_unfused    sums of more than 1,024 elements miss the last rank   ZOO-94  allreduce
+**  card_clobbers   reduce uses the outputs of other ranks than the root  ZOO-96  reduce
+**  card_root_zeros reduce-scatter with given shares: rank 0 gives zeros  ZOO-98  reduce_scatter
+**  card_in_place   an all-reduce in place adds its own share twice       ZOO-99  in place
+**  card_overwrites from 64 KiB a reduce overwrites its input             ZOO-100 reduce, input
+**  card_segments   an all-reduce in place is wrong behind 256 elements   ZOO-102 in place
+**  card_torn       gathered shares of more than 128 bytes are torn there ZOO-104 gather
+**  card_tail       what a length leaves over by four is not broadcast    ZOO-105 broadcast
+**  card_empty      an empty all-gather is an error                       ZOO-106 allgather of 0
+**  card_early      an all-to-all ends before its input has been read     ZOO-108 alltoall, reuse
+**  card_nothing    an all-reduce of i64 leaves the input as the result   ZOO-109 allreduce i64
+**  card_silent     declares a guard and lets differing counts pass       ZOO-111 guard
 **
 ** Every rank copies its input into its slot and reads the other slots when it waits. A slot is
 ** written again after all ranks have read it. Ranks find the memory through the rendezvous that

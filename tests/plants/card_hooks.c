@@ -26,7 +26,7 @@
 **     card_own_law      states a law that does not hold               stated
 **     card_hides        sends zeros for what is not finite            visible
 **     card_takes_any    takes the state of another model              foreign
-**     card_pieces       divides whole pieces of 1024 elements, and forgets what is left over    large
+**     card_pieces       divides whole pieces of 1024 elements, and forgets the rest           large
 **     card_index        looks up what it owes by an index of 16 bits  large
 */
 #include "tests/plants/card_hooks.h"

@@ -9,8 +9,8 @@
 
 #define CD_TEST_OPTIONS_MAX 8
 
-/* The events with which a rank reports "path=value", items of a list separated by commas. Their texts
-** lie in storage. */
+/* The events with which a rank reports "path=value", items of a list separated by commas. Their
+** texts lie in storage. */
 typedef struct cd_test_options {
     cddp_event events[CD_TEST_OPTIONS_MAX]; /* (count) without place and time */
     size_t count;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The harness itself: each TEST runs once, in the order of definition. Each is true when run alone. */
+/* The harness itself: each TEST runs once, in the order of definition. Each is true when run
+** alone. */
 #include "tests/support/order.h"
 
 static int last;

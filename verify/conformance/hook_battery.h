@@ -60,9 +60,9 @@ typedef struct cd_hook_card {
     cd_stated_law stated[CD_TRIAL_STATED_MAX];
     uint32_t stated_count;
     double worst_relative; /* largest |out - mean| ÷ largest |mean| of one step, f32, two ranks */
-    double
-        bytes_factor; /* bytes of a plain all-reduce ÷ bytes of this hook, f32, two ranks; where it sends more than one, while gradients are
-                           ** not zero: what zeros take would hide it */
+    /* bytes of a plain all-reduce ÷ bytes of this hook, f32, two ranks; where it sends more than
+    ** one, while gradients are not zero: what zeros take would hide it */
+    double bytes_factor;
 } cd_hook_card;
 
 const char *cd_hook_law_name(cd_hook_law law);  /* "replicas" */

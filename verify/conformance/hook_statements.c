@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a hook states of itself during a trial (cddp_tracer_law): that |left - right| is within its bound, on one rank or
-** summed over all of them, as I-HOOK judges it of a run.
+/* What a hook states of itself during a trial (cddp_tracer_law): that |left - right| is within its
+** bound, on one rank or summed over all of them, as I-HOOK judges it of a run.
 **
 ** The n-th statement of every rank about a law and a bucket belongs together.
 */

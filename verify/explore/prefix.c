@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The beginning that all schedules share. See explore_prefix.h. */
+/* The beginning that all schedules share. See prefix.h. */
 #include "verify/explore/prefix.h"
 
 #include "core/base/assert.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Results for a world of another size. See prove_projection.h. */
+/* Results for a world of another size. See projection.h. */
 #include "verify/prove/projection.h"
 
 #include "cddp/device.h"

@@ -2,7 +2,7 @@
 /* A proof of one scenario: every schedule, rank by rank.
 **
 ** The argument, in four lines. (1) What a rank sends depends on the order in which its own
-** gradients become ready and on what collectives told it; on nothing else (prove_rank.h searches
+** gradients become ready and on what collectives told it; on nothing else (rank.h searches
 ** exactly that, with the real code). (2) In a recorded run every rank was told something; given
 ** that, its whole word is one, contents included, in every order of its own. (3) So in every
 ** schedule the first collective is sent as recorded, hence told as recorded, hence the second, and

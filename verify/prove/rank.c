@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The search over one rank. See prove_rank.h.
+/* The search over one rank. See rank.h.
 **
 ** Window by window: the states in which a window can begin (its roots; one, as a rule), every step
 ** from every state that is reachable inside it, the states in which the next window begins.

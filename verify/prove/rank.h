@@ -5,8 +5,8 @@
 **
 ** A window is a backward with at least two gradients. Inside it the search visits sets of ready
 ** gradients (2^n), not orders of them (n!): two orders of one set that leave the same state
-** (core/ddp/wrap/state_key.h) have one future. Every step from every state is made once, by the real
-** code. The search goes back in one of two ways:
+** (core/ddp/wrap/state_key.h) have one future. Every step from every state is made once, by the
+** real code. The search goes back in one of two ways:
 **
 **   again       a new rank, led to the state by the same firings: any device, any build
 **   snapshot    the rank lives in one block of memory, whose changed pieces are put back: device
@@ -44,8 +44,9 @@ typedef struct cd_prove_rank_options {
     const cd_window_choice *chosen;
     bool snapshots; /* where possible */
     const cd_projection *
-        projection; /* the plan is for another number of ranks than the record, from which this tells
-                                    ** results; contents and roots may then differ from the word's. NULL: it is not */
+        /* the plan is for another number of ranks than the record, from which this tells results;
+        ** contents and roots may then differ from the word's. NULL: it is not */
+        projection;
     bool (*stop)(void *context); /* asked now and then; true ends the search */
     void *context;
 } cd_prove_rank_options;

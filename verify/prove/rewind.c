@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A rank in one block of memory. See prove_rewind.h. */
+/* A rank in one block of memory. See rewind.h. */
 #include "verify/prove/rewind.h"
 
 #include "core/base/assert.h"

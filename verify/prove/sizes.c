@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Other numbers of ranks. See prove_sizes.h.
+/* Other numbers of ranks. See sizes.h.
 **
 ** Three steps, each of which may end the claim with a reason:
 **

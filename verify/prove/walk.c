@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One rank alone. See prove_walk.h. */
+/* One rank alone. See walk.h. */
 #include "verify/prove/walk.h"
 
 #include "cddp/device.h"

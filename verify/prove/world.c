@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A whole world of a proof, recorded and judged. See prove_world.h. */
+/* A whole world of a proof, recorded and judged. See world.h. */
 #include "verify/prove/world.h"
 
 #include "verify/worlds/compose.h"

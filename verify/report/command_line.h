@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* "cddp-verify replay a.toml --set ddp.bucket_cap_mb=1 --schedule s1:": what reproduces a run, quoted
-** for a POSIX shell. */
+/* "cddp-verify replay a.toml --set ddp.bucket_cap_mb=1 --schedule s1:": what reproduces a run,
+** quoted for a POSIX shell. */
 #pragma once
 #include "core/base/text.h"
 

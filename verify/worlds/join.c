@@ -8,7 +8,7 @@
 ** In a directory (file://) ranks find nothing but where that store is, and a secret that is made
 ** for the job.
 **
-** Not here: which rank this is, and where rank 0 is (compose_join_read.c).
+** Not here: which rank this is, and where rank 0 is (join_read.c).
 */
 #define _POSIX_C_SOURCE 200809L
 #include "verify/worlds/join.h"

@@ -3,7 +3,7 @@
 ** events back to us.
 **
 ** A transport without a launcher gets forked ranks that meet through files; in a job whose
-** processes somebody started (compose_join.c) each of them has forked its rank, and they meet in
+** processes somebody started (join.c) each of them has forked its rank, and they meet in
 ** the store of that job. One with a launcher (mpirun) gets this very command again as its ranks: we
 ** start it, and CDDP_HUB in the environment says to each that it is a rank and where its judge is.
 ** When mpirun started us, we are a rank already: rank 0's process judges, with a child as the rank,

@@ -2,7 +2,8 @@
 /* Reducing a sparse gradient: gather row counts, gather rows and values, sum in rank order.
 **
 **     rank 0: rows {0,4}        counts 2,2      rows 0 4 | 1 4        union {0,1,4}
-**     rank 1: rows {1,4}   ──▶             ──▶  values a b | c d  ──▶ values a, c, b+d     on every rank alike
+**     rank 1: rows {1,4}   ──▶             ──▶  values a b | c d  ──▶ values a, c, b+d
+**                                                                     on every rank alike
 **
 ** Each row of the union starts at zero and receives the ranks' rows in rank order, so the bits are
 ** equal on all ranks whatever the backend. With metadata (SPA-04) the union is known beforehand:

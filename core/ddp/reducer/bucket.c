@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Storage of buckets.
 **
-**     slab of one dtype:   |bucket 0 ......|red|pad|bucket 2 ....|red|pad| …     every | at a 64-byte boundary
+**     slab of one dtype:   |bucket 0 ......|red|pad|bucket 2 ....|red|pad| …
+**                          every | at a 64-byte boundary
 **
 ** Inside a bucket variables lie without gaps: the offset of a variable is the number of elements
 ** before it in the bucket (BKT-18). The red zone behind a bucket holds a fixed pattern; a

@@ -6,8 +6,8 @@
 **
 ** The main idea: a gradient becomes ready, is scaled into its bucket, and when the last one of a
 ** bucket is there the bucket is sent; but never before its predecessors. See
-** Note [Bucket order is a contract between ranks]. `.grad` keeps the local value until the whole backward is over
-** (RED-09).
+** Note [Bucket order is a contract between ranks]. `.grad` keeps the local value until the whole
+** backward is over (RED-09).
 **
 ** Invariants (cd_reducer_audit):
 **   R1  in IDLE and ARMED every field that lives for an iteration is zero (reducer_state.def);
@@ -41,16 +41,16 @@
 **                                                 └────────┘
 **
 **   IDLE → ARMED             cd_reducer_prepare_for_backward   synchronising forward
-**   ARMED → ARMED            cd_reducer_prepare_for_backward   another forward before the backward (FWD-08)
-**   IDLE → IDLE              cd_reducer_autograd_hook          no_sync, or after finalisation (FWD-09)
-**   ARMED → REDUCING         mark_variable_ready               first gradient, or the unused ones before it (RED-04.6)
+**   ARMED → ARMED            cd_reducer_prepare_for_backward   another forward first (FWD-08)
+**   IDLE → IDLE              cd_reducer_autograd_hook          no_sync, or after the end (FWD-09)
+**   ARMED → REDUCING         mark_variable_ready               first gradient (RED-04.6)
 **   REDUCING → FINALIZING    cd_reducer_backward_end           every bucket was launched
-**   ARMED → FINALIZING       cd_reducer_backward_end           static graph's first pass (static_graph.c)
-**   REDUCING, ARMED → same   cd_reducer_backward_end           something is missing: the next forward says what (RED-11)
+**   ARMED → FINALIZING       cd_reducer_backward_end           static graph's first pass
+**   REDUCING, ARMED → same   cd_reducer_backward_end           the next forward says why (RED-11)
 **   FINALIZING → IDLE        cd_reducer_finalize_backward      finalize.c
-**   any → FAILED             cd_reducer_fail                   a gradient, hook, collective or rebuild failed
-**   FAILED → IDLE            cd_reducer_backward_end           answers with the first error, gives the works back
-**   any → IDLE               cd_reducer_reset                  group update, after a failure (UPG-01)
+**   any → FAILED             cd_reducer_fail                   a gradient, hook or collective failed
+**   FAILED → IDLE            cd_reducer_backward_end           answers with the first error
+**   any → IDLE               cd_reducer_reset                  group update, failure (UPG-01)
 **
 ** Not here: making and unmaking it (reducer_life.c), bucket assignment (bucket_plan.c), how a
 ** gradient gets into its bucket (contribute.c), awaiting and writing back (finalize.c), the

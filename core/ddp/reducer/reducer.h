@@ -35,8 +35,8 @@ typedef enum cd_reducer_phase {
 struct cd_reducer;
 struct cd_join;
 
-/* What happens to buckets besides their reduction: averages are written back, optimizers step. Every
-** slot is optional. */
+/* What happens to buckets besides their reduction: averages are written back, optimizers step.
+** Every slot is optional. */
 typedef struct cd_bucket_consumer {
     /* called when: the bucket was launched, and the next one has not been. */
     cddp_status (*launched)(struct cd_reducer *reducer, cd_bucket *bucket, cddp_error *err);

@@ -2,10 +2,13 @@
 /* A dynamic loss scaler, as torch.cuda.amp.GradScaler: scale the loss, unscale the gradients, skip
 ** the step when one of them is not finite, back off then, grow after a number of good steps.
 **
-**     cd_loss_scaler_get_scale → loss × scale → backward → cd_loss_scaler_unscale (once per optimizer)
+**     cd_loss_scaler_get_scale → loss × scale → backward
+**     → cd_loss_scaler_unscale (once per optimizer)
 **     → step only when its *found_inf is false → cd_loss_scaler_update (once, after all optimizers)
 **
-** Lifetime   a plain value; init, then use.   Threads  one.   Errors  CDDP_E_STATE for calls out of order.
+** Lifetime   a plain value; init, then use.
+** Threads    one.
+** Errors     CDDP_E_STATE for calls out of order.
 */
 #pragma once
 #include "cddp/device.h"

@@ -80,8 +80,8 @@ static cddp_status make_optimizer(cd_replica *r, size_t index, const cddp_plan_o
     return CDDP_OK;
 }
 
-/* What one optimizer steps in parts, another one may not step: the oracle assigns a parameter to its
-** owners once, and could not know which state belongs to which of two optimizers. */
+/* What one optimizer steps in parts, another one may not step: the oracle assigns a parameter to
+** its owners once, and could not know which state belongs to which of two optimizers. */
 static cddp_status check_owners(const cd_replica *r, size_t sharded, size_t other, cddp_error *err)
 {
     const cd_replica_optimizer *a = &r->optimizers[sharded], *b = &r->optimizers[other];

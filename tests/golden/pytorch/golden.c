@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tolerance: both sides compute in f64, in different orders. The largest sums here have fewer than
 ** 200 terms of size
-** below 100, so γ_200·Σ|terms| stays under 1e-12·(1 + the value's own scale); a dropped term, a wrong sign or a wrong
-** factor is at least 1e-3.
+** below 100, so γ_200·Σ|terms| stays under 1e-12·(1 + the value's own scale); a dropped term, a
+** wrong sign or a wrong factor is at least 1e-3.
 */
 #include "tests/golden/pytorch/golden.h"
 

@@ -5,8 +5,8 @@
 **
 ** Differences use the five-point stencil with h = 2^-10: truncation is O(h⁴) ≈ 1e-12 times the
 ** fifth derivative, and
-** rounding about 2^-53·|L|/h ≈ 1e-13·|L|. 2e-9·(1 + |g|) leaves room for the derivatives of these layers and none for
-** a wrong sign, factor or index.
+** rounding about 2^-53·|L|/h ≈ 1e-13·|L|. 2e-9·(1 + |g|) leaves room for the derivatives of these
+** layers and none for a wrong sign, factor or index.
 */
 #include "tests/unit/core/model/fixture.h"
 
