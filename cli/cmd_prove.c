@@ -320,7 +320,7 @@ static void put_any_ranks(cd_text *text, const cd_proof *p)
         cd_text_wrap(text, p->any_missing, 14, 110);
         return;
     }
-    cd_text_push(text, "all ranks have one word; it is the same in worlds of ");
+    cd_text_push(text, "all ranks issue one sequence; it is the same in worlds of ");
     put_sizes(text, p->worlds, p->world_count);
     cd_text_push(text, " ranks, and of ranks alone in worlds of\n              ");
     put_sizes(text, p->large, p->large_count);
@@ -333,7 +333,7 @@ static void put_proved(cd_text *text, const prove_command *c)
 {
     const cd_proof *p = &c->proof;
     cd_text_printf(text,
-                   "  words       on every one of %" PRIu32 " ranks the gradients of %" PRIu32
+                   "  collectives on every one of %" PRIu32 " ranks the gradients of %" PRIu32
                    " backwards, up to %" PRIu32 " at once, may become ready in any\n              "
                    "order: the rank issues the same %zu collectives\n",
                    p->rank_count, p->window_count, p->windows_max, p->items);
@@ -372,7 +372,7 @@ static void put_effort(cd_text *text, const prove_command *c)
     if (p->shared_ranks > 0)
         cd_text_printf(text,
                        ", which stand%s for %" PRIu32
-                       " more rank%s with the same program, word and results",
+                       " more rank%s with the same program, collectives and results",
                        p->states == 1 ? "s" : "", p->shared_ranks, p->shared_ranks == 1 ? "" : "s");
     cd_text_push(text, "\n");
     if (p->probes == 0) return;
@@ -411,11 +411,11 @@ static void put_inputs(cd_text *text, const cd_proof *p)
     if (p->sharing > 0)
         cd_text_printf(&sequences, "; %" PRIu32 " bring%s a share of each rank", p->sharing,
                        p->sharing == 1 ? "s" : "");
-    cd_text_printf(&sequences,
-                   "; %" PRIu64
-                   " runs of one rank in a larger world said its word, in the engine's order%s",
-                   p->projected,
-                   p->projected_in_every_order ? "; one was searched there in every order" : "");
+    cd_text_printf(
+        &sequences,
+        "; %" PRIu64
+        " runs of one rank in a larger world issued its collectives, in the engine's order%s",
+        p->projected, p->projected_in_every_order ? "; one was searched there in every order" : "");
     cd_text_push(text, "              ");
     cd_text_wrap(text, cd_text_get(&sequences), 14, 118);
     cd_text_fini(&sequences);
@@ -474,7 +474,7 @@ static void put_refuted(cd_text *text, const prove_command *c)
     }
     if (p->refuted_size > 0)
         cd_text_printf(text,
-                       "  size        it holds for %" PRIu32
+                       "  size        it is proved for %" PRIu32
                        " ranks, and not in a world of %" PRIu32 "\n",
                        p->rank_count, p->refuted_size);
     if (p->culprit[0] != '\0') {

@@ -42,12 +42,12 @@ claim="the assumptions of a proof are printed with it"
 expect 0 "$verify" prove "$scenarios/proofs/find_unused.toml"
 says "assumes"
 says "no faults"
-says "all ranks have one word; it is the same in worlds of 2, 3, 4 and 5 ranks,"
+says "all ranks issue one sequence; it is the same in worlds of 2, 3, 4 and 5 ranks,"
 says "7, 1000 and 4096: for any number of ranks from 2 on all issue the same"
 says "further ranks do as ranks 1 and 2 here"
 says "collectives 3 bring the runtime's own numbers, 2 of which count ranks or name one"
 says "none, some or all are counted (tried with small, large and drawn numbers)"
-says "one was searched there in"
+says "one was searched"
 
 claim="a rank that counts joined ranks is given other such numbers"
 expect 0 "$verify" prove "$scenarios/proofs/join.toml"
@@ -84,7 +84,7 @@ group = "pair"
 op = "broadcast"
 TOML
 expect 0 "$verify" prove rooted.toml
-says "not shown: ranks say different words, by the groups that they are in"
+says "not shown: ranks issue different collectives, by the groups that they are in"
 sed '/^group = /d' rooted.toml > whole.toml
 expect 0 "$verify" prove whole.toml
 says "not shown: no rank of the scenario does what rank 3 of a larger world would do"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Letters, words, and the backend that writes them down. */
+/* Collectives, sequences of them, and the backend that records them. */
 #include "verify/prove/calls.h"
 
 #include "cddp/device.h"
@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- letters ---- */
+/* ---- calls ---- */
 
 static bool is_receiver(const cddp_collective *c, uint32_t group_rank)
 {
@@ -60,13 +60,13 @@ void cd_call_print(cd_text *text, const cd_call *l)
     if (l->label > 0) cd_text_printf(text, ", bucket %" PRIu64, l->label - 1);
 }
 
-/* ---- words ---- */
+/* ---- sequences ---- */
 
 cddp_status cd_calls_push(cd_calls *calls, size_t at, const cd_call *call, cddp_error *err)
 {
     if (!cd_vec_grow(cddp_allocator_default(), (void **)&calls->items, &calls->capacity, at + 1,
                      sizeof *calls->items))
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for a word of %zu letters", at);
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for a sequence of %zu collectives", at);
     calls->items[at] = *call;
     calls->count = at + 1;
     return CDDP_OK;
@@ -101,9 +101,9 @@ uint64_t cd_calls_digest(const cd_calls *calls)
     return h;
 }
 
-/* ---- several words ---- */
+/* ---- several sequences ---- */
 
-/* The place of the next letter of this group at or behind `at`; count when there is none. */
+/* The place of the next call of this group at or behind `at`; count when there is none. */
 static size_t next_of_group(const cd_calls *calls, uint64_t group, size_t at)
 {
     while (at < calls->count && calls->items[at].group != group) at++;
@@ -175,7 +175,7 @@ cddp_status cd_calls_compare(const cd_calls *sequences, uint32_t count, cd_calls
         }
     size_t *at = calloc(count + 1, sizeof *at);
     if (at == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory to compare %" PRIu32 " words", count);
+        return cd_fail(err, CDDP_E_NOMEM, "no memory to compare %" PRIu32 " sequences", count);
     wait_in_turn(sequences, count, at, conflict);
     free(at);
     return CDDP_OK;
@@ -347,7 +347,7 @@ cddp_status cd_call_tap_init(cd_call_tap *tap, const cddp_backend *inner, uint32
     CD_TRY(cd_backend_adopt(inner, &tap->inner, err));
     tap->sequences = calloc(rank_count, sizeof *tap->sequences);
     if (tap->sequences == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for the words of %" PRIu32 " ranks",
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for the collectives of %" PRIu32 " ranks",
                        rank_count);
     tap->table = (cddp_backend){.size = sizeof tap->table,
                                 .abi = CDDP_BACKEND_ABI,

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a rank says: its word, one letter per collective; and what it is told: the results.
+/* What a rank issues, its sequence of collectives, and what each of them returned.
 **
-** A tap is a backend around another one. It writes down the word of every rank and the result of
-** every collective, so that a rank can be run again by itself: what it is told then comes from the
-** record.
+** A tap is a backend around another one. It records the collectives of every rank and their
+** results. A rank can then run again by itself: its results come from the record.
 **
-** Lifetime   the tap's table is borrowed by the run; words and results stay until fini.
+** Lifetime   the tap's table is borrowed by the run; sequences and results stay until fini.
 ** Threads    one.
 */
 #pragma once
@@ -18,7 +17,7 @@ typedef struct cd_call {
     /* of the bucket's ordered (variable, offset, numel) list; 0: none, or not known here */
     uint64_t content;
     uint64_t digest; /* of what is sent; 0 where the device has no content */
-    int64_t numel;   /* of this rank's operand; -1: shares of its own */
+    int64_t numel;   /* of this rank's operand; -1: its own shares */
     uint32_t op, reduce_op, root, dtype;
 } cd_call;
 
@@ -36,20 +35,20 @@ void cd_call_print(cd_text *text, const cd_call *call);
 cddp_status cd_calls_push(cd_calls *calls, size_t at, const cd_call *call,
                           cddp_error *err) CDDP_MUST_CHECK;
 cddp_status cd_calls_copy(cd_calls *to, const cd_calls *from, cddp_error *err) CDDP_MUST_CHECK;
-void cd_calls_fini(cd_calls *calls); /* accepts a zeroed word */
-/* Of whole words, digests included. */
+void cd_calls_fini(cd_calls *calls); /* accepts a zeroed sequence */
+/* Of a whole sequence, digests included. */
 uint64_t cd_calls_digest(const cd_calls *calls);
 
-/* Do these ranks get along? Per group they must say the same, and if every collective is waited for
-** before the next one, nobody may wait for somebody who waits for him: the wait-for graph over all
-** groups has no cycle. */
+/* Do the collectives of these ranks fit together? In each group all ranks must issue the same ones.
+** And ranks that wait for each collective before the next must not wait for each other: the
+** wait-for graph over all groups has no cycle. */
 typedef enum cd_calls_end { CD_CALLS_FIT, CD_CALLS_PART, CD_CALLS_WAIT } cd_calls_end;
 typedef struct cd_calls_conflict {
     cd_calls_end end;
     /* part: the two; wait: one that waits, and one of those it waits for, which waits elsewhere */
     uint32_t ranks[2];
-    size_t items[2];  /* where in their words */
-    bool has_call[2]; /* false: that word has no more of this group */
+    size_t items[2];  /* where in their sequences */
+    bool has_call[2]; /* false: that rank has no more of this group */
 } cd_calls_conflict;
 cddp_status cd_calls_compare(const cd_calls *sequences, uint32_t count, cd_calls_conflict *conflict,
                              cddp_error *err) CDDP_MUST_CHECK;

@@ -153,7 +153,7 @@ static void report_numbers(const cd_projection *r, const cd_received *received,
 
 /* ---- shares ---- */
 
-/* numel elements of what was told, from `from` on, to place `to` of the output. */
+/* numel elements of what was received, from `from` on, to place `to` of the output. */
 static cddp_status copy_part(const cddp_tensor *received, int64_t from, const cddp_tensor *out,
                              int64_t to, int64_t numel, cddp_error *err)
 {

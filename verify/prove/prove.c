@@ -27,12 +27,13 @@ typedef struct proving {
     cd_proof *proof;
     /* Of the first recorded run, by rank: */
     uint32_t *sizes[CD_PROVE_RANKS_MAX]; /* gradients of each window */
-    size_t *begins[CD_PROVE_RANKS_MAX];  /* letters said when all of a window had fired */
+    size_t *begins[CD_PROVE_RANKS_MAX];  /* calls issued when all of a window had fired */
     uint32_t size_counts[CD_PROVE_RANKS_MAX];
-    uint64_t *received[CD_PROVE_RANKS_MAX]; /* digest of the result of each letter */
+    uint64_t *received[CD_PROVE_RANKS_MAX]; /* digest of the result of each call */
     size_t received_counts[CD_PROVE_RANKS_MAX];
     int32_t proposing; /* window of rank 0 whose order decides the layout; -1: none */
-    uint64_t *seen;    /* (seen_count) digests of the words of all ranks: worlds already searched */
+    /* (seen_count) digests of the sequences of all ranks: worlds already searched */
+    uint64_t *seen;
     size_t seen_count;
     bool over; /* refuted, or stopped */
     bool has_failed_probe;
@@ -96,8 +97,8 @@ static void bound(proving *p, const char *what)
     snprintf(p->proof->bound, sizeof p->proof->bound, "%s", what);
 }
 
-/* Words that fit run by run, and yet hang where a rank waits for every collective before the next,
-** or where a backend lets one operation at a time take place. */
+/* Sequences can fit group by group and still hang: where a rank waits for every collective before
+** the next, or where a backend runs one operation at a time. */
 static cddp_status compare_ranks(proving *p, const cd_world_run *run, cddp_error *err)
 {
     cd_calls_conflict c;
@@ -126,8 +127,8 @@ static cddp_status compare_ranks(proving *p, const cd_world_run *run, cddp_error
     return CDDP_OK;
 }
 
-/* A rank parted from its word: the whole world under that order, others in the engine's, shows what
-** comes of it. */
+/* A rank issued other collectives than recorded. The whole world runs under that order, the other
+** ranks in the engine's, to show what follows. */
 static cddp_status refute_by_rank(proving *p, uint32_t rank, cd_rank_proof *parting,
                                   cddp_error *err)
 {
@@ -222,9 +223,8 @@ static cddp_status keep_first(proving *p, const cd_world_run *run, uint32_t rank
     return CDDP_OK;
 }
 
-/* The last window in which this rank is told what it was told in the first run until its gradients
-** have all fired: its states are those that were searched then, and what follows it is new. -1:
-** none. False: nothing differs at all. */
+/* The last window up to whose last gradient this rank receives what it received in the first run.
+** Its states were searched then; what follows is new. -1: none. False: nothing differs at all. */
 static bool find_change(const proving *p, const cd_world_run *run, uint32_t rank, int32_t *window)
 {
     const cd_calls *calls = &run->tap.sequences[rank];
@@ -289,11 +289,11 @@ static bool was_seen(proving *p, uint64_t digest)
     return false;
 }
 
-/* Note [Ranks that are one] On device shape a rank has no content of its own. Where in addition no
-** setting, table or fault of the plan names a rank, all ranks run one program; and the runtime asks
-** which rank it is only to know the root of a broadcast and to name itself in messages. Two of them
-** that were recorded with the same word, and told the same, are therefore one search: the orders of
-** the one are the orders of the other. Rank 0 stands for itself as well, since it is the root. */
+/* Note [Ranks that are one] On device shape no rank has content. If no setting, table or fault of
+** the plan names a rank either, all ranks run one program. The runtime asks for its rank only to
+** know the root of a broadcast and to name itself in messages. So two ranks with the same recorded
+** calls and results need one search: the orders of the one are the orders of the other. Rank 0 is
+** always one that is searched, since it is the root. */
 static bool are_one(const proving *p, const cd_world_run *run, uint32_t a, uint32_t b)
 {
     const cd_calls *x = &run->tap.sequences[a], *y = &run->tap.sequences[b];
@@ -311,7 +311,7 @@ static bool are_one(const proving *p, const cd_world_run *run, uint32_t a, uint3
 ** See Note [Ranks that are one] */
 static bool is_searched(const proving *p, const cd_world_run *run, uint32_t rank, bool is_chosen)
 {
-    const uint32_t first = is_chosen ? 1 : 0; /* rank 0 went a way of its own then */
+    const uint32_t first = is_chosen ? 1 : 0; /* rank 0 has another order then */
     return rank > first && are_one(p, run, first, rank);
 }
 
@@ -564,7 +564,7 @@ cddp_status cd_prove(const cd_prove_options *options, cd_proof *proof, cddp_erro
                         .values = options->plan->settings.model.device == CDDP_MODEL_DEVICE_SYMBOL};
     if (proof->rank_count > CD_PROVE_RANKS_MAX)
         return cd_fail(err, CDDP_E_LIMIT,
-                       "a proof for %u ranks; at most %d: what holds for few holds for many",
+                       "a proof for %u ranks; at most %d: what is true for few is true for many",
                        proof->rank_count, CD_PROVE_RANKS_MAX);
     p.seen = calloc(WORDS_SEEN_MAX, sizeof *p.seen);
     if (p.seen == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for a proof");

@@ -1,14 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A proof of one scenario: every schedule, rank by rank.
 **
-** The argument, in four lines. (1) What a rank sends depends on the order in which its own
-** gradients become ready and on what collectives told it; on nothing else (rank.h searches
-** exactly that, with the real code). (2) In a recorded run every rank was told something; given
-** that, its whole word is one, contents included, in every order of its own. (3) So in every
-** schedule the first collective is sent as recorded, hence told as recorded, hence the second, and
-** so on: all schedules end as the recorded one ended. (4) The recorded run was verified on device
-** symbol: for all values. Where an order changes what is told (rank 0's proposal for the rebuild)
-** every such order is recorded and searched.
+** The argument has four steps:
+**
+**   1  What a rank sends depends on two things only: the order in which its own gradients become
+**      ready, and the results of its collectives. rank.h searches exactly that, with the real code.
+**   2  A recorded run gives every rank its results. Given those, the rank issues one sequence of
+**      collectives, contents included, in every order of its gradients.
+**   3  So the first collective is sent as recorded in every schedule. Its result is then as
+**      recorded, hence so is the second collective, and so on to the recorded end.
+**   4  The recorded run was verified on device symbol: for all values.
+**
+** Rank 0's order can change a result: it decides the layout that rank 0 proposes for the rebuild.
+** Every such order is recorded and searched.
 **
 ** The simulator runs what is recorded; nothing here models the reducer.
 */
@@ -49,7 +53,7 @@ struct cd_proof {
     cd_proof_end end;
     char bound[CD_PROVE_CULPRIT_BYTES]; /* what was not tried */
     uint32_t rank_count;
-    size_t items;     /* of the longest word */
+    size_t items;     /* of the longest sequence */
     double schedules; /* covered: the product of the orders of all windows of all ranks */
     char schedules_exactly[64];
     double estimate;               /* Knuth's, from the probes */
@@ -60,17 +64,17 @@ struct cd_proof {
     uint32_t windows_max, window_count;
     uint32_t shared_ranks; /* not searched themselves: they are one with another rank */
     /* Any number of ranks. See Note [Numbers of ranks]. */
-    /* the words are one for every number from here on; 0: not shown */
+    /* the sequence is the same for every number from here on; 0: not shown */
     uint32_t any_from;
     char any_missing[CD_PROVE_CULPRIT_BYTES]; /* why not */
-    /* sizes of the worlds whose words were compared */
+    /* sizes of the worlds whose sequences were compared */
     uint32_t worlds[CD_PROVE_SIZES], world_count;
     uint32_t models[CD_PROVE_MODELS], model_count; /* the recorded ranks that further ranks do as */
-    /* letters with the runtime's own numbers; counts or names of ranks; shares */
+    /* calls with the runtime's own numbers; counts or names of ranks; shares */
     uint32_t steering, counting, sharing;
     uint32_t large[CD_PROVE_LARGE_SIZES], large_count;
     uint64_t projected;            /* ranks that ran alone in a larger world */
-    bool has_choice;               /* and were told several numbers of ranks */
+    bool has_choice;               /* and received several numbers of ranks */
     bool projected_in_every_order; /* one of them was searched there too */
     uint32_t refuted_size;         /* the world in which it was refuted; 0: the scenario's own */
     bool values;                   /* contents were exact: device symbol */

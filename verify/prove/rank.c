@@ -120,7 +120,7 @@ static void note_proposal(search *s, const cd_rank_walk *w)
 
 /* ---- parting ---- */
 
-/* A word that parts, or a rank that ends with an error in this order and not in the engine's. */
+/* The sequence differs, or the rank ends with an error in this order and not in the engine's. */
 static void note_parting(search *s, const cd_rank_walk *w, const cddp_error *error)
 {
     cd_rank_proof *p = s->proof;

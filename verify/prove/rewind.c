@@ -56,7 +56,7 @@ cddp_status cd_rewind_create(cd_rewind **rewind, cddp_error *err)
     if (r != NULL && r->memory != NULL) r->memory->owner = malloc(BLOCK_BYTES / PIECE);
     if (r == NULL || r->block == NULL || r->memory == NULL || r->memory->owner == NULL) {
         cd_rewind_destroy(r);
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for a rank in a block of its own");
+        return cd_fail(err, CDDP_E_NOMEM, "no memory for a rank in its own block");
     }
     memset(r->block, 0, head_bytes());
     memset(r->memory->owner, NOBODY, BLOCK_BYTES / PIECE);

@@ -3,13 +3,13 @@
 **
 ** Three steps, each of which may end the claim with a reason:
 **
-**   1  worlds of 2, 3, 4 and 5 ranks are run: all of their ranks say the word of this world, and
-**      what is told is of the same kind in those that are larger;
-**   2  every recorded rank, and further ranks doing as their models, run alone in much larger
-**      worlds, told numbers of the recorded kinds: they say their words;
-**   3  where that is affordable, one of them does so in every order of its gradients.
+**   1  Worlds of 2, 3, 4 and 5 ranks are run. All of their ranks must issue the collectives of this
+**      world, and in the larger ones they must receive results of the same kind.
+**   2  Every recorded rank, and further ranks doing as their models, run alone in much larger
+**      worlds. They receive numbers of the recorded kinds and must issue the recorded collectives.
+**   3  Where that is affordable, one of them does so in every order of its gradients.
 **
-** Limitations: what a rank decides by the number of ranks itself is seen in these worlds only.
+** Limitations: a decision that depends on the number of ranks itself is seen in these worlds only.
 */
 #include "verify/prove/sizes.h"
 
@@ -109,7 +109,7 @@ static void find_models(sizing *s)
     const cddp_plan *plan = s->options->plan;
     const uint32_t recorded = (uint32_t)plan->world.size;
     if (plan->world.batch > 0) {
-        miss(s, "the batch is dealt over the ranks, so that what each has depends on their number");
+        miss(s, "the batch is split over the ranks, so that what each has depends on their number");
         return;
     }
     for (uint32_t rank = 0; rank < SIZE_MOST; rank++) {
@@ -129,7 +129,7 @@ static void find_models(sizing *s)
 
 /* ---- worlds that are run ---- */
 
-static bool words_fit(const cd_calls *a, const cd_calls *b, bool same_world)
+static bool sequences_fit(const cd_calls *a, const cd_calls *b, bool same_world)
 {
     if (a->count != b->count) return false;
     for (size_t i = 0; i < a->count; i++) {
@@ -141,11 +141,11 @@ static bool words_fit(const cd_calls *a, const cd_calls *b, bool same_world)
     return true;
 }
 
-static bool is_one_word(const cd_world_run *run)
+static bool has_one_sequence(const cd_world_run *run)
 {
     bool fits = true;
     for (uint32_t r = 1; r < run->tap.rank_count; r++)
-        fits = fits && words_fit(&run->tap.sequences[0], &run->tap.sequences[r], true);
+        fits = fits && sequences_fit(&run->tap.sequences[0], &run->tap.sequences[r], true);
     return fits;
 }
 
@@ -194,11 +194,11 @@ static cddp_status compare_world(sizing *s, uint32_t size, cddp_error *err)
     if (status == CDDP_OK && is_possible) {
         if (run.end != CD_WORLD_VERIFIED)
             miss(s, "a world of %" PRIu32 " ranks is not verified: %s", size, run.failed.culprit);
-        else if (!is_one_word(&run) ||
-                 !words_fit(&s->here.tap.sequences[0], &run.tap.sequences[0], false))
-            miss(s, "the ranks of a world of %" PRIu32 " say other words", size);
+        else if (!has_one_sequence(&run) ||
+                 !sequences_fit(&s->here.tap.sequences[0], &run.tap.sequences[0], false))
+            miss(s, "the ranks of a world of %" PRIu32 " issue other collectives", size);
         else if (size > s->proof->rank_count && !is_received_alike(&s->here, &run))
-            miss(s, "ranks of a world of %" PRIu32 " are told numbers of another kind", size);
+            miss(s, "ranks of a world of %" PRIu32 " receive numbers of another kind", size);
         else
             s->proof->worlds[s->proof->world_count++] = size;
     }
@@ -208,8 +208,8 @@ static cddp_status compare_world(sizing *s, uint32_t size, cddp_error *err)
 
 /* ---- a rank alone ---- */
 
-/* A larger world in which a rank says another word, as a whole: it may fail, and then that is a
-** counterexample. */
+/* A rank issues other collectives in a larger world: that world is run as a whole. If it fails, it
+** is a counterexample. */
 static cddp_status try_whole_world(sizing *s, uint32_t size, cddp_error *err)
 {
     cd_world_run run = {0};
@@ -265,7 +265,7 @@ static cddp_status repeat_calls(sizing *s, const slot *at, cddp_error *err)
     if (!repeats) {
         miss(s,
              "rank %" PRIu32 " alone, in a world of %" PRIu32
-             ", says another word than rank %" PRIu32 " here: %s",
+             ", issues other collectives than rank %" PRIu32 " here: %s",
              at->rank, at->size, at->as, cd_text_get(&how));
         CD_TRY_OUT(try_whole_world(s, at->size, err));
     }
@@ -310,7 +310,7 @@ static cddp_status search_large_world(sizing *s, uint32_t size, cddp_error *err)
     if (found.is_refuted)
         miss(s,
              "rank %" PRIu32 " alone, in a world of %" PRIu32
-             ", says another word in some order of its gradients",
+             ", issues other collectives in some order of its gradients",
              at.rank, at.size);
     s->proof->projected_in_every_order = found.is_complete && !found.is_refuted;
     cd_rank_proof_fini(&found);
@@ -342,8 +342,8 @@ cddp_status cd_prove_sizes(const cd_prove_options *options, uint64_t states, cd_
     CD_TRY_OUT(cd_world_run_record(options, options->plan, &s->here, err));
     count_kinds(s);
     find_models(s);
-    if (!s->over && !is_one_word(&s->here))
-        miss(s, "ranks say different words, by the groups that they are in");
+    if (!s->over && !has_one_sequence(&s->here))
+        miss(s, "ranks issue different collectives, by the groups that they are in");
     for (size_t i = 0; i < CD_PROVE_SIZES && !must_stop(s); i++)
         CD_TRY_OUT(compare_world(s, small[i], err));
     for (size_t i = 0; i < CD_PROVE_LARGE_SIZES && !must_stop(s); i++)

@@ -117,7 +117,8 @@ static cddp_status part(cd_rank_walk *w, const cd_call *said, cddp_error *err)
     w->has_parted = true;
     w->has_said = said != NULL;
     if (said != NULL) w->said = *said;
-    return cd_fail(err, CDDP_E_MISMATCH, "the words part at collective %zu", w->call_count);
+    return cd_fail(err, CDDP_E_MISMATCH, "other collectives than expected, from number %zu on",
+                   w->call_count);
 }
 
 static cddp_status say(alone_group *g, const cddp_collective *c, cddp_error *err)

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One rank alone: its training in pieces, on a backend that compares what it says and tells it what
-** was recorded.
+/* One rank alone: its training in pieces, on a backend that compares what it issues with the record
+** and returns the recorded results.
 **
 ** Lifetime   init → begin → (fire … → next_window)* → fini. Everything that changes lies in memory
 **            of the allocator that the walk was given, and in the walk itself.
-** Errors     a word that parts from the expected one is CDDP_E_MISMATCH, with the place in the
-**            walk.
+** Errors     CDDP_E_MISMATCH when a collective differs from the expected one; the walk has the
+**            place.
 */
 #pragma once
 #include "verify/prove/rank.h"
@@ -16,7 +16,7 @@ typedef struct cd_rank_walk {
     cddp_backend table;
     const cd_prove_rank_options *options;
     cd_calls *expected; /* borrowed; grows in the first walk when there is none */
-    bool grows;         /* this walk writes the expected word */
+    bool grows;         /* this walk writes the expected sequence */
     cd_trainer *trainer;
     cd_micro micro;
     uint32_t step, micro_index, window; /* window: of those with at least two gradients */
@@ -26,7 +26,7 @@ typedef struct cd_rank_walk {
     size_t call_count, fired_calls; /* now; when the last window's gradients had all fired */
     bool has_ended;
     bool has_parted;
-    cd_call said; /* where the words part */
+    cd_call said; /* the first that differs */
     bool has_said;
 } cd_rank_walk;
 
@@ -42,7 +42,7 @@ cddp_status cd_rank_walk_fire(cd_rank_walk *walk, uint32_t index, cddp_error *er
 cddp_status cd_rank_walk_warm(cd_rank_walk *walk, cddp_error *err) CDDP_MUST_CHECK;
 /* All have fired: up to the next window, or to the end. */
 cddp_status cd_rank_walk_next_window(cd_rank_walk *walk, cddp_error *err) CDDP_MUST_CHECK;
-/* The state, and the place in program and word. */
+/* The state, and the place in the program and in its collectives. */
 uint64_t cd_rank_walk_key(const cd_rank_walk *walk);
 uint64_t cd_rank_walk_proposal(const cd_rank_walk *walk);
 /* Walks the rest in the engine's order. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One run of a whole world: what every rank said and was told, and what it came to.
+/* One run of a whole world: what every rank issued and received, and how the run ended.
 **
-** Lifetime   a zeroed run, its chooser set by the caller → record → fini. Words and results stay
-**            until fini.
+** Lifetime   a zeroed run, its chooser set by the caller → record → fini. Sequences and results
+**            stay until fini.
 ** Threads    one.
 */
 #pragma once

@@ -175,7 +175,7 @@ static void walk_order(const cd_prove_rank_options *options, cd_calls *calls,
     }
     assert_ok(cd_rank_walk_next_window(&w, &err), &err);
     const uint64_t end = cd_rank_walk_key(&w);
-    assert_ok(cd_rank_walk_to_the_end(&w, &err), &err); /* and says the expected word, or fails */
+    assert_ok(cd_rank_walk_to_the_end(&w, &err), &err); /* and issues what is expected, or fails */
     for (uint32_t k = 0; k < n; k++)
         note_fact(&(fact){keys[k], rests[k], cd_hash_mix(end, w.call_count - said[k])});
     cd_rank_walk_fini(&w);
@@ -286,8 +286,8 @@ TEST(prove_rank, the_window_that_decides_the_layout_is_found)
     }
 }
 
-/* A changed letter of the record: every kind is noticed, in the letter that was changed. */
-TEST(prove_rank, a_word_with_any_letter_changed_is_no_longer_the_rank_s)
+/* A changed call of the record: every kind of change is noticed, at the call that was changed. */
+TEST(prove_rank, a_record_with_any_call_changed_is_no_longer_the_rank_s)
 {
     cddp_error err = CDDP_ERROR_INIT;
     cddp_plan *plan = NULL;
@@ -313,7 +313,7 @@ TEST(prove_rank, a_word_with_any_letter_changed_is_no_longer_the_rank_s)
                                                    .calls = calls};
             char place[64];
             snprintf(place, sizeof place, "from collective %zu on", i);
-            cd_test_row("letter %zu, kind %d", i, kind);
+            cd_test_row("call %zu, kind %d", i, kind);
             assert_fails(cd_prove_rank(&options, &proof, &err), CDDP_E_MISMATCH, &err, place);
             err = (cddp_error)CDDP_ERROR_INIT;
             *l = kept;
@@ -340,7 +340,7 @@ TEST(prove_rank, a_window_that_is_too_large_is_sampled_and_the_proof_is_not_comp
 }
 
 /* See Note [Ranks that are one] */
-TEST(prove_rank, without_content_or_settings_of_its_own_a_rank_is_searched_as_any_other)
+TEST(prove_rank, without_its_own_content_or_settings_a_rank_is_searched_as_any_other)
 {
     for (size_t i = 0; i < CASES; i++) {
         /* tell ranks apart */
@@ -366,8 +366,8 @@ TEST(prove_rank, without_content_or_settings_of_its_own_a_rank_is_searched_as_an
     }
 }
 
-/* Every rank of the record from `first` on, and a further one that does as the model, told every
-** number of the kind that was recorded. */
+/* Every rank of the record from `first` on, and a further one that does as the model. They receive
+** every number of the kind that was recorded. */
 static void repeat_in_large_world(const cddp_plan *plan, const cd_call_tap *tap, uint32_t first,
                                   uint32_t model, bool expected)
 {
@@ -400,7 +400,7 @@ static void repeat_in_large_world(const cddp_plan *plan, const cd_call_tap *tap,
         }
 }
 
-TEST(prove_rank, alone_in_a_large_world_it_says_its_word_and_no_other)
+TEST(prove_rank, alone_in_a_large_world_it_issues_its_collectives_and_no_others)
 {
     for (size_t i = 0; i < CASES; i++) {
         cddp_plan *plan = NULL;
@@ -428,10 +428,10 @@ TEST(prove_rank, alone_in_a_large_world_it_says_its_word_and_no_other)
     }
 }
 
-/* The claim about larger worlds, against worlds that are run: their ranks say the recorded words,
-** and are told numbers of the recorded kinds; a count of none where some were counted is
+/* The claim about larger worlds, against worlds that are run. Their ranks issue the recorded
+** collectives and receive numbers of the recorded kinds. A count of none where some were counted is
 ** noticed. */
-TEST(prove_rank, worlds_of_three_to_five_are_received_what_the_world_of_two_was_received)
+TEST(prove_rank, worlds_of_three_to_five_receive_what_the_world_of_two_received)
 {
     for (size_t i = 0; i < CASES; i++)
         for (uint32_t size = 3; size <= 5; size++) {
@@ -573,7 +573,7 @@ TEST(prove_projection, shares_of_further_ranks_are_those_of_their_models)
     assert_false(has_choice);
 }
 
-/* "a1 b2": groups by letter, lengths by digit. */
+/* "a1 b2": groups by name, lengths by digit. */
 static cd_calls spelled(const char *text)
 {
     cddp_error err = CDDP_ERROR_INIT;
