@@ -117,13 +117,13 @@ torch 1 2 --join-timeout 1s "$good"
 ended 3
 says 1 "rank 1 waited 1 s for rank 0"
 
-begin "a rank that was told another number"
+begin "a rank that was started for another number"
 torch 0 3 -n 3 "$good"
 torch 1 3 -n 3 "$good"
 torch 2 4 -n 4 "$good"
 ended 2 2 2
-says 0 "rank 2 was told that there are 4 ranks, rank 0 that there are 3"
-says 2 "rank 2 was told that there are 4 ranks, rank 0 that there are 3"
+says 0 "rank 2 was started for 4 ranks, rank 0 for 3"
+says 2 "rank 2 was started for 4 ranks, rank 0 for 3"
 silent 1
 
 begin "two processes of one rank"
@@ -131,7 +131,7 @@ torch 0 3 -n 3 "$good"
 rank 1 RANK=1 WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port -- --backend gloo -n 3 "$good"
 rank 2 RANK=1 WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 MASTER_PORT=$port -- --backend gloo -n 3 "$good"
 ended 2 2 2
-says 0 "two processes were told to be rank 1"
+says 0 "two processes were started as rank 1"
 
 begin "another number of ranks than the scenario's"
 for i in 0 1; do torch $i 2 -n 3 "$good"; done

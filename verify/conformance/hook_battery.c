@@ -40,7 +40,7 @@ static const cddp_dtype dtypes[4] = {CDDP_F32, CDDP_F64, CDDP_F16, CDDP_BF16};
 static const struct {
     const char *name, *title;
 } laws[CD_LAW_COUNT] = {
-    [CD_LAW_RUNS] = {"runs", "comes to an end on every rank, with a result as large as the bucket"},
+    [CD_LAW_RUNS] = {"runs", "ends on every rank, with a result as large as the bucket"},
     [CD_LAW_UNTOUCHED] = {"untouched",
                           "writes nowhere but into its bucket, and never after completion"},
     [CD_LAW_REPLICAS] = {"replicas", "all ranks that are to agree get the same bits"},
@@ -138,7 +138,7 @@ static cddp_status run_plain(battery *t, const cd_trial *like, cddp_error *err)
 
 static bool runs(const cd_trial_result *r) { return r->failure[0] == '\0' && r->shape[0] == '\0'; }
 
-/* What holds for every trial. False: it did not come to an end. */
+/* What is true for every trial. False: it did not end. */
 static bool judge_run(battery *t, const cd_trial *trial, const cd_trial_result *r)
 {
     if (r->refused) {
@@ -342,7 +342,7 @@ static cddp_status try_alone(battery *t, uint32_t step, cddp_error *err)
 {
     cd_trial trial = trial_of(t, t->several, LONG / 2, CDDP_F32); /* a part of it is enough */
     trial.alone = step + 1;
-    /* what one rank has of its own may be nearly twice the mean of two */
+    /* what only one rank has may be nearly twice the mean of two */
     trial.values = CD_TRIAL_ALIKE;
     CD_TRY(cd_trial_run(&trial, t->a, err));
     for (uint32_t b = 0; runs(t->a) && b < CD_TRIAL_BUCKETS; b++) {

@@ -8,7 +8,7 @@
 #include "verify/conformance/hook_trial.h"
 
 typedef enum cd_hook_law {
-    CD_LAW_RUNS,      /* every rank comes to an end, with a result of the right size */
+    CD_LAW_RUNS,      /* every rank ends, with a result of the right size */
     CD_LAW_UNTOUCHED, /* nothing is written outside the bucket, nor after completion */
     /* all ranks get the same bits; those of a block, where the hook says so (agreement) */
     CD_LAW_REPLICAS,
@@ -56,7 +56,7 @@ typedef struct cd_hook_card {
     /* bit n: a world of n ranks, which the options are not for, as every rank says at creation */
     uint32_t skipped;
     char skipped_because[280];
-    /* (stated_count) laws of its own, and how often they were judged */
+    /* (stated_count) its own laws, and how often they were judged */
     cd_stated_law stated[CD_TRIAL_STATED_MAX];
     uint32_t stated_count;
     double worst_relative; /* largest |out - mean| ÷ largest |mean| of one step, f32, two ranks */

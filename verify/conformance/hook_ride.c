@@ -6,8 +6,8 @@
 ** of it. So each trial has a twin in which everything is there in one backward, zeros where the
 ** other has nothing; results must agree bit for bit.
 **
-** The model is hook_trial.h's. Where parameters may be unused each has a bucket of its own;
-** elsewhere the scalar moves from the vector's bucket into one of its own when buckets are rebuilt.
+** The model is hook_trial.h's. Where parameters may be unused each has its own bucket.
+** Elsewhere the scalar moves from the vector's bucket into its own one when buckets are rebuilt.
 */
 #include "verify/conformance/hook_trial.h"
 #include "verify/conformance/hook_trial_parts.h"

@@ -3,14 +3,14 @@
 ** touched.
 **
 ** The model of a trial has four parameters, two matrices of one shape, a vector and a scalar, in
-** two buckets; from rebuild_at on they lie in other buckets. Every buffer lies inside guarded
-** memory of its own that is left alone after its step, so that a write at a wrong place, or too
-** late, is seen.
+** two buckets; from rebuild_at on they lie in other buckets. Every buffer lies inside its
+** own guarded memory, which is left alone after its step. So a write at a wrong place, or too late,
+** is seen.
 **
 ** With through_reducer the reducer drives the hook instead (hook_ride.c): for what changes when and
 ** with what a hook is called.
 **
-** Lifetime   a trial is the caller's; it points to nothing of its own.
+** Lifetime   a trial is the caller's; it owns nothing.
 ** Errors     what a rank's hook answers is in `failure`; run fails only when no world can be made.
 */
 #pragma once

@@ -1,12 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One run of a smaller scenario: whether it fails for the same reason, and what was decided in it.
 **
-** Note [The same reason] Two runs fail for the same reason when all of these agree: the invariant
-** of the first finding; its sentence, once numbers, names and what stands in parentheses are taken
-** out; whether it names a bucket, and whether a parameter; and whether every rank came to its end.
+** Note [The same reason] Two runs fail for the same reason when all of these agree:
+**
+**   * the invariant of the first finding;
+**   * its sentence, without numbers, names and what stands in parentheses;
+**   * whether it names a bucket, and whether it names a parameter;
+**   * whether every rank ended.
+**
 ** A run without findings whose ranks failed has the sentence of the first rank that did. So a
-** smaller scenario may blame another rank, another bucket and another parameter, since they have
-** other numbers in it, and may not turn one mistake into another one.
+** smaller scenario may blame another rank, bucket or parameter, since their numbers change. It may
+** not replace one mistake by another.
 **
 ** Lifetime   a probe owns what it learnt until fini.
 ** Errors     a scenario that cannot be run is a probe that did not fail; memory that runs out is an

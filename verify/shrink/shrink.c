@@ -173,7 +173,7 @@ static bool renumber_wish(const cd_shrink *s, const cd_edit *edit, cd_decision *
     case CD_EDIT_PARAMETER:
         if (!ready) return true;
         if (!close_gap(edit, 1, &w->id)) return false;
-        /* Behind it the engine comes to the one before it in the module. */
+        /* Next, the engine reaches the one before it in the module. */
         if (!close_gap(edit, 1, &w->fifo_id)) w->fifo_id = edit->first > 0 ? edit->first - 1 : 0;
         return true;
     default:
@@ -461,7 +461,7 @@ static cddp_status record_schedule(const cd_shrink_options *o, char *text, cddp_
                 : cd_fail(err, CDDP_E_LIMIT, "the run has more choices than a choice string holds");
 }
 
-/* The order in which gradients became ready, as a run with chosen orders can be told it. */
+/* The order in which gradients became ready, in the form that a run with chosen orders takes. */
 static cddp_status record_orders(const cd_memory_sink *record, cd_ready **orders, size_t *count,
                                  cddp_error *err)
 {
@@ -543,9 +543,9 @@ static cddp_status check_failure(const cd_shrink *s, cddp_error *err)
     if (o->elsewhere != NULL && o->found_elsewhere != NULL &&
         strcmp(o->found_elsewhere, s->best.reason.check) != 0)
         return cd_fail(err, CDDP_E_ARG,
-                       "the run failed on backend %s with %s and fails on the simulator, with the "
-                       "same orders, with %s: that "
-                       "is another failure, and it is not shrunk in place of the first",
+                       "the run failed on backend %s with %s. On the simulator, with the same "
+                       "orders, it fails with %s: another failure, which is not shrunk in place "
+                       "of the first",
                        o->elsewhere,
                        o->found_elsewhere[0] != '\0' ? o->found_elsewhere : "an error of a rank",
                        s->best.reason.check[0] != '\0' ? s->best.reason.check

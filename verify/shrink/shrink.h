@@ -6,17 +6,19 @@
 **
 ** Note [Shrinking] The search is greedy. Rounds of two lists alternate until neither finds
 ** anything: deviations from fifo (all, halves, quarters, …, single ones), then parts of the
-** scenario (verify/shrink/edit.h), larger ones first. Then sizes become smaller, last, since small
-** parameters need more of them to fill a bucket; and again from the front. A smaller scenario has
-** other choice points, so the schedule goes along by meaning, not by position: "in its first
-** backward rank 1 makes p0 ready before p1". What no longer exists is left to fifo. When that does
-** not fail, the old answers by position and fifo are tried too; and once nothing is found so, a few
-** random schedules, which bring deviations that have to go again. The first candidate of a list
-** that fails for the same reason is taken. See Note [The same reason] At the end all lists were
-** tried on the result and nothing failed: it is 1-minimal.
+** scenario (verify/shrink/edit.h), larger ones first. Sizes become smaller last, since small
+** parameters need more of them to fill a bucket. Then the rounds begin again.
 **
-** With several jobs a batch of candidates is tried at once, in forked processes, and the first
-** success in the order of the list counts: the result is that of one job.
+** A smaller scenario has other choice points. So the schedule is kept by meaning, not by position:
+** "in its first backward rank 1 makes p0 ready before p1". Fifo decides what no longer exists. When
+** that run does not fail, the old answers by position are tried, then fifo. When nothing was found
+** so, a few random schedules are tried; the deviations that they bring must be removed again.
+**
+** The first candidate of a list that fails for the same reason is taken. See Note [The same reason]
+** At the end all lists were tried on the result and nothing failed: it is 1-minimal.
+**
+** With several jobs a batch of candidates is tried at once, in forked processes. The first success
+** in the order of the list counts, so the result is that of one job.
 **
 ** Errors     a run that does not fail, or that cannot be repeated, is refused.
 */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A shrunk failure told in order. */
+/* A shrunk failure, narrated in order. */
 #include "verify/shrink/story.h"
 
 #include "core/base/alloc.h"

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A shrunk failure told in order: what was decided, what followed from it, and from where on it
-** could not be avoided.
+/* A shrunk failure, narrated in order: what was decided, what followed from it, and from where on
+** it could not be avoided.
 **
-** The decisions that matter are the deviations of the shrunk schedule, since without any one of
-** them the run does not fail the same way; what they change is read from the nearest run that is
-** verified: the shrunk run less one thing. From where on the failure was inevitable is measured:
-** the first choices are answered as they were and the rest at random.
+** The decisions that matter are the deviations of the shrunk schedule: without any one of them the
+** run does not fail the same way. What they change is read from the nearest verified run, which is
+** the shrunk run less one thing. The point from where on the failure was inevitable is measured:
+** the first choices are answered as before, and the rest at random.
 **
 ** Errors     memory, and whatever keeps a run from being repeated.
 */

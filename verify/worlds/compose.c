@@ -393,8 +393,8 @@ static cddp_status open_world(cd_compose *c, cddp_error *err)
     CD_TRY(cddp_composition_each(name, see_part, &search, err));
     if (search.mixed)
         return cd_fail(err, CDDP_E_CONFIG,
-                       "backend '%s': the simulator and self are worlds of their own and go with "
-                       "no other backend",
+                       "backend '%s': the simulator and self are whole worlds and cannot be "
+                       "combined with another backend",
                        name);
     for (size_t i = 0; i < OPENERS; i++) {
         if (strcmp(openers[i].name, search.name) == 0) {

@@ -19,7 +19,7 @@ typedef struct cd_compose_options {
     const cddp_registry *registry; /* backends that plugins brought; may be NULL */
     /* instead of the plan's; NULL: the plan's. A composition too */
     const char *backend;
-    /* hier: the node that this process is told to be on; NULL: the host's name */
+    /* hier: the node of this process; NULL: the host's name */
     const char *node;
     const struct cd_chooser *chooser; /* decides instead of the plan's; may be NULL */
     /* for ranks that a launcher starts; NULL: such backends are refused */

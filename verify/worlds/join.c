@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Who is in the job, and what rank 0 wants of it.
 **
-** Keys of the store: rank/R, who R is ("WORLD_SIZE NODE"); clash, the words of one who cannot be
-** taken in; order/N, what rank 0 wants ("run RUN HUB", at the end "exit CODE"); left/R, R knows
-** that this is the end. Below run/N ranks meet for the Nth run.
+** Keys of the store:
 **
-** In a directory (file://) ranks find nothing but where that store is, and a secret that is made
-** for the job.
+**   rank/R     who R is ("WORLD_SIZE NODE")
+**   clash      the message about a process that cannot be taken in
+**   order/N    what rank 0 wants: "run RUN HUB", at the end "exit CODE"
+**   left/R     R knows that this is the end
+**
+** Below run/N ranks meet for the Nth run. In a directory (file://) ranks find only where that store
+** is, and a secret that is made for the job.
 **
 ** Not here: which rank this is, and where rank 0 is (join_read.c).
 */
@@ -92,8 +95,7 @@ static void serve_in_child(const cd_join *j, int64_t judge, int fd)
     _exit(0);
 }
 
-/* In a process of its own, since this one forks its rank, which a process with threads had better
-** not do. */
+/* In a separate process: this one forks its rank, which a process with threads should not do. */
 static cddp_status serve(cd_join *j, cddp_error *err)
 {
     int ends[2] = {-1, -1};
@@ -138,7 +140,7 @@ static cddp_status open_directory(const cd_join *j, cddp_rendezvous **directory,
     return CDDP_OK;
 }
 
-/* "URL SECRET", or "URL -" where every rank was told the secret. */
+/* "URL SECRET", or "URL -" where every rank was given the secret. */
 static cddp_status read_entry(cd_join *j, cddp_rendezvous *directory, char *entry,
                               size_t entry_bytes, cddp_error *err)
 {
@@ -233,8 +235,8 @@ static void read_line(const char *path, char *text, size_t text_bytes)
     text[strcspn(text, "\n")] = '\0';
 }
 
-/* Two processes of one node are told apart by their numbers, which mean the same to both; "?" where
-** that cannot be said. */
+/* Two processes of one node differ by their process numbers, which mean the same to both; "?" where
+** they do not. */
 static void node_of(char node[NODE_BYTES])
 {
     char boot[40], space[48];
@@ -296,8 +298,7 @@ static cddp_status enter(const cd_join *j, uint64_t patience_ns, cddp_error *err
         world_size = (uint32_t)strtoul(text, NULL, 10);
     }
     if (world_size != j->world_size) {
-        snprintf(words, sizeof words,
-                 "rank %u was told that there are %u ranks, rank 0 that there are %u (%.40s)",
+        snprintf(words, sizeof words, "rank %u was started for %u ranks, rank 0 for %u (%.40s)",
                  j->rank, j->world_size, world_size, j->variables);
         return clash(j, err, words);
     }
@@ -306,7 +307,7 @@ static cddp_status enter(const cd_join *j, uint64_t patience_ns, cddp_error *err
     key_of(key, "rank", j->rank);
     CD_TRY(j->store->compare_and_set(j->store->self, key, NULL, text, &swapped, err));
     if (swapped) return CDDP_OK;
-    snprintf(words, sizeof words, "two processes were told to be rank %u (%.40s)", j->rank,
+    snprintf(words, sizeof words, "two processes were started as rank %u (%.40s)", j->rank,
              j->variables);
     return clash(j, err, words);
 }

@@ -5,9 +5,8 @@
 **
 ** Lifetime   read → begin → follow (ranks above 0) → end. Borrows nothing.
 ** Threads    one; begin and follow fork.
-** Errors     a rank that does not come, comes twice, or was told another number of ranks is named,
-**            on rank 0 and on
-** itself.
+** Errors     a rank that does not come, comes twice, or was started for another number of ranks is
+**            named, on rank 0 and on itself.
 */
 #pragma once
 #include "cddp/backend.h"

@@ -72,9 +72,8 @@ static cddp_status take_port(cd_join *j, const char *whose, const char *text, ui
     return CDDP_OK;
 }
 
-/* What srun says takes the place of what nobody said; a step has a port of its own, below those
-** that systems give out.
-*/
+/* srun's variables stand in for those that are not set. A step has its own port, below those that
+** systems give out. */
 static cddp_status find_master(cddp_environment_fn environment, cd_join *j, cddp_error *err)
 {
     const char *host = environment("MASTER_ADDR"), *port = environment("MASTER_PORT");

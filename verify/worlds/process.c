@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ranks as processes: how they come to be, their rendezvous, their backend, and the way of their
-** events back to us.
+/* Ranks as processes: how they start, their rendezvous, their backend, and how their events reach
+** us.
 **
-** A transport without a launcher gets forked ranks that meet through files; in a job whose
-** processes somebody started (join.c) each of them has forked its rank, and they meet in
-** the store of that job. One with a launcher (mpirun) gets this very command again as its ranks: we
-** start it, and CDDP_HUB in the environment says to each that it is a rank and where its judge is.
-** When mpirun started us, we are a rank already: rank 0's process judges, with a child as the rank,
-** and tells the others over the transport where it is.
+** A transport without a launcher gets forked ranks that meet through files. In a job whose
+** processes somebody started (join.c), each process has forked its rank, and the ranks meet in the
+** store of that job. A launcher (mpirun) starts this very command again as its ranks: CDDP_HUB in
+** the environment says to each that it is a rank and where its judge is. When mpirun started us, we
+** are a rank already. Rank 0's process then judges, with a child as the rank, and tells the others
+** over the transport where it is.
 **
 ** An event travels as its bytes and its text; all ends are the same program on machines of one
-** kind. A rank sends what it has whenever it starts to wait for a communication and at the end of a
-** step, so that of a rank that is killed everything up to its last wait is known.
+** kind. A rank sends what it has whenever it starts to wait for a communication, and at the end of
+** a step. So everything up to the last wait of a killed rank is known.
 **
-** The verifier guards every group (fingerprints before each collective) unless the scenario gives
-** options of its own: real libraries crash or mix data when ranks disagree, and it is the
-** disagreement that is to be shown.
+** The verifier guards every group (fingerprints before each collective) unless the scenario sets
+** these options. Real libraries crash or mix data when ranks disagree, and the disagreement is to
+** be shown instead.
 */
 #define _POSIX_C_SOURCE 200809L
 #include "verify/worlds/process.h"
@@ -77,7 +77,7 @@ typedef struct rank_side {
     size_t part_count;
     cddp_composition *composition;
     cddp_backend guarded; /* what groups are opened with */
-    char late[256];       /* what a composition found when nobody could be told; "" */
+    char late[256];       /* what a composition found when nobody listened; "" */
     size_t used, last;    /* of wire: bytes, and where the last head begins */
     bool failed;
     unsigned char wire[WIRE_BYTES];
@@ -100,7 +100,7 @@ static cddp_status wire_send(rank_side *s, cddp_error *err)
     return CDDP_OK;
 }
 
-/* Where nothing was told since a wait there is no record to mark; the iteration is then stored with
+/* When nothing was sent since a wait there is no record to mark; the iteration is then stored with
 ** the next one. */
 static cddp_status wire_flush(void *self, cddp_error *err)
 {
@@ -216,7 +216,7 @@ static cddp_status find_bound(void *context, const char *name, const cddp_backen
     CD_TRY(find_module(s->process, name, &module, err));
     cddp_backend *part = &s->parts[s->part_count++];
     *part = *module;
-    /* a backend with a state of its own keeps it */
+    /* a backend that has a state keeps it */
     if (part->self == NULL) part->self = s->rendezvous;
     *backend = part;
     return CDDP_OK;
@@ -282,8 +282,8 @@ out:
     return status;
 }
 
-/* What nobody could be told ends the rank without a result: the launcher says that, with these last
-** words. */
+/* A failure that nobody could hear ends the rank without a result. The launcher reports that, with
+** these last words. */
 static void leave_late(const rank_side *s)
 {
     if (s->late[0] == '\0') return;
@@ -362,7 +362,7 @@ static void leave(void *context)
     cd_compose_process_backend(p)->launcher->leave();
 }
 
-/* In the process of rank 0: the others, who wait for it, are told where they are judged. */
+/* In the process of rank 0: sends the waiting others the address of their judge. */
 static cddp_status announce(void *context, cddp_rank *rank,
                             char address[CDDP_PROCESS_ADDRESS_BYTES], cddp_error *err)
 {

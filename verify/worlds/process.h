@@ -16,7 +16,7 @@ typedef struct cd_compose_process_options {
     const cddp_plan *plan;
     const cddp_registry *registry; /* where modules brought their backends; may be NULL */
     const char *backend;           /* a name, or a composition of names */
-    /* hier: the node this process is told to be on; NULL: the host's name */
+    /* hier: the node of this process; NULL: the host's name */
     const char *node;
     cddp_relay_sink *relay;
     const struct cd_origin *origin; /* needed by a backend with a launcher, and to join a job */
@@ -24,7 +24,7 @@ typedef struct cd_compose_process_options {
     bool (*interrupted)(void);      /* true: end it; may be NULL */
 } cd_compose_process_options;
 
-/* Whether ranks of this backend are started by who runs it: no launcher of its own does. */
+/* Whether this program forks the ranks of this backend: the transport has no launcher. */
 cddp_status cd_compose_process_is_forked(const cddp_registry *registry, const char *backend,
                                          bool *is_forked, cddp_error *err) CDDP_MUST_CHECK;
 /* Borrows everything in options until close. */

@@ -23,7 +23,7 @@ TEST(hook_battery, hooks_that_compress_keep_every_law)
     static const struct {
         const cddp_hook *hook, *inner;
         const char *options;
-        bool is_exact, owes, states; /* sends later what it kept back; states laws of its own */
+        bool is_exact, owes, states; /* sends later what it kept back; states its own laws */
         /* -1: less than the plain all-reduce; 1: more, as exact bins do and a topk that leaves
         ** nothing; 0: as much */
         int sends;
