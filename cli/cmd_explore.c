@@ -255,7 +255,7 @@ static void put_reductions(cd_text *text, const explore_command *c)
             text,
             "  ranks: interchangeable but for rank 0; states and outcomes up to a renaming\n");
     else if (c->asymmetry != NULL && e->options.merge && !e->races)
-        cd_text_printf(text, "  ranks: told apart, because %s\n", c->asymmetry);
+        cd_text_printf(text, "  ranks: kept apart, because %s\n", c->asymmetry);
 }
 
 static bool has_covered(const cd_explorer *e)

@@ -77,30 +77,31 @@ int cd_command_man(cd_cli *cli)
                         ".B cddp\\-verify\n.I SCENARIO|DIR...\n.br\n.B cddp\\-verify\n.I "
                         "COMMAND\n.RI [ ARGUMENT... ]\n.SH "
                         "DESCRIPTION\n");
-    push_roff(&text, "Runs a real DistributedDataParallel runtime on a scenario written in TOML, "
-                     "on a deterministic simulator or on "
-                     "a "
-                     "real transport, compares it with single-process training, checks invariants "
-                     "over every event, and names the "
-                     "culprit: rank, bucket, parameter, step, both sides shown.\n");
+    push_roff(&text,
+              "Runs a real DistributedDataParallel runtime on a scenario written in TOML, "
+              "on a deterministic simulator or on a real transport. Compares the result with "
+              "single-process training and checks invariants over every event. Names the "
+              "culprit: rank, bucket, parameter, step, both sides shown.\n");
     put_commands(&text);
     put_options(&text);
-    cd_text_push(&text, ".SH EXIT STATUS\n.TP\n.B 0\nverified\n.TP\n.B 1\nfindings\n.TP\n.B "
-                        "2\nusage, scenario or store error\n"
-                        ".TP\n.B 3\nsomething that was asked for is absent, such as a "
-                        "backend\n.TP\n.B 4\ninconclusive, or "
-                        "interrupted\n"
-                        ".SH ENVIRONMENT\n.TP\n.B NO_COLOR\nWhen set and not empty, no colours are "
-                        "used unless \\-\\-color=always.\n"
-                        ".TP\n.B RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT\nSet by torchrun and "
-                        "the like: run joins their job; under srun its own "
-                        "variables say the same.\n"
-                        ".TP\n.B CDDP_STORE_SECRET\nWhat the ranks of such a job must know.\n"
-                        ".TP\n.B CDDP_HUB_HOST\nWhere ranks on other hosts reach rank 0, under "
-                        "mpirun and for file://.\n"
-                        ".TP\n.B CDDP_NODE\nhier: the node that this process is told to be on.\n"
-                        ".SH FILES\nTrace stores are SQLite files and can be read with "
-                        "sqlite3(1).\n.SH SEE ALSO\nsqlite3(1)\n");
+    cd_text_push(
+        &text,
+        ".SH EXIT STATUS\n.TP\n.B 0\nverified\n.TP\n.B 1\nfindings\n.TP\n.B "
+        "2\nusage, scenario or store error\n"
+        ".TP\n.B 3\nsomething that was asked for is absent, such as a "
+        "backend\n.TP\n.B 4\ninconclusive, or "
+        "interrupted\n"
+        ".SH ENVIRONMENT\n.TP\n.B NO_COLOR\nWhen set and not empty, no colours are "
+        "used unless \\-\\-color=always.\n"
+        ".TP\n.B RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT\nSet by torchrun and "
+        "the like: run joins their job; under srun its own "
+        "variables say the same.\n"
+        ".TP\n.B CDDP_STORE_SECRET\nWhat the ranks of such a job must know.\n"
+        ".TP\n.B CDDP_HUB_HOST\nWhere ranks on other hosts reach rank 0, under "
+        "mpirun and for file://.\n"
+        ".TP\n.B CDDP_NODE\nhier: the node of this process; by default the name of the host.\n"
+        ".SH FILES\nTrace stores are SQLite files and can be read with "
+        "sqlite3(1).\n.SH SEE ALSO\nsqlite3(1)\n");
     int exit_code = cd_cli_write(cli, &text, CD_EXIT_VERIFIED);
     cd_text_fini(&text);
     return exit_code;

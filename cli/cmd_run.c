@@ -54,7 +54,7 @@ static cddp_status join_job(run_command *c, cddp_error *err)
     CD_TRY(cd_args_budget(args, CD_OPTION_join_timeout, "seconds", &seconds, &waiting.patience_ns,
                           err));
     if (waiting.patience_ns == 0) waiting.patience_ns = seconds * 1000000000u;
-    /* A backend that cannot be had is told with the scenario that it was for. */
+    /* A backend that is not available is reported with the scenario that names it. */
     if (backend != NULL && cd_plugins_need_backend(c->cli, backend, NULL) == CDDP_OK &&
         cd_compose_is_forked(c->cli->registry, backend, &is_forked, NULL) != CDDP_OK)
         is_forked = false;

@@ -2,7 +2,7 @@
 /* Several scenarios at once.
 **
 ** One process per scenario, at most worker_count alive. Each sends its result through a pipe when
-** it is done, and, when the run is recorded, writes a store of its own (<store>.<index>) that is
+** it is done, and, when the run is recorded, writes its own store (<store>.<index>) that is
 ** copied behind the others in the order of the list and then removed. So the store, too, is the
 ** same for every number of workers. */
 #define _POSIX_C_SOURCE 200809L

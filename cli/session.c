@@ -224,7 +224,7 @@ static void count_laws(void *self, const cddp_event *event)
     c->called += event->kind == CDDP_EV_hook_done;
 }
 
-static bool has_law_of_its_own(const cd_session *session, const char *name)
+static bool has_stated_law(const cd_session *session, const char *name)
 {
     const cddp_hook *hook = name != NULL && cd_hook_find(name) == NULL
                                 ? cddp_registry_find_hook(session->cli->registry, name)
@@ -239,7 +239,7 @@ static void law_counter_init(law_counter *c, const cd_session *session, const cd
     *c = (law_counter){.sink = {sizeof c->sink, CDDP_TRACE_ABI, c, count_laws, NULL}};
     cd_choose_hook(&plan->settings, &c->chosen);
     /* a wrapper states one */
-    c->hook = has_law_of_its_own(session, c->chosen.name) ? c->chosen.name : NULL;
+    c->hook = has_stated_law(session, c->chosen.name) ? c->chosen.name : NULL;
 }
 
 static void report_unjudged(const law_counter *c, cd_result *result)
@@ -248,9 +248,8 @@ static void report_unjudged(const law_counter *c, cd_result *result)
     if (c->hook == NULL || c->stated > 0 || c->called == 0) return;
     snprintf(words, sizeof words,
              "what hook %.80s makes of gradients: it calls itself lossy and stated no law "
-             "(cddp_tracer_law), so that only what all ranks "
-             "must have alike was judged, not whether it is right; \"cddp-verify "
-             "hook-conformance\" tries it",
+             "(cddp_tracer_law). Only that all ranks have the same was judged, not whether it is "
+             "right; \"cddp-verify hook-conformance\" tries it",
              c->hook);
     result->unjudged = cd_result_copy(result, words);
 }

@@ -22,7 +22,7 @@ typedef struct cd_session {
     /* replays this choice string; NULL: the plan's chooser decides */
     const char *schedule;
     const struct cd_chooser *chooser; /* decides instead of the plan's; NULL: none */
-    /* which of the command's runs this is: a rank that it starts is told */
+    /* which of the command's runs this is; the ranks that it starts receive it */
     uint64_t run;
     uint64_t repetition;            /* of that run, for expect.same_with; 0: the run itself */
     const cddp_trace_sink *watcher; /* sees every event of the run too; NULL: none */
@@ -40,7 +40,7 @@ cddp_status cd_session_run_plan(const cd_session *session, const cddp_plan *plan
 ** text NULL: read the file at path. */
 void cd_session_read_plan(const cd_session *session, const char *path, const char *text,
                           cddp_plan **plan, cd_result *result);
-/* The same for a command that needs the plan: mistakes are written to told (NULL: not) and are an
-** error. */
+/* The same for a command that needs the plan: mistakes are written to `reported`
+** (NULL: nowhere) and are an error. */
 cddp_status cd_session_load_plan(const cd_session *session, const char *path, FILE *reported,
                                  cddp_plan **plan, cddp_error *err) CDDP_MUST_CHECK;

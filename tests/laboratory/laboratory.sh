@@ -179,7 +179,7 @@ expect 0 "$verify" explore small.toml --strategy exhaustive
 says "3 schedules"
 says "turns: one order of ranks for all"
 says "states: 2, 1 schedules led to one that was there before"
-says "ranks: told apart, because they hold different values"
+says "ranks: kept apart, because they hold different values"
 says "coverage: 4 of 4 options"
 expect 0 "$verify" explore small.toml --strategy exhaustive --no-merge
 says "4 schedules"
