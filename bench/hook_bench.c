@@ -9,8 +9,8 @@
 **
 **     --mib, --kib    arrays of so many MiB or KiB of f32
 **     --sweep         accumulation alone, a line for each size from 1 KiB to 100 MiB; takes minutes
-**     --list          resnet50, tiny or mlp: additions go gradient by gradient, each into bins of
-**                     its own, as in a backward
+**     --list          resnet50, tiny or mlp: additions go gradient by gradient, each into its
+**                     own bins, as in a backward
 **
 ** With --limits a ratio above its limit ends with 1. --isa: the kernel that accumulates, where it
 ** is not to be the fastest.

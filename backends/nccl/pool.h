@@ -7,7 +7,7 @@
 **
 ** Lifetime   init → take/give → fini; a block that is still in use at fini is a mistake of the
 **            caller and stays allocated.
-** Threads    none of its own; the owner locks.
+** Threads    starts none; the owner locks.
 ** Errors     take: CDDP_E_NOMEM when the source is exhausted, even after it got all cached blocks
 **            back.
 */

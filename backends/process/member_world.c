@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The world of one rank whose launcher is another process, perhaps on another host.
 **
-** A thread listens to the launcher all the time, so that a rank whose launcher is gone, or that is
-** told to quit, ends even while its program waits for a peer. A rank that has said how it went
+** A thread listens to the launcher all the time, so that a rank whose launcher is gone, or that
+** has to quit, ends even while its program waits for a peer. A rank that has said how it went
 ** stays until it is released: a launcher of the transport (mpirun) that sees one process leave in
 ** disorder would end the others before they can speak.
 **
-** Not here: what is told (process_wire.c), how to get there (process_hub.c). */
+** Not here: the messages (process_wire.c), how to get there (process_hub.c). */
 #define _POSIX_C_SOURCE 200809L
 #include "backends/process/process_hub.h"
 #include "backends/process/process_rank.h"
@@ -50,7 +50,7 @@ static void *guard_start(void *argument)
     int n =
         snprintf(words, sizeof words,
                  "rank %u did not find its judge: the transport did not start\n", w->options.rank);
-    /* Nothing can be told where nobody listens. */
+    /* Nothing can be reported where nobody listens. */
     _exit(cd_os_write_all(STDERR_FILENO, words, (size_t)n, NULL) == CDDP_OK ? 1 : 2);
 }
 
@@ -76,7 +76,7 @@ static void *listen_to_launcher(void *argument)
         if (n < 0 && errno == EINTR) continue;
         if (n <= 0) _exit(1);
         if (word == CD_PROCESS_LEAVE && atomic_load(&w->has_ended)) return NULL;
-        /* Told to quit: at once in the middle of the program, else together with the launcher. */
+        /* Asked to quit: at once in the middle of the program, else together with the launcher. */
         if (!atomic_load(&w->has_ended)) _exit(1);
     }
 }

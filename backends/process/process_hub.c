@@ -171,7 +171,7 @@ static cddp_status parse(const char *address, char *host, size_t host_bytes, uin
     const char *slash = strchr(address, '/');
     const char *colon = NULL;
     for (const char *at = address; slash != NULL && at < slash; at++)
-        if (*at == ':') colon = at; /* the last one: an IPv6 address has some of its own */
+        if (*at == ':') colon = at; /* the last one: an IPv6 address contains some, too */
     if (colon == NULL || (size_t)(colon - address) >= host_bytes ||
         strlen(slash + 1) != 2 * SECRET_BYTES)
         return cd_fail(err, CDDP_E_CONFIG, "'%.60s' is not the address of a hub", address);

@@ -165,7 +165,7 @@ static void judge_loss(cd_process_watched *r, bool arrived)
     cd_process_watched_fail(r);
 }
 
-/* Who is lost is judged a moment later, when it can be told who was lost first. */
+/* Losses are judged a moment later, when it is known which rank was lost first. */
 static bool is_lost(cd_process_watched *r)
 {
     cddp_process_world *w = r->world;
@@ -237,7 +237,7 @@ static cddp_status release_members(cddp_process_world *w, cddp_error *err)
     char word = leave ? CD_PROCESS_LEAVE : CD_PROCESS_QUIT;
     for (uint32_t i = 0; i < w->options.world_size; i++) {
         int fd = w->watched[i].child.fds[CD_OS_PIPE_RESULT];
-        /* One that cannot be told any more is gone already. */
+        /* One that cannot be reached any more is gone already. */
         if (fd >= 0 && write(fd, &word, 1) < 0) continue;
     }
     if (leave) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A ring of slots, each with the number of the event it holds. The number is cleared before a slot
+/* A ring of slots, each with the number of its event. The number is cleared before a slot
 ** is written and set afterwards, so a slot whose writer died in between counts as empty. */
 #include "backends/process/process_ring.h"
 

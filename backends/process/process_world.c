@@ -260,8 +260,7 @@ static cddp_status look_at_all(cddp_process_world *w, cd_os_child *children, uin
     return CDDP_OK;
 }
 
-/* A rank that somebody stopped holds the others wherever the transport has no time-out of its own,
-** as while it starts. */
+/* A stopped rank holds the others up wherever the transport has no time-out, as while it starts. */
 static void look_for_stopped(cddp_process_world *w)
 {
     uint64_t now = cd_os_now_ns();
@@ -303,7 +302,7 @@ static cddp_status watch_all(cddp_process_world *w, cddp_error *err)
         if (running == 0) break;
         look_for_stopped(w);
         uint64_t now = cd_os_now_ns();
-        /* After a failure the end is near, and is to be told as what it is: mpirun, too, asks us to
+        /* After a failure the end is near, and is reported as what it is: mpirun, too, asks us to
         ** end then. */
         w->interrupted = w->interrupted || (w->failed < 0 && w->options.interrupted != NULL &&
                                             w->options.interrupted(w->options.context));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The part of the CUDA runtime that backends/nccl uses, over host memory, for unit tests of our own
+/* The part of the CUDA runtime that backends/nccl uses, over host memory, for unit tests of our
 ** logic.
 **
 ** Streams are lazy queues: nothing runs until the host asks for it (a synchronisation, a query).

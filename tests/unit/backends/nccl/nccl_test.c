@@ -305,8 +305,8 @@ TEST(nccl, buckets_are_ordered_by_events_and_the_host_never_waits)
     }
 }
 
-static cddp_status on_a_stream_of_its_own(const job *j, cddp_rank *rank, cddp_group *group,
-                                          cddp_error *err)
+static cddp_status on_its_own_stream(const job *j, cddp_rank *rank, cddp_group *group,
+                                     cddp_error *err)
 {
     const cddp_device *d = j->bound->device;
     vector v = {0};
@@ -339,7 +339,7 @@ static cddp_status on_a_stream_of_its_own(const job *j, cddp_rank *rank, cddp_gr
 
 TEST(nccl, a_collective_follows_the_callers_stream)
 {
-    job j = {.world_size = 2, .body = on_a_stream_of_its_own, .timeout_ns = 30 * SECOND};
+    job j = {.world_size = 2, .body = on_its_own_stream, .timeout_ns = 30 * SECOND};
     run_job(&j);
     assert_all_returned(&j);
 }
@@ -438,7 +438,7 @@ static cddp_status buckets_witnessed(const job *j, cddp_rank *rank, cddp_group *
     (void)group;
     cddp_status status = witness_begin(&w, j, rank, err);
     if (status == CDDP_OK) status = overlapping_buckets(j, rank, w.group, err);
-    if (status == CDDP_OK) status = on_a_stream_of_its_own(j, rank, w.group, err);
+    if (status == CDDP_OK) status = on_its_own_stream(j, rank, w.group, err);
     /* Five rounds of three buckets, each with a wait of either stream for the other. */
     if (status == CDDP_OK) status = expect_discipline(&w.trace, 15, err);
     witness_end(&w);

@@ -191,7 +191,7 @@ TEST(process_world, a_hung_rank_is_killed_at_the_deadline_and_named)
 }
 
 #if defined(__linux__)
-/* Rank 1 stops; it is waked after *argument ms by a process of its own, if that is not 0. */
+/* Rank 1 stops; it is waked after *argument ms by a separate process, if that is not 0. */
 static cddp_status rank_one_stops(cddp_rank *rank, void *argument, cddp_error *err)
 {
     const uint64_t *wake_ms = argument;
