@@ -97,7 +97,7 @@ static int check(FILE *file)
         return refuse("it does not end after its orders", orders);
     size_t missing = count_missing(chosen, 0, 0);
     if (missing > 0) return refuse("sequences of events that are in no order", (unsigned)missing);
-    printf("holds: every %u of %u events occur in every order in one of %u orders, which each of "
+    printf("covered: every %u of %u events occur in every order in one of %u orders, which each of "
            "%u ranks plays\n",
            strength, events, orders, ranks);
     return 0;

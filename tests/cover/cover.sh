@@ -28,7 +28,7 @@ if [ "${3:-}" = fours ]; then
     scenario 2 32
     expect 0 "$verify" explore scenario.toml --strategy cover --depth 4 --certificate fours.txt
     expect 0 "$check" fours.txt
-    says "holds: every 4 of 32 events"
+    says "covered: every 4 of 32 events"
     orders=$(sed -n 's/^orders //p' fours.txt)
     [ "$orders" -le 192 ] || fail "$orders orders"
     echo "cover: 4-tuples of 32 in $orders orders"
@@ -41,7 +41,7 @@ expect 0 "$verify" explore scenario.toml --strategy cover --depth 3 --certificat
 says "cover: every 3 of 64 gradients became ready in every order, on every rank, in"
 cp out first
 expect 0 "$check" triples.txt
-says "holds: every 3 of 64 events"
+says "covered: every 3 of 64 events"
 orders=$(sed -n 's/^orders //p' triples.txt)
 [ "$orders" -le 42 ] || fail "$orders orders"
 grep -q ": $((orders + 1)) schedules" first || fail "not every order was run"

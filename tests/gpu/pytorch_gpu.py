@@ -3,7 +3,7 @@
 """Our data parallelism beside PyTorch's on one GPU, by turns in one run: pytorch_gpu.py step_bench [ROUNDS]
 
 Both train the same shapes with one rank over NCCL, buckets of 25 MiB, gradients that are copied from numbers on the device; medians of
-rounds are compared, each with the local work of its own side taken off. Quote the ratios; times are this machine's.
+rounds are compared, each without the local work of its side. Quote the ratios; times are this machine's.
 
     pytorch_gpu.py --shapes resnet50|gpt2|mlp     the shapes alone, for step_bench's stdin; needs no PyTorch
 Exit code 77: there is no PyTorch, or it sees no GPU, or step_bench sees none.

@@ -85,4 +85,4 @@ twin=0
 VERIFIER_CODE=1 run 0
 says 'the whole verifier cannot be built here'
 silent catalogue
-echo "passes, fails, skips and what is not built are told apart"
+echo "passes, fails, skips and what is not built are distinguished"

@@ -4,7 +4,7 @@
 # the addresses 10.77.0.1, 10.77.0.2 … on eth0; one rank on each.
 #
 # What starts Open MPI's daemons on a host is this script again, as `openmpi.sh agent PREFIX [-OPTION…] ADDRESS COMMAND…`: it enters the
-# namespace, as ssh enters a host. Every host has a name of its own, because Open MPI takes two of one name for one.
+# namespace, as ssh enters a host. Every host has its own name, because Open MPI takes two of one name for one.
 set -u
 if [ "$1" = agent ]; then
     prefix=$2

@@ -22,7 +22,7 @@ complain() {
     failed=1
 }
 
-# left: processes of this run, wherever they went: launchers put ranks into sessions of their own
+# left: processes of this run, wherever they went: launchers put ranks into their own sessions
 left() {
     [ -r /proc/self/environ ] || { pgrep -g "$pid"; return; }
     grep -lsazx "CDDP_TEST_RUN=$work" /proc/[0-9]*/environ | cut -d/ -f3
@@ -76,7 +76,7 @@ for moment in "$@"; do
     sleep "$(printf '%d.%03d' $((moment / 1000)) $((moment % 1000)))"
     kill -INT -- "-$pid"
     ends 4
-    grep -q "interrupted: what is above is what was known" "$work/out" || complain "it is not told"
+    grep -q "interrupted: what is above is what was known" "$work/out" || complain "it is not reported"
     grep -q "hung" "$work/out" && complain "ranks are called hung"
     silent "the run"
     # At moment 0 there may be no run in it yet.

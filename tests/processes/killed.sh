@@ -34,12 +34,12 @@ for _ in $(seq 100); do pgrep -g "$pid" >/dev/null || break; sleep 0.1; done
 pgrep -g "$pid" >/dev/null && { complain "ranks stayed behind"; kill -KILL -- "-$pid"; }
 
 ended=$(ended)
-told=$(awk -v ended="$ended" '$2 ~ /^[0-9]+$/ && $3 ~ /^[0-9]+$/ && $3 < ended { n++ } END { print n + 0 }' "$work/log")
+reported=$(awk -v ended="$ended" '$2 ~ /^[0-9]+$/ && $3 ~ /^[0-9]+$/ && $3 < ended { n++ } END { print n + 0 }' "$work/log")
 [ "$ended" -ge $steps ] || complain "only $ended iterations had ended"
 timeout 60 "$program" check "$work/run.db" >"$work/check" 2>&1
 code=$?
 [ $code -eq 4 ] || complain "check exits $code instead of 4"
 stored=$(grep -oE '[0-9]+ events' "$work/check" | cut -d' ' -f1)
-[ "${stored:-0}" -ge "$told" ] || complain "${stored:-no} events are in the store; $told were told in the $ended iterations that had ended"
+[ "${stored:-0}" -ge "$reported" ] || complain "${stored:-no} events are in the store; $reported were reported in the $ended iterations that had ended"
 [ $failed -eq 0 ] || { head -20 "$work/check"; tail -3 "$work/log"; exit 1; }
-echo "killed: $stored events are in the store, $told were told in the $ended iterations that had ended"
+echo "killed: $stored events are in the store, $reported were reported in the $ended iterations that had ended"

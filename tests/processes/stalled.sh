@@ -21,4 +21,4 @@ if [ $code -ne 1 ] || ! grep -q "rank 1 never reported, 20.000 s after the start
     head -30 "$work/out"
     exit 1
 fi
-echo "stalled: told"
+echo "stalled: reported"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# torchrun.sh PROGRAM TRAIN GLOO: the real torchrun of an installed PyTorch starts the ranks. Its agent keeps MASTER_PORT, or serves a
-# store of its own, as it is told; what it starts become one run. Skipped (77) without PyTorch.
+# torchrun.sh PROGRAM TRAIN GLOO: the real torchrun of an installed PyTorch starts the ranks. Its agent keeps MASTER_PORT, or serves
+# its own store, as its options say; what it starts become one run. Skipped (77) without PyTorch.
 set -u
 program=$(readlink -f "$1") train=$(readlink -f "$2") gloo=$(readlink -f "$3")
 work=$(mktemp -d)

@@ -128,24 +128,24 @@ typedef struct search {
 
 /* The outcome of a run is its verdict, the operations of every rank and the layout of its buckets,
 ** in order. */
-typedef struct words {
+typedef struct operations {
     cddp_trace_sink sink;
     uint64_t ranks[RANKS_MAX];
-} words;
+} operations;
 
-static void read_word(void *self, const cddp_event *event)
+static void read_operation(void *self, const cddp_event *event)
 {
-    words *w = self;
-    cddp_event letter = *event;
+    operations *w = self;
+    cddp_event operation = *event;
     if (event->rank >= RANKS_MAX) return;
     if (event->kind != CDDP_EV_collective_post && event->kind != CDDP_EV_bucket_layout &&
         event->kind != CDDP_EV_error)
         return;
-    letter.rank = 0;
-    w->ranks[event->rank] = cd_event_digest(w->ranks[event->rank], &letter, true);
+    operation.rank = 0;
+    w->ranks[event->rank] = cd_event_digest(w->ranks[event->rank], &operation, true);
 }
 
-static uint64_t digest_of(const words *w, uint64_t outcome, bool anonymous)
+static uint64_t digest_of(const operations *w, uint64_t outcome, bool anonymous)
 {
     uint64_t digest = 0;
     for (uint64_t r = 0; r < RANKS_MAX; r++)
@@ -157,8 +157,10 @@ static uint64_t digest_of(const words *w, uint64_t outcome, bool anonymous)
 static bool run_search(cd_explore_subject *subject, const search *s, cd_explorer *e)
 {
     static cd_explored explored;
-    words w = {
-        .sink = {.size = sizeof w.sink, .abi = CDDP_TRACE_ABI, .self = &w, .event = read_word}};
+    operations w = {.sink = {.size = sizeof w.sink,
+                             .abi = CDDP_TRACE_ABI,
+                             .self = &w,
+                             .event = read_operation}};
     cddp_error err = CDDP_ERROR_INIT;
     cd_explore_options options = {.strategy = CD_STRATEGY_EXHAUSTIVE,
                                   .reduce = s->reduce,

@@ -5,7 +5,7 @@
 ** Plans are drawn feature by feature from one seed. Combinations that the plan refuses, or that
 ** the table of rules below excludes, are drawn again. Every plan runs on the simulator twice:
 ** judged and compared with the oracle, and unwatched. The first must have no finding and no failing
-** rank; both must emit the same events, comparisons apart. At the end it is told which pairs of
+** rank; both must emit the same events, comparisons apart. At the end it prints which pairs of
 ** feature levels have met.
 */
 #include "verify/worlds/compose.h"

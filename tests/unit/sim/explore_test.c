@@ -224,7 +224,7 @@ static uint32_t ask(const cd_chooser *chooser, uint32_t kind, uint32_t rank, uin
                            (cd_place){.number = (*number)++, .races = races});
 }
 
-/* Two turns and one gradient; something races after the answer 1 when it is told to. */
+/* Two turns and one gradient; something races after the answer 1 when `races` says so. */
 static uint32_t run_turns(cd_explorer *e, bool races)
 {
     cddp_error err = CDDP_ERROR_INIT;
@@ -254,7 +254,7 @@ TEST(exhaustive, varies_turns_only_once_something_depends_on_them)
     assert_false(e.races);
     cd_explorer_fini(&e);
     assert_ok(cd_explorer_init(&e, &options, &err), &err);
-    /* the second run told, and the search began again */
+    /* the second run showed it, and the search began again */
     assert_int_equal(run_turns(&e, true), 2 + 8);
     assert_int_equal(e.outcomes.count, 8);
     assert_true(e.races && e.exhausted);

@@ -142,8 +142,8 @@ static cddp_status name_taken(cddp_rank *rank, void *argument, cddp_error *err)
     return status;
 }
 
-/* ZOO-141. Random schedules: whoever comes second under the same name while the first pair is
-** incomplete is told. */
+/* ZOO-141. Random schedules. A second pair under the same name gets an error while the first pair
+** is incomplete. */
 TEST(mismatch, one_name_for_two_sets_of_ranks_is_refused_by_name)
 {
     (void)state;

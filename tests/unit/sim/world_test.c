@@ -222,7 +222,7 @@ TEST(world, any_wellformed_schedule_is_run_or_refused)
         if (status == CDDP_OK) assert_string_equal(again, text);
         ran += status == CDDP_OK;
         refused += status != CDDP_OK;
-        /* whatever the schedule, every rank comes to its end */
+        /* whatever the schedule, every rank ends */
         assert_int_equal(t.length, 3 * 6 * 2);
         fixture_destroy(&f);
     }
@@ -442,7 +442,7 @@ TEST(world, too_little_memory_is_reported_by_launch)
     fixture_destroy(&f);
 }
 
-/* The world's memory, a page at a time: wherever it ends, ranks or launch are told, and nothing
+/* The world's memory, a page at a time: wherever it ends, ranks or launch report it, and nothing
 ** else happens. */
 TEST(world, running_out_of_memory_anywhere_is_an_error)
 {

@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-TEST(alloc, zero_bytes_still_give_a_block_of_their_own)
+TEST(alloc, zero_bytes_still_give_a_separate_block)
 {
     void *a = cd_allocate(NULL, 0), *b = cd_allocate(NULL, 0);
     assert_non_null(a);

@@ -111,7 +111,7 @@ TEST(error, printing_never_writes_beyond_the_buffer)
                                   "(tests/unit/core/base/error_test.c:"));
 }
 
-TEST(error, every_status_has_words_of_its_own)
+TEST(error, every_status_has_its_own_words)
 {
     for (int i = 0; i < CDDP_STATUS_COUNT; i++) {
         assert_true(strlen(cddp_status_text((cddp_status)i)) > 1);

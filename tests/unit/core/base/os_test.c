@@ -113,7 +113,7 @@ TEST(os_child, closing_kills_what_still_runs)
 
 typedef struct refuge {
     bool dies;  /* who is sheltered; else it ends well */
-    int wanted; /* how often the shelter is told that it is */
+    int wanted; /* how often the shelter hears that it is */
 } refuge;
 
 static bool is_wanted(void *context) { return ((refuge *)context)->wanted-- > 0; }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Buckets followed through their collectives, judged by I-CONTENT: stories of two backwards, told
-** as events. */
+/* Buckets followed through their collectives, judged by I-CONTENT: stories of two backwards, as
+** events. */
 #include "core/check/check.h"
 
 #include "cddp/backend.h"

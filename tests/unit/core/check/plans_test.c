@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Bucket plans, judged by I-META: stories of four or six parameters, told as events. */
+/* Bucket plans, judged by I-META: stories of four or six parameters, as events. */
 #include "core/check/check.h"
 
 #include "cddp/tensor.h"
@@ -22,7 +22,7 @@ typedef enum form {
     TWO_DTYPES,  /* f32[50] and f64[25], three of each in turn */
 } form;
 
-/* A layout is told as "cap: parameters, cap: parameters"; -1 is no cap. */
+/* A layout is written as "cap: parameters, cap: parameters"; -1 is no cap. */
 typedef struct story {
     const char *name;
     form form;
@@ -58,7 +58,7 @@ static const story stories[] = {
      NULL,
      "layout 1 of rank 0 is not what its bucket caps and the order of arrival give: parameter 1",
      0},
-    {"another cap is told",
+    {"another cap is reported",
      TENS,
      {CAP(CAP_80)},
      "-1: 0 1 2 3",

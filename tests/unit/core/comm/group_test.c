@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The choke point over two backends: `self`, where everything ends at once, and a scripted one that
-** fails, delays and counts as it is told. */
+** fails, delays and counts as the test says. */
 #include "cddp/comm.h"
 
 #include "cddp/process.h"

@@ -46,7 +46,7 @@ static cddp_status train(cddp_rank *rank, void *argument, cddp_error *err)
     for (uint64_t step = 0; step < STEPS; step++) {
         if (p->resets) value = (float)rank->rank;
         if (rank->rank == 5) p->due[step] = cd_averager_get_due(averager);
-        if (step == 13) { /* LSG-04: a new one that is told the step goes on as the old one */
+        if (step == 13) { /* LSG-04: a new one that receives the step goes on as the old one */
             cd_averager_destroy(averager);
             averager = NULL;
             assert_ok(cd_averager_create(&options, &averager, err), err);

@@ -194,7 +194,7 @@ TEST(quantize, stays_within_half_a_step_per_rank)
         }
 }
 
-/* QNT-03: a row of its own scale keeps small values apart from large ones. */
+/* QNT-03: a row with its own scale keeps small values apart from large ones. */
 TEST(quantize, per_channel_keeps_rows_apart)
 {
     float off[2];

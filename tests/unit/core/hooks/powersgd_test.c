@@ -40,7 +40,7 @@ typedef struct job {
     double means[STEPS][NUMEL], outputs[RANKS_MAX][STEPS][NUMEL], errors[RANKS_MAX][NUMEL];
     cd_low_rank_statistics statistics;
     uint64_t sent;           /* bytes that rank 0 gave to collectives */
-    uint32_t reported;       /* times that rank 0 told its statistics */
+    uint32_t reported;       /* times that rank 0 reported its statistics */
     int64_t marks[STEPS][3]; /* permille, bytes before, bytes after */
 } job;
 
@@ -243,7 +243,7 @@ static void expect_marks(const cddp_hook *hook, const char *options, int64_t byt
         assert_int_equal(j.reported, 2);
         for (int i = 0; i < 2; i++) {
             const int64_t compressed = 2 + 4 * i;
-            cd_test_row("%s, state swapped at %u, told %d", hook->name, swap_at, i);
+            cd_test_row("%s, state swapped at %u, report %d", hook->name, swap_at, i);
             assert_int_equal(j.marks[i][0], 1000 * NUMEL / sent);
             assert_int_equal(j.marks[i][1], compressed * NUMEL * bytes_per_weight);
             assert_int_equal(j.marks[i][2], compressed * sent * bytes_per_weight);

@@ -509,7 +509,7 @@ TEST(checkpoint, reentrant_over_an_input_without_gradient_trains_nothing)
     fixture_close(&t.f);
 }
 
-/* Layer 1, then layer 2 in a checkpoint of its own. */
+/* Layer 1, then layer 2 in its own checkpoint. */
 static cddp_status run_nested(cd_graph *graph, void *context, cd_value *x, cd_value **y,
                               cddp_error *err)
 {

@@ -49,7 +49,7 @@ TEST(micro, of_several_tables_the_last_decides_each_key)
     cddp_plan_destroy(plan);
 }
 
-TEST(micro, backward_may_have_a_flag_of_its_own)
+TEST(micro, backward_may_have_its_own_flag)
 {
     static const char *const sets[] = {"when.0.sync", "false", "when.0.sync_backward", "true"};
     cddp_plan *plan = make_plan(sets, 4);

@@ -12,7 +12,7 @@
 
 static const double loss_scale = 1;
 
-/* Ranks of a synchronised batch norm; the last has settings of its own where it is told a number of
+/* Ranks of a synchronised batch norm; the last has its own settings where it is given a number of
 ** samples. */
 static cddp_plan *make_plan(const char *samples_of_last)
 {

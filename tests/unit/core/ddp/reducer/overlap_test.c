@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Optimizers behind the comm hook: fused ones (OIB-03), and sharded ones whose buckets are dealt to
-** the ranks (ZRO-10…12). */
+/* Optimizers behind the comm hook: fused ones (OIB-03), and sharded ones whose buckets are assigned
+** to the ranks (ZRO-10…12). */
 #include "core/hooks/hook.h"
 #include "tests/unit/core/ddp/fixture.h"
 
-#define CAPS 4 /* bytes: every f32 parameter has a bucket of its own */
+#define CAPS 4 /* bytes: every f32 parameter has its own bucket */
 
 /* p -= g / 2, and counts itself in out. */
 static cddp_status subtract(void *context, size_t variable, cddp_grad *grad, cddp_error *err)
@@ -29,7 +29,7 @@ static void attach(lane *l, const cddp_optimizer_in_backward *optimizer)
     CHECK_OK(cddp_ddp_set_optimizer_in_backward(l->ddp, optimizer, &l->err));
 }
 
-/* So many parameters of one element, each in a bucket of its own; the last registered has the
+/* So many parameters of one element, each in its own bucket; the last registered has the
 ** first. */
 static void add_buckets(lane *l, size_t count)
 {

@@ -74,8 +74,8 @@ TEST(error, an_unused_layer_is_one_unless_the_search_is_asked_for)
     }
 }
 
-/* TI-B-09: upstream's nested module. Who got no gradient is told by the whole name, also far down;
-** who got one is not named, nor who is ignored. */
+/* TI-B-09: upstream's nested module. A parameter without a gradient is named in full, also far
+** down. One with a gradient is not named, nor one that is ignored. */
 static void nested_body(lane *l)
 {
     static const struct {

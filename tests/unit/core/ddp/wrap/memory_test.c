@@ -135,7 +135,7 @@ static void views_body(lane *l)
 }
 TEST(memory, views_need_the_buckets_and_nothing_else) { lab_of(2, views_body, NULL); }
 
-/* ---- failing allocations: one rank, no transport of its own memory ---- */
+/* ---- failing allocations: one rank, no transport with its own memory ---- */
 
 static cddp_status make_one(const cddp_allocator *allocator, void *argument, cddp_error *err)
 {

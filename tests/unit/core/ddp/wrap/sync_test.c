@@ -406,7 +406,7 @@ LAB(buffers, follow_the_flag_of_the_forward_before, 2) /* BUF-05, VER-12 */
     }
 }
 
-/* TI-M-06: any string of forwards. The rule is BUF-05's, in three lines of its own. */
+/* TI-M-06: any string of forwards. The rule is BUF-05's, written again in three lines. */
 LAB(buffers, follow_the_flag_along_any_string_of_forwards, 2)
 {
     cd_prng prng = cd_prng_seed(cd_test_seed());
