@@ -96,7 +96,7 @@ says "I-ONCE"
 cp failed.db edited.db
 sqlite3 edited.db "UPDATE finding SET invariant = 'I-COLL'" || fail "cannot edit the store"
 expect 2 "$verify" shrink edited.db --output none.toml
-complains "failed on backend self with I-COLL and fails on the simulator, with the same orders, with I-ONCE"
+complains "failed on backend self with I-COLL. On the simulator, with the same orders, it fails with I-ONCE"
 [ ! -e none.toml ] || fail "something was written"
 
 claim="a record of another world that was changed is found too"

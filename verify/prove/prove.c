@@ -280,7 +280,7 @@ static uint64_t digest_of(const cd_world_run *run)
     return h;
 }
 
-/* True when a world that said the same was searched already. */
+/* True when a world with the same collectives was searched already. */
 static bool was_seen(proving *p, uint64_t digest)
 {
     for (size_t i = 0; i < p->seen_count; i++)

@@ -492,7 +492,7 @@ static cddp_status walk_first(search *s, cddp_error *err)
                                 err);
         p->window_calls[p->window_count - 1] = walk.fired_calls;
     }
-    /* The same rank said something else in the recorded run: the record is no record of it. */
+    /* In the recorded run the same rank issued other collectives: the record is not of it. */
     if (walk.has_parted)
         status = cd_fail(
             err, CDDP_E_MISMATCH,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Is what ranks say the same for any number of ranks? See Note [Numbers of ranks]. */
+/* Do ranks issue the same collectives for any number of ranks? See Note [Numbers of ranks]. */
 #pragma once
 #include "verify/prove/prove.h"
 
