@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* CD_ASSERT finds bugs of our own code. It is on in every build, prints the expression and its
+/* CD_ASSERT finds bugs in cddp itself. It is on in every build, prints the expression and its
 ** place, then aborts.
 **
 ** The expression must have no side effects. Bad input and failing peers are cddp_status, never

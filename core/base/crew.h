@@ -39,7 +39,7 @@ typedef struct cd_crew_options {
     void (*progress)(void *context, size_t taken); /* several times a second; may be NULL */
     /* what workers print; NULL: it is dropped */
     void (*output)(void *context, const char *bytes, size_t byte_count);
-    /* true: no task is begun any more; NULL: never. It holds for workers too, if they ask it. */
+    /* true: no task is begun any more; NULL: never. Workers may ask it, too. */
     bool (*interrupted)(void);
     /* of interrupted workers: wait until they end; false: stop them, and take nothing more */
     bool drains;

@@ -179,8 +179,10 @@ static bool is_same_finding(const cddp_finding *a, const cddp_finding *b)
     return strcmp(a->check, b->check) == 0 && strcmp(a->title, b->title) == 0 &&
            strcmp(a->parameter, b->parameter) == 0 && strcmp(a->expected, b->expected) == 0 &&
            strcmp(a->actual, b->actual) == 0 && a->rank == b->rank && a->peer == b->peer &&
-           a->ranks == b->ranks && a->step == b->step && a->micro_step == b->micro_step &&
-           a->bucket == b->bucket;
+           a->rank_count == b->rank_count &&
+           (a->rank_count == 0 ||
+            memcmp(a->ranks, b->ranks, a->rank_count * sizeof *a->ranks) == 0) &&
+           a->step == b->step && a->micro_step == b->micro_step && a->bucket == b->bucket;
 }
 
 static bool is_same_judgement(const char *path, const cd_judge *a, const cd_judge *b)

@@ -22,7 +22,7 @@ function(attempt name expected pattern)
 endfunction()
 
 attempt(off OK "backend gloo: off, switched off \\(CDDP_BACKEND_GLOO=OFF\\)" -DCDDP_BACKEND_GLOO=OFF)
-file(READ ${WORK}/off/backends/backend_table.c table)
+file(READ ${WORK}/off/backends/table/backend_table.c table)
 if(NOT table MATCHES "\"gloo\", \"[^\"]+\", \"\", \"switched off")
   message(FATAL_ERROR "the table of backends does not give the reason:\n${table}")
 endif()

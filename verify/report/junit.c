@@ -62,7 +62,7 @@ static void put_problem(cd_text *text, const char *element, const char *type,
     cd_text_printf(text, "</%s>\n", element);
 }
 
-/* "scenarios/proofs/join.toml" is the case "join" of the class "scenarios.proofs". */
+/* The last part of a path is the case, the folders before it are the class. */
 static void put_name(cd_text *text, const cd_result *result)
 {
     cd_text class_name, name;

@@ -48,7 +48,7 @@
 **   ARMED → FINALIZING       cd_reducer_backward_end           static graph's first pass
 **   REDUCING, ARMED → same   cd_reducer_backward_end           the next forward says why (RED-11)
 **   FINALIZING → IDLE        cd_reducer_finalize_backward      finalize.c
-**   any → FAILED             cd_reducer_fail                   a gradient, hook or collective failed
+**   any → FAILED             cd_reducer_fail                   a gradient, hook, collective failed
 **   FAILED → IDLE            cd_reducer_backward_end           answers with the first error
 **   any → IDLE               cd_reducer_reset                  group update, failure (UPG-01)
 **

@@ -504,7 +504,7 @@ TEST(store, a_verdict_is_written_at_once_and_its_rows_come_back)
     fixture_open(&f);
     assert_ok(cddp_store_open(f.path, CDDP_STORE_APPEND, NULL, &store, &err), &err);
     assert_fails(cddp_store_add_verdict(store, &verdict, &err), CDDP_E_STATE, &err,
-                 "no run has been begun");
+                 "no run was begun");
     assert_ok(cddp_store_run_begin(store, &provenance, &run, &err), &err);
     assert_ok(cddp_store_add_verdict(store, &verdict, &err), &err);
     assert_ok(cddp_store_run_end(store, &outcome, &err), &err);
