@@ -1,14 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Making and passing on errors.
 **
-<<<<<<< core/base/error.h
-** The function that decides which error it is writes the message, with the values. A function that
-** passes it on adds a frame. Only the macros of this file hide a jump.
-=======
-** Whoever decides which error it is writes the message, with the values; whoever passes it on adds
-** a frame: CD_TRY and CD_TRY_OUT, the only macros of the tree that hide a jump, and CD_PASS, which
-** has none.
->>>>>>> /tmp/s0_error.h
+** The function that detects an error writes the message, with the values. A function that passes it
+** on adds a frame: with CD_TRY or CD_TRY_OUT, the only macros of the tree that hide a jump, or with
+** CD_PASS, which has none.
 */
 #pragma once
 #include "cddp/status.h"
