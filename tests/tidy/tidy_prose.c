@@ -321,7 +321,10 @@ static void check_sentences(const tidy_file *f, const prose *p, char kind, tidy_
         size_t last = length;
         while (last > 0 && strchr(")\"'`]", at[last - 1]) != NULL) last--;
         at += length;
-        if (last > 0 && strchr(".!?", at[-(ptrdiff_t)(length - last) - 1]) != NULL) {
+        const char *const word = at - length;
+        const bool is_item_end =
+            length == 2 && memcmp(word, "\xc2\xb7", 2) == 0; /* a list on one line */
+        if (is_item_end || (last > 0 && strchr(".!?", word[last - 1]) != NULL)) {
             end_sentence(f, p, from, at, count, report);
             from = NULL;
             count = 0;

@@ -409,7 +409,7 @@ TEST(tidy, sees_sentences_that_do_not_end)
 TEST(tidy, enforces_prose_where_it_is_clean)
 {
     PLANTS(tidy_check_prose, {"cmake/a.cmake", "# told\n", "cmake/a.cmake:1: \"told\""},
-           {"docs/paper.md", "told", NULL});
+           {"elsewhere/a.md", "told", NULL});
 }
 
 TEST(tidy, sees_lines_that_are_too_wide)
