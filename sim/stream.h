@@ -6,7 +6,7 @@
 ** its stream and takes effect when it completes: after op_ns, or when the chooser decides
 ** (CD_SIM_COMPLETE_CHOICE). NULL is the default stream, an ordinary one. Storage comes from the
 ** inner device, and what is given back is the next that is handed out for its dtype and size,
-** whatever is still queued on it, as by a caching allocator that was not told about other streams.
+** whatever is still queued on it, as by a caching allocator that does not know about other streams.
 **
 ** read, write, norm, find_nonfinite and digest wait for the default stream, and for that one only.
 ** A collective posted with a stream starts when the stream has reached it and runs on a stream of

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Files that the program leaves behind: reports, shrunk scenarios, certificates, frontiers.
 **
-** A file is there whole or as it was before: what is new is written beside it and then takes its
-** name. What is no plain file, a device or a link, is written as it stands.
+** A file is complete or unchanged: new content is written beside it and then takes its name. A
+** device or a link is written directly.
 **
 ** Errors     one sentence with the path and the reason; a failed write leaves no half of a file.
 */

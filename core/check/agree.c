@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Counting votes per key. The first thing said is kept in the entry itself, differing ones in a
+/* Counting votes per key. The first statement is kept in the entry itself, differing ones in a
 ** list, so a run in which all agree costs one entry per key whatever the number of ranks. */
 #include "core/check/agree.h"
 
@@ -130,7 +130,7 @@ static void describe_split(cd_agree *agree, size_t position, cd_split *split)
     split->odd = *odd;
 }
 
-/* One entry on the way through qsort, which has no context of its own. */
+/* One entry on the way through qsort, which passes no context. */
 typedef struct sorted_split {
     uint64_t sequence;
     uint32_t step, micro_step, reporter;

@@ -77,7 +77,7 @@ static void take_final(state *s, const cddp_event *e)
         CD_SAY(f.actual, "element %lld of bucket %lld, layout %lld", (long long)g->address,
                (long long)g->bucket, (long long)g->generation);
     else
-        CD_SAY(f.actual, "storage of its own");
+        CD_SAY(f.actual, "separate storage");
     CD_SAY(f.advice, "in view mode gradients must not be replaced between backward and step, and a "
                      "rebuild must move "
                      "their values (REB-08)");

@@ -8,15 +8,15 @@
 **               the root of the broadcast before buffer_sync and before join_end; last_joiner of
 **               every join_end; with the option ddp.broadcast_buffers, buffer_sync between
 **               forward_begin and forward_end.
-** Exercised     two ranks told the content of a buffer at the entry of a forward that had
+** Exercised     two ranks reported the content of a buffer at the entry of a forward that had
 **               synchronised.
 ** Blame         the ranks that differ from the authority; for a wrong authority, the ranks that
 **               follow it; for a synchronisation that is missing or out of turn, the ranks whose
 **               forward it is.
 ** Limits        forwards that do not synchronise (inside no_sync, and the first one after it,
-**               BUF-05) may differ by right; ignored buffers too. What a custom buffer hook does is
-**               not judged here. Once a rank has spoken of join, which of its forwards synchronise
-**               is voted on and not judged.
+**               BUF-05) may differ by right; ignored buffers too. A custom buffer hook is not
+**               judged here. Under join the ranks vote on which forwards synchronise, and that is
+**               not judged.
 */
 #include "core/check/writer.h"
 
@@ -72,8 +72,8 @@ static void take_value(state *s, const cddp_event *e, const rank_facts *r)
     if (r->authority >= 0) cd_agree_set_authority(&s->buffers, key, (uint32_t)r->authority);
 }
 
-/* What the values come from must be who has the authority, and without join that is rank 0 (BUF-03,
-** JON-07, JON-12). */
+/* The root of the values must be the authority, which without join is rank 0 (BUF-03, JON-07,
+** JON-12). */
 static void judge_authority(state *s, const cddp_event *e, const rank_facts *r, int64_t authority)
 {
     bool other_root = authority >= 0 && r->last_root >= 0 && r->last_root != authority;
@@ -115,8 +115,8 @@ static void take_forward_end(state *s, const cddp_event *e, rank_facts *r)
             f.expected,
             "a synchronisation of buffers in the first forward and after every synchronising one");
         CD_SAY(f.actual, "none in this forward");
-        CD_SAY(f.advice, "broadcast_buffers is on: buffers of other ranks go on from values of "
-                         "their own (BUF-02, BUF-05)");
+        CD_SAY(f.advice, "broadcast_buffers is on: buffers of other ranks go on from "
+                         "other values (BUF-02, BUF-05)");
     } else {
         CD_SAY(f.title, "a forward of rank %u synchronises buffers out of turn", e->rank);
         CD_SAY(f.expected,

@@ -2,15 +2,15 @@
 #include "core/check/carry.h"
 
 typedef struct launch {
-    /* digests, 0: not told: as launched, and what its collective delivered */
+    /* digests, 0: not reported: as launched, and what its collective delivered */
     int64_t group, content, arrived;
     uint64_t sequence;
     uint64_t posts, under_way; /* operations that carry it; a sparse bucket's rows take several */
     bool is_open;
 } launch;
 
-/* The operations of a group that carry buckets are numbered from the first one after all buckets
-** had arrived, so that what is remembered is as much as was ever under way at once. */
+/* Operations that carry buckets are numbered per group, from the first one after all buckets had
+** arrived. So memory grows only with the operations in flight at once. */
 typedef struct window {
     /* the sequence of that one; buckets that are posted and have not arrived */
     uint64_t first, buckets;
@@ -74,7 +74,7 @@ static void take_launch(cd_carries *c, const cddp_event *e)
     launch *l = cd_table_add(&c->buckets, CD_KEY(e->rank, b->bucket));
     if (l == NULL) return;
     conclude(c, e->rank, l); /* the backward in which it went before was left */
-    /* A joined rank tells no result of its own. */
+    /* A joined rank reports no result. */
     *l = (launch){.group = b->group,
                   .content = b->digest,
                   .sequence = e->sequence,

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the reducer tells of a bucket, held against what the group saw: the two are told by
+/* What the reducer reports of a bucket, compared with what the group saw: the two come from
 ** different layers.
 **
-** Judged from   bucket_launch and bucket_done (the reducer's word), collective_post and
+** Judged from   bucket_launch and bucket_done (the reducer's report), collective_post and
 **               collective_done (the group's), hook_call.
 **     a bucket that was launched is carried by a collective of its group before it is done;
-**     what was posted is what was launched, and what arrived is what the bucket is said to hold.
+**     what was posted is what was launched, and what arrived is what the reducer reports.
 **     Of a sparse bucket, whose gradients travel as rows in several operations, and where nobody
 **     reports digests, only the first of these.
-** Limits        not of buckets that a comm hook reduces: what it sends is its own business, and may
-**               still be under way when it has given its result.
+** Limits        buckets that a comm hook reduces are not judged: the hook decides what it sends,
+**               and its operations may still be in flight when its result is there.
 */
 #pragma once
 #include "core/check/writer.h"

@@ -5,8 +5,8 @@
 ** J1  an event reaches exactly the checks whose kinds name it (all checks for a plugin without
 **     kinds)
 ** J2  a check that has begun is ended exactly once, even when another one failed to begin
-** J3  after an allocation failed, end says so: silence is never mistaken for innocence
-** J4  what the facts say is what the trace has said up to the event that a check is shown
+** J3  after an allocation failed, end reports it: a judge without memory never finds nothing wrong
+** J4  the facts are those of the trace up to the event that a check is shown
 ** J5  ids and counts in events that reach a check are small enough to be walked to and added: a
 **     store may hold anything
 */

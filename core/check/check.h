@@ -4,11 +4,11 @@
 ** Lifetime   create → feed events (live through the sink, or a recorded trace at once) → end → read
 **            → destroy. Findings and exercises are borrowed until destroy.
 ** Threads    one thread.
-** Errors     memory that ran out while judging is told by cd_judge_end; a judge that lost events
-**            never says that nothing was wrong.
+** Errors     cd_judge_end reports memory that ran out while judging; a judge that lost events never
+**            says that nothing was wrong.
 ** Order      checks rely on each rank's own order and on the ids that events carry, never on how
 **            the events of different ranks interleave. So a live run, its merged trace and a trace
-**            of real processes with clocks of their own are judged alike, and findings are sorted
+**            of real processes, each with its own clock, are judged alike, and findings are sorted
 **            before they are read.
 */
 #pragma once

@@ -132,9 +132,9 @@ static void report_carried(state *s, const cd_split *split)
            (long long)split->key->part[1], cd_writer_get_group(&s->writer, split->key->part[0]));
     say_carried(f.expected, sizeof f.expected, &split->right);
     say_carried(f.actual, sizeof f.actual, &split->odd);
-    CD_SAY(f.advice, "operations of the program and buckets of the reducer share one group: issue "
+    CD_SAY(f.advice, "operations of the program and buckets of the reducer share one group. Issue "
                      "them in one order on all "
-                     "ranks, or give the program's own operations a group of their own");
+                     "ranks, or give the program's operations another group");
     cd_writer_report(&s->writer, &f);
 }
 

@@ -25,7 +25,7 @@ typedef struct use {
 
 typedef struct batch {
     int64_t loads;    /* checkpoints loaded by this rank */
-    int64_t declared; /* samples of the current micro-batch, -1 when not told */
+    int64_t declared; /* samples of the current micro-batch, -1 when not reported */
     int64_t seen;
     place at;
 } batch;

@@ -7,8 +7,8 @@
 **               against the parameter.
 ** Exercised     a reduction of a bucket was compared with its declared dtype.
 ** Blame         the rank, the bucket and, for a gradient, the parameter.
-** Limits        only reductions are compared: a hook may gather indices and counts in dtypes of
-**               their own. Of a hook's, only those of floating-point numbers: integers have no
+** Limits        only reductions are compared: a hook may gather indices and counts in other
+**               dtypes. Of a hook's, only those of floating-point numbers: integers have no
 **               precision to lose.
 */
 #include "core/check/writer.h"

@@ -17,7 +17,7 @@ typedef struct group {
     uint32_t reporter;
 } group;
 
-/* How many consecutive ranks must hold the same, 0: all; and how often the rank has said so. */
+/* The number of consecutive ranks that must agree (0: all), and how often the rank reported it. */
 typedef struct agreement {
     int64_t sizes[CDDP_AGREED_COUNT], count;
 } agreement;

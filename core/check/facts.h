@@ -2,11 +2,11 @@
 /* What the trace has said of the run itself: names, groups, layouts, settings and agreements. The
 ** judge learns it once, before an event reaches a check; checks read it through cddp_facts.
 **
-** Where ranks differ over a name, the least rank is believed, whichever event came first: events of
+** Where ranks differ over a name, the least rank's is used, whichever event came first: events of
 ** real processes come in any order.
 **
 ** Lifetime   init → learn → fini. Texts that are handed out live until fini.
-** Errors     what there is no memory for is unknown; the judge learns of it from its allocator.
+** Errors     a fact without memory is unknown; the judge learns of it from its allocator.
 */
 #pragma once
 #include "core/check/table.h"

@@ -108,8 +108,8 @@ static void take_done(const cddp_event *e, rank_facts *r)
     if (d->status != CDDP_OK) r->wait_sequence = d->sequence;
 }
 
-/* Who missed a rank that died, and where: the first rank that waits for something it has not
-** posted, else any that waits. */
+/* Names the rank that missed a dead rank, and where. It is the first rank that waits for something
+** the dead one has not posted, else any that waits. */
 static void describe_absence(state *s, uint32_t rank, cddp_finding *f)
 {
     int64_t who = -1;

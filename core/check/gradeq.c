@@ -4,7 +4,7 @@
 **
 ** Judged from   grad_final (presence and digest) across ranks by step, micro-step and parameter;
 **               agreement, which narrows that to the ranks that must agree.
-** Exercised     two ranks told the content of the same synchronised gradient.
+** Exercised     two ranks reported the content of the same synchronised gradient.
 ** Blame         the odd ranks; with two ranks both.
 ** Limits        globally unused gradients were not synchronised and may differ (FIN-05). Where the
 **               backend does not promise equal bits the check stays silent and the oracle's bound

@@ -5,7 +5,7 @@
 ** Judged from   group (by name), wrap, mark_ready's divide factor, join_notify, store_key.
 ** Exercised     a group was opened by at least two ranks.
 ** Blame         the odd ranks of a group's membership; the rank with the wrong divisor; the second
-**               writer of a key; who read what another generation had left behind.
+**               writer of a key; the rank that read what another generation had left.
 ** Limits        a factor other than the group's size is accepted under join when it is a number of
 **               active ranks; a hook's own division is I-SCALE's business.
 */
@@ -173,7 +173,7 @@ static void hold_key(state *s, const cd_key *hold, const char *name, const key_u
     cd_writer_hold(&s->writer, hold, &f);
 }
 
-/* Whose value was read, and was it of the reader's generation? */
+/* The owner of each value that was read must be of the reader's generation. */
 static void judge_keys(state *s)
 {
     for (size_t i = 0; i < s->readings.count; i++) {

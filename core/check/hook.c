@@ -110,7 +110,8 @@ static void take_call(state *s, const cddp_event *e, rank_facts *r)
     CD_SAY(actual, "is_last %s", h->is_last ? "set" : "not set");
     if (r->windows > 0 && r->bucket_count > 0 && is_last != (h->is_last != 0))
         report(s, e,
-               &(breach){h->bucket, "is told wrongly which bucket is last", expected, actual});
+               &(breach){h->bucket, "is called with the wrong bucket as the last", expected,
+                         actual});
     CD_SAY(expected, "layout %lld", (long long)r->generation);
     CD_SAY(actual, "layout %lld", (long long)h->generation);
     if (h->generation != r->generation)
@@ -325,5 +326,5 @@ static const uint16_t kinds[] = {CDDP_EV_wrap,      CDDP_EV_bucket_layout, CDDP_
                                  CDDP_EV_compare,   CDDP_EV_backward_end};
 
 CD_CHECK_TABLE(hook, "I-HOOK", "the comm hook keeps its contract and its law",
-               "The hook contract holds per bucket and window; hook state is consistent over "
+               "The hook contract is kept per bucket and window; hook state is consistent over "
                "steps, rebuilds and ranks.");

@@ -4,7 +4,7 @@
 **
 ** Judged from   param, buffer, wrap and value at moment 1 (after the initial synchronisation, or in
 **               its place); the roots of the broadcasts between the first param and wrap.
-** Exercised     at least two ranks told the content of a parameter or buffer at moment 1.
+** Exercised     at least two ranks reported the content of a parameter or buffer at moment 1.
 ** Blame         the odd ranks; with two ranks both; for another root than 0, the ranks that follow
 **               it.
 ** Limits        ignored parameters and buffers may differ by right (IGN-01); not so those whose
@@ -21,7 +21,7 @@ enum { ABOUT_PARAM, ABOUT_BUFFER, ABOUT_WRAP, ABOUT_VALUE };
 
 typedef struct rank_facts {
     int64_t wraps; /* how often it wrapped: again after a resume */
-    /* of the last broadcast since the parameters were told that came from another rank than 0 */
+    /* of the last broadcast after the parameters whose root was another rank than 0 */
     int64_t root, root_group;
 } rank_facts;
 

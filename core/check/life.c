@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* I-LIFE: nothing is used after it was given back: groups, works, memory regions.
+/* I-LIFE: nothing is used after its release: groups, works, memory regions.
 **
 ** Judged from   group_close (works still outstanding), group_abort, collective_post/wait/done after
-**               a close, more completions than posts, or fewer: works given back that nobody had
-**               waited for; memory and touch per region; store_key and store_wait after the store's
+**               a close, more completions than posts, or fewer: works released without a
+**               wait; memory and touch per region; store_key and store_wait after the store's
 **               host had returned.
 ** Exercised     a group that had posted something was closed, or a region that was touched was
 **               released.
 ** Blame         the rank that closed or released too early.
-** Limits        outstanding works at a close are forgiven on a rank that ended with an error or
+** Limits        outstanding works at a close are allowed on a rank that ended with an error or
 **               aborted the group, and works that nobody waited for also where something failed
 **               before or a backward was left. The store's host is the one that store_wait names,
 **               or else rank 0; a host that was killed is I-LIVE's, and so is a rank that comes

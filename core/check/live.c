@@ -14,12 +14,12 @@
 ** Blame         the rank at the root of the chain, with what it did instead; where the root waits
 **               inside an operation that all have posted, the one that stopped inside; of a
 **               message, the one that names itself as its other side; in a cycle all ranks on it.
-**               Who gave up because another had stopped is not the culprit. Where a fault of the
-**               network itself parts the ranks for good, nobody is: both sides are named, and who
+**               A rank that gave up because another had stopped is not the culprit. Where a fault
+**               of the network parts the ranks for good, nobody is: both sides are named, and who
 **               waits for whom. At the store: the rank at the root of the chain of the first that
 **               gave up, as things were at that time, or the network between it and the host.
-** Limits        who was still waiting when the run was interrupted might have waited on rightly:
-**               only what timed out before is judged. A time-out of a collective that a planted
+** Limits        a rank that still waited when the run was interrupted may be innocent: only waits
+**               that timed out before are judged. A time-out of a collective that a planted
 **               fault explains belongs to I-FAIL. A rank that waits outside a collective and
 **               outside the rendezvous (teardown) is reported without a chain.
 */
@@ -74,7 +74,7 @@ typedef struct state {
     bool has_fault;
     char parted[160]; /* what a fault of the network itself said; "" without one */
     uint64_t parted_sequence;
-    char edges[200]; /* "rank 1 waits for rank 2, …", as the world told them */
+    char edges[200]; /* "rank 1 waits for rank 2, …", as the world reported them */
 } state;
 
 static cddp_status begin(const cddp_check_context *context, void **self, cddp_error *err)
@@ -155,7 +155,7 @@ static void take_store_done(const cddp_event *e, meeting *m)
 static void take_edge(state *s, const cddp_event *e)
 {
     const cddp_event_waiting_for *w = &e->as.waiting_for;
-    /* a rank that gives up says the rest in an event of its own */
+    /* a rank that gives up reports the rest in another event */
     if (e->rank != UINT32_MAX) return;
     const bool is_edge =
         w->who >= 0 && w->who < CD_RANKS_MAX && w->peer >= 0 && w->peer < CD_RANKS_MAX;
@@ -258,8 +258,8 @@ static int64_t missing_for(const state *s, const rank_facts *r)
     return gone >= 0 ? gone : missing;
 }
 
-/* A member that is gone at the end of who waits for whom inside an operation, as the world told it;
-** -1: there is none, or nobody told. */
+/* A member that is gone at the end of who waits for whom inside an operation, as the world
+** reported it; -1: there is none, or nobody reported. */
 static int64_t reported_to_be_gone(const state *s, const rank_facts *r)
 {
     int64_t at = r->reported_inside - 1;
@@ -272,7 +272,7 @@ static int64_t reported_to_be_gone(const state *s, const rank_facts *r)
 }
 
 /* A member that died or stopped inside the operation that `r` waits for, which all have posted; -1:
-** none. Who waits in another one got past this. A hung rank may be such a member itself. */
+** none. A rank that waits in another one got past this. A hung rank may be such a member itself. */
 static int64_t stopped_inside(const state *s, const rank_facts *r)
 {
     if (!r->is_waiting && !r->has_given_up) return -1;
@@ -579,7 +579,7 @@ static void report(state *s, uint32_t rank)
     chain c = follow(s, rank);
     const rank_facts *root = cd_ranks_find(&s->ranks, c.root);
     bool hung = r->end == 2;
-    /* A transport that notices that a peer has gone ends the wait with a failure of its own; had
+    /* A transport that notices that a peer has gone ends the wait with a failure; had
     ** the peer stayed, the wait would have lasted for ever. */
     bool died = root != NULL && (root->end == 1 || root->end == 3);
     bool left = root != NULL && c.length > 1 && root->has_ended &&
@@ -627,8 +627,8 @@ static void end(void *self)
         ended += r->is_known && r->has_ended;
         if (stuck < 0 && is_stuck(r)) stuck = i;
     }
-    /* Who lost a peer that had given up is the second to fail; who waited in vain knows for
-    ** whom. */
+    /* A rank that lost a peer that had given up failed second. A rank that gave up waiting
+    ** names the peer it waited for. */
     for (uint32_t i = 0; i < s->ranks.count; i++) {
         const rank_facts *r = cd_ranks_find(&s->ranks, i);
         if (!is_stuck(r) || !(r->end == 2 || r->has_timed_out || named_itself(s, r) >= 0)) continue;
@@ -638,8 +638,8 @@ static void end(void *self)
     if (known > 1 && ended == known && s->waits > 1)
         cd_writer_exercise(&s->writer, "%llu waits ended and the end of all %u ranks is known",
                            (unsigned long long)s->waits, known);
-    /* One finding: who waits for a stuck rank is stuck for the same reason, and who met nobody
-    ** cannot be waited for. */
+    /* One finding: a rank that waits for a stuck rank is stuck for the same reason, and no
+    ** rank waits for one that met nobody. */
     const int64_t alone = first_to_give_up(s);
     if (alone >= 0)
         report_meeting(s, (uint32_t)alone);

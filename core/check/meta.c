@@ -10,13 +10,13 @@
 **                                    (BUF-02)
 **     ddp.comm_hook, hook.name, hook.comm_hook   the hook was called for the buckets that were
 **                                                launched (HOOK-04)
-**     join.enable                    the join protocol spoke (JON-03)
+**     join.enable                    the join protocol ran (JON-03)
 **     policy of the wire             what a hook that declares a narrower wire reduces and gathers
 **                                    is in it (ZOO-60)
 **     ddp.skip_all_reduce_unused_params   a bucket all of whose parameters were marked as unused is
 **                                         not launched (UNU-14)
-**     model.ignore, ddp.delay_all_reduce_named_params   whatever they name is left out of the
-**                                                       reducer, and nothing else (IGN-01, DEL-01)
+**     model.ignore, ddp.delay_all_reduce_named_params   the reducer omits exactly what they name
+**                                                       (IGN-01, DEL-01)
 **     ddp.bucket_cap_mb and the other caps   every layout is what they and the order of arrival
 **                                            give (plans.h)
 ** Exercised     one of these settings was on and its effect was seen.
@@ -221,7 +221,7 @@ static void take_use(state *s, rank_facts *r, const cddp_event *e, int64_t bucke
     *users = (bucket_users){0, 0};
 }
 
-/* What the lists name is what the wrapper leaves alone. */
+/* The wrapper leaves out exactly what the lists name. */
 static void take_name(state *s, const cddp_event *e, bool is_left_out)
 {
     const bool is_buffer = e->kind == CDDP_EV_buffer;
@@ -281,7 +281,7 @@ static void event(void *self, const cddp_event *e)
         take_name(s, e, e->as.buffer.ignored);
         break;
     case CDDP_EV_no_sync:
-        /* counted here: what is told is the wrapper's own count */
+        /* counted here, because the event has the wrapper's own count */
         r->depth += e->as.no_sync.entered ? 1 : r->depth > 0 ? -1 : 0;
         break;
     case CDDP_EV_forward_begin:

@@ -16,7 +16,7 @@
 **               the backward did not synchronise, or the bucket was never launched and which
 **               parameter it waited for.
 ** Limits        the weight of a contribution is I-SCALE's and I-REF's business. The ledger counts
-**               what the engine says it accumulated.
+**               what the engine reports as accumulated.
 */
 #include "core/check/tally.h"
 

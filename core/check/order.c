@@ -10,7 +10,7 @@
 **               without posting the rest.
 ** Limits        counts of scatter, alltoall and of unequal shares differ by right and are left out.
 **               A rank that died or failed is not blamed for what it did not post: I-FAIL and
-**               I-LIVE tell that story.
+**               I-LIVE report it.
 */
 #include "core/check/writer.h"
 

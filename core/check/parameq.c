@@ -3,7 +3,7 @@
 **
 ** Judged from   value of parameters and optimizer state at moments 5 (after step) and 6 (end),
 **               across ranks; agreement, which narrows that to the ranks that must agree.
-** Exercised     two ranks told the content of the same parameter after the same step.
+** Exercised     two ranks reported the content of the same parameter after the same step.
 ** Blame         the odd ranks; with two ranks both.
 ** Limits        ignored parameters and state without a parameter may differ by right; under a model
 **               averager whatever lies in different blocks of an agreement event. Where the backend

@@ -30,7 +30,7 @@ typedef struct slot {
     int64_t bucket, slot, param, limit;
 } slot;
 
-/* A plan worked out: what becomes of the parameter at each position of an order. */
+/* A computed plan: the bucket of the parameter at each position of an order. */
 typedef struct assigned {
     int64_t bucket, slot; /* bucket: the k-th to be opened */
 } assigned;
@@ -139,8 +139,8 @@ static int64_t param_at(const cd_plans *p, uint32_t rank, const plan_facts *f, i
     return arrived != NULL ? *arrived : k;
 }
 
-/* Every dtype fills a bucket of its own until its bytes reach its cap; whoever expects sparse
-** gradients stands alone. */
+/* Each dtype fills its own bucket until the bytes reach the cap. A parameter that expects sparse
+** gradients has a bucket alone. */
 static void work_out(const cd_plans *p, uint32_t rank, const plan_facts *f, draft *d)
 {
     int64_t open[CDDP_DTYPE_COUNT], closed[CDDP_DTYPE_COUNT] = {0}, turns = 0;
@@ -213,7 +213,7 @@ static void compare(cd_plans *p, const cddp_event *e, const plan_facts *f, const
                        (long long)f->generation, (long long)d->bucket_count);
 }
 
-/* All slots of a layout were told. */
+/* All slots of a layout were reported. */
 static void judge_layout(cd_plans *p, const cddp_event *e, const plan_facts *f)
 {
     const cddp_allocator *a = p->writer->context.allocator;
@@ -239,7 +239,7 @@ static void judge_layout(cd_plans *p, const cddp_event *e, const plan_facts *f)
 
 /* ---- events ---- */
 
-/* A module is told again when it is wrapped again. */
+/* A module is reported again when it is wrapped again. */
 static void take_param(cd_plans *p, const cddp_event *e, plan_facts *f)
 {
     const cddp_event_param *m = &e->as.param;
@@ -351,7 +351,7 @@ static void take_forward(cd_plans *p, const cddp_event *e, plan_facts *f)
     }
     if (f->asks && f->is_due) {
         report_rebuild(p, e, f);
-        f->is_lost = true; /* told once */
+        f->is_lost = true; /* reported once */
     }
     f->asks = false;
 }

@@ -6,9 +6,9 @@
 **               dtype, sparse), mark_ready (who arrived when), bucket_layout, rebuild,
 **               forward_begin and forward_end, backward_end; of the first rank of a group, since a
 **               layout is rank 0's.
-** Limits        nothing is said before the caps were told as options, nor after a group was opened,
-**               or a backward was left, while gradients arrived. The assignment is worked out here
-**               by itself: what is accused has its own.
+** Limits        nothing is reported before the caps were reported as options, nor after a group was
+**               opened, or a backward was left, while gradients arrived. The assignment is computed
+**               here once more: the accused has another.
 */
 #pragma once
 #include "core/check/writer.h"
@@ -18,7 +18,7 @@ typedef struct cd_plans {
     cd_ranks ranks; /* of plan_facts */
     cd_table leads; /* (rank, group) → 1 where it is the group's first */
     cd_table sizes; /* (rank, param) → size */
-    cd_table slots; /* (rank, k-th told) → slot of the layout that is being told */
+    cd_table slots; /* (rank, k-th reported) → slot of the layout that is being reported */
     /* (rank, k, 0) → param as it arrived; (rank, k, 1) → unused in this backward */
     cd_table arrivals;
 } cd_plans;

@@ -3,8 +3,7 @@
 ** goes unnoticed.
 **
 ** Judged from   grad_local and grad_final (nonfinite), optimizer_step, and compare events whose
-**               shape
-**               is "not finite".
+**               shape is "not finite".
 **     R1  a final gradient is not finite although every local one was, and an optimizer stepped on
 **         it: the reduction overflowed and nobody noticed (a loss scaler that skips the step has
 **         noticed)

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A set of ranks of any size.
 **
-** Ranks below 64 lie in the set itself; a larger world takes room from an arena.
+** Ranks below 64 lie in the set itself; a larger world takes memory from an arena.
 **
-** Lifetime   a zeroed set is empty. Its room is the arena's, so a set is never released by itself,
-**            and
-**            a copy shares it: copy a set only to read it.
+** Lifetime   a zeroed set is empty. Its memory is the arena's, so a set is never released, and a
+**            copy shares it: copy a set only to read it.
 ** Errors     when memory is exhausted the rank is missing; the judge learns of it from its
 **            allocator.
 */

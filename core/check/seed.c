@@ -24,7 +24,7 @@ typedef struct draw {
     uint32_t rank, step, micro_step;
 } draw;
 
-/* Who drew from one state of a distinct stream: the two least ranks, whichever came first. */
+/* Ranks that drew from one state of a distinct stream: the two least, whichever came first. */
 typedef struct owner {
     draw least[2];
     cd_rank_set who;
@@ -109,7 +109,7 @@ static void report_equal(state *s, const cd_key *key, const owner *o)
     cd_finding_add_event(&f, x->rank, x->sequence);
     CD_SAY(f.title, "ranks %u and %u draw the same numbers from stream '%s'", x->rank, y->rank,
            label != NULL ? label : "");
-    CD_SAY(f.expected, "a state of its own on every rank");
+    CD_SAY(f.expected, "another state on every rank");
     CD_SAY(f.actual, "state %016llx on both", (unsigned long long)key->part[3]);
     CD_SAY(f.advice, "mix the rank into the seed of this stream");
     cd_writer_hold(&s->writer, CD_KEY(key->part[0], key->part[1], 2), &f);

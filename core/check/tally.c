@@ -156,10 +156,9 @@ static void advise(const cd_tally *tally, const cd_tally_entry *entry, cddp_find
     const uint32_t apart = count_apart(tally, entry);
     char others[128] = "";
     if (apart > 0)
-        CD_SAY(others, "%s%u more %s of its own, %s not compared", entry->count > 1 ? "; " : "",
-               apart,
-               apart > 1 ? "ranks, each of which starts from values"
-                         : "rank, which starts from values",
+        CD_SAY(others, "%s%u more %s, %s not compared", entry->count > 1 ? "; " : "", apart,
+               apart > 1 ? "ranks, each of which starts from its own values"
+                         : "rank, which starts from its own values",
                apart > 1 ? "were" : "was");
     if (entry->count > 1)
         CD_SAY(f->advice, "the same error in %llu more comparisons, up to step %u%s",

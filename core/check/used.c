@@ -91,7 +91,7 @@ static void take_used_local(state *s, const cddp_event *e)
     rank_use *u = use_of(s, e, l->param);
     rank_facts *r = cd_ranks_add(&s->ranks, e->rank);
     if (u == NULL || r == NULL) return;
-    /* a map is told from its first entry to its last */
+    /* a map is reported from its first entry to its last */
     if (r->round == 0 || l->param <= r->last_param) r->round++;
     r->last_param = l->param;
     window_sum *sum = cd_table_add(&s->sums, CD_KEY(r->round, l->param));

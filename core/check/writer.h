@@ -55,7 +55,7 @@ bool cd_writer_has_flag(const cd_writer *writer, uint32_t rank, cddp_key flag);
 ** within blocks must ranks agree. */
 int64_t cd_writer_get_block(const cd_writer *writer, int64_t group, uint32_t rank,
                             cddp_agreed what);
-/* The same for one parameter, which may have an agreement of its own. */
+/* The same for one parameter, which may have its own agreement. */
 int64_t cd_writer_get_parameter_block(const cd_writer *writer, int64_t group, uint32_t rank,
                                       int64_t ordinal);
 /* Whether the backend of the group promises equal bits on all ranks. */

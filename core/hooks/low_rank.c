@@ -17,8 +17,8 @@
 **   L3  the iteration grows by one per backward, on its last bucket (PSG-03).
 **
 ** Deviations from PyTorch, on purpose: a zero column stays zero instead of becoming NaN (PSG-08);
-** Gram-Schmidt in f64 for every rank and dtype; the padding of the batched form carries no error of
-** its own.
+** Gram-Schmidt in f64 for every rank and dtype; the padding of the batched form carries no
+** error.
 */
 #include "core/hooks/low_rank.h"
 

@@ -41,7 +41,7 @@
 ** so many. A P of fewer columns than n < m says nothing (what A lacks is not known), nor do factors
 ** whose k·δ is above 0.1.
 **
-** What stays uncompressed comes back as the mean of what the ranks sent (cd_mean_law).
+** The uncompressed part comes back as the mean of what the ranks sent (cd_mean_law).
 **
 ** Factors (PSG-07): what is drawn at random is drawn alike by all ranks. The first rank speaks for
 ** all: it states W times its signed sum, every rank its own, and the sums of both sides agree but

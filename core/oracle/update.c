@@ -22,8 +22,8 @@ static cddp_tensor own_slot(const cd_oracle *o, const slot *s)
     return cddp_tensor_of(t->device, t->storage, t->offset + own.first, t->dtype, &count, 1);
 }
 
-/* Wrong sharding: a rank keeps state of elements that another rank steps, or lacks state of its own
-** elements. */
+/* Wrong sharding: a rank keeps state of elements that another rank steps, or lacks state of those
+** that it steps. */
 static bool is_misplaced(const slot *s, const cddp_tensor *own, cd_comparison *c)
 {
     long long wanted = own->device != NULL ? (long long)cddp_tensor_numel(own) : 0;

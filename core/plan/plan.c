@@ -359,7 +359,7 @@ static uint64_t digest_field(uint64_t digest, const cd_key_row *row, const void 
     }
 }
 
-/* What says how a run goes; titles, tags and expectations do not. */
+/* Rows that decide how a run goes; titles, tags and expectations do not. */
 static bool row_counts(const cd_key_row *row)
 {
     return row->table[0] != '\0' && strncmp(row->table, "expect", 6) != 0;

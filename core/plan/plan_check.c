@@ -157,7 +157,7 @@ static void check_settings(cd_contradictions *c, const cddp_plan_settings *s)
     if (s->train.objective != CDDP_OBJECTIVE_AS_WRITTEN && s->train.loss == CDDP_LOSS_DYADIC) {
         cd_plan_contradict(c, "train.objective",
                            "train.objective compares with a normalised loss: train.loss = "
-                           "\"dyadic\" gives samples weights of its own");
+                           "\"dyadic\" gives samples other weights");
     }
     if (s->train.objective != CDDP_OBJECTIVE_AS_WRITTEN && s->join.enable) {
         cd_plan_contradict(c, "train.objective",
@@ -221,7 +221,7 @@ static void check_batch(cd_contradictions *c)
     }
     if (s->data.samples != 1 || s->data.dataset_size != 0) {
         cd_plan_contradict(c, "world.batch",
-                           "world.batch deals single samples of one endless epoch: it needs "
+                           "world.batch assigns single samples of one endless epoch: it needs "
                            "data.samples = 1 and no "
                            "data.dataset_size");
     }
@@ -229,7 +229,7 @@ static void check_batch(cd_contradictions *c)
         if (plan->whens[i].samples != CDDP_PLAN_UNSET ||
             plan->whens[i].forwards != CDDP_PLAN_UNSET) {
             cd_plan_contradict(c, "world.batch",
-                               "world.batch deals one sample per micro-step: when.samples and "
+                               "world.batch assigns one sample per micro-step: when.samples and "
                                "when.forwards cannot change that");
         }
     }

@@ -131,7 +131,7 @@ static void check_clip_groups(cd_contradictions *c)
     }
 }
 
-/* What steps inside the backward cannot wait for something that is known only after it. */
+/* An optimizer inside the backward cannot wait for something that is known only after it. */
 static void check_optimizer_in_backward(cd_contradictions *c, const cddp_plan_optimizer *optimizer)
 {
     const cddp_plan_settings *s = &c->plan->settings;
@@ -183,8 +183,8 @@ static void check_hook_then_optimizer(cd_contradictions *c)
     if (s->hook.name != NULL || s->hook.comm_hook != CDDP_COMM_HOOK_NO ||
         s->ddp.comm_hook != NULL) {
         cd_plan_contradict(c, "optimizer.overlap",
-                           "hook_then_optimizer takes the comm-hook slot with an all-reduce of its "
-                           "own: drop the comm hook (OIB-03)");
+                           "hook_then_optimizer takes the comm-hook slot with its own all-reduce: "
+                           "drop the comm hook (OIB-03)");
     }
 }
 
@@ -298,7 +298,7 @@ static void check_sharded_optimizer(cd_contradictions *c, const cddp_plan_optimi
     }
 }
 
-/* Who finds his part of a sharded optimizer how. */
+/* How each rank finds its part of a sharded optimizer. */
 static void check_shard(cd_contradictions *c)
 {
     const cddp_plan *plan = c->plan;

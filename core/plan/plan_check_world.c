@@ -61,7 +61,7 @@ static void check_fault(cd_contradictions *c, const cddp_plan_fault *fault)
     }
 }
 
-/* Who is not a member issues nothing. */
+/* A rank that is not a member issues nothing. */
 static bool has_issuer(const cddp_plan *plan, const cddp_plan_collective *collective)
 {
     const cddp_plan_group *group =

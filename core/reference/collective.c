@@ -83,7 +83,7 @@ static double expected_of(const expectation *c, int64_t i)
     }
 }
 
-/* What a dtype holds at least; counts are read as doubles. */
+/* A number that fits in the dtype; counts are read as doubles. */
 static double largest_of(cddp_dtype dtype)
 {
     switch (dtype) {

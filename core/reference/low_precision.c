@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Low-precision copies for the reference. A gradient goes down and up again without loss, because
-** what comes up was low before; so the moments at which it is cast need not be the runtime's.
+/* Low-precision copies for the reference. A gradient is cast down and up again without loss, since
+** it was low before. So the moments of the casts need not be the runtime's.
 */
 #include "core/reference/low_precision.h"
 
@@ -87,12 +87,12 @@ void cd_low_precision_fini(cd_low_precision *low)
 
 /* The slot lives in `backing` from now on, with the value that it has. */
 static cddp_status move_gradient(cddp_grad *grad, const cddp_tensor *like,
-                                 const cddp_backing *backing, bool is_lent, cddp_error *err)
+                                 const cddp_backing *backing, bool is_borrowed, cddp_error *err)
 {
     const cddp_tensor before = grad->value;
     const bool is_dense = grad->kind == CDDP_GRAD_DENSE;
     grad->backing = *backing;
-    grad->backing_is_borrowed = is_lent;
+    grad->backing_is_borrowed = is_borrowed;
     if (!is_dense) {
         return CDDP_OK;
     }

@@ -2,7 +2,7 @@
 /* The reference's own mixed precision: parameters cast before a forward, gradients born in the low
 ** dtype (MIX-02).
 **
-** Apart from the runtime's on purpose: the reference must not lean on what it judges.
+** Separate from the runtime's on purpose: the reference must not use the code that it judges.
 **
 ** Lifetime   init → (begin → forwards and backwards → end)* → fini. Borrows the module. Slots
 **            borrow low-precision storage between begin and end.

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The reference: what one process computes for a part of the plan, and its optimizers' update.
 **
-** It repeats what the plan tells the rank to do to its own gradients (poison, a backward that is
-** left early), because these are part of the declared program; it repeats nothing that happens
-** between ranks.
+** It repeats what the plan makes the rank do to its own gradients (poison, a backward that is left
+** early), because that is part of the declared program. It repeats nothing that happens between
+** ranks.
 */
 #include "core/reference/reference.h"
 
@@ -177,7 +177,7 @@ static cddp_status reference_fresh(void *context, uint32_t parameter, const cddp
     return CDDP_OK;
 }
 
-/* What becomes of a gradient concerns no statistics: only the replica itself hears of them. */
+/* Statistics do not depend on gradients, so only the replica itself receives these calls. */
 static cd_graph_callbacks callbacks_of(cd_reference *r)
 {
     return (cd_graph_callbacks){.context = r,

@@ -12,8 +12,8 @@
 #include "core/train/loss_divisor.h"
 #include "core/train/sampler.h"
 
-/* What the references of one thread share: they differ in the values that they start from, and not
-** in the plan. */
+/* Data that the references of one thread share. They differ in their initial values, and not in the
+** plan. */
 typedef struct cd_reference_share {
     cd_statistics_share statistics;
     cd_samplers samplers;

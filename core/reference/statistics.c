@@ -60,7 +60,7 @@ static cddp_status find_exchange(cd_statistics *s, size_t width, cd_exchange **e
     return CDDP_OK;
 }
 
-/* What the running rank says at its next exchange. */
+/* Records the values that the running rank sends at its next exchange. */
 static cddp_status say(cd_statistics *s, const cddp_tensor *mine, cd_exchange **exchange,
                        cddp_error *err)
 {

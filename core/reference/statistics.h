@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Synchronised batch norm on one process: what the ranks of a micro-step send each other, found by
-** running them in turn.
+/* Synchronised batch norm on one process: the values that ranks exchange in a micro-step, found by
+** running the ranks in turn.
 **
-** Which statistics a rank has depends on what the others send, and theirs on what it sends. A run
-** of a rank records what it says at its k-th exchange and is answered with what the others said
-** there last; until they said something, with its own words. The first exchange of a forward
-** depends on no other, the next one on the first, and so on: after as many rounds as there are
-** exchanges nothing changes any more, and what was recorded is what W processes exchange, bit for
-** bit.
+** The statistics of each rank depend on what the others send. A run of a rank records the values
+** that it sends at its k-th exchange. It receives what the others last sent there, or its own
+** values if they have sent none. The first exchange of a forward depends on no other, the next on
+** the first, and so on. So after as many rounds as there are exchanges nothing changes any more,
+** and the record is what W processes exchange, bit for bit.
 **
 ** Lifetime   init → (forget → (begin → a run with the two callbacks)* )* → fini.
 ** Threads    one thread.

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Keeping exchanges by what they depend on. See statistics_share.h. */
+/* Keeps exchanges by their keys. See statistics_share.h. */
 #include "core/reference/statistics_share.h"
 
 #include "core/base/alloc.h"

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The statistics that the references of one thread share: what the ranks of a micro-step exchange,
-** once per what it depends on.
+/* The statistics that the references of one thread share: one record per key of what the ranks of a
+** micro-step exchange.
 **
-** To find it every rank is run, so that W references which each found it for themselves would need
-** W² runs. What is found depends on the key and on the plan; references whose keys differ share
-** nothing.
+** Each record needs a run of every rank. Without sharing, W references would need W² runs. A record
+** depends on the key and on the plan; references whose keys differ share nothing.
 **
 ** Lifetime   one per run; a reference that was given none makes one.
 ** Errors     memory.
@@ -41,7 +40,7 @@ typedef struct cd_statistics_share {
 void cd_statistics_share_init(cd_statistics_share *share, uint32_t world,
                               const cddp_allocator *allocator);
 void cd_statistics_share_fini(cd_statistics_share *share);
-/* What is or will be said of this key, borrowed until the next call: where it is not settled, the
-** caller runs every rank and settles it. */
+/* The record of this key, borrowed until the next call. Where it is not settled, the caller runs
+** every rank and settles it. */
 cddp_status cd_statistics_share_find(cd_statistics_share *share, const cd_statistics_key *key,
                                      cd_said **said, cddp_error *err) CDDP_MUST_CHECK;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The registry: tables found by name, compiled-in ones first.
 **
-** A table is copied into one of our own size, so that a plugin that knows fewer slots is safe to
+** A table is copied into one with all slots, so that a plugin that knows fewer slots is safe to
 ** call. What a backend must have and what it may leave out is known to core/comm/adopt.c alone.
 */
 #include "core/registry/registry.h"

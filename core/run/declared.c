@@ -98,7 +98,7 @@ static cd_oracle_division declared_division(const window *w)
 }
 
 /* A cast is bounded by the rounding of its wire (HK-03), unless what it wraps is lossy itself;
-** other lossy hooks state laws of their own. */
+** other lossy hooks state their own laws. */
 static bool hook_is_judged_by_its_law(const window *w)
 {
     const uint32_t lawful = CDDP_HOOK_LOSSY | CDDP_HOOK_NO_COMM;

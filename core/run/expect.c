@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Holding a run against what its plan expects.
+/* Compares a run with what its plan expects.
 **
 ** A plan that expects nothing special has to be verified: no finding, no failed rank, everything it
 ** claims to exercise exercised. A plan that expects findings or an error is met only by exactly
@@ -20,8 +20,8 @@ typedef struct measure {
     bool *is_exhausted; /* there was no memory to say what is wrong */
 } measure;
 
-/* What is wrong is said in words, and NULL is "nothing": where there is no memory for words that
-** must not pass. */
+/* A mismatch is a text, and NULL means "none". So a text that could not be allocated must not pass
+** as none. */
 static const char *reported(const measure *m, const char *words)
 {
     *m->is_exhausted |= words == NULL;

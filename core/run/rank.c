@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The rank program: bind, trace, train, say how it ended. */
+/* The rank program: bind, trace, train, report how it ended. */
 #include "core/run/rank.h"
 
 #include "core/base/error.h"

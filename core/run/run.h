@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A run in pieces, for who stops its world at a moment and goes on from there more than once.
+/* A run in pieces, for a caller that stops its world at a moment and continues from there more than
+** once.
 **
 ** Lifetime   begin → launch → end → destroy. Options and what they point to are borrowed until
 **            destroy.
 ** Memory     everything that belongs to the run and lies outside the ranks comes from the options'
-**            allocator. With holds_storage so does the storage of the ranks' tensors: then
+**            allocator. With holds_storage also the storage of the ranks' tensors. Then
 **            allocator and world together are the whole state of a run, and a run whose memory is
-**            simply forgotten leaves nothing behind.
+**            simply dropped leaves nothing behind.
 ** Errors     those of what it calls; a failed begin leaves nothing.
 */
 #pragma once

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The sink of a run: passes events on to the judge and the caller's sinks, and keeps what the
-** verdict needs.
+/* The sink of a run: it passes events to the judge and the caller's sinks, and keeps what
+** the verdict needs.
 **
 ** Ownership  a value in caller's storage; targets are borrowed.
 ** Digests    each rank's own order is digested by itself and the digests are folded in rank order,

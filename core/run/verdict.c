@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Copying what a run left behind into one object that owns its texts. */
+/* Copies the results of a run into one object that owns its texts. */
 #include "core/run/verdict.h"
 
 #include "core/base/alloc.h"

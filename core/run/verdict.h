@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Building a verdict: what was found, held against what the plan expects. */
+/* Building a verdict: the findings, compared with what the plan expects. */
 #pragma once
 #include "cddp/run.h"
 #include "core/base/arena.h"
 #include "core/check/check.h"
 #include "core/run/tap.h"
 
-/* What a run left behind; everything is copied into the verdict. */
+/* The results of a run; everything is copied into the verdict. */
 typedef struct cd_verdict_input {
     const cddp_plan *plan;
     uint64_t plan_digest;

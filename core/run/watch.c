@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The oracle and the reference of a rank, fed by its trainer.
 **
-** What the run hands in goes to the oracle as it is; what is expected of it is found from the plan
-** (declared.c) and by the reference. Parameters and the optimizers' state are copied before an
+** The run's values go to the oracle unchanged. The expected values come from the plan (declared.c)
+** and from the reference. Parameters and the optimizers' state are copied before an
 ** update, since the update is judged from there.
 */
 #include "core/run/watch.h"
@@ -261,9 +261,9 @@ static cddp_status watch_clips(void *self, const cd_watched_norm *watched, cddp_
     return CDDP_OK;
 }
 
-/* Who has to step what follows from the rebuilt buckets, which the wrapper knows and I-CONTENT
-** judges, and from the law by which buckets are assigned, which the oracle has in a form it shares
-** with nobody. */
+/* The assignment of parameters to ranks follows from the rebuilt buckets and from the rule by which
+** buckets are assigned. The wrapper knows the buckets, and I-CONTENT judges them. The oracle has
+** its own form of the rule. */
 static cddp_status watch_assigned(void *self, const cd_watched_bucket *watched, size_t count,
                                   cddp_error *err)
 {

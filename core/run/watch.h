@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The watcher of one rank: puts what the trainer reports before the oracle, with the reference.
+/* The watcher of one rank: passes what the trainer reports to the oracle, with the reference.
 **
 ** Lifetime   create → (a trainer with its watcher) → destroy, after the trainer. Borrows the plan,
 **            the tracer and the shares.

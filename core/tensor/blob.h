@@ -13,8 +13,8 @@ typedef struct cd_blob {
 void cd_blob_fini(cd_blob *blob);  /* accepts a zeroed blob */
 void cd_blob_clear(cd_blob *blob); /* forgets the content, keeps the memory */
 cddp_state_writer cd_blob_writer(cd_blob *blob);
-/* What somebody returned who wrote through the writer, who cannot know why it failed: for want of
-** memory. */
+/* Turns what a user of the writer returned into the status. The user cannot know that a failure
+** means no memory. */
 cddp_status cd_blob_end(const cd_blob *blob, cddp_status written, cddp_error *err) CDDP_MUST_CHECK;
 /* From the start. */
 cddp_state_reader cd_blob_reader(cd_blob *blob);

@@ -11,8 +11,8 @@
 ** given to fill, scale or axpy stands for a simple ratio that rounds to it (cd_ratio_of_double):
 ** 0.1 is 1/10, 1.0/3.0 is 1/3. Constants (atom ONE) are ordinary numbers: they can be read,
 ** compared and reduced by every operation, which is what integer control tensors (used maps,
-** counters) need. What has no exact linear meaning is refused: lossy casts, products, MIN and MAX
-** of atoms, matmul, norm.
+** counters) need. Operations without an exact linear meaning are refused:
+** lossy casts, products, MIN and MAX of atoms, matmul, norm.
 **
 ** Lifetime   forms handed out by iteration are borrowed until the next write to that storage.
 ** Threads    a storage belongs to one thread at a time.

@@ -80,7 +80,7 @@ cddp_status cd_ratio_multiply(cd_ratio a, cd_ratio b, cd_ratio *product, cddp_er
     return CDDP_OK;
 }
 
-/* next = quotient × now + before, within the integers that a double holds. */
+/* next = quotient × now + before, within the integers that a double can represent. */
 static bool convergent(double quotient, int64_t now, int64_t before, int64_t *next)
 {
     int64_t product;

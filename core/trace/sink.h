@@ -16,8 +16,8 @@ typedef struct cd_fanout_sink {
 void cd_fanout_sink_init(cd_fanout_sink *fanout);
 void cd_fanout_sink_add(cd_fanout_sink *fanout, const cddp_trace_sink *target); /* asserts room */
 
-/* Keeps every event with a copy of its text. A failed allocation drops events and is told by
-** flush. */
+/* Keeps every event with a copy of its text. A failed allocation drops events; flush
+** reports it. */
 typedef struct cd_memory_sink {
     cddp_trace_sink sink;
     const cddp_allocator *allocator;

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The model averager of a scenario: it averages (core/hooks/averager.c), and what it did is judged.
 **
-** Two things follow from the plan alone, by arithmetic of their own and not from what the averager
-** says:
+** Two things follow from the plan alone, by separate arithmetic and not from what the averager
+** reports:
 **
 **   who must agree   gradients in the blocks over which the hook reduces; parameters where
 **                    gradients and state agreed, and after an average in its block; optimizer
-**                    state, which is not averaged (AVG-02), where gradients always did. Told with
-**                    an agreement event before the step: I-PARAMEQ, I-GRADEQ and I-HOOK go by it;
+**                    state, which is not averaged (AVG-02), where gradients always did. An
+**                    agreement event reports it before the step, to I-PARAMEQ, I-GRADEQ, I-HOOK;
 **   what is kept     an average keeps the sum over the ranks: Σ before = Σ after, of parameters
 **                    with signs; and between averages everything stays as it is. With agreement in
 **                    blocks that is the mean. Stated as laws, which I-HOOK judges.
@@ -35,7 +35,7 @@ struct cd_averaging {
     cd_plan_level levels[CD_PLAN_LEVELS_MAX];
     uint32_t level_count, world_size;
     cddp_grad **grads; /* (parameter_count) of the module */
-    uint64_t *periods; /* (parameter_count) of their own, 0: none; NULL: no parameter has one */
+    uint64_t *periods; /* (parameter_count) per parameter, 0: none; NULL: no parameter has one */
     uint32_t *agreed;  /* (parameter_count) with periods: who agrees on each since the last step */
     size_t parameter_count;
     cd_numbers numbers;         /* of one parameter at a time */
@@ -152,7 +152,7 @@ static uint32_t due_of(const cd_trainer *t, size_t parameter)
     return t->now.step >= warmup && (t->now.step - warmup) % own == 0 ? a->world_size : 0;
 }
 
-/* Who joined early has counted reductions that it did not close. */
+/* A rank that joined early has counted reductions that it did not close. */
 bool cd_trainer_is_before_start(const cd_trainer *t)
 {
     return t->now.reductions < t->reduction.exact_count && !t->program.settings.join.enable;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Clipping after the reduction, and whose norm it goes by.
+/* Clipping after the reduction, and the norm that it uses.
 **
-** Note [Whose norm] After a reduction every rank holds all gradients, so the norm of what it holds
-** is the total (no clip.group). Who steps only a part of them, as with a sharded optimizer, may add
-** the squares of that part to those of the others: over all ranks that is the same total. Over
-** fewer ranks, or over none, it is too small. A gradient whose optimizer is not sharded is part of
+** Note [Whose norm] After a reduction every rank holds all gradients, so their norm is the total
+** (no clip.group). A rank that steps a part of them, as with a sharded optimizer, may add the
+** squares of that part to those of the others. Over all ranks that is the same total. Over fewer
+** ranks, or over none, it is too small. A gradient whose optimizer is not sharded is part of
 ** what every rank steps: added up over a group it counts once for each rank (ZOO-127). The program
-** does what the plan says; whether its norm is that of all gradients, each once, the watcher sees
+** does what the plan says. The watcher sees whether its norm is that of all gradients, each once
 ** (link 13 of the oracle, I-STEP).
 */
 #include "core/train/trainer.h"

@@ -2,8 +2,8 @@
 /* Groups and collectives of the training program itself: what real jobs do between the reducer's
 ** operations.
 **
-** Element i of what rank r of the world gives is r mod 4 + 1 + i mod 3, on devices that hold
-** numbers and complete what they begin: so everybody knows every element of the result.
+** Element i of rank r's input is r mod 4 + 1 + i mod 3, on devices that have numbers and complete
+** what they begin. So every rank knows every element of the result.
 */
 #include "core/train/trainer.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Optimizers in backward: each parameter is stepped when its bucket is reduced, on every rank
-** (OIB-01, OIB-03) or by the rank to which it was assigned (ZRO-12). What watcher and checks
-** want to see of it is kept here.
+** (OIB-01, OIB-03) or by the rank to which it was assigned (ZRO-12). The values that watcher and
+** checks need of it are kept here.
 **
 ** Note [A step before the step] The watcher sees a step from the parameters before it, the
 ** averaged gradients and the parameters after it. With an optimizer in backward the update is
@@ -182,7 +182,7 @@ static cddp_status show_buckets(cd_trainer *t, cddp_error *err)
     return CDDP_OK;
 }
 
-/* Whose touch another rank reports. */
+/* Does another rank report the touch? */
 static bool is_elsewhere(const cd_trainer *t, const cd_replica_optimizer *o, size_t position)
 {
     return o->overlap >= CDDP_OVERLAP_HOOK_WITH_ZERO_STEP &&

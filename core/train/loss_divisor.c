@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* By what a loss is divided: by counts of its own forward, or by those of all ranks and micro-steps
-** of the step.
+/* The divisor of a loss: counts of one forward, or of all ranks and micro-steps of the step.
 **
 ** Note [What a sample weighs] DDP averages gradients over ranks and adds them up over micro-steps.
 ** A loss that each forward divides by its own number of tokens therefore weighs a token of a short

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The end of a step: unscale, clip, step every optimizer that is due, average; the watcher sees the
+/* The end of a step: unscale, clip, step every optimizer that is due, average. The watcher sees the
 ** gradients before and the parameters after. */
 #include "core/train/trainer.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a training program on a device with streams does besides: backing storage of gradients,
+/* Further work of a training program on a device with streams: backing storage of gradients, and
 ** waits. See streams.h. */
 #include "core/train/streams.h"
 

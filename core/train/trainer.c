@@ -350,8 +350,8 @@ static cddp_status train_steps(cd_trainer *t, cddp_error *err)
     return CDDP_OK;
 }
 
-/* What travels with the final parameters: every slot, made now so that ranks which never stepped
-** can receive it. */
+/* Collects the state that is sent with the final parameters. Every slot is made now, so that ranks
+** which never stepped can receive it. */
 static cddp_status collect_state(cd_trainer *t, cddp_join_options *options, cddp_error *err)
 {
     for (size_t i = 0; i < t->replica->optimizer_count; i++) {

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One rank's training: its program, who looks on, and the parts: the model, its wrapper, its
+/* One rank's training: its program, its watcher, and the parts: the model, its wrapper, its
 ** optimizers, and what a step does besides.
 **
 ** The files: trainer.c builds, trains and destroys, wrapper.c wraps the model, micro_step.c is one
 ** forward and backward, step.c one optimizer step, observe.c what enters the trace, collectives.c
 ** what the program communicates by itself, checkpoint.c saving, throwing away and loading,
-** in_backward.c optimizers that step while backward runs, clipping.c by whose norm gradients are
-** clipped.
+** in_backward.c optimizers that step while backward runs, clipping.c the norm by which gradients
+** are clipped.
 **
 ** Lifetime   create → train → destroy, on the rank's own thread or fiber.
 ** Errors     an error of the wrapped runtime ends the training of this rank, as an exception would.
@@ -56,7 +56,7 @@ typedef struct cd_program {
     cd_sampler *sampler;
 } cd_program;
 
-/* Who looks on, and what is shown to him: as the host sees it when it was last refreshed. */
+/* The watcher, and the values shown to it: the host's view when it was last refreshed. */
 typedef struct cd_trainer_view {
     const cd_watcher *watcher; /* NULL: nobody, or not yet */
     cddp_tensor *parameters;   /* (parameter_count) */
@@ -200,9 +200,9 @@ cddp_status cd_trainer_run_micro(cd_trainer *t, const cd_micro *micro,
                                  cddp_error *err) CDDP_MUST_CHECK;
 void cd_trainer_set_callbacks(cd_trainer *t);
 
-/* The training in pieces, for who decides from outside in which order the gradients of a backward
+/* The training in pieces, for a caller that decides in which order the gradients of a backward
 ** become ready: begin → (begin_step → (open_micro → fire every firing → close_micro)* → end_step)*
-** → finish. What train does, with the same code; only the backward waits between its firings.
+** → finish. The code is that of train; only the backward waits between its firings.
 ** Devices without arithmetic only. */
 typedef struct cd_firing {
     uint32_t parameter;  /* ordinal in the module */

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who looks on while a rank trains: what the trainer reports, and when.
+/* The watcher: the interface to which the trainer reports values while a rank trains.
 **
 ** The trainer hands out values and moments. It does not know what is expected of them.
 **
-** Lifetime   open → … → close, while the trainer lives; everything else that the watcher is given
-**            is
-**            borrowed until the call returns.
+** Lifetime   open → … → close, while the trainer lives; every other argument is borrowed until the
+**            call returns.
 ** Threads    the rank's.
-** Errors     an error ends the training of the rank. What is found wrong is no error.
+** Errors     an error ends the training of the rank. A mismatch that the watcher finds is no error.
 */
 #pragma once
 #include "cddp/ddp.h"

@@ -207,7 +207,7 @@ static cddp_status register_hook(cd_trainer *t, cddp_error *err)
     return CDDP_OK;
 }
 
-/* Its owner would step such a parameter with a gradient of his own, and broadcast what comes of
+/* Its owner would step such a parameter with its local gradient, and broadcast what comes of
 ** it. */
 static cddp_status check_sharded(const cd_trainer *t, cddp_error *err)
 {
@@ -220,7 +220,7 @@ static cddp_status check_sharded(const cd_trainer *t, cddp_error *err)
             if (t->parameters[o->ordinals[k]].variable == CD_NO_VARIABLE && !is_delayed) {
                 return cd_fail(err, CDDP_E_CONFIG,
                                "optimizer '%s' is sharded, but the wrapper does not reduce '%s': "
-                               "every rank would have a gradient of its own for it",
+                               "every rank would have another gradient for it",
                                o->name, name);
             }
         }

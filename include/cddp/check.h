@@ -35,7 +35,7 @@ typedef struct cddp_finding {
     char expected[160]; /* one side, in words */
     char actual[160];   /* the other side */
     char advice[256];   /* what to look at or try; may be empty */
-    /* follows from the gradients of its step: told after what is said about them, before
+    /* follows from the gradients of its step: reported after what is said about them, before
     ** replicas */
     bool is_consequence;
     uint32_t event_count;

@@ -216,8 +216,8 @@ CDDP_API cddp_status cddp_ddp_check_reducer_finalized(cddp_ddp *ddp,
 
 /* ---- inspection ---- */
 
-/* Of a sharded optimizer in backward: the group rank that steps a variable; -1 as long as none has
-** been dealt. */
+/* Of a sharded optimizer in backward: the group rank that steps a variable; -1 as long as none is
+** assigned. */
 CDDP_API int64_t cddp_ddp_optimizer_owner(const cddp_ddp *ddp, size_t variable);
 
 typedef struct cddp_bucket_info {

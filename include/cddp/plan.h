@@ -145,7 +145,7 @@ typedef struct cddp_plan_amp {
 typedef struct cddp_plan_clip {
     double max_norm; /* 0: no clipping */
     int64_t place;   /* cddp_plan_clip_place */
-    /* NULL: by the norm of what the rank holds; else of what it updates, over these ranks */
+    /* NULL: by the norm of what the rank has; else of what it updates, over these ranks */
     const char *group;
 } cddp_plan_clip;
 

@@ -131,7 +131,7 @@ CDDP_API cddp_status cddp_tracer_flush(cddp_tracer *tracer, cddp_error *err);
 CDDP_API void cddp_tracer_mark(cddp_tracer *tracer, const char *name, int64_t value);
 #define CDDP_LAW_BYTES_MAX 4096u /* of any version to come */
 typedef struct cddp_law {
-    /* sizeof(cddp_law) known to the writer; a law without it is told as one that does not hold */
+    /* sizeof(cddp_law) known to the writer; a law without it is reported as broken */
     uint32_t size;
     const char *name;
     int64_t bucket;            /* -1: none */

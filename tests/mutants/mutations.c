@@ -584,7 +584,7 @@ static bool mutate_step_skips_alone(cddp_event *e)
     return true;
 }
 
-static bool mutate_step_norm_of_its_own(cddp_event *e)
+static bool mutate_step_own_norm(cddp_event *e)
 {
     if (at(e, CDDP_EV_compare, 2, 1) && e->as.compare.link == CD_LINK_NORM) {
         e->as.compare.bad = 1;
@@ -679,8 +679,8 @@ static bool mutate_live_names_itself(cddp_event *e)
     return true;
 }
 
-/* Rank 2 is stopped inside the last bitmap, #13. Rank 1 waits there in vain; rank 0 got its part of
-** it, goes on, and is the first to give up: for it rank 1 is missing, which is no culprit. */
+/* Rank 2 is stopped inside the last bitmap, #13. Rank 1 waits there without end. Rank 0 got its
+** part of it, goes on, and gives up first: it misses rank 1, which is no culprit. */
 static bool mutate_live_stopped_behind_another(cddp_event *e)
 {
     static const int64_t last[FIXTURE_RANKS] = {15, 14, 14};

@@ -41,7 +41,7 @@ static cddp_status measure(const cd_wrapped *m, int64_t *numel, const cddp_tenso
     return CDDP_OK;
 }
 
-/* Every delayed slot is lent its slice, so that a gradient made by the engine lands in the
+/* Every delayed slot borrows its slice, so that a gradient made by the engine lands in the
 ** buffer. */
 static void lend_slices(cd_delayed *d)
 {

@@ -4,7 +4,7 @@
 **     active rank, one iteration                      joined rank, one shadow iteration
 **     notify 1 (async) ······························ notify 0  → number of active ranks; 0: leave
 **     [throw: 0]                                      [throw: 1, then fail]
-**     [rebuild: 2 broadcasts]                         the same, with registration order of its own
+**     [rebuild: 2 broadcasts]                         the same, with its registration order
 **                                                     (JON-08)
 **     [buffers: MAX of rank, broadcasts]              MAX of -1, broadcasts
 **     vote 1 or 0 (async)                             vote 0    → does anybody synchronise?
@@ -17,7 +17,7 @@
 ** (JON-12), and optimizer state when asked for: without it replicas part again in the next step
 ** (INT-01).
 **
-** Limitations: models with collectives of their own need throw_on_early_termination;
+** Limitations: models with further collectives need throw_on_early_termination;
 ** skip_all_reduce_unused_params must not skip while ranks are joined; a rank that joins before the
 ** first synchronised backward of a static graph shadows that pass too, but cannot train on
 ** afterwards with the recorded counts (JON-18).

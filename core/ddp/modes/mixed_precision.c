@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* DDP's own mixed precision.
 **
-** Before forward every floating parameter is cast into a copy, and the gradient slot is lent a home
-** of the same dtype, so that backward accumulates in param_dtype; a gradient that exists is cast
-** down with it. When backward is over, or before averages are written back, slots get their
-** full-precision homes again and local values are cast up.
+** Before forward every floating parameter is cast into a copy. The gradient slot borrows storage of
+** the same dtype, so that backward accumulates in param_dtype. A gradient that exists is cast down
+** with it. When backward is over, or before averages are written back, slots get their
+** full-precision storage again and local values are cast up.
 **
 ** Copies are allocated once, at construction. PyTorch frees them between iterations to save memory;
 ** we keep them, so that a steady iteration allocates nothing.

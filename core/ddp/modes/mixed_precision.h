@@ -12,7 +12,7 @@
 typedef struct cd_mixed_parameter {
     cddp_tensor low;           /* copy in param_dtype; undefined when the parameter is not cast */
     cddp_tensor low_backing;   /* where its gradient is born in param_dtype */
-    cddp_backing full_backing; /* the slot's own home, while the low one is lent */
+    cddp_backing full_backing; /* the slot's own storage, while it borrows the low one */
     bool full_backing_is_borrowed;
 } cd_mixed_parameter;
 

@@ -8,7 +8,7 @@
 **     await the broadcasts                       the last bucket at the end; await the broadcasts
 **
 ** A bucket is its rank's alone: bucket b is rank b mod W's. With shard_buckets it is cut before a
-** parameter with which a piece would reach a W-th of all elements; the smallest bucket is dealt
+** parameter with which a piece would reach a W-th of all elements; the smallest bucket is assigned
 ** first, each piece to the rank that has least so far, never two pieces of a bucket to one rank.
 **
 ** Note [No update at first] Who steps what follows from the layout, which is final only when
@@ -42,11 +42,11 @@ static cddp_status check_fits(const cd_reducer *r, const cddp_optimizer_in_backw
                               cddp_error *err)
 {
     if (r->config->find_unused_parameters && !r->static_graph)
-        return cd_fail(
-            err, CDDP_E_CONFIG,
-            "%s deals rebuilt buckets, and with find_unused_parameters they are never rebuilt: it "
-            "would never update anything",
-            name);
+        return cd_fail(err, CDDP_E_CONFIG,
+                       "%s assigns rebuilt buckets to ranks. With find_unused_parameters buckets "
+                       "are never rebuilt: it "
+                       "would never update anything",
+                       name);
     if (r->config->mixed_precision)
         return cd_fail(err, CDDP_E_CONFIG,
                        "%s beside mixed precision: both need the place behind the reduction", name);
@@ -291,7 +291,7 @@ int64_t cd_zero_owner(const cd_reducer *r, size_t variable)
 
 /* ---- a backward ---- */
 
-/* The gradient is lent the slice for the step: in the interleaved form its average has not been
+/* The gradient borrows the slice for the step: in the interleaved form its average has not been
 ** written back yet. */
 static cddp_status step_variable(cd_reducer *r, size_t variable, const cddp_tensor *result,
                                  cddp_error *err)

@@ -76,10 +76,10 @@ void cd_bucket_set_fini(cd_bucket_set *set); /* accepts a zeroed set */
 
 /* Makes what hooks look at, once. */
 cddp_status cd_bucket_set_show_to_hook(cd_bucket_set *set, cddp_error *err);
-/* Under which index a hook is told of the bucket this time (STA-04); returns whether it is told
-** that it is the last. */
+/* Sets the index under which a hook sees the bucket this time (STA-04); returns whether the hook
+** sees it as the last. */
 bool cd_bucket_set_report(cd_bucket_set *set, const cd_bucket *bucket, uint32_t index);
-/* The bucket as the stages of its future are told: the hook's own, or one in *plain. */
+/* The bucket as the stages of its future see it: the hook's own, or one in *plain. */
 cddp_grad_bucket *cd_bucket_set_reported(const cd_bucket_set *set, const cd_bucket *bucket,
                                          cddp_grad_bucket *plain);
 

@@ -8,7 +8,7 @@
 **     undefined (C)                          slice = 0                           slice = 0
 **     sparse                                 values = values ÷ div               nothing
 **
-** PyTorch gives a newly made gradient storage of its own and copies it, scaled by the rounded
+** PyTorch gives a newly made gradient separate storage and copies it, scaled by the rounded
 ** reciprocal. Our engine makes it in the slice; the pass over it is then in place, and the
 ** reciprocal keeps the bits (GRD-06). The two forms differ in the last bit for world sizes that are
 ** not powers of two (GRD-05).

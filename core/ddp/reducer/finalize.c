@@ -2,8 +2,8 @@
 /* Finalisation: awaits every bucket, decides what is globally unused, writes the averages back
 ** (FIN-01…08).
 **
-** Futures go on in rounds: in each round every incomplete bucket, in index order, awaits its works
-** and runs its next stage. A plain all-reduce is complete in the first round, so its write-back
+** Futures advance in rounds. In each round every incomplete bucket, in index order, awaits its
+** works and runs its next stage. A plain all-reduce completes in the first round, so its write-back
 ** overlaps the buckets behind it; a hook with several stages posts its second collectives for all
 ** buckets in index order, on every rank alike (Note [Bucket order is a contract between ranks]).
 */
@@ -102,7 +102,7 @@ static cddp_status point_at_view(cd_reducer *r, size_t variable, cddp_error *err
     return CDDP_OK;
 }
 
-/* FIN-03: the reduced value replaces what the gradient holds; an undefined one is made, laid out as
+/* FIN-03: the reduced value replaces the gradient's; an undefined gradient is made, laid out as
 ** the parameter. */
 static cddp_status prepare_copy(cd_reducer *r, size_t variable, const cddp_tensor *result,
                                 cddp_copy_pair *pair, cddp_error *err)

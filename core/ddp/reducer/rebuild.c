@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rebuilding: once the first synchronised backward told in which order gradients arrive, buckets
-** are laid out again in that order, so that the first complete bucket is also the first to be sent.
+/* Rebuilding: buckets are laid out again in the order in which gradients arrived in the first
+** synchronised backward. So the first complete bucket is also the first to be sent.
 **
 **     every rank                         rank 0 → all                       every rank
 **     assignment in its arrival order ─▶ indices + bucket count  (n+1 i32) ─▶ the same new layout

@@ -9,5 +9,5 @@ cddp_status cd_reducer_rebuild_buckets(cd_reducer *reducer, bool *rebuilt, cddp_
 /* Back to the first layout: a rebuilt one was agreed with the members of a group that is being left
 ** (UPG-01). */
 cddp_status cd_reducer_forget_layout(cd_reducer *reducer, cddp_error *err);
-/* A joined rank has no arrivals of its own and proposes registration order (JON-08). */
+/* A joined rank has no arrivals and proposes registration order (JON-08). */
 void cd_reducer_push_all_arrivals(cd_reducer *reducer);

@@ -4,8 +4,8 @@
 ** untouched, and all ranks issued the same collectives in the same order, whatever the order in
 ** which their gradients became ready.
 **
-** The main idea: a gradient becomes ready, is scaled into its bucket, and when the last one of a
-** bucket is there the bucket is sent; but never before its predecessors. See
+** The main idea: a gradient becomes ready and is scaled into its bucket. A bucket is sent when its
+** last gradient is there, but never before its predecessors. See
 ** Note [Bucket order is a contract between ranks]. `.grad` keeps the local value until the whole
 ** backward is over (RED-09).
 **
@@ -185,8 +185,8 @@ static void record_arrival(cd_reducer *r, size_t variable)
         r->arrival[r->arrival_count++] = (uint32_t)variable;
 }
 
-/* A gradient that nobody will reduce: inside no_sync that is what was asked for; after a
-** finalisation of the same forward it silently makes replicas differ (FWD-09), so it is told. */
+/* A gradient that nobody will reduce. Inside no_sync that is intended. After a finalisation of the
+** same forward it silently makes replicas differ (FWD-09), so it is reported. */
 static void note_unsynchronised(const cd_reducer *r, size_t variable)
 {
     if (!r->is_after_finalize) return;
@@ -530,8 +530,8 @@ cddp_status cd_reducer_check_finalized(cd_reducer *r, cddp_error *err)
                    cddp_group_rank(r->group), missing, r->variable_count, names, advice);
 }
 
-/* What a static graph recorded outlives a failed backward: its map answers for all later ones
-** (STA-06). Before that, and in the other modes, the window is closed and its marks are gone. */
+/* The map of a static graph survives a failed backward, because all later ones use it (STA-06).
+** Before it is recorded, and in the other modes, the window is closed and its marks are dropped. */
 void cd_reducer_abandon(cd_reducer *r)
 {
     for (size_t b = 0; b < r->buckets.bucket_count; b++)

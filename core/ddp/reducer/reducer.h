@@ -177,7 +177,7 @@ void cd_reducer_reset_iteration(cd_reducer *reducer); /* nothing ready, nothing 
 /* The comm hook of the reducer from now on; its buckets are shown to it. */
 cddp_status cd_reducer_take_hook(cd_reducer *reducer, const cddp_hook *hook, void *self,
                                  cddp_error *err);
-/* For traces: what a variable's slice holds; 0 for a sparse one. */
+/* For traces: the content of a variable's slice; 0 for a sparse one. */
 int64_t cd_reducer_slice_digest(const cd_reducer *reducer, size_t variable);
 /* Leaves a half-done or failed backward: works are given back, nothing is pending, and the next
 ** forward starts a whole iteration. */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Making and unmaking a reducer: its tables, the first bucket layout, the used map, lent homes.
+/* Making and unmaking a reducer: its tables, the first bucket layout, the used map, the
+** storage that gradients borrow.
 **
 ** Everything that a steady iteration needs is allocated here.
 **

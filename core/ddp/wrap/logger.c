@@ -2,7 +2,7 @@
 /* Sampling of times, the last error, and the texts of the logging struct.
 **
 ** Sampled are the first ten iterations and then every sample_rate-th (LOG-03): reading the clock
-** for every gradient of every iteration would be a cost of its own.
+** for every gradient of every iteration would itself be a cost.
 */
 #include "core/ddp/wrap/logger.h"
 

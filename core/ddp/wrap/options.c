@@ -89,8 +89,8 @@ static cddp_status check_accumulation(const cddp_ddp_options *o, cddp_error *err
                        "delays every gradient");
     if (mixed)
         return cd_fail(err, CDDP_E_CONFIG,
-                       "accumulate_in_hook cannot be combined with mixed precision, which brings a "
-                       "hook of its own");
+                       "accumulate_in_hook cannot be combined with mixed precision, which brings "
+                       "another hook");
     return CDDP_OK;
 }
 

@@ -26,7 +26,7 @@ static cddp_tensor tensor_of(const cd_broadcast_plan *p, size_t i)
 
 static uint64_t key_of(const cd_broadcast_plan *p, const cddp_tensor *t)
 {
-    /* The first tensor on the same device names it: device tables have no number of their own. */
+    /* The first tensor on the same device names it: device tables have no number. */
     uint64_t key = 0;
     while (tensor_of(p, key).device != t->device) key++;
     return key * CDDP_DTYPE_COUNT + t->dtype;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Do all ranks wrap the same thing? Checked before anything is broadcast, told on every rank
+/* Do all ranks wrap the same thing? Checked before anything is broadcast, reported on every rank
 ** (INI-08, ERR-07). */
 #pragma once
 #include "core/ddp/wrap/module.h"

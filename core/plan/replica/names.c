@@ -201,7 +201,7 @@ static void check_mark(names *n, const cddp_registry *registry, const char *name
         }
         cd_suggest_offer(&s, mark_names[i]);
     }
-    /* What a plugin brings may emit marks that nobody has declared. */
+    /* A plugin may emit marks that nobody has declared. */
     if (s.best != NULL || !cd_registry_has_plugin(registry)) {
         report_stranger(n, "expect.marks", "coverage mark", &s);
     }
@@ -337,7 +337,7 @@ static void find_names(names *n, const cddp_plan *plan, const cddp_registry *reg
 {
     bool has_common = false;
     check_expectations(n, &plan->expect, registry);
-    /* Ranks with settings of their own tend to have the same mistake. */
+    /* Ranks with other settings tend to have the same mistake. */
     for (uint32_t rank = 0; rank < plan->world.size && n->count == 0; rank++) {
         if (is_special(plan, rank)) {
             check_special(n, plan, registry, rank);

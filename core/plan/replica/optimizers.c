@@ -80,8 +80,8 @@ static cddp_status make_optimizer(cd_replica *r, size_t index, const cddp_plan_o
     return CDDP_OK;
 }
 
-/* What one optimizer steps in parts, another one may not step: the oracle assigns a parameter to
-** its owners once, and could not know which state belongs to which of two optimizers. */
+/* A parameter of a sharded optimizer has no second optimizer. The oracle assigns a parameter to its
+** owners once, and could not know which state belongs to which of two optimizers. */
 static cddp_status check_owners(const cd_replica *r, size_t sharded, size_t other, cddp_error *err)
 {
     const cd_replica_optimizer *a = &r->optimizers[sharded], *b = &r->optimizers[other];
@@ -89,7 +89,7 @@ static cddp_status check_owners(const cd_replica *r, size_t sharded, size_t othe
         if (a->ordinals[i] == b->ordinals[k]) {
             return cd_fail(err, CDDP_E_CONFIG,
                            "optimizer '%s' is sharded, and optimizer '%s' steps its parameter '%s' "
-                           "as well: give a sharded optimizer parameters of its own",
+                           "as well: give a sharded optimizer parameters that no other steps",
                            a->name, b->name, r->model->module->parameters[a->ordinals[i]].name);
         }
         if (a->ordinals[i] < b->ordinals[k]) {

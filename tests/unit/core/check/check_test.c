@@ -511,12 +511,12 @@ TEST(judge, says_of_how_many_ranks_a_finding_does_not_speak)
     assert_string_equal(
         f->advice,
         "the same error in 2 more comparisons, up to step 0; 97 more ranks, each of which "
-        "starts from values of its own, were not compared");
+        "starts from its own values, were not compared");
     cd_judge_destroy(judge);
     judge_some(1, true, &judge);
     assert_string_equal(
         cd_judge_get_finding(judge, 0)->advice,
-        "99 more ranks, each of which starts from values of its own, were not compared");
+        "99 more ranks, each of which starts from its own values, were not compared");
     cd_judge_destroy(judge);
     judge_some(100, true, &judge);
     assert_string_equal(cd_judge_get_finding(judge, 0)->advice,
@@ -564,10 +564,10 @@ TEST(judge, speaks_of_ranks_left_out_only_where_a_reference_was)
         sink->event(sink->self, &wrong);
         sink->event(sink->self, &left);
         assert_ok(cd_judge_end(judge, &err), &err);
-        assert_string_equal(
-            cd_judge_get_finding(judge, 0)->advice,
-            rows[i].is_said ? "1 more rank, which starts from values of its own, was not compared"
-                            : "");
+        assert_string_equal(cd_judge_get_finding(judge, 0)->advice,
+                            rows[i].is_said
+                                ? "1 more rank, which starts from its own values, was not compared"
+                                : "");
         cd_judge_destroy(judge);
     }
 }
