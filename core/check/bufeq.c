@@ -89,12 +89,11 @@ static void judge_authority(state *s, const cddp_event *e, const rank_facts *r, 
         CD_SAY(f.actual, "a broadcast from rank %lld", (long long)r->last_root);
     } else {
         CD_SAY(f.title, "rank %lld was given the authority over %s", (long long)authority, what);
-        CD_SAY(f.expected, "rank 0: without join nobody else has it");
+        CD_SAY(f.expected, "rank 0, the authority without join");
         CD_SAY(f.actual, "rank %lld", (long long)authority);
     }
-    CD_SAY(
-        f.advice,
-        "whose values are broadcast is a contract: rank 0, or under join the largest active rank");
+    CD_SAY(f.advice,
+           "the root of the broadcast is fixed: rank 0, or under join the largest active rank");
     cd_writer_hold(&s->writer, key, &f);
 }
 

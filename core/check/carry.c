@@ -128,7 +128,7 @@ static void take_result(cd_carries *c, const cddp_event *e)
     conclude(c, e->rank, l);
     if (l->posts == 0) {
         const int64_t *labels = cd_ranks_find(&c->labels, e->rank);
-        /* another program's group, which does not tell what its operations carry */
+        /* another program's group, which does not report what its operations carry */
         if (labels == NULL || *labels == 0) return;
         report(c, e, l,
                &(contradiction){"is said to be reduced, but no collective carried it",

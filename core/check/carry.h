@@ -19,7 +19,7 @@ typedef struct cd_carries {
     cd_table buckets; /* (rank, bucket) → the launch that is open */
     cd_table windows; /* (rank, group) → from where on operations are numbered */
     cd_table posts;   /* (rank, group, number) → which bucket it carries */
-    cd_ranks labels;  /* rank → 1 when its group tells what operations carry */
+    cd_ranks labels;  /* rank → 1 when its group reports what operations carry */
     uint64_t done;    /* buckets followed from launch to result */
 } cd_carries;
 

@@ -116,7 +116,7 @@ static bool is_before(const key_use *a, const key_use *b)
     return a->rank < b->rank;
 }
 
-/* Ranks tell in any order; the times of their events say who was first. */
+/* Ranks report in any order; the times of their events say which was first. */
 static void take_writing(key_facts *facts, const key_use *use)
 {
     if (facts->owner.is_known && use->rank == facts->owner.rank) return;
@@ -220,7 +220,7 @@ static void report_members(state *s, const cd_split *split)
     char who[160];
     cd_split_print(split, who, sizeof who);
     const char *name = cd_table_find(&s->names, split->key);
-    CD_SAY(f.title, "%s disagree on who is in group '%s'", who, name != NULL ? name : "");
+    CD_SAY(f.title, "%s disagree on the members of group '%s'", who, name != NULL ? name : "");
     CD_SAY(f.expected, "rank %u: %lld members, list %016llx", split->right.rank,
            (long long)split->right.data[1], (unsigned long long)split->right.data[2]);
     CD_SAY(f.actual, "rank %u: %lld members, list %016llx", split->odd.rank,

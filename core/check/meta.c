@@ -173,8 +173,8 @@ static void take_post(state *s, const rank_facts *r, const cddp_event *e)
         call->wide_gathers++;
 }
 
-/* Bytes tell only of a hook that just reduces numbers: indices beside k of them, or digits in their
-** place, may well take more than the bucket did. */
+/* Bytes are evidence only for a hook that just reduces numbers. Indices beside k of them, or digits
+** in their place, may take more than the bucket did. */
 static bool is_effective(const hook_call *call, bool has_wide_result, int64_t wire_bytes)
 {
     if (call->wide_reductions > 0) return false;

@@ -90,7 +90,7 @@ static bool is_last_small(const cd_plans *p, uint32_t rank)
     return has_flag(p, rank, CDDP_KEY_ddp_set_last_bucket_cap);
 }
 
-/* Nothing is said of a rank that did not report its caps, or not all of a list. */
+/* A rank that did not report its caps, or not all of a list, is not judged. */
 static bool has_caps(const cd_plans *p, uint32_t rank)
 {
     const cddp_facts *facts = p->writer->context.facts;

@@ -235,8 +235,8 @@ static void check_zero_step(cd_contradictions *c, const cddp_plan_optimizer *opt
     }
     if (s->join.enable) {
         cd_plan_contradict(c, key,
-                           "hook_with_zero_step with join.enable: nobody would step what is a "
-                           "joined rank's (ZRO-09)");
+                           "hook_with_zero_step with join.enable: no rank would step the "
+                           "parameters of a joined rank (ZRO-09)");
     }
     if (s->averager.kind != CDDP_AVERAGER_NONE) {
         cd_plan_contradict(c, key,

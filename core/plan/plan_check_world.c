@@ -142,7 +142,7 @@ static void check_collective(cd_contradictions *c, const cddp_plan_collective *c
     }
     if ((op == CDDP_OP_SEND || op == CDDP_OP_RECV) && collective->ranks.term_count == 0) {
         cd_plan_contradict(c, "collective.op",
-                           "collective.op = \"%s\" needs collective.ranks: who %s",
+                           "collective.op = \"%s\" needs collective.ranks: the rank that %s",
                            cddp_op_name(op), op == CDDP_OP_SEND ? "sends" : "receives");
     }
     if ((op == CDDP_OP_SEND || op == CDDP_OP_RECV) && members != 2) {
@@ -216,7 +216,7 @@ static void check_network(cd_contradictions *c)
     if (n->nics_per_node > 0 && n->ranks_per_node == 0) {
         cd_plan_contradict(
             c, "network.nics_per_node",
-            "network.nics_per_node needs network.ranks_per_node: who shares the cards");
+            "network.nics_per_node needs network.ranks_per_node: the ranks that share the cards");
     }
     const char *idle = has_bus                      ? "network.bus"
                        : n->connection_gb_per_s > 0 ? "network.connection_gb_per_s"

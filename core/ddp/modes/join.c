@@ -77,9 +77,9 @@ cddp_status cd_join_configure(cddp_ddp *d, const cddp_join_options *o, cddp_erro
     if (d->buffers.hook != NULL && o->enable)
         return cd_fail(err, CDDP_E_UNSUPPORTED, "join cannot shadow a custom buffer hook");
     if (d->reducer.zero.is_set && o->enable) /* ZRO-09 */
-        return cd_fail(
-            err, CDDP_E_UNSUPPORTED,
-            "join cannot shadow hook_with_zero_step: nobody would step what is a joined rank's");
+        return cd_fail(err, CDDP_E_UNSUPPORTED,
+                       "join cannot shadow hook_with_zero_step: no rank would step the parameters "
+                       "of a joined rank");
     j->group = d->group;
     j->tracer = d->tracer;
     CD_TRY(make_controls(d, err));

@@ -182,7 +182,7 @@ static int64_t digest_hook_state(const cd_reducer *r, const cd_bucket *bucket)
     return r->hook->save(r->hook_self, &writer, NULL) == CDDP_OK ? (int64_t)digest : 0;
 }
 
-/* Once: what steps in between tells it before its result is written back. */
+/* Emitted once: an optimizer that steps in between emits it before its result is written back. */
 static void emit_bucket_done(cd_reducer *r, cd_bucket *bucket)
 {
     if (r->tracer == NULL || bucket->is_reported) return;

@@ -136,7 +136,7 @@ static inline bool cd_reducer_should_rebuild(const cd_reducer *r)
 /* RED-05, outside of hooks: static_graph.c marks everything at once. */
 cddp_status cd_reducer_mark_variable_ready(cd_reducer *reducer, size_t variable, bool is_unused,
                                            cddp_error *err);
-/* Contributes the gradient and tells the trace that it is ready. */
+/* Contributes the gradient and emits mark_ready. */
 cddp_status cd_reducer_fill_slice(cd_reducer *reducer, size_t variable, bool is_unused,
                                   cddp_error *err);
 /* Copies, scales or zero-fills the gradient into its bucket; *path as in the mark_ready event

@@ -28,7 +28,7 @@ cddp_status cd_buffers_init(cd_buffers *buffers, cd_wrapped *module, const cd_dd
 void cd_buffers_fini(cd_buffers *buffers); /* accepts a zeroed struct */
 /* BUF-02. after_forward: asks for the other hook location. */
 bool cd_buffers_will_sync(const cd_buffers *buffers, bool after_forward);
-/* The broadcast from root, or the hook; tells the trace. location as in the buffer_sync event. */
+/* Broadcasts from root, or calls the hook, and emits buffer_sync with its location. */
 cddp_status cd_buffers_sync(cd_buffers *buffers, cddp_group *group, cddp_tracer *tracer,
                             uint32_t root, int64_t location, cddp_error *err);
 cddp_status cd_buffers_replace(cd_buffers *buffers, const char *name, const cddp_tensor *tensor,

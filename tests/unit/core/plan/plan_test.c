@@ -176,7 +176,7 @@ static const struct {
     {"a tensor of a barrier", {"collective.0.op=barrier", "collective.0.numel=7"}, "a barrier has no tensor: drop collective.numel"},
     {"a root of all", {"collective.0.root=1"}, "no effect on allreduce"},
     {"a root outside the group", {"collective.0.op=reduce", "collective.0.root=2"}, "but the group has 2 ranks"},
-    {"everybody sends", {"collective.0.op=send"}, "who sends"},
+    {"everybody sends", {"collective.0.op=send"}, "the rank that sends"},
     {"a message beside others", {"world.size=3", "collective.0.op=recv", "collective.0.ranks=1"}, "needs a group of two ranks"},
     {"nested no_sync around a forward outside it", {"train.micro_steps=2", "when.0.sync=true", "when.0.no_sync_depth=2"},
      /* clang-format on */
