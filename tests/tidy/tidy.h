@@ -58,6 +58,8 @@ void tidy_check_globals(const tidy_tree *tree, tidy_report *report);
 void tidy_check_macros(const tidy_tree *tree, tidy_report *report); /* jumps hidden in #define */
 /* tail calls without CD_PASS */
 void tidy_check_frames(const tidy_tree *tree, tidy_report *report);
+/* bodies of one line in braces, chains of both kinds */
+void tidy_check_braces(const tidy_tree *tree, tidy_report *report);
 void tidy_check_notes(const tidy_tree *tree, tidy_report *report); /* dangling Note citations */
 /* rule tags and invariant names */
 void tidy_check_tags(const tidy_tree *tree, tidy_report *report);

@@ -12,6 +12,7 @@ static const struct {
     const char *name;
     tidy_rule_fn rule;
 } rules[] = {
+    /* clang-format off */
     {"layers", tidy_check_layers},
     {"system headers", tidy_check_system},
     {"banned calls", tidy_check_bans},
@@ -19,6 +20,7 @@ static const struct {
     {"globals", tidy_check_globals},
     {"macros", tidy_check_macros},
     {"frames", tidy_check_frames},
+    {"braces", tidy_check_braces},
     {"notes", tidy_check_notes},
     {"tags", tidy_check_tags},
     {"SPDX lines", tidy_check_spdx},
@@ -33,6 +35,7 @@ static const struct {
     {"reads", tidy_check_reads},
     {"marks", tidy_check_marks},
     {"constructors", tidy_check_constructors},
+    /* clang-format on */
 };
 #define RULE_COUNT (sizeof rules / sizeof rules[0])
 
@@ -431,6 +434,31 @@ TEST(tidy, sees_blocks_that_nobody_closes)
            {"docs/a.md",
             "```console\n$ a\n```\n\n```\nb\n```\n* c\n\n      ```toml\n      d = 1\n      ```\n",
             NULL});
+}
+
+TEST(tidy, sees_braces_around_a_body_of_one_line)
+{
+    PLANTS(tidy_check_braces,
+           /* clang-format off */
+           {"core/ddp/a.c", "f()\n{\n    if (a) {\n        b();\n    }\n}\n", "core/ddp/a.c:3: a body of one line has braces"},
+           {"core/ddp/a.c", "for (i = 0; i < n; i++) {\n    b[i] = \"}{ //\"[i];\n}\n", "has braces"},
+           {"core/ddp/a.c", "while (a('\"', '\\'')) {\n    p = (pair){1, 2};\n}\n", "has braces"},
+           {"core/ddp/a.c", "if (a &&\n    b) {\n    return x * y;\n}\n", "has braces"},
+           {"core/ddp/a.c", "if (a) {\n    b();\n} else if (c) {\n    d();\n} else {\n    e();\n}\n", "has braces"},
+           {"core/ddp/a.c", "if (a)\n    b();\nelse {\n    e();\n}\n", "has braces"},
+           {"backends/nccl/a.cu", "if constexpr (a) {\n    std::swap(b, c);\n}\n", "has braces"},
+           {"core/ddp/a.c", "if (a)\n    b();\nelse {\n    c();\n    d();\n}\n", "has no braces"},
+           {"core/ddp/a.c", "if (a) {\n    b();\n    c();\n} else if (d)\n    e();\n", "has no braces"},
+           {"core/ddp/a.c", "if (a) b();\nfor (;;) {\n    if (a) b();\n}\nif (a)\n    b();\nelse if (c)\n    d();\nelse\n    e();\n", NULL},
+           {"core/ddp/a.c", "if (a) {\n    b();\n} else {\n    c();\n    d();\n}\nif (a) {\n    b();\n} else {\n    f(1,\n      2);\n}\n", NULL},
+           {"core/ddp/a.c", "if (a) {\n    if (b) c();\n} else {\n    d();\n}\nif (a) {\n    f(1,\n      2);\n}\n", NULL},
+           {"core/ddp/a.c", "if (a) {\n    b(); /* why */\n}\nif (a) {\n    // why\n    b();\n}\nif (a) { /* why */\n    b();\n}\n", NULL},
+           {"core/ddp/a.c", "if (a) {\n}\nif (a) {\n    int b = 1;\n}\nif (a) {\n    type *b = c;\n}\nif (a) {\n    EACH(b)\n}\nfor (;;) {\nout: b();\n}\n", NULL},
+           {"core/ddp/a.c", "do {\n    a();\n} while (b);\n{ c(); }\n#define A \\\n    if (a) { \\\n        b(); \\\n    }\n", NULL},
+           {"core/ddp/a.c", "const char *off = \"/* clang-format off\";\nif (a) {\n    b();\n}\n", "a.c:2: a body of one line has braces"},
+           {"core/ddp/a.c", "if (a) {\n#ifdef B\n    b();\n#endif\n}\n/* clang-format off */\nif (a) { b(); }\n/* clang-format on */\n", NULL},
+           /* clang-format on */
+           {"docs/a.md", "if (a) {\n    b();\n}\n", NULL});
 }
 
 TEST(tidy, the_tree_obeys)
