@@ -82,11 +82,11 @@ int cd_command_help(cd_cli *cli)
     int exit_code = CD_EXIT_VERIFIED;
     int id = 0;
     while (name != NULL && id < CD_COMMAND_COUNT && strcmp(cd_commands[id].name, name) != 0) id++;
-    if (name == NULL)
+    if (name == NULL) {
         print_overview(&text);
-    else if (id < CD_COMMAND_COUNT)
+    } else if (id < CD_COMMAND_COUNT) {
         print_command(&text, (cd_command_id)id);
-    else {
+    } else {
         cd_suggest_begin(&s, name);
         for (int i = 0; i < CD_COMMAND_COUNT; i++) cd_suggest_offer(&s, cd_commands[i].name);
         (void)(s.best != NULL

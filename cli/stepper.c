@@ -301,22 +301,23 @@ static bool obey(stepper *s, const char *verb, const char *rest)
         if (read_count(rest, &count)) forward(s, count);
     } else if (strcmp(verb, "b") == 0) {
         if (read_count(rest, &count)) backward(s, count);
-    } else if (strcmp(verb, "goto") == 0)
+    } else if (strcmp(verb, "goto") == 0) {
         go(s, rest);
-    else if (strcmp(verb, "p") == 0)
+    } else if (strcmp(verb, "p") == 0) {
         pick(s, rest);
-    else if (strcmp(verb, "w") == 0)
+    } else if (strcmp(verb, "w") == 0) {
         waits(s);
-    else if (strcmp(verb, "bucket") == 0)
+    } else if (strcmp(verb, "bucket") == 0) {
         bucket(s, rest);
-    else if (strcmp(verb, "l") == 0)
+    } else if (strcmp(verb, "l") == 0) {
         last(s);
-    else if (strcmp(verb, "q") == 0)
+    } else if (strcmp(verb, "q") == 0) {
         return false;
-    else if (strcmp(verb, "help") == 0)
+    } else if (strcmp(verb, "help") == 0) {
         fputs(help, stdout);
-    else
+    } else {
         printf("        '%s' is no command; `help` lists them\n", verb);
+    }
     return true;
 }
 

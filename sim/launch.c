@@ -246,9 +246,8 @@ static cd_place place_of(const cd_sim *sim)
 cddp_status cd_sim_resume(cd_sim *sim, cddp_rank_result *results, cddp_error *err)
 {
     const cd_chooser *chooser = sim->host->config.chooser;
-    for (const cddp_choice *choice; (choice = cd_sim_advance(sim)) != NULL;) {
+    for (const cddp_choice *choice; (choice = cd_sim_advance(sim)) != NULL;)
         cd_sim_decide(sim, chooser->choose(chooser->self, choice, place_of(sim)));
-    }
     CD_TRY(cd_sim_end(sim, results, err));
     if (chooser != NULL && chooser->finish != NULL)
         CD_TRY(chooser->finish(chooser->self, place_of(sim), err));
@@ -345,11 +344,10 @@ static cddp_status compute(cddp_rank *port, uint64_t duration_ns, const char *la
     CD_SIM_EMIT(sim, compute, label, .duration = (int64_t)duration_ns, .who = port->rank);
     rank->times.compute_ns += duration_ns;
     uint32_t shared = sim->host->config.compute_permille;
-    if (shared == 0 || shared == 1000) {
+    if (shared == 0 || shared == 1000)
         CD_TRY(pass(port, duration_ns, "computes", err));
-    } else {
+    else
         CD_TRY(pass_sharing(port, duration_ns, err));
-    }
     return CDDP_OK;
 }
 

@@ -291,9 +291,9 @@ static cddp_status step_complete(cd_step_group *g, cd_step_work *w, uint64_t lim
     if (w->inner != NULL && !blocks) CD_TRY(inner->table->test(inner->group, w->inner, ended, err));
     if (w->lost) {
         uint64_t now = cd_step_now(g);
-        if (!blocks && now < until)
+        if (!blocks && now < until) {
             *ended = false;
-        else {
+        } else {
             /* Without a time-out nobody would ever notice the loss, so it fails at once. */
             if (now < until && until != UINT64_MAX)
                 CD_TRY(g->rank->ops->sleep_ns(g->rank, until - now, err));

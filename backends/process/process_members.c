@@ -327,9 +327,8 @@ cddp_status cd_process_members_begin(cddp_process_world *w, cddp_rank_fn program
 cddp_status cd_process_members_end(cddp_process_world *w, cddp_error *err)
 {
     cddp_status status = release_members(w, err);
-    for (uint32_t i = 0; i < w->options.world_size; i++) {
+    for (uint32_t i = 0; i < w->options.world_size; i++)
         cd_process_watched_end_lines(&w->watched[i]);
-    }
     cd_os_child_close(&w->starter); /* W2 */
     w->starter_ended = true;
     cd_process_hub_close(w->hub);

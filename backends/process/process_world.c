@@ -248,9 +248,7 @@ static cddp_status look_at_all(cddp_process_world *w, cd_os_child *children, uin
     uint32_t count = w->options.world_size;
     bool members = reports_by_itself(&w->options);
     *running = 0;
-    if (members) {
-        CD_TRY(cd_process_members_take(w, &children[count], &children[count + 1], err));
-    }
+    if (members) CD_TRY(cd_process_members_take(w, &children[count], &children[count + 1], err));
     for (uint32_t i = 0; i < count; i++) {
         cd_process_watched *r = &w->watched[i];
         if (!r->ended) CD_TRY(members ? cd_process_member_watch(r, err) : watch(r, err));

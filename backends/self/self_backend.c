@@ -68,11 +68,10 @@ static cddp_status self_post(void *group, const cddp_collective *c, void **work,
         cddp_tensor in = flat(&c->input), out = flat(&c->output);
         bool reduces = c->op == CDDP_OP_ALLREDUCE || c->op == CDDP_OP_REDUCE ||
                        c->op == CDDP_OP_REDUCE_SCATTER;
-        if (reduces && c->reduce_op == CDDP_RED_PREMUL_SUM) {
+        if (reduces && c->reduce_op == CDDP_RED_PREMUL_SUM)
             CD_TRY(out.device->scale(&out, &in, c->premultiplier, c->stream, err));
-        } else if (in.storage != out.storage || in.offset != out.offset) {
+        else if (in.storage != out.storage || in.offset != out.offset)
             CD_TRY(out.device->copy(&out, &in, c->stream, err));
-        }
     }
     *work = &g->done_work;
     return CDDP_OK;

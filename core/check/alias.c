@@ -87,11 +87,10 @@ static void take_final(state *s, const cddp_event *e)
 static void event(void *self, const cddp_event *e)
 {
     state *s = self;
-    if (e->kind == CDDP_EV_bucket_layout) {
+    if (e->kind == CDDP_EV_bucket_layout)
         take_layout(s, e);
-    } else if (e->kind == CDDP_EV_grad_final) {
+    else if (e->kind == CDDP_EV_grad_final)
         take_final(s, e);
-    }
 }
 
 static void end(void *self)

@@ -262,24 +262,24 @@ static void report_unexplained(state *s)
 static void event(void *self, const cddp_event *e)
 {
     state *s = self;
-    if (e->kind == CDDP_EV_collective_post)
+    if (e->kind == CDDP_EV_collective_post) {
         take_post(s, e);
-    else if (e->kind == CDDP_EV_collective_done)
+    } else if (e->kind == CDDP_EV_collective_done) {
         take_done(s, e);
-    else if (e->kind == CDDP_EV_compare)
+    } else if (e->kind == CDDP_EV_compare) {
         take_compare(s, e);
-    else if (e->kind == CDDP_EV_value)
+    } else if (e->kind == CDDP_EV_value) {
         take_value(s, e);
-    else if (e->kind == CDDP_EV_hook_call)
+    } else if (e->kind == CDDP_EV_hook_call) {
         s->has_hook = true;
-    else if (e->kind == CDDP_EV_bucket_done)
+    } else if (e->kind == CDDP_EV_bucket_done) {
         take_bucket(s, e);
-    else if (e->kind == CDDP_EV_optimizer_step)
+    } else if (e->kind == CDDP_EV_optimizer_step) {
         cd_agree_push(&s->starts,
                       &(cd_statement){.key = CD_KEY(e->step, 1 + e->as.optimizer_step.optimizer),
                                       CD_SAYS(e->as.optimizer_step.loss_scale)},
                       e);
-    else if (e->kind == CDDP_EV_group) {
+    } else if (e->kind == CDDP_EV_group) {
         int64_t *slot = cd_table_add(&s->slots, CD_KEY(e->as.group.group, e->as.group.group_rank));
         if (slot != NULL) *slot = (int64_t)e->rank + 1;
     }

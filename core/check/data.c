@@ -105,11 +105,11 @@ static void event(void *self, const cddp_event *e)
     state *s = self;
     batch *b = cd_ranks_add(&s->ranks, e->rank);
     if (b == NULL) return;
-    if (e->kind == CDDP_EV_sample)
+    if (e->kind == CDDP_EV_sample) {
         take_sample(s, e, b);
-    else if (e->kind == CDDP_EV_checkpoint)
+    } else if (e->kind == CDDP_EV_checkpoint) {
         b->loads += e->as.checkpoint.loaded;
-    else {
+    } else {
         /* `samples` may open or close a micro-batch; those between two of them must fit one of the
         ** two. */
         int64_t next = e->as.samples.count;

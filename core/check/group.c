@@ -197,15 +197,15 @@ static void event(void *self, const cddp_event *e)
 {
     state *s = self;
     rank_facts *r = cd_ranks_add(&s->ranks, e->rank);
-    if (e->kind == CDDP_EV_group)
+    if (e->kind == CDDP_EV_group) {
         take_group(s, e);
-    else if (e->kind == CDDP_EV_mark_ready)
+    } else if (e->kind == CDDP_EV_mark_ready) {
         take_ready(s, e);
-    else if (e->kind == CDDP_EV_store_key)
+    } else if (e->kind == CDDP_EV_store_key) {
         take_key(s, e);
-    else if (r == NULL)
+    } else if (r == NULL) {
         return;
-    else if (e->kind == CDDP_EV_wrap) {
+    } else if (e->kind == CDDP_EV_wrap) {
         r->group = e->as.wrap.group;
         r->is_wrapped = true;
     } else if (e->kind == CDDP_EV_join_notify) {

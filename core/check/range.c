@@ -106,11 +106,11 @@ static void report_overflow(state *s, const cddp_event *e, const cd_key *where)
 static void event(void *self, const cddp_event *e)
 {
     state *s = self;
-    if (e->kind == CDDP_EV_grad_local)
+    if (e->kind == CDDP_EV_grad_local) {
         take_local(s, e);
-    else if (e->kind == CDDP_EV_grad_final)
+    } else if (e->kind == CDDP_EV_grad_final) {
         take_final(s, e);
-    else if (e->kind == CDDP_EV_collective_post) {
+    } else if (e->kind == CDDP_EV_collective_post) {
         const cddp_event_collective_post *c = &e->as.collective_post;
         /* what a hook gathers it adds up itself */
         bool reduces = c->op == CDDP_OP_ALLREDUCE || c->op == CDDP_OP_ALLGATHER;

@@ -108,11 +108,10 @@ static cddp_status check_equal_shares(const cddp_group *g, const cddp_collective
 /* Checks input against output, for operations that have both. */
 static cddp_status check_pair(const cddp_group *g, const cddp_collective *c, cddp_error *err)
 {
-    if (c->counts != NULL || c->send_counts != NULL) {
+    if (c->counts != NULL || c->send_counts != NULL)
         CD_TRY(check_explicit(g, c, err));
-    } else {
+    else
         CD_TRY(check_equal_shares(g, c, err));
-    }
     if (c->input.dtype != c->output.dtype)
         return cd_fail(err, CDDP_E_ARG, "group '%s': %s from %s to %s", g->name,
                        cddp_op_name(c->op), cddp_dtype_name(c->input.dtype),

@@ -32,9 +32,7 @@ static void parse(const char *text, cd_chosen_hook *chosen)
     chosen->name = chosen->own;
     chosen->options = text[length] == ':' && text[length + 1] != '\0' ? text + length + 1 : NULL;
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
-        if (strcmp(chosen->own, words[i]) == 0) {
-            chosen->name = hooks[i];
-        }
+        if (strcmp(chosen->own, words[i]) == 0) chosen->name = hooks[i];
     }
 }
 

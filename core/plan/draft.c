@@ -31,12 +31,8 @@ static cddp_status push(cd_draft *draft, const cd_draft_setting *setting, cddp_e
     if (draft->count == draft->capacity) {
         const size_t grown = draft->capacity > 0 ? 2 * draft->capacity : 32;
         cd_draft_setting *moved = cd_arena_push(&draft->arena, grown * sizeof *moved);
-        if (moved == NULL) {
-            return NO_MEMORY(err);
-        }
-        if (draft->count > 0) {
-            memcpy(moved, draft->settings, draft->count * sizeof *moved);
-        }
+        if (moved == NULL) return NO_MEMORY(err);
+        if (draft->count > 0) memcpy(moved, draft->settings, draft->count * sizeof *moved);
         draft->settings = moved;
         draft->capacity = grown;
     }
@@ -49,9 +45,7 @@ static cddp_status push(cd_draft *draft, const cd_draft_setting *setting, cddp_e
 static bool same_value(const cd_key_value *a, const cd_key_value *b)
 {
     bool same = a->count == b->count;
-    for (size_t i = 0; same && i < a->count; i++) {
-        same = strcmp(a->items[i], b->items[i]) == 0;
-    }
+    for (size_t i = 0; same && i < a->count; i++) same = strcmp(a->items[i], b->items[i]) == 0;
     return same;
 }
 
@@ -75,12 +69,8 @@ static cddp_status take_field(cd_draft *draft, cd_draft_setting *setting, const 
     CD_TRY(cd_key_print(setting->row, field, &draft->arena, &value, err));
     setting->items = (const char **)(uintptr_t)value.items;
     setting->item_count = value.count;
-    if (setting->ranks == NULL) {
-        CD_TRY(is_default(draft, setting, &untouched, err));
-    }
-    if (!untouched) {
-        CD_TRY(push(draft, setting, err));
-    }
+    if (setting->ranks == NULL) CD_TRY(is_default(draft, setting, &untouched, err));
+    if (!untouched) CD_TRY(push(draft, setting, err));
     return CDDP_OK;
 }
 
@@ -106,18 +96,15 @@ static cddp_status take_row(cd_draft *draft, const cddp_plan *plan, const cd_key
 
 cddp_status cd_draft_take(cd_draft *draft, const cddp_plan *plan, cddp_error *err)
 {
-    for (size_t i = 0; i < cd_key_count(); i++) {
+    for (size_t i = 0; i < cd_key_count(); i++)
         CD_TRY(take_row(draft, plan, cd_key_row_get(i), err));
-    }
     for (size_t i = 0; i < plan->override_count; i++) {
         const cddp_plan_override *override = &plan->overrides[i];
         char ranks[CD_SELECTOR_TEXT_BYTES];
         cd_selector_print(&override->ranks, ranks, sizeof ranks);
         cd_draft_setting setting = {.row = cd_key_find_path(override->key),
                                     .ranks = cd_arena_strdup(&draft->arena, ranks)};
-        if (setting.ranks == NULL) {
-            return NO_MEMORY(err);
-        }
+        if (setting.ranks == NULL) return NO_MEMORY(err);
         CD_TRY(take_field(draft, &setting, override->parsed, err));
     }
     return CDDP_OK;
@@ -131,14 +118,10 @@ cddp_status cd_draft_copy(cd_draft *draft, const cd_draft *from, cddp_error *err
         const char **items = cd_arena_push(&draft->arena, (setting.item_count + 1) * sizeof *items);
         const char *ranks =
             setting.ranks != NULL ? cd_arena_strdup(&draft->arena, setting.ranks) : "";
-        if (items == NULL || ranks == NULL) {
-            return NO_MEMORY(err);
-        }
+        if (items == NULL || ranks == NULL) return NO_MEMORY(err);
         for (size_t k = 0; k < setting.item_count; k++) {
             items[k] = cd_arena_strdup(&draft->arena, setting.items[k]);
-            if (items[k] == NULL) {
-                return NO_MEMORY(err);
-            }
+            if (items[k] == NULL) return NO_MEMORY(err);
         }
         setting.items = items;
         setting.ranks = setting.ranks != NULL ? ranks : NULL;
@@ -152,9 +135,8 @@ cddp_status cd_draft_copy(cd_draft *draft, const cd_draft *from, cddp_error *err
 static cddp_status apply(cddp_plan *plan, const cd_draft_setting *setting, cddp_error *err)
 {
     const cd_key_value value = {setting->items, setting->item_count};
-    if (setting->ranks == NULL) {
+    if (setting->ranks == NULL)
         return CD_PASS(cd_plan_assign(plan, setting->row, setting->element, &value, err));
-    }
     cddp_selector ranks;
     CD_TRY(cd_selector_parse(setting->ranks, &ranks, err));
     return CD_PASS(cd_plan_add_override(plan, &ranks, setting->row, &value, err));
@@ -166,13 +148,10 @@ cddp_status cd_draft_make(const cd_draft *draft, cddp_plan **plan, cddp_error *e
     cddp_plan *made = NULL;
     CD_TRY_OUT(cddp_plan_create(NULL, &made, err));
     for (int scope = 0; scope < CD_SCOPE_COUNT; scope++) {
-        for (size_t i = 0; i < draft->element_count[scope]; i++) {
+        for (size_t i = 0; i < draft->element_count[scope]; i++)
             CD_TRY_OUT(cd_plan_add_item(made, (cd_key_scope)scope, err));
-        }
     }
-    for (size_t i = 0; i < draft->count; i++) {
-        CD_TRY_OUT(apply(made, &draft->settings[i], err));
-    }
+    for (size_t i = 0; i < draft->count; i++) CD_TRY_OUT(apply(made, &draft->settings[i], err));
     *plan = made;
     made = NULL;
 out:
@@ -186,9 +165,8 @@ cd_draft_setting *cd_draft_find(cd_draft *draft, const char *path)
 {
     const cd_key_row *row = cd_key_find_path(path);
     for (size_t i = 0; i < draft->count; i++) {
-        if (draft->settings[i].row == row && draft->settings[i].ranks == NULL) {
+        if (draft->settings[i].row == row && draft->settings[i].ranks == NULL)
             return &draft->settings[i];
-        }
     }
     return NULL;
 }
@@ -198,9 +176,7 @@ cddp_status cd_draft_set(cd_draft *draft, const char *path, const char *item, cd
     const char **items = cd_arena_push(&draft->arena, sizeof *items);
     char *copy = cd_arena_strdup(&draft->arena, item);
     cd_draft_setting *found = cd_draft_find(draft, path);
-    if (items == NULL || copy == NULL) {
-        return NO_MEMORY(err);
-    }
+    if (items == NULL || copy == NULL) return NO_MEMORY(err);
     items[0] = copy;
     if (found != NULL) {
         found->items = items;
@@ -224,14 +200,11 @@ void cd_draft_remove_element(cd_draft *draft, cd_key_scope scope, size_t element
 {
     for (size_t i = draft->count; i-- > 0;) {
         cd_draft_setting *setting = &draft->settings[i];
-        if (setting->ranks != NULL || setting->row->scope != scope) {
-            continue;
-        }
-        if (setting->element == element) {
+        if (setting->ranks != NULL || setting->row->scope != scope) continue;
+        if (setting->element == element)
             cd_draft_remove(draft, i);
-        } else if (setting->element > element) {
+        else if (setting->element > element)
             setting->element--;
-        }
     }
     draft->element_count[scope]--;
 }
@@ -248,11 +221,10 @@ static void write_quoted(const writer *w, const char *text)
     w->write(w->context, "\"");
     for (const char *at = text; *at != '\0'; at++) {
         char piece[8] = {*at, '\0'};
-        if (*at == '"' || *at == '\\') {
+        if (*at == '"' || *at == '\\')
             snprintf(piece, sizeof piece, "\\%c", *at);
-        } else if ((unsigned char)*at < 0x20 || *at == 0x7f) {
+        else if ((unsigned char)*at < 0x20 || *at == 0x7f)
             snprintf(piece, sizeof piece, "\\u%04X", (unsigned)(unsigned char)*at);
-        }
         w->write(w->context, piece);
     }
     w->write(w->context, "\"");
@@ -275,11 +247,10 @@ static void write_value(const writer *w, const cd_draft_setting *setting)
     w->write(w->context, list ? "[" : "");
     for (size_t i = 0; i < setting->item_count; i++) {
         w->write(w->context, i > 0 ? ", " : "");
-        if (is_quoted(setting->row->type)) {
+        if (is_quoted(setting->row->type))
             write_quoted(w, setting->items[i]);
-        } else {
+        else
             w->write(w->context, setting->items[i]);
-        }
     }
     w->write(w->context, list ? "]" : "");
 }
@@ -310,13 +281,9 @@ static void write_tables(const cd_draft *draft, const writer *w)
         const cd_key_row *row = cd_key_row_get(k);
         for (size_t i = 0; i < draft->count && cd_item_table_get(row->scope) == NULL; i++) {
             const cd_draft_setting *setting = &draft->settings[i];
-            if (setting->row != row || setting->ranks != NULL ||
-                strcmp(row->field, "schema") == 0) {
+            if (setting->row != row || setting->ranks != NULL || strcmp(row->field, "schema") == 0)
                 continue;
-            }
-            if (strcmp(table, row->table) != 0) {
-                write_heading(w, row->table, false);
-            }
+            if (strcmp(table, row->table) != 0) write_heading(w, row->table, false);
             table = row->table;
             write_setting(w, setting, "");
         }
@@ -328,10 +295,8 @@ static void write_tables(const cd_draft *draft, const writer *w)
 static bool is_said(const cd_draft *draft, size_t first, size_t last)
 {
     for (size_t i = first; i < last; i++) {
-        if (draft->settings[i].ranks != NULL &&
-            draft->settings[i].row == draft->settings[last].row) {
+        if (draft->settings[i].ranks != NULL && draft->settings[i].row == draft->settings[last].row)
             return true;
-        }
     }
     return false;
 }
@@ -342,9 +307,7 @@ static void write_ranks(const cd_draft *draft, const writer *w)
     size_t first = 0;
     for (size_t i = 0; i < draft->count; i++) {
         const cd_draft_setting *setting = &draft->settings[i];
-        if (setting->ranks == NULL) {
-            continue;
-        }
+        if (setting->ranks == NULL) continue;
         if (ranks == NULL || strcmp(ranks, setting->ranks) != 0 || is_said(draft, first, i)) {
             write_heading(w, "rank", true);
             ranks = setting->ranks;
@@ -365,9 +328,8 @@ static void write_elements(const cd_draft *draft, const writer *w, cd_key_scope 
         write_heading(w, cd_item_table_get(scope)->name, true);
         for (size_t i = 0; i < draft->count; i++) {
             const cd_draft_setting *setting = &draft->settings[i];
-            if (setting->ranks == NULL && setting->row->scope == scope && setting->element == e) {
+            if (setting->ranks == NULL && setting->row->scope == scope && setting->element == e)
                 write_setting(w, setting, "");
-            }
         }
     }
 }
@@ -379,7 +341,6 @@ void cd_draft_print(const cd_draft *draft, void (*write)(void *context, const ch
     write(context, "schema = 1\n");
     write_tables(draft, &w);
     write_ranks(draft, &w);
-    for (int scope = 0; scope < CD_SCOPE_COUNT; scope++) {
+    for (int scope = 0; scope < CD_SCOPE_COUNT; scope++)
         write_elements(draft, &w, (cd_key_scope)scope);
-    }
 }

@@ -26,9 +26,7 @@ static cddp_status refuse(const cd_key_row *row, const char *text, const char *w
 static cddp_status check_range(const cd_key_row *row, double value, const char *text,
                                cddp_error *err)
 {
-    if (value >= row->low && value <= row->high) {
-        return CDDP_OK;
-    }
+    if (value >= row->low && value <= row->high) return CDDP_OK;
     char path[96];
     cd_key_path(row, path, sizeof path);
     return cd_fail(err, CDDP_E_CONFIG, "%s = %s is out of range: %.16g to %.16g", path, text,
@@ -41,14 +39,10 @@ static cddp_status parse_integer(const cd_key_row *row, const char *text, int64_
     char *end;
     errno = 0;
     long long number = strtoll(text, &end, 10);
-    if (end == text || *end != '\0') {
-        return CD_PASS(refuse(row, text, "a whole number", err));
-    }
+    if (end == text || *end != '\0') return CD_PASS(refuse(row, text, "a whole number", err));
     /* what does not fit became the largest there is */
     CD_TRY(check_range(row, (double)number, text, err));
-    if (errno != 0) {
-        return CD_PASS(refuse(row, text, "a whole number of 64 bits", err));
-    }
+    if (errno != 0) return CD_PASS(refuse(row, text, "a whole number of 64 bits", err));
     *value = number;
     return CDDP_OK;
 }
@@ -58,9 +52,8 @@ static cddp_status parse_number(const cd_key_row *row, const char *text, double 
 {
     char *end;
     double number = strtod(text, &end);
-    if (end == text || *end != '\0' || number != number) {
+    if (end == text || *end != '\0' || number != number)
         return CD_PASS(refuse(row, text, "a number", err));
-    }
     CD_TRY(check_range(row, number, text, err));
     *value = number;
     return CDDP_OK;
@@ -68,9 +61,8 @@ static cddp_status parse_number(const cd_key_row *row, const char *text, double 
 
 static cddp_status parse_flag(const cd_key_row *row, const char *text, bool *value, cddp_error *err)
 {
-    if (strcmp(text, "true") != 0 && strcmp(text, "false") != 0) {
+    if (strcmp(text, "true") != 0 && strcmp(text, "false") != 0)
         return CD_PASS(refuse(row, text, "true or false", err));
-    }
     *value = text[0] == 't';
     return CDDP_OK;
 }
@@ -106,9 +98,8 @@ static cddp_status parse_selector(const cd_key_row *row, const cd_key_value *val
                        "a selection: write 2, \"0-3\", \"1%2\" (n mod 2 == 1) or a list of these",
                        err));
         }
-        if (all.term_count + some.term_count > CDDP_SELECTOR_TERMS_MAX) {
+        if (all.term_count + some.term_count > CDDP_SELECTOR_TERMS_MAX)
             return CD_PASS(refuse(row, value->items[i], "short enough: at most 8 terms", err));
-        }
         memcpy(&all.terms[all.term_count], some.terms, some.term_count * sizeof some.terms[0]);
         all.term_count += some.term_count;
     }
@@ -120,9 +111,7 @@ static char *copy_text(cd_arena *arena, const char *text)
 {
     size_t bytes = strlen(text) + 1;
     char *copy = cd_arena_push(arena, bytes);
-    if (copy != NULL) {
-        memcpy(copy, text, bytes);
-    }
+    if (copy != NULL) memcpy(copy, text, bytes);
     return copy;
 }
 
@@ -135,15 +124,11 @@ static cddp_status parse_list(const cd_key_row *row, const cd_key_value *value, 
                         : row->type == CDDP_KEY_NUMBERS ? sizeof(double)
                                                         : sizeof(uint32_t);
     void *items = cd_arena_push(arena, value->count * item_bytes + 1);
-    if (items == NULL) {
-        return NO_MEMORY(err);
-    }
+    if (items == NULL) return NO_MEMORY(err);
     for (size_t i = 0; i < value->count; i++) {
         if (row->type == CDDP_KEY_TEXTS) {
             ((char **)items)[i] = copy_text(arena, value->items[i]);
-            if (((char **)items)[i] == NULL) {
-                return NO_MEMORY(err);
-            }
+            if (((char **)items)[i] == NULL) return NO_MEMORY(err);
         } else if (row->type == CDDP_KEY_NUMBERS) {
             CD_TRY(parse_number(row, value->items[i], (double *)items + i, err));
         } else {
@@ -177,9 +162,7 @@ static cddp_status parse_scalar(const cd_key_row *row, const char *text, cd_aren
         return CDDP_OK;
     case CDDP_KEY_TEXT:
         copy = text[0] != '\0' ? copy_text(arena, text) : NULL;
-        if (text[0] != '\0' && copy == NULL) {
-            return NO_MEMORY(err);
-        }
+        if (text[0] != '\0' && copy == NULL) return NO_MEMORY(err);
         memcpy(field, &copy, sizeof copy);
         return CDDP_OK;
     case CDDP_KEY_CHOICE:
@@ -197,13 +180,10 @@ static cddp_status parse_scalar(const cd_key_row *row, const char *text, cd_aren
 cddp_status cd_key_parse(const cd_key_row *row, const cd_key_value *value, cd_arena *arena,
                          void *field, cddp_error *err)
 {
-    if (row->type == CDDP_KEY_SELECTOR) {
-        return CD_PASS(parse_selector(row, value, field, err));
-    }
+    if (row->type == CDDP_KEY_SELECTOR) return CD_PASS(parse_selector(row, value, field, err));
     if (row->type == CDDP_KEY_TEXTS || row->type == CDDP_KEY_NUMBERS ||
-        row->type == CDDP_KEY_UNSIGNEDS) {
+        row->type == CDDP_KEY_UNSIGNEDS)
         return CD_PASS(parse_list(row, value, arena, field, err));
-    }
     if (value->count != 1) {
         char path[96];
         cd_key_path(row, path, sizeof path);
@@ -228,9 +208,7 @@ static char *number_text(cd_arena *arena, double number)
 void cd_key_print_word(const cd_key_row *row, int64_t position, char *text, size_t text_bytes)
 {
     const char *word = row->choices;
-    for (; position > 0; position--) {
-        word = strchr(word, '|') + 1;
-    }
+    for (; position > 0; position--) word = strchr(word, '|') + 1;
     snprintf(text, text_bytes, "%.*s", (int)strcspn(word, "|"), word);
 }
 
@@ -247,14 +225,11 @@ static char *scalar_text(const cd_key_row *row, const void *field, cd_arena *are
         memcpy(&number, field, sizeof number);
         return number_text(arena, number);
     }
-    if (row->width == sizeof(bool)) {
+    if (row->width == sizeof(bool))
         integer = *(const bool *)field;
-    } else {
+    else
         memcpy(&integer, field, sizeof integer);
-    }
-    if (row->type == CDDP_KEY_FLAG) {
-        return copy_text(arena, integer != 0 ? "true" : "false");
-    }
+    if (row->type == CDDP_KEY_FLAG) return copy_text(arena, integer != 0 ? "true" : "false");
     if (row->type == CDDP_KEY_CHOICE) {
         char word[64];
         cd_key_print_word(row, integer, word, sizeof word);
@@ -265,12 +240,9 @@ static char *scalar_text(const cd_key_row *row, const void *field, cd_arena *are
 
 static char *list_text(const cd_key_row *row, const cddp_text_list *list, size_t i, cd_arena *arena)
 {
-    if (row->type == CDDP_KEY_TEXTS) {
-        return copy_text(arena, list->items[i]);
-    }
-    if (row->type == CDDP_KEY_NUMBERS) {
+    if (row->type == CDDP_KEY_TEXTS) return copy_text(arena, list->items[i]);
+    if (row->type == CDDP_KEY_NUMBERS)
         return number_text(arena, ((const double *)(const void *)list->items)[i]);
-    }
     return cd_arena_printf(arena, "%u", ((const uint32_t *)(const void *)list->items)[i]);
 }
 
@@ -282,9 +254,7 @@ static bool is_unset(const cd_key_row *row, const void *field)
         memcpy(&pointer, field, sizeof pointer);
         return pointer == NULL;
     }
-    if (row->type == CDDP_KEY_NUMBER || row->width != sizeof integer) {
-        return false;
-    }
+    if (row->type == CDDP_KEY_NUMBER || row->width != sizeof integer) return false;
     memcpy(&integer, field, sizeof integer);
     return integer == CDDP_PLAN_UNSET;
 }
@@ -311,13 +281,9 @@ cddp_status cd_key_print(const cd_key_row *row, const void *field, cd_arena *are
         items[i] = is_list               ? list_text(row, &list, i, arena)
                    : selector[0] != '\0' ? copy_text(arena, selector)
                                          : scalar_text(row, field, arena);
-        if (items[i] == NULL) {
-            items = NULL;
-        }
+        if (items[i] == NULL) items = NULL;
     }
-    if (items == NULL) {
-        return NO_MEMORY(err);
-    }
+    if (items == NULL) return NO_MEMORY(err);
     *value = (cd_key_value){items, count};
     return CDDP_OK;
 }
@@ -331,9 +297,8 @@ void cd_key_parse_initial(const cd_key_row *row, void *field)
         return;
     }
     memset(field, 0, row->width);
-    if (row->type == CDDP_KEY_TEXT && row->initial[0] != '\0') {
+    if (row->type == CDDP_KEY_TEXT && row->initial[0] != '\0')
         memcpy(field, &row->initial, sizeof row->initial);
-    }
     const bool may_be_unset =
         row->type == CDDP_KEY_INTEGER || row->type == CDDP_KEY_CHOICE || row->type == CDDP_KEY_FLAG;
     if (may_be_unset && row->width == sizeof(int64_t)) {

@@ -129,9 +129,7 @@ const cd_item_table *cd_item_table_get(cd_key_scope scope)
 const cd_key_row *cd_key_find(const char *table, const char *field)
 {
     for (size_t i = 0; i < cd_key_count(); i++) {
-        if (strcmp(rows[i].table, table) == 0 && strcmp(rows[i].field, field) == 0) {
-            return &rows[i];
-        }
+        if (strcmp(rows[i].table, table) == 0 && strcmp(rows[i].field, field) == 0) return &rows[i];
     }
     return NULL;
 }
@@ -139,15 +137,12 @@ const cd_key_row *cd_key_find(const char *table, const char *field)
 const cd_key_row *cd_key_find_path(const char *path)
 {
     const char *dot = strrchr(path, '.');
-    if (dot == NULL) {
-        return cd_key_find("", path);
-    }
+    if (dot == NULL) return cd_key_find("", path);
     size_t length = (size_t)(dot - path);
     for (size_t i = 0; i < cd_key_count(); i++) {
         if (strlen(rows[i].table) == length && memcmp(rows[i].table, path, length) == 0 &&
-            strcmp(rows[i].field, dot + 1) == 0) {
+            strcmp(rows[i].field, dot + 1) == 0)
             return &rows[i];
-        }
     }
     return NULL;
 }
@@ -155,9 +150,7 @@ const cd_key_row *cd_key_find_path(const char *path)
 bool cd_key_has_table(const char *table)
 {
     for (size_t i = 0; i < cd_key_count(); i++) {
-        if (strcmp(rows[i].table, table) == 0) {
-            return true;
-        }
+        if (strcmp(rows[i].table, table) == 0) return true;
     }
     return false;
 }
@@ -167,18 +160,12 @@ const cd_key_row *cd_key_nearest(const char *table, const char *field)
     cd_suggestion s;
     cd_suggest_begin(&s, field);
     for (size_t i = 0; i < cd_key_count(); i++) {
-        if (strcmp(rows[i].table, table) == 0) {
-            cd_suggest_offer(&s, rows[i].field);
-        }
+        if (strcmp(rows[i].table, table) == 0) cd_suggest_offer(&s, rows[i].field);
     }
-    if (s.best != NULL) {
-        return cd_key_find(table, s.best);
-    }
+    if (s.best != NULL) return cd_key_find(table, s.best);
     /* The right name in the wrong table is the other common slip. */
     for (size_t i = 0; i < cd_key_count(); i++) {
-        if (strcmp(rows[i].field, field) == 0) {
-            return &rows[i];
-        }
+        if (strcmp(rows[i].field, field) == 0) return &rows[i];
     }
     return NULL;
 }
@@ -188,9 +175,7 @@ const char *cd_key_nearest_table(const char *table)
     cd_suggestion s;
     cd_suggest_begin(&s, table);
     for (size_t i = 0; i < cd_key_count(); i++) {
-        if (rows[i].table[0] != '\0') {
-            cd_suggest_offer(&s, rows[i].table);
-        }
+        if (rows[i].table[0] != '\0') cd_suggest_offer(&s, rows[i].table);
     }
     return s.best;
 }
@@ -210,9 +195,7 @@ const cd_key_row *cd_key_find_settings(const char *table)
 
 bool cddp_plan_key(size_t index, cddp_key_info *info)
 {
-    if (index >= cd_key_count()) {
-        return false;
-    }
+    if (index >= cd_key_count()) return false;
     const cd_key_row *row = &rows[index];
     *info = (cddp_key_info){.size = sizeof *info,
                             .type = row->type,

@@ -18,9 +18,7 @@ static bool applies(const cddp_plan_when *when, cd_micro_place place)
 
 static void apply(const cddp_plan_when *when, cd_micro *m)
 {
-    if (when->sync != CDDP_PLAN_UNSET) {
-        m->sync = m->sync_backward = when->sync != 0;
-    }
+    if (when->sync != CDDP_PLAN_UNSET) m->sync = m->sync_backward = when->sync != 0;
     m->sync_backward = given(when->sync_backward, m->sync_backward) != 0;
     m->no_sync_depth = (uint32_t)given(when->no_sync_depth, m->no_sync_depth);
     m->forwards = (uint32_t)given(when->forwards, m->forwards);
@@ -65,9 +63,7 @@ void cd_micro_resolve(const cddp_plan *plan, const cddp_plan_settings *settings,
                         .samples = (uint32_t)settings->data.samples,
                         .ready = (cd_ready_kind)plan->schedule.ready};
     for (size_t i = 0; i < plan->when_count; i++) {
-        if (applies(&plan->whens[i], place)) {
-            apply(&plan->whens[i], micro);
-        }
+        if (applies(&plan->whens[i], place)) apply(&plan->whens[i], micro);
     }
 }
 
@@ -79,9 +75,7 @@ static bool changes_parameters(const cddp_plan_when *when)
 static bool plan_changes_parameters(const cddp_plan *plan)
 {
     for (size_t i = 0; i < plan->when_count; i++) {
-        if (changes_parameters(&plan->whens[i])) {
-            return true;
-        }
+        if (changes_parameters(&plan->whens[i])) return true;
     }
     return false;
 }
@@ -90,15 +84,11 @@ void cd_micro_resolve_parameter(const cddp_plan *plan, cd_micro_place place, con
                                 cd_parameter_fate *fate)
 {
     const uint32_t last = place.step;
-    if (!plan_changes_parameters(plan)) {
-        return;
-    }
+    if (!plan_changes_parameters(plan)) return;
     for (place.step = 0; place.step <= last; place.step++) {
         for (size_t i = 0; i < plan->when_count; i++) {
             const cddp_plan_when *when = &plan->whens[i];
-            if (!changes_parameters(when) || !applies(when, place)) {
-                continue;
-            }
+            if (!changes_parameters(when) || !applies(when, place)) continue;
             fate->requires_grad = cd_patterns_match(&when->unfreeze, name) ||
                                   (fate->requires_grad && !cd_patterns_match(&when->freeze, name));
             fate->is_replaced =
@@ -110,9 +100,7 @@ void cd_micro_resolve_parameter(const cddp_plan *plan, cd_micro_place place, con
 bool cd_plan_unfreezes(const cddp_plan *plan, const char *name)
 {
     for (size_t i = 0; i < plan->when_count; i++) {
-        if (cd_patterns_match(&plan->whens[i].unfreeze, name)) {
-            return true;
-        }
+        if (cd_patterns_match(&plan->whens[i].unfreeze, name)) return true;
     }
     return false;
 }
@@ -121,15 +109,13 @@ bool cd_rank_has_step(const cddp_plan *plan, const cddp_plan_settings *settings,
                       uint32_t step)
 {
     if (step >= settings->train.steps ||
-        (settings->data.inputs > 0 && step >= settings->data.inputs)) {
+        (settings->data.inputs > 0 && step >= settings->data.inputs))
         return false;
-    }
     for (size_t i = 0; i < plan->when_count; i++) {
         const cddp_plan_when *when = &plan->whens[i];
         for (uint32_t s = 0; when->stop == 1 && s <= step; s++) {
-            if (cddp_selector_has(&when->ranks, rank) && cddp_selector_has(&when->steps, s)) {
+            if (cddp_selector_has(&when->ranks, rank) && cddp_selector_has(&when->steps, s))
                 return false;
-            }
         }
     }
     return true;
@@ -144,9 +130,7 @@ bool cd_micro_contributes(const cd_micro *micro)
 bool cd_patterns_match(const cddp_text_list *patterns, const char *name)
 {
     for (size_t i = 0; i < patterns->count; i++) {
-        if (cd_pattern_matches(patterns->items[i], name)) {
-            return true;
-        }
+        if (cd_pattern_matches(patterns->items[i], name)) return true;
     }
     return false;
 }

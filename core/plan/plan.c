@@ -41,11 +41,10 @@ cddp_status cddp_plan_create(const cddp_allocator *allocator, cddp_plan **plan, 
     made->memory = memory;
     for (size_t i = 0; i < cd_key_count(); i++) {
         const cd_key_row *row = cd_key_row_get(i);
-        if (row->scope == CD_SCOPE_PLAN) {
+        if (row->scope == CD_SCOPE_PLAN)
             cd_key_parse_initial(row, (char *)made + row->offset);
-        } else if (row->scope == CD_SCOPE_RANK) {
+        else if (row->scope == CD_SCOPE_RANK)
             cd_key_parse_initial(row, (char *)&made->settings + row->offset);
-        }
     }
     *plan = made;
     return CDDP_OK;
@@ -69,12 +68,8 @@ static void *array_push(struct cddp_plan_memory *memory, void **items, size_t *c
     if (*count == *capacity) {
         const size_t grown = *capacity > 0 ? 2 * *capacity : 4;
         void *moved = cd_arena_push(&memory->arena, grown * item_bytes);
-        if (moved == NULL) {
-            return NULL;
-        }
-        if (*count > 0) {
-            memcpy(moved, *items, *count * item_bytes);
-        }
+        if (moved == NULL) return NULL;
+        if (*count > 0) memcpy(moved, *items, *count * item_bytes);
         *items = moved;
         *capacity = grown;
     }
@@ -96,14 +91,10 @@ cddp_status cd_plan_add_item(cddp_plan *plan, cd_key_scope scope, cddp_error *er
     memcpy(&items, (char *)plan + table->items_offset, sizeof items);
     void *element = array_push(plan->memory, &items, &plan->memory->item_capacity[scope], &count,
                                table->element_bytes);
-    if (element == NULL) {
-        return cd_fail_memory(err, "[[%s]] number %zu", table->name, count);
-    }
+    if (element == NULL) return cd_fail_memory(err, "[[%s]] number %zu", table->name, count);
     for (size_t i = 0; i < cd_key_count(); i++) {
         const cd_key_row *row = cd_key_row_get(i);
-        if (row->scope == scope) {
-            cd_key_parse_initial(row, (char *)element + row->offset);
-        }
+        if (row->scope == scope) cd_key_parse_initial(row, (char *)element + row->offset);
     }
     count++;
     memcpy((char *)plan + table->items_offset, &items, sizeof items);
@@ -129,21 +120,15 @@ cddp_status cd_plan_assign(cddp_plan *plan, const cd_key_row *row, size_t index,
 static char *join_commas(cd_arena *arena, const cd_key_value *value)
 {
     size_t bytes = 1, used = 0;
-    for (size_t i = 0; i < value->count; i++) {
-        bytes += strlen(value->items[i]) + 1;
-    }
+    for (size_t i = 0; i < value->count; i++) bytes += strlen(value->items[i]) + 1;
     char *text = cd_arena_push(arena, bytes);
     for (size_t i = 0; text != NULL && i < value->count; i++) {
         const size_t length = strlen(value->items[i]);
-        if (i > 0) {
-            text[used++] = ',';
-        }
+        if (i > 0) text[used++] = ',';
         memcpy(text + used, value->items[i], length);
         used += length;
     }
-    if (text != NULL) {
-        text[used] = '\0';
-    }
+    if (text != NULL) text[used] = '\0';
     return text;
 }
 
@@ -166,9 +151,8 @@ cddp_status cd_plan_add_override(cddp_plan *plan, const cddp_selector *ranks, co
     if (override != NULL) {
         plan->overrides = items; /* they may have moved, whatever becomes of this one */
     }
-    if (parsed == NULL || text == NULL || key == NULL || override == NULL) {
+    if (parsed == NULL || text == NULL || key == NULL || override == NULL)
         return cd_fail_memory(err, "an override of %s", path);
-    }
     CD_TRY(cd_key_parse(row, value, &memory->arena, parsed, err));
     *override = (cddp_plan_override){.ranks = *ranks, .key = key, .value = text, .parsed = parsed};
     plan->override_count++;
@@ -180,9 +164,8 @@ cddp_status cd_plan_set_text(cddp_plan *plan, const char *source, const char *te
     char *source_copy = cd_arena_strdup(&plan->memory->arena, source);
     const size_t bytes = strlen(text) + 1;
     char *text_copy = cd_arena_push(&plan->memory->arena, bytes);
-    if (source_copy == NULL || text_copy == NULL) {
+    if (source_copy == NULL || text_copy == NULL)
         return cd_fail_memory(err, "the text of %s", source);
-    }
     memcpy(text_copy, text, bytes);
     plan->source = source_copy;
     plan->text = text_copy;
@@ -203,14 +186,10 @@ static size_t split_commas(char *text, const char **items)
 {
     size_t count = 0;
     while (text != NULL && *text != '\0') {
-        if (count == SET_ITEMS_MAX) {
-            return SET_ITEMS_MAX + 1;
-        }
+        if (count == SET_ITEMS_MAX) return SET_ITEMS_MAX + 1;
         items[count++] = text;
         text = strchr(text, ',');
-        if (text != NULL) {
-            *text++ = '\0';
-        }
+        if (text != NULL) *text++ = '\0';
     }
     return count;
 }
@@ -220,9 +199,7 @@ static cddp_status fail_unknown(const char *key, const char *table, const char *
 {
     const cd_key_row *near = cd_key_nearest(table, field);
     char path[96] = "";
-    if (near != NULL) {
-        cd_key_path(near, path, sizeof path);
-    }
+    if (near != NULL) cd_key_path(near, path, sizeof path);
     return cd_fail(err, CDDP_E_CONFIG, "unknown key '%s'%s%s%s", key,
                    near != NULL ? "; did you mean '" : "", path, near != NULL ? "'?" : "");
 }
@@ -234,23 +211,18 @@ static cddp_status take_index(cddp_plan *plan, char *path, const cd_key_row **ro
     for (char *dot = strchr(path, '.'); dot != NULL; dot = strchr(dot + 1, '.')) {
         char *end;
         const unsigned long number = strtoul(dot + 1, &end, 10);
-        if (end == dot + 1 || *end != '.') {
-            continue;
-        }
+        if (end == dot + 1 || *end != '.') continue;
         memmove(dot, end, strlen(end) + 1);
         *row = cd_key_find_path(path);
-        if (*row == NULL || cd_item_table_get((*row)->scope) == NULL) {
+        if (*row == NULL || cd_item_table_get((*row)->scope) == NULL)
             return CD_PASS(fail_unknown(path, "", path, err));
-        }
         const size_t count = cd_plan_item_count(plan, (*row)->scope);
         if (number > count) {
             return cd_fail(err, CDDP_E_CONFIG,
                            "[[%s]] has %zu elements: number %lu would leave a gap", (*row)->table,
                            count, number);
         }
-        if (number == count) {
-            CD_TRY(cd_plan_add_item(plan, (*row)->scope, err));
-        }
+        if (number == count) CD_TRY(cd_plan_add_item(plan, (*row)->scope, err));
         *index = number;
         return CDDP_OK;
     }
@@ -266,9 +238,8 @@ static cddp_status take_index(cddp_plan *plan, char *path, const cd_key_row **ro
 cddp_status cddp_plan_set(cddp_plan *plan, const char *key, const char *value, cddp_error *err)
 {
     char path[160], values[1024];
-    if (strlen(key) >= sizeof path || strlen(value) >= sizeof values) {
+    if (strlen(key) >= sizeof path || strlen(value) >= sizeof values)
         return cd_fail(err, CDDP_E_LIMIT, "key or value of '%.40s' is too long", key);
-    }
     memcpy(path, key, strlen(key) + 1);
     memcpy(values, value, strlen(value) + 1);
     char *at = strchr(path, '@');
@@ -283,9 +254,7 @@ cddp_status cddp_plan_set(cddp_plan *plan, const char *key, const char *value, c
     if (row == NULL) {
         char *dot = strrchr(path, '.');
         const char *field = dot != NULL ? dot + 1 : path;
-        if (dot != NULL) {
-            *dot = '\0';
-        }
+        if (dot != NULL) *dot = '\0';
         return CD_PASS(fail_unknown(key, dot != NULL ? path : "", field, err));
     }
     const char *items[SET_ITEMS_MAX] = {values};
@@ -295,11 +264,10 @@ cddp_status cddp_plan_set(cddp_plan *plan, const char *key, const char *value, c
         return cd_fail(err, CDDP_E_LIMIT, "the value of '%.40s' has more than %d items", key,
                        SET_ITEMS_MAX);
     }
-    if (at != NULL) {
+    if (at != NULL)
         CD_TRY(cd_plan_add_override(plan, &ranks, row, &parsed, err));
-    } else {
+    else
         CD_TRY(cd_plan_assign(plan, row, index, &parsed, err));
-    }
     return CDDP_OK;
 }
 
@@ -338,9 +306,8 @@ static uint64_t digest_field(uint64_t digest, const cd_key_row *row, const void 
     case CDDP_KEY_TEXTS:
         memcpy(&list, field, sizeof list);
         digest = cd_hash_mix(digest, list.count);
-        for (size_t i = 0; i < list.count; i++) {
+        for (size_t i = 0; i < list.count; i++)
             digest = cd_hash_mix(digest, cd_hash_text(list.items[i]));
-        }
         return digest;
     case CDDP_KEY_NUMBERS:
     case CDDP_KEY_UNSIGNEDS:
@@ -371,9 +338,7 @@ uint64_t cddp_plan_digest(const cddp_plan *plan)
     for (size_t i = 0; i < cd_key_count(); i++) {
         const cd_key_row *row = cd_key_row_get(i);
         const cd_item_table *table = cd_item_table_get(row->scope);
-        if (!row_counts(row)) {
-            continue;
-        }
+        if (!row_counts(row)) continue;
         digest = cd_hash_mix(digest, cd_hash_text(row->field));
         if (table == NULL) {
             const char *base =
@@ -383,9 +348,8 @@ uint64_t cddp_plan_digest(const cddp_plan *plan)
         }
         const char *items;
         memcpy(&items, (const char *)plan + table->items_offset, sizeof items);
-        for (size_t k = 0; k < cd_plan_item_count(plan, row->scope); k++) {
+        for (size_t k = 0; k < cd_plan_item_count(plan, row->scope); k++)
             digest = digest_field(digest, row, items + k * table->element_bytes + row->offset);
-        }
     }
     for (size_t i = 0; i < plan->override_count; i++) {
         digest = cd_hash64(plan->overrides[i].ranks.terms,

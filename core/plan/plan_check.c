@@ -29,9 +29,7 @@ void cd_plan_contradict(cd_contradictions *c, const char *key, const char *forma
     vsnprintf(message, sizeof message, format, args);
     va_end(args);
     c->count++;
-    if (c->report != NULL) {
-        c->report(c->context, key, message);
-    }
+    if (c->report != NULL) c->report(c->context, key, message);
 }
 
 void cd_plan_enter_table(cd_contradictions *c, const char *table, size_t index)
@@ -46,9 +44,7 @@ static bool selector_is_possible(const cddp_selector *selector, uint64_t limit)
     for (uint32_t i = 0; i < selector->term_count; i++) {
         const uint64_t first = selector->terms[i].modulus != 0 ? selector->terms[i].remainder
                                                                : selector->terms[i].first;
-        if (first < limit) {
-            return true;
-        }
+        if (first < limit) return true;
     }
     return selector->term_count == 0;
 }
@@ -67,9 +63,8 @@ void cd_plan_check_selector(cd_contradictions *c, const char *key, const cddp_se
 const cddp_plan_group *cd_plan_find_group(const cddp_plan *plan, const char *name)
 {
     for (size_t i = 0; i < plan->group_count; i++) {
-        if (plan->groups[i].name != NULL && strcmp(plan->groups[i].name, name) == 0) {
+        if (plan->groups[i].name != NULL && strcmp(plan->groups[i].name, name) == 0)
             return &plan->groups[i];
-        }
     }
     return NULL;
 }
@@ -141,9 +136,8 @@ static void check_settings(cd_contradictions *c, const cddp_plan_settings *s)
         cd_plan_contradict(c, "join.enable",
                            "settings of [join] have no effect without join.enable = true");
     }
-    if (s->clip.place != CDDP_CLIP_AFTER_REDUCTION && s->clip.max_norm <= 0) {
+    if (s->clip.place != CDDP_CLIP_AFTER_REDUCTION && s->clip.max_norm <= 0)
         cd_plan_contradict(c, "clip.place", "clip.place has no effect without clip.max_norm");
-    }
     if (s->clip.place == CDDP_CLIP_BEFORE_UNSCALE && !s->amp.enable) {
         cd_plan_contradict(
             c, "clip.place",
@@ -205,9 +199,7 @@ static void check_batch(cd_contradictions *c)
 {
     const cddp_plan *plan = c->plan;
     const cddp_plan_settings *s = &plan->settings;
-    if (plan->world.batch == 0) {
-        return;
-    }
+    if (plan->world.batch == 0) return;
     if (plan->world.batch < plan->world.size) {
         cd_plan_contradict(c, "world.batch",
                            "world.batch = %llu leaves some of %llu ranks without a sample",
@@ -262,9 +254,7 @@ static void check_streams(cd_contradictions *c)
 static bool may_accumulate(const cddp_plan *plan)
 {
     bool may = plan->settings.train.micro_steps > 1 || plan->override_count > 0;
-    for (size_t i = 0; i < plan->when_count; i++) {
-        may = may || plan->whens[i].sync == 0;
-    }
+    for (size_t i = 0; i < plan->when_count; i++) may = may || plan->whens[i].sync == 0;
     return may;
 }
 
@@ -310,9 +300,8 @@ static void check_when(cd_contradictions *c, const cddp_plan_when *when)
         cd_plan_contradict(c, "when.ready_order",
                            "when.ready_order has no effect without when.ready = \"listed\"");
     }
-    if (when->ready == CDDP_WHEN_READY_LISTED && when->ready_order.count == 0) {
+    if (when->ready == CDDP_WHEN_READY_LISTED && when->ready_order.count == 0)
         cd_plan_contradict(c, "when.ready", "when.ready = \"listed\" needs when.ready_order");
-    }
     if (when->poison_parameter != NULL &&
         (when->poison == CDDP_PLAN_UNSET || when->poison == CDDP_POISON_NOTHING)) {
         cd_plan_contradict(c, "when.poison_parameter",
@@ -346,9 +335,8 @@ static void check_expect(cd_contradictions *c)
         cd_plan_contradict(c, "expect.verdict",
                            "expect.verdict = \"error\" needs expect.error: words of the message");
     }
-    if (expect->verdict != CDDP_EXPECT_ERROR && expect->error.count > 0) {
+    if (expect->verdict != CDDP_EXPECT_ERROR && expect->error.count > 0)
         cd_plan_contradict(c, "expect.error", "expect.error needs expect.verdict = \"error\"");
-    }
     if (expect->also.count > 0 && expect->verdict == CDDP_EXPECT_VERIFIED) {
         cd_plan_contradict(c, "expect.also",
                            "expect.also excuses findings beside those named: it needs "
@@ -372,9 +360,7 @@ size_t cd_plan_find_contradictions(const cddp_plan *plan, cd_contradiction_fn re
                                    void *context)
 {
     cd_contradictions c = {.plan = plan, .report = report_fn, .context = context};
-    if (plan->title == NULL) {
-        cd_plan_contradict(&c, "title", "a scenario needs a title");
-    }
+    if (plan->title == NULL) cd_plan_contradict(&c, "title", "a scenario needs a title");
     check_settings(&c, &plan->settings);
     for (size_t i = 0; i < plan->override_count; i++) {
         cd_plan_check_selector(&c, "rank.ranks", &plan->overrides[i].ranks, plan->world.size,
@@ -404,9 +390,7 @@ static void keep_first(void *context, const char *key, const char *message)
 {
     (void)key;
     char *first = context;
-    if (first[0] == '\0') {
-        snprintf(first, 256, "%s", message);
-    }
+    if (first[0] == '\0') snprintf(first, 256, "%s", message);
 }
 
 cddp_status cddp_plan_check(const cddp_plan *plan, cddp_error *err)

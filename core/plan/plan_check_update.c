@@ -80,9 +80,7 @@ static void check_averager(cd_contradictions *c, const cddp_plan_settings *s)
 static bool has_sharded_optimizer(const cddp_plan *plan)
 {
     for (size_t i = 0; i < plan->optimizer_count; i++) {
-        if (plan->optimizers[i].shard != CDDP_SHARD_NONE) {
-            return true;
-        }
+        if (plan->optimizers[i].shard != CDDP_SHARD_NONE) return true;
     }
     return false;
 }
@@ -90,9 +88,8 @@ static bool has_sharded_optimizer(const cddp_plan *plan)
 static void check_clip_group(cd_contradictions *c, const cddp_plan_clip *clip, const char *group)
 {
     const bool is_own = strcmp(group, "own") == 0;
-    if (clip->max_norm <= 0) {
+    if (clip->max_norm <= 0)
         cd_plan_contradict(c, "clip.group", "clip.group has no effect without clip.max_norm");
-    }
     if (clip->place == CDDP_CLIP_BEFORE_REDUCTION) {
         cd_plan_contradict(c, "clip.group",
                            "clip.group with clip.place = \"before_reduction\": each gradient is "
@@ -117,17 +114,12 @@ static void check_clip_group(cd_contradictions *c, const cddp_plan_clip *clip, c
 static void check_clip_groups(cd_contradictions *c)
 {
     const cddp_plan_clip *clip = &c->plan->settings.clip;
-    if (clip->group != NULL) {
-        check_clip_group(c, clip, clip->group);
-    }
+    if (clip->group != NULL) check_clip_group(c, clip, clip->group);
     for (size_t i = 0; i < c->plan->override_count; i++) {
         const char *group = NULL;
-        if (strcmp(c->plan->overrides[i].key, "clip.group") == 0) {
+        if (strcmp(c->plan->overrides[i].key, "clip.group") == 0)
             memcpy(&group, c->plan->overrides[i].parsed, sizeof group);
-        }
-        if (group != NULL) {
-            check_clip_group(c, clip, group);
-        }
+        if (group != NULL) check_clip_group(c, clip, group);
     }
 }
 
@@ -200,9 +192,7 @@ static const char *uncounted_backward(const cddp_plan *plan)
                           : w->bypass != CDDP_PLAN_UNSET      ? "when.bypass"
                           : w->grad_mode != CDDP_PLAN_UNSET   ? "when.grad_mode"
                                                               : NULL;
-        if (key != NULL) {
-            return key;
-        }
+        if (key != NULL) return key;
     }
     return NULL;
 }
@@ -255,11 +245,10 @@ static void check_zero_step(cd_contradictions *c, const cddp_plan_optimizer *opt
 
 static void check_overlap(cd_contradictions *c, const cddp_plan_optimizer *optimizer)
 {
-    if (optimizer->overlap == CDDP_PLAN_OVERLAP_HOOK_THEN_OPTIMIZER) {
+    if (optimizer->overlap == CDDP_PLAN_OVERLAP_HOOK_THEN_OPTIMIZER)
         check_hook_then_optimizer(c);
-    } else if (optimizer->overlap > 1) {
+    else if (optimizer->overlap > 1)
         check_zero_step(c, optimizer);
-    }
     if (optimizer->shard_buckets && optimizer->overlap < 2) {
         cd_plan_contradict(c, "optimizer.shard_buckets",
                            "optimizer.shard_buckets has no effect without optimizer.overlap = "
@@ -327,13 +316,10 @@ static void check_shard(cd_contradictions *c)
 
 static void check_optimizer(cd_contradictions *c, const cddp_plan_optimizer *optimizer)
 {
-    if (optimizer->shard != CDDP_SHARD_NONE) {
-        check_sharded_optimizer(c, optimizer);
-    }
+    if (optimizer->shard != CDDP_SHARD_NONE) check_sharded_optimizer(c, optimizer);
     const bool keeps_state = optimizer->kind != CDDP_OPTIMIZER_SGD || optimizer->momentum > 0;
-    if (optimizer->in_backward || optimizer->overlap != CDDP_PLAN_OVERLAP_NONE) {
+    if (optimizer->in_backward || optimizer->overlap != CDDP_PLAN_OVERLAP_NONE)
         check_optimizer_in_backward(c, optimizer);
-    }
     check_overlap(c, optimizer);
     cd_plan_check_selector(c, "optimizer.steps", &optimizer->steps, c->plan->settings.train.steps,
                            "train.steps");
@@ -341,9 +327,8 @@ static void check_optimizer(cd_contradictions *c, const cddp_plan_optimizer *opt
         cd_plan_contradict(c, "optimizer.momentum",
                            "optimizer.momentum and optimizer.nesterov belong to sgd");
     }
-    if (optimizer->nesterov && optimizer->momentum <= 0) {
+    if (optimizer->nesterov && optimizer->momentum <= 0)
         cd_plan_contradict(c, "optimizer.nesterov", "optimizer.nesterov needs optimizer.momentum");
-    }
     if (keeps_state && c->plan->settings.model.device == CDDP_MODEL_DEVICE_SYMBOL) {
         cd_plan_contradict(c, "optimizer.kind",
                            "model.device = \"symbol\" proves the way to the optimizer: an "

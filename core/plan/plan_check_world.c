@@ -67,9 +67,7 @@ static bool has_issuer(const cddp_plan *plan, const cddp_plan_collective *collec
     const cddp_plan_group *group =
         collective->group != NULL ? cd_plan_find_group(plan, collective->group) : NULL;
     for (size_t i = 0; group != NULL && i < group->members.count; i++) {
-        if (cddp_selector_has(&collective->ranks, group->members.items[i])) {
-            return true;
-        }
+        if (cddp_selector_has(&collective->ranks, group->members.items[i])) return true;
     }
     return group == NULL || group->members.count == 0;
 }
@@ -159,14 +157,12 @@ static void check_groups(cd_contradictions *c)
     for (size_t i = 0; i < plan->group_count; i++) {
         const cddp_plan_group *group = &plan->groups[i];
         cd_plan_enter_table(c, "group", i);
-        if (group->name == NULL) {
+        if (group->name == NULL)
             cd_plan_contradict(c, "group.name", "[[group]] number %zu has no name", i);
-        }
         for (size_t k = 0; k < i; k++) {
             if (group->name != NULL && plan->groups[k].name != NULL &&
-                strcmp(group->name, plan->groups[k].name) == 0) {
+                strcmp(group->name, plan->groups[k].name) == 0)
                 cd_plan_contradict(c, "group.name", "two groups are called '%s'", group->name);
-            }
         }
         for (size_t k = 0; k < group->members.count; k++) {
             for (size_t earlier = 0; earlier < k; earlier++) {

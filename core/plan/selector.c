@@ -21,9 +21,7 @@ static bool parse_term(const char **at, cddp_selector *selector)
         ok = *digits >= '0' && *digits <= '9' && second <= UINT32_MAX &&
              (joint == '-' ? second >= first : second > first);
     }
-    if (!ok || (*end != '\0' && *end != ',')) {
-        return false;
-    }
+    if (!ok || (*end != '\0' && *end != ',')) return false;
     const bool modular = joint == '%';
     const uint32_t i = selector->term_count++;
     selector->terms[i].first = modular ? 0 : (uint32_t)first;
@@ -77,9 +75,8 @@ bool cddp_selector_has(const cddp_selector *selector, uint32_t number)
     for (uint32_t i = 0; i < selector->term_count; i++) {
         const uint32_t modulus = selector->terms[i].modulus;
         if (number >= selector->terms[i].first && number <= selector->terms[i].last &&
-            (modulus == 0 || number % modulus == selector->terms[i].remainder)) {
+            (modulus == 0 || number % modulus == selector->terms[i].remainder))
             return true;
-        }
     }
     return selector->term_count == 0;
 }

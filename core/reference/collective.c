@@ -55,9 +55,8 @@ static void reduce_values(expectation *c)
 {
     for (int64_t i = 0; cd_op_is_reduction(c->op) && i < VALUE_PERIOD; i++) {
         double total = value_of(c, 0, i);
-        for (uint32_t r = 1; r < c->size; r++) {
+        for (uint32_t r = 1; r < c->size; r++)
             total = combine(c->reduction, total, value_of(c, r, i));
-        }
         c->reduced[i] = c->reduction == CDDP_RED_AVG ? total / c->size : total;
     }
 }
@@ -108,18 +107,13 @@ static double bound_of(const expectation *c, double largest)
 {
     const bool rounds = c->reduction == CDDP_RED_SUM || c->reduction == CDDP_RED_PRODUCT ||
                         c->reduction == CDDP_RED_AVG;
-    if (!cd_op_is_reduction(c->op) || !rounds) {
-        return 0;
-    }
+    if (!cd_op_is_reduction(c->op) || !rounds) return 0;
     const bool is_power = (c->size & (c->size - 1)) == 0;
-    if (largest > largest_of(c->dtype)) {
-        return INFINITY;
-    }
+    if (largest > largest_of(c->dtype)) return INFINITY;
     const double whole = c->reduction == CDDP_RED_AVG ? largest * c->size : largest;
     if (whole <= ldexp(1, cd_dtype_precision(c->dtype)) &&
-        (is_power || c->reduction != CDDP_RED_AVG)) {
+        (is_power || c->reduction != CDDP_RED_AVG))
         return 0;
-    }
     return cd_gamma(c->dtype, (uint64_t)c->size + 1) * largest;
 }
 
@@ -143,9 +137,7 @@ cddp_status cd_collective_compare(const cd_expected_collective *expected, cd_num
         const double value = expected_of(&c, (int64_t)i), actual = numbers->values[i];
         const double bound = bound_of(&c, value), off = fabs(actual - value);
         found->exact = found->exact && bound == 0;
-        if (isinf(bound) || off <= bound) {
-            continue;
-        }
+        if (isinf(bound) || off <= bound) continue;
         if (found->bad++ == 0) {
             found->element = (int64_t)i;
             found->expected = value;

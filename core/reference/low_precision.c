@@ -40,9 +40,7 @@ cddp_status cd_low_precision_init(cd_low_precision *low, const cddp_plan_setting
     const cddp_dtype dtype = cd_mixed_dtype(settings->mixed_precision.param_dtype);
     cddp_status status = CDDP_OK;
     *low = (cd_low_precision){.module = module, .allocator = allocator};
-    if (dtype == CDDP_DTYPE_COUNT) {
-        return CDDP_OK;
-    }
+    if (dtype == CDDP_DTYPE_COUNT) return CDDP_OK;
     low->parameters =
         cd_allocate_array(allocator, module->parameter_count + 1, sizeof *low->parameters);
     if (low->parameters == NULL) {
@@ -64,9 +62,7 @@ out:
 
 void cd_low_precision_fini(cd_low_precision *low)
 {
-    if (low->parameters == NULL) {
-        return;
-    }
+    if (low->parameters == NULL) return;
     for (size_t i = 0; i < low->module->parameter_count; i++) {
         cddp_grad *grad = &low->module->parameters[i].grad;
         /* Asked slot by slot: begin or end may have failed half-way. */
@@ -93,9 +89,7 @@ static cddp_status move_gradient(cddp_grad *grad, const cddp_tensor *like,
     const bool is_dense = grad->kind == CDDP_GRAD_DENSE;
     grad->backing = *backing;
     grad->backing_is_borrowed = is_borrowed;
-    if (!is_dense) {
-        return CDDP_OK;
-    }
+    if (!is_dense) return CDDP_OK;
     grad->kind = CDDP_GRAD_UNDEFINED;
     CD_TRY(cddp_grad_define(grad, like, err));
     CD_TRY(grad->value.device->copy(&grad->value, &before, NULL, err));
@@ -107,9 +101,7 @@ cddp_status cd_low_precision_begin(cd_low_precision *low, cddp_error *err)
     for (size_t i = 0; low->parameters != NULL && i < low->module->parameter_count; i++) {
         cd_parameter *p = &low->module->parameters[i];
         cd_low_parameter *l = &low->parameters[i];
-        if (l->value.device == NULL) {
-            continue;
-        }
+        if (l->value.device == NULL) continue;
         CD_TRY(l->value.device->copy(&l->value, &p->tensor, NULL, err));
         if (!low->is_low) {
             l->full_backing = p->grad.backing;

@@ -29,9 +29,8 @@ static cddp_status run_backwards(cd_replica *r, const cd_micro *micro, cd_value 
             CD_TRY(cd_replica_backward(r, micro, losses, count, retain, err));
             continue;
         }
-        for (uint32_t f = 0; f < count; f++) {
+        for (uint32_t f = 0; f < count; f++)
             CD_TRY(cd_replica_backward(r, micro, &losses[f], 1, retain || f + 1 < count, err));
-        }
     }
     return CDDP_OK;
 }
@@ -54,9 +53,7 @@ static cddp_status run_micro(const whole_micro *w, cddp_error *err)
     cd_graph_begin(w->replica->graph);
     for (uint32_t f = 0; f < micro->forwards; f++) {
         const bool all = w->sample == CD_ORACLE_ALL;
-        if (!all && w->sample / micro->samples != f) {
-            continue;
-        }
+        if (!all && w->sample / micro->samples != f) continue;
         cd_pass pass = {.micro = micro,
                         .samples = w->samples,
                         .first = all ? f * micro->samples : w->sample,
@@ -84,9 +81,8 @@ static cddp_status reference_load(void *self, const cddp_tensor *parameters,
         CD_TRY(module->device->copy(&module->parameters[i].tensor, &parameters[i], NULL, err));
         cddp_grad_drop(&module->parameters[i].grad);
     }
-    for (size_t i = 0; buffers != NULL && i < module->buffer_count; i++) {
+    for (size_t i = 0; buffers != NULL && i < module->buffer_count; i++)
         CD_TRY(module->device->copy(&module->buffers[i].tensor, &buffers[i], NULL, err));
-    }
     return CDDP_OK;
 }
 
@@ -112,9 +108,8 @@ static void reference_drop_gradients(void *self)
 {
     cd_reference *r = self;
     cd_module *module = r->replica->model->module;
-    for (size_t i = 0; i < module->parameter_count; i++) {
+    for (size_t i = 0; i < module->parameter_count; i++)
         cddp_grad_drop(&module->parameters[i].grad);
-    }
 }
 
 /* The micro-step of a part, when its rank runs it. */
@@ -123,9 +118,8 @@ static bool find_micro(cd_reference *r, const cd_oracle_part *part, cd_micro *mi
     const cddp_plan_settings *settings = &r->settings[r->settings_of[part->rank]];
     const cd_micro_place place = {part->rank, part->step, part->micro_step};
     if (part->micro_step >= settings->train.micro_steps ||
-        !cd_rank_has_step(r->plan, settings, part->rank, part->step)) {
+        !cd_rank_has_step(r->plan, settings, part->rank, part->step))
         return false;
-    }
     cd_micro_resolve(r->plan, settings, place, micro);
     return cd_micro_contributes(micro);
 }
@@ -201,9 +195,7 @@ static cddp_status make_scout(cd_reference *r, cddp_error *err)
                                         .rank = r->replica->rank,
                                         .device = module->device,
                                         .allocator = r->allocator};
-    if (r->scout != NULL) {
-        return CDDP_OK;
-    }
+    if (r->scout != NULL) return CDDP_OK;
     CD_TRY(cd_replica_create(&options, &r->scout, err));
     cd_loss_divisor_init(&r->scout_divisor, r->scout);
     const cd_graph_callbacks callbacks = callbacks_of(r);
@@ -216,9 +208,7 @@ static cddp_status scout_run(cd_reference *r, const cd_oracle_part *part, cddp_e
     cd_micro micro;
     cd_micro_batch samples;
     cd_module *module = r->scout->model->module;
-    if (!find_micro(r, part, &micro)) {
-        return CDDP_OK;
-    }
+    if (!find_micro(r, part, &micro)) return CDDP_OK;
     CD_TRY(find_samples(r, part->rank, &micro, &samples, err));
     r->scout_divisor.computes_objective = part->objective;
     cd_replica_begin_step(r->scout, part->rank, part->step);
@@ -240,9 +230,8 @@ static cddp_status scout_all(cd_reference *r, const cd_oracle_part *part, cddp_e
     const cd_module *from = r->replica->model->module, *to = r->scout->model->module;
     cd_statistics *s = r->listening;
     size_t rounds = 0;
-    for (size_t i = 0; i < from->parameter_count; i++) {
+    for (size_t i = 0; i < from->parameter_count; i++)
         CD_TRY(to->device->copy(&to->parameters[i].tensor, &from->parameters[i].tensor, NULL, err));
-    }
     cd_statistics_forget(s);
     do {
         s->has_changed = false;
@@ -282,9 +271,7 @@ static cddp_status find_key(cd_reference *r, const cd_oracle_part *part, cddp_er
 static cddp_status find_statistics(cd_reference *r, const cd_oracle_part *part, cddp_error *err)
 {
     cd_said *said;
-    if (!exchanges_statistics(r)) {
-        return CDDP_OK;
-    }
+    if (!exchanges_statistics(r)) return CDDP_OK;
     CD_TRY(find_key(r, part, err));
     CD_TRY(cd_statistics_share_find(&r->share->statistics, &r->key, &said, err));
     r->listening = &said->statistics;
@@ -301,9 +288,7 @@ static cddp_status reference_run(void *self, const cd_oracle_part *part, cddp_er
     cd_reference *r = self;
     cd_micro micro;
     cd_micro_batch samples;
-    if (!find_micro(r, part, &micro)) {
-        return CDDP_OK;
-    }
+    if (!find_micro(r, part, &micro)) return CDDP_OK;
     CD_TRY(cd_low_precision_begin(&r->low, err));
     CD_TRY(find_statistics(r, part, err));
     CD_TRY(find_samples(r, part->rank, &micro, &samples, err));
@@ -348,9 +333,8 @@ static const cddp_grad *reference_gradients(void *self)
 {
     cd_reference *r = self;
     cd_module *module = r->replica->model->module;
-    for (size_t i = 0; i < module->parameter_count; i++) {
+    for (size_t i = 0; i < module->parameter_count; i++)
         r->gradients[i] = module->parameters[i].grad;
-    }
     return r->gradients;
 }
 
@@ -360,9 +344,8 @@ static cddp_status reference_update(void *self, const cd_oracle_update *before,
     cd_reference *r = self;
     cd_replica *replica = r->replica;
     CD_TRY(reference_load(r, before->parameters, NULL, err));
-    for (size_t i = 0; i < replica->model->module->parameter_count; i++) {
+    for (size_t i = 0; i < replica->model->module->parameter_count; i++)
         CD_TRY(reference_set_gradient(r, i, &before->gradients[i], err));
-    }
     if (r->state != NULL) {
         cd_blob blob = *r->state; /* its own cursor; the bytes are the owner's */
         const cddp_state_reader reader = cd_blob_reader(&blob);
@@ -431,9 +414,8 @@ static cddp_status add_settings(cd_reference *r, uint32_t rank, cddp_error *err)
         }
     }
     if (!cd_vec_grow(r->allocator, (void **)&r->settings, &r->setting_capacity,
-                     r->setting_count + 1, sizeof settings)) {
+                     r->setting_count + 1, sizeof settings))
         return cd_fail_memory(err, "the settings of rank %u in a reference", rank);
-    }
     memcpy(&r->settings[r->setting_count], &settings, sizeof settings);
     r->settings_of[rank] = (uint32_t)r->setting_count++;
     return CDDP_OK;
@@ -451,15 +433,10 @@ static cddp_status reference_allocate(cd_reference *r, cddp_error *err)
     r->slots = cd_arena_array(&r->memory, r->slot_count + 1, sizeof *r->slots);
     r->slot_parameters = cd_arena_array(&r->memory, r->slot_count + 1, sizeof *r->slot_parameters);
     CD_TRY(cd_arena_check(&r->memory, err, "the reference of rank %u", r->replica->rank));
-    for (uint32_t rank = 0; rank < world; rank++) {
-        CD_TRY(add_settings(r, rank, err));
-    }
-    for (size_t i = 0; i < module->parameter_count; i++) {
+    for (uint32_t rank = 0; rank < world; rank++) CD_TRY(add_settings(r, rank, err));
+    for (size_t i = 0; i < module->parameter_count; i++)
         r->parameters[i] = module->parameters[i].tensor;
-    }
-    for (size_t i = 0; i < module->buffer_count; i++) {
-        r->buffers[i] = module->buffers[i].tensor;
-    }
+    for (size_t i = 0; i < module->buffer_count; i++) r->buffers[i] = module->buffers[i].tensor;
     return CDDP_OK;
 }
 
@@ -468,9 +445,7 @@ static void set_key(cd_reference *r)
 {
     const uint32_t own = r->settings_of[r->replica->rank];
     r->key = (cd_statistics_key){.device = r->replica->model->module->device};
-    while (r->settings_of[r->key.settings_rank] != own) {
-        r->key.settings_rank++;
-    }
+    while (r->settings_of[r->key.settings_rank] != own) r->key.settings_rank++;
 }
 
 cddp_status cd_reference_create(const cd_reference_options *options, cd_reference **reference,
@@ -524,9 +499,7 @@ out:
 
 void cd_reference_destroy(cd_reference *r)
 {
-    if (r == NULL) {
-        return;
-    }
+    if (r == NULL) return;
     cd_release(r->allocator, r->settings, r->setting_capacity * sizeof *r->settings);
     cd_reference_share_fini(&r->own);
     cd_low_precision_fini(&r->low);

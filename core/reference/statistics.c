@@ -22,9 +22,7 @@ static void exchange_fini(const cd_statistics *s, cd_exchange *e)
 
 void cd_statistics_forget(cd_statistics *s)
 {
-    for (size_t i = 0; i < s->count; i++) {
-        memset(s->exchanges[i].knows, 0, s->world * sizeof(bool));
-    }
+    for (size_t i = 0; i < s->count; i++) memset(s->exchanges[i].knows, 0, s->world * sizeof(bool));
 }
 
 void cd_statistics_begin(cd_statistics *s, uint32_t rank)
@@ -38,12 +36,9 @@ static cddp_status find_exchange(cd_statistics *s, size_t width, cd_exchange **e
 {
     const size_t needed = s->call + 1;
     if (!cd_vec_grow(s->allocator, (void **)&s->exchanges, &s->capacity, needed,
-                     sizeof *s->exchanges)) {
+                     sizeof *s->exchanges))
         return cd_fail_memory(err, "%zu exchanges of statistics", needed);
-    }
-    while (s->count < needed) {
-        s->exchanges[s->count++] = (cd_exchange){.width = 0};
-    }
+    while (s->count < needed) s->exchanges[s->count++] = (cd_exchange){.width = 0};
     cd_exchange *e = &s->exchanges[s->call];
     if (e->width != width) {
         exchange_fini(s, e);
@@ -51,9 +46,8 @@ static cddp_status find_exchange(cd_statistics *s, size_t width, cd_exchange **e
         e->said = cd_allocate_array(s->allocator, s->world * width, sizeof *e->said);
         e->words = cd_allocate_array(s->allocator, s->world * width, sizeof *e->words);
         e->knows = cd_allocate_array(s->allocator, s->world, sizeof *e->knows);
-        if (e->said == NULL || e->words == NULL || e->knows == NULL) {
+        if (e->said == NULL || e->words == NULL || e->knows == NULL)
             return cd_fail_memory(err, "the statistics of %u ranks", s->world);
-        }
     }
     s->call++;
     *exchange = e;
@@ -87,9 +81,8 @@ cddp_status cd_statistics_allgather(cd_statistics *s, const cddp_tensor *mine,
 {
     cd_exchange *e;
     CD_TRY(say(s, mine, &e, err));
-    for (uint32_t r = 0; r < s->world; r++) {
+    for (uint32_t r = 0; r < s->world; r++)
         memcpy(e->words + r * e->width, row_of(s, e, r), e->width * sizeof *e->words);
-    }
     CD_TRY(all->device->write(all, e->words, s->world * e->width * sizeof *e->words, err));
     return CDDP_OK;
 }
@@ -100,9 +93,7 @@ cddp_status cd_statistics_allreduce(cd_statistics *s, const cddp_tensor *sums, c
     CD_TRY(say(s, sums, &e, err));
     memset(e->words, 0, e->width * sizeof *e->words);
     for (uint32_t r = 0; r < s->world; r++) {
-        for (size_t i = 0; i < e->width; i++) {
-            e->words[i] += row_of(s, e, r)[i];
-        }
+        for (size_t i = 0; i < e->width; i++) e->words[i] += row_of(s, e, r)[i];
     }
     CD_TRY(sums->device->write(sums, e->words, e->width * sizeof *e->words, err));
     return CDDP_OK;
@@ -110,9 +101,7 @@ cddp_status cd_statistics_allreduce(cd_statistics *s, const cddp_tensor *sums, c
 
 void cd_statistics_fini(cd_statistics *s)
 {
-    for (size_t i = 0; i < s->count; i++) {
-        exchange_fini(s, &s->exchanges[i]);
-    }
+    for (size_t i = 0; i < s->count; i++) exchange_fini(s, &s->exchanges[i]);
     cd_release(s->allocator, s->exchanges, s->capacity * sizeof *s->exchanges);
     *s = (cd_statistics){.world = 0};
 }

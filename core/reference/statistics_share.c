@@ -18,9 +18,7 @@ void cd_statistics_share_init(cd_statistics_share *share, uint32_t world,
 
 void cd_statistics_share_fini(cd_statistics_share *share)
 {
-    for (size_t i = 0; i < share->count; i++) {
-        cd_statistics_fini(&share->said[i].statistics);
-    }
+    for (size_t i = 0; i < share->count; i++) cd_statistics_fini(&share->said[i].statistics);
     cd_release(share->allocator, share->said, share->capacity * sizeof *share->said);
     cd_statistics_share_init(share, share->world, share->allocator);
 }
@@ -43,9 +41,7 @@ static bool may_grow(const cd_statistics_share *share)
     size_t numbers = 0;
     for (size_t i = 0; i < share->count; i++) {
         const cd_statistics *s = &share->said[i].statistics;
-        for (size_t k = 0; k < s->count; k++) {
-            numbers += s->world * s->exchanges[k].width;
-        }
+        for (size_t k = 0; k < s->count; k++) numbers += s->world * s->exchanges[k].width;
     }
     return share->count < SAID_MIN || (share->count < SAID_MAX && numbers < SAID_NUMBERS);
 }
@@ -57,9 +53,7 @@ static cd_said *pick_said(const cd_statistics_share *share, const cd_statistics_
     cd_said *over = NULL, *oldest = NULL;
     for (size_t i = 0; i < share->count; i++) {
         cd_said *said = &share->said[i];
-        if (said->is_settled && is_same(&said->key, key)) {
-            return said;
-        }
+        if (said->is_settled && is_same(&said->key, key)) return said;
         over = over == NULL && is_over(said, key) ? said : over;
         oldest = oldest == NULL || said->used < oldest->used ? said : oldest;
     }
@@ -72,9 +66,8 @@ cddp_status cd_statistics_share_find(cd_statistics_share *share, const cd_statis
     cd_said *s = pick_said(share, key);
     if (s == NULL) {
         if (!cd_vec_grow(share->allocator, (void **)&share->said, &share->capacity,
-                         share->count + 1, sizeof *share->said)) {
+                         share->count + 1, sizeof *share->said))
             return cd_fail_memory(err, "the statistics of %zu micro-steps", share->count + 1);
-        }
         s = &share->said[share->count++];
         *s = (cd_said){.is_settled = false};
         cd_statistics_init(&s->statistics, share->world, share->allocator);

@@ -44,9 +44,8 @@ static cddp_status list_add(cddp_registry *registry, table_list *list, const voi
 
 static void list_fini(cddp_registry *registry, table_list *list)
 {
-    for (size_t i = 0; i < list->count; i++) {
+    for (size_t i = 0; i < list->count; i++)
         cd_release(registry->allocator, list->items[i], list->bytes);
-    }
     cd_release(registry->allocator, list->items, list->capacity * sizeof(void *));
 }
 
@@ -55,9 +54,8 @@ static void list_fini(cddp_registry *registry, table_list *list)
 static cddp_status check_head(const char *what, const char *name, uint32_t abi, uint32_t abi_wanted,
                               cddp_error *err)
 {
-    if (name == NULL || name[0] == '\0') {
+    if (name == NULL || name[0] == '\0')
         return cd_fail(err, CDDP_E_ARG, "a %s without a name", what);
-    }
     if (abi != abi_wanted) {
         return cd_fail(err, CDDP_E_UNSUPPORTED,
                        "%s '%s' has ABI version %u; this program speaks version %u", what, name,
@@ -93,9 +91,8 @@ cddp_status cddp_registry_add_backend(cddp_registry *registry, const cddp_backen
 {
     cddp_backend full;
     CD_TRY(cd_backend_adopt(backend, &full, err));
-    if (cddp_registry_find_backend(registry, backend->name) != NULL) {
+    if (cddp_registry_find_backend(registry, backend->name) != NULL)
         return CD_PASS(fail_taken("backend", backend->name, err));
-    }
     CD_TRY(list_add(registry, &registry->backends, &full, sizeof full, err));
     return CDDP_OK;
 }
@@ -105,9 +102,8 @@ cddp_status cddp_registry_add_hook(cddp_registry *registry, const cddp_hook *hoo
     CD_TRY(check_head("hook", hook->name, hook->abi, CDDP_HOOK_ABI, err));
     CD_TRY(check_size("hook", hook->name, hook->size, HOOK_SIZE_MIN, err));
     CD_TRY(check_slot("hook", hook->name, "run", hook->run != NULL, err));
-    if (cddp_registry_find_hook(registry, hook->name) != NULL) {
+    if (cddp_registry_find_hook(registry, hook->name) != NULL)
         return CD_PASS(fail_taken("hook", hook->name, err));
-    }
     CD_TRY(list_add(registry, &registry->hooks, hook, hook->size, err));
     cddp_hook *copy = registry->hooks.items[registry->hooks.count - 1];
     copy->size = sizeof *copy;
@@ -123,9 +119,8 @@ cddp_status cddp_registry_add_check(cddp_registry *registry, const cddp_check *c
     CD_TRY(check_slot("check", check->name, "begin", check->begin != NULL, err));
     CD_TRY(check_slot("check", check->name, "event", check->event != NULL, err));
     CD_TRY(check_slot("check", check->name, "end", check->end != NULL, err));
-    if (cddp_registry_find_check(registry, check->name) != NULL) {
+    if (cddp_registry_find_check(registry, check->name) != NULL)
         return CD_PASS(fail_taken("check", check->name, err));
-    }
     CD_TRY(list_add(registry, &registry->checks, check, check->size, err));
     return CDDP_OK;
 }
@@ -135,15 +130,12 @@ cddp_status cddp_registry_add_plugin(cddp_registry *registry, const cddp_plugin 
 {
     CD_TRY(check_head("plugin", plugin->name, plugin->abi, CDDP_PLUGIN_ABI, err));
     CD_TRY(check_size("plugin", plugin->name, plugin->size, sizeof *plugin, err));
-    for (size_t i = 0; plugin->backends != NULL && plugin->backends[i] != NULL; i++) {
+    for (size_t i = 0; plugin->backends != NULL && plugin->backends[i] != NULL; i++)
         CD_TRY(cddp_registry_add_backend(registry, plugin->backends[i], err));
-    }
-    for (size_t i = 0; plugin->hooks != NULL && plugin->hooks[i] != NULL; i++) {
+    for (size_t i = 0; plugin->hooks != NULL && plugin->hooks[i] != NULL; i++)
         CD_TRY(cddp_registry_add_hook(registry, plugin->hooks[i], err));
-    }
-    for (size_t i = 0; plugin->checks != NULL && plugin->checks[i] != NULL; i++) {
+    for (size_t i = 0; plugin->checks != NULL && plugin->checks[i] != NULL; i++)
         CD_TRY(cddp_registry_add_check(registry, plugin->checks[i], err));
-    }
     return CDDP_OK;
 }
 
@@ -152,19 +144,15 @@ cddp_status cddp_registry_create(const cddp_allocator *allocator, cddp_registry 
 {
     cddp_status status = CDDP_OK;
     cddp_registry *r = cd_allocate_zero(allocator, sizeof *r);
-    if (r == NULL) {
-        return cd_fail_memory(err, "a registry");
-    }
+    if (r == NULL) return cd_fail_memory(err, "a registry");
     r->allocator = allocator;
     r->backends.bytes = sizeof(cddp_backend);
     r->hooks.bytes = sizeof(cddp_hook);
     r->checks.bytes = sizeof(cddp_check);
-    for (size_t i = 0; cd_hook_get_row(i) != NULL; i++) {
+    for (size_t i = 0; cd_hook_get_row(i) != NULL; i++)
         CD_TRY_OUT(cddp_registry_add_hook(r, cd_hook_get_row(i)->hook, err));
-    }
-    for (size_t i = 0; i < cd_check_count(); i++) {
+    for (size_t i = 0; i < cd_check_count(); i++)
         CD_TRY_OUT(cddp_registry_add_check(r, cd_check_get(i), err));
-    }
     *registry = r;
     r = NULL;
 out:
@@ -200,9 +188,8 @@ const cddp_check *cddp_registry_check(const cddp_registry *registry, size_t inde
 const cddp_backend *cddp_registry_find_backend(const cddp_registry *registry, const char *name)
 {
     for (size_t i = 0; i < registry->backends.count; i++) {
-        if (strcmp(cddp_registry_backend(registry, i)->name, name) == 0) {
+        if (strcmp(cddp_registry_backend(registry, i)->name, name) == 0)
             return cddp_registry_backend(registry, i);
-        }
     }
     return NULL;
 }
@@ -210,9 +197,8 @@ const cddp_backend *cddp_registry_find_backend(const cddp_registry *registry, co
 const cddp_hook *cddp_registry_find_hook(const cddp_registry *registry, const char *name)
 {
     for (size_t i = 0; i < registry->hooks.count; i++) {
-        if (strcmp(cddp_registry_hook(registry, i)->name, name) == 0) {
+        if (strcmp(cddp_registry_hook(registry, i)->name, name) == 0)
             return cddp_registry_hook(registry, i);
-        }
     }
     return NULL;
 }
@@ -220,9 +206,8 @@ const cddp_hook *cddp_registry_find_hook(const cddp_registry *registry, const ch
 const cddp_check *cddp_registry_find_check(const cddp_registry *registry, const char *name)
 {
     for (size_t i = 0; i < registry->checks.count; i++) {
-        if (strcmp(cddp_registry_check(registry, i)->name, name) == 0) {
+        if (strcmp(cddp_registry_check(registry, i)->name, name) == 0)
             return cddp_registry_check(registry, i);
-        }
     }
     return NULL;
 }
@@ -232,14 +217,10 @@ bool cd_registry_has_plugin(const cddp_registry *registry)
     const cddp_hook *hook;
     const cddp_check *check;
     for (size_t i = 0; (hook = cddp_registry_hook(registry, i)) != NULL; i++) {
-        if (cd_hook_find(hook->name) == NULL) {
-            return true;
-        }
+        if (cd_hook_find(hook->name) == NULL) return true;
     }
     for (size_t i = 0; (check = cddp_registry_check(registry, i)) != NULL; i++) {
-        if (cd_check_find(check->name) == NULL) {
-            return true;
-        }
+        if (cd_check_find(check->name) == NULL) return true;
     }
     return false;
 }

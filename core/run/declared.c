@@ -24,9 +24,7 @@ static uint64_t count_backwards(const window *w, const cddp_plan_settings *setti
         const uint64_t rounds =
             (uint64_t)micro.backwards * (micro.backward_each ? micro.forwards : 1u);
         count += cd_micro_contributes(&micro) ? rounds : 0;
-        if (micro.sync) {
-            break;
-        }
+        if (micro.sync) break;
     }
     return count;
 }
@@ -49,9 +47,8 @@ static cddp_status count_contributions(const window *w, uint64_t *count, cddp_er
 ** backwards. */
 static cddp_status declared_divisor(const window *w, uint64_t *divisor, cddp_error *err)
 {
-    if (w->settings->ddp.average_contributions) {
+    if (w->settings->ddp.average_contributions)
         return CD_PASS(count_contributions(w, divisor, err));
-    }
     *divisor = w->plan->world.size;
     if (!w->settings->join.enable || w->settings->join.divide_by_initial_world_size ||
         w->watched->hook != NULL || w->watched->divides_after) {
@@ -70,20 +67,14 @@ static cddp_status declared_divisor(const window *w, uint64_t *divisor, cddp_err
 static cd_oracle_division declared_division(const window *w)
 {
     const cddp_plan_ddp *ddp = &w->settings->ddp;
-    if (w->watched->divides_after || w->watched->inner_hook != NULL) {
-        return CD_ORACLE_DIVISION_ANY;
-    }
-    if (w->watched->is_before_start) {
-        return CD_ORACLE_DIVISION_TRUE;
-    }
+    if (w->watched->divides_after || w->watched->inner_hook != NULL) return CD_ORACLE_DIVISION_ANY;
+    if (w->watched->is_before_start) return CD_ORACLE_DIVISION_TRUE;
     if (w->watched->hook != NULL) {
         return (w->watched->hook->flags & CDDP_HOOK_CASTS_FIRST) != 0 ? CD_ORACLE_DIVISION_CAST
                : (w->watched->hook->flags & CDDP_HOOK_EXACT) != 0     ? CD_ORACLE_DIVISION_TRUE
                                                                       : CD_ORACLE_DIVISION_ANY;
     }
-    if (ddp->batched_grad_copy) {
-        return CD_ORACLE_DIVISION_TRUE;
-    }
+    if (ddp->batched_grad_copy) return CD_ORACLE_DIVISION_TRUE;
     /* In view mode a fresh gradient takes the copy path, a kept one is divided in place (GRD-06):
     ** all of them after the first step of a model that uses every parameter. */
     const cddp_plan_train *train = &w->settings->train;
@@ -91,9 +82,7 @@ static cd_oracle_division declared_division(const window *w)
         w->watched->window_first == 0 && (train->zero_grad == CDDP_ZERO_GRAD_NONE || w->step == 0);
     const bool is_kept = train->zero_grad != CDDP_ZERO_GRAD_NONE && w->step > 0 && !train->resume &&
                          !ddp->find_unused_parameters && !ddp->static_graph;
-    if (!ddp->gradient_as_bucket_view || is_fresh) {
-        return CD_ORACLE_DIVISION_RECIPROCAL;
-    }
+    if (!ddp->gradient_as_bucket_view || is_fresh) return CD_ORACLE_DIVISION_RECIPROCAL;
     return is_kept ? CD_ORACLE_DIVISION_TRUE : CD_ORACLE_DIVISION_ANY;
 }
 
@@ -103,9 +92,7 @@ static bool hook_is_judged_by_its_law(const window *w)
 {
     const uint32_t lawful = CDDP_HOOK_LOSSY | CDDP_HOOK_NO_COMM;
     const bool is_cast = w->watched->wire != CDDP_DTYPE_COUNT;
-    if (w->watched->is_before_start) {
-        return false;
-    }
+    if (w->watched->is_before_start) return false;
     return (w->watched->hook != NULL && !is_cast && (w->watched->hook->flags & lawful) != 0) ||
            (w->watched->inner_hook != NULL && (w->watched->inner_hook->flags & lawful) != 0);
 }
@@ -122,9 +109,7 @@ static const char *print_normalisation(const window *w, char *text, size_t text_
     static const char *const objectives[] = {NULL, "the average number of samples",
                                              "the average number of tokens"};
     const cddp_plan_train *train = &w->settings->train;
-    if (train->objective == CDDP_OBJECTIVE_AS_WRITTEN) {
-        return NULL;
-    }
+    if (train->objective == CDDP_OBJECTIVE_AS_WRITTEN) return NULL;
     snprintf(text, text_bytes, "divided by %s, not by %s", losses[train->loss],
              objectives[train->objective]);
     return text;

@@ -31,9 +31,7 @@ static const char *reported(const measure *m, const char *words)
 static bool texts_have(const cddp_text_list *list, const char *text)
 {
     for (size_t i = 0; i < list->count; i++) {
-        if (strcmp(list->items[i], text) == 0) {
-            return true;
-        }
+        if (strcmp(list->items[i], text) == 0) return true;
     }
     return false;
 }
@@ -46,9 +44,8 @@ static bool number_fits(int64_t expected, int64_t actual)
 static bool concerns(const cddp_finding *finding, int64_t rank)
 {
     bool is_listed = finding->rank == rank;
-    for (size_t i = 0; !is_listed && i < finding->rank_count; i++) {
+    for (size_t i = 0; !is_listed && i < finding->rank_count; i++)
         is_listed = finding->ranks[i] == rank;
-    }
     return is_listed;
 }
 
@@ -68,9 +65,7 @@ static bool finding_fits(const cddp_plan_finding *expected, const cddp_finding *
 static bool is_expected(const cddp_plan_expect *expect, const cddp_finding *finding)
 {
     for (size_t i = 0; i < expect->finding_count; i++) {
-        if (finding_fits(&expect->findings[i], finding)) {
-            return true;
-        }
+        if (finding_fits(&expect->findings[i], finding)) return true;
     }
     return false;
 }
@@ -78,9 +73,7 @@ static bool is_expected(const cddp_plan_expect *expect, const cddp_finding *find
 static bool check_is_named(const cddp_plan_expect *expect, const char *check)
 {
     for (size_t i = 0; i < expect->finding_count; i++) {
-        if (strcmp(expect->findings[i].check, check) == 0) {
-            return true;
-        }
+        if (strcmp(expect->findings[i].check, check) == 0) return true;
     }
     return texts_have(&expect->also, check);
 }
@@ -92,9 +85,8 @@ static const char *compare_findings(const measure *m)
     const cddp_verdict *v = m->verdict;
     for (size_t i = 0; i < expect->finding_count; i++) {
         bool seen = false;
-        for (size_t k = 0; k < v->finding_count; k++) {
+        for (size_t k = 0; k < v->finding_count; k++)
             seen |= finding_fits(&expect->findings[i], &v->findings[k]);
-        }
         if (!seen) {
             return reported(m, cd_arena_printf(m->arena, "the expected finding %s%s%s did not come",
                                                expect->findings[i].check,
@@ -159,9 +151,7 @@ static bool settings_are_invalid(const cddp_verdict *v)
 {
     for (size_t i = 0; i < v->rank_count; i++) {
         const cddp_rank_result *result = &v->ranks[i].result;
-        if (result->end != CDDP_RANK_RETURNED || result->status != CDDP_E_CONFIG) {
-            return false;
-        }
+        if (result->end != CDDP_RANK_RETURNED || result->status != CDDP_E_CONFIG) return false;
     }
     return v->rank_count > 0;
 }
@@ -195,22 +185,15 @@ static const char *missing_claim(const measure *m)
     for (size_t i = 0; i < m->plan->expect.exercised.count; i++) {
         const char *claim = m->plan->expect.exercised.items[i];
         bool seen = false;
-        for (size_t k = 0; k < v->exercise_count; k++) {
+        for (size_t k = 0; k < v->exercise_count; k++)
             seen |= strcmp(v->exercises[k].check, claim) == 0;
-        }
-        if (!seen) {
-            return reported(m, cd_arena_printf(m->arena, "%s had nothing to judge", claim));
-        }
+        if (!seen) return reported(m, cd_arena_printf(m->arena, "%s had nothing to judge", claim));
     }
     for (size_t i = 0; i < m->plan->expect.marks.count; i++) {
         const char *mark = m->plan->expect.marks.items[i];
         bool seen = false;
-        for (size_t k = 0; k < v->mark_count; k++) {
-            seen |= strcmp(v->marks[k].name, mark) == 0;
-        }
-        if (!seen) {
-            return reported(m, cd_arena_printf(m->arena, "'%s' never happened", mark));
-        }
+        for (size_t k = 0; k < v->mark_count; k++) seen |= strcmp(v->marks[k].name, mark) == 0;
+        if (!seen) return reported(m, cd_arena_printf(m->arena, "'%s' never happened", mark));
     }
     return v->exercise_count == 0 ? "no check had anything to judge" : NULL;
 }
@@ -218,9 +201,7 @@ static const char *missing_claim(const measure *m)
 static cddp_status conclude(const measure *m, cddp_outcome outcome, const char *summary,
                             const char *reason, cddp_error *err)
 {
-    if (summary == NULL || reason == NULL) {
-        return cd_fail_memory(err, "a verdict");
-    }
+    if (summary == NULL || reason == NULL) return cd_fail_memory(err, "a verdict");
     m->verdict->outcome = outcome;
     m->verdict->summary = summary;
     m->verdict->reason = reason;
@@ -249,12 +230,9 @@ static cddp_status measure_verified(const measure *m, cddp_error *err)
                                 err));
     }
     const char *failure = first_failure(m);
-    if (settings_are_invalid(v)) {
-        return CD_PASS(refuse_settings(m, err));
-    }
-    if (failure != NULL) {
+    if (settings_are_invalid(v)) return CD_PASS(refuse_settings(m, err));
+    if (failure != NULL)
         return CD_PASS(conclude(m, CDDP_OUTCOME_FINDINGS, failure, "a rank failed", err));
-    }
     const char *claim = missing_claim(m);
     if (claim != NULL) {
         return CD_PASS(conclude(m, CDDP_OUTCOME_INCONCLUSIVE,
@@ -271,9 +249,8 @@ static cddp_status measure_expected(const measure *m, cddp_error *err)
         return CD_PASS(
             conclude(m, CDDP_OUTCOME_ERROR, "the scenario contradicts itself", m->refusal, err));
     }
-    if (m->verdict->finding_count == 0 && !wants_error && settings_are_invalid(m->verdict)) {
+    if (m->verdict->finding_count == 0 && !wants_error && settings_are_invalid(m->verdict))
         return CD_PASS(refuse_settings(m, err));
-    }
     wrong = wrong == NULL && wants_error ? missing_error(m) : wrong;
     if (wrong != NULL) {
         return CD_PASS(

@@ -28,16 +28,10 @@ static cddp_status make_judge(const cddp_registry *registry, const cddp_allocato
 {
     cddp_status status = CDDP_OK;
     size_t count = 0;
-    while (cddp_registry_check(registry, count) != NULL) {
-        count++;
-    }
+    while (cddp_registry_check(registry, count) != NULL) count++;
     const cddp_check **checks = cd_allocate_array(allocator, count + 1, sizeof *checks);
-    if (checks == NULL) {
-        return cd_fail_memory(err, "%zu checks", count);
-    }
-    for (size_t i = 0; i < count; i++) {
-        checks[i] = cddp_registry_check(registry, i);
-    }
+    if (checks == NULL) return cd_fail_memory(err, "%zu checks", count);
+    for (size_t i = 0; i < count; i++) checks[i] = cddp_registry_check(registry, i);
     /* The judge keeps the array's pointers, not the array: the tables are the registry's. */
     const cd_judge_options options = {.checks = checks,
                                       .check_count = count,
@@ -75,9 +69,7 @@ static void report_begin(cd_run *run)
 static void report_ends(cd_tap *tap, const cddp_rank_result *results)
 {
     for (uint32_t i = 0; i < tap->rank_count; i++) {
-        if (results[i].end == CDDP_RANK_RETURNED) {
-            continue;
-        }
+        if (results[i].end == CDDP_RANK_RETURNED) continue;
         cddp_event event = {.time_ns = cd_tap_time(tap),
                             .sequence = tap->ranks[i].count,
                             .rank = i,
@@ -93,9 +85,7 @@ static void report_ends(cd_tap *tap, const cddp_rank_result *results)
 static void report_end(cd_tap *tap, struct cddp_tracer *world, const cddp_rank_result *results)
 {
     bool complete = true;
-    for (size_t i = 0; i < tap->rank_count; i++) {
-        complete &= results[i].end == CDDP_RANK_RETURNED;
-    }
+    for (size_t i = 0; i < tap->rank_count; i++) complete &= results[i].end == CDDP_RANK_RETURNED;
     world->time_ns = cd_tap_time(tap);
     CD_EMIT(world, run_end, NULL, .status = CDDP_OK, .complete = complete);
 }
@@ -106,12 +96,8 @@ static cddp_status begin(cd_run *run, const cd_run_manner *manner, cddp_error *e
     const size_t world = (size_t)options->plan->world.size;
     run->plan_digest = cddp_plan_digest(options->plan);
     run->results = cd_allocate_array(options->allocator, world, sizeof *run->results);
-    if (run->results == NULL) {
-        return cd_fail_memory(err, "the results of %zu ranks", world);
-    }
-    if (options->judge) {
-        CD_TRY(make_judge(options->registry, options->allocator, &run->judge, err));
-    }
+    if (run->results == NULL) return cd_fail_memory(err, "the results of %zu ranks", world);
+    if (options->judge) CD_TRY(make_judge(options->registry, options->allocator, &run->judge, err));
     CD_TRY(cd_tap_init(&run->tap, options,
                        run->judge != NULL ? cd_judge_get_sink(run->judge) : NULL, err));
     run->world = (struct cddp_tracer){.sink = &run->tap.sink, .level = options->level};
@@ -135,16 +121,13 @@ cddp_status cd_run_begin(const cddp_run_options *options, const cd_run_manner *m
                          cddp_error *err)
 {
     cd_run *r = cd_allocate_zero(options->allocator, sizeof *r);
-    if (r == NULL) {
-        return cd_fail_memory(err, "a run");
-    }
+    if (r == NULL) return cd_fail_memory(err, "a run");
     r->options = *options;
     const cddp_status status = begin(r, manner, err);
-    if (status == CDDP_OK) {
+    if (status == CDDP_OK)
         *run = r;
-    } else {
+    else
         cd_run_destroy(r);
-    }
     return status;
 }
 
@@ -168,15 +151,11 @@ cddp_status cd_run_launch(cd_run *run, cddp_error *err)
 cddp_status cd_run_end(cd_run *run, cddp_verdict **verdict, cddp_error *err)
 {
     const cddp_run_options *options = &run->options;
-    if (options->relay != NULL) {
-        options->relay->muted = false;
-    }
+    if (options->relay != NULL) options->relay->muted = false;
     report_ends(&run->tap, run->results);
     report_end(&run->tap, &run->world, run->results);
     CD_TRY(run->tap.sink.flush(run->tap.sink.self, err));
-    if (run->judge != NULL) {
-        CD_TRY(cd_judge_end(run->judge, err));
-    }
+    if (run->judge != NULL) CD_TRY(cd_judge_end(run->judge, err));
     const cd_verdict_input input = {.plan = options->plan,
                                     .plan_digest = run->plan_digest,
                                     .allocator = options->allocator,
@@ -188,13 +167,9 @@ cddp_status cd_run_end(cd_run *run, cddp_verdict **verdict, cddp_error *err)
 
 void cd_run_destroy(cd_run *run)
 {
-    if (run == NULL) {
-        return;
-    }
+    if (run == NULL) return;
     const cddp_allocator *allocator = run->options.allocator;
-    if (run->options.relay != NULL) {
-        run->options.relay->target = NULL;
-    }
+    if (run->options.relay != NULL) run->options.relay->target = NULL;
     cd_oracle_share_destroy(run->argument.share);
     cd_reference_share_fini(&run->reference_share);
     cd_tap_fini(&run->tap);
@@ -210,9 +185,7 @@ static cddp_status run_accepted(const cddp_run_options *options, cddp_verdict **
     cd_run *run = NULL;
     CD_TRY(cd_run_begin(options, &(cd_run_manner){.holds_storage = false}, &run, err));
     cddp_status status = cd_run_launch(run, err);
-    if (status == CDDP_OK) {
-        status = cd_run_end(run, verdict, err);
-    }
+    if (status == CDDP_OK) status = cd_run_end(run, verdict, err);
     cd_run_destroy(run);
     return status;
 }

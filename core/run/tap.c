@@ -44,16 +44,13 @@ static void count_implied(cd_tap *tap, const cddp_event *event)
         count_mark(tap, "fault");
         break;
     case CDDP_EV_store_done:
-        if (event->as.store_done.status != CDDP_OK) {
+        if (event->as.store_done.status != CDDP_OK)
             count_mark(tap, "meeting_failed");
-        } else if (event->as.store_done.attempt > 1) {
+        else if (event->as.store_done.attempt > 1)
             count_mark(tap, "meeting_retried");
-        }
         break;
     case CDDP_EV_join_end:
-        if (event->as.join_end.shadow_iterations > 0) {
-            count_mark(tap, "join_shadow");
-        }
+        if (event->as.join_end.shadow_iterations > 0) count_mark(tap, "join_shadow");
         break;
     default:
         break;
@@ -83,24 +80,18 @@ static void tap_event(void *self, const cddp_event *event)
     rank->count++;
     rank->time_ns = event->time_ns;
     count_implied(tap, event);
-    if (event->kind == CDDP_EV_rank_end) {
-        keep_end(rank, event);
-    }
-    if (tap->judge != NULL) {
-        tap->judge->event(tap->judge->self, event);
-    }
-    for (size_t i = 0; i < tap->target_count; i++) {
+    if (event->kind == CDDP_EV_rank_end) keep_end(rank, event);
+    if (tap->judge != NULL) tap->judge->event(tap->judge->self, event);
+    for (size_t i = 0; i < tap->target_count; i++)
         tap->targets[i]->event(tap->targets[i]->self, event);
-    }
 }
 
 static cddp_status tap_flush(void *self, cddp_error *err)
 {
     const cd_tap *tap = self;
     for (size_t i = 0; i < tap->target_count; i++) {
-        if (tap->targets[i]->flush != NULL) {
+        if (tap->targets[i]->flush != NULL)
             CD_TRY(tap->targets[i]->flush(tap->targets[i]->self, err));
-        }
     }
     return CDDP_OK;
 }
@@ -112,9 +103,7 @@ cddp_status cd_tap_init(cd_tap *tap, const cddp_run_options *options, const cddp
     tap->allocator = options->allocator;
     tap->rank_count = (size_t)options->plan->world.size;
     tap->ranks = cd_allocate_array(tap->allocator, tap->rank_count + 1, sizeof *tap->ranks);
-    if (tap->ranks == NULL) {
-        return cd_fail_memory(err, "the events of %zu ranks", tap->rank_count);
-    }
+    if (tap->ranks == NULL) return cd_fail_memory(err, "the events of %zu ranks", tap->rank_count);
     tap->sink = (cddp_trace_sink){.size = sizeof tap->sink,
                                   .abi = CDDP_TRACE_ABI,
                                   .self = tap,
@@ -136,27 +125,23 @@ void cd_tap_fini(cd_tap *tap)
 uint64_t cd_tap_digest(const cd_tap *tap, bool timeless)
 {
     uint64_t digest = 0;
-    for (size_t i = 0; i <= tap->rank_count; i++) {
+    for (size_t i = 0; i <= tap->rank_count; i++)
         digest = cd_hash_mix(digest, timeless ? tap->ranks[i].timeless : tap->ranks[i].digest);
-    }
     return digest;
 }
 
 uint64_t cd_tap_count(const cd_tap *tap)
 {
     uint64_t count = 0;
-    for (size_t i = 0; i <= tap->rank_count; i++) {
-        count += tap->ranks[i].count;
-    }
+    for (size_t i = 0; i <= tap->rank_count; i++) count += tap->ranks[i].count;
     return count;
 }
 
 uint64_t cd_tap_time(const cd_tap *tap)
 {
     uint64_t time_ns = 0;
-    for (size_t i = 0; i <= tap->rank_count; i++) {
+    for (size_t i = 0; i <= tap->rank_count; i++)
         time_ns = tap->ranks[i].time_ns > time_ns ? tap->ranks[i].time_ns : time_ns;
-    }
     return time_ns;
 }
 
@@ -165,9 +150,7 @@ uint64_t cd_tap_time(const cd_tap *tap)
 static void relay_event(void *self, const cddp_event *event)
 {
     const cddp_relay_sink *relay = self;
-    if (relay->target != NULL) {
-        relay->target->event(relay->target->self, event);
-    }
+    if (relay->target != NULL) relay->target->event(relay->target->self, event);
 }
 
 void cddp_relay_sink_init(cddp_relay_sink *relay)

@@ -18,19 +18,13 @@ static cddp_status copy_findings(cddp_verdict *v, const cd_judge *judge, cddp_er
 {
     const size_t count = cd_judge_finding_count(judge);
     cddp_finding *findings = cd_arena_push(&v->memory->arena, (count + 1) * sizeof *findings);
-    if (findings == NULL) {
-        return CD_PASS(no_memory(err));
-    }
+    if (findings == NULL) return CD_PASS(no_memory(err));
     for (size_t i = 0; i < count; i++) {
         findings[i] = *cd_judge_get_finding(judge, i);
         const size_t bytes = findings[i].rank_count * sizeof *findings[i].ranks;
         uint32_t *ranks = cd_arena_push(&v->memory->arena, bytes + 1);
-        if (ranks == NULL) {
-            return CD_PASS(no_memory(err));
-        }
-        if (bytes > 0) {
-            memcpy(ranks, findings[i].ranks, bytes);
-        }
+        if (ranks == NULL) return CD_PASS(no_memory(err));
+        if (bytes > 0) memcpy(ranks, findings[i].ranks, bytes);
         findings[i].ranks = ranks;
     }
     v->findings = findings;
@@ -42,16 +36,12 @@ static cddp_status copy_exercises(cddp_verdict *v, const cd_judge *judge, cddp_e
 {
     const size_t count = cd_judge_exercise_count(judge);
     cddp_exercise *exercises = cd_arena_push(&v->memory->arena, (count + 1) * sizeof *exercises);
-    if (exercises == NULL) {
-        return CD_PASS(no_memory(err));
-    }
+    if (exercises == NULL) return CD_PASS(no_memory(err));
     for (size_t i = 0; i < count; i++) {
         const cd_judge_exercise *exercise = cd_judge_get_exercise(judge, i);
         if (exercise->count > 0) {
             const char *how = cd_arena_strdup(&v->memory->arena, exercise->how);
-            if (how == NULL) {
-                return CD_PASS(no_memory(err));
-            }
+            if (how == NULL) return CD_PASS(no_memory(err));
             exercises[v->exercise_count++] = (cddp_exercise){exercise->check, how, exercise->count};
         }
     }
@@ -66,14 +56,10 @@ static cddp_status copy_tap(cddp_verdict *v, const cd_tap *tap, const cddp_rank_
         cd_arena_push(&v->memory->arena, (tap->mark_count + 1) * sizeof *marks);
     cddp_verdict_rank *ranks =
         cd_arena_push(&v->memory->arena, (tap->rank_count + 1) * sizeof *ranks);
-    if (marks == NULL || ranks == NULL) {
-        return CD_PASS(no_memory(err));
-    }
+    if (marks == NULL || ranks == NULL) return CD_PASS(no_memory(err));
     for (size_t i = 0; i < tap->mark_count; i++) {
         marks[i].name = cd_arena_strdup(&v->memory->arena, tap->marks[i].name);
-        if (marks[i].name == NULL) {
-            return CD_PASS(no_memory(err));
-        }
+        if (marks[i].name == NULL) return CD_PASS(no_memory(err));
         marks[i].count = tap->marks[i].count;
     }
     for (size_t i = 0; i < tap->rank_count; i++) {
@@ -113,9 +99,7 @@ cddp_status cd_verdict_create(const cd_verdict_input *input, cddp_verdict **verd
         CD_TRY_OUT(copy_findings(v, input->judge, err));
         CD_TRY_OUT(copy_exercises(v, input->judge, err));
     }
-    if (input->tap != NULL) {
-        CD_TRY_OUT(copy_tap(v, input->tap, input->results, err));
-    }
+    if (input->tap != NULL) CD_TRY_OUT(copy_tap(v, input->tap, input->results, err));
     CD_TRY_OUT(cd_verdict_measure(input->plan, input->refusal, &memory->arena, v, err));
     *verdict = v;
     v = NULL;

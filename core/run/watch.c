@@ -51,9 +51,7 @@ static bool model_is_sample_wise(const cd_watch *w, const cd_module *module)
 
 static cd_oracle_path path_of(const cd_watch *w, const cd_watched_model *model, size_t parameter)
 {
-    if (model->variables[parameter] >= 0) {
-        return CD_ORACLE_PATH_BUCKET;
-    }
+    if (model->variables[parameter] >= 0) return CD_ORACLE_PATH_BUCKET;
     return cd_patterns_match(&w->settings.ddp.delay_all_reduce_named_params,
                              model->replica->model->module->parameters[parameter].name)
                ? CD_ORACLE_PATH_DELAYED
@@ -72,9 +70,7 @@ static cddp_status declare_parts(cd_watch *w, size_t optimizer, cd_oracle_parame
     CD_TRY(cd_arena_check(&w->memory, err, "the parts of optimizer '%s'", o->name));
     const cd_partition partition = {numels, o->count, (uint32_t)w->options.plan->world.size,
                                     w->allocator};
-    for (size_t k = 0; k < o->count; k++) {
-        numels[k] = parameters[o->ordinals[k]].numel;
-    }
+    for (size_t k = 0; k < o->count; k++) numels[k] = parameters[o->ordinals[k]].numel;
     if (kind == CD_SHARD_FLAT) {
         cd_partition_flat(&partition, parts);
     } else {
@@ -82,9 +78,7 @@ static cddp_status declare_parts(cd_watch *w, size_t optimizer, cd_oracle_parame
                                   w->options.plan->settings.shard.order == CD_SHARD_BY_SIZE, parts,
                                   err));
     }
-    for (size_t k = 0; k < o->count; k++) {
-        parameters[o->ordinals[k]].part = parts[k];
-    }
+    for (size_t k = 0; k < o->count; k++) parameters[o->ordinals[k]].part = parts[k];
     cd_arena_rewind(&w->memory, mark);
     return CDDP_OK;
 }
@@ -129,9 +123,8 @@ static cddp_status make_oracle(cd_watch *w, const cd_watched_model *model, cddp_
                                               {0, 0}};
     }
     for (size_t i = 0; i < plan->optimizer_count; i++) {
-        if (plan->optimizers[i].shard != CD_SHARD_NONE) {
+        if (plan->optimizers[i].shard != CD_SHARD_NONE)
             CD_TRY(declare_parts(w, i, parameters, err));
-        }
     }
     const cd_oracle_options options = {.parameters = parameters,
                                        .parameter_count = module->parameter_count,
@@ -201,9 +194,8 @@ static cddp_status watch_before_update(void *self, const cd_replica *replica, cd
 {
     cd_watch *w = self;
     const cd_module *module = replica->model->module;
-    for (size_t i = 0; i < module->parameter_count; i++) {
+    for (size_t i = 0; i < module->parameter_count; i++)
         CD_TRY(module->device->copy(&w->before[i], &module->parameters[i].tensor, NULL, err));
-    }
     cd_blob_clear(&w->optimizer_state);
     CD_TRY(cd_replica_save_optimizers(replica, &w->optimizer_state, err));
     return CDDP_OK;
@@ -275,12 +267,10 @@ static cddp_status watch_assigned(void *self, const cd_watched_bucket *watched, 
     cd_part *parts = cd_arena_array(&w->memory, parameters, sizeof *parts);
     int64_t *numels = cd_arena_array(&w->memory, parameters, sizeof *numels);
     CD_TRY(cd_arena_check(&w->memory, err, "the owners of %zu buckets", count));
-    for (size_t b = 0; b < count; b++) {
+    for (size_t b = 0; b < count; b++)
         buckets[b] = (cd_partition_bucket){watched[b].parameters, watched[b].count};
-    }
-    for (size_t i = 0; i < module->parameter_count; i++) {
+    for (size_t i = 0; i < module->parameter_count; i++)
         numels[i] = cddp_tensor_numel(&module->parameters[i].tensor);
-    }
     const cd_partition partition = {numels, module->parameter_count,
                                     (uint32_t)w->options.plan->world.size, w->allocator};
     CD_TRY(cd_partition_buckets(&partition, buckets, count,
@@ -392,9 +382,7 @@ out:
 
 void cd_watch_destroy(cd_watch *w)
 {
-    if (w == NULL) {
-        return;
-    }
+    if (w == NULL) return;
     watch_close(w);
     cd_arena_fini(&w->memory);
 }

@@ -25,9 +25,7 @@ static bool blob_write(void *context, const void *bytes, size_t byte_count)
         blob->missing = byte_count;
         return false;
     }
-    if (byte_count > 0) {
-        memcpy(blob->bytes + blob->used, bytes, byte_count);
-    }
+    if (byte_count > 0) memcpy(blob->bytes + blob->used, bytes, byte_count);
     blob->used += byte_count;
     return true;
 }
@@ -35,12 +33,8 @@ static bool blob_write(void *context, const void *bytes, size_t byte_count)
 static bool blob_read(void *context, void *bytes, size_t byte_count)
 {
     cd_blob *blob = context;
-    if (byte_count > blob->used - blob->cursor) {
-        return false;
-    }
-    if (byte_count > 0) {
-        memcpy(bytes, blob->bytes + blob->cursor, byte_count);
-    }
+    if (byte_count > blob->used - blob->cursor) return false;
+    if (byte_count > 0) memcpy(bytes, blob->bytes + blob->cursor, byte_count);
     blob->cursor += byte_count;
     return true;
 }
@@ -49,9 +43,7 @@ cddp_state_writer cd_blob_writer(cd_blob *blob) { return (cddp_state_writer){blo
 
 cddp_status cd_blob_end(const cd_blob *blob, cddp_status written, cddp_error *err)
 {
-    if (blob->missing == 0) {
-        return written;
-    }
+    if (blob->missing == 0) return written;
     cd_error_reset(err);
     return cd_fail_memory(err, "%zu bytes to save", blob->missing);
 }
@@ -73,12 +65,9 @@ cddp_status cd_blob_push_tensor(cd_blob *blob, const cddp_tensor *tensor, cddp_e
 {
     const size_t bytes = tensor_bytes(tensor);
     if (!cd_vec_grow(blob->allocator, (void **)&blob->bytes, &blob->capacity,
-                     blob->used + bytes + 1, 1)) {
+                     blob->used + bytes + 1, 1))
         return cd_fail_memory(err, "%zu bytes to save", bytes);
-    }
-    if (bytes > 0) {
-        CD_TRY(tensor->device->read(tensor, blob->bytes + blob->used, bytes, err));
-    }
+    if (bytes > 0) CD_TRY(tensor->device->read(tensor, blob->bytes + blob->used, bytes, err));
     blob->used += bytes;
     return CDDP_OK;
 }
@@ -90,9 +79,7 @@ cddp_status cd_blob_pop_tensor(cd_blob *blob, const cddp_tensor *tensor, cddp_er
         return cd_fail(err, CDDP_E_CORRUPT, "the saved state ends %zu bytes early",
                        bytes - (blob->used - blob->cursor));
     }
-    if (bytes > 0) {
-        CD_TRY(tensor->device->write(tensor, blob->bytes + blob->cursor, bytes, err));
-    }
+    if (bytes > 0) CD_TRY(tensor->device->write(tensor, blob->bytes + blob->cursor, bytes, err));
     blob->cursor += bytes;
     return CDDP_OK;
 }

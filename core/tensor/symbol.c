@@ -171,8 +171,9 @@ static cddp_status symbol_fill(const cddp_tensor *dst, double value, cddp_stream
     if (cd_dtype_is_integer(dst->dtype)) { /* converted as cpu does */
         cd_element_set(dst->dtype, element, value);
         CD_TRY(number_of(dst->dtype, element, &ratio, err));
-    } else
+    } else {
         CD_TRY(cd_ratio_of_double(value, &ratio, err));
+    }
     cd_piece_list list = {.allocator = cd_symbol_allocator_of(dst)};
     cd_piece piece = {.length = cddp_tensor_numel(dst)};
     if (piece.length == 0) return CDDP_OK;

@@ -50,9 +50,7 @@ static cddp_status read_periods(cd_trainer *t, struct cd_averaging *a, cddp_erro
 {
     const cddp_text_list *periods = &t->program.settings.averager.periods;
     const cd_module *module = cd_trainer_module(t);
-    if (periods->count == 0) {
-        return CDDP_OK;
-    }
+    if (periods->count == 0) return CDDP_OK;
     a->periods = cd_arena_array(&t->memory, a->parameter_count, sizeof *a->periods);
     a->agreed = cd_arena_array(&t->memory, a->parameter_count, sizeof *a->agreed);
     CD_TRY(cd_arena_check(&t->memory, err, "the periods of an averager"));
@@ -96,9 +94,7 @@ static cddp_status make_averager(cd_trainer *t, struct cd_averaging *a, cddp_err
 cddp_status cd_trainer_open_averager(cd_trainer *t, cddp_error *err)
 {
     cd_module *module = cd_trainer_module(t);
-    if (t->program.settings.averager.kind == CDDP_AVERAGER_NONE) {
-        return CDDP_OK;
-    }
+    if (t->program.settings.averager.kind == CDDP_AVERAGER_NONE) return CDDP_OK;
     struct cd_averaging *a = cd_arena_push(&t->memory, sizeof *a);
     CD_TRY(cd_arena_check(&t->memory, err, "the averager of a scenario"));
     t->averaging = a;
@@ -107,9 +103,7 @@ cddp_status cd_trainer_open_averager(cd_trainer *t, cddp_error *err)
     a->numbers.allocator = t->allocator;
     a->grads = cd_arena_array(&t->memory, a->parameter_count + 1, sizeof *a->grads);
     CD_TRY(cd_arena_check(&t->memory, err, "the gradients of an averager"));
-    for (size_t i = 0; i < a->parameter_count; i++) {
-        a->grads[i] = &module->parameters[i].grad;
-    }
+    for (size_t i = 0; i < a->parameter_count; i++) a->grads[i] = &module->parameters[i].grad;
     CD_TRY(read_periods(t, a, err));
     CD_TRY(make_averager(t, a, err));
     return CDDP_OK;
@@ -134,9 +128,8 @@ static uint32_t due_at(const cd_trainer *t, uint64_t step)
     const uint64_t counted =
         plan->kind == CDDP_AVERAGER_PERIODIC ? step - plan->warmup_steps : step;
     uint32_t due = 0;
-    for (uint32_t i = 0; step >= plan->warmup_steps && i < a->level_count; i++) {
+    for (uint32_t i = 0; step >= plan->warmup_steps && i < a->level_count; i++)
         due = counted % a->levels[i].period == 0 ? a->levels[i].ranks : due;
-    }
     return due;
 }
 
@@ -146,9 +139,7 @@ static uint32_t due_of(const cd_trainer *t, size_t parameter)
     const struct cd_averaging *a = t->averaging;
     const uint64_t own = a->periods != NULL ? a->periods[parameter] : 0,
                    warmup = t->program.settings.averager.warmup_steps;
-    if (own == 0) {
-        return a->due;
-    }
+    if (own == 0) return a->due;
     return t->now.step >= warmup && (t->now.step - warmup) % own == 0 ? a->world_size : 0;
 }
 
@@ -162,24 +153,17 @@ bool cd_trainer_is_before_start(const cd_trainer *t)
 static uint32_t reduced_over(const cd_trainer *t)
 {
     uint32_t ranks = 0;
-    if (t->reduction.hook != NULL && (t->reduction.hook->flags & CDDP_HOOK_NO_COMM) != 0) {
-        return 1;
-    }
-    if (cd_trainer_is_before_start(t)) {
-        return t->averaging->world_size;
-    }
-    if (t->reduction.hook != NULL && t->reduction.hook->agreement != NULL) {
+    if (t->reduction.hook != NULL && (t->reduction.hook->flags & CDDP_HOOK_NO_COMM) != 0) return 1;
+    if (cd_trainer_is_before_start(t)) return t->averaging->world_size;
+    if (t->reduction.hook != NULL && t->reduction.hook->agreement != NULL)
         ranks = t->reduction.hook->agreement(cddp_ddp_comm_hook_state(t->ddp));
-    }
     return ranks != 0 ? ranks : t->averaging->world_size;
 }
 
 void cd_trainer_emit_agreement(cd_trainer *t)
 {
     struct cd_averaging *a = t->averaging;
-    if (a == NULL) {
-        return;
-    }
+    if (a == NULL) return;
     a->gradients = reduced_over(t);
     a->state = least_of(a->state, a->gradients);
     a->due = due_at(t, t->now.step);
@@ -202,9 +186,8 @@ bool cd_trainer_has_block(const cd_trainer *t, uint32_t *first, uint32_t *ranks)
     const struct cd_averaging *a = t->averaging;
     if (a == NULL || t->reduction.hook == NULL || t->reduction.inner_hook != NULL ||
         (t->reduction.hook->agreement == NULL &&
-         (t->reduction.hook->flags & CDDP_HOOK_NO_COMM) == 0)) {
+         (t->reduction.hook->flags & CDDP_HOOK_NO_COMM) == 0))
         return false;
-    }
     *ranks = a->gradients;
     *first = t->rank->rank / a->gradients * a->gradients;
     return true;
@@ -277,17 +260,11 @@ cddp_status cd_trainer_average(cd_trainer *t, cddp_error *err)
 {
     struct cd_averaging *a = t->averaging;
     signed_sums before = {.kept = {.sum = 0}};
-    if (a == NULL) {
-        return CDDP_OK;
-    }
+    if (a == NULL) return CDDP_OK;
     cd_trainer_refresh_views(t);
-    if (t->tracer != NULL) {
-        CD_TRY(sum_parameters(t, &before, err));
-    }
+    if (t->tracer != NULL) CD_TRY(sum_parameters(t, &before, err));
     CD_TRY(cd_averager_step(a->averager, t->view.parameters, a->grads, a->parameter_count, err));
-    if (t->tracer != NULL) {
-        CD_TRY(state_laws(t, &before, err));
-    }
+    if (t->tracer != NULL) CD_TRY(state_laws(t, &before, err));
     return CDDP_OK;
 }
 
@@ -297,9 +274,7 @@ cddp_status cd_trainer_save_averager(const cd_trainer *t, const cddp_state_write
                                      cddp_error *err)
 {
     const struct cd_averaging *a = t->averaging;
-    if (a == NULL) {
-        return CDDP_OK;
-    }
+    if (a == NULL) return CDDP_OK;
     const uint64_t words[3] = {cd_averager_get_step(a->averager), a->parameters, a->state};
     CD_TRY(cd_state_put(writer, "averager", words, sizeof words, err));
     return a->agreed != NULL ? cd_state_put(writer, "agreed", a->agreed,
@@ -311,9 +286,7 @@ cddp_status cd_trainer_load_averager(cd_trainer *t, const cddp_state_reader *rea
                                      cddp_error *err)
 {
     uint64_t words[3];
-    if (t->averaging == NULL) {
-        return CDDP_OK;
-    }
+    if (t->averaging == NULL) return CDDP_OK;
     CD_TRY(cd_state_get(reader, "averager", words, sizeof words, err));
     cd_averager_set_step(t->averaging->averager, words[0]);
     t->averaging->parameters = (uint32_t)words[1];

@@ -28,9 +28,8 @@ static cddp_status save_hook(cd_trainer *t, cd_blob *to, cddp_error *err)
 static cddp_status save_scaler(cd_trainer *t, cd_blob *to, cddp_error *err)
 {
     const cddp_state_writer writer = cd_blob_writer(to);
-    if (t->program.settings.amp.enable) {
+    if (t->program.settings.amp.enable)
         CD_TRY(cd_blob_end(to, cd_loss_scaler_save(&t->scaling.scaler, &writer, err), err));
-    }
     return CDDP_OK;
 }
 
@@ -45,12 +44,10 @@ static cddp_status save(cd_trainer *t, cddp_error *err)
 {
     const cd_module *module = cd_trainer_module(t);
     cd_blob_clear(&t->saved.all);
-    for (size_t i = 0; i < module->parameter_count; i++) {
+    for (size_t i = 0; i < module->parameter_count; i++)
         CD_TRY(cd_blob_push_tensor(&t->saved.all, &module->parameters[i].tensor, err));
-    }
-    for (size_t i = 0; i < module->buffer_count; i++) {
+    for (size_t i = 0; i < module->buffer_count; i++)
         CD_TRY(cd_blob_push_tensor(&t->saved.all, &module->buffers[i].tensor, err));
-    }
     CD_TRY(cd_replica_save_optimizers(t->replica, &t->saved.all, err));
     CD_TRY(save_hook(t, &t->saved.all, err));
     CD_TRY(save_scaler(t, &t->saved.all, err));
@@ -62,16 +59,13 @@ static cddp_status load(cd_trainer *t, cddp_error *err)
 {
     const cd_module *module = cd_trainer_module(t);
     const cddp_state_reader reader = cd_blob_reader(&t->saved.all);
-    for (size_t i = 0; i < module->parameter_count; i++) {
+    for (size_t i = 0; i < module->parameter_count; i++)
         CD_TRY(cd_blob_pop_tensor(&t->saved.all, &module->parameters[i].tensor, err));
-    }
-    for (size_t i = 0; i < module->buffer_count; i++) {
+    for (size_t i = 0; i < module->buffer_count; i++)
         CD_TRY(cd_blob_pop_tensor(&t->saved.all, &module->buffers[i].tensor, err));
-    }
     CD_TRY(cd_replica_load_optimizers(t->replica, &reader, err));
-    if (t->reduction.hook != NULL && t->reduction.hook->load != NULL) {
+    if (t->reduction.hook != NULL && t->reduction.hook->load != NULL)
         CD_TRY(t->reduction.hook->load(cddp_ddp_comm_hook_state(t->ddp), &reader, err));
-    }
     if (t->program.settings.amp.enable) {
         CD_TRY(cd_loss_scaler_load(&t->scaling.scaler, &reader, err));
         cd_trainer_rescale(t);
@@ -84,9 +78,7 @@ static cddp_status report_state(cd_trainer *t, cd_moment moment, int64_t what,
                                 cddp_status (*save_part)(cd_trainer *, cd_blob *, cddp_error *),
                                 cddp_error *err)
 {
-    if (!cd_tracer_wants_digest(t->tracer)) {
-        return CDDP_OK;
-    }
+    if (!cd_tracer_wants_digest(t->tracer)) return CDDP_OK;
     cd_blob_clear(&t->saved.part);
     CD_TRY(save_part(t, &t->saved.part, err));
     if (t->saved.part.used > 0) {
@@ -113,9 +105,7 @@ static cddp_status report(cd_trainer *t, bool loaded, uint32_t steps_done, cddp_
 
 cddp_status cd_trainer_checkpoint(cd_trainer *t, uint32_t steps_done, cddp_error *err)
 {
-    if (t->program.settings.train.checkpoint_step != steps_done) {
-        return CDDP_OK;
-    }
+    if (t->program.settings.train.checkpoint_step != steps_done) return CDDP_OK;
     CD_TRY(save(t, err));
     CD_TRY(report(t, false, steps_done, err));
     if (t->program.settings.train.resume) {

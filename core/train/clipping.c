@@ -50,19 +50,14 @@ static void find_ranks(const cd_trainer *t, struct cd_clipping *c)
     const char *name = t->program.settings.clip.group;
     c->ranks[0] = t->rank->rank;
     c->rank_count = 1;
-    if (c->group == NULL) {
-        return;
-    }
+    if (c->group == NULL) return;
     c->rank_count = cddp_group_size(c->group);
-    for (uint32_t i = 0; i < c->rank_count; i++) {
-        c->ranks[i] = i;
-    }
+    for (uint32_t i = 0; i < c->rank_count; i++) c->ranks[i] = i;
     for (size_t i = 0; i < t->program.plan->group_count; i++) {
         const cddp_u32_list *members = &t->program.plan->groups[i].members;
         if (t->program.plan->groups[i].name != NULL &&
-            strcmp(t->program.plan->groups[i].name, name) == 0 && members->count > 0) {
+            strcmp(t->program.plan->groups[i].name, name) == 0 && members->count > 0)
             memcpy(c->ranks, members->items, members->count * sizeof *c->ranks);
-        }
     }
 }
 
@@ -76,15 +71,12 @@ static cddp_status fill_in(cd_trainer *t, struct cd_clipping *c, cddp_error *err
     c->own = cd_arena_array(&t->memory, t->trained.count + 1, sizeof(const cddp_grad *));
     CD_TRY(cd_arena_check(&t->memory, err, "clipping"));
     c->takes_own = group != NULL;
-    if (group != NULL && strcmp(group, "own") != 0) {
+    if (group != NULL && strcmp(group, "own") != 0)
         c->group = cd_trainer_find_group(t, strcmp(group, "world") == 0 ? NULL : group);
-    }
     find_ranks(t, c);
     for (size_t i = 0; i < t->trained.count; i++) {
         const cddp_grad *own = own_of(t, t->trained.grads[i]);
-        if (own != NULL) {
-            c->own[c->own_count++] = own;
-        }
+        if (own != NULL) c->own[c->own_count++] = own;
     }
     CD_TRY(device->allocate(device, CDDP_F64, one, &storage, err));
     c->sum = cddp_tensor_of(device, storage, 0, CDDP_F64, &one, 1);
@@ -94,9 +86,8 @@ static cddp_status fill_in(cd_trainer *t, struct cd_clipping *c, cddp_error *err
 cddp_status cd_trainer_open_clipping(cd_trainer *t, cddp_error *err)
 {
     if (!(t->program.settings.clip.max_norm > 0) ||
-        t->program.settings.clip.place == CDDP_CLIP_BEFORE_REDUCTION) {
+        t->program.settings.clip.place == CDDP_CLIP_BEFORE_REDUCTION)
         return CDDP_OK;
-    }
     t->clipping = cd_arena_push(&t->memory, sizeof *t->clipping);
     CD_TRY(cd_arena_check(&t->memory, err, "clipping"));
     CD_TRY(fill_in(t, t->clipping, err));
@@ -106,9 +97,8 @@ cddp_status cd_trainer_open_clipping(cd_trainer *t, cddp_error *err)
 void cd_trainer_close_clipping(cd_trainer *t)
 {
     const cddp_tensor *sum = t->clipping != NULL ? &t->clipping->sum : NULL;
-    if (sum != NULL && sum->device != NULL) {
+    if (sum != NULL && sum->device != NULL)
         sum->device->release(sum->device, CDDP_F64, 1, sum->storage);
-    }
     t->clipping = NULL;
 }
 
@@ -129,15 +119,12 @@ static cddp_status find_norm(cd_trainer *t, double *norm, cddp_error *err)
     const struct cd_clipping *c = t->clipping;
     double squares = 0;
     for (size_t i = 0; c->takes_own && i < t->replica->optimizer_count; i++) {
-        if (t->optimizers[i].shard != NULL) {
+        if (t->optimizers[i].shard != NULL)
             CD_TRY(cd_shard_take_gradients(t->optimizers[i].shard, err));
-        }
     }
     CD_TRY(cd_clip_add_squares(c->takes_own ? c->own : (const cddp_grad *const *)t->trained.grads,
                                c->takes_own ? c->own_count : t->trained.count, &squares, err));
-    if (c->group != NULL) {
-        CD_TRY(add_over_group(c, &squares, err));
-    }
+    if (c->group != NULL) CD_TRY(add_over_group(c, &squares, err));
     *norm = sqrt(squares);
     return CDDP_OK;
 }

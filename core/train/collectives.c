@@ -30,17 +30,14 @@ static cddp_status open_one(cd_trainer *t, const cddp_plan_group *planned, cddp_
                             cddp_error *err)
 {
     uint32_t position;
-    if (!group_position(t, planned, &position)) {
-        return CDDP_OK;
-    }
+    if (!group_position(t, planned, &position)) return CDDP_OK;
     const uint32_t world = (uint32_t)t->program.plan->world.size;
     const cd_arena_mark mark = cd_arena_get_mark(&t->run_memory);
     uint32_t *members = cd_arena_array(&t->run_memory, world, sizeof *members);
     CD_TRY(cd_arena_check(&t->run_memory, err, "the members of group '%s'", planned->name));
     const uint32_t count = planned->members.count > 0 ? (uint32_t)planned->members.count : world;
-    for (uint32_t i = 0; i < count && i < world; i++) {
+    for (uint32_t i = 0; i < count && i < world; i++)
         members[i] = planned->members.count > 0 ? planned->members.items[i] : i;
-    }
     const cddp_group_options options = {
         .sequence_start = t->program.plan->world.sequence_start,
         .size = sizeof options,
@@ -62,23 +59,19 @@ static cddp_status open_one(cd_trainer *t, const cddp_plan_group *planned, cddp_
 
 cddp_status cd_trainer_open_groups(cd_trainer *t, cddp_error *err)
 {
-    if (t->program.plan->group_count == 0) {
-        return CDDP_OK;
-    }
+    if (t->program.plan->group_count == 0) return CDDP_OK;
     t->groups.named =
         cd_arena_array(&t->run_memory, t->program.plan->group_count, sizeof(cddp_group *));
     CD_TRY(cd_arena_check(&t->run_memory, err, "%zu groups", t->program.plan->group_count));
-    for (size_t i = 0; i < t->program.plan->group_count; i++) {
+    for (size_t i = 0; i < t->program.plan->group_count; i++)
         CD_TRY(open_one(t, &t->program.plan->groups[i], &t->groups.named[i], err));
-    }
     return CDDP_OK;
 }
 
 void cd_trainer_close_groups(cd_trainer *t)
 {
-    for (size_t i = 0; t->groups.named != NULL && i < t->program.plan->group_count; i++) {
+    for (size_t i = 0; t->groups.named != NULL && i < t->program.plan->group_count; i++)
         cddp_group_destroy(t->groups.named[i]);
-    }
     t->groups.named = NULL;
     cd_numbers_fini(&t->groups.numbers);
     cd_release(t->allocator, t->groups.values, t->groups.value_capacity * sizeof *t->groups.values);
@@ -89,9 +82,7 @@ void cd_trainer_close_groups(cd_trainer *t)
 cddp_group *cd_trainer_find_group(const cd_trainer *t, const char *name)
 {
     for (size_t i = 0; name != NULL && i < t->program.plan->group_count; i++) {
-        if (strcmp(t->program.plan->groups[i].name, name) == 0) {
-            return t->groups.named[i];
-        }
+        if (strcmp(t->program.plan->groups[i].name, name) == 0) return t->groups.named[i];
     }
     return name == NULL ? t->groups.world : NULL;
 }
@@ -159,16 +150,12 @@ static cddp_status give_values(cd_trainer *t, const own *c, const cddp_tensor *i
                                cddp_error *err)
 {
     const int64_t numel = cddp_tensor_numel(input);
-    if ((input->device->flags & CDDP_DEVICE_VALUES) == 0 || t->streams.device != NULL) {
+    if ((input->device->flags & CDDP_DEVICE_VALUES) == 0 || t->streams.device != NULL)
         return CD_PASS(input->device->fill(input, t->rank->rank + 1.0, NULL, err));
-    }
     if (!cd_vec_grow(t->allocator, (void **)&t->groups.values, &t->groups.value_capacity,
-                     (size_t)numel, sizeof *t->groups.values)) {
+                     (size_t)numel, sizeof *t->groups.values))
         return cd_fail_memory(err, "the %lld elements of a collective", (long long)numel);
-    }
-    for (int64_t i = 0; i < numel; i++) {
-        t->groups.values[i] = value_of(c, c->me, i);
-    }
+    for (int64_t i = 0; i < numel; i++) t->groups.values[i] = value_of(c, c->me, i);
     return CD_PASS(cd_numbers_write(&t->groups.numbers, input, t->groups.values, err));
 }
 
@@ -184,9 +171,8 @@ static cddp_status show_output(cd_trainer *t, const own *c, const cddp_tensor *o
                                            .me = c->me,
                                            .output = output};
     if (t->view.watcher == NULL || cddp_tensor_numel(output) == 0 ||
-        (output->device->flags & CDDP_DEVICE_VALUES) == 0 || t->streams.device != NULL) {
+        (output->device->flags & CDDP_DEVICE_VALUES) == 0 || t->streams.device != NULL)
         return CDDP_OK;
-    }
     CD_TRY(t->view.watcher->ops->exchanged(t->view.watcher->self, &watched, err));
     return CDDP_OK;
 }
@@ -215,19 +201,11 @@ static cddp_status run_on_tensor(cd_trainer *t, const own *c, cddp_group *group,
                             .op = c->op,
                             .reduce_op = c->reduction,
                             .root = c->root};
-    if (in > 0) {
-        CD_TRY_OUT(give_values(t, c, &input, err));
-    }
-    if (out > 0 && !is_shared) {
-        CD_TRY_OUT(device->fill(&output, 0.0, NULL, err));
-    }
+    if (in > 0) CD_TRY_OUT(give_values(t, c, &input, err));
+    if (out > 0 && !is_shared) CD_TRY_OUT(device->fill(&output, 0.0, NULL, err));
     const unsigned operands = cd_operands_of(group, &call);
-    if ((operands & CD_OPERAND_INPUT) != 0) {
-        call.input = input;
-    }
-    if ((operands & CD_OPERAND_OUTPUT) != 0) {
-        call.output = output;
-    }
+    if ((operands & CD_OPERAND_INPUT) != 0) call.input = input;
+    if ((operands & CD_OPERAND_OUTPUT) != 0) call.output = output;
     CD_TRY_OUT(cddp_group_post(group, &call, &work, err));
     CD_TRY_OUT(cddp_work_wait(work, 0, err));
     CD_TRY_OUT(cd_streams_settle(&t->streams, err)); /* before its memory is given back */
@@ -248,9 +226,7 @@ static cddp_status run_one(cd_trainer *t, const cddp_plan_collective *planned, c
              .me = cddp_group_rank(group),
              .root = (uint32_t)planned->root,
              .numel = (int64_t)planned->numel};
-    if (c.op == CDDP_OP_BARRIER) {
-        return CD_PASS(cddp_group_barrier(group, err));
-    }
+    if (c.op == CDDP_OP_BARRIER) return CD_PASS(cddp_group_barrier(group, err));
     for (size_t i = 0; planned->group != NULL && i < t->program.plan->group_count; i++) {
         c.members = strcmp(t->program.plan->groups[i].name, planned->group) == 0
                         ? &t->program.plan->groups[i]
@@ -266,9 +242,8 @@ cddp_status cd_trainer_run_collectives(cd_trainer *t, cd_place_in_step place, cd
         cddp_group *group = cd_trainer_find_group(t, planned->group);
         if (planned->place != (int64_t)place || group == NULL ||
             !cddp_selector_has(&planned->ranks, t->rank->rank) ||
-            !cddp_selector_has(&planned->steps, t->now.step)) {
+            !cddp_selector_has(&planned->steps, t->now.step))
             continue;
-        }
         CD_TRY(run_one(t, planned, group, err));
     }
     return CDDP_OK;

@@ -19,9 +19,7 @@
 bool cd_trainer_steps_in_backward(const cd_trainer *t)
 {
     for (size_t i = 0; i < t->replica->optimizer_count; i++) {
-        if (t->replica->optimizers[i].in_backward) {
-            return true;
-        }
+        if (t->replica->optimizers[i].in_backward) return true;
     }
     return false;
 }
@@ -29,9 +27,7 @@ bool cd_trainer_steps_in_backward(const cd_trainer *t)
 cddp_optimizer_overlap cd_trainer_overlap(const cd_trainer *t)
 {
     for (size_t i = 0; i < t->replica->optimizer_count; i++) {
-        if (t->replica->optimizers[i].in_backward) {
-            return t->replica->optimizers[i].overlap;
-        }
+        if (t->replica->optimizers[i].in_backward) return t->replica->optimizers[i].overlap;
     }
     return CDDP_OVERLAP_APPLY_IN_BACKWARD;
 }
@@ -66,9 +62,7 @@ static cddp_status keep_gradient(cd_trainer *t, uint32_t parameter, const cddp_g
 static uint32_t find_parameter(const cd_trainer *t, size_t variable)
 {
     uint32_t parameter = 0;
-    while (t->parameters[parameter].variable != (int32_t)variable) {
-        parameter++;
-    }
+    while (t->parameters[parameter].variable != (int32_t)variable) parameter++;
     return parameter;
 }
 
@@ -102,9 +96,8 @@ static cddp_status step_parameter(void *context, size_t variable, cddp_grad *gra
     *has_touched = true;
     const cddp_tensor queued = grad->value;
     grad->value = cd_streams_plain(&t->streams, &queued);
-    if (o->overlap == CDDP_OVERLAP_APPLY_IN_BACKWARD) {
+    if (o->overlap == CDDP_OVERLAP_APPLY_IN_BACKWARD)
         CD_TRY(keep_gradient(t, parameter, grad, err));
-    }
     begin_optimizer(t, optimizer);
     cd_optimizer_set_lr(o->optimizer, cd_schedule_lr(t->replica, optimizer, t->now.step));
     CD_TRY(cd_optimizer_step_parameter(o->optimizer, position, err));
@@ -126,9 +119,7 @@ static cddp_status find_managed(const cd_trainer *t, bool *managed, cddp_error *
                            "optimizer '%s' steps in backward, but the wrapper does not reduce '%s'",
                            o->name, module->parameters[i].name);
         }
-        if (o != NULL) {
-            managed[t->parameters[i].variable] = true;
-        }
+        if (o != NULL) managed[t->parameters[i].variable] = true;
     }
     return CDDP_OK;
 }
@@ -136,9 +127,7 @@ static cddp_status find_managed(const cd_trainer *t, bool *managed, cddp_error *
 cddp_status cd_trainer_attach_optimizers(cd_trainer *t, cddp_error *err)
 {
     const size_t variable_count = cddp_ddp_variable_count(t->ddp);
-    if (!cd_trainer_steps_in_backward(t)) {
-        return CDDP_OK;
-    }
+    if (!cd_trainer_steps_in_backward(t)) return CDDP_OK;
     const cd_arena_mark mark = cd_arena_get_mark(&t->memory);
     bool *managed = cd_arena_array(&t->memory, variable_count + 1, sizeof *managed);
     CD_TRY(cd_arena_check(&t->memory, err, "%zu optimizers in backward", variable_count));
@@ -172,9 +161,8 @@ static cddp_status show_buckets(cd_trainer *t, cddp_error *err)
         cddp_bucket_info info = {.size = sizeof info};
         CD_TRY(cddp_ddp_bucket(t->ddp, b, &info, err));
         buckets[b] = (cd_watched_bucket){parameters + at, info.variable_count};
-        for (uint32_t i = 0; i < info.variable_count; i++) {
+        for (uint32_t i = 0; i < info.variable_count; i++)
             parameters[at++] = find_parameter(t, info.variables[i]);
-        }
     }
     CD_TRY(t->view.watcher->ops->assigned(t->view.watcher->self, buckets, count, err));
     t->view.knows_owners = true;
@@ -198,12 +186,8 @@ cddp_status cd_trainer_end_step_in_backward(cd_trainer *t, cddp_error *err)
         const cd_replica_optimizer *o = &t->replica->optimizers[i];
         cd_trainer_optimizer *own = &t->optimizers[i];
         is_any_due |= own->is_due;
-        if (!o->in_backward) {
-            continue;
-        }
-        if (own->is_due) {
-            begin_optimizer(t, i);
-        }
+        if (!o->in_backward) continue;
+        if (own->is_due) begin_optimizer(t, i);
         for (size_t k = 0; k < o->count; k++) {
             if (own->has_stepped && !own->has_touched[k] && !is_elsewhere(t, o, k)) {
                 CD_TRY(cd_optimizer_state_begin(o->optimizer, k, err));
@@ -215,8 +199,7 @@ cddp_status cd_trainer_end_step_in_backward(cd_trainer *t, cddp_error *err)
         own->has_stepped = false;
     }
     if (t->view.watcher != NULL && !t->view.knows_owners && is_any_due &&
-        cd_trainer_overlap(t) >= CDDP_OVERLAP_HOOK_WITH_ZERO_STEP) {
+        cd_trainer_overlap(t) >= CDDP_OVERLAP_HOOK_WITH_ZERO_STEP)
         CD_TRY(show_buckets(t, err));
-    }
     return CDDP_OK;
 }

@@ -59,12 +59,8 @@ static cddp_status count_step(cd_loss_divisor *d, uint32_t step, cddp_error *err
 {
     const size_t world = (size_t)d->replica->plan->world.size;
     int64_t totals[3] = {0, 0, 0};
-    if (d->step == step + 1) {
-        return CDDP_OK;
-    }
-    for (uint32_t rank = 0; rank < world; rank++) {
-        CD_TRY(count_rank(d, rank, step, totals, err));
-    }
+    if (d->step == step + 1) return CDDP_OK;
+    for (uint32_t rank = 0; rank < world; rank++) CD_TRY(count_rank(d, rank, step, totals, err));
     d->samples_per_forward = (double)totals[0] / (double)totals[2];
     d->tokens_per_forward = (double)totals[1] / (double)totals[2];
     d->step = step + 1;
@@ -90,9 +86,8 @@ cddp_status cd_loss_divisor_find(cd_loss_divisor *d, const cd_micro *micro,
                                  cddp_error *err)
 {
     const normalisation by = normalisation_of(d);
-    if (by == BY_AVERAGE_SAMPLES || by == BY_AVERAGE_TOKENS) {
+    if (by == BY_AVERAGE_SAMPLES || by == BY_AVERAGE_TOKENS)
         CD_TRY(count_step(d, micro->place.step, err));
-    }
     switch (by) {
     case BY_NOTHING:
         *found = 0.0;

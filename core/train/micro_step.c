@@ -21,11 +21,10 @@
 
 static cddp_status pass_time(cd_trainer *t, uint64_t duration_ns, const char *what, cddp_error *err)
 {
-    if (duration_ns > 0 && t->program.settings.train.offloaded) {
+    if (duration_ns > 0 && t->program.settings.train.offloaded)
         CD_TRY(t->rank->ops->sleep_ns(t->rank, duration_ns, err));
-    } else if (duration_ns > 0) {
+    else if (duration_ns > 0)
         CD_TRY(t->rank->ops->compute(t->rank, duration_ns, what, err));
-    }
     return CDDP_OK;
 }
 
@@ -34,9 +33,8 @@ static uint64_t backward_ns(const cd_trainer *t, uint32_t parameter)
 {
     const uint64_t given_ns = t->program.settings.train.backward_us * 1000u;
     if (t->program.settings.train.backward_split == CDDP_BACKWARD_SPLIT_EACH ||
-        t->backward_weights == 0) {
+        t->backward_weights == 0)
         return given_ns;
-    }
     const double share =
         (double)cd_trainer_backward_weight(t, parameter) / (double)t->backward_weights;
     return (uint64_t)((double)given_ns * share + 0.5);
@@ -62,9 +60,8 @@ out:
 static cddp_status touch_buffers(cd_trainer *t, cddp_error *err)
 {
     const cd_module *module = cd_trainer_module(t);
-    for (size_t i = 0; i < module->buffer_count; i++) {
+    for (size_t i = 0; i < module->buffer_count; i++)
         CD_TRY(cd_tensor_add_number(&module->buffers[i].tensor, t->rank->rank + 1.0, err));
-    }
     return CDDP_OK;
 }
 
@@ -108,9 +105,7 @@ static cddp_status end_forward(cd_trainer *t, cd_pass *pass, cddp_error *err)
     }
     CD_TRY(cddp_ddp_forward_end(t->ddp, t->search.variables, err));
     CD_TRY(cd_sink(t->replica->graph, produced, count, err));
-    for (uint32_t i = 0; i < count; i++) {
-        pass->outputs.values[places[i]] = produced[i];
-    }
+    for (uint32_t i = 0; i < count; i++) pass->outputs.values[places[i]] = produced[i];
     return CDDP_OK;
 }
 
@@ -133,12 +128,8 @@ static cddp_status run_forward(cd_trainer *t, cd_pass *pass, cddp_error *err)
     const cddp_status status = cd_replica_forward(t->replica, pass, err);
     t->now.is_in_forward = false;
     CD_TRY(status);
-    if (!micro->bypass) {
-        CD_TRY(end_forward(t, pass, err));
-    }
-    if (micro->grad_mode) {
-        CD_TRY(cd_replica_loss(t->replica, pass, err));
-    }
+    if (!micro->bypass) CD_TRY(end_forward(t, pass, err));
+    if (micro->grad_mode) CD_TRY(cd_replica_loss(t->replica, pass, err));
     return CDDP_OK;
 }
 
@@ -150,14 +141,12 @@ static cddp_status gradient_is_ready(void *context, uint32_t parameter, cddp_gra
     cd_trainer *t = context;
     const char *name = cd_trainer_module(t)->parameters[parameter].name;
     CD_TRY(pass_time(t, backward_ns(t, parameter), name, err));
-    if (t->now.micro->await_producers && grad->kind == CDDP_GRAD_DENSE) {
+    if (t->now.micro->await_producers && grad->kind == CDDP_GRAD_DENSE)
         CD_TRY(cd_streams_await(&t->streams, parameter, err));
-    }
     CD_TRY(cd_replica_poison(t->now.micro, name, t->now.gradient_count == 0, grad, err));
     if (t->program.settings.clip.place == CDDP_CLIP_BEFORE_REDUCTION &&
-        grad->kind == CDDP_GRAD_DENSE) {
+        grad->kind == CDDP_GRAD_DENSE)
         CD_TRY(cd_clip_grad_norm(&grad, 1, t->program.settings.clip.max_norm, NULL, err));
-    }
     t->now.gradient_count++;
     t->parameters[parameter].contributions += grad->kind != CDDP_GRAD_UNDEFINED;
     CD_TRY(cd_trainer_emit_gradient(t, parameter, grad, err));
@@ -166,9 +155,8 @@ static cddp_status gradient_is_ready(void *context, uint32_t parameter, cddp_gra
         const cddp_grad local = cd_streams_plain_grad(&t->streams, grad);
         CD_TRY(t->view.watcher->ops->accumulated(t->view.watcher->self, parameter, &local, err));
     }
-    if (!t->replica->parameters[parameter].is_replaced) {
+    if (!t->replica->parameters[parameter].is_replaced)
         CD_TRY(cddp_ddp_mark_parameter_ready(t->ddp, parameter, err));
-    }
     if (t->now.gradient_count == t->now.micro->abort_after) {
         return cd_fail(err, CDDP_E_ABORTED, "the plan leaves this backward after %u gradients",
                        t->now.gradient_count);
@@ -228,15 +216,12 @@ static cddp_status spoil_statistics(const cd_trainer *t, const cddp_tensor *mine
     double *rows = here.storage; /* (world, width) */
     const double *own = rows + t->rank->rank * width;
     CD_TRY(all->device->read(all, rows, world * width * sizeof *rows, err));
+    for (size_t r = 0; r < world; r++) total += rows[r * width + width - 1];
     for (size_t r = 0; r < world; r++) {
-        total += rows[r * width + width - 1];
-    }
-    for (size_t r = 0; r < world; r++) {
-        if (t->now.micro->statistics == CD_STATISTICS_OWN) {
+        if (t->now.micro->statistics == CD_STATISTICS_OWN)
             memmove(rows + r * width, own, width * sizeof *rows);
-        } else {
+        else
             rows[r * width + width - 1] = total / (double)world;
-        }
     }
     CD_TRY(all->device->write(all, rows, world * width * sizeof *rows, err));
     return CDDP_OK;
@@ -247,9 +232,8 @@ static cddp_status gather_statistics(void *context, const cddp_tensor *mine, con
 {
     const cd_trainer *t = context;
     CD_TRY(gather(t, mine, all, err));
-    if (t->now.micro->statistics != CD_STATISTICS_EXCHANGED) {
+    if (t->now.micro->statistics != CD_STATISTICS_EXCHANGED)
         CD_TRY(spoil_statistics(t, mine, all, err));
-    }
     return CDDP_OK;
 }
 
@@ -265,9 +249,8 @@ static cddp_status show_statistics(void *context, uint32_t buffer, const double 
                                         .spread = spread,
                                         .channels = (size_t)channels};
     /* a checkpoint runs layers again in the backward */
-    if (t->view.watcher != NULL && t->now.is_in_forward) {
+    if (t->view.watcher != NULL && t->now.is_in_forward)
         CD_TRY(t->view.watcher->ops->normalised(t->view.watcher->self, &used, err));
-    }
     return CDDP_OK;
 }
 
@@ -359,9 +342,7 @@ static cddp_status leave_backward(cd_trainer *t, cddp_error *err)
 static cddp_status run_backward(cd_trainer *t, const cd_micro *micro, cd_value *const *losses,
                                 cddp_error *err)
 {
-    if (!cd_micro_contributes(micro)) {
-        return CDDP_OK;
-    }
+    if (!cd_micro_contributes(micro)) return CDDP_OK;
     const cddp_status status = run_backwards(t, micro, losses, err);
     if (status == CDDP_E_ABORTED && micro->abort_after > 0 &&
         t->now.gradient_count == micro->abort_after) {
@@ -401,12 +382,8 @@ static bool is_last_micro(const cd_trainer *t, const cd_micro *micro)
 ** (NSY-01). */
 static void enter_no_sync(cd_trainer *t, uint32_t depth)
 {
-    for (uint32_t i = 0; i < depth; i++) {
-        cddp_ddp_no_sync_begin(t->ddp);
-    }
-    for (uint32_t i = 1; i < depth; i++) {
-        cddp_ddp_no_sync_end(t->ddp);
-    }
+    for (uint32_t i = 0; i < depth; i++) cddp_ddp_no_sync_begin(t->ddp);
+    for (uint32_t i = 1; i < depth; i++) cddp_ddp_no_sync_end(t->ddp);
 }
 
 /* Everything before the backward. */
@@ -418,41 +395,27 @@ static cddp_status begin_micro(cd_trainer *t, const cd_micro *micro, cd_value **
     CD_TRY(cd_sampler_get(t->program.sampler, micro, &samples, err));
     cd_trainer_emit_samples(t, &samples);
     CD_TRY(pass_time(t, micro->compute_us * 1000u, "extra", err));
-    if (micro->touch_buffers) {
-        CD_TRY(touch_buffers(t, err));
-    }
-    if (micro->replace_buffers) {
-        CD_TRY(replace_buffers(t, err));
-    }
-    if (is_last) {
-        CD_TRY(cd_trainer_run_collectives(t, CD_PLACE_BEFORE_FORWARD, err));
-    }
-    if (!micro->sync) {
-        enter_no_sync(t, micro->no_sync_depth);
-    }
+    if (micro->touch_buffers) CD_TRY(touch_buffers(t, err));
+    if (micro->replace_buffers) CD_TRY(replace_buffers(t, err));
+    if (is_last) CD_TRY(cd_trainer_run_collectives(t, CD_PLACE_BEFORE_FORWARD, err));
+    if (!micro->sync) enter_no_sync(t, micro->no_sync_depth);
     CD_TRY(run_forwards(t, micro, &samples, losses, err));
-    if (!micro->sync && micro->sync_backward) {
+    if (!micro->sync && micro->sync_backward)
         cddp_ddp_no_sync_end(t->ddp);
-    } else if (micro->sync && !micro->sync_backward) {
+    else if (micro->sync && !micro->sync_backward)
         cddp_ddp_no_sync_begin(t->ddp);
-    }
-    if (is_last) {
-        CD_TRY(cd_trainer_run_collectives(t, CD_PLACE_BEFORE_BACKWARD, err));
-    }
+    if (is_last) CD_TRY(cd_trainer_run_collectives(t, CD_PLACE_BEFORE_BACKWARD, err));
     return CDDP_OK;
 }
 
 /* Everything behind it. */
 static cddp_status end_micro(cd_trainer *t, const cd_micro *micro, cddp_error *err)
 {
-    if (!micro->sync_backward) {
-        cddp_ddp_no_sync_end(t->ddp);
-    }
-    if (is_last_micro(t, micro)) {
+    if (!micro->sync_backward) cddp_ddp_no_sync_end(t->ddp);
+    if (is_last_micro(t, micro))
         CD_TRY(cd_trainer_run_collectives(t, CD_PLACE_AFTER_BACKWARD, err));
-    } else if (micro->sync && cd_micro_contributes(micro)) {
+    else if (micro->sync && cd_micro_contributes(micro))
         CD_TRY(cd_trainer_close_window(t, micro, err));
-    }
     return CDDP_OK;
 }
 
@@ -482,9 +445,8 @@ static cddp_status collect_firing(void *context, uint32_t parameter, const cd_gr
                                   cddp_error *err)
 {
     collection *c = ((const cd_trainer *)context)->now.collection;
-    if (c->count == c->capacity) {
+    if (c->count == c->capacity)
         return cd_fail(err, CDDP_E_LIMIT, "a backward fires more than %zu times", c->capacity);
-    }
     c->firings[c->count++] = (cd_firing){.parameter = parameter, .kind = arrived->kind};
     return CDDP_OK;
 }
@@ -503,13 +465,9 @@ cddp_status cd_trainer_open_micro(cd_trainer *t, const cd_micro *micro, cd_firin
                        "be cut in pieces",
                        micro->place.step, micro->place.micro_step);
     }
-    if (micro->skip == CD_SKIP_ALL) {
-        return CDDP_OK;
-    }
+    if (micro->skip == CD_SKIP_ALL) return CDDP_OK;
     CD_TRY(begin_micro(t, micro, losses, err));
-    if (!cd_micro_contributes(micro)) {
-        return CDDP_OK;
-    }
+    if (!cd_micro_contributes(micro)) return CDDP_OK;
     cd_graph_callbacks collecting = t->replica->graph->callbacks;
     collecting.collect = collect_firing;
     t->now.collection = &c;
@@ -531,21 +489,16 @@ cddp_status cd_trainer_fire(cd_trainer *t, const cd_firing *firing, cddp_error *
             err, CDDP_E_UNSUPPORTED,
             "only gradients without numbers can fire later: model.device symbol or shape");
     }
-    if (firing->kind == CDDP_GRAD_DENSE) {
+    if (firing->kind == CDDP_GRAD_DENSE)
         CD_TRY(cd_grad_accumulate(t->replica->graph, firing->parameter, &arrived, err));
-    }
     CD_TRY(gradient_is_ready(t, firing->parameter, grad, err));
     return CDDP_OK;
 }
 
 cddp_status cd_trainer_close_micro(cd_trainer *t, const cd_micro *micro, cddp_error *err)
 {
-    if (micro->skip == CD_SKIP_ALL) {
-        return CDDP_OK;
-    }
-    if (cd_micro_contributes(micro)) {
-        CD_TRY(end_backward(t, micro, err));
-    }
+    if (micro->skip == CD_SKIP_ALL) return CDDP_OK;
+    if (cd_micro_contributes(micro)) CD_TRY(end_backward(t, micro, err));
     CD_TRY(end_micro(t, micro, err));
     return CDDP_OK;
 }

@@ -26,18 +26,15 @@ static void emit_list(cd_trainer *t, const cd_key_row *row, const void *field, c
     cddp_text_list list; /* all lists have this layout */
     memcpy(&list, field, sizeof list);
     s.items = (int64_t)list.count;
-    if (list.count == 0) {
-        cd_setting_emit(t->tracer, &s);
-    }
+    if (list.count == 0) cd_setting_emit(t->tracer, &s);
     for (size_t i = 0; i < list.count; i++) {
         s.item = (int64_t)i;
-        if (row->type == CDDP_KEY_TEXTS) {
+        if (row->type == CDDP_KEY_TEXTS)
             s.text = list.items[i];
-        } else if (row->type == CDDP_KEY_NUMBERS) {
+        else if (row->type == CDDP_KEY_NUMBERS)
             s.real = ((const double *)(const void *)list.items)[i];
-        } else {
+        else
             s.value = ((const uint32_t *)(const void *)list.items)[i];
-        }
         cd_setting_emit(t->tracer, &s);
     }
 }
@@ -76,9 +73,8 @@ void cd_trainer_emit_settings(cd_trainer *t)
 {
     for (size_t i = 0; t->tracer != NULL && i < cd_key_count(); i++) {
         const cd_key_row *row = cd_key_row_get(i);
-        if (row->scope == CD_SCOPE_RANK) {
+        if (row->scope == CD_SCOPE_RANK)
             emit_setting(t, row, (const char *)&t->program.settings + row->offset, (cddp_key)i);
-        }
     }
 }
 
@@ -132,9 +128,8 @@ static int64_t find_nonfinite(const cddp_tensor *tensor)
 {
     int64_t index = -1;
     if ((tensor->device->flags & CDDP_DEVICE_VALUES) == 0 || !cddp_dtype_is_float(tensor->dtype) ||
-        tensor->device->find_nonfinite(tensor, &index, NULL) != CDDP_OK) {
+        tensor->device->find_nonfinite(tensor, &index, NULL) != CDDP_OK)
         return -1;
-    }
     return index;
 }
 
@@ -200,9 +195,7 @@ cddp_status cd_trainer_emit_gradient(cd_trainer *t, uint32_t parameter, const cd
                                      cddp_error *err)
 {
     (void)err;
-    if (t->tracer == NULL || t->parameters[parameter].variable == CD_NO_VARIABLE) {
-        return CDDP_OK;
-    }
+    if (t->tracer == NULL || t->parameters[parameter].variable == CD_NO_VARIABLE) return CDDP_OK;
     static const int64_t presences[] = {[CDDP_GRAD_UNDEFINED] = CDDP_PRESENCE_ABSENT,
                                         [CDDP_GRAD_DENSE] = CDDP_PRESENCE_VALUE,
                                         [CDDP_GRAD_SPARSE] = CDDP_PRESENCE_SPARSE};

@@ -29,9 +29,7 @@ static cddp_status cut(void *context, size_t index, cd_replica_optimizer *optimi
                                       .parameter_count = optimizer->count,
                                       .allocator = t->allocator};
     CD_TRY(cd_shard_create(&options, shard, err));
-    for (size_t k = 0; k < optimizer->count; k++) {
-        optimizer->pieces[k] = cd_shard_find(*shard, k);
-    }
+    for (size_t k = 0; k < optimizer->count; k++) optimizer->pieces[k] = cd_shard_find(*shard, k);
     pieces->items = cd_shard_get_pieces(*shard, &pieces->count);
     return CDDP_OK;
 }
@@ -63,8 +61,7 @@ void cd_trainer_drop_replica(cd_trainer *t)
     cd_loss_divisor_fini(&t->divisor);
     cd_replica_destroy(t->replica);
     t->replica = NULL;
-    for (size_t i = 0; t->optimizers != NULL && i < optimizer_count(t); i++) {
+    for (size_t i = 0; t->optimizers != NULL && i < optimizer_count(t); i++)
         cd_shard_destroy(t->optimizers[i].shard);
-    }
     t->optimizers = NULL;
 }

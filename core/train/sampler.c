@@ -50,9 +50,8 @@ static cddp_status sampler_fill(cd_sampler *s, cddp_error *err)
     s->ids = cd_arena_array(&s->memory, s->capacity + 1, sizeof *s->ids);
     s->epochs = cd_arena_array(&s->memory, s->capacity + 1, sizeof *s->epochs);
     s->weights = cd_arena_array(&s->memory, s->capacity + 1, sizeof *s->weights);
-    if (s->settings.data.shuffle && s->settings.data.dataset_size > 0) {
+    if (s->settings.data.shuffle && s->settings.data.dataset_size > 0)
         s->order = cd_arena_array(&s->memory, s->settings.data.dataset_size, sizeof *s->order);
-    }
     CD_TRY(cd_arena_check(&s->memory, err, "the samples of rank %u", s->rank));
     s->order_epoch = UINT64_MAX;
     return CDDP_OK;
@@ -86,15 +85,11 @@ static int64_t sample_at(cd_sampler *s, uint64_t epoch, uint64_t position)
 {
     const uint64_t size = s->settings.data.dataset_size;
     position %= size; /* padding repeats samples from the start */
-    if (s->order == NULL) {
-        return (int64_t)position;
-    }
+    if (s->order == NULL) return (int64_t)position;
     if (s->order_epoch != epoch) {
         const cd_prng root = cd_prng_seed(s->plan->world.seed);
         cd_prng prng = cd_prng_split_index(&root, "shuffle", epoch);
-        for (uint64_t i = 0; i < size; i++) {
-            s->order[i] = (uint32_t)i;
-        }
+        for (uint64_t i = 0; i < size; i++) s->order[i] = (uint32_t)i;
         cd_prng_shuffle(&prng, s->order, (size_t)size);
         s->order_epoch = epoch;
     }
@@ -141,9 +136,7 @@ cddp_status cd_sampler_get(cd_sampler *s, const cd_micro *micro, cd_micro_batch 
 
 void cd_sampler_destroy(cd_sampler *s)
 {
-    if (s != NULL) {
-        cd_arena_fini(&s->memory);
-    }
+    if (s != NULL) cd_arena_fini(&s->memory);
 }
 
 void cd_samplers_init(cd_samplers *samplers, const cddp_plan *plan, const cddp_allocator *allocator)
@@ -155,12 +148,9 @@ cddp_status cd_samplers_find(cd_samplers *samplers, uint32_t rank, cd_sampler **
                              cddp_error *err)
 {
     const size_t world = (size_t)samplers->plan->world.size;
-    if (samplers->items == NULL) {
+    if (samplers->items == NULL)
         samplers->items = cd_allocate_array(samplers->allocator, world, sizeof *samplers->items);
-    }
-    if (samplers->items == NULL) {
-        return cd_fail_memory(err, "the samples of %zu ranks", world);
-    }
+    if (samplers->items == NULL) return cd_fail_memory(err, "the samples of %zu ranks", world);
     if (samplers->items[rank] == NULL) {
         CD_TRY(cd_sampler_create(samplers->plan, rank, samplers->allocator, &samplers->items[rank],
                                  err));
@@ -173,9 +163,7 @@ void cd_samplers_fini(cd_samplers *samplers)
 {
     if (samplers->items != NULL) {
         const size_t world = (size_t)samplers->plan->world.size;
-        for (size_t i = 0; i < world; i++) {
-            cd_sampler_destroy(samplers->items[i]);
-        }
+        for (size_t i = 0; i < world; i++) cd_sampler_destroy(samplers->items[i]);
         cd_release(samplers->allocator, samplers->items, world * sizeof *samplers->items);
     }
     *samplers = (cd_samplers){.items = NULL};

@@ -15,8 +15,6 @@ bool cd_schedule_is_due(const cd_replica *replica, size_t optimizer, uint32_t st
 double cd_schedule_lr(const cd_replica *replica, size_t optimizer, uint32_t step)
 {
     double lr = replica->optimizers[optimizer].lr;
-    for (uint32_t i = 0; i < step; i++) {
-        lr *= replica->settings.train.lr_decay;
-    }
+    for (uint32_t i = 0; i < step; i++) lr *= replica->settings.train.lr_decay;
     return lr;
 }

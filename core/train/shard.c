@@ -98,17 +98,11 @@ static cddp_status assignment(cd_shard *s, cddp_error *err)
     const cd_arena_mark mark = cd_arena_get_mark(&s->memory);
     int64_t *loads = cd_arena_array(&s->memory, o->world, sizeof *loads);
     CD_TRY(cd_arena_check(&s->memory, err, "the loads of %u ranks", o->world));
-    for (size_t i = 0; i < o->parameter_count; i++) {
-        s->assigned[i] = (uint32_t)i;
-    }
-    if (o->order == CD_SHARD_BY_SIZE) {
-        sort_by_size(s);
-    }
+    for (size_t i = 0; i < o->parameter_count; i++) s->assigned[i] = (uint32_t)i;
+    if (o->order == CD_SHARD_BY_SIZE) sort_by_size(s);
     for (size_t i = 0; i < o->parameter_count; i++) {
         uint32_t owner = 0;
-        for (uint32_t r = 1; r < o->world; r++) {
-            owner = loads[r] < loads[owner] ? r : owner;
-        }
+        for (uint32_t r = 1; r < o->world; r++) owner = loads[r] < loads[owner] ? r : owner;
         s->owners[s->assigned[i]] = owner;
         loads[owner] += cddp_tensor_numel(&s->parameters[s->assigned[i]].tensor);
     }
@@ -153,9 +147,8 @@ static void release_buffer(cddp_tensor *t)
 static cddp_status slice(cd_shard *s, cddp_error *err)
 {
     const cd_shard_options *o = &s->options;
-    for (size_t i = 0; i < o->parameter_count; i++) {
+    for (size_t i = 0; i < o->parameter_count; i++)
         s->offsets[i + 1] = s->offsets[i] + cddp_tensor_numel(&s->parameters[i].tensor);
-    }
     s->numel = s->offsets[o->parameter_count];
     const int64_t unpadded = s->numel / o->world;
     s->share = (s->numel + o->world - 1) / o->world;
@@ -194,9 +187,7 @@ static void add_pieces(cd_shard *s)
                                                                  : within(s, i, s->stepped);
         const bool is_whole = owns || own.end - own.first == cddp_tensor_numel(&p->tensor);
         s->found[i] = -1;
-        if (own.first == own.end && !owns) {
-            continue;
-        }
+        if (own.first == own.end && !owns) continue;
         cd_optimizer_parameter *piece = &s->pieces[s->piece_count];
         *piece = *p;
         if (!is_whole) {
@@ -248,9 +239,7 @@ out:
 
 void cd_shard_destroy(cd_shard *s)
 {
-    if (s == NULL) {
-        return;
-    }
+    if (s == NULL) return;
     release_buffer(&s->given);
     release_buffer(&s->all);
     cd_arena_fini(&s->memory);
@@ -271,13 +260,9 @@ cddp_status cd_shard_take_gradients(cd_shard *s, cddp_error *err)
     for (size_t k = 0; k < s->piece_count; k++) {
         const cd_optimizer_parameter *piece = &s->pieces[k], *whole = &s->parameters[s->origins[k]];
         const cddp_grad *grad = whole->grad;
-        if (piece->grad == grad) {
-            continue;
-        }
+        if (piece->grad == grad) continue;
         s->gradients[k] = (cddp_grad){.kind = CDDP_GRAD_UNDEFINED};
-        if (grad->kind == CDDP_GRAD_UNDEFINED) {
-            continue;
-        }
+        if (grad->kind == CDDP_GRAD_UNDEFINED) continue;
         if (grad->kind != CDDP_GRAD_DENSE || !cddp_tensor_is_contiguous(&grad->value)) {
             return cd_fail(err, CDDP_E_CONFIG,
                            "optimizer.shard: the gradient of '%s' is %s, so that no slice of it "
@@ -296,11 +281,10 @@ static cddp_status await(cddp_work **works, size_t count, cddp_error *err)
 {
     cddp_status status = CDDP_OK;
     for (size_t i = 0; i < count; i++) {
-        if (status == CDDP_OK) {
+        if (status == CDDP_OK)
             status = cddp_work_wait(works[i], 0, err);
-        } else {
+        else
             cddp_work_release(works[i]);
-        }
     }
     return status;
 }
@@ -350,17 +334,13 @@ static cddp_status gather(cd_shard *s, cddp_group *group, cddp_error *err)
         const int64_t numel = cddp_tensor_numel(whole);
         const cddp_tensor from = range_of(&s->all, s->offsets[i], numel),
                           to = range_of(whole, 0, numel);
-        if (numel > 0) {
-            CD_TRY(to.device->copy(&to, &from, NULL, err));
-        }
+        if (numel > 0) CD_TRY(to.device->copy(&to, &from, NULL, err));
     }
     return CDDP_OK;
 }
 
 cddp_status cd_shard_exchange(cd_shard *s, cddp_group *group, cddp_error *err)
 {
-    if (s->options.kind == CD_SHARD_PARAMETERS) {
-        return CD_PASS(broadcast(s, group, err));
-    }
+    if (s->options.kind == CD_SHARD_PARAMETERS) return CD_PASS(broadcast(s, group, err));
     return s->numel > 0 ? gather(s, group, err) : CDDP_OK;
 }

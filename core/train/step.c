@@ -14,9 +14,7 @@
 /* When what was queued on the default stream has taken effect. */
 static cddp_status show_reduction(cd_trainer *t, const cd_micro *last, cddp_error *err)
 {
-    if (t->view.watcher == NULL) {
-        return CDDP_OK;
-    }
+    if (t->view.watcher == NULL) return CDDP_OK;
     CD_TRY(cd_streams_look(&t->streams, err));
     cd_watched_reduction reduction = {.micro = last,
                                       .window_first = t->now.window_first,
@@ -26,9 +24,8 @@ static cddp_status show_reduction(cd_trainer *t, const cd_micro *last, cddp_erro
                                       .is_before_start = cd_trainer_is_before_start(t),
                                       .wire = t->reduction.wire,
                                       .values = cd_trainer_refresh_views(t)};
-    if (!cd_trainer_has_block(t, &reduction.block_first, &reduction.block_count)) {
+    if (!cd_trainer_has_block(t, &reduction.block_first, &reduction.block_count))
         reduction.block_count = 0;
-    }
     CD_TRY(t->view.watcher->ops->reduced(t->view.watcher->self, &reduction, err));
     return CDDP_OK;
 }
@@ -47,9 +44,8 @@ cddp_status cd_trainer_close_window(cd_trainer *t, const cd_micro *micro, cddp_e
 
 cddp_status cd_trainer_show_before(cd_trainer *t, cddp_error *err)
 {
-    if (t->view.watcher != NULL) {
+    if (t->view.watcher != NULL)
         CD_TRY(t->view.watcher->ops->before_update(t->view.watcher->self, t->replica, err));
-    }
     return CDDP_OK;
 }
 
@@ -60,9 +56,7 @@ static cddp_status show_update(cd_trainer *t, cddp_error *err)
         t->view.stepped[i] = t->optimizers[i].is_due && !t->optimizers[i].has_overflowed;
         has_stepped |= t->view.stepped[i];
     }
-    if (t->view.watcher == NULL || !has_stepped) {
-        return CDDP_OK;
-    }
+    if (t->view.watcher == NULL || !has_stepped) return CDDP_OK;
     const cd_watched_update update = {.step = t->now.step,
                                       .stepped = t->view.stepped,
                                       .replica = t->replica,
@@ -84,35 +78,28 @@ static cddp_status unscale(cd_trainer *t, cddp_error *err)
             CD_TRY(cd_loss_scaler_unscale(&t->scaling.scaler, &own->scaled, o->grads, o->count,
                                           &own->has_overflowed, err));
         }
-        if (own->has_overflowed) {
-            overflowed |= INT64_C(1) << (i < 62 ? i : 62);
-        }
+        if (own->has_overflowed) overflowed |= INT64_C(1) << (i < 62 ? i : 62);
     }
-    if (overflowed != 0) {
-        cd_trainer_emit_mark(t, "overflow", overflowed);
-    }
+    if (overflowed != 0) cd_trainer_emit_mark(t, "overflow", overflowed);
     return CDDP_OK;
 }
 
 static cddp_status prepare_gradients(cd_trainer *t, cd_trainer_decision *decision, cddp_error *err)
 {
     const bool clips = t->clipping != NULL;
-    if (clips && t->program.settings.clip.place == CDDP_CLIP_BEFORE_UNSCALE) {
+    if (clips && t->program.settings.clip.place == CDDP_CLIP_BEFORE_UNSCALE)
         CD_TRY(cd_trainer_clip(t, decision, err));
-    }
     CD_TRY(unscale(t, err));
-    if (clips && t->program.settings.clip.place == CDDP_CLIP_AFTER_REDUCTION) {
+    if (clips && t->program.settings.clip.place == CDDP_CLIP_AFTER_REDUCTION)
         CD_TRY(cd_trainer_clip(t, decision, err));
-    }
     return CDDP_OK;
 }
 
 void cd_trainer_rescale(cd_trainer *t)
 {
     t->scaling.scale = cd_loss_scaler_get_scale(&t->scaling.scaler);
-    if (t->view.watcher != NULL) {
+    if (t->view.watcher != NULL)
         t->view.watcher->ops->rescaled(t->view.watcher->self, t->scaling.scale);
-    }
 }
 
 void cd_trainer_emit_step(cd_trainer *t, size_t optimizer, const cd_trainer_decision *decision)
@@ -132,9 +119,7 @@ cddp_status cd_trainer_emit_touch(cd_trainer *t, size_t optimizer, size_t positi
     const cd_replica_optimizer *o = &t->replica->optimizers[optimizer];
     uint64_t digest = 0;
     const int64_t held = cd_replica_find_piece(o, position);
-    if (t->tracer == NULL || held < 0) {
-        return CDDP_OK;
-    }
+    if (t->tracer == NULL || held < 0) return CDDP_OK;
     CD_TRY(cd_optimizer_state_digest(o->optimizer, (size_t)held, &digest, err));
     CD_EMIT(t->tracer, optimizer_touch, NULL, .optimizer = (int64_t)optimizer,
             .param = t->parameters[o->ordinals[position]].variable, .touched = touched,
@@ -151,20 +136,13 @@ static cddp_status step_optimizer(cd_trainer *t, size_t index, const cd_trainer_
     cd_trainer_decision decision = *all;
     decision.skipped = t->optimizers[index].has_overflowed;
     cd_trainer_emit_step(t, index, &decision);
-    if (decision.skipped) {
-        return CDDP_OK;
-    }
+    if (decision.skipped) return CDDP_OK;
     cd_optimizer_set_lr(o->optimizer, cd_schedule_lr(t->replica, index, t->now.step));
-    if (shard != NULL) {
-        CD_TRY(cd_shard_take_gradients(shard, err));
-    }
+    if (shard != NULL) CD_TRY(cd_shard_take_gradients(shard, err));
     CD_TRY(cd_optimizer_step(o->optimizer, err));
-    for (size_t k = 0; k < o->count; k++) {
+    for (size_t k = 0; k < o->count; k++)
         CD_TRY(cd_trainer_emit_touch(t, index, k, o->grads[k]->kind != CDDP_GRAD_UNDEFINED, err));
-    }
-    if (shard != NULL) {
-        CD_TRY(cd_shard_exchange(shard, t->groups.world, err));
-    }
+    if (shard != NULL) CD_TRY(cd_shard_exchange(shard, t->groups.world, err));
     return CDDP_OK;
 }
 
@@ -178,19 +156,14 @@ static cddp_status run_update(cd_trainer *t, const cd_micro *last, cddp_error *e
     }
     if (last->skip == CD_SKIP_STEP) {
         decision.skipped = true;
-        for (size_t i = 0; i < count; i++) {
-            cd_trainer_emit_step(t, i, &decision);
-        }
+        for (size_t i = 0; i < count; i++) cd_trainer_emit_step(t, i, &decision);
         return CDDP_OK;
     }
     CD_TRY(prepare_gradients(t, &decision, err));
-    if (!cd_trainer_steps_in_backward(t)) {
-        CD_TRY(cd_trainer_show_before(t, err));
-    }
+    if (!cd_trainer_steps_in_backward(t)) CD_TRY(cd_trainer_show_before(t, err));
     for (size_t i = 0; i < count; i++) {
-        if (t->optimizers[i].is_due && !t->replica->optimizers[i].in_backward) {
+        if (t->optimizers[i].is_due && !t->replica->optimizers[i].in_backward)
             CD_TRY(step_optimizer(t, i, &decision, err));
-        }
     }
     CD_TRY(cd_trainer_end_step_in_backward(t, err));
     CD_TRY(show_update(t, err));
@@ -215,14 +188,10 @@ cddp_status cd_trainer_update(cd_trainer *t, const cd_micro *last, cddp_error *e
 cddp_status cd_trainer_zero_grad(cd_trainer *t, cddp_error *err)
 {
     cd_module *module = cd_trainer_module(t);
-    if (t->program.settings.train.zero_grad == CDDP_ZERO_GRAD_KEEP) {
-        return CDDP_OK;
-    }
+    if (t->program.settings.train.zero_grad == CDDP_ZERO_GRAD_KEEP) return CDDP_OK;
     const bool to_none = t->program.settings.train.zero_grad == CDDP_ZERO_GRAD_NONE;
     CD_TRY(cd_module_zero_grad(module, to_none ? CD_ZERO_GRAD_TO_NONE : CD_ZERO_GRAD_TO_ZERO, err));
-    for (size_t i = 0; i < module->parameter_count; i++) {
-        t->parameters[i].contributions = 0;
-    }
+    for (size_t i = 0; i < module->parameter_count; i++) t->parameters[i].contributions = 0;
     CD_EMIT(t->tracer, zero_grad, NULL, .optimizer = -1, .to_none = to_none);
     return CDDP_OK;
 }
@@ -230,9 +199,8 @@ cddp_status cd_trainer_zero_grad(cd_trainer *t, cddp_error *err)
 static cddp_status touch_parameters(cd_trainer *t, cddp_error *err)
 {
     const cd_module *module = cd_trainer_module(t);
-    for (size_t i = 0; i < module->parameter_count; i++) {
+    for (size_t i = 0; i < module->parameter_count; i++)
         CD_TRY(cd_tensor_add_number(&module->parameters[i].tensor, t->rank->rank + 1.0, err));
-    }
     return CDDP_OK;
 }
 
@@ -245,9 +213,7 @@ cddp_status cd_trainer_step(cd_trainer *t, const cd_micro *last, cddp_error *err
     }
     CD_TRY(cd_trainer_average(t, err));
     t->now.has_stepped = false;
-    if (last->touch_parameters) {
-        CD_TRY(touch_parameters(t, err));
-    }
+    if (last->touch_parameters) CD_TRY(touch_parameters(t, err));
     CD_TRY(cd_trainer_emit_parameters(t, CD_MOMENT_AFTER_STEP, err));
     CD_TRY(cd_trainer_emit_optimizers(t, CD_MOMENT_AFTER_STEP, err));
     /* after the values were reported: the grid would hide a small difference */

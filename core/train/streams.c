@@ -13,9 +13,7 @@ cddp_status cd_streams_open(cd_streams *streams, const cddp_plan_streams *planne
     const bool has_streams =
         ops->size >= offsetof(cddp_world_ops, streams_close) + sizeof ops->streams_close &&
         ops->streams_open != NULL;
-    if (planned->producers == 0) {
-        return CDDP_OK;
-    }
+    if (planned->producers == 0) return CDDP_OK;
     if (!has_streams) {
         return cd_fail(
             err, CDDP_E_UNSUPPORTED,
@@ -39,9 +37,7 @@ cddp_status cd_streams_open(cd_streams *streams, const cddp_plan_streams *planne
 
 void cd_streams_close(cd_streams *streams)
 {
-    if (streams->device != NULL) {
-        streams->rank->ops->streams_close(streams->rank, streams->device);
-    }
+    if (streams->device != NULL) streams->rank->ops->streams_close(streams->rank, streams->device);
 }
 
 cddp_status cd_streams_attach(const cd_streams *streams, cd_module *module, cddp_error *err)
@@ -58,18 +54,14 @@ cddp_status cd_streams_attach(const cd_streams *streams, cd_module *module, cddp
 cddp_tensor cd_streams_queued(const cd_streams *streams, const cddp_tensor *tensor)
 {
     cddp_tensor t = *tensor;
-    if (streams->device != NULL && t.device != NULL) {
-        t.device = streams->device;
-    }
+    if (streams->device != NULL && t.device != NULL) t.device = streams->device;
     return t;
 }
 
 cddp_tensor cd_streams_plain(const cd_streams *streams, const cddp_tensor *tensor)
 {
     cddp_tensor t = *tensor;
-    if (streams->device != NULL && t.device == streams->device) {
-        t.device = cddp_device_cpu();
-    }
+    if (streams->device != NULL && t.device == streams->device) t.device = cddp_device_cpu();
     return t;
 }
 
@@ -96,9 +88,7 @@ void cd_streams_take_back(const cd_streams *streams, cd_module *module)
 {
     for (size_t i = 0; streams->device != NULL && i < module->parameter_count; i++) {
         cddp_grad *grad = &module->parameters[i].grad;
-        if (grad->kind == CDDP_GRAD_DENSE) {
-            grad->value.device = streams->device;
-        }
+        if (grad->kind == CDDP_GRAD_DENSE) grad->value.device = streams->device;
     }
 }
 
@@ -130,9 +120,8 @@ cddp_status cd_streams_await(const cd_streams *streams, uint32_t parameter, cddp
 
 cddp_status cd_streams_settle(const cd_streams *streams, cddp_error *err)
 {
-    if (streams->device != NULL) {
+    if (streams->device != NULL)
         CD_TRY(streams->device->stream_synchronize(streams->device, NULL, err));
-    }
     return CDDP_OK;
 }
 
@@ -151,8 +140,7 @@ cddp_status cd_streams_look(const cd_streams *streams, cddp_error *err)
 
 cddp_status cd_streams_settle_producers(const cd_streams *streams, cddp_error *err)
 {
-    for (uint32_t i = 0; streams->device != NULL && i < streams->producer_count; i++) {
+    for (uint32_t i = 0; streams->device != NULL && i < streams->producer_count; i++)
         CD_TRY(streams->device->stream_synchronize(streams->device, streams->producers[i], err));
-    }
     return CDDP_OK;
 }

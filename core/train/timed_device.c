@@ -24,9 +24,7 @@ static cddp_status charge(const cd_timed_device *timed, uint64_t bytes, const ch
                           cddp_error *err)
 {
     const uint64_t duration_ns = (uint64_t)((double)bytes * timed->ns_per_byte + 0.5);
-    if (duration_ns > 0) {
-        CD_TRY(timed->rank->ops->compute(timed->rank, duration_ns, what, err));
-    }
+    if (duration_ns > 0) CD_TRY(timed->rank->ops->compute(timed->rank, duration_ns, what, err));
     return CDDP_OK;
 }
 
@@ -45,9 +43,7 @@ static cddp_status timed_copy_many(const cddp_device *device, const cddp_copy_pa
 {
     const cd_timed_device *timed = timed_of(device);
     uint64_t bytes = 0;
-    for (size_t i = 0; i < pair_count; i++) {
-        bytes += bytes_of(&pairs[i].dst);
-    }
+    for (size_t i = 0; i < pair_count; i++) bytes += bytes_of(&pairs[i].dst);
     CD_TRY(charge(timed, bytes, "copy", err));
     CD_TRY(timed->inner->copy_many(timed->inner, pairs, pair_count, scale, n, stream, err));
     return CDDP_OK;

@@ -26,9 +26,8 @@ cd_watched_values cd_trainer_refresh_views(cd_trainer *t)
             is_kept ? t->parameters[i].averaged
                     : cd_streams_plain_grad(&t->streams, &module->parameters[i].grad);
     }
-    for (size_t i = 0; i < module->buffer_count; i++) {
+    for (size_t i = 0; i < module->buffer_count; i++)
         t->view.buffers[i] = module->buffers[i].tensor;
-    }
     return (cd_watched_values){t->view.parameters, t->view.gradients, t->view.buffers};
 }
 
@@ -55,9 +54,8 @@ static cddp_status allocate_arrays(cd_trainer *t, cddp_error *err)
     t->trained.count = 0;
     for (size_t i = 0; i < module->parameter_count; i++) {
         if (module->parameters[i].requires_grad ||
-            cd_plan_unfreezes(t->program.plan, module->parameters[i].name)) {
+            cd_plan_unfreezes(t->program.plan, module->parameters[i].name))
             t->trained.grads[t->trained.count++] = &module->parameters[i].grad;
-        }
     }
     return CDDP_OK;
 }
@@ -149,9 +147,8 @@ void cd_trainer_drop(cd_trainer *t)
     cd_trainer_close_clipping(t);
     cddp_ddp_destroy(t->ddp);
     t->ddp = NULL;
-    for (size_t i = 0; t->parameters != NULL && i < cd_trainer_module(t)->parameter_count; i++) {
+    for (size_t i = 0; t->parameters != NULL && i < cd_trainer_module(t)->parameter_count; i++)
         cddp_grad_fini(&t->parameters[i].averaged);
-    }
     t->parameters = NULL;
     cd_trainer_drop_replica(t);
     cd_arena_fini(&t->memory);
@@ -165,9 +162,7 @@ static cddp_status open_group(cd_trainer *t, cddp_error *err)
     const cd_arena_mark mark = cd_arena_get_mark(&t->run_memory);
     uint32_t *members = cd_arena_array(&t->run_memory, world, sizeof *members);
     CD_TRY(cd_arena_check(&t->run_memory, err, "the members of the world"));
-    for (uint32_t i = 0; i < world; i++) {
-        members[i] = i;
-    }
+    for (uint32_t i = 0; i < world; i++) members[i] = i;
     const cddp_group_options options = {
         .size = sizeof options,
         .backend = t->options.backend,
@@ -191,15 +186,12 @@ static cddp_status open_group(cd_trainer *t, cddp_error *err)
 static cddp_status open_watcher(cd_trainer *t, cddp_error *err)
 {
     const size_t count = cd_trainer_module(t)->parameter_count;
-    if (t->options.watcher == NULL || t->program.settings.model.device == CDDP_MODEL_DEVICE_SHAPE) {
+    if (t->options.watcher == NULL || t->program.settings.model.device == CDDP_MODEL_DEVICE_SHAPE)
         return CDDP_OK;
-    }
     const cd_arena_mark mark = cd_arena_get_mark(&t->memory);
     int32_t *variables = cd_arena_array(&t->memory, count + 1, sizeof *variables);
     CD_TRY(cd_arena_check(&t->memory, err, "the variables of rank %u", t->rank->rank));
-    for (size_t i = 0; i < count; i++) {
-        variables[i] = t->parameters[i].variable;
-    }
+    for (size_t i = 0; i < count; i++) variables[i] = t->parameters[i].variable;
     const cd_watched_model model = {.device = device_of(t),
                                     .replica = t->replica,
                                     .variables = variables,
@@ -216,9 +208,7 @@ cddp_status cd_trainer_create(const cd_trainer_options *options, cd_trainer **tr
     cddp_status status = CDDP_OK;
     const cddp_allocator *allocator = options->rank->allocator;
     cd_trainer *t = cd_allocate_zero(allocator, sizeof *t);
-    if (t == NULL) {
-        return cd_fail_memory(err, "rank %u", options->rank->rank);
-    }
+    if (t == NULL) return cd_fail_memory(err, "rank %u", options->rank->rank);
     t->options = *options;
     t->program.plan = options->plan;
     t->rank = options->rank;
@@ -254,13 +244,9 @@ out:
 
 void cd_trainer_destroy(cd_trainer *t)
 {
-    if (t == NULL) {
-        return;
-    }
+    if (t == NULL) return;
     cd_streams_close(&t->streams);
-    if (t->view.watcher != NULL) {
-        t->view.watcher->ops->close(t->view.watcher->self);
-    }
+    if (t->view.watcher != NULL) t->view.watcher->ops->close(t->view.watcher->self);
     cd_trainer_drop(t);
     cd_sampler_destroy(t->program.sampler);
     cd_blob_fini(&t->saved.all);
@@ -278,27 +264,21 @@ cddp_status cd_trainer_begin_step(cd_trainer *t, uint32_t step, cddp_error *err)
     t->now.step = step;
     t->now.window_first = 0;
     cd_replica_begin_step(t->replica, t->rank->rank, step);
-    for (size_t i = 0; i < cd_trainer_module(t)->parameter_count; i++) {
+    for (size_t i = 0; i < cd_trainer_module(t)->parameter_count; i++)
         cddp_grad_drop(&t->parameters[i].averaged);
-    }
     CD_TRY(cd_streams_settle(&t->streams, err));
     const cd_watched_values values = cd_trainer_refresh_views(t);
     cd_trainer_emit_agreement(t);
-    if (cd_trainer_steps_in_backward(t)) {
-        CD_TRY(cd_trainer_show_before(t, err));
-    }
-    if (t->view.watcher != NULL) {
+    if (cd_trainer_steps_in_backward(t)) CD_TRY(cd_trainer_show_before(t, err));
+    if (t->view.watcher != NULL)
         CD_TRY(t->view.watcher->ops->begin(t->view.watcher->self, step, &values, err));
-    }
     return CDDP_OK;
 }
 
 cddp_status cd_trainer_end_step(cd_trainer *t, const cd_micro *last, cddp_error *err)
 {
     CD_TRY(cd_trainer_step(t, last, err));
-    if (t->tracer != NULL) {
-        CD_TRY(cddp_tracer_flush(t->tracer, err));
-    }
+    if (t->tracer != NULL) CD_TRY(cddp_tracer_flush(t->tracer, err));
     CD_TRY(cd_trainer_checkpoint(t, t->now.step + 1, err));
     return CDDP_OK;
 }
@@ -310,9 +290,7 @@ static cddp_status train_step(cd_trainer *t, uint32_t step, cddp_error *err)
     for (uint32_t m = 0; m < t->program.settings.train.micro_steps; m++) {
         cd_micro_resolve(t->program.plan, &t->program.settings,
                          (cd_micro_place){t->rank->rank, step, m}, &micro);
-        if (t->tracer != NULL) {
-            cddp_tracer_set_step(t->tracer, step, m);
-        }
+        if (t->tracer != NULL) cddp_tracer_set_step(t->tracer, step, m);
         CD_TRY(cd_trainer_run_micro(t, &micro, err));
     }
     CD_TRY(cd_trainer_end_step(t, &micro, err));
@@ -338,13 +316,9 @@ static cddp_status train_steps(cd_trainer *t, cddp_error *err)
 {
     for (uint32_t step = 0; step < t->program.settings.train.steps; step++) {
         const bool has_step = cd_trainer_has_step(t, step);
-        if (t->tracer != NULL) {
-            cddp_tracer_set_step(t->tracer, step, 0);
-        }
+        if (t->tracer != NULL) cddp_tracer_set_step(t->tracer, step, 0);
         CD_EMIT(t->tracer, stop, NULL, .stop = rank_stops(t, step));
-        if (!has_step) {
-            break;
-        }
+        if (!has_step) break;
         CD_TRY(train_step(t, step, err));
     }
     return CDDP_OK;
@@ -355,16 +329,13 @@ static cddp_status train_steps(cd_trainer *t, cddp_error *err)
 static cddp_status collect_state(cd_trainer *t, cddp_join_options *options, cddp_error *err)
 {
     for (size_t i = 0; i < t->replica->optimizer_count; i++) {
-        for (size_t k = 0; k < t->replica->optimizers[i].count; k++) {
+        for (size_t k = 0; k < t->replica->optimizers[i].count; k++)
             CD_TRY(cd_optimizer_state_define(t->replica->optimizers[i].optimizer, k, err));
-        }
     }
     cd_replica_get_slots(t->replica, t->join.slots, t->join.slot_parameters);
     size_t count = 0;
     for (size_t i = 0; i < t->join.slot_count; i++) {
-        if (t->join.slots[i].device != NULL) {
-            t->join.state[count++] = t->join.slots[i];
-        }
+        if (t->join.slots[i].device != NULL) t->join.state[count++] = t->join.slots[i];
     }
     options->optimizer_state = t->join.state;
     options->optimizer_state_count = count;
@@ -378,9 +349,7 @@ cddp_status cd_trainer_begin(cd_trainer *t, cddp_error *err)
         cddp_join_options options = cddp_join_options_default();
         options.divide_by_initial_world_size = join->divide_by_initial_world_size;
         options.throw_on_early_termination = join->throw_on_early_termination;
-        if (join->broadcast_optimizer_state) {
-            CD_TRY(collect_state(t, &options, err));
-        }
+        if (join->broadcast_optimizer_state) CD_TRY(collect_state(t, &options, err));
         CD_TRY(cddp_ddp_join_begin(t->ddp, &options, err));
     }
     return CDDP_OK;

@@ -11,9 +11,8 @@ static void expand_parameters(const cd_trainer *t, const cddp_text_list *pattern
 {
     const cd_module *module = cd_trainer_module(t);
     for (size_t i = 0; i < module->parameter_count; i++) {
-        if (cd_patterns_match(patterns, module->parameters[i].name)) {
+        if (cd_patterns_match(patterns, module->parameters[i].name))
             names[(*count)++] = module->parameters[i].name;
-        }
     }
 }
 
@@ -22,9 +21,8 @@ static void expand_buffers(const cd_trainer *t, const cddp_text_list *patterns, 
 {
     const cd_module *module = cd_trainer_module(t);
     for (size_t i = 0; i < module->buffer_count; i++) {
-        if (cd_patterns_match(patterns, module->buffers[i].name)) {
+        if (cd_patterns_match(patterns, module->buffers[i].name))
             names[(*count)++] = module->buffers[i].name;
-        }
     }
 }
 
@@ -125,9 +123,8 @@ void cd_trainer_report_gradients(cd_trainer *t)
     const cd_module *module = cd_trainer_module(t);
     const cddp_dtype low = cd_mixed_dtype(t->program.settings.mixed_precision.param_dtype);
     for (size_t i = 0; i < module->parameter_count; i++) {
-        if (module->parameters[i].tensor.dtype != (cddp_dtype)t->program.settings.model.dtype) {
+        if (module->parameters[i].tensor.dtype != (cddp_dtype)t->program.settings.model.dtype)
             return;
-        }
     }
     if (low != CDDP_DTYPE_COUNT) {
         CD_EMIT(t->tracer, policy, "mixed_precision.param_dtype", .site = CDDP_SITE_GRADIENT,
@@ -143,9 +140,7 @@ static void declare_mixed_precision(cd_trainer *t)
 {
     const cddp_dtype low = cd_mixed_dtype(t->program.settings.mixed_precision.param_dtype);
     const cddp_dtype wire = cd_mixed_dtype(t->program.settings.mixed_precision.reduce_dtype);
-    if (low == CDDP_DTYPE_COUNT && wire == CDDP_DTYPE_COUNT) {
-        return;
-    }
+    if (low == CDDP_DTYPE_COUNT && wire == CDDP_DTYPE_COUNT) return;
     t->reduction.divides_after = true;
     t->reduction.wire = wire != CDDP_DTYPE_COUNT ? wire : low;
     CD_EMIT(t->tracer, policy, "mixed_precision.reduce_dtype", .site = CDDP_SITE_WIRE,
@@ -192,9 +187,7 @@ static cddp_status register_hook(cd_trainer *t, cddp_error *err)
         return CDDP_OK; /* the optimizer registers it with itself behind */
     }
     CD_TRY(find_hook(t, planned->name, &t->reduction.hook, err));
-    if (planned->inner != NULL) {
-        CD_TRY(find_hook(t, planned->inner, &t->reduction.inner_hook, err));
-    }
+    if (planned->inner != NULL) CD_TRY(find_hook(t, planned->inner, &t->reduction.inner_hook, err));
     if (t->program.settings.model.device == CDDP_MODEL_DEVICE_SYMBOL &&
         (t->reduction.hook->flags & CDDP_HOOK_LINEAR) == 0) {
         return cd_fail(err, CDDP_E_CONFIG,

@@ -94,9 +94,7 @@ typedef struct key_path {
 static bool path_split(const char *path, key_path *out)
 {
     char whole[PATH_BYTES_MAX];
-    if (strlen(path) >= sizeof whole) {
-        return false;
-    }
+    if (strlen(path) >= sizeof whole) return false;
     memcpy(whole, path, strlen(path) + 1);
     out->index = -1;
     out->indexed = 0;
@@ -114,9 +112,7 @@ static bool path_split(const char *path, key_path *out)
     }
     char *dot = strrchr(whole, '.');
     memcpy(out->field, dot != NULL ? dot + 1 : whole, strlen(dot != NULL ? dot + 1 : whole) + 1);
-    if (dot != NULL) {
-        *dot = '\0';
-    }
+    if (dot != NULL) *dot = '\0';
     memcpy(out->table, dot != NULL ? whole : "", dot != NULL ? strlen(whole) + 1 : 1);
     return true;
 }
@@ -125,9 +121,7 @@ static cd_key_scope item_scope(const char *table)
 {
     for (int scope = 0; scope < CD_SCOPE_COUNT; scope++) {
         const cd_item_table *item = cd_item_table_get((cd_key_scope)scope);
-        if (item != NULL && strcmp(item->name, table) == 0) {
-            return (cd_key_scope)scope;
-        }
+        if (item != NULL && strcmp(item->name, table) == 0) return (cd_key_scope)scope;
     }
     return CD_SCOPE_COUNT;
 }
@@ -179,9 +173,7 @@ static bool visit_table(void *context, const cd_toml_table *table)
     reader *r = context;
     const place at = {table->line, table->column};
     key_path path;
-    if (r->has_more) {
-        return true;
-    }
+    if (r->has_more) return true;
     if (!path_split(table->path, &path)) {
         complain(r, at, "the name of this table is too long");
         return true;
@@ -289,9 +281,7 @@ static bool visit_leaf(void *context, const cd_toml_leaf *leaf)
 {
     reader *r = context;
     key_path path;
-    if (r->has_more) {
-        return true;
-    }
+    if (r->has_more) return true;
     const bool is_setting = path_split(leaf->path, &path) && find_settings(path.table) != NULL;
     return is_setting ? visit_setting(r, leaf, strrchr(leaf->path, '.') + 1) : keep_leaf(r, leaf);
 }
@@ -305,9 +295,7 @@ static const char *kind_words(const cd_toml_leaf *leaf)
     static const char *const list_words[] = {"a list of texts", "a list of whole numbers",
                                              "a list of numbers", "a list of flags",
                                              "a mixed list"};
-    if (leaf->is_array && leaf->item_count == 0) {
-        return "an empty list";
-    }
+    if (leaf->is_array && leaf->item_count == 0) return "an empty list";
     return leaf->is_array ? list_words[leaf->kind] : words[leaf->kind];
 }
 
@@ -353,14 +341,11 @@ static const cd_key_row *leaf_row(reader *r, const cd_toml_leaf *leaf, const key
     if (row == NULL) {
         const cd_key_row *near = cd_key_nearest(path->table, path->field);
         char where[PATH_BYTES_MAX + 16] = "", meant[PATH_BYTES_MAX] = "";
-        if (path->table[0] != '\0') {
-            snprintf(where, sizeof where, " in [%s]", path->table);
-        }
-        if (near != NULL && strcmp(near->table, path->table) == 0) {
+        if (path->table[0] != '\0') snprintf(where, sizeof where, " in [%s]", path->table);
+        if (near != NULL && strcmp(near->table, path->table) == 0)
             snprintf(meant, sizeof meant, "%s", near->field);
-        } else if (near != NULL) {
+        else if (near != NULL)
             cd_key_path(near, meant, sizeof meant);
-        }
         /* Every line after a header belongs to its table, even a pasted line that should be at the
         ** top of the file. */
         const bool is_top = near != NULL && near->table[0] == '\0' && path->table[0] != '\0';
@@ -397,9 +382,8 @@ static void apply_rank_leaf(reader *r, const cd_toml_leaf *leaf, const key_path 
     const cd_key_row *row = leaf_row(r, leaf, &inner);
     const cd_key_value value = {leaf->items, leaf->item_count};
     if (row != NULL &&
-        cd_plan_add_override(r->plan, &r->rank_tables[path->index], row, &value, &err) != CDDP_OK) {
+        cd_plan_add_override(r->plan, &r->rank_tables[path->index], row, &value, &err) != CDDP_OK)
         complain(r, at, "%s", err.message);
-    }
 }
 
 static bool path_is_ranks(const key_path *path)
@@ -418,9 +402,8 @@ static void apply_leaf(reader *r, const cd_toml_leaf *leaf)
     }
     if (strncmp(path.table, "rank", 4) == 0 && (path.table[4] == '\0' || path.table[4] == '.')) {
         if (path.index >= 0 && path.indexed == strlen("rank") && !path.is_nested &&
-            !path_is_ranks(&path)) {
+            !path_is_ranks(&path))
             apply_rank_leaf(r, leaf, &path);
-        }
         return;
     }
     const bool repeats = item_scope(path.table) != CD_SCOPE_COUNT;
@@ -432,17 +415,14 @@ static void apply_leaf(reader *r, const cd_toml_leaf *leaf)
     const cd_key_row *row = leaf_row(r, leaf, &path);
     const cd_key_value value = {leaf->items, leaf->item_count};
     if (row != NULL &&
-        cd_plan_assign(r->plan, row, repeats ? (size_t)path.index : 0, &value, &err) != CDDP_OK) {
+        cd_plan_assign(r->plan, row, repeats ? (size_t)path.index : 0, &value, &err) != CDDP_OK)
         complain(r, at, "%s", err.message);
-    }
 }
 
 static void apply_ranks(reader *r, const cd_toml_leaf *leaf)
 {
     key_path path;
-    if (!path_split(leaf->path, &path) || !path_is_ranks(&path) || path.index < 0) {
-        return;
-    }
+    if (!path_split(leaf->path, &path) || !path_is_ranks(&path) || path.index < 0) return;
     const place at = {leaf->line, leaf->column};
     cddp_selector *ranks = &r->rank_tables[path.index];
     for (size_t i = 0; i < leaf->item_count; i++) {
@@ -474,19 +454,14 @@ static place find_key(const reader *r, const char *key)
         const place here = {r->leaves[i].line, r->leaves[i].column};
         key_path path;
         char whole[2 * PATH_BYTES_MAX];
-        if (!path_split(r->leaves[i].path, &path)) {
-            continue;
-        }
+        if (!path_split(r->leaves[i].path, &path)) continue;
         snprintf(whole, sizeof whole, "%s%s%s", path.table, path.table[0] != '\0' ? "." : "",
                  path.field);
-        if (strcmp(bracket != NULL ? r->leaves[i].path : whole, key) == 0) {
-            return here;
-        }
+        if (strcmp(bracket != NULL ? r->leaves[i].path : whole, key) == 0) return here;
         const bool is_of_element = element > 0 && strncmp(r->leaves[i].path, key, element) == 0;
         const bool is_of_rank = strncmp(path.table, "rank.", 5) == 0 && strcmp(whole + 5, key) == 0;
-        if ((is_of_element || is_of_rank) && (nearest.line == 0 || here.line < nearest.line)) {
+        if ((is_of_element || is_of_rank) && (nearest.line == 0 || here.line < nearest.line))
             nearest = here;
-        }
     }
     return nearest;
 }
@@ -510,32 +485,23 @@ static void apply_sets(reader *r)
         }
         memcpy(key, set, (size_t)(equals - set));
         key[equals - set] = '\0';
-        if (cddp_plan_set(r->plan, key, equals + 1, &err) != CDDP_OK) {
+        if (cddp_plan_set(r->plan, key, equals + 1, &err) != CDDP_OK)
             complain(r, (place){0, 0}, "--set %s: %s", set, err.message);
-        }
     }
 }
 
 static void apply_all(reader *r)
 {
-    for (size_t i = 0; i < r->leaf_count && !r->has_more; i++) {
-        apply_ranks(r, &r->leaves[i]);
-    }
-    for (size_t i = 0; i < r->leaf_count && !r->has_more; i++) {
-        apply_leaf(r, &r->leaves[i]);
-    }
-    if (find_key(r, "schema").line == 0) {
+    for (size_t i = 0; i < r->leaf_count && !r->has_more; i++) apply_ranks(r, &r->leaves[i]);
+    for (size_t i = 0; i < r->leaf_count && !r->has_more; i++) apply_leaf(r, &r->leaves[i]);
+    if (find_key(r, "schema").line == 0)
         complain(r, (place){1, 1}, "a scenario starts with schema = %d", CDDP_PLAN_SCHEMA);
-    }
     apply_sets(r);
     /* A scenario that expects an error may expect exactly this one, so the run judges it. */
-    if (r->mistake_count > 0 || r->plan->expect.verdict == CDDP_EXPECT_ERROR) {
-        return;
-    }
+    if (r->mistake_count > 0 || r->plan->expect.verdict == CDDP_EXPECT_ERROR) return;
     if (cd_plan_find_contradictions(r->plan, complain_contradiction, r) == 0 &&
-        r->options->examine != NULL) {
+        r->options->examine != NULL)
         r->options->examine(r->options->context, r->plan, complain_contradiction, r);
-    }
 }
 
 /* ---- reporting ---- */
@@ -543,12 +509,8 @@ static void apply_all(reader *r)
 static int compare_mistakes(const void *left, const void *right)
 {
     const mistake *a = left, *b = right;
-    if (a->line != b->line) {
-        return a->line < b->line ? -1 : 1;
-    }
-    if (a->column != b->column) {
-        return a->column < b->column ? -1 : 1;
-    }
+    if (a->line != b->line) return a->line < b->line ? -1 : 1;
+    if (a->column != b->column) return a->column < b->column ? -1 : 1;
     return a->order < b->order ? -1 : a->order > b->order;
 }
 
@@ -560,9 +522,7 @@ static const char *find_line(reader *r, uint32_t line)
         at = strchr(at, '\n');
         at = at != NULL ? at + 1 : NULL;
     }
-    if (line == 0 || at == NULL) {
-        return NULL;
-    }
+    if (line == 0 || at == NULL) return NULL;
     return cd_arena_printf(&r->arena, "%.*s", (int)strcspn(at, "\r\n"), at);
 }
 
@@ -599,9 +559,7 @@ cddp_status cd_reader_read_text(const cd_reader_options *options, const char *na
     const cd_toml_visitor visitor = {&r, visit_table, visit_leaf};
     switch (cd_toml_parse(text, strlen(text), &visitor, &syntax)) {
     case CD_TOML_OK:
-        if (!r.has_more) {
-            apply_all(&r);
-        }
+        if (!r.has_more) apply_all(&r);
         break;
     case CD_TOML_SYNTAX:
         complain(&r, (place){syntax.line, syntax.column}, "%s", syntax.message);
@@ -615,9 +573,7 @@ cddp_status cd_reader_read_text(const cd_reader_options *options, const char *na
         status = cd_fail_memory(err, "reading %s", name);
         goto out;
     }
-    if (r.mistake_count > 0) {
-        CD_TRY_OUT(report_mistakes(&r, err));
-    }
+    if (r.mistake_count > 0) CD_TRY_OUT(report_mistakes(&r, err));
     *plan = r.plan;
     r.plan = NULL;
 out:
@@ -636,9 +592,7 @@ cddp_status cd_reader_read_file(const cd_reader_options *options, const char *pa
     char *text = NULL;
     size_t capacity = 0, used = 0;
     FILE *file = fopen(path, "rb");
-    if (file == NULL) {
-        return cd_fail(err, CDDP_E_IO, "cannot read '%s': %s", path, strerror(errno));
-    }
+    if (file == NULL) return cd_fail(err, CDDP_E_IO, "cannot read '%s': %s", path, strerror(errno));
     for (;;) {
         if (used > FILE_BYTES_MAX) {
             status = cd_fail(err, CDDP_E_LIMIT, "%s is longer than %u bytes: not a scenario", path,
@@ -651,9 +605,7 @@ cddp_status cd_reader_read_file(const cd_reader_options *options, const char *pa
         }
         const size_t got = fread(text + used, 1, 4096, file);
         used += got;
-        if (got == 0) {
-            break;
-        }
+        if (got == 0) break;
     }
     if (ferror(file)) {
         status = cd_fail(err, CDDP_E_IO, "cannot read '%s': %s", path, strerror(errno));
@@ -673,14 +625,11 @@ out:
 
 size_t cd_complaint_print(const cd_complaint *complaint, char *text, size_t text_bytes)
 {
-    if (complaint->line == 0) {
+    if (complaint->line == 0)
         return (size_t)snprintf(text, text_bytes, "%s: %s\n", complaint->file, complaint->message);
-    }
     const int length = snprintf(text, text_bytes, "%s:%u:%u: %s\n", complaint->file,
                                 complaint->line, complaint->column, complaint->message);
-    if (complaint->source_line == NULL || complaint->source_line[0] == '\0') {
-        return (size_t)length;
-    }
+    if (complaint->source_line == NULL || complaint->source_line[0] == '\0') return (size_t)length;
     const size_t used = (size_t)length < text_bytes ? (size_t)length : text_bytes;
     const int more =
         snprintf(text + used, text_bytes - used, "    %s\n    %*s^\n", complaint->source_line,

@@ -59,12 +59,9 @@ bool find_deep_key(std::string_view text, toml::source_position &at)
             at = here;
             return true;
         }
-        if (c == '\n' || c == '=' || c == '[' || c == ']' || c == '{' || c == '}' || c == ',') {
+        if (c == '\n' || c == '=' || c == '[' || c == ']' || c == '{' || c == '}' || c == ',')
             dots = 0;
-        }
-        if (c == '\n') {
-            here = {here.line + 1, 0};
-        }
+        if (c == '\n') here = {here.line + 1, 0};
     }
     return false;
 }
@@ -90,9 +87,8 @@ struct walk {
     {
         if (const auto *value = node.as_string()) {
             text = value->get();
-            if (text.find('\0') != text.npos) {
+            if (text.find('\0') != text.npos)
                 throw refused{node.source().begin, "text with a zero byte in it would end there"};
-            }
             return CD_TOML_TEXT;
         }
         if (const auto *value = node.as_integer()) {
@@ -137,25 +133,19 @@ struct walk {
             leaf.kind = scalar(node, texts.back());
         }
         std::vector<const char *> items;
-        for (const std::string &text : texts) {
-            items.push_back(text.c_str());
-        }
+        for (const std::string &text : texts) items.push_back(text.c_str());
         leaf.path = path.c_str();
         leaf.items = items.data();
         leaf.item_count = items.size();
         leaf.line = at.begin.line;
         leaf.column = at.begin.column;
-        if (!visitor.leaf(visitor.context, &leaf)) {
-            throw stopped{};
-        }
+        if (!visitor.leaf(visitor.context, &leaf)) throw stopped{};
     }
 
     void report_table(const std::string &path, bool is_element, const toml::source_region &at) const
     {
         const cd_toml_table table{path.c_str(), is_element, at.begin.line, at.begin.column};
-        if (!visitor.table(visitor.context, &table)) {
-            throw stopped{};
-        }
+        if (!visitor.table(visitor.context, &table)) throw stopped{};
     }
 
     void visit(const std::string &prefix, const toml::table &table) const
@@ -169,9 +159,7 @@ struct walk {
                 prefix.empty() ? std::string(key.str()) : prefix + "." + std::string(key.str());
             if (const auto *inner = node.as_table()) {
                 report_table(path, false, key.source());
-                if (path.size() <= PATH_BYTES_MAX) {
-                    visit(path, *inner);
-                }
+                if (path.size() <= PATH_BYTES_MAX) visit(path, *inner);
             } else if (node.is_array_of_tables()) {
                 std::size_t index = 0;
                 for (const toml::node &element : *node.as_array()) {

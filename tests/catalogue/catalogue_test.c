@@ -66,13 +66,11 @@ static void print_verdict(const cddp_verdict *v)
         }
     }
     printf("    exercised:");
-    for (size_t i = 0; i < v->exercise_count; i++) {
+    for (size_t i = 0; i < v->exercise_count; i++)
         printf(" %s×%llu", v->exercises[i].check, (unsigned long long)v->exercises[i].count);
-    }
     printf("\n    marks:");
-    for (size_t i = 0; i < v->mark_count; i++) {
+    for (size_t i = 0; i < v->mark_count; i++)
         printf(" %s×%llu", v->marks[i].name, (unsigned long long)v->marks[i].count);
-    }
     printf("\n    %llu events, %llu ns\n", (unsigned long long)v->event_count,
            (unsigned long long)v->time_ns);
 }
@@ -103,12 +101,9 @@ static void keep_marks(catalogue *c, const cddp_verdict *v)
 {
     for (size_t i = 0; i < v->mark_count; i++) {
         size_t k = 0;
-        while (k < c->mark_count && strcmp(c->marks[k], v->marks[i].name) != 0) {
-            k++;
-        }
-        if (k == c->mark_count && k < MARKS_MAX) {
+        while (k < c->mark_count && strcmp(c->marks[k], v->marks[i].name) != 0) k++;
+        if (k == c->mark_count && k < MARKS_MAX)
             snprintf(c->marks[c->mark_count++], sizeof c->marks[0], "%s", v->marks[i].name);
-        }
     }
 }
 
@@ -126,9 +121,7 @@ static bool judge_runs(const catalogue *c, const char *path, const cddp_verdict 
                (unsigned long long)first->trace_digest, (unsigned long long)first->event_count,
                (unsigned long long)second->trace_digest, (unsigned long long)second->event_count);
     }
-    if (!good || c->verbose) {
-        print_verdict(first);
-    }
+    if (!good || c->verbose) print_verdict(first);
     return good;
 }
 
@@ -137,9 +130,7 @@ static bool judge_mutant(const catalogue *c, const char *path, const cddp_verdic
     const bool good = v->finding_count > 0 && strcmp(v->findings[0].check, c->mutant) == 0;
     printf("%s %s: %s\n", good ? "ok  " : "FAIL", path,
            v->finding_count > 0 ? v->findings[0].title : "no finding at all");
-    if (!good || c->verbose) {
-        print_verdict(v);
-    }
+    if (!good || c->verbose) print_verdict(v);
     return good;
 }
 
@@ -262,9 +253,7 @@ static size_t find_missing_marks(const catalogue *c, const char *path)
     while (fgets(line, sizeof line, file) != NULL) {
         line[strcspn(line, "\r\n")] = '\0';
         bool seen = line[0] == '\0' || line[0] == '#';
-        for (size_t i = 0; i < c->mark_count && !seen; i++) {
-            seen = strcmp(c->marks[i], line) == 0;
-        }
+        for (size_t i = 0; i < c->mark_count && !seen; i++) seen = strcmp(c->marks[i], line) == 0;
         if (!seen) {
             printf("FAIL coverage mark '%s' was reached by no scenario\n", line);
             missing++;
@@ -287,17 +276,16 @@ int main(int argc, char **argv)
     }
     c.registry = registry;
     for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--verbose") == 0) {
+        if (strcmp(argv[i], "--verbose") == 0)
             c.verbose = true;
-        } else if (strcmp(argv[i], "--mutant") == 0 && i + 1 < argc) {
+        else if (strcmp(argv[i], "--mutant") == 0 && i + 1 < argc)
             c.mutant = argv[++i];
-        } else if (strcmp(argv[i], "--marks") == 0 && i + 1 < argc) {
+        else if (strcmp(argv[i], "--marks") == 0 && i + 1 < argc)
             marks = argv[++i];
-        } else if (run_scenario(&c, argv[i])) {
+        else if (run_scenario(&c, argv[i]))
             c.passed++;
-        } else {
+        else
             c.failed++;
-        }
     }
     c.failed += marks != NULL ? find_missing_marks(&c, marks) : 0;
     printf("%zu as expected, %zu not\n", c.passed, c.failed);

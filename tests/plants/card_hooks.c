@@ -55,9 +55,7 @@ typedef struct card_state {
 static cddp_status card_create(const cddp_hook_context *context, void **self, cddp_error *err)
 {
     card_state *s = calloc(1, sizeof *s);
-    if (s == NULL) {
-        return cddp_error_set(err, CDDP_E_NOMEM, "no memory for a planted hook");
-    }
+    if (s == NULL) return cddp_error_set(err, CDDP_E_NOMEM, "no memory for a planted hook");
     s->accumulates = context->accumulates;
     s->tracer = context->tracer;
     s->model = context->model_digest;
@@ -68,9 +66,7 @@ static cddp_status card_create(const cddp_hook_context *context, void **self, cd
 static void card_destroy(void *self)
 {
     card_state *s = self;
-    if (s != NULL) {
-        free(s->wide);
-    }
+    if (s != NULL) free(s->wide);
     free(s);
 }
 
@@ -98,9 +94,7 @@ static cddp_status post_sum(const cddp_grad_bucket *bucket, const cddp_tensor *t
                          .output = *tensor,
                          .label = (uint64_t)bucket->index + 1};
     const cddp_status status = cddp_group_post(group, &c, &future->works[future->work_count], err);
-    if (status == CDDP_OK) {
-        future->work_count++;
-    }
+    if (status == CDDP_OK) future->work_count++;
     return status;
 }
 
@@ -142,9 +136,7 @@ static cddp_status half_back(void *self, cddp_grad_bucket *bucket, cddp_future *
     const cddp_tensor half =
         cddp_tensor_of(b->device, s->half[bucket->index], 0, CDDP_F16, b->sizes, 1);
     cddp_status status = b->device->divide(&half, &half, (int64_t)future->scratch[0], NULL, err);
-    if (status == CDDP_OK) {
-        status = b->device->copy(b, &half, NULL, err);
-    }
+    if (status == CDDP_OK) status = b->device->copy(b, &half, NULL, err);
     future->result = *b;
     return status;
 }
@@ -156,9 +148,7 @@ static cddp_status run_half_sum(void *self, cddp_grad_bucket *bucket, cddp_group
     float *flat = NULL;
     int64_t numel = 0;
     cddp_status status = take(bucket, &flat, &numel, err);
-    if (status != CDDP_OK) {
-        return status;
-    }
+    if (status != CDDP_OK) return status;
     const cddp_tensor half = cddp_tensor_of(bucket->buffer.device, s->half[bucket->index], 0,
                                             CDDP_F16, bucket->buffer.sizes, 1);
     status = half.device->copy(&half, &bucket->buffer, NULL, err);
@@ -191,9 +181,7 @@ static cddp_status run_seed(void *self, cddp_grad_bucket *bucket, cddp_group *gr
     float *flat = NULL;
     int64_t numel = 0;
     const cddp_status status = take(bucket, &flat, &numel, err);
-    if (status != CDDP_OK) {
-        return status;
-    }
+    if (status != CDDP_OK) return status;
     uint32_t draw = 12345;
     for (int64_t i = 0; i < numel; i++) {
         draw = draw * 1664525u + 1013904223u;
@@ -209,9 +197,7 @@ static cddp_status run_by_index(void *self, cddp_grad_bucket *bucket, cddp_group
     float *flat = NULL;
     int64_t numel = 0;
     const cddp_status status = take(bucket, &flat, &numel, err);
-    if (status != CDDP_OK) {
-        return status;
-    }
+    if (status != CDDP_OK) return status;
     halve(flat, s->owed[bucket->index % SLOTS], numel);
     return divide_and_sum(bucket, cddp_group_size(group), group, future, err);
 }
@@ -223,9 +209,7 @@ static cddp_status run_halves(void *self, cddp_grad_bucket *bucket, cddp_group *
     float *flat = NULL;
     int64_t numel = 0;
     const cddp_status status = take(bucket, &flat, &numel, err);
-    if (status != CDDP_OK) {
-        return status;
-    }
+    if (status != CDDP_OK) return status;
     halve_parameters(self, bucket, flat);
     return divide_and_sum(bucket, cddp_group_size(group), group, future, err);
 }
@@ -239,12 +223,8 @@ static cddp_status run_last(void *self, cddp_grad_bucket *bucket, cddp_group *gr
     float *flat = NULL;
     int64_t numel = 0;
     const cddp_status status = take(bucket, &flat, &numel, err);
-    if (status != CDDP_OK) {
-        return status;
-    }
-    if (s->counter >= 2) {
-        halve_parameters(s, bucket, flat);
-    }
+    if (status != CDDP_OK) return status;
+    if (s->counter >= 2) halve_parameters(s, bucket, flat);
     s->counter += bucket->index == 0;
     return divide_and_sum(bucket, cddp_group_size(group), group, future, err);
 }
@@ -256,9 +236,7 @@ static cddp_status run_wrong_place(void *self, cddp_grad_bucket *bucket, cddp_gr
     float *flat = NULL;
     int64_t numel = 0;
     const cddp_status status = take(bucket, &flat, &numel, err);
-    if (status != CDDP_OK) {
-        return status;
-    }
+    if (status != CDDP_OK) return status;
     cddp_tensor begin = bucket->buffer;
     begin.offset = 0; /* forgets where the bucket begins in its storage */
     memmove(begin.storage, flat, (size_t)numel * sizeof *flat);
@@ -273,9 +251,7 @@ static cddp_status run_late(void *self, cddp_grad_bucket *bucket, cddp_group *gr
     card_state *s = self;
     if (s->has_last) {
         const cddp_status status = s->last.device->fill(&s->last, 0.0, NULL, err);
-        if (status != CDDP_OK) {
-            return status;
-        }
+        if (status != CDDP_OK) return status;
     }
     s->has_last = bucket->is_last;
     s->last = bucket->buffer;
@@ -290,9 +266,7 @@ static cddp_status run_by_rank(void *self, cddp_grad_bucket *bucket, cddp_group 
     float *flat = NULL;
     int64_t numel = 0;
     const cddp_status status = take(bucket, &flat, &numel, err);
-    if (status != CDDP_OK) {
-        return status;
-    }
+    if (status != CDDP_OK) return status;
     future->result = bucket->buffer;
     const bool is_small = numel > 0 && flat[0] * flat[0] < 0.5f;
     return is_small ? CDDP_OK : divide_and_sum(bucket, cddp_group_size(group), group, future, err);
@@ -308,12 +282,8 @@ static cddp_status run_skips_zeros(void *self, cddp_grad_bucket *bucket, cddp_gr
     int64_t numel = 0;
     bool is_zero = true;
     const cddp_status status = take(bucket, &flat, &numel, err);
-    if (status != CDDP_OK) {
-        return status;
-    }
-    for (int64_t i = 0; i < numel; i++) {
-        is_zero = is_zero && flat[i] == 0.0f;
-    }
+    if (status != CDDP_OK) return status;
+    for (int64_t i = 0; i < numel; i++) is_zero = is_zero && flat[i] == 0.0f;
     future->result = bucket->buffer;
     return is_zero ? CDDP_OK : divide_and_sum(bucket, cddp_group_size(group), group, future, err);
 }
@@ -326,12 +296,8 @@ static cddp_status run_all_buckets(void *self, cddp_grad_bucket *bucket, cddp_gr
     float *flat = NULL;
     int64_t numel = 0;
     const cddp_status status = take(bucket, &flat, &numel, err);
-    if (status != CDDP_OK) {
-        return status;
-    }
-    if (s->counter++ / bucket->bucket_count % 3 == 2) {
-        halve_parameters(s, bucket, flat);
-    }
+    if (status != CDDP_OK) return status;
+    if (s->counter++ / bucket->bucket_count % 3 == 2) halve_parameters(s, bucket, flat);
     return divide_and_sum(bucket, cddp_group_size(group), group, future, err);
 }
 
@@ -346,12 +312,10 @@ static cddp_status accumulate(void *self, uint32_t variable, const cddp_tensor *
 {
     card_state *s = self;
     const int64_t numel = cddp_tensor_numel(gradient);
-    if (gradient->dtype != CDDP_F32 || numel > NUMEL_MAX) {
+    if (gradient->dtype != CDDP_F32 || numel > NUMEL_MAX)
         return cddp_error_set(err, CDDP_E_UNSUPPORTED, "planted hooks take small f32 gradients");
-    }
-    for (int64_t i = 0; i < numel; i++) {
+    for (int64_t i = 0; i < numel; i++)
         s->owed[variable % SLOTS][i] += ((const float *)gradient->storage)[gradient->offset + i];
-    }
     return CDDP_OK;
 }
 
@@ -378,16 +342,11 @@ static cddp_status stale_back(void *self, cddp_grad_bucket *bucket, cddp_future 
     float *flat = NULL, fresh[NUMEL_MAX];
     int64_t numel = 0;
     const cddp_status status = take(bucket, &flat, &numel, err);
-    if (status != CDDP_OK) {
-        return status;
-    }
+    if (status != CDDP_OK) return status;
     memcpy(fresh, flat, (size_t)numel * sizeof *flat);
-    if (bucket->is_last && future->scratch[0] % 2 == 1) {
+    if (bucket->is_last && future->scratch[0] % 2 == 1)
         memcpy(flat, s->owed[SLOTS - 1], (size_t)numel * sizeof *flat);
-    }
-    if (bucket->is_last) {
-        memcpy(s->owed[SLOTS - 1], fresh, (size_t)numel * sizeof *flat);
-    }
+    if (bucket->is_last) memcpy(s->owed[SLOTS - 1], fresh, (size_t)numel * sizeof *flat);
     future->result = bucket->buffer;
     return CDDP_OK;
 }
@@ -399,9 +358,7 @@ static cddp_status run_stale(void *self, cddp_grad_bucket *bucket, cddp_group *g
     float *flat = NULL;
     int64_t numel = 0;
     const cddp_status status = take(bucket, &flat, &numel, err);
-    if (status != CDDP_OK) {
-        return status;
-    }
+    if (status != CDDP_OK) return status;
     future->scratch[0] = s->counter;
     future->next = stale_back;
     s->counter += bucket->is_last;
@@ -416,17 +373,14 @@ static cddp_status run_by_shape(void *self, cddp_grad_bucket *bucket, cddp_group
     float *flat = NULL;
     int64_t numel = 0;
     const cddp_status status = take(bucket, &flat, &numel, err);
-    if (status != CDDP_OK) {
-        return status;
-    }
+    if (status != CDDP_OK) return status;
     for (uint32_t k = 0; k < bucket->parameter_count; k++) {
         for (uint32_t other = 0; other < bucket->parameter_count; other++) {
             const float *owed = s->owed[bucket->parameter_ids[other] % SLOTS];
             for (int64_t i = 0; other != k && bucket->lengths[other] == bucket->lengths[k] &&
                                 i < bucket->lengths[k];
-                 i++) {
+                 i++)
                 flat[bucket->offsets[k] + i] += owed[i];
-            }
         }
     }
     halve_parameters(s, bucket, flat);
@@ -440,13 +394,10 @@ static cddp_status run_grows(void *self, cddp_grad_bucket *bucket, cddp_group *g
     float *flat = NULL;
     int64_t numel = 0;
     const cddp_status status = take(bucket, &flat, &numel, err);
-    if (status != CDDP_OK) {
-        return status;
-    }
+    if (status != CDDP_OK) return status;
     halve_parameters(s, bucket, flat);
-    for (uint32_t k = 0; k < bucket->parameter_count; k++) {
+    for (uint32_t k = 0; k < bucket->parameter_count; k++)
         s->owed[bucket->parameter_ids[k] % SLOTS][0] *= bucket->lengths[k] > 1 ? 1.5f : 1.0f;
-    }
     return divide_and_sum(bucket, cddp_group_size(group), group, future, err);
 }
 
@@ -458,9 +409,7 @@ static cddp_status run_own_law(void *self, cddp_grad_bucket *bucket, cddp_group 
     float *flat = NULL;
     int64_t numel = 0;
     const cddp_status status = take(bucket, &flat, &numel, err);
-    if (status != CDDP_OK) {
-        return status;
-    }
+    if (status != CDDP_OK) return status;
     double before = 0.0, after = 0.0;
     for (int64_t i = 0; i < numel; i++) {
         before += (double)flat[i];
@@ -473,9 +422,7 @@ static cddp_status run_own_law(void *self, cddp_grad_bucket *bucket, cddp_group 
                           .left = after,
                           .right = before,
                           .bound = 1e-6};
-    if (s->tracer != NULL) {
-        cddp_tracer_law(s->tracer, &law);
-    }
+    if (s->tracer != NULL) cddp_tracer_law(s->tracer, &law);
     return divide_and_sum(bucket, cddp_group_size(group), group, future, err);
 }
 
@@ -487,12 +434,8 @@ static cddp_status run_hides(void *self, cddp_grad_bucket *bucket, cddp_group *g
     float *flat = NULL;
     int64_t numel = 0;
     const cddp_status status = take(bucket, &flat, &numel, err);
-    if (status != CDDP_OK) {
-        return status;
-    }
-    for (int64_t i = 0; i < numel; i++) {
-        flat[i] = flat[i] - flat[i] == 0.0f ? flat[i] : 0.0f;
-    }
+    if (status != CDDP_OK) return status;
+    for (int64_t i = 0; i < numel; i++) flat[i] = flat[i] - flat[i] == 0.0f ? flat[i] : 0.0f;
     return divide_and_sum(bucket, cddp_group_size(group), group, future, err);
 }
 
@@ -521,16 +464,10 @@ static cddp_status run_pieces(void *self, cddp_grad_bucket *bucket, cddp_group *
     float *flat = NULL;
     const cddp_status status = take_any_size(bucket, &flat, err);
     (void)self;
-    if (status != CDDP_OK) {
-        return status;
-    }
-    if (numel < PIECE) {
-        return divide_and_sum(bucket, n, group, future, err);
-    }
+    if (status != CDDP_OK) return status;
+    if (numel < PIECE) return divide_and_sum(bucket, n, group, future, err);
     for (int64_t piece = 0; piece < numel / PIECE; piece++) {
-        for (int64_t i = 0; i < PIECE; i++) {
-            flat[piece * PIECE + i] /= (float)n;
-        }
+        for (int64_t i = 0; i < PIECE; i++) flat[piece * PIECE + i] /= (float)n;
     }
     future->result = bucket->buffer;
     return post_sum(bucket, &bucket->buffer, group, future, err);
@@ -544,15 +481,9 @@ static cddp_status run_index(void *self, cddp_grad_bucket *bucket, cddp_group *g
     card_state *s = self;
     float *all_of_it = NULL;
     const cddp_status status = take_any_size(bucket, &all_of_it, err);
-    if (status != CDDP_OK) {
-        return status;
-    }
-    if (s->wide == NULL) {
-        s->wide = calloc(UINT16_MAX + 1, sizeof *s->wide);
-    }
-    if (s->wide == NULL) {
-        return cddp_error_set(err, CDDP_E_NOMEM, "no memory for a planted hook");
-    }
+    if (status != CDDP_OK) return status;
+    if (s->wide == NULL) s->wide = calloc(UINT16_MAX + 1, sizeof *s->wide);
+    if (s->wide == NULL) return cddp_error_set(err, CDDP_E_NOMEM, "no memory for a planted hook");
     for (uint32_t k = 0; k < bucket->parameter_count; k++) {
         float *flat = all_of_it + bucket->offsets[k];
         float *owed =

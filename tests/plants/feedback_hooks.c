@@ -32,9 +32,7 @@ typedef struct feedback {
 static cddp_status feedback_create(const cddp_hook_context *context, void **self, cddp_error *err)
 {
     feedback *f = calloc(1, sizeof *f);
-    if (f == NULL) {
-        return cddp_error_set(err, CDDP_E_NOMEM, "no memory for a planted hook");
-    }
+    if (f == NULL) return cddp_error_set(err, CDDP_E_NOMEM, "no memory for a planted hook");
     f->tracer = context->tracer;
     *self = f;
     return CDDP_OK;
@@ -67,9 +65,7 @@ static cddp_status average(const cddp_grad_bucket *bucket, cddp_group *group, cd
                          .label = (uint64_t)bucket->index + 1};
     cddp_status status = b->device->divide(b, b, cddp_group_size(group), NULL, err);
     future->result = *b;
-    if (status == CDDP_OK) {
-        status = cddp_group_post(group, &c, &future->works[0], err);
-    }
+    if (status == CDDP_OK) status = cddp_group_post(group, &c, &future->works[0], err);
     future->work_count = status == CDDP_OK;
     return status;
 }
@@ -82,9 +78,7 @@ static cddp_status run_half(feedback *f, bool by_index, cddp_grad_bucket *bucket
     float *flat = NULL;
     double off = 0, all = 0;
     const cddp_status status = take_small(bucket, &flat, err);
-    if (status != CDDP_OK) {
-        return status;
-    }
+    if (status != CDDP_OK) return status;
     for (uint32_t k = 0; k < bucket->parameter_count; k++) {
         const uint32_t id = bucket->parameter_ids[k] % SLOTS;
         for (int64_t i = 0; i < bucket->lengths[k]; i++) {
@@ -130,9 +124,7 @@ static cddp_status run_seed(void *self, cddp_grad_bucket *bucket, cddp_group *gr
     float *flat = NULL;
     uint32_t draw = 12345, longest = 0;
     const cddp_status status = take_small(bucket, &flat, err);
-    if (status != CDDP_OK) {
-        return status;
-    }
+    if (status != CDDP_OK) return status;
     for (uint32_t k = 0; k < bucket->parameter_count; k++) {
         for (int64_t i = 0; i < bucket->lengths[k]; i++) {
             uint32_t *left_out = &f->left_out[bucket->parameter_ids[k] % SLOTS][i];

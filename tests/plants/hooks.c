@@ -37,9 +37,7 @@ static cddp_status plant_create(const cddp_hook_context *context, void **self, c
 {
     (void)context;
     plant *p = calloc(1, sizeof *p);
-    if (p == NULL) {
-        return cddp_error_set(err, CDDP_E_NOMEM, "no memory for a planted hook");
-    }
+    if (p == NULL) return cddp_error_set(err, CDDP_E_NOMEM, "no memory for a planted hook");
     *self = p;
     return CDDP_OK;
 }
@@ -66,9 +64,7 @@ static cddp_status post_sum(const cddp_grad_bucket *bucket, const cddp_tensor *t
                          .output = *tensor,
                          .label = (uint64_t)bucket->index + 1};
     const cddp_status status = cddp_group_post(group, &c, &future->works[future->work_count], err);
-    if (status == CDDP_OK) {
-        future->work_count++;
-    }
+    if (status == CDDP_OK) future->work_count++;
     return status;
 }
 
@@ -98,9 +94,7 @@ static cddp_status run_twice(void *self, cddp_grad_bucket *bucket, cddp_group *g
     const cddp_tensor *buffer = &bucket->buffer;
     const cddp_status status =
         buffer->device->divide(buffer, buffer, cddp_group_size(group), NULL, err);
-    if (status != CDDP_OK) {
-        return status;
-    }
+    if (status != CDDP_OK) return status;
     future->scratch[0] = cddp_group_size(group);
     future->next = divide_again;
     return post_sum(bucket, buffer, group, future, err);
@@ -119,9 +113,7 @@ static cddp_status copy_bucket(plant *p, const cddp_grad_bucket *bucket, cddp_dt
     if (p->scratch[i].storage == NULL) {
         const cddp_status status = buffer->device->allocate(buffer->device, dtype, buffer->sizes[0],
                                                             &p->scratch[i].storage, err);
-        if (status != CDDP_OK) {
-            return status;
-        }
+        if (status != CDDP_OK) return status;
         p->scratch[i].device = buffer->device;
         p->scratch[i].dtype = dtype;
         p->scratch[i].numel = buffer->sizes[0];
@@ -136,9 +128,8 @@ static cddp_status run_local(void *self, cddp_grad_bucket *bucket, cddp_group *g
     cddp_tensor sent = bucket->buffer;
     cddp_status status = bucket->buffer.device->divide(&bucket->buffer, &bucket->buffer,
                                                        cddp_group_size(group), NULL, err);
-    if (status == CDDP_OK && cddp_group_rank(group) == 1) {
+    if (status == CDDP_OK && cddp_group_rank(group) == 1)
         status = copy_bucket(self, bucket, sent.dtype, &sent, err);
-    }
     future->result = bucket->buffer;
     return status == CDDP_OK ? post_sum(bucket, &sent, group, future, err) : status;
 }
@@ -194,9 +185,7 @@ static cddp_status run_half_sum(void *self, cddp_grad_bucket *bucket, cddp_group
 {
     cddp_tensor half;
     const cddp_status status = copy_bucket(self, bucket, CDDP_F16, &half, err);
-    if (status != CDDP_OK) {
-        return status;
-    }
+    if (status != CDDP_OK) return status;
     future->scratch[0] = cddp_group_size(group);
     future->scratch[1] = (uint64_t)(uintptr_t)half.storage;
     future->next = divide_halves;

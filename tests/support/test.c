@@ -77,11 +77,11 @@ int cd_test_main(int argc, char **argv, const char *file)
             for (const cd_test *t = first; t != NULL; t = t->next) printf("%s\n", t->name);
             return 0;
         }
-        if (strcmp(argv[i], "--only") == 0 && i + 1 < argc)
+        if (strcmp(argv[i], "--only") == 0 && i + 1 < argc) {
             cmocka_set_test_filter(argv[++i]);
-        else if (strcmp(argv[i], "--seed") == 0 && i + 1 < argc)
+        } else if (strcmp(argv[i], "--seed") == 0 && i + 1 < argc) {
             seed = strtoull(argv[++i], NULL, 0);
-        else {
+        } else {
             fprintf(stderr, "usage: %s [--list] [--only PATTERN] [--seed N]\n", argv[0]);
             return 2;
         }

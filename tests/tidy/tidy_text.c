@@ -413,9 +413,8 @@ void tidy_print_outliers(const tidy_tree *tree)
         if (!tidy_is_c(f->path)) continue;
         size_t lines = 0;
         for (const char *at = f->text; *at != '\0';
-             at += tidy_line_length(at) + (at[tidy_line_length(at)] == '\n')) {
+             at += tidy_line_length(at) + (at[tidy_line_length(at)] == '\n'))
             lines++;
-        }
         if (lines > (tidy_is_under(f->path, "tests") ? 900 : 500))
             printf("  %s: %zu lines\n", f->path, lines);
         print_long_functions(f);

@@ -104,9 +104,7 @@ static void judge(battery *t, cd_hook_law law, const char *format, ...)
 {
     cd_hook_line *line = &t->card->lines[law];
     line->case_count++;
-    if (format == NULL || line->failed_count++ > 0) {
-        return;
-    }
+    if (format == NULL || line->failed_count++ > 0) return;
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(line->first, sizeof line->first, format, arguments);

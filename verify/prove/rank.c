@@ -190,9 +190,8 @@ static cddp_status descend(search *s, cd_rank_walk *w, const root *from, size_t 
     const uint64_t all = w->left;
     const uint32_t depth = (uint32_t)__builtin_popcountll(s->nodes[at].set);
     s->order_count = 0;
-    for (uint32_t k = 0; k < depth; k++) {
+    for (uint32_t k = 0; k < depth; k++)
         CD_TRY(cd_rank_walk_fire(w, s->order[s->order_count++] = s->nodes[at].path[k], err));
-    }
     while (s->nodes[at].left != 0 && !must_stop(s)) {
         const uint32_t e = (uint32_t)__builtin_ctzll(s->nodes[at].left);
         s->nodes[at].left &= ~(UINT64_C(1) << e); /* P1 */

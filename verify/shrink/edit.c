@@ -637,11 +637,11 @@ static cddp_status remove_parameter(size_t first, cd_draft *draft, bool *possibl
         size_t piece = list < o.count ? list_find(o.values[list], name) : first;
         if (piece == SIZE_MAX) continue;
         snprintf(number, sizeof number, "%zu", total - 1);
-        if (list < o.count)
+        if (list < o.count) {
             o.values[list] = piece_remove(&draft->arena, o.values[list], ';', piece);
-        else if (count < o.count)
+        } else if (count < o.count) {
             o.values[count] = number;
-        else {
+        } else {
             o.names[o.count] = "count";
             o.values[o.count++] = number;
         }

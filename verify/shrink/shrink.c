@@ -439,11 +439,11 @@ static cddp_status record_schedule(const cd_shrink_options *o, char *text, cddp_
                                 .plan = o->plan};
     const char *chooser = o->plan->schedule.chooser;
     cd_probe trial = {.failed = false};
-    if (o->schedule != NULL)
+    if (o->schedule != NULL) {
         options.policy.schedule = o->schedule;
-    else if (chooser != NULL && strcmp(chooser, "replay") == 0)
+    } else if (chooser != NULL && strcmp(chooser, "replay") == 0) {
         options.policy.schedule = o->plan->schedule.string;
-    else if (chooser != NULL && strcmp(chooser, "random") == 0) {
+    } else if (chooser != NULL && strcmp(chooser, "random") == 0) {
         options.policy.random = true;
         options.policy.seed = o->plan->world.seed;
     }

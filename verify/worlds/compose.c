@@ -135,9 +135,8 @@ static cddp_status make_faults(cd_compose *c, cddp_error *err)
     const cddp_plan *plan = c->options.plan;
     c->fault_count = plan->fault_count;
     c->faults = cd_allocate_array(c->options.allocator, plan->fault_count + 1, sizeof *c->faults);
-    if (c->faults == NULL) {
+    if (c->faults == NULL)
         return cd_fail(err, CDDP_E_NOMEM, "no memory for %zu faults", plan->fault_count);
-    }
     const size_t world = (size_t)plan->world.size;
     c->sides =
         cd_allocate_array(c->options.allocator, plan->fault_count * world + 1, sizeof *c->sides);
@@ -148,9 +147,8 @@ static cddp_status make_faults(cd_compose *c, cddp_error *err)
     for (size_t i = 0; i < plan->fault_count; i++) {
         const cddp_selector *side = &plan->faults[i].side;
         bool *sides = c->sides + i * world;
-        for (uint32_t r = 0; r < world; r++) {
+        for (uint32_t r = 0; r < world; r++)
             sides[r] = side->term_count > 0 && cddp_selector_has(side, r);
-        }
         CD_TRY(make_fault(plan, &plan->faults[i], side->term_count > 0 ? sides : NULL,
                           &c->faults[i], err));
     }
@@ -421,9 +419,7 @@ cddp_status cd_compose_open(const cd_compose_options *options, cd_compose **comp
                             cddp_error *err)
 {
     cd_compose *c = cd_allocate_zero(options->allocator, sizeof *c);
-    if (c == NULL) {
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for a world");
-    }
+    if (c == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for a world");
     c->options = *options;
     cddp_relay_sink_init(&c->relay);
     cddp_status status = open_world(c, err);
@@ -443,9 +439,7 @@ void cd_compose_fill(cd_compose *c, cddp_run_options *options)
     options->relay = &c->relay;
     options->level = c->options.level;
     options->allocator = c->options.allocator;
-    if (c->process != NULL) {
-        cd_compose_process_fill(c->process, options);
-    }
+    if (c->process != NULL) cd_compose_process_fill(c->process, options);
 }
 
 void cd_compose_set_chooser(cd_compose *c, const struct cd_chooser *chooser)
@@ -458,9 +452,7 @@ struct cd_sim *cd_compose_get_sim(cd_compose *c) { return c->composition == NULL
 size_t cd_compose_print_schedule(const cd_compose *c, char *text, size_t text_bytes)
 {
     if (c->sim == NULL) {
-        if (text_bytes > 0) {
-            text[0] = '\0';
-        }
+        if (text_bytes > 0) text[0] = '\0';
         return 0;
     }
     return cd_schedule_print(cd_sim_schedule(c->sim), text, text_bytes);

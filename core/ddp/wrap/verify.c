@@ -73,9 +73,9 @@ static void append_parameter(text *t, const cd_wrapped_parameter *p)
 static void append_buffer(text *t, const cd_wrapped_buffer *b)
 {
     append(t, "buffer '%s'", b->name);
-    if (b->is_ignored)
+    if (b->is_ignored) {
         append(t, " ignored");
-    else {
+    } else {
         append(t, " %s ", cddp_dtype_name(b->tensor.dtype));
         append_dims(t, "", b->tensor.sizes, b->tensor.dim_count);
     }

@@ -87,9 +87,9 @@ static cddp_status step(cd_optimizer *o, cd_optimizer_entry *entry, cddp_error *
                                     .rate_negative = -rate,
                                     .sign = o->options.maximize ? -1 : 1};
     bool has_values = (p->device->flags & CDDP_DEVICE_VALUES) != 0;
-    if (has_values && entry->parameter.grad->kind == CDDP_GRAD_SPARSE)
+    if (has_values && entry->parameter.grad->kind == CDDP_GRAD_SPARSE) {
         CD_TRY(step_sparse(o, entry, &scalars, err));
-    else if (has_values) {
+    } else if (has_values) {
         cd_update update = {.tensors = {p, &entry->parameter.grad->value, &entry->slots[0]},
                             .written = 1u << 0 | 1u << 2,
                             .functions = {[CDDP_F64] = cd_adagrad_f64,

@@ -36,9 +36,7 @@ static void keep_first(void *context, const char *key, const char *message)
 {
     (void)key;
     char *first = context;
-    if (first[0] == '\0') {
-        snprintf(first, CDDP_ERROR_MESSAGE_BYTES, "%s", message);
-    }
+    if (first[0] == '\0') snprintf(first, CDDP_ERROR_MESSAGE_BYTES, "%s", message);
 }
 
 /* ---- of the model ---- */
@@ -59,23 +57,18 @@ static void check_patterns(names *n, const cd_replica *r, const char *key,
     const cd_module *module = r->model->module;
     for (size_t i = 0; i < patterns->count; i++) {
         bool has_match = false;
-        for (size_t p = 0; !has_match && p < module->parameter_count; p++) {
+        for (size_t p = 0; !has_match && p < module->parameter_count; p++)
             has_match = cd_pattern_matches(patterns->items[i], module->parameters[p].name);
-        }
-        for (size_t b = 0; !has_match && b < module->buffer_count; b++) {
+        for (size_t b = 0; !has_match && b < module->buffer_count; b++)
             has_match = cd_pattern_matches(patterns->items[i], module->buffers[b].name);
-        }
-        if (!has_match) {
-            report_parameter(n, r, key, patterns->items[i]);
-        }
+        if (!has_match) report_parameter(n, r, key, patterns->items[i]);
     }
 }
 
 static void check_parameter(names *n, const cd_replica *r, const char *key, const char *name)
 {
-    if (name != NULL && name[0] != '\0' && cd_module_find_parameter(r->model->module, name) < 0) {
+    if (name != NULL && name[0] != '\0' && cd_module_find_parameter(r->model->module, name) < 0)
         report_parameter(n, r, key, name);
-    }
 }
 
 static const char *when_key(char key[64], size_t index, const char *field)
@@ -93,20 +86,17 @@ static void check_when(names *n, const cd_replica *r, size_t index)
     check_patterns(n, r, when_key(key, index, "unfreeze"), &when->unfreeze);
     check_patterns(n, r, when_key(key, index, "replace_parameters"), &when->replace_parameters);
     check_parameter(n, r, when_key(key, index, "poison_parameter"), when->poison_parameter);
-    for (size_t i = 0; i < when->ready_order.count; i++) {
+    for (size_t i = 0; i < when->ready_order.count; i++)
         check_parameter(n, r, when_key(key, index, "ready_order"), when->ready_order.items[i]);
-    }
     for (size_t i = 0; i < when->uses.count; i++) {
         cd_unit_use use = {0};
-        if (cd_replica_read_use(r, when->uses.items[i], &use, &err) != CDDP_OK) {
+        if (cd_replica_read_use(r, when->uses.items[i], &use, &err) != CDDP_OK)
             report(n, when_key(key, index, "uses"), "%s", err.message);
-        }
     }
     for (size_t i = 0; i < when->outputs.count; i++) {
         uint32_t output = 0;
-        if (cd_replica_find_output(r, when->outputs.items[i], &output, &err) != CDDP_OK) {
+        if (cd_replica_find_output(r, when->outputs.items[i], &output, &err) != CDDP_OK)
             report(n, when_key(key, index, "outputs"), "%s", err.message);
-        }
     }
 }
 
@@ -117,9 +107,8 @@ static void check_periods(names *n, const cd_replica *r, const cddp_text_list *p
         char pattern[CD_PLAN_PATTERN_BYTES];
         uint64_t period = 0;
         const char *one = pattern;
-        if (cd_plan_read_period(periods->items[i], pattern, &period)) {
+        if (cd_plan_read_period(periods->items[i], pattern, &period))
             check_patterns(n, r, "averager.periods", &(cddp_text_list){&one, 1});
-        }
     }
 }
 
@@ -145,9 +134,7 @@ size_t cd_replica_find_unknown_names(const cd_replica *r, cd_contradiction_fn re
     names n = {.report = report_fn, .context = context};
     check_settings(&n, r);
     for (size_t i = 0; i < r->plan->when_count; i++) {
-        if (cddp_selector_has(&r->plan->whens[i].ranks, r->rank)) {
-            check_when(&n, r, i);
-        }
+        if (cddp_selector_has(&r->plan->whens[i].ranks, r->rank)) check_when(&n, r, i);
     }
     return n.count;
 }
@@ -177,9 +164,7 @@ static void check_check(names *n, const cddp_registry *registry, const char *key
     cd_suggestion s;
     cd_suggest_begin(&s, name);
     for (size_t i = 0; (check = cddp_registry_check(registry, i)) != NULL; i++) {
-        if (strcmp(check->name, name) == 0) {
-            return;
-        }
+        if (strcmp(check->name, name) == 0) return;
         cd_suggest_offer(&s, check->name);
     }
     report_stranger(n, key, "check", &s);
@@ -196,15 +181,12 @@ static void check_mark(names *n, const cddp_registry *registry, const char *name
     cd_suggestion s;
     cd_suggest_begin(&s, name);
     for (size_t i = 0; i < sizeof mark_names / sizeof mark_names[0]; i++) {
-        if (strcmp(mark_names[i], name) == 0) {
-            return;
-        }
+        if (strcmp(mark_names[i], name) == 0) return;
         cd_suggest_offer(&s, mark_names[i]);
     }
     /* A plugin may emit marks that nobody has declared. */
-    if (s.best != NULL || !cd_registry_has_plugin(registry)) {
+    if (s.best != NULL || !cd_registry_has_plugin(registry))
         report_stranger(n, "expect.marks", "coverage mark", &s);
-    }
 }
 
 static void check_expectations(names *n, const cddp_plan_expect *expect,
@@ -215,15 +197,12 @@ static void check_expectations(names *n, const cddp_plan_expect *expect,
         snprintf(key, sizeof key, "expect.finding[%zu].check", i);
         check_check(n, registry, key, expect->findings[i].check);
     }
-    for (size_t i = 0; i < expect->also.count; i++) {
+    for (size_t i = 0; i < expect->also.count; i++)
         check_check(n, registry, "expect.also", expect->also.items[i]);
-    }
-    for (size_t i = 0; i < expect->exercised.count; i++) {
+    for (size_t i = 0; i < expect->exercised.count; i++)
         check_check(n, registry, "expect.exercised", expect->exercised.items[i]);
-    }
-    for (size_t i = 0; i < expect->marks.count; i++) {
+    for (size_t i = 0; i < expect->marks.count; i++)
         check_mark(n, registry, expect->marks.items[i]);
-    }
 }
 
 static void check_hook_name(names *n, const cddp_registry *registry, const char *key,
@@ -231,13 +210,10 @@ static void check_hook_name(names *n, const cddp_registry *registry, const char 
 {
     const cddp_hook *hook;
     cd_suggestion s;
-    if (name == NULL || name[0] == '\0' || cddp_registry_find_hook(registry, name) != NULL) {
-        return;
-    }
+    if (name == NULL || name[0] == '\0' || cddp_registry_find_hook(registry, name) != NULL) return;
     cd_suggest_begin(&s, name);
-    for (size_t i = 0; (hook = cddp_registry_hook(registry, i)) != NULL; i++) {
+    for (size_t i = 0; (hook = cddp_registry_hook(registry, i)) != NULL; i++)
         cd_suggest_offer(&s, hook->name);
-    }
     report_stranger(n, key, "comm hook", &s);
 }
 
@@ -257,9 +233,8 @@ static bool has_own(const cddp_plan *plan, uint32_t rank, const char *prefix)
 {
     for (size_t i = 0; i < plan->override_count; i++) {
         if (strncmp(plan->overrides[i].key, prefix, strlen(prefix)) == 0 &&
-            cddp_selector_has(&plan->overrides[i].ranks, rank)) {
+            cddp_selector_has(&plan->overrides[i].ranks, rank))
             return true;
-        }
     }
     return false;
 }
@@ -276,9 +251,7 @@ static bool is_special(const cddp_plan *plan, uint32_t rank)
 static bool is_model(const char *name)
 {
     for (size_t i = 0; cd_model_type_name(i) != NULL; i++) {
-        if (strcmp(cd_model_type_name(i), name) == 0) {
-            return true;
-        }
+        if (strcmp(cd_model_type_name(i), name) == 0) return true;
     }
     return false;
 }

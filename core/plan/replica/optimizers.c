@@ -71,9 +71,7 @@ static cddp_status make_optimizer(cd_replica *r, size_t index, const cddp_plan_o
             (cd_optimizer_parameter){parameter->name, parameter->tensor, &parameter->grad};
     }
     cd_optimizer_pieces held = {parameters, made->count};
-    if (is_cut) {
-        CD_TRY(cutter->cut(cutter->context, index, made, parameters, &held, err));
-    }
+    if (is_cut) CD_TRY(cutter->cut(cutter->context, index, made, parameters, &held, err));
     CD_TRY(
         cd_optimizer_create(&options, held.items, held.count, r->allocator, &made->optimizer, err));
     cd_arena_rewind(&r->memory, mark);
@@ -92,11 +90,10 @@ static cddp_status check_owners(const cd_replica *r, size_t sharded, size_t othe
                            "as well: give a sharded optimizer parameters that no other steps",
                            a->name, b->name, r->model->module->parameters[a->ordinals[i]].name);
         }
-        if (a->ordinals[i] < b->ordinals[k]) {
+        if (a->ordinals[i] < b->ordinals[k])
             i++;
-        } else {
+        else
             k++;
-        }
     }
     return CDDP_OK;
 }
@@ -109,14 +106,12 @@ cddp_status cd_replica_make_optimizers(cd_replica *r, const cd_optimizer_cutter 
     r->optimizer_count = r->plan->optimizer_count > 0 ? r->plan->optimizer_count : 1;
     r->optimizers = cd_arena_array(&r->memory, r->optimizer_count, sizeof *r->optimizers);
     CD_TRY(cd_arena_check(&r->memory, err, "%zu optimizers", r->optimizer_count));
-    for (size_t i = 0; i < r->optimizer_count; i++) {
+    for (size_t i = 0; i < r->optimizer_count; i++)
         CD_TRY(make_optimizer(r, i, &planned[i], cutter, err));
-    }
     for (size_t i = 0; i < r->optimizer_count; i++) {
         for (size_t other = 0; planned[i].shard != CD_SHARD_NONE && other < r->optimizer_count;
-             other++) {
+             other++)
             CD_TRY(check_owners(r, i, other, err));
-        }
     }
     return CDDP_OK;
 }
@@ -130,9 +125,8 @@ bool cd_replica_is_sharded(const cd_replica *replica)
 {
     for (size_t i = 0; i < replica->plan->optimizer_count; i++) {
         if (replica->plan->optimizers[i].shard != CD_SHARD_NONE ||
-            cd_replica_assigns_buckets(replica, i)) {
+            cd_replica_assigns_buckets(replica, i))
             return true;
-        }
     }
     return false;
 }
@@ -144,9 +138,8 @@ int64_t cd_replica_find_piece(const cd_replica_optimizer *optimizer, size_t k)
 
 void cd_replica_drop_optimizers(cd_replica *r)
 {
-    for (size_t i = 0; r->optimizers != NULL && i < r->optimizer_count; i++) {
+    for (size_t i = 0; r->optimizers != NULL && i < r->optimizer_count; i++)
         cd_optimizer_destroy(r->optimizers[i].optimizer);
-    }
     r->optimizers = NULL;
 }
 
@@ -155,9 +148,8 @@ void cd_replica_drop_optimizers(cd_replica *r)
 size_t cd_replica_slot_count(const cd_replica *replica)
 {
     size_t count = 0;
-    for (size_t i = 0; i < replica->optimizer_count; i++) {
+    for (size_t i = 0; i < replica->optimizer_count; i++)
         count += replica->optimizers[i].count * CD_OPTIMIZER_SLOTS_MAX;
-    }
     return count;
 }
 
@@ -169,9 +161,7 @@ void cd_replica_get_slots(const cd_replica *replica, cddp_tensor *tensors, int32
         for (size_t k = 0; k < o->count; k++) {
             cd_optimizer_state state = {.is_present = false};
             const int64_t piece = cd_replica_find_piece(o, k);
-            if (piece >= 0) {
-                cd_optimizer_get_state(o->optimizer, (size_t)piece, &state);
-            }
+            if (piece >= 0) cd_optimizer_get_state(o->optimizer, (size_t)piece, &state);
             for (uint32_t s = 0; s < CD_OPTIMIZER_SLOTS_MAX; s++, at++) {
                 tensors[at] =
                     state.is_present && s < state.slot_count ? state.slots[s] : (cddp_tensor){0};
@@ -194,8 +184,7 @@ cddp_status cd_replica_save_optimizers(const cd_replica *replica, cd_blob *blob,
 cddp_status cd_replica_load_optimizers(cd_replica *replica, const cddp_state_reader *reader,
                                        cddp_error *err)
 {
-    for (size_t i = 0; i < replica->optimizer_count; i++) {
+    for (size_t i = 0; i < replica->optimizer_count; i++)
         CD_TRY(cd_optimizer_load(replica->optimizers[i].optimizer, reader, err));
-    }
     return CDDP_OK;
 }

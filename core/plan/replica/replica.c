@@ -32,9 +32,8 @@ static const cddp_device *device_of_heap(int64_t word)
 void cd_replica_make_devices(const cddp_allocator *allocator,
                              cddp_device devices[CD_REPLICA_DEVICES])
 {
-    for (int64_t word = 0; word < CD_REPLICA_DEVICES; word++) {
+    for (int64_t word = 0; word < CD_REPLICA_DEVICES; word++)
         devices[word] = cd_device_with_allocator(device_of_heap(word), allocator);
-    }
 }
 
 const cddp_device *cd_replica_device(const cddp_plan_settings *settings, const cddp_device *devices)
@@ -103,9 +102,7 @@ out:
 
 void cd_replica_destroy(cd_replica *r)
 {
-    if (r == NULL) {
-        return;
-    }
+    if (r == NULL) return;
     cd_replica_drop_optimizers(r);
     cd_graph_destroy(r->graph);
     cd_model_destroy(r->model);
@@ -131,9 +128,8 @@ void cd_replica_begin_step(cd_replica *r, uint32_t rank, uint32_t step)
 int64_t cd_replica_token_count(const cd_replica *r, const int64_t *sample_ids, uint32_t count)
 {
     int64_t tokens = 0;
-    for (uint32_t i = 0; i < count; i++) {
+    for (uint32_t i = 0; i < count; i++)
         tokens += cd_model_token_count(r->model, &r->data_prng, sample_ids[i]);
-    }
     return tokens;
 }
 
@@ -144,9 +140,8 @@ cddp_status cd_replica_read_use(const cd_replica *r, const char *text, cd_unit_u
     const char *equals = strchr(text, '=');
     const size_t length = equals != NULL ? (size_t)(equals - text) : 0;
     if (equals == NULL || length >= sizeof unit || equals[1] < '0' || equals[1] > '9' ||
-        equals[2] != '\0') {
+        equals[2] != '\0')
         return cd_fail(err, CDDP_E_CONFIG, "when.uses '%s': write \"unit=0\" to \"unit=9\"", text);
-    }
     memcpy(unit, text, length);
     unit[length] = '\0';
     const int64_t index = cd_model_find_unit(r->model, unit);
@@ -176,9 +171,7 @@ cddp_status cd_replica_find_output(const cd_replica *r, const char *name, uint32
 /* "unit=2" of the plan into counts of the model. */
 static cddp_status resolve_uses(cd_replica *r, const cd_micro *micro, cddp_error *err)
 {
-    for (size_t i = 0; i < r->model->unit_count; i++) {
-        r->uses[i] = r->model->units[i].uses;
-    }
+    for (size_t i = 0; i < r->model->unit_count; i++) r->uses[i] = r->model->units[i].uses;
     for (size_t i = 0; i < micro->uses.count; i++) {
         cd_unit_use use = {0};
         CD_TRY(cd_replica_read_use(r, micro->uses.items[i], &use, err));
@@ -215,9 +208,8 @@ cddp_status cd_replica_loss(cd_replica *r, cd_pass *pass, cddp_error *err)
         mask |= 1u << output;
     }
     CD_TRY(cd_model_loss(r->model, r->graph, &pass->batch, &pass->outputs, mask, &pass->loss, err));
-    if (pass->loss_scale != 1.0) {
+    if (pass->loss_scale != 1.0)
         CD_TRY(cd_scale(r->graph, pass->loss, pass->loss_scale, &pass->loss, err));
-    }
     return CDDP_OK;
 }
 
@@ -280,9 +272,8 @@ cddp_status cd_replica_poison(const cd_micro *micro, const char *parameter, bool
     const bool is_meant = micro->poison_parameter != NULL
                               ? strcmp(micro->poison_parameter, parameter) == 0
                               : is_first;
-    if (micro->poison == CD_POISON_NOTHING || !is_meant || grad->kind != CDDP_GRAD_DENSE) {
+    if (micro->poison == CD_POISON_NOTHING || !is_meant || grad->kind != CDDP_GRAD_DENSE)
         return CDDP_OK;
-    }
     /* The first element, as a view without dimensions. */
     const cddp_tensor *value = &grad->value;
     const cddp_tensor element =
@@ -294,9 +285,7 @@ cddp_status cd_replica_poison(const cd_micro *micro, const char *parameter, bool
 cddp_status cd_replica_write_atoms(const cd_micro *micro, uint32_t parameter,
                                    const cddp_tensor *dst, cddp_error *err)
 {
-    if ((dst->device->flags & CDDP_DEVICE_EXACT) == 0) {
-        return CDDP_OK;
-    }
+    if ((dst->device->flags & CDDP_DEVICE_EXACT) == 0) return CDDP_OK;
     const cd_atom atom = {.kind = CD_ATOM_GRADIENT,
                           .source = parameter,
                           .rank = micro->place.rank,
@@ -320,9 +309,7 @@ static double regrid_number(double x)
 /* numbers: (numel) contiguous. */
 static void regrid_numbers(double *numbers, int64_t numel)
 {
-    for (int64_t i = 0; i < numel; i++) {
-        numbers[i] = regrid_number(numbers[i]);
-    }
+    for (int64_t i = 0; i < numel; i++) numbers[i] = regrid_number(numbers[i]);
 }
 
 /* The same where the host cannot reach: through memory of the host. */
@@ -333,9 +320,8 @@ static cddp_status regrid_away(const cddp_allocator *allocator, const cddp_tenso
     const int64_t numel = cddp_tensor_numel(wide);
     const size_t bytes = (size_t)numel * sizeof(double);
     double *numbers = cd_allocate_array(allocator, (size_t)numel + 1, sizeof *numbers);
-    if (numbers == NULL) {
+    if (numbers == NULL)
         return cd_fail_memory(err, "%lld numbers to put on their grid", (long long)numel);
-    }
     CD_TRY_OUT(wide->device->read(wide, numbers, bytes, err));
     regrid_numbers(numbers, numel);
     CD_TRY_OUT(wide->device->write(wide, numbers, bytes, err));
@@ -355,11 +341,10 @@ static cddp_status regrid_tensor(const cddp_allocator *allocator, const cddp_ten
     const cddp_tensor wide =
         cddp_tensor_of(device, storage, 0, CDDP_F64, tensor->sizes, tensor->dim_count);
     CD_TRY_OUT(device->copy(&wide, tensor, NULL, err));
-    if (cd_device_is_direct(device)) {
+    if (cd_device_is_direct(device))
         regrid_numbers(storage, numel);
-    } else {
+    else
         CD_TRY_OUT(regrid_away(allocator, &wide, err));
-    }
     CD_TRY_OUT(device->copy(tensor, &wide, NULL, err));
 out:
     device->release(device, CDDP_F64, numel + 1, storage);
@@ -373,9 +358,8 @@ cddp_status cd_replica_regrid(cd_replica *r, cddp_error *err)
          r->settings.model.exact && cd_graph_computes(r->graph) && i < module->parameter_count;
          i++) {
         const cd_parameter *parameter = &module->parameters[i];
-        if (parameter->requires_grad && cddp_dtype_is_float(parameter->tensor.dtype)) {
+        if (parameter->requires_grad && cddp_dtype_is_float(parameter->tensor.dtype))
             CD_TRY(regrid_tensor(r->allocator, &parameter->tensor, err));
-        }
     }
     return CDDP_OK;
 }

@@ -157,9 +157,9 @@ static inline void lane_accumulate(lane *l, size_t i, double value)
     bool fresh = l->grads[i].kind == CDDP_GRAD_UNDEFINED;
     CHECK_OK(cddp_grad_define(&l->grads[i], forward_tensor(l->ddp, &l->parameters[i], i), &l->err));
     const cddp_tensor *g = &l->grads[i].value;
-    if (fresh)
+    if (fresh) {
         CHECK_OK(g->device->fill(g, value, NULL, &l->err));
-    else {
+    } else {
         CHECK(g->dtype == l->ones[i].dtype);
         CHECK_OK(g->device->axpy(g, value, &l->ones[i], NULL, &l->err));
     }

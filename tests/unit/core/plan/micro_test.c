@@ -9,9 +9,8 @@ static cddp_plan *make_plan(const char *const *sets, size_t count)
     cddp_error err = CDDP_ERROR_INIT;
     cddp_plan *plan = NULL;
     assert_ok(cddp_plan_create(NULL, &plan, &err), &err);
-    for (size_t i = 0; i < count; i += 2) {
+    for (size_t i = 0; i < count; i += 2)
         assert_ok(cddp_plan_set(plan, sets[i], sets[i + 1], &err), &err);
-    }
     return plan;
 }
 

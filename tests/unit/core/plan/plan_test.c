@@ -371,12 +371,8 @@ static cddp_status build_and_drop(const cddp_allocator *allocator, void *argumen
     (void)argument;
     cddp_plan *plan = NULL;
     cddp_status status = cddp_plan_create(allocator, &plan, err);
-    if (status == CDDP_OK) {
-        status = cddp_plan_set(plan, "title", "a test", err);
-    }
-    if (status == CDDP_OK) {
-        status = cddp_plan_set(plan, "ddp.static_graph@1", "true", err);
-    }
+    if (status == CDDP_OK) status = cddp_plan_set(plan, "title", "a test", err);
+    if (status == CDDP_OK) status = cddp_plan_set(plan, "ddp.static_graph@1", "true", err);
     cddp_plan_destroy(plan);
     return status;
 }

@@ -19,9 +19,7 @@ static char *read_text(const char *path)
     FILE *file = fopen(whole, "rb");
     char *text = calloc(1, 1u << 20);
     assert_non_null(text);
-    if (file == NULL) {
-        fail_msg("%s is not there", path);
-    }
+    if (file == NULL) fail_msg("%s is not there", path);
     assert_true(fread(text, 1, (1u << 20) - 1, file) > 0);
     fclose(file);
     return text;
@@ -33,9 +31,7 @@ static bool says(const char *text, const char *field)
     const size_t length = strlen(field);
     for (const char *at = text; (at = strstr(at, field)) != NULL; at += length) {
         const bool begins = at == text || at[-1] == '\n' || at[-1] == '.';
-        if (begins && (strncmp(at + length, " =", 2) == 0)) {
-            return true;
-        }
+        if (begins && (strncmp(at + length, " =", 2) == 0)) return true;
     }
     return false;
 }
@@ -43,9 +39,7 @@ static bool says(const char *text, const char *field)
 static bool is_plant(const char *word)
 {
     for (int i = CD_PLANT_NONE + 1; i < CD_PLANT_COUNT; i++) {
-        if (strcmp(cd_plant_word((cd_plant)i), word) == 0) {
-            return true;
-        }
+        if (strcmp(cd_plant_word((cd_plant)i), word) == 0) return true;
     }
     return false;
 }
@@ -64,9 +58,8 @@ static bool row_says(const char *scenarios, const char *word)
         return strstr(scenarios, word) != NULL; /* a hook's name */
     }
     snprintf(table, sizeof table, "%.*s", (int)(dot - word), word);
-    if (strcmp(word, "rank.ranks") != 0 && cd_key_find(table, dot + 1) == NULL) {
+    if (strcmp(word, "rank.ranks") != 0 && cd_key_find(table, dot + 1) == NULL)
         fail_msg("there is no key %s", word);
-    }
     return says(scenarios, dot + 1);
 }
 
@@ -91,16 +84,12 @@ static size_t check_row(const char *row)
 {
     size_t words = 0;
     char *scenarios = gather(row);
-    if (scenarios[0] == '\0') {
-        fail_msg("no scenario in: %s", row);
-    }
+    if (scenarios[0] == '\0') fail_msg("no scenario in: %s", row);
     for (const char *at = strchr(row, '`'); at != NULL; at = strchr(at, '`')) {
         char word[96];
         const size_t length = strcspn(at + 1, "`");
         snprintf(word, sizeof word, "%.*s", (int)length, at + 1);
-        if (!row_says(scenarios, word)) {
-            fail_msg("no scenario of the row says %s: %s", word, row);
-        }
+        if (!row_says(scenarios, word)) fail_msg("no scenario of the row says %s: %s", word, row);
         words++;
         at += length + 2;
     }
@@ -117,9 +106,7 @@ TEST(vary, every_row_of_the_page_names_keys_that_its_scenarios_use)
         const size_t length = strcspn(line, "\n");
         next = line + length + (line[length] == '\n');
         line[length] = '\0';
-        if (strncmp(line, "| ", 2) != 0 || strncmp(line, "| to say", 8) == 0) {
-            continue;
-        }
+        if (strncmp(line, "| ", 2) != 0 || strncmp(line, "| to say", 8) == 0) continue;
         assert_true(check_row(line) > 0);
         rows++;
     }

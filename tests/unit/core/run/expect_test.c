@@ -88,9 +88,8 @@ static void measure_case(size_t i)
     cd_test_row("%s", cases[i].name);
     cd_arena_init(&arena, NULL, 4096);
     assert_ok(cddp_plan_create(NULL, &plan, &err), &err);
-    for (size_t k = 0; k < 6 && cases[i].sets[k] != NULL; k += 2) {
+    for (size_t k = 0; k < 6 && cases[i].sets[k] != NULL; k += 2)
         assert_ok(cddp_plan_set(plan, cases[i].sets[k], cases[i].sets[k + 1], &err), &err);
-    }
     while (verdict.finding_count < 2 && cases[i].findings[verdict.finding_count] != NULL) {
         findings[verdict.finding_count].check = cases[i].findings[verdict.finding_count];
         verdict.finding_count++;
@@ -110,9 +109,7 @@ static void measure_case(size_t i)
 
 TEST(expect, a_run_is_measured_against_exactly_what_its_plan_expects)
 {
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        measure_case(i);
-    }
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) measure_case(i);
 }
 
 TEST(expect, a_run_in_which_no_check_had_anything_to_judge_is_inconclusive)
