@@ -135,6 +135,7 @@ cddp_status cddp_group_create(const cddp_group_options *options, cddp_group **gr
                               cddp_error *err)
 {
     CD_TRY(check_options(options, err));
+    if (group == NULL) return cd_fail(err, CDDP_E_ARG, "cddp_group_create: group is NULL");
     const cddp_group_spec *spec = &options->spec;
     cddp_backend table;
     CD_TRY(cd_backend_adopt(options->backend, &table, err));
@@ -191,18 +192,23 @@ void cddp_group_destroy(cddp_group *group)
     cd_arena_fini(&group->arena);
 }
 
-uint32_t cddp_group_rank(const cddp_group *group) { return group->group_rank; }
-uint32_t cddp_group_size(const cddp_group *group) { return group->group_size; }
-const char *cddp_group_name(const cddp_group *group) { return group->name; }
-const char *cddp_group_backend_name(const cddp_group *group) { return group->backend->name; }
-uint32_t cddp_group_id(const cddp_group *group) { return group->id; }
-uint64_t cddp_group_sequence(const cddp_group *group) { return group->sequence; }
-uint64_t cddp_group_bytes(const cddp_group *group) { return group->bytes; }
-cddp_rank *cddp_group_world_rank(const cddp_group *group) { return group->rank; }
+/* No group has no members. */
+#define FIELD_OF(group, field, none) ((group) != NULL ? (group)->field : (none))
+uint32_t cddp_group_rank(const cddp_group *group) { return FIELD_OF(group, group_rank, 0); }
+uint32_t cddp_group_size(const cddp_group *group) { return FIELD_OF(group, group_size, 0); }
+const char *cddp_group_name(const cddp_group *group) { return FIELD_OF(group, name, ""); }
+const char *cddp_group_backend_name(const cddp_group *group)
+{
+    return FIELD_OF(group, backend->name, "");
+}
+uint32_t cddp_group_id(const cddp_group *group) { return FIELD_OF(group, id, 0); }
+uint64_t cddp_group_sequence(const cddp_group *group) { return FIELD_OF(group, sequence, 0); }
+uint64_t cddp_group_bytes(const cddp_group *group) { return FIELD_OF(group, bytes, 0); }
+cddp_rank *cddp_group_world_rank(const cddp_group *group) { return FIELD_OF(group, rank, NULL); }
 
 const cddp_capabilities *cddp_group_capabilities(const cddp_group *group)
 {
-    return &group->table.capabilities;
+    return group != NULL ? &group->table.capabilities : NULL;
 }
 
 static const cddp_tensor *subject_of(const cddp_group *g, const cddp_collective *c)
@@ -238,6 +244,11 @@ static uint64_t bytes_given(const cddp_group *g, const cddp_collective *c)
     return sends ? (uint64_t)cddp_tensor_numel(t) * cddp_dtype_bytes(t->dtype) : 0;
 }
 
+static cddp_status check_present(const void *argument, const char *what, cddp_error *err)
+{
+    return CD_PASS(argument != NULL ? CDDP_OK : cd_fail(err, CDDP_E_ARG, "the %s is NULL", what));
+}
+
 /* Takes a work that was used before, else the next one of a chunk. */
 static cddp_status find_work(cddp_group *group, cddp_work **work, cddp_error *err)
 {
@@ -258,6 +269,9 @@ static cddp_status find_work(cddp_group *group, cddp_work **work, cddp_error *er
 cddp_status cddp_group_post(cddp_group *group, cddp_collective *collective, cddp_work **work,
                             cddp_error *err)
 {
+    CD_TRY(check_present(group, "group", err));
+    CD_TRY(check_present(collective, "collective", err));
+    CD_TRY(check_present(work, "place for the work", err));
     CD_TRY(cd_operands_check(group, collective, err));
     cddp_work *w = NULL;
     CD_TRY(find_work(group, &w, err));
@@ -287,6 +301,7 @@ cddp_status cddp_group_post(cddp_group *group, cddp_collective *collective, cddp
 cddp_status cddp_group_allreduce(cddp_group *group, const cddp_tensor *inout, cddp_red_op op,
                                  cddp_work **work, cddp_error *err)
 {
+    CD_TRY(check_present(inout, "tensor to reduce", err));
     cddp_collective c = {.op = CDDP_OP_ALLREDUCE,
                          .reduce_op = op,
                          .input = *inout,
@@ -298,6 +313,7 @@ cddp_status cddp_group_allreduce(cddp_group *group, const cddp_tensor *inout, cd
 cddp_status cddp_group_broadcast(cddp_group *group, const cddp_tensor *inout, uint32_t root,
                                  cddp_work **work, cddp_error *err)
 {
+    CD_TRY(check_present(inout, "tensor to broadcast", err));
     cddp_collective c = {.op = CDDP_OP_BROADCAST, .root = root, .output = *inout};
     CD_TRY(cddp_group_post(group, &c, work, err));
     return CDDP_OK;
@@ -306,6 +322,8 @@ cddp_status cddp_group_broadcast(cddp_group *group, const cddp_tensor *inout, ui
 cddp_status cddp_group_allgather(cddp_group *group, const cddp_tensor *input,
                                  const cddp_tensor *output, cddp_work **work, cddp_error *err)
 {
+    CD_TRY(check_present(input, "input of the allgather", err));
+    CD_TRY(check_present(output, "output of the allgather", err));
     cddp_collective c = {.op = CDDP_OP_ALLGATHER, .input = *input, .output = *output};
     CD_TRY(cddp_group_post(group, &c, work, err));
     return CDDP_OK;
@@ -322,6 +340,8 @@ cddp_status cddp_group_barrier(cddp_group *group, cddp_error *err)
 
 cddp_status cddp_group_abort(cddp_group *group, const char *reason, cddp_error *err)
 {
+    CD_TRY(check_present(group, "group", err));
+    if (reason == NULL) reason = "";
     CD_EMIT(group->tracer, group_abort, reason, .group = group->id);
     group->aborted = true;
     CD_TRY(group->table.abort(group->backend_group, reason, err));

@@ -43,6 +43,10 @@ static cddp_status check_tensor(const cddp_group *g, const cddp_collective *c, c
     const char *op = cddp_op_name(c->op);
     if (t->device == NULL)
         return cd_fail(err, CDDP_E_ARG, "group '%s': %s needs an %s tensor", g->name, op, which);
+    if ((unsigned)t->dtype >= CDDP_DTYPE_COUNT || t->dim_count > CDDP_DIMS_MAX)
+        return cd_fail(err, CDDP_E_ARG,
+                       "group '%s': the %s of %s is no tensor: %u dimensions, dtype %d", g->name,
+                       which, op, t->dim_count, (int)t->dtype);
     if (!cddp_tensor_is_contiguous(t))
         return cd_fail(err, CDDP_E_ARG, "group '%s': the %s of %s is not contiguous", g->name,
                        which, op);

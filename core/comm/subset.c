@@ -10,6 +10,11 @@
 cddp_status cddp_group_create_subset(const cddp_group *parent, const cddp_group_subset *subset,
                                      cddp_group **group, cddp_error *err)
 {
+    if (parent == NULL || subset == NULL || group == NULL)
+        return cd_fail(err, CDDP_E_ARG, "cddp_group_create_subset: %s is NULL",
+                       parent == NULL   ? "parent"
+                       : subset == NULL ? "subset"
+                                        : "group");
     const cddp_allocator *a = parent->arena.allocator;
     uint32_t own = UINT32_MAX;
     cddp_status status = CDDP_OK;

@@ -78,8 +78,18 @@ static cddp_status repeat_outcome(const cddp_work *w, cddp_error *err)
                    w->group->name, w->group->rank->rank);
 }
 
+/* The post failed and nobody looked. */
+static cddp_status check_work(const cddp_work *work, cddp_error *err)
+{
+    if (work == NULL)
+        return cd_fail(err, CDDP_E_ARG, "the work is NULL: did its operation fail to be posted?");
+    return CDDP_OK;
+}
+
 cddp_status cddp_work_test(cddp_work *work, bool *done, cddp_error *err)
 {
+    CD_TRY(check_work(work, err));
+    if (done == NULL) return cd_fail(err, CDDP_E_ARG, "cddp_work_test: done is NULL");
     const cddp_group *g = work->group;
     bool ended = work->ended;
     if (ended) {
@@ -94,6 +104,7 @@ cddp_status cddp_work_test(cddp_work *work, bool *done, cddp_error *err)
 
 cddp_status cddp_work_wait(cddp_work *work, uint64_t timeout_ns, cddp_error *err)
 {
+    CD_TRY(check_work(work, err));
     const cddp_group *g = work->group;
     cddp_status status;
     if (work->ended) {

@@ -9,7 +9,8 @@
 **            returned owned by post and given back by cddp_work_wait (success or failure) or
 **            cddp_work_release.
 ** Threads    one thread per group: the rank's.
-** Errors     messages name the group, the operation and its sequence number.
+** Errors     messages name the group, the operation and its sequence number. A group, tensor or
+**            work that is NULL is CDDP_E_ARG; of no group every number is 0, every text empty.
 */
 #pragma once
 #include "cddp/backend.h"

@@ -394,6 +394,9 @@ TEST(group, what_the_backend_does_not_declare_is_refused_by_name)
                 none = {0};
     transposed.strides[0] = 1;
     transposed.strides[1] = 2;
+    cddp_tensor no_dtype = f6, many = f6;
+    no_dtype.dtype = (cddp_dtype)77;
+    many.dim_count = 99;
     const struct {
         const char *words;
         cddp_status status;
@@ -417,6 +420,8 @@ TEST(group, what_the_backend_does_not_declare_is_refused_by_name)
          /* clang-format off */
          {.op = CDDP_OP_ALLREDUCE, .input = shape, .output = g6}},
         {"broadcast names rank 3 of 3", CDDP_E_ARG, {.op = CDDP_OP_BROADCAST, .root = 3, .output = f6}},
+        {"the input of allreduce is no tensor: 1 dimensions, dtype 77", CDDP_E_ARG, {.op = CDDP_OP_ALLREDUCE, .input = no_dtype, .output = g6}},
+        {"the output of broadcast is no tensor: 99 dimensions", CDDP_E_ARG, {.op = CDDP_OP_BROADCAST, .output = many}},
         {"needs an output tensor", CDDP_E_ARG, {.op = CDDP_OP_BROADCAST, .root = 0, .output = none}},
         {"the input of allreduce is not contiguous", CDDP_E_ARG, {.op = CDDP_OP_ALLREDUCE, .input = transposed, .output = g6}},
         {"cannot turn 6 elements into 3", CDDP_E_ARG, {.op = CDDP_OP_ALLREDUCE, .input = f6, .output = f3}},
@@ -441,6 +446,55 @@ TEST(group, what_the_backend_does_not_declare_is_refused_by_name)
         assert_null(work);
     }
     assert_int_equal(f.script.posts, 0);
+    tear_down(&f);
+}
+
+/* The commonest way to a NULL work: the status of the post was ignored. */
+TEST(group, what_is_null_is_an_error_and_not_a_crash)
+{
+    fixture f;
+    set_up(&f, false);
+    float values[3] = {0};
+    const cddp_tensor t = floats(values, 3);
+    cddp_work *work = NULL;
+    cddp_group *group = NULL;
+    cddp_collective c = {.op = CDDP_OP_BARRIER};
+    const cddp_group_subset subset = {.size = sizeof subset, .name = "part"};
+    bool done = false;
+    const cddp_status answers[] = {
+        cddp_work_wait(NULL, 0, &f.err),
+        cddp_work_wait(NULL, 0, NULL),
+        cddp_work_test(NULL, &done, &f.err),
+        cddp_group_post(NULL, &c, &work, &f.err),
+        cddp_group_post(f.group, NULL, &work, &f.err),
+        cddp_group_post(f.group, &c, NULL, &f.err),
+        cddp_group_allreduce(NULL, &t, CDDP_RED_SUM, &work, &f.err),
+        cddp_group_allreduce(f.group, NULL, CDDP_RED_SUM, &work, &f.err),
+        cddp_group_broadcast(f.group, NULL, 0, &work, &f.err),
+        cddp_group_allgather(f.group, NULL, &t, &work, &f.err),
+        cddp_group_allgather(f.group, &t, NULL, &work, &f.err),
+        cddp_group_barrier(NULL, &f.err),
+        cddp_group_abort(NULL, "why", &f.err),
+        cddp_group_create(NULL, &group, &f.err),
+        cddp_group_create_subset(NULL, &subset, &group, &f.err),
+        cddp_group_create_subset(f.group, NULL, &group, &f.err),
+        cddp_group_create_subset(f.group, &subset, NULL, &f.err),
+    };
+    for (size_t i = 0; i < sizeof answers / sizeof answers[0]; i++) {
+        cd_test_row("%zu", i);
+        assert_int_equal(answers[i], CDDP_E_ARG);
+    }
+    assert_fails(cddp_work_wait(NULL, 0, &f.err), CDDP_E_ARG, &f.err, "the work is NULL");
+    assert_ok(cddp_group_allreduce(f.group, &t, CDDP_RED_SUM, &work, &f.err), &f.err);
+    assert_int_equal(cddp_work_test(work, NULL, &f.err), CDDP_E_ARG);
+    assert_ok(cddp_work_wait(work, 0, &f.err), &f.err);
+    assert_int_equal(cddp_group_rank(NULL) + cddp_group_size(NULL) + cddp_group_id(NULL) +
+                         cddp_group_sequence(NULL) + cddp_group_bytes(NULL),
+                     0);
+    assert_string_equal(cddp_group_name(NULL), "");
+    assert_string_equal(cddp_group_backend_name(NULL), "");
+    assert_null(cddp_group_capabilities(NULL));
+    assert_null(cddp_group_world_rank(NULL));
     tear_down(&f);
 }
 
