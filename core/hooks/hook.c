@@ -64,8 +64,14 @@ cddp_status cd_future_advance(cddp_future *future, void *self, cddp_grad_bucket 
     future->work_count = 0;
     if (future->next != NULL) {
         cddp_stage_fn stage = future->next;
+        const uint32_t idle = future->idle_stages;
         future->next = NULL;
+        if (idle > CDDP_FUTURE_IDLE_STAGES_MAX)
+            return cd_fail(err, CDDP_E_STATE,
+                           "the stages of bucket %u name each other without end and no works",
+                           bucket->index);
         CD_TRY(stage(self, bucket, future, err));
+        future->idle_stages = future->next != NULL && future->work_count == 0 ? idle + 1 : 0;
     }
     *complete = future->next == NULL && future->work_count == 0;
     return CDDP_OK;

@@ -59,18 +59,21 @@ typedef struct cddp_grad_bucket {
 
 struct cddp_future;
 /* does: the next stage. The works named in the future have ended. Either names new works and a next
-** stage, or leaves future->next NULL and fills future->result. */
+** stage, or leaves future->next NULL and fills future->result. More than
+** CDDP_FUTURE_IDLE_STAGES_MAX stages in a row that name a next one and no works are an error. */
 typedef cddp_status (*cddp_stage_fn)(void *self, cddp_grad_bucket *bucket,
                                      struct cddp_future *future, cddp_error *err);
 
 #define CDDP_FUTURE_WORKS_MAX 4
+#define CDDP_FUTURE_IDLE_STAGES_MAX 1000
 typedef struct cddp_future {
     uint32_t size;
     uint32_t work_count;
     cddp_work *works[CDDP_FUTURE_WORKS_MAX]; /* awaited, in this order, before next runs */
-    cddp_stage_fn next;  /* NULL: the future is complete when the works have ended */
-    cddp_tensor result;  /* the reduced bucket: as many elements as buffer, any dtype (HOOK-07) */
-    uint64_t scratch[4]; /* the hook's own, between stages of this bucket */
+    cddp_stage_fn next;   /* NULL: the future is complete when the works have ended */
+    cddp_tensor result;   /* the reduced bucket: as many elements as buffer, any dtype (HOOK-07) */
+    uint64_t scratch[4];  /* the hook's own, between stages of this bucket */
+    uint32_t idle_stages; /* counted by who runs the stages; not the hook's */
 } cddp_future;
 
 typedef struct cddp_hook_context {

@@ -236,6 +236,7 @@ static cddp_status complete_shadows(cddp_ddp *d, cddp_error *err)
             CD_TRY(cd_future_advance(&bucket->future, self,
                                      cd_bucket_set_reported(set, bucket, &plain),
                                      &bucket->is_complete, err));
+            CD_TRY(cd_reducer_check_future(&d->reducer, bucket, err));
             left -= bucket->is_complete;
         }
     return CDDP_OK;

@@ -262,11 +262,16 @@ static bool is_wholly_unused(const cd_reducer *r, const cd_bucket *bucket)
 cddp_status cd_reducer_check_future(const cd_reducer *r, cd_bucket *bucket, cddp_error *err)
 {
     const uint32_t count = bucket->future.work_count;
+    const char *hook = r->hook != NULL ? r->hook->name : "all-reduce";
+    if (bucket->future.idle_stages > CDDP_FUTURE_IDLE_STAGES_MAX)
+        return cd_fail(err, CDDP_E_STATE,
+                       "comm hook %s: %u stages in a row of bucket %u named a next stage and no "
+                       "works; does one name itself?",
+                       hook, bucket->future.idle_stages, bucket->index);
     if (count <= CDDP_FUTURE_WORKS_MAX) return CDDP_OK;
     bucket->future.work_count = CDDP_FUTURE_WORKS_MAX;
     return cd_fail(err, CDDP_E_STATE, "comm hook %s posted %u works for bucket %u; a stage has %u",
-                   r->hook != NULL ? r->hook->name : "all-reduce", count, bucket->index,
-                   CDDP_FUTURE_WORKS_MAX);
+                   hook, count, bucket->index, CDDP_FUTURE_WORKS_MAX);
 }
 
 static void emit_launch(const cd_reducer *r, const cd_bucket_set *set, const cd_bucket *bucket,

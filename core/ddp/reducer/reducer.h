@@ -155,7 +155,7 @@ cddp_status cd_reducer_send_bucket(cd_reducer *reducer, cd_bucket *bucket, cddp_
 ** bucket (STA-04). */
 cddp_status cd_reducer_start_bucket(cd_reducer *reducer, cd_bucket_set *set, cd_bucket *bucket,
                                     uint32_t index, cddp_error *err);
-/* A hook may name at most CDDP_FUTURE_WORKS_MAX works. */
+/* A hook may name at most CDDP_FUTURE_WORKS_MAX works, and not go on for ever without any. */
 cddp_status cd_reducer_check_future(const cd_reducer *reducer, cd_bucket *bucket, cddp_error *err);
 cddp_status cd_reducer_finalize_backward(cd_reducer *reducer, cddp_error *err);
 /* Runs all stages that a launched bucket's future still has; it is written back when its turn

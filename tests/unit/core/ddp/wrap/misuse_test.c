@@ -688,6 +688,21 @@ static cddp_status post_and_fail_later(void *self, cddp_grad_bucket *bucket, cdd
     future->next = fail_in_a_stage;
     return cd_future_add_allreduce(future, bucket, &bucket->buffer, group, err);
 }
+static cddp_status go_on_for_ever(void *self, cddp_grad_bucket *bucket, cddp_future *future,
+                                  cddp_error *err)
+{
+    (void)self, (void)bucket, (void)err;
+    future->next = go_on_for_ever;
+    return CDDP_OK;
+}
+static cddp_status never_end(void *self, cddp_grad_bucket *bucket, cddp_group *group,
+                             cddp_future *future, cddp_error *err)
+{
+    (void)self, (void)group, (void)err;
+    future->result = bucket->buffer;
+    future->next = go_on_for_ever;
+    return CDDP_OK;
+}
 static cddp_status call_back(void *self, cddp_grad_bucket *bucket, cddp_group *group,
                              cddp_future *future, cddp_error *err)
 {
@@ -711,6 +726,7 @@ static void bad_hook_body(lane *l)
     } rows[] = {{write_behind, CDDP_E_CORRUPT, "behind the end of bucket 0 was overwritten"},
                 {name_many_works, CDDP_E_STATE, "posted 1000 works for bucket 0"},
                 {fail_without_words, CDDP_E_IO, "input/output error"},
+                {never_end, CDDP_E_STATE, "comm hook bad: 1001 stages in a row of bucket 0"},
                 {post_and_fail_later, CDDP_E_IO, "the stage failed"},
                 {call_back, CDDP_E_STATE, "calls the DDP object that is calling it"}};
     const bool *modes_of = l->lab->data; /* static graph, views */
