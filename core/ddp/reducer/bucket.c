@@ -320,19 +320,25 @@ bool cd_bucket_is_alias(const cddp_tensor *value, const cddp_tensor *view)
 
 /* One gradient moves into its slice and is from then on an alias, not a fresh one (GRD-04). Its old
 ** home, when it was private, is given back: with views the buckets are the only memory of
-** gradients. */
-static cddp_status move_in(const cddp_tensor *view, cddp_grad *grad, cddp_error *err)
+** gradients. What does not fit stays where the program put it, to be refused by name when it is
+** marked ready; where it lay in the old home it is gone with that. */
+static cddp_status move_in(const cddp_tensor *view, const cd_variable *v, cddp_error *err)
 {
-    if (grad->kind == CDDP_GRAD_DENSE && !cd_bucket_is_alias(&grad->value, view))
-        CD_TRY(view->device->copy(view, &grad->value, NULL, err));
-    cddp_grad_kind kind = grad->kind;
-    bool requires_grad = grad->requires_grad;
+    cddp_grad *grad = v->grad;
+    const cddp_grad old = *grad;
+    const bool fits = cd_wrapped_takes(v, grad, view->dtype);
+    const bool is_gone = old.kind == CDDP_GRAD_UNDEFINED ||
+                         (old.backing.device != NULL && old.value.storage == old.backing.storage);
+    if (fits && !cd_bucket_is_alias(&old.value, view))
+        CD_TRY(view->device->copy(view, &old.value, NULL, err));
     cddp_grad_fini(grad);
+    if (!fits && !is_gone) *grad = old;
     grad->backing = cddp_backing_of(view);
     grad->backing_is_borrowed = true;
-    grad->kind = kind;
-    grad->requires_grad = requires_grad;
-    if (kind == CDDP_GRAD_DENSE) grad->value = *view;
+    grad->requires_grad = old.requires_grad;
+    if (!fits) return CDDP_OK;
+    grad->kind = CDDP_GRAD_DENSE;
+    grad->value = *view;
     return CDDP_OK;
 }
 
@@ -340,9 +346,9 @@ cddp_status cd_bucket_set_lend_backing(cd_bucket_set *set, cddp_error *err)
 {
     for (size_t v = 0; v < set->variable_count; v++) {
         const cd_variable *variable = cd_wrapped_variable(set->module, v);
-        if (variable->expect_sparse || variable->grad->kind == CDDP_GRAD_SPARSE) continue;
+        if (variable->expect_sparse) continue;
         const cddp_tensor view = cd_bucket_set_view(set, v);
-        CD_TRY(move_in(&view, variable->grad, err));
+        CD_TRY(move_in(&view, variable, err));
     }
     return CDDP_OK;
 }

@@ -104,8 +104,8 @@ static inline bool cd_bucket_set_holds(const cd_bucket_set *set, size_t variable
 /* True when value is that very slice: same storage, same first element. */
 bool cd_bucket_is_alias(const cddp_tensor *value, const cddp_tensor *view);
 
-/* gradient_as_bucket_view: lends every dense variable its slice as home; gradients that exist move
-** in (REB-08). */
+/* gradient_as_bucket_view: lends every dense variable its slice as home; gradients that exist and
+** fit move in (REB-08). */
 cddp_status cd_bucket_set_lend_backing(cd_bucket_set *set, cddp_error *err);
 /* Takes the homes back: gradients that live in the set are dropped. */
 void cd_bucket_set_release_grads(cd_bucket_set *set);

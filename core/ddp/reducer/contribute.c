@@ -42,14 +42,18 @@ static cddp_status refuse_value(const cd_variable *v, cddp_error *err)
     if (!cd_device_is_same(value->device, like->device))
         return cd_fail(err, CDDP_E_STATE, "the gradient of '%s' is on %s, the parameter on %s",
                        v->name, value->device->name, like->device->name);
+    if ((value->storage == NULL || value->offset < 0) && cddp_tensor_numel(value) > 0)
+        return cd_fail(err, CDDP_E_STATE, "the gradient of '%s' has %s", v->name,
+                       value->storage == NULL ? "no storage" : "a negative offset");
     return CDDP_OK;
 }
 
 static inline cddp_status check_value(const cd_variable *v, cddp_error *err)
 {
     const cddp_tensor *value = &v->grad->value;
-    bool is_plain = value->device == v->tensor.form->like.device &&
-                    value->dim_count <= CDDP_DIMS_MAX && (unsigned)value->dtype < CDDP_DTYPE_COUNT;
+    bool is_plain = value->device == v->tensor.form->like.device && value->storage != NULL &&
+                    value->offset >= 0 && value->dim_count <= CDDP_DIMS_MAX &&
+                    (unsigned)value->dtype < CDDP_DTYPE_COUNT;
     return CD_PASS(is_plain ? CDDP_OK : refuse_value(v, err));
 }
 

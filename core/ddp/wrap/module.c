@@ -46,6 +46,22 @@ cddp_status cd_wrapped_check_tensor(const cddp_tensor *tensor, const char *name,
     return CDDP_OK;
 }
 
+bool cd_wrapped_takes(const cd_wrapped_parameter *parameter, const cddp_grad *grad,
+                      cddp_dtype dtype)
+{
+    const cddp_tensor *value = &grad->value, *like = &parameter->tensor.form->like;
+    if (grad->kind != CDDP_GRAD_DENSE || value->device == NULL || value->storage == NULL ||
+        value->offset < 0 || value->dim_count > CDDP_DIMS_MAX || value->dtype != dtype ||
+        (unsigned)dtype >= CDDP_DTYPE_COUNT || !cd_device_is_same(value->device, like->device))
+        return false;
+    if (value->dim_count != like->dim_count) /* a flat one has the same elements in order */
+        return (value->dim_count == 1 || like->dim_count == 1) &&
+               cddp_tensor_numel(value) == cddp_tensor_numel(like);
+    for (uint32_t i = 0; i < like->dim_count; i++)
+        if (value->sizes[i] != like->sizes[i]) return false;
+    return true;
+}
+
 static cddp_status check_parameter(const cddp_parameter *p, size_t ordinal, bool ignored,
                                    cddp_error *err)
 {

@@ -768,6 +768,94 @@ TEST(misuse, a_hook_that_misbehaves_is_an_error_of_its_backward)
     }
 }
 
+/* ---- a gradient that was refused lies in its slot still ---- */
+
+enum wrong { WRONG_SIZE, WRONG_DEVICE, WRONG_STORAGE, WRONG_KIND, WRONG_COUNT };
+static const char *const wrong_words[WRONG_COUNT] = {"has 1 elements, the parameter has 2",
+                                                     "is on another, the parameter on cpu",
+                                                     "has no storage",
+                                                     "received a sparse gradient"};
+
+static void leave_wrong(lane *l, enum wrong wrong, cddp_device *other, const cddp_tensor *own)
+{
+    const int64_t one = 1;
+    cddp_grad *g = &l->grads[1];
+    give(l, 1);
+    g->value.storage = own->storage;
+    g->value.offset = 0;
+    if (wrong == WRONG_SIZE)
+        g->value = cddp_tensor_of(l->device, own->storage, 0, g->value.dtype, &one, 1);
+    *other = *l->device;
+    other->name = "another";
+    if (wrong == WRONG_DEVICE) g->value.device = other;
+    if (wrong == WRONG_STORAGE) g->value.storage = NULL;
+    if (wrong == WRONG_KIND) g->kind = CDDP_GRAD_SPARSE;
+}
+
+static void wrong_gradient_body(lane *l)
+{
+    const mode *m = l->lab->data;
+    static const char *const names[PARAMETERS] = {"a", "b", "c"};
+    static const uint32_t members[LAB_RANKS] = {0, 1, 2, 3, 4, 5, 6, 7};
+    const int64_t two = 2;
+    cddp_device other;
+    cddp_group *groups[2 * WRONG_COUNT];
+    size_t group_count = 0;
+    cddp_tensor own = lane_tensor(l, CDDP_F32, &two, 1, 9.0);
+    for (size_t i = 0; i < PARAMETERS; i++) lane_add(l, names[i], CDDP_F32, 2);
+    l->options.bucket_cap_mb = 8.0 / 1048576;
+    l->options.tracer = NULL;
+    if (m->options != NULL) m->options(l);
+    wrap(l);
+    for (int i = 0; i < 3; i++) CHECK_OK(iterate(l));
+    for (int k = 0; k < 2 * WRONG_COUNT; k++) {
+        const enum wrong wrong = (enum wrong)(k / 2);
+        const bool swaps = k % 2 == 0 && !l->ddp->reducer.zero.is_set;
+        lane_zero_grad(l, true);
+        CHECK_OK(forward(l));
+        CHECK_OK(mark(l, 2, 3));
+        leave_wrong(l, wrong, &other, &own);
+        cddp_status status = lane_try_hook(l, 1); /* a batched copy looks at the end of a bucket */
+        CHECK(status == CDDP_E_STATE);
+        CHECK(strstr(l->err.message, "'b'") != NULL);
+        CHECK(strstr(l->err.message, wrong_words[wrong]) != NULL);
+        CHECK(cddp_ddp_backward_end(l->ddp, &l->err) == CDDP_E_STATE);
+        if (swaps) {
+            char name[32];
+            snprintf(name, sizeof name, "other %d", k);
+            cddp_group_options o = {.size = sizeof o, .backend = &l->lab->backend, .rank = l->rank};
+            o.spec = (cddp_group_spec){.size = sizeof o.spec,
+                                       .name = name,
+                                       .group_rank = l->r,
+                                       .group_size = l->w,
+                                       .members = members};
+            CHECK_OK(cddp_group_create(&o, &groups[group_count], &l->err));
+            CHECK_OK(cddp_ddp_update_process_group(l->ddp, groups[group_count++], &l->err));
+        }
+        CHECK_OK(forward(l)); /* it is in the way of nobody as long as nobody marks it */
+        CHECK_OK(mark(l, 0, PARAMETERS));
+        CHECK_OK(cddp_ddp_backward_end(l->ddp, &l->err));
+        for (int i = 0; i < 3; i++) {
+            CHECK_OK(iterate(l));
+            if (!l->ddp->reducer.zero.is_set) CHECK(is_average(l));
+        }
+    }
+    lane_unwrap(l);
+    lane_zero_grad(l, true);
+    lane_release(l, &own);
+    while (group_count > 0) cddp_group_destroy(groups[--group_count]);
+}
+
+TEST(misuse, a_refused_gradient_is_named_and_in_the_way_of_no_swap_and_no_forward)
+{
+    for (size_t i = 0; i < sizeof modes / sizeof modes[0]; i++) {
+        mode m = modes[i];
+        if (m.options == use_mixed) continue;
+        cd_test_row("%s", m.name);
+        lab_of(2, wrong_gradient_body, &m);
+    }
+}
+
 /* ---- UPG-01, UPG-02 with a static graph ---- */
 
 /* Who used what is a fact of a group: after a swap the first pass is made again. */
