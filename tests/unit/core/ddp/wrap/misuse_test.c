@@ -850,7 +850,6 @@ TEST(misuse, a_refused_gradient_is_named_and_in_the_way_of_no_swap_and_no_forwar
 {
     for (size_t i = 0; i < sizeof modes / sizeof modes[0]; i++) {
         mode m = modes[i];
-        if (m.options == use_mixed) continue;
         cd_test_row("%s", m.name);
         lab_of(2, wrong_gradient_body, &m);
     }
