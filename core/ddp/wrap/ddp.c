@@ -60,8 +60,24 @@ static inline cddp_status leave(cddp_ddp *d, cddp_status status, cddp_error *err
 /* After a failure nothing but backward_end and update_process_group goes on. */
 static cddp_status check_sound(cddp_ddp *d, cddp_error *err)
 {
-    if (!d->has_reducer || d->reducer.phase != CD_REDUCER_FAILED) return CDDP_OK;
+    if (d->reducer.phase != CD_REDUCER_FAILED) return CDDP_OK;
     return CD_PASS(cd_reducer_fail(&d->reducer, d->reducer.failure.status, err));
+}
+
+/* The first error is kept whatever part it came from. Where everything is delayed nothing is
+** reduced, but there are a phase and a failure. */
+static cddp_status keep(cddp_ddp *d, cddp_status status, cddp_error *err)
+{
+    if (status == CDDP_OK) return CDDP_OK;
+    d->in_forward = false; /* what failed does not go on */
+    return CD_PASS(cd_reducer_fail(&d->reducer, status, err));
+}
+
+/* Without a reducer; otherwise cd_reducer_abandon. */
+static void forget_failure(cddp_ddp *d)
+{
+    d->reducer.phase = CD_REDUCER_IDLE;
+    cd_error_reset(&d->reducer.failure);
 }
 
 static cddp_status check_member(const cddp_ddp *d, cddp_error *err)
@@ -357,11 +373,12 @@ const cddp_tensor *cddp_ddp_forward_copy(const cddp_ddp *d, size_t ordinal)
 static cddp_status parameter_ready(cddp_ddp *d, size_t ordinal, cddp_error *err)
 {
     const cd_wrapped_parameter *p = &d->module.parameters[ordinal];
+    CD_TRY(check_sound(d, err)); /* also of a parameter that is not reduced */
     if (d->hooks_removed) return CDDP_OK;
     if (p->variable != CD_NOT_REDUCED)
         CD_TRY(cd_reducer_autograd_hook(&d->reducer, p->variable, err));
     if (d->delayed.is_active && d->delayed.trigger == ordinal && d->group != NULL)
-        CD_TRY(cd_delayed_trigger(&d->delayed, d->group, err));
+        CD_TRY(keep(d, cd_delayed_trigger(&d->delayed, d->group, err), err));
     return CDDP_OK;
 }
 
@@ -395,12 +412,12 @@ static cddp_status backward_end(cddp_ddp *d, cddp_error *err)
     cddp_status status = CDDP_OK;
     if (d->has_reducer && (!d->hooks_removed || d->reducer.phase == CD_REDUCER_FAILED))
         status = cd_reducer_backward_end(&d->reducer, &finalized, err);
-    if (status == CDDP_OK) {
-        CD_TRY(cd_mixed_end(&d->mixed, err));
-        CD_TRY(cd_delayed_await(&d->delayed, err));
-        return CDDP_OK;
-    }
-    (void)!cd_mixed_end(&d->mixed, &later);
+    else
+        status = check_sound(d, err);
+    if (!d->has_reducer) forget_failure(d);
+    const cddp_status restored = cd_mixed_end(&d->mixed, status == CDDP_OK ? err : &later);
+    if (status == CDDP_OK) status = restored;
+    if (status == CDDP_OK) return CD_PASS(cd_delayed_await(&d->delayed, err));
     cd_delayed_abandon(&d->delayed);
     cd_error_frame(err, __FILE__, __func__, __LINE__);
     return status;
@@ -627,6 +644,8 @@ static cddp_status update_process_group(cddp_ddp *d, cddp_group *group, cddp_err
     if (d->has_reducer) {
         cd_reducer_reset(&d->reducer);
         CD_TRY(cd_reducer_take_group(&d->reducer, group, err));
+    } else {
+        forget_failure(d);
     }
     d->group = group;
     CD_TRY(cd_mixed_end(&d->mixed, err));
@@ -648,5 +667,7 @@ cddp_status cddp_ddp_check_reducer_finalized(cddp_ddp *d, cddp_error *err)
 {
     CD_TRY(enter(d, &err));
     return CD_PASS(
-        leave(d, d->has_reducer ? cd_reducer_check_finalized(&d->reducer, err) : CDDP_OK, err));
+        leave(d,
+              d->has_reducer ? cd_reducer_check_finalized(&d->reducer, err) : check_sound(d, err),
+              err));
 }

@@ -855,6 +855,102 @@ TEST(misuse, a_refused_gradient_is_named_and_in_the_way_of_no_swap_and_no_forwar
     }
 }
 
+/* ---- the first error is kept, whatever part it came from ---- */
+
+/* Every entry that goes on answers it; so does backward_end, which leaves it. */
+static void check_kept(lane *l, cddp_status status, const char *words)
+{
+    const size_t variables = cddp_ddp_variable_count(l->ddp);
+    CHECK_FAILS(cddp_ddp_forward_begin(l->ddp, true, &l->err), status, words);
+    CHECK_FAILS(cddp_ddp_forward_begin(l->ddp, false, &l->err), status, words);
+    CHECK_FAILS(cddp_ddp_forward_end(l->ddp, l->reachable, &l->err), status, words);
+    for (size_t i = 0; i < l->count; i++) CHECK_FAILS(lane_try_hook(l, i), status, words);
+    if (variables > 0) CHECK_FAILS(cddp_ddp_mark_variable_ready(l->ddp, 0, &l->err), status, words);
+    CHECK_FAILS(cddp_ddp_check_reducer_finalized(l->ddp, &l->err), status, words);
+    CHECK_FAILS(cddp_ddp_join_begin(l->ddp, NULL, &l->err), status, words);
+    CHECK_FAILS(cddp_ddp_backward_end(l->ddp, &l->err), status, words);
+    CHECK_OK(cddp_ddp_check_reducer_finalized(l->ddp, &l->err));
+}
+
+#define DELAYED_NUMEL 5
+static struct {
+    void *group; /* one per rank */
+    int sums;    /* of the delayed buffer */
+} posted[LAB_RANKS];
+static cddp_backend unrefused;
+
+/* The second delayed sum of a group is refused. */
+static cddp_status refuse_second(void *group, const cddp_collective *c, void **work,
+                                 cddp_error *err)
+{
+    size_t i = 0;
+    while (posted[i].group != NULL && posted[i].group != group) i++;
+    posted[i].group = group;
+    const bool is_delayed =
+        c->op == CDDP_OP_ALLREDUCE && cddp_tensor_numel(&c->input) == DELAYED_NUMEL;
+    if (is_delayed && ++posted[i].sums == 2)
+        return cddp_error_set(err, CDDP_E_BACKEND, "this post is refused");
+    return unrefused.post(group, c, work, err);
+}
+
+static void delayed_body(lane *l)
+{
+    static const uint32_t members[LAB_RANKS] = {0, 1};
+    static const char *const delayed[1] = {"late"};
+    const char *trigger = l->lab->data;
+    cddp_backend refusing = l->lab->backend;
+    refusing.post = refuse_second;
+    unrefused = l->lab->backend;
+    memset(posted, 0, sizeof posted);
+    cddp_group_options o = {.size = sizeof o, .backend = &refusing, .rank = l->rank};
+    o.spec = (cddp_group_spec){.size = sizeof o.spec,
+                               .name = "refusing",
+                               .group_rank = l->r,
+                               .group_size = l->w,
+                               .members = members};
+    cddp_group *group = NULL;
+    CHECK_OK(cddp_group_create(&o, &group, &l->err));
+    if (strcmp(trigger, "late") != 0) lane_add(l, "first", CDDP_F32, 2);
+    const size_t late = l->count;
+    lane_add(l, "late", CDDP_F32, DELAYED_NUMEL);
+    l->options.group = group;
+    l->options.tracer = NULL;
+    l->options.delay_all_reduce_named_params = delayed;
+    l->options.delay_all_reduce_count = 1;
+    l->options.param_to_hook_all_reduce = trigger;
+    lane_wrap(l);
+    for (int i = 0; i < 4; i++) {
+        const double value = 1.0 + l->r;
+        lane_zero_grad(l, true);
+        lane_forward(l);
+        lane_accumulate(l, late, value);
+        if (late > 0) {
+            CHECK_OK(lane_try_hook(l, late)); /* not the trigger: nothing happens */
+            lane_accumulate(l, 0, value);
+        }
+        const cddp_status status = lane_try_hook(l, 0);
+        if (i == 1) {
+            CHECK(status == CDDP_E_BACKEND);
+            check_kept(l, CDDP_E_BACKEND, "this post is refused");
+            continue;
+        }
+        CHECK_OK(status);
+        CHECK_OK(cddp_ddp_backward_end(l->ddp, &l->err));
+        for (size_t p = 0; p < l->count; p++) CHECK(lane_value(l, p) == 1.5);
+    }
+    lane_unwrap(l);
+    cddp_group_destroy(group);
+}
+
+TEST(misuse, a_refused_delayed_sum_is_kept_as_any_failure)
+{
+    static const char *const triggers[] = {"first", "late"}; /* with a reducer, and without */
+    for (size_t i = 0; i < 2; i++) {
+        cd_test_row("the trigger is %s", triggers[i]);
+        lab_of(2, delayed_body, (void *)(uintptr_t)triggers[i]);
+    }
+}
+
 /* ---- UPG-01, UPG-02 with a static graph ---- */
 
 /* Who used what is a fact of a group: after a swap the first pass is made again. */
