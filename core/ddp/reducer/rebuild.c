@@ -236,7 +236,7 @@ out:
 
 cddp_status cd_reducer_rebuild_buckets(cd_reducer *r, bool *rebuilt, cddp_error *err)
 {
-    CD_TRY(cd_reducer_check_finalized(r, err));
+    CD_TRY(cd_reducer_leave_unfinished(r, err));
     *rebuilt = false;
     if (!cd_reducer_should_rebuild(r) || r->arrival_count == 0) return CDDP_OK;
     CD_ASSERT(r->ready_count == 0); /* ERR-14: an unfinished reduction was refused above */

@@ -47,6 +47,7 @@
 **   REDUCING → FINALIZING    cd_reducer_backward_end           every bucket was launched
 **   ARMED → FINALIZING       cd_reducer_backward_end           static graph's first pass
 **   REDUCING, ARMED → same   cd_reducer_backward_end           the next forward says why (RED-11)
+**   REDUCING → FAILED        cd_reducer_leave_unfinished       the next forward; nobody goes on
 **   FINALIZING → IDLE        cd_reducer_finalize_backward      finalize.c
 **   any → FAILED             cd_reducer_fail                   a gradient, hook, collective failed
 **   FAILED → IDLE            cd_reducer_backward_end           answers with the first error
@@ -141,8 +142,8 @@ static void forget_first_pass(cd_reducer *r)
 
 cddp_status cd_reducer_prepare_for_backward(cd_reducer *r, const bool *reachable, cddp_error *err)
 {
-    /* Gradients may have become ready since forward began, and so does a failure (RED-11). */
-    CD_TRY(cd_reducer_check_finalized(r, err));
+    /* Gradients may have become ready since forward began, and so does a failure. */
+    CD_TRY(cd_reducer_leave_unfinished(r, err));
     if (r->phase == CD_REDUCER_ARMED)
         CD_EMIT(r->tracer, mark, "forward_before_backward", .value = (int64_t)r->iteration);
     cd_reducer_reset_iteration(r);
@@ -533,6 +534,13 @@ cddp_status cd_reducer_check_finalized(cd_reducer *r, cddp_error *err)
                    "the previous backward is not reduced: on rank %u, %zu of %zu parameters "
                    "received no gradient (%s); %s",
                    cddp_group_rank(r->group), missing, r->variable_count, names, advice);
+}
+
+cddp_status cd_reducer_leave_unfinished(cd_reducer *r, cddp_error *err)
+{
+    const cddp_status status = cd_reducer_check_finalized(r, err);
+    if (status == CDDP_OK || r->next_bucket == r->buckets.bucket_count) return CD_PASS(status);
+    return CD_PASS(cd_reducer_fail(r, status, err));
 }
 
 /* The map of a static graph survives a failed backward, because all later ones use it (STA-06).

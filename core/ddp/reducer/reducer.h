@@ -99,6 +99,9 @@ cddp_status cd_reducer_backward_end(cd_reducer *reducer, bool *finalized, cddp_e
 /* RED-11: fails when the previous backward left buckets unreduced; in FAILED with the kept
 ** error. */
 cddp_status cd_reducer_check_finalized(cd_reducer *reducer, cddp_error *err);
+/* The same where another forward begins: nobody will finish what misses gradients, so the error is
+** kept, and backward_end leaves it. A backward that only was not ended can still be. */
+cddp_status cd_reducer_leave_unfinished(cd_reducer *reducer, cddp_error *err);
 /* UPG-01: as if no forward had happened; forgets the rebuild and what a static graph recorded. */
 void cd_reducer_reset(cd_reducer *reducer);
 /* After a reset: the group from now on, or NULL. Hooks of the caller keep the group that they were

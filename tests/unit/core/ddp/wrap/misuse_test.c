@@ -951,6 +951,57 @@ TEST(misuse, a_refused_delayed_sum_is_kept_as_any_failure)
     }
 }
 
+/* RED-11: half a backward on every rank alike, left without a group swap. */
+static void half_body(lane *l)
+{
+    const mode *m = l->lab->data;
+    static const char *const names[PARAMETERS] = {"a", "b", "c"};
+    for (size_t i = 0; i < PARAMETERS; i++) lane_add(l, names[i], CDDP_F32, 2);
+    l->options.bucket_cap_mb = 8.0 / 1048576;
+    l->options.tracer = NULL;
+    if (m->options != NULL) m->options(l);
+    wrap(l);
+    for (int round = 0; round < 4; round++) {
+        const bool is_missing_one = round % 2 == 1;
+        for (int i = 0; i < 3; i++) {
+            CHECK_OK(iterate(l));
+            const bool adds = i == 0 && round > 0 && m->options == use_accumulation;
+            CHECK(adds ? is_reduced(l) : is_average(l));
+        }
+        lane_zero_grad(l, true);
+        CHECK_OK(forward(l));
+        CHECK_OK(mark(l, 2, 3));
+        if (is_missing_one) CHECK_OK(mark(l, 0, 1));
+        if (round < 2) CHECK_OK(cddp_ddp_backward_end(l->ddp, &l->err));
+        CHECK_FAILS(cddp_ddp_check_reducer_finalized(l->ddp, &l->err), CDDP_E_STATE,
+                    is_missing_one ? "received no gradient ('b')"
+                                   : "received no gradient ('a', 'b')");
+        CHECK_FAILS(cddp_ddp_forward_begin(l->ddp, true, &l->err), CDDP_E_STATE,
+                    "received no gradient");
+        check_kept(l, CDDP_E_STATE, "received no gradient");
+    }
+    CHECK_OK(iterate(l));
+    /* All of it is there and only the end was forgotten: it can still be said. */
+    lane_zero_grad(l, true);
+    CHECK_OK(forward(l));
+    CHECK_OK(mark(l, 0, PARAMETERS));
+    CHECK_FAILS(cddp_ddp_forward_begin(l->ddp, true, &l->err), CDDP_E_STATE,
+                "backward_end was not called");
+    CHECK_OK(cddp_ddp_backward_end(l->ddp, &l->err));
+    CHECK(is_average(l));
+    lane_unwrap(l);
+    lane_zero_grad(l, true);
+}
+
+TEST(misuse, half_a_backward_is_said_by_the_next_forward_and_left_by_its_end)
+{
+    for (size_t i = 0; i < sizeof modes / sizeof modes[0]; i++) {
+        mode m = modes[i];
+        cd_test_row("%s", m.name);
+        lab_of(2, half_body, &m);
+    }
+}
+
 /* ---- UPG-01, UPG-02 with a static graph ---- */
 
 /* Who used what is a fact of a group: after a swap the first pass is made again. */
