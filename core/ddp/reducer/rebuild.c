@@ -240,12 +240,13 @@ cddp_status cd_reducer_rebuild_buckets(cd_reducer *r, bool *rebuilt, cddp_error 
     *rebuilt = false;
     if (!cd_reducer_should_rebuild(r) || r->arrival_count == 0) return CDDP_OK;
     CD_ASSERT(r->ready_count == 0); /* ERR-14: an unfinished reduction was refused above */
+    cddp_status status = CDDP_OK;
     if (r->arrival_count != r->variable_count) /* REB-06 */
-        return cd_fail(
+        status = cd_fail(
             err, CDDP_E_STATE,
             "buckets cannot be rebuilt: %zu of %zu parameters arrived in the first backward",
             r->arrival_count, r->variable_count);
-    cddp_status status = rebuild(r, err);
+    if (status == CDDP_OK) status = rebuild(r, err);
     if (status != CDDP_OK)
         return CD_PASS(cd_reducer_fail(r, status, err)); /* do peers have the layout? */
     *rebuilt = true;

@@ -280,6 +280,12 @@ void cddp_ddp_destroy(cddp_ddp *d)
 
 /* ---- forward ---- */
 
+static cddp_status sync_buffers(cddp_ddp *d, uint32_t root, int64_t location, cddp_error *err)
+{
+    return CD_PASS(cd_buffers_sync(&d->buffers, d->group, d->tracer, root, location, err));
+}
+
+/* A peer may have done its part of what fails here, so all of it is kept. */
 static cddp_status synchronise_forward(cddp_ddp *d, bool grad_mode, bool sync, cddp_error *err)
 {
     cd_reducer *r = &d->reducer;
@@ -288,11 +294,11 @@ static cddp_status synchronise_forward(cddp_ddp *d, bool grad_mode, bool sync, c
     CD_TRY(cd_join_notify(&d->join, err));
     if (grad_mode) CD_TRY(cd_reducer_rebuild_buckets(r, &rebuilt, err));
     if (cd_buffers_will_sync(&d->buffers, false)) {
-        CD_TRY(cd_join_find_authority(&d->join, true, &authority, err));
-        CD_TRY(cd_buffers_sync(&d->buffers, d->group, d->tracer, authority, 0, err));
+        CD_TRY(keep(d, cd_join_find_authority(&d->join, true, &authority, err), err));
+        CD_TRY(keep(d, sync_buffers(d, authority, 0, err), err));
     }
-    CD_TRY(cd_join_vote(&d->join, sync, err));
-    CD_TRY(cd_mixed_begin(&d->mixed, err));
+    CD_TRY(keep(d, cd_join_vote(&d->join, sync, err), err));
+    CD_TRY(keep(d, cd_mixed_begin(&d->mixed, err), err));
     return CDDP_OK;
 }
 
@@ -335,8 +341,7 @@ static cddp_status forward_end(cddp_ddp *d, const bool *reachable, cddp_error *e
             err, CDDP_E_ARG,
             "find_unused_parameters needs the reachable flags of %zu parameters; got NULL",
             d->module.variable_count);
-    if (cd_buffers_will_sync(&d->buffers, true))
-        CD_TRY(cd_buffers_sync(&d->buffers, d->group, d->tracer, 0, 1, err));
+    if (cd_buffers_will_sync(&d->buffers, true)) CD_TRY(keep(d, sync_buffers(d, 0, 1, err), err));
     d->buffers.require_forward_param_sync = d->forward_is_sync;
     if (d->forward_is_sync) CD_TRY(cd_reducer_prepare_for_backward(&d->reducer, reachable, err));
     if (d->forward_is_sync && d->logger.is_sampling)
@@ -352,7 +357,7 @@ static cddp_status end_forward(cddp_ddp *d, const bool *reachable, cddp_error *e
 {
     CD_TRY(check_sound(d, err));
     if (d->has_reducer) CD_TRY(forward_end(d, reachable, err));
-    CD_TRY(cd_delayed_point_grads(&d->delayed, err));
+    CD_TRY(keep(d, cd_delayed_point_grads(&d->delayed, err), err));
     return CDDP_OK;
 }
 

@@ -951,6 +951,50 @@ TEST(misuse, a_refused_delayed_sum_is_kept_as_any_failure)
     }
 }
 
+static bool fails_buffers[LAB_RANKS];
+static cddp_status fail_when_asked(void *context, cddp_group *group, const cddp_buffer *buffers,
+                                   size_t buffer_count, cddp_error *err)
+{
+    (void)context, (void)buffers, (void)buffer_count;
+    return fails_buffers[cddp_group_rank(group)]
+               ? cddp_error_set(err, CDDP_E_IO, "the buffer hook failed")
+               : CDDP_OK;
+}
+
+static void buffers_body(lane *l)
+{
+    const bool is_after_forward = *(const bool *)l->lab->data;
+    static const char *const names[PARAMETERS] = {"a", "b", "c"};
+    for (size_t i = 0; i < PARAMETERS; i++) lane_add(l, names[i], CDDP_F32, 2);
+    use_buffers(l);
+    l->options.tracer = NULL;
+    lane_wrap(l);
+    CHECK_OK(
+        cddp_ddp_register_buffer_hook(l->ddp, fail_when_asked, NULL, is_after_forward, &l->err));
+    for (int i = 0; i < 3; i++) {
+        fails_buffers[l->r] = false;
+        CHECK_OK(iterate(l));
+        CHECK(is_average(l));
+        fails_buffers[l->r] = true;
+        lane_zero_grad(l, true);
+        cddp_status status = cddp_ddp_forward_begin(l->ddp, true, &l->err);
+        CHECK((status == CDDP_OK) == is_after_forward);
+        if (is_after_forward) status = cddp_ddp_forward_end(l->ddp, l->reachable, &l->err);
+        CHECK_FAILS(status, CDDP_E_IO, "the buffer hook failed");
+        check_kept(l, CDDP_E_IO, "the buffer hook failed");
+    }
+    lane_unwrap(l);
+}
+
+TEST(misuse, a_failure_of_the_forward_is_kept_as_any_failure)
+{
+    for (int i = 0; i < 2; i++) {
+        bool is_after_forward = i == 1;
+        cd_test_row("after the forward: %d", i);
+        lab_of(2, buffers_body, &is_after_forward);
+    }
+}
+
 /* RED-11: half a backward on every rank alike, left without a group swap. */
 static void half_body(lane *l)
 {
