@@ -19,6 +19,7 @@
 #include "core/hooks/hook.h"
 #include "core/trace/tracer.h"
 
+#include <stddef.h>
 #include <string.h>
 
 static cddp_status note_error(cddp_ddp *d, cddp_status status, const cddp_error *err)
@@ -242,6 +243,11 @@ cddp_status cddp_ddp_create(const cddp_ddp_options *options, cddp_ddp **ddp, cdd
     if (options == NULL || ddp == NULL)
         return cd_fail(err, CDDP_E_ARG, "cddp_ddp_create: %s is NULL",
                        options == NULL ? "options" : "ddp");
+    if (options->size < offsetof(cddp_ddp_options, group) + sizeof options->group)
+        return cd_fail(err, CDDP_E_ARG,
+                       "options.size is %u, too small for a group: begin with "
+                       "cddp_ddp_options_default()",
+                       options->size);
     cddp_ddp_options o = cd_ddp_options_complete(options);
     if (o.group == NULL)
         return cd_fail(err, CDDP_E_CONFIG, "options.group is NULL: DDP needs a process group");
@@ -453,6 +459,10 @@ void cddp_ddp_no_sync_end(cddp_ddp *d)
 static cddp_status begin_join(cddp_ddp *d, const cddp_join_options *options, cddp_error *err)
 {
     cddp_join_options o = cddp_join_options_default();
+    if (options != NULL && options->size < offsetof(cddp_join_options, enable) + sizeof o.enable)
+        return cd_fail(err, CDDP_E_ARG,
+                       "the join options' size is %u: begin with cddp_join_options_default()",
+                       options->size);
     if (options != NULL) memcpy(&o, options, options->size < sizeof o ? options->size : sizeof o);
     if (o.optimizer_state_count > 0 && o.optimizer_state == NULL)
         return cd_fail(err, CDDP_E_ARG, "optimizer_state is NULL but its count is %zu",

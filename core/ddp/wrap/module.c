@@ -73,6 +73,8 @@ static cddp_status check_parameter(const cddp_parameter *p, size_t ordinal, bool
                        "parameter '%s' is not initialised: run the module once before wrapping it",
                        p->name);
     CD_TRY(cd_wrapped_check_tensor(&p->tensor, p->name, err));
+    if (p->tensor.storage == NULL && cddp_tensor_numel(&p->tensor) > 0) /* INI-03 */
+        return cd_fail(err, CDDP_E_CONFIG, "parameter '%s' has no storage", p->name);
     if (p->requires_grad && p->grad == NULL)
         return cd_fail(err, CDDP_E_ARG,
                        "parameter '%s' requires a gradient but has no gradient slot", p->name);
@@ -170,6 +172,9 @@ static cddp_status copy_buffers(cd_wrapped *m, const cddp_ddp_options *o, cddp_e
         if (b->tensor.device == NULL && !is_ignored_name(o, b->name))
             return cd_fail(err, CDDP_E_CONFIG, "buffer '%s' is not initialised", b->name);
         if (b->tensor.device != NULL) CD_TRY(cd_wrapped_check_tensor(&b->tensor, b->name, err));
+        if (b->tensor.storage == NULL && b->tensor.device != NULL && !is_ignored_name(o, b->name) &&
+            cddp_tensor_numel(&b->tensor) > 0)
+            return cd_fail(err, CDDP_E_CONFIG, "buffer '%s' has no storage", b->name);
         cd_wrapped_buffer *q = &m->buffers[i];
         q->name = cd_arena_strdup(&m->arena, b->name);
         if (q->name == NULL)

@@ -646,7 +646,22 @@ LAB(misuse, options_that_point_nowhere_are_refused, 1)
     l->parameters[0].tensor.dtype = (cddp_dtype)77;
     CHECK_FAILS(lane_try_wrap(l), CDDP_E_ARG, "'a' has dtype 77");
     l->parameters[0].tensor.dtype = CDDP_F32;
+    void *storage = l->parameters[0].tensor.storage;
+    l->parameters[0].tensor.storage = NULL;
+    CHECK_FAILS(lane_try_wrap(l), CDDP_E_CONFIG, "parameter 'a' has no storage"); /* INI-03 */
+    l->parameters[0].tensor.storage = storage;
+    use_buffers(l);
+    storage = l->buffers[0].tensor.storage;
+    l->buffers[0].tensor.storage = NULL;
+    CHECK_FAILS(lane_try_wrap(l), CDDP_E_CONFIG, "buffer 'buffer' has no storage");
+    l->buffers[0].tensor.storage = storage;
+    l->options.size = 0;
+    CHECK_FAILS(lane_try_wrap(l), CDDP_E_ARG, "options.size is 0, too small");
+    l->options = good;
     lane_wrap(l);
+    const cddp_join_options none = {.enable = true};
+    CHECK_FAILS(cddp_ddp_join_begin(l->ddp, &none, &l->err), CDDP_E_ARG,
+                "the join options' size is 0");
 }
 
 /* ---- hooks that misbehave ---- */
