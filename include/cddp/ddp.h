@@ -121,9 +121,9 @@ CDDP_API cddp_status cddp_ddp_mark_parameter_ready(cddp_ddp *ddp, size_t ordinal
 ** dtype of what is computed with. */
 CDDP_API const cddp_tensor *cddp_ddp_forward_copy(const cddp_ddp *ddp, size_t ordinal);
 
-/* The end of the outermost backward: finalisation (FIN-01), or nothing while gradients are missing;
-** the next forward_begin says which (RED-11). After a failure, that of forward_begin too, it answers
-** with the first error once more, and what comes next is a whole iteration. */
+/* The end of the outermost backward: finalisation (FIN-01), or nothing while gradients are missing.
+** The next forward_begin says which (RED-11). After a failure, also of forward_begin, it answers
+** with the first error once more, and the next iteration is whole. */
 CDDP_API cddp_status cddp_ddp_backward_end(cddp_ddp *ddp, cddp_error *err) CDDP_MUST_CHECK;
 
 /* ---- contexts ---- */

@@ -66,8 +66,8 @@ cddp_status cd_wrapped_bucket_inputs(const cd_wrapped *module, const uint32_t *o
                                      cd_bucket_input **inputs, cddp_error *err);
 /* Refuses what no device may be handed: too many dimensions, an unknown dtype, negative sizes. */
 cddp_status cd_wrapped_check_tensor(const cddp_tensor *tensor, const char *name, cddp_error *err);
-/* Can this gradient be copied to where gradients of the parameter lie? What a program left in a slot
-** need not; it is then the program's own, and nobody copies it. */
+/* Can this gradient be copied to where the parameter's gradients lie? What a program left in a slot
+** need not fit; nobody copies it then. */
 bool cd_wrapped_takes(const cd_wrapped_parameter *parameter, const cddp_grad *grad,
                       cddp_dtype dtype);
 /* Of the first parameter that is not ignored; a module has one (INI-03). */
