@@ -311,8 +311,8 @@ static cddp_status synchronise_forward(cddp_ddp *d, bool grad_mode, bool sync, c
 static cddp_status begin_forward(cddp_ddp *d, bool grad_mode, cddp_error *err)
 {
     d->in_forward = false;
-    CD_TRY(check_member(d, err));
     CD_TRY(check_sound(d, err));
+    CD_TRY(check_member(d, err));
     if (!d->has_reducer) return CDDP_OK; /* DEL-06 */
     bool sync = grad_mode && d->no_sync_depth == 0;
     d->forward_is_sync = sync;
@@ -467,8 +467,8 @@ static cddp_status begin_join(cddp_ddp *d, const cddp_join_options *options, cdd
     if (o.optimizer_state_count > 0 && o.optimizer_state == NULL)
         return cd_fail(err, CDDP_E_ARG, "optimizer_state is NULL but its count is %zu",
                        o.optimizer_state_count);
-    CD_TRY(check_member(d, err));
     CD_TRY(check_sound(d, err));
+    CD_TRY(check_member(d, err));
     CD_TRY(cd_join_configure(d, &o, err));
     return CDDP_OK;
 }
@@ -524,8 +524,8 @@ static cddp_status check_hook_fits(const cddp_ddp *d, const cddp_hook *hook, cdd
 static cddp_status register_hook(cddp_ddp *d, const cddp_hook *hook, const cddp_hook *inner,
                                  const char *options, cddp_error *err)
 {
-    CD_TRY(check_member(d, err));
     CD_TRY(check_sound(d, err));
+    CD_TRY(check_member(d, err));
     CD_TRY(cd_hook_check(hook, err));
     if (inner != NULL) CD_TRY(cd_hook_check(inner, err));
     CD_TRY(check_hook_fits(d, hook, err));
@@ -564,8 +564,8 @@ void *cddp_ddp_comm_hook_state(cddp_ddp *d)
 
 static cddp_status set_static_graph(cddp_ddp *d, cddp_error *err)
 {
-    CD_TRY(check_member(d, err));
     CD_TRY(check_sound(d, err));
+    CD_TRY(check_member(d, err));
     if (d->has_reducer) CD_TRY(cd_static_graph_set(&d->reducer, err));
     return CDDP_OK;
 }
@@ -626,8 +626,8 @@ cddp_status cddp_ddp_set_buffer(cddp_ddp *d, const char *name, const cddp_tensor
 static cddp_status set_optimizer(cddp_ddp *d, const cddp_optimizer_in_backward *optimizer,
                                  cddp_error *err)
 {
-    CD_TRY(check_member(d, err));
     CD_TRY(check_sound(d, err));
+    CD_TRY(check_member(d, err));
     if (!d->has_reducer) return cd_fail(err, CDDP_E_STATE, "no parameter is reduced");
     if (d->join.is_enabled && optimizer != NULL &&
         optimizer->overlap >= CDDP_OVERLAP_HOOK_WITH_ZERO_STEP) /* ZRO-09 */

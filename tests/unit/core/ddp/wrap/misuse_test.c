@@ -1010,6 +1010,19 @@ TEST(misuse, a_failure_of_the_forward_is_kept_as_any_failure)
     }
 }
 
+/* A failure comes before the membership: it is what happened first. */
+LAB(misuse, a_failure_outside_of_the_group_is_answered_by_every_call, 1)
+{
+    lane_add(l, "a", CDDP_F32, 2);
+    l->options.tracer = NULL;
+    lane_wrap(l);
+    add_then(l);
+    CHECK_OK(cddp_ddp_update_process_group(l->ddp, NULL, &l->err));
+    give(l, 0);
+    CHECK_FAILS(lane_try_hook(l, 0), CDDP_E_STATE, "'a' received a gradient");
+    check_kept(l, CDDP_E_STATE, "'a' received a gradient");
+}
+
 /* RED-11: half a backward on every rank alike, left without a group swap. */
 static void half_body(lane *l)
 {
