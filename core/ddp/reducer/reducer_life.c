@@ -143,7 +143,10 @@ cddp_status cd_reducer_take_group(cd_reducer *r, cddp_group *group, cddp_error *
         cd_unused_map_fini(&old);
     }
     r->group = group;
-    if (group != NULL && (r->hook == &cd_mixed_hook || r->hook == &cd_optimizer_in_backward_hook))
+    const bool is_fused =
+        r->optimizer.step != NULL && r->optimizer.overlap == CDDP_OVERLAP_HOOK_THEN_OPTIMIZER;
+    if (group != NULL &&
+        (r->hook == &cd_mixed_hook || r->hook == &cd_optimizer_in_backward_hook || is_fused))
         r->hook_group = group;
     return CDDP_OK;
 }

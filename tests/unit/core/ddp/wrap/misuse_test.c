@@ -1076,6 +1076,39 @@ TEST(misuse, half_a_backward_is_said_by_the_next_forward_and_left_by_its_end)
 
 /* ---- UPG-01, UPG-02 with a static graph ---- */
 
+/* The hook of hook_then_optimizer is DDP's own, not one that the program registered. */
+static void own_hook_body(lane *l)
+{
+    static const uint32_t own[2][1] = {{0}, {1}};
+    static const char *const names[PARAMETERS] = {"a", "b", "c"};
+    for (size_t i = 0; i < PARAMETERS; i++) lane_add(l, names[i], CDDP_F32, 2);
+    wrap(l);
+    CHECK_OK(iterate(l));
+    CHECK(is_average(l));
+    cddp_group_options o = {.size = sizeof o, .backend = &l->lab->backend, .rank = l->rank};
+    o.spec = (cddp_group_spec){.size = sizeof o.spec,
+                               .name = l->r == 0 ? "solo 0" : "solo 1",
+                               .group_size = 1,
+                               .members = own[l->r]};
+    cddp_group *solo = NULL;
+    CHECK_OK(cddp_group_create(&o, &solo, &l->err));
+    CHECK_OK(cddp_ddp_update_process_group(l->ddp, solo, &l->err));
+    CHECK_OK(iterate(l));
+    for (size_t i = 0; i < PARAMETERS; i++) CHECK(stepped[l->r][i] == 1.0 + l->r);
+    lane_unwrap(l);
+    cddp_group_destroy(solo);
+}
+
+TEST(misuse, hooks_that_ddp_brings_follow_to_another_group)
+{
+    mode rows[] = {{"optimizer in backward", NULL, add_apply},
+                   {"hook_then_optimizer", NULL, add_then}};
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        cd_test_row("%s", rows[i].name);
+        lab_of(2, own_hook_body, &rows[i]);
+    }
+}
+
 /* Who used what is a fact of a group: after a swap the first pass is made again. */
 LAB(misuse, a_static_graph_begins_anew_in_another_group, 2)
 {
