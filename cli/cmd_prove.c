@@ -11,6 +11,7 @@
 #include "core/plan/replica/replica.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -301,6 +302,8 @@ static void put_count(cd_text *text, const prove_command *c)
 {
     if (c->variants == 1)
         cd_text_push(text, c->proof.schedules_exactly);
+    else if (isinf(c->schedules))
+        cd_text_push(text, "more than 1e308");
     else
         cd_text_printf(text, "%.15g", c->schedules);
 }
@@ -376,11 +379,12 @@ static void put_effort(cd_text *text, const prove_command *c)
                        p->states == 1 ? "s" : "", p->shared_ranks, p->shared_ranks == 1 ? "" : "s");
     cd_text_push(text, "\n");
     if (p->probes == 0) return;
+    char estimate[32] = "more than 1e308";
+    if (!isinf(p->estimate)) snprintf(estimate, sizeof estimate, "about %.4g", p->estimate);
     cd_text_printf(text,
-                   "  estimate    before the search: about %.4g schedules; %.4g states, for each "
+                   "  estimate    before the search: %s schedules; %.4g states, for each "
                    "order that matters anew (%" PRIu32 " random descents",
-                   p->estimate,
-                   p->states_estimate * (p->rank_count - p->shared_ranks) / p->rank_count,
+                   estimate, p->states_estimate * (p->rank_count - p->shared_ranks) / p->rank_count,
                    p->probes);
     if (p->probe_spread > 0)
         cd_text_printf(text, ", which differ by %" PRIu32 " %%", p->probe_spread);

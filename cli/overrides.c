@@ -2,10 +2,10 @@
 /* What the command line changes in every scenario. */
 #include "cli/overrides.h"
 
+#include "core/base/alloc.h"
 #include "core/base/error.h"
 
 #include <inttypes.h>
-#include <stdio.h>
 #include <string.h>
 
 cddp_status cd_overrides_read(const cd_args *args, cd_text *lines, cddp_error *err)
@@ -30,20 +30,29 @@ cddp_status cd_overrides_read(const cd_args *args, cd_text *lines, cddp_error *e
     return CDDP_OK;
 }
 
+static cddp_status apply_line(const char *line, size_t length, cddp_plan *plan, cddp_error *err)
+{
+    char *key = cd_allocate(NULL, length + 1);
+    if (key == NULL) return cd_fail_memory(err, "a change of %zu bytes", length);
+    memcpy(key, line, length);
+    key[length] = '\0';
+    char *equals = strchr(key, '=');
+    cddp_status status = CDDP_OK;
+    if (equals == NULL) {
+        status = cd_fail(err, CDDP_E_ARG, "'%.100s' is not KEY=VALUE", key);
+    } else {
+        *equals = '\0';
+        status = cddp_plan_set(plan, key, equals + 1, err);
+    }
+    cd_release(NULL, key, length + 1);
+    return CD_PASS(status);
+}
+
 cddp_status cd_overrides_apply(const char *lines, cddp_plan *plan, cddp_error *err)
 {
     while (*lines != '\0') {
-        char key[256], value[4096];
-        size_t length = strcspn(lines, "\n");
-        const char *equals = memchr(lines, '=', length);
-        size_t key_length = equals != NULL ? (size_t)(equals - lines) : length;
-        if (equals == NULL || key_length >= sizeof key || length - key_length >= sizeof value)
-            return cd_fail(err, CDDP_E_ARG, "'%.*s' is not KEY=VALUE",
-                           (int)(length > 100 ? 100 : length), lines);
-        memcpy(key, lines, key_length);
-        key[key_length] = '\0';
-        snprintf(value, sizeof value, "%.*s", (int)(length - key_length - 1), equals + 1);
-        CD_TRY(cddp_plan_set(plan, key, value, err));
+        const size_t length = strcspn(lines, "\n");
+        CD_TRY(apply_line(lines, length, plan, err));
         lines += length;
         if (*lines == '\n') lines++;
     }

@@ -28,8 +28,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#define RANKS_MAX 64
-
 typedef struct job {
     const cddp_backend *module; /* NULL: a world of one */
     char url[320];              /* where ranks meet */
@@ -140,12 +138,14 @@ static cddp_status train(cddp_group *group, cddp_error *err)
 static cddp_status rank_program(cddp_rank *rank, void *argument, cddp_error *err)
 {
     const job *j = argument;
-    uint32_t members[RANKS_MAX];
+    uint32_t *members = calloc(rank->world_size, sizeof *members);
     cddp_rendezvous *rendezvous = NULL;
     cddp_group *group = NULL;
     cddp_status status = CDDP_OK;
     cddp_backend backend = j->module != NULL ? *j->module : *cddp_backend_self();
     const cddp_rendezvous_options meet = {.size = sizeof meet, .url = j->url, .secret = j->secret};
+    if (members == NULL)
+        return cddp_error_set(err, CDDP_E_NOMEM, "no memory for %u ranks", rank->world_size);
     if (j->module != NULL) status = cddp_rendezvous_open(&meet, &rendezvous, err);
     if (backend.self == NULL) backend.self = rendezvous;
     for (uint32_t i = 0; i < rank->world_size; i++) members[i] = i;
@@ -159,6 +159,7 @@ static cddp_status rank_program(cddp_rank *rank, void *argument, cddp_error *err
     if (status == CDDP_OK) status = train(group, err);
     if (group != NULL) cddp_group_destroy(group);
     cddp_rendezvous_close(rendezvous);
+    free(members);
     return status;
 }
 
@@ -186,13 +187,14 @@ static void pass_on(void *context, uint32_t rank, bool error, const char *line, 
 static int launch(job *j, uint32_t world_size)
 {
     cddp_error err = CDDP_ERROR_INIT;
-    cddp_rank_result results[RANKS_MAX];
+    cddp_rank_result *results = calloc(world_size, sizeof *results);
     cddp_process_world *world = NULL;
     int failed = 0;
     const cddp_process_options options = {.size = sizeof options,
                                           .world_size = world_size,
                                           .output = pass_on};
-    cddp_status status = cddp_process_world_open(&options, &world, &err);
+    cddp_status status = results == NULL ? cddp_error_set(&err, CDDP_E_NOMEM, "no memory")
+                                         : cddp_process_world_open(&options, &world, &err);
     if (status == CDDP_OK)
         status = cddp_process_world_ops()->launch(world, rank_program, j, results, &err);
     if (status != CDDP_OK) fprintf(stderr, "cannot start %u ranks: %s\n", world_size, err.message);
@@ -202,6 +204,7 @@ static int launch(job *j, uint32_t world_size)
         failed = 1;
     }
     cddp_process_world_close(world);
+    free(results);
     return status != CDDP_OK || failed;
 }
 
@@ -224,8 +227,8 @@ static int join(job *j)
     const long rank = number_of("RANK"), world_size = number_of("WORLD_SIZE");
     /* torchrun's agent may serve PyTorch's own store at that port. */
     const long port = number_of("MASTER_PORT") + (agent != NULL && strcmp(agent, "True") == 0);
-    if (host == NULL || world_size < 1 || world_size > RANKS_MAX || BATCH % world_size != 0 ||
-        rank < 0 || rank >= world_size || port < 1 || port > 65535) {
+    if (host == NULL || world_size < 1 || BATCH % world_size != 0 || rank < 0 ||
+        rank >= world_size || port < 1 || port > 65535) {
         fprintf(stderr,
                 "RANK, WORLD_SIZE (a divisor of %d), MASTER_ADDR and MASTER_PORT must say which "
                 "rank this is\n",
@@ -234,7 +237,7 @@ static int join(job *j)
     }
     j->secret = getenv("CDDP_STORE_SECRET");
     snprintf(j->url, sizeof j->url, "tcp://%.255s:%ld", host, port);
-    cddp_rank_result results[RANKS_MAX];
+    cddp_rank_result *results = calloc((size_t)world_size, sizeof *results);
     const cddp_rendezvous_server_options serve = {.size = sizeof serve,
                                                   .host = host,
                                                   .port = (uint16_t)port,
@@ -242,7 +245,9 @@ static int join(job *j)
     const cddp_solo_options solo = {.size = sizeof solo,
                                     .rank = (uint32_t)rank,
                                     .world_size = (uint32_t)world_size};
-    cddp_status status = rank == 0 ? cddp_rendezvous_server_open(&serve, &server, &err) : CDDP_OK;
+    cddp_status status = results == NULL ? cddp_error_set(&err, CDDP_E_NOMEM, "no memory")
+                         : rank == 0     ? cddp_rendezvous_server_open(&serve, &server, &err)
+                                         : CDDP_OK;
     if (status == CDDP_OK) status = cddp_solo_world_open(&solo, &world, &err);
     if (status == CDDP_OK)
         status = cddp_solo_world_ops()->launch(world, rank_program, j, results, &err);
@@ -253,6 +258,7 @@ static int join(job *j)
     if (status != CDDP_OK) fprintf(stderr, "rank %ld: %s\n", rank, err.message);
     cddp_solo_world_close(world);
     cddp_rendezvous_server_close(server);
+    free(results);
     return status != CDDP_OK;
 }
 
@@ -264,8 +270,7 @@ int main(int argc, char **argv)
     if (argc == 3 && strcmp(argv[1], "env") == 0)
         return (j.module = load_backend(argv[2])) != NULL ? join(&j) : 3;
     int world_size = argc > 1 ? atoi(argv[1]) : 1;
-    if (world_size < 1 || world_size > RANKS_MAX || BATCH % world_size != 0 ||
-        (world_size > 1 && argc < 3)) {
+    if (world_size < 1 || BATCH % world_size != 0 || (world_size > 1 && argc < 3)) {
         fprintf(stderr, "usage: %s [RANKS|env BACKEND.so], RANKS a divisor of %d\n", argv[0],
                 BATCH);
         return 2;

@@ -13,8 +13,10 @@ cddp_status cd_cluster_init(cd_sim *sim, cddp_error *err)
     struct cd_cluster *c = cd_memory_allocate(&sim->memory, sizeof *c);
     if (c == NULL) return cd_fail_memory(err, "the cluster");
     *c = (struct cd_cluster){.send_port_free_ns = cd_memory_allocate(&sim->memory, bytes),
-                             .receive_port_free_ns = cd_memory_allocate(&sim->memory, bytes)};
-    if (c->send_port_free_ns == NULL || c->receive_port_free_ns == NULL)
+                             .receive_port_free_ns = cd_memory_allocate(&sim->memory, bytes),
+                             .peers = cd_memory_allocate(&sim->memory,
+                                                         2 * sim->world_size * sizeof *c->peers)};
+    if (c->send_port_free_ns == NULL || c->receive_port_free_ns == NULL || c->peers == NULL)
         return cd_fail_memory(err, "%zu ports", ports);
     memset(c->send_port_free_ns, 0, bytes);
     memset(c->receive_port_free_ns, 0, bytes);

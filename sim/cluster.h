@@ -158,6 +158,7 @@ struct cd_cluster {
     const cd_link *last_link;
     uint64_t last_bytes, last_busy_ns;
     cd_link_fault *link_faults; /* (fault_count) */
+    uint32_t *peers;            /* (2 · world_size) scratch of report.c */
     uint32_t link_fault_count;
 };
 

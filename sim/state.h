@@ -194,7 +194,5 @@ void cd_wires_rank_ended(cd_sim *sim, const cd_sim_rank *rank);
 cddp_status cd_cluster_init(cd_sim *sim, cddp_error *err);
 void cd_cluster_fini(cd_sim *sim);
 void cd_cluster_rank_died(cd_sim *sim, cd_sim_rank *rank);
-/* "allreduce #3 of group 'world' for ranks 1, 2"; returns the number of peers written to
-** peers[]. */
-uint32_t cd_part_missing(const struct cd_part *part, uint32_t *peers, uint32_t peers_max);
+/* "it waits for ranks 1 and 2"; "" of a part that has ended. */
 void cd_part_print(const struct cd_part *part, char *text, size_t text_bytes);

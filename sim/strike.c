@@ -2,6 +2,7 @@
 /* Applies faults: at a time, or around a rank's n-th operation. sim/fault.h defines them. */
 #include "core/base/assert.h"
 #include "core/base/error.h"
+#include "core/base/rank_list.h"
 #include "sim/cluster.h"
 
 #include <math.h>
@@ -27,27 +28,27 @@ static void emit(cd_sim *sim, const cd_fault *fault, const char *text)
                 .duration = (int64_t)fault->duration_ns);
 }
 
-/* "ranks 0, 1", eight of them at most. */
-static size_t print_side(const cd_sim *sim, const bool *sides, bool side, char *text,
-                         size_t text_bytes)
+typedef struct part_side {
+    const bool *sides; /* (world_size) */
+    uint32_t world_size;
+    bool side;
+} part_side;
+
+static uint32_t next_of_side(const void *self, uint32_t from)
 {
-    uint32_t count = 0;
-    size_t at = (size_t)snprintf(text, text_bytes, "ranks");
-    for (uint32_t r = 0; r < sim->world_size && at < text_bytes; r++) {
-        if (sides[r] != side || ++count > 9) continue;
-        at += (size_t)(count > 8 ? snprintf(text + at, text_bytes - at, ", …")
-                                 : snprintf(text + at, text_bytes - at, "%s %u",
-                                            count > 1 ? "," : "", r));
-    }
-    return at;
+    const part_side *p = self;
+    while (from < p->world_size && p->sides[from] != p->side) from++;
+    return from < p->world_size ? from : CD_NO_RANK;
 }
 
 static void print_partition(const cd_sim *sim, const cd_fault *fault, char *text, size_t text_bytes)
 {
-    size_t at = (size_t)snprintf(text, text_bytes, "the network parts: ");
-    at += print_side(sim, fault->side, true, text + at, text_bytes - at);
-    if (at < text_bytes) at += (size_t)snprintf(text + at, text_bytes - at, " from ");
-    if (at < text_bytes) (void)print_side(sim, fault->side, false, text + at, text_bytes - at);
+    char sides[2][64];
+    for (int i = 0; i < 2; i++)
+        cd_rank_list_print(&(cd_rank_list){&(part_side){fault->side, sim->world_size, i == 0},
+                                           next_of_side},
+                           CD_NO_RANK, sides[i], sizeof sides[i]);
+    snprintf(text, text_bytes, "the network parts: %s from %s", sides[0], sides[1]);
 }
 
 void cd_tensor_flip_bit(const cddp_tensor *tensor, uint64_t bit)

@@ -2,25 +2,32 @@
 /* I-RANGE: a reduction makes no overflow and no NaN out of finite gradients, and none that came in
 ** goes unnoticed.
 **
-** Judged from   grad_local and grad_final (nonfinite), optimizer_step, and compare events whose
-**               shape is "not finite".
+** Judged from   grad_local and grad_final (nonfinite), optimizer_step and optimizer_touch, and
+**               compare events whose shape is "not finite".
 **     R1  a final gradient is not finite although every local one was, and an optimizer stepped on
 **         it: the reduction overflowed and nobody noticed (a loss scaler that skips the step has
 **         noticed)
-**     R2  a local gradient was not finite, and an optimizer stepped all the same: the rank that
-**         brought it is named
+**     R2  a local gradient was not finite, and an optimizer stepped on it all the same: the rank
+**         that brought it is named
+**               The step counts whose optimizer touched the parameter: with several optimizers
+**               each skips by its own gradients. A clip coefficient that is not finite carries the
+**               NaN into every gradient, so each step with one counts.
 ** Exercised     something was not finite, or a reduction on a 16-bit wire, gathered and added up by
 **               a hook or not, kept everything finite.
 ** Blame         R1: the bucket, no rank. R2: the first rank, in order of micro-step and rank, with
 **               such a gradient.
 ** Limits        a gradient that was kept from an earlier step counts as local only in the step that
-**               made it.
+**               made it. An optimizer without one touch in the trace may own any parameter: its
+**               step counts unless another optimizer skipped that step. A norm of infinity makes
+**               the clip coefficient 0, and other optimizers step on zeros, which are finite.
 */
 #include "core/check/writer.h"
 
 #include "cddp/backend.h"
 #include "core/trace/codes.h"
 #include "core/trace/tracer.h"
+
+#include <math.h>
 
 typedef struct tensor_facts {
     int64_t bucket;
@@ -29,16 +36,28 @@ typedef struct tensor_facts {
     bool local_bad, final_bad;
 } tensor_facts;
 
+/* The least rank with such an event. */
+typedef struct witness {
+    uint64_t sequence;
+    int64_t optimizer;
+    uint32_t rank;
+    bool is_known;
+} witness;
+
 typedef struct step_facts {
-    uint32_t stepped_rank;
-    uint64_t stepped_sequence;
-    bool has_stepped;
+    witness spoiled;             /* a step whose clip coefficient is not finite */
+    witness unowned;             /* a step that may have been on any parameter; known at the end */
+    int64_t skipper;             /* the first optimizer that skipped */
+    bool has_skipped, have_many; /* have_many: and another one did */
 } step_facts;
 
 typedef struct state {
     cd_writer writer;
     cd_table tensors; /* (step, param) → tensor_facts, only where something was not finite */
     cd_table steps;   /* step → step_facts */
+    cd_table stepped; /* (step, optimizer) → witness of a step that was taken */
+    cd_table touched; /* (step, param) → witness of a touch */
+    cd_table owners;  /* optimizers with a touch */
     uint64_t half_reductions, nonfinite;
     bool reported_overflow, reported_step;
 } state;
@@ -51,6 +70,9 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     state *s = *self;
     cd_table_init(&s->tensors, context->allocator, sizeof(tensor_facts));
     cd_table_init(&s->steps, context->allocator, sizeof(step_facts));
+    cd_table_init(&s->stepped, context->allocator, sizeof(witness));
+    cd_table_init(&s->touched, context->allocator, sizeof(witness));
+    cd_table_init(&s->owners, context->allocator, sizeof(int64_t));
     return CDDP_OK;
 }
 
@@ -80,6 +102,64 @@ static void take_final(state *s, const cddp_event *e)
     t->final_micro = e->micro_step;
     t->final_sequence = e->sequence;
     t->bucket = e->as.grad_final.bucket;
+}
+
+static void take_witness(witness *w, const witness *other)
+{
+    if (w != NULL && (!w->is_known || other->rank < w->rank)) *w = *other;
+}
+
+static void take_step(state *s, const cddp_event *e)
+{
+    const cddp_event_optimizer_step *o = &e->as.optimizer_step;
+    const witness here = {e->sequence, o->optimizer, e->rank, true};
+    step_facts *t = cd_table_add(&s->steps, CD_KEY(e->step));
+    if (t == NULL) return;
+    if (o->skipped) {
+        t->have_many |= t->has_skipped && t->skipper != o->optimizer;
+        if (!t->has_skipped) t->skipper = o->optimizer;
+        t->has_skipped = true;
+        return;
+    }
+    if (!isfinite(cd_f64_of(o->clip))) take_witness(&t->spoiled, &here);
+    take_witness(cd_table_add(&s->stepped, CD_KEY(e->step, o->optimizer)), &here);
+}
+
+static void take_touch(state *s, const cddp_event *e)
+{
+    const cddp_event_optimizer_touch *t = &e->as.optimizer_touch;
+    cd_table_add(&s->owners, CD_KEY(t->optimizer));
+    if (t->touched)
+        take_witness(cd_table_add(&s->touched, CD_KEY(e->step, t->param)),
+                     &(witness){e->sequence, t->optimizer, e->rank, true});
+}
+
+/* Steps of optimizers of which no touch says what they own. */
+static void take_unowned(state *s)
+{
+    for (size_t i = 0; i < s->stepped.count; i++) {
+        const cd_key *key = cd_table_key(&s->stepped, i);
+        step_facts *t = cd_table_find(&s->steps, CD_KEY(key->part[0]));
+        const bool other_skipped =
+            t != NULL && t->has_skipped && (t->have_many || t->skipper != key->part[1]);
+        if (t == NULL || other_skipped || cd_table_find(&s->owners, CD_KEY(key->part[1])) != NULL)
+            continue;
+        take_witness(&t->unowned, cd_table_value(&s->stepped, i));
+    }
+}
+
+/* Who stepped on the parameter; NULL: nobody did. */
+static const witness *find_consumer(const state *s, int64_t step, int64_t param)
+{
+    const witness *touched = cd_table_find(&s->touched, CD_KEY(step, param));
+    if (touched != NULL && touched->is_known) {
+        const witness *w = cd_table_find(&s->stepped, CD_KEY(step, touched->optimizer));
+        return w != NULL && w->is_known && w->rank == touched->rank ? w : touched;
+    }
+    const step_facts *t = cd_table_find(&s->steps, CD_KEY(step));
+    if (t == NULL) return NULL;
+    if (t->spoiled.is_known) return &t->spoiled;
+    return t->unowned.is_known ? &t->unowned : NULL;
 }
 
 static void report_overflow(state *s, const cddp_event *e, const cd_key *where)
@@ -116,10 +196,10 @@ static void event(void *self, const cddp_event *e)
         bool reduces = c->op == CDDP_OP_ALLREDUCE || c->op == CDDP_OP_ALLGATHER;
         if (c->bucket >= 0 && reduces && (c->dtype == CDDP_F16 || c->dtype == CDDP_BF16))
             s->half_reductions++;
-    } else if (e->kind == CDDP_EV_optimizer_step && !e->as.optimizer_step.skipped) {
-        step_facts *t = cd_table_add(&s->steps, CD_KEY(e->step));
-        if (t == NULL || (t->has_stepped && t->stepped_rank < e->rank)) return;
-        *t = (step_facts){e->rank, e->sequence, true};
+    } else if (e->kind == CDDP_EV_optimizer_step) {
+        take_step(s, e);
+    } else if (e->kind == CDDP_EV_optimizer_touch) {
+        take_touch(s, e);
     } else if (e->kind == CDDP_EV_compare && e->as.compare.shape == CD_SHAPE_NONFINITE &&
                e->as.compare.link <= CD_LINK_REDUCTION) {
         s->nonfinite++;
@@ -135,22 +215,29 @@ static void event(void *self, const cddp_event *e)
 
 static void report_step(state *s, uint32_t step, const tensor_facts *t, int64_t param)
 {
-    const step_facts *stepped = cd_table_find(&s->steps, CD_KEY(step));
-    if (stepped == NULL || !t->local_bad || s->reported_step) return;
+    const witness *consumer = find_consumer(s, step, param);
+    if (consumer == NULL || !t->local_bad || s->reported_step) return;
     s->reported_step = true;
     cddp_event at = {.rank = t->local_rank,
                      .step = step,
                      .micro_step = t->local_micro,
                      .sequence = t->local_sequence};
     cddp_finding f = cd_finding_at(&s->writer, &at);
-    cd_finding_add_event(&f, stepped->stepped_rank, stepped->stepped_sequence);
+    cd_finding_add_event(&f, consumer->rank, consumer->sequence);
     cd_finding_set_parameter(&s->writer, &f, param);
     CD_SAY(f.title, "rank %u brought the first NaN or infinity, in %s, and the optimizer stepped",
            t->local_rank, f.parameter);
     CD_SAY(f.expected, "the step is skipped on every rank, or the gradient is finite");
-    CD_SAY(f.actual, "rank %u stepped at step %u", stepped->stepped_rank, step);
-    CD_SAY(f.advice, "decide to skip from a value that all ranks share: the reduced gradient, or a "
-                     "reduced flag");
+    const step_facts *facts = cd_table_find(&s->steps, CD_KEY(step));
+    const bool by_clip = facts != NULL && consumer == &facts->spoiled;
+    CD_SAY(f.actual, "rank %u stepped at step %u%s", consumer->rank, step,
+           by_clip ? ", with a clip coefficient that is not finite" : "");
+    if (by_clip)
+        CD_SAY(f.advice, "skip every step of an optimizer whose gradients were multiplied by that "
+                         "coefficient, or clip the gradients of each optimizer by themselves");
+    else
+        CD_SAY(f.advice, "decide to skip from a value that all ranks share: the reduced gradient, "
+                         "or a reduced flag");
     cd_writer_report(&s->writer, &f);
 }
 
@@ -164,6 +251,7 @@ static void end(void *self)
     else if (s->half_reductions > 0)
         cd_writer_exercise(&s->writer, "%llu reductions on a 16-bit wire stayed finite",
                            (unsigned long long)s->half_reductions);
+    take_unowned(s);
     for (size_t i = 0; i < s->tensors.count; i++) {
         const tensor_facts *t = cd_table_value(&s->tensors, i);
         const cd_key *key = cd_table_key(&s->tensors, i);
@@ -171,18 +259,21 @@ static void end(void *self)
                          .step = (uint32_t)key->part[0],
                          .micro_step = t->final_micro,
                          .sequence = t->final_sequence};
-        const step_facts *stepped = cd_table_find(&s->steps, CD_KEY(key->part[0]));
-        if (t->final_bad && !t->local_bad && stepped != NULL)
+        if (t->final_bad && !t->local_bad && find_consumer(s, key->part[0], key->part[1]) != NULL)
             report_overflow(s, &at, CD_KEY(key->part[1], t->bucket));
         report_step(s, (uint32_t)key->part[0], t, key->part[1]);
     }
     cd_table_fini(&s->tensors);
     cd_table_fini(&s->steps);
+    cd_table_fini(&s->stepped);
+    cd_table_fini(&s->touched);
+    cd_table_fini(&s->owners);
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {CDDP_EV_grad_local, CDDP_EV_grad_final, CDDP_EV_collective_post,
-                                 CDDP_EV_optimizer_step, CDDP_EV_compare};
+static const uint16_t kinds[] = {CDDP_EV_grad_local,      CDDP_EV_grad_final,
+                                 CDDP_EV_collective_post, CDDP_EV_optimizer_step,
+                                 CDDP_EV_optimizer_touch, CDDP_EV_compare};
 
 CD_CHECK_TABLE(range, "I-RANGE", "reductions neither overflow nor hide a NaN",
                "No overflow or NaN is produced by a reduction whose exact result is finite and "

@@ -3,11 +3,9 @@
 
 #include "core/check/table.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #define LOW_RANKS 64u
-#define ITEMS_SHOWN 6u /* ranks and ranges that a text names before it counts */
 
 static bool reserve(cd_rank_set *set, cd_arena *arena, size_t words)
 {
@@ -70,39 +68,9 @@ uint32_t cd_rank_set_count(const cd_rank_set *set)
     return count;
 }
 
-/* The last rank of the range that starts at a member; the culprit is named by itself. */
-static uint32_t end_of_range(const cd_rank_set *set, uint32_t first, uint32_t culprit)
-{
-    uint32_t last = first;
-    while (last + 1 != culprit && cd_rank_set_has(set, last + 1)) last++;
-    return last >= first + 2 ? last : first;
-}
+static uint32_t next_of(const void *self, uint32_t from) { return cd_rank_set_next(self, from); }
 
 void cd_rank_set_print(const cd_rank_set *set, uint32_t culprit, char *text, size_t text_bytes)
 {
-    const uint32_t count = cd_rank_set_count(set);
-    uint32_t shown = 0, items = 0;
-    size_t used = (size_t)snprintf(text, text_bytes,
-                                   count == 0   ? "no rank"
-                                   : count == 1 ? "rank "
-                                                : "ranks ");
-    /* the least comes first anyway, and may begin a range */
-    if (!cd_rank_set_has(set, culprit) || culprit == cd_rank_set_next(set, 0)) culprit = CD_NO_RANK;
-    uint32_t first = culprit != CD_NO_RANK ? culprit : cd_rank_set_next(set, 0);
-    for (uint32_t from = 0; first != CD_NO_RANK && items < ITEMS_SHOWN; items++) {
-        const bool leads = items == 0 && culprit != CD_NO_RANK;
-        const uint32_t last = leads ? first : end_of_range(set, first, culprit);
-        shown += last - first + 1;
-        const char *join = items == 0 ? "" : shown == count ? " and " : ", ";
-        if (used >= text_bytes) return;
-        used +=
-            (size_t)(last > first
-                         ? snprintf(text + used, text_bytes - used, "%s%u-%u", join, first, last)
-                         : snprintf(text + used, text_bytes - used, "%s%u", join, first));
-        from = leads ? 0 : last + 1;
-        first = cd_rank_set_next(set, from);
-        if (first == culprit && first != CD_NO_RANK) first = cd_rank_set_next(set, first + 1);
-    }
-    if (shown < count && used < text_bytes)
-        snprintf(text + used, text_bytes - used, " and %u more", count - shown);
+    cd_rank_list_print(&(cd_rank_list){set, next_of}, culprit, text, text_bytes);
 }

@@ -10,8 +10,8 @@
 */
 #pragma once
 #include "core/base/arena.h"
+#include "core/base/rank_list.h"
 
-#define CD_NO_RANK UINT32_MAX
 #define CD_RANK_SET_BLOCK 4096 /* bytes that an arena of sets takes at a time */
 
 typedef struct cd_rank_set {
@@ -27,6 +27,5 @@ bool cd_rank_set_has(const cd_rank_set *set, uint32_t rank);
 uint32_t cd_rank_set_count(const cd_rank_set *set);
 /* The least member that is not below `from`; CD_NO_RANK past the last. */
 uint32_t cd_rank_set_next(const cd_rank_set *set, uint32_t from);
-/* "rank 2", "ranks 0 and 1", "ranks 10, 70-73 and 4 more": `culprit` first, if it is a member, then
-** the others in order, three and more in a row as a range. */
+/* See cd_rank_list_print. */
 void cd_rank_set_print(const cd_rank_set *set, uint32_t culprit, char *text, size_t text_bytes);

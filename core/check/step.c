@@ -16,6 +16,8 @@
 #include "core/trace/codes.h"
 #include "core/trace/tracer.h"
 
+#include <math.h>
+
 typedef struct rank_facts {
     int64_t steps;
     uint64_t sequence;
@@ -61,6 +63,12 @@ static void check_order(state *s, const cddp_event *e)
     cd_writer_hold(&s->writer, CD_KEY(0), &f);
 }
 
+/* A coefficient that is not a number is the same on all ranks, whatever its sign and payload. */
+static int64_t get_clip_bits(int64_t clip)
+{
+    return isnan(cd_f64_of(clip)) ? cd_f64_bits((double)NAN) : clip;
+}
+
 static void take_step(state *s, const cddp_event *e, rank_facts *r)
 {
     const cddp_event_optimizer_step *o = &e->as.optimizer_step;
@@ -71,7 +79,7 @@ static void take_step(state *s, const cddp_event *e, rank_facts *r)
     cd_agree_push(&s->steps,
                   &(cd_statement){.key = CD_KEY(e->step, o->optimizer),
                                   CD_SAYS(o->skipped, o->lr, o->loss_scale,
-                                          s->has_unordered ? 0 : o->clip)},
+                                          s->has_unordered ? 0 : get_clip_bits(o->clip))},
                   e);
 }
 

@@ -174,23 +174,27 @@ cddp_status cd_plan_set_text(cddp_plan *plan, const char *source, const char *te
 
 /* ---- --set ---- */
 
-#define SET_ITEMS_MAX 64
-
 static bool type_is_list(cddp_key_type type)
 {
     return type == CDDP_KEY_TEXTS || type == CDDP_KEY_NUMBERS || type == CDDP_KEY_UNSIGNEDS;
 }
 
-/* Splits "a,b,c" in place; more than SET_ITEMS_MAX: there are too many. */
+/* Splits "a,b,c" in place, into as many items as it has room for. */
 static size_t split_commas(char *text, const char **items)
 {
     size_t count = 0;
     while (text != NULL && *text != '\0') {
-        if (count == SET_ITEMS_MAX) return SET_ITEMS_MAX + 1;
         items[count++] = text;
         text = strchr(text, ',');
         if (text != NULL) *text++ = '\0';
     }
+    return count;
+}
+
+static size_t count_items(const char *text)
+{
+    size_t count = 1;
+    for (; *text != '\0'; text++) count += *text == ',';
     return count;
 }
 
@@ -237,11 +241,12 @@ static cddp_status take_index(cddp_plan *plan, char *path, const cd_key_row **ro
 
 cddp_status cddp_plan_set(cddp_plan *plan, const char *key, const char *value, cddp_error *err)
 {
-    char path[160], values[1024];
-    if (strlen(key) >= sizeof path || strlen(value) >= sizeof values)
-        return cd_fail(err, CDDP_E_LIMIT, "key or value of '%.40s' is too long", key);
-    memcpy(path, key, strlen(key) + 1);
-    memcpy(values, value, strlen(value) + 1);
+    const size_t room = count_items(value);
+    cd_arena *arena = &plan->memory->arena;
+    char *path = cd_arena_strdup(arena, key), *values = cd_arena_strdup(arena, value);
+    const char **items = cd_arena_push(arena, room * sizeof *items);
+    if (path == NULL || values == NULL || items == NULL)
+        return cd_fail_memory(err, "a value of %.40s", key);
     char *at = strchr(path, '@');
     cddp_selector ranks = {0};
     if (at != NULL) {
@@ -257,13 +262,9 @@ cddp_status cddp_plan_set(cddp_plan *plan, const char *key, const char *value, c
         if (dot != NULL) *dot = '\0';
         return CD_PASS(fail_unknown(key, dot != NULL ? path : "", field, err));
     }
-    const char *items[SET_ITEMS_MAX] = {values};
     const bool is_list = type_is_list(row->type);
+    items[0] = values;
     const cd_key_value parsed = {items, is_list ? split_commas(values, items) : 1};
-    if (parsed.count > SET_ITEMS_MAX) {
-        return cd_fail(err, CDDP_E_LIMIT, "the value of '%.40s' has more than %d items", key,
-                       SET_ITEMS_MAX);
-    }
     if (at != NULL)
         CD_TRY(cd_plan_add_override(plan, &ranks, row, &parsed, err));
     else

@@ -177,5 +177,8 @@ expect 2 "$verify" prove small.toml --used-sets 2
 complains "the scenario has 1 steps"
 expect 2 "$verify" prove "$scenarios/powersgd.toml"
 complains "symbol"
+# a world has as many ranks as it likes, and the number of schedules may leave a double behind
+"$verify" prove small.toml --world-size 70 >out || fail "seventy ranks"
+grep -q "on every one of 70 ranks" out || fail "seventy ranks: $(cat out)"
 for file in err; do [ "$(wc -l < $file)" -eq 1 ] || fail "not one line"; done
 echo "prove: all claims hold"

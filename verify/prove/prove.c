@@ -12,6 +12,7 @@
 #include "core/base/prng.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,16 +22,20 @@
 
 /* ---- the proof ---- */
 
+/* Of a rank, in the first recorded run. */
+typedef struct first_run {
+    uint32_t *sizes; /* gradients of each window; NULL: the rank was not searched yet */
+    size_t *begins;  /* calls issued when all of a window had fired */
+    uint32_t size_count;
+    uint64_t *received; /* digest of the result of each call */
+    size_t received_count;
+} first_run;
+
 typedef struct proving {
     const cd_prove_options *options;
     const cddp_plan *plan;
     cd_proof *proof;
-    /* Of the first recorded run, by rank: */
-    uint32_t *sizes[CD_PROVE_RANKS_MAX]; /* gradients of each window */
-    size_t *begins[CD_PROVE_RANKS_MAX];  /* calls issued when all of a window had fired */
-    uint32_t size_counts[CD_PROVE_RANKS_MAX];
-    uint64_t *received[CD_PROVE_RANKS_MAX]; /* digest of the result of each call */
-    size_t received_counts[CD_PROVE_RANKS_MAX];
+    first_run *first;  /* (rank_count) */
     int32_t proposing; /* window of rank 0 whose order decides the layout; -1: none */
     /* (seen_count) digests of the sequences of all ranks: worlds already searched */
     uint64_t *seen;
@@ -204,20 +209,21 @@ static cddp_status keep_first(proving *p, const cd_world_run *run, uint32_t rank
                               const cd_rank_proof *found, cddp_error *err)
 {
     const cd_calls *calls = &run->tap.sequences[rank];
-    p->sizes[rank] = calloc(found->window_count + 1, sizeof *p->sizes[rank]);
-    p->begins[rank] = calloc(found->window_count + 1, sizeof *p->begins[rank]);
-    p->received[rank] = calloc(calls->count + 1, sizeof *p->received[rank]);
-    if (p->sizes[rank] == NULL || p->begins[rank] == NULL || p->received[rank] == NULL)
+    p->first[rank].sizes = calloc(found->window_count + 1, sizeof *p->first[rank].sizes);
+    p->first[rank].begins = calloc(found->window_count + 1, sizeof *p->first[rank].begins);
+    p->first[rank].received = calloc(calls->count + 1, sizeof *p->first[rank].received);
+    if (p->first[rank].sizes == NULL || p->first[rank].begins == NULL ||
+        p->first[rank].received == NULL)
         return cd_fail(err, CDDP_E_NOMEM, "no memory for the windows of rank %u", rank);
-    p->size_counts[rank] = found->window_count;
-    p->received_counts[rank] = calls->count;
+    p->first[rank].size_count = found->window_count;
+    p->first[rank].received_count = calls->count;
     for (size_t i = 0; i < calls->count; i++)
-        p->received[rank][i] = received_digest(&run->tap.results, rank, calls, i);
+        p->first[rank].received[i] = received_digest(&run->tap.results, rank, calls, i);
     cd_proof *proof = p->proof;
     if (found->window_count > proof->window_count) proof->window_count = found->window_count;
     for (uint32_t w = 0; w < found->window_count; w++) {
-        p->sizes[rank][w] = found->windows[w];
-        p->begins[rank][w] = found->window_calls[w];
+        p->first[rank].sizes[w] = found->windows[w];
+        p->first[rank].begins[w] = found->window_calls[w];
         if (found->windows[w] > proof->windows_max) proof->windows_max = found->windows[w];
     }
     return CDDP_OK;
@@ -229,12 +235,12 @@ static bool find_change(const proving *p, const cd_world_run *run, uint32_t rank
 {
     const cd_calls *calls = &run->tap.sequences[rank];
     size_t call = 0;
-    while (call < calls->count && call < p->received_counts[rank] &&
-           received_digest(&run->tap.results, rank, calls, call) == p->received[rank][call])
+    while (call < calls->count && call < p->first[rank].received_count &&
+           received_digest(&run->tap.results, rank, calls, call) == p->first[rank].received[call])
         call++;
     *window = -1;
-    if (call == calls->count && call == p->received_counts[rank]) return false;
-    for (uint32_t w = 0; w < p->size_counts[rank] && p->begins[rank][w] <= call; w++)
+    if (call == calls->count && call == p->first[rank].received_count) return false;
+    for (uint32_t w = 0; w < p->first[rank].size_count && p->first[rank].begins[w] <= call; w++)
         *window = (int32_t)w;
     return true;
 }
@@ -264,7 +270,7 @@ static cddp_status search_rank(proving *p, const cd_world_run *run, uint32_t ran
     if (!found.is_complete && !found.was_stopped)
         bound(p, "a backward has too many gradients: its orders were sampled");
     cddp_status status = CDDP_OK;
-    if (p->sizes[rank] == NULL) status = keep_first(p, run, rank, &found, err);
+    if (p->first[rank].sizes == NULL) status = keep_first(p, run, rank, &found, err);
     if (status == CDDP_OK && found.is_refuted && !p->over)
         status = refute_by_rank(p, rank, &found, err);
     cd_rank_proof_fini(&found);
@@ -318,17 +324,20 @@ static bool is_searched(const proving *p, const cd_world_run *run, uint32_t rank
 /* Its windows are those of rank 0. */
 static cddp_status keep_same(proving *p, uint32_t rank, cddp_error *err)
 {
-    const uint32_t windows = p->size_counts[0];
-    p->sizes[rank] = calloc(windows + 1, sizeof *p->sizes[rank]);
-    p->begins[rank] = calloc(windows + 1, sizeof *p->begins[rank]);
-    p->received[rank] = calloc(p->received_counts[0] + 1, sizeof *p->received[rank]);
-    if (p->sizes[rank] == NULL || p->begins[rank] == NULL || p->received[rank] == NULL)
+    const uint32_t windows = p->first[0].size_count;
+    p->first[rank].sizes = calloc(windows + 1, sizeof *p->first[rank].sizes);
+    p->first[rank].begins = calloc(windows + 1, sizeof *p->first[rank].begins);
+    p->first[rank].received =
+        calloc(p->first[0].received_count + 1, sizeof *p->first[rank].received);
+    if (p->first[rank].sizes == NULL || p->first[rank].begins == NULL ||
+        p->first[rank].received == NULL)
         return cd_fail(err, CDDP_E_NOMEM, "no memory for the windows of rank %u", rank);
-    memcpy(p->sizes[rank], p->sizes[0], windows * sizeof *p->sizes[0]);
-    memcpy(p->begins[rank], p->begins[0], windows * sizeof *p->begins[0]);
-    memcpy(p->received[rank], p->received[0], p->received_counts[0] * sizeof *p->received[0]);
-    p->size_counts[rank] = windows;
-    p->received_counts[rank] = p->received_counts[0];
+    memcpy(p->first[rank].sizes, p->first[0].sizes, windows * sizeof *p->first[0].sizes);
+    memcpy(p->first[rank].begins, p->first[0].begins, windows * sizeof *p->first[0].begins);
+    memcpy(p->first[rank].received, p->first[0].received,
+           p->first[0].received_count * sizeof *p->first[0].received);
+    p->first[rank].size_count = windows;
+    p->first[rank].received_count = p->first[0].received_count;
     p->proof->shared_ranks++;
     return CDDP_OK;
 }
@@ -394,7 +403,7 @@ static cddp_status prove_orders(proving *p, cddp_error *err)
 {
     const uint32_t window = (uint32_t)p->proposing,
                    processes = p->shared != NULL ? p->shared->count : 1;
-    cd_window_choice choice = {.window = window, .digit_count = p->sizes[0][window]};
+    cd_window_choice choice = {.window = window, .digit_count = p->first[0].sizes[window]};
     for (p->order = 1; next_order(&choice) && !must_stop(p); p->order++) {
         if (p->order == p->options->orders_max) {
             char sequences[160];
@@ -498,7 +507,7 @@ static cddp_status prove_layouts(proving *p, cddp_error *err)
 {
     const uint32_t jobs = p->options->jobs < JOBS_MAX ? p->options->jobs : JOBS_MAX;
     double orders = 1;
-    for (uint32_t k = 2; k <= p->sizes[0][p->proposing]; k++) orders *= k;
+    for (uint32_t k = 2; k <= p->first[0].sizes[p->proposing]; k++) orders *= k;
     if (p->proof->end == CD_PROOF_BOUNDED) return CDDP_OK; /* already no proof */
     p->proof->orders_estimate =
         orders < (double)p->options->orders_max ? orders : (double)p->options->orders_max;
@@ -512,7 +521,8 @@ static cddp_status prove_layouts(proving *p, cddp_error *err)
 static uint64_t states_of_one(const proving *p)
 {
     uint64_t states = 0;
-    for (uint32_t w = 0; w < p->size_counts[0]; w++) states += UINT64_C(1) << (p->sizes[0][w] % 64);
+    for (uint32_t w = 0; w < p->first[0].size_count; w++)
+        states += UINT64_C(1) << (p->first[0].sizes[w] % 64);
     return states;
 }
 
@@ -524,8 +534,8 @@ static void count_schedules(proving *p)
     bool overflow = false;
     double product = 1;
     for (uint32_t r = 0; r < p->proof->rank_count; r++)
-        for (uint32_t w = 0; w < p->size_counts[r]; w++)
-            for (uint32_t k = 2; k <= p->sizes[r][w]; k++) {
+        for (uint32_t w = 0; w < p->first[r].size_count; w++)
+            for (uint32_t k = 2; k <= p->first[r].sizes[w]; k++) {
                 uint64_t carry = 0;
                 product *= k;
                 for (size_t i = 0; i < count; i++) {
@@ -541,7 +551,10 @@ static void count_schedules(proving *p)
     cd_proof *proof = p->proof;
     proof->schedules = product;
     if (overflow || product >= 1e27) {
-        snprintf(proof->schedules_exactly, sizeof proof->schedules_exactly, "%.4g", product);
+        if (isinf(product))
+            snprintf(proof->schedules_exactly, sizeof proof->schedules_exactly, "more than 1e308");
+        else
+            snprintf(proof->schedules_exactly, sizeof proof->schedules_exactly, "%.4g", product);
         return;
     }
     char digits[64], *to = proof->schedules_exactly;
@@ -562,12 +575,10 @@ cddp_status cd_prove(const cd_prove_options *options, cd_proof *proof, cddp_erro
     *proof = (cd_proof){.orders_estimate = 1,
                         .rank_count = (uint32_t)options->plan->world.size,
                         .values = options->plan->settings.model.device == CDDP_MODEL_DEVICE_SYMBOL};
-    if (proof->rank_count > CD_PROVE_RANKS_MAX)
-        return cd_fail(err, CDDP_E_LIMIT,
-                       "a proof for %u ranks; at most %d: what is true for few is true for many",
-                       proof->rank_count, CD_PROVE_RANKS_MAX);
     p.seen = calloc(WORDS_SEEN_MAX, sizeof *p.seen);
-    if (p.seen == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for a proof");
+    p.first = calloc(proof->rank_count, sizeof *p.first);
+    if (p.seen == NULL || p.first == NULL)
+        CD_TRY_OUT(cd_fail(err, CDDP_E_NOMEM, "no memory for a proof"));
     CD_TRY_OUT(prove_order(&p, NULL, err));
     if (!must_stop(&p) && p.proposing >= 0) CD_TRY_OUT(prove_layouts(&p, err));
     if (!must_stop(&p) && proof->end == CD_PROOF_HOLDS)
@@ -576,11 +587,12 @@ cddp_status cd_prove(const cd_prove_options *options, cd_proof *proof, cddp_erro
     if (p.has_failed_probe && proof->end != CD_PROOF_REFUTED) refute_by_world(&p, &p.failed_probe);
     count_schedules(&p);
 out:
-    for (uint32_t r = 0; r < CD_PROVE_RANKS_MAX; r++) {
-        free(p.sizes[r]);
-        free(p.begins[r]);
-        free(p.received[r]);
+    for (uint32_t r = 0; p.first != NULL && r < proof->rank_count; r++) {
+        free(p.first[r].sizes);
+        free(p.first[r].begins);
+        free(p.first[r].received);
     }
+    free(p.first);
     free(p.seen);
     return status;
 }

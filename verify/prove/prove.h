@@ -22,7 +22,6 @@
 
 #define CD_PROVE_CULPRIT_BYTES 640
 #define CD_PROVE_SCHEDULE_BYTES 4096
-#define CD_PROVE_RANKS_MAX 64
 #define CD_PROVE_SIZES 4 /* worlds of 2 and more that are run */
 #define CD_PROVE_MODELS 8
 #define CD_PROVE_LARGE_SIZES 3 /* worlds that one rank at a time is put into */

@@ -208,13 +208,16 @@ static cddp_status compare_world(sizing *s, uint32_t size, cddp_error *err)
 
 /* ---- a rank alone ---- */
 
+#define WHOLE_RANKS_MAX \
+    64 /* a larger world is not run as a whole only to look for a counterexample */
+
 /* A rank issues other collectives in a larger world: that world is run as a whole. If it fails, it
 ** is a counterexample. */
 static cddp_status try_whole_world(sizing *s, uint32_t size, cddp_error *err)
 {
     cd_world_run run = {0};
     bool is_possible = false;
-    if (size > CD_PROVE_RANKS_MAX) return CDDP_OK;
+    if (size > WHOLE_RANKS_MAX) return CDDP_OK;
     cddp_status status = record(s, size, &run, &is_possible, err);
     if (status == CDDP_OK && is_possible && run.end == CD_WORLD_FAILED) {
         cd_proof *proof = s->proof;

@@ -7,12 +7,13 @@
 #include "core/base/prng.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 
 static uint32_t choose(void *self, const cddp_choice *choice, cd_place place)
 {
     (void)place;
     cd_window_chooser *w = self;
-    if (choice->kind != CDDP_CHOICE_READY || choice->rank >= CD_PROVE_RANKS_MAX) return 0;
+    if (choice->kind != CDDP_CHOICE_READY || choice->rank >= w->rank_count) return 0;
     const uint32_t r = choice->rank;
     if (w->left[r] <= 2) { /* options fall by one inside a window, down to two */
         double sets = 1;
@@ -62,6 +63,11 @@ cddp_status cd_world_run_record(const cd_prove_options *o, const cddp_plan *plan
     cd_compose *compose = NULL;
     cddp_verdict *verdict = NULL;
     run->chooser.leaves = 1;
+    run->chooser.windows = calloc(plan->world.size, sizeof *run->chooser.windows);
+    run->chooser.left = calloc(plan->world.size, sizeof *run->chooser.left);
+    if (run->chooser.windows == NULL || run->chooser.left == NULL)
+        return cd_fail_memory(err, "a world of %llu ranks", (unsigned long long)plan->world.size);
+    run->chooser.rank_count = (uint32_t)plan->world.size;
     run->chooser.chooser = (cd_chooser){.self = &run->chooser, .name = "prove", .choose = choose};
     cd_compose_options composing = {.plan = plan,
                                     .registry = o->registry,
@@ -94,4 +100,10 @@ out:
     return status;
 }
 
-void cd_world_run_fini(cd_world_run *run) { cd_call_tap_fini(&run->tap); }
+void cd_world_run_fini(cd_world_run *run)
+{
+    cd_call_tap_fini(&run->tap);
+    free(run->chooser.windows);
+    free(run->chooser.left);
+    run->chooser.windows = run->chooser.left = NULL;
+}

@@ -16,12 +16,13 @@ typedef struct cd_window_chooser {
     cd_chooser chooser;
     const cd_window_choice *choice; /* NULL: the engine's order everywhere */
     uint32_t rank;
-    cd_prng *random;                      /* a probe: every option equally likely; else NULL */
-    double leaves;                        /* product of the options met: one probe's estimate */
-    double states;                        /* sets of ready gradients, over all windows met */
-    uint32_t windows[CD_PROVE_RANKS_MAX]; /* by rank: of those begun */
-    /* options of the last choice of the rank; 2: its window is over */
-    uint32_t left[CD_PROVE_RANKS_MAX];
+    cd_prng *random;   /* a probe: every option equally likely; else NULL */
+    double leaves;     /* product of the options met: one probe's estimate */
+    double states;     /* sets of ready gradients, over all windows met */
+    uint32_t *windows; /* (rank_count) by rank: of those begun */
+    /* (rank_count) options of the last choice of the rank; 2: its window is over */
+    uint32_t *left;
+    uint32_t rank_count;
 } cd_window_chooser;
 
 typedef struct cd_world_failure {

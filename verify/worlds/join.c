@@ -16,8 +16,10 @@
 #define _POSIX_C_SOURCE 200809L
 #include "verify/worlds/join.h"
 
+#include "core/base/alloc.h"
 #include "core/base/error.h"
 #include "core/base/os.h"
+#include "core/base/rank_list.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -315,21 +317,20 @@ static cddp_status enter(const cd_join *j, uint64_t patience_ns, cddp_error *err
 static cddp_status say_missing(const cd_join *j, uint32_t first, uint64_t patience_ns,
                                cddp_error *err)
 {
-    char list[120] = "", key[48], text[NODE_BYTES + 16];
-    size_t used = 0;
-    uint32_t count = 0;
+    char list[120], key[48], text[NODE_BYTES + 16];
+    uint32_t *missing = cd_allocate_array(NULL, j->world_size, sizeof *missing);
+    cd_rank_array ranks = {.items = missing};
+    if (missing == NULL) return cd_fail_memory(err, "%u ranks", j->world_size);
     for (uint32_t r = first; r < j->world_size; r++) {
         key_of(key, "rank", r);
-        if (get_text(j, key, BRIEFLY_NS, text, sizeof text, NULL) == CDDP_OK) continue;
-        if (count++ < 16)
-            used +=
-                (size_t)snprintf(list + used, sizeof list - used, "%s%u", count > 1 ? ", " : "", r);
-        if (used >= sizeof list - 12) break;
+        if (get_text(j, key, BRIEFLY_NS, text, sizeof text, NULL) != CDDP_OK)
+            missing[ranks.count++] = r;
     }
-    return cd_fail(err, CDDP_E_BACKEND, "rank%s %s of %u did not come within %.0f s to %.60s%s",
-                   count == 1 ? "" : "s", list, j->world_size, (double)patience_ns / 1e9,
-                   j->directory[0] != '\0' ? j->directory : j->url,
-                   count > 16 ? " (and more)" : "");
+    cd_rank_list_print(&(cd_rank_list){&ranks, cd_rank_array_next}, CD_NO_RANK, list, sizeof list);
+    cd_release(NULL, missing, j->world_size * sizeof *missing);
+    return cd_fail(err, CDDP_E_BACKEND, "%s of %u did not come within %.0f s to %.60s", list,
+                   j->world_size, (double)patience_ns / 1e9,
+                   j->directory[0] != '\0' ? j->directory : j->url);
 }
 
 /* Rank 0 waits for all others. */

@@ -6,7 +6,8 @@
 ** is all. When not, every rank describes what it wraps as text, one line per setting list,
 ** parameter and buffer, and the digests of the texts are all-gathered. Every rank sees the same
 ** digests and so knows the same pair of ranks: rank 0 and the first one that differs from it. Their
-** texts are broadcast, and every rank reports the first line in which they part, both sides shown.
+** texts are broadcast, and every rank reports the first line in which they part, both sides shown,
+** and all ranks that differ from rank 0.
 **
 ** PyTorch compares shapes and strides only, finds them only on ranks other than 0, and never looks
 ** at dtypes, names or options (INI-08…10); a difference there becomes garbage or a hang much later.
@@ -16,6 +17,7 @@
 #include "core/base/alloc.h"
 #include "core/base/error.h"
 #include "core/base/hash.h"
+#include "core/base/rank_list.h"
 #include "core/ddp/reducer/control.h"
 
 #include <stdarg.h>
@@ -33,18 +35,19 @@ typedef struct text {
 static void append(text *t, const char *format, ...) CDDP_PRINTF(2, 3);
 static void append(text *t, const char *format, ...)
 {
-    char line[512];
     va_list args;
     va_start(args, format);
-    int wanted = vsnprintf(line, sizeof line, format, args);
+    const int wanted = vsnprintf(NULL, 0, format, args);
     va_end(args);
-    size_t n = wanted < 0 ? 0 : (size_t)wanted < sizeof line ? (size_t)wanted : sizeof line - 1;
+    const size_t n = wanted < 0 ? 0 : (size_t)wanted;
     if (t->failed ||
         !cd_vec_grow(t->allocator, (void **)&t->bytes, &t->capacity, t->used + n + 1, 1)) {
         t->failed = true;
         return;
     }
-    memcpy(t->bytes + t->used, line, n + 1);
+    va_start(args, format);
+    vsnprintf(t->bytes + t->used, n + 1, format, args);
+    va_end(args);
     t->used += n;
 }
 
@@ -82,12 +85,25 @@ static void append_buffer(text *t, const cd_wrapped_buffer *b)
     append(t, "\n");
 }
 
+/* As long as its list of caps makes it. */
+static void append_options(text *t, const cd_ddp_config *config)
+{
+    const size_t bytes = 512 + 64 * config->caps.list_count;
+    if (t->failed ||
+        !cd_vec_grow(t->allocator, (void **)&t->bytes, &t->capacity, t->used + bytes, 1)) {
+        t->failed = true;
+        return;
+    }
+    cd_ddp_config_print(config, t->bytes + t->used, bytes);
+    t->used += strlen(t->bytes + t->used);
+    append(t, "\n");
+}
+
 static cddp_status describe(text *t, const cd_wrapped *m, const cd_ddp_config *config,
                             cddp_error *err)
 {
-    char options[512];
-    cd_ddp_config_print(config, options, sizeof options);
-    append(t, "options %s\n", options);
+    append(t, "options ");
+    append_options(t, config);
     for (size_t i = 0; i < m->parameter_count; i++) append_parameter(t, &m->parameters[i]);
     for (size_t i = 0; i < m->buffer_count; i++) append_buffer(t, &m->buffers[i]);
     if (t->failed)
@@ -175,7 +191,65 @@ static void skip_common_words(const char **a, const char **b)
     *b += word;
 }
 
-static cddp_status report(char *left, char *right, uint32_t rank, const int64_t *cards,
+/* ---- what a message shows ---- */
+
+#define SIDE_BYTES 124 /* of either side: both go into one message */
+#define DOTS "…"
+
+static bool is_boundary(char c) { return c == ' ' || c == ','; }
+
+/* The part of a line around `at`, in whole words; a word that is too long is cut. */
+static void excerpt(const char *line, size_t at, char *shown)
+{
+    const size_t length = strlen(line), room = SIDE_BYTES - 1 - 2 * strlen(DOTS);
+    size_t begin = at, end = at;
+    if (length < SIDE_BYTES) {
+        memcpy(shown, line, length + 1);
+        return;
+    }
+    while (begin > 0 && !is_boundary(line[begin - 1])) begin--;
+    if (at - begin > room / 2) begin = at - room / 2;
+    /* words from there on, or as much of the first one as there is room for */
+    const size_t after = room - (begin < room / 3 ? begin : room / 3);
+    for (size_t i = begin; i <= length && i - begin <= after; i++)
+        if (i > at && (line[i] == '\0' || is_boundary(line[i]))) end = i;
+    if (end == at) end = begin + after < length ? begin + after : length;
+    /* words before it, or the end of the one before it */
+    size_t back = begin;
+    for (size_t i = begin; i > 0 && end - (i - 1) <= room; i--)
+        if (i == 1 || is_boundary(line[i - 2])) back = i - 1;
+    if (back == begin && begin > 0 && room - (end - begin) > room / 4)
+        back = end > room ? end - room : 0;
+    begin = back;
+    while ((line[begin] & 0xC0) == 0x80) begin++;
+    while (end > begin && (line[end] & 0xC0) == 0x80) end--;
+    snprintf(shown, SIDE_BYTES, "%s%.*s%s", begin > 0 ? DOTS : "", (int)(end - begin), line + begin,
+             end < length ? DOTS : "");
+}
+
+/* The ranks that differ from rank 0. */
+typedef struct parting {
+    const int64_t *cards;
+    uint32_t rank_count;
+} parting;
+
+static uint32_t next_parting(const void *self, uint32_t from)
+{
+    const parting *p = self;
+    for (; from < p->rank_count; from++)
+        if (p->cards[from * CARD_FIELDS + CARD_DIGEST] != p->cards[CARD_DIGEST]) return from;
+    return CD_NO_RANK;
+}
+
+static bool is_one_model(const parting *p, uint32_t rank)
+{
+    for (uint32_t r = rank; r != CD_NO_RANK; r = next_parting(p, r + 1))
+        if (p->cards[r * CARD_FIELDS + CARD_DIGEST] != p->cards[rank * CARD_FIELDS + CARD_DIGEST])
+            return false;
+    return true;
+}
+
+static cddp_status report(char *left, char *right, uint32_t rank, const parting *all,
                           cddp_error *err)
 {
     const char *a = "", *b = "";
@@ -184,17 +258,28 @@ static cddp_status report(char *left, char *right, uint32_t rank, const int64_t 
         b = next_line(&right);
     }
     skip_common_words(&a, &b);
-    long long counts[2] = {(long long)cards[CARD_COUNT],
-                           (long long)cards[rank * CARD_FIELDS + CARD_COUNT]};
+    size_t at = 0;
+    while (a[at] != '\0' && a[at] == b[at]) at++;
+    char sides[2][SIDE_BYTES], who[64], others[64 + 24] = "";
+    excerpt(a, at, sides[0]);
+    excerpt(b, at, sides[1]);
+    cd_rank_list_print(&(cd_rank_list){all, next_parting}, CD_NO_RANK, who, sizeof who);
+    /* different among themselves, too: the first of them is shown */
+    if (!is_one_model(all, rank)) {
+        snprintf(others, sizeof others, "; %s differ from rank 0", who);
+        snprintf(who, sizeof who, "rank %u", rank);
+    }
+    const char *have = strncmp(who, "ranks", 5) == 0 ? "have" : "has";
+    long long counts[2] = {(long long)all->cards[CARD_COUNT],
+                           (long long)all->cards[rank * CARD_FIELDS + CARD_COUNT]};
     if (counts[0] != counts[1])
         return cd_fail(err, CDDP_E_MISMATCH,
-                       "ranks wrap different models: rank 0 reduces %lld parameters, rank %u %lld; "
+                       "ranks wrap different models: rank 0 reduces %lld parameters, %s %lld; "
                        "first difference: "
-                       "rank 0 has %.150s, rank %u has %.150s",
-                       counts[0], rank, counts[1], a, rank, b);
-    return cd_fail(err, CDDP_E_MISMATCH,
-                   "ranks wrap different models: rank 0 has %.200s, rank %u has %.200s", a, rank,
-                   b);
+                       "rank 0 has %s, %s %s %s%s",
+                       counts[0], who, counts[1], sides[0], who, have, sides[1], others);
+    return cd_fail(err, CDDP_E_MISMATCH, "ranks wrap different models: rank 0 has %s, %s %s %s%s",
+                   sides[0], who, have, sides[1], others);
 }
 
 static cddp_status explain_difference(const text *mine, const int64_t *cards, uint32_t rank,
@@ -204,7 +289,7 @@ static cddp_status explain_difference(const text *mine, const int64_t *cards, ui
     cd_control left = {0}, right = {0};
     CD_TRY_OUT(fetch_text(mine, cards, 0, group, &left, err));
     CD_TRY_OUT(fetch_text(mine, cards, rank, group, &right, err));
-    status = report(left.host, right.host, rank, cards, err);
+    status = report(left.host, right.host, rank, &(parting){cards, cddp_group_size(group)}, err);
 out:
     cd_control_fini(&left);
     cd_control_fini(&right);
@@ -249,6 +334,7 @@ static uint64_t fold(const cd_wrapped *m, const cd_ddp_config *config)
     cd_ddp_config_print(config, options, sizeof options);
     uint64_t h =
         cd_hash_mix(cd_hash_mix(cd_hash_text(options), m->parameter_count), m->buffer_count);
+    for (size_t i = 0; i < config->caps.list_count; i++) h = cd_hash_mix(h, config->caps.list[i]);
     for (size_t i = 0; i < m->parameter_count; i++) {
         const cd_wrapped_parameter *p = &m->parameters[i];
         const bool bits[] = {p->is_ignored, p->is_delayed, p->requires_grad, p->expect_sparse};

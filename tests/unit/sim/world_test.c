@@ -288,6 +288,36 @@ TEST(world, a_hang_names_who_waits_for_whom)
     }
 }
 
+/* Of argument's ranks the upper ones return before the second barrier. */
+static cddp_status upper_ranks_stay_away(cddp_rank *rank, void *argument, cddp_error *err)
+{
+    const sim_fixture *f = argument;
+    const uint32_t world = f->config.world_size, away = world > 2 ? world - 30 : 1;
+    cddp_group *g = NULL;
+    cddp_status status = fixture_group(argument, rank, "world", &g, err);
+    if (status == CDDP_OK) status = cddp_group_barrier(g, err);
+    if (status == CDDP_OK && rank->rank < away) status = cddp_group_barrier(g, err);
+    cddp_group_destroy(g);
+    return status;
+}
+
+TEST(world, a_hang_names_many_ranks_as_ranges)
+{
+    (void)state;
+    static const struct {
+        uint32_t world;
+        const char *words;
+    } rows[] = {{2, "for rank 1, which has ended"}, {74, "for ranks 44-73, which have ended"}};
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        sim_fixture f = {.config = CD_SIM_CONFIG_INIT};
+        f.config.world_size = rows[i].world;
+        fixture_create(&f);
+        fixture_launch(&f, upper_ranks_stay_away);
+        assert_fails(f.results[0].status, CDDP_E_TIMEOUT, &f.results[0].error, rows[i].words);
+        fixture_destroy(&f);
+    }
+}
+
 TEST(world, a_time_out_under_the_virtual_clock_is_an_error_of_the_operation)
 {
     (void)state;

@@ -12,6 +12,7 @@
 #include "tests/mutants/fixture.h"
 #include "tests/support/test.h"
 
+#include <math.h>
 #include <string.h>
 
 /* ---- tables ---- */
@@ -156,6 +157,75 @@ TEST(hb, a_wait_orders_streams_by_marks_and_through_the_host)
         assert_ok(cd_judge_end(judge, &err), &err);
         assert_int_equal(cd_judge_finding_count(judge), hb_cases[c].races);
         if (hb_cases[c].races) assert_string_equal(cd_judge_get_finding(judge, 0)->check, "I-HB");
+        cd_judge_destroy(judge);
+    }
+}
+
+/* ---- steps on what is not finite ---- */
+
+typedef struct range_step {
+    int64_t optimizer;
+    bool is_skipped;
+    double clip;
+    int64_t touched; /* parameter, or -1: it reports no touch */
+} range_step;
+
+/* An infinity in parameter 5; up to two optimizers decide. */
+static const struct {
+    const char *name;
+    range_step steps[2];
+    size_t count;
+    bool is_found;
+} range_cases[] = {
+    {"the owner skips", {{0, false, 1, 1}, {1, true, 1, -1}}, 2, false},
+    {"the owner steps", {{0, false, 1, 1}, {1, false, 1, 5}}, 2, true},
+    {"the owner steps, the other skips", {{0, true, 1, -1}, {1, false, 1, 5}}, 2, true},
+    {"nobody owns it", {{0, false, 1, 1}, {1, false, 1, 2}}, 2, false},
+    {"the only one steps", {{0, false, 1, 5}}, 1, true},
+    {"the only one skips", {{0, true, 1, -1}}, 1, false},
+    {"no touches: both step", {{0, false, 1, -1}, {1, false, 1, -1}}, 2, true},
+    {"no touches: one steps", {{0, false, 1, -1}}, 1, true},
+    {"no touches: one of two skips", {{0, false, 1, -1}, {1, true, 1, -1}}, 2, false},
+    {"the norm spreads it", {{0, false, NAN, 1}, {1, true, NAN, -1}}, 2, true},
+    {"both skip after the norm", {{0, true, NAN, -1}, {1, true, NAN, -1}}, 2, false},
+};
+
+static void put_range(const cddp_trace_sink *sink, size_t row)
+{
+    uint64_t sequence = 0;
+    cddp_event e = {.kind = CDDP_EV_grad_local, .sequence = sequence++};
+    e.as.grad_local = (cddp_event_grad_local){.param = 5, .nonfinite = 1};
+    sink->event(sink->self, &e);
+    for (size_t i = 0; i < range_cases[row].count; i++) {
+        const range_step *r = &range_cases[row].steps[i];
+        e = (cddp_event){.kind = CDDP_EV_optimizer_step, .sequence = sequence++};
+        e.as.optimizer_step = (cddp_event_optimizer_step){.optimizer = r->optimizer,
+                                                          .skipped = r->is_skipped,
+                                                          .clip = cd_f64_bits(r->clip)};
+        sink->event(sink->self, &e);
+        if (r->touched < 0) continue;
+        e = (cddp_event){.kind = CDDP_EV_optimizer_touch, .sequence = sequence++};
+        e.as.optimizer_touch = (cddp_event_optimizer_touch){.optimizer = r->optimizer,
+                                                            .param = r->touched,
+                                                            .touched = 1};
+        sink->event(sink->self, &e);
+    }
+}
+
+TEST(range, only_a_step_on_the_gradient_counts)
+{
+    (void)state;
+    const cddp_check *const checks[] = {cd_check_find("I-RANGE")};
+    for (size_t c = 0; c < sizeof range_cases / sizeof range_cases[0]; c++) {
+        cddp_error err = CDDP_ERROR_INIT;
+        cd_judge *judge = NULL;
+        cd_test_row("%s", range_cases[c].name);
+        assert_ok(cd_judge_create(&(cd_judge_options){.checks = checks, .check_count = 1}, &judge,
+                                  &err),
+                  &err);
+        put_range(cd_judge_get_sink(judge), c);
+        assert_ok(cd_judge_end(judge, &err), &err);
+        assert_int_equal(cd_judge_finding_count(judge), range_cases[c].is_found);
         cd_judge_destroy(judge);
     }
 }

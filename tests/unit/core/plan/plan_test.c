@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/plan/plan.h"
+
+#include "core/base/alloc.h"
 #include "tests/support/test.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static cddp_plan *make_plan(void)
@@ -77,21 +80,21 @@ TEST(plan, refused_values_are_named_with_what_would_be_accepted)
     cddp_plan_destroy(plan);
 }
 
-TEST(plan, a_list_that_is_too_long_is_refused_and_not_cut)
+TEST(plan, a_list_has_no_limit_of_items_or_bytes)
 {
-    char text[2 * 65];
+    enum { ITEMS = 1000, WIDTH = 40 };
+    char *text = cd_allocate(NULL, ITEMS * WIDTH + 1);
     cddp_error err = CDDP_ERROR_INIT;
     cddp_plan *plan = NULL;
     assert_ok(cddp_plan_create(NULL, &plan, &err), &err);
-    for (size_t i = 0; i < sizeof text; i++) text[i] = i % 2 == 0 ? '1' : ',';
-    text[2 * 64 - 1] = '\0';
-    assert_ok(cddp_plan_set(plan, "ddp.bucket_cap_mb_list", text, &err), &err);
-    assert_int_equal(plan->settings.ddp.bucket_cap_mb_list.count, 64);
-    text[2 * 64 - 1] = ',';
-    text[2 * 65 - 1] = '\0';
-    assert_fails(cddp_plan_set(plan, "ddp.bucket_cap_mb_list", text, &err), CDDP_E_LIMIT, &err,
-                 "more than 64 items");
+    for (int i = 0; i < ITEMS; i++) snprintf(text + i * WIDTH, WIDTH + 1, "%039d,", i);
+    text[ITEMS * WIDTH - 1] = '\0';
+    assert_ok(cddp_plan_set(plan, "model.ignore", text, &err), &err);
+    assert_int_equal(plan->settings.model.ignore.count, ITEMS);
+    assert_string_equal(plan->settings.model.ignore.items[ITEMS - 1],
+                        "000000000000000000000000000000000000999");
     cddp_plan_destroy(plan);
+    cd_release(NULL, text, ITEMS * WIDTH + 1);
 }
 
 TEST(plan, a_value_that_is_refused_does_no_harm_to_the_next)

@@ -173,6 +173,83 @@ TEST(verify, every_rank_fails_and_shows_both_sides)
     }
 }
 
+/* ---- what the message shows of long lines and of many ranks ---- */
+
+enum { LONG_NAME = 600 };
+
+/* Names that part in their last character: no line of them fits in a message. */
+static void differ_at_the_end_of_a_name(lane *l)
+{
+    static char names[3][LONG_NAME + 1];
+    memset(names[l->r], 'n', LONG_NAME);
+    names[l->r][LONG_NAME - 1] = odd(l) ? 'b' : 'a';
+    lane_add(l, names[l->r], CDDP_F32, 3);
+}
+static void differ_after_a_long_name(lane *l)
+{
+    static char name[LONG_NAME + 1];
+    memset(name, 'n', LONG_NAME);
+    lane_add(l, name, odd(l) ? CDDP_F64 : CDDP_F32, 3);
+}
+static void differ_in_words(lane *l)
+{
+    static char names[3][LONG_NAME + 1];
+    for (int i = 0; i < 40; i++)
+        snprintf(names[l->r] + 10 * i, 11, "%s ", i == 20 && odd(l) ? "elsewhere" : "somewhere");
+    lane_add(l, names[l->r], CDDP_F32, 3);
+}
+/* More caps than a short text has room for. */
+static void differ_in_a_late_cap(lane *l)
+{
+    static double caps[3][24];
+    base(l);
+    for (size_t i = 0; i < 24; i++) caps[l->r][i] = i == 0 ? 4 : 1;
+    if (odd(l)) caps[l->r][12] = 2;
+    l->options.bucket_cap_mb_list = caps[l->r];
+    l->options.bucket_cap_mb_list_count = 24;
+}
+
+TEST(verify, shows_the_first_difference_of_long_lines_in_whole_words)
+{
+    static const difference rows[] = {
+        {"end of a name", differ_at_the_end_of_a_name, {"nna' f32 [3]", "nnb' f32 [3]"}},
+        {"after a name", differ_after_a_long_name, {"nn' f32 [3]", "nn' f64 [3]"}},
+        {"in words", differ_in_words, {"rank 0 has …somewhere somewhere", " elsewhere somewhere "}},
+        {"late cap", differ_in_a_late_cap, {"cap[12]=1048576", "cap[12]=2097152"}},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        cd_test_row("%s", rows[i].name);
+        for (int without = 0; without < 2; without++) {
+            difference d = rows[i];
+            lab b = {.world_size = 3,
+                     .body = verify_body,
+                     .data = &d,
+                     .has_no_minimum = without != 0};
+            lab_run(&b);
+        }
+    }
+}
+
+static void many_differ_body(lane *l)
+{
+    const bool is_mixed = *(const int *)l->lab->data != 0;
+    const int64_t numel = l->r < 2 ? 6 : is_mixed && l->r == 5 ? 8 : 7;
+    lane_add(l, "p", CDDP_F32, numel);
+    CHECK_FAILS(lane_try_wrap(l), CDDP_E_MISMATCH,
+                is_mixed ? "rank 0 has parameter 'p' f32 [6]" : "ranks 2-5 have parameter 'p'");
+    if (is_mixed)
+        CHECK(strstr(l->err.message, "rank 2 has parameter 'p' f32 [7]") != NULL &&
+              strstr(l->err.message, "; ranks 2-5 differ from rank 0") != NULL);
+}
+
+TEST(verify, names_all_ranks_that_differ)
+{
+    for (int is_mixed = 0; is_mixed < 2; is_mixed++) {
+        lab b = {.world_size = 6, .body = many_differ_body, .data = &is_mixed};
+        lab_run(&b);
+    }
+}
+
 static void wrap_body(lane *l)
 {
     base(l);
