@@ -200,7 +200,7 @@ cddp_status cd_args_parse(cd_args *args, int count, char **argv, cddp_error *err
     args->given = cd_allocate_array(NULL, capacity, sizeof *args->given);
     args->operands = cd_allocate_array(NULL, capacity, sizeof *args->operands);
     cddp_status status = args->given == NULL || args->operands == NULL
-                             ? cd_fail(err, CDDP_E_NOMEM, "no memory for the command line")
+                             ? cd_fail_memory(err, "the command line")
                              : parse(args, count, argv, err);
     if (status != CDDP_OK) cd_args_fini(args);
     return status;

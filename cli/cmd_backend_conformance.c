@@ -279,8 +279,7 @@ int cd_command_backend_conformance(cd_cli *cli)
     if (status != CDDP_OK) return cd_cli_fail(cli, &err);
     cddp_rank_result *results = cd_allocate_array(NULL, (size_t)ranks, sizeof *results);
     if (results == NULL)
-        return (void)cd_fail(&err, CDDP_E_NOMEM, "no memory for %" PRIu64 " ranks", ranks),
-               cd_cli_fail(cli, &err);
+        return (void)cd_fail_memory(&err, "%" PRIu64 " ranks", ranks), cd_cli_fail(cli, &err);
     for (uint64_t r = 0; r < ranks; r++) results[r].size = sizeof results[r];
     cd_interrupt_begin();
     int exit_code = judge(cli, ranks, results);

@@ -133,8 +133,7 @@ static cddp_status find_units(prove_command *c, cddp_error *err)
         if (c->units[i] != NULL) memcpy(c->units[i], model->units[i].name, bytes);
     }
     cd_replica_destroy(replica);
-    return c->units != NULL ? CDDP_OK
-                            : cd_fail(err, CDDP_E_NOMEM, "no memory for the units of the model");
+    return c->units != NULL ? CDDP_OK : cd_fail_memory(err, "the units of the model");
 }
 
 /* How many bits a pattern has: a sync flag per micro-step that is not the last of its step, and a

@@ -139,8 +139,7 @@ static cddp_status run_all(run_command *c, cddp_error *err)
         CD_TRY(cddp_store_open(store, CDDP_STORE_APPEND, NULL, &c->store, err));
     c->results = cd_allocate_array(NULL, c->files.count, sizeof *c->results);
     if (c->results == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for the results of %zu scenarios",
-                       c->files.count);
+        return cd_fail_memory(err, "the results of %zu scenarios", c->files.count);
     for (size_t i = 0; i < c->files.count; i++) cd_result_init(&c->results[i]);
     cd_session session = {.cli = c->cli,
                           .store = c->store,

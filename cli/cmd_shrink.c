@@ -213,7 +213,7 @@ static cddp_status print_scenario(shrink_command *c, cd_text *text, cddp_error *
     }
     put_comment(c, text);
     cd_draft_print(&draft, push_text, text);
-    if (text->failed) status = cd_fail(err, CDDP_E_NOMEM, "no memory for the shrunk scenario");
+    if (text->failed) status = cd_fail_memory(err, "the shrunk scenario");
 out:
     cddp_plan_destroy(plan);
     cd_draft_fini(&draft);

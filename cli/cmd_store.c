@@ -25,7 +25,7 @@ static cddp_status take_run(void *context, const cddp_stored_run *run, cddp_erro
 {
     store_command *c = context;
     if (!cd_vec_grow(NULL, (void **)&c->results, &c->capacity, c->count + 1, sizeof *c->results))
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for the results of %zu runs", c->count + 1);
+        return cd_fail_memory(err, "the results of %zu runs", c->count + 1);
     cd_result_init(&c->results[c->count]);
     return CD_PASS(c->take(&c->results[c->count++], &c->session, run, err));
 }

@@ -28,8 +28,7 @@ int cd_cli_fail(const cd_cli *cli, const cddp_error *err)
 int cd_cli_write(const cd_cli *cli, const cd_text *text, int exit_code)
 {
     cddp_error err = CDDP_ERROR_INIT;
-    if (text->failed)
-        return cd_fail(&err, CDDP_E_NOMEM, "no memory for the report"), cd_cli_fail(cli, &err);
+    if (text->failed) return cd_fail_memory(&err, "the report"), cd_cli_fail(cli, &err);
     bool written =
         fwrite(cd_text_get(text), 1, text->length, stdout) == text->length && fflush(stdout) == 0;
     if (written || errno == EPIPE) return exit_code;

@@ -87,7 +87,7 @@ static cddp_status work(void *context, size_t index, cd_text *bytes, cddp_error 
         cd_result_set_failure(&result, CD_EXIT_USAGE, wrong.message, "");
     cd_result_write(&result, bytes);
     cd_result_fini(&result);
-    return bytes->failed ? cd_fail(err, CDDP_E_NOMEM, "no memory for a result") : CDDP_OK;
+    return bytes->failed ? cd_fail_memory(err, "a result") : CDDP_OK;
 }
 
 /* ---- our side ---- */

@@ -39,7 +39,7 @@ static cddp_status load(cd_plugins *plugins, cddp_registry *registry, const char
     snprintf(place, sizeof place, "%s%s", strchr(path, '/') == NULL ? "./" : "", path);
     if (!cd_vec_grow(NULL, (void **)&plugins->handles, &plugins->handle_capacity,
                      plugins->handle_count + 1, sizeof(void *)))
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for plugin '%s'", path);
+        return cd_fail_memory(err, "plugin '%s'", path);
     /* Never unmapped: MPI and CUDA leave functions behind that run when the process ends. */
     void *handle = dlopen(place, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (handle == NULL) {
@@ -63,7 +63,7 @@ cddp_status cd_plugins_open(cd_cli *cli, cd_plugins **plugins, cddp_error *err)
 {
     const char *path;
     cd_plugins *p = cd_allocate_zero(NULL, sizeof *p);
-    if (p == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for plugins");
+    if (p == NULL) return cd_fail_memory(err, "plugins");
     *plugins = p;
     for (size_t i = 0; (path = cd_args_value(cli->args, CD_OPTION_plugin, i)) != NULL; i++)
         CD_TRY(load(p, cli->registry, path, err));
@@ -130,7 +130,7 @@ static cddp_status probe(cd_plugins *plugins, const cddp_backend *backend, cddp_
                        reason.message);
     if (!cd_vec_grow(NULL, (void **)&plugins->working, &plugins->working_capacity,
                      plugins->working_count + 1, sizeof(void *)))
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for backend '%s'", backend->name);
+        return cd_fail_memory(err, "backend '%s'", backend->name);
     plugins->working[plugins->working_count++] = backend;
     return CDDP_OK;
 }

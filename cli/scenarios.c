@@ -23,7 +23,7 @@ static cddp_status add_path(cd_file_list *list, const char *path, bool found, cd
         !cd_vec_grow(NULL, (void **)&list->found, &list->found_capacity, list->count + 1,
                      sizeof *list->found) ||
         (list->paths[list->count] = cd_strdup(NULL, path)) == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for a list of %zu scenarios", list->count + 1);
+        return cd_fail_memory(err, "a list of %zu scenarios", list->count + 1);
     list->found[list->count++] = found;
     return CDDP_OK;
 }

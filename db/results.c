@@ -177,8 +177,7 @@ static cddp_status read_finding_ranks(cddp_store *store, sqlite3_stmt *select, i
         if (f->rank_count == capacity) {
             capacity = capacity > 0 ? capacity * 2 : 16;
             uint32_t *more = cd_arena_push(arena, capacity * sizeof *more);
-            if (more == NULL)
-                return cd_fail(err, CDDP_E_NOMEM, "no memory for the ranks of a finding");
+            if (more == NULL) return cd_fail_memory(err, "the ranks of a finding");
             if (f->rank_count > 0) memcpy(more, ranks, f->rank_count * sizeof *more);
             ranks = more;
         }

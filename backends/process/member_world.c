@@ -155,7 +155,7 @@ cddp_status cddp_member_world_open(const cddp_member_options *options, cddp_memb
     if (options->address == NULL && options->meet == NULL)
         return cd_fail(err, CDDP_E_ARG, "rank %u has no way to its launcher", options->rank);
     cddp_member_world *w = cd_allocate_zero(options->allocator, sizeof *w);
-    if (w == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for a member world");
+    if (w == NULL) return cd_fail_memory(err, "a member world");
     w->options = *options;
     if (options->address != NULL) snprintf(w->address, sizeof w->address, "%s", options->address);
     w->rank =

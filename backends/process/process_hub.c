@@ -60,7 +60,7 @@ cddp_status cd_process_hub_open(const char *host, cd_process_hub **hub, cddp_err
     cddp_status status = CDDP_OK;
     uint16_t port = 0;
     cd_process_hub *h = cd_allocate_zero(NULL, sizeof *h);
-    if (h == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for a hub");
+    if (h == NULL) return cd_fail_memory(err, "a hub");
     h->fd = -1;
     for (int i = 0; i < WAITING_MAX; i++) h->waiting[i].fd = -1;
     CD_TRY_OUT(make_secret(h->secret, err));

@@ -78,7 +78,7 @@ cddp_status cd_process_inbox_push(cd_process_inbox *inbox, const void *bytes, si
     inbox->taken = 0;
     size_t needed = inbox->used + byte_count;
     if (!cd_vec_grow(inbox->allocator, (void **)&inbox->bytes, &inbox->capacity, needed, 1))
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for %zu bytes that a rank sent", needed);
+        return cd_fail_memory(err, "%zu bytes that a rank sent", needed);
     memcpy(inbox->bytes + inbox->used, bytes, byte_count);
     inbox->used = needed;
     return CDDP_OK;
@@ -128,8 +128,7 @@ cddp_status cd_process_result_read(const cd_process_record *record, cd_arena *te
     for (uint32_t i = 0; i < r.frame_count; i++) {
         const char *file = copy_text(texts, r.frames[i].file, sizeof r.frames[i].file);
         const char *function = copy_text(texts, r.frames[i].function, sizeof r.frames[i].function);
-        if (file == NULL || function == NULL)
-            return cd_fail(err, CDDP_E_NOMEM, "no memory for a rank's error");
+        if (file == NULL || function == NULL) return cd_fail_memory(err, "a rank's error");
         error.frames[i] = (cddp_error_frame){file, function, r.frames[i].line};
     }
     result->status = error.status;

@@ -370,15 +370,14 @@ cddp_status cddp_process_world_open(const cddp_process_options *options, cddp_pr
         return cd_fail(err, CDDP_E_ARG, "a world needs at least one rank");
     cddp_status status = CDDP_OK;
     cddp_process_world *w = cd_allocate_zero(options->allocator, sizeof *w);
-    if (w == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for a process world");
+    if (w == NULL) return cd_fail_memory(err, "a process world");
     w->options = *options;
     if (w->options.grace_ns == 0) w->options.grace_ns = DEFAULT_GRACE_NS;
     w->starter = (cd_os_child)CD_OS_CHILD_NONE;
     cd_arena_init(&w->texts, options->allocator, 4096);
     w->watched = cd_allocate_array(options->allocator, options->world_size, sizeof *w->watched);
     if (w->watched == NULL) {
-        status = cd_fail(err, CDDP_E_NOMEM, "no memory for a process world of %u ranks",
-                         options->world_size);
+        status = cd_fail_memory(err, "a process world of %u ranks", options->world_size);
         goto out;
     }
     void *notes;

@@ -82,7 +82,7 @@ cddp_status cddp_solo_world_open(const cddp_solo_options *options, cddp_solo_wor
         return cd_fail(err, CDDP_E_ARG, "rank %u does not exist in a world of %u", options->rank,
                        options->world_size);
     cddp_solo_world *w = cd_allocate_zero(options->allocator, sizeof *w);
-    if (w == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for a solo world");
+    if (w == NULL) return cd_fail_memory(err, "a solo world");
     w->allocator = options->allocator;
     w->rank = (cddp_rank){&ops, w, options->rank, options->world_size, options->allocator};
     w->start_ns = cd_os_now_ns();

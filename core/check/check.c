@@ -217,8 +217,7 @@ static cddp_status build_listeners(cd_judge *j, cddp_error *err)
         j->offsets[kind + 1] = j->offsets[kind] + next[kind];
     const size_t count = j->offsets[CDDP_EV_COUNT];
     j->listeners = cd_allocate_array(&j->table, count, sizeof *j->listeners);
-    if (j->listeners == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for %zu listeners", count);
+    if (j->listeners == NULL) return cd_fail_memory(err, "%zu listeners", count);
     j->listener_count = count;
     memcpy(next, j->offsets, sizeof next);
     for (uint32_t s = 0; s < j->slot_count; s++) sort_in(j, s, next);
@@ -248,7 +247,7 @@ cddp_status cd_judge_create(const cd_judge_options *options, cd_judge **judge, c
     size_t count = options->checks != NULL ? options->check_count : cd_check_count();
     cddp_status status = CDDP_OK;
     cd_judge *j = cd_allocate_zero(options->allocator, sizeof *j);
-    if (j == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for a judge");
+    if (j == NULL) return cd_fail_memory(err, "a judge");
     j->allocator = options->allocator;
     j->table = (cddp_allocator){sizeof j->table, j, judge_allocate, judge_resize, judge_release};
     j->sink = (cddp_trace_sink){sizeof j->sink, CDDP_TRACE_ABI, j, judge_event, NULL};
@@ -257,7 +256,7 @@ cddp_status cd_judge_create(const cd_judge_options *options, cd_judge **judge, c
     j->findings_per_check = options->findings_per_check != 0 ? options->findings_per_check : 16;
     j->slots = cd_allocate_array(&j->table, count, sizeof *j->slots);
     if (j->slots == NULL) {
-        status = cd_fail(err, CDDP_E_NOMEM, "no memory for %zu checks", count);
+        status = cd_fail_memory(err, "%zu checks", count);
         goto out;
     }
     for (size_t i = 0; i < count; i++)

@@ -22,7 +22,7 @@ cddp_status cd_check_begin(const cddp_check_context *context, const cd_check_spe
                            void **self, cddp_error *err)
 {
     cd_writer *writer = cd_allocate_zero(context->allocator, spec->state_bytes);
-    if (writer == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for check %s", spec->check);
+    if (writer == NULL) return cd_fail_memory(err, "check %s", spec->check);
     writer->context = *context;
     writer->check = spec->check;
     writer->state_bytes = spec->state_bytes;

@@ -115,7 +115,7 @@ static char *copy_text(cd_arena *arena, const char *text)
     return copy;
 }
 
-#define NO_MEMORY(err) cd_fail(err, CDDP_E_NOMEM, "no memory for a scenario value")
+#define NO_MEMORY(err) cd_fail_memory(err, "a scenario value")
 
 static cddp_status parse_list(const cd_key_row *row, const cd_key_value *value, cd_arena *arena,
                               void *field, cddp_error *err)

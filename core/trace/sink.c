@@ -67,8 +67,7 @@ static void memory_event(void *self, const cddp_event *event)
 static cddp_status memory_flush(void *self, cddp_error *err)
 {
     const cd_memory_sink *m = self;
-    if (m->failed)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for the trace after %zu events", m->count);
+    if (m->failed) return cd_fail_memory(err, "the trace after %zu events", m->count);
     return CDDP_OK;
 }
 

@@ -16,7 +16,7 @@ cddp_status cddp_tracer_create(cddp_rank *rank, const cddp_trace_sink *sink, cdd
         return cd_fail(err, CDDP_E_ARG, "a tracer needs a sink with an event function");
     const cddp_allocator *allocator = rank != NULL ? rank->allocator : NULL;
     cddp_tracer *t = cd_allocate_zero(allocator, sizeof *t);
-    if (t == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for a tracer");
+    if (t == NULL) return cd_fail_memory(err, "a tracer");
     t->sink = sink;
     t->rank = rank;
     t->allocator = allocator;

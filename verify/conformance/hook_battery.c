@@ -759,7 +759,7 @@ static cddp_status try_sizes(battery *t, cddp_error *err)
     const size_t most = (size_t)t->several * 2 * (size_t)sizes[4];
     double *out = malloc(2 * most * sizeof *out);
     cddp_status status = CDDP_OK;
-    if (out == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for large buckets");
+    if (out == NULL) return cd_fail_memory(err, "large buckets");
     for (size_t d = 0; d < 4; d++)
         for (size_t i = 0; i < (dtypes[d] == CDDP_F32 ? 5 : 3);
              i++) { /* what 16 bits cannot count, no dtype makes countable */
@@ -797,8 +797,7 @@ cddp_status cd_hook_battery_run(const cd_hook_subject *subject, cd_hook_card *ca
     battery t = {subject, card, calloc(1, sizeof *t.a), calloc(1, sizeof *t.b), 1, 2};
     *card = (cd_hook_card){.is_exact = true};
     if (t.a == NULL || t.b == NULL) {
-        status =
-            cd_fail(err, CDDP_E_NOMEM, "no memory for the trials of hook %s", subject->hook->name);
+        status = cd_fail_memory(err, "the trials of hook %s", subject->hook->name);
         goto out;
     }
     CD_TRY_OUT(try_worlds(&t, err));

@@ -214,7 +214,7 @@ cddp_status cd_large_run(const cd_trial *trial, const cd_large *large, cd_trial_
     memset(result, 0, sizeof *result);
     memset(ends, 0, sizeof ends);
     run *r = calloc(1, sizeof *r);
-    if (r == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for a trial");
+    if (r == NULL) return cd_fail_memory(err, "a trial");
     r->trial = trial;
     r->large = large;
     r->result = result;
@@ -223,8 +223,7 @@ cddp_status cd_large_run(const cd_trial *trial, const cd_large *large, cd_trial_
     r->rooms = malloc(trial->ranks * r->room_bytes);
     r->model = calloc(1, r->room_bytes);
     if (r->rooms == NULL || r->model == NULL) {
-        status = cd_fail(err, CDDP_E_NOMEM, "no memory for a bucket of %lld elements",
-                         (long long)large->numel);
+        status = cd_fail_memory(err, "a bucket of %lld elements", (long long)large->numel);
         goto out;
     }
     cd_sim_config config = CD_SIM_CONFIG_INIT;

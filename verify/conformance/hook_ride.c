@@ -161,7 +161,7 @@ cddp_status cd_trial_ride(const cd_trial *trial, cd_trial_result *result, cddp_g
 {
     cddp_status status = CDDP_OK;
     ride *r = calloc(1, sizeof *r);
-    if (r == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for the model of a trial");
+    if (r == NULL) return cd_fail_memory(err, "the model of a trial");
     *r = (ride){.trial = trial, .result = result, .rank = cddp_group_rank(group)};
     bool joins = is_lacking(r) && trial->lack == CD_TRIAL_UNEVEN;
     cddp_join_options join = cddp_join_options_default();

@@ -160,7 +160,7 @@ static cddp_status swap_state(const run *r, const place *at, void **self, cddp_e
 {
     const cddp_hook *hook = r->trial->hook;
     tape t = {.bytes = malloc(TAPE_BYTES)};
-    if (t.bytes == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for a saved state");
+    if (t.bytes == NULL) return cd_fail_memory(err, "a saved state");
     cddp_state_writer writer = {&t, tape_write};
     cddp_state_reader reader = {&t, tape_read};
     cddp_status status = CDDP_OK;
@@ -404,7 +404,7 @@ cddp_status cd_trial_run(const cd_trial *trial, cd_trial_result *result, cddp_er
         result->numel = cd_trial_offset(trial, p, &own) + own;
     }
     run *r = calloc(1, sizeof *r);
-    if (r == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for a trial");
+    if (r == NULL) return cd_fail_memory(err, "a trial");
     r->trial = trial;
     r->result = result;
     cd_statements_init(&r->statements, trial, result);
@@ -412,7 +412,7 @@ cddp_status cd_trial_run(const cd_trial *trial, cd_trial_result *result, cddp_er
         for (size_t e = 0; e < CD_TRIAL_NUMEL_MAX; e++) r->model[i][e] = 1.0;
     r->rooms = calloc((size_t)trial->ranks * trial->steps * CD_TRIAL_BUCKETS, sizeof *r->rooms);
     if (r->rooms == NULL) {
-        status = cd_fail(err, CDDP_E_NOMEM, "no memory for the buckets of a trial");
+        status = cd_fail_memory(err, "the buckets of a trial");
         goto out;
     }
     cd_sim_config config = CD_SIM_CONFIG_INIT;

@@ -106,8 +106,7 @@ static cddp_status open_group(cd_cluster *c, cddp_error *err)
 {
     const cddp_solo_options solo = {.size = sizeof solo, .rank = c->rank, .world_size = c->size};
     c->members = cd_allocate_array(NULL, c->size, sizeof *c->members);
-    if (c->members == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for %u processes", c->size);
+    if (c->members == NULL) return cd_fail_memory(err, "%u processes", c->size);
     for (uint32_t i = 0; i < c->size; i++) c->members[i] = i;
     CD_TRY(cddp_solo_world_open(&solo, &c->world, err));
     const cddp_group_spec spec = {.size = sizeof spec,
@@ -129,7 +128,7 @@ cddp_status cd_cluster_open(const cd_cluster_options *options, cd_cluster **clus
                            ? CDDP_OK
                            : cd_join_refuse(options->environment, "search the whole", err));
     cd_cluster *c = cd_allocate_zero(NULL, sizeof *c);
-    if (c == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for a job of several processes");
+    if (c == NULL) return cd_fail_memory(err, "a job of several processes");
     cddp_status status = find_transport(options, c, err);
     if (status == CDDP_OK && c->size > 1) status = open_group(c, err);
     if (status == CDDP_OK && c->size > 1)
@@ -153,8 +152,7 @@ void cd_cluster_close(cd_cluster *c)
 static cddp_status exchange(cd_cluster *c, note *mine, note **notes, cddp_error *err)
 {
     *notes = cd_allocate_array(NULL, c->size, sizeof **notes);
-    if (*notes == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for the notes of %u processes", c->size);
+    if (*notes == NULL) return cd_fail_memory(err, "the notes of %u processes", c->size);
     const cddp_status status = gather(c, mine, sizeof *mine, *notes, err);
     c->in_peace = c->in_peace && status == CDDP_OK;
     return status;
@@ -206,7 +204,7 @@ static cddp_status explore_block(const cd_cluster *c, const cd_explore_jobs *job
     cd_explorer part;
     cd_explore_jobs own = *jobs;
     cd_failures *failures = cd_allocate_zero(NULL, sizeof *failures);
-    if (failures == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for the runs of a process");
+    if (failures == NULL) return cd_fail_memory(err, "the runs of a process");
     own.frontier =
         (cd_frontier){.explorer = &part, .failures = failures, .plan = jobs->frontier.plan};
     status = cd_explorer_init(&part, &jobs->frontier.explorer->options, err);
@@ -218,8 +216,7 @@ static cddp_status explore_block(const cd_cluster *c, const cd_explore_jobs *job
     CD_TRY_OUT(cd_explore_block(&own, to, err));
     if (cd_explore_is_interrupted(jobs)) CD_TRY_OUT(cd_fail(err, CDDP_E_ABORTED, "interrupted"));
     cd_frontier_print(&own.frontier, result);
-    if (result->failed)
-        CD_TRY_OUT(cd_fail(err, CDDP_E_NOMEM, "no memory for the results of a process"));
+    if (result->failed) CD_TRY_OUT(cd_fail_memory(err, "the results of a process"));
 out:
     cd_explorer_fini(&part);
     cd_release(NULL, failures, sizeof *failures);
@@ -237,8 +234,7 @@ static cddp_status collect(cd_cluster *c, cd_text *result, const note *notes, ch
     *all = cd_allocate_zero(NULL, *each * c->size);
     cddp_status status = CDDP_OK;
     if (mine == NULL || *all == NULL)
-        CD_TRY_OUT(
-            cd_fail(err, CDDP_E_NOMEM, "no memory for the results of %u processes", c->size));
+        CD_TRY_OUT(cd_fail_memory(err, "the results of %u processes", c->size));
     memcpy(mine, cd_text_get(result), result->length + 1);
     CD_TRY_OUT(gather(c, mine, *each, *all, err));
 out:
@@ -302,7 +298,7 @@ cddp_status cd_cluster_stretch(cd_cluster *c, const cd_explore_jobs *jobs, uint6
                .first = jobs->frontier.explorer->runs,
                .end = end,
                .state_bytes = state.length + 1};
-    if (state.failed) CD_TRY_OUT(cd_fail(err, CDDP_E_NOMEM, "no memory for the state of a search"));
+    if (state.failed) CD_TRY_OUT(cd_fail_memory(err, "the state of a search"));
     status = report(c, &o, sizeof o, err);
     if (status == CDDP_OK) status = report(c, state.bytes, state.length + 1, err);
     c->in_peace = c->in_peace && status == CDDP_OK;
@@ -334,7 +330,7 @@ static cddp_status serve_once(cd_cluster *c, const cd_explore_jobs *jobs, const 
 {
     char *all = NULL, *state = cd_allocate_zero(NULL, (size_t)o->state_bytes);
     size_t each = 0;
-    if (state == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for the state of a search");
+    if (state == NULL) return cd_fail_memory(err, "the state of a search");
     cddp_status status = report(c, state, (size_t)o->state_bytes, err);
     c->in_peace = c->in_peace && status == CDDP_OK;
     if (status == CDDP_OK) status = explore_together(c, jobs, o, state, &all, &each, err);

@@ -237,9 +237,7 @@ static cddp_status read_rest(const cd_frontier *f, reader *r, cddp_error *err)
     has_memory = read_answers(r, e);
     read_events(r, &e->covering);
     for (int i = 0; i < SETS && has_memory; i++) has_memory = read_set(r, sets[i]);
-    if (!has_memory)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for a frontier of %zu states",
-                       e->states.count);
+    if (!has_memory) return cd_fail_memory(err, "a frontier of %zu states", e->states.count);
     expect(r, "digest ");
     if (r->failed) return cd_fail(err, CDDP_E_CONFIG, "not a frontier that this version can read");
     return CDDP_OK;

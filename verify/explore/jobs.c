@@ -69,7 +69,7 @@ cddp_status cd_explore_absorb(const cd_explore_jobs *jobs, const char *part_text
     cd_explorer part;
     cd_failures *ours = jobs->frontier.failures, *theirs = cd_allocate_zero(NULL, sizeof *theirs);
     const cd_frontier read = {.explorer = &part, .failures = theirs, .plan = jobs->frontier.plan};
-    if (theirs == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for what a process explored");
+    if (theirs == NULL) return cd_fail_memory(err, "what a process explored");
     CD_TRY_OUT(cd_explorer_init(&part, &jobs->frontier.explorer->options, err));
     status = cd_frontier_read(&read, part_text, err);
     if (status == CDDP_OK)
@@ -95,8 +95,7 @@ static cddp_status keep(void *context, const cd_crew_end *end, bool *is_last, cd
     cd_text *block = &s->blocks[end->task];
     (void)is_last;
     cd_text_push_bytes(block, end->bytes, end->byte_count);
-    return block->failed ? cd_fail(err, CDDP_E_NOMEM, "no memory for what a process explored")
-                         : CDDP_OK;
+    return block->failed ? cd_fail_memory(err, "what a process explored") : CDDP_OK;
 }
 
 static void pass_output(void *context, const char *bytes, size_t byte_count)
@@ -136,9 +135,8 @@ cddp_status cd_explore_stretch(const cd_explore_jobs *jobs, uint64_t end, bool *
                  .end = end,
                  .each = (end - first + n - 1) / n,
                  .blocks = cd_allocate_array(NULL, n, sizeof *s.blocks)};
-    cddp_status status = s.blocks != NULL
-                             ? run_blocks(&s, err)
-                             : cd_fail(err, CDDP_E_NOMEM, "no memory for %u workers", (unsigned)n);
+    cddp_status status =
+        s.blocks != NULL ? run_blocks(&s, err) : cd_fail_memory(err, "%u workers", (unsigned)n);
     *done = !cd_explore_is_interrupted(jobs);
     for (uint32_t i = 0; s.blocks != NULL && i < n; i++) cd_text_fini(&s.blocks[i]);
     cd_release(NULL, s.blocks, n * sizeof *s.blocks);

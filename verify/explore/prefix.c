@@ -31,7 +31,7 @@ cddp_status cd_explore_prefix_create(cd_explore_prefix **prefix, cddp_error *err
     cd_explore_prefix *p = calloc(1, sizeof *p);
     if (p == NULL) {
         cd_fiber_unmap(block, BLOCK_BYTES);
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for the beginning of a run");
+        return cd_fail_memory(err, "the beginning of a run");
     }
     p->block = block;
     cd_memory_init(&p->memory, p->block, BLOCK_BYTES);

@@ -66,7 +66,7 @@ cddp_status cd_calls_push(cd_calls *calls, size_t at, const cd_call *call, cddp_
 {
     if (!cd_vec_grow(cddp_allocator_default(), (void **)&calls->items, &calls->capacity, at + 1,
                      sizeof *calls->items))
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for a sequence of %zu collectives", at);
+        return cd_fail_memory(err, "a sequence of %zu collectives", at);
     calls->items[at] = *call;
     calls->count = at + 1;
     return CDDP_OK;
@@ -209,7 +209,7 @@ static cddp_status results_push(cd_results *results, const cd_received *received
 {
     if (!cd_vec_grow(cddp_allocator_default(), (void **)&results->items, &results->capacity,
                      results->count + 1, sizeof *results->items))
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for %zu results", results->count);
+        return cd_fail_memory(err, "%zu results", results->count);
     const cddp_device *device = value->device;
     const int64_t numel = cddp_tensor_numel(value);
     void *storage = NULL;
@@ -243,7 +243,7 @@ static cddp_status tap_open(const cddp_backend *backend, cddp_rank *rank,
 {
     cd_call_tap *tap = backend->self;
     tap_group *g = cd_allocate_zero(rank->allocator, sizeof *g);
-    if (g == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for group '%s'", spec->name);
+    if (g == NULL) return cd_fail_memory(err, "group '%s'", spec->name);
     *g = (tap_group){.tap = tap,
                      .rank = rank,
                      .group_rank = spec->group_rank,
@@ -272,7 +272,7 @@ static cddp_status tap_post(void *group, const cddp_collective *c, void **work, 
     tap_group *g = group;
     cd_call call;
     tap_work *w = cd_allocate_zero(g->rank->allocator, sizeof *w);
-    if (w == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for an operation");
+    if (w == NULL) return cd_fail_memory(err, "an operation");
     w->collective = *c;
     cd_call_make(&call, g->text, c, g->group_rank);
     cd_calls *calls = &g->tap->sequences[g->rank->rank];
@@ -347,8 +347,7 @@ cddp_status cd_call_tap_init(cd_call_tap *tap, const cddp_backend *inner, uint32
     CD_TRY(cd_backend_adopt(inner, &tap->inner, err));
     tap->sequences = calloc(rank_count, sizeof *tap->sequences);
     if (tap->sequences == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for the collectives of %" PRIu32 " ranks",
-                       rank_count);
+        return cd_fail_memory(err, "the collectives of %" PRIu32 " ranks", rank_count);
     tap->table = (cddp_backend){.size = sizeof tap->table,
                                 .abi = CDDP_BACKEND_ABI,
                                 .name = inner->name,

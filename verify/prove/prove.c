@@ -214,7 +214,7 @@ static cddp_status keep_first(proving *p, const cd_world_run *run, uint32_t rank
     p->first[rank].received = calloc(calls->count + 1, sizeof *p->first[rank].received);
     if (p->first[rank].sizes == NULL || p->first[rank].begins == NULL ||
         p->first[rank].received == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for the windows of rank %u", rank);
+        return cd_fail_memory(err, "the windows of rank %u", rank);
     p->first[rank].size_count = found->window_count;
     p->first[rank].received_count = calls->count;
     for (size_t i = 0; i < calls->count; i++)
@@ -331,7 +331,7 @@ static cddp_status keep_same(proving *p, uint32_t rank, cddp_error *err)
         calloc(p->first[0].received_count + 1, sizeof *p->first[rank].received);
     if (p->first[rank].sizes == NULL || p->first[rank].begins == NULL ||
         p->first[rank].received == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for the windows of rank %u", rank);
+        return cd_fail_memory(err, "the windows of rank %u", rank);
     memcpy(p->first[rank].sizes, p->first[0].sizes, windows * sizeof *p->first[0].sizes);
     memcpy(p->first[rank].begins, p->first[0].begins, windows * sizeof *p->first[0].begins);
     memcpy(p->first[rank].received, p->first[0].received,
@@ -577,8 +577,7 @@ cddp_status cd_prove(const cd_prove_options *options, cd_proof *proof, cddp_erro
                         .values = options->plan->settings.model.device == CDDP_MODEL_DEVICE_SYMBOL};
     p.seen = calloc(WORDS_SEEN_MAX, sizeof *p.seen);
     p.first = calloc(proof->rank_count, sizeof *p.first);
-    if (p.seen == NULL || p.first == NULL)
-        CD_TRY_OUT(cd_fail(err, CDDP_E_NOMEM, "no memory for a proof"));
+    if (p.seen == NULL || p.first == NULL) CD_TRY_OUT(cd_fail_memory(err, "a proof"));
     CD_TRY_OUT(prove_order(&p, NULL, err));
     if (!must_stop(&p) && p.proposing >= 0) CD_TRY_OUT(prove_layouts(&p, err));
     if (!must_stop(&p) && proof->end == CD_PROOF_HOLDS)

@@ -90,7 +90,7 @@ static cddp_status add_root(search *s, const root *from, uint64_t key, uint32_t 
     uint8_t *orders = malloc(before + events + 1);
     if (s->next == NULL || orders == NULL) {
         free(orders);
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for the beginnings of a window");
+        return cd_fail_memory(err, "the beginnings of a window");
     }
     if (before > 0) memcpy(orders, from->orders, before);
     memcpy(orders + before, s->order, events);
@@ -175,7 +175,7 @@ static cddp_status find_node(search *s, uint64_t set, uint64_t key, uint64_t lef
         if (s->nodes[*index].set == set && s->nodes[*index].key == key) return CDDP_OK;
     if (!cd_vec_grow(cddp_allocator_default(), (void **)&s->nodes, &s->node_capacity,
                      s->node_count + 1, sizeof *s->nodes))
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for %zu states", s->node_count);
+        return cd_fail_memory(err, "%zu states", s->node_count);
     node *n = &s->nodes[s->node_count++];
     *n = (node){.set = set, .key = key, .left = left};
     for (uint32_t k = 0; k < s->order_count; k++) n->path[k] = s->order[k];
@@ -357,8 +357,7 @@ static cddp_status search_block(search *s, cd_rank_walk *w, const root *from, cd
         free(s->table);
         s->table = calloc(UINT64_C(1) << w->firing_count, sizeof *s->table);
         if (s->table == NULL)
-            return cd_fail(err, CDDP_E_NOMEM, "no memory for the states of %u gradients",
-                           w->firing_count);
+            return cd_fail_memory(err, "the states of %u gradients", w->firing_count);
         s->proof->states = states;
         s->node_count = 0;
         CD_TRY(learn(s, w, err));
@@ -441,7 +440,7 @@ static cddp_status skip_to_chosen(search *s, cddp_error *err)
                           .order_count = s->roots[0].order_count,
                           .orders = malloc(s->roots[0].order_count + 1)};
             if (from.orders == NULL)
-                status = cd_fail(err, CDDP_E_NOMEM, "no memory for the order of a window");
+                status = cd_fail_memory(err, "the order of a window");
             else
                 memcpy(from.orders, s->roots[0].orders, from.order_count);
         }

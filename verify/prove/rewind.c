@@ -56,7 +56,7 @@ cddp_status cd_rewind_create(cd_rewind **rewind, cddp_error *err)
     if (r != NULL && r->memory != NULL) r->memory->owner = malloc(BLOCK_BYTES / PIECE);
     if (r == NULL || r->block == NULL || r->memory == NULL || r->memory->owner == NULL) {
         cd_rewind_destroy(r);
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for a rank in its own block");
+        return cd_fail_memory(err, "a rank in its own block");
     }
     memset(r->block, 0, head_bytes());
     memset(r->memory->owner, NOBODY, BLOCK_BYTES / PIECE);
@@ -89,8 +89,7 @@ const cddp_allocator *cd_rewind_allocator(cd_rewind *r) { return &r->memory->tab
 static cddp_status take_image(const cd_rewind *r, image *to, size_t bytes, cddp_error *err)
 {
     unsigned char *grown = realloc(to->bytes, bytes);
-    if (grown == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for an image of %zu bytes", bytes);
+    if (grown == NULL) return cd_fail_memory(err, "an image of %zu bytes", bytes);
     to->bytes = grown;
     to->used = bytes;
     memcpy(to->bytes, r->block, bytes);
@@ -146,8 +145,7 @@ cddp_status cd_rewind_fix(cd_rewind *r, cddp_error *err)
     free(m->saved);
     m->known = malloc((count + 1) * sizeof *m->known);
     m->saved = aligned_alloc(64, (DEPTH_MAX * count * PIECE + 127) / 64 * 64);
-    if (m->known == NULL || m->saved == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for %zu pieces", count);
+    if (m->known == NULL || m->saved == NULL) return cd_fail_memory(err, "%zu pieces", count);
     m->known_count = 0;
     for (uint32_t owner = 0; owner <= EVERYBODY; owner++) {
         m->first_of[owner] = m->known_count;

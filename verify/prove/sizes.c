@@ -340,7 +340,7 @@ cddp_status cd_prove_sizes(const cd_prove_options *options, uint64_t states, cd_
                           large[CD_PROVE_LARGE_SIZES] = {7, 1000, SIZE_MOST};
     cddp_status status = CDDP_OK;
     sizing *s = calloc(1, sizeof *s);
-    if (s == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for worlds of other sizes");
+    if (s == NULL) return cd_fail_memory(err, "worlds of other sizes");
     *s = (sizing){.options = options, .proof = proof, .other = *options->plan};
     CD_TRY_OUT(cd_world_run_record(options, options->plan, &s->here, err));
     count_kinds(s);

@@ -71,7 +71,7 @@ static cddp_status alone_open(const cddp_backend *backend, cddp_rank *rank,
                               const cddp_group_spec *spec, void **group, cddp_error *err)
 {
     alone_group *g = cd_allocate_zero(rank->allocator, sizeof *g);
-    if (g == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for group '%s'", spec->name);
+    if (g == NULL) return cd_fail_memory(err, "group '%s'", spec->name);
     *g = (alone_group){.walk = backend->self,
                        .group_rank = spec->group_rank,
                        .group_size = spec->group_size,
@@ -151,7 +151,7 @@ static cddp_status alone_post(void *group, const cddp_collective *c, void **work
     alone_group *g = group;
     CD_TRY(say(g, c, err));
     alone_work *w = cd_allocate(g->walk->port.allocator, sizeof *w);
-    if (w == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for an operation");
+    if (w == NULL) return cd_fail_memory(err, "an operation");
     w->collective = *c;
     *work = w;
     return CDDP_OK;

@@ -40,7 +40,7 @@ static cddp_status take_run(void *context, const cddp_stored_run *run, cddp_erro
     r->schedule = strdup(taken != NULL && taken[0] != '\0' ? taken : p->schedule);
     if (r->scenario == NULL || r->source == NULL || r->options == NULL || r->schedule == NULL ||
         r->backend == NULL || r->algorithm == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for a stored run");
+        return cd_fail_memory(err, "a stored run");
     r->run = run->run;
     r->plan_digest = p->plan;
     r->seed = p->seed;
@@ -61,7 +61,7 @@ static cddp_status take_metric(void *context, const char *name, double value, cd
     if (strncmp(name, CD_METRIC_ALGORITHM, length) != 0 || cd_algorithm_find(name + length) < 0)
         return CDDP_OK;
     char *algorithm = strdup(name + length);
-    if (algorithm == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for a stored run");
+    if (algorithm == NULL) return cd_fail_memory(err, "a stored run");
     free(r->algorithm);
     r->algorithm = algorithm;
     return CDDP_OK;

@@ -111,8 +111,7 @@ cddp_status cd_result_take_verdict(cd_result *result, const cddp_verdict *v, cdd
                       make(result, (void **)&exercises, v->exercise_count, sizeof *exercises) &&
                       make(result, (void **)&marks, v->mark_count, sizeof *marks) &&
                       make(result, (void **)&ranks, v->rank_count, sizeof *ranks);
-    if (!made)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for the result of '%s'", result->source);
+    if (!made) return cd_fail_memory(err, "the result of '%s'", result->source);
     for (size_t i = 0; i < v->finding_count; i++)
         findings[i] = cd_result_copy_finding(result, &v->findings[i]);
     for (size_t i = 0; i < v->exercise_count; i++)

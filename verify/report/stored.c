@@ -96,8 +96,7 @@ static cddp_status take_findings(cd_result *result, cddp_store *store, const cdd
     if (run->finding_count == 0) return CDDP_OK;
     c.findings = cd_arena_push(&result->arena, run->finding_count * sizeof *c.findings);
     result->verdict.findings = c.findings;
-    if (c.findings == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for %zu findings", (size_t)run->finding_count);
+    if (c.findings == NULL) return cd_fail_memory(err, "%zu findings", (size_t)run->finding_count);
     CD_TRY(cddp_store_each_finding(store, run->run, take_finding, &c, err));
     CD_TRY(cddp_store_each_event(store, run->run, CDDP_STORE_RECORDED, &sink, err));
     return CDDP_OK;
@@ -112,8 +111,7 @@ static cddp_status take_exercises(cd_result *result, cddp_store *store, int64_t 
     collection c = {.result = result, .capacity = count};
     c.exercises = cd_arena_push(&result->arena, count * sizeof *c.exercises);
     result->verdict.exercises = c.exercises;
-    if (c.exercises == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for %zu invariants", count);
+    if (c.exercises == NULL) return cd_fail_memory(err, "%zu invariants", count);
     CD_TRY(cddp_store_each_exercised(store, run, take_exercise, &c, err));
     return CDDP_OK;
 }

@@ -195,7 +195,7 @@ static uint32_t decide(void *self, const cddp_choice *choice, cd_place place)
 static cddp_status finish(void *self, cd_place place, cddp_error *err)
 {
     decider *d = self;
-    if (d->out_of_memory) return cd_fail(err, CDDP_E_NOMEM, "no memory for the choices of a run");
+    if (d->out_of_memory) return cd_fail_memory(err, "the choices of a run");
     if (d->policy->schedule != NULL) return CD_PASS(d->inner.finish(d->inner.self, place, err));
     return CDDP_OK;
 }
@@ -289,7 +289,7 @@ cddp_status cd_probe_run(const cd_probe_options *options, cd_probe *trial, cddp_
     d.left = cd_allocate_array(NULL, d.rank_slots, sizeof *d.left);
     if (d.counts == NULL || d.positions == NULL || d.left == NULL) {
         decider_fini(&d, slots);
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for the choices of a run");
+        return cd_fail_memory(err, "the choices of a run");
     }
     const cd_chooser chooser = {.self = &d, .name = "shrink", .choose = decide, .finish = finish};
     cddp_status status = run_composed(options, &chooser, trial, &wrong);

@@ -253,7 +253,7 @@ static cddp_status ask(const cd_shrink *s, const attempt *a, answer *out, cddp_e
 static cddp_status note_tried(cd_shrink *s, uint64_t digest, cddp_error *err)
 {
     if (cd_digest_set_add(&s->tried, digest) != CD_DIGEST_NO_MEMORY) return CDDP_OK;
-    return cd_fail(err, CDDP_E_NOMEM, "no memory for what was tried");
+    return cd_fail_memory(err, "what was tried");
 }
 
 /* ---- taking one ---- */
@@ -264,7 +264,7 @@ static cddp_status keep_wishes(cd_shrink *s, cddp_error *err)
     s->wishes = (cd_decision_list){.count = 0};
     if (!cd_vec_grow(NULL, (void **)&s->wishes.items, &s->wishes.capacity,
                      s->best.deviation_count + 1, sizeof *s->wishes.items))
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for the choices of a run");
+        return cd_fail_memory(err, "the choices of a run");
     for (size_t i = 0; i < s->best.decisions.count; i++)
         if (s->best.decisions.items[i].value != 0)
             s->wishes.items[s->wishes.count++] = s->best.decisions.items[i];
@@ -467,7 +467,7 @@ static cddp_status record_orders(const cd_memory_sink *record, cd_ready **orders
 {
     *count = 0;
     *orders = cd_allocate_array(NULL, record->count + 1, sizeof **orders);
-    if (*orders == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for an order of gradients");
+    if (*orders == NULL) return cd_fail_memory(err, "an order of gradients");
     for (size_t i = 0; i < record->count; i++) {
         const cddp_event *e = &record->events[i];
         for (size_t k = 0; e->kind == CDDP_EV_grad_local && k < i; k++) {

@@ -299,7 +299,7 @@ static cddp_status find_passing_schedule(reporting *t, cddp_error *err)
     cddp_status status = CDDP_OK;
     cd_text *const text = t->text;
     cd_decision *wishes = cd_allocate_array(NULL, s->wishes.count + 1, sizeof *wishes);
-    if (wishes == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for a story");
+    if (wishes == NULL) return cd_fail_memory(err, "a story");
     for (size_t gone = s->wishes.count; gone-- > 0 && !t->has_passing;) {
         size_t count = 0;
         cd_probe trial = {.failed = false};

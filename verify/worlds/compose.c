@@ -135,15 +135,11 @@ static cddp_status make_faults(cd_compose *c, cddp_error *err)
     const cddp_plan *plan = c->options.plan;
     c->fault_count = plan->fault_count;
     c->faults = cd_allocate_array(c->options.allocator, plan->fault_count + 1, sizeof *c->faults);
-    if (c->faults == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for %zu faults", plan->fault_count);
+    if (c->faults == NULL) return cd_fail_memory(err, "%zu faults", plan->fault_count);
     const size_t world = (size_t)plan->world.size;
     c->sides =
         cd_allocate_array(c->options.allocator, plan->fault_count * world + 1, sizeof *c->sides);
-    if (c->sides == NULL) {
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for the sides of %zu faults",
-                       plan->fault_count);
-    }
+    if (c->sides == NULL) return cd_fail_memory(err, "the sides of %zu faults", plan->fault_count);
     for (size_t i = 0; i < plan->fault_count; i++) {
         const cddp_selector *side = &plan->faults[i].side;
         bool *sides = c->sides + i * world;
@@ -173,8 +169,7 @@ static cddp_status open_store(cd_compose *c, cddp_error *err)
     const uint32_t world = (uint32_t)plan->world.size;
     if (!plan->rendezvous.enable) return CDDP_OK;
     c->agents = cd_allocate_array(c->options.allocator, world, sizeof *c->agents);
-    if (c->agents == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for the agents of %u ranks", world);
+    if (c->agents == NULL) return cd_fail_memory(err, "the agents of %u ranks", world);
     for (uint32_t i = 0; i < world; i++) {
         cddp_plan_settings settings;
         CD_TRY(cddp_plan_rank_settings(plan, i, &settings, err));
@@ -419,7 +414,7 @@ cddp_status cd_compose_open(const cd_compose_options *options, cd_compose **comp
                             cddp_error *err)
 {
     cd_compose *c = cd_allocate_zero(options->allocator, sizeof *c);
-    if (c == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for a world");
+    if (c == NULL) return cd_fail_memory(err, "a world");
     c->options = *options;
     cddp_relay_sink_init(&c->relay);
     cddp_status status = open_world(c, err);

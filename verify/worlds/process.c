@@ -244,7 +244,7 @@ static cddp_status bind_rank(void *context, cddp_rank *rank, cddp_rank_binding *
     cddp_status status = CDDP_OK;
     char url[544], prefix[32];
     rank_side *s = cd_allocate_zero(NULL, sizeof *s);
-    if (s == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for rank %u", rank->rank);
+    if (s == NULL) return cd_fail_memory(err, "rank %u", rank->rank);
     s->rank = rank;
     s->process = p;
     cddp_process_note(rank, "starting");
@@ -540,7 +540,7 @@ cddp_status cd_compose_process_open(const cd_compose_process_options *given,
 {
     cddp_status status = CDDP_OK;
     cd_compose_process *p = cd_allocate_zero(NULL, sizeof *p);
-    if (p == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for a world of processes");
+    if (p == NULL) return cd_fail_memory(err, "a world of processes");
     p->options = *given;
     const cddp_composition_options parts = {.size = sizeof parts,
                                             .spec = given->backend,

@@ -62,8 +62,8 @@ cddp_status cd_mixed_init(cd_mixed *mixed, cd_wrapped *module, const cd_ddp_conf
     }
     m.parameters = cd_allocate_array(allocator, module->parameter_count, sizeof *m.parameters);
     if (m.parameters == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for low-precision copies of %zu parameters",
-                       module->parameter_count);
+        return cd_fail_memory(err, "low-precision copies of %zu parameters",
+                              module->parameter_count);
     for (size_t i = 0; i < module->parameter_count; i++) {
         const cd_wrapped_parameter *p = &module->parameters[i];
         if (!is_cast(&m, p)) continue;
@@ -174,8 +174,8 @@ static cddp_status find_wire(cd_mixed *m, const cddp_grad_bucket *bucket, cddp_t
     if (key >= m->wire_count) {
         if (!cd_vec_grow(m->allocator, (void **)&m->wires, &m->wire_capacity, key + 1,
                          sizeof *m->wires))
-            return cd_fail(err, CDDP_E_NOMEM, "no memory for bucket %u in %s", bucket->index,
-                           cddp_dtype_name(m->reduce_dtype));
+            return cd_fail_memory(err, "bucket %u in %s", bucket->index,
+                                  cddp_dtype_name(m->reduce_dtype));
         memset(m->wires + m->wire_count, 0, (key + 1 - m->wire_count) * sizeof *m->wires);
         m->wire_count = key + 1;
     }

@@ -63,8 +63,7 @@ cddp_status cd_sparse_set_init(cd_sparse_set *set, const cd_wrapped *module,
         return CDDP_OK;
     }
     s.items = cd_allocate_array(allocator, s.count, sizeof *s.items);
-    if (s.items == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for %zu sparse parameters", s.count);
+    if (s.items == NULL) return cd_fail_memory(err, "%zu sparse parameters", s.count);
     size_t i = 0;
     for (size_t v = 0; v < module->variable_count; v++) {
         const cd_variable *variable = cd_wrapped_variable(module, v);
@@ -148,8 +147,7 @@ static cddp_status need_rows(cd_sparse *s, size_t count, cddp_error *err)
     if (count > s->row_capacity) s->set->growth_count++;
     if (!cd_vec_grow(s->set->allocator, (void **)&s->rows, &s->row_capacity, count > 0 ? count : 1,
                      sizeof *s->rows))
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for %zu rows of '%s'", count,
-                       s->variable->name);
+        return cd_fail_memory(err, "%zu rows of '%s'", count, s->variable->name);
     return CDDP_OK;
 }
 
@@ -328,7 +326,7 @@ static cddp_status gather_rows(void *self, cddp_grad_bucket *bucket, cddp_future
     const int64_t *counts = s->count_all.host;
     if (!cd_vec_grow(s->set->allocator, (void **)&s->shares, &s->share_capacity, 2 * (size_t)world,
                      sizeof *s->shares))
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for the row counts of %u ranks", world);
+        return cd_fail_memory(err, "the row counts of %u ranks", world);
     for (uint32_t r = 0; r < world; r++) {
         const int64_t most = INT64_MAX / 16 / (s->columns > 0 ? s->columns : 1);
         if (counts[r] < 0 || counts[r] > most - total)

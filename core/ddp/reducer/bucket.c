@@ -263,7 +263,7 @@ static cddp_status allocate_tables(cd_bucket_set *set, bool for_copies, cddp_err
         2 * CD_ARENA_BYTES(n * sizeof *set->slot_of) + CD_ARENA_BYTES(pairs * sizeof *set->pairs);
     cd_arena_init(&set->arena, set->allocator, 0);
     if (!cd_arena_reserve(&set->arena, bytes))
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for %zu buckets of %zu variables", b, n);
+        return cd_fail_memory(err, "%zu buckets of %zu variables", b, n);
     set->buckets = cd_arena_push(&set->arena, b * sizeof *set->buckets);
     set->slabs = cd_arena_push(&set->arena, b * sizeof *set->slabs);
     set->offsets = cd_arena_push(&set->arena, n * sizeof *set->offsets);

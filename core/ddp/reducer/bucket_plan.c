@@ -46,8 +46,7 @@ cddp_status cd_bucket_layout_init(cd_bucket_layout *layout, size_t capacity,
     l.limits = cd_allocate_array(allocator, capacity + 1, sizeof *l.limits);
     if (l.indices == NULL || l.starts == NULL || l.limits == NULL) {
         cd_bucket_layout_fini(&l);
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for a bucket layout of %zu variables",
-                       capacity);
+        return cd_fail_memory(err, "a bucket layout of %zu variables", capacity);
     }
     *layout = l;
     return CDDP_OK;

@@ -17,8 +17,8 @@ cddp_status cd_control_init(cd_control *control, const cd_control_spec *spec, cd
     c.bytes = (size_t)spec->numel * cddp_dtype_bytes(spec->dtype);
     c.host = cd_allocate_zero(spec->allocator, c.bytes);
     if (c.host == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for a control vector of %lld %s",
-                       (long long)spec->numel, cddp_dtype_name(spec->dtype));
+        return cd_fail_memory(err, "a control vector of %lld %s", (long long)spec->numel,
+                              cddp_dtype_name(spec->dtype));
     const cddp_device *device = cddp_device_cpu();
     void *storage = c.host;
     bool device_is_reached =

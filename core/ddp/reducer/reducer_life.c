@@ -35,7 +35,7 @@ static cddp_status allocate_tables(cd_reducer *r, cddp_error *err)
     const size_t n = r->variable_count, bytes = table_bytes(n);
     cd_arena_init(&r->arena, r->allocator, 0);
     if (!cd_arena_reserve(&r->arena, bytes))
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for a reducer of %zu parameters", n);
+        return cd_fail_memory(err, "a reducer of %zu parameters", n);
 #define CD_TABLE(kind, life, type, name, room, used) \
     r->name = cd_arena_push(&r->arena, (room) * sizeof(type));
 #include "core/ddp/reducer/reducer_state.def"

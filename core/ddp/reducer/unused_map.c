@@ -25,7 +25,7 @@ cddp_status cd_unused_map_init(cd_unused_map *map, const cd_control_spec *spec, 
     m.local = cd_allocate_array(spec->allocator, m.count, sizeof *m.local);
     if (m.local == NULL) {
         cd_control_fini(&m.reduced);
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for the used map of %zu variables", m.count);
+        return cd_fail_memory(err, "the used map of %zu variables", m.count);
     }
     *map = m;
     return CDDP_OK;

@@ -47,9 +47,7 @@ cddp_status cd_buffers_init(cd_buffers *buffers, cd_wrapped *module, const cd_dd
                     .broadcast_buffers = config->broadcast_buffers,
                     .require_forward_param_sync = true};
     b.listed = cd_allocate_array(allocator, module->buffer_count, sizeof *b.listed);
-    if (b.listed == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for a list of %zu buffers",
-                       module->buffer_count);
+    if (b.listed == NULL) return cd_fail_memory(err, "a list of %zu buffers", module->buffer_count);
     cddp_status status = make_plan(&b, err);
     if (status != CDDP_OK) {
         cd_buffers_fini(&b);

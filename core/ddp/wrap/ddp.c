@@ -254,7 +254,7 @@ cddp_status cddp_ddp_create(const cddp_ddp_options *options, cddp_ddp **ddp, cdd
     const cddp_allocator *allocator =
         o.allocator != NULL ? o.allocator : cddp_group_world_rank(o.group)->allocator;
     cddp_ddp *d = cd_allocate_zero(allocator, sizeof *d);
-    if (d == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory for a DDP object");
+    if (d == NULL) return cd_fail_memory(err, "a DDP object");
     d->allocator = allocator;
     d->group = o.group;
     d->tracer = o.tracer;

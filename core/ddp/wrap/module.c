@@ -111,9 +111,7 @@ static cddp_status copy_names(cd_wrapped *m, const cddp_ddp_options *o, cddp_err
         name_bytes += strlen(p->name) + 1;
     }
     char *at = cd_arena_push(&m->arena, name_bytes); /* one after the other: names are compared */
-    if (at == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for the names of %zu parameters",
-                       o->parameter_count);
+    if (at == NULL) return cd_fail_memory(err, "the names of %zu parameters", o->parameter_count);
     for (size_t i = 0; i < o->parameter_count; i++) {
         size_t bytes = strlen(o->parameters[i].name) + 1;
         m->parameters[i].name = memcpy(at, o->parameters[i].name, bytes);
@@ -148,8 +146,7 @@ static cddp_status copy_parameters(cd_wrapped *m, const cddp_ddp_options *o, cdd
         cd_wrapped_parameter *q = &m->parameters[i];
         q->tensor = (cd_packed_tensor){cd_tensor_forms_intern(&m->forms, &p->tensor),
                                        p->tensor.storage, p->tensor.offset};
-        if (q->tensor.form == NULL)
-            return cd_fail(err, CDDP_E_NOMEM, "no memory for the form of '%s'", q->name);
+        if (q->tensor.form == NULL) return cd_fail_memory(err, "the form of '%s'", q->name);
         q->grad = p->grad;
         q->requires_grad = p->requires_grad;
         q->expect_sparse = p->expect_sparse;
@@ -177,8 +174,7 @@ static cddp_status copy_buffers(cd_wrapped *m, const cddp_ddp_options *o, cddp_e
             return cd_fail(err, CDDP_E_CONFIG, "buffer '%s' has no storage", b->name);
         cd_wrapped_buffer *q = &m->buffers[i];
         q->name = cd_arena_strdup(&m->arena, b->name);
-        if (q->name == NULL)
-            return cd_fail(err, CDDP_E_NOMEM, "no memory for the name '%s'", b->name);
+        if (q->name == NULL) return cd_fail_memory(err, "the name '%s'", b->name);
         m->buffer_count = i + 1;
         q->tensor = b->tensor;
         q->is_ignored = is_ignored_name(o, b->name);
@@ -297,8 +293,7 @@ cddp_status cd_wrapped_init(cd_wrapped *module, const cddp_ddp_options *options,
                          CD_ARENA_BYTES(buffers * sizeof *m.buffers);
     cd_arena_init(&m.arena, allocator, NAME_BLOCK_BYTES);
     if (!cd_arena_reserve(&m.arena, bytes))
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for a table of %zu parameters",
-                       options->parameter_count);
+        return cd_fail_memory(err, "a table of %zu parameters", options->parameter_count);
     m.parameters = cd_arena_push(&m.arena, parameters * sizeof *m.parameters);
     m.ordinals = cd_arena_push(&m.arena, parameters * sizeof *m.ordinals);
     m.expect_sparse = cd_arena_push(&m.arena, parameters * sizeof *m.expect_sparse);
@@ -332,8 +327,7 @@ cddp_status cd_wrapped_bucket_inputs(const cd_wrapped *module, const uint32_t *o
 {
     cd_bucket_input *in = cd_allocate_array(module->allocator, module->variable_count, sizeof *in);
     if (in == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory for the sizes of %zu parameters",
-                       module->variable_count);
+        return cd_fail_memory(err, "the sizes of %zu parameters", module->variable_count);
     for (size_t i = 0; i < module->variable_count; i++) {
         const cd_tensor_form *form =
             cd_wrapped_variable(module, order != NULL ? order[i] : i)->tensor.form;

@@ -141,8 +141,7 @@ static cddp_status set_caps(cd_ddp_config *c, const cddp_ddp_options *o, cddp_er
     c->caps.is_default = o->bucket_cap_mb == 0.0 && n == 0;
     if (n > 0) {
         c->cap_list = cd_allocate_array(c->allocator, n, sizeof *c->cap_list);
-        if (c->cap_list == NULL)
-            return cd_fail(err, CDDP_E_NOMEM, "no memory for %zu bucket capacities", n);
+        if (c->cap_list == NULL) return cd_fail_memory(err, "%zu bucket capacities", n);
         c->caps.capacity_bytes = 0;
         for (size_t i = 0; i < n; i++) {
             c->cap_list[i] = cd_bucket_cap_bytes(o->bucket_cap_mb_list[i]);
