@@ -143,6 +143,16 @@ static cddp_status parse_list(const cd_key_row *row, const cd_key_value *value, 
     return CDDP_OK;
 }
 
+/* An empty text is no text. A key with a default always has one. */
+static cddp_status check_empty(const cd_key_row *row, cddp_error *err)
+{
+    char path[96];
+    if (row->initial[0] == '\0') return CDDP_OK;
+    cd_key_path(row, path, sizeof path);
+    return cd_fail(err, CDDP_E_CONFIG, "%s is empty; leave it out for its default, \"%s\"", path,
+                   row->initial);
+}
+
 static cddp_status parse_scalar(const cd_key_row *row, const char *text, cd_arena *arena,
                                 void *field, cddp_error *err)
 {
@@ -161,6 +171,7 @@ static cddp_status parse_scalar(const cd_key_row *row, const char *text, cd_aren
         memcpy(field, &number, sizeof number);
         return CDDP_OK;
     case CDDP_KEY_TEXT:
+        if (text[0] == '\0') CD_TRY(check_empty(row, err));
         copy = text[0] != '\0' ? copy_text(arena, text) : NULL;
         if (text[0] != '\0' && copy == NULL) return NO_MEMORY(err);
         memcpy(field, &copy, sizeof copy);

@@ -380,6 +380,23 @@ static cddp_status build_and_drop(const cddp_allocator *allocator, void *argumen
     return status;
 }
 
+TEST(plan, an_empty_text_does_not_take_the_place_of_a_default)
+{
+    static const char *const paths[] = {"world.backend", "network.algorithm",  "network.link",
+                                        "network.bus",   "network.intra_link", "schedule.chooser",
+                                        "model.name"};
+    cddp_error err = CDDP_ERROR_INIT;
+    cddp_plan *plan = NULL;
+    assert_ok(cddp_plan_create(NULL, &plan, &err), &err);
+    for (size_t i = 0; i < sizeof paths / sizeof paths[0]; i++) {
+        cd_test_row("%s", paths[i]);
+        assert_fails(cddp_plan_set(plan, paths[i], "", &err), CDDP_E_CONFIG, &err,
+                     "is empty; leave it out for its default");
+    }
+    assert_ok(cddp_plan_set(plan, "hook.name", "", &err), &err); /* no hook */
+    cddp_plan_destroy(plan);
+}
+
 TEST(plan, running_out_of_memory_leaves_nothing_behind) { cd_test_oom_loop(build_and_drop, NULL); }
 
 TEST_MAIN()
