@@ -235,7 +235,7 @@ cddp_status cd_trainer_update(cd_trainer *t, const cd_micro *last, cddp_error *e
 cddp_status cd_trainer_close_window(cd_trainer *t, const cd_micro *micro,
                                     cddp_error *err) CDDP_MUST_CHECK;
 /* The loss scale is now the scaler's. */
-void cd_trainer_rescale(cd_trainer *t);
+cddp_status cd_trainer_rescale(cd_trainer *t, cddp_error *err) CDDP_MUST_CHECK;
 cddp_status cd_trainer_zero_grad(cd_trainer *t, cddp_error *err) CDDP_MUST_CHECK;
 
 typedef struct cd_trainer_decision {

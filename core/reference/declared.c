@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the plan declares of a reduction: by what and how it is divided, who takes part, and which
 ** rounding the hook may do. */
-#include "core/run/watch.h"
+#include "core/reference/declared.h"
 
 #include "core/base/error.h"
+#include "core/plan/micro.h"
 
 #include <stdio.h>
 
@@ -11,14 +12,14 @@
 typedef struct window {
     const cddp_plan *plan;
     const cddp_plan_settings *settings;
-    const cd_watched_reduction *watched;
+    const cd_observed_reduced *observed;
     uint32_t step;
 } window;
 
 static uint64_t count_backwards(const window *w, const cddp_plan_settings *settings, uint32_t rank)
 {
     uint64_t count = 0;
-    for (uint32_t m = w->watched->window_first; m < settings->train.micro_steps; m++) {
+    for (uint32_t m = w->observed->window_first; m < settings->train.micro_steps; m++) {
         cd_micro micro;
         cd_micro_resolve(w->plan, settings, (cd_micro_place){rank, w->step, m}, &micro);
         const uint64_t rounds =
@@ -51,7 +52,7 @@ static cddp_status declared_divisor(const window *w, uint64_t *divisor, cddp_err
         return CD_PASS(count_contributions(w, divisor, err));
     *divisor = w->plan->world.size;
     if (!w->settings->join.enable || w->settings->join.divide_by_initial_world_size ||
-        w->watched->hook != NULL || w->watched->divides_after) {
+        w->observed->hook.is_present || w->observed->divides_after) {
         return CDDP_OK; /* hooks ignore the effective world size (JON-13) */
     }
     *divisor = 0;
@@ -67,11 +68,12 @@ static cddp_status declared_divisor(const window *w, uint64_t *divisor, cddp_err
 static cd_oracle_division declared_division(const window *w)
 {
     const cddp_plan_ddp *ddp = &w->settings->ddp;
-    if (w->watched->divides_after || w->watched->inner_hook != NULL) return CD_ORACLE_DIVISION_ANY;
-    if (w->watched->is_before_start) return CD_ORACLE_DIVISION_TRUE;
-    if (w->watched->hook != NULL) {
-        return (w->watched->hook->flags & CDDP_HOOK_CASTS_FIRST) != 0 ? CD_ORACLE_DIVISION_CAST
-               : (w->watched->hook->flags & CDDP_HOOK_EXACT) != 0     ? CD_ORACLE_DIVISION_TRUE
+    if (w->observed->divides_after || w->observed->inner_hook.is_present)
+        return CD_ORACLE_DIVISION_ANY;
+    if (w->observed->is_before_start) return CD_ORACLE_DIVISION_TRUE;
+    if (w->observed->hook.is_present) {
+        return (w->observed->hook.flags & CDDP_HOOK_CASTS_FIRST) != 0 ? CD_ORACLE_DIVISION_CAST
+               : (w->observed->hook.flags & CDDP_HOOK_EXACT) != 0     ? CD_ORACLE_DIVISION_TRUE
                                                                       : CD_ORACLE_DIVISION_ANY;
     }
     if (ddp->batched_grad_copy) return CD_ORACLE_DIVISION_TRUE;
@@ -79,7 +81,7 @@ static cd_oracle_division declared_division(const window *w)
     ** all of them after the first step of a model that uses every parameter. */
     const cddp_plan_train *train = &w->settings->train;
     const bool is_fresh =
-        w->watched->window_first == 0 && (train->zero_grad == CDDP_ZERO_GRAD_NONE || w->step == 0);
+        w->observed->window_first == 0 && (train->zero_grad == CDDP_ZERO_GRAD_NONE || w->step == 0);
     const bool is_kept = train->zero_grad != CDDP_ZERO_GRAD_NONE && w->step > 0 && !train->resume &&
                          !ddp->find_unused_parameters && !ddp->static_graph;
     if (!ddp->gradient_as_bucket_view || is_fresh) return CD_ORACLE_DIVISION_RECIPROCAL;
@@ -91,10 +93,10 @@ static cd_oracle_division declared_division(const window *w)
 static bool hook_is_judged_by_its_law(const window *w)
 {
     const uint32_t lawful = CDDP_HOOK_LOSSY | CDDP_HOOK_NO_COMM;
-    const bool is_cast = w->watched->wire != CDDP_DTYPE_COUNT;
-    if (w->watched->is_before_start) return false;
-    return (w->watched->hook != NULL && !is_cast && (w->watched->hook->flags & lawful) != 0) ||
-           (w->watched->inner_hook != NULL && (w->watched->inner_hook->flags & lawful) != 0);
+    const bool is_cast = w->observed->wire != CDDP_DTYPE_COUNT;
+    if (w->observed->is_before_start) return false;
+    return (w->observed->hook.is_present && !is_cast && (w->observed->hook.flags & lawful) != 0) ||
+           (w->observed->inner_hook.is_present && (w->observed->inner_hook.flags & lawful) != 0);
 }
 
 /* See Note [What a sample weighs] */
@@ -123,45 +125,44 @@ static uint32_t last_micro_step(const window *w, uint32_t own)
                      : own;
 }
 
-cddp_status cd_declare_reduction(cd_declaration *declaration, const cd_watched_reduction *watched,
+cddp_status cd_declare_reduction(cd_declaration *declaration, const cd_observed_reduced *observed,
                                  cd_oracle_reduction *reduction, cddp_error *err)
 {
-    const cd_micro *last = watched->micro;
     const cddp_plan_settings *settings = declaration->settings;
     const window at = {.plan = declaration->plan,
                        .settings = settings,
-                       .watched = watched,
-                       .step = last->place.step};
+                       .observed = observed,
+                       .step = observed->step};
     const window *w = &at;
     const cddp_dtype low = cd_mixed_dtype(settings->mixed_precision.param_dtype);
     uint64_t divisor;
     CD_TRY(declared_divisor(w, &divisor, err));
     *reduction =
-        (cd_oracle_reduction){.step = last->place.step,
-                              .micro_step = last->place.micro_step,
+        (cd_oracle_reduction){.step = observed->step,
+                              .micro_step = observed->micro_step,
                               .division = declared_division(w),
-                              .wire = watched->wire,
+                              .wire = observed->wire,
                               .normalisation =
                                   print_normalisation(w, declaration->normalisation,
                                                       sizeof declaration->normalisation),
                               .accumulates_low = low != CDDP_DTYPE_COUNT,
                               .local = low,
                               .lossy = hook_is_judged_by_its_law(w),
-                              .last_step = last_micro_step(w, last->place.micro_step),
+                              .last_step = last_micro_step(w, observed->micro_step),
                               .separate = settings->ddp.accumulate_in_hook,
-                              .rounded_once = watched->hook != NULL &&
-                                              (watched->hook->flags & CDDP_HOOK_ROUNDED_ONCE) != 0,
+                              .rounded_once = observed->hook.is_present &&
+                                              (observed->hook.flags & CDDP_HOOK_ROUNDED_ONCE) != 0,
                               .loss_scale = declaration->loss_scale,
                               .divisor = divisor,
-                              .micro_first = watched->window_first,
-                              .gradients = watched->values.gradients};
-    if (watched->block_count > 0) { /* LSG-02: the true mean over the block */
+                              .micro_first = observed->window_first,
+                              .gradients = observed->gradients.items};
+    if (observed->block_count > 0) { /* LSG-02: the true mean over the block */
         reduction->lossy = false;
         reduction->division = CD_ORACLE_DIVISION_TRUE;
-        reduction->divisor = watched->block_count;
-        reduction->rank_first = watched->block_first;
+        reduction->divisor = observed->block_count;
+        reduction->rank_first = observed->block_first;
         reduction->rank_count =
-            watched->block_count < declaration->plan->world.size ? watched->block_count : 0;
+            observed->block_count < declaration->plan->world.size ? observed->block_count : 0;
     }
     return CDDP_OK;
 }
