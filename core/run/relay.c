@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From what a trainer shows to what the judge observes. Nothing is decided here: each function copies
-** its values, fills the struct of its moment, and calls the observer.
+/* From what a trainer shows to what the judge observes. Nothing is decided here: each function
+** copies its values, fills the struct of its moment, and calls the referee.
 */
 #include "core/run/relay.h"
 
@@ -10,7 +10,7 @@
 
 #define MEMORY_BLOCK_BYTES ((size_t)1 << 12)
 
-/* The copies of one moment, which the observer borrows until that moment comes again. */
+/* The copies of one moment, which the referee borrows until that moment comes again. */
 typedef struct copies {
     cd_tensor_copies parameters, buffers, slots;
     cd_gradient_copies gradients;
@@ -21,7 +21,7 @@ struct cd_relay {
     cd_relay_options options;
     const cddp_allocator *allocator;
     cd_watcher watcher;
-    cd_observer *observer; /* NULL until the trainer opens */
+    cd_referee *referee; /* NULL until the trainer opens */
     size_t parameter_count, buffer_count, slot_count;
     copies begin, forward, reduced, clips, before, updated, finish;
     cd_gradient_copies local; /* (parameter_count) */
@@ -94,18 +94,18 @@ static cddp_status make_room(cd_relay *r, const cd_watched_model *model, cddp_er
 static cddp_status relay_open(void *self, const cd_watched_model *model, cddp_error *err)
 {
     cd_relay *r = self;
-    const cd_observer_options options = {.plan = r->options.plan,
-                                         .rank = r->options.rank->rank,
-                                         .device = model->device,
-                                         .allocator = r->allocator,
-                                         .tracer = r->options.tracer,
-                                         .share = r->options.share,
-                                         .reference_share = r->options.reference_share};
+    const cd_referee_options options = {.plan = r->options.plan,
+                                        .rank = r->options.rank->rank,
+                                        .device = model->device,
+                                        .allocator = r->allocator,
+                                        .tracer = r->options.tracer,
+                                        .share = r->options.share,
+                                        .reference_share = r->options.reference_share};
     CD_TRY(make_room(r, model, err));
-    CD_TRY(cd_observer_create(&options, &r->observer, err));
+    CD_TRY(cd_referee_create(&options, &r->referee, err));
     const cd_observed_open observed = {.variables = {model->variables, r->parameter_count},
                                        .loss_scale = model->loss_scale};
-    CD_TRY(cd_observer_open(r->observer, &observed, err));
+    CD_TRY(cd_referee_open(r->referee, &observed, err));
     return CDDP_OK;
 }
 
@@ -115,7 +115,7 @@ static cddp_status relay_rescaled(void *self, double loss_scale, cddp_error *err
 {
     const cd_relay *r = self;
     const cd_observed_rescaled observed = {.loss_scale = loss_scale};
-    CD_TRY(cd_observer_rescaled(r->observer, &observed, err));
+    CD_TRY(cd_referee_rescaled(r->referee, &observed, err));
     return CDDP_OK;
 }
 
@@ -126,7 +126,7 @@ static cddp_status relay_begin(void *self, uint32_t step, const cd_watched_value
     cd_observed_begin observed = {.step = step};
     CD_TRY(copy_parameters(r, &r->begin, values->parameters, &observed.parameters, err));
     CD_TRY(copy_gradients(&r->begin, values->gradients, &observed.gradients, err));
-    CD_TRY(cd_observer_begin(r->observer, &observed, err));
+    CD_TRY(cd_referee_begin(r->referee, &observed, err));
     return CDDP_OK;
 }
 
@@ -144,7 +144,7 @@ static cddp_status relay_before_update(void *self, const cd_replica *replica, cd
     cd_arena_rewind(&r->memory, mark);
     cd_blob_clear(&r->optimizer_state);
     CD_TRY(cd_replica_save_optimizers(replica, &r->optimizer_state, err));
-    CD_TRY(cd_observer_before_update(r->observer, &observed, err));
+    CD_TRY(cd_referee_before_update(r->referee, &observed, err));
     return CDDP_OK;
 }
 
@@ -154,7 +154,7 @@ static cddp_status relay_enter_forward(void *self, uint32_t micro_step,
     cd_relay *r = self;
     cd_observed_enter_forward observed = {.micro_step = micro_step};
     CD_TRY(copy_buffers(r, &r->forward, values->buffers, &observed.buffers, err));
-    CD_TRY(cd_observer_enter_forward(r->observer, &observed, err));
+    CD_TRY(cd_referee_enter_forward(r->referee, &observed, err));
     return CDDP_OK;
 }
 
@@ -168,7 +168,7 @@ static cddp_status relay_normalised(void *self, const cd_watched_statistics *use
                                              .buffer = used->buffer,
                                              .mean = {used->mean, used->channels},
                                              .spread = {used->spread, used->channels}};
-    CD_TRY(cd_observer_normalised(r->observer, &observed, err));
+    CD_TRY(cd_referee_normalised(r->referee, &observed, err));
     return CDDP_OK;
 }
 
@@ -179,7 +179,7 @@ static cddp_status relay_accumulated(void *self, size_t parameter, const cddp_gr
     CD_TRY(cd_gradient_copies_take(&r->local, parameter, gradient, err));
     const cd_observed_accumulated observed = {.parameter = parameter,
                                               .gradient = {r->local.items[parameter]}};
-    CD_TRY(cd_observer_accumulated(r->observer, &observed, err));
+    CD_TRY(cd_referee_accumulated(r->referee, &observed, err));
     return CDDP_OK;
 }
 
@@ -203,7 +203,7 @@ static cddp_status relay_reduced(void *self, const cd_watched_reduction *watched
                                     .block_count = watched->block_count};
     CD_TRY(copy_gradients(&r->reduced, watched->values.gradients, &observed.gradients, err));
     CD_TRY(copy_buffers(r, &r->reduced, watched->values.buffers, &observed.buffers, err));
-    CD_TRY(cd_observer_reduced(r->observer, &observed, err));
+    CD_TRY(cd_referee_reduced(r->referee, &observed, err));
     return CDDP_OK;
 }
 
@@ -213,7 +213,7 @@ static cddp_status relay_clips(void *self, const cd_watched_norm *watched, cddp_
     cd_observed_clips observed = {.norm = watched->norm,
                                   .ranks = {watched->ranks, watched->rank_count}};
     CD_TRY(copy_gradients(&r->clips, watched->values.gradients, &observed.gradients, err));
-    CD_TRY(cd_observer_clips(r->observer, &observed, err));
+    CD_TRY(cd_referee_clips(r->referee, &observed, err));
     return CDDP_OK;
 }
 
@@ -227,7 +227,7 @@ static cddp_status relay_assigned(void *self, const cd_watched_bucket *watched, 
     for (size_t b = 0; b < count; b++)
         buckets[b] = (cd_observed_bucket){watched[b].parameters, watched[b].count};
     const cd_observed_assigned observed = {.buckets = {buckets, count}};
-    CD_TRY(cd_observer_assigned(r->observer, &observed, err));
+    CD_TRY(cd_referee_assigned(r->referee, &observed, err));
     cd_arena_rewind(&r->memory, mark);
     return CDDP_OK;
 }
@@ -244,7 +244,7 @@ static cddp_status relay_updated(void *self, const cd_watched_update *watched, c
     CD_TRY(copy_gradients(&r->updated, watched->values.gradients, &observed.gradients, err));
     CD_TRY(cd_tensor_copies_take(&r->updated.slots, r->slots, r->slot_count, err));
     observed.slots = (cd_observed_tensors){r->updated.slots.items, r->slot_count};
-    CD_TRY(cd_observer_updated(r->observer, &observed, err));
+    CD_TRY(cd_referee_updated(r->referee, &observed, err));
     return CDDP_OK;
 }
 
@@ -257,7 +257,7 @@ static cddp_status relay_exchanged(void *self, const cd_watched_collective *watc
                                                                    r->options.plan->collectives),
                                             .member = watched->me,
                                             .output = {r->output.items[0]}};
-    CD_TRY(cd_observer_exchanged(r->observer, &observed, err));
+    CD_TRY(cd_referee_exchanged(r->referee, &observed, err));
     return CDDP_OK;
 }
 
@@ -266,7 +266,7 @@ static cddp_status relay_finish(void *self, const cd_watched_values *values, cdd
     cd_relay *r = self;
     cd_observed_finish observed = {.parameters = {NULL, 0}};
     CD_TRY(copy_parameters(r, &r->finish, values->parameters, &observed.parameters, err));
-    CD_TRY(cd_observer_finish(r->observer, &observed, err));
+    CD_TRY(cd_referee_finish(r->referee, &observed, err));
     return CDDP_OK;
 }
 
@@ -275,8 +275,8 @@ static void relay_close(void *self)
     cd_relay *r = self;
     copies *const all[] = {&r->begin,  &r->forward, &r->reduced, &r->clips,
                            &r->before, &r->updated, &r->finish};
-    cd_observer_destroy(r->observer);
-    r->observer = NULL;
+    cd_referee_destroy(r->referee);
+    r->referee = NULL;
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) fini_copies(all[i]);
     cd_gradient_copies_fini(&r->local);
     cd_tensor_copies_fini(&r->output);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The relay: the watcher of a rank's trainer. It copies what the trainer shows, and passes the copies
-** on to the observer, as the structs of core/reference/observed.def.
+/* The relay: the watcher of a rank's trainer. It copies what the trainer shows, and passes the
+** copies on to the referee, as the structs of core/reference/observed.def.
 **
 ** Lifetime   create → (a trainer with its watcher) → destroy, after the trainer.
 ** Threads    the rank's.
 */
 #pragma once
-#include "core/reference/observer.h"
+#include "core/reference/referee.h"
 #include "core/train/watcher.h"
 
 typedef struct cd_relay_options {

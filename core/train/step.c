@@ -98,9 +98,8 @@ static cddp_status prepare_gradients(cd_trainer *t, cd_trainer_decision *decisio
 cddp_status cd_trainer_rescale(cd_trainer *t, cddp_error *err)
 {
     t->scaling.scale = cd_loss_scaler_get_scale(&t->scaling.scaler);
-    if (t->view.watcher != NULL) {
+    if (t->view.watcher != NULL)
         CD_TRY(t->view.watcher->ops->rescaled(t->view.watcher->self, t->scaling.scale, err));
-    }
     return CDDP_OK;
 }
 

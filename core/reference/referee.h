@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The observer of one rank: judges what the rank is observed to do. It feeds the oracle, and derives
+/* The referee of one rank: judges what the rank is observed to do. It feeds the oracle, and derives
 ** from the plan what the oracle needs besides.
 **
 ** All that it takes from the run are the structs of observed.def.
@@ -14,7 +14,7 @@
 #include "core/reference/observed.h"
 #include "core/reference/reference.h"
 
-typedef struct cd_observer_options {
+typedef struct cd_referee_options {
     const cddp_plan *plan;
     uint32_t rank;
     const cddp_device
@@ -23,16 +23,16 @@ typedef struct cd_observer_options {
     struct cddp_tracer *tracer;          /* may be NULL */
     cd_oracle_share *share;              /* ranks of one thread; else NULL */
     cd_reference_share *reference_share; /* likewise */
-} cd_observer_options;
+} cd_referee_options;
 
-typedef struct cd_observer cd_observer;
+typedef struct cd_referee cd_referee;
 
-cddp_status cd_observer_create(const cd_observer_options *options, cd_observer **observer,
-                               cddp_error *err) CDDP_MUST_CHECK;
-void cd_observer_destroy(cd_observer *observer); /* accepts NULL */
+cddp_status cd_referee_create(const cd_referee_options *options, cd_referee **referee,
+                              cddp_error *err) CDDP_MUST_CHECK;
+void cd_referee_destroy(cd_referee *referee); /* accepts NULL */
 
 /* A function per row of observed.def. */
-#define CD_OBSERVED(name, doc, fields)                                                        \
-    cddp_status cd_observer_##name(cd_observer *observer, const cd_observed_##name *observed, \
-                                   cddp_error *err) CDDP_MUST_CHECK;
+#define CD_OBSERVED(name, doc, fields)                                                     \
+    cddp_status cd_referee_##name(cd_referee *referee, const cd_observed_##name *observed, \
+                                  cddp_error *err) CDDP_MUST_CHECK;
 #include "core/reference/observed.def"

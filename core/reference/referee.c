@@ -4,7 +4,7 @@
 ** Observed values go to the oracle unchanged. The expected values come from the plan (declared.c)
 ** and from the reference.
 */
-#include "core/reference/observer.h"
+#include "core/reference/referee.h"
 
 #include "core/base/arena.h"
 #include "core/base/error.h"
@@ -19,9 +19,9 @@
 
 #define MEMORY_BLOCK_BYTES ((size_t)1 << 12)
 
-struct cd_observer {
-    cd_arena memory; /* of the observer itself and its arrays */
-    cd_observer_options options;
+struct cd_referee {
+    cd_arena memory; /* of the referee itself and its arrays */
+    cd_referee_options options;
     const cddp_allocator *allocator;
     cddp_plan_settings settings; /* of the rank */
     double loss_scale;           /* at the moment; the references borrow it */
@@ -37,7 +37,7 @@ struct cd_observer {
 /* Statistics of a batch live in buffers. A gradient that is cast rounds once per batch and not once
 ** per sample, and the processor's flag does not show it; nor does it show what another device
 ** computes. See Note [Addends of the reference] */
-static bool model_is_sample_wise(const cd_observer *o, const cd_module *module)
+static bool model_is_sample_wise(const cd_referee *o, const cd_module *module)
 {
     const cddp_dtype dtype = (cddp_dtype)o->settings.model.dtype;
     return module->buffer_count == 0 && dtype != CDDP_F16 && dtype != CDDP_BF16 &&
@@ -45,7 +45,7 @@ static bool model_is_sample_wise(const cd_observer *o, const cd_module *module)
            cd_device_is_direct(module->device);
 }
 
-static cd_oracle_path path_of(const cd_observer *o, const cd_observed_open *model, size_t parameter)
+static cd_oracle_path path_of(const cd_referee *o, const cd_observed_open *model, size_t parameter)
 {
     if (model->variables.items[parameter] >= 0) return CD_ORACLE_PATH_BUCKET;
     return cd_patterns_match(&o->settings.ddp.delay_all_reduce_named_params,
@@ -55,7 +55,7 @@ static cd_oracle_path path_of(const cd_observer *o, const cd_observed_open *mode
 }
 
 /* ZRO-01 as the plan declares it, whatever this rank does: of one optimizer's parameters. */
-static cddp_status declare_parts(cd_observer *o, size_t optimizer, cd_oracle_parameter *parameters,
+static cddp_status declare_parts(cd_referee *o, size_t optimizer, cd_oracle_parameter *parameters,
                                  cddp_error *err)
 {
     const cd_replica_optimizer *own = &o->reference->replica->optimizers[optimizer];
@@ -90,7 +90,7 @@ static bool is_sharded(const cddp_plan *plan)
     return is_sharded;
 }
 
-static cddp_status make_references(cd_observer *o, cddp_error *err)
+static cddp_status make_references(cd_referee *o, cddp_error *err)
 {
     const cd_reference_options restarted = {.plan = o->options.plan,
                                             .rank = o->options.rank,
@@ -109,7 +109,7 @@ static cddp_status make_references(cd_observer *o, cddp_error *err)
     return CDDP_OK;
 }
 
-static cddp_status make_oracle(cd_observer *o, const cd_observed_open *model, cddp_error *err)
+static cddp_status make_oracle(cd_referee *o, const cd_observed_open *model, cddp_error *err)
 {
     const cddp_plan *plan = o->options.plan;
     const cd_module *module = o->reference->replica->model->module;
@@ -152,7 +152,7 @@ static cddp_status make_oracle(cd_observer *o, const cd_observed_open *model, cd
     return CDDP_OK;
 }
 
-cddp_status cd_observer_open(cd_observer *o, const cd_observed_open *observed, cddp_error *err)
+cddp_status cd_referee_open(cd_referee *o, const cd_observed_open *observed, cddp_error *err)
 {
     o->loss_scale = observed->loss_scale;
     CD_TRY(make_references(o, err));
@@ -162,23 +162,23 @@ cddp_status cd_observer_open(cd_observer *o, const cd_observed_open *observed, c
 
 /* ---- moments ---- */
 
-cddp_status cd_observer_rescaled(cd_observer *o, const cd_observed_rescaled *observed,
-                                 cddp_error *err)
+cddp_status cd_referee_rescaled(cd_referee *o, const cd_observed_rescaled *observed,
+                                cddp_error *err)
 {
     (void)err;
     o->loss_scale = observed->loss_scale;
     return CDDP_OK;
 }
 
-cddp_status cd_observer_begin(cd_observer *o, const cd_observed_begin *observed, cddp_error *err)
+cddp_status cd_referee_begin(cd_referee *o, const cd_observed_begin *observed, cddp_error *err)
 {
     CD_TRY(cd_oracle_begin_step(o->oracle, observed->step, observed->parameters.items,
                                 observed->gradients.items, err));
     return CDDP_OK;
 }
 
-cddp_status cd_observer_before_update(cd_observer *o, const cd_observed_before_update *observed,
-                                      cddp_error *err)
+cddp_status cd_referee_before_update(cd_referee *o, const cd_observed_before_update *observed,
+                                     cddp_error *err)
 {
     (void)err;
     o->before = *observed;
@@ -186,16 +186,16 @@ cddp_status cd_observer_before_update(cd_observer *o, const cd_observed_before_u
     return CDDP_OK;
 }
 
-cddp_status cd_observer_enter_forward(cd_observer *o, const cd_observed_enter_forward *observed,
-                                      cddp_error *err)
+cddp_status cd_referee_enter_forward(cd_referee *o, const cd_observed_enter_forward *observed,
+                                     cddp_error *err)
 {
     (void)err;
     cd_oracle_enter_forward(o->oracle, observed->buffers.items);
     return CDDP_OK;
 }
 
-cddp_status cd_observer_normalised(cd_observer *o, const cd_observed_normalised *observed,
-                                   cddp_error *err)
+cddp_status cd_referee_normalised(cd_referee *o, const cd_observed_normalised *observed,
+                                  cddp_error *err)
 {
     const cd_oracle_moments moments = {.step = observed->step,
                                        .micro_step = observed->micro_step,
@@ -208,15 +208,14 @@ cddp_status cd_observer_normalised(cd_observer *o, const cd_observed_normalised 
     return CDDP_OK;
 }
 
-cddp_status cd_observer_accumulated(cd_observer *o, const cd_observed_accumulated *observed,
-                                    cddp_error *err)
+cddp_status cd_referee_accumulated(cd_referee *o, const cd_observed_accumulated *observed,
+                                   cddp_error *err)
 {
     CD_TRY(cd_oracle_push_local(o->oracle, observed->parameter, &observed->gradient.copy, err));
     return CDDP_OK;
 }
 
-cddp_status cd_observer_reduced(cd_observer *o, const cd_observed_reduced *observed,
-                                cddp_error *err)
+cddp_status cd_referee_reduced(cd_referee *o, const cd_observed_reduced *observed, cddp_error *err)
 {
     cd_oracle_reduction reduction;
     cd_declaration declaration = {.plan = o->options.plan,
@@ -228,7 +227,7 @@ cddp_status cd_observer_reduced(cd_observer *o, const cd_observed_reduced *obser
     return CDDP_OK;
 }
 
-cddp_status cd_observer_clips(cd_observer *o, const cd_observed_clips *observed, cddp_error *err)
+cddp_status cd_referee_clips(cd_referee *o, const cd_observed_clips *observed, cddp_error *err)
 {
     const cd_oracle_norm norm = {observed->gradients.items, observed->norm, observed->ranks.items,
                                  (uint32_t)observed->ranks.count};
@@ -239,8 +238,8 @@ cddp_status cd_observer_clips(cd_observer *o, const cd_observed_clips *observed,
 /* The assignment of parameters to ranks follows from the rebuilt buckets and from the rule by which
 ** buckets are assigned. The wrapper knows the buckets, and I-CONTENT judges them. The oracle has
 ** its own form of the rule. */
-cddp_status cd_observer_assigned(cd_observer *o, const cd_observed_assigned *observed,
-                                 cddp_error *err)
+cddp_status cd_referee_assigned(cd_referee *o, const cd_observed_assigned *observed,
+                                cddp_error *err)
 {
     const size_t count = observed->buckets.count;
     const cd_module *module = o->reference->replica->model->module;
@@ -265,8 +264,7 @@ cddp_status cd_observer_assigned(cd_observer *o, const cd_observed_assigned *obs
     return CDDP_OK;
 }
 
-cddp_status cd_observer_updated(cd_observer *o, const cd_observed_updated *observed,
-                                cddp_error *err)
+cddp_status cd_referee_updated(cd_referee *o, const cd_observed_updated *observed, cddp_error *err)
 {
     const cd_oracle_update before = {.step = observed->step,
                                      .parameters = o->before.parameters.items,
@@ -282,8 +280,8 @@ cddp_status cd_observer_updated(cd_observer *o, const cd_observed_updated *obser
     return CDDP_OK;
 }
 
-cddp_status cd_observer_exchanged(cd_observer *o, const cd_observed_exchanged *observed,
-                                  cddp_error *err)
+cddp_status cd_referee_exchanged(cd_referee *o, const cd_observed_exchanged *observed,
+                                 cddp_error *err)
 {
     char name[96];
     cd_comparison found;
@@ -307,7 +305,7 @@ cddp_status cd_observer_exchanged(cd_observer *o, const cd_observed_exchanged *o
     return CDDP_OK;
 }
 
-cddp_status cd_observer_finish(cd_observer *o, const cd_observed_finish *observed, cddp_error *err)
+cddp_status cd_referee_finish(cd_referee *o, const cd_observed_finish *observed, cddp_error *err)
 {
     CD_TRY(cd_oracle_finish(o->oracle, observed->parameters.items, err));
     return CDDP_OK;
@@ -315,27 +313,27 @@ cddp_status cd_observer_finish(cd_observer *o, const cd_observed_finish *observe
 
 /* ---- life ---- */
 
-cddp_status cd_observer_create(const cd_observer_options *options, cd_observer **observer,
-                               cddp_error *err)
+cddp_status cd_referee_create(const cd_referee_options *options, cd_referee **referee,
+                              cddp_error *err)
 {
     cddp_status status = CDDP_OK;
     cd_arena memory;
     cd_arena_init(&memory, options->allocator, MEMORY_BLOCK_BYTES);
-    cd_observer *o = cd_arena_push(&memory, sizeof *o);
-    CD_TRY(cd_arena_check(&memory, err, "the observer of rank %u", options->rank));
+    cd_referee *o = cd_arena_push(&memory, sizeof *o);
+    CD_TRY(cd_arena_check(&memory, err, "the referee of rank %u", options->rank));
     o->memory = memory;
     o->options = *options;
     o->allocator = o->numbers.allocator = options->allocator;
     o->loss_scale = 1.0;
     CD_TRY_OUT(cddp_plan_rank_settings(options->plan, options->rank, &o->settings, err));
-    *observer = o;
+    *referee = o;
     o = NULL;
 out:
-    cd_observer_destroy(o);
+    cd_referee_destroy(o);
     return status;
 }
 
-void cd_observer_destroy(cd_observer *o)
+void cd_referee_destroy(cd_referee *o)
 {
     if (o == NULL) return;
     cd_oracle_destroy(o->oracle);
