@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The relay: the watcher of a rank's trainer. It copies what the trainer shows, and passes the
+/* The intake: the watcher of a rank's trainer. It copies what the trainer shows, and passes the
 ** copies on to the referee, as the structs of core/reference/observed.def.
 **
 ** Lifetime   create → (a trainer with its watcher) → destroy, after the trainer.
@@ -9,18 +9,18 @@
 #include "core/reference/referee.h"
 #include "core/train/watcher.h"
 
-typedef struct cd_relay_options {
+typedef struct cd_intake_options {
     const cddp_plan *plan;
     const cddp_rank *rank;
     struct cddp_tracer *tracer;          /* may be NULL */
     cd_oracle_share *share;              /* ranks of one thread; else NULL */
     cd_reference_share *reference_share; /* likewise */
-} cd_relay_options;
+} cd_intake_options;
 
-typedef struct cd_relay cd_relay;
+typedef struct cd_intake cd_intake;
 
-cddp_status cd_relay_create(const cd_relay_options *options, cd_relay **relay,
-                            cddp_error *err) CDDP_MUST_CHECK;
-void cd_relay_destroy(cd_relay *relay); /* accepts NULL */
+cddp_status cd_intake_create(const cd_intake_options *options, cd_intake **intake,
+                             cddp_error *err) CDDP_MUST_CHECK;
+void cd_intake_destroy(cd_intake *intake); /* accepts NULL */
 /* Borrowed until destroy. */
-const cd_watcher *cd_relay_get_watcher(const cd_relay *relay);
+const cd_watcher *cd_intake_get_watcher(const cd_intake *intake);
