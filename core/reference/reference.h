@@ -48,7 +48,6 @@ typedef struct cd_reference {
     /* (optimizer_count) which of them step in the update at hand; borrowed for it */
     const bool *due;
     const cd_micro *running; /* micro-step whose gradients arrive now */
-    uint32_t gradient_count; /* of the running backward */
     /* Synchronised batch norm; else NULL and 0. */
     cd_replica *scout; /* runs every rank to find what they exchange */
     cd_loss_divisor scout_divisor;
