@@ -298,8 +298,11 @@ static cddp_status reference_run(void *self, const cd_oracle_part *part, cddp_er
     CD_TRY(cd_low_precision_begin(&r->low, err));
     CD_TRY(find_statistics(r, part, err));
     CD_TRY(find_samples(r, &micro, &samples, err));
+    /* once per backward, whatever its samples */
+    const uint32_t together = micro.samples * (micro.backward_each ? 1 : micro.forwards);
+    if (part->sample != CD_ORACLE_ALL && part->sample % together != 0)
+        micro.poison = CD_POISON_NOTHING;
     r->running = &micro;
-    r->gradient_count = 0;
     r->normaliser.computes_objective = part->objective;
     cd_replica_begin_step(r->replica, part->rank, part->step);
     const cddp_status status = run_micro(&(whole_micro){.replica = r->replica,
@@ -319,12 +322,10 @@ static cddp_status reference_ready(void *context, uint32_t parameter, cddp_grad 
                                    cddp_error *err)
 {
     cd_reference *r = context;
-    const char *name = r->replica->model->module->parameters[parameter].name;
-    CD_TRY(cd_replica_poison(r->running, name, r->gradient_count == 0, grad, err));
-    r->gradient_count++;
-    if (r->gradient_count == r->running->abort_after) {
+    CD_TRY(cd_replica_make_ready(r->replica, r->running, parameter, grad, err));
+    if (r->replica->ready_count == r->running->abort_after) {
         return cd_fail(err, CDDP_E_ABORTED, "the plan leaves this backward after %u gradients",
-                       r->gradient_count);
+                       r->replica->ready_count);
     }
     return CDDP_OK;
 }

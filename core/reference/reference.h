@@ -51,7 +51,6 @@ typedef struct cd_reference {
     double *rates;
     uint32_t rate_step;
     const cd_micro *running; /* micro-step whose gradients arrive now */
-    uint32_t gradient_count; /* of the running backward */
     /* Synchronised batch norm; else NULL and 0. */
     cd_replica *scout; /* runs every rank to find what they exchange */
     cd_normaliser scout_normaliser;
