@@ -10,7 +10,7 @@
 #include "cddp/device.h"
 #include "core/base/alloc.h"
 #include "core/base/error.h"
-#include "core/ddp/wrap/sync.h"
+#include "core/ddp/parts/sync.h"
 
 #include <string.h>
 

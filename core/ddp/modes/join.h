@@ -5,8 +5,8 @@
 ** Lifetime   configured by join_begin; the configuration stays in force after join_end (JON-14).
 */
 #pragma once
-#include "core/ddp/reducer/bucket.h"
-#include "core/ddp/reducer/control.h"
+#include "core/ddp/parts/bucket.h"
+#include "core/ddp/parts/control.h"
 
 #define CD_JOIN_SHADOW_WARNING 1000 /* iterations (JON-04) */
 

@@ -6,8 +6,8 @@
 **            forward and the end of backward.
 */
 #pragma once
-#include "core/ddp/wrap/module.h"
-#include "core/ddp/wrap/options.h"
+#include "core/ddp/parts/module.h"
+#include "core/ddp/parts/options.h"
 
 typedef struct cd_mixed_parameter {
     cddp_tensor low;           /* copy in param_dtype; undefined when the parameter is not cast */

@@ -5,8 +5,8 @@
 **            gradient borrows them until the variable's next reduction.
 */
 #pragma once
-#include "core/ddp/reducer/bucket.h"
-#include "core/ddp/reducer/control.h"
+#include "core/ddp/parts/bucket.h"
+#include "core/ddp/parts/control.h"
 
 typedef struct cd_sparse cd_sparse;
 

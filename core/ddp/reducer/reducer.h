@@ -13,14 +13,14 @@
 #pragma once
 #include "core/base/arena.h"
 #include "core/base/bitset.h"
-#include "core/ddp/reducer/bucket.h"
-#include "core/ddp/wrap/logger.h"
+#include "core/ddp/parts/bucket.h"
+#include "core/ddp/parts/logger.h"
 #include "core/ddp/modes/mixed_precision.h"
-#include "core/ddp/wrap/module.h"
-#include "core/ddp/wrap/options.h"
+#include "core/ddp/parts/module.h"
+#include "core/ddp/parts/options.h"
 #include "core/ddp/modes/sparse.h"
 #include "core/ddp/reducer/unused_map.h"
-#include "core/ddp/modes/zero_step.h"
+#include "core/ddp/optimizers/zero_step.h"
 
 /* See the diagram in reducer.c. */
 typedef enum cd_reducer_phase {

@@ -11,7 +11,7 @@
 #include "core/base/alloc.h"
 #include "core/base/bitset.h"
 #include "core/base/error.h"
-#include "core/ddp/modes/optimizer_in_backward.h"
+#include "core/ddp/optimizers/optimizer_in_backward.h"
 #include "core/ddp/reducer/rebuild.h"
 #include "core/hooks/hook.h"
 

@@ -4,9 +4,9 @@
 ** Ownership  borrows the module table and the user's hook context.
 */
 #pragma once
-#include "core/ddp/wrap/module.h"
-#include "core/ddp/wrap/options.h"
-#include "core/ddp/wrap/sync.h"
+#include "core/ddp/parts/module.h"
+#include "core/ddp/parts/options.h"
+#include "core/ddp/parts/sync.h"
 
 typedef struct cd_buffers {
     const cddp_allocator *allocator;

@@ -12,7 +12,7 @@
 #include "core/base/alloc.h"
 #include "core/base/error.h"
 #include "core/base/hash.h"
-#include "core/ddp/modes/optimizer_in_backward.h"
+#include "core/ddp/optimizers/optimizer_in_backward.h"
 #include "core/ddp/reducer/rebuild.h"
 #include "core/ddp/reducer/static_graph.h"
 #include "core/ddp/wrap/verify.h"

@@ -4,10 +4,10 @@
 #include "core/ddp/wrap/buffers.h"
 #include "core/ddp/modes/delayed.h"
 #include "core/ddp/modes/join.h"
-#include "core/ddp/wrap/logger.h"
+#include "core/ddp/parts/logger.h"
 #include "core/ddp/modes/mixed_precision.h"
-#include "core/ddp/wrap/module.h"
-#include "core/ddp/wrap/options.h"
+#include "core/ddp/parts/module.h"
+#include "core/ddp/parts/options.h"
 #include "core/ddp/reducer/reducer.h"
 
 struct cddp_ddp {

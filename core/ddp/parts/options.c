@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Options: PyTorch's names and defaults, refused combinations, capacities in bytes. */
-#include "core/ddp/wrap/options.h"
+#include "core/ddp/parts/options.h"
 
 #include "core/base/alloc.h"
 #include "core/base/error.h"

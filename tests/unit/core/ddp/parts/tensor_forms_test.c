@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "core/ddp/wrap/tensor_forms.h"
+#include "core/ddp/parts/tensor_forms.h"
 #include "cddp/device.h"
 #include "core/base/error.h"
 #include "tests/support/test.h"

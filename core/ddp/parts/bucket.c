@@ -14,7 +14,7 @@
 **
 ** Not here: who goes where (bucket_plan.c), what is written into a bucket (reducer.c).
 */
-#include "core/ddp/reducer/bucket.h"
+#include "core/ddp/parts/bucket.h"
 
 #include "cddp/device.h"
 #include "core/base/alloc.h"

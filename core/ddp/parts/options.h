@@ -6,7 +6,7 @@
 */
 #pragma once
 #include "cddp/ddp.h"
-#include "core/ddp/reducer/bucket_plan.h"
+#include "core/ddp/parts/bucket_plan.h"
 
 typedef struct cd_ddp_config {
     const cddp_allocator *allocator;

@@ -2,7 +2,7 @@
 /* Control vectors: host memory where the backend takes it; device memory where it does not, and
 ** where the parameters are on a device with streams that it reaches, so that their exchange is
 ** ordered by streams as everything else is. */
-#include "core/ddp/reducer/control.h"
+#include "core/ddp/parts/control.h"
 
 #include "cddp/device.h"
 #include "core/base/alloc.h"

@@ -10,8 +10,8 @@
 #pragma once
 #include "cddp/ddp.h"
 #include "core/base/arena.h"
-#include "core/ddp/reducer/bucket_plan.h"
-#include "core/ddp/wrap/tensor_forms.h"
+#include "core/ddp/parts/bucket_plan.h"
+#include "core/ddp/parts/tensor_forms.h"
 
 #define CD_NOT_REDUCED UINT32_MAX
 

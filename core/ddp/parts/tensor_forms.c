@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A list in order of first occurrence, searched from behind the last hit. */
-#include "core/ddp/wrap/tensor_forms.h"
+#include "core/ddp/parts/tensor_forms.h"
 
 #include "cddp/device.h"
 #include "core/base/alloc.h"

@@ -9,7 +9,7 @@
 **            stay for the next run, so that a steady buffer sync allocates nothing.
 */
 #pragma once
-#include "core/ddp/reducer/bucket_plan.h"
+#include "core/ddp/parts/bucket_plan.h"
 #include "cddp/comm.h"
 
 #define CD_BROADCAST_BYTES UINT64_C(262144000) /* 250 MiB, INI-12 */

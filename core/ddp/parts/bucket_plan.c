@@ -10,7 +10,7 @@
 **
 ** Not here: storage of buckets (bucket.c), agreement on a rebuilt layout (rebuild.c).
 */
-#include "core/ddp/reducer/bucket_plan.h"
+#include "core/ddp/parts/bucket_plan.h"
 
 #include "core/base/alloc.h"
 #include "core/base/assert.h"

@@ -5,7 +5,7 @@
 ** and copied out by the receivers. Bucket k is posted once bucket k-2 has been copied out, so at
 ** most two flat copies exist when storage is not kept.
 */
-#include "core/ddp/wrap/sync.h"
+#include "core/ddp/parts/sync.h"
 
 #include "cddp/device.h"
 #include "core/base/alloc.h"

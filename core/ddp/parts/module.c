@@ -7,7 +7,7 @@
 **
 ** Names are canonical ("p", never ".p"), for every consumer alike: a deviation from IGN-03.
 */
-#include "core/ddp/wrap/module.h"
+#include "core/ddp/parts/module.h"
 
 #include "cddp/device.h"
 #include "core/base/alloc.h"

@@ -26,7 +26,7 @@
 ** Limitations: not with join, whose shadows take no steps (ZRO-09); not with another group later
 ** on, which would part the steps from their state.
 */
-#include "core/ddp/modes/zero_step.h"
+#include "core/ddp/optimizers/zero_step.h"
 
 #include "cddp/device.h"
 #include "core/base/alloc.h"
