@@ -11,6 +11,7 @@
 
 #include "cddp/device.h"
 #include "core/base/error.h"
+#include "core/ddp/optimizers/zero_step.h"
 #include "core/hooks/hook.h"
 
 #include <string.h>

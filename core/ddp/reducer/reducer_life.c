@@ -11,7 +11,6 @@
 #include "core/base/alloc.h"
 #include "core/base/bitset.h"
 #include "core/base/error.h"
-#include "core/ddp/optimizers/optimizer_in_backward.h"
 #include "core/ddp/reducer/rebuild.h"
 #include "core/hooks/hook.h"
 
@@ -144,10 +143,8 @@ cddp_status cd_reducer_take_group(cd_reducer *r, cddp_group *group, cddp_error *
     }
     r->group = group;
     const bool is_fused =
-        r->optimizer.step != NULL && r->optimizer.overlap == CDDP_OVERLAP_HOOK_THEN_OPTIMIZER;
-    if (group != NULL &&
-        (r->hook == &cd_mixed_hook || r->hook == &cd_optimizer_in_backward_hook || is_fused))
-        r->hook_group = group;
+        r->optimizer.step != NULL && r->optimizer.overlap <= CDDP_OVERLAP_HOOK_THEN_OPTIMIZER;
+    if (group != NULL && (r->hook == &cd_mixed_hook || is_fused)) r->hook_group = group;
     return CDDP_OK;
 }
 
@@ -158,7 +155,8 @@ void cd_reducer_fini(cd_reducer *r)
     if (r->hook != NULL && r->hook->destroy != NULL) r->hook->destroy(r->hook_self);
     if (r->buckets.buckets != NULL) cd_bucket_set_release_grads(&r->buckets);
     cd_unused_map_fini(&r->used_map);
-    cd_zero_fini(&r->zero);
+    for (uint32_t i = 0; i < r->consumers.count; i++)
+        if (r->consumers.items[i]->fini != NULL) r->consumers.items[i]->fini(r);
     cd_sparse_set_fini(&r->sparse);
     cd_bucket_set_fini(&r->buckets);
     cd_arena_fini(&r->arena);

@@ -274,6 +274,7 @@ void cddp_ddp_destroy(cddp_ddp *d)
 {
     if (d == NULL) return;
     cd_join_fini(&d->join);
+    cd_shadow_fini(&d->shadow);
     cd_delayed_fini(&d->delayed);
     cd_mixed_fini(&d->mixed);
     if (d->has_reducer) cd_reducer_fini(&d->reducer);
@@ -469,7 +470,7 @@ static cddp_status begin_join(cddp_ddp *d, const cddp_join_options *options, cdd
                        o.optimizer_state_count);
     CD_TRY(check_sound(d, err));
     CD_TRY(check_member(d, err));
-    CD_TRY(cd_join_configure(d, &o, err));
+    CD_TRY(cd_shadow_begin_join(d, &o, err));
     return CDDP_OK;
 }
 
@@ -482,7 +483,7 @@ cddp_status cddp_ddp_join_begin(cddp_ddp *d, const cddp_join_options *options, c
 static cddp_status end_join(cddp_ddp *d, cddp_error *err)
 {
     CD_TRY(check_sound(d, err));
-    CD_TRY(cd_join_leave(d, err));
+    CD_TRY(cd_shadow_end_join(d, err));
     return CDDP_OK;
 }
 
@@ -649,11 +650,12 @@ cddp_status cddp_ddp_set_optimizer_in_backward(cddp_ddp *d,
 
 static cddp_status update_process_group(cddp_ddp *d, cddp_group *group, cddp_error *err)
 {
-    if (d->has_reducer && d->reducer.zero.is_set)
+    if (d->has_reducer && d->reducer.zero != NULL)
         return cd_fail(err, CDDP_E_UNSUPPORTED,
                        "hook_with_zero_step: another group would assign the buckets anew, and part "
                        "their owners from the optimizer's state");
     cd_join_fini(&d->join);
+    cd_shadow_fini(&d->shadow);
     cd_delayed_abandon(&d->delayed);
     d->in_forward = false; /* what began in the old group does not end in the new one */
     if (d->has_reducer) {

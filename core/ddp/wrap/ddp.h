@@ -9,6 +9,7 @@
 #include "core/ddp/parts/module.h"
 #include "core/ddp/parts/options.h"
 #include "core/ddp/reducer/reducer.h"
+#include "core/ddp/wrap/shadow.h"
 
 struct cddp_ddp {
     const cddp_allocator *allocator;
@@ -21,6 +22,7 @@ struct cddp_ddp {
     cd_buffers buffers;
     cd_delayed delayed;
     cd_join join;
+    cd_shadow shadow;
     cd_reducer reducer;
     bool has_reducer;   /* false: every trainable parameter is delayed (DEL-06) */
     bool hooks_removed; /* UPG-03 */
