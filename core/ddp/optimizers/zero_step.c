@@ -231,7 +231,7 @@ static cddp_status allocate(cd_reducer *r, cddp_error *err)
         CD_ARENA_BYTES(b * sizeof *z->flats) + CD_ARENA_BYTES(b * sizeof *z->has_stepped);
     cd_arena_init(&z->arena, r->allocator, 0);
     if (!cd_arena_reserve(&z->arena, bytes))
-        return cd_fail(err, CDDP_E_NOMEM, "no memory to assign %zu buckets", b);
+        return cd_fail_memory(err, "the owners of %zu buckets", b);
     z->assignments = cd_arena_push(&z->arena, n * sizeof *z->assignments);
     z->starts = cd_arena_push(&z->arena, (b + 1) * sizeof *z->starts);
     z->flats = cd_arena_push(&z->arena, b * sizeof *z->flats);
@@ -252,8 +252,7 @@ static cddp_status assign(cd_reducer *r, cddp_error *err)
         CD_ARENA_BYTES(n * sizeof *d.owners) + CD_ARENA_BYTES(buckets * sizeof *d.order);
     cd_arena_init(&scratch, r->allocator, 0);
     if (!cd_arena_reserve(&scratch, bytes))
-        return cd_fail(err, CDDP_E_NOMEM, "no memory to assign %zu buckets to %u ranks", buckets,
-                       d.world);
+        return cd_fail_memory(err, "the owners of %zu buckets among %u ranks", buckets, d.world);
     d.loads = cd_arena_push(&scratch, d.world * sizeof *d.loads);
     d.has_piece = cd_arena_push(&scratch, d.world * sizeof *d.has_piece);
     d.owners = cd_arena_push(&scratch, n * sizeof *d.owners);

@@ -12,6 +12,7 @@
 #include "core/ddp/wrap/shadow.h"
 
 struct cddp_ddp {
+    cd_arena arena; /* owns the object itself, and the tables of its parts */
     const cddp_allocator *allocator;
     cddp_group *group;   /* NULL: this rank is not a member (UPG-01) */
     cddp_tracer *tracer; /* may be NULL */
