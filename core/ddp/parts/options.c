@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Options: PyTorch's names and defaults, refused combinations, capacities in bytes. */
-#include "core/ddp/wrap/options.h"
+#include "core/ddp/parts/options.h"
 
 #include "core/base/alloc.h"
 #include "core/base/error.h"
@@ -133,33 +133,33 @@ static cddp_status check_options(const cddp_ddp_options *o, cddp_error *err)
 }
 
 /* BKT-12: the small first bucket exists only while nobody asked for a capacity. */
-static cddp_status set_caps(cd_ddp_config *c, const cddp_ddp_options *o, cddp_error *err)
+static cddp_status set_caps(cd_ddp_config *c, const cddp_ddp_options *o, cd_arena *arena,
+                            cddp_error *err)
 {
     double mib = o->bucket_cap_mb != 0.0 ? o->bucket_cap_mb : 25.0;
     size_t n = o->bucket_cap_mb_list_count;
     c->caps.capacity_bytes = cd_bucket_cap_bytes(mib);
     c->caps.is_default = o->bucket_cap_mb == 0.0 && n == 0;
     if (n > 0) {
-        c->cap_list = cd_allocate_array(c->allocator, n, sizeof *c->cap_list);
-        if (c->cap_list == NULL) return cd_fail_memory(err, "%zu bucket capacities", n);
+        uint64_t *list = cd_arena_array(arena, n, sizeof *list);
+        if (list == NULL) return cd_fail_memory(err, "%zu bucket capacities", n);
         c->caps.capacity_bytes = 0;
         for (size_t i = 0; i < n; i++) {
-            c->cap_list[i] = cd_bucket_cap_bytes(o->bucket_cap_mb_list[i]);
-            if (c->cap_list[i] > c->caps.capacity_bytes) c->caps.capacity_bytes = c->cap_list[i];
+            list[i] = cd_bucket_cap_bytes(o->bucket_cap_mb_list[i]);
+            if (list[i] > c->caps.capacity_bytes) c->caps.capacity_bytes = list[i];
         }
-        c->caps.list = c->cap_list;
+        c->caps.list = list;
         c->caps.list_count = n;
     }
     c->caps.first_bytes = c->caps.is_default ? o->first_bucket_bytes : c->caps.capacity_bytes;
     return CDDP_OK;
 }
 
-cddp_status cd_ddp_config_init(cd_ddp_config *config, const cddp_ddp_options *o,
-                               const cddp_allocator *allocator, cddp_error *err)
+cddp_status cd_ddp_config_init(cd_ddp_config *config, const cddp_ddp_options *o, cd_arena *arena,
+                               cddp_error *err)
 {
     CD_TRY(check_options(o, err));
     cd_ddp_config c = {
-        .allocator = allocator,
         .broadcast_buffers = o->broadcast_buffers,
         .init_sync = o->init_sync,
         .find_unused_parameters = o->find_unused_parameters,
@@ -178,16 +178,9 @@ cddp_status cd_ddp_config_init(cd_ddp_config *config, const cddp_ddp_options *o,
     };
     c.mixed_precision = c.param_dtype != CDDP_DTYPE_COUNT || c.reduce_dtype != CDDP_DTYPE_COUNT ||
                         c.buffer_dtype != CDDP_DTYPE_COUNT;
-    CD_TRY(set_caps(&c, o, err));
+    CD_TRY(set_caps(&c, o, arena, err));
     *config = c;
     return CDDP_OK;
-}
-
-void cd_ddp_config_fini(cd_ddp_config *config)
-{
-    cd_release(config->allocator, config->cap_list,
-               config->caps.list_count * sizeof *config->cap_list);
-    memset(config, 0, sizeof *config);
 }
 
 uint64_t cd_ddp_config_digest(const cd_ddp_config *c)

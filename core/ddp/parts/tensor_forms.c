@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A list in order of first occurrence, searched from behind the last hit. */
-#include "core/ddp/wrap/tensor_forms.h"
+#include "core/ddp/parts/tensor_forms.h"
 
 #include "cddp/device.h"
-#include "core/base/alloc.h"
 
 #include <string.h>
 
@@ -41,9 +40,9 @@ static const cd_tensor_form *find(const cd_tensor_forms *forms, const cddp_tenso
     return NULL;
 }
 
-static const cd_tensor_form *add(cd_tensor_forms *forms, const cddp_tensor *like)
+static const cd_tensor_form *add(cd_tensor_forms *forms, cd_arena *arena, const cddp_tensor *like)
 {
-    cd_tensor_form *f = cd_allocate(forms->allocator, sizeof *f);
+    cd_tensor_form *f = cd_arena_array(arena, 1, sizeof *f);
     if (f == NULL) return NULL;
     *f = (cd_tensor_form){.like = *like, .gradient = *like};
     if (like->device != NULL) {
@@ -60,20 +59,12 @@ static const cd_tensor_form *add(cd_tensor_forms *forms, const cddp_tensor *like
     return f;
 }
 
-const cd_tensor_form *cd_tensor_forms_intern(cd_tensor_forms *forms, const cddp_tensor *tensor)
+const cd_tensor_form *cd_tensor_forms_intern(cd_tensor_forms *forms, cd_arena *arena,
+                                             const cddp_tensor *tensor)
 {
     const cddp_tensor like = like_of(tensor);
     const cd_tensor_form *found = find(forms, &like);
-    if (found == NULL) found = add(forms, &like);
+    if (found == NULL) found = add(forms, arena, &like);
     if (found != NULL) forms->recent = found;
     return found;
-}
-
-void cd_tensor_forms_fini(cd_tensor_forms *forms)
-{
-    for (cd_tensor_form *f = forms->first, *next; f != NULL; f = next) {
-        next = f->next;
-        cd_release(forms->allocator, f, sizeof *f);
-    }
-    *forms = (cd_tensor_forms){.allocator = forms->allocator};
 }

@@ -7,10 +7,11 @@
 ** The optimizer sees the slice with the parameter's own strides: PyTorch's contiguous slices would
 ** permute channels-last gradients (OIB-05). The divisor is the world size also under join (OIB-02).
 */
-#include "core/ddp/modes/optimizer_in_backward.h"
+#include "core/ddp/optimizers/optimizer_in_backward.h"
 
 #include "cddp/device.h"
 #include "core/base/error.h"
+#include "core/ddp/optimizers/zero_step.h"
 #include "core/hooks/hook.h"
 
 #include <string.h>

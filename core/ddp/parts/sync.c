@@ -5,10 +5,9 @@
 ** and copied out by the receivers. Bucket k is posted once bucket k-2 has been copied out, so at
 ** most two flat copies exist when storage is not kept.
 */
-#include "core/ddp/wrap/sync.h"
+#include "core/ddp/parts/sync.h"
 
 #include "cddp/device.h"
-#include "core/base/alloc.h"
 #include "core/base/error.h"
 
 #include <string.h>
@@ -35,8 +34,10 @@ static uint64_t key_of(const cd_broadcast_plan *p, const cddp_tensor *t)
 static cddp_status plan_layout(cd_broadcast_plan *p, const cd_broadcast_spec *spec, cddp_error *err)
 {
     size_t n = spec->tensor_count;
-    cd_bucket_input *inputs = cd_allocate_array(spec->allocator, n, sizeof *inputs);
-    if (inputs == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory to broadcast %zu tensors", n);
+    cd_arena scratch;
+    cd_arena_init(&scratch, spec->allocator, 0);
+    cd_bucket_input *inputs = cd_arena_array(&scratch, n, sizeof *inputs);
+    if (inputs == NULL) return cd_fail_memory(err, "a broadcast of %zu tensors", n);
     for (size_t i = 0; i < n; i++) {
         const cddp_tensor t = tensor_of(p, i);
         inputs[i] =
@@ -48,9 +49,8 @@ static cddp_status plan_layout(cd_broadcast_plan *p, const cd_broadcast_spec *sp
                                  .limits = &spec->limit_bytes,
                                  .limit_count = 1};
     cddp_status status = cd_bucket_assignment_by_size(&request, &p->layout, err);
-    cd_release(spec->allocator, inputs, n * sizeof *inputs);
-    CD_TRY(status);
-    return CDDP_OK;
+    cd_arena_fini(&scratch);
+    return CD_PASS(status);
 }
 
 static void describe_bucket(cd_broadcast_plan *p, size_t b)
@@ -63,7 +63,6 @@ static void describe_bucket(cd_broadcast_plan *p, size_t b)
         const cddp_tensor t = tensor_of(p, l->indices[i]);
         numel += cddp_tensor_numel(&t);
     }
-    if (count > p->largest_count) p->largest_count = count;
     cd_broadcast_bucket *bucket = &p->buckets[b];
     bucket->is_direct = count == 1 && cddp_tensor_is_contiguous(&first);
     bucket->flat =
@@ -77,27 +76,24 @@ cddp_status cd_broadcast_plan_init(cd_broadcast_plan *plan, const cd_broadcast_s
 {
     cddp_status status = CDDP_OK;
     size_t n = spec->tensor_count;
-    cd_broadcast_plan p = {.allocator = spec->allocator,
-                           .tensors = spec->tensors,
+    cd_broadcast_plan p = {.tensors = spec->tensors,
                            .tensor_count = n,
                            .keep_storage = spec->keep_storage};
     if (n == 0) {
         *plan = p;
         return CDDP_OK;
     }
+    cd_arena_init(&p.arena, spec->allocator, 0);
     CD_TRY_OUT(cd_bucket_layout_init(&p.layout, n, spec->allocator, err));
     CD_TRY_OUT(plan_layout(&p, spec, err));
-    p.buckets = cd_allocate_array(spec->allocator, p.layout.bucket_count, sizeof *p.buckets);
-    if (p.buckets == NULL) {
-        status = cd_fail(err, CDDP_E_NOMEM, "no memory to broadcast %zu tensors", n);
-        goto out;
+    for (size_t b = 0; b < p.layout.bucket_count; b++) {
+        const size_t count = p.layout.starts[b + 1] - p.layout.starts[b];
+        if (count > p.largest_count) p.largest_count = count;
     }
+    p.buckets = cd_arena_array(&p.arena, p.layout.bucket_count, sizeof *p.buckets);
+    p.pairs = cd_arena_array(&p.arena, p.largest_count, sizeof *p.pairs);
+    CD_TRY_OUT(cd_arena_check(&p.arena, err, "a broadcast of %zu tensors", n));
     for (size_t b = 0; b < p.layout.bucket_count; b++) describe_bucket(&p, b);
-    p.pairs = cd_allocate_array(spec->allocator, p.largest_count, sizeof *p.pairs);
-    if (p.pairs == NULL) {
-        status = cd_fail(err, CDDP_E_NOMEM, "no memory to broadcast %zu tensors", n);
-        goto out;
-    }
     *plan = p;
     return CDDP_OK;
 out:
@@ -120,8 +116,7 @@ void cd_broadcast_plan_fini(cd_broadcast_plan *p)
         cddp_work_release(p->buckets[b].work);
         release_flat(&p->buckets[b]);
     }
-    cd_release(p->allocator, p->pairs, p->largest_count * sizeof *p->pairs);
-    cd_release(p->allocator, p->buckets, p->layout.bucket_count * sizeof *p->buckets);
+    cd_arena_fini(&p->arena);
     cd_bucket_layout_fini(&p->layout);
     memset(p, 0, sizeof *p);
 }

@@ -4,7 +4,7 @@
 ** Sampled are the first ten iterations and then every sample_rate-th (LOG-03): reading the clock
 ** for every gradient of every iteration would itself be a cost.
 */
-#include "core/ddp/wrap/logger.h"
+#include "core/ddp/parts/logger.h"
 
 #include "core/base/alloc.h"
 

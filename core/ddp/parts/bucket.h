@@ -12,8 +12,8 @@
 */
 #pragma once
 #include "core/base/arena.h"
-#include "core/ddp/reducer/bucket_plan.h"
-#include "core/ddp/wrap/module.h"
+#include "core/ddp/parts/bucket_plan.h"
+#include "core/ddp/parts/module.h"
 
 typedef struct cd_bucket {
     uint32_t index;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which variable goes into which bucket: a pure function of sizes, order and limits (BKT-01…19).
 **
-** Ownership  a layout owns its arrays (from the allocator it was initialised with) until fini.
+** Ownership  a layout owns its arrays, in its arena, until fini; it may be moved.
 ** Errors     a refused input names the offending entry; nothing is written then.
 */
 #pragma once
-#include "cddp/alloc.h"
 #include "cddp/tensor.h"
+#include "core/base/arena.h"
 
 /* What the assignment needs to know of one tensor. */
 typedef struct cd_bucket_input {
@@ -27,7 +27,7 @@ typedef struct cd_bucket_request {
 
 /* Buckets as runs of one index vector: bucket b holds indices[starts[b] … starts[b+1]-1]. */
 typedef struct cd_bucket_layout {
-    const cddp_allocator *allocator;
+    cd_arena arena;
     size_t capacity;       /* variables the arrays have room for */
     size_t variable_count; /* = starts[bucket_count] */
     size_t bucket_count;

@@ -2,12 +2,12 @@
 /* Tensors in little memory: models have thousands of parameters but few forms, and a form is kept
 ** once.
 **
-** Ownership  a set of forms owns them from the first intern to fini; a packed tensor borrows its
-**            form and, like any tensor, its storage.
+** Ownership  forms live in the arena that they are interned into; a packed tensor borrows its form
+**            and, like any tensor, its storage.
 */
 #pragma once
-#include "cddp/alloc.h"
 #include "cddp/tensor.h"
+#include "core/base/arena.h"
 
 /* What tensors of equal device, dtype, sizes and strides have in common. */
 typedef struct cd_tensor_form {
@@ -19,15 +19,14 @@ typedef struct cd_tensor_form {
 } cd_tensor_form;
 
 typedef struct cd_tensor_forms {
-    const cddp_allocator *allocator;
     cd_tensor_form *first, *last;
     /* found last: layers repeat, so the next tensor's form is most often its successor */
     const cd_tensor_form *recent;
 } cd_tensor_forms;
 
-/* NULL: no memory. */
-const cd_tensor_form *cd_tensor_forms_intern(cd_tensor_forms *forms, const cddp_tensor *tensor);
-void cd_tensor_forms_fini(cd_tensor_forms *forms); /* accepts a zeroed set */
+/* arena: the same for all forms of a set. NULL: no memory. */
+const cd_tensor_form *cd_tensor_forms_intern(cd_tensor_forms *forms, cd_arena *arena,
+                                             const cddp_tensor *tensor);
 
 /* One device, or two tables of one kind: programs may keep a table for each use. */
 bool cd_device_is_same(const cddp_device *one, const cddp_device *other);

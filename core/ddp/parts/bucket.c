@@ -14,7 +14,7 @@
 **
 ** Not here: who goes where (bucket_plan.c), what is written into a bucket (reducer.c).
 */
-#include "core/ddp/reducer/bucket.h"
+#include "core/ddp/parts/bucket.h"
 
 #include "cddp/device.h"
 #include "core/base/alloc.h"
@@ -214,7 +214,7 @@ cddp_status cd_bucket_set_show_to_hook(cd_bucket_set *set, cddp_error *err)
     if (!cd_arena_reserve(&set->arena, CD_ARENA_BYTES(b * sizeof *set->hook_buckets) +
                                            CD_ARENA_BYTES(n * sizeof *set->slices) +
                                            CD_ARENA_BYTES(n * sizeof *set->parameters)))
-        return cd_fail(err, CDDP_E_NOMEM, "no memory to show %zu buckets to a comm hook", b);
+        return cd_fail_memory(err, "a comm hook's view of %zu buckets", b);
     set->hook_buckets = cd_arena_push(&set->arena, b * sizeof *set->hook_buckets);
     set->slices = cd_arena_push(&set->arena, n * sizeof *set->slices);
     set->parameters = cd_arena_push(&set->arena, n * sizeof *set->parameters);

@@ -10,9 +10,8 @@
 **
 ** Not here: storage of buckets (bucket.c), agreement on a rebuilt layout (rebuild.c).
 */
-#include "core/ddp/reducer/bucket_plan.h"
+#include "core/ddp/parts/bucket_plan.h"
 
-#include "core/base/alloc.h"
 #include "core/base/assert.h"
 #include "core/base/error.h"
 #include "core/base/hash.h"
@@ -40,24 +39,23 @@ typedef struct assignment {
 cddp_status cd_bucket_layout_init(cd_bucket_layout *layout, size_t capacity,
                                   const cddp_allocator *allocator, cddp_error *err)
 {
-    cd_bucket_layout l = {.allocator = allocator, .capacity = capacity};
-    l.indices = cd_allocate_array(allocator, capacity + 1, sizeof *l.indices);
-    l.starts = cd_allocate_array(allocator, capacity + 1, sizeof *l.starts);
-    l.limits = cd_allocate_array(allocator, capacity + 1, sizeof *l.limits);
-    if (l.indices == NULL || l.starts == NULL || l.limits == NULL) {
-        cd_bucket_layout_fini(&l);
+    cd_bucket_layout l = {.capacity = capacity};
+    const size_t n = capacity + 1;
+    cd_arena_init(&l.arena, allocator, 0);
+    if (!cd_arena_reserve(&l.arena, CD_ARENA_BYTES(n * sizeof *l.indices) +
+                                        CD_ARENA_BYTES(n * sizeof *l.starts) +
+                                        CD_ARENA_BYTES(n * sizeof *l.limits)))
         return cd_fail_memory(err, "a bucket layout of %zu variables", capacity);
-    }
+    l.indices = cd_arena_push(&l.arena, n * sizeof *l.indices);
+    l.starts = cd_arena_push(&l.arena, n * sizeof *l.starts);
+    l.limits = cd_arena_push(&l.arena, n * sizeof *l.limits);
     *layout = l;
     return CDDP_OK;
 }
 
 void cd_bucket_layout_fini(cd_bucket_layout *layout)
 {
-    const cddp_allocator *a = layout->allocator;
-    cd_release(a, layout->indices, (layout->capacity + 1) * sizeof *layout->indices);
-    cd_release(a, layout->starts, (layout->capacity + 1) * sizeof *layout->starts);
-    cd_release(a, layout->limits, (layout->capacity + 1) * sizeof *layout->limits);
+    cd_arena_fini(&layout->arena);
     memset(layout, 0, sizeof *layout);
 }
 
@@ -183,17 +181,16 @@ cddp_status cd_bucket_assignment_by_size(const cd_bucket_request *request, cd_bu
                                          cddp_error *err)
 {
     CD_TRY(check_request(request, layout, err));
-    const cddp_allocator *allocator = layout->allocator;
+    const cddp_allocator *allocator = layout->arena.allocator;
     size_t n = request->input_count;
     cddp_status status = CDDP_OK;
+    cd_arena scratch;
     assignment a = {.request = request, .layout = layout};
     cd_bucket_layout emitted = {0};
-    a.open = cd_allocate_array(allocator, n, sizeof *a.open);
-    a.next = cd_allocate_array(allocator, n, sizeof *a.next);
-    if (a.open == NULL || a.next == NULL) {
-        status = cd_fail(err, CDDP_E_NOMEM, "no memory to assign %zu tensors to buckets", n);
-        goto out;
-    }
+    cd_arena_init(&scratch, allocator, 0);
+    a.open = cd_arena_array(&scratch, n, sizeof *a.open);
+    a.next = cd_arena_array(&scratch, n, sizeof *a.next);
+    CD_TRY_OUT(cd_arena_check(&scratch, err, "an assignment of %zu tensors to buckets", n));
     if (request->indices == NULL) {
         CD_TRY_OUT(cd_bucket_layout_init(&emitted, n, allocator, err));
         a.layout = &emitted;
@@ -205,8 +202,7 @@ cddp_status cd_bucket_assignment_by_size(const cd_bucket_request *request, cd_bu
     if (request->indices == NULL) sort_by_first(&emitted, a.next, layout);
 out:
     cd_bucket_layout_fini(&emitted);
-    cd_release(allocator, a.open, n * sizeof *a.open);
-    cd_release(allocator, a.next, n * sizeof *a.next);
+    cd_arena_fini(&scratch);
     return status;
 }
 

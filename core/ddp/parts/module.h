@@ -10,8 +10,8 @@
 #pragma once
 #include "cddp/ddp.h"
 #include "core/base/arena.h"
-#include "core/ddp/reducer/bucket_plan.h"
-#include "core/ddp/wrap/tensor_forms.h"
+#include "core/ddp/parts/bucket_plan.h"
+#include "core/ddp/parts/tensor_forms.h"
 
 #define CD_NOT_REDUCED UINT32_MAX
 
@@ -60,10 +60,11 @@ static inline const cd_variable *cd_wrapped_variable(const cd_wrapped *module, s
     return &module->parameters[module->ordinals[variable]];
 }
 /* Sizes and keys for the bucket assignment, in the given order of variables (NULL: registration
-** order). Full-precision sizes count, also under mixed precision. Returns owned (variable_count),
-** released with the module's allocator. */
+** order). Full-precision sizes count, also under mixed precision. (variable_count), in the
+** arena. */
 cddp_status cd_wrapped_bucket_inputs(const cd_wrapped *module, const uint32_t *order,
-                                     cd_bucket_input **inputs, cddp_error *err);
+                                     cd_arena *arena, const cd_bucket_input **inputs,
+                                     cddp_error *err);
 /* Refuses what no device may be handed: too many dimensions, an unknown dtype, negative sizes. */
 cddp_status cd_wrapped_check_tensor(const cddp_tensor *tensor, const char *name, cddp_error *err);
 /* Can this gradient be copied to where the parameter's gradients lie? What a program left in a slot

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* compute_bucket_assignment_by_size gives what PyTorch 1.13.1 was observed to give (BKT-04, 08, 09,
 ** 14; VER-01). */
-#include "core/ddp/reducer/bucket_plan.h"
+#include "core/ddp/parts/bucket_plan.h"
 #include "tests/support/test.h"
 
 #include <stdio.h>

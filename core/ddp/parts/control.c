@@ -2,7 +2,7 @@
 /* Control vectors: host memory where the backend takes it; device memory where it does not, and
 ** where the parameters are on a device with streams that it reaches, so that their exchange is
 ** ordered by streams as everything else is. */
-#include "core/ddp/reducer/control.h"
+#include "core/ddp/parts/control.h"
 
 #include "cddp/device.h"
 #include "core/base/alloc.h"
@@ -25,14 +25,14 @@ cddp_status cd_control_init(cd_control *control, const cd_control_spec *spec, cd
         spec->device != NULL && (spec->device->flags & k->devices & CDDP_DEVICE_ASYNC) != 0;
     if (!k->any_device && ((k->devices & CDDP_DEVICE_HOST) == 0 || device_is_reached)) {
         device = spec->device;
-        c.is_remote = true;
         cddp_status status =
             device->allocate(device, spec->dtype, spec->numel > 0 ? spec->numel : 1, &storage, err);
         if (status != CDDP_OK) {
-            cd_release(spec->allocator, c.host, c.bytes);
-            return status;
+            cd_control_fini(&c);
+            return CD_PASS(status);
         }
     }
+    c.is_remote = storage != c.host;
     c.tensor = cddp_tensor_of(device, storage, 0, spec->dtype, &spec->numel, 1);
     *control = c;
     return CDDP_OK;

@@ -7,16 +7,15 @@
 **
 ** Names are canonical ("p", never ".p"), for every consumer alike: a deviation from IGN-03.
 */
-#include "core/ddp/wrap/module.h"
+#include "core/ddp/parts/module.h"
 
 #include "cddp/device.h"
-#include "core/base/alloc.h"
 #include "core/base/error.h"
 #include "core/base/hash.h"
 
 #include <string.h>
 
-#define NAME_BLOCK_BYTES 512 /* names of buffers share blocks of this size */
+#define BLOCK_BYTES 1024 /* forms and names of buffers share blocks of this size */
 
 static bool is_listed(const char *const *names, size_t count, const char *name)
 {
@@ -125,12 +124,13 @@ static cddp_status check_names(const cd_wrapped *m, size_t count, cddp_error *er
 {
     name_index index = {.size = 16};
     while (index.size < 2 * count) index.size *= 2;
-    index.places = cd_allocate_array(m->allocator, index.size, sizeof *index.places);
-    if (index.places == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory to compare %zu names", count);
+    cd_arena scratch;
+    cd_arena_init(&scratch, m->allocator, 0);
+    index.places = cd_arena_array(&scratch, index.size, sizeof *index.places);
+    if (index.places == NULL) return cd_fail_memory(err, "a comparison of %zu names", count);
     size_t i = 0;
     while (i < count && add_name(&index, m, i)) i++;
-    cd_release(m->allocator, index.places, index.size * sizeof *index.places);
+    cd_arena_fini(&scratch);
     if (i < count)
         return cd_fail(err, CDDP_E_ARG, "two parameters are called '%s'", m->parameters[i].name);
     return CDDP_OK;
@@ -144,7 +144,7 @@ static cddp_status copy_parameters(cd_wrapped *m, const cddp_ddp_options *o, cdd
     for (size_t i = 0; i < o->parameter_count; i++) {
         const cddp_parameter *p = &o->parameters[i];
         cd_wrapped_parameter *q = &m->parameters[i];
-        q->tensor = (cd_packed_tensor){cd_tensor_forms_intern(&m->forms, &p->tensor),
+        q->tensor = (cd_packed_tensor){cd_tensor_forms_intern(&m->forms, &m->arena, &p->tensor),
                                        p->tensor.storage, p->tensor.offset};
         if (q->tensor.form == NULL) return cd_fail_memory(err, "the form of '%s'", q->name);
         q->grad = p->grad;
@@ -285,13 +285,13 @@ cddp_status cd_wrapped_init(cd_wrapped *module, const cddp_ddp_options *options,
                             const cddp_allocator *allocator, cddp_error *err)
 {
     const size_t parameters = options->parameter_count + 1, buffers = options->buffer_count + 1;
-    cd_wrapped m = {.allocator = allocator, .forms.allocator = allocator};
+    cd_wrapped m = {.allocator = allocator};
     cddp_status status = CDDP_OK;
     const size_t bytes = CD_ARENA_BYTES(parameters * sizeof *m.parameters) +
                          CD_ARENA_BYTES(parameters * sizeof *m.ordinals) +
                          CD_ARENA_BYTES(parameters * sizeof *m.expect_sparse) +
                          CD_ARENA_BYTES(buffers * sizeof *m.buffers);
-    cd_arena_init(&m.arena, allocator, NAME_BLOCK_BYTES);
+    cd_arena_init(&m.arena, allocator, BLOCK_BYTES);
     if (!cd_arena_reserve(&m.arena, bytes))
         return cd_fail_memory(err, "a table of %zu parameters", options->parameter_count);
     m.parameters = cd_arena_push(&m.arena, parameters * sizeof *m.parameters);
@@ -308,7 +308,6 @@ out:
 
 void cd_wrapped_fini(cd_wrapped *m)
 {
-    cd_tensor_forms_fini(&m->forms);
     cd_arena_fini(&m->arena);
     memset(m, 0, sizeof *m);
 }
@@ -323,9 +322,10 @@ static uint64_t device_key(const cd_wrapped *m, const cddp_device *device)
 }
 
 cddp_status cd_wrapped_bucket_inputs(const cd_wrapped *module, const uint32_t *order,
-                                     cd_bucket_input **inputs, cddp_error *err)
+                                     cd_arena *arena, const cd_bucket_input **inputs,
+                                     cddp_error *err)
 {
-    cd_bucket_input *in = cd_allocate_array(module->allocator, module->variable_count, sizeof *in);
+    cd_bucket_input *in = cd_arena_array(arena, module->variable_count, sizeof *in);
     if (in == NULL)
         return cd_fail_memory(err, "the sizes of %zu parameters", module->variable_count);
     for (size_t i = 0; i < module->variable_count; i++) {

@@ -5,11 +5,12 @@
 ** Tensors of one dtype and device travel together in flat buckets of at most about 250 MiB, at most
 ** two in flight.
 **
-** Ownership  a plan borrows storage of the tensors; it owns its flat copies. With keep_storage they
+** Ownership  a plan borrows storage of the tensors; it owns its flat copies, and in its arena its
+**            tables. With keep_storage they
 **            stay for the next run, so that a steady buffer sync allocates nothing.
 */
 #pragma once
-#include "core/ddp/reducer/bucket_plan.h"
+#include "core/ddp/parts/bucket_plan.h"
 #include "cddp/comm.h"
 
 #define CD_BROADCAST_BYTES UINT64_C(262144000) /* 250 MiB, INI-12 */
@@ -24,7 +25,7 @@ typedef struct cd_tensor_list {
 } cd_tensor_list;
 
 typedef struct cd_broadcast_plan {
-    const cddp_allocator *allocator;
+    cd_arena arena;
     cd_tensor_list tensors; /* in order of registration */
     size_t tensor_count;
     cd_bucket_layout layout;

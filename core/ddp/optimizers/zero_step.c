@@ -26,7 +26,7 @@
 ** Limitations: not with join, whose shadows take no steps (ZRO-09); not with another group later
 ** on, which would part the steps from their state.
 */
-#include "core/ddp/modes/zero_step.h"
+#include "core/ddp/optimizers/zero_step.h"
 
 #include "cddp/device.h"
 #include "core/base/alloc.h"
@@ -62,7 +62,7 @@ static cddp_status check_fits(const cd_reducer *r, const cddp_optimizer_in_backw
     return CDDP_OK;
 }
 
-void cd_zero_abandon(cd_zero *z)
+static void give_works_back(cd_zero *z)
 {
     for (size_t i = 0; i < z->assignment_count; i++) {
         cddp_work_release(z->assignments[i].work);
@@ -74,16 +74,16 @@ void cd_zero_abandon(cd_zero *z)
 
 static int64_t storage_of(int64_t numel) { return numel > 0 ? numel : 1; }
 
-void cd_zero_fini(cd_zero *z)
+static void forget_assignments(cd_zero *z)
 {
-    cd_zero_abandon(z);
+    give_works_back(z);
     for (size_t b = 0; z->flats != NULL && b < z->bucket_count; b++)
         if (z->flats[b].device != NULL)
             z->flats[b].device->release(z->flats[b].device, z->flats[b].dtype,
                                         storage_of(cddp_tensor_numel(&z->flats[b])),
                                         z->flats[b].storage);
     cd_arena_fini(&z->arena);
-    memset(z, 0, sizeof *z);
+    *z = (cd_zero){.is_interleaved = z->is_interleaved, .shards_buckets = z->shards_buckets};
 }
 
 /* ---- who steps what ---- */
@@ -165,7 +165,7 @@ static void sort_by_size(const cd_reducer *r, assignment *d)
 static void assign_all(const cd_reducer *r, assignment *d)
 {
     const cd_bucket_set *set = &r->buckets;
-    if (!r->zero.shards_buckets) {
+    if (!r->zero->shards_buckets) {
         for (size_t b = 0; b < set->bucket_count; b++)
             for (uint32_t i = 0; i < set->buckets[b].variable_count; i++)
                 d->owners[set->buckets[b].first_slot + i] = (uint32_t)(b % d->world);
@@ -188,7 +188,7 @@ static cddp_status make_flat(const cd_bucket *bucket, cddp_tensor *flat, cddp_er
 static void add_assignment(cd_reducer *r, const cd_bucket *bucket, uint32_t first, uint32_t end,
                            uint32_t rank)
 {
-    cd_zero *z = &r->zero;
+    cd_zero *z = r->zero;
     const cd_bucket_set *set = &r->buckets;
     uint32_t last = bucket->first_slot + end - 1;
     int64_t from = set->offsets[bucket->first_slot + first],
@@ -204,7 +204,7 @@ static void add_assignment(cd_reducer *r, const cd_bucket *bucket, uint32_t firs
 ** ranks. */
 static void collect(cd_reducer *r, const cd_bucket *bucket, const uint32_t *owners)
 {
-    cd_zero *z = &r->zero;
+    cd_zero *z = r->zero;
     size_t start = z->starts[bucket->index] = z->assignment_count;
     const uint32_t *own = owners + bucket->first_slot;
     for (uint32_t first = 0, end; first < bucket->variable_count; first = end) {
@@ -224,14 +224,14 @@ static void collect(cd_reducer *r, const cd_bucket *bucket, const uint32_t *owne
 
 static cddp_status allocate(cd_reducer *r, cddp_error *err)
 {
-    cd_zero *z = &r->zero;
+    cd_zero *z = r->zero;
     const size_t n = r->variable_count, b = r->buckets.bucket_count;
     const size_t bytes =
         CD_ARENA_BYTES(n * sizeof *z->assignments) + CD_ARENA_BYTES((b + 1) * sizeof *z->starts) +
         CD_ARENA_BYTES(b * sizeof *z->flats) + CD_ARENA_BYTES(b * sizeof *z->has_stepped);
     cd_arena_init(&z->arena, r->allocator, 0);
     if (!cd_arena_reserve(&z->arena, bytes))
-        return cd_fail(err, CDDP_E_NOMEM, "no memory to assign %zu buckets", b);
+        return cd_fail_memory(err, "the owners of %zu buckets", b);
     z->assignments = cd_arena_push(&z->arena, n * sizeof *z->assignments);
     z->starts = cd_arena_push(&z->arena, (b + 1) * sizeof *z->starts);
     z->flats = cd_arena_push(&z->arena, b * sizeof *z->flats);
@@ -239,14 +239,6 @@ static cddp_status allocate(cd_reducer *r, cddp_error *err)
     z->bucket_count = b;
     for (size_t i = 0; i < b; i++) CD_TRY(make_flat(&r->buckets.buckets[i], &z->flats[i], err));
     return CDDP_OK;
-}
-
-/* Forgets what a failed assignment made, so that the next backward can make it again. */
-static void forget(cd_zero *z)
-{
-    const bool interleaved = z->is_interleaved, shards = z->shards_buckets;
-    cd_zero_fini(z);
-    *z = (cd_zero){.is_set = true, .is_interleaved = interleaved, .shards_buckets = shards};
 }
 
 static cddp_status assign(cd_reducer *r, cddp_error *err)
@@ -260,8 +252,7 @@ static cddp_status assign(cd_reducer *r, cddp_error *err)
         CD_ARENA_BYTES(n * sizeof *d.owners) + CD_ARENA_BYTES(buckets * sizeof *d.order);
     cd_arena_init(&scratch, r->allocator, 0);
     if (!cd_arena_reserve(&scratch, bytes))
-        return cd_fail(err, CDDP_E_NOMEM, "no memory to assign %zu buckets to %u ranks", buckets,
-                       d.world);
+        return cd_fail_memory(err, "the owners of %zu buckets among %u ranks", buckets, d.world);
     d.loads = cd_arena_push(&scratch, d.world * sizeof *d.loads);
     d.has_piece = cd_arena_push(&scratch, d.world * sizeof *d.has_piece);
     d.owners = cd_arena_push(&scratch, n * sizeof *d.owners);
@@ -269,17 +260,18 @@ static cddp_status assign(cd_reducer *r, cddp_error *err)
     CD_TRY_OUT(allocate(r, err));
     assign_all(r, &d);
     for (size_t b = 0; b < buckets; b++) collect(r, &r->buckets.buckets[b], d.owners);
-    r->zero.starts[buckets] = r->zero.assignment_count;
-    r->zero.is_assigned = true;
+    r->zero->starts[buckets] = r->zero->assignment_count;
+    r->zero->is_assigned = true;
 out:
-    if (status != CDDP_OK) forget(&r->zero);
+    /* The next backward can make them again. */
+    if (status != CDDP_OK) forget_assignments(r->zero);
     cd_arena_fini(&scratch);
     return status;
 }
 
 int64_t cd_zero_owner(const cd_reducer *r, size_t variable)
 {
-    const cd_zero *z = &r->zero;
+    const cd_zero *z = r->zero;
     if (!z->is_assigned) return -1;
     const cd_bucket *bucket = &r->buckets.buckets[r->buckets.bucket_of[variable]];
     uint32_t place = r->buckets.slot_of[variable] - bucket->first_slot;
@@ -315,7 +307,7 @@ static cddp_status move(const cd_reducer *r, const cd_bucket *bucket, const cd_z
         const cddp_tensor parameter =
             cd_packed_tensor_get(&cd_wrapped_variable(r->module, v)->tensor);
         const cddp_tensor travelling =
-            cd_bucket_set_view_of(&r->buckets, v, &r->zero.flats[bucket->index]);
+            cd_bucket_set_view_of(&r->buckets, v, &r->zero->flats[bucket->index]);
         CD_TRY(parameter.device->copy(out ? &parameter : &travelling,
                                       out ? &travelling : &parameter, NULL, err));
     }
@@ -341,7 +333,7 @@ static cddp_status step_own(cd_reducer *r, const cd_bucket *bucket, const cd_zer
 /* Once per backward; a second call does nothing. */
 static cddp_status step_bucket(cd_reducer *r, const cd_bucket *bucket, cddp_error *err)
 {
-    cd_zero *z = &r->zero;
+    cd_zero *z = r->zero;
     if (!z->is_assigned || z->has_stepped[bucket->index]) return CDDP_OK;
     z->has_stepped[bucket->index] = true;
     for (size_t i = z->starts[bucket->index]; i < z->starts[bucket->index + 1]; i++) {
@@ -357,7 +349,7 @@ static cddp_status step_bucket(cd_reducer *r, const cd_bucket *bucket, cddp_erro
 ** stepped and sent. */
 static cddp_status step_previous(cd_reducer *r, cd_bucket *launched, cddp_error *err)
 {
-    if (!r->zero.is_interleaved || !r->zero.is_assigned || launched->index == 0) return CDDP_OK;
+    if (!r->zero->is_interleaved || !r->zero->is_assigned || launched->index == 0) return CDDP_OK;
     cd_bucket *previous = &r->buckets.buckets[launched->index - 1];
     if (previous->is_skipped) return CDDP_OK;
     CD_TRY(cd_reducer_complete_future(r, previous, err));
@@ -367,7 +359,7 @@ static cddp_status step_previous(cd_reducer *r, cd_bucket *launched, cddp_error 
 /* Nothing travelled for a bucket that was left out (UNU-14). */
 static cddp_status take_bucket(cd_reducer *r, const cd_bucket *bucket, cddp_error *err)
 {
-    cd_zero *z = &r->zero;
+    cd_zero *z = r->zero;
     if (!z->has_stepped[bucket->index]) return CDDP_OK;
     z->has_stepped[bucket->index] = false;
     for (size_t i = z->starts[bucket->index]; i < z->starts[bucket->index + 1]; i++) {
@@ -392,24 +384,30 @@ static cddp_status complete(cd_reducer *r, cd_bucket *bucket, const cddp_tensor 
 static cddp_status end_backward(cd_reducer *r, cddp_error *err)
 {
     if (!r->has_rebuilt) return CDDP_OK;
-    if (!r->zero.is_assigned) return CD_PASS(assign(r, err));
+    if (!r->zero->is_assigned) return CD_PASS(assign(r, err));
     for (size_t b = 0; b < r->buckets.bucket_count; b++)
         CD_TRY(take_bucket(r, &r->buckets.buckets[b], err));
     return CDDP_OK;
 }
 
+static void abandon(cd_reducer *r) { give_works_back(r->zero); }
+static void fini(cd_reducer *r) { forget_assignments(r->zero); }
+
 static const cd_bucket_consumer steps_shards = {.launched = step_previous,
                                                 .complete = complete,
-                                                .end = end_backward};
+                                                .end = end_backward,
+                                                .abandon = abandon,
+                                                .fini = fini};
 
 cddp_status cd_zero_attach(cd_reducer *r, const cddp_optimizer_in_backward *optimizer,
                            cddp_error *err)
 {
     CD_TRY(check_fits(r, optimizer, err));
-    r->zero = (cd_zero){.is_set = true,
-                        .shards_buckets = optimizer->shard_buckets,
-                        .is_interleaved =
-                            optimizer->overlap == CDDP_OVERLAP_HOOK_WITH_ZERO_STEP_INTERLEAVED};
+    r->zero = cd_arena_push(&r->arena, sizeof *r->zero);
+    if (r->zero == NULL) return cd_fail_memory(err, "%s", name);
+    *r->zero = (cd_zero){.shards_buckets = optimizer->shard_buckets,
+                         .is_interleaved =
+                             optimizer->overlap == CDDP_OVERLAP_HOOK_WITH_ZERO_STEP_INTERLEAVED};
     cd_reducer_add_consumer(r, &steps_shards, false);
     return CDDP_OK;
 }
