@@ -14,6 +14,7 @@
 #include "core/plan/plan_check.h"
 #include "core/reference/collective.h"
 #include "core/reference/declared.h"
+#include "core/reference/owed.h"
 
 #include <stdio.h>
 
@@ -157,6 +158,17 @@ cddp_status cd_referee_open(cd_referee *o, const cd_observed_open *observed, cdd
     o->loss_scale = observed->loss_scale;
     CD_TRY(make_references(o, err));
     CD_TRY(make_oracle(o, observed, err));
+    const cd_module *module = o->reference->replica->model->module;
+    size_t without_elements = 0;
+    for (size_t i = 0; i < module->parameter_count; i++)
+        without_elements += cddp_tensor_numel(&module->parameters[i].tensor) == 0;
+    const cd_owing_rank owing = {.plan = o->options.plan,
+                                 .settings = &o->settings,
+                                 .rank = o->options.rank,
+                                 .parameter_count = module->parameter_count,
+                                 .buffer_count = module->buffer_count,
+                                 .updated_count = module->parameter_count - without_elements};
+    cd_owed_emit(&owing, o->options.tracer);
     return CDDP_OK;
 }
 
