@@ -182,6 +182,13 @@ static void watch_rescaled(void *self, double loss_scale)
     ((cd_watch *)self)->loss_scale = loss_scale;
 }
 
+static cddp_status watch_look(void *self, const cd_watched_moment *moment, cddp_error *err)
+{
+    cd_watch *w = self;
+    (void)w, (void)moment, (void)err;
+    return CDDP_OK;
+}
+
 static cddp_status watch_begin(void *self, uint32_t step, const cd_watched_values *values,
                                cddp_error *err)
 {
@@ -343,6 +350,7 @@ static void watch_close(void *self)
 }
 
 static const cd_watcher_ops watch_ops = {.open = watch_open,
+                                         .look = watch_look,
                                          .rescaled = watch_rescaled,
                                          .begin = watch_begin,
                                          .before_update = watch_before_update,
