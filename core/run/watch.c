@@ -13,6 +13,7 @@
 #include "core/oracle/emit.h"
 #include "core/plan/plan.h"
 #include "core/reference/collective.h"
+#include "core/reference/custody.h"
 
 #include <stdio.h>
 
@@ -27,6 +28,7 @@ struct cd_watch {
     double loss_scale;               /* at the moment; the references borrow it */
     cd_reference *reference, *free_reference;
     cd_oracle *oracle;
+    cd_custody *custody;
     cd_blob optimizer_state; /* before the update, for the reference */
     cddp_tensor *before;     /* (parameter_count) parameters before it, owned */
     size_t parameter_count;
@@ -172,20 +174,38 @@ static cddp_status watch_open(void *self, const cd_watched_model *model, cddp_er
     CD_TRY(make_references(w, model, err));
     CD_TRY(make_oracle(w, model, err));
     CD_TRY(make_room(w, model, err));
-    return CDDP_OK;
+    const cd_custody_options custody = {.plan = w->options.plan,
+                                        .settings = &w->settings,
+                                        .rank = w->options.rank->rank,
+                                        .reference = w->reference,
+                                        .variables = model->variables,
+                                        .tracer = w->options.tracer,
+                                        .allocator = w->allocator};
+    CD_TRY(cd_custody_create(&custody, &w->custody, err));
+    cd_custody_note_scale(w->custody, w->loss_scale);
+    return CD_PASS(cd_custody_start(w->custody, err));
 }
 
 /* ---- moments ---- */
 
 static void watch_rescaled(void *self, double loss_scale)
 {
-    ((cd_watch *)self)->loss_scale = loss_scale;
+    cd_watch *w = self;
+    w->loss_scale = loss_scale;
+    if (w->custody != NULL) cd_custody_note_scale(w->custody, loss_scale);
 }
 
 static cddp_status watch_look(void *self, const cd_watched_moment *moment, cddp_error *err)
 {
-    cd_watch *w = self;
-    (void)w, (void)moment, (void)err;
+    const cd_watch *w = self;
+    const cd_custody_moment now = {.moment = moment->moment,
+                                   .step = moment->step,
+                                   .micro_step =
+                                       moment->micro != NULL ? moment->micro->place.micro_step : 0,
+                                   .parameters = moment->values.parameters,
+                                   .gradients = moment->values.gradients,
+                                   .buffers = moment->values.buffers};
+    CD_TRY(cd_custody_look(w->custody, &now, err));
     return CDDP_OK;
 }
 
@@ -248,6 +268,7 @@ static cddp_status watch_reduced(void *self, const cd_watched_reduction *watched
                                   .loss_scale = w->loss_scale};
     CD_TRY(cd_declare_reduction(&declaration, watched, &reduction, err));
     CD_TRY(cd_oracle_judge_gradients(w->oracle, &reduction, watched->values.buffers, err));
+    CD_TRY(cd_custody_reduced(w->custody, watched->values.gradients, err));
     return CDDP_OK;
 }
 
@@ -257,6 +278,7 @@ static cddp_status watch_clips(void *self, const cd_watched_norm *watched, cddp_
     const cd_oracle_norm norm = {watched->values.gradients, watched->norm, watched->ranks,
                                  watched->rank_count};
     CD_TRY(cd_oracle_judge_norm(w->oracle, &norm, err));
+    cd_custody_note_norm(w->custody, watched->norm);
     return CDDP_OK;
 }
 
@@ -300,6 +322,7 @@ static cddp_status watch_updated(void *self, const cd_watched_update *watched, c
                                     .state = {w->slots, w->slot_parameters, w->slot_count}};
     w->reference->due = w->free_reference->due = watched->stepped;
     CD_TRY(cd_oracle_judge_update(w->oracle, &before, &after, err));
+    CD_TRY(cd_custody_updated(w->custody, watched->values.parameters, err));
     return CDDP_OK;
 }
 
@@ -332,6 +355,7 @@ static void watch_close(void *self)
 {
     cd_watch *w = self;
     cd_oracle_destroy(w->oracle);
+    cd_custody_destroy(w->custody);
     cd_reference_destroy(w->reference);
     cd_reference_destroy(w->free_reference);
     for (size_t i = 0; w->before != NULL && i < w->parameter_count; i++) {
@@ -344,6 +368,7 @@ static void watch_close(void *self)
     cd_blob_fini(&w->optimizer_state);
     cd_numbers_fini(&w->numbers);
     w->oracle = NULL;
+    w->custody = NULL;
     w->reference = w->free_reference = NULL;
     w->before = w->slots = NULL;
     w->slot_parameters = NULL;

@@ -180,9 +180,9 @@ static cddp_status emit_gradients(cd_trainer *t, cd_moment moment, cddp_error *e
         if (is_there) CD_TRY(look_at(&grad->value, (int64_t)digest, look, err));
         CD_EMIT(t->tracer, value, module->parameters[i].name, .what = CDDP_WHAT_GRADIENT,
                 .moment = moment, .id = (int64_t)i,
-                .presence = !is_there                          ? CDDP_PRESENCE_ABSENT
-                            : grad->kind == CDDP_GRAD_SPARSE   ? CDDP_PRESENCE_SPARSE
-                                                               : look->presence,
+                .presence = !is_there                        ? CDDP_PRESENCE_ABSENT
+                            : grad->kind == CDDP_GRAD_SPARSE ? CDDP_PRESENCE_SPARSE
+                                                             : look->presence,
                 .digest = (int64_t)digest, .param = variable_of(t, i),
                 .nonfinite = is_there ? look->nonfinite : -1);
     }

@@ -270,8 +270,8 @@ cddp_status cd_trainer_begin_step(cd_trainer *t, uint32_t step, cddp_error *err)
     for (size_t i = 0; i < cd_trainer_module(t)->parameter_count; i++)
         cddp_grad_drop(&t->parameters[i].averaged);
     CD_TRY(cd_streams_settle(&t->streams, err));
-    cd_trainer_emit_agreement(t);
     CD_TRY(cd_trainer_show(t, CD_MOMENT_BEGIN, err));
+    cd_trainer_emit_agreement(t);
     if (cd_trainer_steps_in_backward(t)) CD_TRY(cd_trainer_show_before(t, err));
     const cd_watched_values values = cd_trainer_refresh_views(t);
     if (t->view.watcher != NULL)

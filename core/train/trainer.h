@@ -64,14 +64,14 @@ typedef struct cd_trainer_look {
 
 /* The watcher, and the values shown to it: the host's view when it was last refreshed. */
 typedef struct cd_trainer_view {
-    const cd_watcher *watcher; /* NULL: nobody, or not yet */
-    cddp_tensor *parameters;   /* (parameter_count) */
-    cddp_grad *gradients;      /* (parameter_count) */
-    cddp_tensor *buffers;      /* (buffer_count) */
+    const cd_watcher *watcher;                         /* NULL: nobody, or not yet */
+    cddp_tensor *parameters;                           /* (parameter_count) */
+    cddp_grad *gradients;                              /* (parameter_count) */
+    cddp_tensor *buffers;                              /* (buffer_count) */
     cd_trainer_look *parameter_looks, *gradient_looks; /* (parameter_count) */
     cd_trainer_look *buffer_looks;                     /* (buffer_count) */
-    bool *stepped;             /* (optimizer_count) in this step */
-    bool knows_owners;         /* whose bucket is whose */
+    bool *stepped;                                     /* (optimizer_count) in this step */
+    bool knows_owners;                                 /* whose bucket is whose */
 } cd_trainer_view;
 
 /* ---- parts ---- */
