@@ -11,9 +11,9 @@
 ** Limits        the rank's own chain only. Values that come from another rank are accepted here:
 **               after the initial broadcast, after a broadcast of buffers and at the end of join,
 **               on every rank but the authority (I-INIT, I-BUFEQ and I-PARAMEQ judge them).
-**               Results of backward, forward, hooks and optimizers are the oracle's to judge; without
-**               it the link is counted as not judged. After a break the chain goes on from
-**               what was found.
+**               Results of backward, forward, hooks and optimizers are the oracle's to judge;
+**               without it the link is counted as not judged. After a break the chain goes on
+**               from what was found.
 */
 #include "core/check/writer.h"
 
@@ -157,6 +157,16 @@ static const char *moment_word(int64_t moment)
     }
 }
 
+static void print_place(char *text, size_t text_bytes, int64_t moment, int64_t step)
+{
+    if (moment == CDDP_MOMENT_BEGIN)
+        cd_say(text, text_bytes, "the begin of step %lld", (long long)step);
+    else if (moment == CDDP_MOMENT_END)
+        cd_say(text, text_bytes, "the end");
+    else
+        cd_say(text, text_bytes, "%s of step %lld", moment_word(moment), (long long)step);
+}
+
 static const char *name_of(state *s, int64_t what, int64_t id)
 {
     switch (what) {
@@ -204,7 +214,7 @@ static void report(state *s, const cd_key *key, const breach *b)
     const cddp_event_value *v = &b->at.as.value;
     const char *name = name_of(s, v->what, v->id);
     const int64_t from = (int64_t)(int8_t)(key->part[2] & 0xff), step = (key->part[2] - from) >> 8;
-    char who[96], what[140], number[24] = "";
+    char who[96], what[140], number[24] = "", places[2][48];
     cddp_finding f = cd_finding_at(&s->writer, &b->at);
     cd_finding_set_ranks(&s->writer, &f, &b->ranks);
     cd_finding_add_event(&f, b->at.rank, b->before);
@@ -214,12 +224,13 @@ static void report(state *s, const cd_key *key, const breach *b)
            name, number);
     if (v->what == CDDP_WHAT_PARAMETER || v->what == CDDP_WHAT_GRADIENT)
         CD_SAY(f.parameter, "%s", name);
+    print_place(places[0], sizeof places[0], from, step);
+    print_place(places[1], sizeof places[1], v->moment, b->at.step);
     if (from == AT_SEED)
         CD_SAY(f.title, "%s: %s does not start from the plan's initial values%s", who, what,
                cd_writer_get_count(&s->writer, b->count, "tensors"));
     else
-        CD_SAY(f.title, "%s: %s changed between %s of step %lld and %s of step %u%s", who, what,
-               moment_word(from), (long long)step, moment_word(v->moment), b->at.step,
+        CD_SAY(f.title, "%s: %s changed between %s and %s%s", who, what, places[0], places[1],
                cd_writer_get_count(&s->writer, b->count, "tensors"));
     if (b->was != 0 && b->words[0] != 0)
         CD_SAY(f.expected, "rank %u: digest %016llx: %s", b->at.rank, (unsigned long long)b->was,
@@ -273,6 +284,9 @@ static bool is_computed(state *s, const rank_facts *r, const found *f, const lin
     const uint32_t rank = f->event->rank, step = f->event->step;
     const bool has_stepped = r->stepped == step + 1;
     switch (f->moment) {
+    case CDDP_MOMENT_FORWARD:
+        /* a trace without the moment after the forward */
+        return l->moment == CDDP_MOMENT_FORWARD || l->moment == CDDP_MOMENT_AFTER_INIT;
     case CDDP_MOMENT_AFTER_FORWARD:
         return f->what == CDDP_WHAT_BUFFER;
     case CDDP_MOMENT_AFTER_BACKWARD:
@@ -423,6 +437,8 @@ static void take_final(state *s, const cddp_event *e)
 static void take_touch(state *s, const cddp_event *e)
 {
     const cddp_event_optimizer_touch *t = &e->as.optimizer_touch;
+    rank_facts *r = cd_ranks_find(&s->ranks, e->rank);
+    if (r != NULL && t->touched) r->stepped = e->step + 1;
     link *l = find_gradient(s, e->rank, t->param);
     const int64_t *ordinal =
         t->param >= 0 ? cd_table_find(&s->ordinals, CD_KEY(e->rank, t->param)) : NULL;
@@ -435,7 +451,7 @@ static void take_touch(state *s, const cddp_event *e)
         note_breach(s, &f, l, NULL);
     else
         s->held++;
-    l->is_consumed = l->is_final; /* before any moment of its own: in backward */
+    l->is_consumed = l->is_final; /* nothing was shown before: in backward */
 }
 
 /* Whatever is added to gradients from here on, a reduction or the oracle says what it makes. */
