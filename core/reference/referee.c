@@ -13,6 +13,7 @@
 #include "core/plan/plan.h"
 #include "core/plan/plan_check.h"
 #include "core/reference/collective.h"
+#include "core/reference/custody.h"
 #include "core/reference/declared.h"
 #include "core/reference/owed.h"
 
@@ -28,6 +29,7 @@ struct cd_referee {
     double loss_scale;           /* at the moment; the references borrow it */
     cd_reference *reference, *free_reference;
     cd_oracle *oracle;
+    cd_custody *custody;
     cd_observed_before_update before; /* the copies from which an update is judged */
     cd_blob optimizer_state;          /* the bytes of .before: a reader's own cursor */
     cd_numbers numbers;               /* of a collective's result */
@@ -169,7 +171,16 @@ cddp_status cd_referee_open(cd_referee *o, const cd_observed_open *observed, cdd
                                  .buffer_count = module->buffer_count,
                                  .updated_count = module->parameter_count - without_elements};
     cd_owed_emit(&owing, o->options.tracer);
-    return CDDP_OK;
+    const cd_custody_options custody = {.plan = o->options.plan,
+                                        .settings = &o->settings,
+                                        .rank = o->options.rank,
+                                        .reference = o->reference,
+                                        .variables = observed->variables.items,
+                                        .tracer = o->options.tracer,
+                                        .allocator = o->allocator};
+    CD_TRY(cd_custody_create(&custody, &o->custody, err));
+    cd_custody_note_scale(o->custody, o->loss_scale);
+    return CD_PASS(cd_custody_start(o->custody, err));
 }
 
 /* ---- moments ---- */
@@ -179,6 +190,19 @@ cddp_status cd_referee_rescaled(cd_referee *o, const cd_observed_rescaled *obser
 {
     (void)err;
     o->loss_scale = observed->loss_scale;
+    if (o->custody != NULL) cd_custody_note_scale(o->custody, observed->loss_scale);
+    return CDDP_OK;
+}
+
+cddp_status cd_referee_look(cd_referee *o, const cd_observed_look *observed, cddp_error *err)
+{
+    const cd_custody_moment now = {.moment = observed->moment,
+                                   .step = observed->step,
+                                   .micro_step = observed->micro_step,
+                                   .parameters = observed->parameters.items,
+                                   .gradients = observed->gradients.items,
+                                   .buffers = observed->buffers.items};
+    CD_TRY(cd_custody_look(o->custody, &now, err));
     return CDDP_OK;
 }
 
@@ -236,6 +260,7 @@ cddp_status cd_referee_reduced(cd_referee *o, const cd_observed_reduced *observe
                                   .loss_scale = o->loss_scale};
     CD_TRY(cd_declare_reduction(&declaration, observed, &reduction, err));
     CD_TRY(cd_oracle_judge_gradients(o->oracle, &reduction, observed->buffers.items, err));
+    CD_TRY(cd_custody_reduced(o->custody, observed->gradients.items, err));
     return CDDP_OK;
 }
 
@@ -244,6 +269,7 @@ cddp_status cd_referee_clips(cd_referee *o, const cd_observed_clips *observed, c
     const cd_oracle_norm norm = {observed->gradients.items, observed->norm, observed->ranks.items,
                                  (uint32_t)observed->ranks.count};
     CD_TRY(cd_oracle_judge_norm(o->oracle, &norm, err));
+    cd_custody_note_norm(o->custody, observed->norm);
     return CDDP_OK;
 }
 
@@ -289,6 +315,7 @@ cddp_status cd_referee_updated(cd_referee *o, const cd_observed_updated *observe
                                               observed->slots.count}};
     o->reference->due = o->free_reference->due = observed->stepped.items;
     CD_TRY(cd_oracle_judge_update(o->oracle, &before, &after, err));
+    CD_TRY(cd_custody_updated(o->custody, observed->parameters.items, err));
     return CDDP_OK;
 }
 
@@ -349,6 +376,7 @@ void cd_referee_destroy(cd_referee *o)
 {
     if (o == NULL) return;
     cd_oracle_destroy(o->oracle);
+    cd_custody_destroy(o->custody);
     cd_reference_destroy(o->reference);
     cd_reference_destroy(o->free_reference);
     cd_numbers_fini(&o->numbers);

@@ -23,7 +23,7 @@ struct cd_intake {
     cd_watcher watcher;
     cd_referee *referee; /* NULL until the trainer opens */
     size_t parameter_count, buffer_count, slot_count;
-    copies begin, forward, reduced, clips, before, updated, finish;
+    copies look, begin, forward, reduced, clips, before, updated, finish;
     cd_gradient_copies local; /* (parameter_count) */
     cd_tensor_copies output;  /* of a collective */
     cd_blob optimizer_state;  /* before an update */
@@ -84,8 +84,8 @@ static cddp_status make_room(cd_intake *n, const cd_watched_model *model, cddp_e
     n->slots = cd_arena_array(&n->memory, n->slot_count + 1, sizeof *n->slots);
     n->slot_parameters = cd_arena_array(&n->memory, n->slot_count + 1, sizeof *n->slot_parameters);
     CD_TRY(cd_arena_check(&n->memory, err, "the intake of rank %u", n->options.rank->rank));
-    copies *const all[] = {&n->begin,  &n->forward, &n->reduced, &n->clips,
-                           &n->before, &n->updated, &n->finish};
+    copies *const all[] = {&n->look,  &n->begin,  &n->forward, &n->reduced,
+                           &n->clips, &n->before, &n->updated, &n->finish};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) CD_TRY(init_copies(n, all[i], err));
     CD_TRY(cd_gradient_copies_init(&n->local, n->allocator, n->parameter_count, err));
     return CDDP_OK;
@@ -110,6 +110,20 @@ static cddp_status intake_open(void *self, const cd_watched_model *model, cddp_e
 }
 
 /* ---- moments ---- */
+
+static cddp_status intake_look(void *self, const cd_watched_moment *moment, cddp_error *err)
+{
+    cd_intake *n = self;
+    cd_observed_look observed = {.moment = moment->moment,
+                                 .step = moment->step,
+                                 .micro_step =
+                                     moment->micro != NULL ? moment->micro->place.micro_step : 0};
+    CD_TRY(copy_parameters(n, &n->look, moment->values.parameters, &observed.parameters, err));
+    CD_TRY(copy_gradients(&n->look, moment->values.gradients, &observed.gradients, err));
+    CD_TRY(copy_buffers(n, &n->look, moment->values.buffers, &observed.buffers, err));
+    CD_TRY(cd_referee_look(n->referee, &observed, err));
+    return CDDP_OK;
+}
 
 static cddp_status intake_rescaled(void *self, double loss_scale, cddp_error *err)
 {
@@ -273,8 +287,8 @@ static cddp_status intake_finish(void *self, const cd_watched_values *values, cd
 static void intake_close(void *self)
 {
     cd_intake *n = self;
-    copies *const all[] = {&n->begin,  &n->forward, &n->reduced, &n->clips,
-                           &n->before, &n->updated, &n->finish};
+    copies *const all[] = {&n->look,  &n->begin,  &n->forward, &n->reduced,
+                           &n->clips, &n->before, &n->updated, &n->finish};
     cd_referee_destroy(n->referee);
     n->referee = NULL;
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) fini_copies(all[i]);
@@ -285,6 +299,7 @@ static void intake_close(void *self)
 }
 
 static const cd_watcher_ops intake_ops = {.open = intake_open,
+                                          .look = intake_look,
                                           .rescaled = intake_rescaled,
                                           .begin = intake_begin,
                                           .before_update = intake_before_update,
