@@ -72,6 +72,7 @@ cddp_status cd_oracle_create(const cd_oracle_options *options, cd_oracle **oracl
     o->options = *options;
     o->is_free_running = options->free_engine != NULL;
     o->numbers.allocator = o->other.allocator = o->before.allocator = options->allocator;
+    o->numbers.has_lanes = o->other.has_lanes = o->before.has_lanes = true;
     cd_share_init(&o->own, options->allocator, true);
     o->share = options->share != NULL ? options->share : &o->own;
     CD_TRY_OUT(push_arrays(o, err));
@@ -111,6 +112,7 @@ void cd_oracle_destroy(cd_oracle *oracle)
     cd_numbers_fini(&o->numbers);
     cd_numbers_fini(&o->other);
     cd_numbers_fini(&o->before);
+    cd_oracle_release_formulas(o);
     cd_arena_fini(&o->arena);
 }
 

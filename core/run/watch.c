@@ -13,6 +13,7 @@
 #include "core/oracle/emit.h"
 #include "core/plan/plan.h"
 #include "core/reference/collective.h"
+#include "core/reference/optimized.h"
 
 #include <stdio.h>
 
@@ -34,6 +35,11 @@ struct cd_watch {
     int32_t *slot_parameters; /* (slot_count) */
     size_t slot_count;
     cd_numbers numbers; /* of a collective's result */
+    /* Of link 14, the optimizers' formulas. */
+    cd_oracle_optimized *optimized; /* (optimized_count) scratch */
+    size_t optimized_count;
+    cd_formula *formulas; /* (optimizer_count) */
+    size_t optimizer_count;
 };
 
 /* ---- opening ---- */
@@ -58,6 +64,9 @@ static cd_oracle_path path_of(const cd_watch *w, const cd_watched_model *model, 
                : CD_ORACLE_PATH_LOCAL;
 }
 
+/* The oracle counts the two parts of a complex number. */
+static int64_t lanes_of(const cd_oracle_parameter *p) { return p->dtype == CDDP_C64 ? 2 : 1; }
+
 /* ZRO-01 as the plan declares it, whatever this rank does: of one optimizer's parameters. */
 static cddp_status declare_parts(cd_watch *w, size_t optimizer, cd_oracle_parameter *parameters,
                                  cddp_error *err)
@@ -70,7 +79,8 @@ static cddp_status declare_parts(cd_watch *w, size_t optimizer, cd_oracle_parame
     CD_TRY(cd_arena_check(&w->memory, err, "the parts of optimizer '%s'", o->name));
     const cd_partition partition = {numels, o->count, (uint32_t)w->options.plan->world.size,
                                     w->allocator};
-    for (size_t k = 0; k < o->count; k++) numels[k] = parameters[o->ordinals[k]].numel;
+    for (size_t k = 0; k < o->count; k++)
+        numels[k] = parameters[o->ordinals[k]].numel / lanes_of(&parameters[o->ordinals[k]]);
     if (kind == CD_SHARD_FLAT) {
         cd_partition_flat(&partition, parts);
     } else {
@@ -78,7 +88,10 @@ static cddp_status declare_parts(cd_watch *w, size_t optimizer, cd_oracle_parame
                                   w->options.plan->settings.shard.order == CD_SHARD_BY_SIZE, parts,
                                   err));
     }
-    for (size_t k = 0; k < o->count; k++) parameters[o->ordinals[k]].part = parts[k];
+    for (size_t k = 0; k < o->count; k++) {
+        const int64_t lanes = lanes_of(&parameters[o->ordinals[k]]);
+        parameters[o->ordinals[k]].part = (cd_part){parts[k].start * lanes, parts[k].share * lanes};
+    }
     cd_arena_rewind(&w->memory, mark);
     return CDDP_OK;
 }
@@ -116,7 +129,8 @@ static cddp_status make_oracle(cd_watch *w, const cd_watched_model *model, cddp_
     for (size_t i = 0; i < module->parameter_count; i++) {
         const cd_parameter *p = &reference->parameters[i];
         parameters[i] = (cd_oracle_parameter){p->name,
-                                              cddp_tensor_numel(&p->tensor),
+                                              cddp_tensor_numel(&p->tensor) *
+                                                  (p->tensor.dtype == CDDP_C64 ? 2 : 1),
                                               p->tensor.dtype,
                                               model->variables[i],
                                               path_of(w, model, i),
@@ -138,7 +152,9 @@ static cddp_status make_oracle(cd_watch *w, const cd_watched_model *model, cddp_
                                        .allocator = w->allocator,
                                        .sample_wise = model_is_sample_wise(w, module),
                                        .separate = w->settings.ddp.accumulate_in_hook,
-                                       .exact_inputs = w->settings.model.exact};
+                                       .exact_inputs = w->settings.model.exact,
+                                       .step_count = (uint32_t)w->settings.train.steps,
+                                       .seed = plan->world.seed};
     CD_TRY(cd_oracle_create(&options, &w->oracle, err));
     cd_arena_rewind(&w->memory, mark);
     return CDDP_OK;
@@ -153,6 +169,10 @@ static cddp_status make_room(cd_watch *w, const cd_watched_model *model, cddp_er
     w->before = cd_arena_array(&w->memory, w->parameter_count + 1, sizeof *w->before);
     w->slots = cd_arena_array(&w->memory, w->slot_count + 1, sizeof *w->slots);
     w->slot_parameters = cd_arena_array(&w->memory, w->slot_count + 1, sizeof *w->slot_parameters);
+    w->optimized_count = w->slot_count / CD_OPTIMIZER_SLOTS_MAX;
+    w->optimizer_count = model->replica->optimizer_count;
+    w->optimized = cd_arena_array(&w->memory, w->optimized_count + 1, sizeof *w->optimized);
+    w->formulas = cd_arena_array(&w->memory, w->optimizer_count + 1, sizeof *w->formulas);
     CD_TRY(cd_arena_check(&w->memory, err, "the watcher of rank %u", w->options.rank->rank));
     for (size_t i = 0; i < w->parameter_count; i++) {
         const cddp_tensor *like = &module->parameters[i].tensor;
@@ -198,6 +218,11 @@ static cddp_status watch_before_update(void *self, const cd_replica *replica, cd
         CD_TRY(module->device->copy(&w->before[i], &module->parameters[i].tensor, NULL, err));
     cd_blob_clear(&w->optimizer_state);
     CD_TRY(cd_replica_save_optimizers(replica, &w->optimizer_state, err));
+    if (cd_oracle_wants_formulas(w->oracle)) {
+        cd_optimized_collect(replica, w->optimized);
+        CD_TRY(
+            cd_oracle_keep_optimized(w->oracle, w->before, w->optimized, w->optimized_count, err));
+    }
     return CDDP_OK;
 }
 
@@ -275,6 +300,10 @@ static cddp_status watch_assigned(void *self, const cd_watched_bucket *watched, 
                                     (uint32_t)w->options.plan->world.size, w->allocator};
     CD_TRY(cd_partition_buckets(&partition, buckets, count,
                                 w->options.plan->optimizers[0].shard_buckets, parts, err));
+    for (size_t i = 0; i < module->parameter_count; i++) {
+        if (module->parameters[i].tensor.dtype == CDDP_C64)
+            parts[i] = (cd_part){parts[i].start * 2, parts[i].share * 2};
+    }
     cd_oracle_declare_parts(w->oracle, parts);
     cd_arena_rewind(&w->memory, mark);
     return CDDP_OK;
@@ -293,6 +322,15 @@ static cddp_status watch_updated(void *self, const cd_watched_update *watched, c
                                     .state = {w->slots, w->slot_parameters, w->slot_count}};
     w->reference->due = w->free_reference->due = watched->stepped;
     CD_TRY(cd_oracle_judge_update(w->oracle, &before, &after, err));
+    cd_optimized_plan(w->options.plan, &w->settings, watched->step, w->formulas);
+    cd_optimized_collect(watched->replica, w->optimized);
+    const cd_oracle_formulas formulas = {.formulas = w->formulas,
+                                         .due = watched->stepped,
+                                         .parameters = watched->values.parameters,
+                                         .gradients = watched->values.gradients,
+                                         .after = w->optimized,
+                                         .count = w->optimized_count};
+    CD_TRY(cd_oracle_judge_formulas(w->oracle, &formulas, err));
     return CDDP_OK;
 }
 
