@@ -21,6 +21,7 @@
 #include "core/oracle/compare.h"
 #include "core/oracle/partition.h"
 #include "core/oracle/second/formula.h"
+#include "core/oracle/second/program.h"
 
 typedef struct cd_oracle cd_oracle;
 typedef struct cd_oracle_share cd_oracle_share;
@@ -78,6 +79,11 @@ typedef struct cd_oracle_engine {
     ** borrowed until the next call. (optional: NULL where nothing is exchanged) */
     cddp_status (*statistics)(void *self, const cd_oracle_part *part, size_t exchange, size_t width,
                               const double **rows, cddp_error *err);
+    /* does: describes a whole micro-batch for a second form of the model, or says why it cannot
+    ** (*why). Called after the part was run; borrowed until the next call. (optional: link 15 is not
+    ** judged) */
+    cddp_status (*example)(void *self, const cd_oracle_part *part, cd_second_program *program,
+                           const char **why, cddp_error *err);
 } cd_oracle_engine;
 
 /* The statistics that a synchronised layer used. */

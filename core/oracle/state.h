@@ -33,6 +33,9 @@ struct cd_oracle {
     struct cd_kept_elements *kept_elements; /* (kept_count) before the step */
     size_t kept_count, kept_capacity;
     uint64_t judged_optimizers;
+    /* Link 15: the second form of the model, of one micro-step. */
+    cd_scalars scalars;
+    cd_arena second;
     cd_oracle_summary summary;
 };
 
@@ -49,6 +52,8 @@ void cd_oracle_give_up(cd_oracle *o, cd_oracle_link link, uint64_t count, const 
 bool cd_oracle_draws_step(const cd_oracle *o, uint32_t step);
 bool cd_oracle_draws_rank(const cd_oracle *o, uint32_t step);
 void cd_oracle_release_formulas(cd_oracle *o);
+cddp_status cd_oracle_judge_derivatives(cd_oracle *o, const cd_start *start,
+                                        const cd_oracle_reduction *r, cddp_error *err);
 /* Writes what the wrong values are. s has local gradients, or none. */
 void cd_oracle_explain(const cd_oracle *o, cd_comparison *c, cd_suspect *s);
 /* Compares two tensors of one device bit for bit; of forms, the first differing term is printed.

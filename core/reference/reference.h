@@ -7,6 +7,7 @@
 #include "core/base/arena.h"
 #include "core/oracle/oracle.h"
 #include "core/plan/replica/replica.h"
+#include "core/reference/example.h"
 #include "core/reference/low_precision.h"
 #include "core/reference/statistics_share.h"
 #include "core/train/loss_divisor.h"
@@ -56,6 +57,7 @@ typedef struct cd_reference {
     cd_statistics_key key;
     bool has_digest;
     cd_statistics *listening; /* whose exchanges the running pass takes part in */
+    cd_example example;       /* a micro-step as data for the second form */
 } cd_reference;
 
 typedef struct cd_reference_options {
