@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Link 15, derivative: gradients of the model engine against the slope of the loss, found by a second
-** form of the model (core/oracle/second). Of each parameter one drawn direction is judged.
+/* Link 15, derivative: gradients of the model engine against the slope of the loss, found by a
+** second form of the model (core/oracle/second). Of each parameter one drawn direction is judged.
 **
 ** The engine's gradients of one micro-step are judged. Link 3 has shown that the rank has the same
 ** bits.

@@ -80,8 +80,8 @@ typedef struct cd_oracle_engine {
     cddp_status (*statistics)(void *self, const cd_oracle_part *part, size_t exchange, size_t width,
                               const double **rows, cddp_error *err);
     /* does: describes a whole micro-batch for a second form of the model, or says why it cannot
-    ** (*why). Called after the part was run; borrowed until the next call. (optional: link 15 is not
-    ** judged) */
+    ** (*why). Called after the part was run; borrowed until the next call. (optional: link 15 is
+    ** not judged) */
     cddp_status (*example)(void *self, const cd_oracle_part *part, cd_second_program *program,
                            const char **why, cddp_error *err);
 } cd_oracle_engine;
@@ -238,8 +238,8 @@ cddp_status cd_oracle_judge_norm(cd_oracle *oracle, const cd_oracle_norm *norm,
 ** optimizers must arrive at `after`. */
 cddp_status cd_oracle_judge_update(cd_oracle *oracle, const cd_oracle_update *before,
                                    const cd_oracle_update *after, cddp_error *err) CDDP_MUST_CHECK;
-/* Link 14: the published formulas, on drawn elements. Asked before the first optimizer of a step: does
-** the oracle want the state of this one? */
+/* Link 14: the published formulas, on drawn elements. Asked before the first optimizer of a step:
+** does the oracle want the state of this one? */
 bool cd_oracle_wants_formulas(const cd_oracle *oracle);
 /* Copies. entries: (count) every parameter of every optimizer. */
 cddp_status cd_oracle_keep_optimized(cd_oracle *oracle, const cddp_tensor *parameters,

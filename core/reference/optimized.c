@@ -2,6 +2,8 @@
 /* The plan's optimizers as formulas, and the state of a replica's optimizers as a list. */
 #include "core/reference/optimized.h"
 
+#include "core/tensor/math.h"
+
 #include <math.h>
 
 /* What a plan without optimizers asks for. */
@@ -27,7 +29,7 @@ static cd_formula formula_of(const cddp_plan_optimizer *o)
 /* lr · decayᵗ. A run that multiplies t times rounds as often, and so may this power. */
 static cd_ball rate_of(double rate, double decay, uint32_t step)
 {
-    cd_ball made = {rate * pow(decay, step), 0};
+    cd_ball made = {rate * cd_powi(decay, step), 0};
     if (decay != 1 && step > 0) made.radius = fabs(made.value) * ((double)step + 2) * 0x1p-52;
     return made;
 }

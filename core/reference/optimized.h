@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What link 14 needs of a plan and of a replica: the formula of each optimizer, and the state of its
-** parameters.
+/* What link 14 needs of a plan and of a replica: the formula of each optimizer, and the state of
+** its parameters.
 **
 ** Threads    no state.
 */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Balls. The values are f64; a factor above 1 in each radius pays for the roundings of f64 itself. */
+/* Balls. The values are f64; a factor above 1 in each radius pays for the roundings of f64 itself.
+** */
 #include "core/oracle/second/ball.h"
 
 #include "core/oracle/numbers.h"

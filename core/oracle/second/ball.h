@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A number that is known within a radius: what exact arithmetic gives, and how far the arithmetic of
-** a narrower dtype may be from it.
+/* A number that is known within a radius: what exact arithmetic gives, and how far the arithmetic
+** of a narrower dtype may be from it.
 **
 ** Each operation adds what one rounding of the dtype may add: u·|result| + η, and the growth of the
 ** operands' radii. So the radius needs no derivation for each formula. docs/oracle.md has the rule.

@@ -4,13 +4,14 @@
 **     SGD (Sutskever 2013, as torch.optim.SGD)   d = g + λp; b = d at first, then μb + (1−τ)d;
 **                                                p −= η(d + μb) with Nesterov, else ηb
 **     Adam (Kingma, Ba 2015)                     g += λp; m = β₁m + (1−β₁)g; v = β₂v + (1−β₂)g²;
-**                                                p −= η · m̂ / (√v̂ + ε), m̂ = m/(1−β₁ᵗ), v̂ = v/(1−β₂ᵗ)
+**                                                p −= η · m̂ / (√v̂ + ε), m̂ = m/(1−β₁ᵗ), v̂ =
+** v/(1−β₂ᵗ)
 **     AdamW (Loshchilov, Hutter 2019)            the same without g += λp, and p −= ηλp
 **     Adagrad (Duchi 2011)                       s += g²; p −= η g / (√s + ε)
 */
 #include "core/oracle/second/formula.h"
 
-#include <math.h>
+#include "core/tensor/math.h"
 
 /* The engine's order has no more than twice the operations of the paper's on any path from a number
 ** that enters to one that leaves. */
@@ -64,7 +65,7 @@ static cd_formula_result apply_sgd(const scene *s)
 ** subtracts. */
 static cd_ball correction(const scene *s, double beta, uint64_t step)
 {
-    cd_ball made = cd_ball_of(beta > 0 ? -expm1((double)step * log(beta)) : 1);
+    cd_ball made = cd_ball_of(beta > 0 ? -cd_expm1((double)step * cd_log(beta)) : 1);
     made.radius = (double)step * 0x1p-52;
     return cd_ball_multiply(&s->rule, made, cd_ball_of(1));
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The optimizers' published formulas, for one element: from its parameter, gradient and state before
-** a step to those after it.
+/* The optimizers' published formulas, for one element: from its parameter, gradient and state
+** before a step to those after it.
 **
 ** Nothing here is shared with core/model/optim. See docs/oracle.md, link 14.
 **

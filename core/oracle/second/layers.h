@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Layers as loops over scalars. Inside core/oracle/second only.
 **
-** A value is a block of scalars, (samples, width), row by row. Memory comes from the arena; after it ran
-** out every function returns blocks without scalars.
+** A value is a block of scalars, (samples, width), row by row. Memory comes from the arena; after
+** it ran out every function returns blocks without scalars.
 */
 #pragma once
 #include "core/oracle/second/program.h"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The models of docs/models.md, from that page: which layers, in which order, with which parameters. */
+/* The models of docs/models.md, from that page: which layers, in which order, with which
+** parameters. */
 #include "core/oracle/second/layers.h"
 
 #include "core/base/error.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The models of docs/models.md a second time: from options, parameters and samples to the loss, as a
-** program of scalars. Nothing here is shared with core/model.
+/* The models of docs/models.md a second time: from options, parameters and samples to the loss, as
+** a program of scalars. Nothing here is shared with core/model.
 **
 ** Lifetime   a program borrows everything; cd_second_write makes the scalars.
 ** Errors     memory. A model or option that has no second form is no error: see cd_second_result.

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Note [Bound of a slope] Let D = ⟨∇L, v⟩ be found from scalars x_i, with adjoints x̄_i = ∂L/∂x_i and
-** tangents ẋ_i along v. The engine rounds twice: forward, where scalar y = Σ a·b of n terms is off by
-** at most (n + 2)·u·Σ|a·b|, and backward, where the contribution x̄_y·b of y to x̄_a is off by a few u
-** of itself, and adding the contributions by as many u as there are. To first order an error δ of the
-** value x_i changes D by δ·∂D/∂x_i, and an error δ of the adjoint x̄_i changes it by δ·ẋ_i. So
+/* Note [Bound of a slope] Let D = ⟨∇L, v⟩ be found from scalars x_i, with adjoints x̄_i = ∂L/∂x_i
+** and tangents ẋ_i along v. The engine rounds twice: forward, where scalar y = Σ a·b of n terms is
+** off by at most (n + 2)·u·Σ|a·b|, and backward, where the contribution x̄_y·b of y to x̄_a is off
+** by a few u of itself, and adding the contributions by as many u as there are. To first order an
+** error δ of the value x_i changes D by δ·∂D/∂x_i, and an error δ of the adjoint x̄_i changes it
+** by δ·ẋ_i. So
 **
 **     |error of D| ≤ u · Σ_y |∂D/∂y|·(n_y + 2)·Σ|a·b|  +  u · Σ_edges (K + uses_a)·|x̄_y·b·ẋ_a|
 **
@@ -14,6 +15,7 @@
 #include "core/base/alloc.h"
 #include "core/base/error.h"
 #include "core/oracle/exact_inputs.h"
+#include "core/tensor/math.h"
 
 #include <math.h>
 
@@ -91,8 +93,8 @@ void cd_scalars_add_term(cd_scalars *s, cd_scalar a, cd_scalar b)
     s->nodes[b].uses++;
 }
 
-/* Are all partial sums of the terms values of the engine's dtype, in any order? They are multiples of
-** the last place of the whole sum of magnitudes then. */
+/* Are all partial sums of the terms values of the engine's dtype, in any order? They are multiples
+** of the last place of the whole sum of magnitudes then. */
 static bool is_exact(const cd_scalars *s, const cd_scalar_node *y, double size)
 {
     int exponent = 0;
@@ -132,23 +134,23 @@ static curve curve_of(cd_scalar_kind kind, double x)
     double y = 0, e = 0, phi = 0;
     switch (kind) {
     case CD_SCALAR_TANH:
-        y = tanh(x), e = 1 - y * y;
+        y = cd_tanh(x), e = 1 - y * y;
         return (curve){y, e, -2 * y * e};
     case CD_SCALAR_SIGMOID:
-        y = 1 / (1 + exp(-x)), e = y * (1 - y);
+        y = 1 / (1 + cd_exp(-x)), e = y * (1 - y);
         return (curve){y, e, e * (1 - 2 * y)};
     case CD_SCALAR_GELU:
-        phi = exp(-x * x / 2) * 0.39894228040143267794;
-        y = erfc(-x * 0.70710678118654752440) / 2;
+        phi = cd_exp(-x * x / 2) * 0.39894228040143267794;
+        y = (1 + cd_erf(x * 0.70710678118654752440)) / 2;
         return (curve){x * y, y + x * phi, (2 - x * x) * phi};
     case CD_SCALAR_EXP:
-        y = exp(x);
+        y = cd_exp(x);
         return (curve){y, y, y};
     case CD_SCALAR_LOG:
-        return (curve){log(x), 1 / x, -1 / (x * x)};
+        return (curve){cd_log(x), 1 / x, -1 / (x * x)};
     case CD_SCALAR_SOFTPLUS:
-        y = 1 / (1 + exp(-x));
-        return (curve){(x > 0 ? x : 0) + log1p(exp(-fabs(x))), y, y * (1 - y)};
+        y = 1 / (1 + cd_exp(-x));
+        return (curve){(x > 0 ? x : 0) + cd_log1p(cd_exp(-fabs(x))), y, y * (1 - y)};
     case CD_SCALAR_RECIPROCAL:
         return (curve){1 / x, -1 / (x * x), 2 / (x * x * x)};
     case CD_SCALAR_INVERSE_ROOT:

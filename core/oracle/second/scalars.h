@@ -2,10 +2,10 @@
 /* A program of scalar operations, recorded while it runs in f64: its derivative along a direction,
 ** and how far the same program in a narrower dtype may be from it.
 **
-** There are leaves, sums of products, and functions of one scalar; nothing else. The derivative runs
-** forward, number by number. The model engine runs backward, tensor by tensor: the two share no code
-** and no order. Decisions (a ReLU that cuts, an expert that is chosen) are taken once, as the engine
-** takes them; then the program has no kinks.
+** There are leaves, sums of products, and functions of one scalar; nothing else. The derivative
+** runs forward, number by number. The model engine runs backward, tensor by tensor: the two share
+** no code and no order. Decisions (a ReLU that cuts, an expert that is chosen) are taken once, as
+** the engine takes them; then the program has no kinks.
 **
 ** Lifetime   init → leaf, dot, apply … → differentiate → (clear → …) → fini
 ** Errors     memory that runs out is remembered: cd_scalars_check reports it.
@@ -98,7 +98,8 @@ typedef struct cd_scalar_direction {
     const cd_scalar *leaves; /* (count) */
     const double *steps;     /* (count) */
     size_t count;
-    /* u of the dtype in which the gradient of these leaves is added up; the program's where wider */
+    /* u of the dtype in which the gradient of these leaves is added up; the program's where wider
+    ** */
     double roundoff;
 } cd_scalar_direction;
 cd_scalar_slope cd_scalars_differentiate(cd_scalars *s, cd_scalar result,
