@@ -241,6 +241,7 @@ cddp_status cd_oracle_judge_gradients(cd_oracle *oracle, const cd_oracle_reducti
     judged j = {.reduction = &whole, .start = &start};
     CD_TRY(cd_share_find(o->share, &start, &whole, &j.window, err));
     CD_TRY(judge_locals(o, &start, reduction, err));
+    CD_TRY(cd_oracle_judge_derivatives(o, &start, reduction, err));
     for (size_t i = 0; j.window != NULL && i < o->options.parameter_count; i++) {
         bool comparable;
         CD_TRY(judge_presence(o, &whole, j.window, i, &comparable, err));

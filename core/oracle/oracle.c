@@ -17,6 +17,7 @@
 #include <string.h>
 
 #define ORACLE_BLOCK_BYTES ((size_t)4096)
+#define SECOND_BLOCK_BYTES ((size_t)1 << 16)
 
 /* ---- life ---- */
 
@@ -72,6 +73,9 @@ cddp_status cd_oracle_create(const cd_oracle_options *options, cd_oracle **oracl
     o->options = *options;
     o->is_free_running = options->free_engine != NULL;
     o->numbers.allocator = o->other.allocator = o->before.allocator = options->allocator;
+    cd_scalars_init(&o->scalars, options->allocator);
+    cd_arena_init(&o->second, options->allocator, SECOND_BLOCK_BYTES);
+    o->numbers.has_lanes = o->other.has_lanes = o->before.has_lanes = true;
     cd_share_init(&o->own, options->allocator, true);
     o->share = options->share != NULL ? options->share : &o->own;
     CD_TRY_OUT(push_arrays(o, err));
@@ -100,6 +104,9 @@ void cd_oracle_destroy(cd_oracle *oracle)
     cd_numbers_fini(&o->numbers);
     cd_numbers_fini(&o->other);
     cd_numbers_fini(&o->before);
+    cd_oracle_release_formulas(o);
+    cd_scalars_fini(&o->scalars);
+    cd_arena_fini(&o->second);
     cd_arena_fini(&o->arena);
 }
 

@@ -7,6 +7,7 @@
 #include "core/base/arena.h"
 #include "core/oracle/oracle.h"
 #include "core/plan/replica/replica.h"
+#include "core/reference/example.h"
 #include "core/reference/low_precision.h"
 #include "core/reference/normaliser.h"
 #include "core/reference/samples.h"
@@ -58,6 +59,7 @@ typedef struct cd_reference {
     cd_statistics_key key;
     bool has_digest;
     cd_statistics *listening; /* whose exchanges the running pass takes part in */
+    cd_example example;       /* a micro-step as data for the second form */
 } cd_reference;
 
 typedef struct cd_reference_options {
