@@ -233,14 +233,17 @@ static cddp_status watch_accumulated(void *self, size_t parameter, const cddp_gr
 
 static cddp_status watch_reduced(void *self, const cd_watched_reduction *watched, cddp_error *err)
 {
-    const cd_watch *w = self;
+    cd_watch *w = self;
     cd_oracle_reduction reduction;
+    const cd_arena_mark mark = cd_arena_get_mark(&w->memory);
     cd_declaration declaration = {.plan = w->options.plan,
                                   .settings = &w->settings,
                                   .rank = w->options.rank->rank,
-                                  .loss_scale = w->loss_scale};
+                                  .loss_scale = w->loss_scale,
+                                  .memory = &w->memory};
     CD_TRY(cd_declare_reduction(&declaration, watched, &reduction, err));
     CD_TRY(cd_oracle_judge_gradients(w->oracle, &reduction, watched->values.buffers, err));
+    cd_arena_rewind(&w->memory, mark);
     return CDDP_OK;
 }
 

@@ -33,6 +33,7 @@ typedef struct cd_declaration {
     uint32_t rank;
     double loss_scale;
     char normalisation[160]; /* which .normalisation of the result points into */
+    cd_arena *memory;        /* where .spans of the result are */
 } cd_declaration;
 cddp_status cd_declare_reduction(cd_declaration *declaration, const cd_watched_reduction *watched,
                                  cd_oracle_reduction *reduction, cddp_error *err) CDDP_MUST_CHECK;
