@@ -45,6 +45,8 @@ static cddp_status push_arrays(cd_oracle *o, cddp_error *err)
     o->offsets = cd_arena_array(&o->arena, n + 1, sizeof *o->offsets);
     o->values = cd_arena_array(&o->arena, n, sizeof *o->values);
     o->kept = cd_arena_array(&o->arena, n, sizeof *o->kept);
+    o->kept_values = cd_arena_array(&o->arena, n, sizeof *o->kept_values);
+    o->kept_rows = cd_arena_array(&o->arena, n, sizeof *o->kept_rows);
     o->buffers = cd_arena_array(&o->arena, b, sizeof *o->buffers);
     o->local_forms = cd_arena_array(&o->arena, n, sizeof *o->local_forms);
     o->captured = cd_arena_array(&o->arena, n, sizeof *o->captured);
@@ -103,6 +105,8 @@ void cd_oracle_destroy(cd_oracle *oracle)
     for (size_t i = 0; i < o->options.parameter_count; i++) {
         release_tensor(&o->values[i]);
         cddp_grad_fini(&o->kept[i]);
+        release_tensor(&o->kept_values[i]);
+        release_tensor(&o->kept_rows[i]);
         cddp_grad_fini(&o->local_forms[i]);
         cddp_grad_fini(&o->free_gradients[i]);
     }
@@ -130,10 +134,38 @@ static cddp_status copy_tensor(cddp_tensor *mine, const cddp_tensor *theirs, cdd
     return CDDP_OK;
 }
 
-static cddp_status copy_gradient(cddp_grad *mine, const cddp_grad *theirs, cddp_error *err)
+static cddp_status digest_of(const cddp_tensor *tensor, uint64_t *digest, cddp_error *err)
+{
+    uint64_t d = 0;
+    CD_TRY(tensor->device->digest(tensor, &d, err));
+    *digest = cd_hash_mix(*digest, d);
+    return CDDP_OK;
+}
+
+/* Sparse gradients differ in their number of rows from step to step. */
+static cddp_status copy_part(cddp_tensor *mine, const cddp_tensor *theirs, cddp_error *err)
+{
+    if (mine->device != NULL && cddp_tensor_numel(mine) != cddp_tensor_numel(theirs))
+        release_tensor(mine);
+    return CD_PASS(copy_tensor(mine, theirs, err));
+}
+
+static cddp_status copy_sparse(cd_oracle *o, size_t i, const cddp_grad *theirs, cddp_error *err)
+{
+    const cddp_tensor rows = cddp_rows_tensor(&theirs->rows);
+    CD_TRY(copy_part(&o->kept_values[i], &theirs->value, err));
+    CD_TRY(copy_part(&o->kept_rows[i], &rows, err));
+    o->kept[i].kind = CDDP_GRAD_SPARSE;
+    o->kept[i].value = o->kept_values[i];
+    o->kept[i].rows = cddp_rows_of(&o->kept_rows[i]);
+    CD_TRY(digest_of(&o->kept_rows[i], &o->digest, err));
+    return CDDP_OK;
+}
+
+/* A sparse gradient has no form on an exact device. */
+static cddp_status copy_dense(cddp_grad *mine, const cddp_grad *theirs, cddp_error *err)
 {
     cddp_grad_drop(mine);
-    /* A sparse gradient that was kept over a step is not carried into the reference. */
     if (theirs->kind != CDDP_GRAD_DENSE) return CDDP_OK;
     CD_TRY(cddp_grad_define(mine, &theirs->value, err));
     CD_TRY(theirs->value.device->copy(&mine->value, &theirs->value, NULL, err));
@@ -152,14 +184,6 @@ bool cd_oracle_is_exact_device(const cd_oracle *o)
            (o->values[0].device->flags & CDDP_DEVICE_EXACT) != 0;
 }
 
-static cddp_status digest_of(const cddp_tensor *tensor, uint64_t *digest, cddp_error *err)
-{
-    uint64_t d = 0;
-    CD_TRY(tensor->device->digest(tensor, &d, err));
-    *digest = cd_hash_mix(*digest, d);
-    return CDDP_OK;
-}
-
 cddp_status cd_oracle_begin_step(cd_oracle *oracle, uint32_t step, const cddp_tensor *parameters,
                                  const cddp_grad *gradients, cddp_error *err)
 {
@@ -169,11 +193,12 @@ cddp_status cd_oracle_begin_step(cd_oracle *oracle, uint32_t step, const cddp_te
     o->is_left_out = false;
     for (size_t i = 0; i < o->options.parameter_count; i++) {
         CD_TRY(copy_tensor(&o->values[i], &parameters[i], err));
-        CD_TRY(copy_gradient(&o->kept[i], &gradients[i], err));
+        CD_TRY(copy_dense(&o->kept[i], &gradients[i], err));
+        if (gradients[i].kind == CDDP_GRAD_SPARSE) CD_TRY(copy_sparse(o, i, &gradients[i], err));
         o->digest = cd_hash_mix(o->digest, (uint64_t)o->parameters[i].numel);
         CD_TRY(digest_of(&o->values[i], &o->digest, err));
         o->digest = cd_hash_mix(o->digest, o->kept[i].kind);
-        if (o->kept[i].kind == CDDP_GRAD_DENSE)
+        if (o->kept[i].kind != CDDP_GRAD_UNDEFINED)
             CD_TRY(digest_of(&o->kept[i].value, &o->digest, err));
         o->captured[i] = false;
     }
@@ -206,7 +231,7 @@ cddp_status cd_oracle_push_local(cd_oracle *oracle, size_t parameter, const cddp
     o->captured[parameter] = true;
     o->local_present[parameter] = gradient->kind != CDDP_GRAD_UNDEFINED;
     if (cd_oracle_is_exact_device(o)) {
-        CD_TRY(copy_gradient(&o->local_forms[parameter], gradient, err));
+        CD_TRY(copy_dense(&o->local_forms[parameter], gradient, err));
     } else if (cd_oracle_has_values(o)) {
         size_t numel = o->offsets[parameter + 1] - o->offsets[parameter];
         CD_TRY(cd_numbers_read_gradient(&o->numbers, gradient, numel, err));

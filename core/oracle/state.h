@@ -14,7 +14,9 @@ struct cd_oracle {
     size_t *offsets;                 /* (parameter_count + 1) */
     cddp_tensor *values;             /* (parameter_count) at the beginning of the step */
     cddp_grad *kept;                 /* (parameter_count) at the beginning of the step */
-    cddp_tensor *buffers;            /* (buffer_count) at the last forward entry */
+    cddp_tensor *kept_values;        /* (parameter_count) what a sparse one consists of */
+    cddp_tensor *kept_rows;
+    cddp_tensor *buffers; /* (buffer_count) at the last forward entry */
     bool has_buffers;
     double *local;                  /* (offsets[parameter_count]) as pushed */
     cddp_grad *local_forms;         /* (parameter_count) the same on exact devices */
