@@ -110,9 +110,7 @@ bool cd_plan_unfreezes(const cddp_plan *plan, const char *name)
 bool cd_rank_has_step(const cddp_plan *plan, const cddp_plan_settings *settings, uint32_t rank,
                       uint32_t step)
 {
-    if (step >= settings->train.steps ||
-        (settings->data.inputs > 0 && step >= settings->data.inputs))
-        return false;
+    if (step >= settings->train.steps || step >= settings->data.inputs) return false;
     for (size_t i = 0; i < plan->when_count; i++) {
         const cddp_plan_when *when = &plan->whens[i];
         for (uint32_t s = 0; when->stop == 1 && s <= step; s++) {

@@ -122,7 +122,10 @@ TEST(micro, a_rank_that_stopped_or_ran_out_of_inputs_has_no_more_steps)
     assert_true(cd_rank_has_step(plan, &plan->settings, 0, 3));
     assert_false(cd_rank_has_step(plan, &plan->settings, 0, 4));
     plan->settings.data.inputs = 1;
+    assert_true(cd_rank_has_step(plan, &plan->settings, 0, 0));
     assert_false(cd_rank_has_step(plan, &plan->settings, 0, 1));
+    plan->settings.data.inputs = 0;
+    assert_false(cd_rank_has_step(plan, &plan->settings, 0, 0));
     cddp_plan_destroy(plan);
 }
 
