@@ -12,6 +12,8 @@
 
 #include "core/base/alloc.h"
 #include "core/base/error.h"
+#include "core/oracle/exact_inputs.h"
+#include "core/trace/tracer.h"
 #include "core/base/hash.h"
 
 #include <string.h>
@@ -77,6 +79,10 @@ cddp_status cd_oracle_create(const cd_oracle_options *options, cd_oracle **oracl
     cd_share_init(&o->own, options->allocator, true);
     o->share = options->share != NULL ? options->share : &o->own;
     CD_TRY_OUT(push_arrays(o, err));
+    if (o->options.sample_wise && !cd_exact_flags_work()) {
+        o->options.sample_wise = false; /* nobody would see that a sample rounds */
+        CD_EMIT(o->options.tracer, mark, "rounding_flag_missing", .value = 0);
+    }
     *oracle = o;
     return CDDP_OK;
 out:
