@@ -274,13 +274,16 @@ cddp_status cd_referee_accumulated(cd_referee *o, const cd_observed_accumulated 
 
 cddp_status cd_referee_reduced(cd_referee *o, const cd_observed_reduced *observed, cddp_error *err)
 {
+    const cd_arena_mark mark = cd_arena_get_mark(&o->memory);
     cd_oracle_reduction reduction;
     cd_declaration declaration = {.plan = o->options.plan,
                                   .settings = &o->settings,
                                   .rank = o->options.rank,
-                                  .loss_scale = o->loss_scale};
+                                  .loss_scale = o->loss_scale,
+                                  .memory = &o->memory};
     CD_TRY(cd_declare_reduction(&declaration, observed, &reduction, err));
     CD_TRY(cd_oracle_judge_gradients(o->oracle, &reduction, observed->buffers.items, err));
+    cd_arena_rewind(&o->memory, mark);
     CD_TRY(cd_custody_reduced(o->custody, observed->gradients.items, err));
     return CDDP_OK;
 }
