@@ -304,8 +304,8 @@ static bool is_reduction_wrong(state *s, const wrong_average *w, cddp_fact_stage
     const cddp_fact_average average = {e->step, e->micro_step, e->as.compare.param};
     const bool is_all = cd_rank_set_count(&w->who) >= count_known(s);
     const bool was_fine = !(s->has_local && s->local_step <= e->step) && were_alike(s, e->step);
-    if (!cd_writer_find_stage(&s->writer, &average, stage))
-        *stage = (cddp_fact_stage){.stage = CDDP_STAGE_UNKNOWN, .bucket = -1};
+    const bool is_shown = cd_writer_find_stage(&s->writer, &average, stage);
+    if (!is_shown) *stage = (cddp_fact_stage){.stage = CDDP_STAGE_UNKNOWN, .bucket = -1};
     if (s->has_hook || was_result_right(s, w, stage->bucket)) return false;
     if (stage->stage == CDDP_STAGE_REDUCED) return is_all || was_fine;
     return stage->stage == CDDP_STAGE_UNKNOWN && e->as.compare.shape == CD_SHAPE_UNEXPLAINED &&

@@ -20,6 +20,11 @@ typedef struct slot {
     bool is_judged;
 } slot;
 
+typedef struct launch {
+    int64_t dtype;
+    int64_t bad_step; /* + 1: the last at which it was not what was packed */
+} launch;
+
 typedef struct final {
     int64_t digest, slice;
     uint32_t step, micro_step;
@@ -39,7 +44,7 @@ void cd_stages_init(cd_stages *s, const cddp_allocator *allocator)
     cd_table_init(&s->packs, allocator, sizeof(pack));
     cd_table_init(&s->slots, allocator, sizeof(slot));
     cd_table_init(&s->finals, allocator, sizeof(final));
-    cd_table_init(&s->launches, allocator, sizeof(int64_t));
+    cd_table_init(&s->launches, allocator, sizeof(launch));
     cd_table_init(&s->locals, allocator, sizeof(cd_rank_set));
     cd_table_init(&s->averages, allocator, sizeof(average));
     cd_arena_init(&s->memory, allocator, CD_RANK_SET_BLOCK);
@@ -77,7 +82,10 @@ static void take_pack(cd_stages *s, const cddp_event *e)
 static void take_launch(cd_stages *s, const cddp_event *e)
 {
     const cddp_event_bucket_launch *l = &e->as.bucket_launch;
-    if (l->slices == 0 || l->shadow) return;
+    launch *known = l->shadow ? NULL : cd_table_add(&s->launches, CD_KEY(e->rank, l->bucket));
+    if (known == NULL) return;
+    known->dtype = l->dtype;
+    if (l->slices == 0) return;
     uint64_t digest = 0;
     for (int64_t i = 0;; i++) {
         const slot *x = cd_table_find(&s->slots, CD_KEY(e->rank, l->bucket, i));
@@ -85,9 +93,7 @@ static void take_launch(cd_stages *s, const cddp_event *e)
         if (!x->is_judged) return;
         digest = cd_hash_mix(digest, (uint64_t)x->digest);
     }
-    if (digest == (uint64_t)l->slices) return;
-    int64_t *bad = cd_table_add(&s->launches, CD_KEY(e->rank, l->bucket));
-    if (bad != NULL) *bad = (int64_t)e->step + 1;
+    if (digest != (uint64_t)l->slices) known->bad_step = (int64_t)e->step + 1;
 }
 
 static void take_final(cd_stages *s, const cddp_event *e)
@@ -134,15 +140,14 @@ static void take_contribution(cd_stages *s, const cddp_event *e)
     note_start(s, a, e);
     const bool is_packed = p != NULL && p->step == e->step && p->digest != 0;
     if (is_packed) a->bucket = p->bucket + 1;
-    const int64_t due = is_packed ? due_of(c, p->path) : 0;
-    const int64_t *launch =
-        is_packed ? cd_table_find(&s->launches, CD_KEY(e->rank, p->bucket)) : NULL;
+    const launch *l = is_packed ? cd_table_find(&s->launches, CD_KEY(e->rank, p->bucket)) : NULL;
+    const int64_t due = l != NULL && l->dtype == c->dtype ? due_of(c, p->path) : 0;
     const bool is_final =
         f != NULL && f->step == e->step && f->micro_step == e->micro_step && f->slice != 0;
     cd_rank_set *where = &a->fine;
     if (due != 0 && p->digest != due)
         where = &a->packed;
-    else if (launch != NULL && *launch == (int64_t)e->step + 1)
+    else if (l != NULL && l->bad_step == (int64_t)e->step + 1)
         where = &a->launched;
     else if (is_final && f->slice != f->digest)
         where = &a->written;

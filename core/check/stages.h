@@ -19,7 +19,7 @@ typedef struct cd_stages {
     cd_table packs;    /* (rank, param) → what it packed last, and before that */
     cd_table slots;    /* (rank, bucket, slot) → digest and step of what was packed there */
     cd_table finals;   /* (rank, param) → what was written back last */
-    cd_table launches; /* (rank, bucket) → the last step at which it was not what was packed, + 1 */
+    cd_table launches; /* (rank, bucket) → its dtype, and when it was not what was packed */
     cd_table locals;   /* (step, param) → ranks whose own gradient was wrong */
     cd_table averages; /* (step, micro-step, param) → average */
     cd_arena memory;   /* of sets and lists of ranks */

@@ -254,8 +254,10 @@ static bool blame_stage(cd_writer *writer, const cd_tally_entry *entry, cddp_fin
                f->parameter);
         break;
     case CDDP_STAGE_STARTED:
-        cd_say(what, what_bytes, "it starts the step from other values%s, and so %s differs",
-               stage.has_majority ? " than most" : "", f->parameter);
+        cd_say(what, what_bytes,
+               stage.has_majority ? "the step starts from other values than most, and so %s differs"
+                                  : "each starts the step from other values, and so %s differs",
+               f->parameter);
         f->is_consequence = true;
         break;
     case CDDP_STAGE_WRITTEN:

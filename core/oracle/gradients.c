@@ -108,20 +108,39 @@ typedef struct given {
     uint64_t reciprocal, divided, plain;
 } given;
 
+/* On an exact device both divisions are 1/n. The copy of the gradient is not needed any more. */
+static cddp_status digest_form(cd_oracle *o, const judged *j, size_t i, given *g, cddp_error *err)
+{
+    if (!o->local_present[i] || o->local_forms[i].kind != CDDP_GRAD_DENSE) return CDDP_OK;
+    const cddp_tensor *t = &o->local_forms[i].value;
+    CD_TRY(t->device->digest(t, &g->plain, err));
+    CD_TRY(t->device->divide(t, t, (int64_t)j->reduction->divisor, NULL, err));
+    CD_TRY(t->device->digest(t, &g->divided, err));
+    g->reciprocal = g->divided;
+    return CDDP_OK;
+}
+
+/* A gradient that never came is packed as zeros, if none was kept. Of a gradient that is added up in
+** another dtype, or by the hook, the bytes in the bucket do not follow from its values. */
+static bool is_derived(const cd_oracle *o, const cd_oracle_reduction *r, size_t i)
+{
+    const bool came = o->captured[i] || o->kept[i].kind == CDDP_GRAD_UNDEFINED;
+    return came && !r->accumulates_low && !r->separate &&
+           o->parameters[i].path == CD_ORACLE_PATH_BUCKET;
+}
+
 static cddp_status digest_given(cd_oracle *o, const judged *j, size_t i, given *g, cddp_error *err)
 {
     const cd_oracle_reduction *r = j->reduction;
     const cddp_tensor *t = &j->window->parameters[i].expected;
-    const double *local = o->local + o->offsets[i];
     const cddp_device *device = t->device;
     *g = (given){0};
-    /* Of other gradients the bytes in the bucket do not follow from the values alone. */
-    bool is_derived = o->captured[i] && !r->accumulates_low && !r->separate &&
-                      r->wire == CDDP_DTYPE_COUNT && o->parameters[i].path == CD_ORACLE_PATH_BUCKET;
-    if (!is_derived) return CDDP_OK;
+    if (!is_derived(o, r, i)) return CDDP_OK;
+    if (cd_oracle_is_exact_device(o))
+        return o->captured[i] ? CD_PASS(digest_form(o, j, i, g, err)) : CDDP_OK;
     for (int way = 0; way < 3; way++) {
-        if (o->local_present[i])
-            CD_TRY(cd_numbers_write(&o->other, t, local, err));
+        if (o->captured[i] && o->local_present[i])
+            CD_TRY(cd_numbers_write(&o->other, t, o->local + o->offsets[i], err));
         else
             CD_TRY(device->fill(t, 0, NULL, err));
         if (way == 1) CD_TRY(device->multiply_reciprocal(t, t, (int64_t)r->divisor, NULL, err));
@@ -212,6 +231,7 @@ static cddp_status judge_reduced(cd_oracle *o, const judged *j, size_t i, cddp_e
     if (w->is_exact_device) {
         CD_TRY(cd_oracle_compare_forms(o, &p->expected, &r->gradients[i].value, &c, err));
         if (c.bad > 0) cd_share_note_failed(o->share, w);
+        if (c.bad > 0) CD_TRY(emit_contribution(o, j, i, &c, err));
         cd_oracle_report(o, CD_LINK_MATHEMATICS, i, &c);
         return CDDP_OK;
     }

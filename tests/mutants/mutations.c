@@ -587,6 +587,7 @@ static bool fail_average(cddp_event *e, cd_shape shape, const char *words)
     e->as.contribution.param = FC1_WEIGHT;
     e->as.contribution.start = 11;
     e->as.contribution.divided = packed[e->rank];
+    e->as.contribution.dtype = CDDP_F32;
     e->as.contribution.source = -1;
     return true;
 }
