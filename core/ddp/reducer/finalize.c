@@ -55,6 +55,19 @@ cddp_status cd_reducer_ask_unused(cd_reducer *r, cd_bucket *bucket, cddp_error *
     return CDDP_OK;
 }
 
+/* Of what the bucket delivered for it, where that has the gradient's own dtype. */
+static int64_t digest_slice(const cd_reducer *r, size_t variable, const cddp_grad *grad)
+{
+    const cd_bucket *bucket = &r->buckets.buckets[r->buckets.bucket_of[variable]];
+    const cddp_tensor *result = bucket->is_complete ? &bucket->future.result : NULL;
+    if (result == NULL || bucket->is_sparse || grad->kind != CDDP_GRAD_DENSE ||
+        result->device == NULL || result->dtype != bucket->flat.dtype ||
+        result->dtype != grad->value.dtype)
+        return 0;
+    const cddp_tensor slice = cd_bucket_set_view_of(&r->buckets, variable, result);
+    return cd_tracer_digest(r->tracer, &slice);
+}
+
 void cd_reducer_emit_final(const cd_reducer *r, size_t variable, bool is_unused)
 {
     if (r->tracer == NULL) return;
@@ -78,7 +91,7 @@ void cd_reducer_emit_final(const cd_reducer *r, size_t variable, bool is_unused)
             .bucket = r->buckets.bucket_of[variable], .generation = r->buckets.generation,
             .is_view = is_view, .address = is_view ? r->buckets.offsets[s] : -1,
             .dtype = grad->kind == CDDP_GRAD_UNDEFINED ? -1 : (int64_t)value->dtype,
-            .nonfinite = bad >= 0);
+            .nonfinite = bad >= 0, .slice = is_unused ? 0 : digest_slice(r, variable, grad));
     if (is_unused) CD_EMIT(r->tracer, mark, "globally_unused", .value = (int64_t)variable);
 }
 
