@@ -15,6 +15,7 @@
 **               the second window on. What a hook declares to be no communication (noop) makes
 **               ranks differ, as it should.
 */
+#include "core/check/hook_sums.h"
 #include "core/check/writer.h"
 
 #include "core/base/hash.h"
@@ -53,6 +54,7 @@ typedef struct state {
     cd_agree results; /* (step, micro-step, bucket) → digest, dtype */
     cd_table stated;  /* (rank, bucket, law) → how often a law over all ranks was stated */
     cd_table joint;   /* (how often before, bucket, law, group) → joint */
+    cd_hook_sums sums;
     uint64_t completed;
 } state;
 
@@ -67,6 +69,7 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     cd_agree_init(&s->results, context->allocator);
     cd_table_init(&s->stated, context->allocator, sizeof(uint64_t));
     cd_table_init(&s->joint, context->allocator, sizeof(joint));
+    cd_hook_sums_init(&s->sums, &s->writer, context->allocator);
     return CDDP_OK;
 }
 
@@ -253,6 +256,7 @@ static void event(void *self, const cddp_event *e)
     state *s = self;
     rank_facts *r = cd_ranks_add(&s->ranks, e->rank);
     if (r == NULL) return;
+    if (r->is_wrapped) cd_hook_sums_take(&s->sums, e, r->group);
     switch (e->kind) {
     case CDDP_EV_wrap:
         r->group = e->as.wrap.group;
@@ -297,6 +301,7 @@ static void end(void *self)
     if (s->completed > 0)
         cd_writer_exercise(&s->writer, "%llu hook calls completed",
                            (unsigned long long)s->completed);
+    cd_hook_sums_end(&s->sums);
     cd_split split;
     uint64_t count = 0;
     size_t cursor = 0;
@@ -321,9 +326,11 @@ static void end(void *self)
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {CDDP_EV_wrap,      CDDP_EV_bucket_layout, CDDP_EV_bucket_launch,
-                                 CDDP_EV_hook_call, CDDP_EV_hook_done,     CDDP_EV_hook_law,
-                                 CDDP_EV_compare,   CDDP_EV_backward_end};
+static const uint16_t kinds[] = {CDDP_EV_wrap,       CDDP_EV_bucket_layout, CDDP_EV_bucket_launch,
+                                 CDDP_EV_hook_call,  CDDP_EV_hook_done,     CDDP_EV_hook_law,
+                                 CDDP_EV_compare,    CDDP_EV_backward_end,  CDDP_EV_bucket_law,
+                                 CDDP_EV_bucket_sum, CDDP_EV_bucket_slice,  CDDP_EV_collective_post,
+                                 CDDP_EV_grad_final};
 
 CD_CHECK_TABLE(hook, "I-HOOK", "the comm hook keeps its contract and its law",
                "The hook contract is kept per bucket and window; hook state is consistent over "

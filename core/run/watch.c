@@ -11,8 +11,10 @@
 #include "core/base/error.h"
 #include "core/base/operation.h"
 #include "core/oracle/emit.h"
+#include "core/oracle/hook_law/hook_law.h"
 #include "core/plan/plan.h"
 #include "core/reference/collective.h"
+#include "core/reference/hook_words.h"
 
 #include <stdio.h>
 
@@ -27,6 +29,7 @@ struct cd_watch {
     double loss_scale;               /* at the moment; the references borrow it */
     cd_reference *reference, *free_reference;
     cd_oracle *oracle;
+    cd_hook_law *hook_law;   /* NULL: the plan names no hook */
     cd_blob optimizer_state; /* before the update, for the reference */
     cddp_tensor *before;     /* (parameter_count) parameters before it, owned */
     size_t parameter_count;
@@ -165,6 +168,35 @@ static cddp_status make_room(cd_watch *w, const cd_watched_model *model, cddp_er
     return CDDP_OK;
 }
 
+/* The judge of the plan's comm hook; parameters are known to it by the wrapper's numbers. */
+static cddp_status make_hook_law(cd_watch *w, const cd_watched_model *model, cddp_error *err)
+{
+    const cd_module *reference = w->reference->replica->model->module;
+    const cd_arena_mark mark = cd_arena_get_mark(&w->memory);
+    cd_hook_words chosen;
+    cd_hook_words_read(&w->settings, &chosen);
+    if (chosen.words.name == NULL || w->settings.ddp.accumulate_in_hook) return CDDP_OK;
+    cddp_tensor *forms = cd_arena_array(&w->memory, reference->parameter_count + 1, sizeof *forms);
+    CD_TRY(cd_arena_check(&w->memory, err, "the parameters of rank %u", w->options.rank->rank));
+    cd_hook_law_options options = {.words = chosen.words,
+                                   .rank = w->options.rank->rank,
+                                   .world_size = (uint32_t)w->options.plan->world.size,
+                                   .seed = w->options.plan->world.seed,
+                                   .forms = forms,
+                                   .tracer = w->options.tracer,
+                                   .allocator = w->allocator};
+    for (size_t i = 0; i < reference->parameter_count; i++) {
+        const int32_t variable = model->variables[i];
+        if (variable < 0 || (size_t)variable >= reference->parameter_count) continue;
+        forms[variable] = reference->parameters[i].tensor;
+        if ((size_t)variable >= options.variable_count)
+            options.variable_count = (size_t)variable + 1;
+    }
+    CD_TRY(cd_hook_law_create(&options, &w->hook_law, err));
+    cd_arena_rewind(&w->memory, mark);
+    return CDDP_OK;
+}
+
 static cddp_status watch_open(void *self, const cd_watched_model *model, cddp_error *err)
 {
     cd_watch *w = self;
@@ -172,6 +204,7 @@ static cddp_status watch_open(void *self, const cd_watched_model *model, cddp_er
     CD_TRY(make_references(w, model, err));
     CD_TRY(make_oracle(w, model, err));
     CD_TRY(make_room(w, model, err));
+    CD_TRY(make_hook_law(w, model, err));
     return CDDP_OK;
 }
 
@@ -242,6 +275,29 @@ static cddp_status watch_reduced(void *self, const cd_watched_reduction *watched
     CD_TRY(cd_declare_reduction(&declaration, watched, &reduction, err));
     CD_TRY(cd_oracle_judge_gradients(w->oracle, &reduction, watched->values.buffers, err));
     return CDDP_OK;
+}
+
+static cddp_status watch_transferred(void *self, const cd_watched_transfer *watched,
+                                     cddp_error *err)
+{
+    const cd_watch *w = self;
+    const uint32_t means = CDDP_HOOK_EXACT | CDDP_HOOK_ROUNDED_ONCE | CDDP_HOOK_CASTS_FIRST;
+    const cd_law_bucket bucket = {.index = watched->bucket,
+                                  .generation = watched->generation,
+                                  .is_last = watched->is_last,
+                                  .is_shadow = watched->is_shadow,
+                                  .flat = watched->flat,
+                                  .count = watched->count,
+                                  .variables = watched->variables,
+                                  .offsets = watched->offsets,
+                                  .lengths = watched->lengths,
+                                  .is_mean_promised = (watched->hook_flags & means) != 0,
+                                  .is_nothing_promised =
+                                      (watched->hook_flags & CDDP_HOOK_NO_COMM) != 0,
+                                  .wire = watched->wire};
+    if (w->hook_law == NULL) return CDDP_OK;
+    if (watched->is_result) return CD_PASS(cd_hook_law_deliver(w->hook_law, &bucket, err));
+    return CD_PASS(cd_hook_law_launch(w->hook_law, &bucket, err));
 }
 
 static cddp_status watch_clips(void *self, const cd_watched_norm *watched, cddp_error *err)
@@ -325,6 +381,7 @@ static void watch_close(void *self)
 {
     cd_watch *w = self;
     cd_oracle_destroy(w->oracle);
+    cd_hook_law_destroy(w->hook_law);
     cd_reference_destroy(w->reference);
     cd_reference_destroy(w->free_reference);
     for (size_t i = 0; w->before != NULL && i < w->parameter_count; i++) {
@@ -337,6 +394,7 @@ static void watch_close(void *self)
     cd_blob_fini(&w->optimizer_state);
     cd_numbers_fini(&w->numbers);
     w->oracle = NULL;
+    w->hook_law = NULL;
     w->reference = w->free_reference = NULL;
     w->before = w->slots = NULL;
     w->slot_parameters = NULL;
@@ -350,6 +408,7 @@ static const cd_watcher_ops watch_ops = {.open = watch_open,
                                          .normalised = watch_normalised,
                                          .accumulated = watch_accumulated,
                                          .reduced = watch_reduced,
+                                         .transferred = watch_transferred,
                                          .clips = watch_clips,
                                          .assigned = watch_assigned,
                                          .updated = watch_updated,

@@ -557,6 +557,11 @@ cddp_status cddp_ddp_register_comm_hook(cddp_ddp *d, const cddp_hook *hook, cons
     return CD_PASS(leave(d, register_hook(d, hook, inner, options, err), err));
 }
 
+void cd_ddp_set_observer(cddp_ddp *d, const cd_bucket_observer *observer)
+{
+    d->reducer.observer = observer;
+}
+
 void *cddp_ddp_comm_hook_state(cddp_ddp *d)
 {
     return d != NULL && d->has_reducer ? d->reducer.hook_self : NULL;
