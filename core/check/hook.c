@@ -1,19 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* I-HOOK: a comm hook is called once per bucket per window, in bucket order, with the last one
-** marked, and keeps its own law.
+** marked, and keeps the law that the plan's words define, and its own.
 **
 ** Judged from   hook_call and hook_done between two finalised backwards; bucket_layout for which
-**               bucket is last; hook_law (a quantity the hook states itself, with its allowed
-**               distance; or the n-th of each rank, summed over the ranks); compare events of link
-**               9; hook_done digests across ranks where the backend promises equal bits; agreement,
-**               which narrows that to the ranks that must agree.
+**               bucket is last. bucket_law, bucket_sum and bucket_slice, which the judge of hooks
+**               states; collective_post and grad_final, which it is compared with (hook_sums.c).
+**               hook_law: a quantity the hook states itself, with its allowed distance; or the n-th
+**               of each rank, summed over the ranks. Compare events of link 9; hook_done digests
+**               across ranks where the backend promises equal bits; agreement, which narrows that
+**               to the ranks that must agree.
 ** Exercised     a hook call completed.
 ** Blame         the rank and the bucket; for a law the rank that broke it, none where it is over
-**               all ranks.
+**               all ranks. A wrong sum over the ranks is not reported where one rank is known to
+**               have sent something else.
 ** Limits        calls with the zeros of a joined rank have no window and are left out. The first
 **               pass of a static graph marks no bucket as last (STA-04), so is_last is judged from
 **               the second window on. What a hook declares to be no communication (noop) makes
-**               ranks differ, as it should.
+**               ranks differ, as it should. Of a plugin's hook only what its table promises is
+**               known. A low rank says nothing about which rank forgot an error.
 */
 #include "core/check/hook_sums.h"
 #include "core/check/writer.h"
