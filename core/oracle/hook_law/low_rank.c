@@ -9,6 +9,8 @@
 **                 is also summed over all w = v = e_j
 **   warm start    P spans A·Q, and the rows of the last Y span the same as Q. So for v = (last
 **                 Y)ᵀ·w A·v lies among the columns of P, and A·v = Y·v
+**   draw          where a round begins with random numbers, the same with v = Q·w, where Q is drawn
+**                 from random_seed, the variable and the iteration
 **
 ** A is linear in the ranks' C. So each rank states its part, and I-HOOK adds them up.
 **
@@ -33,7 +35,9 @@
 #include "core/oracle/hook_law/state.h"
 
 #include "core/base/error.h"
+#include "core/base/prng.h"
 #include "core/oracle/emit.h"
+#include "core/tensor/math.h"
 #include "core/trace/tracer.h"
 
 #include <math.h>
@@ -215,40 +219,74 @@ static cd_law_sum drawn_projection(const hand *h)
     return sum;
 }
 
-/* uᵀ·C·v and uᵀ·Y·v, where v is a sum of rows of the last result. */
-static cd_law_sum warm_start(const hand *h, const cd_law_variable *kept, double *v)
+/* uᵀ·C·v and uᵀ·Y·v for a v in the span of Q, of which `unknown` is not. */
+static cd_law_sum spanned(const hand *h, const double *v, double unknown)
 {
     const int64_t rows = h->m.whole, columns = h->m.columns;
-    const double r = (double)h->m.rank;
-    const double trace = h->flight->dtype == CDDP_F16 ? 0x1p-20 : 0x1p-100;
+    const double r = (double)h->m.rank, v_norm = norm_of(v, columns);
     cd_law_sum sum = {0, 0, 0};
-    double w_squares = 0, u_squares = 0;
-    memset(v, 0, (size_t)columns * sizeof *v);
-    for (int64_t i = 0; i < rows; i++) {
-        const double w = cd_law_weight(h->law, CD_LAW_WARM, i),
-                     u = cd_law_weight(h->law, CD_LAW_WARM + 1, i);
-        w_squares += w * w;
-        u_squares += u * u;
-        for (int64_t j = 0; j < columns; j++) v[j] += w * kept->last[i * columns + j];
-    }
+    double u_squares = 0;
     for (int64_t i = 0; i < rows; i++) {
         const double u = cd_law_weight(h->law, CD_LAW_WARM + 1, i);
+        u_squares += u * u;
         for (int64_t j = 0; j < columns; j++) {
             sum.given += u * h->c[i * columns + j] * v[j];
             sum.got += u * h->y[i * columns + j] * v[j];
         }
     }
-    const double w_norm = sqrt(w_squares), u_norm = sqrt(u_squares), v_norm = norm_of(v, columns),
-                 last_norm = norm_of(kept->last, rows * columns);
-    const double unknown = w_norm * (h->g * sqrt(r) * last_norm +
-                                     trace * 8 * sqrt((double)columns * r) + underflow_of(h)) +
-                           0x1p-30 * v_norm;
+    const double u_norm = sqrt(u_squares), lost = unknown + 0x1p-30 * v_norm;
     sum.given /= h->w;
-    sum.bound = u_norm * (h->c_norm * (v_norm * h->g * (6 * sqrt(r) + 4 * r) + 2 * unknown) +
+    sum.bound = u_norm * (h->c_norm * (v_norm * h->g * (6 * sqrt(r) + 4 * r) + 2 * lost) +
                           v_norm * underflow_of(h));
     sum.bound = sum.bound / h->w +
                 0x1p-50 * (double)(rows * columns) * u_norm * v_norm * (h->c_norm + h->y_norm);
     return sum;
+}
+
+/* v is a sum of rows of the last result. */
+static cd_law_sum warm_start(const hand *h, const cd_law_variable *kept, double *v)
+{
+    const int64_t rows = h->m.whole, columns = h->m.columns;
+    const double r = (double)h->m.rank;
+    const double trace = h->flight->dtype == CDDP_F16 ? 0x1p-20 : 0x1p-100;
+    double w_squares = 0;
+    memset(v, 0, (size_t)columns * sizeof *v);
+    for (int64_t i = 0; i < rows; i++) {
+        const double w = cd_law_weight(h->law, CD_LAW_WARM, i);
+        w_squares += w * w;
+        for (int64_t j = 0; j < columns; j++) v[j] += w * kept->last[i * columns + j];
+    }
+    return spanned(h, v,
+                   sqrt(w_squares) * (h->g * sqrt(r) * norm_of(kept->last, rows * columns) +
+                                      trace * 8 * sqrt((double)columns * r) + underflow_of(h)));
+}
+
+/* Box and Muller, two uniforms to one number. */
+static double draw_normal(cd_prng *prng)
+{
+    const double u = ((double)(cd_prng_next(prng) >> 11) + 1.0) * 0x1p-53,
+                 v = (double)(cd_prng_next(prng) >> 11) * 0x1p-53;
+    return sqrt(-2.0 * cd_log(u)) * cd_cospi(2.0 * v);
+}
+
+/* v is a sum of columns of the factor that the plan's random_seed draws for the variable. */
+static cd_law_sum drawn_start(const hand *h, double *v)
+{
+    const int64_t columns = h->m.columns;
+    const cd_planned_hook *hook = &h->law->hook;
+    const cd_prng seed = cd_prng_seed(hook->seed);
+    cd_prng prng = cd_prng_split_index(&seed, "powersgd", h->m.variable);
+    double squares = 0;
+    if (!hook->is_warm) prng = cd_prng_split_index(&prng, "iteration", h->flight->iteration);
+    for (int64_t j = 0; j < columns; j++) {
+        v[j] = 0;
+        for (int64_t k = 0; k < h->m.rank; k++) {
+            const double x = draw_normal(&prng), w = cd_law_weight(h->law, CD_LAW_DRAWN, k);
+            v[j] += w * x;
+            squares += w * w * x * x;
+        }
+    }
+    return spanned(h, v, h->g * sqrt((double)h->m.rank) * sqrt(squares) + underflow_of(h));
 }
 
 /* How many independent rows Y has, as far as rounding lets it be known; -1: not known. */
@@ -303,8 +341,8 @@ static void report_rank(const cd_hook_law *law, const matrix *m, int64_t found)
 /* ---- a bucket ---- */
 
 typedef struct totals {
-    cd_law_sum whole, drawn, warm;
-    uint32_t matrices, warm_matrices;
+    cd_law_sum whole, drawn, warm, begun;
+    uint32_t matrices, warm_matrices, begun_matrices;
 } totals;
 
 static void add_to(cd_law_sum *total, cd_law_sum part)
@@ -352,6 +390,9 @@ static cddp_status judge_matrix(cd_hook_law *law, const cd_law_bucket *b, const 
     if (is_warm(law, b, m)) {
         t->warm_matrices++;
         add_to(&t->warm, warm_start(&h, &law->variables[m->variable], room));
+    } else if (!law->hook.is_batched || law->variables[m->variable].last == NULL) {
+        t->begun_matrices++;
+        add_to(&t->begun, drawn_start(&h, room));
     }
     return CD_PASS(keep_last(law, b, m, h.y, err));
 }
@@ -388,5 +429,8 @@ cddp_status cd_law_judge_low_rank(cd_hook_law *law, const cd_law_bucket *b, cons
     if (t.warm_matrices > 0)
         cd_law_state(law, b, f, CD_LAW_WARM, "a warm start begins where the last round ended",
                      &t.warm);
+    if (t.begun_matrices > 0)
+        cd_law_state(law, b, f, CD_LAW_DRAWN, "a round begins with the factor that its seed draws",
+                     &t.begun);
     return CDDP_OK;
 }

@@ -70,6 +70,7 @@ static void read_low_rank(const char *options, cd_planned_hook *h)
     h->has_feedback = find_flag(options, "use_error_feedback", true) &&
                       find_flag(options, "error_feedback", true);
     h->is_warm = find_flag(options, "warm_start", true);
+    h->seed = find_count(options, "random_seed", 0);
     read_schedule(options, h);
 }
 

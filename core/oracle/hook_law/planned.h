@@ -31,7 +31,7 @@ typedef struct cd_planned_hook {
     bool is_reproducible; /* how much it sends depends on the numbers */
     uint64_t start;       /* reductions that are the plain mean */
     uint64_t rank;        /* low rank */
-    uint64_t feedback_every;
+    uint64_t feedback_every, seed;
     double min_rate, epsilon;
     bool is_batched, has_feedback, is_warm;
     cd_planned_step steps[CD_PLANNED_STEPS_MAX]; /* (step_count) of the rank */

@@ -6,7 +6,7 @@
 #include "core/oracle/numbers.h"
 
 /* Laws, by the number of their first sum; a law with two sums has two sets of weights. */
-enum { CD_LAW_MEAN = 0, CD_LAW_PROJECTION = 2, CD_LAW_WARM = 4 };
+enum { CD_LAW_MEAN = 0, CD_LAW_PROJECTION = 2, CD_LAW_WARM = 4, CD_LAW_DRAWN = 6 };
 
 /* What the judge keeps of a variable. */
 typedef struct cd_law_variable {

@@ -5,6 +5,8 @@
 
 #include "cddp/device.h"
 #include "core/base/error.h"
+#include "core/base/prng.h"
+#include "core/tensor/math.h"
 #include "core/trace/sink.h"
 #include "core/trace/tracer.h"
 #include "tests/support/test.h"
@@ -300,15 +302,28 @@ static void play_low_rank(low_rank *l, float left[RANKS][NUMEL], float *result)
         for (int i = 0; i < NUMEL; i++) l->debts[r][i] = (float)(l->debts[r][i] - result[i]);
 }
 
-typedef enum spoil { NOTHING, HALF, FORGOTTEN, COLD, WRONG_START, FULL_RANK } spoil;
+/* The factor of variable 0 that the page defines: normals from a generator that is split by name. */
+static void draw_factor(uint64_t seed, double q[COLUMNS])
+{
+    const cd_prng all = cd_prng_seed(seed);
+    cd_prng prng = cd_prng_split_index(&all, "powersgd", 0);
+    for (int j = 0; j < COLUMNS; j++) {
+        const double u = ((double)(cd_prng_next(&prng) >> 11) + 1.0) * 0x1p-53,
+                     v = (double)(cd_prng_next(&prng) >> 11) * 0x1p-53;
+        q[j] = sqrt(-2.0 * cd_log(u)) * cd_cospi(2.0 * v);
+    }
+}
+
+typedef enum spoil { NOTHING, HALF, FORGOTTEN, COLD, WRONG_SEED, WRONG_START, FULL_RANK } spoil;
 
 static verdict play_powersgd(spoil how)
 {
     scene s;
     verdict all = {.sums = 0};
-    low_rank l = {.q = {1, 1, 1}, .is_cold = how == COLD, .forgets = how == FORGOTTEN};
+    low_rank l = {.is_cold = how == COLD, .forgets = how == FORGOTTEN};
     float left[RANKS][NUMEL], result[NUMEL];
-    open_scene(&s, "powersgd", NULL, "start_powerSGD_iter=2,min_compression_rate=0");
+    open_scene(&s, "powersgd", NULL, "start_powerSGD_iter=2,min_compression_rate=0,random_seed=5");
+    draw_factor(how == WRONG_SEED ? 6 : 5, l.q);
     for (int step = 0; step < 6; step++) {
         draw(left, step);
         if (step < (how == WRONG_START ? 3 : 2) || how == FULL_RANK)
@@ -336,11 +351,12 @@ TEST(hook_law, a_low_rank_is_a_projection_that_continues)
     } cases[] = {{"half", HALF},
                  {"debts forgotten", FORGOTTEN},
                  {"started cold", COLD},
+                 {"another seed", WRONG_SEED},
                  {"one backward late", WRONG_START},
                  {"full rank", FULL_RANK}};
     const verdict right = play_powersgd(NOTHING);
     assert_int_equal(right.broken + right.compared, 0);
-    assert_true(right.warm && right.sums == 15);
+    assert_true(right.warm && right.sums == 16);
     assert_int_equal(right.bytes, 4 * (ROWS + COLUMNS + 2 + 1));
     for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
         cd_test_row("%s", cases[c].name);
