@@ -302,7 +302,7 @@ static void play_low_rank(low_rank *l, float left[RANKS][NUMEL], float *result)
         for (int i = 0; i < NUMEL; i++) l->debts[r][i] = (float)(l->debts[r][i] - result[i]);
 }
 
-/* The factor of variable 0 that the page defines: normals from a generator that is split by name. */
+/* The factor of variable 0 that the page defines: normals of a generator split by name. */
 static void draw_factor(uint64_t seed, double q[COLUMNS])
 {
     const cd_prng all = cd_prng_seed(seed);
