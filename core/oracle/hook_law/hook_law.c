@@ -127,14 +127,20 @@ static cddp_status take(cd_hook_law *law, const cd_law_bucket *b, cd_law_flight 
         CD_TRY(cd_arena_check(&law->memory, err, "bucket %u", b->index));
         f->room = numel;
     }
-    const cddp_dtype low = law->hook.kind == CD_PLANNED_UNKNOWN ? b->wire : law->hook.low;
+    const bool is_known = law->hook.kind != CD_PLANNED_UNKNOWN || law->hook.is_wrapped;
+    const cddp_dtype own = b->flat->dtype, low = is_known ? law->hook.low : b->wire,
+                     lower = is_known ? law->hook.lower : b->wire;
     *f = (cd_law_flight){.share = room,
                          .room = f->room,
                          .numel = numel,
-                         .dtype = low != CDDP_DTYPE_COUNT ? low : b->flat->dtype,
+                         .dtype = lower != CDDP_DTYPE_COUNT ? lower : own,
                          .iteration = law->iteration};
     CD_TRY(cd_numbers_read(&law->numbers, b->flat, err));
-    for (int64_t i = 0; i < numel; i++) room[i] = cd_law_round(f->dtype, law->numbers.values[i]);
+    for (int64_t i = 0; i < numel; i++) {
+        const double once =
+            cd_law_round(low != CDDP_DTYPE_COUNT ? low : own, law->numbers.values[i]);
+        room[i] = cd_law_round(f->dtype, once);
+    }
     return CDDP_OK;
 }
 
@@ -217,7 +223,8 @@ cddp_status cd_hook_law_launch(cd_hook_law *law, const cd_law_bucket *b, cddp_er
     if (!is_readable(law, b) || b->index >= FLIGHTS_MAX) return CDDP_OK;
     CD_TRY(find_flight(law, b->index, &f, err));
     CD_TRY(take(law, b, f, err));
-    if (has_law(law, b)) {
+    f->has_law = has_law(law, b);
+    if (f->has_law) {
         CD_TRY(leave(law, b, f, &d, err));
         CD_EMIT(law->options.tracer, bucket_law, law->hook.name, .bucket = b->index,
                 .generation = b->generation, .bytes = d.bytes, .posted = (int64_t)d.posted,
@@ -328,7 +335,7 @@ cddp_status cd_hook_law_deliver(cd_hook_law *law, const cd_law_bucket *b, cddp_e
     f->is_open = false;
     CD_TRY(cd_numbers_read(&law->numbers, b->flat, err));
     CD_TRY(state_slices(law, b, err));
-    if (!has_law(law, b)) return CDDP_OK;
+    if (!f->has_law) return CDDP_OK;
     judge_mean(law, b, f, law->numbers.values);
     if (f->is_compressed) CD_TRY(cd_law_judge_low_rank(law, b, f, law->numbers.values, err));
     return CDDP_OK;

@@ -14,23 +14,25 @@
 **
 ** A is linear in the ranks' C. So each rank states its part, and I-HOOK adds them up.
 **
-** Note [Bounds of a low rank] All norms are Frobenius. u is the roundoff of the bucket's dtype.
-** g is the relative error of a product: γ(W + 4) of the dtype for sums over the ranks, casts and
-** the division, and γ(n + c + r) for the terms. Terms count in f32 where the dtype is narrower,
+** Note [Bounds of a low rank] Norms are Frobenius. u is the roundoff of the bucket's dtype, d
+** = γ(W + 1) of it: a product is rounded, W - 1 more are added, and the sum is divided. s is
+** √r·γ(n + c + r) for the terms of a product. They count in f32 where the dtype is narrower,
 ** as matmul sums them there. M is the mean of ‖C‖ over the ranks.
 **
-** Stored factors P̃ and Q̃ have ‖P̃‖ ≤ √r·(1 + u) and P̃ᵀP̃ = I + E with ‖E‖ ≤ 2·u·r + u²·r. Q̃ᵀ
-** = P̃ᵀA + E_Qᵀ with ‖E_Q‖ ≤ g·√r·M, and Ỹ = P̃Q̃ᵀ + E_Y with ‖E_Y‖ ≤ g·√r·‖Y‖. With z = Ỹw this
-** makes |zᵀ(A - Ỹ)v| ≤ ‖Y‖·‖w‖·‖v‖·M·g·(4·√r + 2·r). For the sum over w = v = e_j it is the same
-** with ‖w‖·‖v‖ = 1.
+** P is orthonormal and stored as P̃, so P̃ᵀP̃ = I + E with ‖E‖ ≤ 2·u·√r. Q̃ᵀ = P̃ᵀA + E_Qᵀ
+** with ‖E_Q‖ ≤ (d + s)·M, as P does not lengthen. Ỹ = P̃Q̃ᵀ + E_Y with ‖E_Y‖ ≤ (u + s)·‖Y‖.
+** With z = Ỹw this makes |zᵀ(A - Ỹ)v| ≤ ‖Y‖·‖w‖·‖v‖·M·B with B = d + 3·u + 2·u·√r + 4·s. For
+** the sum over w = v = e_j it is the same with ‖w‖·‖v‖ = 1.
 **
-** Of a warm start the last Y is known to g·√r, the basis of Q and P̃ to u each, and A·Q to
-** g·√r·M. So |uᵀ(A - Ỹ)v| ≤ ‖u‖·M·(‖v‖·g·(6·√r + 4·r) + 2·δ) with δ = ‖w‖·(g·√r·‖last Y‖ +
-** t·8·√(c·r)) + 2^-30·‖v‖. Here t is the trace of the first factor that is added to every last
-** one, and 2^-30 covers dependent columns.
+** Of a warm start the last Y is known to u + s. The basis of Q and P̃ are rounded, 2·u·√r
+** each, and A·Q is known to (d + s)·M. So |uᵀ(A - Ỹ)v| ≤ ‖u‖·M·(‖v‖·B' + 2·δ) with B' = 2·d +
+** u + 4·u·√r + 3·s and δ = ‖w‖·((u + s)·‖last Y‖ + t·8·√(c·r)) + 2^-30·‖v‖. Here t is the
+** trace of the first factor that is added to every last one, and 2^-30 covers dependent
+** columns.
 **
-** Each stored number may also underflow by η: (W + 3)·η for every element of P, Q and Y. A rank
-** states its part of M, so bounds add up over the ranks.
+** Products of two errors are covered by a factor 1 + 4·B. Each stored number may also
+** underflow by η: (W + 3)·η for every element of P, Q and Y. A rank states its part of M, so
+** bounds add up over the ranks.
 */
 #include "core/oracle/hook_law/state.h"
 
@@ -128,7 +130,9 @@ typedef struct hand {
     matrix m;
     const double *c, *y; /* first elements of the matrix in the share and in the result */
     double c_norm, y_norm;
-    double g, least, w; /* of the bounds; w: the world's size */
+    double u, b, warm; /* roundoff, B and B' of the bounds */
+    double terms;      /* s of the bounds */
+    double least, w;   /* what underflows; the world's size */
 } hand;
 
 static double norm_of(const double *x, int64_t count)
@@ -147,8 +151,14 @@ static hand hand_of(const cd_hook_law *law, const cd_law_flight *f, const matrix
     hand h = {.law = law, .flight = f, .m = *m, .c = f->share + m->at, .y = result + m->at};
     h.c_norm = norm_of(h.c, known);
     h.y_norm = norm_of(h.y, known);
-    h.g = cd_gamma(f->dtype, w + 4u) +
-          cd_gamma(is_narrow ? CDDP_F32 : f->dtype, (uint64_t)(m->rows + m->columns + m->rank));
+    const double root = sqrt((double)m->rank), d = cd_gamma(f->dtype, w + 1u);
+    const uint64_t terms = (uint64_t)(m->rows + m->columns + m->rank);
+    h.u = cd_dtype_roundoff(f->dtype);
+    h.terms = root * cd_gamma(is_narrow ? CDDP_F32 : f->dtype, terms);
+    h.b = d + 3 * h.u + 2 * h.u * root + 4 * h.terms;
+    h.warm = 2 * d + h.u + 4 * h.u * root + 3 * h.terms;
+    h.b *= 1 + 4 * h.b;
+    h.warm *= 1 + 4 * h.warm;
     h.least = cd_dtype_underflow(f->dtype) * (w + 3.0);
     h.w = w;
     return h;
@@ -169,7 +179,6 @@ static double underflow_of(const hand *h)
 /* tr(Yᵀ·(A - Y)) over the columns that every row has. */
 static cd_law_sum whole_projection(const hand *h)
 {
-    const double r = (double)h->m.rank;
     const int64_t columns = shared_columns(&h->m), rows = known_rows(&h->m);
     cd_law_sum sum = {0, 0, 0};
     for (int64_t i = 0; i < rows; i++)
@@ -179,8 +188,7 @@ static cd_law_sum whole_projection(const hand *h)
             sum.got += y * y;
         }
     sum.given /= h->w;
-    sum.bound = h->y_norm * h->c_norm * h->g * (4 * sqrt(r) + 2 * r) +
-                (h->y_norm + h->c_norm) * underflow_of(h);
+    sum.bound = h->y_norm * h->c_norm * h->b + (h->y_norm + h->c_norm) * underflow_of(h);
     sum.bound = sum.bound / h->w + 0x1p-50 * (double)(rows * columns) * h->y_norm * h->c_norm;
     return sum;
 }
@@ -188,7 +196,6 @@ static cd_law_sum whole_projection(const hand *h)
 /* (Y·w)ᵀ·C·v and (Y·w)ᵀ·Y·v with weights w and v. */
 static cd_law_sum drawn_projection(const hand *h)
 {
-    const double r = (double)h->m.rank;
     const int64_t columns = shared_columns(&h->m), rows = known_rows(&h->m);
     cd_law_sum sum = {0, 0, 0};
     double w_squares = 0, v_squares = 0;
@@ -212,8 +219,7 @@ static cd_law_sum drawn_projection(const hand *h)
     }
     const double scale = sqrt(w_squares * v_squares);
     sum.given /= h->w;
-    sum.bound = scale * (h->y_norm * h->c_norm * h->g * (4 * sqrt(r) + 2 * r) +
-                         (h->y_norm + h->c_norm) * underflow_of(h));
+    sum.bound = scale * (h->y_norm * h->c_norm * h->b + (h->y_norm + h->c_norm) * underflow_of(h));
     sum.bound =
         sum.bound / h->w + 0x1p-50 * (double)(rows * columns) * scale * h->y_norm * h->c_norm;
     return sum;
@@ -223,7 +229,7 @@ static cd_law_sum drawn_projection(const hand *h)
 static cd_law_sum spanned(const hand *h, const double *v, double unknown)
 {
     const int64_t rows = h->m.whole, columns = h->m.columns;
-    const double r = (double)h->m.rank, v_norm = norm_of(v, columns);
+    const double v_norm = norm_of(v, columns);
     cd_law_sum sum = {0, 0, 0};
     double u_squares = 0;
     for (int64_t i = 0; i < rows; i++) {
@@ -236,8 +242,7 @@ static cd_law_sum spanned(const hand *h, const double *v, double unknown)
     }
     const double u_norm = sqrt(u_squares), lost = unknown + 0x1p-30 * v_norm;
     sum.given /= h->w;
-    sum.bound = u_norm * (h->c_norm * (v_norm * h->g * (6 * sqrt(r) + 4 * r) + 2 * lost) +
-                          v_norm * underflow_of(h));
+    sum.bound = u_norm * (h->c_norm * (v_norm * h->warm + 2 * lost) + v_norm * underflow_of(h));
     sum.bound = sum.bound / h->w +
                 0x1p-50 * (double)(rows * columns) * u_norm * v_norm * (h->c_norm + h->y_norm);
     return sum;
@@ -257,7 +262,7 @@ static cd_law_sum warm_start(const hand *h, const cd_law_variable *kept, double 
         for (int64_t j = 0; j < columns; j++) v[j] += w * kept->last[i * columns + j];
     }
     return spanned(h, v,
-                   sqrt(w_squares) * (h->g * sqrt(r) * norm_of(kept->last, rows * columns) +
+                   sqrt(w_squares) * ((h->u + h->terms) * norm_of(kept->last, rows * columns) +
                                       trace * 8 * sqrt((double)columns * r) + underflow_of(h)));
 }
 
@@ -286,14 +291,14 @@ static cd_law_sum drawn_start(const hand *h, double *v)
             squares += w * w * x * x;
         }
     }
-    return spanned(h, v, h->g * sqrt((double)h->m.rank) * sqrt(squares) + underflow_of(h));
+    return spanned(h, v, h->u * sqrt(squares) + underflow_of(h));
 }
 
 /* How many independent rows Y has, as far as rounding lets it be known; -1: not known. */
 static int64_t count_rank(const hand *h, double *rows)
 {
     const int64_t n = h->m.whole, c = h->m.columns;
-    const double r = (double)h->m.rank, rounding = h->g * sqrt(r) * h->y_norm + underflow_of(h),
+    const double rounding = (h->u + h->terms) * h->y_norm + underflow_of(h),
                  growth = ldexp(sqrt((double)n), (int)h->m.rank);
     if (h->m.rank > RANK_MAX || !isfinite(h->y_norm)) return -1;
     memcpy(rows, h->y, (size_t)(n * c) * sizeof *rows);

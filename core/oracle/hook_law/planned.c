@@ -119,12 +119,11 @@ static void read_kind(const char *name, const char *options, cd_planned_hook *h)
     }
 }
 
-/* A wrapper casts, and the hook inside works on the copy (HK-05). A cast inside a wrapper casts
-** again, which no law here follows. */
+/* A wrapper casts, and the hook inside works on the copy (HK-05). */
 static void read_wrapped(const cd_planned_words *words, cddp_dtype low, cd_planned_hook *h)
 {
     read_kind(words->inner != NULL ? words->inner : "", words->options, h);
-    if (h->low != CDDP_DTYPE_COUNT) h->kind = CD_PLANNED_UNKNOWN;
+    h->lower = h->low != CDDP_DTYPE_COUNT ? h->low : low;
     h->low = low;
     h->is_wrapped = true;
 }
@@ -140,6 +139,7 @@ void cd_planned_hook_read(const cd_planned_words *words, cd_planned_hook *hook)
         read_wrapped(words, CDDP_BF16, hook);
     else
         read_kind(words->name, words->options, hook);
+    if (!hook->is_wrapped) hook->lower = hook->low;
     if (hook->feedback_every == 0) hook->feedback_every = 1;
 }
 

@@ -27,6 +27,7 @@ typedef struct cd_planned_hook {
     char name[64], inner[64];
     cd_planned_kind kind;
     cddp_dtype low;       /* the bucket is cast to it first; CDDP_DTYPE_COUNT: no cast */
+    cddp_dtype lower;     /* by the hook inside a wrapper, once more; else as low */
     bool is_wrapped;      /* and the result stays in it */
     bool is_reproducible; /* how much it sends depends on the numbers */
     uint64_t start;       /* reductions that are the plain mean */

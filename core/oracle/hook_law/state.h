@@ -23,7 +23,7 @@ typedef struct cd_law_flight {
     cddp_dtype dtype;   /* of the arithmetic: the low one of a wrapper or a cast */
     uint32_t ranks;     /* consecutive ones that reduce together; 0: all */
     uint64_t iteration; /* of the hook, when it left */
-    bool is_open, is_compressed, is_fed_back;
+    bool is_open, is_compressed, is_fed_back, has_law;
 } cd_law_flight;
 
 /* A sum over a bucket, or over matrices of it. */
