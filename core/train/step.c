@@ -97,12 +97,13 @@ static cddp_status prepare_gradients(cd_trainer *t, cd_trainer_decision *decisio
     return CDDP_OK;
 }
 
-void cd_trainer_rescale(cd_trainer *t)
+cddp_status cd_trainer_rescale(cd_trainer *t, cddp_error *err)
 {
     t->scaling.scale = cd_loss_scaler_get_scale(&t->scaling.scaler);
     CD_POINT_NUMBER("step.loss_scale", t, t->scaling.scale);
     if (t->view.watcher != NULL)
-        t->view.watcher->ops->rescaled(t->view.watcher->self, t->scaling.scale);
+        CD_TRY(t->view.watcher->ops->rescaled(t->view.watcher->self, t->scaling.scale, err));
+    return CDDP_OK;
 }
 
 void cd_trainer_emit_step(cd_trainer *t, size_t optimizer, const cd_trainer_decision *decision)
@@ -184,7 +185,7 @@ static cddp_status run_update(cd_trainer *t, const cd_micro *last, cddp_error *e
     CD_POINT_SLOTS("after_update.slot", t);
     if (t->program.settings.amp.enable) {
         CD_TRY(cd_loss_scaler_update(&t->scaling.scaler, err));
-        cd_trainer_rescale(t);
+        CD_TRY(cd_trainer_rescale(t, err));
     }
     return CDDP_OK;
 }

@@ -222,9 +222,6 @@ cddp_status cd_trainer_close_micro(cd_trainer *t, const cd_micro *micro,
 cddp_status cd_trainer_end_step(cd_trainer *t, const cd_micro *last,
                                 cddp_error *err) CDDP_MUST_CHECK;
 cddp_status cd_trainer_finish(cd_trainer *t, cddp_error *err) CDDP_MUST_CHECK;
-/* Adds a number to every element, whatever the dtype. */
-cddp_status cd_tensor_add_number(const cddp_tensor *tensor, double number,
-                                 cddp_error *err) CDDP_MUST_CHECK;
 
 /* step.c */
 cddp_status cd_trainer_show_before(cd_trainer *t, cddp_error *err) CDDP_MUST_CHECK;
@@ -235,7 +232,7 @@ cddp_status cd_trainer_update(cd_trainer *t, const cd_micro *last, cddp_error *e
 cddp_status cd_trainer_close_window(cd_trainer *t, const cd_micro *micro,
                                     cddp_error *err) CDDP_MUST_CHECK;
 /* The loss scale is now the scaler's. */
-void cd_trainer_rescale(cd_trainer *t);
+cddp_status cd_trainer_rescale(cd_trainer *t, cddp_error *err) CDDP_MUST_CHECK;
 cddp_status cd_trainer_zero_grad(cd_trainer *t, cddp_error *err) CDDP_MUST_CHECK;
 
 typedef struct cd_trainer_decision {

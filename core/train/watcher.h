@@ -84,7 +84,7 @@ typedef struct cd_watcher_ops {
     /* called when: the model was wrapped for the first time. */
     cddp_status (*open)(void *self, const cd_watched_model *model, cddp_error *err);
     /* called when: losses are scaled differently from now on. */
-    void (*rescaled)(void *self, double loss_scale);
+    cddp_status (*rescaled)(void *self, double loss_scale, cddp_error *err);
     /* called when: before the first micro-step, and after a reduction in the middle of a step. */
     cddp_status (*begin)(void *self, uint32_t step, const cd_watched_values *values,
                          cddp_error *err);
