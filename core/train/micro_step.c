@@ -140,7 +140,7 @@ static cddp_status gradient_is_ready(void *context, uint32_t parameter, cddp_gra
     t->now.gradient_count++;
     t->parameters[parameter].contributions += grad->kind != CDDP_GRAD_UNDEFINED;
     CD_TRY(cd_trainer_emit_gradient(t, parameter, grad, err));
-    if (t->view.watcher != NULL) {
+    if (t->view.watcher != NULL && !CD_POINT_SKIPS("shown.gradient", t)) {
         CD_TRY(cd_streams_look(&t->streams, err));
         const cddp_grad local = cd_streams_plain_grad(&t->streams, grad);
         CD_TRY(t->view.watcher->ops->accumulated(t->view.watcher->self, parameter, &local, err));

@@ -31,6 +31,20 @@
         CD_INJECT_TENSORS(place, (t)->rank->rank, (t)->now.step, (t)->join.slots,       \
                           sizeof *(t)->join.slots, (t)->join.slot_count);               \
     } while (0)
+/* What an optimizer computes with: its settings, and how often each parameter was stepped. */
+#include "core/model/optim/rule.h"
+#define CD_POINT_OPTIMIZER(t, o)                                                    \
+    do {                                                                            \
+        if ((o)->options.kind == CD_OPTIMIZER_sgd)                                  \
+            CD_POINT_NUMBER("optimizer.momentum", t, (o)->options.momentum);        \
+        CD_POINT_NUMBER("optimizer.weight_decay", t, (o)->options.weight_decay);    \
+        if ((o)->options.kind != CD_OPTIMIZER_adam || (o)->entry_count == 0) break; \
+        CD_POINT_NUMBER("optimizer.beta1", t, (o)->options.beta1);                  \
+        CD_POINT_NUMBER("optimizer.beta2", t, (o)->options.beta2);                  \
+        CD_POINT_NUMBER("optimizer.eps", t, (o)->options.eps);                      \
+        CD_POINT_COUNT("optimizer.step_count", t, (o)->entries[0].step);            \
+    } while (0)
+
 /* The first sample of a micro-batch. */
 #define CD_POINT_SAMPLES(place, t, samples)                                     \
     do {                                                                        \
@@ -42,5 +56,6 @@
     } while (0)
 #else
 #define CD_POINT_SAMPLES(place, t, samples) ((void)0)
+#define CD_POINT_OPTIMIZER(t, o) ((void)0)
 #define CD_POINT_SLOTS(place, t) ((void)0)
 #endif

@@ -16,6 +16,7 @@
 static cddp_status show_reduction(cd_trainer *t, const cd_micro *last, cddp_error *err)
 {
     if (t->view.watcher == NULL) return CDDP_OK;
+    if (CD_POINT_SKIPS("shown.reduction", t)) return CDDP_OK;
     CD_TRY(cd_streams_look(&t->streams, err));
     cd_watched_reduction reduction = {.micro = last,
                                       .window_first = t->now.window_first,
@@ -58,6 +59,7 @@ static cddp_status show_update(cd_trainer *t, cddp_error *err)
         has_stepped |= t->view.stepped[i];
     }
     if (t->view.watcher == NULL || !has_stepped) return CDDP_OK;
+    if (CD_POINT_SKIPS("shown.update", t)) return CDDP_OK;
     const cd_watched_update update = {.step = t->now.step,
                                       .stepped = t->view.stepped,
                                       .replica = t->replica,
@@ -143,6 +145,7 @@ static cddp_status step_optimizer(cd_trainer *t, size_t index, const cd_trainer_
     if (decision.skipped) return CDDP_OK;
     double lr = cd_schedule_lr(t->replica, index, t->now.step);
     CD_POINT_NUMBER("step.lr", t, lr);
+    CD_POINT_OPTIMIZER(t, o->optimizer);
     cd_optimizer_set_lr(o->optimizer, lr);
     if (shard != NULL) CD_TRY(cd_shard_take_gradients(shard, err));
     if (!CD_POINT_SKIPS("step.optimizer", t)) CD_TRY(cd_optimizer_step(o->optimizer, err));

@@ -74,7 +74,10 @@ static bool is_struck(const cd_inject_point *at, uint32_t kind)
         abort();
     }
     now.reached[point]++;
-    if (point != now.injection.point || at->rank >= RANKS_MAX) return false;
+    if (point != now.injection.point) return false;
+    if (at->rank == CD_INJECT_EVERYONE)
+        return now.injection.rank == ST_ALL_RANKS && now.injection.step == ST_EVERY_STEP;
+    if (at->rank >= RANKS_MAX) return false;
     return now.injection.rank == ST_ALL_RANKS || at->rank == (uint32_t)now.injection.rank;
 }
 
@@ -92,7 +95,10 @@ static void note_change(const cd_inject_point *at, size_t tensor)
         e->tensor = tensor;
     }
     e->changed++;
-    if (at->step == e->first_step) e->ranks |= UINT64_C(1) << at->rank;
+    if (at->rank == CD_INJECT_EVERYONE)
+        e->ranks = UINT64_MAX;
+    else if (at->step == e->first_step)
+        e->ranks |= UINT64_C(1) << at->rank;
 }
 
 /* ---- tensors ---- */
@@ -153,7 +159,7 @@ static cddp_status exchange_elements(const cddp_tensor *t, cddp_error *err)
 
 static cddp_status stale(const cddp_tensor *t, uint32_t rank, size_t id, cddp_error *err)
 {
-    if (id >= TENSORS_MAX) return CDDP_OK;
+    if (id >= TENSORS_MAX || rank >= RANKS_MAX) return CDDP_OK;
     if (now.kept == NULL) now.kept = calloc((size_t)RANKS_MAX * TENSORS_MAX, sizeof *now.kept);
     if (now.kept == NULL) abort();
     cddp_tensor *kept = &now.kept[rank * TENSORS_MAX + id];
@@ -312,6 +318,7 @@ void cd_inject_gradients(const cd_inject_point *at, void *first, size_t stride, 
 
 static double operate_number(uint32_t rank, double x)
 {
+    rank = rank < RANKS_MAX ? rank : 0; /* of everybody */
     switch (now.injection.op) {
     case ST_OP_HALF:
         return x * 0.5;

@@ -38,6 +38,10 @@ extern const st_operator_row st_operators[ST_OPERATORS];
 #define ST_RIGHT_THERE 0u
 #define ST_NEXT 1u
 #define ST_HOOK 2u
+#define ST_VARIABLE 4u
+#define ST_BUCKET 8u
+#define ST_SHOWN 16u
+#define ST_COVERAGE 32u
 
 typedef struct st_point {
     const char *place, *file;

@@ -80,10 +80,24 @@ static uint64_t ranks_of(const st_world *w, const cddp_finding *f)
     return ranks;
 }
 
-static bool names_tensor(const st_world *w, const st_effect *e, const char *name,
+/* By its number, or by a parameter in it. */
+static bool names_bucket(const st_world *w, int64_t bucket, const cddp_finding *f)
+{
+    if (f->bucket >= 0) return f->bucket == bucket;
+    for (size_t i = 0; i < w->parameter_count; i++) {
+        const int64_t variable = w->variables[i];
+        if (variable >= 0 && (w->buckets[variable] >> (bucket % 64) & 1u) != 0 &&
+            says(f, w->parameters[i], strlen(w->parameters[i])))
+            return true;
+    }
+    return false;
+}
+
+static bool names_tensor(const st_world *w, const st_point *p, const char *name, const st_effect *e,
                          const cddp_finding *f)
 {
     if (name[0] != '\0' && says(f, name, strlen(name))) return true;
+    if ((p->blame & ST_BUCKET) != 0) return names_bucket(w, (int64_t)e->tensor, f);
     if (f->bucket < 0 || e->tensor >= w->parameter_count) return false;
     const int64_t variable = w->variables[e->tensor];
     return variable >= 0 && (w->buckets[variable] >> (f->bucket % 64) & 1u) != 0;
@@ -93,7 +107,13 @@ static bool is_buffer(const st_point *p) { return strstr(p->place, ".buffer") !=
 
 static const char *struck_name(const st_world *w, const st_point *p, const st_effect *e)
 {
-    if (e->tensor == SIZE_MAX || strstr(p->place, ".slot") != NULL) return "";
+    if (e->tensor == SIZE_MAX || (p->blame & ST_BUCKET) != 0) return "";
+    if ((p->blame & ST_VARIABLE) != 0) {
+        for (size_t i = 0; i < w->parameter_count; i++)
+            if (w->variables[i] == (int64_t)e->tensor) return w->parameters[i];
+        return "";
+    }
+    if (strstr(p->place, ".slot") != NULL) return "";
     if (is_buffer(p)) return e->tensor < w->buffer_count ? w->buffers[e->tensor] : "";
     return e->tensor < w->parameter_count ? w->parameters[e->tensor] : "";
 }
@@ -103,19 +123,22 @@ static void judge_blame(const st_world *w, const st_case *c, const cddp_finding 
 {
     const st_point *p = &st_points[c->point];
     const st_effect *e = st_injection_effect();
-    const uint64_t ranks = ranks_of(w, f);
+    const uint64_t ranks = ranks_of(w, f), struck = o->struck_ranks;
+    const bool is_step_known = e->first_step != CD_INJECT_EVERYONE;
     o->wrong[0] = '\0';
-    if (ranks != e->ranks)
+    if (ranks != struck)
         snprintf(o->wrong, sizeof o->wrong, "ranks %llx, struck %llx", (unsigned long long)ranks,
-                 (unsigned long long)e->ranks);
-    else if (f->step != e->first_step &&
+                 (unsigned long long)struck);
+    else if (is_step_known && f->step != e->first_step &&
              ((p->blame & ST_NEXT) == 0 || f->step != e->first_step + 1))
         snprintf(o->wrong, sizeof o->wrong, "step %u, struck %u", f->step, e->first_step);
     else if (strcmp(f->check, "I-COLL") == 0)
         snprintf(o->wrong, sizeof o->wrong, "accuses the backend");
     else if (strcmp(f->check, "I-HOOK") == 0 && (p->blame & ST_HOOK) == 0)
         snprintf(o->wrong, sizeof o->wrong, "accuses the hook");
-    else if (!c->everything && !says_one_of(f, p->words) && !names_tensor(w, e, o->struck, f))
+    else if (!c->everything && !says_one_of(f, p->words) &&
+             !(is_decision(p->kind) && f->parameter[0] != '\0') &&
+             !names_tensor(w, p, o->struck, e, f))
         snprintf(o->wrong, sizeof o->wrong, "does not name %s",
                  o->struck[0] != '\0' ? o->struck : p->words);
 }
@@ -153,7 +176,9 @@ static void judge_verdict(const st_world *w, const st_case *c, const cddp_verdic
     } else {
         judge_failure(w, v, o);
     }
-    const bool is_caught = v->outcome == CDDP_OUTCOME_FINDINGS || v->outcome == CDDP_OUTCOME_ERROR;
+    const bool is_coverage = (st_points[c->point].blame & ST_COVERAGE) != 0;
+    const bool is_caught = (is_coverage && v->outcome == CDDP_OUTCOME_INCONCLUSIVE) ||
+                           v->outcome == CDDP_OUTCOME_FINDINGS || v->outcome == CDDP_OUTCOME_ERROR;
     o->end = !is_caught ? ST_END_MISSED : o->wrong[0] == '\0' ? ST_END_BLAMED : ST_END_CAUGHT;
 }
 
@@ -187,7 +212,7 @@ static void note_effect(const st_world *w, const st_case *c, st_outcome *o)
 {
     const st_effect *e = st_injection_effect();
     o->struck_step = e->first_step;
-    o->struck_ranks = e->ranks;
+    o->struck_ranks = e->ranks & ((UINT64_C(1) << w->ranks) - 1);
     snprintf(o->struck, sizeof o->struck, "%s", struck_name(w, &st_points[c->point], e));
 }
 
@@ -203,6 +228,7 @@ cddp_status st_case_run(const st_world *world, const st_case *c, uint64_t seed, 
     note_effect(world, c, outcome);
     const bool has_changed = st_injection_effect()->changed > 0;
     const bool is_struck = has_changed && (is_decision(st_points[c->point].kind) ||
+                                           (st_points[c->point].blame & ST_SHOWN) != 0 ||
                                            memcmp(&finals, &world->finals, sizeof finals) != 0);
     if (is_struck && world->row->how == ST_RUN) judge_verdict(world, c, verdict, outcome);
     cddp_verdict_destroy(verdict);

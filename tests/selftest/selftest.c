@@ -20,9 +20,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #define DEFAULT_SEED 17
+#define CPU_SECONDS_MAX 20
 
 typedef struct miss_row {
     const char *world, *place, *op, *argument;
@@ -126,6 +128,10 @@ static cddp_status work(void *context, size_t task, cd_text *result, cddp_error 
 {
     const selftest *s = context;
     st_outcome outcome;
+    /* A case that never ends is a crash: SIGXCPU. */
+    const struct rlimit limit = {CPU_SECONDS_MAX, CPU_SECONDS_MAX + 1};
+    if (setrlimit(RLIMIT_CPU, &limit) != 0)
+        return cd_fail(err, CDDP_E_IO, "a case's time cannot be limited");
     CD_TRY(st_case_run(&s->worlds[s->cases[task].world], &s->cases[task], s->seed, &outcome, err));
     cd_text_push_bytes(result, (const char *)&outcome, sizeof outcome);
     return CDDP_OK;
