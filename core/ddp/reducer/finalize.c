@@ -13,6 +13,7 @@
 #include "core/base/error.h"
 #include "core/base/hash.h"
 #include "core/hooks/hook.h"
+#include "core/trace/points.h"
 #include "core/trace/tracer.h"
 
 /* HOOK-07: the result has as many elements as the bucket; its dtype is the hook's business. */
@@ -171,6 +172,7 @@ static cddp_status write_back(cd_reducer *r, cd_bucket *bucket, const cddp_tenso
     if (pair_count > 0)
         CD_TRY(
             device->copy_many(device, r->buckets.pairs, pair_count, CDDP_COPY_PLAIN, 1, NULL, err));
+    CD_POINT_WRITTEN(r, bucket);
     emit_finals(r, bucket);
     return CDDP_OK;
 }
@@ -232,8 +234,10 @@ static cddp_status complete_bucket(cd_reducer *r, cd_bucket *bucket, cddp_error 
     bucket->is_complete = true;
     r->incomplete_count--;
     CD_TRY(cd_bucket_check_red_zone(bucket, err));
+    CD_POINT_TRACED(TENSOR, "bucket.result", r->tracer, bucket->index, &bucket->future.result);
     CD_TRY(check_result(r, bucket, err));
     CD_TRY(report_result(r, bucket, err));
+    CD_POINT_TRACED(TENSOR, "bucket.settled", r->tracer, bucket->index, &bucket->future.result);
     CD_TRY(settle_result(r, bucket, &result, err));
     CD_TRY(cd_reducer_ask_unused(r, bucket, err));
     const cd_consumers *c = &r->consumers;

@@ -65,6 +65,7 @@
 #include "core/base/hash.h"
 #include "core/ddp/reducer/static_graph.h"
 #include "core/hooks/hook.h"
+#include "core/trace/points.h"
 #include "core/trace/tracer.h"
 
 #include <stdio.h>
@@ -349,7 +350,9 @@ cddp_status cd_reducer_start_bucket(cd_reducer *r, cd_bucket_set *set, cd_bucket
                                     uint32_t index, cddp_error *err)
 {
     cddp_group *group = r->hook != NULL ? r->hook_group : r->group;
+    CD_POINT_TRACED(TENSOR, "bucket.packed", r->tracer, bucket->index, &bucket->flat);
     emit_launch(r, set, bucket, cd_bucket_set_report(set, bucket, index));
+    CD_POINT_TRACED(TENSOR, "bucket.launched", r->tracer, bucket->index, &bucket->flat);
     uint64_t bytes = cddp_group_bytes(group);
     bucket->future = (cddp_future){.size = sizeof bucket->future};
     if (r->hook != NULL) {
