@@ -138,8 +138,8 @@ static cddp_status digest_form(cd_oracle *o, const judged *j, size_t i, given *g
     return CDDP_OK;
 }
 
-/* A gradient that never came is packed as zeros, if none was kept. Of a gradient that is added up in
-** another dtype, or by the hook, the bytes in the bucket do not follow from its values. */
+/* A gradient that never came is packed as zeros, if none was kept. Of a gradient that is added up
+** in another dtype, or by the hook, the bytes in the bucket do not follow from its values. */
 static bool is_derived(const cd_oracle *o, const cd_oracle_reduction *r, size_t i)
 {
     const bool came = o->captured[i] || o->kept[i].kind == CDDP_GRAD_UNDEFINED;
