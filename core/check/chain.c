@@ -31,7 +31,10 @@ typedef struct link {
     bool is_open;     /* a gradient: a backward has added to it since */
     bool is_zeroed;   /* a gradient: filled with zeros, whose digest is not known */
     bool is_consumed; /* a gradient: by an optimizer in backward */
-    bool is_broken;   /* at the first synchronisation already */
+    /* a start that the first synchronisation moved: what was before it. The plan's start, which
+    ** comes late, says what it had to be */
+    int64_t born;
+    bool is_moved;
 } link;
 
 typedef struct expectation {
@@ -334,7 +337,9 @@ static void accept(link *l, const found *f)
                 .sequence = f->event->sequence,
                 .step = f->event->step,
                 .is_known = true,
-                .is_consumed = old.is_consumed};
+                .is_consumed = old.is_consumed,
+                .is_moved = old.is_moved,
+                .born = old.born};
 }
 
 /* The expected digest comes first, and is for one value only. */
@@ -364,12 +369,27 @@ static void judge_link(state *s, const rank_facts *r, const found *f, link *l)
         s->held++;
     } else if (is_received(r, f)) {
         return;
+    } else if (f->moment == CDDP_MOMENT_AFTER_INIT) {
+        l->is_moved = true;
+        l->born = l->digest;
     } else if (is_computed(s, r, f, l)) {
         s->unjudged++;
     } else {
         note_breach(s, f, l, NULL);
-        l->is_broken = f->moment == CDDP_MOMENT_AFTER_INIT;
     }
+}
+
+/* In a trace without a judge nothing says where the plan starts. */
+static void note_moved_start(state *s, const found *next, link *l)
+{
+    const link before = {.moment = CDDP_MOMENT_BEFORE_INIT,
+                         .digest = l->born,
+                         .sequence = l->sequence};
+    l->is_moved = false;
+    note_breach(s,
+                &(found){next->event, next->what, next->id, CDDP_MOMENT_AFTER_INIT, l->presence,
+                         l->digest},
+                &before, NULL);
 }
 
 static void take_value(state *s, const cddp_event *e)
@@ -384,11 +404,9 @@ static void take_value(state *s, const cddp_event *e)
     link *l = cd_table_add(&s->links, CD_KEY(e->rank, v->what, v->id));
     if (l == NULL) return;
     const found f = {e, v->what, v->id, v->moment, v->presence, v->digest};
-    const bool was_broken = l->is_broken;
+    if (l->is_moved) note_moved_start(s, &f, l);
     judge_link(s, r, &f, l);
-    const bool is_broken = l->is_broken && !was_broken;
     accept(l, &f);
-    l->is_broken = is_broken;
 }
 
 /* Of initial values it comes late: the judge is made when the model is. */
@@ -400,7 +418,8 @@ static void take_expected(state *s, const cddp_event *e)
         link *l = find_link(s, e->rank, x->what, x->id);
         if (l == NULL || l->moment != CDDP_MOMENT_AFTER_INIT) return;
         s->derived++;
-        if (l->digest == x->digest || l->is_broken) return;
+        l->is_moved = false;
+        if (l->digest == x->digest) return;
         expectation seed = {.digest = x->digest, .presence = x->presence};
         cd_say(seed.words, sizeof seed.words, "%s", e->text != NULL ? e->text : "");
         const link origin = {.moment = AT_SEED, .sequence = e->sequence};

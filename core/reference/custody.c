@@ -9,6 +9,8 @@
 **   an update        what the oracle judged (links 4 and 12), and the optimizers' state with their
 **                    step counts, as the reference has them
 **   a reduction      what the oracle judged, where no grad_final of the wrapper says it
+**   an average       stays out of what the plan does not average at this step; of the rest, weighted
+**                    sums over the ranks are kept (custody_average.c)
 **   planned touches  of parameters after a step, of buffers before a forward
 ** Everything else stays, and I-CHAIN needs no expected digest for it.
 **
@@ -18,6 +20,7 @@
 
 #include "core/base/error.h"
 #include "core/plan/plan.h"
+#include "core/reference/custody_average.h"
 #include "core/reference/custody_values.h"
 #include "core/tensor/numbers.h"
 #include "core/trace/tracer.h"
@@ -45,7 +48,11 @@ struct cd_custody {
     uint32_t touched_step, touched_micro; /* + 1: the last forward whose buffers were touched */
     double norm, loss_scale;              /* as the rank reports them */
     bool has_norm;
+    cd_custody_averager averager;
+    bool has_averager, is_before_average;
+    cd_functionals before_average;
     cd_kept scratch;
+    cd_numbers numbers;
     cd_custody_room room;
 };
 
@@ -353,6 +360,58 @@ static cddp_status enter_forward(cd_custody *c, const cd_custody_moment *now, cd
                                   c->module->buffer_count, err));
 }
 
+/* ---- the model averager ---- */
+
+/* One without a gradient takes no part. */
+static uint32_t block_of(const cd_custody *c, const cd_custody_moment *now, size_t parameter)
+{
+    const bool can_be = now->gradients[parameter].kind != CDDP_GRAD_UNDEFINED &&
+                        cddp_dtype_is_float(now->parameters[parameter].dtype);
+    return can_be ? cd_custody_averager_due(&c->averager, now->step,
+                                            c->module->parameters[parameter].name)
+                  : 0;
+}
+
+static cddp_status sum_functionals(cd_custody *c, const cd_custody_moment *now,
+                                   cd_functionals *functionals, cddp_error *err)
+{
+    *functionals = (cd_functionals){.tensors = 0};
+    for (size_t i = 0; i < c->module->parameter_count; i++) {
+        const uint32_t block = block_of(c, now, i);
+        if (block != 0) {
+            const cd_averaged averaged = {now->step, block, i, &now->parameters[i]};
+            CD_TRY(cd_functionals_add(functionals, &c->averager, &averaged, &c->numbers, err));
+        }
+    }
+    return CDDP_OK;
+}
+
+/* Before the average; a step that is skipped is averaged all the same. */
+static cddp_status leave_update(cd_custody *c, const cd_custody_moment *now, cddp_error *err)
+{
+    if (!c->has_averager || !has_numbers(c)) return CDDP_OK;
+    CD_TRY(sum_functionals(c, now, &c->before_average, err));
+    c->is_before_average = true;
+    for (size_t i = 0; i < c->module->parameter_count; i++) {
+        if (block_of(c, now, i) != 0) continue;
+        CD_TRY(expect_tensor(c,
+                             &(derived){CDDP_WHAT_PARAMETER, CDDP_MOMENT_AFTER_AVERAGE, i,
+                                        c->variables[i], "this step does not average it"},
+                             &now->parameters[i], err));
+    }
+    return CDDP_OK;
+}
+
+static cddp_status leave_average(cd_custody *c, const cd_custody_moment *now, cddp_error *err)
+{
+    cd_functionals after;
+    if (!c->is_before_average) return CDDP_OK;
+    c->is_before_average = false;
+    CD_TRY(sum_functionals(c, now, &after, err));
+    cd_functionals_state(&c->before_average, &after, c->options.tracer);
+    return CDDP_OK;
+}
+
 /* ---- moments ---- */
 
 static cddp_status begin_step(cd_custody *c, const cd_custody_moment *now, cddp_error *err)
@@ -409,6 +468,12 @@ cddp_status cd_custody_look(cd_custody *custody, const cd_custody_moment *now, c
         break;
     case CDDP_MOMENT_BEFORE_STEP:
         CD_TRY(derive_gradients(c, now->step, err));
+        break;
+    case CDDP_MOMENT_AFTER_UPDATE:
+        CD_TRY(leave_update(c, now, err));
+        break;
+    case CDDP_MOMENT_AFTER_AVERAGE:
+        CD_TRY(leave_average(c, now, err));
         break;
     case CDDP_MOMENT_AFTER_STEP:
         CD_TRY(end_step(c, now, err));
@@ -516,6 +581,9 @@ cddp_status cd_custody_create(const cd_custody_options *options, cd_custody **cu
     c->module = options->reference->replica->model->module;
     c->room.allocator = options->allocator;
     c->loss_scale = 1.0;
+    c->numbers.allocator = options->allocator;
+    c->has_averager =
+        cd_custody_averager_read(&c->averager, options->plan, options->settings, options->rank);
     CD_TRY_OUT(fill_in(c, err));
     *custody = c;
     c = NULL;
@@ -536,5 +604,6 @@ void cd_custody_destroy(cd_custody *c)
         cd_kept_fini(&c->buffers[i]);
     cd_kept_fini(&c->scratch);
     cd_custody_room_fini(&c->room);
+    cd_numbers_fini(&c->numbers);
     cd_arena_fini(&c->memory);
 }

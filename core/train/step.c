@@ -217,7 +217,6 @@ cddp_status cd_trainer_step(cd_trainer *t, const cd_micro *last, cddp_error *err
         CD_TRY(cd_trainer_update(t, last, err));
     }
     CD_TRY(cd_trainer_average(t, err));
-    if (t->averaging != NULL) CD_TRY(cd_trainer_show(t, CD_MOMENT_AFTER_AVERAGE, err));
     t->now.has_stepped = false;
     if (last->touch_parameters) CD_TRY(touch_parameters(t, err));
     CD_TRY(cd_trainer_show(t, CD_MOMENT_AFTER_STEP, err));
