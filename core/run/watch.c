@@ -35,7 +35,8 @@ struct cd_watch {
     cddp_tensor *slots;       /* (slot_count) of the optimizers, after it */
     int32_t *slot_parameters; /* (slot_count) */
     size_t slot_count;
-    cd_numbers numbers; /* of a collective's result */
+    cd_numbers numbers;                   /* of a collective's result */
+    uint32_t entered_step, entered_micro; /* + 1: the last micro-step whose forward began */
 };
 
 /* ---- opening ---- */
@@ -195,9 +196,32 @@ static void watch_rescaled(void *self, double loss_scale)
     if (w->custody != NULL) cd_custody_note_scale(w->custody, loss_scale);
 }
 
+static cddp_status keep_before(cd_watch *w, const cd_watched_moment *now, cddp_error *err)
+{
+    for (size_t i = 0; i < w->parameter_count; i++) {
+        const cddp_tensor *parameter = &now->values.parameters[i];
+        CD_TRY(parameter->device->copy(&w->before[i], parameter, NULL, err));
+    }
+    cd_blob_clear(&w->optimizer_state);
+    CD_TRY(cd_replica_save_optimizers(now->replica, &w->optimizer_state, err));
+    return CDDP_OK;
+}
+
+/* A micro-step's first forward, buffers being synchronised. */
+static cddp_status enter_forward(cd_watch *w, const cd_custody_moment *now, cddp_error *err)
+{
+    if (w->entered_step == now->step + 1 && w->entered_micro == now->micro_step + 1) return CDDP_OK;
+    w->entered_step = now->step + 1;
+    w->entered_micro = now->micro_step + 1;
+    CD_TRY(cd_oracle_enter_forward(w->oracle, now->micro_step, now->buffers, err));
+    return CDDP_OK;
+}
+
+/* What the oracle judges from is what the trace shows of this moment. A reduction in the middle of
+** a step begins another window. */
 static cddp_status watch_look(void *self, const cd_watched_moment *moment, cddp_error *err)
 {
-    const cd_watch *w = self;
+    cd_watch *w = self;
     const cd_custody_moment now = {.moment = moment->moment,
                                    .step = moment->step,
                                    .micro_step =
@@ -205,34 +229,13 @@ static cddp_status watch_look(void *self, const cd_watched_moment *moment, cddp_
                                    .parameters = moment->values.parameters,
                                    .gradients = moment->values.gradients,
                                    .buffers = moment->values.buffers};
+    const bool is_window = now.moment == CDDP_MOMENT_AFTER_BACKWARD &&
+                           now.micro_step + 1 < w->settings.train.micro_steps;
     CD_TRY(cd_custody_look(w->custody, &now, err));
-    return CDDP_OK;
-}
-
-static cddp_status watch_begin(void *self, uint32_t step, const cd_watched_values *values,
-                               cddp_error *err)
-{
-    const cd_watch *w = self;
-    CD_TRY(cd_oracle_begin_step(w->oracle, step, values->parameters, values->gradients, err));
-    return CDDP_OK;
-}
-
-static cddp_status watch_before_update(void *self, const cd_replica *replica, cddp_error *err)
-{
-    cd_watch *w = self;
-    const cd_module *module = replica->model->module;
-    for (size_t i = 0; i < module->parameter_count; i++)
-        CD_TRY(module->device->copy(&w->before[i], &module->parameters[i].tensor, NULL, err));
-    cd_blob_clear(&w->optimizer_state);
-    CD_TRY(cd_replica_save_optimizers(replica, &w->optimizer_state, err));
-    return CDDP_OK;
-}
-
-static cddp_status watch_enter_forward(void *self, uint32_t micro_step,
-                                       const cd_watched_values *values, cddp_error *err)
-{
-    const cd_watch *w = self;
-    CD_TRY(cd_oracle_enter_forward(w->oracle, micro_step, values->buffers, err));
+    if (now.moment == CDDP_MOMENT_BEGIN || is_window)
+        CD_TRY(cd_oracle_begin_step(w->oracle, now.step, now.parameters, now.gradients, err));
+    if (now.moment == CDDP_MOMENT_FORWARD) CD_TRY(enter_forward(w, &now, err));
+    if (now.moment == CDDP_MOMENT_BEFORE_STEP) CD_TRY(keep_before(w, moment, err));
     return CDDP_OK;
 }
 
@@ -377,9 +380,6 @@ static void watch_close(void *self)
 static const cd_watcher_ops watch_ops = {.open = watch_open,
                                          .look = watch_look,
                                          .rescaled = watch_rescaled,
-                                         .begin = watch_begin,
-                                         .before_update = watch_before_update,
-                                         .enter_forward = watch_enter_forward,
                                          .normalised = watch_normalised,
                                          .accumulated = watch_accumulated,
                                          .reduced = watch_reduced,

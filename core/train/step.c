@@ -36,18 +36,6 @@ cddp_status cd_trainer_close_window(cd_trainer *t, const cd_micro *micro, cddp_e
     CD_TRY(show_reduction(t, micro, err));
     t->now.reductions++;
     t->now.window_first = micro->place.micro_step + 1;
-    if (t->view.watcher != NULL) {
-        const cd_watched_values values = {t->view.parameters, t->view.gradients, t->view.buffers};
-        CD_TRY(t->view.watcher->ops->begin(t->view.watcher->self, micro->place.step, &values, err));
-    }
-    return CDDP_OK;
-}
-
-cddp_status cd_trainer_show_before(cd_trainer *t, cddp_error *err)
-{
-    CD_TRY(cd_trainer_show(t, CD_MOMENT_BEFORE_STEP, err));
-    if (t->view.watcher != NULL)
-        CD_TRY(t->view.watcher->ops->before_update(t->view.watcher->self, t->replica, err));
     return CDDP_OK;
 }
 
@@ -164,7 +152,7 @@ static cddp_status run_update(cd_trainer *t, const cd_micro *last, cddp_error *e
         return CDDP_OK;
     }
     CD_TRY(prepare_gradients(t, &decision, err));
-    if (!cd_trainer_steps_in_backward(t)) CD_TRY(cd_trainer_show_before(t, err));
+    if (!cd_trainer_steps_in_backward(t)) CD_TRY(cd_trainer_show(t, CD_MOMENT_BEFORE_STEP, err));
     for (size_t i = 0; i < count; i++) {
         if (t->optimizers[i].is_due && !t->replica->optimizers[i].in_backward)
             CD_TRY(step_optimizer(t, i, &decision, err));

@@ -235,7 +235,6 @@ cddp_status cd_tensor_add_number(const cddp_tensor *tensor, double number,
                                  cddp_error *err) CDDP_MUST_CHECK;
 
 /* step.c */
-cddp_status cd_trainer_show_before(cd_trainer *t, cddp_error *err) CDDP_MUST_CHECK;
 cddp_status cd_trainer_step(cd_trainer *t, const cd_micro *last, cddp_error *err) CDDP_MUST_CHECK;
 cddp_status cd_trainer_update(cd_trainer *t, const cd_micro *last, cddp_error *err) CDDP_MUST_CHECK;
 /* A reduction in the middle of a step: judged by itself; what follows adds to its result
