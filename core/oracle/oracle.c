@@ -88,6 +88,11 @@ void cd_oracle_declare_parts(cd_oracle *oracle, const cd_part *parts)
         oracle->parameters[i].part = parts[i];
 }
 
+const cd_part *cd_oracle_get_part(const cd_oracle *oracle, size_t parameter)
+{
+    return &oracle->parameters[parameter].part;
+}
+
 static void release_tensor(cddp_tensor *t)
 {
     if (t->device == NULL) return;

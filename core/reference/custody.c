@@ -9,8 +9,8 @@
 **   an update        what the oracle judged (links 4 and 12), and the optimizers' state with their
 **                    step counts, as the reference has them
 **   a reduction      what the oracle judged, where no grad_final of the wrapper says it
-**   an average       stays out of what the plan does not average at this step; of the rest, weighted
-**                    sums over the ranks are kept (custody_average.c)
+**   an average       of parameters that this step does not average: nothing; of the others,
+**                    weighted sums over the ranks stay (custody_average.c)
 **   planned touches  of parameters after a step, of buffers before a forward
 ** Everything else stays, and I-CHAIN needs no expected digest for it.
 **
@@ -19,6 +19,7 @@
 #include "core/reference/custody.h"
 
 #include "core/base/error.h"
+#include "core/base/hash.h"
 #include "core/plan/plan.h"
 #include "core/reference/custody_average.h"
 #include "core/reference/custody_values.h"
@@ -314,8 +315,8 @@ static cddp_status derive_grid(cd_custody *c, int64_t moment, uint32_t step, cdd
     if (!c->is_before_grid || !c->options.settings->model.exact || !has_numbers(c)) return CDDP_OK;
     for (size_t i = 0; i < c->module->parameter_count; i++) {
         const cddp_tensor *t = &c->parameters[i].tensor;
-        if (!is_trained_at(c, i, step) || !cddp_dtype_is_float(t->dtype)) continue;
-        CD_TRY(cd_custody_regrid(&c->room, t, err));
+        if (is_trained_at(c, i, step) && cddp_dtype_is_float(t->dtype))
+            CD_TRY(cd_custody_regrid(&c->room, t, err));
         CD_TRY(expect_tensor(c,
                              &(derived){CDDP_WHAT_PARAMETER, moment, i, c->variables[i],
                                         "what the step left, back on its grid"},
@@ -464,7 +465,8 @@ cddp_status cd_custody_look(cd_custody *custody, const cd_custody_moment *now, c
         CD_TRY(enter_forward(c, now, err));
         break;
     case CDDP_MOMENT_AFTER_BACKWARD:
-        if (transforms_gradients(c)) CD_TRY(keep_gradients(c, now->gradients, err));
+        if (transforms_gradients(c) && !now->accumulates)
+            CD_TRY(keep_gradients(c, now->gradients, err));
         break;
     case CDDP_MOMENT_BEFORE_STEP:
         CD_TRY(derive_gradients(c, now->step, err));
@@ -509,22 +511,55 @@ cddp_status cd_custody_reduced(cd_custody *custody, const cddp_grad *gradients, 
     return CDDP_OK;
 }
 
+/* This rank's part of an optimizer's entry, as the reference, which has all of it, says. */
+static cddp_status part_digest(const cd_optimizer_state *whole, cd_part_range own, uint64_t *digest,
+                               cddp_error *err)
+{
+    const int64_t count = own.end - own.first;
+    uint64_t d = count > 0 ? cd_hash_mix(whole->is_present, whole->step) : cd_hash_mix(0, 0);
+    for (uint32_t s = 0; count > 0 && s < CD_OPTIMIZER_SLOTS_MAX; s++) {
+        const cddp_tensor *t = &whole->slots[s];
+        uint64_t slot = 0;
+        if (!whole->is_present || t->device == NULL) continue;
+        const cddp_tensor part =
+            cddp_tensor_of(t->device, t->storage, t->offset + own.first, t->dtype, &count, 1);
+        CD_TRY(t->device->digest(&part, &slot, err));
+        d = cd_hash_mix(d, slot);
+    }
+    *digest = d;
+    return CDDP_OK;
+}
+
 /* The step counts are in no slot: the digest has them. */
+static cddp_status expect_optimizer(const cd_custody *c, size_t optimizer, size_t k, size_t id,
+                                    cddp_error *err)
+{
+    const cd_replica_optimizer *o = &c->options.reference->replica->optimizers[optimizer];
+    const uint32_t ordinal = o->ordinals[k];
+    const derived d = {CDDP_WHAT_OPTIMIZER, CDDP_MOMENT_AFTER_UPDATE, id, c->variables[ordinal],
+                       "slots and step count as the reference has them"};
+    const cd_part *part = cd_oracle_get_part(c->options.oracle, ordinal);
+    const int64_t numel = cddp_tensor_numel(&c->module->parameters[ordinal].tensor);
+    uint64_t digest = 0;
+    if (part->share != 0 && numel == 0) return CDDP_OK; /* nobody's, or anybody's */
+    if (part->share == 0) {
+        CD_TRY(cd_optimizer_state_digest(o->optimizer, k, &digest, err));
+    } else {
+        cd_optimizer_state state;
+        cd_optimizer_get_state(o->optimizer, k, &state);
+        CD_TRY(part_digest(&state, cd_part_get(part, numel, c->options.rank), &digest, err));
+    }
+    expect(c, &d, digest, true);
+    return CDDP_OK;
+}
+
 static cddp_status expect_optimizers(const cd_custody *c, cddp_error *err)
 {
     const cd_replica *r = c->options.reference->replica;
     size_t id = 0;
-    if (cd_replica_is_sharded(r)) return CDDP_OK;
     for (size_t i = 0; i < r->optimizer_count; i++) {
-        for (size_t k = 0; k < r->optimizers[i].count; k++, id++) {
-            uint64_t digest = 0;
-            CD_TRY(cd_optimizer_state_digest(r->optimizers[i].optimizer, k, &digest, err));
-            expect(c,
-                   &(derived){CDDP_WHAT_OPTIMIZER, CDDP_MOMENT_AFTER_UPDATE, id,
-                              c->variables[r->optimizers[i].ordinals[k]],
-                              "slots and step count as the reference has them"},
-                   digest, true);
-        }
+        for (size_t k = 0; k < r->optimizers[i].count; k++, id++)
+            CD_TRY(expect_optimizer(c, i, k, id, err));
     }
     return CDDP_OK;
 }

@@ -179,6 +179,7 @@ static cddp_status watch_open(void *self, const cd_watched_model *model, cddp_er
                                         .settings = &w->settings,
                                         .rank = w->options.rank->rank,
                                         .reference = w->reference,
+                                        .oracle = w->oracle,
                                         .variables = model->variables,
                                         .tracer = w->options.tracer,
                                         .allocator = w->allocator};
@@ -217,6 +218,17 @@ static cddp_status enter_forward(cd_watch *w, const cd_custody_moment *now, cddp
     return CDDP_OK;
 }
 
+/* The window's last micro-step is judged with its gradients. Between several forwards of one
+** micro-step buffers are synchronised, which the reference does not do. */
+static cddp_status leave_micro(cd_watch *w, const cd_custody_moment *now, cddp_error *err)
+{
+    cd_micro micro;
+    cd_micro_resolve(w->options.plan, &w->settings,
+                     (cd_micro_place){w->options.rank->rank, now->step, now->micro_step}, &micro);
+    if (micro.forwards != 1) return CDDP_OK;
+    return CD_PASS(cd_oracle_leave_micro(w->oracle, now->step, now->micro_step, now->buffers, err));
+}
+
 /* What the oracle judges from is what the trace shows of this moment. A reduction in the middle of
 ** a step begins another window. */
 static cddp_status watch_look(void *self, const cd_watched_moment *moment, cddp_error *err)
@@ -226,15 +238,17 @@ static cddp_status watch_look(void *self, const cd_watched_moment *moment, cddp_
                                    .step = moment->step,
                                    .micro_step =
                                        moment->micro != NULL ? moment->micro->place.micro_step : 0,
+                                   .accumulates = moment->accumulates,
                                    .parameters = moment->values.parameters,
                                    .gradients = moment->values.gradients,
                                    .buffers = moment->values.buffers};
-    const bool is_window = now.moment == CDDP_MOMENT_AFTER_BACKWARD &&
+    const bool is_window = now.moment == CDDP_MOMENT_AFTER_BACKWARD && !moment->accumulates &&
                            now.micro_step + 1 < w->settings.train.micro_steps;
     CD_TRY(cd_custody_look(w->custody, &now, err));
     if (now.moment == CDDP_MOMENT_BEGIN || is_window)
         CD_TRY(cd_oracle_begin_step(w->oracle, now.step, now.parameters, now.gradients, err));
     if (now.moment == CDDP_MOMENT_FORWARD) CD_TRY(enter_forward(w, &now, err));
+    if (moment->accumulates) CD_TRY(leave_micro(w, &now, err));
     if (now.moment == CDDP_MOMENT_BEFORE_STEP) CD_TRY(keep_before(w, moment, err));
     return CDDP_OK;
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The model averager of a scenario: it averages (core/hooks/averager.c), and reports who must agree.
+/* The model averager of a scenario: it averages (core/hooks/averager.c), and reports who must
+** agree.
 **
 ** Gradients agree in the blocks over which the hook reduces; parameters where gradients and state
 ** agreed, and after an average in its block; optimizer state, which is not averaged (AVG-02), where

@@ -404,6 +404,15 @@ static cddp_status begin_micro(cd_trainer *t, const cd_micro *micro, cd_value **
     return CDDP_OK;
 }
 
+/* A layer that runs again in the backward moves buffers there. */
+static cddp_status show_accumulation(cd_trainer *t, cddp_error *err)
+{
+    t->now.accumulates = true;
+    const cddp_status status = cd_trainer_show(t, CD_MOMENT_AFTER_BACKWARD, err);
+    t->now.accumulates = false;
+    return CD_PASS(status);
+}
+
 /* Everything behind it. */
 static cddp_status end_micro(cd_trainer *t, const cd_micro *micro, cddp_error *err)
 {
@@ -412,6 +421,8 @@ static cddp_status end_micro(cd_trainer *t, const cd_micro *micro, cddp_error *e
         CD_TRY(cd_trainer_run_collectives(t, CD_PLACE_AFTER_BACKWARD, err));
     else if (micro->sync && cd_micro_contributes(micro))
         CD_TRY(cd_trainer_close_window(t, micro, err));
+    else if (cd_trainer_module(t)->buffer_count > 0)
+        CD_TRY(show_accumulation(t, err));
     return CDDP_OK;
 }
 

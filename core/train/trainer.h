@@ -139,6 +139,7 @@ typedef struct cd_trainer_place {
     struct collection *collection; /* open_micro: where firings go; else NULL */
     uint32_t gradient_count;       /* that became ready in the running backward */
     size_t exchange_count;         /* of batch norm statistics in its forwards */
+    bool accumulates;              /* the backward that ended reduced nothing */
     bool is_in_forward;            /* of a micro-step that contributes */
     bool has_stepped;              /* the step was taken, or given up, inside the micro-step */
     uint32_t window_first;         /* first micro-step since the last reduction of this step */

@@ -75,6 +75,7 @@ typedef struct cd_watched_moment {
     int64_t moment; /* cddp_event_enum_moment */
     uint32_t step;
     const cd_micro *micro; /* the micro-step at hand, or the last one; NULL before the first */
+    bool accumulates;      /* after a backward: no reduction ended, gradients go on */
     const cd_replica *replica;
     cd_watched_values values;
 } cd_watched_moment;
