@@ -299,6 +299,7 @@ cddp_status cd_trainer_show(cd_trainer *t, cd_moment moment, cddp_error *err)
                                   .step = t->now.step,
                                   .micro = t->now.micro,
                                   .accumulates = t->now.accumulates,
+                                  .begins_window = t->now.begins_window,
                                   .replica = t->replica,
                                   .values = cd_trainer_refresh_views(t)};
     if (is_watched) CD_TRY(t->view.watcher->ops->look(t->view.watcher->self, &at, err));

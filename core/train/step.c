@@ -33,7 +33,10 @@ static cddp_status show_reduction(cd_trainer *t, const cd_micro *last, cddp_erro
 
 cddp_status cd_trainer_close_window(cd_trainer *t, const cd_micro *micro, cddp_error *err)
 {
-    CD_TRY(show_reduction(t, micro, err));
+    t->now.begins_window = true;
+    const cddp_status status = show_reduction(t, micro, err);
+    t->now.begins_window = false;
+    CD_TRY(status);
     t->now.reductions++;
     t->now.window_first = micro->place.micro_step + 1;
     return CDDP_OK;
@@ -85,11 +88,12 @@ static cddp_status prepare_gradients(cd_trainer *t, cd_trainer_decision *decisio
     return CDDP_OK;
 }
 
-void cd_trainer_rescale(cd_trainer *t)
+cddp_status cd_trainer_rescale(cd_trainer *t, cddp_error *err)
 {
     t->scaling.scale = cd_loss_scaler_get_scale(&t->scaling.scaler);
     if (t->view.watcher != NULL)
-        t->view.watcher->ops->rescaled(t->view.watcher->self, t->scaling.scale);
+        CD_TRY(t->view.watcher->ops->rescaled(t->view.watcher->self, t->scaling.scale, err));
+    return CDDP_OK;
 }
 
 void cd_trainer_emit_step(cd_trainer *t, size_t optimizer, const cd_trainer_decision *decision)
@@ -162,7 +166,7 @@ static cddp_status run_update(cd_trainer *t, const cd_micro *last, cddp_error *e
     CD_TRY(cd_trainer_show(t, CD_MOMENT_AFTER_UPDATE, err));
     if (t->program.settings.amp.enable) {
         CD_TRY(cd_loss_scaler_update(&t->scaling.scaler, err));
-        cd_trainer_rescale(t);
+        CD_TRY(cd_trainer_rescale(t, err));
     }
     return CDDP_OK;
 }

@@ -235,7 +235,7 @@ cddp_status cd_trainer_create(const cd_trainer_options *options, cd_trainer **tr
         const cd_loss_scaler_options scaler = {amp->init_scale, amp->growth_factor,
                                                amp->backoff_factor, amp->growth_interval};
         CD_TRY_OUT(cd_loss_scaler_init(&t->scaling.scaler, &scaler, err));
-        cd_trainer_rescale(t);
+        CD_TRY_OUT(cd_trainer_rescale(t, err));
     }
     CD_TRY_OUT(open_watcher(t, err));
     *trainer = t;

@@ -140,6 +140,7 @@ typedef struct cd_trainer_place {
     uint32_t gradient_count;       /* that became ready in the running backward */
     size_t exchange_count;         /* of batch norm statistics in its forwards */
     bool accumulates;              /* the backward that ended reduced nothing */
+    bool begins_window;            /* it ended with a reduction, and the step goes on */
     bool is_in_forward;            /* of a micro-step that contributes */
     bool has_stepped;              /* the step was taken, or given up, inside the micro-step */
     uint32_t window_first;         /* first micro-step since the last reduction of this step */
@@ -231,9 +232,6 @@ cddp_status cd_trainer_close_micro(cd_trainer *t, const cd_micro *micro,
 cddp_status cd_trainer_end_step(cd_trainer *t, const cd_micro *last,
                                 cddp_error *err) CDDP_MUST_CHECK;
 cddp_status cd_trainer_finish(cd_trainer *t, cddp_error *err) CDDP_MUST_CHECK;
-/* Adds a number to every element, whatever the dtype. */
-cddp_status cd_tensor_add_number(const cddp_tensor *tensor, double number,
-                                 cddp_error *err) CDDP_MUST_CHECK;
 
 /* step.c */
 cddp_status cd_trainer_step(cd_trainer *t, const cd_micro *last, cddp_error *err) CDDP_MUST_CHECK;
@@ -243,7 +241,7 @@ cddp_status cd_trainer_update(cd_trainer *t, const cd_micro *last, cddp_error *e
 cddp_status cd_trainer_close_window(cd_trainer *t, const cd_micro *micro,
                                     cddp_error *err) CDDP_MUST_CHECK;
 /* The loss scale is now the scaler's. */
-void cd_trainer_rescale(cd_trainer *t);
+cddp_status cd_trainer_rescale(cd_trainer *t, cddp_error *err) CDDP_MUST_CHECK;
 cddp_status cd_trainer_zero_grad(cd_trainer *t, cddp_error *err) CDDP_MUST_CHECK;
 
 typedef struct cd_trainer_decision {

@@ -76,6 +76,7 @@ typedef struct cd_watched_moment {
     uint32_t step;
     const cd_micro *micro; /* the micro-step at hand, or the last one; NULL before the first */
     bool accumulates;      /* after a backward: no reduction ended, gradients go on */
+    bool begins_window;    /* after a reduction in the middle of a step */
     const cd_replica *replica;
     cd_watched_values values;
 } cd_watched_moment;
@@ -96,7 +97,7 @@ typedef struct cd_watcher_ops {
     /* called when: at every moment of a value event, before its events are emitted. */
     cddp_status (*look)(void *self, const cd_watched_moment *moment, cddp_error *err);
     /* called when: losses are scaled differently from now on. */
-    void (*rescaled)(void *self, double loss_scale);
+    cddp_status (*rescaled)(void *self, double loss_scale, cddp_error *err);
     cddp_status (*normalised)(void *self, const cd_watched_statistics *used, cddp_error *err);
     /* called when: a gradient was accumulated, before the wrapper hears of it. */
     cddp_status (*accumulated)(void *self, size_t parameter, const cddp_grad *gradient,
