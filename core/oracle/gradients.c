@@ -336,6 +336,15 @@ static cddp_status judge_buffers(cd_oracle *o, const cd_start *start, const cd_o
     return CDDP_OK;
 }
 
+cddp_status cd_oracle_leave_micro(cd_oracle *oracle, uint32_t step, uint32_t micro_step,
+                                    const cddp_tensor *buffers, cddp_error *err)
+{
+    const cd_start start = cd_oracle_get_start(oracle);
+    const cd_oracle_reduction micro = {.step = step, .micro_step = micro_step};
+    if (oracle->is_left_out || !cd_oracle_has_values(oracle)) return CDDP_OK;
+    return CD_PASS(judge_buffers(oracle, &start, &micro, buffers, err));
+}
+
 cddp_status cd_oracle_judge_gradients(cd_oracle *oracle, const cd_oracle_reduction *reduction,
                                       const cddp_tensor *buffers, cddp_error *err)
 {

@@ -98,6 +98,11 @@ void cd_oracle_declare_parts(cd_oracle *oracle, const cd_part *parts)
         oracle->parameters[i].part = parts[i];
 }
 
+const cd_part *cd_oracle_get_part(const cd_oracle *oracle, size_t parameter)
+{
+    return &oracle->parameters[parameter].part;
+}
+
 void cd_oracle_destroy(cd_oracle *oracle)
 {
     cd_oracle *o = oracle;

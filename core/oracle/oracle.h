@@ -220,6 +220,7 @@ cddp_status cd_oracle_create(const cd_oracle_options *options, cd_oracle **oracl
 /* parts: (parameter_count), valid from now on. For optimizers whose parts are only known during the
 ** training. */
 void cd_oracle_declare_parts(cd_oracle *oracle, const cd_part *parts);
+const cd_part *cd_oracle_get_part(const cd_oracle *oracle, size_t parameter);
 void cd_oracle_destroy(cd_oracle *oracle); /* accepts NULL */
 
 /* Before the first micro-step: parameters and the gradients that were kept. Borrowed until the next
@@ -232,6 +233,9 @@ void cd_oracle_enter_forward(cd_oracle *oracle, const cddp_tensor *buffers);
 /* Link 10 statistics: the values that a synchronised layer of this forward normalises with. */
 cddp_status cd_oracle_judge_statistics(cd_oracle *oracle, const cd_oracle_moments *used,
                                        cddp_error *err) CDDP_MUST_CHECK;
+/* Link 6 of a micro-step that ends no window, after its backward. */
+cddp_status cd_oracle_leave_micro(cd_oracle *oracle, uint32_t step, uint32_t micro_step,
+                                    const cddp_tensor *buffers, cddp_error *err) CDDP_MUST_CHECK;
 /* After the engine accumulated into parameter i, before the wrapper's hook runs. Copies. */
 cddp_status cd_oracle_push_local(cd_oracle *oracle, size_t parameter, const cddp_grad *gradient,
                                  cddp_error *err) CDDP_MUST_CHECK;

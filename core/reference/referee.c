@@ -227,6 +227,7 @@ cddp_status cd_referee_open(cd_referee *o, const cd_observed_open *observed, cdd
                                         .settings = &o->settings,
                                         .rank = o->options.rank,
                                         .reference = o->reference,
+                                        .oracle = o->oracle,
                                         .variables = observed->variables.items,
                                         .tracer = o->options.tracer,
                                         .allocator = o->allocator};
@@ -246,15 +247,28 @@ cddp_status cd_referee_rescaled(cd_referee *o, const cd_observed_rescaled *obser
     return CDDP_OK;
 }
 
+/* The window's last micro-step is judged with its gradients. Between several forwards of one
+** micro-step buffers are synchronised, which the reference does not do. */
+static cddp_status leave_micro(cd_referee *o, const cd_custody_moment *now, cddp_error *err)
+{
+    cd_micro micro;
+    cd_micro_resolve(o->options.plan, &o->settings,
+                     (cd_micro_place){o->options.rank, now->step, now->micro_step}, &micro);
+    if (micro.forwards != 1) return CDDP_OK;
+    return CD_PASS(cd_oracle_leave_micro(o->oracle, now->step, now->micro_step, now->buffers, err));
+}
+
 cddp_status cd_referee_look(cd_referee *o, const cd_observed_look *observed, cddp_error *err)
 {
     const cd_custody_moment now = {.moment = observed->moment,
                                    .step = observed->step,
                                    .micro_step = observed->micro_step,
+                                   .accumulates = observed->accumulates,
                                    .parameters = observed->parameters.items,
                                    .gradients = observed->gradients.items,
                                    .buffers = observed->buffers.items};
     CD_TRY(cd_custody_look(o->custody, &now, err));
+    if (observed->accumulates) CD_TRY(leave_micro(o, &now, err));
     return CDDP_OK;
 }
 
