@@ -108,7 +108,7 @@ static cddp_status judge_sum(cd_oracle *o, const judged *j, size_t i, const cd_w
             cd_text_format(c.words, sizeof c.words, "%zu of %zu elements differ: %s", c.bad,
                            c.numel, r->normalisation);
     }
-    if (link == CD_LINK_MATHEMATICS && !c.exact) o->is_free_running = false;
+    if (link == CD_LINK_MATHEMATICS && !c.exact) cd_oracle_note_gap(o, CD_FREE_ROUNDED);
     cd_oracle_report(o, link, i, &c);
     return CDDP_OK;
 }
@@ -216,7 +216,7 @@ cddp_status cd_oracle_judge_gradients(cd_oracle *oracle, const cd_oracle_reducti
     if (reduction->divisor == 0)
         return cd_fail(err, CDDP_E_ARG, "the oracle was given divisor 0 at step %u",
                        reduction->step);
-    if (reduction->rank_count != 0) o->is_free_running = false; /* one process has one model */
+    if (reduction->rank_count != 0) cd_oracle_note_gap(o, CD_FREE_BLOCK);
     if (o->is_left_out) return CDDP_OK;
     cd_start start = cd_oracle_get_start(o);
     cd_oracle_reduction whole = *reduction; /* over all ranks */

@@ -110,9 +110,18 @@ static cddp_status make_references(cd_watch *w, const cd_watched_model *model, c
     cd_reference_options running = restarted;
     running.state = NULL;
     running.is_free_running = true;
+    running.restart = restarted.state;
     CD_TRY(cd_reference_create(&restarted, &w->reference, err));
     CD_TRY(cd_reference_create(&running, &w->free_reference, err));
     return CDDP_OK;
+}
+
+/* The free reference has this rank's initial values; with distinct ones the root's are broadcast.
+** */
+static cd_free_gap free_gap_of(const cd_watch *w)
+{
+    if (w->settings.averager.kind != CDDP_AVERAGER_NONE) return CD_FREE_AVERAGED;
+    return w->settings.model.init == CDDP_MODEL_INIT_DISTINCT ? CD_FREE_DISTINCT : CD_FREE_NO_GAP;
 }
 
 static cddp_status make_oracle(cd_watch *w, const cd_watched_model *model, cddp_error *err)
@@ -147,6 +156,7 @@ static cddp_status make_oracle(cd_watch *w, const cd_watched_model *model, cddp_
                                        .world_size = (uint32_t)plan->world.size,
                                        .engine = &w->reference->engine,
                                        .free_engine = &w->free_reference->engine,
+                                       .free_gap = free_gap_of(w),
                                        .share = w->options.share,
                                        .tracer = w->options.tracer,
                                        .allocator = w->allocator,
