@@ -93,6 +93,7 @@ static void put_result(cd_json *json, const cd_report *report, const cd_result *
     cd_json_put_text(json, "reason", result->verdict.reason);
     if (result->details[0] != '\0') cd_json_put_text(json, "details", result->details);
     if (result->unjudged[0] != '\0') cd_json_put_text(json, "unjudged", result->unjudged);
+    if (result->given_up[0] != '\0') cd_json_put_text(json, "given_up", result->given_up);
     cd_json_put_text(json, "backend", result->backend);
     cd_json_put_integer(json, "world_size", result->world_size);
     cd_json_put_integer(json, "steps", result->steps);

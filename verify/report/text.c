@@ -199,6 +199,7 @@ static void put_result(cd_text *text, const cd_report *report, const cd_result *
         result->verdict.event_count == 0 && (result->verdict.outcome == CDDP_OUTCOME_ERROR ||
                                              result->verdict.outcome == CDDP_OUTCOME_ENVIRONMENT);
     put_line(text, "unjudged", result->unjudged);
+    if (report->verbose) put_line(text, "given up", result->given_up);
     if (result->judged && !was_refused) put_facts(text, report, result);
     if (!was_refused &&
         (result->verdict.outcome != CDDP_OUTCOME_VERIFIED || result->verdict.finding_count > 0))
