@@ -83,6 +83,41 @@ static cddp_status find_locals(cd_oracle *o, const judged *j, cd_suspect *s, cdd
     return CDDP_OK;
 }
 
+static void name_ratio(cd_comparison *c, const cd_wide_sum *sum, const double *actual,
+                       const cd_sum_rule *rule)
+{
+    size_t largest = 0;
+    for (size_t i = 1; i < sum->numel; i++)
+        if (sum->magnitude[i] > sum->magnitude[largest]) largest = i;
+    c->bad = sum->numel;
+    c->element = (int64_t)largest;
+    c->expected = cd_wide_sum_get(sum, largest) / (double)rule->divisor;
+    c->actual = actual[largest];
+    c->shape = CD_SHAPE_RATIO;
+}
+
+/* See Note [A common ratio]. By itself, or together with all that were compared before. */
+static cddp_status judge_ratio(cd_oracle *o, const cd_wide_sum *sum, const cd_sum_rule *rule,
+                               cd_oracle_link link, cd_comparison *c, cddp_error *err)
+{
+    cd_ratio_evidence own = {.distinct = 0};
+    cd_ratio_evidence *all = &o->ratios[link == CD_LINK_MATHEMATICS];
+    const double *actual = o->numbers.values;
+    double ratio;
+    if (c->bad > 0 || c->exact) return CDDP_OK;
+    CD_TRY(cd_common_ratio_add(&own, sum, actual, rule, o->options.allocator, err));
+    CD_TRY(cd_common_ratio_add(all, sum, actual, rule, o->options.allocator, err));
+    const bool is_alone = cd_common_ratio_is_significant(&own, &ratio);
+    if (!is_alone && !cd_common_ratio_is_significant(all, &ratio)) return CDDP_OK;
+    name_ratio(c, sum, actual, rule);
+    c->ratio = ratio;
+    cd_text_format(c->words, sizeof c->words,
+                   "ratio %.6g, %s, though each element lies within its bound", ratio,
+                   is_alone ? "estimated from the whole tensor"
+                            : "estimated from all gradients of this rank up to this one");
+    return CDDP_OK;
+}
+
 static cddp_status judge_sum(cd_oracle *o, const judged *j, size_t i, const cd_wide_sum *sum,
                              const cd_sum_rule *rule, cd_oracle_link link, cddp_error *err)
 {
@@ -108,6 +143,7 @@ static cddp_status judge_sum(cd_oracle *o, const judged *j, size_t i, const cd_w
             cd_text_format(c.words, sizeof c.words, "%zu of %zu elements differ: %s", c.bad,
                            c.numel, r->normalisation);
     }
+    CD_TRY(judge_ratio(o, sum, rule, link, &c, err));
     if (link == CD_LINK_MATHEMATICS && !c.exact) cd_oracle_note_gap(o, CD_FREE_ROUNDED);
     cd_oracle_report(o, link, i, &c);
     return CDDP_OK;

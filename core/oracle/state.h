@@ -3,6 +3,7 @@
 #pragma once
 #include "core/base/arena.h"
 #include "core/oracle/oracle.h"
+#include "core/oracle/ratio.h"
 #include "core/oracle/share.h"
 #include "core/oracle/emit.h"
 
@@ -37,6 +38,7 @@ struct cd_oracle {
     struct cd_kept_elements *kept_elements; /* (kept_count) before the step */
     size_t kept_count, kept_capacity;
     uint64_t judged_optimizers;
+    cd_ratio_evidence ratios[2]; /* of links 2 and 1, all gradients so far */
     /* Link 15: the second form of the model, of one micro-step. */
     cd_scalars scalars;
     cd_arena second;
