@@ -231,12 +231,13 @@ cddp_status cd_oracle_create(const cd_oracle_options *options, cd_oracle **oracl
 void cd_oracle_declare_parts(cd_oracle *oracle, const cd_part *parts);
 void cd_oracle_destroy(cd_oracle *oracle); /* accepts NULL */
 
-/* Before the first micro-step: parameters and the gradients that were kept. Copies. */
+/* Before the first micro-step: parameters and the gradients that were kept. Borrowed until the next
+** call. */
 cddp_status cd_oracle_begin_step(cd_oracle *oracle, uint32_t step, const cddp_tensor *parameters,
                                  const cddp_grad *gradients, cddp_error *err) CDDP_MUST_CHECK;
-/* At forward entry, after the wrapper synchronised buffers. Copies. */
-cddp_status cd_oracle_enter_forward(cd_oracle *oracle, uint32_t micro_step,
-                                    const cddp_tensor *buffers, cddp_error *err) CDDP_MUST_CHECK;
+/* At forward entry, after the wrapper synchronised buffers: the last forward's are compared.
+** Borrowed until the next call. */
+void cd_oracle_enter_forward(cd_oracle *oracle, const cddp_tensor *buffers);
 /* Link 10 statistics: the values that a synchronised layer of this forward normalises with. */
 cddp_status cd_oracle_judge_statistics(cd_oracle *oracle, const cd_oracle_moments *used,
                                        cddp_error *err) CDDP_MUST_CHECK;

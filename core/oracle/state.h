@@ -13,9 +13,9 @@ struct cd_oracle {
     cd_oracle_parameter *parameters; /* (parameter_count) copies */
     const char **names;              /* (parameter_count) */
     size_t *offsets;                 /* (parameter_count + 1) */
-    cddp_tensor *values;             /* (parameter_count) at the beginning of the step */
-    cddp_grad *kept;                 /* (parameter_count) at the beginning of the step */
-    cddp_tensor *buffers;            /* (buffer_count) at the last forward entry */
+    cddp_tensor *values;             /* (parameter_count) at the beginning of the step, borrowed */
+    cddp_grad *kept;                 /* (parameter_count) at the beginning of the step, borrowed */
+    cddp_tensor *buffers;            /* (buffer_count) at the last forward entry, borrowed */
     bool has_buffers;
     double *local;                  /* (offsets[parameter_count]) as pushed */
     cddp_grad *local_forms;         /* (parameter_count) the same on exact devices */

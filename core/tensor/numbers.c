@@ -4,6 +4,7 @@
 
 #include "core/base/alloc.h"
 #include "core/base/error.h"
+#include "core/base/hash.h"
 #include "core/tensor/dtype.h"
 
 #include <string.h>
@@ -98,6 +99,20 @@ cddp_status cd_numbers_read_gradient(cd_numbers *numbers, const cddp_grad *gradi
     CD_TRY(make_room(numbers, numel, 1, err));
     for (size_t i = 0; i < numel; i++) numbers->values[i] = 0;
     numbers->count = numel;
+    return CDDP_OK;
+}
+
+cddp_status cd_gradient_digest(const cddp_grad *gradient, uint64_t *digest, cddp_error *err)
+{
+    const cddp_tensor *value = &gradient->value;
+    uint64_t rows = 0;
+    *digest = 0;
+    if (gradient->kind == CDDP_GRAD_UNDEFINED) return CDDP_OK;
+    CD_TRY(value->device->digest(value, digest, err));
+    if (gradient->kind != CDDP_GRAD_SPARSE || gradient->rows.device == NULL) return CDDP_OK;
+    const cddp_tensor list = cddp_rows_tensor(&gradient->rows);
+    CD_TRY(list.device->digest(&list, &rows, err));
+    *digest = cd_hash_mix(*digest, rows);
     return CDDP_OK;
 }
 

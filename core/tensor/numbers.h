@@ -25,6 +25,9 @@ cddp_status cd_numbers_read(cd_numbers *numbers, const cddp_tensor *tensor, cddp
 cddp_status cd_numbers_read_gradient(cd_numbers *numbers, const cddp_grad *gradient, size_t numel,
                                      cddp_error *err);
 
+/* The digest of a gradient's content, of a sparse one with its rows; 0 when it is absent. */
+cddp_status cd_gradient_digest(const cddp_grad *gradient, uint64_t *digest, cddp_error *err);
+
 /* Writes doubles into a tensor, rounded to its dtype; `numbers` lends its room. */
 cddp_status cd_numbers_write(cd_numbers *numbers, const cddp_tensor *tensor, const double *values,
                              cddp_error *err);
