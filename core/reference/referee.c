@@ -123,9 +123,18 @@ static cddp_status make_references(cd_referee *o, cddp_error *err)
     cd_reference_options running = restarted;
     running.state = NULL;
     running.is_free_running = true;
+    running.restart = restarted.state;
     CD_TRY(cd_reference_create(&restarted, &o->reference, err));
     CD_TRY(cd_reference_create(&running, &o->free_reference, err));
     return CDDP_OK;
+}
+
+/* The free reference has this rank's initial values. With distinct ones the root's are
+** broadcast. */
+static cd_free_gap free_gap_of(const cd_referee *o)
+{
+    if (o->settings.averager.kind != CDDP_AVERAGER_NONE) return CD_FREE_AVERAGED;
+    return o->settings.model.init == CDDP_MODEL_INIT_DISTINCT ? CD_FREE_DISTINCT : CD_FREE_NO_GAP;
 }
 
 static cddp_status make_oracle(cd_referee *o, const cd_observed_open *model, cddp_error *err)
@@ -161,6 +170,7 @@ static cddp_status make_oracle(cd_referee *o, const cd_observed_open *model, cdd
                                        .world_size = (uint32_t)plan->world.size,
                                        .engine = &o->reference->engine,
                                        .free_engine = &o->free_reference->engine,
+                                       .free_gap = free_gap_of(o),
                                        .share = o->options.share,
                                        .tracer = o->options.tracer,
                                        .allocator = o->allocator,
