@@ -14,7 +14,7 @@ void cd_numbers_fini(cd_numbers *numbers)
     cd_release(numbers->allocator, numbers->values,
                numbers->value_capacity * sizeof *numbers->values);
     cd_release(numbers->allocator, numbers->bytes, numbers->byte_capacity);
-    *numbers = (cd_numbers){.allocator = numbers->allocator};
+    *numbers = (cd_numbers){.allocator = numbers->allocator, .has_lanes = numbers->has_lanes};
 }
 
 static cddp_status make_room(cd_numbers *numbers, size_t count, size_t bytes, cddp_error *err)
@@ -27,15 +27,37 @@ static cddp_status make_room(cd_numbers *numbers, size_t count, size_t bytes, cd
     return CDDP_OK;
 }
 
+cddp_tensor cd_tensor_lanes(const cddp_tensor *tensor)
+{
+    cddp_tensor lanes = *tensor;
+    if (tensor->device == NULL || tensor->dtype != CDDP_C64) return lanes;
+    lanes.dtype = CDDP_F32;
+    lanes.offset *= 2;
+    for (uint32_t i = 0; i < tensor->dim_count; i++) lanes.strides[i] *= 2;
+    lanes.sizes[tensor->dim_count] = 2;
+    lanes.strides[tensor->dim_count] = 1;
+    lanes.dim_count++;
+    return lanes;
+}
+
+/* Values that the tensor is read as, and their dtype. */
+static size_t count_values(const cd_numbers *numbers, const cddp_tensor *tensor, cddp_dtype *dtype)
+{
+    const bool is_split = numbers->has_lanes && tensor->dtype == CDDP_C64;
+    *dtype = is_split ? CDDP_F32 : tensor->dtype;
+    return (size_t)cddp_tensor_numel(tensor) * (is_split ? 2 : 1);
+}
+
 cddp_status cd_numbers_read(cd_numbers *numbers, const cddp_tensor *tensor, cddp_error *err)
 {
-    size_t count = (size_t)cddp_tensor_numel(tensor), width = cddp_dtype_bytes(tensor->dtype);
+    cddp_dtype dtype;
+    const size_t count = count_values(numbers, tensor, &dtype), width = cddp_dtype_bytes(dtype);
     CD_TRY(make_room(numbers, count, count * width, err));
     numbers->count = count;
     if (count == 0) return CDDP_OK;
     CD_TRY(tensor->device->read(tensor, numbers->bytes, count * width, err));
     for (size_t i = 0; i < count; i++)
-        numbers->values[i] = cd_element_get(tensor->dtype, numbers->bytes + i * width);
+        numbers->values[i] = cd_element_get(dtype, numbers->bytes + i * width);
     return CDDP_OK;
 }
 
@@ -97,10 +119,10 @@ cddp_status cd_gradient_digest(const cddp_grad *gradient, uint64_t *digest, cddp
 cddp_status cd_numbers_write(cd_numbers *numbers, const cddp_tensor *tensor, const double *values,
                              cddp_error *err)
 {
-    size_t count = (size_t)cddp_tensor_numel(tensor), width = cddp_dtype_bytes(tensor->dtype);
+    cddp_dtype dtype;
+    const size_t count = count_values(numbers, tensor, &dtype), width = cddp_dtype_bytes(dtype);
     CD_TRY(make_room(numbers, count, count * width, err));
-    for (size_t i = 0; i < count; i++)
-        cd_element_set(tensor->dtype, numbers->bytes + i * width, values[i]);
+    for (size_t i = 0; i < count; i++) cd_element_set(dtype, numbers->bytes + i * width, values[i]);
     if (count > 0) CD_TRY(tensor->device->write(tensor, numbers->bytes, count * width, err));
     return CDDP_OK;
 }

@@ -9,10 +9,14 @@ typedef struct cd_numbers {
     const cddp_allocator *allocator;
     double *values; /* (count) of the last tensor read */
     size_t count, value_capacity;
+    /* a complex number is two values, real and imaginary part; else its real part alone */
+    bool has_lanes;
     unsigned char *bytes;
     size_t byte_capacity;
 } cd_numbers;
 void cd_numbers_fini(cd_numbers *numbers);
+/* A complex tensor as one of twice as many f32; any other as it is. */
+cddp_tensor cd_tensor_lanes(const cddp_tensor *tensor);
 
 /* Reads a tensor in logical order; every element is exact as a double except large i64. */
 cddp_status cd_numbers_read(cd_numbers *numbers, const cddp_tensor *tensor, cddp_error *err);

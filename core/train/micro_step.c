@@ -100,7 +100,7 @@ static cddp_status run_forward(cd_trainer *t, cd_pass *pass, cddp_error *err)
         CD_TRY(cd_streams_settle(&t->streams, err)); /* buffers were broadcast */
     }
     CD_TRY(cd_trainer_show(t, CD_MOMENT_FORWARD, err));
-    if (t->view.watcher != NULL && pass->first == 0) {
+    if (t->view.watcher != NULL) {
         const cd_watched_values values = cd_trainer_refresh_views(t);
         CD_TRY(t->view.watcher->ops->enter_forward(t->view.watcher->self, micro->place.micro_step,
                                                    &values, err));

@@ -113,7 +113,7 @@ typedef struct cd_watcher_ops {
                          cddp_error *err);
     /* called when: before the first optimizer of a step steps. */
     cddp_status (*before_update)(void *self, const cd_replica *replica, cddp_error *err);
-    /* called when: a micro-step's first forward begins, buffers being synchronised. */
+    /* called when: a forward begins, buffers being synchronised. */
     cddp_status (*enter_forward)(void *self, uint32_t micro_step, const cd_watched_values *values,
                                  cddp_error *err);
     cddp_status (*normalised)(void *self, const cd_watched_statistics *used, cddp_error *err);
