@@ -17,8 +17,8 @@
 #include "core/reference/collective.h"
 #include "core/reference/custody.h"
 #include "core/reference/declared.h"
-#include "core/reference/optimized.h"
 #include "core/reference/hook_words.h"
+#include "core/reference/optimized.h"
 #include "core/reference/owed.h"
 
 #include <stdio.h>
