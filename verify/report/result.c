@@ -91,8 +91,8 @@ static bool make(cd_result *result, void **items, size_t count, size_t bytes)
 
 const char *cd_result_end_name(cddp_rank_end end)
 {
-    static const char *const names[] = {"returned", "killed", "hung", "crashed", "interrupted"};
-    return (unsigned)end < sizeof names / sizeof names[0] ? names[end] : "?";
+    const char *word = cddp_event_word(CDDP_FIELD_end, end);
+    return word != NULL ? word : "?";
 }
 
 bool cd_result_is_clean(const cddp_verdict_rank *rank)
