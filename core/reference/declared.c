@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the plan declares of a reduction: by what and how it is divided, who takes part, and which
 ** rounding the hook may do. */
-#include "core/run/watch.h"
+#include "core/reference/declared.h"
 
 #include "core/base/error.h"
+#include "core/plan/micro.h"
 
 #include <stdio.h>
 
@@ -11,20 +12,27 @@
 typedef struct window {
     const cddp_plan *plan;
     const cddp_plan_settings *settings;
-    const cd_watched_reduction *watched;
-    uint32_t step;
+    const cd_observed_reduced *observed;
+    uint32_t rank, step;
 } window;
+
+static cd_micro_place here_of(const window *w)
+{
+    return (cd_micro_place){w->rank, w->step, w->observed->micro_step};
+}
 
 static uint64_t count_backwards(const window *w, const cddp_plan_settings *settings, uint32_t rank)
 {
+    const uint32_t position = cd_micro_find_window(w->plan, w->settings, here_of(w));
+    cd_micro_place place = {rank, w->step, 0};
+    const cd_micro_span span = cd_micro_get_window(w->plan, settings, place, position);
     uint64_t count = 0;
-    for (uint32_t m = w->watched->window_first; m < settings->train.micro_steps; m++) {
+    for (place.micro_step = span.first; place.micro_step < span.end; place.micro_step++) {
         cd_micro micro;
-        cd_micro_resolve(w->plan, settings, (cd_micro_place){rank, w->step, m}, &micro);
+        cd_micro_resolve(w->plan, settings, place, &micro);
         const uint64_t rounds =
             (uint64_t)micro.backwards * (micro.backward_each ? micro.forwards : 1u);
         count += cd_micro_contributes(&micro) ? rounds : 0;
-        if (micro.sync) break;
     }
     return count;
 }
@@ -36,9 +44,7 @@ static cddp_status count_contributions(const window *w, uint64_t *count, cddp_er
     for (uint32_t rank = 0; rank < w->plan->world.size; rank++) {
         cddp_plan_settings settings;
         CD_TRY(cddp_plan_rank_settings(w->plan, rank, &settings, err));
-        *count += cd_rank_has_step(w->plan, &settings, rank, w->step)
-                      ? count_backwards(w, &settings, rank)
-                      : 0;
+        *count += count_backwards(w, &settings, rank);
     }
     return CDDP_OK;
 }
@@ -51,7 +57,7 @@ static cddp_status declared_divisor(const window *w, uint64_t *divisor, cddp_err
         return CD_PASS(count_contributions(w, divisor, err));
     *divisor = w->plan->world.size;
     if (!w->settings->join.enable || w->settings->join.divide_by_initial_world_size ||
-        w->watched->hook != NULL || w->watched->divides_after) {
+        w->observed->hook.is_present || w->observed->divides_after) {
         return CDDP_OK; /* hooks ignore the effective world size (JON-13) */
     }
     *divisor = 0;
@@ -67,11 +73,12 @@ static cddp_status declared_divisor(const window *w, uint64_t *divisor, cddp_err
 static cd_oracle_division declared_division(const window *w)
 {
     const cddp_plan_ddp *ddp = &w->settings->ddp;
-    if (w->watched->divides_after || w->watched->inner_hook != NULL) return CD_ORACLE_DIVISION_ANY;
-    if (w->watched->is_before_start) return CD_ORACLE_DIVISION_TRUE;
-    if (w->watched->hook != NULL) {
-        return (w->watched->hook->flags & CDDP_HOOK_CASTS_FIRST) != 0 ? CD_ORACLE_DIVISION_CAST
-               : (w->watched->hook->flags & CDDP_HOOK_EXACT) != 0     ? CD_ORACLE_DIVISION_TRUE
+    if (w->observed->divides_after || w->observed->inner_hook.is_present)
+        return CD_ORACLE_DIVISION_ANY;
+    if (w->observed->is_before_start) return CD_ORACLE_DIVISION_TRUE;
+    if (w->observed->hook.is_present) {
+        return (w->observed->hook.flags & CDDP_HOOK_CASTS_FIRST) != 0 ? CD_ORACLE_DIVISION_CAST
+               : (w->observed->hook.flags & CDDP_HOOK_EXACT) != 0     ? CD_ORACLE_DIVISION_TRUE
                                                                       : CD_ORACLE_DIVISION_ANY;
     }
     if (ddp->batched_grad_copy) return CD_ORACLE_DIVISION_TRUE;
@@ -79,7 +86,7 @@ static cd_oracle_division declared_division(const window *w)
     ** all of them after the first step of a model that uses every parameter. */
     const cddp_plan_train *train = &w->settings->train;
     const bool is_fresh =
-        w->watched->window_first == 0 && (train->zero_grad == CDDP_ZERO_GRAD_NONE || w->step == 0);
+        w->observed->window_first == 0 && (train->zero_grad == CDDP_ZERO_GRAD_NONE || w->step == 0);
     const bool is_kept = train->zero_grad != CDDP_ZERO_GRAD_NONE && w->step > 0 && !train->resume &&
                          !ddp->find_unused_parameters && !ddp->static_graph;
     if (!ddp->gradient_as_bucket_view || is_fresh) return CD_ORACLE_DIVISION_RECIPROCAL;
@@ -91,10 +98,10 @@ static cd_oracle_division declared_division(const window *w)
 static bool hook_is_judged_by_its_law(const window *w)
 {
     const uint32_t lawful = CDDP_HOOK_LOSSY | CDDP_HOOK_NO_COMM;
-    const bool is_cast = w->watched->wire != CDDP_DTYPE_COUNT;
-    if (w->watched->is_before_start) return false;
-    return (w->watched->hook != NULL && !is_cast && (w->watched->hook->flags & lawful) != 0) ||
-           (w->watched->inner_hook != NULL && (w->watched->inner_hook->flags & lawful) != 0);
+    const bool is_cast = w->observed->wire != CDDP_DTYPE_COUNT;
+    if (w->observed->is_before_start) return false;
+    return (w->observed->hook.is_present && !is_cast && (w->observed->hook.flags & lawful) != 0) ||
+           (w->observed->inner_hook.is_present && (w->observed->inner_hook.flags & lawful) != 0);
 }
 
 /* See Note [What a sample weighs] */
@@ -115,53 +122,69 @@ static const char *print_normalisation(const window *w, char *text, size_t text_
     return text;
 }
 
-/* The last micro-step of any rank: a batch that does not divide gives some of them one more. */
-static uint32_t last_micro_step(const window *w, uint32_t own)
+/* Which micro-steps of each rank enter, where ranks differ: the k-th reduction of a step meets the
+** others' k-th. */
+static cddp_status find_spans(const window *w, uint32_t own, cd_arena *memory,
+                              const cd_oracle_span **spans, cddp_error *err)
 {
-    const uint64_t batch = w->plan->world.batch;
-    return batch > 0 ? (uint32_t)((batch + w->plan->world.size - 1) / w->plan->world.size) - 1
-                     : own;
+    const cd_micro_place here = here_of(w);
+    *spans = NULL;
+    if (!cd_plan_windows_differ(w->plan)) return CDDP_OK;
+    const uint32_t position = cd_micro_find_window(w->plan, w->settings, here);
+    cd_oracle_span *found = cd_arena_array(memory, w->plan->world.size, sizeof *found);
+    CD_TRY(cd_arena_check(memory, err, "the micro-steps of %llu ranks",
+                          (unsigned long long)w->plan->world.size));
+    for (uint32_t rank = 0; rank < w->plan->world.size; rank++) {
+        cddp_plan_settings settings;
+        CD_TRY(cddp_plan_rank_settings(w->plan, rank, &settings, err));
+        const cd_micro_span span =
+            cd_micro_get_window(w->plan, &settings, (cd_micro_place){rank, w->step, 0}, position);
+        found[rank] = (cd_oracle_span){span.first, span.end};
+    }
+    found[own] = (cd_oracle_span){w->observed->window_first, here.micro_step + 1};
+    *spans = found;
+    return CDDP_OK;
 }
 
-cddp_status cd_declare_reduction(cd_declaration *declaration, const cd_watched_reduction *watched,
+cddp_status cd_declare_reduction(cd_declaration *declaration, const cd_observed_reduced *observed,
                                  cd_oracle_reduction *reduction, cddp_error *err)
 {
-    const cd_micro *last = watched->micro;
     const cddp_plan_settings *settings = declaration->settings;
     const window at = {.plan = declaration->plan,
                        .settings = settings,
-                       .watched = watched,
-                       .step = last->place.step};
+                       .observed = observed,
+                       .rank = declaration->rank,
+                       .step = observed->step};
     const window *w = &at;
     const cddp_dtype low = cd_mixed_dtype(settings->mixed_precision.param_dtype);
     uint64_t divisor;
     CD_TRY(declared_divisor(w, &divisor, err));
     *reduction =
-        (cd_oracle_reduction){.step = last->place.step,
-                              .micro_step = last->place.micro_step,
+        (cd_oracle_reduction){.step = observed->step,
+                              .micro_step = observed->micro_step,
                               .division = declared_division(w),
-                              .wire = watched->wire,
+                              .wire = observed->wire,
                               .normalisation =
                                   print_normalisation(w, declaration->normalisation,
                                                       sizeof declaration->normalisation),
                               .accumulates_low = low != CDDP_DTYPE_COUNT,
                               .local = low,
                               .lossy = hook_is_judged_by_its_law(w),
-                              .last_step = last_micro_step(w, last->place.micro_step),
                               .separate = settings->ddp.accumulate_in_hook,
-                              .rounded_once = watched->hook != NULL &&
-                                              (watched->hook->flags & CDDP_HOOK_ROUNDED_ONCE) != 0,
+                              .rounded_once = observed->hook.is_present &&
+                                              (observed->hook.flags & CDDP_HOOK_ROUNDED_ONCE) != 0,
                               .loss_scale = declaration->loss_scale,
                               .divisor = divisor,
-                              .micro_first = watched->window_first,
-                              .gradients = watched->values.gradients};
-    if (watched->block_count > 0) { /* LSG-02: the true mean over the block */
+                              .micro_first = observed->window_first,
+                              .gradients = observed->gradients.items};
+    CD_TRY(find_spans(w, declaration->rank, declaration->memory, &reduction->spans, err));
+    if (observed->block_count > 0) { /* LSG-02: the true mean over the block */
         reduction->lossy = false;
         reduction->division = CD_ORACLE_DIVISION_TRUE;
-        reduction->divisor = watched->block_count;
-        reduction->rank_first = watched->block_first;
+        reduction->divisor = observed->block_count;
+        reduction->rank_first = observed->block_first;
         reduction->rank_count =
-            watched->block_count < declaration->plan->world.size ? watched->block_count : 0;
+            observed->block_count < declaration->plan->world.size ? observed->block_count : 0;
     }
     return CDDP_OK;
 }
