@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a report says about one run. */
+/* One run, as a report shows it. */
 #include "verify/report/result.h"
 
 #include "core/base/text.h"
