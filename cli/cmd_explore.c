@@ -513,7 +513,7 @@ int cd_command_explore(cd_cli *cli)
     cddp_error err = CDDP_ERROR_INIT;
     explore_command *c = calloc(1, sizeof *c);
     if (c == NULL) {
-        (void)cd_fail(&err, CDDP_E_NOMEM, "no memory to explore");
+        (void)cd_fail_memory(&err, "an exploration");
         return cd_cli_fail(cli, &err);
     }
     c->cli = cli;

@@ -3,7 +3,7 @@
 ** free_run.c).
 **
 ** Invariants
-** O1  start has copies: nothing that the run does after begin_step changes the reference's start
+** O1  start is made of the judge's copies: nothing that the run does after begin_step changes it
 ** O2  a gradient is compared only while captured is set for it, by push_local in the same step
 ** O3  the free-running reference runs only while every comparison was exact; no bound is derived
 **     for the rest
@@ -19,6 +19,7 @@
 #include <string.h>
 
 #define ORACLE_BLOCK_BYTES ((size_t)4096)
+#define SECOND_BLOCK_BYTES ((size_t)1 << 16)
 
 /* ---- life ---- */
 
@@ -47,8 +48,6 @@ static cddp_status push_arrays(cd_oracle *o, cddp_error *err)
     o->offsets = cd_arena_array(&o->arena, n + 1, sizeof *o->offsets);
     o->values = cd_arena_array(&o->arena, n, sizeof *o->values);
     o->kept = cd_arena_array(&o->arena, n, sizeof *o->kept);
-    o->kept_values = cd_arena_array(&o->arena, n, sizeof *o->kept_values);
-    o->kept_rows = cd_arena_array(&o->arena, n, sizeof *o->kept_rows);
     o->buffers = cd_arena_array(&o->arena, b, sizeof *o->buffers);
     o->local_forms = cd_arena_array(&o->arena, n, sizeof *o->local_forms);
     o->captured = cd_arena_array(&o->arena, n, sizeof *o->captured);
@@ -76,6 +75,9 @@ cddp_status cd_oracle_create(const cd_oracle_options *options, cd_oracle **oracl
     o->options = *options;
     o->is_free_running = options->free_engine != NULL;
     o->numbers.allocator = o->other.allocator = o->before.allocator = options->allocator;
+    cd_scalars_init(&o->scalars, options->allocator);
+    cd_arena_init(&o->second, options->allocator, SECOND_BLOCK_BYTES);
+    o->numbers.has_lanes = o->other.has_lanes = o->before.has_lanes = true;
     cd_share_init(&o->own, options->allocator, true);
     o->share = options->share != NULL ? options->share : &o->own;
     CD_TRY_OUT(push_arrays(o, err));
@@ -96,87 +98,25 @@ void cd_oracle_declare_parts(cd_oracle *oracle, const cd_part *parts)
         oracle->parameters[i].part = parts[i];
 }
 
-static void release_tensor(cddp_tensor *t)
-{
-    if (t->device == NULL) return;
-    int64_t numel = cddp_tensor_numel(t);
-    t->device->release(t->device, t->dtype, numel > 0 ? numel : 1, t->storage);
-    t->device = NULL;
-}
-
 void cd_oracle_destroy(cd_oracle *oracle)
 {
     cd_oracle *o = oracle;
     if (o == NULL) return;
     for (size_t i = 0; i < o->options.parameter_count; i++) {
-        release_tensor(&o->values[i]);
-        cddp_grad_fini(&o->kept[i]);
-        release_tensor(&o->kept_values[i]);
-        release_tensor(&o->kept_rows[i]);
         cddp_grad_fini(&o->local_forms[i]);
         cddp_grad_fini(&o->free_gradients[i]);
     }
-    for (size_t i = 0; i < o->options.buffer_count; i++) release_tensor(&o->buffers[i]);
     cd_share_fini(&o->own);
     cd_numbers_fini(&o->numbers);
     cd_numbers_fini(&o->other);
     cd_numbers_fini(&o->before);
+    cd_oracle_release_formulas(o);
+    cd_scalars_fini(&o->scalars);
+    cd_arena_fini(&o->second);
     cd_arena_fini(&o->arena);
 }
 
-/* ---- what the run hands in ---- */
-
-static cddp_status copy_tensor(cddp_tensor *mine, const cddp_tensor *theirs, cddp_error *err)
-{
-    if (mine->device == NULL) {
-        void *storage = NULL;
-        int64_t numel = cddp_tensor_numel(theirs);
-        CD_TRY(theirs->device->allocate(theirs->device, theirs->dtype, numel > 0 ? numel : 1,
-                                        &storage, err));
-        *mine = cddp_tensor_of(theirs->device, storage, 0, theirs->dtype, theirs->sizes,
-                               theirs->dim_count);
-    }
-    CD_TRY(theirs->device->copy(mine, theirs, NULL, err));
-    return CDDP_OK;
-}
-
-static cddp_status digest_of(const cddp_tensor *tensor, uint64_t *digest, cddp_error *err)
-{
-    uint64_t d = 0;
-    CD_TRY(tensor->device->digest(tensor, &d, err));
-    *digest = cd_hash_mix(*digest, d);
-    return CDDP_OK;
-}
-
-/* Sparse gradients differ in their number of rows from step to step. */
-static cddp_status copy_part(cddp_tensor *mine, const cddp_tensor *theirs, cddp_error *err)
-{
-    if (mine->device != NULL && cddp_tensor_numel(mine) != cddp_tensor_numel(theirs))
-        release_tensor(mine);
-    return CD_PASS(copy_tensor(mine, theirs, err));
-}
-
-static cddp_status copy_sparse(cd_oracle *o, size_t i, const cddp_grad *theirs, cddp_error *err)
-{
-    const cddp_tensor rows = cddp_rows_tensor(&theirs->rows);
-    CD_TRY(copy_part(&o->kept_values[i], &theirs->value, err));
-    CD_TRY(copy_part(&o->kept_rows[i], &rows, err));
-    o->kept[i].kind = CDDP_GRAD_SPARSE;
-    o->kept[i].value = o->kept_values[i];
-    o->kept[i].rows = cddp_rows_of(&o->kept_rows[i]);
-    CD_TRY(digest_of(&o->kept_rows[i], &o->digest, err));
-    return CDDP_OK;
-}
-
-/* A sparse gradient has no form on an exact device. */
-static cddp_status copy_dense(cddp_grad *mine, const cddp_grad *theirs, cddp_error *err)
-{
-    cddp_grad_drop(mine);
-    if (theirs->kind != CDDP_GRAD_DENSE) return CDDP_OK;
-    CD_TRY(cddp_grad_define(mine, &theirs->value, err));
-    CD_TRY(theirs->value.device->copy(&mine->value, &theirs->value, NULL, err));
-    return CDDP_OK;
-}
+/* ---- what is observed of the run ---- */
 
 bool cd_oracle_has_values(const cd_oracle *o)
 {
@@ -190,6 +130,14 @@ bool cd_oracle_is_exact_device(const cd_oracle *o)
            (o->values[0].device->flags & CDDP_DEVICE_EXACT) != 0;
 }
 
+static cddp_status digest_of(const cddp_tensor *tensor, uint64_t *digest, cddp_error *err)
+{
+    uint64_t d = 0;
+    CD_TRY(tensor->device->digest(tensor, &d, err));
+    *digest = cd_hash_mix(*digest, d);
+    return CDDP_OK;
+}
+
 cddp_status cd_oracle_begin_step(cd_oracle *oracle, uint32_t step, const cddp_tensor *parameters,
                                  const cddp_grad *gradients, cddp_error *err)
 {
@@ -198,14 +146,17 @@ cddp_status cd_oracle_begin_step(cd_oracle *oracle, uint32_t step, const cddp_te
     o->digest = 0;
     o->is_left_out = false;
     for (size_t i = 0; i < o->options.parameter_count; i++) {
-        CD_TRY(copy_tensor(&o->values[i], &parameters[i], err));
-        CD_TRY(copy_dense(&o->kept[i], &gradients[i], err));
-        if (gradients[i].kind == CDDP_GRAD_SPARSE) CD_TRY(copy_sparse(o, i, &gradients[i], err));
+        o->values[i] = parameters[i];
+        o->kept[i] = gradients[i];
         o->digest = cd_hash_mix(o->digest, (uint64_t)o->parameters[i].numel);
         CD_TRY(digest_of(&o->values[i], &o->digest, err));
         o->digest = cd_hash_mix(o->digest, o->kept[i].kind);
         if (o->kept[i].kind != CDDP_GRAD_UNDEFINED)
             CD_TRY(digest_of(&o->kept[i].value, &o->digest, err));
+        if (o->kept[i].kind == CDDP_GRAD_SPARSE) {
+            const cddp_tensor rows = cddp_rows_tensor(&o->kept[i].rows);
+            CD_TRY(digest_of(&rows, &o->digest, err));
+        }
         o->captured[i] = false;
     }
     if (o->local == NULL && cd_oracle_has_values(o)) {
@@ -216,17 +167,22 @@ cddp_status cd_oracle_begin_step(cd_oracle *oracle, uint32_t step, const cddp_te
     return CDDP_OK;
 }
 
-cddp_status cd_oracle_enter_forward(cd_oracle *oracle, uint32_t micro_step,
-                                    const cddp_tensor *buffers, cddp_error *err)
+void cd_oracle_enter_forward(cd_oracle *oracle, const cddp_tensor *buffers)
 {
-    (void)micro_step; /* the last forward's buffers are the ones that judge_gradients compares */
-    for (size_t i = 0; i < oracle->options.buffer_count; i++)
-        CD_TRY(copy_tensor(&oracle->buffers[i], &buffers[i], err));
+    for (size_t i = 0; i < oracle->options.buffer_count; i++) oracle->buffers[i] = buffers[i];
     oracle->has_buffers = oracle->options.buffer_count > 0;
     /* Earlier gradients were passed on, so .grad after this micro-step comes from this micro-step
     ** alone. */
     for (size_t i = 0; oracle->options.separate && i < oracle->options.parameter_count; i++)
         oracle->captured[i] = false;
+}
+
+static cddp_status copy_form(cddp_grad *mine, const cddp_grad *theirs, cddp_error *err)
+{
+    cddp_grad_drop(mine);
+    if (theirs->kind != CDDP_GRAD_DENSE) return CDDP_OK;
+    CD_TRY(cddp_grad_define(mine, &theirs->value, err));
+    CD_TRY(theirs->value.device->copy(&mine->value, &theirs->value, NULL, err));
     return CDDP_OK;
 }
 
@@ -237,7 +193,7 @@ cddp_status cd_oracle_push_local(cd_oracle *oracle, size_t parameter, const cddp
     o->captured[parameter] = true;
     o->local_present[parameter] = gradient->kind != CDDP_GRAD_UNDEFINED;
     if (cd_oracle_is_exact_device(o)) {
-        CD_TRY(copy_dense(&o->local_forms[parameter], gradient, err));
+        CD_TRY(copy_form(&o->local_forms[parameter], gradient, err));
     } else if (cd_oracle_has_values(o)) {
         size_t numel = o->offsets[parameter + 1] - o->offsets[parameter];
         CD_TRY(cd_numbers_read_gradient(&o->numbers, gradient, numel, err));

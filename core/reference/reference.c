@@ -10,8 +10,8 @@
 #include "core/base/alloc.h"
 #include "core/base/error.h"
 #include "core/base/hash.h"
+#include "core/reference/rates.h"
 #include "core/trace/tracer.h"
-#include "core/train/schedule.h"
 
 #include <string.h>
 
@@ -38,7 +38,8 @@ static cddp_status run_backwards(cd_replica *r, const cd_micro *micro, cd_value 
 /* All forwards and backwards of a micro-step. */
 typedef struct whole_micro {
     cd_replica *replica;
-    cd_loss_divisor *divisor;
+    cd_normaliser *normaliser;
+    const cddp_plan_settings *settings; /* of the rank */
     const cd_micro *micro;
     const cd_micro_batch *samples;
     uint32_t sample; /* one position in the batch, or CD_ORACLE_ALL */
@@ -70,7 +71,7 @@ static cddp_status run_micro(const whole_micro *w, cddp_error *err)
                         .count = all ? micro->samples : 1,
                         .loss_scale = w->loss_scale};
         if (w->entered != NULL && f + 1 == micro->forwards) CD_TRY(enter_again(w, err));
-        CD_TRY(cd_loss_divisor_find(w->divisor, micro, w->samples, pass.first, &pass.divisor, err));
+        CD_TRY(cd_normaliser_find(w->normaliser, w->settings, micro, f, &pass.divisor, err));
         CD_TRY(cd_replica_forward(w->replica, &pass, err));
         CD_TRY(cd_replica_loss(w->replica, &pass, err));
         losses[loss_count++] = pass.loss;
@@ -124,10 +125,15 @@ static void reference_drop_gradients(void *self)
         cddp_grad_drop(&module->parameters[i].grad);
 }
 
+static const cddp_plan_settings *settings_of(const cd_reference *r, uint32_t rank)
+{
+    return &r->settings[r->settings_of[rank]];
+}
+
 /* The micro-step of a part, when its rank runs it. */
 static bool find_micro(cd_reference *r, const cd_oracle_part *part, cd_micro *micro)
 {
-    const cddp_plan_settings *settings = &r->settings[r->settings_of[part->rank]];
+    const cddp_plan_settings *settings = settings_of(r, part->rank);
     const cd_micro_place place = {part->rank, part->step, part->micro_step};
     if (part->micro_step >= settings->train.micro_steps ||
         !cd_rank_has_step(r->plan, settings, part->rank, part->step))
@@ -142,12 +148,11 @@ static uint32_t reference_sample_count(void *self, const cd_oracle_part *part)
     return find_micro(self, part, &micro) ? micro.samples * micro.forwards : 0;
 }
 
-static cddp_status find_samples(cd_reference *r, uint32_t rank, const cd_micro *micro,
-                                cd_micro_batch *samples, cddp_error *err)
+static cddp_status find_samples(cd_reference *r, const cd_micro *micro, cd_micro_batch *samples,
+                                cddp_error *err)
 {
-    cd_sampler *sampler;
-    CD_TRY(cd_samplers_find(&r->share->samplers, rank, &sampler, err));
-    CD_TRY(cd_sampler_get(sampler, micro, samples, err));
+    CD_TRY(cd_samples_fill(&r->share->samples, settings_of(r, micro->place.rank), micro, samples,
+                           err));
     return CDDP_OK;
 }
 
@@ -209,7 +214,7 @@ static cddp_status make_scout(cd_reference *r, cddp_error *err)
                                         .allocator = r->allocator};
     if (r->scout != NULL) return CDDP_OK;
     CD_TRY(cd_replica_create(&options, &r->scout, err));
-    cd_loss_divisor_init(&r->scout_divisor, r->scout);
+    cd_normaliser_init(&r->scout_normaliser, r->scout, &r->share->samples);
     const cd_graph_callbacks callbacks = callbacks_of(r);
     cd_graph_set_callbacks(r->scout->graph, &callbacks);
     return CDDP_OK;
@@ -221,12 +226,13 @@ static cddp_status scout_run(cd_reference *r, const cd_oracle_part *part, cddp_e
     cd_micro_batch samples;
     cd_module *module = r->scout->model->module;
     if (!find_micro(r, part, &micro)) return CDDP_OK;
-    CD_TRY(find_samples(r, part->rank, &micro, &samples, err));
-    r->scout_divisor.computes_objective = part->objective;
+    CD_TRY(find_samples(r, &micro, &samples, err));
+    r->scout_normaliser.computes_objective = part->objective;
     cd_replica_begin_step(r->scout, part->rank, part->step);
     cd_statistics_begin(r->listening, part->rank);
     CD_TRY(run_micro(&(whole_micro){.replica = r->scout,
-                                    .divisor = &r->scout_divisor,
+                                    .normaliser = &r->scout_normaliser,
+                                    .settings = settings_of(r, part->rank),
                                     .micro = &micro,
                                     .samples = &samples,
                                     .sample = CD_ORACLE_ALL,
@@ -303,17 +309,18 @@ static cddp_status reference_run(void *self, const cd_oracle_part *part, cddp_er
     if (!find_micro(r, part, &micro)) return CDDP_OK;
     CD_TRY(cd_low_precision_begin(&r->low, err));
     CD_TRY(find_statistics(r, part, err));
-    CD_TRY(find_samples(r, part->rank, &micro, &samples, err));
+    CD_TRY(find_samples(r, &micro, &samples, err));
     /* once per backward, whatever its samples */
     const uint32_t together = micro.samples * (micro.backward_each ? 1 : micro.forwards);
     if (part->sample != CD_ORACLE_ALL && part->sample % together != 0)
         micro.poison = CD_POISON_NOTHING;
     r->running = &micro;
-    r->divisor.computes_objective = part->objective;
+    r->normaliser.computes_objective = part->objective;
     cd_replica_begin_step(r->replica, part->rank, part->step);
     const cddp_status status =
         run_micro(&(whole_micro){.replica = r->replica,
-                                 .divisor = &r->divisor,
+                                 .normaliser = &r->normaliser,
+                                 .settings = settings_of(r, part->rank),
                                  .micro = &micro,
                                  .samples = &samples,
                                  .sample = part->sample,
@@ -353,6 +360,19 @@ static const cddp_grad *reference_gradients(void *self)
     return r->gradients;
 }
 
+static void find_rates(cd_reference *r, uint32_t step)
+{
+    const size_t count = r->replica->optimizer_count;
+    if (r->rate_step > step || r->rate_step == 0) {
+        r->rate_step = 0;
+        for (size_t i = 0; i < count; i++) r->rates[i] = cd_rates_optimizer(r->plan, i)->lr;
+    }
+    for (; r->rate_step < step; r->rate_step++) {
+        for (size_t i = 0; i < count; i++)
+            r->rates[i] = cd_rates_next(r->rates[i], r->replica->settings.train.lr_decay);
+    }
+}
+
 static cddp_status reference_update(void *self, const cd_oracle_update *before,
                                     cd_oracle_slots *state, cddp_error *err)
 {
@@ -366,10 +386,10 @@ static cddp_status reference_update(void *self, const cd_oracle_update *before,
         const cddp_state_reader reader = cd_blob_reader(&blob);
         CD_TRY(cd_replica_load_optimizers(replica, &reader, err));
     }
+    find_rates(r, before->step);
     for (size_t i = 0; i < replica->optimizer_count; i++) {
         if (r->due[i]) {
-            cd_optimizer_set_lr(replica->optimizers[i].optimizer,
-                                cd_schedule_lr(replica, i, before->step));
+            cd_optimizer_set_lr(replica->optimizers[i].optimizer, r->rates[i]);
             CD_TRY(cd_optimizer_step(replica->optimizers[i].optimizer, err));
         }
     }
@@ -400,19 +420,101 @@ static cddp_status reference_statistics(void *self, const cd_oracle_part *part, 
     return CDDP_OK;
 }
 
+/* ---- a micro-step as data ---- */
+
+/* Divisors that are averages over a step: of each forward. */
+static cddp_status find_divisors(cd_reference *r, const cd_example_batch *batch, double *divisors,
+                                 cddp_error *err)
+{
+    const cddp_plan_settings *settings = settings_of(r, batch->micro->place.rank);
+    r->normaliser.computes_objective = false;
+    for (uint32_t f = 0; f < batch->micro->forwards; f++)
+        CD_TRY(cd_normaliser_find(&r->normaliser, settings, batch->micro, f, &divisors[f], err));
+    return CDDP_OK;
+}
+
+/* The micro-batches of several ranks side by side: the next fill takes the arrays of this one. */
+static cddp_status keep_samples(cd_reference *r, cd_micro_batch *batch, cddp_error *err)
+{
+    const size_t count = batch->count;
+    int64_t *ids = cd_arena_array(&r->memory, count + 1, sizeof *ids);
+    uint32_t *epochs = cd_arena_array(&r->memory, count + 1, sizeof *epochs);
+    double *weights = cd_arena_array(&r->memory, count + 1, sizeof *weights);
+    CD_TRY(cd_arena_check(&r->memory, err, "the samples of an example"));
+    memcpy(ids, batch->ids, count * sizeof *ids);
+    memcpy(epochs, batch->epochs, count * sizeof *epochs);
+    memcpy(weights, batch->weights, count * sizeof *weights);
+    batch->ids = ids;
+    batch->epochs = epochs;
+    batch->weights = weights;
+    return CDDP_OK;
+}
+
+typedef struct example_room {
+    cd_example_batch *batches; /* (world) */
+    cd_micro *micros;
+    cd_micro_batch *samples;
+    double *divisors; /* (world, FORWARDS_MAX) */
+} example_room;
+
+static cddp_status add_batch(cd_reference *r, const example_room *room, size_t index,
+                             cddp_error *err)
+{
+    double *divisors = room->divisors + index * FORWARDS_MAX;
+    CD_TRY(find_samples(r, &room->micros[index], &room->samples[index], err));
+    CD_TRY(keep_samples(r, &room->samples[index], err));
+    room->batches[index] = (cd_example_batch){.micro = &room->micros[index],
+                                              .samples = &room->samples[index],
+                                              .divisors = divisors};
+    CD_TRY(find_divisors(r, &room->batches[index], divisors, err));
+    return CDDP_OK;
+}
+
+/* The rank's own micro-batch; with common statistics also those of all other ranks that run it. */
+static cddp_status reference_example(void *self, const cd_oracle_part *part,
+                                     cd_second_program *program, const char **why, cddp_error *err)
+{
+    cd_reference *r = self;
+    const uint32_t world = exchanges_statistics(r) ? (uint32_t)r->plan->world.size : 1;
+    const cd_arena_mark mark = cd_arena_get_mark(&r->memory);
+    const example_room room = {cd_arena_array(&r->memory, world, sizeof(cd_example_batch)),
+                               cd_arena_array(&r->memory, world, sizeof(cd_micro)),
+                               cd_arena_array(&r->memory, world, sizeof(cd_micro_batch)),
+                               cd_arena_array(&r->memory, (size_t)world * FORWARDS_MAX,
+                                              sizeof(double))};
+    size_t count = 0;
+    CD_TRY(cd_arena_check(&r->memory, err, "an example of rank %u", part->rank));
+    for (uint32_t rank = 0; rank < world; rank++) {
+        cd_oracle_part one = *part;
+        if (world > 1) one.rank = rank;
+        if (!find_micro(r, &one, &room.micros[count])) continue;
+        CD_TRY(add_batch(r, &room, count, err));
+        room.batches[count++].is_own = one.rank == part->rank;
+    }
+    const cd_example_request request = {.replica = r->replica,
+                                        .ranks = room.batches,
+                                        .rank_count = count,
+                                        .forward_parameter = reference_forward_parameter,
+                                        .context = r,
+                                        .loss_scale = *r->loss_scale};
+    CD_TRY(cd_example_fill(&r->example, &request, program, why, err));
+    cd_arena_rewind(&r->memory, mark);
+    return CDDP_OK;
+}
+
 /* ---- life ---- */
 
 void cd_reference_share_init(cd_reference_share *share, const cddp_plan *plan,
                              const cddp_allocator *allocator)
 {
     cd_statistics_share_init(&share->statistics, (uint32_t)plan->world.size, allocator);
-    cd_samplers_init(&share->samplers, plan, allocator);
+    cd_samples_init(&share->samples, plan, allocator);
 }
 
 void cd_reference_share_fini(cd_reference_share *share)
 {
     cd_statistics_share_fini(&share->statistics);
-    cd_samplers_fini(&share->samplers);
+    cd_samples_fini(&share->samples);
 }
 
 /* Equal bytes are equal settings; where padding differs a rank has a copy more, and nothing
@@ -445,6 +547,7 @@ static cddp_status reference_allocate(cd_reference *r, cddp_error *err)
     r->parameters = cd_arena_array(&r->memory, module->parameter_count + 1, sizeof *r->parameters);
     r->gradients = cd_arena_array(&r->memory, module->parameter_count + 1, sizeof *r->gradients);
     r->buffers = cd_arena_array(&r->memory, module->buffer_count + 1, sizeof *r->buffers);
+    r->rates = cd_arena_array(&r->memory, r->replica->optimizer_count, sizeof *r->rates);
     r->slots = cd_arena_array(&r->memory, r->slot_count + 1, sizeof *r->slots);
     r->slot_parameters = cd_arena_array(&r->memory, r->slot_count + 1, sizeof *r->slot_parameters);
     CD_TRY(cd_arena_check(&r->memory, err, "the reference of rank %u", r->replica->rank));
@@ -488,13 +591,15 @@ cddp_status cd_reference_create(const cd_reference_options *options, cd_referenc
                                    .parameters = reference_parameters,
                                    .gradients = reference_gradients,
                                    .buffers = reference_buffers,
-                                   .update = reference_update};
+                                   .update = reference_update,
+                                   .example = reference_example};
+    cd_example_init(&r->example, options->allocator);
     const cd_replica_options replica = {.plan = options->plan,
                                         .rank = options->rank,
                                         .device = options->device,
                                         .allocator = options->allocator};
     CD_TRY_OUT(cd_replica_create(&replica, &r->replica, err));
-    cd_loss_divisor_init(&r->divisor, r->replica);
+    cd_normaliser_init(&r->normaliser, r->replica, &r->share->samples);
     CD_TRY_OUT(reference_allocate(r, err));
     CD_TRY_OUT(cd_low_precision_init(&r->low, &r->replica->settings, r->replica->model->module,
                                      r->allocator, err));
@@ -516,10 +621,9 @@ void cd_reference_destroy(cd_reference *r)
 {
     if (r == NULL) return;
     cd_release(r->allocator, r->settings, r->setting_capacity * sizeof *r->settings);
+    cd_example_fini(&r->example);
     cd_reference_share_fini(&r->own);
     cd_low_precision_fini(&r->low);
-    cd_loss_divisor_fini(&r->scout_divisor);
-    cd_loss_divisor_fini(&r->divisor);
     cd_replica_destroy(r->scout);
     cd_replica_destroy(r->replica);
     cd_arena_fini(&r->memory);

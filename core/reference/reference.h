@@ -7,16 +7,17 @@
 #include "core/base/arena.h"
 #include "core/oracle/oracle.h"
 #include "core/plan/replica/replica.h"
+#include "core/reference/example.h"
 #include "core/reference/low_precision.h"
+#include "core/reference/normaliser.h"
+#include "core/reference/samples.h"
 #include "core/reference/statistics_share.h"
-#include "core/train/loss_divisor.h"
-#include "core/train/sampler.h"
 
 /* Data that the references of one thread share. They differ in their initial values, and not in the
 ** plan. */
 typedef struct cd_reference_share {
     cd_statistics_share statistics;
-    cd_samplers samplers;
+    cd_samples samples;
 } cd_reference_share;
 void cd_reference_share_init(cd_reference_share *share, const cddp_plan *plan,
                              const cddp_allocator *allocator);
@@ -28,7 +29,7 @@ typedef struct cd_reference {
     const cddp_plan *plan;
     const cddp_allocator *allocator;
     cd_replica *replica;
-    cd_loss_divisor divisor; /* of the replica */
+    cd_normaliser normaliser; /* of the replica */
     cd_low_precision low;
     cddp_plan_settings *settings; /* (setting_count) those that ranks have; most have the same */
     size_t setting_count, setting_capacity;
@@ -48,14 +49,18 @@ typedef struct cd_reference {
     const double *loss_scale; /* the run's, borrowed */
     /* (optimizer_count) which of them step in the update at hand; borrowed for it */
     const bool *due;
+    /* (optimizer_count) rates of rate_step; See Note [Two forms of a rate] */
+    double *rates;
+    uint32_t rate_step;
     const cd_micro *running; /* micro-step whose gradients arrive now */
     /* Synchronised batch norm; else NULL and 0. */
     cd_replica *scout; /* runs every rank to find what they exchange */
-    cd_loss_divisor scout_divisor;
+    cd_normaliser scout_normaliser;
     /* of what is asked for; its digest is of the loaded values once has_digest */
     cd_statistics_key key;
     bool has_digest;
     cd_statistics *listening; /* whose exchanges the running pass takes part in */
+    cd_example example;       /* a micro-step as data for the second form */
 } cd_reference;
 
 typedef struct cd_reference_options {

@@ -99,7 +99,7 @@ static cddp_status run_forward(cd_trainer *t, cd_pass *pass, cddp_error *err)
         CD_TRY(cddp_ddp_forward_begin(t->ddp, micro->grad_mode, err));
         CD_TRY(cd_streams_settle(&t->streams, err)); /* buffers were broadcast */
     }
-    CD_TRY(cd_trainer_emit_buffers(t, CD_MOMENT_FORWARD, err));
+    CD_TRY(cd_trainer_show(t, CD_MOMENT_FORWARD, err));
     if (t->view.watcher != NULL) {
         const cd_watched_values values = cd_trainer_refresh_views(t);
         CD_TRY(t->view.watcher->ops->enter_forward(t->view.watcher->self, micro->place.micro_step,
@@ -111,6 +111,7 @@ static cddp_status run_forward(cd_trainer *t, cd_pass *pass, cddp_error *err)
     const cddp_status status = cd_replica_forward(t->replica, pass, err);
     t->now.is_in_forward = false;
     CD_TRY(status);
+    CD_TRY(cd_trainer_show(t, CD_MOMENT_AFTER_FORWARD, err));
     if (!micro->bypass) CD_TRY(end_forward(t, pass, err));
     if (micro->grad_mode) CD_TRY(cd_replica_loss(t->replica, pass, err));
     return CDDP_OK;

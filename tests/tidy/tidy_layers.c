@@ -10,22 +10,10 @@ static const struct {
     const char *folder, *may;
 } layers[] = {
 #define LAYER(folder, may) {folder, may},
-#define LAYER_FILE(folder, file)
 #include "tests/tidy/layers.def"
 #undef LAYER
-#undef LAYER_FILE
-};
-static const struct {
-    const char *folder, *file;
-} layer_files[] = {
-#define LAYER(folder, may)
-#define LAYER_FILE(folder, file) {folder, file},
-#include "tests/tidy/layers.def"
-#undef LAYER
-#undef LAYER_FILE
 };
 #define LAYER_COUNT (sizeof layers / sizeof layers[0])
-#define LAYER_FILE_COUNT (sizeof layer_files / sizeof layer_files[0])
 
 /* The row with the longest matching folder; -1 when no row covers the path. */
 static int layer_of(const char *path)
@@ -49,17 +37,6 @@ static bool is_allowed(int from, int to)
     const char *target = layers[to].folder;
     if (from == to || strcmp(target, "include/cddp") == 0) return true;
     return tidy_list_has(layers[from].may, target);
-}
-
-/* A row for this file; path NULL: for any file of the folder, which is then linked too. */
-static bool has_file_row(int from, int to, const char *path)
-{
-    for (size_t i = 0; i < LAYER_FILE_COUNT; i++) {
-        const char *file = layer_files[i].file;
-        if (strcmp(layer_files[i].folder, layers[from].folder) != 0) continue;
-        if (path != NULL ? strcmp(file, path) == 0 : layer_of(file) == to) return true;
-    }
-    return false;
 }
 
 /* Finds the next include of ours: its name, and where it stands. NULL at the end. */
@@ -101,7 +78,7 @@ static void check_include(const tidy_tree *tree, const tidy_file *f, const char 
     if (from < 0 || to < 0) {
         tidy_report_add(report, f, at, "%s has no row in tests/tidy/layers.def",
                         from < 0 ? f->path : path);
-    } else if (!is_allowed(from, to) && !has_file_row(from, to, path)) {
+    } else if (!is_allowed(from, to)) {
         tidy_report_add(report, f, at, "%s may not include %s (\"%s\")", layers[from].folder,
                         layers[to].folder, name);
     }
@@ -135,7 +112,7 @@ static void check_uses(const tidy_file *f, const char *uses, const char *end, ti
                        (length == 7 && strncmp(at, "SOURCES", 7) == 0);
         if (keyword) return;
         int to = layer_of_module(at, length);
-        if (from >= 0 && to >= 0 && !is_allowed(from, to) && !has_file_row(from, to, NULL))
+        if (from >= 0 && to >= 0 && !is_allowed(from, to))
             tidy_report_add(report, f, at, "%s may not link %.*s", layers[from].folder, (int)length,
                             at);
         at += length;
@@ -152,28 +129,8 @@ static void check_cmake(const tidy_file *f, tidy_report *report)
     }
 }
 
-/* A row for a file is a debt: it goes when nobody includes the file any more. */
-static void check_file_rows(const tidy_tree *tree, tidy_report *report)
-{
-    for (size_t i = 0; i < LAYER_FILE_COUNT; i++) {
-        const tidy_file *table = tidy_tree_find(tree, "tests/tidy/layers.def");
-        bool is_used = false;
-        for (size_t k = 0; table != NULL && !is_used && k < tree->count; k++) {
-            const tidy_file *f = &tree->files[k];
-            char name[400];
-            const char *at = tidy_is_under(f->path, layer_files[i].folder) ? f->text : NULL;
-            while (at != NULL && !is_used && (at = next_include(at, name)) != NULL)
-                is_used = strcmp(name, layer_files[i].file) == 0;
-        }
-        if (table != NULL && !is_used)
-            tidy_report_add(report, table, table->text, "%s no longer includes %s: delete its row",
-                            layer_files[i].folder, layer_files[i].file);
-    }
-}
-
 void tidy_check_layers(const tidy_tree *tree, tidy_report *report)
 {
-    check_file_rows(tree, report);
     for (size_t i = 0; i < tree->count; i++) {
         const tidy_file *f = &tree->files[i];
         if (tidy_has_suffix(f->path, "CMakeLists.txt")) check_cmake(f, report);

@@ -283,8 +283,7 @@ static cddp_status slurp(FILE *file, cd_text *text, const char *path, cddp_error
     }
     if (ferror(file))
         return cd_fail(err, CDDP_E_IO, "cannot read the frontier '%s': %s", path, strerror(errno));
-    if (text->failed)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory to read the frontier '%s'", path);
+    if (text->failed) return cd_fail_memory(err, "the frontier '%s'", path);
     return CDDP_OK;
 }
 

@@ -16,7 +16,7 @@
 
 #define MODEL_PARAMETERS_MAX 4
 #define OPTIONS_TEXT_MAX 4096
-#define NO_MEMORY(err) cd_fail(err, CDDP_E_NOMEM, "no memory to shrink a scenario")
+#define NO_MEMORY(err) cd_fail_memory(err, "a smaller scenario")
 
 /* Sizes outside the model that may become smaller one by one. */
 static const struct {

@@ -52,17 +52,17 @@ static int64_t columns_of(const cddp_tensor *t)
     return columns;
 }
 
-cddp_status cd_sparse_set_init(cd_sparse_set *set, const cd_wrapped *module,
-                               const cddp_allocator *allocator, cddp_error *err)
+cddp_status cd_sparse_set_init(cd_sparse_set *set, const cd_wrapped *module, cd_arena *arena,
+                               cddp_error *err)
 {
-    cd_sparse_set s = {.allocator = allocator};
+    cd_sparse_set s = {.allocator = arena->allocator};
     for (size_t v = 0; v < module->variable_count; v++)
         s.count += cd_wrapped_variable(module, v)->expect_sparse;
     if (s.count == 0) {
         *set = s;
         return CDDP_OK;
     }
-    s.items = cd_allocate_array(allocator, s.count, sizeof *s.items);
+    s.items = cd_arena_array(arena, s.count, sizeof *s.items);
     if (s.items == NULL) return cd_fail_memory(err, "%zu sparse parameters", s.count);
     size_t i = 0;
     for (size_t v = 0; v < module->variable_count; v++) {
@@ -96,7 +96,6 @@ void cd_sparse_set_fini(cd_sparse_set *set)
         cd_release(set->allocator, s->shares, s->share_capacity * sizeof *s->shares);
         cd_release(set->allocator, s->rows, s->row_capacity * sizeof *s->rows);
     }
-    cd_release(set->allocator, set->items, set->count * sizeof *set->items);
     memset(set, 0, sizeof *set);
 }
 
@@ -327,9 +326,10 @@ static cddp_status gather_rows(void *self, cddp_grad_bucket *bucket, cddp_future
     if (!cd_vec_grow(s->set->allocator, (void **)&s->shares, &s->share_capacity, 2 * (size_t)world,
                      sizeof *s->shares))
         return cd_fail_memory(err, "the row counts of %u ranks", world);
+    /* Of one rank: a sum of such counts cannot overflow, so nobody is blamed for another's. */
+    const int64_t most = INT64_MAX / 16 / (s->columns > 0 ? s->columns : 1) / world;
     for (uint32_t r = 0; r < world; r++) {
-        const int64_t most = INT64_MAX / 16 / (s->columns > 0 ? s->columns : 1);
-        if (counts[r] < 0 || counts[r] > most - total)
+        if (counts[r] < 0 || counts[r] > most)
             return cd_fail(err, CDDP_E_CORRUPT, "rank %u sent %lld as its number of rows of '%s'",
                            r, (long long)counts[r], s->variable->name);
         s->shares[r] = counts[r];

@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the plan declares of a reduction: by what and how it is divided, who takes part, and which
+** rounding the hook may do. */
+#include "core/reference/declared.h"
+
+#include "core/base/error.h"
+#include "core/plan/micro.h"
+
+#include <stdio.h>
+
+/* A reduction at hand. */
+typedef struct window {
+    const cddp_plan *plan;
+    const cddp_plan_settings *settings;
+    const cd_observed_reduced *observed;
+    uint32_t rank, step;
+} window;
+
+static cd_micro_place here_of(const window *w)
+{
+    return (cd_micro_place){w->rank, w->step, w->observed->micro_step};
+}
+
+static uint64_t count_backwards(const window *w, const cddp_plan_settings *settings, uint32_t rank)
+{
+    const uint32_t position = cd_micro_find_window(w->plan, w->settings, here_of(w));
+    cd_micro_place place = {rank, w->step, 0};
+    const cd_micro_span span = cd_micro_get_window(w->plan, settings, place, position);
+    uint64_t count = 0;
+    for (place.micro_step = span.first; place.micro_step < span.end; place.micro_step++) {
+        cd_micro micro;
+        cd_micro_resolve(w->plan, settings, place, &micro);
+        const uint64_t rounds =
+            (uint64_t)micro.backwards * (micro.backward_each ? micro.forwards : 1u);
+        count += cd_micro_contributes(&micro) ? rounds : 0;
+    }
+    return count;
+}
+
+/* All backwards of a window, over all ranks. */
+static cddp_status count_contributions(const window *w, uint64_t *count, cddp_error *err)
+{
+    *count = 0;
+    for (uint32_t rank = 0; rank < w->plan->world.size; rank++) {
+        cddp_plan_settings settings;
+        CD_TRY(cddp_plan_rank_settings(w->plan, rank, &settings, err));
+        *count += count_backwards(w, &settings, rank);
+    }
+    return CDDP_OK;
+}
+
+/* The divisor that the plan declares: the world, the ranks that still have inputs (JON-11), or all
+** backwards. */
+static cddp_status declared_divisor(const window *w, uint64_t *divisor, cddp_error *err)
+{
+    if (w->settings->ddp.average_contributions)
+        return CD_PASS(count_contributions(w, divisor, err));
+    *divisor = w->plan->world.size;
+    if (!w->settings->join.enable || w->settings->join.divide_by_initial_world_size ||
+        w->observed->hook.is_present || w->observed->divides_after) {
+        return CDDP_OK; /* hooks ignore the effective world size (JON-13) */
+    }
+    *divisor = 0;
+    for (uint32_t rank = 0; rank < w->plan->world.size; rank++) {
+        cddp_plan_settings settings;
+        CD_TRY(cddp_plan_rank_settings(w->plan, rank, &settings, err));
+        *divisor += cd_rank_has_step(w->plan, &settings, rank, w->step);
+    }
+    return CDDP_OK;
+}
+
+/* GRD-17: where and how the division happens. */
+static cd_oracle_division declared_division(const window *w)
+{
+    const cddp_plan_ddp *ddp = &w->settings->ddp;
+    if (w->observed->divides_after || w->observed->inner_hook.is_present)
+        return CD_ORACLE_DIVISION_ANY;
+    if (w->observed->is_before_start) return CD_ORACLE_DIVISION_TRUE;
+    if (w->observed->hook.is_present) {
+        return (w->observed->hook.flags & CDDP_HOOK_CASTS_FIRST) != 0 ? CD_ORACLE_DIVISION_CAST
+               : (w->observed->hook.flags & CDDP_HOOK_EXACT) != 0     ? CD_ORACLE_DIVISION_TRUE
+                                                                      : CD_ORACLE_DIVISION_ANY;
+    }
+    if (ddp->batched_grad_copy) return CD_ORACLE_DIVISION_TRUE;
+    /* In view mode a fresh gradient takes the copy path, a kept one is divided in place (GRD-06):
+    ** all of them after the first step of a model that uses every parameter. */
+    const cddp_plan_train *train = &w->settings->train;
+    const bool is_fresh =
+        w->observed->window_first == 0 && (train->zero_grad == CDDP_ZERO_GRAD_NONE || w->step == 0);
+    const bool is_kept = train->zero_grad != CDDP_ZERO_GRAD_NONE && w->step > 0 && !train->resume &&
+                         !ddp->find_unused_parameters && !ddp->static_graph;
+    if (!ddp->gradient_as_bucket_view || is_fresh) return CD_ORACLE_DIVISION_RECIPROCAL;
+    return is_kept ? CD_ORACLE_DIVISION_TRUE : CD_ORACLE_DIVISION_ANY;
+}
+
+/* A cast is bounded by the rounding of its wire (HK-03), unless what it wraps is lossy itself;
+** other lossy hooks state their own laws. */
+static bool hook_is_judged_by_its_law(const window *w)
+{
+    const uint32_t lawful = CDDP_HOOK_LOSSY | CDDP_HOOK_NO_COMM;
+    const bool is_cast = w->observed->wire != CDDP_DTYPE_COUNT;
+    if (w->observed->is_before_start) return false;
+    return (w->observed->hook.is_present && !is_cast && (w->observed->hook.flags & lawful) != 0) ||
+           (w->observed->inner_hook.is_present && (w->observed->inner_hook.flags & lawful) != 0);
+}
+
+/* See Note [What a sample weighs] */
+static const char *print_normalisation(const window *w, char *text, size_t text_bytes)
+{
+    static const char *const losses[] = {"given weights",
+                                         "its own samples",
+                                         "nothing",
+                                         "its own tokens",
+                                         "the average number of samples",
+                                         "the average number of tokens"};
+    static const char *const objectives[] = {NULL, "the average number of samples",
+                                             "the average number of tokens"};
+    const cddp_plan_train *train = &w->settings->train;
+    if (train->objective == CDDP_OBJECTIVE_AS_WRITTEN) return NULL;
+    snprintf(text, text_bytes, "divided by %s, not by %s", losses[train->loss],
+             objectives[train->objective]);
+    return text;
+}
+
+/* Which micro-steps of each rank enter, where ranks differ: the k-th reduction of a step meets the
+** others' k-th. */
+static cddp_status find_spans(const window *w, uint32_t own, cd_arena *memory,
+                              const cd_oracle_span **spans, cddp_error *err)
+{
+    const cd_micro_place here = here_of(w);
+    *spans = NULL;
+    if (!cd_plan_windows_differ(w->plan)) return CDDP_OK;
+    const uint32_t position = cd_micro_find_window(w->plan, w->settings, here);
+    cd_oracle_span *found = cd_arena_array(memory, w->plan->world.size, sizeof *found);
+    CD_TRY(cd_arena_check(memory, err, "the micro-steps of %llu ranks",
+                          (unsigned long long)w->plan->world.size));
+    for (uint32_t rank = 0; rank < w->plan->world.size; rank++) {
+        cddp_plan_settings settings;
+        CD_TRY(cddp_plan_rank_settings(w->plan, rank, &settings, err));
+        const cd_micro_span span =
+            cd_micro_get_window(w->plan, &settings, (cd_micro_place){rank, w->step, 0}, position);
+        found[rank] = (cd_oracle_span){span.first, span.end};
+    }
+    found[own] = (cd_oracle_span){w->observed->window_first, here.micro_step + 1};
+    *spans = found;
+    return CDDP_OK;
+}
+
+cddp_status cd_declare_reduction(cd_declaration *declaration, const cd_observed_reduced *observed,
+                                 cd_oracle_reduction *reduction, cddp_error *err)
+{
+    const cddp_plan_settings *settings = declaration->settings;
+    const window at = {.plan = declaration->plan,
+                       .settings = settings,
+                       .observed = observed,
+                       .rank = declaration->rank,
+                       .step = observed->step};
+    const window *w = &at;
+    const cddp_dtype low = cd_mixed_dtype(settings->mixed_precision.param_dtype);
+    uint64_t divisor;
+    CD_TRY(declared_divisor(w, &divisor, err));
+    *reduction =
+        (cd_oracle_reduction){.step = observed->step,
+                              .micro_step = observed->micro_step,
+                              .division = declared_division(w),
+                              .wire = observed->wire,
+                              .normalisation =
+                                  print_normalisation(w, declaration->normalisation,
+                                                      sizeof declaration->normalisation),
+                              .accumulates_low = low != CDDP_DTYPE_COUNT,
+                              .local = low,
+                              .lossy = hook_is_judged_by_its_law(w),
+                              .separate = settings->ddp.accumulate_in_hook,
+                              .rounded_once = observed->hook.is_present &&
+                                              (observed->hook.flags & CDDP_HOOK_ROUNDED_ONCE) != 0,
+                              .loss_scale = declaration->loss_scale,
+                              .divisor = divisor,
+                              .micro_first = observed->window_first,
+                              .gradients = observed->gradients.items};
+    CD_TRY(find_spans(w, declaration->rank, declaration->memory, &reduction->spans, err));
+    if (observed->block_count > 0) { /* LSG-02: the true mean over the block */
+        reduction->lossy = false;
+        reduction->division = CD_ORACLE_DIVISION_TRUE;
+        reduction->divisor = observed->block_count;
+        reduction->rank_first = observed->block_first;
+        reduction->rank_count =
+            observed->block_count < declaration->plan->world.size ? observed->block_count : 0;
+    }
+    return CDDP_OK;
+}
