@@ -373,7 +373,7 @@ static cddp_status judge_buffers(cd_oracle *o, const cd_start *start, const cd_o
 }
 
 cddp_status cd_oracle_leave_micro(cd_oracle *oracle, uint32_t step, uint32_t micro_step,
-                                    const cddp_tensor *buffers, cddp_error *err)
+                                  const cddp_tensor *buffers, cddp_error *err)
 {
     const cd_start start = cd_oracle_get_start(oracle);
     const cd_oracle_reduction micro = {.step = step, .micro_step = micro_step};

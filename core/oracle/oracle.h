@@ -251,7 +251,7 @@ cddp_status cd_oracle_judge_statistics(cd_oracle *oracle, const cd_oracle_moment
                                        cddp_error *err) CDDP_MUST_CHECK;
 /* Link 6 of a micro-step that ends no window, after its backward. */
 cddp_status cd_oracle_leave_micro(cd_oracle *oracle, uint32_t step, uint32_t micro_step,
-                                    const cddp_tensor *buffers, cddp_error *err) CDDP_MUST_CHECK;
+                                  const cddp_tensor *buffers, cddp_error *err) CDDP_MUST_CHECK;
 /* After the engine accumulated into parameter i, before the wrapper's hook runs. Copies. */
 cddp_status cd_oracle_push_local(cd_oracle *oracle, size_t parameter, const cddp_grad *gradient,
                                  cddp_error *err) CDDP_MUST_CHECK;

@@ -35,7 +35,6 @@ struct cd_intake {
     int32_t *slot_parameters;       /* (slot_count) */
     cd_oracle_optimized *optimized; /* (optimized_count) scratch, and then what is observed */
     size_t optimized_count;
-    uint32_t entered_step, entered_micro; /* + 1: the last micro-step whose forward began */
 };
 
 /* ---- copies ---- */
@@ -190,14 +189,10 @@ static cddp_status take_before_update(cd_intake *n, const cd_watched_moment *mom
     return CDDP_OK;
 }
 
-/* A micro-step's first forward. */
-static cddp_status take_forward(cd_intake *n, uint32_t step, uint32_t micro_step,
-                                const cd_watched_values *values, cddp_error *err)
+static cddp_status take_forward(cd_intake *n, uint32_t micro_step, const cd_watched_values *values,
+                                cddp_error *err)
 {
     cd_observed_enter_forward observed = {.micro_step = micro_step};
-    if (n->entered_step == step + 1 && n->entered_micro == micro_step + 1) return CDDP_OK;
-    n->entered_step = step + 1;
-    n->entered_micro = micro_step + 1;
     CD_TRY(copy_buffers(n, &n->forward, values->buffers, &observed.buffers, err));
     CD_POINT_TRACED(COUNT, "observed.enter_forward.micro_step", n->options.tracer,
                     observed.micro_step);
@@ -225,8 +220,7 @@ static cddp_status intake_look(void *self, const cd_watched_moment *moment, cddp
     CD_TRY(cd_referee_look(n->referee, &observed, err));
     if (at == CDDP_MOMENT_BEGIN || moment->begins_window)
         CD_TRY(take_begin(n, moment->step, &moment->values, err));
-    if (at == CDDP_MOMENT_FORWARD)
-        CD_TRY(take_forward(n, moment->step, micro_step, &moment->values, err));
+    if (at == CDDP_MOMENT_FORWARD) CD_TRY(take_forward(n, micro_step, &moment->values, err));
     if (at == CDDP_MOMENT_BEFORE_STEP) CD_TRY(take_before_update(n, moment, err));
     return CDDP_OK;
 }
