@@ -308,6 +308,8 @@ static bool is_of_the_judge(const cddp_event *event)
     case CDDP_EV_owed:
     case CDDP_EV_expected:
         return true;
+    case CDDP_EV_hook_law: /* of an average: no bucket's, and no hook's */
+        return event->as.hook_law.bucket < 0;
     default:
         return false;
     }
