@@ -28,6 +28,7 @@ typedef struct link {
     int64_t moment; /* at which, or AT_… */
     uint64_t sequence;
     uint32_t step;
+    uint32_t backwards, zeroings; /* of the rank, as far as a gradient has followed them */
     bool is_known;
     bool is_final;    /* a gradient as its reduction left it */
     bool is_open;     /* a gradient: a backward has added to it since */
@@ -55,7 +56,13 @@ typedef struct rank_facts {
     uint32_t stepped;     /* + 1: the last step in which an optimizer stepped */
     uint32_t state_wrong; /* + 1: the last step in which it found optimizer state wrong: I-REF's */
     bool has_law;         /* of an average, by the judge */
-    bool is_rebuilt;      /* after a checkpoint: what a new model is born with is overwritten */
+    uint32_t backwards;   /* that began so far */
+    uint32_t zeroings;    /* of all gradients, and the last of them */
+    uint32_t zeroed_step;
+    uint64_t zeroed_sequence;
+    uint64_t pending; /* expected digests without their value */
+    bool drops;       /* it dropped them; else it filled them with zeros */
+    bool is_rebuilt;  /* after a checkpoint: what a new model is born with is overwritten */
     bool has_init_sync, has_agreement, was_synced, has_expected;
 } rank_facts;
 
@@ -99,13 +106,45 @@ static link *find_link(const state *s, uint32_t rank, int64_t what, int64_t id)
     return cd_table_find(&s->links, CD_KEY(rank, what, id));
 }
 
+/* What zero_grad and a backward did to all gradients of the rank since this one was looked at.
+** Whatever a backward adds, a reduction or the oracle says what it makes. */
+static void follow(const rank_facts *r, link *l)
+{
+    if (l->zeroings != r->zeroings) {
+        l->zeroings = r->zeroings;
+        l->is_zeroed = !r->drops && l->presence != CDDP_PRESENCE_ABSENT;
+        if (r->drops) l->presence = CDDP_PRESENCE_ABSENT;
+        l->is_open = false;
+        l->digest = 0;
+        l->moment = AT_ZERO_GRAD;
+        l->step = r->zeroed_step;
+        l->sequence = r->zeroed_sequence;
+    }
+    if (l->backwards != r->backwards) {
+        l->backwards = r->backwards;
+        l->is_open = true;
+        l->is_zeroed = l->is_consumed = false;
+    }
+}
+
+static link *add_link(state *s, const rank_facts *r, uint32_t rank, int64_t what, int64_t id)
+{
+    link *l = cd_table_add(&s->links, CD_KEY(rank, what, id));
+    if (l == NULL || what != CDDP_WHAT_GRADIENT) return l;
+    if (!l->is_known) l->zeroings = r->zeroings;
+    follow(r, l);
+    return l;
+}
+
 /* By variable; NULL where the wrapper does not reduce it. */
-static link *find_gradient(state *s, uint32_t rank, int64_t variable)
+static link *add_gradient(state *s, const rank_facts *r, uint32_t rank, int64_t variable,
+                          int64_t *id)
 {
     const int64_t *ordinal =
         variable >= 0 ? cd_table_find(&s->ordinals, CD_KEY(rank, variable)) : NULL;
-    return ordinal != NULL ? cd_table_add(&s->links, CD_KEY(rank, CDDP_WHAT_GRADIENT, *ordinal - 1))
-                           : NULL;
+    if (ordinal == NULL) return NULL;
+    *id = *ordinal - 1;
+    return add_link(s, r, rank, CDDP_WHAT_GRADIENT, *id);
 }
 
 /* ---- a break ---- */
@@ -341,6 +380,8 @@ static void accept(link *l, const found *f)
                 .moment = f->moment,
                 .sequence = f->event->sequence,
                 .step = f->event->step,
+                .backwards = old.backwards,
+                .zeroings = old.zeroings,
                 .is_known = true,
                 .is_consumed = old.is_consumed,
                 .is_moved = old.is_moved,
@@ -349,12 +390,14 @@ static void accept(link *l, const found *f)
 }
 
 /* The expected digest comes first, and is for one value only. */
-static expectation *take_expectation(state *s, const found *f)
+static expectation *take_expectation(state *s, rank_facts *r, const found *f)
 {
+    if (r->pending == 0) return NULL;
     expectation *x =
         cd_table_find(&s->expectations, CD_KEY(f->event->rank, f->what, f->id, f->moment));
     if (x == NULL || !x->is_pending) return NULL;
     x->is_pending = false;
+    r->pending--;
     return x;
 }
 
@@ -366,9 +409,9 @@ static bool is_forward_result(const found *f, const link *l)
            (f->moment == CDDP_MOMENT_AFTER_BACKWARD && l->is_judged);
 }
 
-static void judge_link(state *s, const rank_facts *r, const found *f, link *l)
+static void judge_link(state *s, rank_facts *r, const found *f, link *l)
 {
-    const expectation *x = take_expectation(s, f);
+    const expectation *x = take_expectation(s, r, f);
     if (x != NULL) {
         const bool is_absent = f->what == CDDP_WHAT_GRADIENT && x->presence == CDDP_PRESENCE_ABSENT;
         s->derived++;
@@ -421,7 +464,7 @@ static void take_value(state *s, const cddp_event *e)
         return;
     if (v->digest == 0 && v->presence != CDDP_PRESENCE_ABSENT) return; /* below this level */
     if (v->moment == CDDP_MOMENT_CHECKPOINT) r->is_rebuilt = true;
-    link *l = cd_table_add(&s->links, CD_KEY(e->rank, v->what, v->id));
+    link *l = add_link(s, r, e->rank, v->what, v->id);
     if (l == NULL) return;
     const found f = {e, v->what, v->id, v->moment, v->presence, v->digest};
     if (l->is_moved) note_moved_start(s, &f, l);
@@ -433,8 +476,16 @@ static void take_value(state *s, const cddp_event *e)
     accept(l, &f);
 }
 
+static void copy_words(expectation *x, const char *text)
+{
+    const size_t length = text != NULL ? strlen(text) : 0, room = sizeof x->words - 1,
+                 used = length < room ? length : room;
+    memcpy(x->words, text != NULL ? text : "", used);
+    x->words[used] = '\0';
+}
+
 /* Of initial values it comes late: the judge is made when the model is. */
-static void take_expected(state *s, const cddp_event *e)
+static void take_expected(state *s, rank_facts *r, const cddp_event *e)
 {
     const cddp_event_expected *x = &e->as.expected;
     const cd_key *key = CD_KEY(e->rank, x->what, x->id, x->moment);
@@ -445,7 +496,7 @@ static void take_expected(state *s, const cddp_event *e)
         l->is_moved = false;
         if (l->digest == x->digest) return;
         expectation seed = {.digest = x->digest, .presence = x->presence};
-        cd_say(seed.words, sizeof seed.words, "%s", e->text != NULL ? e->text : "");
+        copy_words(&seed, e->text);
         const link origin = {.moment = AT_SEED, .sequence = e->sequence};
         note_breach(s, &(found){e, x->what, x->id, x->moment, l->presence, l->digest}, &origin,
                     &seed);
@@ -453,16 +504,18 @@ static void take_expected(state *s, const cddp_event *e)
     }
     expectation *kept = cd_table_add(&s->expectations, key);
     if (kept == NULL) return;
+    r->pending += !kept->is_pending;
     *kept = (expectation){.presence = x->presence, .digest = x->digest, .is_pending = true};
-    cd_say(kept->words, sizeof kept->words, "%s", e->text != NULL ? e->text : "");
+    copy_words(kept, e->text);
 }
 
 /* ---- gradients between their values ---- */
 
-static void take_final(state *s, const cddp_event *e)
+static void take_final(state *s, const rank_facts *r, const cddp_event *e)
 {
     const cddp_event_grad_final *g = &e->as.grad_final;
-    link *l = find_gradient(s, e->rank, g->param);
+    int64_t id;
+    link *l = add_gradient(s, r, e->rank, g->param, &id);
     if (l == NULL || (g->digest == 0 && g->presence != CDDP_PRESENCE_ABSENT)) return;
     if (g->presence == CDDP_PRESENCE_SPARSE) {
         l->is_open = true; /* its rows are in no digest of this event */
@@ -473,23 +526,20 @@ static void take_final(state *s, const cddp_event *e)
                 .moment = AT_REDUCTION,
                 .sequence = e->sequence,
                 .step = e->step,
+                .backwards = l->backwards,
+                .zeroings = l->zeroings,
                 .is_known = true,
                 .is_final = true};
 }
 
-static void take_touch(state *s, const cddp_event *e)
+static void take_touch(state *s, rank_facts *r, const cddp_event *e)
 {
     const cddp_event_optimizer_touch *t = &e->as.optimizer_touch;
-    rank_facts *r = cd_ranks_find(&s->ranks, e->rank);
-    if (r != NULL && t->touched) r->stepped = e->step + 1;
-    link *l = find_gradient(s, e->rank, t->param);
-    const int64_t *ordinal =
-        t->param >= 0 ? cd_table_find(&s->ordinals, CD_KEY(e->rank, t->param)) : NULL;
-    if (l == NULL || ordinal == NULL || !l->is_known || l->is_open || !t->touched ||
-        t->gradient == 0)
-        return;
-    const found f = {e,           CDDP_WHAT_GRADIENT,  *ordinal - 1,
-                     AT_CONSUMED, CDDP_PRESENCE_VALUE, t->gradient};
+    int64_t id = 0;
+    if (t->touched) r->stepped = e->step + 1;
+    link *l = add_gradient(s, r, e->rank, t->param, &id);
+    if (l == NULL || !l->is_known || l->is_open || !t->touched || t->gradient == 0) return;
+    const found f = {e, CDDP_WHAT_GRADIENT, id, AT_CONSUMED, CDDP_PRESENCE_VALUE, t->gradient};
     if (l->digest != t->gradient)
         note_breach(s, &f, l, NULL);
     else
@@ -497,34 +547,12 @@ static void take_touch(state *s, const cddp_event *e)
     l->is_consumed = l->is_final; /* nothing was shown before: in backward */
 }
 
-/* Whatever is added to gradients from here on, a reduction or the oracle says what it makes. */
-static void open_gradients(state *s, const cddp_event *e)
+static void take_zero_grad(const cddp_event *e, rank_facts *r)
 {
-    for (size_t i = 0; i < s->links.count; i++) {
-        const cd_key *key = cd_table_key(&s->links, i);
-        link *l = cd_table_value(&s->links, i);
-        if (key->part[0] == (int64_t)e->rank && key->part[1] == CDDP_WHAT_GRADIENT) {
-            l->is_open = true;
-            l->is_zeroed = l->is_consumed = false;
-        }
-    }
-}
-
-static void take_zero_grad(state *s, const cddp_event *e)
-{
-    const bool is_dropped = e->as.zero_grad.to_none;
-    for (size_t i = 0; i < s->links.count; i++) {
-        const cd_key *key = cd_table_key(&s->links, i);
-        link *l = cd_table_value(&s->links, i);
-        if (key->part[0] != (int64_t)e->rank || key->part[1] != CDDP_WHAT_GRADIENT) continue;
-        l->is_zeroed = !is_dropped && l->presence != CDDP_PRESENCE_ABSENT;
-        l->is_open = false;
-        l->digest = 0;
-        if (is_dropped) l->presence = CDDP_PRESENCE_ABSENT;
-        l->moment = AT_ZERO_GRAD;
-        l->step = e->step;
-        l->sequence = e->sequence;
-    }
+    r->zeroings++;
+    r->drops = e->as.zero_grad.to_none != 0;
+    r->zeroed_step = e->step;
+    r->zeroed_sequence = e->sequence;
 }
 
 /* ---- events ---- */
@@ -585,19 +613,19 @@ static void event(void *self, const cddp_event *e)
         take_value(s, e);
         return;
     case CDDP_EV_expected:
-        take_expected(s, e);
+        take_expected(s, r, e);
         return;
     case CDDP_EV_grad_final:
-        take_final(s, e);
+        take_final(s, r, e);
         return;
     case CDDP_EV_optimizer_touch:
-        take_touch(s, e);
+        take_touch(s, r, e);
         return;
     case CDDP_EV_backward_begin:
-        open_gradients(s, e);
+        r->backwards++;
         return;
     case CDDP_EV_zero_grad:
-        take_zero_grad(s, e);
+        take_zero_grad(e, r);
         return;
     case CDDP_EV_compare:
         take_compare(s, e, r);

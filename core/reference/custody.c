@@ -23,6 +23,8 @@
 #include "core/plan/plan.h"
 #include "core/reference/custody_average.h"
 #include "core/reference/custody_values.h"
+#include "core/reference/scaling.h"
+#include "core/tensor/blob.h"
 #include "core/tensor/numbers.h"
 #include "core/trace/tracer.h"
 
@@ -47,8 +49,12 @@ struct cd_custody {
     bool has_gradients;       /* of this step */
     bool is_before_grid;      /* the step has ended and parameters are not on their grid yet */
     uint32_t touched_step, touched_micro; /* + 1: the last forward whose buffers were touched */
-    double norm, loss_scale;              /* as the rank reports them */
+    double norm;                          /* as the rank reports it */
     bool has_norm;
+    cd_scaling scaling;                /* the judge's own */
+    bool found_nonfinite, has_updated; /* in this step */
+    bool has_lost_scale; /* an update ran on gradients that were not seen after their backward */
+    cd_blob scaler;      /* what a scaler in this state would save */
     cd_custody_averager averager;
     bool has_averager, is_before_average;
     cd_functionals before_average;
@@ -218,15 +224,10 @@ static cddp_status keep_gradients(cd_custody *c, const cddp_grad *gradients, cdd
     return CDDP_OK;
 }
 
-/* What the rank reports stands in for decisions that follow from the plan: here alone. */
-static double reported_inverse_scale(const cd_custody *c)
+/* The norm is the rank's, and link 13 judges it. */
+static double clip_factor(const cd_custody *c)
 {
-    return (double)(float)(1.0 / (double)(float)c->loss_scale);
-}
-static double reported_clip_factor(const cd_custody *c)
-{
-    const double ratio = c->options.settings->clip.max_norm / (c->norm + 1e-6);
-    return c->has_norm && !(ratio > 1) ? ratio : 1.0; /* NaN stays */
+    return cd_scaling_clip(c->options.settings->clip.max_norm, c->norm);
 }
 
 static bool is_unscaled(const cd_custody *c, size_t parameter, uint32_t step)
@@ -239,6 +240,14 @@ static bool is_unscaled(const cd_custody *c, size_t parameter, uint32_t step)
         }
     }
     return false;
+}
+
+static cddp_status unscale(cd_custody *c, const cddp_tensor *t, cddp_error *err)
+{
+    int64_t index = -1;
+    CD_TRY(t->device->find_nonfinite(t, &index, err));
+    c->found_nonfinite |= index >= 0;
+    return CD_PASS(cd_custody_multiply(&c->room, t, cd_scaling_get_inverse(&c->scaling), err));
 }
 
 static cddp_status derive_gradient(cd_custody *c, size_t i, uint32_t step, cddp_error *err)
@@ -255,12 +264,9 @@ static cddp_status derive_gradient(cd_custody *c, size_t i, uint32_t step, cddp_
     const cddp_tensor *t = &c->scratch.tensor;
     const bool clips = c->has_norm && is_ever_trained(c, i),
                clips_first = clip->place == CDDP_CLIP_BEFORE_UNSCALE;
-    if (clips && clips_first)
-        CD_TRY(cd_custody_multiply(&c->room, t, reported_clip_factor(c), err));
-    if (is_unscaled(c, i, step))
-        CD_TRY(cd_custody_multiply(&c->room, t, reported_inverse_scale(c), err));
-    if (clips && !clips_first)
-        CD_TRY(cd_custody_multiply(&c->room, t, reported_clip_factor(c), err));
+    if (clips && clips_first) CD_TRY(cd_custody_multiply(&c->room, t, clip_factor(c), err));
+    if (is_unscaled(c, i, step)) CD_TRY(unscale(c, t, err));
+    if (clips && !clips_first) CD_TRY(cd_custody_multiply(&c->room, t, clip_factor(c), err));
     cddp_grad made = {.kind = k->kind, .value = *t};
     if (k->kind == CDDP_GRAD_SPARSE) made.rows = cddp_rows_of(&k->rows.tensor);
     uint64_t digest = 0;
@@ -271,8 +277,12 @@ static cddp_status derive_gradient(cd_custody *c, size_t i, uint32_t step, cddp_
 
 static cddp_status derive_gradients(cd_custody *c, uint32_t step, cddp_error *err)
 {
+    c->found_nonfinite = false;
+    c->has_lost_scale |= !c->has_gradients;
+    if (c->options.settings->amp.enable && c->has_lost_scale) return CDDP_OK;
     for (size_t i = 0; c->has_gradients && i < c->module->parameter_count; i++)
         CD_TRY(derive_gradient(c, i, step, err));
+    c->has_updated = c->has_gradients;
     c->has_gradients = c->has_norm = false;
     return CDDP_OK;
 }
@@ -422,6 +432,26 @@ static cddp_status begin_step(cd_custody *c, const cd_custody_moment *now, cddp_
     return CDDP_OK;
 }
 
+/* The scaler's scale and the clean steps since it changed. */
+static cddp_status end_scaling(cd_custody *c, const cd_custody_moment *now, cddp_error *err)
+{
+    const cddp_plan_amp *amp = &c->options.settings->amp;
+    const cddp_state_writer writer = cd_blob_writer(&c->scaler);
+    if (!amp->enable || !has_numbers(c) || c->has_lost_scale) return CDDP_OK;
+    if (c->has_updated) cd_scaling_end_step(&c->scaling, c->found_nonfinite);
+    c->has_updated = false;
+    const double scale = cd_scaling_get(&c->scaling);
+    const uint64_t clean = amp->growth_interval - c->scaling.until_growth;
+    cd_blob_clear(&c->scaler);
+    if (!writer.write(writer.context, &scale, sizeof scale) ||
+        !writer.write(writer.context, &clean, sizeof clean))
+        return cd_fail_memory(err, "the state of a loss scaler");
+    expect(c,
+           &(derived){CDDP_WHAT_SCALER, now->moment, 0, -1, "scale and clean steps by the policy"},
+           cd_blob_digest(&c->scaler), true);
+    return CDDP_OK;
+}
+
 static cddp_status end_step(cd_custody *c, const cd_custody_moment *now, cddp_error *err)
 {
     if (has_numbers(c) && touches_parameters(c, now->step)) {
@@ -432,7 +462,7 @@ static cddp_status end_step(cd_custody *c, const cd_custody_moment *now, cddp_er
                               c->module->parameter_count, err));
     }
     c->is_before_grid = true;
-    return CDDP_OK;
+    return CD_PASS(end_scaling(c, now, err));
 }
 
 static bool has_parameters(int64_t moment)
@@ -587,11 +617,6 @@ void cd_custody_note_norm(cd_custody *custody, double norm)
     custody->has_norm = true;
 }
 
-void cd_custody_note_scale(cd_custody *custody, double loss_scale)
-{
-    custody->loss_scale = loss_scale;
-}
-
 /* ---- life ---- */
 
 static cddp_status fill_in(cd_custody *c, cddp_error *err)
@@ -619,7 +644,8 @@ cddp_status cd_custody_create(const cd_custody_options *options, cd_custody **cu
     c->options = *options;
     c->module = options->reference->replica->model->module;
     c->room.allocator = options->allocator;
-    c->loss_scale = 1.0;
+    c->scaler.allocator = options->allocator;
+    cd_scaling_init(&c->scaling, &options->settings->amp);
     c->numbers.allocator = options->allocator;
     c->has_averager =
         cd_custody_averager_read(&c->averager, options->plan, options->settings, options->rank);
@@ -644,5 +670,6 @@ void cd_custody_destroy(cd_custody *c)
     cd_kept_fini(&c->scratch);
     cd_custody_room_fini(&c->room);
     cd_numbers_fini(&c->numbers);
+    cd_blob_fini(&c->scaler);
     cd_arena_fini(&c->memory);
 }

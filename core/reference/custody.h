@@ -50,6 +50,5 @@ cddp_status cd_custody_reduced(cd_custody *custody, const cddp_grad *gradients,
 cddp_status cd_custody_updated(cd_custody *custody, const cddp_tensor *parameters,
                                cddp_error *err) CDDP_MUST_CHECK;
 
-/* Decisions as the rank reports them: the norm by which it clips, and the scale of its losses. */
+/* The norm by which the rank clips. */
 void cd_custody_note_norm(cd_custody *custody, double norm);
-void cd_custody_note_scale(cd_custody *custody, double loss_scale);

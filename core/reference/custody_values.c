@@ -94,11 +94,14 @@ static cddp_status change(cd_custody_room *room, const cddp_tensor *t, change_fn
     return CDDP_OK;
 }
 
-/* Half types are computed in f32 and rounded again; a product of two f32 is exact in f64. */
+/* A factor has the dtype of what it scales. Half types are computed in f32 and rounded again; a
+** product of two f32 is exact in f64. */
 static double product(const numbers *n, double element, double argument)
 {
-    return n->dtype == CDDP_F64 ? element * argument
-                                : (double)(float)(element * (double)(float)argument);
+    double factor = 0;
+    cd_element_set(n->dtype, &factor, argument);
+    factor = cd_element_get(n->dtype, &factor);
+    return n->dtype == CDDP_F64 ? element * factor : (double)(float)(element * factor);
 }
 
 static double sum(const numbers *n, double element, double argument)

@@ -242,7 +242,6 @@ cddp_status cd_referee_open(cd_referee *o, const cd_observed_open *observed, cdd
                                         .tracer = o->options.tracer,
                                         .allocator = o->allocator};
     CD_TRY(cd_custody_create(&custody, &o->custody, err));
-    cd_custody_note_scale(o->custody, o->loss_scale);
     return CD_PASS(cd_custody_start(o->custody, err));
 }
 
@@ -253,7 +252,6 @@ cddp_status cd_referee_rescaled(cd_referee *o, const cd_observed_rescaled *obser
 {
     (void)err;
     o->loss_scale = observed->loss_scale;
-    if (o->custody != NULL) cd_custody_note_scale(o->custody, observed->loss_scale);
     return CDDP_OK;
 }
 

@@ -297,7 +297,23 @@ static cddp_plan *plan_of(const draw *d)
     return cd_reader_read_text(&options, "drawn", text, &plan, &err) == CDDP_OK ? plan : NULL;
 }
 
-/* ---- what a run emits, comparisons apart ---- */
+/* ---- what a run emits, what its judge says apart ---- */
+
+static bool is_of_the_judge(const cddp_event *event)
+{
+    switch (event->kind) {
+    case CDDP_EV_compare:
+    case CDDP_EV_uncompared:
+    case CDDP_EV_unjudged:
+    case CDDP_EV_owed:
+    case CDDP_EV_expected:
+        return true;
+    case CDDP_EV_hook_law: /* of an average: no bucket's, and no hook's */
+        return event->as.hook_law.bucket < 0;
+    default:
+        return false;
+    }
+}
 
 typedef struct watch {
     uint64_t digests[RANKS_MAX + 1];
@@ -307,7 +323,7 @@ static void watch_event(void *self, const cddp_event *event)
 {
     watch *w = self;
     size_t rank = event->rank < RANKS_MAX ? event->rank : RANKS_MAX;
-    if (event->kind != CDDP_EV_compare)
+    if (!is_of_the_judge(event))
         w->digests[rank] = cd_event_digest(w->digests[rank], event, false);
 }
 
