@@ -303,11 +303,17 @@ typedef struct watch {
     uint64_t digests[RANKS_MAX + 1];
 } watch;
 
+static bool is_of_the_judge(uint32_t kind)
+{
+    return kind == CDDP_EV_compare || kind == CDDP_EV_uncompared || kind == CDDP_EV_unjudged ||
+           kind == CDDP_EV_owed || kind == CDDP_EV_expected;
+}
+
 static void watch_event(void *self, const cddp_event *event)
 {
     watch *w = self;
     size_t rank = event->rank < RANKS_MAX ? event->rank : RANKS_MAX;
-    if (event->kind != CDDP_EV_compare)
+    if (!is_of_the_judge(event->kind))
         w->digests[rank] = cd_event_digest(w->digests[rank], event, false);
 }
 
