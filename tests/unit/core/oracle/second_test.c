@@ -435,3 +435,5 @@ TEST(second, elements_that_round_alike_are_no_ratio)
     double ratio = 0; /* each of them loses its two small addends: 1, not 1.0078 */
     assert_false(finds_ratio(1, true, &ratio));
 }
+
+TEST_MAIN()
