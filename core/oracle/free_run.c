@@ -124,19 +124,13 @@ cddp_status cd_oracle_advance_free(cd_oracle *o, const cd_oracle_update *before,
         return CDDP_OK;
     }
     o->is_free_valid = true;
-    o->free_covered++;
     return CDDP_OK;
 }
 
 static void report_gaps(cd_oracle *o)
 {
-    for (size_t gap = CD_FREE_NO_GAP + 1; gap < CD_FREE_GAP_COUNT; gap++) {
-        char text[160];
-        cd_text_format(text, sizeof text, "%s: %llu of %llu steps were repeated freely",
-                       gap_words[gap], (unsigned long long)o->free_covered,
-                       (unsigned long long)o->free_steps);
-        cd_oracle_give_up(o, CD_LINK_FREE, o->free_gaps[gap], text);
-    }
+    for (size_t gap = CD_FREE_NO_GAP + 1; gap < CD_FREE_GAP_COUNT; gap++)
+        cd_oracle_give_up(o, CD_LINK_FREE, o->free_gaps[gap], gap_words[gap]);
 }
 
 cddp_status cd_oracle_finish(cd_oracle *oracle, const cddp_tensor *parameters, cddp_error *err)

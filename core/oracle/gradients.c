@@ -11,6 +11,9 @@
 #include <math.h>
 #include <string.h>
 
+/* A relative bound below which a common ratio is not looked for. */
+#define NARROW 1e-5
+
 /* ---- link 3: the local gradient is what one process computes on the same samples ---- */
 
 /* One process makes a gradient here, besides what was kept from an earlier step. */
@@ -228,9 +231,10 @@ static cddp_status judge_ratio(cd_oracle *o, const cd_wide_sum *sum, const cd_su
     cd_ratio_evidence *all = &o->ratios[link == CD_LINK_MATHEMATICS];
     const double *actual = o->numbers.values;
     double ratio;
-    if (c->bad > 0 || c->exact) return CDDP_OK;
+    /* what fits into a narrow bound does no harm */
+    if (c->bad > 0 || c->exact || cd_gamma(rule->dtype, rule->roundings) < NARROW) return CDDP_OK;
     CD_TRY(cd_common_ratio_add(&own, sum, actual, rule, o->options.allocator, err));
-    CD_TRY(cd_common_ratio_add(all, sum, actual, rule, o->options.allocator, err));
+    cd_common_ratio_merge(all, &own);
     const bool is_alone = cd_common_ratio_is_significant(&own, &ratio);
     if (!is_alone && !cd_common_ratio_is_significant(all, &ratio)) return CDDP_OK;
     name_ratio(c, sum, actual, rule);

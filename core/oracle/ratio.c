@@ -92,6 +92,15 @@ cddp_status cd_common_ratio_add(cd_ratio_evidence *evidence, const cd_wide_sum *
     return CDDP_OK;
 }
 
+void cd_common_ratio_merge(cd_ratio_evidence *evidence, const cd_ratio_evidence *more)
+{
+    evidence->agreement += more->agreement;
+    evidence->excess += more->excess;
+    evidence->variance += more->variance;
+    evidence->distinct += more->distinct;
+    evidence->common = fmax(evidence->common, more->common);
+}
+
 bool cd_common_ratio_is_significant(const cd_ratio_evidence *evidence, double *ratio)
 {
     const cd_ratio_evidence *e = evidence;

@@ -22,5 +22,7 @@ typedef struct cd_ratio_evidence {
 cddp_status cd_common_ratio_add(cd_ratio_evidence *evidence, const cd_wide_sum *sum,
                                 const double *actual, const cd_sum_rule *rule,
                                 const cddp_allocator *allocator, cddp_error *err) CDDP_MUST_CHECK;
+/* Adds what others have shown. */
+void cd_common_ratio_merge(cd_ratio_evidence *evidence, const cd_ratio_evidence *more);
 /* True where roundings do not explain that the ratio is not 1. */
 bool cd_common_ratio_is_significant(const cd_ratio_evidence *evidence, double *ratio);

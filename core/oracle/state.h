@@ -28,7 +28,7 @@ struct cd_oracle {
     bool is_free_valid, has_free_parted, is_sharded;
     cd_free_gap free_gap;                  /* of this step */
     uint64_t free_gaps[CD_FREE_GAP_COUNT]; /* steps that were given up */
-    uint64_t free_steps, free_covered;
+    uint64_t free_steps;
     /* of this step: the engine is asked neither for this rank's exchanges nor for its results */
     bool is_left_out;
     uint32_t step;

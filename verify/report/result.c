@@ -26,8 +26,7 @@ void cd_result_init(cd_result *result)
                           .schedule = "",
                           .reproduce = "",
                           .shrink = "",
-                          .unjudged = "",
-                          .given_up = ""};
+                          .unjudged = ""};
     cd_arena_init(&result->arena, NULL, 16384);
 }
 
