@@ -19,6 +19,10 @@ typedef struct flight {
 typedef struct slice {
     int64_t digest, dtype, bucket;
     bool is_due;
+    /* what its rank accumulated last, and whether that is what was marked ready */
+    int64_t local, local_dtype;
+    uint32_t step, micro_step;
+    bool is_marked;
 } slice;
 
 /* Ranks with the same result. */
@@ -168,11 +172,56 @@ static void take_done(cd_hook_sums *s, const cddp_event *e)
                      "does the hook forget a debt, choose other elements, or round otherwise?"});
 }
 
+static void take_local(cd_hook_sums *s, const cddp_event *e)
+{
+    const cddp_event_grad_local *g = &e->as.grad_local;
+    slice *kept = cd_table_add(&s->slices, CD_KEY(e->rank, g->param));
+    if (kept == NULL) return;
+    kept->local = g->presence == CDDP_PRESENCE_VALUE ? g->digest : 0;
+    kept->local_dtype = g->dtype;
+    kept->step = e->step;
+    kept->micro_step = e->micro_step;
+    kept->is_marked = false;
+}
+
+static void take_ready(cd_hook_sums *s, const cddp_event *e)
+{
+    const cddp_event_mark_ready *m = &e->as.mark_ready;
+    slice *kept = cd_table_find(&s->slices, CD_KEY(e->rank, m->param));
+    if (kept != NULL)
+        kept->is_marked = !m->unused && kept->step == e->step && kept->micro_step == e->micro_step;
+}
+
+/* A hook is given gradients as they were accumulated: the division is its own (GRD-02). */
+static void take_left(cd_hook_sums *s, const cddp_event *e)
+{
+    const cddp_event_bucket_slice *b = &e->as.bucket_slice;
+    slice *kept = cd_table_find(&s->slices, CD_KEY(e->rank, b->param));
+    if (kept == NULL || !kept->is_marked || kept->local == 0 || kept->local_dtype != b->dtype)
+        return;
+    kept->is_marked = false;
+    s->tied++;
+    if (kept->local == b->digest || !cd_writer_is_first(s->writer, CD_KEY(6, b->param), e)) return;
+    cddp_finding f = cd_finding_at(s->writer, e);
+    f.bucket = (int32_t)b->bucket;
+    cd_finding_set_parameter(s->writer, &f, b->param);
+    CD_SAY(f.title, "rank %u: the hook is given another gradient of %s than was accumulated",
+           e->rank, f.parameter);
+    CD_SAY(f.expected, "%016llx", (unsigned long long)kept->local);
+    CD_SAY(f.actual, "%016llx", (unsigned long long)b->digest);
+    CD_SAY(f.advice, "with a comm hook gradients enter their bucket as they are (GRD-02)");
+    cd_writer_hold(s->writer, CD_KEY(6, b->param), &f);
+}
+
 static void take_slice(cd_hook_sums *s, const cddp_event *e)
 {
     const cddp_event_bucket_slice *b = &e->as.bucket_slice;
     slice *kept = cd_table_add(&s->slices, CD_KEY(e->rank, b->param));
-    if (kept != NULL) *kept = (slice){b->digest, b->dtype, b->bucket, true};
+    if (kept == NULL) return;
+    kept->digest = b->digest;
+    kept->dtype = b->dtype;
+    kept->bucket = b->bucket;
+    kept->is_due = true;
 }
 
 static void take_final(cd_hook_sums *s, const cddp_event *e)
@@ -327,8 +376,17 @@ void cd_hook_sums_take(cd_hook_sums *s, const cddp_event *e, int64_t group)
     case CDDP_EV_hook_done:
         take_done(s, e);
         break;
+    case CDDP_EV_grad_local:
+        take_local(s, e);
+        break;
+    case CDDP_EV_mark_ready:
+        take_ready(s, e);
+        break;
     case CDDP_EV_bucket_slice:
-        take_slice(s, e);
+        if (e->as.bucket_slice.left)
+            take_left(s, e);
+        else
+            take_slice(s, e);
         break;
     case CDDP_EV_grad_final:
         take_final(s, e);
