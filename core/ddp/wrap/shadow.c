@@ -29,6 +29,7 @@
 #include "core/ddp/reducer/rebuild.h"
 #include "core/ddp/wrap/ddp.h"
 #include "core/hooks/hook.h"
+#include "core/trace/points.h"
 #include "core/trace/tracer.h"
 
 #include <string.h>
@@ -214,6 +215,7 @@ static cddp_status shadow_and_end(cddp_ddp *d, cddp_error *err)
     CD_TRY(cd_join_await(&d->join, err));
     CD_TRY(shadow_until_all_joined(d, &is_last_joiner, &shadows, err));
     CD_TRY(cd_join_find_authority(&d->join, is_last_joiner, &authority, err));
+    CD_POINT_TRACED(COUNT, "join.authority", d->tracer, authority);
     cd_state_broadcast what = {.root = authority,
                                .extra = s->optimizer_state,
                                .extra_count = s->optimizer_state_count};
