@@ -4,7 +4,8 @@
 **
 ** Judged from   hook_call and hook_done between two finalised backwards; bucket_layout for which
 **               bucket is last. bucket_law, bucket_sum and bucket_slice, which the judge of hooks
-**               states; collective_post and grad_final, which it is compared with (hook_sums.c).
+**               states; collective_post, grad_local and grad_final, which it is compared with
+**               (hook_sums.c).
 **               hook_law: a quantity the hook states itself, with its allowed distance; or the n-th
 **               of each rank, summed over the ranks. Compare events of link 9; hook_done digests
 **               across ranks where the backend promises equal bits; agreement, which narrows that
@@ -337,7 +338,7 @@ static const uint16_t kinds[] = {CDDP_EV_wrap,       CDDP_EV_bucket_layout, CDDP
                                  CDDP_EV_hook_call,  CDDP_EV_hook_done,     CDDP_EV_hook_law,
                                  CDDP_EV_compare,    CDDP_EV_backward_end,  CDDP_EV_bucket_law,
                                  CDDP_EV_bucket_sum, CDDP_EV_bucket_slice,  CDDP_EV_collective_post,
-                                 CDDP_EV_grad_final};
+                                 CDDP_EV_grad_final, CDDP_EV_grad_local,    CDDP_EV_mark_ready};
 
 CD_CHECK_TABLE(hook, "I-HOOK", "the comm hook keeps its contract and its law",
                "The hook contract is kept per bucket and window; hook state is consistent over "

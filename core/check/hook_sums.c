@@ -19,6 +19,10 @@ typedef struct flight {
 typedef struct slice {
     int64_t digest, dtype, bucket;
     bool is_due;
+    /* what its rank accumulated last, and whether that is what was marked ready */
+    int64_t local, local_dtype;
+    uint32_t step, micro_step;
+    bool is_marked;
 } slice;
 
 /* Ranks with the same result. */
@@ -65,6 +69,8 @@ void cd_hook_sums_init(cd_hook_sums *s, cd_writer *writer, const cddp_allocator 
 
 typedef struct deed {
     int64_t bucket;
+    int64_t kind;  /* 0: it makes the result of the bucket wrong; 1: it follows the result */
+    int64_t param; /* + 1; 0: none */
     const char *title, *expected, *actual, *advice;
 } deed;
 
@@ -78,7 +84,7 @@ static bool precedes(const cddp_event *e, const culprit *c)
 /* The earliest deed with a bucket is reported at the end, with every rank that did one then. */
 static void note(cd_hook_sums *s, const cddp_event *e, const deed *d)
 {
-    culprit *c = cd_table_add(&s->culprits, CD_KEY(d->bucket));
+    culprit *c = cd_table_add(&s->culprits, CD_KEY(d->bucket, d->kind));
     if (c == NULL) return;
     const bool is_same = c->is_known && c->step == e->step && c->micro_step == e->micro_step;
     const bool is_first = !c->is_known || precedes(e, c);
@@ -91,6 +97,7 @@ static void note(cd_hook_sums *s, const cddp_event *e, const deed *d)
     c->rank = e->rank;
     c->finding = cd_finding_at(s->writer, e);
     c->finding.bucket = (int32_t)d->bucket;
+    if (d->param > 0) cd_finding_set_parameter(s->writer, &c->finding, d->param - 1);
     CD_SAY(c->title, "%s", d->title);
     CD_SAY(c->finding.expected, "%s", d->expected);
     CD_SAY(c->finding.actual, "%s", d->actual);
@@ -129,7 +136,7 @@ static void take_call(cd_hook_sums *s, const cddp_event *e)
     CD_SAY(title, "hook %s is called for bucket %lld; the plan names %s", e->text,
            (long long)bucket, f->name);
     note(s, e,
-         &(deed){bucket, title, f->name, e->text,
+         &(deed){bucket, 0, 0, title, f->name, e->text,
                  "see hook.name, ddp.comm_hook and hook.comm_hook of the scenario"});
 }
 
@@ -157,22 +164,66 @@ static void take_done(cd_hook_sums *s, const cddp_event *e)
     CD_SAY(actual, "%lld bytes", (long long)h->wire_bytes);
     if (f->bytes >= 0 && f->bytes != h->wire_bytes) {
         note(s, e,
-             &(deed){h->bucket, title, expected, actual,
+             &(deed){h->bucket, 0, 0, title, expected, actual,
                      "does the hook use the options of the plan: rank, k, ratio, start?"});
         return;
     }
     CD_SAY(expected, "a collective with the numbers %016llx", (unsigned long long)f->posted);
     if (f->posted != 0 && f->has_digests && !f->is_seen)
         note(s, e,
-             &(deed){h->bucket, title, expected, "none",
+             &(deed){h->bucket, 0, 0, title, expected, "none",
                      "does the hook forget a debt, choose other elements, or round otherwise?"});
+}
+
+static void take_local(cd_hook_sums *s, const cddp_event *e)
+{
+    const cddp_event_grad_local *g = &e->as.grad_local;
+    slice *kept = cd_table_add(&s->slices, CD_KEY(e->rank, g->param));
+    if (kept == NULL) return;
+    kept->local = g->presence == CDDP_PRESENCE_VALUE ? g->digest : 0;
+    kept->local_dtype = g->dtype;
+    kept->step = e->step;
+    kept->micro_step = e->micro_step;
+    kept->is_marked = false;
+}
+
+static void take_ready(cd_hook_sums *s, const cddp_event *e)
+{
+    const cddp_event_mark_ready *m = &e->as.mark_ready;
+    slice *kept = cd_table_find(&s->slices, CD_KEY(e->rank, m->param));
+    if (kept != NULL)
+        kept->is_marked = !m->unused && kept->step == e->step && kept->micro_step == e->micro_step;
+}
+
+/* A hook is given gradients as they were accumulated: the division is its own (GRD-02). */
+static void take_left(cd_hook_sums *s, const cddp_event *e)
+{
+    const cddp_event_bucket_slice *b = &e->as.bucket_slice;
+    slice *kept = cd_table_find(&s->slices, CD_KEY(e->rank, b->param));
+    if (kept == NULL || !kept->is_marked || kept->local == 0 || kept->local_dtype != b->dtype)
+        return;
+    kept->is_marked = false;
+    s->tied++;
+    if (kept->local == b->digest) return;
+    char title[128], expected[32], actual[32];
+    CD_SAY(title, "the hook is given another gradient of %s than was accumulated",
+           cd_writer_get_parameter(s->writer, b->param));
+    CD_SAY(expected, "%016llx", (unsigned long long)kept->local);
+    CD_SAY(actual, "%016llx", (unsigned long long)b->digest);
+    note(s, e,
+         &(deed){b->bucket, 1, b->param + 1, title, expected, actual,
+                 "with a comm hook gradients enter their bucket as they are (GRD-02)"});
 }
 
 static void take_slice(cd_hook_sums *s, const cddp_event *e)
 {
     const cddp_event_bucket_slice *b = &e->as.bucket_slice;
     slice *kept = cd_table_add(&s->slices, CD_KEY(e->rank, b->param));
-    if (kept != NULL) *kept = (slice){b->digest, b->dtype, b->bucket, true};
+    if (kept == NULL) return;
+    kept->digest = b->digest;
+    kept->dtype = b->dtype;
+    kept->bucket = b->bucket;
+    kept->is_due = true;
 }
 
 static void take_final(cd_hook_sums *s, const cddp_event *e)
@@ -185,19 +236,16 @@ static void take_final(cd_hook_sums *s, const cddp_event *e)
         g->digest == 0 || kept->digest == 0)
         return;
     s->tied++;
-    if (g->digest == kept->digest || !cd_writer_is_first(s->writer, CD_KEY(5, g->param), e)) return;
-    cddp_finding f = cd_finding_at(s->writer, e);
-    f.bucket = (int32_t)kept->bucket;
-    cd_finding_set_parameter(s->writer, &f, g->param);
-    CD_SAY(f.title, "rank %u: the gradient of %s is not its slice of the hook's result", e->rank,
-           f.parameter);
-    CD_SAY(f.expected, "%016llx", (unsigned long long)kept->digest);
-    CD_SAY(f.actual, "%016llx", (unsigned long long)g->digest);
-    CD_SAY(f.advice,
-           "the result of bucket %lld is written back as it is, cast to the gradient's "
-           "dtype (FIN-03)",
-           (long long)kept->bucket);
-    cd_writer_hold(s->writer, CD_KEY(5, g->param), &f);
+    if (g->digest == kept->digest) return;
+    char title[128], expected[32], actual[32];
+    CD_SAY(title, "the gradient of %s is not its slice of the hook's result",
+           cd_writer_get_parameter(s->writer, g->param));
+    CD_SAY(expected, "%016llx", (unsigned long long)kept->digest);
+    CD_SAY(actual, "%016llx", (unsigned long long)g->digest);
+    note(s, e,
+         &(deed){kept->bucket, 1, g->param + 1, title, expected, actual,
+                 "a bucket's result is written back as it is, cast to the gradient's dtype "
+                 "(FIN-03)"});
 }
 
 /* ---- all ranks ---- */
@@ -327,8 +375,17 @@ void cd_hook_sums_take(cd_hook_sums *s, const cddp_event *e, int64_t group)
     case CDDP_EV_hook_done:
         take_done(s, e);
         break;
+    case CDDP_EV_grad_local:
+        take_local(s, e);
+        break;
+    case CDDP_EV_mark_ready:
+        take_ready(s, e);
+        break;
     case CDDP_EV_bucket_slice:
-        take_slice(s, e);
+        if (e->as.bucket_slice.left)
+            take_left(s, e);
+        else
+            take_slice(s, e);
         break;
     case CDDP_EV_grad_final:
         take_final(s, e);
@@ -347,7 +404,7 @@ void cd_hook_sums_end(cd_hook_sums *s)
     for (size_t i = 0; i < s->breaches.count; i++) {
         const int64_t bucket = cd_table_key(&s->breaches, i)->part[0];
         const breach *b = cd_table_value(&s->breaches, i);
-        const culprit *c = cd_table_find(&s->culprits, CD_KEY(bucket));
+        const culprit *c = cd_table_find(&s->culprits, CD_KEY(bucket, 0));
         const bool has_cause = c != NULL && c->is_known &&
                                (c->step < b->sum.step ||
                                 (c->step == b->sum.step && c->micro_step <= b->sum.micro_step));

@@ -315,6 +315,10 @@ static bool is_of_the_judge(const cddp_event *event)
     }
 }
 
+typedef struct watch {
+    uint64_t digests[RANKS_MAX + 1];
+} watch;
+
 static void watch_event(void *self, const cddp_event *event)
 {
     watch *w = self;

@@ -228,6 +228,37 @@ static cddp_status leave(cd_hook_law *law, const cd_law_bucket *b, cd_law_flight
     return CD_PASS(leave_as_mean(law, f, d, err));
 }
 
+/* Slices in the parameter's logical order: what left in its own dtype, a result in that of the
+** gradient. */
+static cddp_status state_slices(cd_hook_law *law, const cd_law_bucket *b, bool left,
+                                cddp_error *err)
+{
+    const cddp_device *cpu = cddp_device_cpu();
+    for (uint32_t i = 0; i < b->count && !b->is_shadow; i++) {
+        const cddp_tensor *form = &law->options.forms[b->variables[i]];
+        const bool is_complex = form->dtype == CDDP_C64;
+        const cddp_dtype dtype = left && !is_complex ? b->flat->dtype : form->dtype;
+        const double *values = law->numbers.values + b->offsets[i];
+        uint64_t digest = 0;
+        const cd_arena_mark mark = cd_arena_get_mark(&law->memory);
+        double *bytes = cd_arena_array(&law->memory, (size_t)b->lengths[i] + 1, sizeof *bytes);
+        CD_TRY(cd_arena_check(&law->memory, err, "variable %u", b->variables[i]));
+        const cddp_tensor flat =
+            cddp_tensor_of(cpu, bytes, 0, is_complex ? CDDP_F32 : dtype, &b->lengths[i], 1);
+        CD_TRY(cd_numbers_write(&law->scratch, &flat, values, err));
+        cddp_tensor view = *form;
+        view.device = cpu;
+        view.dtype = dtype;
+        view.storage = bytes;
+        view.offset = 0;
+        CD_TRY(cpu->digest(&view, &digest, err));
+        cd_arena_rewind(&law->memory, mark);
+        CD_EMIT(law->options.tracer, bucket_slice, NULL, .param = b->variables[i],
+                .bucket = b->index, .digest = (int64_t)digest, .dtype = dtype, .left = left);
+    }
+    return CDDP_OK;
+}
+
 static bool has_law(const cd_hook_law *law, const cd_law_bucket *b)
 {
     return law->hook.kind != CD_PLANNED_UNKNOWN || b->is_mean_promised || b->is_nothing_promised;
@@ -240,6 +271,7 @@ cddp_status cd_hook_law_launch(cd_hook_law *law, const cd_law_bucket *b, cddp_er
     if (!is_readable(law, b) || b->index >= FLIGHTS_MAX) return CDDP_OK;
     CD_TRY(find_flight(law, b->index, &f, err));
     CD_TRY(take(law, b, f, err));
+    CD_TRY(state_slices(law, b, true, err));
     f->has_law = has_law(law, b);
     if (f->has_law) {
         CD_TRY(leave(law, b, f, &d, err));
@@ -316,34 +348,6 @@ static void judge_mean(const cd_hook_law *law, const cd_law_bucket *b, const cd_
     }
 }
 
-/* Slices as the gradients will have them: in the parameter's dtype, in its logical order. */
-static cddp_status state_slices(cd_hook_law *law, const cd_law_bucket *b, cddp_error *err)
-{
-    const cddp_device *cpu = cddp_device_cpu();
-    for (uint32_t i = 0; i < b->count && !b->is_shadow; i++) {
-        const cddp_tensor *form = &law->options.forms[b->variables[i]];
-        const int64_t per_element = form->dtype == CDDP_C64 ? 2 : 1;
-        const double *values = law->numbers.values + b->offsets[i];
-        uint64_t digest = 0;
-        const cd_arena_mark mark = cd_arena_get_mark(&law->memory);
-        double *bytes = cd_arena_array(&law->memory, (size_t)b->lengths[i] + 1, sizeof *bytes);
-        CD_TRY(cd_arena_check(&law->memory, err, "variable %u", b->variables[i]));
-        const cddp_tensor flat =
-            cddp_tensor_of(cpu, bytes, 0, per_element == 2 ? CDDP_F32 : form->dtype, &b->lengths[i],
-                           1);
-        CD_TRY(cd_numbers_write(&law->scratch, &flat, values, err));
-        cddp_tensor view = *form;
-        view.device = cpu;
-        view.storage = bytes;
-        view.offset = 0;
-        CD_TRY(cpu->digest(&view, &digest, err));
-        cd_arena_rewind(&law->memory, mark);
-        CD_EMIT(law->options.tracer, bucket_slice, NULL, .param = b->variables[i],
-                .bucket = b->index, .digest = (int64_t)digest, .dtype = form->dtype);
-    }
-    return CDDP_OK;
-}
-
 cddp_status cd_hook_law_deliver(cd_hook_law *law, const cd_law_bucket *b, cddp_error *err)
 {
     if (!is_readable(law, b) || b->index >= law->flight_count) return CDDP_OK;
@@ -351,7 +355,7 @@ cddp_status cd_hook_law_deliver(cd_hook_law *law, const cd_law_bucket *b, cddp_e
     if (!f->is_open || cddp_tensor_numel(b->flat) != f->numel) return CDDP_OK;
     f->is_open = false;
     CD_TRY(cd_numbers_read(&law->numbers, b->flat, err));
-    CD_TRY(state_slices(law, b, err));
+    CD_TRY(state_slices(law, b, false, err));
     if (!f->has_law) return CDDP_OK;
     judge_mean(law, b, f, law->numbers.values);
     if (f->is_compressed) CD_TRY(cd_law_judge_low_rank(law, b, f, law->numbers.values, err));
