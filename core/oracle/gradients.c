@@ -76,6 +76,7 @@ static cddp_status judge_locals(cd_oracle *o, const cd_start *start, const cd_or
                                 cddp_error *err)
 {
     cd_oracle_reduction own = *r;
+    own.spans = NULL;
     if (r->separate) own.micro_first = r->micro_step;
     CD_TRY(cd_start_run_rank(start, &own, o->options.rank, err));
     const cddp_grad *replica = start->engine->gradients(start->engine->self);
@@ -316,7 +317,7 @@ static cddp_status judge_buffers(cd_oracle *o, const cd_start *start, const cd_o
                                  const cddp_tensor *buffers, cddp_error *err)
 {
     const cd_oracle_engine *e = start->engine;
-    cd_oracle_part part = {o->options.rank, r->step, r->micro_step, CD_ORACLE_ALL, false};
+    cd_oracle_part part = {o->options.rank, r->step, r->micro_step, CD_ORACLE_ALL, false, true};
     if (buffers == NULL || !o->has_buffers || e->sample_count(e->self, &part) == 0) return CDDP_OK;
     CD_TRY(e->load(e->self, start->values, o->buffers, err));
     CD_TRY(e->run(e->self, &part, err));
@@ -347,7 +348,12 @@ cddp_status cd_oracle_judge_gradients(cd_oracle *oracle, const cd_oracle_reducti
     if (o->is_left_out) return CDDP_OK;
     cd_start start = cd_oracle_get_start(o);
     cd_oracle_reduction whole = *reduction; /* over all ranks */
-    if (whole.last_step > whole.micro_step) whole.micro_step = whole.last_step;
+    for (uint32_t r = 0; whole.spans != NULL && r < o->options.world_size; r++) {
+        const cd_oracle_span *span = &whole.spans[r];
+        if (span->end == 0) continue;
+        if (span->first < whole.micro_first) whole.micro_first = span->first;
+        if (span->end - 1 > whole.micro_step) whole.micro_step = span->end - 1;
+    }
     judged j = {.reduction = &whole, .start = &start};
     CD_TRY(cd_share_find(o->share, &start, &whole, &j.window, err));
     CD_TRY(judge_locals(o, &start, reduction, err));

@@ -153,7 +153,7 @@ static bool mutate_meta_no_sync_ignored(cddp_event *e)
 static bool mutate_meta_hook_does_not_compress(cddp_event *e)
 {
     if (e->kind == CDDP_EV_hook_done) e->as.hook_done.wire_bytes *= 2;
-    return true;
+    return e->kind != CDDP_EV_bucket_law; /* as where the judge does not know the hook */
 }
 
 static bool mutate_meta_wrapper_gathers_wide(cddp_event *e)
@@ -464,6 +464,50 @@ static bool mutate_hook_result_differs(cddp_event *e)
     return true;
 }
 
+static bool mutate_hook_half_for_all(cddp_event *e)
+{
+    if (e->kind == CDDP_EV_bucket_sum && e->step == 1 && e->as.bucket_sum.bucket == 1)
+        e->as.bucket_sum.got = cd_f64_bits(cd_f64_of(e->as.bucket_sum.got) / 2);
+    return true;
+}
+
+static bool mutate_hook_half_for_one(cddp_event *e)
+{
+    if (at(e, CDDP_EV_bucket_sum, 2, 1) && e->as.bucket_sum.bucket == 0)
+        e->as.bucket_sum.got = cd_f64_bits(cd_f64_of(e->as.bucket_sum.got) / 2);
+    return true;
+}
+
+static bool mutate_hook_one_element_less(cddp_event *e)
+{
+    if (at(e, CDDP_EV_bucket_law, 1, 1) && e->as.bucket_law.bucket == 1)
+        e->as.bucket_law.bytes += 2;
+    return true;
+}
+
+/* The sum over the ranks follows from it, and is not reported. */
+static bool mutate_hook_forgets_its_debt(cddp_event *e)
+{
+    if (at(e, CDDP_EV_bucket_law, 1, 1) && e->as.bucket_law.bucket == 1)
+        corrupt(&e->as.bucket_law.posted);
+    if (at(e, CDDP_EV_bucket_sum, 1, 1) && e->as.bucket_sum.bucket == 1)
+        e->as.bucket_sum.given = cd_f64_bits(7);
+    return true;
+}
+
+static bool mutate_hook_other_hook(cddp_event *e)
+{
+    if (at(e, CDDP_EV_bucket_law, 2, 1)) e->text = "thin";
+    return true;
+}
+
+static bool mutate_hook_slice_halved(cddp_event *e)
+{
+    if (at(e, CDDP_EV_bucket_slice, 1, 1) && e->as.bucket_slice.param == 0)
+        corrupt(&e->as.bucket_slice.digest);
+    return true;
+}
+
 static bool mutate_range_overflow(cddp_event *e)
 {
     if (at(e, CDDP_EV_grad_final, ANY, 1) && e->as.grad_final.param == FC2_WEIGHT)
@@ -627,7 +671,7 @@ static bool mutate_gradeq_one_differs(cddp_event *e)
 {
     if (at(e, CDDP_EV_grad_final, 2, 1) && e->as.grad_final.param == FC2_BIAS)
         corrupt(&e->as.grad_final.digest);
-    return true;
+    return e->kind != CDDP_EV_bucket_slice; /* as on a run without a hook */
 }
 
 static bool mutate_step_other_scale(cddp_event *e)

@@ -65,6 +65,7 @@
 #include "core/base/hash.h"
 #include "core/ddp/reducer/static_graph.h"
 #include "core/hooks/hook.h"
+#include "core/trace/points.h"
 #include "core/trace/tracer.h"
 
 #include <stdio.h>
@@ -300,10 +301,28 @@ static void emit_launch(const cd_reducer *r, const cd_bucket_set *set, const cd_
             .slices = digest_slices(r, set, bucket));
 }
 
+cddp_status cd_reducer_show(const cd_reducer *r, const cd_bucket_set *set, const cd_bucket *bucket,
+                            bool is_result, cddp_error *err)
+{
+    const cd_bucket_observer *o = r->observer;
+    if (o == NULL || r->hook == NULL || bucket->is_sparse) return CDDP_OK;
+    const cd_shown_bucket shown = {.index = bucket->index,
+                                   .generation = set->generation,
+                                   .is_last = cd_bucket_set_reported(set, bucket, NULL)->is_last,
+                                   .is_shadow = set != &r->buckets,
+                                   .flat = is_result ? &bucket->future.result : &bucket->flat,
+                                   .count = bucket->variable_count,
+                                   .variables = set->layout.indices + bucket->first_slot,
+                                   .offsets = set->offsets + bucket->first_slot,
+                                   .lengths = set->lengths + bucket->first_slot};
+    return CD_PASS((is_result ? o->returns : o->leaves)(o->self, &shown, err));
+}
+
 static cddp_status run_hook(cd_reducer *r, const cd_bucket_set *set, cd_bucket *bucket,
                             cddp_error *err)
 {
     cddp_grad_bucket *reported = cd_bucket_set_reported(set, bucket, NULL);
+    CD_TRY(cd_reducer_show(r, set, bucket, false, err));
     CD_EMIT(r->tracer, hook_call, r->hook->name, .bucket = bucket->index,
             .generation = set->generation, .is_last = reported->is_last,
             .dtype = bucket->flat.dtype,
@@ -331,7 +350,9 @@ cddp_status cd_reducer_start_bucket(cd_reducer *r, cd_bucket_set *set, cd_bucket
                                     uint32_t index, cddp_error *err)
 {
     cddp_group *group = r->hook != NULL ? r->hook_group : r->group;
+    CD_POINT_TRACED(TENSOR, "bucket.packed", r->tracer, bucket->index, &bucket->flat);
     emit_launch(r, set, bucket, cd_bucket_set_report(set, bucket, index));
+    CD_POINT_TRACED(TENSOR, "bucket.launched", r->tracer, bucket->index, &bucket->flat);
     uint64_t bytes = cddp_group_bytes(group);
     bucket->future = (cddp_future){.size = sizeof bucket->future};
     if (r->hook != NULL) {
