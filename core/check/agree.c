@@ -87,6 +87,32 @@ void cd_agree_set_authority(cd_agree *agree, const cd_key *key, uint32_t rank)
     if (entry != NULL) entry->authority = rank + 1;
 }
 
+static const cd_variant *next_of(const cd_agree *agree, const cd_variant *v);
+
+void cd_agree_set_judged(cd_agree *agree, const cd_key *key, const cddp_facts *facts,
+                         const cddp_fact_judged *place)
+{
+    cd_agree_entry *entry = cd_table_find(&agree->entries, key);
+    uint32_t right_count = 0, wrong_count = 0, right = 0;
+    if (entry == NULL || entry->authority != 0) return;
+    for (const cd_variant *v = &entry->first; v != NULL; v = next_of(agree, v)) {
+        bool is_right = false, is_wrong = false;
+        for (uint32_t r = cd_rank_set_next(&v->ranks, 0); r != CD_NO_RANK;
+             r = cd_rank_set_next(&v->ranks, r + 1)) {
+            const cddp_judgement found =
+                facts->judged(facts->self,
+                              &(cddp_fact_judged){r, place->step, place->link, place->param});
+            if (found == CDDP_JUDGED_RIGHT && !is_right) right = r;
+            is_right = is_right || found == CDDP_JUDGED_RIGHT;
+            is_wrong = is_wrong || found == CDDP_JUDGED_WRONG;
+        }
+        if (is_right && is_wrong) return; /* the oracle does not decide it */
+        right_count += is_right;
+        wrong_count += is_wrong;
+    }
+    if (right_count == 1 && wrong_count > 0) entry->authority = right + 1;
+}
+
 static const cd_variant *next_of(const cd_agree *agree, const cd_variant *v)
 {
     return v->next != 0 ? &agree->overflow[v->next - 1] : NULL;
@@ -120,7 +146,8 @@ static void describe_split(cd_agree *agree, size_t position, cd_split *split)
                         .voters = entry->voters,
                         .step = entry->step,
                         .micro_step = entry->micro_step,
-                        .has_culprit = split->has_culprit};
+                        .has_culprit = split->has_culprit,
+                        .has_reference = entry->authority != 0};
     for (const cd_variant *v = &entry->first; v != NULL; v = next_of(agree, v)) {
         if (v == right) continue;
         cd_rank_set_unite(&split->odd_ranks, &agree->memory, &v->ranks);

@@ -3,8 +3,9 @@
 **
 ** Blame. When more than half of the ranks that spoke say the same, the others are the odd ones and
 ** are blamed. Otherwise nobody knows who is right: both sides are named and no single rank is
-** blamed. Rank 0 has no authority by being rank 0; where one rank is the authority (the root of a
-** broadcast) the check says so by cd_agree_set_authority.
+** blamed. What the oracle says outvotes the majority (cd_agree_set_judged). Rank 0 has no authority
+** by being rank 0; where one rank is the authority (the root of a broadcast) the check says so by
+** cd_agree_set_authority.
 **
 ** Lifetime   init → push → walk → fini.
 ** Cost       one hash lookup per statement; memory per key, not per rank, as long as all agree.
@@ -65,6 +66,12 @@ typedef struct cd_statement {
 bool cd_agree_push(cd_agree *agree, const cd_statement *statement, const cddp_event *event);
 void cd_agree_set_authority(cd_agree *agree, const cd_key *key, uint32_t rank);
 
+/* Makes a rank the authority of a key on which they differ, where the oracle found what it said
+** right, and found wrong what others said. So a majority never outvotes the reference. place: of
+** the tensor that the key is about; its rank is not read. */
+void cd_agree_set_judged(cd_agree *agree, const cd_key *key, const cddp_facts *facts,
+                         const cddp_fact_judged *place);
+
 /* A disagreement: `right` is the majority or the authority when has_culprit, else just one of the
 ** sides. */
 typedef struct cd_split {
@@ -74,6 +81,7 @@ typedef struct cd_split {
     uint32_t voters;
     uint32_t step, micro_step;
     bool has_culprit;
+    bool has_reference; /* an authority, or what the oracle found right, and not a majority */
 } cd_split;
 
 /* Walks the disagreements in order of place, then as the least rank came to them. *cursor starts at

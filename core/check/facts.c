@@ -206,6 +206,12 @@ static bool find_stage(void *self, const cddp_fact_average *average, cddp_fact_s
     return cd_stages_find(&f->stages, average, found);
 }
 
+static cddp_judgement find_judgement(void *self, const cddp_fact_judged *of)
+{
+    const cd_facts *f = self;
+    return cd_stages_judged(&f->stages, of);
+}
+
 void cd_facts_init(cd_facts *f, const cddp_allocator *allocator)
 {
     f->port = (cddp_facts){.size = sizeof f->port,
@@ -217,7 +223,8 @@ void cd_facts_init(cd_facts *f, const cddp_allocator *allocator)
                            .member = find_member,
                            .setting = find_setting,
                            .block = find_block,
-                           .stage = find_stage};
+                           .stage = find_stage,
+                           .judged = find_judgement};
     cd_stages_init(&f->stages, allocator);
     cd_arena_init(&f->memory, allocator, 16384);
     cd_table_init(&f->texts, allocator, sizeof(const char *));

@@ -13,6 +13,8 @@
 */
 #include "core/check/writer.h"
 
+#include "core/trace/codes.h"
+
 typedef struct state {
     cd_writer writer;
     cd_agree gradients; /* (step, reduction, param) → presence, digest, bucket */
@@ -67,6 +69,19 @@ static void event(void *self, const cddp_event *e)
                   e);
 }
 
+/* A rank whose average the oracle found right is right, whatever most others say. */
+static void prefer_reference(state *s)
+{
+    for (size_t i = 0; s->gradients.split_count > 0 && i < s->gradients.entries.count; i++) {
+        const cd_agree_entry *entry = cd_table_value(&s->gradients.entries, i);
+        const cd_key *key = cd_table_key(&s->gradients.entries, i);
+        if (entry->first.next == 0) continue;
+        const cddp_fact_judged place = {0, (uint32_t)key->part[0], CD_LINK_MATHEMATICS,
+                                        key->part[2]};
+        cd_agree_set_judged(&s->gradients, key, s->writer.context.facts, &place);
+    }
+}
+
 static void end(void *self)
 {
     state *s = self;
@@ -74,6 +89,7 @@ static void end(void *self)
     if (s->has_digest && s->gradients.shared_count > 0)
         cd_writer_exercise(&s->writer, "%llu synchronised gradients compared across ranks",
                            (unsigned long long)s->gradients.shared_count);
+    prefer_reference(s);
     cd_split split;
     uint64_t count = 0;
     for (size_t cursor = 0; cd_agree_next_step(&s->gradients, &cursor, &split, &count);) {

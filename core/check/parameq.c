@@ -12,6 +12,8 @@
 */
 #include "core/check/writer.h"
 
+#include "core/trace/codes.h"
+
 typedef struct state {
     cd_writer writer;
     cd_agree values;  /* (moment · 16 + what, step, group, id) → presence, digest, param */
@@ -93,6 +95,18 @@ static void report(state *s, const cd_split *split, uint64_t count)
     cd_writer_report(&s->writer, &f);
 }
 
+/* A rank whose update the oracle found right is right, whatever most others say. */
+static void prefer_reference(state *s)
+{
+    for (size_t i = 0; s->values.split_count > 0 && i < s->values.entries.count; i++) {
+        const cd_agree_entry *entry = cd_table_value(&s->values.entries, i);
+        const cd_key *key = cd_table_key(&s->values.entries, i);
+        if (entry->first.next == 0 || key->part[0] % 16 != CDDP_WHAT_PARAMETER) continue;
+        const cddp_fact_judged place = {0, entry->step, CD_LINK_UPDATE, entry->first.data[2]};
+        cd_agree_set_judged(&s->values, key, s->writer.context.facts, &place);
+    }
+}
+
 static void end(void *self)
 {
     state *s = self;
@@ -100,6 +114,7 @@ static void end(void *self)
     if (s->has_digest && s->values.shared_count > 0)
         cd_writer_exercise(&s->writer, "%llu tensors compared across ranks after a step",
                            (unsigned long long)s->values.shared_count);
+    prefer_reference(s);
     cd_split split, first = {0};
     uint64_t count = 0;
     /* Replicas that have parted stay apart: the first step says it all. */

@@ -45,6 +45,8 @@ void cd_stages_init(cd_stages *s, const cddp_allocator *allocator)
     cd_table_init(&s->slots, allocator, sizeof(slot));
     cd_table_init(&s->finals, allocator, sizeof(final));
     cd_table_init(&s->launches, allocator, sizeof(launch));
+    cd_ranks_init(&s->judged, allocator, sizeof(int64_t));
+    cd_table_init(&s->wrongs, allocator, sizeof(int64_t));
     cd_table_init(&s->locals, allocator, sizeof(cd_rank_set));
     cd_table_init(&s->averages, allocator, sizeof(average));
     cd_arena_init(&s->memory, allocator, CD_RANK_SET_BLOCK);
@@ -56,6 +58,8 @@ void cd_stages_fini(cd_stages *s)
     cd_table_fini(&s->slots);
     cd_table_fini(&s->finals);
     cd_table_fini(&s->launches);
+    cd_ranks_fini(&s->judged);
+    cd_table_fini(&s->wrongs);
     cd_table_fini(&s->locals);
     cd_table_fini(&s->averages);
     cd_arena_fini(&s->memory);
@@ -163,7 +167,11 @@ static void take_contribution(cd_stages *s, const cddp_event *e)
 static void take_compare(cd_stages *s, const cddp_event *e)
 {
     const cddp_event_compare *c = &e->as.compare;
-    if (c->bad == 0 || c->link != CD_LINK_PRECISION) return;
+    int64_t *judged = cd_ranks_add(&s->judged, e->rank);
+    if (judged != NULL && c->link >= 0 && c->link < 63) *judged |= INT64_C(1) << c->link;
+    if (c->bad == 0) return;
+    (void)cd_table_add(&s->wrongs, CD_KEY(e->rank, c->link, e->step, c->param));
+    if (c->link != CD_LINK_PRECISION) return;
     cd_rank_set *ranks = cd_table_add(&s->locals, CD_KEY(e->step, c->param));
     if (ranks != NULL) cd_rank_set_add(ranks, &s->memory, e->rank);
 }
@@ -210,6 +218,15 @@ static const cd_rank_set *find_odd_starters(cd_stages *s, const average *a, cd_r
 }
 
 static bool has_any(const cd_rank_set *set) { return cd_rank_set_count(set) > 0; }
+
+cddp_judgement cd_stages_judged(const cd_stages *s, const cddp_fact_judged *of)
+{
+    const int64_t *judged = cd_ranks_find(&s->judged, of->rank);
+    if (judged == NULL || (*judged & INT64_C(1) << of->link) == 0) return CDDP_JUDGED_UNKNOWN;
+    return cd_table_find(&s->wrongs, CD_KEY(of->rank, of->link, of->step, of->param)) != NULL
+               ? CDDP_JUDGED_WRONG
+               : CDDP_JUDGED_RIGHT;
+}
 
 static bool list_ranks(cd_stages *s, const cd_rank_set *ranks, cddp_fact_stage *found)
 {

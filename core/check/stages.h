@@ -21,6 +21,8 @@ typedef struct cd_stages {
     cd_table finals;   /* (rank, param) → what was written back last */
     cd_table launches; /* (rank, bucket) → its dtype, and when it was not what was packed */
     cd_table locals;   /* (step, param) → ranks whose own gradient was wrong */
+    cd_ranks judged;   /* rank → links of which it was judged, a bit each */
+    cd_table wrongs;   /* (rank, link, step, param) → 1 */
     cd_table averages; /* (step, micro-step, param) → average */
     cd_arena memory;   /* of sets and lists of ranks */
 } cd_stages;
@@ -28,4 +30,5 @@ typedef struct cd_stages {
 void cd_stages_init(cd_stages *stages, const cddp_allocator *allocator);
 void cd_stages_fini(cd_stages *stages);
 void cd_stages_push(cd_stages *stages, const cddp_event *event); /* ignores other kinds */
+cddp_judgement cd_stages_judged(const cd_stages *stages, const cddp_fact_judged *of);
 bool cd_stages_find(cd_stages *stages, const cddp_fact_average *average, cddp_fact_stage *found);

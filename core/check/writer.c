@@ -253,7 +253,8 @@ void cd_split_print(const cd_split *split, char *text, size_t text_bytes)
     cd_rank_set_print(&split->odd_ranks, split->odd.rank, odd, sizeof odd);
     cd_rank_set_print(&split->right.ranks, CD_NO_RANK, right, sizeof right);
     if (split->has_culprit)
-        cd_say(text, text_bytes, "%s against %s", odd, right);
+        cd_say(text, text_bytes, "%s against %s%s", odd, right,
+               split->has_reference ? "" : " (no reference; majority)");
     else
         cd_say(text, text_bytes, "%s and %s, no majority,", right, odd);
 }

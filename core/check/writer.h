@@ -76,8 +76,8 @@ void cd_finding_add_event(cddp_finding *finding, uint32_t rank, uint64_t sequenc
 void cd_finding_set_parameter(cd_writer *writer, cddp_finding *finding, int64_t variable);
 /* The ranks of a stage, and the first of them. */
 void cd_finding_set_stage(cd_writer *writer, cddp_finding *finding, const cddp_fact_stage *stage);
-/* "rank 1", or "ranks 1 and 3 (and 5 more)", or "rank 0 and rank 1 (no majority)" in front of
-** "disagree". */
+/* "rank 1 against ranks 0 and 2", or "… (no reference; majority)", or "rank 0 and rank 1, no
+** majority," in front of "disagree". */
 void cd_split_print(const cd_split *split, char *text, size_t text_bytes);
 
 bool cd_operation_reduces(int64_t op);

@@ -190,9 +190,9 @@ static cddp_status emit_contribution(cd_oracle *o, const judged *j, size_t i,
             .start =
                 (int64_t)cd_hash_mix(o->digest, (uint64_t)cd_f64_bits(j->reduction->loss_scale)),
             .reciprocal = (int64_t)g.reciprocal, .divided = (int64_t)g.divided,
-            .plain = (int64_t)g.plain, .judged = (int64_t)judged_digest,
-            .source = (int64_t)c->source_rank - 1, .source_micro = (int64_t)c->source_micro - 1,
-            .weight = cd_f64_bits(c->ratio));
+            .plain = (int64_t)g.plain, .dtype = j->window->parameters[i].expected.dtype,
+            .judged = (int64_t)judged_digest, .source = (int64_t)c->source_rank - 1,
+            .source_micro = (int64_t)c->source_micro - 1, .weight = cd_f64_bits(c->ratio));
     return CDDP_OK;
 }
 

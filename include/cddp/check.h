@@ -99,6 +99,18 @@ typedef enum cddp_stage {
     CDDP_STAGE_CHANGED   /* a rank's gradient changed after it was written back */
 } cddp_stage;
 
+/* What the oracle said of a tensor of a rank. */
+typedef enum cddp_judgement {
+    CDDP_JUDGED_UNKNOWN,
+    CDDP_JUDGED_RIGHT,
+    CDDP_JUDGED_WRONG
+} cddp_judgement;
+
+typedef struct cddp_fact_judged {
+    uint32_t rank, step;
+    int64_t link, param;
+} cddp_fact_judged;
+
 typedef struct cddp_fact_average {
     uint32_t step, micro_step;
     int64_t param;
@@ -133,6 +145,8 @@ typedef struct cddp_facts {
     int64_t (*block)(void *self, uint32_t rank, cddp_agreed what, int64_t ordinal);
     /* does: where a wrong average came from; false when the trace says nothing of it. */
     bool (*stage)(void *self, const cddp_fact_average *average, cddp_fact_stage *found);
+    /* does: what the oracle said; right only where it judges this link of the rank at all. */
+    cddp_judgement (*judged)(void *self, const cddp_fact_judged *of);
 } cddp_facts;
 
 typedef struct cddp_check_context {

@@ -2,6 +2,7 @@
 #include "core/check/check.h"
 #include "core/check/rank_set.h"
 
+#include "cddp/backend.h"
 #include "core/base/alloc.h"
 #include "core/base/prng.h"
 #include "core/check/agree.h"
@@ -798,6 +799,146 @@ TEST(judge, names_the_operation_that_nobody_waited_for)
         if (rows[i].words != NULL)
             assert_non_null(strstr(cd_judge_get_finding(judge, 0)->title, rows[i].words));
         cd_judge_destroy(judge);
+    }
+}
+
+/* ---- blame ---- */
+
+static cd_judge *make_judge_of(const char *name)
+{
+    const cddp_check *check = cd_check_find(name);
+    cddp_error err = CDDP_ERROR_INIT;
+    cd_judge *judge = NULL;
+    assert_ok(cd_judge_create(&(cd_judge_options){.checks = &check, .check_count = 1}, &judge,
+                              &err),
+              &err);
+    return judge;
+}
+
+static void put(cd_judge *judge, cddp_event e)
+{
+    static uint64_t sequence;
+    e.sequence = sequence++;
+    cd_judge_get_sink(judge)->event(cd_judge_get_sink(judge)->self, &e);
+}
+#define PUT_AT(judge, rank_, step_, kind_, ...)        \
+    put((judge), (cddp_event){.rank = (rank_),         \
+                              .step = (step_),         \
+                              .kind = CDDP_EV_##kind_, \
+                              .as.kind_ = (cddp_event_##kind_){__VA_ARGS__}})
+
+/* The only finding has these words in its title or in what was found. */
+static void expect_finding(cd_judge *judge, const char *title, const char *actual)
+{
+    cddp_error err = CDDP_ERROR_INIT;
+    assert_ok(cd_judge_end(judge, &err), &err);
+    assert_int_equal(cd_judge_finding_count(judge), title != NULL);
+    if (title != NULL) {
+        const cddp_finding *f = cd_judge_get_finding(judge, 0);
+        if (strstr(f->title, title) == NULL || strstr(f->actual, actual) == NULL)
+            print_message("%s | %s\n", f->title, f->actual);
+        assert_non_null(strstr(f->title, title));
+        assert_non_null(strstr(f->actual, actual));
+    }
+    cd_judge_destroy(judge);
+}
+
+/* One rank posts a flag again and again in one micro-step, or once in each of as many. */
+TEST(live, a_rank_that_posts_one_operation_without_end_goes_round_in_circles)
+{
+    (void)state;
+    for (int per_pass = 0; per_pass < 2; per_pass++) {
+        cd_judge *judge = make_judge_of("I-LIVE");
+        PUT_AT(judge, 1, 0, param, .param = 0, .ordinal = 0, .numel = 4);
+        for (int64_t k = 0; k < 5000; k++) {
+            if (per_pass) PUT_AT(judge, 1, 3, forward_begin, .sync = 1);
+            PUT_AT(judge, 1, 3, collective_post, .group = 7, .sequence = k, .op = CDDP_OP_ALLREDUCE,
+                   .reduce_op = CDDP_RED_SUM, .root = -1, .dtype = CDDP_I32, .numel = 1,
+                   .bucket = -1);
+        }
+        cd_test_row("one per pass: %d", per_pass);
+        expect_finding(judge,
+                       per_pass ? NULL : "rank 1 goes round in circles: it posts allreduce(sum)",
+                       "and it goes on");
+    }
+}
+
+/* Bucket 0 of every step on three ranks; one of them leaves a step out, or has one more. */
+TEST(order, a_bucket_that_meets_another_step_is_named_with_what_is_missing)
+{
+    (void)state;
+    static const struct {
+        int64_t skipped, repeated;
+        const char *title, *actual;
+    } rows[] = {{-1, -1, NULL, NULL},
+                {2, -1, "rank 2: bucket 0 of step 3 meets bucket 0 of step 2 of ranks 0 and 1",
+                 "rank 2 issues nothing for step 2 between #1 and #2"},
+                {-1, 2, "rank 2: bucket 0 of step 2 meets bucket 0 of step 3 of ranks 0 and 1",
+                 "rank 2 issues more than ranks 0 and 1 before #3"}};
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        cd_judge *judge = make_judge_of("I-ORDER");
+        for (uint32_t rank = 0; rank < 3; rank++) {
+            int64_t sequence = 0;
+            for (uint32_t step = 0; step < 5; step++) {
+                int count = 1;
+                if (rank == 2 && rows[i].skipped == step) count = 0;
+                if (rank == 2 && rows[i].repeated == step) count = 2;
+                while (count-- > 0)
+                    PUT_AT(judge, rank, step, collective_post, .group = 7, .sequence = sequence++,
+                           .op = CDDP_OP_ALLREDUCE, .reduce_op = CDDP_RED_SUM, .root = -1,
+                           .dtype = CDDP_F32, .numel = 8, .bucket = 0);
+            }
+        }
+        cd_test_row("row %zu", i);
+        expect_finding(judge, rows[i].title, rows[i].actual);
+    }
+}
+
+/* Bucket 1 is complete and waits for bucket 0, of which one parameter never comes. */
+TEST(once, names_the_bucket_that_was_waited_for_and_what_it_lacks)
+{
+    (void)state;
+    cd_judge *judge = make_judge_of("I-ONCE");
+    for (int64_t p = 0; p < 3; p++)
+        PUT_AT(judge, 0, 0, bucket_layout, .bucket = p == 2, .slot = p == 2 ? 0 : p, .param = p,
+               .numel = 4);
+    PUT_AT(judge, 0, 1, forward_begin, .sync = 1, .grad_mode = 1);
+    for (int64_t p = 0; p < 3; p++) {
+        PUT_AT(judge, 0, 1, grad_local, .param = p, .presence = CDDP_PRESENCE_VALUE,
+               .contributions = 1);
+        if (p != 1) PUT_AT(judge, 0, 1, mark_ready, .param = p, .bucket = p == 2);
+    }
+    PUT_AT(judge, 0, 1, optimizer_touch, .param = 2, .touched = 1);
+    expect_finding(judge, "steps on a local gradient of parameter 2",
+                   "it waited for bucket 0, in which parameter 1 did not become ready");
+}
+
+/* Two ranks agree on a gradient that the oracle found wrong; the one that it found right wins. */
+TEST(gradeq, a_majority_does_not_outvote_the_reference)
+{
+    (void)state;
+    for (int has_reference = 0; has_reference < 2; has_reference++) {
+        cd_judge *judge = make_judge_of("I-GRADEQ");
+        for (uint32_t rank = 0; rank < 3; rank++) {
+            put(judge, (cddp_event){.rank = rank,
+                                    .kind = CDDP_EV_group,
+                                    .text = "world",
+                                    .as.group = {.group = 7,
+                                                 .members = 3,
+                                                 .group_rank = rank,
+                                                 .order = CDDP_ORDER_SAME}});
+            PUT_AT(judge, rank, 0, wrap, .params = 1, .group = 7);
+            PUT_AT(judge, rank, 0, grad_final, .param = 0, .presence = CDDP_PRESENCE_VALUE,
+                   .digest = rank == 1 ? 11 : 12);
+            if (has_reference)
+                PUT_AT(judge, rank, 0, compare, .link = CD_LINK_MATHEMATICS, .param = 0,
+                       .bad = rank != 1, .shape = rank != 1 ? CD_SHAPE_RATIO : CD_SHAPE_NONE);
+        }
+        cd_test_row("reference: %d", has_reference);
+        expect_finding(judge,
+                       has_reference ? "ranks 0 and 2 against rank 1 hold"
+                                     : "rank 1 against ranks 0 and 2 (no reference; majority) hold",
+                       "digest");
     }
 }
 
