@@ -26,7 +26,8 @@ void cd_result_init(cd_result *result)
                           .schedule = "",
                           .reproduce = "",
                           .shrink = "",
-                          .unjudged = ""};
+                          .unjudged = "",
+                          .given_up = ""};
     cd_arena_init(&result->arena, NULL, 16384);
 }
 

@@ -35,6 +35,7 @@ typedef struct cd_result {
     const char *details; /* several lines: the mistakes of a scenario file; "" */
     const char *backend, *schedule, *reproduce;
     const char *unjudged; /* what nothing here could judge, and why; "" */
+    const char *given_up; /* comparisons that the judge gave up, and why; "" */
     const char *shrink;   /* the line that makes the failure small; "" where nothing can */
     bool judged;          /* there is a verdict of checks behind this */
     /* it lacks something that the caller did not ask for by name; says nothing of the whole */

@@ -201,6 +201,7 @@ static void put_result(cd_text *text, const cd_report *report, const cd_result *
     put_line(text, "proven", result->verdict.proven);
     put_line(text, "not judged", result->verdict.unjudged);
     put_line(text, "unjudged", result->unjudged);
+    if (report->verbose) put_line(text, "given up", result->given_up);
     if (result->judged && !was_refused) put_facts(text, report, result);
     if (!was_refused &&
         (result->verdict.outcome != CDDP_OUTCOME_VERIFIED || result->verdict.finding_count > 0))
