@@ -30,7 +30,8 @@ static cddp_status insert_finding(cddp_store *store, const cddp_finding *f, cddp
     bind_or_null(insert, 7, f->peer);
     bind_or_null(insert, 8, f->bucket);
     bind_or_null(insert, 9, f->param);
-    const char *const texts[] = {f->parameter, f->title, f->expected, f->actual, f->advice};
+    const char *const texts[] = {f->name != NULL ? f->name : f->parameter, f->title, f->expected,
+                                 f->actual, f->advice};
     for (int i = 0; i < 5; i++) cd_sql_bind_text(insert, 10 + i, texts[i]);
     cddp_status status = cd_sql_run(&store->sql, insert, err);
     sqlite3_finalize(insert);
@@ -144,7 +145,7 @@ static void copy_text(char *to, size_t bytes, sqlite3_stmt *statement, int colum
     snprintf(to, bytes, "%s", cd_sql_text(statement, column));
 }
 
-/* The check's name is borrowed from the statement. */
+/* The names of the check and of the parameter are borrowed from the statement. */
 static cddp_finding finding_of(sqlite3_stmt *row)
 {
     cddp_finding f = {.size = sizeof f, .check = cd_sql_text(row, 1)};
@@ -155,6 +156,10 @@ static cddp_finding finding_of(sqlite3_stmt *row)
     f.bucket = number_or_none(row, 6);
     f.param = number_or_none(row, 7);
     copy_text(f.parameter, sizeof f.parameter, row, 8);
+    if (strlen(cd_sql_text(row, 8)) >= sizeof f.parameter) {
+        f.name = cd_sql_text(row, 8);
+        memcpy(f.parameter + sizeof f.parameter - 4, "...", 4);
+    }
     copy_text(f.title, sizeof f.title, row, 9);
     copy_text(f.expected, sizeof f.expected, row, 10);
     copy_text(f.actual, sizeof f.actual, row, 11);

@@ -189,8 +189,7 @@ static void gloo_close(void *group)
     cd_gloo_context_close(g->gloo);
     cd_os_sigpipe_end(&guard);
     cd_release(g->allocator, g->scratch, g->scratch_bytes);
-    cd_release(g->allocator, g->members, g->size * sizeof *g->members);
-    cd_release(g->allocator, g, sizeof *g);
+    cd_arena_fini(&g->arena);
 }
 
 static cddp_status gloo_open(const cddp_backend *backend, cddp_rank *rank,
@@ -203,8 +202,11 @@ static cddp_status gloo_open(const cddp_backend *backend, cddp_rank *rank,
     /* The heap, not the rank's allocator: lanes allocate while this thread makes and frees
     ** works. */
     (void)rank;
-    cd_gloo_group *g = cd_allocate_zero(NULL, sizeof *g);
+    cd_arena arena;
+    cd_arena_init(&arena, NULL, 4096);
+    cd_gloo_group *g = cd_arena_push(&arena, sizeof *g);
     if (g == NULL) return cd_fail_memory(err, "group '%s'", spec->name);
+    g->arena = arena;
     g->rendezvous = backend->self;
     g->rank = spec->group_rank;
     g->size = spec->group_size;
@@ -212,7 +214,7 @@ static cddp_status gloo_open(const cddp_backend *backend, cddp_rank *rank,
     g->waiting_peer = -1;
     snprintf(g->name, sizeof g->name, "%s", spec->name);
     cd_os_lanes_init(&g->lanes);
-    g->members = cd_allocate_array(NULL, g->size, sizeof *g->members);
+    g->members = cd_arena_array(&g->arena, g->size, sizeof *g->members);
     if (g->members == NULL) {
         status = cd_fail_memory(err, "group '%s' of %u", spec->name, g->size);
         goto out;
@@ -238,11 +240,10 @@ out:
 
 /* ---- works ---- */
 
-static void work_free(cd_gloo_group *g, cd_gloo_work *w)
+static void work_free(cd_gloo_work *w)
 {
     cd_gloo_buffer_destroy(w->message);
-    cd_release(g->allocator, w->counts, 2 * g->size * sizeof *w->counts);
-    cd_release(g->allocator, w, sizeof *w);
+    cd_arena_fini(&w->arena);
 }
 
 /* The caller's count tables live only until post returns. */
@@ -250,7 +251,7 @@ static cddp_status counts_copy(cd_gloo_group *g, cd_gloo_work *w, cddp_error *er
 {
     const cddp_collective *c = &w->call;
     if (c->counts == NULL && c->send_counts == NULL) return CDDP_OK;
-    w->counts = cd_allocate_array(g->allocator, 2 * g->size, sizeof *w->counts);
+    w->counts = cd_arena_array(&w->arena, 2 * (size_t)g->size, sizeof *w->counts);
     if (w->counts == NULL) return cd_fail_memory(err, "the counts of %u ranks", g->size);
     for (uint32_t r = 0; r < g->size; r++) {
         w->counts[r] = c->counts != NULL ? c->counts[r] : 0;
@@ -291,9 +292,12 @@ static cddp_status gloo_post(void *group, const cddp_collective *collective, voi
     cd_gloo_group *g = group;
     cd_gloo_lane lane = lane_of(collective->op);
     cddp_status status = CDDP_OK;
-    cd_gloo_work *w = cd_allocate_zero(g->allocator, sizeof *w);
+    cd_arena arena;
+    cd_arena_init(&arena, g->allocator, 0);
+    cd_gloo_work *w = cd_arena_push(&arena, sizeof *w);
     if (w == NULL)
         return cd_fail_memory(err, "%s of group '%s'", cddp_op_name(collective->op), g->name);
+    w->arena = arena;
     w->job.run = work_run;
     w->group = g;
     w->call = *collective;
@@ -311,7 +315,7 @@ static cddp_status gloo_post(void *group, const cddp_collective *collective, voi
     *work = w;
     return CDDP_OK;
 out:
-    work_free(g, w);
+    work_free(w);
     return status;
 }
 
@@ -342,7 +346,7 @@ static void gloo_release(void *group, void *work)
     cd_gloo_group *g = group;
     cd_gloo_work *w = work;
     cd_os_job_wait(&g->lanes, &w->job, 0); /* B2: its lane still uses this work */
-    work_free(g, w);
+    work_free(w);
 }
 
 static cddp_status gloo_abort(void *group, const char *reason, cddp_error *err)

@@ -11,6 +11,7 @@
 #include "backends/gloo/gloo_shim.h"
 #include "cddp/backend.h"
 #include "cddp/rendezvous.h"
+#include "core/base/arena.h"
 #include "core/base/os_lane.h"
 
 typedef struct cd_gloo_group cd_gloo_group;
@@ -23,7 +24,8 @@ typedef enum cd_gloo_lane {
 } cd_gloo_lane;
 
 struct cd_gloo_work {
-    cd_os_job job; /* first: a lane returns a pointer to it */
+    cd_os_job job;  /* first: a lane returns a pointer to it */
+    cd_arena arena; /* owns the work itself, and its counts */
     cd_gloo_group *group;
     cddp_collective call;
     int64_t *counts;         /* copies of call.counts and call.send_counts, or NULL */
@@ -32,6 +34,7 @@ struct cd_gloo_work {
 };
 
 struct cd_gloo_group {
+    cd_arena arena; /* owns the group itself, and its members */
     cd_gloo *gloo;
     const cddp_rendezvous *rendezvous;
     const cddp_allocator *allocator;

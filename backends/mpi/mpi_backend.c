@@ -112,7 +112,7 @@ static cddp_status communicator_open(cd_mpi_group *g, const cddp_group_spec *spe
     MPI_Group all = MPI_GROUP_NULL, ours = MPI_GROUP_NULL;
     int world = 0, here = 0;
     cddp_status status = CDDP_OK;
-    int *ranks = cd_allocate_array(NULL, g->size, sizeof *ranks);
+    int *ranks = cd_arena_array(&g->arena, g->size, sizeof *ranks);
     if (ranks == NULL) return cd_fail_memory(err, "group '%s' of %u", g->name, g->size);
     MPI_Comm_size(MPI_COMM_WORLD, &world);
     MPI_Comm_rank(MPI_COMM_WORLD, &here);
@@ -139,7 +139,6 @@ static cddp_status communicator_open(cd_mpi_group *g, const cddp_group_spec *spe
 out:
     if (ours != MPI_GROUP_NULL) MPI_Group_free(&ours);
     if (all != MPI_GROUP_NULL) MPI_Group_free(&all);
-    cd_release(NULL, ranks, g->size * sizeof *ranks);
     return status;
 }
 
@@ -158,9 +157,8 @@ static void mpi_close(void *group)
     MPI_Finalized(&is_final);
     if (g->types_made && !is_final) cd_mpi_types_fini(g);
     if (g->comm != MPI_COMM_NULL && !is_final) MPI_Comm_free(&g->comm);
-    cd_release(NULL, g->members, g->size * sizeof *g->members);
     cd_release(NULL, g->scratch, g->scratch_bytes);
-    cd_release(NULL, g, sizeof *g);
+    cd_arena_fini(&g->arena);
 }
 
 static cddp_status mpi_open(const cddp_backend *backend, cddp_rank *rank,
@@ -170,15 +168,18 @@ static cddp_status mpi_open(const cddp_backend *backend, cddp_rank *rank,
     (void)rank;
     cddp_status status = CDDP_OK;
     CD_TRY(library_open(err));
-    cd_mpi_group *g = cd_allocate_zero(NULL, sizeof *g);
+    cd_arena arena;
+    cd_arena_init(&arena, NULL, 4096);
+    cd_mpi_group *g = cd_arena_push(&arena, sizeof *g);
     if (g == NULL) return cd_fail_memory(err, "group '%s'", spec->name);
+    g->arena = arena;
     g->comm = MPI_COMM_NULL;
     g->rank = spec->group_rank;
     g->size = spec->group_size;
     g->timeout_ns = spec->timeout_ns != 0 ? spec->timeout_ns : DEFAULT_TIMEOUT_NS;
     snprintf(g->name, sizeof g->name, "%s", spec->name);
     cd_os_lanes_init(&g->lanes);
-    g->members = cd_allocate_array(NULL, g->size, sizeof *g->members);
+    g->members = cd_arena_array(&g->arena, g->size, sizeof *g->members);
     if (g->members == NULL) {
         status = cd_fail_memory(err, "group '%s' of %u", spec->name, g->size);
         goto out;
@@ -215,12 +216,6 @@ static cddp_status work_run(cd_os_job *job, cddp_error *err)
 
 static uint32_t lane_of(cddp_op op) { return op == CDDP_OP_SEND ? 1 : op == CDDP_OP_RECV ? 2 : 0; }
 
-static void work_free(cd_mpi_work *w)
-{
-    cd_release(NULL, w->counts, 4 * w->group->size * sizeof *w->counts);
-    cd_release(NULL, w, sizeof *w);
-}
-
 /* MPI needs int tables of counts and offsets; the caller's tables live only until post
 ** returns. */
 static cddp_status counts_copy(cd_mpi_group *g, cd_mpi_work *w, cddp_error *err)
@@ -229,7 +224,7 @@ static cddp_status counts_copy(cd_mpi_group *g, cd_mpi_work *w, cddp_error *err)
     bool shares = c->op == CDDP_OP_ALLGATHER || c->op == CDDP_OP_REDUCE_SCATTER ||
                   c->op == CDDP_OP_ALLTOALL || c->op == CDDP_OP_GATHER || c->op == CDDP_OP_SCATTER;
     if (!shares) return CDDP_OK;
-    w->counts = cd_allocate_array(NULL, 4 * g->size, sizeof *w->counts);
+    w->counts = cd_arena_array(&w->arena, 4 * (size_t)g->size, sizeof *w->counts);
     if (w->counts == NULL) return cd_fail_memory(err, "the counts of %u ranks", g->size);
     bool small_output = c->op == CDDP_OP_REDUCE_SCATTER || c->op == CDDP_OP_SCATTER;
     int64_t equal = cddp_tensor_numel(small_output ? &c->output : &c->input) /
@@ -257,9 +252,12 @@ static cddp_status mpi_post(void *group, const cddp_collective *collective, void
 {
     cd_mpi_group *g = group;
     cddp_status status = CDDP_OK;
-    cd_mpi_work *w = cd_allocate_zero(NULL, sizeof *w);
+    cd_arena arena;
+    cd_arena_init(&arena, NULL, 0);
+    cd_mpi_work *w = cd_arena_push(&arena, sizeof *w);
     if (w == NULL)
         return cd_fail_memory(err, "%s of group '%s'", cddp_op_name(collective->op), g->name);
+    w->arena = arena;
     w->job.run = work_run;
     w->group = g;
     w->call = *collective;
@@ -271,7 +269,7 @@ static cddp_status mpi_post(void *group, const cddp_collective *collective, void
     *work = w;
     return CDDP_OK;
 out:
-    work_free(w);
+    cd_arena_fini(&w->arena);
     return status;
 }
 
@@ -313,7 +311,7 @@ static void mpi_release(void *group, void *work)
     cd_mpi_work *w = work;
     if (g->is_stuck) return; /* MPI still uses it, and its thread never returns */
     cd_os_job_wait(&g->lanes, &w->job, 0);
-    work_free(w);
+    cd_arena_fini(&w->arena);
 }
 
 static cddp_status mpi_abort(void *group, const char *reason, cddp_error *err)

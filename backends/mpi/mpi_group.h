@@ -4,12 +4,14 @@
 #include <mpi.h>
 
 #include "cddp/backend.h"
+#include "core/base/arena.h"
 #include "core/base/os_lane.h"
 
 typedef struct cd_mpi_group cd_mpi_group;
 
 typedef struct cd_mpi_work {
-    cd_os_job job; /* first: a lane returns a pointer to it */
+    cd_os_job job;  /* first: a lane returns a pointer to it */
+    cd_arena arena; /* owns the work itself, and its counts */
     cd_mpi_group *group;
     cddp_collective call;
     /* (4 × size) receive counts, receive offsets, send counts, send offsets; or NULL */
@@ -19,6 +21,7 @@ typedef struct cd_mpi_work {
 } cd_mpi_work;
 
 struct cd_mpi_group {
+    cd_arena arena; /* owns the group itself, and its tables */
     MPI_Comm comm;
     char name[128];
     uint32_t rank, size;

@@ -122,6 +122,20 @@ static void copy_ranks(cd_judge *j, cddp_finding *f)
     f->rank_count = ranks != NULL ? count : 0;
 }
 
+/* A name that was cut is looked up again, by its beginning. */
+static const char *whole_name(const cd_judge *j, const cddp_finding *f)
+{
+    static const cddp_named named[] = {CDDP_NAMED_VARIABLE, CDDP_NAMED_ORDINAL};
+    const size_t shown = sizeof f->parameter - 4; /* before the dots */
+    if (f->name != NULL) return f->name;
+    if (f->param < 0 || strlen(f->parameter) + 1 < sizeof f->parameter) return NULL;
+    for (size_t i = 0; i < sizeof named / sizeof named[0]; i++) {
+        const char *name = j->facts.port.name(j->facts.port.self, named[i], f->param);
+        if (name != NULL && strncmp(name, f->parameter, shown) == 0) return name;
+    }
+    return NULL;
+}
+
 static void take_finding(void *reporter, const cddp_finding *finding)
 {
     cd_judge *j = reporter;
@@ -140,6 +154,8 @@ static void take_finding(void *reporter, const cddp_finding *finding)
     kept->size = sizeof *kept;
     kept->check = s->check->name;
     copy_ranks(j, kept);
+    const char *name = whole_name(j, kept);
+    kept->name = name != NULL ? cd_arena_strdup(&j->ranks, name) : NULL;
     j->causes[j->finding_count++] = (uint16_t)(s - j->slots);
 }
 

@@ -26,6 +26,9 @@ static cddp_status copy_findings(cddp_verdict *v, const cd_judge *judge, cddp_er
         if (ranks == NULL) return CD_PASS(no_memory(err));
         if (bytes > 0) memcpy(ranks, findings[i].ranks, bytes);
         findings[i].ranks = ranks;
+        if (findings[i].name == NULL) continue;
+        findings[i].name = cd_arena_strdup(&v->memory->arena, findings[i].name);
+        if (findings[i].name == NULL) return CD_PASS(no_memory(err));
     }
     v->findings = findings;
     v->finding_count = count;

@@ -30,7 +30,7 @@ typedef struct cddp_finding {
     int32_t peer;       /* the rank it disagrees with, -1 */
     int32_t bucket;     /* -1 */
     int32_t param;      /* -1 */
-    char parameter[96]; /* its name, "" when none */
+    char parameter[96]; /* its name, "" when none; a long one is cut, and ends in dots */
     char title[160];    /* one line: what is wrong, with the culprit */
     char expected[160]; /* one side, in words */
     char actual[160];   /* the other side */
@@ -44,6 +44,8 @@ typedef struct cddp_finding {
         uint64_t sequence;
     } events[CDDP_FINDING_EVENTS_MAX]; /* the events it rests on */
     size_t rank_count;
+    /* the whole name where `parameter` has no room for it, else NULL; borrowed as ranks are */
+    const char *name;
 } cddp_finding;
 
 /* ---- facts: what the trace has said of the run itself, up to the event that a check is shown

@@ -52,12 +52,18 @@ cddp_finding cd_result_copy_finding(cd_result *result, const cddp_finding *findi
     if (ranks != NULL) memcpy(ranks, finding->ranks, bytes);
     copy.ranks = ranks;
     copy.rank_count = ranks != NULL ? finding->rank_count : 0;
+    copy.name = finding->name != NULL ? cd_result_copy(result, finding->name) : NULL;
     cd_text_clean(copy.parameter);
     cd_text_clean(copy.title);
     cd_text_clean(copy.expected);
     cd_text_clean(copy.actual);
     cd_text_clean(copy.advice);
     return copy;
+}
+
+const char *cd_finding_parameter(const cddp_finding *finding)
+{
+    return finding->name != NULL ? finding->name : finding->parameter;
 }
 
 const char *cd_result_verdict_name(int exit_code)

@@ -52,7 +52,9 @@ void cd_result_fini(cd_result *result); /* accepts a zeroed one */
 
 /* Texts are copied clean (cd_text_clean); NULL copies "". */
 const char *cd_result_copy(cd_result *result, const char *text);
-/* A copy with clean texts; its check's name lies in the arena. */
+/* The whole name of its parameter, or "". */
+const char *cd_finding_parameter(const cddp_finding *finding);
+/* A copy with clean texts; the names of its check and parameter lie in the arena. */
 cddp_finding cd_result_copy_finding(cd_result *result, const cddp_finding *finding);
 const char *cd_result_verdict_name(int exit_code);
 /* Copies what a verdict says; context lines come later. */

@@ -90,7 +90,7 @@ static void put_location(cd_json *json, const cd_result *result, const cddp_find
     if (f->bucket >= 0)
         put_logical(json, "bucket",
                     (snprintf(name, sizeof name, "bucket %d", (int)f->bucket), name));
-    if (f->parameter[0] != '\0') put_logical(json, "parameter", f->parameter);
+    if (f->parameter[0] != '\0') put_logical(json, "parameter", cd_finding_parameter(f));
     cd_json_close(json, ']');
     cd_json_close(json, '}');
     cd_json_close(json, ']');

@@ -46,7 +46,7 @@ static void put_place(cd_text *text, const cddp_finding *f)
     if (f->peer >= 0) cd_text_printf(&place, " against rank %" PRId32, f->peer);
     if (f->bucket >= 0) cd_text_printf(&place, ", bucket %" PRId32, f->bucket);
     if (f->parameter[0] != '\0')
-        cd_text_printf(&place, ", parameter %s", f->parameter);
+        cd_text_printf(&place, ", parameter %s", cd_finding_parameter(f));
     else if (f->param >= 0)
         cd_text_printf(&place, ", parameter %" PRId32, f->param);
     put_line(text, "where", cd_text_get(&place));

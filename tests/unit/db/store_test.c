@@ -212,6 +212,38 @@ static cddp_status take_metric(void *context, const char *name, double value, cd
     return CDDP_OK;
 }
 
+static cddp_status check_name(void *context, const cddp_finding *finding, cddp_error *err)
+{
+    (void)err;
+    assert_string_equal(finding->name, context);
+    assert_string_equal(finding->parameter + sizeof finding->parameter - 5, "n...");
+    return CDDP_OK;
+}
+
+TEST(store, a_long_name_of_a_parameter_comes_back_whole)
+{
+    fixture f;
+    cddp_error err = CDDP_ERROR_INIT;
+    cddp_store *store = NULL;
+    int64_t run = 0;
+    char name[151];
+    memset(name, 'n', 150);
+    name[150] = '\0';
+    cddp_run_provenance provenance = fixture_provenance(2);
+    cddp_run_outcome outcome = fixture_outcome();
+    cddp_finding in = {.size = sizeof in, .check = "I-REF", .param = 4, .name = name};
+    fixture_open(&f);
+    assert_ok(cddp_store_open(f.path, CDDP_STORE_APPEND, NULL, &store, &err), &err);
+    assert_ok(cddp_store_run_begin(store, &provenance, &run, &err), &err);
+    assert_ok(cddp_store_add_finding(store, &in, &err), &err);
+    assert_ok(cddp_store_run_end(store, &outcome, &err), &err);
+    cddp_store_close(store);
+    assert_ok(cddp_store_open(f.path, CDDP_STORE_READ, NULL, &store, &err), &err);
+    assert_ok(cddp_store_each_finding(store, 1, check_name, name, &err), &err);
+    cddp_store_close(store);
+    fixture_close(&f);
+}
+
 TEST(store, findings_exercised_invariants_and_metrics_come_back)
 {
     fixture f;

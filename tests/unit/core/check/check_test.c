@@ -421,6 +421,60 @@ static void old_end(void *self)
     context_of_plugin->report(context_of_plugin->reporter, &f);
 }
 
+/* 20 times "experts.": longer than a finding has room for. */
+static const char *long_name(void)
+{
+    static char name[192];
+    for (size_t i = 0; i < 20; i++) memcpy(name + 8 * i, "experts.", 8);
+    memcpy(name + 160, "weight", 7);
+    return name;
+}
+
+static void long_end(void *self)
+{
+    (void)self;
+    cddp_finding f = {.size = sizeof f, .check = "X-LONG", .rank = 0, .peer = -1, .bucket = -1};
+    for (int32_t param = 0; param < 2; param++) {
+        f.param = param;
+        cd_say(f.parameter, sizeof f.parameter, "%s", param == 0 ? long_name() : "head.weight");
+        context_of_plugin->report(context_of_plugin->reporter, &f);
+    }
+}
+
+TEST(judge, keeps_the_whole_name_of_a_parameter)
+{
+    (void)state;
+    static const cddp_check plugin = {.size = sizeof plugin,
+                                      .abi = CDDP_CHECK_ABI,
+                                      .name = "X-LONG",
+                                      .begin = old_begin,
+                                      .event = plugin_event,
+                                      .end = long_end};
+    const cddp_check *checks[] = {&plugin};
+    cddp_error err = CDDP_ERROR_INIT;
+    cd_judge *judge = NULL;
+    assert_ok(cd_judge_create(&(cd_judge_options){.checks = checks, .check_count = 1}, &judge,
+                              &err),
+              &err);
+    const cddp_trace_sink *sink = cd_judge_get_sink(judge);
+    for (int64_t param = 0; param < 2; param++) {
+        const cddp_event e = {.kind = CDDP_EV_param,
+                              .text = param == 0 ? long_name() : "head.weight",
+                              .as.param = {.param = param, .ordinal = param, .numel = 1}};
+        sink->event(sink->self, &e);
+    }
+    assert_ok(cd_judge_end(judge, &err), &err);
+    assert_int_equal(cd_judge_finding_count(judge), 2);
+    for (size_t i = 0; i < 2; i++) {
+        const cddp_finding *f = cd_judge_get_finding(judge, i);
+        const bool is_long = f->param == 0;
+        assert_true((f->name != NULL) == is_long);
+        if (is_long) assert_string_equal(f->name, long_name());
+        if (is_long) assert_non_null(strstr(f->parameter, "experts.expe..."));
+    }
+    cd_judge_destroy(judge);
+}
+
 TEST(judge, reads_a_finding_by_its_own_size)
 {
     (void)state;

@@ -29,7 +29,8 @@ static inline void invent_findings(cd_result *r, size_t count)
         snprintf(f.expected, sizeof f.expected, "allreduce of 12 f32");
         snprintf(f.actual, sizeof f.actual, "allreduce of 24 f32 \033[2J\x01\xff\xc2\x9b");
         snprintf(f.advice, sizeof f.advice, "look at the order of gradients");
-        if (i > 0) snprintf(f.parameter, sizeof f.parameter, "größer.weight");
+        if (i > 0) snprintf(f.parameter, sizeof f.parameter, "größer...");
+        if (i > 0) f.name = "größer.weight";
         findings[r->verdict.finding_count++] = cd_result_copy_finding(r, &f);
     }
     cddp_event event = {.rank = 1, .sequence = 17, .step = 2, .kind = CDDP_EV_bucket_launch};
