@@ -47,6 +47,7 @@ typedef struct rank_facts {
     uint32_t stepped;       /* + 1: the last step in which an optimizer stepped */
     uint32_t buffers_equal; /* + 1: the last step in which the oracle found buffers equal */
     bool is_rebuilt;        /* after a checkpoint: what a new model is born with is overwritten */
+    uint64_t rebuilt_at;    /* the last event of that birth; the new model has no gradients */
     bool has_init_sync, has_agreement, was_synced, has_expected;
 } rank_facts;
 
@@ -378,11 +379,15 @@ static void take_value(state *s, const cddp_event *e)
     rank_facts *r = cd_ranks_add(&s->ranks, e->rank);
     const bool is_born =
         v->moment == CDDP_MOMENT_BEFORE_INIT || v->moment == CDDP_MOMENT_AFTER_INIT;
+    if (r != NULL && r->is_rebuilt && (is_born || v->moment == CDDP_MOMENT_RESUME))
+        r->rebuilt_at = e->sequence;
     if (r == NULL || (is_born && r->is_rebuilt)) return;
     if (v->digest == 0 && v->presence != CDDP_PRESENCE_ABSENT) return; /* below this level */
     if (v->moment == CDDP_MOMENT_CHECKPOINT) r->is_rebuilt = true;
     link *l = cd_table_add(&s->links, CD_KEY(e->rank, v->what, v->id));
     if (l == NULL) return;
+    if (v->what == CDDP_WHAT_GRADIENT && l->sequence < r->rebuilt_at)
+        *l = (link){.presence = CDDP_PRESENCE_ABSENT, .step = e->step, .is_known = true};
     const found f = {e, v->what, v->id, v->moment, v->presence, v->digest};
     const bool was_broken = l->is_broken;
     judge_link(s, r, &f, l);

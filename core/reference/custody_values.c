@@ -94,9 +94,15 @@ static cddp_status change(cd_custody_room *room, const cddp_tensor *t, change_fn
     return CDDP_OK;
 }
 
-/* Half types are computed in f32 and rounded again; a product of two f32 is exact in f64. */
+/* Half types are computed in f32 and rounded again; a product of two f32 is exact in f64. Their
+** factor is a number of the half type first. */
 static double product(const numbers *n, double element, double argument)
 {
+    if (n->width == 2) {
+        unsigned char half[sizeof(double)];
+        cd_element_set(n->dtype, half, argument);
+        argument = cd_element_get(n->dtype, half);
+    }
     return n->dtype == CDDP_F64 ? element * argument
                                 : (double)(float)(element * (double)(float)argument);
 }
