@@ -19,7 +19,7 @@
 /* tests/plants/hooks.c */
 extern const cddp_plugin cddp_plugin_v1;
 
-/* What a scenario expects of the engine's schedule, and not of all. */
+/* What a scenario expects under its schedule alone, and not under all of them. */
 static const struct {
     const char *path, *reason;
 } exceptions[] = {
