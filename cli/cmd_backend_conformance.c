@@ -145,6 +145,18 @@ static const cddp_rank_result *find_starved(const cddp_rank_result *results, uin
     return NULL;
 }
 
+/* What a card does not speak of. */
+static void put_not_run(cd_text *text, const card *c, uint32_t ranks)
+{
+    if ((ranks & (ranks - 1)) != 0)
+        cd_text_printf(text,
+                       "  not run   averages: over %" PRIu32
+                       " ranks they are not exact; a power of two runs them\n",
+                       ranks);
+    if (!cd_args_has(c->cli->args, CD_OPTION_thorough))
+        cd_text_push(text, "  not run   more than 1021 elements: --thorough runs them\n");
+}
+
 static int report(const card *c, const cddp_rank_result *results, uint32_t ranks)
 {
     uint32_t failed = 0, cases = 0, lines = 0;
@@ -208,6 +220,7 @@ static int report(const card *c, const cddp_rank_result *results, uint32_t ranks
     if (failed > 0) cd_text_printf(&text, ", %" PRIu32 " failed", failed);
     if (!all_returned) cd_text_push(&text, ", not all ranks came to the end");
     cd_text_push(&text, "\n");
+    put_not_run(&text, c, ranks);
     int exit_code = cd_cli_write(c->cli, &text, good ? CD_EXIT_VERIFIED : CD_EXIT_FINDINGS);
     cd_text_fini(&text);
     return exit_code;

@@ -16,7 +16,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PATTERN_BITS_MAX 16 /* 65536 variants of a scenario */
+#define BUDGET_NS (UINT64_C(300) * 1000000000u) /* without --budget */
+#define REPORT_NS (UINT64_C(30) * 1000000000u)  /* between lines where there is no terminal */
+#define PATTERN_BITS_MAX 16                     /* 65536 variants of a scenario */
 
 typedef struct prove_command {
     cd_cli *cli;
@@ -27,6 +29,7 @@ typedef struct prove_command {
     uint64_t used_steps, sync_places; /* how far patterns reach; 0: no patterns */
     uint64_t jobs, orders_max;
     uint64_t time_budget_ns, began_ns, shown_ns;
+    bool is_announced; /* what it will take */
     char budget[32];
     cddp_plan *plan;  /* of the variant at hand */
     cd_proof proof;   /* all variants so far; of a refutation, that one */
@@ -42,7 +45,11 @@ static cddp_status read_budget(prove_command *c, cddp_error *err)
 {
     const char *text = cd_args_text(c->cli->args, CD_OPTION_budget, NULL);
     c->orders_max = 50000;
-    if (text == NULL) return CDDP_OK;
+    if (text == NULL) {
+        c->time_budget_ns = BUDGET_NS;
+        snprintf(c->budget, sizeof c->budget, "5m");
+        return CDDP_OK;
+    }
     char *end = NULL;
     uint64_t n = strtoull(text, &end, 10);
     bool ok = end != text && n > 0 && n < 1000000000000u;
@@ -208,14 +215,33 @@ static bool must_stop(void *context)
            (c->time_budget_ns != 0 && cd_os_now_ns() - c->began_ns > c->time_budget_ns);
 }
 
+/* Before a search that takes more than a moment: how much there is, and when it ends. */
+static void announce(prove_command *c, const cd_proof *proof)
+{
+    if (c->is_announced || proof->orders_all * proof->states_estimate < 1e6) return;
+    c->is_announced = true;
+    fprintf(
+        stderr,
+        "%sprove: about %.3g schedules; %.6g orders of rank 0 could change a rebuilt layout, and "
+        "about %.3g states are searched behind each. ",
+        c->cli->progress ? "\r\033[K" : "", proof->estimate, proof->orders_all,
+        proof->states_estimate);
+    if (c->time_budget_ns != 0)
+        fprintf(stderr, "It ends after %s at the latest (--budget)\n", c->budget);
+    else
+        fprintf(stderr, "At most %" PRIu64 " orders are searched (--budget)\n", c->orders_max);
+}
+
 static void show_progress(void *context, const cd_proof *proof)
 {
     prove_command *c = context;
     const uint64_t now = cd_os_now_ns();
-    if (!c->cli->progress || now - c->shown_ns < 100000000u) return;
+    announce(c, proof);
+    if (c->shown_ns == 0 && !c->cli->progress) c->shown_ns = now;
+    if (now - c->shown_ns < (c->cli->progress ? 100000000u : REPORT_NS)) return;
     c->shown_ns = now;
     const double seconds = (double)(now - c->began_ns) / 1e9;
-    fprintf(stderr, "\r\033[K%.1f s: ", seconds);
+    fprintf(stderr, "%s%.1f s: ", c->cli->progress ? "\r\033[K" : "", seconds);
     if (c->variant_count > 1)
         fprintf(stderr, "variant %" PRIu64 " of %" PRIu64 ", ", c->variants + 1, c->variant_count);
     fprintf(stderr, "%" PRIu64 " of about %.0f orders of rank 0, %" PRIu64 " states",
@@ -223,6 +249,7 @@ static void show_progress(void *context, const cd_proof *proof)
     if (proof->orders_tried > 0 && proof->orders_estimate > (double)proof->orders_tried)
         fprintf(stderr, ", about %.0f s left",
                 seconds * (proof->orders_estimate / (double)proof->orders_tried - 1));
+    if (!c->cli->progress) fputs("\n", stderr);
     fflush(stderr);
 }
 
@@ -344,7 +371,7 @@ static void put_proved(cd_text *text, const prove_command *c)
         cd_text_push(text, "  values      for every gradient value and every one of the ");
         put_count(text, c);
         const cddp_plan_join *join = &c->plan->settings.join;
-        cd_text_push(text, " schedules\n              the optimizer receives exactly (1/");
+        cd_text_push(text, " schedules\n              the reducer writes exactly (1/");
         if (join->enable && !join->divide_by_initial_world_size)
             cd_text_push(text, "active ranks");
         else
@@ -434,7 +461,14 @@ static void put_assumptions(cd_text *text, const prove_command *c)
                        "results depend on what is sent alone;\n"
                        "              no faults; the real reducer ran, and one training of ");
     cd_text_printf(text, "%" PRIu64 " steps", c->plan->settings.train.steps);
-    cd_text_push(text, p->values ? ", with gradients as exact symbols\n" : ", with sizes only\n");
+    cd_text_push(text, p->values ? ", with gradients as exact symbols;\n" : ", with sizes only;\n");
+    cd_text_push(
+        text,
+        "              not shown: that the optimizer consumes what the reducer writes, that it "
+        "steps, and how; that ranks\n"
+        "              begin with the plan's values and pass them from step to step; how "
+        "the model computes gradients;\n"
+        "              how micro-steps make windows. `run` judges these, in one schedule\n");
     if (p->any_from > 0) put_inputs(text, p);
 }
 
@@ -533,8 +567,18 @@ static int report(prove_command *c)
                        p->bound);
         break;
     case CD_PROOF_STOPPED:
-        cd_text_printf(&text, "  not proved  %s; nothing was refuted so far\n",
-                       cd_interrupt_requested() ? "interrupted" : "the budget is used up");
+        if (cd_interrupt_requested())
+            cd_text_push(&text, "  not proved  interrupted; nothing was refuted so far\n");
+        else
+            cd_text_printf(
+                &text, "  not proved  the budget of %s is used up; nothing was refuted so far\n",
+                c->budget);
+        if (p->orders_all > 1)
+            cd_text_printf(&text,
+                           "  covered     %" PRIu64
+                           " of %.15g orders of rank 0 that could change a "
+                           "rebuilt layout\n",
+                           p->orders_tried, p->orders_all);
         break;
     }
     put_effort(&text, c);

@@ -60,9 +60,10 @@ typedef struct rank_facts {
     uint32_t zeroings;    /* of all gradients, and the last of them */
     uint32_t zeroed_step;
     uint64_t zeroed_sequence;
-    uint64_t pending; /* expected digests without their value */
-    bool drops;       /* it dropped them; else it filled them with zeros */
-    bool is_rebuilt;  /* after a checkpoint: what a new model is born with is overwritten */
+    uint64_t pending;    /* expected digests without their value */
+    bool drops;          /* it dropped them; else it filled them with zeros */
+    bool is_rebuilt;     /* after a checkpoint: what a new model is born with is overwritten */
+    uint64_t rebuilt_at; /* the last event of that birth; the new model has no gradients */
     bool has_init_sync, has_agreement, was_synced, has_expected;
 } rank_facts;
 
@@ -460,12 +461,16 @@ static void take_value(state *s, const cddp_event *e)
     rank_facts *r = cd_ranks_add(&s->ranks, e->rank);
     const bool is_born =
         v->moment == CDDP_MOMENT_BEFORE_INIT || v->moment == CDDP_MOMENT_AFTER_INIT;
+    if (r != NULL && r->is_rebuilt && (is_born || v->moment == CDDP_MOMENT_RESUME))
+        r->rebuilt_at = e->sequence;
     if (r == NULL || (is_born && r->is_rebuilt) || v->what < 0 || v->what > CDDP_WHAT_AVERAGER)
         return;
     if (v->digest == 0 && v->presence != CDDP_PRESENCE_ABSENT) return; /* below this level */
     if (v->moment == CDDP_MOMENT_CHECKPOINT) r->is_rebuilt = true;
     link *l = add_link(s, r, e->rank, v->what, v->id);
     if (l == NULL) return;
+    if (v->what == CDDP_WHAT_GRADIENT && l->sequence < r->rebuilt_at)
+        *l = (link){.presence = CDDP_PRESENCE_ABSENT, .step = e->step, .is_known = true};
     const found f = {e, v->what, v->id, v->moment, v->presence, v->digest};
     if (l->is_moved) note_moved_start(s, &f, l);
     if (v->moment == CDDP_MOMENT_BEGIN && l->is_computed) {

@@ -20,7 +20,7 @@
 #ifndef SOUNDNESS_COUNT
 #define SOUNDNESS_COUNT 300
 #endif
-#define LEVELS_MAX 8
+#define LEVELS_MAX 9
 #define RANKS_MAX 8
 
 /* A feature is a key and the values it may take; "" leaves the default. */
@@ -76,13 +76,18 @@ enum {
     PERIODS,
     SHARD,
     CLIP_GROUP,
+    RESUME,
+    FORWARDS,
+    SYNC,
+    OWN_MICROS,
     FEATURES
 };
 
 static const feature features[FEATURES] = {
     [WORLD] = {"world.size", {"1", "2", "3", "4", "5"}},
     [MODEL] = {"model.name",
-               {"mlp", "chain", "cnn", "branchy", "tied_lm", "transformer", "gan", "params"}},
+               {"mlp", "chain", "cnn", "branchy", "tied_lm", "transformer", "gan", "params",
+                "embedding_bag"}},
     [DTYPE] = {"model.dtype", {"f32", "f64", "bf16"}},
     [EXACT] = {"model.exact", {"true", "false"}},
     [OPTIMIZER] = {"optimizer.0.kind", {"sgd", "adam", "adamw", "adagrad"}},
@@ -121,7 +126,7 @@ static const feature features[FEATURES] = {
     [CREATE_GRAPH] = {"when.0.create_graph", {"", "true"}},
     [REPLACE] = {"when.0.replace_buffers", {"", "true"}},
     [STREAMS] = {"streams.producers", {"0", "1", "3"}},
-    [NORM] = {"model.options", {"", "norm=sync"}},
+    [NORM] = {"model.options", {"", "norm=sync", "norm=batch"}},
     [COLLECTIVE] = {"collective.0.op",
                     {"", "allreduce", "broadcast", "allgather", "reduce_scatter", "reduce",
                      "gather", "alltoall"}},
@@ -133,6 +138,10 @@ static const feature features[FEATURES] = {
     [PERIODS] = {"averager.periods", {"", "*weight=2"}},
     [SHARD] = {"optimizer.0.shard", {"none", "parameters", "flat"}},
     [CLIP_GROUP] = {"clip.group", {"", "world"}},
+    [RESUME] = {"train.checkpoint_step", {"0", "1", "2"}},
+    [FORWARDS] = {"when.0.forwards", {"", "2"}},
+    [SYNC] = {"when.0.sync", {"", "true"}},
+    [OWN_MICROS] = {"train.micro_steps@0", {"", "3"}},
 };
 
 typedef struct draw {
@@ -223,6 +232,38 @@ static bool makes_sense_behind_the_hook(const draw *d)
     return !is(d, JOIN, "true") && is(d, DEVICE, "cpu") && is(d, STREAMS, "0");
 }
 
+/* What a program does between backwards, and what a rank does alone. */
+static bool makes_sense_in_time(const draw *d)
+{
+    const bool is_low = !is(d, MIXED, "none") || !is(d, REDUCE, "none");
+    const bool goes_on = is(d, RESUME, "0") || (is(d, RESUME, "1") && !is(d, STEPS, "1")) ||
+                         (is(d, RESUME, "2") && is(d, STEPS, "3"));
+    const bool is_behind = is(d, IN_BACKWARD, "true") || !is(d, OVERLAP, "none");
+    const bool is_alone = !is(d, FORWARDS, "") || !is(d, SYNC, "") || !is(d, OWN_MICROS, "");
+    if (!goes_on || (!is(d, RESUME, "0") && (is(d, JOIN, "true") || is(d, DEVICE, "symbol") ||
+                                             !is(d, STREAMS, "0") || is_low)))
+        return false;
+    /* sparse gradients: host memory, and optimizers that take them (SPA-01) */
+    if (is(d, MODEL, "embedding_bag") &&
+        (is(d, DEVICE, "symbol") || !is(d, STREAMS, "0") || is_behind || is_low ||
+         !is(d, HOOK, "") || !is(d, OPTIMIZER, "sgd") || is(d, MOMENTUM, "0.5") ||
+         is(d, CLIP, "1") || is(d, AMP, "true") || !is(d, SHARD, "none") || !is(d, DTYPE, "f32") ||
+         is(d, JOIN, "true") || is(d, BATCHED, "true")))
+        return false;
+    if (is(d, NORM, "norm=batch") && !is(d, MODEL, "mlp") && !is(d, MODEL, "cnn")) return false;
+    if (is(d, NORM, "norm=batch") && (is(d, DEVICE, "symbol") || is(d, SAMPLES, "1"))) return false;
+    if (is_alone && (is(d, JOIN, "true") || is_behind || !is(d, OBJECTIVE, "as_written") ||
+                     !is(d, DELAYED, "") || is(d, STATIC, "true")))
+        return false;
+    /* an average over all ranks' micro-steps needs equal counts */
+    if (!is(d, OWN_MICROS, "") && (is(d, LOSS, "global_mean") || is(d, LOSS, "global_token_mean")))
+        return false;
+    if (is(d, OWN_MICROS, "")) return true;
+    /* as many reductions and synchronised forwards in a step as the others have */
+    if (is(d, MICROS, "1") && (!is(d, SYNC, "") || !is(d, FORWARDS, ""))) return false;
+    return is(d, COLLECTIVE, "") && !is(d, NORM, "norm=sync");
+}
+
 /* The loss computes the objective: the same counts, or counts that are equal everywhere. */
 static bool makes_sense_as_a_loss(const draw *d)
 {
@@ -259,7 +300,7 @@ static bool makes_sense(const draw *d)
     if (is(d, CHOOSER, "fifo") && is(d, READY, "chosen")) return false;
     return makes_sense_beside_hooks(d) && makes_sense_as_a_loss(d) &&
            makes_sense_beside_the_reducer(d) && makes_sense_when_sharded(d) &&
-           makes_sense_behind_the_hook(d);
+           makes_sense_behind_the_hook(d) && makes_sense_in_time(d);
 }
 
 /* The plan, or NULL when the reader refuses the combination. */
@@ -275,20 +316,23 @@ static cddp_plan *plan_of(const draw *d)
     static const char branches[] = "[[when]]\nranks = \"1%2\"\nbranch = 1\n";
     cddp_error err = CDDP_ERROR_INIT;
     cddp_plan *plan = NULL;
-    char text[768], sets[FEATURES + 2][96];
+    char text[1024], sets[FEATURES + 2][96];
     const char *list[FEATURES + 2];
     size_t count = 0;
     const bool has_even_steps = is(d, CREATE_GRAPH, "true") || is(d, REPLACE, "true");
-    snprintf(text, sizeof text, "schema = 1\ntitle = \"drawn\"\n%s%s%s%s%s%s",
+    snprintf(text, sizeof text, "schema = 1\ntitle = \"drawn\"\n%s%s%s%s%s%s%s%s%s",
              is(d, DELAYED, "") ? "" : triggers, is(d, JOIN, "true") ? joins : "",
              has_even_steps ? even_steps : "",
              is(d, CREATE_GRAPH, "true") ? "create_graph = true\n" : "",
              is(d, REPLACE, "true") ? "replace_buffers = true\n" : "",
-             is(d, BRANCH, "1") ? branches : "");
+             is(d, BRANCH, "1") ? branches : "",
+             is(d, FORWARDS, "2") ? "[[when]]\nmicro_steps = 0\nforwards = 2\n" : "",
+             is(d, SYNC, "true") ? "[[when]]\nmicro_steps = 0\nsync = true\n" : "",
+             is(d, RESUME, "0") ? "" : "[train]\nresume = true\n");
     snprintf(sets[count++], sizeof sets[0], "world.seed=%llu",
              (unsigned long long)(d->seed % 1000000));
     for (size_t f = 0; f < FEATURES; f++)
-        if (f != BRANCH && f != CREATE_GRAPH && f != REPLACE &&
+        if (f != BRANCH && f != CREATE_GRAPH && f != REPLACE && f != FORWARDS && f != SYNC &&
             (f < REDUCTION || f > PLACE || !is(d, COLLECTIVE, "")) && value_of(d, f)[0] != '\0')
             snprintf(sets[count++], sizeof sets[0], "%s=%s", features[f].key, value_of(d, f));
     if (!is(d, AVERAGER, "")) snprintf(sets[count++], sizeof sets[0], "averager.kind=periodic");
@@ -390,6 +434,9 @@ static void draw_plan(cd_prng *prng, draw *d)
         if (!cd_prng_chance(prng, 1, 2))
             d->level[COLLECTIVE] = d->level[REDUCTION] = d->level[IN_PLACE] = d->level[PLACE] = 0;
         if (!cd_prng_chance(prng, 1, 3)) d->level[AVERAGER] = d->level[PERIODS] = 0;
+        if (!cd_prng_chance(prng, 1, 3)) d->level[RESUME] = 0;
+        if (!cd_prng_chance(prng, 1, 3))
+            d->level[FORWARDS] = d->level[SYNC] = d->level[OWN_MICROS] = 0;
         if (cd_prng_chance(prng, 1, 2)) d->level[MODEL] = (uint32_t)cd_prng_below(prng, 4);
     } while (!makes_sense(d));
 }

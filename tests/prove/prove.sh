@@ -119,7 +119,7 @@ silent "every one of"
 claim="a budget of time ends in inconclusive"
 expect 4 "$verify" prove "$scenarios/proofs/plain.toml" --budget 1s
 says "inconclusive"
-says "the budget is used up"
+says "is used up"
 silent "every one of"
 
 claim="Ctrl-C ends a proof cleanly"

@@ -509,8 +509,10 @@ static cddp_status prove_layouts(proving *p, cddp_error *err)
     double orders = 1;
     for (uint32_t k = 2; k <= p->first[0].sizes[p->proposing]; k++) orders *= k;
     if (p->proof->end == CD_PROOF_BOUNDED) return CDDP_OK; /* already no proof */
+    p->proof->orders_all = orders;
     p->proof->orders_estimate =
         orders < (double)p->options->orders_max ? orders : (double)p->options->orders_max;
+    show(p);
     if (jobs <= 1 || orders < 4 * jobs) return CD_PASS(prove_orders(p, err));
     return CD_PASS(prove_in_parts(p, jobs, err));
 }

@@ -58,6 +58,7 @@ struct cd_proof {
     double estimate;               /* Knuth's, from the probes */
     uint32_t probes, probe_spread; /* spread: of the probes, in percent of the estimate */
     double states_estimate, orders_estimate;
+    double orders_all; /* of rank 0 that could change a rebuilt layout; 0: not known yet */
     uint64_t states, events, rank_runs, world_runs;
     uint64_t orders_tried, layouts; /* of rank 0, and what came of them */
     uint32_t windows_max, window_count;
