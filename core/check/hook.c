@@ -36,6 +36,7 @@ typedef struct call {
     int64_t window; /* + 1; the window of the last call */
     bool is_open;
     uint64_t sequence;
+    uint32_t step, done; /* completions in this step; ranks may have them at other micro-steps */
 } call;
 
 /* One statement of a law over all ranks, so far; the place is that of the lowest rank that
@@ -50,7 +51,7 @@ typedef struct state {
     cd_writer writer;
     cd_ranks ranks;   /* of rank_facts */
     cd_table calls;   /* (rank, bucket) → call */
-    cd_agree results; /* (step, micro-step, bucket) → digest, dtype */
+    cd_agree results; /* (step, completion, bucket) → digest, dtype */
     cd_table stated;  /* (rank, bucket, law) → how often a law over all ranks was stated */
     cd_table joint;   /* (how often before, bucket, law, group) → joint */
     uint64_t completed;
@@ -116,7 +117,7 @@ static void take_call(state *s, const cddp_event *e, rank_facts *r)
     CD_SAY(actual, "layout %lld", (long long)h->generation);
     if (h->generation != r->generation)
         report(s, e, &(breach){h->bucket, "sees a layout that is not in force", expected, actual});
-    *c = (call){r->windows + 1, true, e->sequence};
+    *c = (call){r->windows + 1, true, e->sequence, c->step, c->done};
     r->last_bucket = h->bucket + 1;
 }
 
@@ -130,12 +131,14 @@ static void take_done(state *s, const cddp_event *e, rank_facts *r)
                &(breach){h->bucket, "completes without having been called", "a call before",
                          "no open call"});
     c->is_open = false;
+    c->done = c->step == e->step ? c->done + 1 : 1;
+    c->step = e->step;
     r->done++;
     s->completed++;
     if (r->is_wrapped && h->digest != 0 && cd_writer_has_equal_bits(&s->writer, r->group))
         cd_agree_push(&s->results,
                       &(cd_statement){.key =
-                                          CD_KEY(e->step, e->micro_step, h->bucket,
+                                          CD_KEY(e->step, c->done, h->bucket,
                                                  cd_writer_get_block(&s->writer, r->group, e->rank,
                                                                      CDDP_AGREED_GRADIENTS)),
                                       CD_SAYS(h->digest, h->dtype)},

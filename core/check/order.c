@@ -8,7 +8,7 @@
 ** Blame         the odd ranks at the first collective that differs; the first difference shifts all
 **               later ones, so one finding per group. For a short sequence: the rank that returned
 **               without posting the rest.
-** Limits        counts of scatter, alltoall and of unequal shares differ by right and are left out.
+** Limits        unequal shares differ by right and are left out.
 **               A rank that died or failed is not blamed for what it did not post: I-FAIL and
 **               I-LIVE report it.
 */
@@ -48,11 +48,10 @@ static void take_post(state *s, const cddp_event *e)
     if (c->op == CDDP_OP_SEND || c->op == CDDP_OP_RECV) return;
     posted *p = cd_table_add(&s->counts, CD_KEY(c->group, e->rank));
     if (p == NULL) return;
-    bool sized = c->op != CDDP_OP_SCATTER && c->op != CDDP_OP_ALLTOALL && c->op != CDDP_OP_BARRIER;
     cd_agree_push(&s->posts,
                   &(cd_statement){.key = CD_KEY(c->group, p->count),
                                   CD_SAYS(c->op, c->reduce_op, c->root, c->dtype,
-                                          sized ? c->numel : 0)},
+                                          c->op != CDDP_OP_BARRIER ? c->numel : 0)},
                   e);
     p->count++;
     p->last_sequence = e->sequence;

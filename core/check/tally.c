@@ -40,7 +40,7 @@ static const int link_order[CD_LINK_COUNT] = {
     [CD_LINK_COLLECTIVE] = 10,
     /* an error of the model itself is in the run and in its reference alike */
     [CD_LINK_DERIVATIVE] = 0,
-    [CD_LINK_FORMULA] = 6};
+    [CD_LINK_FORMULA] = 11};
 
 const char *cd_link_words(int64_t link)
 {

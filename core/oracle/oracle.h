@@ -20,6 +20,8 @@
 #include "cddp/trace.h"
 #include "core/oracle/compare.h"
 #include "core/oracle/partition.h"
+#include "core/oracle/second/formula.h"
+#include "core/oracle/second/program.h"
 
 typedef struct cd_oracle cd_oracle;
 typedef struct cd_oracle_share cd_oracle_share;
@@ -31,6 +33,7 @@ typedef struct cd_oracle_part {
     uint32_t rank, step, micro_step;
     uint32_t sample; /* position in the micro-batch, or CD_ORACLE_ALL */
     bool objective;  /* the intended training, where its ranks do something else */
+    bool reenters;   /* buffers are given again before the last forward, as load had them */
 } cd_oracle_part;
 
 /* State of the optimizers, slot by slot, in the engine's own order. An undefined tensor (device
@@ -51,7 +54,8 @@ typedef struct cd_oracle_update {
 /* One process with one replica of the model. All functions but the last are required. */
 typedef struct cd_oracle_engine {
     void *self;
-    /* does: gives the replica these values and drops its gradients. */
+    /* does: gives the replica these values and drops its gradients. buffers: borrowed until the
+    ** next call; NULL: they stay. */
     cddp_status (*load)(void *self, const cddp_tensor *parameters, const cddp_tensor *buffers,
                         cddp_error *err);
     /* does: makes the replica's gradient of parameter i equal to this one (an earlier step's,
@@ -77,6 +81,11 @@ typedef struct cd_oracle_engine {
     ** borrowed until the next call. (optional: NULL where nothing is exchanged) */
     cddp_status (*statistics)(void *self, const cd_oracle_part *part, size_t exchange, size_t width,
                               const double **rows, cddp_error *err);
+    /* does: describes a whole micro-batch for a second form of the model, or says why it cannot
+    ** (*why). Called after the part was run; borrowed until the next call. (optional: link 15 is
+    ** not judged) */
+    cddp_status (*example)(void *self, const cd_oracle_part *part, cd_second_program *program,
+                           const char **why, cddp_error *err);
 } cd_oracle_engine;
 
 /* The statistics that a synchronised layer used. */
@@ -99,7 +108,7 @@ typedef enum cd_oracle_path {
 
 typedef struct cd_oracle_parameter {
     const char *name; /* borrowed until destroy */
-    int64_t numel;
+    int64_t numel;    /* numbers in it: two of each complex one */
     cddp_dtype dtype;
     /* variable index among the reduced parameters, -1 when it is not one of them */
     int32_t variable;
@@ -125,6 +134,9 @@ typedef struct cd_oracle_options {
     bool sample_wise;
     bool separate;     /* every micro-step begins without gradients: the comm hook adds them up */
     bool exact_inputs; /* the plan promises that no sum rounds; the witness is still checked */
+    /* Links 14 and 15 judge a sample: the first step, the last, and one that the seed draws. */
+    uint32_t step_count;
+    uint64_t seed;
 } cd_oracle_options;
 
 /* One reduction, as the plan declares it. */
@@ -135,6 +147,11 @@ typedef enum cd_oracle_division {
     CD_ORACLE_DIVISION_TRUE,       /* ÷ n before the sum (GRD-04) */
     CD_ORACLE_DIVISION_CAST /* cast to the wire's dtype, ÷ n there, before the sum (HK-02) */
 } cd_oracle_division;
+
+/* Micro-steps of a rank, end excluded. */
+typedef struct cd_oracle_span {
+    uint32_t first, end;
+} cd_oracle_span;
 
 typedef struct cd_oracle_reduction {
     uint32_t step, micro_step; /* the synchronising micro-step */
@@ -150,8 +167,8 @@ typedef struct cd_oracle_reduction {
     uint32_t micro_first; /* first micro-step that entered since gradients were dropped */
     /* how loss and objective are normalised, when they are not alike; else NULL */
     const char *normalisation;
-    /* the last micro-step of any rank, where others have more than this one */
-    uint32_t last_step;
+    /* (world_size) the micro-steps of each rank that enter; NULL: micro_first … micro_step */
+    const cd_oracle_span *spans;
     /* gradients of micro-steps enter one by one; their sum is never in `.grad` */
     bool separate;
     /* the reduction promises the exact mean of what entered, rounded once */
@@ -170,6 +187,25 @@ typedef struct cd_oracle_norm {
     const uint32_t *ranks; /* (rank_count) whose parts entered, as the program has it */
     uint32_t rank_count;
 } cd_oracle_norm;
+
+/* A parameter of an optimizer, and its state. */
+typedef struct cd_oracle_optimized {
+    size_t parameter;
+    uint32_t optimizer;
+    bool is_present; /* it has state */
+    uint64_t steps;  /* that the optimizer counts for it */
+    /* undefined where there is none; of a sharded optimizer: of this rank's elements */
+    cddp_tensor slots[CD_FORMULA_SLOTS_MAX];
+} cd_oracle_optimized;
+
+typedef struct cd_oracle_formulas {
+    const cd_formula *formulas;       /* (optimizer_count) */
+    const bool *due;                  /* (optimizer_count) which stepped */
+    const cddp_tensor *parameters;    /* (parameter_count) after the step */
+    const cddp_grad *gradients;       /* (parameter_count) as the optimizers saw them */
+    const cd_oracle_optimized *after; /* (count) */
+    size_t count;
+} cd_oracle_formulas;
 
 typedef struct cd_oracle_summary {
     uint64_t compared, differing, exact, bounded; /* tensors */
@@ -210,6 +246,16 @@ cddp_status cd_oracle_judge_norm(cd_oracle *oracle, const cd_oracle_norm *norm,
 ** optimizers must arrive at `after`. */
 cddp_status cd_oracle_judge_update(cd_oracle *oracle, const cd_oracle_update *before,
                                    const cd_oracle_update *after, cddp_error *err) CDDP_MUST_CHECK;
+/* Link 14: the published formulas, on drawn elements. Asked before the first optimizer of a step:
+** does the oracle want the state of this one? */
+bool cd_oracle_wants_formulas(const cd_oracle *oracle);
+/* Copies. entries: (count) every parameter of every optimizer. */
+cddp_status cd_oracle_keep_optimized(cd_oracle *oracle, const cddp_tensor *parameters,
+                                     const cd_oracle_optimized *entries, size_t count,
+                                     cddp_error *err) CDDP_MUST_CHECK;
+/* After the optimizers; without a keep before it, nothing is judged. */
+cddp_status cd_oracle_judge_formulas(cd_oracle *oracle, const cd_oracle_formulas *formulas,
+                                     cddp_error *err) CDDP_MUST_CHECK;
 /* Link 8: the free-running reference against the final parameters. */
 cddp_status cd_oracle_finish(cd_oracle *oracle, const cddp_tensor *parameters,
                              cddp_error *err) CDDP_MUST_CHECK;

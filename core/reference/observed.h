@@ -9,6 +9,7 @@
 #pragma once
 #include "cddp/alloc.h"
 #include "cddp/device.h"
+#include "core/oracle/oracle.h"
 #include "core/tensor/blob.h"
 
 /* ---- kinds of fields: numbers and copies ---- */
@@ -54,6 +55,11 @@ typedef struct cd_observed_reals {
 typedef struct cd_observed_bytes {
     const cd_blob *blob;
 } cd_observed_bytes;
+
+typedef struct cd_observed_optimized {
+    const cd_oracle_optimized *items; /* (count) every parameter of every optimizer */
+    size_t count;
+} cd_observed_optimized;
 
 typedef struct cd_observed_bucket {
     const uint32_t *parameters; /* (count) */

@@ -13,7 +13,10 @@
 #include "core/plan/plan.h"
 #include "core/plan/plan_check.h"
 #include "core/reference/collective.h"
+#include "core/reference/custody.h"
 #include "core/reference/declared.h"
+#include "core/reference/optimized.h"
+#include "core/reference/owed.h"
 
 #include <stdio.h>
 
@@ -27,6 +30,8 @@ struct cd_referee {
     double loss_scale;           /* at the moment; the references borrow it */
     cd_reference *reference, *free_reference;
     cd_oracle *oracle;
+    cd_custody *custody;
+    cd_formula *formulas;             /* (optimizer_count) of link 14 */
     cd_observed_before_update before; /* the copies from which an update is judged */
     cd_blob optimizer_state;          /* the bytes of .before: a reader's own cursor */
     cd_numbers numbers;               /* of a collective's result */
@@ -44,6 +49,9 @@ static bool model_is_sample_wise(const cd_referee *o, const cd_module *module)
            o->settings.mixed_precision.param_dtype == CDDP_PARAM_DTYPE_NONE &&
            cd_device_is_direct(module->device);
 }
+
+/* The oracle counts the two parts of a complex number. */
+static int64_t lanes_of(cddp_dtype dtype) { return dtype == CDDP_C64 ? 2 : 1; }
 
 static cd_oracle_path path_of(const cd_referee *o, const cd_observed_open *model, size_t parameter)
 {
@@ -66,7 +74,10 @@ static cddp_status declare_parts(cd_referee *o, size_t optimizer, cd_oracle_para
     CD_TRY(cd_arena_check(&o->memory, err, "the parts of optimizer '%s'", own->name));
     const cd_partition partition = {numels, own->count, (uint32_t)o->options.plan->world.size,
                                     o->allocator};
-    for (size_t k = 0; k < own->count; k++) numels[k] = parameters[own->ordinals[k]].numel;
+    for (size_t k = 0; k < own->count; k++) {
+        const cd_oracle_parameter *p = &parameters[own->ordinals[k]];
+        numels[k] = p->numel / lanes_of(p->dtype);
+    }
     if (kind == CD_SHARD_FLAT) {
         cd_partition_flat(&partition, parts);
     } else {
@@ -74,7 +85,11 @@ static cddp_status declare_parts(cd_referee *o, size_t optimizer, cd_oracle_para
                                   o->options.plan->settings.shard.order == CD_SHARD_BY_SIZE, parts,
                                   err));
     }
-    for (size_t k = 0; k < own->count; k++) parameters[own->ordinals[k]].part = parts[k];
+    for (size_t k = 0; k < own->count; k++) {
+        cd_oracle_parameter *p = &parameters[own->ordinals[k]];
+        const int64_t lanes = lanes_of(p->dtype);
+        p->part = (cd_part){parts[k].start * lanes, parts[k].share * lanes};
+    }
     cd_arena_rewind(&o->memory, mark);
     return CDDP_OK;
 }
@@ -123,12 +138,13 @@ static cddp_status make_oracle(cd_referee *o, const cd_observed_open *model, cdd
     }
     for (size_t i = 0; i < module->parameter_count; i++) {
         const cd_parameter *p = &module->parameters[i];
-        parameters[i] = (cd_oracle_parameter){p->name,
-                                              cddp_tensor_numel(&p->tensor),
-                                              p->tensor.dtype,
-                                              model->variables.items[i],
-                                              path_of(o, model, i),
-                                              {0, 0}};
+        parameters[i] =
+            (cd_oracle_parameter){p->name,
+                                  cddp_tensor_numel(&p->tensor) * lanes_of(p->tensor.dtype),
+                                  p->tensor.dtype,
+                                  model->variables.items[i],
+                                  path_of(o, model, i),
+                                  {0, 0}};
     }
     for (size_t i = 0; i < plan->optimizer_count; i++) {
         if (plan->optimizers[i].shard != CD_SHARD_NONE)
@@ -146,7 +162,9 @@ static cddp_status make_oracle(cd_referee *o, const cd_observed_open *model, cdd
                                        .allocator = o->allocator,
                                        .sample_wise = model_is_sample_wise(o, module),
                                        .separate = o->settings.ddp.accumulate_in_hook,
-                                       .exact_inputs = o->settings.model.exact};
+                                       .exact_inputs = o->settings.model.exact,
+                                       .step_count = (uint32_t)o->settings.train.steps,
+                                       .seed = plan->world.seed};
     CD_TRY(cd_oracle_create(&options, &o->oracle, err));
     cd_arena_rewind(&o->memory, mark);
     return CDDP_OK;
@@ -157,7 +175,30 @@ cddp_status cd_referee_open(cd_referee *o, const cd_observed_open *observed, cdd
     o->loss_scale = observed->loss_scale;
     CD_TRY(make_references(o, err));
     CD_TRY(make_oracle(o, observed, err));
-    return CDDP_OK;
+    o->formulas =
+        cd_arena_array(&o->memory, o->reference->replica->optimizer_count + 1, sizeof *o->formulas);
+    CD_TRY(cd_arena_check(&o->memory, err, "the formulas of the optimizers"));
+    const cd_module *module = o->reference->replica->model->module;
+    size_t without_elements = 0;
+    for (size_t i = 0; i < module->parameter_count; i++)
+        without_elements += cddp_tensor_numel(&module->parameters[i].tensor) == 0;
+    const cd_owing_rank owing = {.plan = o->options.plan,
+                                 .settings = &o->settings,
+                                 .rank = o->options.rank,
+                                 .parameter_count = module->parameter_count,
+                                 .buffer_count = module->buffer_count,
+                                 .updated_count = module->parameter_count - without_elements};
+    cd_owed_emit(&owing, o->options.tracer);
+    const cd_custody_options custody = {.plan = o->options.plan,
+                                        .settings = &o->settings,
+                                        .rank = o->options.rank,
+                                        .reference = o->reference,
+                                        .variables = observed->variables.items,
+                                        .tracer = o->options.tracer,
+                                        .allocator = o->allocator};
+    CD_TRY(cd_custody_create(&custody, &o->custody, err));
+    cd_custody_note_scale(o->custody, o->loss_scale);
+    return CD_PASS(cd_custody_start(o->custody, err));
 }
 
 /* ---- moments ---- */
@@ -167,6 +208,19 @@ cddp_status cd_referee_rescaled(cd_referee *o, const cd_observed_rescaled *obser
 {
     (void)err;
     o->loss_scale = observed->loss_scale;
+    if (o->custody != NULL) cd_custody_note_scale(o->custody, observed->loss_scale);
+    return CDDP_OK;
+}
+
+cddp_status cd_referee_look(cd_referee *o, const cd_observed_look *observed, cddp_error *err)
+{
+    const cd_custody_moment now = {.moment = observed->moment,
+                                   .step = observed->step,
+                                   .micro_step = observed->micro_step,
+                                   .parameters = observed->parameters.items,
+                                   .gradients = observed->gradients.items,
+                                   .buffers = observed->buffers.items};
+    CD_TRY(cd_custody_look(o->custody, &now, err));
     return CDDP_OK;
 }
 
@@ -180,9 +234,12 @@ cddp_status cd_referee_begin(cd_referee *o, const cd_observed_begin *observed, c
 cddp_status cd_referee_before_update(cd_referee *o, const cd_observed_before_update *observed,
                                      cddp_error *err)
 {
-    (void)err;
     o->before = *observed;
     o->optimizer_state = *observed->optimizer_state.blob;
+    if (cd_oracle_wants_formulas(o->oracle)) {
+        CD_TRY(cd_oracle_keep_optimized(o->oracle, observed->parameters.items,
+                                        observed->optimized.items, observed->optimized.count, err));
+    }
     return CDDP_OK;
 }
 
@@ -217,13 +274,17 @@ cddp_status cd_referee_accumulated(cd_referee *o, const cd_observed_accumulated 
 
 cddp_status cd_referee_reduced(cd_referee *o, const cd_observed_reduced *observed, cddp_error *err)
 {
+    const cd_arena_mark mark = cd_arena_get_mark(&o->memory);
     cd_oracle_reduction reduction;
     cd_declaration declaration = {.plan = o->options.plan,
                                   .settings = &o->settings,
                                   .rank = o->options.rank,
-                                  .loss_scale = o->loss_scale};
+                                  .loss_scale = o->loss_scale,
+                                  .memory = &o->memory};
     CD_TRY(cd_declare_reduction(&declaration, observed, &reduction, err));
     CD_TRY(cd_oracle_judge_gradients(o->oracle, &reduction, observed->buffers.items, err));
+    cd_arena_rewind(&o->memory, mark);
+    CD_TRY(cd_custody_reduced(o->custody, observed->gradients.items, err));
     return CDDP_OK;
 }
 
@@ -232,6 +293,7 @@ cddp_status cd_referee_clips(cd_referee *o, const cd_observed_clips *observed, c
     const cd_oracle_norm norm = {observed->gradients.items, observed->norm, observed->ranks.items,
                                  (uint32_t)observed->ranks.count};
     CD_TRY(cd_oracle_judge_norm(o->oracle, &norm, err));
+    cd_custody_note_norm(o->custody, observed->norm);
     return CDDP_OK;
 }
 
@@ -259,6 +321,10 @@ cddp_status cd_referee_assigned(cd_referee *o, const cd_observed_assigned *obser
                                     (uint32_t)o->options.plan->world.size, o->allocator};
     CD_TRY(cd_partition_buckets(&partition, buckets, count,
                                 o->options.plan->optimizers[0].shard_buckets, parts, err));
+    for (size_t i = 0; i < module->parameter_count; i++) {
+        const int64_t lanes = lanes_of(module->parameters[i].tensor.dtype);
+        parts[i] = (cd_part){parts[i].start * lanes, parts[i].share * lanes};
+    }
     cd_oracle_declare_parts(o->oracle, parts);
     cd_arena_rewind(&o->memory, mark);
     return CDDP_OK;
@@ -277,6 +343,15 @@ cddp_status cd_referee_updated(cd_referee *o, const cd_observed_updated *observe
                                               observed->slots.count}};
     o->reference->due = o->free_reference->due = observed->stepped.items;
     CD_TRY(cd_oracle_judge_update(o->oracle, &before, &after, err));
+    cd_optimized_plan(o->options.plan, &o->settings, observed->step, o->formulas);
+    const cd_oracle_formulas formulas = {.formulas = o->formulas,
+                                         .due = observed->stepped.items,
+                                         .parameters = observed->parameters.items,
+                                         .gradients = observed->gradients.items,
+                                         .after = observed->optimized.items,
+                                         .count = observed->optimized.count};
+    CD_TRY(cd_oracle_judge_formulas(o->oracle, &formulas, err));
+    CD_TRY(cd_custody_updated(o->custody, observed->parameters.items, err));
     return CDDP_OK;
 }
 
@@ -337,6 +412,7 @@ void cd_referee_destroy(cd_referee *o)
 {
     if (o == NULL) return;
     cd_oracle_destroy(o->oracle);
+    cd_custody_destroy(o->custody);
     cd_reference_destroy(o->reference);
     cd_reference_destroy(o->free_reference);
     cd_numbers_fini(&o->numbers);

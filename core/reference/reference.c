@@ -44,7 +44,17 @@ typedef struct whole_micro {
     const cd_micro_batch *samples;
     uint32_t sample; /* one position in the batch, or CD_ORACLE_ALL */
     double loss_scale;
+    const cddp_tensor
+        *entered; /* buffers at the entry of the last forward; NULL: as it finds them */
 } whole_micro;
+
+static cddp_status enter_again(const whole_micro *w, cddp_error *err)
+{
+    cd_module *module = w->replica->model->module;
+    for (size_t i = 0; i < module->buffer_count; i++)
+        CD_TRY(module->device->copy(&module->buffers[i].tensor, &w->entered[i], NULL, err));
+    return CDDP_OK;
+}
 
 static cddp_status run_micro(const whole_micro *w, cddp_error *err)
 {
@@ -60,6 +70,7 @@ static cddp_status run_micro(const whole_micro *w, cddp_error *err)
                         .first = all ? f * micro->samples : w->sample,
                         .count = all ? micro->samples : 1,
                         .loss_scale = w->loss_scale};
+        if (w->entered != NULL && f + 1 == micro->forwards) CD_TRY(enter_again(w, err));
         CD_TRY(cd_normaliser_find(w->normaliser, w->settings, micro, f, &pass.divisor, err));
         CD_TRY(cd_replica_forward(w->replica, &pass, err));
         CD_TRY(cd_replica_loss(w->replica, &pass, err));
@@ -78,6 +89,7 @@ static cddp_status reference_load(void *self, const cddp_tensor *parameters,
     cd_module *module = r->replica->model->module;
     CD_TRY(cd_low_precision_end(&r->low, err));
     r->has_digest = false;
+    r->loaded = buffers;
     for (size_t i = 0; i < module->parameter_count; i++) {
         CD_TRY(module->device->copy(&module->parameters[i].tensor, &parameters[i], NULL, err));
         cddp_grad_drop(&module->parameters[i].grad);
@@ -305,14 +317,16 @@ static cddp_status reference_run(void *self, const cd_oracle_part *part, cddp_er
     r->running = &micro;
     r->normaliser.computes_objective = part->objective;
     cd_replica_begin_step(r->replica, part->rank, part->step);
-    const cddp_status status = run_micro(&(whole_micro){.replica = r->replica,
-                                                        .normaliser = &r->normaliser,
-                                                        .settings = settings_of(r, part->rank),
-                                                        .micro = &micro,
-                                                        .samples = &samples,
-                                                        .sample = part->sample,
-                                                        .loss_scale = *r->loss_scale},
-                                         err);
+    const cddp_status status =
+        run_micro(&(whole_micro){.replica = r->replica,
+                                 .normaliser = &r->normaliser,
+                                 .settings = settings_of(r, part->rank),
+                                 .micro = &micro,
+                                 .samples = &samples,
+                                 .sample = part->sample,
+                                 .entered = part->reenters ? r->loaded : NULL,
+                                 .loss_scale = *r->loss_scale},
+                  err);
     const bool left_early = status == CDDP_E_ABORTED && micro.abort_after > 0;
     r->running = NULL;
     return left_early ? CDDP_OK : status;
@@ -406,6 +420,88 @@ static cddp_status reference_statistics(void *self, const cd_oracle_part *part, 
     return CDDP_OK;
 }
 
+/* ---- a micro-step as data ---- */
+
+/* Divisors that are averages over a step: of each forward. */
+static cddp_status find_divisors(cd_reference *r, const cd_example_batch *batch, double *divisors,
+                                 cddp_error *err)
+{
+    const cddp_plan_settings *settings = settings_of(r, batch->micro->place.rank);
+    r->normaliser.computes_objective = false;
+    for (uint32_t f = 0; f < batch->micro->forwards; f++)
+        CD_TRY(cd_normaliser_find(&r->normaliser, settings, batch->micro, f, &divisors[f], err));
+    return CDDP_OK;
+}
+
+/* The micro-batches of several ranks side by side: the next fill takes the arrays of this one. */
+static cddp_status keep_samples(cd_reference *r, cd_micro_batch *batch, cddp_error *err)
+{
+    const size_t count = batch->count;
+    int64_t *ids = cd_arena_array(&r->memory, count + 1, sizeof *ids);
+    uint32_t *epochs = cd_arena_array(&r->memory, count + 1, sizeof *epochs);
+    double *weights = cd_arena_array(&r->memory, count + 1, sizeof *weights);
+    CD_TRY(cd_arena_check(&r->memory, err, "the samples of an example"));
+    memcpy(ids, batch->ids, count * sizeof *ids);
+    memcpy(epochs, batch->epochs, count * sizeof *epochs);
+    memcpy(weights, batch->weights, count * sizeof *weights);
+    batch->ids = ids;
+    batch->epochs = epochs;
+    batch->weights = weights;
+    return CDDP_OK;
+}
+
+typedef struct example_room {
+    cd_example_batch *batches; /* (world) */
+    cd_micro *micros;
+    cd_micro_batch *samples;
+    double *divisors; /* (world, FORWARDS_MAX) */
+} example_room;
+
+static cddp_status add_batch(cd_reference *r, const example_room *room, size_t index,
+                             cddp_error *err)
+{
+    double *divisors = room->divisors + index * FORWARDS_MAX;
+    CD_TRY(find_samples(r, &room->micros[index], &room->samples[index], err));
+    CD_TRY(keep_samples(r, &room->samples[index], err));
+    room->batches[index] = (cd_example_batch){.micro = &room->micros[index],
+                                              .samples = &room->samples[index],
+                                              .divisors = divisors};
+    CD_TRY(find_divisors(r, &room->batches[index], divisors, err));
+    return CDDP_OK;
+}
+
+/* The rank's own micro-batch; with common statistics also those of all other ranks that run it. */
+static cddp_status reference_example(void *self, const cd_oracle_part *part,
+                                     cd_second_program *program, const char **why, cddp_error *err)
+{
+    cd_reference *r = self;
+    const uint32_t world = exchanges_statistics(r) ? (uint32_t)r->plan->world.size : 1;
+    const cd_arena_mark mark = cd_arena_get_mark(&r->memory);
+    const example_room room = {cd_arena_array(&r->memory, world, sizeof(cd_example_batch)),
+                               cd_arena_array(&r->memory, world, sizeof(cd_micro)),
+                               cd_arena_array(&r->memory, world, sizeof(cd_micro_batch)),
+                               cd_arena_array(&r->memory, (size_t)world * FORWARDS_MAX,
+                                              sizeof(double))};
+    size_t count = 0;
+    CD_TRY(cd_arena_check(&r->memory, err, "an example of rank %u", part->rank));
+    for (uint32_t rank = 0; rank < world; rank++) {
+        cd_oracle_part one = *part;
+        if (world > 1) one.rank = rank;
+        if (!find_micro(r, &one, &room.micros[count])) continue;
+        CD_TRY(add_batch(r, &room, count, err));
+        room.batches[count++].is_own = one.rank == part->rank;
+    }
+    const cd_example_request request = {.replica = r->replica,
+                                        .ranks = room.batches,
+                                        .rank_count = count,
+                                        .forward_parameter = reference_forward_parameter,
+                                        .context = r,
+                                        .loss_scale = *r->loss_scale};
+    CD_TRY(cd_example_fill(&r->example, &request, program, why, err));
+    cd_arena_rewind(&r->memory, mark);
+    return CDDP_OK;
+}
+
 /* ---- life ---- */
 
 void cd_reference_share_init(cd_reference_share *share, const cddp_plan *plan,
@@ -495,7 +591,9 @@ cddp_status cd_reference_create(const cd_reference_options *options, cd_referenc
                                    .parameters = reference_parameters,
                                    .gradients = reference_gradients,
                                    .buffers = reference_buffers,
-                                   .update = reference_update};
+                                   .update = reference_update,
+                                   .example = reference_example};
+    cd_example_init(&r->example, options->allocator);
     const cd_replica_options replica = {.plan = options->plan,
                                         .rank = options->rank,
                                         .device = options->device,
@@ -523,6 +621,7 @@ void cd_reference_destroy(cd_reference *r)
 {
     if (r == NULL) return;
     cd_release(r->allocator, r->settings, r->setting_capacity * sizeof *r->settings);
+    cd_example_fini(&r->example);
     cd_reference_share_fini(&r->own);
     cd_low_precision_fini(&r->low);
     cd_replica_destroy(r->scout);

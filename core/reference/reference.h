@@ -7,6 +7,7 @@
 #include "core/base/arena.h"
 #include "core/oracle/oracle.h"
 #include "core/plan/replica/replica.h"
+#include "core/reference/example.h"
 #include "core/reference/low_precision.h"
 #include "core/reference/normaliser.h"
 #include "core/reference/samples.h"
@@ -38,6 +39,7 @@ typedef struct cd_reference {
     cddp_tensor *parameters; /* (parameter_count) views of the replica's */
     /* (parameter_count) views of the replica's slots, refreshed by the getter */
     cddp_grad *gradients;
+    const cddp_tensor *loaded; /* buffers, of the latest load; NULL: none */
     cddp_tensor *buffers;
     cddp_tensor *slots; /* (slot_count) of the optimizers */
     int32_t *slot_parameters;
@@ -58,6 +60,7 @@ typedef struct cd_reference {
     cd_statistics_key key;
     bool has_digest;
     cd_statistics *listening; /* whose exchanges the running pass takes part in */
+    cd_example example;       /* a micro-step as data for the second form */
 } cd_reference;
 
 typedef struct cd_reference_options {

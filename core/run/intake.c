@@ -7,6 +7,7 @@
 #include "core/base/alloc.h"
 #include "core/base/arena.h"
 #include "core/base/error.h"
+#include "core/reference/optimized.h"
 #include "core/trace/points.h"
 
 #define MEMORY_BLOCK_BYTES ((size_t)1 << 12)
@@ -14,6 +15,7 @@
 /* The copies of one moment, which the referee borrows until that moment comes again. */
 typedef struct copies {
     cd_tensor_copies parameters, buffers, slots;
+    cd_tensor_copies optimized; /* slots, parameter by parameter */
     cd_gradient_copies gradients;
 } copies;
 
@@ -24,19 +26,22 @@ struct cd_intake {
     cd_watcher watcher;
     cd_referee *referee; /* NULL until the trainer opens */
     size_t parameter_count, buffer_count, slot_count;
-    copies begin, forward, reduced, clips, before, updated, finish;
-    cd_gradient_copies local; /* (parameter_count) */
-    cd_tensor_copies output;  /* of a collective */
-    cd_blob optimizer_state;  /* before an update */
-    cddp_tensor *slots;       /* (slot_count) the run's, to be copied */
-    int32_t *slot_parameters; /* (slot_count) */
+    copies look, begin, forward, reduced, clips, before, updated, finish;
+    cd_gradient_copies local;       /* (parameter_count) */
+    cd_tensor_copies output;        /* of a collective */
+    cd_blob optimizer_state;        /* before an update */
+    cddp_tensor *slots;             /* (slot_count) the run's, to be copied */
+    int32_t *slot_parameters;       /* (slot_count) */
+    cd_oracle_optimized *optimized; /* (optimized_count) scratch, and then what is observed */
+    size_t optimized_count;
 };
 
 /* ---- copies ---- */
 
 static cddp_status init_copies(const cd_intake *n, copies *c, cddp_error *err)
 {
-    c->parameters.allocator = c->buffers.allocator = c->slots.allocator = n->allocator;
+    c->parameters.allocator = c->buffers.allocator = c->slots.allocator = c->optimized.allocator =
+        n->allocator;
     CD_TRY(cd_gradient_copies_init(&c->gradients, n->allocator, n->parameter_count, err));
     return CDDP_OK;
 }
@@ -46,6 +51,7 @@ static void fini_copies(copies *c)
     cd_tensor_copies_fini(&c->parameters);
     cd_tensor_copies_fini(&c->buffers);
     cd_tensor_copies_fini(&c->slots);
+    cd_tensor_copies_fini(&c->optimized);
     cd_gradient_copies_fini(&c->gradients);
 }
 
@@ -74,6 +80,27 @@ static cddp_status copy_gradients(copies *c, const cddp_grad *gradients,
     return CDDP_OK;
 }
 
+/* Every optimizer's state of every parameter that it has here. */
+static cddp_status copy_optimized(cd_intake *n, copies *c, const cd_replica *replica,
+                                  cd_observed_optimized *observed, cddp_error *err)
+{
+    const size_t slots = CD_FORMULA_SLOTS_MAX;
+    const cd_arena_mark mark = cd_arena_get_mark(&n->memory);
+    cddp_tensor *theirs =
+        cd_arena_array(&n->memory, n->optimized_count * slots + 1, sizeof *theirs);
+    CD_TRY(cd_arena_check(&n->memory, err, "the state of %zu parameters", n->optimized_count));
+    cd_optimized_collect(replica, n->optimized);
+    for (size_t i = 0; i < n->optimized_count; i++)
+        for (size_t s = 0; s < slots; s++) theirs[i * slots + s] = n->optimized[i].slots[s];
+    CD_TRY(cd_tensor_copies_take(&c->optimized, theirs, n->optimized_count * slots, err));
+    cd_arena_rewind(&n->memory, mark);
+    for (size_t i = 0; i < n->optimized_count; i++)
+        for (size_t s = 0; s < slots; s++)
+            n->optimized[i].slots[s] = c->optimized.items[i * slots + s];
+    *observed = (cd_observed_optimized){n->optimized, n->optimized_count};
+    return CDDP_OK;
+}
+
 /* ---- opening ---- */
 
 static cddp_status make_room(cd_intake *n, const cd_watched_model *model, cddp_error *err)
@@ -84,9 +111,11 @@ static cddp_status make_room(cd_intake *n, const cd_watched_model *model, cddp_e
     n->slot_count = cd_replica_slot_count(model->replica);
     n->slots = cd_arena_array(&n->memory, n->slot_count + 1, sizeof *n->slots);
     n->slot_parameters = cd_arena_array(&n->memory, n->slot_count + 1, sizeof *n->slot_parameters);
+    n->optimized_count = cd_optimized_count(model->replica);
+    n->optimized = cd_arena_array(&n->memory, n->optimized_count + 1, sizeof *n->optimized);
     CD_TRY(cd_arena_check(&n->memory, err, "the intake of rank %u", n->options.rank->rank));
-    copies *const all[] = {&n->begin,  &n->forward, &n->reduced, &n->clips,
-                           &n->before, &n->updated, &n->finish};
+    copies *const all[] = {&n->look,  &n->begin,  &n->forward, &n->reduced,
+                           &n->clips, &n->before, &n->updated, &n->finish};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) CD_TRY(init_copies(n, all[i], err));
     CD_TRY(cd_gradient_copies_init(&n->local, n->allocator, n->parameter_count, err));
     return CDDP_OK;
@@ -114,6 +143,31 @@ static cddp_status intake_open(void *self, const cd_watched_model *model, cddp_e
 }
 
 /* ---- moments ---- */
+
+static cddp_status intake_look(void *self, const cd_watched_moment *moment, cddp_error *err)
+{
+    cd_intake *n = self;
+    cd_observed_look observed = {.moment = moment->moment,
+                                 .step = moment->step,
+                                 .micro_step =
+                                     moment->micro != NULL ? moment->micro->place.micro_step : 0};
+    CD_TRY(copy_parameters(n, &n->look, moment->values.parameters, &observed.parameters, err));
+    CD_TRY(copy_gradients(&n->look, moment->values.gradients, &observed.gradients, err));
+    CD_TRY(copy_buffers(n, &n->look, moment->values.buffers, &observed.buffers, err));
+    CD_POINT_TRACED(COUNT, "observed.look.moment", n->options.tracer, observed.moment);
+    CD_POINT_TRACED(COUNT, "observed.look.step", n->options.tracer, observed.step);
+    CD_POINT_TRACED(COUNT, "observed.look.micro_step", n->options.tracer, observed.micro_step);
+    CD_POINT_TRACED(TENSORS, "observed.look.parameters", n->options.tracer,
+                    observed.parameters.items, sizeof observed.parameters.items[0],
+                    observed.parameters.count);
+    CD_POINT_TRACED(GRADIENTS, "observed.look.gradients", n->options.tracer,
+                    (void *)observed.gradients.items, sizeof observed.gradients.items[0],
+                    observed.gradients.count);
+    CD_POINT_TRACED(TENSORS, "observed.look.buffers", n->options.tracer, observed.buffers.items,
+                    sizeof observed.buffers.items[0], observed.buffers.count);
+    CD_TRY(cd_referee_look(n->referee, &observed, err));
+    return CDDP_OK;
+}
 
 static cddp_status intake_rescaled(void *self, double loss_scale, cddp_error *err)
 {
@@ -156,12 +210,16 @@ static cddp_status intake_before_update(void *self, const cd_replica *replica, c
     cd_arena_rewind(&n->memory, mark);
     cd_blob_clear(&n->optimizer_state);
     CD_TRY(cd_replica_save_optimizers(replica, &n->optimizer_state, err));
+    CD_TRY(copy_optimized(n, &n->before, replica, &observed.optimized, err));
     CD_POINT_TRACED(TENSORS, "observed.before_update.parameters", n->options.tracer,
                     observed.parameters.items, sizeof observed.parameters.items[0],
                     observed.parameters.count);
     CD_POINT_TRACED(COUNT, "observed.before_update.optimizer_state", n->options.tracer,
                     *((unsigned char *)observed.optimizer_state.blob->bytes +
                       observed.optimizer_state.blob->used - 1));
+    CD_POINT_TRACED(TENSORS, "observed.before_update.optimized", n->options.tracer,
+                    &observed.optimized.items->slots[0], sizeof *observed.optimized.items,
+                    observed.optimized.count);
     CD_TRY(cd_referee_before_update(n->referee, &observed, err));
     return CDDP_OK;
 }
@@ -306,6 +364,7 @@ static cddp_status intake_updated(void *self, const cd_watched_update *watched, 
     CD_TRY(copy_gradients(&n->updated, watched->values.gradients, &observed.gradients, err));
     CD_TRY(cd_tensor_copies_take(&n->updated.slots, n->slots, n->slot_count, err));
     observed.slots = (cd_observed_tensors){n->updated.slots.items, n->slot_count};
+    CD_TRY(copy_optimized(n, &n->updated, watched->replica, &observed.optimized, err));
     CD_POINT_TRACED(COUNT, "observed.updated.step", n->options.tracer, observed.step);
     CD_POINT_TRACED(FLAG, "observed.updated.stepped", n->options.tracer,
                     *(bool *)observed.stepped.items);
@@ -319,6 +378,9 @@ static cddp_status intake_updated(void *self, const cd_watched_update *watched, 
                     sizeof observed.slots.items[0], observed.slots.count);
     CD_POINT_TRACED(COUNT, "observed.updated.slot_parameters", n->options.tracer,
                     *(int32_t *)observed.slot_parameters.items);
+    CD_POINT_TRACED(TENSORS, "observed.updated.optimized", n->options.tracer,
+                    &observed.optimized.items->slots[0], sizeof *observed.optimized.items,
+                    observed.optimized.count);
     CD_TRY(cd_referee_updated(n->referee, &observed, err));
     return CDDP_OK;
 }
@@ -355,8 +417,8 @@ static cddp_status intake_finish(void *self, const cd_watched_values *values, cd
 static void intake_close(void *self)
 {
     cd_intake *n = self;
-    copies *const all[] = {&n->begin,  &n->forward, &n->reduced, &n->clips,
-                           &n->before, &n->updated, &n->finish};
+    copies *const all[] = {&n->look,  &n->begin,  &n->forward, &n->reduced,
+                           &n->clips, &n->before, &n->updated, &n->finish};
     cd_referee_destroy(n->referee);
     n->referee = NULL;
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) fini_copies(all[i]);
@@ -367,6 +429,7 @@ static void intake_close(void *self)
 }
 
 static const cd_watcher_ops intake_ops = {.open = intake_open,
+                                          .look = intake_look,
                                           .rescaled = intake_rescaled,
                                           .begin = intake_begin,
                                           .before_update = intake_before_update,

@@ -19,10 +19,10 @@ static cddp_status train(const cd_rank_argument *a, cd_trainer_options *options,
 {
     cd_intake *intake = NULL;
     const cd_intake_options watched = {.plan = options->plan,
-                                      .rank = options->rank,
-                                      .tracer = options->tracer,
-                                      .share = a->share,
-                                      .reference_share = a->reference_share};
+                                       .rank = options->rank,
+                                       .tracer = options->tracer,
+                                       .share = a->share,
+                                       .reference_share = a->reference_share};
     if (a->options->oracle) {
         CD_TRY(cd_intake_create(&watched, &intake, err));
         options->watcher = cd_intake_get_watcher(intake);

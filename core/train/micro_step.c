@@ -101,8 +101,8 @@ static cddp_status run_forward(cd_trainer *t, cd_pass *pass, cddp_error *err)
         CD_TRY(cd_streams_settle(&t->streams, err)); /* buffers were broadcast */
     }
     CD_POINT_BUFFERS("forward.buffer", t);
-    CD_TRY(cd_trainer_emit_buffers(t, CD_MOMENT_FORWARD, err));
-    if (t->view.watcher != NULL && pass->first == 0) {
+    CD_TRY(cd_trainer_show(t, CD_MOMENT_FORWARD, err));
+    if (t->view.watcher != NULL) {
         const cd_watched_values values = cd_trainer_refresh_views(t);
         CD_TRY(t->view.watcher->ops->enter_forward(t->view.watcher->self, micro->place.micro_step,
                                                    &values, err));
@@ -116,6 +116,7 @@ static cddp_status run_forward(cd_trainer *t, cd_pass *pass, cddp_error *err)
     t->now.is_in_forward = false;
     CD_TRY(status);
     CD_POINT_BUFFERS("after_forward.buffer", t);
+    CD_TRY(cd_trainer_show(t, CD_MOMENT_AFTER_FORWARD, err));
     if (!micro->bypass) CD_TRY(end_forward(t, pass, err));
     if (micro->grad_mode) CD_TRY(cd_replica_loss(t->replica, pass, err));
     return CDDP_OK;

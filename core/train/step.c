@@ -15,8 +15,7 @@
 /* When what was queued on the default stream has taken effect. */
 static cddp_status show_reduction(cd_trainer *t, const cd_micro *last, cddp_error *err)
 {
-    if (t->view.watcher == NULL) return CDDP_OK;
-    if (CD_POINT_SKIPS("shown.reduction", t)) return CDDP_OK;
+    if (t->view.watcher == NULL && !cd_tracer_wants_digest(t->tracer)) return CDDP_OK;
     CD_TRY(cd_streams_look(&t->streams, err));
     cd_watched_reduction reduction = {.micro = last,
                                       .window_first = t->now.window_first,
@@ -28,8 +27,9 @@ static cddp_status show_reduction(cd_trainer *t, const cd_micro *last, cddp_erro
                                       .values = cd_trainer_refresh_views(t)};
     if (!cd_trainer_has_block(t, &reduction.block_first, &reduction.block_count))
         reduction.block_count = 0;
-    CD_TRY(t->view.watcher->ops->reduced(t->view.watcher->self, &reduction, err));
-    return CDDP_OK;
+    if (t->view.watcher != NULL && !CD_POINT_SKIPS("shown.reduction", t))
+        CD_TRY(t->view.watcher->ops->reduced(t->view.watcher->self, &reduction, err));
+    return CD_PASS(cd_trainer_show(t, CD_MOMENT_AFTER_BACKWARD, err));
 }
 
 cddp_status cd_trainer_close_window(cd_trainer *t, const cd_micro *micro, cddp_error *err)
@@ -46,6 +46,7 @@ cddp_status cd_trainer_close_window(cd_trainer *t, const cd_micro *micro, cddp_e
 
 cddp_status cd_trainer_show_before(cd_trainer *t, cddp_error *err)
 {
+    CD_TRY(cd_trainer_show(t, CD_MOMENT_BEFORE_STEP, err));
     if (t->view.watcher != NULL)
         CD_TRY(t->view.watcher->ops->before_update(t->view.watcher->self, t->replica, err));
     return CDDP_OK;
@@ -91,11 +92,11 @@ static cddp_status unscale(cd_trainer *t, cddp_error *err)
 static cddp_status prepare_gradients(cd_trainer *t, cd_trainer_decision *decision, cddp_error *err)
 {
     const bool clips = t->clipping != NULL;
-    if (clips && t->program.settings.clip.place == CDDP_CLIP_BEFORE_UNSCALE)
-        CD_TRY(cd_trainer_clip(t, decision, err));
+    bool is_first = t->program.settings.clip.place == CDDP_CLIP_BEFORE_UNSCALE;
+    if (clips && t->program.settings.amp.enable) CD_POINT_FLAG("step.clips_first", t, is_first);
+    if (clips && is_first) CD_TRY(cd_trainer_clip(t, decision, err));
     CD_TRY(unscale(t, err));
-    if (clips && t->program.settings.clip.place == CDDP_CLIP_AFTER_REDUCTION)
-        CD_TRY(cd_trainer_clip(t, decision, err));
+    if (clips && !is_first) CD_TRY(cd_trainer_clip(t, decision, err));
     return CDDP_OK;
 }
 
@@ -123,13 +124,15 @@ cddp_status cd_trainer_emit_touch(cd_trainer *t, size_t optimizer, size_t positi
                                   cddp_error *err)
 {
     const cd_replica_optimizer *o = &t->replica->optimizers[optimizer];
-    uint64_t digest = 0;
+    uint64_t digest = 0, gradient = 0;
     const int64_t held = cd_replica_find_piece(o, position);
     if (t->tracer == NULL || held < 0) return CDDP_OK;
     CD_TRY(cd_optimizer_state_digest(o->optimizer, (size_t)held, &digest, err));
+    if (cd_tracer_wants_digest(t->tracer))
+        CD_TRY(cd_gradient_digest(o->grads[position], &gradient, err));
     CD_EMIT(t->tracer, optimizer_touch, NULL, .optimizer = (int64_t)optimizer,
             .param = t->parameters[o->ordinals[position]].variable, .touched = touched,
-            .state = (int64_t)digest);
+            .state = (int64_t)digest, .gradient = (int64_t)gradient);
     return CDDP_OK;
 }
 
@@ -186,6 +189,7 @@ static cddp_status run_update(cd_trainer *t, const cd_micro *last, cddp_error *e
     CD_TRY(show_update(t, err));
     CD_POINT_PARAMETERS("after_update.parameter", t);
     CD_POINT_SLOTS("after_update.slot", t);
+    CD_TRY(cd_trainer_show(t, CD_MOMENT_AFTER_UPDATE, err));
     if (t->program.settings.amp.enable) {
         CD_TRY(cd_loss_scaler_update(&t->scaling.scaler, err));
         CD_TRY(cd_trainer_rescale(t, err));
@@ -233,12 +237,13 @@ cddp_status cd_trainer_step(cd_trainer *t, const cd_micro *last, cddp_error *err
         t->now.reductions++;
         CD_TRY(cd_trainer_update(t, last, err));
     }
-    if (!CD_POINT_SKIPS("step.average", t)) CD_TRY(cd_trainer_average(t, err));
+    if (t->averaging == NULL || !CD_POINT_SKIPS("step.average", t))
+        CD_TRY(cd_trainer_average(t, err));
     CD_POINT_PARAMETERS("after_average.parameter", t);
+    if (t->averaging != NULL) CD_TRY(cd_trainer_show(t, CD_MOMENT_AFTER_AVERAGE, err));
     t->now.has_stepped = false;
     if (last->touch_parameters) CD_TRY(touch_parameters(t, err));
-    CD_TRY(cd_trainer_emit_parameters(t, CD_MOMENT_AFTER_STEP, err));
-    CD_TRY(cd_trainer_emit_optimizers(t, CD_MOMENT_AFTER_STEP, err));
+    CD_TRY(cd_trainer_show(t, CD_MOMENT_AFTER_STEP, err));
     CD_POINT_PARAMETERS("after_step.parameter", t);
     CD_POINT_SLOTS("after_step.slot", t);
     /* after the values were reported: the grid would hide a small difference */

@@ -221,7 +221,7 @@ static void play(scene *s)
     toy_init(&t, s->world_size);
     for (uint32_t r = 0; r < s->world_size; r++) {
         for (uint32_t m = 0; m < MICROS; m++) {
-            cd_oracle_part part = {r, 0, m, CD_ORACLE_ALL, false};
+            cd_oracle_part part = {r, 0, m, CD_ORACLE_ALL, false, false};
             toy_drop(&t);
             assert_int_equal(toy_run(&t, &part, NULL), CDDP_OK);
             for (size_t p = 0; p < UNUSED; p++)
