@@ -20,9 +20,9 @@
 ** contribution, or the result when it posted last. That breaks the assumption of
 ** Note [Turns commute], and the world cannot see it: reading memory leaves no trace. So run number
 ** 2^k, and every 64th, draws its turns as well. An outcome that is not verified is found like any
-** other. Exhaustive search knows all outcomes of one order of turns at the end. When a probe had another
-** one, the order matters, and the search begins again with turns. (With symmetry outcomes are equal
-** only up to a renaming, and are not compared.)
+** other. Exhaustive search knows all outcomes of one order of turns at the end. When a probe had
+** another one, the order matters, and the search begins again with turns. (With symmetry outcomes
+** are equal only up to a renaming, and are not compared.)
 **
 ** Note [Merging] Two runs in one state (sim/past.h) have the same choices before them, and each
 ** outcome behind is reached from either. The second goes on in fifo order without being varied.

@@ -397,7 +397,8 @@ static cddp_status fill_locals(cd_locals *locals, const cd_start *start,
         for (uint32_t m = span.first; m < span.end; m++) {
             cd_oracle_part part = part_of(reduction, r, m);
             e->drop_gradients(e->self);
-            if (e->sample_count(e->self, &part) == 0) continue;
+            *cd_locals_samples(locals, r, m) = e->sample_count(e->self, &part);
+            if (*cd_locals_samples(locals, r, m) == 0) continue;
             CD_TRY_OUT(e->run(e->self, &part, err));
             const cddp_grad *grads = e->gradients(e->self);
             for (size_t i = 0; i < locals->parameter_count; i++) {

@@ -29,6 +29,7 @@ struct cd_intake {
     copies look, begin, forward, reduced, clips, before, updated, finish;
     cd_gradient_copies local;       /* (parameter_count) */
     cd_tensor_copies output;        /* of a collective */
+    cd_tensor_copies bucket;        /* on its way through a hook */
     cd_blob optimizer_state;        /* before an update */
     cddp_tensor *slots;             /* (slot_count) the run's, to be copied */
     int32_t *slot_parameters;       /* (slot_count) */
@@ -319,6 +320,50 @@ static cddp_status intake_reduced(void *self, const cd_watched_reduction *watche
     return CDDP_OK;
 }
 
+/* The layout cannot change during the call; the numbers are copied. */
+static cddp_status intake_transferred(void *self, const cd_watched_transfer *watched,
+                                      cddp_error *err)
+{
+    cd_intake *n = self;
+    const cd_observed_places places = {watched->variables, watched->offsets, watched->lengths,
+                                       watched->count};
+    CD_TRY(cd_tensor_copies_take(&n->bucket, watched->flat, 1, err));
+    cd_observed_leaves leaves = {.bucket = watched->bucket,
+                                 .generation = watched->generation,
+                                 .is_last = watched->is_last,
+                                 .is_shadow = watched->is_shadow,
+                                 .places = places,
+                                 .hook = {true, watched->hook_flags},
+                                 .wire = watched->wire,
+                                 .flat = {n->bucket.items[0]}};
+    cd_observed_returns returns = {.bucket = watched->bucket,
+                                   .generation = watched->generation,
+                                   .is_shadow = watched->is_shadow,
+                                   .places = places,
+                                   .flat = {n->bucket.items[0]}};
+    if (watched->is_result) {
+        CD_POINT_TRACED(COUNT, "observed.returns.bucket", n->options.tracer, returns.bucket);
+        CD_POINT_TRACED(COUNT, "observed.returns.generation", n->options.tracer,
+                        returns.generation);
+        CD_POINT_TRACED(FLAG, "observed.returns.is_shadow", n->options.tracer, returns.is_shadow);
+        if (CD_POINT_TRACED_SKIPS("observed.returns.places", n->options.tracer))
+            returns.places.count = 0;
+        CD_POINT_TRACED(TENSOR, "observed.returns.flat", n->options.tracer, returns.bucket,
+                        &returns.flat.copy);
+        return CD_PASS(cd_referee_returns(n->referee, &returns, err));
+    }
+    CD_POINT_TRACED(COUNT, "observed.leaves.bucket", n->options.tracer, leaves.bucket);
+    CD_POINT_TRACED(COUNT, "observed.leaves.generation", n->options.tracer, leaves.generation);
+    CD_POINT_TRACED(FLAG, "observed.leaves.is_last", n->options.tracer, leaves.is_last);
+    CD_POINT_TRACED(FLAG, "observed.leaves.is_shadow", n->options.tracer, leaves.is_shadow);
+    if (CD_POINT_TRACED_SKIPS("observed.leaves.places", n->options.tracer)) leaves.places.count = 0;
+    CD_POINT_TRACED(FLAG, "observed.leaves.hook", n->options.tracer, leaves.hook.is_present);
+    CD_POINT_TRACED(COUNT, "observed.leaves.wire", n->options.tracer, leaves.wire);
+    CD_POINT_TRACED(TENSOR, "observed.leaves.flat", n->options.tracer, leaves.bucket,
+                    &leaves.flat.copy);
+    return CD_PASS(cd_referee_leaves(n->referee, &leaves, err));
+}
+
 static cddp_status intake_clips(void *self, const cd_watched_norm *watched, cddp_error *err)
 {
     cd_intake *n = self;
@@ -424,7 +469,8 @@ static void intake_close(void *self)
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) fini_copies(all[i]);
     cd_gradient_copies_fini(&n->local);
     cd_tensor_copies_fini(&n->output);
-    n->output.allocator = n->allocator;
+    cd_tensor_copies_fini(&n->bucket);
+    n->output.allocator = n->bucket.allocator = n->allocator;
     cd_blob_fini(&n->optimizer_state);
 }
 
@@ -437,6 +483,7 @@ static const cd_watcher_ops intake_ops = {.open = intake_open,
                                           .normalised = intake_normalised,
                                           .accumulated = intake_accumulated,
                                           .reduced = intake_reduced,
+                                          .transferred = intake_transferred,
                                           .clips = intake_clips,
                                           .assigned = intake_assigned,
                                           .updated = intake_updated,
@@ -455,7 +502,8 @@ cddp_status cd_intake_create(const cd_intake_options *options, cd_intake **intak
     CD_TRY(cd_arena_check(&memory, err, "the intake of rank %u", options->rank->rank));
     n->memory = memory;
     n->options = *options;
-    n->allocator = n->output.allocator = n->optimizer_state.allocator = allocator;
+    n->allocator = n->output.allocator = n->bucket.allocator = n->optimizer_state.allocator =
+        allocator;
     n->watcher = (cd_watcher){&intake_ops, n};
     *intake = n;
     return CDDP_OK;

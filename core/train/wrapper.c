@@ -229,5 +229,6 @@ cddp_status cd_trainer_wrap(cd_trainer *t, cddp_error *err)
     CD_TRY(register_hook(t, err));
     CD_TRY(check_sharded(t, err));
     CD_TRY(cd_trainer_attach_optimizers(t, err));
+    cd_trainer_watch_buckets(t);
     return CDDP_OK;
 }

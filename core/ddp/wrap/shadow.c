@@ -129,6 +129,7 @@ static cddp_status complete_shadows(cddp_ddp *d, cddp_error *err)
                                      cd_bucket_set_reported(set, bucket, &plain),
                                      &bucket->is_complete, err));
             CD_TRY(cd_reducer_check_future(&d->reducer, bucket, err));
+            if (bucket->is_complete) CD_TRY(cd_reducer_show(&d->reducer, set, bucket, true, err));
             left -= bucket->is_complete;
         }
     return CDDP_OK;
