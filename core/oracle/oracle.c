@@ -193,10 +193,27 @@ static cddp_status copy_form(cddp_grad *mine, const cddp_grad *theirs, cddp_erro
     return CDDP_OK;
 }
 
+/* What the run shows does not index the judge's memory unchecked. */
+static cddp_status check_local(const cd_oracle *o, size_t parameter, const cddp_grad *gradient,
+                               cddp_error *err)
+{
+    if (parameter >= o->options.parameter_count) {
+        return cd_fail(err, CDDP_E_STATE,
+                       "a gradient of parameter %zu arrived, and the model has %zu", parameter,
+                       o->options.parameter_count);
+    }
+    const int64_t expected = o->parameters[parameter].numel,
+                  actual = cddp_tensor_numel(&gradient->value);
+    if (gradient->kind != CDDP_GRAD_DENSE || actual == expected) return CDDP_OK;
+    return cd_fail(err, CDDP_E_STATE, "a gradient of %s has %lld elements, and the parameter %lld",
+                   o->parameters[parameter].name, (long long)actual, (long long)expected);
+}
+
 cddp_status cd_oracle_push_local(cd_oracle *oracle, size_t parameter, const cddp_grad *gradient,
                                  cddp_error *err)
 {
     cd_oracle *o = oracle;
+    CD_TRY(check_local(o, parameter, gradient, err));
     o->captured[parameter] = true;
     o->local_present[parameter] = gradient->kind != CDDP_GRAD_UNDEFINED;
     if (cd_oracle_is_exact_device(o)) {

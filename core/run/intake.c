@@ -185,6 +185,9 @@ static cddp_status take_before_update(cd_intake *n, const cd_watched_moment *mom
     CD_POINT_TRACED(COUNT, "observed.before_update.optimizer_state", n->options.tracer,
                     *((unsigned char *)observed.optimizer_state.blob->bytes +
                       observed.optimizer_state.blob->used - 1));
+    CD_POINT_TRACED(TENSORS, "observed.before_update.optimized", n->options.tracer,
+                    &observed.optimized.items->slots[0], sizeof *observed.optimized.items,
+                    observed.optimized.count);
     CD_TRY(cd_referee_before_update(n->referee, &observed, err));
     return CDDP_OK;
 }
@@ -217,6 +220,17 @@ static cddp_status intake_look(void *self, const cd_watched_moment *moment, cddp
     CD_TRY(copy_parameters(n, &n->look, moment->values.parameters, &observed.parameters, err));
     CD_TRY(copy_gradients(&n->look, moment->values.gradients, &observed.gradients, err));
     CD_TRY(copy_buffers(n, &n->look, moment->values.buffers, &observed.buffers, err));
+    CD_POINT_TRACED(COUNT, "observed.look.moment", n->options.tracer, observed.moment);
+    CD_POINT_TRACED(COUNT, "observed.look.step", n->options.tracer, observed.step);
+    CD_POINT_TRACED(COUNT, "observed.look.micro_step", n->options.tracer, observed.micro_step);
+    CD_POINT_TRACED(TENSORS, "observed.look.parameters", n->options.tracer,
+                    observed.parameters.items, sizeof observed.parameters.items[0],
+                    observed.parameters.count);
+    CD_POINT_TRACED(GRADIENTS, "observed.look.gradients", n->options.tracer,
+                    (void *)observed.gradients.items, sizeof observed.gradients.items[0],
+                    observed.gradients.count);
+    CD_POINT_TRACED(TENSORS, "observed.look.buffers", n->options.tracer, observed.buffers.items,
+                    sizeof observed.buffers.items[0], observed.buffers.count);
     CD_TRY(cd_referee_look(n->referee, &observed, err));
     if (at == CDDP_MOMENT_BEGIN || moment->begins_window)
         CD_TRY(take_begin(n, moment->step, &moment->values, err));
@@ -313,20 +327,39 @@ static cddp_status intake_transferred(void *self, const cd_watched_transfer *wat
     const cd_observed_places places = {watched->variables, watched->offsets, watched->lengths,
                                        watched->count};
     CD_TRY(cd_tensor_copies_take(&n->bucket, watched->flat, 1, err));
-    const cd_observed_leaves leaves = {.bucket = watched->bucket,
-                                       .generation = watched->generation,
-                                       .is_last = watched->is_last,
-                                       .is_shadow = watched->is_shadow,
-                                       .places = places,
-                                       .hook = {true, watched->hook_flags},
-                                       .wire = watched->wire,
-                                       .flat = {n->bucket.items[0]}};
-    const cd_observed_returns returns = {.bucket = watched->bucket,
-                                         .generation = watched->generation,
-                                         .is_shadow = watched->is_shadow,
-                                         .places = places,
-                                         .flat = {n->bucket.items[0]}};
-    if (watched->is_result) return CD_PASS(cd_referee_returns(n->referee, &returns, err));
+    cd_observed_leaves leaves = {.bucket = watched->bucket,
+                                 .generation = watched->generation,
+                                 .is_last = watched->is_last,
+                                 .is_shadow = watched->is_shadow,
+                                 .places = places,
+                                 .hook = {true, watched->hook_flags},
+                                 .wire = watched->wire,
+                                 .flat = {n->bucket.items[0]}};
+    cd_observed_returns returns = {.bucket = watched->bucket,
+                                   .generation = watched->generation,
+                                   .is_shadow = watched->is_shadow,
+                                   .places = places,
+                                   .flat = {n->bucket.items[0]}};
+    if (watched->is_result) {
+        CD_POINT_TRACED(COUNT, "observed.returns.bucket", n->options.tracer, returns.bucket);
+        CD_POINT_TRACED(COUNT, "observed.returns.generation", n->options.tracer,
+                        returns.generation);
+        CD_POINT_TRACED(FLAG, "observed.returns.is_shadow", n->options.tracer, returns.is_shadow);
+        if (CD_POINT_TRACED_SKIPS("observed.returns.places", n->options.tracer))
+            returns.places.count = 0;
+        CD_POINT_TRACED(TENSOR, "observed.returns.flat", n->options.tracer, returns.bucket,
+                        &returns.flat.copy);
+        return CD_PASS(cd_referee_returns(n->referee, &returns, err));
+    }
+    CD_POINT_TRACED(COUNT, "observed.leaves.bucket", n->options.tracer, leaves.bucket);
+    CD_POINT_TRACED(COUNT, "observed.leaves.generation", n->options.tracer, leaves.generation);
+    CD_POINT_TRACED(FLAG, "observed.leaves.is_last", n->options.tracer, leaves.is_last);
+    CD_POINT_TRACED(FLAG, "observed.leaves.is_shadow", n->options.tracer, leaves.is_shadow);
+    if (CD_POINT_TRACED_SKIPS("observed.leaves.places", n->options.tracer)) leaves.places.count = 0;
+    CD_POINT_TRACED(FLAG, "observed.leaves.hook", n->options.tracer, leaves.hook.is_present);
+    CD_POINT_TRACED(COUNT, "observed.leaves.wire", n->options.tracer, leaves.wire);
+    CD_POINT_TRACED(TENSOR, "observed.leaves.flat", n->options.tracer, leaves.bucket,
+                    &leaves.flat.copy);
     return CD_PASS(cd_referee_leaves(n->referee, &leaves, err));
 }
 
@@ -389,6 +422,9 @@ static cddp_status intake_updated(void *self, const cd_watched_update *watched, 
                     sizeof observed.slots.items[0], observed.slots.count);
     CD_POINT_TRACED(COUNT, "observed.updated.slot_parameters", n->options.tracer,
                     *(int32_t *)observed.slot_parameters.items);
+    CD_POINT_TRACED(TENSORS, "observed.updated.optimized", n->options.tracer,
+                    &observed.optimized.items->slots[0], sizeof *observed.optimized.items,
+                    observed.optimized.count);
     CD_TRY(cd_referee_updated(n->referee, &observed, err));
     return CDDP_OK;
 }

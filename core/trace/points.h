@@ -15,6 +15,9 @@
         if ((tracer) != NULL && (tracer)->rank != NULL)                                 \
             CD_INJECT_##kind(place, (tracer)->rank->rank, (tracer)->step, __VA_ARGS__); \
     } while (0)
+#define CD_POINT_TRACED_SKIPS(place, tracer)       \
+    ((tracer) != NULL && (tracer)->rank != NULL && \
+     CD_INJECT_SKIPS(place, (tracer)->rank->rank, (tracer)->step))
 /* The gradients of a bucket, of a cd_reducer. */
 #define CD_POINT_WRITTEN(r, bucket)                                                   \
     do {                                                                              \
@@ -25,6 +28,7 @@
         }                                                                             \
     } while (0)
 #else
+#define CD_POINT_TRACED_SKIPS(place, tracer) false
 #define CD_POINT_WRITTEN(r, bucket) ((void)0)
 #define CD_POINT_TRACED(kind, place, tracer, ...) ((void)0)
 #endif

@@ -157,6 +157,7 @@ void cd_trainer_emit_agreement(cd_trainer *t)
     a->due = due_at(t, t->now.step);
     const uint32_t stepped = least_of(a->parameters, a->state);
     a->parameters = a->due > stepped ? a->due : stepped;
+    CD_POINT_COUNT("averager.agreement", t, a->parameters);
     CD_EMIT(t->tracer, agreement, NULL, .gradients = a->gradients, .parameters = a->parameters,
             .state = a->state);
     for (size_t i = 0; a->periods != NULL && i < a->parameter_count; i++) {

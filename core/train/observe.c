@@ -11,6 +11,7 @@
 #include "core/base/hash.h"
 #include "core/plan/keys.h"
 #include "core/trace/setting.h"
+#include "core/train/points.h"
 
 #include <string.h>
 
@@ -80,7 +81,9 @@ void cd_trainer_emit_settings(cd_trainer *t)
 
 void cd_trainer_emit_seeds(cd_trainer *t)
 {
-    const cd_prng root = cd_prng_seed(t->program.plan->world.seed);
+    uint64_t seed = t->program.plan->world.seed;
+    CD_POINT_COUNT("shown.seed", t, seed);
+    const cd_prng root = cd_prng_seed(seed);
     const bool distinct = t->program.settings.model.init == CDDP_MODEL_INIT_DISTINCT;
     cd_prng model = distinct ? cd_prng_split_index(&root, "model", t->rank->rank + 1u)
                              : cd_prng_split(&root, "model");

@@ -16,7 +16,6 @@
 static cddp_status show_reduction(cd_trainer *t, const cd_micro *last, cddp_error *err)
 {
     if (t->view.watcher == NULL && !cd_tracer_wants_digest(t->tracer)) return CDDP_OK;
-    if (CD_POINT_SKIPS("shown.reduction", t)) return CDDP_OK;
     CD_TRY(cd_streams_look(&t->streams, err));
     cd_watched_reduction reduction = {.micro = last,
                                       .window_first = t->now.window_first,
@@ -28,7 +27,7 @@ static cddp_status show_reduction(cd_trainer *t, const cd_micro *last, cddp_erro
                                       .values = cd_trainer_refresh_views(t)};
     if (!cd_trainer_has_block(t, &reduction.block_first, &reduction.block_count))
         reduction.block_count = 0;
-    if (t->view.watcher != NULL)
+    if (t->view.watcher != NULL && !CD_POINT_SKIPS("shown.reduction", t))
         CD_TRY(t->view.watcher->ops->reduced(t->view.watcher->self, &reduction, err));
     return CD_PASS(cd_trainer_show(t, CD_MOMENT_AFTER_BACKWARD, err));
 }
@@ -84,11 +83,11 @@ static cddp_status unscale(cd_trainer *t, cddp_error *err)
 static cddp_status prepare_gradients(cd_trainer *t, cd_trainer_decision *decision, cddp_error *err)
 {
     const bool clips = t->clipping != NULL;
-    if (clips && t->program.settings.clip.place == CDDP_CLIP_BEFORE_UNSCALE)
-        CD_TRY(cd_trainer_clip(t, decision, err));
+    bool is_first = t->program.settings.clip.place == CDDP_CLIP_BEFORE_UNSCALE;
+    if (clips && t->program.settings.amp.enable) CD_POINT_FLAG("step.clips_first", t, is_first);
+    if (clips && is_first) CD_TRY(cd_trainer_clip(t, decision, err));
     CD_TRY(unscale(t, err));
-    if (clips && t->program.settings.clip.place == CDDP_CLIP_AFTER_REDUCTION)
-        CD_TRY(cd_trainer_clip(t, decision, err));
+    if (clips && !is_first) CD_TRY(cd_trainer_clip(t, decision, err));
     return CDDP_OK;
 }
 
@@ -229,7 +228,8 @@ cddp_status cd_trainer_step(cd_trainer *t, const cd_micro *last, cddp_error *err
         t->now.reductions++;
         CD_TRY(cd_trainer_update(t, last, err));
     }
-    if (!CD_POINT_SKIPS("step.average", t)) CD_TRY(cd_trainer_average(t, err));
+    if (t->averaging == NULL || !CD_POINT_SKIPS("step.average", t))
+        CD_TRY(cd_trainer_average(t, err));
     CD_POINT_PARAMETERS("after_average.parameter", t);
     t->now.has_stepped = false;
     if (last->touch_parameters) CD_TRY(touch_parameters(t, err));

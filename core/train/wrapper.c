@@ -182,7 +182,7 @@ static cddp_status register_hook(cd_trainer *t, cddp_error *err)
     t->reduction.divides_after =
         cd_trainer_steps_in_backward(t) && cd_trainer_overlap(t) == CDDP_OVERLAP_APPLY_IN_BACKWARD;
     declare_mixed_precision(t);
-    if (planned->name == NULL) {
+    if (planned->name == NULL || CD_POINT_SKIPS("wrap.hook", t)) {
         t->reduction.hook = cd_trainer_overlap(t) == CDDP_OVERLAP_HOOK_THEN_OPTIMIZER
                                 ? cddp_registry_find_hook(t->options.registry, "allreduce")
                                 : NULL;

@@ -42,6 +42,7 @@ extern const st_operator_row st_operators[ST_OPERATORS];
 #define ST_BUCKET 8u
 #define ST_SHOWN 16u
 #define ST_COVERAGE 32u
+#define ST_LATER 64u
 
 typedef struct st_point {
     const char *place, *file;

@@ -15,6 +15,7 @@
 #include "core/base/os.h"
 #include "core/base/pattern.h"
 #include "core/base/prng.h"
+#include "core/reference/observed.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -319,6 +320,60 @@ static bool check_reached(const selftest *s)
     return good;
 }
 
+/* ---- what points cover ---- */
+
+/* Words of one enum, each with a zero behind it. */
+typedef struct enum_row {
+    const char *name, *words;
+} enum_row;
+
+static const enum_row enums[] = {
+#define CDDP_WORD(constant, word) word "\0"
+#define CDDP_EVENT_ENUM(name, words) {#name, words ""},
+#include "cddp/events.def"
+#undef CDDP_WORD
+};
+
+static bool covers(const char *list, const char *kind, const char *word)
+{
+    char wanted[160];
+    const int length = snprintf(wanted, sizeof wanted, "%s: %s", kind, word);
+    for (const char *at = list; (at = strstr(at, wanted)) != NULL; at++) {
+        if (at[length] == '\0' || at[length] == ';') return true;
+    }
+    return false;
+}
+
+static bool check_covered(const char *kind, const char *word)
+{
+    for (size_t p = 0; p < st_point_count; p++) {
+        if (covers(st_points[p].covers, kind, word)) return true;
+    }
+    printf("FAIL no point of tests/selftest/points.def covers '%s: %s'\n", kind, word);
+    return false;
+}
+
+/* Every moment and decision of events.def and every field that the judge takes has a point. */
+static bool check_coverage(void)
+{
+    bool good = true;
+    for (size_t i = 0; i < sizeof enums / sizeof enums[0]; i++) {
+        if (strcmp(enums[i].name, "moment") != 0 && strcmp(enums[i].name, "decision") != 0)
+            continue;
+        for (const char *word = enums[i].words; *word != '\0'; word += strlen(word) + 1)
+            good &= check_covered(enums[i].name, word);
+    }
+    const char *moment = "";
+    for (size_t i = 0; i < cd_observed_count(); i++) {
+        const cd_observed_row *row = cd_observed_get(i);
+        char field[128];
+        if (row->moment != NULL) moment = row->moment; /* the row of the moment itself */
+        snprintf(field, sizeof field, "%s.%s", moment, row->field != NULL ? row->field : "");
+        good &= row->field == NULL || check_covered("observed", field);
+    }
+    return good;
+}
+
 /* ---- the program ---- */
 
 static cddp_status read_options(selftest *s, int argc, char **argv, cddp_error *err)
@@ -413,6 +468,7 @@ static cddp_status run(selftest *s, int argc, char **argv, bool *good, cddp_erro
     fflush(stdout);
     CD_TRY(run_cases(s, err));
     *good = report(s);
+    *good &= check_coverage();
     if (s->world == NULL) *good &= check_reached(s);
     if (s->table_path != NULL) CD_TRY(write_page(s, err));
     return CDDP_OK;

@@ -25,7 +25,7 @@ cddp_status cd_reducer_compute_divide_factor(cd_reducer *r, cddp_error *err)
 {
     uint64_t factor = cddp_group_size(r->group);
     if (r->join != NULL) CD_TRY(cd_join_active_ranks(r->join, &factor, err));
-    CD_POINT_TRACED(COUNT, "reducer.divisor", r->tracer, factor);
+    if (!r->scales_in_hook) CD_POINT_TRACED(COUNT, "reducer.divisor", r->tracer, factor);
     r->divide_factor = factor;
     return CDDP_OK;
 }
