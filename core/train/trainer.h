@@ -14,6 +14,7 @@
 #pragma once
 #include "cddp/ddp.h"
 #include "cddp/registry.h"
+#include "core/ddp/wrap/observe.h"
 #include "core/base/arena.h"
 #include "core/model/optim/loss_scaler.h"
 #include "core/tensor/blob.h"
@@ -101,6 +102,7 @@ typedef struct cd_trainer_reduction {
     cddp_dtype wire; /* CDDP_DTYPE_COUNT: the bucket's own */
     /* the first ones, which are the allreduce hook's whatever the hook is (chosen_hook.h) */
     uint64_t exact_count;
+    cd_bucket_observer observer; /* what the watcher sees of buckets */
 } cd_trainer_reduction;
 
 /* The graph search of a forward (FWD-02). */
@@ -139,6 +141,8 @@ typedef struct cd_trainer_place {
     struct collection *collection; /* open_micro: where firings go; else NULL */
     uint32_t gradient_count;       /* that became ready in the running backward */
     size_t exchange_count;         /* of batch norm statistics in its forwards */
+    bool accumulates;              /* the backward that ended reduced nothing */
+    bool begins_window;            /* it ended with a reduction, and the step goes on */
     bool is_in_forward;            /* of a micro-step that contributes */
     bool has_stepped;              /* the step was taken, or given up, inside the micro-step */
     uint32_t window_first;         /* first micro-step since the last reduction of this step */
@@ -197,6 +201,8 @@ cd_watched_values cd_trainer_refresh_views(cd_trainer *t);
 ** trace. */
 cddp_status cd_trainer_wrap(cd_trainer *t, cddp_error *err) CDDP_MUST_CHECK;
 void cd_trainer_report_gradients(cd_trainer *t);
+/* bucket_watch.c: the watcher sees what comm hooks are given and give. */
+void cd_trainer_watch_buckets(cd_trainer *t);
 
 /* optimizers.c: the replica, with the pieces of its optimizers that this rank steps. */
 cddp_status cd_trainer_make_replica(cd_trainer *t, const cddp_device *device,
@@ -232,7 +238,6 @@ cddp_status cd_trainer_end_step(cd_trainer *t, const cd_micro *last,
 cddp_status cd_trainer_finish(cd_trainer *t, cddp_error *err) CDDP_MUST_CHECK;
 
 /* step.c */
-cddp_status cd_trainer_show_before(cd_trainer *t, cddp_error *err) CDDP_MUST_CHECK;
 cddp_status cd_trainer_step(cd_trainer *t, const cd_micro *last, cddp_error *err) CDDP_MUST_CHECK;
 cddp_status cd_trainer_update(cd_trainer *t, const cd_micro *last, cddp_error *err) CDDP_MUST_CHECK;
 /* A reduction in the middle of a step: judged by itself; what follows adds to its result

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a report says about one run. */
+/* One run, as a report shows it. */
 #include "verify/report/result.h"
 
 #include "core/base/text.h"
@@ -93,8 +93,8 @@ static bool make(cd_result *result, void **items, size_t count, size_t bytes)
 
 const char *cd_result_end_name(cddp_rank_end end)
 {
-    static const char *const names[] = {"returned", "killed", "hung", "crashed", "interrupted"};
-    return (unsigned)end < sizeof names / sizeof names[0] ? names[end] : "?";
+    const char *word = cddp_event_word(CDDP_FIELD_end, end);
+    return word != NULL ? word : "?";
 }
 
 bool cd_result_is_clean(const cddp_verdict_rank *rank)

@@ -194,7 +194,7 @@ static void put_result(cd_text *text, const cd_report *report, const cd_result *
     if (!report->verbose) put_consequences(text, result);
     put_ranks(text, report, result);
     if (report->verbose) put_exercises(text, result);
-    /* What was refused before anything ran has no facts, and nothing to reproduce. */
+    /* A scenario that was refused has no facts, and nothing to reproduce. */
     const bool was_refused =
         result->verdict.event_count == 0 && (result->verdict.outcome == CDDP_OUTCOME_ERROR ||
                                              result->verdict.outcome == CDDP_OUTCOME_ENVIRONMENT);
