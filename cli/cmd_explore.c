@@ -211,7 +211,7 @@ static cddp_status run_all(explore_command *c, cddp_error *err)
     return CD_PASS(save(c, true, err));
 }
 
-/* What the search shows when nothing was found, in words that do not claim more. */
+/* The statement of a search that found nothing, in words that do not claim more. */
 static void put_exhaustive(cd_text *text, const explore_command *c)
 {
     const cd_explorer *e = &c->explorer;
@@ -230,7 +230,7 @@ static void put_exhaustive(cd_text *text, const explore_command *c)
             cd_explorer_left(e), 100.0 * cd_explorer_progress(e));
 }
 
-/* What was not tried because it cannot matter, each with its reason. */
+/* Schedules that were not tried because they cannot matter, each with its reason. */
 static void put_reductions(cd_text *text, const explore_command *c)
 {
     const cd_explorer *e = &c->explorer;
@@ -242,6 +242,11 @@ static void put_reductions(cd_text *text, const explore_command *c)
             text,
             "  turns: every order of ranks, because something in a run depends on it (a poll, a "
             "time-out, a failure)\n");
+    else if (c->options.reduce && e->probes > 0)
+        cd_text_printf(text,
+                       "  turns: one order of ranks, because nothing in any run depends on it; "
+                       "%" PRIu64 " schedules drew another\n",
+                       e->probes);
     else if (c->options.reduce)
         cd_text_push(
             text,
@@ -508,7 +513,7 @@ int cd_command_explore(cd_cli *cli)
     cddp_error err = CDDP_ERROR_INIT;
     explore_command *c = calloc(1, sizeof *c);
     if (c == NULL) {
-        (void)cd_fail(&err, CDDP_E_NOMEM, "no memory to explore");
+        (void)cd_fail_memory(&err, "an exploration");
         return cd_cli_fail(cli, &err);
     }
     c->cli = cli;

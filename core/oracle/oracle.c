@@ -5,13 +5,15 @@
 ** Invariants
 ** O1  start is made of the judge's copies: nothing that the run does after begin_step changes it
 ** O2  a gradient is compared only while captured is set for it, by push_local in the same step
-** O3  the free-running reference runs only while every comparison was exact; no bound is derived
-**     for the rest
+** O3  the free-running reference repeats a step only when every comparison of it was exact; after
+**     any other it restarts, and the step is counted as given up
 */
 #include "core/oracle/state.h"
 
 #include "core/base/alloc.h"
 #include "core/base/error.h"
+#include "core/oracle/exact_inputs.h"
+#include "core/trace/tracer.h"
 #include "core/base/hash.h"
 
 #include <string.h>
@@ -56,6 +58,7 @@ static cddp_status push_arrays(cd_oracle *o, cddp_error *err)
     for (size_t i = 0; i < n; i++) {
         o->parameters[i] = o->options.parameters[i];
         o->names[i] = o->parameters[i].name;
+        o->is_sharded = o->is_sharded || o->parameters[i].part.share != 0;
         o->offsets[i + 1] = o->offsets[i] + (size_t)o->parameters[i].numel;
     }
     o->options.parameters = o->parameters;
@@ -71,7 +74,6 @@ cddp_status cd_oracle_create(const cd_oracle_options *options, cd_oracle **oracl
     if (o == NULL) return cd_fail_memory(err, "the oracle of rank %u", options->rank);
     o->arena = arena;
     o->options = *options;
-    o->is_free_running = options->free_engine != NULL;
     o->numbers.allocator = o->other.allocator = o->before.allocator = options->allocator;
     cd_scalars_init(&o->scalars, options->allocator);
     cd_arena_init(&o->second, options->allocator, SECOND_BLOCK_BYTES);
@@ -79,6 +81,10 @@ cddp_status cd_oracle_create(const cd_oracle_options *options, cd_oracle **oracl
     cd_share_init(&o->own, options->allocator, true);
     o->share = options->share != NULL ? options->share : &o->own;
     CD_TRY_OUT(push_arrays(o, err));
+    if (o->options.sample_wise && !cd_exact_flags_work()) {
+        o->options.sample_wise = false; /* nobody would see that a sample rounds */
+        CD_EMIT(o->options.tracer, mark, "rounding_flag_missing", .value = 0);
+    }
     *oracle = o;
     return CDDP_OK;
 out:
@@ -90,6 +96,7 @@ void cd_oracle_declare_parts(cd_oracle *oracle, const cd_part *parts)
 {
     for (size_t i = 0; i < oracle->options.parameter_count; i++)
         oracle->parameters[i].part = parts[i];
+    oracle->is_sharded = true;
 }
 
 const cd_part *cd_oracle_get_part(const cd_oracle *oracle, size_t parameter)
@@ -144,16 +151,19 @@ cddp_status cd_oracle_begin_step(cd_oracle *oracle, uint32_t step, const cddp_te
     o->step = step;
     o->digest = 0;
     o->is_left_out = false;
+    o->free_gap = CD_FREE_NO_GAP;
     for (size_t i = 0; i < o->options.parameter_count; i++) {
         o->values[i] = parameters[i];
-        /* A sparse gradient that was kept over a step is not carried into the reference. */
-        const bool is_kept = gradients[i].kind == CDDP_GRAD_DENSE;
-        o->kept[i] = is_kept ? gradients[i] : (cddp_grad){.kind = CDDP_GRAD_UNDEFINED};
+        o->kept[i] = gradients[i];
         o->digest = cd_hash_mix(o->digest, (uint64_t)o->parameters[i].numel);
         CD_TRY(digest_of(&o->values[i], &o->digest, err));
         o->digest = cd_hash_mix(o->digest, o->kept[i].kind);
-        if (o->kept[i].kind == CDDP_GRAD_DENSE)
+        if (o->kept[i].kind != CDDP_GRAD_UNDEFINED)
             CD_TRY(digest_of(&o->kept[i].value, &o->digest, err));
+        if (o->kept[i].kind == CDDP_GRAD_SPARSE) {
+            const cddp_tensor rows = cddp_rows_tensor(&o->kept[i].rows);
+            CD_TRY(digest_of(&rows, &o->digest, err));
+        }
         o->captured[i] = false;
     }
     if (o->local == NULL && cd_oracle_has_values(o)) {

@@ -33,6 +33,7 @@ typedef struct cd_oracle_part {
     uint32_t rank, step, micro_step;
     uint32_t sample; /* position in the micro-batch, or CD_ORACLE_ALL */
     bool objective;  /* the intended training, where its ranks do something else */
+    bool reenters;   /* buffers are given again before the last forward, as load had them */
 } cd_oracle_part;
 
 /* State of the optimizers, slot by slot, in the engine's own order. An undefined tensor (device
@@ -48,12 +49,14 @@ typedef struct cd_oracle_update {
     const cddp_tensor *parameters; /* (parameter_count) */
     const cddp_grad *gradients;    /* (parameter_count) as the optimizers saw them */
     cd_oracle_slots state;
+    bool restarts; /* a free-running engine takes the run's optimizer state of before the step */
 } cd_oracle_update;
 
 /* One process with one replica of the model. All functions but the last are required. */
 typedef struct cd_oracle_engine {
     void *self;
-    /* does: gives the replica these values and drops its gradients. */
+    /* does: gives the replica these values and drops its gradients. buffers: borrowed until the
+    ** next call; NULL: they stay. */
     cddp_status (*load)(void *self, const cddp_tensor *parameters, const cddp_tensor *buffers,
                         cddp_error *err);
     /* does: makes the replica's gradient of parameter i equal to this one (an earlier step's,
@@ -114,6 +117,19 @@ typedef struct cd_oracle_parameter {
     cd_part part; /* whose step it gets, where its optimizer is sharded */
 } cd_oracle_parameter;
 
+/* Why the free-running reference cannot repeat a step. */
+typedef enum cd_free_gap {
+    CD_FREE_NO_GAP,
+    CD_FREE_ROUNDED,
+    CD_FREE_BLOCK,
+    CD_FREE_APART,
+    CD_FREE_CHANGED,
+    CD_FREE_SHARDED,
+    CD_FREE_AVERAGED,
+    CD_FREE_DISTINCT,
+    CD_FREE_GAP_COUNT
+} cd_free_gap;
+
 typedef struct cd_oracle_options {
     /* (parameter_count) in the order of named_parameters() */
     const cd_oracle_parameter *parameters;
@@ -123,6 +139,8 @@ typedef struct cd_oracle_options {
     const cd_oracle_engine *engine;
     /* a second replica for the free-running reference; NULL: none */
     const cd_oracle_engine *free_engine;
+    /* AVERAGED: it is never longer than a step; DISTINCT: its initial values are not the run's */
+    cd_free_gap free_gap;
     /* ranks of one thread share what they recompute; NULL: each for itself */
     cd_oracle_share *share;
     struct cddp_tracer *tracer; /* may be NULL: then only cd_oracle_get_summary has the result */
@@ -146,6 +164,11 @@ typedef enum cd_oracle_division {
     CD_ORACLE_DIVISION_CAST /* cast to the wire's dtype, ÷ n there, before the sum (HK-02) */
 } cd_oracle_division;
 
+/* Micro-steps of a rank, end excluded. */
+typedef struct cd_oracle_span {
+    uint32_t first, end;
+} cd_oracle_span;
+
 typedef struct cd_oracle_reduction {
     uint32_t step, micro_step; /* the synchronising micro-step */
     uint64_t divisor;          /* W, or the ranks still active (JON-11) */
@@ -160,8 +183,8 @@ typedef struct cd_oracle_reduction {
     uint32_t micro_first; /* first micro-step that entered since gradients were dropped */
     /* how loss and objective are normalised, when they are not alike; else NULL */
     const char *normalisation;
-    /* the last micro-step of any rank, where others have more than this one */
-    uint32_t last_step;
+    /* (world_size) the micro-steps of each rank that enter; NULL: micro_first … micro_step */
+    const cd_oracle_span *spans;
     /* gradients of micro-steps enter one by one; their sum is never in `.grad` */
     bool separate;
     /* the reduction promises the exact mean of what entered, rounded once */
@@ -228,7 +251,7 @@ cddp_status cd_oracle_judge_statistics(cd_oracle *oracle, const cd_oracle_moment
                                        cddp_error *err) CDDP_MUST_CHECK;
 /* Link 6 of a micro-step that ends no window, after its backward. */
 cddp_status cd_oracle_leave_micro(cd_oracle *oracle, uint32_t step, uint32_t micro_step,
-                                    const cddp_tensor *buffers, cddp_error *err) CDDP_MUST_CHECK;
+                                  const cddp_tensor *buffers, cddp_error *err) CDDP_MUST_CHECK;
 /* After the engine accumulated into parameter i, before the wrapper's hook runs. Copies. */
 cddp_status cd_oracle_push_local(cd_oracle *oracle, size_t parameter, const cddp_grad *gradient,
                                  cddp_error *err) CDDP_MUST_CHECK;

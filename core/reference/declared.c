@@ -13,19 +13,26 @@ typedef struct window {
     const cddp_plan *plan;
     const cddp_plan_settings *settings;
     const cd_observed_reduced *observed;
-    uint32_t step;
+    uint32_t rank, step;
 } window;
+
+static cd_micro_place here_of(const window *w)
+{
+    return (cd_micro_place){w->rank, w->step, w->observed->micro_step};
+}
 
 static uint64_t count_backwards(const window *w, const cddp_plan_settings *settings, uint32_t rank)
 {
+    const uint32_t position = cd_micro_find_window(w->plan, w->settings, here_of(w));
+    cd_micro_place place = {rank, w->step, 0};
+    const cd_micro_span span = cd_micro_get_window(w->plan, settings, place, position);
     uint64_t count = 0;
-    for (uint32_t m = w->observed->window_first; m < settings->train.micro_steps; m++) {
+    for (place.micro_step = span.first; place.micro_step < span.end; place.micro_step++) {
         cd_micro micro;
-        cd_micro_resolve(w->plan, settings, (cd_micro_place){rank, w->step, m}, &micro);
+        cd_micro_resolve(w->plan, settings, place, &micro);
         const uint64_t rounds =
             (uint64_t)micro.backwards * (micro.backward_each ? micro.forwards : 1u);
         count += cd_micro_contributes(&micro) ? rounds : 0;
-        if (micro.sync) break;
     }
     return count;
 }
@@ -37,9 +44,7 @@ static cddp_status count_contributions(const window *w, uint64_t *count, cddp_er
     for (uint32_t rank = 0; rank < w->plan->world.size; rank++) {
         cddp_plan_settings settings;
         CD_TRY(cddp_plan_rank_settings(w->plan, rank, &settings, err));
-        *count += cd_rank_has_step(w->plan, &settings, rank, w->step)
-                      ? count_backwards(w, &settings, rank)
-                      : 0;
+        *count += count_backwards(w, &settings, rank);
     }
     return CDDP_OK;
 }
@@ -117,12 +122,28 @@ static const char *print_normalisation(const window *w, char *text, size_t text_
     return text;
 }
 
-/* The last micro-step of any rank: a batch that does not divide gives some of them one more. */
-static uint32_t last_micro_step(const window *w, uint32_t own)
+/* Which micro-steps of each rank enter, where ranks differ: the k-th reduction of a step meets the
+** others' k-th. */
+static cddp_status find_spans(const window *w, uint32_t own, cd_arena *memory,
+                              const cd_oracle_span **spans, cddp_error *err)
 {
-    const uint64_t batch = w->plan->world.batch;
-    return batch > 0 ? (uint32_t)((batch + w->plan->world.size - 1) / w->plan->world.size) - 1
-                     : own;
+    const cd_micro_place here = here_of(w);
+    *spans = NULL;
+    if (!cd_plan_windows_differ(w->plan)) return CDDP_OK;
+    const uint32_t position = cd_micro_find_window(w->plan, w->settings, here);
+    cd_oracle_span *found = cd_arena_array(memory, w->plan->world.size, sizeof *found);
+    CD_TRY(cd_arena_check(memory, err, "the micro-steps of %llu ranks",
+                          (unsigned long long)w->plan->world.size));
+    for (uint32_t rank = 0; rank < w->plan->world.size; rank++) {
+        cddp_plan_settings settings;
+        CD_TRY(cddp_plan_rank_settings(w->plan, rank, &settings, err));
+        const cd_micro_span span =
+            cd_micro_get_window(w->plan, &settings, (cd_micro_place){rank, w->step, 0}, position);
+        found[rank] = (cd_oracle_span){span.first, span.end};
+    }
+    found[own] = (cd_oracle_span){w->observed->window_first, here.micro_step + 1};
+    *spans = found;
+    return CDDP_OK;
 }
 
 cddp_status cd_declare_reduction(cd_declaration *declaration, const cd_observed_reduced *observed,
@@ -132,6 +153,7 @@ cddp_status cd_declare_reduction(cd_declaration *declaration, const cd_observed_
     const window at = {.plan = declaration->plan,
                        .settings = settings,
                        .observed = observed,
+                       .rank = declaration->rank,
                        .step = observed->step};
     const window *w = &at;
     const cddp_dtype low = cd_mixed_dtype(settings->mixed_precision.param_dtype);
@@ -148,7 +170,6 @@ cddp_status cd_declare_reduction(cd_declaration *declaration, const cd_observed_
                               .accumulates_low = low != CDDP_DTYPE_COUNT,
                               .local = low,
                               .lossy = hook_is_judged_by_its_law(w),
-                              .last_step = last_micro_step(w, observed->micro_step),
                               .separate = settings->ddp.accumulate_in_hook,
                               .rounded_once = observed->hook.is_present &&
                                               (observed->hook.flags & CDDP_HOOK_ROUNDED_ONCE) != 0,
@@ -156,6 +177,7 @@ cddp_status cd_declare_reduction(cd_declaration *declaration, const cd_observed_
                               .divisor = divisor,
                               .micro_first = observed->window_first,
                               .gradients = observed->gradients.items};
+    CD_TRY(find_spans(w, declaration->rank, declaration->memory, &reduction->spans, err));
     if (observed->block_count > 0) { /* LSG-02: the true mean over the block */
         reduction->lossy = false;
         reduction->division = CD_ORACLE_DIVISION_TRUE;

@@ -15,6 +15,7 @@
 
 #include "core/base/error.h"
 #include "core/base/pattern.h"
+#include "core/train/points.h"
 #include "core/hooks/averager.h"
 #include "core/hooks/host.h"
 #include "core/plan/plan.h"
@@ -83,6 +84,7 @@ cddp_status cd_trainer_open_averager(cd_trainer *t, cddp_error *err)
 {
     cd_module *module = cd_trainer_module(t);
     if (t->program.settings.averager.kind == CDDP_AVERAGER_NONE) return CDDP_OK;
+    CD_POINT_COUNT("averager.warmup", t, t->program.settings.averager.warmup_steps);
     struct cd_averaging *a = cd_arena_push(&t->memory, sizeof *a);
     CD_TRY(cd_arena_check(&t->memory, err, "the averager of a scenario"));
     t->averaging = a;
@@ -187,6 +189,7 @@ cddp_status cd_trainer_average(cd_trainer *t, cddp_error *err)
     if (a == NULL) return CDDP_OK;
     cd_trainer_refresh_views(t);
     CD_TRY(cd_averager_step(a->averager, t->view.parameters, a->grads, a->parameter_count, err));
+    CD_POINT_PARAMETERS("average.parameter", t);
     return CD_PASS(cd_trainer_show(t, CD_MOMENT_AFTER_AVERAGE, err));
 }
 

@@ -18,23 +18,13 @@ extern "C" {
 #define CDDP_TRACE_ABI 1u
 #define CDDP_EVENT_FIELDS 11
 
-typedef enum cddp_trace_level {
-    CDDP_TRACE_ORDER,  /* no content: digests are 0 */
-    CDDP_TRACE_DIGEST, /* a 64-bit digest of tensor content; the verifier's default */
-    CDDP_TRACE_PAYLOAD /* also messages and values */
-} cddp_trace_level;
+typedef cddp_event_enum_level cddp_trace_level; /* CDDP_TRACE_ORDER, _DIGEST, _PAYLOAD */
 
 typedef enum cddp_event_kind {
 #define CDDP_EVENT(name, doc, fields) CDDP_EV_##name,
 #include "cddp/events.def"
     CDDP_EV_COUNT
 } cddp_event_kind;
-
-#define CDDP_WORD(constant, word) CDDP_##constant,
-#define CDDP_EVENT_ENUM(name, words) \
-    typedef enum cddp_event_enum_##name{words} cddp_event_enum_##name;
-#include "cddp/events.def"
-#undef CDDP_WORD
 
 #define CDDP_FIELD(type, name, doc) int64_t name;
 #define CDDP_EVENT(name, doc, fields)  \
@@ -140,6 +130,16 @@ typedef struct cddp_law {
     bool over_ranks;
 } cddp_law;
 CDDP_API void cddp_tracer_law(cddp_tracer *tracer, const cddp_law *law);
+/* For hooks and plugins, called where random numbers are drawn: I-SEED then knows whether all ranks
+** drew the same, or each its own, and whether the stream advances. */
+typedef struct cddp_draw {
+    uint32_t size;     /* sizeof(cddp_draw) known to the writer; a draw without it is ignored */
+    const char *label; /* of the stream: "myhook rows" */
+    int64_t stream;    /* which one of this label; a new number is a new stream */
+    bool is_shared;    /* all ranks draw the same; else no two do */
+    uint64_t state;    /* a digest of the generator's state, or of the numbers drawn */
+} cddp_draw;
+CDDP_API void cddp_tracer_draw(cddp_tracer *tracer, const cddp_draw *draw);
 
 #ifdef __cplusplus
 }

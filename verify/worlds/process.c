@@ -333,7 +333,8 @@ static cddp_status meet(void *context, cddp_rank *rank, char address[CDDP_PROCES
     void *group = NULL, *work = NULL;
     int64_t bytes = CDDP_PROCESS_ADDRESS_BYTES;
     uint32_t *members = cd_allocate_array(NULL, rank->world_size, sizeof *members);
-    if (members == NULL) return cd_fail(err, CDDP_E_NOMEM, "no memory to find the judge");
+    if (members == NULL)
+        return cd_fail_memory(err, "the members of a world of %u ranks", rank->world_size);
     for (uint32_t i = 0; i < rank->world_size; i++) members[i] = i;
     cddp_group_spec spec = {.size = sizeof spec,
                             .name = "judge",
@@ -434,8 +435,8 @@ static cddp_status check_size(const cd_compose_process *p, uint32_t started, con
         (unsigned long long)p->options.plan->world.size, started, how);
 }
 
-/* What the launcher of the transport makes of this process: a rank, the judge beside rank 0, or who
-** starts it. */
+/* The part that the launcher of the transport gives to this process: a rank, the judge beside rank
+** 0, or the one that starts it. */
 static cddp_status open_launched(cd_compose_process *p, cddp_process_options *options,
                                  cddp_error *err)
 {

@@ -17,6 +17,7 @@
 #include "core/ddp/parts/logger.h"
 #include "core/ddp/modes/mixed_precision.h"
 #include "core/ddp/parts/module.h"
+#include "core/ddp/parts/observer.h"
 #include "core/ddp/parts/options.h"
 #include "core/ddp/modes/sparse.h"
 #include "core/ddp/reducer/unused_map.h"
@@ -35,7 +36,7 @@ typedef enum cd_reducer_phase {
 struct cd_reducer;
 typedef struct cd_zero cd_zero; /* core/ddp/optimizers/zero_step.h */
 
-/* What happens to buckets besides their reduction: averages are written back, optimizers step.
+/* A user of reduced buckets: averages are written back, optimizers step.
 ** Every slot is optional. */
 typedef struct cd_bucket_consumer {
     /* called when: the bucket was launched, and the next one has not been. */
@@ -151,7 +152,7 @@ cddp_status cd_reducer_contribute(cd_reducer *reducer, size_t variable, int64_t 
                                   cddp_error *err);
 /* Inside no_sync. With accumulate_in_hook the hook takes the gradient, the slot forgets it. */
 cddp_status cd_reducer_hand_over(cd_reducer *reducer, size_t variable, cddp_error *err);
-/* What batched_grad_copy put off until the bucket is complete (GRD-08). */
+/* Copies that batched_grad_copy put off until the bucket is complete (GRD-08). */
 cddp_status cd_reducer_contribute_deferred(cd_reducer *reducer, cd_bucket *bucket, cddp_error *err);
 cddp_status cd_reducer_compute_divide_factor(cd_reducer *reducer, cddp_error *err);
 /* Launches the bucket, then lets the consumers look on. */
@@ -161,6 +162,9 @@ cddp_status cd_reducer_send_bucket(cd_reducer *reducer, cd_bucket *bucket, cddp_
 ** bucket (STA-04). */
 cddp_status cd_reducer_start_bucket(cd_reducer *reducer, cd_bucket_set *set, cd_bucket *bucket,
                                     uint32_t index, cddp_error *err);
+/* Shows a bucket to the observer, if there is one: what leaves, or the result that returned. */
+cddp_status cd_reducer_show(const cd_reducer *reducer, const cd_bucket_set *set,
+                            const cd_bucket *bucket, bool is_result, cddp_error *err);
 /* A hook may name at most CDDP_FUTURE_WORKS_MAX works, and not go on for ever without any. */
 cddp_status cd_reducer_check_future(const cd_reducer *reducer, cd_bucket *bucket, cddp_error *err);
 cddp_status cd_reducer_finalize_backward(cd_reducer *reducer, cddp_error *err);
