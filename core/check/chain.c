@@ -366,7 +366,7 @@ static bool is_same(const link *l, const found *f)
     if (f->what == CDDP_WHAT_GRADIENT) {
         const bool was = l->presence != CDDP_PRESENCE_ABSENT,
                    is = f->presence != CDDP_PRESENCE_ABSENT;
-        if (l->is_consumed && !is && l->is_zeroed) return true;
+        if (l->is_consumed && !is && f->moment == CDDP_MOMENT_BEGIN) return true; /* OIB-01 */
         if (l->is_zeroed && is) return f->presence == CDDP_PRESENCE_ZERO;
         if (was != is || !is) return was == is;
     }

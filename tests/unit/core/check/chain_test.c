@@ -86,6 +86,8 @@ static const story stories[] = {
     {"unscaled otherwise", G, 3, {{BACKWARD, 0, 0, 0}, {FINAL, 0, 4, 0}, V(AFTER_BACKWARD, 4), X(BEFORE_STEP, 2), V(BEFORE_STEP, 5)}, "and before step of step 0", 1},
     {"another is consumed", G, 3, {{BACKWARD, 0, 0, 0}, {FINAL, 0, 4, 0}, V(AFTER_BACKWARD, 4), V(BEFORE_STEP, 4), {CONSUMED, 0, 5, 0}}, "between before step of step 0 and optimizer of step 0", 1},
     {"another is consumed in backward", G, 3, {{BACKWARD, 0, 0, 0}, {FINAL, 0, 4, 0}, {CONSUMED, 0, 5, 0}}, "between reduction of step 0 and optimizer of step 0", 1},
+    {"dropped by its consumer", G, 3, {{BACKWARD, 0, 0, 0}, {FINAL, 0, 4, 0}, {CONSUMED, 0, 4, 0}, V(AFTER_BACKWARD, 4), {STEP, 0, 0, 0}, {VALUE, CDDP_MOMENT_BEGIN, 0, CDDP_PRESENCE_ABSENT}}, NULL, 0},
+    {"dropped, and to be kept", G, 3, {{BACKWARD, 0, 0, 0}, {FINAL, 0, 4, 0}, V(AFTER_BACKWARD, 4), {CONSUMED, 0, 4, 0}, {STEP, 0, 0, 0}, {VALUE, CDDP_MOMENT_BEGIN, 0, CDDP_PRESENCE_ABSENT}}, "between after backward of step 0 and the begin of step 1", 1},
     {"filled with zeros", G, 3, {V(BEFORE_STEP, 4), {ZEROED, 0, 0, 0}, {STEP, 0, 0, 0}, {VALUE, CDDP_MOMENT_BEGIN, 7, CDDP_PRESENCE_ZERO}}, NULL, 0},
     {"not filled with zeros", G, 3, {V(BEFORE_STEP, 4), {ZEROED, 0, 0, 0}, {STEP, 0, 0, 0}, V(BEGIN, 4)}, "between zero_grad of step 0 and the begin of step 1", 1},
     {"not dropped", G, 3, {V(BEFORE_STEP, 4), {DROPPED, 0, 0, 0}, {STEP, 0, 0, 0}, V(BEGIN, 4)}, "between zero_grad of step 0 and the begin of step 1", 1},
