@@ -9,6 +9,8 @@ static cddp_status pass_on(const cd_trainer *t, const cd_shown_bucket *b, bool i
 {
     const cd_watcher *watcher = t->view.watcher;
     if (watcher == NULL || t->reduction.hook == NULL) return CDDP_OK;
+    if (b->flat->device == NULL || (b->flat->device->flags & CDDP_DEVICE_VALUES) == 0)
+        return CDDP_OK; /* sums are of numbers */
     const cd_watched_transfer transfer = {.bucket = b->index,
                                           .generation = b->generation,
                                           .is_result = is_result,

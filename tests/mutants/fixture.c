@@ -267,6 +267,11 @@ static int64_t launch(writer *w, int64_t b)
         .dtype = CDDP_F32, .content = DIGEST("content", b, 0, 0),
         .digest = DIGEST("bucket", b, w->step, w->rank + 1), .is_last = b == 1,
         .group = FIXTURE_GROUP, .sequence = w->posted);
+    for (int64_t p = 0; p < FIXTURE_PARAMS; p++) {
+        if (params[p].bucket == b && uses(w, p))
+            PUT(w, bucket_slice, NULL, .param = p, .bucket = b, .left = 1, .dtype = CDDP_F32,
+                .digest = DIGEST("local", p, w->step * 2 + w->micro, w->rank + 1));
+    }
     PUT(w, bucket_law, "narrow", .bucket = b, .bytes = bucket_numel[b] * 2,
         .posted = DIGEST("half bucket", b, w->step, w->rank + 1));
     PUT(w, hook_call, "narrow", .bucket = b, .generation = 0, .is_last = b == 1,

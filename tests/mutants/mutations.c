@@ -501,9 +501,18 @@ static bool mutate_hook_other_hook(cddp_event *e)
     return true;
 }
 
+static bool mutate_hook_gradient_halved(cddp_event *e)
+{
+    if (at(e, CDDP_EV_bucket_slice, 2, 1) && e->as.bucket_slice.param == 0 &&
+        e->as.bucket_slice.left)
+        corrupt(&e->as.bucket_slice.digest);
+    return true;
+}
+
 static bool mutate_hook_slice_halved(cddp_event *e)
 {
-    if (at(e, CDDP_EV_bucket_slice, 1, 1) && e->as.bucket_slice.param == 0)
+    if (at(e, CDDP_EV_bucket_slice, 1, 1) && e->as.bucket_slice.param == 0 &&
+        !e->as.bucket_slice.left)
         corrupt(&e->as.bucket_slice.digest);
     return true;
 }

@@ -291,6 +291,11 @@ void cd_law_state(const cd_hook_law *law, const cd_law_bucket *b, const cd_law_f
 {
     /* an overflow is I-RANGE's */
     const bool can_say = isfinite(sum->given) && isfinite(sum->got) && isfinite(sum->bound);
+    if (!can_say)
+        CD_EMIT(law->options.tracer, unjudged,
+                "a bucket of the comm hook has numbers that are not "
+                "finite",
+                .link = CDDP_LINK_LAW, .count = 1);
     CD_EMIT(law->options.tracer, bucket_sum, text, .bucket = b->index, .generation = b->generation,
             .number = number, .given = cd_f64_bits(can_say ? sum->given : 0),
             .got = cd_f64_bits(can_say ? sum->got : 0),
@@ -356,7 +361,11 @@ cddp_status cd_hook_law_deliver(cd_hook_law *law, const cd_law_bucket *b, cddp_e
     f->is_open = false;
     CD_TRY(cd_numbers_read(&law->numbers, b->flat, err));
     CD_TRY(state_slices(law, b, false, err));
-    if (!f->has_law) return CDDP_OK;
+    if (!f->has_law) {
+        CD_EMIT(law->options.tracer, unjudged, "the judge knows no law of the plan's comm hook",
+                .link = CDDP_LINK_LAW, .count = 1);
+        return CDDP_OK;
+    }
     judge_mean(law, b, f, law->numbers.values);
     if (f->is_compressed) CD_TRY(cd_law_judge_low_rank(law, b, f, law->numbers.values, err));
     return CDDP_OK;

@@ -388,7 +388,12 @@ static cddp_status judge_matrix(cd_hook_law *law, const cd_law_bucket *b, const 
     const hand h = hand_of(law, f, m, result);
     CD_TRY(cd_law_reserve(law, (size_t)((m->whole + 1) * m->columns), &room, err));
     report_rank(law, m, count_rank(&h, room));
-    if (law->hook.epsilon != 0) return CDDP_OK; /* P is shorter than orthonormal */
+    if (law->hook.epsilon != 0) {
+        CD_EMIT(law->options.tracer, unjudged,
+                "with orthogonalization_epsilon the result is no projection", .link = CDDP_LINK_LAW,
+                .count = 1);
+        return CDDP_OK;
+    }
     t->matrices++;
     add_to(&t->whole, whole_projection(&h));
     add_to(&t->drawn, drawn_projection(&h));
