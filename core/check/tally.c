@@ -252,6 +252,8 @@ static bool blame_stage(cd_writer *writer, const cd_tally_entry *entry, cddp_fin
         return false;
     switch (stage.stage) {
     case CDDP_STAGE_LOCAL:
+        /* of all of them: what is missing or doubled says more */
+        if (stage.rank_count >= entry->rank_count) return false;
         cd_say(what, what_bytes, "its own gradient of %s is wrong, and so is the average",
                f->parameter);
         f->is_consequence = true;
