@@ -815,6 +815,16 @@ TEST(program, an_unknown_backend_is_a_mistake_and_an_absent_one_an_environment)
     program_close(&p);
 }
 
+TEST(program, a_battery_of_too_many_ranks_is_refused_in_words)
+{
+    cd_program p;
+    program_open(&p);
+    program_run(&p, "backend-conformance sim -n 1025");
+    assert_int_equal(p.exit_code, 2);
+    assert_contains(p.err, "-n 1025 is not between 1 and 1024");
+    program_close(&p);
+}
+
 /* The simulated world has so much memory and no more: that says nothing about a backend. */
 TEST(program, a_battery_without_memory_accuses_nobody)
 {
