@@ -195,8 +195,9 @@ static cddp_status check_local(const cd_oracle *o, size_t parameter, const cddp_
                        "a gradient of parameter %zu arrived, and the model has %zu", parameter,
                        o->options.parameter_count);
     }
+    const int64_t parts = gradient->value.dtype == CDDP_C64 ? 2 : 1;
     const int64_t expected = o->parameters[parameter].numel,
-                  actual = cddp_tensor_numel(&gradient->value);
+                  actual = cddp_tensor_numel(&gradient->value) * parts;
     if (gradient->kind != CDDP_GRAD_DENSE || actual == expected) return CDDP_OK;
     return cd_fail(err, CDDP_E_STATE, "a gradient of %s has %lld elements, and the parameter %lld",
                    o->parameters[parameter].name, (long long)actual, (long long)expected);
