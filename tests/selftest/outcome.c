@@ -71,8 +71,7 @@ static bool says_one_of(const cddp_finding *f, const char *words)
     return false;
 }
 
-/* Every rank has the wrong average; the rank whose contribution made it wrong is the blame. -1:
-** none is named. */
+/* Every rank has the wrong average: whose contribution made it wrong. -1: none is named. */
 static int64_t find_culprit(const char *title)
 {
     const char *missing = strstr(title, "contribution of rank "), *rank = strstr(title, ": rank ");
