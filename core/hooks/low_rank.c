@@ -135,6 +135,8 @@ cddp_status cd_low_rank_create(const cddp_hook_context *context, bool batched, v
     CD_TRY_OUT(cd_options_read(name, option_table, sizeof option_table / sizeof option_table[0],
                                context->options, &s->settings, err));
     CD_TRY_OUT(check_settings(s, context, err));
+    cd_options_report(option_table, sizeof option_table / sizeof option_table[0], &s->settings,
+                      context->tracer);
     *self = s;
     return CDDP_OK;
 out:

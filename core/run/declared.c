@@ -13,12 +13,14 @@ typedef struct window {
     const cddp_plan_settings *settings;
     const cd_watched_reduction *watched;
     uint32_t step;
+    uint32_t first;       /* micro-step of the rank that entered it */
+    bool is_before_start; /* the hook still does exactly what the allreduce hook does */
 } window;
 
 static uint64_t count_backwards(const window *w, const cddp_plan_settings *settings, uint32_t rank)
 {
     uint64_t count = 0;
-    for (uint32_t m = w->watched->window_first; m < settings->train.micro_steps; m++) {
+    for (uint32_t m = w->first; m < settings->train.micro_steps; m++) {
         cd_micro micro;
         cd_micro_resolve(w->plan, settings, (cd_micro_place){rank, w->step, m}, &micro);
         const uint64_t rounds =
@@ -68,7 +70,7 @@ static cd_oracle_division declared_division(const window *w)
 {
     const cddp_plan_ddp *ddp = &w->settings->ddp;
     if (w->watched->divides_after || w->watched->inner_hook != NULL) return CD_ORACLE_DIVISION_ANY;
-    if (w->watched->is_before_start) return CD_ORACLE_DIVISION_TRUE;
+    if (w->is_before_start) return CD_ORACLE_DIVISION_TRUE;
     if (w->watched->hook != NULL) {
         return (w->watched->hook->flags & CDDP_HOOK_CASTS_FIRST) != 0 ? CD_ORACLE_DIVISION_CAST
                : (w->watched->hook->flags & CDDP_HOOK_EXACT) != 0     ? CD_ORACLE_DIVISION_TRUE
@@ -79,7 +81,7 @@ static cd_oracle_division declared_division(const window *w)
     ** all of them after the first step of a model that uses every parameter. */
     const cddp_plan_train *train = &w->settings->train;
     const bool is_fresh =
-        w->watched->window_first == 0 && (train->zero_grad == CDDP_ZERO_GRAD_NONE || w->step == 0);
+        w->first == 0 && (train->zero_grad == CDDP_ZERO_GRAD_NONE || w->step == 0);
     const bool is_kept = train->zero_grad != CDDP_ZERO_GRAD_NONE && w->step > 0 && !train->resume &&
                          !ddp->find_unused_parameters && !ddp->static_graph;
     if (!ddp->gradient_as_bucket_view || is_fresh) return CD_ORACLE_DIVISION_RECIPROCAL;
@@ -92,7 +94,7 @@ static bool hook_is_judged_by_its_law(const window *w)
 {
     const uint32_t lawful = CDDP_HOOK_LOSSY | CDDP_HOOK_NO_COMM;
     const bool is_cast = w->watched->wire != CDDP_DTYPE_COUNT;
-    if (w->watched->is_before_start) return false;
+    if (w->is_before_start) return false;
     return (w->watched->hook != NULL && !is_cast && (w->watched->hook->flags & lawful) != 0) ||
            (w->watched->inner_hook != NULL && (w->watched->inner_hook->flags & lawful) != 0);
 }
@@ -123,6 +125,23 @@ static uint32_t last_micro_step(const window *w, uint32_t own)
                      : own;
 }
 
+/* LSG-02: the ranks over which the hook averages, where the plan says so; else as the hook says.
+** Without a model averager replicas may not drift apart, so all of them take part. */
+static uint32_t find_block(const cd_declaration *d, const cd_watched_reduction *watched,
+                           uint32_t *first)
+{
+    const cd_planned_hook *hook = &d->decisions->hook;
+    const cd_planned_average average = cd_planned_hook_average(hook);
+    uint32_t block = 0;
+    if (d->settings->averager.kind == CDDP_AVERAGER_NONE || hook->inner != NULL) return 0;
+    if (average == CD_AVERAGE_UNKNOWN)
+        block = watched->block_count;
+    else if (average != CD_AVERAGE_ALL)
+        block = cd_decisions_get_block(d->decisions, watched->micro->place);
+    *first = block > 0 ? d->rank / block * block : 0;
+    return block;
+}
+
 cddp_status cd_declare_reduction(cd_declaration *declaration, const cd_watched_reduction *watched,
                                  cd_oracle_reduction *reduction, cddp_error *err)
 {
@@ -131,10 +150,16 @@ cddp_status cd_declare_reduction(cd_declaration *declaration, const cd_watched_r
     const window at = {.plan = declaration->plan,
                        .settings = settings,
                        .watched = watched,
-                       .step = last->place.step};
+                       .step = last->place.step,
+                       .first = cd_decisions_get_window_first(declaration->decisions, last->place),
+                       .is_before_start =
+                           watched->hook != NULL &&
+                           cd_decisions_is_before_start(declaration->decisions, last->place)};
     const window *w = &at;
     const cddp_dtype low = cd_mixed_dtype(settings->mixed_precision.param_dtype);
     uint64_t divisor;
+    uint32_t block_first = 0;
+    const uint32_t block = find_block(declaration, watched, &block_first);
     CD_TRY(declared_divisor(w, &divisor, err));
     *reduction =
         (cd_oracle_reduction){.step = last->place.step,
@@ -153,15 +178,14 @@ cddp_status cd_declare_reduction(cd_declaration *declaration, const cd_watched_r
                                               (watched->hook->flags & CDDP_HOOK_ROUNDED_ONCE) != 0,
                               .loss_scale = declaration->loss_scale,
                               .divisor = divisor,
-                              .micro_first = watched->window_first,
+                              .micro_first = w->first,
                               .gradients = watched->values.gradients};
-    if (watched->block_count > 0) { /* LSG-02: the true mean over the block */
+    if (block > 0) { /* LSG-02: the true mean over the block */
         reduction->lossy = false;
         reduction->division = CD_ORACLE_DIVISION_TRUE;
-        reduction->divisor = watched->block_count;
-        reduction->rank_first = watched->block_first;
-        reduction->rank_count =
-            watched->block_count < declaration->plan->world.size ? watched->block_count : 0;
+        reduction->divisor = block;
+        reduction->rank_first = block_first;
+        reduction->rank_count = block < declaration->plan->world.size ? block : 0;
     }
     return CDDP_OK;
 }

@@ -24,8 +24,11 @@ struct cd_watch {
     cd_watcher watcher;
     const cddp_allocator *allocator; /* the rank's */
     cddp_plan_settings settings;     /* of the rank */
-    double loss_scale;               /* at the moment; the references borrow it */
+    double loss_scale;               /* of the step; the references borrow it */
     cd_reference *reference, *free_reference;
+    cd_decisions decisions;
+    cd_part *parts; /* (parameter_count) as the plan assigns them */
+    bool *due;      /* (optimizer_count) of the update at hand */
     cd_oracle *oracle;
     cd_blob optimizer_state; /* before the update, for the reference */
     cddp_tensor *before;     /* (parameter_count) parameters before it, owned */
@@ -106,6 +109,7 @@ static cddp_status make_oracle(cd_watch *w, const cd_watched_model *model, cddp_
 {
     const cddp_plan *plan = w->options.plan;
     const cd_module *module = model->replica->model->module;
+    w->parts = cd_arena_array(&w->memory, module->parameter_count + 1, sizeof *w->parts);
     const cd_arena_mark mark = cd_arena_get_mark(&w->memory);
     cd_oracle_parameter *parameters =
         cd_arena_array(&w->memory, module->parameter_count + 1, sizeof *parameters);
@@ -126,6 +130,7 @@ static cddp_status make_oracle(cd_watch *w, const cd_watched_model *model, cddp_
         if (plan->optimizers[i].shard != CD_SHARD_NONE)
             CD_TRY(declare_parts(w, i, parameters, err));
     }
+    for (size_t i = 0; i < module->parameter_count; i++) w->parts[i] = parameters[i].part;
     const cd_oracle_options options = {.parameters = parameters,
                                        .parameter_count = module->parameter_count,
                                        .buffer_count = module->buffer_count,
@@ -165,27 +170,38 @@ static cddp_status make_room(cd_watch *w, const cd_watched_model *model, cddp_er
     return CDDP_OK;
 }
 
+static cddp_status make_decisions(cd_watch *w, cddp_error *err)
+{
+    const cd_decisions_options options = {.plan = w->options.plan,
+                                          .rank = w->options.rank->rank,
+                                          .replica = w->reference->replica,
+                                          .samples = &w->reference->share->samples,
+                                          .parts = w->parts,
+                                          .memory = &w->memory};
+    w->due = cd_arena_array(&w->memory, w->reference->replica->optimizer_count, sizeof *w->due);
+    CD_TRY(cd_arena_check(&w->memory, err, "the decisions of rank %u", w->options.rank->rank));
+    CD_TRY(cd_decisions_init(&w->decisions, &options, err));
+    CD_TRY(cd_decisions_emit(&w->decisions, w->options.tracer, err));
+    return CDDP_OK;
+}
+
 static cddp_status watch_open(void *self, const cd_watched_model *model, cddp_error *err)
 {
     cd_watch *w = self;
-    w->loss_scale = model->loss_scale;
     CD_TRY(make_references(w, model, err));
     CD_TRY(make_oracle(w, model, err));
     CD_TRY(make_room(w, model, err));
+    CD_TRY(make_decisions(w, err));
     return CDDP_OK;
 }
 
 /* ---- moments ---- */
 
-static void watch_rescaled(void *self, double loss_scale)
-{
-    ((cd_watch *)self)->loss_scale = loss_scale;
-}
-
 static cddp_status watch_begin(void *self, uint32_t step, const cd_watched_values *values,
                                cddp_error *err)
 {
-    const cd_watch *w = self;
+    cd_watch *w = self;
+    w->loss_scale = cd_decisions_begin_step(&w->decisions, step, w->options.tracer);
     CD_TRY(cd_oracle_begin_step(w->oracle, step, values->parameters, values->gradients, err));
     return CDDP_OK;
 }
@@ -231,16 +247,26 @@ static cddp_status watch_accumulated(void *self, size_t parameter, const cddp_gr
     return CDDP_OK;
 }
 
+static bool is_last_of_step(const cd_watch *w, const cd_micro *micro)
+{
+    return micro->place.micro_step + 1u == w->settings.train.micro_steps;
+}
+
 static cddp_status watch_reduced(void *self, const cd_watched_reduction *watched, cddp_error *err)
 {
-    const cd_watch *w = self;
+    cd_watch *w = self;
     cd_oracle_reduction reduction;
     cd_declaration declaration = {.plan = w->options.plan,
                                   .settings = &w->settings,
+                                  .decisions = &w->decisions,
                                   .rank = w->options.rank->rank,
                                   .loss_scale = w->loss_scale};
     CD_TRY(cd_declare_reduction(&declaration, watched, &reduction, err));
     CD_TRY(cd_oracle_judge_gradients(w->oracle, &reduction, watched->values.buffers, err));
+    if (is_last_of_step(w, watched->micro)) {
+        CD_TRY(cd_decisions_judge(&w->decisions, watched->micro->place.step,
+                                  watched->values.gradients, &w->numbers, w->options.tracer, err));
+    }
     return CDDP_OK;
 }
 
@@ -291,7 +317,9 @@ static cddp_status watch_updated(void *self, const cd_watched_update *watched, c
                                     .parameters = watched->values.parameters,
                                     .gradients = watched->values.gradients,
                                     .state = {w->slots, w->slot_parameters, w->slot_count}};
-    w->reference->due = w->free_reference->due = watched->stepped;
+    for (size_t i = 0; i < watched->replica->optimizer_count; i++)
+        w->due[i] = cd_decisions_has_step(&w->decisions, watched->step, i);
+    w->reference->due = w->free_reference->due = w->due;
     CD_TRY(cd_oracle_judge_update(w->oracle, &before, &after, err));
     return CDDP_OK;
 }
@@ -343,7 +371,6 @@ static void watch_close(void *self)
 }
 
 static const cd_watcher_ops watch_ops = {.open = watch_open,
-                                         .rescaled = watch_rescaled,
                                          .begin = watch_begin,
                                          .before_update = watch_before_update,
                                          .enter_forward = watch_enter_forward,

@@ -7,6 +7,7 @@
 */
 #pragma once
 #include "core/oracle/oracle.h"
+#include "core/reference/decisions.h"
 #include "core/reference/reference.h"
 #include "core/train/watcher.h"
 
@@ -30,6 +31,7 @@ const cd_watcher *cd_watch_get_watcher(const cd_watch *watch);
 typedef struct cd_declaration {
     const cddp_plan *plan;
     const cddp_plan_settings *settings; /* of the rank */
+    cd_decisions *decisions;
     uint32_t rank;
     double loss_scale;
     char normalisation[160]; /* which .normalisation of the result points into */

@@ -32,6 +32,7 @@
 
 struct cd_averaging {
     cd_averager *averager;
+    uint32_t *averaged; /* (parameter_count) over how many ranks in the last step; 0: not */
     cd_plan_level levels[CD_PLAN_LEVELS_MAX];
     uint32_t level_count, world_size;
     cddp_grad **grads; /* (parameter_count) of the module */
@@ -86,7 +87,8 @@ static cddp_status make_averager(cd_trainer *t, struct cd_averaging *a, cddp_err
                                          .warmup_steps = plan->warmup_steps,
                                          .hierarchical = plan->kind == CDDP_AVERAGER_HIERARCHICAL,
                                          .periods = a->periods,
-                                         .parameter_count = a->parameter_count};
+                                         .parameter_count = a->parameter_count,
+                                         .averaged = a->averaged};
     CD_TRY(cd_averager_create(&options, &a->averager, err));
     return CDDP_OK;
 }
@@ -102,6 +104,7 @@ cddp_status cd_trainer_open_averager(cd_trainer *t, cddp_error *err)
     a->parameter_count = module->parameter_count;
     a->numbers.allocator = t->allocator;
     a->grads = cd_arena_array(&t->memory, a->parameter_count + 1, sizeof *a->grads);
+    a->averaged = cd_arena_array(&t->memory, a->parameter_count + 1, sizeof *a->averaged);
     CD_TRY(cd_arena_check(&t->memory, err, "the gradients of an averager"));
     for (size_t i = 0; i < a->parameter_count; i++) a->grads[i] = &module->parameters[i].grad;
     CD_TRY(read_periods(t, a, err));
@@ -181,16 +184,14 @@ void cd_trainer_emit_agreement(cd_trainer *t)
     }
 }
 
-bool cd_trainer_has_block(const cd_trainer *t, uint32_t *first, uint32_t *ranks)
+uint32_t cd_trainer_get_block(const cd_trainer *t)
 {
     const struct cd_averaging *a = t->averaging;
     if (a == NULL || t->reduction.hook == NULL || t->reduction.inner_hook != NULL ||
         (t->reduction.hook->agreement == NULL &&
          (t->reduction.hook->flags & CDDP_HOOK_NO_COMM) == 0))
-        return false;
-    *ranks = a->gradients;
-    *first = t->rank->rank / a->gradients * a->gradients;
-    return true;
+        return 0;
+    return a->gradients;
 }
 
 /* ---- what is kept ---- */
@@ -264,6 +265,10 @@ cddp_status cd_trainer_average(cd_trainer *t, cddp_error *err)
     cd_trainer_refresh_views(t);
     if (t->tracer != NULL) CD_TRY(sum_parameters(t, &before, err));
     CD_TRY(cd_averager_step(a->averager, t->view.parameters, a->grads, a->parameter_count, err));
+    for (size_t i = 0; i < a->parameter_count; i++) {
+        if (a->averaged[i] == 0) continue;
+        CD_EMIT(t->tracer, average, NULL, .ordinal = (int64_t)i, .ranks = a->averaged[i]);
+    }
     if (t->tracer != NULL) CD_TRY(state_laws(t, &before, err));
     return CDDP_OK;
 }

@@ -122,6 +122,7 @@ static cddp_status run_forward(cd_trainer *t, cd_pass *pass, cddp_error *err)
         CD_TRY(t->view.watcher->ops->enter_forward(t->view.watcher->self, micro->place.micro_step,
                                                    &values, err));
     }
+    cd_trainer_emit_samples(t, pass);
     CD_TRY(pass_time(t, t->program.settings.train.forward_us * 1000u, "forward", err));
     t->replica->graph->grad_enabled = micro->grad_mode;
     t->now.is_in_forward = cd_micro_contributes(micro); /* else the reference does not run it */
@@ -129,7 +130,10 @@ static cddp_status run_forward(cd_trainer *t, cd_pass *pass, cddp_error *err)
     t->now.is_in_forward = false;
     CD_TRY(status);
     if (!micro->bypass) CD_TRY(end_forward(t, pass, err));
-    if (micro->grad_mode) CD_TRY(cd_replica_loss(t->replica, pass, err));
+    if (micro->grad_mode) {
+        CD_TRY(cd_replica_loss(t->replica, pass, err));
+        cd_trainer_emit_loss(t, pass);
+    }
     return CDDP_OK;
 }
 
@@ -343,6 +347,7 @@ static cddp_status run_backward(cd_trainer *t, const cd_micro *micro, cd_value *
                                 cddp_error *err)
 {
     if (!cd_micro_contributes(micro)) return CDDP_OK;
+    CD_TRY(cd_trainer_emit_entry(t, err));
     const cddp_status status = run_backwards(t, micro, losses, err);
     if (status == CDDP_E_ABORTED && micro->abort_after > 0 &&
         t->now.gradient_count == micro->abort_after) {
@@ -393,7 +398,6 @@ static cddp_status begin_micro(cd_trainer *t, const cd_micro *micro, cd_value **
     cd_micro_batch samples;
     const bool is_last = is_last_micro(t, micro);
     CD_TRY(cd_sampler_get(t->program.sampler, micro, &samples, err));
-    cd_trainer_emit_samples(t, &samples);
     CD_TRY(pass_time(t, micro->compute_us * 1000u, "extra", err));
     if (micro->touch_buffers) CD_TRY(touch_buffers(t, err));
     if (micro->replace_buffers) CD_TRY(replace_buffers(t, err));

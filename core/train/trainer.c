@@ -194,8 +194,7 @@ static cddp_status open_watcher(cd_trainer *t, cddp_error *err)
     for (size_t i = 0; i < count; i++) variables[i] = t->parameters[i].variable;
     const cd_watched_model model = {.device = device_of(t),
                                     .replica = t->replica,
-                                    .variables = variables,
-                                    .loss_scale = t->scaling.scale};
+                                    .variables = variables};
     t->view.watcher = t->options.watcher;
     CD_TRY(t->view.watcher->ops->open(t->view.watcher->self, &model, err));
     cd_arena_rewind(&t->memory, mark);
@@ -220,13 +219,13 @@ cddp_status cd_trainer_create(const cd_trainer_options *options, cd_trainer **tr
     cd_arena_init(&t->run_memory, allocator, MEMORY_BLOCK_BYTES);
     CD_TRY_OUT(cddp_plan_rank_settings(t->program.plan, t->rank->rank, &t->program.settings, err));
     cd_trainer_emit_settings(t);
-    cd_trainer_emit_seeds(t);
     CD_TRY_OUT(open_group(t, err));
     CD_TRY_OUT(cd_trainer_open_groups(t, err));
     CD_TRY_OUT(
         cd_sampler_create(t->program.plan, t->rank->rank, allocator, &t->program.sampler, err));
     CD_TRY_OUT(cd_streams_open(&t->streams, &t->program.settings.streams, t->rank, t->tracer, err));
     CD_TRY_OUT(cd_trainer_build(t, err));
+    cd_trainer_emit_seeds(t);
     if (t->program.settings.amp.enable) {
         const cddp_plan_amp *amp = &t->program.settings.amp;
         const cd_loss_scaler_options scaler = {amp->init_scale, amp->growth_factor,
@@ -262,7 +261,7 @@ void cd_trainer_destroy(cd_trainer *t)
 cddp_status cd_trainer_begin_step(cd_trainer *t, uint32_t step, cddp_error *err)
 {
     t->now.step = step;
-    t->now.window_first = 0;
+    t->now.has_entered = false;
     cd_replica_begin_step(t->replica, t->rank->rank, step);
     for (size_t i = 0; i < cd_trainer_module(t)->parameter_count; i++)
         cddp_grad_drop(&t->parameters[i].averaged);
