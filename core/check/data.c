@@ -181,7 +181,8 @@ static void judge_rest(state *s)
                                .step = (uint32_t)d->is.at_step,
                                .micro_step = (uint32_t)d->is.at_micro,
                                .sequence = d->sequence};
-        cd_miss m = {.decision = CDDP_DECISION_SAMPLE, .which = 4};
+        /* A step that did not take place is I-STEP's. */
+        cd_miss m = {.decision = CDDP_DECISION_SAMPLE, .which = 4, .is_consequence = true};
         CD_SAY(m.what, "samples of the plan are not consumed");
         say_sample(m.planned, sizeof m.planned,
                    (const int64_t[3]){d->is.value, d->is.detail, d->is.real});
