@@ -67,6 +67,8 @@ static const struct {
     {CDDP_EV_samples, TRAIN, CD_LOG_DEBUG},
     {CDDP_EV_compare, ORACLE, CD_LOG_DEBUG},
     {CDDP_EV_uncompared, ORACLE, CD_LOG_DEBUG},
+    {CDDP_EV_unjudged, ORACLE, CD_LOG_DEBUG},
+    {CDDP_EV_owed, ORACLE, CD_LOG_DEBUG},
     {CDDP_EV_choice, SIM, CD_LOG_DEBUG},
     {CDDP_EV_fault, SIM, CD_LOG_WARN},
     {CDDP_EV_message, SIM, CD_LOG_DEBUG},

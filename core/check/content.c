@@ -10,17 +10,20 @@
 **               followed to its result.
 ** Blame         the odd ranks; the finding names the first slot where the layouts differ and both
 **               parameters.
+**               A wrapper that is made again after a resume has its own layouts, numbered from 0
+**               again; they are compared with those that the other ranks made at that time.
 ** Limits        equal shapes prove nothing here, but what lies in the buffer is I-REF's business.
 */
 #include "core/check/carry.h"
 
 typedef struct state {
     cd_writer writer;
-    cd_agree layouts;  /* (generation, bucket, slot) → param, offset, numel, dtype */
+    cd_agree layouts;  /* (generation, bucket, slot, wraps) → param, offset, numel, dtype */
     cd_agree launches; /* (group, k) → bucket, generation, content, numel */
     cd_agree posts;    /* (group, sequence) → operation, dtype, count: what the backend can see */
     cd_agree carried;  /* (group, sequence) → bucket: what it cannot see */
     cd_table counts;   /* (group, rank) → launches so far */
+    cd_ranks wraps;    /* rank → constructions that have finished on it */
     cd_carries carries;
 } state;
 
@@ -35,6 +38,7 @@ static cddp_status begin(const cddp_check_context *context, void **self, cddp_er
     cd_agree_init(&s->posts, context->allocator);
     cd_agree_init(&s->carried, context->allocator);
     cd_table_init(&s->counts, context->allocator, sizeof(int64_t));
+    cd_ranks_init(&s->wraps, context->allocator, sizeof(int64_t));
     cd_carries_init(&s->carries, &s->writer);
     return CDDP_OK;
 }
@@ -50,16 +54,26 @@ static void take_post(state *s, const cddp_event *e)
     cd_agree_push(&s->carried, &(cd_statement){.key = key, CD_SAYS(p->bucket)}, e);
 }
 
+static void take_layout(state *s, const cddp_event *e)
+{
+    const cddp_event_bucket_layout *l = &e->as.bucket_layout;
+    const int64_t *wraps = cd_ranks_add(&s->wraps, e->rank);
+    if (wraps == NULL) return;
+    cd_agree_push(&s->layouts,
+                  &(cd_statement){.key = CD_KEY(l->generation, l->bucket, l->slot, *wraps),
+                                  CD_SAYS(l->param, l->offset, l->numel, l->dtype)},
+                  e);
+}
+
 static void event(void *self, const cddp_event *e)
 {
     state *s = self;
     cd_carries_learn(&s->carries, e);
     if (e->kind == CDDP_EV_bucket_layout) {
-        const cddp_event_bucket_layout *l = &e->as.bucket_layout;
-        cd_agree_push(&s->layouts,
-                      &(cd_statement){.key = CD_KEY(l->generation, l->bucket, l->slot),
-                                      CD_SAYS(l->param, l->offset, l->numel, l->dtype)},
-                      e);
+        take_layout(s, e);
+    } else if (e->kind == CDDP_EV_wrap) {
+        int64_t *wraps = cd_ranks_add(&s->wraps, e->rank);
+        if (wraps != NULL) ++*wraps;
     } else if (e->kind == CDDP_EV_bucket_launch) {
         const cddp_event_bucket_launch *l = &e->as.bucket_launch;
         int64_t *count = cd_table_add(&s->counts, CD_KEY(l->group, e->rank));
@@ -162,13 +176,15 @@ static void end(void *self)
     cd_agree_fini(&s->posts);
     cd_agree_fini(&s->carried);
     cd_table_fini(&s->counts);
+    cd_ranks_fini(&s->wraps);
     cd_carries_fini(&s->carries);
     cd_check_end(s);
 }
 
-static const uint16_t kinds[] = {CDDP_EV_bucket_layout,   CDDP_EV_bucket_launch,
-                                 CDDP_EV_collective_post, CDDP_EV_hook_call,
-                                 CDDP_EV_collective_done, CDDP_EV_bucket_done};
+static const uint16_t kinds[] = {
+    CDDP_EV_bucket_layout, CDDP_EV_bucket_launch,   CDDP_EV_collective_post,
+    CDDP_EV_hook_call,     CDDP_EV_collective_done, CDDP_EV_bucket_done,
+    CDDP_EV_wrap};
 
 CD_CHECK_TABLE(content, "I-CONTENT",
                "every rank launches the same bucket with the same parameters at the same offsets",

@@ -113,7 +113,8 @@ static void event(void *self, const cddp_event *e)
     state *s = self;
     if (e->kind == CDDP_EV_checkpoint)
         take_checkpoint(s, e);
-    else if (e->kind == CDDP_EV_value && e->as.value.moment >= CDDP_MOMENT_CHECKPOINT)
+    else if (e->kind == CDDP_EV_value && (e->as.value.moment == CDDP_MOMENT_CHECKPOINT ||
+                                          e->as.value.moment == CDDP_MOMENT_RESUME))
         take_value(s, e);
 }
 

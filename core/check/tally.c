@@ -20,16 +20,27 @@ static const char *const link_words[CD_LINK_COUNT] = {
     [CD_LINK_LAW] = "hook's law",
     [CD_LINK_STATISTICS] = "statistics of the whole batch",
     [CD_LINK_COLLECTIVE] = "result of a collective",
-    [CD_LINK_SHARE] = "reference update"};
+    [CD_LINK_SHARE] = "reference update",
+    [CD_LINK_FORMULA] = "optimizer's published formula",
+    [CD_LINK_DERIVATIVE] = "derivative of the loss"};
 
 /* Position in the chain of causes. */
 static const int link_order[CD_LINK_COUNT] = {
     [CD_LINK_STATISTICS] = -1, /* of the forward: what other ranks then get follows from it */
-    [CD_LINK_PRECISION] = 0,   [CD_LINK_REDUCTION] = 1, [CD_LINK_MATHEMATICS] = 2,
-    [CD_LINK_PRESENCE] = 3,    [CD_LINK_LAW] = 4,       [CD_LINK_BUFFER] = 5,
-    [CD_LINK_UPDATE] = 6,      [CD_LINK_OPTIMIZER] = 7, [CD_LINK_FREE] = 8,
+    [CD_LINK_PRECISION] = 0,
+    [CD_LINK_REDUCTION] = 1,
+    [CD_LINK_MATHEMATICS] = 2,
+    [CD_LINK_PRESENCE] = 3,
+    [CD_LINK_LAW] = 4,
+    [CD_LINK_BUFFER] = 5,
+    [CD_LINK_UPDATE] = 6,
+    [CD_LINK_OPTIMIZER] = 7,
+    [CD_LINK_FREE] = 8,
     [CD_LINK_SHARE] = 9, /* what an owner stepped wrongly, everybody gets */
-    [CD_LINK_COLLECTIVE] = 10};
+    [CD_LINK_COLLECTIVE] = 10,
+    /* an error of the model itself is in the run and in its reference alike */
+    [CD_LINK_DERIVATIVE] = 0,
+    [CD_LINK_FORMULA] = 11};
 
 const char *cd_link_words(int64_t link)
 {

@@ -176,7 +176,9 @@ cddp_status cd_module_add_parameter(cd_module *module, const cd_parameter_spec *
     uint64_t numel = 1;
     for (uint32_t i = 0; i < spec->dim_count && i < CDDP_DIMS_MAX; i++)
         numel *= spec->sizes[i] > 0 ? (uint64_t)spec->sizes[i] : 0;
-    cd_parameter p = {.requires_grad = !spec->frozen, .expect_sparse = spec->expect_sparse};
+    cd_parameter p = {.init = spec->init,
+                      .requires_grad = !spec->frozen,
+                      .expect_sparse = spec->expect_sparse};
     p.forward_cost = spec->forward_cost != 0 ? spec->forward_cost : 2 * numel;
     p.backward_cost = spec->backward_cost != 0 ? spec->backward_cost : 2 * p.forward_cost;
     p.name = cd_arena_strdup(&module->arena, name);
@@ -210,7 +212,7 @@ cddp_status cd_module_add_buffer(cd_module *module, const cd_parameter_spec *spe
     if (!cd_vec_grow(module->allocator, (void **)&module->buffers, &module->buffer_capacity,
                      module->buffer_count + 1, sizeof *module->buffers))
         return cd_fail_memory(err, "buffer \"%s\"", name);
-    cd_buffer b = {0};
+    cd_buffer b = {.init = spec->init};
     b.name = cd_arena_strdup(&module->arena, name);
     if (b.name == NULL) return cd_fail_memory(err, "buffer \"%s\"", name);
     CD_TRY(make_tensor(module, spec, name, &b.tensor, err));

@@ -44,6 +44,7 @@ typedef struct cd_parameter {
     char *name;
     cddp_tensor tensor;
     cddp_grad grad;
+    cd_init init; /* as it was declared */
     bool requires_grad;
     bool expect_sparse; /* its gradient is CDDP_GRAD_SPARSE (INI-06) */
     /* floating-point operations per sample that it takes part in */
@@ -54,6 +55,7 @@ typedef struct cd_parameter {
 typedef struct cd_buffer {
     char *name;
     cddp_tensor tensor;
+    cd_init init; /* as it was declared */
 } cd_buffer;
 
 typedef struct cd_alias {

@@ -11,11 +11,28 @@
 
 /* ---- link 3: the local gradient is what one process computes on the same samples ---- */
 
+/* One process makes a gradient here, besides what was kept from an earlier step. */
+static cddp_status is_new_gradient(cd_oracle *o, size_t i, const cddp_grad *replica, bool *is_new,
+                                   cddp_error *err)
+{
+    cd_comparison c = {.bad = 0};
+    *is_new = replica->kind != CDDP_GRAD_UNDEFINED;
+    if (replica->kind != CDDP_GRAD_DENSE || o->kept[i].kind != CDDP_GRAD_DENSE) return CDDP_OK;
+    CD_TRY(cd_oracle_compare_tensors(o, &replica->value, &o->kept[i].value, &c, err));
+    *is_new = c.bad > 0;
+    return CDDP_OK;
+}
+
 static cddp_status judge_local(cd_oracle *o, const cd_oracle_reduction *r, size_t i,
                                const cddp_grad *replica, cddp_error *err)
 {
-    if (!o->captured[i]) return CDDP_OK;
     bool present = replica->kind != CDDP_GRAD_UNDEFINED;
+    if (!o->captured[i]) {
+        bool is_new = false;
+        CD_TRY(is_new_gradient(o, i, replica, &is_new, err));
+        if (!is_new) return CDDP_OK;
+        o->local_present[i] = false; /* it never arrived */
+    }
     cd_comparison c = {.element = -1, .exact = true};
     if (present != o->local_present[i]) {
         c = (cd_comparison){.bad = 1,
@@ -224,6 +241,7 @@ cddp_status cd_oracle_judge_gradients(cd_oracle *oracle, const cd_oracle_reducti
     judged j = {.reduction = &whole, .start = &start};
     CD_TRY(cd_share_find(o->share, &start, &whole, &j.window, err));
     CD_TRY(judge_locals(o, &start, reduction, err));
+    CD_TRY(cd_oracle_judge_derivatives(o, &start, reduction, err));
     for (size_t i = 0; j.window != NULL && i < o->options.parameter_count; i++) {
         bool comparable;
         CD_TRY(judge_presence(o, &whole, j.window, i, &comparable, err));

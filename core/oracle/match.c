@@ -4,6 +4,7 @@
 
 #include "core/base/error.h"
 #include "core/tensor/symbol.h"
+#include "core/trace/tracer.h"
 
 #include <string.h>
 
@@ -17,6 +18,12 @@ void cd_oracle_report(cd_oracle *o, cd_oracle_link link, size_t parameter, const
     else
         o->summary.bounded++;
     cd_comparison_emit(&(cd_comparison_place){o->options.tracer, link, p->variable, p->name}, c);
+}
+
+void cd_oracle_give_up(cd_oracle *o, cd_oracle_link link, uint64_t count, const char *why)
+{
+    if (count == 0) return;
+    CD_EMIT(o->options.tracer, unjudged, why, .link = link, .count = (int64_t)count);
 }
 
 /* Writes what the wrong values are. */

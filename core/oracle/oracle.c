@@ -3,7 +3,7 @@
 ** free_run.c).
 **
 ** Invariants
-** O1  start has copies: nothing that the run does after begin_step changes the reference's start
+** O1  start is made of the judge's copies: nothing that the run does after begin_step changes it
 ** O2  a gradient is compared only while captured is set for it, by push_local in the same step
 ** O3  the free-running reference runs only while every comparison was exact; no bound is derived
 **     for the rest
@@ -17,6 +17,7 @@
 #include <string.h>
 
 #define ORACLE_BLOCK_BYTES ((size_t)4096)
+#define SECOND_BLOCK_BYTES ((size_t)1 << 16)
 
 /* ---- life ---- */
 
@@ -72,6 +73,9 @@ cddp_status cd_oracle_create(const cd_oracle_options *options, cd_oracle **oracl
     o->options = *options;
     o->is_free_running = options->free_engine != NULL;
     o->numbers.allocator = o->other.allocator = o->before.allocator = options->allocator;
+    cd_scalars_init(&o->scalars, options->allocator);
+    cd_arena_init(&o->second, options->allocator, SECOND_BLOCK_BYTES);
+    o->numbers.has_lanes = o->other.has_lanes = o->before.has_lanes = true;
     cd_share_init(&o->own, options->allocator, true);
     o->share = options->share != NULL ? options->share : &o->own;
     CD_TRY_OUT(push_arrays(o, err));
@@ -88,57 +92,25 @@ void cd_oracle_declare_parts(cd_oracle *oracle, const cd_part *parts)
         oracle->parameters[i].part = parts[i];
 }
 
-static void release_tensor(cddp_tensor *t)
-{
-    if (t->device == NULL) return;
-    int64_t numel = cddp_tensor_numel(t);
-    t->device->release(t->device, t->dtype, numel > 0 ? numel : 1, t->storage);
-    t->device = NULL;
-}
-
 void cd_oracle_destroy(cd_oracle *oracle)
 {
     cd_oracle *o = oracle;
     if (o == NULL) return;
     for (size_t i = 0; i < o->options.parameter_count; i++) {
-        release_tensor(&o->values[i]);
-        cddp_grad_fini(&o->kept[i]);
         cddp_grad_fini(&o->local_forms[i]);
         cddp_grad_fini(&o->free_gradients[i]);
     }
-    for (size_t i = 0; i < o->options.buffer_count; i++) release_tensor(&o->buffers[i]);
     cd_share_fini(&o->own);
     cd_numbers_fini(&o->numbers);
     cd_numbers_fini(&o->other);
     cd_numbers_fini(&o->before);
+    cd_oracle_release_formulas(o);
+    cd_scalars_fini(&o->scalars);
+    cd_arena_fini(&o->second);
     cd_arena_fini(&o->arena);
 }
 
-/* ---- what the run hands in ---- */
-
-static cddp_status copy_tensor(cddp_tensor *mine, const cddp_tensor *theirs, cddp_error *err)
-{
-    if (mine->device == NULL) {
-        void *storage = NULL;
-        int64_t numel = cddp_tensor_numel(theirs);
-        CD_TRY(theirs->device->allocate(theirs->device, theirs->dtype, numel > 0 ? numel : 1,
-                                        &storage, err));
-        *mine = cddp_tensor_of(theirs->device, storage, 0, theirs->dtype, theirs->sizes,
-                               theirs->dim_count);
-    }
-    CD_TRY(theirs->device->copy(mine, theirs, NULL, err));
-    return CDDP_OK;
-}
-
-static cddp_status copy_gradient(cddp_grad *mine, const cddp_grad *theirs, cddp_error *err)
-{
-    cddp_grad_drop(mine);
-    /* A sparse gradient that was kept over a step is not carried into the reference. */
-    if (theirs->kind != CDDP_GRAD_DENSE) return CDDP_OK;
-    CD_TRY(cddp_grad_define(mine, &theirs->value, err));
-    CD_TRY(theirs->value.device->copy(&mine->value, &theirs->value, NULL, err));
-    return CDDP_OK;
-}
+/* ---- what is observed of the run ---- */
 
 bool cd_oracle_has_values(const cd_oracle *o)
 {
@@ -168,8 +140,10 @@ cddp_status cd_oracle_begin_step(cd_oracle *oracle, uint32_t step, const cddp_te
     o->digest = 0;
     o->is_left_out = false;
     for (size_t i = 0; i < o->options.parameter_count; i++) {
-        CD_TRY(copy_tensor(&o->values[i], &parameters[i], err));
-        CD_TRY(copy_gradient(&o->kept[i], &gradients[i], err));
+        o->values[i] = parameters[i];
+        /* A sparse gradient that was kept over a step is not carried into the reference. */
+        const bool is_kept = gradients[i].kind == CDDP_GRAD_DENSE;
+        o->kept[i] = is_kept ? gradients[i] : (cddp_grad){.kind = CDDP_GRAD_UNDEFINED};
         o->digest = cd_hash_mix(o->digest, (uint64_t)o->parameters[i].numel);
         CD_TRY(digest_of(&o->values[i], &o->digest, err));
         o->digest = cd_hash_mix(o->digest, o->kept[i].kind);
@@ -185,17 +159,22 @@ cddp_status cd_oracle_begin_step(cd_oracle *oracle, uint32_t step, const cddp_te
     return CDDP_OK;
 }
 
-cddp_status cd_oracle_enter_forward(cd_oracle *oracle, uint32_t micro_step,
-                                    const cddp_tensor *buffers, cddp_error *err)
+void cd_oracle_enter_forward(cd_oracle *oracle, const cddp_tensor *buffers)
 {
-    (void)micro_step; /* the last forward's buffers are the ones that judge_gradients compares */
-    for (size_t i = 0; i < oracle->options.buffer_count; i++)
-        CD_TRY(copy_tensor(&oracle->buffers[i], &buffers[i], err));
+    for (size_t i = 0; i < oracle->options.buffer_count; i++) oracle->buffers[i] = buffers[i];
     oracle->has_buffers = oracle->options.buffer_count > 0;
     /* Earlier gradients were passed on, so .grad after this micro-step comes from this micro-step
     ** alone. */
     for (size_t i = 0; oracle->options.separate && i < oracle->options.parameter_count; i++)
         oracle->captured[i] = false;
+}
+
+static cddp_status copy_form(cddp_grad *mine, const cddp_grad *theirs, cddp_error *err)
+{
+    cddp_grad_drop(mine);
+    if (theirs->kind != CDDP_GRAD_DENSE) return CDDP_OK;
+    CD_TRY(cddp_grad_define(mine, &theirs->value, err));
+    CD_TRY(theirs->value.device->copy(&mine->value, &theirs->value, NULL, err));
     return CDDP_OK;
 }
 
@@ -206,7 +185,7 @@ cddp_status cd_oracle_push_local(cd_oracle *oracle, size_t parameter, const cddp
     o->captured[parameter] = true;
     o->local_present[parameter] = gradient->kind != CDDP_GRAD_UNDEFINED;
     if (cd_oracle_is_exact_device(o)) {
-        CD_TRY(copy_gradient(&o->local_forms[parameter], gradient, err));
+        CD_TRY(copy_form(&o->local_forms[parameter], gradient, err));
     } else if (cd_oracle_has_values(o)) {
         size_t numel = o->offsets[parameter + 1] - o->offsets[parameter];
         CD_TRY(cd_numbers_read_gradient(&o->numbers, gradient, numel, err));

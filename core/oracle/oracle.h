@@ -20,6 +20,8 @@
 #include "cddp/trace.h"
 #include "core/oracle/compare.h"
 #include "core/oracle/partition.h"
+#include "core/oracle/second/formula.h"
+#include "core/oracle/second/program.h"
 
 typedef struct cd_oracle cd_oracle;
 typedef struct cd_oracle_share cd_oracle_share;
@@ -77,6 +79,11 @@ typedef struct cd_oracle_engine {
     ** borrowed until the next call. (optional: NULL where nothing is exchanged) */
     cddp_status (*statistics)(void *self, const cd_oracle_part *part, size_t exchange, size_t width,
                               const double **rows, cddp_error *err);
+    /* does: describes a whole micro-batch for a second form of the model, or says why it cannot
+    ** (*why). Called after the part was run; borrowed until the next call. (optional: link 15 is
+    ** not judged) */
+    cddp_status (*example)(void *self, const cd_oracle_part *part, cd_second_program *program,
+                           const char **why, cddp_error *err);
 } cd_oracle_engine;
 
 /* The statistics that a synchronised layer used. */
@@ -99,7 +106,7 @@ typedef enum cd_oracle_path {
 
 typedef struct cd_oracle_parameter {
     const char *name; /* borrowed until destroy */
-    int64_t numel;
+    int64_t numel;    /* numbers in it: two of each complex one */
     cddp_dtype dtype;
     /* variable index among the reduced parameters, -1 when it is not one of them */
     int32_t variable;
@@ -125,6 +132,9 @@ typedef struct cd_oracle_options {
     bool sample_wise;
     bool separate;     /* every micro-step begins without gradients: the comm hook adds them up */
     bool exact_inputs; /* the plan promises that no sum rounds; the witness is still checked */
+    /* Links 14 and 15 judge a sample: the first step, the last, and one that the seed draws. */
+    uint32_t step_count;
+    uint64_t seed;
 } cd_oracle_options;
 
 /* One reduction, as the plan declares it. */
@@ -171,6 +181,25 @@ typedef struct cd_oracle_norm {
     uint32_t rank_count;
 } cd_oracle_norm;
 
+/* A parameter of an optimizer, and its state. */
+typedef struct cd_oracle_optimized {
+    size_t parameter;
+    uint32_t optimizer;
+    bool is_present; /* it has state */
+    uint64_t steps;  /* that the optimizer counts for it */
+    /* undefined where there is none; of a sharded optimizer: of this rank's elements */
+    cddp_tensor slots[CD_FORMULA_SLOTS_MAX];
+} cd_oracle_optimized;
+
+typedef struct cd_oracle_formulas {
+    const cd_formula *formulas;       /* (optimizer_count) */
+    const bool *due;                  /* (optimizer_count) which stepped */
+    const cddp_tensor *parameters;    /* (parameter_count) after the step */
+    const cddp_grad *gradients;       /* (parameter_count) as the optimizers saw them */
+    const cd_oracle_optimized *after; /* (count) */
+    size_t count;
+} cd_oracle_formulas;
+
 typedef struct cd_oracle_summary {
     uint64_t compared, differing, exact, bounded; /* tensors */
 } cd_oracle_summary;
@@ -186,12 +215,13 @@ cddp_status cd_oracle_create(const cd_oracle_options *options, cd_oracle **oracl
 void cd_oracle_declare_parts(cd_oracle *oracle, const cd_part *parts);
 void cd_oracle_destroy(cd_oracle *oracle); /* accepts NULL */
 
-/* Before the first micro-step: parameters and the gradients that were kept. Copies. */
+/* Before the first micro-step: parameters and the gradients that were kept. Borrowed until the next
+** call. */
 cddp_status cd_oracle_begin_step(cd_oracle *oracle, uint32_t step, const cddp_tensor *parameters,
                                  const cddp_grad *gradients, cddp_error *err) CDDP_MUST_CHECK;
-/* At forward entry, after the wrapper synchronised buffers. Copies. */
-cddp_status cd_oracle_enter_forward(cd_oracle *oracle, uint32_t micro_step,
-                                    const cddp_tensor *buffers, cddp_error *err) CDDP_MUST_CHECK;
+/* At forward entry, after the wrapper synchronised buffers: the last forward's are compared.
+** Borrowed until the next call. */
+void cd_oracle_enter_forward(cd_oracle *oracle, const cddp_tensor *buffers);
 /* Link 10 statistics: the values that a synchronised layer of this forward normalises with. */
 cddp_status cd_oracle_judge_statistics(cd_oracle *oracle, const cd_oracle_moments *used,
                                        cddp_error *err) CDDP_MUST_CHECK;
@@ -209,6 +239,16 @@ cddp_status cd_oracle_judge_norm(cd_oracle *oracle, const cd_oracle_norm *norm,
 ** optimizers must arrive at `after`. */
 cddp_status cd_oracle_judge_update(cd_oracle *oracle, const cd_oracle_update *before,
                                    const cd_oracle_update *after, cddp_error *err) CDDP_MUST_CHECK;
+/* Link 14: the published formulas, on drawn elements. Asked before the first optimizer of a step:
+** does the oracle want the state of this one? */
+bool cd_oracle_wants_formulas(const cd_oracle *oracle);
+/* Copies. entries: (count) every parameter of every optimizer. */
+cddp_status cd_oracle_keep_optimized(cd_oracle *oracle, const cddp_tensor *parameters,
+                                     const cd_oracle_optimized *entries, size_t count,
+                                     cddp_error *err) CDDP_MUST_CHECK;
+/* After the optimizers; without a keep before it, nothing is judged. */
+cddp_status cd_oracle_judge_formulas(cd_oracle *oracle, const cd_oracle_formulas *formulas,
+                                     cddp_error *err) CDDP_MUST_CHECK;
 /* Link 8: the free-running reference against the final parameters. */
 cddp_status cd_oracle_finish(cd_oracle *oracle, const cddp_tensor *parameters,
                              cddp_error *err) CDDP_MUST_CHECK;

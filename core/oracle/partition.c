@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The declared partition. It judges core/train/shard.c and core/ddp/modes/zero_step.c, and shares
-** nothing with them. */
+/* The declared partition. It judges core/train/shard.c and core/ddp/optimizers/zero_step.c, and
+** shares nothing with them. */
 #include "core/oracle/partition.h"
 
 #include "core/base/alloc.h"

@@ -12,9 +12,9 @@ struct cd_oracle {
     cd_oracle_parameter *parameters; /* (parameter_count) copies */
     const char **names;              /* (parameter_count) */
     size_t *offsets;                 /* (parameter_count + 1) */
-    cddp_tensor *values;             /* (parameter_count) at the beginning of the step */
-    cddp_grad *kept;                 /* (parameter_count) at the beginning of the step */
-    cddp_tensor *buffers;            /* (buffer_count) at the last forward entry */
+    cddp_tensor *values;             /* (parameter_count) at the beginning of the step, borrowed */
+    cddp_grad *kept;                 /* (parameter_count) at the beginning of the step, borrowed */
+    cddp_tensor *buffers;            /* (buffer_count) at the last forward entry, borrowed */
     bool has_buffers;
     double *local;                  /* (offsets[parameter_count]) as pushed */
     cddp_grad *local_forms;         /* (parameter_count) the same on exact devices */
@@ -29,6 +29,13 @@ struct cd_oracle {
     uint32_t step;
     uint64_t digest;
     cddp_grad *free_gradients; /* (parameter_count) */
+    /* Link 14. */
+    struct cd_kept_elements *kept_elements; /* (kept_count) before the step */
+    size_t kept_count, kept_capacity;
+    uint64_t judged_optimizers;
+    /* Link 15: the second form of the model, of one micro-step. */
+    cd_scalars scalars;
+    cd_arena second;
     cd_oracle_summary summary;
 };
 
@@ -39,6 +46,14 @@ static inline bool cd_is_power_of_two(uint64_t n) { return n != 0 && (n & (n - 1
 
 /* Writes a comparison of a parameter into the trace and the summary. */
 void cd_oracle_report(cd_oracle *o, cd_oracle_link link, size_t parameter, const cd_comparison *c);
+/* Writes that comparisons were given up, if any, and why. */
+void cd_oracle_give_up(cd_oracle *o, cd_oracle_link link, uint64_t count, const char *why);
+/* Is this one of the steps, and this rank the one, that links 14 and 15 judge? */
+bool cd_oracle_draws_step(const cd_oracle *o, uint32_t step);
+bool cd_oracle_draws_rank(const cd_oracle *o, uint32_t step);
+void cd_oracle_release_formulas(cd_oracle *o);
+cddp_status cd_oracle_judge_derivatives(cd_oracle *o, const cd_start *start,
+                                        const cd_oracle_reduction *r, cddp_error *err);
 /* Writes what the wrong values are. s has local gradients, or none. */
 void cd_oracle_explain(const cd_oracle *o, cd_comparison *c, cd_suspect *s);
 /* Compares two tensors of one device bit for bit; of forms, the first differing term is printed.

@@ -16,8 +16,9 @@ static cddp_tensor own_slot(const cd_oracle *o, const slot *s)
     const cd_oracle_parameter *p = &o->parameters[s->parameter];
     cd_part_range own = cd_part_get(&p->part, p->numel, o->options.rank);
     int64_t count = own.end - own.first;
-    const cddp_tensor *t = s->expected;
-    if (t->device == NULL || p->part.share == 0 || (count == p->numel && count > 0)) return *t;
+    const cddp_tensor lanes = cd_tensor_lanes(s->expected), *t = &lanes;
+    if (t->device == NULL || p->part.share == 0 || (count == p->numel && count > 0))
+        return *s->expected;
     if (count == 0) return (cddp_tensor){0};
     return cddp_tensor_of(t->device, t->storage, t->offset + own.first, t->dtype, &count, 1);
 }
@@ -26,8 +27,9 @@ static cddp_tensor own_slot(const cd_oracle *o, const slot *s)
 ** that it steps. */
 static bool is_misplaced(const slot *s, const cddp_tensor *own, cd_comparison *c)
 {
-    long long wanted = own->device != NULL ? (long long)cddp_tensor_numel(own) : 0;
-    long long found = s->actual->device != NULL ? (long long)cddp_tensor_numel(s->actual) : 0;
+    const cddp_tensor mine = cd_tensor_lanes(own), theirs = cd_tensor_lanes(s->actual);
+    const long long wanted = own->device != NULL ? (long long)cddp_tensor_numel(&mine) : 0;
+    const long long found = s->actual->device != NULL ? (long long)cddp_tensor_numel(&theirs) : 0;
     if (s->expected->device == NULL || wanted == found) return false;
     *c = (cd_comparison){.bad = 1,
                          .element = 0,

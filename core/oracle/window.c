@@ -20,7 +20,8 @@
 
 void cd_window_init(cd_window *window, const cddp_allocator *allocator)
 {
-    *window = (cd_window){.allocator = allocator, .numbers = {.allocator = allocator}};
+    *window =
+        (cd_window){.allocator = allocator, .numbers = {.allocator = allocator, .has_lanes = true}};
 }
 
 static void release_expected(cd_window_parameter *p)
@@ -373,7 +374,7 @@ void cd_window_release_locals(cd_window *window)
 static cddp_status fill_locals(cd_locals *locals, const cd_start *start,
                                const cd_oracle_reduction *reduction, cddp_error *err)
 {
-    cd_numbers numbers = {.allocator = locals->arena.allocator};
+    cd_numbers numbers = {.allocator = locals->arena.allocator, .has_lanes = true};
     const cd_oracle_engine *e = start->engine;
     cddp_status status = CDDP_OK;
     CD_TRY_OUT(e->load(e->self, start->values, start->buffers, err));

@@ -53,7 +53,7 @@ typedef struct cd_micro {
     cd_skip skip;
     bool stop;
     cd_poison poison;
-    const char *poison_parameter; /* NULL: the first that becomes ready */
+    const char *poison_parameter; /* NULL: the one that the engine takes first */
     uint32_t abort_after;         /* 0: never */
     bool early_step, touch_buffers, touch_parameters, replace_buffers, create_graph,
         await_producers;

@@ -298,8 +298,11 @@ static cddp_status reference_run(void *self, const cd_oracle_part *part, cddp_er
     CD_TRY(cd_low_precision_begin(&r->low, err));
     CD_TRY(find_statistics(r, part, err));
     CD_TRY(find_samples(r, &micro, &samples, err));
+    /* once per backward, whatever its samples */
+    const uint32_t together = micro.samples * (micro.backward_each ? 1 : micro.forwards);
+    if (part->sample != CD_ORACLE_ALL && part->sample % together != 0)
+        micro.poison = CD_POISON_NOTHING;
     r->running = &micro;
-    r->gradient_count = 0;
     r->normaliser.computes_objective = part->objective;
     cd_replica_begin_step(r->replica, part->rank, part->step);
     const cddp_status status = run_micro(&(whole_micro){.replica = r->replica,
@@ -319,12 +322,10 @@ static cddp_status reference_ready(void *context, uint32_t parameter, cddp_grad 
                                    cddp_error *err)
 {
     cd_reference *r = context;
-    const char *name = r->replica->model->module->parameters[parameter].name;
-    CD_TRY(cd_replica_poison(r->running, name, r->gradient_count == 0, grad, err));
-    r->gradient_count++;
-    if (r->gradient_count == r->running->abort_after) {
+    CD_TRY(cd_replica_make_ready(r->replica, r->running, parameter, grad, err));
+    if (r->replica->ready_count == r->running->abort_after) {
         return cd_fail(err, CDDP_E_ABORTED, "the plan leaves this backward after %u gradients",
-                       r->gradient_count);
+                       r->replica->ready_count);
     }
     return CDDP_OK;
 }
@@ -402,6 +403,88 @@ static cddp_status reference_statistics(void *self, const cd_oracle_part *part, 
                        exchange, s->count);
     }
     *rows = s->exchanges[exchange].said;
+    return CDDP_OK;
+}
+
+/* ---- a micro-step as data ---- */
+
+/* Divisors that are averages over a step: of each forward. */
+static cddp_status find_divisors(cd_reference *r, const cd_example_batch *batch, double *divisors,
+                                 cddp_error *err)
+{
+    const cddp_plan_settings *settings = settings_of(r, batch->micro->place.rank);
+    r->normaliser.computes_objective = false;
+    for (uint32_t f = 0; f < batch->micro->forwards; f++)
+        CD_TRY(cd_normaliser_find(&r->normaliser, settings, batch->micro, f, &divisors[f], err));
+    return CDDP_OK;
+}
+
+/* The micro-batches of several ranks side by side: the next fill takes the arrays of this one. */
+static cddp_status keep_samples(cd_reference *r, cd_micro_batch *batch, cddp_error *err)
+{
+    const size_t count = batch->count;
+    int64_t *ids = cd_arena_array(&r->memory, count + 1, sizeof *ids);
+    uint32_t *epochs = cd_arena_array(&r->memory, count + 1, sizeof *epochs);
+    double *weights = cd_arena_array(&r->memory, count + 1, sizeof *weights);
+    CD_TRY(cd_arena_check(&r->memory, err, "the samples of an example"));
+    memcpy(ids, batch->ids, count * sizeof *ids);
+    memcpy(epochs, batch->epochs, count * sizeof *epochs);
+    memcpy(weights, batch->weights, count * sizeof *weights);
+    batch->ids = ids;
+    batch->epochs = epochs;
+    batch->weights = weights;
+    return CDDP_OK;
+}
+
+typedef struct example_room {
+    cd_example_batch *batches; /* (world) */
+    cd_micro *micros;
+    cd_micro_batch *samples;
+    double *divisors; /* (world, FORWARDS_MAX) */
+} example_room;
+
+static cddp_status add_batch(cd_reference *r, const example_room *room, size_t index,
+                             cddp_error *err)
+{
+    double *divisors = room->divisors + index * FORWARDS_MAX;
+    CD_TRY(find_samples(r, &room->micros[index], &room->samples[index], err));
+    CD_TRY(keep_samples(r, &room->samples[index], err));
+    room->batches[index] = (cd_example_batch){.micro = &room->micros[index],
+                                              .samples = &room->samples[index],
+                                              .divisors = divisors};
+    CD_TRY(find_divisors(r, &room->batches[index], divisors, err));
+    return CDDP_OK;
+}
+
+/* The rank's own micro-batch; with common statistics also those of all other ranks that run it. */
+static cddp_status reference_example(void *self, const cd_oracle_part *part,
+                                     cd_second_program *program, const char **why, cddp_error *err)
+{
+    cd_reference *r = self;
+    const uint32_t world = exchanges_statistics(r) ? (uint32_t)r->plan->world.size : 1;
+    const cd_arena_mark mark = cd_arena_get_mark(&r->memory);
+    const example_room room = {cd_arena_array(&r->memory, world, sizeof(cd_example_batch)),
+                               cd_arena_array(&r->memory, world, sizeof(cd_micro)),
+                               cd_arena_array(&r->memory, world, sizeof(cd_micro_batch)),
+                               cd_arena_array(&r->memory, (size_t)world * FORWARDS_MAX,
+                                              sizeof(double))};
+    size_t count = 0;
+    CD_TRY(cd_arena_check(&r->memory, err, "an example of rank %u", part->rank));
+    for (uint32_t rank = 0; rank < world; rank++) {
+        cd_oracle_part one = *part;
+        if (world > 1) one.rank = rank;
+        if (!find_micro(r, &one, &room.micros[count])) continue;
+        CD_TRY(add_batch(r, &room, count, err));
+        room.batches[count++].is_own = one.rank == part->rank;
+    }
+    const cd_example_request request = {.replica = r->replica,
+                                        .ranks = room.batches,
+                                        .rank_count = count,
+                                        .forward_parameter = reference_forward_parameter,
+                                        .context = r,
+                                        .loss_scale = *r->loss_scale};
+    CD_TRY(cd_example_fill(&r->example, &request, program, why, err));
+    cd_arena_rewind(&r->memory, mark);
     return CDDP_OK;
 }
 
@@ -494,7 +577,9 @@ cddp_status cd_reference_create(const cd_reference_options *options, cd_referenc
                                    .parameters = reference_parameters,
                                    .gradients = reference_gradients,
                                    .buffers = reference_buffers,
-                                   .update = reference_update};
+                                   .update = reference_update,
+                                   .example = reference_example};
+    cd_example_init(&r->example, options->allocator);
     const cd_replica_options replica = {.plan = options->plan,
                                         .rank = options->rank,
                                         .device = options->device,
@@ -522,6 +607,7 @@ void cd_reference_destroy(cd_reference *r)
 {
     if (r == NULL) return;
     cd_release(r->allocator, r->settings, r->setting_capacity * sizeof *r->settings);
+    cd_example_fini(&r->example);
     cd_reference_share_fini(&r->own);
     cd_low_precision_fini(&r->low);
     cd_replica_destroy(r->scout);

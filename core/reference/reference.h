@@ -7,6 +7,7 @@
 #include "core/base/arena.h"
 #include "core/oracle/oracle.h"
 #include "core/plan/replica/replica.h"
+#include "core/reference/example.h"
 #include "core/reference/low_precision.h"
 #include "core/reference/normaliser.h"
 #include "core/reference/samples.h"
@@ -51,7 +52,6 @@ typedef struct cd_reference {
     double *rates;
     uint32_t rate_step;
     const cd_micro *running; /* micro-step whose gradients arrive now */
-    uint32_t gradient_count; /* of the running backward */
     /* Synchronised batch norm; else NULL and 0. */
     cd_replica *scout; /* runs every rank to find what they exchange */
     cd_normaliser scout_normaliser;
@@ -59,6 +59,7 @@ typedef struct cd_reference {
     cd_statistics_key key;
     bool has_digest;
     cd_statistics *listening; /* whose exchanges the running pass takes part in */
+    cd_example example;       /* a micro-step as data for the second form */
 } cd_reference;
 
 typedef struct cd_reference_options {

@@ -14,7 +14,9 @@
 
 typedef struct measure {
     const cddp_plan *plan;
-    const char *refusal; /* NULL: it was run */
+    const char *refusal;         /* NULL: it was run */
+    const cd_coverage *coverage; /* NULL: nothing was run */
+    bool is_observed;
     cd_arena *arena;
     cddp_verdict *verdict;
     bool *is_exhausted; /* there was no memory to say what is wrong */
@@ -200,6 +202,38 @@ static const char *missing_claim(const measure *m)
                                                            : NULL;
 }
 
+/* NULL, or what was not compared although the plan owes it. */
+static const char *missing_comparison(const measure *m)
+{
+    if (m->coverage == NULL) return NULL;
+    const bool is_observed = m->is_observed || m->coverage->owing_ranks > 0;
+    const uint64_t ranks = is_observed ? m->plan->world.size : 0;
+    return cd_coverage_find_gap(m->coverage, ranks, m->arena, m->is_exhausted);
+}
+
+static bool was_exercised(const cddp_verdict *v, const char *check)
+{
+    for (size_t i = 0; i < v->exercise_count; i++)
+        if (strcmp(v->exercises[i].check, check) == 0) return true;
+    return false;
+}
+
+/* What stands behind the answer: a trace without values shows order alone. */
+static const char *print_proven(const measure *m)
+{
+    static const uint64_t none[CD_LINK_COUNT];
+    const uint64_t *made = m->coverage != NULL ? m->coverage->made : none;
+    const bool values = made[CD_LINK_MATHEMATICS] + made[CD_LINK_REDUCTION] > 0;
+    const bool updates = made[CD_LINK_UPDATE] + made[CD_LINK_SHARE] > 0;
+    const bool order = was_exercised(m->verdict, "I-ORDER"),
+               liveness = was_exercised(m->verdict, "I-LIVE");
+    if (!values && !updates)
+        return order ? (liveness ? "order and liveness only" : "order only") : "no values";
+    return reported(m, cd_arena_printf(m->arena, "%s%s%s%s%s%s", values ? "values" : "",
+                                       values && updates ? ", " : "", updates ? "updates" : "",
+                                       order ? ", order" : "", liveness ? ", liveness" : "", ""));
+}
+
 static cddp_status conclude(const measure *m, cddp_outcome outcome, const char *summary,
                             const char *reason, cddp_error *err)
 {
@@ -240,6 +274,12 @@ static cddp_status measure_verified(const measure *m, cddp_error *err)
         return CD_PASS(conclude(m, CDDP_OUTCOME_INCONCLUSIVE,
                                 "the run did not exercise what it claims", claim, err));
     }
+    const char *gap = missing_comparison(m);
+    if (gap != NULL) {
+        return CD_PASS(conclude(m, CDDP_OUTCOME_INCONCLUSIVE,
+                                "the run was judged less than its plan owes", gap, err));
+    }
+    m->verdict->proven = print_proven(m);
     return CD_PASS(conclude(m, CDDP_OUTCOME_VERIFIED, "verified", "", err));
 }
 
@@ -273,12 +313,18 @@ static cddp_status measure_expected(const measure *m, cddp_error *err)
                             "", err));
 }
 
-cddp_status cd_verdict_measure(const cddp_plan *plan, const char *refusal, cd_arena *arena,
+cddp_status cd_verdict_measure(const cd_verdict_input *input, cd_arena *arena,
                                cddp_verdict *verdict, cddp_error *err)
 {
     bool is_exhausted = false;
-    const measure m = {plan, refusal, arena, verdict, &is_exhausted};
-    CD_TRY(plan->expect.verdict == CDDP_EXPECT_VERIFIED ? measure_verified(&m, err)
-                                                        : measure_expected(&m, err));
+    const measure m = {.plan = input->plan,
+                       .refusal = input->refusal,
+                       .coverage = input->tap != NULL ? &input->tap->coverage : NULL,
+                       .is_observed = input->is_observed,
+                       .arena = arena,
+                       .verdict = verdict,
+                       .is_exhausted = &is_exhausted};
+    CD_TRY(input->plan->expect.verdict == CDDP_EXPECT_VERIFIED ? measure_verified(&m, err)
+                                                               : measure_expected(&m, err));
     return is_exhausted ? cd_fail_memory(err, "a verdict") : CDDP_OK;
 }

@@ -3,7 +3,7 @@
 #include "core/run/rank.h"
 
 #include "core/base/error.h"
-#include "core/run/watch.h"
+#include "core/run/intake.h"
 #include "core/train/trainer.h"
 
 static cddp_status train_watched(const cd_trainer_options *options, cddp_error *err)
@@ -17,18 +17,18 @@ static cddp_status train_watched(const cd_trainer_options *options, cddp_error *
 
 static cddp_status train(const cd_rank_argument *a, cd_trainer_options *options, cddp_error *err)
 {
-    cd_watch *watch = NULL;
-    const cd_watch_options watched = {.plan = options->plan,
-                                      .rank = options->rank,
-                                      .tracer = options->tracer,
-                                      .share = a->share,
-                                      .reference_share = a->reference_share};
+    cd_intake *intake = NULL;
+    const cd_intake_options watched = {.plan = options->plan,
+                                       .rank = options->rank,
+                                       .tracer = options->tracer,
+                                       .share = a->share,
+                                       .reference_share = a->reference_share};
     if (a->options->oracle) {
-        CD_TRY(cd_watch_create(&watched, &watch, err));
-        options->watcher = cd_watch_get_watcher(watch);
+        CD_TRY(cd_intake_create(&watched, &intake, err));
+        options->watcher = cd_intake_get_watcher(intake);
     }
     const cddp_status status = train_watched(options, err);
-    cd_watch_destroy(watch);
+    cd_intake_destroy(intake);
     return status;
 }
 

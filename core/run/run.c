@@ -161,7 +161,10 @@ cddp_status cd_run_end(cd_run *run, cddp_verdict **verdict, cddp_error *err)
                                     .allocator = options->allocator,
                                     .judge = run->judge,
                                     .tap = &run->tap,
-                                    .results = run->results};
+                                    .results = run->results,
+                                    .is_observed =
+                                        options->oracle && options->plan->settings.model.device !=
+                                                               CDDP_MODEL_DEVICE_SHAPE};
     return CD_PASS(cd_verdict_create(&input, verdict, err));
 }
 

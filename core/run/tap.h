@@ -9,6 +9,7 @@
 #pragma once
 #include "cddp/run.h"
 #include "core/base/arena.h"
+#include "core/run/coverage.h"
 
 #define CD_TAP_MARKS_MAX 64
 
@@ -32,6 +33,7 @@ typedef struct cd_tap {
         uint64_t count;
     } marks[CD_TAP_MARKS_MAX];
     size_t mark_count;
+    cd_coverage coverage;
 } cd_tap;
 
 cddp_status cd_tap_init(cd_tap *tap, const cddp_run_options *options, const cddp_trace_sink *judge,

@@ -76,6 +76,8 @@ static cddp_status copy_tap(cddp_verdict *v, const cd_tap *tap, const cddp_rank_
     v->trace_digest = cd_tap_digest(tap, false);
     v->timeless_digest = cd_tap_digest(tap, true);
     v->time_ns = cd_tap_time(tap);
+    v->unjudged = cd_coverage_print_unjudged(&tap->coverage, &v->memory->arena);
+    if (v->unjudged == NULL) return CD_PASS(no_memory(err));
     return CDDP_OK;
 }
 
@@ -93,6 +95,7 @@ cddp_status cd_verdict_create(const cd_verdict_input *input, cddp_verdict **verd
     memory->allocator = input->allocator;
     cd_arena_init(&memory->arena, input->allocator, 8192);
     v->size = sizeof *v;
+    v->proven = v->unjudged = "";
     v->memory = memory;
     v->plan_digest = input->plan_digest;
     if (input->judge != NULL) {
@@ -100,7 +103,7 @@ cddp_status cd_verdict_create(const cd_verdict_input *input, cddp_verdict **verd
         CD_TRY_OUT(copy_exercises(v, input->judge, err));
     }
     if (input->tap != NULL) CD_TRY_OUT(copy_tap(v, input->tap, input->results, err));
-    CD_TRY_OUT(cd_verdict_measure(input->plan, input->refusal, &memory->arena, v, err));
+    CD_TRY_OUT(cd_verdict_measure(input, &memory->arena, v, err));
     *verdict = v;
     v = NULL;
 out:

@@ -15,6 +15,7 @@ typedef struct cd_verdict_input {
     const cd_tap *tap;               /* NULL: a recorded trace */
     const cddp_rank_result *results; /* (world size), or NULL: as rank_end events reported */
     const char *refusal;             /* why the plan was not run at all, or NULL */
+    bool is_observed;                /* every rank has a referee, that says what the rank owes */
 } cd_verdict_input;
 
 cddp_status cd_verdict_create(const cd_verdict_input *input, cddp_verdict **verdict,
@@ -22,5 +23,5 @@ cddp_status cd_verdict_create(const cd_verdict_input *input, cddp_verdict **verd
 
 /* expect.c: outcome, as_expected, summary and reason from the rest of the verdict. Texts go into
 ** the arena. */
-cddp_status cd_verdict_measure(const cddp_plan *plan, const char *refusal, cd_arena *arena,
+cddp_status cd_verdict_measure(const cd_verdict_input *input, cd_arena *arena,
                                cddp_verdict *verdict, cddp_error *err) CDDP_MUST_CHECK;

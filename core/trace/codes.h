@@ -19,6 +19,8 @@ typedef enum cd_oracle_link {
     CD_LINK_COLLECTIVE = CDDP_LINK_COLLECTIVE,
     CD_LINK_SHARE = CDDP_LINK_SHARE, /* an update that another rank made and sent */
     CD_LINK_NORM = CDDP_LINK_NORM,
+    CD_LINK_FORMULA = CDDP_LINK_FORMULA,       /* of an optimizer, as published */
+    CD_LINK_DERIVATIVE = CDDP_LINK_DERIVATIVE, /* of the loss, by a second form of the model */
     CD_LINK_COUNT
 } cd_oracle_link;
 

@@ -74,7 +74,7 @@ static cddp_status load(cd_trainer *t, cddp_error *err)
     return CDDP_OK;
 }
 
-static cddp_status report_state(cd_trainer *t, cd_moment moment, int64_t what,
+static cddp_status report_state(cd_trainer *t, int64_t moment, int64_t what,
                                 cddp_status (*save_part)(cd_trainer *, cd_blob *, cddp_error *),
                                 cddp_error *err)
 {
@@ -89,18 +89,20 @@ static cddp_status report_state(cd_trainer *t, cd_moment moment, int64_t what,
     return CDDP_OK;
 }
 
+cddp_status cd_trainer_emit_states(cd_trainer *t, int64_t moment, cddp_error *err)
+{
+    CD_TRY(report_state(t, moment, CDDP_WHAT_HOOK, save_hook, err));
+    CD_TRY(report_state(t, moment, CDDP_WHAT_SCALER, save_scaler, err));
+    CD_TRY(report_state(t, moment, CDDP_WHAT_AVERAGER, save_averager, err));
+    return CDDP_OK;
+}
+
 static cddp_status report(cd_trainer *t, bool loaded, uint32_t steps_done, cddp_error *err)
 {
     const cd_moment moment = loaded ? CD_MOMENT_RESUME : CD_MOMENT_CHECKPOINT;
     CD_EMIT(t->tracer, checkpoint, "parameters, buffers, optimizers, hook, scaler, averager",
             .loaded = loaded, .digest = (int64_t)cd_blob_digest(&t->saved.all), .step = steps_done);
-    CD_TRY(cd_trainer_emit_parameters(t, moment, err));
-    CD_TRY(cd_trainer_emit_buffers(t, moment, err));
-    CD_TRY(cd_trainer_emit_optimizers(t, moment, err));
-    CD_TRY(report_state(t, moment, 4, save_hook, err));
-    CD_TRY(report_state(t, moment, 5, save_scaler, err));
-    CD_TRY(report_state(t, moment, 8, save_averager, err));
-    return CDDP_OK;
+    return CD_PASS(cd_trainer_show(t, moment, err));
 }
 
 cddp_status cd_trainer_checkpoint(cd_trainer *t, uint32_t steps_done, cddp_error *err)

@@ -40,23 +40,6 @@ static uint64_t backward_ns(const cd_trainer *t, uint32_t parameter)
     return (uint64_t)((double)given_ns * share + 0.5);
 }
 
-/* Adds a number to every element of a tensor, whatever its dtype. */
-cddp_status cd_tensor_add_number(const cddp_tensor *tensor, double number, cddp_error *err)
-{
-    const cddp_device *device = tensor->device;
-    const int64_t numel = cddp_tensor_numel(tensor);
-    cddp_status status = CDDP_OK;
-    void *storage = NULL;
-    CD_TRY(device->allocate(device, tensor->dtype, numel + 1, &storage, err));
-    const cddp_tensor addend =
-        cddp_tensor_of(device, storage, 0, tensor->dtype, tensor->sizes, tensor->dim_count);
-    CD_TRY_OUT(device->fill(&addend, number, NULL, err));
-    CD_TRY_OUT(device->reduce(CDDP_RED_SUM, tensor, &addend, NULL, err));
-out:
-    device->release(device, tensor->dtype, numel + 1, storage);
-    return status;
-}
-
 static cddp_status touch_buffers(cd_trainer *t, cddp_error *err)
 {
     const cd_module *module = cd_trainer_module(t);
@@ -116,7 +99,7 @@ static cddp_status run_forward(cd_trainer *t, cd_pass *pass, cddp_error *err)
         CD_TRY(cddp_ddp_forward_begin(t->ddp, micro->grad_mode, err));
         CD_TRY(cd_streams_settle(&t->streams, err)); /* buffers were broadcast */
     }
-    CD_TRY(cd_trainer_emit_buffers(t, CD_MOMENT_FORWARD, err));
+    CD_TRY(cd_trainer_show(t, CD_MOMENT_FORWARD, err));
     if (t->view.watcher != NULL && pass->first == 0) {
         const cd_watched_values values = cd_trainer_refresh_views(t);
         CD_TRY(t->view.watcher->ops->enter_forward(t->view.watcher->self, micro->place.micro_step,
@@ -129,6 +112,7 @@ static cddp_status run_forward(cd_trainer *t, cd_pass *pass, cddp_error *err)
     const cddp_status status = cd_replica_forward(t->replica, pass, err);
     t->now.is_in_forward = false;
     CD_TRY(status);
+    CD_TRY(cd_trainer_show(t, CD_MOMENT_AFTER_FORWARD, err));
     if (!micro->bypass) CD_TRY(end_forward(t, pass, err));
     if (micro->grad_mode) {
         CD_TRY(cd_replica_loss(t->replica, pass, err));
@@ -147,7 +131,7 @@ static cddp_status gradient_is_ready(void *context, uint32_t parameter, cddp_gra
     CD_TRY(pass_time(t, backward_ns(t, parameter), name, err));
     if (t->now.micro->await_producers && grad->kind == CDDP_GRAD_DENSE)
         CD_TRY(cd_streams_await(&t->streams, parameter, err));
-    CD_TRY(cd_replica_poison(t->now.micro, name, t->now.gradient_count == 0, grad, err));
+    CD_TRY(cd_replica_make_ready(t->replica, t->now.micro, parameter, grad, err));
     if (t->program.settings.clip.place == CDDP_CLIP_BEFORE_REDUCTION &&
         grad->kind == CDDP_GRAD_DENSE)
         CD_TRY(cd_clip_grad_norm(&grad, 1, t->program.settings.clip.max_norm, NULL, err));
@@ -171,6 +155,7 @@ static cddp_status gradient_is_ready(void *context, uint32_t parameter, cddp_gra
 static uint32_t choose_ready(void *context, const uint64_t *options, uint32_t count)
 {
     cd_trainer *t = context;
+    cd_replica_offer(t->replica, (uint32_t)options[0]);
     const cddp_choice choice = {.size = sizeof choice,
                                 .kind = CDDP_CHOICE_READY,
                                 .rank = t->rank->rank,
@@ -451,6 +436,7 @@ static cddp_status collect_firing(void *context, uint32_t parameter, const cd_gr
     collection *c = ((const cd_trainer *)context)->now.collection;
     if (c->count == c->capacity)
         return cd_fail(err, CDDP_E_LIMIT, "a backward fires more than %zu times", c->capacity);
+    if (c->count == 0) cd_replica_offer(((const cd_trainer *)context)->replica, parameter);
     c->firings[c->count++] = (cd_firing){.parameter = parameter, .kind = arrived->kind};
     return CDDP_OK;
 }

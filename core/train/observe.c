@@ -140,18 +140,58 @@ static int64_t find_nonfinite(const cddp_tensor *tensor)
     return index;
 }
 
+/* A tensor that is reported again and again. What its digest already describes is not looked at a
+** second time. */
+static cddp_status look_at(const cddp_tensor *tensor, int64_t digest, cd_trainer_look *look,
+                           cddp_error *err)
+{
+    if (look->is_known && look->digest == digest && digest != 0) return CDDP_OK;
+    look->is_known = false;
+    CD_TRY(presence_of(tensor, &look->presence, err));
+    look->nonfinite = find_nonfinite(tensor);
+    look->digest = digest;
+    look->is_known = true;
+    return CDDP_OK;
+}
+
+static int64_t variable_of(const cd_trainer *t, size_t parameter)
+{
+    return t->ddp != NULL ? t->parameters[parameter].variable : CD_NO_VARIABLE;
+}
+
 cddp_status cd_trainer_emit_parameters(cd_trainer *t, cd_moment moment, cddp_error *err)
 {
     const cd_module *module = cd_trainer_module(t);
     for (size_t i = 0; cd_tracer_wants_digest(t->tracer) && i < module->parameter_count; i++) {
         const cddp_tensor *tensor = &module->parameters[i].tensor;
-        int64_t presence;
-        CD_TRY(presence_of(tensor, &presence, err));
+        const int64_t digest = cd_tracer_digest(t->tracer, tensor);
+        cd_trainer_look *look = &t->view.parameter_looks[i];
+        CD_TRY(look_at(tensor, digest, look, err));
         CD_EMIT(t->tracer, value, module->parameters[i].name, .what = CDDP_WHAT_PARAMETER,
-                .moment = moment, .id = (int64_t)i, .presence = presence,
-                .digest = cd_tracer_digest(t->tracer, tensor),
-                .param = t->ddp != NULL ? t->parameters[i].variable : CD_NO_VARIABLE,
-                .nonfinite = find_nonfinite(tensor));
+                .moment = moment, .id = (int64_t)i, .presence = look->presence, .digest = digest,
+                .param = variable_of(t, i), .nonfinite = look->nonfinite);
+    }
+    return CDDP_OK;
+}
+
+/* As the watcher sees them: what an optimizer in backward consumed is among them. */
+static cddp_status emit_gradients(cd_trainer *t, cd_moment moment, cddp_error *err)
+{
+    const cd_module *module = cd_trainer_module(t);
+    for (size_t i = 0; cd_tracer_wants_digest(t->tracer) && i < module->parameter_count; i++) {
+        const cddp_grad *grad = &t->view.gradients[i];
+        cd_trainer_look *look = &t->view.gradient_looks[i];
+        const bool is_there = grad->kind != CDDP_GRAD_UNDEFINED;
+        uint64_t digest = 0;
+        CD_TRY(cd_gradient_digest(grad, &digest, err));
+        if (is_there) CD_TRY(look_at(&grad->value, (int64_t)digest, look, err));
+        CD_EMIT(t->tracer, value, module->parameters[i].name, .what = CDDP_WHAT_GRADIENT,
+                .moment = moment, .id = (int64_t)i,
+                .presence = !is_there                        ? CDDP_PRESENCE_ABSENT
+                            : grad->kind == CDDP_GRAD_SPARSE ? CDDP_PRESENCE_SPARSE
+                                                             : look->presence,
+                .digest = (int64_t)digest, .param = variable_of(t, i),
+                .nonfinite = is_there ? look->nonfinite : -1);
     }
     return CDDP_OK;
 }
@@ -161,12 +201,12 @@ cddp_status cd_trainer_emit_buffers(cd_trainer *t, cd_moment moment, cddp_error 
     const cd_module *module = cd_trainer_module(t);
     for (size_t i = 0; cd_tracer_wants_digest(t->tracer) && i < module->buffer_count; i++) {
         const cddp_tensor *tensor = &module->buffers[i].tensor;
-        int64_t presence;
-        CD_TRY(presence_of(tensor, &presence, err));
+        const int64_t digest = cd_tracer_digest(t->tracer, tensor);
+        cd_trainer_look *look = &t->view.buffer_looks[i];
+        CD_TRY(look_at(tensor, digest, look, err));
         CD_EMIT(t->tracer, value, module->buffers[i].name, .what = CDDP_WHAT_BUFFER,
-                .moment = moment, .id = (int64_t)i, .presence = presence,
-                .digest = cd_tracer_digest(t->tracer, tensor), .param = CD_NO_VARIABLE,
-                .nonfinite = find_nonfinite(tensor));
+                .moment = moment, .id = (int64_t)i, .presence = look->presence, .digest = digest,
+                .param = CD_NO_VARIABLE, .nonfinite = look->nonfinite);
     }
     return CDDP_OK;
 }
@@ -235,5 +275,63 @@ cddp_status cd_trainer_emit_gradient(cd_trainer *t, uint32_t parameter, const cd
             .contributions = (int64_t)t->parameters[parameter].contributions,
             .dtype = is_there ? (int64_t)grad->value.dtype : CDDP_F32,
             .nonfinite = digests && find_nonfinite(&grad->value) >= 0);
+    return CDDP_OK;
+}
+
+/* ---- moments ---- */
+
+/* What is shown at a moment. */
+enum {
+    SHOWS_PARAMETERS = 1,
+    SHOWS_GRADIENTS = 2,
+    SHOWS_BUFFERS = 4,
+    SHOWS_OPTIMIZERS = 8,
+    SHOWS_STATES = 16 /* of hook, scaler and averager */
+};
+
+/* While an optimizer steps in backward, parameters are neither those of the begin nor the new ones
+** until it has ended. Its gradients are consumed as they come. */
+static unsigned shown_at(const cd_trainer *t, cd_moment moment)
+{
+    const bool is_in_backward = cd_trainer_steps_in_backward(t);
+    switch (moment) {
+    case CD_MOMENT_BEGIN:
+        return SHOWS_PARAMETERS | SHOWS_GRADIENTS | SHOWS_BUFFERS | SHOWS_OPTIMIZERS | SHOWS_STATES;
+    case CD_MOMENT_FORWARD:
+    case CD_MOMENT_AFTER_FORWARD:
+        return SHOWS_BUFFERS;
+    case CD_MOMENT_AFTER_BACKWARD:
+        return (is_in_backward ? 0u : SHOWS_PARAMETERS) | SHOWS_GRADIENTS | SHOWS_BUFFERS;
+    case CD_MOMENT_BEFORE_STEP:
+        return SHOWS_PARAMETERS | SHOWS_OPTIMIZERS | (is_in_backward ? 0u : SHOWS_GRADIENTS);
+    case CD_MOMENT_AFTER_UPDATE:
+        return SHOWS_PARAMETERS | SHOWS_OPTIMIZERS;
+    case CD_MOMENT_AFTER_AVERAGE:
+        return SHOWS_PARAMETERS;
+    case CD_MOMENT_AFTER_STEP:
+        return SHOWS_PARAMETERS | SHOWS_OPTIMIZERS | SHOWS_STATES;
+    case CD_MOMENT_END:
+        return SHOWS_PARAMETERS | SHOWS_BUFFERS | SHOWS_OPTIMIZERS | SHOWS_STATES;
+    default:
+        return SHOWS_PARAMETERS | SHOWS_BUFFERS | SHOWS_OPTIMIZERS | SHOWS_STATES;
+    }
+}
+
+cddp_status cd_trainer_show(cd_trainer *t, cd_moment moment, cddp_error *err)
+{
+    const unsigned shown = shown_at(t, moment);
+    const bool is_watched = t->view.watcher != NULL;
+    if (!is_watched && !cd_tracer_wants_digest(t->tracer)) return CDDP_OK;
+    const cd_watched_moment at = {.moment = moment,
+                                  .step = t->now.step,
+                                  .micro = t->now.micro,
+                                  .replica = t->replica,
+                                  .values = cd_trainer_refresh_views(t)};
+    if (is_watched) CD_TRY(t->view.watcher->ops->look(t->view.watcher->self, &at, err));
+    if (shown & SHOWS_PARAMETERS) CD_TRY(cd_trainer_emit_parameters(t, moment, err));
+    if (shown & SHOWS_GRADIENTS) CD_TRY(emit_gradients(t, moment, err));
+    if (shown & SHOWS_BUFFERS) CD_TRY(cd_trainer_emit_buffers(t, moment, err));
+    if (shown & SHOWS_OPTIMIZERS) CD_TRY(cd_trainer_emit_optimizers(t, moment, err));
+    if (shown & SHOWS_STATES) CD_TRY(cd_trainer_emit_states(t, moment, err));
     return CDDP_OK;
 }

@@ -14,7 +14,7 @@
 /* When what was queued on the default stream has taken effect. */
 static cddp_status show_reduction(cd_trainer *t, const cd_micro *last, cddp_error *err)
 {
-    if (t->view.watcher == NULL) return CDDP_OK;
+    if (t->view.watcher == NULL && !cd_tracer_wants_digest(t->tracer)) return CDDP_OK;
     CD_TRY(cd_streams_look(&t->streams, err));
     cd_watched_reduction reduction = {.micro = last,
                                       .hook = t->reduction.hook,
@@ -23,8 +23,9 @@ static cddp_status show_reduction(cd_trainer *t, const cd_micro *last, cddp_erro
                                       .wire = t->reduction.wire,
                                       .values = cd_trainer_refresh_views(t)};
     reduction.block_count = cd_trainer_get_block(t);
-    CD_TRY(t->view.watcher->ops->reduced(t->view.watcher->self, &reduction, err));
-    return CDDP_OK;
+    if (t->view.watcher != NULL)
+        CD_TRY(t->view.watcher->ops->reduced(t->view.watcher->self, &reduction, err));
+    return CD_PASS(cd_trainer_show(t, CD_MOMENT_AFTER_BACKWARD, err));
 }
 
 cddp_status cd_trainer_close_window(cd_trainer *t, const cd_micro *micro, cddp_error *err)
@@ -40,6 +41,7 @@ cddp_status cd_trainer_close_window(cd_trainer *t, const cd_micro *micro, cddp_e
 
 cddp_status cd_trainer_show_before(cd_trainer *t, cddp_error *err)
 {
+    CD_TRY(cd_trainer_show(t, CD_MOMENT_BEFORE_STEP, err));
     if (t->view.watcher != NULL)
         CD_TRY(t->view.watcher->ops->before_update(t->view.watcher->self, t->replica, err));
     return CDDP_OK;
@@ -110,13 +112,15 @@ cddp_status cd_trainer_emit_touch(cd_trainer *t, size_t optimizer, size_t positi
                                   cddp_error *err)
 {
     const cd_replica_optimizer *o = &t->replica->optimizers[optimizer];
-    uint64_t digest = 0;
+    uint64_t digest = 0, gradient = 0;
     const int64_t held = cd_replica_find_piece(o, position);
     if (t->tracer == NULL || held < 0) return CDDP_OK;
     CD_TRY(cd_optimizer_state_digest(o->optimizer, (size_t)held, &digest, err));
+    if (cd_tracer_wants_digest(t->tracer))
+        CD_TRY(cd_gradient_digest(o->grads[position], &gradient, err));
     CD_EMIT(t->tracer, optimizer_touch, NULL, .optimizer = (int64_t)optimizer,
             .param = t->parameters[o->ordinals[position]].variable, .touched = touched,
-            .state = (int64_t)digest);
+            .state = (int64_t)digest, .gradient = (int64_t)gradient);
     return CDDP_OK;
 }
 
@@ -164,6 +168,7 @@ static cddp_status run_update(cd_trainer *t, const cd_micro *last, cddp_error *e
     }
     CD_TRY(cd_trainer_end_step_in_backward(t, err));
     CD_TRY(show_update(t, err));
+    CD_TRY(cd_trainer_show(t, CD_MOMENT_AFTER_UPDATE, err));
     if (t->program.settings.amp.enable) {
         CD_TRY(cd_loss_scaler_update(&t->scaling.scaler, err));
         cd_trainer_rescale(t);
@@ -209,10 +214,10 @@ cddp_status cd_trainer_step(cd_trainer *t, const cd_micro *last, cddp_error *err
         CD_TRY(cd_trainer_update(t, last, err));
     }
     CD_TRY(cd_trainer_average(t, err));
+    if (t->averaging != NULL) CD_TRY(cd_trainer_show(t, CD_MOMENT_AFTER_AVERAGE, err));
     t->now.has_stepped = false;
     if (last->touch_parameters) CD_TRY(touch_parameters(t, err));
-    CD_TRY(cd_trainer_emit_parameters(t, CD_MOMENT_AFTER_STEP, err));
-    CD_TRY(cd_trainer_emit_optimizers(t, CD_MOMENT_AFTER_STEP, err));
+    CD_TRY(cd_trainer_show(t, CD_MOMENT_AFTER_STEP, err));
     /* after the values were reported: the grid would hide a small difference */
     CD_TRY(cd_replica_regrid(t->replica, err));
     CD_TRY(cd_trainer_zero_grad(t, err));

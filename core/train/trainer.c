@@ -46,6 +46,9 @@ static cddp_status allocate_arrays(cd_trainer *t, cddp_error *err)
     t->view.parameters = cd_arena_array(memory, parameters, sizeof *t->view.parameters);
     t->view.gradients = cd_arena_array(memory, parameters, sizeof *t->view.gradients);
     t->view.buffers = cd_arena_array(memory, buffers, sizeof *t->view.buffers);
+    t->view.parameter_looks = cd_arena_array(memory, parameters, sizeof *t->view.parameter_looks);
+    t->view.gradient_looks = cd_arena_array(memory, parameters, sizeof *t->view.gradient_looks);
+    t->view.buffer_looks = cd_arena_array(memory, buffers, sizeof *t->view.buffer_looks);
     t->join.slot_count = slots;
     t->join.slots = cd_arena_array(memory, slots + 1, sizeof *t->join.slots);
     t->join.state = cd_arena_array(memory, slots + 1, sizeof *t->join.state);
@@ -266,9 +269,10 @@ cddp_status cd_trainer_begin_step(cd_trainer *t, uint32_t step, cddp_error *err)
     for (size_t i = 0; i < cd_trainer_module(t)->parameter_count; i++)
         cddp_grad_drop(&t->parameters[i].averaged);
     CD_TRY(cd_streams_settle(&t->streams, err));
-    const cd_watched_values values = cd_trainer_refresh_views(t);
+    CD_TRY(cd_trainer_show(t, CD_MOMENT_BEGIN, err));
     cd_trainer_emit_agreement(t);
     if (cd_trainer_steps_in_backward(t)) CD_TRY(cd_trainer_show_before(t, err));
+    const cd_watched_values values = cd_trainer_refresh_views(t);
     if (t->view.watcher != NULL)
         CD_TRY(t->view.watcher->ops->begin(t->view.watcher->self, step, &values, err));
     return CDDP_OK;
@@ -361,9 +365,7 @@ cddp_status cd_trainer_finish(cd_trainer *t, cddp_error *err)
         CD_TRY(cddp_ddp_join_end(t->ddp, err));
         CD_TRY(cd_streams_settle(&t->streams, err));
     }
-    CD_TRY(cd_trainer_emit_parameters(t, CD_MOMENT_END, err));
-    CD_TRY(cd_trainer_emit_buffers(t, CD_MOMENT_END, err));
-    CD_TRY(cd_trainer_emit_optimizers(t, CD_MOMENT_END, err));
+    CD_TRY(cd_trainer_show(t, CD_MOMENT_END, err));
     /* A rank that ran out of inputs ends with parameters that it did not train to (JON-12). */
     const bool trained_to_the_end =
         t->now.step + 1 == t->program.settings.train.steps || !join->enable;

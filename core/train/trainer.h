@@ -56,13 +56,21 @@ typedef struct cd_program {
     cd_sampler *sampler;
 } cd_program;
 
+/* What was last found in a tensor that is reported at every moment. */
+typedef struct cd_trainer_look {
+    int64_t digest, presence, nonfinite;
+    bool is_known;
+} cd_trainer_look;
+
 /* The watcher, and the values shown to it: the host's view when it was last refreshed. */
 typedef struct cd_trainer_view {
-    const cd_watcher *watcher; /* NULL: nobody, or not yet */
-    cddp_tensor *parameters;   /* (parameter_count) */
-    cddp_grad *gradients;      /* (parameter_count) */
-    cddp_tensor *buffers;      /* (buffer_count) */
-    bool knows_owners;         /* whose bucket is whose */
+    const cd_watcher *watcher;                         /* NULL: nobody, or not yet */
+    cddp_tensor *parameters;                           /* (parameter_count) */
+    cddp_grad *gradients;                              /* (parameter_count) */
+    cddp_tensor *buffers;                              /* (buffer_count) */
+    cd_trainer_look *parameter_looks, *gradient_looks; /* (parameter_count) */
+    cd_trainer_look *buffer_looks;                     /* (buffer_count) */
+    bool knows_owners;                                 /* whose bucket is whose */
 } cd_trainer_view;
 
 /* ---- parts ---- */
@@ -221,9 +229,6 @@ cddp_status cd_trainer_close_micro(cd_trainer *t, const cd_micro *micro,
 cddp_status cd_trainer_end_step(cd_trainer *t, const cd_micro *last,
                                 cddp_error *err) CDDP_MUST_CHECK;
 cddp_status cd_trainer_finish(cd_trainer *t, cddp_error *err) CDDP_MUST_CHECK;
-/* Adds a number to every element, whatever the dtype. */
-cddp_status cd_tensor_add_number(const cddp_tensor *tensor, double number,
-                                 cddp_error *err) CDDP_MUST_CHECK;
 
 /* step.c */
 cddp_status cd_trainer_show_before(cd_trainer *t, cddp_error *err) CDDP_MUST_CHECK;
@@ -293,7 +298,9 @@ cddp_status cd_trainer_save_averager(const cd_trainer *t, const cddp_state_write
 cddp_status cd_trainer_load_averager(cd_trainer *t, const cddp_state_reader *reader,
                                      cddp_error *err) CDDP_MUST_CHECK;
 
-/* checkpoint.c: what train.checkpoint_step and train.resume ask for after this many steps. */
+/* checkpoint.c: the states of hook, scaler and averager, by the bytes that they would save. */
+cddp_status cd_trainer_emit_states(cd_trainer *t, int64_t moment, cddp_error *err) CDDP_MUST_CHECK;
+/* What train.checkpoint_step and train.resume ask for after this many steps. */
 cddp_status cd_trainer_checkpoint(cd_trainer *t, uint32_t steps_done,
                                   cddp_error *err) CDDP_MUST_CHECK;
 
@@ -307,8 +314,14 @@ typedef enum cd_moment {
     CD_MOMENT_AFTER_STEP = CDDP_MOMENT_AFTER_STEP,
     CD_MOMENT_END = CDDP_MOMENT_END,
     CD_MOMENT_CHECKPOINT = CDDP_MOMENT_CHECKPOINT,
-    CD_MOMENT_RESUME = CDDP_MOMENT_RESUME
+    CD_MOMENT_RESUME = CDDP_MOMENT_RESUME,
+    CD_MOMENT_BEGIN = CDDP_MOMENT_BEGIN,
+    CD_MOMENT_AFTER_UPDATE = CDDP_MOMENT_AFTER_UPDATE,
+    CD_MOMENT_AFTER_AVERAGE = CDDP_MOMENT_AFTER_AVERAGE,
+    CD_MOMENT_AFTER_FORWARD = CDDP_MOMENT_AFTER_FORWARD
 } cd_moment;
+/* Shows a moment: the watcher sees the values, then they enter the trace. */
+cddp_status cd_trainer_show(cd_trainer *t, cd_moment moment, cddp_error *err) CDDP_MUST_CHECK;
 void cd_trainer_emit_settings(cd_trainer *t);
 void cd_trainer_emit_seeds(cd_trainer *t);
 /* One forward's: samples first … first + count - 1 of the micro-batch, and its loss. */

@@ -66,6 +66,15 @@ typedef struct cd_watched_update {
     cd_watched_values values;
 } cd_watched_update;
 
+/* What a rank has at a moment of the `value` event. */
+typedef struct cd_watched_moment {
+    int64_t moment; /* cddp_event_enum_moment */
+    uint32_t step;
+    const cd_micro *micro; /* the micro-step at hand, or the last one; NULL before the first */
+    const cd_replica *replica;
+    cd_watched_values values;
+} cd_watched_moment;
+
 /* A collective of the program itself. */
 typedef struct cd_watched_collective {
     const cddp_plan_collective *planned;
@@ -79,6 +88,8 @@ typedef struct cd_watched_collective {
 typedef struct cd_watcher_ops {
     /* called when: the model was wrapped for the first time. */
     cddp_status (*open)(void *self, const cd_watched_model *model, cddp_error *err);
+    /* called when: at every moment of a value event, before its events are emitted. */
+    cddp_status (*look)(void *self, const cd_watched_moment *moment, cddp_error *err);
     /* called when: before the first micro-step, and after a reduction in the middle of a step. */
     cddp_status (*begin)(void *self, uint32_t step, const cd_watched_values *values,
                          cddp_error *err);

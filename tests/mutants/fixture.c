@@ -217,9 +217,22 @@ static void put_local(writer *w, int64_t p, int64_t contributions)
         .contributions = contributions, .dtype = CDDP_F32);
 }
 
+/* What a parameter is after so many steps. */
+static int64_t parameter_after(int64_t p, int64_t steps)
+{
+    return DIGEST("parameter", p, p == HEAD_WEIGHT ? 0 : steps, 0);
+}
+
+static void put_parameters(writer *w, int64_t moment, int64_t steps)
+{
+    for (int64_t p = 0; p < FIXTURE_PARAMS; p++)
+        VALUE(w, CDDP_WHAT_PARAMETER, moment, p, parameter_after(p, steps));
+}
+
 static void put_accumulation(writer *w)
 {
     w->micro = 0;
+    put_parameters(w, CDDP_MOMENT_BEGIN, w->step);
     PUT(w, no_sync, NULL, .entered = 1, .depth = 1);
     put_samples(w);
     put_forward(w, false);
@@ -329,6 +342,23 @@ static void put_compare(writer *w, int64_t link, int64_t p)
     PUT(w, compare, NULL, .link = link, .param = p, .element = -1, .exact = 1);
 }
 
+/* What the optimizer is given: the mean, unscaled. */
+static int64_t unscaled(const writer *w, int64_t p)
+{
+    return DIGEST("unscaled mean", p, w->step, 0);
+}
+
+static void put_before_step(writer *w)
+{
+    put_parameters(w, CDDP_MOMENT_BEFORE_STEP, w->step);
+    for (int64_t p = 0; p < FIXTURE_PARAMS; p++) {
+        if (p == HEAD_WEIGHT) continue;
+        PUT(w, expected, "unscaled", .what = CDDP_WHAT_GRADIENT, .moment = CDDP_MOMENT_BEFORE_STEP,
+            .id = p, .presence = CDDP_PRESENCE_VALUE, .digest = unscaled(w, p), .param = p);
+        VALUE(w, CDDP_WHAT_GRADIENT, CDDP_MOMENT_BEFORE_STEP, p, unscaled(w, p));
+    }
+}
+
 static void put_update(writer *w)
 {
     for (int64_t p = 0; p < FIXTURE_PARAMS; p++) {
@@ -336,14 +366,16 @@ static void put_update(writer *w)
         for (int64_t link = 1; p != HEAD_WEIGHT && link <= 3; link++) put_compare(w, link, p);
     }
     put_compare(w, CD_LINK_NORM, -1);
+    put_before_step(w);
     PUT(w, optimizer_step, "sgd", .optimizer = 0, .lr = cd_f64_bits(0.125),
         .loss_scale = cd_f64_bits(1), .clip = cd_f64_bits(1), .norm = cd_f64_bits(2));
     for (int64_t p = 0; p < FIXTURE_PARAMS; p++)
-        PUT(w, optimizer_touch, NULL, .optimizer = 0, .param = p, .touched = p != HEAD_WEIGHT);
+        PUT(w, optimizer_touch, NULL, .optimizer = 0, .param = p, .touched = p != HEAD_WEIGHT,
+            .gradient = p != HEAD_WEIGHT ? unscaled(w, p) : 0);
     for (int64_t p = 0; p < FIXTURE_PARAMS; p++) {
         put_compare(w, 4, p);
-        VALUE(w, 0, CDDP_MOMENT_AFTER_STEP, p,
-              DIGEST("parameter", p, p == HEAD_WEIGHT ? 0 : w->step + 1, 0));
+        VALUE(w, 0, CDDP_MOMENT_AFTER_UPDATE, p, parameter_after(p, w->step + 1));
+        VALUE(w, 0, CDDP_MOMENT_AFTER_STEP, p, parameter_after(p, w->step + 1));
         VALUE(w, 3, CDDP_MOMENT_AFTER_STEP, p,
               DIGEST("momentum", p, p == HEAD_WEIGHT ? 0 : w->step + 1, 0));
     }
@@ -361,7 +393,7 @@ static void put_checkpoint(writer *w)
 {
     for (int64_t moment = CDDP_MOMENT_CHECKPOINT; moment <= CDDP_MOMENT_RESUME; moment++) {
         for (int64_t p = 0; p < FIXTURE_PARAMS; p++)
-            VALUE(w, 0, moment, p, DIGEST("parameter", p, 2, 0));
+            VALUE(w, 0, moment, p, parameter_after(p, 2));
         VALUE(w, 4, moment, 0, DIGEST("hook state", 0, 2, w->rank + 1));
         PUT(w, checkpoint, "hook narrow", .loaded = moment == CDDP_MOMENT_RESUME,
             .digest = DIGEST("hook state", 0, 2, w->rank + 1), .step = 2);

@@ -598,9 +598,54 @@ static bool mutate_step_own_norm(cddp_event *e)
     return true;
 }
 
+/* From the update of step 1 to the begin of step 2, whose update is right again. */
 static bool mutate_parameq_drifts(cddp_event *e)
 {
-    if (IS_VALUE(e, 1, 1, 0, CDDP_MOMENT_AFTER_STEP, FC1_WEIGHT)) corrupt(&e->as.value.digest);
+    const cddp_event_value *v = &e->as.value;
+    if (e->kind != CDDP_EV_value || e->rank != 1 || v->what != CDDP_WHAT_PARAMETER ||
+        v->id != FC1_WEIGHT)
+        return true;
+    const bool is_after = v->moment == CDDP_MOMENT_AFTER_UPDATE ||
+                          v->moment == CDDP_MOMENT_AFTER_STEP ||
+                          v->moment == CDDP_MOMENT_CHECKPOINT || v->moment == CDDP_MOMENT_RESUME,
+               is_next = v->moment == CDDP_MOMENT_BEGIN || v->moment == CDDP_MOMENT_BEFORE_STEP;
+    if ((e->step == 1 && is_after) || (e->step == 2 && is_next)) corrupt(&e->as.value.digest);
+    return true;
+}
+
+static bool mutate_chain_moves_between_steps(cddp_event *e)
+{
+    if (IS_VALUE(e, 1, 1, 0, CDDP_MOMENT_BEGIN, FC1_WEIGHT)) corrupt(&e->as.value.digest);
+    return true;
+}
+
+static bool mutate_chain_moves_in_backward(cddp_event *e)
+{
+    if (IS_VALUE(e, ANY, 1, 0, CDDP_MOMENT_BEFORE_STEP, FC2_BIAS)) corrupt(&e->as.value.digest);
+    return true;
+}
+
+static bool mutate_chain_unscaled_otherwise(cddp_event *e)
+{
+    if (IS_VALUE(e, 0, 2, CDDP_WHAT_GRADIENT, CDDP_MOMENT_BEFORE_STEP, FC1_WEIGHT) ||
+        (at(e, CDDP_EV_optimizer_touch, 0, 2) && e->as.optimizer_touch.param == FC1_WEIGHT)) {
+        int64_t *digest =
+            e->kind == CDDP_EV_value ? &e->as.value.digest : &e->as.optimizer_touch.gradient;
+        corrupt(digest);
+    }
+    return true;
+}
+
+static bool mutate_chain_consumes_another(cddp_event *e)
+{
+    if (at(e, CDDP_EV_optimizer_touch, 2, 1) && e->as.optimizer_touch.param == FC2_WEIGHT)
+        corrupt(&e->as.optimizer_touch.gradient);
+    return true;
+}
+
+static bool mutate_chain_moves_before_the_end(cddp_event *e)
+{
+    if (IS_VALUE(e, 2, ANY, 0, CDDP_MOMENT_END, HEAD_WEIGHT)) corrupt(&e->as.value.digest);
     return true;
 }
 

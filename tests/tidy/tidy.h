@@ -83,6 +83,8 @@ void tidy_check_links(const tidy_tree *tree, tidy_report *report);
 void tidy_check_references(const tidy_tree *tree, tidy_report *report);
 /* what the runtime learns of other ranks */
 void tidy_check_reads(const tidy_tree *tree, tidy_report *report);
+/* what reaches the judge, against core/reference/observed.def */
+void tidy_check_observed(const tidy_tree *tree, tidy_report *report);
 /* words of words.def, long sentences; in what is clean already */
 void tidy_check_prose(const tidy_tree *tree, tidy_report *report);
 /* The same of the whole tree: not a rule as long as prose is being mended. */

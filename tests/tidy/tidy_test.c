@@ -33,6 +33,7 @@ static const struct {
     {"width", tidy_check_width},
     {"shown", tidy_check_shown},
     {"reads", tidy_check_reads},
+    {"observed", tidy_check_observed},
     {"marks", tidy_check_marks},
     {"constructors", tidy_check_constructors},
     /* clang-format on */
@@ -286,6 +287,22 @@ TEST(tidy, sees_marks_that_nobody_reports)
     assert_non_null(strstr(report.text, "the mark rebuild is emitted nowhere"));
     tidy_report_free(&report);
     tidy_tree_free(&tree);
+}
+
+TEST(tidy, sees_what_reaches_the_judge_outside_of_its_table)
+{
+    PLANTS(tidy_check_observed,
+           {"core/run/a.c", "\nCD_TRY(cd_oracle_begin_step(o, 0));",
+            "core/run/a.c:2: cd_oracle_begin_step: the judge is fed through the rows"},
+           {"core/train/a.c", "cd_reference_create(&options, &r, err);", "cd_reference_create"},
+           {"core/run/a.c", "cd_referee_peek(o, &tensor);", "cd_referee_peek"},
+           {"core/run/a.c", "cd_referee_create(o); cd_referee_begin(o, &b); x_cd_oracle_y(1);",
+            NULL},
+           {"core/reference/a.c", "cd_oracle_begin_step(o, 0);", NULL},
+           {"core/reference/observed.def", "CD_OBSERVED_FIELD(const float *, values, PLAN, \"\")",
+            "const float *: a field is a value"},
+           {"core/reference/observed.def", "CD_OBSERVED_FIELD(void, values, PLAN, \"\")", "void"},
+           {"core/reference/observed.def", "CD_OBSERVED_FIELD(double, norm, PLAN, \"\")", NULL});
 }
 
 TEST(tidy, sees_reads_of_other_ranks_that_nobody_explained)

@@ -92,6 +92,10 @@ static void put_result(cd_json *json, const cd_report *report, const cd_result *
     cd_json_put_text(json, "summary", result->verdict.summary);
     cd_json_put_text(json, "reason", result->verdict.reason);
     if (result->details[0] != '\0') cd_json_put_text(json, "details", result->details);
+    if (result->verdict.proven != NULL && result->verdict.proven[0] != '\0')
+        cd_json_put_text(json, "proven", result->verdict.proven);
+    if (result->verdict.unjudged != NULL && result->verdict.unjudged[0] != '\0')
+        cd_json_put_text(json, "not_judged", result->verdict.unjudged);
     if (result->unjudged[0] != '\0') cd_json_put_text(json, "unjudged", result->unjudged);
     cd_json_put_text(json, "backend", result->backend);
     cd_json_put_integer(json, "world_size", result->world_size);

@@ -15,7 +15,9 @@ void cd_result_init(cd_result *result)
     *result = (cd_result){.verdict = {.size = sizeof result->verdict,
                                       .outcome = CDDP_OUTCOME_INCONCLUSIVE,
                                       .summary = "",
-                                      .reason = ""},
+                                      .reason = "",
+                                      .proven = "",
+                                      .unjudged = ""},
                           .name = "not run",
                           .source = "",
                           .title = "",
@@ -130,6 +132,8 @@ cddp_status cd_result_take_verdict(cd_result *result, const cddp_verdict *v, cdd
     result->verdict.memory = NULL; /* the arena */
     result->verdict.summary = cd_result_copy(result, v->summary);
     result->verdict.reason = cd_result_copy(result, v->reason);
+    result->verdict.proven = cd_result_copy(result, v->proven);
+    result->verdict.unjudged = cd_result_copy(result, v->unjudged);
     result->verdict.findings = findings;
     result->verdict.exercises = exercises;
     result->verdict.marks = marks;

@@ -151,6 +151,8 @@ static void visit_verdict(codec *c, cddp_verdict *v)
     visit_bytes(c, &v->as_expected, sizeof v->as_expected);
     visit_text(c, &v->summary);
     visit_text(c, &v->reason);
+    visit_text(c, &v->proven);
+    visit_text(c, &v->unjudged);
     uint64_t *const numbers[] = {&v->event_count, &v->trace_digest, &v->timeless_digest,
                                  &v->plan_digest, &v->time_ns};
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)

@@ -198,6 +198,8 @@ static void put_result(cd_text *text, const cd_report *report, const cd_result *
     const bool was_refused =
         result->verdict.event_count == 0 && (result->verdict.outcome == CDDP_OUTCOME_ERROR ||
                                              result->verdict.outcome == CDDP_OUTCOME_ENVIRONMENT);
+    put_line(text, "proven", result->verdict.proven);
+    put_line(text, "not judged", result->verdict.unjudged);
     put_line(text, "unjudged", result->unjudged);
     if (result->judged && !was_refused) put_facts(text, report, result);
     if (!was_refused &&

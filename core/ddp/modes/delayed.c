@@ -8,9 +8,8 @@
 #include "core/ddp/modes/delayed.h"
 
 #include "cddp/device.h"
-#include "core/base/alloc.h"
 #include "core/base/error.h"
-#include "core/ddp/wrap/sync.h"
+#include "core/ddp/parts/sync.h"
 
 #include <string.h>
 
@@ -106,9 +105,10 @@ cddp_status cd_delayed_broadcast(cd_delayed *d, cddp_group *group, cddp_error *e
 {
     if (!d->is_active) return CDDP_OK;
     size_t n = d->module->parameter_count, count = 0;
-    uint32_t *ordinals = cd_allocate_array(d->module->allocator, n, sizeof *ordinals);
-    if (ordinals == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory to broadcast %zu delayed parameters", n);
+    cd_arena scratch;
+    cd_arena_init(&scratch, d->module->allocator, 0);
+    uint32_t *ordinals = cd_arena_array(&scratch, n, sizeof *ordinals);
+    if (ordinals == NULL) return cd_fail_memory(err, "a broadcast of %zu parameters", n);
     for (size_t i = 0; i < n; i++)
         if (d->module->parameters[i].is_delayed) ordinals[count++] = (uint32_t)i;
     const delayed_list list = {d->module, ordinals};
@@ -117,8 +117,8 @@ cddp_status cd_delayed_broadcast(cd_delayed *d, cddp_group *group, cddp_error *e
                               .tensors = {&list, get_delayed},
                               .limit_bytes = CD_BROADCAST_BYTES};
     cddp_status status = cd_broadcast_coalesced(&spec, group, 0, err);
-    cd_release(d->module->allocator, ordinals, n * sizeof *ordinals);
-    return status;
+    cd_arena_fini(&scratch);
+    return CD_PASS(status);
 }
 
 cddp_status cd_delayed_point_grads(cd_delayed *d, cddp_error *err)

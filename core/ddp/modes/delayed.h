@@ -6,7 +6,7 @@
 **            fini.
 */
 #pragma once
-#include "core/ddp/wrap/module.h"
+#include "core/ddp/parts/module.h"
 
 typedef struct cd_delayed {
     cd_wrapped *module;

@@ -47,10 +47,10 @@ static void release_made(cddp_tensor *t)
 }
 
 cddp_status cd_mixed_init(cd_mixed *mixed, cd_wrapped *module, const cd_ddp_config *config,
-                          const cddp_allocator *allocator, cddp_error *err)
+                          cd_arena *arena, cddp_error *err)
 {
     cddp_status status = CDDP_OK;
-    cd_mixed m = {.allocator = allocator,
+    cd_mixed m = {.allocator = arena->allocator,
                   .module = module,
                   .param_dtype = config->param_dtype,
                   .reduce_dtype = config->reduce_dtype != CDDP_DTYPE_COUNT ? config->reduce_dtype
@@ -60,7 +60,7 @@ cddp_status cd_mixed_init(cd_mixed *mixed, cd_wrapped *module, const cd_ddp_conf
         *mixed = m;
         return CDDP_OK;
     }
-    m.parameters = cd_allocate_array(allocator, module->parameter_count, sizeof *m.parameters);
+    m.parameters = cd_arena_array(arena, module->parameter_count, sizeof *m.parameters);
     if (m.parameters == NULL)
         return cd_fail_memory(err, "low-precision copies of %zu parameters",
                               module->parameter_count);
@@ -89,8 +89,6 @@ void cd_mixed_fini(cd_mixed *m)
     }
     for (size_t i = 0; i < m->wire_count; i++) release_made(&m->wires[i]);
     cd_release(m->allocator, m->wires, m->wire_capacity * sizeof *m->wires);
-    if (m->parameters != NULL)
-        cd_release(m->allocator, m->parameters, m->module->parameter_count * sizeof *m->parameters);
     memset(m, 0, sizeof *m);
 }
 

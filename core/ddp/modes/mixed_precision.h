@@ -2,12 +2,12 @@
 /* DDP's own mixed precision: forward and backward compute in param_dtype, buckets travel in
 ** reduce_dtype, parameters and averaged gradients keep full precision (MIX-01…06).
 **
-** Ownership  owns the low-precision copies; gradient slots borrow low-precision homes between
-**            forward and the end of backward.
+** Ownership  owns the low-precision copies; their table lies in the arena of init. Gradient slots
+**            borrow low-precision homes between forward and the end of backward.
 */
 #pragma once
-#include "core/ddp/wrap/module.h"
-#include "core/ddp/wrap/options.h"
+#include "core/ddp/parts/module.h"
+#include "core/ddp/parts/options.h"
 
 typedef struct cd_mixed_parameter {
     cddp_tensor low;           /* copy in param_dtype; undefined when the parameter is not cast */
@@ -29,7 +29,7 @@ typedef struct cd_mixed {
 } cd_mixed;
 
 cddp_status cd_mixed_init(cd_mixed *mixed, cd_wrapped *module, const cd_ddp_config *config,
-                          const cddp_allocator *allocator, cddp_error *err);
+                          cd_arena *arena, cddp_error *err);
 void cd_mixed_fini(cd_mixed *mixed); /* accepts a zeroed struct */
 /* MIX-02: before forward. */
 cddp_status cd_mixed_begin(cd_mixed *mixed, cddp_error *err);

@@ -52,17 +52,17 @@ static int64_t columns_of(const cddp_tensor *t)
     return columns;
 }
 
-cddp_status cd_sparse_set_init(cd_sparse_set *set, const cd_wrapped *module,
-                               const cddp_allocator *allocator, cddp_error *err)
+cddp_status cd_sparse_set_init(cd_sparse_set *set, const cd_wrapped *module, cd_arena *arena,
+                               cddp_error *err)
 {
-    cd_sparse_set s = {.allocator = allocator};
+    cd_sparse_set s = {.allocator = arena->allocator};
     for (size_t v = 0; v < module->variable_count; v++)
         s.count += cd_wrapped_variable(module, v)->expect_sparse;
     if (s.count == 0) {
         *set = s;
         return CDDP_OK;
     }
-    s.items = cd_allocate_array(allocator, s.count, sizeof *s.items);
+    s.items = cd_arena_array(arena, s.count, sizeof *s.items);
     if (s.items == NULL) return cd_fail_memory(err, "%zu sparse parameters", s.count);
     size_t i = 0;
     for (size_t v = 0; v < module->variable_count; v++) {
@@ -96,7 +96,6 @@ void cd_sparse_set_fini(cd_sparse_set *set)
         cd_release(set->allocator, s->shares, s->share_capacity * sizeof *s->shares);
         cd_release(set->allocator, s->rows, s->row_capacity * sizeof *s->rows);
     }
-    cd_release(set->allocator, set->items, set->count * sizeof *set->items);
     memset(set, 0, sizeof *set);
 }
 

@@ -5,14 +5,14 @@
 **            gradient borrows them until the variable's next reduction.
 */
 #pragma once
-#include "core/ddp/reducer/bucket.h"
-#include "core/ddp/reducer/control.h"
+#include "core/ddp/parts/bucket.h"
+#include "core/ddp/parts/control.h"
 
 typedef struct cd_sparse cd_sparse;
 
 typedef struct cd_sparse_set {
     const cddp_allocator *allocator;
-    cd_sparse *items; /* (count) one per sparse variable */
+    cd_sparse *items; /* (count) one per sparse variable, in the arena of init */
     size_t count;
     uint64_t growth_count;
 } cd_sparse_set;
@@ -25,8 +25,8 @@ typedef struct cd_sparse_launch {
     cddp_group *group;
 } cd_sparse_launch;
 
-cddp_status cd_sparse_set_init(cd_sparse_set *set, const cd_wrapped *module,
-                               const cddp_allocator *allocator, cddp_error *err);
+cddp_status cd_sparse_set_init(cd_sparse_set *set, const cd_wrapped *module, cd_arena *arena,
+                               cddp_error *err);
 void cd_sparse_set_fini(cd_sparse_set *set); /* accepts a zeroed set */
 /* SPA-04: the sorted union of rows that the variable will carry in this iteration; copied, dropped
 ** after it. */

@@ -18,7 +18,6 @@
 #include "cddp/device.h"
 #include "core/base/bitset.h"
 #include "core/base/error.h"
-#include "core/ddp/modes/join.h"
 #include "core/trace/tracer.h"
 
 cddp_status cd_reducer_compute_divide_factor(cd_reducer *r, cddp_error *err)

@@ -14,7 +14,6 @@
 #include "core/ddp/reducer/rebuild.h"
 
 #include "cddp/device.h"
-#include "core/base/alloc.h"
 #include "core/base/assert.h"
 #include "core/base/error.h"
 #include "core/base/hash.h"
@@ -40,15 +39,16 @@ static cddp_status plan_layout(cd_reducer *r, cd_bucket_layout *layout, cddp_err
                                  .indices = r->arrival,
                                  .expect_sparse = r->module->expect_sparse};
     request.limit_count = cd_bucket_caps_rebuild(&r->config->caps, limits, &request.limits);
-    cd_bucket_input *inputs = NULL;
-    CD_TRY(cd_wrapped_bucket_inputs(r->module, r->arrival, &inputs, err));
-    request.inputs = inputs;
-    cddp_status status = cd_bucket_assignment_by_size(&request, layout, err);
-    cd_release(r->allocator, inputs, r->variable_count * sizeof *inputs);
-    if (turned) reverse(r->arrival, r->arrival_count);
-    CD_TRY(status);
+    cddp_status status = CDDP_OK;
+    cd_arena scratch;
+    cd_arena_init(&scratch, r->allocator, 0);
+    CD_TRY_OUT(cd_wrapped_bucket_inputs(r->module, r->arrival, &scratch, &request.inputs, err));
+    CD_TRY_OUT(cd_bucket_assignment_by_size(&request, layout, err));
     if (turned) cd_bucket_layout_reverse(layout);
-    return CDDP_OK;
+out:
+    if (turned) reverse(r->arrival, r->arrival_count);
+    cd_arena_fini(&scratch);
+    return status;
 }
 
 /* The limit that applied to each adopted bucket: buckets of one (dtype, device) consume the list in
@@ -77,7 +77,7 @@ static void assign_limits(const cd_reducer *r, cd_bucket_layout *layout)
 
 /* Received numbers become a layout only when they are one. */
 static cddp_status adopt(const int32_t *indices, const int32_t *sizes, int32_t bucket_count,
-                         uint64_t *seen, cd_bucket_layout *layout, cddp_error *err)
+                         bool *seen, cd_bucket_layout *layout, cddp_error *err)
 {
     size_t n = layout->capacity, at = 0;
     for (int32_t b = 0; b < bucket_count; b++) {
@@ -90,11 +90,11 @@ static cddp_status adopt(const int32_t *indices, const int32_t *sizes, int32_t b
         layout->starts[b] = (uint32_t)at;
         for (int32_t i = 0; i < sizes[b]; i++, at++) {
             int32_t v = indices[at];
-            if (v < 0 || (size_t)v >= n || seen[v] != 0)
+            if (v < 0 || (size_t)v >= n || seen[v])
                 return cd_fail(
                     err, CDDP_E_CORRUPT,
                     "rank 0 sent variable %d in rebuilt bucket %d; was the group aborted?", v, b);
-            seen[v] = 1;
+            seen[v] = true;
             layout->indices[at] = (uint32_t)v;
         }
     }
@@ -120,9 +120,10 @@ static cddp_status agree(cd_reducer *r, cd_bucket_layout *layout, cddp_error *er
                             .device = cd_module_device(r->module),
                             .numel = (int64_t)n + 1};
     cd_control indices = {0}, sizes = {0};
-    uint64_t *seen = cd_allocate_array(r->allocator, n, sizeof *seen);
-    if (seen == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory to rebuild buckets of %zu parameters", n);
+    cd_arena scratch;
+    cd_arena_init(&scratch, r->allocator, 0);
+    bool *seen = cd_arena_array(&scratch, n, sizeof *seen);
+    if (seen == NULL) return cd_fail_memory(err, "a rebuild of %zu parameters", n);
     CD_TRY_OUT(cd_control_init(&indices, &spec, err));
     int32_t *values = indices.host;
     for (size_t i = 0; i < n; i++) values[i] = (int32_t)layout->indices[i];
@@ -147,7 +148,7 @@ static cddp_status agree(cd_reducer *r, cd_bucket_layout *layout, cddp_error *er
 out:
     cd_control_fini(&indices);
     cd_control_fini(&sizes);
-    cd_release(r->allocator, seen, n * sizeof *seen);
+    cd_arena_fini(&scratch);
     return status;
 }
 

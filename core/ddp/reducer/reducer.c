@@ -550,7 +550,8 @@ void cd_reducer_abandon(cd_reducer *r)
     for (size_t b = 0; b < r->buckets.bucket_count; b++)
         cd_future_abandon(&r->buckets.buckets[b].future);
     if (!r->static_graph_recorded) cd_unused_map_abandon(&r->used_map);
-    cd_zero_abandon(&r->zero);
+    for (uint32_t i = 0; i < r->consumers.count; i++)
+        if (r->consumers.items[i]->abandon != NULL) r->consumers.items[i]->abandon(r);
     cd_sparse_drop_metadata(&r->sparse);
     cd_reducer_reset_iteration(r);
     set_back(r, CD_LIFE_BACKWARD); /* arrivals of half a backward are no order to rebuild by */

@@ -13,14 +13,14 @@
 #pragma once
 #include "core/base/arena.h"
 #include "core/base/bitset.h"
-#include "core/ddp/reducer/bucket.h"
-#include "core/ddp/wrap/logger.h"
+#include "core/ddp/parts/bucket.h"
+#include "core/ddp/parts/logger.h"
 #include "core/ddp/modes/mixed_precision.h"
-#include "core/ddp/wrap/module.h"
-#include "core/ddp/wrap/options.h"
+#include "core/ddp/parts/module.h"
+#include "core/ddp/parts/options.h"
 #include "core/ddp/modes/sparse.h"
 #include "core/ddp/reducer/unused_map.h"
-#include "core/ddp/modes/zero_step.h"
+#include "core/ddp/modes/join.h"
 
 /* See the diagram in reducer.c. */
 typedef enum cd_reducer_phase {
@@ -33,7 +33,7 @@ typedef enum cd_reducer_phase {
 } cd_reducer_phase;
 
 struct cd_reducer;
-struct cd_join;
+typedef struct cd_zero cd_zero; /* core/ddp/optimizers/zero_step.h */
 
 /* What happens to buckets besides their reduction: averages are written back, optimizers step.
 ** Every slot is optional. */
@@ -46,6 +46,9 @@ typedef struct cd_bucket_consumer {
                             const cddp_tensor *result, cddp_error *err);
     /* called when: every bucket of the backward is complete. */
     cddp_status (*end)(struct cd_reducer *reducer, cddp_error *err);
+    /* called when: a backward is left half-way. Gives works back. */
+    void (*abandon)(struct cd_reducer *reducer);
+    void (*fini)(struct cd_reducer *reducer);
 } cd_bucket_consumer;
 #define CD_CONSUMERS_MAX 2 /* the write-back, and one optimizer */
 
@@ -80,7 +83,7 @@ typedef struct cd_reducer_spec {
     const cd_ddp_config *config;
     cd_logger *logger;
     cd_mixed *mixed;
-    struct cd_join *join;
+    cd_join *join;
     const cddp_allocator *allocator;
 } cd_reducer_spec;
 

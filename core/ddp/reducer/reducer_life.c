@@ -8,10 +8,8 @@
 */
 #include "core/ddp/reducer/reducer.h"
 
-#include "core/base/alloc.h"
 #include "core/base/bitset.h"
 #include "core/base/error.h"
-#include "core/ddp/modes/optimizer_in_backward.h"
 #include "core/ddp/reducer/rebuild.h"
 #include "core/hooks/hook.h"
 
@@ -58,14 +56,15 @@ cddp_status cd_reducer_plan_first_layout(const cd_reducer *r, cd_bucket_layout *
     bool one_bucket = r->static_graph || !r->config->find_unused_parameters;
     request.limit_count =
         cd_bucket_caps_initial(&r->config->caps, one_bucket, limits, &request.limits);
-    cd_bucket_input *inputs = NULL;
-    CD_TRY(cd_wrapped_bucket_inputs(m, NULL, &inputs, err));
-    request.inputs = inputs;
-    cddp_status status = cd_bucket_assignment_by_size(&request, layout, err);
-    cd_release(m->allocator, inputs, r->variable_count * sizeof *inputs);
-    CD_TRY(status);
+    cddp_status status = CDDP_OK;
+    cd_arena scratch;
+    cd_arena_init(&scratch, r->allocator, 0);
+    CD_TRY_OUT(cd_wrapped_bucket_inputs(m, NULL, &scratch, &request.inputs, err));
+    CD_TRY_OUT(cd_bucket_assignment_by_size(&request, layout, err));
     cd_bucket_layout_reverse(layout);
-    return CDDP_OK;
+out:
+    cd_arena_fini(&scratch);
+    return status;
 }
 
 static cddp_status build_buckets(cd_reducer *r, cddp_error *err)
@@ -120,7 +119,7 @@ cddp_status cd_reducer_init(cd_reducer *reducer, const cd_reducer_spec *spec, cd
     cd_reducer_add_consumer(&r, &cd_write_back, false);
     CD_TRY_OUT(allocate_tables(&r, err));
     CD_TRY_OUT(build_buckets(&r, err));
-    CD_TRY_OUT(cd_sparse_set_init(&r.sparse, r.module, r.allocator, err));
+    CD_TRY_OUT(cd_sparse_set_init(&r.sparse, r.module, &r.arena, err));
     /* UNU-02: only these modes have a map. Static graph may also be chosen later, so the map is
     ** made then. */
     if (r.config->find_unused_parameters || r.static_graph)
@@ -144,10 +143,8 @@ cddp_status cd_reducer_take_group(cd_reducer *r, cddp_group *group, cddp_error *
     }
     r->group = group;
     const bool is_fused =
-        r->optimizer.step != NULL && r->optimizer.overlap == CDDP_OVERLAP_HOOK_THEN_OPTIMIZER;
-    if (group != NULL &&
-        (r->hook == &cd_mixed_hook || r->hook == &cd_optimizer_in_backward_hook || is_fused))
-        r->hook_group = group;
+        r->optimizer.step != NULL && r->optimizer.overlap <= CDDP_OVERLAP_HOOK_THEN_OPTIMIZER;
+    if (group != NULL && (r->hook == &cd_mixed_hook || is_fused)) r->hook_group = group;
     return CDDP_OK;
 }
 
@@ -158,7 +155,8 @@ void cd_reducer_fini(cd_reducer *r)
     if (r->hook != NULL && r->hook->destroy != NULL) r->hook->destroy(r->hook_self);
     if (r->buckets.buckets != NULL) cd_bucket_set_release_grads(&r->buckets);
     cd_unused_map_fini(&r->used_map);
-    cd_zero_fini(&r->zero);
+    for (uint32_t i = 0; i < r->consumers.count; i++)
+        if (r->consumers.items[i]->fini != NULL) r->consumers.items[i]->fini(r);
     cd_sparse_set_fini(&r->sparse);
     cd_bucket_set_fini(&r->buckets);
     cd_arena_fini(&r->arena);

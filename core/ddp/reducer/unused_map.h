@@ -11,7 +11,7 @@
 **            (NSY-04).
 */
 #pragma once
-#include "core/ddp/reducer/control.h"
+#include "core/ddp/parts/control.h"
 
 typedef struct cd_unused_map {
     size_t count;       /* variables; 0: there is no map (UNU-02) */

@@ -8,7 +8,6 @@
 */
 #include "core/ddp/wrap/buffers.h"
 
-#include "core/base/alloc.h"
 #include "core/base/error.h"
 #include "core/trace/tracer.h"
 
@@ -40,19 +39,15 @@ static cddp_status make_plan(cd_buffers *b, cddp_error *err)
 }
 
 cddp_status cd_buffers_init(cd_buffers *buffers, cd_wrapped *module, const cd_ddp_config *config,
-                            const cddp_allocator *allocator, cddp_error *err)
+                            cd_arena *arena, cddp_error *err)
 {
-    cd_buffers b = {.allocator = allocator,
+    cd_buffers b = {.allocator = arena->allocator,
                     .module = module,
                     .broadcast_buffers = config->broadcast_buffers,
                     .require_forward_param_sync = true};
-    b.listed = cd_allocate_array(allocator, module->buffer_count, sizeof *b.listed);
+    b.listed = cd_arena_array(arena, module->buffer_count, sizeof *b.listed);
     if (b.listed == NULL) return cd_fail_memory(err, "a list of %zu buffers", module->buffer_count);
-    cddp_status status = make_plan(&b, err);
-    if (status != CDDP_OK) {
-        cd_buffers_fini(&b);
-        return status;
-    }
+    CD_TRY(make_plan(&b, err));
     *buffers = b;
     return CDDP_OK;
 }
@@ -60,8 +55,6 @@ cddp_status cd_buffers_init(cd_buffers *buffers, cd_wrapped *module, const cd_dd
 void cd_buffers_fini(cd_buffers *b)
 {
     cd_broadcast_plan_fini(&b->plan);
-    if (b->listed != NULL)
-        cd_release(b->allocator, b->listed, b->module->buffer_count * sizeof *b->listed);
     memset(b, 0, sizeof *b);
 }
 

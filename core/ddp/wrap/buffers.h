@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Buffers: who is synchronised, when it is due, from whom (BUF-01…08).
 **
-** Ownership  borrows the module table and the user's hook context.
+** Ownership  the list lies in the arena of init; borrows the module table and the user's hook
+**            context.
 */
 #pragma once
-#include "core/ddp/wrap/module.h"
-#include "core/ddp/wrap/options.h"
-#include "core/ddp/wrap/sync.h"
+#include "core/ddp/parts/module.h"
+#include "core/ddp/parts/options.h"
+#include "core/ddp/parts/sync.h"
 
 typedef struct cd_buffers {
     const cddp_allocator *allocator;
@@ -24,7 +25,7 @@ typedef struct cd_buffers {
 } cd_buffers;
 
 cddp_status cd_buffers_init(cd_buffers *buffers, cd_wrapped *module, const cd_ddp_config *config,
-                            const cddp_allocator *allocator, cddp_error *err);
+                            cd_arena *arena, cddp_error *err);
 void cd_buffers_fini(cd_buffers *buffers); /* accepts a zeroed struct */
 /* BUF-02. after_forward: asks for the other hook location. */
 bool cd_buffers_will_sync(const cd_buffers *buffers, bool after_forward);

@@ -9,10 +9,9 @@
 */
 #include "core/ddp/wrap/ddp.h"
 
-#include "core/base/alloc.h"
 #include "core/base/error.h"
 #include "core/base/hash.h"
-#include "core/ddp/modes/optimizer_in_backward.h"
+#include "core/ddp/optimizers/optimizer_in_backward.h"
 #include "core/ddp/reducer/rebuild.h"
 #include "core/ddp/reducer/static_graph.h"
 #include "core/ddp/wrap/verify.h"
@@ -114,9 +113,10 @@ cddp_status cd_ddp_broadcast_state(cddp_ddp *d, const cd_state_broadcast *what, 
     const size_t first_buffer = d->module.parameter_count,
                  first_extra = first_buffer + d->module.buffer_count;
     size_t capacity = first_extra + what->extra_count, count = 0;
-    uint32_t *places = cd_allocate_array(d->allocator, capacity, sizeof *places);
-    if (places == NULL)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory to broadcast %zu tensors", capacity);
+    cd_arena scratch;
+    cd_arena_init(&scratch, d->allocator, 0);
+    uint32_t *places = cd_arena_array(&scratch, capacity, sizeof *places);
+    if (places == NULL) return cd_fail_memory(err, "a broadcast of %zu tensors", capacity);
     for (size_t i = 0; i < d->module.parameter_count; i++) {
         const cd_wrapped_parameter *p = &d->module.parameters[i];
         bool is_second_name = p->variable != CD_NOT_REDUCED && d->module.ordinals[p->variable] != i;
@@ -131,8 +131,8 @@ cddp_status cd_ddp_broadcast_state(cddp_ddp *d, const cd_state_broadcast *what, 
                               .tensor_count = count,
                               .limit_bytes = CD_BROADCAST_BYTES};
     cddp_status status = cd_broadcast_coalesced(&spec, d->group, what->root, err);
-    cd_release(d->allocator, places, capacity * sizeof *places);
-    return status;
+    cd_arena_fini(&scratch);
+    return CD_PASS(status);
 }
 
 /* DDP does not own buffers and cannot change their dtype (a deviation from MIX-01). */
@@ -210,15 +210,15 @@ static cddp_status synchronise(cddp_ddp *d, cddp_error *err)
 static cddp_status construct(cddp_ddp *d, const cddp_ddp_options *o, cddp_error *err)
 {
     cd_logger_init(&d->logger, o->sample_rate, d->allocator);
-    CD_TRY(cd_ddp_config_init(&d->config, o, d->allocator, err));
+    CD_TRY(cd_ddp_config_init(&d->config, o, &d->arena, err));
     CD_TRY(cd_wrapped_init(&d->module, o, d->allocator, err));
     CD_TRY(check_buffer_dtype(d, err));
-    CD_TRY(cd_buffers_init(&d->buffers, &d->module, &d->config, d->allocator, err));
+    CD_TRY(cd_buffers_init(&d->buffers, &d->module, &d->config, &d->arena, err));
     CD_TRY(cd_delayed_init(&d->delayed, &d->module, o, err));
     emit_module(d);
     CD_TRY(synchronise(d, err));
     CD_TRY(cd_delayed_broadcast(&d->delayed, d->group, err));
-    CD_TRY(cd_mixed_init(&d->mixed, &d->module, &d->config, d->allocator, err));
+    CD_TRY(cd_mixed_init(&d->mixed, &d->module, &d->config, &d->arena, err));
     d->has_reducer = d->module.variable_count > 0;
     if (d->has_reducer) {
         cd_reducer_spec spec = {.group = d->group,
@@ -253,8 +253,11 @@ cddp_status cddp_ddp_create(const cddp_ddp_options *options, cddp_ddp **ddp, cdd
         return cd_fail(err, CDDP_E_CONFIG, "options.group is NULL: DDP needs a process group");
     const cddp_allocator *allocator =
         o.allocator != NULL ? o.allocator : cddp_group_world_rank(o.group)->allocator;
-    cddp_ddp *d = cd_allocate_zero(allocator, sizeof *d);
+    cd_arena arena;
+    cd_arena_init(&arena, allocator, 0);
+    cddp_ddp *d = cd_arena_push(&arena, sizeof *d);
     if (d == NULL) return cd_fail_memory(err, "a DDP object");
+    d->arena = arena;
     d->allocator = allocator;
     d->group = o.group;
     d->tracer = o.tracer;
@@ -274,14 +277,14 @@ void cddp_ddp_destroy(cddp_ddp *d)
 {
     if (d == NULL) return;
     cd_join_fini(&d->join);
+    cd_shadow_fini(&d->shadow);
     cd_delayed_fini(&d->delayed);
     cd_mixed_fini(&d->mixed);
     if (d->has_reducer) cd_reducer_fini(&d->reducer);
     cd_buffers_fini(&d->buffers);
     cd_wrapped_fini(&d->module);
-    cd_ddp_config_fini(&d->config);
     cd_logger_fini(&d->logger);
-    cd_release(d->allocator, d, sizeof *d);
+    cd_arena_fini(&d->arena);
 }
 
 /* ---- forward ---- */
@@ -469,7 +472,7 @@ static cddp_status begin_join(cddp_ddp *d, const cddp_join_options *options, cdd
                        o.optimizer_state_count);
     CD_TRY(check_sound(d, err));
     CD_TRY(check_member(d, err));
-    CD_TRY(cd_join_configure(d, &o, err));
+    CD_TRY(cd_shadow_begin_join(d, &o, err));
     return CDDP_OK;
 }
 
@@ -482,7 +485,7 @@ cddp_status cddp_ddp_join_begin(cddp_ddp *d, const cddp_join_options *options, c
 static cddp_status end_join(cddp_ddp *d, cddp_error *err)
 {
     CD_TRY(check_sound(d, err));
-    CD_TRY(cd_join_leave(d, err));
+    CD_TRY(cd_shadow_end_join(d, err));
     return CDDP_OK;
 }
 
@@ -652,11 +655,12 @@ cddp_status cddp_ddp_set_optimizer_in_backward(cddp_ddp *d,
 
 static cddp_status update_process_group(cddp_ddp *d, cddp_group *group, cddp_error *err)
 {
-    if (d->has_reducer && d->reducer.zero.is_set)
+    if (d->has_reducer && d->reducer.zero != NULL)
         return cd_fail(err, CDDP_E_UNSUPPORTED,
                        "hook_with_zero_step: another group would assign the buckets anew, and part "
                        "their owners from the optimizer's state");
     cd_join_fini(&d->join);
+    cd_shadow_fini(&d->shadow);
     cd_delayed_abandon(&d->delayed);
     d->in_forward = false; /* what began in the old group does not end in the new one */
     if (d->has_reducer) {

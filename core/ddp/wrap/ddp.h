@@ -4,13 +4,15 @@
 #include "core/ddp/wrap/buffers.h"
 #include "core/ddp/modes/delayed.h"
 #include "core/ddp/modes/join.h"
-#include "core/ddp/wrap/logger.h"
+#include "core/ddp/parts/logger.h"
 #include "core/ddp/modes/mixed_precision.h"
-#include "core/ddp/wrap/module.h"
-#include "core/ddp/wrap/options.h"
+#include "core/ddp/parts/module.h"
+#include "core/ddp/parts/options.h"
 #include "core/ddp/reducer/reducer.h"
+#include "core/ddp/wrap/shadow.h"
 
 struct cddp_ddp {
+    cd_arena arena; /* owns the object itself, and the tables of its parts */
     const cddp_allocator *allocator;
     cddp_group *group;   /* NULL: this rank is not a member (UPG-01) */
     cddp_tracer *tracer; /* may be NULL */
@@ -21,6 +23,7 @@ struct cddp_ddp {
     cd_buffers buffers;
     cd_delayed delayed;
     cd_join join;
+    cd_shadow shadow;
     cd_reducer reducer;
     bool has_reducer;   /* false: every trainable parameter is delayed (DEL-06) */
     bool hooks_removed; /* UPG-03 */

@@ -4,6 +4,7 @@
 #include "core/ddp/wrap/ddp.h"
 
 #include "core/base/error.h"
+#include "core/ddp/optimizers/zero_step.h"
 
 #include <string.h>
 
@@ -158,7 +159,7 @@ static void fill_run_time(cddp_ddp *d, cddp_ddp_logging *out)
     out->can_set_static_graph = cd_reducer_is_dynamic(r) && r->graph_was_static;
     out->comm_hook = r->hook != NULL ? r->hook->name : "";
     out->growth_count = r->growth_count + r->sparse.growth_count + d->buffers.growth_count +
-                        d->mixed.growth_count + d->join.growth_count;
+                        d->mixed.growth_count + d->shadow.growth_count;
     fill_times(&d->logger, out);
     fill_texts(d, out);
 }

@@ -9,6 +9,7 @@
 #include "cddp/device.h"
 #include "core/base/bitset.h"
 #include "core/base/hash.h"
+#include "core/ddp/optimizers/zero_step.h"
 #include "core/ddp/wrap/ddp.h"
 
 #include <string.h>
@@ -101,7 +102,10 @@ static void push_gradients(facts *f, const cd_wrapped *module, bool exact)
 }
 
 static void push_group(facts *f, const cd_reducer *r) { push(f, r->group != NULL); }
-static void push_zero(facts *f, const cd_reducer *r) { push(f, r->zero.is_assigned); }
+static void push_zero(facts *f, const cd_reducer *r)
+{
+    push(f, r->zero != NULL && r->zero->is_assigned);
+}
 
 static void push_u64(facts *f, const uint64_t *items, size_t count)
 {
@@ -143,9 +147,9 @@ uint64_t cd_ddp_state_key(const cddp_ddp *d)
                          d->forward_is_sync,
                          d->hooks_removed,
                          j->is_enabled,
-                         j->in_context,
-                         j->has_shadow,
-                         j->shadowed_first_static,
+                         d->shadow.in_context,
+                         d->shadow.is_made,
+                         d->shadow.passed_first_static,
                          j->notify_work != NULL,
                          j->vote_work != NULL,
                          d->buffers.require_forward_param_sync,

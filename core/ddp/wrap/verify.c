@@ -18,7 +18,7 @@
 #include "core/base/error.h"
 #include "core/base/hash.h"
 #include "core/base/rank_list.h"
-#include "core/ddp/reducer/control.h"
+#include "core/ddp/parts/control.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -107,8 +107,7 @@ static cddp_status describe(text *t, const cd_wrapped *m, const cd_ddp_config *c
     for (size_t i = 0; i < m->parameter_count; i++) append_parameter(t, &m->parameters[i]);
     for (size_t i = 0; i < m->buffer_count; i++) append_buffer(t, &m->buffers[i]);
     if (t->failed)
-        return cd_fail(err, CDDP_E_NOMEM, "no memory to describe %zu parameters",
-                       m->parameter_count);
+        return cd_fail_memory(err, "a description of %zu parameters", m->parameter_count);
     return CDDP_OK;
 }
 

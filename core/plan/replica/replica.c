@@ -254,6 +254,8 @@ cddp_status cd_replica_backward(cd_replica *r, const cd_micro *micro, cd_value *
                                    .root_count = loss_count,
                                    .retain_graph = retain_graph,
                                    .create_graph = micro->create_graph};
+    r->first_ready = UINT32_MAX;
+    r->ready_count = 0;
     if (micro->ready == CD_READY_BY_CHOICE) {
         options.order = CD_READY_CHOSEN;
     } else if (micro->ready != CD_READY_ENGINE) {
@@ -265,21 +267,48 @@ cddp_status cd_replica_backward(cd_replica *r, const cd_micro *micro, cd_value *
     return CDDP_OK;
 }
 
-cddp_status cd_replica_poison(const cd_micro *micro, const char *parameter, bool is_first,
-                              cddp_grad *grad, cddp_error *err)
+cddp_status cd_tensor_add_number(const cddp_tensor *tensor, double number, cddp_error *err)
 {
-    static const double values[] = {
-        [CD_POISON_NAN] = NAN, [CD_POISON_INFINITY] = INFINITY, [CD_POISON_LARGE] = 1048576.0};
+    const cddp_device *device = tensor->device;
+    const int64_t numel = cddp_tensor_numel(tensor);
+    cddp_status status = CDDP_OK;
+    void *storage = NULL;
+    CD_TRY(device->allocate(device, tensor->dtype, numel + 1, &storage, err));
+    const cddp_tensor addend =
+        cddp_tensor_of(device, storage, 0, tensor->dtype, tensor->sizes, tensor->dim_count);
+    CD_TRY_OUT(device->fill(&addend, number, NULL, err));
+    CD_TRY_OUT(device->reduce(CDDP_RED_SUM, tensor, &addend, NULL, err));
+out:
+    device->release(device, tensor->dtype, numel + 1, storage);
+    return status;
+}
+
+void cd_replica_offer(cd_replica *r, uint32_t parameter)
+{
+    if (r->first_ready == UINT32_MAX) r->first_ready = parameter;
+}
+
+cddp_status cd_replica_make_ready(cd_replica *r, const cd_micro *micro, uint32_t parameter,
+                                  cddp_grad *grad, cddp_error *err)
+{
+    const char *name = r->model->module->parameters[parameter].name;
+    cd_replica_offer(r, parameter);
+    r->ready_count++;
     const bool is_meant = micro->poison_parameter != NULL
-                              ? strcmp(micro->poison_parameter, parameter) == 0
-                              : is_first;
-    if (micro->poison == CD_POISON_NOTHING || !is_meant || grad->kind != CDDP_GRAD_DENSE)
+                              ? strcmp(micro->poison_parameter, name) == 0
+                              : parameter == r->first_ready;
+    if (micro->poison == CD_POISON_NOTHING || !is_meant || grad->kind != CDDP_GRAD_DENSE ||
+        cddp_tensor_numel(&grad->value) == 0)
         return CDDP_OK;
     /* The first element, as a view without dimensions. */
     const cddp_tensor *value = &grad->value;
     const cddp_tensor element =
         cddp_tensor_of(value->device, value->storage, value->offset, value->dtype, NULL, 0);
-    CD_TRY(value->device->fill(&element, values[micro->poison], NULL, err));
+    /* A finite number is added, so that it is one more addend of the sum over all samples. */
+    if (micro->poison == CD_POISON_LARGE)
+        return CD_PASS(cd_tensor_add_number(&element, 1048576.0, err));
+    CD_TRY(
+        value->device->fill(&element, micro->poison == CD_POISON_NAN ? NAN : INFINITY, NULL, err));
     return CDDP_OK;
 }
 

@@ -35,6 +35,10 @@ typedef struct cd_replica {
     cd_replica_parameter *parameters; /* (parameter_count) */
     uint32_t *order;                  /* (parameter_count) scratch for ready orders */
     cd_prng model_prng, data_prng; /* as the model's values and its data are drawn from */
+    /* of the running backward */
+    uint32_t
+        first_ready; /* the parameter that the engine would take first; UINT32_MAX: not known */
+    uint32_t ready_count; /* parameters that became ready */
 } cd_replica;
 
 #define CD_REPLICA_DEVICES 3 /* words of model.device */
@@ -98,9 +102,17 @@ cddp_status cd_replica_backward(cd_replica *replica, const cd_micro *micro, cd_v
                                 uint32_t loss_count, bool retain_graph,
                                 cddp_error *err) CDDP_MUST_CHECK;
 
-/* Changes a local gradient as the plan's `poison` asks. */
-cddp_status cd_replica_poison(const cd_micro *micro, const char *parameter, bool is_first,
-                              cddp_grad *grad, cddp_error *err) CDDP_MUST_CHECK;
+/* Adds a number to every element of a tensor, whatever its dtype. */
+cddp_status cd_tensor_add_number(const cddp_tensor *tensor, double number,
+                                 cddp_error *err) CDDP_MUST_CHECK;
+
+/* The order of ready gradients is chosen: the engine would take this parameter next. Poison without
+** a named parameter strikes the engine's first one, whatever is chosen, so that the plan alone says
+** which. */
+void cd_replica_offer(cd_replica *replica, uint32_t parameter);
+/* A parameter becomes ready. Changes its local gradient as the plan's `poison` asks. */
+cddp_status cd_replica_make_ready(cd_replica *replica, const cd_micro *micro, uint32_t parameter,
+                                  cddp_grad *grad, cddp_error *err) CDDP_MUST_CHECK;
 
 /* On a device of exact forms a gradient is a symbol: whose, from which rank, step and
 ** micro-step. Nothing on other devices. */

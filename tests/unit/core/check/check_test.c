@@ -230,6 +230,57 @@ TEST(range, only_a_step_on_the_gradient_counts)
     }
 }
 
+/* ---- layouts of wrappers that are made one after the other ---- */
+
+typedef struct layout_case {
+    const char *name;
+    int64_t first[2], second[2]; /* by rank: the parameter that opens the rebuilt bucket */
+    bool is_found;
+} layout_case;
+
+static const layout_case layout_cases[] = {
+    {"the training that resumes meets another order", {0, 0}, {1, 1}, false},
+    {"ranks differ before the resume", {0, 1}, {1, 1}, true},
+    {"ranks differ after the resume", {0, 0}, {0, 1}, true},
+};
+
+static void put_layout(const cddp_trace_sink *sink, uint32_t rank, int64_t generation,
+                       int64_t param)
+{
+    static uint64_t sequence;
+    cddp_event e = {.kind = CDDP_EV_bucket_layout, .rank = rank, .sequence = sequence++};
+    e.as.bucket_layout =
+        (cddp_event_bucket_layout){.generation = generation, .param = param, .numel = 4};
+    sink->event(sink->self, &e);
+    if (generation > 0) return;
+    e = (cddp_event){.kind = CDDP_EV_wrap, .rank = rank, .sequence = sequence++};
+    sink->event(sink->self, &e);
+}
+
+TEST(content, compares_layouts_of_wrappers_that_were_made_at_the_same_time)
+{
+    (void)state;
+    const cddp_check *const checks[] = {cd_check_find("I-CONTENT")};
+    for (size_t c = 0; c < sizeof layout_cases / sizeof layout_cases[0]; c++) {
+        const layout_case *row = &layout_cases[c];
+        cddp_error err = CDDP_ERROR_INIT;
+        cd_judge *judge = NULL;
+        cd_test_row("%s", row->name);
+        assert_ok(cd_judge_create(&(cd_judge_options){.checks = checks, .check_count = 1}, &judge,
+                                  &err),
+                  &err);
+        for (uint32_t rank = 0; rank < 2; rank++) {
+            put_layout(cd_judge_get_sink(judge), rank, 0, 0);
+            put_layout(cd_judge_get_sink(judge), rank, 1, row->first[rank]);
+            put_layout(cd_judge_get_sink(judge), rank, 0, 0);
+            put_layout(cd_judge_get_sink(judge), rank, 1, row->second[rank]);
+        }
+        assert_ok(cd_judge_end(judge, &err), &err);
+        assert_int_equal(cd_judge_finding_count(judge), row->is_found);
+        cd_judge_destroy(judge);
+    }
+}
+
 /* ---- the judge ---- */
 
 static size_t seen_by_plugin;

@@ -268,7 +268,7 @@ static cddp_status show(scene *s, const cd_oracle_options *options, cd_oracle_di
     CD_TRY_OUT(cd_oracle_create(options, &oracle, err));
     cddp_grad grads[PARAMETERS] = {0};
     CD_TRY_OUT(cd_oracle_begin_step(oracle, 0, start.parameters, grads, err));
-    CD_TRY_OUT(cd_oracle_enter_forward(oracle, 1, start.buffers, err));
+    cd_oracle_enter_forward(oracle, start.buffers);
     const cd_oracle_moments used = {.micro_step = MICROS - 1,
                                     .buffer = LAYER,
                                     .mean = s->channel_mean,

@@ -99,7 +99,7 @@ static void measure_case(size_t i)
         snprintf(ranks[1].result.error.message, sizeof ranks[1].result.error.message, "%s",
                  cases[i].error);
     }
-    assert_ok(cd_verdict_measure(plan, NULL, &arena, &verdict, &err), &err);
+    assert_ok(cd_verdict_measure(&(cd_verdict_input){.plan = plan}, &arena, &verdict, &err), &err);
     assert_int_equal(verdict.outcome, cases[i].outcome);
     assert_int_equal(verdict.as_expected, cases[i].as_expected);
     assert_int_equal(verdict.reason[0] == '\0', cases[i].outcome == CDDP_OUTCOME_VERIFIED);
@@ -120,7 +120,7 @@ TEST(expect, a_run_in_which_no_check_had_anything_to_judge_is_inconclusive)
     cddp_verdict verdict = {.size = sizeof verdict};
     cd_arena_init(&arena, NULL, 4096);
     assert_ok(cddp_plan_create(NULL, &plan, &err), &err);
-    assert_ok(cd_verdict_measure(plan, NULL, &arena, &verdict, &err), &err);
+    assert_ok(cd_verdict_measure(&(cd_verdict_input){.plan = plan}, &arena, &verdict, &err), &err);
     assert_int_equal(verdict.outcome, CDDP_OUTCOME_INCONCLUSIVE);
     cddp_plan_destroy(plan);
     cd_arena_fini(&arena);
@@ -152,7 +152,8 @@ TEST(expect, settings_that_every_rank_refuses_are_an_error_and_not_a_finding)
             snprintf(ranks[r].result.error.message, sizeof ranks[r].result.error.message,
                      "k=abc is no number");
         }
-        assert_ok(cd_verdict_measure(plan, NULL, &arena, &verdict, &err), &err);
+        assert_ok(cd_verdict_measure(&(cd_verdict_input){.plan = plan}, &arena, &verdict, &err),
+                  &err);
         assert_int_equal(verdict.outcome, rows[i].outcome);
         assert_non_null(strstr(verdict.summary, "k=abc is no number"));
         cddp_plan_destroy(plan);
@@ -168,11 +169,15 @@ TEST(expect, a_contradiction_is_an_error_unless_the_plan_expects_it)
     cddp_verdict verdict = {.size = sizeof verdict};
     cd_arena_init(&arena, NULL, 4096);
     assert_ok(cddp_plan_create(NULL, &plan, &err), &err);
-    assert_ok(cd_verdict_measure(plan, "a contradicts b", &arena, &verdict, &err), &err);
+    assert_ok(cd_verdict_measure(&(cd_verdict_input){.plan = plan, .refusal = "a contradicts b"},
+                                 &arena, &verdict, &err),
+              &err);
     assert_int_equal(verdict.outcome, CDDP_OUTCOME_ERROR);
     assert_ok(cddp_plan_set(plan, "expect.verdict", "error", &err), &err);
     assert_ok(cddp_plan_set(plan, "expect.error", "contradicts", &err), &err);
-    assert_ok(cd_verdict_measure(plan, "a contradicts b", &arena, &verdict, &err), &err);
+    assert_ok(cd_verdict_measure(&(cd_verdict_input){.plan = plan, .refusal = "a contradicts b"},
+                                 &arena, &verdict, &err),
+              &err);
     assert_int_equal(verdict.outcome, CDDP_OUTCOME_VERIFIED);
     assert_true(verdict.as_expected);
     cddp_plan_destroy(plan);

@@ -2,7 +2,7 @@
 /* Construction: what is verified across ranks, what is broadcast, and buffers afterwards (INI, IGN,
 ** BUF). */
 #include "core/base/prng.h"
-#include "core/ddp/wrap/sync.h"
+#include "core/ddp/parts/sync.h"
 #include "tests/unit/core/ddp/fixture.h"
 
 /* ---- verification: every rank fails, both sides named (ERR-07, INI-08…10) ---- */

@@ -1,0 +1,590 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* I-CHAIN: what a step begins with is what the last one left. Values move only as the plan says.
+**
+** Judged from   value at every moment, per rank: parameters, buffers, gradients, optimizer state
+**               with its step counts, and the states of hook, scaler and averager; grad_final and
+**               optimizer_touch, between which a gradient must stay as it was reduced; expected,
+**               the digest that the live judge derived where a value has to change.
+** Exercised     a value was held against what was last accepted of it.
+** Blame         the ranks whose value moved. Their finding names the interval, from the moment at
+**               which the value was last accepted to the one at which it was another.
+** Limits        the rank's own chain only. Values that come from another rank are accepted here:
+**               after the initial broadcast, after a broadcast of buffers and at the end of join,
+**               on every rank but the authority (I-INIT, I-BUFEQ and I-PARAMEQ judge them).
+**               Results of backward, forward, hooks and optimizers are the oracle's to judge;
+**               without it the link is counted as not judged. After a break the chain goes on
+**               from what was found.
+*/
+#include "core/check/writer.h"
+
+/* Where a value was accepted, besides the moments of a value event. */
+enum { AT_SEED = -1, AT_REDUCTION = -2, AT_CONSUMED = -3, AT_ZERO_GRAD = -4 };
+
+/* What was last accepted of one tensor of one rank. */
+typedef struct link {
+    int64_t presence, digest;
+    int64_t moment; /* at which, or AT_… */
+    uint64_t sequence;
+    uint32_t step;
+    bool is_known;
+    bool is_final;    /* a gradient as its reduction left it */
+    bool is_open;     /* a gradient: a backward has added to it since */
+    bool is_zeroed;   /* a gradient: filled with zeros, whose digest is not known */
+    bool is_consumed; /* a gradient: by an optimizer in backward */
+    bool is_broken;   /* at the first synchronisation already */
+} link;
+
+typedef struct expectation {
+    int64_t presence, digest;
+    bool is_pending;
+    char words[120];
+} expectation;
+
+typedef struct rank_facts {
+    int64_t group;          /* of the wrapper */
+    int64_t authority;      /* of buffers in the forward at hand; -1: none */
+    int64_t joined;         /* whose state this rank ended join with, + 1; 0: it did not join */
+    uint32_t stepped;       /* + 1: the last step in which an optimizer stepped */
+    uint32_t buffers_equal; /* + 1: the last step in which the oracle found buffers equal */
+    bool is_rebuilt;        /* after a checkpoint: what a new model is born with is overwritten */
+    bool has_init_sync, has_agreement, was_synced, has_expected;
+} rank_facts;
+
+typedef struct breach {
+    cd_rank_set ranks;
+    cddp_event at; /* of the least rank, and of its first tensor */
+    uint64_t before;
+    int64_t was;     /* digest that was expected */
+    bool is_derived; /* it was, by `words` */
+    uint64_t count;  /* tensors of the least rank */
+    char words[120];
+} breach;
+
+typedef struct state {
+    cd_writer writer;
+    cd_table links;        /* (rank, what, id) → link */
+    cd_table expectations; /* (rank, what, id, moment) → expectation */
+    cd_table ordinals;     /* (rank, variable) → ordinal + 1 */
+    cd_table breaches;     /* (what, to, from) → breach */
+    cd_ranks ranks;        /* of rank_facts */
+    uint64_t held, derived, unjudged;
+} state;
+
+static cddp_status begin(const cddp_check_context *context, void **self, cddp_error *err)
+{
+    cddp_status status =
+        cd_check_begin(context, &(cd_check_spec){"I-CHAIN", sizeof(state)}, self, err);
+    if (status != CDDP_OK) return status;
+    state *s = *self;
+    cd_table_init(&s->links, context->allocator, sizeof(link));
+    cd_table_init(&s->expectations, context->allocator, sizeof(expectation));
+    cd_table_init(&s->ordinals, context->allocator, sizeof(int64_t));
+    cd_table_init(&s->breaches, context->allocator, sizeof(breach));
+    cd_ranks_init(&s->ranks, context->allocator, sizeof(rank_facts));
+    return CDDP_OK;
+}
+
+static link *find_link(const state *s, uint32_t rank, int64_t what, int64_t id)
+{
+    return cd_table_find(&s->links, CD_KEY(rank, what, id));
+}
+
+/* By variable; NULL where the wrapper does not reduce it. */
+static link *find_gradient(state *s, uint32_t rank, int64_t variable)
+{
+    const int64_t *ordinal =
+        variable >= 0 ? cd_table_find(&s->ordinals, CD_KEY(rank, variable)) : NULL;
+    return ordinal != NULL ? cd_table_add(&s->links, CD_KEY(rank, CDDP_WHAT_GRADIENT, *ordinal - 1))
+                           : NULL;
+}
+
+/* ---- a break ---- */
+
+typedef struct found {
+    const cddp_event *event;
+    int64_t what, id, moment, presence, digest;
+} found;
+
+static bool is_before(const cddp_event *e, int64_t id, const breach *b)
+{
+    if (e->rank != b->at.rank) return e->rank < b->at.rank;
+    return id < b->at.as.value.id;
+}
+
+static void note_breach(state *s, const found *f, const link *l, const expectation *derived)
+{
+    const cddp_event *e = f->event;
+    const cd_key *key = CD_KEY(f->what, f->moment + ((int64_t)e->step << 8),
+                               l->moment + ((int64_t)l->step << 8), e->micro_step);
+    const bool is_new = cd_table_find(&s->breaches, key) == NULL;
+    breach *b = cd_table_add(&s->breaches, key);
+    if (b == NULL) return;
+    cd_rank_set_add(&b->ranks, &s->writer.memory, e->rank);
+    if (!is_new && e->rank == b->at.rank) b->count++;
+    if (!is_new && e->rank < b->at.rank) b->count = 1;
+    if (!is_new && !is_before(e, f->id, b)) return;
+    if (is_new) b->count = 1;
+    b->at = *e;
+    b->at.text = NULL;
+    b->at.as.value = (cddp_event_value){.what = f->what,
+                                        .moment = f->moment,
+                                        .id = f->id,
+                                        .presence = f->presence,
+                                        .digest = f->digest};
+    b->before = l->sequence;
+    b->was = derived != NULL ? derived->digest : l->digest;
+    b->is_derived = derived != NULL;
+    cd_say(b->words, sizeof b->words, "%s",
+           derived != NULL                       ? derived->words
+           : l->presence == CDDP_PRESENCE_ABSENT ? "absent"
+           : l->is_zeroed                        ? "zeros"
+                                                 : "");
+}
+
+static const char *moment_word(int64_t moment)
+{
+    switch (moment) {
+    case AT_SEED:
+        return "the plan's initial values";
+    case AT_REDUCTION:
+        return "reduction";
+    case AT_CONSUMED:
+        return "optimizer";
+    case AT_ZERO_GRAD:
+        return "zero_grad";
+    default:
+        return cddp_event_word(CDDP_FIELD_moment, moment);
+    }
+}
+
+static void print_place(char *text, size_t text_bytes, int64_t moment, int64_t step)
+{
+    if (moment == CDDP_MOMENT_BEGIN)
+        cd_say(text, text_bytes, "the begin of step %lld", (long long)step);
+    else if (moment == CDDP_MOMENT_END)
+        cd_say(text, text_bytes, "the end");
+    else
+        cd_say(text, text_bytes, "%s of step %lld", moment_word(moment), (long long)step);
+}
+
+static const char *name_of(state *s, int64_t what, int64_t id)
+{
+    switch (what) {
+    case CDDP_WHAT_PARAMETER:
+    case CDDP_WHAT_GRADIENT:
+        return cd_writer_get_ordinal(&s->writer, id);
+    case CDDP_WHAT_BUFFER:
+        return cd_writer_get_buffer(&s->writer, id);
+    default:
+        return "";
+    }
+}
+
+static void print_ranks(state *s, const breach *b, char *text, size_t text_bytes)
+{
+    const rank_facts *r = cd_ranks_find(&s->ranks, b->at.rank);
+    cddp_fact_group group;
+    const uint32_t count = cd_rank_set_count(&b->ranks);
+    if (count > 1 && r != NULL && cd_writer_find_group(&s->writer, r->group, &group) &&
+        (int64_t)count == group.members)
+        cd_say(text, text_bytes, "all ranks");
+    else
+        cd_rank_set_print(&b->ranks, CD_NO_RANK, text, text_bytes);
+}
+
+static void print_digest(char *text, size_t text_bytes, const cddp_event_value *v)
+{
+    if (v->presence == CDDP_PRESENCE_ABSENT)
+        cd_say(text, text_bytes, "absent");
+    else
+        cd_say(text, text_bytes, "digest %016llx", (unsigned long long)v->digest);
+}
+
+static void report(state *s, const cd_key *key, const breach *b)
+{
+    static const char *const nouns[] = {[CDDP_WHAT_PARAMETER] = "parameter",
+                                        [CDDP_WHAT_BUFFER] = "buffer",
+                                        [CDDP_WHAT_GRADIENT] = "gradient of",
+                                        [CDDP_WHAT_OPTIMIZER] = "optimizer state",
+                                        [CDDP_WHAT_HOOK] = "state of the hook",
+                                        [CDDP_WHAT_SCALER] = "state of the loss scaler",
+                                        [CDDP_WHAT_RANDOM] = "random state",
+                                        [CDDP_WHAT_SAMPLER] = "sampler",
+                                        [CDDP_WHAT_AVERAGER] = "state of the averager"};
+    const cddp_event_value *v = &b->at.as.value;
+    const char *name = name_of(s, v->what, v->id);
+    const int64_t from = (int64_t)(int8_t)(key->part[2] & 0xff), step = (key->part[2] - from) >> 8;
+    char who[96], what[140], number[24] = "", places[2][48];
+    cddp_finding f = cd_finding_at(&s->writer, &b->at);
+    cd_finding_set_ranks(&s->writer, &f, &b->ranks);
+    cd_finding_add_event(&f, b->at.rank, b->before);
+    print_ranks(s, b, who, sizeof who);
+    if (v->what == CDDP_WHAT_OPTIMIZER) cd_say(number, sizeof number, "%lld", (long long)v->id);
+    cd_say(what, sizeof what, "%s%s%s%s", nouns[v->what], name[0] != 0 || number[0] != 0 ? " " : "",
+           name, number);
+    if (v->what == CDDP_WHAT_PARAMETER || v->what == CDDP_WHAT_GRADIENT)
+        CD_SAY(f.parameter, "%s", name);
+    print_place(places[0], sizeof places[0], from, step);
+    print_place(places[1], sizeof places[1], v->moment, b->at.step);
+    if (from == AT_SEED)
+        CD_SAY(f.title, "%s: %s does not start from the plan's initial values%s", who, what,
+               cd_writer_get_count(&s->writer, b->count, "tensors"));
+    else
+        CD_SAY(f.title, "%s: %s changed between %s and %s%s", who, what, places[0], places[1],
+               cd_writer_get_count(&s->writer, b->count, "tensors"));
+    if (b->was != 0 && b->words[0] != 0)
+        CD_SAY(f.expected, "rank %u: digest %016llx: %s", b->at.rank, (unsigned long long)b->was,
+               b->words);
+    else if (b->words[0] != 0)
+        CD_SAY(f.expected, "rank %u: %s", b->at.rank, b->words);
+    else
+        CD_SAY(f.expected, "rank %u: digest %016llx, as it was left", b->at.rank,
+               (unsigned long long)b->was);
+    char actual[64];
+    print_digest(actual, sizeof actual, v);
+    CD_SAY(f.actual, "rank %u: %s", b->at.rank, actual);
+    CD_SAY(f.advice, "nothing in the plan changes this value there: look for what writes to it in "
+                     "that interval");
+    cd_writer_report(&s->writer, &f);
+}
+
+/* ---- what may change without an expected digest ---- */
+
+static bool has_setting(state *s, uint32_t rank, cddp_key key)
+{
+    cddp_fact_setting setting;
+    return cd_writer_find_setting(&s->writer, rank, key, &setting) &&
+           (setting.value != 0 || setting.real > 0);
+}
+
+static bool follows_the_grid(const link *l, int64_t moment)
+{
+    return l->moment == CDDP_MOMENT_AFTER_STEP &&
+           (moment == CDDP_MOMENT_BEGIN || moment == CDDP_MOMENT_CHECKPOINT ||
+            moment == CDDP_MOMENT_END);
+}
+
+/* Another rank's values are accepted, and another check compares them. */
+static bool is_received(const rank_facts *r, const found *f)
+{
+    const uint32_t rank = f->event->rank;
+    const bool is_copied = f->what == CDDP_WHAT_PARAMETER || f->what == CDDP_WHAT_BUFFER;
+    if (f->moment == CDDP_MOMENT_AFTER_INIT) return r->has_init_sync && rank != 0 && is_copied;
+    if (f->moment == CDDP_MOMENT_END && r->joined != 0) {
+        /* a joined rank's hook takes part in what it shadows */
+        return r->joined - 1 != (int64_t)rank || !is_copied;
+    }
+    if (f->what != CDDP_WHAT_BUFFER || !r->was_synced) return false;
+    return r->authority != (int64_t)rank;
+}
+
+/* The results of arithmetic: the oracle's to judge. */
+static bool is_computed(state *s, const rank_facts *r, const found *f, const link *l)
+{
+    const uint32_t rank = f->event->rank, step = f->event->step;
+    const bool has_stepped = r->stepped == step + 1;
+    switch (f->moment) {
+    case CDDP_MOMENT_FORWARD:
+        /* a trace without the moment after the forward */
+        return l->moment == CDDP_MOMENT_FORWARD || l->moment == CDDP_MOMENT_AFTER_INIT;
+    case CDDP_MOMENT_AFTER_FORWARD:
+        return f->what == CDDP_WHAT_BUFFER;
+    case CDDP_MOMENT_AFTER_BACKWARD:
+        return (f->what == CDDP_WHAT_GRADIENT && l->is_open) ||
+               (f->what == CDDP_WHAT_BUFFER && r->buffers_equal == step + 1);
+    case CDDP_MOMENT_BEFORE_STEP:
+        return f->what == CDDP_WHAT_GRADIENT &&
+               (l->is_open || has_setting(s, rank, CDDP_KEY_amp_enable) ||
+                has_setting(s, rank, CDDP_KEY_clip_max_norm));
+    case CDDP_MOMENT_AFTER_UPDATE:
+        return has_stepped && (f->what == CDDP_WHAT_PARAMETER || f->what == CDDP_WHAT_OPTIMIZER);
+    case CDDP_MOMENT_AFTER_AVERAGE:
+        return r->has_agreement && f->what == CDDP_WHAT_PARAMETER;
+    case CDDP_MOMENT_AFTER_STEP:
+        /* hook, scaler and averager move in a step; a trace without the moments in between */
+        return f->what == CDDP_WHAT_HOOK || f->what == CDDP_WHAT_SCALER ||
+               f->what == CDDP_WHAT_AVERAGER || l->step != step ||
+               l->moment == CDDP_MOMENT_AFTER_INIT;
+    default:
+        return f->what == CDDP_WHAT_PARAMETER && follows_the_grid(l, f->moment) &&
+               has_setting(s, rank, CDDP_KEY_model_exact);
+    }
+}
+
+/* ---- a link ---- */
+
+static bool is_same(const link *l, const found *f)
+{
+    if (f->what == CDDP_WHAT_GRADIENT) {
+        const bool was = l->presence != CDDP_PRESENCE_ABSENT,
+                   is = f->presence != CDDP_PRESENCE_ABSENT;
+        if (l->is_consumed && !is && l->is_zeroed) return true;
+        if (l->is_zeroed && is) return f->presence == CDDP_PRESENCE_ZERO;
+        if (was != is || !is) return was == is;
+    }
+    return l->digest == f->digest;
+}
+
+static void accept(link *l, const found *f)
+{
+    const link old = *l;
+    *l = (link){.presence = f->presence,
+                .digest = f->digest,
+                .moment = f->moment,
+                .sequence = f->event->sequence,
+                .step = f->event->step,
+                .is_known = true,
+                .is_consumed = old.is_consumed};
+}
+
+/* The expected digest comes first, and is for one value only. */
+static expectation *take_expectation(state *s, const found *f)
+{
+    expectation *x =
+        cd_table_find(&s->expectations, CD_KEY(f->event->rank, f->what, f->id, f->moment));
+    if (x == NULL || !x->is_pending) return NULL;
+    x->is_pending = false;
+    return x;
+}
+
+static void judge_link(state *s, const rank_facts *r, const found *f, link *l)
+{
+    const expectation *x = take_expectation(s, f);
+    if (x != NULL) {
+        const bool is_absent = f->what == CDDP_WHAT_GRADIENT && x->presence == CDDP_PRESENCE_ABSENT;
+        s->derived++;
+        const bool differs =
+            f->what == CDDP_WHAT_GRADIENT && is_absent != (f->presence == CDDP_PRESENCE_ABSENT)
+                ? true
+                : !is_absent && x->digest != f->digest;
+        if (differs && !is_received(r, f)) note_breach(s, f, l, x);
+    } else if (!l->is_known) {
+        return;
+    } else if (is_same(l, f)) {
+        s->held++;
+    } else if (is_received(r, f)) {
+        return;
+    } else if (is_computed(s, r, f, l)) {
+        s->unjudged++;
+    } else {
+        note_breach(s, f, l, NULL);
+        l->is_broken = f->moment == CDDP_MOMENT_AFTER_INIT;
+    }
+}
+
+static void take_value(state *s, const cddp_event *e)
+{
+    const cddp_event_value *v = &e->as.value;
+    rank_facts *r = cd_ranks_add(&s->ranks, e->rank);
+    const bool is_born =
+        v->moment == CDDP_MOMENT_BEFORE_INIT || v->moment == CDDP_MOMENT_AFTER_INIT;
+    if (r == NULL || (is_born && r->is_rebuilt)) return;
+    if (v->digest == 0 && v->presence != CDDP_PRESENCE_ABSENT) return; /* below this level */
+    if (v->moment == CDDP_MOMENT_CHECKPOINT) r->is_rebuilt = true;
+    link *l = cd_table_add(&s->links, CD_KEY(e->rank, v->what, v->id));
+    if (l == NULL) return;
+    const found f = {e, v->what, v->id, v->moment, v->presence, v->digest};
+    const bool was_broken = l->is_broken;
+    judge_link(s, r, &f, l);
+    const bool is_broken = l->is_broken && !was_broken;
+    accept(l, &f);
+    l->is_broken = is_broken;
+}
+
+/* Of initial values it comes late: the judge is made when the model is. */
+static void take_expected(state *s, const cddp_event *e)
+{
+    const cddp_event_expected *x = &e->as.expected;
+    const cd_key *key = CD_KEY(e->rank, x->what, x->id, x->moment);
+    if (x->moment == CDDP_MOMENT_AFTER_INIT) {
+        link *l = find_link(s, e->rank, x->what, x->id);
+        if (l == NULL || l->moment != CDDP_MOMENT_AFTER_INIT) return;
+        s->derived++;
+        if (l->digest == x->digest || l->is_broken) return;
+        expectation seed = {.digest = x->digest, .presence = x->presence};
+        cd_say(seed.words, sizeof seed.words, "%s", e->text != NULL ? e->text : "");
+        const link origin = {.moment = AT_SEED, .sequence = e->sequence};
+        note_breach(s, &(found){e, x->what, x->id, x->moment, l->presence, l->digest}, &origin,
+                    &seed);
+        return;
+    }
+    expectation *kept = cd_table_add(&s->expectations, key);
+    if (kept == NULL) return;
+    *kept = (expectation){.presence = x->presence, .digest = x->digest, .is_pending = true};
+    cd_say(kept->words, sizeof kept->words, "%s", e->text != NULL ? e->text : "");
+}
+
+/* ---- gradients between their values ---- */
+
+static void take_final(state *s, const cddp_event *e)
+{
+    const cddp_event_grad_final *g = &e->as.grad_final;
+    link *l = find_gradient(s, e->rank, g->param);
+    if (l == NULL || (g->digest == 0 && g->presence != CDDP_PRESENCE_ABSENT)) return;
+    if (g->presence == CDDP_PRESENCE_SPARSE) {
+        l->is_open = true; /* its rows are in no digest of this event */
+        return;
+    }
+    *l = (link){.presence = g->presence,
+                .digest = g->digest,
+                .moment = AT_REDUCTION,
+                .sequence = e->sequence,
+                .step = e->step,
+                .is_known = true,
+                .is_final = true};
+}
+
+static void take_touch(state *s, const cddp_event *e)
+{
+    const cddp_event_optimizer_touch *t = &e->as.optimizer_touch;
+    rank_facts *r = cd_ranks_find(&s->ranks, e->rank);
+    if (r != NULL && t->touched) r->stepped = e->step + 1;
+    link *l = find_gradient(s, e->rank, t->param);
+    const int64_t *ordinal =
+        t->param >= 0 ? cd_table_find(&s->ordinals, CD_KEY(e->rank, t->param)) : NULL;
+    if (l == NULL || ordinal == NULL || !l->is_known || l->is_open || !t->touched ||
+        t->gradient == 0)
+        return;
+    const found f = {e,           CDDP_WHAT_GRADIENT,  *ordinal - 1,
+                     AT_CONSUMED, CDDP_PRESENCE_VALUE, t->gradient};
+    if (l->digest != t->gradient)
+        note_breach(s, &f, l, NULL);
+    else
+        s->held++;
+    l->is_consumed = l->is_final; /* nothing was shown before: in backward */
+}
+
+/* Whatever is added to gradients from here on, a reduction or the oracle says what it makes. */
+static void open_gradients(state *s, const cddp_event *e)
+{
+    for (size_t i = 0; i < s->links.count; i++) {
+        const cd_key *key = cd_table_key(&s->links, i);
+        link *l = cd_table_value(&s->links, i);
+        if (key->part[0] == (int64_t)e->rank && key->part[1] == CDDP_WHAT_GRADIENT) {
+            l->is_open = true;
+            l->is_zeroed = l->is_consumed = false;
+        }
+    }
+}
+
+static void take_zero_grad(state *s, const cddp_event *e)
+{
+    const bool is_dropped = e->as.zero_grad.to_none;
+    for (size_t i = 0; i < s->links.count; i++) {
+        const cd_key *key = cd_table_key(&s->links, i);
+        link *l = cd_table_value(&s->links, i);
+        if (key->part[0] != (int64_t)e->rank || key->part[1] != CDDP_WHAT_GRADIENT) continue;
+        l->is_zeroed = !is_dropped && l->presence != CDDP_PRESENCE_ABSENT;
+        l->is_open = false;
+        l->digest = 0;
+        if (is_dropped) l->presence = CDDP_PRESENCE_ABSENT;
+        l->moment = AT_ZERO_GRAD;
+        l->step = e->step;
+        l->sequence = e->sequence;
+    }
+}
+
+/* ---- events ---- */
+
+static void take_compare(const cddp_event *e, rank_facts *r)
+{
+    if (e->as.compare.link == CDDP_LINK_BUFFER && e->as.compare.bad == 0)
+        r->buffers_equal = e->step + 1;
+}
+
+static void learn(state *s, const cddp_event *e, rank_facts *r)
+{
+    int64_t *ordinal;
+    switch (e->kind) {
+    case CDDP_EV_param:
+        if (e->as.param.param < 0) return;
+        ordinal = cd_table_add(&s->ordinals, CD_KEY(e->rank, e->as.param.param));
+        if (ordinal != NULL) *ordinal = e->as.param.ordinal + 1;
+        return;
+    case CDDP_EV_wrap:
+        r->group = e->as.wrap.group;
+        r->has_init_sync = e->as.wrap.init_sync != 0;
+        return;
+    case CDDP_EV_agreement:
+        r->has_agreement = true;
+        return;
+    case CDDP_EV_forward_begin:
+        r->was_synced = false;
+        return;
+    case CDDP_EV_buffer_sync:
+        r->authority = e->as.buffer_sync.authority;
+        r->was_synced = true;
+        return;
+    case CDDP_EV_join_end:
+        r->joined = e->as.join_end.authority + 1;
+        return;
+    default:
+        if (!e->as.optimizer_step.skipped) r->stepped = e->step + 1;
+        return;
+    }
+}
+
+static void event(void *self, const cddp_event *e)
+{
+    state *s = self;
+    rank_facts *r = cd_ranks_add(&s->ranks, e->rank);
+    if (r == NULL) return;
+    switch (e->kind) {
+    case CDDP_EV_value:
+        take_value(s, e);
+        return;
+    case CDDP_EV_expected:
+        take_expected(s, e);
+        return;
+    case CDDP_EV_grad_final:
+        take_final(s, e);
+        return;
+    case CDDP_EV_optimizer_touch:
+        take_touch(s, e);
+        return;
+    case CDDP_EV_backward_begin:
+        open_gradients(s, e);
+        return;
+    case CDDP_EV_zero_grad:
+        take_zero_grad(s, e);
+        return;
+    case CDDP_EV_compare:
+        take_compare(e, r);
+        return;
+    default:
+        learn(s, e, r);
+        return;
+    }
+}
+
+static void end(void *self)
+{
+    state *s = self;
+    if (s == NULL) return;
+    if (s->held + s->derived > 0)
+        cd_writer_exercise(&s->writer,
+                           "%llu values are what was left, %llu what the plan makes of it; %llu "
+                           "results not judged",
+                           (unsigned long long)s->held, (unsigned long long)s->derived,
+                           (unsigned long long)s->unjudged);
+    for (size_t i = 0; i < s->breaches.count; i++)
+        report(s, cd_table_key(&s->breaches, i), cd_table_value(&s->breaches, i));
+    cd_table_fini(&s->links);
+    cd_table_fini(&s->expectations);
+    cd_table_fini(&s->ordinals);
+    cd_table_fini(&s->breaches);
+    cd_ranks_fini(&s->ranks);
+    cd_check_end(s);
+}
+
+static const uint16_t kinds[] = {CDDP_EV_param,           CDDP_EV_wrap,
+                                 CDDP_EV_value,           CDDP_EV_expected,
+                                 CDDP_EV_agreement,       CDDP_EV_forward_begin,
+                                 CDDP_EV_buffer_sync,     CDDP_EV_backward_begin,
+                                 CDDP_EV_grad_final,      CDDP_EV_optimizer_step,
+                                 CDDP_EV_optimizer_touch, CDDP_EV_zero_grad,
+                                 CDDP_EV_join_end,        CDDP_EV_compare};
+
+CD_CHECK_TABLE(chain, "I-CHAIN", "a step begins with what the last one left",
+               "Parameters, gradients, buffers and optimizer state change only where the plan "
+               "says: from the initial values through every moment of every step to the end.");

@@ -1,0 +1,540 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the plan makes of a value between two moments.
+**
+** Note [What moves a value]
+**   initial values   drawn from the plan's seed, rank 0's where state is broadcast
+**   a step's end     with model.exact, parameters go back to their grid
+**   before the step  gradients of optimizers that are due are divided by the loss scale, and all
+**                    that are trained are multiplied by the clip factor, in the declared order
+**   an update        what the oracle judged (links 4 and 12), and the optimizers' state with their
+**                    step counts, as the reference has them
+**   a reduction      what the oracle judged, where no grad_final of the wrapper says it
+**   planned touches  of parameters after a step, of buffers before a forward
+** Everything else stays, and I-CHAIN needs no expected digest for it.
+**
+** Not here: whether the chain holds (core/check/chain.c).
+*/
+#include "core/reference/custody.h"
+
+#include "core/base/error.h"
+#include "core/plan/plan.h"
+#include "core/reference/custody_values.h"
+#include "core/tensor/numbers.h"
+#include "core/trace/tracer.h"
+
+#include <math.h>
+#include <string.h>
+
+#define MEMORY_BLOCK_BYTES ((size_t)1 << 12)
+
+typedef struct kept_gradient {
+    cddp_grad_kind kind;
+    cd_kept value, rows;
+} kept_gradient;
+
+struct cd_custody {
+    cd_arena memory;
+    cd_custody_options options;
+    cd_module *module;        /* the reference's: what is declared of parameters and buffers */
+    int32_t *variables;       /* (parameter_count) */
+    cd_kept *parameters;      /* (parameter_count) as last accepted, where a transform needs them */
+    cd_kept *buffers;         /* (buffer_count) likewise */
+    kept_gradient *gradients; /* (parameter_count) as they were judged after the backward */
+    bool has_gradients;       /* of this step */
+    bool is_before_grid;      /* the step has ended and parameters are not on their grid yet */
+    uint32_t touched_step, touched_micro; /* + 1: the last forward whose buffers were touched */
+    double norm, loss_scale;              /* as the rank reports them */
+    bool has_norm;
+    cd_kept scratch;
+    cd_custody_room room;
+};
+
+/* ---- emission ---- */
+
+typedef struct derived {
+    int64_t what, moment;
+    size_t id;
+    int32_t variable;
+    const char *how;
+} derived;
+
+static void expect(const cd_custody *c, const derived *d, uint64_t digest, bool is_there)
+{
+    CD_EMIT(c->options.tracer, expected, d->how, .what = d->what, .moment = d->moment,
+            .id = (int64_t)d->id, .presence = is_there ? CDDP_PRESENCE_VALUE : CDDP_PRESENCE_ABSENT,
+            .digest = (int64_t)digest, .param = d->variable);
+}
+
+static cddp_status expect_tensor(const cd_custody *c, const derived *d, const cddp_tensor *tensor,
+                                 cddp_error *err)
+{
+    uint64_t digest = 0;
+    CD_TRY(tensor->device->digest(tensor, &digest, err));
+    expect(c, d, digest, true);
+    return CDDP_OK;
+}
+
+/* ---- the plan ---- */
+
+static bool is_listed(const cddp_text_list *patterns, const char *name)
+{
+    return cd_patterns_match(patterns, name);
+}
+
+static cd_micro planned_micro(const cd_custody *c, uint32_t step, uint32_t micro_step)
+{
+    cd_micro micro;
+    cd_micro_resolve(c->options.plan, c->options.settings,
+                     (cd_micro_place){c->options.rank, step, micro_step}, &micro);
+    return micro;
+}
+
+static bool has_numbers(const cd_custody *c)
+{
+    return (c->module->device->flags & CDDP_DEVICE_VALUES) != 0;
+}
+
+/* Requires gradients now, as every step so far leaves it. */
+static bool is_trained_at(const cd_custody *c, size_t parameter, uint32_t step)
+{
+    const cd_replica *r = c->options.reference->replica;
+    cd_parameter_fate fate = {.requires_grad = r->parameters[parameter].requires_grad};
+    cd_micro_resolve_parameter(c->options.plan, (cd_micro_place){c->options.rank, step, 0},
+                               c->module->parameters[parameter].name, &fate);
+    return fate.requires_grad;
+}
+
+/* Its gradient is among those that are clipped. */
+static bool is_ever_trained(const cd_custody *c, size_t parameter)
+{
+    return c->options.reference->replica->parameters[parameter].requires_grad ||
+           cd_plan_unfreezes(c->options.plan, c->module->parameters[parameter].name);
+}
+
+/* ---- initial values ---- */
+
+/* State is broadcast from rank 0, but for what the wrapper was to leave alone; what is only
+** reduced later is broadcast too (DEL-01). */
+static bool comes_from_rank_0(const cd_custody *c, const char *name, bool is_parameter)
+{
+    const cddp_plan_settings *s = c->options.settings;
+    if (!s->ddp.init_sync) return false;
+    if (is_parameter && is_listed(&s->ddp.delay_all_reduce_named_params, name)) return true;
+    return !is_listed(&s->model.ignore, name);
+}
+
+static cddp_status start_tensor(cd_custody *c, const derived *d, const char *name, cd_init init,
+                                const cddp_tensor *like, cddp_error *err)
+{
+    const cddp_plan *plan = c->options.plan;
+    const bool is_copied = comes_from_rank_0(c, name, d->what == CDDP_WHAT_PARAMETER);
+    const uint32_t origin = is_copied ? 0 : c->options.rank;
+    cddp_plan_settings settings;
+    CD_TRY(cddp_plan_rank_settings(plan, origin, &settings, err));
+    const cd_prng root = cd_prng_seed(plan->world.seed);
+    const cd_prng prng = settings.model.init == CDDP_MODEL_INIT_DISTINCT
+                             ? cd_prng_split_index(&root, "model", origin + 1u)
+                             : cd_prng_split(&root, "model");
+    const cd_prng parameters = cd_prng_split(&prng, "parameters");
+    CD_TRY(cd_kept_make(&c->scratch, like, err));
+    const cd_walk walk = {&parameters, name, init, settings.model.exact};
+    CD_TRY(cd_walk_fill(&walk, &c->room, &c->scratch.tensor, err));
+    CD_TRY(expect_tensor(c, d, &c->scratch.tensor, err));
+    return CDDP_OK;
+}
+
+/* A new optimizer's. Where ranks hold pieces or receive state at the end of join, theirs is made
+** otherwise. */
+static cddp_status start_optimizers(const cd_custody *c, cddp_error *err)
+{
+    const cd_replica *r = c->options.reference->replica;
+    size_t id = 0;
+    if (c->options.settings->join.enable || cd_replica_is_sharded(r)) return CDDP_OK;
+    for (size_t i = 0; i < r->optimizer_count; i++) {
+        for (size_t k = 0; k < r->optimizers[i].count; k++, id++) {
+            uint64_t digest = 0;
+            CD_TRY(cd_optimizer_state_digest(r->optimizers[i].optimizer, k, &digest, err));
+            expect(c,
+                   &(derived){CDDP_WHAT_OPTIMIZER, CDDP_MOMENT_BEGIN, id, -1,
+                              "as a new optimizer begins"},
+                   digest, true);
+        }
+    }
+    return CDDP_OK;
+}
+
+cddp_status cd_custody_start(cd_custody *custody, cddp_error *err)
+{
+    cd_custody *c = custody;
+    if (!cd_tracer_wants_digest(c->options.tracer)) return CDDP_OK;
+    for (size_t i = 0; i < c->module->parameter_count; i++) {
+        const cd_parameter *p = &c->module->parameters[i];
+        CD_TRY(start_tensor(c,
+                            &(derived){CDDP_WHAT_PARAMETER, CDDP_MOMENT_AFTER_INIT, i,
+                                       c->variables[i], "drawn from the plan's seed"},
+                            p->name, p->init, &p->tensor, err));
+    }
+    for (size_t i = 0; i < c->module->buffer_count; i++) {
+        const cd_buffer *b = &c->module->buffers[i];
+        CD_TRY(start_tensor(c,
+                            &(derived){CDDP_WHAT_BUFFER, CDDP_MOMENT_AFTER_INIT, i, -1,
+                                       "as the model declares it"},
+                            b->name, b->init, &b->tensor, err));
+    }
+    return CD_PASS(start_optimizers(c, err));
+}
+
+/* ---- gradients ---- */
+
+/* Whether anything is done to gradients between the backward and the optimizers. */
+static bool transforms_gradients(const cd_custody *c)
+{
+    const cddp_plan_settings *s = c->options.settings;
+    return has_numbers(c) &&
+           (s->amp.enable || (s->clip.max_norm > 0 && s->clip.place != CDDP_CLIP_BEFORE_REDUCTION));
+}
+
+static cddp_status keep_gradients(cd_custody *c, const cddp_grad *gradients, cddp_error *err)
+{
+    for (size_t i = 0; i < c->module->parameter_count; i++) {
+        kept_gradient *k = &c->gradients[i];
+        k->kind = gradients[i].kind;
+        if (k->kind != CDDP_GRAD_UNDEFINED)
+            CD_TRY(cd_kept_copy(&k->value, &gradients[i].value, err));
+        if (k->kind == CDDP_GRAD_SPARSE) {
+            const cddp_tensor rows = cddp_rows_tensor(&gradients[i].rows);
+            CD_TRY(cd_kept_copy(&k->rows, &rows, err));
+        }
+    }
+    c->has_gradients = true;
+    return CDDP_OK;
+}
+
+/* What the rank reports stands in for decisions that follow from the plan: here alone. */
+static double reported_inverse_scale(const cd_custody *c)
+{
+    return (double)(float)(1.0 / (double)(float)c->loss_scale);
+}
+static double reported_clip_factor(const cd_custody *c)
+{
+    const double ratio = c->options.settings->clip.max_norm / (c->norm + 1e-6);
+    return c->has_norm && !(ratio > 1) ? ratio : 1.0; /* NaN stays */
+}
+
+static bool is_unscaled(const cd_custody *c, size_t parameter, uint32_t step)
+{
+    const cd_replica *r = c->options.reference->replica;
+    for (size_t i = 0; c->options.settings->amp.enable && i < r->optimizer_count; i++) {
+        const cd_replica_optimizer *o = &r->optimizers[i];
+        for (size_t k = 0; cddp_selector_has(&o->steps, step) && k < o->count; k++) {
+            if (o->ordinals[k] == parameter) return true;
+        }
+    }
+    return false;
+}
+
+static cddp_status derive_gradient(cd_custody *c, size_t i, uint32_t step, cddp_error *err)
+{
+    const cddp_plan_clip *clip = &c->options.settings->clip;
+    const kept_gradient *k = &c->gradients[i];
+    const derived d = {CDDP_WHAT_GRADIENT, CDDP_MOMENT_BEFORE_STEP, i, c->variables[i],
+                       "as it was judged, then unscaled and clipped as the plan says"};
+    if (k->kind == CDDP_GRAD_UNDEFINED) {
+        expect(c, &d, 0, false);
+        return CDDP_OK;
+    }
+    CD_TRY(cd_kept_copy(&c->scratch, &k->value.tensor, err));
+    const cddp_tensor *t = &c->scratch.tensor;
+    const bool clips = c->has_norm && is_ever_trained(c, i),
+               clips_first = clip->place == CDDP_CLIP_BEFORE_UNSCALE;
+    if (clips && clips_first)
+        CD_TRY(cd_custody_multiply(&c->room, t, reported_clip_factor(c), err));
+    if (is_unscaled(c, i, step))
+        CD_TRY(cd_custody_multiply(&c->room, t, reported_inverse_scale(c), err));
+    if (clips && !clips_first)
+        CD_TRY(cd_custody_multiply(&c->room, t, reported_clip_factor(c), err));
+    cddp_grad made = {.kind = k->kind, .value = *t};
+    if (k->kind == CDDP_GRAD_SPARSE) made.rows = cddp_rows_of(&k->rows.tensor);
+    uint64_t digest = 0;
+    CD_TRY(cd_gradient_digest(&made, &digest, err));
+    expect(c, &d, digest, true);
+    return CDDP_OK;
+}
+
+static cddp_status derive_gradients(cd_custody *c, uint32_t step, cddp_error *err)
+{
+    for (size_t i = 0; c->has_gradients && i < c->module->parameter_count; i++)
+        CD_TRY(derive_gradient(c, i, step, err));
+    c->has_gradients = c->has_norm = false;
+    return CDDP_OK;
+}
+
+/* On a device of exact forms a zero has a digest, and no presence. */
+static cddp_status derive_zeros(cd_custody *c, const cddp_grad *gradients, cddp_error *err)
+{
+    const bool is_exact = (c->module->device->flags & CDDP_DEVICE_EXACT) != 0;
+    if (!is_exact || c->options.settings->train.zero_grad != CDDP_ZERO_GRAD_ZERO) return CDDP_OK;
+    for (size_t i = 0; i < c->module->parameter_count; i++) {
+        if (gradients[i].kind != CDDP_GRAD_DENSE) continue;
+        CD_TRY(cd_kept_make(&c->scratch, &gradients[i].value, err));
+        CD_TRY(c->scratch.tensor.device->fill(&c->scratch.tensor, 0, NULL, err));
+        CD_TRY(expect_tensor(c,
+                             &(derived){CDDP_WHAT_GRADIENT, CDDP_MOMENT_BEGIN, i, c->variables[i],
+                                        "zeros, as the plan asks"},
+                             &c->scratch.tensor, err));
+    }
+    return CDDP_OK;
+}
+
+/* ---- parameters and buffers ---- */
+
+static cddp_status keep_parameters(cd_custody *c, const cddp_tensor *parameters, cddp_error *err)
+{
+    for (size_t i = 0; i < c->module->parameter_count; i++)
+        CD_TRY(cd_kept_copy(&c->parameters[i], &parameters[i], err));
+    return CDDP_OK;
+}
+
+static cddp_status keep_buffers(cd_custody *c, const cddp_tensor *buffers, cddp_error *err)
+{
+    for (size_t i = 0; i < c->module->buffer_count; i++)
+        CD_TRY(cd_kept_copy(&c->buffers[i], &buffers[i], err));
+    return CDDP_OK;
+}
+
+static cddp_status derive_grid(cd_custody *c, int64_t moment, uint32_t step, cddp_error *err)
+{
+    if (!c->is_before_grid || !c->options.settings->model.exact || !has_numbers(c)) return CDDP_OK;
+    for (size_t i = 0; i < c->module->parameter_count; i++) {
+        const cddp_tensor *t = &c->parameters[i].tensor;
+        if (!is_trained_at(c, i, step) || !cddp_dtype_is_float(t->dtype)) continue;
+        CD_TRY(cd_custody_regrid(&c->room, t, err));
+        CD_TRY(expect_tensor(c,
+                             &(derived){CDDP_WHAT_PARAMETER, moment, i, c->variables[i],
+                                        "what the step left, back on its grid"},
+                             t, err));
+    }
+    c->is_before_grid = false;
+    return CDDP_OK;
+}
+
+static bool touches_parameters(const cd_custody *c, uint32_t step)
+{
+    return planned_micro(c, step, (uint32_t)c->options.settings->train.micro_steps - 1)
+        .touch_parameters;
+}
+
+static cddp_status derive_touches(cd_custody *c, cd_kept *kept, const derived *like, size_t count,
+                                  cddp_error *err)
+{
+    for (size_t i = 0; i < count; i++) {
+        derived d = *like;
+        d.id = i;
+        d.variable = d.what == CDDP_WHAT_PARAMETER ? c->variables[i] : -1;
+        if (kept[i].tensor.device == NULL) continue;
+        CD_TRY(cd_custody_add(&c->room, &kept[i].tensor, c->options.rank + 1.0, err));
+        CD_TRY(expect_tensor(c, &d, &kept[i].tensor, err));
+    }
+    return CDDP_OK;
+}
+
+static cddp_status enter_forward(cd_custody *c, const cd_custody_moment *now, cddp_error *err)
+{
+    const bool is_first =
+        c->touched_step != now->step + 1 || c->touched_micro != now->micro_step + 1;
+    c->touched_step = now->step + 1;
+    c->touched_micro = now->micro_step + 1;
+    if (!is_first || !has_numbers(c) || !planned_micro(c, now->step, now->micro_step).touch_buffers)
+        return CDDP_OK;
+    return CD_PASS(derive_touches(c, c->buffers,
+                                  &(derived){.what = CDDP_WHAT_BUFFER,
+                                             .moment = now->moment,
+                                             .how = "what was left, and the planned number more"},
+                                  c->module->buffer_count, err));
+}
+
+/* ---- moments ---- */
+
+static cddp_status begin_step(cd_custody *c, const cd_custody_moment *now, cddp_error *err)
+{
+    c->has_gradients = c->has_norm = false;
+    CD_TRY(derive_zeros(c, now->gradients, err));
+    return CDDP_OK;
+}
+
+static cddp_status end_step(cd_custody *c, const cd_custody_moment *now, cddp_error *err)
+{
+    if (has_numbers(c) && touches_parameters(c, now->step)) {
+        CD_TRY(derive_touches(c, c->parameters,
+                              &(derived){.what = CDDP_WHAT_PARAMETER,
+                                         .moment = now->moment,
+                                         .how = "what was left, and the planned number more"},
+                              c->module->parameter_count, err));
+    }
+    c->is_before_grid = true;
+    return CDDP_OK;
+}
+
+static bool has_parameters(int64_t moment)
+{
+    return moment != CDDP_MOMENT_FORWARD && moment != CDDP_MOMENT_AFTER_FORWARD;
+}
+
+static bool has_buffers(int64_t moment)
+{
+    return moment == CDDP_MOMENT_BEGIN || moment == CDDP_MOMENT_FORWARD ||
+           moment == CDDP_MOMENT_AFTER_FORWARD || moment == CDDP_MOMENT_AFTER_BACKWARD ||
+           moment == CDDP_MOMENT_RESUME;
+}
+
+cddp_status cd_custody_look(cd_custody *custody, const cd_custody_moment *now, cddp_error *err)
+{
+    cd_custody *c = custody;
+    const cddp_plan_settings *s = c->options.settings;
+    if (!cd_tracer_wants_digest(c->options.tracer)) return CDDP_OK;
+    switch (now->moment) {
+    case CDDP_MOMENT_BEGIN:
+        CD_TRY(derive_grid(c, now->moment, now->step > 0 ? now->step - 1 : 0, err));
+        CD_TRY(begin_step(c, now, err));
+        break;
+    case CDDP_MOMENT_CHECKPOINT:
+    case CDDP_MOMENT_END:
+        CD_TRY(derive_grid(c, now->moment, now->step, err));
+        break;
+    case CDDP_MOMENT_FORWARD:
+        CD_TRY(enter_forward(c, now, err));
+        break;
+    case CDDP_MOMENT_AFTER_BACKWARD:
+        if (transforms_gradients(c)) CD_TRY(keep_gradients(c, now->gradients, err));
+        break;
+    case CDDP_MOMENT_BEFORE_STEP:
+        CD_TRY(derive_gradients(c, now->step, err));
+        break;
+    case CDDP_MOMENT_AFTER_STEP:
+        CD_TRY(end_step(c, now, err));
+        break;
+    default:
+        break;
+    }
+    const bool needs_parameters = has_numbers(c) && has_parameters(now->moment) &&
+                                  ((s->model.exact && now->moment == CDDP_MOMENT_AFTER_STEP) ||
+                                   touches_parameters(c, now->step));
+    if (needs_parameters) CD_TRY(keep_parameters(c, now->parameters, err));
+    if (has_numbers(c) && has_buffers(now->moment)) CD_TRY(keep_buffers(c, now->buffers, err));
+    return CDDP_OK;
+}
+
+/* ---- what the oracle judged ---- */
+
+/* Of a gradient that the wrapper reduces, grad_final says what its reduction left; the rows of a
+** sparse one are not in it. */
+cddp_status cd_custody_reduced(cd_custody *custody, const cddp_grad *gradients, cddp_error *err)
+{
+    const cd_custody *c = custody;
+    if (!cd_tracer_wants_digest(c->options.tracer)) return CDDP_OK;
+    for (size_t i = 0; i < c->module->parameter_count; i++) {
+        uint64_t digest = 0;
+        if (c->variables[i] >= 0 && gradients[i].kind != CDDP_GRAD_SPARSE) continue;
+        CD_TRY(cd_gradient_digest(&gradients[i], &digest, err));
+        expect(c,
+               &(derived){CDDP_WHAT_GRADIENT, CDDP_MOMENT_AFTER_BACKWARD, i, c->variables[i],
+                          "as the oracle saw it after the backward"},
+               digest, gradients[i].kind != CDDP_GRAD_UNDEFINED);
+    }
+    return CDDP_OK;
+}
+
+/* The step counts are in no slot: the digest has them. */
+static cddp_status expect_optimizers(const cd_custody *c, cddp_error *err)
+{
+    const cd_replica *r = c->options.reference->replica;
+    size_t id = 0;
+    if (cd_replica_is_sharded(r)) return CDDP_OK;
+    for (size_t i = 0; i < r->optimizer_count; i++) {
+        for (size_t k = 0; k < r->optimizers[i].count; k++, id++) {
+            uint64_t digest = 0;
+            CD_TRY(cd_optimizer_state_digest(r->optimizers[i].optimizer, k, &digest, err));
+            expect(c,
+                   &(derived){CDDP_WHAT_OPTIMIZER, CDDP_MOMENT_AFTER_UPDATE, id,
+                              c->variables[r->optimizers[i].ordinals[k]],
+                              "slots and step count as the reference has them"},
+                   digest, true);
+        }
+    }
+    return CDDP_OK;
+}
+
+cddp_status cd_custody_updated(cd_custody *custody, const cddp_tensor *parameters, cddp_error *err)
+{
+    const cd_custody *c = custody;
+    if (!cd_tracer_wants_digest(c->options.tracer)) return CDDP_OK;
+    for (size_t i = 0; i < c->module->parameter_count; i++) {
+        CD_TRY(expect_tensor(c,
+                             &(derived){CDDP_WHAT_PARAMETER, CDDP_MOMENT_AFTER_UPDATE, i,
+                                        c->variables[i], "as the oracle saw it after the update"},
+                             &parameters[i], err));
+    }
+    return CD_PASS(expect_optimizers(c, err));
+}
+
+void cd_custody_note_norm(cd_custody *custody, double norm)
+{
+    custody->norm = norm;
+    custody->has_norm = true;
+}
+
+void cd_custody_note_scale(cd_custody *custody, double loss_scale)
+{
+    custody->loss_scale = loss_scale;
+}
+
+/* ---- life ---- */
+
+static cddp_status fill_in(cd_custody *c, cddp_error *err)
+{
+    const size_t parameters = c->module->parameter_count, buffers = c->module->buffer_count;
+    c->variables = cd_arena_array(&c->memory, parameters + 1, sizeof *c->variables);
+    c->parameters = cd_arena_array(&c->memory, parameters + 1, sizeof *c->parameters);
+    c->gradients = cd_arena_array(&c->memory, parameters + 1, sizeof *c->gradients);
+    c->buffers = cd_arena_array(&c->memory, buffers + 1, sizeof *c->buffers);
+    CD_TRY(cd_arena_check(&c->memory, err, "the custody of rank %u", c->options.rank));
+    memcpy(c->variables, c->options.variables, parameters * sizeof *c->variables);
+    c->options.variables = c->variables;
+    return CDDP_OK;
+}
+
+cddp_status cd_custody_create(const cd_custody_options *options, cd_custody **custody,
+                              cddp_error *err)
+{
+    cddp_status status = CDDP_OK;
+    cd_arena memory;
+    cd_arena_init(&memory, options->allocator, MEMORY_BLOCK_BYTES);
+    cd_custody *c = cd_arena_push(&memory, sizeof *c);
+    CD_TRY(cd_arena_check(&memory, err, "the custody of rank %u", options->rank));
+    c->memory = memory;
+    c->options = *options;
+    c->module = options->reference->replica->model->module;
+    c->room.allocator = options->allocator;
+    c->loss_scale = 1.0;
+    CD_TRY_OUT(fill_in(c, err));
+    *custody = c;
+    c = NULL;
+out:
+    cd_custody_destroy(c);
+    return status;
+}
+
+void cd_custody_destroy(cd_custody *c)
+{
+    if (c == NULL) return;
+    for (size_t i = 0; c->buffers != NULL && i < c->module->parameter_count; i++) {
+        cd_kept_fini(&c->parameters[i]);
+        cd_kept_fini(&c->gradients[i].value);
+        cd_kept_fini(&c->gradients[i].rows);
+    }
+    for (size_t i = 0; c->buffers != NULL && i < c->module->buffer_count; i++)
+        cd_kept_fini(&c->buffers[i]);
+    cd_kept_fini(&c->scratch);
+    cd_custody_room_fini(&c->room);
+    cd_arena_fini(&c->memory);
+}

@@ -1,0 +1,194 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the plan declares of a reduction: by what and how it is divided, who takes part, and which
+** rounding the hook may do. */
+#include "core/reference/declared.h"
+
+#include "core/base/error.h"
+#include "core/plan/micro.h"
+
+#include <stdio.h>
+
+/* A reduction at hand. */
+typedef struct window {
+    const cddp_plan *plan;
+    const cddp_plan_settings *settings;
+    const cd_observed_reduced *observed;
+    uint32_t step;
+    uint32_t first;       /* micro-step of the rank that entered it */
+    bool is_before_start; /* the hook still does exactly what the allreduce hook does */
+} window;
+
+static uint64_t count_backwards(const window *w, const cddp_plan_settings *settings, uint32_t rank)
+{
+    uint64_t count = 0;
+    for (uint32_t m = w->first; m < settings->train.micro_steps; m++) {
+        cd_micro micro;
+        cd_micro_resolve(w->plan, settings, (cd_micro_place){rank, w->step, m}, &micro);
+        const uint64_t rounds =
+            (uint64_t)micro.backwards * (micro.backward_each ? micro.forwards : 1u);
+        count += cd_micro_contributes(&micro) ? rounds : 0;
+        if (micro.sync) break;
+    }
+    return count;
+}
+
+/* All backwards of a window, over all ranks. */
+static cddp_status count_contributions(const window *w, uint64_t *count, cddp_error *err)
+{
+    *count = 0;
+    for (uint32_t rank = 0; rank < w->plan->world.size; rank++) {
+        cddp_plan_settings settings;
+        CD_TRY(cddp_plan_rank_settings(w->plan, rank, &settings, err));
+        *count += cd_rank_has_step(w->plan, &settings, rank, w->step)
+                      ? count_backwards(w, &settings, rank)
+                      : 0;
+    }
+    return CDDP_OK;
+}
+
+/* The divisor that the plan declares: the world, the ranks that still have inputs (JON-11), or all
+** backwards. */
+static cddp_status declared_divisor(const window *w, uint64_t *divisor, cddp_error *err)
+{
+    if (w->settings->ddp.average_contributions)
+        return CD_PASS(count_contributions(w, divisor, err));
+    *divisor = w->plan->world.size;
+    if (!w->settings->join.enable || w->settings->join.divide_by_initial_world_size ||
+        w->observed->hook.is_present || w->observed->divides_after) {
+        return CDDP_OK; /* hooks ignore the effective world size (JON-13) */
+    }
+    *divisor = 0;
+    for (uint32_t rank = 0; rank < w->plan->world.size; rank++) {
+        cddp_plan_settings settings;
+        CD_TRY(cddp_plan_rank_settings(w->plan, rank, &settings, err));
+        *divisor += cd_rank_has_step(w->plan, &settings, rank, w->step);
+    }
+    return CDDP_OK;
+}
+
+/* GRD-17: where and how the division happens. */
+static cd_oracle_division declared_division(const window *w)
+{
+    const cddp_plan_ddp *ddp = &w->settings->ddp;
+    if (w->observed->divides_after || w->observed->inner_hook.is_present)
+        return CD_ORACLE_DIVISION_ANY;
+    if (w->is_before_start) return CD_ORACLE_DIVISION_TRUE;
+    if (w->observed->hook.is_present) {
+        return (w->observed->hook.flags & CDDP_HOOK_CASTS_FIRST) != 0 ? CD_ORACLE_DIVISION_CAST
+               : (w->observed->hook.flags & CDDP_HOOK_EXACT) != 0     ? CD_ORACLE_DIVISION_TRUE
+                                                                      : CD_ORACLE_DIVISION_ANY;
+    }
+    if (ddp->batched_grad_copy) return CD_ORACLE_DIVISION_TRUE;
+    /* In view mode a fresh gradient takes the copy path, a kept one is divided in place (GRD-06):
+    ** all of them after the first step of a model that uses every parameter. */
+    const cddp_plan_train *train = &w->settings->train;
+    const bool is_fresh =
+        w->first == 0 && (train->zero_grad == CDDP_ZERO_GRAD_NONE || w->step == 0);
+    const bool is_kept = train->zero_grad != CDDP_ZERO_GRAD_NONE && w->step > 0 && !train->resume &&
+                         !ddp->find_unused_parameters && !ddp->static_graph;
+    if (!ddp->gradient_as_bucket_view || is_fresh) return CD_ORACLE_DIVISION_RECIPROCAL;
+    return is_kept ? CD_ORACLE_DIVISION_TRUE : CD_ORACLE_DIVISION_ANY;
+}
+
+/* A cast is bounded by the rounding of its wire (HK-03), unless what it wraps is lossy itself;
+** other lossy hooks state their own laws. */
+static bool hook_is_judged_by_its_law(const window *w)
+{
+    const uint32_t lawful = CDDP_HOOK_LOSSY | CDDP_HOOK_NO_COMM;
+    const bool is_cast = w->observed->wire != CDDP_DTYPE_COUNT;
+    if (w->is_before_start) return false;
+    return (w->observed->hook.is_present && !is_cast && (w->observed->hook.flags & lawful) != 0) ||
+           (w->observed->inner_hook.is_present && (w->observed->inner_hook.flags & lawful) != 0);
+}
+
+/* See Note [What a sample weighs] */
+static const char *print_normalisation(const window *w, char *text, size_t text_bytes)
+{
+    static const char *const losses[] = {"given weights",
+                                         "its own samples",
+                                         "nothing",
+                                         "its own tokens",
+                                         "the average number of samples",
+                                         "the average number of tokens"};
+    static const char *const objectives[] = {NULL, "the average number of samples",
+                                             "the average number of tokens"};
+    const cddp_plan_train *train = &w->settings->train;
+    if (train->objective == CDDP_OBJECTIVE_AS_WRITTEN) return NULL;
+    snprintf(text, text_bytes, "divided by %s, not by %s", losses[train->loss],
+             objectives[train->objective]);
+    return text;
+}
+
+/* The last micro-step of any rank: a batch that does not divide gives some of them one more. */
+static uint32_t last_micro_step(const window *w, uint32_t own)
+{
+    const uint64_t batch = w->plan->world.batch;
+    return batch > 0 ? (uint32_t)((batch + w->plan->world.size - 1) / w->plan->world.size) - 1
+                     : own;
+}
+
+/* LSG-02: the ranks over which the hook averages, where the plan says so; else as the hook says.
+** Without a model averager replicas may not drift apart, so all of them take part. */
+static uint32_t find_block(const cd_declaration *d, const cd_observed_reduced *observed,
+                           uint32_t *first)
+{
+    const cd_planned_hook *hook = &d->decisions->hook;
+    const cd_planned_average average = cd_planned_hook_average(hook);
+    const cd_micro_place place = {d->rank, observed->step, observed->micro_step};
+    uint32_t block = 0;
+    if (d->settings->averager.kind == CDDP_AVERAGER_NONE || hook->inner != NULL) return 0;
+    if (average == CD_AVERAGE_UNKNOWN)
+        block = observed->block_count;
+    else if (average != CD_AVERAGE_ALL)
+        block = cd_decisions_get_block(d->decisions, place);
+    *first = block > 0 ? d->rank / block * block : 0;
+    return block;
+}
+
+cddp_status cd_declare_reduction(cd_declaration *declaration, const cd_observed_reduced *observed,
+                                 cd_oracle_reduction *reduction, cddp_error *err)
+{
+    const cddp_plan_settings *settings = declaration->settings;
+    const cd_micro_place place = {declaration->rank, observed->step, observed->micro_step};
+    const window at = {.plan = declaration->plan,
+                       .settings = settings,
+                       .observed = observed,
+                       .step = observed->step,
+                       .first = cd_decisions_get_window_first(declaration->decisions, place),
+                       .is_before_start =
+                           observed->hook.is_present &&
+                           cd_decisions_is_before_start(declaration->decisions, place)};
+    const window *w = &at;
+    const cddp_dtype low = cd_mixed_dtype(settings->mixed_precision.param_dtype);
+    uint64_t divisor;
+    uint32_t block_first = 0;
+    const uint32_t block = find_block(declaration, observed, &block_first);
+    CD_TRY(declared_divisor(w, &divisor, err));
+    *reduction =
+        (cd_oracle_reduction){.step = observed->step,
+                              .micro_step = observed->micro_step,
+                              .division = declared_division(w),
+                              .wire = observed->wire,
+                              .normalisation =
+                                  print_normalisation(w, declaration->normalisation,
+                                                      sizeof declaration->normalisation),
+                              .accumulates_low = low != CDDP_DTYPE_COUNT,
+                              .local = low,
+                              .lossy = hook_is_judged_by_its_law(w),
+                              .last_step = last_micro_step(w, observed->micro_step),
+                              .separate = settings->ddp.accumulate_in_hook,
+                              .rounded_once = observed->hook.is_present &&
+                                              (observed->hook.flags & CDDP_HOOK_ROUNDED_ONCE) != 0,
+                              .loss_scale = declaration->loss_scale,
+                              .divisor = divisor,
+                              .micro_first = w->first,
+                              .gradients = observed->gradients.items};
+    if (block > 0) { /* LSG-02: the true mean over the block */
+        reduction->lossy = false;
+        reduction->division = CD_ORACLE_DIVISION_TRUE;
+        reduction->divisor = block;
+        reduction->rank_first = block_first;
+        reduction->rank_count = block < declaration->plan->world.size ? block : 0;
+    }
+    return CDDP_OK;
+}

@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the plan declares of a reduction that has ended. */
+#pragma once
+#include "core/oracle/oracle.h"
+#include "core/plan/plan.h"
+#include "core/reference/decisions.h"
+#include "core/reference/observed.h"
+
+typedef struct cd_declaration {
+    const cddp_plan *plan;
+    const cddp_plan_settings *settings; /* of the rank */
+    cd_decisions *decisions;
+    uint32_t rank;
+    double loss_scale;
+    char normalisation[160]; /* which .normalisation of the result points into */
+} cd_declaration;
+
+cddp_status cd_declare_reduction(cd_declaration *declaration, const cd_observed_reduced *observed,
+                                 cd_oracle_reduction *reduction, cddp_error *err) CDDP_MUST_CHECK;

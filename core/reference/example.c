@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Copies what a micro-step is made of, out of the replica's batches. */
+#include "core/reference/example.h"
+
+#include "core/base/error.h"
+#include "core/model/layers/loss.h"
+#include "core/oracle/numbers.h"
+
+#include <string.h>
+
+#define EXAMPLE_BLOCK_BYTES ((size_t)1 << 14)
+#define NUMBERS_MAX ((size_t)1 << 22)
+
+void cd_example_init(cd_example *example, const cddp_allocator *allocator)
+{
+    *example = (cd_example){.numbers = {.allocator = allocator, .has_lanes = true}};
+    cd_arena_init(&example->memory, allocator, EXAMPLE_BLOCK_BYTES);
+}
+
+void cd_example_fini(cd_example *example)
+{
+    cd_arena_fini(&example->memory);
+    cd_numbers_fini(&example->numbers);
+}
+
+static cddp_status copy_values(cd_example *x, const cddp_tensor *tensor, const double **values,
+                               size_t *numel, cddp_error *err)
+{
+    CD_TRY(cd_numbers_read(&x->numbers, tensor, err));
+    double *copy = cd_arena_array(&x->memory, x->numbers.count + 1, sizeof *copy);
+    CD_TRY(cd_arena_check(&x->memory, err, "%zu numbers of an example", x->numbers.count));
+    if (x->numbers.count > 0) memcpy(copy, x->numbers.values, x->numbers.count * sizeof *copy);
+    *values = copy;
+    *numel = x->numbers.count;
+    return CDDP_OK;
+}
+
+/* ---- parameters ---- */
+
+static cddp_status fill_parameters(cd_example *x, const cd_example_request *r,
+                                   cd_second_program *program, cddp_error *err)
+{
+    const cd_module *module = r->replica->model->module;
+    cd_second_parameter *made =
+        cd_arena_array(&x->memory, module->parameter_count + 1, sizeof *made);
+    CD_TRY(cd_arena_check(&x->memory, err, "the parameters of an example"));
+    for (size_t i = 0; i < module->parameter_count; i++) {
+        const cd_parameter *p = &module->parameters[i];
+        const cddp_tensor *used = r->forward_parameter(r->context, (uint32_t)i);
+        made[i] = (cd_second_parameter){.name = p->name,
+                                        .roundoff = cd_dtype_roundoff(used->dtype),
+                                        .underflow = 4 * cd_dtype_underflow(used->dtype),
+                                        .wants_gradient = p->requires_grad};
+        CD_TRY(copy_values(x, used, &made[i].values, &made[i].numel, err));
+    }
+    program->parameters = made;
+    program->parameter_count = module->parameter_count;
+    return CDDP_OK;
+}
+
+/* ---- forwards ---- */
+
+/* One forward of one rank, and where its samples go among those of all ranks. */
+typedef struct batch_place {
+    const cd_example_batch *rank;
+    uint32_t forward;
+    cd_batch batch;
+    size_t at, all; /* samples before it; of all ranks */
+} batch_place;
+
+/* Appends the rows of a field to those of the ranks before. */
+static cddp_status append_field(cd_example *x, const batch_place *place, const cddp_tensor *tensor,
+                                cd_second_field *field, cddp_error *err)
+{
+    if (tensor->device == NULL) return CDDP_OK;
+    CD_TRY(cd_numbers_read(&x->numbers, tensor, err));
+    const size_t samples = place->rank->micro->samples, count = x->numbers.count;
+    if (field->values == NULL) {
+        field->width = count / samples;
+        field->values = cd_arena_array(&x->memory, place->all * field->width + 1, sizeof(double));
+        CD_TRY(cd_arena_check(&x->memory, err, "the samples of an example"));
+    }
+    double *to = (double *)field->values + place->at * field->width;
+    if (count > 0) memcpy(to, x->numbers.values, count * sizeof *to);
+    return CDDP_OK;
+}
+
+/* The divisor of a forward, by the definition of the loss. */
+static double count_divisor(const cd_example_request *r, const batch_place *place,
+                            const cd_second_forward *f)
+{
+    const int64_t loss = r->replica->settings.train.loss;
+    if (loss == CDDP_LOSS_MEAN) return place->rank->micro->samples;
+    if (loss != CDDP_LOSS_TOKEN_MEAN) return place->rank->divisors[place->forward];
+    double tokens = 0;
+    bool has_classes = false;
+    for (uint32_t k = 0; k < r->replica->model->output_count; k++) {
+        const cd_second_field *target = &f->targets[k];
+        if (r->replica->model->targets[k].kind != CD_FIELD_CLASS) continue;
+        has_classes = true;
+        const size_t first = place->at * target->width;
+        for (size_t i = 0; i < place->rank->micro->samples * target->width; i++)
+            tokens += target->values[first + i] != CD_IGNORE_CLASS;
+    }
+    return has_classes ? tokens : place->rank->micro->samples;
+}
+
+static cddp_status append_batch(cd_example *x, const cd_example_request *r, batch_place *place,
+                                cd_second_forward *f, cddp_error *err)
+{
+    const cd_micro *micro = place->rank->micro;
+    const uint32_t first = place->forward * micro->samples;
+    const cd_batch_request request = {.sample_ids = place->rank->samples->ids + first,
+                                      .sample_count = micro->samples,
+                                      .prng = &r->replica->data_prng,
+                                      .exact = r->replica->settings.model.exact};
+    cd_graph_begin(r->replica->graph);
+    CD_TRY(cd_batch_make(r->replica->graph, r->replica->model, &request, &place->batch, err));
+    for (uint32_t k = 0; k < CD_SECOND_INPUTS_MAX && k < CD_BATCH_FIELDS_MAX; k++)
+        CD_TRY(append_field(x, place, &place->batch.inputs[k], &f->inputs[k], err));
+    for (uint32_t k = 0; k < CD_SECOND_OUTPUTS_MAX && k < CD_MODEL_OUTPUTS_MAX; k++)
+        CD_TRY(append_field(x, place, &place->batch.targets[k], &f->targets[k], err));
+    const double divisor = count_divisor(r, place, f);
+    for (uint32_t i = 0; i < micro->samples; i++) {
+        const size_t at = place->at + i;
+        ((int64_t *)f->ids)[at] = place->rank->samples->ids[first + i];
+        ((double *)f->weights)[at] = place->rank->samples->weights[first + i];
+        ((double *)f->divisors)[at] = divisor;
+        ((bool *)f->are_own)[at] = place->rank->is_own;
+    }
+    place->at += micro->samples;
+    return CDDP_OK;
+}
+
+static cddp_status fill_uses(cd_example *x, const cd_example_request *r, const cd_micro *micro,
+                             cd_second_forward *f, cddp_error *err)
+{
+    const cd_model *model = r->replica->model;
+    uint8_t *uses = cd_arena_array(&x->memory, model->unit_count + 1, sizeof *uses);
+    CD_TRY(cd_arena_check(&x->memory, err, "the units of an example"));
+    for (size_t i = 0; i < model->unit_count; i++) uses[i] = model->units[i].uses;
+    for (size_t i = 0; i < micro->uses.count; i++) {
+        cd_unit_use use = {0};
+        CD_TRY(cd_replica_read_use(r->replica, micro->uses.items[i], &use, err));
+        uses[use.unit] = use.count;
+    }
+    f->uses = uses;
+    f->unit_count = model->unit_count;
+    f->outputs = micro->outputs.count > 0 ? 0 : UINT32_MAX;
+    for (size_t i = 0; i < micro->outputs.count; i++) {
+        uint32_t output = 0;
+        CD_TRY(cd_replica_find_output(r->replica, micro->outputs.items[i], &output, err));
+        f->outputs |= UINT32_C(1) << output;
+    }
+    return CDDP_OK;
+}
+
+static cddp_status fill_forward(cd_example *x, const cd_example_request *r, uint32_t index,
+                                cd_second_forward *f, cddp_error *err)
+{
+    const cd_micro *own = NULL;
+    batch_place place = {.forward = index};
+    for (size_t i = 0; i < r->rank_count; i++) {
+        place.all += r->ranks[i].micro->samples;
+        if (r->ranks[i].is_own) own = r->ranks[i].micro;
+    }
+    f->ids = cd_arena_array(&x->memory, place.all + 1, sizeof *f->ids);
+    f->weights = cd_arena_array(&x->memory, place.all + 1, sizeof *f->weights);
+    f->divisors = cd_arena_array(&x->memory, place.all + 1, sizeof *f->divisors);
+    f->are_own = cd_arena_array(&x->memory, place.all + 1, sizeof *f->are_own);
+    CD_TRY(cd_arena_check(&x->memory, err, "the samples of an example"));
+    for (size_t i = 0; i < r->rank_count; i++) {
+        place.rank = &r->ranks[i];
+        CD_TRY(append_batch(x, r, &place, f, err));
+    }
+    f->samples = place.all;
+    f->branch = own->branch;
+    f->iteration =
+        (uint64_t)own->place.step * r->replica->settings.train.micro_steps + own->place.micro_step;
+    CD_TRY(fill_uses(x, r, own, f, err));
+    return CDDP_OK;
+}
+
+/* ---- the whole ---- */
+
+static bool is_same_program(const cd_micro *a, const cd_micro *b)
+{
+    return a->forwards == b->forwards && a->backwards == b->backwards && a->branch == b->branch &&
+           a->outputs.items == b->outputs.items && a->uses.items == b->uses.items;
+}
+
+static const char *find_refusal(const cd_example_request *r)
+{
+    const cd_micro *own = NULL;
+    size_t numel = 0;
+    const cd_module *module = r->replica->model->module;
+    for (size_t i = 0; i < r->rank_count; i++)
+        if (r->ranks[i].is_own) own = r->ranks[i].micro;
+    for (size_t i = 0; i < module->parameter_count; i++)
+        numel += (size_t)cddp_tensor_numel(&module->parameters[i].tensor);
+    if (numel > NUMBERS_MAX) return "the model has too many parameters for its second form";
+    if (own->poison != CD_POISON_NOTHING) return "the plan changes a gradient of this backward";
+    if (own->abort_after > 0) return "the plan leaves this backward early";
+    for (size_t i = 0; i < r->rank_count; i++)
+        if (!is_same_program(own, r->ranks[i].micro))
+            return "ranks that share statistics run different programs";
+    return NULL;
+}
+
+cddp_status cd_example_fill(cd_example *example, const cd_example_request *request,
+                            cd_second_program *program, const char **why, cddp_error *err)
+{
+    cd_example *x = example;
+    const cd_replica *replica = request->replica;
+    const cd_micro *micro = request->ranks[0].micro;
+    cd_arena_rewind(&x->memory, (cd_arena_mark){0});
+    *why = find_refusal(request);
+    if (*why != NULL) return CDDP_OK;
+    *program = (cd_second_program){.model = replica->settings.model.name,
+                                   .options = replica->settings.model.options,
+                                   .scale = request->loss_scale * micro->backwards,
+                                   .dropout_seed = replica->model->seed,
+                                   .roundoff = cd_dtype_roundoff(replica->model->compute_dtype)};
+    CD_TRY(fill_parameters(x, request, program, err));
+    x->forward_count = micro->forwards;
+    x->forwards = cd_arena_array(&x->memory, x->forward_count + 1, sizeof *x->forwards);
+    CD_TRY(cd_arena_check(&x->memory, err, "the forwards of an example"));
+    for (uint32_t f = 0; f < micro->forwards; f++)
+        CD_TRY(fill_forward(x, request, f, &x->forwards[f], err));
+    program->forwards = x->forwards;
+    program->forward_count = x->forward_count;
+    return CDDP_OK;
+}

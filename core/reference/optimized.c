@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The plan's optimizers as formulas, and the state of a replica's optimizers as a list. */
+#include "core/reference/optimized.h"
+
+#include "core/tensor/math.h"
+
+#include <math.h>
+
+/* What a plan without optimizers asks for. */
+static const cd_formula plain = {.kind = CD_FORMULA_SGD};
+#define PLAIN_RATE 0.125
+
+static cd_formula formula_of(const cddp_plan_optimizer *o)
+{
+    static const cd_formula_kind kinds[] = {[CDDP_OPTIMIZER_SGD] = CD_FORMULA_SGD,
+                                            [CDDP_OPTIMIZER_ADAM] = CD_FORMULA_ADAM,
+                                            [CDDP_OPTIMIZER_ADAMW] = CD_FORMULA_ADAMW,
+                                            [CDDP_OPTIMIZER_ADAGRAD] = CD_FORMULA_ADAGRAD};
+    return (cd_formula){.kind = kinds[o->kind],
+                        .weight_decay = o->weight_decay,
+                        .momentum = o->momentum,
+                        .dampening = o->dampening,
+                        .beta1 = o->beta1,
+                        .beta2 = o->beta2,
+                        .eps = o->eps,
+                        .nesterov = o->nesterov};
+}
+
+/* lr · decayᵗ. A run that multiplies t times rounds as often, and so may this power. */
+static cd_ball rate_of(double rate, double decay, uint32_t step)
+{
+    cd_ball made = {rate * cd_powi(decay, step), 0};
+    if (decay != 1 && step > 0) made.radius = fabs(made.value) * ((double)step + 2) * 0x1p-52;
+    return made;
+}
+
+void cd_optimized_plan(const cddp_plan *plan, const cddp_plan_settings *settings, uint32_t step,
+                       cd_formula *formulas)
+{
+    const double decay = settings->train.lr_decay;
+    formulas[0] = plain;
+    formulas[0].rate = rate_of(PLAIN_RATE, decay, step);
+    for (size_t i = 0; i < plan->optimizer_count; i++) {
+        formulas[i] = formula_of(&plan->optimizers[i]);
+        formulas[i].rate = rate_of(plan->optimizers[i].lr, decay, step);
+    }
+}
+
+size_t cd_optimized_count(const cd_replica *replica)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < replica->optimizer_count; i++) count += replica->optimizers[i].count;
+    return count;
+}
+
+void cd_optimized_collect(const cd_replica *replica, cd_oracle_optimized *entries)
+{
+    size_t at = 0;
+    for (size_t i = 0; i < replica->optimizer_count; i++) {
+        const cd_replica_optimizer *o = &replica->optimizers[i];
+        for (size_t k = 0; k < o->count; k++, at++) {
+            const int64_t piece = cd_replica_find_piece(o, k);
+            cd_optimizer_state state = {.is_present = false};
+            if (piece >= 0) cd_optimizer_get_state(o->optimizer, (size_t)piece, &state);
+            entries[at] = (cd_oracle_optimized){.parameter = o->ordinals[k],
+                                                .optimizer = (uint32_t)i,
+                                                .is_present = state.is_present,
+                                                .steps = state.step};
+            for (uint32_t s = 0; s < CD_FORMULA_SLOTS_MAX && s < state.slot_count; s++)
+                if (state.is_present) entries[at].slots[s] = state.slots[s];
+        }
+    }
+}

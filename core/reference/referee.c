@@ -1,0 +1,437 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The oracle and the references of a rank, and what is observed of it.
+**
+** Observed values go to the oracle unchanged. The expected values come from the plan (declared.c)
+** and from the reference.
+*/
+#include "core/reference/referee.h"
+
+#include "core/base/arena.h"
+#include "core/base/error.h"
+#include "core/base/operation.h"
+#include "core/oracle/emit.h"
+#include "core/plan/plan.h"
+#include "core/plan/plan_check.h"
+#include "core/reference/collective.h"
+#include "core/reference/custody.h"
+#include "core/reference/decisions.h"
+#include "core/reference/declared.h"
+#include "core/reference/optimized.h"
+#include "core/reference/owed.h"
+
+#include <stdio.h>
+
+#define MEMORY_BLOCK_BYTES ((size_t)1 << 12)
+
+struct cd_referee {
+    cd_arena memory; /* of the referee itself and its arrays */
+    cd_referee_options options;
+    const cddp_allocator *allocator;
+    cddp_plan_settings settings; /* of the rank */
+    double loss_scale;           /* of the step; the references borrow it */
+    cd_reference *reference, *free_reference;
+    cd_oracle *oracle;
+    cd_custody *custody;
+    cd_decisions decisions;
+    cd_part *parts;                   /* (parameter_count) as the plan assigns them */
+    bool *due;                        /* (optimizer_count) of the update at hand */
+    cd_formula *formulas;             /* (optimizer_count) of link 14 */
+    cd_observed_before_update before; /* the copies from which an update is judged */
+    cd_blob optimizer_state;          /* the bytes of .before: a reader's own cursor */
+    cd_numbers numbers;               /* of a collective's result */
+};
+
+/* ---- opening ---- */
+
+/* Statistics of a batch live in buffers. A gradient that is cast rounds once per batch and not once
+** per sample, and the processor's flag does not show it; nor does it show what another device
+** computes. See Note [Addends of the reference] */
+static bool model_is_sample_wise(const cd_referee *o, const cd_module *module)
+{
+    const cddp_dtype dtype = (cddp_dtype)o->settings.model.dtype;
+    return module->buffer_count == 0 && dtype != CDDP_F16 && dtype != CDDP_BF16 &&
+           o->settings.mixed_precision.param_dtype == CDDP_PARAM_DTYPE_NONE &&
+           cd_device_is_direct(module->device);
+}
+
+/* The oracle counts the two parts of a complex number. */
+static int64_t lanes_of(cddp_dtype dtype) { return dtype == CDDP_C64 ? 2 : 1; }
+
+static cd_oracle_path path_of(const cd_referee *o, const cd_observed_open *model, size_t parameter)
+{
+    if (model->variables.items[parameter] >= 0) return CD_ORACLE_PATH_BUCKET;
+    return cd_patterns_match(&o->settings.ddp.delay_all_reduce_named_params,
+                             o->reference->replica->model->module->parameters[parameter].name)
+               ? CD_ORACLE_PATH_DELAYED
+               : CD_ORACLE_PATH_LOCAL;
+}
+
+/* ZRO-01 as the plan declares it, whatever this rank does: of one optimizer's parameters. */
+static cddp_status declare_parts(cd_referee *o, size_t optimizer, cd_oracle_parameter *parameters,
+                                 cddp_error *err)
+{
+    const cd_replica_optimizer *own = &o->reference->replica->optimizers[optimizer];
+    const int64_t kind = o->options.plan->optimizers[optimizer].shard;
+    const cd_arena_mark mark = cd_arena_get_mark(&o->memory);
+    int64_t *numels = cd_arena_array(&o->memory, own->count, sizeof *numels);
+    cd_part *parts = cd_arena_array(&o->memory, own->count, sizeof *parts);
+    CD_TRY(cd_arena_check(&o->memory, err, "the parts of optimizer '%s'", own->name));
+    const cd_partition partition = {numels, own->count, (uint32_t)o->options.plan->world.size,
+                                    o->allocator};
+    for (size_t k = 0; k < own->count; k++) {
+        const cd_oracle_parameter *p = &parameters[own->ordinals[k]];
+        numels[k] = p->numel / lanes_of(p->dtype);
+    }
+    if (kind == CD_SHARD_FLAT) {
+        cd_partition_flat(&partition, parts);
+    } else {
+        CD_TRY(cd_partition_whole(&partition,
+                                  o->options.plan->settings.shard.order == CD_SHARD_BY_SIZE, parts,
+                                  err));
+    }
+    for (size_t k = 0; k < own->count; k++) {
+        cd_oracle_parameter *p = &parameters[own->ordinals[k]];
+        const int64_t lanes = lanes_of(p->dtype);
+        p->part = (cd_part){parts[k].start * lanes, parts[k].share * lanes};
+    }
+    cd_arena_rewind(&o->memory, mark);
+    return CDDP_OK;
+}
+
+/* No rank has the whole state of a sharded optimizer. */
+static bool is_sharded(const cddp_plan *plan)
+{
+    bool is_sharded = false;
+    for (size_t i = 0; i < plan->optimizer_count; i++) {
+        is_sharded |= plan->optimizers[i].shard != CD_SHARD_NONE ||
+                      plan->optimizers[i].overlap >= CDDP_PLAN_OVERLAP_HOOK_WITH_ZERO_STEP;
+    }
+    return is_sharded;
+}
+
+static cddp_status make_references(cd_referee *o, cddp_error *err)
+{
+    const cd_reference_options restarted = {.plan = o->options.plan,
+                                            .rank = o->options.rank,
+                                            .device = o->options.device,
+                                            .allocator = o->allocator,
+                                            .state = is_sharded(o->options.plan)
+                                                         ? NULL
+                                                         : &o->optimizer_state,
+                                            .loss_scale = &o->loss_scale,
+                                            .share = o->options.reference_share};
+    cd_reference_options running = restarted;
+    running.state = NULL;
+    running.is_free_running = true;
+    CD_TRY(cd_reference_create(&restarted, &o->reference, err));
+    CD_TRY(cd_reference_create(&running, &o->free_reference, err));
+    return CDDP_OK;
+}
+
+static cddp_status make_oracle(cd_referee *o, const cd_observed_open *model, cddp_error *err)
+{
+    const cddp_plan *plan = o->options.plan;
+    const cd_module *module = o->reference->replica->model->module;
+    o->parts = cd_arena_array(&o->memory, module->parameter_count + 1, sizeof *o->parts);
+    const cd_arena_mark mark = cd_arena_get_mark(&o->memory);
+    cd_oracle_parameter *parameters =
+        cd_arena_array(&o->memory, module->parameter_count + 1, sizeof *parameters);
+    CD_TRY(cd_arena_check(&o->memory, err, "the oracle of rank %u", o->options.rank));
+    if (model->variables.count != module->parameter_count) {
+        return cd_fail(err, CDDP_E_STATE, "rank %u trains %zu parameters, the plan's model has %zu",
+                       o->options.rank, model->variables.count, module->parameter_count);
+    }
+    for (size_t i = 0; i < module->parameter_count; i++) {
+        const cd_parameter *p = &module->parameters[i];
+        parameters[i] =
+            (cd_oracle_parameter){p->name,
+                                  cddp_tensor_numel(&p->tensor) * lanes_of(p->tensor.dtype),
+                                  p->tensor.dtype,
+                                  model->variables.items[i],
+                                  path_of(o, model, i),
+                                  {0, 0}};
+    }
+    for (size_t i = 0; i < plan->optimizer_count; i++) {
+        if (plan->optimizers[i].shard != CD_SHARD_NONE)
+            CD_TRY(declare_parts(o, i, parameters, err));
+    }
+    for (size_t i = 0; i < module->parameter_count; i++) o->parts[i] = parameters[i].part;
+    const cd_oracle_options options = {.parameters = parameters,
+                                       .parameter_count = module->parameter_count,
+                                       .buffer_count = module->buffer_count,
+                                       .rank = o->options.rank,
+                                       .world_size = (uint32_t)plan->world.size,
+                                       .engine = &o->reference->engine,
+                                       .free_engine = &o->free_reference->engine,
+                                       .share = o->options.share,
+                                       .tracer = o->options.tracer,
+                                       .allocator = o->allocator,
+                                       .sample_wise = model_is_sample_wise(o, module),
+                                       .separate = o->settings.ddp.accumulate_in_hook,
+                                       .exact_inputs = o->settings.model.exact,
+                                       .step_count = (uint32_t)o->settings.train.steps,
+                                       .seed = plan->world.seed};
+    CD_TRY(cd_oracle_create(&options, &o->oracle, err));
+    cd_arena_rewind(&o->memory, mark);
+    return CDDP_OK;
+}
+
+static cddp_status make_decisions(cd_referee *o, cddp_error *err)
+{
+    const cd_decisions_options options = {.plan = o->options.plan,
+                                          .rank = o->options.rank,
+                                          .replica = o->reference->replica,
+                                          .samples = &o->reference->share->samples,
+                                          .parts = o->parts,
+                                          .memory = &o->memory};
+    o->due = cd_arena_array(&o->memory, o->reference->replica->optimizer_count, sizeof *o->due);
+    CD_TRY(cd_arena_check(&o->memory, err, "the decisions of rank %u", o->options.rank));
+    CD_TRY(cd_decisions_init(&o->decisions, &options, err));
+    CD_TRY(cd_decisions_emit(&o->decisions, o->options.tracer, err));
+    return CDDP_OK;
+}
+
+cddp_status cd_referee_open(cd_referee *o, const cd_observed_open *observed, cddp_error *err)
+{
+    CD_TRY(make_references(o, err));
+    CD_TRY(make_oracle(o, observed, err));
+    CD_TRY(make_decisions(o, err));
+    o->formulas =
+        cd_arena_array(&o->memory, o->reference->replica->optimizer_count + 1, sizeof *o->formulas);
+    CD_TRY(cd_arena_check(&o->memory, err, "the formulas of the optimizers"));
+    const cd_module *module = o->reference->replica->model->module;
+    size_t without_elements = 0;
+    for (size_t i = 0; i < module->parameter_count; i++)
+        without_elements += cddp_tensor_numel(&module->parameters[i].tensor) == 0;
+    const cd_owing_rank owing = {.plan = o->options.plan,
+                                 .settings = &o->settings,
+                                 .rank = o->options.rank,
+                                 .parameter_count = module->parameter_count,
+                                 .buffer_count = module->buffer_count,
+                                 .updated_count = module->parameter_count - without_elements};
+    cd_owed_emit(&owing, o->options.tracer);
+    const cd_custody_options custody = {.plan = o->options.plan,
+                                        .settings = &o->settings,
+                                        .rank = o->options.rank,
+                                        .reference = o->reference,
+                                        .variables = observed->variables.items,
+                                        .tracer = o->options.tracer,
+                                        .allocator = o->allocator};
+    CD_TRY(cd_custody_create(&custody, &o->custody, err));
+    return CD_PASS(cd_custody_start(o->custody, err));
+}
+
+/* ---- moments ---- */
+
+cddp_status cd_referee_look(cd_referee *o, const cd_observed_look *observed, cddp_error *err)
+{
+    const cd_custody_moment now = {.moment = observed->moment,
+                                   .step = observed->step,
+                                   .micro_step = observed->micro_step,
+                                   .parameters = observed->parameters.items,
+                                   .gradients = observed->gradients.items,
+                                   .buffers = observed->buffers.items};
+    CD_TRY(cd_custody_look(o->custody, &now, err));
+    return CDDP_OK;
+}
+
+cddp_status cd_referee_begin(cd_referee *o, const cd_observed_begin *observed, cddp_error *err)
+{
+    o->loss_scale = cd_decisions_begin_step(&o->decisions, observed->step, o->options.tracer);
+    cd_custody_note_scale(o->custody, o->loss_scale);
+    CD_TRY(cd_oracle_begin_step(o->oracle, observed->step, observed->parameters.items,
+                                observed->gradients.items, err));
+    return CDDP_OK;
+}
+
+cddp_status cd_referee_before_update(cd_referee *o, const cd_observed_before_update *observed,
+                                     cddp_error *err)
+{
+    o->before = *observed;
+    o->optimizer_state = *observed->optimizer_state.blob;
+    if (cd_oracle_wants_formulas(o->oracle)) {
+        CD_TRY(cd_oracle_keep_optimized(o->oracle, observed->parameters.items,
+                                        observed->optimized.items, observed->optimized.count, err));
+    }
+    return CDDP_OK;
+}
+
+cddp_status cd_referee_enter_forward(cd_referee *o, const cd_observed_enter_forward *observed,
+                                     cddp_error *err)
+{
+    (void)err;
+    cd_oracle_enter_forward(o->oracle, observed->buffers.items);
+    return CDDP_OK;
+}
+
+cddp_status cd_referee_normalised(cd_referee *o, const cd_observed_normalised *observed,
+                                  cddp_error *err)
+{
+    const cd_oracle_moments moments = {.step = observed->step,
+                                       .micro_step = observed->micro_step,
+                                       .exchange = observed->exchange,
+                                       .buffer = observed->buffer,
+                                       .mean = observed->mean.items,
+                                       .spread = observed->spread.items,
+                                       .channels = observed->mean.count};
+    CD_TRY(cd_oracle_judge_statistics(o->oracle, &moments, err));
+    return CDDP_OK;
+}
+
+cddp_status cd_referee_accumulated(cd_referee *o, const cd_observed_accumulated *observed,
+                                   cddp_error *err)
+{
+    CD_TRY(cd_oracle_push_local(o->oracle, observed->parameter, &observed->gradient.copy, err));
+    return CDDP_OK;
+}
+
+cddp_status cd_referee_reduced(cd_referee *o, const cd_observed_reduced *observed, cddp_error *err)
+{
+    cd_oracle_reduction reduction;
+    cd_declaration declaration = {.plan = o->options.plan,
+                                  .settings = &o->settings,
+                                  .decisions = &o->decisions,
+                                  .rank = o->options.rank,
+                                  .loss_scale = o->loss_scale};
+    CD_TRY(cd_declare_reduction(&declaration, observed, &reduction, err));
+    CD_TRY(cd_oracle_judge_gradients(o->oracle, &reduction, observed->buffers.items, err));
+    CD_TRY(cd_custody_reduced(o->custody, observed->gradients.items, err));
+    if (observed->micro_step + 1u == o->settings.train.micro_steps) {
+        CD_TRY(cd_decisions_judge(&o->decisions, observed->step, observed->gradients.items,
+                                  &o->numbers, o->options.tracer, err));
+    }
+    return CDDP_OK;
+}
+
+cddp_status cd_referee_clips(cd_referee *o, const cd_observed_clips *observed, cddp_error *err)
+{
+    const cd_oracle_norm norm = {observed->gradients.items, observed->norm, observed->ranks.items,
+                                 (uint32_t)observed->ranks.count};
+    CD_TRY(cd_oracle_judge_norm(o->oracle, &norm, err));
+    cd_custody_note_norm(o->custody, observed->norm);
+    return CDDP_OK;
+}
+
+/* The assignment of parameters to ranks follows from the rebuilt buckets and from the rule by which
+** buckets are assigned. The wrapper knows the buckets, and I-CONTENT judges them. The oracle has
+** its own form of the rule. */
+cddp_status cd_referee_assigned(cd_referee *o, const cd_observed_assigned *observed,
+                                cddp_error *err)
+{
+    const size_t count = observed->buckets.count;
+    const cd_module *module = o->reference->replica->model->module;
+    const size_t parameters = module->parameter_count + 1;
+    const cd_arena_mark mark = cd_arena_get_mark(&o->memory);
+    cd_partition_bucket *buckets = cd_arena_array(&o->memory, count + 1, sizeof *buckets);
+    cd_part *parts = cd_arena_array(&o->memory, parameters, sizeof *parts);
+    int64_t *numels = cd_arena_array(&o->memory, parameters, sizeof *numels);
+    CD_TRY(cd_arena_check(&o->memory, err, "the owners of %zu buckets", count));
+    for (size_t b = 0; b < count; b++) {
+        const cd_observed_bucket *bucket = &observed->buckets.items[b];
+        buckets[b] = (cd_partition_bucket){bucket->parameters, bucket->count};
+    }
+    for (size_t i = 0; i < module->parameter_count; i++)
+        numels[i] = cddp_tensor_numel(&module->parameters[i].tensor);
+    const cd_partition partition = {numels, module->parameter_count,
+                                    (uint32_t)o->options.plan->world.size, o->allocator};
+    CD_TRY(cd_partition_buckets(&partition, buckets, count,
+                                o->options.plan->optimizers[0].shard_buckets, parts, err));
+    for (size_t i = 0; i < module->parameter_count; i++) {
+        const int64_t lanes = lanes_of(module->parameters[i].tensor.dtype);
+        parts[i] = (cd_part){parts[i].start * lanes, parts[i].share * lanes};
+    }
+    cd_oracle_declare_parts(o->oracle, parts);
+    cd_arena_rewind(&o->memory, mark);
+    return CDDP_OK;
+}
+
+cddp_status cd_referee_updated(cd_referee *o, const cd_observed_updated *observed, cddp_error *err)
+{
+    const cd_oracle_update before = {.step = observed->step,
+                                     .parameters = o->before.parameters.items,
+                                     .gradients = observed->gradients.items};
+    const cd_oracle_update after = {.step = observed->step,
+                                    .parameters = observed->parameters.items,
+                                    .gradients = observed->gradients.items,
+                                    .state = {observed->slots.items,
+                                              observed->slot_parameters.items,
+                                              observed->slots.count}};
+    for (size_t i = 0; i < o->reference->replica->optimizer_count; i++)
+        o->due[i] = cd_decisions_has_step(&o->decisions, observed->step, i);
+    o->reference->due = o->free_reference->due = o->due;
+    CD_TRY(cd_oracle_judge_update(o->oracle, &before, &after, err));
+    cd_optimized_plan(o->options.plan, &o->settings, observed->step, o->formulas);
+    const cd_oracle_formulas formulas = {.formulas = o->formulas,
+                                         .due = o->due,
+                                         .parameters = observed->parameters.items,
+                                         .gradients = observed->gradients.items,
+                                         .after = observed->optimized.items,
+                                         .count = observed->optimized.count};
+    CD_TRY(cd_oracle_judge_formulas(o->oracle, &formulas, err));
+    CD_TRY(cd_custody_updated(o->custody, observed->parameters.items, err));
+    return CDDP_OK;
+}
+
+cddp_status cd_referee_exchanged(cd_referee *o, const cd_observed_exchanged *observed,
+                                 cddp_error *err)
+{
+    char name[96];
+    cd_comparison found;
+    const cddp_plan *plan = o->options.plan;
+    const cddp_plan_collective *planned = &plan->collectives[observed->collective];
+    const cddp_plan_group *members =
+        planned->group != NULL ? cd_plan_find_group(plan, planned->group) : NULL;
+    const bool is_world = members == NULL || members->members.count == 0;
+    const cddp_op op = cd_plan_op(planned);
+    const bool reduces = cd_op_is_reduction(op);
+    const cd_expected_collective expected = {planned, members,
+                                             (uint32_t)(is_world ? plan->world.size
+                                                                 : members->members.count),
+                                             observed->member};
+    CD_TRY(cd_collective_compare(&expected, &o->numbers, &observed->output.copy, &found, err));
+    snprintf(name, sizeof name, "%s%s%s of group '%.40s'", cddp_op_name(op), reduces ? " " : "",
+             reduces ? cddp_red_op_name(cd_plan_reduction(planned)) : "",
+             members != NULL ? members->name : "world");
+    cd_comparison_emit(&(cd_comparison_place){o->options.tracer, CD_LINK_COLLECTIVE, -1, name},
+                       &found);
+    return CDDP_OK;
+}
+
+cddp_status cd_referee_finish(cd_referee *o, const cd_observed_finish *observed, cddp_error *err)
+{
+    CD_TRY(cd_oracle_finish(o->oracle, observed->parameters.items, err));
+    return CDDP_OK;
+}
+
+/* ---- life ---- */
+
+cddp_status cd_referee_create(const cd_referee_options *options, cd_referee **referee,
+                              cddp_error *err)
+{
+    cddp_status status = CDDP_OK;
+    cd_arena memory;
+    cd_arena_init(&memory, options->allocator, MEMORY_BLOCK_BYTES);
+    cd_referee *o = cd_arena_push(&memory, sizeof *o);
+    CD_TRY(cd_arena_check(&memory, err, "the referee of rank %u", options->rank));
+    o->memory = memory;
+    o->options = *options;
+    o->allocator = o->numbers.allocator = options->allocator;
+    o->loss_scale = 1.0;
+    CD_TRY_OUT(cddp_plan_rank_settings(options->plan, options->rank, &o->settings, err));
+    *referee = o;
+    o = NULL;
+out:
+    cd_referee_destroy(o);
+    return status;
+}
+
+void cd_referee_destroy(cd_referee *o)
+{
+    if (o == NULL) return;
+    cd_oracle_destroy(o->oracle);
+    cd_custody_destroy(o->custody);
+    cd_reference_destroy(o->reference);
+    cd_reference_destroy(o->free_reference);
+    cd_numbers_fini(&o->numbers);
+    cd_arena_fini(&o->memory);
+}

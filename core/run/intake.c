@@ -1,0 +1,357 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* From what a trainer shows to what the judge observes. Nothing is decided here: each function
+** copies its values, fills the struct of its moment, and calls the referee.
+*/
+#include "core/run/intake.h"
+
+#include "core/base/alloc.h"
+#include "core/base/arena.h"
+#include "core/base/error.h"
+#include "core/reference/optimized.h"
+
+#define MEMORY_BLOCK_BYTES ((size_t)1 << 12)
+
+/* The copies of one moment, which the referee borrows until that moment comes again. */
+typedef struct copies {
+    cd_tensor_copies parameters, buffers, slots;
+    cd_tensor_copies optimized; /* slots, parameter by parameter */
+    cd_gradient_copies gradients;
+} copies;
+
+struct cd_intake {
+    cd_arena memory; /* of the intake itself and its arrays */
+    cd_intake_options options;
+    const cddp_allocator *allocator;
+    cd_watcher watcher;
+    cd_referee *referee; /* NULL until the trainer opens */
+    size_t parameter_count, buffer_count, slot_count;
+    copies look, begin, forward, reduced, clips, before, updated, finish;
+    cd_gradient_copies local;       /* (parameter_count) */
+    cd_tensor_copies output;        /* of a collective */
+    cd_blob optimizer_state;        /* before an update */
+    cddp_tensor *slots;             /* (slot_count) the run's, to be copied */
+    int32_t *slot_parameters;       /* (slot_count) */
+    cd_oracle_optimized *optimized; /* (optimized_count) scratch, and then what is observed */
+    size_t optimized_count;
+};
+
+/* ---- copies ---- */
+
+static cddp_status init_copies(const cd_intake *n, copies *c, cddp_error *err)
+{
+    c->parameters.allocator = c->buffers.allocator = c->slots.allocator = c->optimized.allocator =
+        n->allocator;
+    CD_TRY(cd_gradient_copies_init(&c->gradients, n->allocator, n->parameter_count, err));
+    return CDDP_OK;
+}
+
+static void fini_copies(copies *c)
+{
+    cd_tensor_copies_fini(&c->parameters);
+    cd_tensor_copies_fini(&c->buffers);
+    cd_tensor_copies_fini(&c->slots);
+    cd_tensor_copies_fini(&c->optimized);
+    cd_gradient_copies_fini(&c->gradients);
+}
+
+static cddp_status copy_parameters(const cd_intake *n, copies *c, const cddp_tensor *parameters,
+                                   cd_observed_tensors *observed, cddp_error *err)
+{
+    CD_TRY(cd_tensor_copies_take(&c->parameters, parameters, n->parameter_count, err));
+    *observed = (cd_observed_tensors){c->parameters.items, c->parameters.count};
+    return CDDP_OK;
+}
+
+static cddp_status copy_buffers(const cd_intake *n, copies *c, const cddp_tensor *buffers,
+                                cd_observed_tensors *observed, cddp_error *err)
+{
+    CD_TRY(cd_tensor_copies_take(&c->buffers, buffers, n->buffer_count, err));
+    *observed = (cd_observed_tensors){c->buffers.items, c->buffers.count};
+    return CDDP_OK;
+}
+
+static cddp_status copy_gradients(copies *c, const cddp_grad *gradients,
+                                  cd_observed_gradients *observed, cddp_error *err)
+{
+    for (size_t i = 0; i < c->gradients.count; i++)
+        CD_TRY(cd_gradient_copies_take(&c->gradients, i, &gradients[i], err));
+    *observed = (cd_observed_gradients){c->gradients.items, c->gradients.count};
+    return CDDP_OK;
+}
+
+/* Every optimizer's state of every parameter that it has here. */
+static cddp_status copy_optimized(cd_intake *n, copies *c, const cd_replica *replica,
+                                  cd_observed_optimized *observed, cddp_error *err)
+{
+    const size_t slots = CD_FORMULA_SLOTS_MAX;
+    const cd_arena_mark mark = cd_arena_get_mark(&n->memory);
+    cddp_tensor *theirs =
+        cd_arena_array(&n->memory, n->optimized_count * slots + 1, sizeof *theirs);
+    CD_TRY(cd_arena_check(&n->memory, err, "the state of %zu parameters", n->optimized_count));
+    cd_optimized_collect(replica, n->optimized);
+    for (size_t i = 0; i < n->optimized_count; i++)
+        for (size_t s = 0; s < slots; s++) theirs[i * slots + s] = n->optimized[i].slots[s];
+    CD_TRY(cd_tensor_copies_take(&c->optimized, theirs, n->optimized_count * slots, err));
+    cd_arena_rewind(&n->memory, mark);
+    for (size_t i = 0; i < n->optimized_count; i++)
+        for (size_t s = 0; s < slots; s++)
+            n->optimized[i].slots[s] = c->optimized.items[i * slots + s];
+    *observed = (cd_observed_optimized){n->optimized, n->optimized_count};
+    return CDDP_OK;
+}
+
+/* ---- opening ---- */
+
+static cddp_status make_room(cd_intake *n, const cd_watched_model *model, cddp_error *err)
+{
+    const cd_module *module = model->replica->model->module;
+    n->parameter_count = module->parameter_count;
+    n->buffer_count = module->buffer_count;
+    n->slot_count = cd_replica_slot_count(model->replica);
+    n->slots = cd_arena_array(&n->memory, n->slot_count + 1, sizeof *n->slots);
+    n->slot_parameters = cd_arena_array(&n->memory, n->slot_count + 1, sizeof *n->slot_parameters);
+    n->optimized_count = cd_optimized_count(model->replica);
+    n->optimized = cd_arena_array(&n->memory, n->optimized_count + 1, sizeof *n->optimized);
+    CD_TRY(cd_arena_check(&n->memory, err, "the intake of rank %u", n->options.rank->rank));
+    copies *const all[] = {&n->look,  &n->begin,  &n->forward, &n->reduced,
+                           &n->clips, &n->before, &n->updated, &n->finish};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) CD_TRY(init_copies(n, all[i], err));
+    CD_TRY(cd_gradient_copies_init(&n->local, n->allocator, n->parameter_count, err));
+    return CDDP_OK;
+}
+
+static cddp_status intake_open(void *self, const cd_watched_model *model, cddp_error *err)
+{
+    cd_intake *n = self;
+    const cd_referee_options options = {.plan = n->options.plan,
+                                        .rank = n->options.rank->rank,
+                                        .device = model->device,
+                                        .allocator = n->allocator,
+                                        .tracer = n->options.tracer,
+                                        .share = n->options.share,
+                                        .reference_share = n->options.reference_share};
+    CD_TRY(make_room(n, model, err));
+    CD_TRY(cd_referee_create(&options, &n->referee, err));
+    const cd_observed_open observed = {.variables = {model->variables, n->parameter_count}};
+    CD_TRY(cd_referee_open(n->referee, &observed, err));
+    return CDDP_OK;
+}
+
+/* ---- moments ---- */
+
+static cddp_status intake_look(void *self, const cd_watched_moment *moment, cddp_error *err)
+{
+    cd_intake *n = self;
+    cd_observed_look observed = {.moment = moment->moment,
+                                 .step = moment->step,
+                                 .micro_step =
+                                     moment->micro != NULL ? moment->micro->place.micro_step : 0};
+    CD_TRY(copy_parameters(n, &n->look, moment->values.parameters, &observed.parameters, err));
+    CD_TRY(copy_gradients(&n->look, moment->values.gradients, &observed.gradients, err));
+    CD_TRY(copy_buffers(n, &n->look, moment->values.buffers, &observed.buffers, err));
+    CD_TRY(cd_referee_look(n->referee, &observed, err));
+    return CDDP_OK;
+}
+
+static cddp_status intake_begin(void *self, uint32_t step, const cd_watched_values *values,
+                                cddp_error *err)
+{
+    cd_intake *n = self;
+    cd_observed_begin observed = {.step = step};
+    CD_TRY(copy_parameters(n, &n->begin, values->parameters, &observed.parameters, err));
+    CD_TRY(copy_gradients(&n->begin, values->gradients, &observed.gradients, err));
+    CD_TRY(cd_referee_begin(n->referee, &observed, err));
+    return CDDP_OK;
+}
+
+static cddp_status intake_before_update(void *self, const cd_replica *replica, cddp_error *err)
+{
+    cd_intake *n = self;
+    const cd_module *module = replica->model->module;
+    cd_observed_before_update observed = {.optimizer_state = {&n->optimizer_state}};
+    const cd_arena_mark mark = cd_arena_get_mark(&n->memory);
+    cddp_tensor *parameters =
+        cd_arena_array(&n->memory, n->parameter_count + 1, sizeof *parameters);
+    CD_TRY(cd_arena_check(&n->memory, err, "%zu parameters", n->parameter_count));
+    for (size_t i = 0; i < n->parameter_count; i++) parameters[i] = module->parameters[i].tensor;
+    CD_TRY(copy_parameters(n, &n->before, parameters, &observed.parameters, err));
+    cd_arena_rewind(&n->memory, mark);
+    cd_blob_clear(&n->optimizer_state);
+    CD_TRY(cd_replica_save_optimizers(replica, &n->optimizer_state, err));
+    CD_TRY(copy_optimized(n, &n->before, replica, &observed.optimized, err));
+    CD_TRY(cd_referee_before_update(n->referee, &observed, err));
+    return CDDP_OK;
+}
+
+static cddp_status intake_enter_forward(void *self, uint32_t micro_step,
+                                        const cd_watched_values *values, cddp_error *err)
+{
+    cd_intake *n = self;
+    cd_observed_enter_forward observed = {.micro_step = micro_step};
+    CD_TRY(copy_buffers(n, &n->forward, values->buffers, &observed.buffers, err));
+    CD_TRY(cd_referee_enter_forward(n->referee, &observed, err));
+    return CDDP_OK;
+}
+
+/* The layer computed these numbers for the call alone: nobody can write them meanwhile. */
+static cddp_status intake_normalised(void *self, const cd_watched_statistics *used, cddp_error *err)
+{
+    const cd_intake *n = self;
+    const cd_observed_normalised observed = {.step = used->step,
+                                             .micro_step = used->micro_step,
+                                             .exchange = used->exchange,
+                                             .buffer = used->buffer,
+                                             .mean = {used->mean, used->channels},
+                                             .spread = {used->spread, used->channels}};
+    CD_TRY(cd_referee_normalised(n->referee, &observed, err));
+    return CDDP_OK;
+}
+
+static cddp_status intake_accumulated(void *self, size_t parameter, const cddp_grad *gradient,
+                                      cddp_error *err)
+{
+    cd_intake *n = self;
+    CD_TRY(cd_gradient_copies_take(&n->local, parameter, gradient, err));
+    const cd_observed_accumulated observed = {.parameter = parameter,
+                                              .gradient = {n->local.items[parameter]}};
+    CD_TRY(cd_referee_accumulated(n->referee, &observed, err));
+    return CDDP_OK;
+}
+
+static cd_observed_hook observe_hook(const cddp_hook *hook)
+{
+    return (cd_observed_hook){hook != NULL, hook != NULL ? hook->flags : 0};
+}
+
+static cddp_status intake_reduced(void *self, const cd_watched_reduction *watched, cddp_error *err)
+{
+    cd_intake *n = self;
+    cd_observed_reduced observed = {.step = watched->micro->place.step,
+                                    .micro_step = watched->micro->place.micro_step,
+                                    .hook = observe_hook(watched->hook),
+                                    .inner_hook = observe_hook(watched->inner_hook),
+                                    .divides_after = watched->divides_after,
+                                    .wire = watched->wire,
+                                    .block_count = watched->block_count};
+    CD_TRY(copy_gradients(&n->reduced, watched->values.gradients, &observed.gradients, err));
+    CD_TRY(copy_buffers(n, &n->reduced, watched->values.buffers, &observed.buffers, err));
+    CD_TRY(cd_referee_reduced(n->referee, &observed, err));
+    return CDDP_OK;
+}
+
+static cddp_status intake_clips(void *self, const cd_watched_norm *watched, cddp_error *err)
+{
+    cd_intake *n = self;
+    cd_observed_clips observed = {.norm = watched->norm,
+                                  .ranks = {watched->ranks, watched->rank_count}};
+    CD_TRY(copy_gradients(&n->clips, watched->values.gradients, &observed.gradients, err));
+    CD_TRY(cd_referee_clips(n->referee, &observed, err));
+    return CDDP_OK;
+}
+
+static cddp_status intake_assigned(void *self, const cd_watched_bucket *watched, size_t count,
+                                   cddp_error *err)
+{
+    cd_intake *n = self;
+    const cd_arena_mark mark = cd_arena_get_mark(&n->memory);
+    cd_observed_bucket *buckets = cd_arena_array(&n->memory, count + 1, sizeof *buckets);
+    CD_TRY(cd_arena_check(&n->memory, err, "%zu buckets", count));
+    for (size_t b = 0; b < count; b++)
+        buckets[b] = (cd_observed_bucket){watched[b].parameters, watched[b].count};
+    const cd_observed_assigned observed = {.buckets = {buckets, count}};
+    CD_TRY(cd_referee_assigned(n->referee, &observed, err));
+    cd_arena_rewind(&n->memory, mark);
+    return CDDP_OK;
+}
+
+static cddp_status intake_updated(void *self, const cd_watched_update *watched, cddp_error *err)
+{
+    cd_intake *n = self;
+    cd_observed_updated observed = {.step = watched->step,
+                                    .slot_parameters = {n->slot_parameters, n->slot_count}};
+    cd_replica_get_slots(watched->replica, n->slots, n->slot_parameters);
+    CD_TRY(copy_parameters(n, &n->updated, watched->values.parameters, &observed.parameters, err));
+    CD_TRY(copy_gradients(&n->updated, watched->values.gradients, &observed.gradients, err));
+    CD_TRY(cd_tensor_copies_take(&n->updated.slots, n->slots, n->slot_count, err));
+    observed.slots = (cd_observed_tensors){n->updated.slots.items, n->slot_count};
+    CD_TRY(copy_optimized(n, &n->updated, watched->replica, &observed.optimized, err));
+    CD_TRY(cd_referee_updated(n->referee, &observed, err));
+    return CDDP_OK;
+}
+
+static cddp_status intake_exchanged(void *self, const cd_watched_collective *watched,
+                                    cddp_error *err)
+{
+    cd_intake *n = self;
+    CD_TRY(cd_tensor_copies_take(&n->output, watched->output, 1, err));
+    const cd_observed_exchanged observed = {.collective = (size_t)(watched->planned -
+                                                                   n->options.plan->collectives),
+                                            .member = watched->me,
+                                            .output = {n->output.items[0]}};
+    CD_TRY(cd_referee_exchanged(n->referee, &observed, err));
+    return CDDP_OK;
+}
+
+static cddp_status intake_finish(void *self, const cd_watched_values *values, cddp_error *err)
+{
+    cd_intake *n = self;
+    cd_observed_finish observed = {.parameters = {NULL, 0}};
+    CD_TRY(copy_parameters(n, &n->finish, values->parameters, &observed.parameters, err));
+    CD_TRY(cd_referee_finish(n->referee, &observed, err));
+    return CDDP_OK;
+}
+
+static void intake_close(void *self)
+{
+    cd_intake *n = self;
+    copies *const all[] = {&n->look,  &n->begin,  &n->forward, &n->reduced,
+                           &n->clips, &n->before, &n->updated, &n->finish};
+    cd_referee_destroy(n->referee);
+    n->referee = NULL;
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) fini_copies(all[i]);
+    cd_gradient_copies_fini(&n->local);
+    cd_tensor_copies_fini(&n->output);
+    n->output.allocator = n->allocator;
+    cd_blob_fini(&n->optimizer_state);
+}
+
+static const cd_watcher_ops intake_ops = {.open = intake_open,
+                                          .look = intake_look,
+                                          .begin = intake_begin,
+                                          .before_update = intake_before_update,
+                                          .enter_forward = intake_enter_forward,
+                                          .normalised = intake_normalised,
+                                          .accumulated = intake_accumulated,
+                                          .reduced = intake_reduced,
+                                          .clips = intake_clips,
+                                          .assigned = intake_assigned,
+                                          .updated = intake_updated,
+                                          .exchanged = intake_exchanged,
+                                          .finish = intake_finish,
+                                          .close = intake_close};
+
+/* ---- life ---- */
+
+cddp_status cd_intake_create(const cd_intake_options *options, cd_intake **intake, cddp_error *err)
+{
+    const cddp_allocator *allocator = options->rank->allocator;
+    cd_arena memory;
+    cd_arena_init(&memory, allocator, MEMORY_BLOCK_BYTES);
+    cd_intake *n = cd_arena_push(&memory, sizeof *n);
+    CD_TRY(cd_arena_check(&memory, err, "the intake of rank %u", options->rank->rank));
+    n->memory = memory;
+    n->options = *options;
+    n->allocator = n->output.allocator = n->optimizer_state.allocator = allocator;
+    n->watcher = (cd_watcher){&intake_ops, n};
+    *intake = n;
+    return CDDP_OK;
+}
+
+void cd_intake_destroy(cd_intake *n)
+{
+    if (n == NULL) return;
+    intake_close(n);
+    cd_arena_fini(&n->memory);
+}
+
+const cd_watcher *cd_intake_get_watcher(const cd_intake *intake) { return &intake->watcher; }

@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Comparisons made, owed and given up; and the gap between them. */
+#include "core/run/coverage.h"
+
+#include "tests/support/test.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static void push_owed(cd_coverage *c, int64_t link, int64_t count)
+{
+    cddp_event e = {.kind = CDDP_EV_owed};
+    e.as.owed = (cddp_event_owed){.link = link, .count = count};
+    cd_coverage_push(c, &e);
+}
+
+static void push_unjudged(cd_coverage *c, int64_t link, int64_t count, const char *why)
+{
+    cddp_event e = {.kind = CDDP_EV_unjudged, .text = why};
+    e.as.unjudged = (cddp_event_unjudged){.link = link, .count = count};
+    cd_coverage_push(c, &e);
+}
+
+static void push_compares(cd_coverage *c, int64_t link, size_t count)
+{
+    cddp_event e = {.kind = CDDP_EV_compare};
+    e.as.compare.link = link;
+    for (size_t i = 0; i < count; i++) cd_coverage_push(c, &e);
+}
+
+static const char *gap_of(const cd_coverage *c, uint64_t ranks, cd_arena *arena)
+{
+    bool is_exhausted = false;
+    const char *gap = cd_coverage_find_gap(c, ranks, arena, &is_exhausted);
+    assert_false(is_exhausted);
+    return gap;
+}
+
+TEST(coverage, a_comparison_that_is_owed_and_not_made_is_a_gap)
+{
+    cd_coverage c = {0};
+    cd_arena arena;
+    cd_arena_init(&arena, NULL, 256);
+    push_owed(&c, CD_LINK_PRESENCE, 6);
+    push_owed(&c, CD_LINK_UPDATE, 4);
+    push_compares(&c, CD_LINK_PRESENCE, 6);
+    push_compares(&c, CD_LINK_UPDATE, 3);
+    assert_non_null(
+        strstr(gap_of(&c, 1, &arena), "of 4 comparisons that the plan owes (update), 3"));
+    push_unjudged(&c, CD_LINK_UPDATE, 1, "a gradient overflowed");
+    assert_null(gap_of(&c, 1, &arena)); /* given up, with a reason */
+    assert_string_equal(cd_coverage_print_unjudged(&c, &arena),
+                        "update (1): a gradient overflowed");
+    cd_arena_fini(&arena);
+}
+
+TEST(coverage, an_update_by_another_rank_is_an_update)
+{
+    cd_coverage c = {0};
+    cd_arena arena;
+    cd_arena_init(&arena, NULL, 256);
+    push_owed(&c, CD_LINK_PRESENCE, 0);
+    push_owed(&c, CD_LINK_UPDATE, 4);
+    push_compares(&c, CD_LINK_UPDATE, 1);
+    push_compares(&c, CD_LINK_SHARE, 3);
+    assert_null(gap_of(&c, 1, &arena));
+    cd_arena_fini(&arena);
+}
+
+TEST(coverage, a_rank_that_nobody_observed_is_a_gap)
+{
+    cd_coverage c = {0};
+    cd_arena arena;
+    cd_arena_init(&arena, NULL, 256);
+    push_owed(&c, CD_LINK_PRESENCE, 0);
+    assert_null(gap_of(&c, 1, &arena));
+    assert_string_equal(gap_of(&c, 3, &arena), "2 of 3 ranks were not observed");
+    cd_arena_fini(&arena);
+}
+
+TEST(coverage, a_reduction_without_a_reference_is_a_gap)
+{
+    cd_coverage c = {0};
+    cd_arena arena;
+    cd_arena_init(&arena, NULL, 256);
+    cd_coverage_push(&c, &(cddp_event){.kind = CDDP_EV_uncompared});
+    assert_non_null(strstr(gap_of(&c, 0, &arena), "1 reductions have no reference"));
+    cd_arena_fini(&arena);
+}
+
+TEST(coverage, reasons_are_counted_together_and_beyond_a_number_only_counted)
+{
+    cd_coverage c = {0};
+    cd_arena arena;
+    char why[32];
+    cd_arena_init(&arena, NULL, 4096);
+    assert_string_equal(cd_coverage_print_unjudged(&c, &arena), "");
+    for (int i = 0; i < CD_COVERAGE_REASONS_MAX + 2; i++) {
+        snprintf(why, sizeof why, "reason %d", i);
+        push_unjudged(&c, CD_LINK_FREE, 3, why);
+        push_unjudged(&c, CD_LINK_FREE, 2, why);
+    }
+    const char *words = cd_coverage_print_unjudged(&c, &arena);
+    assert_non_null(strstr(words, "free-running (5): reason 0; free-running (5): reason 1"));
+    assert_non_null(strstr(words, "; 10 more"));
+    cd_arena_fini(&arena);
+}
+
+TEST_MAIN()
