@@ -307,8 +307,11 @@ static void watch_event(void *self, const cddp_event *event)
 {
     watch *w = self;
     size_t rank = event->rank < RANKS_MAX ? event->rank : RANKS_MAX;
-    /* what the judge says, who does not look on here */
-    if (event->kind != CDDP_EV_compare && event->kind != CDDP_EV_decision)
+    const bool is_the_judge =
+        event->kind == CDDP_EV_compare || event->kind == CDDP_EV_decision ||
+        event->kind == CDDP_EV_expected || event->kind == CDDP_EV_owed ||
+        event->kind == CDDP_EV_unjudged || event->kind == CDDP_EV_uncompared;
+    if (!is_the_judge) /* who does not look on in both runs */
         w->digests[rank] = cd_event_digest(w->digests[rank], event, false);
 }
 
